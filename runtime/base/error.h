@@ -1,0 +1,72 @@
+// The one exception type of prun, and the exit codes that a user's scripts may rely on.
+//
+// Who throws: anything that the author of a plan or the environment can cause. Callers prepend context with
+// Error::prefix. What only we can cause aborts through PRUN_CHECK instead. Errors are caught in three places:
+// main, the Lua thunk and the entry of a rank.
+#pragma once
+#include <cstdint>
+#include <exception>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace prun {
+
+// Stable; the table with the reasons stands in README.md.
+enum class Exit : int {
+  ok = 0,
+  check_failed = 1,
+  usage = 2,
+  plan = 3,
+  rank_crash = 10,
+  hang = 11,
+  mismatch = 12,
+  join = 13,
+  transport = 14,
+  corrupt_link = 17,
+  out_of_memory = 18,
+  script_limit = 19,
+  non_finite = 20,
+};
+
+// A place in a plan, strategy or model: what every op, tensor and message points at.
+struct Site {
+  std::string file;  // as the user typed it, or below lua/ for ours; empty: unknown
+  int line = 0;
+  bool known() const { return !file.empty(); }
+  std::string text() const;  // "plans/zero3.lua:12", or "" when unknown
+  bool operator==(const Site&) const = default;
+};
+
+class Error : public std::exception {
+ public:
+  Error(Exit code, std::string message, std::optional<Site> site = std::nullopt);
+  const char* what() const noexcept override { return text_.c_str(); }  // "file:line: message"
+  Exit code() const { return code_; }
+  const std::string& message() const { return message_; }
+  const std::optional<Site>& site() const { return site_; }
+  // Adds "context: " in front of the message.
+  Error& prefix(std::string_view context);
+
+ private:
+  void render();
+  Exit code_;
+  std::string message_;
+  std::optional<Site> site_;
+  std::string text_;
+};
+
+inline Error usage_error(std::string message) { return Error(Exit::usage, std::move(message)); }
+inline Error plan_error(std::string message, std::optional<Site> site = std::nullopt) {
+  return Error(Exit::plan, std::move(message), std::move(site));
+}
+
+[[noreturn]] void check_failed(const char* expression, const char* file, int line, const std::string& numbers);
+
+}  // namespace prun
+
+// An invariant that only a bug of ours can break. The second argument is a string with the numbers involved.
+#define PRUN_CHECK(condition, numbers)                                                     \
+  do {                                                                                     \
+    if (!(condition)) ::prun::check_failed(#condition, __FILE__, __LINE__, (numbers));     \
+  } while (0)

@@ -1,0 +1,21 @@
+// Text for people: the likely right word, byte counts, durations.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace prun {
+
+// The candidate nearest to `word` by edit distance with transpositions, or "" when none is near enough to be
+// meant (more than a third of the word would change).
+std::string nearest_word(std::string_view word, const std::vector<std::string>& candidates);
+
+// " (did you mean 'x'?)", or when nothing is near " (one of: a, b, c)"; "" without candidates.
+std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates);
+
+std::string join(const std::vector<std::string>& parts, std::string_view separator);
+std::string human_bytes(int64_t bytes);      // "12.3 MiB"
+std::string human_seconds(double seconds);   // "1.2 s", "34 ms", "2 min 5 s"
+
+}  // namespace prun

@@ -1,0 +1,100 @@
+// Communication as the executor and the benches see it: worlds, communicators, blocking collectives.
+//
+// Everything a plugin does not do itself is done here over its point-to-point messages: collectives, headers with
+// fingerprints, deadlines, abort, the naming of the rank that is missing.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "ir/types.h"
+#include "prun/transport.h"
+
+namespace prun {
+
+enum class CollKind : uint8_t {
+  all_reduce, all_gather, reduce_scatter, broadcast, reduce, gather, scatter, all_to_all, barrier,
+  all_gather_v, all_to_all_v
+};
+std::string_view coll_name(CollKind kind);
+
+// One collective call; counts as in prun_coll_params. The -v forms take `counts` (elements per member of the group);
+// all_gather_v: counts[i] is member i's share, packed in order in recv. all_to_all_v: counts is what goes to each member,
+// recv_counts what comes; both packed.
+struct CollCall {
+  CollKind kind = CollKind::barrier;
+  Dtype dtype = Dtype::f32;
+  RedOp redop = RedOp::sum;
+  int root = 0;
+  const void* send = nullptr;
+  void* recv = nullptr;
+  int64_t count = 0;
+  const int64_t* counts = nullptr;
+  const int64_t* recv_counts = nullptr;
+  bool rank_order = false;
+};
+std::string describe(const CollCall& call);  // "all_reduce f32[1024] sum"
+
+// How ranks find each other before they are connected; launch implements it, tests may do so with threads.
+class Bootstrap {
+ public:
+  virtual ~Bootstrap() = default;
+  // Every rank's blob, by rank. Collective; the same order of calls on all ranks. Throws Error(join).
+  virtual std::vector<std::string> all_gather(const std::string& blob) = 0;
+  virtual bool aborted() const = 0;  // any thread
+};
+
+struct WorldOptions {
+  int rank = 0, ranks = 1, local_rank = 0, local_ranks = 1;
+  std::string transport = "auto";      // auto, or a plugin's name
+  std::string transport_options;       // "key=value,..."
+  std::vector<std::string> plugin_dirs;
+  std::string job_id;
+  std::string job_secret;              // 32 bytes
+  std::string network_interface;
+  double deadline_s = 60;              // of one collective without progress, and of connecting
+};
+
+// A group of ranks on one lane. One thread at a time; different communicators may be used at once.
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  virtual int index() const = 0;  // of this rank in the group
+  virtual int size() const = 0;
+  // Blocks until the collective is complete on this rank. Throws Error: mismatch (names both calls and the rank),
+  // transport (names the rank that is gone or late), hang (deadline).
+  virtual void run(const CollCall& call) = 0;
+  // Point to point inside the group, blocking; peers are indices of the group.
+  virtual void send_recv(int to, const void* send, int64_t send_bytes, int from, void* recv, int64_t recv_bytes) = 0;
+  virtual int64_t bytes_sent() const = 0;  // handed to other ranks by this one, headers not counted
+};
+
+class World {
+ public:
+  // Loads and opens the transport(s). Then allocate memory, then connect.
+  static std::unique_ptr<World> open(const WorldOptions& options, Bootstrap& bootstrap);
+  virtual ~World() = default;
+  // Memory for an arena, zeroed: the transport's own where it offers some (then peers read it directly), else
+  // anonymous pages. Freed with the world.
+  virtual void* allocate(int64_t bytes) = 0;
+  virtual void connect() = 0;
+  // The communicator of these global ranks (this rank among them) on this lane; made on first use, which every
+  // member must reach in the same order. Owned by the world.
+  virtual Communicator& communicator(const std::vector<int>& ranks, int lane) = 0;
+  virtual void abort() = 0;  // any thread: everything under way throws soon
+  virtual std::string transport_name() const = 0;
+};
+
+// One plugin found in the plugin directories.
+struct PluginInfo {
+  std::string name, path, version, summary, error;  // error: why it cannot be loaded; then name is the file's
+  std::vector<std::string> capabilities;            // "collectives", "memory", "host", "cuda", "one-sided", "local only"
+};
+std::vector<PluginInfo> list_plugins(const std::vector<std::string>& dirs);
+// Directory order: PRUN_PLUGIN_PATH, then <prefix>/lib/prun/plugins beside the program.
+std::vector<std::string> plugin_directories(const std::string& program_path);
+
+}  // namespace prun

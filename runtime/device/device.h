@@ -1,0 +1,58 @@
+// A device: memory is given to it, it makes one kernel for each compute op, and the executor calls them in order.
+//
+// Surprising fact: a kernel is made once, with every pointer resolved; running it takes no arguments but the step
+// table and may not allocate.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ir/program.h"
+
+namespace prun {
+
+// The numbers that change from step to step; written by the executor between steps, read by kernels.
+struct StepTable {
+  int64_t step = 0;           // from 0
+  uint64_t seed = 0;
+  double learning_rate = 0;
+};
+
+// Where a rank's program lives.
+struct RankMemory {
+  std::byte* arena = nullptr;
+  int rank = 0;
+  const Program* program = nullptr;
+  const StepTable* table = nullptr;
+
+  void* data(int tensor) const {
+    const Tensor& t = program->tensors[static_cast<size_t>(tensor)];
+    return arena + program->buffers[static_cast<size_t>(t.buffer)].offset + t.byte_offset;
+  }
+};
+
+class Kernel {
+ public:
+  virtual ~Kernel() = default;
+  virtual void run() = 0;  // one thread at a time; does not allocate, does not throw for good input
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual std::string_view name() const = 0;
+  // Scratch that the op needs while it runs; the memory pass gives it as the op's last write (role workspace, u8).
+  virtual int64_t workspace_bytes(const Program& program, const Op& op) const = 0;
+  // `threads`: cores that this kernel may use.
+  virtual std::unique_ptr<Kernel> make_kernel(const RankMemory& memory, const Op& op, int threads) const = 0;
+  virtual bool supports(const Op& op, const Program& program) const = 0;
+};
+
+// "cpu" or "reference"; throws usage_error for others, naming the likely one.
+std::unique_ptr<Device> open_device(const std::string& name);
+std::vector<std::string> device_names();
+
+}  // namespace prun

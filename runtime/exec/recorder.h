@@ -1,0 +1,65 @@
+// The flight recorder: what each stream of a rank did and when, in memory that the launcher maps too, so that it
+// can be read after SIGKILL. Always on. Trace, progress line, hang report and overlap figures read it.
+//
+// Layout of the mapping: RecorderHeader, then kMaxStreams rings of `capacity` OpEvents, then the ring of StepRecords.
+// Each ring has one writer; a reader takes `written` (acquire) and copies the last min(written, capacity) entries.
+#pragma once
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace prun {
+
+inline constexpr int kMaxStreams = 8;
+inline constexpr uint64_t kRecorderMagic = 0x70727564616e3031;
+inline constexpr int64_t kStepRing = 4096;
+
+// All times are CLOCK_MONOTONIC nanoseconds.
+struct OpEvent {
+  uint32_t step;      // of init ops: UINT32_MAX
+  uint32_t op;        // index on its stream
+  uint64_t ready_ns;  // the op before it on the stream had ended; waiting for edges began
+  uint64_t begin_ns;  // edges satisfied
+  uint64_t end_ns;
+};
+
+struct StepRecord {
+  uint64_t step;
+  double loss;               // NaN when the program has none
+  uint64_t begin_ns, end_ns;
+  uint64_t comm_ns;          // sum over communication ops of end - begin
+  uint64_t exposed_ns;       // compute stream waited for an edge from a communication op
+  uint64_t bytes_sent;
+};
+
+struct StreamState {
+  std::atomic<uint64_t> written;   // events in the ring so far
+  std::atomic<uint32_t> op;        // the op that is waiting or running
+  std::atomic<uint32_t> step;
+  std::atomic<uint32_t> running;   // 0 waiting for edges, 1 running, 2 stream idle or ended
+  uint32_t unused;
+};
+
+struct RecorderHeader {
+  uint64_t magic;
+  uint64_t capacity;               // events per stream, a power of two
+  uint32_t streams;
+  std::atomic<uint32_t> phase;     // 0 joining, 1 init, 2 steps, 3 finished
+  StreamState stream[kMaxStreams];
+  std::atomic<uint64_t> steps_written;
+  std::atomic<uint64_t> steps_read;   // by the launcher; the rank waits when the step ring is full
+  std::atomic<uint64_t> peak_rss;     // bytes, set at the end
+  std::atomic<uint64_t> beat_ns;      // last time any op ended
+};
+
+inline size_t recorder_bytes(uint64_t capacity) {
+  return sizeof(RecorderHeader) + kMaxStreams * capacity * sizeof(OpEvent) + kStepRing * sizeof(StepRecord);
+}
+inline OpEvent* recorder_ring(RecorderHeader* header, int stream) {
+  return reinterpret_cast<OpEvent*>(header + 1) + static_cast<uint64_t>(stream) * header->capacity;
+}
+inline StepRecord* recorder_steps(RecorderHeader* header) {
+  return reinterpret_cast<StepRecord*>(recorder_ring(header, kMaxStreams));
+}
+
+}  // namespace prun

@@ -1,0 +1,60 @@
+// The model graph: what the script recorded, before any placement. Values are in static single assignment.
+//
+// A unit is a piece of model that a strategy schedules as a whole (embedding, each block, head). A call is one use
+// of a unit in the forward pass; a unit with tied weights has several. Nodes stand in execution order and each
+// belongs to one call.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "ir/attrs.h"
+#include "ir/op_def.h"
+#include "ir/types.h"
+
+namespace prun {
+
+enum class ValueKind : uint8_t { input, parameter, activation };
+
+// Initial values of a parameter: a function of (seed, global tensor index, element index) only.
+struct Init {
+  std::string kind = "zeros";  // zeros, ones, constant, normal, uniform
+  double scale = 0;            // constant: the value; normal: standard deviation; uniform: half width
+};
+
+struct Value {
+  std::string name;  // "block3.qkv.weight"; inputs: "tokens", "targets", "x", "y"
+  TensorType type;
+  ValueKind kind = ValueKind::activation;
+  int unit = -1;     // owner of a parameter
+  Init init;
+  Site site;
+};
+
+struct Node {
+  const OpDef* op = nullptr;
+  std::vector<int> inputs, outputs;
+  Attrs attrs;
+  int call = -1;
+  Site site;
+};
+
+struct Unit {
+  std::string name;             // "block3"
+  std::string unit_class;       // "block": hooks run once per class
+  std::vector<int> parameters;  // in order of first use
+};
+
+struct Call {
+  int unit = -1;
+};
+
+struct Graph {
+  std::vector<Value> values;
+  std::vector<Node> nodes;
+  std::vector<Unit> units;
+  std::vector<Call> calls;
+  int loss = -1;  // a scalar f32 value
+};
+
+}  // namespace prun

@@ -1,0 +1,71 @@
+// The table of ops: what one kind of op is. Shape rule, derivative and cost stand in one place, ops/<kind>.cc;
+// adding an op is a new file there, one line in ops/list.cc and a kernel in each device.
+//
+// Convention: an op has ordered inputs (reads) and ordered outputs (writes). An op that updates in place lists the
+// tensor in both. Tensors are contiguous and row-major. "rows" below means the product of all dims but the last.
+#pragma once
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "ir/attrs.h"
+#include "ir/types.h"
+
+namespace prun {
+
+class GradientBuilder;  // compile/autodiff.h implements it; ops only record through it
+
+enum class OpClass : uint8_t { compute, communication, host };
+
+struct TensorType {
+  Dtype dtype = Dtype::f32;
+  Shape shape;
+};
+
+struct Cost {
+  double flops = 0;  // multiply-adds count two
+  double bytes = 0;  // read and written once each
+};
+
+// A node of the model graph as a derivative rule sees it: value ids.
+struct NodeView {
+  const std::vector<int>& inputs;
+  const std::vector<int>& outputs;
+  const Attrs& attrs;
+};
+
+struct OpDef {
+  std::string_view name;
+  OpClass op_class = OpClass::compute;
+  // Types of the outputs, from those of the inputs. Throws plan_error (without a site: the caller adds it) when a
+  // user's shapes do not fit; says by what. Null: the op is not part of a model (optimizers, communication).
+  std::vector<TensorType> (*infer)(const std::vector<TensorType>& inputs, const Attrs& attrs) = nullptr;
+  // Records the backward ops of one node. Null: the op has no derivative (and a gradient that reaches it is a bug).
+  void (*derive)(GradientBuilder& builder, const NodeView& node) = nullptr;
+  // FLOPs and bytes of one call; null: bytes only, every tensor once.
+  Cost (*cost)(const std::vector<TensorType>& inputs, const std::vector<TensorType>& outputs, const Attrs& attrs) = nullptr;
+};
+
+// What a derivative rule may do. `gradient(v)` is the id of the gradient that has arrived for value v (-1: none).
+// `emit` appends a backward op and returns the ids of its outputs, typed by `types`. `contribute(v, g)` says that g
+// is a contribution to v's gradient: the first becomes it, later ones are added. `wants(v)` is false for tokens
+// and other values that need no gradient, so that a rule does not compute them.
+// `parameter_gradient(v)`: as emit's output for a parameter: dtype f32 whatever the parameter's is.
+class GradientBuilder {
+ public:
+  virtual ~GradientBuilder() = default;
+  virtual TensorType type(int value) const = 0;
+  virtual bool wants(int value) const = 0;
+  virtual int gradient(int value) const = 0;
+  virtual std::vector<int> emit(std::string_view kind, std::vector<int> inputs, std::vector<TensorType> types, Attrs attrs) = 0;
+  virtual void contribute(int value, int gradient) = 0;
+};
+
+// Null when there is no such op.
+const OpDef* find_op(std::string_view name);
+const OpDef& op_def(std::string_view name);  // aborts when there is none: for names that are ours
+const std::vector<const OpDef*>& all_ops();  // in the order of ops/list.cc
+
+}  // namespace prun

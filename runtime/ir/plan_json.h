@@ -1,0 +1,34 @@
+// The script child hands its plan to the launcher as JSON (as CBOR on the pipe). This reads it.
+//
+// Schema; every "site" is ["file", line]; ids are indices into the arrays, from 0:
+//   { "path": "plans/zero3.lua", "kind": "plan" | "program",
+//     "mesh": { "axes": [["dp", 8]], "site": S },
+//   -- kind "plan":
+//     "values": [ { "name", "dtype", "shape": [..], "kind": "input"|"parameter"|"activation", "unit": 3|-1,
+//                   "init": { "kind", "scale" } (parameters), "site": S } ],
+//     "nodes":  [ { "op": "linear", "inputs": [..], "outputs": [..], "attrs": {..}, "call": 0, "site": S } ],
+//     "units":  [ { "name": "block3", "class": "block", "parameters": [ids] } ],
+//     "calls":  [ { "unit": 0 } ],
+//     "loss": id, "steps": 20, "seed": 1, "reduce": "rank_order" | "any", "dtype": "f32"|"bf16"|"f64",
+//     "data": { "kind", "path", "batch", "site": S },
+//     "optimizer": { "kind": "adamw", "lr", "momentum", "betas": [b1, b2], "eps", "weight_decay", "clip", "site": S },
+//     "strategies": [ { "name", "axis", "site": S, "units": [ { "class", "sharded": bool, "shard_axis", "site": S,
+//         "hooks": [ { "when": "before"|"after", "phase": "forward"|"backward", "intents": [
+//            { "kind", "target", "handle", "axis", "stream", "op", "text", "prefetch", "inflight", "bucket", "first",
+//              "keep_last", "site": S } ] } ] } ] } ]
+//   -- kind "program":
+//     "programs": [ { "tensors": [ { "name", "dtype", "shape" } ],
+//                     "ops": [ { "op", "inputs": [..], "outputs": [..], "attrs": {..}, "axis": "world"|"", "site": S } ] } ],
+//     "program_of_rank": [0, 0, 1] }
+// Attributes are numbers, texts, or lists of numbers. Inputs of the model are named tokens, targets, x, y.
+#pragma once
+#include <string_view>
+
+#include "ir/plan.h"
+
+namespace prun {
+
+// Throws plan_error when the document is not of this schema (a mistake of a DSL module, not of the user's plan).
+Plan read_plan(std::string_view cbor);
+
+}  // namespace prun

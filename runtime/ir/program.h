@@ -1,0 +1,141 @@
+// The program: what one class of ranks does. Compiled once, then verified, executed, interpreted, drawn.
+//
+// Surprising fact: streams meet at the end of each step (the last op of stream 0 waits for all, the first op of
+// every stream waits for that op of the step before), so one step's order proves every step's.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "ir/attrs.h"
+#include "ir/mesh.h"
+#include "ir/op_def.h"
+#include "ir/types.h"
+
+namespace prun {
+
+enum class Role : uint8_t { param, grad, optimizer, gathered, reduce, activation, data, workspace };
+std::string_view role_name(Role role);
+inline constexpr int kRoles = 8;
+
+// Bytes in the arena. `offset` is set by the memory pass. A persistent buffer is live in every step; another is live
+// from its first access to its last in the happens-before order.
+struct Buffer {
+  std::string name;
+  Role role = Role::activation;
+  int64_t bytes = 0;      // a multiple of kAlignBytes
+  int64_t offset = -1;    // from the start of the rank's arena
+  bool persistent = false;
+  int pool = -1;          // >= 0: lives in slot `slot` of this pool (gathered units, unreduced gradients)
+  int slot = -1;
+  Site site;
+};
+
+// A typed view of a buffer; always contiguous.
+struct Tensor {
+  std::string name;
+  int buffer = -1;
+  int64_t byte_offset = 0;  // within the buffer
+  Dtype dtype = Dtype::f32;
+  Shape shape;
+  int64_t count() const { return element_count(shape); }
+  int64_t bytes() const { return count() * dtype_bytes(dtype); }
+  TensorType type() const { return {dtype, shape}; }
+};
+
+// "stream `stream` has completed op `index`", of this step or (back = 1) of the step before.
+struct Edge {
+  int stream = 0;
+  int index = 0;
+  int back = 0;
+  bool operator==(const Edge&) const = default;
+};
+
+enum class Phase : uint8_t { init, data, forward, backward, step, program };
+std::string_view phase_name(Phase phase);
+
+struct Op {
+  const OpDef* def = nullptr;
+  std::vector<int> reads, writes;  // tensor ids; order is the op's convention
+  Attrs attrs;
+  std::vector<Edge> waits;         // besides the op before it on its stream
+  std::string axis;                // communication: the group is the rank's along this axis ("world": all ranks)
+  int lane = 0;                    // communication: which communicator of that group; one per stream
+  Phase phase = Phase::program;
+  std::string unit;                // label; "" outside units
+  Site site;
+  bool is(std::string_view kind) const { return def->name == kind; }
+  bool communicates() const { return def->op_class == OpClass::communication; }
+};
+
+struct Stream {
+  std::string name;
+  std::vector<Op> ops;
+};
+
+// One program of a job: every stream walks its own list. Stream 0 computes.
+struct Body {
+  std::vector<Stream> streams;
+  int64_t op_count() const;
+};
+
+struct DataSource {
+  std::string kind;   // "", bytes, tokens, random
+  std::string path;   // absolute
+  int64_t file_bytes = 0;
+  int64_t skip_bytes = 0;    // header of the file
+  int64_t vocab = 0;         // tokens at or above it are an error
+  int64_t global_batch = 0;  // samples per step over all ranks
+};
+
+// Where a program computes besides its buffers: what the step table holds at the start.
+struct Schedule {
+  int64_t steps = 1;
+  uint64_t seed = 0;
+  double learning_rate = 0;
+};
+
+struct Pool {
+  std::string name;
+  Role role = Role::gathered;
+  int slots = 0;
+  int64_t slot_bytes = 0;
+};
+
+struct Program {
+  std::string name;   // the plan's path as typed
+  Mesh mesh;
+  std::string device = "cpu";
+  bool rank_order = false;     // reductions sum in rank order
+  std::vector<Buffer> buffers;
+  std::vector<Tensor> tensors;
+  std::vector<Pool> pools;
+  Body init;                   // runs once, before step 0
+  Body step;                   // runs schedule.steps times
+  DataSource data;
+  Schedule schedule;
+  int64_t tokens_per_step = 0;  // global; samples when the data has no tokens
+  std::string sample_word = "tokens";
+  int loss_tensor = -1;         // scalar f32 that holds the global mean after a step; -1: none
+  int64_t arena_bytes = 0;
+  int64_t role_bytes[kRoles] = {};  // how the arena divides
+};
+
+// The programs of all ranks: equal ones are one class.
+struct Job {
+  std::vector<Program> classes;
+  std::vector<int> class_of_rank;
+  const Program& program(int rank) const { return classes[static_cast<size_t>(class_of_rank[static_cast<size_t>(rank)])]; }
+};
+
+// Binary form (ir/serialize.cc). `parse_job` throws Error(mismatch) on bytes that are not a job of this version.
+std::string serialize_job(const Job& job);
+Job parse_job(std::string_view bytes);
+std::string job_hash(std::string_view bytes);  // SHA-256, 64 hex digits
+
+// Text form (ir/dump.cc): stable, golden-tested, one op a line.
+std::string dump_job(const Job& job);
+std::string dump_op(const Program& program, const Op& op);  // one line without stream and index
+
+}  // namespace prun

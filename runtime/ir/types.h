@@ -1,0 +1,29 @@
+// Element types and shapes. The numbers of Dtype are those of prun_dtype in prun/transport.h and stay fixed.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace prun {
+
+enum class Dtype : uint8_t { f64 = 0, f32 = 1, bf16 = 2, f16 = 3, i64 = 4, i32 = 5, i8 = 6, u8 = 7 };
+
+int64_t dtype_bytes(Dtype dtype);
+std::string_view dtype_name(Dtype dtype);
+std::optional<Dtype> parse_dtype(std::string_view name);
+
+enum class RedOp : uint8_t { sum = 0, prod = 1, min = 2, max = 3, avg = 4 };
+std::string_view redop_name(RedOp op);
+std::optional<RedOp> parse_redop(std::string_view name);
+
+using Shape = std::vector<int64_t>;   // row-major, outermost dim first; a scalar is {}
+int64_t element_count(const Shape& shape);
+std::string shape_text(const Shape& shape);  // "[8, 128, 256]"
+
+// Values of -1 mean "all"; used wherever a range of a flat vector is meant.
+constexpr int64_t kAlignBytes = 64;  // every tensor in a flat vector and every buffer starts on a cache line
+inline int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
+
+}  // namespace prun

@@ -1,0 +1,60 @@
+// Starts the ranks of a job, watches them, ends them; joins several nodes into one job.
+//
+// Surprising fact: a local rank is a fork of the launcher, not an exec: the program and the recorder are already
+// mapped, and eight ranks are up in milliseconds. The launcher must therefore be single-threaded until then.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+
+namespace prun {
+
+// A rank's line to its launcher. all_gather passes through the launchers of all nodes.
+class RankLink {
+ public:
+  virtual ~RankLink() = default;
+  virtual std::vector<std::string> all_gather(const std::string& blob) = 0;  // by rank; throws Error(join)
+  virtual bool aborted() const = 0;           // any thread: the job is ending
+  virtual void fail(const Error& error, const std::string& where) = 0;  // this rank is the cause; `where` names the op
+  virtual void print(const std::string& line) = 0;  // a line for the user, whole and in order per rank
+};
+
+struct RankStart {
+  int rank = 0, ranks = 1, local_rank = 0, local_ranks = 1;
+  std::string_view job;        // serialized program, the same bytes on all ranks (hash checked by the caller)
+  std::string job_hash;
+  std::string job_id, job_secret;
+  void* recorder = nullptr;    // mapped, shared with the launcher, zeroed; recorder_bytes long
+  RankLink* link = nullptr;
+};
+
+struct LaunchOptions {
+  int nproc = 1;
+  int nnodes = 1, node_rank = 0;
+  std::string rendezvous;      // "host:port"; needed when nnodes > 1
+  std::string secret;          // for other hosts than loopback
+  double join_timeout_s = 60;
+  size_t recorder_bytes = 0;
+};
+
+// What the launcher tells the caller while the job runs; called in the launcher's single thread.
+struct LaunchObserver {
+  virtual ~LaunchObserver() = default;
+  virtual void started(const std::vector<int>& ranks, const std::vector<int>& pids, const std::vector<void*>& recorders) = 0;
+  virtual void tick() = 0;                                // about every 50 ms
+  virtual void line(int rank, const std::string& text) = 0;  // RankLink::print
+  // A rank died or failed: what was it doing? Read from its recorder, for the message.
+  virtual std::string where(int rank) = 0;
+};
+
+// Node 0 gives the job; the other nodes get it from there (`make_job` is called on node 0 only, before any fork,
+// with the total number of ranks). `rank_main` runs in each rank's process and returns its exit code.
+// Returns the exit code of the job, after every local process has ended; the message of a failure is printed.
+int launch(const LaunchOptions& options, const std::function<std::string(int ranks)>& make_job,
+           const std::function<int(const RankStart&)>& rank_main, LaunchObserver& observer);
+
+}  // namespace prun

@@ -1,0 +1,28 @@
+// Runs a plan script in a sandboxed child process and returns what it recorded.
+#pragma once
+#include <map>
+#include <string>
+#include <vector>
+
+namespace prun {
+
+struct ScriptOptions {
+  std::string plan_path;                        // as the user typed it
+  std::string lua_dir;                          // our lua/ folder
+  int world = 1;
+  std::map<std::string, std::string> settings;  // --set name=value
+  bool help = false;                            // only list the plan's arguments
+  double cpu_seconds = 10;                      // limit of the child
+  int64_t memory_bytes = 1LL << 30;
+};
+
+struct ScriptResult {
+  std::string plan_cbor;                 // see ir/plan_json.h; empty when help was asked
+  std::vector<std::string> help_lines;   // "  layers=4    number of transformer blocks"
+  std::string description;               // the plan's first comment line
+};
+
+// Throws Error: plan (with file and line), script_limit, usage (no such plan, unknown --set name).
+ScriptResult run_script(const ScriptOptions& options);
+
+}  // namespace prun

@@ -1,0 +1,24 @@
+// Proves a job right before anything is launched: one function per invariant, in the list of verify.cc.
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ir/program.h"
+
+namespace prun {
+
+struct Finding {
+  std::string rule;     // "use after free"
+  std::string message;  // names both sites
+  Site site;
+};
+
+// All findings, the first of each kind first; empty when the job is right. `memory_limit`: bytes a rank may use on
+// its host, 0 = unknown.
+std::vector<Finding> verify_job(const Job& job, int64_t memory_limit);
+
+// Throws plan_error with the first finding and the number of others.
+void require_valid(const Job& job, int64_t memory_limit);
+
+}  // namespace prun
