@@ -1,0 +1,101 @@
+// The happens-before order: clocks through chains of edges, and wait cycles.
+//
+// Surprising fact: "not before" in both directions is what makes two ops unordered; both directions are asserted.
+#include "ir/order.h"
+
+#include <gtest/gtest.h>
+
+namespace prun {
+namespace {
+
+Body body_of(std::vector<std::vector<std::vector<Edge>>> streams) {
+  Body body;
+  for (const auto& ops : streams) {
+    Stream stream;
+    for (const auto& waits : ops) {
+      Op op;
+      op.waits = waits;
+      stream.ops.push_back(op);
+    }
+    body.streams.push_back(stream);
+  }
+  return body;
+}
+
+TEST(Order, OneStreamIsInListOrder) {
+  const Body body = body_of({{{}, {}, {}}});
+  const Order order(body);
+  EXPECT_TRUE(order.stuck().empty());
+  EXPECT_TRUE(order.before({0, 0}, {0, 2}));
+  EXPECT_FALSE(order.before({0, 2}, {0, 0}));
+  EXPECT_FALSE(order.before({0, 1}, {0, 1}));
+}
+
+TEST(Order, StreamsWithoutEdgesAreUnordered) {
+  const Order order(body_of({{{}, {}}, {{}}}));
+  EXPECT_FALSE(order.before({0, 0}, {1, 0}));
+  EXPECT_FALSE(order.before({1, 0}, {0, 1}));
+  EXPECT_EQ(order.sequence().size(), 3u);
+}
+
+TEST(Order, AnEdgeOrdersWhatPrecedesItsSourceAndFollowsItsTarget) {
+  // stream 1's op 1 waits for stream 0's op 1.
+  const Order order(body_of({{{}, {}, {}}, {{}, {{0, 1, 0}}, {}}}));
+  EXPECT_TRUE(order.before({0, 0}, {1, 1}));
+  EXPECT_TRUE(order.before({0, 1}, {1, 2}));
+  EXPECT_FALSE(order.before({0, 2}, {1, 2}));
+  EXPECT_FALSE(order.before({0, 1}, {1, 0}));
+  EXPECT_FALSE(order.before({1, 0}, {0, 2}));
+}
+
+TEST(Order, IsTransitiveOverStreams) {
+  // 0.0 -> 1.0 -> 2.1
+  const Order order(body_of({{{}, {}}, {{{0, 0, 0}}}, {{}, {{1, 0, 0}}}}));
+  EXPECT_TRUE(order.before({0, 0}, {2, 1}));
+  EXPECT_FALSE(order.before({0, 0}, {2, 0}));
+  EXPECT_FALSE(order.before({0, 1}, {2, 1}));
+}
+
+TEST(Order, SequenceIsLegal) {
+  const Body body = body_of({{{{1, 1, 0}}, {}}, {{}, {}, {{0, 1, 0}}}});
+  const Order order(body);
+  std::vector<int> done(2, 0);
+  for (const OpRef ref : order.sequence()) {
+    const size_t s = static_cast<size_t>(ref.stream);
+    EXPECT_EQ(ref.index, done[s]);
+    for (const Edge& edge : body.streams[s].ops[static_cast<size_t>(ref.index)].waits) {
+      EXPECT_LT(edge.index, done[static_cast<size_t>(edge.stream)]);
+    }
+    done[s]++;
+  }
+  EXPECT_EQ(order.sequence().size(), 5u);
+}
+
+TEST(Order, EdgesToTheStepBeforeAreSatisfied) {
+  const Order order(body_of({{{{1, 0, 1}}}, {{{0, 0, 0}}}}));
+  EXPECT_TRUE(order.stuck().empty());
+  EXPECT_TRUE(order.before({0, 0}, {1, 0}));
+  EXPECT_FALSE(order.before({1, 0}, {0, 0}));
+}
+
+TEST(Order, ACycleNamesTheFirstBlockedOpOfEachStream) {
+  // 0.1 waits for 1.1, 1.1 waits for 0.1; stream 2 is not part of it.
+  const Order order(body_of({{{}, {{1, 1, 0}}, {}}, {{}, {{0, 1, 0}}}, {{}}}));
+  ASSERT_EQ(order.stuck().size(), 2u);
+  EXPECT_EQ(order.stuck()[0], (OpRef{0, 1}));
+  EXPECT_EQ(order.stuck()[1], (OpRef{1, 1}));
+}
+
+TEST(Order, AnOpThatWaitsForALaterOneOfItsStreamIsStuck) {
+  const Order order(body_of({{{{0, 1, 0}}, {}}}));
+  ASSERT_EQ(order.stuck().size(), 1u);
+  EXPECT_EQ(order.stuck()[0], (OpRef{0, 0}));
+}
+
+TEST(Order, AnEdgeToNoOpIsStuck) {
+  EXPECT_EQ(Order(body_of({{{{1, 5, 0}}}, {{}}})).stuck().size(), 1u);
+  EXPECT_EQ(Order(body_of({{{{7, 0, 0}}}})).stuck().size(), 1u);
+}
+
+}  // namespace
+}  // namespace prun
