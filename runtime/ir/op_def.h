@@ -52,7 +52,7 @@ struct OpDef {
 // `emit` appends a backward op and returns the ids of its outputs, typed by `types`. `contribute(v, g)` says that g
 // is a contribution to v's gradient: the first becomes it, later ones are added. `wants(v)` is false for tokens
 // and other values that need no gradient, so that a rule does not compute them.
-// `parameter_gradient(v)`: as emit's output for a parameter: dtype f32 whatever the parameter's is.
+// Gradients of parameters are emitted as f32 (f64 in an f64 plan) by the ops that make them themselves.
 class GradientBuilder {
  public:
   virtual ~GradientBuilder() = default;
@@ -67,5 +67,8 @@ class GradientBuilder {
 const OpDef* find_op(std::string_view name);
 const OpDef& op_def(std::string_view name);  // aborts when there is none: for names that are ours
 const std::vector<const OpDef*>& all_ops();  // in the order of ops/list.cc
+// The op's own cost, or where it has none, its bytes.
+Cost op_cost(const OpDef& op, const std::vector<TensorType>& inputs, const std::vector<TensorType>& outputs,
+             const Attrs& attrs);
 
 }  // namespace prun

@@ -1,0 +1,16 @@
+// Ops that the executor itself runs, on every device: the next batch, and what a program prints.
+#include "ir/ops/rules.h"
+
+namespace prun::ops {
+namespace {
+
+const OpDef kOps[] = {
+    {.name = "next_batch", .op_class = OpClass::host},
+    {.name = "print", .op_class = OpClass::host},
+};
+
+}  // namespace
+
+std::span<const OpDef> host() { return kOps; }
+
+}  // namespace prun::ops

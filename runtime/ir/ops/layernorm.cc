@@ -1,0 +1,46 @@
+// layernorm over the last dim: y = (x − mean)·rstd·gamma + beta. Mean and rstd are kept for the derivative.
+// Ba, Kiros, Hinton: Layer Normalization, 2016.
+#include <fmt/format.h>
+
+#include "ir/ops/rules.h"
+
+namespace prun::ops {
+namespace {
+
+Types infer_layernorm(const Types& inputs, const Attrs&) {
+  require_inputs("layernorm", inputs, 3, 3);
+  const TensorType& x = inputs[0];
+  require_float("layernorm", "the input", x);
+  require_rank_at_least("layernorm", "the input", x, 1);
+  for (size_t i : {1, 2}) {
+    const char* what = i == 1 ? "gamma" : "beta";
+    require_same_dtype("layernorm", "the input", x, what, inputs[i]);
+    require_rank("layernorm", what, inputs[i], 1);
+    if (inputs[i].shape[0] != last_dim(x))
+      throw plan_error(fmt::format("layernorm: the input's last dim is {}, {} has {} elements", last_dim(x), what,
+                                   inputs[i].shape[0]));
+  }
+  TensorType statistic{wide(x.dtype), {row_count(x)}};
+  return {x, statistic, statistic};
+}
+
+void derive_layernorm(GradientBuilder& builder, const NodeView& node) {
+  int x = node.inputs[0], gamma = node.inputs[1], beta = node.inputs[2];
+  if (!builder.wants(x) && !builder.wants(gamma) && !builder.wants(beta)) return;
+  std::vector<int> grads = builder.emit(
+      "layernorm_grad", {x, builder.gradient(node.outputs[0]), gamma, node.outputs[1], node.outputs[2]},
+      {builder.type(x), wide_like(builder.type(gamma)), wide_like(builder.type(beta))}, {});
+  for (size_t i : {0, 1, 2})
+    if (builder.wants(node.inputs[i])) builder.contribute(node.inputs[i], grads[i]);
+}
+
+const OpDef kOps[] = {
+    {.name = "layernorm", .infer = infer_layernorm, .derive = derive_layernorm, .cost = per_output<8>},
+    {.name = "layernorm_grad", .cost = per_output<16>},
+};
+
+}  // namespace
+
+std::span<const OpDef> layernorm() { return kOps; }
+
+}  // namespace prun::ops

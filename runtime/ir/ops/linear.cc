@@ -1,0 +1,84 @@
+// linear: y = act(x·w + b), the one matrix product; its derivative is two more of them.
+//
+// relu derives from the output (y > 0 exactly where its input was); gelu cannot, so a linear with a fused gelu has no
+// derivative and is made only where no gradient flows.
+#include <fmt/format.h>
+
+#include "ir/ops/rules.h"
+
+namespace prun::ops {
+namespace {
+
+bool transposed(const Attrs& attrs) { return attrs.integer("transpose") != 0; }
+
+Types infer_linear(const Types& inputs, const Attrs& attrs) {
+  require_inputs("linear", inputs, 2, 3);
+  const TensorType &x = inputs[0], &w = inputs[1];
+  require_float("linear", "the input", x);
+  require_rank_at_least("linear", "the input", x, 1);
+  require_rank("linear", "the weight", w, 2);
+  require_same_dtype("linear", "the input", x, "the weight", w);
+  bool t = transposed(attrs);
+  int64_t k = w.shape[t ? 1 : 0], n = w.shape[t ? 0 : 1];
+  if (last_dim(x) != k)
+    throw plan_error(fmt::format("linear: the input's last dim is {}, the weight has {} {}", last_dim(x), k,
+                                 t ? "columns (it is transposed)" : "rows"));
+  if (inputs.size() == 3) {
+    require_same_dtype("linear", "the weight", w, "the bias", inputs[2]);
+    require_rank("linear", "the bias", inputs[2], 1);
+    if (inputs[2].shape[0] != n)
+      throw plan_error(fmt::format("linear: the bias has {} elements, the weight has {} {}", inputs[2].shape[0], n,
+                                   t ? "rows (it is transposed)" : "columns"));
+  }
+  std::string act = attrs.text("act");
+  if (!act.empty() && act != "relu" && act != "gelu")
+    throw plan_error(fmt::format("linear: act is '{}', should be 'relu' or 'gelu'", act));
+  Shape y = x.shape;
+  y.back() = n;
+  return {{x.dtype, y}};
+}
+
+void derive_linear(GradientBuilder& builder, const NodeView& node) {
+  int x = node.inputs[0], w = node.inputs[1], y = node.outputs[0];
+  int dy = builder.gradient(y);
+  std::string act = node.attrs.text("act");
+  PRUN_CHECK(act.empty() || act == "relu", "linear with a fused " + act + " has no derivative");
+  if (act == "relu") dy = builder.emit("relu_dx", {y, dy}, {builder.type(y)}, {})[0];
+  Attrs attrs;
+  if (transposed(node.attrs)) attrs.set("transpose", int64_t{1});
+  bool bias = node.inputs.size() == 3 && builder.wants(node.inputs[2]);
+  // Weights first: their gradient can leave for its reduction while dx is computed.
+  if (builder.wants(w) || bias) {
+    Types types = {wide_like(builder.type(w))};
+    if (bias) types.push_back(wide_like(builder.type(node.inputs[2])));
+    std::vector<int> dw = builder.emit("linear_dw", {x, dy}, types, attrs);
+    if (builder.wants(w)) builder.contribute(w, dw[0]);
+    if (bias) builder.contribute(node.inputs[2], dw[1]);
+  }
+  if (builder.wants(x)) builder.contribute(x, builder.emit("linear_dx", {dy, w}, {builder.type(x)}, attrs)[0]);
+}
+
+// 2·rows·K·N: x has rows·K elements, y rows·N.
+double product_flops(const TensorType& x, const TensorType& y) { return 2 * count(x) * static_cast<double>(last_dim(y)); }
+
+Cost cost_linear(const Types& inputs, const Types& outputs, const Attrs&) {
+  return cost_of(product_flops(inputs[0], outputs[0]), inputs, outputs);
+}
+Cost cost_dx(const Types& inputs, const Types& outputs, const Attrs&) {
+  return cost_of(product_flops(outputs[0], inputs[0]), inputs, outputs);
+}
+Cost cost_dw(const Types& inputs, const Types& outputs, const Attrs&) {
+  return cost_of(product_flops(inputs[0], inputs[1]), inputs, outputs);
+}
+
+const OpDef kOps[] = {
+    {.name = "linear", .infer = infer_linear, .derive = derive_linear, .cost = cost_linear},
+    {.name = "linear_dx", .cost = cost_dx},
+    {.name = "linear_dw", .cost = cost_dw},
+};
+
+}  // namespace
+
+std::span<const OpDef> linear() { return kOps; }
+
+}  // namespace prun::ops

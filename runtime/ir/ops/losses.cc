@@ -1,0 +1,66 @@
+// mse, mean_square and mean: scaled sums that end a model. The place pass sets `scale`, so that the average of the
+// gradients over data ranks is the gradient of the global mean.
+//
+// As every loss they are differentiated with seed 1: a gradient that arrives at one is ignored.
+#include "ir/ops/rules.h"
+
+namespace prun::ops {
+namespace {
+
+Types loss_type(const TensorType& y) { return {{wide(y.dtype), {}}}; }
+
+Types infer_mse(const Types& inputs, const Attrs&) {
+  require_inputs("mse", inputs, 2, 2);
+  require_float("mse", "the prediction", inputs[0]);
+  require_same_dtype("mse", "the prediction", inputs[0], "the target", inputs[1]);
+  require_same_shape("mse", "the prediction", inputs[0], "the target", inputs[1]);
+  return loss_type(inputs[0]);
+}
+
+void derive_mse(GradientBuilder& builder, const NodeView& node) {
+  int y = node.inputs[0], target = node.inputs[1];
+  if (!builder.wants(y) && !builder.wants(target)) return;
+  int dy = builder.emit("mse_grad", {y, target}, {builder.type(y)}, node.attrs)[0];
+  if (builder.wants(y)) builder.contribute(y, dy);
+  if (builder.wants(target)) {
+    Attrs minus;
+    minus.set("factor", -1.0);
+    builder.contribute(target, builder.emit("scale", {dy}, {builder.type(target)}, minus)[0]);
+  }
+}
+
+Types infer_mean_square(const Types& inputs, const Attrs&) {
+  require_inputs("mean_square", inputs, 1, 1);
+  require_float("mean_square", "the input", inputs[0]);
+  return loss_type(inputs[0]);
+}
+
+Types infer_mean(const Types& inputs, const Attrs&) {
+  require_inputs("mean", inputs, 1, 1);
+  require_float("mean", "the input", inputs[0]);
+  return loss_type(inputs[0]);
+}
+
+void derive_sum(GradientBuilder& builder, const NodeView& node, std::string_view kind) {
+  int y = node.inputs[0];
+  if (builder.wants(y)) builder.contribute(y, builder.emit(kind, {y}, {builder.type(y)}, node.attrs)[0]);
+}
+void derive_mean_square(GradientBuilder& builder, const NodeView& node) {
+  derive_sum(builder, node, "mean_square_grad");
+}
+void derive_mean(GradientBuilder& builder, const NodeView& node) { derive_sum(builder, node, "mean_grad"); }
+
+const OpDef kOps[] = {
+    {.name = "mse", .infer = infer_mse, .derive = derive_mse, .cost = per_input<2>},
+    {.name = "mse_grad", .cost = per_output<2>},
+    {.name = "mean_square", .infer = infer_mean_square, .derive = derive_mean_square, .cost = per_input<2>},
+    {.name = "mean_square_grad", .cost = per_output<1>},
+    {.name = "mean", .infer = infer_mean, .derive = derive_mean, .cost = per_input<1>},
+    {.name = "mean_grad"},
+};
+
+}  // namespace
+
+std::span<const OpDef> losses() { return kOps; }
+
+}  // namespace prun::ops

@@ -1,0 +1,18 @@
+// The optimizers and the two ops of global-norm clipping. The optimizer pass makes them; they are no part of a model.
+#include "ir/ops/rules.h"
+
+namespace prun::ops {
+namespace {
+
+const OpDef kOps[] = {
+    {.name = "sgd", .cost = per_output<4>},
+    {.name = "adamw", .cost = per_output<14>},
+    {.name = "norm2", .cost = per_input<2>},
+    {.name = "clip_coefficient", .cost = per_output<4>},
+};
+
+}  // namespace
+
+std::span<const OpDef> optimizers() { return kOps; }
+
+}  // namespace prun::ops

@@ -1,0 +1,69 @@
+// Shape rules shared by ops.
+#include "ir/ops/rules.h"
+
+#include <fmt/format.h>
+
+namespace prun::ops {
+
+void require_inputs(std::string_view op, const Types& inputs, size_t least, size_t most) {
+  if (inputs.size() >= least && inputs.size() <= most) return;
+  std::string range = least == most ? fmt::format("{}", least) : fmt::format("{} to {}", least, most);
+  throw plan_error(fmt::format("{}: takes {} tensor{}, got {}", op, range, most == 1 ? "" : "s", inputs.size()));
+}
+
+void require_float(std::string_view op, std::string_view what, const TensorType& type) {
+  if (type.dtype == Dtype::f64 || type.dtype == Dtype::f32 || type.dtype == Dtype::bf16) return;
+  throw plan_error(fmt::format("{}: {} is {}, should be f32, bf16 or f64", op, what, dtype_name(type.dtype)));
+}
+
+void require_dtype(std::string_view op, std::string_view what, const TensorType& type, Dtype dtype) {
+  if (type.dtype == dtype) return;
+  throw plan_error(fmt::format("{}: {} is {}, should be {}", op, what, dtype_name(type.dtype), dtype_name(dtype)));
+}
+
+void require_same_dtype(std::string_view op, std::string_view what, const TensorType& type, std::string_view other_what,
+                        const TensorType& other) {
+  if (type.dtype == other.dtype) return;
+  throw plan_error(fmt::format("{}: {} is {}, {} is {}; they should be the same", op, what, dtype_name(type.dtype),
+                               other_what, dtype_name(other.dtype)));
+}
+
+void require_same_shape(std::string_view op, std::string_view what, const TensorType& type,
+                        std::string_view other_what, const TensorType& other) {
+  if (type.shape == other.shape) return;
+  throw plan_error(fmt::format("{}: {} is {}, {} is {}; they should be the same", op, what, shape_text(type.shape),
+                               other_what, shape_text(other.shape)));
+}
+
+void require_rank(std::string_view op, std::string_view what, const TensorType& type, size_t rank) {
+  if (type.shape.size() == rank) return;
+  throw plan_error(fmt::format("{}: {} is {}, should have {} dim{}", op, what, shape_text(type.shape), rank,
+                               rank == 1 ? "" : "s"));
+}
+
+void require_rank_at_least(std::string_view op, std::string_view what, const TensorType& type, size_t rank) {
+  if (type.shape.size() >= rank) return;
+  throw plan_error(fmt::format("{}: {} is {}, should have at least {} dim{}", op, what, shape_text(type.shape), rank,
+                               rank == 1 ? "" : "s"));
+}
+
+int64_t last_dim(const TensorType& type) { return type.shape.empty() ? 1 : type.shape.back(); }
+
+int64_t row_count(const TensorType& type) {
+  int64_t n = 1;
+  for (size_t i = 0; i + 1 < type.shape.size(); ++i) n *= type.shape[i];
+  return n;
+}
+
+Dtype wide(Dtype dtype) { return dtype == Dtype::f64 ? Dtype::f64 : Dtype::f32; }
+
+Cost cost_of(double flops, const Types& inputs, const Types& outputs) {
+  Cost cost{flops, 0};
+  for (const Types* types : {&inputs, &outputs})
+    for (const TensorType& type : *types) cost.bytes += count(type) * static_cast<double>(dtype_bytes(type.dtype));
+  return cost;
+}
+
+double count(const TensorType& type) { return static_cast<double>(element_count(type.shape)); }
+
+}  // namespace prun::ops

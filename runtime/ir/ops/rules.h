@@ -1,0 +1,70 @@
+// The small rules that shape inference shares between ops, and the counts that costs are made of.
+//
+// Every rule throws plan_error with a sentence of the form "linear: the input's last dim is 250, the weight has 256
+// rows": the op, what was given, what it should be. The caller adds file and line.
+#pragma once
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ir/op_def.h"
+
+namespace prun::ops {
+
+using Types = std::vector<TensorType>;
+
+// Between `least` and `most` inputs.
+void require_inputs(std::string_view op, const Types& inputs, size_t least, size_t most);
+// f64, f32 or bf16. `what` is a noun as in "the input".
+void require_float(std::string_view op, std::string_view what, const TensorType& type);
+void require_dtype(std::string_view op, std::string_view what, const TensorType& type, Dtype dtype);
+void require_same_dtype(std::string_view op, std::string_view what, const TensorType& type, std::string_view other_what,
+                        const TensorType& other);
+void require_same_shape(std::string_view op, std::string_view what, const TensorType& type,
+                        std::string_view other_what, const TensorType& other);
+void require_rank(std::string_view op, std::string_view what, const TensorType& type, size_t rank);
+void require_rank_at_least(std::string_view op, std::string_view what, const TensorType& type, size_t rank);
+
+int64_t last_dim(const TensorType& type);
+int64_t row_count(const TensorType& type);  // product of all dims but the last
+// Statistics, losses and parameter gradients: f32, in f64 plans f64.
+Dtype wide(Dtype dtype);
+inline TensorType wide_like(const TensorType& type) { return {wide(type.dtype), type.shape}; }
+
+// Bytes of all tensors once, with `flops`.
+Cost cost_of(double flops, const Types& inputs, const Types& outputs);
+double count(const TensorType& type);
+// `per_element` flops for each element of the first output (of the first input when there is no output).
+template <int per_element>
+Cost per_output(const Types& inputs, const Types& outputs, const Attrs&) {
+  const Types& counted = outputs.empty() ? inputs : outputs;
+  return cost_of(counted.empty() ? 0 : per_element * count(counted[0]), inputs, outputs);
+}
+// `per_element` flops for each element of all inputs.
+template <int per_element>
+Cost per_input(const Types& inputs, const Types& outputs, const Attrs&) {
+  double n = 0;
+  for (const TensorType& type : inputs) n += count(type);
+  return cost_of(per_element * n, inputs, outputs);
+}
+
+// The families, one file each; list.cc holds them in order.
+#define PRUN_OP_FAMILIES(X) \
+  X(linear)                 \
+  X(activations)            \
+  X(layernorm)              \
+  X(attention)              \
+  X(embedding)              \
+  X(cross_entropy)          \
+  X(losses)                 \
+  X(elementwise)            \
+  X(constants)              \
+  X(optimizers)             \
+  X(host)                   \
+  X(communication)
+#define PRUN_DECLARE_FAMILY(name) std::span<const OpDef> name();
+PRUN_OP_FAMILIES(PRUN_DECLARE_FAMILY)
+#undef PRUN_DECLARE_FAMILY
+
+}  // namespace prun::ops
