@@ -8,9 +8,10 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "ir/program.h"
+
 namespace prun {
 
-inline constexpr int kMaxStreams = 8;
 inline constexpr uint64_t kRecorderMagic = 0x70727564616e3031;
 inline constexpr int64_t kStepRing = 4096;
 

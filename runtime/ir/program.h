@@ -69,6 +69,8 @@ struct Op {
   bool communicates() const { return def->op_class == OpClass::communication; }
 };
 
+inline constexpr int kMaxStreams = 8;  // of one body
+
 struct Stream {
   std::string name;
   std::vector<Op> ops;
