@@ -1,0 +1,103 @@
+// Reverse-mode differentiation of the model graph: walks the nodes from the loss back and lets each op's derivative
+// rule record backward nodes. A value used twice has its contributions added in the order in which they arrive.
+#include "compile/draft.h"
+
+#include <fmt/format.h>
+
+namespace prun {
+namespace {
+
+class Recorder final : public GradientBuilder {
+ public:
+  explicit Recorder(Draft& draft) : draft_(draft), graph_(draft.graph) {
+    gradient_.assign(graph_.values.size(), -1);
+    wants_.assign(graph_.values.size(), false);
+    for (size_t v = 0; v < graph_.values.size(); ++v) wants_[v] = graph_.values[v].kind == ValueKind::parameter;
+    for (const Node& node : graph_.nodes) {
+      bool any = false;
+      for (int input : node.inputs) any = any || wants(input);
+      for (int output : node.outputs) wants_[static_cast<size_t>(output)] = any;
+    }
+  }
+
+  TensorType type(int value) const override { return graph_.values[static_cast<size_t>(value)].type; }
+  bool wants(int value) const override { return static_cast<size_t>(value) < wants_.size() && wants_[static_cast<size_t>(value)]; }
+  int gradient(int value) const override {
+    return static_cast<size_t>(value) < gradient_.size() ? gradient_[static_cast<size_t>(value)] : -1;
+  }
+
+  std::vector<int> emit(std::string_view kind, std::vector<int> inputs, std::vector<TensorType> types, Attrs attrs) override {
+    Node node{&op_def(kind), std::move(inputs), {}, std::move(attrs), current_->call, current_->site};
+    for (size_t i = 0; i < types.size(); ++i) {
+      Value value;
+      value.name = fmt::format("{}.{}", current_label_, types.size() == 1 ? std::string(kind) : fmt::format("{}{}", kind, i));
+      value.type = types[i];
+      value.site = current_->site;
+      node.outputs.push_back(static_cast<int>(graph_.values.size()));
+      graph_.values.push_back(std::move(value));
+    }
+    std::vector<int> outputs = node.outputs;
+    draft_.backward.push_back(std::move(node));
+    return outputs;
+  }
+
+  void contribute(int value, int gradient) override {
+    int& known = gradient_[static_cast<size_t>(value)];
+    Value& new_gradient = graph_.values[static_cast<size_t>(gradient)];
+    if (known < 0) {
+      new_gradient.name = "d " + graph_.values[static_cast<size_t>(value)].name;
+      known = gradient;
+      return;
+    }
+    std::vector<int> sum = emit("add", {known, gradient}, {new_gradient.type}, {});
+    graph_.values[static_cast<size_t>(sum[0])].name = "d " + graph_.values[static_cast<size_t>(value)].name;
+    known = sum[0];
+  }
+
+  void run() {
+    // graph_.nodes stays as it is while derive records into draft_.backward.
+    for (auto node = graph_.nodes.rbegin(); node != graph_.nodes.rend(); ++node) {
+      bool is_loss = false, arrived = false, wanted = false;
+      for (int output : node->outputs) {
+        is_loss = is_loss || output == graph_.loss;
+        arrived = arrived || gradient(output) >= 0;
+      }
+      for (int input : node->inputs) wanted = wanted || wants(input);
+      if (!(is_loss || arrived) || !wanted) continue;
+      if (node->op->derive == nullptr) throw plan_error(fmt::format("{} has no gradient", node->op->name), node->site);
+      current_ = &*node;
+      current_label_ = graph_.values[static_cast<size_t>(node->outputs.front())].name;
+      // The rule may grow graph_.values, never graph_.nodes; it sees copies so that references stay good.
+      const std::vector<int> inputs = node->inputs, outputs = node->outputs;
+      const Attrs attrs = node->attrs;
+      node->op->derive(*this, NodeView{inputs, outputs, attrs});
+    }
+    draft_.parameter_grad.assign(graph_.values.size(), -1);
+    for (size_t v = 0; v < gradient_.size(); ++v)
+      if (graph_.values[v].kind == ValueKind::parameter) draft_.parameter_grad[v] = gradient_[v];
+  }
+
+ private:
+  Draft& draft_;
+  Graph& graph_;
+  std::vector<int> gradient_;
+  std::vector<bool> wants_;
+  const Node* current_ = nullptr;
+  std::string current_label_;
+};
+
+}  // namespace
+
+void differentiate(Draft& draft) {
+  if (draft.graph.loss < 0) throw plan_error("the plan has no loss: add loss = prun.losses.…", draft.plan.mesh_site);
+  Recorder(draft).run();
+  for (const Unit& unit : draft.graph.units) {
+    for (int parameter : unit.parameters) {
+      if (draft.parameter_grad[static_cast<size_t>(parameter)] >= 0) continue;
+      const Value& value = draft.graph.values[static_cast<size_t>(parameter)];
+      throw plan_error(fmt::format("parameter '{}' does not reach the loss: it would never be trained", value.name), value.site);
+    }
+  }
+}
+
+}  // namespace prun

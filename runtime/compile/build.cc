@@ -1,0 +1,45 @@
+// Buffers come in whole cache lines, so that two of them never share one.
+#include "compile/build.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace prun {
+
+int add_buffer(Program& program, const std::string& name, Role role, int64_t bytes, bool persistent, const Site& site) {
+  Buffer buffer;
+  buffer.name = name;
+  buffer.role = role;
+  buffer.bytes = round_up(std::max<int64_t>(bytes, 1), kAlignBytes);
+  buffer.persistent = persistent;
+  buffer.site = site;
+  program.buffers.push_back(std::move(buffer));
+  return static_cast<int>(program.buffers.size()) - 1;
+}
+
+int add_tensor(Program& program, const std::string& name, Role role, TensorType type, bool persistent, const Site& site) {
+  Tensor tensor;
+  tensor.name = name;
+  tensor.dtype = type.dtype;
+  tensor.shape = std::move(type.shape);
+  tensor.buffer = add_buffer(program, name, role, tensor.bytes(), persistent, site);
+  program.tensors.push_back(std::move(tensor));
+  return static_cast<int>(program.tensors.size()) - 1;
+}
+
+int add_view(Program& program, const std::string& name, int of, int64_t first, const Shape& shape) {
+  const Tensor& base = program.tensors[static_cast<size_t>(of)];
+  Tensor tensor;
+  tensor.name = name;
+  tensor.buffer = base.buffer;
+  tensor.dtype = base.dtype;
+  tensor.byte_offset = base.byte_offset + first * dtype_bytes(base.dtype);
+  tensor.shape = shape;
+  PRUN_CHECK(first >= 0 && first + tensor.count() <= base.count(),
+             fmt::format("view {} of {}: elements {} + {} of {}", name, base.name, first, tensor.count(), base.count()));
+  program.tensors.push_back(std::move(tensor));
+  return static_cast<int>(program.tensors.size()) - 1;
+}
+
+}  // namespace prun

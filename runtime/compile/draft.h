@@ -1,0 +1,68 @@
+// What the passes hand to each other: the plan, and the program as far as it has come.
+#pragma once
+#include <map>
+#include <string>
+#include <vector>
+
+#include "compile/compile.h"
+#include "ir/plan.h"
+#include "ir/program.h"
+
+namespace prun {
+
+// How a unit's parameters lie in one flat vector: in the order in which backward finishes their gradients (the last
+// used first), each on a cache line. The same layout serves parameters, gradients and optimizer state.
+struct UnitLayout {
+  std::vector<int64_t> start;  // element of each parameter, as Unit::parameters
+  int64_t elements = 0;        // up to the end of the last one
+  int64_t padded = 0;          // what the flat vector holds: a multiple of ranks x cache line when sharded
+};
+
+// Where a unit's persistent state lives; tensor ids, -1 = none.
+struct UnitState {
+  bool sharded = false;
+  std::string axis;      // of the shards
+  int64_t shard = 0;     // elements a rank owns (padded when not sharded)
+  int master = -1;       // parameters the optimizer updates (f32, or f64 in an f64 plan): the shard, or all
+  int compute = -1;      // parameters in the dtype of compute, when that is another; not sharded only
+  int grad = -1;         // the gradient the optimizer reads: the shard, or all
+  std::vector<int> optimizer;  // sgd: momentum; adamw: m, v
+  int64_t bucket_start = 0;    // not sharded: where the unit's gradient starts in the flat buffer of all
+};
+
+// One (phase, call) of the step, in the order in which the compute stream runs them.
+struct Turn {
+  Phase phase = Phase::forward;
+  int call = 0;
+};
+
+struct Draft {
+  const Plan& plan;
+  const CompileOptions& options;
+  Graph graph;                      // grows gradients
+  std::vector<Node> backward;       // in execution order
+  std::vector<int> parameter_grad;  // by value id: the value that is the parameter's whole gradient, -1 none
+  std::vector<UnitLayout> layouts;
+  std::vector<UnitState> states;
+  std::vector<Turn> turns;
+  std::string data_axis;            // the axis (or "world") over which the batch is split; "" = not split
+  int data_ranks = 1;
+  std::vector<std::string> loss_axes;  // axes over which the loss is averaged
+  int loss_tensor = -1;                // local loss, then global
+  int flat_grads = -1;                 // the gradients of all units that are not sharded
+  Program program;
+
+  Dtype master_dtype() const { return plan.param_dtype == Dtype::f64 ? Dtype::f64 : Dtype::f32; }
+};
+
+// The passes, in the order of pipeline.cc.
+void differentiate(Draft& draft);      // autodiff.cc: backward nodes
+void place(Draft& draft);              // place.cc: layouts, persistent buffers, loss scale, init body
+void schedule(Draft& draft);           // schedule.cc: the order of turns
+void communicate(Draft& draft);        // communicate.cc: compute ops, what hooks asked for, optimizer, edges
+void lower_program(Draft& draft, const RankProgram& source);  // lower_program.cc: level 3
+void add_workspaces(Program& program, const CompileOptions& options);  // workspace.cc
+void join_step(Program& program);      // join.cc: streams meet at the end of a step
+void assign_memory(Program& program);  // memory.cc: offsets
+
+}  // namespace prun

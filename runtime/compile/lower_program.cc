@@ -1,0 +1,34 @@
+// Level 3: the recorded ops of one rank become one stream, in their order.
+#include <fmt/format.h>
+
+#include "compile/build.h"
+#include "compile/draft.h"
+#include "compile/record.h"
+
+namespace prun {
+
+void lower_program(Draft& draft, const RankProgram& source) {
+  Program& program = draft.program;
+  program.schedule.steps = 1;
+  OpRecorder recorder(program, program.step);
+  recorder.stream("compute");
+  program.init.streams.push_back({"compute", {}});
+  std::vector<int> tensor_of;
+  for (const ProgramTensor& tensor : source.tensors)
+    tensor_of.push_back(add_tensor(program, tensor.name, Role::activation, tensor.type, false, source.ops.empty() ? Site() : source.ops.front().site));
+  for (const ProgramOp& from : source.ops) {
+    const OpDef* def = find_op(from.kind);
+    if (!def) throw plan_error(fmt::format("there is no op '{}'", from.kind), from.site);
+    Op op;
+    op.def = def;
+    op.attrs = from.attrs;
+    for (int input : from.inputs) op.reads.push_back(tensor_of[static_cast<size_t>(input)]);
+    for (int output : from.outputs) op.writes.push_back(tensor_of[static_cast<size_t>(output)]);
+    if (def->op_class == OpClass::communication) op.axis = from.axis.empty() ? kWorld : from.axis;
+    op.phase = Phase::program;
+    op.site = from.site;
+    recorder.record(0, std::move(op));
+  }
+}
+
+}  // namespace prun

@@ -1,0 +1,57 @@
+// The order of the passes; read top to bottom.
+#include "compile/compile.h"
+#include "compile/draft.h"
+
+namespace prun {
+namespace {
+
+void describe(Draft& draft) {
+  Program& program = draft.program;
+  program.name = draft.plan.path;
+  program.mesh = draft.plan.mesh;
+  program.device = draft.options.device;
+  program.rank_order = draft.plan.rank_order;
+  program.schedule = {draft.plan.steps, draft.plan.seed, draft.plan.optimizer.lr};
+}
+
+void finish(Program& program, const CompileOptions& options) {
+  add_workspaces(program, options);
+  join_step(program);
+  assign_memory(program);
+}
+
+Job compile_training(const Plan& plan, const CompileOptions& options) {
+  Draft draft{plan, options};
+  describe(draft);
+  draft.graph = plan.graph;
+  differentiate(draft);
+  place(draft);
+  schedule(draft);
+  communicate(draft);
+  finish(draft.program, options);
+  Job job;
+  job.classes.push_back(std::move(draft.program));
+  job.class_of_rank.assign(static_cast<size_t>(plan.mesh.ranks()), 0);
+  return job;
+}
+
+Job compile_programs(const Plan& plan, const CompileOptions& options) {
+  Job job;
+  for (const RankProgram& source : plan.programs) {
+    Draft draft{plan, options};
+    describe(draft);
+    lower_program(draft, source);
+    finish(draft.program, options);
+    job.classes.push_back(std::move(draft.program));
+  }
+  job.class_of_rank = plan.program_of_rank;
+  return job;
+}
+
+}  // namespace
+
+Job compile(const Plan& plan, const CompileOptions& options) {
+  return plan.programs.empty() ? compile_training(plan, options) : compile_programs(plan, options);
+}
+
+}  // namespace prun

@@ -1,0 +1,90 @@
+// Edges from byte ranges: a read waits for overlapping writes, a write for overlapping reads and writes. An edge that
+// others already imply is left out.
+#include "compile/record.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "ir/program.h"
+
+namespace prun {
+
+int OpRecorder::stream(const std::string& name) {
+  if (body_.streams.empty()) body_.streams.push_back({"compute", {}});
+  std::string wanted = name.empty() ? "compute" : name;
+  for (size_t s = 0; s < body_.streams.size(); ++s)
+    if (body_.streams[s].name == wanted) return static_cast<int>(s);
+  if (body_.streams.size() == static_cast<size_t>(kMaxStreams))
+    throw plan_error(fmt::format("stream '{}' would be the {}th: a program has at most {}", wanted, body_.streams.size() + 1, kMaxStreams));
+  body_.streams.push_back({wanted, {}});
+  return static_cast<int>(body_.streams.size()) - 1;
+}
+
+std::vector<OpRecorder::Access>& OpRecorder::history(int buffer) {
+  if (history_.size() <= static_cast<size_t>(buffer)) history_.resize(program_.buffers.size());
+  return history_[static_cast<size_t>(buffer)];
+}
+
+void OpRecorder::need(std::vector<int>& latest, int tensor, bool write) {
+  const Tensor& t = program_.tensors[static_cast<size_t>(tensor)];
+  int64_t begin = t.byte_offset, end = begin + t.bytes();
+  for (const Access& access : history(t.buffer)) {
+    if (access.end <= begin || end <= access.begin || !(write || access.write)) continue;
+    int& last = latest[static_cast<size_t>(access.at.stream)];
+    last = std::max(last, access.at.index);
+  }
+}
+
+void OpRecorder::note(OpRef at, int tensor, bool write) {
+  const Tensor& t = program_.tensors[static_cast<size_t>(tensor)];
+  int64_t begin = t.byte_offset, end = begin + t.bytes();
+  std::vector<Access>& accesses = history(t.buffer);
+  // What this op waited for needs no remembering: whoever waits for this op has waited for those.
+  if (write) std::erase_if(accesses, [&](const Access& a) { return begin <= a.begin && a.end <= end; });
+  // Of reads of the same bytes on one stream, the last one stands for all.
+  if (!write) std::erase_if(accesses, [&](const Access& a) { return !a.write && a.at.stream == at.stream && begin <= a.begin && a.end <= end; });
+  accesses.push_back({at, begin, end, write});
+}
+
+void OpRecorder::record(int stream, Op op) {
+  size_t streams = body_.streams.size();
+  clocks_.resize(streams);
+  std::vector<int> latest(streams, -1);
+  for (int tensor : op.reads) need(latest, tensor, false);
+  for (int tensor : op.writes) need(latest, tensor, true);
+
+  OpRef at{stream, static_cast<int>(body_.streams[static_cast<size_t>(stream)].ops.size())};
+  std::vector<Clock>& own = clocks_[static_cast<size_t>(stream)];
+  Clock clock = own.empty() ? Clock() : own.back();
+  clock.resize(streams, 0);
+  auto clock_of = [&](int s) -> const Clock& { return clocks_[static_cast<size_t>(s)][static_cast<size_t>(latest[static_cast<size_t>(s)])]; };
+  for (int s = 0; s < static_cast<int>(streams); ++s) {
+    if (s == stream || latest[static_cast<size_t>(s)] < 0 || covered(clock, s) > latest[static_cast<size_t>(s)]) continue;
+    bool implied = false;
+    for (int other = 0; other < static_cast<int>(streams) && !implied; ++other) {
+      if (other == s || other == stream || latest[static_cast<size_t>(other)] < 0) continue;
+      implied = covered(clock_of(other), s) > latest[static_cast<size_t>(s)];
+    }
+    if (!implied) op.waits.push_back({s, latest[static_cast<size_t>(s)], 0});
+  }
+  for (const Edge& edge : op.waits) {
+    const Clock& seen = clocks_[static_cast<size_t>(edge.stream)][static_cast<size_t>(edge.index)];
+    for (size_t s = 0; s < seen.size(); ++s) clock[s] = std::max(clock[s], seen[s]);
+  }
+  clock[static_cast<size_t>(stream)] = at.index + 1;
+  own.push_back(std::move(clock));
+
+  for (int tensor : op.reads) note(at, tensor, false);
+  for (int tensor : op.writes) note(at, tensor, true);
+  body_.streams[static_cast<size_t>(stream)].ops.push_back(std::move(op));
+}
+
+void OpRecorder::take_over(int buffer, int previous) {
+  std::vector<Access> inherited = history(previous);
+  int64_t bytes = program_.buffers[static_cast<size_t>(buffer)].bytes;
+  for (Access& access : inherited) access.begin = 0, access.end = bytes, access.write = true;
+  history(buffer) = std::move(inherited);
+}
+
+}  // namespace prun

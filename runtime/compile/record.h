@@ -1,0 +1,46 @@
+// Recording ops in the order that gives the step its meaning, and deriving the edges between streams from it.
+//
+// The recorded sequence is the semantics: an op on another stream runs as early as its data allows, never before what
+// it depends on. So prefetch needs no edges of its own: a gather waits for the last reader of its slot's former
+// content, and a pool's number of slots is the number of credits.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "ir/order.h"
+#include "ir/program.h"
+
+namespace prun {
+
+class OpRecorder {
+ public:
+  OpRecorder(Program& program, Body& body) : program_(program), body_(body) {}
+  // The stream of that name, made on first use. "" and "compute" are stream 0.
+  int stream(const std::string& name);
+  // Appends `op` to a stream with the edges that its reads and writes need.
+  void record(int stream, Op op);
+  // `buffer` takes over the bytes of `previous`: its first accesses wait for the previous one's last.
+  void take_over(int buffer, int previous);
+
+ private:
+  struct Access {
+    OpRef at;
+    int64_t begin, end;  // bytes of the buffer
+    bool write;
+  };
+  using Clock = std::vector<int>;  // per stream: how many of its ops are certain to have completed
+
+  std::vector<Access>& history(int buffer);
+  void need(std::vector<int>& latest, int tensor, bool write);
+  void note(OpRef at, int tensor, bool write);
+  int covered(const Clock& clock, int stream) const {
+    return stream < static_cast<int>(clock.size()) ? clock[static_cast<size_t>(stream)] : 0;
+  }
+
+  Program& program_;
+  Body& body_;
+  std::vector<std::vector<Access>> history_;   // by buffer
+  std::vector<std::vector<Clock>> clocks_;     // by stream and op: what has completed when the op completes
+};
+
+}  // namespace prun

@@ -1,0 +1,23 @@
+// Scratch of library kernels as buffers like any other: live only while their op runs, so ops of one stream share.
+#include "compile/build.h"
+#include "compile/draft.h"
+
+namespace prun {
+
+void add_workspaces(Program& program, const CompileOptions& options) {
+  if (!options.workspace_bytes) return;
+  for (Body* body : {&program.init, &program.step}) {
+    for (Stream& stream : body->streams) {
+      for (Op& op : stream.ops) {
+        if (op.def->op_class != OpClass::compute) continue;
+        int64_t bytes = options.workspace_bytes(program, op);
+        if (bytes <= 0) continue;
+        int tensor = add_tensor(program, "scratch", Role::workspace, {Dtype::u8, {bytes}}, false, op.site);
+        op.writes.push_back(tensor);
+        op.attrs.set("workspace", bytes);
+      }
+    }
+  }
+}
+
+}  // namespace prun
