@@ -18,37 +18,41 @@ class RankLink {
  public:
   virtual ~RankLink() = default;
   virtual std::vector<std::string> all_gather(const std::string& blob) = 0;  // by rank; throws Error(join)
-  virtual bool aborted() const = 0;           // any thread: the job is ending
+  virtual bool aborted() const = 0;                                          // any thread: the job is ending
   virtual void fail(const Error& error, const std::string& where) = 0;  // this rank is the cause; `where` names the op
   virtual void print(const std::string& line) = 0;  // a line for the user, whole and in order per rank
 };
 
 struct RankStart {
   int rank = 0, ranks = 1, local_rank = 0, local_ranks = 1;
-  std::string_view job;        // serialized program, the same bytes on all ranks (hash checked by the caller)
+  std::string_view job;  // serialized program, the same bytes on all ranks (hash checked by the caller)
   std::string job_hash;
   std::string job_id, job_secret;
-  void* recorder = nullptr;    // mapped, shared with the launcher, zeroed; recorder_bytes long
+  void* recorder = nullptr;  // mapped, shared with the launcher, zeroed; recorder_bytes long
   RankLink* link = nullptr;
 };
 
 struct LaunchOptions {
   int nproc = 1;
   int nnodes = 1, node_rank = 0;
-  std::string rendezvous;      // "host:port"; needed when nnodes > 1
-  std::string secret;          // for other hosts than loopback
+  std::string rendezvous;  // "host:port"; needed when nnodes > 1
+  std::string secret;      // for other hosts than loopback
   double join_timeout_s = 60;
   size_t recorder_bytes = 0;
+  std::string command;  // what the user typed after "prun", for the next command that a message advises
 };
 
 // What the launcher tells the caller while the job runs; called in the launcher's single thread.
 struct LaunchObserver {
   virtual ~LaunchObserver() = default;
-  virtual void started(const std::vector<int>& ranks, const std::vector<int>& pids, const std::vector<void*>& recorders) = 0;
-  virtual void tick() = 0;                                // about every 50 ms
-  virtual void line(int rank, const std::string& text) = 0;  // RankLink::print
+  virtual void started(const std::vector<int>& ranks, const std::vector<int>& pids,
+                       const std::vector<void*>& recorders) = 0;
+  virtual void tick() = 0;                                   // about every 50 ms
+  virtual void line(int rank, const std::string& text) = 0;  // RankLink::print; on node 0, of all nodes' ranks
   // A rank died or failed: what was it doing? Read from its recorder, for the message.
   virtual std::string where(int rank) = 0;
+  // The launcher's own words to the user, whole lines: who has not joined yet, the failure. Default: to stderr.
+  virtual void message(const std::string& text);
 };
 
 // Node 0 gives the job; the other nodes get it from there (`make_job` is called on node 0 only, before any fork,

@@ -1,0 +1,176 @@
+// A frame is a header of 16 bytes and its payload; a length over kLargestFrame means that the stream is broken.
+#include "launch/control.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace prun {
+namespace {
+
+struct FrameHeader {
+  uint32_t kind;
+  int32_t rank;
+  uint64_t bytes;
+};
+static_assert(sizeof(FrameHeader) == 16);
+
+constexpr uint64_t kLargestFrame = uint64_t{1} << 32;
+constexpr size_t kReadChunk = 64 * 1024;
+
+bool interrupted_or_full(int error) { return error == EINTR || error == EAGAIN || error == EWOULDBLOCK; }
+
+// Waits for all bytes; false on end of file or error.
+bool read_all(int fd, void* to, size_t bytes) {
+  char* at = static_cast<char*>(to);
+  while (bytes > 0) {
+    ssize_t got = recv(fd, at, bytes, 0);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return false;
+    at += got;
+    bytes -= static_cast<size_t>(got);
+  }
+  return true;
+}
+
+}  // namespace
+
+void Fd::reset(int fd) {
+  if (fd_ >= 0) ::close(fd_);
+  fd_ = fd;
+}
+
+Packer& Packer::number(int64_t value) {
+  bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
+  return *this;
+}
+
+Packer& Packer::text(std::string_view value) {
+  number(static_cast<int64_t>(value.size()));
+  bytes_.append(value);
+  return *this;
+}
+
+std::string_view Unpacker::take(size_t count) {
+  if (count > bytes_.size()) throw Error(Exit::join, "a message between launcher and rank is too short");
+  std::string_view taken = bytes_.substr(0, count);
+  bytes_.remove_prefix(count);
+  return taken;
+}
+
+int64_t Unpacker::number() {
+  int64_t value;
+  std::memcpy(&value, take(sizeof value).data(), sizeof value);
+  return value;
+}
+
+std::string Unpacker::text() {
+  int64_t bytes = number();
+  return std::string(take(static_cast<size_t>(bytes)));
+}
+
+std::string pack_texts(const std::vector<std::string>& texts) {
+  Packer packer;
+  packer.number(static_cast<int64_t>(texts.size()));
+  for (const std::string& text : texts) packer.text(text);
+  return packer.take();
+}
+
+std::vector<std::string> unpack_texts(std::string_view bytes) {
+  Unpacker unpacker(bytes);
+  std::vector<std::string> texts;
+  for (int64_t left = unpacker.number(); left > 0; --left) texts.push_back(unpacker.text());
+  return texts;
+}
+
+Channel::Channel(Fd fd) : fd_(std::move(fd)) {
+  int flags = fcntl(fd_.get(), F_GETFL);
+  fcntl(fd_.get(), F_SETFL, flags | O_NONBLOCK);
+}
+
+void Channel::send(FrameKind kind, int rank, std::string_view payload) {
+  if (!open()) return;
+  FrameHeader header{static_cast<uint32_t>(kind), rank, payload.size()};
+  out_.append(reinterpret_cast<const char*>(&header), sizeof header);
+  out_.append(payload);
+  flush();
+}
+
+void Channel::flush() {
+  while (wants_write()) {
+    ssize_t put = ::send(fd_.get(), out_.data() + sent_, out_.size() - sent_, MSG_NOSIGNAL);
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0 && interrupted_or_full(errno)) return;
+    if (put < 0) break;  // the peer is gone: nobody will read the rest
+    sent_ += static_cast<size_t>(put);
+  }
+  out_.clear();
+  sent_ = 0;
+}
+
+bool Channel::receive(std::vector<Frame>& frames) {
+  bool alive = open();
+  while (alive) {
+    size_t before = in_.size();
+    in_.resize(before + kReadChunk);
+    ssize_t got = recv(fd_.get(), in_.data() + before, kReadChunk, 0);
+    in_.resize(before + (got > 0 ? static_cast<size_t>(got) : 0));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && interrupted_or_full(errno)) break;
+    if (got <= 0) alive = false;
+  }
+  size_t at = 0;
+  while (in_.size() - at >= sizeof(FrameHeader)) {
+    FrameHeader header;
+    std::memcpy(&header, in_.data() + at, sizeof header);
+    if (header.bytes > kLargestFrame) return false;
+    if (in_.size() - at - sizeof header < header.bytes) break;
+    frames.push_back({static_cast<FrameKind>(header.kind), header.rank, in_.substr(at + sizeof header, header.bytes)});
+    at += sizeof header + header.bytes;
+  }
+  in_.erase(0, at);
+  return alive;
+}
+
+void Channel::end_sending() {
+  if (open()) shutdown(fd_.get(), SHUT_WR);
+}
+
+bool send_frame(int fd, FrameKind kind, int rank, std::string_view payload) {
+  FrameHeader header{static_cast<uint32_t>(kind), rank, payload.size()};
+  iovec parts[2] = {{&header, sizeof header}, {const_cast<char*>(payload.data()), payload.size()}};
+  msghdr message{};
+  message.msg_iov = parts;
+  message.msg_iovlen = 2;
+  size_t left = sizeof header + payload.size();
+  while (left > 0) {
+    ssize_t put = sendmsg(fd, &message, MSG_NOSIGNAL);
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) return false;
+    left -= static_cast<size_t>(put);
+    for (iovec& part : parts) {
+      size_t step = std::min(part.iov_len, static_cast<size_t>(put));
+      part.iov_base = static_cast<char*>(part.iov_base) + step;
+      part.iov_len -= step;
+      put -= static_cast<ssize_t>(step);
+    }
+  }
+  return true;
+}
+
+bool receive_frame(int fd, Frame& frame) {
+  FrameHeader header;
+  if (!read_all(fd, &header, sizeof header) || header.bytes > kLargestFrame) return false;
+  frame.kind = static_cast<FrameKind>(header.kind);
+  frame.rank = header.rank;
+  frame.payload.resize(header.bytes);
+  return read_all(fd, frame.payload.data(), frame.payload.size());
+}
+
+}  // namespace prun

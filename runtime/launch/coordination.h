@@ -1,0 +1,58 @@
+// What the launchers of all nodes must agree on: exchanged blobs, and how the job ends. Node 0's launcher is the
+// head and decides; the others are members: they pass everything on to the head and follow its verdict.
+//
+// Surprising fact: nothing here calls back. The supervisor feeds events in and asks for results after each round of
+// its poll loop, so that no event is handled in the middle of another.
+#pragma once
+#include <poll.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "launch/control.h"
+#include "launch/failure.h"
+#include "launch/launch.h"
+#include "launch/topology.h"
+
+namespace prun {
+
+using Clock = std::chrono::steady_clock;
+
+struct Verdict {
+  std::optional<Failure> failure;  // none: all ranks returned 0
+};
+
+class Coordination {
+ public:
+  virtual ~Coordination() = default;
+
+  // Events of local ranks.
+  virtual void gather(int rank, std::string blob) = 0;
+  virtual void line(int rank, const std::string& text) = 0;
+  virtual void ended(int rank) = 0;  // returned 0
+  virtual void failed(Failure failure) = 0;
+
+  // The channels to other launchers, for the poll loop.
+  virtual std::vector<Channel*> channels() = 0;
+  virtual void receive(Channel& channel) = 0;
+  virtual Clock::time_point deadline() const = 0;  // when expire wants to be called
+  virtual void expire(Clock::time_point now) = 0;
+
+  // Results: payloads of FrameKind::gathered that local ranks wait for; the end of the job, once it is decided.
+  std::vector<std::string> take_gathered() { return std::exchange(gathered_, {}); }
+  const std::optional<Verdict>& verdict() const { return verdict_; }
+
+ protected:
+  std::vector<std::string> gathered_;
+  std::optional<Verdict> verdict_;
+};
+
+// `members[i]` is the channel to node i + 1. `options` and `observer` outlive the result.
+std::unique_ptr<Coordination> make_head(const Topology& topology, std::vector<Channel> members,
+                                        const LaunchOptions& options, LaunchObserver& observer);
+
+}  // namespace prun

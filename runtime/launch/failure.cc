@@ -1,0 +1,134 @@
+// The texts of failures, and which next command fits which exit code.
+#include "launch/failure.h"
+
+#include <fmt/format.h>
+
+#include <csignal>
+#include <cstring>
+
+#include "base/text.h"
+#include "launch/control.h"
+
+namespace prun {
+namespace {
+
+// A peer's end shows as a broken connection or a failed join on every other rank.
+bool often_an_effect(int code) {
+  return code == static_cast<int>(Exit::join) || code == static_cast<int>(Exit::transport) ||
+         code == static_cast<int>(Exit::corrupt_link);
+}
+
+std::string next_command(int code, std::string_view command) {
+  std::string typed(command.empty() ? "PLAN" : command);
+  switch (static_cast<Exit>(code)) {
+    case Exit::plan:
+    case Exit::mismatch:
+      return "prun check " + typed;
+    case Exit::hang:
+      return "prun " + typed + " --trace hang.json";
+    case Exit::transport:
+      return "prun plugins";
+    case Exit::out_of_memory:
+      return "prun check " + typed + "   # predicted memory per rank";
+    case Exit::non_finite:
+      return "prun " + typed + " --metrics metrics.jsonl   # the loss of each step";
+    case Exit::join:
+    case Exit::corrupt_link:
+      return "prun " + typed;
+    default:
+      return "";
+  }
+}
+
+std::string who(const RankName& name) {
+  std::string node = name.nnodes > 1 ? fmt::format(" (node {})", name.node) : "";
+  return fmt::format("rank {} on {}{}, pid {}", name.rank, name.host, node, name.pid);
+}
+
+}  // namespace
+
+std::string signal_name(int number) {
+  const char* abbreviation = sigabbrev_np(number);
+  return abbreviation ? std::string("SIG") + abbreviation : fmt::format("signal {}", number);
+}
+
+Failure rank_ended(const RankName& name, const RankEnd& end, std::string op, std::string_view command) {
+  Failure failure;
+  failure.code = static_cast<int>(Exit::rank_crash);
+  failure.who = who(name);
+  failure.op = std::move(op);
+  std::string when = fmt::format("{} after the start", human_seconds(end.after_s));
+  std::string typed(command.empty() ? "PLAN" : command);
+  if (end.killed && end.out_of_memory) {
+    failure.code = static_cast<int>(Exit::out_of_memory);
+    failure.what = fmt::format("rank {} was killed because memory ran out", name.rank);
+    failure.evidence = fmt::format("SIGKILL {}, and the kernel counted a kill for memory (oom_kill)", when);
+    failure.next = next_command(failure.code, command);
+  } else if (end.killed) {
+    const char* description = sigdescr_np(end.status);
+    failure.what = fmt::format("rank {} was killed by {}", name.rank, signal_name(end.status));
+    failure.evidence = fmt::format("{} {}{}", description ? description : "ended by a signal", when,
+                                   end.core_dumped ? ", core dumped" : "");
+    if (end.status == SIGKILL)
+      failure.next = "dmesg | tail   # nothing there: somebody's kill -9";
+    else if (end.core_dumped)
+      failure.next = fmt::format("coredumpctl gdb {}", name.pid);
+    else
+      failure.next = fmt::format("ulimit -c unlimited; prun {}   # leaves a core file for gdb", typed);
+  } else {
+    failure.symptom = true;
+    failure.what = fmt::format("rank {} ended with exit status {}", name.rank, end.status);
+    failure.evidence = fmt::format("it gave no reason, {}; its own output stands above", when);
+    failure.next = fmt::format("prun check {}", typed);
+  }
+  return failure;
+}
+
+Failure rank_failed(const RankName& name, int code, std::string what, std::string op, std::string_view command) {
+  Failure failure;
+  failure.code = code;
+  failure.symptom = often_an_effect(code);
+  failure.what = fmt::format("rank {}: {}", name.rank, what);
+  failure.who = who(name);
+  failure.op = std::move(op);
+  failure.next = next_command(code, command);
+  return failure;
+}
+
+Failure job_failed(int code, std::string what, std::string evidence, std::string_view command) {
+  Failure failure;
+  failure.code = code;
+  failure.what = std::move(what);
+  failure.evidence = std::move(evidence);
+  failure.next = next_command(code, command);
+  return failure;
+}
+
+std::string render(const Failure& failure) {
+  std::string text = fmt::format("prun: {}\n", failure.what);
+  if (!failure.who.empty()) text += fmt::format("  where:    {}\n", failure.who);
+  if (!failure.op.empty()) text += fmt::format("  op:       {}\n", failure.op);
+  if (!failure.evidence.empty()) text += fmt::format("  evidence: {}\n", failure.evidence);
+  if (!failure.next.empty()) text += fmt::format("  next:     {}\n", failure.next);
+  return text;
+}
+
+std::string pack(const Failure& failure) {
+  Packer packer;
+  packer.number(failure.code).number(failure.symptom ? 1 : 0);
+  for (const std::string* line : {&failure.what, &failure.who, &failure.op, &failure.evidence, &failure.next})
+    packer.text(*line);
+  return packer.take();
+}
+
+Failure unpack_failure(std::string_view bytes) {
+  Unpacker unpacker(bytes);
+  Failure failure;
+  failure.code = static_cast<int>(unpacker.number());
+  failure.symptom = unpacker.number() != 0;
+  for (std::string* line : {&failure.what, &failure.who, &failure.op, &failure.evidence, &failure.next})
+    *line = unpacker.text();
+  return failure;
+}
+
+}  // namespace prun

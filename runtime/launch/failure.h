@@ -1,0 +1,44 @@
+// What ended a job, and the five lines that say so: what happened; which rank, host, pid; the op; the evidence;
+// the next command to type.
+#pragma once
+#include <string>
+#include <string_view>
+
+#include "base/error.h"
+
+namespace prun {
+
+struct Failure {
+  int code = 0;                               // of the job; 128 + n for a signal to the launcher
+  bool symptom = false;                       // often the effect of another rank's end: wait a moment for the cause
+  std::string what, who, op, evidence, next;  // one line each; empty ones are left out
+};
+
+// A rank and where it runs, as messages name it.
+struct RankName {
+  int rank = 0, node = 0, nnodes = 1, pid = 0;
+  std::string host;
+};
+
+// How a process ended, from waitid.
+struct RankEnd {
+  bool killed = false;  // by a signal; else it exited
+  int status = 0;       // the signal's number, or the exit status
+  bool core_dumped = false;
+  bool out_of_memory = false;  // the kernel killed a process of this job for memory
+  double after_s = 0;          // since the start
+};
+
+// `op` is LaunchObserver::where; `command` is what the user typed after "prun".
+Failure rank_ended(const RankName& name, const RankEnd& end, std::string op, std::string_view command);
+Failure rank_failed(const RankName& name, int code, std::string what, std::string op, std::string_view command);
+// Without a rank: a node, the launcher, the user.
+Failure job_failed(int code, std::string what, std::string evidence, std::string_view command);
+
+std::string render(const Failure& failure);  // at most five lines, each ends with a newline
+std::string pack(const Failure& failure);
+Failure unpack_failure(std::string_view bytes);
+
+std::string signal_name(int number);  // "SIGSEGV"
+
+}  // namespace prun

@@ -1,0 +1,195 @@
+// The head of a job: collects blobs, waits for stragglers, and picks the cause among several failures.
+//
+// When a rank dies its peers often report a broken connection before the kernel reports the death: a symptom
+// therefore waits kSettle for a better explanation.
+#include <fmt/format.h>
+
+#include "base/text.h"
+#include "launch/coordination.h"
+
+namespace prun {
+namespace {
+
+constexpr auto kSettle = std::chrono::milliseconds(80);
+constexpr auto kReportEvery = std::chrono::seconds(5);
+
+class Head : public Coordination {
+ public:
+  Head(const Topology& topology, std::vector<Channel> members, const LaunchOptions& options, LaunchObserver& observer)
+      : topology_(topology),
+        members_(std::move(members)),
+        options_(options),
+        observer_(observer),
+        blobs_(static_cast<size_t>(topology.ranks())),
+        has_ended_(static_cast<size_t>(topology.ranks())) {}
+
+  void gather(int rank, std::string blob) override;
+  void line(int rank, const std::string& text) override { observer_.line(rank, text); }
+  void ended(int rank) override;
+  void failed(Failure failure) override;
+  std::vector<Channel*> channels() override;
+  void receive(Channel& channel) override;
+  Clock::time_point deadline() const override;
+  void expire(Clock::time_point now) override;
+
+ private:
+  bool gathering() const { return arrived_ > 0; }
+  void decide(std::optional<Failure> failure);
+  void check_gathering();
+  // "3, 7 on host-a; 9 on host-b"
+  std::string missing() const;
+  Clock::time_point join_deadline() const {
+    return waiting_since_ +
+           std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options_.join_timeout_s));
+  }
+
+  Topology topology_;
+  std::vector<Channel> members_;
+  const LaunchOptions& options_;
+  LaunchObserver& observer_;
+  std::vector<std::optional<std::string>> blobs_;  // by rank, of the exchange under way
+  int arrived_ = 0;
+  Clock::time_point waiting_since_, next_report_;
+  std::vector<bool> has_ended_;
+  int ended_count_ = 0;
+  std::optional<Failure> symptom_;
+  Clock::time_point symptom_settles_;
+};
+
+void Head::gather(int rank, std::string blob) {
+  std::optional<std::string>& slot = blobs_.at(static_cast<size_t>(rank));
+  PRUN_CHECK(!slot, fmt::format("rank {} twice", rank));
+  slot = std::move(blob);
+  if (arrived_++ == 0) {
+    waiting_since_ = Clock::now();
+    next_report_ = waiting_since_ + kReportEvery;
+  }
+  check_gathering();
+  if (arrived_ < topology_.ranks()) return;
+  Packer packer;
+  packer.number(arrived_);
+  for (std::optional<std::string>& each : blobs_) {
+    packer.text(*each);
+    each.reset();
+  }
+  arrived_ = 0;
+  std::string all = packer.take();
+  for (Channel& member : members_) member.send(FrameKind::gathered, -1, all);
+  gathered_.push_back(std::move(all));
+}
+
+// A rank that has returned will never join the exchange that others wait in.
+void Head::check_gathering() {
+  if (!gathering() || ended_count_ == 0) return;
+  for (int rank = 0; rank < topology_.ranks(); ++rank) {
+    if (!has_ended_[static_cast<size_t>(rank)] || blobs_[static_cast<size_t>(rank)]) continue;
+    Failure failure =
+        job_failed(static_cast<int>(Exit::join),
+                   fmt::format("rank {} returned while others wait for it in all_gather", rank), "", options_.command);
+    failure.symptom = true;
+    return failed(std::move(failure));
+  }
+}
+
+void Head::ended(int rank) {
+  has_ended_.at(static_cast<size_t>(rank)) = true;
+  if (++ended_count_ == topology_.ranks()) return decide(std::nullopt);
+  check_gathering();
+}
+
+void Head::failed(Failure failure) {
+  if (verdict_) return;  // an effect of the end that is under way
+  if (!failure.symptom) return decide(std::move(failure));
+  if (symptom_) return;
+  symptom_ = std::move(failure);
+  symptom_settles_ = Clock::now() + kSettle;
+}
+
+void Head::decide(std::optional<Failure> failure) {
+  if (verdict_) return;
+  verdict_ = Verdict{std::move(failure)};
+  std::string packed = verdict_->failure ? pack(*verdict_->failure) : "";
+  for (Channel& member : members_) member.send(FrameKind::verdict, -1, packed);
+}
+
+std::vector<Channel*> Head::channels() {
+  std::vector<Channel*> open;
+  for (Channel& member : members_)
+    if (member.open()) open.push_back(&member);
+  return open;
+}
+
+void Head::receive(Channel& channel) {
+  std::vector<Frame> frames;
+  bool alive = channel.receive(frames);
+  for (Frame& frame : frames) {
+    switch (frame.kind) {
+      case FrameKind::gather:
+        gather(frame.rank, std::move(frame.payload));
+        break;
+      case FrameKind::line:
+        line(frame.rank, frame.payload);
+        break;
+      case FrameKind::ended:
+        ended(frame.rank);
+        break;
+      case FrameKind::failure:
+        failed(unpack_failure(frame.payload));
+        break;
+      default:
+        break;
+    }
+  }
+  if (alive) return;
+  channel.close();
+  size_t node = static_cast<size_t>(&channel - members_.data()) + 1;
+  const NodePlace& place = topology_.nodes[node];
+  failed(job_failed(static_cast<int>(Exit::corrupt_link),
+                    fmt::format("the connection to node {} ({}) is lost, with its ranks {}-{}", node, place.host,
+                                place.first_rank, place.first_rank + place.ranks - 1),
+                    "its launcher ended, or the network did", options_.command));
+}
+
+Clock::time_point Head::deadline() const {
+  Clock::time_point first = Clock::time_point::max();
+  if (verdict_) return first;
+  if (symptom_) first = std::min(first, symptom_settles_);
+  if (gathering()) first = std::min({first, next_report_, join_deadline()});
+  return first;
+}
+
+void Head::expire(Clock::time_point now) {
+  if (verdict_) return;
+  if (symptom_ && now >= symptom_settles_) decide(std::exchange(symptom_, std::nullopt));
+  if (verdict_ || !gathering()) return;
+  if (now >= join_deadline()) {
+    decide(job_failed(static_cast<int>(Exit::join),
+                      fmt::format("{}/{} joined within {}; missing {}", arrived_, topology_.ranks(),
+                                  human_seconds(options_.join_timeout_s), missing()),
+                      "the missing ranks run, but did not arrive: stopped, or busy before they connect",
+                      options_.command));
+  } else if (now >= next_report_) {
+    observer_.message(fmt::format("prun: {}/{} joined; missing {}\n", arrived_, topology_.ranks(), missing()));
+    next_report_ += kReportEvery;
+  }
+}
+
+std::string Head::missing() const {
+  std::vector<std::string> hosts;
+  for (const NodePlace& place : topology_.nodes) {
+    std::vector<std::string> ranks;
+    for (int rank = place.first_rank; rank < place.first_rank + place.ranks; ++rank)
+      if (!blobs_[static_cast<size_t>(rank)]) ranks.push_back(std::to_string(rank));
+    if (!ranks.empty()) hosts.push_back(fmt::format("{} on {}", join(ranks, ", "), place.host));
+  }
+  return join(hosts, "; ");
+}
+
+}  // namespace
+
+std::unique_ptr<Coordination> make_head(const Topology& topology, std::vector<Channel> members,
+                                        const LaunchOptions& options, LaunchObserver& observer) {
+  return std::make_unique<Head>(topology, std::move(members), options, observer);
+}
+
+}  // namespace prun

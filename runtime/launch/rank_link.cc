@@ -1,0 +1,56 @@
+// Calls from several threads are serialized: lines of one rank stay whole and in order. The launcher ends a rank's
+// waiting by shutting its side of the socket, so that all_gather needs no timeout here.
+#include "launch/rank_link.h"
+
+#include <fmt/format.h>
+
+namespace prun {
+namespace {
+
+class SocketRankLink : public RankLink {
+ public:
+  SocketRankLink(int rank, int ranks, Fd control, const AbortPage* page)
+      : rank_(rank), ranks_(ranks), control_(std::move(control)), page_(page) {}
+
+  std::vector<std::string> all_gather(const std::string& blob) override {
+    std::lock_guard gather_lock(gather_mutex_);
+    send(FrameKind::gather, blob);
+    Frame frame;
+    while (receive_frame(control_.get(), frame)) {
+      if (frame.kind != FrameKind::gathered) continue;
+      std::vector<std::string> blobs = unpack_texts(frame.payload);
+      PRUN_CHECK(static_cast<int>(blobs.size()) == ranks_, fmt::format("{} blobs of {} ranks", blobs.size(), ranks_));
+      return blobs;
+    }
+    throw Error(Exit::join, "the job is ending");
+  }
+
+  bool aborted() const override { return page_->aborted.load(std::memory_order_acquire) != 0; }
+
+  void fail(const Error& error, const std::string& where) override {
+    Packer packer;
+    packer.number(static_cast<int>(error.code())).text(error.what()).text(where);
+    send(FrameKind::failed, packer.take());
+  }
+
+  void print(const std::string& line) override { send(FrameKind::line, line); }
+
+ private:
+  void send(FrameKind kind, std::string_view payload) {
+    std::lock_guard lock(send_mutex_);
+    send_frame(control_.get(), kind, rank_, payload);  // a launcher that is gone takes this process with it
+  }
+
+  int rank_, ranks_;
+  Fd control_;
+  const AbortPage* page_;
+  std::mutex gather_mutex_, send_mutex_;
+};
+
+}  // namespace
+
+std::unique_ptr<RankLink> make_rank_link(int rank, int ranks, Fd control, const AbortPage* page) {
+  return std::make_unique<SocketRankLink>(rank, ranks, std::move(control), page);
+}
+
+}  // namespace prun

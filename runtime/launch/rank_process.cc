@@ -1,0 +1,214 @@
+// Each rank leads a process group of its own: Ctrl-C reaches the launcher alone, and one kill reaches a rank with
+// whatever it has started.
+#include "launch/rank_process.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <new>
+#include <thread>
+
+#include "base/text.h"
+
+namespace prun {
+namespace {
+
+Error no_room(const RankStart& start, const char* call, int error) {
+  Exit code = error == ENOMEM ? Exit::out_of_memory : Exit::usage;
+  const char* hint = error == ENOMEM                      ? "not enough memory"
+                     : error == EMFILE || error == ENFILE ? "limit on open files, see ulimit -n"
+                     : error == EAGAIN ? "limit on processes, see ulimit -u and the cgroup's pids.max"
+                                       : "";
+  return Error(
+      code, fmt::format("cannot start local rank {} of {}: {}: {}{}{}{}; use fewer ranks (--nproc)", start.local_rank,
+                        start.local_ranks, call, std::strerror(error), *hint ? " (" : "", hint, *hint ? ")" : ""));
+}
+
+// Two descriptors per rank: take what the hard limit allows.
+void raise_open_files() {
+  rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+// Direct children; empty where the kernel does not list them.
+std::vector<pid_t> children() {
+  std::ifstream list(fmt::format("/proc/self/task/{}/children", getpid()));
+  std::vector<pid_t> pids;
+  for (pid_t pid; list >> pid;) pids.push_back(pid);
+  return pids;
+}
+
+// Blocks until the launcher, the only writer, is gone, then ends this rank's process group.
+void watch_lifeline(int fd) {
+  char byte;
+  while (read(fd, &byte, 1) < 0 && errno == EINTR) continue;
+  kill(0, SIGKILL);
+}
+
+void start_lifeline_thread(int fd) {
+  sigset_t all, before;  // signals are for the rank's main thread
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread(watch_lifeline, fd).detach();
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+int guarded(const RankStart& start, const std::function<int(const RankStart&)>& rank_main) {
+  try {
+    return rank_main(start);
+  } catch (const Error& error) {
+    start.link->fail(error, "");
+    return static_cast<int>(error.code());
+  } catch (const std::bad_alloc&) {
+    start.link->fail(Error(Exit::out_of_memory, "an allocation failed: no memory, or over a limit (ulimit -v)"), "");
+    return static_cast<int>(Exit::out_of_memory);
+  } catch (const std::exception& error) {
+    start.link->fail(Error(Exit::rank_crash, error.what()), "");
+    return static_cast<int>(Exit::rank_crash);
+  }
+}
+
+}  // namespace
+
+SharedMemory::SharedMemory(size_t bytes) : bytes_(bytes) {
+  if (bytes == 0) return;
+  at_ = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (at_ == MAP_FAILED) {
+    at_ = nullptr;
+    throw Error(Exit::out_of_memory, fmt::format("cannot map {} for a rank's recorder: {}; use fewer ranks (--nproc)",
+                                                 human_bytes(static_cast<int64_t>(bytes)), std::strerror(errno)));
+  }
+}
+
+SharedMemory::~SharedMemory() {
+  if (at_) munmap(at_, bytes_);
+}
+
+RankProcesses::RankProcesses(int local_ranks, size_t recorder_bytes, std::vector<int> closed_in_ranks,
+                             const sigset_t& signals)
+    : local_ranks_(local_ranks),
+      closed_in_ranks_(std::move(closed_in_ranks)),
+      signals_(signals),
+      abort_(sizeof(AbortPage)),
+      children_before_(children()) {
+  raise_open_files();
+  for (int i = 0; i < local_ranks; ++i) recorders_.emplace_back(recorder_bytes);
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) throw Error(Exit::usage, fmt::format("pipe: {}", std::strerror(errno)));
+  lifeline_read_ = Fd(ends[0]);
+  lifeline_write_ = Fd(ends[1]);
+  ranks_.reserve(static_cast<size_t>(local_ranks));
+  prctl(PR_GET_CHILD_SUBREAPER, &subreaper_before_);
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+}
+
+RankProcesses::~RankProcesses() {
+  kill_running();
+  for (RankProcess& rank : ranks_)
+    if (rank.running) waitid(P_PID, static_cast<id_t>(rank.pid), nullptr, WEXITED);
+  kill_orphans();
+  prctl(PR_SET_CHILD_SUBREAPER, subreaper_before_);
+}
+
+void RankProcesses::fork_rank(RankStart start, const std::function<int(const RankStart&)>& rank_main) {
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) throw no_room(start, "socketpair", errno);
+  Fd mine(ends[0]), theirs(ends[1]);
+  RankProcess rank;
+  rank.rank = start.rank;
+  rank.recorder = start.recorder = recorders_[static_cast<size_t>(start.local_rank)].at();
+  std::fflush(nullptr);  // what is buffered would be written twice
+  pid_t launcher = getpid();
+  rank.pid = fork();
+  if (rank.pid < 0) throw no_room(start, "fork", errno);
+  if (rank.pid == 0) {
+    mine.reset();
+    run_rank(start, rank_main, std::move(theirs), launcher);
+  }
+  setpgid(rank.pid, rank.pid);  // here too, so that a kill of the group never comes too early
+  rank.pidfd = Fd(static_cast<int>(syscall(SYS_pidfd_open, rank.pid, 0)));
+  int error = errno;
+  bool watched = static_cast<bool>(rank.pidfd);
+  rank.control = Channel(std::move(mine));
+  ranks_.push_back(std::move(rank));
+  if (!watched) throw no_room(start, "pidfd_open", error);
+}
+
+void RankProcesses::run_rank(RankStart start, const std::function<int(const RankStart&)>& rank_main, Fd control,
+                             pid_t launcher) {
+  setpgid(0, 0);
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != launcher) _exit(128 + SIGKILL);  // it ended before prctl
+  prctl(PR_SET_NAME, fmt::format("prun-rank{}", start.rank).substr(0, 15).c_str());
+  // For memory, the kernel shall kill a rank before the launcher, which has to tell about it.
+  std::ofstream("/proc/self/oom_score_adj") << 200;
+  lifeline_write_.reset();
+  for (RankProcess& other : ranks_) {
+    other.pidfd.reset();
+    other.control.close();
+  }
+  for (int fd : closed_in_ranks_) ::close(fd);
+  start_lifeline_thread(lifeline_read_.get());
+  sigprocmask(SIG_SETMASK, &signals_, nullptr);
+  std::unique_ptr<RankLink> link = make_rank_link(start.rank, start.ranks, std::move(control), abort_page());
+  start.link = link.get();
+  int code = guarded(start, rank_main);
+  std::fflush(nullptr);
+  _exit(code);  // not exit: destructors of the launcher's objects are the launcher's to run
+}
+
+int RankProcesses::running() const {
+  return static_cast<int>(std::count_if(ranks_.begin(), ranks_.end(), [](const RankProcess& r) { return r.running; }));
+}
+
+std::optional<ExitStatus> RankProcesses::reap(RankProcess& rank) {
+  // First without reaping: as long as the zombie holds its pid, nobody else can own that process group.
+  siginfo_t info{};
+  if (!rank.running || waitid(P_PID, static_cast<id_t>(rank.pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+      info.si_pid == 0)
+    return std::nullopt;
+  kill(-rank.pid, SIGKILL);  // what it has started and left in its group
+  waitid(P_PID, static_cast<id_t>(rank.pid), &info, WEXITED);
+  rank.running = false;
+  return ExitStatus{info.si_code != CLD_EXITED, info.si_status, info.si_code == CLD_DUMPED};
+}
+
+void RankProcesses::set_aborted() {
+  abort_page()->aborted.store(1, std::memory_order_release);
+  for (RankProcess& rank : ranks_) rank.control.end_sending();
+}
+
+void RankProcesses::kill_running() {
+  for (const RankProcess& rank : ranks_)
+    if (rank.running && kill(-rank.pid, SIGKILL) != 0) kill(rank.pid, SIGKILL);
+}
+
+void RankProcesses::kill_orphans() {
+  for (int round = 0; round < 100; ++round) {  // an orphan's children become ours in turn
+    bool found = false;
+    for (pid_t pid : children()) {
+      bool ours =
+          std::any_of(ranks_.begin(), ranks_.end(), [&](const RankProcess& r) { return r.running && r.pid == pid; });
+      if (ours || std::count(children_before_.begin(), children_before_.end(), pid)) continue;
+      found = true;
+      kill(pid, SIGKILL);
+      waitid(P_PID, static_cast<id_t>(pid), nullptr, WEXITED);
+    }
+    if (!found) return;
+  }
+}
+
+}  // namespace prun

@@ -1,0 +1,85 @@
+// Local ranks as processes: fork, watch by pidfd, kill with all that they started.
+//
+// Surprising fact: three independent things end a rank whose launcher is gone: PR_SET_PDEATHSIG, a thread that waits
+// for the end of the lifeline pipe (it also kills what the rank has forked), and the abort of the control socket.
+#pragma once
+#include <sys/types.h>
+
+#include <csignal>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "launch/control.h"
+#include "launch/launch.h"
+#include "launch/rank_link.h"
+
+namespace prun {
+
+// Anonymous memory that is shared with children; unmapped by its owner.
+class SharedMemory {
+ public:
+  SharedMemory() = default;
+  explicit SharedMemory(size_t bytes);  // throws Error(out_of_memory)
+  ~SharedMemory();
+  SharedMemory(SharedMemory&& other) noexcept : at_(other.at_), bytes_(other.bytes_) { other.at_ = nullptr; }
+  SharedMemory& operator=(SharedMemory&&) = delete;
+  void* at() const { return at_; }
+
+ private:
+  void* at_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+struct RankProcess {
+  int rank = 0;
+  pid_t pid = 0;
+  Fd pidfd;
+  Channel control;
+  void* recorder = nullptr;
+  bool running = true;
+};
+
+// How an ended process ended.
+struct ExitStatus {
+  bool killed = false;
+  int status = 0;  // a signal's number, or an exit status
+  bool core_dumped = false;
+};
+
+// The processes of this node; the destructor kills and reaps those that run.
+class RankProcesses {
+ public:
+  // `closed_in_ranks`: descriptors of the launcher that no rank may keep. `signals`: the mask that ranks run with.
+  RankProcesses(int local_ranks, size_t recorder_bytes, std::vector<int> closed_in_ranks, const sigset_t& signals);
+  ~RankProcesses();
+
+  // Forks one rank. `start` lacks recorder and link, which are filled in. Throws Error when the machine has no room.
+  void fork_rank(RankStart start, const std::function<int(const RankStart&)>& rank_main);
+
+  std::vector<RankProcess>& all() { return ranks_; }
+  int running() const;
+  std::optional<ExitStatus> reap(RankProcess& rank);  // nothing when it still runs; never blocks
+  void set_aborted();                                 // RankLink::aborted, and the end of every all_gather
+  void kill_running();                                // SIGKILL for each rank's process group
+  // Kills and reaps processes that ranks left behind; they became children of this process, a subreaper.
+  void kill_orphans();
+
+ private:
+  [[noreturn]] void run_rank(RankStart start, const std::function<int(const RankStart&)>& rank_main, Fd control,
+                             pid_t launcher);
+  AbortPage* abort_page() const { return static_cast<AbortPage*>(abort_.at()); }
+
+  int local_ranks_;
+  std::vector<int> closed_in_ranks_;
+  sigset_t signals_;
+  SharedMemory abort_;
+  std::vector<SharedMemory> recorders_;
+  Fd lifeline_read_, lifeline_write_;
+  std::vector<RankProcess> ranks_;
+  std::vector<pid_t> children_before_;
+  int subreaper_before_ = 0;
+};
+
+}  // namespace prun

@@ -1,0 +1,47 @@
+// Thin: libcrypto does the work. An empty key is allowed (loopback without a secret).
+#include "launch/secret.h"
+
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+#include <openssl/rand.h>
+
+#include "base/error.h"
+
+namespace prun {
+
+std::string random_bytes(size_t count) {
+  std::string bytes(count, '\0');
+  if (RAND_bytes(reinterpret_cast<unsigned char*>(bytes.data()), static_cast<int>(count)) != 1)
+    throw Error(Exit::join, "the system gives no random bytes for the job's secret");
+  return bytes;
+}
+
+std::string hex(std::string_view bytes) {
+  static const char kDigits[] = "0123456789abcdef";
+  std::string text;
+  for (unsigned char byte : bytes) text += {kDigits[byte >> 4], kDigits[byte & 15]};
+  return text;
+}
+
+std::string sha256(std::string_view bytes) {
+  unsigned char digest[32];
+  PRUN_CHECK(EVP_Digest(bytes.data(), bytes.size(), digest, nullptr, EVP_sha256(), nullptr) == 1, "EVP_Digest");
+  return std::string(reinterpret_cast<char*>(digest), sizeof digest);
+}
+
+std::string hmac_sha256(std::string_view key, std::string_view message) {
+  unsigned char code[32];
+  unsigned int bytes = sizeof code;
+  const unsigned char* done =
+      HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
+           reinterpret_cast<const unsigned char*>(message.data()), message.size(), code, &bytes);
+  PRUN_CHECK(done && bytes == sizeof code, "HMAC");
+  return std::string(reinterpret_cast<char*>(code), sizeof code);
+}
+
+bool same_secret(std::string_view a, std::string_view b) {
+  return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
+}
+
+}  // namespace prun

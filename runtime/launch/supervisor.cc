@@ -1,0 +1,276 @@
+// One thread, one poll: pidfds, control sockets, other launchers, signals (as a descriptor), and the observer's tick.
+//
+// The order at the end of a job: verdict, abort flag, kGrace for ranks to leave by themselves, SIGKILL, and only then
+// the message, so that it is the last thing on the screen.
+#include "launch/supervisor.h"
+
+#include <fmt/format.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <csignal>
+
+#include "launch/oom_watch.h"
+#include "launch/rank_process.h"
+
+namespace prun {
+namespace {
+
+constexpr auto kTick = std::chrono::milliseconds(50);
+constexpr auto kGrace = std::chrono::milliseconds(200);
+constexpr auto kUnkillable = std::chrono::seconds(5);  // in an uninterruptible wait: not waited for any longer
+
+// Signals that end the job, as a descriptor; the handlers of before come back at the end.
+class JobSignals {
+ public:
+  JobSignals() {
+    sigemptyset(&ours_);
+    for (int number : {SIGINT, SIGTERM, SIGHUP}) {
+      struct sigaction action;
+      sigaction(number, nullptr, &action);
+      if (action.sa_handler != SIG_IGN) sigaddset(&ours_, number);  // nohup, or a shell's background job
+    }
+    sigprocmask(SIG_BLOCK, &ours_, &before_);
+    struct sigaction keep {};
+    keep.sa_handler = SIG_DFL;  // where SIGCHLD is ignored, the kernel forgets how children ended
+    sigaction(SIGCHLD, &keep, &child_before_);
+    fd_ = Fd(signalfd(-1, &ours_, SFD_CLOEXEC | SFD_NONBLOCK));
+  }
+  ~JobSignals() {
+    sigaction(SIGCHLD, &child_before_, nullptr);
+    sigprocmask(SIG_SETMASK, &before_, nullptr);
+  }
+  int fd() const { return fd_.get(); }
+  const sigset_t& before() const { return before_; }
+  int take() {  // 0: none
+    signalfd_siginfo info;
+    return read(fd_.get(), &info, sizeof info) == sizeof info ? static_cast<int>(info.ssi_signo) : 0;
+  }
+
+ private:
+  sigset_t ours_, before_;
+  struct sigaction child_before_;
+  Fd fd_;
+};
+
+class Supervisor {
+ public:
+  Supervisor(const LaunchOptions& options, const Topology& topology, Coordination& coordination,
+             LaunchObserver& observer)
+      : options_(options),
+        topology_(topology),
+        coordination_(coordination),
+        observer_(observer),
+        processes_(topology.here().ranks, options.recorder_bytes, launcher_fds(), signals_.before()) {}
+
+  int run(RankStart start, const std::function<int(const RankStart&)>& rank_main);
+
+ private:
+  std::vector<int> launcher_fds();
+  void start_ranks(RankStart start, const std::function<int(const RankStart&)>& rank_main);
+  bool finished() const { return ending_ && (processes_.running() == 0 || gave_up_); }
+  void wait_for_events();
+  Clock::time_point next_deadline() const;
+  void take_signal();
+  void read_rank(RankProcess& rank);
+  void reap(RankProcess& rank);
+  void deliver_gathered();
+  void begin_end();
+  void continue_end(Clock::time_point now);
+  int tell_verdict();
+  RankName name_of(const RankProcess& rank) const;
+  double seconds() const { return std::chrono::duration<double>(Clock::now() - started_).count(); }
+
+  const LaunchOptions& options_;
+  const Topology& topology_;
+  Coordination& coordination_;
+  LaunchObserver& observer_;
+  JobSignals signals_;
+  OomWatch oom_;
+  RankProcesses processes_;
+  std::vector<bool> reported_;  // by local rank: RankLink::fail was called
+  Clock::time_point started_ = Clock::now(), next_tick_ = Clock::now(), kill_at_, give_up_at_;
+  bool ending_ = false, killed_ = false, gave_up_ = false;
+};
+
+std::vector<int> Supervisor::launcher_fds() {
+  std::vector<int> fds{signals_.fd()};
+  for (Channel* channel : coordination_.channels()) fds.push_back(channel->fd());
+  return fds;
+}
+
+RankName Supervisor::name_of(const RankProcess& rank) const {
+  return {rank.rank, topology_.node, topology_.node_count(), rank.pid, topology_.here().host};
+}
+
+void Supervisor::start_ranks(RankStart start, const std::function<int(const RankStart&)>& rank_main) {
+  const NodePlace& here = topology_.here();
+  start.ranks = topology_.ranks();
+  start.local_ranks = here.ranks;
+  reported_.resize(static_cast<size_t>(here.ranks));
+  std::vector<int> ranks, pids;
+  std::vector<void*> recorders;
+  for (int local = 0; local < here.ranks; ++local) {
+    start.rank = here.first_rank + local;
+    start.local_rank = local;
+    processes_.fork_rank(start, rank_main);
+    const RankProcess& forked = processes_.all().back();
+    ranks.push_back(forked.rank);
+    pids.push_back(forked.pid);
+    recorders.push_back(forked.recorder);
+  }
+  observer_.started(ranks, pids, recorders);
+}
+
+int Supervisor::run(RankStart start, const std::function<int(const RankStart&)>& rank_main) {
+  try {
+    start_ranks(start, rank_main);
+  } catch (const Error& error) {
+    coordination_.failed(job_failed(static_cast<int>(error.code()), error.what(), "", options_.command));
+  }
+  while (!finished()) {
+    wait_for_events();
+    deliver_gathered();
+    Clock::time_point now = Clock::now();
+    if (now >= coordination_.deadline()) coordination_.expire(now);
+    if (coordination_.verdict() && !ending_) begin_end();
+    if (ending_) continue_end(now);
+    if (now >= next_tick_) {
+      observer_.tick();
+      next_tick_ = now + kTick;
+    }
+  }
+  processes_.kill_orphans();
+  observer_.tick();  // what the ranks recorded last
+  return tell_verdict();
+}
+
+Clock::time_point Supervisor::next_deadline() const {
+  Clock::time_point next = std::min(next_tick_, coordination_.deadline());
+  if (ending_) next = std::min(next, killed_ ? give_up_at_ : kill_at_);
+  return next;
+}
+
+void Supervisor::wait_for_events() {
+  std::vector<RankProcess>& ranks = processes_.all();
+  std::vector<Channel*> peers = coordination_.channels();
+  std::vector<pollfd> polls;
+  auto watch = [&polls](int fd, bool write) {
+    polls.push_back({fd, static_cast<short>(write ? POLLIN | POLLOUT : POLLIN), 0});
+  };
+  watch(signals_.fd(), false);
+  for (RankProcess& rank : ranks) {  // a negative descriptor is skipped by poll
+    watch(rank.running ? rank.pidfd.get() : -1, false);
+    watch(rank.control.open() ? rank.control.fd() : -1, rank.control.wants_write());
+  }
+  for (Channel* peer : peers) watch(peer->fd(), peer->wants_write());
+
+  auto left = std::chrono::ceil<std::chrono::milliseconds>(next_deadline() - Clock::now()).count();
+  if (poll(polls.data(), polls.size(), static_cast<int>(std::max<long>(left, 0))) <= 0) return;
+
+  size_t at = 0;
+  if (polls[at++].revents) take_signal();
+  // Deaths before reports: a death is the better explanation.
+  for (RankProcess& rank : ranks) {
+    if (polls[at].revents) reap(rank);
+    at += 2;
+  }
+  at = 2;
+  for (RankProcess& rank : ranks) {
+    if (polls[at].revents & POLLOUT) rank.control.flush();
+    if (polls[at].revents & ~POLLOUT) read_rank(rank);
+    at += 2;
+  }
+  --at;
+  for (Channel* peer : peers) {
+    if (polls[at].revents & POLLOUT) peer->flush();
+    if (polls[at].revents & ~POLLOUT) coordination_.receive(*peer);
+    ++at;
+  }
+}
+
+void Supervisor::take_signal() {
+  int number = signals_.take();
+  if (number == 0) return;
+  if (ending_) {  // the second one: no grace
+    kill_at_ = Clock::now();
+    return;
+  }
+  std::string node =
+      topology_.node_count() > 1 ? fmt::format(" on node {} ({})", topology_.node, topology_.here().host) : "";
+  Failure failure;
+  failure.code = 128 + number;
+  failure.what = fmt::format("ended by {}{}", signal_name(number), node);
+  coordination_.failed(std::move(failure));
+}
+
+void Supervisor::read_rank(RankProcess& rank) {
+  std::vector<Frame> frames;
+  bool alive = rank.control.receive(frames);
+  for (Frame& frame : frames) {
+    if (frame.kind == FrameKind::gather) coordination_.gather(rank.rank, std::move(frame.payload));
+    if (frame.kind == FrameKind::line) coordination_.line(rank.rank, frame.payload);
+    if (frame.kind == FrameKind::failed) {
+      Unpacker unpacker(frame.payload);
+      int code = static_cast<int>(unpacker.number());
+      std::string what = unpacker.text(), op = unpacker.text();
+      reported_[static_cast<size_t>(rank.rank - topology_.here().first_rank)] = true;
+      if (op.empty()) op = observer_.where(rank.rank);
+      coordination_.failed(rank_failed(name_of(rank), code, std::move(what), std::move(op), options_.command));
+    }
+  }
+  if (!alive) rank.control.close();
+}
+
+void Supervisor::reap(RankProcess& rank) {
+  std::optional<ExitStatus> status = processes_.reap(rank);
+  if (!status) return;
+  read_rank(rank);  // what it said before its end
+  rank.control.close();
+  if (!status->killed && status->status == 0) return coordination_.ended(rank.rank);
+  if (coordination_.verdict()) return;  // an effect of our ending the job
+  if (!status->killed && reported_[static_cast<size_t>(rank.rank - topology_.here().first_rank)]) return;
+  RankEnd end{status->killed, status->status, status->core_dumped, false, seconds()};
+  if (end.killed && end.status == SIGKILL) end.out_of_memory = oom_.killed_since();
+  coordination_.failed(rank_ended(name_of(rank), end, observer_.where(rank.rank), options_.command));
+}
+
+void Supervisor::deliver_gathered() {
+  for (const std::string& all : coordination_.take_gathered())
+    for (RankProcess& rank : processes_.all()) rank.control.send(FrameKind::gathered, -1, all);
+}
+
+void Supervisor::begin_end() {
+  ending_ = true;
+  processes_.set_aborted();
+  kill_at_ = Clock::now() + kGrace;
+}
+
+void Supervisor::continue_end(Clock::time_point now) {
+  if (!killed_ && now >= kill_at_) {
+    processes_.kill_running();
+    killed_ = true;
+    give_up_at_ = now + kUnkillable;
+  }
+  if (killed_ && now >= give_up_at_) gave_up_ = true;
+}
+
+int Supervisor::tell_verdict() {
+  const std::optional<Failure>& failure = coordination_.verdict()->failure;
+  if (!failure) return 0;
+  observer_.message(render(*failure));
+  for (const RankProcess& rank : processes_.all())
+    if (rank.running)
+      observer_.message(fmt::format("prun: rank {}, pid {}, does not end after SIGKILL\n", rank.rank, rank.pid));
+  return failure->code;
+}
+
+}  // namespace
+
+int supervise(const LaunchOptions& options, const Topology& topology, const RankStart& start,
+              const std::function<int(const RankStart&)>& rank_main, Coordination& coordination,
+              LaunchObserver& observer) {
+  return Supervisor(options, topology, coordination, observer).run(start, rank_main);
+}
+
+}  // namespace prun

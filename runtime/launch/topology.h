@@ -1,0 +1,27 @@
+// Which ranks run where: global ranks are numbered in node order.
+#pragma once
+#include <string>
+#include <vector>
+
+namespace prun {
+
+struct NodePlace {
+  std::string host;
+  int first_rank = 0, ranks = 0;
+};
+
+struct Topology {
+  int node = 0;  // this one
+  std::vector<NodePlace> nodes;
+
+  const NodePlace& here() const { return nodes[static_cast<size_t>(node)]; }
+  int ranks() const { return nodes.back().first_rank + nodes.back().ranks; }
+  int node_count() const { return static_cast<int>(nodes.size()); }
+  int node_of(int rank) const {
+    int n = 0;
+    while (rank >= nodes[static_cast<size_t>(n)].first_rank + nodes[static_cast<size_t>(n)].ranks) ++n;
+    return n;
+  }
+};
+
+}  // namespace prun

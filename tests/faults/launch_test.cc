@@ -1,0 +1,295 @@
+// Ranks that succeed, die, fail and hang, on one node. Every job must end by itself, name the culprit and leave
+// nothing.
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#include <csignal>
+#include <cstring>
+#include <new>
+
+#include "tests/faults/launch_fixture.h"
+
+namespace prun {
+namespace {
+
+TEST_F(LaunchTest, AllRanksGetTheJobAndTheirNumbers) {
+  int code = run(4, [](const RankStart& start) {
+    bool right = start.ranks == 4 && start.local_ranks == 4 && start.rank == start.local_rank &&
+                 start.job == "the job" && start.job_hash.size() == 64 && start.job_secret.size() == 32 &&
+                 !start.job_id.empty();
+    char name[16];
+    prctl(PR_GET_NAME, name);
+    start.link->print(name);
+    return right ? 0 : 1;
+  });
+  EXPECT_EQ(code, 0);
+  EXPECT_EQ(observer.messages, "");
+  EXPECT_EQ(observer.ranks, (std::vector<int>{0, 1, 2, 3}));
+  EXPECT_EQ(observer.lines_of(3), std::vector<std::string>{"prun-rank3"});
+  EXPECT_GE(observer.ticks, 1);
+}
+
+TEST_F(LaunchTest, OneRankIsForkedToo) {
+  int launcher = getpid();
+  EXPECT_EQ(run(1, [launcher](const RankStart&) { return getpid() == launcher ? 1 : 0; }), 0);
+}
+
+TEST_F(LaunchTest, StartDoesNotWaitForATick) {
+  run(2, [](const RankStart&) { return 0; });
+  double fastest = seconds;
+  for (int i = 0; i < 5; ++i) {
+    run(2, [](const RankStart& start) { return start.link->all_gather("x").size() == 2 ? 0 : 1; });
+    fastest = std::min(fastest, seconds);
+  }
+  EXPECT_LT(fastest, 0.045);
+}
+
+TEST_F(LaunchTest, AllGatherGivesEveryBlobByRank) {
+  int code = run(4, [](const RankStart& start) {
+    for (int round = 0; round < 20; ++round) {
+      std::string mine(static_cast<size_t>(start.rank * 100000),
+                       static_cast<char>('a' + round));  // over a socket's buffer
+      std::vector<std::string> all = start.link->all_gather(mine);
+      for (size_t rank = 0; rank < 4; ++rank)
+        if (all[rank] != std::string(rank * 100000, static_cast<char>('a' + round))) return 1;
+    }
+    return 0;
+  });
+  EXPECT_EQ(code, 0) << observer.messages;
+}
+
+TEST_F(LaunchTest, RecorderIsSharedAndReadableAfterTheEnd) {
+  options.recorder_bytes = 1 << 20;
+  EXPECT_EQ(run(2,
+                [](const RankStart& start) {
+                  char* recorder = static_cast<char*>(start.recorder);
+                  if (recorder[0] != 0) return 1;
+                  recorder[start.rank == 0 ? 0 : (1 << 20) - 1] = 'x';
+                  return 0;
+                }),
+            0);
+  EXPECT_EQ(observer.recorders.size(), 2u);
+}
+
+TEST_F(LaunchTest, LinesAreWholeInOrderAndNoneIsLost) {
+  int code = run(3, [](const RankStart& start) {
+    for (int i = 0; i < 2000; ++i)
+      start.link->print(std::to_string(i) + std::string(static_cast<size_t>(i % 100), '.'));
+    return 0;
+  });
+  EXPECT_EQ(code, 0);
+  for (int rank = 0; rank < 3; ++rank) {
+    std::vector<std::string> lines = observer.lines_of(rank);
+    ASSERT_EQ(lines.size(), 2000u);
+    for (size_t i = 0; i < lines.size(); ++i) ASSERT_EQ(lines[i], std::to_string(i) + std::string(i % 100, '.'));
+  }
+}
+
+TEST_F(LaunchTest, LinesOfADyingRankArrive) {
+  EXPECT_EQ(run(1,
+                [](const RankStart& start) -> int {
+                  start.link->print("last words");
+                  raise(SIGKILL);
+                  return 0;
+                }),
+            10);
+  EXPECT_EQ(observer.lines_of(0), std::vector<std::string>{"last words"});
+}
+
+// Where in its life the rank dies, and how.
+struct Death {
+  const char* name;
+  int signal;  // 0: _exit(3)
+  int gathers_before;
+  std::vector<const char*> said;
+};
+
+class RankDeath : public LaunchTest, public testing::WithParamInterface<Death> {};
+
+TEST_P(RankDeath, EndsTheJobAtOnceAndNamesTheCulprit) {
+  const Death& death = GetParam();
+  int code = run(4, [&](const RankStart& start) -> int {
+    for (int round = 0; round < 5; ++round) {
+      if (start.rank == 2 && round == death.gathers_before) {
+        if (death.signal == 0) _exit(3);
+        rlimit no_core{0, 0};
+        setrlimit(RLIMIT_CORE, &no_core);
+        raise(death.signal);
+      }
+      try {
+        start.link->all_gather("blob");
+      } catch (const Error& error) {  // as a rank's main does; must not be taken for the cause
+        start.link->fail(error, "all_gather");
+        return static_cast<int>(error.code());
+      }
+    }
+    return wait_for_abort(start);
+  });
+  EXPECT_EQ(code, 10);
+  EXPECT_LT(seconds, 1.0);
+  for (const char* text : death.said) EXPECT_TRUE(said(text)) << text << " in\n" << observer.messages;
+  EXPECT_TRUE(said("where:    rank 2 on ")) << observer.messages;
+  EXPECT_TRUE(said("pid " + std::to_string(observer.pids[2]))) << observer.messages;
+  EXPECT_TRUE(said("op:       op of rank 2 (plan.lua:7)")) << observer.messages;
+  EXPECT_TRUE(said("next:     ")) << observer.messages;
+  EXPECT_EQ(std::count(observer.messages.begin(), observer.messages.end(), '\n'), 5) << observer.messages;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, RankDeath,
+    testing::Values(Death{"SegvAtStart",
+                          SIGSEGV,
+                          0,
+                          {"prun: rank 2 was killed by SIGSEGV", "Segmentation fault", "ulimit -c unlimited"}},
+                    Death{"KillAtStart", SIGKILL, 0, {"prun: rank 2 was killed by SIGKILL", "dmesg"}},
+                    Death{"KillLater", SIGKILL, 3, {"prun: rank 2 was killed by SIGKILL"}},
+                    Death{"AbortAfterJoin", SIGABRT, 4, {"prun: rank 2 was killed by SIGABRT"}},
+                    Death{"TermLater", SIGTERM, 2, {"prun: rank 2 was killed by SIGTERM"}},
+                    Death{"ExitAtStart", 0, 0, {"prun: rank 2 ended with exit status 3", "it gave no reason"}},
+                    Death{"ExitLater", 0, 3, {"prun: rank 2 ended with exit status 3"}}),
+    [](const auto& death) { return death.param.name; });
+
+// The peers see the broken connection before the launcher sees the death.
+TEST_F(LaunchTest, SymptomsOfPeersAreNotTheCause) {
+  int code = run(3, [](const RankStart& start) -> int {
+    if (start.rank == 1) {
+      usleep(20000);
+      raise(SIGKILL);
+    }
+    start.link->fail(Error(Exit::transport, "connection reset by rank 1"), "send");
+    return 14;
+  });
+  EXPECT_EQ(code, 10);
+  EXPECT_TRUE(said("rank 1 was killed by SIGKILL")) << observer.messages;
+  EXPECT_FALSE(said("connection reset")) << observer.messages;
+}
+
+TEST_F(LaunchTest, FailEndsTheJobWithItsCodeAndText) {
+  int code = run(4, [](const RankStart& start) {
+    start.link->all_gather("");
+    if (start.rank != 3) return wait_for_abort(start);
+    start.link->fail(Error(Exit::non_finite, "the loss is nan"), "cross_entropy, step 7 (plan.lua:12)");
+    return 20;
+  });
+  EXPECT_EQ(code, 20);
+  EXPECT_LT(seconds, 1.0);
+  EXPECT_TRUE(said("prun: rank 3: the loss is nan\n")) << observer.messages;
+  EXPECT_TRUE(said("op:       cross_entropy, step 7 (plan.lua:12)\n")) << observer.messages;
+  EXPECT_TRUE(said("next:     prun plan.lua --nproc 4 --metrics")) << observer.messages;
+}
+
+TEST_F(LaunchTest, ExceptionsOfARankAreFailures) {
+  EXPECT_EQ(run(2,
+                [](const RankStart& start) -> int {
+                  if (start.rank == 1) throw Error(Exit::mismatch, "all_reduce against barrier");
+                  return wait_for_abort(start);
+                }),
+            12);
+  EXPECT_TRUE(said("rank 1: all_reduce against barrier")) << observer.messages;
+  EXPECT_TRUE(said("op of rank 1")) << observer.messages;
+  EXPECT_EQ(run(1, [](const RankStart&) -> int { throw std::runtime_error("surprise"); }), 10);
+  EXPECT_TRUE(said("rank 0: surprise")) << observer.messages;
+}
+
+TEST_F(LaunchTest, OutOfMemoryHasItsCode) {
+  EXPECT_EQ(run(2,
+                [](const RankStart& start) -> int {
+                  if (start.rank == 1) throw std::bad_alloc();
+                  return wait_for_abort(start);
+                }),
+            18);
+  EXPECT_TRUE(said("rank 1: an allocation failed")) << observer.messages;
+  EXPECT_TRUE(said("predicted memory per rank")) << observer.messages;
+}
+
+// A rank that ignores the end of the job is killed, with what it has started, also in another session.
+TEST_F(LaunchTest, NobodySurvives) {
+  int code = run(2, [](const RankStart& start) -> int {
+    signal(SIGTERM, SIG_IGN);
+    if (fork() == 0) {
+      if (start.rank == 1) setsid();
+      if (start.rank == 1 && fork() > 0) _exit(0);
+      for (;;) pause();
+    }
+    start.link->all_gather("");
+    if (start.rank == 0) raise(SIGKILL);
+    for (;;) pause();
+  });
+  EXPECT_EQ(code, 10);
+  EXPECT_LT(seconds, 1.0);
+}
+
+TEST_F(LaunchTest, AStoppedRankIsKilledToo) {
+  int code = run(2, [](const RankStart& start) -> int {
+    start.link->all_gather("");
+    if (start.rank == 1) raise(SIGSTOP);
+    if (start.rank == 0) throw Error(Exit::hang, "no progress");
+    return 0;
+  });
+  EXPECT_EQ(code, 11);
+  EXPECT_LT(seconds, 1.0);
+}
+
+TEST_F(LaunchTest, RanksThatNeverJoinAreNamed) {
+  options.join_timeout_s = 0.2;
+  int code = run(4, [](const RankStart& start) -> int {
+    if (start.rank == 1 || start.rank == 3)
+      for (;;) pause();
+    start.link->all_gather("");
+    return 0;
+  });
+  EXPECT_EQ(code, 13);
+  EXPECT_LT(seconds, 1.5);
+  EXPECT_TRUE(said("prun: 2/4 joined within 200.0 ms; missing 1, 3 on ")) << observer.messages;
+}
+
+TEST_F(LaunchTest, ARankThatReturnsEarlyIsNamed) {
+  int code = run(3, [](const RankStart& start) {
+    if (start.rank == 1) return 0;
+    start.link->all_gather("");
+    return 0;
+  });
+  EXPECT_EQ(code, 13);
+  EXPECT_TRUE(said("rank 1 returned while others wait for it in all_gather")) << observer.messages;
+}
+
+TEST_F(LaunchTest, SignalsToTheLauncherEndTheJob) {
+  for (int number : {SIGINT, SIGTERM}) {
+    observer.messages.clear();
+    observer.on_started = [number] { kill(getpid(), number); };
+    int code = run(4, [](const RankStart&) -> int {
+      for (;;) pause();
+    });
+    EXPECT_EQ(code, 128 + number);
+    EXPECT_LT(seconds, 1.0);
+    EXPECT_TRUE(said(number == SIGINT ? "prun: ended by SIGINT" : "prun: ended by SIGTERM")) << observer.messages;
+  }
+}
+
+TEST_F(LaunchTest, NoRoomForMoreRanks) {
+  rlimit before;
+  getrlimit(RLIMIT_NOFILE, &before);
+  int code = -1;
+  pid_t child = fork();  // the limit cannot be raised again
+  if (child == 0) {
+    rlimit few{40, 40};
+    setrlimit(RLIMIT_NOFILE, &few);
+    code = run(64, [](const RankStart&) -> int {
+      for (;;) pause();
+    });
+    _exit(code == 2 && said("cannot start local rank") && said("ulimit -n") && child_processes().empty() ? 0 : 1);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+}
+
+TEST_F(LaunchTest, OptionsAreChecked) {
+  EXPECT_THROW(run(0, [](const RankStart&) { return 0; }), Error);
+  options.node_rank = 1;
+  EXPECT_THROW(run(1, [](const RankStart&) { return 0; }), Error);
+}
+
+}  // namespace
+}  // namespace prun
