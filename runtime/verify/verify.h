@@ -14,11 +14,11 @@ struct Finding {
   Site site;
 };
 
-// All findings, the first of each kind first; empty when the job is right. `memory_limit`: bytes a rank may use on
-// its host, 0 = unknown.
-std::vector<Finding> verify_job(const Job& job, int64_t memory_limit);
+// All findings, the first of each kind first (at most 8 of a kind); empty when the job is right. `memory_limit`:
+// bytes a rank may use on its host, 0 = unknown. `local_ranks`: how many share that host, for the message.
+std::vector<Finding> verify_job(const Job& job, int64_t memory_limit, int local_ranks = 1);
 
 // Throws plan_error with the first finding and the number of others.
-void require_valid(const Job& job, int64_t memory_limit);
+void require_valid(const Job& job, int64_t memory_limit, int local_ranks = 1);
 
 }  // namespace prun

@@ -1,0 +1,46 @@
+// A rank's arena fits into the memory that its host has for it.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "verify/view.h"
+
+namespace prun::verify {
+namespace {
+
+// The largest three roles, for the reader who wonders what to shrink.
+std::string largest_roles(const Program& program) {
+  std::vector<int> roles;
+  for (int role = 0; role < kRoles; role++)
+    if (program.role_bytes[role] > 0) roles.push_back(role);
+  std::stable_sort(roles.begin(), roles.end(),
+                   [&](int a, int b) { return program.role_bytes[a] > program.role_bytes[b]; });
+  std::vector<std::string> parts;
+  for (size_t i = 0; i < roles.size() && i < 3; i++) {
+    parts.push_back(
+        fmt::format("{} {}", role_name(static_cast<Role>(roles[i])), human_bytes(program.role_bytes[roles[i]])));
+  }
+  return parts.empty() ? "" : " (" + join(parts, ", ") + ")";
+}
+
+}  // namespace
+
+void memory_suffices(const JobView& view, Findings& findings) {
+  if (view.memory_limit <= 0) return;
+  for (size_t i = 1; i < view.bodies.size(); i += 2) {
+    const BodyView& body = view.bodies[i];
+    const Program& program = *body.program;
+    if (program.arena_bytes <= view.memory_limit) continue;
+    std::string message =
+        fmt::format("{}needs {} a rank{}, {} available", body.where(), human_bytes(program.arena_bytes),
+                    largest_roles(program), human_bytes(view.memory_limit));
+    if (view.local_ranks > 1) {
+      message += fmt::format(" to each of {} ranks on this host; {} such ranks would fit", view.local_ranks,
+                             view.memory_limit * view.local_ranks / program.arena_bytes);
+    }
+    findings.add("more memory than there is", message, {});
+  }
+}
+
+}  // namespace prun::verify

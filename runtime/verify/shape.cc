@@ -1,0 +1,124 @@
+// A program is well formed: every id, offset and extent is in its range.
+//
+// Surprising fact: a user can meet these findings only through a bug of a pass or a damaged file; they guard the
+// other rules, which index without looking.
+#include <fmt/format.h>
+
+#include "verify/view.h"
+
+namespace prun::verify {
+namespace {
+
+constexpr const char* kRule = "malformed program";
+
+void check_buffers(const Program& program, Findings& findings) {
+  for (const Buffer& buffer : program.buffers) {
+    const auto bad = [&](const std::string& what) {
+      findings.add(kRule, fmt::format("buffer '{}' {}", buffer.name, what), buffer.site);
+    };
+    if (buffer.bytes < 0 || buffer.bytes % kAlignBytes != 0) {
+      bad(fmt::format("has {} bytes, which is not a multiple of {}", buffer.bytes, kAlignBytes));
+    }
+    if (buffer.offset < 0) {
+      bad("has no place in the arena");
+    } else if (buffer.offset % kAlignBytes != 0) {
+      bad(fmt::format("begins at byte {} of the arena, which is not a multiple of {}", buffer.offset, kAlignBytes));
+    } else if (buffer.offset + buffer.bytes > program.arena_bytes) {
+      bad(fmt::format("ends at byte {} of an arena of {}", buffer.offset + buffer.bytes, program.arena_bytes));
+    }
+    if (buffer.pool < 0) continue;
+    if (buffer.pool >= static_cast<int>(program.pools.size())) {
+      bad(fmt::format("names pool {} of {}", buffer.pool, program.pools.size()));
+      continue;
+    }
+    const Pool& pool = program.pools[static_cast<size_t>(buffer.pool)];
+    if (buffer.slot < 0 || buffer.slot >= pool.slots) {
+      bad(fmt::format("names slot {} of {} in pool '{}'", buffer.slot, pool.slots, pool.name));
+    } else if (buffer.bytes > pool.slot_bytes) {
+      bad(fmt::format("of {} bytes is in a slot of {} in pool '{}'", buffer.bytes, pool.slot_bytes, pool.name));
+    }
+  }
+}
+
+void check_tensors(const Program& program, Findings& findings) {
+  for (const Tensor& tensor : program.tensors) {
+    if (tensor.buffer < 0 || tensor.buffer >= static_cast<int>(program.buffers.size())) {
+      findings.add(kRule,
+                   fmt::format("tensor '{}' names buffer {} of {}", tensor.name, tensor.buffer, program.buffers.size()),
+                   {});
+      continue;
+    }
+    const Buffer& buffer = program.buffers[static_cast<size_t>(tensor.buffer)];
+    const int64_t end = tensor.byte_offset + tensor.bytes();
+    if (tensor.byte_offset < 0 || end > buffer.bytes) {
+      findings.add(kRule,
+                   fmt::format("tensor '{}' covers bytes {}..{} of buffer '{}', which has {}", tensor.name,
+                               tensor.byte_offset, end, buffer.name, buffer.bytes),
+                   buffer.site);
+    }
+  }
+}
+
+void check_ops(const Program& program, const Body& body, Findings& findings) {
+  const int tensors = static_cast<int>(program.tensors.size());
+  for (const Stream& stream : body.streams) {
+    for (size_t index = 0; index < stream.ops.size(); index++) {
+      const Op& op = stream.ops[index];
+      const auto bad = [&](const std::string& what) {
+        findings.add(kRule,
+                     fmt::format("{} ({}#{}) {}", op.def == nullptr ? "op" : op.def->name, stream.name, index, what),
+                     op.site);
+      };
+      if (op.def == nullptr) bad("has no kind");
+      for (const std::vector<int>* ids : {&op.reads, &op.writes}) {
+        for (const int id : *ids) {
+          if (id < 0 || id >= tensors) bad(fmt::format("names tensor {} of {}", id, tensors));
+        }
+      }
+      if (op.def != nullptr && op.communicates() && op.axis != kWorld && !program.mesh.has(op.axis)) {
+        bad(fmt::format("names axis '{}', which mesh {} has not", op.axis, program.mesh.text()));
+      }
+      for (const Edge& edge : op.waits) {
+        const bool known = edge.stream >= 0 && edge.stream < static_cast<int>(body.streams.size()) && edge.index >= 0 &&
+                           edge.index < static_cast<int>(body.streams[static_cast<size_t>(edge.stream)].ops.size());
+        if (!known) bad(fmt::format("waits for op {} of stream {}, which is not there", edge.index, edge.stream));
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void program_is_well_formed(const Job& job, Findings& findings) {
+  std::vector<bool> used(job.classes.size(), false);
+  for (const int id : job.class_of_rank) {
+    if (id < 0 || id >= static_cast<int>(job.classes.size())) {
+      findings.add(kRule, fmt::format("a rank is of class {} of {}", id, job.classes.size()), {});
+    } else {
+      used[static_cast<size_t>(id)] = true;
+    }
+  }
+  for (size_t id = 0; id < used.size(); id++) {
+    if (!used[id]) findings.add(kRule, fmt::format("no rank is of class {}", id), {});
+  }
+  for (const Program& program : job.classes) {
+    if (static_cast<size_t>(program.mesh.ranks()) != job.class_of_rank.size()) {
+      findings.add(kRule,
+                   fmt::format("mesh {} has {} ranks, the job {}", program.mesh.text(), program.mesh.ranks(),
+                               job.class_of_rank.size()),
+                   {});
+    }
+    if (!(program.mesh == job.classes.front().mesh)) {
+      findings.add(
+          kRule,
+          fmt::format("ranks disagree on the mesh: {} and {}", job.classes.front().mesh.text(), program.mesh.text()),
+          {});
+    }
+    check_buffers(program, findings);
+    check_tensors(program, findings);
+    check_ops(program, program.init, findings);
+    check_ops(program, program.step, findings);
+  }
+}
+
+}  // namespace prun::verify

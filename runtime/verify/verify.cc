@@ -1,0 +1,62 @@
+// The list of invariants, in the order in which they are reported.
+//
+// Surprising fact: a program that is malformed or waits in a circle is not looked at further: the later rules reason
+// with ids and with the happens-before order, and would report consequences instead of the cause.
+#include "verify/verify.h"
+
+#include <fmt/format.h>
+
+#include "verify/view.h"
+
+namespace prun {
+namespace {
+
+using Rule = void (*)(const verify::JobView&, verify::Findings&);
+
+constexpr Rule kRules[] = {
+    verify::collectives_fit_their_group,
+    verify::collectives_of_a_lane_are_ordered,
+    verify::collectives_match_across_ranks,
+    verify::conflicting_accesses_are_ordered,
+    verify::reads_follow_writes,
+    verify::buffers_share_bytes_only_in_turn,
+    verify::memory_suffices,
+};
+
+}  // namespace
+
+std::vector<Finding> verify_job(const Job& job, int64_t memory_limit, int local_ranks) {
+  verify::Findings findings;
+  verify::program_is_well_formed(job, findings);
+  if (!findings.empty()) return findings.take();
+
+  verify::JobView view;
+  view.job = &job;
+  view.memory_limit = memory_limit;
+  view.local_ranks = local_ranks;
+  for (int id = 0; id < static_cast<int>(job.classes.size()); id++) {
+    view.bodies.emplace_back(job, id, true);
+    view.bodies.emplace_back(job, id, false);
+  }
+  verify::waits_have_no_cycle(view, findings);
+  if (!findings.empty()) return findings.take();
+  for (const Rule rule : kRules) rule(view, findings);
+  // Ranks that issue different collectives wait for each other too; the cause is reported, not the consequence.
+  const bool meet = !findings.has("collectives differ") && !findings.has("unordered collectives");
+  if (meet) verify::ranks_do_not_wait_in_a_circle(view, findings);
+  return findings.take();
+}
+
+void require_valid(const Job& job, int64_t memory_limit, int local_ranks) {
+  const std::vector<Finding> findings = verify_job(job, memory_limit, local_ranks);
+  if (findings.empty()) return;
+  const Finding& first = findings.front();
+  std::string message = first.rule + ": " + first.message;
+  if (findings.size() > 1) {
+    message += fmt::format("\n  and {} more finding{} (prun check lists them)", findings.size() - 1,
+                           findings.size() == 2 ? "" : "s");
+  }
+  throw plan_error(std::move(message), first.site.known() ? std::optional<Site>(first.site) : std::nullopt);
+}
+
+}  // namespace prun

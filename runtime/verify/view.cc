@@ -1,0 +1,92 @@
+// Works out orders and accesses once for all rules.
+#include "verify/view.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace prun::verify {
+
+BodyView::BodyView(const Job& job, int id, bool init)
+    : program(&job.classes[static_cast<size_t>(id)]),
+      body(init ? &program->init : &program->step),
+      class_id(id),
+      many_classes(job.classes.size() > 1),
+      is_init(init),
+      order(*body) {
+  const auto first_rank = std::find(job.class_of_rank.begin(), job.class_of_rank.end(), id);
+  rank = static_cast<int>(first_rank - job.class_of_rank.begin());
+  int total = 0;
+  for (const Stream& stream : body->streams) {
+    first_.push_back(total);
+    total += static_cast<int>(stream.ops.size());
+  }
+  position.assign(static_cast<size_t>(total), -1);
+  for (size_t i = 0; i < order.sequence().size(); i++) {
+    const OpRef ref = order.sequence()[i];
+    position[static_cast<size_t>(first_[static_cast<size_t>(ref.stream)] + ref.index)] = static_cast<int>(i);
+  }
+  if (ordered()) collect_accesses();
+}
+
+void BodyView::collect_accesses() {
+  accesses.resize(program->buffers.size());
+  const auto touch = [&](OpRef ref, int id, bool write) {
+    const Tensor& tensor = program->tensors[static_cast<size_t>(id)];
+    if (tensor.bytes() == 0) return;
+    accesses[static_cast<size_t>(tensor.buffer)].push_back(
+        {ref, id, tensor.byte_offset, tensor.byte_offset + tensor.bytes(), write});
+  };
+  for (const OpRef ref : order.sequence()) {
+    const Op& one = op(ref);
+    // scatter reads on its root only: where this class has no root, its input need not hold anything.
+    const bool reads = !(one.is("scatter") && one.communicates() && many_classes &&
+                         program->mesh.index(one.axis, rank) != one.attrs.integer("root"));
+    if (reads)
+      for (const int id : one.reads) touch(ref, id, false);
+    for (const int id : one.writes) touch(ref, id, true);
+  }
+}
+
+std::string BodyView::describe(OpRef ref) const {
+  const Op& one = op(ref);
+  std::string label = one.unit.empty() ? "" : one.unit + " ";
+  label += phase_name(one.phase);
+  std::string text =
+      fmt::format("{} ({}, {}#{}", one.communicates() ? signature_of(*program, one).text() : one.def->name, label,
+                  body->streams[static_cast<size_t>(ref.stream)].name, ref.index);
+  if (one.site.known()) text += ", " + one.site.text();
+  return text + ")";
+}
+
+std::string BodyView::where() const { return many_classes ? fmt::format("rank {}: ", rank) : ""; }
+
+void Findings::add(const std::string& rule, std::string message, Site site) {
+  if (full(rule)) return;
+  // What init and step share is found in both.
+  for (const Finding& known : all_) {
+    if (known.rule == rule && known.message == message) return;
+  }
+  counts_[rule]++;
+  all_.push_back({rule, std::move(message), std::move(site)});
+}
+
+bool Findings::full(const std::string& rule) const {
+  const auto found = counts_.find(rule);
+  return found != counts_.end() && found->second >= kMost;
+}
+
+std::vector<Finding> Findings::take() {
+  std::map<std::string, bool> seen;
+  std::vector<Finding> firsts, rest;
+  for (Finding& finding : all_) {
+    const bool first = !seen[finding.rule];
+    seen[finding.rule] = true;
+    (first ? firsts : rest).push_back(std::move(finding));
+  }
+  all_.clear();
+  for (Finding& finding : rest) firsts.push_back(std::move(finding));
+  return firsts;
+}
+
+}  // namespace prun::verify

@@ -1,0 +1,113 @@
+// What every rule looks at: the job with its orders and accesses worked out once, and where findings go.
+//
+// Surprising fact: rules see classes of ranks, never ranks; a class stands for its first rank in messages.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "ir/order.h"
+#include "ir/program.h"
+#include "verify/verify.h"
+
+namespace prun::verify {
+
+// One op touching bytes [begin, end) of a buffer.
+struct Access {
+  OpRef op;
+  int tensor = -1;
+  int64_t begin = 0, end = 0;
+  bool write = false;
+};
+
+struct BodyView {
+  const Program* program = nullptr;
+  const Body* body = nullptr;
+  int class_id = 0;
+  int rank = 0;  // the class's first
+  bool many_classes = false;
+  bool is_init = false;
+  Order order;
+  std::vector<int> position;  // of each op in order.sequence(), by flat number; -1: stuck
+  std::vector<std::vector<Access>>
+      accesses;  // by buffer, in the order of the sequence; an op's reads before its writes
+
+  BodyView(const Job& job, int class_id, bool init);
+  const Op& op(OpRef ref) const {
+    return body->streams[static_cast<size_t>(ref.stream)].ops[static_cast<size_t>(ref.index)];
+  }
+  int position_of(OpRef ref) const {
+    return position[static_cast<size_t>(first_[static_cast<size_t>(ref.stream)] + ref.index)];
+  }
+  bool ordered() const { return order.stuck().empty(); }
+  // "linear (block0 forward, compute#12, plans/a.lua:3)"; a collective with what it moves: "all_reduce f32[8] sum
+  // (...)"
+  std::string describe(OpRef ref) const;
+  // "" or "rank 3: ", when ranks differ.
+  std::string where() const;
+  const std::string& buffer_name(int buffer) const { return program->buffers[static_cast<size_t>(buffer)].name; }
+
+ private:
+  void collect_accesses();
+  std::vector<int> first_;
+};
+
+struct JobView {
+  const Job* job = nullptr;
+  int64_t memory_limit = 0;
+  int local_ranks = 1;
+  std::vector<BodyView> bodies;  // of class c: init at 2c, step at 2c + 1
+};
+
+// Collects findings, at most kMost of a rule: a broken pass breaks every unit in the same way.
+class Findings {
+ public:
+  static constexpr int kMost = 8;
+  void add(const std::string& rule, std::string message, Site site);
+  bool full(const std::string& rule) const;
+  bool has(const std::string& rule) const { return counts_.count(rule) != 0; }
+  std::vector<Finding> take();  // the first of each rule, then the rest
+  bool empty() const { return all_.empty(); }
+
+ private:
+  std::vector<Finding> all_;
+  std::map<std::string, int> counts_;
+};
+
+// The rules. Those of shape.cc and waits.cc (within a rank) come first: the others rely on what they establish.
+void program_is_well_formed(const Job& job, Findings& findings);
+void waits_have_no_cycle(const JobView& view, Findings& findings);
+void collectives_fit_their_group(const JobView& view, Findings& findings);
+void collectives_of_a_lane_are_ordered(const JobView& view, Findings& findings);
+void collectives_match_across_ranks(const JobView& view, Findings& findings);
+void ranks_do_not_wait_in_a_circle(const JobView& view, Findings& findings);
+void reads_follow_writes(const JobView& view, Findings& findings);
+void conflicting_accesses_are_ordered(const JobView& view, Findings& findings);
+void buffers_share_bytes_only_in_turn(const JobView& view, Findings& findings);
+void memory_suffices(const JobView& view, Findings& findings);
+
+// Ops of the same group and lane meet; an axis over all ranks is the world's group.
+struct Lane {
+  std::string axis;
+  int lane = 0;
+  auto operator<=>(const Lane&) const = default;
+};
+Lane lane_of(const Program& program, const Op& op);
+// The collectives of each lane of a body that have partners, in the order in which they are issued.
+std::map<Lane, std::vector<OpRef>> lanes_of(const BodyView& body);
+std::string lane_text(const Lane& lane);  // "dp (lane 0)"
+
+// What all members of a group must agree on, call by call.
+struct Signature {
+  std::string_view kind;
+  Dtype dtype = Dtype::f32;
+  int64_t count = 0;
+  std::string redop;  // "" where the kind does not reduce
+  int64_t root = -1;  // -1 where the kind has none
+  bool operator==(const Signature&) const = default;
+  std::string text() const;  // "all_reduce f32[1024] sum"
+};
+Signature signature_of(const Program& program, const Op& op);
+
+}  // namespace prun::verify

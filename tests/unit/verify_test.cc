@@ -1,0 +1,538 @@
+// Every rule of runtime/verify: a small right program passes, each mutation of it is refused with this message.
+//
+// Surprising fact: the ops here are not those of ir/ops; verify looks at a kind's name and class only.
+#include "verify/verify.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+#include "verify/view.h"
+
+namespace prun {
+namespace {
+
+const OpDef kCompute{.name = "add", .op_class = OpClass::compute};
+const OpDef kAllReduce{.name = "all_reduce", .op_class = OpClass::communication};
+const OpDef kAllGather{.name = "all_gather", .op_class = OpClass::communication};
+const OpDef kBroadcast{.name = "broadcast", .op_class = OpClass::communication};
+
+// Builds a program line by line; every op's site is plan.lua:<number of the op>.
+class Builder {
+ public:
+  explicit Builder(std::vector<Axis> axes = {{"dp", 2}}) { program.mesh = Mesh(std::move(axes)); }
+
+  // A buffer of `floats` and a tensor over all of it; returns the tensor.
+  int buffer(const std::string& name, int64_t floats, int64_t offset = -1) {
+    Buffer b;
+    b.name = name;
+    b.bytes = round_up(floats * 4, kAlignBytes);
+    b.offset = offset >= 0 ? offset : program.arena_bytes;
+    b.site = {"plan.lua", 100 + static_cast<int>(program.buffers.size())};
+    program.arena_bytes = std::max(program.arena_bytes, b.offset + b.bytes);
+    program.buffers.push_back(b);
+    return tensor(static_cast<int>(program.buffers.size()) - 1, 0, floats);
+  }
+  int persistent(const std::string& name, int64_t floats) {
+    const int id = buffer(name, floats);
+    program.buffers.back().persistent = true;
+    return id;
+  }
+  int tensor(int buffer, int64_t first_float, int64_t floats) {
+    Tensor t;
+    t.name = "t" + std::to_string(program.tensors.size());
+    t.buffer = buffer;
+    t.byte_offset = first_float * 4;
+    t.shape = {floats};
+    program.tensors.push_back(t);
+    return static_cast<int>(program.tensors.size()) - 1;
+  }
+  Op& op(const OpDef& def, std::vector<int> reads, std::vector<int> writes, int stream = 0,
+         std::vector<Edge> waits = {}, bool init = false) {
+    Body& body = init ? program.init : program.step;
+    static const char* const kNames[] = {"compute", "comm", "other"};
+    while (static_cast<int>(body.streams.size()) <= stream) body.streams.push_back({kNames[body.streams.size()], {}});
+    Op o;
+    o.def = &def;
+    o.reads = std::move(reads);
+    o.writes = std::move(writes);
+    o.waits = std::move(waits);
+    o.site = {"plan.lua", ++lines_};
+    if (def.op_class == OpClass::communication) {
+      o.axis = "dp";
+      o.lane = stream;
+    }
+    std::vector<Op>& ops = body.streams[static_cast<size_t>(stream)].ops;
+    ops.push_back(o);
+    return ops.back();
+  }
+  Job job() const {
+    Job j;
+    j.classes.push_back(program);
+    j.class_of_rank.assign(static_cast<size_t>(program.mesh.ranks()), 0);
+    return j;
+  }
+  Program program;
+
+ private:
+  int lines_ = 0;
+};
+
+std::string only(const std::vector<Finding>& findings) {
+  std::string text;
+  for (const Finding& finding : findings) {
+    if (!text.empty()) text += "\n";
+    text += finding.rule + ": " + finding.message;
+  }
+  return text;
+}
+
+std::string check(const Builder& builder) { return only(verify_job(builder.job(), 0)); }
+std::string check(const Builder& a, const Builder& b, std::vector<int> class_of_rank = {0, 1}) {
+  Job job;
+  job.classes = {a.program, b.program};
+  job.class_of_rank = std::move(class_of_rank);
+  return only(verify_job(job, 0));
+}
+
+// compute writes x, comm reduces it, compute uses it, twice over the same bytes.
+Builder pipeline() {
+  Builder b;
+  const int x = b.buffer("x", 16), y = b.buffer("y", 16), z = b.buffer("z", 16, 0);
+  b.op(kCompute, {}, {x});
+  b.op(kAllReduce, {x}, {y}, 1, {{0, 0, 0}});
+  b.op(kCompute, {y}, {z}, 0, {{1, 0, 0}});
+  return b;
+}
+
+TEST(Verify, ARightProgramPasses) { EXPECT_EQ(check(pipeline()), ""); }
+
+TEST(Verify, RequireValidThrowsWithSiteAndCount) {
+  Builder b;
+  const int x = b.buffer("x", 16), y = b.buffer("y", 16);
+  b.op(kCompute, {x}, {});
+  b.op(kCompute, {y}, {});
+  try {
+    require_valid(b.job(), 0);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Exit::plan);
+    EXPECT_STREQ(
+        error.what(),
+        "plan.lua:1: read before any write: add (program, compute#0, plan.lua:1) reads bytes 0..64 of buffer 'x' "
+        "before anything writes them; nothing writes them\n  and 1 more finding (prun check lists them)");
+  }
+  EXPECT_NO_THROW(require_valid(pipeline().job(), 0));
+}
+
+// Shape.
+
+TEST(Verify, MalformedPrograms) {
+  const auto broken = [](auto mutate) {
+    Builder b = pipeline();
+    mutate(b.program);
+    return check(b);
+  };
+  EXPECT_EQ(broken([](Program& p) { p.buffers[1].offset = 8; }),
+            "malformed program: buffer 'y' begins at byte 8 of the arena, which is not a multiple of 64");
+  EXPECT_EQ(broken([](Program& p) { p.buffers[1].offset = -1; }),
+            "malformed program: buffer 'y' has no place in the arena");
+  EXPECT_EQ(broken([](Program& p) { p.arena_bytes = 64; }),
+            "malformed program: buffer 'y' ends at byte 128 of an arena of 64");
+  EXPECT_EQ(broken([](Program& p) { p.buffers[0].bytes = 65; }),
+            "malformed program: buffer 'x' has 65 bytes, which is not a multiple of 64");
+  EXPECT_EQ(broken([](Program& p) { p.tensors[0].byte_offset = 64; }),
+            "malformed program: tensor 't0' covers bytes 64..128 of buffer 'x', which has 64");
+  EXPECT_EQ(broken([](Program& p) { p.tensors[0].buffer = 9; }), "malformed program: tensor 't0' names buffer 9 of 3");
+  EXPECT_EQ(broken([](Program& p) { p.step.streams[0].ops[0].writes = {7}; }),
+            "malformed program: add (compute#0) names tensor 7 of 3");
+  EXPECT_EQ(broken([](Program& p) { p.step.streams[1].ops[0].axis = "tp"; }),
+            "malformed program: all_reduce (comm#0) names axis 'tp', which mesh dp=2 has not");
+  EXPECT_EQ(broken([](Program& p) {
+              p.step.streams[1].ops[0].waits = {{0, 9, 0}};
+            }),
+            "malformed program: all_reduce (comm#0) waits for op 9 of stream 0, which is not there");
+  EXPECT_EQ(broken([](Program& p) {
+              p.pools.push_back({"gathered", Role::gathered, 1, 32});
+              p.buffers[0].pool = 0;
+              p.buffers[0].slot = 0;
+              p.buffers[1].pool = 0;
+              p.buffers[1].slot = 1;
+            }),
+            "malformed program: buffer 'x' of 64 bytes is in a slot of 32 in pool 'gathered'\n"
+            "malformed program: buffer 'y' names slot 1 of 1 in pool 'gathered'");
+  Job job = pipeline().job();
+  job.class_of_rank = {0, 0, 0};
+  EXPECT_EQ(only(verify_job(job, 0)), "malformed program: mesh dp=2 has 2 ranks, the job 3");
+  job.class_of_rank = {0, 1};
+  EXPECT_EQ(only(verify_job(job, 0)), "malformed program: a rank is of class 1 of 1");
+  job.classes.push_back(job.classes[0]);
+  job.class_of_rank = {0, 0};
+  EXPECT_EQ(only(verify_job(job, 0)), "malformed program: no rank is of class 1");
+  job.class_of_rank = {0, 1};
+  job.classes[1].mesh = Mesh({{"tp", 2}});
+  EXPECT_NE(only(verify_job(job, 0)).find("malformed program: ranks disagree on the mesh: dp=2 and tp=2"),
+            std::string::npos);
+}
+
+// Waits.
+
+TEST(Verify, WaitCycleWithinARank) {
+  Builder b = pipeline();
+  b.program.step.streams[0].ops[0].waits = {{1, 0, 0}};
+  EXPECT_EQ(check(b),
+            "wait cycle: these wait for each other\n"
+            "  add (program, compute#0, plan.lua:1) waits for all_reduce f32[16] sum (program, comm#0, plan.lua:2)\n"
+            "  all_reduce f32[16] sum (program, comm#0, plan.lua:2) waits for add (program, compute#0, plan.lua:1)");
+}
+
+// Two collectives on lanes of their own; `first` says on which stream the compute stream waits first.
+Builder two_lanes(bool swapped) {
+  Builder b;
+  const int x = b.buffer("x", 16), y = b.buffer("y", 16);
+  b.op(kCompute, {}, {x, y});
+  b.op(kAllReduce, {x}, {x}, 1, {{0, 0, 0}});
+  b.op(kAllReduce, {y}, {y}, 2, {{0, 0, 0}});
+  if (swapped) {
+    b.program.step.streams[1].ops[0].waits.push_back({2, 0, 0});
+  } else {
+    b.program.step.streams[2].ops[0].waits.push_back({1, 0, 0});
+  }
+  return b;
+}
+
+TEST(Verify, WaitCycleAcrossRanks) {
+  EXPECT_EQ(check(two_lanes(false), two_lanes(false)), "");
+  const std::string expected =
+      "wait cycle across ranks: these wait for each other\n"
+      "  rank 0: all_reduce f32[16] sum (program, comm#0, plan.lua:2) waits for rank 1\n"
+      "  rank 1: all_reduce f32[16] sum (program, comm#0, plan.lua:2) waits for all_reduce f32[16] sum (program, "
+      "other#0, "
+      "plan.lua:3)\n"
+      "  rank 1: all_reduce f32[16] sum (program, other#0, plan.lua:3) waits for rank 0\n"
+      "  rank 0: all_reduce f32[16] sum (program, other#0, plan.lua:3) waits for all_reduce f32[16] sum (program, "
+      "comm#0, "
+      "plan.lua:2)";
+  EXPECT_EQ(check(two_lanes(false), two_lanes(true)), expected);
+}
+
+TEST(Verify, WaitCycleAcrossRanksWhoseGroupsDiffer) {
+  // dp pairs {0,2} and {1,3}: one of equal classes, one mixed, so that no rank can stand for its class.
+  Builder a = two_lanes(false), b = two_lanes(true);
+  a.program.mesh = b.program.mesh = Mesh({{"dp", 2}, {"tp", 2}});
+  EXPECT_EQ(check(a, a, {0, 0, 0, 1}), "");
+  const std::string found = check(a, b, {0, 0, 0, 1});
+  EXPECT_NE(found.find("wait cycle across ranks"), std::string::npos) << found;
+  EXPECT_NE(found.find("rank 1: all_reduce f32[16] sum (program, comm#0, plan.lua:2) waits for rank 3"),
+            std::string::npos)
+      << found;
+}
+
+// Collectives.
+
+Builder collectives(std::vector<std::pair<const OpDef*, int64_t>> list) {
+  Builder b;
+  const int x = b.buffer("x", 64);
+  b.op(kCompute, {}, {x});
+  for (const auto& [def, floats] : list) {
+    const int part = b.tensor(0, 0, floats);
+    b.op(*def, {part}, {part});
+  }
+  return b;
+}
+
+TEST(Verify, EqualCollectivesOfDifferentClassesPass) {
+  Builder a = collectives({{&kAllReduce, 16}, {&kBroadcast, 16}}), b = a;
+  b.op(kCompute, {0}, {0});
+  EXPECT_EQ(check(a, b), "");
+}
+
+TEST(Verify, AMissingCollective) {
+  EXPECT_EQ(check(collectives({{&kAllReduce, 16}, {&kAllReduce, 32}, {&kBroadcast, 16}}),
+                  collectives({{&kAllReduce, 16}, {&kBroadcast, 16}})),
+            "collectives differ: the 2nd collective along world (lane 0) is not the same on ranks 0 and 1; rank 1 "
+            "leaves one out\n"
+            "  rank 0: all_reduce f32[32] sum (program, compute#2, plan.lua:3)\n"
+            "  rank 1: broadcast f32[16] root 0 (program, compute#2, plan.lua:3)");
+}
+
+TEST(Verify, AnExtraCollectiveAtTheEnd) {
+  EXPECT_EQ(check(collectives({{&kAllReduce, 16}}), collectives({{&kAllReduce, 16}, {&kBroadcast, 16}})),
+            "collectives differ: the 2nd collective along world (lane 0) is not the same on ranks 0 and 1; rank 0 "
+            "leaves one out\n"
+            "  rank 0: nothing more\n"
+            "  rank 1: broadcast f32[16] root 0 (program, compute#2, plan.lua:3)");
+}
+
+TEST(Verify, ReorderedCollectives) {
+  EXPECT_EQ(
+      check(collectives({{&kAllReduce, 16}, {&kBroadcast, 16}}), collectives({{&kBroadcast, 16}, {&kAllReduce, 16}})),
+      "collectives differ: the 1st collective along world (lane 0) is not the same on ranks 0 and 1; they are the same "
+      "ones in another order\n"
+      "  rank 0: all_reduce f32[16] sum (program, compute#1, plan.lua:2)\n"
+      "  rank 1: broadcast f32[16] root 0 (program, compute#1, plan.lua:2)");
+}
+
+TEST(Verify, CollectivesThatDifferInOneThing) {
+  const auto relation = [](auto mutate) {
+    Builder a = collectives({{&kAllReduce, 16}, {&kBroadcast, 16}}), b = a;
+    mutate(b.program, b.program.step.streams[0].ops);
+    const std::string text = check(a, b);
+    const size_t semicolon = text.find("; ");
+    return text.substr(0, text.find('\n')).substr(semicolon == std::string::npos ? 0 : semicolon + 2);
+  };
+  EXPECT_EQ(relation([](Program& p, std::vector<Op>&) { p.tensors[1].shape = {8}; }), "they differ in count");
+  EXPECT_EQ(relation([](Program& p, std::vector<Op>&) { p.tensors[1].dtype = Dtype::i32; }), "they differ in dtype");
+  EXPECT_EQ(relation([](Program&, std::vector<Op>& ops) { ops[1].attrs.set("op", "max"); }),
+            "they differ in reduction");
+  EXPECT_EQ(relation([](Program&, std::vector<Op>& ops) { ops[2].attrs.set("root", int64_t{1}); }),
+            "they differ in root");
+  EXPECT_EQ(relation([](Program&, std::vector<Op>& ops) { ops[2].def = &kAllReduce; }), "they differ in kind");
+  EXPECT_EQ(relation([](Program&, std::vector<Op>&) {}), "");
+}
+
+TEST(Verify, CollectivesThatDoNotFitTheirGroup) {
+  Builder b;
+  const int x = b.buffer("x", 16), y = b.buffer("y", 16);
+  b.op(kCompute, {}, {x});
+  b.op(kAllGather, {x}, {y});
+  Op& broadcast = b.op(kBroadcast, {x}, {x});
+  broadcast.attrs.set("root", int64_t{2});
+  b.op(kAllReduce, {x}, {x}).attrs.set("op", "mean");
+  EXPECT_EQ(
+      check(b),
+      "collective does not fit its group: all_gather f32[16] (program, compute#1, plan.lua:2) reads 16 elements and "
+      "writes "
+      "16 in a group of 2 along dp; it should write 32\n"
+      "collective does not fit its group: broadcast f32[16] root 2 (program, compute#2, plan.lua:3) has root 2 in a "
+      "group "
+      "of 2 along dp\n"
+      "collective does not fit its group: all_reduce f32[16] mean (program, compute#3, plan.lua:4) has the unknown "
+      "reduction 'mean'");
+}
+
+TEST(Verify, UnorderedCollectivesOfOneLane) {
+  Builder b;
+  const int x = b.buffer("x", 16), y = b.buffer("y", 16);
+  b.op(kCompute, {}, {x, y});
+  b.op(kAllReduce, {x}, {x}, 1, {{0, 0, 0}});
+  b.op(kAllReduce, {y}, {y}, 2, {{0, 0, 0}}).lane = 1;
+  EXPECT_EQ(check(b),
+            "unordered collectives: all_reduce f32[16] sum (program, comm#0, plan.lua:2) and all_reduce f32[16] sum "
+            "(program, "
+            "other#0, plan.lua:3) both use world (lane 1), and neither waits for the other");
+}
+
+// Reads and writes.
+
+TEST(Verify, ReadBeforeAnyWrite) {
+  Builder b;
+  const int x = b.buffer("x", 32), low = b.tensor(0, 0, 16);
+  b.op(kCompute, {}, {low});
+  b.op(kCompute, {x}, {});
+  b.op(kCompute, {}, {x});
+  EXPECT_EQ(check(b),
+            "read before any write: add (program, compute#1, plan.lua:2) reads bytes 64..128 of buffer 'x' before "
+            "anything writes "
+            "them; the first write is by add (program, compute#2, plan.lua:3)");
+}
+
+TEST(Verify, PersistentBuffersAreWrittenInInit) {
+  Builder good;
+  const int w = good.persistent("w", 16);
+  good.op(kCompute, {}, {w}, 0, {}, true);
+  good.op(kCompute, {w}, {w});
+  EXPECT_EQ(check(good), "");
+
+  Builder bad;
+  const int v = bad.persistent("v", 16);
+  bad.op(kCompute, {v}, {v});
+  EXPECT_EQ(check(bad),
+            "read before any write: add (program, compute#0, plan.lua:1) reads bytes 0..64 of buffer 'v' before "
+            "anything in init "
+            "or before it in the step writes them; the first write is by add (program, compute#0, plan.lua:1)");
+}
+
+TEST(Verify, WhatInitWroteDoesNotLastUnlessPersistent) {
+  Builder b;
+  const int x = b.buffer("x", 16);
+  b.op(kCompute, {}, {x}, 0, {}, true);
+  b.op(kCompute, {x}, {});
+  EXPECT_EQ(check(b),
+            "read before any write: add (program, compute#0, plan.lua:2) reads bytes 0..64 of buffer 'x' before "
+            "anything writes "
+            "them; nothing writes them");
+}
+
+TEST(Verify, UnorderedConflictingAccesses) {
+  Builder b = pipeline();
+  b.program.step.streams[0].ops[1].waits.clear();
+  b.program.buffers[2].offset = 128;
+  b.program.arena_bytes = 192;
+  EXPECT_EQ(
+      check(b),
+      "unordered conflicting accesses: add (program, compute#1, plan.lua:3) reads and all_reduce f32[16] sum (program, "
+      "comm#0, plan.lua:2) writes bytes 0..64 of buffer 'y', and neither waits for the other\n"
+      "read before any write: add (program, compute#1, plan.lua:3) reads bytes 0..64 of buffer 'y' before anything "
+      "writes "
+      "them; the first write is by all_reduce f32[16] sum (program, comm#0, plan.lua:2)");
+}
+
+TEST(Verify, DisjointBytesOfOneBufferDoNotConflict) {
+  Builder b;
+  b.buffer("x", 32);
+  const int low = b.tensor(0, 0, 16), high = b.tensor(0, 16, 16);
+  b.op(kCompute, {}, {low});
+  b.op(kAllReduce, {low}, {low}, 1, {{0, 0, 0}});
+  b.op(kCompute, {}, {high});
+  EXPECT_EQ(check(b), "");
+  b.op(kCompute, {}, {0});
+  EXPECT_EQ(check(b),
+            "unordered conflicting accesses: add (program, compute#2, plan.lua:4) writes and all_reduce f32[16] sum "
+            "(program, "
+            "comm#0, plan.lua:2) reads bytes 0..64 of buffer 'x', and neither waits for the other");
+}
+
+TEST(Verify, UnorderedReadsDoNotConflict) {
+  Builder b;
+  const int x = b.buffer("x", 16), y = b.buffer("y", 16), z = b.buffer("z", 16);
+  b.op(kCompute, {}, {x});
+  b.op(kAllReduce, {x}, {y}, 1, {{0, 0, 0}});
+  b.op(kCompute, {x}, {z});
+  EXPECT_EQ(check(b), "");
+  // A write after one of the two reads only.
+  b.op(kCompute, {}, {x});
+  EXPECT_NE(check(b).find("unordered conflicting accesses: "), std::string::npos);
+  b.program.step.streams[0].ops.back().waits = {{1, 0, 0}};
+  EXPECT_EQ(check(b), "");
+}
+
+// Lifetimes.
+
+TEST(Verify, UseAfterFree) {
+  Builder b;
+  const int x = b.buffer("x", 16), y = b.buffer("y", 16, 0);
+  b.op(kCompute, {}, {x});
+  b.op(kCompute, {x}, {});
+  b.op(kCompute, {}, {y});
+  EXPECT_EQ(check(b), "");
+  b.op(kCompute, {x}, {});
+  EXPECT_EQ(check(b),
+            "use after free: add (program, compute#3, plan.lua:4) uses buffer 'x' after add (program, compute#2, "
+            "plan.lua:3) has "
+            "taken its bytes (0..64 of the arena) for buffer 'y'");
+}
+
+TEST(Verify, OverlappingLiveBuffers) {
+  Builder b;
+  const int x = b.buffer("x", 32), y = b.buffer("y", 16, 64), z = b.buffer("z", 16);
+  b.op(kCompute, {}, {x});
+  b.op(kAllReduce, {x}, {x}, 1, {{0, 0, 0}});
+  b.op(kCompute, {}, {y}, 0, {{1, 0, 0}});
+  b.op(kCompute, {y}, {z});
+  EXPECT_EQ(check(b), "");
+  b.program.step.streams[0].ops[1].waits.clear();
+  EXPECT_EQ(check(b),
+            "overlapping live buffers: buffers 'x' and 'y' share bytes 64..128 of the arena while both may be live: "
+            "all_reduce "
+            "f32[32] sum (program, comm#0, plan.lua:2) uses the first, add (program, compute#1, plan.lua:3) the "
+            "second, and the "
+            "second does not wait for the first");
+}
+
+TEST(Verify, OneOpMayNotUseTwoBuffersOnTheSameBytes) {
+  Builder b;
+  const int x = b.buffer("x", 16), y = b.buffer("y", 16, 0);
+  b.op(kCompute, {}, {x});
+  b.op(kCompute, {x}, {y});
+  EXPECT_EQ(check(b),
+            "overlapping live buffers: buffers 'x' and 'y' share bytes 0..64 of the arena while both may be live: add "
+            "(program, "
+            "compute#1, plan.lua:2) uses both");
+}
+
+TEST(Verify, APersistentBufferSharesItsBytesWithNone) {
+  Builder b;
+  const int w = b.persistent("w", 16), x = b.buffer("x", 16, 0);
+  b.op(kCompute, {}, {w}, 0, {}, true);
+  b.op(kCompute, {}, {x});
+  EXPECT_EQ(check(b),
+            "overlapping live buffers: buffers 'w' and 'x', used by add (program, compute#0, plan.lua:2) share bytes "
+            "0..64 of the "
+            "arena, and 'w' keeps its contents from step to step");
+}
+
+TEST(Verify, ABufferBetweenTwoOthersIsStillCompared) {
+  // x over all bytes, y on the low and z on the high half, and x used again at the end: both are disturbed.
+  Builder b;
+  const int x = b.buffer("x", 32), y = b.buffer("y", 16, 0), z = b.buffer("z", 16, 64);
+  b.op(kCompute, {}, {x});
+  b.op(kCompute, {}, {y});
+  b.op(kCompute, {}, {z});
+  b.op(kCompute, {x}, {});
+  const std::vector<Finding> findings = verify_job(b.job(), 0);
+  ASSERT_EQ(findings.size(), 2u) << only(findings);
+  EXPECT_EQ(findings[0].rule, "use after free");
+  EXPECT_EQ(findings[1].rule, "use after free");
+}
+
+// Memory.
+
+TEST(Verify, MoreMemoryThanThereIs) {
+  Builder b;
+  const int x = b.buffer("x", 16 << 20);
+  b.op(kCompute, {}, {x});
+  b.program.role_bytes[static_cast<int>(Role::activation)] = 64 << 20;
+  EXPECT_EQ(only(verify_job(b.job(), 64 << 20)), "");
+  EXPECT_EQ(only(verify_job(b.job(), 32 << 20)),
+            "more memory than there is: needs 64.0 MiB a rank (activation 64.0 MiB), 32.0 MiB available");
+  EXPECT_EQ(only(verify_job(b.job(), 32 << 20, 8)),
+            "more memory than there is: needs 64.0 MiB a rank (activation 64.0 MiB), 32.0 MiB available to each of 8 "
+            "ranks on "
+            "this host; 4 such ranks would fit");
+}
+
+// A 96-layer model's worth of ops: activations that live from forward to backward, scratch that is reused, gathered
+// units in two slots.
+TEST(Verify, IsFast) {
+  Builder b({{"dp", 1024}});
+  constexpr int kLayers = 96, kOps = 50;
+  std::vector<std::vector<int>> kept(kLayers);
+  std::vector<int> slots = {b.buffer("slot", 16)};
+  int scratch_offset = static_cast<int>(b.program.arena_bytes);
+  for (int i = 0; i < 64; i++) b.buffer("reserve", 16);
+  int gathers = 0;
+  const auto gather = [&](int layer) {
+    const int shard = b.buffer("shard" + std::to_string(layer) + "." + std::to_string(gathers), 16);
+    const int full = b.buffer("full", 16 * 1024);
+    b.op(kCompute, {}, {shard});
+    const int at = static_cast<int>(b.program.step.streams[0].ops.size()) - 1;
+    b.op(kAllGather, {shard}, {full}, 1, {{0, at, 0}});
+    b.op(kCompute, {full}, {}, 0, {{1, gathers++, 0}});
+  };
+  for (int pass = 0; pass < 2; pass++) {
+    for (int i = 0; i < kLayers; i++) {
+      gather(i);
+      for (int k = 0; k < kOps; k++) {
+        const int scratch = b.buffer("scratch", 16, scratch_offset + k % 8 * 64);
+        b.op(kCompute,
+             pass == 0 ? std::vector<int>{}
+                       : std::vector<int>{kept[static_cast<size_t>(kLayers - 1 - i)][static_cast<size_t>(k)]},
+             {scratch});
+        if (pass == 0) {
+          kept[static_cast<size_t>(i)].push_back(b.buffer("activation", 16));
+          b.program.step.streams[0].ops.back().writes.push_back(kept[static_cast<size_t>(i)].back());
+        }
+      }
+    }
+  }
+  const Job job = b.job();
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(only(verify_job(job, 0)), "");
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  RecordProperty("milliseconds", static_cast<int>(seconds * 1000));
+  EXPECT_LT(seconds, 2.0) << job.classes[0].step.op_count() << " ops, " << job.classes[0].buffers.size() << " buffers";
+}
+
+}  // namespace
+}  // namespace prun
