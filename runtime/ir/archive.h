@@ -1,0 +1,149 @@
+// The two directions of the binary form: Writer appends, Reader checks every bound and throws Error(mismatch).
+//
+// Whole numbers are zigzag varints; a text that has been seen before is its number, so that the file names of ten
+// thousand ops cost a byte each. Both classes have the same face, operator()(fields...), so that one `visit` function
+// per struct serves both.
+#pragma once
+#include <concepts>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "base/error.h"
+
+namespace prun::archive {
+
+[[noreturn]] inline void bad(const std::string& what) {
+  throw Error(Exit::mismatch, "the program is damaged or of another version of prun: " + what);
+}
+
+// Matches T and const T: a struct as either direction sees it.
+template <class Given, class T>
+concept Like = std::same_as<std::remove_cv_t<Given>, T>;
+
+class Writer {
+ public:
+  static constexpr bool kReading = false;
+  template <class... Fields>
+  void operator()(const Fields&... fields) {
+    (put(fields), ...);
+  }
+  void number(uint64_t value) {
+    for (; value >= 0x80; value >>= 7) out_.push_back(static_cast<char>(value | 0x80));
+    out_.push_back(static_cast<char>(value));
+  }
+  std::string take() { return std::move(out_); }
+
+ private:
+  template <std::integral T>
+  void put(const T& value) {
+    int64_t v = static_cast<int64_t>(value);
+    number((static_cast<uint64_t>(v) << 1) ^ static_cast<uint64_t>(v >> 63));
+  }
+  template <class T>
+    requires std::is_enum_v<T>
+  void put(const T& value) {
+    number(static_cast<uint64_t>(value));
+  }
+  void put(const double& value) {
+    char bytes[8];
+    std::memcpy(bytes, &value, 8);
+    out_.append(bytes, 8);
+  }
+  void put(const std::string& text) {
+    auto [it, fresh] = texts_.emplace(text, texts_.size() + 1);
+    if (!fresh) return number(it->second);
+    number(0);
+    number(text.size());
+    out_ += text;
+  }
+  template <class T>
+  void put(const std::vector<T>& items) {
+    number(items.size());
+    for (const T& item : items) put(item);
+  }
+  template <class T>
+    requires std::is_class_v<T>
+  void put(const T& item) {
+    visit(*this, item);
+  }
+
+  std::string out_;
+  std::map<std::string, uint64_t> texts_;
+};
+
+class Reader {
+ public:
+  static constexpr bool kReading = true;
+  explicit Reader(std::string_view bytes) : bytes_(bytes) {}
+  template <class... Fields>
+  void operator()(Fields&... fields) {
+    (get(fields), ...);
+  }
+  uint64_t number() {
+    uint64_t value = 0;
+    for (int shift = 0; shift < 64; shift += 7) {
+      uint64_t byte = static_cast<unsigned char>(take(1)[0]);
+      value |= (byte & 0x7f) << shift;
+      if (byte < 0x80) return value;
+    }
+    bad("a number does not end");
+  }
+  void end() const {
+    if (!bytes_.empty()) bad(std::to_string(bytes_.size()) + " bytes too many");
+  }
+
+ private:
+  std::string_view take(uint64_t n) {
+    if (n > bytes_.size()) bad("it ends early");
+    std::string_view piece = bytes_.substr(0, n);
+    bytes_.remove_prefix(n);
+    return piece;
+  }
+  template <std::integral T>
+  void get(T& value) {
+    uint64_t coded = number();
+    int64_t v = static_cast<int64_t>(coded >> 1) ^ -static_cast<int64_t>(coded & 1);
+    value = static_cast<T>(v);
+    if (static_cast<int64_t>(value) != v) bad("number " + std::to_string(v) + " does not fit its field");
+  }
+  template <class T>
+    requires std::is_enum_v<T>
+  void get(T& value) {
+    uint64_t coded = number();
+    if (coded > static_cast<uint64_t>(last_of(T{}))) bad("no such enumerator: " + std::to_string(coded));
+    value = static_cast<T>(coded);
+  }
+  void get(double& value) { std::memcpy(&value, take(8).data(), 8); }
+  void get(std::string& text) {
+    uint64_t seen = number();
+    if (seen > texts_.size()) bad("text " + std::to_string(seen) + " of " + std::to_string(texts_.size()));
+    if (seen == 0) {
+      texts_.emplace_back(take(number()));
+      seen = texts_.size();
+    }
+    text = texts_[seen - 1];
+  }
+  // Every item takes at least one byte, so a count beyond the rest of the bytes is a lie: no allocation for it.
+  template <class T>
+  void get(std::vector<T>& items) {
+    uint64_t n = number();
+    if (n > bytes_.size()) bad(std::to_string(n) + " items in " + std::to_string(bytes_.size()) + " bytes");
+    items.resize(n);
+    for (T& item : items) get(item);
+  }
+  template <class T>
+    requires std::is_class_v<T>
+  void get(T& item) {
+    visit(*this, item);
+  }
+
+  std::string_view bytes_;
+  std::vector<std::string> texts_;
+};
+
+}  // namespace prun::archive

@@ -1,0 +1,174 @@
+// The text form of a job: what `prun dump` prints and the golden tests compare.
+//
+// Made to be read and diffed: nothing in it depends on the machine (paths are as typed, files by name), numbers that
+// shift when something is added stand in columns, and equal units stay written out, one op a line.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "ir/program.h"
+
+namespace prun {
+namespace {
+
+constexpr size_t kListShown = 8;  // longer attribute lists are cut
+
+std::string digits(int64_t number) {  // 1,234,567
+  std::string text = std::to_string(number);
+  for (int64_t at = static_cast<int64_t>(text.size()) - 3; at > (number < 0 ? 1 : 0); at -= 3)
+    text.insert(static_cast<size_t>(at), ",");
+  return text;
+}
+
+std::string type_text(const Tensor& tensor) {
+  return fmt::format("{}[{}]", dtype_name(tensor.dtype), fmt::join(tensor.shape, ","));
+}
+
+template <class T>
+std::string list_text(const std::vector<T>& list) {
+  if (list.size() <= kListShown) return fmt::format("[{}]", fmt::join(list, ", "));
+  auto end = list.begin() + static_cast<std::ptrdiff_t>(kListShown / 2);
+  return fmt::format("[{}, ... {} in all]", fmt::join(list.begin(), end, ", "), list.size());
+}
+
+std::string short_attr_text(const Attr& attr) {
+  if (const auto* list = std::get_if<std::vector<int64_t>>(&attr)) return list_text(*list);
+  if (const auto* list = std::get_if<std::vector<double>>(&attr)) return list_text(*list);
+  return attr_text(attr);
+}
+
+// "0-3, 6"
+std::string ranges_text(const std::vector<int>& sorted) {
+  std::string out;
+  for (size_t i = 0; i < sorted.size();) {
+    size_t j = i;
+    while (j + 1 < sorted.size() && sorted[j + 1] == sorted[j] + 1) ++j;
+    if (!out.empty()) out += ", ";
+    out += i == j ? fmt::format("{}", sorted[i]) : fmt::format("{}-{}", sorted[i], sorted[j]);
+    i = j + 1;
+  }
+  return out;
+}
+
+// The type stands at a tensor's first mention in the line.
+std::string tensors_text(const Program& program, const std::vector<int>& ids, std::vector<int>& mentioned) {
+  std::string out;
+  for (int id : ids) {
+    const Tensor& tensor = program.tensors[static_cast<size_t>(id)];
+    bool again = std::find(mentioned.begin(), mentioned.end(), id) != mentioned.end();
+    if (!out.empty()) out += ", ";
+    out += again ? tensor.name : tensor.name + ":" + type_text(tensor);
+    if (!again) mentioned.push_back(id);
+  }
+  return out;
+}
+
+std::string op_text(const Program& program, const Op& op, size_t kind_width) {
+  std::vector<int> mentioned;
+  std::string reads = tensors_text(program, op.reads, mentioned);
+  std::string writes = tensors_text(program, op.writes, mentioned);
+  std::string out = fmt::format("{:<{}}", op.def->name, kind_width);
+  if (!reads.empty()) out += "  " + reads;
+  if (!writes.empty()) out += (reads.empty() ? "  -> " : " -> ") + writes;
+  std::string attrs;
+  for (const auto& [name, value] : op.attrs.values())
+    attrs += fmt::format("{}{}={}", attrs.empty() ? "" : " ", name, short_attr_text(value));
+  if (!attrs.empty()) out += "  {" + attrs + "}";
+  if (!op.axis.empty()) out += "  over " + op.axis;
+  if (op.lane != 0) out += fmt::format(" lane {}", op.lane);
+  return out;
+}
+
+std::string waits_text(const Body& body, const std::vector<Edge>& waits) {
+  std::string out;
+  for (const Edge& edge : waits)
+    out += fmt::format("{}{}@{}{}", out.empty() ? "  after " : ", ", body.streams[static_cast<size_t>(edge.stream)].name,
+                       edge.index, edge.back ? " of the step before" : "");
+  return out;
+}
+
+void add_stream(std::string& out, const Program& program, const Body& body, const Stream& stream) {
+  out += fmt::format("\n  stream {}\n", stream.name);
+  size_t width = 0;
+  for (const Op& op : stream.ops) width = std::max(width, op.def->name.size());
+  std::string heading;
+  for (size_t i = 0; i < stream.ops.size(); ++i) {
+    const Op& op = stream.ops[i];
+    std::string label = fmt::format("{}{}{}", phase_name(op.phase), op.unit.empty() ? "" : " ", op.unit);
+    if (label != heading) out += "    " + label + "\n";
+    heading = label;
+    out += fmt::format("{:7}  {}{}{}\n", i, op_text(program, op, width), waits_text(body, op.waits),
+                       op.site.known() ? "  [" + op.site.text() + "]" : "");
+  }
+}
+
+void add_body(std::string& out, const Program& program, const Body& body, std::string_view name) {
+  if (body.op_count() == 0) return;
+  out += fmt::format("\n{}\n", name);
+  for (const Stream& stream : body.streams) add_stream(out, program, body, stream);
+}
+
+void add_memory(std::string& out, const Program& program) {
+  out += fmt::format("\narena    {} bytes\n", digits(program.arena_bytes));
+  for (int role = 0; role < kRoles; ++role)
+    if (program.role_bytes[role] != 0)
+      out += fmt::format("  {:<10}  {:>15}\n", role_name(static_cast<Role>(role)), digits(program.role_bytes[role]));
+  if (!program.pools.empty()) out += "\npools\n";
+  for (const Pool& pool : program.pools)
+    out += fmt::format("  {:<10}  {:>2} x {:>13} bytes  {}\n", role_name(pool.role), pool.slots, digits(pool.slot_bytes),
+                       pool.name);
+  if (!program.buffers.empty()) out += fmt::format("\nbuffers{:>8}{:>15}  role\n", "offset", "bytes");
+  for (const Buffer& buffer : program.buffers) {
+    out += fmt::format("{:>15}{:>15}  {:<10}  {}", buffer.offset < 0 ? "unplaced" : digits(buffer.offset),
+                       digits(buffer.bytes), role_name(buffer.role), buffer.name);
+    if (buffer.pool >= 0) {
+      const std::string& pool = program.pools[static_cast<size_t>(buffer.pool)].name;
+      out += fmt::format("  in {} slot {}", pool, buffer.slot);
+    }
+    out += buffer.persistent ? "  persistent\n" : "\n";
+  }
+}
+
+void add_header(std::string& out, const Program& program, const std::vector<int>& ranks, size_t all) {
+  out += fmt::format("program  {}\n", program.name);
+  out += fmt::format("mesh     {}\n", program.mesh.text());
+  out += fmt::format("ranks    {}{}\n", ranges_text(ranks), ranks.size() == all ? "" : fmt::format(" of {}", all));
+  out += fmt::format("device   {}\n", program.device);
+  if (program.rank_order) out += "reduce   in rank order\n";
+  const Schedule& schedule = program.schedule;
+  out += fmt::format("steps    {}, seed {}", schedule.steps, schedule.seed);
+  if (schedule.learning_rate != 0) out += fmt::format(", learning rate {}", schedule.learning_rate);
+  out += "\n";
+  const DataSource& data = program.data;
+  if (!data.kind.empty()) {
+    std::string file = data.path.substr(data.path.find_last_of('/') + 1);
+    out += fmt::format("data     {}{}{}, {} samples a step", data.kind, file.empty() ? "" : " ", file, data.global_batch);
+    if (program.tokens_per_step != 0 && program.tokens_per_step != data.global_batch)
+      out += fmt::format(" ({} {})", digits(program.tokens_per_step), program.sample_word);
+    out += "\n";
+  }
+  if (program.loss_tensor >= 0)
+    out += fmt::format("loss     {}\n", program.tensors[static_cast<size_t>(program.loss_tensor)].name);
+}
+
+}  // namespace
+
+std::string dump_op(const Program& program, const Op& op) { return op_text(program, op, 0); }
+
+std::string dump_job(const Job& job) {
+  std::string out;
+  for (size_t c = 0; c < job.classes.size(); ++c) {
+    const Program& program = job.classes[c];
+    std::vector<int> ranks;
+    for (size_t rank = 0; rank < job.class_of_rank.size(); ++rank)
+      if (job.class_of_rank[rank] == static_cast<int>(c)) ranks.push_back(static_cast<int>(rank));
+    if (c > 0) out += "\n\n";
+    add_header(out, program, ranks, job.class_of_rank.size());
+    add_memory(out, program);
+    add_body(out, program, program.init, "init");
+    add_body(out, program, program.step, "step");
+  }
+  return out;
+}
+
+}  // namespace prun

@@ -1,0 +1,205 @@
+// The binary form of a job: magic, version, SHA-256 of the rest, then the structs field by field. The launcher sends
+// it to every rank; its hash is what ranks compare before step 0.
+//
+// A damaged job never reaches an executor: the digest catches damage, and what has a right digest but wrong numbers (a
+// bug, an attack) is caught by bounds in archive.h and by check_indices.
+#include <openssl/evp.h>
+
+#include <array>
+
+#include <fmt/format.h>
+
+#include "ir/archive.h"
+#include "ir/program.h"
+
+namespace prun {
+namespace {
+
+using archive::bad;
+using archive::Like;
+
+constexpr std::string_view kMagic = "PRUNJOB";
+constexpr char kVersion = 1;  // raise it whenever a visit function below changes
+constexpr size_t kDigestBytes = 32;
+constexpr size_t kHeaderBytes = kMagic.size() + 1 + kDigestBytes;
+
+std::array<unsigned char, kDigestBytes> sha256(std::string_view bytes) {
+  std::array<unsigned char, kDigestBytes> digest{};
+  unsigned int n = 0;
+  int ok = EVP_Digest(bytes.data(), bytes.size(), digest.data(), &n, EVP_sha256(), nullptr);
+  PRUN_CHECK(ok == 1 && n == digest.size(), fmt::format("{} bytes, digest of {}", bytes.size(), n));
+  return digest;
+}
+
+}  // namespace
+
+// The last enumerators, for Reader's bounds.
+constexpr Dtype last_of(Dtype) { return Dtype::u8; }
+constexpr Role last_of(Role) { return Role::workspace; }
+constexpr Phase last_of(Phase) { return Phase::program; }
+static_assert(static_cast<int>(Role::workspace) + 1 == kRoles);
+
+// One visit function per struct; order is the format.
+template <class A> void visit(A& a, Like<Site> auto& v) { a(v.file, v.line); }
+template <class A> void visit(A& a, Like<Axis> auto& v) { a(v.name, v.size); }
+template <class A> void visit(A& a, Like<Edge> auto& v) { a(v.stream, v.index, v.back); }
+template <class A> void visit(A& a, Like<Stream> auto& v) { a(v.name, v.ops); }
+template <class A> void visit(A& a, Like<Body> auto& v) { a(v.streams); }
+template <class A> void visit(A& a, Like<Schedule> auto& v) { a(v.steps, v.seed, v.learning_rate); }
+template <class A> void visit(A& a, Like<Pool> auto& v) { a(v.name, v.role, v.slots, v.slot_bytes); }
+template <class A> void visit(A& a, Like<Job> auto& v) { a(v.classes, v.class_of_rank); }
+template <class A> void visit(A& a, Like<Tensor> auto& v) { a(v.name, v.buffer, v.byte_offset, v.dtype, v.shape); }
+template <class A> void visit(A& a, Like<Buffer> auto& v) {
+  a(v.name, v.role, v.bytes, v.offset, v.persistent, v.pool, v.slot, v.site);
+}
+template <class A> void visit(A& a, Like<DataSource> auto& v) {
+  a(v.kind, v.path, v.file_bytes, v.skip_bytes, v.vocab, v.global_batch);
+}
+
+template <class A>
+void visit(A& a, Like<Mesh> auto& v) {
+  if constexpr (A::kReading) {
+    std::vector<Axis> axes;
+    a(axes);
+    v = Mesh(std::move(axes));
+  } else {
+    a(v.axes());
+  }
+}
+
+// An attribute is the index of its variant, then the value.
+template <class A>
+void visit(A& a, Like<Attrs> auto& v) {
+  if constexpr (A::kReading) {
+    for (uint64_t n = a.number(); n > 0; --n) {
+      std::string name;
+      a(name);
+      uint64_t index = a.number();
+      Attr value;
+      if (index == 0) value.emplace<0>();
+      else if (index == 1) value.emplace<1>();
+      else if (index == 2) value.emplace<2>();
+      else if (index == 3) value.emplace<3>();
+      else if (index == 4) value.emplace<4>();
+      else bad(fmt::format("attribute {} has variant {}", name, index));
+      std::visit([&](auto& held) { a(held); }, value);
+      v.set(name, std::move(value));
+    }
+  } else {
+    a.number(v.values().size());
+    for (const auto& [name, value] : v.values()) {
+      a(name);
+      a.number(value.index());
+      std::visit([&](const auto& held) { a(held); }, value);
+    }
+  }
+}
+
+template <class A>
+void visit(A& a, Like<Op> auto& v) {
+  std::string kind;
+  if constexpr (!A::kReading) kind = v.def->name;
+  a(kind);
+  if constexpr (A::kReading) {
+    v.def = find_op(kind);
+    if (!v.def) bad("no op '" + kind + "'");
+  }
+  a(v.reads, v.writes, v.attrs, v.waits, v.axis, v.lane, v.phase, v.unit, v.site);
+}
+
+template <class A>
+void visit(A& a, Like<Program> auto& v) {
+  a(v.name, v.mesh, v.device, v.rank_order, v.buffers, v.tensors, v.pools, v.init, v.step, v.data, v.schedule,
+    v.tokens_per_step, v.sample_word, v.loss_tensor, v.arena_bytes);
+  for (auto& bytes : v.role_bytes) a(bytes);
+}
+
+namespace {
+
+void in_range(int64_t value, int64_t least, size_t size, std::string_view what) {
+  if (value < least || value >= static_cast<int64_t>(size)) bad(fmt::format("{} {} of {}", what, value, size));
+}
+
+void check_body(const Program& program, const Body& body) {
+  for (const Stream& stream : body.streams)
+    for (const Op& op : stream.ops) {
+      for (const std::vector<int>* list : {&op.reads, &op.writes})
+        for (int tensor : *list) in_range(tensor, 0, program.tensors.size(), "tensor");
+      for (const Edge& edge : op.waits) {
+        in_range(edge.stream, 0, body.streams.size(), "stream");
+        in_range(edge.index, 0, body.streams[static_cast<size_t>(edge.stream)].ops.size(), "op");
+      }
+      if (!op.axis.empty() && op.axis != kWorld && !program.mesh.has(op.axis)) bad("no axis '" + op.axis + "'");
+    }
+}
+
+void check_placed(const Program& program, const Buffer& buffer) {
+  in_range(buffer.pool, -1, program.pools.size(), "pool");
+  int64_t end = 0;
+  if (buffer.bytes < 0 || buffer.offset < -1 || __builtin_add_overflow(buffer.offset, buffer.bytes, &end))
+    bad("buffer " + buffer.name);
+  if (buffer.offset >= 0 && end > program.arena_bytes) bad(fmt::format("buffer {} ends at {}", buffer.name, end));
+}
+
+void check_tensor(const Program& program, const Tensor& tensor) {
+  in_range(tensor.buffer, 0, program.buffers.size(), "buffer");
+  const Buffer& buffer = program.buffers[static_cast<size_t>(tensor.buffer)];
+  int64_t bytes = dtype_bytes(tensor.dtype), end = 0;
+  for (int64_t dim : tensor.shape)
+    if (dim < 0 || __builtin_mul_overflow(bytes, dim, &bytes)) bad("tensor " + tensor.name);
+  if (tensor.byte_offset < 0 || __builtin_add_overflow(tensor.byte_offset, bytes, &end) || end > buffer.bytes)
+    bad(fmt::format("tensor {} ends at {} of buffer {}", tensor.name, end, buffer.name));
+}
+
+// Every index and range that a reader follows without asking again.
+void check_indices(const Job& job) {
+  for (int c : job.class_of_rank) in_range(c, 0, job.classes.size(), "class");
+  for (const Program& program : job.classes) {
+    int64_t ranks = 1;
+    for (const Axis& axis : program.mesh.axes())
+      if (axis.size < 1 || __builtin_mul_overflow(ranks, axis.size, &ranks)) bad("axis " + axis.name);
+    if (ranks != static_cast<int64_t>(job.class_of_rank.size())) bad(fmt::format("mesh of {} ranks", ranks));
+    in_range(program.loss_tensor, -1, program.tensors.size(), "tensor");
+    for (const Buffer& buffer : program.buffers) check_placed(program, buffer);
+    for (const Tensor& tensor : program.tensors) check_tensor(program, tensor);
+    check_body(program, program.init);
+    check_body(program, program.step);
+  }
+}
+
+}  // namespace
+
+std::string serialize_job(const Job& job) {
+  archive::Writer writer;
+  visit(writer, job);
+  std::string payload = writer.take();
+  std::array<unsigned char, kDigestBytes> digest = sha256(payload);
+  std::string out(kMagic);
+  out.push_back(kVersion);
+  out.append(reinterpret_cast<const char*>(digest.data()), digest.size());
+  return out + payload;
+}
+
+Job parse_job(std::string_view bytes) {
+  if (bytes.substr(0, kMagic.size()) != kMagic) bad("it does not begin with " + std::string(kMagic));
+  if (bytes.size() < kHeaderBytes) bad("it ends early");
+  if (bytes[kMagic.size()] != kVersion)
+    bad(fmt::format("format {}, this prun reads {}", static_cast<int>(bytes[kMagic.size()]), +kVersion));
+  std::string_view payload = bytes.substr(kHeaderBytes);
+  std::array<unsigned char, kDigestBytes> digest = sha256(payload);
+  if (std::memcmp(digest.data(), bytes.data() + kMagic.size() + 1, kDigestBytes) != 0) bad("its digest is wrong");
+  Job job;
+  archive::Reader reader(payload);
+  visit(reader, job);
+  reader.end();
+  check_indices(job);
+  return job;
+}
+
+std::string job_hash(std::string_view bytes) {
+  std::string text;
+  for (unsigned char byte : sha256(bytes)) text += fmt::format("{:02x}", byte);
+  return text;
+}
+
+}  // namespace prun

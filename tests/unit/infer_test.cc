@@ -1,0 +1,137 @@
+// Shape rules: the types of outputs, and each message that a user can cause.
+#include <gtest/gtest.h>
+
+#include "ir/op_def.h"
+
+namespace prun {
+namespace {
+
+using Types = std::vector<TensorType>;
+
+TensorType f32(Shape shape) { return {Dtype::f32, std::move(shape)}; }
+TensorType f64(Shape shape) { return {Dtype::f64, std::move(shape)}; }
+TensorType bf16(Shape shape) { return {Dtype::bf16, std::move(shape)}; }
+TensorType i32(Shape shape) { return {Dtype::i32, std::move(shape)}; }
+
+Attrs attrs(std::initializer_list<std::pair<const char*, Attr>> pairs) {
+  Attrs out;
+  for (const auto& [name, value] : pairs) out.set(name, value);
+  return out;
+}
+
+// "f32[2, 3] f32[]"
+std::string types(const char* op, const Types& inputs, const Attrs& a = {}) {
+  std::string out;
+  for (const TensorType& type : op_def(op).infer(inputs, a))
+    out += (out.empty() ? "" : " ") + std::string(dtype_name(type.dtype)) + shape_text(type.shape);
+  return out;
+}
+
+std::string message(const char* op, const Types& inputs, const Attrs& a = {}) {
+  try {
+    op_def(op).infer(inputs, a);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Exit::plan);
+    EXPECT_FALSE(error.site().has_value());
+    return error.message();
+  }
+  return "accepted";
+}
+
+TEST(Infer, Types) {
+  EXPECT_EQ(types("linear", {f32({2, 3, 5}), f32({5, 7}), f32({7})}), "f32[2, 3, 7]");
+  EXPECT_EQ(types("linear", {bf16({5}), bf16({7, 5})}, attrs({{"transpose", int64_t{1}}})), "bf16[7]");
+  EXPECT_EQ(types("layernorm", {bf16({2, 3, 5}), bf16({5}), bf16({5})}), "bf16[2, 3, 5] f32[6] f32[6]");
+  EXPECT_EQ(types("attention", {f64({2, 3, 24})}, attrs({{"heads", int64_t{4}}})), "f64[2, 3, 8] f64[2, 4, 3]");
+  EXPECT_EQ(types("embedding", {i32({2, 3}), bf16({9, 5}), bf16({4, 5})}), "bf16[2, 3, 5]");
+  EXPECT_EQ(types("cross_entropy", {bf16({2, 3, 9}), i32({2, 3})}), "f32[] f32[6]");
+  EXPECT_EQ(types("mse", {f64({2, 3}), f64({2, 3})}), "f64[]");
+  EXPECT_EQ(types("mean", {f32({})}), "f32[]");
+  EXPECT_EQ(types("cast", {f32({2})}, attrs({{"dtype", std::string("bf16")}})), "bf16[2]");
+}
+
+TEST(Infer, LinearSaysByWhat) {
+  EXPECT_EQ(message("linear", {f32({8, 250}), f32({256, 10})}),
+            "linear: the input's last dim is 250, the weight has 256 rows");
+  EXPECT_EQ(message("linear", {f32({8, 250}), f32({10, 256})}, attrs({{"transpose", int64_t{1}}})),
+            "linear: the input's last dim is 250, the weight has 256 columns (it is transposed)");
+  EXPECT_EQ(message("linear", {f32({8, 4}), f32({4, 10}), f32({4})}),
+            "linear: the bias has 4 elements, the weight has 10 columns");
+  EXPECT_EQ(message("linear", {f32({8, 4}), f32({4})}), "linear: the weight is [4], should have 2 dims");
+  EXPECT_EQ(message("linear", {f32({}), f32({4, 4})}), "linear: the input is [], should have at least 1 dim");
+  EXPECT_EQ(message("linear", {f32({4}), bf16({4, 4})}),
+            "linear: the input is f32, the weight is bf16; they should be the same");
+  EXPECT_EQ(message("linear", {i32({4}), i32({4, 4})}), "linear: the input is i32, should be f32, bf16 or f64");
+  EXPECT_EQ(message("linear", {f32({4})}), "linear: takes 2 to 3 tensors, got 1");
+  EXPECT_EQ(message("linear", {f32({4}), f32({4, 4})}, attrs({{"act", std::string("tanh")}})),
+            "linear: act is 'tanh', should be 'relu' or 'gelu'");
+}
+
+TEST(Infer, AttentionSaysByWhat) {
+  auto heads = [](int64_t n) { return attrs({{"heads", n}}); };
+  EXPECT_EQ(message("attention", {f32({2, 8, 750})}, heads(4)), "attention: width 250 is not divisible by 4 heads");
+  EXPECT_EQ(message("attention", {f32({2, 8, 250})}, heads(2)),
+            "attention: qkv's last dim is 250, should be three times the width");
+  EXPECT_EQ(message("attention", {f32({2, 8, 24})}, heads(0)), "attention: 0 heads; at least 1 is needed");
+  EXPECT_EQ(message("attention", {f32({8, 24})}, heads(2)), "attention: qkv is [8, 24], should have 3 dims");
+}
+
+TEST(Infer, EmbeddingSaysByWhat) {
+  EXPECT_EQ(message("embedding", {f32({2, 3}), f32({9, 5})}), "embedding: the token tensor is f32, should be i32");
+  EXPECT_EQ(message("embedding", {i32({2, 300}), f32({9, 5}), f32({128, 5})}),
+            "embedding: a sample has 300 tokens, the position table has 128 rows");
+  EXPECT_EQ(message("embedding", {i32({2, 3}), f32({9, 5}), f32({128, 6})}),
+            "embedding: the table is 5 wide, the position table is 6");
+}
+
+TEST(Infer, LossesSayByWhat) {
+  EXPECT_EQ(message("cross_entropy", {f32({2, 3, 9}), i32({2, 4})}),
+            "cross_entropy: the logits [2, 3, 9] have 6 rows, the targets [2, 4] have 8 elements");
+  EXPECT_EQ(message("cross_entropy", {f32({2, 9}), f32({2})}),
+            "cross_entropy: the target tensor is f32, should be i32");
+  EXPECT_EQ(message("mse", {f32({2, 3}), f32({3, 2})}),
+            "mse: the prediction is [2, 3], the target is [3, 2]; they should be the same");
+  EXPECT_EQ(message("mean_square", {i32({2})}), "mean_square: the input is i32, should be f32, bf16 or f64");
+  EXPECT_EQ(message("mean", {}), "mean: takes 1 tensor, got 0");
+}
+
+TEST(Infer, OthersSayByWhat) {
+  EXPECT_EQ(message("layernorm", {f32({2, 5}), f32({4}), f32({5})}),
+            "layernorm: the input's last dim is 5, gamma has 4 elements");
+  EXPECT_EQ(message("layernorm", {f32({2, 5}), f32({5}), f32({6})}),
+            "layernorm: the input's last dim is 5, beta has 6 elements");
+  EXPECT_EQ(message("add", {f32({2, 5}), f32({5})}),
+            "add: the first tensor is [2, 5], the second is [5]; they should be the same");
+  EXPECT_EQ(message("mul", {f32({2}), f64({2})}),
+            "mul: the first tensor is f32, the second is f64; they should be the same");
+  EXPECT_EQ(message("gelu", {f32({2})}, attrs({{"approximate", std::string("tan")}})),
+            "gelu: approximate is 'tan', should be 'tanh' or 'none'");
+  EXPECT_EQ(message("cast", {f32({2})}, attrs({{"dtype", std::string("bf61")}})),
+            "cast: no dtype 'bf61' (did you mean 'bf16'?)");
+  EXPECT_EQ(message("cast", {f32({2})}, attrs({{"dtype", std::string("i32")}})),
+            "cast: the output is i32, should be f32, bf16 or f64");
+  EXPECT_EQ(message("relu", {i32({2})}), "relu: the input is i32, should be f32, bf16 or f64");
+}
+
+TEST(Infer, CostsCountMultiplyAddsTwice) {
+  Types inputs = {f32({2, 3, 5}), f32({5, 7})};
+  EXPECT_EQ(op_cost(op_def("linear"), inputs, {f32({2, 3, 7})}, {}).flops, 2 * 6 * 5 * 7);
+  EXPECT_EQ(op_cost(op_def("linear_dx"), {f32({6, 7}), f32({5, 7})}, {f32({6, 5})}, {}).flops, 2 * 6 * 5 * 7);
+  EXPECT_EQ(op_cost(op_def("linear_dw"), {f32({6, 5}), f32({6, 7})}, {f32({5, 7})}, {}).flops, 2 * 6 * 5 * 7);
+  EXPECT_EQ(op_cost(op_def("attention"), {f32({2, 3, 24})}, {}, {}).flops, 2 * (2 * 2 * 3 * 3 * 8));
+  EXPECT_EQ(op_cost(op_def("copy"), {f32({6})}, {f32({6})}, {}).bytes, 48);
+}
+
+TEST(Infer, EveryOpOfTheTableIsThere) {
+  EXPECT_EQ(find_op("linera"), nullptr);
+  for (const OpDef* op : all_ops()) {
+    EXPECT_EQ(find_op(op->name), op);
+    EXPECT_TRUE(op->infer || !op->derive) << op->name;
+    EXPECT_TRUE(!op->infer || op->op_class == OpClass::compute) << op->name;
+  }
+  EXPECT_EQ(op_def("all_gather_v").op_class, OpClass::communication);
+  EXPECT_EQ(op_def("next_batch").op_class, OpClass::host);
+}
+
+}  // namespace
+}  // namespace prun

@@ -1,0 +1,135 @@
+// From the script child's document to a Plan, and the messages for documents that are not of the schema.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "ir/plan_json.h"
+
+namespace prun {
+namespace {
+
+using Json = nlohmann::json;
+
+Json training() {
+  return Json::parse(R"({
+    "path": "plans/mlp.lua", "kind": "plan", "mesh": {"axes": [["dp", 4]], "site": ["plans/mlp.lua", 3]},
+    "values": [
+      {"name": "x", "dtype": "f32", "shape": [2, 8], "kind": "input", "unit": -1, "site": ["a.lua", 1]},
+      {"name": "fc.weight", "dtype": "f32", "shape": [8, 4.0], "kind": "parameter", "unit": 0,
+       "init": {"kind": "normal", "scale": 0.02}, "site": ["a.lua", 2]},
+      {"name": "h", "dtype": "f32", "shape": [2, 4], "kind": "activation", "unit": -1, "site": ["a.lua", 3]},
+      {"name": "loss", "dtype": "f32", "shape": {}, "kind": "activation", "unit": -1, "site": ["a.lua", 4]}],
+    "nodes": [
+      {"op": "linear", "inputs": [0, 1], "outputs": [2], "attrs": {"act": "relu"}, "call": 0, "site": ["a.lua", 3]},
+      {"op": "mean_square", "inputs": [2], "outputs": [3], "attrs": {}, "call": 0, "site": ["a.lua", 4]}],
+    "units": [{"name": "fc", "class": "fc", "parameters": [1]}], "calls": [{"unit": 0}],
+    "loss": 3, "steps": 20.0, "seed": 7, "reduce": "rank_order", "dtype": "f32",
+    "data": {"kind": "random", "path": "", "batch": 8, "site": ["a.lua", 9]},
+    "optimizer": {"kind": "adamw", "lr": 0.01, "betas": [0.8, 0.9], "clip": 1, "site": ["a.lua", 10]},
+    "strategies": [{"name": "ddp", "axis": "dp", "site": ["a.lua", 11], "units": [
+      {"class": "fc", "sharded": false, "shard_axis": "", "hooks": [
+        {"when": "after", "phase": "backward", "intents": [
+          {"kind": "all_reduce", "target": "grads", "axis": "dp", "stream": "reduce", "op": "avg", "inflight": 2,
+           "bucket": 26214400, "first": 1048576, "site": ["b.lua", 5]}]}]}]}]})");
+}
+
+Plan read(const Json& json) {
+  std::vector<uint8_t> cbor = Json::to_cbor(json);
+  return read_plan({reinterpret_cast<const char*>(cbor.data()), cbor.size()});
+}
+
+std::string message(const Json& json) {
+  try {
+    read(json);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Exit::plan);
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(PlanJson, ReadsATrainingPlan) {
+  Plan plan = read(training());
+  EXPECT_EQ(plan.path, "plans/mlp.lua");
+  EXPECT_EQ(plan.mesh.text(), "dp=4");
+  EXPECT_EQ(plan.mesh_site.text(), "plans/mlp.lua:3");
+  ASSERT_EQ(plan.graph.values.size(), 4u);
+  EXPECT_EQ(plan.graph.values[1].type.shape, (Shape{8, 4}));
+  EXPECT_EQ(plan.graph.values[1].kind, ValueKind::parameter);
+  EXPECT_EQ(plan.graph.values[1].init.kind, "normal");
+  EXPECT_EQ(plan.graph.values[1].init.scale, 0.02);
+  EXPECT_EQ(plan.graph.values[3].type.shape, Shape{});
+  EXPECT_EQ(plan.graph.nodes[0].op, &op_def("linear"));
+  EXPECT_EQ(plan.graph.nodes[0].attrs.text("act"), "relu");
+  EXPECT_EQ(plan.graph.nodes[1].site.text(), "a.lua:4");
+  EXPECT_EQ(plan.graph.units[0].parameters, std::vector<int>{1});
+  EXPECT_EQ(plan.graph.loss, 3);
+  EXPECT_EQ(plan.steps, 20);
+  EXPECT_EQ(plan.seed, 7u);
+  EXPECT_TRUE(plan.rank_order);
+  EXPECT_EQ(plan.data.batch, 8);
+  EXPECT_EQ(plan.optimizer.beta1, 0.8);
+  EXPECT_EQ(plan.optimizer.eps, 1e-8);
+  EXPECT_EQ(plan.optimizer.clip, 1);
+  const Hook& hook = plan.strategies.at(0).units.at(0).hooks.at(0);
+  EXPECT_TRUE(hook.after);
+  EXPECT_EQ(hook.phase, Phase::backward);
+  EXPECT_EQ(hook.intents[0].bucket, 25 << 20);
+  EXPECT_EQ(hook.intents[0].inflight, 2);
+  EXPECT_EQ(hook.intents[0].handle, -1);
+  EXPECT_EQ(hook.intents[0].site.text(), "b.lua:5");
+}
+
+TEST(PlanJson, ReadsAProgram) {
+  Plan plan = read(Json::parse(R"({"path": "p.lua", "kind": "program", "mesh": {"axes": [["world", 2]]},
+    "programs": [{"tensors": [{"name": "x", "dtype": "i64", "shape": [5]}],
+                  "ops": [{"op": "values", "inputs": [], "outputs": [0], "attrs": {"values": [1, 2.0, 3]}},
+                          {"op": "all_reduce", "inputs": [0], "outputs": [0], "attrs": {"op": "sum"}, "axis": "world",
+                           "site": ["p.lua", 4]}]}],
+    "program_of_rank": [0, 0]})"));
+  EXPECT_EQ(plan.program_of_rank, (std::vector<int>{0, 0}));
+  EXPECT_EQ(plan.programs[0].tensors[0].type.dtype, Dtype::i64);
+  EXPECT_EQ(plan.programs[0].ops[0].attrs.integers("values"), (std::vector<int64_t>{1, 2, 3}));
+  EXPECT_EQ(plan.programs[0].ops[1].axis, "world");
+  EXPECT_EQ(plan.programs[0].ops[1].site.text(), "p.lua:4");
+}
+
+TEST(PlanJson, NamesThePlaceInTheDocument) {
+  auto changed = [](auto change) {
+    Json json = training();
+    change(json);
+    return message(json);
+  };
+  EXPECT_EQ(changed([](Json& j) { j.erase("loss"); }), "the plan has no loss");
+  EXPECT_EQ(changed([](Json& j) { j["loss"] = 4; }), "the plan's loss should be an index below 4, is 4");
+  EXPECT_EQ(changed([](Json& j) { j["steps"] = 2.5; }), "the plan's steps should be a whole number, is 2.5");
+  EXPECT_EQ(changed([](Json& j) { j["nodes"][1]["inputs"][0] = -1; }),
+            "the plan's nodes[1].inputs[0] should be an index below 4, is -1");
+  EXPECT_EQ(changed([](Json& j) { j["nodes"][1]["op"] = "medium"; }),
+            "the plan's nodes[1].op should be an op's name, is \"medium\"");
+  EXPECT_EQ(changed([](Json& j) { j["nodes"][1]["op"] = "adamw"; }),
+            "the plan's nodes[1].op should be an op of a model, is \"adamw\"");
+  EXPECT_EQ(changed([](Json& j) { j["values"][2]["shape"] = {2, 5}; }),
+            "the plan's nodes[0].outputs should be of type f32[2, 4], is [2]");
+  EXPECT_EQ(changed([](Json& j) { j["values"][0]["dtype"] = "f33"; }),
+            "the plan's values[0].dtype should be a dtype, is \"f33\"");
+  EXPECT_EQ(changed([](Json& j) { j["kind"] = 3; }), "the plan's kind should be a text, is 3");
+  EXPECT_EQ(changed([](Json& j) { j["optimizer"]["betas"] = {1}; }),
+            "the plan's optimizer.betas should be two numbers, is [1]");
+  EXPECT_EQ(changed([](Json& j) { j["mesh"]["axes"][0][1] = 0; }),
+            "the plan's mesh.axes[0] should be [name, size], is [\"dp\",0]");
+  EXPECT_EQ(message(3), "the script sent no plan");
+}
+
+TEST(PlanJson, ShapesThatDoNotFitAreTheUsersMistakeAndCarryTheirLine) {
+  Json json = training();
+  json["values"][0]["shape"] = {2, 9};
+  EXPECT_EQ(message(json), "a.lua:3: linear: the input's last dim is 9, the weight has 8 rows");
+}
+
+TEST(PlanJson, BytesThatAreNoDocumentAreRefused) {
+  for (std::string bytes : {"", "\xff", "\xa1\x61"}) EXPECT_THROW(read_plan(bytes), Error);
+}
+
+}  // namespace
+}  // namespace prun
