@@ -1,0 +1,191 @@
+// Stream 0 runs on the calling thread. Its last op of a step closes the step: loss and times are recorded and the step
+// table moves on before the counter does, because every stream's next step waits for that counter.
+#include "exec/executor.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <thread>
+
+#include <fmt/format.h>
+#include <sys/prctl.h>
+
+#include "exec/clock.h"
+#include "exec/comm_ops.h"
+
+namespace prun {
+
+std::string op_words(const Op& op) {
+  std::string words(op.def->name);
+  if (!op.unit.empty()) words += " of " + op.unit;
+  if (op.phase == Phase::forward || op.phase == Phase::backward) words += fmt::format(" ({})", phase_name(op.phase));
+  if (op.site.known()) words += " at " + op.site.text();
+  return words;
+}
+
+Executor::Executor(const Program& program, const Device& device, World& world, const ExecutorOptions& options)
+    : program_(program), device_(device), world_(world), options_(options) {
+  table_.seed = program.schedule.seed;
+  table_.learning_rate = program.schedule.learning_rate;
+  memory_ = {options.arena, options.rank, &program, &table_};
+  host_ = open_host_services(program, options.print);
+  init_lanes_ = make_lanes(program.init);
+  step_lanes_ = make_lanes(program.step);
+  options_.recorder->streams = static_cast<uint32_t>(program.step.streams.size());
+}
+
+std::vector<Executor::Lane> Executor::make_lanes(const Body& body) {
+  std::vector<Lane> lanes;
+  for (const Stream& stream : body.streams) {
+    Lane lane;
+    lane.stream = &stream;
+    lane.done = std::make_unique<ProgressCounter>();
+    for (const Op& op : stream.ops) {
+      switch (op.def->op_class) {
+        case OpClass::communication: {
+          Communicator* c = &world_.communicator(program_.mesh.group(op.axis, options_.rank), op.lane);
+          if (std::find(communicators_.begin(), communicators_.end(), c) == communicators_.end()) communicators_.push_back(c);
+          lane.kernels.push_back(make_comm_kernel(memory_, op, world_));
+          break;
+        }
+        case OpClass::host: lane.kernels.push_back(make_host_kernel(memory_, op, host_)); break;
+        case OpClass::compute: lane.kernels.push_back(device_.make_kernel(memory_, op, options_.threads)); break;
+      }
+    }
+    lanes.push_back(std::move(lane));
+  }
+  return lanes;
+}
+
+void Executor::run() {
+  options_.recorder->phase.store(1, std::memory_order_release);
+  run_body(program_.init, init_lanes_, 1, true);
+  init_lanes_.clear();
+  options_.recorder->phase.store(2, std::memory_order_release);
+  step_begin_ns_ = now_ns();
+  run_body(program_.step, step_lanes_, program_.schedule.steps, false);
+  options_.recorder->phase.store(3, std::memory_order_release);
+}
+
+void Executor::run_body(const Body& body, std::vector<Lane>& lanes, int64_t steps, bool init) {
+  if (body.streams.empty()) return;
+  std::vector<std::thread> threads;
+  for (int s = 1; s < static_cast<int>(lanes.size()); ++s) {
+    threads.emplace_back([&, s] {
+      prctl(PR_SET_NAME, body.streams[static_cast<size_t>(s)].name.c_str());
+      walk(lanes, s, steps, init);
+    });
+  }
+  walk(lanes, 0, steps, init);
+  for (std::thread& thread : threads) thread.join();
+  if (failure_) std::rethrow_exception(failure_);
+}
+
+void Executor::walk(std::vector<Lane>& lanes, int s, int64_t steps, bool init) {
+  Lane& lane = lanes[static_cast<size_t>(s)];
+  const std::vector<Op>& ops = lane.stream->ops;
+  StreamState& state = options_.recorder->stream[s];
+  uint64_t ready = now_ns(), n = ops.size();
+  for (int64_t step = 0; step < steps; ++step) {
+    state.step.store(init ? UINT32_MAX : static_cast<uint32_t>(step), std::memory_order_relaxed);
+    for (uint32_t i = 0; i < n; ++i) {
+      const Op& op = ops[i];
+      state.op.store(i, std::memory_order_relaxed);
+      uint64_t begin = ready;
+      if (!op.waits.empty()) {
+        state.running.store(0, std::memory_order_relaxed);
+        if (!wait_edges(lanes, s, op, step, begin)) return;
+      }
+      if (cancelled_.load(std::memory_order_relaxed)) return;
+      state.running.store(1, std::memory_order_relaxed);
+      try {
+        lane.kernels[i]->run();
+      } catch (...) {
+        return fail(lanes, std::current_exception(), op);
+      }
+      uint64_t end = now_ns();
+      if (op.communicates()) {
+        lane.comm_ns += end - begin;
+        if (s == 0) lane.exposed_ns += end - begin;
+      }
+      if (!init) record(s, {static_cast<uint32_t>(step), i, ready, begin, end});
+      if (s == 0 && !init && i + 1 == n) finish_step(lanes, step);
+      lane.done->advance(static_cast<uint64_t>(step) * n + i + 1);
+      ready = end;
+    }
+  }
+  state.running.store(2, std::memory_order_relaxed);
+}
+
+// False when the job is ending. `ready` in: when waiting began; out: when it ended.
+bool Executor::wait_edges(std::vector<Lane>& lanes, int s, const Op& op, int64_t step, uint64_t& ready) {
+  for (const Edge& edge : op.waits) {
+    if (step < edge.back) continue;
+    Lane& source = lanes[static_cast<size_t>(edge.stream)];
+    uint64_t n = source.stream->ops.size();
+    uint64_t target = static_cast<uint64_t>(step - edge.back) * n + static_cast<uint64_t>(edge.index) + 1;
+    if (source.done->value() >= target) continue;
+    if (!source.done->wait(target, cancelled_, options_.spins)) return false;
+    uint64_t now = now_ns();
+    if (s == 0 && source.stream->ops[static_cast<size_t>(edge.index)].communicates()) lanes[0].exposed_ns += now - ready;
+    ready = now;
+  }
+  return true;
+}
+
+void Executor::record(int stream, const OpEvent& event) {
+  RecorderHeader* recorder = options_.recorder;
+  StreamState& state = recorder->stream[stream];
+  uint64_t written = state.written.load(std::memory_order_relaxed);
+  recorder_ring(recorder, stream)[written & (recorder->capacity - 1)] = event;
+  state.written.store(written + 1, std::memory_order_release);
+  recorder->beat_ns.store(event.end_ns, std::memory_order_relaxed);
+}
+
+void Executor::finish_step(std::vector<Lane>& lanes, int64_t step) {
+  RecorderHeader* recorder = options_.recorder;
+  StepRecord record{};
+  record.step = static_cast<uint64_t>(step);
+  record.begin_ns = step_begin_ns_;
+  record.end_ns = now_ns();
+  record.loss = std::numeric_limits<double>::quiet_NaN();
+  if (program_.loss_tensor >= 0) {
+    const void* loss = memory_.data(program_.loss_tensor);
+    bool wide = program_.tensors[static_cast<size_t>(program_.loss_tensor)].dtype == Dtype::f64;
+    record.loss = wide ? *static_cast<const double*>(loss) : *static_cast<const float*>(loss);
+  }
+  for (Lane& lane : lanes) {
+    record.comm_ns += lane.comm_ns;
+    record.exposed_ns += lane.exposed_ns;
+    lane.comm_ns = lane.exposed_ns = 0;  // its thread waits for this step's last counter before it goes on
+  }
+  uint64_t bytes = 0;
+  for (Communicator* c : communicators_) bytes += static_cast<uint64_t>(c->bytes_sent());
+  record.bytes_sent = bytes - bytes_before_;
+  bytes_before_ = bytes;
+
+  uint64_t written = recorder->steps_written.load(std::memory_order_relaxed);
+  while (written - recorder->steps_read.load(std::memory_order_acquire) >= static_cast<uint64_t>(kStepRing)) {
+    if (cancelled_.load() || (options_.aborted && options_.aborted())) break;
+    std::this_thread::yield();
+  }
+  recorder_steps(recorder)[written % static_cast<uint64_t>(kStepRing)] = record;
+  recorder->steps_written.store(written + 1, std::memory_order_release);
+  step_begin_ns_ = record.end_ns;
+  table_.step = step + 1;
+}
+
+void Executor::fail(std::vector<Lane>& lanes, std::exception_ptr error, const Op& op) {
+  {
+    std::lock_guard lock(failure_mutex_);
+    if (!failure_) {
+      failure_ = error;
+      failed_op_ = op_words(op);
+    }
+  }
+  cancelled_.store(true, std::memory_order_release);
+  world_.abort();
+  for (Lane& lane : lanes) lane.done->wake();
+}
+
+}  // namespace prun

@@ -1,0 +1,219 @@
+// The next batch depends on the seed, the step and the global index of the sample only, never on the mesh.
+#include "exec/host_ops.h"
+
+#include <cstring>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "device/bf16.h"
+#include "device/philox.h"
+
+namespace prun {
+namespace {
+
+// Keys of the random streams, apart from those of parameters (which are 0, 1, 2, ...).
+constexpr uint64_t kDataKey = 1ULL << 62;
+
+void store(Dtype dtype, void* data, int64_t i, double value) {
+  switch (dtype) {
+    case Dtype::f64: static_cast<double*>(data)[i] = value; break;
+    case Dtype::f32: static_cast<float*>(data)[i] = static_cast<float>(value); break;
+    case Dtype::bf16: static_cast<bf16*>(data)[i] = to_bf16(static_cast<float>(value)); break;
+    default: PRUN_CHECK(false, fmt::format("a batch of {}", dtype_name(dtype)));
+  }
+}
+
+class NextBatch final : public Kernel {
+ public:
+  NextBatch(const RankMemory& memory, const Op& op, std::shared_ptr<Dataset> dataset)
+      : memory_(memory), source_(memory.program->data), dataset_(std::move(dataset)), site_(op.site) {
+    std::string axis = op.attrs.text("axis");
+    int ranks = axis.empty() ? 1 : memory.program->mesh.size(axis);
+    local_ = source_.global_batch / ranks;
+    first_ = local_ * (axis.empty() ? 0 : memory.program->mesh.index(axis, memory.rank));
+    std::string names = op.attrs.text("names");
+    for (size_t i = 0, begin = 0; i < op.writes.size(); ++i) {
+      size_t end = names.find(',', begin);
+      outputs_.push_back({names.substr(begin, end - begin), &memory.program->tensors[static_cast<size_t>(op.writes[i])], memory.data(op.writes[i])});
+      begin = end + 1;
+    }
+  }
+
+  void run() override {
+    for (int64_t s = 0; s < local_; ++s) {
+      int64_t sample = memory_.table->step * source_.global_batch + first_ + s;
+      if (source_.kind == "index") index(s, sample);
+      else if (source_.kind == "random") random(s, sample);
+      else tokens(s, sample);
+    }
+  }
+
+ private:
+  struct Output {
+    std::string name;
+    const Tensor* tensor;
+    void* data;
+    int64_t per_sample(int64_t local) const { return tensor->count() / local; }
+  };
+
+  void index(int64_t s, int64_t sample) {
+    for (const Output& out : outputs_)
+      for (int64_t i = 0, n = out.per_sample(local_); i < n; ++i) store(out.tensor->dtype, out.data, s * n + i, static_cast<double>(sample));
+  }
+
+  void random(int64_t s, int64_t sample) {
+    for (size_t o = 0; o < outputs_.size(); ++o) {
+      const Output& out = outputs_[o];
+      uint64_t key = kDataKey + o;
+      for (int64_t i = 0, n = out.per_sample(local_); i < n; ++i) {
+        uint64_t element = static_cast<uint64_t>(sample * n + i);
+        if (out.tensor->dtype == Dtype::i32)
+          static_cast<int32_t*>(out.data)[s * n + i] = static_cast<int32_t>(philox::integer(memory_.table->seed, key, element, 0, source_.vocab - 1));
+        else
+          store(out.tensor->dtype, out.data, s * n + i, normal(key, element));
+      }
+    }
+  }
+
+  double normal(uint64_t key, uint64_t element) const {
+    std::array<uint32_t, 4> words = philox::block(memory_.table->seed, key, element);
+    return static_cast<double>(philox::normals(words[0], words[1]).first);
+  }
+
+  // A window of context + 1 tokens at a random place: inputs are all but the last, targets all but the first.
+  void tokens(int64_t s, int64_t sample) {
+    int64_t context = outputs_[0].per_sample(local_), width = source_.kind == "tokens" ? 2 : 1;
+    int64_t places = dataset_->size() / width - context;
+    int64_t at = philox::integer(memory_.table->seed, kDataKey, static_cast<uint64_t>(sample), 0, places - 1);
+    for (const Output& out : outputs_) {
+      int32_t* data = static_cast<int32_t*>(out.data) + s * context;
+      int64_t shift = out.name == "targets" ? 1 : 0;
+      for (int64_t i = 0; i < context; ++i) {
+        const uint8_t* p = dataset_->bytes() + (at + i + shift) * width;
+        data[i] = width == 1 ? p[0] : p[0] | p[1] << 8;
+        if (data[i] >= source_.vocab) out_of_vocabulary(data[i], at + i + shift);
+      }
+    }
+  }
+
+  [[noreturn]] void out_of_vocabulary(int32_t token, int64_t place) const {
+    throw usage_error(fmt::format("{}: token {} at position {} is not in the vocabulary of {}: make vocab larger or check that the file is "
+                                  "what data says", source_.path, token, place, source_.vocab));
+  }
+
+  RankMemory memory_;
+  DataSource source_;
+  std::shared_ptr<Dataset> dataset_;
+  Site site_;
+  int64_t local_ = 0, first_ = 0;
+  std::vector<Output> outputs_;
+};
+
+class Print final : public Kernel {
+ public:
+  Print(const RankMemory& memory, const Op& op, std::function<void(const std::string&)> print)
+      : memory_(memory), op_(op), parts_(nlohmann::json::parse(op.attrs.text("parts", "[]"))), print_(std::move(print)) {}
+
+  void run() override {
+    std::string line;
+    for (const nlohmann::json& part : parts_) {
+      if (!line.empty()) line += ' ';
+      if (part.is_string()) line += part.get<std::string>();
+      else if (part.is_array()) line += tensor(part[0].get<size_t>(), elements(part[1].get<size_t>()));
+      else line += tensor(part.get<size_t>(), -1);
+    }
+    print_(line);
+  }
+
+ private:
+  int64_t elements(size_t read) const {
+    const Tensor& counts = memory_.program->tensors[static_cast<size_t>(op_.reads[read])];
+    const int64_t* data = static_cast<const int64_t*>(memory_.data(op_.reads[read]));
+    int64_t sum = 0;
+    for (int64_t i = 0; i < counts.count(); ++i) sum += data[i];
+    return sum;
+  }
+  std::string tensor(size_t read, int64_t limit) const {
+    return tensor_text(memory_.program->tensors[static_cast<size_t>(op_.reads[read])], memory_.data(op_.reads[read]), limit);
+  }
+
+  RankMemory memory_;
+  const Op& op_;
+  nlohmann::json parts_;
+  std::function<void(const std::string&)> print_;
+};
+
+double load(Dtype dtype, const void* data, int64_t i) {
+  switch (dtype) {
+    case Dtype::f64: return static_cast<const double*>(data)[i];
+    case Dtype::f32: return static_cast<double>(static_cast<const float*>(data)[i]);
+    case Dtype::bf16: return static_cast<double>(to_float(static_cast<const bf16*>(data)[i]));
+    case Dtype::i64: return static_cast<double>(static_cast<const int64_t*>(data)[i]);
+    case Dtype::i32: return static_cast<double>(static_cast<const int32_t*>(data)[i]);
+    case Dtype::i8: return static_cast<double>(static_cast<const int8_t*>(data)[i]);
+    case Dtype::u8: return static_cast<double>(static_cast<const uint8_t*>(data)[i]);
+    case Dtype::f16: break;
+  }
+  PRUN_CHECK(false, "printing f16");
+  return 0;
+}
+
+std::string nested(const Tensor& tensor, const void* data, size_t dim, int64_t& next) {
+  if (dim == tensor.shape.size()) return fmt::format("{:.6g}", load(tensor.dtype, data, next++));
+  std::string out = "[";
+  for (int64_t i = 0; i < tensor.shape[dim]; ++i) out += (i ? ", " : "") + nested(tensor, data, dim + 1, next);
+  return out + "]";
+}
+
+}  // namespace
+
+Dataset::Dataset(const DataSource& source) {
+  int fd = open(source.path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) throw usage_error(fmt::format("data file {}: {}", source.path, strerror(errno)));
+  struct stat info;
+  if (fstat(fd, &info) != 0 || info.st_size != source.file_bytes) {
+    close(fd);
+    throw usage_error(fmt::format("data file {} has {} bytes, the plan was compiled for {}: is it the same file on every node?", source.path,
+                                  static_cast<int64_t>(info.st_size), source.file_bytes));
+  }
+  mapped_ = info.st_size;
+  void* p = mmap(nullptr, static_cast<size_t>(mapped_), PROT_READ, MAP_SHARED, fd, 0);
+  close(fd);
+  if (p == MAP_FAILED) throw usage_error(fmt::format("data file {}: {}", source.path, strerror(errno)));
+  mapping_ = static_cast<const uint8_t*>(p);
+  bytes_ = mapping_ + source.skip_bytes;
+  size_ = mapped_ - source.skip_bytes;
+}
+
+Dataset::~Dataset() {
+  if (mapping_) munmap(const_cast<uint8_t*>(mapping_), static_cast<size_t>(mapped_));
+}
+
+HostServices open_host_services(const Program& program, std::function<void(const std::string&)> print) {
+  HostServices services;
+  services.print = std::move(print);
+  if (!program.data.path.empty()) services.dataset = std::make_shared<Dataset>(program.data);
+  return services;
+}
+
+std::unique_ptr<Kernel> make_host_kernel(const RankMemory& memory, const Op& op, const HostServices& services) {
+  if (op.is("next_batch")) return std::make_unique<NextBatch>(memory, op, services.dataset);
+  if (op.is("print")) return std::make_unique<Print>(memory, op, services.print);
+  PRUN_CHECK(false, "no host op " + std::string(op.def->name));
+  return nullptr;
+}
+
+std::string tensor_text(const Tensor& tensor, const void* data, int64_t limit) {
+  int64_t next = 0;
+  if (limit < 0) return nested(tensor, data, 0, next);
+  Tensor first = tensor;
+  first.shape = {std::min(limit, tensor.count())};
+  return nested(first, data, 0, next);
+}
+
+}  // namespace prun

@@ -1,0 +1,87 @@
+// The spine: script -> plan -> job -> verified job. An installed prun finds lua/ in ../share/prun, one in a build folder at
+// the top of the source tree.
+#include "build_job.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include <fmt/format.h>
+
+#include "comm/comm.h"
+#include "compile/compile.h"
+#include "ir/plan_json.h"
+#include "script/script.h"
+#include "verify/verify.h"
+
+namespace prun {
+namespace fs = std::filesystem;
+
+Places find_places() {
+  Places places;
+  fs::path program = fs::read_symlink("/proc/self/exe");
+  places.program = program.string();
+  for (const char* candidate : {"../share/prun/lua", "../../../lua"}) {
+    fs::path lua = program.parent_path() / candidate;
+    if (fs::exists(lua / "prun" / "init.lua")) {
+      places.lua_dir = fs::canonical(lua).string();
+      break;
+    }
+  }
+  if (places.lua_dir.empty())
+    throw usage_error(fmt::format("{} has no lua/ folder beside it: it was moved without its share/prun", places.program));
+  places.plugin_dirs = plugin_directories(places.program);
+  return places;
+}
+
+int64_t memory_limit() {
+  int64_t limit = 0;
+  std::ifstream meminfo("/proc/meminfo");
+  std::string key;
+  int64_t kilobytes = 0;
+  for (std::string unit; meminfo >> key >> kilobytes; std::getline(meminfo, unit))
+    if (key == "MemAvailable:") limit = kilobytes * 1024;
+  std::ifstream cgroup("/sys/fs/cgroup/memory.max");
+  int64_t most = 0;
+  if (cgroup >> most) limit = limit == 0 ? most : std::min(limit, most);
+  return limit;
+}
+
+Job build_job(const Options& options, const Places& places, int ranks) {
+  ScriptOptions script;
+  script.plan_path = options.plan;
+  script.lua_dir = places.lua_dir;
+  script.world = ranks;
+  script.settings = options.settings;
+  Plan plan = read_plan(run_script(script).plan_cbor);
+
+  std::unique_ptr<Device> device = open_device(options.device);
+  CompileOptions compile_options;
+  compile_options.device = options.device;
+  compile_options.workspace_bytes = [&](const Program& program, const Op& op) { return device->workspace_bytes(program, op); };
+  Job job = compile(plan, compile_options);
+  for (const Program& program : job.classes)
+    for (const Body* body : {&program.init, &program.step})
+      for (const Stream& stream : body->streams)
+        for (const Op& op : stream.ops)
+          if (op.def->op_class == OpClass::compute && !device->supports(op, program))
+            throw Error(Exit::plan, fmt::format("device '{}' cannot run {} on these types: {}", options.device, op.def->name, dump_op(program, op)), op.site);
+  require_valid(job, memory_limit());
+  return job;
+}
+
+void print_plan_help(const Options& options, const Places& places) {
+  ScriptOptions script;
+  script.plan_path = options.plan;
+  script.lua_dir = places.lua_dir;
+  script.world = options.nproc * options.nnodes;
+  script.settings = options.settings;
+  script.help = true;
+  ScriptResult result = run_script(script);
+  if (!result.description.empty()) fmt::print("{}\n\n", result.description);
+  fmt::print("arguments of {} (--set name=value):\n", options.plan);
+  for (const std::string& line : result.help_lines) fmt::print("{}\n", line);
+  fmt::print("\n{}", usage());
+}
+
+}  // namespace prun

@@ -1,0 +1,73 @@
+// prun check PLAN: verifies, and predicts memory per rank and role and bytes on the wire per axis; starts no rank.
+#include <cmath>
+#include <map>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "base/text.h"
+#include "commands.h"
+
+namespace prun {
+namespace {
+
+// What one rank sends in one op, as a ring would: AG = RS = (N-1)/N of the whole buffer, AR twice that; rooted ones at
+// most the buffer (STRATEGIES: "Bytes sent per rank").
+double wire_bytes(const Program& program, const Op& op) {
+  if (op.reads.empty()) return 0;
+  double n = program.mesh.size(op.axis);
+  double in = static_cast<double>(program.tensors[static_cast<size_t>(op.reads[0])].bytes());
+  if (op.is("all_reduce")) return 2 * (n - 1) / n * in;
+  if (op.is("all_gather") || op.is("all_gather_v")) return (n - 1) * in;
+  if (op.is("reduce_scatter") || op.is("all_to_all")) return (n - 1) / n * in;
+  return n > 1 ? in : 0;
+}
+
+std::map<std::string, double> bytes_per_axis(const Program& program) {
+  std::map<std::string, double> bytes;
+  for (const Stream& stream : program.step.streams)
+    for (const Op& op : stream.ops)
+      if (op.communicates()) bytes[op.axis] += wire_bytes(program, op);
+  return bytes;
+}
+
+nlohmann::json as_json(const Job& job) {
+  nlohmann::json classes = nlohmann::json::array();
+  for (const Program& program : job.classes) {
+    nlohmann::json roles, wire;
+    for (int r = 0; r < kRoles; ++r) roles[std::string(role_name(static_cast<Role>(r)))] = program.role_bytes[r];
+    for (const auto& [axis, bytes] : bytes_per_axis(program)) wire[axis] = static_cast<int64_t>(std::llround(bytes));
+    classes.push_back({{"arena_bytes", program.arena_bytes}, {"roles", roles}, {"wire_bytes_per_step", wire}, {"ops", program.step.op_count()}});
+  }
+  return {{"ranks", job.class_of_rank.size()}, {"classes", classes}, {"class_of_rank", job.class_of_rank}};
+}
+
+void print_class(const Job& job, size_t c) {
+  const Program& program = job.classes[c];
+  int64_t ranks = 0;
+  for (int of : job.class_of_rank) ranks += of == static_cast<int>(c);
+  fmt::print("\n{} rank{}: {} ops a step on {} stream{}\n", ranks, ranks == 1 ? "" : "s", program.step.op_count(),
+             program.step.streams.size(), program.step.streams.size() == 1 ? "" : "s");
+  fmt::print("  memory per rank    {:>12}\n", human_bytes(program.arena_bytes));
+  for (int r = 0; r < kRoles; ++r)
+    if (program.role_bytes[r] > 0)
+      fmt::print("    {:<16} {:>12}  {:>14} B\n", role_name(static_cast<Role>(r)), human_bytes(program.role_bytes[r]), program.role_bytes[r]);
+  for (const auto& [axis, bytes] : bytes_per_axis(program))
+    fmt::print("  sent over {:<8} {:>12} a step and rank\n", axis, human_bytes(static_cast<int64_t>(std::llround(bytes))));
+}
+
+}  // namespace
+
+int check_command(const Options& options, const Places& places) {
+  Job job = build_job(options, places, options.nproc * options.nnodes);
+  if (options.json) {
+    fmt::print("{}\n", as_json(job).dump(2));
+    return 0;
+  }
+  fmt::print("{}: right on {} ranks ({})\n", options.plan, job.class_of_rank.size(), job.classes.front().mesh.text());
+  for (size_t c = 0; c < job.classes.size() && c < 8; ++c) print_class(job, c);
+  if (job.classes.size() > 8) fmt::print("\nand {} more classes of ranks (--json lists all)\n", job.classes.size() - 8);
+  return 0;
+}
+
+}  // namespace prun

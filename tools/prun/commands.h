@@ -1,0 +1,13 @@
+// One function per command; each returns the exit code and throws Error.
+#pragma once
+#include "build_job.h"
+#include "options.h"
+
+namespace prun {
+
+int run_command(const Options& options, const Places& places);      // run.cc
+int check_command(const Options& options, const Places& places);    // check.cc
+int dump_command(const Options& options, const Places& places);     // dump.cc
+int plugins_command(const Options& options, const Places& places);  // plugins.cc
+
+}  // namespace prun

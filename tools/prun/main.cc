@@ -1,0 +1,48 @@
+// prun: the launcher and its commands. Errors end here, as one message and an exit code.
+#include <cstdio>
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "commands.h"
+
+namespace prun {
+namespace {
+
+struct Command {
+  const char* name;
+  int (*run)(const Options&, const Places&);
+};
+constexpr Command kCommands[] = {
+    {"run", run_command}, {"check", check_command}, {"dump", dump_command}, {"plugins", plugins_command}};
+
+int dispatch(int argc, char** argv) {
+  Options options = parse_options(argc, argv);
+  if (options.help && options.plan.empty()) {
+    fmt::print("{}", usage());
+    return 0;
+  }
+  Places places = find_places();
+  if (options.help) {
+    print_plan_help(options, places);
+    return 0;
+  }
+  for (const Command& command : kCommands)
+    if (options.command == command.name) return command.run(options, places);
+  return static_cast<int>(Exit::usage);
+}
+
+}  // namespace
+}  // namespace prun
+
+int main(int argc, char** argv) {
+  try {
+    return prun::dispatch(argc, argv);
+  } catch (const prun::Error& error) {
+    fmt::print(stderr, "prun: {}\n", error.what());
+    return static_cast<int>(error.code());
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "prun: {}\n", error.what());
+    return static_cast<int>(prun::Exit::usage);
+  }
+}

@@ -1,0 +1,146 @@
+// One table of options for all commands that take a plan; CLI11 parses, the messages are ours.
+#include "options.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace prun {
+namespace {
+
+const std::vector<std::string> kCommands = {"dump", "check", "plugins"};
+
+struct OptionRow {
+  const char* name;
+  const char* value;
+  const char* help;
+};
+const OptionRow kRows[] = {
+    {"--nproc", "N", "ranks on this node (default 1)"},
+    {"--set", "NAME=VALUE", "an argument of the plan; `prun PLAN --help` lists them"},
+    {"--transport", "NAME", "auto, shm, socket or another plugin (default auto; `prun plugins`)"},
+    {"--transport-options", "K=V,..", "options of the transport"},
+    {"--device", "NAME", "what computes (default cpu)"},
+    {"--metrics", "FILE", "write one JSON object a step"},
+    {"--trace", "FILE", "write a timeline that opens in Perfetto"},
+    {"--nnodes", "N", "nodes of the job (default 1)"},
+    {"--node-rank", "I", "which of them this is, from 0"},
+    {"--rendezvous", "HOST:PORT", "where node 0 listens; needed with --nnodes"},
+    {"--secret-file", "FILE", "shared secret of the nodes (or PRUN_SECRET); needed beyond loopback"},
+    {"--interface", "NAME", "network interface of the transport"},
+    {"--timeout", "SECONDS", "how long a collective or a missing rank is waited for (default 60)"},
+    {"--json", "", "check, plugins: as JSON"},
+    {"--help", "", "this text; with a plan also its arguments"},
+};
+
+int whole(const std::string& option, const std::string& text, int least) {
+  char* end = nullptr;
+  long value = std::strtol(text.c_str(), &end, 10);
+  if (text.empty() || *end != '\0' || value < least || value > 1000000)
+    throw usage_error(fmt::format("{} wants a whole number of at least {}, not '{}'", option, least, text));
+  return static_cast<int>(value);
+}
+
+std::vector<std::string> option_names() {
+  std::vector<std::string> names;
+  for (const OptionRow& row : kRows) names.push_back(row.name);
+  return names;
+}
+
+void check_names(const std::vector<std::string>& args) {
+  std::vector<std::string> names = option_names();
+  for (const std::string& arg : args) {
+    if (arg.size() < 3 || arg.compare(0, 2, "--") != 0) continue;
+    std::string name = arg.substr(0, arg.find('='));
+    if (name == "--version" || std::find(names.begin(), names.end(), name) != names.end()) continue;
+    throw usage_error(fmt::format("there is no option {}{}", name, did_you_mean(name, names)));
+  }
+}
+
+void settle(Options& options, const std::vector<std::string>& settings) {
+  for (const std::string& text : settings) {
+    size_t equals = text.find('=');
+    if (equals == std::string::npos || equals == 0) throw usage_error(fmt::format("--set wants NAME=VALUE, not '{}'", text));
+    options.settings[text.substr(0, equals)] = text.substr(equals + 1);
+  }
+}
+
+void finish(Options& options) {
+  if (options.nnodes > 1 && options.rendezvous.empty())
+    throw usage_error("--nnodes needs --rendezvous HOST:PORT, the address where node 0 listens");
+  if (options.node_rank >= options.nnodes)
+    throw usage_error(fmt::format("--node-rank {} is not below --nnodes {}", options.node_rank, options.nnodes));
+  if (options.plan.empty() && options.command != "plugins" && !options.help)
+    throw usage_error("which plan? For example: prun plans/zero3.lua --nproc 8");
+}
+
+}  // namespace
+
+std::string usage() {
+  std::string text =
+      "prun PLAN [options]         train: run the plan on --nproc ranks\n"
+      "prun check PLAN [options]   verify it and predict memory and traffic; starts no rank\n"
+      "prun dump PLAN [options]    print the program that the ranks would run\n"
+      "prun plugins                list the transports\n\noptions:\n";
+  for (const OptionRow& row : kRows) text += fmt::format("  {:<28}{}\n", fmt::format("{} {}", row.name, row.value), row.help);
+  return text;
+}
+
+Options parse_options(int argc, char** argv) {
+  std::vector<std::string> args(argv + 1, argv + argc);
+  Options options;
+  options.command = "run";
+  if (!args.empty() && std::find(kCommands.begin(), kCommands.end(), args[0]) != kCommands.end()) {
+    options.command = args[0];
+    args.erase(args.begin());
+  }
+  check_names(args);
+  CLI::App app;
+  app.set_help_flag();
+  std::string nproc = "1", nnodes = "1", node_rank = "0", timeout = "60";
+  std::vector<std::string> settings, plans;
+  bool version = false;
+  app.add_option("plan", plans);
+  app.add_option("--nproc", nproc);
+  app.add_option("--nnodes", nnodes);
+  app.add_option("--node-rank", node_rank);
+  app.add_option("--rendezvous", options.rendezvous);
+  app.add_option("--secret-file", options.secret_file);
+  app.add_option("--interface", options.network_interface);
+  app.add_option("--transport", options.transport);
+  app.add_option("--transport-options", options.transport_options);
+  app.add_option("--device", options.device);
+  app.add_option("--set", settings)->expected(1)->take_all()->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  app.add_option("--metrics", options.metrics);
+  app.add_option("--trace", options.trace);
+  app.add_option("--timeout", timeout);
+  app.add_flag("--json", options.json);
+  app.add_flag("--help,-h", options.help);
+  app.add_flag("--version", version);
+  try {
+    std::reverse(args.begin(), args.end());
+    app.parse(args);
+  } catch (const CLI::ParseError& error) {
+    throw usage_error(error.what());
+  }
+  if (version) {
+    fmt::print("prun {}\n", PRUN_VERSION);
+    std::exit(0);
+  }
+  if (plans.size() > 1) throw usage_error(fmt::format("one plan at a time: '{}' and '{}'", plans[0], plans[1]));
+  if (!plans.empty()) options.plan = plans[0];
+  options.nproc = whole("--nproc", nproc, 1);
+  options.nnodes = whole("--nnodes", nnodes, 1);
+  options.node_rank = whole("--node-rank", node_rank, 0);
+  options.timeout_s = whole("--timeout", timeout, 1);
+  settle(options, settings);
+  finish(options);
+  return options;
+}
+
+}  // namespace prun

@@ -1,0 +1,26 @@
+// The command line: `prun PLAN [options]` and `prun COMMAND ...`.
+#pragma once
+#include <map>
+#include <string>
+#include <vector>
+
+namespace prun {
+
+struct Options {
+  std::string command;  // run, dump, check, plugins
+  std::string plan;
+  bool help = false;
+  bool json = false;
+  int nproc = 1, nnodes = 1, node_rank = 0;
+  std::string rendezvous, secret_file, network_interface;
+  std::string transport = "auto", transport_options, device = "cpu";
+  std::map<std::string, std::string> settings;
+  std::string metrics, trace;
+  double timeout_s = 60;
+};
+
+// Throws usage_error; `--help` without a plan, and --version, print and exit(0).
+Options parse_options(int argc, char** argv);
+std::string usage();
+
+}  // namespace prun

@@ -1,0 +1,32 @@
+// prun plugins: what could be loaded, from where, and what each can do.
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "base/text.h"
+#include "comm/comm.h"
+#include "commands.h"
+
+namespace prun {
+
+int plugins_command(const Options& options, const Places& places) {
+  std::vector<PluginInfo> plugins = list_plugins(places.plugin_dirs);
+  if (options.json) {
+    nlohmann::json rows = nlohmann::json::array();
+    for (const PluginInfo& p : plugins)
+      rows.push_back({{"name", p.name}, {"version", p.version}, {"summary", p.summary}, {"path", p.path},
+                      {"capabilities", p.capabilities}, {"error", p.error}});
+    fmt::print("{}\n", rows.dump(2));
+    return 0;
+  }
+  for (const PluginInfo& p : plugins) {
+    if (!p.error.empty()) {
+      fmt::print("{:<10} cannot be loaded: {}\n", p.name, p.error);
+      continue;
+    }
+    fmt::print("{:<10} {:<8} {}\n{:<10} {:<8} {}\n", p.name, p.version, p.summary, "", "", join(p.capabilities, ", "));
+  }
+  if (plugins.empty()) fmt::print("no plugins in {}\n", join(places.plugin_dirs, ", "));
+  return 0;
+}
+
+}  // namespace prun

@@ -1,0 +1,99 @@
+// The same order on every rank: check the program, open the transport, take the arena, connect, make kernels, run.
+#include "rank.h"
+
+#include <algorithm>
+#include <csignal>
+#include <sched.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+#include "comm/comm.h"
+#include "device/device.h"
+#include "exec/executor.h"
+
+namespace prun {
+namespace {
+
+class LinkBootstrap final : public Bootstrap {
+ public:
+  explicit LinkBootstrap(RankLink& link) : link_(link) {}
+  std::vector<std::string> all_gather(const std::string& blob) override { return link_.all_gather(blob); }
+  bool aborted() const override { return link_.aborted(); }
+
+ private:
+  RankLink& link_;
+};
+
+int usable_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return sched_getaffinity(0, sizeof set, &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
+}
+
+void train(const RankStart& start, const Options& options, const std::vector<std::string>& plugin_dirs, std::string& where) {
+  where = "joining";
+  if (job_hash(start.job) != start.job_hash)
+    throw Error(Exit::mismatch, fmt::format("rank {} has another program than the launcher sent", start.rank));
+  Job job = parse_job(start.job);
+  const Program& program = job.program(start.rank);
+  LinkBootstrap bootstrap(*start.link);
+  WorldOptions world_options;
+  world_options.rank = start.rank;
+  world_options.ranks = start.ranks;
+  world_options.local_rank = start.local_rank;
+  world_options.local_ranks = start.local_ranks;
+  world_options.transport = options.transport;
+  world_options.transport_options = options.transport_options;
+  world_options.plugin_dirs = plugin_dirs;
+  world_options.job_id = start.job_id;
+  world_options.job_secret = start.job_secret;
+  world_options.network_interface = options.network_interface;
+  world_options.deadline_s = options.timeout_s;
+  std::unique_ptr<World> world = World::open(world_options, bootstrap);
+
+  int cores = usable_cores();
+  ExecutorOptions executor_options;
+  executor_options.rank = start.rank;
+  executor_options.threads = std::max(1, cores / start.local_ranks);
+  executor_options.spins = cores > start.local_ranks ? 2000 : 200;
+  executor_options.recorder = static_cast<RecorderHeader*>(start.recorder);
+  executor_options.aborted = [&] { return start.link->aborted(); };
+  executor_options.print = [&](const std::string& line) { start.link->print(line); };
+  if (program.arena_bytes > 0) executor_options.arena = static_cast<std::byte*>(world->allocate(program.arena_bytes));
+  world->connect();
+  std::unique_ptr<Device> device = open_device(program.device);
+  Executor executor(program, *device, *world, executor_options);
+  where.clear();
+  try {
+    executor.run();
+  } catch (...) {
+    where = executor.failed_op();
+    throw;
+  }
+}
+
+}  // namespace
+
+int run_rank(const RankStart& start, const Options& options, const std::vector<std::string>& plugin_dirs) {
+  std::string where;
+  try {
+    train(start, options, plugin_dirs, where);
+    rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    static_cast<RecorderHeader*>(start.recorder)->peak_rss.store(static_cast<uint64_t>(usage.ru_maxrss) * 1024);
+    return 0;
+  } catch (const Error& error) {
+    start.link->fail(error, where);
+    return static_cast<int>(error.code());
+  } catch (const std::bad_alloc&) {
+    start.link->fail(Error(Exit::out_of_memory, "out of memory"), where);
+    return static_cast<int>(Exit::out_of_memory);
+  } catch (const std::exception& error) {
+    start.link->fail(Error(Exit::rank_crash, error.what()), where);
+    return static_cast<int>(Exit::rank_crash);
+  }
+}
+
+}  // namespace prun

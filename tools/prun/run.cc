@@ -1,0 +1,58 @@
+// prun PLAN: builds the job, launches the ranks, shows what they do.
+#include <cstdlib>
+#include <fstream>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "commands.h"
+#include "exec/executor.h"
+#include "exec/recorder.h"
+#include "launch/launch.h"
+#include "observer.h"
+#include "rank.h"
+
+namespace prun {
+namespace {
+
+std::string read_secret(const Options& options) {
+  if (options.secret_file.empty()) {
+    const char* secret = std::getenv("PRUN_SECRET");
+    return secret ? secret : "";
+  }
+  std::ifstream file(options.secret_file);
+  std::string secret;
+  if (!std::getline(file, secret) || secret.empty()) throw usage_error("no secret in " + options.secret_file);
+  return secret;
+}
+
+}  // namespace
+
+int run_command(const Options& options, const Places& places) {
+  Observer observer(options);
+  LaunchOptions launch_options;
+  launch_options.nproc = options.nproc;
+  launch_options.nnodes = options.nnodes;
+  launch_options.node_rank = options.node_rank;
+  launch_options.rendezvous = options.rendezvous;
+  launch_options.secret = read_secret(options);
+  launch_options.join_timeout_s = options.timeout_s;
+  uint64_t capacity = Observer::recorder_capacity(options);
+  launch_options.recorder_bytes = recorder_bytes(capacity);
+  launch_options.command = fmt::format("{} --nproc {}", options.plan, options.nproc);
+  auto make_job = [&](int ranks) {
+    observer.job = build_job(options, places, ranks);
+    return serialize_job(observer.job);
+  };
+  auto rank_main = [&](const RankStart& start) {
+    RecorderHeader* recorder = static_cast<RecorderHeader*>(start.recorder);
+    recorder->capacity = capacity;
+    recorder->magic = kRecorderMagic;
+    return run_rank(start, options, places.plugin_dirs);
+  };
+  int code = launch(launch_options, make_job, rank_main, observer);
+  observer.finish(code);
+  return code;
+}
+
+}  // namespace prun
