@@ -16,7 +16,7 @@ namespace prun {
 
 // The numbers that change from step to step; written by the executor between steps, read by kernels.
 struct StepTable {
-  int64_t step = 0;           // from 0
+  int64_t step = 0;  // from 0
   uint64_t seed = 0;
   double learning_rate = 0;
 };
@@ -45,7 +45,9 @@ class Device {
   virtual ~Device() = default;
   virtual std::string_view name() const = 0;
   // Scratch that the op needs while it runs; the memory pass gives it as the op's last write (role workspace, u8).
-  virtual int64_t workspace_bytes(const Program& program, const Op& op) const = 0;
+  // `threads` as in make_kernel: some scratch is per thread. A kernel whose workspace is missing or too small (the
+  // program was compiled for another machine) takes memory of its own when it is made.
+  virtual int64_t workspace_bytes(const Program& program, const Op& op, int threads = 1) const = 0;
   // `threads`: cores that this kernel may use.
   virtual std::unique_ptr<Kernel> make_kernel(const RankMemory& memory, const Op& op, int threads) const = 0;
   virtual bool supports(const Op& op, const Program& program) const = 0;

@@ -1,5 +1,6 @@
 # Packages of the build; their Debian names stand in tools/packages.txt.
 find_package(Threads REQUIRED)
+find_package(OpenMP REQUIRED COMPONENTS CXX)
 find_package(fmt REQUIRED)
 find_package(spdlog REQUIRED)
 find_package(CLI11 REQUIRED)

@@ -1,0 +1,95 @@
+// cross_entropy with its softmax fused: rows are read twice and no probabilities are stored, only the log-sum-exp.
+// Targets outside the row are clamped, as tokens are in embedding.cc.
+#include <cmath>
+
+#include "device/cpu/kernel.h"
+#include "device/cpu/parallel.h"
+#include "device/cpu/simd.h"
+#include "device/cpu/vector_math.h"
+
+namespace prun::cpu {
+namespace {
+
+PRUN_INLINE int64_t column_of(int32_t target, int64_t width) {
+  return target < 0 ? 0 : (target >= width ? width - 1 : target);
+}
+
+template <class T>
+PRUN_CLONES void log_sum_exp(const T* logits, float* lse, int64_t first, int64_t last, int64_t width) {
+  for (int64_t row = first; row < last; ++row) {
+    const T* from = logits + row * width;
+    float top = load(from[0]);
+#pragma omp simd reduction(max : top)
+    for (int64_t i = 0; i < width; ++i) top = load(from[i]) > top ? load(from[i]) : top;
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < width; ++i) sum += exp_f32(load(from[i]) - top);
+    lse[row] = top + std::log(sum);
+  }
+}
+
+template <class T>
+PRUN_CLONES void gradient(const T* logits, const int32_t* targets, const float* lse, T* dlogits, int64_t first,
+                          int64_t last, int64_t width, float scale) {
+  for (int64_t row = first; row < last; ++row) {
+    const T* from = logits + row * width;
+    T* to = dlogits + row * width;
+    const float shift = lse[row];
+    const int64_t target = column_of(targets[row], width);
+    const float hit = load(from[target]);  // read first: dlogits may be the same memory
+#pragma omp simd
+    for (int64_t i = 0; i < width; ++i) store(to[i], scale * exp_f32(load(from[i]) - shift));
+    store(to[target], scale * (exp_f32(hit - shift) - 1.0f));
+  }
+}
+
+template <class T>
+std::unique_ptr<Kernel> forward(const OpView& view) {
+  const int64_t width = last_dim(view.read(0).shape), rows = row_count(view.read(0).shape);
+  view.expect_count(view.read(1), rows);
+  view.expect_count(view.write(0), 1);
+  view.expect_count(view.write(1), rows);
+  return kernel_of([logits = view.in<T>(0), targets = view.in<int32_t>(1), loss = view.out<float>(0),
+                    lse = view.out<float>(1), rows, width, threads = view.threads(),
+                    scale = view.attrs().number("scale", 1)] {
+    parallel_for(threads, threads, [&](int64_t i, int) {
+      log_sum_exp(logits, lse, rows * i / threads, rows * (i + 1) / threads, width);
+    });
+    double sum = 0;
+    for (int64_t row = 0; row < rows; ++row) {
+      sum += static_cast<double>(lse[row]) -
+             static_cast<double>(load(logits[row * width + column_of(targets[row], width)]));
+    }
+    *loss = static_cast<float>(scale * sum);
+  });
+}
+
+template <class T>
+std::unique_ptr<Kernel> backward(const OpView& view) {
+  const int64_t width = last_dim(view.read(0).shape), rows = row_count(view.read(0).shape);
+  view.expect_count(view.read(1), rows);
+  view.expect_count(view.read(2), rows);
+  view.expect_count(view.write(0), rows * width);
+  return kernel_of([logits = view.in<T>(0), targets = view.in<int32_t>(1), lse = view.in<float>(2),
+                    dlogits = view.out<T>(0), rows, width, threads = view.threads(),
+                    scale = static_cast<float>(view.attrs().number("scale", 1))] {
+    parallel_for(threads, threads, [&](int64_t i, int) {
+      gradient(logits, targets, lse, dlogits, rows * i / threads, rows * (i + 1) / threads, width, scale);
+    });
+  });
+}
+
+std::unique_ptr<Kernel> make_forward(const OpView& view) {
+  return with_float(view.read(0).dtype, [&]<class T>() { return forward<T>(view); });
+}
+std::unique_ptr<Kernel> make_backward(const OpView& view) {
+  return with_float(view.read(0).dtype, [&]<class T>() { return backward<T>(view); });
+}
+
+constexpr KernelEntry kEntries[] = {{"cross_entropy", make_forward}, {"cross_entropy_grad", make_backward}};
+
+}  // namespace
+
+std::span<const KernelEntry> cross_entropy_kernels() { return kEntries; }
+
+}  // namespace prun::cpu

@@ -1,0 +1,160 @@
+// Ops that make values out of nothing: initial parameters, random numbers, constants.
+//
+// Surprising fact: this file is compiled without fused multiply-adds (see philox.h), so that initial weights have the
+// same bits on every machine.
+#include <algorithm>
+#include <vector>
+
+#include "device/cpu/kernel.h"
+#include "device/cpu/parallel.h"
+#include "device/philox.h"
+
+namespace prun::cpu {
+namespace {
+
+enum : int64_t { kZeros = 0, kOnes = 1, kConstant = 2, kNormal = 3, kUniform = 4 };
+
+struct Piece {
+  int64_t start, count, kind;
+  float scale;
+  uint64_t key;
+};
+
+// Elements [first, last) of a piece's sequence, each from the block of four that it lies in.
+void fill_random(const Piece& piece, uint64_t seed, int64_t first, int64_t last, float* to) {
+  for (int64_t e = first; e < last;) {
+    const int64_t base = e / 4 * 4;
+    const std::array<uint32_t, 4> words = philox::block(seed, piece.key, static_cast<uint64_t>(base / 4));
+    float values[4];
+    if (piece.kind == kNormal) {
+      const philox::Pair a = philox::normals(words[0], words[1]), b = philox::normals(words[2], words[3]);
+      values[0] = a.first, values[1] = a.second, values[2] = b.first, values[3] = b.second;
+    } else {
+      for (int i = 0; i < 4; ++i) values[i] = 2.0f * philox::unit(words[static_cast<size_t>(i)]) - 1.0f;
+    }
+    for (; e < last && e < base + 4; ++e) to[e - first] = piece.scale * values[e - base];
+  }
+}
+
+void fill_piece(const Piece& piece, uint64_t seed, int64_t first, int64_t last, float* to) {
+  switch (piece.kind) {
+    case kNormal:
+    case kUniform:
+      return fill_random(piece, seed, first, last, to);
+    default:
+      std::fill(to, to + (last - first), piece.kind == kZeros ? 0.0f : piece.kind == kOnes ? 1.0f : piece.scale);
+  }
+}
+
+// Elements [begin, end) of the flat vector; pieces are few, so each range looks at all of them.
+void fill_range(const std::vector<Piece>& pieces, uint64_t seed, int64_t begin, int64_t end, float* to) {
+  std::fill(to, to + (end - begin), 0.0f);
+  for (const Piece& piece : pieces) {
+    const int64_t first = std::max(begin, piece.start), last = std::min(end, piece.start + piece.count);
+    if (first < last) fill_piece(piece, seed, first - piece.start, last - piece.start, to + (first - begin));
+  }
+}
+
+std::vector<Piece> pieces_of(const Attrs& attrs) {
+  const std::vector<int64_t> starts = attrs.integers("starts"), counts = attrs.integers("counts"),
+                             kinds = attrs.integers("kinds"), keys = attrs.integers("keys");
+  const std::vector<double> scales = attrs.numbers("scales");
+  PRUN_CHECK(counts.size() == starts.size() && kinds.size() == starts.size() && keys.size() == starts.size() &&
+                 scales.size() == starts.size(),
+             std::to_string(starts.size()));
+  std::vector<Piece> pieces;
+  for (size_t i = 0; i < starts.size(); ++i) {
+    PRUN_CHECK(kinds[i] >= kZeros && kinds[i] <= kUniform, std::to_string(kinds[i]));
+    pieces.push_back({starts[i], counts[i], kinds[i], static_cast<float>(scales[i]), static_cast<uint64_t>(keys[i])});
+  }
+  return pieces;
+}
+
+// bf16 parameters are the rounded f32 ones, made in slices on the stack.
+void convert_range(const std::vector<Piece>& pieces, uint64_t seed, int64_t begin, int64_t end, bf16* to) {
+  constexpr int64_t kSlice = 1024;
+  float slice[kSlice];
+  for (int64_t at = begin; at < end; at += kSlice) {
+    const int64_t last = std::min(end, at + kSlice);
+    fill_range(pieces, seed, at, last, slice);
+    for (int64_t i = at; i < last; ++i) to[i - begin] = to_bf16(slice[i - at]);
+  }
+}
+void convert_range(const std::vector<Piece>& pieces, uint64_t seed, int64_t begin, int64_t end, float* to) {
+  fill_range(pieces, seed, begin, end, to);
+}
+
+std::unique_ptr<Kernel> make_init_params(const OpView& view) {
+  const int64_t n = view.write(0).count();
+  const std::string axis = view.attrs().text("axis");
+  const int64_t offset = axis.empty() ? 0 : n * view.program().mesh.index(axis, view.rank());
+  return with_float(view.write(0).dtype, [&]<class T>() -> std::unique_ptr<Kernel> {
+    return kernel_of([pieces = pieces_of(view.attrs()), to = view.out<T>(0), n, offset, table = view.table(),
+                      threads = view.threads()] {
+      parallel_ranges(threads, n, [&](int64_t begin, int64_t end) {
+        convert_range(pieces, table->seed, offset + begin, offset + end, to + begin);
+      });
+    });
+  });
+}
+
+std::unique_ptr<Kernel> make_random_int(const OpView& view) {
+  const int64_t low = view.attrs().integer("low"), high = view.attrs().integer("high");
+  PRUN_CHECK(low <= high, std::to_string(low) + " > " + std::to_string(high));
+  return kernel_of([y = view.out<int64_t>(0), n = view.write(0).count(), low, high, table = view.table(),
+                    key = static_cast<uint64_t>(view.attrs().integer("key")),
+                    rank = static_cast<uint64_t>(view.rank())] {
+    for (int64_t i = 0; i < n; ++i) {
+      y[i] = philox::integer(table->seed, key, (rank << 32) | static_cast<uint64_t>(i), low, high);
+    }
+  });
+}
+
+template <class T>
+T number_as(double x) {
+  if constexpr (std::is_same_v<T, bf16>)
+    return to_bf16(static_cast<float>(x));
+  else
+    return static_cast<T>(x);
+}
+
+std::unique_ptr<Kernel> make_fill(const OpView& view) {
+  return with_number(view.write(0).dtype, [&]<class T>() -> std::unique_ptr<Kernel> {
+    return kernel_of([y = view.out<T>(0), n = view.write(0).count(),
+                      value = number_as<T>(view.attrs().number("value"))] { std::fill(y, y + n, value); });
+  });
+}
+
+std::unique_ptr<Kernel> make_values(const OpView& view) {
+  return with_number(view.write(0).dtype, [&]<class T>() -> std::unique_ptr<Kernel> {
+    std::vector<T> values;
+    for (double x : view.attrs().numbers("values")) values.push_back(number_as<T>(x));
+    view.expect_count(view.write(0), static_cast<int64_t>(values.size()));
+    return kernel_of([values = std::move(values), y = view.out<T>(0)] { std::copy(values.begin(), values.end(), y); });
+  });
+}
+
+// start + i·step; with a count, only the first n elements are counted and the rest are 0.
+std::unique_ptr<Kernel> make_iota(const OpView& view) {
+  return with_number(view.write(0).dtype, [&]<class T>() -> std::unique_ptr<Kernel> {
+    const int64_t* wanted = view.reads() > 0 ? view.in<int64_t>(0) : nullptr;
+    return kernel_of([wanted, y = view.out<T>(0), n = view.write(0).count(), start = view.attrs().number("start"),
+                      step = view.attrs().number("step", 1)] {
+      const int64_t counted = wanted == nullptr ? n : std::clamp<int64_t>(*wanted, 0, n);
+      for (int64_t i = 0; i < counted; ++i) y[i] = number_as<T>(start + static_cast<double>(i) * step);
+      std::fill(y + counted, y + n, number_as<T>(0));
+    });
+  });
+}
+
+constexpr KernelEntry kInit[] = {{"init_params", make_init_params}, {"random_int", make_random_int, Accepts::numbers}};
+constexpr KernelEntry kConstants[] = {{"fill", make_fill, Accepts::numbers},
+                                      {"values", make_values, Accepts::numbers},
+                                      {"iota", make_iota, Accepts::numbers}};
+
+}  // namespace
+
+std::span<const KernelEntry> init_kernels() { return kInit; }
+std::span<const KernelEntry> constant_kernels() { return kConstants; }
+
+}  // namespace prun::cpu

@@ -1,0 +1,141 @@
+// What a family of kernels needs: a view of one op, a table entry for each kind, a kernel made of a lambda.
+//
+// Convention: a maker checks shapes and resolves pointers, and its lambda does the work; the lambda may not allocate.
+#pragma once
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+#include "device/bf16.h"
+#include "device/device.h"
+
+namespace prun::cpu {
+
+template <class T>
+inline constexpr Dtype kDtypeOf = Dtype::u8;
+template <>
+inline constexpr Dtype kDtypeOf<double> = Dtype::f64;
+template <>
+inline constexpr Dtype kDtypeOf<float> = Dtype::f32;
+template <>
+inline constexpr Dtype kDtypeOf<bf16> = Dtype::bf16;
+template <>
+inline constexpr Dtype kDtypeOf<int64_t> = Dtype::i64;
+template <>
+inline constexpr Dtype kDtypeOf<int32_t> = Dtype::i32;
+
+// Scratch that lives as long as the kernel: the op's workspace, or memory of its own where the program was compiled
+// for another machine and brought too little.
+struct Scratch {
+  std::byte* data = nullptr;
+  std::shared_ptr<std::byte> owned;
+};
+
+// One op of a program, as a kernel's maker sees it.
+class OpView {
+ public:
+  OpView(const RankMemory& memory, const Op& op, int threads) : memory_(memory), op_(op), threads_(threads) {}
+
+  int threads() const { return threads_; }
+  int rank() const { return memory_.rank; }
+  const StepTable* table() const { return memory_.table; }
+  const Program& program() const { return *memory_.program; }
+  const Attrs& attrs() const { return op_.attrs; }
+  std::string_view kind() const { return op_.def->name; }
+  size_t reads() const { return op_.reads.size(); }
+  size_t writes() const { return op_.writes.size() - (has_workspace() ? 1 : 0); }  // without the workspace
+  const Tensor& read(size_t i) const { return tensor(op_.reads, i, "reads"); }
+  const Tensor& write(size_t i) const { return tensor(op_.writes, i, "writes"); }
+
+  template <class T>
+  const T* in(size_t i) const {
+    return static_cast<const T*>(pointer(op_.reads, i, kDtypeOf<T>, "read"));
+  }
+  template <class T>
+  T* out(size_t i) const {
+    return static_cast<T*>(pointer(op_.writes, i, kDtypeOf<T>, "write"));
+  }
+  Scratch scratch(int64_t bytes) const;
+  // Checks that both tensors have this many elements.
+  void expect_count(const Tensor& tensor, int64_t count) const;
+
+ private:
+  bool has_workspace() const;
+  const Tensor& tensor(const std::vector<int>& list, size_t i, const char* word) const;
+  void* pointer(const std::vector<int>& list, size_t i, Dtype dtype, const char* word) const;
+
+  const RankMemory& memory_;
+  const Op& op_;
+  int threads_;
+};
+
+enum class Accepts : uint8_t {
+  floats,   // f32 and bf16, by the first tensor
+  numbers,  // f64, f32, bf16, i64, i32
+};
+
+struct KernelEntry {
+  std::string_view kind;
+  std::unique_ptr<Kernel> (*make)(const OpView& view);
+  Accepts accepts = Accepts::floats;
+  int64_t (*workspace)(const OpView& view) = nullptr;  // bytes; null: none
+};
+
+template <class F>
+class LambdaKernel final : public Kernel {
+ public:
+  explicit LambdaKernel(F body) : body_(std::move(body)) {}
+  void run() override { body_(); }
+
+ private:
+  F body_;
+};
+
+template <class F>
+std::unique_ptr<Kernel> kernel_of(F body) {
+  return std::make_unique<LambdaKernel<F>>(std::move(body));
+}
+
+// Calls f<T>() with the type of `dtype`.
+template <class F>
+auto with_float(Dtype dtype, const F& f) {
+  PRUN_CHECK(dtype == Dtype::f32 || dtype == Dtype::bf16, std::string(dtype_name(dtype)));
+  return dtype == Dtype::f32 ? f.template operator()<float>() : f.template operator()<bf16>();
+}
+template <class F>
+auto with_number(Dtype dtype, const F& f) {
+  switch (dtype) {
+    case Dtype::f64:
+      return f.template operator()<double>();
+    case Dtype::i64:
+      return f.template operator()<int64_t>();
+    case Dtype::i32:
+      return f.template operator()<int32_t>();
+    default:
+      return with_float(dtype, f);
+  }
+}
+
+// The last dim, and the product of the others.
+inline int64_t last_dim(const Shape& shape) { return shape.empty() ? 1 : shape.back(); }
+inline int64_t row_count(const Shape& shape) {
+  return last_dim(shape) == 0 ? 0 : element_count(shape) / last_dim(shape);
+}
+
+// The families, one file each; cpu_device.cc lists them.
+std::span<const KernelEntry> linear_kernels();
+std::span<const KernelEntry> activation_kernels();
+std::span<const KernelEntry> layernorm_kernels();
+std::span<const KernelEntry> attention_kernels();
+std::span<const KernelEntry> embedding_kernels();
+std::span<const KernelEntry> cross_entropy_kernels();
+std::span<const KernelEntry> loss_kernels();
+std::span<const KernelEntry> elementwise_kernels();
+std::span<const KernelEntry> constant_kernels();
+std::span<const KernelEntry> init_kernels();
+std::span<const KernelEntry> optimizer_kernels();
+std::span<const KernelEntry> norm_kernels();
+
+}  // namespace prun::cpu

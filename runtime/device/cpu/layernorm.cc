@@ -1,0 +1,140 @@
+// layernorm over the last dim, and its gradient. Statistics are f32, the variance from centred values.
+//
+// The gradient's sums over rows (dgamma, dbeta) are cut into chunks by the number of rows alone and added in chunk
+// order, so they have the same bits on any number of threads.
+#include <cmath>
+#include <cstring>
+
+#include "device/cpu/kernel.h"
+#include "device/cpu/parallel.h"
+#include "device/cpu/simd.h"
+
+namespace prun::cpu {
+namespace {
+
+template <class T>
+PRUN_CLONES void forward_rows(const T* x, const T* gamma, const T* beta, T* y, float* mean, float* rstd, int64_t rows,
+                              int64_t width, float eps) {
+  for (int64_t row = 0; row < rows; ++row) {
+    const T* from = x + row * width;
+    T* to = y + row * width;
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < width; ++i) sum += load(from[i]);
+    const float centre = sum / static_cast<float>(width);
+    float squares = 0;
+#pragma omp simd reduction(+ : squares)
+    for (int64_t i = 0; i < width; ++i) {
+      const float d = load(from[i]) - centre;
+      squares += d * d;
+    }
+    const float scale = 1.0f / std::sqrt(squares / static_cast<float>(width) + eps);
+#pragma omp simd
+    for (int64_t i = 0; i < width; ++i) {
+      store(to[i], (load(from[i]) - centre) * scale * load(gamma[i]) + load(beta[i]));
+    }
+    mean[row] = centre;
+    rstd[row] = scale;
+  }
+}
+
+// dx of some rows; adds their part of dgamma and dbeta to `sums` [2][width].
+template <class T>
+PRUN_CLONES void backward_rows(const T* x, const T* dy, const T* gamma, const float* mean, const float* rstd, T* dx,
+                               float* sums, int64_t rows, int64_t width) {
+  float *dgamma = sums, *dbeta = sums + width;
+  for (int64_t row = 0; row < rows; ++row) {
+    const T *xr = x + row * width, *gr = dy + row * width;
+    T* to = dx + row * width;
+    const float centre = mean[row], scale = rstd[row];
+    float along = 0, through = 0;  // Σ g·γ·x̂ and Σ g·γ
+#pragma omp simd reduction(+ : along, through)
+    for (int64_t i = 0; i < width; ++i) {
+      const float normal = (load(xr[i]) - centre) * scale, g = load(gr[i]), weighted = g * load(gamma[i]);
+      along += weighted * normal;
+      through += weighted;
+      dgamma[i] += g * normal;
+      dbeta[i] += g;
+    }
+    along /= static_cast<float>(width);
+    through /= static_cast<float>(width);
+#pragma omp simd
+    for (int64_t i = 0; i < width; ++i) {
+      const float normal = (load(xr[i]) - centre) * scale;
+      store(to[i], (load(gr[i]) * load(gamma[i]) - through - normal * along) * scale);
+    }
+  }
+}
+
+int64_t chunk_rows(int64_t rows) { return std::max<int64_t>(64, (rows + 31) / 32); }
+int64_t chunk_count(int64_t rows) { return (rows + chunk_rows(rows) - 1) / chunk_rows(rows); }
+
+template <class T>
+std::unique_ptr<Kernel> forward(const OpView& view) {
+  const int64_t width = last_dim(view.read(0).shape), rows = row_count(view.read(0).shape);
+  view.expect_count(view.read(1), width);
+  view.expect_count(view.read(2), width);
+  view.expect_count(view.write(0), rows * width);
+  view.expect_count(view.write(1), rows);
+  view.expect_count(view.write(2), rows);
+  return kernel_of([x = view.in<T>(0), gamma = view.in<T>(1), beta = view.in<T>(2), y = view.out<T>(0),
+                    mean = view.out<float>(1), rstd = view.out<float>(2), rows, width, threads = view.threads(),
+                    eps = static_cast<float>(view.attrs().number("eps", 1e-5))] {
+    const int64_t step = chunk_rows(rows);
+    parallel_for(threads, chunk_count(rows), [&](int64_t i, int) {
+      const int64_t at = i * step;
+      forward_rows(x + at * width, gamma, beta, y + at * width, mean + at, rstd + at, std::min(step, rows - at), width,
+                   eps);
+    });
+  });
+}
+
+template <class T>
+std::unique_ptr<Kernel> backward(const OpView& view) {
+  const int64_t width = last_dim(view.read(0).shape), rows = row_count(view.read(0).shape);
+  view.expect_count(view.read(1), rows * width);
+  view.expect_count(view.read(2), width);
+  view.expect_count(view.read(3), rows);
+  view.expect_count(view.read(4), rows);
+  view.expect_count(view.write(0), rows * width);
+  view.expect_count(view.write(1), width);
+  view.expect_count(view.write(2), width);
+  return kernel_of([x = view.in<T>(0), dy = view.in<T>(1), gamma = view.in<T>(2), mean = view.in<float>(3),
+                    rstd = view.in<float>(4), dx = view.out<T>(0), dgamma = view.out<float>(1),
+                    dbeta = view.out<float>(2), rows, width, threads = view.threads(),
+                    scratch = view.scratch(chunk_count(rows) * 2 * width * static_cast<int64_t>(sizeof(float)))] {
+    float* sums = reinterpret_cast<float*>(scratch.data);
+    const int64_t step = chunk_rows(rows), chunks = chunk_count(rows);
+    parallel_for(threads, chunks, [&](int64_t i, int) {
+      const int64_t at = i * step;
+      std::memset(sums + i * 2 * width, 0, static_cast<size_t>(2 * width) * sizeof(float));
+      backward_rows(x + at * width, dy + at * width, gamma, mean + at, rstd + at, dx + at * width, sums + i * 2 * width,
+                    std::min(step, rows - at), width);
+    });
+    for (int64_t j = 0; j < width; ++j) dgamma[j] = sums[j], dbeta[j] = sums[width + j];
+    for (int64_t i = 1; i < chunks; ++i) {
+      const float* part = sums + i * 2 * width;
+      for (int64_t j = 0; j < width; ++j) dgamma[j] += part[j], dbeta[j] += part[width + j];
+    }
+  });
+}
+
+std::unique_ptr<Kernel> make_forward(const OpView& view) {
+  return with_float(view.read(0).dtype, [&]<class T>() { return forward<T>(view); });
+}
+std::unique_ptr<Kernel> make_backward(const OpView& view) {
+  return with_float(view.read(0).dtype, [&]<class T>() { return backward<T>(view); });
+}
+int64_t backward_workspace(const OpView& view) {
+  const Shape& shape = view.read(0).shape;
+  return chunk_count(row_count(shape)) * 2 * last_dim(shape) * static_cast<int64_t>(sizeof(float));
+}
+
+constexpr KernelEntry kEntries[] = {{"layernorm", make_forward},
+                                    {"layernorm_grad", make_backward, Accepts::floats, backward_workspace}};
+
+}  // namespace
+
+std::span<const KernelEntry> layernorm_kernels() { return kEntries; }
+
+}  // namespace prun::cpu

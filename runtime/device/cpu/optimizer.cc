@@ -1,0 +1,123 @@
+// sgd and adamw, each in one pass over gradient, parameter and state; formulas of torch.optim.SGD and AdamW.
+//
+// Surprising fact: a parameter may be bf16 while its gradient and state are f32; the update runs in f32 and rounds
+// once.
+#include <cmath>
+
+#include "device/cpu/kernel.h"
+#include "device/cpu/parallel.h"
+#include "device/cpu/simd.h"
+
+namespace prun::cpu {
+namespace {
+
+struct AdamwStep {
+  float clip, decay, beta1, beta2, step_size, root_correction, eps;
+};
+
+template <class T>
+PRUN_CLONES void adamw(const float* grad, T* param, float* m, float* v, int64_t n, AdamwStep s) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+    const float g = grad[i] * s.clip;
+    const float mean = m[i] + (1.0f - s.beta1) * (g - m[i]);
+    const float square = s.beta2 * v[i] + (1.0f - s.beta2) * g * g;
+    m[i] = mean;
+    v[i] = square;
+    store(param[i], load(param[i]) * s.decay - s.step_size * mean / (std::sqrt(square) * s.root_correction + s.eps));
+  }
+}
+
+template <class T>
+PRUN_CLONES void sgd_plain(const float* grad, T* param, int64_t n, float rate, float clip, float decay) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+    const float p = load(param[i]);
+    store(param[i], p - rate * (grad[i] * clip + decay * p));
+  }
+}
+
+template <class T>
+PRUN_CLONES void sgd_momentum(const float* grad, T* param, float* buffer, int64_t n, float rate, float clip,
+                              float decay, float momentum) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+    const float p = load(param[i]);
+    const float velocity = momentum * buffer[i] + (grad[i] * clip + decay * p);
+    buffer[i] = velocity;
+    store(param[i], p - rate * velocity);
+  }
+}
+
+template <class T>
+std::unique_ptr<Kernel> make_adamw_of(const OpView& view) {
+  const int64_t n = view.read(1).count();
+  for (size_t i : {0, 2, 3}) view.expect_count(view.read(i), n);
+  for (size_t i : {0, 1, 2}) view.expect_count(view.write(i), n);
+  PRUN_CHECK(view.in<T>(1) == view.out<T>(0) && view.in<float>(2) == view.out<float>(1) &&
+                 view.in<float>(3) == view.out<float>(2),
+             "adamw updates in place");
+  const Attrs& a = view.attrs();
+  return kernel_of([grad = view.in<float>(0), param = view.out<T>(0), m = view.out<float>(1), v = view.out<float>(2),
+                    clip = view.reads() > 4 ? view.in<float>(4) : nullptr, n, table = view.table(),
+                    threads = view.threads(), beta1 = a.number("beta1", 0.9), beta2 = a.number("beta2", 0.999),
+                    eps = a.number("eps", 1e-8), weight_decay = a.number("weight_decay", 0.01)] {
+    const double t = static_cast<double>(table->step + 1), rate = table->learning_rate;
+    AdamwStep s;
+    s.clip = clip != nullptr ? *clip : 1.0f;
+    s.decay = static_cast<float>(1 - rate * weight_decay);
+    s.beta1 = static_cast<float>(beta1);
+    s.beta2 = static_cast<float>(beta2);
+    s.step_size = static_cast<float>(rate / (1 - std::pow(beta1, t)));
+    s.root_correction = static_cast<float>(1 / std::sqrt(1 - std::pow(beta2, t)));
+    s.eps = static_cast<float>(eps);
+    parallel_ranges(threads, n, [&](int64_t begin, int64_t end) {
+      adamw(grad + begin, param + begin, m + begin, v + begin, end - begin, s);
+    });
+  });
+}
+
+// Reads: grad, param, momentum?, clip?. A plan without momentum has no state, so the third read is then the clip.
+template <class T>
+std::unique_ptr<Kernel> make_sgd_of(const OpView& view) {
+  const int64_t n = view.read(1).count();
+  view.expect_count(view.read(0), n);
+  view.expect_count(view.write(0), n);
+  const bool has_state = view.writes() > 1;
+  float* buffer = nullptr;
+  if (has_state) {
+    view.expect_count(view.write(1), n);
+    buffer = view.out<float>(1);
+    PRUN_CHECK(view.in<float>(2) == buffer, "sgd updates in place");
+  }
+  PRUN_CHECK(view.in<T>(1) == view.out<T>(0), "sgd updates in place");
+  const size_t clip_read = has_state ? 3 : 2;
+  return kernel_of([grad = view.in<float>(0), param = view.out<T>(0), buffer,
+                    clip = view.reads() > clip_read ? view.in<float>(clip_read) : nullptr, n, table = view.table(),
+                    threads = view.threads(), momentum = static_cast<float>(view.attrs().number("momentum", 0)),
+                    decay = static_cast<float>(view.attrs().number("weight_decay", 0))] {
+    const float rate = static_cast<float>(table->learning_rate), factor = clip != nullptr ? *clip : 1.0f;
+    parallel_ranges(threads, n, [&](int64_t begin, int64_t end) {
+      if (buffer == nullptr) {
+        sgd_plain(grad + begin, param + begin, end - begin, rate, factor, decay);
+      } else {
+        sgd_momentum(grad + begin, param + begin, buffer + begin, end - begin, rate, factor, decay, momentum);
+      }
+    });
+  });
+}
+
+std::unique_ptr<Kernel> make_adamw(const OpView& view) {
+  return with_float(view.read(1).dtype, [&]<class T>() { return make_adamw_of<T>(view); });
+}
+std::unique_ptr<Kernel> make_sgd(const OpView& view) {
+  return with_float(view.read(1).dtype, [&]<class T>() { return make_sgd_of<T>(view); });
+}
+
+constexpr KernelEntry kEntries[] = {{"adamw", make_adamw}, {"sgd", make_sgd}};
+
+}  // namespace
+
+std::span<const KernelEntry> optimizer_kernels() { return kEntries; }
+
+}  // namespace prun::cpu

@@ -1,0 +1,50 @@
+// Loops over the cores that a kernel was given. With one thread no OpenMP is touched at all, so a rank may be forked
+// from a process that has run kernels on one thread.
+//
+// How work is cut must depend on sizes only, never on `threads`: then results have the same bits for any number.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+
+namespace prun::cpu {
+
+// f(i, thread) for every i below n.
+template <class F>
+void parallel_for(int threads, int64_t n, const F& f) {
+  if (threads <= 1 || n <= 1) {
+    for (int64_t i = 0; i < n; ++i) f(i, 0);
+    return;
+  }
+#pragma omp parallel for num_threads(threads) schedule(static)
+  for (int64_t thread = 0; thread < threads; ++thread) {
+    const int64_t begin = n * thread / threads, end = n * (thread + 1) / threads;
+    for (int64_t i = begin; i < end; ++i) f(i, static_cast<int>(thread));
+  }
+}
+
+// f(begin, end) over ranges of [0, n) for element-wise work; small arrays stay on one core.
+template <class F>
+void parallel_ranges(int threads, int64_t n, const F& f) {
+  constexpr int64_t kSmall = 16384;
+  if (threads <= 1 || n < kSmall) return f(int64_t{0}, n);
+  const int64_t piece = ((n + threads - 1) / threads + 63) / 64 * 64;
+  parallel_for(threads, threads, [&](int64_t i, int) {
+    const int64_t begin = std::min(n, i * piece), end = std::min(n, begin + piece);
+    if (begin < end) f(begin, end);
+  });
+}
+
+// The sum over [0, n) of f(begin, end), a double for each chunk; chunks are cut by n alone and added in order.
+template <class F>
+double parallel_sum(int threads, int64_t n, const F& f) {
+  constexpr int64_t kChunks = 256, kSmallest = 4096;
+  const int64_t chunk = std::max(kSmallest, ((n + kChunks - 1) / kChunks + 63) / 64 * 64);
+  const int64_t chunks = (n + chunk - 1) / chunk;
+  double partial[kChunks] = {};
+  parallel_for(threads, chunks, [&](int64_t i, int) { partial[i] = f(i * chunk, std::min(n, (i + 1) * chunk)); });
+  double sum = 0;
+  for (int64_t i = 0; i < chunks; ++i) sum += partial[i];
+  return sum;
+}
+
+}  // namespace prun::cpu

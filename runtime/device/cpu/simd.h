@@ -1,0 +1,28 @@
+// How loops become vector code: plain C++ loops with `#pragma omp simd`, compiled once for each level of x86-64 and
+// chosen by the loader. Everything called inside must be PRUN_INLINE, or it would be compiled for the lowest level.
+#pragma once
+#include <cstdint>
+
+#include "device/bf16.h"
+
+// Sanitizers instrument the loader's resolvers, which run before their runtime is up: one version then.
+#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define PRUN_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define PRUN_CLONES
+#endif
+#define PRUN_INLINE inline __attribute__((always_inline))
+
+namespace prun::cpu {
+
+PRUN_INLINE float load(float x) { return x; }
+PRUN_INLINE float load(bf16 x) { return __builtin_bit_cast(float, static_cast<uint32_t>(x.bits) << 16); }
+PRUN_INLINE void store(float& to, float x) { to = x; }
+PRUN_INLINE void store(bf16& to, float x) {
+  const uint32_t bits = __builtin_bit_cast(uint32_t, x);
+  const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  const uint32_t quiet_nan = (bits >> 16) | 0x40u;
+  to.bits = static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? quiet_nan : rounded);
+}
+
+}  // namespace prun::cpu

@@ -1,0 +1,76 @@
+// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011): random numbers as a pure
+// function of (seed, key, index), so that an element is the same on every rank, mesh and device.
+//
+// Surprising fact: log, sine and cosine are polynomials of ours and every file that includes this header must be
+// compiled with -ffp-contract=off: libm and fused multiply-adds differ from machine to machine in the last bit.
+#pragma once
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+namespace prun::philox {
+
+// Four random words: a block of the sequence `key` under `seed`.
+inline std::array<uint32_t, 4> block(uint64_t seed, uint64_t key, uint64_t index) {
+  uint32_t c0 = static_cast<uint32_t>(index), c1 = static_cast<uint32_t>(index >> 32);
+  uint32_t c2 = static_cast<uint32_t>(key), c3 = static_cast<uint32_t>(key >> 32);
+  uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t p0 = uint64_t{0xD2511F53u} * c0, p1 = uint64_t{0xCD9E8D57u} * c2;
+    c0 = static_cast<uint32_t>(p1 >> 32) ^ c1 ^ k0;
+    c1 = static_cast<uint32_t>(p1);
+    c2 = static_cast<uint32_t>(p0 >> 32) ^ c3 ^ k1;
+    c3 = static_cast<uint32_t>(p0);
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  return {c0, c1, c2, c3};
+}
+
+// Uniform in [0, 1): 24 bits, exact in f32.
+inline float unit(uint32_t word) { return static_cast<float>(word >> 8) * 0x1p-24f; }
+
+// Natural logarithm of a normal positive number, by ln m = 2 atanh((m - 1) / (m + 1)); relative error below 1e-7.
+inline float log_positive(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x) - 0x3f3504f3u;  // so that m lies in [sqrt 1/2, sqrt 2)
+  const float exponent = static_cast<float>(static_cast<int32_t>(bits) >> 23);
+  const float m = std::bit_cast<float>((bits & 0x007fffffu) + 0x3f3504f3u);
+  const float s = (m - 1.0f) / (m + 1.0f), z = s * s;
+  const float series = 2.0f * s * (1.0f + z * (1.0f / 3 + z * (1.0f / 5 + z * (1.0f / 7 + z * (1.0f / 9)))));
+  return exponent * 0.693147180559945f + series;
+}
+
+struct Pair {
+  float first, second;
+};
+
+// Two standard normal numbers from two words, by Box-Muller.
+inline Pair normals(uint32_t a, uint32_t b) {
+  const float u = (static_cast<float>(a >> 8) + 1.0f) * 0x1p-24f;  // (0, 1]: its logarithm is finite
+  const float radius = std::sqrt(-2.0f * log_positive(u));
+  const uint32_t shifted = b + 0x20000000u;  // quadrant of the angle, and the rest within ±1/8 turn
+  const uint32_t quadrant = shifted >> 30;
+  const float turn = static_cast<float>(static_cast<int32_t>(shifted << 2 >> 2) - 0x20000000) * 0x1p-32f;
+  const float x = turn * 6.28318530717959f, z = x * x;
+  const float sine = x * (1.0f + z * (-1.0f / 6 + z * (1.0f / 120 + z * (-1.0f / 5040 + z * (1.0f / 362880)))));
+  const float cosine =
+      1.0f + z * (-1.0f / 2 + z * (1.0f / 24 + z * (-1.0f / 720 + z * (1.0f / 40320 + z * (-1.0f / 3628800)))));
+  const float c = (quadrant & 1u) != 0 ? sine : cosine, s = (quadrant & 1u) != 0 ? cosine : sine;
+  const float sign_c = quadrant == 1 || quadrant == 2 ? -1.0f : 1.0f, sign_s = quadrant >= 2 ? -1.0f : 1.0f;
+  return {radius * (sign_c * c), radius * (sign_s * s)};
+}
+
+// Uniform in [low, high]; `key` and `index` as in block, in a sequence of its own beside those of parameters.
+inline int64_t integer(uint64_t seed, uint64_t key, uint64_t index, int64_t low, int64_t high) {
+  const std::array<uint32_t, 4> words = block(seed, key | (uint64_t{1} << 63), index);
+  const uint64_t word = (static_cast<uint64_t>(words[0]) << 32) | words[1];
+  const uint64_t span = static_cast<uint64_t>(high) - static_cast<uint64_t>(low) + 1;  // 0: all 64 bits
+  // The high half of word * span, in 32-bit pieces: portable, and biased by less than span / 2^64.
+  const uint64_t wl = word & 0xffffffffu, wh = word >> 32, sl = span & 0xffffffffu, sh = span >> 32;
+  const uint64_t middle = ((wl * sl) >> 32) + ((wh * sl) & 0xffffffffu) + wl * sh;
+  const uint64_t scaled = span == 0 ? word : wh * sh + ((wh * sl) >> 32) + (middle >> 32);
+  return static_cast<int64_t>(static_cast<uint64_t>(low) + scaled);
+}
+
+}  // namespace prun::philox
