@@ -1,0 +1,130 @@
+"""One rank of PyTorch's training step on CPUs, the peer of plans/ddp.lua, zero3.lua and ddp_example.lua.
+
+Started by train_step.py once per rank with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set. Prints, on rank 0, one JSON
+object with the median step time in milliseconds. The model is built from PyTorch's own fused parts where it has them
+(scaled_dot_product_attention), so that the peer is at its best.
+"""
+import argparse
+import json
+import os
+import statistics
+import time
+
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class Block(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def attend(self, x):
+        batch, context, width = x.shape
+        q, k, v = self.qkv(x).view(batch, context, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        if hasattr(F, "scaled_dot_product_attention"):
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        else:
+            mask = torch.full((context, context), float("-inf")).triu(1)
+            y = torch.softmax(q @ k.transpose(-1, -2) / (width // self.heads) ** 0.5 + mask, -1) @ v
+        return self.proj(y.transpose(1, 2).reshape(batch, context, width))
+
+    def forward(self, x):
+        x = x + self.attend(self.norm1(x))
+        return x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
+
+
+class Gpt(nn.Module):
+    def __init__(self, layers=4, width=256, heads=4, context=128, vocab=256):
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(vocab, width), nn.Parameter(torch.zeros(context, width))
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocab, bias=False)
+
+    def forward(self, tokens):
+        x = self.tokens(tokens) + self.positions
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+class Mlp(nn.Module):
+    def __init__(self, width=4000, layers=3):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(layers))
+
+    def forward(self, x):
+        for i, layer in enumerate(self.layers):
+            x = layer(x) if i + 1 == len(self.layers) else F.relu(layer(x))
+        return x
+
+
+def shard(model, blocks):
+    """FSDP over all ranks, a unit a block, as zero3 does it."""
+    from torch.distributed.fsdp import fully_shard
+    for block in blocks:
+        fully_shard(block)
+    fully_shard(model)
+    return model
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model", choices=["gpt", "ddp_example"])
+    parser.add_argument("mode", choices=["ddp", "fsdp", "single"])
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--batch", type=int, default=0, help="per rank")
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--bf16", action="store_true")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(0)
+    if args.mode != "single":
+        dist.init_process_group("gloo")
+    rank = int(os.environ.get("RANK", 0))
+    generator = torch.Generator().manual_seed(rank)
+    if args.model == "gpt":
+        batch = args.batch or 8
+        model = Gpt()
+        x = torch.randint(256, (batch, 128), generator=generator)
+        y = torch.randint(256, (batch, 128), generator=generator)
+        loss_of = lambda out: F.cross_entropy(out.view(-1, 256), y.view(-1))
+        optimizer_of = lambda p: torch.optim.AdamW(p, lr=1e-3)
+        blocks = list(model.blocks)
+    else:
+        batch = args.batch or 1000
+        model = Mlp()
+        x, y = (torch.randn(batch, 4000, generator=generator) for _ in range(2))
+        loss_of = lambda out: F.mse_loss(out, y)
+        optimizer_of = lambda p: torch.optim.SGD(p, lr=1e-3)
+        blocks = list(model.layers)
+    if args.mode == "ddp":
+        model = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=25)
+    elif args.mode == "fsdp":
+        model = shard(model, blocks)
+    optimizer = optimizer_of(model.parameters())
+    forward = torch.compile(model) if args.compile else model
+    times = []
+    for step in range(args.steps + 3):
+        if args.mode != "single":
+            dist.barrier()
+        begin = time.perf_counter()
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=args.bf16):
+            loss = loss_of(forward(x))
+        loss.backward()
+        optimizer.step()
+        if step >= 3:
+            times.append(time.perf_counter() - begin)
+    if rank == 0:
+        print(json.dumps({"torch": torch.__version__, "median_ms": statistics.median(times) * 1e3}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""Training step, prun against PyTorch on this machine: both sides in turn, several rounds, medians, one ratio a row.
+
+    tools/bench/train_step.py                         # Debian's PyTorch (package python3-torch)
+    tools/bench/train_step.py --torch PYTHON          # the PyTorch of another interpreter, say of a virtual environment
+    tools/bench/train_step.py --rows gpt-2,zero3-8    # some rows only
+
+Ranks x 1 thread. A ratio above 1 means that prun is faster. OPENBLAS_CORETYPE is unset for the peer, which it would slow down.
+"""
+import argparse
+import json
+import os
+import pathlib
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+TOP = HERE.parent.parent
+PRUN = TOP / "build/release/bin/prun"
+
+# name: (plan, ranks, settings of the plan, peer's model, peer's mode, peer's extra arguments, bar)
+ROWS = {
+    "gpt-2": ("ddp", 2, {"batch": 16}, "gpt", "ddp", [], 1.3),
+    "gpt-8": ("ddp", 8, {"batch": 64}, "gpt", "ddp", [], 1.5),
+    "ddp_example-2": ("ddp_example", 2, {}, "ddp_example", "ddp", [], 1.15),
+    "ddp_example-8": ("ddp_example", 8, {}, "ddp_example", "ddp", [], 1.15),
+    "gpt-2-compiled": ("ddp", 2, {"batch": 16}, "gpt", "ddp", ["--compile"], 1.1),
+    "gpt-8-compiled": ("ddp", 8, {"batch": 64}, "gpt", "ddp", ["--compile"], 1.1),
+    "zero3-2": ("zero3", 2, {"batch": 16}, "gpt", "fsdp", [], 2.0),
+    "zero3-8": ("zero3", 8, {"batch": 64}, "gpt", "fsdp", [], 2.0),
+}
+DEFAULT = ["gpt-2", "gpt-8", "ddp_example-2", "ddp_example-8"]
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def prun_ms(plan, ranks, settings, steps):
+    with tempfile.NamedTemporaryFile(suffix=".jsonl") as metrics:
+        command = [PRUN, TOP / f"plans/{plan}.lua", "--nproc", ranks, "--metrics", metrics.name, "--set", f"steps={steps + 3}"]
+        for name, value in settings.items():
+            command += ["--set", f"{name}={value}"]
+        subprocess.run([str(c) for c in command], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        times = [json.loads(line)["time_s"] for line in open(metrics.name)]
+    return statistics.median(times[3:]) * 1e3
+
+
+def torch_ms(python, model, mode, ranks, extra, steps):
+    env = {k: v for k, v in os.environ.items() if k != "OPENBLAS_CORETYPE"}
+    env.update(WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), OMP_NUM_THREADS="1")
+    ranks_of = [subprocess.Popen([python, str(HERE / "torch_step.py"), model, mode, "--steps", str(steps), *extra],
+                                 env={**env, "RANK": str(r), "LOCAL_RANK": str(r)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                for r in range(ranks)]
+    outputs = [p.communicate() for p in ranks_of]
+    if any(p.returncode for p in ranks_of):
+        raise RuntimeError(next(err for (_, err), p in zip(outputs, ranks_of) if p.returncode).strip().splitlines()[-1])
+    return json.loads(outputs[0][0].strip().splitlines()[-1])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--torch", default="/usr/bin/python3", help="Python with PyTorch")
+    parser.add_argument("--rows", default=",".join(DEFAULT), help="of: " + ", ".join(ROWS))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=10)
+    args = parser.parse_args()
+    print(f"{'row':<18}{'prun ms':>10}{'torch ms':>10}{'ratio':>8}{'bar':>7}  peer")
+    short = False
+    for row in args.rows.split(","):
+        plan, ranks, settings, model, mode, extra, bar = ROWS[row]
+        ours, theirs, version = [], [], ""
+        try:
+            for _ in range(args.rounds):
+                ours.append(prun_ms(plan, ranks, settings, args.steps))
+                peer = torch_ms(args.torch, model, mode, ranks, extra, args.steps)
+                theirs.append(peer["median_ms"])
+                version = peer["torch"]
+        except (RuntimeError, subprocess.CalledProcessError) as error:
+            print(f"{row:<18} did not run: {error}")
+            short = True
+            continue
+        a, b = statistics.median(ours), statistics.median(theirs)
+        short = short or b / a < bar
+        print(f"{row:<18}{a:>10.1f}{b:>10.1f}{b / a:>8.2f}{bar:>7.2f}  torch {version} {mode} {' '.join(extra)}", flush=True)
+    return 1 if short else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
