@@ -1,7 +1,7 @@
 // cross_entropy: scale·Σ over rows of (log-sum-exp − logit of the target). The derivative is (softmax − one-hot)·scale,
 // recomputed from the kept log-sum-exp.
 //
-// As every loss it is differentiated with seed 1: a gradient that arrives at it is ignored.
+// As every loss it is differentiated with seed 1, so nothing may be computed from it.
 #include <fmt/format.h>
 
 #include "ir/ops/rules.h"
@@ -23,6 +23,7 @@ Types infer_cross_entropy(const Types& inputs, const Attrs&) {
 }
 
 void derive_cross_entropy(GradientBuilder& builder, const NodeView& node) {
+  require_end_of_model("cross_entropy", builder, node);
   int logits = node.inputs[0];
   if (!builder.wants(logits)) return;
   std::vector<int> grad = builder.emit("cross_entropy_grad", {logits, node.inputs[1], node.outputs[1]},

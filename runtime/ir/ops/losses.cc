@@ -1,7 +1,7 @@
 // mse, mean_square and mean: scaled sums that end a model. The place pass sets `scale`, so that the average of the
 // gradients over data ranks is the gradient of the global mean.
 //
-// As every loss they are differentiated with seed 1: a gradient that arrives at one is ignored.
+// As every loss they are differentiated with seed 1, so nothing may be computed from them.
 #include "ir/ops/rules.h"
 
 namespace prun::ops {
@@ -18,6 +18,7 @@ Types infer_mse(const Types& inputs, const Attrs&) {
 }
 
 void derive_mse(GradientBuilder& builder, const NodeView& node) {
+  require_end_of_model("mse", builder, node);
   int y = node.inputs[0], target = node.inputs[1];
   if (!builder.wants(y) && !builder.wants(target)) return;
   int dy = builder.emit("mse_grad", {y, target}, {builder.type(y)}, node.attrs)[0];
@@ -41,14 +42,15 @@ Types infer_mean(const Types& inputs, const Attrs&) {
   return loss_type(inputs[0]);
 }
 
-void derive_sum(GradientBuilder& builder, const NodeView& node, std::string_view kind) {
+void derive_sum(GradientBuilder& builder, const NodeView& node, std::string_view kind, std::string_view grad_kind) {
+  require_end_of_model(kind, builder, node);
   int y = node.inputs[0];
-  if (builder.wants(y)) builder.contribute(y, builder.emit(kind, {y}, {builder.type(y)}, node.attrs)[0]);
+  if (builder.wants(y)) builder.contribute(y, builder.emit(grad_kind, {y}, {builder.type(y)}, node.attrs)[0]);
 }
 void derive_mean_square(GradientBuilder& builder, const NodeView& node) {
-  derive_sum(builder, node, "mean_square_grad");
+  derive_sum(builder, node, "mean_square", "mean_square_grad");
 }
-void derive_mean(GradientBuilder& builder, const NodeView& node) { derive_sum(builder, node, "mean_grad"); }
+void derive_mean(GradientBuilder& builder, const NodeView& node) { derive_sum(builder, node, "mean", "mean_grad"); }
 
 const OpDef kOps[] = {
     {.name = "mse", .infer = infer_mse, .derive = derive_mse, .cost = per_input<2>},

@@ -47,6 +47,12 @@ void require_rank_at_least(std::string_view op, std::string_view what, const Ten
                                rank == 1 ? "" : "s"));
 }
 
+void require_end_of_model(std::string_view op, const GradientBuilder& builder, const NodeView& node) {
+  for (int output : node.outputs)
+    if (builder.gradient(output) >= 0)
+      throw plan_error(fmt::format("{}: a loss ends the model, nothing can be computed from it", op));
+}
+
 int64_t last_dim(const TensorType& type) { return type.shape.empty() ? 1 : type.shape.back(); }
 
 int64_t row_count(const TensorType& type) {

@@ -25,6 +25,8 @@ void require_same_shape(std::string_view op, std::string_view what, const Tensor
                         std::string_view other_what, const TensorType& other);
 void require_rank(std::string_view op, std::string_view what, const TensorType& type, size_t rank);
 void require_rank_at_least(std::string_view op, std::string_view what, const TensorType& type, size_t rank);
+// A loss is differentiated with seed 1: no gradient may arrive at it.
+void require_end_of_model(std::string_view op, const GradientBuilder& builder, const NodeView& node);
 
 int64_t last_dim(const TensorType& type);
 int64_t row_count(const TensorType& type);  // product of all dims but the last

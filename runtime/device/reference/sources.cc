@@ -1,0 +1,78 @@
+// Ops that make values: constants, and random numbers by device/philox.h.
+//
+// Random values are f32 numbers on every device, f64 plans included, so that a plan starts from the same weights
+// wherever it runs; hence the products in float below, and no fused multiply-adds in this file.
+#include "base/error.h"
+#include "device/philox.h"
+#include "device/reference/rules.h"
+
+namespace prun::reference {
+namespace {
+
+enum Kind : int64_t { kZeros = 0, kOnes = 1, kConstant = 2, kNormal = 3, kUniform = 4 };
+
+// Element e of the sequence `key`: block e/4 has four words, and two neighbours share a pair of normals.
+float normal(uint64_t seed, uint64_t key, int64_t e) {
+  std::array<uint32_t, 4> words = philox::block(seed, key, static_cast<uint64_t>(e / 4));
+  philox::Pair pair = e % 4 < 2 ? philox::normals(words[0], words[1]) : philox::normals(words[2], words[3]);
+  return e % 2 == 0 ? pair.first : pair.second;
+}
+float uniform(uint64_t seed, uint64_t key, int64_t e) {
+  std::array<uint32_t, 4> words = philox::block(seed, key, static_cast<uint64_t>(e / 4));
+  return 2.0f * philox::unit(words[static_cast<size_t>(e % 4)]) - 1.0f;
+}
+
+float initial(int64_t kind, float scale, uint64_t seed, uint64_t key, int64_t e) {
+  if (kind == kOnes) return 1;
+  if (kind == kConstant) return scale;
+  if (kind == kNormal) return scale * normal(seed, key, e);
+  if (kind == kUniform) return scale * uniform(seed, key, e);
+  return 0;
+}
+
+void init_params(Call& c) {
+  Array& flat = c.writes[0];
+  std::string axis = c.attrs.text("axis");
+  int64_t first = axis.empty() ? 0 : flat.count() * c.memory.program->mesh.index(axis, c.memory.rank);
+  std::vector<int64_t> starts = c.attrs.integers("starts"), counts = c.attrs.integers("counts"),
+                       kinds = c.attrs.integers("kinds"), keys = c.attrs.integers("keys");
+  std::vector<double> scales = c.attrs.numbers("scales");
+  for (size_t p = 0; p < starts.size(); ++p)
+    for (int64_t g = std::max(first, starts[p]); g < std::min(first + flat.count(), starts[p] + counts[p]); ++g)
+      flat[g - first] = initial(kinds[p], static_cast<float>(scales[p]), c.memory.table->seed,
+                                static_cast<uint64_t>(keys[p]), g - starts[p]);
+}
+
+void random_int(Call& c) {
+  for (int64_t i = 0; i < c.writes[0].count(); ++i) {
+    uint64_t index = (static_cast<uint64_t>(c.memory.rank) << 32) | static_cast<uint64_t>(i);
+    c.writes[0][i] = static_cast<double>(philox::integer(c.memory.table->seed, static_cast<uint64_t>(c.attrs.integer("key")),
+                                                         index, c.attrs.integer("low"), c.attrs.integer("high")));
+  }
+}
+
+void fill(Call& c) {
+  for (double& value : c.writes[0].v) value = c.attrs.number("value");
+}
+
+void values(Call& c) {
+  std::vector<double> list = c.attrs.numbers("values");
+  PRUN_CHECK(list.size() == c.writes[0].v.size(), std::to_string(list.size()));
+  std::copy(list.begin(), list.end(), c.writes[0].v.begin());
+}
+
+// With a count, only so many elements are counted and the rest are 0.
+void iota(Call& c) {
+  double limit = c.reads.empty() ? static_cast<double>(c.writes[0].count()) : c.reads[0][0];
+  for (int64_t i = 0; i < c.writes[0].count() && static_cast<double>(i) < limit; ++i)
+    c.writes[0][i] = c.attrs.number("start") + static_cast<double>(i) * c.attrs.number("step", 1);
+}
+
+constexpr Rule kRules[] = {
+    {"init_params", init_params}, {"random_int", random_int}, {"fill", fill}, {"values", values}, {"iota", iota}};
+
+}  // namespace
+
+std::span<const Rule> source_rules() { return kRules; }
+
+}  // namespace prun::reference

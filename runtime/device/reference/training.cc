@@ -1,0 +1,59 @@
+// Optimizers and global-norm clipping, by the formulas in the documentation of torch.optim and of
+// torch.nn.utils.clip_grad_norm_.
+#include <cmath>
+
+#include "device/reference/rules.h"
+
+namespace prun::reference {
+namespace {
+
+void sgd(Call& c) {
+  bool momentum = c.writes.size() > 1, clip = c.reads.size() > (momentum ? 3u : 2u);
+  double decay = c.attrs.number("weight_decay"), keep = c.attrs.number("momentum");
+  for (int64_t i = 0; i < c.writes[0].count(); ++i) {
+    double gradient = c.reads[0][i] * (clip ? c.reads.back()[0] : 1), p = c.reads[1][i];
+    gradient += decay * p;
+    if (momentum) {
+      gradient += keep * c.reads[2][i];
+      c.writes[1][i] = gradient;
+    }
+    c.writes[0][i] = p - c.memory.table->learning_rate * gradient;
+  }
+}
+
+void adamw(Call& c) {
+  double beta1 = c.attrs.number("beta1", 0.9), beta2 = c.attrs.number("beta2", 0.999);
+  double decay = c.attrs.number("weight_decay"), eps = c.attrs.number("eps", 1e-8);
+  double lr = c.memory.table->learning_rate, t = static_cast<double>(c.memory.table->step + 1);
+  bool clip = c.reads.size() > 4;
+  for (int64_t i = 0; i < c.writes[0].count(); ++i) {
+    double gradient = c.reads[0][i] * (clip ? c.reads[4][0] : 1);
+    double m = beta1 * c.reads[2][i] + (1 - beta1) * gradient;
+    double v = beta2 * c.reads[3][i] + (1 - beta2) * gradient * gradient;
+    double m_hat = m / (1 - std::pow(beta1, t)), v_hat = v / (1 - std::pow(beta2, t));
+    double p = c.reads[1][i] * (1 - lr * decay);
+    c.writes[0][i] = p - lr * m_hat / (std::sqrt(v_hat) + eps);
+    c.writes[1][i] = m;
+    c.writes[2][i] = v;
+  }
+}
+
+void norm2(Call& c) {
+  for (const Array& x : c.reads)
+    for (double value : x.v) c.writes[0][0] += value * value;
+}
+
+void clip_coefficient(Call& c) {
+  double norm = std::sqrt(c.reads[0][0]);
+  c.writes[0][0] = std::min(1.0, c.attrs.number("max") / (norm + 1e-6));
+  c.writes[1][0] = norm;
+}
+
+constexpr Rule kRules[] = {
+    {"sgd", sgd}, {"adamw", adamw}, {"norm2", norm2}, {"clip_coefficient", clip_coefficient}};
+
+}  // namespace
+
+std::span<const Rule> training_rules() { return kRules; }
+
+}  // namespace prun::reference

@@ -1,0 +1,282 @@
+// Derivative rules against central finite differences, in f64 on the reference device.
+//
+// Each case is one op under a weighted sum: loss = mean(op(inputs) · weight). The backward pass is what the op's rule
+// records; every element of every gradient is compared with (loss(x+h) − loss(x−h)) / 2h.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <random>
+#include <set>
+
+#include "tests/unit/op_list.h"
+
+namespace prun {
+namespace {
+
+struct Input {
+  Shape shape;
+  bool wanted = true;
+  Dtype dtype = Dtype::f64;
+  int64_t below = 0;  // integers: uniform below this
+};
+
+struct Case {
+  const char* name;
+  const char* kind;
+  std::vector<Input> inputs;
+  Attrs attrs = {};
+  std::vector<int> use = {};  // inputs of the node as indices; empty: each once in order
+};
+
+// The tiny sibling of the autodiff pass: types by id, gradients by id, backward nodes in order.
+class Recorder final : public GradientBuilder {
+ public:
+  struct Recorded {
+    std::string kind;
+    std::vector<int> inputs, outputs;
+    Attrs attrs;
+  };
+  std::vector<TensorType> types;
+  std::vector<bool> wanted;
+  std::map<int, int> gradients;
+  std::vector<Recorded> nodes;
+
+  TensorType type(int value) const override { return types[static_cast<size_t>(value)]; }
+  bool wants(int value) const override { return wanted[static_cast<size_t>(value)]; }
+  int gradient(int value) const override { return gradients.count(value) ? gradients.at(value) : -1; }
+  std::vector<int> emit(std::string_view kind, std::vector<int> inputs, std::vector<TensorType> outputs, Attrs attrs) override {
+    Recorded node{std::string(kind), std::move(inputs), {}, std::move(attrs)};
+    for (const TensorType& output : outputs) {
+      node.outputs.push_back(static_cast<int>(types.size()));
+      types.push_back(output);
+      wanted.push_back(false);
+    }
+    nodes.push_back(node);
+    return node.outputs;
+  }
+  void contribute(int value, int gradient) override {
+    EXPECT_TRUE(wants(value));
+    EXPECT_EQ(type(value).shape, type(gradient).shape);
+    int& known = gradients.try_emplace(value, -1).first->second;
+    known = known < 0 ? gradient : emit("add", {known, gradient}, {type(gradient)}, {})[0];
+  }
+};
+
+
+// Forward and backward of one case as a list of ops; value ids are tensor ids.
+class Differentiated {
+ public:
+  explicit Differentiated(const Device& device, const Case& c) : list_(device) {
+    for (const Input& input : c.inputs) {
+      add({input.dtype, input.shape}, input.wanted);
+      inputs_.push_back(static_cast<int>(recorder_.types.size()) - 1);
+    }
+    std::vector<int> used = c.use;
+    if (used.empty()) used = inputs_;
+    std::vector<TensorType> used_types;
+    for (int id : used) used_types.push_back(recorder_.type(id));
+    std::vector<int> outputs;
+    for (const TensorType& type : op_def(c.kind).infer(used_types, c.attrs)) outputs.push_back(add(type, true));
+    loss_ = outputs[0];
+    bool under_sum = !recorder_.type(loss_).shape.empty();
+    Attrs mean;
+    mean.set("scale", 0.7);
+    std::vector<int> weighted, sum;
+    if (under_sum) {
+      weight_ = add(recorder_.type(loss_), false);
+      weighted = {add(recorder_.type(loss_), true)};
+      sum = {add({Dtype::f64, {}}, true)};
+      loss_ = sum[0];
+    }
+    tensors_up_to_here();
+    list_.op(c.kind, used, outputs, c.attrs);
+    if (under_sum) {
+      list_.op("mul", {outputs[0], weight_}, weighted, {});
+      list_.op("mean", weighted, sum, mean);
+      derive("mean", weighted, sum, mean);
+      derive("mul", {outputs[0], weight_}, weighted, {});
+    }
+    derive(c.kind, used, outputs, c.attrs);
+    tensors_up_to_here();
+    for (const Recorder::Recorded& node : recorder_.nodes) list_.op(node.kind, node.inputs, node.outputs, node.attrs);
+    list_.make();
+  }
+
+  OpList& list() { return list_; }
+  const Recorder& recorder() const { return recorder_; }
+  const std::vector<int>& inputs() const { return inputs_; }
+  int weight() const { return weight_; }
+  double loss() {
+    list_.run();
+    return list_.get(loss_)[0];
+  }
+
+ private:
+  int add(const TensorType& type, bool wanted) {
+    recorder_.types.push_back(type);
+    recorder_.wanted.push_back(wanted);
+    return static_cast<int>(recorder_.types.size()) - 1;
+  }
+  void tensors_up_to_here() {
+    for (size_t i = list_.program().tensors.size(); i < recorder_.types.size(); ++i) list_.tensor(recorder_.types[i]);
+  }
+  void derive(const char* kind, const std::vector<int>& inputs, const std::vector<int>& outputs, const Attrs& attrs) {
+    op_def(kind).derive(recorder_, {inputs, outputs, attrs});
+  }
+
+  OpList list_;
+  Recorder recorder_;
+  std::vector<int> inputs_;
+  int weight_ = -1, loss_ = -1;
+};
+
+// Away from zero, where relu has no derivative.
+std::vector<double> random_values(std::mt19937_64& random, const Input& input) {
+  std::uniform_real_distribution<double> size(0.05, 1.5);
+  std::vector<double> values(static_cast<size_t>(element_count(input.shape)));
+  for (double& value : values)
+    value = input.below > 0 ? static_cast<double>(random() % static_cast<uint64_t>(input.below))
+                            : (random() % 2 ? 1 : -1) * size(random);
+  return values;
+}
+
+void check(const Case& c) {
+  SCOPED_TRACE(c.name);
+  std::unique_ptr<Device> device = open_device("reference");
+  Differentiated graph(*device, c);
+  std::mt19937_64 random(11);
+  std::vector<std::vector<double>> values;
+  for (size_t i = 0; i < c.inputs.size(); ++i) {
+    values.push_back(random_values(random, c.inputs[i]));
+    graph.list().set(graph.inputs()[i], values[i]);
+  }
+  if (graph.weight() >= 0)
+    graph.list().set(graph.weight(), random_values(random, {graph.recorder().type(graph.weight()).shape}));
+  graph.loss();
+  std::map<int, std::vector<double>> derived;
+  for (size_t i = 0; i < c.inputs.size(); ++i) {
+    int gradient = graph.recorder().gradient(static_cast<int>(i));
+    ASSERT_EQ(gradient >= 0, c.inputs[i].wanted) << "input " << i;
+    if (gradient >= 0) derived[static_cast<int>(i)] = graph.list().get(gradient);
+  }
+  constexpr double kStep = 1e-5;
+  for (auto& [input, gradient] : derived)
+    for (size_t e = 0; e < gradient.size(); ++e) {
+      std::vector<double> moved = values[static_cast<size_t>(input)];
+      double loss[2];
+      for (int side : {0, 1}) {
+        moved[e] = values[static_cast<size_t>(input)][e] + (side ? kStep : -kStep);
+        graph.list().set(input, moved);
+        loss[side] = graph.loss();
+      }
+      graph.list().set(input, values[static_cast<size_t>(input)]);
+      double difference = (loss[1] - loss[0]) / (2 * kStep);
+      ASSERT_NEAR(gradient[e], difference, 2e-9 * (1 + std::abs(difference))) << "input " << input << " element " << e;
+    }
+}
+
+Input unwanted(Shape shape) { return {std::move(shape), false}; }
+Input integers(Shape shape, int64_t below) { return {std::move(shape), false, Dtype::i32, below}; }
+
+Attrs transpose() { return make_attrs({{"transpose", int64_t{1}}}); }
+Attrs heads(int64_t n, bool causal) { return make_attrs({{"heads", n}, {"causal", int64_t{causal}}}); }
+Attrs scaled(double scale) { return make_attrs({{"scale", scale}}); }
+Attrs text(const char* name, const char* value) { return make_attrs({{name, std::string(value)}}); }
+
+const std::vector<Case>& cases() {
+  static const std::vector<Case> list = {
+      {"linear", "linear", {{{2, 3, 5}}, {{5, 7}}}},
+      {"linear with a bias", "linear", {{{3, 5}}, {{5, 2}}, {{2}}}},
+      {"linear transposed", "linear", {{{3, 5}}, {{7, 5}}, {{7}}}, transpose()},
+      {"linear of one vector", "linear", {{{5}}, {{5, 3}}, {{3}}}},
+      {"linear with relu", "linear", {{{4, 5}}, {{5, 6}}, {{6}}}, text("act", "relu")},
+      {"linear with relu, transposed", "linear", {{{4, 5}}, {{6, 5}}}, make_attrs({{"act", std::string("relu")}, {"transpose", int64_t{1}}})},
+      {"linear, only the input", "linear", {{{3, 5}}, unwanted({5, 2}), unwanted({2})}},
+      {"linear, only the weight", "linear", {unwanted({3, 5}), {{5, 2}}, unwanted({2})}},
+      {"linear, only the bias", "linear", {unwanted({3, 5}), unwanted({5, 2}), {{2}}}},
+      {"gelu tanh", "gelu", {{{3, 7}}}, text("approximate", "tanh")},
+      {"gelu exact", "gelu", {{{3, 7}}}, text("approximate", "none")},
+      {"relu", "relu", {{{3, 7}}}},
+      {"layernorm", "layernorm", {{{2, 3, 7}}, {{7}}, {{7}}}},
+      {"layernorm with a large eps", "layernorm", {{{3, 5}}, {{5}}, {{5}}}, make_attrs({{"eps", 0.5}})},
+      {"layernorm, only gamma", "layernorm", {unwanted({3, 5}), {{5}}, unwanted({5})}},
+      {"attention", "attention", {{{2, 5, 12}}}, heads(2, false)},
+      {"attention causal", "attention", {{{2, 5, 18}}}, heads(3, true)},
+      {"attention of one head, one token", "attention", {{{1, 1, 9}}}, heads(1, true)},
+      {"embedding", "embedding", {integers({2, 6}, 4), {{4, 3}}}},
+      {"embedding with positions", "embedding", {integers({2, 5}, 4), {{4, 3}}, {{7, 3}}}},
+      {"embedding, only positions", "embedding", {integers({2, 5}, 4), unwanted({4, 3}), {{5, 3}}}},
+      {"cross_entropy", "cross_entropy", {{{2, 3, 7}}, integers({2, 3}, 7)}, scaled(0.3)},
+      {"mse", "mse", {{{3, 5}}, unwanted({3, 5})}, scaled(0.3)},
+      {"mse of two wanted", "mse", {{{3, 5}}, {{3, 5}}}, scaled(0.3)},
+      {"mean_square", "mean_square", {{{3, 5}}}, scaled(0.3)},
+      {"mean", "mean", {{{3, 5}}}, scaled(0.3)},
+      {"add", "add", {{{3, 5}}, {{3, 5}}}},
+      {"add of a value to itself", "add", {{{3, 5}}}, {}, {0, 0}},
+      {"mul", "mul", {{{3, 5}}, {{3, 5}}}},
+      {"mul, only the second", "mul", {unwanted({3, 5}), {{3, 5}}}},
+      {"mul of a value with itself", "mul", {{{3, 5}}}, {}, {0, 0}},
+      {"scale", "scale", {{{3, 5}}}, make_attrs({{"factor", -1.7}})},
+      {"cast", "cast", {{{3, 5}}}, text("dtype", "f64")},
+      {"copy", "copy", {{{3, 5}}}},
+  };
+  return list;
+}
+
+TEST(Gradient, EveryRuleAgreesWithFiniteDifferences) {
+  for (const Case& c : cases()) check(c);
+}
+
+TEST(Gradient, EveryOpWithARuleHasACase) {
+  std::set<std::string_view> covered;
+  for (const Case& c : cases()) covered.insert(c.kind);
+  for (const OpDef* op : all_ops()) EXPECT_EQ(op->derive != nullptr, covered.count(op->name) != 0) << op->name;
+}
+
+TEST(Gradient, ParametersOfBf16ModelsGetF32Gradients) {
+  auto types = [](const char* kind, std::vector<TensorType> inputs, const Attrs& attrs) {
+    Recorder recorder;
+    std::vector<int> in, out;
+    recorder.types = inputs;
+    for (size_t i = 0; i < inputs.size(); ++i) in.push_back(static_cast<int>(i));
+    for (const TensorType& type : op_def(kind).infer(inputs, attrs)) {
+      out.push_back(static_cast<int>(recorder.types.size()));
+      recorder.types.push_back(type);
+    }
+    for (const TensorType& type : recorder.types) recorder.wanted.push_back(type.dtype != Dtype::i32);
+    recorder.types.push_back(recorder.types[inputs.size()]);
+    recorder.wanted.push_back(false);
+    recorder.gradients[out[0]] = static_cast<int>(recorder.types.size()) - 1;
+    op_def(kind).derive(recorder, {in, out, attrs});
+    std::string text;
+    for (int id : in)
+      if (recorder.gradient(id) >= 0) text += std::string(dtype_name(recorder.type(recorder.gradient(id)).dtype)) + " ";
+    return text;
+  };
+  TensorType x{Dtype::bf16, {4, 6}}, w{Dtype::bf16, {6, 6}}, b{Dtype::bf16, {6}}, tokens{Dtype::i32, {4}};
+  EXPECT_EQ(types("linear", {x, w, b}, {}), "bf16 f32 f32 ");
+  EXPECT_EQ(types("layernorm", {x, b, b}, {}), "bf16 f32 f32 ");
+  EXPECT_EQ(types("embedding", {tokens, w, w}, {}), "f32 f32 ");
+  EXPECT_EQ(types("cast", {x}, text("dtype", "f32")), "bf16 ");
+}
+
+TEST(Gradient, ALossMustEndTheModel) {
+  Recorder recorder;
+  recorder.types = {{Dtype::f32, {3}}, {Dtype::f32, {}}, {Dtype::f32, {}}};
+  recorder.wanted = {true, true, false};
+  recorder.gradients[1] = 2;
+  std::vector<int> in = {0}, out = {1};
+  Attrs none;
+  for (const char* kind : {"mean", "mean_square"}) {
+    try {
+      op_def(kind).derive(recorder, {in, out, none});
+      FAIL() << kind;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.message(), std::string(kind) + ": a loss ends the model, nothing can be computed from it");
+    }
+  }
+}
+
+}  // namespace
+}  // namespace prun

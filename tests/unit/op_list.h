@@ -1,0 +1,109 @@
+// A list of ops over memory of its own, run by any device: how tests of kernels and derivatives execute.
+#pragma once
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "base/error.h"
+#include "device/bf16.h"
+#include "device/device.h"
+
+namespace prun {
+
+inline Attrs make_attrs(std::initializer_list<std::pair<const char*, Attr>> pairs) {
+  Attrs attrs;
+  for (const auto& [name, value] : pairs) attrs.set(name, value);
+  return attrs;
+}
+
+class OpList {
+ public:
+  explicit OpList(const Device& device, int threads = 1) : device_(device), threads_(threads) {
+    program_.mesh = Mesh({{"dp", 4}});
+    table_.seed = 7;
+    table_.step = 3;
+    table_.learning_rate = 0.01;
+  }
+
+  int tensor(const TensorType& type, Role role = Role::activation) {
+    Tensor t{"t" + std::to_string(program_.tensors.size()), static_cast<int>(program_.buffers.size()), 0, type.dtype, type.shape};
+    program_.buffers.push_back({t.name, role, round_up(t.bytes(), kAlignBytes), program_.arena_bytes});
+    program_.arena_bytes += program_.buffers.back().bytes;
+    program_.tensors.push_back(t);
+    return static_cast<int>(program_.tensors.size()) - 1;
+  }
+
+  void op(std::string_view kind, std::vector<int> reads, std::vector<int> writes, Attrs attrs) {
+    Op op;
+    op.def = &op_def(kind);
+    op.reads = std::move(reads);
+    op.writes = std::move(writes);
+    op.attrs = std::move(attrs);
+    PRUN_CHECK(device_.supports(op, program_), std::string(kind));
+    int64_t workspace = device_.workspace_bytes(program_, op, threads_);
+    if (workspace > 0) op.writes.push_back(tensor({Dtype::u8, {workspace}}, Role::workspace));
+    ops_.push_back(std::move(op));
+  }
+
+  // Lays out memory; every byte that no one sets is 0xa5, so that a kernel that skips an element shows.
+  void make() {
+    arena_.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignBytes, static_cast<size_t>(program_.arena_bytes + kAlignBytes))));
+    std::memset(arena_.get(), 0xa5, static_cast<size_t>(program_.arena_bytes));
+    memory_ = {arena_.get(), 2, &program_, &table_};
+    for (const Op& op : ops_) kernels_.push_back(device_.make_kernel(memory_, op, threads_));
+  }
+
+  void run() {
+    for (const auto& kernel : kernels_) kernel->run();
+  }
+
+  void set(int id, const std::vector<double>& values) {
+    const Tensor& t = program_.tensors[static_cast<size_t>(id)];
+    PRUN_CHECK(static_cast<int64_t>(values.size()) == t.count(), shape_text(t.shape));
+    for (size_t i = 0; i < values.size(); ++i) put(t.dtype, memory_.data(id), i, values[i]);
+  }
+  std::vector<double> get(int id) const {
+    const Tensor& t = program_.tensors[static_cast<size_t>(id)];
+    std::vector<double> values(static_cast<size_t>(t.count()));
+    for (size_t i = 0; i < values.size(); ++i) values[i] = take(t.dtype, memory_.data(id), i);
+    return values;
+  }
+  const Program& program() const { return program_; }
+
+ private:
+  static void put(Dtype dtype, void* data, size_t i, double value) {
+    switch (dtype) {
+      case Dtype::f64: static_cast<double*>(data)[i] = value; return;
+      case Dtype::f32: static_cast<float*>(data)[i] = static_cast<float>(value); return;
+      case Dtype::bf16: static_cast<bf16*>(data)[i] = to_bf16(static_cast<float>(value)); return;
+      case Dtype::i64: static_cast<int64_t*>(data)[i] = static_cast<int64_t>(value); return;
+      case Dtype::i32: static_cast<int32_t*>(data)[i] = static_cast<int32_t>(value); return;
+      default: PRUN_CHECK(false, std::string(dtype_name(dtype)));
+    }
+  }
+  static double take(Dtype dtype, const void* data, size_t i) {
+    switch (dtype) {
+      case Dtype::f64: return static_cast<const double*>(data)[i];
+      case Dtype::f32: return static_cast<const float*>(data)[i];
+      case Dtype::bf16: return to_float(static_cast<const bf16*>(data)[i]);
+      case Dtype::i64: return static_cast<double>(static_cast<const int64_t*>(data)[i]);
+      case Dtype::i32: return static_cast<const int32_t*>(data)[i];
+      default: PRUN_CHECK(false, std::string(dtype_name(dtype))); return 0;
+    }
+  }
+  struct Free {
+    void operator()(std::byte* p) const { std::free(p); }
+  };
+
+  const Device& device_;
+  int threads_;
+  Program program_;
+  StepTable table_;
+  std::vector<Op> ops_;
+  std::unique_ptr<std::byte, Free> arena_;
+  RankMemory memory_;
+  std::vector<std::unique_ptr<Kernel>> kernels_;
+};
+
+}  // namespace prun
