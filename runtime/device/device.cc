@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "device/cpu/cpu_device.h"
+#include "device/reference/reference_device.h"
 
 namespace prun {
 namespace {
@@ -15,6 +16,7 @@ struct DeviceEntry {
 
 constexpr DeviceEntry kDevices[] = {
     {"cpu", make_cpu_device},
+    {"reference", make_reference_device},
 };
 
 }  // namespace
