@@ -1,0 +1,70 @@
+-- prun.args { layers = 4, ... }: the plan's own parameters. `--set layers=12` changes one, `prun PLAN --help` lists them.
+-- The type is that of the default; { 4, "help text" } adds a line of help.
+
+local schema = require "prun.schema"
+
+local declared
+
+-- The text after `--set name=` in the form of the default.
+local function parse(kind, text)
+  if kind == "boolean" then
+    if text == "true" or text == "1" then return true end
+    if text == "false" or text == "0" then return false end
+    return nil
+  end
+  if kind == "integer" or kind == "number" then return schema.convert(kind, tonumber(text)) end
+  if kind == "numbers" then
+    local list = {}
+    for part in text:gmatch("[^,]+") do
+      list[#list + 1] = tonumber(part)
+      if not list[#list] then return nil end
+    end
+    return list
+  end
+  return text
+end
+
+local function help_line(entry)
+  local left = ("  %s=%s"):format(entry.name, entry.kind == "text" and entry.default or schema.show(entry.default))
+  return entry.help == "" and left or ("%-28s %s"):format(left, entry.help)
+end
+
+return function(defaults)
+  local site = host.site("user")
+  if type(defaults) ~= "table" then host.fail("prun.args takes a table of names and defaults", site) end
+  if declared then
+    host.fail(("prun.args is called once in a plan; the first call is at %s:%d"):format(declared[1], declared[2]), site)
+  end
+  declared = site
+  local entries = schema.from_defaults("prun.args", defaults, site)
+  local lines, names, values, by_name = {}, {}, {}, {}
+  for i, entry in ipairs(entries) do
+    if entry.kind == "bytes" then entry.kind = "text" end
+    lines[i], names[i], values[entry.name], by_name[entry.name] = help_line(entry), entry.name, entry.default, entry
+  end
+  host.declare_arguments(lines)
+  for name, text in pairs(host.settings) do
+    local entry = by_name[name]
+    if not entry then
+      host.fail(("--set %s: the plan has no argument '%s'%s"):format(name, name, host.did_you_mean(name, names)), site, "usage")
+    end
+    values[name] = parse(entry.kind, text)
+    local place = host.site_of_word(site, name)
+    if values[name] == nil then
+      host.fail(("--set %s: must be %s, as its default %s is, not '%s'"):format(name, schema.kind_text(entry.kind),
+        schema.show(entry.default), text), place, "usage")
+    end
+    if entry.least and values[name] < entry.least then
+      host.fail(("--set %s: must be at least %s, not %s"):format(name, entry.least, text), place, "usage")
+    end
+  end
+  return setmetatable({}, {
+    __index = function(_, name)
+      if values[name] == nil then
+        host.fail(("no argument '%s'%s"):format(tostring(name), host.did_you_mean(tostring(name), names)))
+      end
+      return values[name]
+    end,
+    __newindex = function(_, name) host.fail(("arguments are set with --set %s=..., not in the plan"):format(tostring(name))) end,
+  })
+end

@@ -1,0 +1,149 @@
+-- The model graph being recorded: values, nodes, units, calls. Ids count from 0, as the plan's readers expect.
+--
+-- A call is one use of a unit in the forward pass. Ops outside any unit belong to the last call: the loss, mostly.
+
+local tensor = require "prun.tensor"
+
+local graph = { current = nil }
+
+local function list() return { values = {}, nodes = {}, units = {}, calls = {}, unit_of = {}, names = {} } end
+
+-- Records what fn(...) does into a new graph; returns the graph and fn's result.
+function graph.record(dtype, fn, ...)
+  local outer = graph.current
+  graph.current = list()
+  graph.current.dtype = dtype
+  local result = fn(...)
+  local recorded = graph.current
+  graph.current = outer
+  return recorded, result
+end
+
+function graph.here(what)
+  if not graph.current then host.fail(what .. " is used inside a model, where it records an op") end
+  return graph.current
+end
+
+-- Runs fn as one more call of `unit`.
+local function call_unit(g, unit, fn)
+  if g.open then host.fail(("unit '%s' inside unit '%s': units do not nest"):format(unit.name, g.open.name)) end
+  g.calls[#g.calls + 1] = { unit = unit.id }
+  g.open = unit
+  local results = table.pack(fn())
+  g.open = nil
+  return table.unpack(results, 1, results.n)
+end
+
+-- A new unit. Its class is its name without the number at the end: hooks run once for each class.
+function graph.unit(name, fn)
+  local g = graph.here("nn.unit")
+  if type(name) ~= "string" or type(fn) ~= "function" then
+    host.fail('nn.unit takes a name and a function: nn.unit("block" .. i, function() ... end)')
+  end
+  if g.unit_of[name] then
+    host.fail(("there is a unit '%s' already (nn.again runs it once more, with the same parameters)"):format(name))
+  end
+  local unit = { id = #g.units, name = name, class = name:match("^(.-)%d*$"), parameters = {}, parameter_of = {},
+                 counts = {} }
+  if unit.class == "" then unit.class = name end
+  g.units[#g.units + 1], g.unit_of[name] = unit, unit
+  return call_unit(g, unit, fn)
+end
+
+-- One more call of a unit, with the same parameters: tied weights.
+function graph.again(name, fn)
+  local g = graph.here("nn.again")
+  local unit = g.unit_of[name]
+  if not unit then
+    local names = {}
+    for i, known in ipairs(g.units) do names[i] = known.name end
+    host.fail(("no unit '%s' so far%s"):format(tostring(name), host.did_you_mean(tostring(name), names)))
+  end
+  return call_unit(g, unit, fn)
+end
+
+-- The unit that an op or parameter belongs to now.
+local function owner(g)
+  if g.open then return g.open end
+  local last = g.calls[#g.calls]
+  if last then return g.units[last.unit + 1] end
+  graph.unit("model", function() end)
+  return g.units[1]
+end
+
+local function add_value(g, value)
+  value.id = #g.values
+  g.values[#g.values + 1] = value
+  return tensor.new(value)
+end
+
+function graph.input(name, dtype, shape)
+  local g = graph.here("an input")
+  return add_value(g, { name = name, dtype = dtype, shape = shape, kind = "input", unit = -1, site = host.site() })
+end
+
+local inits = { zeros = 0, ones = 0, constant = 1, normal = 1, uniform = 1 }
+
+-- A parameter of the current unit; the second request for a name gives the same one.
+function graph.parameter(name, shape, init)
+  local g = graph.here("nn.parameter")
+  local unit = owner(g)
+  if unit.parameter_of[name] then return unit.parameter_of[name] end
+  local kind, scale = init[1] or "zeros", init[2] or 0
+  if not inits[kind] then
+    host.fail(("no initial values '%s'%s"):format(tostring(kind),
+      host.did_you_mean(tostring(kind), { "zeros", "ones", "constant", "normal", "uniform" })))
+  end
+  for _, size in ipairs(shape) do
+    if not math.tointeger(size) or size < 1 then
+      host.fail(("parameter '%s' has the dims [%s]: each must be a whole number of at least 1"):format(
+        name, table.concat(shape, ", ")))
+    end
+  end
+  local parameter = add_value(g, { name = unit.name .. "." .. name, dtype = g.dtype, shape = shape, kind = "parameter",
+                                   unit = unit.id, init = { kind = kind, scale = scale + 0.0 }, site = host.site() })
+  unit.parameters[#unit.parameters + 1] = parameter.id
+  unit.parameter_of[name] = parameter
+  return parameter
+end
+
+local function types(inputs)
+  local result = {}
+  for i, input in ipairs(inputs) do result[i] = { dtype = input.dtype, shape = input.shape } end
+  return result
+end
+
+-- Records an op and returns its outputs. `name` labels them; `more` names those after the first.
+function graph.op(kind, inputs, attrs, name, more)
+  local g = graph.here("nn." .. kind)
+  for i, input in ipairs(inputs) do
+    if not tensor.is(input) then
+      host.fail(("%s: input %d is %s, not a tensor"):format(kind, i, type(input) == "table" and "a table" or tostring(input)))
+    end
+  end
+  local unit = owner(g)
+  local count = (unit.counts[name or kind] or 0) + 1
+  unit.counts[name or kind] = count
+  local label = unit.name .. "." .. (name or kind) .. (count > 1 and tostring(count) or "")
+  local site = host.site()
+  local node = { op = kind, inputs = {}, outputs = {}, attrs = host.map(attrs or {}), call = #g.calls - 1, site = site }
+  for i, input in ipairs(inputs) do node.inputs[i] = input.id end
+  local outputs = {}
+  for i, type in ipairs(host.infer(kind, types(inputs), node.attrs)) do
+    local suffix = i == 1 and "" or "." .. (more and more[i - 1] or tostring(i))
+    outputs[i] = add_value(g, { name = label .. suffix, dtype = type.dtype, shape = type.shape, kind = "activation",
+                                unit = -1, site = site })
+    node.outputs[i] = outputs[i].id
+  end
+  g.nodes[#g.nodes + 1] = node
+  return table.unpack(outputs)
+end
+
+-- The part of the plan that graph becomes.
+function graph.result(g)
+  local units = {}
+  for i, unit in ipairs(g.units) do units[i] = { name = unit.name, class = unit.class, parameters = unit.parameters } end
+  return { values = g.values, nodes = g.nodes, units = units, calls = g.calls }
+end
+
+return graph

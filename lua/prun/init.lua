@@ -1,0 +1,30 @@
+-- The words of a plan: require "prun". Each word is a module of its own; a new feature is a new file and one line here.
+
+local namespace = require "prun.namespace"
+local record = require "prun.record"
+
+local words = {
+  -- plans and their parts
+  plan = "prun.plan", args = "prun.args", mesh = "prun.mesh", program = "prun.program",
+  model = "prun.model", nn = "prun.nn", losses = "prun.losses", strategy = "prun.strategy",
+  models = namespace("prun.models", { gpt = "prun.models.gpt", mlp = "prun.models.mlp" }),
+  data = namespace("prun.data", {
+    bytes = "prun.data.bytes", tokens = "prun.data.tokens", random = "prun.data.random", index = "prun.data.index",
+  }),
+  -- strategies
+  ddp = "prun.strategies.ddp", zero3 = "prun.strategies.zero3",
+  -- optimizers
+  sgd = "prun.optimizers.sgd", adamw = "prun.optimizers.adamw",
+  -- the number of ranks
+  world = host.world,
+}
+
+-- Words that record into the hook or the program that is running.
+for _, word in ipairs {
+  "all_gather", "all_gather_v", "all_reduce", "all_to_all", "barrier", "broadcast", "ensure", "free", "full", "gather",
+  "iota", "print", "random_int", "reduce", "reduce_scatter", "scatter", "tensor",
+} do
+  words[word] = record.word(word)
+end
+
+return namespace("prun", words)

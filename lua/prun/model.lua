@@ -1,0 +1,19 @@
+-- prun.model(name, defaults, build): a model with options, made once and used in plans as prun.models.gpt is. build(opt,
+-- batch) records ops with prun.nn and returns the loss. A plan may also give a plain function(batch).
+--
+-- Data asks the model for what it must match: the options `context`, `vocab`, `inputs` and `outputs` mean the same in both.
+
+local schema = require "prun.schema"
+
+return function(name, defaults, build)
+  local what = "the model " .. name
+  local entries = schema.from_defaults(what, defaults, host.site())
+  return setmetatable({ entries = entries }, {
+    __call = function(_, given)
+      local site = host.site("user")
+      local options = schema.check(what, entries, given, site)
+      return { kind_of = "model", name = name, options = options, site = site,
+               build = function(batch) return build(options, batch) end }
+    end,
+  })
+end

@@ -1,0 +1,22 @@
+-- A table of words in which a misspelt word is an error with the likely right one. A word that is a module's name is
+-- loaded when it is first used, so that a module may require "prun" while prun is still loading.
+
+local function sorted(fields)
+  local names = {}
+  for name in pairs(fields) do names[#names + 1] = name end
+  return names
+end
+
+return function(name, fields)
+  local function find(self, word)
+    local value = fields[word]
+    if value == nil then
+      host.fail(("%s has no '%s'%s"):format(name, tostring(word), host.did_you_mean(tostring(word), sorted(fields))))
+    end
+    if type(value) == "string" and value:find("^prun%.") then value = require(value) end
+    rawset(self, word, value)
+    return value
+  end
+  local function refuse(_, word) host.fail(("%s is not a plan's to change (field '%s')"):format(name, tostring(word))) end
+  return setmetatable({}, { __index = find, __newindex = refuse })
+end

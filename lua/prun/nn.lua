@@ -1,0 +1,65 @@
+-- prun.nn: layers and ops of a model. Each call records one op with the line that made it; weights are named
+-- "<unit>.<name>.weight" and "<unit>.<name>.bias".
+
+local graph = require "prun.graph"
+local namespace = require "prun.namespace"
+local schema = require "prun.schema"
+local tensor = require "prun.tensor"
+
+local nn = {}
+
+nn.unit = graph.unit    -- nn.unit("block" .. i, function() ... end): what a strategy schedules as a whole
+nn.again = graph.again  -- nn.again("embed", function() ... end): the same unit and parameters once more
+
+-- A parameter: nn.parameter("w", { 10, 20 }, { "normal", 0.02 }).
+function nn.parameter(name, shape, init) return graph.parameter(name, shape, init or { "zeros" }) end
+
+local function last_dim(what, x)
+  if not tensor.is(x) then host.fail(what .. ": the input is not a tensor") end
+  return x.shape[#x.shape]
+end
+
+local linear_options = {
+  { name = "bias", kind = "boolean", default = true, help = "add a bias" },
+  { name = "init", kind = "any", optional = true, help = 'initial weights, such as { "normal", 0.02 }' },
+  { name = "bias_init", kind = "any", optional = true, help = 'initial bias, such as { "uniform", 0.1 }' },
+  { name = "weight", kind = "any", optional = true, help = "a parameter [out, in] to use instead (tied weights)" },
+}
+
+-- y [.., out] = x [.., in] · weight [in, out] + bias. By default initialized as torch.nn.Linear is.
+function nn.linear(name, x, out, options)
+  local opt = schema.check("nn.linear", linear_options, options, host.site())
+  local width = last_dim("nn.linear", x)
+  if opt.weight then return (graph.op("linear", { x, opt.weight }, { transpose = 1 }, name)) end
+  local init = opt.init or { "uniform", 1 / math.sqrt(width) }
+  local inputs = { x, graph.parameter(name .. ".weight", { width, out }, init) }
+  if opt.bias then inputs[3] = graph.parameter(name .. ".bias", { out }, opt.bias_init or { "zeros" }) end
+  return (graph.op("linear", inputs, {}, name))
+end
+
+-- Over the last dim, with a learned scale and shift.
+function nn.layernorm(name, x, eps)
+  local width = last_dim("nn.layernorm", x)
+  local gamma = graph.parameter(name .. ".weight", { width }, { "ones" })
+  local beta = graph.parameter(name .. ".bias", { width }, { "zeros" })
+  return (graph.op("layernorm", { x, gamma, beta }, { eps = eps or 1e-5 }, name, { "mean", "rstd" }))
+end
+
+-- x [B, T, width] = table[tokens] (+ positions[0..T)); `table` is a parameter [vocab, width], `positions` [T, width].
+function nn.embedding(tokens, weights, positions)
+  return (graph.op("embedding", { tokens, weights, positions }, {}))
+end
+
+-- qkv [B, T, 3·width] -> [B, T, width]: softmax(q·k' / sqrt(width/heads))·v in each head; causal unless told otherwise.
+function nn.attention(qkv, heads, options)
+  local causal = not (options and options.causal == false)
+  return (graph.op("attention", { qkv }, { heads = heads, causal = causal and 1 or 0 }, nil, { "lse" }))
+end
+
+function nn.gelu(x, approximate) return (graph.op("gelu", { x }, { approximate = approximate or "tanh" })) end
+function nn.relu(x) return (graph.op("relu", { x })) end
+function nn.add(a, b) return (graph.op("add", { a, b })) end
+function nn.mul(a, b) return (graph.op("mul", { a, b })) end
+function nn.scale(x, factor) return (graph.op("scale", { x }, { factor = factor + 0.0 })) end
+
+return namespace("prun.nn", nn)

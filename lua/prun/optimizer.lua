@@ -1,0 +1,12 @@
+-- An optimizer as a plan holds it: options, checked by a schema. The update itself is an op of the runtime.
+
+local schema = require "prun.schema"
+
+return function(name, entries)
+  return setmetatable({ entries = entries }, {
+    __call = function(_, given)
+      local site = host.site("user")
+      return { kind_of = "optimizer", name = name, options = schema.check("prun." .. name, entries, given, site), site = site }
+    end,
+  })
+end

@@ -1,0 +1,120 @@
+-- prun.plan { mesh, model, data, strategy, optimizer, steps }: what is to be trained and how. The model is recorded for one
+-- rank's share of the batch; the strategies are recorded once for each class of units.
+
+local data = require "prun.data"
+local graph = require "prun.graph"
+local schema = require "prun.schema"
+local strategy = require "prun.strategy"
+local tensor = require "prun.tensor"
+
+local entries = {
+  { name = "mesh", kind = "mesh", help = "the ranks: prun.mesh { dp = prun.world }" },
+  { name = "model", kind = "model", help = "what is trained, such as prun.models.gpt { ... }" },
+  { name = "data", kind = "data", help = "samples, such as prun.data.bytes { ... }" },
+  { name = "strategy", kind = "array", default = {}, help = "a list, such as { prun.zero3 { axis = \"dp\" } }" },
+  { name = "optimizer", kind = "optimizer", help = "such as prun.adamw { lr = 3e-4 }" },
+  { name = "steps", kind = "integer", default = 20, least = 1, help = "training steps" },
+  { name = "seed", kind = "integer", default = 0, least = 0, help = "of initial weights and the order of data" },
+  { name = "dtype", kind = "text", default = "f32", choices = { "f32", "bf16", "f64" }, help = "what compute uses" },
+  { name = "reduce", kind = "text", default = "any", choices = { "any", "rank_order" },
+    help = "rank_order: sums in the order of ranks, the same bits on every transport" },
+}
+
+local function check_strategies(list, site)
+  if list.kind_of == "strategy" then list = { list } end
+  for i, element in ipairs(list) do
+    if type(element) ~= "table" or rawget(element, "kind_of") ~= "strategy" then
+      host.fail(("strategy %d in the list is %s; it should be such as prun.zero3 { axis = \"dp\" }"):format(i,
+        type(element) == "table" and "a table" or schema.show(element)), host.site_of_word(site, "strategy"))
+    end
+  end
+  return list
+end
+
+local function axis_names(mesh)
+  local names = {}
+  for i, axis in ipairs(mesh.axes) do names[i] = axis[1] end
+  return names
+end
+
+-- The ranks that share the batch, after checking each strategy's axis.
+local function data_ranks(mesh, strategies)
+  local ranks, used = 1, {}
+  for _, one in ipairs(strategies) do
+    local axis = one.options.axis
+    if not mesh.size_of[axis] then
+      local names = axis_names(mesh)
+      host.fail(("the mesh has no axis '%s'%s"):format(axis, #names > 0 and host.did_you_mean(axis, names) or ": it has none"),
+        host.site_of_word(one.site, "axis"))
+    end
+    if not used[axis] then ranks, used[axis] = ranks * mesh.size_of[axis], true end
+  end
+  for _, axis in ipairs(mesh.axes) do
+    if axis[2] > 1 and not used[axis[1]] then
+      host.fail(("no strategy uses mesh axis '%s' of %d ranks: they would all do the same"):format(axis[1], axis[2]), mesh.site)
+    end
+  end
+  return ranks
+end
+
+-- Records the model for `batch` samples.
+local function record_model(plan, model, batch)
+  local recorded, loss = graph.record(plan.dtype, function()
+    local inputs = {}
+    for _, input in ipairs(data.inputs(plan.data, batch, plan.dtype)) do
+      inputs[input.name] = graph.input(input.name, input.dtype, input.shape)
+    end
+    setmetatable(inputs, { __index = function(_, name)
+      local names = {}
+      for known in pairs(inputs) do names[#names + 1] = known end
+      host.fail(("prun.data.%s gives no '%s'%s"):format(plan.data.kind, tostring(name), host.did_you_mean(tostring(name), names)))
+    end })
+    return model.build(inputs)
+  end)
+  if not tensor.is(loss) then host.fail(("the model must return its loss, not %s"):format(type(loss)), model.site) end
+  if #loss.shape > 0 then
+    host.fail(("the model returns %s; a loss is one number: see prun.losses"):format(tostring(loss)), model.site)
+  end
+  return recorded, loss
+end
+
+local function classes_of(units)
+  local classes, seen = {}, {}
+  for _, unit in ipairs(units) do
+    if not seen[unit.class] then classes[#classes + 1], seen[unit.class] = unit.class, true end
+  end
+  return classes
+end
+
+return function(given)
+  local site = host.site("user")
+  local plan = schema.check("prun.plan", entries, given, site)
+  local strategies = check_strategies(plan.strategy, site)
+  if plan.mesh.ranks ~= host.world then
+    host.fail(("the mesh %s is for %d rank%s, and there %s %d (--nproc)"):format(plan.mesh.text, plan.mesh.ranks,
+      plan.mesh.ranks == 1 and "" or "s", host.world == 1 and "is" or "are", host.world), plan.mesh.site)
+  end
+  local ranks = data_ranks(plan.mesh, strategies)
+  local batch = plan.data.options.batch
+  if batch % ranks ~= 0 then
+    host.fail(("the global batch of %d samples is not divisible by the %d ranks of %s; the next that is: %d"):format(batch,
+      ranks, plan.mesh.text, (batch // ranks + 1) * ranks), host.site_of_word(plan.data.site, "batch"))
+  end
+  local model = plan.model
+  if type(model) == "function" then model = { build = model, site = host.site_of_word(site, "model"), name = "model" } end
+  data.agree(plan.data, model)
+  local source = data.result(plan.data)
+  local recorded, loss = record_model(plan, model, batch // ranks)
+  local result = graph.result(recorded)
+  local options = plan.optimizer.options
+  result.path, result.kind = host.plan_path, "plan"
+  result.mesh = { axes = plan.mesh.axes, site = plan.mesh.site }
+  result.loss, result.steps, result.seed = loss.id, plan.steps, plan.seed
+  result.reduce, result.dtype, result.data = plan.reduce, plan.dtype, source
+  result.optimizer = { kind = plan.optimizer.name, lr = options.lr, momentum = options.momentum or 0.0,
+                       betas = options.betas or { 0.9, 0.999 }, eps = options.eps or 1e-8,
+                       weight_decay = options.weight_decay, clip = options.clip, site = plan.optimizer.site }
+  result.strategies = {}
+  for i, one in ipairs(strategies) do result.strategies[i] = strategy.result(one, classes_of(recorded.units)) end
+  return host.result(result)
+end

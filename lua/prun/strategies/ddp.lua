@@ -1,0 +1,14 @@
+-- Data parallelism: every rank has all parameters and computes the gradients of its share of the batch; these are averaged
+-- in buckets while backward still runs. (Li et al. 2020, "PyTorch Distributed".)
+
+local prun = require "prun"
+
+return prun.strategy("ddp", {
+  axis = { "dp", "mesh axis over which the batch is split" },
+  bucket = { "25 MiB", "size of a bucket of gradients" },
+  first = { "1 MiB", "size of the first bucket, small so that it starts early" },
+}, function(unit, opt)
+  unit:after("backward", function()
+    prun.all_reduce(unit.grads, { axis = opt.axis, op = "avg", stream = "reduce", bucket = opt.bucket, first = opt.first })
+  end)
+end)

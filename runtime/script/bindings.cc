@@ -1,0 +1,185 @@
+// The table `host` that the modules in lua/prun see: the op table, places in the source, likely words, files, encoding.
+// It decides nothing; what a plan means is decided in Lua.
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include "base/text.h"
+#include "ir/op_def.h"
+#include "script/host.h"
+#include "script/lua_json.h"
+
+namespace prun {
+namespace {
+
+using nlohmann::json;
+
+Attr attr_of(const std::string& name, const json& value) {
+  if (value.is_boolean()) return static_cast<int64_t>(value.get<bool>());
+  if (value.is_number_integer()) return value.get<int64_t>();
+  if (value.is_number()) return value.get<double>();
+  if (value.is_string()) return value.get<std::string>();
+  if (!value.is_array()) throw plan_error(fmt::format("attribute '{}' must be a number, a text or a list", name));
+  bool whole = true;
+  for (const json& element : value) {
+    if (!element.is_number()) throw plan_error(fmt::format("attribute '{}' must be a list of numbers", name));
+    whole = whole && element.is_number_integer();
+  }
+  if (whole) return value.get<std::vector<int64_t>>();
+  return value.get<std::vector<double>>();
+}
+
+TensorType type_of(const json& value) {
+  std::string name = value.at("dtype").get<std::string>();
+  std::optional<Dtype> dtype = parse_dtype(name);
+  if (!dtype) throw plan_error(fmt::format("unknown dtype '{}'{}", name, did_you_mean(name, {"f32", "bf16", "f64", "i64", "i32"})));
+  return {*dtype, value.at("shape").get<Shape>()};
+}
+
+// infer(op, {types}, {attributes}) -> {types}. The shape rule's message gets the line of the call.
+int infer(lua_State* L, Host& host) {
+  std::string name = text_argument(L, 1, "infer");
+  const OpDef* op = find_op(name);
+  if (op == nullptr || op->infer == nullptr) host.fail_here(L, fmt::format("no op '{}' in a model", name));
+  std::vector<TensorType> inputs, outputs;
+  for (const json& type : to_json(L, 2)) inputs.push_back(type_of(type));
+  Attrs attrs;
+  json given = to_json(L, 3);
+  for (const auto& [key, value] : given.items()) attrs.set(key, attr_of(key, value));
+  try {
+    outputs = op->infer(inputs, attrs);
+  } catch (const Error& error) {
+    host.fail_here(L, error.message(), error.code());
+  }
+  json result = json::array();
+  for (const TensorType& type : outputs) result.push_back({{"dtype", dtype_name(type.dtype)}, {"shape", type.shape}});
+  push_json(L, result);
+  return 1;
+}
+
+void push_site(lua_State* L, const Site& site) {
+  lua_createtable(L, 2, 0);
+  lua_pushlstring(L, site.file.data(), site.file.size());
+  lua_rawseti(L, -2, 1);
+  lua_pushinteger(L, site.line);
+  lua_rawseti(L, -2, 2);
+}
+
+Site site_argument(lua_State* L, int index) {
+  json value = to_json(L, index);
+  return {value.at(0).get<std::string>(), value.at(1).get<int>()};
+}
+
+// site() -> {file, line} of the innermost frame outside the core; site("user"): outside lua/prun altogether.
+int site(lua_State* L, Host& host) {
+  push_site(L, host.site(L, lua_isnoneornil(L, 1) ? Layer::library : Layer::user));
+  return 1;
+}
+
+// site_of_word({file, line}, word) -> {file, line} of `word =` at or after that line.
+int site_of_word(lua_State* L, Host& host) {
+  Site place = site_argument(L, 1);
+  place.line = line_of_word(host, place.file, place.line, text_argument(L, 2, "site_of_word"));
+  push_site(L, place);
+  return 1;
+}
+
+// fail(message, site or nil, "usage" or nil): an error at that place, or at the user's line.
+int fail(lua_State* L, Host& host) {
+  std::string message = text_argument(L, 1, "fail");
+  Exit code = lua_isnoneornil(L, 3) ? Exit::plan : Exit::usage;
+  if (lua_type(L, 2) != LUA_TTABLE) host.fail_here(L, message, code);
+  throw Error(code, message, site_argument(L, 2));
+}
+
+// did_you_mean(word, {words}) -> " (did you mean 'x'?)" or " (one of: ...)".
+int suggest(lua_State* L, Host&) {
+  std::vector<std::string> words = to_json(L, 2).get<std::vector<std::string>>();
+  std::string text = did_you_mean(text_argument(L, 1, "did_you_mean"), words);
+  lua_pushlstring(L, text.data(), text.size());
+  return 1;
+}
+
+// file_info(path) -> absolute path and size; or nil and why. Looks in the current folder, beside the plan and among
+// the plans of the installation.
+int file_info(lua_State* L, Host& host) {
+  std::string path = text_argument(L, 1, "file_info");
+  std::vector<std::string> places = {path};
+  if (!path.starts_with("/")) {
+    places.push_back(host.plan_folder + "/" + path);
+    places.push_back(host.options.lua_dir + "/../plans/" + path);
+  }
+  for (const std::string& place : places) {
+    struct stat status;
+    if (stat(place.c_str(), &status) != 0) continue;
+    if (!S_ISREG(status.st_mode)) continue;
+    std::string absolute = place.starts_with("/") ? place : host.working_folder + "/" + place;
+    lua_pushlstring(L, absolute.data(), absolute.size());
+    lua_pushinteger(L, status.st_size);
+    return 2;
+  }
+  lua_pushnil(L);
+  lua_pushfstring(L, "no file '%s' (looked in the current folder, beside the plan and in prun's plans)", path.c_str());
+  return 2;
+}
+
+// encode(value) -> the same bytes for equal values.
+int encode(lua_State* L, Host&) {
+  std::vector<uint8_t> bytes = json::to_cbor(to_json(L, 1));
+  lua_pushlstring(L, reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  return 1;
+}
+
+// map(table) -> the table, marked as a map even if it is empty.
+int map(lua_State* L, Host&) {
+  lua_settop(L, 1);
+  luaL_setmetatable(L, kMapMark);
+  return 1;
+}
+
+// result(table) -> the table, marked as what a plan returns.
+int result(lua_State* L, Host&) {
+  lua_settop(L, 1);
+  luaL_newmetatable(L, kResultMark);
+  lua_setmetatable(L, 1);
+  return 1;
+}
+
+// declare_arguments({lines}): the plan has parameters; `--help` shows these lines.
+int declare_arguments(lua_State* L, Host& host) {
+  host.arguments_declared = true;
+  host.help_lines = to_json(L, 1).get<std::vector<std::string>>();
+  host.arguments_known(host);
+  return 0;
+}
+
+}  // namespace
+
+void push_host_table(lua_State* L) {
+  static const luaL_Reg functions[] = {{"infer", thunk<infer>},
+                                       {"site", thunk<site>},
+                                       {"site_of_word", thunk<site_of_word>},
+                                       {"fail", thunk<fail>},
+                                       {"did_you_mean", thunk<suggest>},
+                                       {"file_info", thunk<file_info>},
+                                       {"encode", thunk<encode>},
+                                       {"map", thunk<map>},
+                                       {"result", thunk<result>},
+                                       {"declare_arguments", thunk<declare_arguments>},
+                                       {nullptr, nullptr}};
+  luaL_newlib(L, functions);
+  const ScriptOptions& options = host_of(L).options;
+  lua_pushinteger(L, options.world);
+  lua_setfield(L, -2, "world");
+  lua_pushboolean(L, options.help);
+  lua_setfield(L, -2, "help");
+  lua_pushlstring(L, options.plan_path.data(), options.plan_path.size());
+  lua_setfield(L, -2, "plan_path");
+  lua_newtable(L);
+  for (const auto& [name, value] : options.settings) {
+    lua_pushlstring(L, value.data(), value.size());
+    lua_setfield(L, -2, name.c_str());
+  }
+  lua_setfield(L, -2, "settings");
+}
+
+}  // namespace prun

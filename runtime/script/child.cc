@@ -1,0 +1,148 @@
+// One script, one process, one reply. The process is thrown away afterwards, so nothing here is cleaned up.
+#include "script/child.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <climits>
+#include <cstdio>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "script/environment.h"
+#include "script/host.h"
+#include "script/limits.h"
+#include "script/lua_json.h"
+#include "script/modules.h"
+
+namespace prun {
+namespace {
+
+int g_pipe = -1;
+
+void write_all(const char* data, size_t size) {
+  while (size > 0) {
+    ssize_t written = write(g_pipe, data, size);
+    if (written <= 0) _exit(1);  // the launcher has gone
+    data += written;
+    size -= static_cast<size_t>(written);
+  }
+}
+
+[[noreturn]] void reply(char kind, std::string_view bytes) {
+  write_all(&kind, 1);
+  write_all(bytes.data(), bytes.size());
+  std::fflush(stderr);
+  _exit(0);
+}
+
+[[noreturn]] void reply_error(const Error& error) {
+  Site site = error.site().value_or(Site{});
+  reply(kReplyError, fmt::format("{} {} {}\n{}", static_cast<int>(error.code()), site.line, site.file, error.message()));
+}
+
+// Called from a hook, the allocator or a signal handler: no allocation, only what is safe in a process that ends now.
+void stop_at_limit(lua_State* L, const char* text) {
+  static char message[PATH_MAX + 512];
+  const char* file = "";
+  int line = 0;
+  lua_Debug frame;
+  for (int level = 0; lua_getstack(L, level, &frame); ++level) {
+    lua_getinfo(L, "Sl", &frame);
+    if (frame.source[0] != '@' || frame.currentline <= 0) continue;
+    file = frame.source + 1;
+    line = frame.currentline;
+    break;
+  }
+  int size = std::snprintf(message, sizeof message, "%c%d %d %s\n%s", kReplyError, static_cast<int>(Exit::script_limit),
+                           line, file, text);
+  write_all(message, static_cast<size_t>(size));
+  _exit(0);
+}
+
+// Adds the user's line to an error that Lua itself raised in a module of ours.
+int name_the_users_line(lua_State* L, Host& host) {
+  if (lua_type(L, 1) != LUA_TSTRING) {
+    host.last = Error(Exit::plan, fmt::format("error with a {} as its value", luaL_typename(L, 1)), host.site(L, Layer::user));
+  } else {
+    Error error = host.error_of(text_argument(L, 1, "error"));
+    auto source = error.site() ? host.sources.find(error.site()->file) : host.sources.end();
+    if (error.what() != std::string_view(host.last.what()) && source != host.sources.end() &&
+        source->second.layer != Layer::user)
+      error = Error(error.code(), fmt::format("{} (in {})", error.message(), error.site()->text()), host.site(L, Layer::user));
+    host.last = error;
+  }
+  lua_pushstring(L, host.last.what());
+  return 1;
+}
+
+[[noreturn]] void reply_cbor(char kind, const nlohmann::json& value) {
+  std::vector<uint8_t> bytes = nlohmann::json::to_cbor(value);
+  reply(kind, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+}
+
+// --help needs no more than the arguments.
+void answer_help(Host& host) {
+  if (host.options.help) reply_cbor(kReplyHelp, host.help_lines);
+}
+
+void finish(lua_State* L, Host& host) {
+  answer_help(host);
+  if (!host.options.settings.empty() && !host.arguments_declared)
+    throw usage_error(fmt::format("{} has no arguments (prun.args), so --set {}=... changes nothing",
+                                  host.options.plan_path, host.options.settings.begin()->first));
+  luaL_getmetatable(L, kResultMark);
+  bool is_result = lua_getmetatable(L, 1) && lua_rawequal(L, -1, -2);
+  if (!is_result)
+    throw plan_error(fmt::format("{} returns {}; a plan ends with: return prun.plan {{ ... }}", host.options.plan_path,
+                                 lua_isnil(L, 1) ? "nothing" : std::string("a ") + luaL_typename(L, 1)));
+  lua_settop(L, 1);
+  reply_cbor(kReplyPlan, to_json(L, 1));
+}
+
+void run(Host& host) {
+  Limits limits{host.options.cpu_seconds, host.options.memory_bytes, stop_at_limit};
+  lua_State* L = new_limited_state(limits);
+  if (L == nullptr) throw Error(Exit::script_limit, "no memory for the script");
+  attach_host(L, host);
+  open_environments(L);
+  forbid_system_calls();
+  lua_pushcfunction(L, thunk<name_the_users_line>);
+  load_chunk(L, host, host.plan_file, host.options.plan_path, Layer::user);
+  int status = lua_pcall(L, 0, 1, 1);
+  if (status == LUA_ERRMEM) throw Error(Exit::script_limit, "the script needs more memory than it may have");
+  if (status != LUA_OK) {
+    size_t size = 0;
+    const char* text = lua_tolstring(L, -1, &size);
+    throw host.error_of(text == nullptr ? "unknown error" : std::string_view(text, size));
+  }
+  lua_remove(L, 1);
+  finish(L, host);
+}
+
+}  // namespace
+
+void run_script_child(const ScriptOptions& options, const std::string& plan_file, int pipe) {
+  g_pipe = pipe;
+  try {
+    Host host(options);
+    host.arguments_known = answer_help;
+    host.plan_file = plan_file;
+    size_t slash = plan_file.rfind('/');
+    host.plan_folder = slash == std::string::npos ? "." : plan_file.substr(0, slash);
+    slash = options.plan_path.rfind('/');
+    host.typed_folder = slash == std::string::npos ? "" : options.plan_path.substr(0, slash + 1);
+    char folder[PATH_MAX];
+    host.working_folder = getcwd(folder, sizeof folder) == nullptr ? "." : folder;
+    run(host);
+  } catch (const Error& error) {
+    reply_error(error);
+  } catch (const std::bad_alloc&) {
+    reply_error(Error(Exit::script_limit, "the script needs more memory than it may have"));
+  } catch (const std::exception& error) {
+    reply_error(plan_error(error.what()));
+  }
+  _exit(1);
+}
+
+}  // namespace prun

@@ -1,0 +1,16 @@
+// The child's side: evaluate the script under the limits and send one reply.
+#pragma once
+#include <string>
+
+#include "script/script.h"
+
+namespace prun {
+
+// First byte of a reply. 'P': the plan as CBOR follows. 'H': the help lines as CBOR. 'E': code, line and file as
+// "code line file\n", then the message.
+inline constexpr char kReplyPlan = 'P', kReplyHelp = 'H', kReplyError = 'E';
+
+// Never returns. `plan_file` is where the plan lies, `pipe` takes the reply.
+[[noreturn]] void run_script_child(const ScriptOptions& options, const std::string& plan_file, int pipe);
+
+}  // namespace prun

@@ -1,0 +1,14 @@
+// The names that a script sees: an allow-list over Lua's libraries, with our own pairs, print, require, setmetatable.
+#pragma once
+#include <lua.hpp>
+
+#include "script/host.h"
+
+namespace prun {
+
+// Opens the libraries and makes the two environments: the plan's, and that of lua/prun (the same plus `host`).
+void open_environments(lua_State* L);
+// Pushes the environment of a layer.
+void push_environment(lua_State* L, Layer layer);
+
+}  // namespace prun

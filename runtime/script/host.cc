@@ -1,0 +1,96 @@
+// Where an error or an op stands: walking Lua's stack by layers instead of counting levels, so that a module of ours
+// may be split or wrapped without any message moving.
+#include "script/host.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <optional>
+
+namespace prun {
+
+Host& host_of(lua_State* L) { return **static_cast<Host**>(lua_getextraspace(L)); }
+void attach_host(lua_State* L, Host& host) { *static_cast<Host**>(lua_getextraspace(L)) = &host; }
+
+Site Host::site(lua_State* L, Layer most) const {
+  lua_Debug frame;
+  for (int level = 0; lua_getstack(L, level, &frame); ++level) {
+    lua_getinfo(L, "Sl", &frame);
+    if (frame.source[0] != '@' || frame.currentline < 0) continue;
+    auto source = sources.find(frame.source + 1);
+    if (source != sources.end() && source->second.layer <= most) return {source->first, frame.currentline};
+  }
+  return {};
+}
+
+void Host::fail_here(lua_State* L, const std::string& message, Exit code) const {
+  Site user = site(L, Layer::user), nearest = site(L, Layer::library);
+  if (!user.known()) throw Error(code, message, nearest);
+  if (nearest == user) throw Error(code, message, user);
+  throw Error(code, fmt::format("{} (in {})", message, nearest.text()), user);
+}
+
+namespace {
+
+// As Lua prints a chunk's name in messages (luaO_chunkid): long ones lose their beginning.
+std::string printed_name(const std::string& name) {
+  constexpr size_t kMost = LUA_IDSIZE - 1;
+  if (name.size() <= kMost) return name;
+  return "..." + name.substr(name.size() - (kMost - 3));
+}
+
+// "name:12: message" of a known source.
+std::optional<Error> parse_position(const Host& host, std::string_view text) {
+  for (const auto& [name, source] : host.sources) {
+    std::string start = printed_name(name) + ":";
+    if (!text.starts_with(start)) continue;
+    size_t end = start.size();
+    while (end < text.size() && std::isdigit(static_cast<unsigned char>(text[end]))) ++end;
+    if (end == start.size() || !text.substr(end).starts_with(": ")) continue;
+    int line = std::stoi(std::string(text.substr(start.size(), end - start.size())));
+    return Error(Exit::plan, std::string(text.substr(end + 2)), Site{name, line});
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+Error Host::error_of(std::string_view text) const {
+  if (text == last.what()) return last;
+  if (auto error = parse_position(*this, text)) return *error;
+  return Error(Exit::plan, std::string(text));
+}
+
+std::string text_argument(lua_State* L, int index, const char* function) {
+  size_t size = 0;
+  const char* text = lua_type(L, index) == LUA_TSTRING ? lua_tolstring(L, index, &size) : nullptr;
+  if (text == nullptr)
+    throw plan_error(fmt::format("{}: argument {} must be text, not {}", function, index, luaL_typename(L, index)));
+  return std::string(text, size);
+}
+
+int line_of_word(const Host& host, const std::string& file, int line, const std::string& word) {
+  auto source = host.sources.find(file);
+  if (source == host.sources.end() || word.empty()) return line;
+  const std::string& text = source->second.text;
+  auto in_word = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; };
+  size_t position = 0;
+  for (int i = 1; i < line; ++i) {
+    position = text.find('\n', position);
+    if (position == std::string::npos) return line;
+    ++position;
+  }
+  size_t begin = position;
+  while ((position = text.find(word, position)) != std::string::npos) {
+    size_t after = position + word.size();
+    bool whole = (position == 0 || !in_word(text[position - 1])) && (after == text.size() || !in_word(text[after]));
+    while (after < text.size() && text[after] == ' ') ++after;
+    if (whole && after < text.size() && text[after] == '=' && text[after + 1] != '=')
+      return line + static_cast<int>(std::count(&text[begin], &text[position], '\n'));
+    position += word.size();
+  }
+  return line;
+}
+
+}  // namespace prun

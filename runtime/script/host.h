@@ -1,0 +1,81 @@
+// The state of the script child besides Lua's own: sources read, the last error, what the plan declared.
+#pragma once
+#include <lua.hpp>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "script/script.h"
+
+namespace prun {
+
+// Whose code a chunk is. Errors point at the user's; recorded ops point at the innermost that is not the core's.
+enum class Layer { user, library, core };
+
+struct Source {
+  std::string text;
+  Layer layer = Layer::user;
+};
+
+struct Host {
+  explicit Host(const ScriptOptions& given) : options(given) {}
+
+  const ScriptOptions& options;
+  std::string plan_file;                  // where the plan lies
+  std::string plan_folder;                // of plan_file
+  std::string typed_folder;               // of the path as typed, with '/', or ""
+  std::string working_folder;             // absolute
+  std::map<std::string, Source> sources;  // by name in messages
+  std::vector<std::string> help_lines;
+  bool arguments_declared = false;
+  void (*arguments_known)(Host&) = nullptr;  // called when the plan has declared them; under --help it ends the process
+  // The last Error that went through Lua as text: its code and site would be lost otherwise.
+  Error last{Exit::plan, ""};
+
+  // The innermost frame of a chunk whose layer is `most` or nearer to the user. Unknown when there is none.
+  Site site(lua_State* L, Layer most) const;
+  // Throws plan_error at the user's line; names the line of ours that found the mistake when that helps.
+  [[noreturn]] void fail_here(lua_State* L, const std::string& message, Exit code = Exit::plan) const;
+  // The Error that an uncaught Lua error means.
+  Error error_of(std::string_view text) const;
+};
+
+Host& host_of(lua_State* L);
+void attach_host(lua_State* L, Host& host);
+
+// Text argument `index`, or throws (naming `function`).
+std::string text_argument(lua_State* L, int index, const char* function);
+// The line of `file`, at or after `line`, where `word` is assigned (a field of a table); else `line`.
+int line_of_word(const Host& host, const std::string& file, int line, const std::string& word);
+
+// How C++ becomes a Lua function: exceptions end inside, and lua_error jumps when no C++ object is live.
+using LuaBody = int (*)(lua_State*, Host&);
+template <LuaBody body>
+int thunk(lua_State* L) {
+  Host& host = host_of(L);
+  bool failed = true;
+  int results = 0;
+  try {
+    results = body(L, host);
+    failed = false;
+  } catch (const Error& error) {
+    host.last = error;
+  } catch (const std::bad_alloc&) {
+    host.last = Error(Exit::script_limit, "the script needs more memory than it may have");
+  } catch (const std::exception& error) {
+    host.last = Error(Exit::plan, error.what());
+  }
+  if (!failed) return results;
+  lua_pushstring(L, host.last.what());
+  return lua_error(L);
+}
+
+// The registry key of the metatable that marks what a plan returns.
+inline constexpr const char* kResultMark = "prun.result";
+
+// Adds the table `host` that lua/prun sees (bindings.cc), on top of the stack.
+void push_host_table(lua_State* L);
+
+}  // namespace prun

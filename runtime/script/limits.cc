@@ -1,0 +1,132 @@
+// The limits of the script child. Time is RLIMIT_CPU: its first signal asks the Lua state for a clean stop at the next
+// instruction (which knows its line); the second, a second later, finds a C function that does not return, such as
+// string.find with an exponential pattern, and stops from the handler.
+#include "script/limits.h"
+
+#include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+
+#ifdef PRUN_SECCOMP
+#include <fcntl.h>
+#include <seccomp.h>
+#endif
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define PRUN_SANITIZED 1
+#endif
+
+namespace prun {
+namespace {
+
+// One set a process, as the signal handler and the allocator of the one state need them.
+Limits g_limits;
+lua_State* g_state = nullptr;
+int64_t g_used = 0;
+size_t g_refused = 0;  // the request that was refused last, until one is granted
+volatile sig_atomic_t g_time_signals = 0;
+char g_time_text[128], g_memory_text[128];
+
+// Lua answers a refusal with a full collection and asks again; only the second refusal is final.
+void* allocate(void*, void* block, size_t old_size, size_t new_size) {
+  if (block == nullptr) old_size = 0;
+  if (new_size == 0) {
+    std::free(block);
+    g_used -= static_cast<int64_t>(old_size);
+    return nullptr;
+  }
+  int64_t used = g_used + static_cast<int64_t>(new_size) - static_cast<int64_t>(old_size);
+  void* result = nullptr;
+  if (new_size <= old_size || used <= g_limits.memory_bytes) result = std::realloc(block, new_size);
+  if (result == nullptr) {
+    if (g_refused == new_size && g_state != nullptr) g_limits.stop(g_state, g_memory_text);
+    g_refused = new_size;
+    return nullptr;
+  }
+  if (new_size > old_size) g_refused = 0;
+  g_used = used;
+  return result;
+}
+
+void on_instruction(lua_State* L, lua_Debug*) { g_limits.stop(L, g_time_text); }
+
+void on_time_signal(int) {
+  if (g_time_signals != 0) g_limits.stop(g_state, g_time_text);
+  g_time_signals = 1;
+  lua_sethook(g_state, on_instruction, LUA_MASKCOUNT | LUA_MASKCALL | LUA_MASKRET, 1);
+}
+
+void limit_address_space() {
+#ifndef PRUN_SANITIZED  // a sanitizer's shadow reserves terabytes
+  long pages = 0;
+  if (FILE* file = std::fopen("/proc/self/statm", "re")) {
+    if (std::fscanf(file, "%ld", &pages) != 1) pages = 0;
+    std::fclose(file);
+  }
+  auto now = static_cast<rlim_t>(pages) * static_cast<rlim_t>(sysconf(_SC_PAGESIZE));
+  rlim_t most = now + 3 * static_cast<rlim_t>(g_limits.memory_bytes) + (rlim_t{256} << 20);
+  rlimit limit{most, most};
+  setrlimit(RLIMIT_AS, &limit);
+#endif
+}
+
+void limit_time() {
+  struct sigaction action = {};
+  action.sa_handler = on_time_signal;
+  sigaction(SIGXCPU, &action, nullptr);
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGXCPU);
+  sigprocmask(SIG_UNBLOCK, &set, nullptr);
+  // The clock of the limit has run since the fork, and it counts whole seconds.
+  auto seconds = static_cast<rlim_t>(std::ceil(g_limits.cpu_seconds));
+  rlimit limit{seconds, seconds + 3};
+  setrlimit(RLIMIT_CPU, &limit);
+}
+
+}  // namespace
+
+lua_State* new_limited_state(const Limits& limits) {
+  g_limits = limits;
+  g_used = 0;
+  std::snprintf(g_time_text, sizeof g_time_text, "the script has run for %g s of processor time, which is its limit",
+                limits.cpu_seconds);
+  std::snprintf(g_memory_text, sizeof g_memory_text, "the script needs more than %g MiB of memory, which is its limit",
+                static_cast<double>(limits.memory_bytes) / (1 << 20));
+  rlimit none{0, 0};
+  setrlimit(RLIMIT_CORE, &none);
+  limit_address_space();
+  g_state = lua_newstate(allocate, nullptr);
+  if (g_state != nullptr) limit_time();
+  return g_state;
+}
+
+#ifdef PRUN_SECCOMP
+void forbid_system_calls() {
+  scmp_filter_ctx filter = seccomp_init(SCMP_ACT_ERRNO(EPERM));
+  if (filter == nullptr) return;
+  const int allowed[] = {
+      SCMP_SYS(read),         SCMP_SYS(write),         SCMP_SYS(writev),     SCMP_SYS(close),      SCMP_SYS(fstat),
+      SCMP_SYS(newfstatat),   SCMP_SYS(stat),          SCMP_SYS(lseek),      SCMP_SYS(mmap),       SCMP_SYS(munmap),
+      SCMP_SYS(mremap),       SCMP_SYS(madvise),       SCMP_SYS(brk),        SCMP_SYS(exit_group), SCMP_SYS(exit),
+      SCMP_SYS(rt_sigreturn), SCMP_SYS(rt_sigprocmask), SCMP_SYS(getrandom), SCMP_SYS(clock_gettime),
+      SCMP_SYS(futex),        SCMP_SYS(getpid),        SCMP_SYS(gettid),     SCMP_SYS(sched_yield), SCMP_SYS(statx),
+      SCMP_SYS(sigaltstack),  SCMP_SYS(readv),
+  };
+  for (int call : allowed) seccomp_rule_add(filter, SCMP_ACT_ALLOW, call, 0);
+  // Files may be opened, but only to read.
+  seccomp_rule_add(filter, SCMP_ACT_ALLOW, SCMP_SYS(openat), 1,
+                   SCMP_A2(SCMP_CMP_MASKED_EQ, O_ACCMODE | O_CREAT | O_TRUNC, O_RDONLY));
+  seccomp_load(filter);
+  seccomp_release(filter);
+}
+#else
+void forbid_system_calls() {}
+#endif
+
+}  // namespace prun

@@ -1,0 +1,26 @@
+// What the script child may use: processor time, memory, system calls.
+//
+// Surprising fact: nothing is unwound when a limit is reached. The child writes its reply and ends at once, so no
+// pcall, finalizer or handler of the script can swallow the limit.
+#pragma once
+#include <lua.hpp>
+
+#include <cstdint>
+
+namespace prun {
+
+struct Limits {
+  double cpu_seconds = 10;
+  int64_t memory_bytes = 0;
+  // Reports `text` with the line that `L` is at (as far as it is known) and ends the process.
+  void (*stop)(lua_State* L, const char* text) = nullptr;
+};
+
+// A state whose memory is counted. One a process. The limits of time and address space hold from here on.
+lua_State* new_limited_state(const Limits& limits);
+
+// From here on the process can only read files, write to open descriptors and ask for memory and time. Without
+// libseccomp this does nothing: scripts have no name that reaches the system either way.
+void forbid_system_calls();
+
+}  // namespace prun
