@@ -14,11 +14,11 @@ function data.source(kind, spec)
   local entries = { { name = "batch", kind = "integer", least = 1, help = "samples in a step, over all ranks" } }
   for i, entry in ipairs(spec.entries) do entries[i + 1] = entry end
   return setmetatable({ entries = entries }, {
-    __call = function(_, given)
+    __call = host.word(function(_, given)
       local site = host.site("user")
       local options = schema.check("prun.data." .. kind, entries, given, site)
       return { kind_of = "data", kind = kind, options = options, spec = spec, site = site }
-    end,
+    end),
   })
 end
 

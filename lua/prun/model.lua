@@ -9,11 +9,11 @@ return function(name, defaults, build)
   local what = "the model " .. name
   local entries = schema.from_defaults(what, defaults, host.site())
   return setmetatable({ entries = entries }, {
-    __call = function(_, given)
+    __call = host.word(function(_, given)
       local site = host.site("user")
       local options = schema.check(what, entries, given, site)
       return { kind_of = "model", name = name, options = options, site = site,
-               build = function(batch) return build(options, batch) end }
-    end,
+               build = host.word(function(batch) return build(options, batch) end, site) }
+    end),
   })
 end

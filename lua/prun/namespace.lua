@@ -14,6 +14,7 @@ return function(name, fields)
       host.fail(("%s has no '%s'%s"):format(name, tostring(word), host.did_you_mean(tostring(word), sorted(fields))))
     end
     if type(value) == "string" and value:find("^prun%.") then value = require(value) end
+    if type(value) == "function" then value = host.word(value) end
     rawset(self, word, value)
     return value
   end

@@ -4,9 +4,9 @@ local schema = require "prun.schema"
 
 return function(name, entries)
   return setmetatable({ entries = entries }, {
-    __call = function(_, given)
+    __call = host.word(function(_, given)
       local site = host.site("user")
       return { kind_of = "optimizer", name = name, options = schema.check("prun." .. name, entries, given, site), site = site }
-    end,
+    end),
   })
 end

@@ -181,12 +181,13 @@ local make = {}
 -- What the plan holds of a strategy, for the given classes of units.
 function make.result(strategy, classes)
   local units = {}
-  for i, class in ipairs(classes) do units[i] = record_unit(strategy, class) end
+  local run = host.word(record_unit, strategy.site)
+  for i, class in ipairs(classes) do units[i] = run(strategy, class) end
   return { name = strategy.name, axis = strategy.options.axis, site = strategy.site, units = units }
 end
 
 return setmetatable(make, {
-  __call = function(_, name, defaults, body)
+  __call = host.word(function(_, name, defaults, body)
     if type(name) ~= "string" or type(defaults) ~= "table" or type(body) ~= "function" then
       host.fail('prun.strategy takes a name, default options and a function: prun.strategy("mine", { axis = "dp" }, ' ..
         "function(unit, opt) ... end)")
@@ -196,11 +197,11 @@ return setmetatable(make, {
       host.fail(("the strategy %s needs an option `axis`, such as { axis = \"dp\" }"):format(name))
     end
     return setmetatable({ entries = entries }, {
-      __call = function(_, given)
+      __call = host.word(function(_, given)
         local site = host.site("user")
         return { kind_of = "strategy", name = name, site = site, body = body,
                  options = schema.check("the strategy " .. name, entries, given, site) }
-      end,
+      end),
     })
-  end,
+  end),
 })

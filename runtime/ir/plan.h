@@ -60,7 +60,11 @@ struct Optimizer {
 struct Data {
   std::string kind;  // bytes, tokens, random, index
   std::string path;
-  int64_t batch = 0;  // global
+  int64_t batch = 0;       // global
+  int64_t file_bytes = 0;  // of the file at `path`
+  int64_t skip_bytes = 0;  // header of the file
+  int64_t vocab = 0;       // tokens at or above it are an error
+  int64_t context = 0;     // tokens in a sample; 0: samples have no tokens
   Site site;
 };
 

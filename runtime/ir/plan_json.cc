@@ -333,7 +333,14 @@ void read_training(const Field& root, Plan& plan) {
   plan.rank_order = text_or(root, "reduce", "any") == "rank_order";
   plan.param_dtype = root.at("dtype").dtype();
   const Field data = root.at("data");
-  plan.data = {data.at("kind").text(), text_or(data, "path", ""), data.at("batch").integer(), read_site(data)};
+  plan.data.kind = data.at("kind").text();
+  plan.data.path = text_or(data, "path", "");
+  plan.data.batch = data.at("batch").integer();
+  plan.data.file_bytes = integer_or(data, "file_bytes", 0);
+  plan.data.skip_bytes = integer_or(data, "skip_bytes", 0);
+  plan.data.vocab = integer_or(data, "vocab", 0);
+  plan.data.context = integer_or(data, "context", 0);
+  plan.data.site = read_site(data);
   plan.optimizer = read_optimizer(root.at("optimizer"));
   root.at("strategies").each([&](const Field& item) { plan.strategies.push_back(read_strategy(item)); });
 }

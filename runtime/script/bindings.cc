@@ -144,6 +144,15 @@ int result(lua_State* L, Host&) {
   return 1;
 }
 
+// word(function, site or nil) -> the same for a plan to call. A C function, since `return prun.plan { ... }` is a tail
+// call, which to a Lua function would erase the very frame whose line every message needs. With a site, errors inside
+// that no frame of the user's explains are blamed on that site: the line of prun.models.gpt { ... }, say.
+int word(lua_State* L, Host&) {
+  lua_settop(L, 2);
+  lua_pushcclosure(L, call_word, 2);
+  return 1;
+}
+
 // declare_arguments({lines}): the plan has parameters; `--help` shows these lines.
 int declare_arguments(lua_State* L, Host& host) {
   host.arguments_declared = true;
@@ -163,6 +172,7 @@ void push_host_table(lua_State* L) {
                                        {"file_info", thunk<file_info>},
                                        {"encode", thunk<encode>},
                                        {"map", thunk<map>},
+                                       {"word", thunk<word>},
                                        {"result", thunk<result>},
                                        {"declare_arguments", thunk<declare_arguments>},
                                        {nullptr, nullptr}};

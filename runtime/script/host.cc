@@ -13,10 +13,43 @@ namespace prun {
 Host& host_of(lua_State* L) { return **static_cast<Host**>(lua_getextraspace(L)); }
 void attach_host(lua_State* L, Host& host) { *static_cast<Host**>(lua_getextraspace(L)) = &host; }
 
+// No C++ objects here: the word may raise.
+int call_word(lua_State* L) {
+  lua_pushvalue(L, lua_upvalueindex(1));
+  lua_insert(L, 1);
+  lua_call(L, lua_gettop(L) - 1, LUA_MULTRET);
+  return lua_gettop(L);
+}
+
+namespace {
+
+// The site that the word running in this frame was made with, if any.
+Site blamed(lua_State* L, lua_Debug& frame) {
+  lua_getinfo(L, "f", &frame);
+  Site site;
+  if (lua_tocfunction(L, -1) == call_word && lua_getupvalue(L, -1, 2) != nullptr) {
+    if (lua_istable(L, -1)) {
+      lua_rawgeti(L, -1, 1);
+      lua_rawgeti(L, -2, 2);
+      site = {lua_tostring(L, -2), static_cast<int>(lua_tointeger(L, -1))};
+      lua_pop(L, 2);
+    }
+    lua_pop(L, 1);
+  }
+  lua_pop(L, 1);
+  return site;
+}
+
+}  // namespace
+
 Site Host::site(lua_State* L, Layer most) const {
   lua_Debug frame;
   for (int level = 0; lua_getstack(L, level, &frame); ++level) {
     lua_getinfo(L, "Sl", &frame);
+    if (frame.what[0] == 'C' && most == Layer::user) {
+      Site site = blamed(L, frame);
+      if (site.known()) return site;
+    }
     if (frame.source[0] != '@' || frame.currentline < 0) continue;
     auto source = sources.find(frame.source + 1);
     if (source != sources.end() && source->second.layer <= most) return {source->first, frame.currentline};

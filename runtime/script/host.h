@@ -50,6 +50,9 @@ std::string text_argument(lua_State* L, int index, const char* function);
 // The line of `file`, at or after `line`, where `word` is assigned (a field of a table); else `line`.
 int line_of_word(const Host& host, const std::string& file, int line, const std::string& word);
 
+// The function behind host.word (bindings.cc): calls upvalue 1; upvalue 2 is a site to blame, or nil.
+int call_word(lua_State* L);
+
 // How C++ becomes a Lua function: exceptions end inside, and lua_error jumps when no C++ object is live.
 using LuaBody = int (*)(lua_State*, Host&);
 template <LuaBody body>
