@@ -1,0 +1,192 @@
+// Opens listeners and reads the address blobs of peers. TCP listens on loopback unless an interface is given, and on
+// a real interface only with a job secret.
+#include "address.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "failure.h"
+
+namespace prun_socket {
+namespace {
+
+constexpr std::array<char, 8> kMagic = {'p', 'r', 'u', 'n', 's', 'o', 'c', '1'};
+constexpr int kBacklog = 4096;
+
+template <size_t N>
+void copy_text(std::array<char, N>& to, const std::string& text, const char* what) {
+  if (text.size() >= N) throw Failure{PRUN_EINVAL, -1, fmt::format("{} is longer than {} bytes", what, N - 1)};
+  std::copy(text.begin(), text.end(), to.begin());
+}
+
+struct Found {
+  sockaddr_storage address{};
+  socklen_t length = 0;
+};
+
+// The interface's address, IPv4 before IPv6; loopback when no interface is asked for.
+Found interface_address(const char* name) {
+  Found found;
+  if (name == nullptr || *name == '\0') {
+    auto& loopback = reinterpret_cast<sockaddr_in&>(found.address);
+    loopback.sin_family = AF_INET;
+    loopback.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    found.length = sizeof loopback;
+    return found;
+  }
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) throw system_failure("getifaddrs", errno);
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(list, ::freeifaddrs);
+  std::vector<std::string> names;
+  for (const ifaddrs* it = list; it != nullptr; it = it->ifa_next) {
+    if (std::find(names.begin(), names.end(), it->ifa_name) == names.end()) names.push_back(it->ifa_name);
+    if (it->ifa_addr == nullptr || std::strcmp(it->ifa_name, name) != 0) continue;
+    const bool v4 = it->ifa_addr->sa_family == AF_INET, v6 = it->ifa_addr->sa_family == AF_INET6;
+    if (!(v4 || (v6 && found.length == 0))) continue;
+    found.length = v4 ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+    std::memcpy(&found.address, it->ifa_addr, found.length);
+    if (v4) break;
+  }
+  if (found.length > 0) return found;
+  const bool exists = std::find(names.begin(), names.end(), name) != names.end();
+  std::string all;
+  for (const std::string& each : names) all += (all.empty() ? "" : ", ") + each;
+  throw Failure{PRUN_EINVAL, -1,
+                exists ? fmt::format("network interface '{}' has no IP address", name)
+                       : fmt::format("there is no network interface '{}' (there are: {})", name, all)};
+}
+
+void put_tcp_address(int fd, Address& address) {
+  sockaddr_storage bound{};
+  socklen_t length = sizeof bound;
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&bound), &length) != 0) throw system_failure("getsockname", errno);
+  if (bound.ss_family == AF_INET) {
+    const auto& v4 = reinterpret_cast<const sockaddr_in&>(bound);
+    address.family = 4;
+    address.port = ntohs(v4.sin_port);
+    std::memcpy(address.ip.data(), &v4.sin_addr, 4);
+    address.loopback = address.ip[0] == 127;
+  } else {
+    const auto& v6 = reinterpret_cast<const sockaddr_in6&>(bound);
+    address.family = 6;
+    address.port = ntohs(v6.sin6_port);
+    address.scope = v6.sin6_scope_id;
+    std::memcpy(address.ip.data(), &v6.sin6_addr, 16);
+    address.loopback = IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr);
+  }
+}
+
+Descriptor listen_tcp(const prun_open_params& params, Address& address) {
+  const Found found = interface_address(params.interface_name);
+  Descriptor fd(::socket(found.address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd) throw system_failure("socket", errno);
+  if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&found.address), found.length) != 0)
+    throw system_failure(fmt::format("bind to {}", params.interface_name ? params.interface_name : "loopback"), errno);
+  if (::listen(fd.get(), kBacklog) != 0) throw system_failure("listen", errno);
+  put_tcp_address(fd.get(), address);
+  const bool secret =
+      std::any_of(std::begin(params.job_secret), std::end(params.job_secret), [](uint8_t b) { return b; });
+  if (!address.loopback && !secret)
+    throw Failure{PRUN_EINVAL, -1,
+                  fmt::format("to listen on {} a job secret is needed, and there is none", address.tcp_text())};
+  return fd;
+}
+
+Descriptor listen_unix(const prun_open_params& params, Address& address) {
+  std::random_device random;
+  const std::string job(params.job_id, strnlen(params.job_id, sizeof params.job_id));
+  copy_text(address.unix_name, fmt::format("prun/{:.36}/{}/{:08x}", job, params.rank, random()), "the AF_UNIX name");
+  Descriptor fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd) throw system_failure("socket", errno);
+  socklen_t length;
+  const sockaddr_un name = unix_address(address, &length);
+  if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&name), length) != 0) throw system_failure("bind", errno);
+  if (::listen(fd.get(), kBacklog) != 0) throw system_failure("listen", errno);
+  return fd;
+}
+
+}  // namespace
+
+Host Host::here() {
+  Host host;
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  file.read(host.boot_id.data(), host.boot_id.size());
+  struct stat info {};
+  if (::stat("/proc/self/ns/net", &info) == 0) host.net_namespace = info.st_ino;
+  return host;
+}
+
+Listeners listen(const prun_open_params& params, const Options& options) {
+  Listeners listeners;
+  Address& address = listeners.address;
+  address.magic = kMagic;
+  copy_text(address.version, kVersion, "the version");
+  copy_text(address.options, options.text(), "the option string");
+  address.host = Host::here();
+  if (params.ranks == 1) return listeners;
+  if (options.use_unix) listeners.unix_socket = listen_unix(params, address);
+  if (!options.use_unix || params.local_ranks < params.ranks) listeners.tcp_socket = listen_tcp(params, address);
+  return listeners;
+}
+
+Address Address::decode(const void* blob, size_t bytes, int rank) {
+  Address address;
+  if (blob == nullptr || bytes != sizeof address)
+    throw Failure{PRUN_EINVAL, rank,
+                  fmt::format("the address of rank {} has {} bytes instead of {}: another version of "
+                              "the socket plugin?",
+                              rank, bytes, sizeof address)};
+  std::memcpy(&address, blob, sizeof address);
+  if (address.magic != kMagic)
+    throw Failure{PRUN_EINVAL, rank, fmt::format("the address of rank {} is not one of the socket plugin", rank)};
+  address.version.back() = address.options.back() = address.unix_name.back() = '\0';
+  return address;
+}
+
+std::string Address::tcp_text() const {
+  char text[INET6_ADDRSTRLEN] = "";
+  ::inet_ntop(family == 4 ? AF_INET : AF_INET6, ip.data(), text, sizeof text);
+  return fmt::format(fmt::runtime(family == 4 ? "{}:{}" : "[{}]:{}"), text, port);
+}
+
+sockaddr_storage Address::tcp(socklen_t* length) const {
+  sockaddr_storage out{};
+  if (family == 4) {
+    auto& v4 = reinterpret_cast<sockaddr_in&>(out);
+    v4.sin_family = AF_INET;
+    v4.sin_port = htons(port);
+    std::memcpy(&v4.sin_addr, ip.data(), 4);
+    *length = sizeof v4;
+  } else {
+    auto& v6 = reinterpret_cast<sockaddr_in6&>(out);
+    v6.sin6_family = AF_INET6;
+    v6.sin6_port = htons(port);
+    v6.sin6_scope_id = scope;
+    std::memcpy(&v6.sin6_addr, ip.data(), 16);
+    *length = sizeof v6;
+  }
+  return out;
+}
+
+sockaddr_un unix_address(const Address& address, socklen_t* length) {
+  sockaddr_un out{};
+  out.sun_family = AF_UNIX;
+  const size_t used = std::strlen(address.unix_name.data());
+  std::memcpy(out.sun_path + 1, address.unix_name.data(), used);
+  *length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + used);
+  return out;
+}
+
+}  // namespace prun_socket

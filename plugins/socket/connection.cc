@@ -1,0 +1,319 @@
+// Reading, writing and the ends of a connection. Nothing here blocks, except close_orderly.
+//
+// A write error does not end a connection at once: the peer's last frames, which say why it left, may still be unread.
+#include "connection.h"
+
+#include <fmt/format.h>
+#include <linux/sockios.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace prun_socket {
+namespace {
+
+constexpr int kReadsPerTurn = 8;
+constexpr uint64_t kWritePerTurn = 1 << 20;
+constexpr int kGoodbyeMilliseconds = 200;
+
+}  // namespace
+
+Connection::Connection(Descriptor socket, bool tcp, bool first, bool payload_crc, uint32_t chunk, Peer& peer,
+                       Matcher& matcher, Poller& poller)
+    : socket_(std::move(socket)),
+      tcp_(tcp),
+      first_(first),
+      payload_crc_(payload_crc),
+      chunk_(chunk),
+      peer_(peer),
+      matcher_(matcher),
+      poller_(poller) {
+  poller_.add(socket_.get(), this, EPOLLIN);
+}
+
+void Connection::on_event(uint32_t events) {
+  if (!open()) return;
+  if (events & ~static_cast<uint32_t>(EPOLLOUT)) {
+    for (int i = 0; i < kReadsPerTurn && open() && read_once(); ++i) {
+    }
+  }
+  if (open() && (events & EPOLLOUT)) {
+    watch_writable(false);
+    matcher_.mark_dirty(peer_);
+  }
+}
+
+void Connection::watch_writable(bool on) {
+  if (blocked_ == on) return;
+  blocked_ = on;
+  poller_.modify(socket_.get(), this, EPOLLIN | (on ? static_cast<uint32_t>(EPOLLOUT) : 0u));
+}
+
+// ---- reading ----
+
+bool Connection::read_once() {
+  if (input_begin_ == input_end_) input_begin_ = input_end_ = 0;
+  if (kInputRoom - input_end_ < sizeof(FrameHeader)) {
+    std::memmove(input_.data(), input_.data() + input_begin_, input_end_ - input_begin_);
+    input_end_ -= std::exchange(input_begin_, 0);
+  }
+  iovec pieces[2];
+  msghdr header{};
+  header.msg_iov = pieces;
+  size_t wanted = 0;
+  const auto add = [&](char* to, size_t bytes) {
+    pieces[header.msg_iovlen++] = {to, bytes};
+    wanted += bytes;
+  };
+  // A payload that nobody wants goes through input_, as headers do.
+  if (payload_left_ > 0 && landing_.to != nullptr) add(landing_.to, payload_left_);
+  // In the midst of a large message the next piece belongs in the caller's buffer too: take only its header along.
+  const bool more_follows = header.msg_iovlen > 0 && frame_.offset + frame_.length < frame_.total;
+  add(input_.data() + input_end_, more_follows ? sizeof(FrameHeader) : kInputRoom - input_end_);
+  const ssize_t got = ::recvmsg(socket_.get(), &header, MSG_DONTWAIT);
+  if (got < 0) {
+    if (errno == EINTR) return true;
+    if (errno != EAGAIN)
+      ended(errno);
+    else if (write_error_ != 0)
+      ended(write_error_);
+    return false;
+  }
+  if (got == 0) {
+    ended(0);
+    return false;
+  }
+  try {
+    take(static_cast<size_t>(got));
+  } catch (Failure& failure) {
+    lost(std::move(failure));
+  }
+  return static_cast<size_t>(got) == wanted;  // less: the socket is empty
+}
+
+void Connection::take(size_t bytes) {
+  if (payload_left_ > 0 && landing_.to != nullptr) {
+    const size_t part = std::min<uint64_t>(bytes, payload_left_);
+    if (frame_.flags & kPayloadHasCrc) arriving_crc_ = crc32c(arriving_crc_, landing_.to, part);
+    landing_.to += part;
+    payload_left_ -= part;
+    bytes -= part;
+    if (payload_left_ == 0) end_frame();
+  }
+  input_end_ += bytes;
+  parse();
+}
+
+void Connection::parse() {
+  while (open()) {
+    const size_t have = input_end_ - input_begin_;
+    const char* const from = input_.data() + input_begin_;
+    if (payload_left_ > 0) {
+      const size_t part = std::min<uint64_t>(have, payload_left_);
+      if (part == 0) return;
+      if (frame_.flags & kPayloadHasCrc) arriving_crc_ = crc32c(arriving_crc_, from, part);
+      if (landing_.to != nullptr) {
+        std::memcpy(landing_.to, from, part);
+        landing_.to += part;
+      }
+      input_begin_ += part;
+      payload_left_ -= part;
+      if (payload_left_ == 0) end_frame();
+      continue;
+    }
+    if (have < sizeof(FrameHeader)) return;
+    FrameHeader header;
+    std::memcpy(&header, from, sizeof header);
+    input_begin_ += sizeof header;
+    begin_frame(header);
+  }
+}
+
+void Connection::begin_frame(const FrameHeader& header) {
+  if (header.header_crc != header.expected_crc() || header.number != frames_read_)
+    throw Failure{PRUN_ECORRUPT, peer_.rank,
+                  fmt::format("a frame header from rank {} over {} is corrupted (frame {})", peer_.rank,
+                              tcp_ ? "tcp" : "unix", frames_read_)};
+  ++frames_read_;
+  frame_ = header;
+  arriving_crc_ = 0;
+  landing_ = matcher_.arrive(peer_, header);
+  payload_left_ = header.length;
+  if (payload_left_ == 0) end_frame();
+}
+
+void Connection::end_frame() {
+  if ((frame_.flags & kPayloadHasCrc) && arriving_crc_ != frame_.payload_crc)
+    throw Failure{
+        PRUN_ECORRUPT, peer_.rank,
+        fmt::format(
+            "{} bytes from rank {} over {} are corrupted (lane {}, at byte {} of {}; CRC32C {:08x}, sent {:08x})",
+            frame_.length, peer_.rank, tcp_ ? "tcp" : "unix", frame_.lane, frame_.offset, frame_.total, arriving_crc_,
+            frame_.payload_crc)};
+  matcher_.landed(peer_, frame_, landing_.message);
+  landing_ = {};
+}
+
+// ---- writing ----
+
+bool Connection::stage() {
+  while (outgoing_.size() < kFrames && outgoing_bytes_ < chunk_) {
+    OutFrame frame;
+    if (!matcher_.next_frame(peer_, first_, &frame)) break;
+    FrameHeader& header = frame.header;
+    header.number = frames_written_++;
+    if (payload_crc_ && header.length > 0) {
+      header.flags |= kPayloadHasCrc;
+      header.payload_crc = crc32c(0, frame.payload, header.length);
+    }
+    header.header_crc = header.expected_crc();
+    outgoing_bytes_ += sizeof header + header.length;
+    outgoing_.push_back(std::move(frame));
+  }
+  return !outgoing_.empty();
+}
+
+// Returns the bytes written; 0: nothing is left, or the socket is full.
+uint64_t Connection::write_once() {
+  if (!stage()) return 0;
+  std::array<iovec, 2 * kFrames> pieces;
+  msghdr message{};
+  message.msg_iov = pieces.data();
+  for (OutFrame& frame : outgoing_) {
+    const uint64_t skip = frame.written;
+    char* const header = reinterpret_cast<char*>(&frame.header);
+    if (skip < sizeof frame.header) pieces[message.msg_iovlen++] = {header + skip, sizeof frame.header - skip};
+    const uint64_t gone = skip > sizeof frame.header ? skip - sizeof frame.header : 0;
+    if (frame.header.length > gone)
+      pieces[message.msg_iovlen++] = {const_cast<char*>(frame.payload) + gone, frame.header.length - gone};
+  }
+  ssize_t sent;
+  do {
+    sent = ::sendmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+  } while (sent < 0 && errno == EINTR);
+  if (sent < 0 && errno != EAGAIN) write_error_ = errno;
+  if (sent < static_cast<ssize_t>(outgoing_bytes_) && write_error_ == 0) watch_writable(true);
+  if (sent <= 0) return 0;
+  written(static_cast<uint64_t>(sent));
+  return static_cast<uint64_t>(sent);
+}
+
+void Connection::written(uint64_t bytes) {
+  outgoing_bytes_ -= bytes;
+  while (bytes > 0) {
+    OutFrame& frame = outgoing_.front();
+    const uint64_t size = sizeof frame.header + frame.header.length;
+    const uint64_t part = std::min(bytes, size - frame.written);
+    frame.written += part;
+    bytes -= part;
+    if (frame.written < size) return;
+    matcher_.written(frame);
+    outgoing_.pop_front();
+  }
+}
+
+void Connection::write_some() {
+  uint64_t total = 0;
+  while (open() && !blocked_ && write_error_ == 0 && total < kWritePerTurn) {
+    const uint64_t bytes = write_once();
+    if (bytes == 0) break;
+    total += bytes;
+  }
+  if (total >= kWritePerTurn && !blocked_) matcher_.mark_dirty(peer_);
+  while (write_error_ != 0 && open() && read_once()) {  // the peer's last words; see the top of this file
+  }
+}
+
+void Connection::forget(const Message* message) {
+  if (landing_.message == message && message != nullptr) landing_ = {};
+  for (OutFrame& frame : outgoing_) {
+    if (frame.message != message) continue;
+    frame.message = nullptr;
+    frame.kept = std::make_unique_for_overwrite<char[]>(frame.header.length);
+    if (frame.header.length > 0) std::memcpy(frame.kept.get(), frame.payload, frame.header.length);
+    frame.payload = frame.kept.get();
+  }
+}
+
+// ---- ends ----
+
+void Connection::abandon(const Failure& failure) {
+  if (!open()) return;
+  poller_.remove(socket_.get());
+  socket_.reset();
+  landing_ = {};
+  payload_left_ = 0;
+  for (OutFrame& frame : std::exchange(outgoing_, {}))
+    if (frame.message != nullptr) matcher_.fail(frame.message, failure);
+}
+
+// What arrived was wrong: say so to the peer, so that it does not take us for the one who broke down.
+void Connection::lost(Failure failure) {
+  if (failure.status == PRUN_ECORRUPT) close_orderly(Goodbye::corrupt, peer_.rank);
+  matcher_.lost(peer_, failure);
+}
+
+void Connection::ended(int error) {
+  const bool orderly = peer_.said_goodbye;
+  if (error == 0 && peer_.connections.size() > 1) {
+    // A peer ends all of its connections together; frames may still be unread in the others.
+    poller_.remove(socket_.get());
+    socket_.reset();
+    for (const auto& other : peer_.connections)
+      if (other && other->open()) return;
+  }
+  Failure failure{PRUN_EPEER, peer_.rank, ""};
+  const char* const via = tcp_ ? "tcp" : "unix";
+  if (orderly && peer_.goodbye == Goodbye::closed) {
+    failure.message = fmt::format("rank {} has closed its side of the transport", peer_.rank);
+  } else if (orderly && peer_.goodbye == Goodbye::corrupt) {
+    failure.status = PRUN_ECORRUPT;
+    failure.message = fmt::format("what rank {} got from this rank over {} was corrupted", peer_.rank, via);
+  } else if (orderly) {
+    if (peer_.blamed >= 0) failure.culprit = peer_.blamed;
+    failure.message = peer_.blamed >= 0 ? fmt::format("rank {} is gone, as rank {} found", peer_.blamed, peer_.rank)
+                                        : fmt::format("rank {} aborted", peer_.rank);
+  } else {
+    failure.message = fmt::format("rank {} is gone: its connection over {} {}", peer_.rank, via,
+                                  error == 0 ? std::string("ended") : fmt::format("failed: {}", std::strerror(error)));
+  }
+  matcher_.lost(peer_, failure);
+}
+
+void Connection::close_orderly(Goodbye reason, int culprit) {
+  if (!open()) return;
+  poller_.remove(socket_.get());
+  // In the midst of a frame there is no place for last words.
+  const bool between_frames = outgoing_.empty() || outgoing_.front().written == 0;
+  if (first_ && between_frames && write_error_ == 0) {
+    FrameHeader goodbye;
+    goodbye.kind = static_cast<uint8_t>(FrameKind::goodbye);
+    goodbye.number = outgoing_.empty() ? frames_written_ : outgoing_.front().header.number;
+    goodbye.total = static_cast<uint64_t>(reason);
+    goodbye.culprit = culprit;
+    goodbye.header_crc = goodbye.expected_crc();
+    (void)!::send(socket_.get(), &goodbye, sizeof goodbye, MSG_DONTWAIT | MSG_NOSIGNAL);
+  }
+  ::shutdown(socket_.get(), SHUT_WR);
+  // Closing with unread input would make TCP reset the connection and lose what the peer has not got yet.
+  const auto until = Clock::now() + std::chrono::milliseconds(kGoodbyeMilliseconds);
+  for (int unsent = 1; unsent > 0 && Clock::now() < until;) {
+    ssize_t got;
+    do {
+      got = ::recv(socket_.get(), input_.data(), input_.size(), MSG_DONTWAIT);
+    } while (got > 0 && Clock::now() < until);
+    const bool gone = got == 0 || errno != EAGAIN;
+    if (!tcp_ || gone || ::ioctl(socket_.get(), SIOCOUTQ, &unsent) != 0) break;
+    pollfd readable{socket_.get(), POLLIN, 0};
+    if (unsent > 0) ::poll(&readable, 1, 1);
+  }
+  abandon({PRUN_EABORTED, -1, "closed"});
+}
+
+}  // namespace prun_socket

@@ -1,0 +1,69 @@
+// One authenticated stream socket to a peer: cuts what arrives into frames, writes what the matcher has to say.
+//
+// A header and its payload leave in one sendmsg, several small frames together; a payload arrives in the caller's
+// buffer and the next header beside it in one recvmsg. Guarded by the context's lock.
+#pragma once
+#include <array>
+#include <deque>
+
+#include "match.h"
+#include "poller.h"
+
+namespace prun_socket {
+
+class Connection : public EventSource {
+ public:
+  Connection(Descriptor socket, bool tcp, bool first, bool payload_crc, uint32_t chunk, Peer& peer, Matcher& matcher,
+             Poller& poller);
+
+  void on_event(uint32_t events) override;
+  // Writes what there is until the socket is full or a fair share has gone; then it marks the peer dirty again.
+  void write_some();
+  void forget(const Message* message);   // its request is dropped: the caller's memory is off limits
+  void abandon(const Failure& failure);  // closes; what was being moved fails
+  // Last words, then an end that the peer can tell from a crash. Waits at most 200 ms for TCP to deliver.
+  void close_orderly(Goodbye reason, int culprit);
+  bool open() const { return static_cast<bool>(socket_); }
+  bool tcp() const { return tcp_; }
+
+ private:
+  static constexpr size_t kInputRoom = 16 << 10;
+  static constexpr size_t kFrames = 32;  // of one sendmsg
+
+  bool read_once();         // false: nothing more for now
+  void take(size_t bytes);  // bytes that recvmsg placed
+  void parse();             // what lies in input_
+  void begin_frame(const FrameHeader& header);
+  void end_frame();
+  bool stage();  // fills outgoing_; false: nothing to write
+  uint64_t write_once();
+  void written(uint64_t bytes);
+  void lost(Failure failure);
+  void ended(int error);  // by the peer or the network; 0: end of stream
+  void watch_writable(bool on);
+
+  Descriptor socket_;
+  const bool tcp_, first_, payload_crc_;
+  const uint32_t chunk_;
+  Peer& peer_;
+  Matcher& matcher_;
+  Poller& poller_;
+
+  // Reading.
+  FrameHeader frame_;  // whose payload is arriving
+  uint64_t payload_left_ = 0;
+  Matcher::Landing landing_;  // advances
+  uint32_t arriving_crc_ = 0;
+  uint32_t frames_read_ = 0;
+  size_t input_begin_ = 0, input_end_ = 0;
+  std::array<char, kInputRoom> input_;
+
+  // Writing.
+  std::deque<OutFrame> outgoing_;  // the first may be partly written
+  uint64_t outgoing_bytes_ = 0;
+  uint32_t frames_written_ = 0;
+  bool blocked_ = false;  // the socket is full: waiting for EPOLLOUT
+  int write_error_ = 0;   // told only after everything that the peer had sent was read
+};
+
+}  // namespace prun_socket

@@ -1,0 +1,11 @@
+// CRC32C (Castagnoli, RFC 3720 appendix B.4): on every header, and on payloads that cross TCP.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace prun_socket {
+
+// Continues `crc` (0 to start) over `bytes` bytes: crc32c(crc32c(0, a), b) is the checksum of a followed by b.
+uint32_t crc32c(uint32_t crc, const void* data, size_t bytes);
+
+}  // namespace prun_socket

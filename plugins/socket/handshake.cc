@@ -1,0 +1,175 @@
+// The handshake as a list of steps, each of which moves a fixed number of bytes without blocking.
+#include "handshake.h"
+
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+#include <openssl/rand.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "failure.h"
+
+namespace prun_socket {
+namespace {
+
+constexpr std::array<char, 8> kMagic = {'p', 'r', 'u', 'n', 'h', 'i', '0', '1'};
+constexpr uint32_t kByteOrder = 0x01020304;
+constexpr uint32_t kProtocol = 1;
+
+}  // namespace
+
+Handshake::Handshake(Descriptor socket, bool tcp, const Identity& identity, int to, int index, Poller& poller)
+    : socket_(std::move(socket)),
+      tcp_(tcp),
+      identity_(identity),
+      to_(to),
+      index_(index),
+      poller_(poller),
+      step_(to >= 0 ? Step::connecting : Step::read_hello) {
+  ours_.magic = kMagic;
+  ours_.byte_order = kByteOrder;
+  ours_.version = kProtocol;
+  ours_.from = identity.rank;
+  ours_.to = to;
+  ours_.ranks = identity.ranks;
+  ours_.index = index;
+  ours_.job = identity.job;
+  if (::RAND_bytes(ours_.nonce.data(), static_cast<int>(ours_.nonce.size())) != 1)
+    throw Failure{PRUN_ESYSTEM, -1, "no random numbers for the handshake"};
+  poller_.add(socket_.get(), this, dialler() ? EPOLLOUT : EPOLLIN);
+}
+
+Handshake::~Handshake() {
+  if (socket_) poller_.remove(socket_.get());
+}
+
+Descriptor Handshake::release() {
+  poller_.remove(socket_.get());
+  return std::move(socket_);
+}
+
+void Handshake::refuse(std::string why, int error) {
+  state_ = State::refused;
+  why_ = std::move(why);
+  error_ = error;
+}
+
+void Handshake::on_event(uint32_t) {
+  while (state_ == State::running && advance()) {
+  }
+  if (state_ != State::running) return;
+  const bool reading = step_ == Step::read_hello || step_ == Step::read_mac || step_ == Step::read_welcome;
+  poller_.modify(socket_.get(), this, reading ? EPOLLIN : EPOLLOUT);
+}
+
+bool Handshake::advance() {
+  Step next = step_;
+  switch (step_) {
+    case Step::connecting:
+      if (!finish_connecting()) return false;
+      next = Step::send_hello;
+      break;
+    case Step::send_hello:
+      if (!transfer(true, &ours_, sizeof ours_)) return false;
+      next = Step::read_mac;
+      break;
+    case Step::read_hello:  // the acceptor
+      if (!transfer(false, &theirs_, sizeof theirs_) || !hello_is_sane()) return false;
+      ours_.to = theirs_.from;
+      ours_.index = theirs_.index;
+      answer_ = {ours_, mac("acceptor")};
+      next = Step::send_answer;
+      break;
+    case Step::send_answer:
+      if (!transfer(true, &answer_, sizeof answer_)) return false;
+      next = Step::read_mac;
+      break;
+    case Step::read_mac:
+      if (dialler()) {
+        if (!transfer(false, &answer_, sizeof answer_)) return false;
+        theirs_ = answer_.hello;
+        if (!hello_is_sane()) return false;
+        if (!proves("acceptor", answer_.mac)) return false;
+        mac_ = mac("dialler");
+        next = Step::send_mac;
+      } else {
+        if (!transfer(false, &mac_, sizeof mac_) || !proves("dialler", mac_)) return false;
+        mac_ = mac("welcome");
+        next = Step::send_welcome;
+      }
+      break;
+    case Step::send_mac:
+      if (!transfer(true, &mac_, sizeof mac_)) return false;
+      next = Step::read_welcome;
+      break;
+    case Step::send_welcome:
+      if (!transfer(true, &mac_, sizeof mac_)) return false;
+      state_ = State::done;
+      break;
+    case Step::read_welcome:
+      if (!transfer(false, &mac_, sizeof mac_) || !proves("welcome", mac_)) return false;
+      state_ = State::done;
+      break;
+  }
+  step_ = next;
+  moved_ = 0;
+  return true;
+}
+
+bool Handshake::proves(const char* label, const Mac& theirs) {
+  const Mac expected = mac(label);
+  if (::CRYPTO_memcmp(expected.data(), theirs.data(), expected.size()) == 0) return true;
+  refuse("its proof of the job secret is wrong");
+  return false;
+}
+
+bool Handshake::transfer(bool sending, void* data, size_t bytes) {
+  char* const at = static_cast<char*>(data) + moved_;
+  const size_t left = bytes - moved_;
+  const ssize_t n = sending ? ::send(socket_.get(), at, left, MSG_DONTWAIT | MSG_NOSIGNAL)
+                            : ::recv(socket_.get(), at, left, MSG_DONTWAIT);
+  if (n > 0) moved_ += static_cast<size_t>(n);
+  if (moved_ == bytes) return true;
+  if (n == 0) refuse("it hung up");
+  if (n < 0 && errno != EAGAIN && errno != EINTR) refuse(std::strerror(errno), errno);
+  return false;
+}
+
+bool Handshake::finish_connecting() {
+  int error = 0;
+  socklen_t length = sizeof error;
+  if (::getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &length) != 0) error = errno;
+  if (error == 0) return true;
+  refuse(std::strerror(error), error);
+  return false;
+}
+
+bool Handshake::hello_is_sane() {
+  const Hello& h = theirs_;
+  const bool ours = h.magic == kMagic && h.byte_order == kByteOrder && h.version == kProtocol &&
+                    h.ranks == identity_.ranks && h.job == identity_.job && h.to == identity_.rank;
+  const bool from = dialler() ? h.from == to_ && h.index == index_
+                              : h.from > identity_.rank && h.from < identity_.ranks && h.index >= 0;
+  if (!ours || !from) refuse("it is not a rank of this job");
+  return ours && from;
+}
+
+Mac Handshake::mac(const char* label) const {
+  const Hello& dials = dialler() ? ours_ : theirs_;
+  const Hello& accepts = dialler() ? theirs_ : ours_;
+  std::array<uint8_t, 16 + 2 * sizeof(Hello)> text{};
+  std::strncpy(reinterpret_cast<char*>(text.data()), label, 15);
+  std::memcpy(text.data() + 16, &dials, sizeof dials);
+  std::memcpy(text.data() + 16 + sizeof dials, &accepts, sizeof accepts);
+  Mac out{};
+  unsigned length = out.size();
+  if (::HMAC(::EVP_sha256(), identity_.secret.data(), static_cast<int>(identity_.secret.size()), text.data(),
+             text.size(), out.data(), &length) == nullptr)
+    throw Failure{PRUN_ESYSTEM, -1, "HMAC-SHA256 is not available"};
+  return out;
+}
+
+}  // namespace prun_socket

@@ -1,0 +1,53 @@
+// The epoll set of a context: who wants to hear of which descriptor.
+//
+// wait and dispatch are apart because a thread waits without the context's lock and dispatches under it. Sources
+// outlive the set, except handshakes, which exist only while a single thread is connecting.
+#pragma once
+#include <sys/epoll.h>
+
+#include <array>
+#include <cstdint>
+#include <utility>
+
+namespace prun_socket {
+
+class EventSource {
+ public:
+  virtual ~EventSource() = default;
+  virtual void on_event(uint32_t events) = 0;
+};
+
+// A descriptor that is closed when its owner goes.
+class Descriptor {
+ public:
+  explicit Descriptor(int fd = -1) : fd_(fd) {}
+  Descriptor(Descriptor&& other) noexcept : fd_(other.release()) {}
+  Descriptor& operator=(Descriptor&& other) noexcept;
+  ~Descriptor() { reset(); }
+  int get() const { return fd_; }
+  explicit operator bool() const { return fd_ >= 0; }
+  int release() { return std::exchange(fd_, -1); }
+  void reset();
+
+ private:
+  int fd_;
+};
+
+class Poller {
+ public:
+  Poller();  // throws Failure
+  int fd() const { return epoll_.get(); }
+  void add(int fd, EventSource* source, uint32_t events);
+  void modify(int fd, EventSource* source, uint32_t events);
+  void remove(int fd);
+  // At most `milliseconds`; returns whether there is something to dispatch. One thread at a time.
+  bool wait(int milliseconds);
+  void dispatch();  // after wait, by the same thread
+
+ private:
+  Descriptor epoll_;
+  std::array<epoll_event, 64> events_;
+  int ready_ = 0;
+};
+
+}  // namespace prun_socket

@@ -1,0 +1,69 @@
+// TCP: no Nagle, a dead path found within 5 s, the congestion control that was asked for. AF_UNIX: a buffer that
+// holds a few chunks. TCP's buffers are left to the kernel's tuning: setting them would switch it off.
+#include "tune.h"
+
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "failure.h"
+
+namespace prun_socket {
+namespace {
+
+constexpr int kUnixBuffer = 512 << 10;
+
+void set(int fd, int level, int name, int value) { (void)::setsockopt(fd, level, name, &value, sizeof value); }
+
+void set_buffers(int fd, int bytes) {
+  // FORCE goes beyond net.core.wmem_max but wants CAP_NET_ADMIN.
+  if (::setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &bytes, sizeof bytes) != 0) set(fd, SOL_SOCKET, SO_SNDBUF, bytes);
+  if (::setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &bytes, sizeof bytes) != 0) set(fd, SOL_SOCKET, SO_RCVBUF, bytes);
+}
+
+// Both ends have the same IP address.
+bool stays_on_host(int fd) {
+  sockaddr_storage a{}, b{};
+  socklen_t a_length = sizeof a, b_length = sizeof b;
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&a), &a_length) != 0) return false;
+  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&b), &b_length) != 0) return false;
+  if (a.ss_family == AF_INET)
+    return reinterpret_cast<sockaddr_in&>(a).sin_addr.s_addr == reinterpret_cast<sockaddr_in&>(b).sin_addr.s_addr;
+  return IN6_ARE_ADDR_EQUAL(&reinterpret_cast<sockaddr_in6&>(a).sin6_addr,
+                            &reinterpret_cast<sockaddr_in6&>(b).sin6_addr);
+}
+
+}  // namespace
+
+std::string tune_tcp(int fd, const Options& options) {
+  set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(fd, IPPROTO_TCP, TCP_KEEPIDLE, 2);
+  set(fd, IPPROTO_TCP, TCP_KEEPINTVL, 1);
+  set(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
+  set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 5000);
+  if (options.buffer > 0) set_buffers(fd, static_cast<int>(options.buffer));
+  const bool automatic = options.congestion == "auto";
+  if (options.congestion != "system" && !(automatic && !stays_on_host(fd))) {
+    const std::string name = automatic ? "cubic" : options.congestion;
+    const int failed = ::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(), static_cast<socklen_t>(name.size()));
+    if (failed && !automatic && errno != EPERM)
+      throw Failure{PRUN_EINVAL, -1,
+                    fmt::format("socket option congestion={}: {} (see net.ipv4.tcp_available_congestion_control)", name,
+                                std::strerror(errno))};
+  }
+  char in_force[32] = "unknown";
+  socklen_t length = sizeof in_force - 1;
+  (void)::getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, in_force, &length);
+  return in_force;
+}
+
+void tune_unix(int fd, const Options& options) {
+  set_buffers(fd, options.buffer > 0 ? static_cast<int>(options.buffer) : kUnixBuffer);
+}
+
+}  // namespace prun_socket

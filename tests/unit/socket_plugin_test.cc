@@ -1,0 +1,187 @@
+// The socket plugin by itself: two to four forked ranks over AF_UNIX and over TCP.
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "tests/unit/socket_world.h"
+
+namespace {
+
+using namespace socket_world;
+
+void expect_all_well(const std::vector<int>& ends) {
+  for (size_t r = 0; r < ends.size(); ++r) EXPECT_EQ(ends[r], 0) << "rank " << r;
+}
+
+std::vector<char> pattern(size_t bytes, int seed) {
+  std::vector<char> data(bytes + 1);
+  uint32_t state = 12345u + static_cast<uint32_t>(seed) * 7919u;
+  for (char& c : data) c = static_cast<char>((state = state * 1664525u + 1013904223u) >> 24);
+  data.resize(bytes);
+  return data;
+}
+
+class SocketPlugin : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Ways, SocketPlugin,
+                         testing::Values("", "unix=0", "unix=0,crc=0", "unix=0,connections=3", "eager=0,chunk=4096"));
+
+TEST_P(SocketPlugin, MovesEverySize) {
+  const std::vector<size_t> sizes = {0,     1,     7,     4095,  4096,  4097,    32767,
+                                     32768, 32769, 65535, 65536, 65537, 1 << 20, 5000001};
+  expect_all_well(fork_ranks(2, GetParam(), [&](Rank& me) {
+    me.start();
+    const int peer = 1 - me.rank;
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      const std::vector<char> out = pattern(sizes[i], static_cast<int>(i) * 2 + me.rank);
+      std::vector<char> in(sizes[i] + 16, 'x');
+      me.run({recv_op(peer, in.data() + 3, sizes[i]), send_op(peer, out.data(), sizes[i])});
+      const std::vector<char> expected = pattern(sizes[i], static_cast<int>(i) * 2 + peer);
+      RANK_CHECK(std::memcmp(in.data() + 3, expected.data(), sizes[i]) == 0, "size %zu", sizes[i]);
+      RANK_CHECK(in[2] == 'x' && in[3 + sizes[i]] == 'x', "wrote beside the buffer, size %zu", sizes[i]);
+    }
+  }));
+}
+
+TEST_P(SocketPlugin, ManyOutstandingInOrderOnTwoLanes) {
+  constexpr int kCount = 10000;
+  expect_all_well(fork_ranks(2, GetParam(), [&](Rank& me) {
+    me.start();
+    const int peer = 1 - me.rank;
+    std::vector<int> out(kCount), in(kCount, -1);
+    std::iota(out.begin(), out.end(), me.rank * 1000000);
+    std::vector<prun_req*> requests;
+    for (int i = 0; i < kCount; ++i) requests.push_back(me.batch({send_op(peer, &out[i], sizeof(int), i % 2)}));
+    me.meet();
+    for (int i = 0; i < kCount; ++i) requests.push_back(me.batch({recv_op(peer, &in[i], sizeof(int), i % 2)}));
+    for (prun_req* request : requests) RANK_CHECK(me.wait(request) == PRUN_OK, "%s", me.result.message);
+    for (int i = 0; i < kCount; ++i) RANK_CHECK(in[i] == peer * 1000000 + i, "message %d is %d", i, in[i]);
+  }));
+}
+
+TEST_P(SocketPlugin, BothSendLargeFirstThenReceiveInAnotherOrder) {
+  constexpr size_t kBytes = 3 << 20;
+  expect_all_well(fork_ranks(3, GetParam(), [&](Rank& me) {
+    me.start();
+    const std::vector<char> out = pattern(kBytes, me.rank);
+    std::vector<prun_req*> requests;
+    for (int peer = 0; peer < 3; ++peer)
+      for (uint64_t lane : {0, 9}) requests.push_back(me.batch({send_op(peer, out.data(), kBytes, lane)}));
+    me.meet();
+    std::vector<std::vector<char>> in(6, std::vector<char>(kBytes));
+    for (int peer = 2; peer >= 0; --peer)
+      for (uint64_t lane : {9, 0})
+        requests.push_back(me.batch({recv_op(peer, in[peer * 2 + (lane == 9)].data(), kBytes, lane)}));
+    for (prun_req* request : requests) RANK_CHECK(me.wait(request) == PRUN_OK, "%s", me.result.message);
+    for (int i = 0; i < 6; ++i) RANK_CHECK(in[i] == pattern(kBytes, i / 2), "from rank %d", i / 2);
+  }));
+}
+
+TEST_P(SocketPlugin, MismatchNamesBothSizesAndTheRank) {
+  struct Case {
+    size_t sent, received;
+  };
+  expect_all_well(fork_ranks(2, GetParam(), [&](Rank& me) {
+    me.start();
+    std::vector<char> memory(1 << 20);
+    uint64_t lane = 0;
+    for (const Case c : {Case{100, 200}, Case{100, 100000}, Case{100000, 100}, Case{100000, 200000}, Case{0, 1}}) {
+      for (const bool receive_first : {false, true}) {
+        ++lane;
+        const bool first = receive_first == (me.rank == 0);
+        char go = 0;
+        if (!first) me.run({recv_op(1 - me.rank, &go, 1)});
+        prun_req* request = me.batch(
+            {me.rank == 0 ? recv_op(1, memory.data(), c.received, lane) : send_op(0, memory.data(), c.sent, lane)});
+        if (first) me.run({send_op(1 - me.rank, &go, 1)});
+        const prun_status status = me.wait(request, 5);
+        if (me.rank == 1) {  // what was sent eagerly is gone before anybody can object
+          RANK_CHECK(status == PRUN_EMISMATCH || (status == PRUN_OK && c.sent < 100000), "status %d", status);
+          continue;
+        }
+        RANK_CHECK(status == PRUN_EMISMATCH && me.result.culprit == 1, "status %d", status);
+        const std::string expected = "rank 1 sends " + std::to_string(c.sent) + " bytes on lane " +
+                                     std::to_string(lane) + " where rank 0 receives " + std::to_string(c.received) +
+                                     " bytes";
+        RANK_CHECK(me.result.message == expected, "%s", me.result.message);
+      }
+    }
+  }));
+}
+
+TEST_P(SocketPlugin, KilledPeerIsNamed) {
+  const std::vector<int> ends = fork_ranks(3, GetParam(), [&](Rank& me) {
+    me.start();
+    std::vector<char> memory(8 << 20);
+    if (me.rank == 2) {
+      me.batch({send_op(0, memory.data(), memory.size())});
+      ::raise(SIGKILL);
+    }
+    const auto begin = std::chrono::steady_clock::now();
+    const prun_status status = me.wait(me.batch({recv_op(2, memory.data(), memory.size())}), 10);
+    RANK_CHECK(status == PRUN_EPEER && me.result.culprit == 2, "status %d culprit %d", status, me.result.culprit);
+    RANK_CHECK(std::string(me.result.message).find("rank 2 is gone") == 0, "%s", me.result.message);
+    RANK_CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(1));
+    me.meet(1);
+    const int peer = 1 - me.rank;  // the others still talk to each other
+    std::vector<char> in(100000), out = pattern(100000, me.rank);
+    me.run({recv_op(peer, in.data(), in.size()), send_op(peer, out.data(), out.size())});
+    RANK_CHECK(in == pattern(100000, peer));
+  });
+  EXPECT_EQ(ends[0], 0);
+  EXPECT_EQ(ends[1], 0);
+  EXPECT_EQ(ends[2], SIGKILL);
+}
+
+TEST_P(SocketPlugin, OrderlyCloseIsNoErrorForWhatHasArrived) {
+  if (std::string(GetParam()).find("eager=0") == 0) GTEST_SKIP() << "nothing arrives before it is asked for";
+  expect_all_well(fork_ranks(2, GetParam(), [&](Rank& me) {
+    me.start();
+    std::vector<char> small = pattern(1000, 1), in(1000);
+    if (me.rank == 1) {
+      me.run({send_op(0, small.data(), small.size())});
+      me.close();
+      me.shared->flags[0] = 1;
+      return;
+    }
+    while (me.shared->flags[0] == 0) ::sched_yield();
+    me.run({recv_op(1, in.data(), in.size())});
+    RANK_CHECK(in == small);
+    RANK_CHECK(me.wait(me.batch({recv_op(1, in.data(), 1)})) == PRUN_EPEER && me.result.culprit == 1);
+    RANK_CHECK(std::string(me.result.message) == "rank 1 has closed its side of the transport", "%s",
+               me.result.message);
+  }));
+}
+
+TEST_P(SocketPlugin, BlameIsPassedOn) {
+  expect_all_well(fork_ranks(3, GetParam(), [&](Rank& me) {
+    me.start();
+    char byte = 0;
+    if (me.rank == 2) return;  // leaves
+    if (me.rank == 1) {        // finds rank 2 gone and leaves too
+      RANK_CHECK(me.wait(me.batch({recv_op(2, &byte, 1)})) == PRUN_EPEER && me.result.culprit == 2);
+      return;
+    }
+    RANK_CHECK(me.wait(me.batch({recv_op(1, &byte, 1)})) == PRUN_EPEER);  // rank 0 only talks to rank 1
+    RANK_CHECK(me.result.culprit == 2, "culprit %d: %s", me.result.culprit, me.result.message);
+    RANK_CHECK(std::string(me.result.message) == "rank 2 is gone, as rank 1 found", "%s", me.result.message);
+  }));
+}
+
+TEST_P(SocketPlugin, AbortEndsEverythingSoon) {
+  expect_all_well(fork_ranks(2, GetParam(), [&](Rank& me) {
+    me.start();
+    std::vector<char> memory(1 << 20);
+    prun_req* waiting = me.batch({recv_op(1 - me.rank, memory.data(), memory.size())});
+    RANK_CHECK(load()->test(me.ctx, waiting, &me.result) == PRUN_AGAIN);
+    load()->abort(me.ctx);
+    load()->abort(me.ctx);
+    const auto begin = std::chrono::steady_clock::now();
+    RANK_CHECK(me.wait(waiting) == PRUN_EABORTED);
+    RANK_CHECK(std::chrono::steady_clock::now() - begin < std::chrono::milliseconds(100));
+    prun_req* none = nullptr;
+    RANK_CHECK(load()->batch(me.ctx, nullptr, 0, {}, &none, &me.result) == PRUN_EABORTED);
+    me.meet();
+  }));
+}
+
+}  // namespace
