@@ -23,7 +23,7 @@ void sgd(Call& c) {
 
 void adamw(Call& c) {
   double beta1 = c.attrs.number("beta1", 0.9), beta2 = c.attrs.number("beta2", 0.999);
-  double decay = c.attrs.number("weight_decay"), eps = c.attrs.number("eps", 1e-8);
+  double decay = c.attrs.number("weight_decay", 0.01), eps = c.attrs.number("eps", 1e-8);
   double lr = c.memory.table->learning_rate, t = static_cast<double>(c.memory.table->step + 1);
   bool clip = c.reads.size() > 4;
   for (int64_t i = 0; i < c.writes[0].count(); ++i) {

@@ -1,0 +1,253 @@
+// Every kernel of the cpu device against the reference device: same inputs, tight tolerances, odd sizes, f32 and bf16.
+//
+// What a backward op reads from its forward op (log-sum-exps, statistics) is made by the reference first, so that each
+// kernel is judged alone.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+#include <set>
+
+#include "tests/unit/op_list.h"
+
+namespace prun {
+namespace {
+
+// T: the element type under test.
+constexpr std::optional<Dtype> T = std::nullopt, F32 = Dtype::f32, I32 = Dtype::i32, I64 = Dtype::i64;
+
+struct Slot {
+  std::optional<Dtype> dtype;
+  Shape shape;
+  double low = -1, high = 1;  // of its random values; whole numbers are below `high`
+};
+
+struct OpLine {
+  const char* kind;
+  std::vector<int> reads, writes;
+  Attrs attrs = {};
+};
+
+struct Case {
+  const char* name;
+  std::vector<Slot> slots;
+  OpLine op;
+  std::vector<OpLine> before = {};  // run by the reference
+  double tolerance = 1e-6;          // in f32, relative to the value plus the tensor's root mean square
+  bool bf16 = true;
+};
+
+std::vector<double> random_values(std::mt19937_64& random, const Slot& slot) {
+  std::vector<double> values(static_cast<size_t>(element_count(slot.shape)));
+  std::uniform_real_distribution<double> real(slot.low, slot.high);
+  for (double& value : values) {
+    value = real(random);
+    if (slot.dtype == I32 || slot.dtype == I64) value = std::floor(std::abs(value));
+  }
+  return values;
+}
+
+void add_slots(OpList& list, const Case& c, Dtype dtype) {
+  for (const Slot& slot : c.slots) list.tensor({slot.dtype.value_or(dtype), slot.shape});
+}
+
+void expect_near(const std::vector<double>& found, const std::vector<double>& wanted, double tolerance, int slot) {
+  double square = 0;
+  for (double value : wanted) square += value * value;
+  double rms = std::sqrt(square / static_cast<double>(std::max<size_t>(1, wanted.size())));
+  for (size_t i = 0; i < wanted.size(); ++i)
+    ASSERT_NEAR(found[i], wanted[i], tolerance * (std::abs(wanted[i]) + rms)) << "tensor " << slot << " element " << i;
+}
+
+void check(const Case& c, Dtype dtype, int threads) {
+  SCOPED_TRACE(std::string(c.name) + " in " + std::string(dtype_name(dtype)) + " by " + std::to_string(threads) + " threads");
+  std::unique_ptr<Device> cpu = open_device("cpu"), reference = open_device("reference");
+  OpList before(*reference), slow(*reference), fast(*cpu, threads);
+  for (OpList* list : {&before, &slow, &fast}) add_slots(*list, c, dtype);
+  for (const OpLine& op : c.before) before.op(op.kind, op.reads, op.writes, op.attrs);
+  slow.op(c.op.kind, c.op.reads, c.op.writes, c.op.attrs);
+  fast.op(c.op.kind, c.op.reads, c.op.writes, c.op.attrs);
+  for (OpList* list : {&before, &slow, &fast}) list->make();
+  std::mt19937_64 random(5);
+  for (size_t i = 0; i < c.slots.size(); ++i) before.set(static_cast<int>(i), random_values(random, c.slots[i]));
+  before.run();
+  for (int id : c.op.reads)
+    for (OpList* list : {&slow, &fast}) list->set(id, before.get(id));
+  slow.run();
+  for (int round : {0, 1}) {  // a kernel may not live on what it left behind
+    if (round == 1)
+      for (int id : c.op.reads) fast.set(id, before.get(id));
+    fast.run();
+    for (int id : c.op.writes) {
+      bool rounded = c.slots[static_cast<size_t>(id)].dtype.value_or(dtype) == Dtype::bf16;
+      expect_near(fast.get(id), slow.get(id), rounded ? 1.0 / 128 : c.tolerance, id);
+      if (testing::Test::HasFatalFailure()) return;
+    }
+  }
+}
+
+Attrs none() { return {}; }
+Attrs transposed() { return make_attrs({{"transpose", int64_t{1}}}); }
+Attrs activated(const char* act) { return make_attrs({{"act", std::string(act)}}); }
+Attrs heads(int64_t n, bool causal) { return make_attrs({{"heads", n}, {"causal", int64_t{causal}}}); }
+Attrs scaled() { return make_attrs({{"scale", 0.037}}); }
+Attrs form(const char* name) { return make_attrs({{"approximate", std::string(name)}}); }
+Attrs adamw() {
+  return make_attrs({{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}});
+}
+
+std::vector<Case> matrix_cases() {
+  std::vector<Case> out;
+  for (Shape s : {Shape{1, 1, 1}, Shape{3, 5, 7}, Shape{17, 33, 65}, Shape{64, 128, 96}}) {
+    int64_t m = s[0], k = s[1], n = s[2];
+    double tolerance = 2e-6;
+    out.push_back({"linear", {{T, {m, k}}, {T, {k, n}}, {T, {n}}, {T, {m, n}}}, {"linear", {0, 1, 2}, {3}}, {}, tolerance});
+    out.push_back({"linear without bias", {{T, {m, k}}, {T, {k, n}}, {T, {m, n}}}, {"linear", {0, 1}, {2}}, {}, tolerance});
+    out.push_back({"linear transposed", {{T, {m, k}}, {T, {n, k}}, {T, {n}}, {T, {m, n}}}, {"linear", {0, 1, 2}, {3}, transposed()}, {}, tolerance});
+    out.push_back({"linear relu", {{T, {m, k}}, {T, {k, n}}, {T, {n}}, {T, {m, n}}}, {"linear", {0, 1, 2}, {3}, activated("relu")}, {}, tolerance});
+    out.push_back({"linear gelu", {{T, {m, k}}, {T, {k, n}}, {T, {n}}, {T, {m, n}}}, {"linear", {0, 1, 2}, {3}, activated("gelu")}, {}, tolerance});
+    out.push_back({"linear_dx", {{T, {m, n}}, {T, {k, n}}, {T, {m, k}}}, {"linear_dx", {0, 1}, {2}}, {}, tolerance});
+    out.push_back({"linear_dx transposed", {{T, {m, n}}, {T, {n, k}}, {T, {m, k}}}, {"linear_dx", {0, 1}, {2}, transposed()}, {}, tolerance});
+    out.push_back({"linear_dw", {{T, {m, k}}, {T, {m, n}}, {F32, {k, n}}, {F32, {n}}}, {"linear_dw", {0, 1}, {2, 3}}, {}, tolerance});
+    out.push_back({"linear_dw without bias", {{T, {m, k}}, {T, {m, n}}, {F32, {k, n}}}, {"linear_dw", {0, 1}, {2}}, {}, tolerance});
+    out.push_back({"linear_dw transposed", {{T, {m, k}}, {T, {m, n}}, {F32, {n, k}}, {F32, {n}}}, {"linear_dw", {0, 1}, {2, 3}, transposed()}, {}, tolerance});
+  }
+  return out;
+}
+
+std::vector<Case> attention_cases() {
+  std::vector<Case> out;
+  struct Sizes { int64_t batch, length, heads, head_width; };
+  for (Sizes s : {Sizes{1, 1, 1, 1}, {2, 5, 3, 7}, {1, 37, 2, 16}, {2, 64, 1, 64}, {1, 130, 3, 20}})
+    for (bool causal : {false, true}) {
+      int64_t d = s.heads * s.head_width;
+      Slot qkv{T, {s.batch, s.length, 3 * d}, -2, 2}, row{T, {s.batch, s.length, d}}, lse{F32, {s.batch, s.heads, s.length}};
+      OpLine forward{"attention", {0}, {1, 2}, heads(s.heads, causal)};
+      out.push_back({"attention", {qkv, row, lse}, forward, {}, 3e-6});
+      out.push_back({"attention_grad", {qkv, row, lse, row, qkv}, {"attention_grad", {0, 1, 3, 2}, {4}, heads(s.heads, causal)}, {forward}, 5e-6});
+    }
+  return out;
+}
+
+std::vector<Case> row_cases() {
+  std::vector<Case> out;
+  for (auto [rows, n] : {std::pair<int64_t, int64_t>{1, 1}, {3, 5}, {7, 33}, {17, 257}}) {
+    Slot x{T, {rows, n}}, vector{T, {n}}, grad{F32, {n}}, statistic{F32, {rows}}, targets{I32, {rows}, 0, static_cast<double>(n)};
+    if (n > 1) {
+      OpLine forward{"layernorm", {0, 1, 2}, {3, 4, 5}, none()};
+      out.push_back({"layernorm", {x, vector, vector, x, statistic, statistic}, forward, {}, 3e-6});
+      out.push_back({"layernorm_grad", {x, vector, vector, x, statistic, statistic, x, x, grad, grad},
+                     {"layernorm_grad", {0, 6, 1, 4, 5}, {7, 8, 9}}, {forward}, 5e-6});
+    }
+    Slot logits{T, {rows, n}, -8, 8};
+    OpLine loss{"cross_entropy", {0, 1}, {2, 3}, scaled()};
+    out.push_back({"cross_entropy", {logits, targets, {F32, {}}, statistic}, loss, {}, 3e-6});
+    out.push_back({"cross_entropy_grad", {logits, targets, {F32, {}}, statistic, x}, {"cross_entropy_grad", {0, 1, 3}, {4}, scaled()}, {loss}, 3e-6});
+  }
+  for (int64_t d : {1, 7, 33}) {
+    Slot tokens{I32, {3, 5}, 0, 11}, table{T, {11, d}}, positions{T, {6, d}}, y{T, {3, 5, d}};
+    out.push_back({"embedding", {tokens, table, y}, {"embedding", {0, 1}, {2}}});
+    out.push_back({"embedding with positions", {tokens, table, positions, y}, {"embedding", {0, 1, 2}, {3}}});
+    Attrs sizes = make_attrs({{"vocab", int64_t{11}}, {"positions", int64_t{6}}});
+    out.push_back({"embedding_grad", {tokens, y, {F32, {11, d}}, {F32, {6, d}}}, {"embedding_grad", {0, 1}, {2, 3}, sizes}});
+    sizes.set("positions", int64_t{0});
+    out.push_back({"embedding_grad without positions", {tokens, y, {F32, {11, d}}}, {"embedding_grad", {0, 1}, {2}, sizes}});
+  }
+  return out;
+}
+
+std::vector<Case> pointwise_cases() {
+  std::vector<Case> out;
+  for (int64_t n : {1, 7, 33, 1029}) {
+    Slot x{T, {n}, -4, 4}, scalar{F32, {}};
+    for (const char* approximate : {"tanh", "none"}) {
+      out.push_back({"gelu", {x, x}, {"gelu", {0}, {1}, form(approximate)}, {}, 2e-6});
+      out.push_back({"gelu_dx", {x, x, x}, {"gelu_dx", {0, 1}, {2}, form(approximate)}, {}, 2e-6});
+    }
+    out.push_back({"gelu_dx in place", {x, x}, {"gelu_dx", {0, 1}, {1}, none()}, {}, 2e-6});
+    out.push_back({"relu", {x, x}, {"relu", {0}, {1}}});
+    out.push_back({"relu in place", {x}, {"relu", {0}, {0}}});
+    out.push_back({"relu_dx", {x, x, x}, {"relu_dx", {0, 1}, {2}}});
+    out.push_back({"add", {x, x, x}, {"add", {0, 1}, {2}}});
+    out.push_back({"add in place", {x, x}, {"add", {0, 1}, {0}}});
+    out.push_back({"mul", {x, x, x}, {"mul", {0, 1}, {2}}});
+    out.push_back({"scale", {x, x}, {"scale", {0}, {1}, make_attrs({{"factor", 0.3}})}});
+    out.push_back({"cast up", {x, {F32, {n}}}, {"cast", {0}, {1}, make_attrs({{"dtype", std::string("f32")}})}, {}, 0});
+    out.push_back({"cast down", {{F32, {n}}, {Dtype::bf16, {n}}}, {"cast", {0}, {1}, make_attrs({{"dtype", std::string("bf16")}})}});
+    out.push_back({"copy", {x, x}, {"copy", {0}, {1}}, {}, 0});
+    out.push_back({"copy in place", {x}, {"copy", {0}, {0}}, {}, 0});
+    out.push_back({"add of whole numbers", {{I64, {n}, 0, 100}, {I64, {n}, 0, 100}, {I64, {n}}}, {"add", {0, 1}, {2}}, {}, 0, false});
+    out.push_back({"mse", {x, x, scalar}, {"mse", {0, 1}, {2}, scaled()}, {}, 2e-6});
+    out.push_back({"mse_grad", {x, x, x}, {"mse_grad", {0, 1}, {2}, scaled()}});
+    out.push_back({"mean_square", {x, scalar}, {"mean_square", {0}, {1}, scaled()}, {}, 2e-6});
+    out.push_back({"mean_square_grad", {x, x}, {"mean_square_grad", {0}, {1}, scaled()}});
+    out.push_back({"mean", {{T, {n}, 0, 1}, scalar}, {"mean", {0}, {1}, scaled()}, {}, 2e-6});
+    out.push_back({"mean_grad", {x, x}, {"mean_grad", {0}, {1}, scaled()}});
+  }
+  return out;
+}
+
+std::vector<Case> training_cases() {
+  std::vector<Case> out;
+  for (int64_t n : {1, 7, 1029}) {
+    Slot grad{F32, {n}}, param{T, {n}}, m{F32, {n}}, v{F32, {n}, 0.01, 1}, clip{F32, {}, 0.5, 0.6};
+    out.push_back({"adamw", {grad, param, m, v}, {"adamw", {0, 1, 2, 3}, {1, 2, 3}, adamw()}, {}, 2e-6});
+    out.push_back({"adamw clipped", {grad, param, m, v, clip}, {"adamw", {0, 1, 2, 3, 4}, {1, 2, 3}, adamw()}, {}, 2e-6});
+    Attrs plain = make_attrs({{"weight_decay", 0.1}}), heavy = make_attrs({{"momentum", 0.9}, {"weight_decay", 0.1}});
+    out.push_back({"sgd", {grad, param}, {"sgd", {0, 1}, {1}, plain}});
+    out.push_back({"sgd clipped", {grad, param, clip}, {"sgd", {0, 1, 2}, {1}, plain}});
+    out.push_back({"sgd with momentum", {grad, param, m}, {"sgd", {0, 1, 2}, {1, 2}, heavy}});
+    out.push_back({"sgd with momentum, clipped", {grad, param, m, clip}, {"sgd", {0, 1, 2, 3}, {1, 2}, heavy}});
+    out.push_back({"norm2", {grad, m, v, {F32, {}}}, {"norm2", {0, 1, 2}, {3}}});
+  }
+  for (double norm2 : {0.0, 0.3, 9.0})
+    out.push_back({"clip_coefficient", {{F32, {}, norm2, norm2}, {F32, {}}, {F32, {}}}, {"clip_coefficient", {0}, {1, 2}, make_attrs({{"max", 1.0}})}});
+  return out;
+}
+
+// These agree to the bit.
+std::vector<Case> source_cases() {
+  std::vector<Case> out;
+  Attrs init = make_attrs({{"starts", std::vector<int64_t>{0, 16, 38, 48, 1031}},
+                           {"counts", std::vector<int64_t>{13, 21, 9, 977, 35}},
+                           {"kinds", std::vector<int64_t>{1, 3, 2, 4, 3}},
+                           {"scales", std::vector<double>{0, 0.02, 0.7, 0.1, 1}},
+                           {"keys", std::vector<int64_t>{3, 5, 8, 13, 21}}});
+  out.push_back({"init_params", {{T, {1088}}}, {"init_params", {}, {0}, init}, {}, 0});
+  init.set("axis", std::string("dp"));  // rank 2 of 4: elements [544, 816)
+  out.push_back({"init_params of a shard", {{T, {272}}}, {"init_params", {}, {0}, init}, {}, 0});
+  out.push_back({"fill", {{T, {7}}}, {"fill", {}, {0}, make_attrs({{"value", 1.7}})}, {}, 0});
+  out.push_back({"values", {{T, {3}}}, {"values", {}, {0}, make_attrs({{"values", std::vector<double>{1, -2.5, 3}}})}, {}, 0});
+  out.push_back({"iota", {{I64, {5}}}, {"iota", {}, {0}, make_attrs({{"start", int64_t{3}}, {"step", int64_t{2}}})}, {}, 0, false});
+  out.push_back({"iota of a count", {{I64, {}, 0, 4}, {T, {5}}}, {"iota", {0}, {1}, make_attrs({{"start", 0.5}})}, {}, 0});
+  out.push_back({"random_int", {{I64, {33}}}, {"random_int", {}, {0}, make_attrs({{"low", int64_t{-3}}, {"high", int64_t{9}}, {"key", int64_t{4}}})}, {}, 0, false});
+  return out;
+}
+
+std::vector<std::vector<Case>> families() {
+  return {matrix_cases(), attention_cases(), row_cases(), pointwise_cases(), training_cases(), source_cases()};
+}
+
+void check_all(const std::vector<Case>& cases) {
+  for (const Case& c : cases) {
+    for (int threads : {1, 3}) check(c, Dtype::f32, threads);
+    if (c.bf16) check(c, Dtype::bf16, 1);
+  }
+}
+
+TEST(DeviceAgreement, Matrix) { check_all(matrix_cases()); }
+TEST(DeviceAgreement, Attention) { check_all(attention_cases()); }
+TEST(DeviceAgreement, Rows) { check_all(row_cases()); }
+TEST(DeviceAgreement, Pointwise) { check_all(pointwise_cases()); }
+TEST(DeviceAgreement, Training) { check_all(training_cases()); }
+TEST(DeviceAgreement, Sources) { check_all(source_cases()); }
+
+TEST(DeviceAgreement, EveryComputeOpHasACase) {
+  std::set<std::string_view> covered;
+  for (const auto& family : families())
+    for (const Case& c : family) covered.insert(c.op.kind);
+  for (const OpDef* op : all_ops()) EXPECT_EQ(op->op_class == OpClass::compute, covered.count(op->name) != 0) << op->name;
+}
+
+}  // namespace
+}  // namespace prun
