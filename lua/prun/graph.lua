@@ -1,18 +1,17 @@
 -- The model graph being recorded: values, nodes, units, calls. Ids count from 0, as the plan's readers expect.
 --
--- A call is one use of a unit in the forward pass. Ops outside any unit belong to the last call: the loss, mostly.
+-- A call is one use of a unit in the forward pass. Ops outside any unit belong to the last call: the loss, mostly. A program
+-- (program.lua) is recorded here too: it is a graph without units.
 
 local tensor = require "prun.tensor"
 
 local graph = { current = nil }
 
-local function list() return { values = {}, nodes = {}, units = {}, calls = {}, unit_of = {}, names = {} } end
-
--- Records what fn(...) does into a new graph; returns the graph and fn's result.
-function graph.record(dtype, fn, ...)
+-- Records what fn(...) does into a new graph; returns the graph and fn's result. `has_units` is false for programs.
+function graph.record(dtype, has_units, fn, ...)
   local outer = graph.current
-  graph.current = list()
-  graph.current.dtype = dtype
+  graph.current = { values = {}, nodes = {}, units = {}, calls = {}, unit_of = {}, counts = {}, dtype = dtype,
+                    has_units = has_units }
   local result = fn(...)
   local recorded = graph.current
   graph.current = outer
@@ -22,6 +21,14 @@ end
 function graph.here(what)
   if not graph.current then host.fail(what .. " is used inside a model, where it records an op") end
   return graph.current
+end
+
+local function here_with_units(what)
+  local g = graph.here(what)
+  if not g.has_units then
+    host.fail(("%s belongs to a model; a program makes tensors with prun.full and the like"):format(what))
+  end
+  return g
 end
 
 -- Runs fn as one more call of `unit`.
@@ -36,7 +43,7 @@ end
 
 -- A new unit. Its class is its name without the number at the end: hooks run once for each class.
 function graph.unit(name, fn)
-  local g = graph.here("nn.unit")
+  local g = here_with_units("nn.unit")
   if type(name) ~= "string" or type(fn) ~= "function" then
     host.fail('nn.unit takes a name and a function: nn.unit("block" .. i, function() ... end)')
   end
@@ -52,7 +59,7 @@ end
 
 -- One more call of a unit, with the same parameters: tied weights.
 function graph.again(name, fn)
-  local g = graph.here("nn.again")
+  local g = here_with_units("nn.again")
   local unit = g.unit_of[name]
   if not unit then
     local names = {}
@@ -77,6 +84,34 @@ local function add_value(g, value)
   return tensor.new(value)
 end
 
+-- "block3.add2": the unit, the name, and which of that name it is.
+local function label(g, name)
+  local unit = g.has_units and owner(g)
+  local counts = unit and unit.counts or g.counts
+  counts[name] = (counts[name] or 0) + 1
+  return (unit and unit.name .. "." or "") .. name .. (counts[name] > 1 and tostring(counts[name]) or "")
+end
+
+local function ids(tensors)
+  local result = {}
+  for i, one in ipairs(tensors) do result[i] = one.id end
+  return result
+end
+
+-- Adds an op whose outputs are known. Programs use this for what is not an op of models; `axis` is for communication.
+function graph.add(kind, inputs, outputs, attrs, axis)
+  local g = graph.here("prun." .. kind)
+  g.nodes[#g.nodes + 1] = { op = kind, inputs = ids(inputs), outputs = ids(outputs), attrs = host.map(attrs or {}),
+                            call = #g.calls - 1, axis = axis or "", site = host.site() }
+end
+
+-- A new tensor, named after what makes it.
+function graph.tensor(name, dtype, shape)
+  local g = graph.here("a tensor")
+  return add_value(g, { name = label(g, name), dtype = dtype, shape = shape, kind = "activation", unit = -1,
+                        site = host.site() })
+end
+
 function graph.input(name, dtype, shape)
   local g = graph.here("an input")
   return add_value(g, { name = name, dtype = dtype, shape = shape, kind = "input", unit = -1, site = host.site() })
@@ -86,7 +121,7 @@ local inits = { zeros = 0, ones = 0, constant = 1, normal = 1, uniform = 1 }
 
 -- A parameter of the current unit; the second request for a name gives the same one.
 function graph.parameter(name, shape, init)
-  local g = graph.here("nn.parameter")
+  local g = here_with_units("nn.parameter")
   local unit = owner(g)
   if unit.parameter_of[name] then return unit.parameter_of[name] end
   local kind, scale = init[1] or "zeros", init[2] or 0
@@ -121,21 +156,13 @@ function graph.op(kind, inputs, attrs, name, more)
       host.fail(("%s: input %d is %s, not a tensor"):format(kind, i, type(input) == "table" and "a table" or tostring(input)))
     end
   end
-  local unit = owner(g)
-  local count = (unit.counts[name or kind] or 0) + 1
-  unit.counts[name or kind] = count
-  local label = unit.name .. "." .. (name or kind) .. (count > 1 and tostring(count) or "")
-  local site = host.site()
-  local node = { op = kind, inputs = {}, outputs = {}, attrs = host.map(attrs or {}), call = #g.calls - 1, site = site }
-  for i, input in ipairs(inputs) do node.inputs[i] = input.id end
-  local outputs = {}
-  for i, type in ipairs(host.infer(kind, types(inputs), node.attrs)) do
+  local outputs, first = {}, label(g, name or kind)
+  for i, type in ipairs(host.infer(kind, types(inputs), host.map(attrs or {}))) do
     local suffix = i == 1 and "" or "." .. (more and more[i - 1] or tostring(i))
-    outputs[i] = add_value(g, { name = label .. suffix, dtype = type.dtype, shape = type.shape, kind = "activation",
-                                unit = -1, site = site })
-    node.outputs[i] = outputs[i].id
+    outputs[i] = add_value(g, { name = first .. suffix, dtype = type.dtype, shape = type.shape, kind = "activation",
+                                unit = -1, site = host.site() })
   end
-  g.nodes[#g.nodes + 1] = node
+  graph.add(kind, inputs, outputs, attrs)
   return table.unpack(outputs)
 end
 

@@ -28,7 +28,7 @@ local linear_options = {
 
 -- y [.., out] = x [.., in] · weight [in, out] + bias. By default initialized as torch.nn.Linear is.
 function nn.linear(name, x, out, options)
-  local opt = schema.check("nn.linear", linear_options, options, host.site())
+  local opt = schema.check("nn.linear", linear_options, options, host.site("user"))
   local width = last_dim("nn.linear", x)
   if opt.weight then return (graph.op("linear", { x, opt.weight }, { transpose = 1 }, name)) end
   local init = opt.init or { "uniform", 1 / math.sqrt(width) }

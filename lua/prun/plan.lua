@@ -59,7 +59,7 @@ end
 
 -- Records the model for `batch` samples.
 local function record_model(plan, model, batch)
-  local recorded, loss = graph.record(plan.dtype, function()
+  local recorded, loss = graph.record(plan.dtype, true, function()
     local inputs = {}
     for _, input in ipairs(data.inputs(plan.data, batch, plan.dtype)) do
       inputs[input.name] = graph.input(input.name, input.dtype, input.shape)

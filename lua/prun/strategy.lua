@@ -44,7 +44,7 @@ local function new_recorder()
   local self = { intents = nil, next_handle = 0, words = {} }
   local words = self.words
 
-  local function options(word, given) return schema.check("prun." .. word, intent_options[word], given, host.site()) end
+  local function options(word, given) return schema.check("prun." .. word, intent_options[word], given, host.site("user")) end
 
   local function add(intent)
     intent.site = host.site()

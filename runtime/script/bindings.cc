@@ -129,6 +129,13 @@ int encode(lua_State* L, Host&) {
   return 1;
 }
 
+// json(value) -> text.
+int json_text(lua_State* L, Host&) {
+  std::string text = to_json(L, 1).dump(-1, ' ', false, json::error_handler_t::replace);
+  lua_pushlstring(L, text.data(), text.size());
+  return 1;
+}
+
 // map(table) -> the table, marked as a map even if it is empty.
 int map(lua_State* L, Host&) {
   lua_settop(L, 1);
@@ -171,6 +178,7 @@ void push_host_table(lua_State* L) {
                                        {"did_you_mean", thunk<suggest>},
                                        {"file_info", thunk<file_info>},
                                        {"encode", thunk<encode>},
+                                       {"json", thunk<json_text>},
                                        {"map", thunk<map>},
                                        {"word", thunk<word>},
                                        {"result", thunk<result>},
