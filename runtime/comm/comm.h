@@ -38,6 +38,13 @@ struct CollCall {
 };
 std::string describe(const CollCall& call);  // "all_reduce f32[1024] sum"
 
+// Thrown where a wait ends because the job is ending: some other rank is the cause, and whoever catches this reports
+// nothing. The message is the reason, if the bootstrap knows one.
+class Aborted : public Error {
+ public:
+  explicit Aborted(std::string reason) : Error(Exit::transport, std::move(reason)) {}
+};
+
 // How ranks find each other before they are connected; launch implements it, tests may do so with threads.
 class Bootstrap {
  public:
@@ -45,6 +52,8 @@ class Bootstrap {
   // Every rank's blob, by rank. Collective; the same order of calls on all ranks. Throws Error(join).
   virtual std::vector<std::string> all_gather(const std::string& blob) = 0;
   virtual bool aborted() const = 0;  // any thread
+  // Once aborted: who is the cause ("rank 3 was killed by SIGKILL"), "" if unknown. Any thread.
+  virtual std::string abort_reason() const { return ""; }
 };
 
 struct WorldOptions {
@@ -55,6 +64,7 @@ struct WorldOptions {
   std::string job_id;
   std::string job_secret;              // 32 bytes
   std::string network_interface;
+  std::string algorithm;               // comm.algorithm: "" by size and ranks, or the name of one (algorithm.cc)
   double deadline_s = 60;              // of one collective without progress, and of connecting
 };
 
@@ -67,7 +77,7 @@ class Communicator {
   // Blocks until the collective is complete on this rank. Throws Error: mismatch (names both calls and the rank),
   // transport (names the rank that is gone or late), hang (deadline).
   virtual void run(const CollCall& call) = 0;
-  // Point to point inside the group, blocking; peers are indices of the group.
+  // Point to point inside the group, blocking; peers are indices of the group, -1 for none on that side.
   virtual void send_recv(int to, const void* send, int64_t send_bytes, int from, void* recv, int64_t recv_bytes) = 0;
   virtual int64_t bytes_sent() const = 0;  // handed to other ranks by this one, headers not counted
 };
@@ -81,8 +91,9 @@ class World {
   // anonymous pages. Freed with the world.
   virtual void* allocate(int64_t bytes) = 0;
   virtual void connect() = 0;
-  // The communicator of these global ranks (this rank among them) on this lane; made on first use, which every
-  // member must reach in the same order. Owned by the world.
+  // The communicator of these global ranks (this rank among them) on this lane; made on first use, in which the
+  // members agree on a lane of the transport. So: one thread makes communicators, and all ranks make them in one
+  // global order (sorted, say), else they wait for each other. Owned by the world.
   virtual Communicator& communicator(const std::vector<int>& ranks, int lane) = 0;
   virtual void abort() = 0;  // any thread: everything under way throws soon
   virtual std::string transport_name() const = 0;

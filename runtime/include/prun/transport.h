@@ -101,7 +101,9 @@ typedef struct prun_p2p {
 /* A queue for transports that enqueue (NCCL): {HOST, null} for all others. */
 typedef struct prun_queue { int kind; void *handle; } prun_queue;
 
-/* One collective. Counts are elements. In place is allowed as in MPI and NCCL: send == recv (all_reduce, broadcast,
+/* Sums and products of bf16 and f16 are computed in f32 and rounded once; avg is the sum times (1/n) in the type that
+ * is summed in, for integers the (wrapping) 64-bit sum divided by n towards zero. Other integer sums wrap.
+ * One collective. Counts are elements. In place is allowed as in MPI and NCCL: send == recv (all_reduce, broadcast,
  * reduce), send == recv + rank*count (all_gather), recv == send + rank*count (reduce_scatter).
  * A collective completes on a rank only when no peer will read its input again. */
 typedef struct prun_coll_params {

@@ -1,0 +1,102 @@
+// The choice of algorithm: one table, first fitting row. `comm.algorithm` overrides it by name.
+//
+// Thresholds were measured with tools/bench/coll_bench over socket on 2 cores with 2 to 8 ranks.
+#include "comm/algorithm.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "base/text.h"
+#include "comm/reduce.h"
+
+namespace prun {
+namespace {
+
+constexpr int64_t kAny = INT64_MAX;
+constexpr int kMany = INT_MAX;
+using Ring = Wire::Ring;
+
+constexpr Algorithm kAlgorithms[] = {
+    // kind                    name             max bytes  ranks  rounds  ring
+    {CollKind::all_reduce,     "gather",        16 << 10,  16,    false,  Ring::within, all_reduce_gather},
+    {CollKind::all_reduce,     "direct",        kAny,      32,    false,  Ring::within, all_reduce_direct},
+    {CollKind::all_reduce,     "ring",          kAny,      kMany, true,   Ring::within, all_reduce_ring},
+    {CollKind::all_reduce,     "direct",        kAny,      kMany, false,  Ring::within, all_reduce_direct},
+    {CollKind::reduce_scatter, "direct",        kAny,      32,    false,  Ring::within, reduce_scatter_direct},
+    {CollKind::reduce_scatter, "ring",          kAny,      kMany, true,   Ring::within, reduce_scatter_ring},
+    {CollKind::reduce_scatter, "direct",        kAny,      kMany, false,  Ring::within, reduce_scatter_direct},
+    {CollKind::all_gather,     "bruck",         32 << 10,  kMany, false,  Ring::within, all_gather_bruck},
+    {CollKind::all_gather,     "direct",        kAny,      32,    false,  Ring::within, all_gather_direct},
+    {CollKind::all_gather,     "ring",          kAny,      kMany, false,  Ring::within, all_gather_ring},
+    {CollKind::broadcast,      "tree",          64 << 10,  kMany, false,  Ring::apart,  broadcast_tree},
+    {CollKind::broadcast,      "chain",         kAny,      kMany, false,  Ring::apart,  broadcast_chain},
+    {CollKind::reduce,         "gather",        16 << 10,  kMany, false,  Ring::apart,  reduce_gather},
+    {CollKind::reduce,         "direct",        kAny,      kMany, false,  Ring::within, reduce_direct},
+    {CollKind::gather,         "direct",        kAny,      kMany, false,  Ring::apart,  gather_direct},
+    {CollKind::scatter,        "direct",        kAny,      kMany, false,  Ring::apart,  scatter_direct},
+    {CollKind::all_to_all,     "direct",        kAny,      kMany, false,  Ring::within, all_to_all_direct},
+    {CollKind::all_gather_v,   "direct",        kAny,      kMany, false,  Ring::within, all_gather_v_direct},
+    {CollKind::all_to_all_v,   "direct",        kAny,      kMany, false,  Ring::within, all_to_all_v_direct},
+    {CollKind::barrier,        "dissemination", kAny,      kMany, false,  Ring::within, barrier_dissemination},
+};
+
+// Partial sums of 16-bit floats would be rounded at every hop.
+bool can_run(const Algorithm& row, const CollCall& call) {
+  bool narrow = call.dtype == Dtype::bf16 || call.dtype == Dtype::f16;
+  return row.kind == call.kind && !(row.rounds_partials && (call.rank_order || narrow));
+}
+
+}  // namespace
+
+const Algorithm& choose_algorithm(const CollCall& call, int size, const std::string& wanted) {
+  int64_t bytes = call_bytes(call, size);
+  const Algorithm* fitting = nullptr;
+  for (const Algorithm& row : kAlgorithms) {
+    if (!can_run(row, call)) continue;
+    if (!wanted.empty() && wanted == row.name) return row;
+    if (fitting == nullptr && bytes <= row.max_bytes && size <= row.max_ranks) fitting = &row;
+  }
+  PRUN_CHECK(fitting != nullptr, describe(call));
+  return *fitting;
+}
+
+void check_algorithm_name(const std::string& wanted) {
+  if (wanted.empty()) return;
+  std::vector<std::string> names;
+  for (const Algorithm& row : kAlgorithms) {
+    if (wanted == row.name) return;
+    if (std::find(names.begin(), names.end(), row.name) == names.end()) names.emplace_back(row.name);
+  }
+  throw usage_error(fmt::format("comm.algorithm: unknown algorithm '{}'{}", wanted, did_you_mean(wanted, names)));
+}
+
+Scratch::~Scratch() {
+  if (data_ != nullptr) munmap(data_, static_cast<size_t>(bytes_));
+}
+
+std::byte* Scratch::get(int64_t bytes) {
+  if (bytes <= bytes_) return data_;
+  if (data_ != nullptr) munmap(data_, static_cast<size_t>(bytes_));
+  data_ = nullptr;
+  bytes_ = 0;
+  int64_t rounded = round_up(bytes, 64 << 10);
+  void* memory = mmap(nullptr, static_cast<size_t>(rounded), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) throw Error(Exit::out_of_memory, fmt::format("no {} for a collective", human_bytes(bytes)));
+  data_ = static_cast<std::byte*>(memory);
+  bytes_ = rounded;
+  return data_;
+}
+
+void run_alone(const CollCall& call) {
+  int64_t count = is_vector(call.kind) ? call.counts[0] : call.count;
+  if (call.kind == CollKind::barrier || count == 0) return;
+  // A product or average of one is that one; reduce() keeps the rounding rules in one place, but nothing rounds here.
+  if (call.recv != call.send) std::memcpy(call.recv, call.send, static_cast<size_t>(count * dtype_bytes(call.dtype)));
+}
+
+}  // namespace prun

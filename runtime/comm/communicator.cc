@@ -1,0 +1,216 @@
+// Running a call: native or not, and what is left to do when it throws.
+#include "comm/communicator.h"
+
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "base/text.h"
+
+namespace prun {
+namespace {
+
+// FNV-1a over the members and the lane: tells groups apart in frames.
+uint64_t group_hash(const std::vector<int>& ranks, int lane) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (int rank : ranks) hash = (hash ^ static_cast<uint64_t>(rank)) * 0x100000001b3u;
+  return (hash ^ static_cast<uint64_t>(lane)) * 0x100000001b3u;
+}
+
+FrameHeader header_of(const CollCall& call, int size, uint64_t sequence) {
+  FrameHeader header{};
+  header.fingerprint = pack_fingerprint(call);
+  header.count = agreed_count(call, size);
+  header.counts_hash = counts_hash(call, size);
+  header.sequence = sequence;
+  return header;
+}
+
+class LoneCommunicator : public Communicator {
+ public:
+  int index() const override { return 0; }
+  int size() const override { return 1; }
+  void run(const CollCall& call) override {
+    check_call(call, 1);
+    run_alone(call);
+  }
+  void send_recv(int to, const void* send, int64_t send_bytes, int from, void* recv, int64_t recv_bytes) override {
+    PRUN_CHECK(to == from && send_bytes == recv_bytes, fmt::format("{} bytes to {}, {} from {}", send_bytes, to, recv_bytes, from));
+    if (to == 0 && send != recv && send_bytes > 0) std::memmove(recv, send, static_cast<size_t>(send_bytes));
+  }
+  int64_t bytes_sent() const override { return 0; }
+};
+
+class TransportCommunicator : public Communicator {
+ public:
+  TransportCommunicator(Link& link, const std::vector<int>& ranks, int index, int lane, std::string algorithm)
+      : link_(link), wire_(link, ranks, index, lane, group_hash(ranks, lane)), algorithm_(std::move(algorithm)) {
+    if (link.table().coll != nullptr && link.table().comm_create != nullptr) create_native(lane);
+  }
+  ~TransportCommunicator() override {
+    if (native_ != nullptr && link_.table().comm_free != nullptr) link_.table().comm_free(link_.ctx(), native_);
+  }
+  int index() const override { return wire_.index(); }
+  int size() const override { return wire_.size(); }
+  int64_t bytes_sent() const override { return wire_.bytes_sent(); }
+
+  void run(const CollCall& call) override {
+    check_call(call, size());
+    wire_.begin(header_of(call, size(), sequence_), Wire::Ring::none);  // so that errors know the call
+    if (native_ != nullptr && !is_vector(call.kind) && algorithm_.empty() && run_native(call)) return;
+    try {
+      run_core(call);
+    } catch (...) {
+      wire_.give_up();
+      throw;
+    }
+  }
+
+  void send_recv(int to, const void* send, int64_t send_bytes, int from, void* recv, int64_t recv_bytes) override {
+    if (to == index() && from == index()) {
+      PRUN_CHECK(send_bytes == recv_bytes, fmt::format("{} bytes to itself, {} back", send_bytes, recv_bytes));
+      if (send_bytes > 0 && send != recv) std::memmove(recv, send, static_cast<size_t>(send_bytes));
+      return;
+    }
+    FrameHeader header{};
+    header.fingerprint = kSendRecvKind;
+    wire_.begin(header, Wire::Ring::none);
+    try {
+      if (from >= 0) wire_.recv(from, recv, recv_bytes);
+      if (to >= 0) wire_.send(to, send, send_bytes);
+      wire_.finish();
+    } catch (...) {
+      wire_.give_up();
+      throw;
+    }
+  }
+
+ private:
+  void create_native(int lane) {
+    prun_result result = empty_result();
+    const std::vector<int>& ranks = wire_.ranks();
+    prun_status status = link_.table().comm_create(link_.ctx(), ranks.data(), size(), lane, &native_, &result);
+    if (status == PRUN_ENOTSUP) {
+      native_ = nullptr;
+      return;
+    }
+    auto start = std::chrono::steady_clock::now();
+    auto limit = std::chrono::duration<double>(link_.deadline_s());
+    while (status == PRUN_OK && link_.table().comm_test != nullptr) {
+      result = empty_result();
+      prun_status ready = link_.table().comm_test(link_.ctx(), native_, &result);
+      if (ready == PRUN_OK) return;
+      if (ready != PRUN_AGAIN || std::chrono::steady_clock::now() - start > limit) status = ready;
+      std::this_thread::yield();
+    }
+    if (status != PRUN_OK) link_.fail(status, result, fmt::format("making the communicator of ranks {}", fmt::join(ranks, ", ")));
+  }
+
+  // False: the plugin leaves this call to the core, on every member alike.
+  bool run_native(const CollCall& call) {
+    prun_coll_params params{};
+    params.size = sizeof params;
+    params.kind = static_cast<int>(call.kind);
+    params.dtype = static_cast<int>(call.dtype);
+    params.redop = static_cast<int>(call.redop);
+    params.root = call.root;
+    params.send = call.send;
+    params.recv = call.recv;
+    params.count = static_cast<uint64_t>(call.count);
+    params.rank_order = call.rank_order ? 1 : 0;
+    params.sequence = native_sequence_;
+    params.fingerprint = pack_fingerprint(call);
+    prun_req* req = nullptr;
+    prun_result result = empty_result();
+    prun_status status = link_.table().coll(link_.ctx(), native_, &params, {PRUN_MEM_HOST, nullptr}, &req, &result);
+    if (status == PRUN_ENOTSUP) return false;
+    ++native_sequence_;
+    if (status == PRUN_OK) {
+      status = link_.wait(req, call_bytes(call, size()), result);
+      if (status == PRUN_AGAIN) link_.drain({req});
+    }
+    if (status != PRUN_OK) native_failed(status, result);
+    wire_.add_bytes_sent(native_bytes_sent(call, index(), size()));
+    return true;
+  }
+
+  [[noreturn]] void native_failed(prun_status status, const prun_result& result) {
+    if (status == PRUN_EMISMATCH && link_.table().coll_seen != nullptr) {
+      prun_coll_seen seen{.size = sizeof(prun_coll_seen)};
+      const std::vector<int>& ranks = wire_.ranks();
+      for (int member = 0; member < size(); ++member) {
+        if (ranks[static_cast<size_t>(member)] != result.culprit) continue;
+        if (link_.table().coll_seen(link_.ctx(), native_, &seen) != PRUN_OK) break;
+        wire_.throw_mismatch(member, seen.fingerprint, seen.count, seen.sequence + sequence_ - (native_sequence_ - 1), "");
+      }
+    }
+    if (status == PRUN_AGAIN) {
+      std::string whom = result.culprit >= 0 ? fmt::format("rank {}", result.culprit) : "its members";
+      throw Error(Exit::hang, fmt::format("{}: no progress for {}, waiting for {}", wire_.doing(),
+                                          human_seconds(link_.deadline_s()), whom));
+    }
+    link_.fail(status, result, wire_.doing());
+  }
+
+  void run_core(const CollCall& call) {
+    const Algorithm& algorithm = choose_algorithm(call, size(), algorithm_);
+    wire_.begin(header_of(call, size(), sequence_), algorithm.ring);
+    Group group{wire_, scratch_, index(), size()};
+    algorithm.run(group, call);
+    wire_.finish();
+    ++sequence_;
+  }
+
+  Link& link_;
+  Wire wire_;
+  Scratch scratch_;
+  std::string algorithm_;
+  prun_comm* native_ = nullptr;
+  uint64_t sequence_ = 0, native_sequence_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_communicator(Link& link, const std::vector<int>& ranks, int index, int lane,
+                                                const std::string& algorithm) {
+  return std::make_unique<TransportCommunicator>(link, ranks, index, lane, algorithm);
+}
+
+std::unique_ptr<Communicator> make_lone_communicator() { return std::make_unique<LoneCommunicator>(); }
+
+int agree_on_lane(Link& link, const std::vector<int>& ranks, int index, int user_lane, int next_free) {
+  // An all-reduce like any other, on lane 0, which nothing else uses; the frames tell if members make other groups.
+  int32_t mine = next_free, agreed = 0;
+  CollCall call;
+  call.kind = CollKind::all_reduce;
+  call.dtype = Dtype::i32;
+  call.redop = RedOp::max;
+  call.send = &mine;
+  call.recv = &agreed;
+  call.count = 1;
+  int size = static_cast<int>(ranks.size());
+  Wire wire(link, ranks, index, 0, group_hash(ranks, user_lane));
+  Scratch scratch;
+  Group group{wire, scratch, index, size};
+  try {
+    wire.begin(header_of(call, size, 0), Wire::Ring::within);
+    all_reduce_gather(group, call);
+    wire.finish();
+  } catch (Aborted&) {
+    wire.give_up();
+    throw;
+  } catch (Error& error) {
+    wire.give_up();
+    error.prefix(fmt::format("making the communicator of ranks {} on lane {} (do all ranks make theirs in the same order?)",
+                             fmt::join(ranks, ", "), user_lane));
+    throw;
+  }
+  if (agreed > PRUN_MAX_LANE) {
+    throw Error(Exit::transport, fmt::format("more than {} communicators in one job", PRUN_MAX_LANE));
+  }
+  return agreed;
+}
+
+}  // namespace prun

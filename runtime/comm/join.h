@@ -1,0 +1,18 @@
+// The exchange before connecting: every rank's address, and whether all ranks run the same thing.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "comm/comm.h"
+#include "comm/link.h"
+
+namespace prun {
+
+// Exchanges addresses through the bootstrap. Throws Error(join) naming the ranks whose ABI, plugin, version, build or
+// options differ; then connects, and throws Error(transport) naming who is missing at the deadline.
+void join_and_connect(Link& link, const WorldOptions& options, Bootstrap& bootstrap);
+
+// The GNU build id of the object that holds this address, in hex; "" if it was linked without one.
+std::string build_id_of(const void* address);
+
+}  // namespace prun

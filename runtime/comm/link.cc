@@ -1,0 +1,137 @@
+// Opening, waiting, failing: everything that knows what a prun_status means.
+#include "comm/link.h"
+
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "base/text.h"
+#include "comm/host.h"
+
+namespace prun {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr auto kAbortGrace = std::chrono::milliseconds(300);
+// Below this a transfer counts as standing still; it bounds what a deadline adds for large messages.
+constexpr double kSlowestBytesPerSecond = 10e6;
+
+const char* status_name(prun_status status) {
+  static const char* const kNames[] = {"ok", "not finished", "not supported", "wrong use of the transport", "out of memory",
+                                       "the peer is gone", "sizes or calls differ", "aborted", "corrupt data", "system error"};
+  return status >= 0 && status <= PRUN_ESYSTEM ? kNames[status] : "unknown status";
+}
+
+Exit exit_of(prun_status status) {
+  switch (status) {
+    case PRUN_AGAIN: return Exit::hang;
+    case PRUN_ENOMEM: return Exit::out_of_memory;
+    case PRUN_EMISMATCH: return Exit::mismatch;
+    case PRUN_ECORRUPT: return Exit::corrupt_link;
+    default: return Exit::transport;
+  }
+}
+
+}  // namespace
+
+std::string status_text(prun_status status, const prun_result& result) {
+  return result.message[0] != '\0' ? std::string(result.message) : std::string(status_name(status));
+}
+
+Link::Link(Plugin plugin, const WorldOptions& options)
+    : plugin_(std::move(plugin)), deadline_s_(options.deadline_s), rank_(options.rank) {
+  prun_open_params params{};
+  params.size = sizeof params;
+  params.rank = options.rank;
+  params.ranks = options.ranks;
+  params.local_rank = options.local_rank;
+  params.local_ranks = options.local_ranks;
+  params.options = options.transport_options.c_str();
+  std::memcpy(params.job_secret, options.job_secret.data(), std::min(options.job_secret.size(), sizeof params.job_secret));
+  std::strncpy(params.job_id, options.job_id.c_str(), sizeof params.job_id - 1);
+  params.interface_name = options.network_interface.empty() ? nullptr : options.network_interface.c_str();
+  prun_result result = empty_result();
+  prun_status status = table().open(&params, &ctx_, &result);
+  if (status == PRUN_EINVAL) {  // the options are the only part of params that a user writes
+    throw usage_error(fmt::format("transport {}: {}", plugin_.name, status_text(status, result)));
+  }
+  if (status != PRUN_OK) fail(status, result, "opening");
+}
+
+Link::~Link() {
+  for (const Memory& memory : memory_) {
+    if (table().mem_free != nullptr) table().mem_free(ctx_, memory.begin, memory.handle);
+  }
+  table().close(ctx_);
+}
+
+void* Link::allocate(int64_t bytes) {
+  if (table().mem_alloc == nullptr) return nullptr;
+  void* ptr = nullptr;
+  void* handle = nullptr;
+  prun_result result = empty_result();
+  prun_status status = table().mem_alloc(ctx_, static_cast<size_t>(bytes), PRUN_MEM_HOST, &ptr, &handle, &result);
+  if (status == PRUN_ENOTSUP) return nullptr;
+  if (status != PRUN_OK) fail(status, result, fmt::format("allocating {}", human_bytes(bytes)));
+  PRUN_CHECK(reinterpret_cast<uintptr_t>(ptr) % kAlignBytes == 0, fmt::format("{} allocated at {}", plugin_.name, ptr));
+  memory_.push_back({static_cast<char*>(ptr), bytes, handle});
+  return ptr;
+}
+
+void* Link::handle_of(const void* ptr) const {
+  for (const Memory& memory : memory_) {
+    if (ptr >= memory.begin && ptr < memory.begin + memory.bytes) return memory.handle;
+  }
+  return nullptr;
+}
+
+prun_status Link::wait(prun_req* req, int64_t bytes, prun_result& result) {
+  // The clock is read only once the first test has not been enough: small messages mostly end there.
+  prun_status status = table().test(ctx_, req, &result);
+  if (status != PRUN_AGAIN) return status;
+  auto start = Clock::now();
+  auto limit = std::chrono::duration<double>(deadline_s_ + static_cast<double>(bytes) / kSlowestBytesPerSecond);
+  bool told = false;
+  for (;;) {
+    result = empty_result();
+    status = table().test(ctx_, req, &result);
+    if (status != PRUN_AGAIN) return status;
+    if (Clock::now() - start > limit) return PRUN_AGAIN;
+    if (!told && host_aborted()) {  // also for a plugin that does not ask
+      table().abort(ctx_);
+      told = true;
+    }
+  }
+}
+
+void Link::drain(const std::vector<prun_req*>& requests) {
+  if (requests.empty()) return;
+  abort();
+  auto end = Clock::now() + std::chrono::seconds(1);
+  for (prun_req* req : requests) {
+    prun_result result = empty_result();
+    while (table().test(ctx_, req, &result) == PRUN_AGAIN && Clock::now() < end) {
+    }
+  }
+}
+
+void Link::abort() {
+  set_aborted();
+  table().abort(ctx_);
+}
+
+void Link::fail(prun_status status, const prun_result& result, const std::string& doing) const {
+  if (status == PRUN_EPEER) {
+    auto end = Clock::now() + kAbortGrace;
+    while (!host_aborted() && Clock::now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  if (status == PRUN_EABORTED || (status == PRUN_EPEER && host_aborted())) throw Aborted(host_abort_reason());
+  std::string text = status_text(status, result);
+  std::string peer = result.culprit >= 0 ? fmt::format("rank {}", result.culprit) : "";
+  if (!peer.empty() && text.find(peer) != std::string::npos) peer.clear();
+  throw Error(exit_of(status), fmt::format("{} over {}: {}{}{}", doing, plugin_.name, peer, peer.empty() ? "" : ": ", text));
+}
+
+}  // namespace prun

@@ -1,0 +1,185 @@
+// Loading of transports. A plugin is never unloaded: it may own threads, and thread-local destructors that outlive it.
+#include "comm/plugin.h"
+
+#include <dlfcn.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include <fmt/format.h>
+
+#include "base/text.h"
+#include "comm/host.h"
+
+namespace prun {
+namespace fs = std::filesystem;
+namespace {
+
+std::string trim(std::string_view text) {
+  size_t begin = text.find_first_not_of(" \t\r"), end = text.find_last_not_of(" \t\r");
+  return begin == std::string_view::npos ? "" : std::string(text.substr(begin, end - begin + 1));
+}
+
+void read_manifest(const fs::path& path, PluginFile& file) {
+  std::ifstream in(path);
+  for (std::string line; std::getline(in, line);) {
+    size_t equals = line.find('=');
+    if (line.empty() || line[0] == '#' || equals == std::string::npos) continue;
+    std::string key = trim(line.substr(0, equals)), value = trim(line.substr(equals + 1));
+    if (key == "auto") file.automatic = value == "1";
+    if (key == "local_only") file.local_only = value == "1";
+    if (key == "memory") file.host_memory = value.find("host") != std::string::npos;
+  }
+}
+
+// Whoever can write there can run code as this user.
+void refuse_world_writable(const std::string& path) {
+  struct stat status {};
+  if (stat(path.c_str(), &status) == 0 && (status.st_mode & S_IWOTH) != 0) {
+    throw usage_error(fmt::format("{}: everybody may write to it, so prun loads no plugin from there (chmod o-w)", path));
+  }
+}
+
+struct Mandatory { const char* name; size_t offset; };
+constexpr Mandatory kMandatory[] = {
+    {"open", offsetof(prun_transport, open)},       {"address", offsetof(prun_transport, address)},
+    {"connect", offsetof(prun_transport, connect)}, {"batch", offsetof(prun_transport, batch)},
+    {"test", offsetof(prun_transport, test)},       {"abort", offsetof(prun_transport, abort)},
+    {"close", offsetof(prun_transport, close)}};
+
+[[noreturn]] void refuse(const std::string& path, const std::string& why) {
+  throw Error(Exit::transport, fmt::format("{}: {}", path, why));
+}
+
+// Its first fields first: they are what tells whether the others may be read.
+prun_transport checked_copy(const prun_transport* theirs, const std::string& path) {
+  constexpr size_t kFirst = offsetof(prun_transport, must_understand) + sizeof(uint64_t);
+  if (theirs->size < kFirst) refuse(path, fmt::format("its table of {} bytes is too short to be one", theirs->size));
+  if (theirs->abi > PRUN_TRANSPORT_ABI) {
+    refuse(path, fmt::format("written for transport ABI {}, this prun has {}: use a newer prun or an older plugin",
+                             theirs->abi, PRUN_TRANSPORT_ABI));
+  }
+  if (theirs->abi < PRUN_TRANSPORT_ABI) {
+    refuse(path, fmt::format("written for transport ABI {}, which this prun ({}) no longer has: rebuild the plugin",
+                             theirs->abi, PRUN_TRANSPORT_ABI));
+  }
+  if (theirs->must_understand != 0) {
+    refuse(path, fmt::format("needs features that this prun does not know (bits {:#x})", theirs->must_understand));
+  }
+  prun_transport table{};
+  std::memcpy(&table, theirs, std::min(theirs->size, sizeof table));
+  table.size = sizeof table;
+  for (const Mandatory& function : kMandatory) {
+    void* pointer = nullptr;
+    std::memcpy(&pointer, reinterpret_cast<const char*>(&table) + function.offset, sizeof pointer);
+    if (pointer == nullptr) refuse(path, fmt::format("the mandatory function '{}' is missing", function.name));
+  }
+  if (table.name == nullptr || table.version == nullptr) refuse(path, "it has no name or no version");
+  return table;
+}
+
+PluginInfo describe_plugin(const PluginFile& file) {
+  PluginInfo info{.name = file.name, .path = file.path};
+  try {
+    prun_transport table = load_plugin(file, host_table()).table;
+    info.name = table.name;
+    info.version = table.version;
+    info.summary = table.summary != nullptr ? table.summary : "";
+    auto add = [&](bool has, const char* word) { if (has) info.capabilities.emplace_back(word); };
+    add((table.mem_kinds & 1u << PRUN_MEM_HOST) != 0, "host");
+    add((table.mem_kinds & 1u << PRUN_MEM_CUDA) != 0, "cuda");
+    add(table.coll != nullptr, "collectives");
+    add(table.mem_alloc != nullptr, "memory");
+    add(table.put != nullptr, "one-sided");
+    add(table.local_only != 0, "local only");
+  } catch (const Error& error) {
+    info.error = error.message();
+  }
+  return info;
+}
+
+}  // namespace
+
+std::vector<PluginFile> find_plugins(const std::vector<std::string>& dirs) {
+  std::vector<PluginFile> found;
+  for (const std::string& dir : dirs) {
+    std::error_code ignored;
+    if (!fs::is_directory(dir, ignored)) continue;
+    refuse_world_writable(dir);
+    for (const fs::directory_entry& entry : fs::directory_iterator(dir, ignored)) {
+      if (entry.path().extension() != ".so") continue;
+      PluginFile file{.name = entry.path().stem().string(), .path = entry.path().string()};
+      bool known = std::any_of(found.begin(), found.end(), [&](const PluginFile& f) { return f.name == file.name; });
+      if (known) continue;
+      read_manifest(fs::path(entry.path()).replace_extension(".plugin"), file);
+      found.push_back(std::move(file));
+    }
+  }
+  std::sort(found.begin(), found.end(), [](const PluginFile& a, const PluginFile& b) { return a.name < b.name; });
+  return found;
+}
+
+Plugin load_plugin(const PluginFile& file, const prun_host& host) {
+  refuse_world_writable(file.path);
+  // An absolute path, else dlopen would search the system's directories.
+  std::string path = fs::absolute(file.path).string();
+  void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) {
+    const char* why = dlerror();
+    std::string text = why != nullptr ? why : "unknown reason";
+    if (text.rfind(path + ": ", 0) == 0) text.erase(0, path.size() + 2);
+    refuse(file.path, "cannot be loaded: " + text);
+  }
+  auto entry = reinterpret_cast<prun_transport_entry>(dlsym(handle, "prun_transport_v1"));
+  if (entry == nullptr) refuse(file.path, "no prun transport: it has no symbol prun_transport_v1");
+  const prun_transport* theirs = entry(&host);
+  if (theirs == nullptr) refuse(file.path, "it cannot work with this prun (its log line says why)");
+  return Plugin{.name = file.name, .path = file.path, .table = checked_copy(theirs, file.path)};
+}
+
+Plugin load_named(std::string_view name, const std::vector<std::string>& dirs, const prun_host& host) {
+  std::vector<PluginFile> found = find_plugins(dirs);
+  std::vector<std::string> names;
+  for (const PluginFile& file : found) {
+    if (file.name == name) return load_plugin(file, host);
+    names.push_back(file.name);
+  }
+  if (names.empty()) {
+    throw usage_error(fmt::format("unknown transport '{}': there is no plugin in {}", name,
+                                  dirs.empty() ? "any directory (set PRUN_PLUGIN_PATH)" : join(dirs, ", ")));
+  }
+  std::string near = nearest_word(name, names);
+  throw usage_error(fmt::format("unknown transport '{}'{}; found: {}", name,
+                                near.empty() ? "" : fmt::format(" (did you mean '{}'?)", near), join(names, ", ")));
+}
+
+std::vector<PluginInfo> list_plugins(const std::vector<std::string>& dirs) {
+  std::vector<PluginInfo> infos;
+  for (const PluginFile& file : find_plugins(dirs)) infos.push_back(describe_plugin(file));
+  return infos;
+}
+
+std::vector<std::string> plugin_directories(const std::string& program_path) {
+  std::vector<std::string> dirs;
+  if (const char* path = std::getenv("PRUN_PLUGIN_PATH")) {
+    std::string_view rest = path;
+    while (!rest.empty()) {
+      size_t colon = std::min(rest.find(':'), rest.size());
+      if (colon > 0) dirs.emplace_back(rest.substr(0, colon));
+      rest.remove_prefix(std::min(colon + 1, rest.size()));
+    }
+  }
+  std::error_code failed;
+  fs::path program = fs::canonical(program_path, failed);
+  if (failed) program = fs::absolute(program_path);
+  dirs.push_back((program.parent_path().parent_path() / "lib/prun/plugins").string());
+  return dirs;
+}
+
+}  // namespace prun
