@@ -3,13 +3,12 @@
 // Thresholds were measured with tools/bench/coll_bench over socket on 2 cores with 2 to 8 ranks.
 #include "comm/algorithm.h"
 
+#include <fmt/format.h>
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <climits>
 #include <cstring>
-
-#include <fmt/format.h>
 
 #include "base/text.h"
 #include "comm/reduce.h"
@@ -23,26 +22,26 @@ using Ring = Wire::Ring;
 
 constexpr Algorithm kAlgorithms[] = {
     // kind                    name             max bytes  ranks  rounds  ring
-    {CollKind::all_reduce,     "gather",        16 << 10,  16,    false,  Ring::within, all_reduce_gather},
-    {CollKind::all_reduce,     "direct",        kAny,      32,    false,  Ring::within, all_reduce_direct},
-    {CollKind::all_reduce,     "ring",          kAny,      kMany, true,   Ring::within, all_reduce_ring},
-    {CollKind::all_reduce,     "direct",        kAny,      kMany, false,  Ring::within, all_reduce_direct},
-    {CollKind::reduce_scatter, "direct",        kAny,      32,    false,  Ring::within, reduce_scatter_direct},
-    {CollKind::reduce_scatter, "ring",          kAny,      kMany, true,   Ring::within, reduce_scatter_ring},
-    {CollKind::reduce_scatter, "direct",        kAny,      kMany, false,  Ring::within, reduce_scatter_direct},
-    {CollKind::all_gather,     "bruck",         32 << 10,  kMany, false,  Ring::within, all_gather_bruck},
-    {CollKind::all_gather,     "direct",        kAny,      32,    false,  Ring::within, all_gather_direct},
-    {CollKind::all_gather,     "ring",          kAny,      kMany, false,  Ring::within, all_gather_ring},
-    {CollKind::broadcast,      "tree",          64 << 10,  kMany, false,  Ring::apart,  broadcast_tree},
-    {CollKind::broadcast,      "chain",         kAny,      kMany, false,  Ring::apart,  broadcast_chain},
-    {CollKind::reduce,         "gather",        16 << 10,  kMany, false,  Ring::apart,  reduce_gather},
-    {CollKind::reduce,         "direct",        kAny,      kMany, false,  Ring::within, reduce_direct},
-    {CollKind::gather,         "direct",        kAny,      kMany, false,  Ring::apart,  gather_direct},
-    {CollKind::scatter,        "direct",        kAny,      kMany, false,  Ring::apart,  scatter_direct},
-    {CollKind::all_to_all,     "direct",        kAny,      kMany, false,  Ring::within, all_to_all_direct},
-    {CollKind::all_gather_v,   "direct",        kAny,      kMany, false,  Ring::within, all_gather_v_direct},
-    {CollKind::all_to_all_v,   "direct",        kAny,      kMany, false,  Ring::within, all_to_all_v_direct},
-    {CollKind::barrier,        "dissemination", kAny,      kMany, false,  Ring::within, barrier_dissemination},
+    {CollKind::all_reduce, "gather", 16 << 10, 16, false, Ring::within, all_reduce_gather},
+    {CollKind::all_reduce, "direct", kAny, 32, false, Ring::within, all_reduce_direct},
+    {CollKind::all_reduce, "ring", kAny, kMany, true, Ring::within, all_reduce_ring},
+    {CollKind::all_reduce, "direct", kAny, kMany, false, Ring::within, all_reduce_direct},
+    {CollKind::reduce_scatter, "direct", kAny, 32, false, Ring::within, reduce_scatter_direct},
+    {CollKind::reduce_scatter, "ring", kAny, kMany, true, Ring::within, reduce_scatter_ring},
+    {CollKind::reduce_scatter, "direct", kAny, kMany, false, Ring::within, reduce_scatter_direct},
+    {CollKind::all_gather, "bruck", 32 << 10, kMany, false, Ring::within, all_gather_bruck},
+    {CollKind::all_gather, "direct", kAny, 32, false, Ring::within, all_gather_direct},
+    {CollKind::all_gather, "ring", kAny, kMany, false, Ring::within, all_gather_ring},
+    {CollKind::broadcast, "tree", 64 << 10, kMany, false, Ring::apart, broadcast_tree},
+    {CollKind::broadcast, "chain", kAny, kMany, false, Ring::apart, broadcast_chain},
+    {CollKind::reduce, "gather", 16 << 10, kMany, false, Ring::apart, reduce_gather},
+    {CollKind::reduce, "direct", kAny, kMany, false, Ring::within, reduce_direct},
+    {CollKind::gather, "direct", kAny, kMany, false, Ring::apart, gather_direct},
+    {CollKind::scatter, "direct", kAny, kMany, false, Ring::apart, scatter_direct},
+    {CollKind::all_to_all, "direct", kAny, kMany, false, Ring::within, all_to_all_direct},
+    {CollKind::all_gather_v, "direct", kAny, kMany, false, Ring::within, all_gather_v_direct},
+    {CollKind::all_to_all_v, "direct", kAny, kMany, false, Ring::within, all_to_all_v_direct},
+    {CollKind::barrier, "dissemination", kAny, kMany, false, Ring::within, barrier_dissemination},
 };
 
 // Partial sums of 16-bit floats would be rounded at every hop.
@@ -85,7 +84,8 @@ std::byte* Scratch::get(int64_t bytes) {
   data_ = nullptr;
   bytes_ = 0;
   int64_t rounded = round_up(bytes, 64 << 10);
-  void* memory = mmap(nullptr, static_cast<size_t>(rounded), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* memory =
+      mmap(nullptr, static_cast<size_t>(rounded), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) throw Error(Exit::out_of_memory, fmt::format("no {} for a collective", human_bytes(bytes)));
   data_ = static_cast<std::byte*>(memory);
   bytes_ = rounded;

@@ -34,7 +34,7 @@ using AlgorithmFn = void (*)(Group&, const CollCall&);
 struct Algorithm {
   CollKind kind;
   const char* name;
-  int64_t max_bytes;     // of call_bytes; the first row that fits runs
+  int64_t max_bytes;  // of call_bytes; the first row that fits runs
   int max_ranks;
   bool rounds_partials;  // partial sums travel in the buffer's own type and in no fixed order
   Wire::Ring ring;
@@ -47,8 +47,8 @@ const Algorithm& choose_algorithm(const CollCall& call, int size, const std::str
 void check_algorithm_name(const std::string& wanted);
 
 // One file each.
-void all_reduce_gather(Group&, const CollCall&);   // everybody gathers all inputs: small
-void all_reduce_direct(Group&, const CollCall&);   // slices to their owners, sums in rank order, results to all
+void all_reduce_gather(Group&, const CollCall&);  // everybody gathers all inputs: small
+void all_reduce_direct(Group&, const CollCall&);  // slices to their owners, sums in rank order, results to all
 void all_reduce_ring(Group&, const CollCall&);
 void reduce_scatter_direct(Group&, const CollCall&);
 void reduce_scatter_ring(Group&, const CollCall&);
@@ -58,8 +58,8 @@ void all_gather_ring(Group&, const CollCall&);
 void all_gather_v_direct(Group&, const CollCall&);
 void broadcast_tree(Group&, const CollCall&);
 void broadcast_chain(Group&, const CollCall&);
-void reduce_gather(Group&, const CollCall&);       // the root gathers all inputs: small
-void reduce_direct(Group&, const CollCall&);       // slices to their owners, results to the root
+void reduce_gather(Group&, const CollCall&);  // the root gathers all inputs: small
+void reduce_direct(Group&, const CollCall&);  // slices to their owners, results to the root
 void gather_direct(Group&, const CollCall&);
 void scatter_direct(Group&, const CollCall&);
 void all_to_all_direct(Group&, const CollCall&);

@@ -1,6 +1,7 @@
 // All-reduce by gathering (small), by slices sent straight to their owners, and around a ring.
 //
-// The first two sum in the order of the members, so every rank and every run gets the same bits, and rank_order is free.
+// The first two sum in the order of the members, so every rank and every run gets the same bits, and rank_order is
+// free.
 #include <cstring>
 
 #include "comm/slices.h"
@@ -59,7 +60,9 @@ void all_reduce_ring(Group& group, const CollCall& call) {
   auto* recv = static_cast<std::byte*>(call.recv);
   std::byte* room = group.scratch.get(2 * slot);
   auto range = [&](int member, int64_t round) { return chunks.begin(member, round) * item; };
-  auto bytes = [&](int member, int64_t round) { return (chunks.end(member, round) - chunks.begin(member, round)) * item; };
+  auto bytes = [&](int member, int64_t round) {
+    return (chunks.end(member, round) - chunks.begin(member, round)) * item;
+  };
   // Tick t: chunk t % rounds of step t / rounds. First n-1 steps that sum, then n-1 that hand the sums round.
   const int64_t ticks = 2 * (n - 1) * rounds;
   auto step = [&](int64_t tick) { return static_cast<int>(tick / rounds); };

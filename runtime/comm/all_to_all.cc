@@ -28,23 +28,40 @@ void exchange(Group& group, Piece piece, Place place) {
   group.wire.wait(ticket);
 }
 
-struct Piece { const std::byte* data; int64_t bytes; };
-struct Place { std::byte* data; int64_t bytes; };
+struct Piece {
+  const std::byte* data;
+  int64_t bytes;
+};
+struct Place {
+  std::byte* data;
+  int64_t bytes;
+};
 
 }  // namespace
 
 void all_to_all_direct(Group& group, const CollCall& call) {
   const int64_t bytes = call.count * dtype_bytes(call.dtype);
-  exchange(group, [&](int m) { return Piece{static_cast<const std::byte*>(call.send) + m * bytes, bytes}; },
-           [&](int m) { return Place{static_cast<std::byte*>(call.recv) + m * bytes, bytes}; });
+  exchange(
+      group,
+      [&](int m) {
+        return Piece{static_cast<const std::byte*>(call.send) + m * bytes, bytes};
+      },
+      [&](int m) {
+        return Place{static_cast<std::byte*>(call.recv) + m * bytes, bytes};
+      });
 }
 
 void all_to_all_v_direct(Group& group, const CollCall& call) {
   const int64_t item = dtype_bytes(call.dtype);
   auto before = [&](const int64_t* counts, int m) { return std::accumulate(counts, counts + m, int64_t{0}) * item; };
-  exchange(group,
-           [&](int m) { return Piece{static_cast<const std::byte*>(call.send) + before(call.counts, m), call.counts[m] * item}; },
-           [&](int m) { return Place{static_cast<std::byte*>(call.recv) + before(call.recv_counts, m), call.recv_counts[m] * item}; });
+  exchange(
+      group,
+      [&](int m) {
+        return Piece{static_cast<const std::byte*>(call.send) + before(call.counts, m), call.counts[m] * item};
+      },
+      [&](int m) {
+        return Place{static_cast<std::byte*>(call.recv) + before(call.recv_counts, m), call.recv_counts[m] * item};
+      });
 }
 
 }  // namespace prun

@@ -1,4 +1,5 @@
-// Broadcast: a binomial tree for small buffers, a pipelined chain for large ones, where each rank sends everything once.
+// Broadcast: a binomial tree for small buffers, a pipelined chain for large ones, where each rank sends everything
+// once.
 #include <cstring>
 
 #include "comm/slices.h"

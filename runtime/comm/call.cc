@@ -1,19 +1,20 @@
 // Texts, sizes and fingerprints of calls. Fingerprint bits: kind 0-3, dtype 4-7, redop 8-11, rank_order 12, root 16-47.
 #include "comm/call.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <numeric>
 
-#include <fmt/format.h>
-
 namespace prun {
 namespace {
 
-constexpr std::array<std::string_view, 11> kNames = {"all_reduce", "all_gather", "reduce_scatter", "broadcast",
-                                                     "reduce",     "gather",     "scatter",        "all_to_all",
+constexpr std::array<std::string_view, 11> kNames = {"all_reduce", "all_gather",   "reduce_scatter", "broadcast",
+                                                     "reduce",     "gather",       "scatter",        "all_to_all",
                                                      "barrier",    "all_gather_v", "all_to_all_v"};
-static_assert(static_cast<int>(CollKind::barrier) == PRUN_BARRIER && static_cast<int>(CollKind::scatter) == PRUN_SCATTER);
+static_assert(static_cast<int>(CollKind::barrier) == PRUN_BARRIER &&
+              static_cast<int>(CollKind::scatter) == PRUN_SCATTER);
 static_assert(static_cast<int>(Dtype::u8) == PRUN_U8 && static_cast<int>(RedOp::avg) == PRUN_AVG);
 
 }  // namespace
@@ -25,7 +26,8 @@ bool is_reduction(CollKind kind) {
   return kind == CollKind::all_reduce || kind == CollKind::reduce_scatter || kind == CollKind::reduce;
 }
 bool is_rooted(CollKind kind) {
-  return kind == CollKind::broadcast || kind == CollKind::reduce || kind == CollKind::gather || kind == CollKind::scatter;
+  return kind == CollKind::broadcast || kind == CollKind::reduce || kind == CollKind::gather ||
+         kind == CollKind::scatter;
 }
 
 uint64_t pack_fingerprint(const CollCall& call) {
@@ -56,7 +58,8 @@ std::string describe(const CollCall& call) {
   if (call.kind == CollKind::barrier) return text;
   text += fmt::format(" {}", dtype_name(call.dtype));
   if (call.kind != CollKind::all_to_all_v) text += fmt::format("[{}]", call.count);
-  if (is_reduction(call.kind)) text += fmt::format(" {}{}", redop_name(call.redop), call.rank_order ? " rank_order" : "");
+  if (is_reduction(call.kind))
+    text += fmt::format(" {}{}", redop_name(call.redop), call.rank_order ? " rank_order" : "");
   if (is_rooted(call.kind)) text += fmt::format(" root {}", call.root);
   return text;
 }
@@ -78,14 +81,24 @@ uint64_t counts_hash(const CollCall& call, int size) {
 int64_t call_bytes(const CollCall& call, int size) {
   int64_t item = dtype_bytes(call.dtype);
   switch (call.kind) {
-    case CollKind::all_reduce: case CollKind::broadcast: case CollKind::reduce: return call.count * item;
-    case CollKind::all_gather: case CollKind::reduce_scatter: case CollKind::gather: case CollKind::scatter:
-    case CollKind::all_to_all: return call.count * size * item;
-    case CollKind::barrier: return 0;
-    case CollKind::all_gather_v: return static_cast<int64_t>(agreed_count(call, size)) * item;
+    case CollKind::all_reduce:
+    case CollKind::broadcast:
+    case CollKind::reduce:
+      return call.count * item;
+    case CollKind::all_gather:
+    case CollKind::reduce_scatter:
+    case CollKind::gather:
+    case CollKind::scatter:
+    case CollKind::all_to_all:
+      return call.count * size * item;
+    case CollKind::barrier:
+      return 0;
+    case CollKind::all_gather_v:
+      return static_cast<int64_t>(agreed_count(call, size)) * item;
     case CollKind::all_to_all_v:
       return std::max(std::accumulate(call.counts, call.counts + size, int64_t{0}),
-                      std::accumulate(call.recv_counts, call.recv_counts + size, int64_t{0})) * item;
+                      std::accumulate(call.recv_counts, call.recv_counts + size, int64_t{0})) *
+             item;
   }
   return 0;
 }
@@ -94,18 +107,28 @@ int64_t native_bytes_sent(const CollCall& call, int index, int size) {
   int64_t bytes = call.count * dtype_bytes(call.dtype), others = size - 1;
   bool root = index == call.root;
   switch (call.kind) {
-    case CollKind::all_reduce: return 2 * others * bytes / size;
-    case CollKind::all_gather: case CollKind::reduce_scatter: case CollKind::all_to_all: return others * bytes;
-    case CollKind::broadcast: return root ? bytes * others : 0;
-    case CollKind::scatter: return root ? bytes * others : 0;
-    case CollKind::reduce: case CollKind::gather: return root ? 0 : bytes;
-    default: return 0;
+    case CollKind::all_reduce:
+      return 2 * others * bytes / size;
+    case CollKind::all_gather:
+    case CollKind::reduce_scatter:
+    case CollKind::all_to_all:
+      return others * bytes;
+    case CollKind::broadcast:
+      return root ? bytes * others : 0;
+    case CollKind::scatter:
+      return root ? bytes * others : 0;
+    case CollKind::reduce:
+    case CollKind::gather:
+      return root ? 0 : bytes;
+    default:
+      return 0;
   }
 }
 
 void check_call(const CollCall& call, int size) {
   PRUN_CHECK(call.count >= 0, fmt::format("count {}", call.count));
-  if (is_rooted(call.kind)) PRUN_CHECK(call.root >= 0 && call.root < size, fmt::format("root {} of {}", call.root, size));
+  if (is_rooted(call.kind))
+    PRUN_CHECK(call.root >= 0 && call.root < size, fmt::format("root {} of {}", call.root, size));
   if (is_vector(call.kind)) PRUN_CHECK(call.counts != nullptr, "no counts");
   if (call.kind == CollKind::all_to_all_v) PRUN_CHECK(call.recv_counts != nullptr, "no recv_counts");
 }

@@ -16,14 +16,23 @@
 namespace prun {
 
 enum class CollKind : uint8_t {
-  all_reduce, all_gather, reduce_scatter, broadcast, reduce, gather, scatter, all_to_all, barrier,
-  all_gather_v, all_to_all_v
+  all_reduce,
+  all_gather,
+  reduce_scatter,
+  broadcast,
+  reduce,
+  gather,
+  scatter,
+  all_to_all,
+  barrier,
+  all_gather_v,
+  all_to_all_v
 };
 std::string_view coll_name(CollKind kind);
 
 // One collective call; counts as in prun_coll_params. The -v forms take `counts` (elements per member of the group);
-// all_gather_v: counts[i] is member i's share, packed in order in recv. all_to_all_v: counts is what goes to each member,
-// recv_counts what comes; both packed.
+// all_gather_v: counts[i] is member i's share, packed in order in recv. all_to_all_v: counts is what goes to each
+// member, recv_counts what comes; both packed.
 struct CollCall {
   CollKind kind = CollKind::barrier;
   Dtype dtype = Dtype::f32;
@@ -58,14 +67,14 @@ class Bootstrap {
 
 struct WorldOptions {
   int rank = 0, ranks = 1, local_rank = 0, local_ranks = 1;
-  std::string transport = "auto";      // auto, or a plugin's name
-  std::string transport_options;       // "key=value,..."
+  std::string transport = "auto";  // auto, or a plugin's name
+  std::string transport_options;   // "key=value,..."
   std::vector<std::string> plugin_dirs;
   std::string job_id;
-  std::string job_secret;              // 32 bytes
+  std::string job_secret;  // 32 bytes
   std::string network_interface;
-  std::string algorithm;               // comm.algorithm: "" by size and ranks, or the name of one (algorithm.cc)
-  double deadline_s = 60;              // of one collective without progress, and of connecting
+  std::string algorithm;   // comm.algorithm: "" by size and ranks, or the name of one (algorithm.cc)
+  double deadline_s = 60;  // of one collective without progress, and of connecting
 };
 
 // A group of ranks on one lane. One thread at a time; different communicators may be used at once.
@@ -102,7 +111,7 @@ class World {
 // One plugin found in the plugin directories.
 struct PluginInfo {
   std::string name, path, version, summary, error;  // error: why it cannot be loaded; then name is the file's
-  std::vector<std::string> capabilities;            // "collectives", "memory", "host", "cuda", "one-sided", "local only"
+  std::vector<std::string> capabilities;  // "collectives", "memory", "host", "cuda", "one-sided", "local only"
 };
 std::vector<PluginInfo> list_plugins(const std::vector<std::string>& dirs);
 // Directory order: PRUN_PLUGIN_PATH, then <prefix>/lib/prun/plugins beside the program.

@@ -1,11 +1,11 @@
 // Running a call: native or not, and what is left to do when it throws.
 #include "comm/communicator.h"
 
+#include <fmt/format.h>
+
 #include <chrono>
 #include <cstring>
 #include <thread>
-
-#include <fmt/format.h>
 
 #include "base/text.h"
 
@@ -37,7 +37,8 @@ class LoneCommunicator : public Communicator {
     run_alone(call);
   }
   void send_recv(int to, const void* send, int64_t send_bytes, int from, void* recv, int64_t recv_bytes) override {
-    PRUN_CHECK(to == from && send_bytes == recv_bytes, fmt::format("{} bytes to {}, {} from {}", send_bytes, to, recv_bytes, from));
+    PRUN_CHECK(to == from && send_bytes == recv_bytes,
+               fmt::format("{} bytes to {}, {} from {}", send_bytes, to, recv_bytes, from));
     if (to == 0 && send != recv && send_bytes > 0) std::memmove(recv, send, static_cast<size_t>(send_bytes));
   }
   int64_t bytes_sent() const override { return 0; }
@@ -105,7 +106,8 @@ class TransportCommunicator : public Communicator {
       if (ready != PRUN_AGAIN || std::chrono::steady_clock::now() - start > limit) status = ready;
       std::this_thread::yield();
     }
-    if (status != PRUN_OK) link_.fail(status, result, fmt::format("making the communicator of ranks {}", fmt::join(ranks, ", ")));
+    if (status != PRUN_OK)
+      link_.fail(status, result, fmt::format("making the communicator of ranks {}", fmt::join(ranks, ", ")));
   }
 
   // False: the plugin leaves this call to the core, on every member alike.
@@ -143,7 +145,8 @@ class TransportCommunicator : public Communicator {
       for (int member = 0; member < size(); ++member) {
         if (ranks[static_cast<size_t>(member)] != result.culprit) continue;
         if (link_.table().coll_seen(link_.ctx(), native_, &seen) != PRUN_OK) break;
-        wire_.throw_mismatch(member, seen.fingerprint, seen.count, seen.sequence + sequence_ - (native_sequence_ - 1), "");
+        wire_.throw_mismatch(member, seen.fingerprint, seen.count, seen.sequence + sequence_ - (native_sequence_ - 1),
+                             "");
       }
     }
     if (status == PRUN_AGAIN) {
@@ -203,8 +206,9 @@ int agree_on_lane(Link& link, const std::vector<int>& ranks, int index, int user
     throw;
   } catch (Error& error) {
     wire.give_up();
-    error.prefix(fmt::format("making the communicator of ranks {} on lane {} (do all ranks make theirs in the same order?)",
-                             fmt::join(ranks, ", "), user_lane));
+    error.prefix(
+        fmt::format("making the communicator of ranks {} on lane {} (do all ranks make theirs in the same order?)",
+                    fmt::join(ranks, ", "), user_lane));
     throw;
   }
   if (agreed > PRUN_MAX_LANE) {

@@ -2,11 +2,10 @@
 #include "comm/host.h"
 
 #include <sched.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <atomic>
-
-#include <spdlog/spdlog.h>
 
 namespace prun {
 namespace {
@@ -22,8 +21,11 @@ void log_line(int level, const char* text) {
 int aborted_callback() { return host_aborted() ? 1 : 0; }
 
 prun_host& table() {
-  static prun_host host{.size = sizeof(prun_host), .abi = PRUN_TRANSPORT_ABI, .log = log_line,
-                        .aborted = aborted_callback, .cores_per_rank = 1.0};
+  static prun_host host{.size = sizeof(prun_host),
+                        .abi = PRUN_TRANSPORT_ABI,
+                        .log = log_line,
+                        .aborted = aborted_callback,
+                        .cores_per_rank = 1.0};
   return host;
 }
 

@@ -2,6 +2,7 @@
 #include "comm/join.h"
 
 #include <elf.h>
+#include <fmt/format.h>
 #include <link.h>
 
 #include <algorithm>
@@ -11,16 +12,14 @@
 #include <map>
 #include <thread>
 
-#include <fmt/format.h>
-
 #include "base/text.h"
 #include "comm/host.h"
 
 namespace prun {
 namespace {
 
-constexpr std::array<const char*, 6> kFields = {"transport ABI", "transport", "transport version", "build of the plugin",
-                                                "build of prun", "transport options"};
+constexpr std::array<const char*, 6> kFields = {"transport ABI",       "transport",     "transport version",
+                                                "build of the plugin", "build of prun", "transport options"};
 using Identity = std::array<std::string, kFields.size()>;
 
 // Lines of text, then the address as it is.
@@ -37,7 +36,8 @@ std::string unpack(const std::string& blob, int rank, Identity& identity) {
   size_t at = 0;
   for (std::string& field : identity) {
     size_t end = blob.find('\n', at);
-    if (end == std::string::npos) throw Error(Exit::join, fmt::format("rank {} sent something else than its address", rank));
+    if (end == std::string::npos)
+      throw Error(Exit::join, fmt::format("rank {} sent something else than its address", rank));
     field = blob.substr(at, end - at);
     at = end + 1;
   }
@@ -48,17 +48,22 @@ std::string unpack(const std::string& blob, int rank, Identity& identity) {
 void check_same(const std::vector<Identity>& identities) {
   for (size_t field = 0; field < kFields.size(); ++field) {
     std::map<std::string, std::vector<int>> ranks_of;
-    for (size_t rank = 0; rank < identities.size(); ++rank) ranks_of[identities[rank][field]].push_back(static_cast<int>(rank));
+    for (size_t rank = 0; rank < identities.size(); ++rank)
+      ranks_of[identities[rank][field]].push_back(static_cast<int>(rank));
     if (ranks_of.size() == 1) continue;
     std::vector<std::string> parts;
     for (const auto& [value, ranks] : ranks_of) {
-      parts.push_back(fmt::format("'{}' on {} {}", value, ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", ")));
+      parts.push_back(
+          fmt::format("'{}' on {} {}", value, ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", ")));
     }
     throw Error(Exit::join, fmt::format("the {} is not the same on all ranks: {}", kFields[field], join(parts, "; ")));
   }
 }
 
-struct Search { uintptr_t address; std::string id; };
+struct Search {
+  uintptr_t address;
+  std::string id;
+};
 
 int visit_object(dl_phdr_info* info, size_t, void* data) {
   auto* search = static_cast<Search*>(data);
@@ -80,7 +85,8 @@ int visit_object(dl_phdr_info* info, size_t, void* data) {
       const char* name = at + sizeof note;
       const char* value = name + (note.n_namesz + 3) / 4 * 4;
       if (note.n_type == NT_GNU_BUILD_ID && note.n_namesz == 4 && std::memcmp(name, "GNU", 4) == 0) {
-        for (uint32_t b = 0; b < note.n_descsz; ++b) search->id += fmt::format("{:02x}", static_cast<unsigned char>(value[b]));
+        for (uint32_t b = 0; b < note.n_descsz; ++b)
+          search->id += fmt::format("{:02x}", static_cast<unsigned char>(value[b]));
         return 1;
       }
       at = value + (note.n_descsz + 3) / 4 * 4;
@@ -117,11 +123,13 @@ void connect_until(Link& link, const std::vector<std::string>& addresses, double
     if (std::chrono::steady_clock::now() - start > std::chrono::duration<double>(deadline_s)) {
       std::string whom = result.culprit >= 0 ? fmt::format("rank {}", result.culprit) : "a peer";
       std::string more = result.message[0] != '\0' ? fmt::format(" ({})", result.message) : "";
-      throw Error(Exit::transport, fmt::format("connecting over {}: after {} still waiting for {}{}", link.plugin().name,
-                                               human_seconds(deadline_s), whom, more));
+      throw Error(Exit::transport, fmt::format("connecting over {}: after {} still waiting for {}{}",
+                                               link.plugin().name, human_seconds(deadline_s), whom, more));
     }
-    if (attempt < 100) std::this_thread::yield();
-    else std::this_thread::sleep_for(std::chrono::microseconds(500));
+    if (attempt < 100)
+      std::this_thread::yield();
+    else
+      std::this_thread::sleep_for(std::chrono::microseconds(500));
   }
 }
 
@@ -135,13 +143,18 @@ std::string build_id_of(const void* address) {
 
 void join_and_connect(Link& link, const WorldOptions& options, Bootstrap& bootstrap) {
   const prun_transport& table = link.table();
-  Identity mine = {std::to_string(table.abi), link.plugin().name, table.version,
+  Identity mine = {std::to_string(table.abi),
+                   link.plugin().name,
+                   table.version,
                    build_id_of(reinterpret_cast<const void*>(table.open)),
-                   build_id_of(reinterpret_cast<const void*>(&build_id_of)), options.transport_options};
+                   build_id_of(reinterpret_cast<const void*>(&build_id_of)),
+                   options.transport_options};
   std::vector<std::string> blobs = bootstrap.all_gather(pack(mine, own_address(link)));
-  PRUN_CHECK(static_cast<int>(blobs.size()) == options.ranks, fmt::format("{} blobs for {} ranks", blobs.size(), options.ranks));
+  PRUN_CHECK(static_cast<int>(blobs.size()) == options.ranks,
+             fmt::format("{} blobs for {} ranks", blobs.size(), options.ranks));
   std::vector<Identity> identities(blobs.size());
-  for (size_t rank = 0; rank < blobs.size(); ++rank) blobs[rank] = unpack(blobs[rank], static_cast<int>(rank), identities[rank]);
+  for (size_t rank = 0; rank < blobs.size(); ++rank)
+    blobs[rank] = unpack(blobs[rank], static_cast<int>(rank), identities[rank]);
   check_same(identities);
   connect_until(link, blobs, options.deadline_s);
 }

@@ -1,11 +1,11 @@
 // Opening, waiting, failing: everything that knows what a prun_status means.
 #include "comm/link.h"
 
+#include <fmt/format.h>
+
 #include <chrono>
 #include <cstring>
 #include <thread>
-
-#include <fmt/format.h>
 
 #include "base/text.h"
 #include "comm/host.h"
@@ -19,18 +19,31 @@ constexpr auto kAbortGrace = std::chrono::milliseconds(300);
 constexpr double kSlowestBytesPerSecond = 10e6;
 
 const char* status_name(prun_status status) {
-  static const char* const kNames[] = {"ok", "not finished", "not supported", "wrong use of the transport", "out of memory",
-                                       "the peer is gone", "sizes or calls differ", "aborted", "corrupt data", "system error"};
+  static const char* const kNames[] = {"ok",
+                                       "not finished",
+                                       "not supported",
+                                       "wrong use of the transport",
+                                       "out of memory",
+                                       "the peer is gone",
+                                       "sizes or calls differ",
+                                       "aborted",
+                                       "corrupt data",
+                                       "system error"};
   return status >= 0 && status <= PRUN_ESYSTEM ? kNames[status] : "unknown status";
 }
 
 Exit exit_of(prun_status status) {
   switch (status) {
-    case PRUN_AGAIN: return Exit::hang;
-    case PRUN_ENOMEM: return Exit::out_of_memory;
-    case PRUN_EMISMATCH: return Exit::mismatch;
-    case PRUN_ECORRUPT: return Exit::corrupt_link;
-    default: return Exit::transport;
+    case PRUN_AGAIN:
+      return Exit::hang;
+    case PRUN_ENOMEM:
+      return Exit::out_of_memory;
+    case PRUN_EMISMATCH:
+      return Exit::mismatch;
+    case PRUN_ECORRUPT:
+      return Exit::corrupt_link;
+    default:
+      return Exit::transport;
   }
 }
 
@@ -49,7 +62,8 @@ Link::Link(Plugin plugin, const WorldOptions& options)
   params.local_rank = options.local_rank;
   params.local_ranks = options.local_ranks;
   params.options = options.transport_options.c_str();
-  std::memcpy(params.job_secret, options.job_secret.data(), std::min(options.job_secret.size(), sizeof params.job_secret));
+  std::memcpy(params.job_secret, options.job_secret.data(),
+              std::min(options.job_secret.size(), sizeof params.job_secret));
   std::strncpy(params.job_id, options.job_id.c_str(), sizeof params.job_id - 1);
   params.interface_name = options.network_interface.empty() ? nullptr : options.network_interface.c_str();
   prun_result result = empty_result();
@@ -131,7 +145,8 @@ void Link::fail(prun_status status, const prun_result& result, const std::string
   std::string text = status_text(status, result);
   std::string peer = result.culprit >= 0 ? fmt::format("rank {}", result.culprit) : "";
   if (!peer.empty() && text.find(peer) != std::string::npos) peer.clear();
-  throw Error(exit_of(status), fmt::format("{} over {}: {}{}{}", doing, plugin_.name, peer, peer.empty() ? "" : ": ", text));
+  throw Error(exit_of(status),
+              fmt::format("{} over {}: {}{}{}", doing, plugin_.name, peer, peer.empty() ? "" : ": ", text));
 }
 
 }  // namespace prun

@@ -41,7 +41,11 @@ class Link {
   [[noreturn]] void fail(prun_status status, const prun_result& result, const std::string& doing) const;
 
  private:
-  struct Memory { char* begin; int64_t bytes; void* handle; };
+  struct Memory {
+    char* begin;
+    int64_t bytes;
+    void* handle;
+  };
   Plugin plugin_;
   prun_ctx* ctx_ = nullptr;
   double deadline_s_;

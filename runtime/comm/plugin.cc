@@ -2,6 +2,7 @@
 #include "comm/plugin.h"
 
 #include <dlfcn.h>
+#include <fmt/format.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -11,8 +12,6 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-
-#include <fmt/format.h>
 
 #include "base/text.h"
 #include "comm/host.h"
@@ -42,11 +41,15 @@ void read_manifest(const fs::path& path, PluginFile& file) {
 void refuse_world_writable(const std::string& path) {
   struct stat status {};
   if (stat(path.c_str(), &status) == 0 && (status.st_mode & S_IWOTH) != 0) {
-    throw usage_error(fmt::format("{}: everybody may write to it, so prun loads no plugin from there (chmod o-w)", path));
+    throw usage_error(
+        fmt::format("{}: everybody may write to it, so prun loads no plugin from there (chmod o-w)", path));
   }
 }
 
-struct Mandatory { const char* name; size_t offset; };
+struct Mandatory {
+  const char* name;
+  size_t offset;
+};
 constexpr Mandatory kMandatory[] = {
     {"open", offsetof(prun_transport, open)},       {"address", offsetof(prun_transport, address)},
     {"connect", offsetof(prun_transport, connect)}, {"batch", offsetof(prun_transport, batch)},
@@ -91,7 +94,9 @@ PluginInfo describe_plugin(const PluginFile& file) {
     info.name = table.name;
     info.version = table.version;
     info.summary = table.summary != nullptr ? table.summary : "";
-    auto add = [&](bool has, const char* word) { if (has) info.capabilities.emplace_back(word); };
+    auto add = [&](bool has, const char* word) {
+      if (has) info.capabilities.emplace_back(word);
+    };
     add((table.mem_kinds & 1u << PRUN_MEM_HOST) != 0, "host");
     add((table.mem_kinds & 1u << PRUN_MEM_CUDA) != 0, "cuda");
     add(table.coll != nullptr, "collectives");

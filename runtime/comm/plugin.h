@@ -1,4 +1,5 @@
-// Finding and loading transports: a plugin is NAME.so in a plugin directory, and nothing is loaded that nobody asked for.
+// Finding and loading transports: a plugin is NAME.so in a plugin directory, and nothing is loaded that nobody asked
+// for.
 //
 // Surprising fact: `auto` cannot ask a plugin what it is for without loading it (and with it NCCL, say), so a plugin
 // that wants to be chosen says so in a small text file NAME.plugin beside it: auto, memory, local_only.
@@ -19,7 +20,7 @@ struct Plugin {
 // A NAME.so that lies in a plugin directory, not loaded.
 struct PluginFile {
   std::string name, path;
-  bool automatic = false;   // the rest is from NAME.plugin; without one `auto` does not consider it
+  bool automatic = false;  // the rest is from NAME.plugin; without one `auto` does not consider it
   bool host_memory = false;
   bool local_only = false;
 };

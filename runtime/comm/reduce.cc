@@ -19,8 +19,12 @@
 namespace prun {
 namespace {
 
-struct Bf16 { uint16_t bits; };
-struct F16 { uint16_t bits; };
+struct Bf16 {
+  uint16_t bits;
+};
+struct F16 {
+  uint16_t bits;
+};
 
 PRUN_INLINE float to_float(Bf16 x) { return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16); }
 
@@ -52,37 +56,51 @@ PRUN_INLINE F16 to_f16(float x) {
 }
 
 // How an element of a buffer becomes one of the type that is computed in, and back.
-template <typename T> struct Element {
+template <typename T>
+struct Element {
   using Sum = T;
   static PRUN_INLINE T load(T x) { return x; }
   static PRUN_INLINE T store(T x) { return x; }
 };
-template <> struct Element<Bf16> {
+template <>
+struct Element<Bf16> {
   using Sum = float;
   static PRUN_INLINE float load(Bf16 x) { return to_float(x); }
   static PRUN_INLINE Bf16 store(float x) { return to_bf16(x); }
 };
-template <> struct Element<F16> {
+template <>
+struct Element<F16> {
   using Sum = float;
   static PRUN_INLINE float load(F16 x) { return to_float(x); }
   static PRUN_INLINE F16 store(float x) { return to_f16(x); }
 };
 
 // Wrapping: signed overflow is undefined, and narrow types are promoted to int.
-template <typename T> PRUN_INLINE T add(T a, T b) {
-  if constexpr (std::is_floating_point_v<T>) return a + b;
-  else return static_cast<T>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
+template <typename T>
+PRUN_INLINE T add(T a, T b) {
+  if constexpr (std::is_floating_point_v<T>)
+    return a + b;
+  else
+    return static_cast<T>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
 }
-template <typename T> PRUN_INLINE T multiply(T a, T b) {
-  if constexpr (std::is_floating_point_v<T>) return a * b;
-  else return static_cast<T>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
+template <typename T>
+PRUN_INLINE T multiply(T a, T b) {
+  if constexpr (std::is_floating_point_v<T>)
+    return a * b;
+  else
+    return static_cast<T>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
 }
 
-template <RedOp op, typename S> PRUN_INLINE S combine(S a, S b) {
-  if constexpr (op == RedOp::prod) return multiply(a, b);
-  else if constexpr (op == RedOp::min) return b < a ? b : a;
-  else if constexpr (op == RedOp::max) return b > a ? b : a;
-  else return add(a, b);
+template <RedOp op, typename S>
+PRUN_INLINE S combine(S a, S b) {
+  if constexpr (op == RedOp::prod)
+    return multiply(a, b);
+  else if constexpr (op == RedOp::min)
+    return b < a ? b : a;
+  else if constexpr (op == RedOp::max)
+    return b > a ? b : a;
+  else
+    return add(a, b);
 }
 
 template <RedOp op, typename T, typename S>
@@ -108,40 +126,61 @@ PRUN_INLINE void reduce_body(const void* const* inputs, int n, T* out, int64_t c
     T* to = out + at;
     if constexpr (op == RedOp::avg) {
       for (int64_t i = 0; i < m; ++i) {
-        if constexpr (std::is_floating_point_v<S>) to[i] = Element<T>::store(sums[i] * inverse);
-        else to[i] = static_cast<T>(sums[i] / static_cast<S>(divisor));
+        if constexpr (std::is_floating_point_v<S>)
+          to[i] = Element<T>::store(sums[i] * inverse);
+        else
+          to[i] = static_cast<T>(sums[i] / static_cast<S>(divisor));
       }
     } else {
       for (int64_t i = 0; i < m; ++i) {
-        if constexpr (std::is_integral_v<T>) to[i] = static_cast<T>(sums[i]);
-        else to[i] = Element<T>::store(sums[i]);
+        if constexpr (std::is_integral_v<T>)
+          to[i] = static_cast<T>(sums[i]);
+        else
+          to[i] = Element<T>::store(sums[i]);
       }
     }
   }
 }
 
 // An average of integers is summed in 64 bits; everything else in the element's own type of sum.
-template <typename T> struct Wide { using Sum = typename Element<T>::Sum; };
-template <> struct Wide<int8_t> { using Sum = int64_t; };
-template <> struct Wide<int32_t> { using Sum = int64_t; };
-template <> struct Wide<uint8_t> { using Sum = uint64_t; };
+template <typename T>
+struct Wide {
+  using Sum = typename Element<T>::Sum;
+};
+template <>
+struct Wide<int8_t> {
+  using Sum = int64_t;
+};
+template <>
+struct Wide<int32_t> {
+  using Sum = int64_t;
+};
+template <>
+struct Wide<uint8_t> {
+  using Sum = uint64_t;
+};
 
 template <typename T>
 PRUN_INLINE void reduce_dtype(RedOp op, const void* const* inputs, int n, void* out, int64_t count, int divisor) {
   using S = typename Element<T>::Sum;
   T* to = static_cast<T*>(out);
   switch (op) {
-    case RedOp::sum: return reduce_body<RedOp::sum, T, S>(inputs, n, to, count, divisor);
-    case RedOp::prod: return reduce_body<RedOp::prod, T, S>(inputs, n, to, count, divisor);
-    case RedOp::min: return reduce_body<RedOp::min, T, S>(inputs, n, to, count, divisor);
-    case RedOp::max: return reduce_body<RedOp::max, T, S>(inputs, n, to, count, divisor);
-    case RedOp::avg: return reduce_body<RedOp::avg, T, typename Wide<T>::Sum>(inputs, n, to, count, divisor);
+    case RedOp::sum:
+      return reduce_body<RedOp::sum, T, S>(inputs, n, to, count, divisor);
+    case RedOp::prod:
+      return reduce_body<RedOp::prod, T, S>(inputs, n, to, count, divisor);
+    case RedOp::min:
+      return reduce_body<RedOp::min, T, S>(inputs, n, to, count, divisor);
+    case RedOp::max:
+      return reduce_body<RedOp::max, T, S>(inputs, n, to, count, divisor);
+    case RedOp::avg:
+      return reduce_body<RedOp::avg, T, typename Wide<T>::Sum>(inputs, n, to, count, divisor);
   }
 }
 
-#define PRUN_REDUCE(name, T)                                                                              \
+#define PRUN_REDUCE(name, T)                                                                                 \
   PRUN_CLONES void name(RedOp op, const void* const* inputs, int n, void* out, int64_t count, int divisor) { \
-    reduce_dtype<T>(op, inputs, n, out, count, divisor);                                                  \
+    reduce_dtype<T>(op, inputs, n, out, count, divisor);                                                     \
   }
 PRUN_REDUCE(reduce_f64, double)
 PRUN_REDUCE(reduce_f32, float)
@@ -157,14 +196,22 @@ PRUN_REDUCE(reduce_u8, uint8_t)
 
 void reduce(Dtype dtype, RedOp op, const void* const* inputs, int n, void* out, int64_t count, int divisor) {
   switch (dtype) {
-    case Dtype::f64: return reduce_f64(op, inputs, n, out, count, divisor);
-    case Dtype::f32: return reduce_f32(op, inputs, n, out, count, divisor);
-    case Dtype::bf16: return reduce_bf16(op, inputs, n, out, count, divisor);
-    case Dtype::f16: return reduce_f16(op, inputs, n, out, count, divisor);
-    case Dtype::i64: return reduce_i64(op, inputs, n, out, count, divisor);
-    case Dtype::i32: return reduce_i32(op, inputs, n, out, count, divisor);
-    case Dtype::i8: return reduce_i8(op, inputs, n, out, count, divisor);
-    case Dtype::u8: return reduce_u8(op, inputs, n, out, count, divisor);
+    case Dtype::f64:
+      return reduce_f64(op, inputs, n, out, count, divisor);
+    case Dtype::f32:
+      return reduce_f32(op, inputs, n, out, count, divisor);
+    case Dtype::bf16:
+      return reduce_bf16(op, inputs, n, out, count, divisor);
+    case Dtype::f16:
+      return reduce_f16(op, inputs, n, out, count, divisor);
+    case Dtype::i64:
+      return reduce_i64(op, inputs, n, out, count, divisor);
+    case Dtype::i32:
+      return reduce_i32(op, inputs, n, out, count, divisor);
+    case Dtype::i8:
+      return reduce_i8(op, inputs, n, out, count, divisor);
+    case Dtype::u8:
+      return reduce_u8(op, inputs, n, out, count, divisor);
   }
 }
 

@@ -38,7 +38,9 @@ struct Chunks {
   const Slices& slices;
   int64_t chunk;
   int64_t rounds() const { return std::max<int64_t>(1, (slices.length() + chunk - 1) / chunk); }
-  int64_t begin(int member, int64_t round) const { return std::min(slices.end(member), slices.begin(member) + round * chunk); }
+  int64_t begin(int member, int64_t round) const {
+    return std::min(slices.end(member), slices.begin(member) + round * chunk);
+  }
   int64_t end(int member, int64_t round) const { return begin(member, round + 1); }
 };
 
@@ -52,7 +54,9 @@ void reduce_own_slice(Group& group, const CollCall& call, const Chunks& chunks, 
   const int64_t pointers = round_up(n * static_cast<int64_t>(sizeof(void*)), 64);
   std::byte* room = group.scratch.get(extra + pointers + 2 * (n - 1) * slot_bytes) + extra;
   auto** inputs = reinterpret_cast<const void**>(room);
-  auto slot = [&](int64_t round, int distance) { return room + pointers + ((round % 2) * (n - 1) + distance - 1) * slot_bytes; };
+  auto slot = [&](int64_t round, int distance) {
+    return room + pointers + ((round % 2) * (n - 1) + distance - 1) * slot_bytes;
+  };
   auto post = [&](int64_t round) {
     int64_t mine = (chunks.end(group.index, round) - chunks.begin(group.index, round)) * item;
     for (int d = 1; d < n; ++d) {

@@ -1,10 +1,10 @@
 // Frames, batches and what their failures mean. Steady state allocates nothing: all vectors keep their capacity.
 #include "comm/wire.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
-
-#include <fmt/format.h>
 
 #include "base/text.h"
 
@@ -53,8 +53,13 @@ void Wire::begin(const FrameHeader& header, Ring ring) {
 
 void Wire::add(bool is_recv, int member, void* data, int64_t bytes) {
   size_t peer = static_cast<size_t>(member);
-  (is_recv ? receives_ : sends_).push_back(prun_p2p{.is_recv = is_recv ? 1 : 0, .peer = ranks_[peer], .tag = tag_, .ptr = data,
-                          .bytes = static_cast<size_t>(bytes), .mem_kind = PRUN_MEM_HOST,
+  (is_recv ? receives_ : sends_)
+      .push_back(prun_p2p{.is_recv = is_recv ? 1 : 0,
+                          .peer = ranks_[peer],
+                          .tag = tag_,
+                          .ptr = data,
+                          .bytes = static_cast<size_t>(bytes),
+                          .mem_kind = PRUN_MEM_HOST,
                           .mem_handle = bytes > 0 ? link_.handle_of(data) : nullptr});
   op_bytes_ += bytes;
 }
@@ -107,8 +112,8 @@ int64_t Wire::post() {
   sends_.clear();
   if (receives_.empty()) return ticket;
   prun_result result = empty_result();
-  prun_status status =
-      link_.table().batch(link_.ctx(), receives_.data(), receives_.size(), {PRUN_MEM_HOST, nullptr}, &batch.req, &result);
+  prun_status status = link_.table().batch(link_.ctx(), receives_.data(), receives_.size(), {PRUN_MEM_HOST, nullptr},
+                                           &batch.req, &result);
   receives_.clear();
   if (status != PRUN_OK) {
     batch.req = nullptr;
@@ -162,17 +167,22 @@ void Wire::check_frame(const Arrival& arrival) {
   const FrameHeader& theirs = frame.header;
   int peer = ranks_[static_cast<size_t>(arrival.from)];
   if (theirs.magic != kMagic || theirs.version != kFrameVersion) {
-    throw Error(Exit::mismatch, fmt::format("{}: rank {} sent something that is not the start of a call", doing(), peer));
+    throw Error(Exit::mismatch,
+                fmt::format("{}: rank {} sent something that is not the start of a call", doing(), peer));
   }
   uint64_t bytes = static_cast<uint64_t>(arrival.bytes);
-  bool same = theirs.group == header_.group && theirs.sequence == header_.sequence && theirs.fingerprint == header_.fingerprint &&
-              theirs.count == header_.count && theirs.counts_hash == header_.counts_hash && theirs.bytes == bytes;
+  bool same = theirs.group == header_.group && theirs.sequence == header_.sequence &&
+              theirs.fingerprint == header_.fingerprint && theirs.count == header_.count &&
+              theirs.counts_hash == header_.counts_hash && theirs.bytes == bytes;
   if (!same) {
     std::string extra;
-    if (theirs.group != header_.group) extra = "; it is in another group";
+    if (theirs.group != header_.group)
+      extra = "; it is in another group";
     else if (theirs.fingerprint == header_.fingerprint && theirs.count == header_.count) {
-      if (theirs.counts_hash != header_.counts_hash) extra = "; the counts per member differ";
-      else if (theirs.bytes != bytes) extra = fmt::format("; it sends {} bytes, {} are expected", theirs.bytes, bytes);
+      if (theirs.counts_hash != header_.counts_hash)
+        extra = "; the counts per member differ";
+      else if (theirs.bytes != bytes)
+        extra = fmt::format("; it sends {} bytes, {} are expected", theirs.bytes, bytes);
     }
     throw_mismatch(arrival.from, theirs.fingerprint, theirs.count, theirs.sequence, extra);
   }
@@ -183,7 +193,8 @@ std::string Wire::doing() const {
   return fmt::format("{} of ranks {}", describe_packed(header_.fingerprint, header_.count), fmt::join(ranks_, ", "));
 }
 
-void Wire::throw_mismatch(int member, uint64_t fingerprint, uint64_t count, uint64_t sequence, const std::string& extra) const {
+void Wire::throw_mismatch(int member, uint64_t fingerprint, uint64_t count, uint64_t sequence,
+                          const std::string& extra) const {
   std::string order;
   if (sequence != header_.sequence) {
     order = fmt::format("; that was call {} of the group there, {} here", sequence + 1, header_.sequence + 1);
@@ -191,15 +202,16 @@ void Wire::throw_mismatch(int member, uint64_t fingerprint, uint64_t count, uint
   throw Error(Exit::mismatch,
               fmt::format("ranks disagree: rank {} called {}, rank {} called {}{}{} (group of ranks {})",
                           ranks_[static_cast<size_t>(member)], describe_packed(fingerprint, count),
-                          ranks_[static_cast<size_t>(index_)], describe_packed(header_.fingerprint, header_.count), order, extra,
-                          fmt::join(ranks_, ", ")));
+                          ranks_[static_cast<size_t>(index_)], describe_packed(header_.fingerprint, header_.count),
+                          order, extra, fmt::join(ranks_, ", ")));
 }
 
 std::string Wire::awaited(const Batch& batch, const prun_result& result) const {
   if (result.culprit >= 0) return fmt::format("rank {}", result.culprit);
   std::vector<int> missing;
   for (int from : batch.sources) {
-    auto frame = std::find_if(batch.arrivals.begin(), batch.arrivals.end(), [&](const Arrival& a) { return a.from == from; });
+    auto frame =
+        std::find_if(batch.arrivals.begin(), batch.arrivals.end(), [&](const Arrival& a) { return a.from == from; });
     bool arrived = frame != batch.arrivals.end() && in_[static_cast<size_t>(from)].header.magic == kMagic;
     if (!arrived) missing.push_back(ranks_[static_cast<size_t>(from)]);
   }
@@ -216,8 +228,8 @@ void Wire::batch_failed(Batch& batch, prun_status status, prun_result& result) {
     }
   }
   if (status == PRUN_AGAIN) {
-    throw Error(Exit::hang, fmt::format("{}: no progress for {}, waiting for {}", doing(), human_seconds(link_.deadline_s()),
-                                        awaited(batch, result)));
+    throw Error(Exit::hang, fmt::format("{}: no progress for {}, waiting for {}", doing(),
+                                        human_seconds(link_.deadline_s()), awaited(batch, result)));
   }
   link_.fail(status, result, doing());
 }

@@ -45,8 +45,8 @@ class Wire {
   int64_t post();             // returns a ticket; at most kInFlight at a time
   void wait(int64_t ticket);  // of this call, in any order, more than once is allowed
   void flush() { wait(post()); }
-  void finish();              // waits for all; checks that neighbours have compared calls
-  void give_up();             // after an exception: nothing of this call touches memory any more
+  void finish();   // waits for all; checks that neighbours have compared calls
+  void give_up();  // after an exception: nothing of this call touches memory any more
 
   int index() const { return index_; }
   int size() const { return static_cast<int>(ranks_.size()); }
@@ -57,12 +57,17 @@ class Wire {
   // "all_reduce f32[8] sum of ranks 0, 1, 2": what an error says was going on.
   std::string doing() const;
   // The error for a member whose call is another one.
-  [[noreturn]] void throw_mismatch(int member, uint64_t fingerprint, uint64_t count, uint64_t sequence, const std::string& extra) const;
+  [[noreturn]] void throw_mismatch(int member, uint64_t fingerprint, uint64_t count, uint64_t sequence,
+                                   const std::string& extra) const;
 
   static constexpr int kInFlight = 8;
 
  private:
-  struct Arrival { int from; void* data; int64_t bytes; };  // of a framed message
+  struct Arrival {
+    int from;
+    void* data;
+    int64_t bytes;
+  };  // of a framed message
   struct Batch {
     int64_t ticket = -1;
     prun_req* req = nullptr;
@@ -83,7 +88,7 @@ class Wire {
   Ring ring_ = Ring::none;
   std::vector<Frame> out_, in_;
   std::vector<char> framed_out_, framed_in_;  // per member, in this call
-  std::vector<prun_p2p> receives_, sends_;  // not yet posted
+  std::vector<prun_p2p> receives_, sends_;    // not yet posted
   Batch batches_[kInFlight];
   int64_t op_bytes_ = 0;
   std::vector<Arrival> arrivals_;

@@ -1,13 +1,12 @@
 // Worlds: of one rank, which needs no transport, and of many, which opens one.
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <map>
 #include <numeric>
 #include <utility>
-
-#include <fmt/format.h>
-#include <spdlog/spdlog.h>
 
 #include "base/text.h"
 #include "comm/communicator.h"
@@ -81,7 +80,8 @@ class TransportWorld : public World {
  private:
   std::unique_ptr<Communicator> make(const std::vector<int>& ranks, int lane) {
     auto self = std::find(ranks.begin(), ranks.end(), options_.rank);
-    PRUN_CHECK(self != ranks.end(), fmt::format("rank {} is not among ranks {}", options_.rank, fmt::join(ranks, ", ")));
+    PRUN_CHECK(self != ranks.end(),
+               fmt::format("rank {} is not among ranks {}", options_.rank, fmt::join(ranks, ", ")));
     if (ranks.size() == 1) return make_lone_communicator();
     int index = static_cast<int>(self - ranks.begin());
     int agreed = agree_on_lane(link_, ranks, index, lane, next_lane_);

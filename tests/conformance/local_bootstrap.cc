@@ -1,6 +1,7 @@
 // Slots in shared memory, two generations of them: a rank that writes the next one has read the one before.
 #include "tests/conformance/local_bootstrap.h"
 
+#include <fmt/format.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -12,8 +13,6 @@
 #include <cstdlib>
 #include <cstring>
 
-#include <fmt/format.h>
-
 namespace prun::testing {
 namespace {
 
@@ -21,7 +20,11 @@ using Clock = std::chrono::steady_clock;
 constexpr int kMaxRanks = 16;
 constexpr size_t kBlobBytes = 8192, kTextBytes = 4096;
 
-struct Slot { std::atomic<int64_t> generation; size_t bytes; char data[kBlobBytes]; };
+struct Slot {
+  std::atomic<int64_t> generation;
+  size_t bytes;
+  char data[kBlobBytes];
+};
 struct Shared {
   std::atomic<int> aborted;
   std::atomic<int> reason_taken;
@@ -81,7 +84,8 @@ void write_text(Shared* shared, int rank, const std::string& text) {
   std::strncpy(shared->texts[rank], text.c_str(), kTextBytes - 1);
 }
 
-[[noreturn]] void be_rank(Shared* shared, int rank, const LocalJob& job, const std::function<std::string(LocalBootstrap&)>& body) {
+[[noreturn]] void be_rank(Shared* shared, int rank, const LocalJob& job,
+                          const std::function<std::string(LocalBootstrap&)>& body) {
   int status = 0;
   SharedBootstrap bootstrap(shared, rank, job.ranks, job.timeout_s);
   try {
@@ -142,7 +146,8 @@ std::vector<RankReport> run_ranks(const LocalJob& job, const std::function<std::
       reports[rank].status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
       if (!WIFSIGNALED(status)) continue;
       if (seconds > job.timeout_s) reports[rank].text = "still running at the timeout";
-      if (job.abort_on_death) SharedBootstrap::abort_shared(shared, fmt::format("rank {} was killed by signal {}", rank, WTERMSIG(status)));
+      if (job.abort_on_death)
+        SharedBootstrap::abort_shared(shared, fmt::format("rank {} was killed by signal {}", rank, WTERMSIG(status)));
     }
   }
   munmap(memory, sizeof(Shared));
@@ -153,7 +158,8 @@ std::string failures(const std::vector<RankReport>& reports) {
   std::string text;
   for (size_t rank = 0; rank < reports.size(); ++rank) {
     if (reports[rank].status == 0) continue;
-    text += fmt::format("rank {} (status {}, {:.1f} s): {}\n", rank, reports[rank].status, reports[rank].seconds, reports[rank].text);
+    text += fmt::format("rank {} (status {}, {:.1f} s): {}\n", rank, reports[rank].status, reports[rank].seconds,
+                        reports[rank].text);
   }
   return text;
 }

@@ -12,9 +12,9 @@
 namespace prun::testing {
 
 struct RankReport {
-  int status = 0;     // exit code; 128 + signal
-  std::string text;   // "" when all was well; else what the rank returned, or "Exit N: message" of what it threw
-  double seconds = 0; // until it ended
+  int status = 0;      // exit code; 128 + signal
+  std::string text;    // "" when all was well; else what the rank returned, or "Exit N: message" of what it threw
+  double seconds = 0;  // until it ended
 };
 
 // What a rank knows: who it is, how to reach the others, and how to end the job.
@@ -28,8 +28,8 @@ class LocalBootstrap : public Bootstrap {
 
 struct LocalJob {
   int ranks = 1;
-  double timeout_s = 60;      // after it the parent kills what is left and reports it
-  bool abort_on_death = true; // as the launcher does: a rank that dies or throws aborts the job
+  double timeout_s = 60;       // after it the parent kills what is left and reports it
+  bool abort_on_death = true;  // as the launcher does: a rank that dies or throws aborts the job
 };
 
 std::vector<RankReport> run_ranks(const LocalJob& job, const std::function<std::string(LocalBootstrap&)>& body);

@@ -26,18 +26,29 @@ namespace {
 
 const prun_host* g_host = nullptr;
 
-struct Header { uint64_t tag, bytes; };  // before every message
-struct Outgoing { Header header; const char* data; size_t sent; prun_req* req; };
-struct Waiting { char* data; size_t bytes; prun_req* req; };  // a receive that nothing has come for
+struct Header {
+  uint64_t tag, bytes;
+};  // before every message
+struct Outgoing {
+  Header header;
+  const char* data;
+  size_t sent;
+  prun_req* req;
+};
+struct Waiting {
+  char* data;
+  size_t bytes;
+  prun_req* req;
+};  // a receive that nothing has come for
 
 struct Peer {
   int fd = -1;
   std::deque<Outgoing> out;
-  std::map<uint64_t, std::deque<Waiting>> waiting;           // by tag
-  std::map<uint64_t, std::deque<std::vector<char>>> early;   // messages that came before their receive
-  Header header{};                                           // of the message that is coming in
+  std::map<uint64_t, std::deque<Waiting>> waiting;          // by tag
+  std::map<uint64_t, std::deque<std::vector<char>>> early;  // messages that came before their receive
+  Header header{};                                          // of the message that is coming in
   size_t header_read = 0, payload_read = 0;
-  Waiting target{};                                          // where it goes; req null: into early_data
+  Waiting target{};  // where it goes; req null: into early_data
   std::vector<char> early_data;
 };
 
@@ -71,8 +82,9 @@ struct prun_ctx {
   }
   void deliver(int peer, uint64_t tag, const Waiting& to, size_t bytes) {
     if (to.bytes != bytes) {
-      set_failed(PRUN_EMISMATCH, peer, "a message of " + std::to_string(bytes) + " bytes on lane " + std::to_string(tag) +
-                                           " where " + std::to_string(to.bytes) + " are expected");
+      set_failed(PRUN_EMISMATCH, peer,
+                 "a message of " + std::to_string(bytes) + " bytes on lane " + std::to_string(tag) + " where " +
+                     std::to_string(to.bytes) + " are expected");
     }
   }
   void write_some(int peer);
@@ -84,7 +96,8 @@ void prun_ctx::write_some(int peer) {
   Peer& p = peers[static_cast<size_t>(peer)];
   while (!p.out.empty() && p.fd >= 0) {
     Outgoing& o = p.out.front();
-    const char* from = o.sent < sizeof o.header ? reinterpret_cast<char*>(&o.header) + o.sent : o.data + (o.sent - sizeof o.header);
+    const char* from =
+        o.sent < sizeof o.header ? reinterpret_cast<char*>(&o.header) + o.sent : o.data + (o.sent - sizeof o.header);
     size_t bytes = o.sent < sizeof o.header ? sizeof o.header - o.sent : o.header.bytes - (o.sent - sizeof o.header);
     ssize_t n = bytes == 0 ? 0 : send(p.fd, from, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
@@ -111,7 +124,8 @@ void prun_ctx::read_some(int peer) {
     if (in_header) {  // complete now: choose where the payload goes
       std::deque<Waiting>& queue = p.waiting[p.header.tag];
       p.target = queue.empty() ? Waiting{} : queue.front();
-      if (queue.empty()) p.early_data.resize(p.header.bytes);
+      if (queue.empty())
+        p.early_data.resize(p.header.bytes);
       else {
         queue.pop_front();
         deliver(peer, p.header.tag, p.target, p.header.bytes);
@@ -119,8 +133,10 @@ void prun_ctx::read_some(int peer) {
       continue;
     }
     if (p.payload_read < p.header.bytes) continue;
-    if (p.target.req != nullptr) --p.target.req->left;
-    else p.early[p.header.tag].push_back(std::move(p.early_data));
+    if (p.target.req != nullptr)
+      --p.target.req->left;
+    else
+      p.early[p.header.tag].push_back(std::move(p.early_data));
     // A receive may have been posted while its message was still on its way into early_data: match them now.
     std::deque<Waiting>& queue = p.waiting[p.header.tag];
     std::deque<std::vector<char>>& early = p.early[p.header.tag];
@@ -190,7 +206,8 @@ prun_status pipe_open(const prun_open_params* params, prun_ctx** ctx, prun_resul
   socklen_t length;
   sockaddr_un address = abstract_address(c->name, &length);
   c->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (c->listener < 0 || bind(c->listener, reinterpret_cast<sockaddr*>(&address), length) != 0 || listen(c->listener, 128) != 0) {
+  if (c->listener < 0 || bind(c->listener, reinterpret_cast<sockaddr*>(&address), length) != 0 ||
+      listen(c->listener, 128) != 0) {
     std::string why = strerror(errno);
     if (c->listener >= 0) close(c->listener);
     delete c;
@@ -216,7 +233,8 @@ prun_status pipe_connect(prun_ctx* c, const void* const* blobs, const size_t* by
     sockaddr_un address = abstract_address(std::string(static_cast<const char*>(blobs[r]), bytes[r]), &length);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     int32_t me = c->rank;
-    if (fd >= 0 && connect(fd, reinterpret_cast<sockaddr*>(&address), length) == 0 && send(fd, &me, sizeof me, MSG_NOSIGNAL) == sizeof me) {
+    if (fd >= 0 && connect(fd, reinterpret_cast<sockaddr*>(&address), length) == 0 &&
+        send(fd, &me, sizeof me, MSG_NOSIGNAL) == sizeof me) {
       p.fd = fd;
       continue;
     }
@@ -225,7 +243,8 @@ prun_status pipe_connect(prun_ctx* c, const void* const* blobs, const size_t* by
     if (error != EAGAIN) return fail(result, PRUN_EPEER, r, strerror(error));
     missing = r;
   }
-  for (int fd; (fd = accept4(c->listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0;) c->accepted.push_back(fd);
+  for (int fd; (fd = accept4(c->listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0;)
+    c->accepted.push_back(fd);
   for (int& fd : c->accepted) {
     int32_t who = -1;
     if (fd >= 0 && recv(fd, &who, sizeof who, MSG_DONTWAIT) == sizeof who && who > c->rank && who < c->ranks) {

@@ -1,0 +1,176 @@
+// Item 3: every collective, dtype and operation, in and out of place, with the counts at which slices go wrong.
+// Item 12 is in every case: guards around buffers, inputs unchanged.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "tests/conformance/case.h"
+
+namespace prun::testing {
+namespace {
+
+constexpr CollKind kKinds[] = {CollKind::all_reduce, CollKind::all_gather, CollKind::reduce_scatter,
+                               CollKind::broadcast,  CollKind::reduce,     CollKind::gather,
+                               CollKind::scatter,    CollKind::all_to_all};
+constexpr Dtype kDtypes[] = {Dtype::f64, Dtype::f32, Dtype::bf16, Dtype::f16,
+                             Dtype::i64, Dtype::i32, Dtype::i8,   Dtype::u8};
+constexpr RedOp kOps[] = {RedOp::sum, RedOp::prod, RedOp::min, RedOp::max, RedOp::avg};
+
+bool reduces(CollKind kind) {
+  return kind == CollKind::all_reduce || kind == CollKind::reduce || kind == CollKind::reduce_scatter;
+}
+bool rooted(CollKind kind) {
+  return kind == CollKind::reduce || kind == CollKind::broadcast || kind == CollKind::gather ||
+         kind == CollKind::scatter;
+}
+
+// Of an average whose sum is exact: one rounding more or less.
+double tolerance_of(const CollCall& call) {
+  if (call.redop != RedOp::avg || !reduces(call.kind)) return 0;
+  return call.dtype == Dtype::bf16 ? 0.008 : call.dtype == Dtype::f16 ? 0.001 : call.dtype == Dtype::f32 ? 2e-7 : 4e-16;
+}
+
+std::vector<int64_t> counts(int size) {
+  std::vector<int64_t> all = {0, 1, size - 1, size + 1, 1000, 5003};
+  std::sort(all.begin(), all.end());
+  all.erase(std::unique(all.begin(), all.end()), all.end());
+  return all;
+}
+
+// Every kind x dtype x op x count x place; roots and kinds of memory take turns, so that all of them meet all kinds.
+std::string run_grid(Rank& rank) {
+  Communicator& all = rank.world.communicator(all_ranks(rank.size), 0);
+  std::string failed;
+  int turn = 0;
+  for (CollKind kind : kKinds) {
+    for (Dtype dtype : kDtypes) {
+      for (RedOp op : kOps) {
+        if (!reduces(kind) && op != RedOp::sum) continue;
+        for (int64_t count : counts(rank.size)) {
+          if (count > 1000 && op != RedOp::sum) continue;
+          for (int place = 0; place < (has_in_place(kind) ? 2 : 1); ++place) {
+            ++turn;
+            Case c;
+            c.call.kind = kind;
+            c.call.dtype = dtype;
+            c.call.redop = op;
+            c.call.count = count;
+            c.call.root = rooted(kind) ? turn % rank.size : 0;
+            c.in_place = place == 1;
+            c.in_arena = turn / 2 % 2 == 0;
+            c.misaligned = turn % 5 == 0 ? 1 : 0;
+            c.tolerance = tolerance_of(c.call);
+            failed += run_case(rank, all, c);
+            if (failed.size() > 1500) return failed;
+          }
+        }
+      }
+    }
+  }
+  return failed;
+}
+
+// Large enough for several chunks of every slice, with the last slice short.
+std::string run_large(Rank& rank) {
+  Communicator& all = rank.world.communicator(all_ranks(rank.size), 0);
+  std::string failed;
+  int turn = 0;
+  for (CollKind kind : kKinds) {
+    for (Dtype dtype : {Dtype::f32, Dtype::bf16}) {
+      bool whole = kind == CollKind::all_reduce || kind == CollKind::broadcast || kind == CollKind::reduce;
+      Case c;
+      c.call.kind = kind;
+      c.call.dtype = dtype;
+      c.call.count = whole ? 400003 : 400003 / rank.size;
+      c.call.root = rooted(kind) ? rank.size - 1 : 0;
+      c.in_place = has_in_place(kind) && turn++ % 2 == 0;
+      c.in_arena = true;
+      failed += run_case(rank, all, c);
+    }
+  }
+  return failed;
+}
+
+std::string run_vectors(Rank& rank) {
+  Communicator& all = rank.world.communicator(all_ranks(rank.size), 0);
+  const int n = rank.size, me = rank.index;
+  std::string failed;
+  for (int64_t scale : {0, 1, 700}) {
+    // all_gather_v: member i gives i * scale elements, so some give none.
+    std::vector<int64_t> shares;
+    for (int r = 0; r < n; ++r) shares.push_back(r * scale);
+    std::vector<float> mine(static_cast<size_t>(shares[static_cast<size_t>(me)]), static_cast<float>(me)), gathered,
+        want;
+    for (int r = 0; r < n; ++r) want.insert(want.end(), static_cast<size_t>(r * scale), static_cast<float>(r));
+    gathered.assign(want.size(), -1);
+    CollCall call;
+    call.kind = CollKind::all_gather_v;
+    call.send = mine.data();
+    call.recv = gathered.data();
+    call.counts = shares.data();
+    all.run(call);
+    if (gathered != want) failed += fmt::format("all_gather_v of {} each on {} ranks\n", scale, n);
+    // all_to_all_v: i sends j (i + 2j) * scale elements of value 100 i + j.
+    auto amount = [&](int i, int j) { return (i + 2 * j) % 3 * scale; };
+    std::vector<int64_t> out_counts, in_counts;
+    std::vector<float> out, in;
+    want.clear();
+    for (int r = 0; r < n; ++r) {
+      out_counts.push_back(amount(me, r));
+      in_counts.push_back(amount(r, me));
+      out.insert(out.end(), static_cast<size_t>(amount(me, r)), static_cast<float>(100 * me + r));
+      want.insert(want.end(), static_cast<size_t>(amount(r, me)), static_cast<float>(100 * r + me));
+    }
+    in.assign(want.size(), -1);
+    call.kind = CollKind::all_to_all_v;
+    call.send = out.data();
+    call.recv = in.data();
+    call.counts = out_counts.data();
+    call.recv_counts = in_counts.data();
+    all.run(call);
+    if (in != want) failed += fmt::format("all_to_all_v of {} on {} ranks\n", scale, n);
+  }
+  return failed;
+}
+
+class Collectives : public ::testing::TestWithParam<int> {};
+
+TEST_P(Collectives, GivesWhatTheReferenceGives) { EXPECT_EQ(failures(run_connected(GetParam(), run_grid)), ""); }
+TEST_P(Collectives, LargeOnesInChunks) { EXPECT_EQ(failures(run_connected(GetParam(), run_large)), ""); }
+TEST_P(Collectives, WithCountsPerMember) { EXPECT_EQ(failures(run_connected(GetParam(), run_vectors)), ""); }
+
+TEST_P(Collectives, BarrierHoldsEverybodyBack) {
+  EXPECT_EQ(failures(run_connected(GetParam(),
+                                   [](Rank& rank) -> std::string {
+                                     Communicator& all = rank.world.communicator(all_ranks(rank.size), 0);
+                                     for (int round = 0; round < 20; ++round) {
+                                       // The last to arrive leaves a mark in time: nobody may be through before it
+                                       // came.
+                                       int late = round % rank.size;
+                                       double arrived = rank.index == late ? (usleep(300), now_s()) : 0;
+                                       CollCall call;
+                                       all.run(call);
+                                       double left = now_s(), last = 0;
+                                       call.kind = CollKind::broadcast;
+                                       call.dtype = Dtype::f64;
+                                       call.root = late;
+                                       call.count = 1;
+                                       call.send = &arrived;
+                                       call.recv = &last;
+                                       all.run(call);
+                                       if (left < last)
+                                         return fmt::format("left the barrier {} us before rank {} came",
+                                                            (last - left) * 1e6, late);
+                                     }
+                                     return "";
+                                   })),
+            "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, Collectives, ::testing::Values(1, 2, 3, 4, 5, 8));
+
+}  // namespace
+}  // namespace prun::testing
