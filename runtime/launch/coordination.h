@@ -22,6 +22,10 @@ namespace prun {
 
 using Clock = std::chrono::steady_clock;
 
+inline Clock::time_point after(Clock::time_point start, double seconds) {
+  return start + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
 struct Verdict {
   std::optional<Failure> failure;  // none: all ranks returned 0
 };
@@ -41,6 +45,7 @@ class Coordination {
   virtual void receive(Channel& channel) = 0;
   virtual Clock::time_point deadline() const = 0;  // when expire wants to be called
   virtual void expire(Clock::time_point now) = 0;
+  virtual bool others_ended() = 0;  // after the verdict: no other launcher is waited for
 
   // Results: payloads of FrameKind::gathered that local ranks wait for; the end of the job, once it is decided.
   std::vector<std::string> take_gathered() { return std::exchange(gathered_, {}); }
@@ -54,5 +59,7 @@ class Coordination {
 // `members[i]` is the channel to node i + 1. `options` and `observer` outlive the result.
 std::unique_ptr<Coordination> make_head(const Topology& topology, std::vector<Channel> members,
                                         const LaunchOptions& options, LaunchObserver& observer);
+
+std::unique_ptr<Coordination> make_member(Channel head, const LaunchOptions& options);
 
 }  // namespace prun

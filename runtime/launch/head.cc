@@ -11,7 +11,6 @@ namespace prun {
 namespace {
 
 constexpr auto kSettle = std::chrono::milliseconds(80);
-constexpr auto kReportEvery = std::chrono::seconds(5);
 
 class Head : public Coordination {
  public:
@@ -31,6 +30,8 @@ class Head : public Coordination {
   void receive(Channel& channel) override;
   Clock::time_point deadline() const override;
   void expire(Clock::time_point now) override;
+  // A member closes when its ranks have ended. Closing first could reset the connection before it has read the verdict.
+  bool others_ended() override { return channels().empty(); }
 
  private:
   bool gathering() const { return arrived_ > 0; }
@@ -38,10 +39,7 @@ class Head : public Coordination {
   void check_gathering();
   // "3, 7 on host-a; 9 on host-b"
   std::string missing() const;
-  Clock::time_point join_deadline() const {
-    return waiting_since_ +
-           std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options_.join_timeout_s));
-  }
+  Clock::time_point join_deadline() const { return after(waiting_since_, options_.join_timeout_s); }
 
   Topology topology_;
   std::vector<Channel> members_;
@@ -62,7 +60,7 @@ void Head::gather(int rank, std::string blob) {
   slot = std::move(blob);
   if (arrived_++ == 0) {
     waiting_since_ = Clock::now();
-    next_report_ = waiting_since_ + kReportEvery;
+    next_report_ = after(waiting_since_, options_.join_report_s);
   }
   check_gathering();
   if (arrived_ < topology_.ranks()) return;
@@ -142,6 +140,7 @@ void Head::receive(Channel& channel) {
   }
   if (alive) return;
   channel.close();
+  if (verdict_) return;
   size_t node = static_cast<size_t>(&channel - members_.data()) + 1;
   const NodePlace& place = topology_.nodes[node];
   failed(job_failed(static_cast<int>(Exit::corrupt_link),
@@ -170,7 +169,7 @@ void Head::expire(Clock::time_point now) {
                       options_.command));
   } else if (now >= next_report_) {
     observer_.message(fmt::format("prun: {}/{} joined; missing {}\n", arrived_, topology_.ranks(), missing()));
-    next_report_ += kReportEvery;
+    next_report_ = after(next_report_, options_.join_report_s);
   }
 }
 

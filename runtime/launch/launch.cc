@@ -7,6 +7,7 @@
 #include <cstdio>
 
 #include "launch/coordination.h"
+#include "launch/rendezvous.h"
 #include "launch/secret.h"
 #include "launch/supervisor.h"
 
@@ -27,6 +28,51 @@ void check_options(const LaunchOptions& options) {
         fmt::format("--node-rank must lie between 0 and {}, not {}", options.nnodes - 1, options.node_rank));
 }
 
+RankStart start_of(const JobOffer& offer, const std::string& secret) {
+  RankStart start;
+  start.job = offer.job;
+  start.job_hash = hex(sha256(offer.job));
+  start.job_id = offer.job_id;
+  start.job_secret = hmac_sha256(secret, offer.salt);
+  return start;
+}
+
+// Node 0, or the only one.
+int lead(const LaunchOptions& options, const std::function<std::string(int ranks)>& make_job,
+         const std::function<int(const RankStart&)>& rank_main, LaunchObserver& observer) {
+  JoinedNodes joined{{0, {{host_name(), 0, options.nproc}}}, {}};
+  if (options.nnodes > 1) joined = gather_nodes(options, host_name(), observer);
+  JobOffer offer;
+  try {
+    offer.job = make_job(joined.topology.ranks());
+  } catch (const Error& error) {  // to the caller, but not without telling the nodes that wait for the job
+    offer.error_code = static_cast<int>(error.code());
+    offer.error = error.what();
+    for (Channel& member : joined.members) member.send(FrameKind::job, -1, pack(offer));
+    throw;
+  }
+  offer.nodes = joined.topology.nodes;
+  offer.job_id = hex(random_bytes(8));
+  offer.salt = random_bytes(32);
+  for (Channel& member : joined.members) member.send(FrameKind::job, -1, pack(offer));
+  std::unique_ptr<Coordination> head = make_head(joined.topology, std::move(joined.members), options, observer);
+  return supervise(options, joined.topology, start_of(offer, options.secret), rank_main, *head, observer);
+}
+
+int follow(const LaunchOptions& options, const std::function<int(const RankStart&)>& rank_main,
+           LaunchObserver& observer) {
+  Fd connection = join_head(options, host_name(), observer);
+  Frame frame;
+  if (!receive_frame(connection.get(), frame) || frame.kind != FrameKind::job)
+    throw Error(Exit::join, fmt::format("node 0 at {} ended before the job began", options.rendezvous));
+  JobOffer offer = unpack_offer(frame.payload);
+  if (offer.error_code != 0)
+    throw Error(static_cast<Exit>(offer.error_code), fmt::format("node 0 has no job: {}", offer.error));
+  Topology topology{options.node_rank, offer.nodes};
+  std::unique_ptr<Coordination> member = make_member(Channel(std::move(connection)), options);
+  return supervise(options, topology, start_of(offer, options.secret), rank_main, *member, observer);
+}
+
 }  // namespace
 
 void LaunchObserver::message(const std::string& text) { std::fputs(text.c_str(), stderr); }
@@ -34,15 +80,7 @@ void LaunchObserver::message(const std::string& text) { std::fputs(text.c_str(),
 int launch(const LaunchOptions& options, const std::function<std::string(int ranks)>& make_job,
            const std::function<int(const RankStart&)>& rank_main, LaunchObserver& observer) {
   check_options(options);
-  Topology topology{0, {{host_name(), 0, options.nproc}}};
-  std::string job = make_job(topology.ranks());
-  RankStart start;
-  start.job = job;
-  start.job_hash = hex(sha256(job));
-  start.job_id = hex(random_bytes(8));
-  start.job_secret = random_bytes(32);
-  std::unique_ptr<Coordination> head = make_head(topology, {}, options, observer);
-  return supervise(options, topology, start, rank_main, *head, observer);
+  return options.node_rank == 0 ? lead(options, make_job, rank_main, observer) : follow(options, rank_main, observer);
 }
 
 }  // namespace prun

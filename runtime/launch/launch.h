@@ -35,9 +35,10 @@ struct RankStart {
 struct LaunchOptions {
   int nproc = 1;
   int nnodes = 1, node_rank = 0;
-  std::string rendezvous;  // "host:port"; needed when nnodes > 1
-  std::string secret;      // for other hosts than loopback
-  double join_timeout_s = 60;
+  std::string rendezvous;      // "host:port"; needed when nnodes > 1
+  std::string secret;          // for other hosts than loopback
+  double join_timeout_s = 60;  // of a node, and of the last rank in an all_gather
+  double join_report_s = 5;    // how often who is missing is told
   size_t recorder_bytes = 0;
   std::string command;  // what the user typed after "prun", for the next command that a message advises
 };

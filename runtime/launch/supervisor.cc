@@ -18,7 +18,7 @@ namespace {
 
 constexpr auto kTick = std::chrono::milliseconds(50);
 constexpr auto kGrace = std::chrono::milliseconds(200);
-constexpr auto kUnkillable = std::chrono::seconds(5);  // in an uninterruptible wait: not waited for any longer
+constexpr auto kGiveUp = std::chrono::seconds(3);  // ranks in an uninterruptible wait, launchers that do not answer
 
 // Signals that end the job, as a descriptor; the handlers of before come back at the end.
 class JobSignals {
@@ -68,7 +68,7 @@ class Supervisor {
  private:
   std::vector<int> launcher_fds();
   void start_ranks(RankStart start, const std::function<int(const RankStart&)>& rank_main);
-  bool finished() const { return ending_ && (processes_.running() == 0 || gave_up_); }
+  bool finished() { return ending_ && ((processes_.running() == 0 && coordination_.others_ended()) || gave_up_); }
   void wait_for_events();
   Clock::time_point next_deadline() const;
   void take_signal();
@@ -250,7 +250,7 @@ void Supervisor::continue_end(Clock::time_point now) {
   if (!killed_ && now >= kill_at_) {
     processes_.kill_running();
     killed_ = true;
-    give_up_at_ = now + kUnkillable;
+    give_up_at_ = now + kGiveUp;
   }
   if (killed_ && now >= give_up_at_) gave_up_ = true;
 }
@@ -270,7 +270,12 @@ int Supervisor::tell_verdict() {
 int supervise(const LaunchOptions& options, const Topology& topology, const RankStart& start,
               const std::function<int(const RankStart&)>& rank_main, Coordination& coordination,
               LaunchObserver& observer) {
-  return Supervisor(options, topology, coordination, observer).run(start, rank_main);
+  try {
+    return Supervisor(options, topology, coordination, observer).run(start, rank_main);
+  } catch (const Error& error) {  // no rank has started: the caller tells it here, the verdict tells it elsewhere
+    coordination.failed(job_failed(static_cast<int>(error.code()), error.what(), "", options.command));
+    throw;
+  }
 }
 
 }  // namespace prun

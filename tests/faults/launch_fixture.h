@@ -1,7 +1,9 @@
 // An observer that keeps what it is told, and what a test may ask after a job: is anybody left?
 #pragma once
 #include <dirent.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
 #include <unistd.h>
 

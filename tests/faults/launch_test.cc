@@ -4,10 +4,14 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstring>
+#include <filesystem>
 #include <new>
 
+#include "launch/failure.h"
+#include "launch/oom_watch.h"
 #include "tests/faults/launch_fixture.h"
 
 namespace prun {
@@ -59,17 +63,23 @@ TEST_F(LaunchTest, AllGatherGivesEveryBlobByRank) {
   EXPECT_EQ(code, 0) << observer.messages;
 }
 
-TEST_F(LaunchTest, RecorderIsSharedAndReadableAfterTheEnd) {
+TEST_F(LaunchTest, RecordersAreSharedAndReadableAfterADeath) {
   options.recorder_bytes = 1 << 20;
-  EXPECT_EQ(run(2,
-                [](const RankStart& start) {
-                  char* recorder = static_cast<char*>(start.recorder);
-                  if (recorder[0] != 0) return 1;
-                  recorder[start.rank == 0 ? 0 : (1 << 20) - 1] = 'x';
-                  return 0;
-                }),
-            0);
-  EXPECT_EQ(observer.recorders.size(), 2u);
+  std::string seen;
+  observer.on_tick = [&] {  // the last tick comes after the last process
+    seen.clear();
+    for (void* recorder : observer.recorders) seen += static_cast<char*>(recorder)[(1 << 20) - 1];
+  };
+  int code = run(2, [](const RankStart& start) -> int {
+    char* last = static_cast<char*>(start.recorder) + (1 << 20) - 1;
+    if (*last != 0) return 1;
+    *last = static_cast<char>('a' + start.rank);
+    start.link->all_gather("");
+    if (start.rank == 1) raise(SIGKILL);
+    return wait_for_abort(start);
+  });
+  EXPECT_EQ(code, 10);
+  EXPECT_EQ(seen, "ab");
 }
 
 TEST_F(LaunchTest, LinesAreWholeInOrderAndNoneIsLost) {
@@ -244,6 +254,17 @@ TEST_F(LaunchTest, RanksThatNeverJoinAreNamed) {
   EXPECT_TRUE(said("prun: 2/4 joined within 200.0 ms; missing 1, 3 on ")) << observer.messages;
 }
 
+TEST_F(LaunchTest, WhoIsMissingIsToldFromTimeToTime) {
+  options.join_report_s = 0.05;
+  int code = run(3, [](const RankStart& start) {
+    if (start.rank == 1) usleep(200000);
+    start.link->all_gather("");
+    return 0;
+  });
+  EXPECT_EQ(code, 0);
+  EXPECT_TRUE(said("prun: 2/3 joined; missing 1 on ")) << observer.messages;
+}
+
 TEST_F(LaunchTest, ARankThatReturnsEarlyIsNamed) {
   int code = run(3, [](const RankStart& start) {
     if (start.rank == 1) return 0;
@@ -265,6 +286,76 @@ TEST_F(LaunchTest, SignalsToTheLauncherEndTheJob) {
     EXPECT_LT(seconds, 1.0);
     EXPECT_TRUE(said(number == SIGINT ? "prun: ended by SIGINT" : "prun: ended by SIGTERM")) << observer.messages;
   }
+}
+
+// The launcher cannot clean up any more. This process adopts what it leaves, and so sees it end.
+TEST_F(LaunchTest, RanksEndWithAKilledLauncher) {
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+  int ready[2];
+  ASSERT_EQ(pipe2(ready, O_CLOEXEC), 0);
+  pid_t launcher = fork();
+  if (launcher == 0) {
+    run(4, [&](const RankStart& start) -> int {
+      prctl(PR_SET_PDEATHSIG, start.rank % 2 ? SIGKILL : 0);  // of the lifeline alone, too
+      if (fork() == 0)
+        for (;;) pause();  // PR_SET_PDEATHSIG does not reach this one
+      start.link->all_gather("");
+      if (start.rank == 0 && write(ready[1], "x", 1) != 1) return 1;
+      for (;;) pause();
+    });
+    _exit(0);
+  }
+  char byte;
+  ASSERT_EQ(read(ready[0], &byte, 1), 1);
+  kill(launcher, SIGKILL);
+  int ended = 0;
+  EXPECT_LT(seconds_of([&] {
+              while (waitpid(-1, nullptr, 0) > 0) ++ended;
+            }),
+            1.0);
+  EXPECT_EQ(ended, 1 + 4 + 4);
+  prctl(PR_SET_CHILD_SUBREAPER, 0);
+  for (int fd : ready) close(fd);
+}
+
+// The kernel's counters, as files below a folder of the test.
+TEST(OomWatch, TellsAKillForMemoryFromOthers) {
+  namespace fs = std::filesystem;
+  struct Case {
+    const char *cgroup, *counter;
+  };
+  for (const Case& each :
+       {Case{"0::/job\n", "sys/fs/cgroup/job/memory.events"},
+        Case{"7:memory:/job\n0::/\n", "sys/fs/cgroup/memory/job/memory.oom_control"}, Case{"0::/\n", "proc/vmstat"}}) {
+    fs::path root = fs::path(testing::TempDir()) / ("oom" + std::to_string(getpid()));
+    auto write = [&root](const std::string& path, const std::string& text) {
+      fs::create_directories((root / path).parent_path());
+      std::ofstream(root / path) << text;
+    };
+    write("proc/self/cgroup", each.cgroup);
+    write(each.counter, "low 0\noom 3\noom_kill 3\n");
+    OomWatch watch(root.string());
+    EXPECT_FALSE(watch.killed_since());
+    write(each.counter, "low 0\noom 9\noom_kill 3\n");
+    EXPECT_FALSE(watch.killed_since());
+    write(each.counter, "low 0\noom 9\noom_kill 4\n");
+    EXPECT_TRUE(watch.killed_since());
+    EXPECT_FALSE(watch.killed_since());
+    fs::remove_all(root);
+  }
+}
+
+TEST(FailureText, SaysThatMemoryRanOut) {
+  RankEnd end{.killed = true, .status = SIGKILL, .out_of_memory = true, .after_s = 3};
+  Failure failure =
+      rank_ended({.rank = 5, .pid = 77, .host = "host-a"}, end, "matmul (plan.lua:3)", "plan.lua --nproc 8");
+  EXPECT_EQ(failure.code, 18);
+  EXPECT_EQ(render(failure),
+            "prun: rank 5 was killed because memory ran out\n"
+            "  where:    rank 5 on host-a, pid 77\n"
+            "  op:       matmul (plan.lua:3)\n"
+            "  evidence: SIGKILL 3.0 s after the start, and the kernel counted a kill for memory (oom_kill)\n"
+            "  next:     prun check plan.lua --nproc 8   # predicted memory per rank\n");
 }
 
 TEST_F(LaunchTest, NoRoomForMoreRanks) {

@@ -1,0 +1,78 @@
+// A member passes everything on to the head and follows its verdict; without a head it ends its ranks by itself.
+#include <fmt/format.h>
+
+#include "launch/coordination.h"
+
+namespace prun {
+namespace {
+
+constexpr auto kHeadAnswers = std::chrono::seconds(2);
+
+class Member : public Coordination {
+ public:
+  Member(Channel head, const LaunchOptions& options) : head_(std::move(head)), options_(options) {}
+
+  void gather(int rank, std::string blob) override { head_.send(FrameKind::gather, rank, blob); }
+  void line(int rank, const std::string& text) override { head_.send(FrameKind::line, rank, text); }
+  void ended(int rank) override { head_.send(FrameKind::ended, rank, ""); }
+
+  void failed(Failure failure) override {
+    if (verdict_) return;
+    head_.send(FrameKind::failure, -1, pack(failure));
+    if (unanswered_) return;
+    unanswered_ = std::move(failure);
+    answer_due_ = Clock::now() + kHeadAnswers;
+  }
+
+  std::vector<Channel*> channels() override {
+    return head_.open() ? std::vector<Channel*>{&head_} : std::vector<Channel*>{};
+  }
+
+  void receive(Channel&) override {
+    std::vector<Frame> frames;
+    bool alive = head_.receive(frames);
+    for (Frame& frame : frames) {
+      if (frame.kind == FrameKind::gathered) gathered_.push_back(std::move(frame.payload));
+      if (frame.kind == FrameKind::verdict) follow(frame.payload);
+    }
+    if (alive) return;
+    head_.close();
+    if (verdict_) return;
+    verdict_ = Verdict{job_failed(static_cast<int>(Exit::corrupt_link),
+                                  fmt::format("the connection to node 0 ({}) is lost", options_.rendezvous),
+                                  "its launcher ended, or the network did", options_.command)};
+  }
+
+  bool others_ended() override { return true; }
+  Clock::time_point deadline() const override {
+    return unanswered_ && !verdict_ ? answer_due_ : Clock::time_point::max();
+  }
+  void expire(Clock::time_point now) override {
+    if (unanswered_ && !verdict_ && now >= answer_due_) verdict_ = Verdict{std::move(unanswered_)};
+  }
+
+ private:
+  // The whole message stands on node 0's screen.
+  void follow(const std::string& packed) {
+    verdict_ = Verdict{};
+    if (packed.empty()) return;
+    Failure told = unpack_failure(packed), brief;
+    brief.code = told.code;
+    brief.what = "node 0 has ended the job: " + told.what;
+    brief.who = told.who;
+    verdict_->failure = std::move(brief);
+  }
+
+  Channel head_;
+  const LaunchOptions& options_;
+  std::optional<Failure> unanswered_;
+  Clock::time_point answer_due_;
+};
+
+}  // namespace
+
+std::unique_ptr<Coordination> make_member(Channel head, const LaunchOptions& options) {
+  return std::make_unique<Member>(std::move(head), options);
+}
+
+}  // namespace prun

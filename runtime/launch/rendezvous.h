@@ -1,0 +1,37 @@
+// How the launchers of several nodes find and trust each other: node 0 listens on HOST:PORT, the others connect.
+//
+// Both sides prove that they know the secret before either believes a length or a name from the other; what follows
+// is authenticated by nothing but the connection, and not encrypted.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "launch/control.h"
+#include "launch/launch.h"
+#include "launch/topology.h"
+
+namespace prun {
+
+struct JoinedNodes {
+  Topology topology;
+  std::vector<Channel> members;  // [i] leads to node i + 1
+};
+
+// Node 0: waits for all other nodes. Throws Error: usage (address without secret), transport (port in use), join
+// (a node is missing after join_timeout_s, named).
+JoinedNodes gather_nodes(const LaunchOptions& options, const std::string& host, LaunchObserver& observer);
+
+// Another node: connects, tries again until join_timeout_s. Throws Error(join) or Error(usage). The descriptor blocks.
+Fd join_head(const LaunchOptions& options, const std::string& host, LaunchObserver& observer);
+
+// What node 0 tells the others once it has the job.
+struct JobOffer {
+  int error_code = 0;  // not 0: there is no job, and `error` says why
+  std::string error;
+  std::vector<NodePlace> nodes;
+  std::string job, job_id, salt;  // the job's secret is an HMAC of the salt, and never sent
+};
+std::string pack(const JobOffer& offer);
+JobOffer unpack_offer(std::string_view bytes);
+
+}  // namespace prun

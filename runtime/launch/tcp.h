@@ -1,0 +1,30 @@
+// TCP as the launchers use it: "host:port", listening, connecting with a deadline, and who holds a port.
+#pragma once
+#include <chrono>
+#include <string>
+
+#include "launch/control.h"
+
+namespace prun {
+
+struct HostPort {
+  std::string host, port;
+  bool loopback = false;  // every address of the host is
+};
+
+// Throws Error(usage) for anything but HOST:PORT or [V6]:PORT, Error(join) when the name is unknown.
+HostPort resolve(const std::string& text);
+
+// Throws Error(transport): the port is in use (names the process), or the address is not of this machine.
+Fd listen_on(const HostPort& at);
+
+// One attempt; an empty Fd and `why` when nobody answers in time. Gone peers are noticed within 5 s.
+Fd connect_to(const HostPort& to, std::chrono::milliseconds limit, std::string* why);
+
+void set_tcp_options(int fd);   // no delay, keepalive, user timeout
+std::string peer_name(int fd);  // "10.0.0.7:4711"
+
+// "pid 77 (nginx)", or "another process" when /proc does not tell.
+std::string port_holder(const std::string& port);
+
+}  // namespace prun

@@ -1,0 +1,364 @@
+// Two and three launchers on loopback, each a process of its own: joining, trusting, failing together.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#include <csignal>
+#include <cstring>
+#include <map>
+
+#include "launch/control.h"
+#include "launch/handshake.h"
+#include "launch/tcp.h"
+#include "tests/faults/launch_fixture.h"
+
+namespace prun {
+namespace {
+
+using RankMain = std::function<int(const RankStart&)>;
+
+// What one launcher ended with; a thrown Error counts as its message.
+struct NodeResult {
+  int code = -1;
+  std::string messages, lines;
+  double seconds = 0;
+};
+
+int free_port() {
+  Fd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t bytes = sizeof address;
+  bind(fd.get(), reinterpret_cast<sockaddr*>(&address), bytes);
+  getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &bytes);
+  return ntohs(address.sin_port);
+}
+
+class RendezvousTest : public testing::Test {
+ protected:
+  void SetUp() override { rendezvous = "127.0.0.1:" + std::to_string(free_port()); }
+  void TearDown() override { EXPECT_EQ(child_processes(), std::vector<int>{}); }
+
+  LaunchOptions node(int rank, int nnodes = 2, int nproc = 2) const {
+    return {.nproc = nproc,
+            .nnodes = nnodes,
+            .node_rank = rank,
+            .rendezvous = rendezvous,
+            .join_timeout_s = 10,
+            .command = "plan.lua"};
+  }
+
+  // Starts a launcher; its result is collected by finish.
+  pid_t start(const LaunchOptions& options, const RankMain& rank_main) {
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0) std::abort();
+    pid_t pid = fork();
+    if (pid == 0) {
+      NodeResult result;
+      KeepingObserver observer;
+      result.seconds = seconds_of([&] {
+        try {
+          result.code = launch(options, make_job, rank_main, observer);
+        } catch (const Error& error) {
+          result.code = static_cast<int>(error.code());
+          observer.messages += error.what();
+        }
+      });
+      for (const auto& [rank, text] : observer.lines) result.lines += std::to_string(rank) + ":" + text + "\n";
+      std::string packed = Packer()
+                               .number(result.code)
+                               .text(observer.messages)
+                               .text(result.lines)
+                               .number(static_cast<int64_t>(result.seconds * 1e6))
+                               .take();
+      _exit(write(ends[1], packed.data(), packed.size()) == static_cast<ssize_t>(packed.size()) ? 0 : 1);
+    }
+    close(ends[1]);
+    results_[pid] = Fd(ends[0]);
+    return pid;
+  }
+
+  NodeResult finish(pid_t pid) {
+    std::string packed;
+    char bytes[4096];
+    for (ssize_t got; (got = read(results_[pid].get(), bytes, sizeof bytes)) > 0;)
+      packed.append(bytes, static_cast<size_t>(got));
+    waitpid(pid, nullptr, 0);
+    NodeResult result;
+    if (packed.empty()) return result;  // killed
+    Unpacker unpacker(packed);
+    result.code = static_cast<int>(unpacker.number());
+    result.messages = unpacker.text();
+    result.lines = unpacker.text();
+    result.seconds = static_cast<double>(unpacker.number()) / 1e6;
+    return result;
+  }
+
+  std::vector<NodeResult> run(const std::vector<LaunchOptions>& nodes, const RankMain& rank_main) {
+    std::vector<pid_t> pids;
+    for (const LaunchOptions& options : nodes) pids.push_back(start(options, rank_main));
+    std::vector<NodeResult> results;
+    for (pid_t pid : pids) results.push_back(finish(pid));
+    return results;
+  }
+
+  static void expect_says(const NodeResult& result, const std::string& text) {
+    EXPECT_NE(result.messages.find(text), std::string::npos) << "'" << text << "' is not in\n" << result.messages;
+  }
+
+  std::string rendezvous;
+  std::function<std::string(int)> make_job = [](int ranks) { return "job of " + std::to_string(ranks); };
+
+ private:
+  std::map<pid_t, Fd> results_;
+};
+
+int exchange_and_print(const RankStart& start) {
+  for (int round = 0; round < 3; ++round) {
+    std::vector<std::string> all = start.link->all_gather(std::to_string(start.rank * 10 + round));
+    for (size_t rank = 0; rank < all.size(); ++rank)
+      if (all[rank] != std::to_string(static_cast<int>(rank) * 10 + round)) return 1;
+  }
+  start.link->print(std::string(start.job) + ", local " + std::to_string(start.local_rank) + " of " +
+                    std::to_string(start.local_ranks));
+  // All ranks must have got the same secret; it is no use to anybody else.
+  for (const std::string& secret : start.link->all_gather(start.job_id + start.job_secret + start.job_hash))
+    if (secret != start.job_id + start.job_secret + start.job_hash) return 1;
+  return 0;
+}
+
+TEST_F(RendezvousTest, NodesOfDifferentSizesFormOneJob) {
+  std::vector<NodeResult> results = run({node(0, 3, 2), node(1, 3, 1), node(2, 3, 3)}, exchange_and_print);
+  for (const NodeResult& result : results) {
+    EXPECT_EQ(result.code, 0);
+    EXPECT_EQ(result.messages, "");
+  }
+  for (const char* line : {"0:job of 6, local 0 of 2", "1:job of 6, local 1 of 2", "2:job of 6, local 0 of 1",
+                           "3:job of 6, local 0 of 3", "5:job of 6, local 2 of 3"})
+    EXPECT_NE(results[0].lines.find(line), std::string::npos) << line << " in\n" << results[0].lines;
+  EXPECT_EQ(results[1].lines, "");
+}
+
+TEST_F(RendezvousTest, ASecretLetsNodesIn) {
+  LaunchOptions head = node(0), member = node(1);
+  head.secret = member.secret = "0123456789abcdef";
+  for (const NodeResult& result : run({head, member}, exchange_and_print)) EXPECT_EQ(result.code, 0) << result.messages;
+}
+
+TEST_F(RendezvousTest, TheSecondNodeMayComeFirst) {
+  pid_t member = start(node(1), exchange_and_print);
+  usleep(150000);  // it finds nobody and tries again
+  pid_t head = start(node(0), exchange_and_print);
+  EXPECT_EQ(finish(member).code, 0);
+  EXPECT_EQ(finish(head).code, 0);
+}
+
+TEST_F(RendezvousTest, AWrongSecretIsTurnedAwayAndNamed) {
+  LaunchOptions head = node(0), member = node(1);
+  head.secret = "right";
+  member.secret = "wrong";
+  head.join_timeout_s = 0.5;
+  std::vector<NodeResult> results = run({head, member}, exchange_and_print);
+  EXPECT_EQ(results[0].code, 13);
+  expect_says(results[0], "1/2 nodes joined at " + rendezvous + " within 500.0 ms; missing node 1; 1 turned away");
+  expect_says(results[0], "has another secret");
+  EXPECT_EQ(results[1].code, 13);
+  expect_says(results[1], "has another secret than this node");
+  EXPECT_LT(results[1].seconds, 5);
+}
+
+TEST_F(RendezvousTest, MissingNodesAreNamed) {
+  LaunchOptions head = node(0, 3);
+  head.join_timeout_s = 0.3;
+  NodeResult result = run({head}, exchange_and_print)[0];
+  EXPECT_EQ(result.code, 13);
+  expect_says(result, "1/3 nodes joined");
+  expect_says(result, "missing node 1, node 2");
+  LaunchOptions member = node(1);
+  member.join_timeout_s = 0.3;
+  result = run({member}, exchange_and_print)[0];
+  EXPECT_EQ(result.code, 13);
+  expect_says(result, "node 0 does not answer at " + rendezvous + " within 300.0 ms: Connection refused");
+}
+
+TEST_F(RendezvousTest, NodesThatDisagreeAreToldSo) {
+  LaunchOptions head = node(0, 3), other_count = node(1, 2);
+  head.join_timeout_s = 1;
+  std::vector<NodeResult> results = run({head, other_count, node(2, 3), node(2, 3)}, exchange_and_print);
+  EXPECT_EQ(results[0].code, 13);
+  EXPECT_EQ(results[1].code, 2);
+  expect_says(results[1], "--nnodes is 2 here and 3 on node 0");
+  bool first_is_taken = results[2].code == 2;
+  expect_says(results[first_is_taken ? 2 : 3], "node 2 has joined " + rendezvous + " already");
+  expect_says(results[first_is_taken ? 3 : 2], "ended before the job began");
+}
+
+TEST_F(RendezvousTest, NoSecretNoOtherAddress) {
+  LaunchOptions head = node(0);
+  head.rendezvous = "0.0.0.0:4711";
+  NodeResult result = run({head}, exchange_and_print)[0];
+  EXPECT_EQ(result.code, 2);
+  expect_says(result, "not a loopback address");
+}
+
+TEST_F(RendezvousTest, BadAddressesAreRefused) {
+  for (const char* text : {"", "localhost", "localhost:", "localhost:x", "localhost:0", "localhost:65536", ":123"}) {
+    LaunchOptions head = node(0);
+    head.rendezvous = text;
+    NodeResult result = run({head}, exchange_and_print)[0];
+    EXPECT_EQ(result.code, 2) << text;
+    expect_says(result, "--rendezvous must be HOST:PORT");
+  }
+}
+
+TEST_F(RendezvousTest, APortInUseNamesItsHolder) {
+  Fd holder = listen_on(resolve(rendezvous));
+  NodeResult result = run({node(0)}, exchange_and_print)[0];
+  EXPECT_EQ(result.code, 14);
+  expect_says(result, "is in use by pid " + std::to_string(getpid()) + " (");
+}
+
+TEST_F(RendezvousTest, WhatIsNotPrunIsRefused) {
+  Fd server = listen_on(resolve(rendezvous));
+  pid_t member = start(node(1), exchange_and_print);
+  pollfd incoming{server.get(), POLLIN, 0};
+  ASSERT_EQ(poll(&incoming, 1, 5000), 1);
+  Fd connection(accept4(server.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  std::string banner = "SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3\r\n" + std::string(64, ' ');
+  ASSERT_GT(send(connection.get(), banner.data(), banner.size(), MSG_NOSIGNAL), 0);
+  NodeResult result = finish(member);
+  EXPECT_EQ(result.code, 13);
+  expect_says(result, "is not prun");
+}
+
+TEST_F(RendezvousTest, StrangersDoNotDisturb) {
+  pid_t head = start(node(0), exchange_and_print);
+  std::vector<Fd> strangers;
+  std::string why;
+  while (strangers.size() < 10) {  // silent ones, and ones that talk too much
+    Fd fd = connect_to(resolve(rendezvous), std::chrono::seconds(1), &why);
+    if (!fd) continue;
+    std::string noise(strangers.size() * 300, 'x');
+    send(fd.get(), noise.data(), noise.size(), MSG_NOSIGNAL);
+    strangers.push_back(std::move(fd));
+  }
+  pid_t member = start(node(1), exchange_and_print);
+  EXPECT_EQ(finish(head).code, 0);
+  EXPECT_EQ(finish(member).code, 0);
+}
+
+// What went over the wire once is of no use later: each side's nonce enters both codes.
+TEST_F(RendezvousTest, OldHellosAndAnswersAreWorthless) {
+  Challenge first = make_challenge(), second = make_challenge();
+  Hello hello = make_hello("secret", first, 1, 2, 4, "host-b");
+  EXPECT_EQ(check_hello("secret", first, hello), Admission::accepted);
+  EXPECT_EQ(check_hello("secret", second, hello), Admission::wrong_secret);
+  EXPECT_EQ(check_hello("other", first, hello), Admission::wrong_secret);
+  Hello forged = hello;
+  forged.nproc = 8;
+  EXPECT_EQ(check_hello("secret", first, forged), Admission::wrong_secret);
+  Answer answer = make_answer("secret", first, hello, Admission::accepted, 2);
+  EXPECT_TRUE(answer_is_genuine("secret", first, hello, answer));
+  Hello later = make_hello("secret", first, 1, 2, 4, "host-b");
+  EXPECT_FALSE(answer_is_genuine("secret", first, later, answer));
+  answer.status = static_cast<uint32_t>(Admission::node_taken);
+  EXPECT_FALSE(answer_is_genuine("secret", first, hello, answer));
+}
+
+TEST_F(RendezvousTest, AnErrorOfTheJobReachesAllNodes) {
+  make_job = [](int) -> std::string { throw plan_error("no such axis 'dq'", Site{"plan.lua", 3}); };
+  for (const NodeResult& result : run({node(0), node(1)}, exchange_and_print)) {
+    EXPECT_EQ(result.code, 3);
+    expect_says(result, "plan.lua:3: no such axis 'dq'");
+  }
+}
+
+TEST_F(RendezvousTest, ADeathOnAnyNodeEndsAllNodes) {
+  for (int culprit : {0, 3}) {
+    std::vector<NodeResult> results = run({node(0), node(1)}, [culprit](const RankStart& start) -> int {
+      start.link->all_gather("");
+      if (start.rank == culprit) raise(SIGKILL);
+      return wait_for_abort(start);
+    });
+    std::string what = "rank " + std::to_string(culprit) + " was killed by SIGKILL";
+    EXPECT_EQ(results[0].code, 10);
+    EXPECT_EQ(results[1].code, 10);
+    expect_says(results[0], "prun: " + what);
+    expect_says(results[0], "(node " + std::to_string(culprit / 2) + "), pid ");
+    expect_says(results[0], "op of rank " + std::to_string(culprit));
+    expect_says(results[1], "prun: node 0 has ended the job: " + what);
+    for (const NodeResult& result : results) EXPECT_LT(result.seconds, 2);
+  }
+}
+
+TEST_F(RendezvousTest, AFailureKeepsItsCode) {
+  std::vector<NodeResult> results = run({node(0), node(1)}, [](const RankStart& start) -> int {
+    if (start.rank == 2) throw Error(Exit::non_finite, "the loss is nan");
+    start.link->all_gather("");
+    return 0;
+  });
+  for (const NodeResult& result : results) {
+    EXPECT_EQ(result.code, 20);
+    expect_says(result, "rank 2: the loss is nan");
+  }
+}
+
+TEST_F(RendezvousTest, RanksOfOtherNodesThatDoNotJoinAreNamed) {
+  LaunchOptions head = node(0);
+  head.join_timeout_s = 0.5;
+  std::vector<NodeResult> results = run({head, node(1)}, [](const RankStart& start) -> int {
+    if (start.rank == 3) return wait_for_abort(start);
+    start.link->all_gather("");
+    return 0;
+  });
+  EXPECT_EQ(results[0].code, 13);
+  expect_says(results[0], "3/4 joined within 500.0 ms; missing 3 on ");
+  EXPECT_EQ(results[1].code, 13);
+}
+
+// The launcher's death must end its own ranks, and the other node's.
+TEST_F(RendezvousTest, AKilledLauncherEndsTheOtherNode) {
+  for (int victim : {0, 1}) {
+    int ready[2];
+    ASSERT_EQ(pipe2(ready, O_CLOEXEC), 0);
+    RankMain wait = [&](const RankStart& start) -> int {
+      start.link->all_gather("");
+      if (start.rank == 0 && write(ready[1], "x", 1) != 1) return 1;
+      return wait_for_abort(start);
+    };
+    pid_t pids[2] = {start(node(0), wait), start(node(1), wait)};
+    char byte;
+    ASSERT_EQ(read(ready[0], &byte, 1), 1);
+    kill(pids[victim], SIGKILL);
+    NodeResult other = finish(pids[1 - victim]);
+    finish(pids[victim]);
+    EXPECT_EQ(other.code, 17);
+    EXPECT_LT(other.seconds, 3);
+    expect_says(other, victim == 0 ? "the connection to node 0 (127.0.0.1:" : "the connection to node 1 (");
+    for (int fd : ready) close(fd);
+  }
+}
+
+TEST_F(RendezvousTest, AnInterruptedNodeEndsAll) {
+  int ready[2];
+  ASSERT_EQ(pipe2(ready, O_CLOEXEC), 0);
+  RankMain wait = [&](const RankStart& start) -> int {
+    start.link->all_gather("");
+    if (start.rank == 0 && write(ready[1], "x", 1) != 1) return 1;
+    return wait_for_abort(start);
+  };
+  pid_t head = start(node(0), wait), member = start(node(1), wait);
+  char byte;
+  ASSERT_EQ(read(ready[0], &byte, 1), 1);
+  kill(member, SIGINT);
+  NodeResult result = finish(head);
+  EXPECT_EQ(result.code, 130);
+  expect_says(result, "ended by SIGINT on node 1 (");
+  EXPECT_EQ(finish(member).code, 130);
+  for (int fd : ready) close(fd);
+}
+
+}  // namespace
+}  // namespace prun
