@@ -199,7 +199,7 @@ Failure Join::missing() const {
   if (missing > kNamed) names += fmt::format(" and {} more", missing - kNamed);
   std::string text = fmt::format("connected to {} of {} peers; missing: rank {}", identity_.ranks - 1 - missing,
                                  identity_.ranks - 1, names);
-  if (strangers_ > 0) text += fmt::format("; {} strangers were turned away", strangers_);
+  if (strangers_ > 0) text += fmt::format("; strangers turned away: {}", strangers_);
   return {PRUN_AGAIN, first, text};
 }
 
@@ -208,7 +208,7 @@ std::string Join::summary() const {
       fmt::format("socket: rank {} has {} connections over unix, {} over tcp", identity_.rank, over_unix_, over_tcp_);
   if (over_tcp_ > 0)
     text += fmt::format(" (congestion control {}, payload checksums {})", congestion_, options_.tcp_crc ? "on" : "off");
-  if (strangers_ > 0) text += fmt::format("; {} strangers were turned away", strangers_);
+  if (strangers_ > 0) text += fmt::format("; strangers turned away: {}", strangers_);
   return text;
 }
 

@@ -17,6 +17,7 @@
 #include <cstring>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #define RANK_CHECK(condition, ...)                                                \
@@ -36,7 +37,7 @@ inline constexpr int kMaxRanks = 8;
 struct Shared {  // zeroed
   char blobs[kMaxRanks][PRUN_MAX_ADDRESS];
   size_t bytes[kMaxRanks];
-  std::atomic<int> arrived[16];  // one per meeting
+  std::atomic<int> arrived[64];  // one per meeting
   std::atomic<int> flags[16];    // for the tests
 };
 

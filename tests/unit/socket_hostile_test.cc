@@ -1,0 +1,244 @@
+// What a network may do to the socket plugin: strangers, a wrong secret, flipped bits, ranks that were started apart.
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <thread>
+
+#include "plugins/socket/address.h"
+#include "tests/unit/socket_world.h"
+
+namespace {
+
+using namespace socket_world;
+using prun_socket::Address;
+
+void expect_all_well(const std::vector<int>& ends) {
+  for (size_t r = 0; r < ends.size(); ++r) EXPECT_EQ(ends[r], 0) << "rank " << r;
+}
+
+bool contains(const char* text, const char* part) { return std::strstr(text, part) != nullptr; }
+
+sockaddr_in loopback(uint16_t port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  return address;
+}
+
+uint16_t& port_of(Rank& me, int rank) { return reinterpret_cast<Address*>(me.shared->blobs[rank])->port; }
+
+int dial(uint16_t port) {
+  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const sockaddr_in address = loopback(port);
+  RANK_CHECK(::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+  return fd;
+}
+
+// Forwards between whoever dials it and `port`. Of all bytes that go towards the dialler (or the listener) the one at
+// `flip_at` has a bit flipped, once.
+class FlippingProxy {
+ public:
+  FlippingProxy(uint16_t port, bool towards_dialler, size_t flip_at)
+      : port_(port), towards_dialler_(towards_dialler), left_(static_cast<ssize_t>(flip_at)) {
+    listener_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const sockaddr_in any = loopback(0);
+    RANK_CHECK(::bind(listener_, reinterpret_cast<const sockaddr*>(&any), sizeof any) == 0 &&
+               ::listen(listener_, 8) == 0);
+    std::thread([this] {
+      for (;;) {
+        const int dialler = ::accept(listener_, nullptr, nullptr);
+        forward(dialler, dial(port_));
+      }
+    }).detach();
+  }
+  uint16_t port() const {
+    sockaddr_in bound{};
+    socklen_t length = sizeof bound;
+    ::getsockname(listener_, reinterpret_cast<sockaddr*>(&bound), &length);
+    return ntohs(bound.sin_port);
+  }
+
+ private:
+  void forward(int dialler, int acceptor) {
+    pollfd ends[2] = {{dialler, POLLIN, 0}, {acceptor, POLLIN, 0}};
+    std::vector<char> data(64 << 10);
+    for (;;) {
+      ::poll(ends, 2, -1);
+      for (int from = 0; from < 2; ++from) {
+        if (ends[from].revents == 0) continue;
+        const ssize_t n = ::recv(ends[from].fd, data.data(), data.size(), 0);
+        if (n <= 0) {
+          ::close(dialler);
+          ::close(acceptor);
+          return;
+        }
+        if ((from == 1) == towards_dialler_) {
+          if (left_ >= 0 && left_ < n) data[static_cast<size_t>(left_)] ^= 4;
+          left_ -= left_ >= 0 ? n : 0;
+        }
+        for (ssize_t sent = 0; sent < n;) {
+          const ssize_t part =
+              ::send(ends[1 - from].fd, data.data() + sent, static_cast<size_t>(n - sent), MSG_NOSIGNAL);
+          if (part <= 0) break;
+          sent += part;
+        }
+      }
+    }
+  }
+  const uint16_t port_;
+  const bool towards_dialler_;
+  ssize_t left_;
+  int listener_;
+};
+
+// The handshake's bytes towards the dialler: hello and two MACs.
+constexpr size_t kHandshake = 104 + 32 + 32;
+constexpr size_t kHeader = 48;
+
+struct Flip {
+  const char* name;
+  size_t at;
+  const char* message;
+};
+class SocketFlip : public testing::TestWithParam<Flip> {};
+INSTANTIATE_TEST_SUITE_P(
+    Places, SocketFlip,
+    testing::Values(Flip{"header", kHandshake + 9, "a frame header from rank 0 over tcp is corrupted"},
+                    Flip{"small", kHandshake + kHeader + 999, "1000 bytes from rank 0 over tcp are corrupted"},
+                    Flip{"large", kHandshake + 2 * kHeader + 1000 + (300 << 10),
+                         "bytes from rank 0 over tcp are corrupted"}),
+    [](const auto& test) { return test.param.name; });
+
+TEST_P(SocketFlip, IsNeverDelivered) {
+  expect_all_well(fork_ranks(2, "unix=0", [&](Rank& me) {
+    me.open();
+    me.meet();
+    if (me.rank == 1) port_of(me, 0) = (new FlippingProxy(port_of(me, 0), true, GetParam().at))->port();
+    me.connect();
+    const std::vector<char> zeros(1 << 20, 0);
+    std::vector<char> small(1000, 1), large(1 << 20, 1);
+    if (me.rank == 0) {
+      prun_status status = me.wait(me.batch({send_op(1, zeros.data(), 1000), send_op(1, zeros.data(), 1 << 20)}));
+      if (status == PRUN_OK) status = me.wait(me.batch({recv_op(1, small.data(), 1)}));  // the peer says what happened
+      RANK_CHECK(status == PRUN_ECORRUPT && me.result.culprit == 1, "status %d %s", status, me.result.message);
+      RANK_CHECK(contains(me.result.message, "what rank 1 got from this rank over tcp was corrupted"), "%s",
+                 me.result.message);
+      return;
+    }
+    prun_req* first = me.batch({recv_op(0, small.data(), 1000)});
+    prun_req* second = me.batch({recv_op(0, large.data(), 1 << 20)});
+    prun_status status = me.wait(first);
+    if (status == PRUN_OK) {
+      RANK_CHECK(std::memcmp(small.data(), zeros.data(), 1000) == 0);
+      status = me.wait(second);
+    }
+    RANK_CHECK(status == PRUN_ECORRUPT && me.result.culprit == 0, "status %d %s", status, me.result.message);
+    RANK_CHECK(contains(me.result.message, GetParam().message), "%s", me.result.message);
+  }));
+}
+
+TEST(SocketHostile, FlippedHandshakeIsTriedAgain) {
+  for (const size_t at : {size_t{3}, size_t{80}, size_t{120}}) {
+    expect_all_well(fork_ranks(2, "unix=0", [&](Rank& me) {
+      me.open();
+      me.meet();
+      if (me.rank == 1) port_of(me, 0) = (new FlippingProxy(port_of(me, 0), true, at))->port();
+      me.connect();
+      int in = 0, out = 5 + me.rank;
+      me.run({recv_op(1 - me.rank, &in, sizeof in), send_op(1 - me.rank, &out, sizeof out)});
+      RANK_CHECK(in == 6 - me.rank);
+    }));
+  }
+}
+
+TEST(SocketHostile, StrangersAreTurnedAwayAndCounted) {
+  expect_all_well(fork_ranks(2, "unix=0", [](Rank& me) {
+    me.open();
+    me.meet();
+    if (me.rank == 1) {
+      const std::vector<char> noise(500, 'G');
+      for (int i = 0; i < 150; ++i) {
+        const int fd = dial(port_of(me, 0));
+        if (i % 3 == 1) (void)!::send(fd, noise.data(), noise.size(), MSG_NOSIGNAL);
+        if (i % 3 == 2) ::close(fd);  // the others stay and say nothing
+      }
+    }
+    me.meet();
+    const auto begin = std::chrono::steady_clock::now();
+    me.connect();
+    RANK_CHECK(std::chrono::steady_clock::now() - begin < std::chrono::milliseconds(1900));
+    if (me.rank == 0) RANK_CHECK(contains(last_log.c_str(), "strangers turned away: 1"), "%s", last_log.c_str());
+    int in = 0, out = 5 + me.rank;
+    me.run({recv_op(1 - me.rank, &in, sizeof in), send_op(1 - me.rank, &out, sizeof out)});
+    RANK_CHECK(in == 6 - me.rank);
+  }));
+}
+
+TEST(SocketHostile, SilentStrangerIsDroppedAfterTwoSecondsAndTheMissingRankNamed) {
+  expect_all_well(fork_ranks(2, "unix=0", [](Rank& me) {
+    me.open();
+    me.meet();
+    if (me.rank == 0) {
+      const prun_status status = me.try_connect(2.3);
+      RANK_CHECK(status == PRUN_AGAIN && me.result.culprit == 1, "status %d", status);
+      RANK_CHECK(
+          std::string(me.result.message) == "connected to 0 of 1 peers; missing: rank 1; strangers turned away: 1",
+          "%s", me.result.message);
+      return;
+    }
+    const int fd = dial(port_of(me, 0));
+    const auto begin = std::chrono::steady_clock::now();
+    char byte;
+    RANK_CHECK(::recv(fd, &byte, 1, 0) == 0);
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    RANK_CHECK(seconds > 1.8 && seconds < 2.5, "%f s", seconds);
+  }));
+}
+
+TEST(SocketHostile, WrongSecretNeverGetsIn) {
+  for (const char* options : {"", "unix=0"}) {
+    expect_all_well(fork_ranks(2, options, [](Rank& me) {
+      if (me.rank == 1) me.params.job_secret[31] ^= 1;
+      me.open();
+      me.meet();
+      const prun_status status = me.try_connect(0.3);
+      RANK_CHECK(status == PRUN_AGAIN, "status %d %s", status, me.result.message);
+      if (me.rank == 1)
+        RANK_CHECK(std::string(me.result.message) ==
+                       "connected to 0 of 1 peers; missing: rank 0 (its proof of the job secret is wrong)",
+                   "%s", me.result.message);
+      me.meet();
+    }));
+  }
+}
+
+TEST(SocketHostile, OtherOptionsAreFoundWhileJoining) {
+  expect_all_well(fork_ranks(2, "", [](Rank& me) {
+    me.params.options = me.rank == 0 ? "" : "chunk=8192";
+    me.open();
+    me.meet();
+    RANK_CHECK(me.try_connect(5) == PRUN_EINVAL && me.result.culprit == 1 - me.rank);
+    RANK_CHECK(contains(me.result.message, "has other socket options than rank"), "%s", me.result.message);
+    RANK_CHECK(contains(me.result.message, "chunk=8192"), "%s", me.result.message);
+    me.meet();
+  }));
+}
+
+TEST(SocketHostile, PeerThatDiedBeforeConnectingIsNamed) {
+  for (const char* options : {"", "unix=0"}) {
+    expect_all_well(fork_ranks(2, options, [](Rank& me) {
+      me.open();
+      if (me.rank == 0) me.close();
+      me.meet();
+      if (me.rank == 0) return;
+      RANK_CHECK(me.try_connect(5) == PRUN_EPEER && me.result.culprit == 0, "%s", me.result.message);
+      RANK_CHECK(contains(me.result.message, "rank 0 no longer listens"), "%s", me.result.message);
+    }));
+  }
+}
+
+}  // namespace
