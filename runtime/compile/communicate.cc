@@ -198,6 +198,7 @@ void communicate(Draft& draft) {
   // The last samples of a step: what a rate is counted in.
   Program& program = draft.program;
   const Data& data = draft.plan.data;
+  program.data = {data.kind, data.path, data.file_bytes, data.skip_bytes, data.vocab, data.batch};
   program.tokens_per_step = data.batch;
   program.sample_word = "samples";
   for (const Value& value : draft.graph.values) {
