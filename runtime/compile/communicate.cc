@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "compile/build.h"
 #include "compile/step_builder.h"
@@ -175,7 +176,7 @@ void StepBuilder::print(const Turn& turn, const Intent& intent) {
   op.phase = turn.phase;
   op.unit = unit_name(unit_of(turn));
   op.site = intent.site;
-  std::string parts = fmt::format("[\"{}\"", intent.text);
+  std::string parts = "[\"rank\",null," + nlohmann::json(intent.text).dump();
   int unit = unit_of(turn);
   const std::vector<int>& parameters = draft_.graph.units[static_cast<size_t>(unit)].parameters;
   for (size_t i = 0; i < parameters.size(); ++i) {

@@ -123,7 +123,8 @@ class Print final : public Kernel {
     std::string line;
     for (const nlohmann::json& part : parts_) {
       if (!line.empty()) line += ' ';
-      if (part.is_string()) line += part.get<std::string>();
+      if (part.is_null()) line += std::to_string(memory_.rank);
+      else if (part.is_string()) line += part.get<std::string>();
       else if (part.is_array()) line += tensor(part[0].get<size_t>(), elements(part[1].get<size_t>()));
       else line += tensor(part.get<size_t>(), -1);
     }

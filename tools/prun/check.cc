@@ -64,7 +64,7 @@ int check_command(const Options& options, const Places& places) {
     fmt::print("{}\n", as_json(job).dump(2));
     return 0;
   }
-  fmt::print("{}: right on {} ranks ({})\n", options.plan, job.class_of_rank.size(), job.classes.front().mesh.text());
+  fmt::print("{}: verified for {} rank{} ({})\n", options.plan, job.class_of_rank.size(), job.class_of_rank.size() == 1 ? "" : "s", job.classes.front().mesh.text());
   for (size_t c = 0; c < job.classes.size() && c < 8; ++c) print_class(job, c);
   if (job.classes.size() > 8) fmt::print("\nand {} more classes of ranks (--json lists all)\n", job.classes.size() - 8);
   return 0;
