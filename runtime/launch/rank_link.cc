@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include <csignal>
+
 namespace prun {
 namespace {
 
@@ -22,6 +24,7 @@ class SocketRankLink : public RankLink {
       PRUN_CHECK(static_cast<int>(blobs.size()) == ranks_, fmt::format("{} blobs of {} ranks", blobs.size(), ranks_));
       return blobs;
     }
+    if (!aborted()) kill(0, SIGKILL);  // the launcher is gone: it says so before it ends a job
     throw Error(Exit::join, "the job is ending");
   }
 

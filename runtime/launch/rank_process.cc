@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -51,11 +52,27 @@ std::vector<pid_t> children() {
   return pids;
 }
 
-// Blocks until the launcher, the only writer, is gone, then ends this rank's process group.
+// Ends this rank with whatever it has started; safe in a signal handler.
+void end_process_group(int) { kill(0, SIGKILL); }
+
+// Blocks until the launcher, the only writer, is gone.
 void watch_lifeline(int fd) {
   char byte;
   while (read(fd, &byte, 1) < 0 && errno == EINTR) continue;
-  kill(0, SIGKILL);
+  end_process_group(0);
+}
+
+bool launcher_is_gone(int lifeline) {
+  pollfd end{lifeline, POLLIN, 0};
+  return poll(&end, 1, 0) > 0;
+}
+
+// Not SIGKILL: that would end the rank alone, maybe before the lifeline thread could end its process group.
+void die_with_parent() {
+  struct sigaction action {};
+  action.sa_handler = end_process_group;
+  sigaction(SIGRTMAX, &action, nullptr);
+  prctl(PR_SET_PDEATHSIG, SIGRTMAX);
 }
 
 void start_lifeline_thread(int fd) {
@@ -150,7 +167,7 @@ void RankProcesses::fork_rank(RankStart start, const std::function<int(const Ran
 void RankProcesses::run_rank(RankStart start, const std::function<int(const RankStart&)>& rank_main, Fd control,
                              pid_t launcher) {
   setpgid(0, 0);
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  die_with_parent();
   if (getppid() != launcher) _exit(128 + SIGKILL);  // it ended before prctl
   prctl(PR_SET_NAME, fmt::format("prun-rank{}", start.rank).substr(0, 15).c_str());
   // For memory, the kernel shall kill a rank before the launcher, which has to tell about it.
@@ -167,6 +184,7 @@ void RankProcesses::run_rank(RankStart start, const std::function<int(const Rank
   start.link = link.get();
   int code = guarded(start, rank_main);
   std::fflush(nullptr);
+  if (launcher_is_gone(lifeline_read_.get())) end_process_group(0);  // else it ends the group when it reaps this rank
   _exit(code);  // not exit: destructors of the launcher's objects are the launcher's to run
 }
 

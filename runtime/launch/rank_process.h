@@ -1,7 +1,7 @@
 // Local ranks as processes: fork, watch by pidfd, kill with all that they started.
 //
-// Surprising fact: three independent things end a rank whose launcher is gone: PR_SET_PDEATHSIG, a thread that waits
-// for the end of the lifeline pipe (it also kills what the rank has forked), and the abort of the control socket.
+// Surprising fact: a rank whose launcher is gone ends its whole process group itself, by whichever comes first: the
+// parent-death signal, the end of the lifeline pipe (a thread waits for it), or the end of its control socket.
 #pragma once
 #include <sys/types.h>
 

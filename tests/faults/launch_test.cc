@@ -291,31 +291,35 @@ TEST_F(LaunchTest, SignalsToTheLauncherEndTheJob) {
 // The launcher cannot clean up any more. This process adopts what it leaves, and so sees it end.
 TEST_F(LaunchTest, RanksEndWithAKilledLauncher) {
   prctl(PR_SET_CHILD_SUBREAPER, 1);
-  int ready[2];
-  ASSERT_EQ(pipe2(ready, O_CLOEXEC), 0);
-  pid_t launcher = fork();
-  if (launcher == 0) {
-    run(4, [&](const RankStart& start) -> int {
-      prctl(PR_SET_PDEATHSIG, start.rank % 2 ? SIGKILL : 0);  // of the lifeline alone, too
-      if (fork() == 0)
-        for (;;) pause();  // PR_SET_PDEATHSIG does not reach this one
-      start.link->all_gather("");
-      if (start.rank == 0 && write(ready[1], "x", 1) != 1) return 1;
-      for (;;) pause();
-    });
-    _exit(0);
+  for (bool joined : {false, true}) {  // ranks that compute, and ranks that wait for the launcher
+    int ready[2];
+    ASSERT_EQ(pipe2(ready, O_CLOEXEC), 0);
+    pid_t launcher = fork();
+    if (launcher == 0) {
+      run(4, [&](const RankStart& start) -> int {
+        if (start.rank % 2) prctl(PR_SET_PDEATHSIG, 0);  // the lifeline alone
+        if (fork() == 0)
+          for (;;) pause();  // PR_SET_PDEATHSIG does not reach this one
+        if (write(ready[1], "x", 1) != 1) return 1;
+        if (joined || start.rank != 3) start.link->all_gather("");
+        for (;;) pause();
+      });
+      _exit(0);
+    }
+    char bytes[4];
+    for (char& byte : bytes) ASSERT_EQ(read(ready[0], &byte, 1), 1);
+    kill(launcher, SIGKILL);
+    alarm(20);  // a survivor would hold this test for ever
+    int ended = 0;
+    EXPECT_LT(seconds_of([&] {
+                while (waitpid(-1, nullptr, 0) > 0) ++ended;
+              }),
+              1.0);
+    alarm(0);
+    EXPECT_EQ(ended, 1 + 4 + 4);
+    for (int fd : ready) close(fd);
   }
-  char byte;
-  ASSERT_EQ(read(ready[0], &byte, 1), 1);
-  kill(launcher, SIGKILL);
-  int ended = 0;
-  EXPECT_LT(seconds_of([&] {
-              while (waitpid(-1, nullptr, 0) > 0) ++ended;
-            }),
-            1.0);
-  EXPECT_EQ(ended, 1 + 4 + 4);
   prctl(PR_SET_CHILD_SUBREAPER, 0);
-  for (int fd : ready) close(fd);
 }
 
 // The kernel's counters, as files below a folder of the test.
