@@ -34,6 +34,12 @@ Places find_places() {
   return places;
 }
 
+// A plan of ours is found from any folder: plans/ lies beside lua/.
+static std::string find_plan(const std::string& typed, const Places& places) {
+  fs::path ours = fs::path(places.lua_dir).parent_path() / typed;
+  return !fs::exists(typed) && fs::path(typed).is_relative() && fs::is_regular_file(ours) ? ours.string() : typed;
+}
+
 int64_t memory_limit() {
   int64_t limit = 0;
   std::ifstream meminfo("/proc/meminfo");
@@ -49,7 +55,7 @@ int64_t memory_limit() {
 
 Job build_job(const Options& options, const Places& places, int ranks) {
   ScriptOptions script;
-  script.plan_path = options.plan;
+  script.plan_path = find_plan(options.plan, places);
   script.lua_dir = places.lua_dir;
   script.world = ranks;
   script.settings = options.settings;
@@ -72,7 +78,7 @@ Job build_job(const Options& options, const Places& places, int ranks) {
 
 void print_plan_help(const Options& options, const Places& places) {
   ScriptOptions script;
-  script.plan_path = options.plan;
+  script.plan_path = find_plan(options.plan, places);
   script.lua_dir = places.lua_dir;
   script.world = options.nproc * options.nnodes;
   script.settings = options.settings;
