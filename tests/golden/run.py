@@ -1,0 +1,34 @@
+#!/usr/bin/env python3
+"""Golden texts: each NAME.txt here is a command on its first line ("$ prun dump ...") and what it prints after.
+
+A new case is a file with the first line only, then `run.py PRUN --update NAME`.
+"""
+import pathlib
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+import text_case  # noqa: E402
+
+
+def run_case(prun, path, update):
+    expected = path.read_text()
+    first = expected.split("\n", 1)[0]
+    if not first.startswith("$ "):
+        raise SystemExit(f"{path}: the first line should be '$ prun ...', is {first!r}")
+    code, out, err = text_case.run(prun, first[2:])
+    found = f"{first}\n{out}"
+    if code != 0 or err:
+        found += f"[exit {code}]\n{err}"
+    return text_case.compare(path, expected, found, update)
+
+
+def main():
+    args = text_case.arguments(__doc__)
+    paths = [HERE / f"{name}.txt" for name in args.cases] or sorted(HERE.glob("*.txt"))
+    results = [(path.stem, run_case(args.prun, path, args.update)) for path in paths]
+    return text_case.finish(results, "when the change is meant: tests/golden/run.py PRUN --update, and read the diff")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

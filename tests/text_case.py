@@ -1,0 +1,72 @@
+"""Compares what prun says with what a .txt file says it should: shared by tests/golden and tests/errors.
+
+In an expected text "<*>" stands for anything within a line (a process id, the memory of this machine).
+Standard library only, so that a bare machine can run it.
+"""
+import argparse
+import difflib
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def arguments(description):
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("prun", help="the program under test")
+    parser.add_argument("cases", nargs="*", help="names of cases; default: all")
+    parser.add_argument("--update", action="store_true", help="rewrite the expected texts that differ")
+    return parser.parse_args()
+
+
+def run(prun, command):
+    """Runs 'NAME=value prun ARGS...' in the repository's root; returns (exit, stdout, stderr)."""
+    words = shlex.split(command)
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PRUN_")}
+    environment["NO_COLOR"] = "1"
+    while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
+        name, value = words.pop(0).split("=", 1)
+        environment[name] = value
+    if not words or words.pop(0) != "prun":
+        raise SystemExit(f"a case's command begins with 'prun', not: {command}")
+    done = subprocess.run([str(pathlib.Path(prun).resolve()), *words], cwd=ROOT, env=environment, text=True,
+                          stdin=subprocess.DEVNULL, capture_output=True, timeout=120, errors="replace")
+    return done.returncode, normal(done.stdout), normal(done.stderr)
+
+
+def normal(text):
+    """Without what differs from one checkout to the next."""
+    return text.replace(str(ROOT) + "/", "").replace(str(ROOT), ".")
+
+
+def matches(expected, found):
+    pattern = ".*".join(re.escape(piece) for piece in expected.split("<*>"))
+    return re.fullmatch(pattern, found) is not None
+
+
+def compare(path, expected, found, update):
+    """True when equal; else shows a diff, or with `update` writes `found` to the file."""
+    if matches(expected, found):
+        return True
+    if update:
+        path.write_text(found)
+        print(f"updated {path.relative_to(ROOT) if path.is_relative_to(ROOT) else path}")
+        return True
+    sys.stdout.writelines(difflib.unified_diff(expected.splitlines(keepends=True), found.splitlines(keepends=True),
+                                               f"{path.name} (expected)", f"{path.name} (found)"))
+    return False
+
+
+def finish(results, hint):
+    """results: [(name, passed)]; prints a summary and returns the exit code."""
+    failed = [name for name, passed in results if not passed]
+    for name in failed:
+        print(f"FAILED {name}")
+    print(f"{len(results) - len(failed)} of {len(results)} as expected")
+    if failed:
+        print(hint)
+    return 1 if failed or not results else 0

@@ -1,0 +1,110 @@
+"""Who may include whom: base <- ir <- {compile, verify}; comm, device and exec use base, ir and the public headers, exec
+also comm and device; script uses base and ir; launch uses base; plugins see only the public headers. The runtime never
+names a plugin, and each library with a face of its own (Lua, oneDNN) is included in one place.
+"""
+import pathlib
+import re
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+RUNTIME = ROOT / "runtime"
+PLUGINS = ROOT / "plugins"
+
+PUBLIC = "prun"  # runtime/include/prun
+MAY_INCLUDE = {
+    "include": {PUBLIC},
+    "base": {"base"},
+    "ir": {"base", "ir"},
+    "compile": {"base", "ir", "compile"},
+    "verify": {"base", "ir", "verify"},
+    "script": {"base", "ir", "script"},
+    "launch": {"base", "launch"},
+    "comm": {"base", "ir", "comm", PUBLIC},
+    "device": {"base", "ir", "device", PUBLIC},
+    "exec": {"base", "ir", "comm", "device", "exec", PUBLIC},
+}
+ONLY_IN = {  # library header -> the folder that may include it
+    r"(lua|lualib|lauxlib)\.h": "runtime/script",
+    r"dnnl.*\.h.*": "runtime/device/cpu",
+}
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
+STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
+
+
+def sources(folder):
+    return sorted(p for p in folder.rglob("*") if p.suffix in (".h", ".cc", ".c") and p.is_file())
+
+
+def includes(path):
+    return INCLUDE.findall(path.read_text())
+
+
+def without_comments(text):
+    return re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.DOTALL)
+
+
+def include_faults(part, path, found):
+    """Messages for the includes of one file in runtime/<part>; found: [(quote, header)]."""
+    faults = []
+    for quote, header in found:
+        folder = header.split("/")[0] if "/" in header else ""
+        ours = quote == '"' or folder in MAY_INCLUDE or folder == PUBLIC
+        if ".." in header.split("/") or (quote == '"' and not folder):
+            faults.append(f'{path}: "{header}" should be named from runtime/')
+        elif ours and folder not in MAY_INCLUDE[part]:
+            faults.append(f"{path}: {part} may not include {folder} ({header})")
+    return faults
+
+
+def plugin_faults(path, found):
+    faults = []
+    for quote, header in found:
+        if quote == '"' and header.startswith(PUBLIC + "/"):
+            continue
+        if header.startswith(tuple(f"{part}/" for part in MAY_INCLUDE)) or ".." in header.split("/"):
+            faults.append(f"{path}: a plugin sees only prun/ headers and its own, not {header}")
+    return faults
+
+
+class IncludeDirections(unittest.TestCase):
+    def test_parts_of_the_runtime(self):
+        parts = sorted(p.name for p in RUNTIME.iterdir() if p.is_dir())
+        self.assertEqual([p for p in parts if p not in MAY_INCLUDE], [], "a folder without a rule: add one above")
+        faults, seen = [], 0
+        for part in parts:
+            for path in sources(RUNTIME / part):
+                seen += 1
+                faults += include_faults(part, path.relative_to(ROOT), includes(path))
+        self.assertGreater(seen, 20)
+        self.assertEqual(faults, [], "\n" + "\n".join(faults))
+
+    def test_plugins_see_only_the_public_headers(self):
+        faults = [f for path in sources(PLUGINS) for f in plugin_faults(path.relative_to(ROOT), includes(path))]
+        self.assertEqual(faults, [], "\n" + "\n".join(faults))
+
+    def test_the_runtime_names_no_plugin(self):
+        names = {p.name for p in PLUGINS.iterdir() if p.is_dir()}
+        for path in sources(RUNTIME):
+            strings = set(STRING.findall(without_comments(path.read_text())))
+            named = {s for s in strings for name in names if s in (name, f"prun_{name}", f"{name}.so")}
+            self.assertEqual(named, set(), f"{path.relative_to(ROOT)} names a plugin")
+
+    def test_libraries_are_included_in_one_place(self):
+        for path in sources(RUNTIME) + sources(PLUGINS) + sources(ROOT / "tools"):
+            for _, header in includes(path):
+                for pattern, folder in ONLY_IN.items():
+                    if re.fullmatch(pattern, header):
+                        self.assertTrue(path.is_relative_to(ROOT / folder), f"{path}: {header} belongs in {folder}")
+
+    def test_the_rules_can_fail(self):
+        self.assertEqual(include_faults("ir", "f", [('"', "base/error.h"), ("<", "vector"), ("<", "fmt/format.h")]), [])
+        self.assertEqual(len(include_faults("ir", "f", [('"', "compile/compile.h")])), 1)
+        self.assertEqual(len(include_faults("launch", "f", [("<", "ir/plan.h")])), 1)
+        self.assertEqual(len(include_faults("ir", "f", [('"', "types.h")])), 1)
+        self.assertEqual(len(include_faults("base", "f", [('"', "base/../ir/types.h")])), 1)
+        self.assertEqual(plugin_faults("f", [('"', "prun/transport.h"), ('"', "ring.h"), ("<", "sys/mman.h")]), [])
+        self.assertEqual(len(plugin_faults("f", [('"', "base/error.h")])), 1)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,96 @@
+"""The runners of tests/golden and tests/errors against a fake prun: that they fail, what they show, what they rewrite."""
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+TESTS = pathlib.Path(__file__).resolve().parent.parent
+
+FAKE = """#!/usr/bin/env python3
+import os, sys
+plan = sys.argv[2]
+if sys.argv[1] == "dump":
+    print("program", plan, *sys.argv[3:], os.environ.get("EXTRA", ""))
+    print("pid", os.getpid())
+elif "good" in plan:
+    print("fine")
+else:
+    print(os.path.abspath(plan) + ":2: no axis 'pd'", file=sys.stderr)
+    sys.exit(3)
+"""
+
+
+class Runners(unittest.TestCase):
+    def setUp(self):
+        self.root = pathlib.Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, self.root)
+        (self.root / "tests").mkdir()
+        shutil.copy(TESTS / "text_case.py", self.root / "tests")
+        for part in ("golden", "errors"):
+            (self.root / "tests" / part).mkdir()
+            shutil.copy(TESTS / part / "run.py", self.root / "tests" / part)
+        self.prun = self.root / "prun"
+        self.prun.write_text(FAKE)
+        self.prun.chmod(0o755)
+
+    def write(self, path, text):
+        (self.root / "tests" / path).write_text(text)
+
+    def read(self, path):
+        return (self.root / "tests" / path).read_text()
+
+    def run_part(self, part, *options):
+        done = subprocess.run([sys.executable, str(self.root / "tests" / part / "run.py"), str(self.prun), *options],
+                              capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    def test_golden_passes_and_fails(self):
+        self.write("golden/a.txt", "$ EXTRA=more prun dump plans/a.lua --nproc 2\n"
+                                   "program plans/a.lua --nproc 2 more\npid <*>\n")
+        self.assertEqual(self.run_part("golden"), (0, "1 of 1 as expected\n"))
+        self.write("golden/b.txt", "$ prun dump plans/b.lua\nprogram plans/c.lua \npid <*>\n")
+        code, text = self.run_part("golden")
+        self.assertEqual(code, 1)
+        self.assertIn("-program plans/c.lua \n", text)
+        self.assertIn("+program plans/b.lua \n", text)
+        self.assertIn("FAILED b\n1 of 2 as expected\n", text)
+        self.assertEqual(self.run_part("golden", "a")[0], 0)
+
+    def test_golden_update_rewrites_only_what_differs(self):
+        kept = "$ prun dump plans/a.lua\nprogram plans/a.lua \npid <*>\n"
+        self.write("golden/a.txt", kept)
+        self.write("golden/b.txt", "$ prun dump plans/b.lua\n")
+        self.assertEqual(self.run_part("golden", "--update")[0], 0)
+        self.assertEqual(self.read("golden/a.txt"), kept)
+        self.assertTrue(self.read("golden/b.txt").startswith("$ prun dump plans/b.lua\nprogram plans/b.lua \npid "))
+
+    def test_golden_shows_a_failing_command(self):
+        self.write("golden/a.txt", "$ prun check plans/a.lua\n")
+        code, text = self.run_part("golden")
+        self.assertEqual(code, 1)
+        self.assertIn("+[exit 3]\n+plans/a.lua:2: no axis 'pd'\n", text)
+
+    def test_no_cases_is_a_failure(self):
+        self.assertEqual(self.run_part("golden")[0], 1)
+
+    def test_errors_pass_fail_and_update(self):
+        self.write("errors/axis.lua", "-- prun check PLAN --nproc 2\nreturn {}\n")
+        self.assertEqual(self.run_part("errors")[0], 1)
+        self.assertEqual(self.run_part("errors", "--update")[0], 0)
+        self.assertEqual(self.read("errors/axis.txt"), "exit 3\ntests/errors/axis.lua:2: no axis 'pd'\n")
+        self.assertEqual(self.run_part("errors"), (0, "1 of 1 as expected\n"))
+        self.write("errors/axis.txt", "exit 2\ntests/errors/axis.lua:2: no axis 'pd'\n")
+        self.assertEqual(self.run_part("errors")[0], 1)
+
+    def test_a_plan_that_works_is_never_an_expected_error(self):
+        self.write("errors/good.lua", "-- prun check PLAN\n")
+        code, text = self.run_part("errors", "--update")
+        self.assertEqual(code, 1)
+        self.assertIn("an error was expected", text)
+        self.assertFalse((self.root / "tests/errors/good.txt").exists())
+
+
+if __name__ == "__main__":
+    unittest.main()
