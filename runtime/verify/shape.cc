@@ -19,9 +19,7 @@ void check_buffers(const Program& program, Findings& findings) {
     if (buffer.bytes < 0 || buffer.bytes % kAlignBytes != 0) {
       bad(fmt::format("has {} bytes, which is not a multiple of {}", buffer.bytes, kAlignBytes));
     }
-    if (buffer.offset < 0) {
-      bad("has no place in the arena");
-    } else if (buffer.offset % kAlignBytes != 0) {
+    if (buffer.offset >= 0 && buffer.offset % kAlignBytes != 0) {
       bad(fmt::format("begins at byte {} of the arena, which is not a multiple of {}", buffer.offset, kAlignBytes));
     } else if (buffer.offset + buffer.bytes > program.arena_bytes) {
       bad(fmt::format("ends at byte {} of an arena of {}", buffer.offset + buffer.bytes, program.arena_bytes));
@@ -72,7 +70,14 @@ void check_ops(const Program& program, const Body& body, Findings& findings) {
       if (op.def == nullptr) bad("has no kind");
       for (const std::vector<int>* ids : {&op.reads, &op.writes}) {
         for (const int id : *ids) {
-          if (id < 0 || id >= tensors) bad(fmt::format("names tensor {} of {}", id, tensors));
+          if (id < 0 || id >= tensors) {
+            bad(fmt::format("names tensor {} of {}", id, tensors));
+            continue;
+          }
+          const int buffer = program.tensors[static_cast<size_t>(id)].buffer;
+          if (buffer < 0 || buffer >= static_cast<int>(program.buffers.size())) continue;  // reported above
+          const Buffer& used = program.buffers[static_cast<size_t>(buffer)];
+          if (used.offset < 0) bad(fmt::format("uses buffer '{}', which has no place in the arena", used.name));
         }
       }
       if (op.def != nullptr && op.communicates() && op.axis != kWorld && !program.mesh.has(op.axis)) {

@@ -136,7 +136,8 @@ TEST(Verify, MalformedPrograms) {
   EXPECT_EQ(broken([](Program& p) { p.buffers[1].offset = 8; }),
             "malformed program: buffer 'y' begins at byte 8 of the arena, which is not a multiple of 64");
   EXPECT_EQ(broken([](Program& p) { p.buffers[1].offset = -1; }),
-            "malformed program: buffer 'y' has no place in the arena");
+            "malformed program: add (compute#1) uses buffer 'y', which has no place in the arena\n"
+            "malformed program: all_reduce (comm#0) uses buffer 'y', which has no place in the arena");
   EXPECT_EQ(broken([](Program& p) { p.arena_bytes = 64; }),
             "malformed program: buffer 'y' ends at byte 128 of an arena of 64");
   EXPECT_EQ(broken([](Program& p) { p.buffers[0].bytes = 65; }),

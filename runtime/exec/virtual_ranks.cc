@@ -1,0 +1,275 @@
+// One loop over (rank, stream) pairs: whatever is ready may run; a collective runs when its last member arrives.
+#include "exec/virtual_ranks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <random>
+#include <tuple>
+
+#include "exec/host_ops.h"
+#include "exec/plain_collectives.h"
+
+namespace prun {
+namespace {
+
+struct FreeAligned {
+  void operator()(std::byte* memory) const { ::operator delete[](memory, std::align_val_t(4096)); }
+};
+using Arena = std::unique_ptr<std::byte[], FreeAligned>;
+
+// A NaN in every float dtype, and no plausible index.
+constexpr int kPoison = 0xff;
+
+struct VirtualRank {
+  int rank = 0;
+  const Program* program = nullptr;
+  Arena arena;
+  RankMemory memory;
+  HostServices host;
+  std::vector<std::vector<std::unique_ptr<Kernel>>> kernels;  // of the body under way; null for communication
+  std::vector<int> done;                                      // by stream
+  std::vector<bool> arrived;                                  // by stream: in a collective that is not complete
+};
+
+using Meeting = std::tuple<std::string, int, int>;  // axis, first rank of the group, lane
+
+class Interpreter {
+ public:
+  Interpreter(const Job& job, const Device& device, const VirtualOptions& options);
+  VirtualRun run();
+
+ private:
+  struct At {
+    int rank, stream;
+  };
+  const Body& body(const VirtualRank& rank) const { return init_ ? rank.program->init : rank.program->step; }
+  const Op& op_at(At at) const;
+  void make_kernels();
+  void run_body();
+  std::vector<At> ready() const;
+  size_t choose(const std::vector<At>& candidates);
+  void advance(At at);
+  void meet(const Op& op, const std::vector<At>& members);
+  void poison();
+  [[noreturn]] void report_stuck() const;
+
+  const Device& device_;
+  VirtualOptions options_;
+  std::mt19937_64 random_;
+  StepTable table_;
+  bool init_ = true;
+  std::vector<VirtualRank> ranks_;
+  std::map<Meeting, std::vector<At>> meetings_;
+  VirtualRun result_;
+};
+
+Interpreter::Interpreter(const Job& job, const Device& device, const VirtualOptions& options)
+    : device_(device), options_(options), random_(options.seed) {
+  table_.seed = job.classes.front().schedule.seed;
+  table_.learning_rate = job.classes.front().schedule.learning_rate;
+  for (int r = 0; r < static_cast<int>(job.class_of_rank.size()); r++) {
+    VirtualRank rank;
+    rank.rank = r;
+    rank.program = &job.program(r);
+    const size_t bytes = static_cast<size_t>(std::max<int64_t>(rank.program->arena_bytes, kAlignBytes));
+    rank.arena.reset(static_cast<std::byte*>(::operator new[](bytes, std::align_val_t(4096))));
+    std::memset(rank.arena.get(), options.poison ? kPoison : 0, bytes);
+    rank.memory = {rank.arena.get(), r, rank.program, &table_};
+    rank.host = open_host_services(*rank.program,
+                                   [this, r](const std::string& line) { result_.printed.emplace_back(r, line); });
+    ranks_.push_back(std::move(rank));
+  }
+}
+
+const Op& Interpreter::op_at(At at) const {
+  const VirtualRank& rank = ranks_[static_cast<size_t>(at.rank)];
+  const Stream& stream = body(rank).streams[static_cast<size_t>(at.stream)];
+  return stream.ops[static_cast<size_t>(rank.done[static_cast<size_t>(at.stream)])];
+}
+
+void Interpreter::make_kernels() {
+  for (VirtualRank& rank : ranks_) {
+    rank.kernels.clear();
+    for (const Stream& stream : body(rank).streams) {
+      auto& list = rank.kernels.emplace_back();
+      for (const Op& op : stream.ops) {
+        switch (op.def->op_class) {
+          case OpClass::communication:
+            list.push_back(nullptr);
+            break;
+          case OpClass::host:
+            list.push_back(make_host_kernel(rank.memory, op, rank.host));
+            break;
+          case OpClass::compute:
+            list.push_back(device_.make_kernel(rank.memory, op, 1));
+            break;
+        }
+      }
+    }
+  }
+}
+
+std::vector<Interpreter::At> Interpreter::ready() const {
+  std::vector<At> candidates;
+  for (const VirtualRank& rank : ranks_) {
+    const std::vector<Stream>& streams = body(rank).streams;
+    for (size_t s = 0; s < streams.size(); s++) {
+      if (rank.arrived[s] || rank.done[s] == static_cast<int>(streams[s].ops.size())) continue;
+      const Op& op = streams[s].ops[static_cast<size_t>(rank.done[s])];
+      const bool waits = std::any_of(op.waits.begin(), op.waits.end(), [&](const Edge& edge) {
+        return edge.back == 0 && rank.done[static_cast<size_t>(edge.stream)] <= edge.index;
+      });
+      if (!waits) candidates.push_back({rank.rank, static_cast<int>(s)});
+    }
+  }
+  return candidates;
+}
+
+size_t Interpreter::choose(const std::vector<At>& candidates) {
+  if (options_.order == VirtualOrder::random) return random_() % candidates.size();
+  const bool early = options_.order == VirtualOrder::early;
+  for (size_t i = 0; i < candidates.size(); i++) {
+    if ((candidates[i].stream != 0) == early) return i;
+  }
+  return 0;
+}
+
+void Interpreter::advance(At at) {
+  VirtualRank& rank = ranks_[static_cast<size_t>(at.rank)];
+  const size_t s = static_cast<size_t>(at.stream);
+  const Op& op = op_at(at);
+  if (!op.communicates()) {
+    rank.kernels[s][static_cast<size_t>(rank.done[s])]->run();
+    rank.done[s]++;
+    return;
+  }
+  const std::vector<int> group = rank.program->mesh.group(op.axis, at.rank);
+  std::vector<At>& here = meetings_[{op.axis, group.front(), op.lane}];
+  here.push_back(at);
+  rank.arrived[s] = true;
+  if (here.size() < group.size()) return;
+  std::vector<At> members = std::move(here);
+  here.clear();
+  std::sort(members.begin(), members.end(), [](At a, At b) { return a.rank < b.rank; });
+  meet(op, members);
+  for (const At member : members) {
+    VirtualRank& other = ranks_[static_cast<size_t>(member.rank)];
+    other.arrived[static_cast<size_t>(member.stream)] = false;
+    other.done[static_cast<size_t>(member.stream)]++;
+  }
+}
+
+void Interpreter::meet(const Op& op, const std::vector<At>& members) {
+  std::vector<PlainMember> operands;
+  Dtype dtype = Dtype::f32;
+  for (const At at : members) {
+    const VirtualRank& rank = ranks_[static_cast<size_t>(at.rank)];
+    const Op& mine = op_at(at);
+    if (mine.def != op.def) {
+      throw plan_error(fmt::format("rank {} meets {} with {}", at.rank, op.def->name, mine.def->name), mine.site);
+    }
+    PlainMember operand;
+    const auto tensor = [&](int id) -> const Tensor& { return rank.program->tensors[static_cast<size_t>(id)]; };
+    if (!mine.reads.empty()) {
+      operand.in = rank.memory.data(mine.reads[0]);
+      operand.in_count = tensor(mine.reads[0]).count();
+      dtype = tensor(mine.reads[0]).dtype;
+    }
+    if (!mine.writes.empty()) {
+      operand.out = rank.memory.data(mine.writes[0]);
+      operand.out_count = tensor(mine.writes[0]).count();
+    }
+    if (mine.is("all_gather_v")) {
+      operand.share = static_cast<const int64_t*>(rank.memory.data(mine.reads[1]));
+      operand.shares = static_cast<int64_t*>(rank.memory.data(mine.writes[1]));
+    }
+    operands.push_back(operand);
+  }
+  run_plain_collective(op.def->name, dtype, parse_redop(op.attrs.text("op", "sum")).value_or(RedOp::sum),
+                       static_cast<int>(op.attrs.integer("root")), operands);
+}
+
+void Interpreter::report_stuck() const {
+  std::string text = "the virtual ranks wait for each other:";
+  Site site;
+  for (const VirtualRank& rank : ranks_) {
+    const std::vector<Stream>& streams = body(rank).streams;
+    for (size_t s = 0; s < streams.size(); s++) {
+      if (rank.done[s] == static_cast<int>(streams[s].ops.size())) continue;
+      const Op& op = op_at({rank.rank, static_cast<int>(s)});
+      if (!site.known()) site = op.site;
+      text += fmt::format("\n  rank {}, stream {}: {} {}", rank.rank, streams[s].name, op.def->name, op.site.text());
+    }
+  }
+  throw plan_error(text, site);
+}
+
+void Interpreter::run_body() {
+  for (VirtualRank& rank : ranks_) {
+    const size_t streams = body(rank).streams.size();
+    rank.done.assign(streams, 0);
+    rank.arrived.assign(streams, false);
+  }
+  for (std::vector<At> candidates = ready(); !candidates.empty(); candidates = ready()) {
+    advance(candidates[choose(candidates)]);
+  }
+  for (const VirtualRank& rank : ranks_) {
+    for (size_t s = 0; s < rank.done.size(); s++) {
+      if (rank.done[s] < static_cast<int>(body(rank).streams[s].ops.size())) report_stuck();
+    }
+  }
+}
+
+// What no persistent buffer holds is unknown when a step begins; make it look so.
+void Interpreter::poison() {
+  for (VirtualRank& rank : ranks_) {
+    for (const Buffer& buffer : rank.program->buffers) {
+      if (!buffer.persistent && buffer.offset >= 0) {
+        std::memset(rank.arena.get() + buffer.offset, kPoison, static_cast<size_t>(buffer.bytes));
+      }
+    }
+  }
+}
+
+VirtualRun Interpreter::run() {
+  make_kernels();
+  run_body();
+  init_ = false;
+  make_kernels();
+  for (int64_t step = 0; step < ranks_.front().program->schedule.steps; step++) {
+    table_.step = step;
+    if (options_.poison) poison();
+    run_body();
+    std::vector<double> losses;
+    for (const VirtualRank& rank : ranks_) {
+      const int loss = rank.program->loss_tensor;
+      if (loss < 0) continue;
+      const void* value = rank.memory.data(loss);
+      const bool wide = rank.program->tensors[static_cast<size_t>(loss)].dtype == Dtype::f64;
+      losses.push_back(wide ? *static_cast<const double*>(value) : *static_cast<const float*>(value));
+    }
+    if (!losses.empty()) result_.losses.push_back(std::move(losses));
+  }
+  for (const VirtualRank& rank : ranks_) {
+    std::vector<VirtualBuffer>& buffers = result_.persistent.emplace_back();
+    for (const Buffer& buffer : rank.program->buffers) {
+      if (!buffer.persistent) continue;
+      const std::byte* begin = rank.arena.get() + buffer.offset;
+      buffers.push_back({buffer.name, {begin, begin + buffer.bytes}});
+    }
+  }
+  return std::move(result_);
+}
+
+}  // namespace
+
+VirtualRun run_virtual_ranks(const Job& job, const Device& device, const VirtualOptions& options) {
+  PRUN_CHECK(!job.classes.empty() && !job.class_of_rank.empty(), "a job without ranks");
+  return Interpreter(job, device, options).run();
+}
+
+}  // namespace prun
