@@ -72,7 +72,9 @@ Job build_job(const Options& options, const Places& places, int ranks) {
         for (const Op& op : stream.ops)
           if (op.def->op_class == OpClass::compute && !device->supports(op, program))
             throw Error(Exit::plan, fmt::format("device '{}' cannot run {} on these types: {}", options.device, op.def->name, dump_op(program, op)), op.site);
-  require_valid(job, memory_limit());
+  // Only a run takes this host's memory; check and dump may be about any cluster.
+  const bool runs = options.command == "run";
+  require_valid(job, runs ? memory_limit() / options.nproc : 0, options.nproc);
   return job;
 }
 

@@ -1,33 +1,66 @@
-// Steps are taken from the first local rank's ring; all ranks report the same global loss.
+// Every recorder is read a few times a second; whatever a view needs of a step it gets once, when all ranks have it.
 #include "observer.h"
-
-#include <cstdio>
 
 #include <fmt/format.h>
 
+#include <cstdio>
+
+#include "base/text.h"
 #include "exec/executor.h"
 
 namespace prun {
 
+Observer::Observer(const Options& options) : progress_(standard_screen()) {
+  if (!options.metrics.empty()) metrics_.emplace(options.metrics);
+  if (!options.trace.empty()) trace_.emplace(options.trace);
+}
+
 void Observer::started(const std::vector<int>& ranks, const std::vector<int>&, const std::vector<void*>& recorders) {
   ranks_ = ranks;
   for (void* recorder : recorders) recorders_.push_back(static_cast<RecorderHeader*>(recorder));
+  steps_.open(recorders_);
+  if (metrics_) metrics_->begin();
+  if (trace_) trace_->begin(job, ranks_, recorders_);
+  if (job.classes.empty()) return;
+  progress_.begin(job.classes.front(), static_cast<int>(job.class_of_rank.size()));
+  if (!progress_.silent()) announce();
+}
+
+void Observer::announce() const {
+  const Program& program = job.classes.front();
+  const size_t ranks = job.class_of_rank.size();
+  fmt::print(stderr, "{} on {} rank{} ({}): {} step{}, {} a rank\n", program.name, ranks, ranks == 1 ? "" : "s",
+             program.mesh.text(), program.schedule.steps, program.schedule.steps == 1 ? "" : "s",
+             human_bytes(program.arena_bytes));
 }
 
 void Observer::tick() {
-  for (size_t r = 0; r < recorders_.size(); ++r) {
-    RecorderHeader* recorder = recorders_[r];
-    uint64_t written = recorder->steps_written.load(std::memory_order_acquire), read = recorder->steps_read.load();
-    for (; read < written; ++read) {
-      const StepRecord& step = recorder_steps(recorder)[read % kStepRing];
-      if (r == 0 && step.loss == step.loss)
-        fmt::print(stderr, "step {:>5}  loss {:.5f}  {:.1f} ms\n", step.step + 1, step.loss, static_cast<double>(step.end_ns - step.begin_ns) * 1e-6);
-    }
-    recorder->steps_read.store(read, std::memory_order_release);
+  if (trace_) trace_->collect();
+  const std::vector<MergedStep> steps = steps_.take();
+  if (job.classes.empty()) return;
+  for (const MergedStep& step : steps) {
+    progress_.step(step);
+    summary_.add(step);
+    if (metrics_) metrics_->add(step, job.classes.front().tokens_per_step);
   }
+  if (metrics_ && !steps.empty()) metrics_->flush();
+  if (!recorders_.empty()) {
+    const uint32_t phase = recorders_.front()->phase.load();
+    progress_.waiting(phase == 0 ? "joining" : phase == 1 ? "initial values" : "first step");
+  }
+  progress_.redraw();
 }
 
-void Observer::line(int, const std::string& text) { fmt::print("{}\n", text); }
+void Observer::line(int, const std::string& text) {
+  progress_.clear();
+  fmt::print("{}\n", text);
+  std::fflush(stdout);
+}
+
+void Observer::message(const std::string& text) {
+  progress_.clear();
+  LaunchObserver::message(text);
+}
 
 std::string Observer::where(int rank) {
   for (size_t r = 0; r < ranks_.size(); ++r) {
@@ -43,13 +76,37 @@ std::string Observer::where(int rank) {
         if (running && state.running.load() != 1) continue;
         uint32_t op = state.op.load();
         if (op < body.streams[s].ops.size())
-          return fmt::format("step {}: {}{}", state.step.load() + 1, running ? "" : "waiting to run ", op_words(body.streams[s].ops[op]));
+          return fmt::format("step {}: {}{}", state.step.load() + 1, running ? "" : "waiting to run ",
+                             op_words(body.streams[s].ops[op]));
       }
     }
   }
   return "";
 }
 
-void Observer::finish(int) {}
+void Observer::warn_of_lost_output() {
+  const auto warn = [](const OutputFile& file) {
+    if (!file.failure().empty()) fmt::print(stderr, "prun: {} is incomplete: {}\n", file.path(), file.failure());
+  };
+  if (metrics_) warn(metrics_->file());
+  if (!trace_) return;
+  warn(trace_->file());
+  if (trace_->lost() > 0)
+    fmt::print(stderr, "prun: {} lacks {} events that came too fast\n", trace_->file().path(), trace_->lost());
+  if (trace_->full()) fmt::print(stderr, "prun: {} holds the first steps only\n", trace_->file().path());
+}
+
+void Observer::finish(int exit_code) {
+  if (recorders_.empty()) return;
+  tick();
+  progress_.end();
+  if (trace_) trace_->finish();
+  warn_of_lost_output();
+  if (exit_code != 0 || progress_.silent() || job.classes.empty()) return;
+  std::vector<uint64_t> peaks;
+  for (const RecorderHeader* recorder : recorders_) peaks.push_back(recorder->peak_rss.load());
+  fmt::print(stderr, "{}", summary_.text(job, ranks_, peaks));
+  if (trace_) fmt::print(stderr, "trace      {} (open it in https://ui.perfetto.dev)\n", trace_->file().path());
+}
 
 }  // namespace prun

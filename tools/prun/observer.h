@@ -1,30 +1,47 @@
 // What the launcher shows of a running job: reads the flight recorders of the local ranks, never asks a rank.
 #pragma once
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "exec/recorder.h"
 #include "ir/program.h"
 #include "launch/launch.h"
+#include "metrics.h"
 #include "options.h"
+#include "progress.h"
+#include "steps.h"
+#include "summary.h"
+#include "trace.h"
 
 namespace prun {
 
 class Observer final : public LaunchObserver {
  public:
-  explicit Observer(const Options& options) : options_(options) {}
+  // Throws usage_error when the trace or the metrics cannot be written.
+  explicit Observer(const Options& options);
   static uint64_t recorder_capacity(const Options& options) { return options.trace.empty() ? 1u << 12 : 1u << 16; }
-  void started(const std::vector<int>& ranks, const std::vector<int>& pids, const std::vector<void*>& recorders) override;
+  void started(const std::vector<int>& ranks, const std::vector<int>& pids,
+               const std::vector<void*>& recorders) override;
   void tick() override;
   void line(int rank, const std::string& text) override;
+  void message(const std::string& text) override;
   std::string where(int rank) override;
   void finish(int exit_code);
 
-  Job job;  // empty on nodes other than 0
+  Job job;  // empty on nodes other than 0, which show only what their ranks print
 
  private:
-  const Options& options_;
+  void announce() const;
+  void warn_of_lost_output();
+
   std::vector<int> ranks_;
   std::vector<RecorderHeader*> recorders_;
+  StepReader steps_;
+  Progress progress_;
+  Summary summary_;
+  std::optional<Metrics> metrics_;
+  std::optional<Trace> trace_;
 };
 
 }  // namespace prun

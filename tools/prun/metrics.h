@@ -1,0 +1,25 @@
+// --metrics FILE: one JSON object a line and step, every step exactly once, readable while the job runs.
+#pragma once
+#include <string>
+
+#include "output_file.h"
+#include "steps.h"
+
+namespace prun {
+
+class Metrics {
+ public:
+  explicit Metrics(const std::string& path) : file_(path, "metrics") {}
+  void begin() { file_.begin(); }
+  void add(const MergedStep& step, int64_t tokens_per_step);
+  void flush() { file_.flush(); }
+  const OutputFile& file() const { return file_; }
+
+ private:
+  OutputFile file_;
+};
+
+// {"step":0,"loss":5.55,"time_s":0.1,"tokens_per_s":81920,"comm_s":0.02,"exposed_comm_s":0.001}; no loss: null
+std::string metrics_line(const MergedStep& step, int64_t tokens_per_step);
+
+}  // namespace prun

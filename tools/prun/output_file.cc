@@ -1,0 +1,44 @@
+// Opening does not truncate: a plan with an error must not cost the user the last run's file.
+#include "output_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace prun {
+
+OutputFile::OutputFile(const std::string& path, std::string_view what) : path_(path) {
+  int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  created_ = fd >= 0;
+  if (fd < 0 && errno == EEXIST) fd = open(path.c_str(), O_WRONLY | O_CLOEXEC);
+  if (fd >= 0) file_ = fdopen(fd, "w");
+  if (file_ == nullptr)
+    throw usage_error(fmt::format("cannot write the {} to {}: {}", what, path, std::strerror(errno)));
+}
+
+OutputFile::~OutputFile() {
+  std::fclose(file_);
+  if (created_ && !begun_) unlink(path_.c_str());
+}
+
+void OutputFile::begin() {
+  begun_ = true;
+  // A pipe or a device cannot be truncated and needs not be.
+  if (ftruncate(fileno(file_), 0) != 0) errno = 0;
+}
+
+void OutputFile::write(std::string_view text) {
+  if (!failure_.empty()) return;
+  if (std::fwrite(text.data(), 1, text.size(), file_) != text.size()) failure_ = std::strerror(errno);
+}
+
+void OutputFile::flush() {
+  if (std::fflush(file_) != 0 && failure_.empty()) failure_ = std::strerror(errno);
+}
+
+}  // namespace prun

@@ -1,0 +1,55 @@
+// What a user sees while a job runs, on stderr: one live line on a terminal, plain lines elsewhere.
+//
+// Elsewhere, the first and the last step are printed and at most about one step a second between them, so that a log
+// shows every step of a slow job and a fast one does not fill the disk.
+#pragma once
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "ir/program.h"
+#include "steps.h"
+
+namespace prun {
+
+struct Screen {
+  bool live = false;  // a terminal that can redraw a line
+  bool color = false;
+  std::function<int()> width;                   // columns; asked again for every drawing
+  std::function<void(std::string_view)> write;  // to stderr
+  std::function<double()> now;                  // seconds
+};
+// Looks at stderr, TERM and NO_COLOR (https://no-color.org).
+Screen standard_screen();
+
+class Progress {
+ public:
+  explicit Progress(Screen screen) : screen_(std::move(screen)) {}
+  void begin(const Program& program, int ranks);
+  void waiting(std::string_view what);  // before the first step: "joining", "initial weights"
+  void step(const MergedStep& step);
+  void redraw();  // after steps: draws the latest one when a terminal is watching
+  void clear();   // before somebody else writes to the terminal; the next redraw brings the line back
+  void end();     // removes the live line
+  bool silent() const { return silent_; }
+
+ private:
+  std::string text(const MergedStep& step) const;
+  void draw(const std::string& line);
+
+  Screen screen_;
+  int64_t steps_ = 0, tokens_per_step_ = 0;
+  std::string word_;
+  int ranks_ = 1;
+  bool silent_ = false;  // a program without a loss prints for itself
+  bool drawn_ = false, dirty_ = false;
+  double last_line_ = -1e9;
+  double step_time_ = 0;  // smoothed, for rate and remaining time
+  MergedStep latest_;
+  std::string shown_;
+};
+
+// "8.2k", "12.3M": three digits.
+std::string short_number(double value);
+
+}  // namespace prun

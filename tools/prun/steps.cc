@@ -1,0 +1,35 @@
+// Ranks are at most a ring apart, because a writer waits for a place that has been read.
+#include "steps.h"
+
+#include <algorithm>
+
+namespace prun {
+
+std::vector<MergedStep> StepReader::take() {
+  std::vector<MergedStep> steps;
+  if (recorders_.empty()) return steps;
+  uint64_t complete = UINT64_MAX;
+  for (const RecorderHeader* recorder : recorders_) {
+    complete = std::min(complete, recorder->steps_written.load(std::memory_order_acquire));
+  }
+  const double ranks = static_cast<double>(recorders_.size());
+  for (; next_ < complete; next_++) {
+    MergedStep merged;
+    for (RecorderHeader* recorder : recorders_) {
+      const StepRecord& record = recorder_steps(recorder)[next_ % static_cast<uint64_t>(kStepRing)];
+      if (recorder == recorders_.front()) {
+        merged.step = record.step;
+        merged.loss = record.loss;
+        merged.time_s = static_cast<double>(record.end_ns - record.begin_ns) * 1e-9;
+      }
+      merged.comm_s += static_cast<double>(record.comm_ns) * 1e-9 / ranks;
+      merged.exposed_s += static_cast<double>(record.exposed_ns) * 1e-9 / ranks;
+      merged.bytes_sent += static_cast<double>(record.bytes_sent) / ranks;
+    }
+    steps.push_back(merged);
+  }
+  for (RecorderHeader* recorder : recorders_) recorder->steps_read.store(next_, std::memory_order_release);
+  return steps;
+}
+
+}  // namespace prun

@@ -1,0 +1,30 @@
+// Joins the step records of the local ranks: step k is reported once, when every rank has written it.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "exec/recorder.h"
+
+namespace prun {
+
+struct MergedStep {
+  uint64_t step = 0;      // from 0
+  double loss = 0;        // the first rank's (all have the global one); NaN: the program has none
+  double time_s = 0;      // the first rank's; successive steps touch, so the sum is the wall time
+  double comm_s = 0;      // time in communication ops, mean over the ranks
+  double exposed_s = 0;   // time in which compute waited for communication, mean over the ranks
+  double bytes_sent = 0;  // mean over the ranks
+};
+
+class StepReader {
+ public:
+  void open(std::vector<RecorderHeader*> recorders) { recorders_ = std::move(recorders); }
+  // The steps that have become complete since the last call, in order; frees their places in the rings.
+  std::vector<MergedStep> take();
+
+ private:
+  std::vector<RecorderHeader*> recorders_;
+  uint64_t next_ = 0;
+};
+
+}  // namespace prun

@@ -1,0 +1,65 @@
+// The rate leaves out the first step, which pays for warming up, when there are others.
+#include "summary.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "progress.h"
+
+namespace prun {
+
+void Summary::add(const MergedStep& step) {
+  if (steps_ == 0) {
+    first_loss_ = step.loss;
+    first_time_s_ = step.time_s;
+  }
+  steps_++;
+  last_loss_ = step.loss;
+  time_s_ += step.time_s;
+  comm_s_ += step.comm_s;
+  exposed_s_ += step.exposed_s;
+  bytes_ += step.bytes_sent;
+}
+
+std::string Summary::text(const Job& job, const std::vector<int>& ranks,
+                          const std::vector<uint64_t>& peak_bytes) const {
+  if (steps_ == 0 || job.classes.empty()) return "";
+  const Program& program = job.program(ranks.front());
+  std::string text = fmt::format("loss       {:.4f} -> {:.4f} over {} step{}\n", first_loss_, last_loss_, steps_,
+                                 steps_ == 1 ? "" : "s");
+  text += fmt::format("time       {}", human_seconds(time_s_));
+  if (program.tokens_per_step > 0) {
+    const bool more = steps_ > 1 && time_s_ > first_time_s_;
+    const double rate =
+        more ? static_cast<double>(steps_ - 1) / (time_s_ - first_time_s_) : 1 / std::max(time_s_, 1e-9);
+    text += fmt::format(", {} {}/s", short_number(rate * static_cast<double>(program.tokens_per_step)),
+                        program.sample_word);
+  }
+  int64_t most = 0;
+  for (const int rank : ranks) most = std::max(most, job.program(rank).arena_bytes);
+  text += fmt::format("\nmemory     {} a rank predicted", human_bytes(most));
+  uint64_t low = UINT64_MAX, high = 0;
+  for (const uint64_t peak : peak_bytes) {
+    if (peak == 0) continue;
+    low = std::min(low, peak);
+    high = std::max(high, peak);
+  }
+  if (high > 0) {
+    const std::string least = human_bytes(static_cast<int64_t>(low)),
+                      greatest = human_bytes(static_cast<int64_t>(high));
+    text += fmt::format(" (buffers), {} resident at most (with code and libraries)",
+                        least == greatest ? least : least + " to " + greatest);
+  }
+  text += "\n";
+  if (comm_s_ > 0) {
+    const double n = static_cast<double>(steps_);
+    text += fmt::format("sent       {} a rank and step\n", human_bytes(static_cast<int64_t>(bytes_ / n)));
+    text += fmt::format("overlap    {:.0f}% of {} communication a step hidden behind compute\n",
+                        100 * std::max(0.0, 1 - exposed_s_ / comm_s_), human_seconds(comm_s_ / n));
+  }
+  return text;
+}
+
+}  // namespace prun

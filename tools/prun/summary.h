@@ -1,0 +1,24 @@
+// The last words of a run: loss, time, rate, memory predicted and real, bytes sent, how much communication was hidden.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ir/program.h"
+#include "steps.h"
+
+namespace prun {
+
+class Summary {
+ public:
+  void add(const MergedStep& step);
+  // `peak_bytes`: resident peak of the local ranks, in the order of `ranks`; 0 = a rank that did not end well.
+  std::string text(const Job& job, const std::vector<int>& ranks, const std::vector<uint64_t>& peak_bytes) const;
+
+ private:
+  uint64_t steps_ = 0;
+  double first_loss_ = 0, last_loss_ = 0;
+  double time_s_ = 0, first_time_s_ = 0, comm_s_ = 0, exposed_s_ = 0, bytes_ = 0;
+};
+
+}  // namespace prun
