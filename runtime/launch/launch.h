@@ -48,6 +48,8 @@ struct LaunchObserver {
   virtual ~LaunchObserver() = default;
   virtual void started(const std::vector<int>& ranks, const std::vector<int>& pids,
                        const std::vector<void*>& recorders) = 0;
+  // All local ranks have ended with this code of the job; the recorders are unmapped after it.
+  virtual void ended(int exit_code) { (void)exit_code; }
   virtual void tick() = 0;                                   // about every 50 ms
   virtual void line(int rank, const std::string& text) = 0;  // RankLink::print; on node 0, of all nodes' ranks
   // A rank died or failed: what was it doing? Read from its recorder, for the message.

@@ -142,7 +142,9 @@ int Supervisor::run(RankStart start, const std::function<int(const RankStart&)>&
   }
   processes_.kill_orphans();
   observer_.tick();  // what the ranks recorded last
-  return tell_verdict();
+  int code = tell_verdict();
+  observer_.ended(code);
+  return code;
 }
 
 Clock::time_point Supervisor::next_deadline() const {

@@ -96,7 +96,7 @@ void Observer::warn_of_lost_output() {
   if (trace_->full()) fmt::print(stderr, "prun: {} holds the first steps only\n", trace_->file().path());
 }
 
-void Observer::finish(int exit_code) {
+void Observer::ended(int exit_code) {
   if (recorders_.empty()) return;
   tick();
   progress_.end();

@@ -27,7 +27,7 @@ class Observer final : public LaunchObserver {
   void line(int rank, const std::string& text) override;
   void message(const std::string& text) override;
   std::string where(int rank) override;
-  void finish(int exit_code);
+  void ended(int exit_code) override;
 
   Job job;  // empty on nodes other than 0, which show only what their ranks print
 

@@ -50,9 +50,7 @@ int run_command(const Options& options, const Places& places) {
     recorder->magic = kRecorderMagic;
     return run_rank(start, options, places.plugin_dirs);
   };
-  int code = launch(launch_options, make_job, rank_main, observer);
-  observer.finish(code);
-  return code;
+  return launch(launch_options, make_job, rank_main, observer);
 }
 
 }  // namespace prun
