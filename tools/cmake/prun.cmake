@@ -19,6 +19,9 @@ if(PRUN_MOLD AND NOT PRUN_SANITIZE)
   target_link_options(prun_flags INTERFACE -fuse-ld=mold)
 endif()
 
+add_custom_target(plugins)     # all transports
+add_custom_target(fast_tests)  # the tests that run under sanitizers, too
+
 # prun_library(name SOURCES a.cc ... LINKS other ...): a static library of the runtime.
 function(prun_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LINKS" ${ARGN})
@@ -35,6 +38,7 @@ function(prun_plugin name)
   add_library(prun_${name} MODULE ${ARG_SOURCES})
   target_include_directories(prun_${name} PRIVATE ${CMAKE_SOURCE_DIR}/runtime/include)
   target_link_libraries(prun_${name} PRIVATE prun_flags ${ARG_LINKS})
+  add_dependencies(plugins prun_${name})
   set(_dir ${CMAKE_BINARY_DIR}/lib/prun/plugins)
   set_target_properties(prun_${name} PROPERTIES PREFIX "" OUTPUT_NAME ${name} LIBRARY_OUTPUT_DIRECTORY ${_dir})
   if(NOT ARG_MEMORY)
@@ -54,12 +58,16 @@ function(prun_plugin name)
 endfunction()
 
 # prun_test(name SOURCES a.cc ... LINKS lib ... [LABELS l ...] [TIMEOUT s]): a GoogleTest program, one CTest entry.
+# The label `fast` puts it under the sanitizers of tools/test, `long` keeps it out of CI.
 function(prun_test name)
   cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LINKS;LABELS;ARGS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE ${ARG_LINKS} prun_flags GTest::gtest GTest::gtest_main)
   add_test(NAME ${name} COMMAND ${name} ${ARG_ARGS})
+  if("fast" IN_LIST ARG_LABELS)
+    add_dependencies(fast_tests ${name})
+  endif()
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()
