@@ -148,11 +148,11 @@ Plugin load_plugin(const PluginFile& file, const prun_host& host) {
   return Plugin{.name = file.name, .path = file.path, .table = checked_copy(theirs, file.path)};
 }
 
-Plugin load_named(std::string_view name, const std::vector<std::string>& dirs, const prun_host& host) {
+PluginFile find_named(std::string_view name, const std::vector<std::string>& dirs) {
   std::vector<PluginFile> found = find_plugins(dirs);
   std::vector<std::string> names;
   for (const PluginFile& file : found) {
-    if (file.name == name) return load_plugin(file, host);
+    if (file.name == name) return file;
     names.push_back(file.name);
   }
   if (names.empty()) {
@@ -162,6 +162,10 @@ Plugin load_named(std::string_view name, const std::vector<std::string>& dirs, c
   std::string near = nearest_word(name, names);
   throw usage_error(fmt::format("unknown transport '{}'{}; found: {}", name,
                                 near.empty() ? "" : fmt::format(" (did you mean '{}'?)", near), join(names, ", ")));
+}
+
+Plugin load_named(std::string_view name, const std::vector<std::string>& dirs, const prun_host& host) {
+  return load_plugin(find_named(name, dirs), host);
 }
 
 std::vector<PluginInfo> list_plugins(const std::vector<std::string>& dirs) {

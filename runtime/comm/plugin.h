@@ -33,7 +33,9 @@ std::vector<PluginFile> find_plugins(const std::vector<std::string>& dirs);
 // The host struct stays alive as long as the process does.
 Plugin load_plugin(const PluginFile& file, const prun_host& host);
 
-// The plugin of this name, loaded; usage_error with the names that are there.
+// The plugin of this name; usage_error with the names that are there.
+PluginFile find_named(std::string_view name, const std::vector<std::string>& dirs);
+// The same, loaded.
 Plugin load_named(std::string_view name, const std::vector<std::string>& dirs, const prun_host& host);
 
 }  // namespace prun

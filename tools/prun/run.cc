@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "commands.h"
+#include "comm/plugin.h"
 #include "exec/executor.h"
 #include "exec/recorder.h"
 #include "launch/launch.h"
@@ -29,6 +30,7 @@ std::string read_secret(const Options& options) {
 }  // namespace
 
 int run_command(const Options& options, const Places& places) {
+  if (options.transport != "auto") find_named(options.transport, places.plugin_dirs);  // before anything starts
   Observer observer(options);
   LaunchOptions launch_options;
   launch_options.nproc = options.nproc;
