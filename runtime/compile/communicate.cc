@@ -115,9 +115,17 @@ void StepBuilder::hooks(const Turn& turn, bool after) {
             for (const Intent& intent : hook.intents) carry_out(turn, static_cast<int>(s), intent);
 }
 
+int StepBuilder::first_call(int unit) const {
+  int call = 0;
+  while (draft_.graph.calls[static_cast<size_t>(call)].unit != unit) ++call;
+  return call;
+}
+
 void StepBuilder::carry_out(const Turn& turn, int strategy, const Intent& intent) {
   // A unit without parameters has nothing to move.
   if (draft_.graph.units[static_cast<size_t>(unit_of(turn))].parameters.empty() && units_read(turn).empty()) return;
+  bool of_gradients = intent.kind == "reduce_scatter" || intent.kind == "all_reduce" || (intent.kind == "print" && intent.target == "grads");
+  if (of_gradients && turn.call != first_call(unit_of(turn))) return;  // tied weights: whole after the last backward
   if (intent.kind == "all_gather") return gather(turn, strategy, intent);
   if (intent.kind == "ensure") {
     if (!find_live(strategy, intent.handle, unit_of(turn))) gather(turn, strategy, intent);

@@ -25,7 +25,7 @@ int StepBuilder::claim_slot(int pool, const std::string& what, const Site& site,
   int slot = slot_counter_[pool]++ % slots;
   std::string holder;
   if ((this->*busy)(pool, slot, holder))
-    throw plan_error(fmt::format("{} cannot be issued: all {} slot{} are taken, this one by {}", what, slots, slots == 1 ? "" : "s", holder), site);
+    throw plan_error(fmt::format("{} cannot be issued: {} taken by {}", what, slots == 1 ? "its only slot is" : fmt::format("the next of its {} slots is", slots), holder), site);
   return slot;
 }
 
@@ -116,6 +116,18 @@ void StepBuilder::free_gathered(const Turn& turn, int strategy, const Intent& in
   }
 }
 
+// Points at the strategy's line, which is the one to change.
+void StepBuilder::not_gathered(const Value& parameter, const Node& reader, const Site& freed) const {
+  if (freed.known())
+    throw plan_error(fmt::format("'{}' is freed here, before {} at {} reads it", parameter.name, reader.op->name, reader.site.text()), freed);
+  Site sharded;
+  for (const Strategy& strategy : draft_.plan.strategies)
+    for (const StrategyUnit& unit : strategy.units)
+      if (unit.sharded && unit.unit_class == draft_.graph.units[static_cast<size_t>(parameter.unit)].unit_class) sharded = unit.shard_site;
+  throw plan_error(fmt::format("the parameters of '{}' are sharded here, but no hook gathers them before {} at {} reads '{}'",
+                               unit_name(parameter.unit), reader.op->name, reader.site.text(), parameter.name), sharded);
+}
+
 int StepBuilder::parameter(int value, const Node& reader) {
   const Value& v = draft_.graph.values[static_cast<size_t>(value)];
   const UnitState& state = draft_.states[static_cast<size_t>(v.unit)];
@@ -131,10 +143,7 @@ int StepBuilder::parameter(int value, const Node& reader) {
       if (g.live) of = full->second;
       else freed = g.freed;
     }
-    if (of < 0)
-      throw plan_error(fmt::format("{} reads '{}' in call '{}', but it is not gathered{}", reader.op->name, v.name,
-                                   unit_name(draft_.graph.calls[static_cast<size_t>(reader.call)].unit),
-                                   freed.known() ? ": freed at " + freed.text() : ""), reader.site);
+    if (of < 0) not_gathered(v, reader, freed);
   }
   auto [it, fresh] = views_.try_emplace({v.unit, index, of}, -1);
   if (fresh) it->second = add_view(program_, v.name, of, draft_.layouts[static_cast<size_t>(v.unit)].start[index], v.type.shape);

@@ -25,6 +25,7 @@ class StepBuilder {
   void hooks(const Turn& turn, bool after);
   void carry_out(const Turn& turn, int strategy, const Intent& intent);
   void lower(const Node& node, Phase phase);
+  int first_call(int unit) const;
   void average_loss();
   std::string gradient_stream() const;
   void print(const Turn& turn, const Intent& intent);
@@ -46,6 +47,7 @@ class StepBuilder {
   void free_gathered(const Turn& turn, int strategy, const Intent& intent);
   Gathered* find_live(int strategy, int handle, int unit);
   int parameter(int value, const Node& reader);
+  [[noreturn]] void not_gathered(const Value& parameter, const Node& reader, const Site& freed) const;
   std::vector<int> units_read(const Turn& turn) const;
   int claim_slot(int pool, const std::string& what, const Site& site, bool (StepBuilder::*busy)(int pool, int slot, std::string& holder));
   bool gather_slot_busy(int pool, int slot, std::string& holder);

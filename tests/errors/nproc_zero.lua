@@ -1,0 +1,4 @@
+-- prun PLAN --nproc 0
+local prun = require "prun"
+
+return prun.program(function() prun.barrier() end)

@@ -1,0 +1,4 @@
+-- prun PLAN --nnodes 2
+local prun = require "prun"
+
+return prun.program(function() prun.barrier() end)
