@@ -11,6 +11,7 @@ local forgetful = prun.model("forgetful", {}, function(_, batch)
 end)
 
 return prun.plan {
+  mesh      = prun.mesh {},
   model     = forgetful {},
   data      = prun.data.random { batch = 8, inputs = 4 },
   optimizer = prun.sgd { lr = 0.1 },
