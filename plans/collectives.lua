@@ -56,10 +56,10 @@ return prun.program(function(r)
   prun.barrier()
   prun.print("after barrier on rank", rank)
 
-  -- Tensors whose sizes are known only at run time: at most 4 elements a rank.
-  local n = prun.random_int(1, 4)
-  local mine = prun.iota(n, { start = 10 * rank, max = 4 })
+  -- Tensors whose sizes are known only at run time: at most 6 elements a rank.
+  local n = prun.random_int(1, 6)
+  local mine = prun.iota(n, { start = 10 * rank, max = 6 })
   prun.print("before all_gather_v on rank", rank, mine)
-  local everything = prun.all_gather_v(mine, n, { max = 4 })
+  local everything = prun.all_gather_v(mine, n, { max = 6 })
   prun.print("after all_gather_v on rank", rank, everything)
 end)

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
+#include <filesystem>
+
 #include "base/text.h"
 #include "ir/op_def.h"
 #include "script/host.h"
@@ -99,6 +101,18 @@ int suggest(lua_State* L, Host&) {
   return 1;
 }
 
+// The file nearest in name to `path`, in the folders where it was looked for; or "".
+std::string nearest_file(const std::string& path, const std::vector<std::string>& places) {
+  std::filesystem::path wanted(path);
+  std::vector<std::string> names;
+  for (const std::string& place : places) {
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator(std::filesystem::path(place).parent_path(), error))
+      names.push_back((wanted.parent_path() / entry.path().filename()).string());
+  }
+  return nearest_word(path, names);
+}
+
 // file_info(path) -> absolute path and size; or nil and why. Looks in the current folder, beside the plan and among
 // the plans of the installation.
 int file_info(lua_State* L, Host& host) {
@@ -117,8 +131,11 @@ int file_info(lua_State* L, Host& host) {
     lua_pushinteger(L, status.st_size);
     return 2;
   }
+  std::string near = nearest_file(path, places);
+  std::string text = near.empty() ? fmt::format("no file '{}' in the current folder, beside the plan or in prun's plans", path)
+                                  : fmt::format("no file '{}'{}", path, did_you_mean(path, {near}));
   lua_pushnil(L);
-  lua_pushfstring(L, "no file '%s' (looked in the current folder, beside the plan and in prun's plans)", path.c_str());
+  lua_pushlstring(L, text.data(), text.size());
   return 2;
 }
 

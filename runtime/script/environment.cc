@@ -160,6 +160,22 @@ int print_to_stderr(lua_State* L) {
   return 0;
 }
 
+// The names of locals and upvalues of the function that runs: a misspelt local reads as a global.
+void add_local_names(lua_State* L, std::vector<std::string>& names) {
+  lua_Debug frame;
+  if (!lua_getstack(L, 1, &frame)) return;
+  for (int i = 1; const char* name = lua_getlocal(L, &frame, i); ++i) {
+    if (name[0] != '(') names.emplace_back(name);
+    lua_pop(L, 1);
+  }
+  lua_getinfo(L, "f", &frame);
+  for (int i = 1; const char* name = lua_getupvalue(L, -1, i); ++i) {
+    names.emplace_back(name);
+    lua_pop(L, 1);
+  }
+  lua_pop(L, 1);
+}
+
 int unknown_global(lua_State* L, Host& host) {
   if (lua_type(L, 2) != LUA_TSTRING) host.fail_here(L, "global names are texts");
   std::string name = text_argument(L, 2, "global");
@@ -168,9 +184,9 @@ int unknown_global(lua_State* L, Host& host) {
       host.fail_here(L, name + " is not available in a plan: a plan describes a run, it does not act on the machine");
   std::vector<std::string> known;
   for (const Key& key : sorted_keys(L, 1)) known.emplace_back(key.text);
-  known.emplace_back("local");
+  add_local_names(L, known);
   std::string near = nearest_word(name, known);
-  host.fail_here(L, fmt::format("unknown name '{}'{}", name, near.empty() ? "" : fmt::format(" (did you mean '{}'?)", near)));
+  host.fail_here(L, fmt::format("unknown name '{}'{}", name, near.empty() ? "" : did_you_mean(name, {near})));
 }
 
 void make_environment(lua_State* L, const char* key, bool ours) {

@@ -116,7 +116,7 @@ void forbid_system_calls() {
       SCMP_SYS(mremap),       SCMP_SYS(madvise),       SCMP_SYS(brk),        SCMP_SYS(exit_group), SCMP_SYS(exit),
       SCMP_SYS(rt_sigreturn), SCMP_SYS(rt_sigprocmask), SCMP_SYS(getrandom), SCMP_SYS(clock_gettime),
       SCMP_SYS(futex),        SCMP_SYS(getpid),        SCMP_SYS(gettid),     SCMP_SYS(sched_yield), SCMP_SYS(statx),
-      SCMP_SYS(sigaltstack),  SCMP_SYS(readv),
+      SCMP_SYS(sigaltstack),  SCMP_SYS(readv),        SCMP_SYS(getdents64),  SCMP_SYS(fcntl),
   };
   for (int call : allowed) seccomp_rule_add(filter, SCMP_ACT_ALLOW, call, 0);
   // Files may be opened, but only to read.

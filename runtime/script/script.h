@@ -1,5 +1,6 @@
-// Runs a plan script in a sandboxed child process and returns what it recorded.
+// Runs a plan script in a sandboxed child process and returns what it recorded. Call it before the process has threads.
 #pragma once
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
@@ -13,7 +14,7 @@ struct ScriptOptions {
   std::map<std::string, std::string> settings;  // --set name=value
   bool help = false;                            // only list the plan's arguments
   double cpu_seconds = 10;                      // limit of the child
-  int64_t memory_bytes = 1LL << 30;
+  int64_t memory_bytes = 512LL << 20;
 };
 
 struct ScriptResult {

@@ -8,7 +8,7 @@ return prun.strategy("zero3", {
   axis = { "dp", "mesh axis over which the batch and the parameters are split" },
   prefetch = { 1, "how many units are gathered ahead of compute", least = 0 },
   inflight = { 1, "how many reductions of gradients may be unfinished behind backward", least = 1 },
-  bucket = { "unit", "gradients reduced at once; one unit" },
+  bucket = { "unit", "gradients reduced at once: those of one unit", choices = { "unit" } },
 }, function(unit, opt)
   local full
   local function gather()

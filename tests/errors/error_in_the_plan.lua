@@ -1,0 +1,3 @@
+-- prun check PLAN
+local settings = {}
+local width = settings.model.width

@@ -1,0 +1,2 @@
+-- prun check PLAN
+setmetatable({}, { __gc = function() end })

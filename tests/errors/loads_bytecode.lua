@@ -1,0 +1,2 @@
+-- prun check PLAN
+local stage = require "files.bytecode"

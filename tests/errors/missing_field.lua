@@ -1,0 +1,5 @@
+-- prun check PLAN
+local prun = require "prun"
+return prun.plan {
+  mesh = prun.mesh { dp = 1 },
+}

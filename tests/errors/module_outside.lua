@@ -1,0 +1,2 @@
+-- prun check PLAN
+local passwords = require "../../etc/passwd"

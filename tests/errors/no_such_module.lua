@@ -1,0 +1,2 @@
+-- prun check PLAN
+local strategy = require "my_strategy"

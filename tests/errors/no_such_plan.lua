@@ -1,0 +1,1 @@
+-- prun plans/zero.lua --nproc 2

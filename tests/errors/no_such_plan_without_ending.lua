@@ -1,0 +1,1 @@
+-- prun check zero3 --nproc 2

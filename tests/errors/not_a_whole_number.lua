@@ -1,0 +1,3 @@
+-- prun check PLAN
+local prun = require "prun"
+local model = prun.models.gpt { layers = 2.5 }

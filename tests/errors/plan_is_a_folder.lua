@@ -1,0 +1,1 @@
+-- prun plans --nproc 2

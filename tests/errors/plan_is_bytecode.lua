@@ -1,0 +1,1 @@
+-- prun check tests/errors/files/bytecode.lua

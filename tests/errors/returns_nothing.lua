@@ -1,0 +1,3 @@
+-- prun check PLAN
+local prun = require "prun"
+prun.mesh { dp = 1 }

@@ -1,0 +1,1 @@
+-- prun check plans/single.lua --set steps=0

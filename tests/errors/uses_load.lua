@@ -1,0 +1,2 @@
+-- prun check PLAN
+local f = load("return 1")

@@ -1,0 +1,1 @@
+-- prun check plans/zero3.lua --nproc 2 --set width=250

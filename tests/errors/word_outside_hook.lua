@@ -1,0 +1,3 @@
+-- prun check PLAN
+local prun = require "prun"
+prun.all_reduce(1, "sum")

@@ -1,0 +1,5 @@
+-- prun check PLAN
+local prun = require "prun"
+local model = prun.models.gpt {
+  layers = "four",
+}
