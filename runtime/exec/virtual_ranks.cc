@@ -105,7 +105,7 @@ void Interpreter::make_kernels() {
             list.push_back(make_host_kernel(rank.memory, op, rank.host));
             break;
           case OpClass::compute:
-            list.push_back(device_.make_kernel(rank.memory, op, 1));
+            list.push_back(device_.make_kernel(rank.memory, op, options_.threads));
             break;
         }
       }

@@ -20,6 +20,7 @@ enum class VirtualOrder { early, late, random };
 struct VirtualOptions {
   VirtualOrder order = VirtualOrder::early;
   uint64_t seed = 1;   // of VirtualOrder::random
+  int threads = 1;     // of a kernel, as the rank has them that is compared: they decide the order of some sums
   bool poison = true;  // fill what is not persistent with NaNs before every step
 };
 

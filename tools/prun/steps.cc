@@ -20,10 +20,10 @@ std::vector<MergedStep> StepReader::take() {
       if (recorder == recorders_.front()) {
         merged.step = record.step;
         merged.loss = record.loss;
-        merged.time_s = static_cast<double>(record.end_ns - record.begin_ns) * 1e-9;
+        merged.time_s = static_cast<double>(record.end_ns - record.begin_ns) / 1e9;
       }
-      merged.comm_s += static_cast<double>(record.comm_ns) * 1e-9 / ranks;
-      merged.exposed_s += static_cast<double>(record.exposed_ns) * 1e-9 / ranks;
+      merged.comm_s += static_cast<double>(record.comm_ns) / 1e9 / ranks;
+      merged.exposed_s += static_cast<double>(record.exposed_ns) / 1e9 / ranks;
       merged.bytes_sent += static_cast<double>(record.bytes_sent) / ranks;
     }
     steps.push_back(merged);

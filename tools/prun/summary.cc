@@ -53,7 +53,7 @@ std::string Summary::text(const Job& job, const std::vector<int>& ranks,
                         least == greatest ? least : least + " to " + greatest);
   }
   text += "\n";
-  if (comm_s_ > 0) {
+  if (comm_s_ > 0 && job.class_of_rank.size() > 1) {
     const double n = static_cast<double>(steps_);
     text += fmt::format("sent       {} a rank and step\n", human_bytes(static_cast<int64_t>(bytes_ / n)));
     text += fmt::format("overlap    {:.0f}% of {} communication a step hidden behind compute\n",

@@ -1,0 +1,57 @@
+// The way from a plan's path to losses, without launching anything.
+#include "tests/parity/parity_job.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <memory>
+
+#include <gtest/gtest.h>
+
+#include "compile/compile.h"
+#include "ir/plan_json.h"
+#include "script/script.h"
+#include "verify/verify.h"
+
+namespace prun::test {
+
+Job parity_job(int ranks, const Settings& settings, const std::string& device_name) {
+  ScriptOptions script;
+  script.plan_path = PRUN_SOURCE_DIR "/tests/parity/gpt.lua";
+  script.lua_dir = PRUN_SOURCE_DIR "/lua";
+  script.world = ranks;
+  script.settings = settings;
+  const Plan plan = read_plan(run_script(script).plan_cbor);
+  const std::unique_ptr<Device> device = open_device(device_name);
+  CompileOptions options;
+  options.device = device_name;
+  options.workspace_bytes = [&](const Program& program, const Op& op) { return device->workspace_bytes(program, op); };
+  Job job = compile(plan, options);
+  require_valid(job, 0);
+  return job;
+}
+
+std::vector<double> losses_of(const VirtualRun& run) {
+  std::vector<double> losses;
+  for (const std::vector<double>& ranks : run.losses) {
+    for (const double loss : ranks) EXPECT_EQ(loss, ranks.front()) << "step " << losses.size() << ": ranks disagree";
+    losses.push_back(ranks.front());
+  }
+  return losses;
+}
+
+std::vector<double> interpret(int ranks, const Settings& settings, const std::string& device_name) {
+  const Job job = parity_job(ranks, settings, device_name);
+  VirtualOptions options;
+  options.threads = threads_per_rank(ranks);
+  return losses_of(run_virtual_ranks(job, *open_device(device_name), options));
+}
+
+int threads_per_rank(int ranks) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  const int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+  return std::max(1, cores / ranks);
+}
+
+}  // namespace prun::test

@@ -1,0 +1,24 @@
+// Jobs for parity: tests/parity/gpt.lua through script, compile and verify, as `prun` does it.
+#pragma once
+#include <map>
+#include <string>
+#include <vector>
+
+#include "exec/virtual_ranks.h"
+#include "ir/program.h"
+
+namespace prun::test {
+
+using Settings = std::map<std::string, std::string>;
+
+// A verified job for `ranks` ranks on a device.
+Job parity_job(int ranks, const Settings& settings, const std::string& device = "cpu");
+
+// The losses of all steps, after checking that all virtual ranks have the same bits.
+std::vector<double> losses_of(const VirtualRun& run);
+std::vector<double> interpret(int ranks, const Settings& settings, const std::string& device = "cpu");
+
+// Cores that a kernel of the real run has: the interpreter uses as many, because they decide the order of some sums.
+int threads_per_rank(int ranks);
+
+}  // namespace prun::test
