@@ -13,7 +13,7 @@ end)
 return prun.plan {
   mesh      = prun.mesh {},
   model     = forgetful {},
-  data      = prun.data.random { batch = 8, inputs = 4 },
+  data      = prun.data.random { batch = 8, inputs = 4, outputs = 4 },
   optimizer = prun.sgd { lr = 0.1 },
   steps     = 1,
 }
