@@ -20,29 +20,31 @@ constexpr int64_t kAny = INT64_MAX;
 constexpr int kMany = INT_MAX;
 using Ring = Wire::Ring;
 
+// clang-format off
 constexpr Algorithm kAlgorithms[] = {
     // kind                    name             max bytes  ranks  rounds  ring
-    {CollKind::all_reduce, "gather", 16 << 10, 16, false, Ring::within, all_reduce_gather},
-    {CollKind::all_reduce, "direct", kAny, 32, false, Ring::within, all_reduce_direct},
-    {CollKind::all_reduce, "ring", kAny, kMany, true, Ring::within, all_reduce_ring},
-    {CollKind::all_reduce, "direct", kAny, kMany, false, Ring::within, all_reduce_direct},
-    {CollKind::reduce_scatter, "direct", kAny, 32, false, Ring::within, reduce_scatter_direct},
-    {CollKind::reduce_scatter, "ring", kAny, kMany, true, Ring::within, reduce_scatter_ring},
-    {CollKind::reduce_scatter, "direct", kAny, kMany, false, Ring::within, reduce_scatter_direct},
-    {CollKind::all_gather, "bruck", 32 << 10, kMany, false, Ring::within, all_gather_bruck},
-    {CollKind::all_gather, "direct", kAny, 32, false, Ring::within, all_gather_direct},
-    {CollKind::all_gather, "ring", kAny, kMany, false, Ring::within, all_gather_ring},
-    {CollKind::broadcast, "tree", 64 << 10, kMany, false, Ring::apart, broadcast_tree},
-    {CollKind::broadcast, "chain", kAny, kMany, false, Ring::apart, broadcast_chain},
-    {CollKind::reduce, "gather", 16 << 10, kMany, false, Ring::apart, reduce_gather},
-    {CollKind::reduce, "direct", kAny, kMany, false, Ring::within, reduce_direct},
-    {CollKind::gather, "direct", kAny, kMany, false, Ring::apart, gather_direct},
-    {CollKind::scatter, "direct", kAny, kMany, false, Ring::apart, scatter_direct},
-    {CollKind::all_to_all, "direct", kAny, kMany, false, Ring::within, all_to_all_direct},
-    {CollKind::all_gather_v, "direct", kAny, kMany, false, Ring::within, all_gather_v_direct},
-    {CollKind::all_to_all_v, "direct", kAny, kMany, false, Ring::within, all_to_all_v_direct},
-    {CollKind::barrier, "dissemination", kAny, kMany, false, Ring::within, barrier_dissemination},
+    {CollKind::all_reduce,     "gather",        16 << 10,  16,    false,  Ring::within, all_reduce_gather},
+    {CollKind::all_reduce,     "direct",        kAny,      32,    false,  Ring::within, all_reduce_direct},
+    {CollKind::all_reduce,     "ring",          kAny,      kMany, true,   Ring::within, all_reduce_ring},
+    {CollKind::all_reduce,     "direct",        kAny,      kMany, false,  Ring::within, all_reduce_direct},
+    {CollKind::reduce_scatter, "direct",        kAny,      32,    false,  Ring::within, reduce_scatter_direct},
+    {CollKind::reduce_scatter, "ring",          kAny,      kMany, true,   Ring::within, reduce_scatter_ring},
+    {CollKind::reduce_scatter, "direct",        kAny,      kMany, false,  Ring::within, reduce_scatter_direct},
+    {CollKind::all_gather,     "bruck",         32 << 10,  kMany, false,  Ring::within, all_gather_bruck},
+    {CollKind::all_gather,     "direct",        kAny,      32,    false,  Ring::within, all_gather_direct},
+    {CollKind::all_gather,     "ring",          kAny,      kMany, false,  Ring::within, all_gather_ring},
+    {CollKind::broadcast,      "tree",          64 << 10,  kMany, false,  Ring::apart,  broadcast_tree},
+    {CollKind::broadcast,      "chain",         kAny,      kMany, false,  Ring::apart,  broadcast_chain},
+    {CollKind::reduce,         "gather",        16 << 10,  kMany, false,  Ring::apart,  reduce_gather},
+    {CollKind::reduce,         "direct",        kAny,      kMany, false,  Ring::within, reduce_direct},
+    {CollKind::gather,         "direct",        kAny,      kMany, false,  Ring::apart,  gather_direct},
+    {CollKind::scatter,        "direct",        kAny,      kMany, false,  Ring::apart,  scatter_direct},
+    {CollKind::all_to_all,     "direct",        kAny,      kMany, false,  Ring::within, all_to_all_direct},
+    {CollKind::all_gather_v,   "direct",        kAny,      kMany, false,  Ring::within, all_gather_v_direct},
+    {CollKind::all_to_all_v,   "direct",        kAny,      kMany, false,  Ring::within, all_to_all_v_direct},
+    {CollKind::barrier,        "dissemination", kAny,      kMany, false,  Ring::within, barrier_dissemination},
 };
+// clang-format on
 
 // Partial sums of 16-bit floats would be rounded at every hop.
 bool can_run(const Algorithm& row, const CollCall& call) {

@@ -27,14 +27,26 @@ Wire::Wire(Link& link, std::vector<int> ranks, int index, int lane, uint64_t gro
   in_.resize(n);
   framed_out_.resize(n);
   framed_in_.resize(n);
-  receives_.reserve(4 * n);
-  sends_.reserve(2 * n);
-  arrivals_.reserve(n + 1);
-  sources_.reserve(2 * n);
-  for (Batch& batch : batches_) {
-    batch.arrivals.reserve(n + 1);
-    batch.sources.reserve(2 * n);
+  for (Queue& queue : queues_) {
+    queue.receives.reserve(3 * n);
+    queue.sends.reserve(2 * n);
+    queue.arrivals.reserve(n);
+    queue.sources.reserve(2 * n);
   }
+  for (Batch& batch : batches_) {
+    for (Request& request : batch.stages) {
+      request.arrivals.reserve(n);
+      request.sources.reserve(2 * n);
+    }
+  }
+}
+
+void Wire::Queue::clear() {
+  receives.clear();
+  sends.clear();
+  arrivals.clear();
+  sources.clear();
+  bytes = 0;
 }
 
 void Wire::begin(const FrameHeader& header, Ring ring) {
@@ -51,17 +63,18 @@ void Wire::begin(const FrameHeader& header, Ring ring) {
   }
 }
 
-void Wire::add(bool is_recv, int member, void* data, int64_t bytes) {
-  size_t peer = static_cast<size_t>(member);
-  (is_recv ? receives_ : sends_)
+void Wire::add(Stage stage, bool is_recv, int member, void* data, int64_t bytes) {
+  Queue& queue = queues_[stage];
+  (is_recv ? queue.receives : queue.sends)
       .push_back(prun_p2p{.is_recv = is_recv ? 1 : 0,
-                          .peer = ranks_[peer],
+                          .peer = ranks_[static_cast<size_t>(member)],
                           .tag = tag_,
                           .ptr = data,
                           .bytes = static_cast<size_t>(bytes),
                           .mem_kind = PRUN_MEM_HOST,
-                          .mem_handle = bytes > 0 ? link_.handle_of(data) : nullptr});
-  op_bytes_ += bytes;
+                          .mem_handle = link_.handle_of(data)});
+  if (is_recv) queue.sources.push_back(member);
+  queue.bytes += bytes;
 }
 
 void Wire::send(int to, const void* data, int64_t bytes) {
@@ -76,68 +89,76 @@ void Wire::send(int to, const void* data, int64_t bytes) {
     bool rides = bytes <= static_cast<int64_t>(kInlineBytes);
     frame.header.inline_bytes = rides ? static_cast<uint16_t>(bytes) : 0;
     if (rides && bytes > 0) std::memcpy(frame.payload, data, static_cast<size_t>(bytes));
-    add(false, to, &frame, kFrameBytes);
+    add(to == (index_ + 1) % size() ? kRing : kFrames, false, to, &frame, kFrameBytes);
     if (rides) return;
   }
-  if (bytes > 0) add(false, to, const_cast<void*>(data), bytes);
+  if (bytes > 0) add(kPayload, false, to, const_cast<void*>(data), bytes);
 }
 
 void Wire::recv(int from, void* data, int64_t bytes) {
   PRUN_CHECK(from >= 0 && from < size() && from != index_, fmt::format("receive from {} of {}", from, size()));
   size_t peer = static_cast<size_t>(from);
-  sources_.push_back(from);
   if (framed_in_[peer] == 0) {
     framed_in_[peer] = 1;
     in_[peer].header.magic = 0;
-    arrivals_.push_back({from, data, bytes});
-    add(true, from, &in_[peer], kFrameBytes);
+    Stage stage = from == (index_ + size() - 1) % size() ? kRing : kFrames;
+    queues_[stage].arrivals.push_back({from, data, bytes});
+    add(stage, true, from, &in_[peer], kFrameBytes);
     if (bytes <= static_cast<int64_t>(kInlineBytes)) return;
   }
-  if (bytes > 0) add(true, from, data, bytes);
+  if (bytes > 0) add(kPayload, true, from, data, bytes);
 }
 
 int64_t Wire::post() {
   int64_t ticket = next_ticket_++;
   Batch& batch = batches_[ticket % kInFlight];
-  PRUN_CHECK(batch.req == nullptr, fmt::format("more than {} batches in flight", kInFlight));
+  PRUN_CHECK(batch.ticket < 0, fmt::format("more than {} batches in flight", kInFlight));
   batch.ticket = ticket;
-  batch.bytes = op_bytes_;
-  batch.arrivals.swap(arrivals_);
-  batch.sources.swap(sources_);
-  arrivals_.clear();
-  sources_.clear();
-  op_bytes_ = 0;
-  // Receives first, as hosts like it.
-  receives_.insert(receives_.end(), sends_.begin(), sends_.end());
-  sends_.clear();
-  if (receives_.empty()) return ticket;
-  prun_result result = empty_result();
-  prun_status status = link_.table().batch(link_.ctx(), receives_.data(), receives_.size(), {PRUN_MEM_HOST, nullptr},
-                                           &batch.req, &result);
-  receives_.clear();
-  if (status != PRUN_OK) {
-    batch.req = nullptr;
-    batch_failed(batch, status, result);
-  }
+  for (int stage = 0; stage < kStages; ++stage) post_stage(queues_[stage], batch.stages[stage]);
   return ticket;
+}
+
+void Wire::post_stage(Queue& queue, Request& request) {
+  request.arrivals.swap(queue.arrivals);
+  request.sources.swap(queue.sources);
+  request.bytes = queue.bytes;
+  // Receives first, as hosts like it.
+  queue.receives.insert(queue.receives.end(), queue.sends.begin(), queue.sends.end());
+  prun_status status = PRUN_OK;
+  prun_result result = empty_result();
+  if (!queue.receives.empty()) {
+    status = link_.table().batch(link_.ctx(), queue.receives.data(), queue.receives.size(), {PRUN_MEM_HOST, nullptr},
+                                 &request.req, &result);
+  }
+  queue.clear();
+  if (status == PRUN_OK) return;
+  request.req = nullptr;
+  failed(request, status, result);
 }
 
 void Wire::wait(int64_t ticket) {
   Batch& batch = batches_[ticket % kInFlight];
-  if (batch.ticket != ticket) return;
-  if (batch.req != nullptr) {
-    prun_result result = empty_result();
-    prun_status status = link_.wait(batch.req, batch.bytes, result);
-    if (status != PRUN_AGAIN) batch.req = nullptr;
-    if (status != PRUN_OK) batch_failed(batch, status, result);
-  }
+  if (ticket < 0 || batch.ticket != ticket) return;
+  for (Request& request : batch.stages) wait_stage(request);
   batch.ticket = -1;
-  for (const Arrival& arrival : batch.arrivals) check_frame(arrival);
-  batch.arrivals.clear();
+}
+
+void Wire::wait_stage(Request& request) {
+  if (request.req != nullptr) {
+    prun_result result = empty_result();
+    prun_status status = link_.wait(request.req, request.bytes, result);
+    if (status != PRUN_AGAIN) request.req = nullptr;
+    if (status != PRUN_OK) failed(request, status, result);
+  }
+  for (const Arrival& arrival : request.arrivals) check_frame(arrival);
+  request.arrivals.clear();
+  request.sources.clear();
 }
 
 void Wire::finish() {
-  if (!receives_.empty() || !sends_.empty()) post();
+  bool queued =
+      std::any_of(queues_, queues_ + kStages, [](const Queue& q) { return !q.receives.empty() || !q.sends.empty(); });
+  if (queued) post();
   for (int64_t ticket = std::max<int64_t>(0, next_ticket_ - kInFlight); ticket < next_ticket_; ++ticket) wait(ticket);
   if (ring_ != Ring::none) {
     bool compared = framed_out_[static_cast<size_t>((index_ + 1) % size())] != 0 &&
@@ -149,16 +170,15 @@ void Wire::finish() {
 void Wire::give_up() {
   std::vector<prun_req*> left;
   for (Batch& batch : batches_) {
-    if (batch.req != nullptr) left.push_back(batch.req);
-    batch.req = nullptr;
+    for (Request& request : batch.stages) {
+      if (request.req != nullptr) left.push_back(request.req);
+      request.req = nullptr;
+      request.arrivals.clear();
+      request.sources.clear();
+    }
     batch.ticket = -1;
-    batch.arrivals.clear();
   }
-  receives_.clear();
-  sends_.clear();
-  arrivals_.clear();
-  sources_.clear();
-  op_bytes_ = 0;
+  for (Queue& queue : queues_) queue.clear();
   link_.drain(left);
 }
 
@@ -206,30 +226,24 @@ void Wire::throw_mismatch(int member, uint64_t fingerprint, uint64_t count, uint
                           order, extra, fmt::join(ranks_, ", ")));
 }
 
-std::string Wire::awaited(const Batch& batch, const prun_result& result) const {
+std::string Wire::awaited(const Request& request, const prun_result& result) const {
   if (result.culprit >= 0) return fmt::format("rank {}", result.culprit);
   std::vector<int> missing;
-  for (int from : batch.sources) {
-    auto frame =
-        std::find_if(batch.arrivals.begin(), batch.arrivals.end(), [&](const Arrival& a) { return a.from == from; });
-    bool arrived = frame != batch.arrivals.end() && in_[static_cast<size_t>(from)].header.magic == kMagic;
-    if (!arrived) missing.push_back(ranks_[static_cast<size_t>(from)]);
+  for (int from : request.sources) {
+    bool framed =
+        std::any_of(request.arrivals.begin(), request.arrivals.end(), [&](const Arrival& a) { return a.from == from; });
+    if (framed && in_[static_cast<size_t>(from)].header.magic == kMagic) continue;
+    missing.push_back(ranks_[static_cast<size_t>(from)]);
   }
   if (missing.empty()) return "a peer to take what was sent";
   if (missing.size() == 1) return fmt::format("rank {}", missing[0]);
   return fmt::format("ranks {}", fmt::join(missing, ", "));
 }
 
-void Wire::batch_failed(Batch& batch, prun_status status, prun_result& result) {
-  if (status == PRUN_EMISMATCH) {
-    // Two sizes differ because two calls do: the frame came before the payload.
-    for (const Arrival& arrival : batch.arrivals) {
-      if (in_[static_cast<size_t>(arrival.from)].header.magic == kMagic) check_frame(arrival);
-    }
-  }
+void Wire::failed(Request& request, prun_status status, prun_result& result) {
   if (status == PRUN_AGAIN) {
     throw Error(Exit::hang, fmt::format("{}: no progress for {}, waiting for {}", doing(),
-                                        human_seconds(link_.deadline_s()), awaited(batch, result)));
+                                        human_seconds(link_.deadline_s()), awaited(request, result)));
   }
   link_.fail(status, result, doing());
 }

@@ -63,22 +63,37 @@ class Wire {
   static constexpr int kInFlight = 8;
 
  private:
-  struct Arrival {
+  // A batch is posted as up to three requests, so that each frame is looked at as soon as it can be: waiting for a
+  // payload, or for the frame of a rank that is in another call, must not hide the neighbour's frame that says so.
+  enum Stage { kRing, kFrames, kPayload, kStages };
+  struct Arrival {  // of a framed message
     int from;
     void* data;
     int64_t bytes;
-  };  // of a framed message
-  struct Batch {
-    int64_t ticket = -1;
-    prun_req* req = nullptr;
-    int64_t bytes = 0;
+  };
+  struct Queue {  // not yet posted
+    std::vector<prun_p2p> receives, sends;
     std::vector<Arrival> arrivals;
     std::vector<int> sources;  // members that it receives from
+    int64_t bytes = 0;
+    void clear();
   };
-  void add(bool is_recv, int member, void* data, int64_t bytes);
+  struct Request {
+    prun_req* req = nullptr;
+    std::vector<Arrival> arrivals;
+    std::vector<int> sources;
+    int64_t bytes = 0;
+  };
+  struct Batch {
+    int64_t ticket = -1;
+    Request stages[kStages];
+  };
+  void add(Stage stage, bool is_recv, int member, void* data, int64_t bytes);
+  void post_stage(Queue& queue, Request& request);
+  void wait_stage(Request& request);
   void check_frame(const Arrival& arrival);
-  [[noreturn]] void batch_failed(Batch& batch, prun_status status, prun_result& result);
-  std::string awaited(const Batch& batch, const prun_result& result) const;
+  [[noreturn]] void failed(Request& request, prun_status status, prun_result& result);
+  std::string awaited(const Request& request, const prun_result& result) const;
 
   Link& link_;
   std::vector<int> ranks_;
@@ -88,11 +103,8 @@ class Wire {
   Ring ring_ = Ring::none;
   std::vector<Frame> out_, in_;
   std::vector<char> framed_out_, framed_in_;  // per member, in this call
-  std::vector<prun_p2p> receives_, sends_;    // not yet posted
+  Queue queues_[kStages];
   Batch batches_[kInFlight];
-  int64_t op_bytes_ = 0;
-  std::vector<Arrival> arrivals_;
-  std::vector<int> sources_;
   int64_t next_ticket_ = 0;
   int64_t bytes_sent_ = 0;
 };

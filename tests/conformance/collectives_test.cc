@@ -94,6 +94,27 @@ std::string run_large(Rank& rank) {
   return failed;
 }
 
+std::string run_sizes(Rank& rank) {
+  Communicator& all = rank.world.communicator(all_ranks(rank.size), 0);
+  std::string failed;
+  int turn = 0;
+  for (CollKind kind : kKinds) {
+    for (RedOp op : {RedOp::sum, RedOp::avg}) {
+      for (int64_t count : {0, 3, 1000, 170001}) {
+        Case c;
+        c.call.kind = kind;
+        c.call.redop = op;
+        c.call.count = count / (kind == CollKind::all_reduce ? 1 : rank.size);
+        c.call.root = rooted(kind) ? turn % rank.size : 0;
+        c.in_place = has_in_place(kind) && turn++ % 2 == 0;
+        c.tolerance = tolerance_of(c.call);
+        failed += run_case(rank, all, c);
+      }
+    }
+  }
+  return failed;
+}
+
 std::string run_vectors(Rank& rank) {
   Communicator& all = rank.world.communicator(all_ranks(rank.size), 0);
   const int n = rank.size, me = rank.index;
@@ -141,6 +162,16 @@ class Collectives : public ::testing::TestWithParam<int> {};
 TEST_P(Collectives, GivesWhatTheReferenceGives) { EXPECT_EQ(failures(run_connected(GetParam(), run_grid)), ""); }
 TEST_P(Collectives, LargeOnesInChunks) { EXPECT_EQ(failures(run_connected(GetParam(), run_large)), ""); }
 TEST_P(Collectives, WithCountsPerMember) { EXPECT_EQ(failures(run_connected(GetParam(), run_vectors)), ""); }
+
+// The algorithms that the table would not choose at these sizes.
+TEST_P(Collectives, ByEveryAlgorithm) {
+  for (const char* algorithm : {"gather", "bruck", "tree", "direct", "ring", "chain"}) {
+    ConnectedJob job;
+    job.local.ranks = GetParam();
+    job.algorithm = algorithm;
+    EXPECT_EQ(failures(run_connected(job, run_sizes)), "") << algorithm;
+  }
+}
 
 TEST_P(Collectives, BarrierHoldsEverybodyBack) {
   EXPECT_EQ(failures(run_connected(GetParam(),

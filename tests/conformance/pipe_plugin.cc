@@ -76,7 +76,7 @@ struct prun_ctx {
     Peer& p = peers[static_cast<size_t>(peer)];
     if (p.fd >= 0) close(p.fd);
     p.fd = -1;
-    bool missed = !p.out.empty();
+    bool missed = !p.out.empty() || p.target.req != nullptr;
     for (auto& [tag, queue] : p.waiting) missed |= !queue.empty();
     if (missed) set_failed(PRUN_EPEER, peer, "its connection is closed");
   }
@@ -259,8 +259,9 @@ prun_status pipe_connect(prun_ctx* c, const void* const* blobs, const size_t* by
   return missing < 0 ? PRUN_OK : PRUN_AGAIN;
 }
 
-prun_status pipe_batch(prun_ctx* c, const prun_p2p* ops, size_t n, prun_queue, prun_req** req, prun_result*) {
+prun_status pipe_batch(prun_ctx* c, const prun_p2p* ops, size_t n, prun_queue, prun_req** req, prun_result* result) {
   std::lock_guard lock(c->mutex);
+  if (c->failed != PRUN_OK) return fail(result, c->failed, c->reason.culprit, c->reason.message);
   *req = new prun_req;
   for (size_t i = 0; i < n && c->failed == PRUN_OK; ++i) c->add(ops[i], *req);
   for (int r = 0; r < c->ranks; ++r) c->write_some(r);
