@@ -3,7 +3,6 @@
 #include "context.h"
 
 #include <fmt/format.h>
-#include <sched.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -15,9 +14,9 @@ namespace prun_socket {
 namespace {
 
 constexpr auto kTestLimit = std::chrono::milliseconds(10);
-// Polls before sleeping. With a core per rank a poll costs nobody anything; with less, each gives the core away first.
-constexpr int kSpins = 200;
-constexpr int kYields = 20;
+// Polls before sleeping. With a core per rank a few cost less than being woken does. With less, sleeping at once is best:
+// sched_yield would hand the core for a whole time slice to whoever computes, while a sleeper is let in soon.
+constexpr int kSpins = 64;
 
 int milliseconds_until(Clock::time_point deadline) {
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
@@ -148,13 +147,12 @@ prun_status Context::test(prun_req* request, prun_result* result) {
 
 // Until the request ends, the deadline passes or the job is aborted. Called with the lock held; polls without it.
 void Context::make_progress(std::unique_lock<std::mutex>& lock, prun_req& request, Clock::time_point deadline) {
-  const int patience = may_spin_ ? kSpins : kYields;
+  const int patience = may_spin_ ? kSpins : 1;
   for (int idle = 0; !request.ended() && !aborted();) {
     const uint64_t ended = matcher_.ended();
     const bool busy = matcher_.has_dirty();
     const int timeout = busy || idle < patience ? 0 : milliseconds_until(deadline);
     lock.unlock();
-    if (!busy && !may_spin_ && idle > 0 && idle < patience) ::sched_yield();
     const bool events = poller_.wait(timeout);
     lock.lock();
     if (aborted()) return;
