@@ -1,0 +1,232 @@
+// The script child: what a plan may not do, where its errors point, and that the same plan gives the same bytes.
+//
+// A script tells this test something through its error message, as that is all that comes back from a failing one.
+#include "script/script.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "base/error.h"
+#include "ir/plan_json.h"
+#include "script/limits.h"
+
+namespace prun {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Script : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::path(testing::TempDir()) / ("script_test." + std::to_string(getpid()));
+    fs::create_directories(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  std::string write(const std::string& name, const std::string& text) {
+    fs::create_directories((folder_ / name).parent_path());
+    std::ofstream(folder_ / name, std::ios::binary) << text;
+    return (folder_ / name).string();
+  }
+  ScriptOptions options(const std::string& plan_path) {
+    ScriptOptions options;
+    options.plan_path = plan_path;
+    options.lua_dir = PRUN_SOURCE_DIR "/lua";
+    options.cpu_seconds = 1;
+    options.memory_bytes = 64 << 20;
+    return options;
+  }
+  Error run_failing(const ScriptOptions& given) {
+    try {
+      run_script(given);
+    } catch (const Error& error) {
+      return error;
+    }
+    return Error(Exit::ok, "no error");
+  }
+  Error failure_of(const std::string& text) { return run_failing(options(write("plan.lua", text))); }
+  // What a script says with error(...).
+  std::string said(const std::string& text) { return failure_of(text).message(); }
+
+  fs::path folder_;
+};
+
+const char* const kForbidden[] = {"io",         "os",       "debug",  "package",        "coroutine", "load",
+                                  "loadstring", "loadfile", "dofile", "collectgarbage", "xpcall",    "_G"};
+
+TEST_F(Script, HasNoNameThatReachesTheSystem) {
+  for (const char* name : kForbidden) {
+    Error error = failure_of("\nlocal x = " + std::string(name));
+    EXPECT_EQ(error.code(), Exit::plan);
+    EXPECT_EQ(error.message(), std::string(name) + " is not available in a plan: a plan describes a run, it does not act on the machine");
+    EXPECT_EQ(error.site()->line, 2);
+  }
+  EXPECT_EQ(said("error(tostring(('').dump), 0)"), "nil");
+  EXPECT_EQ(said("error(tostring(pcall(require, 'host')), 0)"), "false");
+  EXPECT_EQ(said("local x = host"), "unknown name 'host'");
+}
+
+TEST_F(Script, ProtectsItsEnvironment) {
+  EXPECT_EQ(said("setmetatable(_ENV, {})"), "this metatable is protected");
+  EXPECT_EQ(said("setmetatable({}, { __gc = print })"), "a plan cannot have finalizers (__gc)");
+}
+
+TEST_F(Script, ReadsTextOnly) {
+  write("stage.lua", std::string("\x1bLua\x54\0", 6));
+  EXPECT_NE(said("require 'stage'").find("stage.lua is compiled Lua; a plan must be Lua text"), std::string::npos);
+}
+
+TEST_F(Script, RequiresFromItsFolderOnly) {
+  write("parts/model.lua", "return { width = 7 }");
+  write("loop.lua", "return require 'loop'");
+  EXPECT_EQ(said("error({})"), "error with a table as its value");
+  EXPECT_EQ(said("error('width ' .. require('parts.model').width, 0)"), "width 7");
+  for (const char* name : {"../plan", "/etc/passwd", "..plan", "a..b", ".a", "", "a/b"})
+    EXPECT_NE(said("require '" + std::string(name) + "'").find("is no module name"), std::string::npos) << name;
+  EXPECT_EQ(said("require 'loop'"), "module 'loop' requires itself, by way of others");
+}
+
+struct Endless {
+  const char* name;
+  const char* text;
+};
+class EndlessScript : public Script, public testing::WithParamInterface<Endless> {};
+
+TEST_P(EndlessScript, IsStoppedWithItsLine) {
+  Error error = failure_of(GetParam().text);
+  EXPECT_EQ(error.code(), Exit::script_limit);
+  EXPECT_EQ(error.message(), "the script has run for 1 s of processor time, which is its limit");
+  EXPECT_EQ(error.site()->line, 2);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, EndlessScript,
+                         testing::Values(Endless{"loop", "\nwhile true do end"},
+                                         Endless{"pcall", "\nwhile true do pcall(function() while true do end end) end"},
+                                         Endless{"pattern", "\nlocal s = ('a'):rep(1e5); pcall(s.find, s, ('a-'):rep(30) .. 'b')"}),
+                         [](const auto& test) { return test.param.name; });
+
+TEST_F(Script, IsStoppedWhenItEatsMemory) {
+  const std::string text = "the script needs more than 64 MiB of memory, which is its limit";
+  for (const char* script : {"\nlocal t = {} for i = 1, 1e9 do t[i] = { i } end", "\nlocal s = ('x'):rep(1e9)",
+                             "\nlocal s = 'x' while true do pcall(function() s = s .. s end) end"}) {
+    Error error = failure_of(script);
+    EXPECT_EQ(error.code(), Exit::script_limit) << script;
+    EXPECT_EQ(error.message(), text) << script;
+    EXPECT_EQ(error.site()->line, 2) << script;
+  }
+  // Garbage is not eaten memory.
+  EXPECT_EQ(said("for i = 1, 100 do local s = ('x'):rep(1e7) .. i end error('done', 0)"), "done");
+}
+
+TEST_F(Script, GoesThroughTablesInOrder) {
+  const std::string text = R"(
+    local t, names = {}, {}
+    for _, key in ipairs { "zebra", "ant", 3, 1, 2.5, true, "middle" } do t[key] = 1 end
+    for key in pairs(t) do names[#names + 1] = tostring(key) end
+    local key = next(t)
+    while key do names[#names + 1] = tostring(key); key = next(t, key) end
+    error(table.concat(names, " "), 0))";
+  EXPECT_EQ(said(text), "1 2.5 3 ant middle zebra true 1 2.5 3 ant middle zebra true");
+  EXPECT_NE(said("for k in pairs { [{}] = 1 } do end").find("have no fixed order"), std::string::npos);
+}
+
+TEST_F(Script, NamesTheLineOfATailCall) {
+  Error error = failure_of("local prun = require 'prun'\nlocal function f()\n  return prun.mesh { dp = 0 }\nend\nf()");
+  EXPECT_EQ(error.site()->line, 3);
+  EXPECT_EQ(error.site()->file, (folder_ / "plan.lua").string());
+}
+
+TEST_F(Script, LongPathsKeepTheirLines) {
+  Error error = run_failing(options(write(std::string(150, 'd') + "/plan.lua", "\n\nlocal x = nil + 1")));
+  EXPECT_EQ(error.site()->line, 3);
+  EXPECT_EQ(error.message(), "attempt to perform arithmetic on a nil value");
+}
+
+TEST_F(Script, SuggestsALocalName) {
+  EXPECT_EQ(said("local layers = 4\nreturn layer"), "unknown name 'layer' (did you mean 'layers'?)");
+}
+
+TEST_F(Script, ListsArgumentsWithoutRunningThePlan) {
+  ScriptOptions help = options(write("plan.lua",
+                                     "-- A plan for this test.\nlocal prun = require 'prun'\n"
+                                     "prun.args { layers = { 4, 'blocks' }, name = 'x' }\nerror 'never'"));
+  help.help = true;
+  ScriptResult result = run_script(help);
+  EXPECT_EQ(result.description, "A plan for this test.");
+  EXPECT_EQ(result.help_lines, (std::vector<std::string>{"  layers=4                   blocks", "  name=x"}));
+}
+
+TEST_F(Script, PlansOfTheRepositoryAreReadable) {
+  for (const char* name : {"zero3", "ddp", "mlp", "ddp_simple", "ddp_example", "collectives", "single"}) {
+    ScriptOptions given = options(std::string(PRUN_SOURCE_DIR "/plans/") + name + ".lua");
+    given.memory_bytes = 512 << 20;
+    given.world = std::string(name) == "single" ? 1 : 4;
+    std::string first = run_script(given).plan_cbor, second = run_script(given).plan_cbor;
+    EXPECT_EQ(first, second) << name;
+    Plan plan = read_plan(first);
+    EXPECT_EQ(plan.mesh.ranks(), given.world) << name;
+  }
+}
+
+TEST_F(Script, TiedHeadCallsTheEmbeddingTwice) {
+  std::string plan_path = write("plan.lua", R"(
+    local prun = require "prun"
+    return prun.plan {
+      mesh = prun.mesh {},
+      model = prun.models.gpt { vocab = 300, layers = 1, width = 8, heads = 2, context = 4, tied = true },
+      data = prun.data.bytes { path = "text/sample.txt", batch = 2 },
+      optimizer = prun.sgd {},
+    })");
+  Plan plan = read_plan(run_script(options(plan_path)).plan_cbor);
+  ASSERT_EQ(plan.graph.units.size(), 3u);
+  ASSERT_EQ(plan.graph.calls.size(), 4u);
+  EXPECT_EQ(plan.graph.calls.front().unit, plan.graph.calls.back().unit);
+  EXPECT_EQ(plan.graph.nodes.back().call, 3);
+  EXPECT_EQ(plan.data.vocab, 256);
+}
+
+TEST_F(Script, EqualRanksAreOneClass) {
+  std::string plan_path = write("plan.lua", R"(
+    local prun = require "prun"
+    return prun.program(function(r)
+      prun.all_reduce(prun.full({ 2 }, r.rank == 0 and 1 or 2), "sum")
+    end))");
+  ScriptOptions given = options(plan_path);
+  given.world = 4;
+  Plan plan = read_plan(run_script(given).plan_cbor);
+  EXPECT_EQ(plan.programs.size(), 2u);
+  EXPECT_EQ(plan.program_of_rank, (std::vector<int>{0, 1, 1, 1}));
+}
+
+// In a process of its own, as there is no way back.
+TEST(SystemCalls, OnlyReadingIsLeft) {
+#ifndef PRUN_SECCOMP
+  GTEST_SKIP() << "built without libseccomp";
+#endif
+  pid_t child = fork();
+  if (child == 0) {
+    forbid_system_calls();
+    int failures = 0;
+    if (open("/dev/null", O_RDONLY | O_CLOEXEC) < 0) failures |= 1;
+    if (open("/tmp/prun_script_test", O_WRONLY | O_CREAT, 0600) >= 0 || errno != EPERM) failures |= 2;
+    if (open("/dev/null", O_RDWR) >= 0 || errno != EPERM) failures |= 4;
+    if (socket(AF_UNIX, SOCK_STREAM, 0) >= 0 || errno != EPERM) failures |= 8;
+    if (fork() >= 0 || errno != EPERM) failures |= 16;
+    if (unlink("/tmp/prun_script_test") == 0 || errno != EPERM) failures |= 32;
+    _exit(failures);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+}  // namespace
+}  // namespace prun
