@@ -4,11 +4,14 @@
 // place in the document: "nodes[3].inputs".
 #include "ir/plan_json.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+
+#include "base/text.h"
 
 namespace prun {
 namespace {
@@ -202,6 +205,33 @@ void check_types(const Field& field, const Graph& graph, const Node& node) {
   }
 }
 
+// Nodes stand in execution order and values are assigned once.
+void check_defined_once(const Field& field, const Graph& graph, const Node& node, std::vector<bool>& defined) {
+  for (int id : node.inputs)
+    if (!defined[static_cast<size_t>(id)])
+      field.at("inputs").fail(fmt::format("values made before ({} is not)", graph.values[static_cast<size_t>(id)].name));
+  for (int id : node.outputs) {
+    if (defined[static_cast<size_t>(id)])
+      field.at("outputs").fail(fmt::format("new values ({} is not)", graph.values[static_cast<size_t>(id)].name));
+    defined[static_cast<size_t>(id)] = true;
+  }
+}
+
+// Only a loss can be differentiated with seed 1 and be scaled to the mean over all ranks.
+void check_loss(const Graph& graph) {
+  static const std::vector<std::string> kLosses = {"cross_entropy", "mse", "mean_square", "mean"};
+  for (const Node& node : graph.nodes)
+    for (int output : node.outputs)
+      if (output == graph.loss && std::find(kLosses.begin(), kLosses.end(), node.op->name) == kLosses.end())
+        throw plan_error(fmt::format("the model returns the result of {}, it should return a loss (one of: {})",
+                                     node.op->name, join(kLosses, ", ")),
+                         node.site);
+  const Value& loss = graph.values[static_cast<size_t>(graph.loss)];
+  if (loss.kind != ValueKind::activation || !loss.type.shape.empty())
+    throw plan_error(fmt::format("the model returns {}, it should return a loss (one of: {})", loss.name, join(kLosses, ", ")),
+                     loss.site);
+}
+
 Graph read_graph(const Field& root) {
   Graph graph;
   size_t units = root.at("units").size(), calls = root.at("calls").size();
@@ -214,6 +244,8 @@ Graph read_graph(const Field& root) {
     graph.units.push_back(std::move(unit));
   });
   root.at("calls").each([&](const Field& field) { graph.calls.push_back({field.at("unit").index(units)}); });
+  std::vector<bool> defined;
+  for (const Value& value : graph.values) defined.push_back(value.kind != ValueKind::activation);
   root.at("nodes").each([&](const Field& field) {
     Node node;
     node.op = read_kind(field.at("op"));
@@ -223,9 +255,11 @@ Graph read_graph(const Field& root) {
     node.call = field.at("call").index(calls, -1);
     node.site = read_site(field);
     check_types(field, graph, node);
+    check_defined_once(field, graph, node, defined);
     graph.nodes.push_back(std::move(node));
   });
   graph.loss = root.at("loss").index(graph.values.size());
+  check_loss(graph);
   return graph;
 }
 

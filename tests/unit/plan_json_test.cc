@@ -127,6 +127,26 @@ TEST(PlanJson, ShapesThatDoNotFitAreTheUsersMistakeAndCarryTheirLine) {
   EXPECT_EQ(message(json), "a.lua:3: linear: the input's last dim is 9, the weight has 8 rows");
 }
 
+TEST(PlanJson, TheModelReturnsALoss) {
+  Json json = training();
+  json["nodes"].push_back({{"op", "scale"}, {"inputs", {3}}, {"outputs", {4}}, {"attrs", {{"factor", 2}}}, {"call", 0}, {"site", {"a.lua", 6}}});
+  json["values"].push_back({{"name", "twice"}, {"dtype", "f32"}, {"shape", Json::array()}, {"kind", "activation"}});
+  json["loss"] = 4;
+  EXPECT_EQ(message(json),
+            "a.lua:6: the model returns the result of scale, it should return a loss (one of: cross_entropy, mse, mean_square, mean)");
+  json["loss"] = 0;
+  EXPECT_EQ(message(json), "a.lua:1: the model returns x, it should return a loss (one of: cross_entropy, mse, mean_square, mean)");
+}
+
+TEST(PlanJson, ValuesAreMadeOnceAndBeforeTheyAreUsed) {
+  Json json = training();
+  std::swap(json["nodes"][0], json["nodes"][1]);
+  EXPECT_EQ(message(json), "the plan's nodes[0].inputs should be values made before (h is not), is [2]");
+  json = training();
+  json["nodes"].push_back(json["nodes"][1]);
+  EXPECT_EQ(message(json), "the plan's nodes[2].outputs should be new values (loss is not), is [3]");
+}
+
 TEST(PlanJson, BytesThatAreNoDocumentAreRefused) {
   for (std::string bytes : {"", "\xff", "\xa1\x61"}) EXPECT_THROW(read_plan(bytes), Error);
 }
