@@ -47,8 +47,8 @@ TEST_P(Meaning, LossesAreThoseOfOneRankInF64) {
 }
 
 INSTANTIATE_TEST_SUITE_P(, Meaning, testing::Combine(testing::Values("ddp", "zero3"), testing::Values(1, 2, 3, 4, 8)),
-                         [](const auto& info) {
-                           return std::string(std::get<0>(info.param)) + "_on_" + std::to_string(std::get<1>(info.param));
+                         [](const auto& made) {
+                           return std::string(std::get<0>(made.param)) + "_on_" + std::to_string(std::get<1>(made.param));
                          });
 
 TEST(MeaningBitwise, Ddp_and_zero3_agree) {

@@ -59,7 +59,7 @@ TEST_P(Transports, InAnyOrderOfSumsAgreeWithOneRank) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(, Transports, testing::Values("shm", "socket"), [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(, Transports, testing::Values("shm", "socket"), [](const auto& made) { return made.param; });
 
 // The entropy of a file's byte frequencies is the loss of the best model that looks at nothing before the byte.
 double byte_entropy(const std::string& path) {
