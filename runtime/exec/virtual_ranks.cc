@@ -155,7 +155,7 @@ void Interpreter::advance(At at) {
   std::vector<At> members = std::move(here);
   here.clear();
   std::sort(members.begin(), members.end(), [](At a, At b) { return a.rank < b.rank; });
-  meet(op, members);
+  meet(op_at(members.front()), members);
   for (const At member : members) {
     VirtualRank& other = ranks_[static_cast<size_t>(member.rank)];
     other.arrived[static_cast<size_t>(member.stream)] = false;

@@ -2,10 +2,10 @@
 //
 // Programs are interpreted in this process. Surprising fact: f64 is the sharpest of these tests: a wrong factor or a
 // missing reduction stays as large as it was, while rounding all but vanishes.
+#include <gtest/gtest.h>
+
 #include <cmath>
 #include <tuple>
-
-#include <gtest/gtest.h>
 
 #include "tests/parity/parity_job.h"
 
@@ -39,7 +39,7 @@ TEST_P(Meaning, LossesAreThoseOfOneRank) {
 TEST_P(Meaning, LossesAreThoseOfOneRankInF64) {
   // SGD, because AdamW hides a wrong factor; clipping, because a shard counted twice changes the norm; a tied head,
   // because its gradient is whole only after two calls.
-  const Settings exact = {{"dtype", "f64"}, {"optimizer", "sgd"}, {"lr", "0.5"},      {"clip", "1"}, {"steps", "4"},
+  const Settings exact = {{"dtype", "f64"}, {"optimizer", "sgd"}, {"lr", "0.5"},    {"clip", "1"},   {"steps", "4"},
                           {"layers", "1"},  {"width", "12"},      {"context", "5"}, {"tied", "true"}};
   static const std::vector<double> kSingle = interpret(1, with(exact, {{"strategy", "single"}}), "reference");
   EXPECT_LT(kSingle.back(), kSingle.front() - 0.01) << "nothing is learned";
@@ -48,13 +48,15 @@ TEST_P(Meaning, LossesAreThoseOfOneRankInF64) {
 
 INSTANTIATE_TEST_SUITE_P(, Meaning, testing::Combine(testing::Values("ddp", "zero3"), testing::Values(1, 2, 3, 4, 8)),
                          [](const auto& made) {
-                           return std::string(std::get<0>(made.param)) + "_on_" + std::to_string(std::get<1>(made.param));
+                           return std::string(std::get<0>(made.param)) + "_on_" +
+                                  std::to_string(std::get<1>(made.param));
                          });
 
 TEST(MeaningBitwise, Ddp_and_zero3_agree) {
   for (const int ranks : {2, 3, 4}) {
     const Settings settings = {{"steps", "6"}};
-    EXPECT_EQ(interpret(ranks, with(settings, {{"strategy", "ddp"}})), interpret(ranks, with(settings, {{"strategy", "zero3"}})))
+    EXPECT_EQ(interpret(ranks, with(settings, {{"strategy", "ddp"}})),
+              interpret(ranks, with(settings, {{"strategy", "zero3"}})))
         << ranks << " ranks";
   }
 }
@@ -64,8 +66,9 @@ TEST(MeaningBitwise, TheOrderOfReadyOpsDoesNotMatter) {
     const Job job = parity_job(3, {{"strategy", strategy}, {"steps", "3"}, {"clip", "1"}});
     const std::unique_ptr<Device> device = open_device("cpu");
     const VirtualRun first = run_virtual_ranks(job, *device, {.order = VirtualOrder::early});
-    for (const VirtualOptions& options : {VirtualOptions{.order = VirtualOrder::late}, VirtualOptions{.order = VirtualOrder::random, .seed = 1},
-                                          VirtualOptions{.order = VirtualOrder::random, .seed = 2}}) {
+    for (const VirtualOptions& options :
+         {VirtualOptions{.order = VirtualOrder::late}, VirtualOptions{.order = VirtualOrder::random, .seed = 1},
+          VirtualOptions{.order = VirtualOrder::random, .seed = 2}}) {
       const VirtualRun other = run_virtual_ranks(job, *device, options);
       EXPECT_EQ(losses_of(other), losses_of(first)) << strategy;
       for (size_t rank = 0; rank < first.persistent.size(); rank++) {

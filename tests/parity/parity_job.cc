@@ -1,12 +1,11 @@
 // The way from a plan's path to losses, without launching anything.
 #include "tests/parity/parity_job.h"
 
+#include <gtest/gtest.h>
 #include <sched.h>
 
 #include <algorithm>
 #include <memory>
-
-#include <gtest/gtest.h>
 
 #include "compile/compile.h"
 #include "ir/plan_json.h"

@@ -1,6 +1,8 @@
 // Real runs of prun against the interpreter, bit by bit: every transport, strategy and number of ranks.
 //
 // Surprising fact: comparing losses compares all parameters too: the loss of step k depends on every bit of step k-1's.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <cmath>
@@ -8,9 +10,6 @@
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
-
-#include <fmt/format.h>
-#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "tests/parity/parity_job.h"
@@ -19,9 +18,11 @@ namespace prun::test {
 namespace {
 
 // The losses of `prun PLAN` from its metrics; a run that fails fails the test.
-std::vector<double> run_prun(const std::string& plan, int ranks, const std::string& transport, const Settings& settings) {
+std::vector<double> run_prun(const std::string& plan, int ranks, const std::string& transport,
+                             const Settings& settings) {
   const std::string metrics = fmt::format("{}/prun_parity_{}.jsonl", testing::TempDir(), getpid());
-  std::string command = fmt::format("timeout 120 {} {} --nproc {} --transport {} --metrics {}", PRUN_PROGRAM, plan, ranks, transport, metrics);
+  std::string command = fmt::format("timeout 120 {} {} --nproc {} --transport {} --metrics {}", PRUN_PROGRAM, plan,
+                                    ranks, transport, metrics);
   for (const auto& [name, value] : settings) command += fmt::format(" --set {}={}", name, value);
   EXPECT_EQ(std::system((command + " >/dev/null 2>&1").c_str()), 0) << command;
   std::vector<double> losses;
@@ -42,7 +43,8 @@ TEST_P(Transports, AgreeWithTheInterpreterToTheBit) {
     for (const int ranks : {1, 2, 3, 4, 8}) {
       const Settings settings = {{"strategy", strategy}, {"steps", "6"}, {"clip", "1"}};
       const std::vector<double> expected = interpret(ranks, settings);
-      EXPECT_EQ(run_prun(PRUN_SOURCE_DIR "/tests/parity/gpt.lua", ranks, GetParam(), settings), expected) << strategy << " on " << ranks;
+      EXPECT_EQ(run_prun(PRUN_SOURCE_DIR "/tests/parity/gpt.lua", ranks, GetParam(), settings), expected)
+          << strategy << " on " << ranks;
     }
   }
 }
@@ -79,9 +81,14 @@ double byte_entropy(const std::string& path) {
 TEST(Learning, TheLossFallsWellUnderTheEntropyOfBytes) {
   const double entropy = byte_entropy(PRUN_SOURCE_DIR "/plans/text/sample.txt");
   EXPECT_GT(entropy, 2.5);
-  const std::vector<double> losses =
-      run_prun(PRUN_SOURCE_DIR "/plans/zero3.lua", 2, "auto",
-               {{"layers", "2"}, {"width", "64"}, {"heads", "2"}, {"context", "32"}, {"batch", "16"}, {"steps", "400"}, {"lr", "3e-3"}});
+  const std::vector<double> losses = run_prun(PRUN_SOURCE_DIR "/plans/zero3.lua", 2, "auto",
+                                              {{"layers", "2"},
+                                               {"width", "64"},
+                                               {"heads", "2"},
+                                               {"context", "32"},
+                                               {"batch", "16"},
+                                               {"steps", "400"},
+                                               {"lr", "3e-3"}});
   ASSERT_EQ(losses.size(), 400u);
   EXPECT_NEAR(losses.front(), std::log(256.0), 0.2) << "before training, every byte is as likely as another";
   double last = 0;

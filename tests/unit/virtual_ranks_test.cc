@@ -1,0 +1,197 @@
+// The interpreter and its collectives by definition: small numbers that one can follow, and every collective.
+//
+// Surprising fact: these plain loops are the yardstick of the transports, so they are checked against literals only.
+#include "exec/virtual_ranks.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "device/bf16.h"
+#include "exec/plain_collectives.h"
+
+namespace prun {
+namespace {
+
+using Floats = std::vector<float>;
+
+// Runs one collective on `inputs`, one per member; outputs have `out` elements, at first -1.
+std::vector<Floats> collective(const char* kind, std::vector<Floats> inputs, size_t out, RedOp op = RedOp::sum,
+                               int root = 0) {
+  std::vector<Floats> outputs(inputs.size(), Floats(out, -1));
+  std::vector<PlainMember> members;
+  for (size_t i = 0; i < inputs.size(); i++) {
+    members.push_back({inputs[i].data(), outputs[i].data(), static_cast<int64_t>(inputs[i].size()),
+                       static_cast<int64_t>(out), nullptr, nullptr});
+  }
+  run_plain_collective(kind, Dtype::f32, op, root, members);
+  return outputs;
+}
+
+TEST(PlainCollectives, Reductions) {
+  const std::vector<Floats> in = {{1, 2}, {3, 5}, {8, -4}};
+  EXPECT_EQ(collective("all_reduce", in, 2), (std::vector<Floats>{{12, 3}, {12, 3}, {12, 3}}));
+  EXPECT_EQ(collective("all_reduce", in, 2, RedOp::avg)[1], (Floats{12 * (1.0f / 3), 3 * (1.0f / 3)}));
+  EXPECT_EQ(collective("all_reduce", in, 2, RedOp::max)[2], (Floats{8, 5}));
+  EXPECT_EQ(collective("all_reduce", in, 2, RedOp::min)[2], (Floats{1, -4}));
+  EXPECT_EQ(collective("all_reduce", in, 2, RedOp::prod)[0], (Floats{24, -40}));
+  EXPECT_EQ(collective("reduce", in, 2, RedOp::sum, 1), (std::vector<Floats>{{-1, -1}, {12, 3}, {-1, -1}}));
+  EXPECT_EQ(collective("reduce_scatter", {{1, 2}, {3, 4}}, 1), (std::vector<Floats>{{4}, {6}}));
+}
+
+TEST(PlainCollectives, SumsAreInRankOrder) {
+  // (big + 1) - big is 0 in f32, and 1 in any other order.
+  EXPECT_EQ(collective("all_reduce", {{1e10f}, {1}, {-1e10f}}, 1)[0], (Floats{0}));
+  EXPECT_EQ(collective("all_reduce", {{1e10f}, {-1e10f}, {1}}, 1)[0], (Floats{1}));
+}
+
+TEST(PlainCollectives, MovesOfData) {
+  const std::vector<Floats> in = {{1, 2}, {3, 4}};
+  EXPECT_EQ(collective("broadcast", in, 2, RedOp::sum, 1), (std::vector<Floats>{{3, 4}, {3, 4}}));
+  EXPECT_EQ(collective("all_gather", in, 4), (std::vector<Floats>{{1, 2, 3, 4}, {1, 2, 3, 4}}));
+  EXPECT_EQ(collective("gather", in, 4, RedOp::sum, 1), (std::vector<Floats>{{-1, -1, -1, -1}, {1, 2, 3, 4}}));
+  EXPECT_EQ(collective("scatter", in, 1, RedOp::sum, 1), (std::vector<Floats>{{3}, {4}}));
+  EXPECT_EQ(collective("all_to_all", in, 2), (std::vector<Floats>{{1, 3}, {2, 4}}));
+  EXPECT_EQ(collective("barrier", in, 2), (std::vector<Floats>{{-1, -1}, {-1, -1}}));
+}
+
+TEST(PlainCollectives, SharesOfDifferentSizesArePacked) {
+  std::vector<Floats> in = {{1, 9}, {2, 3}}, out(2, Floats(4, -1));
+  const int64_t share[] = {1, 2};
+  int64_t shares[2][2] = {};
+  run_plain_collective("all_gather_v", Dtype::f32, RedOp::sum, 0,
+                       {{in[0].data(), out[0].data(), 2, 4, &share[0], shares[0]},
+                        {in[1].data(), out[1].data(), 2, 4, &share[1], shares[1]}});
+  EXPECT_EQ(out[1], (Floats{1, 2, 3, -1}));
+  EXPECT_EQ(shares[0][0], 1);
+  EXPECT_EQ(shares[0][1], 2);
+}
+
+TEST(PlainCollectives, NarrowFloatsAccumulateInF32) {
+  // 256 + 1 is 256 in bf16; in f32 the three ones survive until the end: 259 rounds to 260.
+  std::vector<bf16> in = {to_bf16(256), to_bf16(1), to_bf16(1), to_bf16(1)}, out(4);
+  std::vector<PlainMember> members;
+  for (size_t i = 0; i < 4; i++) members.push_back({&in[i], &out[i], 1, 1, nullptr, nullptr});
+  run_plain_collective("all_reduce", Dtype::bf16, RedOp::sum, 0, members);
+  EXPECT_EQ(to_float(out[0]), 260);
+
+  // f16: 2048 + 1 + 1 + 1 = 2051, halfway between 2050 and 2052, goes to even; 65504 + 65504 is infinite.
+  const uint16_t k2048 = 0x6800, kOne = 0x3c00, k2052 = 0x6802, kMost = 0x7bff, kInfinity = 0x7c00, kTiny = 0x0001;
+  std::vector<uint16_t> halves = {k2048, kOne, kOne, kOne}, sums(4);
+  const auto reduce_halves = [&](RedOp op) {
+    std::vector<PlainMember> all;
+    for (size_t i = 0; i < halves.size(); i++) all.push_back({&halves[i], &sums[i], 1, 1, nullptr, nullptr});
+    run_plain_collective("all_reduce", Dtype::f16, op, 0, all);
+    return sums[0];
+  };
+  EXPECT_EQ(reduce_halves(RedOp::sum), k2052);
+  halves = {kMost, kMost};
+  EXPECT_EQ(reduce_halves(RedOp::sum), kInfinity);
+  EXPECT_EQ(reduce_halves(RedOp::avg), kMost);
+  halves = {kTiny, kTiny};
+  EXPECT_EQ(reduce_halves(RedOp::sum), 2 * kTiny);
+  EXPECT_EQ(reduce_halves(RedOp::avg), kTiny);
+}
+
+TEST(PlainCollectives, IntegersDoNotOverflowInAnAverage) {
+  std::vector<int8_t> in = {100, 100, 101}, out(3);
+  std::vector<PlainMember> members;
+  for (size_t i = 0; i < 3; i++) members.push_back({&in[i], &out[i], 1, 1, nullptr, nullptr});
+  run_plain_collective("all_reduce", Dtype::i8, RedOp::avg, 0, members);
+  EXPECT_EQ(out[0], 100);
+  run_plain_collective("all_reduce", Dtype::i8, RedOp::sum, 0, members);
+  EXPECT_EQ(out[0], static_cast<int8_t>(301 & 0xff));
+}
+
+// The interpreter. Rank r has r + 1 in x; y is the sum over the ranks.
+
+Program summing_program(int rank, bool waits = true) {
+  Program program;
+  program.mesh = Mesh({{"dp", 2}});
+  for (const char* name : {"x", "y", "w"}) {
+    Buffer buffer;
+    buffer.name = name;
+    buffer.bytes = 64;
+    buffer.offset = program.arena_bytes;
+    buffer.persistent = std::string_view(name) == "w";
+    program.arena_bytes += 64;
+    program.tensors.push_back({.name = name, .buffer = static_cast<int>(program.buffers.size()), .shape = {2}});
+    program.buffers.push_back(buffer);
+  }
+  const auto op = [](const char* kind, std::vector<int> reads, std::vector<int> writes, std::vector<Edge> edges = {}) {
+    Op o;
+    o.def = find_op(kind);
+    o.reads = std::move(reads);
+    o.writes = std::move(writes);
+    o.waits = std::move(edges);
+    o.site = {"plan.lua", 3};
+    if (o.communicates()) o.axis = "dp";
+    return o;
+  };
+  Op fill = op("fill", {}, {2});
+  fill.attrs.set("value", 7.0);
+  program.init.streams.push_back({"compute", {fill}});
+  Op values = op("values", {}, {0});
+  values.attrs.set("values", std::vector<double>{rank + 1.0, 0});
+  Op print = op("print", {1, 2}, {}, waits ? std::vector<Edge>{{1, 0, 0}} : std::vector<Edge>{});
+  print.attrs.set("parts", std::string("[\"y\", 0, 1]"));
+  program.step.streams.push_back({"compute", {values, print}});
+  program.step.streams.push_back({"reduce", {op("all_reduce", {0}, {1}, {{0, 0, 0}})}});
+  return program;
+}
+
+Job summing_job(bool waits = true) {
+  Job job;
+  job.classes = {summing_program(0, waits), summing_program(1, waits)};
+  job.class_of_rank = {0, 1};
+  return job;
+}
+
+TEST(VirtualRanks, RunAProgramAndKeepWhatPersists) {
+  const std::unique_ptr<Device> device = open_device("reference");
+  for (const VirtualOrder order : {VirtualOrder::early, VirtualOrder::late, VirtualOrder::random}) {
+    const VirtualRun run = run_virtual_ranks(summing_job(), *device, {.order = order});
+    ASSERT_EQ(run.printed.size(), 2u);
+    for (const auto& [rank, line] : run.printed) EXPECT_EQ(line, "y [3, 0] [7, 7]") << rank;
+    ASSERT_EQ(run.persistent.size(), 2u);
+    ASSERT_EQ(run.persistent[1].size(), 1u);
+    EXPECT_EQ(run.persistent[1][0].name, "w");
+    EXPECT_EQ(reinterpret_cast<const float*>(run.persistent[1][0].bytes.data())[1], 7);
+    EXPECT_TRUE(run.losses.empty());
+  }
+}
+
+TEST(VirtualRanks, AMissingEdgeShowsAsAnotherResult) {
+  const std::unique_ptr<Device> device = open_device("reference");
+  const VirtualRun run = run_virtual_ranks(summing_job(false), *device, {.order = VirtualOrder::late});
+  EXPECT_NE(run.printed.at(0).second, "y [3, 0] [7, 7]");
+  EXPECT_NE(run.printed.at(0).second.find("nan"), std::string::npos) << run.printed.at(0).second;
+}
+
+TEST(VirtualRanks, RanksThatWaitForEachOtherAreNamed) {
+  Job job = summing_job();
+  job.classes[1].step.streams[1].ops.clear();
+  job.classes[1].step.streams[0].ops[1].waits.clear();
+  try {
+    run_virtual_ranks(job, *open_device("reference"));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(),
+                 "plan.lua:3: the virtual ranks wait for each other:\n"
+                 "  rank 0, stream compute: print plan.lua:3\n"
+                 "  rank 0, stream reduce: all_reduce plan.lua:3");
+  }
+}
+
+TEST(VirtualRanks, CollectivesThatDifferAreNamed) {
+  Job job = summing_job();
+  job.classes[1].step.streams[1].ops[0].def = find_op("broadcast");
+  try {
+    run_virtual_ranks(job, *open_device("reference"));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "plan.lua:3: rank 1 meets all_reduce with broadcast");
+  }
+}
+
+}  // namespace
+}  // namespace prun
