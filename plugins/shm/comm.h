@@ -1,0 +1,68 @@
+// Communicators: a block of flags for each member, and the collective under way.
+//
+// A block is chosen by its owner alone; members tell each other by a note through the point-to-point rings. Its
+// counters never fall, so a block can be used again without asking: a slow peer that still looks for an old value
+// finds a higher one. What it might still read (lines, slots) is kept until it has completed its last call.
+#pragma once
+#include <vector>
+
+#include "context.h"
+
+namespace prun::shm {
+
+struct Member {
+  int rank = -1;   // global
+  int local = -1;
+  CommBlock* block = nullptr;   // in its segment
+  uint64_t first_call = 0, first_step = 0;
+  const std::byte* send = nullptr;  // of the call under way, as mapped here; null: not visible
+  std::byte* recv = nullptr;
+};
+
+// arrive: all have posted the call. direct: work in the members' buffers, then leave: all have done theirs.
+// staged: chunk by chunk through the blocks.
+enum class Stage { idle, arrive, direct, leave, staged };
+
+struct Comm;
+struct CollRequest : prun_req {
+  Comm* comm = nullptr;
+};
+
+struct Comm {
+  std::vector<Member> members;
+  std::vector<int> locals;  // of the other members
+  int me = 0;
+  uint64_t key = 0;
+  int slot = -1;
+  bool ready = false;
+
+  uint64_t calls = 0;  // completed
+  uint64_t steps = 0;  // of all completed calls
+
+  // The call under way.
+  prun_coll_params params{};
+  CollRequest request;
+  Stage stage = Stage::idle;
+  Patience patience;
+  bool broken = false;      // ended with an error: its flags mean nothing any more
+  size_t waited = 0;        // members known to have arrived where they are waited for
+  uint64_t at = 0;          // bytes done of the direct work
+  uint64_t step = 0;        // barriers passed after the arrival
+  bool published = false;   // staged: this step's own part is done
+  prun_coll_seen seen{};
+
+  CommBlock& block() const { return *members[static_cast<size_t>(me)].block; }
+  size_t size() const { return members.size(); }
+};
+
+prun_status create_comm(Context& c, const int* ranks, int n, int lane, prun_comm** comm, prun_result* result);
+prun_status test_comm(Context& c, Comm& comm, prun_result* result);
+void free_comm(Context& c, Comm* comm);
+
+prun_status start_collective(Context& c, Comm& comm, const prun_coll_params& params, prun_req** request,
+                             prun_result* result);
+prun_status test_collective(Context& c, Comm& comm, prun_result* result);
+
+}  // namespace prun::shm
+
+struct prun_comm : prun::shm::Comm {};

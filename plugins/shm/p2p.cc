@@ -1,0 +1,226 @@
+// Batches: matching of receives with what arrives, and the end of requests. The moving of bytes is in ring.cc.
+//
+// An ended request may leave transfers in queues (after an error or an abort). They stay alive in `abandoned` and
+// their buffers are not touched any more.
+#include "p2p.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "context.h"
+#include "ring.h"
+
+namespace prun::shm {
+
+P2p::P2p() = default;
+P2p::~P2p() = default;
+
+namespace {
+
+// A message met its receive.
+void match(Context& c, Transfer* t, const Record& r, const std::byte* body, Transfer* from_self) {
+  Link& link = c.p2p.links[static_cast<size_t>(t->peer)];
+  if (r.bytes != t->bytes) {
+    refuse(c, t, r, from_self);
+    return;
+  }
+  switch (r.kind) {
+    case RecordKind::eager:
+      if (t->bytes > 0) std::memcpy(t->ptr, body, t->bytes);
+      finish(t);
+      return;
+    case RecordKind::direct:
+      if (from_self) {
+        t->other = from_self;
+        t->source = from_self->ptr;
+      } else {
+        t->answer_to = r.id;
+        t->source = c.address_of(c.peers[static_cast<size_t>(t->peer)], Place{r.arena, 0, r.offset});
+      }
+      link.direct_in.push_back(t);
+      return;
+    default: {  // bounce
+      link.bounce_in.push_back(t);
+      Outgoing go{};
+      go.record.kind = RecordKind::go;
+      go.record.id = r.id;
+      post(c, t->peer, go);
+      return;
+    }
+  }
+}
+
+void post_receive(Context& c, Transfer* t) {
+  Lane& lane = c.p2p.links[static_cast<size_t>(t->peer)].lanes[t->lane];
+  if (lane.unexpected.empty()) {
+    lane.posted.push_back(t);
+    return;
+  }
+  Unexpected first = std::move(lane.unexpected.front());
+  lane.unexpected.pop_front();
+  match(c, t, first.record, first.body.data(), first.from_self);
+}
+
+void post_send(Context& c, Transfer* t) {
+  Outgoing o{};
+  Record& r = o.record;
+  r.lane = t->lane;
+  r.bytes = t->bytes;
+  if (t->bytes <= kEagerBytes) {
+    r.kind = RecordKind::eager;
+    if (t->peer == c.me) {
+      arrived(c, c.me, r, t->ptr, nullptr);
+      finish(t);
+      return;
+    }
+    o.body = t->ptr;
+    o.transfer = t;
+    post(c, t->peer, o);
+    return;
+  }
+  if (t->peer == c.me) {
+    r.kind = RecordKind::direct;
+    arrived(c, c.me, r, nullptr, t);
+    return;
+  }
+  const Place place = c.place_of(t->ptr, t->bytes);
+  r.kind = place.arena >= 0 ? RecordKind::direct : RecordKind::bounce;
+  r.arena = place.arena;
+  r.offset = place.offset;
+  if (c.p2p.free_ids.empty()) {
+    t->id = static_cast<uint32_t>(c.p2p.waiting.size());
+    c.p2p.waiting.push_back(t);
+  } else {
+    t->id = c.p2p.free_ids.back();
+    c.p2p.free_ids.pop_back();
+    c.p2p.waiting[t->id] = t;
+  }
+  r.id = t->id;
+  post(c, t->peer, o);
+}
+
+// Takes what is left of an ended request out of the queues that would touch its buffers.
+void abandon(Context& c, P2pRequest* request) {
+  request->abandoned = true;
+  for (Link& link : c.p2p.links) {
+    auto mine = [&](const Transfer* t) { return t && t->request == request; };
+    for (auto& [number, lane] : link.lanes) {
+      std::erase_if(lane.posted, mine);
+      std::erase_if(lane.unexpected, [&](const Unexpected& u) { return mine(u.from_self); });
+    }
+    std::erase_if(link.out, [&](const Outgoing& o) { return mine(o.transfer); });
+    std::erase_if(link.direct_in, [&](const Transfer* t) { return mine(t) || mine(t->other); });
+  }
+  c.p2p.abandoned.emplace_back(request);
+}
+
+prun_status end_with_error(Context& c, P2pRequest* request, prun_status status, prun_result* result) {
+  const int culprit = request->culprit;
+  if (status == request->status) fail(result, status, culprit, "%s", request->message.c_str());
+  std::lock_guard lock(c.mutex);
+  abandon(c, request);
+  return status;
+}
+
+}  // namespace
+
+void finish(Transfer* t) {
+  if (t->finished) return;
+  t->finished = true;
+  t->request->left--;
+}
+
+void finish_with_mismatch(Context& c, Transfer* t, uint64_t others) {
+  P2pRequest& request = *t->request;
+  if (request.status == PRUN_OK) {
+    request.status = PRUN_EMISMATCH;
+    request.culprit = c.peers[static_cast<size_t>(t->peer)].rank;
+    char text[200];
+    std::snprintf(text, sizeof text,
+                  t->recv ? "rank %d sent %llu bytes on lane %d, but %llu are to be received here"
+                          : "rank %d receives %llu bytes on lane %d, but %llu were sent to it",
+                  request.culprit, static_cast<unsigned long long>(others), t->lane,
+                  static_cast<unsigned long long>(t->bytes));
+    request.message = text;
+  }
+  finish(t);
+}
+
+void arrived(Context& c, int peer, const Record& record, const std::byte* body, Transfer* from_self) {
+  Lane& lane = c.p2p.links[static_cast<size_t>(peer)].lanes[record.lane];
+  if (!lane.posted.empty()) {
+    Transfer* t = lane.posted.front();
+    lane.posted.pop_front();
+    match(c, t, record, body, from_self);
+    return;
+  }
+  Unexpected& u = lane.unexpected.emplace_back();
+  u.record = record;
+  u.from_self = from_self;
+  if (record.kind == RecordKind::eager) u.body.assign(body, body + record.bytes);
+}
+
+prun_status start_batch(Context& c, const prun_p2p* ops, size_t n, prun_req** request, prun_result* result) {
+  for (size_t i = 0; i < n; i++) {
+    const prun_p2p& op = ops[i];
+    if (op.tag > PRUN_MAX_LANE || op.mem_kind != PRUN_MEM_HOST || op.peer < 0 || op.peer >= c.ranks)
+      return fail(result, PRUN_EINVAL, -1, "op %zu of a batch: peer %d, tag %llu, memory kind %d", i, op.peer,
+                  static_cast<unsigned long long>(op.tag), op.mem_kind);
+    if (c.local_of[static_cast<size_t>(op.peer)] < 0)
+      return fail(result, PRUN_EPEER, op.peer, "rank %d is not on this host", op.peer);
+  }
+  auto made = std::make_unique<P2pRequest>();
+  made->kind = prun_req::Kind::p2p;
+  made->transfers.resize(n);
+  made->left = n;
+  for (size_t i = 0; i < n; i++) {
+    Transfer& t = made->transfers[i];
+    t.request = made.get();
+    t.ptr = static_cast<std::byte*>(ops[i].ptr);
+    t.bytes = ops[i].bytes;
+    t.peer = c.local_of[static_cast<size_t>(ops[i].peer)];
+    t.lane = static_cast<uint16_t>(ops[i].tag);
+    t.recv = ops[i].is_recv != 0;
+  }
+  std::lock_guard lock(c.mutex);
+  for (Transfer& t : made->transfers)
+    if (t.recv) post_receive(c, &t);
+  for (Transfer& t : made->transfers)
+    if (!t.recv) post_send(c, &t);
+  *request = made.release();
+  return PRUN_OK;
+}
+
+prun_status test_batch(Context& c, P2pRequest* request, prun_result* result) {
+  auto ready = [&] {
+    std::lock_guard lock(c.mutex);
+    const bool moved = progress(c);
+    if (moved) request->patience.progress();
+    return request->left == 0 || request->status != PRUN_OK;
+  };
+  std::vector<int> among;
+  RankState how = RankState::running;
+  int lost = -1;
+  auto idle = [&] {
+    among.clear();
+    std::lock_guard lock(c.mutex);
+    for (const Transfer& t : request->transfers)
+      if (!t.finished && std::find(among.begin(), among.end(), t.peer) == among.end()) among.push_back(t.peer);
+    lost = c.lost_peer(among, how);
+    return lost >= 0;
+  };
+  uint64_t start = 0;
+  const Wait wait = wait_until(c.wait, c.self().header().bell, request->patience, start, ready,
+                               [&] { return c.stopped(); }, idle);
+  switch (wait) {
+    case Wait::time: return PRUN_AGAIN;
+    case Wait::aborted: end_with_error(c, request, PRUN_EABORTED, nullptr); return report_aborted(result);
+    case Wait::lost: end_with_error(c, request, PRUN_EPEER, nullptr); return report_lost(c, lost, how, result);
+    case Wait::ready: break;
+  }
+  if (request->status != PRUN_OK) return end_with_error(c, request, request->status, result);
+  delete request;
+  return PRUN_OK;
+}
+
+}  // namespace prun::shm

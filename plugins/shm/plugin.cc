@@ -1,0 +1,217 @@
+// The table of functions that the core calls. No exception leaves it.
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <unistd.h>
+
+#include "comm.h"
+#include "connect.h"
+#include "context.h"
+#include "ring.h"
+
+namespace prun::shm {
+namespace {
+
+const prun_host* host = nullptr;
+
+template <class Body>
+prun_status guarded(prun_result* result, Body body) {
+  try {
+    return body();
+  } catch (const std::bad_alloc&) {
+    return fail(result, PRUN_ENOMEM, -1, "out of memory");
+  } catch (const std::exception& e) {
+    return fail(result, PRUN_ESYSTEM, -1, "%s", e.what());
+  }
+}
+
+prun_status open_context(const prun_open_params* params, prun_ctx** made, prun_result* result) {
+  return guarded(result, [&] {
+    auto c = std::make_unique<prun_ctx>();
+    c->host = host;
+    c->rank = params->rank;
+    c->ranks = params->ranks;
+    c->local_rank = params->local_rank;
+    c->local_ranks = params->local_ranks;
+    c->job_id.assign(params->job_id, strnlen(params->job_id, sizeof params->job_id));
+    std::copy_n(params->job_secret, c->secret.size(), c->secret.begin());
+    if (const std::string word = parse_options(params->options, c->options); !word.empty())
+      return fail(result, PRUN_EINVAL, -1, "option \"%s\": shm knows small=64..%zu and huge=0|1", word.c_str(),
+                  kSlotBytes);
+    // Spinning pays only while nobody else wants the core.
+    if (host->cores_per_rank >= 1.0) c->wait.spin_ns = 50'000;
+    *made = c.release();
+    return PRUN_OK;
+  });
+}
+
+prun_status address(prun_ctx* c, void* blob, size_t* bytes, prun_result* result) {
+  return guarded(result, [&] {
+    if (!c->connector) c->connector = std::make_unique<Connector>(*c);
+    c->addressed = true;
+    return c->connector->address(blob, bytes, result);
+  });
+}
+
+prun_status connect_peers(prun_ctx* c, const void* const* blobs, const size_t* bytes, prun_result* result) {
+  return guarded(result, [&] {
+    if (c->connected) return PRUN_OK;
+    if (!c->connector) return fail(result, PRUN_EINVAL, -1, "connect before address");
+    if (c->stopped()) return report_aborted(result);
+    const prun_status status = c->connector->connect(blobs, bytes, result);
+    if (status != PRUN_OK) return status;
+    c->connector.reset();
+    c->connected = true;
+    return PRUN_OK;
+  });
+}
+
+prun_status batch(prun_ctx* c, const prun_p2p* ops, size_t n, prun_queue, prun_req** request, prun_result* result) {
+  return guarded(result, [&] {
+    if (!c->connected) return fail(result, PRUN_EINVAL, -1, "batch before connect");
+    if (c->stopped()) return report_aborted(result);
+    return start_batch(*c, ops, n, request, result);
+  });
+}
+
+prun_status test(prun_ctx* c, prun_req* request, prun_result* result) {
+  return guarded(result, [&] {
+    if (request->kind == prun_req::Kind::p2p) return test_batch(*c, static_cast<P2pRequest*>(request), result);
+    return test_collective(*c, *static_cast<CollRequest*>(request)->comm, result);
+  });
+}
+
+// Sleepers wake within their nap of 4 ms; the peers see the state.
+void abort_context(prun_ctx* c) {
+  c->abort_called.store(true, std::memory_order_seq_cst);
+  if (!c->connected) return;
+  c->self().header().state.store(static_cast<uint32_t>(RankState::aborted), std::memory_order_seq_cst);
+  ring(c->self().header().bell);
+}
+
+void close_context(prun_ctx* c) {
+  if (c->me < static_cast<int>(c->peers.size()) && c->self().segment.base && !c->abort_called)
+    c->self().header().state.store(static_cast<uint32_t>(RankState::closed), std::memory_order_seq_cst);
+  c->connector.reset();
+  for (Peer& peer : c->peers) {
+    if (peer.rank != c->rank)
+      for (Mapping& m : peer.arenas) unmap(m);
+    unmap(peer.segment);
+    if (peer.socket >= 0) ::close(peer.socket);
+  }
+  for (Arena& a : c->arenas) unmap(a.mapping);
+  delete c;
+}
+
+prun_status mem_alloc(prun_ctx* c, size_t bytes, int kind, void** ptr, void** handle, prun_result* result) {
+  return guarded(result, [&] {
+    if (kind != PRUN_MEM_HOST) return fail(result, PRUN_ENOTSUP, -1, "shm has host memory only");
+    const int index = static_cast<int>(c->arenas.size());
+    if (c->addressed || index >= kMaxArenas)
+      return fail(result, PRUN_ENOTSUP, -1, "memory for peers is allocated before address, %d pieces at most",
+                  kMaxArenas);
+    Arena a;
+    const size_t skew = arena_skew(c->rank, index);
+    const size_t whole = (std::max<size_t>(bytes, 1) + skew + kPage - 1) / kPage * kPage;
+    a.mapping = create_mapping("prun-shm-arena", whole, c->options.huge && whole >= (4 << 20));
+    if (!a.mapping.base)
+      return fail(result, errno == ENOMEM ? PRUN_ENOMEM : PRUN_ESYSTEM, -1, "%zu bytes of shared memory: %s", bytes,
+                  strerror(errno));
+    a.start = a.mapping.base + skew;
+    a.bytes = bytes;
+    a.shared = true;
+    *ptr = a.start;
+    if (handle) *handle = nullptr;
+    c->arenas.push_back(a);
+    return PRUN_OK;
+  });
+}
+
+void mem_free(prun_ctx* c, void* ptr, void*) {
+  // Places name arenas by index, so a freed one leaves a gap.
+  for (Arena& a : c->arenas) {
+    if (a.start != ptr) continue;
+    unmap(a.mapping);
+    a.start = nullptr;
+    a.shared = false;
+  }
+}
+
+prun_status comm_create(prun_ctx* c, const int* ranks, int n, int lane, prun_comm** comm, prun_result* result) {
+  return guarded(result, [&] {
+    if (!c->connected) return fail(result, PRUN_EINVAL, -1, "comm_create before connect");
+    return create_comm(*c, ranks, n, lane, comm, result);
+  });
+}
+
+prun_status comm_test(prun_ctx* c, prun_comm* comm, prun_result* result) {
+  return guarded(result, [&] { return test_comm(*c, *comm, result); });
+}
+
+void comm_free(prun_ctx* c, prun_comm* comm) {
+  guarded(nullptr, [&] {
+    free_comm(*c, comm);
+    return PRUN_OK;
+  });
+}
+
+prun_status coll(prun_ctx* c, prun_comm* comm, const prun_coll_params* params, prun_queue, prun_req** request,
+                 prun_result* result) {
+  return guarded(result, [&] {
+    if (c->stopped()) return report_aborted(result);
+    return start_collective(*c, *comm, *params, request, result);
+  });
+}
+
+prun_status coll_seen(prun_ctx*, prun_comm* comm, prun_coll_seen* seen) {
+  const size_t size = std::min(seen->size, sizeof *seen);
+  std::memcpy(seen, &comm->seen, size);
+  seen->size = size;
+  return PRUN_OK;
+}
+
+int score(const prun_open_params* params, const int*, int n) { return n <= params->local_ranks ? 90 : 0; }
+
+const prun_transport* table() {
+  static const prun_transport t = [] {
+    prun_transport x{};
+    x.size = sizeof x;
+    x.abi = PRUN_TRANSPORT_ABI;
+    x.name = "shm";
+    x.version = "1.0.0";
+    x.summary = "shared memory between the ranks of one host";
+    x.mem_kinds = 1u << PRUN_MEM_HOST;
+    x.local_only = 1;
+    x.open = open_context;
+    x.address = address;
+    x.connect = connect_peers;
+    x.batch = batch;
+    x.test = test;
+    x.abort = abort_context;
+    x.close = close_context;
+    x.mem_alloc = mem_alloc;
+    x.mem_free = mem_free;
+    x.comm_create = comm_create;
+    x.comm_test = comm_test;
+    x.comm_free = comm_free;
+    x.coll = coll;
+    x.coll_seen = coll_seen;
+    x.score = score;
+    return x;
+  }();
+  return &t;
+}
+
+}  // namespace
+}  // namespace prun::shm
+
+const prun_transport* prun_transport_v1(const prun_host* host) {
+  if (!host || host->abi < PRUN_TRANSPORT_ABI || host->size < sizeof(prun_host)) {
+    if (host && host->log) host->log(2, "shm: needs a core with version 1 of the transport ABI");
+    return nullptr;
+  }
+  prun::shm::host = host;
+  return prun::shm::table();
+}

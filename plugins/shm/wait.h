@@ -1,0 +1,101 @@
+// Waiting for memory that a peer will write: spin briefly, yield for a while, then sleep on a futex.
+//
+// With more ranks than cores the spin is nearly nothing: the core is needed by the very rank that is waited for, and
+// spinning turned 10 us into 30 ms (PEERS.md). Sleeping comes late because a wake-up across cores costs 20 us.
+#pragma once
+#include <climits>
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "segment.h"
+
+namespace prun::shm {
+
+inline uint64_t now_ns() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return static_cast<uint64_t>(t.tv_sec) * 1000000000u + static_cast<uint64_t>(t.tv_nsec);
+}
+
+inline void pause_cpu() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+inline long futex(std::atomic<uint32_t>& word, int op, uint32_t value, const timespec* timeout) {
+  return syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), op, value, timeout, nullptr, 0);
+}
+
+// After a store that a sleeper of this bell may wait for. The caller has made that store sequentially consistent
+// (or fenced): either we see the sleeper, or the sleeper sees the store.
+inline void ring(Doorbell& bell) {
+  if (bell.sleepers.load(std::memory_order_seq_cst) == 0) [[likely]]
+    return;
+  bell.word.fetch_add(1, std::memory_order_seq_cst);
+  futex(bell.word, FUTEX_WAKE, INT_MAX, nullptr);
+}
+
+struct WaitPolicy {
+  uint64_t spin_ns = 0;                 // before the first yield
+  uint64_t yield_ns = 1500 * 1000;      // before the first sleep
+  uint64_t call_ns = 8 * 1000 * 1000;   // of one call of test; the ABI allows 10 ms
+  uint64_t sleep_ns = 4 * 1000 * 1000;  // one nap
+};
+
+enum class Wait { ready, time, aborted, lost };
+
+// Since when a request has been waiting without progress; lives across calls of test.
+struct Patience {
+  uint64_t since = 0;
+  void progress() { since = 0; }
+};
+
+// Waits until ready() holds, the call's time (it began at `start`, 0: now) is over, or stop() is true. idle() is called before
+// each nap, may look for lost peers and returns true to end with Wait::lost.
+template <class Ready, class Stop, class Idle>
+Wait wait_until(const WaitPolicy& policy, Doorbell& bell, Patience& patience, uint64_t& start, Ready ready, Stop stop,
+                Idle idle) {
+  if (ready()) return Wait::ready;
+  for (int i = 0; i < 8; i++) {
+    pause_cpu();
+    if (ready()) return Wait::ready;
+  }
+  if (stop()) return Wait::aborted;
+  uint64_t now = now_ns();
+  if (start == 0) start = now;
+  if (patience.since == 0) patience.since = now;
+  while (now - patience.since < policy.spin_ns) {
+    for (int i = 0; i < 16; i++) {
+      if (ready()) return Wait::ready;
+      pause_cpu();
+    }
+    if (stop()) return Wait::aborted;
+    now = now_ns();
+  }
+  while (true) {
+    if (ready()) return Wait::ready;
+    if (stop()) return Wait::aborted;
+    if (now - start >= policy.call_ns) return Wait::time;
+    if (now - patience.since < policy.spin_ns + policy.yield_ns) {
+      sched_yield();
+    } else {
+      if (idle()) return ready() ? Wait::ready : Wait::lost;
+      bell.sleepers.fetch_add(1, std::memory_order_seq_cst);
+      const uint32_t word = bell.word.load(std::memory_order_seq_cst);
+      if (!ready() && !stop()) {
+        const timespec nap{0, static_cast<long>(policy.sleep_ns)};
+        futex(bell.word, FUTEX_WAIT, word, &nap);
+      }
+      bell.sleepers.fetch_sub(1, std::memory_order_seq_cst);
+    }
+    now = now_ns();
+  }
+}
+
+}  // namespace prun::shm
