@@ -59,8 +59,15 @@ class TransportCommunicator : public Communicator {
 
   void run(const CollCall& call) override {
     check_call(call, size());
-    wire_.begin(header_of(call, size(), sequence_), Wire::Ring::none);  // so that errors know the call
-    if (native_ != nullptr && !is_vector(call.kind) && algorithm_.empty() && run_native(call)) return;
+    if (native_ != nullptr && algorithm_.empty()) {
+      wire_.begin(header_of(call, size(), native_sequence_), Wire::Ring::none);  // so that errors know the call
+      if (!is_vector(call.kind) && run_native(call, call.kind)) {
+        wire_.add_bytes_sent(native_bytes_sent(call, index(), size()));
+        return;
+      }
+      // The core does it. A member that is in a native call would never see our frames, nor we its: meet there first.
+      run_native(call, CollKind::barrier);
+    }
     try {
       run_core(call);
     } catch (...) {
@@ -110,17 +117,17 @@ class TransportCommunicator : public Communicator {
       link_.fail(status, result, fmt::format("making the communicator of ranks {}", fmt::join(ranks, ", ")));
   }
 
-  // False: the plugin leaves this call to the core, on every member alike.
-  bool run_native(const CollCall& call) {
+  // As `kind`, but under the fingerprint of the call. False: the plugin leaves it to the core, on every member alike.
+  bool run_native(const CollCall& call, CollKind kind) {
     prun_coll_params params{};
     params.size = sizeof params;
-    params.kind = static_cast<int>(call.kind);
+    params.kind = static_cast<int>(kind);
     params.dtype = static_cast<int>(call.dtype);
     params.redop = static_cast<int>(call.redop);
     params.root = call.root;
     params.send = call.send;
     params.recv = call.recv;
-    params.count = static_cast<uint64_t>(call.count);
+    params.count = agreed_count(call, size());
     params.rank_order = call.rank_order ? 1 : 0;
     params.sequence = native_sequence_;
     params.fingerprint = pack_fingerprint(call);
@@ -134,7 +141,6 @@ class TransportCommunicator : public Communicator {
       if (status == PRUN_AGAIN) link_.drain({req});
     }
     if (status != PRUN_OK) native_failed(status, result);
-    wire_.add_bytes_sent(native_bytes_sent(call, index(), size()));
     return true;
   }
 
@@ -145,8 +151,7 @@ class TransportCommunicator : public Communicator {
       for (int member = 0; member < size(); ++member) {
         if (ranks[static_cast<size_t>(member)] != result.culprit) continue;
         if (link_.table().coll_seen(link_.ctx(), native_, &seen) != PRUN_OK) break;
-        wire_.throw_mismatch(member, seen.fingerprint, seen.count, seen.sequence + sequence_ - (native_sequence_ - 1),
-                             "");
+        wire_.throw_mismatch(member, seen.fingerprint, seen.count, seen.sequence, "");
       }
     }
     if (status == PRUN_AGAIN) {

@@ -18,8 +18,10 @@
 namespace prun {
 namespace {
 
-constexpr std::array<const char*, 6> kFields = {"transport ABI",       "transport",     "transport version",
-                                                "build of the plugin", "build of prun", "transport options"};
+constexpr std::array<const char*, 7> kFields = {"transport ABI",          "transport",
+                                                "transport version",      "build of the plugin",
+                                                "build of prun",          "value of the transport options",
+                                                "value of comm.algorithm"};
 using Identity = std::array<std::string, kFields.size()>;
 
 // Lines of text, then the address as it is.
@@ -148,7 +150,8 @@ void join_and_connect(Link& link, const WorldOptions& options, Bootstrap& bootst
                    table.version,
                    build_id_of(reinterpret_cast<const void*>(table.open)),
                    build_id_of(reinterpret_cast<const void*>(&build_id_of)),
-                   options.transport_options};
+                   options.transport_options,
+                   options.algorithm};
   std::vector<std::string> blobs = bootstrap.all_gather(pack(mine, own_address(link)));
   PRUN_CHECK(static_cast<int>(blobs.size()) == options.ranks,
              fmt::format("{} blobs for {} ranks", blobs.size(), options.ranks));

@@ -220,8 +220,9 @@ TEST(Load, DifferentOptionsAreFoundWhenJoining) {
     try {
       world->connect();
     } catch (const Error& error) {
-      bool right = error.message() ==
-                   "the transport options is not the same on all ranks: '' on ranks 0, 2; 'quiet=1' on rank 1";
+      bool right =
+          error.message() ==
+          "the value of the transport options is not the same on all ranks: '' on ranks 0, 2; 'quiet=1' on rank 1";
       return error.code() == Exit::join && right ? "" : error.what();
     }
     return "joined";

@@ -84,6 +84,28 @@ TEST_P(Misuse, CallsThatDifferAreNamed) {
   }
 }
 
+// The forms with counts per member are the core's even where the plugin has collectives of its own.
+TEST_P(Misuse, ACountedFormAgainstAnother) {
+  ConnectedJob job;
+  job.local.ranks = GetParam();
+  auto reports = run_connected(job, [](Rank& rank) -> std::string {
+    Communicator& all = rank.world.communicator(all_ranks(rank.size), 0);
+    std::vector<float> a(3000), b(3000);
+    std::vector<int64_t> counts(static_cast<size_t>(rank.size), 20);
+    CollCall call = make(rank.index == 0 ? CollKind::all_gather_v : CollKind::all_reduce, 20);
+    call.send = a.data();
+    call.recv = b.data();
+    call.counts = counts.data();
+    all.run(call);
+    return "was given data";
+  });
+  std::string texts = failures(reports);
+  EXPECT_EQ(texts.find("was given data"), std::string::npos) << texts;
+  EXPECT_NE(texts.find(fmt::format("rank 0 called all_gather_v f32[{}]", 20 * GetParam())), std::string::npos) << texts;
+  EXPECT_NE(texts.find("all_reduce f32[20] sum"), std::string::npos) << texts;
+  for (const RankReport& report : reports) EXPECT_LT(report.seconds, 3);
+}
+
 TEST_P(Misuse, OrdersThatDifferAreNamed) {
   ConnectedJob job;
   job.local.ranks = GetParam();

@@ -79,7 +79,8 @@ typedef struct prun_ctx prun_ctx;   /* the plugin's own */
 typedef struct prun_comm prun_comm;
 typedef struct prun_req prun_req;
 
-/* What went wrong. `culprit` is a global rank, -1 unknown. */
+/* What went wrong. `culprit` is a global rank, -1 unknown. With PRUN_AGAIN from connect and test it may name a rank that
+ * is waited for, so that the core's message at the deadline can. */
 typedef struct prun_result {
   size_t size;
   int culprit;
