@@ -41,24 +41,32 @@ void write_all(const char* data, size_t size) {
   reply(kReplyError, fmt::format("{} {} {}\n{}", static_cast<int>(error.code()), site.line, site.file, error.message()));
 }
 
-// Called from a hook, the allocator or a signal handler: no allocation, only what is safe in a process that ends now.
-void stop_at_limit(lua_State* L, const char* text) {
-  static char message[PATH_MAX + 512];
+// The line that Lua is at. Called from hooks, the allocator and signal handlers, so nothing here allocates.
+struct Line {
   const char* file = "";
   int line = 0;
+};
+Line line_of(lua_State* L) {
   lua_Debug frame;
   for (int level = 0; lua_getstack(L, level, &frame); ++level) {
     lua_getinfo(L, "Sl", &frame);
-    if (frame.source[0] != '@' || frame.currentline <= 0) continue;
-    file = frame.source + 1;
-    line = frame.currentline;
-    break;
+    if (frame.source[0] == '@' && frame.currentline > 0) return {frame.source + 1, frame.currentline};
   }
+  return {};
+}
+
+void stop_at_limit(lua_State* L, const char* text) {
+  static char message[PATH_MAX + 512];
+  Line at = line_of(L);
   int size = std::snprintf(message, sizeof message, "%c%d %d %s\n%s", kReplyError, static_cast<int>(Exit::script_limit),
-                           line, file, text);
+                           at.line, at.file, text);
   write_all(message, static_cast<size_t>(size));
   _exit(0);
 }
+
+// A buffer of a C function that is refused memory raises at once, without a line: this is it.
+Line g_refused;
+void note_refusal(lua_State* L) { g_refused = line_of(L); }
 
 // Adds the user's line to an error that Lua itself raised in a module of ours.
 int name_the_users_line(lua_State* L, Host& host) {
@@ -101,7 +109,7 @@ void finish(lua_State* L, Host& host) {
 }
 
 void run(Host& host) {
-  Limits limits{host.options.cpu_seconds, host.options.memory_bytes, stop_at_limit};
+  Limits limits{host.options.cpu_seconds, host.options.memory_bytes, stop_at_limit, note_refusal};
   lua_State* L = new_limited_state(limits);
   if (L == nullptr) throw Error(Exit::script_limit, "no memory for the script");
   attach_host(L, host);
@@ -110,7 +118,7 @@ void run(Host& host) {
   lua_pushcfunction(L, thunk<name_the_users_line>);
   load_chunk(L, host, host.plan_file, host.options.plan_path, Layer::user);
   int status = lua_pcall(L, 0, 1, 1);
-  if (status == LUA_ERRMEM) throw Error(Exit::script_limit, "the script needs more memory than it may have");
+  if (status == LUA_ERRMEM) throw Error(Exit::script_limit, memory_limit_text(), Site{g_refused.file, g_refused.line});
   if (status != LUA_OK) {
     size_t size = 0;
     const char* text = lua_tolstring(L, -1, &size);

@@ -44,8 +44,10 @@ void* allocate(void*, void* block, size_t old_size, size_t new_size) {
   void* result = nullptr;
   if (new_size <= old_size || used <= g_limits.memory_bytes) result = std::realloc(block, new_size);
   if (result == nullptr) {
-    if (g_refused == new_size && g_state != nullptr) g_limits.stop(g_state, g_memory_text);
+    if (g_state == nullptr) return nullptr;
+    if (g_refused == new_size) g_limits.stop(g_state, g_memory_text);
     g_refused = new_size;
+    g_limits.refused(g_state);
     return nullptr;
   }
   if (new_size > old_size) g_refused = 0;
@@ -105,6 +107,8 @@ lua_State* new_limited_state(const Limits& limits) {
   if (g_state != nullptr) limit_time();
   return g_state;
 }
+
+const char* memory_limit_text() { return g_memory_text; }
 
 #ifdef PRUN_SECCOMP
 void forbid_system_calls() {

@@ -14,10 +14,15 @@ struct Limits {
   int64_t memory_bytes = 0;
   // Reports `text` with the line that `L` is at (as far as it is known) and ends the process.
   void (*stop)(lua_State* L, const char* text) = nullptr;
+  // Memory was refused at the line that `L` is at. Lua may collect garbage and ask again, or raise an error.
+  void (*refused)(lua_State* L) = nullptr;
 };
 
 // A state whose memory is counted. One a process. The limits of time and address space hold from here on.
 lua_State* new_limited_state(const Limits& limits);
+
+// What a script that needs more memory is told.
+const char* memory_limit_text();
 
 // From here on the process can only read files, write to open descriptors and ask for memory and time. Without
 // libseccomp this does nothing: scripts have no name that reaches the system either way.
