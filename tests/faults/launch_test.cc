@@ -114,6 +114,7 @@ struct Death {
   int gathers_before;
   std::vector<const char*> said;
 };
+void PrintTo(const Death& death, std::ostream* out) { *out << death.name; }
 
 class RankDeath : public LaunchTest, public testing::WithParamInterface<Death> {};
 

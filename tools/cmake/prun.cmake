@@ -73,4 +73,6 @@ function(prun_test name)
     set(ARG_TIMEOUT 300)
   endif()
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
+  # The thread sanitizer sleeps a second in every exit, and refuses threads in the child of a threaded process.
+  set_tests_properties(${name} PROPERTIES ENVIRONMENT "TSAN_OPTIONS=atexit_sleep_ms=0:die_after_fork=0")
 endfunction()
