@@ -20,7 +20,7 @@ def arguments(description):
     parser.add_argument("prun", help="the program under test")
     parser.add_argument("cases", nargs="*", help="names of cases; default: all")
     parser.add_argument("--update", action="store_true", help="rewrite the expected texts that differ")
-    return parser.parse_args()
+    return parser.parse_intermixed_args()  # names may follow options
 
 
 def run(prun, command):

@@ -62,7 +62,7 @@ class Runners(unittest.TestCase):
         kept = "$ prun dump plans/a.lua\nprogram plans/a.lua \npid <*>\n"
         self.write("golden/a.txt", kept)
         self.write("golden/b.txt", "$ prun dump plans/b.lua\n")
-        self.assertEqual(self.run_part("golden", "--update")[0], 0)
+        self.assertEqual(self.run_part("golden", "--update", "a", "b")[0], 0)
         self.assertEqual(self.read("golden/a.txt"), kept)
         self.assertTrue(self.read("golden/b.txt").startswith("$ prun dump plans/b.lua\nprogram plans/b.lua \npid "))
 
