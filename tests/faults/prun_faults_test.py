@@ -1,0 +1,202 @@
+#!/usr/bin/env python3
+"""Kills ranks and launchers of real training runs: the exit code, the message, the time, and that nobody is left.
+
+Usage: prun_faults_test.py PRUN [--kills N]: N seeded kills at random moments, beside the fixed cases.
+Standard library only, so that a bare machine can run it.
+"""
+import argparse
+import os
+import pathlib
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+PRUN, KILLS = "", 4
+DEADLINE_S = 10  # for a job to end; generous, because a test machine may be busy
+ENDLESS = ["plans/zero3.lua", "--set", "layers=2", "--set", "width=32", "--set", "heads=2", "--set", "context=16",
+           "--set", "batch=12", "--set", "steps=1000000"]
+
+
+def wait_for(condition, what, seconds=60):
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError(f"{what} did not happen within {seconds} s")
+        time.sleep(0.01)
+
+
+def running(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Run:
+    """One launcher with its ranks."""
+
+    def __init__(self, *options, plan=ENDLESS):
+        self.folder = tempfile.TemporaryDirectory()
+        self.metrics = pathlib.Path(self.folder.name, "metrics.jsonl")
+        self.errors = pathlib.Path(self.folder.name, "stderr")
+        self.process = subprocess.Popen([PRUN, *plan, *options, "--metrics", self.metrics], cwd=ROOT,
+                                        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                        stderr=self.errors.open("w"))
+
+    def steps(self):
+        return self.metrics.read_bytes().count(b"\n") if self.metrics.exists() else 0
+
+    def wait_for_steps(self, count=3):
+        def enough():
+            if self.process.poll() is not None:
+                raise AssertionError(f"ended with {self.process.returncode} before step {count}\n{self.text()}")
+            return self.steps() >= count
+        wait_for(enough, f"step {count}")
+
+    def ranks(self):
+        """Process ids by rank, of this launcher's children."""
+        pid, found = self.process.pid, {}
+        for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            match = re.match(r"prun-rank(\d+)", pathlib.Path(f"/proc/{child}/comm").read_text())
+            if match:
+                found[int(match[1])] = int(child)
+        return found
+
+    def text(self):
+        return self.errors.read_text()
+
+    def wait(self):
+        begin = time.monotonic()
+        code = self.process.wait(timeout=DEADLINE_S)
+        return code, time.monotonic() - begin
+
+
+class Faults(unittest.TestCase):
+    def setUp(self):
+        self.runs = []
+        self.shared = set(os.listdir("/dev/shm"))
+
+    def tearDown(self):
+        for run in self.runs:
+            if run.process.poll() is None:
+                run.process.kill()
+                run.process.wait()
+            run.folder.cleanup()
+        self.assertEqual(set(os.listdir("/dev/shm")) - self.shared, set(), "left in /dev/shm")
+
+    def start(self, *options, **more):
+        self.runs.append(Run(*options, **more))
+        return self.runs[-1]
+
+    def expect_gone(self, pids):
+        wait_for(lambda: not any(map(running, pids)), "the end of all ranks", 5)
+
+    def expect_crash(self, run, rank, pid, name, code, seconds):
+        text = run.text()
+        self.assertEqual(code, 10, text)
+        self.assertLess(seconds, 3)
+        self.assertIn(f"prun: rank {rank} was killed by {name}\n", text)
+        self.assertRegex(text, rf"where: +rank {rank} on .*, pid {pid}\n")
+        self.assertRegex(text, r"op: +.*\.lua:\d+")  # of the plan, or of the model or strategy that it uses
+        self.assertRegex(text, r"next: +\S")
+        self.assertEqual(text.count("prun: "), 1, f"one cause, not its effects:\n{text}")
+
+    def test_a_killed_rank_ends_the_job(self):
+        for transport in ("shm", "socket"):
+            for name in ("SIGKILL", "SIGSEGV"):
+                with self.subTest(transport=transport, signal=name):
+                    run = self.start("--nproc", "3", "--transport", transport)
+                    run.wait_for_steps()
+                    ranks = run.ranks()
+                    self.assertEqual(sorted(ranks), [0, 1, 2])
+                    os.kill(ranks[1], getattr(signal, name))
+                    code, seconds = run.wait()
+                    self.expect_crash(run, 1, ranks[1], name, code, seconds)
+                    self.expect_gone(ranks.values())
+
+    def test_kills_at_random_moments(self):
+        for seed in range(KILLS):
+            with self.subTest(seed=seed):
+                rng = random.Random(seed)
+                nproc = rng.choice([1, 2, 4])
+                run = self.start("--nproc", str(nproc), "--transport", rng.choice(["shm", "socket"]))
+                wait_for(lambda: len(run.ranks()) == nproc, "the start of all ranks")
+                ranks = run.ranks()
+                time.sleep(rng.uniform(0, 0.3))  # while they join, make initial values, or train
+                victim = rng.randrange(nproc)
+                os.kill(ranks[victim], signal.SIGKILL)
+                code, seconds = run.wait()
+                self.assertEqual(code, 10, run.text())
+                self.assertLess(seconds, 3)
+                self.assertIn(f"prun: rank {victim} was killed by SIGKILL", run.text())
+                self.expect_gone(ranks.values())
+
+    def test_a_killed_launcher_leaves_nobody(self):
+        run = self.start("--nproc", "3")
+        run.wait_for_steps()
+        ranks = run.ranks()
+        run.process.kill()
+        run.process.wait()
+        wait_for(lambda: not any(map(running, ranks.values())), "the end of all ranks", 1)
+
+    def test_interrupt(self):
+        for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+            run = self.start("--nproc", "3")
+            run.wait_for_steps()
+            ranks = run.ranks()
+            run.process.send_signal(number)
+            self.assertEqual(run.wait()[0], code, run.text())
+            self.assertIn(f"prun: ended by {signal.Signals(number).name}", run.text())
+            self.expect_gone(ranks.values())
+
+    def two_nodes(self, *options, **more):
+        place = ["--nnodes", "2", "--rendezvous", f"127.0.0.1:{free_port()}", *options]
+        return [self.start("--nproc", "2", "--node-rank", str(node), *place, **more) for node in (0, 1)]
+
+    def test_two_nodes_train_as_one(self):
+        plan = [*ENDLESS[:-1], "steps=5"]
+        head, member = self.two_nodes(plan=plan)
+        self.assertEqual(head.wait()[0], 0, head.text())
+        self.assertEqual(member.wait()[0], 0, member.text())
+        alone = self.start("--nproc", "4", plan=plan)
+        self.assertEqual(alone.wait()[0], 0, alone.text())
+        losses = [re.findall(r'"loss": ?([0-9.eE+-]+)', run.metrics.read_text()) for run in (head, alone)]
+        self.assertEqual(len(losses[0]), 5)
+        for one, other in zip(*losses):
+            self.assertAlmostEqual(float(one), float(other), delta=1e-4 * abs(float(other)))
+
+    def test_a_killed_rank_ends_both_nodes(self):
+        for node in (0, 1):
+            with self.subTest(node=node):
+                nodes = self.two_nodes()
+                nodes[0].wait_for_steps()
+                ranks = {**nodes[0].ranks(), **nodes[1].ranks()}
+                victim = 2 * node + 1
+                os.kill(ranks[victim], signal.SIGKILL)
+                code, seconds = nodes[0].wait()
+                self.expect_crash(nodes[0], victim, ranks[victim], "SIGKILL", code, seconds)
+                self.assertEqual(nodes[1].wait()[0], 10)
+                self.assertIn(f"node 0 has ended the job: rank {victim} was killed by SIGKILL", nodes[1].text())
+                self.expect_gone(ranks.values())
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("prun")
+    parser.add_argument("--kills", type=int, default=KILLS)
+    arguments, rest = parser.parse_known_args()
+    PRUN, KILLS = str(pathlib.Path(arguments.prun).resolve()), arguments.kills
+    unittest.main(argv=[sys.argv[0], *rest])
