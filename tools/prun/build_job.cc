@@ -53,6 +53,26 @@ int64_t memory_limit() {
   return limit;
 }
 
+namespace {
+
+// Throws for the first op that the device has no kernel for, and names the device that has one.
+void require_supported(const Job& job, const Device& device) {
+  for (const Program& program : job.classes)
+    for (const Body* body : {&program.init, &program.step})
+      for (const Stream& stream : body->streams)
+        for (const Op& op : stream.ops) {
+          if (op.def->op_class != OpClass::compute || device.supports(op, program)) continue;
+          int tensor = op.writes.empty() ? op.reads.at(0) : op.writes[0];
+          std::string message = fmt::format("the device '{}' cannot run {} on {}", device.name(), op.def->name,
+                                            dtype_name(program.tensors[static_cast<size_t>(tensor)].dtype));
+          for (const std::string& name : device_names())
+            if (open_device(name)->supports(op, program)) message += fmt::format("; --device {} can", name);
+          throw plan_error(std::move(message), op.site);
+        }
+}
+
+}  // namespace
+
 Job build_job(const Options& options, const Places& places, int ranks) {
   ScriptOptions script;
   script.plan_path = find_plan(options.plan, places);
@@ -66,12 +86,7 @@ Job build_job(const Options& options, const Places& places, int ranks) {
   compile_options.device = options.device;
   compile_options.workspace_bytes = [&](const Program& program, const Op& op) { return device->workspace_bytes(program, op); };
   Job job = compile(plan, compile_options);
-  for (const Program& program : job.classes)
-    for (const Body* body : {&program.init, &program.step})
-      for (const Stream& stream : body->streams)
-        for (const Op& op : stream.ops)
-          if (op.def->op_class == OpClass::compute && !device->supports(op, program))
-            throw Error(Exit::plan, fmt::format("device '{}' cannot run {} on these types: {}", options.device, op.def->name, dump_op(program, op)), op.site);
+  require_supported(job, *device);
   // Only a run takes this host's memory; check and dump may be about any cluster.
   const bool runs = options.command == "run";
   require_valid(job, runs ? memory_limit() / options.nproc : 0, options.nproc);

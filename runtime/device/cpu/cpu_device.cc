@@ -80,7 +80,7 @@ class CpuDevice final : public Device {
 
   int64_t workspace_bytes(const Program& program, const Op& op, int threads) const override {
     const auto found = kernels().find(op.def->name);
-    if (found == kernels().end() || found->second.workspace == nullptr) return 0;
+    if (found == kernels().end() || found->second.workspace == nullptr || !supports(op, program)) return 0;
     RankMemory memory;
     memory.program = &program;
     return round_up(found->second.workspace(OpView(memory, op, threads)), kAlignBytes);
