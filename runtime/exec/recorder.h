@@ -49,7 +49,7 @@ struct RecorderHeader {
   StreamState stream[kMaxStreams];
   std::atomic<uint64_t> steps_written;
   std::atomic<uint64_t> steps_read;   // by the launcher; the rank waits when the step ring is full
-  std::atomic<uint64_t> peak_rss;     // bytes, set at the end
+  std::atomic<uint64_t> pss;          // proportional set size in bytes after the last step; shared pages count once
   std::atomic<uint64_t> beat_ns;      // last time any op ended
 };
 

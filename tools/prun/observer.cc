@@ -104,7 +104,7 @@ void Observer::ended(int exit_code) {
   warn_of_lost_output();
   if (exit_code != 0 || progress_.silent() || job.classes.empty()) return;
   std::vector<uint64_t> peaks;
-  for (const RecorderHeader* recorder : recorders_) peaks.push_back(recorder->peak_rss.load());
+  for (const RecorderHeader* recorder : recorders_) peaks.push_back(recorder->pss.load());
   fmt::print(stderr, "{}", summary_.text(job, ranks_, peaks));
   if (trace_) fmt::print(stderr, "trace      {} (open it in https://ui.perfetto.dev)\n", trace_->file().path());
 }

@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <csignal>
 #include <sched.h>
-#include <sys/resource.h>
 #include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
 
 #include <fmt/format.h>
 
@@ -30,6 +32,18 @@ int usable_cores() {
   cpu_set_t set;
   CPU_ZERO(&set);
   return sched_getaffinity(0, sizeof set, &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
+}
+
+// Memory of this process, pages that others map too divided among them: peers' arenas are not counted N times. All of the
+// arena has been touched by the end of a step, so this is the peak as well.
+uint64_t proportional_set_size() {
+  std::ifstream rollup("/proc/self/smaps_rollup");
+  std::string line;
+  while (std::getline(rollup, line)) {
+    unsigned long long kilobytes = 0;
+    if (std::sscanf(line.c_str(), "Pss: %llu kB", &kilobytes) == 1) return kilobytes * 1024;
+  }
+  return 0;
 }
 
 void train(const RankStart& start, const Options& options, const std::vector<std::string>& plugin_dirs, std::string& where) {
@@ -68,6 +82,7 @@ void train(const RankStart& start, const Options& options, const std::vector<std
   where.clear();
   try {
     executor.run();
+    executor_options.recorder->pss.store(proportional_set_size());
   } catch (...) {
     where = executor.failed_op();
     throw;
@@ -80,9 +95,6 @@ int run_rank(const RankStart& start, const Options& options, const std::vector<s
   std::string where;
   try {
     train(start, options, plugin_dirs, where);
-    rusage usage;
-    getrusage(RUSAGE_SELF, &usage);
-    static_cast<RecorderHeader*>(start.recorder)->peak_rss.store(static_cast<uint64_t>(usage.ru_maxrss) * 1024);
     return 0;
   } catch (const Error& error) {
     start.link->fail(error, where);
