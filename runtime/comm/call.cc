@@ -1,4 +1,4 @@
-// Texts, sizes and fingerprints of calls. Fingerprint bits: kind 0-3, dtype 4-7, redop 8-11, rank_order 12, root 16-47.
+// Texts, sizes and fingerprints of calls. Fingerprint bits: kind 0-3, dtype 4-7, redop 8-11, rank_order 12, no count 13, root 16-47.
 #include "comm/call.h"
 
 #include <fmt/format.h>
@@ -16,6 +16,17 @@ constexpr std::array<std::string_view, 11> kNames = {"all_reduce", "all_gather",
 static_assert(static_cast<int>(CollKind::barrier) == PRUN_BARRIER &&
               static_cast<int>(CollKind::scatter) == PRUN_SCATTER);
 static_assert(static_cast<int>(Dtype::u8) == PRUN_U8 && static_cast<int>(RedOp::avg) == PRUN_AVG);
+
+std::string text_of(const CollCall& call, bool with_count) {
+  std::string text(coll_name(call.kind));
+  if (call.kind == CollKind::barrier) return text;
+  text += fmt::format(" {}", dtype_name(call.dtype));
+  if (with_count) text += fmt::format("[{}]", call.count);
+  if (is_reduction(call.kind))
+    text += fmt::format(" {}{}", redop_name(call.redop), call.rank_order ? " rank_order" : "");
+  if (is_rooted(call.kind)) text += fmt::format(" root {}", call.root);
+  return text;
+}
 
 }  // namespace
 
@@ -50,19 +61,10 @@ std::string describe_packed(uint64_t fingerprint, uint64_t count) {
   call.root = static_cast<int>(fingerprint >> 16 & 0xffffffffu);
   call.rank_order = (fingerprint >> 12 & 1) != 0;
   call.count = static_cast<int64_t>(count);
-  return describe(call);
+  return text_of(call, call.kind != CollKind::all_to_all_v && (fingerprint & kCountlessBit) == 0);
 }
 
-std::string describe(const CollCall& call) {
-  std::string text(coll_name(call.kind));
-  if (call.kind == CollKind::barrier) return text;
-  text += fmt::format(" {}", dtype_name(call.dtype));
-  if (call.kind != CollKind::all_to_all_v) text += fmt::format("[{}]", call.count);
-  if (is_reduction(call.kind))
-    text += fmt::format(" {}{}", redop_name(call.redop), call.rank_order ? " rank_order" : "");
-  if (is_rooted(call.kind)) text += fmt::format(" root {}", call.root);
-  return text;
-}
+std::string describe(const CollCall& call) { return text_of(call, call.kind != CollKind::all_to_all_v); }
 
 uint64_t agreed_count(const CollCall& call, int size) {
   if (call.kind == CollKind::all_gather_v) {

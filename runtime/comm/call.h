@@ -10,6 +10,9 @@ namespace prun {
 // A kind that exists on the wire only: one message of Communicator::send_recv.
 constexpr int kSendRecvKind = 15;
 
+// Set in a fingerprint that comes without a count, as that of a call whose members only meet in a native barrier.
+constexpr uint64_t kCountlessBit = 1u << 13;
+
 // kind, dtype, redop, root and rank_order, each only where the kind has it, so that equal calls have equal
 // fingerprints.
 uint64_t pack_fingerprint(const CollCall& call);

@@ -122,15 +122,19 @@ class TransportCommunicator : public Communicator {
     prun_coll_params params{};
     params.size = sizeof params;
     params.kind = static_cast<int>(kind);
-    params.dtype = static_cast<int>(call.dtype);
-    params.redop = static_cast<int>(call.redop);
-    params.root = call.root;
-    params.send = call.send;
-    params.recv = call.recv;
-    params.count = agreed_count(call, size());
-    params.rank_order = call.rank_order ? 1 : 0;
     params.sequence = native_sequence_;
     params.fingerprint = pack_fingerprint(call);
+    if (kind == call.kind) {
+      params.dtype = static_cast<int>(call.dtype);
+      params.redop = static_cast<int>(call.redop);
+      params.root = call.root;
+      params.send = call.send;
+      params.recv = call.recv;
+      params.count = agreed_count(call, size());
+      params.rank_order = call.rank_order ? 1 : 0;
+    } else {
+      params.fingerprint |= kCountlessBit;  // a barrier has none
+    }
     prun_req* req = nullptr;
     prun_result result = empty_result();
     prun_status status = link_.table().coll(link_.ctx(), native_, &params, {PRUN_MEM_HOST, nullptr}, &req, &result);

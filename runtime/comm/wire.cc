@@ -241,6 +241,17 @@ std::string Wire::awaited(const Request& request, const prun_result& result) con
 }
 
 void Wire::failed(Request& request, prun_status status, prun_result& result) {
+  if (status == PRUN_EMISMATCH) {
+    // Sizes differ because calls do, and the frame that says so came before. A plugin may end everything at once.
+    for (const Batch& batch : batches_) {
+      for (const Request& posted : batch.stages) {
+        for (const Arrival& arrival : posted.arrivals) {
+          bool blamed = ranks_[static_cast<size_t>(arrival.from)] == result.culprit;
+          if (blamed && in_[static_cast<size_t>(arrival.from)].header.magic == kMagic) check_frame(arrival);
+        }
+      }
+    }
+  }
   if (status == PRUN_AGAIN) {
     throw Error(Exit::hang, fmt::format("{}: no progress for {}, waiting for {}", doing(),
                                         human_seconds(link_.deadline_s()), awaited(request, result)));
