@@ -52,6 +52,28 @@ INSTANTIATE_TEST_SUITE_P(, Meaning, testing::Combine(testing::Values("ddp", "zer
                                   std::to_string(std::get<1>(made.param));
                          });
 
+// What the tests above are for: each reduction whose factor is wrong is seen in the losses.
+TEST(MeaningMutated, AWrongFactorInAnyReductionShows) {
+  const Settings exact = {{"strategy", "zero3"}, {"dtype", "f64"}, {"optimizer", "sgd"}, {"lr", "0.5"},
+                          {"steps", "3"},        {"layers", "1"},  {"width", "12"},      {"context", "5"}};
+  const std::unique_ptr<Device> device = open_device("reference");
+  const Job right = parity_job(2, exact, "reference");
+  const std::vector<double> expected = losses_of(run_virtual_ranks(right, *device));
+  int reductions = 0;
+  const std::vector<Stream>& streams = right.classes[0].step.streams;
+  for (size_t s = 0; s < streams.size(); s++) {
+    for (size_t i = 0; i < streams[s].ops.size(); i++) {
+      if (!streams[s].ops[i].is("reduce_scatter")) continue;
+      reductions++;
+      Job wrong = right;
+      wrong.classes[0].step.streams[s].ops[i].attrs.set("op", std::string("sum"));
+      const std::vector<double> losses = losses_of(run_virtual_ranks(wrong, *device));
+      EXPECT_GT(std::abs(losses.back() - expected.back()), 1e-6) << "reduction " << i << " of " << streams[s].name;
+    }
+  }
+  EXPECT_EQ(reductions, 3) << "embedding, block, head";
+}
+
 TEST(MeaningBitwise, Ddp_and_zero3_agree) {
   for (const int ranks : {2, 3, 4}) {
     const Settings settings = {{"steps", "6"}};
