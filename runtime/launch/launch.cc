@@ -68,6 +68,7 @@ int follow(const LaunchOptions& options, const std::function<int(const RankStart
   JobOffer offer = unpack_offer(frame.payload);
   if (offer.error_code != 0)
     throw Error(static_cast<Exit>(offer.error_code), fmt::format("node 0 has no job: {}", offer.error));
+  observer.job_received(offer.job);
   Topology topology{options.node_rank, offer.nodes};
   std::unique_ptr<Coordination> member = make_member(Channel(std::move(connection)), options);
   return supervise(options, topology, start_of(offer, options.secret), rank_main, *member, observer);

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/error.h"
@@ -46,6 +47,7 @@ struct LaunchOptions {
 // What the launcher tells the caller while the job runs; called in the launcher's single thread.
 struct LaunchObserver {
   virtual ~LaunchObserver() = default;
+  virtual void job_received(std::string_view /*job*/) {}  // on nodes other than 0, before `started`; for `where`
   virtual void started(const std::vector<int>& ranks, const std::vector<int>& pids,
                        const std::vector<void*>& recorders) = 0;
   // All local ranks have ended with this code of the job; the recorders are unmapped after it.

@@ -18,6 +18,7 @@
 namespace prun {
 
 struct KeepingObserver : LaunchObserver {
+  void job_received(std::string_view job) override { lines.push_back({-1, std::string(job)}); }
   void started(const std::vector<int>& ranks_in, const std::vector<int>& pids_in,
                const std::vector<void*>& recorders_in) override {
     ranks = ranks_in;

@@ -52,9 +52,9 @@ class Run:
         self.folder = tempfile.TemporaryDirectory()
         self.metrics = pathlib.Path(self.folder.name, "metrics.jsonl")
         self.errors = pathlib.Path(self.folder.name, "stderr")
-        self.process = subprocess.Popen([PRUN, *plan, *options, "--metrics", self.metrics], cwd=ROOT,
-                                        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                        stderr=self.errors.open("w"))
+        with self.errors.open("w") as errors:
+            self.process = subprocess.Popen([PRUN, *plan, *options, "--metrics", self.metrics], cwd=ROOT,
+                                            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors)
 
     def steps(self):
         return self.metrics.read_bytes().count(b"\n") if self.metrics.exists() else 0

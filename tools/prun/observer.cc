@@ -63,12 +63,13 @@ void Observer::message(const std::string& text) {
 }
 
 std::string Observer::where(int rank) {
+  const Job& here = job.classes.empty() ? received_ : job;
   for (size_t r = 0; r < ranks_.size(); ++r) {
-    if (ranks_[r] != rank || job.classes.empty()) continue;
+    if (ranks_[r] != rank || here.classes.empty()) continue;
     RecorderHeader* recorder = recorders_[r];
     uint32_t phase = recorder->phase.load();
     if (phase == 0) return "joining";
-    const Body& body = phase == 1 ? job.program(rank).init : job.program(rank).step;
+    const Body& body = phase == 1 ? here.program(rank).init : here.program(rank).step;
     // The stream that is inside an op, else the compute stream.
     for (bool running : {true, false}) {
       for (size_t s = 0; s < body.streams.size(); ++s) {

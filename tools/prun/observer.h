@@ -21,6 +21,7 @@ class Observer final : public LaunchObserver {
   // Throws usage_error when the trace or the metrics cannot be written.
   explicit Observer(const Options& options);
   static uint64_t recorder_capacity(const Options& options) { return options.trace.empty() ? 1u << 12 : 1u << 16; }
+  void job_received(std::string_view bytes) override { received_ = parse_job(bytes); }
   void started(const std::vector<int>& ranks, const std::vector<int>& pids,
                const std::vector<void*>& recorders) override;
   void tick() override;
@@ -29,12 +30,13 @@ class Observer final : public LaunchObserver {
   std::string where(int rank) override;
   void ended(int exit_code) override;
 
-  Job job;  // empty on nodes other than 0, which show only what their ranks print
+  Job job;  // empty on nodes other than 0, which show nothing
 
  private:
   void announce() const;
   void warn_of_lost_output();
 
+  Job received_;  // on nodes other than 0: to say what a rank was doing
   std::vector<int> ranks_;
   std::vector<RecorderHeader*> recorders_;
   StepReader steps_;
