@@ -5,6 +5,6 @@ std = {
     "rawset", "require", "select", "setmetatable", "string", "table", "tonumber", "tostring", "type", "utf8",
   },
 }
-max_line_length = 130
+max_line_length = 120
 files["lua/prun"] = { read_globals = { "host" } }
-exclude_files = { "tests/errors", "build" }
+exclude_files = { "tests/errors", "build", "lua/prun/stubs.lua" }

@@ -18,7 +18,8 @@ local arg = prun.args {
 
 return prun.plan {
   mesh      = prun.mesh { dp = prun.world },
-  model     = prun.models.gpt { vocab = 256, layers = arg.layers, width = arg.width, heads = arg.heads, context = arg.context },
+  model     = prun.models.gpt { vocab = 256, layers = arg.layers, width = arg.width, heads = arg.heads,
+                                context = arg.context },
   data      = prun.data.bytes { path = arg.data, batch = arg.batch },
   strategy  = { prun.ddp { axis = "dp" } },
   optimizer = prun.adamw { lr = arg.lr, clip = 1.0 },

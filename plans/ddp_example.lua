@@ -14,7 +14,8 @@ local arg = prun.args {
 
 return prun.plan {
   mesh      = prun.mesh { dp = prun.world },
-  model     = prun.models.mlp { inputs = arg.width, outputs = arg.width, width = arg.width, layers = 3, activation = "relu" },
+  model     = prun.models.mlp { inputs = arg.width, outputs = arg.width, width = arg.width, layers = 3,
+                                activation = "relu" },
   data      = prun.data.random { batch = arg.batch },
   strategy  = { prun.ddp { axis = "dp", bucket = "25 MiB" } },
   optimizer = prun.sgd { lr = arg.lr },

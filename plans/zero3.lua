@@ -1,4 +1,4 @@
--- A small GPT on a text file, fully sharded: parameters, gradients and optimizer state are split over all ranks (ZeRO-3).
+-- A small GPT on a text file, fully sharded (ZeRO-3): each rank keeps 1/N of parameters, gradients and optimizer state.
 
 local prun = require "prun"
 
@@ -18,7 +18,8 @@ local arg = prun.args {
 
 return prun.plan {
   mesh      = prun.mesh { dp = prun.world },
-  model     = prun.models.gpt { vocab = 256, layers = arg.layers, width = arg.width, heads = arg.heads, context = arg.context },
+  model     = prun.models.gpt { vocab = 256, layers = arg.layers, width = arg.width, heads = arg.heads,
+                                context = arg.context },
   data      = prun.data.bytes { path = arg.data, batch = arg.batch },
   strategy  = { prun.zero3 { axis = "dp", prefetch = 1 } },
   optimizer = prun.adamw { lr = arg.lr, clip = 1.0 },

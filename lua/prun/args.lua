@@ -1,5 +1,5 @@
--- prun.args { layers = 4, ... }: the plan's own parameters. `--set layers=12` changes one, `prun PLAN --help` lists them.
--- The type is that of the default; { 4, "help text" } adds a line of help.
+-- prun.args { layers = 4, ... }: the plan's own parameters. `--set layers=12` changes one, `prun PLAN --help` lists
+-- them. The type is that of the default; { 4, "help text" } adds a line of help.
 
 local schema = require "prun.schema"
 
@@ -46,7 +46,8 @@ return function(defaults)
   for name, text in pairs(host.settings) do
     local entry = by_name[name]
     if not entry then
-      host.fail(("--set %s: the plan has no argument '%s'%s"):format(name, name, host.did_you_mean(name, names)), site, "usage")
+      host.fail(("--set %s: the plan has no argument '%s'%s"):format(
+        name, name, host.did_you_mean(name, names)), site, "usage")
     end
     values[name] = parse(entry.kind, text)
     local place = host.site_of_word(site, name)
@@ -65,6 +66,7 @@ return function(defaults)
       end
       return values[name]
     end,
-    __newindex = function(_, name) host.fail(("arguments are set with --set %s=..., not in the plan"):format(tostring(name))) end,
+    __newindex = function(_, name) host.fail(("arguments are set with --set %s=..., not in the plan"):format(
+      tostring(name))) end,
   })
 end

@@ -1,7 +1,8 @@
--- The words of a program: tensors, collectives (named and ordered as in NCCL and torch.distributed), print. Those that keep
--- the size work in place; the others return a new tensor, of pieces in the order of ranks.
+-- The words of a program: tensors, collectives (named and ordered as in NCCL and torch.distributed), print. Those that
+-- keep the size work in place; the others return a new tensor, of pieces in the order of ranks.
 --
--- A tensor whose number of elements is known only at run time has a declared maximum and carries the tensor of its count.
+-- A tensor whose number of elements is known only at run time has a declared maximum and carries the tensor of its
+-- count.
 
 local graph = require "prun.graph"
 local schema = require "prun.schema"
@@ -17,13 +18,14 @@ local axis = { name = "axis", kind = "text", default = "world", help = "mesh axi
 local max = { name = "max", kind = "integer", optional = true, least = 1, help = "most elements that a rank may have" }
 
 local options_of = {
-  full = { dtype }, tensor = { dtype }, all_to_all = { axis }, barrier = { axis }, broadcast = { axis }, all_gather = { axis },
+  full = { dtype }, tensor = { dtype },
   iota = {
     { name = "start", kind = "integer", default = 0, help = "first element" },
     { name = "step", kind = "integer", default = 1, help = "from one element to the next" },
     dtype, max,
   },
-  reduce = { axis }, all_reduce = { axis }, gather = { axis }, scatter = { axis }, reduce_scatter = { axis },
+  broadcast = { axis }, reduce = { axis }, all_reduce = { axis }, gather = { axis }, all_gather = { axis },
+  scatter = { axis }, reduce_scatter = { axis }, all_to_all = { axis }, barrier = { axis },
   all_gather_v = { axis, max },
 }
 
@@ -45,7 +47,8 @@ end
 local function dims(word, given)
   if type(given) == "number" then given = { given } end
   local shape = {}
-  for i, size in ipairs(type(given) == "table" and given or host.fail(("prun.%s takes dims, such as { 5 }"):format(word))) do
+  for i, size in ipairs(type(given) == "table" and given or host.fail(("prun.%s takes dims, such as { 5 }"):format(
+    word))) do
     shape[i] = type(size) == "number" and math.tointeger(size)
     if not shape[i] or shape[i] < 1 then
       host.fail(("prun.%s: dim %d must be a whole number of at least 1, not %s"):format(word, i, schema.show(size)))
@@ -59,7 +62,8 @@ local function reduction(word, op)
   for _, known in ipairs(reductions) do
     if op == known then return op end
   end
-  return host.fail(("prun.%s has no reduction '%s'%s"):format(word, tostring(op), host.did_you_mean(tostring(op), reductions)))
+  return host.fail(("prun.%s has no reduction '%s'%s"):format(
+    word, tostring(op), host.did_you_mean(tostring(op), reductions)))
 end
 
 -- The dims of x with the first one multiplied (or divided) by the size of the group.
@@ -80,7 +84,8 @@ local function add_sources(words)
 
   function words.full(shape, value, given)
     local opt = options("full", given)
-    if type(value) ~= "number" then host.fail(("prun.full needs a number to fill with, not %s"):format(schema.show(value))) end
+    if type(value) ~= "number" then host.fail(("prun.full needs a number to fill with, not %s"):format(
+      schema.show(value))) end
     local y = graph.tensor("full", opt.dtype, dims("full", shape))
     graph.add("fill", {}, { y }, { value = value + 0.0 })
     return y
@@ -129,13 +134,15 @@ local function add_collectives(words, rank, mesh)
     end
     local names = { "world" }
     for _, one in ipairs(mesh.axes) do names[#names + 1] = one[1] end
-    return host.fail(("prun.%s: the mesh has no axis '%s'%s"):format(word, opt.axis, host.did_you_mean(opt.axis, names)))
+    return host.fail(("prun.%s: the mesh has no axis '%s'%s"):format(
+      word, opt.axis, host.did_you_mean(opt.axis, names)))
   end
 
   local function root_of(word, root, ranks)
     root = root or 0
     if math.type(root) ~= "integer" or root < 0 or root >= ranks then
-      host.fail(("prun.%s: the root must be a rank of the group, 0 to %d, not %s"):format(word, ranks - 1, schema.show(root)))
+      host.fail(("prun.%s: the root must be a rank of the group, 0 to %d, not %s"):format(
+        word, ranks - 1, schema.show(root)))
     end
     return root
   end
@@ -210,7 +217,8 @@ local function add_collectives(words, rank, mesh)
     local name, ranks = group("all_gather_v", opt)
     local most = opt.max or elements(need_tensor("all_gather_v", x))
     if elements(need_tensor("all_gather_v", x)) ~= most then
-      host.fail(("prun.all_gather_v: the tensor has %d elements and max is %d: they must be equal"):format(elements(x), most))
+      host.fail(("prun.all_gather_v: the tensor has %d elements and max is %d: they must be equal"):format(
+        elements(x), most))
     end
     if need_tensor("all_gather_v", n).dtype ~= "i64" or elements(n) ~= 1 then
       host.fail("prun.all_gather_v: the count must be a tensor of one i64, such as prun.random_int makes")

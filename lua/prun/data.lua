@@ -1,6 +1,6 @@
--- A source of samples as a plan holds it. `inputs(opt)` names the model's inputs and the dims of one sample; `file(opt)`
--- checks the file. What data and model must agree on (context, vocab, inputs, outputs) is taken from the model's options
--- when the plan does not repeat it.
+-- A source of samples as a plan holds it. `inputs(opt)` names the model's inputs and the dims of one sample;
+-- `file(opt)` checks the file. What data and model must agree on (context, vocab, inputs, outputs) is taken from the
+-- model's options when the plan does not repeat it.
 
 local schema = require "prun.schema"
 
@@ -13,6 +13,7 @@ local shared = { "context", "vocab", "inputs", "outputs" }
 function data.source(kind, spec)
   local entries = { { name = "batch", kind = "integer", least = 1, help = "samples in a step, over all ranks" } }
   for i, entry in ipairs(spec.entries) do entries[i + 1] = entry end
+  schema.register("prun.data." .. kind, entries)
   return setmetatable({ entries = entries }, {
     __call = host.word(function(_, given)
       local site = host.site("user")
@@ -31,7 +32,8 @@ function data.agree(source, model)
         local wanted = model.options and model.options[name]
         if options[name] == nil then options[name] = wanted end
         if options[name] == nil then
-          host.fail(("prun.data.%s needs '%s' (%s), since the model has no such option"):format(source.kind, name, entry.help),
+          host.fail(("prun.data.%s needs '%s' (%s), since the model has no such option"):format(
+            source.kind, name, entry.help),
             source.site)
         end
         local enough = name == "vocab" and wanted and options[name] <= wanted or options[name] == wanted
@@ -72,8 +74,8 @@ end
 -- What the plan holds of the data.
 function data.result(source)
   local options = source.options
-  local result = { kind = source.kind, path = "", batch = options.batch, site = source.site, context = options.context or 0,
-                   vocab = options.vocab or 0, file_bytes = 0, skip_bytes = 0 }
+  local result = { kind = source.kind, path = "", batch = options.batch, site = source.site,
+                   context = options.context or 0, vocab = options.vocab or 0, file_bytes = 0, skip_bytes = 0 }
   if source.spec.finish then source.spec.finish(source, result) end
   return result
 end

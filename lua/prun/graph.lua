@@ -1,7 +1,7 @@
 -- The model graph being recorded: values, nodes, units, calls. Ids count from 0, as the plan's readers expect.
 --
--- A call is one use of a unit in the forward pass. Ops outside any unit belong to the last call: the loss, mostly. A program
--- (program.lua) is recorded here too: it is a graph without units.
+-- A call is one use of a unit in the forward pass. Ops outside any unit belong to the last call: the loss, mostly. A
+-- program (program.lua) is recorded here too: it is a graph without units.
 
 local tensor = require "prun.tensor"
 
@@ -153,7 +153,8 @@ function graph.op(kind, inputs, attrs, name, more)
   local g = graph.here("nn." .. kind)
   for i, input in ipairs(inputs) do
     if not tensor.is(input) then
-      host.fail(("%s: input %d is %s, not a tensor"):format(kind, i, type(input) == "table" and "a table" or tostring(input)))
+      host.fail(("%s: input %d is %s, not a tensor"):format(
+        kind, i, type(input) == "table" and "a table" or tostring(input)))
     end
   end
   local outputs, first = {}, label(g, name or kind)
@@ -169,7 +170,9 @@ end
 -- The part of the plan that graph becomes.
 function graph.result(g)
   local units = {}
-  for i, unit in ipairs(g.units) do units[i] = { name = unit.name, class = unit.class, parameters = unit.parameters } end
+  for i, unit in ipairs(g.units) do
+    units[i] = { name = unit.name, class = unit.class, parameters = unit.parameters }
+  end
   return { values = g.values, nodes = g.nodes, units = units, calls = g.calls }
 end
 

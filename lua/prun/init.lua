@@ -27,4 +27,6 @@ for _, word in ipairs {
   words[word] = record.word(word)
 end
 
-return namespace("prun", words)
+---@type prun
+local prun = namespace("prun", words)
+return prun

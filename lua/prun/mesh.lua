@@ -37,7 +37,8 @@ return function(given)
     local name, size = axis[1], math.type(axis[2]) and math.tointeger(axis[2])
     local place = host.site_of_word(site, name)
     if not size or size < 1 then
-      host.fail(("the size of axis '%s' must be a whole number of at least 1, not %s"):format(name, tostring(axis[2])), place)
+      host.fail(("the size of axis '%s' must be a whole number of at least 1, not %s"):format(
+        name, tostring(axis[2])), place)
     end
     if name == "world" then host.fail("no axis may be called 'world': that is the group of all ranks", place) end
     if size_of[name] then host.fail(("axis '%s' is given twice"):format(name), place) end

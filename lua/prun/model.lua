@@ -1,13 +1,14 @@
--- prun.model(name, defaults, build): a model with options, made once and used in plans as prun.models.gpt is. build(opt,
--- batch) records ops with prun.nn and returns the loss. A plan may also give a plain function(batch).
+-- prun.model(name, defaults, build): a model with options, made once and used in plans as prun.models.gpt is.
+-- build(opt, batch) records ops with prun.nn and returns the loss. A plan may also give a plain function(batch).
 --
--- Data asks the model for what it must match: the options `context`, `vocab`, `inputs` and `outputs` mean the same in both.
+-- Data asks the model for what it must match: the options `context`, `vocab`, `inputs` and `outputs` mean the same in
+-- both.
 
 local schema = require "prun.schema"
 
 return function(name, defaults, build)
   local what = "the model " .. name
-  local entries = schema.from_defaults(what, defaults, host.site())
+  local entries = schema.register("prun.models." .. name, schema.from_defaults(what, defaults, host.site()))
   return setmetatable({ entries = entries }, {
     __call = host.word(function(_, given)
       local site = host.site("user")

@@ -19,12 +19,12 @@ local function last_dim(what, x)
   return x.shape[#x.shape]
 end
 
-local linear_options = {
+local linear_options = schema.register("prun.nn.linear", {
   { name = "bias", kind = "boolean", default = true, help = "add a bias" },
   { name = "init", kind = "any", optional = true, help = 'initial weights, such as { "normal", 0.02 }' },
   { name = "bias_init", kind = "any", optional = true, help = 'initial bias, such as { "uniform", 0.1 }' },
   { name = "weight", kind = "any", optional = true, help = "a parameter [out, in] to use instead (tied weights)" },
-}
+})
 
 -- y [.., out] = x [.., in] · weight [in, out] + bias. By default initialized as torch.nn.Linear is.
 function nn.linear(name, x, out, options)

@@ -3,10 +3,12 @@
 local schema = require "prun.schema"
 
 return function(name, entries)
+  schema.register("prun." .. name, entries)
   return setmetatable({ entries = entries }, {
     __call = host.word(function(_, given)
       local site = host.site("user")
-      return { kind_of = "optimizer", name = name, options = schema.check("prun." .. name, entries, given, site), site = site }
+      local options = schema.check("prun." .. name, entries, given, site)
+      return { kind_of = "optimizer", name = name, options = options, site = site }
     end),
   })
 end

@@ -1,5 +1,5 @@
--- prun.plan { mesh, model, data, strategy, optimizer, steps }: what is to be trained and how. The model is recorded for one
--- rank's share of the batch; the strategies are recorded once for each class of units.
+-- prun.plan { mesh, model, data, strategy, optimizer, steps }: what is to be trained and how. The model is recorded for
+-- one rank's share of the batch; the strategies are recorded once for each class of units.
 
 local data = require "prun.data"
 local graph = require "prun.graph"
@@ -7,7 +7,7 @@ local schema = require "prun.schema"
 local strategy = require "prun.strategy"
 local tensor = require "prun.tensor"
 
-local entries = {
+local entries = schema.register("prun.plan", {
   { name = "mesh", kind = "mesh", help = "the ranks: prun.mesh { dp = prun.world }" },
   { name = "model", kind = "model", help = "what is trained, such as prun.models.gpt { ... }" },
   { name = "data", kind = "data", help = "samples, such as prun.data.bytes { ... }" },
@@ -18,7 +18,7 @@ local entries = {
   { name = "dtype", kind = "text", default = "f32", choices = { "f32", "bf16", "f64" }, help = "what compute uses" },
   { name = "reduce", kind = "text", default = "any", choices = { "any", "rank_order" },
     help = "rank_order: sums in the order of ranks, the same bits on every transport" },
-}
+})
 
 local function check_strategies(list, site)
   if list.kind_of == "strategy" then list = { list } end
@@ -44,14 +44,16 @@ local function data_ranks(mesh, strategies)
     local axis = one.options.axis
     if not mesh.size_of[axis] then
       local names = axis_names(mesh)
-      host.fail(("the mesh has no axis '%s'%s"):format(axis, #names > 0 and host.did_you_mean(axis, names) or ": it has none"),
+      host.fail(("the mesh has no axis '%s'%s"):format(
+        axis, #names > 0 and host.did_you_mean(axis, names) or ": it has none"),
         host.site_of_word(one.site, "axis"))
     end
     if not used[axis] then ranks, used[axis] = ranks * mesh.size_of[axis], true end
   end
   for _, axis in ipairs(mesh.axes) do
     if axis[2] > 1 and not used[axis[1]] then
-      host.fail(("no strategy uses mesh axis '%s' of %d ranks: they would all do the same"):format(axis[1], axis[2]), mesh.site)
+      host.fail(("no strategy uses mesh axis '%s' of %d ranks: they would all do the same"):format(
+        axis[1], axis[2]), mesh.site)
     end
   end
   return ranks
@@ -67,7 +69,8 @@ local function record_model(plan, model, batch)
     setmetatable(inputs, { __index = function(_, name)
       local names = {}
       for known in pairs(inputs) do names[#names + 1] = known end
-      host.fail(("prun.data.%s gives no '%s'%s"):format(plan.data.kind, tostring(name), host.did_you_mean(tostring(name), names)))
+      host.fail(("prun.data.%s gives no '%s'%s"):format(
+        plan.data.kind, tostring(name), host.did_you_mean(tostring(name), names)))
     end })
     return model.build(inputs)
   end)
@@ -97,11 +100,12 @@ return function(given)
   local ranks = data_ranks(plan.mesh, strategies)
   local batch = plan.data.options.batch
   if batch % ranks ~= 0 then
-    host.fail(("the global batch of %d samples is not divisible by the %d ranks of %s; the next that is: %d"):format(batch,
+    host.fail(("the global batch of %d samples is not divisible by the %d ranks of %s; the next that is: %d"):format(
+      batch,
       ranks, plan.mesh.text, (batch // ranks + 1) * ranks), host.site_of_word(plan.data.site, "batch"))
   end
   local model = plan.model
-  if type(model) == "function" then model = { build = model, site = host.site_of_word(site, "model"), name = "model" } end
+  if type(model) == "function" then model = { build = model, site = host.site_of_word(site, "model") } end
   data.agree(plan.data, model)
   local source = data.result(plan.data)
   local recorded, loss = record_model(plan, model, batch // ranks)

@@ -1,5 +1,5 @@
--- prun.program(function(r) ... end): explicit ops and collectives, for teaching and for trying things. The function runs once
--- for each rank (r.rank of r.world); ranks that record the same are one class of the program.
+-- prun.program(function(r) ... end): explicit ops and collectives, for teaching and for trying things. The function
+-- runs once for each rank (r.rank of r.world); ranks that record the same are one class of the program.
 
 local collectives = require "prun.collectives"
 local graph = require "prun.graph"
@@ -8,9 +8,9 @@ local schema = require "prun.schema"
 
 local most_ranks = 1024
 
-local entries = {
+local entries = schema.register("prun.program", {
   { name = "mesh", kind = "mesh", optional = true, help = "axes for collectives over a part of the ranks" },
-}
+})
 
 -- What the function is given: its rank, the number of ranks and its place along each axis of the mesh.
 local function make_rank(rank, mesh)
@@ -39,7 +39,9 @@ local function record_rank(fn, rank, mesh)
     record.within("a program", words, fn, make_rank(rank, mesh))
   end)
   local tensors, ops = {}, {}
-  for i, value in ipairs(recorded.values) do tensors[i] = { name = value.name, dtype = value.dtype, shape = value.shape } end
+  for i, value in ipairs(recorded.values) do
+    tensors[i] = { name = value.name, dtype = value.dtype, shape = value.shape }
+  end
   for i, node in ipairs(recorded.nodes) do
     node.call = nil
     ops[i] = node
@@ -54,9 +56,10 @@ return function(fn, options)
   if host.world > most_ranks then
     host.fail(("a program is recorded rank by rank, for at most %d ranks, not %d"):format(most_ranks, host.world), site)
   end
-  local mesh = opt.mesh or { axes = { { "rank", host.world } }, ranks = host.world, size_of = { rank = host.world }, site = site }
+  local mesh = opt.mesh or { axes = { { "rank", host.world } }, ranks = host.world, site = site }
   if mesh.ranks ~= host.world then
-    host.fail(("the mesh %s is for %d ranks, and there are %d (--nproc)"):format(mesh.text, mesh.ranks, host.world), mesh.site)
+    host.fail(("the mesh %s is for %d ranks, and there are %d (--nproc)"):format(
+      mesh.text, mesh.ranks, host.world), mesh.site)
   end
   local programs, program_of_rank, known = {}, {}, {}
   for rank = 0, host.world - 1 do

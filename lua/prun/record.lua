@@ -1,5 +1,5 @@
--- Where words such as prun.all_reduce record: into the hook or program that is running, the only implicit scope. A scope
--- is a table from word to function.
+-- Where words such as prun.all_reduce record: into the hook or program that is running, the only implicit scope. A
+-- scope is a table from word to function.
 
 local record = { scope = nil }
 
@@ -21,7 +21,8 @@ function record.word(word)
     if not fn then
       local known = {}
       for name in pairs(record.scope.words) do known[#known + 1] = "prun." .. name end
-      host.fail(("prun.%s has no meaning in %s; these have: %s"):format(word, record.scope.name, table.concat(known, ", ")))
+      host.fail(("prun.%s has no meaning in %s; these have: %s"):format(
+        word, record.scope.name, table.concat(known, ", ")))
     end
     return fn(...)
   end

@@ -3,7 +3,13 @@
 --
 -- An entry without a default that is not `optional` must be given.
 
-local schema = {}
+local schema = { registered = {} }
+
+-- Makes the options of a word known to stub_writer.lua. Returns them.
+function schema.register(word, entries)
+  schema.registered[word] = entries
+  return entries
+end
 
 -- "25 MiB" -> bytes.
 local units = { B = 1, KiB = 2 ^ 10, MiB = 2 ^ 20, GiB = 2 ^ 30, KB = 1e3, MB = 1e6, GB = 1e9 }
@@ -43,8 +49,6 @@ local kinds = {
   end },
 }
 
-function schema.has_kind(kind) return kinds[kind] ~= nil end
-
 -- The value in the form of `kind`, or nil.
 function schema.convert(kind, value) return kinds[kind][2](value) end
 function schema.kind_text(kind) return kinds[kind][1] end
@@ -70,8 +74,8 @@ function schema.show(value)
   return tostring(value)
 end
 
--- Entries from { name = default } or { name = { default, "help", least = 1, choices = { ... } } }, in the order in which
--- the source has them.
+-- Entries from { name = default } or { name = { default, "help", least = 1, choices = { ... } } }, in the order in
+-- which the source has them.
 function schema.from_defaults(what, defaults, site)
   local entries = {}
   for name, given in pairs(defaults) do
@@ -117,8 +121,8 @@ function schema.check(what, entries, given, site)
     end
     values[name] = schema.convert(entry.kind, value)
     if values[name] == nil then
-      host.fail(("%s: '%s' must be %s, not %s"):format(what, name, schema.kind_text(entry.kind),
-        type(value) == "table" and "a table" or type(value) == "function" and "a function" or schema.show(value)), place)
+      local shown = (type(value) == "table" or type(value) == "function") and "a " .. type(value) or schema.show(value)
+      host.fail(("%s: '%s' must be %s, not %s"):format(what, name, schema.kind_text(entry.kind), shown), place)
     end
     if entry.least and values[name] < entry.least then
       host.fail(("%s: '%s' must be at least %s, not %s"):format(what, name, entry.least, schema.show(value)), place)
@@ -127,7 +131,8 @@ function schema.check(what, entries, given, site)
       local found = false
       for _, choice in ipairs(entry.choices) do found = found or choice == value end
       if not found then
-        host.fail(("%s: '%s' cannot be '%s'%s"):format(what, name, value, host.did_you_mean(value, entry.choices)), place)
+        host.fail(("%s: '%s' cannot be '%s'%s"):format(
+          what, name, value, host.did_you_mean(value, entry.choices)), place)
       end
     end
   end

@@ -17,14 +17,16 @@ local intent_options = {
     { name = "op", kind = "text", default = "avg", choices = { "avg", "sum" }, help = "how to reduce" },
     { name = "into", kind = "any", help = "where the rank's piece goes: unit.grad_shard" },
     { name = "stream", kind = "text", default = "", help = "stream of its own; empty: the compute stream" },
-    { name = "inflight", kind = "integer", default = 1, least = 1, help = "how many may be unfinished behind backward" },
+    { name = "inflight", kind = "integer", default = 1, least = 1,
+      help = "how many may be unfinished behind backward" },
     { name = "bucket", kind = "text", default = "unit", choices = { "unit" }, help = "one reduction a unit" },
   },
   all_reduce = {
     { name = "axis", kind = "text", help = "mesh axis to reduce over" },
     { name = "op", kind = "text", default = "avg", choices = { "avg", "sum" }, help = "how to reduce" },
     { name = "stream", kind = "text", default = "", help = "stream of its own; empty: the compute stream" },
-    { name = "bucket", kind = "bytes", optional = true, help = "gradients of several units in one reduction of this size" },
+    { name = "bucket", kind = "bytes", optional = true,
+      help = "gradients of several units in one reduction of this size" },
     { name = "first", kind = "bytes", optional = true, help = "size of the first bucket, to start early" },
   },
   free = { { name = "keep", kind = "any", optional = true, help = "unit.last: not after the last unit of forward" } },
@@ -44,7 +46,9 @@ local function new_recorder()
   local self = { intents = nil, next_handle = 0, words = {} }
   local words = self.words
 
-  local function options(word, given) return schema.check("prun." .. word, intent_options[word], given, host.site("user")) end
+  local function options(word, given)
+    return schema.check("prun." .. word, intent_options[word], given, host.site("user"))
+  end
 
   local function add(intent)
     intent.site = host.site()
@@ -71,7 +75,9 @@ local function new_recorder()
   -- Gathers again unless the handle is live still: one op, since a hook cannot know.
   function words.ensure(handle, gather)
     local number = expect(handle, "handle", "ensure", "what an all_gather returned").handle
-    if type(gather) ~= "function" then host.fail("prun.ensure needs the function that gathers, as its second argument") end
+    if type(gather) ~= "function" then
+      host.fail("prun.ensure needs the function that gathers, as its second argument")
+    end
     local outer, next_handle = self.intents, self.next_handle
     self.intents, self.next_handle = {}, number
     gather()
@@ -193,6 +199,7 @@ return setmetatable(make, {
         "function(unit, opt) ... end)")
     end
     local entries = schema.from_defaults("the strategy " .. name, defaults, host.site())
+    schema.register("prun." .. name, entries)
     if type(defaults.axis) ~= "string" and type(defaults.axis) ~= "table" then
       host.fail(("the strategy %s needs an option `axis`, such as { axis = \"dp\" }"):format(name))
     end

@@ -21,7 +21,8 @@ end
 
 function meta.__add(a, b) return both("add", a, b) end
 function meta.__mul(a, b) return both("mul", a, b) end
-function meta.__tostring(self) return ("tensor %s %s[%s]"):format(self.name, self.dtype, table.concat(self.shape, ", ")) end
+function meta.__tostring(self) return ("tensor %s %s[%s]"):format(
+  self.name, self.dtype, table.concat(self.shape, ", ")) end
 function meta.__len() host.fail("a tensor's dims are in its field `shape`; it has no length") end
 
 return tensor

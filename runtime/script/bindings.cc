@@ -33,7 +33,8 @@ Attr attr_of(const std::string& name, const json& value) {
 TensorType type_of(const json& value) {
   std::string name = value.at("dtype").get<std::string>();
   std::optional<Dtype> dtype = parse_dtype(name);
-  if (!dtype) throw plan_error(fmt::format("unknown dtype '{}'{}", name, did_you_mean(name, {"f32", "bf16", "f64", "i64", "i32"})));
+  if (!dtype)
+    throw plan_error(fmt::format("no dtype '{}'{}", name, did_you_mean(name, {"f32", "bf16", "f64", "i64", "i32"})));
   return {*dtype, value.at("shape").get<Shape>()};
 }
 
@@ -132,8 +133,9 @@ int file_info(lua_State* L, Host& host) {
     return 2;
   }
   std::string near = nearest_file(path, places);
-  std::string text = near.empty() ? fmt::format("no file '{}' in the current folder, beside the plan or in prun's plans", path)
-                                  : fmt::format("no file '{}'{}", path, did_you_mean(path, {near}));
+  std::string hint = " in the current folder, beside the plan or in prun's plans";
+  if (!near.empty()) hint = did_you_mean(path, {near});
+  std::string text = fmt::format("no file '{}'{}", path, hint);
   lua_pushnil(L);
   lua_pushlstring(L, text.data(), text.size());
   return 2;

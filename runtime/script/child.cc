@@ -38,7 +38,8 @@ void write_all(const char* data, size_t size) {
 
 [[noreturn]] void reply_error(const Error& error) {
   Site site = error.site().value_or(Site{});
-  reply(kReplyError, fmt::format("{} {} {}\n{}", static_cast<int>(error.code()), site.line, site.file, error.message()));
+  int code = static_cast<int>(error.code());
+  reply(kReplyError, fmt::format("{} {} {}\n{}", code, site.line, site.file, error.message()));
 }
 
 // The line that Lua is at. Called from hooks, the allocator and signal handlers, so nothing here allocates.
@@ -70,14 +71,15 @@ void note_refusal(lua_State* L) { g_refused = line_of(L); }
 
 // Adds the user's line to an error that Lua itself raised in a module of ours.
 int name_the_users_line(lua_State* L, Host& host) {
+  Site user = host.site(L, Layer::user);
   if (lua_type(L, 1) != LUA_TSTRING) {
-    host.last = Error(Exit::plan, fmt::format("error with a {} as its value", luaL_typename(L, 1)), host.site(L, Layer::user));
+    host.last = Error(Exit::plan, fmt::format("error with a {} as its value", luaL_typename(L, 1)), user);
   } else {
     Error error = host.error_of(text_argument(L, 1, "error"));
+    bool ours = error.what() == std::string_view(host.last.what());
     auto source = error.site() ? host.sources.find(error.site()->file) : host.sources.end();
-    if (error.what() != std::string_view(host.last.what()) && source != host.sources.end() &&
-        source->second.layer != Layer::user)
-      error = Error(error.code(), fmt::format("{} (in {})", error.message(), error.site()->text()), host.site(L, Layer::user));
+    if (!ours && source != host.sources.end() && source->second.layer != Layer::user)
+      error = Error(error.code(), fmt::format("{} (in {})", error.message(), error.site()->text()), user);
     host.last = error;
   }
   lua_pushstring(L, host.last.what());

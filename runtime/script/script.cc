@@ -169,15 +169,16 @@ ScriptResult run_script(const ScriptOptions& options) {
   // Processor time is the limit that counts; this one is for a child that is stopped, or a machine that is crowded.
   double wall_seconds = 20 + 6 * options.cpu_seconds;
   if (!child.read_reply(wall_seconds, reply))
-    throw Error(Exit::script_limit, fmt::format("{}: no plan after {} of wall time", options.plan_path, human_seconds(wall_seconds)));
+    throw Error(Exit::script_limit,
+                fmt::format("{}: no plan after {} of wall time", options.plan_path, human_seconds(wall_seconds)));
   int status = child.wait();
   if (reply.empty() || !WIFEXITED(status)) {
     int signal_number = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
     if (signal_number == SIGKILL || signal_number == SIGXCPU)
       throw Error(Exit::script_limit,
                   fmt::format("{}: the script was killed at its limit of processor time or memory", options.plan_path));
-    throw plan_error(fmt::format("{}: the process that ran the script died ({}); this is a bug of prun", options.plan_path,
-                                 signal_number != 0 ? strsignal(signal_number) : "no reply"));
+    throw plan_error(fmt::format("{}: the process that ran the script died ({}); this is a bug of prun",
+                                 options.plan_path, signal_number != 0 ? strsignal(signal_number) : "no reply"));
   }
   if (reply[0] == kReplyError) throw parse_error(reply);
   if (reply[0] == kReplyHelp) {

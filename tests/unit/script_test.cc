@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
@@ -65,7 +66,8 @@ TEST_F(Script, HasNoNameThatReachesTheSystem) {
   for (const char* name : kForbidden) {
     Error error = failure_of("\nlocal x = " + std::string(name));
     EXPECT_EQ(error.code(), Exit::plan);
-    EXPECT_EQ(error.message(), std::string(name) + " is not available in a plan: a plan describes a run, it does not act on the machine");
+    EXPECT_EQ(error.message(), std::string(name) + " is not available in a plan: a plan describes a run, it does not " +
+                                   "act on the machine");
     EXPECT_EQ(error.site()->line, 2);
   }
   EXPECT_EQ(said("error(tostring(('').dump), 0)"), "nil");
@@ -106,11 +108,12 @@ TEST_P(EndlessScript, IsStoppedWithItsLine) {
   EXPECT_EQ(error.site()->line, 2);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, EndlessScript,
-                         testing::Values(Endless{"loop", "\nwhile true do end"},
-                                         Endless{"pcall", "\nwhile true do pcall(function() while true do end end) end"},
-                                         Endless{"pattern", "\nlocal s = ('a'):rep(1e5); pcall(s.find, s, ('a-'):rep(30) .. 'b')"}),
-                         [](const auto& test) { return test.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    All, EndlessScript,
+    testing::Values(Endless{"loop", "\nwhile true do end"},
+                    Endless{"pcall", "\nwhile true do pcall(function() while true do end end) end"},
+                    Endless{"pattern", "\nlocal s = ('a'):rep(1e5); pcall(s.find, s, ('a-'):rep(30) .. 'b')"}),
+    [](const auto& test) { return test.param.name; });
 
 TEST_F(Script, IsStoppedWhenItEatsMemory) {
   const std::string text = "the script needs more than 64 MiB of memory, which is its limit";
@@ -173,6 +176,15 @@ TEST_F(Script, PlansOfTheRepositoryAreReadable) {
     Plan plan = read_plan(first);
     EXPECT_EQ(plan.mesh.ranks(), given.world) << name;
   }
+}
+
+TEST_F(Script, StubsForEditorsAreUpToDate) {
+  const std::string path = PRUN_SOURCE_DIR "/lua/prun/stubs.lua";
+  std::string text = said("error(require('prun.stub_writer')(), 0)");
+  if (getenv("PRUN_UPDATE") != nullptr) std::ofstream(path) << text;
+  std::ifstream file(path);
+  std::string found{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_TRUE(found == text) << "run PRUN_UPDATE=1 script_test --gtest_filter=*Stubs*, and read the diff";
 }
 
 TEST_F(Script, TiedHeadCallsTheEmbeddingTwice) {

@@ -5,7 +5,8 @@ local data = require "prun.data"
 return data.source("bytes", {
   entries = {
     { name = "path", kind = "text", help = "the file; looked for here, beside the plan, then among prun's plans" },
-    { name = "context", kind = "integer", optional = true, least = 1, help = "tokens in a sample; by default the model's" },
+    { name = "context", kind = "integer", optional = true, least = 1,
+      help = "tokens in a sample; by default the model's" },
   },
   inputs = function(opt) return { { "tokens", "i32", { opt.context } }, { "targets", "i32", { opt.context } } } end,
   finish = function(source, result)

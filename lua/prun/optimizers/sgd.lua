@@ -3,6 +3,7 @@
 return require "prun.optimizer" ("sgd", {
   { name = "lr", kind = "number", default = 1e-2, least = 0, help = "learning rate" },
   { name = "momentum", kind = "number", default = 0.0, least = 0, help = "share of the last update that is kept" },
-  { name = "weight_decay", kind = "number", default = 0.0, least = 0, help = "added to the gradient, times the parameter" },
+  { name = "weight_decay", kind = "number", default = 0.0, least = 0,
+    help = "added to the gradient, times the parameter" },
   { name = "clip", kind = "number", default = 0.0, least = 0, help = "bound of the norm of all gradients; 0: none" },
 })

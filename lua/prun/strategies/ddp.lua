@@ -1,5 +1,5 @@
--- Data parallelism: every rank has all parameters and computes the gradients of its share of the batch; these are averaged
--- in buckets while backward still runs. (Li et al. 2020, "PyTorch Distributed".)
+-- Data parallelism: every rank has all parameters and computes the gradients of its share of the batch; these are
+-- averaged in buckets while backward still runs. (Li et al. 2020, "PyTorch Distributed".)
 
 local prun = require "prun"
 
@@ -9,6 +9,7 @@ return prun.strategy("ddp", {
   first = { "1 MiB", "size of the first bucket, small so that it starts early" },
 }, function(unit, opt)
   unit:after("backward", function()
-    prun.all_reduce(unit.grads, { axis = opt.axis, op = "avg", stream = "reduce", bucket = opt.bucket, first = opt.first })
+    prun.all_reduce(unit.grads, { axis = opt.axis, op = "avg", stream = "reduce",
+                                  bucket = opt.bucket, first = opt.first })
   end)
 end)
