@@ -1,6 +1,7 @@
 -- Writes stubs.lua, from which editors know prun's words: the options from the schemas, the other signatures from the
 -- list below. tests/unit/script_test.cc compares; PRUN_UPDATE=1 rewrites.
 
+require "prun"
 local namespace = require "prun.namespace"
 local schema = require "prun.schema"
 
