@@ -1,12 +1,14 @@
 // The CPU device's kernels of a model's ops against plain f64 loops, in f32 and bf16, at sizes that leave remainders
 // for every vector and tile; each kernel on one thread and on two must give the same bits.
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <random>
 
+#include "device/cpu/packed_gemm.h"
 #include "tests/unit/allocation_counter.h"
 #include "tests/unit/one_op.h"
 
@@ -416,29 +418,40 @@ TEST_P(CpuKernels, SumLossesAndTheirGradients) {
   EXPECT_EQ(run("mean_grad", false, false), Values(static_cast<size_t>(n), scale));
 }
 
-// What a step may allocate: nothing. oneDNN's execute makes a few map nodes a call, which is let pass by size.
-long largest_allocation(OneOp& op) {
+struct Seen {
+  Allocations allocations;
+  long kept = 0;  // bytes
+};
+Seen allocations_of(OneOp& op) {
   Kernel& kernel = op.prepare(cpu());
-  kernel.run();  // the first run of a primitive may still set up oneDNN
+  kernel.run();  // the first run of a product may still set up oneDNN
+  const auto before = static_cast<long>(mallinfo2().uordblks + mallinfo2().hblkhd);
   start_counting_allocations();
   kernel.run();
-  const Allocations seen = stop_counting_allocations();
-  return seen.count == 0 ? 0 : static_cast<long>(seen.largest);
+  return {stop_counting_allocations(), static_cast<long>(mallinfo2().uordblks + mallinfo2().hblkhd) - before};
 }
 
+// No kernel of ours allocates. oneDNN's calls do: its primitives a few map nodes, its sgemm two packing buffers, and
+// give all of it back.
 TEST_P(CpuKernels, RunningDoesNotAllocate) {
   if (!allocations_are_counted()) GTEST_SKIP() << "the sanitizer owns malloc";
   const int64_t b = 2, t = 64, d = 64;
   const Values x = random_values(b * t * 3 * d, 1, dtype), w = random_values(3 * d * d, 2, dtype);
   const Values narrow(x.begin(), x.begin() + b * t * d), lse(static_cast<size_t>(b * 4 * t), 1.0);
   OneOp linear("linear"), dx("linear_dx"), dw("linear_dw");
-  linear.read(dtype, {b, t, d}, narrow).read(dtype, {d, 3 * d}, w).write(dtype, {b, t, 3 * d});
+  linear.attr("act", std::string("relu")).read(dtype, {b, t, d}, narrow).read(dtype, {d, 3 * d}, w);
+  linear.read(dtype, {3 * d}, Values(3 * d, 0.5)).write(dtype, {b, t, 3 * d});
   dx.read(dtype, {b, t, 3 * d}, x).read(dtype, {d, 3 * d}, w).write(dtype, {b, t, d});
   dw.read(dtype, {b, t, d}, narrow)
       .read(dtype, {b, t, 3 * d}, x)
       .write(Dtype::f32, {d, 3 * d})
       .write(Dtype::f32, {3 * d});
-  for (OneOp* op : {&linear, &dx, &dw}) EXPECT_LE(largest_allocation(*op), 256) << op->op().def->name;
+  for (OneOp* op : {&linear, &dx, &dw}) {
+    const Seen seen = allocations_of(*op);
+    EXPECT_LE(seen.allocations.count, 8) << op->op().def->name;
+    EXPECT_LE(seen.allocations.largest, dtype == Dtype::bf16 ? 256u : 1u << 23) << op->op().def->name;
+    EXPECT_EQ(seen.kept, 0) << op->op().def->name;
+  }
   OneOp attention("attention"), attention_grad("attention_grad"), gelu("gelu");
   attention.attr("heads", int64_t{4})
       .read(dtype, {b, t, 3 * d}, x)
@@ -447,7 +460,43 @@ TEST_P(CpuKernels, RunningDoesNotAllocate) {
   attention_grad.attr("heads", int64_t{4}).read(dtype, {b, t, 3 * d}, x).read(dtype, {b, t, d}, narrow);
   attention_grad.read(dtype, {b, t, d}, narrow).read(Dtype::f32, {b, 4, t}, lse).write(dtype, {b, t, 3 * d});
   gelu.read(dtype, {b, t, d}, narrow).write(dtype, {b, t, d});
-  for (OneOp* op : {&attention, &attention_grad, &gelu}) EXPECT_EQ(largest_allocation(*op), 0) << op->op().def->name;
+  for (OneOp* op : {&attention, &attention_grad, &gelu})
+    EXPECT_EQ(allocations_of(*op).allocations.count, 0) << op->op().def->name;
+}
+
+// The products that machines without bf16 instructions fall back to; sizes cross the blocks of K, M and N.
+TEST(PackedGemm, AgreesInEveryFormAndOnAnyNumberOfThreads) {
+  for (const auto& [m, n, k] : {std::tuple{1, 1, 1}, {15, 33, 257}, {400, 70, 300}, {30, 3100, 20}}) {
+    for (int form = 0; form < 16; ++form) {
+      cpu::GemmShape s;
+      s.m = m, s.n = n, s.k = k, s.transpose_a = (form & 1) != 0, s.transpose_b = (form & 2) != 0,
+      s.bias = (form & 4) != 0;
+      s.activation = s.bias ? cpu::Activation::relu : cpu::Activation::none;
+      s.input = Dtype::bf16, s.output = (form & 8) != 0 ? Dtype::bf16 : Dtype::f32;
+      const Values a = random_values(m * k, 1, Dtype::bf16), b = random_values(n * k, 2, Dtype::bf16),
+                   bias = random_values(n, 3, Dtype::bf16);
+      const auto narrow = [](const Values& values) {
+        std::vector<bf16> narrowed;
+        for (double v : values) narrowed.push_back(to_bf16(static_cast<float>(v)));
+        return narrowed;
+      };
+      Values want = product(a, b, m, n, k, s.transpose_a, s.transpose_b), got[2];
+      for (size_t i = 0; i < want.size() && s.bias; ++i)
+        want[i] = std::max(0.0, want[i] + bias[i % static_cast<size_t>(n)]);
+      for (int threads : {1, 2}) {
+        s.threads = threads;
+        std::vector<float> c(want.size());
+        std::vector<std::byte> scratch(static_cast<size_t>(cpu::packed_gemm_scratch_bytes(s)));
+        cpu::packed_gemm(s, narrow(a).data(), narrow(b).data(), narrow(bias).data(), c.data(), scratch.data());
+        for (size_t i = 0; i < want.size(); ++i) {
+          const bf16 half = reinterpret_cast<const bf16*>(c.data())[i];
+          got[threads - 1].push_back(static_cast<double>(s.output == Dtype::f32 ? c[i] : to_float(half)));
+        }
+      }
+      expect_near(got[0], want, s.output, 1e-5, 3e-5);
+      EXPECT_EQ(got[0], got[1]) << m << " x " << n << " x " << k << " form " << form;
+    }
+  }
 }
 
 }  // namespace

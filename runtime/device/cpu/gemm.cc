@@ -1,15 +1,24 @@
-// See gemm.h. One matmul primitive of oneDNN per product, made once; running it hands over prebuilt arguments.
+// See gemm.h. Three ways, chosen when the product is made: oneDNN's sgemm for f32, one of its matmul primitives for
+// bf16 and for the f32 shapes that sgemm is slow at, and packed_gemm where oneDNN has no kernel (bf16 without AVX-512).
+//
+// Surprising fact: sgemm takes its packing buffers from malloc in every call; it is still 5 to 40 % faster than the
+// primitives that use our scratch (tools/bench/kernel_bench.cc compares them).
 #include "device/cpu/gemm.h"
 
 #include <dnnl.h>
 #include <fmt/format.h>
 #include <omp.h>
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <vector>
 
 #include "base/error.h"
+#include "device/cpu/packed_gemm.h"
+#include "device/cpu/parallel.h"
+#include "device/cpu/simd.h"
+#include "device/cpu/vector_math.h"
 
 namespace prun::cpu {
 namespace {
@@ -68,14 +77,13 @@ void append_activation(dnnl_post_ops_t ops, Activation activation) {
 }
 
 struct Description {
-  dnnl_primitive_desc_t primitive = nullptr;
+  dnnl_primitive_desc_t primitive = nullptr;  // null: oneDNN has none for this machine
   dnnl_memory_desc_t a, b, bias, c;
   explicit Description(const GemmShape& s)
       : a(matrix(s.m, s.k, s.input, s.transpose_a)),
         b(matrix(s.k, s.n, s.input, s.transpose_b)),
         bias(matrix(1, s.n, s.input, false)),
         c(matrix(s.m, s.n, s.output, false)) {
-    PRUN_CHECK(s.m > 0 && s.n > 0 && s.k > 0, fmt::format("m={} n={} k={}", s.m, s.n, s.k));
     dnnl_matmul_desc_t desc;
     check(dnnl_matmul_desc_init(&desc, &a, &b, s.bias ? &bias : nullptr, &c), "dnnl_matmul_desc_init");
     dnnl_primitive_attr_t attr = nullptr;
@@ -85,11 +93,14 @@ struct Description {
     check(dnnl_post_ops_create(&ops), "dnnl_post_ops_create");
     append_activation(ops, s.activation);
     check(dnnl_primitive_attr_set_post_ops(attr, ops), "dnnl_primitive_attr_set_post_ops");
-    check(dnnl_primitive_desc_create(&primitive, &desc, attr, engine(), nullptr), "dnnl_primitive_desc_create");
+    const dnnl_status_t status = dnnl_primitive_desc_create(&primitive, &desc, attr, engine(), nullptr);
+    if (status != dnnl_unimplemented) check(status, "dnnl_primitive_desc_create");
     dnnl_post_ops_destroy(ops);
     dnnl_primitive_attr_destroy(attr);
   }
-  ~Description() { dnnl_primitive_desc_destroy(primitive); }
+  ~Description() {
+    if (primitive != nullptr) dnnl_primitive_desc_destroy(primitive);
+  }
   Description(const Description&) = delete;
   Description& operator=(const Description&) = delete;
   const dnnl_memory_desc_t* scratch() const {
@@ -97,9 +108,50 @@ struct Description {
   }
 };
 
+// Rows of 4096 bytes that are read down the columns all fall into one set of the first-level cache, and sgemm's copy of
+// a transposed A suffers; the primitive's does not.
+bool prefers_sgemm(const GemmShape& s) {
+  const bool collides = s.transpose_a && s.m * dtype_bytes(s.input) % 4096 == 0;
+  return s.input == Dtype::f32 && s.output == Dtype::f32 && !collides;
+}
+
+PRUN_CLONES void activate(float* y, int64_t n, Activation activation) {
+  switch (activation) {
+    case Activation::none:
+      return;
+    case Activation::relu:
+#pragma omp simd
+      for (int64_t i = 0; i < n; ++i) y[i] = y[i] < 0.0f ? 0.0f : y[i];
+      return;
+    case Activation::gelu_tanh:
+#pragma omp simd
+      for (int64_t i = 0; i < n; ++i) y[i] = gelu_tanh_f32(y[i]);
+      return;
+    case Activation::gelu_erf:
+#pragma omp simd
+      for (int64_t i = 0; i < n; ++i) y[i] = gelu_erf_f32(y[i]);
+      return;
+  }
+}
+
+// The bias goes into C first and sgemm adds to it.
+void run_sgemm(const GemmShape& s, const float* a, const float* b, const float* bias, float* c) {
+  if (s.bias) {
+    parallel_for(s.threads, s.m, [&](int64_t i, int) { std::copy(bias, bias + s.n, c + i * s.n); });
+  }
+  check(dnnl_sgemm(s.transpose_a ? 'T' : 'N', s.transpose_b ? 'T' : 'N', s.m, s.n, s.k, 1.0f, a,
+                   s.transpose_a ? s.m : s.k, b, s.transpose_b ? s.k : s.n, s.bias ? 1.0f : 0.0f, c, s.n),
+        "dnnl_sgemm");
+  if (s.activation == Activation::none) return;
+  parallel_ranges(s.threads, s.m * s.n,
+                  [&](int64_t begin, int64_t end) { activate(c + begin, end - begin, s.activation); });
+}
+
 }  // namespace
 
 int64_t gemm_scratch_bytes(const GemmShape& shape) {
+  PRUN_CHECK(shape.m > 0 && shape.n > 0 && shape.k > 0, fmt::format("m={} n={} k={}", shape.m, shape.n, shape.k));
+  if (prefers_sgemm(shape)) return 0;
   static std::mutex mutex;
   static std::map<GemmShape, int64_t> known;
   const std::lock_guard lock(mutex);
@@ -107,15 +159,28 @@ int64_t gemm_scratch_bytes(const GemmShape& shape) {
   if (found != known.end()) return found->second;
   const ThreadCount threads(shape.threads);
   const Description description(shape);
-  return known[shape] = static_cast<int64_t>(dnnl_memory_desc_get_size(description.scratch()));
+  return known[shape] = description.primitive == nullptr
+                            ? packed_gemm_scratch_bytes(shape)
+                            : static_cast<int64_t>(dnnl_memory_desc_get_size(description.scratch()));
 }
 
 struct Gemm::State {
-  int threads = 1;
-  dnnl_primitive_t primitive = nullptr;
+  GemmShape shape;
+  const void *a, *b, *bias;
+  void *c, *scratch;
+  dnnl_primitive_t primitive = nullptr;  // null: not oneDNN's matmul
   dnnl_stream_t stream = nullptr;
   std::vector<dnnl_exec_arg_t> arguments;
 
+  void make_primitive(const Description& description) {
+    check(dnnl_primitive_create(&primitive, description.primitive), "dnnl_primitive_create");
+    check(dnnl_stream_create(&stream, engine(), dnnl_stream_default_flags), "dnnl_stream_create");
+    add(DNNL_ARG_SRC, description.a, a);
+    add(DNNL_ARG_WEIGHTS, description.b, b);
+    if (shape.bias) add(DNNL_ARG_BIAS, description.bias, bias);
+    add(DNNL_ARG_DST, description.c, c);
+    add(DNNL_ARG_SCRATCHPAD, *description.scratch(), scratch);
+  }
   void add(int argument, const dnnl_memory_desc_t& desc, const void* data) {
     dnnl_memory_t memory = nullptr;
     check(dnnl_memory_create(&memory, &desc, engine(), const_cast<void*>(data)), "dnnl_memory_create");
@@ -123,33 +188,37 @@ struct Gemm::State {
   }
   ~State() {
     for (const dnnl_exec_arg_t& argument : arguments) dnnl_memory_destroy(argument.memory);
-    dnnl_stream_destroy(stream);
-    dnnl_primitive_destroy(primitive);
+    if (stream != nullptr) dnnl_stream_destroy(stream);
+    if (primitive != nullptr) dnnl_primitive_destroy(primitive);
   }
 };
 
 Gemm::Gemm(const GemmShape& shape, const void* a, const void* b, const void* bias, void* c, void* scratch)
     : state_(std::make_unique<State>()) {
+  State& s = *state_;
+  s.shape = shape;
+  s.a = a, s.b = b, s.bias = bias, s.c = c, s.scratch = scratch;
+  if (prefers_sgemm(shape)) return;
   const ThreadCount threads(shape.threads);
   const Description description(shape);
-  state_->threads = shape.threads;
-  check(dnnl_primitive_create(&state_->primitive, description.primitive), "dnnl_primitive_create");
-  check(dnnl_stream_create(&state_->stream, engine(), dnnl_stream_default_flags), "dnnl_stream_create");
-  state_->add(DNNL_ARG_SRC, description.a, a);
-  state_->add(DNNL_ARG_WEIGHTS, description.b, b);
-  if (shape.bias) state_->add(DNNL_ARG_BIAS, description.bias, bias);
-  state_->add(DNNL_ARG_DST, description.c, c);
-  state_->add(DNNL_ARG_SCRATCHPAD, *description.scratch(), scratch);
+  if (description.primitive != nullptr) s.make_primitive(description);
 }
 
 Gemm::Gemm(Gemm&&) noexcept = default;
 Gemm::~Gemm() = default;
 
 void Gemm::run() const {
-  const ThreadCount threads(state_->threads);
   const State& s = *state_;
-  check(dnnl_primitive_execute(s.primitive, s.stream, static_cast<int>(s.arguments.size()), s.arguments.data()),
-        "dnnl_primitive_execute");
+  const ThreadCount threads(s.shape.threads);
+  if (s.primitive != nullptr) {
+    check(dnnl_primitive_execute(s.primitive, s.stream, static_cast<int>(s.arguments.size()), s.arguments.data()),
+          "dnnl_primitive_execute");
+  } else if (prefers_sgemm(s.shape)) {
+    run_sgemm(s.shape, static_cast<const float*>(s.a), static_cast<const float*>(s.b),
+              static_cast<const float*>(s.bias), static_cast<float*>(s.c));
+  } else {
+    packed_gemm(s.shape, s.a, s.b, s.bias, s.c, s.scratch);
+  }
 }
 
 }  // namespace prun::cpu

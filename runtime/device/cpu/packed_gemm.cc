@@ -1,0 +1,341 @@
+// See packed_gemm.h. C is computed in micro-tiles of kRows x (kVectors · kLanes) that stay in registers while a panel
+// of A and a panel of B run through them.
+//
+// Surprising fact: a plain A is copied row by row with a fixed stride that is no multiple of 4096 bytes, not
+// interleaved as usual: the copy is then a memcpy, and the stride being a constant, all rows share one pointer.
+#include "device/cpu/packed_gemm.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "device/bf16.h"
+#include "device/cpu/parallel.h"
+#include "device/cpu/simd.h"
+#include "device/cpu/vector_math.h"
+
+namespace prun::cpu {
+namespace {
+
+constexpr int64_t kDepth = 256;           // of K at a time: a panel of B is 32 KiB, most of a first-level cache
+constexpr int64_t kStride = kDepth + 16;  // of a row of copied A, in floats
+constexpr int64_t kBlockRows = 168;       // of A at a time: 179 KiB in the second-level cache
+constexpr int64_t kBlockColumns = 3072;   // of B at a time: 3 MiB
+
+template <int kLanes>
+struct Vector {
+  typedef float type __attribute__((vector_size(kLanes * 4), aligned(4), may_alias));
+};
+
+// One micro-tile: C starts from `from` (rows `from_row` apart; 0 repeats the bias or zeros) and gains A·B.
+// A's element (r, p) lies at a[r · kRowStep + p · kDepthStep], B's row p at b[p · kVectors · kLanes].
+template <int kLanes, int kRows, int kVectors, int64_t kRowStep, int64_t kDepthStep>
+PRUN_INLINE void micro_tile(int64_t depth, const float* a, const float* b, const float* from, int64_t from_row,
+                            float* c, int64_t c_row) {
+  using V = typename Vector<kLanes>::type;
+  V sum[kRows][kVectors];
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVectors; ++v) sum[r][v] = *reinterpret_cast<const V*>(from + r * from_row + v * kLanes);
+  }
+  for (int64_t p = 0; p < depth; ++p) {
+    V row[kVectors];
+    for (int v = 0; v < kVectors; ++v) row[v] = *reinterpret_cast<const V*>(b + v * kLanes);
+    for (int r = 0; r < kRows; ++r) {
+      const float x = a[r * kRowStep];
+      for (int v = 0; v < kVectors; ++v) sum[r][v] += x * row[v];
+    }
+    a += kDepthStep;
+    b += kVectors * kLanes;
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVectors; ++v) *reinterpret_cast<V*>(c + r * c_row + v * kLanes) = sum[r][v];
+  }
+}
+
+struct Tile {
+  int64_t depth;
+  const float *a, *b, *from;
+  int64_t from_row;
+  float* c;
+  int64_t c_row;
+};
+
+// The level-specific parts of the product.
+struct Kernels {
+  int64_t rows, columns;  // of a micro-tile
+  // Up to `rows` rows of a micro-tile; `interleaved`: how A was copied.
+  void (*tile)(const Tile& tile, int64_t rows, bool interleaved);
+};
+
+template <int kLanes, int kRows, int kVectors, int64_t kRowStep, int64_t kDepthStep>
+PRUN_INLINE void some_rows(Tile t, int64_t rows) {
+  if (rows == kRows)
+    return micro_tile<kLanes, kRows, kVectors, kRowStep, kDepthStep>(t.depth, t.a, t.b, t.from, t.from_row, t.c,
+                                                                     t.c_row);
+  const auto advance = [&](int64_t n) { t.a += n * kRowStep, t.c += n * t.c_row, t.from += n * t.from_row, rows -= n; };
+  if (kRows > 8 && rows >= 8) {
+    micro_tile<kLanes, 8, kVectors, kRowStep, kDepthStep>(t.depth, t.a, t.b, t.from, t.from_row, t.c, t.c_row);
+    advance(8);
+  }
+  if (kRows > 4 && rows >= 4) {
+    micro_tile<kLanes, 4, kVectors, kRowStep, kDepthStep>(t.depth, t.a, t.b, t.from, t.from_row, t.c, t.c_row);
+    advance(4);
+  }
+  for (; rows > 0; advance(1)) {
+    micro_tile<kLanes, 1, kVectors, kRowStep, kDepthStep>(t.depth, t.a, t.b, t.from, t.from_row, t.c, t.c_row);
+  }
+}
+
+template <int kLanes, int kRows, int kVectors>
+PRUN_INLINE void tile_of(const Tile& t, int64_t rows, bool interleaved) {
+  if (interleaved)
+    some_rows<kLanes, kRows, kVectors, 1, kRows>(t, rows);
+  else
+    some_rows<kLanes, kRows, kVectors, kStride, 1>(t, rows);
+}
+
+void tile_default(const Tile& t, int64_t rows, bool interleaved) { tile_of<4, 4, 2>(t, rows, interleaved); }
+constexpr Kernels kDefault = {4, 8, tile_default};
+
+#if defined(__x86_64__)
+__attribute__((target("arch=x86-64-v3"))) void tile_v3(const Tile& t, int64_t rows, bool interleaved) {
+  tile_of<8, 6, 2>(t, rows, interleaved);
+}
+__attribute__((target("arch=x86-64-v4"))) void tile_v4(const Tile& t, int64_t rows, bool interleaved) {
+  tile_of<16, 14, 2>(t, rows, interleaved);
+}
+constexpr Kernels kV3 = {6, 16, tile_v3}, kV4 = {14, 32, tile_v4};
+#endif
+
+const Kernels& kernels() {
+#if defined(__x86_64__)
+  static const Kernels& chosen = __builtin_cpu_supports("x86-64-v4")   ? kV4
+                                 : __builtin_cpu_supports("x86-64-v3") ? kV3
+                                                                       : kDefault;
+  return chosen;
+#else
+  return kDefault;
+#endif
+}
+
+// Rows of a plain A, `kStride` apart.
+template <class T>
+PRUN_CLONES void copy_rows(const T* a, int64_t a_row, int64_t rows, int64_t depth, float* to) {
+  for (int64_t r = 0; r < rows; ++r) {
+#pragma omp simd
+    for (int64_t p = 0; p < depth; ++p) to[r * kStride + p] = load(a[r * a_row + p]);
+  }
+}
+
+// A stored transposed ([k, m]): panels of `step` rows, interleaved: element (r, p) of a panel at [p · step + r].
+template <class T>
+PRUN_CLONES void copy_interleaved(const T* a, int64_t a_row, int64_t rows, int64_t depth, int64_t step, float* to) {
+  for (int64_t first = 0; first < rows; first += step, to += step * depth) {
+    const int64_t count = rows - first < step ? rows - first : step;
+    for (int64_t p = 0; p < depth; ++p) {
+      const T* from = a + p * a_row + first;
+      for (int64_t r = 0; r < count; ++r) to[p * step + r] = load(from[r]);
+    }
+  }
+}
+
+// Panels of `step` columns of a plain B: row p of a panel at [p · step], padded with zeros.
+template <class T>
+PRUN_CLONES void copy_columns(const T* b, int64_t b_row, int64_t columns, int64_t depth, int64_t step, float* to) {
+  for (int64_t first = 0; first < columns; first += step, to += step * depth) {
+    const int64_t count = columns - first < step ? columns - first : step;
+    for (int64_t p = 0; p < depth; ++p) {
+      const T* from = b + p * b_row + first;
+      if (count == 32 && step == 32) {
+        for (int64_t j = 0; j < 32; ++j) to[p * 32 + j] = load(from[j]);
+        continue;
+      }
+      for (int64_t j = 0; j < count; ++j) to[p * step + j] = load(from[j]);
+      for (int64_t j = count; j < step; ++j) to[p * step + j] = 0;
+    }
+  }
+}
+
+// The same of a B stored transposed ([n, k]), in squares, so that both sides stay in the first-level cache.
+template <class T>
+PRUN_CLONES void copy_transposed(const T* b, int64_t b_row, int64_t columns, int64_t depth, int64_t step, float* to) {
+  constexpr int64_t kSquare = 16;
+  for (int64_t first = 0; first < columns; first += step, to += step * depth) {
+    const int64_t count = columns - first < step ? columns - first : step;
+    for (int64_t p = 0; p < depth; p += kSquare) {
+      const int64_t deep = depth - p < kSquare ? depth - p : kSquare;
+      for (int64_t j = 0; j < step; ++j) {
+        const T* from = b + (first + j) * b_row + p;
+        float* line = to + p * step + j;
+        if (j >= count) {
+          for (int64_t q = 0; q < deep; ++q) line[q * step] = 0;
+        } else if (deep == kSquare) {
+          for (int64_t q = 0; q < kSquare; ++q) line[q * step] = load(from[q]);
+        } else {
+          for (int64_t q = 0; q < deep; ++q) line[q * step] = load(from[q]);
+        }
+      }
+    }
+  }
+}
+
+// The activation of a finished tile, and its conversion when C is bf16.
+template <class T>
+PRUN_CLONES void finish_tile(const float* from, int64_t from_row, T* c, int64_t c_row, int64_t rows, int64_t columns,
+                             Activation activation) {
+  for (int64_t r = 0; r < rows; ++r) {
+    const float* x = from + r * from_row;
+    T* y = c + r * c_row;
+    switch (activation) {
+      case Activation::none:
+#pragma omp simd
+        for (int64_t j = 0; j < columns; ++j) store(y[j], x[j]);
+        break;
+      case Activation::relu:
+#pragma omp simd
+        for (int64_t j = 0; j < columns; ++j) store(y[j], x[j] < 0.0f ? 0.0f : x[j]);
+        break;
+      case Activation::gelu_tanh:
+#pragma omp simd
+        for (int64_t j = 0; j < columns; ++j) store(y[j], gelu_tanh_f32(x[j]));
+        break;
+      case Activation::gelu_erf:
+#pragma omp simd
+        for (int64_t j = 0; j < columns; ++j) store(y[j], gelu_erf_f32(x[j]));
+        break;
+    }
+  }
+}
+
+// bf16 results cannot hold partial sums: C's partial sums are then kept in scratch.
+bool keeps_sums_apart(const GemmShape& s) { return s.output == Dtype::bf16 && s.k > kDepth; }
+
+struct Layout {  // floats of scratch per thread
+  int64_t a, b, bias, sums, total;
+  explicit Layout(const GemmShape& s) {
+    const Kernels& k = kernels();
+    const int64_t columns = round_up(std::min(s.n, kBlockColumns), k.columns);
+    const int64_t rows = round_up(std::min(s.m, kBlockRows), k.rows);
+    a = 0;
+    b = a + round_up(rows * kStride, 16);
+    bias = b + round_up(columns * std::min(s.k, kDepth), 16);
+    sums = bias + round_up(columns, 16);
+    total = sums + (keeps_sums_apart(s) ? round_up(s.m * columns, 16) : k.rows * k.columns);
+  }
+};
+
+template <class In, class Out>
+class Product {
+ public:
+  Product(const GemmShape& shape, const In* a, const In* b, const In* bias, Out* c, float* scratch)
+      : s_(shape), layout_(shape), a_(a), b_(b), bias_(bias), c_(c), scratch_(scratch) {}
+
+  // Columns [begin, end) of C, with this scratch.
+  void columns(int64_t begin, int64_t end) const {
+    for (int64_t j = begin; j < end; j += kBlockColumns) {
+      const int64_t width = std::min(kBlockColumns, end - j);
+      copy_bias(j, width);
+      for (int64_t p = 0; p < s_.k; p += kDepth) {
+        const int64_t depth = std::min(kDepth, s_.k - p);
+        copy_b(j, width, p, depth);
+        for (int64_t i = 0; i < s_.m; i += kBlockRows) block(i, std::min(kBlockRows, s_.m - i), j, width, p, depth);
+      }
+    }
+  }
+
+ private:
+  void copy_bias(int64_t j, int64_t width) const {
+    float* to = scratch_ + layout_.bias;
+    std::memset(to, 0, static_cast<size_t>(round_up(width, kernels().columns)) * sizeof(float));
+    for (int64_t i = 0; s_.bias && i < width; ++i) to[i] = load(bias_[j + i]);
+  }
+  void copy_b(int64_t j, int64_t width, int64_t p, int64_t depth) const {
+    float* to = scratch_ + layout_.b;
+    if (s_.transpose_b)
+      copy_transposed(b_ + j * s_.k + p, s_.k, width, depth, kernels().columns, to);
+    else
+      copy_columns(b_ + p * s_.n + j, s_.n, width, depth, kernels().columns, to);
+  }
+  void block(int64_t i, int64_t rows, int64_t j, int64_t width, int64_t p, int64_t depth) const {
+    const Kernels& k = kernels();
+    float* a = scratch_ + layout_.a;
+    if (s_.transpose_a)
+      copy_interleaved(a_ + p * s_.m + i, s_.m, rows, depth, k.rows, a);
+    else
+      copy_rows(a_ + i * s_.k + p, s_.k, rows, depth, a);
+    for (int64_t jj = 0; jj < width; jj += k.columns) {
+      for (int64_t ii = 0; ii < rows; ii += k.rows) {
+        Tile t;
+        t.depth = depth;
+        t.a = a + ii * (s_.transpose_a ? depth : kStride);
+        t.b = scratch_ + layout_.b + jj * depth;
+        tile(t, i + ii, std::min(k.rows, rows - ii), j, jj, std::min(k.columns, width - jj), p);
+      }
+    }
+  }
+  // One micro-tile at row i, column j + jj of C. A tile that hangs over C's edge, or whose C is no f32, is made in
+  // scratch.
+  void tile(Tile& t, int64_t i, int64_t rows, int64_t j, int64_t jj, int64_t width, int64_t p) const {
+    const Kernels& k = kernels();
+    const bool first = p == 0, last = p + t.depth == s_.k;
+    Out* c = c_ + i * s_.n + j + jj;
+    bool direct = false;
+    if constexpr (std::is_same_v<Out, float>) direct = width == k.columns;
+    if (direct) {
+      t.c = reinterpret_cast<float*>(c);
+      t.c_row = s_.n;
+    } else if (keeps_sums_apart(s_)) {
+      t.c_row = round_up(std::min(s_.n, kBlockColumns), k.columns);
+      t.c = scratch_ + layout_.sums + i * t.c_row + jj;
+    } else {
+      t.c = scratch_ + layout_.sums;
+      t.c_row = k.columns;
+      if (!first) load_tile(c, t.c, rows, width);
+    }
+    t.from = first ? scratch_ + layout_.bias + jj : t.c;
+    t.from_row = first ? 0 : t.c_row;
+    k.tile(t, rows, s_.transpose_a);
+    const Activation activation = last ? s_.activation : Activation::none;
+    const bool partial_elsewhere = !direct && keeps_sums_apart(s_) && !last;
+    if (partial_elsewhere || (direct && activation == Activation::none)) return;
+    finish_tile(t.c, t.c_row, c, s_.n, rows, width, activation);
+  }
+  void load_tile(const Out* c, float* to, int64_t rows, int64_t width) const {
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t j = 0; j < width; ++j) to[r * kernels().columns + j] = load(c[r * s_.n + j]);
+    }
+  }
+
+  const GemmShape& s_;
+  Layout layout_;
+  const In *a_, *b_, *bias_;
+  Out* c_;
+  float* scratch_;
+};
+
+template <class In, class Out>
+void run(const GemmShape& s, const void* a, const void* b, const void* bias, void* c, void* scratch) {
+  const int64_t step = kernels().columns, panels = (s.n + step - 1) / step;
+  const int64_t threads = std::min<int64_t>(s.threads, panels);
+  const int64_t share = round_up(Layout(s).total, 16);
+  parallel_for(static_cast<int>(threads), threads, [&](int64_t i, int) {
+    const Product<In, Out> product(s, static_cast<const In*>(a), static_cast<const In*>(b),
+                                   static_cast<const In*>(bias), static_cast<Out*>(c),
+                                   static_cast<float*>(scratch) + i * share);
+    product.columns(panels * i / threads * step, std::min(s.n, panels * (i + 1) / threads * step));
+  });
+}
+
+}  // namespace
+
+int64_t packed_gemm_scratch_bytes(const GemmShape& shape) {
+  return shape.threads * round_up(Layout(shape).total, 16) * static_cast<int64_t>(sizeof(float));
+}
+
+void packed_gemm(const GemmShape& s, const void* a, const void* b, const void* bias, void* c, void* scratch) {
+  if (s.input == Dtype::f32 && s.output == Dtype::f32) return run<float, float>(s, a, b, bias, c, scratch);
+  if (s.input == Dtype::bf16 && s.output == Dtype::f32) return run<bf16, float>(s, a, b, bias, c, scratch);
+  if (s.input == Dtype::bf16 && s.output == Dtype::bf16) return run<bf16, bf16>(s, a, b, bias, c, scratch);
+  run<float, bf16>(s, a, b, bias, c, scratch);
+}
+
+}  // namespace prun::cpu
