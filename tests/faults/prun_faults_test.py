@@ -70,7 +70,10 @@ class Run:
         """Process ids by rank, of this launcher's children."""
         pid, found = self.process.pid, {}
         for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-            match = re.match(r"prun-rank(\d+)", pathlib.Path(f"/proc/{child}/comm").read_text())
+            try:
+                match = re.match(r"prun-rank(\d+)", pathlib.Path(f"/proc/{child}/comm").read_text())
+            except OSError:  # the child that ran the script has just ended
+                continue
             if match:
                 found[int(match[1])] = int(child)
         return found
