@@ -14,7 +14,8 @@ namespace prun::shm {
 namespace {
 
 constexpr size_t kUnit = 128 << 10;         // bytes of direct work between two looks at the clock
-constexpr size_t kStreamBytes = 16 << 20;   // outputs from this size on go past the caches
+constexpr size_t kStreamCopy = 16 << 20;    // outputs from this size on go past the caches
+constexpr size_t kStreamSums = 2 << 20;     // sooner: they go to every member
 
 // The shape of a call, in bytes.
 struct Shape {
@@ -201,7 +202,8 @@ bool resolve(Context& c, Comm& comm, const Shape& s) {
 
 // The next unit of direct work, from comm.at on; false: there is none left.
 bool work_direct(Comm& comm, const Shape& s) {
-  const bool stream = s.piece >= kStreamBytes;
+  const bool reduction = s.kind == PRUN_ALL_REDUCE || s.kind == PRUN_REDUCE || s.kind == PRUN_REDUCE_SCATTER;
+  const bool stream = s.piece >= (reduction ? kStreamSums : kStreamCopy);
   const size_t n = s.n;
   if (s.kind == PRUN_ALL_REDUCE || s.kind == PRUN_REDUCE) {
     const Slice slice = slice_of(s.piece, n, s.me, 1024);

@@ -1,6 +1,7 @@
 // One template per element type and operation, compiled for three levels of x86-64 and chosen at load; elsewhere once.
 //
-// Blocks of 1,024 elements are accumulated in a buffer that stays in the first cache, then written to each output.
+// Two vectors of each input at a time, in registers, then out to every output: long runs of one input at a time starve
+// the prefetchers, and were half as fast with 8 ranks.
 #include "reduce.h"
 
 #include <algorithm>
@@ -18,116 +19,199 @@ namespace {
 
 #define PRUN_INLINE inline __attribute__((always_inline))
 
-constexpr size_t kBlock = 1024;
+// Vectors of the compiler's own kind: where a processor has shorter ones, it splits them.
+template <class T, size_t kLanes>
+struct Vector {
+  typedef T type __attribute__((vector_size(kLanes * sizeof(T))));
+};
+template <class T, size_t kLanes>
+using Vec = typename Vector<T, kLanes>::type;
 
-struct Bf16 { uint16_t bits; };
-struct F16 { uint16_t bits; };
+template <class To, class From>
+PRUN_INLINE To bits(const From& from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  std::memcpy(&to, &from, sizeof to);
+  return to;
+}
 
-// How a type is stored and in what it accumulates.
-template <class T>
+// How a type is stored, and in what it accumulates; sums and products of integers wrap.
+template <class T, class Wrapping>
 struct Plain {
-  using Stored = T;
-  using Acc = T;
-  static PRUN_INLINE T load(T x) { return x; }
-  static PRUN_INLINE T store(T x) { return x; }
+  static constexpr size_t kLanes = 64 / sizeof(T);
+  static constexpr bool kInteger = std::is_integral_v<T>;
+  using Stored = Vec<T, kLanes>;
+  using Acc = Stored;
+  using Wrap = Vec<Wrapping, kLanes>;
+  static PRUN_INLINE Acc widen(const Stored& x) { return x; }
+  static PRUN_INLINE Stored narrow(const Acc& x) { return x; }
 };
-struct Bf16Type {
-  using Stored = Bf16;
-  using Acc = float;
-  static PRUN_INLINE float load(Bf16 x) { return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16); }
-  static PRUN_INLINE Bf16 store(float x) {
-    const uint32_t u = std::bit_cast<uint32_t>(x);
-    const uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
-    const uint32_t nan = (u >> 16) | 0x40u;
-    return {static_cast<uint16_t>((u & 0x7fffffffu) > 0x7f800000u ? nan : rounded)};
+
+struct Bf16 {
+  static constexpr size_t kLanes = 16;
+  static constexpr bool kInteger = false;
+  using Stored = Vec<uint16_t, kLanes>;
+  using Acc = Vec<float, kLanes>;
+  using Wrap = Acc;
+  using U = Vec<uint32_t, kLanes>;
+  static PRUN_INLINE Acc widen(const Stored& x) { return bits<Acc>(__builtin_convertvector(x, U) << 16); }
+  static PRUN_INLINE Stored narrow(const Acc& x) {
+    const U u = bits<U>(x);
+    const U rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+    const U nan = (u >> 16) | 0x40u;
+    return __builtin_convertvector((u & 0x7fffffffu) > 0x7f800000u ? nan : rounded, Stored);
   }
 };
-struct F16Type {
-  using Stored = F16;
-  using Acc = float;
-  static PRUN_INLINE float load(F16 x) {
-    const uint32_t sign = static_cast<uint32_t>(x.bits & 0x8000u) << 16;
-    const uint32_t rest = static_cast<uint32_t>(x.bits & 0x7fffu) << 13;
-    // Scaling by 2^112 moves the exponent's bias and makes subnormals normal; infinity and NaN need their exponent back.
-    const uint32_t scaled = std::bit_cast<uint32_t>(std::bit_cast<float>(rest) * 0x1p112f);
-    const uint32_t special = rest | 0x7f800000u;
-    return std::bit_cast<float>(sign | (rest >= 0x0f800000u ? special : scaled));
+
+struct F16 {
+  static constexpr size_t kLanes = 16;
+  static constexpr bool kInteger = false;
+  using Stored = Vec<uint16_t, kLanes>;
+  using Acc = Vec<float, kLanes>;
+  using Wrap = Acc;
+  using U = Vec<uint32_t, kLanes>;
+  static PRUN_INLINE Acc widen(const Stored& x) {
+    const U h = __builtin_convertvector(x, U);
+    const U sign = (h & 0x8000u) << 16, rest = (h & 0x7fffu) << 13;
+    // 2^112 moves the exponent's bias and makes subnormals normal; infinity and NaN need their exponent back.
+    const U scaled = bits<U>(bits<Acc>(rest) * 0x1p112f);
+    return bits<Acc>(sign | (rest >= 0x0f800000u ? rest | 0x7f800000u : scaled));
   }
-  static PRUN_INLINE F16 store(float x) {
-    const uint32_t u = std::bit_cast<uint32_t>(x);
-    const uint32_t sign = (u >> 16) & 0x8000u;
-    const uint32_t a = u & 0x7fffffffu;
-    const uint32_t normal = (a - 0x38000000u + 0x0fffu + ((a >> 13) & 1u)) >> 13;
+  static PRUN_INLINE Stored narrow(const Acc& x) {
+    const U u = bits<U>(x);
+    const U a = u & 0x7fffffffu;
+    const U normal = (a - 0x38000000u + 0x0fffu + ((a >> 13) & 1u)) >> 13;
     // Adding 0.5 lets the adder round a subnormal at the right bit.
-    const uint32_t small = std::bit_cast<uint32_t>(std::bit_cast<float>(a) + 0.5f) - 0x3f000000u;
-    uint32_t h = a < 0x38800000u ? small : normal;
-    h = a >= 0x477ff000u ? 0x7c00u : h;
+    const U small = bits<U>(bits<Acc>(a) + 0.5f) - 0x3f000000u;
+    U h = a < 0x38800000u ? small : normal;
+    h = a >= 0x477ff000u ? h * 0 + 0x7c00u : h;
     h = a > 0x7f800000u ? (0x7e00u | ((a >> 13) & 0x3ffu)) : h;
-    return {static_cast<uint16_t>(sign | h)};
+    return __builtin_convertvector(((u >> 16) & 0x8000u) | h, Stored);
   }
 };
 
-// Sums and products of integers wrap; signed overflow would be undefined.
-template <class A>
-PRUN_INLINE A add(A a, A b) {
-  if constexpr (std::is_integral_v<A>) return static_cast<A>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
-  else return a + b;
-}
-template <class A>
-PRUN_INLINE A multiply(A a, A b) {
-  if constexpr (std::is_integral_v<A>) return static_cast<A>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
-  else return a * b;
-}
-struct Sum { template <class A> static PRUN_INLINE A apply(A a, A b) { return add(a, b); } };
-struct Prod { template <class A> static PRUN_INLINE A apply(A a, A b) { return multiply(a, b); } };
-struct Min { template <class A> static PRUN_INLINE A apply(A a, A b) { return b < a ? b : a; } };
-struct Max { template <class A> static PRUN_INLINE A apply(A a, A b) { return a < b ? b : a; } };
+struct Sum {
+  template <class Type, class A>
+  static PRUN_INLINE A apply(const A& a, const A& b) {
+    using W = typename Type::Wrap;
+    return bits<A>(bits<W>(a) + bits<W>(b));
+  }
+};
+struct Prod {
+  template <class Type, class A>
+  static PRUN_INLINE A apply(const A& a, const A& b) {
+    using W = typename Type::Wrap;
+    return bits<A>(bits<W>(a) * bits<W>(b));
+  }
+};
+struct Min {
+  template <class Type, class A>
+  static PRUN_INLINE A apply(const A& a, const A& b) { return b < a ? b : a; }
+};
+struct Max {
+  template <class Type, class A>
+  static PRUN_INLINE A apply(const A& a, const A& b) { return a < b ? b : a; }
+};
 
-// `average`: n of an avg, else 0.
-template <class Type, class Op>
-PRUN_INLINE void fold(const void* const* from, int n, size_t offset, size_t count, int average, void* out) {
-  using S = typename Type::Stored;
-  using A = typename Type::Acc;
-  alignas(64) A acc[kBlock];
-  const S* first = static_cast<const S*>(from[0]) + offset;
-  if (n == 1) {
-    for (size_t i = 0; i < count; i++) acc[i] = Type::load(first[i]);
+// What one call does; the same for every element type. Sizes in bytes.
+struct Task {
+  const void* const* from;
+  int n;
+  void* const* to;
+  int m;
+  size_t bytes;
+  int average;  // n of an avg, else 0
+  bool stream;  // every output begins at a line
+};
+
+constexpr int kVectors = 2;  // of each input at a time
+
+template <class Type>
+PRUN_INLINE void scale(typename Type::Acc& acc, int average) {
+  if constexpr (Type::kInteger) {
+    for (size_t i = 0; i < Type::kLanes; i++)
+      acc[i] = static_cast<std::remove_reference_t<decltype(acc[i])>>(static_cast<int64_t>(acc[i]) / average);
   } else {
-    const S* second = static_cast<const S*>(from[1]) + offset;
-    for (size_t i = 0; i < count; i++) acc[i] = Op::apply(Type::load(first[i]), Type::load(second[i]));
+    using F = std::remove_cvref_t<decltype(acc[0])>;
+    acc = acc * (F(1) / static_cast<F>(average));
   }
-  for (int k = 2; k < n; k++) {
-    const S* next = static_cast<const S*>(from[k]) + offset;
-    for (size_t i = 0; i < count; i++) acc[i] = Op::apply(acc[i], Type::load(next[i]));
+}
+
+// kVectors vectors at `at`, or the last `bytes` of them.
+template <class Type, class Op>
+PRUN_INLINE void fold_group(const Task& t, size_t at, size_t bytes, typename Type::Stored* out) {
+  using S = typename Type::Stored;
+  S in[kVectors] = {};
+  std::memcpy(in, static_cast<const std::byte*>(t.from[0]) + at, bytes);
+  typename Type::Acc acc[kVectors];
+  for (int v = 0; v < kVectors; v++) acc[v] = Type::widen(in[v]);
+  for (int k = 1; k < t.n; k++) {
+    std::memcpy(in, static_cast<const std::byte*>(t.from[k]) + at, bytes);
+    for (int v = 0; v < kVectors; v++) acc[v] = Op::template apply<Type>(acc[v], Type::widen(in[v]));
   }
-  if (average) {
-    if constexpr (std::is_integral_v<A>) {
-      for (size_t i = 0; i < count; i++) acc[i] = static_cast<A>(static_cast<int64_t>(acc[i]) / average);
-    } else {
-      const A scale = A(1) / static_cast<A>(average);
-      for (size_t i = 0; i < count; i++) acc[i] = acc[i] * scale;
+  for (int v = 0; v < kVectors; v++) {
+    if (t.average) scale<Type>(acc[v], t.average);
+    out[v] = Type::narrow(acc[v]);
+  }
+}
+
+// Past the caches, in whole lines where the processor has such a store: pieces of lines cost a quarter of the speed.
+template <int kLevel, class S>
+PRUN_INLINE void stream_out(std::byte* to, const S (&group)[kVectors]) {
+#if defined(__x86_64__)
+  if constexpr (kLevel == 4) {
+    for (int v = 0; v < kVectors; v++)
+      asm volatile("vmovntdq %1, %0" : "=m"(reinterpret_cast<S*>(to)[v]) : "v"(group[v]));
+    return;
+  }
+  for (size_t b = 0; b < sizeof group; b += 16) {
+    __m128i x;
+    std::memcpy(&x, reinterpret_cast<const std::byte*>(group) + b, sizeof x);
+    _mm_stream_si128(reinterpret_cast<__m128i*>(to + b), x);
+  }
+#else
+  std::memcpy(to, group, sizeof group);
+#endif
+}
+
+template <class Type, class Op, int kLevel, bool kStream>
+PRUN_INLINE size_t fold_groups(const Task& t) {
+  typename Type::Stored out[kVectors];
+  size_t at = 0;
+  for (; at + sizeof out <= t.bytes; at += sizeof out) {
+    fold_group<Type, Op>(t, at, sizeof out, out);
+    for (int k = 0; k < t.m; k++) {
+      std::byte* to = static_cast<std::byte*>(t.to[k]) + at;
+      if constexpr (kStream) stream_out<kLevel>(to, out);
+      else std::memcpy(to, out, sizeof out);
     }
   }
-  S* result = static_cast<S*>(out);
-  for (size_t i = 0; i < count; i++) result[i] = Type::store(acc[i]);
+  return at;
 }
 
-using Fold = void (*)(const void* const*, int, size_t, size_t, int, void*);
+template <class Type, class Op, int kLevel>
+PRUN_INLINE void fold(const Task& t) {
+  const size_t at = t.stream ? fold_groups<Type, Op, kLevel, true>(t) : fold_groups<Type, Op, kLevel, false>(t);
+  if (at == t.bytes) return;
+  typename Type::Stored out[kVectors];
+  fold_group<Type, Op>(t, at, t.bytes - at, out);
+  for (int k = 0; k < t.m; k++) std::memcpy(static_cast<std::byte*>(t.to[k]) + at, out, t.bytes - at);
+}
+
+using Fold = void (*)(const Task&);
 
 template <class Type, class Op>
-void fold_any(const void* const* from, int n, size_t offset, size_t count, int average, void* out) {
-  fold<Type, Op>(from, n, offset, count, average, out);
+void fold_any(const Task& t) {
+  fold<Type, Op, 1>(t);
 }
 #if defined(__x86_64__)
 template <class Type, class Op>
-__attribute__((target("avx2"))) void fold_v3(const void* const* from, int n, size_t offset, size_t count, int average,
-                                             void* out) {
-  fold<Type, Op>(from, n, offset, count, average, out);
+__attribute__((target("avx2"))) void fold_v3(const Task& t) {
+  fold<Type, Op, 3>(t);
 }
 template <class Type, class Op>
-__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512"))) void fold_v4(
-    const void* const* from, int n, size_t offset, size_t count, int average, void* out) {
-  fold<Type, Op>(from, n, offset, count, average, out);
+__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512"))) void fold_v4(const Task& t) {
+  fold<Type, Op, 4>(t);
 }
 #endif
 
@@ -159,14 +243,14 @@ Fold choose(int redop) {
 
 Fold choose(int dtype, int redop) {  // in the order of prun_dtype
   switch (dtype) {
-    case 0: return choose<Plain<double>>(redop);
-    case 1: return choose<Plain<float>>(redop);
-    case 2: return choose<Bf16Type>(redop);
-    case 3: return choose<F16Type>(redop);
-    case 4: return choose<Plain<int64_t>>(redop);
-    case 5: return choose<Plain<int32_t>>(redop);
-    case 6: return choose<Plain<int8_t>>(redop);
-    default: return choose<Plain<uint8_t>>(redop);
+    case 0: return choose<Plain<double, double>>(redop);
+    case 1: return choose<Plain<float, float>>(redop);
+    case 2: return choose<Bf16>(redop);
+    case 3: return choose<F16>(redop);
+    case 4: return choose<Plain<int64_t, uint64_t>>(redop);
+    case 5: return choose<Plain<int32_t, uint32_t>>(redop);
+    case 6: return choose<Plain<int8_t, uint8_t>>(redop);
+    default: return choose<Plain<uint8_t, uint8_t>>(redop);
   }
 }
 
@@ -202,20 +286,11 @@ void copy(void* to, const void* from, size_t bytes, bool stream) {
 }
 
 void reduce(int dtype, int redop, const void* const* from, int n, void* const* to, int m, size_t count, bool stream) {
-  const Fold f = choose(dtype, redop);
-  const size_t size = dtype_bytes(dtype);
-  const int average = redop == 4 ? n : 0;
-  alignas(64) std::byte block[kBlock * 8];
-  for (size_t at = 0; at < count; at += kBlock) {
-    const size_t now = std::min(kBlock, count - at);
-    // Straight to the one output where there is one: its block is read (as an input) before it is written.
-    if (m == 1 && !stream) {
-      f(from, n, at, now, average, static_cast<std::byte*>(to[0]) + at * size);
-      continue;
-    }
-    f(from, n, at, now, average, block);
-    for (int k = 0; k < m; k++) copy(static_cast<std::byte*>(to[k]) + at * size, block, now * size, stream);
-  }
+  for (int k = 0; k < m; k++) stream &= reinterpret_cast<uintptr_t>(to[k]) % 64 == 0;
+  choose(dtype, redop)(Task{from, n, to, m, count * dtype_bytes(dtype), redop == 4 ? n : 0, stream});
+#if defined(__x86_64__)
+  if (stream) _mm_sfence();
+#endif
 }
 
 }  // namespace prun::shm
