@@ -20,7 +20,7 @@
 namespace prun::shm {
 
 struct Options {
-  size_t small = 32 << 10;  // collectives up to this many bytes are posted beside their flags
+  size_t small = 1 << 10;   // collectives up to this many bytes are posted beside their flags
   bool huge = true;         // ask for huge pages for arenas
 };
 // Throws nothing; returns the word that is wrong, or "".
