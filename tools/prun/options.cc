@@ -132,6 +132,9 @@ Options parse_options(int argc, char** argv) {
     fmt::print("prun {}\n", PRUN_VERSION);
     std::exit(0);
   }
+  // A word before a plan, or one that can be no file, was meant as a command.
+  if (!plans.empty() && plans[0].find_first_of("./") == std::string::npos && (plans.size() > 1 || !nearest_word(plans[0], kCommands).empty()))
+    throw usage_error(fmt::format("there is no command '{}'{}", plans[0], did_you_mean(plans[0], kCommands)));
   if (plans.size() > 1) throw usage_error(fmt::format("one plan at a time: '{}' and '{}'", plans[0], plans[1]));
   if (!plans.empty()) options.plan = plans[0];
   options.nproc = whole("--nproc", nproc, 1);

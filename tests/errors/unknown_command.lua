@@ -1,0 +1,4 @@
+-- prun chek PLAN
+local prun = require "prun"
+
+return prun.program(function() prun.barrier() end)
