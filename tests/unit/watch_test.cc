@@ -293,8 +293,7 @@ TEST(Summary, SaysWhatTheRunWas) {
   EXPECT_EQ(summary.text(small_job(), {0, 1}, {40 << 20, 42 << 20}),
             "loss       5.5000 -> 4.5000 over 2 steps\n"
             "time       1.5 s, 2.00k tokens/s\n"
-            "memory     3.00 MiB a rank predicted (buffers), 40.0 MiB to 42.0 MiB taken (proportional set size, with code and "
-            "libraries)\n"
+            "memory     3.00 MiB a rank predicted, 40.0 MiB to 42.0 MiB taken (Pss, with code)\n"
             "sent       1.00 MiB a rank and step\n"
             "overlap    75% of 200.0 ms communication a step hidden behind compute\n");
 }

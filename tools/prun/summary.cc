@@ -49,7 +49,7 @@ std::string Summary::text(const Job& job, const std::vector<int>& ranks,
   if (high > 0) {
     const std::string least = human_bytes(static_cast<int64_t>(low)),
                       greatest = human_bytes(static_cast<int64_t>(high));
-    text += fmt::format(" (buffers), {} taken (proportional set size, with code and libraries)",
+    text += fmt::format(", {} taken (Pss, with code)",
                         least == greatest ? least : least + " to " + greatest);
   }
   text += "\n";
