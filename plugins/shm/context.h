@@ -66,7 +66,8 @@ struct Context {
   WaitPolicy wait;
 
   std::vector<Arena> arenas;  // fixed from `address` on, but for those that are not shared
-  bool addressed = false, connected = false;
+  bool addressed = false;
+  std::atomic<bool> connected{false};  // abort may come from any thread while connecting
   std::unique_ptr<Connector> connector;
 
   std::vector<Peer> peers;    // of this host, by local index; this rank among them

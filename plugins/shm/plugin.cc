@@ -130,13 +130,12 @@ prun_status mem_alloc(prun_ctx* c, size_t bytes, int kind, void** ptr, void** ha
 }
 
 void mem_free(prun_ctx* c, void* ptr, void*) {
-  // Places name arenas by index, so a freed one leaves a gap.
-  for (Arena& a : c->arenas) {
-    if (a.start != ptr) continue;
-    unmap(a.mapping);
-    a.start = nullptr;
-    a.shared = false;
-  }
+  const auto a = std::find_if(c->arenas.begin(), c->arenas.end(), [&](const Arena& x) { return x.start == ptr; });
+  if (a == c->arenas.end()) return;
+  unmap(a->mapping);
+  a->start = nullptr;
+  a->shared = false;
+  if (!c->addressed) c->arenas.erase(a);  // later, peers know arenas by index: a freed one leaves a gap
 }
 
 prun_status comm_create(prun_ctx* c, const int* ranks, int n, int lane, prun_comm** comm, prun_result* result) {

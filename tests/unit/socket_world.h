@@ -1,4 +1,4 @@
-// Ranks as forked processes over the socket plugin, for its tests and its bench: blobs are exchanged through shared
+// Ranks as forked processes over the socket plugin (or PRUN_TEST_PLUGIN), for its tests and its bench: blobs are exchanged through shared
 // anonymous memory, each rank runs a body, the parent checks how the ranks ended.
 //
 // A rank that fails prints why and exits with 1, since GoogleTest's own failures do not cross a fork.
@@ -30,6 +30,10 @@
     }                                                                             \
   } while (0)
 
+#ifndef PRUN_TEST_PLUGIN
+#define PRUN_TEST_PLUGIN "socket"
+#endif
+
 namespace socket_world {
 
 inline constexpr int kMaxRanks = 8;
@@ -54,7 +58,7 @@ inline const prun_host* host() {
 
 inline const prun_transport* load() {
   static const prun_transport* table = [] {
-    void* library = ::dlopen(PRUN_PLUGIN_DIR "/socket.so", RTLD_NOW | RTLD_LOCAL);
+    void* library = ::dlopen(PRUN_PLUGIN_DIR "/" PRUN_TEST_PLUGIN ".so", RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) std::fprintf(stderr, "%s\n", ::dlerror());
     RANK_CHECK(library != nullptr);
     return reinterpret_cast<prun_transport_entry>(::dlsym(library, "prun_transport_v1"))(host());
