@@ -45,10 +45,8 @@ class Writer {
     number((static_cast<uint64_t>(v) << 1) ^ static_cast<uint64_t>(v >> 63));
   }
   template <class T>
-    requires std::is_enum_v<T>
-  void put(const T& value) {
-    number(static_cast<uint64_t>(value));
-  }
+  requires std::is_enum_v<T>
+  void put(const T& value) { number(static_cast<uint64_t>(value)); }
   void put(const double& value) {
     char bytes[8];
     std::memcpy(bytes, &value, 8);
@@ -67,10 +65,8 @@ class Writer {
     for (const T& item : items) put(item);
   }
   template <class T>
-    requires std::is_class_v<T>
-  void put(const T& item) {
-    visit(*this, item);
-  }
+  requires std::is_class_v<T>
+  void put(const T& item) { visit(*this, item); }
 
   std::string out_;
   std::map<std::string, uint64_t> texts_;
@@ -112,7 +108,7 @@ class Reader {
     if (static_cast<int64_t>(value) != v) bad("number " + std::to_string(v) + " does not fit its field");
   }
   template <class T>
-    requires std::is_enum_v<T>
+  requires std::is_enum_v<T>
   void get(T& value) {
     uint64_t coded = number();
     if (coded > static_cast<uint64_t>(last_of(T{}))) bad("no such enumerator: " + std::to_string(coded));
@@ -137,10 +133,8 @@ class Reader {
     for (T& item : items) get(item);
   }
   template <class T>
-    requires std::is_class_v<T>
-  void get(T& item) {
-    visit(*this, item);
-  }
+  requires std::is_class_v<T>
+  void get(T& item) { visit(*this, item); }
 
   std::string_view bytes_;
   std::vector<std::string> texts_;

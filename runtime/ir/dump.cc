@@ -2,9 +2,9 @@
 //
 // Made to be read and diffed: nothing in it depends on the machine (paths are as typed, files by name), numbers that
 // shift when something is added stand in columns, and equal units stay written out, one op a line.
-#include <algorithm>
-
 #include <fmt/format.h>
+
+#include <algorithm>
 
 #include "ir/program.h"
 
@@ -82,8 +82,9 @@ std::string op_text(const Program& program, const Op& op, size_t kind_width) {
 std::string waits_text(const Body& body, const std::vector<Edge>& waits) {
   std::string out;
   for (const Edge& edge : waits)
-    out += fmt::format("{}{}@{}{}", out.empty() ? "  after " : ", ", body.streams[static_cast<size_t>(edge.stream)].name,
-                       edge.index, edge.back ? " of the step before" : "");
+    out +=
+        fmt::format("{}{}@{}{}", out.empty() ? "  after " : ", ", body.streams[static_cast<size_t>(edge.stream)].name,
+                    edge.index, edge.back ? " of the step before" : "");
   return out;
 }
 
@@ -115,8 +116,8 @@ void add_memory(std::string& out, const Program& program) {
       out += fmt::format("  {:<10}  {:>15}\n", role_name(static_cast<Role>(role)), digits(program.role_bytes[role]));
   if (!program.pools.empty()) out += "\npools\n";
   for (const Pool& pool : program.pools)
-    out += fmt::format("  {:<10}  {:>2} x {:>13} bytes  {}\n", role_name(pool.role), pool.slots, digits(pool.slot_bytes),
-                       pool.name);
+    out += fmt::format("  {:<10}  {:>2} x {:>13} bytes  {}\n", role_name(pool.role), pool.slots,
+                       digits(pool.slot_bytes), pool.name);
   if (!program.buffers.empty()) out += fmt::format("\nbuffers{:>8}{:>15}  role\n", "offset", "bytes");
   for (const Buffer& buffer : program.buffers) {
     out += fmt::format("{:>15}{:>15}  {:<10}  {}", buffer.offset < 0 ? "unplaced" : digits(buffer.offset),
@@ -142,7 +143,8 @@ void add_header(std::string& out, const Program& program, const std::vector<int>
   const DataSource& data = program.data;
   if (!data.kind.empty()) {
     std::string file = data.path.substr(data.path.find_last_of('/') + 1);
-    out += fmt::format("data     {}{}{}, {} samples a step", data.kind, file.empty() ? "" : " ", file, data.global_batch);
+    out +=
+        fmt::format("data     {}{}{}, {} samples a step", data.kind, file.empty() ? "" : " ", file, data.global_batch);
     if (program.tokens_per_step != 0 && program.tokens_per_step != data.global_batch)
       out += fmt::format(" ({} {})", digits(program.tokens_per_step), program.sample_word);
     out += "\n";

@@ -4,11 +4,10 @@
 // place in the document: "nodes[3].inputs".
 #include "ir/plan_json.h"
 
-#include <algorithm>
-#include <cmath>
-
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
@@ -138,8 +137,10 @@ Attr read_attr(const Field& field) {
   std::vector<int64_t> integers;
   std::vector<double> numbers;
   field.each([&](const Field& item) {
-    if (whole) integers.push_back(item.integer());
-    else numbers.push_back(item.number());
+    if (whole)
+      integers.push_back(item.integer());
+    else
+      numbers.push_back(item.number());
   });
   if (whole) return integers;
   return numbers;
@@ -209,7 +210,8 @@ void check_types(const Field& field, const Graph& graph, const Node& node) {
 void check_defined_once(const Field& field, const Graph& graph, const Node& node, std::vector<bool>& defined) {
   for (int id : node.inputs)
     if (!defined[static_cast<size_t>(id)])
-      field.at("inputs").fail(fmt::format("values made before ({} is not)", graph.values[static_cast<size_t>(id)].name));
+      field.at("inputs").fail(
+          fmt::format("values made before ({} is not)", graph.values[static_cast<size_t>(id)].name));
   for (int id : node.outputs) {
     if (defined[static_cast<size_t>(id)])
       field.at("outputs").fail(fmt::format("new values ({} is not)", graph.values[static_cast<size_t>(id)].name));
@@ -228,8 +230,9 @@ void check_loss(const Graph& graph) {
                          node.site);
   const Value& loss = graph.values[static_cast<size_t>(graph.loss)];
   if (loss.kind != ValueKind::activation || !loss.type.shape.empty())
-    throw plan_error(fmt::format("the model returns {}, it should return a loss (one of: {})", loss.name, join(kLosses, ", ")),
-                     loss.site);
+    throw plan_error(
+        fmt::format("the model returns {}, it should return a loss (one of: {})", loss.name, join(kLosses, ", ")),
+        loss.site);
 }
 
 Graph read_graph(const Field& root) {

@@ -3,11 +3,10 @@
 //
 // A damaged job never reaches an executor: the digest catches damage, and what has a right digest but wrong numbers (a
 // bug, an attack) is caught by bounds in archive.h and by check_indices.
+#include <fmt/format.h>
 #include <openssl/evp.h>
 
 #include <array>
-
-#include <fmt/format.h>
 
 #include "ir/archive.h"
 #include "ir/program.h"
@@ -40,6 +39,7 @@ constexpr Phase last_of(Phase) { return Phase::program; }
 static_assert(static_cast<int>(Role::workspace) + 1 == kRoles);
 
 // One visit function per struct; order is the format.
+// clang-format off
 template <class A> void visit(A& a, Like<Site> auto& v) { a(v.file, v.line); }
 template <class A> void visit(A& a, Like<Axis> auto& v) { a(v.name, v.size); }
 template <class A> void visit(A& a, Like<Edge> auto& v) { a(v.stream, v.index, v.back); }
@@ -55,6 +55,7 @@ template <class A> void visit(A& a, Like<Buffer> auto& v) {
 template <class A> void visit(A& a, Like<DataSource> auto& v) {
   a(v.kind, v.path, v.file_bytes, v.skip_bytes, v.vocab, v.global_batch);
 }
+// clang-format on
 
 template <class A>
 void visit(A& a, Like<Mesh> auto& v) {
@@ -76,12 +77,18 @@ void visit(A& a, Like<Attrs> auto& v) {
       a(name);
       uint64_t index = a.number();
       Attr value;
-      if (index == 0) value.emplace<0>();
-      else if (index == 1) value.emplace<1>();
-      else if (index == 2) value.emplace<2>();
-      else if (index == 3) value.emplace<3>();
-      else if (index == 4) value.emplace<4>();
-      else bad(fmt::format("attribute {} has variant {}", name, index));
+      if (index == 0)
+        value.emplace<0>();
+      else if (index == 1)
+        value.emplace<1>();
+      else if (index == 2)
+        value.emplace<2>();
+      else if (index == 3)
+        value.emplace<3>();
+      else if (index == 4)
+        value.emplace<4>();
+      else
+        bad(fmt::format("attribute {} has variant {}", name, index));
       std::visit([&](auto& held) { a(held); }, value);
       v.set(name, std::move(value));
     }

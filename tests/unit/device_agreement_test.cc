@@ -60,7 +60,8 @@ void expect_near(const std::vector<double>& found, const std::vector<double>& wa
 }
 
 void check(const Case& c, Dtype dtype, int threads) {
-  SCOPED_TRACE(std::string(c.name) + " in " + std::string(dtype_name(dtype)) + " by " + std::to_string(threads) + " threads");
+  SCOPED_TRACE(std::string(c.name) + " in " + std::string(dtype_name(dtype)) + " by " + std::to_string(threads) +
+               " threads");
   std::unique_ptr<Device> cpu = open_device("cpu"), reference = open_device("reference");
   OpList before(*reference), slow(*reference), fast(*cpu, threads);
   for (OpList* list : {&before, &slow, &fast}) add_slots(*list, c, dtype);
@@ -92,39 +93,74 @@ Attrs activated(const char* act) { return make_attrs({{"act", std::string(act)}}
 Attrs heads(int64_t n, bool causal) { return make_attrs({{"heads", n}, {"causal", int64_t{causal}}}); }
 Attrs scaled() { return make_attrs({{"scale", 0.037}}); }
 Attrs form(const char* name) { return make_attrs({{"approximate", std::string(name)}}); }
-Attrs adamw() {
-  return make_attrs({{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}});
-}
+Attrs adamw() { return make_attrs({{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}}); }
 
 std::vector<Case> matrix_cases() {
   std::vector<Case> out;
   for (Shape s : {Shape{1, 1, 1}, Shape{3, 5, 7}, Shape{17, 33, 65}, Shape{64, 128, 96}}) {
     int64_t m = s[0], k = s[1], n = s[2];
     double tolerance = 2e-6;
-    out.push_back({"linear", {{T, {m, k}}, {T, {k, n}}, {T, {n}}, {T, {m, n}}}, {"linear", {0, 1, 2}, {3}}, {}, tolerance});
-    out.push_back({"linear without bias", {{T, {m, k}}, {T, {k, n}}, {T, {m, n}}}, {"linear", {0, 1}, {2}}, {}, tolerance});
-    out.push_back({"linear transposed", {{T, {m, k}}, {T, {n, k}}, {T, {n}}, {T, {m, n}}}, {"linear", {0, 1, 2}, {3}, transposed()}, {}, tolerance});
-    out.push_back({"linear relu", {{T, {m, k}}, {T, {k, n}}, {T, {n}}, {T, {m, n}}}, {"linear", {0, 1, 2}, {3}, activated("relu")}, {}, tolerance});
-    out.push_back({"linear gelu", {{T, {m, k}}, {T, {k, n}}, {T, {n}}, {T, {m, n}}}, {"linear", {0, 1, 2}, {3}, activated("gelu")}, {}, tolerance});
+    out.push_back(
+        {"linear", {{T, {m, k}}, {T, {k, n}}, {T, {n}}, {T, {m, n}}}, {"linear", {0, 1, 2}, {3}}, {}, tolerance});
+    out.push_back(
+        {"linear without bias", {{T, {m, k}}, {T, {k, n}}, {T, {m, n}}}, {"linear", {0, 1}, {2}}, {}, tolerance});
+    out.push_back({"linear transposed",
+                   {{T, {m, k}}, {T, {n, k}}, {T, {n}}, {T, {m, n}}},
+                   {"linear", {0, 1, 2}, {3}, transposed()},
+                   {},
+                   tolerance});
+    out.push_back({"linear relu",
+                   {{T, {m, k}}, {T, {k, n}}, {T, {n}}, {T, {m, n}}},
+                   {"linear", {0, 1, 2}, {3}, activated("relu")},
+                   {},
+                   tolerance});
+    out.push_back({"linear gelu",
+                   {{T, {m, k}}, {T, {k, n}}, {T, {n}}, {T, {m, n}}},
+                   {"linear", {0, 1, 2}, {3}, activated("gelu")},
+                   {},
+                   tolerance});
     out.push_back({"linear_dx", {{T, {m, n}}, {T, {k, n}}, {T, {m, k}}}, {"linear_dx", {0, 1}, {2}}, {}, tolerance});
-    out.push_back({"linear_dx transposed", {{T, {m, n}}, {T, {n, k}}, {T, {m, k}}}, {"linear_dx", {0, 1}, {2}, transposed()}, {}, tolerance});
-    out.push_back({"linear_dw", {{T, {m, k}}, {T, {m, n}}, {F32, {k, n}}, {F32, {n}}}, {"linear_dw", {0, 1}, {2, 3}}, {}, tolerance});
-    out.push_back({"linear_dw without bias", {{T, {m, k}}, {T, {m, n}}, {F32, {k, n}}}, {"linear_dw", {0, 1}, {2}}, {}, tolerance});
-    out.push_back({"linear_dw transposed", {{T, {m, k}}, {T, {m, n}}, {F32, {n, k}}, {F32, {n}}}, {"linear_dw", {0, 1}, {2, 3}, transposed()}, {}, tolerance});
+    out.push_back({"linear_dx transposed",
+                   {{T, {m, n}}, {T, {n, k}}, {T, {m, k}}},
+                   {"linear_dx", {0, 1}, {2}, transposed()},
+                   {},
+                   tolerance});
+    out.push_back({"linear_dw",
+                   {{T, {m, k}}, {T, {m, n}}, {F32, {k, n}}, {F32, {n}}},
+                   {"linear_dw", {0, 1}, {2, 3}},
+                   {},
+                   tolerance});
+    out.push_back({"linear_dw without bias",
+                   {{T, {m, k}}, {T, {m, n}}, {F32, {k, n}}},
+                   {"linear_dw", {0, 1}, {2}},
+                   {},
+                   tolerance});
+    out.push_back({"linear_dw transposed",
+                   {{T, {m, k}}, {T, {m, n}}, {F32, {n, k}}, {F32, {n}}},
+                   {"linear_dw", {0, 1}, {2, 3}, transposed()},
+                   {},
+                   tolerance});
   }
   return out;
 }
 
 std::vector<Case> attention_cases() {
   std::vector<Case> out;
-  struct Sizes { int64_t batch, length, heads, head_width; };
+  struct Sizes {
+    int64_t batch, length, heads, head_width;
+  };
   for (Sizes s : {Sizes{1, 1, 1, 1}, {2, 5, 3, 7}, {1, 37, 2, 16}, {2, 64, 1, 64}, {1, 130, 3, 20}})
     for (bool causal : {false, true}) {
       int64_t d = s.heads * s.head_width;
-      Slot qkv{T, {s.batch, s.length, 3 * d}, -2, 2}, row{T, {s.batch, s.length, d}}, lse{F32, {s.batch, s.heads, s.length}};
+      Slot qkv{T, {s.batch, s.length, 3 * d}, -2, 2}, row{T, {s.batch, s.length, d}},
+          lse{F32, {s.batch, s.heads, s.length}};
       OpLine forward{"attention", {0}, {1, 2}, heads(s.heads, causal)};
       out.push_back({"attention", {qkv, row, lse}, forward, {}, 3e-6});
-      out.push_back({"attention_grad", {qkv, row, lse, row, qkv}, {"attention_grad", {0, 1, 3, 2}, {4}, heads(s.heads, causal)}, {forward}, 5e-6});
+      out.push_back({"attention_grad",
+                     {qkv, row, lse, row, qkv},
+                     {"attention_grad", {0, 1, 3, 2}, {4}, heads(s.heads, causal)},
+                     {forward},
+                     5e-6});
     }
   return out;
 }
@@ -132,26 +168,36 @@ std::vector<Case> attention_cases() {
 std::vector<Case> row_cases() {
   std::vector<Case> out;
   for (auto [rows, n] : {std::pair<int64_t, int64_t>{1, 1}, {3, 5}, {7, 33}, {17, 257}}) {
-    Slot x{T, {rows, n}}, vector{T, {n}}, grad{F32, {n}}, statistic{F32, {rows}}, targets{I32, {rows}, 0, static_cast<double>(n)};
+    Slot x{T, {rows, n}}, vector{T, {n}}, grad{F32, {n}}, statistic{F32, {rows}},
+        targets{I32, {rows}, 0, static_cast<double>(n)};
     if (n > 1) {
       OpLine forward{"layernorm", {0, 1, 2}, {3, 4, 5}, none()};
       out.push_back({"layernorm", {x, vector, vector, x, statistic, statistic}, forward, {}, 3e-6});
-      out.push_back({"layernorm_grad", {x, vector, vector, x, statistic, statistic, x, x, grad, grad},
-                     {"layernorm_grad", {0, 6, 1, 4, 5}, {7, 8, 9}}, {forward}, 5e-6});
+      out.push_back({"layernorm_grad",
+                     {x, vector, vector, x, statistic, statistic, x, x, grad, grad},
+                     {"layernorm_grad", {0, 6, 1, 4, 5}, {7, 8, 9}},
+                     {forward},
+                     5e-6});
     }
     Slot logits{T, {rows, n}, -8, 8};
     OpLine loss{"cross_entropy", {0, 1}, {2, 3}, scaled()};
     out.push_back({"cross_entropy", {logits, targets, {F32, {}}, statistic}, loss, {}, 3e-6});
-    out.push_back({"cross_entropy_grad", {logits, targets, {F32, {}}, statistic, x}, {"cross_entropy_grad", {0, 1, 3}, {4}, scaled()}, {loss}, 3e-6});
+    out.push_back({"cross_entropy_grad",
+                   {logits, targets, {F32, {}}, statistic, x},
+                   {"cross_entropy_grad", {0, 1, 3}, {4}, scaled()},
+                   {loss},
+                   3e-6});
   }
   for (int64_t d : {1, 7, 33}) {
     Slot tokens{I32, {3, 5}, 0, 11}, table{T, {11, d}}, positions{T, {6, d}}, y{T, {3, 5, d}};
     out.push_back({"embedding", {tokens, table, y}, {"embedding", {0, 1}, {2}}});
     out.push_back({"embedding with positions", {tokens, table, positions, y}, {"embedding", {0, 1, 2}, {3}}});
     Attrs sizes = make_attrs({{"vocab", int64_t{11}}, {"positions", int64_t{6}}});
-    out.push_back({"embedding_grad", {tokens, y, {F32, {11, d}}, {F32, {6, d}}}, {"embedding_grad", {0, 1}, {2, 3}, sizes}});
+    out.push_back(
+        {"embedding_grad", {tokens, y, {F32, {11, d}}, {F32, {6, d}}}, {"embedding_grad", {0, 1}, {2, 3}, sizes}});
     sizes.set("positions", int64_t{0});
-    out.push_back({"embedding_grad without positions", {tokens, y, {F32, {11, d}}}, {"embedding_grad", {0, 1}, {2}, sizes}});
+    out.push_back(
+        {"embedding_grad without positions", {tokens, y, {F32, {11, d}}}, {"embedding_grad", {0, 1}, {2}, sizes}});
   }
   return out;
 }
@@ -173,10 +219,17 @@ std::vector<Case> pointwise_cases() {
     out.push_back({"mul", {x, x, x}, {"mul", {0, 1}, {2}}});
     out.push_back({"scale", {x, x}, {"scale", {0}, {1}, make_attrs({{"factor", 0.3}})}});
     out.push_back({"cast up", {x, {F32, {n}}}, {"cast", {0}, {1}, make_attrs({{"dtype", std::string("f32")}})}, {}, 0});
-    out.push_back({"cast down", {{F32, {n}}, {Dtype::bf16, {n}}}, {"cast", {0}, {1}, make_attrs({{"dtype", std::string("bf16")}})}});
+    out.push_back({"cast down",
+                   {{F32, {n}}, {Dtype::bf16, {n}}},
+                   {"cast", {0}, {1}, make_attrs({{"dtype", std::string("bf16")}})}});
     out.push_back({"copy", {x, x}, {"copy", {0}, {1}}, {}, 0});
     out.push_back({"copy in place", {x}, {"copy", {0}, {0}}, {}, 0});
-    out.push_back({"add of whole numbers", {{I64, {n}, 0, 100}, {I64, {n}, 0, 100}, {I64, {n}}}, {"add", {0, 1}, {2}}, {}, 0, false});
+    out.push_back({"add of whole numbers",
+                   {{I64, {n}, 0, 100}, {I64, {n}, 0, 100}, {I64, {n}}},
+                   {"add", {0, 1}, {2}},
+                   {},
+                   0,
+                   false});
     out.push_back({"mse", {x, x, scalar}, {"mse", {0, 1}, {2}, scaled()}, {}, 2e-6});
     out.push_back({"mse_grad", {x, x, x}, {"mse_grad", {0, 1}, {2}, scaled()}});
     out.push_back({"mean_square", {x, scalar}, {"mean_square", {0}, {1}, scaled()}, {}, 2e-6});
@@ -192,7 +245,8 @@ std::vector<Case> training_cases() {
   for (int64_t n : {1, 7, 1029}) {
     Slot grad{F32, {n}}, param{T, {n}}, m{F32, {n}}, v{F32, {n}, 0.01, 1}, clip{F32, {}, 0.5, 0.6};
     out.push_back({"adamw", {grad, param, m, v}, {"adamw", {0, 1, 2, 3}, {1, 2, 3}, adamw()}, {}, 2e-6});
-    out.push_back({"adamw clipped", {grad, param, m, v, clip}, {"adamw", {0, 1, 2, 3, 4}, {1, 2, 3}, adamw()}, {}, 2e-6});
+    out.push_back(
+        {"adamw clipped", {grad, param, m, v, clip}, {"adamw", {0, 1, 2, 3, 4}, {1, 2, 3}, adamw()}, {}, 2e-6});
     Attrs plain = make_attrs({{"weight_decay", 0.1}}), heavy = make_attrs({{"momentum", 0.9}, {"weight_decay", 0.1}});
     out.push_back({"sgd", {grad, param}, {"sgd", {0, 1}, {1}, plain}});
     out.push_back({"sgd clipped", {grad, param, clip}, {"sgd", {0, 1, 2}, {1}, plain}});
@@ -201,7 +255,9 @@ std::vector<Case> training_cases() {
     out.push_back({"norm2", {grad, m, v, {F32, {}}}, {"norm2", {0, 1, 2}, {3}}});
   }
   for (double norm2 : {0.0, 0.3, 9.0})
-    out.push_back({"clip_coefficient", {{F32, {}, norm2, norm2}, {F32, {}}, {F32, {}}}, {"clip_coefficient", {0}, {1, 2}, make_attrs({{"max", 1.0}})}});
+    out.push_back({"clip_coefficient",
+                   {{F32, {}, norm2, norm2}, {F32, {}}, {F32, {}}},
+                   {"clip_coefficient", {0}, {1, 2}, make_attrs({{"max", 1.0}})}});
   return out;
 }
 
@@ -217,10 +273,22 @@ std::vector<Case> source_cases() {
   init.set("axis", std::string("dp"));  // rank 2 of 4: elements [544, 816)
   out.push_back({"init_params of a shard", {{T, {272}}}, {"init_params", {}, {0}, init}, {}, 0});
   out.push_back({"fill", {{T, {7}}}, {"fill", {}, {0}, make_attrs({{"value", 1.7}})}, {}, 0});
-  out.push_back({"values", {{T, {3}}}, {"values", {}, {0}, make_attrs({{"values", std::vector<double>{1, -2.5, 3}}})}, {}, 0});
-  out.push_back({"iota", {{I64, {5}}}, {"iota", {}, {0}, make_attrs({{"start", int64_t{3}}, {"step", int64_t{2}}})}, {}, 0, false});
-  out.push_back({"iota of a count", {{I64, {}, 0, 4}, {T, {5}}}, {"iota", {0}, {1}, make_attrs({{"start", 0.5}})}, {}, 0});
-  out.push_back({"random_int", {{I64, {33}}}, {"random_int", {}, {0}, make_attrs({{"low", int64_t{-3}}, {"high", int64_t{9}}, {"key", int64_t{4}}})}, {}, 0, false});
+  out.push_back(
+      {"values", {{T, {3}}}, {"values", {}, {0}, make_attrs({{"values", std::vector<double>{1, -2.5, 3}}})}, {}, 0});
+  out.push_back({"iota",
+                 {{I64, {5}}},
+                 {"iota", {}, {0}, make_attrs({{"start", int64_t{3}}, {"step", int64_t{2}}})},
+                 {},
+                 0,
+                 false});
+  out.push_back(
+      {"iota of a count", {{I64, {}, 0, 4}, {T, {5}}}, {"iota", {0}, {1}, make_attrs({{"start", 0.5}})}, {}, 0});
+  out.push_back({"random_int",
+                 {{I64, {33}}},
+                 {"random_int", {}, {0}, make_attrs({{"low", int64_t{-3}}, {"high", int64_t{9}}, {"key", int64_t{4}}})},
+                 {},
+                 0,
+                 false});
   return out;
 }
 
@@ -246,7 +314,8 @@ TEST(DeviceAgreement, EveryComputeOpHasACase) {
   std::set<std::string_view> covered;
   for (const auto& family : families())
     for (const Case& c : family) covered.insert(c.op.kind);
-  for (const OpDef* op : all_ops()) EXPECT_EQ(op->op_class == OpClass::compute, covered.count(op->name) != 0) << op->name;
+  for (const OpDef* op : all_ops())
+    EXPECT_EQ(op->op_class == OpClass::compute, covered.count(op->name) != 0) << op->name;
 }
 
 }  // namespace

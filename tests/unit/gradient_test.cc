@@ -45,7 +45,8 @@ class Recorder final : public GradientBuilder {
   TensorType type(int value) const override { return types[static_cast<size_t>(value)]; }
   bool wants(int value) const override { return wanted[static_cast<size_t>(value)]; }
   int gradient(int value) const override { return gradients.count(value) ? gradients.at(value) : -1; }
-  std::vector<int> emit(std::string_view kind, std::vector<int> inputs, std::vector<TensorType> outputs, Attrs attrs) override {
+  std::vector<int> emit(std::string_view kind, std::vector<int> inputs, std::vector<TensorType> outputs,
+                        Attrs attrs) override {
     Recorded node{std::string(kind), std::move(inputs), {}, std::move(attrs)};
     for (const TensorType& output : outputs) {
       node.outputs.push_back(static_cast<int>(types.size()));
@@ -62,7 +63,6 @@ class Recorder final : public GradientBuilder {
     known = known < 0 ? gradient : emit("add", {known, gradient}, {type(gradient)}, {})[0];
   }
 };
-
 
 // Forward and backward of one case as a list of ops; value ids are tensor ids.
 class Differentiated {
@@ -191,7 +191,10 @@ const std::vector<Case>& cases() {
       {"linear transposed", "linear", {{{3, 5}}, {{7, 5}}, {{7}}}, transpose()},
       {"linear of one vector", "linear", {{{5}}, {{5, 3}}, {{3}}}},
       {"linear with relu", "linear", {{{4, 5}}, {{5, 6}}, {{6}}}, text("act", "relu")},
-      {"linear with relu, transposed", "linear", {{{4, 5}}, {{6, 5}}}, make_attrs({{"act", std::string("relu")}, {"transpose", int64_t{1}}})},
+      {"linear with relu, transposed",
+       "linear",
+       {{{4, 5}}, {{6, 5}}},
+       make_attrs({{"act", std::string("relu")}, {"transpose", int64_t{1}}})},
       {"linear, only the input", "linear", {{{3, 5}}, unwanted({5, 2}), unwanted({2})}},
       {"linear, only the weight", "linear", {unwanted({3, 5}), {{5, 2}}, unwanted({2})}},
       {"linear, only the bias", "linear", {unwanted({3, 5}), unwanted({5, 2}), {{2}}}},

@@ -1,8 +1,9 @@
 // The mesh: numbering, groups; and the small types beside it that text and attributes are made of.
+#include "ir/mesh.h"
+
 #include <gtest/gtest.h>
 
 #include "ir/attrs.h"
-#include "ir/mesh.h"
 #include "ir/types.h"
 
 namespace prun {

@@ -27,7 +27,8 @@ class OpList {
   }
 
   int tensor(const TensorType& type, Role role = Role::activation) {
-    Tensor t{"t" + std::to_string(program_.tensors.size()), static_cast<int>(program_.buffers.size()), 0, type.dtype, type.shape};
+    Tensor t{"t" + std::to_string(program_.tensors.size()), static_cast<int>(program_.buffers.size()), 0, type.dtype,
+             type.shape};
     program_.buffers.push_back({t.name, role, round_up(t.bytes(), kAlignBytes), program_.arena_bytes});
     program_.arena_bytes += program_.buffers.back().bytes;
     program_.tensors.push_back(t);
@@ -48,7 +49,8 @@ class OpList {
 
   // Lays out memory; every byte that no one sets is 0xa5, so that a kernel that skips an element shows.
   void make() {
-    arena_.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignBytes, static_cast<size_t>(program_.arena_bytes + kAlignBytes))));
+    arena_.reset(static_cast<std::byte*>(
+        std::aligned_alloc(kAlignBytes, static_cast<size_t>(program_.arena_bytes + kAlignBytes))));
     std::memset(arena_.get(), 0xa5, static_cast<size_t>(program_.arena_bytes));
     memory_ = {arena_.get(), 2, &program_, &table_};
     for (const Op& op : ops_) kernels_.push_back(device_.make_kernel(memory_, op, threads_));
@@ -74,22 +76,40 @@ class OpList {
  private:
   static void put(Dtype dtype, void* data, size_t i, double value) {
     switch (dtype) {
-      case Dtype::f64: static_cast<double*>(data)[i] = value; return;
-      case Dtype::f32: static_cast<float*>(data)[i] = static_cast<float>(value); return;
-      case Dtype::bf16: static_cast<bf16*>(data)[i] = to_bf16(static_cast<float>(value)); return;
-      case Dtype::i64: static_cast<int64_t*>(data)[i] = static_cast<int64_t>(value); return;
-      case Dtype::i32: static_cast<int32_t*>(data)[i] = static_cast<int32_t>(value); return;
-      default: PRUN_CHECK(false, std::string(dtype_name(dtype)));
+      case Dtype::f64:
+        static_cast<double*>(data)[i] = value;
+        return;
+      case Dtype::f32:
+        static_cast<float*>(data)[i] = static_cast<float>(value);
+        return;
+      case Dtype::bf16:
+        static_cast<bf16*>(data)[i] = to_bf16(static_cast<float>(value));
+        return;
+      case Dtype::i64:
+        static_cast<int64_t*>(data)[i] = static_cast<int64_t>(value);
+        return;
+      case Dtype::i32:
+        static_cast<int32_t*>(data)[i] = static_cast<int32_t>(value);
+        return;
+      default:
+        PRUN_CHECK(false, std::string(dtype_name(dtype)));
     }
   }
   static double take(Dtype dtype, const void* data, size_t i) {
     switch (dtype) {
-      case Dtype::f64: return static_cast<const double*>(data)[i];
-      case Dtype::f32: return static_cast<const float*>(data)[i];
-      case Dtype::bf16: return to_float(static_cast<const bf16*>(data)[i]);
-      case Dtype::i64: return static_cast<double>(static_cast<const int64_t*>(data)[i]);
-      case Dtype::i32: return static_cast<const int32_t*>(data)[i];
-      default: PRUN_CHECK(false, std::string(dtype_name(dtype))); return 0;
+      case Dtype::f64:
+        return static_cast<const double*>(data)[i];
+      case Dtype::f32:
+        return static_cast<const float*>(data)[i];
+      case Dtype::bf16:
+        return to_float(static_cast<const bf16*>(data)[i]);
+      case Dtype::i64:
+        return static_cast<double>(static_cast<const int64_t*>(data)[i]);
+      case Dtype::i32:
+        return static_cast<const int32_t*>(data)[i];
+      default:
+        PRUN_CHECK(false, std::string(dtype_name(dtype)));
+        return 0;
     }
   }
   struct Free {

@@ -1,9 +1,9 @@
 // From the script child's document to a Plan, and the messages for documents that are not of the schema.
+#include "ir/plan_json.h"
+
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
-
-#include "ir/plan_json.h"
 
 namespace prun {
 namespace {
@@ -109,7 +109,9 @@ TEST(PlanJson, NamesThePlaceInTheDocument) {
             "the plan's nodes[1].op should be an op's name, is \"medium\"");
   EXPECT_EQ(changed([](Json& j) { j["nodes"][1]["op"] = "adamw"; }),
             "the plan's nodes[1].op should be an op of a model, is \"adamw\"");
-  EXPECT_EQ(changed([](Json& j) { j["values"][2]["shape"] = {2, 5}; }),
+  EXPECT_EQ(changed([](Json& j) {
+              j["values"][2]["shape"] = {2, 5};
+            }),
             "the plan's nodes[0].outputs should be of type f32[2, 4], is [2]");
   EXPECT_EQ(changed([](Json& j) { j["values"][0]["dtype"] = "f33"; }),
             "the plan's values[0].dtype should be a dtype, is \"f33\"");
@@ -129,13 +131,20 @@ TEST(PlanJson, ShapesThatDoNotFitAreTheUsersMistakeAndCarryTheirLine) {
 
 TEST(PlanJson, TheModelReturnsALoss) {
   Json json = training();
-  json["nodes"].push_back({{"op", "scale"}, {"inputs", {3}}, {"outputs", {4}}, {"attrs", {{"factor", 2}}}, {"call", 0}, {"site", {"a.lua", 6}}});
+  json["nodes"].push_back({{"op", "scale"},
+                           {"inputs", {3}},
+                           {"outputs", {4}},
+                           {"attrs", {{"factor", 2}}},
+                           {"call", 0},
+                           {"site", {"a.lua", 6}}});
   json["values"].push_back({{"name", "twice"}, {"dtype", "f32"}, {"shape", Json::array()}, {"kind", "activation"}});
   json["loss"] = 4;
   EXPECT_EQ(message(json),
-            "a.lua:6: the model returns the result of scale, it should return a loss (one of: cross_entropy, mse, mean_square, mean)");
+            "a.lua:6: the model returns the result of scale, it should return a loss (one of: cross_entropy, mse, "
+            "mean_square, mean)");
   json["loss"] = 0;
-  EXPECT_EQ(message(json), "a.lua:1: the model returns x, it should return a loss (one of: cross_entropy, mse, mean_square, mean)");
+  EXPECT_EQ(message(json),
+            "a.lua:1: the model returns x, it should return a loss (one of: cross_entropy, mse, mean_square, mean)");
 }
 
 TEST(PlanJson, ValuesAreMadeOnceAndBeforeTheyAreUsed) {

@@ -25,9 +25,12 @@ inline Job sample_job() {
                {"x", Role::data, 128, 6592, false, -1, -1, {}},
                {"h", Role::activation, 320, 6720, false, -1, -1, {}},
                {"loss", Role::activation, 64, 7040, true, -1, -1, {}}};
-  p.tensors = {{"fc.shard", 0, 0, Dtype::f32, {328}},     {"fc.full", 1, 0, Dtype::f32, {1312}},
-               {"fc.weight", 1, 0, Dtype::f32, {64, 20}}, {"fc.bias", 1, 5120, Dtype::f32, {20}},
-               {"x", 2, 0, Dtype::bf16, {1, 64}},         {"h", 3, 0, Dtype::f32, {4, 20}},
+  p.tensors = {{"fc.shard", 0, 0, Dtype::f32, {328}},
+               {"fc.full", 1, 0, Dtype::f32, {1312}},
+               {"fc.weight", 1, 0, Dtype::f32, {64, 20}},
+               {"fc.bias", 1, 5120, Dtype::f32, {20}},
+               {"x", 2, 0, Dtype::bf16, {1, 64}},
+               {"h", 3, 0, Dtype::f32, {4, 20}},
                {"loss", 4, 0, Dtype::f32, {}}};
   p.pools = {{"fc", Role::gathered, 1, 5248}};
   Op fill = sample_op("init_params", {}, {0}, Phase::init, "fc", 3);

@@ -88,7 +88,8 @@ TEST(Serialize, GarbageWithARightDigestIsRefusedOrRead) {
 
 TEST(Serialize, RefusalsSayWhatIsWrong) {
   std::string bytes = serialize_job(sample_job());
-  EXPECT_EQ(refusal("nonsense"), "the program is damaged or of another version of prun: it does not begin with PRUNJOB");
+  EXPECT_EQ(refusal("nonsense"),
+            "the program is damaged or of another version of prun: it does not begin with PRUNJOB");
   std::string other = bytes;
   other[7] = 9;
   EXPECT_NE(refusal(other).find("format 9, this prun reads 1"), std::string::npos);

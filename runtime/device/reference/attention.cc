@@ -11,14 +11,19 @@ struct Layout {
   int64_t batch, length, width, heads;
   bool causal;
   explicit Layout(const Call& c)
-      : batch(c.reads[0].shape[0]), length(c.reads[0].shape[1]), width(c.reads[0].shape[2] / 3),
-        heads(c.attrs.integer("heads", 1)), causal(c.attrs.integer("causal") != 0) {}
+      : batch(c.reads[0].shape[0]),
+        length(c.reads[0].shape[1]),
+        width(c.reads[0].shape[2] / 3),
+        heads(c.attrs.integer("heads", 1)),
+        causal(c.attrs.integer("causal") != 0) {}
   int64_t head_width() const { return width / heads; }
   double scale() const { return 1 / std::sqrt(static_cast<double>(head_width())); }
   int64_t qkv(int64_t b, int64_t t, int64_t third, int64_t h, int64_t e) const {
     return ((b * length + t) * 3 + third) * width + h * head_width() + e;
   }
-  int64_t out(int64_t b, int64_t t, int64_t h, int64_t e) const { return (b * length + t) * width + h * head_width() + e; }
+  int64_t out(int64_t b, int64_t t, int64_t h, int64_t e) const {
+    return (b * length + t) * width + h * head_width() + e;
+  }
   int64_t lse(int64_t b, int64_t t, int64_t h) const { return (b * heads + h) * length + t; }
   int64_t keys(int64_t t) const { return causal ? t + 1 : length; }
   double score(const Array& x, int64_t b, int64_t t, int64_t s, int64_t h) const {

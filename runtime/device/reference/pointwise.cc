@@ -40,7 +40,9 @@ void sum(Call& c, F f) {
 const Rule kRules[] = {
     {"gelu", [](Call& c) { each(c, [&, e = exact(c)](int64_t i) { return gelu(c.reads[0][i], e); }); }},
     {"gelu_dx",
-     [](Call& c) { each(c, [&, e = exact(c)](int64_t i) { return c.reads[1][i] * gelu_derivative(c.reads[0][i], e); }); }},
+     [](Call& c) {
+       each(c, [&, e = exact(c)](int64_t i) { return c.reads[1][i] * gelu_derivative(c.reads[0][i], e); });
+     }},
     {"relu", [](Call& c) { each(c, [&](int64_t i) { return c.reads[0][i] < 0 ? 0 : c.reads[0][i]; }); }},
     {"relu_dx", [](Call& c) { each(c, [&](int64_t i) { return c.reads[0][i] > 0 ? c.reads[1][i] : 0; }); }},
     {"add", [](Call& c) { each(c, [&](int64_t i) { return c.reads[0][i] + c.reads[1][i]; }); }},

@@ -3,10 +3,10 @@
 // Arrays are allocated when the kernel is made, so that a step allocates nothing here either.
 #include "device/reference/reference_device.h"
 
+#include <fmt/format.h>
+
 #include <cstring>
 #include <map>
-
-#include <fmt/format.h>
 
 #include "base/error.h"
 #include "device/bf16.h"
@@ -19,8 +19,8 @@ namespace {
 const std::map<std::string_view, Rule>& rules() {
   static const std::map<std::string_view, Rule> table = [] {
     std::map<std::string_view, Rule> all;
-    for (std::span<const Rule> family : {matrix_rules(), attention_rules(), row_rules(), pointwise_rules(),
-                                         source_rules(), training_rules()})
+    for (std::span<const Rule> family :
+         {matrix_rules(), attention_rules(), row_rules(), pointwise_rules(), source_rules(), training_rules()})
       for (const Rule& rule : family)
         PRUN_CHECK(all.emplace(rule.kind, rule).second, fmt::format("two rules for {}", rule.kind));
     return all;
@@ -39,16 +39,23 @@ void store(const std::vector<double>& values, void* data) {
 
 void load(Dtype dtype, const void* data, std::vector<double>& values) {
   switch (dtype) {
-    case Dtype::f64: return load<double>(data, values);
-    case Dtype::f32: return load<float>(data, values);
-    case Dtype::i64: return load<int64_t>(data, values);
-    case Dtype::i32: return load<int32_t>(data, values);
-    case Dtype::i8: return load<int8_t>(data, values);
-    case Dtype::u8: return load<uint8_t>(data, values);
+    case Dtype::f64:
+      return load<double>(data, values);
+    case Dtype::f32:
+      return load<float>(data, values);
+    case Dtype::i64:
+      return load<int64_t>(data, values);
+    case Dtype::i32:
+      return load<int32_t>(data, values);
+    case Dtype::i8:
+      return load<int8_t>(data, values);
+    case Dtype::u8:
+      return load<uint8_t>(data, values);
     case Dtype::bf16:
       for (size_t i = 0; i < values.size(); ++i) values[i] = to_float(static_cast<const bf16*>(data)[i]);
       return;
-    case Dtype::f16: PRUN_CHECK(false, "f16");
+    case Dtype::f16:
+      PRUN_CHECK(false, "f16");
   }
 }
 
@@ -64,16 +71,23 @@ bf16 round_to_bf16(double value) {
 
 void store(Dtype dtype, const std::vector<double>& values, void* data) {
   switch (dtype) {
-    case Dtype::f64: return store<double>(values, data);
-    case Dtype::f32: return store<float>(values, data);
-    case Dtype::i64: return store<int64_t>(values, data);
-    case Dtype::i32: return store<int32_t>(values, data);
-    case Dtype::i8: return store<int8_t>(values, data);
-    case Dtype::u8: return store<uint8_t>(values, data);
+    case Dtype::f64:
+      return store<double>(values, data);
+    case Dtype::f32:
+      return store<float>(values, data);
+    case Dtype::i64:
+      return store<int64_t>(values, data);
+    case Dtype::i32:
+      return store<int32_t>(values, data);
+    case Dtype::i8:
+      return store<int8_t>(values, data);
+    case Dtype::u8:
+      return store<uint8_t>(values, data);
     case Dtype::bf16:
       for (size_t i = 0; i < values.size(); ++i) static_cast<bf16*>(data)[i] = round_to_bf16(values[i]);
       return;
-    case Dtype::f16: PRUN_CHECK(false, "f16");
+    case Dtype::f16:
+      PRUN_CHECK(false, "f16");
   }
 }
 

@@ -1,7 +1,7 @@
 // Ops over rows: layernorm, embedding, cross-entropy.
-#include <cmath>
-
 #include <fmt/format.h>
+
+#include <cmath>
 
 #include "base/error.h"
 #include "device/reference/rules.h"

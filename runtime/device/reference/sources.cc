@@ -46,8 +46,9 @@ void init_params(Call& c) {
 void random_int(Call& c) {
   for (int64_t i = 0; i < c.writes[0].count(); ++i) {
     uint64_t index = (static_cast<uint64_t>(c.memory.rank) << 32) | static_cast<uint64_t>(i);
-    c.writes[0][i] = static_cast<double>(philox::integer(c.memory.table->seed, static_cast<uint64_t>(c.attrs.integer("key")),
-                                                         index, c.attrs.integer("low"), c.attrs.integer("high")));
+    c.writes[0][i] =
+        static_cast<double>(philox::integer(c.memory.table->seed, static_cast<uint64_t>(c.attrs.integer("key")), index,
+                                            c.attrs.integer("low"), c.attrs.integer("high")));
   }
 }
 

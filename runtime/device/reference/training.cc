@@ -49,8 +49,7 @@ void clip_coefficient(Call& c) {
   c.writes[1][0] = norm;
 }
 
-constexpr Rule kRules[] = {
-    {"sgd", sgd}, {"adamw", adamw}, {"norm2", norm2}, {"clip_coefficient", clip_coefficient}};
+constexpr Rule kRules[] = {{"sgd", sgd}, {"adamw", adamw}, {"norm2", norm2}, {"clip_coefficient", clip_coefficient}};
 
 }  // namespace
 

@@ -7,8 +7,8 @@ namespace {
 constexpr OpDef communication_op(std::string_view name) { return {.name = name, .op_class = OpClass::communication}; }
 
 const OpDef kOps[] = {
-    communication_op("all_reduce"), communication_op("reduce"),         communication_op("broadcast"),
-    communication_op("all_gather"), communication_op("gather"),         communication_op("scatter"),
+    communication_op("all_reduce"),     communication_op("reduce"),     communication_op("broadcast"),
+    communication_op("all_gather"),     communication_op("gather"),     communication_op("scatter"),
     communication_op("reduce_scatter"), communication_op("all_to_all"), communication_op("barrier"),
     communication_op("all_gather_v"),
 };

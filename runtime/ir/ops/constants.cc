@@ -6,10 +6,8 @@ namespace prun::ops {
 namespace {
 
 const OpDef kOps[] = {
-    {.name = "fill"},
-    {.name = "init_params", .cost = per_output<20>},  // Philox and Box-Muller, an estimate
-    {.name = "values"},
-    {.name = "random_int"},
+    {.name = "fill"},   {.name = "init_params", .cost = per_output<20>},  // Philox and Box-Muller, an estimate
+    {.name = "values"}, {.name = "random_int"},
     {.name = "iota"},
 };
 

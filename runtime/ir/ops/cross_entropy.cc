@@ -26,8 +26,8 @@ void derive_cross_entropy(GradientBuilder& builder, const NodeView& node) {
   require_end_of_model("cross_entropy", builder, node);
   int logits = node.inputs[0];
   if (!builder.wants(logits)) return;
-  std::vector<int> grad = builder.emit("cross_entropy_grad", {logits, node.inputs[1], node.outputs[1]},
-                                       {builder.type(logits)}, node.attrs);
+  std::vector<int> grad =
+      builder.emit("cross_entropy_grad", {logits, node.inputs[1], node.outputs[1]}, {builder.type(logits)}, node.attrs);
   builder.contribute(logits, grad[0]);
 }
 

@@ -26,8 +26,7 @@ void derive_mul(GradientBuilder& builder, const NodeView& node) {
   int dy = builder.gradient(node.outputs[0]);
   for (size_t i : {0, 1}) {
     int input = node.inputs[i], other = node.inputs[1 - i];
-    if (builder.wants(input))
-      builder.contribute(input, builder.emit("mul", {dy, other}, {builder.type(input)}, {})[0]);
+    if (builder.wants(input)) builder.contribute(input, builder.emit("mul", {dy, other}, {builder.type(input)}, {})[0]);
   }
 }
 

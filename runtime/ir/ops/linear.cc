@@ -59,7 +59,9 @@ void derive_linear(GradientBuilder& builder, const NodeView& node) {
 }
 
 // 2·rows·K·N: x has rows·K elements, y rows·N.
-double product_flops(const TensorType& x, const TensorType& y) { return 2 * count(x) * static_cast<double>(last_dim(y)); }
+double product_flops(const TensorType& x, const TensorType& y) {
+  return 2 * count(x) * static_cast<double>(last_dim(y));
+}
 
 Cost cost_linear(const Types& inputs, const Types& outputs, const Attrs&) {
   return cost_of(product_flops(inputs[0], outputs[0]), inputs, outputs);

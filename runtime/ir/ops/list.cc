@@ -1,9 +1,30 @@
-// All ops, family by family. Another family is a file here and a line in PRUN_OP_FAMILIES (rules.h).
+// All ops, family by family: a family is a file here that defines a function of its name, and a line in the list below.
 #include <unordered_map>
 
 #include "ir/ops/rules.h"
 
+// clang-format off
+#define PRUN_OP_FAMILIES(X) \
+  X(linear)        \
+  X(activations)   \
+  X(layernorm)     \
+  X(attention)     \
+  X(embedding)     \
+  X(cross_entropy) \
+  X(losses)        \
+  X(elementwise)   \
+  X(constants)     \
+  X(optimizers)    \
+  X(host)          \
+  X(communication)
+// clang-format on
+
 namespace prun {
+namespace ops {
+#define PRUN_DECLARE_FAMILY(name) std::span<const OpDef> name();
+PRUN_OP_FAMILIES(PRUN_DECLARE_FAMILY)
+#undef PRUN_DECLARE_FAMILY
+}  // namespace ops
 
 const std::vector<const OpDef*>& all_ops() {
   static const std::vector<const OpDef*> list = [] {

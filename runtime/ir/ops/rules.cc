@@ -28,8 +28,8 @@ void require_same_dtype(std::string_view op, std::string_view what, const Tensor
                                other_what, dtype_name(other.dtype)));
 }
 
-void require_same_shape(std::string_view op, std::string_view what, const TensorType& type,
-                        std::string_view other_what, const TensorType& other) {
+void require_same_shape(std::string_view op, std::string_view what, const TensorType& type, std::string_view other_what,
+                        const TensorType& other) {
   if (type.shape == other.shape) return;
   throw plan_error(fmt::format("{}: {} is {}, {} is {}; they should be the same", op, what, shape_text(type.shape),
                                other_what, shape_text(other.shape)));
@@ -37,8 +37,8 @@ void require_same_shape(std::string_view op, std::string_view what, const Tensor
 
 void require_rank(std::string_view op, std::string_view what, const TensorType& type, size_t rank) {
   if (type.shape.size() == rank) return;
-  throw plan_error(fmt::format("{}: {} is {}, should have {} dim{}", op, what, shape_text(type.shape), rank,
-                               rank == 1 ? "" : "s"));
+  throw plan_error(
+      fmt::format("{}: {} is {}, should have {} dim{}", op, what, shape_text(type.shape), rank, rank == 1 ? "" : "s"));
 }
 
 void require_rank_at_least(std::string_view op, std::string_view what, const TensorType& type, size_t rank) {

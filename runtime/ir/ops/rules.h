@@ -21,8 +21,8 @@ void require_float(std::string_view op, std::string_view what, const TensorType&
 void require_dtype(std::string_view op, std::string_view what, const TensorType& type, Dtype dtype);
 void require_same_dtype(std::string_view op, std::string_view what, const TensorType& type, std::string_view other_what,
                         const TensorType& other);
-void require_same_shape(std::string_view op, std::string_view what, const TensorType& type,
-                        std::string_view other_what, const TensorType& other);
+void require_same_shape(std::string_view op, std::string_view what, const TensorType& type, std::string_view other_what,
+                        const TensorType& other);
 void require_rank(std::string_view op, std::string_view what, const TensorType& type, size_t rank);
 void require_rank_at_least(std::string_view op, std::string_view what, const TensorType& type, size_t rank);
 // A loss is differentiated with seed 1: no gradient may arrive at it.
@@ -50,23 +50,5 @@ Cost per_input(const Types& inputs, const Types& outputs, const Attrs&) {
   for (const TensorType& type : inputs) n += count(type);
   return cost_of(per_element * n, inputs, outputs);
 }
-
-// The families, one file each; list.cc holds them in order.
-#define PRUN_OP_FAMILIES(X) \
-  X(linear)                 \
-  X(activations)            \
-  X(layernorm)              \
-  X(attention)              \
-  X(embedding)              \
-  X(cross_entropy)          \
-  X(losses)                 \
-  X(elementwise)            \
-  X(constants)              \
-  X(optimizers)             \
-  X(host)                   \
-  X(communication)
-#define PRUN_DECLARE_FAMILY(name) std::span<const OpDef> name();
-PRUN_OP_FAMILIES(PRUN_DECLARE_FAMILY)
-#undef PRUN_DECLARE_FAMILY
 
 }  // namespace prun::ops
