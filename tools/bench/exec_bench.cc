@@ -19,7 +19,7 @@ class NoOp final : public Kernel {
 class NoOpDevice final : public Device {
  public:
   std::string_view name() const override { return "none"; }
-  int64_t workspace_bytes(const Program&, const Op&) const override { return 0; }
+  int64_t workspace_bytes(const Program&, const Op&, int) const override { return 0; }
   std::unique_ptr<Kernel> make_kernel(const RankMemory&, const Op&, int) const override { return std::make_unique<NoOp>(); }
   bool supports(const Op&, const Program&) const override { return true; }
 };

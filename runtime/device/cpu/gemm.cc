@@ -1,8 +1,8 @@
 // See gemm.h. Three ways, chosen when the product is made: oneDNN's sgemm for f32, one of its matmul primitives for
 // bf16 and for the f32 shapes that sgemm is slow at, and packed_gemm where oneDNN has no kernel (bf16 without AVX-512).
 //
-// Surprising fact: sgemm takes its packing buffers from malloc in every call; it is still 5 to 40 % faster than the
-// primitives that use our scratch (tools/bench/kernel_bench.cc compares them).
+// Surprising fact: sgemm takes its packing buffers from malloc in every call; at the sizes of training it is still
+// mostly 5 to 15 %, and on 4000-wide layers up to 90 %, faster than the f32 primitives that use our scratch.
 #include "device/cpu/gemm.h"
 
 #include <dnnl.h>

@@ -1,0 +1,179 @@
+// The CPU device's kernels at the sizes of the gpt plans (width 256, 8 x 128 tokens a rank) and of ddp_example (4000
+// wide, batch 1000), and packed_gemm beside the product that is normally chosen.
+//
+// Surprising fact: rates are per second of this thread's own processor time, so that a busy machine disturbs them less.
+// Arguments of products: m, n, k, form (0: x·w, 1: dy·wᵀ, 2: xᵀ·dy), bf16.
+#include <benchmark/benchmark.h>
+
+#include <cstdlib>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "device/cpu/gemm.h"
+#include "device/cpu/packed_gemm.h"
+#include "tests/unit/one_op.h"
+
+namespace prun {
+namespace {
+
+using test::OneOp;
+
+struct Memory {
+  explicit Memory(int64_t bytes)
+      : data(std::aligned_alloc(kAlignBytes, static_cast<size_t>(round_up(bytes + kAlignBytes, kAlignBytes)))) {}
+  ~Memory() { std::free(data); }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+  void* data;
+};
+
+cpu::GemmShape shape_of(const benchmark::State& state) {
+  cpu::GemmShape s;
+  s.m = state.range(0), s.n = state.range(1), s.k = state.range(2);
+  s.transpose_b = state.range(3) == 1, s.transpose_a = state.range(3) == 2;
+  s.input = state.range(4) != 0 ? Dtype::bf16 : Dtype::f32;
+  s.output = s.transpose_a ? Dtype::f32 : s.input;
+  return s;
+}
+
+// Small numbers of either type: bytes of one pattern would be denormal or huge.
+void fill(const Memory& memory, int64_t count, Dtype dtype) {
+  for (int64_t i = 0; i < count; ++i) {
+    const float x = static_cast<float>(i % 17) * 0.125f - 1.0f;
+    if (dtype == Dtype::f32)
+      static_cast<float*>(memory.data)[i] = x;
+    else
+      static_cast<bf16*>(memory.data)[i] = to_bf16(x);
+  }
+}
+
+template <class Run>
+void product(benchmark::State& state, int64_t scratch_bytes, const Run& run) {
+  const cpu::GemmShape s = shape_of(state);
+  const Memory a(s.m * s.k * 4), b(s.k * s.n * 4), c(s.m * s.n * 4), scratch(scratch_bytes);
+  fill(a, s.m * s.k, s.input);
+  fill(b, s.k * s.n, s.input);
+  run(s, a.data, b.data, c.data, scratch.data);
+  const double flops = 2.0 * static_cast<double>(s.m) * static_cast<double>(s.n) * static_cast<double>(s.k);
+  state.counters["GFLOP/s"] = benchmark::Counter(flops * 1e-9, benchmark::Counter::kIsIterationInvariantRate);
+}
+
+void gemm(benchmark::State& state) {
+  product(state, cpu::gemm_scratch_bytes(shape_of(state)),
+          [&](const cpu::GemmShape& s, void* a, void* b, void* c, void* scratch) {
+            const cpu::Gemm made(s, a, b, nullptr, c, scratch);
+            for (auto _ : state) made.run();
+          });
+}
+
+void packed(benchmark::State& state) {
+  product(state, cpu::packed_gemm_scratch_bytes(shape_of(state)),
+          [&](const cpu::GemmShape& s, void* a, void* b, void* c, void* scratch) {
+            for (auto _ : state) cpu::packed_gemm(s, a, b, nullptr, c, scratch);
+          });
+}
+
+void three_forms(benchmark::internal::Benchmark* bench, int64_t rows, int64_t n, int64_t k, int64_t half) {
+  bench->Args({rows, n, k, 0, half})->Args({rows, k, n, 1, half})->Args({k, n, rows, 2, half});
+}
+void all_sizes(benchmark::internal::Benchmark* bench) {
+  for (int64_t half : {0, 1}) {
+    for (auto [n, k] : {std::pair{768, 256}, {256, 256}, {1024, 256}, {256, 1024}})
+      three_forms(bench, 1024, n, k, half);
+    three_forms(bench, 512, 1024, 1024, half);
+    three_forms(bench, 1000, 4000, 4000, half);
+  }
+}
+void small_sizes(benchmark::internal::Benchmark* bench) { three_forms(bench, 1024, 768, 256, 0); }
+BENCHMARK(gemm)->Apply(all_sizes)->Unit(benchmark::kMicrosecond);
+BENCHMARK(packed)->Apply(small_sizes)->Unit(benchmark::kMicrosecond);
+
+std::vector<double> numbers(int64_t count) {
+  std::vector<double> values;
+  for (int64_t i = 0; i < count; ++i) values.push_back(static_cast<double>(i % 17) * 0.125 - 1);
+  return values;
+}
+
+void run(benchmark::State& state, OneOp& op) {
+  const std::unique_ptr<Device> device = open_device("cpu");
+  Kernel& kernel = op.prepare(*device);
+  for (auto _ : state) kernel.run();
+}
+
+constexpr int64_t kBatch = 8, kLength = 128, kWidth = 256, kHeads = 4, kRows = kBatch * kLength;
+Dtype dtype_of(const benchmark::State& state) { return state.range(0) != 0 ? Dtype::bf16 : Dtype::f32; }
+
+void attention(benchmark::State& state) {
+  const Dtype t = dtype_of(state);
+  OneOp op("attention");
+  op.attr("heads", kHeads)
+      .attr("causal", int64_t{1})
+      .read(t, {kBatch, kLength, 3 * kWidth}, numbers(kRows * 3 * kWidth));
+  op.write(t, {kBatch, kLength, kWidth}).write(Dtype::f32, {kBatch, kHeads, kLength});
+  run(state, op);
+}
+void attention_grad(benchmark::State& state) {
+  const Dtype t = dtype_of(state);
+  OneOp op("attention_grad");
+  op.attr("heads", kHeads)
+      .attr("causal", int64_t{1})
+      .read(t, {kBatch, kLength, 3 * kWidth}, numbers(kRows * 3 * kWidth));
+  for (int i = 0; i < 2; ++i) op.read(t, {kBatch, kLength, kWidth}, numbers(kRows * kWidth));
+  op.read(Dtype::f32, {kBatch, kHeads, kLength}, std::vector<double>(kBatch * kHeads * kLength, 5.0));
+  op.write(t, {kBatch, kLength, 3 * kWidth});
+  run(state, op);
+}
+void layernorm(benchmark::State& state) {
+  const Dtype t = dtype_of(state);
+  OneOp op("layernorm");
+  op.read(t, {kRows, kWidth}, numbers(kRows * kWidth))
+      .read(t, {kWidth}, numbers(kWidth))
+      .read(t, {kWidth}, numbers(kWidth));
+  op.write(t, {kRows, kWidth}).write(Dtype::f32, {kRows}).write(Dtype::f32, {kRows});
+  run(state, op);
+}
+void layernorm_grad(benchmark::State& state) {
+  const Dtype t = dtype_of(state);
+  OneOp op("layernorm_grad");
+  for (int i = 0; i < 2; ++i) op.read(t, {kRows, kWidth}, numbers(kRows * kWidth));
+  op.read(t, {kWidth}, numbers(kWidth))
+      .read(Dtype::f32, {kRows}, numbers(kRows))
+      .read(Dtype::f32, {kRows}, numbers(kRows));
+  op.write(t, {kRows, kWidth}).write(Dtype::f32, {kWidth}).write(Dtype::f32, {kWidth});
+  run(state, op);
+}
+void gelu(benchmark::State& state) {
+  const Dtype t = dtype_of(state);
+  OneOp op("gelu");
+  op.read(t, {kRows, 4 * kWidth}, numbers(kRows * 4 * kWidth)).write(t, {kRows, 4 * kWidth});
+  run(state, op);
+}
+void gelu_dx(benchmark::State& state) {
+  const Dtype t = dtype_of(state);
+  OneOp op("gelu_dx");
+  for (int i = 0; i < 2; ++i) op.read(t, {kRows, 4 * kWidth}, numbers(kRows * 4 * kWidth));
+  op.write(t, {kRows, 4 * kWidth});
+  run(state, op);
+}
+void adamw_1m(benchmark::State& state) {
+  const int64_t n = 1 << 20;
+  OneOp op("adamw");
+  op.at_step(3, 1e-3).read(Dtype::f32, {n}, numbers(n)).read(dtype_of(state), {n}, numbers(n));
+  for (int i = 0; i < 2; ++i) op.read(Dtype::f32, {n}, std::vector<double>(static_cast<size_t>(n), 0.01));
+  op.write_over(1).write_over(2).write_over(3);
+  run(state, op);
+}
+// Argument: bf16.
+BENCHMARK(attention)->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond);
+BENCHMARK(attention_grad)->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond);
+BENCHMARK(layernorm)->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond);
+BENCHMARK(layernorm_grad)->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond);
+BENCHMARK(gelu)->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond);
+BENCHMARK(gelu_dx)->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond);
+BENCHMARK(adamw_1m)->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond);
+
+}  // namespace
+}  // namespace prun
+
+BENCHMARK_MAIN();
