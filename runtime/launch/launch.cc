@@ -8,6 +8,7 @@
 
 #include "launch/coordination.h"
 #include "launch/rendezvous.h"
+#include "launch/room.h"
 #include "launch/secret.h"
 #include "launch/supervisor.h"
 
@@ -81,6 +82,7 @@ void LaunchObserver::message(const std::string& text) { std::fputs(text.c_str(),
 int launch(const LaunchOptions& options, const std::function<std::string(int ranks)>& make_job,
            const std::function<int(const RankStart&)>& rank_main, LaunchObserver& observer) {
   check_options(options);
+  check_room(options.nproc, options.recorder_bytes);
   return options.node_rank == 0 ? lead(options, make_job, rank_main, observer) : follow(options, rank_main, observer);
 }
 

@@ -12,6 +12,7 @@
 
 #include "launch/failure.h"
 #include "launch/oom_watch.h"
+#include "launch/room.h"
 #include "tests/faults/launch_fixture.h"
 
 namespace prun {
@@ -364,18 +365,17 @@ TEST(FailureText, SaysThatMemoryRanOut) {
             "  next:     prun check plan.lua --nproc 8   # predicted memory per rank\n");
 }
 
+// Descriptors run out when some ranks have started already.
 TEST_F(LaunchTest, NoRoomForMoreRanks) {
 #ifdef __SANITIZE_ADDRESS__
   GTEST_SKIP() << "the sanitizer itself needs descriptors when there is none";
 #endif
-  rlimit before;
-  getrlimit(RLIMIT_NOFILE, &before);
-  int code = -1;
   pid_t child = fork();  // the limit cannot be raised again
   if (child == 0) {
-    rlimit few{40, 40};
+    rlimit few{64, 64};
     setrlimit(RLIMIT_NOFILE, &few);
-    code = run(64, [](const RankStart&) -> int {
+    for (int i = 0; i < 40; ++i) fcntl(0, F_DUPFD_CLOEXEC, 3);
+    int code = run(16, [](const RankStart&) -> int {
       for (;;) pause();
     });
     _exit(code == 2 && said("cannot start local rank") && said("ulimit -n") && child_processes().empty() ? 0 : 1);
@@ -383,6 +383,46 @@ TEST_F(LaunchTest, NoRoomForMoreRanks) {
   int status = 0;
   waitpid(child, &status, 0);
   EXPECT_EQ(status, 0);
+}
+
+TEST_F(LaunchTest, RanksThatCannotFitAreRefusedBeforeTheStart) {
+  auto message = [&](int ranks) {
+    try {
+      run(ranks, [](const RankStart&) { return 0; });
+    } catch (const Error& error) {
+      return std::to_string(static_cast<int>(error.code())) + ": " + error.what();
+    }
+    return std::string("started");
+  };
+  EXPECT_EQ(message(1 << 30).rfind("18: 1073741824 ranks on this machine need at least 2.00 PiB, and ", 0), 0u);
+  pid_t child = fork();
+  if (child == 0) {
+    rlimit few{64, 64};
+    setrlimit(RLIMIT_NOFILE, &few);
+    _exit(message(20) == "2: 20 ranks need 72 open files, and the limit is 64 (ulimit -Hn); use fewer (--nproc)" ? 0
+                                                                                                                 : 1);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+}
+
+TEST(AvailableMemory, IsTheLeastOfMachineAndCgroups) {
+  namespace fs = std::filesystem;
+  fs::path root = fs::path(testing::TempDir()) / ("room" + std::to_string(getpid()));
+  auto write = [&root](const std::string& path, const std::string& text) {
+    fs::create_directories((root / path).parent_path());
+    std::ofstream(root / path) << text;
+  };
+  write("proc/meminfo", "MemTotal: 99 kB\nMemAvailable:  64 kB\nSwapTotal: 0 kB\n");
+  EXPECT_EQ(available_memory(root.string()), 64 << 10);
+  write("proc/self/cgroup", "0::/pod/job\n");
+  write("sys/fs/cgroup/pod/job/memory.max", "max\n");
+  EXPECT_EQ(available_memory(root.string()), 64 << 10);
+  write("sys/fs/cgroup/pod/memory.max", "30000\n");
+  write("sys/fs/cgroup/pod/memory.current", "10000\n");
+  EXPECT_EQ(available_memory(root.string()), 20000);
+  fs::remove_all(root);
 }
 
 TEST_F(LaunchTest, OptionsAreChecked) {

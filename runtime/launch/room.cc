@@ -1,0 +1,64 @@
+// A lower bound only: what a plan needs besides is predicted by the compiler. Without this check a typing error in
+// --nproc would fork until the machine has no memory left.
+#include "launch/room.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace prun {
+namespace {
+
+constexpr int64_t kLeastPerRank = int64_t{2} << 20;  // page tables, stacks and the private pages of an idle rank
+constexpr int64_t kDescriptorsPerRank = 2;           // of the launcher: pidfd and control socket
+constexpr int64_t kOtherDescriptors = 32;
+
+// The number in a file, or `otherwise` when there is none ("max").
+int64_t number_in(const std::string& path, int64_t otherwise) {
+  std::ifstream file(path);
+  int64_t value;
+  return file >> value ? value : otherwise;
+}
+
+}  // namespace
+
+int64_t available_memory(const std::string& root) {
+  int64_t least = INT64_MAX;
+  std::ifstream machine(root + "/proc/meminfo");
+  std::string word;
+  for (int64_t kib; machine >> word;)
+    if (word == "MemAvailable:" && machine >> kib) least = kib * 1024;
+  std::ifstream own(root + "/proc/self/cgroup");
+  for (std::string line; std::getline(own, line);) {
+    if (line.rfind("0::/", 0) != 0) continue;
+    for (std::string path = line.substr(3); path.size() > 1; path.resize(path.rfind('/'))) {  // up to the root's child
+      std::string group = root + "/sys/fs/cgroup" + path;
+      int64_t limit = number_in(group + "/memory.max", INT64_MAX);
+      if (limit != INT64_MAX) least = std::min(least, limit - number_in(group + "/memory.current", 0));
+    }
+  }
+  return least;
+}
+
+void check_room(int ranks, size_t recorder_bytes) {
+  int64_t needed = ranks * (kLeastPerRank + static_cast<int64_t>(recorder_bytes) / 8);  // a ring fills only slowly
+  int64_t available = available_memory();
+  if (needed > available)
+    throw Error(Exit::out_of_memory, fmt::format("{} ranks on this machine need at least {}, and {} are available; use "
+                                                 "fewer (--nproc)",
+                                                 ranks, human_bytes(needed), human_bytes(available)));
+  rlimit files;
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0) return;
+  int64_t descriptors = ranks * kDescriptorsPerRank + kOtherDescriptors;
+  if (files.rlim_max != RLIM_INFINITY && descriptors > static_cast<int64_t>(files.rlim_max))
+    throw usage_error(fmt::format("{} ranks need {} open files, and the limit is {} (ulimit -Hn); use fewer (--nproc)",
+                                  ranks, descriptors, files.rlim_max));
+}
+
+}  // namespace prun

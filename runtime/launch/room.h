@@ -1,0 +1,16 @@
+// Whether this machine can hold the ranks that were asked for, before any is started.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace prun {
+
+// Bytes that processes may still take: of the machine, and of the cgroups of this process (version 2). `root` is "/"
+// except in tests.
+int64_t available_memory(const std::string& root = "/");
+
+// Throws Error(out_of_memory) or Error(usage) when `ranks` processes cannot fit, whatever they run.
+void check_room(int ranks, size_t recorder_bytes);
+
+}  // namespace prun
