@@ -46,6 +46,11 @@ TEST_P(Meaning, LossesAreThoseOfOneRankInF64) {
   expect_near(interpret(ranks(), with(exact, {{"strategy", strategy()}}), "reference"), kSingle, 1e-10);
 }
 
+TEST_P(Meaning, LossesInBf16FollowThoseInF32) {
+  static const std::vector<double> kSingle = interpret(1, {{"strategy", "single"}});
+  expect_near(interpret(ranks(), {{"strategy", strategy()}, {"dtype", "bf16"}}), kSingle, 0.01);
+}
+
 INSTANTIATE_TEST_SUITE_P(, Meaning, testing::Combine(testing::Values("ddp", "zero3"), testing::Values(1, 2, 3, 4, 8)),
                          [](const auto& made) {
                            return std::string(std::get<0>(made.param)) + "_on_" +

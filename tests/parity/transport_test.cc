@@ -52,11 +52,14 @@ TEST_P(Transports, AgreeWithTheInterpreterToTheBit) {
 TEST_P(Transports, InAnyOrderOfSumsAgreeWithOneRank) {
   const std::vector<double> single = interpret(1, {{"strategy", "single"}});
   for (const char* strategy : {"ddp", "zero3"}) {
-    const std::vector<double> losses =
-        run_prun(PRUN_SOURCE_DIR "/tests/parity/gpt.lua", 4, GetParam(), {{"strategy", strategy}, {"reduce", "any"}});
-    ASSERT_EQ(losses.size(), single.size());
-    for (size_t step = 0; step < losses.size(); step++) {
-      EXPECT_NEAR(losses[step], single[step], 1e-5 * single[step]) << strategy << ", step " << step;
+    for (const int ranks : {1, 2, 3, 4, 8}) {
+      const std::vector<double> losses = run_prun(PRUN_SOURCE_DIR "/tests/parity/gpt.lua", ranks, GetParam(),
+                                                  {{"strategy", strategy}, {"reduce", "any"}});
+      ASSERT_EQ(losses.size(), single.size());
+      for (size_t step = 0; step < losses.size(); step++) {
+        EXPECT_NEAR(losses[step], single[step], 1e-5 * single[step])
+            << strategy << " on " << ranks << ", step " << step;
+      }
     }
   }
 }

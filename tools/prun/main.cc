@@ -1,5 +1,10 @@
 // prun: the launcher and its commands. Errors end here, as one message and an exit code.
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+#include <unistd.h>
 
 #include <fmt/format.h>
 
@@ -15,6 +20,16 @@ struct Command {
 };
 constexpr Command kCommands[] = {
     {"run", run_command}, {"check", check_command}, {"dump", dump_command}, {"plugins", plugins_command}};
+
+// A thread of a kernel that waits for the others spins for milliseconds by default, which costs a loaded machine most of
+// its time. The OpenMP library reads the limit when it is loaded, before main: so this process starts itself once more.
+void limit_spinning(char** argv) {
+  if (std::getenv("GOMP_SPINCOUNT") != nullptr || std::getenv("OMP_WAIT_POLICY") != nullptr) return;
+  setenv("GOMP_SPINCOUNT", "2000", 1);  // a few microseconds
+  std::error_code error;
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe", error).string();
+  execv(program.c_str(), argv);  // returns only when it fails; then all goes on, more slowly
+}
 
 int dispatch(int argc, char** argv) {
   Options options = parse_options(argc, argv);
@@ -36,6 +51,7 @@ int dispatch(int argc, char** argv) {
 }  // namespace prun
 
 int main(int argc, char** argv) {
+  prun::limit_spinning(argv);
   try {
     return prun::dispatch(argc, argv);
   } catch (const prun::Error& error) {

@@ -1,0 +1,161 @@
+#!/usr/bin/env python3
+"""What a run shows and writes, by the real program: live line, plain lines, metrics, trace, and files that cannot be written.
+Usage: run_output_test.py PRUN TOP
+"""
+import bisect
+import collections
+import fcntl
+import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import unittest
+
+PRUN, TOP = sys.argv[1], sys.argv[2]
+SMALL = ["--set", "layers=2", "--set", "width=32", "--set", "context=16", "--set", "batch=8"]
+
+
+def command(*extra, steps=5, ranks=2):
+    return [PRUN, f"{TOP}/plans/zero3.lua", "--nproc", str(ranks), "--set", f"steps={steps}", *SMALL, *extra]
+
+
+def environment(**changes):
+    env = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "TERM")}
+    env.update(changes)
+    return env
+
+
+def on_terminal(columns, **changes):
+    """Standard error of a run on a terminal of so many columns."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    run = subprocess.Popen(command(), stdout=subprocess.DEVNULL, stderr=slave, env=environment(**changes))
+    os.close(slave)
+    shown = b""
+    while True:
+        try:
+            more = os.read(master, 65536)
+        except OSError:  # EIO: the last writer has closed it
+            break
+        if not more:
+            break
+        shown += more
+    os.close(master)
+    assert run.wait() == 0, shown
+    return shown.decode()
+
+
+class Terminal(unittest.TestCase):
+    def test_the_live_line_is_redrawn_and_fits(self):
+        shown = on_terminal(40, TERM="xterm")
+        lines = re.findall(r"\r\x1b\[K(?:\x1b\[36m)?([^\r\n\x1b]*)", shown)
+        live = [line for line in lines if line.startswith("step ")]
+        self.assertTrue(live, shown)
+        self.assertLessEqual(max(map(len, live)), 39)
+        self.assertIn("\x1b[36m", shown)
+        self.assertIn("loss  ", shown[shown.rindex("\x1b[K"):], "the summary follows the line that was cleared")
+
+    def test_no_color(self):
+        shown = on_terminal(100, TERM="xterm", NO_COLOR="1")
+        self.assertIn("\r\x1b[K", shown)
+        self.assertNotIn("\x1b[36m", shown)
+
+    def test_a_dumb_terminal_gets_plain_lines(self):
+        shown = on_terminal(100, TERM="dumb")
+        self.assertNotIn("\x1b", shown)
+        self.assertRegex(shown, r"(?m)^step 1/5  loss 5\.")
+        self.assertRegex(shown, r"(?m)^step 5/5  loss ")
+
+
+class Files(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+
+    def path(self, name):
+        return os.path.join(self.folder.name, name)
+
+    def run_prun(self, *extra, **how):
+        return subprocess.run(command(*extra, **how), capture_output=True, text=True, env=environment())
+
+    def test_metrics_have_every_step_once(self):
+        result = self.run_prun("--metrics", self.path("m"), steps=300, ranks=1)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        with open(self.path("m")) as file:
+            steps = [json.loads(line) for line in file]
+        self.assertEqual([s["step"] for s in steps], list(range(300)))
+        for s in steps:
+            self.assertEqual(set(s), {"step", "loss", "time_s", "tokens_per_s", "comm_s", "exposed_comm_s"})
+            self.assertGreater(s["time_s"], 0)
+            self.assertAlmostEqual(s["tokens_per_s"] * s["time_s"], 8 * 16, delta=1)
+
+    def test_the_trace(self):
+        result = self.run_prun("--trace", self.path("t"))
+        self.assertEqual(result.returncode, 0, result.stderr)
+        with open(self.path("t")) as file:
+            events = json.load(file)["traceEvents"]
+        slices = collections.defaultdict(list)
+        for e in events:
+            if e["ph"] == "X":
+                begin = round(e["ts"] * 1000)
+                slices[e["pid"], e["tid"]].append((begin, begin + round(e["dur"] * 1000), e))
+                self.assertGreaterEqual(e["dur"], 0)
+        self.assertEqual({e["args"]["name"] for e in events if e["name"] == "process_name"}, {"rank 0", "rank 1"})
+        self.assertEqual({e["args"]["name"] for e in events if e["name"] == "thread_name"}, {"compute", "gather", "reduce"})
+        ops = [e for track in slices.values() for _, _, e in track if e["cat"] != "wait"]
+        for e in ops:
+            self.assertRegex(e["args"]["at"], r"\.lua:\d+$")
+        self.assertEqual({e["args"]["step"] for e in ops}, set(range(5)))
+        for track in slices.values():  # slices of a thread nest or follow one another
+            track.sort(key=lambda s: (s[0], -s[1]))
+            stack = []
+            for begin, end, e in track:
+                while stack and stack[-1] <= begin:
+                    stack.pop()
+                self.assertFalse(stack and end > stack[-1], e)
+                stack.append(end)
+        self.check_arrows(events, slices)
+
+    def check_arrows(self, events, slices):
+        starts = {e["id"]: e for e in events if e["ph"] == "s"}
+        ends = {e["id"]: e for e in events if e["ph"] == "f"}
+        self.assertEqual(starts.keys(), ends.keys())
+        self.assertEqual({e["name"] for e in starts.values()}, {"edge", "collective"})
+        self.assertTrue(any(starts[i]["pid"] != ends[i]["pid"] for i in starts), "none across ranks")
+        tracks = {key: [s for s in track if s[2]["cat"] != "wait"] for key, track in slices.items()}
+        begins = {key: [s[0] for s in track] for key, track in tracks.items()}
+        for i in starts:
+            self.assertGreaterEqual(ends[i]["ts"], starts[i]["ts"])
+            for e in (starts[i], ends[i]):
+                key, at = (e["pid"], e["tid"]), round(e["ts"] * 1000)
+                begin, end, _ = tracks[key][bisect.bisect_right(begins[key], at) - 1]
+                self.assertTrue(begin <= at < end, e)
+
+    def test_files_that_cannot_be_written_are_refused_before_launch(self):
+        for option, word in (("--trace", "trace"), ("--metrics", "metrics")):
+            result = self.run_prun(option, "/no/such/folder/file")
+            self.assertEqual(result.returncode, 2)
+            self.assertEqual(result.stderr, f"prun: cannot write the {word} to /no/such/folder/file: No such file or directory\n")
+            self.assertEqual(result.stdout, "")
+
+    def test_a_plan_with_an_error_leaves_the_last_trace(self):
+        with open(self.path("t"), "w") as file:
+            file.write("of the run before")
+        result = self.run_prun("--trace", self.path("t"), "--set", "heads=5")
+        self.assertEqual(result.returncode, 3, result.stderr)
+        with open(self.path("t")) as file:
+            self.assertEqual(file.read(), "of the run before")
+
+    def test_a_full_disk_ends_the_metrics_not_the_run(self):
+        result = self.run_prun("--metrics", "/dev/full")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("prun: /dev/full is incomplete: No space left on device\n", result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1] + sys.argv[3:])
