@@ -10,6 +10,7 @@
 
 #include "comm/comm.h"
 #include "compile/compile.h"
+#include "cores.h"
 #include "ir/plan_json.h"
 #include "script/script.h"
 #include "verify/verify.h"
@@ -84,7 +85,9 @@ Job build_job(const Options& options, const Places& places, int ranks) {
   std::unique_ptr<Device> device = open_device(options.device);
   CompileOptions compile_options;
   compile_options.device = options.device;
-  compile_options.workspace_bytes = [&](const Program& program, const Op& op) { return device->workspace_bytes(program, op); };
+  compile_options.workspace_bytes = [&](const Program& program, const Op& op) {
+    return device->workspace_bytes(program, op, threads_per_rank(options.nproc));
+  };
   Job job = compile(plan, compile_options);
   require_supported(job, *device);
   // Only a run takes this host's memory; check and dump may be about any cluster.

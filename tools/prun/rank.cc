@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <csignal>
-#include <sched.h>
+#include <malloc.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "comm/comm.h"
+#include "cores.h"
 #include "device/device.h"
 #include "exec/executor.h"
 
@@ -28,12 +29,6 @@ class LinkBootstrap final : public Bootstrap {
   RankLink& link_;
 };
 
-int usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  return sched_getaffinity(0, sizeof set, &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
-}
-
 // Memory of this process, pages that others map too divided among them: peers' arenas are not counted N times. All of the
 // arena has been touched by the end of a step, so this is the peak as well.
 uint64_t proportional_set_size() {
@@ -48,6 +43,10 @@ uint64_t proportional_set_size() {
 
 void train(const RankStart& start, const Options& options, const std::vector<std::string>& plugin_dirs, std::string& where) {
   where = "joining";
+  // oneDNN's sgemm takes and frees packing buffers in every call: keep them in the heap instead of asking the kernel for
+  // fresh pages each time.
+  mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  mallopt(M_TRIM_THRESHOLD, 1 << 30);
   if (job_hash(start.job) != start.job_hash)
     throw Error(Exit::mismatch, fmt::format("rank {} has another program than the launcher sent", start.rank));
   Job job = parse_job(start.job);
@@ -67,11 +66,10 @@ void train(const RankStart& start, const Options& options, const std::vector<std
   world_options.deadline_s = options.timeout_s;
   std::unique_ptr<World> world = World::open(world_options, bootstrap);
 
-  int cores = usable_cores();
   ExecutorOptions executor_options;
   executor_options.rank = start.rank;
-  executor_options.threads = std::max(1, cores / start.local_ranks);
-  executor_options.spins = cores > start.local_ranks ? 2000 : 200;
+  executor_options.threads = threads_per_rank(start.local_ranks);
+  executor_options.spins = usable_cores() > start.local_ranks ? 2000 : 200;
   executor_options.recorder = static_cast<RecorderHeader*>(start.recorder);
   executor_options.aborted = [&] { return start.link->aborted(); };
   executor_options.print = [&](const std::string& line) { start.link->print(line); };

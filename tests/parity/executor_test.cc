@@ -1,0 +1,99 @@
+// The executor's threads: three streams of zero3 on one rank give the interpreter's bits, and an error on any stream
+// ends all of them. Runs under the thread sanitizer, which sees every access that an edge failed to order.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <vector>
+
+#include "comm/comm.h"
+#include "exec/executor.h"
+#include "tests/parity/parity_job.h"
+
+namespace prun::test {
+namespace {
+
+class Alone final : public Bootstrap {
+ public:
+  std::vector<std::string> all_gather(const std::string& blob) override { return {blob}; }
+  bool aborted() const override { return false; }
+};
+
+class OneRank {
+ public:
+  explicit OneRank(const Program& program) : program_(program), world_(World::open({}, bootstrap_)), memory_(recorder_bytes(kCapacity)) {
+    options_.arena = static_cast<std::byte*>(world_->allocate(program.arena_bytes));
+    options_.recorder = reinterpret_cast<RecorderHeader*>(memory_.data());
+    options_.recorder->capacity = kCapacity;
+    world_->connect();
+  }
+
+  // Throws what the executor throws; `failed` is what it says of the op.
+  std::vector<double> run(const Device& device, std::string* failed = nullptr) {
+    Executor executor(program_, device, *world_, options_);
+    try {
+      executor.run();
+    } catch (...) {
+      if (failed) *failed = executor.failed_op();
+      throw;
+    }
+    std::vector<double> losses;
+    const StepRecord* steps = recorder_steps(options_.recorder);
+    for (uint64_t s = 0; s < options_.recorder->steps_written.load(); s++) losses.push_back(steps[s].loss);
+    return losses;
+  }
+
+ private:
+  static constexpr uint64_t kCapacity = 1024;
+  const Program& program_;
+  Alone bootstrap_;
+  std::unique_ptr<World> world_;
+  std::vector<std::byte> memory_;
+  ExecutorOptions options_;
+};
+
+// The reference device, but one kind of op fails.
+class FailingDevice final : public Device {
+ public:
+  explicit FailingDevice(std::string_view kind) : inner_(open_device("reference")), kind_(kind) {}
+  std::string_view name() const override { return inner_->name(); }
+  int64_t workspace_bytes(const Program& program, const Op& op, int threads) const override {
+    return inner_->workspace_bytes(program, op, threads);
+  }
+  bool supports(const Op& op, const Program& program) const override { return inner_->supports(op, program); }
+  std::unique_ptr<Kernel> make_kernel(const RankMemory& memory, const Op& op, int threads) const override {
+    struct Failing final : Kernel {
+      void run() override { throw usage_error("out of luck"); }
+    };
+    if (op.is(kind_) && op.phase != Phase::init) return std::make_unique<Failing>();
+    return inner_->make_kernel(memory, op, threads);
+  }
+
+ private:
+  std::unique_ptr<Device> inner_;
+  std::string_view kind_;
+};
+
+const Settings kSmall = {{"strategy", "zero3"}, {"steps", "3"}};
+
+TEST(Executor, ThreeStreamsGiveTheInterpretersBits) {
+  const Job job = parity_job(1, kSmall, "reference");
+  ASSERT_EQ(job.classes[0].step.streams.size(), 3u);
+  EXPECT_EQ(OneRank(job.classes[0]).run(*open_device("reference")), interpret(1, kSmall, "reference"));
+}
+
+TEST(Executor, AnErrorEndsAllStreamsAndNamesTheOp) {
+  for (const char* kind : {"layernorm_grad", "adamw"}) {
+    const Job job = parity_job(1, kSmall, "reference");
+    std::string failed;
+    try {
+      OneRank(job.classes[0]).run(FailingDevice(kind), &failed);
+      ADD_FAILURE() << kind << " did not fail";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.message(), "out of luck");
+      EXPECT_TRUE(failed.starts_with(kind)) << failed;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace prun::test
