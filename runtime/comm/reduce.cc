@@ -36,11 +36,12 @@ PRUN_INLINE Bf16 to_bf16(float x) {
   return {static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded)};
 }
 
-// Without branches, so that it vectorizes: the exponent is rebased by a multiplication, which also handles subnormals.
+// Without branches, so that it vectorizes, and without subnormal floats, which cost a hundred cycles each.
 PRUN_INLINE float to_float(F16 x) {
-  uint32_t sign = static_cast<uint32_t>(x.bits & 0x8000u) << 16, rest = x.bits & 0x7fffu;
-  float finite = std::bit_cast<float>(rest << 13) * 0x1p112f;
-  uint32_t bits = rest >= 0x7c00u ? (rest << 13) + 0x70000000u : std::bit_cast<uint32_t>(finite);
+  uint32_t sign = static_cast<uint32_t>(x.bits & 0x8000u) << 16, rest = x.bits & 0x7fffu, shifted = rest << 13;
+  float subnormal = std::bit_cast<float>(shifted + (113u << 23)) - std::bit_cast<float>(113u << 23);
+  uint32_t bits = rest < 0x400u ? std::bit_cast<uint32_t>(subnormal) : shifted + (112u << 23);
+  bits = rest >= 0x7c00u ? shifted + (224u << 23) : bits;
   return std::bit_cast<float>(bits | sign);
 }
 

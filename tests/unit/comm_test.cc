@@ -1,0 +1,97 @@
+// What of comm needs no second rank: the conversions behind sums, the texts of calls, names of algorithms, directories.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <numeric>
+
+#include "comm/algorithm.h"
+#include "comm/call.h"
+#include "comm/reduce.h"
+
+namespace prun {
+namespace {
+
+// Every 16-bit float times one is itself, bit by bit; a NaN stays one.
+void expect_all_survive(Dtype dtype, uint16_t one, uint16_t infinity) {
+  std::vector<uint16_t> all(65536), ones(65536, one), out(65536);
+  std::iota(all.begin(), all.end(), uint16_t{0});
+  const void* inputs[] = {all.data(), ones.data()};
+  reduce(dtype, RedOp::prod, inputs, 2, out.data(), 65536, 2);
+  for (int i = 0; i < 65536; ++i) {
+    uint16_t got = out[static_cast<size_t>(i)];
+    bool nan = (i & 0x7fff) > infinity;
+    ASSERT_TRUE(nan ? (got & 0x7fff) > infinity : got == i) << std::hex << i << " became " << got;
+  }
+}
+
+TEST(Reduce, EverySixteenBitFloatSurvives) {
+  expect_all_survive(Dtype::f16, 0x3c00, 0x7c00);
+  expect_all_survive(Dtype::bf16, 0x3f80, 0x7f80);
+}
+
+TEST(Reduce, RoundsOnceAndOverflowsToInfinity) {
+  // 1 + 2^-11 four times: f16 cannot hold the steps, f32 can; 65504 + 16 rounds up to infinity.
+  uint16_t one = 0x3c00, step = 0x1000, big = 0x7bff, sixteen = 0x4c00, out = 0;
+  const void* small[] = {&one, &step, &step};
+  reduce(Dtype::f16, RedOp::sum, small, 3, &out, 1, 3);
+  EXPECT_EQ(out, 0x3c01);
+  const void* large[] = {&big, &sixteen};
+  reduce(Dtype::f16, RedOp::sum, large, 2, &out, 1, 2);
+  EXPECT_EQ(out, 0x7c00);
+}
+
+TEST(Reduce, OutputMayBeAnInput) {
+  std::vector<float> a(5000, 1.5f), b(5000, 2.25f);
+  const void* inputs[] = {a.data(), b.data()};
+  reduce(Dtype::f32, RedOp::avg, inputs, 2, b.data(), 5000, 2);
+  EXPECT_EQ(b, std::vector<float>(5000, 1.875f));
+}
+
+TEST(Call, Texts) {
+  CollCall call;
+  call.kind = CollKind::all_reduce;
+  call.count = 1024;
+  EXPECT_EQ(describe(call), "all_reduce f32[1024] sum");
+  call.rank_order = true;
+  EXPECT_EQ(describe_packed(pack_fingerprint(call), 1024), "all_reduce f32[1024] sum rank_order");
+  call.kind = CollKind::scatter;
+  call.dtype = Dtype::bf16;
+  call.root = 70000;
+  EXPECT_EQ(describe_packed(pack_fingerprint(call), 8), "scatter bf16[8] root 70000");
+  EXPECT_EQ(describe_packed(pack_fingerprint(CollCall{}), 0), "barrier");
+  EXPECT_EQ(describe_packed(0xd, 0), "an unknown operation (0xd)");
+}
+
+TEST(Algorithm, RankOrderAndNarrowFloatsNeverTravelAsPartialSums) {
+  CollCall call;
+  call.kind = CollKind::all_reduce;
+  call.count = 1 << 24;
+  EXPECT_STREQ(choose_algorithm(call, 8, "ring").name, "ring");
+  EXPECT_STREQ(choose_algorithm(call, 1000, "").name, "ring");
+  call.rank_order = true;
+  EXPECT_STREQ(choose_algorithm(call, 8, "ring").name, "direct");
+  EXPECT_STREQ(choose_algorithm(call, 1000, "").name, "direct");
+  call.rank_order = false;
+  call.dtype = Dtype::bf16;
+  EXPECT_STREQ(choose_algorithm(call, 1000, "").name, "direct");
+}
+
+TEST(Algorithm, UnknownName) {
+  try {
+    check_algorithm_name("rign");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Exit::usage);
+    EXPECT_EQ(error.message(), "comm.algorithm: unknown algorithm 'rign' (did you mean 'ring'?)");
+  }
+}
+
+TEST(Plugins, DirectoriesInOrder) {
+  setenv("PRUN_PLUGIN_PATH", "/a::/b/c", 1);
+  EXPECT_EQ(plugin_directories("/opt/prun/bin/prun"),
+            (std::vector<std::string>{"/a", "/b/c", "/opt/prun/lib/prun/plugins"}));
+  unsetenv("PRUN_PLUGIN_PATH");
+}
+
+}  // namespace
+}  // namespace prun
