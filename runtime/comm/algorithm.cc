@@ -23,6 +23,8 @@ using Ring = Wire::Ring;
 // clang-format off
 constexpr Algorithm kAlgorithms[] = {
     // kind                    name             max bytes  ranks  rounds  ring
+    {CollKind::all_reduce,     "gather",        64 << 10,  2,     false,  Ring::within, all_reduce_gather},
+    {CollKind::all_reduce,     "gather",        32 << 10,  4,     false,  Ring::within, all_reduce_gather},
     {CollKind::all_reduce,     "gather",        16 << 10,  16,    false,  Ring::within, all_reduce_gather},
     {CollKind::all_reduce,     "direct",        kAny,      32,    false,  Ring::within, all_reduce_direct},
     {CollKind::all_reduce,     "ring",          kAny,      kMany, true,   Ring::within, all_reduce_ring},
