@@ -94,6 +94,8 @@ int run_rank(const RankStart& start, const Options& options, const std::vector<s
   try {
     train(start, options, plugin_dirs, where);
     return 0;
+  } catch (const Aborted&) {
+    return static_cast<int>(Exit::transport);  // another rank is the cause, and the launcher knows it already
   } catch (const Error& error) {
     start.link->fail(error, where);
     return static_cast<int>(error.code());
