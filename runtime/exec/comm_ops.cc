@@ -16,6 +16,7 @@ constexpr CollRow kRows[] = {
     {"all_reduce", CollKind::all_reduce}, {"all_gather", CollKind::all_gather}, {"reduce_scatter", CollKind::reduce_scatter},
     {"broadcast", CollKind::broadcast},   {"reduce", CollKind::reduce},         {"gather", CollKind::gather},
     {"scatter", CollKind::scatter},       {"all_to_all", CollKind::all_to_all}, {"barrier", CollKind::barrier},
+    {"send", CollKind::broadcast},        {"recv", CollKind::broadcast},
 };
 
 class CollKernel final : public Kernel {
@@ -80,6 +81,13 @@ CollCall coll_call(const RankMemory& memory, const Op& op, int group_size) {
   call.redop = parse_redop(op.attrs.text("op", "sum")).value_or(RedOp::sum);
   call.root = static_cast<int>(op.attrs.integer("root"));
   call.rank_order = memory.program->rank_order;
+  if (op.point_to_point()) {  // a broadcast in the pair, whose first member is the sender
+    const int tensor = op.is("send") ? op.reads[0] : op.writes[0];
+    call.dtype = memory.program->tensors[static_cast<size_t>(tensor)].dtype;
+    call.send = call.recv = memory.data(tensor);
+    call.count = memory.program->tensors[static_cast<size_t>(tensor)].count();
+    return call;
+  }
   if (op.reads.empty()) return call;  // barrier
   const Tensor& in = memory.program->tensors[static_cast<size_t>(op.reads[0])];
   call.dtype = in.dtype;
@@ -91,7 +99,7 @@ CollCall coll_call(const RankMemory& memory, const Op& op, int group_size) {
 }
 
 std::unique_ptr<Kernel> make_comm_kernel(const RankMemory& memory, const Op& op, World& world) {
-  Communicator& communicator = world.communicator(memory.program->mesh.group(op.axis, memory.rank), op.lane);
+  Communicator& communicator = world.communicator(members_of(memory.program->mesh, op, memory.rank), op.lane);
   if (op.is("all_gather_v")) return std::make_unique<AllGatherV>(communicator, memory, op);
   return std::make_unique<CollKernel>(communicator, coll_call(memory, op, communicator.size()));
 }

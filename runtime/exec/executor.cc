@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
 #include <thread>
 
 #include <fmt/format.h>
@@ -29,9 +30,21 @@ Executor::Executor(const Program& program, const Device& device, World& world, c
   table_.learning_rate = program.schedule.learning_rate;
   memory_ = {options.arena, options.rank, &program, &table_};
   host_ = open_host_services(program, options.print);
+  make_communicators();
   init_lanes_ = make_lanes(program.init);
   step_lanes_ = make_lanes(program.step);
   options_.recorder->streams = static_cast<uint32_t>(program.step.streams.size());
+}
+
+// Ranks whose programs differ meet their groups in different orders; making a communicator is collective, so all ranks
+// make theirs in the order of members and lane.
+void Executor::make_communicators() {
+  std::set<std::pair<std::vector<int>, int>> wanted;
+  for (const Body* body : {&program_.init, &program_.step})
+    for (const Stream& stream : body->streams)
+      for (const Op& op : stream.ops)
+        if (op.communicates()) wanted.emplace(members_of(program_.mesh, op, options_.rank), op.lane);
+  for (const auto& [members, lane] : wanted) communicators_.push_back(&world_.communicator(members, lane));
 }
 
 std::vector<Executor::Lane> Executor::make_lanes(const Body& body) {
@@ -42,12 +55,7 @@ std::vector<Executor::Lane> Executor::make_lanes(const Body& body) {
     lane.done = std::make_unique<ProgressCounter>();
     for (const Op& op : stream.ops) {
       switch (op.def->op_class) {
-        case OpClass::communication: {
-          Communicator* c = &world_.communicator(program_.mesh.group(op.axis, options_.rank), op.lane);
-          if (std::find(communicators_.begin(), communicators_.end(), c) == communicators_.end()) communicators_.push_back(c);
-          lane.kernels.push_back(make_comm_kernel(memory_, op, world_));
-          break;
-        }
+        case OpClass::communication: lane.kernels.push_back(make_comm_kernel(memory_, op, world_)); break;
         case OpClass::host: lane.kernels.push_back(make_host_kernel(memory_, op, host_)); break;
         case OpClass::compute: lane.kernels.push_back(device_.make_kernel(memory_, op, options_.threads)); break;
       }

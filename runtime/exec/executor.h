@@ -45,6 +45,7 @@ class Executor {
     uint64_t comm_ns = 0, exposed_ns = 0;  // of the step under way, by the lane's thread only
   };
 
+  void make_communicators();
   std::vector<Lane> make_lanes(const Body& body);
   void run_body(const Body& body, std::vector<Lane>& lanes, int64_t steps, bool init);
   void walk(std::vector<Lane>& lanes, int s, int64_t steps, bool init);

@@ -35,7 +35,7 @@ struct VirtualRank {
   std::vector<bool> arrived;                                  // by stream: in a collective that is not complete
 };
 
-using Meeting = std::tuple<std::string, int, int>;  // axis, first rank of the group, lane
+using Meeting = std::pair<std::vector<int>, int>;  // members of the group, lane
 
 class Interpreter {
  public:
@@ -147,14 +147,15 @@ void Interpreter::advance(At at) {
     rank.done[s]++;
     return;
   }
-  const std::vector<int> group = rank.program->mesh.group(op.axis, at.rank);
-  std::vector<At>& here = meetings_[{op.axis, group.front(), op.lane}];
+  const std::vector<int> group = members_of(rank.program->mesh, op, at.rank);
+  std::vector<At>& here = meetings_[{group, op.lane}];
   here.push_back(at);
   rank.arrived[s] = true;
   if (here.size() < group.size()) return;
   std::vector<At> members = std::move(here);
   here.clear();
-  std::sort(members.begin(), members.end(), [](At a, At b) { return a.rank < b.rank; });
+  const auto place = [&](At member) { return std::find(group.begin(), group.end(), member.rank); };
+  std::sort(members.begin(), members.end(), [&](At a, At b) { return place(a) < place(b); });
   meet(op_at(members.front()), members);
   for (const At member : members) {
     VirtualRank& other = ranks_[static_cast<size_t>(member.rank)];
@@ -169,7 +170,7 @@ void Interpreter::meet(const Op& op, const std::vector<At>& members) {
   for (const At at : members) {
     const VirtualRank& rank = ranks_[static_cast<size_t>(at.rank)];
     const Op& mine = op_at(at);
-    if (mine.def != op.def) {
+    if (mine.def != op.def && !(op.is("send") && mine.is("recv") && op.attrs.integer("tag") == mine.attrs.integer("tag"))) {
       throw plan_error(fmt::format("rank {} meets {} with {}", at.rank, op.def->name, mine.def->name), mine.site);
     }
     PlainMember operand;
@@ -189,7 +190,8 @@ void Interpreter::meet(const Op& op, const std::vector<At>& members) {
     }
     operands.push_back(operand);
   }
-  run_plain_collective(op.def->name, dtype, parse_redop(op.attrs.text("op", "sum")).value_or(RedOp::sum),
+  // A send and its recv are a broadcast in their pair.
+  run_plain_collective(op.is("send") ? "broadcast" : op.def->name, dtype, parse_redop(op.attrs.text("op", "sum")).value_or(RedOp::sum),
                        static_cast<int>(op.attrs.integer("root")), operands);
 }
 

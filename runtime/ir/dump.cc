@@ -96,6 +96,7 @@ void add_stream(std::string& out, const Program& program, const Body& body, cons
   for (size_t i = 0; i < stream.ops.size(); ++i) {
     const Op& op = stream.ops[i];
     std::string label = fmt::format("{}{}{}", phase_name(op.phase), op.unit.empty() ? "" : " ", op.unit);
+    if (op.microbatch >= 0) label += fmt::format(" of microbatch {}", op.microbatch);
     if (label != heading) out += "    " + label + "\n";
     heading = label;
     out += fmt::format("{:7}  {}{}{}\n", i, op_text(program, op, width), waits_text(body, op.waits),

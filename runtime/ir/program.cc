@@ -1,4 +1,4 @@
-// Names of roles and phases.
+// Names of roles and phases; who takes part in a communication op.
 #include "ir/program.h"
 
 #include <array>
@@ -14,6 +14,14 @@ std::string_view role_name(Role role) {
 std::string_view phase_name(Phase phase) {
   static constexpr std::array<std::string_view, 6> kNames = {"init", "data", "forward", "backward", "step", "program"};
   return kNames[static_cast<size_t>(phase)];
+}
+
+std::vector<int> members_of(const Mesh& mesh, const Op& op, int rank) {
+  if (!op.point_to_point()) return mesh.group(op.axis, rank);
+  std::vector<int> ring = mesh.group(op.axis, rank);
+  int size = static_cast<int>(ring.size()), peer = static_cast<int>(op.attrs.integer("peer"));
+  int other = ring[static_cast<size_t>(((mesh.index(op.axis, rank) + peer) % size + size) % size)];
+  return op.is("send") ? std::vector<int>{rank, other} : std::vector<int>{other, rank};
 }
 
 int64_t Body::op_count() const {

@@ -64,12 +64,18 @@ struct Op {
   int lane = 0;                    // communication: which communicator of that group; one per stream
   Phase phase = Phase::program;
   std::string unit;                // label; "" outside units
+  int microbatch = -1;             // label; -1 outside microbatches
   Site site;
   bool is(std::string_view kind) const { return def->name == kind; }
   bool communicates() const { return def->op_class == OpClass::communication; }
+  bool point_to_point() const { return def->name == "send" || def->name == "recv"; }
 };
 
-inline constexpr int kMaxStreams = 8;  // of one body
+// The global ranks that a communication op of `rank` involves, in the order of the group: all along the axis; for send
+// and recv the pair, the sender first.
+std::vector<int> members_of(const Mesh& mesh, const Op& op, int rank);
+
+inline constexpr int kMaxStreams = 16;  // of one body
 
 struct Stream {
   std::string name;

@@ -18,7 +18,7 @@ using archive::bad;
 using archive::Like;
 
 constexpr std::string_view kMagic = "PRUNJOB";
-constexpr char kVersion = 1;  // raise it whenever a visit function below changes
+constexpr char kVersion = 2;  // raise it whenever a visit function below changes
 constexpr size_t kDigestBytes = 32;
 constexpr size_t kHeaderBytes = kMagic.size() + 1 + kDigestBytes;
 
@@ -111,7 +111,7 @@ void visit(A& a, Like<Op> auto& v) {
     v.def = find_op(kind);
     if (!v.def) bad("no op '" + kind + "'");
   }
-  a(v.reads, v.writes, v.attrs, v.waits, v.axis, v.lane, v.phase, v.unit, v.site);
+  a(v.reads, v.writes, v.attrs, v.waits, v.axis, v.lane, v.phase, v.unit, v.microbatch, v.site);
 }
 
 template <class A>

@@ -10,7 +10,7 @@ const OpDef kOps[] = {
     communication_op("all_reduce"),     communication_op("reduce"),     communication_op("broadcast"),
     communication_op("all_gather"),     communication_op("gather"),     communication_op("scatter"),
     communication_op("reduce_scatter"), communication_op("all_to_all"), communication_op("barrier"),
-    communication_op("all_gather_v"),
+    communication_op("all_gather_v"),   communication_op("send"),       communication_op("recv"),
 };
 
 }  // namespace
