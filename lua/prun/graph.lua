@@ -119,8 +119,9 @@ end
 
 local inits = { zeros = 0, ones = 0, constant = 1, normal = 1, uniform = 1 }
 
--- A parameter of the current unit; the second request for a name gives the same one.
-function graph.parameter(name, shape, init)
+-- A parameter of the current unit; the second request for a name gives the same one. `blocks`: the sizes of the pieces
+-- that its last dim consists of, such as q, k and v.
+function graph.parameter(name, shape, init, blocks)
   local g = here_with_units("nn.parameter")
   local unit = owner(g)
   if unit.parameter_of[name] then return unit.parameter_of[name] end
@@ -136,7 +137,8 @@ function graph.parameter(name, shape, init)
     end
   end
   local parameter = add_value(g, { name = unit.name .. "." .. name, dtype = g.dtype, shape = shape, kind = "parameter",
-                                   unit = unit.id, init = { kind = kind, scale = scale + 0.0 }, site = host.site() })
+                                   unit = unit.id, init = { kind = kind, scale = scale + 0.0 }, blocks = blocks,
+                                   site = host.site() })
   unit.parameters[#unit.parameters + 1] = parameter.id
   unit.parameter_of[name] = parameter
   return parameter

@@ -24,16 +24,35 @@ local linear_options = schema.register("prun.nn.linear", {
   { name = "init", kind = "any", optional = true, help = 'initial weights, such as { "normal", 0.02 }' },
   { name = "bias_init", kind = "any", optional = true, help = 'initial bias, such as { "uniform", 0.1 }' },
   { name = "weight", kind = "any", optional = true, help = "a parameter [out, in] to use instead (tied weights)" },
+  { name = "blocks", kind = "numbers", optional = true,
+    help = "the outputs are several results side by side, of these sizes: each is split by itself over ranks" },
 })
+
+local function check_blocks(name, blocks, out, site)
+  local sum = 0
+  for _, size in ipairs(blocks) do
+    if not math.tointeger(size) or size < 1 then
+      host.fail(("nn.linear '%s': blocks are whole numbers of at least 1, not %s"):format(
+        name, schema.show(blocks)), site)
+    end
+    sum = sum + size
+  end
+  if sum ~= out then
+    host.fail(("nn.linear '%s': the blocks %s add up to %d, the layer has %d outputs"):format(
+      name, schema.show(blocks), sum, out), site)
+  end
+end
 
 -- y [.., out] = x [.., in] · weight [in, out] + bias. By default initialized as torch.nn.Linear is.
 function nn.linear(name, x, out, options)
-  local opt = schema.check("nn.linear", linear_options, options, host.site("user"))
+  local site = host.site("user")
+  local opt = schema.check("nn.linear", linear_options, options, site)
   local width = last_dim("nn.linear", x)
+  if opt.blocks then check_blocks(name, opt.blocks, out, host.site_of_word(site, "blocks")) end
   if opt.weight then return (graph.op("linear", { x, opt.weight }, { transpose = 1 }, name)) end
   local init = opt.init or { "uniform", 1 / math.sqrt(width) }
-  local inputs = { x, graph.parameter(name .. ".weight", { width, out }, init) }
-  if opt.bias then inputs[3] = graph.parameter(name .. ".bias", { out }, opt.bias_init or { "zeros" }) end
+  local inputs = { x, graph.parameter(name .. ".weight", { width, out }, init, opt.blocks) }
+  if opt.bias then inputs[3] = graph.parameter(name .. ".bias", { out }, opt.bias_init or { "zeros" }, opt.blocks) end
   return (graph.op("linear", inputs, {}, name))
 end
 

@@ -89,6 +89,7 @@
 ---@field init? any initial weights, such as { "normal", 0.02 }
 ---@field bias_init? any initial bias, such as { "uniform", 0.1 }
 ---@field weight? any a parameter [out, in] to use instead (tied weights)
+---@field blocks? number[] the outputs are several results side by side, of these sizes: each is split by itself over ranks
 
 ---@class prun.plan.options
 ---@field mesh prun.Mesh the ranks: prun.mesh { dp = prun.world }

@@ -28,6 +28,7 @@ struct Value {
   ValueKind kind = ValueKind::activation;
   int unit = -1;     // owner of a parameter
   Init init;
+  std::vector<int64_t> blocks;  // of a parameter: its last dim is results of these sizes side by side; empty: one
   Site site;
 };
 

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "base/text.h"
 
@@ -170,6 +171,15 @@ ValueKind read_value_kind(const Field& field) {
   field.fail("input, parameter or activation");
 }
 
+std::vector<int64_t> read_blocks(const Field& field, const TensorType& type) {
+  std::vector<int64_t> blocks;
+  field.each([&](const Field& size) { blocks.push_back(size.integer()); });
+  int64_t width = type.shape.empty() ? 1 : type.shape.back();
+  if (std::accumulate(blocks.begin(), blocks.end(), int64_t{0}) != width)
+    field.fail(fmt::format("sizes that add up to {}", width));
+  return blocks;
+}
+
 Value read_value(const Field& field, size_t units) {
   Value value;
   value.name = field.at("name").text();
@@ -183,6 +193,7 @@ Value read_value(const Field& field, size_t units) {
         value.init.kind != "normal" && value.init.kind != "uniform")
       init.at("kind").fail("zeros, ones, constant, normal or uniform");
   }
+  if (field.has("blocks")) value.blocks = read_blocks(field.at("blocks"), value.type);
   value.site = read_site(field);
   return value;
 }

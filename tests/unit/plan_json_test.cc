@@ -16,7 +16,7 @@ Json training() {
     "values": [
       {"name": "x", "dtype": "f32", "shape": [2, 8], "kind": "input", "unit": -1, "site": ["a.lua", 1]},
       {"name": "fc.weight", "dtype": "f32", "shape": [8, 4.0], "kind": "parameter", "unit": 0,
-       "init": {"kind": "normal", "scale": 0.02}, "site": ["a.lua", 2]},
+       "init": {"kind": "normal", "scale": 0.02}, "blocks": [1, 3], "site": ["a.lua", 2]},
       {"name": "h", "dtype": "f32", "shape": [2, 4], "kind": "activation", "unit": -1, "site": ["a.lua", 3]},
       {"name": "loss", "dtype": "f32", "shape": {}, "kind": "activation", "unit": -1, "site": ["a.lua", 4]}],
     "nodes": [
@@ -58,6 +58,8 @@ TEST(PlanJson, ReadsATrainingPlan) {
   EXPECT_EQ(plan.graph.values[1].kind, ValueKind::parameter);
   EXPECT_EQ(plan.graph.values[1].init.kind, "normal");
   EXPECT_EQ(plan.graph.values[1].init.scale, 0.02);
+  EXPECT_EQ(plan.graph.values[1].blocks, (std::vector<int64_t>{1, 3}));
+  EXPECT_TRUE(plan.graph.values[0].blocks.empty());
   EXPECT_EQ(plan.graph.values[3].type.shape, Shape{});
   EXPECT_EQ(plan.graph.nodes[0].op, &op_def("linear"));
   EXPECT_EQ(plan.graph.nodes[0].attrs.text("act"), "relu");
@@ -113,6 +115,10 @@ TEST(PlanJson, NamesThePlaceInTheDocument) {
               j["values"][2]["shape"] = {2, 5};
             }),
             "the plan's nodes[0].outputs should be of type f32[2, 4], is [2]");
+  EXPECT_EQ(changed([](Json& j) {
+              j["values"][1]["blocks"] = {1, 2};
+            }),
+            "the plan's values[1].blocks should be sizes that add up to 4, is [1,2]");
   EXPECT_EQ(changed([](Json& j) { j["values"][0]["dtype"] = "f33"; }),
             "the plan's values[0].dtype should be a dtype, is \"f33\"");
   EXPECT_EQ(changed([](Json& j) { j["kind"] = 3; }), "the plan's kind should be a text, is 3");

@@ -14,7 +14,7 @@ return prun.model("gpt", {
   context = { 1024, "tokens in a sample", least = 1 },
   tied = { false, "use the token embedding as the head's weights" },
 }, function(opt, batch)
-  local width, normal = opt.width, { "normal", 0.02 }
+  local width, thirds, normal = opt.width, { opt.width, opt.width, opt.width }, { "normal", 0.02 }
   local residual = { "normal", 0.02 / math.sqrt(2 * opt.layers) }  -- so that the sum of all blocks keeps its scale
 
   local x = nn.unit("embed", function()
@@ -25,7 +25,7 @@ return prun.model("gpt", {
 
   for i = 0, opt.layers - 1 do
     x = nn.unit("block" .. i, function()
-      local qkv = nn.linear("qkv", nn.layernorm("ln1", x), 3 * width, { init = normal })
+      local qkv = nn.linear("qkv", nn.layernorm("ln1", x), 3 * width, { init = normal, blocks = thirds })
       local mixed = x + nn.linear("proj", nn.attention(qkv, opt.heads), width, { init = residual })
       local up = nn.gelu(nn.linear("up", nn.layernorm("ln2", mixed), 4 * width, { init = normal }))
       return mixed + nn.linear("down", up, width, { init = residual })
