@@ -179,6 +179,9 @@ std::vector<Case> row_cases() {
                      {forward},
                      5e-6});
     }
+    out.push_back({"bias", {x, vector, x}, {"bias", {0, 1}, {2}}});
+    out.push_back({"bias in place", {x, vector}, {"bias", {0, 1}, {0}}});
+    out.push_back({"bias_grad", {x, grad}, {"bias_grad", {0}, {1}}});
     Slot logits{T, {rows, n}, -8, 8};
     OpLine loss{"cross_entropy", {0, 1}, {2, 3}, scaled()};
     out.push_back({"cross_entropy", {logits, targets, {F32, {}}, statistic}, loss, {}, 3e-6});
@@ -187,6 +190,22 @@ std::vector<Case> row_cases() {
                    {"cross_entropy_grad", {0, 1, 3}, {4}, scaled()},
                    {loss},
                    3e-6});
+    // Of four ranks this is the third: its columns begin at 2n, and the vocabulary ends among them.
+    for (int64_t vocab : {2 * n + (n + 1) / 2, 4 * n}) {
+      Attrs split = make_attrs({{"scale", 0.037}, {"vocab", vocab}, {"axis", std::string("dp")}});
+      Slot all{I32, {rows}, 0, static_cast<double>(vocab)}, sums{F32, {2, rows}};
+      OpLine top{"cross_entropy_max", {0}, {2}, split}, sum{"cross_entropy_sums", {0, 1, 2}, {3}, split},
+          finish{"cross_entropy_finish", {3, 2, 0, 1}, {4, 5}, split};
+      std::vector<Slot> slots = {logits, all, statistic, sums, {F32, {}}, statistic, x};
+      out.push_back({"cross_entropy_max", slots, top, {}, 0});
+      out.push_back({"cross_entropy_sums", slots, sum, {top}, 3e-6});
+      out.push_back({"cross_entropy_finish", slots, finish, {top, sum}, 3e-6});
+      out.push_back({"cross_entropy_grad of a rank",
+                     slots,
+                     {"cross_entropy_grad", {0, 1, 5}, {6}, split},
+                     {top, sum, finish},
+                     3e-6});
+    }
   }
   for (int64_t d : {1, 7, 33}) {
     Slot tokens{I32, {3, 5}, 0, 11}, table{T, {11, d}}, positions{T, {6, d}}, y{T, {3, 5, d}};
@@ -198,6 +217,16 @@ std::vector<Case> row_cases() {
     sizes.set("positions", int64_t{0});
     out.push_back(
         {"embedding_grad without positions", {tokens, y, {F32, {11, d}}}, {"embedding_grad", {0, 1}, {2}, sizes}});
+    Slot all{I32, {3, 5}, 0, 44};  // of four ranks
+    sizes.set("axis", std::string("dp"));
+    out.push_back({"embedding of a rank", {all, table, y}, {"embedding", {0, 1}, {2}, sizes}});
+    out.push_back({"embedding_grad of a rank", {all, y, {F32, {11, d}}}, {"embedding_grad", {0, 1}, {2}, sizes}});
+    for (int64_t chunks : {1, 2}) {
+      Slot x{T, {3, 6, d}};
+      Attrs tokens_of = make_attrs({{"tokens_axis", std::string("dp")}, {"chunks", chunks}});
+      out.push_back({"positions", {x, {T, {25, d}}, x}, {"positions", {0, 1}, {2}, tokens_of}});
+      out.push_back({"positions_grad", {x, {F32, {25, d}}}, {"positions_grad", {0}, {1}, tokens_of}});
+    }
   }
   return out;
 }
@@ -240,6 +269,20 @@ std::vector<Case> pointwise_cases() {
   return out;
 }
 
+std::vector<Case> piece_cases() {
+  std::vector<Case> out;
+  for (auto [a, b, c] : {std::tuple<int64_t, int64_t, int64_t>{1, 1, 1}, {3, 2, 5}, {70, 33, 17}})
+    for (std::optional<Dtype> dtype : {T, I32, I64}) {
+      Slot apart{dtype, {4, a, b, c}, -99, 99}, whole{dtype, {a, 4 * b, c}, -99, 99}, piece{dtype, {a, b, c}};
+      Attrs attrs = make_attrs({{"pieces", int64_t{4}}, {"dim", int64_t{1}}, {"axis", std::string("dp")}});
+      bool bf16 = !dtype.has_value();
+      out.push_back({"join_pieces", {apart, whole}, {"join_pieces", {0}, {1}, attrs}, {}, 0, bf16});
+      out.push_back({"cut_pieces", {whole, apart}, {"cut_pieces", {0}, {1}, attrs}, {}, 0, bf16});
+      out.push_back({"take_piece", {whole, piece}, {"take_piece", {0}, {1}, attrs}, {}, 0, bf16});
+    }
+  return out;
+}
+
 std::vector<Case> training_cases() {
   std::vector<Case> out;
   for (int64_t n : {1, 7, 1029}) {
@@ -253,6 +296,14 @@ std::vector<Case> training_cases() {
     out.push_back({"sgd with momentum", {grad, param, m}, {"sgd", {0, 1, 2}, {1, 2}, heavy}});
     out.push_back({"sgd with momentum, clipped", {grad, param, m, clip}, {"sgd", {0, 1, 2, 3}, {1, 2}, heavy}});
     out.push_back({"norm2", {grad, m, v, {F32, {}}}, {"norm2", {0, 1, 2}, {3}}});
+    out.push_back({"norm2 of weighted tensors",
+                   {grad, m, v, {F32, {}}},
+                   {"norm2", {0, 1, 2}, {3}, make_attrs({{"weights", std::vector<double>{0.5, 1, 0}}})}});
+    Attrs pieces = make_attrs({{"piece_starts", std::vector<int64_t>{n / 3, 2 * n + n / 5, 2 * n + n / 2, 3 * n}},
+                               {"piece_weights", std::vector<double>{0.25, 0.5, 1, 7}}});
+    out.push_back({"norm2 of weighted pieces", {grad, {F32, {}}}, {"norm2", {0}, {1}, pieces}});
+    pieces.set("axis", std::string("dp"));
+    out.push_back({"norm2 of weighted pieces of a shard", {grad, {F32, {}}}, {"norm2", {0}, {1}, pieces}});
   }
   for (double norm2 : {0.0, 0.3, 9.0})
     out.push_back({"clip_coefficient",
@@ -272,6 +323,20 @@ std::vector<Case> source_cases() {
   out.push_back({"init_params", {{T, {1088}}}, {"init_params", {}, {0}, init}, {}, 0});
   init.set("axis", std::string("dp"));  // rank 2 of 4: elements [544, 816)
   out.push_back({"init_params of a shard", {{T, {272}}}, {"init_params", {}, {0}, init}, {}, 0});
+  // A fused weight [3, 5|4|5] split over four ranks, and [9, 4] by its rows: 3·(2+1+2) and 3·4 elements here.
+  Attrs split = make_attrs({{"starts", std::vector<int64_t>{0, 16, 32}},
+                            {"counts", std::vector<int64_t>{15, 7, 12}},
+                            {"kinds", std::vector<int64_t>{3, 1, 4}},
+                            {"scales", std::vector<double>{0.02, 0, 1}},
+                            {"keys", std::vector<int64_t>{3, 5, 8}},
+                            {"split_outer", std::vector<int64_t>{3, 0, 1}},
+                            {"split_block_count", std::vector<int64_t>{3, 0, 1}},
+                            {"split_blocks", std::vector<int64_t>{5, 4, 5, 36}},
+                            {"split_slice", std::vector<int64_t>{1, 0, 4}},
+                            {"split_axis", std::string("dp,,dp")}});
+  out.push_back({"init_params of split parameters", {{T, {48}}}, {"init_params", {}, {0}, split}, {}, 0});
+  split.set("axis", std::string("dp"));
+  out.push_back({"init_params of a shard of split parameters", {{T, {12}}}, {"init_params", {}, {0}, split}, {}, 0});
   out.push_back({"fill", {{T, {7}}}, {"fill", {}, {0}, make_attrs({{"value", 1.7}})}, {}, 0});
   out.push_back(
       {"values", {{T, {3}}}, {"values", {}, {0}, make_attrs({{"values", std::vector<double>{1, -2.5, 3}}})}, {}, 0});
@@ -293,7 +358,8 @@ std::vector<Case> source_cases() {
 }
 
 std::vector<std::vector<Case>> families() {
-  return {matrix_cases(), attention_cases(), row_cases(), pointwise_cases(), training_cases(), source_cases()};
+  return {matrix_cases(), attention_cases(), row_cases(),   pointwise_cases(),
+          piece_cases(),  training_cases(),  source_cases()};
 }
 
 void check_all(const std::vector<Case>& cases) {
@@ -307,6 +373,7 @@ TEST(DeviceAgreement, Matrix) { check_all(matrix_cases()); }
 TEST(DeviceAgreement, Attention) { check_all(attention_cases()); }
 TEST(DeviceAgreement, Rows) { check_all(row_cases()); }
 TEST(DeviceAgreement, Pointwise) { check_all(pointwise_cases()); }
+TEST(DeviceAgreement, Pieces) { check_all(piece_cases()); }
 TEST(DeviceAgreement, Training) { check_all(training_cases()); }
 TEST(DeviceAgreement, Sources) { check_all(source_cases()); }
 

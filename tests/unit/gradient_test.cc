@@ -21,12 +21,19 @@ struct Input {
   int64_t below = 0;  // integers: uniform below this
 };
 
+// An op that makes one of the inputs from others before the op under test.
+struct Before {
+  const char* kind;
+  std::vector<int> reads, writes;
+};
+
 struct Case {
   const char* name;
   const char* kind;
   std::vector<Input> inputs;
   Attrs attrs = {};
   std::vector<int> use = {};  // inputs of the node as indices; empty: each once in order
+  std::vector<Before> before = {};
 };
 
 // The tiny sibling of the autodiff pass: types by id, gradients by id, backward nodes in order.
@@ -90,6 +97,7 @@ class Differentiated {
       loss_ = sum[0];
     }
     tensors_up_to_here();
+    for (const Before& op : c.before) list_.op(op.kind, op.reads, op.writes, c.attrs);
     list_.op(c.kind, used, outputs, c.attrs);
     if (under_sum) {
       list_.op("mul", {outputs[0], weight_}, weighted, {});
@@ -184,6 +192,14 @@ Attrs heads(int64_t n, bool causal) { return make_attrs({{"heads", n}, {"causal"
 Attrs scaled(double scale) { return make_attrs({{"scale", scale}}); }
 Attrs text(const char* name, const char* value) { return make_attrs({{name, std::string(value)}}); }
 
+Attrs pieces(int64_t n, int64_t dim) { return make_attrs({{"pieces", n}, {"dim", dim}}); }
+Attrs two_chunks() { return make_attrs({{"tokens_axis", std::string("dp")}, {"chunks", int64_t{2}}}); }
+// Maxima, sums, logits and targets; the first two are made from the others.
+std::vector<Input> split_loss() { return {unwanted({6}), unwanted({2, 6}), {{2, 3, 7}}, integers({2, 3}, 5)}; }
+std::vector<Before> split_loss_before() {
+  return {{"cross_entropy_max", {2}, {0}}, {"cross_entropy_sums", {2, 3, 0}, {1}}};
+}
+
 const std::vector<Case>& cases() {
   static const std::vector<Case> list = {
       {"linear", "linear", {{{2, 3, 5}}, {{5, 7}}}},
@@ -210,7 +226,25 @@ const std::vector<Case>& cases() {
       {"embedding", "embedding", {integers({2, 6}, 4), {{4, 3}}}},
       {"embedding with positions", "embedding", {integers({2, 5}, 4), {{4, 3}}, {{7, 3}}}},
       {"embedding, only positions", "embedding", {integers({2, 5}, 4), unwanted({4, 3}), {{5, 3}}}},
+      {"embedding of a split table", "embedding", {integers({2, 6}, 16), {{4, 3}}}, text("axis", "dp")},
+      {"positions", "positions", {{{2, 6, 3}}, {{7, 3}}}},
+      {"positions of a rank", "positions", {{{2, 6, 3}}, {{24, 3}}}, text("tokens_axis", "dp")},
+      {"positions of two chunks", "positions", {{{2, 6, 3}}, {{25, 3}}}, two_chunks()},
+      {"positions, only the table", "positions", {unwanted({2, 6, 3}), {{6, 3}}}},
       {"cross_entropy", "cross_entropy", {{{2, 3, 7}}, integers({2, 3}, 7)}, scaled(0.3)},
+      {"cross_entropy_finish", "cross_entropy_finish", split_loss(), scaled(0.3), {1, 0, 2, 3}, split_loss_before()},
+      {"cross_entropy_finish with padding",
+       "cross_entropy_finish",
+       split_loss(),
+       make_attrs({{"scale", 0.3}, {"vocab", int64_t{5}}}),
+       {1, 0, 2, 3},
+       split_loss_before()},
+      {"cross_entropy_finish of a rank",
+       "cross_entropy_finish",
+       split_loss(),
+       make_attrs({{"scale", 0.3}, {"vocab", int64_t{19}}, {"axis", std::string("dp")}}),
+       {1, 0, 2, 3},
+       split_loss_before()},
       {"mse", "mse", {{{3, 5}}, unwanted({3, 5})}, scaled(0.3)},
       {"mse of two wanted", "mse", {{{3, 5}}, {{3, 5}}}, scaled(0.3)},
       {"mean_square", "mean_square", {{{3, 5}}}, scaled(0.3)},
@@ -221,6 +255,10 @@ const std::vector<Case>& cases() {
       {"mul, only the second", "mul", {unwanted({3, 5}), {{3, 5}}}},
       {"mul of a value with itself", "mul", {{{3, 5}}}, {}, {0, 0}},
       {"scale", "scale", {{{3, 5}}}, make_attrs({{"factor", -1.7}})},
+      {"bias", "bias", {{{2, 3, 5}}, {{5}}}},
+      {"bias, only b", "bias", {unwanted({3, 5}), {{5}}}},
+      {"join_pieces", "join_pieces", {{{3, 2, 4, 5}}}, pieces(3, 1)},
+      {"cut_pieces", "cut_pieces", {{{2, 6, 5}}}, pieces(3, 1)},
       {"cast", "cast", {{{3, 5}}}, text("dtype", "f64")},
       {"copy", "copy", {{{3, 5}}}},
   };
@@ -261,6 +299,8 @@ TEST(Gradient, ParametersOfBf16ModelsGetF32Gradients) {
   EXPECT_EQ(types("linear", {x, w, b}, {}), "bf16 f32 f32 ");
   EXPECT_EQ(types("layernorm", {x, b, b}, {}), "bf16 f32 f32 ");
   EXPECT_EQ(types("embedding", {tokens, w, w}, {}), "f32 f32 ");
+  EXPECT_EQ(types("bias", {x, b}, {}), "bf16 f32 ");
+  EXPECT_EQ(types("positions", {{Dtype::bf16, {2, 4, 6}}, w}, {}), "bf16 f32 ");
   EXPECT_EQ(types("cast", {x}, text("dtype", "f32")), "bf16 ");
 }
 

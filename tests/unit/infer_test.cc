@@ -45,6 +45,15 @@ TEST(Infer, Types) {
   EXPECT_EQ(types("attention", {f64({2, 3, 24})}, attrs({{"heads", int64_t{4}}})), "f64[2, 3, 8] f64[2, 4, 3]");
   EXPECT_EQ(types("embedding", {i32({2, 3}), bf16({9, 5}), bf16({4, 5})}), "bf16[2, 3, 5]");
   EXPECT_EQ(types("cross_entropy", {bf16({2, 3, 9}), i32({2, 3})}), "f32[] f32[6]");
+  EXPECT_EQ(types("cross_entropy_max", {bf16({2, 3, 9})}), "f32[6]");
+  EXPECT_EQ(types("cross_entropy_sums", {bf16({2, 3, 9}), i32({2, 3}), f32({6})}), "f32[2, 6]");
+  EXPECT_EQ(types("cross_entropy_finish", {f32({2, 6}), f32({6}), bf16({2, 3, 9}), i32({2, 3})}), "f32[] f32[6]");
+  EXPECT_EQ(types("bias", {bf16({2, 3, 5}), bf16({5})}), "bf16[2, 3, 5]");
+  EXPECT_EQ(types("positions", {f64({2, 3, 5}), f64({4, 5})}), "f64[2, 3, 5]");
+  Attrs pieces = attrs({{"pieces", int64_t{4}}, {"dim", int64_t{1}}});
+  EXPECT_EQ(types("join_pieces", {bf16({4, 2, 3, 5})}, pieces), "bf16[2, 12, 5]");
+  EXPECT_EQ(types("cut_pieces", {i32({2, 12, 5})}, pieces), "i32[4, 2, 3, 5]");
+  EXPECT_EQ(types("take_piece", {f32({2, 12, 5})}, pieces), "f32[2, 3, 5]");
   EXPECT_EQ(types("mse", {f64({2, 3}), f64({2, 3})}), "f64[]");
   EXPECT_EQ(types("mean", {f32({})}), "f32[]");
   EXPECT_EQ(types("cast", {f32({2})}, attrs({{"dtype", std::string("bf16")}})), "bf16[2]");
@@ -84,11 +93,32 @@ TEST(Infer, EmbeddingSaysByWhat) {
             "embedding: the table is 5 wide, the position table is 6");
 }
 
+TEST(Infer, PartsSayByWhat) {
+  EXPECT_EQ(message("bias", {f32({2, 5}), f32({4})}), "bias: the input's last dim is 5, the bias has 4 elements");
+  EXPECT_EQ(message("positions", {f32({2, 300, 5}), f32({128, 5})}),
+            "positions: a sample has 300 tokens, the table has 128 rows");
+  EXPECT_EQ(message("positions", {f32({2, 3, 5}), f32({128, 6})}),
+            "positions: the input's last dim is 5, the table is 6 wide");
+  EXPECT_EQ(message("positions", {f32({2, 3, 5}), f32({8, 5})}, attrs({{"chunks", int64_t{2}}})),
+            "positions: 3 tokens do not divide into 2 chunks");
+  EXPECT_EQ(message("positions", {f32({2, 3, 5}), f32({8, 5})}, attrs({{"chunks", int64_t{3}}})),
+            "positions: chunks is 3, should be 1 or 2");
+  auto pieces = [](int64_t n, int64_t dim) { return attrs({{"pieces", n}, {"dim", dim}}); };
+  EXPECT_EQ(message("join_pieces", {f32({3, 5})}, pieces(4, 0)),
+            "join_pieces: the input is [3, 5], its first dim should be the 4 pieces");
+  EXPECT_EQ(message("join_pieces", {f32({3, 5})}, pieces(3, 1)), "join_pieces: dim is 1, should be 0 to 0");
+  EXPECT_EQ(message("cut_pieces", {f32({3, 5})}, pieces(4, 1)),
+            "cut_pieces: dim 1 of [3, 5] does not divide into 4 pieces");
+  EXPECT_EQ(message("take_piece", {f32({3, 5})}, pieces(0, 1)), "take_piece: 0 pieces; at least 1 is needed");
+}
+
 TEST(Infer, LossesSayByWhat) {
   EXPECT_EQ(message("cross_entropy", {f32({2, 3, 9}), i32({2, 4})}),
             "cross_entropy: the logits [2, 3, 9] have 6 rows, the targets [2, 4] have 8 elements");
   EXPECT_EQ(message("cross_entropy", {f32({2, 9}), f32({2})}),
             "cross_entropy: the target tensor is f32, should be i32");
+  EXPECT_EQ(message("cross_entropy_sums", {f32({2, 9}), i32({2}), f32({3})}),
+            "cross_entropy_sums: the logits [2, 9] have 2 rows, the tensor of maxima is [3]");
   EXPECT_EQ(message("mse", {f32({2, 3}), f32({3, 2})}),
             "mse: the prediction is [2, 3], the target is [3, 2]; they should be the same");
   EXPECT_EQ(message("mean_square", {i32({2})}), "mean_square: the input is i32, should be f32, bf16 or f64");

@@ -1,7 +1,8 @@
 // cross_entropy with its softmax fused: rows are read twice and no probabilities are stored, only the log-sum-exp.
-// Targets outside the row are clamped, as tokens are in embedding.cc.
+// The gradient serves vocabularies that are split over ranks too, whose loss is in split_cross_entropy.cc.
 #include <cmath>
 
+#include "device/cpu/columns.h"
 #include "device/cpu/kernel.h"
 #include "device/cpu/parallel.h"
 #include "device/cpu/simd.h"
@@ -9,10 +10,6 @@
 
 namespace prun::cpu {
 namespace {
-
-PRUN_INLINE int64_t column_of(int32_t target, int64_t width) {
-  return target < 0 ? 0 : (target >= width ? width - 1 : target);
-}
 
 template <class T>
 PRUN_CLONES void log_sum_exp(const T* logits, float* lse, int64_t first, int64_t last, int64_t width) {
@@ -30,35 +27,38 @@ PRUN_CLONES void log_sum_exp(const T* logits, float* lse, int64_t first, int64_t
 
 template <class T>
 PRUN_CLONES void gradient(const T* logits, const int32_t* targets, const float* lse, T* dlogits, int64_t first,
-                          int64_t last, int64_t width, float scale) {
+                          int64_t last, Columns columns, float scale) {
   for (int64_t row = first; row < last; ++row) {
-    const T* from = logits + row * width;
-    T* to = dlogits + row * width;
+    const T* from = logits + row * columns.count;
+    T* to = dlogits + row * columns.count;
     const float shift = lse[row];
-    const int64_t target = column_of(targets[row], width);
-    const float hit = load(from[target]);  // read first: dlogits may be the same memory
+    const int64_t target = columns.find(targets[row]);
+    const float hit = target < 0 ? 0 : load(from[target]);  // read first: dlogits may be the same memory
 #pragma omp simd
-    for (int64_t i = 0; i < width; ++i) store(to[i], scale * exp_f32(load(from[i]) - shift));
-    store(to[target], scale * (exp_f32(hit - shift) - 1.0f));
+    for (int64_t i = 0; i < columns.valid; ++i) store(to[i], scale * exp_f32(load(from[i]) - shift));
+    for (int64_t i = columns.valid; i < columns.count; ++i) store(to[i], 0);
+    if (target >= 0) store(to[target], scale * (exp_f32(hit - shift) - 1.0f));
   }
 }
 
 template <class T>
 std::unique_ptr<Kernel> forward(const OpView& view) {
-  const int64_t width = last_dim(view.read(0).shape), rows = row_count(view.read(0).shape);
+  const Columns columns = columns_of(view, view.read(0));
+  const int64_t width = columns.count, rows = row_count(view.read(0).shape);
+  PRUN_CHECK(columns.valid == width && columns.vocab == width, "a split vocabulary has a loss of its own");
   view.expect_count(view.read(1), rows);
   view.expect_count(view.write(0), 1);
   view.expect_count(view.write(1), rows);
   return kernel_of([logits = view.in<T>(0), targets = view.in<int32_t>(1), loss = view.out<float>(0),
-                    lse = view.out<float>(1), rows, width, threads = view.threads(),
+                    lse = view.out<float>(1), rows, width, columns, threads = view.threads(),
                     scale = view.attrs().number("scale", 1)] {
     parallel_for(threads, threads, [&](int64_t i, int) {
       log_sum_exp(logits, lse, rows * i / threads, rows * (i + 1) / threads, width);
     });
     double sum = 0;
     for (int64_t row = 0; row < rows; ++row) {
-      sum += static_cast<double>(lse[row]) -
-             static_cast<double>(load(logits[row * width + column_of(targets[row], width)]));
+      sum +=
+          static_cast<double>(lse[row]) - static_cast<double>(load(logits[row * width + columns.find(targets[row])]));
     }
     *loss = static_cast<float>(scale * sum);
   });
@@ -66,15 +66,16 @@ std::unique_ptr<Kernel> forward(const OpView& view) {
 
 template <class T>
 std::unique_ptr<Kernel> backward(const OpView& view) {
-  const int64_t width = last_dim(view.read(0).shape), rows = row_count(view.read(0).shape);
+  const Columns columns = columns_of(view, view.read(0));
+  const int64_t rows = row_count(view.read(0).shape);
   view.expect_count(view.read(1), rows);
   view.expect_count(view.read(2), rows);
-  view.expect_count(view.write(0), rows * width);
+  view.expect_count(view.write(0), rows * columns.count);
   return kernel_of([logits = view.in<T>(0), targets = view.in<int32_t>(1), lse = view.in<float>(2),
-                    dlogits = view.out<T>(0), rows, width, threads = view.threads(),
+                    dlogits = view.out<T>(0), rows, columns, threads = view.threads(),
                     scale = static_cast<float>(view.attrs().number("scale", 1))] {
     parallel_for(threads, threads, [&](int64_t i, int) {
-      gradient(logits, targets, lse, dlogits, rows * i / threads, rows * (i + 1) / threads, width, scale);
+      gradient(logits, targets, lse, dlogits, rows * i / threads, rows * (i + 1) / threads, columns, scale);
     });
   });
 }

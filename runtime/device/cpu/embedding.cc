@@ -2,7 +2,8 @@
 // bits in every run and on any number of threads.
 //
 // A token outside [0, vocab) is clamped: the data ops have refused it before (exec's next_batch), and nothing may be
-// read or written out of bounds whatever a plan feeds in.
+// read or written out of bounds whatever a plan feeds in. Of a table that is split over an axis the rank holds a run of
+// rows; a token outside them is another rank's, gives zeros here and takes no gradient.
 #include <cstring>
 
 #include "device/cpu/kernel.h"
@@ -12,16 +13,35 @@
 namespace prun::cpu {
 namespace {
 
-PRUN_INLINE int64_t row_of(int32_t token, int64_t vocab) {
-  return token < 0 ? 0 : (token >= vocab ? vocab - 1 : token);
+// The rank's rows of the table: `vocab` of them from `first` on.
+struct Rows {
+  int64_t first, vocab;
+  bool split;
+};
+Rows rows_of(const OpView& view, const Tensor& table) {
+  const int64_t vocab = row_count(table.shape);
+  PRUN_CHECK(vocab > 0, shape_text(table.shape));
+  return {view.share("axis").index * vocab, vocab, !view.attrs().text("axis").empty()};
+}
+
+// The row of a token, or -1 for another rank's.
+PRUN_INLINE int64_t row_of(int32_t token, const Rows& rows) {
+  const int64_t row = token - rows.first;
+  if (rows.split) return row < 0 || row >= rows.vocab ? -1 : row;
+  return row < 0 ? 0 : (row >= rows.vocab ? rows.vocab - 1 : row);
 }
 
 template <class T>
 PRUN_CLONES void gather_rows(const int32_t* tokens, const T* table, const T* positions, T* x, int64_t first,
-                             int64_t last, int64_t length, int64_t vocab, int64_t width) {
+                             int64_t last, int64_t length, Rows rows, int64_t width) {
   for (int64_t i = first; i < last; ++i) {
-    const T* from = table + row_of(tokens[i], vocab) * width;
+    const int64_t row = row_of(tokens[i], rows);
+    const T* from = table + row * width;
     T* to = x + i * width;
+    if (row < 0) {
+      std::fill(to, to + width, T{});
+      continue;
+    }
     if (positions == nullptr) {
       std::memcpy(to, from, static_cast<size_t>(width) * sizeof(T));
       continue;
@@ -35,13 +55,15 @@ PRUN_CLONES void gather_rows(const int32_t* tokens, const T* table, const T* pos
 // Columns [begin, end) of dtable and dpositions.
 template <class T>
 PRUN_CLONES void scatter_columns(const int32_t* tokens, const T* dy, float* dtable, float* dpositions, int64_t count,
-                                 int64_t length, int64_t vocab, int64_t positions, int64_t width, int64_t begin,
+                                 int64_t length, Rows rows, int64_t positions, int64_t width, int64_t begin,
                                  int64_t end) {
-  for (int64_t i = 0; i < vocab; ++i)
+  for (int64_t i = 0; i < rows.vocab; ++i)
     std::memset(dtable + i * width + begin, 0, static_cast<size_t>(end - begin) * sizeof(float));
   for (int64_t i = 0; i < count; ++i) {
+    const int64_t row = row_of(tokens[i], rows);
+    if (row < 0) continue;
     const T* from = dy + i * width;
-    float* to = dtable + row_of(tokens[i], vocab) * width;
+    float* to = dtable + row * width;
 #pragma omp simd
     for (int64_t j = begin; j < end; ++j) to[j] += load(from[j]);
   }
@@ -59,19 +81,19 @@ PRUN_CLONES void scatter_columns(const int32_t* tokens, const T* dy, float* dtab
 template <class T>
 std::unique_ptr<Kernel> forward(const OpView& view) {
   const Tensor &tokens = view.read(0), &table = view.read(1);
-  const int64_t width = last_dim(table.shape), vocab = row_count(table.shape), count = tokens.count();
-  const int64_t length = last_dim(tokens.shape);
-  PRUN_CHECK(vocab > 0, shape_text(table.shape));
+  const int64_t width = last_dim(table.shape), count = tokens.count(), length = last_dim(tokens.shape);
+  const Rows rows = rows_of(view, table);
   view.expect_count(view.write(0), count * width);
   const T* positions = view.reads() > 2 ? view.in<T>(2) : nullptr;
   if (positions != nullptr) {
+    PRUN_CHECK(!rows.split, "positions are added by each rank");
     PRUN_CHECK(row_count(view.read(2).shape) >= length && last_dim(view.read(2).shape) == width,
                shape_text(view.read(2).shape) + " for tokens " + shape_text(tokens.shape));
   }
-  return kernel_of([ids = view.in<int32_t>(0), from = view.in<T>(1), positions, x = view.out<T>(0), count, length,
-                    vocab, width, threads = view.threads()] {
+  return kernel_of([ids = view.in<int32_t>(0), from = view.in<T>(1), positions, x = view.out<T>(0), count, length, rows,
+                    width, threads = view.threads()] {
     parallel_for(threads, threads, [&](int64_t i, int) {
-      gather_rows(ids, from, positions, x, count * i / threads, count * (i + 1) / threads, length, vocab, width);
+      gather_rows(ids, from, positions, x, count * i / threads, count * (i + 1) / threads, length, rows, width);
     });
   });
 }
@@ -79,9 +101,8 @@ std::unique_ptr<Kernel> forward(const OpView& view) {
 template <class T>
 std::unique_ptr<Kernel> backward(const OpView& view) {
   const Tensor &tokens = view.read(0), &dy = view.read(1), &dtable = view.write(0);
-  const int64_t width = last_dim(dtable.shape), vocab = row_count(dtable.shape), count = tokens.count();
-  const int64_t length = last_dim(tokens.shape);
-  PRUN_CHECK(vocab > 0, shape_text(dtable.shape));
+  const int64_t width = last_dim(dtable.shape), count = tokens.count(), length = last_dim(tokens.shape);
+  const Rows rows = rows_of(view, dtable);
   view.expect_count(dy, count * width);
   float* dpositions = view.writes() > 1 ? view.out<float>(1) : nullptr;
   const int64_t positions = dpositions != nullptr ? row_count(view.write(1).shape) : 0;
@@ -89,9 +110,9 @@ std::unique_ptr<Kernel> backward(const OpView& view) {
     PRUN_CHECK(positions >= length && last_dim(view.write(1).shape) == width, shape_text(view.write(1).shape));
   }
   return kernel_of([ids = view.in<int32_t>(0), from = view.in<T>(1), to = view.out<float>(0), dpositions, count, length,
-                    vocab, positions, width, threads = view.threads()] {
+                    rows, positions, width, threads = view.threads()] {
     parallel_for(threads, threads, [&](int64_t i, int) {
-      scatter_columns(ids, from, to, dpositions, count, length, vocab, positions, width, width * i / threads,
+      scatter_columns(ids, from, to, dpositions, count, length, rows, positions, width, width * i / threads,
                       width * (i + 1) / threads);
     });
   });

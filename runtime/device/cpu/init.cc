@@ -14,10 +14,17 @@ namespace {
 
 enum : int64_t { kZeros = 0, kOnes = 1, kConstant = 2, kNormal = 3, kUniform = 4 };
 
+// Where a rank's part of a parameter lies in the whole one. A row (what one index before the split dim has) is a run of
+// the whole row's elements for each of its blocks; the rest of the run's room is padding, which is 0.
+struct Run {
+  int64_t local, whole, count;  // begins in the rank's row and in the whole row
+};
 struct Piece {
   int64_t start, count, kind;
   float scale;
   uint64_t key;
+  int64_t row, whole_row;  // elements; a parameter that is not split is one row
+  std::vector<Run> runs;
 };
 
 // Elements [first, last) of a piece's sequence, each from the block of four that it lies in.
@@ -36,13 +43,24 @@ void fill_random(const Piece& piece, uint64_t seed, int64_t first, int64_t last,
   }
 }
 
-void fill_piece(const Piece& piece, uint64_t seed, int64_t first, int64_t last, float* to) {
+void fill_elements(const Piece& piece, uint64_t seed, int64_t first, int64_t last, float* to) {
   switch (piece.kind) {
     case kNormal:
     case kUniform:
       return fill_random(piece, seed, first, last, to);
     default:
       std::fill(to, to + (last - first), piece.kind == kZeros ? 0.0f : piece.kind == kOnes ? 1.0f : piece.scale);
+  }
+}
+
+// Elements [first, last) of the rank's part, over zeros.
+void fill_piece(const Piece& piece, uint64_t seed, int64_t first, int64_t last, float* to) {
+  for (int64_t row = first / piece.row; row * piece.row < last; ++row) {
+    for (const Run& run : piece.runs) {
+      const int64_t at = row * piece.row + run.local, shift = row * piece.whole_row + run.whole - at;
+      const int64_t begin = std::max(first, at), end = std::min(last, at + run.count);
+      if (begin < end) fill_elements(piece, seed, begin + shift, end + shift, to + (begin - first));
+    }
   }
 }
 
@@ -55,17 +73,46 @@ void fill_range(const std::vector<Piece>& pieces, uint64_t seed, int64_t begin, 
   }
 }
 
-std::vector<Piece> pieces_of(const Attrs& attrs) {
+// A block of n slices has ceil(n/t) on each of t ranks.
+void add_blocks(Piece& piece, std::span<const int64_t> extents, int64_t slice, Share share) {
+  for (const int64_t extent : extents) {
+    PRUN_CHECK(slice > 0 && extent % slice == 0, std::to_string(extent) + " in slices of " + std::to_string(slice));
+    const int64_t room = (extent / slice + share.of - 1) / share.of * slice, begin = room * share.index;
+    piece.runs.push_back({piece.row, piece.whole_row + begin, std::clamp<int64_t>(extent - begin, 0, room)});
+    piece.row += room;
+    piece.whole_row += extent;
+  }
+}
+
+std::vector<Piece> pieces_of(const OpView& view) {
+  const Attrs& attrs = view.attrs();
   const std::vector<int64_t> starts = attrs.integers("starts"), counts = attrs.integers("counts"),
                              kinds = attrs.integers("kinds"), keys = attrs.integers("keys");
   const std::vector<double> scales = attrs.numbers("scales");
-  PRUN_CHECK(counts.size() == starts.size() && kinds.size() == starts.size() && keys.size() == starts.size() &&
-                 scales.size() == starts.size(),
-             std::to_string(starts.size()));
+  const size_t n = starts.size();
+  PRUN_CHECK(counts.size() == n && kinds.size() == n && keys.size() == n && scales.size() == n, std::to_string(n));
+  const std::vector<int64_t> rows = attrs.integers("split_outer"), block_counts = attrs.integers("split_block_count"),
+                             slices = attrs.integers("split_slice"), blocks = attrs.integers("split_blocks");
+  const std::vector<std::string> axes = names_between_commas(attrs.text("split_axis"));
+  PRUN_CHECK(rows.empty() || (rows.size() == n && block_counts.size() == n && slices.size() == n && axes.size() == n),
+             std::to_string(n));
+  std::span<const int64_t> extents = blocks;
   std::vector<Piece> pieces;
-  for (size_t i = 0; i < starts.size(); ++i) {
+  for (size_t i = 0; i < n; ++i) {
     PRUN_CHECK(kinds[i] >= kZeros && kinds[i] <= kUniform, std::to_string(kinds[i]));
-    pieces.push_back({starts[i], counts[i], kinds[i], static_cast<float>(scales[i]), static_cast<uint64_t>(keys[i])});
+    Piece piece{starts[i], counts[i], kinds[i], static_cast<float>(scales[i]), static_cast<uint64_t>(keys[i]),
+                0,         0,         {}};
+    if (rows.empty() || rows[i] == 0) {
+      piece.row = piece.whole_row = counts[i];
+      piece.runs = {{0, 0, counts[i]}};
+    } else {
+      const size_t count = static_cast<size_t>(block_counts[i]);
+      PRUN_CHECK(count <= extents.size(), std::to_string(count));
+      add_blocks(piece, extents.first(count), slices[i], view.share_along(axes[i]));
+      extents = extents.subspan(count);
+      PRUN_CHECK(rows[i] * piece.row == counts[i], std::to_string(counts[i]));
+    }
+    pieces.push_back(std::move(piece));
   }
   return pieces;
 }
@@ -86,15 +133,14 @@ void convert_range(const std::vector<Piece>& pieces, uint64_t seed, int64_t begi
 
 std::unique_ptr<Kernel> make_init_params(const OpView& view) {
   const int64_t n = view.write(0).count();
-  const std::string axis = view.attrs().text("axis");
-  const int64_t offset = axis.empty() ? 0 : n * view.program().mesh.index(axis, view.rank());
+  const int64_t offset = n * view.share("axis").index;
   return with_float(view.write(0).dtype, [&]<class T>() -> std::unique_ptr<Kernel> {
-    return kernel_of([pieces = pieces_of(view.attrs()), to = view.out<T>(0), n, offset, table = view.table(),
-                      threads = view.threads()] {
-      parallel_ranges(threads, n, [&](int64_t begin, int64_t end) {
-        convert_range(pieces, table->seed, offset + begin, offset + end, to + begin);
-      });
-    });
+    return kernel_of(
+        [pieces = pieces_of(view), to = view.out<T>(0), n, offset, table = view.table(), threads = view.threads()] {
+          parallel_ranges(threads, n, [&](int64_t begin, int64_t end) {
+            convert_range(pieces, table->seed, offset + begin, offset + end, to + begin);
+          });
+        });
   });
 }
 

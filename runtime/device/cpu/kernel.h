@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "device/bf16.h"
 #include "device/device.h"
+#include "device/share.h"
 
 namespace prun::cpu {
 
@@ -40,6 +41,9 @@ class OpView {
 
   int threads() const { return threads_; }
   int rank() const { return memory_.rank; }
+  Share share_along(const std::string& axes) const { return prun::share_along(memory_, axes); }
+  Share share(const std::string& attribute) const { return share_along(attrs().text(attribute)); }  // it names the axes
+  TokenPositions token_positions(int64_t length) const { return {memory_, attrs(), length}; }
   const StepTable* table() const { return memory_.table; }
   const Program& program() const { return *memory_.program; }
   const Attrs& attrs() const { return op_.attrs; }
@@ -130,9 +134,12 @@ std::span<const KernelEntry> activation_kernels();
 std::span<const KernelEntry> layernorm_kernels();
 std::span<const KernelEntry> attention_kernels();
 std::span<const KernelEntry> embedding_kernels();
+std::span<const KernelEntry> position_kernels();
 std::span<const KernelEntry> cross_entropy_kernels();
+std::span<const KernelEntry> split_cross_entropy_kernels();
 std::span<const KernelEntry> loss_kernels();
 std::span<const KernelEntry> elementwise_kernels();
+std::span<const KernelEntry> piece_kernels();
 std::span<const KernelEntry> constant_kernels();
 std::span<const KernelEntry> init_kernels();
 std::span<const KernelEntry> optimizer_kernels();

@@ -1,4 +1,5 @@
-// linear and its two gradients: oneDNN products, and the bias gradient as column sums of our own.
+// linear and its two gradients: oneDNN products, and the bias gradient as column sums of our own; and the bias alone,
+// for a product that is reduced over ranks first.
 #include <fmt/format.h>
 
 #include "device/cpu/gemm.h"
@@ -104,6 +105,21 @@ PRUN_CLONES void column_sums(const T* dy, int64_t rows, int64_t stride, int64_t 
   for (int64_t j = 0; j < width; ++j) sums[begin + j] = total[j];
 }
 
+template <class T>
+void all_column_sums(int threads, const T* dy, int64_t rows, int64_t width, float* sums) {
+  parallel_for(threads, (width + kColumns - 1) / kColumns, [&](int64_t i, int) {
+    column_sums(dy, rows, width, i * kColumns, std::min(kColumns, width - i * kColumns), sums);
+  });
+}
+
+template <class T>
+PRUN_CLONES void add_bias(const T* x, const T* b, T* y, int64_t rows, int64_t width) {
+  for (int64_t row = 0; row < rows; ++row) {
+#pragma omp simd
+    for (int64_t j = 0; j < width; ++j) store(y[row * width + j], load(x[row * width + j]) + load(b[j]));
+  }
+}
+
 std::unique_ptr<Kernel> make_linear(const OpView& view) {
   const GemmShape shape = linear_shape(view);
   Scratch scratch = view.scratch(gemm_scratch_bytes(shape));
@@ -131,9 +147,31 @@ std::unique_ptr<Kernel> make_linear_dw(const OpView& view) {
   return with_float(view.read(1).dtype, [&]<class T>() -> std::unique_ptr<Kernel> {
     return kernel_of([gemm = std::move(gemm), scratch, dy = view.in<T>(1), db, rows, width, threads] {
       gemm.run();
-      parallel_for(threads, (width + kColumns - 1) / kColumns, [&](int64_t i, int) {
-        column_sums(dy, rows, width, i * kColumns, std::min(kColumns, width - i * kColumns), db);
+      all_column_sums(threads, dy, rows, width, db);
+    });
+  });
+}
+
+std::unique_ptr<Kernel> make_bias(const OpView& view) {
+  const int64_t width = last_dim(view.read(0).shape), rows = row_count(view.read(0).shape);
+  view.expect_count(view.read(1), width);
+  view.expect_count(view.write(0), rows * width);
+  return with_float(view.read(0).dtype, [&]<class T>() -> std::unique_ptr<Kernel> {
+    return kernel_of([x = view.in<T>(0), b = view.in<T>(1), y = view.out<T>(0), rows, width, threads = view.threads()] {
+      parallel_for(threads, threads, [&](int64_t i, int) {
+        const int64_t first = rows * i / threads, last = rows * (i + 1) / threads;
+        add_bias(x + first * width, b, y + first * width, last - first, width);
       });
+    });
+  });
+}
+
+std::unique_ptr<Kernel> make_bias_grad(const OpView& view) {
+  const int64_t width = last_dim(view.read(0).shape), rows = row_count(view.read(0).shape);
+  view.expect_count(view.write(0), width);
+  return with_float(view.read(0).dtype, [&]<class T>() -> std::unique_ptr<Kernel> {
+    return kernel_of([dy = view.in<T>(0), db = view.out<float>(0), rows, width, threads = view.threads()] {
+      all_column_sums(threads, dy, rows, width, db);
     });
   });
 }
@@ -144,6 +182,8 @@ constexpr KernelEntry kEntries[] = {
      [](const OpView& v) { return gemm_scratch_bytes(linear_dx_shape(v)); }},
     {"linear_dw", make_linear_dw, Accepts::floats,
      [](const OpView& v) { return gemm_scratch_bytes(linear_dw_shape(v)); }},
+    {"bias", make_bias},
+    {"bias_grad", make_bias_grad},
 };
 
 }  // namespace

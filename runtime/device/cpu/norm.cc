@@ -18,19 +18,53 @@ PRUN_CLONES double sum_squares(const float* x, int64_t n) {
   return sum;
 }
 
-std::unique_ptr<Kernel> make_norm2(const OpView& view) {
-  struct Piece {
-    const float* data;
-    int64_t count;
+struct Part {
+  const float* data;
+  int64_t count;
+  double weight;
+};
+
+// Attribute weights has one number for each tensor, 1 by default.
+std::vector<Part> whole_tensors(const OpView& view) {
+  const std::vector<double> weights = view.attrs().numbers("weights");
+  PRUN_CHECK(weights.empty() || weights.size() == view.reads(), std::to_string(weights.size()));
+  std::vector<Part> parts;
+  for (size_t i = 0; i < view.reads(); ++i)
+    parts.push_back({view.in<float>(i), view.read(i).count(), weights.empty() ? 1 : weights[i]});
+  return parts;
+}
+
+// The rank's part of one flat vector in which element piece_starts[i] and those after it weigh piece_weights[i].
+std::vector<Part> weighted_pieces(const OpView& view) {
+  const std::vector<int64_t> starts = view.attrs().integers("piece_starts");
+  const std::vector<double> weights = view.attrs().numbers("piece_weights");
+  PRUN_CHECK(view.reads() == 1 && weights.size() == starts.size(), std::to_string(weights.size()));
+  const float* data = view.in<float>(0);
+  const int64_t n = view.read(0).count(), offset = n * view.share("axis").index;
+  std::vector<Part> parts;
+  int64_t begin = 0;
+  const auto add = [&](int64_t end, double weight) {
+    end = std::clamp<int64_t>(end, begin, n);
+    if (!parts.empty() && parts.back().weight == weight)
+      parts.back().count += end - begin;
+    else if (begin < end)
+      parts.push_back({data + begin, end - begin, weight});
+    begin = end;
   };
-  std::vector<Piece> pieces;
-  for (size_t i = 0; i < view.reads(); ++i) pieces.push_back({view.in<float>(i), view.read(i).count()});
+  for (size_t i = 0; i < starts.size(); ++i) add(starts[i] - offset, i == 0 ? 1 : weights[i - 1]);
+  add(n, weights.empty() ? 1 : weights.back());
+  return parts;
+}
+
+std::unique_ptr<Kernel> make_norm2(const OpView& view) {
   view.expect_count(view.write(0), 1);
-  return kernel_of([pieces, sum = view.out<float>(0), threads = view.threads()] {
+  return kernel_of([parts = view.attrs().has("piece_starts") ? weighted_pieces(view) : whole_tensors(view),
+                    sum = view.out<float>(0), threads = view.threads()] {
     double total = 0;
-    for (const Piece& piece : pieces) {
-      total += parallel_sum(threads, piece.count,
-                            [&](int64_t begin, int64_t end) { return sum_squares(piece.data + begin, end - begin); });
+    for (const Part& part : parts) {
+      total += part.weight * parallel_sum(threads, part.count, [&](int64_t begin, int64_t end) {
+                 return sum_squares(part.data + begin, end - begin);
+               });
     }
     *sum = static_cast<float>(total);
   });

@@ -1,10 +1,11 @@
-// Ops over rows: layernorm, embedding, cross-entropy.
+// Ops over rows: layernorm, bias, embedding, positions, cross-entropy.
 #include <fmt/format.h>
 
 #include <cmath>
 
 #include "base/error.h"
 #include "device/reference/rules.h"
+#include "device/share.h"
 
 namespace prun::reference {
 namespace {
@@ -41,19 +42,36 @@ void layernorm_grad(Call& c) {
   }
 }
 
+void bias(Call& c) {
+  const Array &x = c.reads[0], &b = c.reads[1];
+  for (int64_t i = 0; i < x.count(); ++i) c.writes[0][i] = x[i] + b[i % b.count()];
+}
+
+void bias_grad(Call& c) {
+  for (int64_t i = 0; i < c.reads[0].count(); ++i) c.writes[0][i % c.writes[0].count()] += c.reads[0][i];
+}
+
 int64_t index_below(double value, int64_t size) {
   int64_t index = static_cast<int64_t>(value);
   PRUN_CHECK(index >= 0 && index < size, fmt::format("index {} of {}", index, size));
   return index;
 }
 
+// The row of a table of `rows` that this rank holds, or -1 when the table is split and the row is another rank's.
+int64_t table_row(const Call& c, double token, int64_t rows) {
+  const std::string axis = c.attrs.text("axis");
+  if (axis.empty()) return index_below(token, rows);
+  const int64_t row = static_cast<int64_t>(token) - share_along(c.memory, axis).index * rows;
+  return row >= 0 && row < rows ? row : -1;
+}
+
 void embedding(Call& c) {
   const Array &tokens = c.reads[0], &table = c.reads[1];
   int64_t d = table.last(), length = tokens.last();
   for (int64_t t = 0; t < tokens.count(); ++t) {
-    int64_t row = index_below(tokens[t], table.shape[0]);
+    int64_t row = table_row(c, tokens[t], table.shape[0]);
     for (int64_t i = 0; i < d; ++i) {
-      c.writes[0][t * d + i] = table[row * d + i];
+      c.writes[0][t * d + i] = row < 0 ? 0 : table[row * d + i];
       if (c.reads.size() > 2) c.writes[0][t * d + i] += c.reads[2][t % length * d + i];
     }
   }
@@ -64,11 +82,70 @@ void embedding_grad(Call& c) {
   Array& dtable = c.writes[0];
   int64_t d = dtable.last(), length = tokens.last();
   for (int64_t t = 0; t < tokens.count(); ++t) {
-    int64_t row = index_below(tokens[t], dtable.shape[0]);
+    int64_t row = table_row(c, tokens[t], dtable.shape[0]);
     for (int64_t i = 0; i < d; ++i) {
-      dtable[row * d + i] += dy[t * d + i];
+      if (row >= 0) dtable[row * d + i] += dy[t * d + i];
       if (c.writes.size() > 1) c.writes[1][t % length * d + i] += dy[t * d + i];
     }
+  }
+}
+
+void positions(Call& c) {
+  const Array &x = c.reads[0], &table = c.reads[1];
+  int64_t length = x.shape[1], d = x.last();
+  TokenPositions at(c.memory, c.attrs, length);
+  for (int64_t r = 0; r < x.rows(); ++r)
+    for (int64_t i = 0; i < d; ++i) c.writes[0][r * d + i] = x[r * d + i] + table[at.of(r % length) * d + i];
+}
+
+void positions_grad(Call& c) {
+  const Array& dy = c.reads[0];
+  int64_t length = dy.shape[1], d = dy.last();
+  TokenPositions at(c.memory, c.attrs, length);
+  for (int64_t r = 0; r < dy.rows(); ++r)
+    for (int64_t i = 0; i < d; ++i) c.writes[0][at.of(r % length) * d + i] += dy[r * d + i];
+}
+
+// This rank's columns of the logits, by attributes vocab and axis.
+struct Columns {
+  int64_t first, width, vocab;
+  Columns(const Call& c, const Array& logits) : width(logits.last()) {
+    Share share = share_along(c.memory, c.attrs.text("axis"));
+    first = share.index * width;
+    vocab = c.attrs.integer("vocab", share.of * width);
+  }
+  bool padding(int64_t i) const { return first + i >= vocab; }
+  bool is(int64_t i, double target) const { return first + i == index_below(target, vocab); }
+};
+
+void cross_entropy_max(Call& c) {
+  const Array& logits = c.reads[0];
+  Columns columns(c, logits);
+  for (int64_t r = 0; r < logits.rows(); ++r) {
+    c.writes[0][r] = -INFINITY;
+    for (int64_t i = 0; i < columns.width; ++i)
+      if (!columns.padding(i)) c.writes[0][r] = std::max(c.writes[0][r], logits[r * columns.width + i]);
+  }
+}
+
+void cross_entropy_sums(Call& c) {
+  const Array &logits = c.reads[0], &targets = c.reads[1], &top = c.reads[2];
+  Columns columns(c, logits);
+  int64_t rows = logits.rows();
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t i = 0; i < columns.width; ++i) {
+      double logit = logits[r * columns.width + i];
+      if (!columns.padding(i)) c.writes[0][r] += std::exp(logit - top[r]);
+      if (columns.is(i, targets[r])) c.writes[0][rows + r] = logit;
+    }
+}
+
+void cross_entropy_finish(Call& c) {
+  const Array &sums = c.reads[0], &top = c.reads[1];
+  int64_t rows = top.count();
+  for (int64_t r = 0; r < rows; ++r) {
+    c.writes[1][r] = top[r] + std::log(sums[r]);
+    c.writes[0][0] += (c.writes[1][r] - sums[rows + r]) * c.attrs.number("scale", 1);
   }
 }
 
@@ -88,18 +165,27 @@ void cross_entropy(Call& c) {
 
 void cross_entropy_grad(Call& c) {
   const Array &logits = c.reads[0], &targets = c.reads[1], &lse = c.reads[2];
-  int64_t n = logits.last();
+  Columns columns(c, logits);
   double scale = c.attrs.number("scale", 1);
-  for (int64_t r = 0; r < logits.rows(); ++r) {
-    int64_t target = index_below(targets[r], n);
-    for (int64_t i = 0; i < n; ++i)
-      c.writes[0][r * n + i] = scale * (std::exp(logits[r * n + i] - lse[r]) - (i == target ? 1 : 0));
-  }
+  for (int64_t r = 0; r < logits.rows(); ++r)
+    for (int64_t i = 0, e = r * columns.width; i < columns.width; ++i, ++e)
+      if (!columns.padding(i))
+        c.writes[0][e] = scale * (std::exp(logits[e] - lse[r]) - (columns.is(i, targets[r]) ? 1 : 0));
 }
 
-constexpr Rule kRules[] = {{"layernorm", layernorm},         {"layernorm_grad", layernorm_grad},
-                           {"embedding", embedding},         {"embedding_grad", embedding_grad},
-                           {"cross_entropy", cross_entropy}, {"cross_entropy_grad", cross_entropy_grad}};
+constexpr Rule kRules[] = {{"layernorm", layernorm},
+                           {"layernorm_grad", layernorm_grad},
+                           {"bias", bias},
+                           {"bias_grad", bias_grad},
+                           {"embedding", embedding},
+                           {"embedding_grad", embedding_grad},
+                           {"positions", positions},
+                           {"positions_grad", positions_grad},
+                           {"cross_entropy", cross_entropy},
+                           {"cross_entropy_max", cross_entropy_max},
+                           {"cross_entropy_sums", cross_entropy_sums},
+                           {"cross_entropy_finish", cross_entropy_finish},
+                           {"cross_entropy_grad", cross_entropy_grad}};
 
 }  // namespace
 

@@ -38,6 +38,7 @@ std::span<const Rule> matrix_rules();
 std::span<const Rule> attention_rules();
 std::span<const Rule> row_rules();
 std::span<const Rule> pointwise_rules();
+std::span<const Rule> piece_rules();
 std::span<const Rule> source_rules();
 std::span<const Rule> training_rules();
 

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "device/reference/rules.h"
+#include "device/share.h"
 
 namespace prun::reference {
 namespace {
@@ -38,9 +39,20 @@ void adamw(Call& c) {
   }
 }
 
+// A number for each tensor, or of one flat vector, for the elements from each start on.
 void norm2(Call& c) {
-  for (const Array& x : c.reads)
-    for (double value : x.v) c.writes[0][0] += value * value;
+  std::vector<double> weights = c.attrs.numbers("weights"), piece_weights = c.attrs.numbers("piece_weights");
+  std::vector<int64_t> starts = c.attrs.integers("piece_starts");
+  for (size_t i = 0; i < c.reads.size(); ++i) {
+    const Array& x = c.reads[i];
+    int64_t first = share_along(c.memory, c.attrs.text("axis")).index * x.count();
+    for (int64_t e = 0; e < x.count(); ++e) {
+      double weight = weights.empty() ? 1 : weights[i];
+      for (size_t p = 0; p < starts.size(); ++p)
+        if (first + e >= starts[p]) weight = piece_weights[p];
+      c.writes[0][0] += weight * x[e] * x[e];
+    }
+  }
 }
 
 void clip_coefficient(Call& c) {

@@ -1,7 +1,11 @@
 // cross_entropy: scale·Σ over rows of (log-sum-exp − logit of the target). The derivative is (softmax − one-hot)·scale,
 // recomputed from the kept log-sum-exp.
 //
-// As every loss it is differentiated with seed 1, so nothing may be computed from it.
+// The same over a vocabulary that is split over ranks takes three ops, whose results are reduced over the ranks between
+// them: the maximum of each row (max), its sum of exponentials and its target's logit (sums), and the loss from these.
+// Only the last has a derivative: the others pass statistics of logits that it differentiates itself.
+//
+// As every loss they are differentiated with seed 1, so nothing may be computed from them.
 #include <fmt/format.h>
 
 #include "ir/ops/rules.h"
@@ -9,31 +13,87 @@
 namespace prun::ops {
 namespace {
 
-Types infer_cross_entropy(const Types& inputs, const Attrs&) {
-  require_inputs("cross_entropy", inputs, 2, 2);
-  const TensorType &logits = inputs[0], &targets = inputs[1];
-  require_float("cross_entropy", "the logit tensor", logits);
-  require_rank_at_least("cross_entropy", "the logit tensor", logits, 1);
-  require_dtype("cross_entropy", "the target tensor", targets, Dtype::i32);
-  if (element_count(targets.shape) != row_count(logits))
-    throw plan_error(fmt::format("cross_entropy: the logits {} have {} rows, the targets {} have {} elements",
-                                 shape_text(logits.shape), row_count(logits), shape_text(targets.shape),
-                                 element_count(targets.shape)));
-  return {{wide(logits.dtype), {}}, {wide(logits.dtype), {row_count(logits)}}};
+void require_logits(std::string_view op, const TensorType& logits) {
+  require_float(op, "the logit tensor", logits);
+  require_rank_at_least(op, "the logit tensor", logits, 1);
 }
 
-void derive_cross_entropy(GradientBuilder& builder, const NodeView& node) {
-  require_end_of_model("cross_entropy", builder, node);
-  int logits = node.inputs[0];
+void require_targets(std::string_view op, const TensorType& logits, const TensorType& targets) {
+  require_dtype(op, "the target tensor", targets, Dtype::i32);
+  if (element_count(targets.shape) != row_count(logits))
+    throw plan_error(fmt::format("{}: the logits {} have {} rows, the targets {} have {} elements", op,
+                                 shape_text(logits.shape), row_count(logits), shape_text(targets.shape),
+                                 element_count(targets.shape)));
+}
+
+// `parts` statistics of each row of the logits.
+void require_statistics(std::string_view op, std::string_view what, const TensorType& type, const TensorType& logits,
+                        int64_t parts) {
+  require_dtype(op, what, type, wide(logits.dtype));
+  if (element_count(type.shape) != parts * row_count(logits))
+    throw plan_error(fmt::format("{}: the logits {} have {} rows, {} is {}", op, shape_text(logits.shape),
+                                 row_count(logits), what, shape_text(type.shape)));
+}
+
+TensorType row_statistic(const TensorType& logits) { return {wide(logits.dtype), {row_count(logits)}}; }
+
+Types infer_cross_entropy(const Types& inputs, const Attrs&) {
+  require_inputs("cross_entropy", inputs, 2, 2);
+  require_logits("cross_entropy", inputs[0]);
+  require_targets("cross_entropy", inputs[0], inputs[1]);
+  return {{wide(inputs[0].dtype), {}}, row_statistic(inputs[0])};
+}
+
+Types infer_max(const Types& inputs, const Attrs&) {
+  require_inputs("cross_entropy_max", inputs, 1, 1);
+  require_logits("cross_entropy_max", inputs[0]);
+  return {row_statistic(inputs[0])};
+}
+
+Types infer_sums(const Types& inputs, const Attrs&) {
+  require_inputs("cross_entropy_sums", inputs, 3, 3);
+  const TensorType& logits = inputs[0];
+  require_logits("cross_entropy_sums", logits);
+  require_targets("cross_entropy_sums", logits, inputs[1]);
+  require_statistics("cross_entropy_sums", "the tensor of maxima", inputs[2], logits, 1);
+  return {{wide(logits.dtype), {2, row_count(logits)}}};
+}
+
+Types infer_finish(const Types& inputs, const Attrs&) {
+  require_inputs("cross_entropy_finish", inputs, 4, 4);
+  const TensorType& logits = inputs[2];
+  require_logits("cross_entropy_finish", logits);
+  require_targets("cross_entropy_finish", logits, inputs[3]);
+  require_statistics("cross_entropy_finish", "the tensor of sums", inputs[0], logits, 2);
+  require_statistics("cross_entropy_finish", "the tensor of maxima", inputs[1], logits, 1);
+  return {{wide(logits.dtype), {}}, row_statistic(logits)};
+}
+
+void derive_logits(GradientBuilder& builder, const NodeView& node, std::string_view op, int logits, int targets) {
+  require_end_of_model(op, builder, node);
   if (!builder.wants(logits)) return;
   std::vector<int> grad =
-      builder.emit("cross_entropy_grad", {logits, node.inputs[1], node.outputs[1]}, {builder.type(logits)}, node.attrs);
+      builder.emit("cross_entropy_grad", {logits, targets, node.outputs[1]}, {builder.type(logits)}, node.attrs);
   builder.contribute(logits, grad[0]);
+}
+void derive_cross_entropy(GradientBuilder& builder, const NodeView& node) {
+  derive_logits(builder, node, "cross_entropy", node.inputs[0], node.inputs[1]);
+}
+void derive_finish(GradientBuilder& builder, const NodeView& node) {
+  derive_logits(builder, node, "cross_entropy_finish", node.inputs[2], node.inputs[3]);
+}
+
+// The logits are there for the derivative; they are not read.
+Cost cost_finish(const Types& inputs, const Types& outputs, const Attrs&) {
+  return cost_of(4 * count(inputs[1]), {inputs[0], inputs[1]}, outputs);
 }
 
 const OpDef kOps[] = {
     {.name = "cross_entropy", .infer = infer_cross_entropy, .derive = derive_cross_entropy, .cost = per_input<3>},
     {.name = "cross_entropy_grad", .cost = per_output<4>},
+    {.name = "cross_entropy_max", .infer = infer_max, .cost = per_input<1>},
+    {.name = "cross_entropy_sums", .infer = infer_sums, .cost = per_input<2>},
+    {.name = "cross_entropy_finish", .infer = infer_finish, .derive = derive_finish, .cost = cost_finish},
 };
 
 }  // namespace

@@ -6,13 +6,16 @@
 // clang-format off
 #define PRUN_OP_FAMILIES(X) \
   X(linear)        \
+  X(bias)          \
   X(activations)   \
   X(layernorm)     \
   X(attention)     \
   X(embedding)     \
+  X(positions)     \
   X(cross_entropy) \
   X(losses)        \
   X(elementwise)   \
+  X(pieces)        \
   X(constants)     \
   X(optimizers)    \
   X(host)          \

@@ -47,6 +47,13 @@ void require_rank_at_least(std::string_view op, std::string_view what, const Ten
                                rank == 1 ? "" : "s"));
 }
 
+void require_chunks(std::string_view op, const Attrs& attrs, int64_t length) {
+  int64_t chunks = attrs.integer("chunks", 1);
+  if (chunks != 1 && chunks != 2) throw plan_error(fmt::format("{}: chunks is {}, should be 1 or 2", op, chunks));
+  if (length % chunks != 0)
+    throw plan_error(fmt::format("{}: {} tokens do not divide into {} chunks", op, length, chunks));
+}
+
 void require_end_of_model(std::string_view op, const GradientBuilder& builder, const NodeView& node) {
   for (int output : node.outputs)
     if (builder.gradient(output) >= 0)
@@ -62,6 +69,13 @@ int64_t row_count(const TensorType& type) {
 }
 
 Dtype wide(Dtype dtype) { return dtype == Dtype::f64 ? Dtype::f64 : Dtype::f32; }
+
+Attrs token_attrs(const Attrs& attrs) {
+  Attrs out;
+  for (const char* name : {"tokens_axis", "chunks"})
+    if (attrs.has(name)) out.set(name, attrs.values().at(name));
+  return out;
+}
 
 Cost cost_of(double flops, const Types& inputs, const Types& outputs) {
   Cost cost{flops, 0};

@@ -25,6 +25,8 @@ void require_same_shape(std::string_view op, std::string_view what, const Tensor
                         const TensorType& other);
 void require_rank(std::string_view op, std::string_view what, const TensorType& type, size_t rank);
 void require_rank_at_least(std::string_view op, std::string_view what, const TensorType& type, size_t rank);
+// `chunks` of attribute tokens_axis: 1 or 2, and `length` tokens divide into them.
+void require_chunks(std::string_view op, const Attrs& attrs, int64_t length);
 // A loss is differentiated with seed 1: no gradient may arrive at it.
 void require_end_of_model(std::string_view op, const GradientBuilder& builder, const NodeView& node);
 
@@ -33,6 +35,9 @@ int64_t row_count(const TensorType& type);  // product of all dims but the last
 // Statistics, losses and parameter gradients: f32, in f64 plans f64.
 Dtype wide(Dtype dtype);
 inline TensorType wide_like(const TensorType& type) { return {wide(type.dtype), type.shape}; }
+
+// The attributes that say which tokens of a sample this rank holds (tokens_axis and chunks), for a derivative.
+Attrs token_attrs(const Attrs& attrs);
 
 // Bytes of all tensors once, with `flops`.
 Cost cost_of(double flops, const Types& inputs, const Types& outputs);

@@ -1,0 +1,94 @@
+// cross_entropy over a vocabulary that is split over ranks, in three ops with a reduction over the ranks after each of
+// the first two: maxima, sums, loss. The logits are read once by each of these two.
+#include <cmath>
+#include <limits>
+
+#include "device/cpu/columns.h"
+#include "device/cpu/kernel.h"
+#include "device/cpu/parallel.h"
+#include "device/cpu/simd.h"
+#include "device/cpu/vector_math.h"
+
+namespace prun::cpu {
+namespace {
+
+// A rank whose columns are all padding has the maximum of nothing.
+template <class T>
+PRUN_CLONES void row_maxima(const T* logits, float* maxima, int64_t first, int64_t last, Columns columns) {
+  for (int64_t row = first; row < last; ++row) {
+    const T* from = logits + row * columns.count;
+    float top = -std::numeric_limits<float>::infinity();
+#pragma omp simd reduction(max : top)
+    for (int64_t i = 0; i < columns.valid; ++i) top = load(from[i]) > top ? load(from[i]) : top;
+    maxima[row] = top;
+  }
+}
+
+template <class T>
+PRUN_CLONES void row_sums(const T* logits, const int32_t* targets, const float* maxima, float* sums, float* hits,
+                          int64_t first, int64_t last, Columns columns) {
+  for (int64_t row = first; row < last; ++row) {
+    const T* from = logits + row * columns.count;
+    const float top = maxima[row];
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < columns.valid; ++i) sum += exp_f32(load(from[i]) - top);
+    const int64_t target = columns.find(targets[row]);
+    sums[row] = sum;
+    hits[row] = target < 0 ? 0 : load(from[target]);
+  }
+}
+
+std::unique_ptr<Kernel> make_max(const OpView& view) {
+  const Columns columns = columns_of(view, view.read(0));
+  const int64_t rows = row_count(view.read(0).shape);
+  view.expect_count(view.write(0), rows);
+  return with_float(view.read(0).dtype, [&]<class T>() -> std::unique_ptr<Kernel> {
+    return kernel_of([logits = view.in<T>(0), maxima = view.out<float>(0), rows, columns, threads = view.threads()] {
+      parallel_for(threads, threads, [&](int64_t i, int) {
+        row_maxima(logits, maxima, rows * i / threads, rows * (i + 1) / threads, columns);
+      });
+    });
+  });
+}
+
+std::unique_ptr<Kernel> make_sums(const OpView& view) {
+  const Columns columns = columns_of(view, view.read(0));
+  const int64_t rows = row_count(view.read(0).shape);
+  view.expect_count(view.read(1), rows);
+  view.expect_count(view.read(2), rows);
+  view.expect_count(view.write(0), 2 * rows);
+  return with_float(view.read(0).dtype, [&]<class T>() -> std::unique_ptr<Kernel> {
+    return kernel_of([logits = view.in<T>(0), targets = view.in<int32_t>(1), maxima = view.in<float>(2),
+                      sums = view.out<float>(0), rows, columns, threads = view.threads()] {
+      parallel_for(threads, threads, [&](int64_t i, int) {
+        row_sums(logits, targets, maxima, sums, sums + rows, rows * i / threads, rows * (i + 1) / threads, columns);
+      });
+    });
+  });
+}
+
+std::unique_ptr<Kernel> make_finish(const OpView& view) {
+  const int64_t rows = view.write(1).count();
+  view.expect_count(view.read(0), 2 * rows);
+  view.expect_count(view.read(1), rows);
+  view.expect_count(view.write(0), 1);
+  return kernel_of([sums = view.in<float>(0), maxima = view.in<float>(1), loss = view.out<float>(0),
+                    lse = view.out<float>(1), rows, scale = view.attrs().number("scale", 1)] {
+    double sum = 0;
+    for (int64_t row = 0; row < rows; ++row) {
+      lse[row] = maxima[row] + std::log(sums[row]);
+      sum += static_cast<double>(lse[row]) - static_cast<double>(sums[rows + row]);
+    }
+    *loss = static_cast<float>(scale * sum);
+  });
+}
+
+constexpr KernelEntry kEntries[] = {
+    {"cross_entropy_max", make_max}, {"cross_entropy_sums", make_sums}, {"cross_entropy_finish", make_finish}};
+
+}  // namespace
+
+std::span<const KernelEntry> split_cross_entropy_kernels() { return kEntries; }
+
+}  // namespace prun::cpu

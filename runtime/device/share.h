@@ -1,0 +1,66 @@
+// Which part of a whole tensor a rank holds: its index along mesh axes, and the positions of its tokens.
+//
+// Surprising fact: a split of tokens in two chunks is not a run. Rank r of c holds chunks r and 2c−1−r of 2c, so that
+// the early tokens, which see few keys in causal attention, come with late ones.
+#pragma once
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "device/device.h"
+
+namespace prun {
+
+struct Share {
+  int64_t index = 0, of = 1;
+};
+
+// "dp,,tp" -> "dp", "", "tp".
+inline std::vector<std::string> names_between_commas(const std::string& text) {
+  std::vector<std::string> names = {""};
+  for (const char c : text) {
+    if (c == ',')
+      names.emplace_back();
+    else
+      names.back() += c;
+  }
+  return names;
+}
+
+// Along `axes`: one name, several with commas between (the first varies slowest), or "" for what is not split.
+inline Share share_along(const RankMemory& memory, const std::string& axes) {
+  Share share;
+  const Mesh& mesh = memory.program->mesh;
+  for (const std::string& axis : names_between_commas(axes)) {
+    if (axis.empty()) continue;
+    share = {share.index * mesh.size(axis) + mesh.index(axis, memory.rank), share.of * mesh.size(axis)};
+  }
+  return share;
+}
+
+// Positions of a rank's `length` tokens in the whole sample, by attributes tokens_axis and chunks.
+class TokenPositions {
+ public:
+  TokenPositions(const RankMemory& memory, const Attrs& attrs, int64_t length)
+      : share_(share_along(memory, attrs.text("tokens_axis"))), length_(length) {
+    const int64_t chunks = attrs.integer("chunks", 1);
+    PRUN_CHECK((chunks == 1 || chunks == 2) && length % chunks == 0, std::to_string(length));
+    chunk_ = length / chunks;
+    second_ = chunks == 1 ? 0 : (2 * share_.of - 1 - share_.index) * chunk_;
+  }
+  int64_t whole() const { return share_.of * length_; }  // tokens of the whole sample
+  int64_t of(int64_t token) const { return token < chunk_ ? share_.index * chunk_ + token : second_ + token - chunk_; }
+  // The rank's token at a position, or -1.
+  int64_t token(int64_t position) const {
+    const int64_t first = position - share_.index * chunk_, later = position - second_;
+    if (first >= 0 && first < chunk_) return first;
+    return chunk_ < length_ && later >= 0 && later < chunk_ ? later + chunk_ : -1;
+  }
+
+ private:
+  Share share_;
+  int64_t length_, chunk_ = 0, second_ = 0;  // second_: the position of the second chunk
+};
+
+}  // namespace prun

@@ -1,0 +1,86 @@
+// join_pieces, cut_pieces, take_piece: between tensors that lie rank after rank, as collectives move them, and tensors
+// split along one of their dims.
+//
+// The pieces of a gathered x are its first dim: join_pieces turns [N, a, b, c] into [a, N·b, c] for dim 1.
+#include <fmt/format.h>
+
+#include "ir/ops/rules.h"
+
+namespace prun::ops {
+namespace {
+
+int64_t require_pieces(std::string_view op, const Attrs& attrs) {
+  int64_t pieces = attrs.integer("pieces", 1);
+  if (pieces < 1) throw plan_error(fmt::format("{}: {} pieces; at least 1 is needed", op, pieces));
+  return pieces;
+}
+
+// The dim of the whole tensor, which has `rank` dims, as an index.
+size_t require_dim(std::string_view op, const Attrs& attrs, size_t rank) {
+  int64_t dim = attrs.integer("dim");
+  if (dim < 0 || dim >= static_cast<int64_t>(rank))
+    throw plan_error(
+        fmt::format("{}: dim is {}, should be 0 to {}", op, dim, rank == 0 ? 0 : static_cast<int64_t>(rank) - 1));
+  return static_cast<size_t>(dim);
+}
+
+Types infer_join(const Types& inputs, const Attrs& attrs) {
+  require_inputs("join_pieces", inputs, 1, 1);
+  const TensorType& x = inputs[0];
+  require_rank_at_least("join_pieces", "the input", x, 2);
+  int64_t pieces = require_pieces("join_pieces", attrs);
+  if (x.shape[0] != pieces)
+    throw plan_error(fmt::format("join_pieces: the input is {}, its first dim should be the {} pieces",
+                                 shape_text(x.shape), pieces));
+  Shape y(x.shape.begin() + 1, x.shape.end());
+  y[require_dim("join_pieces", attrs, y.size())] *= pieces;
+  return {{x.dtype, y}};
+}
+
+// The shape of one piece of x.
+Shape piece_shape(std::string_view op, const Types& inputs, const Attrs& attrs) {
+  require_inputs(op, inputs, 1, 1);
+  const TensorType& x = inputs[0];
+  require_rank_at_least(op, "the input", x, 1);
+  int64_t pieces = require_pieces(op, attrs);
+  size_t dim = require_dim(op, attrs, x.shape.size());
+  if (x.shape[dim] % pieces != 0)
+    throw plan_error(
+        fmt::format("{}: dim {} of {} does not divide into {} pieces", op, dim, shape_text(x.shape), pieces));
+  Shape piece = x.shape;
+  piece[dim] /= pieces;
+  return piece;
+}
+
+Types infer_cut(const Types& inputs, const Attrs& attrs) {
+  Shape y = piece_shape("cut_pieces", inputs, attrs);
+  y.insert(y.begin(), attrs.integer("pieces", 1));
+  return {{inputs[0].dtype, y}};
+}
+
+Types infer_take(const Types& inputs, const Attrs& attrs) {
+  return {{inputs[0].dtype, piece_shape("take_piece", inputs, attrs)}};
+}
+
+void derive_by(GradientBuilder& builder, const NodeView& node, std::string_view inverse) {
+  int x = node.inputs[0];
+  if (!builder.wants(x)) return;
+  builder.contribute(x, builder.emit(inverse, {builder.gradient(node.outputs[0])}, {builder.type(x)}, node.attrs)[0]);
+}
+void derive_join(GradientBuilder& builder, const NodeView& node) { derive_by(builder, node, "cut_pieces"); }
+void derive_cut(GradientBuilder& builder, const NodeView& node) { derive_by(builder, node, "join_pieces"); }
+
+// Only the piece is read.
+Cost cost_take(const Types&, const Types& outputs, const Attrs&) { return cost_of(0, outputs, outputs); }
+
+const OpDef kOps[] = {
+    {.name = "join_pieces", .infer = infer_join, .derive = derive_join},
+    {.name = "cut_pieces", .infer = infer_cut, .derive = derive_cut},
+    {.name = "take_piece", .infer = infer_take, .cost = cost_take},
+};
+
+}  // namespace
+
+std::span<const OpDef> pieces() { return kOps; }
+
+}  // namespace prun::ops
