@@ -7,7 +7,7 @@ local words = {
   -- plans and their parts
   plan = "prun.plan", args = "prun.args", mesh = "prun.mesh", program = "prun.program",
   model = "prun.model", nn = "prun.nn", losses = "prun.losses", strategy = "prun.strategy",
-  models = namespace("prun.models", { gpt = "prun.models.gpt", mlp = "prun.models.mlp" }),
+  models = namespace("prun.models", { gpt = "prun.models.gpt", mlp = "prun.models.mlp", moe = "prun.models.moe" }),
   data = namespace("prun.data", {
     bytes = "prun.data.bytes", tokens = "prun.data.tokens", random = "prun.data.random", index = "prun.data.index",
   }),

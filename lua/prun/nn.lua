@@ -75,6 +75,8 @@ function nn.attention(qkv, heads, options)
   return (graph.op("attention", { qkv }, { heads = heads, causal = causal and 1 or 0 }, nil, { "lse" }))
 end
 
+nn.moe = "prun.moe"  -- nn.moe("moe", x, { experts = 4, choices = 2 }): a mixture of experts
+
 function nn.gelu(x, approximate) return (graph.op("gelu", { x }, { approximate = approximate or "tanh" })) end
 function nn.relu(x) return (graph.op("relu", { x })) end
 function nn.add(a, b) return (graph.op("add", { a, b })) end

@@ -55,6 +55,7 @@ local signatures = {
     layernorm = "fun(name: string, x: prun.Tensor, eps?: number): prun.Tensor",
     embedding = "fun(tokens: prun.Tensor, table: prun.Tensor, positions?: prun.Tensor): prun.Tensor",
     attention = "fun(qkv: prun.Tensor, heads: integer, options?: table): prun.Tensor",
+    moe = "fun(name: string, x: prun.Tensor, options?: prun.nn.moe.options): prun.Tensor",
     gelu = "fun(x: prun.Tensor, approximate?: string): prun.Tensor",
     relu = "fun(x: prun.Tensor): prun.Tensor",
     add = "fun(a: prun.Tensor, b: prun.Tensor): prun.Tensor",

@@ -84,6 +84,17 @@
 ---@field activate_last? boolean put an activation after the last layer too (default false)
 ---@field loss? string mse (against y), mean_square or mean (of the result) (default 'mse')
 
+---@class prun.models.moe.options
+---@field vocab? integer number of different tokens (default 256)
+---@field layers? integer number of transformer blocks (default 12)
+---@field width? integer size of a token's vector (default 768)
+---@field heads? integer attention heads in a block (default 12)
+---@field context? integer tokens in a sample (default 1024)
+---@field experts? integer experts in a block (default 4)
+---@field choices? integer experts that each token goes to (default 2)
+---@field capacity? number room of an expert as a multiple of its even share of the choices; 0: enough for all (default 0.0)
+---@field aux? number weight of the load-balancing loss (default 0.01)
+
 ---@class prun.nn.linear.options
 ---@field bias? boolean add a bias (default true)
 ---@field init? any initial weights, such as { "normal", 0.02 }
@@ -166,6 +177,7 @@
 ---@class prun.models
 ---@field gpt fun(options: prun.models.gpt.options): prun.Model
 ---@field mlp fun(options: prun.models.mlp.options): prun.Model
+---@field moe fun(options: prun.models.moe.options): prun.Model
 
 ---@class prun.nn
 ---@field add fun(a: prun.Tensor, b: prun.Tensor): prun.Tensor
@@ -175,6 +187,7 @@
 ---@field gelu fun(x: prun.Tensor, approximate?: string): prun.Tensor
 ---@field layernorm fun(name: string, x: prun.Tensor, eps?: number): prun.Tensor
 ---@field linear fun(name: string, x: prun.Tensor, out: integer, options?: prun.nn.linear.options): prun.Tensor
+---@field moe fun(name: string, x: prun.Tensor, options?: prun.nn.moe.options): prun.Tensor
 ---@field mul fun(a: prun.Tensor, b: prun.Tensor): prun.Tensor
 ---@field parameter fun(name: string, dims: integer[], init?: table): prun.Tensor
 ---@field relu fun(x: prun.Tensor): prun.Tensor

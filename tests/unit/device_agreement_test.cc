@@ -231,6 +231,54 @@ std::vector<Case> row_cases() {
   return out;
 }
 
+std::vector<Case> moe_cases() {
+  std::vector<Case> out;
+  struct Sizes {
+    int64_t batch, tokens, experts, k, capacity, width;
+  };
+  for (Sizes s : {Sizes{1, 1, 1, 1, 0, 1}, {2, 5, 4, 2, 3, 7}, {3, 7, 8, 3, 0, 33}, {2, 70, 4, 2, 40, 300}}) {
+    int64_t n = s.batch * s.tokens, slots = s.capacity == 0 ? n : s.capacity;
+    Slot logits{T, {s.batch, s.tokens, s.experts}, -3, 3}, weights{F32, {n, s.k}}, places{I32, {n, s.k}},
+        counts{F32, {s.experts}}, x{T, {s.batch, s.tokens, s.width}}, y{T, {s.experts, slots, s.width}};
+    Attrs attrs = make_attrs({{"k", s.k},
+                              {"capacity", s.capacity},
+                              {"experts", s.experts},
+                              {"batch", s.batch},
+                              {"tokens", s.tokens},
+                              {"aux", 0.3}});
+    Attrs whole = make_attrs({{"k", s.k}, {"aux", 0.3}}), share = whole;
+    share.set("tokens", 4 * n), share.set("scale", 0.5 / static_cast<double>(n));
+    OpLine forward{"route", {0}, {1, 2, 3}, attrs};
+    out.push_back({"route", {logits, weights, places, counts}, forward});
+    for (const Attrs& a : {whole, share})
+      out.push_back({"route_grad",
+                     {logits, weights, places, counts, weights, logits},
+                     {"route_grad", {0, 1, 4, 3}, {5}, a},
+                     {forward},
+                     2e-6});
+    out.push_back({"route_grad without counts",
+                   {logits, weights, places, counts, weights, logits},
+                   {"route_grad", {0, 1, 4}, {5}, whole},
+                   {forward},
+                   2e-6});
+    out.push_back(
+        {"dispatch", {logits, weights, places, counts, x, y}, {"dispatch", {4, 2}, {5}, attrs}, {forward}, 0});
+    out.push_back(
+        {"dispatch_grad", {logits, weights, places, counts, y, x}, {"dispatch_grad", {2, 4}, {5}}, {forward}});
+    out.push_back({"combine", {logits, weights, places, counts, y, x}, {"combine", {4, 2, 1}, {5}, attrs}, {forward}});
+    out.push_back({"combine_grad",
+                   {logits, weights, places, counts, y, x, y, weights},
+                   {"combine_grad", {4, 2, 1, 5}, {6, 7}},
+                   {forward},
+                   3e-6});
+    Slot w{T, {s.experts, s.width, 17}}, wide{T, {s.experts, slots, 17}}, dw{F32, w.shape};
+    out.push_back({"expert_linear", {y, w, wide}, {"expert_linear", {0, 1}, {2}}, {}, 3e-6});
+    out.push_back({"expert_linear_dx", {wide, w, y}, {"expert_linear_dx", {0, 1}, {2}}, {}, 3e-6});
+    out.push_back({"expert_linear_dw", {y, wide, dw}, {"expert_linear_dw", {0, 1}, {2}}, {}, 3e-6});
+  }
+  return out;
+}
+
 std::vector<Case> pointwise_cases() {
   std::vector<Case> out;
   for (int64_t n : {1, 7, 33, 1029}) {
@@ -358,8 +406,8 @@ std::vector<Case> source_cases() {
 }
 
 std::vector<std::vector<Case>> families() {
-  return {matrix_cases(), attention_cases(), row_cases(),   pointwise_cases(),
-          piece_cases(),  training_cases(),  source_cases()};
+  return {matrix_cases(), attention_cases(), row_cases(),    pointwise_cases(),
+          piece_cases(),  training_cases(),  source_cases(), moe_cases()};
 }
 
 void check_all(const std::vector<Case>& cases) {
@@ -376,6 +424,7 @@ TEST(DeviceAgreement, Pointwise) { check_all(pointwise_cases()); }
 TEST(DeviceAgreement, Pieces) { check_all(piece_cases()); }
 TEST(DeviceAgreement, Training) { check_all(training_cases()); }
 TEST(DeviceAgreement, Sources) { check_all(source_cases()); }
+TEST(DeviceAgreement, Moe) { check_all(moe_cases()); }
 
 TEST(DeviceAgreement, EveryComputeOpHasACase) {
   std::set<std::string_view> covered;

@@ -18,7 +18,8 @@ struct Input {
   Shape shape;
   bool wanted = true;
   Dtype dtype = Dtype::f64;
-  int64_t below = 0;  // integers: uniform below this
+  int64_t below = 0;                // integers: uniform below this
+  std::vector<double> values = {};  // instead of random ones
 };
 
 // An op that makes one of the inputs from others before the op under test.
@@ -156,7 +157,7 @@ void check(const Case& c) {
   std::mt19937_64 random(11);
   std::vector<std::vector<double>> values;
   for (size_t i = 0; i < c.inputs.size(); ++i) {
-    values.push_back(random_values(random, c.inputs[i]));
+    values.push_back(c.inputs[i].values.empty() ? random_values(random, c.inputs[i]) : c.inputs[i].values);
     graph.list().set(graph.inputs()[i], values[i]);
   }
   if (graph.weight() >= 0)
@@ -186,6 +187,12 @@ void check(const Case& c) {
 
 Input unwanted(Shape shape) { return {std::move(shape), false}; }
 Input integers(Shape shape, int64_t below) { return {std::move(shape), false, Dtype::i32, below}; }
+
+Input given(Shape shape, std::vector<double> values) {
+  return {std::move(shape), false, Dtype::i32, 0, std::move(values)};
+}
+// Two choices for each of six tokens, of three experts with three slots; two choices have found their expert full.
+Input slots() { return given({6, 2}, {0, 3, 6, 1, 7, 4, 2, 5, 8, -1, -1, -1}); }
 
 Attrs transpose() { return make_attrs({{"transpose", int64_t{1}}}); }
 Attrs heads(int64_t n, bool causal) { return make_attrs({{"heads", n}, {"causal", int64_t{causal}}}); }
@@ -231,6 +238,19 @@ const std::vector<Case>& cases() {
       {"positions of a rank", "positions", {{{2, 6, 3}}, {{24, 3}}}, text("tokens_axis", "dp")},
       {"positions of two chunks", "positions", {{{2, 6, 3}}, {{25, 3}}}, two_chunks()},
       {"positions, only the table", "positions", {unwanted({2, 6, 3}), {{6, 3}}}},
+      {"route", "route", {{{2, 3, 5}}}, make_attrs({{"k", int64_t{3}}})},
+      {"route to all", "route", {{{1, 4, 3}}}, make_attrs({{"k", int64_t{3}}, {"capacity", int64_t{2}}})},
+      {"dispatch", "dispatch", {{{2, 3, 4}}, slots()}, make_attrs({{"experts", int64_t{3}}, {"capacity", int64_t{3}}})},
+      {"combine",
+       "combine",
+       {{{3, 3, 4}}, slots(), {{6, 2}}},
+       make_attrs({{"batch", int64_t{2}}, {"tokens", int64_t{3}}})},
+      {"combine, only the weights",
+       "combine",
+       {unwanted({3, 3, 4}), slots(), {{6, 2}}},
+       make_attrs({{"batch", int64_t{2}}, {"tokens", int64_t{3}}})},
+      {"expert_linear", "expert_linear", {{{2, 3, 5}}, {{2, 5, 4}}}},
+      {"expert_linear, only the weight", "expert_linear", {unwanted({2, 3, 5}), {{2, 5, 4}}}},
       {"cross_entropy", "cross_entropy", {{{2, 3, 7}}, integers({2, 3}, 7)}, scaled(0.3)},
       {"cross_entropy_finish", "cross_entropy_finish", split_loss(), scaled(0.3), {1, 0, 2, 3}, split_loss_before()},
       {"cross_entropy_finish with padding",

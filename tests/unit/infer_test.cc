@@ -55,6 +55,12 @@ TEST(Infer, Types) {
   EXPECT_EQ(types("cut_pieces", {i32({2, 12, 5})}, pieces), "i32[4, 2, 3, 5]");
   EXPECT_EQ(types("take_piece", {f32({2, 12, 5})}, pieces), "f32[2, 3, 5]");
   EXPECT_EQ(types("mse", {f64({2, 3}), f64({2, 3})}), "f64[]");
+  EXPECT_EQ(types("route", {bf16({2, 3, 5})}, attrs({{"k", int64_t{2}}})), "f32[6, 2] i32[6, 2] f32[5]");
+  EXPECT_EQ(types("dispatch", {bf16({2, 3, 5}), i32({6, 2})}, attrs({{"experts", int64_t{4}}})), "bf16[4, 6, 5]");
+  EXPECT_EQ(types("expert_linear", {bf16({4, 6, 5}), bf16({4, 5, 7})}), "bf16[4, 6, 7]");
+  EXPECT_EQ(types("combine", {bf16({4, 6, 5}), i32({6, 2}), f32({6, 2})},
+                  attrs({{"batch", int64_t{2}}, {"tokens", int64_t{3}}})),
+            "bf16[2, 3, 5]");
   EXPECT_EQ(types("mean", {f32({})}), "f32[]");
   EXPECT_EQ(types("cast", {f32({2})}, attrs({{"dtype", std::string("bf16")}})), "bf16[2]");
 }
@@ -125,6 +131,26 @@ TEST(Infer, LossesSayByWhat) {
   EXPECT_EQ(message("mean", {}), "mean: takes 1 tensor, got 0");
 }
 
+TEST(Infer, MixtureOfExpertsSaysByWhat) {
+  EXPECT_EQ(message("route", {f32({2, 3, 4})}, attrs({{"k", int64_t{5}}})),
+            "route: 5 choices of 4 experts, should be between 1 and 4");
+  EXPECT_EQ(message("route", {f32({2, 3, 4})}, attrs({{"capacity", int64_t{-1}}})),
+            "route: capacity is -1, should be at least 1 slot, or 0 for enough");
+  EXPECT_EQ(message("route", {f32({1, 1 << 20, 4096})}),
+            "route: 4096 experts of 1048576 slots each are too many to count");
+  EXPECT_EQ(message("dispatch", {f32({2, 3, 4}), i32({5, 2})}, attrs({{"experts", int64_t{4}}})),
+            "dispatch: the input has 6 tokens, the slots are of 5");
+  EXPECT_EQ(message("dispatch", {f32({2, 3, 4}), i32({6, 2})}), "dispatch: 0 experts; at least 1 is needed");
+  EXPECT_EQ(message("combine", {f32({4, 6, 5}), i32({6, 2}), f32({6, 2})}, attrs({{"batch", int64_t{4}}})),
+            "combine: the slots are of 6 tokens, the result of 4 samples of 6");
+  EXPECT_EQ(message("combine", {f32({4, 6, 5}), i32({6, 2}), f32({6, 1})}),
+            "combine: the slot tensor is [6, 2], the weight tensor is [6, 1]; they should be the same");
+  EXPECT_EQ(message("expert_linear", {f32({4, 6, 5}), f32({3, 5, 7})}),
+            "expert_linear: the input is of 4 experts, the weight of 3");
+  EXPECT_EQ(message("expert_linear", {f32({4, 6, 5}), f32({4, 6, 7})}),
+            "expert_linear: the input's last dim is 5, each expert's weight has 6 rows");
+}
+
 TEST(Infer, OthersSayByWhat) {
   EXPECT_EQ(message("layernorm", {f32({2, 5}), f32({4}), f32({5})}),
             "layernorm: the input's last dim is 5, gamma has 4 elements");
@@ -149,6 +175,8 @@ TEST(Infer, CostsCountMultiplyAddsTwice) {
   EXPECT_EQ(op_cost(op_def("linear_dx"), {f32({6, 7}), f32({5, 7})}, {f32({6, 5})}, {}).flops, 2 * 6 * 5 * 7);
   EXPECT_EQ(op_cost(op_def("linear_dw"), {f32({6, 5}), f32({6, 7})}, {f32({5, 7})}, {}).flops, 2 * 6 * 5 * 7);
   EXPECT_EQ(op_cost(op_def("attention"), {f32({2, 3, 24})}, {}, {}).flops, 2 * (2 * 2 * 3 * 3 * 8));
+  EXPECT_EQ(op_cost(op_def("expert_linear"), {f32({4, 6, 5}), f32({4, 5, 7})}, {f32({4, 6, 7})}, {}).flops,
+            2 * 4 * 6 * 5 * 7);
   EXPECT_EQ(op_cost(op_def("copy"), {f32({6})}, {f32({6})}, {}).bytes, 48);
 }
 

@@ -41,5 +41,6 @@ std::span<const Rule> pointwise_rules();
 std::span<const Rule> piece_rules();
 std::span<const Rule> source_rules();
 std::span<const Rule> training_rules();
+std::span<const Rule> moe_rules();
 
 }  // namespace prun::reference

@@ -12,6 +12,8 @@
   X(attention)     \
   X(embedding)     \
   X(positions)     \
+  X(moe)           \
+  X(expert_linear) \
   X(cross_entropy) \
   X(losses)        \
   X(elementwise)   \

@@ -1,0 +1,42 @@
+-- The shape of GPT-2 with a mixture of experts in place of each block's MLP (as in GShard and Mixtral, with gelu
+-- experts). Units: embed, block0 .. block<layers-1>, head.
+
+local prun = require "prun"
+local nn = prun.nn
+
+return prun.model("moe", {
+  vocab = { 256, "number of different tokens", least = 1 },
+  layers = { 12, "number of transformer blocks", least = 1 },
+  width = { 768, "size of a token's vector", least = 1 },
+  heads = { 12, "attention heads in a block", least = 1 },
+  context = { 1024, "tokens in a sample", least = 1 },
+  experts = { 4, "experts in a block", least = 1 },
+  choices = { 2, "experts that each token goes to", least = 1 },
+  capacity = { 0.0, "room of an expert as a multiple of its even share of the choices; 0: enough for all", least = 0 },
+  aux = { 0.01, "weight of the load-balancing loss", least = 0 },
+}, function(opt, batch)
+  local width, thirds, normal = opt.width, { opt.width, opt.width, opt.width }, { "normal", 0.02 }
+  local residual = { "normal", 0.02 / math.sqrt(2 * opt.layers) }  -- so that the sum of all blocks keeps its scale
+
+  local x = nn.unit("embed", function()
+    local table = nn.parameter("token.weight", { opt.vocab, width }, normal)
+    local positions = nn.parameter("position.weight", { opt.context, width }, normal)
+    return nn.embedding(batch.tokens, table, positions)
+  end)
+
+  for i = 0, opt.layers - 1 do
+    x = nn.unit("block" .. i, function()
+      local qkv = nn.linear("qkv", nn.layernorm("ln1", x), 3 * width, { init = normal, blocks = thirds })
+      local mixed = x + nn.linear("proj", nn.attention(qkv, opt.heads), width, { init = residual })
+      return mixed + nn.moe("moe", nn.layernorm("ln2", mixed), {
+        experts = opt.experts, choices = opt.choices, capacity = opt.capacity, aux = opt.aux,
+        init = normal, down_init = residual,
+      })
+    end)
+  end
+
+  return nn.unit("head", function()
+    local logits = nn.linear("logits", nn.layernorm("ln", x), opt.vocab, { init = normal, bias = false })
+    return prun.losses.cross_entropy(logits, batch.targets)
+  end)
+end)

@@ -1,0 +1,55 @@
+-- nn.moe: a mixture of experts in place of an MLP. Each token goes to the `choices` experts that a router likes best;
+-- each expert is a gelu MLP; the results are added, weighted by the router's softmax.
+--
+-- Surprising fact: without a capacity every expert keeps room for all tokens, so that none is ever dropped.
+
+local graph = require "prun.graph"
+local schema = require "prun.schema"
+local tensor = require "prun.tensor"
+
+local entries = schema.register("prun.nn.moe", {
+  { name = "hidden", kind = "integer", optional = true, least = 1, help = "size inside an expert; default 4 · width" },
+  { name = "experts", kind = "integer", default = 4, least = 1, help = "number of experts" },
+  { name = "choices", kind = "integer", default = 2, least = 1, help = "experts that each token goes to" },
+  { name = "capacity", kind = "number", default = 0.0, least = 0,
+    help = "room of an expert as a multiple of its even share of the choices; 0: enough for all, nothing is dropped" },
+  { name = "aux", kind = "number", default = 0.01, least = 0, help = "weight of the load-balancing loss" },
+  { name = "init", kind = "any", optional = true, help = 'initial weights, such as { "normal", 0.02 }' },
+  { name = "down_init", kind = "any", optional = true, help = "initial weights of the experts' second layer" },
+})
+
+-- Slots of one expert; 0 for as many as there are tokens.
+local function slots_of(opt, tokens)
+  if opt.capacity == 0 then return 0 end
+  return math.min(tokens, math.ceil(opt.capacity * opt.choices * tokens / opt.experts))
+end
+
+-- y [B, T, width] from x [B, T, width].
+return function(name, x, options)
+  local site = host.site("user")
+  local opt = schema.check("nn.moe", entries, options, site)
+  if not tensor.is(x) or #x.shape ~= 3 then
+    host.fail(("nn.moe '%s': the input must be a tensor [samples, tokens, width]"):format(name), site)
+  end
+  if opt.choices > opt.experts then
+    host.fail(("nn.moe '%s': each token goes to %d experts, and there %s %d"):format(
+      name, opt.choices, opt.experts == 1 and "is" or "are", opt.experts), host.site_of_word(site, "choices"))
+  end
+  local batch, tokens, width = x.shape[1], x.shape[2], x.shape[3]
+  local experts, hidden, slots = opt.experts, opt.hidden or 4 * width, slots_of(opt, batch * tokens)
+  local init = opt.init or { "uniform", 1 / math.sqrt(width) }
+  local down_init = opt.down_init or opt.init or { "uniform", 1 / math.sqrt(hidden) }
+
+  local router = graph.parameter(name .. ".router.weight", { width, experts }, init)
+  local up = graph.parameter(name .. ".up.weight", { experts, width, hidden }, init)
+  local down = graph.parameter(name .. ".down.weight", { experts, hidden, width }, down_init)
+
+  local logits = graph.op("linear", { x, router }, {}, name .. ".router")
+  local weights, places = graph.op("route", { logits }, { k = opt.choices, capacity = slots, aux = opt.aux + 0.0 },
+                                   name .. ".route", { "slots", "counts" })
+  local sent = graph.op("dispatch", { x, places }, { experts = experts, capacity = slots }, name .. ".dispatch")
+  local wide = graph.op("expert_linear", { sent, up }, {}, name .. ".up")
+  local inner = graph.op("gelu", { wide }, { approximate = "tanh" }, name .. ".gelu")
+  local result = graph.op("expert_linear", { inner, down }, {}, name .. ".down")
+  return (graph.op("combine", { result, places, weights }, { batch = batch, tokens = tokens }, name .. ".combine"))
+end

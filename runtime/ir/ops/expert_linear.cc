@@ -1,0 +1,59 @@
+// expert_linear: y[e] = x[e]·w[e] for each expert e: as many matrix products as there are experts, all of one size.
+//
+// Slots that no token took hold zeros, and so do their results: there is no bias that could change that.
+#include <fmt/format.h>
+
+#include "ir/ops/rules.h"
+
+namespace prun::ops {
+namespace {
+
+Types infer_expert_linear(const Types& inputs, const Attrs&) {
+  require_inputs("expert_linear", inputs, 2, 2);
+  const TensorType &x = inputs[0], &w = inputs[1];
+  require_float("expert_linear", "the input", x);
+  require_rank("expert_linear", "the input", x, 3);
+  require_rank("expert_linear", "the weight", w, 3);
+  require_same_dtype("expert_linear", "the input", x, "the weight", w);
+  if (x.shape[0] != w.shape[0])
+    throw plan_error(
+        fmt::format("expert_linear: the input is of {} experts, the weight of {}", x.shape[0], w.shape[0]));
+  if (x.shape[2] != w.shape[1])
+    throw plan_error(fmt::format("expert_linear: the input's last dim is {}, each expert's weight has {} rows",
+                                 x.shape[2], w.shape[1]));
+  return {{x.dtype, {x.shape[0], x.shape[1], w.shape[2]}}};
+}
+
+void derive_expert_linear(GradientBuilder& builder, const NodeView& node) {
+  int x = node.inputs[0], w = node.inputs[1], dy = builder.gradient(node.outputs[0]);
+  // Weights first, as in linear.
+  if (builder.wants(w))
+    builder.contribute(w, builder.emit("expert_linear_dw", {x, dy}, {wide_like(builder.type(w))}, {})[0]);
+  if (builder.wants(x)) builder.contribute(x, builder.emit("expert_linear_dx", {dy, w}, {builder.type(x)}, {})[0]);
+}
+
+// Each of [.., K] is used for every one of the N columns.
+Cost cost_product(const TensorType& k_side, const TensorType& n_side, const Types& inputs, const Types& outputs) {
+  return cost_of(2 * count(k_side) * static_cast<double>(last_dim(n_side)), inputs, outputs);
+}
+Cost cost_linear(const Types& inputs, const Types& outputs, const Attrs&) {
+  return cost_product(inputs[0], outputs[0], inputs, outputs);
+}
+Cost cost_dx(const Types& inputs, const Types& outputs, const Attrs&) {
+  return cost_product(outputs[0], inputs[0], inputs, outputs);
+}
+Cost cost_dw(const Types& inputs, const Types& outputs, const Attrs&) {
+  return cost_product(inputs[0], inputs[1], inputs, outputs);
+}
+
+const OpDef kOps[] = {
+    {.name = "expert_linear", .infer = infer_expert_linear, .derive = derive_expert_linear, .cost = cost_linear},
+    {.name = "expert_linear_dx", .cost = cost_dx},
+    {.name = "expert_linear_dw", .cost = cost_dw},
+};
+
+}  // namespace
+
+std::span<const OpDef> expert_linear() { return kOps; }
+
+}  // namespace prun::ops

@@ -1,0 +1,134 @@
+// Mixture of experts: route picks k experts for each token, dispatch brings the tokens to the experts' slots, combine
+// brings the results back, weighted. Shazeer et al., "Outrageously large neural networks", 2017; slots and the
+// load-balancing loss are those of GShard (2020) and Switch Transformers (2021).
+//
+// Surprising fact: dividing by the chosen probabilities' sum makes the weights a softmax over the chosen logits alone,
+// so the others get a gradient from the balancing loss only, and with one choice the weight is always 1.
+#include <fmt/format.h>
+
+#include "ir/ops/rules.h"
+
+namespace prun::ops {
+namespace {
+
+// Slots of one expert; 0 stands for as many as there are tokens, which drops nothing.
+int64_t capacity_of(std::string_view op, const Attrs& attrs, int64_t tokens) {
+  int64_t capacity = attrs.integer("capacity");
+  if (capacity < 0)
+    throw plan_error(fmt::format("{}: capacity is {}, should be at least 1 slot, or 0 for enough", op, capacity));
+  return capacity == 0 ? tokens : capacity;
+}
+
+void require_slots(std::string_view op, const TensorType& slots) {
+  require_dtype(op, "the slot tensor", slots, Dtype::i32);
+  require_rank(op, "the slot tensor", slots, 2);
+}
+
+Types infer_route(const Types& inputs, const Attrs& attrs) {
+  require_inputs("route", inputs, 1, 1);
+  const TensorType& logits = inputs[0];
+  require_float("route", "the logit tensor", logits);
+  require_rank("route", "the logit tensor", logits, 3);
+  int64_t experts = last_dim(logits), tokens = row_count(logits), k = attrs.integer("k", 1);
+  if (k < 1 || k > experts)
+    throw plan_error(fmt::format("route: {} choices of {} experts, should be between 1 and {}", k, experts, experts));
+  int64_t capacity = capacity_of("route", attrs, tokens);
+  if (experts * capacity > INT32_MAX)
+    throw plan_error(fmt::format("route: {} experts of {} slots each are too many to count", experts, capacity));
+  Dtype dtype = wide(logits.dtype);
+  return {{dtype, {tokens, k}}, {Dtype::i32, {tokens, k}}, {dtype, {experts}}};
+}
+
+void derive_route(GradientBuilder& builder, const NodeView& node) {
+  int logits = node.inputs[0], weights = node.outputs[0];
+  if (!builder.wants(logits) || builder.gradient(weights) < 0) return;
+  std::vector<int> inputs = {logits, weights, builder.gradient(weights)};
+  if (node.attrs.number("aux") != 0) inputs.push_back(node.outputs[2]);
+  Attrs attrs;
+  attrs.set("k", node.attrs.integer("k", 1));
+  attrs.set("aux", node.attrs.number("aux"));
+  builder.contribute(logits, builder.emit("route_grad", inputs, {builder.type(logits)}, attrs)[0]);
+}
+
+Types infer_dispatch(const Types& inputs, const Attrs& attrs) {
+  require_inputs("dispatch", inputs, 2, 2);
+  const TensorType &x = inputs[0], &slots = inputs[1];
+  require_float("dispatch", "the input", x);
+  require_rank("dispatch", "the input", x, 3);
+  require_slots("dispatch", slots);
+  if (slots.shape[0] != row_count(x))
+    throw plan_error(
+        fmt::format("dispatch: the input has {} tokens, the slots are of {}", row_count(x), slots.shape[0]));
+  int64_t experts = attrs.integer("experts");
+  if (experts < 1) throw plan_error(fmt::format("dispatch: {} experts; at least 1 is needed", experts));
+  return {{x.dtype, {experts, capacity_of("dispatch", attrs, slots.shape[0]), last_dim(x)}}};
+}
+
+void derive_dispatch(GradientBuilder& builder, const NodeView& node) {
+  int x = node.inputs[0], slots = node.inputs[1];
+  if (!builder.wants(x)) return;
+  int dy = builder.gradient(node.outputs[0]);
+  builder.contribute(x, builder.emit("dispatch_grad", {slots, dy}, {builder.type(x)}, {})[0]);
+}
+
+Types infer_combine(const Types& inputs, const Attrs& attrs) {
+  require_inputs("combine", inputs, 3, 3);
+  const TensorType &y = inputs[0], &slots = inputs[1], &weights = inputs[2];
+  require_float("combine", "the input", y);
+  require_rank("combine", "the input", y, 3);
+  require_slots("combine", slots);
+  require_dtype("combine", "the weight tensor", weights, wide(y.dtype));
+  require_same_shape("combine", "the slot tensor", slots, "the weight tensor", weights);
+  int64_t batch = attrs.integer("batch", 1), tokens = attrs.integer("tokens", slots.shape[0]);
+  if (batch < 1 || tokens < 1 || batch * tokens != slots.shape[0])
+    throw plan_error(fmt::format("combine: the slots are of {} tokens, the result of {} samples of {}", slots.shape[0],
+                                 batch, tokens));
+  return {{y.dtype, {batch, tokens, last_dim(y)}}};
+}
+
+void derive_combine(GradientBuilder& builder, const NodeView& node) {
+  int y = node.inputs[0], slots = node.inputs[1], weights = node.inputs[2];
+  if (!builder.wants(y) && !builder.wants(weights)) return;
+  std::vector<int> grads = builder.emit("combine_grad", {y, slots, weights, builder.gradient(node.outputs[0])},
+                                        {builder.type(y), builder.type(weights)}, {});
+  if (builder.wants(y)) builder.contribute(y, grads[0]);
+  if (builder.wants(weights)) builder.contribute(weights, grads[1]);
+}
+
+// Only the rows that tokens have chosen are read or written, and all slots are cleared: each [N,k] of `slots` is one
+// row of `width` multiply-adds.
+double chosen(const TensorType& slots, const TensorType& row) {
+  return count(slots) * static_cast<double>(last_dim(row));
+}
+Cost cost_moved(const TensorType& slots, const TensorType& row, double flops, const Types& others) {
+  Cost cost = cost_of(flops, {slots}, others);
+  cost.bytes += chosen(slots, row) * static_cast<double>(dtype_bytes(row.dtype));
+  return cost;
+}
+Cost cost_dispatch(const Types& inputs, const Types& outputs, const Attrs&) {
+  return cost_moved(inputs[1], inputs[0], 0, outputs);
+}
+Cost cost_dispatch_grad(const Types& inputs, const Types& outputs, const Attrs&) {
+  return cost_moved(inputs[0], inputs[1], chosen(inputs[0], inputs[1]), outputs);
+}
+Cost cost_combine(const Types& inputs, const Types& outputs, const Attrs&) {
+  return cost_moved(inputs[1], inputs[0], 2 * chosen(inputs[1], inputs[0]), outputs);
+}
+Cost cost_combine_grad(const Types& inputs, const Types& outputs, const Attrs&) {
+  return cost_moved(inputs[1], inputs[0], 3 * chosen(inputs[1], inputs[0]), {inputs[3], outputs[0], outputs[1]});
+}
+
+const OpDef kOps[] = {
+    {.name = "route", .infer = infer_route, .derive = derive_route, .cost = per_input<4>},
+    {.name = "route_grad", .cost = per_output<8>},
+    {.name = "dispatch", .infer = infer_dispatch, .derive = derive_dispatch, .cost = cost_dispatch},
+    {.name = "dispatch_grad", .cost = cost_dispatch_grad},
+    {.name = "combine", .infer = infer_combine, .derive = derive_combine, .cost = cost_combine},
+    {.name = "combine_grad", .cost = cost_combine_grad},
+};
+
+}  // namespace
+
+std::span<const OpDef> moe() { return kOps; }
+
+}  // namespace prun::ops
