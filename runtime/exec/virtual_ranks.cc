@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <memory>
 #include <random>
@@ -37,6 +38,12 @@ struct VirtualRank {
 
 using Meeting = std::pair<std::vector<int>, int>;  // members of the group, lane
 
+// A message that its sender has left behind, before its receiver asked for it.
+struct Letter {
+  int64_t tag = 0;
+  std::vector<std::byte> bytes;
+};
+
 class Interpreter {
  public:
   Interpreter(const Job& job, const Device& device, const VirtualOptions& options);
@@ -53,6 +60,8 @@ class Interpreter {
   std::vector<At> ready() const;
   size_t choose(const std::vector<At>& candidates);
   void advance(At at);
+  bool send_at_once(const Op& op, At at);
+  bool take_letter(const Op& op, At at);
   void meet(const Op& op, const std::vector<At>& members);
   void poison();
   [[noreturn]] void report_stuck() const;
@@ -64,6 +73,7 @@ class Interpreter {
   bool init_ = true;
   std::vector<VirtualRank> ranks_;
   std::map<Meeting, std::vector<At>> meetings_;
+  std::map<Meeting, std::deque<Letter>> letters_;
   VirtualRun result_;
 };
 
@@ -147,6 +157,10 @@ void Interpreter::advance(At at) {
     rank.done[s]++;
     return;
   }
+  if (send_at_once(op, at) || take_letter(op, at)) {
+    rank.done[s]++;
+    return;
+  }
   const std::vector<int> group = members_of(rank.program->mesh, op, at.rank);
   std::vector<At>& here = meetings_[{group, op.lane}];
   here.push_back(at);
@@ -162,6 +176,36 @@ void Interpreter::advance(At at) {
     other.arrived[static_cast<size_t>(member.stream)] = false;
     other.done[static_cast<size_t>(member.stream)]++;
   }
+}
+
+// A send may end before its receive begins (a transport that buffers) or with it; each order of ops tries its own.
+bool Interpreter::send_at_once(const Op& op, At at) {
+  if (!op.is("send") || options_.order == VirtualOrder::late) return false;
+  const VirtualRank& rank = ranks_[static_cast<size_t>(at.rank)];
+  const Meeting pair = {members_of(rank.program->mesh, op, at.rank), op.lane};
+  if (!meetings_[pair].empty()) return false;  // its receive waits
+  if (options_.order == VirtualOrder::random && letters_[pair].empty() && random_() % 2 == 0) return false;
+  const Tensor& tensor = rank.program->tensors[static_cast<size_t>(op.reads.at(0))];
+  const auto* data = static_cast<const std::byte*>(rank.memory.data(op.reads[0]));
+  letters_[pair].push_back({op.attrs.integer("tag"), {data, data + tensor.bytes()}});
+  return true;
+}
+
+bool Interpreter::take_letter(const Op& op, At at) {
+  if (!op.is("recv")) return false;
+  const VirtualRank& rank = ranks_[static_cast<size_t>(at.rank)];
+  std::deque<Letter>& letters = letters_[{members_of(rank.program->mesh, op, at.rank), op.lane}];
+  if (letters.empty()) return false;
+  const int64_t bytes = rank.program->tensors[static_cast<size_t>(op.writes.at(0))].bytes();
+  const Letter& letter = letters.front();
+  if (letter.tag != op.attrs.integer("tag") || static_cast<int64_t>(letter.bytes.size()) != bytes) {
+    throw plan_error(fmt::format("rank {} expects {} bytes with tag {}, and {} with tag {} arrive", at.rank, bytes,
+                                 op.attrs.integer("tag"), letter.bytes.size(), letter.tag),
+                     op.site);
+  }
+  std::memcpy(rank.memory.data(op.writes[0]), letter.bytes.data(), letter.bytes.size());
+  letters.pop_front();
+  return true;
 }
 
 void Interpreter::meet(const Op& op, const std::vector<At>& members) {

@@ -14,7 +14,8 @@
 
 namespace prun {
 
-// Among the ops that edges allow: communication as early as it can, as late as it can, or any by the seed.
+// Among the ops that edges allow: communication as early as it can, as late as it can, or any by the seed. A send ends
+// at once when early, with its receive when late, and either way by the seed.
 enum class VirtualOrder { early, late, random };
 
 struct VirtualOptions {

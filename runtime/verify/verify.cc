@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "verify/abstract_run.h"
 #include "verify/view.h"
 
 namespace prun {
@@ -14,14 +15,26 @@ namespace {
 using Rule = void (*)(const verify::JobView&, verify::Findings&);
 
 constexpr Rule kRules[] = {
-    verify::collectives_fit_their_group,
-    verify::collectives_of_a_lane_are_ordered,
-    verify::collectives_match_across_ranks,
-    verify::conflicting_accesses_are_ordered,
-    verify::reads_follow_writes,
-    verify::buffers_share_bytes_only_in_turn,
-    verify::memory_suffices,
+    verify::collectives_fit_their_group,      verify::collectives_of_a_lane_are_ordered,
+    verify::collectives_match_across_ranks,   verify::messages_match,
+    verify::conflicting_accesses_are_ordered, verify::reads_follow_writes,
+    verify::buffers_share_bytes_only_in_turn, verify::memory_suffices,
 };
+
+bool everything_meets(const verify::Findings& findings) {
+  return !findings.has("collectives differ") && !findings.has("unordered collectives") &&
+         !findings.has("messages differ") && !findings.has("unordered messages");
+}
+
+verify::JobView view_of(const Job& job) {
+  verify::JobView view;
+  view.job = &job;
+  for (int id = 0; id < static_cast<int>(job.classes.size()); id++) {
+    view.bodies.emplace_back(job, id, true);
+    view.bodies.emplace_back(job, id, false);
+  }
+  return view;
+}
 
 }  // namespace
 
@@ -30,21 +43,27 @@ std::vector<Finding> verify_job(const Job& job, int64_t memory_limit, int local_
   verify::program_is_well_formed(job, findings);
   if (!findings.empty()) return findings.take();
 
-  verify::JobView view;
-  view.job = &job;
+  verify::JobView view = view_of(job);
   view.memory_limit = memory_limit;
   view.local_ranks = local_ranks;
-  for (int id = 0; id < static_cast<int>(job.classes.size()); id++) {
-    view.bodies.emplace_back(job, id, true);
-    view.bodies.emplace_back(job, id, false);
-  }
   verify::waits_have_no_cycle(view, findings);
   if (!findings.empty()) return findings.take();
   for (const Rule rule : kRules) rule(view, findings);
   // Ranks that issue different collectives wait for each other too; the cause is reported, not the consequence.
-  const bool meet = !findings.has("collectives differ") && !findings.has("unordered collectives");
-  if (meet) verify::ranks_do_not_wait_in_a_circle(view, findings);
+  if (everything_meets(findings)) verify::ranks_do_not_wait_in_a_circle(view, findings);
   return findings.take();
+}
+
+std::string_view transport_class_name(TransportClass kind) {
+  static constexpr std::string_view kNames[] = {"rendezvous", "eager", "queue_ordered"};
+  return kNames[static_cast<size_t>(kind)];
+}
+
+bool carries(TransportClass kind, const Job& job, int credits) {
+  const verify::JobView view = view_of(job);
+  if (kind == TransportClass::queue_ordered && !verify::queues_agree(view)) return false;
+  const int on_the_way = kind == TransportClass::eager ? credits : 0;
+  return verify::AbstractRun(view, true, on_the_way).run() && verify::AbstractRun(view, false, on_the_way).run();
 }
 
 void require_valid(const Job& job, int64_t memory_limit, int local_ranks) {

@@ -2,6 +2,7 @@
 #pragma once
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ir/program.h"
@@ -20,5 +21,14 @@ std::vector<Finding> verify_job(const Job& job, int64_t memory_limit, int local_
 
 // Throws plan_error with the first finding and the number of others.
 void require_valid(const Job& job, int64_t memory_limit, int local_ranks = 1);
+
+// How a transport carries the messages of a pair of ranks: a send ends when its receive has begun; up to k sends end
+// before that; or all ops of the pair, both ways, execute one after another in the order in which they were issued.
+enum class TransportClass { rendezvous, eager, queue_ordered };
+std::string_view transport_class_name(TransportClass kind);
+
+// Whether a verified job ends on every transport of that class. verify_job demands rendezvous, which the transports
+// here are at least. `credits` of eager: sends of a pair and lane on their way.
+bool carries(TransportClass kind, const Job& job, int credits = 1);
 
 }  // namespace prun

@@ -4,6 +4,7 @@
 #pragma once
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -81,11 +82,15 @@ void waits_have_no_cycle(const JobView& view, Findings& findings);
 void collectives_fit_their_group(const JobView& view, Findings& findings);
 void collectives_of_a_lane_are_ordered(const JobView& view, Findings& findings);
 void collectives_match_across_ranks(const JobView& view, Findings& findings);
+void messages_match(const JobView& view, Findings& findings);
 void ranks_do_not_wait_in_a_circle(const JobView& view, Findings& findings);
 void reads_follow_writes(const JobView& view, Findings& findings);
 void conflicting_accesses_are_ordered(const JobView& view, Findings& findings);
 void buffers_share_bytes_only_in_turn(const JobView& view, Findings& findings);
 void memory_suffices(const JobView& view, Findings& findings);
+
+// The first edge of `op` that the streams' progress (ops done, by stream) does not satisfy.
+std::optional<Edge> unsatisfied(const Op& op, const std::vector<int>& done);
 
 // Ops of the same group and lane meet; an axis over all ranks is the world's group.
 struct Lane {
@@ -96,6 +101,12 @@ struct Lane {
 Lane lane_of(const Program& program, const Op& op);
 // The collectives of each lane of a body that have partners, in the order in which they are issued.
 std::map<Lane, std::vector<OpRef>> lanes_of(const BodyView& body);
+// Of a send or recv: how many ranks further along its axis the other one is, from 0; that rank.
+int peer_offset(const Mesh& mesh, const Op& op);
+int peer_rank(const Mesh& mesh, const Op& op, int rank);
+bool sends_messages(const BodyView& body);
+// True when the ops between each pair of ranks are issued in one order on both, whatever the timing.
+bool queues_agree(const JobView& view);
 std::string lane_text(const Lane& lane);  // "dp (lane 0)"
 
 // What all members of a group must agree on, call by call.

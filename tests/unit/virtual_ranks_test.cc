@@ -193,5 +193,36 @@ TEST(VirtualRanks, CollectivesThatDifferAreNamed) {
   }
 }
 
+// Both send first, then receive: ends only where sends do not wait for their receives.
+Job exchanging_job(int first) {
+  Job job = summing_job();
+  for (Program& program : job.classes) {
+    std::vector<Op>& ops = program.step.streams[1].ops;
+    Op send = ops[0], recv = ops[0];
+    send.def = find_op("send");
+    recv.def = find_op("recv");
+    send.writes = {};
+    recv.reads = {};
+    recv.lane = 1;
+    for (Op* op : {&send, &recv}) op->attrs.set("peer", int64_t{1});
+    ops = {send, recv};
+    if (&program == &job.classes[0] && first == 1) std::swap(ops[0], ops[1]);
+    for (Op& op : ops) op.lane = (op.is("send") == (&program == &job.classes[0])) ? 0 : 1;
+    program.step.streams[0].ops[1].waits = {{1, 1, 0}};
+  }
+  return job;
+}
+
+TEST(VirtualRanks, SendsEndAtOnceOrWithTheirReceives) {
+  const std::unique_ptr<Device> device = open_device("reference");
+  for (const VirtualOrder order : {VirtualOrder::early, VirtualOrder::late, VirtualOrder::random}) {
+    const VirtualRun run = run_virtual_ranks(exchanging_job(1), *device, {.order = order});
+    ASSERT_EQ(run.printed.size(), 2u);
+    for (const auto& [rank, line] : run.printed) EXPECT_EQ(line, rank == 0 ? "y [2, 0] [7, 7]" : "y [1, 0] [7, 7]");
+  }
+  EXPECT_EQ(run_virtual_ranks(exchanging_job(0), *device, {.order = VirtualOrder::early}).printed.size(), 2u);
+  EXPECT_THROW(run_virtual_ranks(exchanging_job(0), *device, {.order = VirtualOrder::late}), Error);
+}
+
 }  // namespace
 }  // namespace prun

@@ -7,6 +7,7 @@
 
 #include "base/text.h"
 #include "commands.h"
+#include "verify/verify.h"
 
 namespace prun {
 namespace {
@@ -41,7 +42,10 @@ nlohmann::json as_json(const Job& job) {
     for (const auto& [axis, bytes] : bytes_per_axis(program)) wire[axis] = static_cast<int64_t>(std::llround(bytes));
     classes.push_back({{"arena_bytes", program.arena_bytes}, {"roles", roles}, {"wire_bytes_per_step", wire}, {"ops", program.step.op_count()}});
   }
-  return {{"ranks", job.class_of_rank.size()}, {"classes", classes}, {"class_of_rank", job.class_of_rank}};
+  nlohmann::json transports = nlohmann::json::array();
+  for (TransportClass kind : {TransportClass::rendezvous, TransportClass::eager, TransportClass::queue_ordered})
+    if (carries(kind, job)) transports.push_back(std::string(transport_class_name(kind)));
+  return {{"transports", transports}, {"ranks", job.class_of_rank.size()}, {"classes", classes}, {"class_of_rank", job.class_of_rank}};
 }
 
 void print_class(const Job& job, size_t c) {

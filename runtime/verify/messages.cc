@@ -1,0 +1,171 @@
+// Sends and receives of each pair of ranks match one to one, in order; and which classes of transports may carry them.
+//
+// A pair's messages of one lane are a queue: the k-th send meets the k-th receive. Surprising fact: rendezvous is the
+// strictest class that only delays; a queue per pair is stricter still, because there a receive stands in the way of
+// the sends issued after it, on whatever stream.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+
+#include "verify/view.h"
+
+namespace prun::verify {
+namespace {
+
+// One end of a queue: what a body sends so many ranks further along an axis, or receives from there.
+struct End {
+  Lane lane;
+  std::string axis;  // as the ops name it
+  int offset = 0;
+  bool sends = false;
+  auto operator<=>(const End&) const = default;
+};
+
+using Ends = std::map<End, std::vector<OpRef>>;
+
+Ends ends_of(const BodyView& body) {
+  Ends ends;
+  const Program& program = *body.program;
+  for (const OpRef ref : body.order.sequence()) {
+    const Op& op = body.op(ref);
+    if (op.point_to_point() && program.mesh.size(op.axis) > 1)
+      ends[{lane_of(program, op), op.axis, peer_offset(program.mesh, op), op.is("send")}].push_back(ref);
+  }
+  return ends;
+}
+
+std::string message_text(const BodyView& body, OpRef ref) {
+  return fmt::format("{}, tag {}", body.describe(ref), body.op(ref).attrs.integer("tag"));
+}
+
+// Null when they match.
+const char* difference(const BodyView& a, OpRef send, const BodyView& b, OpRef receive) {
+  const Signature x = signature_of(*a.program, a.op(send)), y = signature_of(*b.program, b.op(receive));
+  if (a.op(send).attrs.integer("tag") != b.op(receive).attrs.integer("tag")) return "tag";
+  if (x.dtype != y.dtype) return "dtype";
+  return x.count != y.count ? "count" : nullptr;
+}
+
+void compare(const BodyView& a, const std::vector<OpRef>& sends, int from, const BodyView& b,
+             const std::vector<OpRef>& receives, int to, const Lane& lane, Findings& findings) {
+  constexpr const char* kRule = "messages differ";
+  for (size_t i = 0; i < std::max(sends.size(), receives.size()); i++) {
+    const bool sent = i < sends.size(), received = i < receives.size();
+    const char* what = sent && received ? difference(a, sends[i], b, receives[i]) : "number";
+    if (what == nullptr) continue;
+    findings.add(
+        kRule,
+        fmt::format("message {} from rank {} to rank {} along {}: send and receive differ in {}\n  rank {}: {}\n"
+                    "  rank {}: {}",
+                    i, from, to, lane_text(lane), what, from, sent ? message_text(a, sends[i]) : "nothing more", to,
+                    received ? message_text(b, receives[i]) : "nothing more"),
+        sent ? a.op(sends[i]).site : b.op(receives[i]).site);
+    return;
+  }
+}
+
+void require_order(const BodyView& body, const std::vector<OpRef>& ops, Findings& findings) {
+  for (size_t i = 1; i < ops.size(); i++) {
+    if (body.order.before(ops[i - 1], ops[i])) continue;
+    findings.add("unordered messages",
+                 fmt::format("{}{} and {} go the same way, and neither waits for the other", body.where(),
+                             body.describe(ops[i - 1]), body.describe(ops[i])),
+                 body.op(ops[i]).site);
+  }
+}
+
+// All messages between `rank` and `other`, in the order of issue; nullopt when timing decides that order.
+using Message = std::tuple<bool, Lane, int64_t>;  // from the lower rank, lane, tag
+std::optional<std::vector<Message>> issued(const BodyView& body, int rank, int other) {
+  std::vector<Message> list;
+  OpRef last{-1, 0};
+  for (const OpRef ref : body.order.sequence()) {
+    const Op& op = body.op(ref);
+    if (!op.point_to_point() || peer_rank(body.program->mesh, op, rank) != other) continue;
+    if (last.stream >= 0 && !body.order.before(last, ref)) return std::nullopt;
+    last = ref;
+    list.emplace_back(op.is("send") == (rank < other), lane_of(*body.program, op), op.attrs.integer("tag"));
+  }
+  return list;
+}
+
+}  // namespace
+
+int peer_offset(const Mesh& mesh, const Op& op) {
+  const int size = mesh.size(op.axis);
+  return static_cast<int>((op.attrs.integer("peer") % size + size) % size);
+}
+
+int peer_rank(const Mesh& mesh, const Op& op, int rank) {
+  const std::vector<int> pair = members_of(mesh, op, rank);
+  return op.is("send") ? pair[1] : pair[0];
+}
+
+bool sends_messages(const BodyView& body) {
+  for (const Stream& stream : body.body->streams)
+    for (const Op& op : stream.ops)
+      if (op.point_to_point()) return true;
+  return false;
+}
+
+void messages_match(const JobView& view, Findings& findings) {
+  const Job& job = *view.job;
+  const Mesh& mesh = job.classes.front().mesh;
+  for (const size_t init_or_step : {0u, 1u}) {
+    std::vector<Ends> ends;
+    for (size_t id = 0; id < job.classes.size(); id++) {
+      ends.push_back(ends_of(view.bodies[id * 2 + init_or_step]));
+      for (const auto& [end, ops] : ends.back()) require_order(view.bodies[id * 2 + init_or_step], ops, findings);
+    }
+    std::set<std::tuple<size_t, size_t, End>> compared;
+    for (int rank = 0; rank < mesh.ranks(); rank++) {
+      const size_t a = static_cast<size_t>(job.class_of_rank[static_cast<size_t>(rank)]);
+      for (const auto& [end, ops] : ends[a]) {
+        const BodyView& mine = view.bodies[a * 2 + init_or_step];
+        const Op& op = mine.op(ops.front());
+        if (end.offset == 0) {
+          findings.add("messages differ",
+                       fmt::format("{}{} is to the rank itself", mine.where(), mine.describe(ops.front())), op.site);
+          continue;
+        }
+        const int other = peer_rank(mesh, op, rank);
+        const size_t b = static_cast<size_t>(job.class_of_rank[static_cast<size_t>(other)]);
+        if (!compared.insert({a, b, end}).second) continue;
+        const End facing{end.lane, end.axis, (mesh.size(end.axis) - end.offset) % mesh.size(end.axis), !end.sends};
+        const auto found = ends[b].find(facing);
+        const std::vector<OpRef> partners = found == ends[b].end() ? std::vector<OpRef>() : found->second;
+        const BodyView& its = view.bodies[b * 2 + init_or_step];
+        if (end.sends) {
+          compare(mine, ops, rank, its, partners, other, end.lane, findings);
+        } else if (partners.empty()) {
+          compare(its, partners, other, mine, ops, rank, end.lane, findings);
+        }
+      }
+    }
+  }
+}
+
+bool queues_agree(const JobView& view) {
+  const Job& job = *view.job;
+  const Mesh& mesh = job.classes.front().mesh;
+  for (int rank = 0; rank < mesh.ranks(); rank++) {
+    const int a = job.class_of_rank[static_cast<size_t>(rank)];
+    for (const BodyView* body :
+         {&view.bodies[static_cast<size_t>(a) * 2], &view.bodies[static_cast<size_t>(a) * 2 + 1]}) {
+      std::set<int> peers;
+      for (const OpRef ref : body->order.sequence())
+        if (body->op(ref).point_to_point()) peers.insert(peer_rank(mesh, body->op(ref), rank));
+      for (const int other : peers) {
+        const int b = job.class_of_rank[static_cast<size_t>(other)];
+        const BodyView& its = view.bodies[static_cast<size_t>(b) * 2 + (body->is_init ? 0 : 1)];
+        const auto here = issued(*body, rank, other), there = issued(its, other, rank);
+        if (!here || !there || *here != *there) return false;
+      }
+    }
+  }
+  return true;
+}
+
+}  // namespace prun::verify
