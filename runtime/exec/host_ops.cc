@@ -2,6 +2,7 @@
 #include "exec/host_ops.h"
 
 #include <cstring>
+#include <optional>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -12,6 +13,7 @@
 
 #include "device/bf16.h"
 #include "device/philox.h"
+#include "device/share.h"
 
 namespace prun {
 namespace {
@@ -32,16 +34,18 @@ class NextBatch final : public Kernel {
  public:
   NextBatch(const RankMemory& memory, const Op& op, std::shared_ptr<Dataset> dataset)
       : memory_(memory), source_(memory.program->data), dataset_(std::move(dataset)), site_(op.site) {
-    std::string axis = op.attrs.text("axis");
-    int ranks = axis.empty() ? 1 : memory.program->mesh.size(axis);
-    local_ = source_.global_batch / ranks;
-    first_ = local_ * (axis.empty() ? 0 : memory.program->mesh.index(axis, memory.rank));
+    const Share share = share_along(memory, op.attrs.text("axis"));
+    PRUN_CHECK(source_.global_batch % share.of == 0, fmt::format("{} samples on {} ranks", source_.global_batch, share.of));
+    PRUN_CHECK(op.attrs.text("tokens_axis").empty() || op.attrs.has("chunks"), "next_batch: tokens_axis without chunks");
+    local_ = source_.global_batch / share.of;
+    first_ = local_ * share.index;
     std::string names = op.attrs.text("names");
     for (size_t i = 0, begin = 0; i < op.writes.size(); ++i) {
       size_t end = names.find(',', begin);
       outputs_.push_back({names.substr(begin, end - begin), &memory.program->tensors[static_cast<size_t>(op.writes[i])], memory.data(op.writes[i])});
       begin = end + 1;
     }
+    if (outputs_[0].tensor->dtype == Dtype::i32) positions_.emplace(memory, op.attrs, outputs_[0].per_sample(local_));
   }
 
   void run() override {
@@ -59,6 +63,7 @@ class NextBatch final : public Kernel {
     const Tensor* tensor;
     void* data;
     int64_t per_sample(int64_t local) const { return tensor->count() / local; }
+    bool is_target() const { return name == "y" || name == "targets"; }
   };
 
   void index(int64_t s, int64_t sample) {
@@ -67,15 +72,14 @@ class NextBatch final : public Kernel {
   }
 
   void random(int64_t s, int64_t sample) {
-    for (size_t o = 0; o < outputs_.size(); ++o) {
-      const Output& out = outputs_[o];
-      uint64_t key = kDataKey + o;
+    for (const Output& out : outputs_) {
+      uint64_t key = kDataKey + (out.is_target() ? 1 : 0);  // by name: a pipeline's stage may need only one of them
       for (int64_t i = 0, n = out.per_sample(local_); i < n; ++i) {
-        uint64_t element = static_cast<uint64_t>(sample * n + i);
         if (out.tensor->dtype == Dtype::i32)
-          static_cast<int32_t*>(out.data)[s * n + i] = static_cast<int32_t>(philox::integer(memory_.table->seed, key, element, 0, source_.vocab - 1));
+          static_cast<int32_t*>(out.data)[s * n + i] = static_cast<int32_t>(philox::integer(
+              memory_.table->seed, key, static_cast<uint64_t>(sample * positions_->whole() + positions_->of(i)), 0, source_.vocab - 1));
         else
-          store(out.tensor->dtype, out.data, s * n + i, normal(key, element));
+          store(out.tensor->dtype, out.data, s * n + i, normal(key, static_cast<uint64_t>(sample * n + i)));
       }
     }
   }
@@ -85,18 +89,20 @@ class NextBatch final : public Kernel {
     return static_cast<double>(philox::normals(words[0], words[1]).first);
   }
 
-  // A window of context + 1 tokens at a random place: inputs are all but the last, targets all but the first.
+  // A window of context + 1 tokens at a random place: inputs are all but the last, targets all but the first. Of both
+  // this rank may hold a part.
   void tokens(int64_t s, int64_t sample) {
-    int64_t context = outputs_[0].per_sample(local_), width = source_.kind == "tokens" ? 2 : 1;
+    int64_t length = outputs_[0].per_sample(local_), context = positions_->whole(), width = source_.kind == "tokens" ? 2 : 1;
     int64_t places = dataset_->size() / width - context;
     int64_t at = philox::integer(memory_.table->seed, kDataKey, static_cast<uint64_t>(sample), 0, places - 1);
     for (const Output& out : outputs_) {
-      int32_t* data = static_cast<int32_t*>(out.data) + s * context;
-      int64_t shift = out.name == "targets" ? 1 : 0;
-      for (int64_t i = 0; i < context; ++i) {
-        const uint8_t* p = dataset_->bytes() + (at + i + shift) * width;
+      int32_t* data = static_cast<int32_t*>(out.data) + s * length;
+      int64_t shift = out.is_target() ? 1 : 0;
+      for (int64_t i = 0; i < length; ++i) {
+        int64_t place = at + positions_->of(i) + shift;
+        const uint8_t* p = dataset_->bytes() + place * width;
         data[i] = width == 1 ? p[0] : p[0] | p[1] << 8;
-        if (data[i] >= source_.vocab) out_of_vocabulary(data[i], at + i + shift);
+        if (data[i] >= source_.vocab) out_of_vocabulary(data[i], place);
       }
     }
   }
@@ -110,7 +116,8 @@ class NextBatch final : public Kernel {
   DataSource source_;
   std::shared_ptr<Dataset> dataset_;
   Site site_;
-  int64_t local_ = 0, first_ = 0;
+  int64_t local_ = 0, first_ = 0;  // samples
+  std::optional<TokenPositions> positions_;  // of this rank in a sample, where samples are tokens
   std::vector<Output> outputs_;
 };
 
