@@ -15,6 +15,9 @@ local words = {
   ddp = "prun.strategies.ddp", zero3 = "prun.strategies.zero3",
   -- optimizers
   sgd = "prun.optimizers.sgd", adamw = "prun.optimizers.adamw",
+  -- learning rates
+  cosine = "prun.learning_rates.cosine", linear = "prun.learning_rates.linear",
+  warmup = "prun.learning_rates.warmup",
   -- the number of ranks
   world = host.world,
 }

@@ -9,13 +9,15 @@ local schema = require "prun.schema"
 local types = {
   integer = "integer", number = "number", text = "string", boolean = "boolean", bytes = "string|integer",
   numbers = "number[]", array = "prun.Strategy[]", any = "any", mesh = "prun.Mesh", data = "prun.Data",
-  optimizer = "prun.Optimizer",
+  optimizer = "prun.Optimizer", rate = "number|prun.LearningRate",
   model = "prun.Model|fun(batch: prun.Batch): prun.Tensor",
 }
 
 local results = {
   ["prun.plan"] = "prun.Plan", ["prun.ddp"] = "prun.Strategy", ["prun.zero3"] = "prun.Strategy",
   ["prun.sgd"] = "prun.Optimizer", ["prun.adamw"] = "prun.Optimizer",
+  ["prun.cosine"] = "prun.LearningRate", ["prun.linear"] = "prun.LearningRate",
+  ["prun.warmup"] = "prun.LearningRate",
 }
 
 local signatures = {
@@ -80,6 +82,7 @@ local fixed = [[
 ---@class prun.Model
 ---@class prun.Data
 ---@class prun.Optimizer
+---@class prun.LearningRate
 ---@class prun.Strategy
 ---@class prun.Handle
 ---@class prun.Target
