@@ -12,20 +12,19 @@ local words = {
     bytes = "prun.data.bytes", tokens = "prun.data.tokens", random = "prun.data.random", index = "prun.data.index",
   }),
   -- strategies
-  ddp = "prun.strategies.ddp", zero3 = "prun.strategies.zero3",
+  ddp = "prun.strategies.ddp", zero3 = "prun.strategies.zero3", pipeline = "prun.strategies.pipeline",
+  schedule = "prun.schedule",
   -- optimizers
   sgd = "prun.optimizers.sgd", adamw = "prun.optimizers.adamw",
-  -- learning rates
-  cosine = "prun.learning_rates.cosine", linear = "prun.learning_rates.linear",
-  warmup = "prun.learning_rates.warmup",
   -- the number of ranks
-  world = host.world,
+  world = host.world, rest = "rest",
 }
 
 -- Words that record into the hook or the program that is running.
 for _, word in ipairs {
-  "all_gather", "all_gather_v", "all_reduce", "all_to_all", "barrier", "broadcast", "ensure", "free", "full", "gather",
-  "iota", "print", "random_int", "reduce", "reduce_scatter", "scatter", "tensor",
+  "all_gather", "all_gather_v", "all_reduce", "all_to_all", "backward", "backward_input", "backward_weight", "barrier",
+  "broadcast", "ensure", "forward", "free", "full", "gather", "iota", "print", "random_int", "reduce",
+  "reduce_scatter", "scatter", "tensor",
 } do
   words[word] = record.word(word)
 end

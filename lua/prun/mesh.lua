@@ -1,5 +1,7 @@
 -- prun.mesh { dp = prun.world }: named axes whose sizes multiply to the number of ranks.
 --
+-- One axis may be prun.rest: the ranks that the others leave, as dp in prun.mesh { dp = prun.rest, tp = 2 }.
+--
 -- Surprising fact: the order of axes matters (the last one is a run of neighbouring ranks) and a Lua table of names has
 -- none, so several axes come in the field's order, and others as a list: prun.mesh { { "x", 2 }, { "y", 4 } }.
 
@@ -29,6 +31,23 @@ local function ordered_axes(given, site)
   return axes
 end
 
+-- The size of the axis that takes the ranks which the others leave.
+local function rest_of(axes, site)
+  local others, text = 1, {}
+  for _, axis in ipairs(axes) do
+    local size = math.type(axis[2]) and math.tointeger(axis[2])
+    if size and size > 0 then
+      others = others * size
+      text[#text + 1] = axis[1] .. "=" .. size
+    end
+  end
+  if host.world % others ~= 0 then
+    host.fail(("%s need a multiple of %d ranks, and there %s %d (--nproc)"):format(
+      table.concat(text, " x "), others, host.world == 1 and "is" or "are", host.world), site)
+  end
+  return host.world // others
+end
+
 return function(given)
   local site = host.site("user")
   if type(given) ~= "table" then host.fail("prun.mesh takes a table of axes, such as { dp = prun.world }", site) end
@@ -36,6 +55,7 @@ return function(given)
   for _, axis in ipairs(axes) do
     local name, size = axis[1], math.type(axis[2]) and math.tointeger(axis[2])
     local place = host.site_of_word(site, name)
+    if axis[2] == "rest" then size = rest_of(axes, site) end
     if not size or size < 1 then
       host.fail(("the size of axis '%s' must be a whole number of at least 1, not %s"):format(
         name, tostring(axis[2])), place)

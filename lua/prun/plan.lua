@@ -3,7 +3,6 @@
 
 local data = require "prun.data"
 local graph = require "prun.graph"
-local optimizer = require "prun.optimizer"
 local schema = require "prun.schema"
 local strategy = require "prun.strategy"
 local tensor = require "prun.tensor"
@@ -14,6 +13,7 @@ local entries = schema.register("prun.plan", {
   { name = "data", kind = "data", help = "samples, such as prun.data.bytes { ... }" },
   { name = "strategy", kind = "array", default = {}, help = "a list, such as { prun.zero3 { axis = \"dp\" } }" },
   { name = "optimizer", kind = "optimizer", help = "such as prun.adamw { lr = 3e-4 }" },
+  { name = "micro", kind = "integer", default = 1, least = 1, help = "microbatches of a step" },
   { name = "steps", kind = "integer", default = 20, least = 1, help = "training steps" },
   { name = "seed", kind = "integer", default = 0, least = 0, help = "of initial weights and the order of data" },
   { name = "dtype", kind = "text", default = "f32", choices = { "f32", "bf16", "f64" }, help = "what compute uses" },
@@ -38,18 +38,25 @@ local function axis_names(mesh)
   return names
 end
 
--- The ranks that share the batch, after checking each strategy's axis.
-local function data_ranks(mesh, strategies)
-  local ranks, used = 1, {}
+-- Every axis of a strategy is one of the mesh, and divides what the others leave whole.
+local function check_axes(mesh, strategies)
+  local used = {}
   for _, one in ipairs(strategies) do
-    local axis = one.options.axis
-    if not mesh.size_of[axis] then
-      local names = axis_names(mesh)
-      host.fail(("the mesh has no axis '%s'%s"):format(
-        axis, #names > 0 and host.did_you_mean(axis, names) or ": it has none"),
-        host.site_of_word(one.site, "axis"))
+    for _, axis in ipairs(one.axes) do
+      if not mesh.size_of[axis] then
+        local names = axis_names(mesh)
+        host.fail(("the mesh has no axis '%s'%s"):format(
+          axis, #names > 0 and host.did_you_mean(axis, names) or ": it has none"),
+          host.site_of_word(one.site, "axis"))
+      end
+      local other = used[axis]
+      if other and (other.splits ~= one.splits or other.name == one.name) then
+        host.fail(("axis '%s' is used twice: %s splits %s over it, and %s (%s:%d) splits %s"):format(axis, one.name,
+          one.splits == "nothing" and "the weights" or "the " .. one.splits, other.name, other.site[1], other.site[2],
+          other.splits == "nothing" and "the weights" or "the " .. other.splits), host.site_of_word(one.site, "axis"))
+      end
+      used[axis] = one
     end
-    if not used[axis] then ranks, used[axis] = ranks * mesh.size_of[axis], true end
   end
   for _, axis in ipairs(mesh.axes) do
     if axis[2] > 1 and not used[axis[1]] then
@@ -57,7 +64,22 @@ local function data_ranks(mesh, strategies)
         axis[1], axis[2]), mesh.site)
     end
   end
-  return ranks
+end
+
+-- The mesh axes that divide the batch, in the mesh's order, and how many ranks they have.
+local function batch_axes(mesh, strategies)
+  local axes, ranks = {}, 1
+  for _, axis in ipairs(mesh.axes) do
+    for _, one in ipairs(strategies) do
+      local here = false
+      for _, name in ipairs(one.axes) do here = here or name == axis[1] end
+      if here and one.splits == "batch" then
+        axes[#axes + 1], ranks = axis[1], ranks * axis[2]
+        break
+      end
+    end
+  end
+  return axes, ranks
 end
 
 -- Records the model for `batch` samples.
@@ -82,12 +104,32 @@ local function record_model(plan, model, batch)
   return recorded, loss
 end
 
+-- The classes of units in order, each with the names of its layers.
 local function classes_of(units)
   local classes, seen = {}, {}
   for _, unit in ipairs(units) do
-    if not seen[unit.class] then classes[#classes + 1], seen[unit.class] = unit.class, true end
+    local class = seen[unit.class]
+    if not class then
+      class = { name = unit.class, layers = {} }
+      classes[#classes + 1], seen[unit.class] = class, class
+    end
+    for name in pairs(unit.parameter_of) do class.layers[name:match("^(.*)%.[^.]*$") or name] = true end
   end
   return classes
+end
+
+-- The one pipeline among the strategies.
+local function find_pipeline(strategies)
+  local found
+  for _, one in ipairs(strategies) do
+    if one.pipeline then
+      if found then
+        host.fail(("a plan has one pipeline; the other is at %s:%d"):format(found.site[1], found.site[2]), one.site)
+      end
+      found = one
+    end
+  end
+  return found
 end
 
 return function(given)
@@ -98,25 +140,32 @@ return function(given)
     host.fail(("the mesh %s is for %d rank%s, and there %s %d (--nproc)"):format(plan.mesh.text, plan.mesh.ranks,
       plan.mesh.ranks == 1 and "" or "s", host.world == 1 and "is" or "are", host.world), plan.mesh.site)
   end
-  local ranks = data_ranks(plan.mesh, strategies)
-  local batch = plan.data.options.batch
-  if batch % ranks ~= 0 then
-    host.fail(("the global batch of %d samples is not divisible by the %d ranks of %s; the next that is: %d"):format(
-      batch,
-      ranks, plan.mesh.text, (batch // ranks + 1) * ranks), host.site_of_word(plan.data.site, "batch"))
+  check_axes(plan.mesh, strategies)
+  local axes, ranks = batch_axes(plan.mesh, strategies)
+  local batch, pieces = plan.data.options.batch, ranks * plan.micro
+  if batch % pieces ~= 0 then
+    host.fail(("the global batch of %d samples is not divisible by the %s of %s; the next that is: %d"):format(batch,
+      plan.micro == 1 and ("%d ranks"):format(ranks) or ("%d ranks times %d microbatches"):format(ranks, plan.micro),
+      plan.mesh.text, (batch // pieces + 1) * pieces), host.site_of_word(plan.data.site, "batch"))
   end
   local model = plan.model
   if type(model) == "function" then model = { build = model, site = host.site_of_word(site, "model") } end
   data.agree(plan.data, model)
   local source = data.result(plan.data)
-  local recorded, loss = record_model(plan, model, batch // ranks)
+  local recorded, loss = record_model(plan, model, batch // pieces)
   local result = graph.result(recorded)
+  local options = plan.optimizer.options
   result.path, result.kind = host.plan_path, "plan"
   result.mesh = { axes = plan.mesh.axes, site = plan.mesh.site }
-  result.loss, result.steps, result.seed = loss.id, plan.steps, plan.seed
+  result.loss, result.steps, result.seed, result.micro = loss.id, plan.steps, plan.seed, plan.micro
   result.reduce, result.dtype, result.data = plan.reduce, plan.dtype, source
-  result.optimizer = optimizer.result(plan.optimizer, plan.steps)
+  result.batch_axes = axes
+  result.optimizer = { kind = plan.optimizer.name, lr = options.lr, momentum = options.momentum or 0.0,
+                       betas = options.betas or { 0.9, 0.999 }, eps = options.eps or 1e-8,
+                       weight_decay = options.weight_decay, clip = options.clip, site = plan.optimizer.site }
   result.strategies = {}
   for i, one in ipairs(strategies) do result.strategies[i] = strategy.result(one, classes_of(recorded.units)) end
+  local pipeline = find_pipeline(strategies)
+  if pipeline then result.pipeline = pipeline.pipeline(pipeline, plan.mesh, plan.micro) end
   return host.result(result)
 end

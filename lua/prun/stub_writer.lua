@@ -9,27 +9,36 @@ local schema = require "prun.schema"
 local types = {
   integer = "integer", number = "number", text = "string", boolean = "boolean", bytes = "string|integer",
   numbers = "number[]", array = "prun.Strategy[]", any = "any", mesh = "prun.Mesh", data = "prun.Data",
-  optimizer = "prun.Optimizer", rate = "number|prun.LearningRate",
+  optimizer = "prun.Optimizer",
   model = "prun.Model|fun(batch: prun.Batch): prun.Tensor",
 }
 
 local results = {
-  ["prun.plan"] = "prun.Plan", ["prun.ddp"] = "prun.Strategy", ["prun.zero3"] = "prun.Strategy",
-  ["prun.sgd"] = "prun.Optimizer", ["prun.adamw"] = "prun.Optimizer",
-  ["prun.cosine"] = "prun.LearningRate", ["prun.linear"] = "prun.LearningRate",
-  ["prun.warmup"] = "prun.LearningRate",
+  ["prun.plan"] = "prun.Plan", ["prun.sgd"] = "prun.Optimizer", ["prun.adamw"] = "prun.Optimizer",
 }
+for _, name in ipairs {
+  "ddp", "zero1", "zero2", "zero3", "fsdp", "tensor_parallel", "pipeline", "context_parallel", "expert_parallel",
+  "recompute",
+} do
+  results["prun." .. name] = "prun.Strategy"
+end
 
 local signatures = {
   prun = {
-    world = "integer the number of ranks",
+    world = "integer the number of ranks", rest = "string the size of the axis that takes the ranks left over",
     mesh = "fun(axes: table): prun.Mesh",
     args = "fun(defaults: table): table",
     program = "fun(fn: fun(r: prun.Rank), options?: prun.program.options): prun.Plan",
     model = "fun(name: string, defaults: table, build: fun(opt: table, batch: prun.Batch): prun.Tensor):" ..
       " fun(options: table): prun.Model",
-    strategy = "fun(name: string, defaults: table, body: fun(unit: prun.Unit, opt: table)):" ..
+    strategy = "fun(name: string, defaults: table, body: fun(unit: prun.Unit, opt: table), traits?: table):" ..
       " fun(options: table): prun.Strategy",
+    schedule = "fun(name: string, order: fun(rank: integer, ranks: integer, micro: integer, chunks: integer)," ..
+      " traits?: table): prun.Schedule",
+    forward = "fun(microbatch: integer, chunk?: integer)",
+    backward = "fun(microbatch: integer, chunk?: integer)",
+    backward_input = "fun(microbatch: integer, chunk?: integer)",
+    backward_weight = "fun(microbatch: integer, chunk?: integer)",
     models = "prun.models", data = "prun.data", nn = "prun.nn", losses = "prun.losses",
     all_gather = "fun(what: prun.Target|prun.Tensor, options?: table): prun.Handle|prun.Tensor",
     all_gather_v = "fun(x: prun.Tensor, n: prun.Tensor, options?: table): prun.Tensor, prun.Tensor",
@@ -82,8 +91,8 @@ local fixed = [[
 ---@class prun.Model
 ---@class prun.Data
 ---@class prun.Optimizer
----@class prun.LearningRate
 ---@class prun.Strategy
+---@class prun.Schedule
 ---@class prun.Handle
 ---@class prun.Target
 ---@class prun.Tensor
@@ -107,7 +116,10 @@ local fixed = [[
 ---@field params prun.Target
 ---@field grads prun.Target
 ---@field grad_shard prun.Target
+---@field activations prun.Target
 ---@field last any
+---@field find fun(self: prun.Unit, names: string|string[]): prun.Target[]
+---@field recompute fun(self: prun.Unit)
 ---@field before fun(self: prun.Unit, phase: "forward"|"backward", hook: fun())
 ---@field after fun(self: prun.Unit, phase: "forward"|"backward", hook: fun())
 ]]

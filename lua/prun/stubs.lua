@@ -6,8 +6,8 @@
 ---@class prun.Model
 ---@class prun.Data
 ---@class prun.Optimizer
----@class prun.LearningRate
 ---@class prun.Strategy
+---@class prun.Schedule
 ---@class prun.Handle
 ---@class prun.Target
 ---@class prun.Tensor
@@ -31,22 +31,19 @@
 ---@field params prun.Target
 ---@field grads prun.Target
 ---@field grad_shard prun.Target
+---@field activations prun.Target
 ---@field last any
+---@field find fun(self: prun.Unit, names: string|string[]): prun.Target[]
+---@field recompute fun(self: prun.Unit)
 ---@field before fun(self: prun.Unit, phase: "forward"|"backward", hook: fun())
 ---@field after fun(self: prun.Unit, phase: "forward"|"backward", hook: fun())
 
 ---@class prun.adamw.options
----@field lr? number|prun.LearningRate learning rate, or how it goes (default 0.001)
+---@field lr? number learning rate (default 0.001)
 ---@field betas? number[] decay of the two running averages (default {0.9, 0.999})
 ---@field eps? number added to the root of the second average (default 1e-08)
 ---@field weight_decay? number share of the parameter taken off, times lr (default 0.01)
 ---@field clip? number bound of the norm of all gradients; 0: none (default 0.0)
-
----@class prun.cosine.options
----@field lr number the greatest rate, reached when the warm-up ends
----@field warmup? integer steps in which it rises from 0; the first step has 0 (default 0)
----@field steps? integer the step at which it has reached `least`; by default the plan's number of steps
----@field least? number the rate at the end and from there on (default 0.0)
 
 ---@class prun.data.bytes.options
 ---@field batch integer samples in a step, over all ranks
@@ -72,12 +69,6 @@
 ---@field axis? string mesh axis over which the batch is split (default 'dp')
 ---@field bucket? string|integer size of a bucket of gradients (default '25 MiB')
 ---@field first? string|integer size of the first bucket, small so that it starts early (default '1 MiB')
-
----@class prun.linear.options
----@field lr number the greatest rate, reached when the warm-up ends
----@field warmup? integer steps in which it rises from 0; the first step has 0 (default 0)
----@field steps? integer the step at which it has reached `least`; by default the plan's number of steps
----@field least? number the rate at the end and from there on (default 0.0)
 
 ---@class prun.models.gpt.options
 ---@field vocab? integer number of different tokens (default 256)
@@ -115,12 +106,19 @@
 ---@field weight? any a parameter [out, in] to use instead (tied weights)
 ---@field blocks? number[] the outputs are several results side by side, of these sizes: each is split by itself over ranks
 
+---@class prun.pipeline.options
+---@field axis? string mesh axis of the stages (default 'pp')
+---@field schedule? any gpipe, 1f1b, interleaved, zb_h1, zb_v, or what prun.schedule made (default '1f1b')
+---@field chunks? integer stages of one rank; by default the schedule's
+---@field split? string what stages share equally (default 'layers')
+
 ---@class prun.plan.options
 ---@field mesh prun.Mesh the ranks: prun.mesh { dp = prun.world }
 ---@field model prun.Model|fun(batch: prun.Batch): prun.Tensor what is trained, such as prun.models.gpt { ... }
 ---@field data prun.Data samples, such as prun.data.bytes { ... }
 ---@field strategy? prun.Strategy[] a list, such as { prun.zero3 { axis = "dp" } }
 ---@field optimizer prun.Optimizer such as prun.adamw { lr = 3e-4 }
+---@field micro? integer microbatches of a step (default 1)
 ---@field steps? integer training steps (default 20)
 ---@field seed? integer of initial weights and the order of data (default 0)
 ---@field dtype? string what compute uses (default 'f32')
@@ -130,14 +128,10 @@
 ---@field mesh? prun.Mesh axes for collectives over a part of the ranks
 
 ---@class prun.sgd.options
----@field lr? number|prun.LearningRate learning rate, or how it goes (default 0.01)
+---@field lr? number learning rate (default 0.01)
 ---@field momentum? number share of the last update that is kept (default 0.0)
 ---@field weight_decay? number added to the gradient, times the parameter (default 0.0)
 ---@field clip? number bound of the norm of all gradients; 0: none (default 0.0)
-
----@class prun.warmup.options
----@field lr number the greatest rate, reached when the warm-up ends
----@field warmup? integer steps in which it rises from 0; the first step has 0 (default 0)
 
 ---@class prun.zero3.options
 ---@field axis? string mesh axis over which the batch and the parameters are split (default 'dp')
@@ -152,33 +146,37 @@
 ---@field all_reduce fun(what: prun.Target|prun.Tensor, op: string|table, options?: table): prun.Tensor?
 ---@field all_to_all fun(x: prun.Tensor, options?: table): prun.Tensor
 ---@field args fun(defaults: table): table
+---@field backward fun(microbatch: integer, chunk?: integer)
+---@field backward_input fun(microbatch: integer, chunk?: integer)
+---@field backward_weight fun(microbatch: integer, chunk?: integer)
 ---@field barrier fun(options?: table)
 ---@field broadcast fun(x: prun.Tensor, root?: integer, options?: table): prun.Tensor
----@field cosine fun(options: prun.cosine.options): prun.LearningRate
 ---@field data prun.data
 ---@field ddp fun(options: prun.ddp.options): prun.Strategy
 ---@field ensure fun(handle: prun.Handle, gather: fun())
+---@field forward fun(microbatch: integer, chunk?: integer)
 ---@field free fun(handle: prun.Handle, options?: table)
 ---@field full fun(dims: integer|integer[], value: number, options?: table): prun.Tensor
 ---@field gather fun(x: prun.Tensor, root?: integer, options?: table): prun.Tensor?
 ---@field iota fun(n: integer|prun.Tensor, options?: table): prun.Tensor
----@field linear fun(options: prun.linear.options): prun.LearningRate
 ---@field losses prun.losses
 ---@field mesh fun(axes: table): prun.Mesh
 ---@field model fun(name: string, defaults: table, build: fun(opt: table, batch: prun.Batch): prun.Tensor): fun(options: table): prun.Model
 ---@field models prun.models
 ---@field nn prun.nn
+---@field pipeline fun(options: prun.pipeline.options): prun.Strategy
 ---@field plan fun(options: prun.plan.options): prun.Plan
 ---@field print fun(...)
 ---@field program fun(fn: fun(r: prun.Rank), options?: prun.program.options): prun.Plan
 ---@field random_int fun(low: integer, high: integer): prun.Tensor
 ---@field reduce fun(x: prun.Tensor, op?: string, root?: integer, options?: table): prun.Tensor
 ---@field reduce_scatter fun(what: prun.Target|prun.Tensor, op: string|table, options?: table): prun.Tensor?
+---@field rest string the size of the axis that takes the ranks left over
 ---@field scatter fun(x: prun.Tensor, root?: integer, options?: table): prun.Tensor
+---@field schedule fun(name: string, order: fun(rank: integer, ranks: integer, micro: integer, chunks: integer), traits?: table): prun.Schedule
 ---@field sgd fun(options: prun.sgd.options): prun.Optimizer
----@field strategy fun(name: string, defaults: table, body: fun(unit: prun.Unit, opt: table)): fun(options: table): prun.Strategy
+---@field strategy fun(name: string, defaults: table, body: fun(unit: prun.Unit, opt: table), traits?: table): fun(options: table): prun.Strategy
 ---@field tensor fun(values: number[], options?: table): prun.Tensor
----@field warmup fun(options: prun.warmup.options): prun.LearningRate
 ---@field world integer the number of ranks
 ---@field zero3 fun(options: prun.zero3.options): prun.Strategy
 

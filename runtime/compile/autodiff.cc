@@ -93,7 +93,7 @@ void differentiate(Draft& draft) {
   Recorder(draft).run();
   for (const Unit& unit : draft.graph.units) {
     for (int parameter : unit.parameters) {
-      if (draft.parameter_grad[static_cast<size_t>(parameter)] >= 0) continue;
+      if (draft.parameter_grad[static_cast<size_t>(parameter)] >= 0 || unit.twin_of >= 0) continue;
       const Value& value = draft.graph.values[static_cast<size_t>(parameter)];
       throw plan_error(fmt::format("parameter '{}' does not reach the loss: it would never be trained", value.name), value.site);
     }

@@ -12,51 +12,121 @@ namespace prun {
 StepBuilder::StepBuilder(Draft& draft)
     : draft_(draft), program_(draft.program), recorder_(draft.program, draft.program.step) {
   const Graph& graph = draft.graph;
-  tensor_of_.assign(graph.values.size(), -1);
-  gradient_done_.assign(graph.values.size(), false);
+  tensor_of_.assign(static_cast<size_t>(draft.plan.microbatches), std::vector<int>(graph.values.size(), -1));
   forward_.resize(graph.calls.size());
   backward_.resize(graph.calls.size());
   for (const Node& node : graph.nodes) forward_[static_cast<size_t>(node.call)].push_back(&node);
   for (const Node& node : draft.backward) backward_[static_cast<size_t>(node.call)].push_back(&node);
   for (size_t u = 0; u < graph.units.size(); ++u)
-    for (size_t i = 0; i < graph.units[u].parameters.size(); ++i)
-      whole_gradient_[draft.parameter_grad[static_cast<size_t>(graph.units[u].parameters[i])]] = {static_cast<int>(u), i};
+    for (size_t i = 0; i < graph.units[u].parameters.size(); ++i) {
+      int gradient = draft.parameter_grad[static_cast<size_t>(graph.units[u].parameters[i])];
+      if (gradient >= 0) whole_gradient_[gradient] = {static_cast<int>(u), i};
+    }
   buckets_.resize(graph.units.size());
   reduced_over_.resize(graph.units.size());
   recorder_.stream("compute");
+  name_lanes();
+  index_turns();
+  split_halves();
+  find_crossings();
+}
+
+// Ranks of different programs meet on a lane, so its number comes from the plan and not from a program's own streams.
+void StepBuilder::name_lanes() {
+  auto add = [&](const std::string& name) { lanes_.try_emplace(name, static_cast<int>(lanes_.size())); };
+  add("");
+  for (const Strategy& strategy : draft_.plan.strategies)
+    for (const StrategyUnit& unit : strategy.units)
+      for (const Hook& hook : unit.hooks)
+        for (const Intent& intent : hook.intents) add(intent.stream);
+  for (const Axis& axis : draft_.plan.mesh.axes()) add(axis.name);
+}
+
+// Records a communication op on a stream of that name, on its lane.
+void StepBuilder::communicate_on(const std::string& stream, Op op) {
+  op.lane = lanes_.at(stream);
+  recorder_.record(recorder_.stream(stream), std::move(op));
+}
+
+// Which microbatch is the first and which the last to go backward through each call.
+void StepBuilder::index_turns() {
+  for (const StageTurn& stage : draft_.turns)
+    for (const Turn& turn : stage.calls) {
+      if (turn.phase != Phase::backward) continue;
+      std::pair<int, bool> key{turn.call, turn.half == Half::weight};
+      first_microbatch_.try_emplace(key, turn.microbatch);
+      last_microbatch_[key] = turn.microbatch;
+    }
 }
 
 void StepBuilder::run() {
   next_batch();
-  for (const Turn& now : draft_.turns) {
-    hooks(now, false);
-    turn(now);
-    hooks(now, true);
-    if (now.phase == Phase::forward && now.call + 1 == static_cast<int>(draft_.graph.calls.size())) average_loss();
+  size_t turns = draft_.turns.size();
+  for (size_t i = 0; i < turns; ++i) {
+    if (i == 0) receive(draft_.turns[0]);
+    if (i + 1 < turns) receive(draft_.turns[i + 1]);  // while turn i computes
+    const std::vector<Turn>& calls = draft_.turns[i].calls;
+    for (size_t c = 0; c < calls.size(); ++c) {
+      next_ = c + 1 < calls.size() ? &calls[c + 1] : i + 1 < turns ? &draft_.turns[i + 1].front() : nullptr;
+      microbatch_ = calls[c].microbatch;
+      if (calls[c].half != Half::weight) hooks(calls[c], false);
+      turn(calls[c]);
+      hooks(calls[c], true);
+    }
+    send(draft_.turns[i]);
+    const Turn& last = calls.back();
+    bool loss_is_whole = last.phase == Phase::forward && last.microbatch + 1 == draft_.plan.microbatches &&
+                         last.call + 1 == static_cast<int>(draft_.graph.calls.size());
+    if (loss_is_whole && !draft_.plan.pipeline) average_loss();
   }
   for (auto& [strategy, pending] : pending_) flush(strategy, true);
   require_reduced();
+  if (draft_.plan.pipeline) average_loss();
+  exchange_tied_gradients();
   optimize();
 }
 
-const std::vector<const Node*>& StepBuilder::nodes_of(const Turn& turn) const {
-  return (turn.phase == Phase::forward ? forward_ : backward_)[static_cast<size_t>(turn.call)];
+std::vector<const Node*> StepBuilder::nodes_of(const Turn& turn) const {
+  if (turn.phase == Phase::forward) return forward_[static_cast<size_t>(turn.call)];
+  std::vector<const Node*> nodes;
+  for (const Node* node : backward_[static_cast<size_t>(turn.call)]) {
+    bool weights = for_weights_[static_cast<size_t>(node - draft_.backward.data())];
+    if (turn.half == Half::whole || (turn.half == Half::weight) == weights) nodes.push_back(node);
+  }
+  return nodes;
 }
 
+std::string StepBuilder::microbatch_name(const std::string& name) const {
+  return draft_.plan.microbatches == 1 ? name : fmt::format("{}#{}", name, microbatch_);
+}
+
+// All samples of the step at once; a microbatch is a view of them.
 void StepBuilder::next_batch() {
   Op op;
   op.def = &op_def("next_batch");
   op.phase = Phase::data;
   op.site = draft_.plan.data.site;
   op.attrs.set("kind", draft_.plan.data.kind);
-  op.attrs.set("axis", draft_.data_axis);
+  op.attrs.set("axis", draft_.data_axes);
+  for (const Strategy& strategy : draft_.plan.strategies)
+    if (strategy.splits == Splits::tokens) op.attrs.set("tokens_axis", strategy.axes.front());
+  std::vector<bool> read(draft_.graph.values.size(), false);
+  for (const std::vector<std::vector<const Node*>>* calls : {&forward_, &backward_})
+    for (size_t c = 0; c < calls->size(); ++c)
+      for (const Node* node : (*calls)[c])
+        for (int input : node->inputs) read[static_cast<size_t>(input)] = read[static_cast<size_t>(input)] || here(static_cast<int>(c));
   std::string names;
   for (size_t v = 0; v < draft_.graph.values.size(); ++v) {
     const Value& value = draft_.graph.values[v];
-    if (value.kind != ValueKind::input) continue;
-    tensor_of_[v] = add_tensor(program_, value.name, Role::data, value.type, false, op.site);
-    op.writes.push_back(tensor_of_[v]);
+    if (value.kind != ValueKind::input || !(read[v] || !draft_.plan.pipeline)) continue;
+    int64_t samples = value.type.shape.front();
+    TensorType all = value.type;
+    all.shape.front() = samples * draft_.plan.microbatches;
+    int tensor = add_tensor(program_, value.name, Role::data, all, false, op.site);
+    op.writes.push_back(tensor);
     names += (names.empty() ? "" : ",") + value.name;
+    for (microbatch_ = 0; microbatch_ < draft_.plan.microbatches; ++microbatch_)
+      tensor_of(static_cast<int>(v)) = draft_.plan.microbatches == 1 ? tensor : add_view(program_, microbatch_name(value.name), tensor, microbatch_ * element_count(value.type.shape), value.type.shape);
   }
   if (op.writes.empty()) return;
   op.attrs.set("names", names);
@@ -64,7 +134,26 @@ void StepBuilder::next_batch() {
 }
 
 void StepBuilder::turn(const Turn& turn) {
-  for (const Node* node : nodes_of(turn)) lower(*node, turn.phase);
+  if (turn.phase == Phase::backward && turn.half != Half::weight && recomputes(turn)) recompute(turn);
+  if (turn.half == Half::weight) take_early_gradients(turn);
+  if (turn.phase == Phase::backward && turn.half != Half::input && is_first(turn)) zero_missing_gradients(turn);
+  for (const Node* node : nodes_of(turn)) lower(*node, turn);
+  if (turn.phase == Phase::backward && turn.half != Half::input) sum_partial_gradients(turn);
+}
+
+// What the input half made of a sharded unit's gradients goes where the weight half writes the rest.
+void StepBuilder::take_early_gradients(const Turn& turn) {
+  for (const EarlyGradient& early : early_gradients_[{turn.call, turn.microbatch}]) {
+    Op op;
+    op.def = &op_def("copy");
+    op.reads = {early.tensor};
+    op.writes = {gradient_tensor(early.unit, early.parameter, turn)};
+    op.phase = turn.phase;
+    op.unit = unit_name(early.unit);
+    op.microbatch = draft_.plan.microbatches > 1 ? turn.microbatch : -1;
+    op.site = program_.buffers[static_cast<size_t>(program_.tensors[static_cast<size_t>(early.tensor)].buffer)].site;
+    recorder_.record(0, std::move(op));
+  }
 }
 
 int StepBuilder::compute_tensor(const std::string& name, TensorType type, const Site& site) {
@@ -72,37 +161,80 @@ int StepBuilder::compute_tensor(const std::string& name, TensorType type, const 
 }
 
 int StepBuilder::input_of(int value) {
-  int tensor = tensor_of_[static_cast<size_t>(value)];
+  int tensor = tensor_of(value);
   PRUN_CHECK(tensor >= 0, "value " + draft_.graph.values[static_cast<size_t>(value)].name + " is read before it is written");
   return tensor;
 }
 
-void StepBuilder::lower(const Node& node, Phase phase) {
+// into += what.
+void StepBuilder::add_in_place(int into, int what, const Turn& turn, int stream, const Site& site) {
+  Op op;
+  op.def = &op_def("add");
+  op.reads = {into, what};
+  op.writes = {into};
+  op.phase = turn.phase;
+  op.unit = unit_name(unit_of(turn));
+  op.microbatch = draft_.plan.microbatches > 1 ? turn.microbatch : -1;
+  op.site = site;
+  recorder_.record(stream, std::move(op));
+}
+
+void StepBuilder::lower(const Node& node, const Turn& turn) {
   const Graph& graph = draft_.graph;
-  int unit = graph.calls[static_cast<size_t>(node.call)].unit;
+  // A name for what is there already.
+  if (node.op->name == "enter") {
+    tensor_of(node.outputs[0]) = input_of(node.inputs[0]);
+    return;
+  }
   Op op;
   op.def = node.op;
   op.attrs = node.attrs;
-  op.phase = phase;
-  op.unit = unit_name(unit);
+  op.phase = turn.phase;
+  op.unit = unit_name(graph.calls[static_cast<size_t>(node.call)].unit);
+  op.microbatch = draft_.plan.microbatches > 1 ? turn.microbatch : -1;
   op.site = node.site;
   for (int input : node.inputs)
     op.reads.push_back(graph.values[static_cast<size_t>(input)].kind == ValueKind::parameter ? parameter(input, node) : input_of(input));
+  std::vector<std::pair<int, int>> sums;  // what is added to which tensor afterwards
   for (int output : node.outputs) {
     const Value& value = graph.values[static_cast<size_t>(output)];
-    int& tensor = tensor_of_[static_cast<size_t>(output)];
+    int& tensor = tensor_of(output);
     auto whole = whole_gradient_.find(output);
-    if (output == graph.loss) {
-      tensor = draft_.loss_tensor;
+    if (output == graph.loss && turn.phase == Phase::forward) {
+      tensor = turn.microbatch == 0 ? draft_.loss_tensor : compute_tensor(microbatch_name(value.name), value.type, value.site);
+      if (turn.microbatch > 0) sums.emplace_back(draft_.loss_tensor, tensor);
     } else if (whole != whole_gradient_.end()) {
-      tensor = gradient_tensor(whole->second.first, whole->second.second, {phase, node.call});
-      gradient_done_[static_cast<size_t>(output)] = true;
+      auto [unit, index] = whole->second;
+      const UnitState& state = draft_.states[static_cast<size_t>(unit)];
+      bool kept = !state.sharded || state.whole_grad >= 0;  // from microbatch to microbatch
+      bool early = !kept && turn.half == Half::input;       // its bucket opens with the other half
+      bool summed = kept && !is_first(turn);
+      tensor = summed || early ? compute_tensor(microbatch_name(value.name), value.type, value.site) : gradient_tensor(unit, index, turn);
+      if (summed) sums.emplace_back(gradient_tensor(unit, index, turn), tensor);
+      if (early) early_gradients_[{turn.call, turn.microbatch}].push_back({unit, index, tensor});
+    } else if (op.is("all_reduce")) {
+      tensor = op.reads[0];  // a sum takes the place of its parts
     } else {
-      tensor = compute_tensor(value.name, value.type, value.site);
+      tensor = compute_tensor(microbatch_name(value.name), value.type, value.site);
     }
     op.writes.push_back(tensor);
   }
-  recorder_.record(0, std::move(op));
+  if (op.communicates()) {
+    op.axis = op.attrs.text("axis");
+    op.attrs.values().erase("axis");
+    communicate_on(op.axis, std::move(op));
+  } else {
+    recorder_.record(0, std::move(op));
+  }
+  for (auto [into, what] : sums) add_in_place(into, what, turn, 0, node.site);
+}
+
+// A unit and those that hold the parameters that it keeps apart.
+std::vector<int> StepBuilder::parts_of(int unit) const {
+  std::vector<int> parts = {unit};
+  for (size_t u = 0; u < draft_.graph.units.size(); ++u)
+    if (draft_.graph.units[u].part_of == unit) parts.push_back(static_cast<int>(u));
+  return parts;
 }
 
 void StepBuilder::hooks(const Turn& turn, bool after) {
@@ -122,19 +254,21 @@ int StepBuilder::first_call(int unit) const {
 }
 
 void StepBuilder::carry_out(const Turn& turn, int strategy, const Intent& intent) {
+  int unit = unit_of(turn);
   // A unit without parameters has nothing to move.
-  if (draft_.graph.units[static_cast<size_t>(unit_of(turn))].parameters.empty() && units_read(turn).empty()) return;
+  if (draft_.graph.units[static_cast<size_t>(unit)].parameters.empty() && units_read(turn).empty()) return;
+  // After the first half of backward its inputs' readers are done; gradients are there after the second.
+  if (turn.half != Half::whole && (intent.kind == "free" ? turn.half == Half::weight : turn.half == Half::input && (intent.kind == "reduce_scatter" || intent.kind == "all_reduce" || intent.kind == "print"))) return;
   bool of_gradients = intent.kind == "reduce_scatter" || intent.kind == "all_reduce" || (intent.kind == "print" && intent.target == "grads");
-  if (of_gradients && turn.call != first_call(unit_of(turn))) return;  // tied weights: whole after the last backward
+  if (of_gradients && turn.call != first_call(unit)) return;  // tied weights: whole after the last backward
   if (intent.kind == "all_gather") return gather(turn, strategy, intent);
   if (intent.kind == "ensure") {
-    if (!find_live(strategy, intent.handle, unit_of(turn))) gather(turn, strategy, intent);
+    if (!find_live(strategy, intent.handle, unit)) gather(turn, strategy, intent);
     return;
   }
   if (intent.kind == "free") return free_gathered(turn, strategy, intent);
-  if (intent.kind == "reduce_scatter") return reduce_scatter(turn, intent);
-  if (intent.kind == "all_reduce") return all_reduce(turn, strategy, intent);
   if (intent.kind == "print") return print(turn, intent);
+  if (intent.kind == "reduce_scatter" || intent.kind == "all_reduce") return reduce(turn, strategy, intent);
   throw plan_error(fmt::format("a hook cannot do '{}'", intent.kind), intent.site);
 }
 
@@ -146,6 +280,7 @@ Op StepBuilder::communication(const char* kind, const Intent& intent, const Turn
   op.axis = intent.axis;
   op.phase = turn.phase;
   op.unit = unit_name(unit_of(turn));
+  op.microbatch = draft_.plan.microbatches > 1 ? turn.microbatch : -1;
   op.site = intent.site;
   if (std::string(kind) != "all_gather") op.attrs.set("op", intent.op);
   return op;
@@ -163,19 +298,31 @@ std::string StepBuilder::gradient_stream() const {
   return stream;
 }
 
-// The loss that is shown is the mean over all data ranks.
+// The loss that is shown is the mean over all data ranks. On a pipeline's other ranks it is 0 until the last one's is added.
 void StepBuilder::average_loss() {
-  for (const std::string& axis : draft_.loss_axes) {
+  const Site& site = draft_.graph.values[static_cast<size_t>(draft_.graph.loss)].site;
+  auto reduce = [&](const std::string& axis, const char* how) {
     Op op;
     op.def = &op_def("all_reduce");
     op.reads = op.writes = {draft_.loss_tensor};
     op.axis = axis;
-    op.attrs.set("op", std::string("avg"));
+    op.attrs.set("op", std::string(how));
     op.phase = Phase::forward;
-    op.site = draft_.graph.values[static_cast<size_t>(draft_.graph.loss)].site;
-    op.lane = recorder_.stream(gradient_stream());
-    recorder_.record(op.lane, std::move(op));
+    op.site = site;
+    communicate_on(gradient_stream(), std::move(op));
+  };
+  if (draft_.plan.pipeline && !here(static_cast<int>(draft_.graph.calls.size()) - 1)) {
+    Op zero;
+    zero.def = &op_def("fill");
+    zero.writes = {draft_.loss_tensor};
+    zero.attrs.set("value", 0.0);
+    zero.phase = Phase::forward;
+    zero.site = site;
+    recorder_.record(0, std::move(zero));
+  } else {
+    for (const std::string& axis : draft_.loss_axes) reduce(axis, "avg");
   }
+  if (draft_.plan.pipeline) reduce(draft_.plan.pipeline->axis, "sum");
 }
 
 void StepBuilder::print(const Turn& turn, const Intent& intent) {
@@ -212,7 +359,7 @@ void communicate(Draft& draft) {
   program.sample_word = "samples";
   for (const Value& value : draft.graph.values) {
     if (value.kind != ValueKind::input || value.name != "tokens") continue;
-    program.tokens_per_step = element_count(value.type.shape) * draft.data_ranks;
+    program.tokens_per_step = element_count(value.type.shape) * draft.data_ranks * draft.plan.microbatches;
     program.sample_word = "tokens";
   }
 }

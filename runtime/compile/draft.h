@@ -20,32 +20,48 @@ struct UnitLayout {
 
 // Where a unit's persistent state lives; tensor ids, -1 = none.
 struct UnitState {
+  bool here = true;      // on this rank of the pipeline
   bool sharded = false;
   std::string axis;      // of the shards
   int64_t shard = 0;     // elements a rank owns (padded when not sharded)
   int master = -1;       // parameters the optimizer updates (f32, or f64 in an f64 plan): the shard, or all
   int compute = -1;      // parameters in the dtype of compute, when that is another; not sharded only
   int grad = -1;         // the gradient the optimizer reads: the shard, or all
+  int whole_grad = -1;   // sharded, and microbatches are summed before they are reduced: the sum
   std::vector<int> optimizer;  // sgd: momentum; adamw: m, v
   int64_t bucket_start = 0;    // not sharded: where the unit's gradient starts in the flat buffer of all
 };
 
-// One (phase, call) of the step, in the order in which the compute stream runs them.
+// Backward as a whole, or one of its halves: gradients of what came in, gradients of parameters.
+enum class Half : uint8_t { whole, input, weight };
+
+// One call in one phase for one microbatch.
 struct Turn {
   Phase phase = Phase::forward;
   int call = 0;
+  int microbatch = 0;
+  Half half = Half::whole;
 };
 
+// The calls of one stage, one after another: what a pipeline schedules. Without a pipeline everything is stage 0.
+struct StageTurn {
+  int stage = 0;
+  std::vector<Turn> calls;
+  const Turn& front() const { return calls.front(); }
+};
+
+// One class of ranks on its way to a program. The passes up to `differentiate` are the same for all of a pipeline's ranks.
 struct Draft {
   const Plan& plan;
   const CompileOptions& options;
-  Graph graph;                      // grows gradients
+  int pipeline_rank = 0;
+  Graph graph;                      // of all stages; grows gradients
   std::vector<Node> backward;       // in execution order
   std::vector<int> parameter_grad;  // by value id: the value that is the parameter's whole gradient, -1 none
   std::vector<UnitLayout> layouts;
   std::vector<UnitState> states;
-  std::vector<Turn> turns;
-  std::string data_axis;            // the axis (or "world") over which the batch is split; "" = not split
+  std::vector<StageTurn> turns;     // of this rank, in the order in which the compute stream runs them
+  std::string data_axes;            // the axes over which the batch is split, as next_batch has them
   int data_ranks = 1;
   std::vector<std::string> loss_axes;  // axes over which the loss is averaged
   int loss_tensor = -1;                // local loss, then global
@@ -55,7 +71,14 @@ struct Draft {
   Dtype master_dtype() const { return plan.param_dtype == Dtype::f64 ? Dtype::f64 : Dtype::f32; }
 };
 
+// Ranks along the pipeline's axis and stages; 1 and 1 without a pipeline.
+int pipeline_ranks(const Plan& plan);
+int pipeline_stages(const Plan& plan);
+int rank_of_stage(const Plan& plan, int stage);
+
 // The passes, in the order of pipeline.cc.
+void partition(Draft& draft);          // partition.cc: calls to stages
+void distribute(Draft& draft);         // distribute.cc: whole shapes -> one rank's, collectives of activations
 void differentiate(Draft& draft);      // autodiff.cc: backward nodes
 void place(Draft& draft);              // place.cc: layouts, persistent buffers, loss scale, init body
 void schedule(Draft& draft);           // schedule.cc: the order of turns

@@ -41,7 +41,9 @@ bool StepBuilder::gather_slot_busy(int pool, int slot, std::string& holder) {
 // The sharded units whose parameters the turn's nodes read; a call with tied weights reads another unit's too.
 std::vector<int> StepBuilder::units_read(const Turn& turn) const {
   std::vector<int> units;
-  for (const Node* node : nodes_of(turn))
+  std::vector<const Node*> nodes = nodes_of(turn);
+  if (turn.phase == Phase::backward && recomputes(turn)) nodes.insert(nodes.end(), forward_[static_cast<size_t>(turn.call)].begin(), forward_[static_cast<size_t>(turn.call)].end());
+  for (const Node* node : nodes)
     for (int input : node->inputs) {
       const Value& value = draft_.graph.values[static_cast<size_t>(input)];
       if (value.kind != ValueKind::parameter || !draft_.states[static_cast<size_t>(value.unit)].sharded) continue;
@@ -53,6 +55,7 @@ std::vector<int> StepBuilder::units_read(const Turn& turn) const {
 void StepBuilder::gather(const Turn& turn, int strategy, const Intent& intent) {
   std::vector<int> units = units_read(turn);
   if (units.empty()) return;  // nobody would read it (an embedding's backward)
+  if (find_live(strategy, intent.handle, unit_of(turn))) return;  // kept since another microbatch
   Dtype dtype = draft_.plan.param_dtype;
   int64_t elements = 0;
   for (int unit : units) elements += draft_.layouts[static_cast<size_t>(unit)].padded;
@@ -61,20 +64,17 @@ void StepBuilder::gather(const Turn& turn, int strategy, const Intent& intent) {
   g.strategy = strategy;
   g.handle = intent.handle;
   g.call = turn.call;
+  g.keep = intent.keep;
   g.site = intent.site;
   const std::string& name = unit_name(unit_of(turn));
-  g.pool = pool_of(fmt::format("{}.gathered", draft_.plan.strategies[static_cast<size_t>(strategy)].name), Role::gathered, intent.prefetch + 1);
-  g.slot = claim_slot(g.pool, "the all_gather of " + name, intent.site, &StepBuilder::gather_slot_busy);
-  int all = add_tensor(program_, fmt::format("{}.full.{}", name, phase_name(turn.phase)), Role::gathered, {dtype, {elements}}, false, intent.site);
+  g.pool = -1;
+  if (!intent.keep) {
+    g.pool = pool_of(fmt::format("{}.gathered", draft_.plan.strategies[static_cast<size_t>(strategy)].name), Role::gathered, intent.prefetch + 1);
+    g.slot = claim_slot(g.pool, "the all_gather of " + name, intent.site, &StepBuilder::gather_slot_busy);
+  }
+  int all = add_tensor(program_, microbatch_name(fmt::format("{}.full.{}", name, phase_name(turn.phase))), Role::gathered, {dtype, {elements}}, false, intent.site);
   g.buffer = program_.tensors[static_cast<size_t>(all)].buffer;
-  Buffer& buffer = program_.buffers[static_cast<size_t>(g.buffer)];
-  buffer.pool = g.pool;
-  buffer.slot = g.slot;
-  Pool& pool = program_.pools[static_cast<size_t>(g.pool)];
-  pool.slot_bytes = std::max(pool.slot_bytes, buffer.bytes);
-  auto previous = occupant_.find({g.pool, g.slot});
-  if (previous != occupant_.end()) recorder_.take_over(g.buffer, previous->second);
-  occupant_[{g.pool, g.slot}] = g.buffer;
+  if (!intent.keep) enter_pool(g.buffer, g.pool, g.slot);
 
   int stream = recorder_.stream(intent.stream);
   int64_t first = 0;
@@ -84,21 +84,44 @@ void StepBuilder::gather(const Turn& turn, int strategy, const Intent& intent) {
     int full = units.size() == 1 ? all : add_view(program_, unit_name(unit) + ".full", all, first, {padded});
     first += padded;
     g.full[unit] = full;
-    int shard = state.master;
-    if (dtype != draft_.master_dtype()) {
-      shard = add_tensor(program_, unit_name(unit) + ".wire", Role::workspace, {dtype, {state.shard}}, false, intent.site);
-      Op cast = communication("all_gather", intent, turn, state.master, shard);
-      cast.def = &op_def("cast");
-      cast.axis.clear();
-      cast.attrs.set("dtype", std::string(dtype_name(dtype)));
-      recorder_.record(stream, std::move(cast));
-    }
-    Op op = communication("all_gather", intent, turn, shard, full);
+    Dtype wire = intent.wire.empty() ? dtype : *parse_dtype(intent.wire);
+    int shard = cast(state.master, wire, unit_name(unit) + ".wire", intent, turn, stream);
+    int arrived = wire == dtype ? full : add_tensor(program_, unit_name(unit) + ".arrived", Role::workspace, {wire, {padded}}, false, intent.site);
+    Op op = communication("all_gather", intent, turn, shard, arrived);
     op.unit = unit_name(unit);
-    op.lane = stream;
-    recorder_.record(stream, std::move(op));
+    communicate_on(intent.stream, std::move(op));
+    if (arrived != full) cast_into(arrived, full, intent, turn, stream);
   }
   gathered_.push_back(std::move(g));
+}
+
+// `buffer` takes a slot of a pool over from its last occupant.
+void StepBuilder::enter_pool(int buffer, int pool, int slot) {
+  Buffer& entering = program_.buffers[static_cast<size_t>(buffer)];
+  entering.pool = pool;
+  entering.slot = slot;
+  Pool& room = program_.pools[static_cast<size_t>(pool)];
+  room.slot_bytes = std::max(room.slot_bytes, entering.bytes);
+  auto [previous, fresh] = occupant_.try_emplace({pool, slot}, buffer);
+  if (!fresh) recorder_.take_over(buffer, previous->second);
+  previous->second = buffer;
+}
+
+// The tensor in another dtype; itself when it has that.
+int StepBuilder::cast(int tensor, Dtype dtype, const std::string& name, const Intent& intent, const Turn& turn, int stream) {
+  const Tensor from = program_.tensors[static_cast<size_t>(tensor)];
+  if (from.dtype == dtype) return tensor;
+  int to = add_tensor(program_, name, Role::workspace, {dtype, from.shape}, false, intent.site);
+  cast_into(tensor, to, intent, turn, stream);
+  return to;
+}
+
+void StepBuilder::cast_into(int from, int to, const Intent& intent, const Turn& turn, int stream) {
+  Op op = communication("all_gather", intent, turn, from, to);
+  op.def = &op_def("cast");
+  op.axis.clear();
+  op.attrs.set("dtype", std::string(dtype_name(program_.tensors[static_cast<size_t>(to)].dtype)));
+  recorder_.record(stream, std::move(op));
 }
 
 StepBuilder::Gathered* StepBuilder::find_live(int strategy, int handle, int unit) {
@@ -108,12 +131,13 @@ StepBuilder::Gathered* StepBuilder::find_live(int strategy, int handle, int unit
 }
 
 void StepBuilder::free_gathered(const Turn& turn, int strategy, const Intent& intent) {
-  bool last = turn.phase == Phase::forward && turn.call + 1 == static_cast<int>(draft_.graph.calls.size());
-  if (intent.keep_last && last) return;
-  if (Gathered* g = find_live(strategy, intent.handle, unit_of(turn))) {
-    g->live = false;
-    g->freed = intent.site;
-  }
+  bool backward_next = turn.phase == Phase::forward && next_ && next_->phase == Phase::backward && next_->call == turn.call;
+  if (intent.keep_last && backward_next) return;
+  Gathered* g = find_live(strategy, intent.handle, unit_of(turn));
+  if (!g) return;
+  if (g->keep && !(turn.phase == Phase::backward && is_last(turn))) return;  // other microbatches read it still
+  g->live = false;
+  g->freed = intent.site;
 }
 
 // Points at the strategy's line, which is the one to change.

@@ -9,15 +9,54 @@ namespace prun {
 void StepBuilder::optimize() {
   int clip = draft_.plan.optimizer.clip > 0 ? clip_coefficient() : -1;
   for (size_t u = 0; u < draft_.graph.units.size(); ++u)
-    if (!draft_.graph.units[u].parameters.empty()) update(static_cast<int>(u), clip);
+    if (draft_.states[u].here && !draft_.graph.units[u].parameters.empty()) update(static_cast<int>(u), clip);
 }
 
-// Every element counts once: shards are summed over the axis that shards them, whole gradients are on every rank.
+// Mesh axes over which ranks hold different parameters.
+std::vector<std::string> StepBuilder::split_axes() const {
+  std::vector<std::string> axes;
+  for (const Axis& axis : draft_.plan.mesh.axes())
+    for (const Value& value : draft_.graph.values)
+      if (axis.size > 1 && value.split_axis == axis.name) {
+        axes.push_back(axis.name);
+        break;
+      }
+  return axes;
+}
+
+// The tensors of a unit's gradient and what the squares in each count: 1 over the number of ranks that have the same
+// elements. `starts` is not empty for a shard whose pieces count differently: its only tensor then has several weights.
+StepBuilder::Squares StepBuilder::squares_of(int unit, const std::vector<std::string>& split) {
+  const UnitState& state = draft_.states[static_cast<size_t>(unit)];
+  const std::vector<int>& parameters = draft_.graph.units[static_cast<size_t>(unit)].parameters;
+  Squares squares;
+  std::vector<std::pair<int64_t, double>> pieces;  // start, weight; in the order of the layout
+  for (size_t i = parameters.size(); i-- > 0;) {
+    double weight = 1;
+    for (const std::string& axis : split)
+      if (draft_.graph.values[static_cast<size_t>(parameters[i])].split_axis != axis) weight /= draft_.plan.mesh.size(axis);
+    if (pieces.empty() || pieces.back().second != weight) pieces.emplace_back(draft_.layouts[static_cast<size_t>(unit)].start[i], weight);
+  }
+  if (pieces.size() == 1) return {{state.grad}, {pieces[0].second}, {}};
+  if (state.sharded) {
+    squares.tensors = {state.grad};
+    for (auto [start, weight] : pieces) squares.starts.push_back(start), squares.weights.push_back(weight);
+    return squares;
+  }
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    int64_t end = i + 1 < pieces.size() ? pieces[i + 1].first : state.shard;
+    squares.tensors.push_back(add_view(program_, unit_name(unit) + ".squares", state.grad, pieces[i].first, {end - pieces[i].first}));
+    squares.weights.push_back(pieces[i].second);
+  }
+  return squares;
+}
+
+// Every element counts once: shards are summed over the axis that shards them, then all over the axes on which ranks hold
+// different parameters; tied twins count on one rank.
 int StepBuilder::clip_coefficient() {
   Site site = draft_.plan.optimizer.site;
-  std::map<std::string, std::vector<int>> by_axis;  // "" = whole on every rank
-  for (size_t u = 0; u < draft_.states.size(); ++u)
-    if (!draft_.graph.units[u].parameters.empty()) by_axis[draft_.states[u].axis].push_back(draft_.states[u].grad);
+  std::vector<std::string> split = split_axes();
+  TensorType scalar{draft_.master_dtype(), {}};
   auto op = [&](const char* kind, std::vector<int> reads, std::vector<int> writes) {
     Op made;
     made.def = &op_def(kind);
@@ -27,26 +66,65 @@ int StepBuilder::clip_coefficient() {
     made.site = site;
     return made;
   };
-  TensorType scalar{draft_.master_dtype(), {}};
+  auto sum_over = [&](const std::string& axis, int tensor) {
+    Op reduce = op("all_reduce", {tensor}, {tensor});
+    reduce.axis = axis;
+    reduce.attrs.set("op", std::string("sum"));
+    communicate_on(gradient_stream(), std::move(reduce));
+  };
   int total = -1;
-  for (const auto& [axis, grads] : by_axis) {
-    int sum = compute_tensor(axis.empty() ? "norm2" : "norm2." + axis, scalar, site);
-    recorder_.record(0, op("norm2", grads, {sum}));
-    if (!axis.empty()) {
-      Op reduce = op("all_reduce", {sum}, {sum});
-      reduce.axis = axis;
-      reduce.attrs.set("op", std::string("sum"));
-      reduce.lane = recorder_.stream(gradient_stream());
-      recorder_.record(reduce.lane, std::move(reduce));
-    }
+  auto add = [&](int sum) {
     if (total < 0) {
       total = sum;
-    } else {
-      int both = compute_tensor("norm2.all", scalar, site);
-      recorder_.record(0, op("add", {total, sum}, {both}));
-      total = both;
+      return;
     }
+    int both = compute_tensor("norm2.all", scalar, site);
+    recorder_.record(0, op("add", {total, sum}, {both}));
+    total = both;
+  };
+
+  std::map<std::string, Squares> by_axis;  // "" = whole on every rank
+  std::map<std::string, std::vector<int>> mixed;
+  for (size_t u = 0; u < draft_.states.size(); ++u) {
+    const UnitState& state = draft_.states[u];
+    const Unit& unit = draft_.graph.units[u];
+    if (!state.here || unit.parameters.empty() || unit.twin_of >= 0) continue;
+    Squares squares = squares_of(static_cast<int>(u), split);
+    Squares& all = by_axis[state.axis];
+    if (squares.starts.empty()) {
+      all.tensors.insert(all.tensors.end(), squares.tensors.begin(), squares.tensors.end());
+      all.weights.insert(all.weights.end(), squares.weights.begin(), squares.weights.end());
+      continue;
+    }
+    int sum = compute_tensor("norm2." + unit.name, scalar, site);
+    Op norm = op("norm2", squares.tensors, {sum});
+    norm.attrs.set("piece_starts", squares.starts);
+    norm.attrs.set("piece_weights", squares.weights);
+    norm.attrs.set("axis", state.axis);
+    norm.unit = unit.name;
+    recorder_.record(0, std::move(norm));
+    mixed[state.axis].push_back(sum);
   }
+  for (const auto& [axis, squares] : by_axis) {
+    std::vector<int> sums = mixed[axis];
+    if (!squares.tensors.empty()) {
+      int sum = compute_tensor(axis.empty() ? "norm2" : "norm2." + axis, scalar, site);
+      Op norm = op("norm2", squares.tensors, {sum});
+      if (!split.empty()) norm.attrs.set("weights", squares.weights);
+      recorder_.record(0, std::move(norm));
+      sums.push_back(sum);
+    }
+    int shards = sums[0];
+    for (size_t i = 1; i < sums.size(); ++i) {
+      int both = compute_tensor("norm2.shards", scalar, site);
+      recorder_.record(0, op("add", {shards, sums[i]}, {both}));
+      shards = both;
+    }
+    if (!axis.empty()) sum_over(axis, shards);
+    add(shards);
+  }
+  for (const std::string& axis : split) sum_over(axis, total);
+  if (draft_.plan.pipeline) sum_over(draft_.plan.pipeline->axis, total);
   int coefficient = compute_tensor("clip", scalar, site), norm = compute_tensor("grad_norm", scalar, site);
   Op clip = op("clip_coefficient", {total}, {coefficient, norm});
   clip.attrs.set("max", draft_.plan.optimizer.clip);

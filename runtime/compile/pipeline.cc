@@ -21,17 +21,24 @@ void finish(Program& program, const CompileOptions& options) {
 }
 
 Job compile_training(const Plan& plan, const CompileOptions& options) {
-  Draft draft{plan, options};
-  describe(draft);
-  draft.graph = plan.graph;
-  differentiate(draft);
-  place(draft);
-  schedule(draft);
-  communicate(draft);
-  finish(draft.program, options);
+  Draft shared{plan, options};
+  describe(shared);
+  shared.graph = plan.graph;
+  partition(shared);
+  distribute(shared);
+  differentiate(shared);
   Job job;
-  job.classes.push_back(std::move(draft.program));
-  job.class_of_rank.assign(static_cast<size_t>(plan.mesh.ranks()), 0);
+  for (int rank = 0; rank < pipeline_ranks(plan); ++rank) {
+    Draft draft = shared;
+    draft.pipeline_rank = rank;
+    place(draft);
+    schedule(draft);
+    communicate(draft);
+    finish(draft.program, options);
+    job.classes.push_back(std::move(draft.program));
+  }
+  for (int rank = 0; rank < plan.mesh.ranks(); ++rank)
+    job.class_of_rank.push_back(plan.pipeline ? plan.mesh.index(plan.pipeline->axis, rank) : 0);
   return job;
 }
 

@@ -72,8 +72,7 @@ Op init_unit(const Draft& draft, size_t u, int tensor) {
     if (kinds.back() == static_cast<int64_t>(kKinds.size()))
       throw plan_error(fmt::format("initial values '{}' are not known", value.init.kind), value.site);
     scales.push_back(value.init.scale);
-    keys.push_back(std::count_if(draft.graph.values.begin(), draft.graph.values.begin() + unit.parameters[i],
-                                 [](const Value& v) { return v.kind == ValueKind::parameter; }));
+    keys.push_back(value.key);
   }
   Op op = init_op("init_params", {tensor}, draft.graph.values[static_cast<size_t>(unit.parameters.front())].site);
   op.attrs.set("starts", starts);
@@ -93,15 +92,67 @@ Op fill_op(int tensor, const Site& site) {
   return op;
 }
 
-void find_data_axis(Draft& draft) {
+void find_data_axes(Draft& draft) {
   const Plan& plan = draft.plan;
-  std::vector<std::string> axes;
+  for (const std::string& axis : plan.batch_axes) draft.data_axes += (draft.data_axes.empty() ? "" : ",") + axis;
+  for (const Axis& axis : plan.mesh.axes()) {
+    bool divides = false;
+    for (const Strategy& strategy : plan.strategies)
+      divides = divides || (strategy.splits != Splits::nothing && std::find(strategy.axes.begin(), strategy.axes.end(), axis.name) != strategy.axes.end());
+    if (!divides) continue;
+    draft.loss_axes.push_back(axis.name);
+    draft.data_ranks *= axis.size;
+  }
+}
+
+bool on_this_rank(const Draft& draft, int unit) {
+  const Unit& u = draft.graph.units[static_cast<size_t>(unit)];
+  int called = u.part_of >= 0 ? u.part_of : unit;
+  for (const Call& call : draft.graph.calls)
+    if (call.unit == called && rank_of_stage(draft.plan, call.stage) == draft.pipeline_rank) return true;
+  return false;
+}
+
+bool splits_data(const Plan& plan, const std::string& axis) {
   for (const Strategy& strategy : plan.strategies)
-    if (std::find(axes.begin(), axes.end(), strategy.axis) == axes.end()) axes.push_back(strategy.axis);
-  for (const std::string& axis : axes) draft.data_ranks *= plan.mesh.size(axis);
-  draft.loss_axes = axes;
-  if (axes.size() == 1) draft.data_axis = axes[0];
-  if (axes.size() > 1) draft.data_axis = kWorld;  // read_plan has checked that strategies cover every axis
+    if (strategy.splits != Splits::nothing && std::find(strategy.axes.begin(), strategy.axes.end(), axis) != strategy.axes.end()) return true;
+  return false;
+}
+
+// Parameters of a unit that are kept in another way than its others become a unit of their own, without calls: those too
+// small to be sharded, and those that are split over an axis that divides the data (experts).
+void separate_parts(Draft& draft) {
+  Graph& graph = draft.graph;
+  for (int u = 0, units = static_cast<int>(graph.units.size()); u < units; ++u) {
+    const StrategyUnit* sharding = sharding_of(draft.plan, graph.units[static_cast<size_t>(u)].unit_class);
+    std::map<std::pair<bool, bool>, std::vector<int>> groups;
+    for (int parameter : graph.units[static_cast<size_t>(u)].parameters) {
+      const Value& value = graph.values[static_cast<size_t>(parameter)];
+      bool small = sharding && element_count(value.type.shape) * dtype_bytes(draft.master_dtype()) < sharding->shard_least;
+      groups[{small, !value.split_axis.empty() && splits_data(draft.plan, value.split_axis)}].push_back(parameter);
+    }
+    if (groups.size() < 2) continue;
+    auto keep = groups.begin();
+    graph.units[static_cast<size_t>(u)].parameters = keep->second;
+    for (auto group = std::next(keep); group != groups.end(); ++group) {
+      Unit part = graph.units[static_cast<size_t>(u)];
+      part.name += group->first.first ? ".small" : ".experts";
+      part.part_of = u;
+      if (part.twin_of >= 0) throw plan_error(fmt::format("the tied parameters of '{}' cannot lie apart on two pipeline ranks", part.name), draft.plan.pipeline->site);
+      part.parameters = group->second;
+      for (int parameter : part.parameters) graph.values[static_cast<size_t>(parameter)].unit = static_cast<int>(graph.units.size());
+      graph.units.push_back(std::move(part));
+    }
+  }
+}
+
+// What of a unit the strategy shards; small parts are not.
+const StrategyUnit* sharding_of_unit(const Draft& draft, const Unit& unit) {
+  const StrategyUnit* sharding = sharding_of(draft.plan, unit.unit_class);
+  if (!sharding || unit.parameters.empty()) return sharding;
+  int64_t largest = 0;
+  for (int parameter : unit.parameters) largest = std::max(largest, element_count(draft.graph.values[static_cast<size_t>(parameter)].type.shape));
+  return largest * dtype_bytes(draft.master_dtype()) < sharding->shard_least ? nullptr : sharding;
 }
 
 void place_units(Draft& draft) {
@@ -112,7 +163,8 @@ void place_units(Draft& draft) {
   for (size_t u = 0; u < graph.units.size(); ++u) {
     UnitLayout layout = layout_of(draft, graph.units[u]);
     UnitState& state = draft.states[u];
-    if (const StrategyUnit* sharding = sharding_of(draft.plan, graph.units[u].unit_class)) {
+    state.here = on_this_rank(draft, static_cast<int>(u));
+    if (const StrategyUnit* sharding = sharding_of_unit(draft, graph.units[u])) {
       state.sharded = true;
       state.axis = sharding->shard_axis;
       int64_t ranks = draft.plan.mesh.size(state.axis);
@@ -124,7 +176,7 @@ void place_units(Draft& draft) {
     draft.layouts.push_back(std::move(layout));
   }
   for (size_t u = graph.units.size(); u-- > 0;) {
-    if (draft.states[u].sharded) continue;
+    if (draft.states[u].sharded || !draft.states[u].here) continue;
     draft.states[u].bucket_start = flat;
     flat += draft.layouts[u].padded;
   }
@@ -140,12 +192,16 @@ void place_units(Draft& draft) {
   }
   for (size_t u = 0; u < graph.units.size(); ++u) {
     UnitState& state = draft.states[u];
+    if (!state.here) continue;
     const std::string& name = graph.units[u].name;
     Shape shape = {state.shard};
     auto own = [&](const std::string& what, Role role) { return add_tensor(program, name + "." + what, role, {master, shape}, true, site); };
     auto view = [&](const std::string& what, int of) { return add_view(program, name + "." + what, of, state.bucket_start, shape); };
     state.master = state.sharded ? own("shard", Role::param) : view("params", params);
     state.grad = state.sharded ? own("grad_shard", Role::grad) : view("grads", grads);
+    const StrategyUnit* sharding = state.sharded ? sharding_of(draft.plan, graph.units[u].unit_class) : nullptr;
+    if (sharding && sharding->accumulate)
+      state.whole_grad = add_tensor(program, name + ".grads", Role::grad, {master, {draft.layouts[u].padded}}, true, site);
     if (!state.sharded && low >= 0) state.compute = view("params.low", low);
     std::vector<std::string> kinds = optimizer_slots(draft.plan.optimizer);
     for (size_t i = 0; i < kinds.size(); ++i)
@@ -158,7 +214,7 @@ void initialise(Draft& draft) {
   stream.name = "compute";
   for (size_t u = 0; u < draft.states.size(); ++u) {
     const UnitState& state = draft.states[u];
-    if (draft.graph.units[u].parameters.empty()) continue;
+    if (!state.here || draft.graph.units[u].parameters.empty()) continue;
     stream.ops.push_back(init_unit(draft, u, state.master));
     if (state.compute >= 0) {
       Op cast = init_op("cast", {state.compute}, draft.plan.optimizer.site);
@@ -167,23 +223,26 @@ void initialise(Draft& draft) {
       stream.ops.push_back(std::move(cast));
     }
     stream.ops.push_back(fill_op(state.grad, draft.plan.optimizer.site));
+    if (state.whole_grad >= 0) stream.ops.push_back(fill_op(state.whole_grad, draft.plan.optimizer.site));
     for (int slot : state.optimizer) stream.ops.push_back(fill_op(slot, draft.plan.optimizer.site));
   }
   stream.ops.push_back(fill_op(draft.loss_tensor, draft.graph.values[static_cast<size_t>(draft.graph.loss)].site));
   draft.program.init.streams.push_back(std::move(stream));
 }
 
-// Losses are sums times (data ranks / global count); a rank holds 1/ranks of the samples, so that is 1 / local count.
+// Losses are sums times (data ranks / global count); a rank holds 1/ranks of the samples, in microbatches that add up, so
+// that is 1 / (microbatches x count of one).
 void scale_losses(Draft& draft) {
   auto set = [&](std::vector<Node>& nodes) {
     for (Node& node : nodes) {
-      bool loss = node.op->name == "cross_entropy" || node.op->name == "cross_entropy_grad";
+      bool finish = node.op->name == "cross_entropy_finish";
+      bool loss = finish || node.op->name == "cross_entropy" || node.op->name == "cross_entropy_grad";
       bool elementwise = node.op->name.starts_with("mse") || node.op->name.starts_with("mean");
       if (!loss && !elementwise) continue;
-      Shape shape = draft.graph.values[static_cast<size_t>(node.inputs.front())].type.shape;
+      Shape shape = draft.graph.values[static_cast<size_t>(node.inputs[finish ? 2 : 0])].type.shape;
       int64_t count = element_count(shape);
       if (loss) count /= shape.back();
-      node.attrs.set("scale", 1.0 / static_cast<double>(count));
+      node.attrs.set("scale", 1.0 / (static_cast<double>(count) * draft.plan.microbatches));
     }
   };
   set(draft.graph.nodes);
@@ -193,7 +252,8 @@ void scale_losses(Draft& draft) {
 }  // namespace
 
 void place(Draft& draft) {
-  find_data_axis(draft);
+  find_data_axes(draft);
+  separate_parts(draft);
   place_units(draft);
   draft.loss_tensor = add_tensor(draft.program, "loss", Role::data, {draft.graph.values[static_cast<size_t>(draft.graph.loss)].type.dtype, {}},
                                  true, draft.graph.values[static_cast<size_t>(draft.graph.loss)].site);

@@ -47,10 +47,16 @@ void OpRecorder::note(OpRef at, int tensor, bool write) {
   accesses.push_back({at, begin, end, write});
 }
 
-void OpRecorder::record(int stream, Op op) {
+std::optional<OpRef> OpRecorder::last_compute() const {
+  int ops = body_.streams.empty() ? 0 : static_cast<int>(body_.streams[0].ops.size());
+  return ops == 0 ? std::nullopt : std::optional<OpRef>({0, ops - 1});
+}
+
+void OpRecorder::record(int stream, Op op, std::optional<OpRef> floor) {
   size_t streams = body_.streams.size();
   clocks_.resize(streams);
   std::vector<int> latest(streams, -1);
+  if (floor) latest[static_cast<size_t>(floor->stream)] = floor->index;
   for (int tensor : op.reads) need(latest, tensor, false);
   for (int tensor : op.writes) need(latest, tensor, true);
 

@@ -1,12 +1,36 @@
-// The order in which the compute stream runs the calls: all forward, then all backward in reverse.
+// The order in which this rank computes: a pipeline's schedule, or microbatch after microbatch, each forward and backward.
 #include "compile/draft.h"
 
 namespace prun {
+namespace {
+
+StageTurn stage_turn(const Draft& draft, int stage, Phase phase, int microbatch, Half half) {
+  StageTurn turn;
+  turn.stage = stage;
+  int calls = static_cast<int>(draft.graph.calls.size());
+  for (int i = 0; i < calls; ++i) {
+    int call = phase == Phase::forward ? i : calls - 1 - i;
+    if (draft.graph.calls[static_cast<size_t>(call)].stage == stage) turn.calls.push_back({phase, call, microbatch, half});
+  }
+  return turn;
+}
+
+}  // namespace
 
 void schedule(Draft& draft) {
-  int calls = static_cast<int>(draft.graph.calls.size());
-  for (int call = 0; call < calls; ++call) draft.turns.push_back({Phase::forward, call});
-  for (int call = calls - 1; call >= 0; --call) draft.turns.push_back({Phase::backward, call});
+  if (!draft.plan.pipeline) {
+    for (int microbatch = 0; microbatch < draft.plan.microbatches; ++microbatch)
+      for (Phase phase : {Phase::forward, Phase::backward}) draft.turns.push_back(stage_turn(draft, 0, phase, microbatch, Half::whole));
+    return;
+  }
+  const Pipeline& pipeline = *draft.plan.pipeline;
+  int ranks = pipeline_ranks(draft.plan), rank = draft.pipeline_rank;
+  for (const PipelineTurn& turn : pipeline.turns[static_cast<size_t>(rank)]) {
+    int stage = pipeline.v_placement && turn.chunk == 1 ? 2 * ranks - 1 - rank : turn.chunk * ranks + rank;
+    Phase phase = turn.kind == PipelineTurn::Kind::forward ? Phase::forward : Phase::backward;
+    Half half = turn.kind == PipelineTurn::Kind::input ? Half::input : turn.kind == PipelineTurn::Kind::weight ? Half::weight : Half::whole;
+    draft.turns.push_back(stage_turn(draft, stage, phase, turn.microbatch, half));
+  }
 }
 
 }  // namespace prun

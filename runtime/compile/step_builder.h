@@ -20,27 +20,53 @@ class StepBuilder {
 
  private:
   // communicate.cc
+  void name_lanes();
+  void communicate_on(const std::string& stream, Op op);
+  void index_turns();
   void next_batch();
+  void stage(const StageTurn& turn);
   void turn(const Turn& turn);
   void hooks(const Turn& turn, bool after);
   void carry_out(const Turn& turn, int strategy, const Intent& intent);
-  void lower(const Node& node, Phase phase);
+  void lower(const Node& node, const Turn& turn);
+  void add_in_place(int into, int what, const Turn& turn, int stream, const Site& site);
+  void take_early_gradients(const Turn& turn);
   int first_call(int unit) const;
+  bool here(int call) const { return rank_of_stage(draft_.plan, draft_.graph.calls[static_cast<size_t>(call)].stage) == draft_.pipeline_rank; }
+  bool is_first(const Turn& turn) const { return turn.microbatch == first_microbatch_.at({turn.call, turn.half == Half::weight}); }
+  bool is_last(const Turn& turn) const { return turn.microbatch == last_microbatch_.at({turn.call, turn.half == Half::weight}); }
+  std::vector<int> parts_of(int unit) const;
   void average_loss();
   std::string gradient_stream() const;
   void print(const Turn& turn, const Intent& intent);
   const std::string& unit_name(int unit) const { return draft_.graph.units[static_cast<size_t>(unit)].name; }
   int unit_of(const Turn& turn) const { return draft_.graph.calls[static_cast<size_t>(turn.call)].unit; }
-  const std::vector<const Node*>& nodes_of(const Turn& turn) const;
+  std::vector<const Node*> nodes_of(const Turn& turn) const;
+  int& tensor_of(int value) { return tensor_of_[static_cast<size_t>(microbatch_)][static_cast<size_t>(value)]; }
+  std::string microbatch_name(const std::string& name) const;
   Op communication(const char* kind, const Intent& intent, const Turn& turn, int read, int write) const;
   int input_of(int value);
+
+  // recompute.cc: activations that backward computes again
+  bool recomputes(const Turn& turn) const;
+  void recompute(const Turn& turn);
+
+  // halves.cc: which backward nodes are for parameters only
+  void split_halves();
+
+  // transfers.cc: values that cross the borders of stages
+  void find_crossings();
+  void receive(const StageTurn& turn);
+  void send(const StageTurn& turn);
+  void transfer(bool sends, const StageTurn& turn, int value, int64_t tag);
+  void exchange_tied_gradients();
 
   // gathers.cc: full parameters of sharded units
   struct Gathered {
     int strategy, handle, call;
-    int pool, slot, buffer;
+    int pool, slot, buffer;  // pool -1: memory of its own
     std::map<int, int> full;  // unit -> tensor over its whole flat vector
-    bool live = true;
+    bool live = true, keep = false;  // keep: until the last microbatch
     Site site, freed;
   };
   void gather(const Turn& turn, int strategy, const Intent& intent);
@@ -52,10 +78,13 @@ class StepBuilder {
   int claim_slot(int pool, const std::string& what, const Site& site, bool (StepBuilder::*busy)(int pool, int slot, std::string& holder));
   bool gather_slot_busy(int pool, int slot, std::string& holder);
   int pool_of(const std::string& name, Role role, int slots);
+  void enter_pool(int buffer, int pool, int slot);
+  int cast(int tensor, Dtype dtype, const std::string& name, const Intent& intent, const Turn& turn, int stream);
+  void cast_into(int from, int to, const Intent& intent, const Turn& turn, int stream);
 
   // gradients.cc
   struct Bucket {  // unreduced gradient of a sharded unit
-    int buffer = -1, flat = -1, pool = -1, slot = -1;
+    int buffer = -1, flat = -1, pool = -1, slot = -1, microbatch = -1;
     bool reduced = false;
   };
   struct PendingReduce {  // consecutive gradients of units that are not sharded, waiting for their bucket to fill
@@ -65,17 +94,33 @@ class StepBuilder {
     Turn turn;
   };
   int gradient_tensor(int unit, size_t parameter, const Turn& turn);
+  int whole_gradient_of(int unit, const Turn& turn);
+  void sum_partial_gradients(const Turn& turn);
+  void scale_split_gradients(int unit, const Turn& turn, const Intent& intent);
   void open_bucket(int unit, const Turn& turn);
-  void reduce_scatter(const Turn& turn, const Intent& intent);
-  void all_reduce(const Turn& turn, int strategy, const Intent& intent);
+  void reduce(const Turn& turn, int strategy, const Intent& intent);
+  void reduce_scatter(const Turn& turn, int unit, const Intent& intent);
+  void all_reduce(const Turn& turn, int unit, int strategy, const Intent& intent);
+  void all_reduce_shard(const Turn& turn, int unit, const Intent& intent);
+  void reduce_over_wire(const char* kind, int from, int to, const Intent& intent, const Turn& turn);
   void flush(int strategy, bool all);
   void emit_all_reduce(PendingReduce& pending, int64_t end);
-  void require_gradients(int unit, const Intent& intent);
+  void require_gradients(int unit, const Turn& turn, const Intent& intent);
+  void reduced_once(int unit, const Intent& intent);
+  void zero_missing_gradients(const Turn& turn);
+  void zero_gaps(int unit, int flat, const Turn& turn, const Site& site);
   void require_reduced();
   bool bucket_slot_busy(int pool, int slot, std::string& holder);
 
   // optimize.cc
+  struct Squares {
+    std::vector<int> tensors;
+    std::vector<double> weights;
+    std::vector<int64_t> starts;
+  };
   void optimize();
+  std::vector<std::string> split_axes() const;
+  Squares squares_of(int unit, const std::vector<std::string>& split);
   int clip_coefficient();
   void update(int unit, int clip);
 
@@ -84,10 +129,21 @@ class StepBuilder {
   Draft& draft_;
   Program& program_;
   OpRecorder recorder_;
-  std::vector<int> tensor_of_;                  // by value
+  std::map<std::string, int> lanes_;            // by name of stream
+  int microbatch_ = 0;                          // under way
+  const Turn* next_ = nullptr;                  // what this rank computes after the turn under way; null: nothing
+  std::vector<std::vector<int>> tensor_of_;     // by microbatch and value
   std::vector<std::vector<const Node*>> forward_, backward_;  // by call
+  std::vector<bool> for_weights_;               // by backward node: only gradients of parameters need it
+  std::map<std::pair<int, bool>, int> first_microbatch_, last_microbatch_;  // by backward call and whether it is its weights' half
+  std::vector<std::vector<int>> forward_crossings_, backward_crossings_;    // by lower stage of the border: values
   std::map<int, std::pair<int, size_t>> whole_gradient_;      // value -> (unit, parameter index)
-  std::vector<bool> gradient_done_;             // by value
+  struct EarlyGradient {
+    int unit;
+    size_t parameter;
+    int tensor;
+  };
+  std::map<std::pair<int, int>, std::vector<EarlyGradient>> early_gradients_;  // by call and microbatch
   std::vector<Gathered> gathered_;
   std::map<int, int> slot_counter_;             // pool -> slots handed out
   std::map<std::pair<int, int>, int> occupant_; // (pool, slot) -> buffer

@@ -29,6 +29,13 @@ struct Value {
   int unit = -1;     // owner of a parameter
   Init init;
   std::vector<int64_t> blocks;  // of a parameter: its last dim is results of these sizes side by side; empty: one
+  int64_t key = -1;  // parameter: what its random initial values depend on; -1: its number among the parameters
+  // Parameter that is sharded over a mesh axis: `type` is this rank's share of the whole.
+  std::string split_axis;  // "" = not split
+  int split_dim = 0;
+  Shape whole;
+  // Parameter: over these axes the ranks' gradients are parts of a sum (sequence parallel norms).
+  std::vector<std::string> partial_over;
   Site site;
 };
 
@@ -44,10 +51,13 @@ struct Unit {
   std::string name;             // "block3"
   std::string unit_class;       // "block": hooks run once per class
   std::vector<int> parameters;  // in order of first use
+  int twin_of = -1;             // the unit on another pipeline rank that has the same (tied) parameters
+  int part_of = -1;             // the unit of which these are the parameters that lie apart (small ones, experts)
 };
 
 struct Call {
   int unit = -1;
+  int stage = 0;  // of the pipeline
 };
 
 struct Graph {

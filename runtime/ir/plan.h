@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "ir/graph.h"
-#include "ir/learning_rate.h"
 #include "ir/mesh.h"
 #include "ir/program.h"
 
@@ -26,7 +25,9 @@ struct Intent {
   int inflight = 1;      // reduce_scatter: how many may be unfinished behind backward
   int64_t bucket = 0;    // bytes; 0 = one unit
   int64_t first = 0;     // bytes of the first bucket; 0 = as bucket
-  bool keep_last = false;  // free: not for the last call of the forward pass
+  bool keep = false;     // all_gather: once a step, in memory of its own
+  std::string wire;      // dtype that travels; "" = that of the data
+  bool keep_last = false;  // free: not where the same unit's backward comes next
   Site site;
 };
 
@@ -36,26 +37,58 @@ struct Hook {
   std::vector<Intent> intents;
 };
 
+// A layer's weight (layer not empty) or a unit's activations, sharded along a dim over a mesh axis.
+struct Placement {
+  std::string layer;  // "qkv": the parameters qkv.weight and qkv.bias of the unit
+  std::string axis;
+  int dim = 0;
+  Site site;
+};
+
 // What one strategy recorded for one class of units.
 struct StrategyUnit {
   std::string unit_class;
   bool sharded = false;      // params:flat():place { axis = "S(0)" }
   std::string shard_axis;
+  int64_t shard_least = 0;   // bytes: smaller parameters stay whole
   Site shard_site;
+  bool accumulate = false;   // gradients of all microbatches are summed whole before they are reduced
+  bool recompute = false;    // backward computes the unit's activations again
+  std::vector<Placement> layers, activations;
   std::vector<Hook> hooks;
 };
 
+// What the axes of a strategy divide.
+enum class Splits : uint8_t { batch, tokens, nothing };
+
 struct Strategy {
   std::string name;
-  std::string axis;  // the data axis it works on
+  std::vector<std::string> axes;
+  Splits splits = Splits::batch;
   Site site;
   std::vector<StrategyUnit> units;
 };
 
+// What a rank of a pipeline computes next.
+struct PipelineTurn {
+  enum class Kind : uint8_t { forward, backward, input, weight };  // input, weight: the halves of backward
+  Kind kind = Kind::forward;
+  int microbatch = 0, chunk = 0;
+};
+
+struct Pipeline {
+  std::string axis;
+  std::string schedule;        // its name
+  int chunks = 1;              // stages of one rank
+  bool v_placement = false;    // chunk 1 of rank r is stage 2·ranks - 1 - r; else chunk c is stage c·ranks + r
+  bool split_by_flops = false;
+  Site site;
+  std::vector<std::vector<PipelineTurn>> turns;  // by index along the axis
+};
+
 struct Optimizer {
   std::string kind;  // sgd, adamw
-  LearningRate lr;
-  double momentum = 0, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0, clip = 0;
+  double lr = 0, momentum = 0, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0, clip = 0;
   Site site;
 };
 
@@ -92,10 +125,13 @@ struct Plan {
   Mesh mesh;
   Site mesh_site;
   // Level 1 and 2.
-  Graph graph;       // shapes are those of one rank's share of the batch
+  Graph graph;       // shapes are whole, for one microbatch of one rank's share of the batch
   Data data;
   Optimizer optimizer;
   std::vector<Strategy> strategies;
+  std::optional<Pipeline> pipeline;
+  std::vector<std::string> batch_axes;  // that divide the batch, in the mesh's order
+  int microbatches = 1;                 // of a step
   Dtype param_dtype = Dtype::f32;  // what compute sees; the optimizer's master is f32
   bool rank_order = false;
   int64_t steps = 1;

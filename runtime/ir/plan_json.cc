@@ -257,7 +257,7 @@ Graph read_graph(const Field& root) {
     unit.parameters = field.at("parameters").indices(graph.values.size());
     graph.units.push_back(std::move(unit));
   });
-  root.at("calls").each([&](const Field& field) { graph.calls.push_back({field.at("unit").index(units)}); });
+  root.at("calls").each([&](const Field& field) { graph.calls.push_back({.unit = field.at("unit").index(units)}); });
   std::vector<bool> defined;
   for (const Value& value : graph.values) defined.push_back(value.kind != ValueKind::activation);
   root.at("nodes").each([&](const Field& field) {
@@ -290,6 +290,8 @@ Intent read_intent(const Field& field) {
   intent.inflight = small_integer(field, "inflight", 1);
   intent.bucket = integer_or(field, "bucket", 0);
   intent.first = integer_or(field, "first", 0);
+  intent.keep = boolean_or(field, "keep", false);
+  intent.wire = text_or(field, "wire", "");
   intent.keep_last = boolean_or(field, "keep_last", false);
   intent.site = read_site(field);
   return intent;
@@ -306,16 +308,41 @@ Hook read_hook(const Field& field) {
   return hook;
 }
 
+std::vector<Placement> read_placements(const Field& field, const char* name) {
+  std::vector<Placement> placements;
+  if (!field.has(name)) return placements;
+  field.at(name).each([&](const Field& item) {
+    placements.push_back({text_or(item, "layer", ""), item.at("axis").text(), small_integer(item, "dim", 0), read_site(item)});
+  });
+  return placements;
+}
+
+std::vector<std::string> read_texts(const Field& field) {
+  std::vector<std::string> texts;
+  field.each([&](const Field& item) { texts.push_back(item.text()); });
+  return texts;
+}
+
 Strategy read_strategy(const Field& field) {
   Strategy strategy;
   strategy.name = field.at("name").text();
-  strategy.axis = text_or(field, "axis", "");
+  strategy.axes = read_texts(field.at("axes"));
+  const std::string splits = field.at("splits").text();
+  if (splits == "batch") strategy.splits = Splits::batch;
+  else if (splits == "tokens") strategy.splits = Splits::tokens;
+  else if (splits == "nothing") strategy.splits = Splits::nothing;
+  else field.at("splits").fail("batch, tokens or nothing");
   strategy.site = read_site(field);
   field.at("units").each([&](const Field& item) {
     StrategyUnit unit;
     unit.unit_class = item.at("class").text();
     unit.sharded = boolean_or(item, "sharded", false);
     unit.shard_axis = text_or(item, "shard_axis", "");
+    unit.shard_least = integer_or(item, "shard_least", 0);
+    unit.accumulate = boolean_or(item, "accumulate", false);
+    unit.recompute = boolean_or(item, "recompute", false);
+    unit.layers = read_placements(item, "layers");
+    unit.activations = read_placements(item, "activations");
     unit.shard_site = read_site(item);
     item.at("hooks").each([&](const Field& hook) { unit.hooks.push_back(read_hook(hook)); });
     strategy.units.push_back(std::move(unit));
@@ -323,29 +350,11 @@ Strategy read_strategy(const Field& field) {
   return strategy;
 }
 
-// `steps`: of the plan, which a schedule takes unless it says otherwise.
-LearningRate read_learning_rate(const Field& optimizer, int64_t steps) {
-  LearningRate rate{.peak = number_or(optimizer, "lr", 0)};
-  if (!optimizer.has("schedule")) return rate;
-  const Field field = optimizer.at("schedule");
-  std::optional<RateKind> kind = parse_rate_kind(field.at("kind").text());
-  if (!kind) field.at("kind").fail("constant, warmup, linear or cosine");
-  rate.kind = *kind;
-  rate.warmup = integer_or(field, "warmup", 0);
-  rate.steps = integer_or(field, "steps", steps);
-  rate.least = number_or(field, "least", 0);
-  const bool falls = rate.kind == RateKind::linear || rate.kind == RateKind::cosine;
-  if (rate.warmup < 0 || (falls && rate.warmup > rate.steps))
-    field.at("warmup").fail(fmt::format("from 0 to the schedule's {} steps", rate.steps));
-  if (rate.least < 0 || rate.least > rate.peak) field.at("least").fail(fmt::format("from 0 to lr, {}", rate.peak));
-  return rate;
-}
-
-Optimizer read_optimizer(const Field& field, int64_t steps) {
+Optimizer read_optimizer(const Field& field) {
   Optimizer optimizer;
   optimizer.kind = field.at("kind").text();
   if (optimizer.kind != "sgd" && optimizer.kind != "adamw") field.at("kind").fail("sgd or adamw");
-  optimizer.lr = read_learning_rate(field, steps);
+  optimizer.lr = number_or(field, "lr", 0);
   optimizer.momentum = number_or(field, "momentum", 0);
   optimizer.eps = number_or(field, "eps", optimizer.eps);
   optimizer.weight_decay = number_or(field, "weight_decay", 0);
@@ -359,6 +368,26 @@ Optimizer read_optimizer(const Field& field, int64_t steps) {
   }
   optimizer.site = read_site(field);
   return optimizer;
+}
+
+Pipeline read_pipeline(const Field& field, int microbatches) {
+  Pipeline pipeline;
+  pipeline.axis = field.at("axis").text();
+  pipeline.schedule = field.at("schedule").text();
+  pipeline.chunks = small_integer(field, "chunks", 1);
+  pipeline.v_placement = text_or(field, "placement", "round") == "v";
+  pipeline.split_by_flops = text_or(field, "split", "layers") == "flops";
+  pipeline.site = read_site(field);
+  field.at("turns").each([&](const Field& rank) {
+    std::vector<PipelineTurn>& turns = pipeline.turns.emplace_back();
+    rank.each([&](const Field& item) {
+      const std::vector<int> numbers = item.indices(INT32_MAX);
+      if (numbers.size() != 3 || numbers[0] > 3 || numbers[1] >= microbatches || numbers[2] >= pipeline.chunks)
+        item.fail("[kind, microbatch, chunk]");
+      turns.push_back({static_cast<PipelineTurn::Kind>(numbers[0]), numbers[1], numbers[2]});
+    });
+  });
+  return pipeline;
 }
 
 RankProgram read_rank_program(const Field& field) {
@@ -407,8 +436,11 @@ void read_training(const Field& root, Plan& plan) {
   plan.data.vocab = integer_or(data, "vocab", 0);
   plan.data.context = integer_or(data, "context", 0);
   plan.data.site = read_site(data);
-  plan.optimizer = read_optimizer(root.at("optimizer"), plan.steps);
+  plan.optimizer = read_optimizer(root.at("optimizer"));
   root.at("strategies").each([&](const Field& item) { plan.strategies.push_back(read_strategy(item)); });
+  plan.batch_axes = read_texts(root.at("batch_axes"));
+  plan.microbatches = small_integer(root, "micro", 1);
+  if (root.has("pipeline")) plan.pipeline = read_pipeline(root.at("pipeline"), plan.microbatches);
 }
 
 Json parse_cbor(std::string_view cbor) {

@@ -26,7 +26,8 @@ Json training() {
     "loss": 3, "steps": 20.0, "seed": 7, "reduce": "rank_order", "dtype": "f32",
     "data": {"kind": "random", "path": "", "batch": 8, "site": ["a.lua", 9]},
     "optimizer": {"kind": "adamw", "lr": 0.01, "betas": [0.8, 0.9], "clip": 1, "site": ["a.lua", 10]},
-    "strategies": [{"name": "ddp", "axis": "dp", "site": ["a.lua", 11], "units": [
+    "batch_axes": ["dp"], "micro": 2,
+    "strategies": [{"name": "ddp", "axes": ["dp"], "splits": "batch", "site": ["a.lua", 11], "units": [
       {"class": "fc", "sharded": false, "shard_axis": "", "hooks": [
         {"when": "after", "phase": "backward", "intents": [
           {"kind": "all_reduce", "target": "grads", "axis": "dp", "stream": "reduce", "op": "avg", "inflight": 2,
@@ -80,31 +81,6 @@ TEST(PlanJson, ReadsATrainingPlan) {
   EXPECT_EQ(hook.intents[0].inflight, 2);
   EXPECT_EQ(hook.intents[0].handle, -1);
   EXPECT_EQ(hook.intents[0].site.text(), "b.lua:5");
-}
-
-TEST(PlanJson, ReadsAScheduledLearningRate) {
-  const LearningRate constant = read(training()).optimizer.lr;
-  EXPECT_EQ(constant.peak, 0.01);
-  EXPECT_EQ(constant.kind, RateKind::constant);
-  Json json = training();
-  json["optimizer"]["schedule"] = {{"kind", "cosine"}, {"warmup", 5.0}, {"least", 0.001}};
-  const LearningRate rate = read(json).optimizer.lr;
-  EXPECT_EQ(rate.kind, RateKind::cosine);
-  EXPECT_EQ(rate.warmup, 5);
-  EXPECT_EQ(rate.steps, 20) << "the plan's";
-  EXPECT_EQ(rate.least, 0.001);
-  const auto changed = [&](const char* name, Json value) {
-    Json other = json;
-    other["optimizer"]["schedule"][name] = std::move(value);
-    return message(other);
-  };
-  EXPECT_EQ(changed("kind", "sine"),
-            "the plan's optimizer.schedule.kind should be constant, warmup, linear or cosine, is \"sine\"");
-  EXPECT_EQ(changed("warmup", 21),
-            "the plan's optimizer.schedule.warmup should be from 0 to the schedule's 20 steps, is 21");
-  EXPECT_EQ(changed("warmup", -1),
-            "the plan's optimizer.schedule.warmup should be from 0 to the schedule's 20 steps, is -1");
-  EXPECT_EQ(changed("least", 0.02), "the plan's optimizer.schedule.least should be from 0 to lr, 0.01, is 0.02");
 }
 
 TEST(PlanJson, ReadsAProgram) {

@@ -1,0 +1,83 @@
+-- prun.schedule(name, order, traits): order(rank, ranks, micro, chunks) says in which sequence one rank of a pipeline
+-- computes: prun.forward(microbatch, chunk), prun.backward(microbatch, chunk), or backward in two halves,
+-- prun.backward_input and prun.backward_weight. Microbatches, ranks and chunks count from 0; chunk may be left out.
+--
+-- Sends, receives, frees and edges are derived. traits.chunks: stages a rank has unless the plan says otherwise;
+-- traits.placement: "round" (chunk c of rank r is stage c·ranks + r) or "v" (the second chunks come back).
+
+local record = require "prun.record"
+
+local kinds = { forward = 0, backward = 1, backward_input = 2, backward_weight = 3 }
+
+-- A recorder of one rank's turns; it refuses what no order of the others could make right.
+local function recorder(name, micro, chunks, site)
+  local turns, done, words = {}, {}, {}
+  local function refuse(text, ...) host.fail(("the schedule %s: " .. text):format(name, ...)) end
+  local function need(kind, microbatch, chunk)
+    if not done[kind .. microbatch .. "/" .. chunk] then
+      refuse("%s of microbatch %d, chunk %d, comes before its %s", turns.now, microbatch, chunk, kind)
+    end
+  end
+  for kind, number in pairs(kinds) do
+    words[kind] = function(microbatch, chunk)
+      chunk = chunk or 0
+      if math.type(microbatch) ~= "integer" or microbatch < 0 or microbatch >= micro then
+        refuse("there is no microbatch %s; they are 0 to %d", tostring(microbatch), micro - 1)
+      end
+      if math.type(chunk) ~= "integer" or chunk < 0 or chunk >= chunks then
+        refuse("there is no chunk %s; they are 0 to %d", tostring(chunk), chunks - 1)
+      end
+      turns.now = kind
+      local key = microbatch .. "/" .. chunk
+      if done[kind .. key] then refuse("%s of microbatch %d, chunk %d, is there twice", kind, microbatch, chunk) end
+      if kind ~= "forward" then need("forward", microbatch, chunk) end
+      if kind == "backward_weight" then need("backward_input", microbatch, chunk) end
+      if done["backward" .. key] or (kind == "backward" and done["backward_input" .. key]) then
+        refuse("backward of microbatch %d, chunk %d, is there twice, whole and in halves", microbatch, chunk)
+      end
+      done[kind .. key] = true
+      turns[#turns + 1] = { number, microbatch, chunk }
+    end
+  end
+  local function finish(rank)
+    for microbatch = 0, micro - 1 do
+      for chunk = 0, chunks - 1 do
+        local key = microbatch .. "/" .. chunk
+        local missing = not done["forward" .. key] and "forward" or
+          not (done["backward" .. key] or done["backward_weight" .. key]) and
+            (done["backward_input" .. key] and "backward_weight" or "backward")
+        if missing then
+          host.fail(("the schedule %s: rank %d never runs %s of microbatch %d, chunk %d"):format(
+            name, rank, missing, microbatch, chunk), site)
+        end
+      end
+    end
+    turns.now = nil
+    return turns
+  end
+  return words, finish
+end
+
+return host.word(function(name, order, traits)
+  if type(name) ~= "string" or type(order) ~= "function" then
+    host.fail('prun.schedule takes a name and a function: prun.schedule("mine", function(rank, ranks, micro) ... end)')
+  end
+  local site = host.site("user")
+  local self = { kind_of = "schedule", name = name, chunks = traits and traits.chunks or 1,
+                 placement = traits and traits.placement or "round" }
+  if self.placement ~= "round" and self.placement ~= "v" then
+    host.fail(("the schedule %s: the placement '%s' is not known%s"):format(
+      name, tostring(self.placement), host.did_you_mean(tostring(self.placement), { "round", "v" })))
+  end
+  -- The turns of each rank.
+  function self.record(ranks, micro, chunks)
+    local all = {}
+    for rank = 0, ranks - 1 do
+      local words, finish = recorder(name, micro, chunks, site)
+      record.within("a schedule", words, order, rank, ranks, micro, chunks)
+      all[rank + 1] = finish(rank)
+    end
+    return all
+  end
+  return self
+end)

@@ -1,0 +1,8 @@
+-- GPipe (Huang et al. 2019): all microbatches forward, then all backward. Every activation is kept.
+
+local prun = require "prun"
+
+return prun.schedule("gpipe", function(_, _, micro)
+  for i = 0, micro - 1 do prun.forward(i) end
+  for i = 0, micro - 1 do prun.backward(i) end
+end)

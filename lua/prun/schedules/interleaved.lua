@@ -1,0 +1,24 @@
+-- Interleaved 1F1B (Narayanan et al. 2021, "Megatron-LM"): each rank has several chunks of layers, so that the bubble
+-- shrinks by their number. Microbatches go in groups as large as the pipeline; a group runs all chunks in turn.
+
+local prun = require "prun"
+
+return prun.schedule("interleaved", function(rank, ranks, micro, chunks)
+  local forward, backward = {}, {}  -- the order of both phases, the same on every rank
+  for first = 0, micro - 1, ranks do
+    local last = math.min(first + ranks, micro) - 1
+    for chunk = 0, chunks - 1 do
+      for i = first, last do
+        forward[#forward + 1] = { i, chunk }
+        backward[#backward + 1] = { i, chunks - 1 - chunk }
+      end
+    end
+  end
+  local f, b = 0, 0
+  local function F() f = f + 1; prun.forward(table.unpack(forward[f])) end
+  local function B() b = b + 1; prun.backward(table.unpack(backward[b])) end
+  local warm = math.min(#forward, 2 * (ranks - rank - 1) + (chunks - 1) * math.min(ranks, micro))
+  for _ = 1, warm do F() end
+  for _ = 1, #forward - warm do F() B() end
+  for _ = 1, warm do B() end
+end, { chunks = 2 })

@@ -1,0 +1,54 @@
+-- prun.pipeline { axis = "pp", schedule = "1f1b" }: each rank has some of the model's layers, the stages, and
+-- microbatches flow through them. The order in which a rank computes is a schedule's (prun/schedules); what is sent
+-- follows from it. Stages come from the layers: equal numbers of them, or (split = "flops") equal work.
+
+local schema = require "prun.schema"
+
+local schedules = { "gpipe", "1f1b", "interleaved", "zb_h1", "zb_v" }
+
+local entries = schema.register("prun.pipeline", {
+  { name = "axis", kind = "text", default = "pp", help = "mesh axis of the stages" },
+  { name = "schedule", kind = "any", default = "1f1b",
+    help = "gpipe, 1f1b, interleaved, zb_h1, zb_v, or what prun.schedule made" },
+  { name = "chunks", kind = "integer", optional = true, least = 1,
+    help = "stages of one rank; by default the schedule's" },
+  { name = "split", kind = "text", default = "layers", choices = { "layers", "flops" },
+    help = "what stages share equally" },
+})
+
+local function find_schedule(given, site)
+  if type(given) == "table" and given.kind_of == "schedule" then return given end
+  local place = host.site_of_word(site, "schedule")
+  for _, known in ipairs(schedules) do
+    if given == known then return require("prun.schedules." .. known) end
+  end
+  host.fail(("there is no schedule '%s'%s"):format(tostring(given), host.did_you_mean(tostring(given), schedules)),
+    place)
+end
+
+-- What the plan holds of it.
+local function result(self, mesh, micro)
+  local ranks = mesh.size_of[self.axes[1]]
+  return { axis = self.axes[1], chunks = self.chunks, placement = self.schedule.placement, split = self.options.split,
+           schedule = self.schedule.name, site = self.site, turns = self.schedule.record(ranks, micro, self.chunks) }
+end
+
+return setmetatable({ entries = entries }, {
+  __call = host.word(function(_, given)
+    local site = host.site("user")
+    local options = schema.check("prun.pipeline", entries, given, site)
+    local schedule = find_schedule(options.schedule, site)
+    local chunks = options.chunks or schedule.chunks
+    if schedule.placement == "v" and chunks ~= 2 then
+      host.fail(("the schedule %s places two chunks on each rank, not %d"):format(schedule.name, chunks),
+        host.site_of_word(site, "chunks"))
+    end
+    if chunks > 1 and schedule.chunks == 1 then
+      host.fail(("the schedule %s has one chunk a rank, not %d; interleaved has several"):format(schedule.name, chunks),
+        host.site_of_word(site, "chunks"))
+    end
+    return { kind_of = "strategy", name = "pipeline", site = site, axes = { options.axis }, splits = "nothing",
+             options = options, schedule = schedule, chunks = chunks, pipeline = result,
+             body = function() end }
+  end),
+})

@@ -1,0 +1,4 @@
+#include "compile/draft.h"
+namespace prun {
+void distribute(Draft&) {}
+}  // namespace prun

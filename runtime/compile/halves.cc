@@ -1,0 +1,22 @@
+// Backward in two halves: a node belongs to the half of the weights when nothing but gradients of parameters comes of it.
+#include "compile/step_builder.h"
+
+namespace prun {
+
+void StepBuilder::split_halves() {
+  const std::vector<Node>& nodes = draft_.backward;
+  for_weights_.assign(nodes.size(), false);
+  std::vector<bool> urgent(draft_.graph.values.size(), false);  // somebody's input half waits for it
+  std::vector<int> made_by(draft_.graph.values.size(), -1);     // call
+  for (const Node& node : nodes)
+    for (int output : node.outputs) made_by[static_cast<size_t>(output)] = node.call;
+  for (size_t n = nodes.size(); n-- > 0;) {
+    bool input = false;
+    for (int output : nodes[n].outputs) input = input || urgent[static_cast<size_t>(output)];
+    for_weights_[n] = !input;
+    for (int value : nodes[n].inputs)
+      if (input || made_by[static_cast<size_t>(value)] != nodes[n].call) urgent[static_cast<size_t>(value)] = true;
+  }
+}
+
+}  // namespace prun

@@ -1,0 +1,138 @@
+// What crosses the borders between the stages of a pipeline: activations forward, their gradients backward, and at the end
+// of a step the gradients of tied weights.
+//
+// Each direction of each phase has a stream and a lane of its own, so that a rank that waits to send never keeps another
+// from receiving. A receive runs one turn ahead of the compute that needs it: it hides, and its memory is bounded.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "compile/build.h"
+#include "compile/step_builder.h"
+
+namespace prun {
+namespace {
+
+constexpr int kForwardLane = 32, kBackwardLane = 33, kTiedLane = 34;  // apart from those of streams
+
+}  // namespace
+
+void StepBuilder::find_crossings() {
+  if (!draft_.plan.pipeline) return;
+  const Graph& graph = draft_.graph;
+  size_t borders = static_cast<size_t>(pipeline_stages(draft_.plan) - 1), values = graph.values.size();
+  forward_crossings_.resize(borders);
+  backward_crossings_.resize(borders);
+  std::vector<int> made(values, -1), lowest(values, INT32_MAX), highest(values, -1);  // stages
+  std::vector<bool> forward(values, false);
+  auto visit = [&](const std::vector<Node>& nodes, bool is_forward) {
+    for (const Node& node : nodes) {
+      int stage = graph.calls[static_cast<size_t>(node.call)].stage;
+      for (int input : node.inputs) {
+        lowest[static_cast<size_t>(input)] = std::min(lowest[static_cast<size_t>(input)], stage);
+        highest[static_cast<size_t>(input)] = std::max(highest[static_cast<size_t>(input)], stage);
+      }
+      for (int output : node.outputs) made[static_cast<size_t>(output)] = stage, forward[static_cast<size_t>(output)] = is_forward;
+    }
+  };
+  visit(graph.nodes, true);
+  visit(draft_.backward, false);
+  for (size_t v = 0; v < values; ++v) {
+    if (made[v] < 0 || highest[v] < 0) continue;
+    PRUN_CHECK(forward[v] ? lowest[v] >= made[v] : highest[v] <= made[v], graph.values[v].name + " flows against its phase");
+    if (forward[v])
+      for (int s = made[v]; s < highest[v]; ++s) forward_crossings_[static_cast<size_t>(s)].push_back(static_cast<int>(v));
+    else
+      for (int s = lowest[v]; s < made[v]; ++s) backward_crossings_[static_cast<size_t>(s)].push_back(static_cast<int>(v));
+  }
+}
+
+// The border that a turn's values come over (sends: go over), and the stage beyond; nothing: an end of the pipeline, or
+// the same rank.
+void StepBuilder::receive(const StageTurn& turn) {
+  if (!draft_.plan.pipeline || turn.front().half == Half::weight) return;
+  bool forward = turn.front().phase == Phase::forward;
+  int border = forward ? turn.stage - 1 : turn.stage, stages = pipeline_stages(draft_.plan);
+  if (border < 0 || border + 1 >= stages) return;
+  const std::vector<int>& values = (forward ? forward_crossings_ : backward_crossings_)[static_cast<size_t>(border)];
+  int64_t first = (int64_t{border} * draft_.plan.microbatches + turn.front().microbatch) * static_cast<int64_t>(values.size());
+  for (size_t i = 0; i < values.size(); ++i) transfer(false, turn, values[i], first + static_cast<int64_t>(i));
+}
+
+void StepBuilder::send(const StageTurn& turn) {
+  if (!draft_.plan.pipeline || turn.front().half == Half::weight) return;
+  bool forward = turn.front().phase == Phase::forward;
+  int border = forward ? turn.stage : turn.stage - 1, stages = pipeline_stages(draft_.plan);
+  if (border < 0 || border + 1 >= stages) return;
+  const std::vector<int>& values = (forward ? forward_crossings_ : backward_crossings_)[static_cast<size_t>(border)];
+  int64_t first = (int64_t{border} * draft_.plan.microbatches + turn.front().microbatch) * static_cast<int64_t>(values.size());
+  for (size_t i = 0; i < values.size(); ++i) transfer(true, turn, values[i], first + static_cast<int64_t>(i));
+}
+
+void StepBuilder::transfer(bool sends, const StageTurn& turn, int value, int64_t tag) {
+  const Turn& now = turn.front();
+  bool forward = now.phase == Phase::forward;
+  int other_stage = turn.stage + (sends == forward ? 1 : -1);
+  int other = rank_of_stage(draft_.plan, other_stage), ranks = pipeline_ranks(draft_.plan);
+  if (other == draft_.pipeline_rank) return;  // the tensor is here
+  int peer = other - draft_.pipeline_rank;
+  if (2 * peer > ranks) peer -= ranks;
+  if (2 * peer < -ranks) peer += ranks;
+  bool back = draft_.plan.pipeline->v_placement && std::min(turn.stage, other_stage) >= ranks;
+
+  int outer = microbatch_;
+  microbatch_ = now.microbatch;
+  const Value& v = draft_.graph.values[static_cast<size_t>(value)];
+  if (!sends) tensor_of(value) = compute_tensor(microbatch_name(v.name), v.type, v.site);
+  Op op;
+  op.def = &op_def(sends ? "send" : "recv");
+  (sends ? op.reads : op.writes) = {input_of(value)};
+  op.axis = draft_.plan.pipeline->axis;
+  op.attrs.set("peer", int64_t{peer});
+  op.attrs.set("tag", tag);
+  op.lane = forward ? kForwardLane : kBackwardLane;
+  op.phase = now.phase;
+  op.unit = unit_name(unit_of(sends ? turn.calls.back() : now));
+  op.microbatch = draft_.plan.microbatches > 1 ? now.microbatch : -1;
+  op.site = draft_.plan.pipeline->site;
+  int stream = recorder_.stream(fmt::format("{} {}{}", op.def->name, phase_name(now.phase), back ? " back" : ""));
+  recorder_.record(stream, std::move(op), sends ? std::nullopt : recorder_.last_compute());
+  microbatch_ = outer;
+}
+
+// Both twins get the sum of both gradients: the sum of two numbers is the same in either order.
+void StepBuilder::exchange_tied_gradients() {
+  const Graph& graph = draft_.graph;
+  auto rank_of = [&](int unit) {
+    for (const Call& call : graph.calls)
+      if (call.unit == unit) return rank_of_stage(draft_.plan, call.stage);
+    return -1;
+  };
+  for (size_t u = 0; u < graph.units.size(); ++u) {
+    if (graph.units[u].twin_of < 0) continue;
+    int here = draft_.pipeline_rank, owner = rank_of(graph.units[u].twin_of), twin = rank_of(static_cast<int>(u));
+    if (here != owner && here != twin) continue;
+    int unit = here == twin ? static_cast<int>(u) : graph.units[u].twin_of, other = here == twin ? owner : twin;
+    const Tensor own = program_.tensors[static_cast<size_t>(draft_.states[static_cast<size_t>(unit)].grad)];
+    int received = add_tensor(program_, unit_name(unit) + ".tied", Role::reduce, own.type(), false, draft_.plan.pipeline->site);
+    for (bool sends : {true, false}) {
+      Op op;
+      op.def = &op_def(sends ? "send" : "recv");
+      (sends ? op.reads : op.writes) = {sends ? draft_.states[static_cast<size_t>(unit)].grad : received};
+      op.axis = draft_.plan.pipeline->axis;
+      op.attrs.set("peer", int64_t{other - here});
+      op.attrs.set("tag", static_cast<int64_t>(u));
+      op.lane = kTiedLane;
+      op.phase = Phase::step;
+      op.unit = unit_name(unit);
+      op.site = draft_.plan.pipeline->site;
+      recorder_.record(recorder_.stream(fmt::format("{} tied", op.def->name)), std::move(op), recorder_.last_compute());
+    }
+    Turn end;
+    end.phase = Phase::step;
+    end.call = first_call(unit);
+    add_in_place(draft_.states[static_cast<size_t>(unit)].grad, received, end, 0, draft_.plan.pipeline->site);
+  }
+}
+
+}  // namespace prun
