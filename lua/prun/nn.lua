@@ -69,16 +69,54 @@ function nn.embedding(tokens, weights, positions)
   return (graph.op("embedding", { tokens, weights, positions }, {}))
 end
 
--- qkv [B, T, 3·width] -> [B, T, width]: softmax(q·k' / sqrt(width/heads))·v in each head; causal unless told otherwise.
+-- Over the last dim, by its root mean square alone, with a learned scale.
+function nn.rmsnorm(name, x, eps)
+  local gamma = graph.parameter(name .. ".weight", { last_dim("nn.rmsnorm", x) }, { "ones" })
+  return (graph.op("rmsnorm", { x, gamma }, { eps = eps or 1e-5 }, name, { "rrms" }))
+end
+
+local attention_options = schema.register("prun.nn.attention", {
+  { name = "causal", kind = "boolean", default = true, help = "a token sees those before it and itself" },
+  { name = "kv_heads", kind = "integer", optional = true, help = "heads of keys and of values; by default as many" },
+})
+
+-- qkv [B, T, (heads + 2·kv_heads)·size] -> [B, T, heads·size]: softmax(q·k' / sqrt(size))·v in each head. qkv has the
+-- heads of q, then of k, then of v; with fewer of k and v, neighbouring heads of q share them.
 function nn.attention(qkv, heads, options)
-  local causal = not (options and options.causal == false)
-  return (graph.op("attention", { qkv }, { heads = heads, causal = causal and 1 or 0 }, nil, { "lse" }))
+  local opt = schema.check("nn.attention", attention_options, options, host.site("user"))
+  local attrs = { heads = heads, causal = opt.causal and 1 or 0, kv_heads = opt.kv_heads }
+  return (graph.op("attention", { qkv }, attrs, nil, { "lse" }))
+end
+
+local rotary_options = schema.register("prun.nn.rotary", {
+  { name = "size", kind = "integer", help = "elements of a head; even" },
+  { name = "heads", kind = "integer", optional = true, help = "how many to turn, from the first; by default all" },
+  { name = "base", kind = "number", default = 10000.0, help = "pair i turns by base^(-2i/size) a token" },
+})
+
+-- x [B, T, heads·size .. ]: turns the pairs (i, i + size/2) of each head by the token's position; heads after the first
+-- `heads` stay, so that q and k of a fused qkv are turned at once.
+function nn.rotary(x, options)
+  local opt = schema.check("nn.rotary", rotary_options, options, host.site("user"))
+  local heads = opt.heads or last_dim("nn.rotary", x) // math.max(1, opt.size)
+  return (graph.op("rotary", { x }, { size = opt.size, heads = heads, base = opt.base }))
+end
+
+-- Zeros a share p of the elements, another one in each step, and multiplies the rest by 1 / (1 - p).
+function nn.dropout(x, p)
+  local g = graph.here("nn.dropout")
+  if type(p) ~= "number" then
+    host.fail(("nn.dropout: p is %s, should be the share to zero, such as 0.1"):format(tostring(p)))
+  end
+  g.dropouts = (g.dropouts or 0) + 1
+  return (graph.op("dropout", { x }, { p = p + 0.0, key = g.dropouts }))
 end
 
 nn.moe = "prun.moe"  -- nn.moe("moe", x, { experts = 4, choices = 2 }): a mixture of experts
 
 function nn.gelu(x, approximate) return (graph.op("gelu", { x }, { approximate = approximate or "tanh" })) end
 function nn.relu(x) return (graph.op("relu", { x })) end
+function nn.silu_mul(gate, up) return (graph.op("silu_mul", { gate, up })) end  -- SwiGLU: silu(gate)·up
 function nn.add(a, b) return (graph.op("add", { a, b })) end
 function nn.mul(a, b) return (graph.op("mul", { a, b })) end
 function nn.scale(x, factor) return (graph.op("scale", { x }, { factor = factor + 0.0 })) end

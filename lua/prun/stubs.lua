@@ -99,12 +99,21 @@
 ---@field capacity? number room of an expert as a multiple of its even share of the choices; 0: enough for all (default 0.0)
 ---@field aux? number weight of the load-balancing loss (default 0.01)
 
+---@class prun.nn.attention.options
+---@field causal? boolean a token sees those before it and itself (default true)
+---@field kv_heads? integer heads of keys and of values; by default as many
+
 ---@class prun.nn.linear.options
 ---@field bias? boolean add a bias (default true)
 ---@field init? any initial weights, such as { "normal", 0.02 }
 ---@field bias_init? any initial bias, such as { "uniform", 0.1 }
 ---@field weight? any a parameter [out, in] to use instead (tied weights)
 ---@field blocks? number[] the outputs are several results side by side, of these sizes: each is split by itself over ranks
+
+---@class prun.nn.rotary.options
+---@field size integer elements of a head; even
+---@field heads? integer how many to turn, from the first; by default all
+---@field base? number pair i turns by base^(-2i/size) a token (default 10000.0)
 
 ---@class prun.pipeline.options
 ---@field axis? string mesh axis of the stages (default 'pp')
@@ -200,7 +209,8 @@
 ---@class prun.nn
 ---@field add fun(a: prun.Tensor, b: prun.Tensor): prun.Tensor
 ---@field again fun(name: string, fn: fun(): any): any
----@field attention fun(qkv: prun.Tensor, heads: integer, options?: table): prun.Tensor
+---@field attention fun(qkv: prun.Tensor, heads: integer, options?: prun.nn.attention.options): prun.Tensor
+---@field dropout fun(x: prun.Tensor, p: number): prun.Tensor
 ---@field embedding fun(tokens: prun.Tensor, table: prun.Tensor, positions?: prun.Tensor): prun.Tensor
 ---@field gelu fun(x: prun.Tensor, approximate?: string): prun.Tensor
 ---@field layernorm fun(name: string, x: prun.Tensor, eps?: number): prun.Tensor
@@ -209,5 +219,8 @@
 ---@field mul fun(a: prun.Tensor, b: prun.Tensor): prun.Tensor
 ---@field parameter fun(name: string, dims: integer[], init?: table): prun.Tensor
 ---@field relu fun(x: prun.Tensor): prun.Tensor
+---@field rmsnorm fun(name: string, x: prun.Tensor, eps?: number): prun.Tensor
+---@field rotary fun(x: prun.Tensor, options: prun.nn.rotary.options): prun.Tensor
 ---@field scale fun(x: prun.Tensor, factor: number): prun.Tensor
+---@field silu_mul fun(gate: prun.Tensor, up: prun.Tensor): prun.Tensor
 ---@field unit fun(name: string, fn: fun(): any): any

@@ -73,4 +73,16 @@ inline int64_t integer(uint64_t seed, uint64_t key, uint64_t index, int64_t low,
   return static_cast<int64_t>(static_cast<uint64_t>(low) + scaled);
 }
 
+// dropout's random words: a stream for each (seed, key, step), in it a sequence for each sample, whose element e has a
+// word of block 16·(e/64) + e%16, so that vector code makes 64 neighbours from 16 blocks at once.
+inline uint64_t dropout_stream(uint64_t seed, uint64_t key, uint64_t step) {
+  const std::array<uint32_t, 4> words = block(seed, key | (uint64_t{1} << 62), step);
+  return words[0] | (static_cast<uint64_t>(words[1]) << 32);
+}
+inline uint32_t dropout_word(uint64_t stream, uint64_t sample, uint64_t element) {
+  return block(stream, sample, element / 64 * 16 + element % 16)[element % 64 / 16];
+}
+// Words below it are dropped: a share p of them.
+inline uint32_t dropout_bound(double p) { return static_cast<uint32_t>(p * 0x1p32); }
+
 }  // namespace prun::philox

@@ -452,7 +452,7 @@ TEST_P(CpuKernels, RunningDoesNotAllocate) {
     EXPECT_LE(seen.allocations.largest, dtype == Dtype::bf16 ? 256u : 1u << 23) << op->op().def->name;
     EXPECT_EQ(seen.kept, 0) << op->op().def->name;
   }
-  OneOp attention("attention"), attention_grad("attention_grad"), gelu("gelu");
+  OneOp attention("attention"), attention_grad("attention_grad"), gelu("gelu"), rotary("rotary"), dropout("dropout");
   attention.attr("heads", int64_t{4})
       .read(dtype, {b, t, 3 * d}, x)
       .write(dtype, {b, t, d})
@@ -460,7 +460,9 @@ TEST_P(CpuKernels, RunningDoesNotAllocate) {
   attention_grad.attr("heads", int64_t{4}).read(dtype, {b, t, 3 * d}, x).read(dtype, {b, t, d}, narrow);
   attention_grad.read(dtype, {b, t, d}, narrow).read(Dtype::f32, {b, 4, t}, lse).write(dtype, {b, t, 3 * d});
   gelu.read(dtype, {b, t, d}, narrow).write(dtype, {b, t, d});
-  for (OneOp* op : {&attention, &attention_grad, &gelu})
+  rotary.attr("heads", int64_t{4}).attr("size", int64_t{16}).read(dtype, {b, t, d}, narrow).write(dtype, {b, t, d});
+  dropout.attr("p", 0.5).read(dtype, {b, t, d}, narrow).write(dtype, {b, t, d});
+  for (OneOp* op : {&attention, &attention_grad, &gelu, &rotary, &dropout})
     EXPECT_EQ(allocations_of(*op).allocations.count, 0) << op->op().def->name;
 }
 

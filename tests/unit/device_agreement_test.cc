@@ -162,6 +162,26 @@ std::vector<Case> attention_cases() {
                      {forward},
                      5e-6});
     }
+  for (auto [shared, size] : {std::pair<int64_t, int64_t>{1, 7}, {2, 20}, {3, 16}}) {
+    Attrs attrs = make_attrs({{"heads", int64_t{6}}, {"kv_heads", shared}, {"causal", int64_t{shared != 2}}});
+    Slot qkv{T, {2, 37, (6 + 2 * shared) * size}, -2, 2}, row{T, {2, 37, 6 * size}}, lse{F32, {2, 6, 37}};
+    OpLine forward{"attention", {0}, {1, 2}, attrs};
+    out.push_back({"attention with shared keys", {qkv, row, lse}, forward, {}, 3e-6});
+    out.push_back({"attention_grad with shared keys",
+                   {qkv, row, lse, row, qkv},
+                   {"attention_grad", {0, 1, 3, 2}, {4}, attrs},
+                   {forward},
+                   5e-6});
+  }
+  for (int64_t size : {2, 14, 32})
+    for (int64_t chunks : {1, 2}) {
+      Attrs attrs = make_attrs({{"size", size}, {"heads", int64_t{3}}, {"chunks", chunks}});
+      attrs.set("tokens_axis", std::string("dp"));
+      Slot x{T, {2, 34, 5 * size}};
+      out.push_back({"rotary", {x, x}, {"rotary", {0}, {1}, attrs}});
+      attrs.set("inverse", int64_t{1});
+      out.push_back({"rotary back, in place", {x}, {"rotary", {0}, {0}, attrs}});
+    }
   return out;
 }
 
@@ -171,6 +191,13 @@ std::vector<Case> row_cases() {
     Slot x{T, {rows, n}}, vector{T, {n}}, grad{F32, {n}}, statistic{F32, {rows}},
         targets{I32, {rows}, 0, static_cast<double>(n)};
     if (n > 1) {
+      OpLine scaled_rows{"rmsnorm", {0, 1}, {2, 3}, none()};
+      out.push_back({"rmsnorm", {x, vector, x, statistic}, scaled_rows, {}, 3e-6});
+      out.push_back({"rmsnorm_grad",
+                     {x, vector, x, statistic, x, x, grad},
+                     {"rmsnorm_grad", {0, 4, 1, 3}, {5, 6}},
+                     {scaled_rows},
+                     5e-6});
       OpLine forward{"layernorm", {0, 1, 2}, {3, 4, 5}, none()};
       out.push_back({"layernorm", {x, vector, vector, x, statistic, statistic}, forward, {}, 3e-6});
       out.push_back({"layernorm_grad",
@@ -291,6 +318,16 @@ std::vector<Case> pointwise_cases() {
     out.push_back({"relu", {x, x}, {"relu", {0}, {1}}});
     out.push_back({"relu in place", {x}, {"relu", {0}, {0}}});
     out.push_back({"relu_dx", {x, x, x}, {"relu_dx", {0, 1}, {2}}});
+    out.push_back({"silu_mul", {x, x, x}, {"silu_mul", {0, 1}, {2}}, {}, 2e-6});
+    out.push_back({"silu_mul_grad", {x, x, x, x, x}, {"silu_mul_grad", {0, 1, 2}, {3, 4}}, {}, 2e-6});
+    out.push_back({"silu_mul_grad in place", {x, x, x}, {"silu_mul_grad", {0, 1, 2}, {0, 1}}, {}, 2e-6});
+    Attrs dropped = make_attrs({{"p", 0.3}, {"key", int64_t{5}}, {"samples", int64_t{8}}, {"first", int64_t{2}}});
+    for (const char* axis : {"rows_axis", "split_axis"}) dropped.set(axis, std::string("dp"));
+    out.push_back({"dropout of rows", {{T, {3, n}}, {T, {3, n}}}, {"dropout", {0}, {1}, dropped}});
+    dropped.set("tokens_axis", std::string("dp"));
+    dropped.set("chunks", int64_t{2});
+    out.push_back({"dropout of tokens", {{T, {3, 4, n}}, {T, {3, 4, n}}}, {"dropout", {0}, {1}, dropped}});
+    out.push_back({"dropout in place", {{T, {3, 4, n}}}, {"dropout", {0}, {0}, dropped}});
     out.push_back({"add", {x, x, x}, {"add", {0, 1}, {2}}});
     out.push_back({"add in place", {x, x}, {"add", {0, 1}, {0}}});
     out.push_back({"mul", {x, x, x}, {"mul", {0, 1}, {2}}});

@@ -196,6 +196,12 @@ Input slots() { return given({6, 2}, {0, 3, 6, 1, 7, 4, 2, 5, 8, -1, -1, -1}); }
 
 Attrs transpose() { return make_attrs({{"transpose", int64_t{1}}}); }
 Attrs heads(int64_t n, bool causal) { return make_attrs({{"heads", n}, {"causal", int64_t{causal}}}); }
+Attrs shared_heads(int64_t n, int64_t kv, bool causal) {
+  return make_attrs({{"heads", n}, {"kv_heads", kv}, {"causal", int64_t{causal}}});
+}
+Attrs rotated(int64_t heads) {
+  return make_attrs({{"size", int64_t{4}}, {"heads", heads}, {"tokens_axis", std::string("dp")}, {"base", 100.0}});
+}
 Attrs scaled(double scale) { return make_attrs({{"scale", scale}}); }
 Attrs text(const char* name, const char* value) { return make_attrs({{name, std::string(value)}}); }
 
@@ -227,7 +233,21 @@ const std::vector<Case>& cases() {
       {"layernorm", "layernorm", {{{2, 3, 7}}, {{7}}, {{7}}}},
       {"layernorm with a large eps", "layernorm", {{{3, 5}}, {{5}}, {{5}}}, make_attrs({{"eps", 0.5}})},
       {"layernorm, only gamma", "layernorm", {unwanted({3, 5}), {{5}}, unwanted({5})}},
+      {"silu_mul", "silu_mul", {{{3, 7}}, {{3, 7}}}},
+      {"silu_mul of a value with itself", "silu_mul", {{{3, 5}}}, {}, {0, 0}},
+      {"silu_mul, only the gate", "silu_mul", {{{3, 7}}, unwanted({3, 7})}},
+      {"rmsnorm", "rmsnorm", {{{2, 3, 7}}, {{7}}}},
+      {"rmsnorm with a large eps", "rmsnorm", {{{3, 5}}, {{5}}}, make_attrs({{"eps", 0.5}})},
+      {"rmsnorm, only gamma", "rmsnorm", {unwanted({3, 5}), {{5}}}},
+      {"rotary", "rotary", {{{2, 3, 13 * 4}}}, rotated(9)},
+      {"rotary back",
+       "rotary",
+       {{{2, 3, 4}}},
+       make_attrs({{"size", int64_t{4}}, {"heads", int64_t{1}}, {"inverse", int64_t{1}}})},
+      {"dropout", "dropout", {{{2, 3, 7}}}, make_attrs({{"p", 0.3}, {"key", int64_t{2}}})},
       {"attention", "attention", {{{2, 5, 12}}}, heads(2, false)},
+      {"attention with shared keys", "attention", {{{2, 5, 16}}}, shared_heads(4, 2, true)},
+      {"attention with one head of keys", "attention", {{{1, 4, 10}}}, shared_heads(3, 1, false)},
       {"attention causal", "attention", {{{2, 5, 18}}}, heads(3, true)},
       {"attention of one head, one token", "attention", {{{1, 1, 9}}}, heads(1, true)},
       {"embedding", "embedding", {integers({2, 6}, 4), {{4, 3}}}},
@@ -318,6 +338,7 @@ TEST(Gradient, ParametersOfBf16ModelsGetF32Gradients) {
   TensorType x{Dtype::bf16, {4, 6}}, w{Dtype::bf16, {6, 6}}, b{Dtype::bf16, {6}}, tokens{Dtype::i32, {4}};
   EXPECT_EQ(types("linear", {x, w, b}, {}), "bf16 f32 f32 ");
   EXPECT_EQ(types("layernorm", {x, b, b}, {}), "bf16 f32 f32 ");
+  EXPECT_EQ(types("rmsnorm", {x, b}, {}), "bf16 f32 ");
   EXPECT_EQ(types("embedding", {tokens, w, w}, {}), "f32 f32 ");
   EXPECT_EQ(types("bias", {x, b}, {}), "bf16 f32 ");
   EXPECT_EQ(types("positions", {{Dtype::bf16, {2, 4, 6}}, w}, {}), "bf16 f32 ");

@@ -43,6 +43,13 @@ TEST(Infer, Types) {
   EXPECT_EQ(types("linear", {bf16({5}), bf16({7, 5})}, attrs({{"transpose", int64_t{1}}})), "bf16[7]");
   EXPECT_EQ(types("layernorm", {bf16({2, 3, 5}), bf16({5}), bf16({5})}), "bf16[2, 3, 5] f32[6] f32[6]");
   EXPECT_EQ(types("attention", {f64({2, 3, 24})}, attrs({{"heads", int64_t{4}}})), "f64[2, 3, 8] f64[2, 4, 3]");
+  EXPECT_EQ(types("attention", {f32({2, 3, 24})}, attrs({{"heads", int64_t{4}}, {"kv_heads", int64_t{1}}})),
+            "f32[2, 3, 16] f32[2, 4, 3]");
+  EXPECT_EQ(types("rmsnorm", {bf16({2, 3, 5}), bf16({5})}), "bf16[2, 3, 5] f32[6]");
+  EXPECT_EQ(types("silu_mul", {bf16({2, 3}), bf16({2, 3})}), "bf16[2, 3]");
+  EXPECT_EQ(types("rotary", {bf16({2, 3, 12})}, attrs({{"heads", int64_t{2}}, {"size", int64_t{4}}})),
+            "bf16[2, 3, 12]");
+  EXPECT_EQ(types("dropout", {f32({2, 3})}, attrs({{"p", 0.5}})), "f32[2, 3]");
   EXPECT_EQ(types("embedding", {i32({2, 3}), bf16({9, 5}), bf16({4, 5})}), "bf16[2, 3, 5]");
   EXPECT_EQ(types("cross_entropy", {bf16({2, 3, 9}), i32({2, 3})}), "f32[] f32[6]");
   EXPECT_EQ(types("cross_entropy_max", {bf16({2, 3, 9})}), "f32[6]");
@@ -88,6 +95,11 @@ TEST(Infer, AttentionSaysByWhat) {
   EXPECT_EQ(message("attention", {f32({2, 8, 250})}, heads(2)),
             "attention: qkv's last dim is 250, should be three times the width");
   EXPECT_EQ(message("attention", {f32({2, 8, 24})}, heads(0)), "attention: 0 heads; at least 1 is needed");
+  auto shared = [](int64_t n, int64_t kv) { return attrs({{"heads", n}, {"kv_heads", kv}}); };
+  EXPECT_EQ(message("attention", {f32({2, 8, 24})}, shared(4, 3)), "attention: 4 heads cannot share 3 kv_heads evenly");
+  EXPECT_EQ(message("attention", {f32({2, 8, 24})}, shared(4, 0)), "attention: 0 kv_heads; at least 1 is needed");
+  EXPECT_EQ(message("attention", {f32({2, 8, 20})}, shared(4, 2)),
+            "attention: qkv's last dim is 20, should be a multiple of 8: 4 heads and twice 2");
   EXPECT_EQ(message("attention", {f32({8, 24})}, heads(2)), "attention: qkv is [8, 24], should have 3 dims");
 }
 
@@ -156,6 +168,19 @@ TEST(Infer, OthersSayByWhat) {
             "layernorm: the input's last dim is 5, gamma has 4 elements");
   EXPECT_EQ(message("layernorm", {f32({2, 5}), f32({5}), f32({6})}),
             "layernorm: the input's last dim is 5, beta has 6 elements");
+  EXPECT_EQ(message("rmsnorm", {f32({2, 5}), f32({4})}), "rmsnorm: the input's last dim is 5, gamma has 4 elements");
+  EXPECT_EQ(message("silu_mul", {f32({2, 5}), f32({2, 4})}),
+            "silu_mul: the gate is [2, 5], the second tensor is [2, 4]; they should be the same");
+  auto rotary = [](int64_t heads, int64_t size) { return attrs({{"heads", heads}, {"size", size}}); };
+  EXPECT_EQ(message("rotary", {f32({2, 3, 12})}, rotary(2, 3)),
+            "rotary: a head of size 3; the size should be even, at least 2");
+  EXPECT_EQ(message("rotary", {f32({2, 3, 12})}, rotary(2, 8)),
+            "rotary: the input's last dim is 12, not a multiple of size 8");
+  EXPECT_EQ(message("rotary", {f32({2, 3, 12})}, rotary(4, 4)),
+            "rotary: 4 heads of size 4, the input's last dim is 12");
+  EXPECT_EQ(message("dropout", {f32({2, 3})}, attrs({{"p", 1.0}})),
+            "dropout: p is 1, should be at least 0 and below 1");
+  EXPECT_EQ(message("dropout", {f32({3})}), "dropout: the input is [3], should have 2 or 3 dims");
   EXPECT_EQ(message("add", {f32({2, 5}), f32({5})}),
             "add: the first tensor is [2, 5], the second is [5]; they should be the same");
   EXPECT_EQ(message("mul", {f32({2}), f64({2})}),

@@ -173,6 +173,76 @@ TEST(SplitOps, PiecesJoinAndCut) {
   EXPECT_EQ(take.write(Dtype::i64, {2, 2}).run(cpu()).result(), slice(ranks, 4, 4));
 }
 
+// The same mask whichever rank has which samples, tokens and columns; another one for another op, step or seed.
+TEST(SplitOps, DropoutIsTheSameUnderEverySharding) {
+  const int64_t batch = 4, length = 8, width = 90;
+  auto masked = [&](std::vector<Axis> mesh, int rank, Shape shape, int64_t first, int64_t samples, int64_t chunks) {
+    OneOp op("dropout");
+    op.mesh(std::move(mesh), rank).at_step(5, 0, 42).attr("p", 0.25).attr("key", int64_t{3});
+    op.attr("rows_axis", std::string("dp,ep")).attr("tokens_axis", std::string("cp")).attr("chunks", chunks);
+    op.attr("split_axis", std::string("tp")).attr("first", first).attr("samples", samples);
+    op.read(Dtype::f32, shape, Values(static_cast<size_t>(element_count(shape)), 3.0));
+    return op.write(Dtype::f32, shape).run(cpu()).result();
+  };
+  auto mesh = [](int dp, int ep, int cp, int tp) {
+    return std::vector<Axis>{{"dp", dp}, {"ep", ep}, {"cp", cp}, {"tp", tp}};
+  };
+  const Values whole = masked(mesh(1, 1, 1, 1), 0, {batch, length, width}, 0, batch, 1);
+  int64_t kept = 0;
+  for (double y : whole) {
+    EXPECT_TRUE(y == 0 || y == 4) << y;
+    kept += y != 0;
+  }
+  EXPECT_NEAR(static_cast<double>(kept) / static_cast<double>(whole.size()), 0.75, 0.03);
+  auto element = [&](int64_t sample, int64_t token, int64_t column) {
+    return whole[static_cast<size_t>((sample * length + token) * width + column)];
+  };
+  for (int rank = 0; rank < 16; ++rank) {
+    const int64_t sample = rank / 4, c = rank / 2 % 2, t = rank % 2;
+    for (int64_t chunks : {1, 2}) {
+      const Values part = masked(mesh(2, 2, 2, 2), rank, {1, length / 2, width / 2}, 0, 1, chunks);
+      for (int64_t token = 0; token < 4; ++token) {
+        const int64_t place = chunks == 1 ? 4 * c + token : c == 0 ? (token < 2 ? token : token + 4) : token + 2;
+        for (int64_t j = 0; j < width / 2; ++j)
+          ASSERT_EQ(part[static_cast<size_t>(token * width / 2 + j)], element(sample, place, t * width / 2 + j))
+              << rank;
+      }
+    }
+  }
+  const Values second = masked(mesh(2, 1, 1, 1), 1, {1, length, width}, 1, 2, 1);  // the second microbatch of rank 1
+  EXPECT_EQ(second, slice(whole, 3 * length * width, length * width));
+  for (int other : {0, 1, 2}) {
+    OneOp op("dropout");
+    op.at_step(other == 0 ? 6 : 5, 0, other == 1 ? 43 : 42).attr("p", 0.25).attr("key", int64_t{other == 2 ? 4 : 3});
+    op.read(Dtype::f32, {batch, length, width}, Values(whole.size(), 3.0)).write(Dtype::f32, {batch, length, width});
+    EXPECT_NE(op.run(cpu()).result(), whole);
+  }
+}
+
+// Against angles written out here.
+TEST(SplitOps, RotaryTurnsByThePositionInTheWholeSample) {
+  const Values held = {2, 3, 4, 5};  // of 8 positions, rank 1 of 2 with balanced chunks
+  OneOp op("rotary");
+  op.mesh({{"cp", 2}}, 1).attr("tokens_axis", std::string("cp")).attr("chunks", int64_t{2});
+  op.attr("size", int64_t{4}).attr("heads", int64_t{1}).attr("base", 100.0);
+  Values x;
+  for (int token = 0; token < 4; ++token)
+    for (double value : {1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0}) x.push_back(value);
+  const Values y = op.read(Dtype::f32, {1, 4, 8}, x).write(Dtype::f32, {1, 4, 8}).run(cpu()).result();
+  for (size_t token = 0; token < 4; ++token) {
+    const double fast = held[token], slow = held[token] / 10;
+    const double want[] = {std::cos(fast) - 3 * std::sin(fast),
+                           2 * std::cos(slow) - 4 * std::sin(slow),
+                           3 * std::cos(fast) + std::sin(fast),
+                           4 * std::cos(slow) + 2 * std::sin(slow),
+                           5,
+                           6,
+                           7,
+                           8};
+    for (size_t i = 0; i < 8; ++i) EXPECT_NEAR(y[token * 8 + i], want[i], 2e-6) << token << " " << i;
+  }
+}
+
 struct Layout {
   std::vector<int64_t> outer, blocks, block_counts, slices;
   std::string axes;

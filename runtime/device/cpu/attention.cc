@@ -20,8 +20,9 @@ namespace {
 constexpr int64_t kStrip = 32;  // query rows at a time
 
 struct Sizes {
-  int64_t batch, length, width, heads, head;  // qkv is [batch, length, 3·width], width = heads·head
-  int64_t keys, lanes;                        // length and head padded to whole tiles
+  int64_t batch, length, heads, kv_heads, head;  // of a head, `head` elements
+  int64_t width, stride, k, v;                   // of out's and qkv's rows; where k and v begin in the latter
+  int64_t keys, lanes;                           // length and head padded to whole tiles
   bool causal;
   float scale;
 
@@ -34,14 +35,19 @@ struct Sizes {
 
 Sizes sizes_of(const OpView& view) {
   const Tensor& qkv = view.read(0);
-  PRUN_CHECK(qkv.shape.size() == 3 && qkv.shape[2] % 3 == 0, shape_text(qkv.shape));
+  PRUN_CHECK(qkv.shape.size() == 3, shape_text(qkv.shape));
   Sizes s;
   s.batch = qkv.shape[0];
   s.length = qkv.shape[1];
-  s.width = qkv.shape[2] / 3;
+  s.stride = qkv.shape[2];
   s.heads = view.attrs().integer("heads", 1);
-  PRUN_CHECK(s.heads > 0 && s.width % s.heads == 0, fmt::format("width {} heads {}", s.width, s.heads));
-  s.head = s.width / s.heads;
+  s.kv_heads = view.attrs().integer("kv_heads", s.heads);
+  PRUN_CHECK(s.kv_heads > 0 && s.heads % s.kv_heads == 0 && s.stride % (s.heads + 2 * s.kv_heads) == 0,
+             fmt::format("{} heads {} kv_heads {}", shape_text(qkv.shape), s.heads, s.kv_heads));
+  s.head = s.stride / (s.heads + 2 * s.kv_heads);
+  s.width = s.heads * s.head;
+  s.k = s.width;
+  s.v = s.k + s.kv_heads * s.head;
   s.keys = round_up(s.length, kTileColumns);
   s.lanes = round_up(s.head, kTileColumns);
   s.causal = view.attrs().integer("causal", 0) != 0;
@@ -146,17 +152,21 @@ int64_t forward_floats(const Sizes& s) {  // per thread: kᵀ, v, and a strip's 
   return s.lanes * s.keys + s.keys * s.lanes + kStrip * (2 * s.lanes + s.keys + 1);
 }
 
+// Head h of one sample; qkv, out and lse are the sample's.
 template <class T>
-void forward_head(const Sizes& s, const T* qkv, T* out, float* lse, float* scratch) {
-  const int64_t stride = 3 * s.width;
+void forward_head(const Sizes& s, int64_t h, const T* qkv, T* out, float* lse, float* scratch) {
+  const int64_t stride = s.stride, shared = h * s.kv_heads / s.heads * s.head;
+  const T* own = qkv + h * s.head;
+  out += h * s.head;
+  lse += h * s.length;
   float *k = scratch, *v = k + s.lanes * s.keys, *q = v + s.keys * s.lanes, *scores = q + kStrip * s.lanes;
   float *result = scores + kStrip * s.keys, *inverse = result + kStrip * s.lanes;
-  pack_transposed(qkv + s.width, stride, k, s.length, s.keys, s.head);
-  pack_rows(qkv + 2 * s.width, stride, v, s.length, s.head, s.lanes, 1.0f);
+  pack_transposed(qkv + s.k + shared, stride, k, s.length, s.keys, s.head);
+  pack_rows(qkv + s.v + shared, stride, v, s.length, s.head, s.lanes, 1.0f);
   std::memset(v + s.length * s.lanes, 0, static_cast<size_t>((s.keys - s.length) * s.lanes) * sizeof(float));
   for (int64_t first = 0; first < s.length; first += kStrip) {
     const int64_t rows = s.strip_rows(first), visible = s.visible(first);
-    pack_rows(qkv + first * stride, stride, q, rows, s.head, s.lanes, s.scale);
+    pack_rows(own + first * stride, stride, q, rows, s.head, s.lanes, s.scale);
     tile_product({rows, visible, s.head, q, s.lanes, 1, k, s.keys, scores, s.keys, false});
     softmax_rows(scores, s.keys, rows, visible, s.causal ? first + 1 : s.length, s.causal ? 1 : 0, lse + first,
                  inverse);
@@ -169,33 +179,39 @@ int64_t backward_floats(const Sizes& s) {  // per thread: kᵀ, vᵀ, k, dk, dv,
   return 5 * s.lanes * s.keys + kStrip * (3 * s.lanes + 2 * s.keys + 1);
 }
 
+// A head of keys and values of one sample, with the heads of queries that share it.
 template <class T>
-void backward_head(const Sizes& s, const T* qkv, const T* out, const T* dout, const float* lse, T* dqkv,
+void backward_head(const Sizes& s, int64_t shared, const T* qkv, const T* out, const T* dout, const float* lse, T* dqkv,
                    float* scratch) {
-  const int64_t stride = 3 * s.width, tile = s.lanes * s.keys;
+  const int64_t stride = s.stride, k_at = s.k + shared * s.head, v_at = s.v + shared * s.head, tile = s.lanes * s.keys;
   float *kt = scratch, *vt = kt + tile, *k = vt + tile, *dk = k + tile, *dv = dk + tile, *q = dv + tile;
   float *go = q + kStrip * s.lanes, *dq = go + kStrip * s.lanes, *p = dq + kStrip * s.lanes;
   float *ds = p + kStrip * s.keys, *dots = ds + kStrip * s.keys;
-  pack_transposed(qkv + s.width, stride, kt, s.length, s.keys, s.head);
-  pack_transposed(qkv + 2 * s.width, stride, vt, s.length, s.keys, s.head);
-  pack_rows(qkv + s.width, stride, k, s.length, s.head, s.lanes, 1.0f);
+  pack_transposed(qkv + k_at, stride, kt, s.length, s.keys, s.head);
+  pack_transposed(qkv + v_at, stride, vt, s.length, s.keys, s.head);
+  pack_rows(qkv + k_at, stride, k, s.length, s.head, s.lanes, 1.0f);
   std::memset(k + s.length * s.lanes, 0, static_cast<size_t>((s.keys - s.length) * s.lanes) * sizeof(float));
   std::memset(dk, 0, static_cast<size_t>(2 * tile) * sizeof(float));
-  for (int64_t first = 0; first < s.length; first += kStrip) {
-    const int64_t rows = s.strip_rows(first), visible = s.visible(first);
-    pack_rows(qkv + first * stride, stride, q, rows, s.head, s.lanes, s.scale);
-    pack_rows(dout + first * s.width, s.width, go, rows, s.head, s.lanes, 1.0f);
-    row_dots(out + first * s.width, dout + first * s.width, s.width, rows, s.head, dots);
-    tile_product({rows, visible, s.head, q, s.lanes, 1, kt, s.keys, p, s.keys, false});
-    tile_product({rows, visible, s.head, go, s.lanes, 1, vt, s.keys, ds, s.keys, false});
-    score_gradients(p, ds, s.keys, rows, visible, s.causal ? first + 1 : s.length, s.causal ? 1 : 0, lse + first, dots);
-    tile_product({visible, s.lanes, rows, p, 1, s.keys, go, s.lanes, dv, s.lanes, true});
-    tile_product({visible, s.lanes, rows, ds, 1, s.keys, q, s.lanes, dk, s.lanes, true});
-    tile_product({rows, s.lanes, visible, ds, s.keys, 1, k, s.lanes, dq, s.lanes, false});
-    unpack_rows(dq, s.lanes, dqkv + first * stride, stride, rows, s.head, s.scale);
+  const int64_t group = s.heads / s.kv_heads;
+  for (int64_t h = shared * group; h < (shared + 1) * group; ++h) {
+    const int64_t narrow = h * s.head;
+    for (int64_t first = 0; first < s.length; first += kStrip) {
+      const int64_t rows = s.strip_rows(first), visible = s.visible(first), at = first * s.width + narrow;
+      pack_rows(qkv + first * stride + narrow, stride, q, rows, s.head, s.lanes, s.scale);
+      pack_rows(dout + at, s.width, go, rows, s.head, s.lanes, 1.0f);
+      row_dots(out + at, dout + at, s.width, rows, s.head, dots);
+      tile_product({rows, visible, s.head, q, s.lanes, 1, kt, s.keys, p, s.keys, false});
+      tile_product({rows, visible, s.head, go, s.lanes, 1, vt, s.keys, ds, s.keys, false});
+      score_gradients(p, ds, s.keys, rows, visible, s.causal ? first + 1 : s.length, s.causal ? 1 : 0,
+                      lse + h * s.length + first, dots);
+      tile_product({visible, s.lanes, rows, p, 1, s.keys, go, s.lanes, dv, s.lanes, true});
+      tile_product({visible, s.lanes, rows, ds, 1, s.keys, q, s.lanes, dk, s.lanes, true});
+      tile_product({rows, s.lanes, visible, ds, s.keys, 1, k, s.lanes, dq, s.lanes, false});
+      unpack_rows(dq, s.lanes, dqkv + first * stride + narrow, stride, rows, s.head, s.scale);
+    }
   }
-  unpack_rows(dk, s.lanes, dqkv + s.width, stride, s.length, s.head, 1.0f);
-  unpack_rows(dv, s.lanes, dqkv + 2 * s.width, stride, s.length, s.head, 1.0f);
+  unpack_rows(dk, s.lanes, dqkv + k_at, stride, s.length, s.head, 1.0f);
+  unpack_rows(dv, s.lanes, dqkv + v_at, stride, s.length, s.head, 1.0f);
 }
 
 int64_t scratch_bytes(const OpView& view, int64_t (*floats)(const Sizes&)) {
@@ -212,8 +228,8 @@ std::unique_ptr<Kernel> make_forward(const OpView& view) {
                       scratch = view.scratch(scratch_bytes(view, forward_floats))] {
       parallel_for(threads, s.batch * s.heads, [&](int64_t i, int thread) {
         const int64_t b = i / s.heads, h = i % s.heads;
-        forward_head(s, qkv + b * s.length * 3 * s.width + h * s.head, out + b * s.length * s.width + h * s.head,
-                     lse + i * s.length, reinterpret_cast<float*>(scratch.data + thread * share));
+        forward_head(s, h, qkv + b * s.length * s.stride, out + b * s.length * s.width, lse + b * s.heads * s.length,
+                     reinterpret_cast<float*>(scratch.data + thread * share));
       });
     });
   });
@@ -223,17 +239,16 @@ std::unique_ptr<Kernel> make_backward(const OpView& view) {
   const Sizes s = sizes_of(view);
   for (size_t i : {1, 2}) view.expect_count(view.read(i), s.batch * s.length * s.width);
   view.expect_count(view.read(3), s.batch * s.heads * s.length);
-  view.expect_count(view.write(0), s.batch * s.length * s.width * 3);
+  view.expect_count(view.write(0), s.batch * s.length * s.stride);
   return with_float(view.read(0).dtype, [&]<class T>() -> std::unique_ptr<Kernel> {
     return kernel_of([s, qkv = view.in<T>(0), out = view.in<T>(1), dout = view.in<T>(2), lse = view.in<float>(3),
                       dqkv = view.out<T>(0), threads = view.threads(),
                       share = scratch_bytes(view, backward_floats) / view.threads(),
                       scratch = view.scratch(scratch_bytes(view, backward_floats))] {
-      parallel_for(threads, s.batch * s.heads, [&](int64_t i, int thread) {
-        const int64_t b = i / s.heads, h = i % s.heads, wide = b * s.length * 3 * s.width + h * s.head;
-        const int64_t narrow = b * s.length * s.width + h * s.head;
-        backward_head(s, qkv + wide, out + narrow, dout + narrow, lse + i * s.length, dqkv + wide,
-                      reinterpret_cast<float*>(scratch.data + thread * share));
+      parallel_for(threads, s.batch * s.kv_heads, [&](int64_t i, int thread) {
+        const int64_t b = i / s.kv_heads, wide = b * s.length * s.stride, narrow = b * s.length * s.width;
+        backward_head(s, i % s.kv_heads, qkv + wide, out + narrow, dout + narrow, lse + b * s.heads * s.length,
+                      dqkv + wide, reinterpret_cast<float*>(scratch.data + thread * share));
       });
     });
   });

@@ -132,6 +132,8 @@ inline int64_t row_count(const Shape& shape) {
 std::span<const KernelEntry> linear_kernels();
 std::span<const KernelEntry> activation_kernels();
 std::span<const KernelEntry> layernorm_kernels();
+std::span<const KernelEntry> rmsnorm_kernels();
+std::span<const KernelEntry> rotary_kernels();
 std::span<const KernelEntry> attention_kernels();
 std::span<const KernelEntry> embedding_kernels();
 std::span<const KernelEntry> position_kernels();
@@ -141,6 +143,7 @@ std::span<const KernelEntry> expert_linear_kernels();
 std::span<const KernelEntry> cross_entropy_kernels();
 std::span<const KernelEntry> split_cross_entropy_kernels();
 std::span<const KernelEntry> loss_kernels();
+std::span<const KernelEntry> dropout_kernels();
 std::span<const KernelEntry> elementwise_kernels();
 std::span<const KernelEntry> piece_kernels();
 std::span<const KernelEntry> constant_kernels();

@@ -66,9 +66,6 @@ PRUN_CLONES void backward_rows(const T* x, const T* dy, const T* gamma, const fl
   }
 }
 
-int64_t chunk_rows(int64_t rows) { return std::max<int64_t>(64, (rows + 31) / 32); }
-int64_t chunk_count(int64_t rows) { return (rows + chunk_rows(rows) - 1) / chunk_rows(rows); }
-
 template <class T>
 std::unique_ptr<Kernel> forward(const OpView& view) {
   const int64_t width = last_dim(view.read(0).shape), rows = row_count(view.read(0).shape);
@@ -80,11 +77,10 @@ std::unique_ptr<Kernel> forward(const OpView& view) {
   return kernel_of([x = view.in<T>(0), gamma = view.in<T>(1), beta = view.in<T>(2), y = view.out<T>(0),
                     mean = view.out<float>(1), rstd = view.out<float>(2), rows, width, threads = view.threads(),
                     eps = static_cast<float>(view.attrs().number("eps", 1e-5))] {
-    const int64_t step = chunk_rows(rows);
-    parallel_for(threads, chunk_count(rows), [&](int64_t i, int) {
-      const int64_t at = i * step;
-      forward_rows(x + at * width, gamma, beta, y + at * width, mean + at, rstd + at, std::min(step, rows - at), width,
-                   eps);
+    const RowChunks chunks(rows);
+    parallel_for(threads, chunks.count, [&](int64_t i, int) {
+      const int64_t at = chunks.first(i);
+      forward_rows(x + at * width, gamma, beta, y + at * width, mean + at, rstd + at, chunks.size(i), width, eps);
     });
   });
 }
@@ -102,17 +98,17 @@ std::unique_ptr<Kernel> backward(const OpView& view) {
   return kernel_of([x = view.in<T>(0), dy = view.in<T>(1), gamma = view.in<T>(2), mean = view.in<float>(3),
                     rstd = view.in<float>(4), dx = view.out<T>(0), dgamma = view.out<float>(1),
                     dbeta = view.out<float>(2), rows, width, threads = view.threads(),
-                    scratch = view.scratch(chunk_count(rows) * 2 * width * static_cast<int64_t>(sizeof(float)))] {
+                    scratch = view.scratch(RowChunks(rows).count * 2 * width * static_cast<int64_t>(sizeof(float)))] {
     float* sums = reinterpret_cast<float*>(scratch.data);
-    const int64_t step = chunk_rows(rows), chunks = chunk_count(rows);
-    parallel_for(threads, chunks, [&](int64_t i, int) {
-      const int64_t at = i * step;
+    const RowChunks chunks(rows);
+    parallel_for(threads, chunks.count, [&](int64_t i, int) {
+      const int64_t at = chunks.first(i);
       std::memset(sums + i * 2 * width, 0, static_cast<size_t>(2 * width) * sizeof(float));
       backward_rows(x + at * width, dy + at * width, gamma, mean + at, rstd + at, dx + at * width, sums + i * 2 * width,
-                    std::min(step, rows - at), width);
+                    chunks.size(i), width);
     });
     for (int64_t j = 0; j < width; ++j) dgamma[j] = sums[j], dbeta[j] = sums[width + j];
-    for (int64_t i = 1; i < chunks; ++i) {
+    for (int64_t i = 1; i < chunks.count; ++i) {
       const float* part = sums + i * 2 * width;
       for (int64_t j = 0; j < width; ++j) dgamma[j] += part[j], dbeta[j] += part[width + j];
     }
@@ -127,7 +123,7 @@ std::unique_ptr<Kernel> make_backward(const OpView& view) {
 }
 int64_t backward_workspace(const OpView& view) {
   const Shape& shape = view.read(0).shape;
-  return chunk_count(row_count(shape)) * 2 * last_dim(shape) * static_cast<int64_t>(sizeof(float));
+  return RowChunks(row_count(shape)).count * 2 * last_dim(shape) * static_cast<int64_t>(sizeof(float));
 }
 
 constexpr KernelEntry kEntries[] = {{"layernorm", make_forward},

@@ -22,6 +22,14 @@ void parallel_for(int threads, int64_t n, const F& f) {
   }
 }
 
+// Rows cut by their number alone, for sums over rows: each chunk has a sum of its own, and they are added in order.
+struct RowChunks {
+  int64_t rows, step, count;
+  explicit RowChunks(int64_t n) : rows(n), step(std::max<int64_t>(64, (n + 31) / 32)), count((n + step - 1) / step) {}
+  int64_t first(int64_t i) const { return i * step; }
+  int64_t size(int64_t i) const { return std::min(step, rows - i * step); }
+};
+
 // f(begin, end) over ranges of [0, n) for element-wise work; small arrays stay on one core.
 template <class F>
 void parallel_ranges(int threads, int64_t n, const F& f) {

@@ -6,29 +6,33 @@
 namespace prun::reference {
 namespace {
 
-// Where things lie in qkv [B,T,3d], whose thirds are q, k, v with the heads within, and in out [B,T,d].
+// Where things lie in qkv [B,T,(heads + 2·kv_heads)·size], which has the heads of q, then k, then v, and in out
+// [B,T,d].
 struct Layout {
-  int64_t batch, length, width, heads;
+  int64_t batch, length, heads, kv_heads, size;
   bool causal;
   explicit Layout(const Call& c)
       : batch(c.reads[0].shape[0]),
         length(c.reads[0].shape[1]),
-        width(c.reads[0].shape[2] / 3),
         heads(c.attrs.integer("heads", 1)),
+        kv_heads(c.attrs.integer("kv_heads", heads)),
+        size(c.reads[0].shape[2] / (heads + 2 * kv_heads)),
         causal(c.attrs.integer("causal") != 0) {}
-  int64_t head_width() const { return width / heads; }
-  double scale() const { return 1 / std::sqrt(static_cast<double>(head_width())); }
-  int64_t qkv(int64_t b, int64_t t, int64_t third, int64_t h, int64_t e) const {
-    return ((b * length + t) * 3 + third) * width + h * head_width() + e;
+  double scale() const { return 1 / std::sqrt(static_cast<double>(size)); }
+  int64_t at(int64_t b, int64_t t, int64_t head, int64_t e) const {
+    return ((b * length + t) * (heads + 2 * kv_heads) + head) * size + e;
   }
-  int64_t out(int64_t b, int64_t t, int64_t h, int64_t e) const {
-    return (b * length + t) * width + h * head_width() + e;
+  int64_t q(int64_t b, int64_t t, int64_t h, int64_t e) const { return at(b, t, h, e); }
+  int64_t k(int64_t b, int64_t t, int64_t h, int64_t e) const { return at(b, t, heads + h * kv_heads / heads, e); }
+  int64_t v(int64_t b, int64_t t, int64_t h, int64_t e) const {
+    return at(b, t, heads + kv_heads + h * kv_heads / heads, e);
   }
+  int64_t out(int64_t b, int64_t t, int64_t h, int64_t e) const { return ((b * length + t) * heads + h) * size + e; }
   int64_t lse(int64_t b, int64_t t, int64_t h) const { return (b * heads + h) * length + t; }
   int64_t keys(int64_t t) const { return causal ? t + 1 : length; }
   double score(const Array& x, int64_t b, int64_t t, int64_t s, int64_t h) const {
     double sum = 0;
-    for (int64_t e = 0; e < head_width(); ++e) sum += x[qkv(b, t, 0, h, e)] * x[qkv(b, s, 1, h, e)];
+    for (int64_t e = 0; e < size; ++e) sum += x[q(b, t, h, e)] * x[k(b, s, h, e)];
     return sum * scale();
   }
 };
@@ -52,7 +56,7 @@ void attention(Call& c) {
     c.writes[1][at.lse(b, t, h)] = lse;
     for (int64_t s = 0; s < at.keys(t); ++s) {
       double p = std::exp(at.score(x, b, t, s, h) - lse);
-      for (int64_t e = 0; e < at.head_width(); ++e) c.writes[0][at.out(b, t, h, e)] += p * x[at.qkv(b, s, 2, h, e)];
+      for (int64_t e = 0; e < at.size; ++e) c.writes[0][at.out(b, t, h, e)] += p * x[at.v(b, s, h, e)];
     }
   });
 }
@@ -64,15 +68,15 @@ void attention_grad(Call& c) {
   Array& dx = c.writes[0];
   each_query(at, [&](int64_t b, int64_t t, int64_t h) {
     double row = 0;
-    for (int64_t e = 0; e < at.head_width(); ++e) row += dout[at.out(b, t, h, e)] * out[at.out(b, t, h, e)];
+    for (int64_t e = 0; e < at.size; ++e) row += dout[at.out(b, t, h, e)] * out[at.out(b, t, h, e)];
     for (int64_t s = 0; s < at.keys(t); ++s) {
       double p = std::exp(at.score(x, b, t, s, h) - lse[at.lse(b, t, h)]), dp = 0;
-      for (int64_t e = 0; e < at.head_width(); ++e) dp += dout[at.out(b, t, h, e)] * x[at.qkv(b, s, 2, h, e)];
+      for (int64_t e = 0; e < at.size; ++e) dp += dout[at.out(b, t, h, e)] * x[at.v(b, s, h, e)];
       double dscore = p * (dp - row) * at.scale();
-      for (int64_t e = 0; e < at.head_width(); ++e) {
-        dx[at.qkv(b, t, 0, h, e)] += dscore * x[at.qkv(b, s, 1, h, e)];
-        dx[at.qkv(b, s, 1, h, e)] += dscore * x[at.qkv(b, t, 0, h, e)];
-        dx[at.qkv(b, s, 2, h, e)] += p * dout[at.out(b, t, h, e)];
+      for (int64_t e = 0; e < at.size; ++e) {
+        dx[at.q(b, t, h, e)] += dscore * x[at.k(b, s, h, e)];
+        dx[at.k(b, s, h, e)] += dscore * x[at.q(b, t, h, e)];
+        dx[at.v(b, s, h, e)] += p * dout[at.out(b, t, h, e)];
       }
     }
   });

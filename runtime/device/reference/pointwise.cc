@@ -2,7 +2,9 @@
 #include <cmath>
 #include <numbers>
 
+#include "device/philox.h"
 #include "device/reference/rules.h"
+#include "device/share.h"
 
 namespace prun::reference {
 
@@ -37,6 +39,36 @@ void sum(Call& c, F f) {
   c.writes[0][0] = total * scale(c);
 }
 
+double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+
+void silu_mul_grad(Call& c) {
+  const Array &gate = c.reads[0], &up = c.reads[1], &dy = c.reads[2];
+  for (int64_t i = 0; i < gate.count(); ++i) {
+    double s = sigmoid(gate[i]);
+    c.writes[0][i] = dy[i] * up[i] * s * (1 + gate[i] * (1 - s));
+    c.writes[1][i] = dy[i] * gate[i] * s;
+  }
+}
+
+// Every element's word by itself.
+void dropout(Call& c) {
+  const Array& x = c.reads[0];
+  auto share = [&](const char* axes) { return share_along(c.memory, c.attrs.text(axes)); };
+  int64_t batch = x.shape[0], length = x.shape.size() == 3 ? x.shape[1] : 1, width = x.last();
+  int64_t whole = c.attrs.integer("width", width * share("split_axis").of), column = share("split_axis").index * width;
+  int64_t sample = share("rows_axis").index * c.attrs.integer("samples", batch) + c.attrs.integer("first");
+  TokenPositions at(c.memory, c.attrs, length);
+  double p = c.attrs.number("p");
+  uint64_t stream = philox::dropout_stream(c.memory.table->seed, static_cast<uint64_t>(c.attrs.integer("key")),
+                                           static_cast<uint64_t>(c.memory.table->step));
+  for (int64_t i = 0; i < x.count(); ++i) {
+    int64_t row = i / width, place = at.of(row % length) * whole + column + i % width;
+    uint32_t word =
+        philox::dropout_word(stream, static_cast<uint64_t>(sample + row / length), static_cast<uint64_t>(place));
+    c.writes[0][i] = word >= philox::dropout_bound(p) ? x[i] / (1 - p) : 0;
+  }
+}
+
 const Rule kRules[] = {
     {"gelu", [](Call& c) { each(c, [&, e = exact(c)](int64_t i) { return gelu(c.reads[0][i], e); }); }},
     {"gelu_dx",
@@ -45,6 +77,10 @@ const Rule kRules[] = {
      }},
     {"relu", [](Call& c) { each(c, [&](int64_t i) { return c.reads[0][i] < 0 ? 0 : c.reads[0][i]; }); }},
     {"relu_dx", [](Call& c) { each(c, [&](int64_t i) { return c.reads[0][i] > 0 ? c.reads[1][i] : 0; }); }},
+    {"silu_mul",
+     [](Call& c) { each(c, [&](int64_t i) { return c.reads[0][i] * sigmoid(c.reads[0][i]) * c.reads[1][i]; }); }},
+    {"silu_mul_grad", silu_mul_grad},
+    {"dropout", dropout},
     {"add", [](Call& c) { each(c, [&](int64_t i) { return c.reads[0][i] + c.reads[1][i]; }); }},
     {"mul", [](Call& c) { each(c, [&](int64_t i) { return c.reads[0][i] * c.reads[1][i]; }); }},
     {"scale", [](Call& c) { each(c, [&, f = c.attrs.number("factor", 1)](int64_t i) { return c.reads[0][i] * f; }); }},

@@ -1,4 +1,4 @@
-// Ops over rows: layernorm, bias, embedding, positions, cross-entropy.
+// Ops over rows: layernorm, rmsnorm, bias, rotary, embedding, positions, cross-entropy.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -38,6 +38,33 @@ void layernorm_grad(Call& c) {
       c.writes[0][r * n + i] = rstd[r] * (g(i) - g_mean - z(i) * gz_mean);
       c.writes[1][i] += dy[r * n + i] * z(i);
       c.writes[2][i] += dy[r * n + i];
+    }
+  }
+}
+
+void rmsnorm(Call& c) {
+  const Array &x = c.reads[0], &gamma = c.reads[1];
+  int64_t n = x.last();
+  for (int64_t r = 0; r < x.rows(); ++r) {
+    double square = 0;
+    for (int64_t i = 0; i < n; ++i) square += x[r * n + i] * x[r * n + i] / static_cast<double>(n);
+    c.writes[1][r] = 1 / std::sqrt(square + c.attrs.number("eps", 1e-5));
+    for (int64_t i = 0; i < n; ++i) c.writes[0][r * n + i] = x[r * n + i] * c.writes[1][r] * gamma[i];
+  }
+}
+
+// With z = x·rrms and g = dy·gamma: dx = rrms·(g − z·mean(g·z)).
+void rmsnorm_grad(Call& c) {
+  const Array &x = c.reads[0], &dy = c.reads[1], &gamma = c.reads[2], &rrms = c.reads[3];
+  int64_t n = x.last();
+  for (int64_t r = 0; r < x.rows(); ++r) {
+    double gz_mean = 0;
+    for (int64_t i = 0, e = r * n; i < n; ++i, ++e)
+      gz_mean += dy[e] * gamma[i] * x[e] * rrms[r] / static_cast<double>(n);
+    for (int64_t i = 0, e = r * n; i < n; ++i, ++e) {
+      double z = x[e] * rrms[r];
+      c.writes[0][e] = rrms[r] * (dy[e] * gamma[i] - z * gz_mean);
+      c.writes[1][i] += dy[e] * z;
     }
   }
 }
@@ -104,6 +131,23 @@ void positions_grad(Call& c) {
   TokenPositions at(c.memory, c.attrs, length);
   for (int64_t r = 0; r < dy.rows(); ++r)
     for (int64_t i = 0; i < d; ++i) c.writes[0][at.of(r % length) * d + i] += dy[r * d + i];
+}
+
+void rotary(Call& c) {
+  const Array& x = c.reads[0];
+  int64_t length = x.shape[1], width = x.last(), size = c.attrs.integer("size"), half = size / 2;
+  double base = c.attrs.number("base", 10000), sign = c.attrs.integer("inverse") != 0 ? -1 : 1;
+  TokenPositions at(c.memory, c.attrs, length);
+  c.writes[0].v = x.v;
+  for (int64_t r = 0; r < x.rows(); ++r)
+    for (int64_t h = 0; h < c.attrs.integer("heads"); ++h)
+      for (int64_t i = 0; i < half; ++i) {
+        double speed = std::pow(base, -2 * static_cast<double>(i) / static_cast<double>(size));
+        double angle = sign * static_cast<double>(at.of(r % length)) * speed;
+        int64_t e = r * width + h * size + i;
+        c.writes[0][e] = x[e] * std::cos(angle) - x[e + half] * std::sin(angle);
+        c.writes[0][e + half] = x[e + half] * std::cos(angle) + x[e] * std::sin(angle);
+      }
 }
 
 // This rank's columns of the logits, by attributes vocab and axis.
@@ -175,12 +219,15 @@ void cross_entropy_grad(Call& c) {
 
 constexpr Rule kRules[] = {{"layernorm", layernorm},
                            {"layernorm_grad", layernorm_grad},
+                           {"rmsnorm", rmsnorm},
+                           {"rmsnorm_grad", rmsnorm_grad},
                            {"bias", bias},
                            {"bias_grad", bias_grad},
                            {"embedding", embedding},
                            {"embedding_grad", embedding_grad},
                            {"positions", positions},
                            {"positions_grad", positions_grad},
+                           {"rotary", rotary},
                            {"cross_entropy", cross_entropy},
                            {"cross_entropy_max", cross_entropy_max},
                            {"cross_entropy_sums", cross_entropy_sums},

@@ -1,4 +1,5 @@
-// gelu and relu. gelu's derivative needs its input, relu's only its output (which the next op keeps anyway).
+// gelu, relu and silu(gate)·up. gelu's derivative needs its input, relu's only its output (which the next op keeps
+// anyway). silu(x) = x·sigmoid(x); with `up` it is the SwiGLU of Shazeer, GLU Variants Improve Transformer, 2020.
 #include <fmt/format.h>
 
 #include "ir/ops/rules.h"
@@ -34,11 +35,30 @@ void derive_relu(GradientBuilder& builder, const NodeView& node) {
   builder.contribute(x, builder.emit("relu_dx", {y, builder.gradient(y)}, {builder.type(x)}, {})[0]);
 }
 
+Types infer_silu_mul(const Types& inputs, const Attrs&) {
+  require_inputs("silu_mul", inputs, 2, 2);
+  require_float("silu_mul", "the gate", inputs[0]);
+  require_same_dtype("silu_mul", "the gate", inputs[0], "the second tensor", inputs[1]);
+  require_same_shape("silu_mul", "the gate", inputs[0], "the second tensor", inputs[1]);
+  return {inputs[0]};
+}
+
+void derive_silu_mul(GradientBuilder& builder, const NodeView& node) {
+  int gate = node.inputs[0], up = node.inputs[1];
+  if (!builder.wants(gate) && !builder.wants(up)) return;
+  std::vector<int> grads = builder.emit("silu_mul_grad", {gate, up, builder.gradient(node.outputs[0])},
+                                        {builder.type(gate), builder.type(up)}, {});
+  for (size_t i : {0, 1})
+    if (builder.wants(node.inputs[i])) builder.contribute(node.inputs[i], grads[i]);
+}
+
 const OpDef kOps[] = {
     {.name = "gelu", .infer = infer_gelu, .derive = derive_gelu, .cost = per_output<10>},
     {.name = "gelu_dx", .cost = per_output<20>},
     {.name = "relu", .infer = infer_relu, .derive = derive_relu, .cost = per_output<1>},
     {.name = "relu_dx", .cost = per_output<1>},
+    {.name = "silu_mul", .infer = infer_silu_mul, .derive = derive_silu_mul, .cost = per_output<7>},
+    {.name = "silu_mul_grad", .cost = per_output<14>},
 };
 
 }  // namespace

@@ -1,4 +1,5 @@
-// attention over heads: softmax(q·kᵀ/√h)·v with h = width/heads. Only the log-sum-exp of each row is kept; the
+// attention over heads: softmax(q·kᵀ/√h)·v with h = width/heads; with fewer heads of keys and values than of queries,
+// neighbouring queries share them (Ainslie et al., GQA, 2023). Only the log-sum-exp of each row is kept; the
 // derivative recomputes the probabilities from it (Dao et al., FlashAttention, 2022).
 #include <fmt/format.h>
 
@@ -7,19 +8,33 @@
 namespace prun::ops {
 namespace {
 
+// How many heads of keys and values there are; fewer than `heads` when several queries share them.
+int64_t kv_heads(const Attrs& attrs) { return attrs.integer("kv_heads", attrs.integer("heads", 1)); }
+
+// The size of a head, from qkv's last dim of heads + 2·kv_heads heads.
+int64_t head_size(const TensorType& qkv, const Attrs& attrs) {
+  return last_dim(qkv) / (attrs.integer("heads", 1) + 2 * kv_heads(attrs));
+}
+
 Types infer_attention(const Types& inputs, const Attrs& attrs) {
   require_inputs("attention", inputs, 1, 1);
   const TensorType& qkv = inputs[0];
   require_float("attention", "qkv", qkv);
   require_rank("attention", "qkv", qkv, 3);
-  if (last_dim(qkv) % 3 != 0)
-    throw plan_error(fmt::format("attention: qkv's last dim is {}, should be three times the width", last_dim(qkv)));
-  int64_t width = last_dim(qkv) / 3, heads = attrs.integer("heads", 1);
+  int64_t heads = attrs.integer("heads", 1), shared = kv_heads(attrs);
   if (heads < 1) throw plan_error(fmt::format("attention: {} heads; at least 1 is needed", heads));
-  if (width % heads != 0)
-    throw plan_error(fmt::format("attention: width {} is not divisible by {} heads", width, heads));
+  if (shared < 1) throw plan_error(fmt::format("attention: {} kv_heads; at least 1 is needed", shared));
+  if (heads % shared != 0)
+    throw plan_error(fmt::format("attention: {} heads cannot share {} kv_heads evenly", heads, shared));
+  if (attrs.has("kv_heads") && last_dim(qkv) % (heads + 2 * shared) != 0)
+    throw plan_error(fmt::format("attention: qkv's last dim is {}, should be a multiple of {}: {} heads and twice {}",
+                                 last_dim(qkv), heads + 2 * shared, heads, shared));
+  if (last_dim(qkv) % 3 != 0 && !attrs.has("kv_heads"))
+    throw plan_error(fmt::format("attention: qkv's last dim is {}, should be three times the width", last_dim(qkv)));
+  if (last_dim(qkv) % (heads + 2 * shared) != 0)
+    throw plan_error(fmt::format("attention: width {} is not divisible by {} heads", last_dim(qkv) / 3, heads));
   int64_t batch = qkv.shape[0], length = qkv.shape[1];
-  return {{qkv.dtype, {batch, length, width}}, {wide(qkv.dtype), {batch, heads, length}}};
+  return {{qkv.dtype, {batch, length, heads * head_size(qkv, attrs)}}, {wide(qkv.dtype), {batch, heads, length}}};
 }
 
 void derive_attention(GradientBuilder& builder, const NodeView& node) {
@@ -33,7 +48,7 @@ void derive_attention(GradientBuilder& builder, const NodeView& node) {
 // One product of [T,h]·[h,T] for all heads, halved when the upper triangle is masked.
 double product_flops(const TensorType& qkv, const Attrs& attrs) {
   double batch = static_cast<double>(qkv.shape[0]), length = static_cast<double>(qkv.shape[1]);
-  double width = static_cast<double>(last_dim(qkv) / 3);
+  double width = static_cast<double>(attrs.integer("heads", 1) * head_size(qkv, attrs));
   return 2 * batch * length * length * width * (attrs.integer("causal") ? 0.5 : 1);
 }
 Cost cost_attention(const Types& inputs, const Types& outputs, const Attrs& attrs) {

@@ -9,6 +9,8 @@
   X(bias)          \
   X(activations)   \
   X(layernorm)     \
+  X(rmsnorm)       \
+  X(rotary)        \
   X(attention)     \
   X(embedding)     \
   X(positions)     \
@@ -16,6 +18,7 @@
   X(expert_linear) \
   X(cross_entropy) \
   X(losses)        \
+  X(dropout)       \
   X(elementwise)   \
   X(pieces)        \
   X(constants)     \

@@ -1,0 +1,88 @@
+// rotary: each pair of elements times a cosine and a sine; one pass, in place where the program wishes.
+//
+// Surprising fact: the table of cosines and sines is made once, in f64, and shared by the kernels of all layers. At the
+// last positions of a long context the angle of an f32 product would be wrong in its third digit.
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <tuple>
+
+#include "device/cpu/kernel.h"
+#include "device/cpu/parallel.h"
+#include "device/cpu/simd.h"
+
+namespace prun::cpu {
+namespace {
+
+// [length][2][half]: the cosines, then the sines of a token.
+using Angles = std::vector<float>;
+
+std::shared_ptr<const Angles> angles_of(const OpView& view, int64_t length, int64_t half) {
+  const TokenPositions at = view.token_positions(length);
+  const double base = view.attrs().number("base", 10000);
+  static std::mutex mutex;
+  static std::map<std::tuple<int64_t, int64_t, double, int64_t, int64_t>, std::weak_ptr<const Angles>> made;
+  const std::lock_guard lock(mutex);
+  // Where the first and the last token stand says where all do.
+  std::weak_ptr<const Angles>& known = made[{length, half, base, at.of(0), at.of(length - 1)}];
+  if (std::shared_ptr<const Angles> angles = known.lock()) return angles;
+  Angles angles(static_cast<size_t>(length * 2 * half));
+  for (int64_t i = 0; i < half; ++i) {
+    const double speed = std::pow(base, -static_cast<double>(i) / static_cast<double>(half));
+    for (int64_t token = 0; token < length; ++token) {
+      const double angle = static_cast<double>(at.of(token)) * speed;
+      angles[static_cast<size_t>(token * 2 * half + i)] = static_cast<float>(std::cos(angle));
+      angles[static_cast<size_t>((token * 2 + 1) * half + i)] = static_cast<float>(std::sin(angle));
+    }
+  }
+  std::shared_ptr<const Angles> shared = std::make_shared<const Angles>(std::move(angles));
+  known = shared;
+  return shared;
+}
+
+// Turns `heads` heads of one token; `sign` is -1 to turn back.
+template <class T>
+PRUN_CLONES void turn_heads(const T* x, T* y, const float* angles, int64_t heads, int64_t half, float sign) {
+  const float *cosine = angles, *sine = angles + half;
+  for (int64_t h = 0; h < heads; ++h) {
+    const T *low = x + h * 2 * half, *high = low + half;
+    T *to_low = y + h * 2 * half, *to_high = to_low + half;
+#pragma omp simd
+    for (int64_t i = 0; i < half; ++i) {
+      const float a = load(low[i]), b = load(high[i]), c = cosine[i], s = sign * sine[i];
+      store(to_low[i], a * c - b * s);
+      store(to_high[i], b * c + a * s);
+    }
+  }
+}
+
+std::unique_ptr<Kernel> make_rotary(const OpView& view) {
+  const Shape& shape = view.read(0).shape;
+  PRUN_CHECK(shape.size() == 3, shape_text(shape));
+  const int64_t length = shape[1], width = shape[2], rows = shape[0] * length;
+  const int64_t half = view.attrs().integer("size") / 2, heads = view.attrs().integer("heads");
+  PRUN_CHECK(half > 0 && heads * 2 * half <= width, shape_text(shape));
+  view.expect_count(view.write(0), rows * width);
+  return with_float(view.read(0).dtype, [&]<class T>() -> std::unique_ptr<Kernel> {
+    return kernel_of([x = view.in<T>(0), y = view.out<T>(0), rows, length, width, half, heads,
+                      angles = angles_of(view, length, half), threads = view.threads(),
+                      sign = view.attrs().integer("inverse") != 0 ? -1.0f : 1.0f] {
+      parallel_for(threads, rows, [&](int64_t row, int) {
+        const T* from = x + row * width;
+        T* to = y + row * width;
+        turn_heads(from, to, angles->data() + row % length * 2 * half, heads, half, sign);
+        const int64_t turned = heads * 2 * half;
+        if (from != to) std::memcpy(to + turned, from + turned, static_cast<size_t>(width - turned) * sizeof(T));
+      });
+    });
+  });
+}
+
+constexpr KernelEntry kEntries[] = {{"rotary", make_rotary}};
+
+}  // namespace
+
+std::span<const KernelEntry> rotary_kernels() { return kEntries; }
+
+}  // namespace prun::cpu

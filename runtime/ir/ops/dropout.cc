@@ -1,0 +1,38 @@
+// dropout: y = x / (1 − p) where a random word says so, else 0 (Srivastava et al., 2014).
+//
+// The word is a function of (seed, step, key) and of the element's place in the whole sample (device/philox.h), so the
+// mask is the same under any sharding, and the derivative draws it again instead of keeping it.
+#include <fmt/format.h>
+
+#include "ir/ops/rules.h"
+
+namespace prun::ops {
+namespace {
+
+Types infer_dropout(const Types& inputs, const Attrs& attrs) {
+  require_inputs("dropout", inputs, 1, 1);
+  const TensorType& x = inputs[0];
+  require_float("dropout", "the input", x);
+  if (x.shape.size() != 2 && x.shape.size() != 3)
+    throw plan_error(fmt::format("dropout: the input is {}, should have 2 or 3 dims", shape_text(x.shape)));
+  double p = attrs.number("p");
+  if (!(p >= 0 && p < 1)) throw plan_error(fmt::format("dropout: p is {}, should be at least 0 and below 1", p));
+  if (x.shape.size() == 3) require_chunks("dropout", attrs, x.shape[1]);
+  return {x};
+}
+
+void derive_dropout(GradientBuilder& builder, const NodeView& node) {
+  int x = node.inputs[0];
+  if (!builder.wants(x)) return;
+  builder.contribute(x, builder.emit("dropout", {builder.gradient(node.outputs[0])}, {builder.type(x)}, node.attrs)[0]);
+}
+
+const OpDef kOps[] = {
+    {.name = "dropout", .infer = infer_dropout, .derive = derive_dropout, .cost = per_output<25>},  // Philox, about
+};
+
+}  // namespace
+
+std::span<const OpDef> dropout() { return kOps; }
+
+}  // namespace prun::ops

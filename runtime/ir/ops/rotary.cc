@@ -1,0 +1,46 @@
+// rotary: turns pairs of a head's elements by an angle that grows with the token's position (Su et al., RoFormer,
+// 2021). Elements i and i + size/2 are a pair, as in Hugging Face's llama; the paper pairs neighbours.
+//
+// The derivative turns back by the same angles.
+#include <fmt/format.h>
+
+#include "ir/ops/rules.h"
+
+namespace prun::ops {
+namespace {
+
+Types infer_rotary(const Types& inputs, const Attrs& attrs) {
+  require_inputs("rotary", inputs, 1, 1);
+  const TensorType& x = inputs[0];
+  require_float("rotary", "the input", x);
+  require_rank("rotary", "the input", x, 3);
+  int64_t size = attrs.integer("size"), heads = attrs.integer("heads");
+  if (size < 2 || size % 2 != 0)
+    throw plan_error(fmt::format("rotary: a head of size {}; the size should be even, at least 2", size));
+  if (last_dim(x) % size != 0)
+    throw plan_error(fmt::format("rotary: the input's last dim is {}, not a multiple of size {}", last_dim(x), size));
+  if (heads < 0 || heads > last_dim(x) / size)
+    throw plan_error(fmt::format("rotary: {} heads of size {}, the input's last dim is {}", heads, size, last_dim(x)));
+  if (!(attrs.number("base", 10000) > 0))
+    throw plan_error(fmt::format("rotary: base is {}, should be above 0", attrs.number("base", 10000)));
+  require_chunks("rotary", attrs, x.shape[1]);
+  return {x};
+}
+
+void derive_rotary(GradientBuilder& builder, const NodeView& node) {
+  int x = node.inputs[0];
+  if (!builder.wants(x)) return;
+  Attrs attrs = node.attrs;
+  attrs.set("inverse", 1 - node.attrs.integer("inverse"));
+  builder.contribute(x, builder.emit("rotary", {builder.gradient(node.outputs[0])}, {builder.type(x)}, attrs)[0]);
+}
+
+const OpDef kOps[] = {
+    {.name = "rotary", .infer = infer_rotary, .derive = derive_rotary, .cost = per_output<3>},
+};
+
+}  // namespace
+
+std::span<const OpDef> rotary() { return kOps; }
+
+}  // namespace prun::ops
