@@ -9,49 +9,11 @@
 #include <map>
 #include <set>
 
+#include "verify/byte_map.h"
 #include "verify/view.h"
 
 namespace prun::verify {
 namespace {
-
-// Bytes of one buffer as disjoint segments, each with a T; segments are split where a range asked for begins or ends.
-template <class T>
-class ByteMap {
- public:
-  // Calls visit(begin, end, T&) for each segment of [begin, end), making absent ones with T().
-  template <class Visit>
-  void over(int64_t begin, int64_t end, Visit visit) {
-    split(begin);
-    split(end);
-    int64_t at = begin;
-    auto it = segments_.lower_bound(begin);
-    while (at < end) {
-      if (it == segments_.end() || it->first > at) {
-        const int64_t stop = it == segments_.end() ? end : std::min(end, it->first);
-        it = segments_.emplace_hint(it, at, Segment{stop, T()});
-      }
-      visit(it->first, it->second.end, it->second.value);
-      at = it->second.end;
-      ++it;
-    }
-  }
-
- private:
-  struct Segment {
-    int64_t end;
-    T value;
-  };
-  void split(int64_t at) {
-    auto it = segments_.upper_bound(at);
-    if (it == segments_.begin()) return;
-    --it;
-    if (it->first == at || it->second.end <= at) return;
-    const Segment right{it->second.end, it->second.value};
-    it->second.end = at;
-    segments_.emplace(at, right);
-  }
-  std::map<int64_t, Segment> segments_;
-};
 
 struct History {
   OpRef write{-1, 0};
@@ -102,7 +64,7 @@ void check_buffer_order(const BodyView& body, int buffer, Findings& findings) {
 using Coverage = std::vector<ByteMap<bool>>;  // by buffer: has been written
 
 void report_unwritten(const BodyView& body, int buffer, const Access& read, int64_t begin, int64_t end,
-                      Findings& findings) {
+                      bool left_behind, Findings& findings) {
   std::string later = "; nothing writes them";
   for (const Access& other : body.accesses[static_cast<size_t>(buffer)]) {
     if (!other.write || other.begin >= end || other.end <= begin) continue;
@@ -110,25 +72,62 @@ void report_unwritten(const BodyView& body, int buffer, const Access& read, int6
     break;
   }
   const bool persistent = body.program->buffers[static_cast<size_t>(buffer)].persistent;
+  const char* where = !persistent || body.is_init ? ""
+                      : left_behind               ? "in the step "
+                                                  : "in init or before it in the step ";
   findings.add("read before any write",
                fmt::format("{}{} reads bytes {}..{} of buffer '{}' before anything {}writes them{}", body.where(),
-                           body.describe(read.op), begin, end, body.buffer_name(buffer),
-                           persistent && !body.is_init ? "in init or before it in the step " : "", later),
+                           body.describe(read.op), begin, end, body.buffer_name(buffer), where, later),
                body.op(read.op).site);
 }
 
-void check_coverage(const BodyView& body, Coverage& written, Findings& findings) {
+void check_coverage(const BodyView& body, Coverage& written, bool training, Findings& findings) {
   for (size_t buffer = 0; buffer < body.accesses.size(); buffer++) {
     for (const Access& access : body.accesses[buffer]) {
       bool reported = false;
       written[buffer].over(access.begin, access.end, [&](int64_t begin, int64_t end, bool& covered) {
         if (!access.write && !covered && !reported) {
-          report_unwritten(body, static_cast<int>(buffer), access, begin, end, findings);
+          report_unwritten(body, static_cast<int>(buffer), access, begin, end, training, findings);
           reported = true;
         }
         covered = covered || access.write;
       });
     }
+  }
+}
+
+// Where a parameter's flat vector has nothing between two pieces, its gradient keeps the zero that init gave it.
+void allow_padding(const BodyView& init, const BodyView& step, Coverage& written) {
+  const Program& program = *init.program;
+  Coverage pieces(program.buffers.size());
+  for (const OpRef ref : init.order.sequence()) {
+    const Op& op = init.op(ref);
+    if (!op.is("init_params")) continue;
+    const Tensor& flat = program.tensors[static_cast<size_t>(op.writes[0])];
+    const int64_t size = dtype_bytes(flat.dtype);
+    const std::vector<int64_t> starts = op.attrs.integers("starts"), counts = op.attrs.integers("counts");
+    const bool shard = !op.attrs.text("axis").empty();  // its pieces differ from rank to rank
+    const auto is_piece = [](int64_t, int64_t, bool& piece) { piece = true; };
+    ByteMap<bool>& bytes = pieces[static_cast<size_t>(flat.buffer)];
+    if (shard) bytes.over(flat.byte_offset, flat.byte_offset + flat.bytes(), is_piece);
+    for (size_t i = 0; !shard && i < starts.size(); i++) {
+      const int64_t begin = flat.byte_offset + starts[i] * size;
+      bytes.over(begin, begin + counts[i] * size, is_piece);
+    }
+  }
+  for (const OpRef ref : step.order.sequence()) {
+    const Op& op = step.op(ref);
+    if (!is_optimizer(op)) continue;
+    const Tensor& grad = program.tensors[static_cast<size_t>(op.reads[0])];
+    const Tensor& param = program.tensors[static_cast<size_t>(op.reads[1])];
+    if (grad.bytes() != param.bytes()) continue;
+    const int64_t shift = grad.byte_offset - param.byte_offset;
+    pieces[static_cast<size_t>(param.buffer)].over(
+        param.byte_offset, param.byte_offset + param.bytes(), [&](int64_t begin, int64_t end, bool& piece) {
+          if (piece) return;
+          written[static_cast<size_t>(grad.buffer)].over(begin + shift, end + shift,
+                                                         [](int64_t, int64_t, bool& covered) { covered = true; });
+        });
   }
 }
 
@@ -146,12 +145,16 @@ void reads_follow_writes(const JobView& view, Findings& findings) {
   for (size_t i = 0; i < view.bodies.size(); i += 2) {
     const Program& program = *view.bodies[i].program;
     Coverage written(program.buffers.size());
-    check_coverage(view.bodies[i], written, findings);
-    // What init left in a buffer that does not persist is gone when the step begins.
+    const bool training = trains(*view.job);
+    check_coverage(view.bodies[i], written, training, findings);
+    // What init left in a buffer that does not persist is gone when the step begins; and a step that trains builds on
+    // parameters and optimizer state only: gradients of the step before are another step's.
     for (size_t buffer = 0; buffer < written.size(); buffer++) {
-      if (!program.buffers[buffer].persistent) written[buffer] = {};
+      const Buffer& b = program.buffers[buffer];
+      if (!b.persistent || (training && !is_state(b))) written[buffer] = {};
     }
-    check_coverage(view.bodies[i + 1], written, findings);
+    if (training) allow_padding(view.bodies[i], view.bodies[i + 1], written);
+    check_coverage(view.bodies[i + 1], written, training, findings);
   }
 }
 

@@ -14,12 +14,21 @@ namespace {
 
 using Rule = void (*)(const verify::JobView&, verify::Findings&);
 
+// clang-format off
 constexpr Rule kRules[] = {
-    verify::collectives_fit_their_group,      verify::collectives_of_a_lane_are_ordered,
-    verify::collectives_match_across_ranks,   verify::messages_match,
-    verify::conflicting_accesses_are_ordered, verify::reads_follow_writes,
-    verify::buffers_share_bytes_only_in_turn, verify::memory_suffices,
+    verify::collectives_fit_their_group,
+    verify::collectives_of_a_lane_are_ordered,
+    verify::collectives_match_across_ranks,
+    verify::messages_match,
+    verify::conflicting_accesses_are_ordered,
+    verify::reads_follow_writes,
+    verify::buffers_share_bytes_only_in_turn,
+    verify::streams_meet_at_the_end,
+    verify::shapes_fit,
+    verify::nothing_is_lost,
+    verify::memory_suffices,
 };
+// clang-format on
 
 bool everything_meets(const verify::Findings& findings) {
   return !findings.has("collectives differ") && !findings.has("unordered collectives") &&

@@ -87,7 +87,17 @@ void ranks_do_not_wait_in_a_circle(const JobView& view, Findings& findings);
 void reads_follow_writes(const JobView& view, Findings& findings);
 void conflicting_accesses_are_ordered(const JobView& view, Findings& findings);
 void buffers_share_bytes_only_in_turn(const JobView& view, Findings& findings);
+void nothing_is_lost(const JobView& view, Findings& findings);
+void streams_meet_at_the_end(const JobView& view, Findings& findings);
+void shapes_fit(const JobView& view, Findings& findings);
 void memory_suffices(const JobView& view, Findings& findings);
+
+// A job whose steps train, as against one that only moves data: it has a loss.
+bool trains(const Job& job);
+// Parameters and optimizer state: all that a training step finds from the step before.
+bool is_state(const Buffer& buffer);
+
+inline bool is_optimizer(const Op& op) { return op.is("sgd") || op.is("adamw"); }
 
 // The first edge of `op` that the streams' progress (ops done, by stream) does not satisfy.
 std::optional<Edge> unsatisfied(const Op& op, const std::vector<int>& done);

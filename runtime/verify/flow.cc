@@ -1,0 +1,152 @@
+// Everything that a training step computes is used: a value that nobody reads before it is overwritten, or before the
+// step ends, means that its reader is missing, or in the wrong place.
+//
+// Surprising fact: outputs are judged together: of layernorm's three the backward pass may want none while y is used.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "verify/byte_map.h"
+#include "verify/view.h"
+
+namespace prun::verify {
+namespace {
+
+struct Written {
+  int writer = -1;  // place in the list of writes; -1: nothing, or before the step
+  bool read = false;
+};
+
+// What has become of one op's outputs.
+struct Fate {
+  OpRef op;
+  int64_t used = 0;  // bytes that were read
+  int buffer = -1;   // and of what nobody read: the first piece
+  int64_t begin = 0, end = 0;
+  OpRef overwritten{-1, 0};
+};
+
+class Flow {
+ public:
+  explicit Flow(const BodyView& body) : body_(body) {}
+
+  void run(Findings& findings) {
+    for (size_t buffer = 0; buffer < body_.accesses.size(); buffer++) walk(static_cast<int>(buffer));
+    for (const Fate& fate : fates_)
+      if (fate.used == 0 && fate.buffer >= 0) report(fate, findings);
+  }
+
+ private:
+  int fate_of(OpRef op) {
+    const auto [it, fresh] = index_.try_emplace({op.stream, op.index}, static_cast<int>(fates_.size()));
+    if (fresh) fates_.push_back({op});
+    return it->second;
+  }
+
+  void close(int buffer, int64_t begin, int64_t end, const Written& written, OpRef by) {
+    if (written.writer < 0) return;
+    Fate& fate = fates_[static_cast<size_t>(written.writer)];
+    if (written.read) {
+      fate.used += end - begin;
+    } else if (fate.buffer < 0) {
+      fate.buffer = buffer;
+      fate.begin = begin;
+      fate.end = end;
+      fate.overwritten = by;
+    }
+  }
+
+  void walk(int id) {
+    const Buffer& buffer = body_.program->buffers[static_cast<size_t>(id)];
+    if (buffer.role == Role::workspace && !is_read(id)) return;  // scratch of a kernel
+    ByteMap<Written> bytes;
+    for (const Access& access : body_.accesses[static_cast<size_t>(id)]) {
+      const int writer = access.write ? fate_of(access.op) : -1;
+      bytes.over(access.begin, access.end, [&](int64_t begin, int64_t end, Written& written) {
+        if (!access.write) {
+          written.read = true;
+          return;
+        }
+        close(id, begin, end, written, access.op);
+        written = {writer, false};
+      });
+    }
+    const bool lives_on = is_state(buffer) || id == loss_buffer();
+    bytes.over(0, buffer.bytes, [&](int64_t begin, int64_t end, Written& written) {
+      written.read = written.read || lives_on;
+      close(id, begin, end, written, {-1, 0});
+    });
+  }
+
+  bool is_read(int id) const {
+    const std::vector<Access>& accesses = body_.accesses[static_cast<size_t>(id)];
+    return std::any_of(accesses.begin(), accesses.end(), [](const Access& access) { return !access.write; });
+  }
+  int loss_buffer() const {
+    const int loss = body_.program->loss_tensor;
+    return loss < 0 ? -1 : body_.program->tensors[static_cast<size_t>(loss)].buffer;
+  }
+
+  void report(const Fate& fate, Findings& findings) const {
+    const std::string end = fate.overwritten.stream < 0 ? "nothing reads them in the step"
+                                                        : fmt::format("{} overwrites them before anything reads them",
+                                                                      body_.describe(fate.overwritten));
+    findings.add("lost value",
+                 fmt::format("{}{} writes bytes {}..{} of buffer '{}', and {}", body_.where(), body_.describe(fate.op),
+                             fate.begin, fate.end, body_.buffer_name(fate.buffer), end),
+                 body_.op(fate.op).site);
+  }
+
+  const BodyView& body_;
+  std::vector<Fate> fates_;
+  std::map<std::pair<int, int>, int> index_;  // stream and index of the op
+};
+
+}  // namespace
+
+bool trains(const Job& job) {
+  return std::any_of(job.classes.begin(), job.classes.end(), [](const Program& p) { return p.loss_tensor >= 0; });
+}
+
+bool is_state(const Buffer& buffer) {
+  return buffer.persistent && (buffer.role == Role::param || buffer.role == Role::optimizer);
+}
+
+void nothing_is_lost(const JobView& view, Findings& findings) {
+  if (!trains(*view.job)) return;
+  for (const BodyView& body : view.bodies)
+    if (!body.is_init) Flow(body).run(findings);
+}
+
+// The end of a step is a meeting: the last op of stream 0 follows all ops, and every op of the next step follows it.
+void streams_meet_at_the_end(const JobView& view, Findings& findings) {
+  for (const BodyView& body : view.bodies) {
+    const std::vector<Stream>& streams = body.body->streams;
+    if (body.is_init || body.program->schedule.steps < 2 || streams.empty() || streams[0].ops.empty()) continue;
+    const OpRef first{0, 0}, last{0, static_cast<int>(streams[0].ops.size()) - 1};
+    for (int s = 1; s < static_cast<int>(streams.size()); s++) {
+      const std::vector<Op>& ops = streams[static_cast<size_t>(s)].ops;
+      if (ops.empty()) continue;
+      const OpRef begin{s, 0}, tail{s, static_cast<int>(ops.size()) - 1};
+      if (!body.order.before(tail, last)) {
+        findings.add("steps overlap",
+                     fmt::format("{}{} ends the step without waiting for {}", body.where(), body.describe(last),
+                                 body.describe(tail)),
+                     body.op(tail).site);
+      }
+      const std::vector<Edge>& waits = ops.front().waits;
+      const bool follows =
+          body.order.before(first, begin) || std::any_of(waits.begin(), waits.end(), [&](const Edge& edge) {
+            return edge.back == 1 && edge.stream == 0 && edge.index == last.index;
+          });
+      if (follows) continue;
+      findings.add("steps overlap",
+                   fmt::format("{}{} may begin before {} has ended the step before", body.where(), body.describe(begin),
+                               body.describe(last)),
+                   body.op(begin).site);
+    }
+  }
+}
+
+}  // namespace prun::verify

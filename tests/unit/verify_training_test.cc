@@ -1,0 +1,178 @@
+// What a training step must do besides: use everything it computes, begin from parameters and optimizer state only,
+// join its streams, and give each op tensors that fit.
+#include <gtest/gtest.h>
+
+#include "tests/unit/verify_builder.h"
+
+namespace prun {
+namespace {
+
+const OpDef kUpdate{.name = "sgd", .op_class = OpClass::compute};
+const OpDef kInit{.name = "init_params", .op_class = OpClass::compute};
+
+// One weight of 16 elements: y = f(w), the loss of y, the gradient, the update.
+struct Training : Builder {
+  int w, g, loss, y;
+  explicit Training(std::vector<Axis> axes = {{"dp", 1}}) : Builder(std::move(axes)) {
+    w = persistent("w", 16);
+    program.buffers.back().role = Role::param;
+    g = persistent("g", 16);
+    program.buffers.back().role = Role::grad;
+    loss = persistent("loss", 1);
+    program.tensors[static_cast<size_t>(loss)].shape = {};
+    program.buffers.back().role = Role::data;
+    program.loss_tensor = loss;
+    y = buffer("y", 16);
+    op(kInit, {}, {w}, 0, {}, true).attrs.set("counts", std::vector<int64_t>{16});
+    program.init.streams[0].ops[0].attrs.set("starts", std::vector<int64_t>{0});
+    op(kCompute, {}, {g}, 0, {}, true);
+    op(kCompute, {w}, {y}).phase = Phase::forward;
+    op(kCompute, {y}, {loss}).phase = Phase::forward;
+    op(kCompute, {y, w}, {g}).phase = Phase::backward;
+    op(kUpdate, {g, w}, {w}).phase = Phase::step;
+  }
+  std::vector<Op>& step() { return program.step.streams[0].ops; }
+};
+
+TEST(VerifyTraining, ARightStepPasses) { EXPECT_EQ(check(Training()), ""); }
+
+TEST(VerifyTraining, AValueThatNobodyReads) {
+  Training t;
+  t.step()[1].reads = {t.w};
+  t.step()[2].reads = {t.w};
+  EXPECT_EQ(
+      check(t),
+      "lost value: add (forward, compute#0, plan.lua:3) writes bytes 0..64 of buffer 'y', and nothing reads them in "
+      "the step");
+}
+
+TEST(VerifyTraining, AValueThatIsOverwritten) {
+  Training t;
+  t.op(kCompute, {t.w}, {t.y});
+  std::rotate(t.step().begin() + 1, t.step().end() - 1, t.step().end());
+  EXPECT_EQ(check(t),
+            "lost value: add (forward, compute#0, plan.lua:3) writes bytes 0..64 of buffer 'y', and add (program, "
+            "compute#1, plan.lua:7) overwrites them before anything reads them");
+}
+
+TEST(VerifyTraining, OneOutputOfSeveralMayGoUnread) {
+  Training t;
+  const int statistics = t.buffer("statistics", 16);
+  t.step()[0].writes.push_back(statistics);
+  EXPECT_EQ(check(t), "");
+}
+
+TEST(VerifyTraining, ProgramsWithoutALossMayPrintOnly) {
+  Training t;
+  t.program.loss_tensor = -1;
+  t.step()[2].reads = {t.w};
+  t.step()[1].reads = {t.w};
+  EXPECT_EQ(check(t), "");
+}
+
+TEST(VerifyTraining, GradientsOfTheStepBeforeAreNotThisSteps) {
+  Training t;
+  t.step()[2].writes = {t.y};
+  EXPECT_NE(check(t).find("read before any write: sgd (step, compute#3, plan.lua:6) reads bytes 0..64 of buffer 'g' "
+                          "before anything in the step writes them; nothing writes them"),
+            std::string::npos)
+      << check(t);
+}
+
+TEST(VerifyTraining, PaddingBetweenParametersStaysZero) {
+  Training t;
+  t.program.init.streams[0].ops[0].attrs.set("counts", std::vector<int64_t>{8});
+  t.step()[2].writes = {t.tensor(1, 0, 8)};
+  EXPECT_EQ(check(t), "");
+}
+
+TEST(VerifyTraining, StreamsMeetAtTheEndOfAStep) {
+  Training t({{"dp", 2}});
+  t.program.schedule.steps = 2;
+  Op& reduce = t.op(kAllReduce, {t.g}, {t.g}, 1, {{0, 2, 0}, {0, 3, 1}});
+  t.step()[3].waits = {{1, 0, 0}};
+  EXPECT_EQ(check(t), "");
+  // The first wait already orders it after the step before.
+  reduce.waits.pop_back();
+  EXPECT_EQ(check(t), "");
+
+  Training gather({{"dp", 2}});
+  gather.program.schedule.steps = 2;
+  gather.op(kCompute, {}, {gather.buffer("z", 16)}, 1, {{0, 3, 1}});
+  gather.step()[3].reads.push_back(4);
+  gather.step()[3].waits = {{1, 0, 0}};
+  gather.program.step.streams[1].ops[0].waits.clear();
+  EXPECT_NE(
+      check(gather).find("steps overlap: add (program, comm#0, plan.lua:7) may begin before sgd (step, compute#3, "
+                         "plan.lua:6) has ended the step before"),
+      std::string::npos)
+      << check(gather);
+  gather.program.step.streams[1].ops[0].waits = {{0, 3, 1}};
+  gather.step()[3].waits.clear();
+  EXPECT_NE(check(gather).find("steps overlap: sgd (step, compute#3, plan.lua:6) ends the step without waiting for add "
+                               "(program, comm#0, plan.lua:7)"),
+            std::string::npos)
+      << check(gather);
+}
+
+// Shapes: one op of a kind on tensors of given sizes, in a program that trains.
+
+std::string shapes(const char* kind, std::vector<Shape> reads, std::vector<Shape> writes, Attrs attrs = {}) {
+  Training t;
+  const auto tensors = [&](const std::vector<Shape>& list) {
+    std::vector<int> ids;
+    for (const Shape& shape : list) {
+      ids.push_back(t.buffer("b", element_count(shape)));
+      t.program.tensors.back().shape = shape;
+    }
+    return ids;
+  };
+  t.op(op_def(kind), tensors(reads), tensors(writes)).attrs = std::move(attrs);
+  for (const Finding& finding : verify_job(t.job(), 0)) {
+    if (finding.rule == "shapes do not fit") return finding.message.substr(finding.message.find(": ") + 2);
+  }
+  return "";
+}
+
+TEST(VerifyTraining, OpsOfModelsInferTheirShapes) {
+  EXPECT_EQ(shapes("linear", {{4, 8}, {8, 3}, {3}}, {{4, 3}}), "");
+  EXPECT_EQ(shapes("linear", {{4, 8}, {8, 3}, {2}}, {{4, 3}}),
+            "linear: the bias has 2 elements, the weight has 3 columns");
+  EXPECT_EQ(shapes("linear", {{4, 8}, {8, 3}}, {{4, 2}}), "it makes f32[4, 3], and f32[4, 2] is written");
+}
+
+TEST(VerifyTraining, DerivativesHaveRulesOfTheirOwn) {
+  Attrs transposed;
+  transposed.set("transpose", int64_t{1});
+  EXPECT_EQ(shapes("linear_dx", {{4, 3}, {8, 3}}, {{4, 8}}), "");
+  EXPECT_EQ(shapes("linear_dx", {{4, 3}, {3, 8}}, {{4, 8}}, transposed), "");
+  EXPECT_EQ(shapes("linear_dx", {{4, 3}, {8, 2}}, {{4, 8}}), "f32[8, 2] should be [8, 3]");
+  EXPECT_EQ(shapes("linear_dw", {{4, 8}, {4, 3}}, {{8, 3}, {3}}), "");
+  EXPECT_EQ(shapes("linear_dw", {{4, 8}, {2, 3}}, {{8, 3}, {3}}), "f32[2, 3] should have 12 elements");
+  EXPECT_EQ(shapes("linear_dw", {{4, 8}, {4, 3}}, {{8, 3}, {2}}), "f32[2] should be [3]");
+  EXPECT_EQ(shapes("gelu_dx", {{4, 8}, {4, 7}}, {{4, 8}}), "f32[4, 8] and f32[4, 7] should have one shape");
+  EXPECT_EQ(shapes("layernorm_grad", {{4, 8}, {4, 8}, {8}, {4}, {4}}, {{4, 8}, {8}, {8}}), "");
+  EXPECT_EQ(shapes("layernorm_grad", {{4, 8}, {4, 8}, {8}, {3}, {4}}, {{4, 8}, {8}, {8}}),
+            "f32[3] should have 4 elements");
+  EXPECT_EQ(shapes("cross_entropy_grad", {{4, 8}, {3}, {4}}, {{4, 8}}), "f32[3] should have 4 elements");
+}
+
+TEST(VerifyTraining, OptimizersUpdateAsManyElementsAsTheyRead) {
+  EXPECT_EQ(shapes("adamw", {{8}, {8}, {8}, {8}, {}}, {{8}, {8}, {8}}), "");
+  EXPECT_EQ(shapes("adamw", {{8}, {8}, {8}, {7}, {}}, {{8}, {8}, {8}}),
+            "f32[8] and f32[7] should have as many elements");
+  EXPECT_EQ(shapes("adamw", {{8}, {8}, {8}, {8}, {2}}, {{8}, {8}, {8}}), "f32[2] should have 1 elements");
+  EXPECT_EQ(shapes("adamw", {{8}, {8}}, {{8}}), "it reads 2 and writes 1 tensors, 4 and 3 are the least");
+}
+
+TEST(VerifyTraining, InitialValuesFillTheVector) {
+  Training t;
+  t.program.init.streams[0].ops[0].attrs.set("counts", std::vector<int64_t>{17});
+  EXPECT_EQ(
+      check(t),
+      "shapes do not fit: init_params (program, compute#0, plan.lua:1): the parameters have 17 elements, f32[16] on "
+      "1 rank is less");
+}
+
+}  // namespace
+}  // namespace prun

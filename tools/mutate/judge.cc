@@ -1,0 +1,113 @@
+// Runs what verify accepts, in a child process: a mutant may crash a kernel, and that is a difference too.
+#include "judge.h"
+
+#include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "verify/verify.h"
+
+namespace prun::mutate {
+namespace {
+
+double tolerance(Dtype dtype) { return dtype == Dtype::f64 ? 1e-9 : dtype == Dtype::f32 ? 1e-4 : 2e-2; }
+
+bool near(double a, double b, double relative) {
+  if (std::isnan(a) || std::isnan(b)) return std::isnan(a) && std::isnan(b);
+  return a == b || std::abs(a - b) <= relative * std::max(std::abs(a), std::abs(b)) + relative * 1e-3;
+}
+
+template <class T>
+bool near(const std::vector<std::byte>& a, const std::vector<std::byte>& b, double relative) {
+  for (size_t at = 0; at + sizeof(T) <= a.size(); at += sizeof(T)) {
+    T x, y;
+    std::memcpy(&x, &a[at], sizeof x);
+    std::memcpy(&y, &b[at], sizeof y);
+    if (!near(static_cast<double>(x), static_cast<double>(y), relative)) return false;
+  }
+  return true;
+}
+
+Dtype dtype_of(const Program& program, size_t buffer) {
+  for (const Tensor& tensor : program.tensors)
+    if (tensor.buffer == static_cast<int>(buffer)) return tensor.dtype;
+  return Dtype::u8;
+}
+
+}  // namespace
+
+Judge::Judge(const Job& right, const Device& device)
+    : device_(device), right_(right), expected_(run_virtual_ranks(right, device)) {}
+
+std::string Judge::compare(const Job& job, const VirtualRun& run) const {
+  if (run.losses.size() != expected_.losses.size()) return "the number of losses";
+  const Program& program = right_.classes.front();
+  for (size_t step = 0; step < run.losses.size(); step++)
+    for (size_t rank = 0; rank < run.losses[step].size(); rank++)
+      if (!near(run.losses[step][rank], expected_.losses[step][rank],
+                tolerance(program.loss_tensor < 0 ? Dtype::f32
+                                                  : program.tensors[static_cast<size_t>(program.loss_tensor)].dtype)))
+        return fmt::format("the loss of step {} on rank {}: {} is {}", step, rank, expected_.losses[step][rank],
+                           run.losses[step][rank]);
+  for (size_t rank = 0; rank < run.persistent.size(); rank++) {
+    const Program& mine = job.program(static_cast<int>(rank));
+    size_t next = 0;
+    for (size_t id = 0; id < mine.buffers.size(); id++) {
+      const Buffer& buffer = mine.buffers[id];
+      if (!buffer.persistent) continue;
+      const std::vector<std::byte>&a = expected_.persistent[rank][next].bytes, &b = run.persistent[rank][next].bytes;
+      next++;
+      if (buffer.role != Role::param && buffer.role != Role::optimizer) continue;
+      const Dtype dtype = dtype_of(mine, id);
+      const bool same = dtype == Dtype::f64   ? near<double>(a, b, tolerance(dtype))
+                        : dtype == Dtype::f32 ? near<float>(a, b, tolerance(dtype))
+                                              : a == b;
+      if (!same) return fmt::format("'{}' on rank {}", buffer.name, rank);
+    }
+  }
+  return "";
+}
+
+std::string Judge::difference(const Job& job) const {
+  for (int i = 0; i < kInterleavings; i++) {
+    VirtualOptions options;
+    options.order = i == 0 ? VirtualOrder::early : i == 1 ? VirtualOrder::late : VirtualOrder::random;
+    options.seed = static_cast<uint64_t>(i);
+    try {
+      const std::string differs = compare(job, run_virtual_ranks(job, device_, options));
+      if (!differs.empty()) return differs;
+    } catch (const Error& error) {
+      return error.what();
+    }
+  }
+  return "";
+}
+
+Verdict Judge::judge(const Mutant& mutant) const {
+  const std::vector<Finding> findings = verify_job(mutant.job, 0);
+  if (!findings.empty()) return {Outcome::refused, findings.front().rule};
+  if (mutant.without_effect) return {Outcome::without_effect, ""};
+  int ends[2];
+  PRUN_CHECK(pipe(ends) == 0, strerror(errno));
+  const pid_t child = fork();
+  PRUN_CHECK(child >= 0, strerror(errno));
+  if (child == 0) {
+    const std::string differs = difference(mutant.job);
+    const ssize_t written = write(ends[1], differs.data(), std::min<size_t>(differs.size(), 4096));
+    _exit(written < 0 ? 1 : 0);
+  }
+  close(ends[1]);
+  std::string differs(4096, '\0');
+  const ssize_t n = read(ends[0], differs.data(), differs.size());
+  differs.resize(n > 0 ? static_cast<size_t>(n) : 0);
+  close(ends[0]);
+  int status = 0;
+  waitpid(child, &status, 0);
+  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) differs = "the run crashes";
+  return differs.empty() ? Verdict{Outcome::equivalent, ""} : Verdict{Outcome::escaped, differs};
+}
+
+}  // namespace prun::mutate

@@ -1,0 +1,247 @@
+// The kinds of mistakes, one function each.
+#include "mutant.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "ir/order.h"
+
+namespace prun::mutate {
+namespace {
+
+using Random = std::mt19937_64;
+
+size_t below(Random& random, size_t n) { return static_cast<size_t>(random() % n); }
+
+struct Place {
+  size_t cls, stream, index;
+};
+
+Body& step_of(Job& job, Place at) { return job.classes[at.cls].step; }
+std::vector<Op>& ops_of(Job& job, Place at) { return step_of(job, at).streams[at.stream].ops; }
+Op& op_of(Job& job, Place at) { return ops_of(job, at)[at.index]; }
+
+// A random op of a step that `wanted` accepts.
+template <class Wanted>
+bool pick(Job& job, Random& random, Place& at, Wanted wanted) {
+  std::vector<Place> places;
+  for (size_t c = 0; c < job.classes.size(); c++) {
+    const std::vector<Stream>& streams = job.classes[c].step.streams;
+    for (size_t s = 0; s < streams.size(); s++)
+      for (size_t i = 0; i < streams[s].ops.size(); i++)
+        if (wanted(job.classes[c], streams[s].ops[i])) places.push_back({c, s, i});
+  }
+  if (places.empty()) return false;
+  at = places[below(random, places.size())];
+  return true;
+}
+
+std::string name_of(Job& job, Place at) {
+  const Op& op = op_of(job, at);
+  std::string text =
+      fmt::format("{} ({}{}#{}", op.def->name, job.classes.size() > 1 ? fmt::format("class {}, ", at.cls) : "",
+                  step_of(job, at).streams[at.stream].name, at.index);
+  return text + (op.site.known() ? ", " + op.site.text() + ")" : ")");
+}
+
+// Edges to ops of one stream, with what becomes of their index; -1: the edge goes.
+template <class Renumber>
+void renumber(Body& body, size_t stream, Renumber to) {
+  for (Stream& s : body.streams) {
+    for (Op& op : s.ops) {
+      for (Edge& edge : op.waits)
+        if (edge.stream == static_cast<int>(stream)) edge.index = to(edge.index);
+      std::erase_if(op.waits, [](const Edge& edge) { return edge.index < 0; });
+    }
+  }
+}
+
+bool is_silent(const Op& op) { return op.is("print") || op.is("barrier"); }
+
+bool drop(Job& job, Random& random, Mutant& mutant) {
+  Place at;
+  if (!pick(job, random, at, [](const Program&, const Op&) { return true; })) return false;
+  mutant.what = "drops " + name_of(job, at);
+  mutant.site = op_of(job, at).site;
+  mutant.without_effect = is_silent(op_of(job, at));
+  std::vector<Op>& ops = ops_of(job, at);
+  // Who waited for the op waits for the one before it, and the next one waits for what the op waited for.
+  const int index = static_cast<int>(at.index);
+  if (at.index + 1 < ops.size()) {
+    std::vector<Edge>& waits = ops[at.index + 1].waits;
+    waits.insert(waits.end(), ops[at.index].waits.begin(), ops[at.index].waits.end());
+  }
+  ops.erase(ops.begin() + index);
+  renumber(step_of(job, at), at.stream, [&](int i) { return i >= index ? i - 1 : i; });
+  return true;
+}
+
+bool twice(Job& job, Random& random, Mutant& mutant) {
+  Place at;
+  if (!pick(job, random, at, [](const Program&, const Op&) { return true; })) return false;
+  mutant.what = "doubles " + name_of(job, at);
+  mutant.site = op_of(job, at).site;
+  mutant.without_effect = is_silent(op_of(job, at));
+  std::vector<Op>& ops = ops_of(job, at);
+  const int index = static_cast<int>(at.index);
+  renumber(step_of(job, at), at.stream, [&](int i) { return i >= index ? i + 1 : i; });
+  Op copy = ops[at.index];
+  copy.waits.clear();
+  ops.insert(ops.begin() + index + 1, std::move(copy));
+  return true;
+}
+
+bool swap(Job& job, Random& random, Mutant& mutant) {
+  Place at;
+  if (!pick(job, random, at, [](const Program&, const Op&) { return true; })) return false;
+  std::vector<Op>& ops = ops_of(job, at);
+  if (ops.size() < 2) return false;
+  size_t a = at.index, b = random() % 2 == 0 ? (a + 1) % ops.size() : below(random, ops.size());
+  if (a == b) return false;
+  mutant.what = fmt::format("swaps {} and {}", name_of(job, at), name_of(job, {at.cls, at.stream, b}));
+  mutant.site = ops[a].site;
+  std::swap(ops[a], ops[b]);
+  if (random() % 2 == 0) {  // edges follow the ops, or stay with the places
+    const int x = static_cast<int>(a), y = static_cast<int>(b);
+    renumber(step_of(job, at), at.stream, [&](int i) { return i == x ? y : i == y ? x : i; });
+  } else {
+    std::swap(ops[a].waits, ops[b].waits);
+  }
+  return true;
+}
+
+bool axis(Job& job, Random& random, Mutant& mutant) {
+  Place at;
+  if (!pick(job, random, at, [](const Program&, const Op& op) { return op.communicates(); })) return false;
+  Op& op = op_of(job, at);
+  std::vector<std::string> others = {kWorld};
+  for (const Axis& one : job.classes[at.cls].mesh.axes())
+    if (one.name != op.axis) others.push_back(one.name);
+  const std::string to = others[below(random, others.size())];
+  mutant.what = fmt::format("moves {} from {} to {}", name_of(job, at), op.axis, to);
+  mutant.site = op.site;
+  const Mesh& mesh = job.classes[at.cls].mesh;
+  mutant.without_effect = mesh.size(op.axis) == mesh.size(to) && mesh.group(op.axis, 0) == mesh.group(to, 0);
+  op.axis = to;
+  return true;
+}
+
+bool edge(Job& job, Random& random, Mutant& mutant) {
+  Place at;
+  if (!pick(job, random, at, [](const Program&, const Op& op) { return !op.waits.empty(); })) return false;
+  Op& op = op_of(job, at);
+  const Order before(step_of(job, at));
+  const size_t which = below(random, op.waits.size());
+  const Edge gone = op.waits[which];
+  mutant.what = fmt::format("{} no longer waits for {}{}", name_of(job, at),
+                            name_of(job, {at.cls, static_cast<size_t>(gone.stream), static_cast<size_t>(gone.index)}),
+                            gone.back ? " of the step before" : "");
+  mutant.site = op.site;
+  op.waits.erase(op.waits.begin() + static_cast<std::ptrdiff_t>(which));
+  const Order after(step_of(job, at));
+  const OpRef self{static_cast<int>(at.stream), static_cast<int>(at.index)};
+  // Others imply it: in this step directly, and across steps through the first op of the stream it names.
+  mutant.without_effect =
+      gone.back == 0 ? after.before({gone.stream, gone.index}, self) : after.before({gone.stream, 0}, self);
+  return true;
+}
+
+struct Life {
+  int first = -1, last = -1;
+};
+
+std::vector<Life> lives_of(const Program& program) {
+  std::vector<Life> lives(program.buffers.size());
+  const Order order(program.step);
+  int position = 0;
+  for (const OpRef ref : order.sequence()) {
+    const Op& op = program.step.streams[static_cast<size_t>(ref.stream)].ops[static_cast<size_t>(ref.index)];
+    for (const std::vector<int>* ids : {&op.reads, &op.writes}) {
+      for (const int id : *ids) {
+        Life& life = lives[static_cast<size_t>(program.tensors[static_cast<size_t>(id)].buffer)];
+        if (life.first < 0) life.first = position;
+        life.last = position;
+      }
+    }
+    position++;
+  }
+  return lives;
+}
+
+bool lifetime(Job& job, Random& random, Mutant& mutant) {
+  const size_t c = below(random, job.classes.size());
+  Program& program = job.classes[c];
+  const std::vector<Life> lives = lives_of(program);
+  for (int attempt = 0; attempt < 200; attempt++) {
+    const size_t a = below(random, lives.size()), b = below(random, lives.size());
+    Buffer &dying = program.buffers[a], &next = program.buffers[b];
+    // `next` begins while `dying` still has a reader.
+    if (a == b || dying.persistent || next.persistent || lives[a].first < 0 || lives[b].first < 0) continue;
+    if (lives[b].first <= lives[a].first || lives[b].first > lives[a].last) continue;
+    if (dying.offset + next.bytes > program.arena_bytes) continue;
+    next.offset = dying.offset;
+    mutant.what = fmt::format("'{}' dies early: '{}' takes its bytes", dying.name, next.name);
+    mutant.site = dying.site;
+    return true;
+  }
+  return false;
+}
+
+bool count(Job& job, Random& random, Mutant& mutant) {
+  Place at;
+  const auto has_operands = [](const Program&, const Op& op) { return !op.reads.empty() || !op.writes.empty(); };
+  if (!pick(job, random, at, has_operands)) return false;
+  Program& program = job.classes[at.cls];
+  Op& op = op_of(job, at);
+  std::vector<int*> operands;
+  for (int& id : op.reads) operands.push_back(&id);
+  for (int& id : op.writes) operands.push_back(&id);
+  if (op.attrs.has("workspace")) operands.pop_back();
+  if (operands.empty()) return false;
+  const int from = *operands[below(random, operands.size())];
+  Tensor shorter = program.tensors[static_cast<size_t>(from)];
+  std::vector<size_t> dims;
+  for (size_t d = 0; d < shorter.shape.size(); d++)
+    if (shorter.shape[d] > 1) dims.push_back(d);
+  if (dims.empty()) return false;
+  int64_t& dim = shorter.shape[dims[below(random, dims.size())]];
+  dim = random() % 2 == 0 ? dim - 1 : dim / 2;
+  mutant.what = fmt::format("{} takes {} of '{}', not {}", name_of(job, at), shape_text(shorter.shape), shorter.name,
+                            shape_text(program.tensors[static_cast<size_t>(from)].shape));
+  mutant.site = op.site;
+  const int to = static_cast<int>(program.tensors.size());
+  program.tensors.push_back(std::move(shorter));
+  for (int* id : operands)
+    if (*id == from) *id = to;
+  return true;
+}
+
+using Make = bool (*)(Job&, Random&, Mutant&);
+constexpr std::array<std::pair<std::string_view, Make>, kKinds> kMakers = {{{"drop", drop},
+                                                                            {"double", twice},
+                                                                            {"swap", swap},
+                                                                            {"axis", axis},
+                                                                            {"edge", edge},
+                                                                            {"lifetime", lifetime},
+                                                                            {"count", count}}};
+
+}  // namespace
+
+std::string_view kind_name(Kind kind) { return kMakers[static_cast<size_t>(kind)].first; }
+
+bool mutate(const Job& right, Kind kind, std::mt19937_64& random, Mutant& mutant) {
+  mutant = {right, kind, "", {}, false};
+  if (!kMakers[static_cast<size_t>(kind)].second(mutant.job, random, mutant)) return false;
+  const bool of_ops = kind == Kind::drop || kind == Kind::twice || kind == Kind::swap;
+  if (of_ops && random() % 2 == 0) {
+    for (Program& program : mutant.job.classes) {
+      if (Order(program.step).stuck().empty()) derive_anew(program, program.step);
+    }
+    mutant.what += ", recorded so";
+  }
+  return true;
+}
+
+}  // namespace prun::mutate
