@@ -24,9 +24,9 @@ local function parse(kind, text)
   return text
 end
 
-local function help_line(entry)
-  local left = ("  %s=%s"):format(entry.name, entry.kind == "text" and entry.default or schema.show(entry.default))
-  return entry.help == "" and left or ("%-28s %s"):format(left, entry.help)
+-- A default as one would write it after `--set name=`.
+local function typed(value)
+  return type(value) == "table" and table.concat(value, ",") or tostring(value)
 end
 
 return function(defaults)
@@ -37,12 +37,13 @@ return function(defaults)
   end
   declared = site
   local entries = schema.from_defaults("prun.args", defaults, site)
-  local lines, names, values, by_name = {}, {}, {}, {}
+  local arguments, names, values, by_name = {}, {}, {}, {}
   for i, entry in ipairs(entries) do
     if entry.kind == "bytes" then entry.kind = "text" end
-    lines[i], names[i], values[entry.name], by_name[entry.name] = help_line(entry), entry.name, entry.default, entry
+    names[i], values[entry.name], by_name[entry.name] = entry.name, entry.default, entry
+    arguments[i] = { name = entry.name, kind = entry.kind, initial = typed(entry.default), help = entry.help }
   end
-  host.declare_arguments(lines)
+  host.declare_arguments(arguments)
   for name, text in pairs(host.settings) do
     local entry = by_name[name]
     if not entry then

@@ -179,10 +179,11 @@ int word(lua_State* L, Host&) {
   return 1;
 }
 
-// declare_arguments({lines}): the plan has parameters; `--help` shows these lines.
+// declare_arguments({{ name, kind, initial, help }}): the plan has parameters; `--help` shows them.
 int declare_arguments(lua_State* L, Host& host) {
   host.arguments_declared = true;
-  host.help_lines = to_json(L, 1).get<std::vector<std::string>>();
+  for (const json& one : to_json(L, 1))
+    host.arguments.push_back({one.at("name"), one.at("kind"), one.at("initial"), one.at("help")});
   host.arguments_known(host);
   return 0;
 }

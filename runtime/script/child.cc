@@ -91,18 +91,25 @@ int name_the_users_line(lua_State* L, Host& host) {
   reply(kind, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
 }
 
-// --help needs no more than the arguments.
-void answer_help(Host& host) {
-  if (host.options.help) reply_cbor(kReplyHelp, host.help_lines);
+void answer_help(const Host& host, bool is_plan) {
+  nlohmann::json arguments = nlohmann::json::array();
+  for (const PlanArgument& one : host.arguments)
+    arguments.push_back({{"name", one.name}, {"kind", one.kind}, {"initial", one.initial}, {"help", one.help}});
+  reply_cbor(kReplyHelp, {{"arguments", std::move(arguments)}, {"is_plan", is_plan}});
+}
+
+// --help needs no more than the arguments; who declares some is a plan.
+void arguments_known(Host& host) {
+  if (host.options.help) answer_help(host, true);
 }
 
 void finish(lua_State* L, Host& host) {
-  answer_help(host);
-  if (!host.options.settings.empty() && !host.arguments_declared)
+  if (!host.options.help && !host.options.settings.empty() && !host.arguments_declared)
     throw usage_error(fmt::format("{} has no arguments (prun.args), so --set {}=... changes nothing",
                                   host.options.plan_path, host.options.settings.begin()->first));
   luaL_getmetatable(L, kResultMark);
   bool is_result = lua_getmetatable(L, 1) && lua_rawequal(L, -1, -2);
+  if (host.options.help) answer_help(host, is_result);
   if (!is_result)
     throw plan_error(fmt::format("{} returns {}; a plan ends with: return prun.plan {{ ... }}", host.options.plan_path,
                                  lua_isnil(L, 1) ? "nothing" : std::string("a ") + luaL_typename(L, 1)));
@@ -136,7 +143,7 @@ void run_script_child(const ScriptOptions& options, const std::string& plan_file
   g_pipe = pipe;
   try {
     Host host(options);
-    host.arguments_known = answer_help;
+    host.arguments_known = arguments_known;
     host.plan_file = plan_file;
     size_t slash = plan_file.rfind('/');
     host.plan_folder = slash == std::string::npos ? "." : plan_file.substr(0, slash);

@@ -28,7 +28,7 @@ struct Host {
   std::string typed_folder;               // of the path as typed, with '/', or ""
   std::string working_folder;             // absolute
   std::map<std::string, Source> sources;  // by name in messages
-  std::vector<std::string> help_lines;
+  std::vector<PlanArgument> arguments;    // of prun.args
   bool arguments_declared = false;
   void (*arguments_known)(Host&) = nullptr;  // called when the plan has declared them; under --help it ends the process
   // The last Error that went through Lua as text: its code and site would be lost otherwise.

@@ -71,17 +71,19 @@ std::string find_plan(const ScriptOptions& options) {
   throw usage_error(fmt::format("no plan '{}'{}", options.plan_path, likely_plan(options.plan_path, root / "plans")));
 }
 
-// The first comment line of the plan says what it is.
-std::string first_comment(const std::string& file) {
+// The first sentence of the comment that the plan begins with says what it is.
+std::string first_sentence(const std::string& file) {
   std::ifstream lines(file);
-  std::string line;
+  std::string line, text;
   while (std::getline(lines, line)) {
-    if (line.starts_with("#!") || line.empty()) continue;
+    if (text.empty() && (line.starts_with("#!") || line.empty())) continue;
     if (!line.starts_with("--") || line.starts_with("--[[")) break;
     size_t begin = line.find_first_not_of("- ");
-    if (begin != std::string::npos) return line.substr(begin);
+    if (begin == std::string::npos && !text.empty()) break;
+    if (begin != std::string::npos) text += (text.empty() ? "" : " ") + line.substr(begin);
   }
-  return "";
+  size_t end = text.find(". ");
+  return end == std::string::npos ? text : text.substr(0, end + 1);
 }
 
 // The child and the read end of its pipe; neither survives this object.
@@ -163,7 +165,7 @@ Error parse_error(const std::string& reply) {
 ScriptResult run_script(const ScriptOptions& options) {
   std::string plan_file = find_plan(options);
   ScriptResult result;
-  result.description = first_comment(plan_file);
+  result.description = first_sentence(plan_file);
   Child child(options, plan_file);
   std::string reply;
   // Processor time is the limit that counts; this one is for a child that is stopped, or a machine that is crowded.
@@ -182,7 +184,10 @@ ScriptResult run_script(const ScriptOptions& options) {
   }
   if (reply[0] == kReplyError) throw parse_error(reply);
   if (reply[0] == kReplyHelp) {
-    result.help_lines = nlohmann::json::from_cbor(reply.begin() + 1, reply.end()).get<std::vector<std::string>>();
+    const nlohmann::json help = nlohmann::json::from_cbor(reply.begin() + 1, reply.end());
+    result.is_plan = help.at("is_plan").get<bool>();
+    for (const nlohmann::json& one : help.at("arguments"))
+      result.arguments.push_back({one.at("name"), one.at("kind"), one.at("initial"), one.at("help")});
     return result;
   }
   result.plan_cbor = reply.substr(1);

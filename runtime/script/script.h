@@ -17,10 +17,19 @@ struct ScriptOptions {
   int64_t memory_bytes = 512LL << 20;
 };
 
+// An argument of the plan (prun.args).
+struct PlanArgument {
+  std::string name;
+  std::string kind;     // integer, number, text, boolean, numbers
+  std::string initial;  // as one would write it after --set name=
+  std::string help;
+};
+
 struct ScriptResult {
-  std::string plan_cbor;                 // see ir/plan_json.h; empty when help was asked
-  std::vector<std::string> help_lines;   // "  layers=4    number of transformer blocks"
-  std::string description;               // the plan's first comment line
+  std::string plan_cbor;                // see ir/plan_json.h; empty when help was asked
+  std::vector<PlanArgument> arguments;  // when help was asked
+  bool is_plan = true;                  // false: help was asked of a script that returns no plan
+  std::string description;              // the first sentence of the comment that the plan begins with
 };
 
 // Throws Error: plan (with file and line), script_limit, usage (no such plan, unknown --set name).

@@ -1,1 +1,1 @@
--- prun plans --nproc 2
+-- prun plans/text --nproc 2

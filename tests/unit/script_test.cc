@@ -163,7 +163,13 @@ TEST_F(Script, ListsArgumentsWithoutRunningThePlan) {
   help.help = true;
   ScriptResult result = run_script(help);
   EXPECT_EQ(result.description, "A plan for this test.");
-  EXPECT_EQ(result.help_lines, (std::vector<std::string>{"  layers=4                   blocks", "  name=x"}));
+  ASSERT_EQ(result.arguments.size(), 2u);
+  EXPECT_EQ(result.arguments[0].name, "layers");
+  EXPECT_EQ(result.arguments[0].kind, "integer");
+  EXPECT_EQ(result.arguments[0].initial, "4");
+  EXPECT_EQ(result.arguments[0].help, "blocks");
+  EXPECT_EQ(result.arguments[1].initial, "x");
+  EXPECT_EQ(result.arguments[1].help, "");
 }
 
 TEST_F(Script, PlansOfTheRepositoryAreReadable) {

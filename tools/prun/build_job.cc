@@ -96,17 +96,24 @@ Job build_job(const Options& options, const Places& places, int ranks) {
   return job;
 }
 
-void print_plan_help(const Options& options, const Places& places) {
+ScriptResult describe_plan(const Options& options, const Places& places) {
   ScriptOptions script;
   script.plan_path = find_plan(options.plan, places);
   script.lua_dir = places.lua_dir;
   script.world = options.nproc * options.nnodes;
   script.settings = options.settings;
   script.help = true;
-  ScriptResult result = run_script(script);
+  return run_script(script);
+}
+
+void print_plan_help(const Options& options, const Places& places) {
+  ScriptResult result = describe_plan(options, places);
   if (!result.description.empty()) fmt::print("{}\n\n", result.description);
   fmt::print("arguments of {} (--set name=value):\n", options.plan);
-  for (const std::string& line : result.help_lines) fmt::print("{}\n", line);
+  for (const PlanArgument& argument : result.arguments) {
+    const std::string left = fmt::format("  {}={}", argument.name, argument.initial);
+    fmt::print("{}\n", argument.help.empty() ? left : fmt::format("{:<28} {}", left, argument.help));
+  }
   fmt::print("\n{}", usage());
 }
 

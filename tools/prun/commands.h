@@ -8,6 +8,7 @@ namespace prun {
 int run_command(const Options& options, const Places& places);      // run.cc
 int check_command(const Options& options, const Places& places);    // check.cc
 int dump_command(const Options& options, const Places& places);     // dump.cc
+int plans_command(const Options& options, const Places& places);    // plans.cc
 int plugins_command(const Options& options, const Places& places);  // plugins.cc
 
 }  // namespace prun

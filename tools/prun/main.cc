@@ -19,7 +19,9 @@ struct Command {
   int (*run)(const Options&, const Places&);
 };
 constexpr Command kCommands[] = {
-    {"run", run_command}, {"check", check_command}, {"dump", dump_command}, {"plugins", plugins_command}};
+    {"run", run_command},     {"check", check_command},     {"dump", dump_command},
+    {"plans", plans_command}, {"plugins", plugins_command},
+};
 
 // A thread of a kernel that waits for the others spins for milliseconds by default, which costs a loaded machine most of
 // its time. The OpenMP library reads the limit when it is loaded, before main: so this process starts itself once more.

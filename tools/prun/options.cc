@@ -13,7 +13,7 @@
 namespace prun {
 namespace {
 
-const std::vector<std::string> kCommands = {"dump", "check", "plugins"};
+const std::vector<std::string> kCommands = {"dump", "check", "plans", "plugins"};
 
 struct OptionRow {
   const char* name;
@@ -34,7 +34,7 @@ const OptionRow kRows[] = {
     {"--secret-file", "FILE", "shared secret of the nodes (or PRUN_SECRET); needed beyond loopback"},
     {"--interface", "NAME", "network interface of the transport"},
     {"--timeout", "SECONDS", "how long a collective or a missing rank is waited for (default 60)"},
-    {"--json", "", "check, plugins: as JSON"},
+    {"--json", "", "check, plans, plugins: as JSON"},
     {"--help", "", "this text; with a plan also its arguments"},
 };
 
@@ -75,7 +75,7 @@ void finish(Options& options) {
     throw usage_error("--nnodes needs --rendezvous HOST:PORT, the address where node 0 listens");
   if (options.node_rank >= options.nnodes)
     throw usage_error(fmt::format("--node-rank {} is not below --nnodes {}", options.node_rank, options.nnodes));
-  if (options.plan.empty() && options.command != "plugins" && !options.help)
+  if (options.plan.empty() && options.command != "plans" && options.command != "plugins" && !options.help)
     throw usage_error("which plan? For example: prun plans/zero3.lua --nproc 8");
 }
 
@@ -86,6 +86,7 @@ std::string usage() {
       "prun PLAN [options]         train: run the plan on --nproc ranks\n"
       "prun check PLAN [options]   verify it and predict memory and traffic; starts no rank\n"
       "prun dump PLAN [options]    print the program that the ranks would run\n"
+      "prun plans                  list the plans that come with prun\n"
       "prun plugins                list the transports\n\noptions:\n";
   for (const OptionRow& row : kRows) text += fmt::format("  {:<28}{}\n", fmt::format("{} {}", row.name, row.value), row.help);
   return text;

@@ -7,7 +7,7 @@
 namespace prun {
 
 struct Options {
-  std::string command;  // run, dump, check, plugins
+  std::string command;  // run, dump, check, plans, plugins
   std::string plan;
   bool help = false;
   bool json = false;

@@ -1,0 +1,82 @@
+// prun plans: what comes with prun, one line each; plans/ lies beside lua/, plans/custom/ shows strategies that users
+// might write. A file that returns no plan (a strategy that a plan beside it requires) is not listed.
+#include <algorithm>
+#include <filesystem>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "commands.h"
+
+namespace prun {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct ListedPlan {
+  std::string name, path;  // "zero3", "plans/zero3.lua"
+  ScriptResult about;
+  std::string error;       // why it cannot be read
+};
+
+std::vector<std::string> plan_paths(const fs::path& root) {
+  std::vector<std::string> paths;
+  for (const char* folder : {"plans", "plans/custom"}) {
+    const size_t first = paths.size();
+    std::error_code error;
+    for (const fs::directory_entry& entry : fs::directory_iterator(root / folder, error))
+      if (entry.path().extension() == ".lua") paths.push_back((fs::path(folder) / entry.path().filename()).string());
+    std::sort(paths.begin() + static_cast<std::ptrdiff_t>(first), paths.end());
+  }
+  return paths;
+}
+
+std::vector<ListedPlan> list_plans(const Places& places) {
+  std::vector<ListedPlan> plans;
+  const fs::path root = fs::path(places.lua_dir).parent_path();
+  for (const std::string& path : plan_paths(root)) {
+    ListedPlan plan{fs::path(path).stem().string(), path, {}, ""};
+    Options options;
+    options.plan = (root / path).string();
+    try {
+      plan.about = describe_plan(options, places);
+    } catch (const Error& error) {
+      plan.error = error.what();
+    }
+    if (plan.about.is_plan) plans.push_back(std::move(plan));
+  }
+  return plans;
+}
+
+nlohmann::json argument_json(const PlanArgument& argument) {
+  nlohmann::json initial = argument.initial;
+  if (argument.kind == "numbers") initial = nlohmann::json::parse("[" + argument.initial + "]", nullptr, false);
+  else if (argument.kind != "text") initial = nlohmann::json::parse(argument.initial, nullptr, false);
+  return {{"name", argument.name}, {"kind", argument.kind}, {"default", initial}, {"help", argument.help}};
+}
+
+nlohmann::json plan_json(const ListedPlan& plan) {
+  nlohmann::json arguments = nlohmann::json::array();
+  for (const PlanArgument& argument : plan.about.arguments) arguments.push_back(argument_json(argument));
+  return {{"name", plan.name}, {"path", plan.path}, {"description", plan.about.description},
+          {"arguments", arguments}, {"error", plan.error}};
+}
+
+}  // namespace
+
+int plans_command(const Options& options, const Places& places) {
+  const std::vector<ListedPlan> plans = list_plans(places);
+  if (options.json) {
+    nlohmann::json rows = nlohmann::json::array();
+    for (const ListedPlan& plan : plans) rows.push_back(plan_json(plan));
+    fmt::print("{}\n", rows.dump(2));
+    return 0;
+  }
+  size_t width = 0;
+  for (const ListedPlan& plan : plans) width = std::max(width, plan.path.size());
+  for (const ListedPlan& plan : plans)
+    fmt::print("{:<{}}  {}\n", plan.path, width, plan.error.empty() ? plan.about.description : "cannot be read: " + plan.error);
+  return 0;
+}
+
+}  // namespace prun
