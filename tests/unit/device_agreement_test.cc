@@ -185,6 +185,52 @@ std::vector<Case> attention_cases() {
   return out;
 }
 
+// Of rank 2 of 4: hop 1 sees earlier keys, hop 3 later ones.
+std::vector<Case> attention_block_cases() {
+  std::vector<Case> out;
+  struct Sizes {
+    int64_t batch, length, heads, kv_heads, size, chunks;
+  };
+  for (Sizes s : {Sizes{1, 2, 1, 1, 1, 2}, {2, 6, 4, 2, 7, 2}, {1, 74, 2, 1, 16, 2}, {1, 37, 3, 3, 20, 1}})
+    for (int64_t hop : {0, 1, 3})
+      for (bool causal : {false, true}) {
+        Slot qkv{T, {s.batch, s.length, (s.heads + 2 * s.kv_heads) * s.size}, -2, 2},
+            kv{T, {s.batch, s.length, 2 * s.kv_heads * s.size}, -2, 2}, row{T, {s.batch, s.length, s.heads * s.size}},
+            sum{F32, row.shape}, lse{F32, {s.batch, s.heads, s.length}}, dkv{F32, kv.shape};
+        Attrs first = heads(s.heads, causal), later = first;
+        for (Attrs* attrs : {&first, &later}) {
+          attrs->set("kv_heads", s.kv_heads), attrs->set("chunks", s.chunks);
+          attrs->set("tokens_axis", std::string("dp")), attrs->set("hop", attrs == &first ? 0 : hop);
+        }
+        OpLine own{"attention_block", {0, 1}, {3, 4}, first}, other{"attention_block", {0, 2, 3, 4}, {5, 6}, later};
+        OpLine rounded{"cast", {5}, {7}};
+        if (hop == 0) out.push_back({"attention_block", {qkv, kv, kv, sum, lse}, own, {}, 3e-6});
+        std::vector<Slot> slots = {qkv, kv, kv, sum, lse, sum, lse, row, row, sum, sum, dkv};
+        if (hop > 0) out.push_back({"attention_block merged", slots, other, {own}, 3e-6});
+        if (hop > 0)
+          out.push_back(
+              {"attention_block in place", slots, {"attention_block", {0, 2, 3, 4}, {3, 4}, later}, {own}, 3e-6});
+        out.push_back({"attention_block_grad",
+                       slots,
+                       {"attention_block_grad", {0, 2, 7, 8, 6}, {10, 11}, later},
+                       {own, other, rounded},
+                       8e-6});
+        out.push_back({"attention_block_grad merged",
+                       slots,
+                       {"attention_block_grad", {0, 2, 7, 8, 6, 9}, {10, 11}, later},
+                       {own, other, rounded},
+                       8e-6});
+        out.push_back({"attention_block_grad in place",
+                       slots,
+                       {"attention_block_grad", {0, 2, 7, 8, 6, 9}, {9, 11}, later},
+                       {own, other, rounded},
+                       8e-6});
+        out.push_back({"copy_kv", {qkv, kv}, {"copy_kv", {0}, {1}}, {}, 0});
+        out.push_back({"join_qkv", {sum, dkv, qkv}, {"join_qkv", {0, 1}, {2}}, {}, 0});
+      }
+  return out;
+}
+
 std::vector<Case> row_cases() {
   std::vector<Case> out;
   for (auto [rows, n] : {std::pair<int64_t, int64_t>{1, 1}, {3, 5}, {7, 33}, {17, 257}}) {
@@ -443,8 +489,8 @@ std::vector<Case> source_cases() {
 }
 
 std::vector<std::vector<Case>> families() {
-  return {matrix_cases(), attention_cases(), row_cases(),    pointwise_cases(),
-          piece_cases(),  training_cases(),  source_cases(), moe_cases()};
+  return {matrix_cases(),   attention_cases(), row_cases(), pointwise_cases(),      piece_cases(),
+          training_cases(), source_cases(),    moe_cases(), attention_block_cases()};
 }
 
 void check_all(const std::vector<Case>& cases) {
@@ -461,12 +507,14 @@ TEST(DeviceAgreement, Pointwise) { check_all(pointwise_cases()); }
 TEST(DeviceAgreement, Pieces) { check_all(piece_cases()); }
 TEST(DeviceAgreement, Training) { check_all(training_cases()); }
 TEST(DeviceAgreement, Sources) { check_all(source_cases()); }
+TEST(DeviceAgreement, AttentionBlocks) { check_all(attention_block_cases()); }
 TEST(DeviceAgreement, Moe) { check_all(moe_cases()); }
 
 TEST(DeviceAgreement, EveryComputeOpHasACase) {
   std::set<std::string_view> covered;
   for (const auto& family : families())
     for (const Case& c : family) covered.insert(c.op.kind);
+  for (const char* lowered : {"ring_attention", "ring_attention_grad"}) covered.insert(lowered);  // never executed
   for (const OpDef* op : all_ops())
     EXPECT_EQ(op->op_class == OpClass::compute, covered.count(op->name) != 0) << op->name;
 }

@@ -103,6 +103,16 @@ TEST(Infer, AttentionSaysByWhat) {
   EXPECT_EQ(message("attention", {f32({8, 24})}, heads(2)), "attention: qkv is [8, 24], should have 3 dims");
 }
 
+TEST(Infer, RingAttentionIsOfTheRanksPart) {
+  Attrs a = attrs({{"heads", int64_t{4}}, {"tokens_axis", std::string("cp")}, {"chunks", int64_t{2}}});
+  EXPECT_EQ(types("ring_attention", {bf16({2, 6, 24})}, a), "bf16[2, 6, 8] f32[2, 4, 6]");
+  EXPECT_EQ(message("ring_attention", {f32({2, 6, 25})}, a), message("attention", {f32({2, 6, 25})}, a));
+  EXPECT_NE(message("ring_attention", {f32({2, 5, 24})}, a), "accepted");
+  a.set("tokens_axis", std::string());
+  EXPECT_EQ(message("ring_attention", {f32({2, 6, 24})}, a),
+            "ring_attention: tokens_axis is not given; attention within a rank is the op attention");
+}
+
 TEST(Infer, EmbeddingSaysByWhat) {
   EXPECT_EQ(message("embedding", {f32({2, 3}), f32({9, 5})}), "embedding: the token tensor is f32, should be i32");
   EXPECT_EQ(message("embedding", {i32({2, 300}), f32({9, 5}), f32({128, 5})}),

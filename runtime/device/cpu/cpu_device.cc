@@ -58,17 +58,29 @@ namespace {
 const std::map<std::string_view, KernelEntry>& kernels() {
   static const std::map<std::string_view, KernelEntry> table = [] {
     std::map<std::string_view, KernelEntry> all;
-    for (const auto& family : {linear_kernels(),        activation_kernels(),
-                               layernorm_kernels(),     rmsnorm_kernels(),
-                               rotary_kernels(),        attention_kernels(),
-                               embedding_kernels(),     position_kernels(),
-                               cross_entropy_kernels(), split_cross_entropy_kernels(),
-                               loss_kernels(),          dropout_kernels(),
-                               elementwise_kernels(),   piece_kernels(),
-                               constant_kernels(),      init_kernels(),
-                               optimizer_kernels(),     norm_kernels(),
-                               route_kernels(),         dispatch_kernels(),
-                               expert_linear_kernels()}) {
+    for (const auto& family : {linear_kernels(),
+                               activation_kernels(),
+                               layernorm_kernels(),
+                               rmsnorm_kernels(),
+                               rotary_kernels(),
+                               attention_kernels(),
+                               embedding_kernels(),
+                               position_kernels(),
+                               cross_entropy_kernels(),
+                               split_cross_entropy_kernels(),
+                               loss_kernels(),
+                               dropout_kernels(),
+                               elementwise_kernels(),
+                               piece_kernels(),
+                               constant_kernels(),
+                               init_kernels(),
+                               optimizer_kernels(),
+                               norm_kernels(),
+                               route_kernels(),
+                               dispatch_kernels(),
+                               expert_linear_kernels(),
+                               attention_block_kernels(),
+                               qkv_kernels()}) {
       for (const KernelEntry& entry : family) all[entry.kind] = entry;
     }
     return all;

@@ -137,6 +137,8 @@ std::span<const KernelEntry> rotary_kernels();
 std::span<const KernelEntry> attention_kernels();
 std::span<const KernelEntry> embedding_kernels();
 std::span<const KernelEntry> position_kernels();
+std::span<const KernelEntry> attention_block_kernels();
+std::span<const KernelEntry> qkv_kernels();
 std::span<const KernelEntry> route_kernels();
 std::span<const KernelEntry> dispatch_kernels();
 std::span<const KernelEntry> expert_linear_kernels();

@@ -20,7 +20,7 @@ const std::map<std::string_view, Rule>& rules() {
   static const std::map<std::string_view, Rule> table = [] {
     std::map<std::string_view, Rule> all;
     for (std::span<const Rule> family : {matrix_rules(), attention_rules(), row_rules(), pointwise_rules(),
-                                         piece_rules(), source_rules(), training_rules(), moe_rules()})
+                                         piece_rules(), source_rules(), training_rules(), moe_rules(), attention_block_rules()})
       for (const Rule& rule : family)
         PRUN_CHECK(all.emplace(rule.kind, rule).second, fmt::format("two rules for {}", rule.kind));
     return all;

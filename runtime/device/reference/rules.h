@@ -42,5 +42,6 @@ std::span<const Rule> piece_rules();
 std::span<const Rule> source_rules();
 std::span<const Rule> training_rules();
 std::span<const Rule> moe_rules();
+std::span<const Rule> attention_block_rules();
 
 }  // namespace prun::reference

@@ -12,6 +12,7 @@
   X(rmsnorm)       \
   X(rotary)        \
   X(attention)     \
+  X(ring_attention) \
   X(embedding)     \
   X(positions)     \
   X(moe)           \

@@ -1,0 +1,111 @@
+// Surprising fact: a gradient of keys and values is added after its block, not in it. The sum of the ranks before may
+// then arrive while the block computes; taken in by the block, it would have to be there when the block begins.
+#include "compile/ring_attention.h"
+
+#include "ir/ops/rules.h"
+
+namespace prun {
+namespace {
+
+class Ring {
+ public:
+  Ring(const RingNode& node, int ranks, const MakeTemporary& temporary)
+      : node_(node), ranks_(ranks), temporary_(temporary) {
+    const int64_t heads = node.attrs.integer("heads", 1), shared = node.attrs.integer("kv_heads", heads);
+    const int64_t size = ops::last_dim(node.qkv) / (heads + 2 * shared);
+    q_ = {ops::wide(node.qkv.dtype), {node.qkv.shape[0], node.qkv.shape[1], heads * size}};
+    kv_ = {node.qkv.dtype, {node.qkv.shape[0], node.qkv.shape[1], 2 * shared * size}};
+  }
+
+  std::vector<RingStep> forward() {
+    const int qkv = node_.reads[0], out = node_.writes[0], lse = node_.writes[1];
+    const bool narrow = q_.dtype != node_.qkv.dtype;
+    const int sum = narrow ? temporary_("out", q_) : out;
+    copy_keys(qkv);
+    for (int hop = 0; hop < ranks_; ++hop) {
+      pass_keys(hop);
+      std::vector<int> reads = {qkv, keys(hop)};
+      if (hop > 0) reads.insert(reads.end(), {sum, lse});
+      add("attention_block", reads, {sum, lse}, block_attrs(hop));
+    }
+    if (narrow) {
+      Attrs attrs;
+      attrs.set("dtype", std::string(dtype_name(node_.qkv.dtype)));
+      add("cast", {sum}, {out}, attrs);
+    }
+    return std::move(steps_);
+  }
+
+  std::vector<RingStep> backward() {
+    const int qkv = node_.reads[0], out = node_.reads[1], dout = node_.reads[2], lse = node_.reads[3];
+    const TensorType dkv{q_.dtype, kv_.shape};
+    const int dq = temporary_("dq", q_), arriving = ranks_ > 1 ? temporary_("dkv arriving", dkv) : -1;
+    const int sums[] = {temporary_("dkv", dkv), ranks_ > 1 ? temporary_("dkv of the next hop", dkv) : -1};
+    copy_keys(qkv);
+    for (int hop = 0; hop < ranks_; ++hop) {
+      const int sum = sums[hop % 2];
+      if (hop > 0) receive(arriving, ranks_ + hop - 1);
+      pass_keys(hop);
+      std::vector<int> reads = {qkv, keys(hop), out, dout, lse};
+      if (hop > 0) reads.push_back(dq);
+      add("attention_block_grad", reads, {dq, sum}, block_attrs(hop));
+      if (hop > 0) add("add", {sum, arriving}, {sum}, {});
+      if (ranks_ > 1) send(sum, ranks_ + hop);
+    }
+    if (ranks_ > 1) receive(arriving, 2 * ranks_ - 1);
+    add("join_qkv", {dq, ranks_ > 1 ? arriving : sums[0]}, {node_.writes[0]}, {});
+    return std::move(steps_);
+  }
+
+ private:
+  // The keys and values of a hop. Two buffers take turns: one is computed with while the next hop's arrive in the
+  // other.
+  int keys(int hop) const { return keys_[hop % 2]; }
+  void copy_keys(int qkv) {
+    keys_[0] = temporary_("kv", kv_);
+    if (ranks_ > 1) keys_[1] = temporary_("kv of the next hop", kv_);
+    add("copy_kv", {qkv}, {keys_[0]}, {});
+  }
+  void pass_keys(int hop) {
+    if (hop + 1 == ranks_) return;
+    send(keys(hop), hop);
+    receive(keys(hop + 1), hop);
+  }
+
+  Attrs block_attrs(int hop) const {
+    Attrs attrs = node_.attrs;
+    attrs.set("hop", int64_t{hop});
+    return attrs;
+  }
+  void send(int tensor, int tag) { add("send", {tensor}, {}, message(1, tag), "ring_send"); }
+  void receive(int tensor, int tag) { add("recv", {}, {tensor}, message(-1, tag), "ring_recv"); }
+  static Attrs message(int64_t peer, int64_t tag) {
+    Attrs attrs;
+    attrs.set("peer", peer);
+    attrs.set("tag", tag);
+    return attrs;
+  }
+  void add(std::string_view kind, std::vector<int> reads, std::vector<int> writes, Attrs attrs,
+           const std::string& stream = "") {
+    steps_.push_back({kind, std::move(reads), std::move(writes), std::move(attrs), stream});
+  }
+
+  const RingNode& node_;
+  const int ranks_;
+  const MakeTemporary& temporary_;
+  TensorType q_, kv_;
+  int keys_[2] = {-1, -1};
+  std::vector<RingStep> steps_;
+};
+
+}  // namespace
+
+std::vector<RingStep> lower_ring_attention(const RingNode& node, int ranks, const MakeTemporary& temporary) {
+  return Ring(node, ranks, temporary).forward();
+}
+
+std::vector<RingStep> lower_ring_attention_grad(const RingNode& node, int ranks, const MakeTemporary& temporary) {
+  return Ring(node, ranks, temporary).backward();
+}
+
+}  // namespace prun

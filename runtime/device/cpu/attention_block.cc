@@ -1,0 +1,276 @@
+// One hop of ring attention and of its gradient: the rank's queries and the keys of the rank `hop` before it, in the
+// strips of attention.cc, merged with what the hops before have given by log-sum-exp in f32.
+//
+// Surprising fact: whatever the chunks, a query sees a prefix of the keys that are here, since keys lie in the order of
+// their positions; so a mask is one number for each chunk of queries and whether it grows by one a row.
+#include <cmath>
+#include <cstring>
+
+#include "device/cpu/attention_rows.h"
+#include "device/cpu/kernel.h"
+#include "device/cpu/parallel.h"
+#include "device/cpu/tile.h"
+#include "device/cpu/vector_math.h"
+
+namespace prun::cpu {
+namespace {
+
+struct Queries {  // a chunk of them: [begin, end) of the rank's tokens
+  int64_t begin, end;
+  int64_t seen, more;  // keys that the first one sees, and how many more each next one
+};
+
+// qkv is [batch, length, wide = (heads + 2·kv_heads)·head], kv [batch, length, shared = 2·kv_heads·head].
+struct Sizes {
+  int64_t batch, length, heads, kv_heads, head, width, wide, shared;
+  int64_t keys, lanes;  // length and head padded to whole tiles
+  float scale;
+  std::vector<Queries> chunks;
+
+  // Keys that some row of the strip at `first` sees, in whole tiles.
+  static int64_t visible(const Queries& q, int64_t first, int64_t rows) {
+    return round_up(q.seen + (first - q.begin + rows - 1) * q.more, kTileColumns);
+  }
+  // Keys that any query sees.
+  int64_t reach() const {
+    int64_t most = 0;
+    for (const Queries& q : chunks) most = std::max(most, q.seen + (q.end - 1 - q.begin) * q.more);
+    return most;
+  }
+};
+
+// The rank's chunks are number r and, of two, 2c-1-r of the whole sample's.
+int64_t number(const Share& share, int64_t chunk) { return chunk == 0 ? share.index : 2 * share.of - 1 - share.index; }
+
+std::vector<Queries> chunks_of(const OpView& view, int64_t length) {
+  const int64_t count = view.attrs().integer("chunks", 1), size = length / count;
+  const bool causal = view.attrs().integer("causal") != 0;
+  const Share queries = view.share("tokens_axis");
+  const int64_t hop = view.attrs().integer("hop") % queries.of;
+  const Share keys{(queries.index - hop + queries.of) % queries.of, queries.of};
+  std::vector<Queries> chunks;
+  for (int64_t i = 0; i < count; ++i) {
+    Queries q{i * size, (i + 1) * size, 0, 0};
+    for (int64_t j = 0; j < count; ++j) {
+      if (!causal || number(keys, j) < number(queries, i)) q.seen += size;
+      if (causal && number(keys, j) == number(queries, i)) q.seen += 1, q.more = 1;
+    }
+    chunks.push_back(q);
+  }
+  return chunks;
+}
+
+Sizes sizes_of(const OpView& view) {
+  const Tensor &qkv = view.read(0), &kv = view.read(1);
+  PRUN_CHECK(qkv.shape.size() == 3, shape_text(qkv.shape));
+  Sizes s;
+  s.batch = qkv.shape[0];
+  s.length = qkv.shape[1];
+  s.wide = qkv.shape[2];
+  s.heads = view.attrs().integer("heads", 1);
+  s.kv_heads = view.attrs().integer("kv_heads", s.heads);
+  PRUN_CHECK(s.kv_heads > 0 && s.heads % s.kv_heads == 0 && s.wide % (s.heads + 2 * s.kv_heads) == 0,
+             shape_text(qkv.shape));
+  s.head = s.wide / (s.heads + 2 * s.kv_heads);
+  s.width = s.heads * s.head;
+  s.shared = 2 * s.kv_heads * s.head;
+  s.keys = round_up(s.length, kTileColumns);
+  s.lanes = round_up(s.head, kTileColumns);
+  s.scale = 1.0f / std::sqrt(static_cast<float>(s.head));
+  s.chunks = chunks_of(view, s.length);
+  view.expect_count(kv, s.batch * s.length * s.shared);
+  return s;
+}
+
+// Calls f(chunk, first, rows) for each strip of query rows.
+template <class F>
+void each_strip(const Sizes& s, const F& f) {
+  for (const Queries& q : s.chunks)
+    for (int64_t first = q.begin; first < q.end; first += kStrip) f(q, first, std::min(kStrip, q.end - first));
+}
+
+// One head's rows of a tensor [length, stride], of which `head` columns belong to it. `before` is what the earlier hops
+// have given, null on the first, and may be the same memory.
+struct Running {
+  const float* before;
+  float* now;
+  int64_t stride;
+};
+
+void keep_rows(const Running& x, int64_t first, int64_t rows, int64_t head) {
+  for (int64_t r = first; r < first + rows; ++r) {
+    float* to = x.now + r * x.stride;
+    if (x.before == nullptr)
+      std::fill(to, to + head, 0.0f);
+    else if (x.before != x.now)
+      std::memcpy(to, x.before + r * x.stride, static_cast<size_t>(head) * sizeof(float));
+  }
+}
+
+// Two softmax-weighted means and their log-sum-exps become those of both sets of keys.
+PRUN_CLONES void merge_rows(const float* block, int64_t lanes, const float* inverse, const float* block_lse,
+                            const float* out_before, const float* lse_before, float* out, float* lse, int64_t stride,
+                            int64_t rows, int64_t head) {
+  for (int64_t r = 0; r < rows; ++r) {
+    const float a = lse_before[r], b = block_lse[r], top = a > b ? a : b;
+    const float old_share = exp_f32(a - top), new_share = exp_f32(b - top), sum = old_share + new_share;
+    const float keep = old_share / sum, add = new_share / sum * inverse[r];
+    lse[r] = top + std::log(sum);
+#pragma omp simd
+    for (int64_t i = 0; i < head; ++i)
+      out[r * stride + i] = keep * out_before[r * stride + i] + add * block[r * lanes + i];
+  }
+}
+
+// to += scale · from.
+PRUN_CLONES void add_rows(const float* from, int64_t lanes, float scale, float* to, int64_t stride, int64_t rows,
+                          int64_t head) {
+  for (int64_t r = 0; r < rows; ++r) {
+#pragma omp simd
+    for (int64_t i = 0; i < head; ++i) to[r * stride + i] += scale * from[r * lanes + i];
+  }
+}
+
+int64_t forward_floats(const Sizes& s) {  // per thread: kᵀ, v, and a strip's q, scores, result, statistics
+  return 2 * s.lanes * s.keys + kStrip * (2 * s.lanes + s.keys + 2);
+}
+
+// `kv` begins with the head's k, its v lies shared/2 later.
+template <class T>
+void forward_head(const Sizes& s, const T* qkv, const T* kv, const Running& out, const Running& lse, float* scratch) {
+  float *k = scratch, *v = k + s.lanes * s.keys, *q = v + s.keys * s.lanes, *scores = q + kStrip * s.lanes;
+  float *result = scores + kStrip * s.keys, *inverse = result + kStrip * s.lanes, *block_lse = inverse + kStrip;
+  const int64_t reach = s.reach(), padded = round_up(reach, kTileColumns);
+  if (reach > 0) {
+    pack_transposed(kv, s.shared, k, reach, s.keys, s.head);
+    pack_rows(kv + s.shared / 2, s.shared, v, reach, s.head, s.lanes, 1.0f);
+    std::memset(v + reach * s.lanes, 0, static_cast<size_t>((padded - reach) * s.lanes) * sizeof(float));
+  }
+  each_strip(s, [&](const Queries& chunk, int64_t first, int64_t rows) {
+    if (chunk.seen == 0) {
+      keep_rows(out, first, rows, s.head);
+      if (lse.before != lse.now) std::copy(lse.before + first, lse.before + first + rows, lse.now + first);
+      return;
+    }
+    const int64_t visible = Sizes::visible(chunk, first, rows), seen = chunk.seen + (first - chunk.begin) * chunk.more;
+    const bool alone = out.before == nullptr;
+    float* to = out.now + first * out.stride;
+    pack_rows(qkv + first * s.wide, s.wide, q, rows, s.head, s.lanes, s.scale);
+    tile_product({rows, visible, s.head, q, s.lanes, 1, k, s.keys, scores, s.keys, false});
+    softmax_rows(scores, s.keys, rows, visible, seen, chunk.more, alone ? lse.now + first : block_lse, inverse);
+    tile_product({rows, s.lanes, visible, scores, s.keys, 1, v, s.lanes, result, s.lanes, false});
+    if (alone)
+      unpack_scaled_rows(result, s.lanes, inverse, to, out.stride, rows, s.head);
+    else
+      merge_rows(result, s.lanes, inverse, block_lse, out.before + first * out.stride, lse.before + first, to,
+                 lse.now + first, out.stride, rows, s.head);
+  });
+}
+
+int64_t backward_floats(const Sizes& s) {  // per thread: kᵀ, vᵀ, k, dk, dv, and a strip's q, dout, dq, P, dS, dots
+  return 5 * s.lanes * s.keys + kStrip * (3 * s.lanes + 2 * s.keys + 1);
+}
+
+// One head of keys and values with all the heads of queries that share it, so that none is added to by two threads.
+template <class T>
+void backward_group(const Sizes& s, const T* qkv, const T* kv, const T* out, const T* dout, const float* lse,
+                    const Running& dq, float* dkv, float* scratch) {
+  const int64_t tile = s.lanes * s.keys, reach = s.reach(), padded = round_up(reach, kTileColumns);
+  float *kt = scratch, *vt = kt + tile, *k = vt + tile, *dk = k + tile, *dv = dk + tile, *q = dv + tile;
+  float *go = q + kStrip * s.lanes, *strip = go + kStrip * s.lanes, *p = strip + kStrip * s.lanes;
+  float *ds = p + kStrip * s.keys, *dots = ds + kStrip * s.keys;
+  std::memset(dk, 0, static_cast<size_t>(2 * tile) * sizeof(float));
+  if (reach > 0) {
+    pack_transposed(kv, s.shared, kt, reach, s.keys, s.head);
+    pack_transposed(kv + s.shared / 2, s.shared, vt, reach, s.keys, s.head);
+    pack_rows(kv, s.shared, k, reach, s.head, s.lanes, 1.0f);
+    std::memset(k + reach * s.lanes, 0, static_cast<size_t>((padded - reach) * s.lanes) * sizeof(float));
+  }
+  for (int64_t h = 0; h < s.heads / s.kv_heads; ++h) {
+    const int64_t column = h * s.head;
+    const Running dq_of_head{dq.before == nullptr ? nullptr : dq.before + column, dq.now + column, dq.stride};
+    each_strip(s, [&](const Queries& chunk, int64_t first, int64_t rows) {
+      keep_rows(dq_of_head, first, rows, s.head);
+      if (chunk.seen == 0) return;
+      const int64_t visible = Sizes::visible(chunk, first, rows), at = first * s.width + column;
+      pack_rows(qkv + first * s.wide + column, s.wide, q, rows, s.head, s.lanes, s.scale);
+      pack_rows(dout + at, s.width, go, rows, s.head, s.lanes, 1.0f);
+      row_dots(out + at, dout + at, s.width, rows, s.head, dots);
+      tile_product({rows, visible, s.head, q, s.lanes, 1, kt, s.keys, p, s.keys, false});
+      tile_product({rows, visible, s.head, go, s.lanes, 1, vt, s.keys, ds, s.keys, false});
+      score_gradients(p, ds, s.keys, rows, visible, chunk.seen + (first - chunk.begin) * chunk.more, chunk.more,
+                      lse + h * s.length + first, dots);
+      tile_product({visible, s.lanes, rows, p, 1, s.keys, go, s.lanes, dv, s.lanes, true});
+      tile_product({visible, s.lanes, rows, ds, 1, s.keys, q, s.lanes, dk, s.lanes, true});
+      tile_product({rows, s.lanes, visible, ds, s.keys, 1, k, s.lanes, strip, s.lanes, false});
+      add_rows(strip, s.lanes, s.scale, dq_of_head.now + first * dq.stride, dq.stride, rows, s.head);
+    });
+  }
+  unpack_rows(dk, s.lanes, dkv, s.shared, s.length, s.head, 1.0f);
+  unpack_rows(dv, s.lanes, dkv + s.shared / 2, s.shared, s.length, s.head, 1.0f);
+}
+
+int64_t scratch_bytes(const OpView& view, int64_t (*floats)(const Sizes&)) {
+  return view.threads() * round_up(floats(sizes_of(view)) * static_cast<int64_t>(sizeof(float)), kAlignBytes);
+}
+
+const float* running(const OpView& view, size_t read) { return view.reads() > read ? view.in<float>(read) : nullptr; }
+const float* at(const float* data, int64_t i) { return data == nullptr ? nullptr : data + i; }
+
+std::unique_ptr<Kernel> make_forward(const OpView& view) {
+  const Sizes s = sizes_of(view);
+  PRUN_CHECK(view.reads() == 4 || view.attrs().integer("hop") == 0, "a rank's queries see its own keys first");
+  view.expect_count(view.write(0), s.batch * s.length * s.width);
+  view.expect_count(view.write(1), s.batch * s.heads * s.length);
+  return with_float(view.read(0).dtype, [&]<class T>() -> std::unique_ptr<Kernel> {
+    return kernel_of([s, qkv = view.in<T>(0), kv = view.in<T>(1), out_before = running(view, 2),
+                      lse_before = running(view, 3), out = view.out<float>(0), lse = view.out<float>(1),
+                      threads = view.threads(), share = scratch_bytes(view, forward_floats) / view.threads(),
+                      scratch = view.scratch(scratch_bytes(view, forward_floats))] {
+      parallel_for(threads, s.batch * s.heads, [&](int64_t i, int thread) {
+        const int64_t b = i / s.heads, h = i % s.heads, group = h * s.kv_heads / s.heads;
+        const int64_t row = b * s.length, to = row * s.width + h * s.head;
+        forward_head(s, qkv + row * s.wide + h * s.head, kv + row * s.shared + group * s.head,
+                     {at(out_before, to), out + to, s.width}, {at(lse_before, i * s.length), lse + i * s.length, 1},
+                     reinterpret_cast<float*>(scratch.data + thread * share));
+      });
+    });
+  });
+}
+
+std::unique_ptr<Kernel> make_backward(const OpView& view) {
+  const Sizes s = sizes_of(view);
+  for (size_t i : {2, 3}) view.expect_count(view.read(i), s.batch * s.length * s.width);
+  view.expect_count(view.read(4), s.batch * s.heads * s.length);
+  view.expect_count(view.write(0), s.batch * s.length * s.width);
+  view.expect_count(view.write(1), s.batch * s.length * s.shared);
+  return with_float(view.read(0).dtype, [&]<class T>() -> std::unique_ptr<Kernel> {
+    return kernel_of([s, qkv = view.in<T>(0), kv = view.in<T>(1), out = view.in<T>(2), dout = view.in<T>(3),
+                      lse = view.in<float>(4), dq_before = running(view, 5), dq = view.out<float>(0),
+                      dkv = view.out<float>(1), threads = view.threads(),
+                      share = scratch_bytes(view, backward_floats) / view.threads(),
+                      scratch = view.scratch(scratch_bytes(view, backward_floats))] {
+      parallel_for(threads, s.batch * s.kv_heads, [&](int64_t i, int thread) {
+        const int64_t b = i / s.kv_heads, group = i % s.kv_heads, row = b * s.length;
+        const int64_t head = group * s.heads / s.kv_heads, column = head * s.head, to = row * s.width + column;
+        const int64_t shared = row * s.shared + group * s.head;
+        backward_group(s, qkv + row * s.wide + column, kv + shared, out + to, dout + to,
+                       lse + (b * s.heads + head) * s.length, {at(dq_before, to), dq + to, s.width}, dkv + shared,
+                       reinterpret_cast<float*>(scratch.data + thread * share));
+      });
+    });
+  });
+}
+
+constexpr KernelEntry kEntries[] = {
+    {"attention_block", make_forward, Accepts::floats,
+     [](const OpView& v) { return scratch_bytes(v, forward_floats); }},
+    {"attention_block_grad", make_backward, Accepts::floats,
+     [](const OpView& v) { return scratch_bytes(v, backward_floats); }},
+};
+
+}  // namespace
+
+std::span<const KernelEntry> attention_block_kernels() { return kEntries; }
+
+}  // namespace prun::cpu

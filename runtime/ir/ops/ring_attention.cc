@@ -1,0 +1,69 @@
+// Attention over tokens that lie on several ranks (Liu, Zaharia, Abbeel: Ring Attention, 2023; Brandon et al.: Striped
+// Attention, 2023, for why the chunks are balanced): keys and values go round a ring, each rank's queries stay.
+//
+// Surprising fact: ring_attention and its derivative are never executed. compile/ring_attention.h turns them into the
+// other ops here and into sends and receives, once gradients are recorded.
+#include <fmt/format.h>
+
+#include "ir/ops/rules.h"
+
+namespace prun::ops {
+namespace {
+
+// What attention says of the shapes holds for the rank's part, too.
+Types infer_ring_attention(const Types& inputs, const Attrs& attrs) {
+  Types types = op_def("attention").infer(inputs, attrs);
+  if (attrs.text("tokens_axis").empty())
+    throw plan_error("ring_attention: tokens_axis is not given; attention within a rank is the op attention");
+  require_chunks("ring_attention", attrs, inputs[0].shape[1]);
+  return types;
+}
+
+void derive_ring_attention(GradientBuilder& builder, const NodeView& node) {
+  int qkv = node.inputs[0], out = node.outputs[0];
+  if (!builder.wants(qkv)) return;
+  std::vector<int> grad = builder.emit("ring_attention_grad", {qkv, out, builder.gradient(out), node.outputs[1]},
+                                       {builder.type(qkv)}, node.attrs);
+  builder.contribute(qkv, grad[0]);
+}
+
+// Of one hop; how many there are is a matter of the mesh.
+Cost cost_ring_attention(const Types& inputs, const Types& outputs, const Attrs& attrs) {
+  return op_def("attention").cost(inputs, outputs, attrs);
+}
+Cost cost_ring_attention_grad(const Types& inputs, const Types& outputs, const Attrs& attrs) {
+  return op_def("attention_grad").cost(inputs, outputs, attrs);
+}
+
+// One product of a rank's queries with the keys of another, for all heads. Of balanced chunks every hop sees half.
+double product_flops(const TensorType& qkv, const Attrs& attrs) {
+  double heads = static_cast<double>(attrs.integer("heads", 1));
+  double all = heads + 2 * static_cast<double>(attrs.integer("kv_heads", attrs.integer("heads", 1)));
+  return 2 * count(qkv) * heads / all * static_cast<double>(qkv.shape[1]) * (attrs.integer("causal") ? 0.5 : 1);
+}
+Cost cost_block(const Types& inputs, const Types& outputs, const Attrs& attrs) {
+  return cost_of(2 * product_flops(inputs[0], attrs), inputs, outputs);
+}
+Cost cost_block_grad(const Types& inputs, const Types& outputs, const Attrs& attrs) {
+  return cost_of(5 * product_flops(inputs[0], attrs), inputs, outputs);
+}
+
+Cost cost_copy_kv(const Types&, const Types& outputs, const Attrs&) { return cost_of(0, outputs, outputs); }
+
+const OpDef kOps[] = {
+    {.name = "ring_attention",
+     .infer = infer_ring_attention,
+     .derive = derive_ring_attention,
+     .cost = cost_ring_attention},
+    {.name = "ring_attention_grad", .cost = cost_ring_attention_grad},
+    {.name = "attention_block", .cost = cost_block},
+    {.name = "attention_block_grad", .cost = cost_block_grad},
+    {.name = "copy_kv", .cost = cost_copy_kv},
+    {.name = "join_qkv"},
+};
+
+}  // namespace
+
+std::span<const OpDef> ring_attention() { return kOps; }
+
+}  // namespace prun::ops
