@@ -18,7 +18,6 @@
 #include <cstring>
 #include <fstream>
 #include <new>
-#include <thread>
 
 #include "base/text.h"
 
@@ -52,35 +51,23 @@ std::vector<pid_t> children() {
   return pids;
 }
 
-// Ends this rank with whatever it has started; safe in a signal handler.
-void end_process_group(int) { kill(0, SIGKILL); }
-
-// Blocks until the launcher, the only writer, is gone.
-void watch_lifeline(int fd) {
-  char byte;
-  while (read(fd, &byte, 1) < 0 && errno == EINTR) continue;
-  end_process_group(0);
-}
+// Ends this rank with whatever it has started.
+void end_process_group() { kill(0, SIGKILL); }
 
 bool launcher_is_gone(int lifeline) {
   pollfd end{lifeline, POLLIN, 0};
   return poll(&end, 1, 0) > 0;
 }
 
-// Not SIGKILL: that would end the rank alone, maybe before the lifeline thread could end its process group.
-void die_with_parent() {
-  struct sigaction action {};
-  action.sa_handler = end_process_group;
-  sigaction(SIGRTMAX, &action, nullptr);
-  prctl(PR_SET_PDEATHSIG, SIGRTMAX);
-}
-
-void start_lifeline_thread(int fd) {
-  sigset_t all, before;  // signals are for the rank's main thread
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread(watch_lifeline, fd).detach();
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+// When the launcher, the only writer, is gone, the kernel kills this rank's process group: also what is stopped, which
+// no thread and no handler of this rank could do. The owner of the signal belongs to an open file, and ranks share the
+// lifeline's: so each opens it again, and keeps that open.
+void die_with_lifeline(int lifeline) {
+  int mine = open(fmt::format("/proc/self/fd/{}", lifeline).c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  fcntl(mine, F_SETOWN, -getpgrp());
+  fcntl(mine, F_SETSIG, SIGKILL);
+  fcntl(mine, F_SETFL, O_ASYNC | O_NONBLOCK);
+  if (launcher_is_gone(lifeline)) end_process_group();
 }
 
 int guarded(const RankStart& start, const std::function<int(const RankStart&)>& rank_main) {
@@ -167,7 +154,7 @@ void RankProcesses::fork_rank(RankStart start, const std::function<int(const Ran
 void RankProcesses::run_rank(RankStart start, const std::function<int(const RankStart&)>& rank_main, Fd control,
                              pid_t launcher) {
   setpgid(0, 0);
-  die_with_parent();
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != launcher) _exit(128 + SIGKILL);  // it ended before prctl
   prctl(PR_SET_NAME, fmt::format("prun-rank{}", start.rank).substr(0, 15).c_str());
   // For memory, the kernel shall kill a rank before the launcher, which has to tell about it.
@@ -178,13 +165,13 @@ void RankProcesses::run_rank(RankStart start, const std::function<int(const Rank
     other.control.close();
   }
   for (int fd : closed_in_ranks_) ::close(fd);
-  start_lifeline_thread(lifeline_read_.get());
+  die_with_lifeline(lifeline_read_.get());
   sigprocmask(SIG_SETMASK, &signals_, nullptr);
   std::unique_ptr<RankLink> link = make_rank_link(start.rank, start.ranks, std::move(control), abort_page());
   start.link = link.get();
   int code = guarded(start, rank_main);
   std::fflush(nullptr);
-  if (launcher_is_gone(lifeline_read_.get())) end_process_group(0);  // else it ends the group when it reaps this rank
+  if (launcher_is_gone(lifeline_read_.get())) end_process_group();  // else it ends the group when it reaps this rank
   _exit(code);  // not exit: destructors of the launcher's objects are the launcher's to run
 }
 

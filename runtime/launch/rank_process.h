@@ -1,7 +1,7 @@
 // Local ranks as processes: fork, watch by pidfd, kill with all that they started.
 //
-// Surprising fact: a rank whose launcher is gone ends its whole process group itself, by whichever comes first: the
-// parent-death signal, the end of the lifeline pipe (a thread waits for it), or the end of its control socket.
+// Surprising fact: a rank whose launcher is gone ends by whichever comes first: the end of the lifeline pipe, for which
+// the kernel kills the rank's process group, the parent-death signal, or the end of its control socket.
 #pragma once
 #include <sys/types.h>
 

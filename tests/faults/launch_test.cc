@@ -294,17 +294,20 @@ TEST_F(LaunchTest, SignalsToTheLauncherEndTheJob) {
 // The launcher cannot clean up any more. This process adopts what it leaves, and so sees it end.
 TEST_F(LaunchTest, RanksEndWithAKilledLauncher) {
   prctl(PR_SET_CHILD_SUBREAPER, 1);
-  for (bool joined : {false, true}) {  // ranks that compute, and ranks that wait for the launcher
+  enum { computing, joined, stopped };  // what ranks are doing; joined: they wait for the launcher
+  for (int state : {computing, joined, stopped}) {
     int ready[2];
     ASSERT_EQ(pipe2(ready, O_CLOEXEC), 0);
     pid_t launcher = fork();
     if (launcher == 0) {
       run(4, [&](const RankStart& start) -> int {
         if (start.rank % 2) prctl(PR_SET_PDEATHSIG, 0);  // the lifeline alone
-        if (fork() == 0)
-          for (;;) pause();  // PR_SET_PDEATHSIG does not reach this one
-        if (write(ready[1], "x", 1) != 1) return 1;
-        if (joined || start.rank != 3) start.link->all_gather("");
+        if (fork() == 0) {  // PR_SET_PDEATHSIG does not reach this one
+          if (state == stopped) kill(getppid(), SIGSTOP);
+          if (write(ready[1], "x", 1) != 1) _exit(1);
+          for (;;) pause();
+        }
+        if (state == joined || start.rank != 3) start.link->all_gather("");
         for (;;) pause();
       });
       _exit(0);

@@ -22,6 +22,7 @@ TOP = HERE.parent.parent
 PRUN = TOP / "build/release/bin/prun"
 
 # name: (plan, ranks, settings of the plan, peer's model, peer's mode, peer's extra arguments, bar)
+# The bars of eager rows are for the default peer.
 ROWS = {
     "gpt-2": ("ddp", 2, {"batch": 16}, "gpt", "ddp", [], 1.3),
     "gpt-8": ("ddp", 8, {"batch": 64}, "gpt", "ddp", [], 1.5),
@@ -33,6 +34,8 @@ ROWS = {
     "zero3-8": ("zero3", 8, {"batch": 64}, "gpt", "fsdp", [], 2.0),
 }
 DEFAULT = ["gpt-2", "gpt-8", "ddp_example-2", "ddp_example-8"]
+DEFAULT_TORCH = "/usr/bin/python3"
+BARS_OF_OTHERS = {"gpt-2": 1.1, "gpt-8": 1.1}  # with the PyTorch of another interpreter
 
 
 def free_port():
@@ -65,7 +68,7 @@ def torch_ms(python, model, mode, ranks, extra, steps):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--torch", default="/usr/bin/python3", help="Python with PyTorch")
+    parser.add_argument("--torch", default=DEFAULT_TORCH, help="Python with PyTorch")
     parser.add_argument("--rows", default=",".join(DEFAULT), help="of: " + ", ".join(ROWS))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=10)
@@ -74,6 +77,8 @@ def main():
     short = False
     for row in args.rows.split(","):
         plan, ranks, settings, model, mode, extra, bar = ROWS[row]
+        if args.torch != DEFAULT_TORCH:
+            bar = BARS_OF_OTHERS.get(row, bar)
         ours, theirs, version = [], [], ""
         try:
             for _ in range(args.rounds):
