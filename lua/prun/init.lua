@@ -16,6 +16,9 @@ local words = {
   schedule = "prun.schedule",
   -- optimizers
   sgd = "prun.optimizers.sgd", adamw = "prun.optimizers.adamw",
+  -- learning rates
+  cosine = "prun.learning_rates.cosine", linear = "prun.learning_rates.linear",
+  warmup = "prun.learning_rates.warmup",
   -- the number of ranks
   world = host.world, rest = "rest",
 }

@@ -2,13 +2,27 @@
 
 local schema = require "prun.schema"
 
-return function(name, entries)
-  schema.register("prun." .. name, entries)
-  return setmetatable({ entries = entries }, {
-    __call = host.word(function(_, given)
-      local site = host.site("user")
-      local options = schema.check("prun." .. name, entries, given, site)
-      return { kind_of = "optimizer", name = name, options = options, site = site }
-    end),
-  })
+local optimizer = {}
+
+-- What the plan holds of an optimizer; `steps` are the plan's. A learning rate that is a number is constant.
+function optimizer.result(given, steps)
+  local options, rate = given.options, given.options.lr
+  local scheduled = type(rate) == "table"
+  return { kind = given.name, lr = scheduled and rate.options.lr or rate,
+           schedule = scheduled and rate.result(steps) or nil,
+           momentum = options.momentum or 0.0, betas = options.betas or { 0.9, 0.999 }, eps = options.eps or 1e-8,
+           weight_decay = options.weight_decay, clip = options.clip, site = given.site }
 end
+
+return setmetatable(optimizer, {
+  __call = function(_, name, entries)
+    schema.register("prun." .. name, entries)
+    return setmetatable({ entries = entries }, {
+      __call = host.word(function(_, given)
+        local site = host.site("user")
+        local options = schema.check("prun." .. name, entries, given, site)
+        return { kind_of = "optimizer", name = name, options = options, site = site }
+      end),
+    })
+  end,
+})

@@ -3,6 +3,7 @@
 
 local data = require "prun.data"
 local graph = require "prun.graph"
+local optimizer = require "prun.optimizer"
 local schema = require "prun.schema"
 local strategy = require "prun.strategy"
 local tensor = require "prun.tensor"
@@ -154,15 +155,12 @@ return function(given)
   local source = data.result(plan.data)
   local recorded, loss = record_model(plan, model, batch // pieces)
   local result = graph.result(recorded)
-  local options = plan.optimizer.options
   result.path, result.kind = host.plan_path, "plan"
   result.mesh = { axes = plan.mesh.axes, site = plan.mesh.site }
   result.loss, result.steps, result.seed, result.micro = loss.id, plan.steps, plan.seed, plan.micro
   result.reduce, result.dtype, result.data = plan.reduce, plan.dtype, source
   result.batch_axes = axes
-  result.optimizer = { kind = plan.optimizer.name, lr = options.lr, momentum = options.momentum or 0.0,
-                       betas = options.betas or { 0.9, 0.999 }, eps = options.eps or 1e-8,
-                       weight_decay = options.weight_decay, clip = options.clip, site = plan.optimizer.site }
+  result.optimizer = optimizer.result(plan.optimizer, plan.steps)
   result.strategies = {}
   for i, one in ipairs(strategies) do result.strategies[i] = strategy.result(one, classes_of(recorded.units)) end
   local pipeline = find_pipeline(strategies)

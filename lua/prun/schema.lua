@@ -43,6 +43,9 @@ local kinds = {
   any = { "anything", function(value) return value end },
   mesh = { "a mesh: prun.mesh { dp = prun.world }", marked "mesh" },
   data = { "data, such as prun.data.bytes { ... }", marked "data" },
+  rate = { "a number or a schedule, such as prun.cosine { lr = 3e-4, warmup = 100 }", function(value)
+    return type(value) == "number" and value or marked "rate"(value)
+  end },
   optimizer = { "an optimizer, such as prun.adamw { ... }", marked "optimizer" },
   model = { "a model, such as prun.models.gpt { ... }, or a function", function(value)
     return type(value) == "function" and value or marked "model"(value)
@@ -124,7 +127,7 @@ function schema.check(what, entries, given, site)
       local shown = (type(value) == "table" or type(value) == "function") and "a " .. type(value) or schema.show(value)
       host.fail(("%s: '%s' must be %s, not %s"):format(what, name, schema.kind_text(entry.kind), shown), place)
     end
-    if entry.least and values[name] < entry.least then
+    if entry.least and type(values[name]) == "number" and values[name] < entry.least then
       host.fail(("%s: '%s' must be at least %s, not %s"):format(what, name, entry.least, schema.show(value)), place)
     end
     if entry.choices then

@@ -9,12 +9,14 @@ local schema = require "prun.schema"
 local types = {
   integer = "integer", number = "number", text = "string", boolean = "boolean", bytes = "string|integer",
   numbers = "number[]", array = "prun.Strategy[]", any = "any", mesh = "prun.Mesh", data = "prun.Data",
-  optimizer = "prun.Optimizer",
+  optimizer = "prun.Optimizer", rate = "number|prun.LearningRate",
   model = "prun.Model|fun(batch: prun.Batch): prun.Tensor",
 }
 
 local results = {
   ["prun.plan"] = "prun.Plan", ["prun.sgd"] = "prun.Optimizer", ["prun.adamw"] = "prun.Optimizer",
+  ["prun.cosine"] = "prun.LearningRate", ["prun.linear"] = "prun.LearningRate",
+  ["prun.warmup"] = "prun.LearningRate",
 }
 for _, name in ipairs {
   "ddp", "zero1", "zero2", "zero3", "fsdp", "tensor_parallel", "pipeline", "context_parallel", "expert_parallel",
@@ -95,6 +97,7 @@ local fixed = [[
 ---@class prun.Model
 ---@class prun.Data
 ---@class prun.Optimizer
+---@class prun.LearningRate
 ---@class prun.Strategy
 ---@class prun.Schedule
 ---@class prun.Handle

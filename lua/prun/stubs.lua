@@ -6,6 +6,7 @@
 ---@class prun.Model
 ---@class prun.Data
 ---@class prun.Optimizer
+---@class prun.LearningRate
 ---@class prun.Strategy
 ---@class prun.Schedule
 ---@class prun.Handle
@@ -39,11 +40,17 @@
 ---@field after fun(self: prun.Unit, phase: "forward"|"backward", hook: fun())
 
 ---@class prun.adamw.options
----@field lr? number learning rate (default 0.001)
+---@field lr? number|prun.LearningRate learning rate, or how it goes (default 0.001)
 ---@field betas? number[] decay of the two running averages (default {0.9, 0.999})
 ---@field eps? number added to the root of the second average (default 1e-08)
 ---@field weight_decay? number share of the parameter taken off, times lr (default 0.01)
 ---@field clip? number bound of the norm of all gradients; 0: none (default 0.0)
+
+---@class prun.cosine.options
+---@field lr number the greatest rate, reached when the warm-up ends
+---@field warmup? integer steps in which it rises from 0; the first step has 0 (default 0)
+---@field steps? integer the step at which it has reached `least`; by default the plan's number of steps
+---@field least? number the rate at the end and from there on (default 0.0)
 
 ---@class prun.data.bytes.options
 ---@field batch integer samples in a step, over all ranks
@@ -69,6 +76,12 @@
 ---@field axis? string mesh axis over which the batch is split (default 'dp')
 ---@field bucket? string|integer size of a bucket of gradients (default '25 MiB')
 ---@field first? string|integer size of the first bucket, small so that it starts early (default '1 MiB')
+
+---@class prun.linear.options
+---@field lr number the greatest rate, reached when the warm-up ends
+---@field warmup? integer steps in which it rises from 0; the first step has 0 (default 0)
+---@field steps? integer the step at which it has reached `least`; by default the plan's number of steps
+---@field least? number the rate at the end and from there on (default 0.0)
 
 ---@class prun.models.gpt.options
 ---@field vocab? integer number of different tokens (default 256)
@@ -137,10 +150,14 @@
 ---@field mesh? prun.Mesh axes for collectives over a part of the ranks
 
 ---@class prun.sgd.options
----@field lr? number learning rate (default 0.01)
+---@field lr? number|prun.LearningRate learning rate, or how it goes (default 0.01)
 ---@field momentum? number share of the last update that is kept (default 0.0)
 ---@field weight_decay? number added to the gradient, times the parameter (default 0.0)
 ---@field clip? number bound of the norm of all gradients; 0: none (default 0.0)
+
+---@class prun.warmup.options
+---@field lr number the greatest rate, reached when the warm-up ends
+---@field warmup? integer steps in which it rises from 0; the first step has 0 (default 0)
 
 ---@class prun.zero3.options
 ---@field axis? string mesh axis over which the batch and the parameters are split (default 'dp')
@@ -160,6 +177,7 @@
 ---@field backward_weight fun(microbatch: integer, chunk?: integer)
 ---@field barrier fun(options?: table)
 ---@field broadcast fun(x: prun.Tensor, root?: integer, options?: table): prun.Tensor
+---@field cosine fun(options: prun.cosine.options): prun.LearningRate
 ---@field data prun.data
 ---@field ddp fun(options: prun.ddp.options): prun.Strategy
 ---@field ensure fun(handle: prun.Handle, gather: fun())
@@ -168,6 +186,7 @@
 ---@field full fun(dims: integer|integer[], value: number, options?: table): prun.Tensor
 ---@field gather fun(x: prun.Tensor, root?: integer, options?: table): prun.Tensor?
 ---@field iota fun(n: integer|prun.Tensor, options?: table): prun.Tensor
+---@field linear fun(options: prun.linear.options): prun.LearningRate
 ---@field losses prun.losses
 ---@field mesh fun(axes: table): prun.Mesh
 ---@field model fun(name: string, defaults: table, build: fun(opt: table, batch: prun.Batch): prun.Tensor): fun(options: table): prun.Model
@@ -186,6 +205,7 @@
 ---@field sgd fun(options: prun.sgd.options): prun.Optimizer
 ---@field strategy fun(name: string, defaults: table, body: fun(unit: prun.Unit, opt: table), traits?: table): fun(options: table): prun.Strategy
 ---@field tensor fun(values: number[], options?: table): prun.Tensor
+---@field warmup fun(options: prun.warmup.options): prun.LearningRate
 ---@field world integer the number of ranks
 ---@field zero3 fun(options: prun.zero3.options): prun.Strategy
 

@@ -19,6 +19,12 @@ struct StepTable {
   int64_t step = 0;  // from 0
   uint64_t seed = 0;
   double learning_rate = 0;
+
+  void set(const Schedule& schedule, int64_t to) {
+    step = to;
+    seed = schedule.seed;
+    learning_rate = schedule.learning_rate.at(to);
+  }
 };
 
 // Where a rank's program lives.

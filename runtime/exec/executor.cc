@@ -26,8 +26,7 @@ std::string op_words(const Op& op) {
 
 Executor::Executor(const Program& program, const Device& device, World& world, const ExecutorOptions& options)
     : program_(program), device_(device), world_(world), options_(options) {
-  table_.seed = program.schedule.seed;
-  table_.learning_rate = program.schedule.learning_rate;
+  table_.set(program.schedule, 0);
   memory_ = {options.arena, options.rank, &program, &table_};
   host_ = open_host_services(program, options.print);
   make_communicators();
@@ -180,7 +179,7 @@ void Executor::finish_step(std::vector<Lane>& lanes, int64_t step) {
   recorder_steps(recorder)[written % static_cast<uint64_t>(kStepRing)] = record;
   recorder->steps_written.store(written + 1, std::memory_order_release);
   step_begin_ns_ = record.end_ns;
-  table_.step = step + 1;
+  table_.set(program_.schedule, step + 1);
 }
 
 void Executor::fail(std::vector<Lane>& lanes, std::exception_ptr error, const Op& op) {

@@ -79,8 +79,7 @@ class Interpreter {
 
 Interpreter::Interpreter(const Job& job, const Device& device, const VirtualOptions& options)
     : device_(device), options_(options), random_(options.seed) {
-  table_.seed = job.classes.front().schedule.seed;
-  table_.learning_rate = job.classes.front().schedule.learning_rate;
+  table_.set(job.classes.front().schedule, 0);
   for (int r = 0; r < static_cast<int>(job.class_of_rank.size()); r++) {
     VirtualRank rank;
     rank.rank = r;
@@ -287,7 +286,7 @@ VirtualRun Interpreter::run() {
   init_ = false;
   make_kernels();
   for (int64_t step = 0; step < ranks_.front().program->schedule.steps; step++) {
-    table_.step = step;
+    table_.set(ranks_.front().program->schedule, step);
     if (options_.poison) poison();
     run_body();
     std::vector<double> losses;

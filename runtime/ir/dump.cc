@@ -131,6 +131,15 @@ void add_memory(std::string& out, const Program& program) {
   }
 }
 
+// "0.0003", "0.0003 (cosine: warmup 100, steps 1000, least 0)"
+std::string rate_text(const LearningRate& rate) {
+  std::string out = fmt::format("{}", rate.peak);
+  if (rate.kind == RateKind::constant) return out;
+  out += fmt::format(" ({}: warmup {}", rate_kind_name(rate.kind), rate.warmup);
+  if (rate.kind != RateKind::warmup) out += fmt::format(", steps {}, least {}", rate.steps, rate.least);
+  return out + ")";
+}
+
 void add_header(std::string& out, const Program& program, const std::vector<int>& ranks, size_t all) {
   out += fmt::format("program  {}\n", program.name);
   out += fmt::format("mesh     {}\n", program.mesh.text());
@@ -139,7 +148,7 @@ void add_header(std::string& out, const Program& program, const std::vector<int>
   if (program.rank_order) out += "reduce   in rank order\n";
   const Schedule& schedule = program.schedule;
   out += fmt::format("steps    {}, seed {}", schedule.steps, schedule.seed);
-  if (schedule.learning_rate != 0) out += fmt::format(", learning rate {}", schedule.learning_rate);
+  if (schedule.learning_rate.peak != 0) out += ", learning rate " + rate_text(schedule.learning_rate);
   out += "\n";
   const DataSource& data = program.data;
   if (!data.kind.empty()) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ir/graph.h"
+#include "ir/learning_rate.h"
 #include "ir/mesh.h"
 #include "ir/program.h"
 
@@ -88,7 +89,8 @@ struct Pipeline {
 
 struct Optimizer {
   std::string kind;  // sgd, adamw
-  double lr = 0, momentum = 0, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0, clip = 0;
+  LearningRate lr;
+  double momentum = 0, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0, clip = 0;
   Site site;
 };
 

@@ -350,11 +350,29 @@ Strategy read_strategy(const Field& field) {
   return strategy;
 }
 
-Optimizer read_optimizer(const Field& field) {
+// `steps`: of the plan, which a schedule takes unless it says otherwise.
+LearningRate read_learning_rate(const Field& optimizer, int64_t steps) {
+  LearningRate rate{.peak = number_or(optimizer, "lr", 0)};
+  if (!optimizer.has("schedule")) return rate;
+  const Field field = optimizer.at("schedule");
+  std::optional<RateKind> kind = parse_rate_kind(field.at("kind").text());
+  if (!kind) field.at("kind").fail("constant, warmup, linear or cosine");
+  rate.kind = *kind;
+  rate.warmup = integer_or(field, "warmup", 0);
+  rate.steps = integer_or(field, "steps", steps);
+  rate.least = number_or(field, "least", 0);
+  const bool falls = rate.kind == RateKind::linear || rate.kind == RateKind::cosine;
+  if (rate.warmup < 0 || (falls && rate.warmup > rate.steps))
+    field.at("warmup").fail(fmt::format("from 0 to the schedule's {} steps", rate.steps));
+  if (rate.least < 0 || rate.least > rate.peak) field.at("least").fail(fmt::format("from 0 to lr, {}", rate.peak));
+  return rate;
+}
+
+Optimizer read_optimizer(const Field& field, int64_t steps) {
   Optimizer optimizer;
   optimizer.kind = field.at("kind").text();
   if (optimizer.kind != "sgd" && optimizer.kind != "adamw") field.at("kind").fail("sgd or adamw");
-  optimizer.lr = number_or(field, "lr", 0);
+  optimizer.lr = read_learning_rate(field, steps);
   optimizer.momentum = number_or(field, "momentum", 0);
   optimizer.eps = number_or(field, "eps", optimizer.eps);
   optimizer.weight_decay = number_or(field, "weight_decay", 0);
@@ -436,7 +454,7 @@ void read_training(const Field& root, Plan& plan) {
   plan.data.vocab = integer_or(data, "vocab", 0);
   plan.data.context = integer_or(data, "context", 0);
   plan.data.site = read_site(data);
-  plan.optimizer = read_optimizer(root.at("optimizer"));
+  plan.optimizer = read_optimizer(root.at("optimizer"), plan.steps);
   root.at("strategies").each([&](const Field& item) { plan.strategies.push_back(read_strategy(item)); });
   plan.batch_axes = read_texts(root.at("batch_axes"));
   plan.microbatches = small_integer(root, "micro", 1);

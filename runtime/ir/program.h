@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "ir/attrs.h"
+#include "ir/learning_rate.h"
 #include "ir/mesh.h"
 #include "ir/op_def.h"
 #include "ir/types.h"
@@ -97,11 +98,11 @@ struct DataSource {
   int64_t global_batch = 0;  // samples per step over all ranks
 };
 
-// Where a program computes besides its buffers: what the step table holds at the start.
+// Where a program computes besides its buffers: what the step table holds.
 struct Schedule {
   int64_t steps = 1;
   uint64_t seed = 0;
-  double learning_rate = 0;
+  LearningRate learning_rate;
 };
 
 struct Pool {

@@ -18,7 +18,7 @@ using archive::bad;
 using archive::Like;
 
 constexpr std::string_view kMagic = "PRUNJOB";
-constexpr char kVersion = 2;  // raise it whenever a visit function below changes
+constexpr char kVersion = 3;  // raise it whenever a visit function below changes
 constexpr size_t kDigestBytes = 32;
 constexpr size_t kHeaderBytes = kMagic.size() + 1 + kDigestBytes;
 
@@ -36,6 +36,7 @@ std::array<unsigned char, kDigestBytes> sha256(std::string_view bytes) {
 constexpr Dtype last_of(Dtype) { return Dtype::u8; }
 constexpr Role last_of(Role) { return Role::workspace; }
 constexpr Phase last_of(Phase) { return Phase::program; }
+constexpr RateKind last_of(RateKind) { return RateKind::cosine; }
 static_assert(static_cast<int>(Role::workspace) + 1 == kRoles);
 
 // One visit function per struct; order is the format.
@@ -45,6 +46,7 @@ template <class A> void visit(A& a, Like<Axis> auto& v) { a(v.name, v.size); }
 template <class A> void visit(A& a, Like<Edge> auto& v) { a(v.stream, v.index, v.back); }
 template <class A> void visit(A& a, Like<Stream> auto& v) { a(v.name, v.ops); }
 template <class A> void visit(A& a, Like<Body> auto& v) { a(v.streams); }
+template <class A> void visit(A& a, Like<LearningRate> auto& v) { a(v.peak, v.kind, v.warmup, v.steps, v.least); }
 template <class A> void visit(A& a, Like<Schedule> auto& v) { a(v.steps, v.seed, v.learning_rate); }
 template <class A> void visit(A& a, Like<Pool> auto& v) { a(v.name, v.role, v.slots, v.slot_bytes); }
 template <class A> void visit(A& a, Like<Job> auto& v) { a(v.classes, v.class_of_rank); }

@@ -60,6 +60,15 @@ TEST(Dump, ClassesNameTheirRanks) {
   EXPECT_NE(text.find("ranks    1 of 4\n"), std::string::npos);
 }
 
+TEST(Dump, ScheduledLearningRates) {
+  Job job = sample_job();
+  LearningRate& rate = job.classes[0].schedule.learning_rate;
+  rate = {.peak = 3e-4, .kind = RateKind::cosine, .warmup = 5, .steps = 20};
+  EXPECT_NE(dump_job(job).find(", learning rate 0.0003 (cosine: warmup 5, steps 20, least 0)\n"), std::string::npos);
+  rate.kind = RateKind::warmup;
+  EXPECT_NE(dump_job(job).find(", learning rate 0.0003 (warmup: warmup 5)\n"), std::string::npos);
+}
+
 TEST(Dump, AnOpAlone) {
   Job job = sample_job();
   const Program& program = job.classes[0];

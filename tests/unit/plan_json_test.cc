@@ -83,6 +83,31 @@ TEST(PlanJson, ReadsATrainingPlan) {
   EXPECT_EQ(hook.intents[0].site.text(), "b.lua:5");
 }
 
+TEST(PlanJson, ReadsAScheduledLearningRate) {
+  const LearningRate constant = read(training()).optimizer.lr;
+  EXPECT_EQ(constant.peak, 0.01);
+  EXPECT_EQ(constant.kind, RateKind::constant);
+  Json json = training();
+  json["optimizer"]["schedule"] = {{"kind", "cosine"}, {"warmup", 5.0}, {"least", 0.001}};
+  const LearningRate rate = read(json).optimizer.lr;
+  EXPECT_EQ(rate.kind, RateKind::cosine);
+  EXPECT_EQ(rate.warmup, 5);
+  EXPECT_EQ(rate.steps, 20) << "the plan's";
+  EXPECT_EQ(rate.least, 0.001);
+  const auto changed = [&](const char* name, Json value) {
+    Json other = json;
+    other["optimizer"]["schedule"][name] = std::move(value);
+    return message(other);
+  };
+  EXPECT_EQ(changed("kind", "sine"),
+            "the plan's optimizer.schedule.kind should be constant, warmup, linear or cosine, is \"sine\"");
+  EXPECT_EQ(changed("warmup", 21),
+            "the plan's optimizer.schedule.warmup should be from 0 to the schedule's 20 steps, is 21");
+  EXPECT_EQ(changed("warmup", -1),
+            "the plan's optimizer.schedule.warmup should be from 0 to the schedule's 20 steps, is -1");
+  EXPECT_EQ(changed("least", 0.02), "the plan's optimizer.schedule.least should be from 0 to lr, 0.01, is 0.02");
+}
+
 TEST(PlanJson, ReadsAProgram) {
   Plan plan = read(Json::parse(R"({"path": "p.lua", "kind": "program", "mesh": {"axes": [["world", 2]]},
     "programs": [{"tensors": [{"name": "x", "dtype": "i64", "shape": [5]}],

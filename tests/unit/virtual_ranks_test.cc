@@ -160,6 +160,21 @@ TEST(VirtualRanks, RunAProgramAndKeepWhatPersists) {
   }
 }
 
+// w begins at 7 and loses the learning rate, 0, 1, 2, 2, in each step.
+TEST(VirtualRanks, EachStepHasItsLearningRate) {
+  Job job = summing_job();
+  for (Program& program : job.classes) {
+    program.schedule = {4, 0, {.peak = 2, .kind = RateKind::warmup, .warmup = 2}};
+    Op gradient = program.step.streams[0].ops[0], update = program.init.streams[0].ops[0];
+    gradient.attrs.set("values", std::vector<double>{1, 1});
+    update.def = find_op("sgd");
+    update.reads = {0, 2};
+    program.step.streams = {{"compute", {gradient, update}}};
+  }
+  const VirtualRun run = run_virtual_ranks(job, *open_device("reference"));
+  EXPECT_EQ(reinterpret_cast<const float*>(run.persistent[1][0].bytes.data())[1], 7 - 5);
+}
+
 TEST(VirtualRanks, AMissingEdgeShowsAsAnotherResult) {
   const std::unique_ptr<Device> device = open_device("reference");
   const VirtualRun run = run_virtual_ranks(summing_job(false), *device, {.order = VirtualOrder::late});

@@ -1,7 +1,7 @@
 -- prun.adamw: Adam with decoupled weight decay (Loshchilov and Hutter 2019), as torch.optim.AdamW.
 
 return require "prun.optimizer" ("adamw", {
-  { name = "lr", kind = "number", default = 1e-3, least = 0, help = "learning rate" },
+  { name = "lr", kind = "rate", default = 1e-3, least = 0, help = "learning rate, or how it goes" },
   { name = "betas", kind = "numbers", default = { 0.9, 0.999 }, help = "decay of the two running averages" },
   { name = "eps", kind = "number", default = 1e-8, least = 0, help = "added to the root of the second average" },
   { name = "weight_decay", kind = "number", default = 1e-2, least = 0,

@@ -1,7 +1,7 @@
 -- prun.sgd: stochastic gradient descent, as torch.optim.SGD.
 
 return require "prun.optimizer" ("sgd", {
-  { name = "lr", kind = "number", default = 1e-2, least = 0, help = "learning rate" },
+  { name = "lr", kind = "rate", default = 1e-2, least = 0, help = "learning rate, or how it goes" },
   { name = "momentum", kind = "number", default = 0.0, least = 0, help = "share of the last update that is kept" },
   { name = "weight_decay", kind = "number", default = 0.0, least = 0,
     help = "added to the gradient, times the parameter" },

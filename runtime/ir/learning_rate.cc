@@ -1,0 +1,34 @@
+// Computed in doubles throughout: no step and no warm-up can overflow.
+#include "ir/learning_rate.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numbers>
+
+namespace prun {
+namespace {
+
+constexpr std::array<std::string_view, 4> kNames = {"constant", "warmup", "linear", "cosine"};
+
+}  // namespace
+
+std::string_view rate_kind_name(RateKind kind) { return kNames[static_cast<size_t>(kind)]; }
+
+std::optional<RateKind> parse_rate_kind(std::string_view name) {
+  const auto found = std::find(kNames.begin(), kNames.end(), name);
+  if (found == kNames.end()) return std::nullopt;
+  return static_cast<RateKind>(found - kNames.begin());
+}
+
+double LearningRate::at(int64_t step) const {
+  const double t = static_cast<double>(step), w = static_cast<double>(warmup);
+  if (kind == RateKind::constant) return peak;
+  if (step < warmup) return peak * (t / w);
+  if (kind == RateKind::warmup) return peak;
+  const double progress = std::min(1.0, (t - w) / std::max(1.0, static_cast<double>(steps) - w));
+  const double share = kind == RateKind::linear ? 1 - progress : 0.5 * (1 + std::cos(std::numbers::pi * progress));
+  return least + (peak - least) * share;
+}
+
+}  // namespace prun

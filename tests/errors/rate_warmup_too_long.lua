@@ -1,0 +1,12 @@
+-- prun check PLAN
+local prun = require "prun"
+return prun.plan {
+  mesh      = prun.mesh {},
+  model     = prun.models.mlp { inputs = 4, outputs = 4, width = 8, layers = 1 },
+  data      = prun.data.random { batch = 4 },
+  optimizer = prun.adamw {
+    lr = prun.cosine { lr = 1e-3,
+      warmup = 30 },
+  },
+  steps     = 20,
+}
