@@ -13,6 +13,7 @@ local words = {
   }),
   -- strategies
   ddp = "prun.strategies.ddp", zero3 = "prun.strategies.zero3", pipeline = "prun.strategies.pipeline",
+  tensor_parallel = "prun.strategies.tensor_parallel", recompute = "prun.strategies.recompute",
   schedule = "prun.schedule",
   -- optimizers
   sgd = "prun.optimizers.sgd", adamw = "prun.optimizers.adamw",

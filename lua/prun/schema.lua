@@ -39,6 +39,12 @@ local kinds = {
     for _, element in ipairs(value) do if type(element) ~= "number" then return nil end end
     return value
   end },
+  texts = { "a list of texts", function(value)
+    if type(value) == "string" then value = { value } end
+    if type(value) ~= "table" then return nil end
+    for _, element in ipairs(value) do if type(element) ~= "string" then return nil end end
+    return value
+  end },
   array = { "a list", function(value) return type(value) == "table" and value or nil end },
   any = { "anything", function(value) return value end },
   mesh = { "a mesh: prun.mesh { dp = prun.world }", marked "mesh" },
@@ -62,7 +68,7 @@ function schema.kind_of_default(value)
   if type(value) == "number" then return "number" end
   if type(value) == "boolean" then return "boolean" end
   if type(value) == "string" then return bytes(value) and "bytes" or "text" end
-  if type(value) == "table" then return "numbers" end
+  if type(value) == "table" then return type(value[1]) == "string" and "texts" or "numbers" end
   return nil
 end
 
@@ -71,7 +77,7 @@ function schema.show(value)
   if type(value) == "string" then return "'" .. value .. "'" end
   if type(value) == "table" then
     local parts = {}
-    for i, element in ipairs(value) do parts[i] = tostring(element) end
+    for i, element in ipairs(value) do parts[i] = schema.show(element) end
     return "{" .. table.concat(parts, ", ") .. "}"
   end
   return tostring(value)

@@ -69,7 +69,8 @@ end
 -- The axes that a strategy's options name.
 local function axes_of(options)
   local over = options.over
-  return over and #over > 0 and over or { options.axis }
+  if over and #over > 0 then return over end
+  return options.axis ~= "" and { options.axis } or {}
 end
 
 return setmetatable(make, {

@@ -8,8 +8,8 @@ local schema = require "prun.schema"
 -- The type of an option's value, as the Lua language server writes it.
 local types = {
   integer = "integer", number = "number", text = "string", boolean = "boolean", bytes = "string|integer",
-  numbers = "number[]", array = "prun.Strategy[]", any = "any", mesh = "prun.Mesh", data = "prun.Data",
-  optimizer = "prun.Optimizer", rate = "number|prun.LearningRate",
+  numbers = "number[]", texts = "string|string[]", array = "prun.Strategy[]", any = "any", mesh = "prun.Mesh",
+  data = "prun.Data", optimizer = "prun.Optimizer", rate = "number|prun.LearningRate",
   model = "prun.Model|fun(batch: prun.Batch): prun.Tensor",
 }
 

@@ -222,6 +222,7 @@ void StepBuilder::lower(const Node& node, const Turn& turn) {
   if (op.communicates()) {
     op.axis = op.attrs.text("axis");
     op.attrs.values().erase("axis");
+    op.attrs.values().erase("gradient");
     communicate_on(op.axis, std::move(op));
   } else {
     recorder_.record(0, std::move(op));

@@ -1,4 +1,193 @@
-#include "compile/draft.h"
+// How each op works on a rank's part: one rule an op, for the axes that split weights (tensor parallelism).
+//
+// An op without a rule takes everything whole and computes the same on every rank.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "compile/context_parallel.h"
+#include "compile/distributor.h"
+#include "compile/expert_parallel.h"
+
 namespace prun {
-void distribute(Draft&) {}
+namespace {
+
+Form last_dim_shard(const Distributor& d, int value) { return {Form::shard, static_cast<int>(d.type(value).shape.size()) - 1}; }
+
+void whole(Distributor& d, const Node& node) {
+  Node copy = node;
+  for (int& input : copy.inputs)
+    if (d.graph().values[static_cast<size_t>(input)].kind != ValueKind::parameter) input = d.whole(input);
+  for (int input : copy.inputs)
+    if (d.split_dim(input) >= 0)
+      d.fail(fmt::format("{} at {} cannot use '{}', which is sharded over '{}'", node.op->name, node.site.text(), d.graph().values[static_cast<size_t>(input)].name, d.axis()));
+  d.keep(std::move(copy), {});
+}
+
+// The same on each element: shards stay shards. Where forms differ, tokens win over the whole.
+void elementwise(Distributor& d, const Node& node) {
+  Node copy = node;
+  Form form;
+  for (int input : copy.inputs)
+    if (d.form(input).kind == Form::shard && (form == Form{} || d.form(input).dim == 1)) form = d.form(input);
+  bool same = std::all_of(copy.inputs.begin(), copy.inputs.end(), [&](int input) { return d.form(input) == form; });
+  if (!same) {
+    bool tokens = form == Form{Form::shard, 1};
+    for (int& input : copy.inputs) input = tokens ? d.tokens_of(input) : d.whole(input);
+    if (!tokens) form = {};
+  }
+  d.keep(std::move(copy), form);
+}
+
+// x·w + b with w split over its outputs (column), its inputs (row), or not.
+void linear(Distributor& d, const Node& node) {
+  int x = node.inputs[0], w = node.inputs[1], dim = d.split_dim(w);
+  const bool column = dim == (node.attrs.integer("transpose") != 0 ? 0 : 1);
+  Node copy = node;
+  if (dim < 0) {
+    if (d.form(x) != Form{Form::shard, 1} || last_dim_shard(d, x).dim == 1) {
+      copy.inputs[0] = d.whole(x);
+      return d.keep(std::move(copy), {});
+    }
+    for (size_t i = 1; i < node.inputs.size(); ++i) d.partial_gradient(node.inputs[i]);  // other tokens, the same weights
+    return d.keep(std::move(copy), d.form(x));
+  }
+  if (column) {
+    copy.inputs[0] = d.replicated(x);
+    copy.attrs.set("dx_first", int64_t{1});  // so that its sum hides behind dw
+    return d.keep(std::move(copy), last_dim_shard(d, node.outputs[0]));
+  }
+  if (d.form(x) != last_dim_shard(d, x))
+    d.fail(fmt::format("'{}' is sharded along its inputs, but what the linear at {} reads is not: shard the layer before it along its outputs",
+                       d.graph().values[static_cast<size_t>(w)].name, node.site.text()));
+  bool tokens = d.sequence(node);
+  int y = d.sum(d.emit("linear", {x, w}, node.attrs, {d.type(node.outputs[0])})[0], tokens);
+  if (node.inputs.size() > 2) {
+    if (tokens) d.partial_gradient(node.inputs[2]);
+    y = d.emit("bias", {y, node.inputs[2]}, {}, {d.type(y)}, d.form(y))[0];
+  }
+  d.define(node.outputs[0], y);
+}
+
+// Heads are split as the columns of qkv are.
+void attention(Distributor& d, const Node& node) {
+  int qkv = node.inputs[0];
+  if (d.form(qkv) != last_dim_shard(d, qkv)) return whole(d, node);
+  Node copy = node;
+  for (const char* name : {"heads", "kv_heads"}) {
+    if (!node.attrs.has(name)) continue;
+    int64_t heads = node.attrs.integer(name);
+    if (heads % d.ranks() != 0)
+      d.fail(fmt::format("{} {} of the attention at {} do not divide over the {} ranks of axis '{}'", heads, std::string(name) == "heads" ? "heads" : "key and value heads", node.site.text(), d.ranks(), d.axis()));
+    copy.attrs.set(name, heads / d.ranks());
+  }
+  d.keep(std::move(copy), last_dim_shard(d, node.outputs[0]));
+}
+
+void rotary(Distributor& d, const Node& node) {
+  int x = node.inputs[0];
+  if (d.form(x) != last_dim_shard(d, x)) return whole(d, node);
+  Node copy = node;
+  copy.attrs.set("heads", node.attrs.integer("heads") / d.ranks());
+  d.keep(std::move(copy), last_dim_shard(d, x));
+}
+
+// Each token by itself: on a part of the tokens the gradients of its parameters are parts of a sum.
+void norm(Distributor& d, const Node& node) {
+  Form form = d.form(node.inputs[0]);
+  if (form != Form{Form::shard, 1}) return whole(d, node);
+  for (size_t i = 1; i < node.inputs.size(); ++i) d.partial_gradient(node.inputs[i]);
+  d.keep(node, form);
+}
+
+void dropout(Distributor& d, const Node& node) {
+  Form form = d.form(node.inputs[0]);
+  if (form.kind != Form::shard) return whole(d, node);
+  Node copy = node;
+  bool tokens = form.dim == 1 && d.type(node.inputs[0]).shape.size() == 3;
+  copy.attrs.set(tokens ? "tokens_axis" : "split_axis", d.axis());
+  if (tokens) copy.attrs.set("chunks", int64_t{1});
+  d.keep(std::move(copy), form);
+}
+
+// A table that is split over its rows gives the rows that it has; the ranks' results add up. Positions come afterwards.
+void embedding(Distributor& d, const Node& node) {
+  int table = node.inputs[1];
+  bool split = d.split_dim(table) >= 0, tokens = d.sequence(node);
+  if (d.split_dim(table) > 0)
+    d.fail(fmt::format("'{}' is an embedding: it can be sharded along its rows, S(0), not S({})", d.graph().values[static_cast<size_t>(table)].name, d.split_dim(table)));
+  if (!split && !tokens) return whole(d, node);
+  Attrs attrs;
+  if (split) attrs.set("axis", d.axis());
+  int rows = d.emit("embedding", {node.inputs[0], table}, attrs, {d.type(node.outputs[0])})[0];
+  rows = split ? d.sum(rows, tokens) : d.tokens_of(rows);
+  if (node.inputs.size() > 2) {
+    Attrs places;
+    if (tokens) {
+      places.set("tokens_axis", d.axis());
+      places.set("chunks", int64_t{1});
+      d.partial_gradient(node.inputs[2]);
+    }
+    rows = d.emit("positions", {rows, node.inputs[2]}, places, {d.type(rows)}, d.form(rows))[0];
+  }
+  d.define(node.outputs[0], rows);
+}
+
+// Positions that an axis of tokens has set apart from its embedding.
+void positions(Distributor& d, const Node& node) {
+  if (d.form(node.inputs[0]) == Form{Form::shard, 1}) d.fail(fmt::format("axis '{}' and another would both divide the tokens of the positions at {}", d.axis(), node.site.text()));
+  whole(d, node);
+}
+
+// A vocabulary that is split over the columns of the logits: maximum, sum of exponentials and the target's logit are
+// combined over the ranks (Shoeybi et al. 2019, "Megatron-LM").
+void cross_entropy(Distributor& d, const Node& node) {
+  int logits = node.inputs[0], targets = node.inputs[1];
+  if (d.form(logits) != last_dim_shard(d, logits)) return whole(d, node);
+  const Node* head = d.producer(logits);
+  const Value& weight = d.graph().values[static_cast<size_t>(head->inputs[1])];
+  Attrs attrs, reduce;
+  attrs.set("vocab", weight.whole[static_cast<size_t>(weight.split_dim)]);
+  attrs.set("axis", d.axis());
+  reduce.set("axis", d.axis());
+  TensorType rows{d.type(logits).dtype == Dtype::f64 ? Dtype::f64 : Dtype::f32, {element_count(d.type(targets).shape)}}, both = rows;
+  both.shape.insert(both.shape.begin(), 2);
+  reduce.set("op", std::string("max"));
+  int m = d.emit("all_reduce", d.emit("cross_entropy_max", {logits}, attrs, {rows}), reduce, {rows})[0];
+  reduce.set("op", std::string("sum"));
+  int sums = d.emit("all_reduce", d.emit("cross_entropy_sums", {logits, targets, m}, attrs, {both}), reduce, {both})[0];
+  std::vector<int> loss = d.emit("cross_entropy_finish", {sums, m, logits, targets}, attrs, {d.type(node.outputs[0]), d.type(node.outputs[1])});
+  d.define(node.outputs[0], loss[0]);
+  d.define(node.outputs[1], loss[1]);
+}
+
+struct Row {
+  std::string_view op;
+  DistributeRule rule;
+};
+constexpr Row kRules[] = {
+    {"linear", linear},        {"attention", attention}, {"ring_attention", attention}, {"rotary", rotary},
+    {"layernorm", norm},       {"rmsnorm", norm},        {"dropout", dropout},          {"embedding", embedding},
+    {"positions", positions},  {"cross_entropy", cross_entropy},
+    {"gelu", elementwise},     {"relu", elementwise},    {"silu_mul", elementwise},     {"add", elementwise},
+    {"mul", elementwise},      {"scale", elementwise},   {"cast", elementwise},         {"copy", elementwise},
+};
+
+}  // namespace
+
+DistributeRule distribute_rule(std::string_view op) {
+  for (const Row& row : kRules)
+    if (row.op == op) return row.rule;
+  return whole;
+}
+
+// Tokens first, then experts, then weights: what one axis inserts, the next passes on.
+void distribute(Draft& draft) {
+  split_tokens(draft);
+  split_experts(draft);
+  for (const Strategy& strategy : draft.plan.strategies)
+    for (const std::string& axis : strategy.axes)
+      if (strategy.splits == Splits::nothing && !(draft.plan.pipeline && axis == draft.plan.pipeline->axis)) Distributor(draft, axis).run();
+}
+
 }  // namespace prun

@@ -58,6 +58,35 @@ Op init_op(const char* kind, std::vector<int> writes, const Site& site) {
   return op;
 }
 
+// Which part of each parameter the rank has, as init_params reads it; nothing when all are whole.
+void describe_splits(const Draft& draft, const Unit& unit, Attrs& attrs) {
+  std::vector<int64_t> outer, slice, block_count, blocks;
+  std::string axes;
+  bool any = false;
+  for (size_t i = 0; i < unit.parameters.size(); ++i) {
+    const Value& value = draft.graph.values[static_cast<size_t>(unit.parameters[i])];
+    axes += (i > 0 ? "," : "") + value.split_axis;
+    if (value.split_axis.empty()) {
+      outer.push_back(0), slice.push_back(0), block_count.push_back(0);
+      continue;
+    }
+    any = true;
+    auto dim = value.whole.begin() + value.split_dim;
+    outer.push_back(element_count(Shape(value.whole.begin(), dim)));
+    slice.push_back(element_count(Shape(dim + 1, value.whole.end())));
+    bool fused = dim + 1 == value.whole.end() && !value.blocks.empty();
+    std::vector<int64_t> extents = fused ? value.blocks : std::vector<int64_t>{*dim};
+    block_count.push_back(static_cast<int64_t>(extents.size()));
+    for (int64_t extent : extents) blocks.push_back(extent * slice.back());
+  }
+  if (!any) return;
+  attrs.set("split_outer", outer);
+  attrs.set("split_slice", slice);
+  attrs.set("split_block_count", block_count);
+  attrs.set("split_blocks", blocks);
+  attrs.set("split_axis", axes);
+}
+
 // The initial values of unit `u`, flat, or this rank's shard of them.
 Op init_unit(const Draft& draft, size_t u, int tensor) {
   const Unit& unit = draft.graph.units[u];
@@ -80,6 +109,7 @@ Op init_unit(const Draft& draft, size_t u, int tensor) {
   op.attrs.set("kinds", kinds);
   op.attrs.set("keys", keys);
   op.attrs.set("scales", scales);
+  describe_splits(draft, unit, op.attrs);
   const UnitState& state = draft.states[u];
   op.attrs.set("axis", state.sharded ? state.axis : std::string());
   op.unit = unit.name;

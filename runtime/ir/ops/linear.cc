@@ -47,15 +47,21 @@ void derive_linear(GradientBuilder& builder, const NodeView& node) {
   Attrs attrs;
   if (transposed(node.attrs)) attrs.set("transpose", int64_t{1});
   bool bias = node.inputs.size() == 3 && builder.wants(node.inputs[2]);
-  // Weights first: their gradient can leave for its reduction while dx is computed.
-  if (builder.wants(w) || bias) {
+  auto gradient_of_x = [&] {
+    if (builder.wants(x)) builder.contribute(x, builder.emit("linear_dx", {dy, w}, {builder.type(x)}, attrs)[0]);
+  };
+  auto gradient_of_weights = [&] {
+    if (!builder.wants(w) && !bias) return;
     Types types = {wide_like(builder.type(w))};
     if (bias) types.push_back(wide_like(builder.type(node.inputs[2])));
     std::vector<int> dw = builder.emit("linear_dw", {x, dy}, types, attrs);
     if (builder.wants(w)) builder.contribute(w, dw[0]);
     if (bias) builder.contribute(node.inputs[2], dw[1]);
-  }
-  if (builder.wants(x)) builder.contribute(x, builder.emit("linear_dx", {dy, w}, {builder.type(x)}, attrs)[0]);
+  };
+  // Weights first: their gradient can leave for its reduction while dx is computed. Unless dx has a reduction of its own,
+  // which others wait for sooner.
+  if (node.attrs.integer("dx_first") != 0) gradient_of_x(), gradient_of_weights();
+  else gradient_of_weights(), gradient_of_x();
 }
 
 // 2·rows·K·N: x has rows·K elements, y rows·N.

@@ -70,13 +70,28 @@ void derive_by(GradientBuilder& builder, const NodeView& node, std::string_view 
 void derive_join(GradientBuilder& builder, const NodeView& node) { derive_by(builder, node, "cut_pieces"); }
 void derive_cut(GradientBuilder& builder, const NodeView& node) { derive_by(builder, node, "join_pieces"); }
 
+// The other ranks have the gradients of theirs.
+void derive_take(GradientBuilder& builder, const NodeView& node) {
+  int x = node.inputs[0];
+  if (!builder.wants(x)) return;
+  TensorType pieces = builder.type(node.outputs[0]);
+  pieces.shape.insert(pieces.shape.begin(), node.attrs.integer("pieces", 1));
+  Attrs gather;
+  gather.set("axis", node.attrs.text("axis"));
+  int all = builder.emit("all_gather", {builder.gradient(node.outputs[0])}, {pieces}, gather)[0];
+  Attrs join;
+  join.set("pieces", node.attrs.integer("pieces", 1));
+  join.set("dim", node.attrs.integer("dim"));
+  builder.contribute(x, builder.emit("join_pieces", {all}, {builder.type(x)}, join)[0]);
+}
+
 // Only the piece is read.
 Cost cost_take(const Types&, const Types& outputs, const Attrs&) { return cost_of(0, outputs, outputs); }
 
 const OpDef kOps[] = {
     {.name = "join_pieces", .infer = infer_join, .derive = derive_join},
     {.name = "cut_pieces", .infer = infer_cut, .derive = derive_cut},
-    {.name = "take_piece", .infer = infer_take, .cost = cost_take},
+    {.name = "take_piece", .infer = infer_take, .derive = derive_take, .cost = cost_take},
 };
 
 }  // namespace

@@ -1,0 +1,13 @@
+-- Activation recomputation (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost"): between forward and
+-- backward a unit keeps only its inputs; backward computes the rest again. It moves nothing, so it has no axis.
+
+local prun = require "prun"
+
+return prun.strategy("recompute", {
+  axis = { "", "none" },
+  units = { { "block" }, "classes of units to recompute" },
+}, function(unit, opt)
+  for _, class in ipairs(opt.units) do
+    if unit.name == class then unit:recompute() end
+  end
+end, { splits = "nothing" })

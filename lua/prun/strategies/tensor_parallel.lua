@@ -1,0 +1,20 @@
+-- Tensor parallelism (Shoeybi et al. 2019, "Megatron-LM"): the weights of a layer are split over ranks. A column layer
+-- splits its outputs, a row layer its inputs, so that a column followed by a row needs one sum; embedding and logits
+-- split the vocabulary. With `sequence`, norms and residuals work on a part of the tokens each (Korthikanti et al. 2022).
+--
+-- The collectives of activations follow from these placements.
+
+local prun = require "prun"
+
+return prun.strategy("tensor_parallel", {
+  axis = { "tp", "mesh axis over which weights are split" },
+  column = { { "qkv", "q", "k", "v", "up", "gate", "logits" }, "layers whose outputs are split" },
+  row = { { "proj", "down" }, "layers whose inputs are split" },
+  rows = { { "token" }, "embeddings whose rows are split" },
+  sequence = { false, "split tokens between the layers" },
+}, function(unit, opt)
+  for _, layer in ipairs(unit:find(opt.column)) do layer:place { [opt.axis] = "S(1)" } end
+  for _, layer in ipairs(unit:find(opt.row)) do layer:place { [opt.axis] = "S(0)" } end
+  for _, layer in ipairs(unit:find(opt.rows)) do layer:place { [opt.axis] = "S(0)" } end
+  if opt.sequence then unit.activations:place { [opt.axis] = "S(1)" } end
+end, { splits = "nothing" })

@@ -1,0 +1,227 @@
+// Forms and the conversions between them. All-gathers join pieces along a dim and reduce-scatters cut them, since
+// collectives move pieces one after another.
+#include "compile/distributor.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace prun {
+namespace {
+
+enum Conversion { kWhole, kReplicated, kTokens };
+
+const Strategy* strategy_of(const Plan& plan, const std::string& axis) {
+  for (const Strategy& strategy : plan.strategies)
+    if (std::find(strategy.axes.begin(), strategy.axes.end(), axis) != strategy.axes.end()) return &strategy;
+  return nullptr;
+}
+
+// "block0.qkv.weight" of unit block0: "qkv".
+std::string layer_of(const Graph& graph, const Value& value) {
+  const Unit* unit = &graph.units[static_cast<size_t>(value.unit)];
+  if (unit->twin_of >= 0) unit = &graph.units[static_cast<size_t>(unit->twin_of)];
+  std::string name = value.name.substr(unit->name.size() + 1);
+  return name.substr(0, name.find_last_of('.'));
+}
+
+}  // namespace
+
+Distributor::Distributor(Draft& draft, std::string axis)
+    : draft_(draft), graph_(draft.graph), axis_(std::move(axis)), ranks_(draft.plan.mesh.size(axis_)) {
+  if (const Strategy* strategy = strategy_of(draft.plan, axis_)) site_ = strategy->site;
+  for (const Value& value : graph_.values) whole_types_.push_back(value.type);
+}
+
+void Distributor::fail(const std::string& text) const { throw plan_error(text, site_); }
+
+void Distributor::set_form(int value, Form form) {
+  if (form_.size() <= static_cast<size_t>(value)) form_.resize(graph_.values.size());
+  form_[static_cast<size_t>(value)] = form;
+}
+
+int Distributor::split_dim(int parameter) const {
+  const Value& value = graph_.values[static_cast<size_t>(parameter)];
+  return value.split_axis == axis_ ? value.split_dim : -1;
+}
+
+// Each rank has an equal share of a dim, or of each block of the last one; what does not divide is padded with zeros.
+void Distributor::split_parameter(int parameter, const Placement& placement, bool bias) {
+  Value& value = graph_.values[static_cast<size_t>(parameter)];
+  int dims = static_cast<int>(value.type.shape.size()), dim = placement.dim;
+  if (bias) {
+    // The bias belongs to the outputs, the weight's last dim.
+    if (dim == 0) return;
+    dim = 0;
+  }
+  if (dim >= dims)
+    throw plan_error(fmt::format("S({}) of '{}' on axis '{}': it has the dims {}", dim, value.name, axis_, shape_text(value.type.shape)), placement.site);
+  if (!value.split_axis.empty())
+    throw plan_error(fmt::format("'{}' is sharded over '{}' already, and over '{}' here", value.name, value.split_axis, axis_), placement.site);
+  value.split_axis = axis_;
+  value.split_dim = dim;
+  value.whole = value.type.shape;
+  int64_t local = 0;
+  std::vector<int64_t> blocks = dim + 1 == dims && !value.blocks.empty() ? value.blocks : std::vector<int64_t>{value.type.shape[static_cast<size_t>(dim)]};
+  for (int64_t block : blocks) local += (block + ranks_ - 1) / ranks_;
+  value.type.shape[static_cast<size_t>(dim)] = local;
+}
+
+void Distributor::split_parameters() {
+  for (const Strategy& strategy : draft_.plan.strategies) {
+    for (const StrategyUnit& unit : strategy.units) {
+      for (const Placement& placement : unit.layers) {
+        if (placement.axis != axis_) continue;
+        for (size_t v = 0; v < graph_.values.size(); ++v) {
+          const Value& value = graph_.values[v];
+          if (value.kind != ValueKind::parameter || graph_.units[static_cast<size_t>(value.unit)].unit_class != unit.unit_class) continue;
+          if (layer_of(graph_, value) == placement.layer) split_parameter(static_cast<int>(v), placement, value.type.shape.size() == 1);
+        }
+      }
+    }
+  }
+}
+
+bool Distributor::sequence(const Node& node) const {
+  const std::string& unit_class = graph_.units[static_cast<size_t>(graph_.calls[static_cast<size_t>(node.call)].unit)].unit_class;
+  for (const Strategy& strategy : draft_.plan.strategies)
+    for (const StrategyUnit& unit : strategy.units)
+      for (const Placement& placement : unit.activations)
+        if (unit.unit_class == unit_class && placement.axis == axis_) return true;
+  return false;
+}
+
+std::vector<int> Distributor::emit(std::string_view kind, const std::vector<int>& inputs, Attrs attrs, const std::vector<TensorType>& types, Form form) {
+  Node node{&op_def(kind), inputs, {}, std::move(attrs), current_->call, current_->site};
+  for (const TensorType& type : types) {
+    Value value;
+    value.name = fmt::format("{}.{}", graph_.values[static_cast<size_t>(inputs[0])].name, kind);
+    value.type = type;
+    value.site = current_->site;
+    node.outputs.push_back(static_cast<int>(graph_.values.size()));
+    graph_.values.push_back(std::move(value));
+  }
+  std::vector<int> made = node.outputs;
+  nodes_.push_back(std::move(node));
+  for (int output : made) set_form(output, form);
+  return made;
+}
+
+void Distributor::define(int value, int now) {
+  now_[value] = now;
+  graph_.values[static_cast<size_t>(now)].name = graph_.values[static_cast<size_t>(value)].name;
+}
+
+void Distributor::keep(Node node, Form form) {
+  bool changed = false;
+  std::vector<TensorType> inputs;
+  for (int input : node.inputs) inputs.push_back(type(input));
+  for (int input : node.inputs) changed = changed || this->form(input) != Form{} || graph_.values[static_cast<size_t>(input)].split_axis == axis_;
+  if (node.op->infer) {
+    std::vector<TensorType> types;
+    try {
+      types = node.op->infer(inputs, node.attrs);
+    } catch (const Error& error) {
+      throw plan_error(fmt::format("over axis '{}' of {} ranks: {}", axis_, ranks_, error.message()), node.site);
+    }
+    for (size_t i = 0; i < types.size(); ++i) graph_.values[static_cast<size_t>(node.outputs[i])].type = types[i];
+  } else {
+    PRUN_CHECK(!changed, fmt::format("{} has no shape rule", node.op->name));
+  }
+  for (int output : node.outputs) set_form(output, form);
+  nodes_.push_back(std::move(node));
+}
+
+int Distributor::convert(int value, bool partial_gradient) {
+  Form from = form(value);
+  Attrs attrs;
+  attrs.set("axis", axis_);
+  if (from.kind == Form::whole) return partial_gradient ? emit("enter", {value}, attrs, {type(value)})[0] : value;
+  TensorType gathered = type(value), joined = gathered;
+  gathered.shape.insert(gathered.shape.begin(), ranks_);
+  joined.shape[static_cast<size_t>(from.dim)] *= ranks_;
+  if (static_cast<size_t>(value) < whole_types_.size() && joined.shape != whole_types_[static_cast<size_t>(value)].shape)
+    fail(fmt::format("'{}' is {}: its dim {} does not divide over the {} ranks of axis '{}', and what reads it needs it whole", graph_.values[static_cast<size_t>(value)].name,
+                     shape_text(whole_types_[static_cast<size_t>(value)].shape), from.dim, ranks_, axis_));
+  Attrs join;
+  join.set("pieces", int64_t{ranks_});
+  join.set("dim", int64_t{from.dim});
+  if (!partial_gradient) attrs.set("gradient", std::string("whole"));  // backward takes the rank's piece
+  int pieces = emit("all_gather", {value}, attrs, {gathered})[0];
+  return emit("join_pieces", {pieces}, join, {joined})[0];
+}
+
+int Distributor::whole(int value) {
+  if (form(value) == Form{}) return value;
+  auto [it, fresh] = converted_.try_emplace({value, kWhole}, -1);
+  if (fresh) it->second = convert(value, false);
+  return it->second;
+}
+
+int Distributor::replicated(int value) {
+  auto [it, fresh] = converted_.try_emplace({value, kReplicated}, -1);
+  if (fresh) it->second = convert(value, true);
+  return it->second;
+}
+
+// The type of a rank's tokens of a whole value.
+TensorType Distributor::piece_of_tokens(const TensorType& whole) const {
+  int64_t tokens = whole.shape.at(1);
+  if (tokens % ranks_ != 0)
+    fail(fmt::format("{} tokens do not divide over the {} ranks of axis '{}'; the next number that does is {}", tokens, ranks_, axis_, (tokens / ranks_ + 1) * ranks_));
+  TensorType piece = whole;
+  piece.shape[1] = tokens / ranks_;
+  return piece;
+}
+
+int Distributor::sum(int partial, bool tokens) {
+  Attrs attrs;
+  attrs.set("axis", axis_);
+  attrs.set("op", std::string("sum"));
+  if (!tokens) return emit("all_reduce", {partial}, attrs, {type(partial)})[0];
+  TensorType piece = piece_of_tokens(type(partial)), pieces = piece;
+  pieces.shape.insert(pieces.shape.begin(), ranks_);
+  Attrs cut;
+  cut.set("pieces", int64_t{ranks_});
+  cut.set("dim", int64_t{1});
+  return emit("reduce_scatter", emit("cut_pieces", {partial}, cut, {pieces}), attrs, {piece}, {Form::shard, 1})[0];
+}
+
+int Distributor::tokens_of(int value) {
+  if (form(value) == Form{Form::shard, 1}) return value;
+  value = whole(value);
+  auto [it, fresh] = converted_.try_emplace({value, kTokens}, -1);
+  if (!fresh) return it->second;
+  Attrs attrs;
+  attrs.set("axis", axis_);
+  attrs.set("pieces", int64_t{ranks_});
+  attrs.set("dim", int64_t{1});
+  TensorType piece = piece_of_tokens(type(value));
+  return it->second = emit("take_piece", {value}, attrs, {piece}, {Form::shard, 1})[0];
+}
+
+const Node* Distributor::producer(int value) const {
+  for (auto node = nodes_.rbegin(); node != nodes_.rend(); ++node)
+    if (std::find(node->outputs.begin(), node->outputs.end(), value) != node->outputs.end()) return &*node;
+  return nullptr;
+}
+
+void Distributor::partial_gradient(int parameter) {
+  std::vector<std::string>& axes = graph_.values[static_cast<size_t>(parameter)].partial_over;
+  if (std::find(axes.begin(), axes.end(), axis_) == axes.end()) axes.push_back(axis_);
+}
+
+void Distributor::run() {
+  split_parameters();
+  const std::vector<Node> nodes = std::move(graph_.nodes);
+  for (Node node : nodes) {
+    current_ = &node;
+    for (int& input : node.inputs)
+      if (auto it = now_.find(input); it != now_.end()) input = it->second;
+    distribute_rule(node.op->name)(*this, node);
+  }
+  if (auto it = now_.find(graph_.loss); it != now_.end()) graph_.loss = it->second;
+  graph_.nodes = std::move(nodes_);
+}
+
+}  // namespace prun

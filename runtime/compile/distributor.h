@@ -1,0 +1,83 @@
+// Rewrites the model graph for one mesh axis: from whole shapes to one rank's, with the collectives of activations as
+// nodes, so that autodiff derives theirs in backward.
+//
+// A value is whole (the same on all ranks of the axis) or a shard along a dim; what is a part of a sum is summed at once.
+// Each op has a rule in distribute.cc that says which forms of its inputs it takes and what comes of them.
+#pragma once
+#include <map>
+#include <string>
+#include <vector>
+
+#include "compile/draft.h"
+
+namespace prun {
+
+struct Form {
+  enum Kind { whole, shard } kind = whole;
+  int dim = 0;  // of a shard
+  bool operator==(const Form&) const = default;
+};
+
+class Distributor {
+ public:
+  // `layers` and `activations` are the strategies' placements on this axis, by class of unit.
+  Distributor(Draft& draft, std::string axis);
+  void run();
+
+  using Form = prun::Form;
+
+  // For the rules. Conversions make new values, once for each value and kind.
+  const Graph& graph() const { return graph_; }
+  const std::string& axis() const { return axis_; }
+  int ranks() const { return ranks_; }
+  Form form(int value) const { return static_cast<size_t>(value) < form_.size() ? form_[static_cast<size_t>(value)] : Form{}; }
+  const TensorType& type(int value) const { return graph_.values[static_cast<size_t>(value)].type; }
+  // The dim of the weight that is split over the axis; -1: none.
+  int split_dim(int parameter) const;
+  // Whether the unit's activations are sharded along their tokens where no layer says otherwise.
+  bool sequence(const Node& node) const;
+  // The value whole, its gradient whole too.
+  int whole(int value);
+  // The value whole for a reader that makes a part of its gradient on each rank.
+  int replicated(int value);
+  // The ranks' parts added up: whole, or sharded along tokens.
+  int sum(int partial, bool tokens);
+  // The rank's tokens of a whole value.
+  int tokens_of(int value);
+  // Adds a node at the current one's place; its outputs are new values of `form`.
+  std::vector<int> emit(std::string_view kind, const std::vector<int>& inputs, Attrs attrs, const std::vector<TensorType>& types, Form form = {});
+  // Whoever reads `value` of the whole graph reads `now` from here on.
+  void define(int value, int now);
+  // Adds the node as it is, its output types inferred again; all outputs get `form`.
+  void keep(Node node, Form form);
+  // A parameter read by something that sees a part of the tokens: its gradient is a part of a sum.
+  void partial_gradient(int parameter);
+  void set_form(int value, Form form);
+  // The node that has made the value; null: an input or a parameter.
+  const Node* producer(int value) const;
+  [[noreturn]] void fail(const std::string& text) const;
+
+ private:
+  void split_parameters();
+  void split_parameter(int parameter, const Placement& placement, bool bias);
+  int convert(int value, bool partial_gradient);
+  TensorType piece_of_tokens(const TensorType& whole) const;
+
+  Draft& draft_;
+  Graph& graph_;
+  std::string axis_;
+  int ranks_;
+  Site site_;  // of the strategy that uses the axis
+  std::vector<Node> nodes_;
+  std::vector<Form> form_;
+  std::vector<TensorType> whole_types_;          // of the values that were there before
+  std::map<std::pair<int, int>, int> converted_;  // (value, kind of conversion) -> value
+  std::map<int, int> now_;                       // values that another stands for
+  const Node* current_ = nullptr;
+};
+
+// What an op does to the forms; distribute.cc has the table.
+using DistributeRule = void (*)(Distributor& d, const Node& node);
+DistributeRule distribute_rule(std::string_view op);
+
+}  // namespace prun
