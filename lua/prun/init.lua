@@ -12,7 +12,8 @@ local words = {
     bytes = "prun.data.bytes", tokens = "prun.data.tokens", random = "prun.data.random", index = "prun.data.index",
   }),
   -- strategies
-  ddp = "prun.strategies.ddp", zero3 = "prun.strategies.zero3", pipeline = "prun.strategies.pipeline",
+  ddp = "prun.strategies.ddp", zero1 = "prun.strategies.zero1", zero2 = "prun.strategies.zero2",
+  zero3 = "prun.strategies.zero3", fsdp = "prun.strategies.fsdp", pipeline = "prun.strategies.pipeline",
   tensor_parallel = "prun.strategies.tensor_parallel", recompute = "prun.strategies.recompute",
   schedule = "prun.schedule",
   -- optimizers

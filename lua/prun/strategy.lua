@@ -69,33 +69,38 @@ end
 -- The axes that a strategy's options name.
 local function axes_of(options)
   local over = options.over
-  if over and #over > 0 then return over end
+  if over and over[1] ~= "" then return over end
   return options.axis ~= "" and { options.axis } or {}
 end
 
-return setmetatable(make, {
-  __call = host.word(function(_, name, defaults, body, traits)
-    if type(name) ~= "string" or type(defaults) ~= "table" or type(body) ~= "function" then
-      host.fail('prun.strategy takes a name, default options and a function: prun.strategy("mine", { axis = "dp" }, ' ..
-        "function(unit, opt) ... end)")
-    end
-    local entries = schema.from_defaults("the strategy " .. name, defaults, host.site())
-    schema.register("prun." .. name, entries)
-    if type(defaults.axis) ~= "string" and type(defaults.axis) ~= "table" then
-      host.fail(("the strategy %s needs an option `axis`, such as { axis = \"dp\" }"):format(name))
-    end
-    local divided = traits and traits.splits or "batch"
-    if not splits[divided] then
-      host.fail(("the strategy %s splits '%s'%s"):format(
-        name, tostring(divided), host.did_you_mean(tostring(divided), { "batch", "tokens", "nothing" })))
-    end
-    return setmetatable({ entries = entries }, {
-      __call = host.word(function(_, given)
-        local site = host.site("user")
-        local options = schema.check("the strategy " .. name, entries, given, site)
-        return { kind_of = "strategy", name = name, site = site, body = body, splits = divided, options = options,
-                 axes = axes_of(options) }
-      end),
-    })
-  end),
-})
+local define
+
+define = host.word(function(name, defaults, body, traits)
+  if type(name) ~= "string" or type(defaults) ~= "table" or type(body) ~= "function" then
+    host.fail('prun.strategy takes a name, default options and a function: prun.strategy("mine", { axis = "dp" }, ' ..
+      "function(unit, opt) ... end)")
+  end
+  local entries = schema.from_defaults("the strategy " .. name, defaults, host.site())
+  schema.register("prun." .. name, entries)
+  if type(defaults.axis) ~= "string" and type(defaults.axis) ~= "table" then
+    host.fail(("the strategy %s needs an option `axis`, such as { axis = \"dp\" }"):format(name))
+  end
+  local divided = traits and traits.splits or "batch"
+  if not splits[divided] then
+    host.fail(("the strategy %s splits '%s'%s"):format(
+      name, tostring(divided), host.did_you_mean(tostring(divided), { "batch", "tokens", "nothing" })))
+  end
+  local self = { entries = entries }
+  -- The same strategy by another name.
+  function self.renamed(_, other) return define(other, defaults, body, traits) end
+  return setmetatable(self, {
+    __call = host.word(function(_, given)
+      local site = host.site("user")
+      local options = schema.check("the strategy " .. name, entries, given, site)
+      return { kind_of = "strategy", name = name, site = site, body = body, splits = divided, options = options,
+               axes = axes_of(options) }
+    end),
+  })
+end)
+
+return setmetatable(make, { __call = function(_, ...) return define(...) end })

@@ -77,6 +77,16 @@
 ---@field bucket? string|integer size of a bucket of gradients (default '25 MiB')
 ---@field first? string|integer size of the first bucket, small so that it starts early (default '1 MiB')
 
+---@class prun.fsdp.options
+---@field axis? string mesh axis over which the batch and the parameters are split (default 'dp')
+---@field bucket? string gradients reduced at once: those of one unit (default 'unit')
+---@field inflight? integer how many reductions of gradients may be unfinished behind backward (default 1)
+---@field over? string|string[] two axes instead: one whose ranks hold the same shards, one that shards (default {''})
+---@field persist_below? string|integer parameters smaller than this stay whole on every rank (default '0 B')
+---@field prefetch? integer how many units are gathered ahead of compute (default 1)
+---@field reshard_after_forward? boolean free parameters after forward; false keeps them until backward has read them (default true)
+---@field wire? string dtype that travels: f32 or bf16; empty: that of the data (default '')
+
 ---@class prun.linear.options
 ---@field lr number the greatest rate, reached when the warm-up ends
 ---@field warmup? integer steps in which it rises from 0; the first step has 0 (default 0)
@@ -149,21 +159,45 @@
 ---@class prun.program.options
 ---@field mesh? prun.Mesh axes for collectives over a part of the ranks
 
+---@class prun.recompute.options
+---@field axis? string none (default '')
+---@field units? string|string[] classes of units to recompute (default {'block'})
+
 ---@class prun.sgd.options
 ---@field lr? number|prun.LearningRate learning rate, or how it goes (default 0.01)
 ---@field momentum? number share of the last update that is kept (default 0.0)
 ---@field weight_decay? number added to the gradient, times the parameter (default 0.0)
 ---@field clip? number bound of the norm of all gradients; 0: none (default 0.0)
 
+---@class prun.tensor_parallel.options
+---@field axis? string mesh axis over which weights are split (default 'tp')
+---@field column? string|string[] layers whose outputs are split (default {'qkv', 'q', 'k', 'v', 'up', 'gate', 'logits'})
+---@field row? string|string[] layers whose inputs are split (default {'proj', 'down'})
+---@field rows? string|string[] embeddings whose rows are split (default {'token'})
+---@field sequence? boolean split tokens between the layers (default false)
+
 ---@class prun.warmup.options
 ---@field lr number the greatest rate, reached when the warm-up ends
 ---@field warmup? integer steps in which it rises from 0; the first step has 0 (default 0)
 
+---@class prun.zero1.options
+---@field axis? string mesh axis over which the batch is split (default 'dp')
+---@field wire? string dtype of gradients that travels: f32 or bf16; empty: their own (default '')
+
+---@class prun.zero2.options
+---@field axis? string mesh axis over which the batch is split (default 'dp')
+---@field inflight? integer how many reductions of gradients may be unfinished behind backward (default 1)
+---@field wire? string dtype of gradients that travels: f32 or bf16; empty: their own (default '')
+
 ---@class prun.zero3.options
 ---@field axis? string mesh axis over which the batch and the parameters are split (default 'dp')
----@field prefetch? integer how many units are gathered ahead of compute (default 1)
----@field inflight? integer how many reductions of gradients may be unfinished behind backward (default 1)
 ---@field bucket? string gradients reduced at once: those of one unit (default 'unit')
+---@field inflight? integer how many reductions of gradients may be unfinished behind backward (default 1)
+---@field over? string|string[] two axes instead: one whose ranks hold the same shards, one that shards (default {''})
+---@field persist_below? string|integer parameters smaller than this stay whole on every rank (default '0 B')
+---@field prefetch? integer how many units are gathered ahead of compute (default 1)
+---@field reshard_after_forward? boolean free parameters after forward; false keeps them until backward has read them (default true)
+---@field wire? string dtype that travels: f32 or bf16; empty: that of the data (default '')
 
 ---@class prun
 ---@field adamw fun(options: prun.adamw.options): prun.Optimizer
@@ -183,6 +217,7 @@
 ---@field ensure fun(handle: prun.Handle, gather: fun())
 ---@field forward fun(microbatch: integer, chunk?: integer)
 ---@field free fun(handle: prun.Handle, options?: table)
+---@field fsdp fun(options: prun.fsdp.options): prun.Strategy
 ---@field full fun(dims: integer|integer[], value: number, options?: table): prun.Tensor
 ---@field gather fun(x: prun.Tensor, root?: integer, options?: table): prun.Tensor?
 ---@field iota fun(n: integer|prun.Tensor, options?: table): prun.Tensor
@@ -197,6 +232,7 @@
 ---@field print fun(...)
 ---@field program fun(fn: fun(r: prun.Rank), options?: prun.program.options): prun.Plan
 ---@field random_int fun(low: integer, high: integer): prun.Tensor
+---@field recompute fun(options: prun.recompute.options): prun.Strategy
 ---@field reduce fun(x: prun.Tensor, op?: string, root?: integer, options?: table): prun.Tensor
 ---@field reduce_scatter fun(what: prun.Target|prun.Tensor, op: string|table, options?: table): prun.Tensor?
 ---@field rest string the size of the axis that takes the ranks left over
@@ -205,8 +241,11 @@
 ---@field sgd fun(options: prun.sgd.options): prun.Optimizer
 ---@field strategy fun(name: string, defaults: table, body: fun(unit: prun.Unit, opt: table), traits?: table): fun(options: table): prun.Strategy
 ---@field tensor fun(values: number[], options?: table): prun.Tensor
+---@field tensor_parallel fun(options: prun.tensor_parallel.options): prun.Strategy
 ---@field warmup fun(options: prun.warmup.options): prun.LearningRate
 ---@field world integer the number of ranks
+---@field zero1 fun(options: prun.zero1.options): prun.Strategy
+---@field zero2 fun(options: prun.zero2.options): prun.Strategy
 ---@field zero3 fun(options: prun.zero3.options): prun.Strategy
 
 ---@class prun.data

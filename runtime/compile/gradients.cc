@@ -158,6 +158,14 @@ void StepBuilder::sum_partial_gradients(const Turn& turn) {
   }
 }
 
+// Units of one class may have small parameters or not, so that a strategy that keeps those apart says both.
+bool StepBuilder::leaves_small_ones(int unit) const {
+  for (const Strategy& strategy : draft_.plan.strategies)
+    for (const StrategyUnit& one : strategy.units)
+      if (one.shard_least > 0 && one.unit_class == draft_.graph.units[static_cast<size_t>(unit)].unit_class) return true;
+  return false;
+}
+
 // Reduces what backward has made of a unit, in the way in which each part of it is kept: sharded or whole.
 void StepBuilder::reduce(const Turn& turn, int strategy, const Intent& intent) {
   bool scatters = intent.kind == "reduce_scatter", any = false;
@@ -179,8 +187,8 @@ void StepBuilder::reduce(const Turn& turn, int strategy, const Intent& intent) {
     }
     any = true;
   }
-  if (any) return;
   int unit = unit_of(turn);
+  if (any || leaves_small_ones(unit)) return;
   if (scatters)
     throw plan_error(fmt::format("reduce_scatter needs sharded parameters, those of '{}' are not: place them first with "
                                  "unit.params:flat():place {{ {} = \"S(0)\" }}", unit_name(unit), intent.axis), intent.site);

@@ -106,6 +106,7 @@ class StepBuilder {
   void flush(int strategy, bool all);
   void emit_all_reduce(PendingReduce& pending, int64_t end);
   void require_gradients(int unit, const Turn& turn, const Intent& intent);
+  bool leaves_small_ones(int unit) const;
   void reduced_once(int unit, const Intent& intent);
   void zero_missing_gradients(const Turn& turn);
   void zero_gaps(int unit, int flat, const Turn& turn, const Site& site);

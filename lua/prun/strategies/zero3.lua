@@ -1,28 +1,45 @@
 -- ZeRO stage 3, also known as fully sharded data parallelism: every rank keeps 1/N of the parameters, gradients and
 -- optimizer state. A unit's parameters are gathered just before it needs them and freed right after; its gradients are
 -- averaged and scattered as soon as backward has made them. (Rajbhandari et al. 2020, "ZeRO".)
+--
+-- With over = { "replicate", "shard" } groups of ranks shard, and the groups hold the same (hybrid sharding).
 
 local prun = require "prun"
 
 return prun.strategy("zero3", {
   axis = { "dp", "mesh axis over which the batch and the parameters are split" },
+  over = { { "" }, "two axes instead: one whose ranks hold the same shards, one that shards" },
   prefetch = { 1, "how many units are gathered ahead of compute", least = 0 },
   inflight = { 1, "how many reductions of gradients may be unfinished behind backward", least = 1 },
   bucket = { "unit", "gradients reduced at once: those of one unit", choices = { "unit" } },
+  reshard_after_forward = { true, "free parameters after forward; false keeps them until backward has read them" },
+  persist_below = { "0 B", "parameters smaller than this stay whole on every rank" },
+  wire = { "", "dtype that travels: f32 or bf16; empty: that of the data", choices = { "", "f32", "bf16" } },
 }, function(unit, opt)
+  local replicate, shard = opt.over[1], opt.over[2] or opt.axis
   local full
   local function gather()
-    full = prun.all_gather(unit.params, { axis = opt.axis, stream = "gather", prefetch = opt.prefetch })
+    full = prun.all_gather(unit.params, { axis = shard, stream = "gather", prefetch = opt.prefetch, wire = opt.wire,
+                                          keep = not opt.reshard_after_forward })
   end
-  unit.params:flat():place { [opt.axis] = "S(0)" }  -- the unit's parameters as one padded vector, a piece on each rank
+  -- The unit's parameters as one padded vector, a piece on each rank.
+  unit.params:flat { least = opt.persist_below }:place { [shard] = "S(0)" }
 
-  unit:before("forward", gather)
-  unit:after("forward", function() prun.free(full, { keep = unit.last }) end)
+  unit:before("forward", function() prun.ensure(full, gather) end)
+  unit:after("forward", function()
+    if opt.reshard_after_forward then prun.free(full, { keep = unit.last }) end
+  end)
 
   unit:before("backward", function() prun.ensure(full, gather) end)
   unit:after("backward", function()
     prun.free(full)
-    prun.reduce_scatter(unit.grads, { axis = opt.axis, op = "avg", into = unit.grad_shard, stream = "reduce",
-                                      inflight = opt.inflight, bucket = opt.bucket })
+    prun.reduce_scatter(unit.grads, { axis = shard, op = "avg", into = unit.grad_shard, stream = "reduce",
+                                      inflight = opt.inflight, bucket = opt.bucket, wire = opt.wire })
+    if opt.persist_below > 0 then
+      prun.all_reduce(unit.grads, { axis = shard, op = "avg", stream = "reduce", wire = opt.wire })
+    end
+    if replicate ~= "" then
+      prun.all_reduce(unit.grad_shard, { axis = replicate, op = "avg", stream = "reduce", wire = opt.wire })
+    end
   end)
 end)

@@ -1,0 +1,25 @@
+-- ZeRO stage 2 (Rajbhandari et al. 2020): gradients and optimizer state are split over the ranks. Each rank updates its
+-- piece of the parameters; they are gathered once a step, while the forward pass begins, and stay until backward has
+-- read them. Gradients that another rank owns are freed as soon as they are reduced.
+
+local prun = require "prun"
+
+return prun.strategy("zero2", {
+  axis = { "dp", "mesh axis over which the batch is split" },
+  inflight = { 1, "how many reductions of gradients may be unfinished behind backward", least = 1 },
+  wire = { "", "dtype of gradients that travels: f32 or bf16; empty: their own", choices = { "", "f32", "bf16" } },
+}, function(unit, opt)
+  local full
+  unit.params:flat():place { [opt.axis] = "S(0)" }
+
+  unit:before("forward", function()
+    prun.ensure(full, function()
+      full = prun.all_gather(unit.params, { axis = opt.axis, stream = "gather", keep = true })
+    end)
+  end)
+  unit:after("backward", function()
+    prun.free(full)
+    prun.reduce_scatter(unit.grads, { axis = opt.axis, op = "avg", into = unit.grad_shard, stream = "reduce",
+                                      inflight = opt.inflight, wire = opt.wire })
+  end)
+end)
