@@ -136,7 +136,7 @@ void StepBuilder::next_batch() {
 void StepBuilder::turn(const Turn& turn) {
   if (turn.phase == Phase::backward && turn.half != Half::weight && recomputes(turn)) recompute(turn);
   if (turn.half == Half::weight) take_early_gradients(turn);
-  if (turn.phase == Phase::backward && turn.half != Half::input && is_first(turn)) zero_missing_gradients(turn);
+  if (turn.phase == Phase::backward && turn.half != Half::input && is_first(turn) && turn.call == first_call(unit_of(turn))) zero_missing_gradients(turn);
   for (const Node* node : nodes_of(turn)) lower(*node, turn);
   if (turn.phase == Phase::backward && turn.half != Half::input) sum_partial_gradients(turn);
 }

@@ -81,13 +81,15 @@ void StepBuilder::zero_gaps(int unit, int flat, const Turn& turn, const Site& si
   }
 }
 
-// A twin's parameter that only the other rank uses has no gradient here; buckets of shards are zeroed when they open.
+// A twin's parameter that only the other rank uses has no gradient here, and gaps are scattered with what lies around them.
+// Buckets of shards are zeroed when they open.
 void StepBuilder::zero_missing_gradients(const Turn& turn) {
-  int unit = unit_of(turn);
-  const UnitState& state = draft_.states[static_cast<size_t>(unit)];
-  bool missing = false;
-  for (int parameter : draft_.graph.units[static_cast<size_t>(unit)].parameters) missing = missing || draft_.parameter_grad[static_cast<size_t>(parameter)] < 0;
-  if (missing && (!state.sharded || state.whole_grad >= 0)) zero_gaps(unit, whole_gradient_of(unit, turn), turn, draft_.plan.pipeline->site);
+  for (int unit : parts_of(unit_of(turn))) {
+    const UnitState& state = draft_.states[static_cast<size_t>(unit)];
+    bool missing = false;
+    for (int parameter : draft_.graph.units[static_cast<size_t>(unit)].parameters) missing = missing || draft_.parameter_grad[static_cast<size_t>(parameter)] < 0;
+    if (state.whole_grad >= 0 || (missing && !state.sharded)) zero_gaps(unit, whole_gradient_of(unit, turn), turn, draft_.plan.optimizer.site);
+  }
 }
 
 // The flat vector that backward writes the unit's gradients into.
