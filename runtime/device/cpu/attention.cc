@@ -1,36 +1,30 @@
-// Multi-head attention and its gradient in strips of query rows: scores of one strip against the keys that it may see
-// live in scratch, never a T x T matrix (Dao et al., "FlashAttention", 2022, whose backward pass this follows).
+// Multi-head attention and its gradient in strips of queries: scores of one strip against the keys that it may see live
+// in scratch, never a T x T matrix (Dao et al., "FlashAttention", 2022, whose backward pass this follows).
 //
-// Surprising fact: each head's q, k and v are copied to padded f32 tiles first. That costs 1/T of the products, serves
-// bf16 and odd head sizes alike, and makes every product a plain one on contiguous rows.
+// Surprising fact: each head's q, k and v are copied to f32 tiles first. That costs 1/T of the products, serves bf16
+// and odd head sizes alike, and makes every product a plain one on contiguous rows.
 #include <fmt/format.h>
 
 #include <cmath>
 #include <cstring>
 
+#include "device/cpu/attention_rows.h"
 #include "device/cpu/kernel.h"
 #include "device/cpu/parallel.h"
-#include "device/cpu/simd.h"
 #include "device/cpu/tile.h"
-#include "device/cpu/vector_math.h"
 
 namespace prun::cpu {
 namespace {
 
-constexpr int64_t kStrip = 32;  // query rows at a time
-
 struct Sizes {
   int64_t batch, length, heads, kv_heads, head;  // of a head, `head` elements
   int64_t width, stride, k, v;                   // of out's and qkv's rows; where k and v begin in the latter
-  int64_t keys, lanes;                           // length and head padded to whole tiles
+  int64_t lanes;                                 // head padded to whole tiles
   bool causal;
   float scale;
 
   int64_t strip_rows(int64_t first) const { return std::min(kStrip, length - first); }
-  // Keys that rows [first, first + kStrip) may see, in whole tiles.
-  int64_t visible(int64_t first) const {
-    return causal ? std::min(keys, round_up(first + strip_rows(first), kTileColumns)) : keys;
-  }
+  Sight sight(int64_t first) const { return causal ? Sight{first + 1, 1} : Sight{length, 0}; }
 };
 
 Sizes sizes_of(const OpView& view) {
@@ -48,108 +42,14 @@ Sizes sizes_of(const OpView& view) {
   s.width = s.heads * s.head;
   s.k = s.width;
   s.v = s.k + s.kv_heads * s.head;
-  s.keys = round_up(s.length, kTileColumns);
   s.lanes = round_up(s.head, kTileColumns);
   s.causal = view.attrs().integer("causal", 0) != 0;
   s.scale = 1.0f / std::sqrt(static_cast<float>(s.head));
   return s;
 }
 
-// to[row][0..lanes) = scale · from[row · stride ..], padded with zeros.
-template <class T>
-PRUN_CLONES void pack_rows(const T* from, int64_t stride, float* to, int64_t rows, int64_t head, int64_t lanes,
-                           float scale) {
-  for (int64_t row = 0; row < rows; ++row) {
-    const T* x = from + row * stride;
-    float* y = to + row * lanes;
-#pragma omp simd
-    for (int64_t i = 0; i < head; ++i) y[i] = scale * load(x[i]);
-    for (int64_t i = head; i < lanes; ++i) y[i] = 0;
-  }
-}
-
-// to[i][row] = from[row · stride + i], rows padded with zeros to `keys`. In squares, so that both sides stay in cache.
-template <class T>
-PRUN_CLONES void pack_transposed(const T* from, int64_t stride, float* to, int64_t rows, int64_t keys, int64_t head) {
-  constexpr int64_t kSquare = 16;
-  for (int64_t row = 0; row < keys; row += kSquare) {
-    const int64_t count = rows - row < kSquare ? rows - row : kSquare;
-    for (int64_t i = 0; i < head; ++i) {
-      float* y = to + i * keys + row;
-      for (int64_t r = 0; r < count; ++r) y[r] = load(from[(row + r) * stride + i]);
-      for (int64_t r = count < 0 ? 0 : count; r < kSquare; ++r) y[r] = 0;
-    }
-  }
-}
-
-template <class T>
-PRUN_CLONES void unpack_rows(const float* from, int64_t lanes, T* to, int64_t stride, int64_t rows, int64_t head,
-                             float scale) {
-  for (int64_t row = 0; row < rows; ++row) {
-#pragma omp simd
-    for (int64_t i = 0; i < head; ++i) store(to[row * stride + i], scale * from[row * lanes + i]);
-  }
-}
-
-// Scores to unnormalized probabilities; gives each row's log-sum-exp and 1/sum. Row r sees `seen` keys, one more each
-// row if causal.
-PRUN_CLONES void softmax_rows(float* scores, int64_t keys, int64_t rows, int64_t padded, int64_t seen, int64_t more,
-                              float* lse, float* inverse) {
-  for (int64_t r = 0; r < rows; ++r, seen += more) {
-    float* s = scores + r * keys;
-    float top = s[0];
-#pragma omp simd reduction(max : top)
-    for (int64_t j = 0; j < seen; ++j) top = s[j] > top ? s[j] : top;
-    float sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t j = 0; j < seen; ++j) {
-      const float p = exp_f32(s[j] - top);
-      s[j] = p;
-      sum += p;
-    }
-    for (int64_t j = seen; j < padded; ++j) s[j] = 0;
-    lse[r] = top + std::log(sum);
-    inverse[r] = 1.0f / sum;
-  }
-}
-
-template <class T>
-PRUN_CLONES void write_output(const float* from, int64_t lanes, const float* inverse, T* to, int64_t stride,
-                              int64_t rows, int64_t head) {
-  for (int64_t r = 0; r < rows; ++r) {
-#pragma omp simd
-    for (int64_t i = 0; i < head; ++i) store(to[r * stride + i], inverse[r] * from[r * lanes + i]);
-  }
-}
-
-// In place: scores become P = exp(S - lse), dp becomes dS = P·(dP - Σ out·dout); both 0 where a row may not look.
-PRUN_CLONES void score_gradients(float* scores, float* dp, int64_t keys, int64_t rows, int64_t padded, int64_t seen,
-                                 int64_t more, const float* lse, const float* along) {
-  for (int64_t r = 0; r < rows; ++r, seen += more) {
-    float *s = scores + r * keys, *d = dp + r * keys;
-    const float shift = lse[r], delta = along[r];
-#pragma omp simd
-    for (int64_t j = 0; j < seen; ++j) {
-      const float p = exp_f32(s[j] - shift);
-      s[j] = p;
-      d[j] = p * (d[j] - delta);
-    }
-    for (int64_t j = seen; j < padded; ++j) s[j] = 0, d[j] = 0;
-  }
-}
-
-template <class T>
-PRUN_CLONES void row_dots(const T* a, const T* b, int64_t stride, int64_t rows, int64_t head, float* dots) {
-  for (int64_t r = 0; r < rows; ++r) {
-    float sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < head; ++i) sum += load(a[r * stride + i]) * load(b[r * stride + i]);
-    dots[r] = sum;
-  }
-}
-
-int64_t forward_floats(const Sizes& s) {  // per thread: kᵀ, v, and a strip's q, scores, result
-  return s.lanes * s.keys + s.keys * s.lanes + kStrip * (2 * s.lanes + s.keys + 1);
+int64_t forward_floats(const Sizes& s) {  // per thread: k, v, and a strip's q, scores, result
+  return 2 * s.length * s.lanes + kStrip * (s.head + s.length + s.lanes);
 }
 
 // Head h of one sample; qkv, out and lse are the sample's.
@@ -159,54 +59,55 @@ void forward_head(const Sizes& s, int64_t h, const T* qkv, T* out, float* lse, f
   const T* own = qkv + h * s.head;
   out += h * s.head;
   lse += h * s.length;
-  float *k = scratch, *v = k + s.lanes * s.keys, *q = v + s.keys * s.lanes, *scores = q + kStrip * s.lanes;
-  float *result = scores + kStrip * s.keys, *inverse = result + kStrip * s.lanes;
-  pack_transposed(qkv + s.k + shared, stride, k, s.length, s.keys, s.head);
+  float *k = scratch, *v = k + s.length * s.lanes, *q = v + s.length * s.lanes, *scores = q + kStrip * s.head;
+  float *result = scores + kStrip * s.length, strip_lse[kStrip], inverse[kStrip];
+  pack_rows(qkv + s.k + shared, stride, k, s.length, s.head, s.lanes, 1.0f);
   pack_rows(qkv + s.v + shared, stride, v, s.length, s.head, s.lanes, 1.0f);
-  std::memset(v + s.length * s.lanes, 0, static_cast<size_t>((s.keys - s.length) * s.lanes) * sizeof(float));
   for (int64_t first = 0; first < s.length; first += kStrip) {
-    const int64_t rows = s.strip_rows(first), visible = s.visible(first);
-    pack_rows(own + first * stride, stride, q, rows, s.head, s.lanes, s.scale);
-    tile_product({rows, visible, s.head, q, s.lanes, 1, k, s.keys, scores, s.keys, false});
-    softmax_rows(scores, s.keys, rows, visible, s.causal ? first + 1 : s.length, s.causal ? 1 : 0, lse + first,
-                 inverse);
-    tile_product({rows, s.lanes, visible, scores, s.keys, 1, v, s.lanes, result, s.lanes, false});
-    write_output(result, s.lanes, inverse, out + first * s.width, s.width, rows, s.head);
+    const int64_t rows = s.strip_rows(first), keys = s.sight(first).keys(rows);
+    pack_lanes(own + first * stride, stride, q, rows, s.head, s.scale);
+    tile_product({keys, kStrip, s.head, k, s.lanes, 1, q, kStrip, scores, kStrip, false});
+    softmax_lanes(scores, keys, s.sight(first), strip_lse, inverse);
+    tile_product({rows, s.lanes, keys, scores, 1, kStrip, v, s.lanes, result, s.lanes, false});
+    unpack_scaled_rows(result, s.lanes, inverse, out + first * s.width, s.width, rows, s.head);
+    std::copy(strip_lse, strip_lse + rows, lse + first);
   }
 }
 
-int64_t backward_floats(const Sizes& s) {  // per thread: kᵀ, vᵀ, k, dk, dv, and a strip's q, dout, dq, P, dS, dots
-  return 5 * s.lanes * s.keys + kStrip * (3 * s.lanes + 2 * s.keys + 1);
+int64_t backward_floats(const Sizes& s) {  // per thread: k, v, dk, dv, and a strip's q, dout (both ways), dq, P, dS
+  return 4 * s.length * s.lanes + kStrip * (3 * s.lanes + 2 * s.head + 2 * s.length);
 }
 
 // A head of keys and values of one sample, with the heads of queries that share it.
 template <class T>
 void backward_head(const Sizes& s, int64_t shared, const T* qkv, const T* out, const T* dout, const float* lse, T* dqkv,
                    float* scratch) {
-  const int64_t stride = s.stride, k_at = s.k + shared * s.head, v_at = s.v + shared * s.head, tile = s.lanes * s.keys;
-  float *kt = scratch, *vt = kt + tile, *k = vt + tile, *dk = k + tile, *dv = dk + tile, *q = dv + tile;
-  float *go = q + kStrip * s.lanes, *dq = go + kStrip * s.lanes, *p = dq + kStrip * s.lanes;
-  float *ds = p + kStrip * s.keys, *dots = ds + kStrip * s.keys;
-  pack_transposed(qkv + k_at, stride, kt, s.length, s.keys, s.head);
-  pack_transposed(qkv + v_at, stride, vt, s.length, s.keys, s.head);
+  const int64_t stride = s.stride, k_at = s.k + shared * s.head, v_at = s.v + shared * s.head;
+  const int64_t tile = s.length * s.lanes, strip = kStrip * s.lanes;
+  float *k = scratch, *v = k + tile, *dk = v + tile, *dv = dk + tile, *q = dv + tile, *go = q + strip, *dq = go + strip;
+  float *q_lanes = dq + strip, *go_lanes = q_lanes + kStrip * s.head, *p = go_lanes + kStrip * s.head;
+  float *ds = p + kStrip * s.length, dots[kStrip] = {}, strip_lse[kStrip] = {};
   pack_rows(qkv + k_at, stride, k, s.length, s.head, s.lanes, 1.0f);
-  std::memset(k + s.length * s.lanes, 0, static_cast<size_t>((s.keys - s.length) * s.lanes) * sizeof(float));
+  pack_rows(qkv + v_at, stride, v, s.length, s.head, s.lanes, 1.0f);
   std::memset(dk, 0, static_cast<size_t>(2 * tile) * sizeof(float));
   const int64_t group = s.heads / s.kv_heads;
   for (int64_t h = shared * group; h < (shared + 1) * group; ++h) {
     const int64_t narrow = h * s.head;
     for (int64_t first = 0; first < s.length; first += kStrip) {
-      const int64_t rows = s.strip_rows(first), visible = s.visible(first), at = first * s.width + narrow;
+      const int64_t rows = s.strip_rows(first), keys = s.sight(first).keys(rows), at = first * s.width + narrow;
+      const float* row_lse = lse + h * s.length + first;
+      std::copy(row_lse, row_lse + rows, strip_lse);
       pack_rows(qkv + first * stride + narrow, stride, q, rows, s.head, s.lanes, s.scale);
       pack_rows(dout + at, s.width, go, rows, s.head, s.lanes, 1.0f);
+      pack_lanes(q, s.lanes, q_lanes, rows, s.head, 1.0f);
+      pack_lanes(go, s.lanes, go_lanes, rows, s.head, 1.0f);
       row_dots(out + at, dout + at, s.width, rows, s.head, dots);
-      tile_product({rows, visible, s.head, q, s.lanes, 1, kt, s.keys, p, s.keys, false});
-      tile_product({rows, visible, s.head, go, s.lanes, 1, vt, s.keys, ds, s.keys, false});
-      score_gradients(p, ds, s.keys, rows, visible, s.causal ? first + 1 : s.length, s.causal ? 1 : 0,
-                      lse + h * s.length + first, dots);
-      tile_product({visible, s.lanes, rows, p, 1, s.keys, go, s.lanes, dv, s.lanes, true});
-      tile_product({visible, s.lanes, rows, ds, 1, s.keys, q, s.lanes, dk, s.lanes, true});
-      tile_product({rows, s.lanes, visible, ds, s.keys, 1, k, s.lanes, dq, s.lanes, false});
+      tile_product({keys, kStrip, s.head, k, s.lanes, 1, q_lanes, kStrip, p, kStrip, false});
+      tile_product({keys, kStrip, s.head, v, s.lanes, 1, go_lanes, kStrip, ds, kStrip, false});
+      score_gradients(p, ds, keys, s.sight(first), strip_lse, dots);
+      tile_product({keys, s.lanes, rows, p, kStrip, 1, go, s.lanes, dv, s.lanes, true});
+      tile_product({keys, s.lanes, rows, ds, kStrip, 1, q, s.lanes, dk, s.lanes, true});
+      tile_product({rows, s.lanes, keys, ds, 1, kStrip, k, s.lanes, dq, s.lanes, false});
       unpack_rows(dq, s.lanes, dqkv + first * stride + narrow, stride, rows, s.head, s.scale);
     }
   }

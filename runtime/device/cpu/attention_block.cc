@@ -18,23 +18,20 @@ namespace {
 struct Queries {  // a chunk of them: [begin, end) of the rank's tokens
   int64_t begin, end;
   int64_t seen, more;  // keys that the first one sees, and how many more each next one
+  Sight sight(int64_t first) const { return {seen + (first - begin) * more, more}; }  // of the strip at `first`
 };
 
 // qkv is [batch, length, wide = (heads + 2·kv_heads)·head], kv [batch, length, shared = 2·kv_heads·head].
 struct Sizes {
   int64_t batch, length, heads, kv_heads, head, width, wide, shared;
-  int64_t keys, lanes;  // length and head padded to whole tiles
+  int64_t lanes;  // head padded to whole tiles
   float scale;
   std::vector<Queries> chunks;
 
-  // Keys that some row of the strip at `first` sees, in whole tiles.
-  static int64_t visible(const Queries& q, int64_t first, int64_t rows) {
-    return round_up(q.seen + (first - q.begin + rows - 1) * q.more, kTileColumns);
-  }
   // Keys that any query sees.
   int64_t reach() const {
     int64_t most = 0;
-    for (const Queries& q : chunks) most = std::max(most, q.seen + (q.end - 1 - q.begin) * q.more);
+    for (const Queries& q : chunks) most = std::max(most, q.sight(q.begin).keys(q.end - q.begin));
     return most;
   }
 };
@@ -74,7 +71,6 @@ Sizes sizes_of(const OpView& view) {
   s.head = s.wide / (s.heads + 2 * s.kv_heads);
   s.width = s.heads * s.head;
   s.shared = 2 * s.kv_heads * s.head;
-  s.keys = round_up(s.length, kTileColumns);
   s.lanes = round_up(s.head, kTileColumns);
   s.scale = 1.0f / std::sqrt(static_cast<float>(s.head));
   s.chunks = chunks_of(view, s.length);
@@ -131,34 +127,31 @@ PRUN_CLONES void add_rows(const float* from, int64_t lanes, float scale, float* 
   }
 }
 
-int64_t forward_floats(const Sizes& s) {  // per thread: kᵀ, v, and a strip's q, scores, result, statistics
-  return 2 * s.lanes * s.keys + kStrip * (2 * s.lanes + s.keys + 2);
+int64_t forward_floats(const Sizes& s) {  // per thread: k, v, and a strip's q, scores, result
+  return 2 * s.length * s.lanes + kStrip * (s.head + s.length + s.lanes);
 }
 
 // `kv` begins with the head's k, its v lies shared/2 later.
 template <class T>
 void forward_head(const Sizes& s, const T* qkv, const T* kv, const Running& out, const Running& lse, float* scratch) {
-  float *k = scratch, *v = k + s.lanes * s.keys, *q = v + s.keys * s.lanes, *scores = q + kStrip * s.lanes;
-  float *result = scores + kStrip * s.keys, *inverse = result + kStrip * s.lanes, *block_lse = inverse + kStrip;
-  const int64_t reach = s.reach(), padded = round_up(reach, kTileColumns);
-  if (reach > 0) {
-    pack_transposed(kv, s.shared, k, reach, s.keys, s.head);
-    pack_rows(kv + s.shared / 2, s.shared, v, reach, s.head, s.lanes, 1.0f);
-    std::memset(v + reach * s.lanes, 0, static_cast<size_t>((padded - reach) * s.lanes) * sizeof(float));
-  }
+  float *k = scratch, *v = k + s.length * s.lanes, *q = v + s.length * s.lanes, *scores = q + kStrip * s.head;
+  float *result = scores + kStrip * s.length, block_lse[kStrip], inverse[kStrip];
+  pack_rows(kv, s.shared, k, s.reach(), s.head, s.lanes, 1.0f);
+  pack_rows(kv + s.shared / 2, s.shared, v, s.reach(), s.head, s.lanes, 1.0f);
   each_strip(s, [&](const Queries& chunk, int64_t first, int64_t rows) {
     if (chunk.seen == 0) {
       keep_rows(out, first, rows, s.head);
       if (lse.before != lse.now) std::copy(lse.before + first, lse.before + first + rows, lse.now + first);
       return;
     }
-    const int64_t visible = Sizes::visible(chunk, first, rows), seen = chunk.seen + (first - chunk.begin) * chunk.more;
+    const int64_t keys = chunk.sight(first).keys(rows);
     const bool alone = out.before == nullptr;
     float* to = out.now + first * out.stride;
-    pack_rows(qkv + first * s.wide, s.wide, q, rows, s.head, s.lanes, s.scale);
-    tile_product({rows, visible, s.head, q, s.lanes, 1, k, s.keys, scores, s.keys, false});
-    softmax_rows(scores, s.keys, rows, visible, seen, chunk.more, alone ? lse.now + first : block_lse, inverse);
-    tile_product({rows, s.lanes, visible, scores, s.keys, 1, v, s.lanes, result, s.lanes, false});
+    pack_lanes(qkv + first * s.wide, s.wide, q, rows, s.head, s.scale);
+    tile_product({keys, kStrip, s.head, k, s.lanes, 1, q, kStrip, scores, kStrip, false});
+    softmax_lanes(scores, keys, chunk.sight(first), block_lse, inverse);
+    tile_product({rows, s.lanes, keys, scores, 1, kStrip, v, s.lanes, result, s.lanes, false});
+    if (alone) std::copy(block_lse, block_lse + rows, lse.now + first);
     if (alone)
       unpack_scaled_rows(result, s.lanes, inverse, to, out.stride, rows, s.head);
     else
@@ -167,42 +160,41 @@ void forward_head(const Sizes& s, const T* qkv, const T* kv, const Running& out,
   });
 }
 
-int64_t backward_floats(const Sizes& s) {  // per thread: kᵀ, vᵀ, k, dk, dv, and a strip's q, dout, dq, P, dS, dots
-  return 5 * s.lanes * s.keys + kStrip * (3 * s.lanes + 2 * s.keys + 1);
+int64_t backward_floats(const Sizes& s) {  // per thread: k, v, dk, dv, and a strip's q, dout (both ways), dq, P, dS
+  return 4 * s.length * s.lanes + kStrip * (3 * s.lanes + 2 * s.head + 2 * s.length);
 }
 
 // One head of keys and values with all the heads of queries that share it, so that none is added to by two threads.
 template <class T>
 void backward_group(const Sizes& s, const T* qkv, const T* kv, const T* out, const T* dout, const float* lse,
                     const Running& dq, float* dkv, float* scratch) {
-  const int64_t tile = s.lanes * s.keys, reach = s.reach(), padded = round_up(reach, kTileColumns);
-  float *kt = scratch, *vt = kt + tile, *k = vt + tile, *dk = k + tile, *dv = dk + tile, *q = dv + tile;
-  float *go = q + kStrip * s.lanes, *strip = go + kStrip * s.lanes, *p = strip + kStrip * s.lanes;
-  float *ds = p + kStrip * s.keys, *dots = ds + kStrip * s.keys;
+  const int64_t tile = s.length * s.lanes, size = kStrip * s.lanes;
+  float *k = scratch, *v = k + tile, *dk = v + tile, *dv = dk + tile, *q = dv + tile, *go = q + size;
+  float *strip = go + size, *q_lanes = strip + size, *go_lanes = q_lanes + kStrip * s.head;
+  float *p = go_lanes + kStrip * s.head, *ds = p + kStrip * s.length, dots[kStrip] = {}, strip_lse[kStrip] = {};
   std::memset(dk, 0, static_cast<size_t>(2 * tile) * sizeof(float));
-  if (reach > 0) {
-    pack_transposed(kv, s.shared, kt, reach, s.keys, s.head);
-    pack_transposed(kv + s.shared / 2, s.shared, vt, reach, s.keys, s.head);
-    pack_rows(kv, s.shared, k, reach, s.head, s.lanes, 1.0f);
-    std::memset(k + reach * s.lanes, 0, static_cast<size_t>((padded - reach) * s.lanes) * sizeof(float));
-  }
+  pack_rows(kv, s.shared, k, s.reach(), s.head, s.lanes, 1.0f);
+  pack_rows(kv + s.shared / 2, s.shared, v, s.reach(), s.head, s.lanes, 1.0f);
   for (int64_t h = 0; h < s.heads / s.kv_heads; ++h) {
     const int64_t column = h * s.head;
     const Running dq_of_head{dq.before == nullptr ? nullptr : dq.before + column, dq.now + column, dq.stride};
     each_strip(s, [&](const Queries& chunk, int64_t first, int64_t rows) {
       keep_rows(dq_of_head, first, rows, s.head);
       if (chunk.seen == 0) return;
-      const int64_t visible = Sizes::visible(chunk, first, rows), at = first * s.width + column;
+      const int64_t keys = chunk.sight(first).keys(rows), at = first * s.width + column;
+      const float* row_lse = lse + h * s.length + first;
+      std::copy(row_lse, row_lse + rows, strip_lse);
       pack_rows(qkv + first * s.wide + column, s.wide, q, rows, s.head, s.lanes, s.scale);
       pack_rows(dout + at, s.width, go, rows, s.head, s.lanes, 1.0f);
+      pack_lanes(q, s.lanes, q_lanes, rows, s.head, 1.0f);
+      pack_lanes(go, s.lanes, go_lanes, rows, s.head, 1.0f);
       row_dots(out + at, dout + at, s.width, rows, s.head, dots);
-      tile_product({rows, visible, s.head, q, s.lanes, 1, kt, s.keys, p, s.keys, false});
-      tile_product({rows, visible, s.head, go, s.lanes, 1, vt, s.keys, ds, s.keys, false});
-      score_gradients(p, ds, s.keys, rows, visible, chunk.seen + (first - chunk.begin) * chunk.more, chunk.more,
-                      lse + h * s.length + first, dots);
-      tile_product({visible, s.lanes, rows, p, 1, s.keys, go, s.lanes, dv, s.lanes, true});
-      tile_product({visible, s.lanes, rows, ds, 1, s.keys, q, s.lanes, dk, s.lanes, true});
-      tile_product({rows, s.lanes, visible, ds, s.keys, 1, k, s.lanes, strip, s.lanes, false});
+      tile_product({keys, kStrip, s.head, k, s.lanes, 1, q_lanes, kStrip, p, kStrip, false});
+      tile_product({keys, kStrip, s.head, v, s.lanes, 1, go_lanes, kStrip, ds, kStrip, false});
+      score_gradients(p, ds, keys, chunk.sight(first), strip_lse, dots);
+      tile_product({keys, s.lanes, rows, p, kStrip, 1, go, s.lanes, dv, s.lanes, true});
+      tile_product({keys, s.lanes, rows, ds, kStrip, 1, q, s.lanes, dk, s.lanes, true});
+      tile_product({rows, s.lanes, keys, ds, 1, kStrip, k, s.lanes, strip, s.lanes, false});
       add_rows(strip, s.lanes, s.scale, dq_of_head.now + first * dq.stride, dq.stride, rows, s.head);
     });
   }

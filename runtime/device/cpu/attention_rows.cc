@@ -2,6 +2,7 @@
 #include "device/cpu/attention_rows.h"
 
 #include <cmath>
+#include <limits>
 
 #include "device/cpu/simd.h"
 #include "device/cpu/vector_math.h"
@@ -20,17 +21,11 @@ PRUN_CLONES void pack_rows(const T* from, int64_t stride, float* to, int64_t row
   }
 }
 
-// In squares, so that both sides stay in cache.
 template <class T>
-PRUN_CLONES void pack_transposed(const T* from, int64_t stride, float* to, int64_t rows, int64_t keys, int64_t head) {
-  constexpr int64_t kSquare = 16;
-  for (int64_t row = 0; row < keys; row += kSquare) {
-    const int64_t count = rows - row < kSquare ? rows - row : kSquare;
-    for (int64_t i = 0; i < head; ++i) {
-      float* y = to + i * keys + row;
-      for (int64_t r = 0; r < count; ++r) y[r] = load(from[(row + r) * stride + i]);
-      for (int64_t r = count < 0 ? 0 : count; r < kSquare; ++r) y[r] = 0;
-    }
+PRUN_CLONES void pack_lanes(const T* from, int64_t stride, float* to, int64_t rows, int64_t head, float scale) {
+  for (int64_t i = 0; i < head; ++i) {
+    for (int64_t r = 0; r < rows; ++r) to[i * kStrip + r] = scale * load(from[r * stride + i]);
+    for (int64_t r = rows; r < kStrip; ++r) to[i * kStrip + r] = 0;
   }
 }
 
@@ -62,44 +57,58 @@ PRUN_CLONES void row_dots(const T* a, const T* b, int64_t stride, int64_t rows, 
   }
 }
 
-PRUN_CLONES void softmax_rows(float* scores, int64_t keys, int64_t rows, int64_t padded, int64_t seen, int64_t more,
-                              float* lse, float* inverse) {
-  for (int64_t r = 0; r < rows; ++r, seen += more) {
-    float* s = scores + r * keys;
-    float top = s[0];
-#pragma omp simd reduction(max : top)
-    for (int64_t j = 0; j < seen; ++j) top = s[j] > top ? s[j] : top;
-    float sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t j = 0; j < seen; ++j) {
-      const float p = exp_f32(s[j] - top);
-      s[j] = p;
-      sum += p;
-    }
-    for (int64_t j = seen; j < padded; ++j) s[j] = 0;
-    lse[r] = top + std::log(sum);
-    inverse[r] = 1.0f / sum;
+namespace {
+
+// From the first key on that some query does not see.
+PRUN_INLINE void hide(float* scores, int64_t keys, const Sight& sight) {
+  for (int64_t j = sight.seen; j < keys; ++j) {
+#pragma omp simd
+    for (int64_t r = 0; r < kStrip; ++r)
+      if (j >= sight.seen + r * sight.more) scores[j * kStrip + r] = -std::numeric_limits<float>::infinity();
   }
 }
 
-PRUN_CLONES void score_gradients(float* scores, float* dp, int64_t keys, int64_t rows, int64_t padded, int64_t seen,
-                                 int64_t more, const float* lse, const float* along) {
-  for (int64_t r = 0; r < rows; ++r, seen += more) {
-    float *s = scores + r * keys, *d = dp + r * keys;
-    const float shift = lse[r], delta = along[r];
+}  // namespace
+
+PRUN_CLONES void softmax_lanes(float* scores, int64_t keys, const Sight& sight, float* lse, float* inverse) {
+  hide(scores, keys, sight);
+  float top[kStrip], sum[kStrip] = {};
+  for (int64_t r = 0; r < kStrip; ++r) top[r] = scores[r];
+  for (int64_t j = 1; j < keys; ++j) {
 #pragma omp simd
-    for (int64_t j = 0; j < seen; ++j) {
-      const float p = exp_f32(s[j] - shift);
-      s[j] = p;
-      d[j] = p * (d[j] - delta);
+    for (int64_t r = 0; r < kStrip; ++r) top[r] = scores[j * kStrip + r] > top[r] ? scores[j * kStrip + r] : top[r];
+  }
+  for (int64_t j = 0; j < keys; ++j) {
+#pragma omp simd
+    for (int64_t r = 0; r < kStrip; ++r) {
+      const float p = exp_f32(scores[j * kStrip + r] - top[r]);
+      scores[j * kStrip + r] = p;
+      sum[r] += p;
     }
-    for (int64_t j = seen; j < padded; ++j) s[j] = 0, d[j] = 0;
+  }
+  for (int64_t r = 0; r < kStrip; ++r) {
+    lse[r] = top[r] + std::log(sum[r]);
+    inverse[r] = 1.0f / sum[r];
+  }
+}
+
+PRUN_CLONES void score_gradients(float* scores, float* dp, int64_t keys, const Sight& sight, const float* lse,
+                                 const float* along) {
+  hide(scores, keys, sight);
+  for (int64_t j = 0; j < keys; ++j) {
+    float *s = scores + j * kStrip, *d = dp + j * kStrip;
+#pragma omp simd
+    for (int64_t r = 0; r < kStrip; ++r) {
+      const float p = exp_f32(s[r] - lse[r]);
+      s[r] = p;
+      d[r] = p * (d[r] - along[r]);
+    }
   }
 }
 
 #define PRUN_INSTANTIATE(T)                                                                             \
   template void pack_rows(const T*, int64_t, float*, int64_t, int64_t, int64_t, float);                 \
-  template void pack_transposed(const T*, int64_t, float*, int64_t, int64_t, int64_t);                  \
+  template void pack_lanes(const T*, int64_t, float*, int64_t, int64_t, float);                         \
   template void unpack_rows(const float*, int64_t, T*, int64_t, int64_t, int64_t, float);               \
   template void unpack_scaled_rows(const float*, int64_t, const float*, T*, int64_t, int64_t, int64_t); \
   template void row_dots(const T*, const T*, int64_t, int64_t, int64_t, float*);

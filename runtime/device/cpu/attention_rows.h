@@ -1,19 +1,22 @@
-// What attention is made of besides products of tiles: packing heads into padded f32 tiles, and softmax over strips of
-// query rows, whose row r sees the first `seen` keys, `more` (0 or 1) further ones each row.
+// What attention is made of besides products of tiles: packing heads into f32 tiles, and softmax over strips of
+// queries.
+//
+// Surprising fact: the scores of a strip lie with its 16 queries side by side, a row for each key. So softmax runs down
+// the columns of whole vectors, with no sum across lanes and no remainders, and keys need no transpose.
 #pragma once
 #include <cstdint>
 
 namespace prun::cpu {
 
-inline constexpr int64_t kStrip = 32;  // query rows at a time
+inline constexpr int64_t kStrip = 16;  // queries at a time: the floats of the longest vector
 
 // to[row][0..lanes) = scale · from[row · stride ..], padded with zeros. T is float or bf16.
 template <class T>
 void pack_rows(const T* from, int64_t stride, float* to, int64_t rows, int64_t head, int64_t lanes, float scale);
 
-// to[i][row] = from[row · stride + i], rows padded with zeros to `keys`.
+// to[i][row] = scale · from[row · stride + i] for the rows of a strip; lanes without a row are 0.
 template <class T>
-void pack_transposed(const T* from, int64_t stride, float* to, int64_t rows, int64_t keys, int64_t head);
+void pack_lanes(const T* from, int64_t stride, float* to, int64_t rows, int64_t head, float scale);
 
 // to[row · stride ..] = scale · from[row][0..head).
 template <class T>
@@ -28,12 +31,17 @@ void unpack_scaled_rows(const float* from, int64_t lanes, const float* factor, T
 template <class T>
 void row_dots(const T* a, const T* b, int64_t stride, int64_t rows, int64_t head, float* dots);
 
-// Scores to unnormalized probabilities, 0 beyond what a row sees; each row's log-sum-exp and 1/sum.
-void softmax_rows(float* scores, int64_t keys, int64_t rows, int64_t padded, int64_t seen, int64_t more, float* lse,
-                  float* inverse);
+// Which keys the queries of a strip see: query r the first `seen` + r · `more`.
+struct Sight {
+  int64_t seen, more;
+  int64_t keys(int64_t rows) const { return seen + (rows - 1) * more; }  // of all its rows together
+};
 
-// In place: scores become P = exp(S - lse), dp becomes dS = P·(dP - Σ out·dout); both 0 where a row may not look.
-void score_gradients(float* scores, float* dp, int64_t keys, int64_t rows, int64_t padded, int64_t seen, int64_t more,
-                     const float* lse, const float* along);
+// Scores [keys][kStrip] to unnormalized probabilities, 0 for keys that a query does not see; each query's log-sum-exp
+// and 1/sum, for kStrip of them.
+void softmax_lanes(float* scores, int64_t keys, const Sight& sight, float* lse, float* inverse);
+
+// In place: scores become P = exp(S - lse), dp becomes dS = P·(dP - Σ out·dout); both 0 where a query does not look.
+void score_gradients(float* scores, float* dp, int64_t keys, const Sight& sight, const float* lse, const float* along);
 
 }  // namespace prun::cpu

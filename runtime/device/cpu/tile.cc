@@ -53,7 +53,7 @@ template <int kLanes, int kRows, int kVectors>
 PRUN_INLINE void product(const TileProduct& t) {
   int64_t j = 0;
   for (; j + kLanes * kVectors <= t.n; j += kLanes * kVectors) columns<kLanes, kRows, kVectors>(t, j);
-  for (; j < t.n; j += kLanes) columns<kLanes, kRows, 1>(t, j);
+  for (; j < t.n; j += kLanes) columns<kLanes, kRows * kVectors, 1>(t, j);
 }
 
 void product_default(const TileProduct& t) { product<4, 4, 2>(t); }
