@@ -15,6 +15,7 @@ local words = {
   ddp = "prun.strategies.ddp", zero1 = "prun.strategies.zero1", zero2 = "prun.strategies.zero2",
   zero3 = "prun.strategies.zero3", fsdp = "prun.strategies.fsdp", pipeline = "prun.strategies.pipeline",
   tensor_parallel = "prun.strategies.tensor_parallel", recompute = "prun.strategies.recompute",
+  context_parallel = "prun.strategies.context_parallel", expert_parallel = "prun.strategies.expert_parallel",
   schedule = "prun.schedule",
   -- optimizers
   sgd = "prun.optimizers.sgd", adamw = "prun.optimizers.adamw",

@@ -91,6 +91,10 @@ class Recorder final : public GradientBuilder {
 void differentiate(Draft& draft) {
   if (draft.graph.loss < 0) throw plan_error("the plan has no loss: add loss = prun.losses.…", draft.plan.mesh_site);
   Recorder(draft).run();
+  for (Node& node : draft.backward)
+    if (node.op->name == "route_grad")
+      for (int& input : node.inputs)
+        if (auto it = draft.global_counts.find(input); it != draft.global_counts.end()) input = it->second;
   for (const Unit& unit : draft.graph.units) {
     for (int parameter : unit.parameters) {
       if (draft.parameter_grad[static_cast<size_t>(parameter)] >= 0 || unit.twin_of >= 0) continue;

@@ -109,7 +109,10 @@ void StepBuilder::next_batch() {
   op.attrs.set("kind", draft_.plan.data.kind);
   op.attrs.set("axis", draft_.data_axes);
   for (const Strategy& strategy : draft_.plan.strategies)
-    if (strategy.splits == Splits::tokens) op.attrs.set("tokens_axis", strategy.axes.front());
+    if (strategy.splits == Splits::tokens) {
+      op.attrs.set("tokens_axis", strategy.axes.front());
+      op.attrs.set("chunks", int64_t{2});
+    }
   std::vector<bool> read(draft_.graph.values.size(), false);
   for (const std::vector<std::vector<const Node*>>* calls : {&forward_, &backward_})
     for (size_t c = 0; c < calls->size(); ++c)
@@ -186,9 +189,16 @@ void StepBuilder::lower(const Node& node, const Turn& turn) {
     tensor_of(node.outputs[0]) = input_of(node.inputs[0]);
     return;
   }
+  if (node.op->name == "ring_attention" || node.op->name == "ring_attention_grad") return lower_ring(node, turn);
   Op op;
   op.def = node.op;
   op.attrs = node.attrs;
+  if (op.is("dropout")) {  // the mask depends on the sample's place in the whole batch
+    int64_t samples = graph.values[static_cast<size_t>(node.inputs[0])].type.shape.front();
+    op.attrs.set("rows_axis", draft_.data_axes);
+    op.attrs.set("first", samples * turn.microbatch);
+    op.attrs.set("samples", samples * draft_.plan.microbatches);
+  }
   op.phase = turn.phase;
   op.unit = unit_name(graph.calls[static_cast<size_t>(node.call)].unit);
   op.microbatch = draft_.plan.microbatches > 1 ? turn.microbatch : -1;

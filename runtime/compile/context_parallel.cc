@@ -1,4 +1,92 @@
+// Each of c ranks has two of 2c chunks of every sample, one from each end, so that causal attention costs all the same.
+// Attention goes over the ring (Liu et al. 2023, "Ring Attention"); all else sees its own tokens only.
 #include "compile/context_parallel.h"
+
+#include <fmt/format.h>
+
 namespace prun {
-void split_tokens(Draft&) {}
+namespace {
+
+class TokenSplitter {
+ public:
+  TokenSplitter(Draft& draft, const Strategy& strategy)
+      : draft_(draft), strategy_(strategy), axis_(strategy.axes.front()), ranks_(draft.plan.mesh.size(axis_)) {}
+
+  void run() {
+    split_inputs();
+    const std::vector<Node> nodes = std::move(draft_.graph.nodes);
+    draft_.graph.nodes.clear();
+    for (const Node& node : nodes) rewrite(node);
+  }
+
+ private:
+  Value& value(int id) { return draft_.graph.values[static_cast<size_t>(id)]; }
+
+  void split_inputs() {
+    bool any = false;
+    for (Value& input : draft_.graph.values) {
+      if (input.kind != ValueKind::input || (input.name != "tokens" && input.name != "targets")) continue;
+      any = true;
+      int64_t& tokens = input.type.shape.at(1);
+      if (tokens % (2 * ranks_) != 0)
+        throw plan_error(fmt::format("{} tokens do not divide into the two chunks of each of the {} ranks of axis '{}'; the next number that does is {}", tokens, ranks_, axis_,
+                                     (tokens / (2 * ranks_) + 1) * 2 * ranks_), strategy_.site);
+      tokens /= ranks_;
+    }
+    if (!any) throw plan_error(fmt::format("axis '{}' divides the tokens of samples, and this data has none", axis_), strategy_.site);
+  }
+
+  void add(Node node) {
+    if (node.op->infer) {
+      std::vector<TensorType> inputs;
+      for (int input : node.inputs) inputs.push_back(value(input).type);
+      std::vector<TensorType> types = node.op->infer(inputs, node.attrs);
+      for (size_t i = 0; i < types.size(); ++i) value(node.outputs[i]).type = types[i];
+    }
+    draft_.graph.nodes.push_back(std::move(node));
+  }
+
+  void rewrite(Node node) {
+    auto own_tokens = [&](Attrs& attrs) {
+      attrs.set("tokens_axis", axis_);
+      attrs.set("chunks", int64_t{2});
+    };
+    std::string_view op = node.op->name;
+    if (op == "attention") {
+      node.op = &op_def("ring_attention");
+      own_tokens(node.attrs);
+    } else if (op == "rotary" || op == "dropout" || op == "positions") {
+      own_tokens(node.attrs);
+    } else if (op == "combine") {
+      node.attrs.set("tokens", node.attrs.integer("tokens") / ranks_);
+    }
+    if ((op == "route" || op == "dispatch" || op == "combine") && node.attrs.integer("capacity") > 0)
+      node.attrs.set("capacity", (node.attrs.integer("capacity") + ranks_ - 1) / ranks_);
+    if (op != "embedding" || node.inputs.size() < 3) return add(std::move(node));
+    // Positions are another op where tokens do not lie in a row.
+    Node rows = node, places{&op_def("positions"), {}, node.outputs, {}, node.call, node.site};
+    own_tokens(places.attrs);
+    Value sum = value(node.outputs[0]);
+    sum.name += ".rows";
+    rows.inputs.pop_back();
+    rows.outputs = {static_cast<int>(draft_.graph.values.size())};
+    draft_.graph.values.push_back(std::move(sum));
+    places.inputs = {rows.outputs[0], node.inputs[2]};
+    add(std::move(rows));
+    add(std::move(places));
+  }
+
+  Draft& draft_;
+  const Strategy& strategy_;
+  std::string axis_;
+  int64_t ranks_;
+};
+
+}  // namespace
+
+void split_tokens(Draft& draft) {
+  for (const Strategy& strategy : draft.plan.strategies)
+    if (strategy.splits == Splits::tokens) TokenSplitter(draft, strategy).run();
+}
+
 }  // namespace prun

@@ -168,6 +168,7 @@ struct Row {
 constexpr Row kRules[] = {
     {"linear", linear},        {"attention", attention}, {"ring_attention", attention}, {"rotary", rotary},
     {"layernorm", norm},       {"rmsnorm", norm},        {"dropout", dropout},          {"embedding", embedding},
+    {"expert_linear", expert_linear}, {"combine", combine},
     {"positions", positions},  {"cross_entropy", cross_entropy},
     {"gelu", elementwise},     {"relu", elementwise},    {"silu_mul", elementwise},     {"add", elementwise},
     {"mul", elementwise},      {"scale", elementwise},   {"cast", elementwise},         {"copy", elementwise},

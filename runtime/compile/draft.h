@@ -57,6 +57,7 @@ struct Draft {
   int pipeline_rank = 0;
   Graph graph;                      // of all stages; grows gradients
   std::vector<Node> backward;       // in execution order
+  std::map<int, int> global_counts; // experts' loads of this rank -> of all ranks, for the gradient of the balancing loss
   std::vector<int> parameter_grad;  // by value id: the value that is the parameter's whole gradient, -1 none
   std::vector<UnitLayout> layouts;
   std::vector<UnitState> states;
@@ -76,7 +77,10 @@ int pipeline_ranks(const Plan& plan);
 int pipeline_stages(const Plan& plan);
 int rank_of_stage(const Plan& plan, int stage);
 
+bool splits_data(const Plan& plan, const std::string& axis);
+
 // The passes, in the order of pipeline.cc.
+void find_data_axes(Draft& draft);     // data_axes.cc
 void partition(Draft& draft);          // partition.cc: calls to stages
 void distribute(Draft& draft);         // distribute.cc: whole shapes -> one rank's, collectives of activations
 void differentiate(Draft& draft);      // autodiff.cc: backward nodes

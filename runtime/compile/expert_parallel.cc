@@ -1,4 +1,92 @@
+// Surprising fact: with capacities the shapes are fixed, so that a plain all_to_all of slots serves; empty slots travel as zeros.
 #include "compile/expert_parallel.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "compile/distributor.h"
+
 namespace prun {
-void split_experts(Draft&) {}
+namespace {
+
+// The balancing loss is that of all ranks' tokens: the loads of the experts are summed over them, microbatch by microbatch.
+void sum_loads(Draft& draft) {
+  std::vector<Node> nodes;
+  for (Node& node : draft.graph.nodes) {
+    nodes.push_back(node);
+    if (node.op->name != "route" || node.attrs.number("aux") == 0) continue;
+    int counts = node.outputs[2];
+    auto value = [&](int id) -> Value& { return draft.graph.values[static_cast<size_t>(id)]; };
+    const Shape& weights = value(node.outputs[0]).type.shape;
+    int64_t tokens = weights.front();
+    nodes.back().attrs.set("tokens", tokens * draft.data_ranks);
+    nodes.back().attrs.set("scale", 1.0 / static_cast<double>(tokens * draft.plan.microbatches));
+    for (const std::string& axis : draft.loss_axes) {
+      Node reduce{&op_def("all_reduce"), {counts}, {static_cast<int>(draft.graph.values.size())}, {}, node.call, node.site};
+      reduce.attrs.set("axis", axis);
+      reduce.attrs.set("op", std::string("sum"));
+      Value sum = value(counts);
+      sum.name += "." + axis;
+      draft.graph.values.push_back(std::move(sum));
+      counts = reduce.outputs[0];
+      nodes.push_back(std::move(reduce));
+    }
+    if (counts != node.outputs[2]) draft.global_counts[node.outputs[2]] = counts;
+  }
+  draft.graph.nodes = std::move(nodes);
+}
+
+}  // namespace
+
+void split_experts(Draft& draft) {
+  for (const Strategy& strategy : draft.plan.strategies) {
+    bool places = std::any_of(strategy.units.begin(), strategy.units.end(), [](const StrategyUnit& unit) { return !unit.layers.empty(); });
+    if (strategy.splits == Splits::nothing || !places) continue;
+    for (const std::string& axis : strategy.axes) Distributor(draft, axis).run();
+  }
+  sum_loads(draft);
+}
+
+// Each rank computes its experts for the tokens of all ranks.
+void expert_linear(Distributor& d, const Node& node) {
+  int x = node.inputs[0], w = node.inputs[1];
+  if (d.split_dim(w) < 0) return d.keep(node, {});
+  const Value& weight = d.graph().values[static_cast<size_t>(w)];
+  if (d.split_dim(w) != 0 || weight.whole[0] % d.ranks() != 0)
+    d.fail(d.split_dim(w) != 0 ? fmt::format("'{}' holds experts: it can be sharded over them, S(0), not S({})", weight.name, d.split_dim(w))
+                               : fmt::format("the {} experts of '{}' do not divide over the {} ranks of axis '{}'", weight.whole[0], weight.name, d.ranks(), d.axis()));
+  Node copy = node;
+  if (d.form(x) == Form{}) {
+    TensorType pieces = d.type(x), joined = pieces;  // [E, C, K] -> [ranks, E / ranks, C, K] -> [E / ranks, ranks · C, K]
+    pieces.shape[0] /= d.ranks();
+    joined.shape = {pieces.shape[0], pieces.shape[1] * d.ranks(), pieces.shape[2]};
+    pieces.shape.insert(pieces.shape.begin(), d.ranks());
+    Attrs exchange, join;
+    exchange.set("axis", d.axis());
+    join.set("pieces", int64_t{d.ranks()});
+    join.set("dim", int64_t{1});
+    copy.inputs[0] = d.emit("join_pieces", d.emit("all_to_all", {x}, exchange, {pieces}), join, {joined}, {Form::shard, 0})[0];
+  }
+  d.keep(std::move(copy), {Form::shard, 0});
+}
+
+// The results go back to the ranks that have the tokens.
+void combine(Distributor& d, const Node& node) {
+  int y = node.inputs[0];
+  Node copy = node;
+  if (d.form(y) == Form{Form::shard, 0}) {
+    TensorType pieces = d.type(y), home = pieces;
+    pieces.shape[1] /= d.ranks();
+    home.shape = {pieces.shape[0] * d.ranks(), pieces.shape[1], pieces.shape[2]};
+    pieces.shape.insert(pieces.shape.begin(), d.ranks());
+    Attrs exchange, cut;
+    exchange.set("axis", d.axis());
+    cut.set("pieces", int64_t{d.ranks()});
+    cut.set("dim", int64_t{1});
+    copy.inputs[0] = d.emit("all_to_all", d.emit("cut_pieces", {y}, cut, {pieces}), exchange, {home})[0];
+  }
+  d.keep(std::move(copy), {});
+}
+
 }  // namespace prun

@@ -8,4 +8,9 @@ namespace prun {
 // all ranks for the balancing loss.
 void split_experts(Draft& draft);
 
+// Rules of distribute.cc for experts that are split over their first dim.
+class Distributor;
+void expert_linear(Distributor& d, const Node& node);
+void combine(Distributor& d, const Node& node);
+
 }  // namespace prun

@@ -180,7 +180,7 @@ void StepBuilder::reduce(const Turn& turn, int strategy, const Intent& intent) {
       scale_split_gradients(unit, turn, intent);
     } else if (scatters && state.sharded) {
       reduce_scatter(turn, unit, intent);
-    } else if (!scatters && of_shard && state.sharded) {
+    } else if (!scatters && state.sharded && (of_shard || intent.axis != state.axis)) {
       all_reduce_shard(turn, unit, intent);
     } else if (!scatters && !state.sharded) {
       all_reduce(turn, unit, strategy, intent);
@@ -246,7 +246,7 @@ void StepBuilder::all_reduce_shard(const Turn& turn, int unit, const Intent& int
   const UnitState& state = draft_.states[static_cast<size_t>(unit)];
   const std::vector<std::string>& over = reduced_over_[static_cast<size_t>(unit)];
   if (std::find(over.begin(), over.end(), state.axis) == over.end())
-    throw plan_error(fmt::format("all_reduce of the gradient shard of '{}' before reduce_scatter has made it", unit_name(unit)), intent.site);
+    throw plan_error(fmt::format("all_reduce of the gradient shard of '{}' before reduce_scatter has made it: the strategy that shards comes first in the list", unit_name(unit)), intent.site);
   reduced_once(unit, intent);
   reduce_over_wire("all_reduce", state.grad, state.grad, intent, turn);
 }

@@ -24,6 +24,7 @@ Job compile_training(const Plan& plan, const CompileOptions& options) {
   Draft shared{plan, options};
   describe(shared);
   shared.graph = plan.graph;
+  find_data_axes(shared);
   partition(shared);
   distribute(shared);
   differentiate(shared);

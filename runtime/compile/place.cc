@@ -122,30 +122,11 @@ Op fill_op(int tensor, const Site& site) {
   return op;
 }
 
-void find_data_axes(Draft& draft) {
-  const Plan& plan = draft.plan;
-  for (const std::string& axis : plan.batch_axes) draft.data_axes += (draft.data_axes.empty() ? "" : ",") + axis;
-  for (const Axis& axis : plan.mesh.axes()) {
-    bool divides = false;
-    for (const Strategy& strategy : plan.strategies)
-      divides = divides || (strategy.splits != Splits::nothing && std::find(strategy.axes.begin(), strategy.axes.end(), axis.name) != strategy.axes.end());
-    if (!divides) continue;
-    draft.loss_axes.push_back(axis.name);
-    draft.data_ranks *= axis.size;
-  }
-}
-
 bool on_this_rank(const Draft& draft, int unit) {
   const Unit& u = draft.graph.units[static_cast<size_t>(unit)];
   int called = u.part_of >= 0 ? u.part_of : unit;
   for (const Call& call : draft.graph.calls)
     if (call.unit == called && rank_of_stage(draft.plan, call.stage) == draft.pipeline_rank) return true;
-  return false;
-}
-
-bool splits_data(const Plan& plan, const std::string& axis) {
-  for (const Strategy& strategy : plan.strategies)
-    if (strategy.splits != Splits::nothing && std::find(strategy.axes.begin(), strategy.axes.end(), axis) != strategy.axes.end()) return true;
   return false;
 }
 
@@ -282,7 +263,6 @@ void scale_losses(Draft& draft) {
 }  // namespace
 
 void place(Draft& draft) {
-  find_data_axes(draft);
   separate_parts(draft);
   place_units(draft);
   draft.loss_tensor = add_tensor(draft.program, "loss", Role::data, {draft.graph.values[static_cast<size_t>(draft.graph.loss)].type.dtype, {}},

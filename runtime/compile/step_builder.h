@@ -29,6 +29,7 @@ class StepBuilder {
   void hooks(const Turn& turn, bool after);
   void carry_out(const Turn& turn, int strategy, const Intent& intent);
   void lower(const Node& node, const Turn& turn);
+  void lower_ring(const Node& node, const Turn& turn);
   void add_in_place(int into, int what, const Turn& turn, int stream, const Site& site);
   void take_early_gradients(const Turn& turn);
   int first_call(int unit) const;

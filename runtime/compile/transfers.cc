@@ -8,12 +8,13 @@
 #include <fmt/format.h>
 
 #include "compile/build.h"
+#include "compile/ring_attention.h"
 #include "compile/step_builder.h"
 
 namespace prun {
 namespace {
 
-constexpr int kForwardLane = 32, kBackwardLane = 33, kTiedLane = 34;  // apart from those of streams
+constexpr int kForwardLane = 32, kBackwardLane = 33, kTiedLane = 34, kRingLane = 35;  // apart from those of streams
 
 }  // namespace
 
@@ -98,6 +99,38 @@ void StepBuilder::transfer(bool sends, const StageTurn& turn, int value, int64_t
   int stream = recorder_.stream(fmt::format("{} {}{}", op.def->name, phase_name(now.phase), back ? " back" : ""));
   recorder_.record(stream, std::move(op), sends ? std::nullopt : recorder_.last_compute());
   microbatch_ = outer;
+}
+
+// Attention over a ring of ranks: blocks on the compute stream, keys, values and their gradients on streams of their own.
+void StepBuilder::lower_ring(const Node& node, const Turn& turn) {
+  RingNode ring;
+  ring.qkv = draft_.graph.values[static_cast<size_t>(node.inputs[0])].type;
+  ring.attrs = node.attrs;
+  for (int input : node.inputs) ring.reads.push_back(input_of(input));
+  for (int output : node.outputs) {
+    const Value& value = draft_.graph.values[static_cast<size_t>(output)];
+    ring.writes.push_back(tensor_of(output) = compute_tensor(microbatch_name(value.name), value.type, value.site));
+  }
+  std::string axis = node.attrs.text("tokens_axis"), name = draft_.graph.values[static_cast<size_t>(node.outputs[0])].name;
+  auto temporary = [&](std::string_view suffix, TensorType type) { return compute_tensor(microbatch_name(fmt::format("{}.{}", name, suffix)), std::move(type), node.site); };
+  bool forward = node.op->name == "ring_attention";
+  for (RingStep& step : (forward ? lower_ring_attention : lower_ring_attention_grad)(ring, draft_.plan.mesh.size(axis), temporary)) {
+    Op op;
+    op.def = &op_def(step.kind);
+    op.reads = std::move(step.reads);
+    op.writes = std::move(step.writes);
+    op.attrs = std::move(step.attrs);
+    op.phase = turn.phase;
+    op.unit = unit_name(unit_of(turn));
+    op.microbatch = draft_.plan.microbatches > 1 ? turn.microbatch : -1;
+    op.site = node.site;
+    if (op.communicates()) {
+      op.axis = axis;
+      op.lane = kRingLane;
+    }
+    bool arrives = op.is("recv");
+    recorder_.record(recorder_.stream(step.stream), std::move(op), arrives ? recorder_.last_compute() : std::nullopt);
+  }
 }
 
 // Both twins get the sum of both gradients: the sum of two numbers is the same in either order.
