@@ -108,6 +108,7 @@ void StepBuilder::next_batch() {
   op.site = draft_.plan.data.site;
   op.attrs.set("kind", draft_.plan.data.kind);
   op.attrs.set("axis", draft_.data_axes);
+  if (draft_.plan.microbatches > 1) op.attrs.set("micro", int64_t{draft_.plan.microbatches});
   for (const Strategy& strategy : draft_.plan.strategies)
     if (strategy.splits == Splits::tokens) {
       op.attrs.set("tokens_axis", strategy.axes.front());
@@ -196,8 +197,10 @@ void StepBuilder::lower(const Node& node, const Turn& turn) {
   if (op.is("dropout")) {  // the mask depends on the sample's place in the whole batch
     int64_t samples = graph.values[static_cast<size_t>(node.inputs[0])].type.shape.front();
     op.attrs.set("rows_axis", draft_.data_axes);
-    op.attrs.set("first", samples * turn.microbatch);
-    op.attrs.set("samples", samples * draft_.plan.microbatches);
+    int64_t ranks = 1;
+    for (const std::string& axis : draft_.plan.batch_axes) ranks *= draft_.plan.mesh.size(axis);
+    op.attrs.set("first", samples * ranks * turn.microbatch);
+    op.attrs.set("samples", samples);
   }
   op.phase = turn.phase;
   op.unit = unit_name(graph.calls[static_cast<size_t>(node.call)].unit);

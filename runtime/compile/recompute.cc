@@ -20,6 +20,7 @@ void StepBuilder::recompute(const Turn& turn) {
   const std::vector<const Node*>& forward = forward_[static_cast<size_t>(turn.call)];
   std::set<int> needed;
   for (const Node* node : backward_[static_cast<size_t>(turn.call)]) needed.insert(node->inputs.begin(), node->inputs.end());
+  for (auto [own, global] : draft_.global_counts) needed.erase(global);  // small, and not worth another collective
   std::vector<const Node*> again;
   for (auto node = forward.rbegin(); node != forward.rend(); ++node) {
     bool wanted = false;

@@ -38,7 +38,9 @@ class NextBatch final : public Kernel {
     PRUN_CHECK(source_.global_batch % share.of == 0, fmt::format("{} samples on {} ranks", source_.global_batch, share.of));
     PRUN_CHECK(op.attrs.text("tokens_axis").empty() || op.attrs.has("chunks"), "next_batch: tokens_axis without chunks");
     local_ = source_.global_batch / share.of;
-    first_ = local_ * share.index;
+    micro_ = local_ / op.attrs.integer("micro", 1);
+    first_ = micro_ * share.index;
+    stride_ = micro_ * share.of;
     std::string names = op.attrs.text("names");
     for (size_t i = 0, begin = 0; i < op.writes.size(); ++i) {
       size_t end = names.find(',', begin);
@@ -50,7 +52,7 @@ class NextBatch final : public Kernel {
 
   void run() override {
     for (int64_t s = 0; s < local_; ++s) {
-      int64_t sample = memory_.table->step * source_.global_batch + first_ + s;
+      int64_t sample = memory_.table->step * source_.global_batch + s / micro_ * stride_ + first_ + s % micro_;
       if (source_.kind == "index") index(s, sample);
       else if (source_.kind == "random") random(s, sample);
       else tokens(s, sample);
@@ -116,7 +118,8 @@ class NextBatch final : public Kernel {
   DataSource source_;
   std::shared_ptr<Dataset> dataset_;
   Site site_;
-  int64_t local_ = 0, first_ = 0;  // samples
+  // Samples: of this rank, of its microbatches; where its first one begins, and the next one behind it.
+  int64_t local_ = 0, micro_ = 0, first_ = 0, stride_ = 0;
   std::optional<TokenPositions> positions_;  // of this rank in a sample, where samples are tokens
   std::vector<Output> outputs_;
 };

@@ -47,6 +47,8 @@ void derive_route(GradientBuilder& builder, const NodeView& node) {
   Attrs attrs;
   attrs.set("k", node.attrs.integer("k", 1));
   attrs.set("aux", node.attrs.number("aux"));
+  if (node.attrs.has("tokens")) attrs.set("tokens", node.attrs.integer("tokens"));
+  if (node.attrs.has("scale")) attrs.set("scale", node.attrs.number("scale"));
   builder.contribute(logits, builder.emit("route_grad", inputs, {builder.type(logits)}, attrs)[0]);
 }
 
