@@ -46,6 +46,10 @@
 ---@field weight_decay? number share of the parameter taken off, times lr (default 0.01)
 ---@field clip? number bound of the norm of all gradients; 0: none (default 0.0)
 
+---@class prun.context_parallel.options
+---@field axis? string mesh axis over which tokens are split (default 'cp')
+---@field bucket? string|integer size of a bucket of gradients (default '25 MiB')
+
 ---@class prun.cosine.options
 ---@field lr number the greatest rate, reached when the warm-up ends
 ---@field warmup? integer steps in which it rises from 0; the first step has 0 (default 0)
@@ -76,6 +80,11 @@
 ---@field axis? string mesh axis over which the batch is split (default 'dp')
 ---@field bucket? string|integer size of a bucket of gradients (default '25 MiB')
 ---@field first? string|integer size of the first bucket, small so that it starts early (default '1 MiB')
+
+---@class prun.expert_parallel.options
+---@field axis? string mesh axis over which experts and the batch are split (default 'ep')
+---@field bucket? string|integer size of a bucket of gradients (default '25 MiB')
+---@field experts? string|string[] layers whose first dim is the experts (default {'moe.up', 'moe.down'})
 
 ---@class prun.fsdp.options
 ---@field axis? string mesh axis over which the batch and the parameters are split (default 'dp')
@@ -211,10 +220,12 @@
 ---@field backward_weight fun(microbatch: integer, chunk?: integer)
 ---@field barrier fun(options?: table)
 ---@field broadcast fun(x: prun.Tensor, root?: integer, options?: table): prun.Tensor
+---@field context_parallel fun(options: prun.context_parallel.options): prun.Strategy
 ---@field cosine fun(options: prun.cosine.options): prun.LearningRate
 ---@field data prun.data
 ---@field ddp fun(options: prun.ddp.options): prun.Strategy
 ---@field ensure fun(handle: prun.Handle, gather: fun())
+---@field expert_parallel fun(options: prun.expert_parallel.options): prun.Strategy
 ---@field forward fun(microbatch: integer, chunk?: integer)
 ---@field free fun(handle: prun.Handle, options?: table)
 ---@field fsdp fun(options: prun.fsdp.options): prun.Strategy
