@@ -29,7 +29,8 @@ local function typed(value)
   return type(value) == "table" and table.concat(value, ",") or tostring(value)
 end
 
-return function(defaults)
+-- `shared` (entries of a schema) follow the plan's own, which may give one of them another default.
+return function(defaults, shared)
   local site = host.site("user")
   if type(defaults) ~= "table" then host.fail("prun.args takes a table of names and defaults", site) end
   if declared then
@@ -37,6 +38,9 @@ return function(defaults)
   end
   declared = site
   local entries = schema.from_defaults("prun.args", defaults, site)
+  for _, entry in ipairs(shared or {}) do
+    if defaults[entry.name] == nil then entries[#entries + 1] = entry end
+  end
   local arguments, names, values, by_name = {}, {}, {}, {}
   for i, entry in ipairs(entries) do
     if entry.kind == "bytes" then entry.kind = "text" end

@@ -30,6 +30,7 @@ local signatures = {
     world = "integer the number of ranks", rest = "string the size of the axis that takes the ranks left over",
     mesh = "fun(axes: table): prun.Mesh",
     args = "fun(defaults: table): table",
+    shared_args = "fun(defaults?: table): table",
     program = "fun(fn: fun(r: prun.Rank), options?: prun.program.options): prun.Plan",
     model = "fun(name: string, defaults: table, build: fun(opt: table, batch: prun.Batch): prun.Tensor):" ..
       " fun(options: table): prun.Model",

@@ -250,6 +250,7 @@
 ---@field scatter fun(x: prun.Tensor, root?: integer, options?: table): prun.Tensor
 ---@field schedule fun(name: string, order: fun(rank: integer, ranks: integer, micro: integer, chunks: integer), traits?: table): prun.Schedule
 ---@field sgd fun(options: prun.sgd.options): prun.Optimizer
+---@field shared_args fun(defaults?: table): table
 ---@field strategy fun(name: string, defaults: table, body: fun(unit: prun.Unit, opt: table), traits?: table): fun(options: table): prun.Strategy
 ---@field tensor fun(values: number[], options?: table): prun.Tensor
 ---@field tensor_parallel fun(options: prun.tensor_parallel.options): prun.Strategy

@@ -1,0 +1,28 @@
+-- A small GPT on a text file over three axes: a pipeline of stages, weights split over tp, data over dp.
+
+local prun = require "prun"
+
+local arg = prun.shared_args {
+  pp       = { 2, "ranks of the pipeline", least = 1 },
+  tp       = { 2, "ranks that split the weights", least = 1 },
+  schedule = { "1f1b", "gpipe, 1f1b, interleaved, zb_h1 or zb_v" },
+  micro    = { 4, "microbatches of a step", least = 1 },
+}
+
+return prun.plan {
+  mesh      = prun.mesh { pp = arg.pp, dp = prun.rest, tp = arg.tp },
+  model     = prun.models.gpt { vocab = 256, layers = arg.layers, width = arg.width, heads = arg.heads,
+                                context = arg.context },
+  data      = prun.data.bytes { path = arg.data, batch = arg.batch },
+  strategy  = {
+    prun.pipeline { axis = "pp", schedule = arg.schedule },
+    prun.tensor_parallel { axis = "tp" },
+    prun.ddp { axis = "dp" },
+  },
+  optimizer = prun.adamw { lr = arg.lr, clip = 1.0 },
+  micro     = arg.micro,
+  steps     = arg.steps,
+  seed      = arg.seed,
+  dtype     = arg.dtype,
+  reduce    = arg.reduce,
+}

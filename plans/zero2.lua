@@ -1,0 +1,19 @@
+-- A small GPT on a text file with ZeRO-2: each rank keeps 1/N of the gradients and of the optimizer state.
+
+local prun = require "prun"
+
+local arg = prun.shared_args()
+
+return prun.plan {
+  mesh      = prun.mesh { dp = prun.world },
+  model     = prun.models.gpt { vocab = 256, layers = arg.layers, width = arg.width, heads = arg.heads,
+                                context = arg.context },
+  data      = prun.data.bytes { path = arg.data, batch = arg.batch },
+  strategy  = { prun.zero2 { axis = "dp" } },
+  optimizer = prun.adamw { lr = arg.lr, clip = 1.0 },
+  micro     = arg.micro,
+  steps     = arg.steps,
+  seed      = arg.seed,
+  dtype     = arg.dtype,
+  reduce    = arg.reduce,
+}
