@@ -56,6 +56,7 @@ std::vector<Executor::Lane> Executor::make_lanes(const Body& body) {
       switch (op.def->op_class) {
         case OpClass::communication: lane.kernels.push_back(make_comm_kernel(memory_, op, world_)); break;
         case OpClass::host: lane.kernels.push_back(make_host_kernel(memory_, op, host_)); break;
+        case OpClass::lowered:  // no device has a kernel: aborts
         case OpClass::compute: lane.kernels.push_back(device_.make_kernel(memory_, op, options_.threads)); break;
       }
     }

@@ -113,6 +113,7 @@ void Interpreter::make_kernels() {
           case OpClass::host:
             list.push_back(make_host_kernel(rank.memory, op, rank.host));
             break;
+          case OpClass::lowered:  // no device has a kernel: aborts
           case OpClass::compute:
             list.push_back(device_.make_kernel(rank.memory, op, options_.threads));
             break;

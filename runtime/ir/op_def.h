@@ -17,7 +17,8 @@ namespace prun {
 
 class GradientBuilder;  // compile/autodiff.h implements it; ops only record through it
 
-enum class OpClass : uint8_t { compute, communication, host };
+// `lowered`: of the model graph only; a pass turns it into other ops, so it has no kernel.
+enum class OpClass : uint8_t { compute, communication, host, lowered };
 
 struct TensorType {
   Dtype dtype = Dtype::f32;

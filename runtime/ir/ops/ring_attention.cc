@@ -52,10 +52,11 @@ Cost cost_copy_kv(const Types&, const Types& outputs, const Attrs&) { return cos
 
 const OpDef kOps[] = {
     {.name = "ring_attention",
+     .op_class = OpClass::lowered,
      .infer = infer_ring_attention,
      .derive = derive_ring_attention,
      .cost = cost_ring_attention},
-    {.name = "ring_attention_grad", .cost = cost_ring_attention_grad},
+    {.name = "ring_attention_grad", .op_class = OpClass::lowered, .cost = cost_ring_attention_grad},
     {.name = "attention_block", .cost = cost_block},
     {.name = "attention_block_grad", .cost = cost_block_grad},
     {.name = "copy_kv", .cost = cost_copy_kv},
