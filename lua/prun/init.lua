@@ -8,7 +8,8 @@ local words = {
   plan = "prun.plan", args = "prun.args", shared_args = "prun.shared_args", mesh = "prun.mesh",
   program = "prun.program",
   model = "prun.model", nn = "prun.nn", losses = "prun.losses", strategy = "prun.strategy",
-  models = namespace("prun.models", { gpt = "prun.models.gpt", mlp = "prun.models.mlp", moe = "prun.models.moe" }),
+  models = namespace("prun.models", { gpt = "prun.models.gpt", mlp = "prun.models.mlp", moe = "prun.models.moe",
+                                      llama = "prun.models.llama" }),
   data = namespace("prun.data", {
     bytes = "prun.data.bytes", tokens = "prun.data.tokens", random = "prun.data.random", index = "prun.data.index",
   }),

@@ -110,6 +110,17 @@
 ---@field context? integer tokens in a sample (default 1024)
 ---@field tied? boolean use the token embedding as the head's weights (default false)
 
+---@class prun.models.llama.options
+---@field vocab? integer number of different tokens (default 256)
+---@field layers? integer number of transformer blocks (default 12)
+---@field width? integer size of a token's vector (default 768)
+---@field heads? integer attention heads in a block (default 12)
+---@field kv_heads? integer heads of keys and values, shared by the heads of queries; 0: as many as heads (default 0)
+---@field hidden? integer size inside the MLP; 0: 8/3 of the width, rounded up to a multiple of 8 (default 0)
+---@field context? integer tokens in a sample (default 1024)
+---@field base? number of the rotary angles (default 10000.0)
+---@field tied? boolean use the token embedding as the head's weights (default false)
+
 ---@class prun.models.mlp.options
 ---@field inputs? integer size of a sample (default 256)
 ---@field outputs? integer size of a result (default 256)
@@ -274,6 +285,7 @@
 
 ---@class prun.models
 ---@field gpt fun(options: prun.models.gpt.options): prun.Model
+---@field llama fun(options: prun.models.llama.options): prun.Model
 ---@field mlp fun(options: prun.models.mlp.options): prun.Model
 ---@field moe fun(options: prun.models.moe.options): prun.Model
 
