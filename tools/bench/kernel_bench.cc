@@ -161,6 +161,19 @@ void gelu_dx(benchmark::State& state) {
   op.write(t, {kRows, 4 * kWidth});
   run(state, op);
 }
+void dropout(benchmark::State& state) {
+  const Dtype t = dtype_of(state);
+  OneOp op("dropout");
+  op.attr("p", 0.1).read(t, {kRows, kWidth}, numbers(kRows * kWidth)).write(t, {kRows, kWidth});
+  run(state, op);
+}
+void rotary(benchmark::State& state) {
+  const Dtype t = dtype_of(state);
+  OneOp op("rotary");
+  op.attr("size", kWidth / kHeads).attr("heads", kHeads).read(t, {1, kRows, kWidth}, numbers(kRows * kWidth));
+  op.write(t, {1, kRows, kWidth});
+  run(state, op);
+}
 void adamw_1m(benchmark::State& state) {
   const int64_t n = 1 << 20;
   OneOp op("adamw");
@@ -176,6 +189,8 @@ BENCHMARK(layernorm)->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond);
 BENCHMARK(layernorm_grad)->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond);
 BENCHMARK(gelu)->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond);
 BENCHMARK(gelu_dx)->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond);
+BENCHMARK(dropout)->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond);
+BENCHMARK(rotary)->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond);
 BENCHMARK(adamw_1m)->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond);
 
 }  // namespace
