@@ -101,6 +101,67 @@ Problem cross_entropy_grad(const Operands& o) {
                 has_count(o.reads[2], rows(o.reads[0]))});
 }
 
+// logits, weights, dweights, counts?; dlogits.
+Problem route_grad(const Operands& o) {
+  return first({same_shape(o.reads[0], o.writes[0]), same_shape(o.reads[1], o.reads[2]),
+                has_count(o.reads[1], rows(o.reads[0]) * o.op.attrs.integer("k", 1)),
+                o.reads.size() > 3 ? has_count(o.reads[3], last(o.reads[0])) : ""});
+}
+
+Problem dispatch_grad(const Operands& o) { return has_count(o.writes[0], rows(o.reads[0]) * last(o.reads[1])); }
+
+// y, slots, weights, dout; dy, dweights.
+Problem combine_grad(const Operands& o) {
+  return first({same_shape(o.reads[0], o.writes[0]), same_shape(o.reads[1], o.reads[2]),
+                same_shape(o.reads[2], o.writes[1]), has_count(o.reads[3], rows(o.reads[1]) * last(o.reads[0]))});
+}
+
+Problem expert_linear_dx(const Operands& o) {
+  const Shape& dy = o.reads[0].shape;
+  if (dy.size() != 3 || o.writes[0].shape.size() != 3) return "it takes three dims: experts, slots, elements";
+  return first({has_shape(o.reads[1], {dy[0], last(o.writes[0]), dy[2]}),
+                has_shape(o.writes[0], {dy[0], dy[1], last(o.writes[0])})});
+}
+
+Problem expert_linear_dw(const Operands& o) {
+  const Shape& x = o.reads[0].shape;
+  if (x.size() != 3) return "it takes three dims: experts, slots, elements";
+  return first(
+      {has_shape(o.reads[1], {x[0], x[1], last(o.reads[1])}), has_shape(o.writes[0], {x[0], x[2], last(o.reads[1])})});
+}
+
+// What the queries, the keys and values, and the statistics of a hop of ring attention have to be, given qkv.
+struct Hop {
+  int64_t queries, kv, statistics;
+  explicit Hop(const Operands& o) {
+    const int64_t heads = o.op.attrs.integer("heads", 1), shared = o.op.attrs.integer("kv_heads", heads);
+    const int64_t size = last(o.reads[0]) / (heads + 2 * shared);
+    queries = rows(o.reads[0]) * heads * size;
+    kv = rows(o.reads[0]) * 2 * shared * size;
+    statistics = rows(o.reads[0]) * heads;
+  }
+};
+
+// qkv, kv, out?, lse?; out, lse.
+Problem attention_block(const Operands& o) {
+  const Hop hop(o);
+  const bool running = o.reads.size() > 3;
+  return first({has_count(o.reads[1], hop.kv), running ? has_count(o.reads[2], hop.queries) : "",
+                running ? has_count(o.reads[3], hop.statistics) : "", has_count(o.writes[0], hop.queries),
+                has_count(o.writes[1], hop.statistics)});
+}
+
+// qkv, kv, out, dout, lse, dq?; dq, dkv.
+Problem attention_block_grad(const Operands& o) {
+  const Hop hop(o);
+  return first({has_count(o.reads[1], hop.kv), has_count(o.reads[2], hop.queries), has_count(o.reads[3], hop.queries),
+                has_count(o.reads[4], hop.statistics), o.reads.size() > 5 ? has_count(o.reads[5], hop.queries) : "",
+                has_count(o.writes[0], hop.queries), has_count(o.writes[1], hop.kv)});
+}
+
+Problem copy_kv(const Operands& o) { return has_count(o.writes[0], rows(o.reads[0]) * last(o.writes[0])); }
+Problem join_qkv(const Operands& o) { return has_count(o.writes[0], count(o.reads[0]) + count(o.reads[1])); }
+
 // grad, param, states, clip?; every write is the size of the parameters.
 Problem optimizer(const Operands& o) {
   Problem problem = same_count(o.reads[0], o.reads[1]);
@@ -168,6 +229,15 @@ constexpr Row kRows[] = {
     {"layernorm_grad", 5, 3, norm_grad},
     {"rmsnorm_grad", 4, 2, norm_grad},
     {"attention_grad", 4, 1, attention_grad},
+    {"attention_block", 2, 2, attention_block},
+    {"attention_block_grad", 5, 2, attention_block_grad},
+    {"copy_kv", 1, 1, copy_kv},
+    {"join_qkv", 2, 1, join_qkv},
+    {"route_grad", 3, 1, route_grad},
+    {"dispatch_grad", 2, 1, dispatch_grad},
+    {"combine_grad", 4, 2, combine_grad},
+    {"expert_linear_dx", 2, 1, expert_linear_dx},
+    {"expert_linear_dw", 2, 1, expert_linear_dw},
     {"embedding_grad", 2, 1, embedding_grad},
     {"positions_grad", 1, 1, positions_grad},
     {"cross_entropy_grad", 3, 1, cross_entropy_grad},

@@ -157,6 +157,41 @@ TEST(VerifyTraining, DerivativesHaveRulesOfTheirOwn) {
   EXPECT_EQ(shapes("cross_entropy_grad", {{4, 8}, {3}, {4}}, {{4, 8}}), "f32[3] should have 4 elements");
 }
 
+TEST(VerifyTraining, ExpertsHaveRulesOfTheirOwn) {
+  Attrs two;
+  two.set("k", int64_t{2});
+  EXPECT_EQ(shapes("route_grad", {{1, 4, 3}, {4, 2}, {4, 2}, {3}}, {{1, 4, 3}}, two), "");
+  EXPECT_EQ(shapes("route_grad", {{1, 4, 3}, {4, 2}, {4, 2}, {4}}, {{1, 4, 3}}, two), "f32[4] should have 3 elements");
+  EXPECT_EQ(shapes("route_grad", {{1, 4, 3}, {3, 2}, {3, 2}}, {{1, 4, 3}}, two), "f32[3, 2] should have 8 elements");
+  EXPECT_EQ(shapes("dispatch_grad", {{4, 2}, {3, 4, 8}}, {{1, 4, 8}}), "");
+  EXPECT_EQ(shapes("dispatch_grad", {{4, 2}, {3, 4, 8}}, {{1, 3, 8}}), "f32[1, 3, 8] should have 32 elements");
+  EXPECT_EQ(shapes("combine_grad", {{3, 4, 8}, {4, 2}, {4, 2}, {1, 4, 8}}, {{3, 4, 8}, {4, 2}}), "");
+  EXPECT_EQ(shapes("combine_grad", {{3, 4, 8}, {4, 2}, {4, 2}, {1, 4, 8}}, {{3, 4, 8}, {4, 1}}),
+            "f32[4, 2] and f32[4, 1] should have one shape");
+  EXPECT_EQ(shapes("expert_linear_dx", {{3, 4, 5}, {3, 8, 5}}, {{3, 4, 8}}), "");
+  EXPECT_EQ(shapes("expert_linear_dx", {{3, 4, 5}, {3, 8, 5}}, {{3, 2, 8}}), "f32[3, 2, 8] should be [3, 4, 8]");
+  EXPECT_EQ(shapes("expert_linear_dw", {{3, 4, 8}, {3, 4, 5}}, {{3, 8, 5}}), "");
+  EXPECT_EQ(shapes("expert_linear_dw", {{3, 4, 8}, {3, 4, 5}}, {{2, 8, 5}}), "f32[2, 8, 5] should be [3, 8, 5]");
+}
+
+TEST(VerifyTraining, HopsOfRingAttentionHaveRulesOfTheirOwn) {
+  Attrs attrs;  // 4 heads of 2 elements, 2 of keys and values: qkv is 16 wide, kv 8
+  attrs.set("heads", int64_t{4});
+  attrs.set("kv_heads", int64_t{2});
+  const Shape qkv = {1, 4, 16}, kv = {1, 4, 8}, out = {1, 4, 8}, lse = {1, 4, 4}, less = {1, 3, 8};
+  EXPECT_EQ(shapes("attention_block", {qkv, kv}, {out, lse}, attrs), "");
+  EXPECT_EQ(shapes("attention_block", {qkv, kv, out, lse}, {out, lse}, attrs), "");
+  EXPECT_EQ(shapes("attention_block", {qkv, less}, {out, lse}, attrs), "f32[1, 3, 8] should have 32 elements");
+  EXPECT_EQ(shapes("attention_block", {qkv, kv, less, lse}, {out, lse}, attrs), "f32[1, 3, 8] should have 32 elements");
+  EXPECT_EQ(shapes("attention_block_grad", {qkv, kv, out, out, lse, out}, {out, kv}, attrs), "");
+  EXPECT_EQ(shapes("attention_block_grad", {qkv, kv, out, out, lse}, {out, less}, attrs),
+            "f32[1, 3, 8] should have 32 elements");
+  EXPECT_EQ(shapes("copy_kv", {qkv}, {kv}), "");
+  EXPECT_EQ(shapes("copy_kv", {qkv}, {less}), "f32[1, 3, 8] should have 32 elements");
+  EXPECT_EQ(shapes("join_qkv", {out, kv}, {qkv}), "");
+  EXPECT_EQ(shapes("join_qkv", {out, less}, {qkv}), "f32[1, 4, 16] should have 56 elements");
+}
+
 TEST(VerifyTraining, OptimizersUpdateAsManyElementsAsTheyRead) {
   EXPECT_EQ(shapes("adamw", {{8}, {8}, {8}, {8}, {}}, {{8}, {8}, {8}}), "");
   EXPECT_EQ(shapes("adamw", {{8}, {8}, {8}, {7}, {}}, {{8}, {8}, {8}}),
