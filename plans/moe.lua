@@ -6,7 +6,7 @@ local arg = prun.shared_args {
   ep       = { 2, "ranks that spread the experts", least = 1 },
   experts  = { 4, "experts in a block", least = 1 },
   choices  = { 2, "experts that each token goes to", least = 1 },
-  capacity = { 0.0, "room of an expert as a multiple of its even share; 0: enough for all", least = 0 },
+  capacity = { math.huge, "room of an expert as a multiple of its even share; inf: enough for all" },
   aux      = { 0.01, "weight of the load-balancing loss", least = 0 },
 }
 

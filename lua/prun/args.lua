@@ -12,6 +12,7 @@ local function parse(kind, text)
     if text == "false" or text == "0" then return false end
     return nil
   end
+  if kind == "number" and text == "inf" then return math.huge end
   if kind == "integer" or kind == "number" then return schema.convert(kind, tonumber(text)) end
   if kind == "numbers" then
     local list = {}

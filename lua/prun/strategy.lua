@@ -58,11 +58,26 @@ end
 
 local make = {}
 
+-- A strategy that splits nothing of the data must place something, or its ranks would all do the same.
+local function require_placements(strategy, units, classes)
+  if strategy.splits ~= "nothing" or #strategy.axes == 0 or strategy.pipeline then return end
+  for _, unit in ipairs(units) do
+    if #unit.layers > 0 or #unit.activations > 0 then return end
+  end
+  local names = {}
+  for _, class in ipairs(classes) do
+    for name in pairs(class.layers) do names[#names + 1] = name end
+  end
+  host.fail(("the strategy %s finds none of its layers in the model, which has: %s"):format(
+    strategy.name, table.concat(names, ", ")), strategy.site)
+end
+
 -- What the plan holds of a strategy, for the given classes of units.
 function make.result(strategy, classes)
   local units = {}
   local run = host.word(record_unit, strategy.site)
   for i, class in ipairs(classes) do units[i] = run(strategy, class) end
+  require_placements(strategy, units, classes)
   return { name = strategy.name, axes = strategy.axes, splits = strategy.splits, site = strategy.site, units = units }
 end
 

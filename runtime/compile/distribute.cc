@@ -106,7 +106,7 @@ void dropout(Distributor& d, const Node& node) {
   Node copy = node;
   bool tokens = form.dim == 1 && d.type(node.inputs[0]).shape.size() == 3;
   copy.attrs.set(tokens ? "tokens_axis" : "split_axis", d.axis());
-  if (!tokens) copy.attrs.set("width", d.type(node.inputs[0]).shape.back() * d.ranks());
+  if (!tokens) copy.attrs.set("width", d.whole_type(node.outputs[0]).shape.back());
   if (tokens) copy.attrs.set("chunks", int64_t{1});
   d.keep(std::move(copy), form);
 }

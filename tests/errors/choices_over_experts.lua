@@ -1,0 +1,1 @@
+-- prun check plans/moe.lua --nproc 2 --set choices=5

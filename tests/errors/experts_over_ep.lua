@@ -1,0 +1,1 @@
+-- prun check plans/moe.lua --nproc 3 --set ep=3 --set batch=3

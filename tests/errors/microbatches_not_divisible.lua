@@ -1,0 +1,1 @@
+-- prun check plans/1f1b.lua --nproc 4 --set micro=5

@@ -1,0 +1,1 @@
+-- prun check plans/ring_attention.lua --nproc 4 --set cp=4 --set context=20

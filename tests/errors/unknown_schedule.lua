@@ -1,0 +1,1 @@
+-- prun check plans/zero_bubble.lua --nproc 2 --set schedule=zb_x
