@@ -309,7 +309,11 @@ std::vector<Case> moe_cases() {
   struct Sizes {
     int64_t batch, tokens, experts, k, capacity, width;
   };
-  for (Sizes s : {Sizes{1, 1, 1, 1, 0, 1}, {2, 5, 4, 2, 3, 7}, {3, 7, 8, 3, 0, 33}, {2, 70, 4, 2, 40, 300}}) {
+  for (Sizes s : {Sizes{1, 1, 1, 1, 0, 1},
+                  {2, 5, 4, 2, 3, 7},
+                  {3, 7, 8, 3, 0, 33},
+                  {2, 70, 4, 2, 40, 300},
+                  {2, 96, 6, 1, 0, 33}}) {
     int64_t n = s.batch * s.tokens, slots = s.capacity == 0 ? n : s.capacity;
     Slot logits{T, {s.batch, s.tokens, s.experts}, -3, 3}, weights{F32, {n, s.k}}, places{I32, {n, s.k}},
         counts{F32, {s.experts}}, x{T, {s.batch, s.tokens, s.width}}, y{T, {s.experts, slots, s.width}};
@@ -328,7 +332,7 @@ std::vector<Case> moe_cases() {
                      {logits, weights, places, counts, weights, logits},
                      {"route_grad", {0, 1, 4, 3}, {5}, a},
                      {forward},
-                     2e-6});
+                     1e-5});
     out.push_back({"route_grad without counts",
                    {logits, weights, places, counts, weights, logits},
                    {"route_grad", {0, 1, 4}, {5}, whole},
@@ -348,6 +352,12 @@ std::vector<Case> moe_cases() {
     out.push_back({"expert_linear", {y, w, wide}, {"expert_linear", {0, 1}, {2}}, {}, 3e-6});
     out.push_back({"expert_linear_dx", {wide, w, y}, {"expert_linear_dx", {0, 1}, {2}}, {}, 3e-6});
     out.push_back({"expert_linear_dw", {y, wide, dw}, {"expert_linear_dw", {0, 1}, {2}}, {}, 3e-6});
+    // Of what route has dispatched, where slots stay empty.
+    OpLine send{"dispatch", {4, 2}, {5}, attrs};
+    std::vector<Slot> sent = {logits, weights, places, counts, x, y, w, wide, dw, {T, {s.experts, 17, s.width}}};
+    out.push_back({"expert_linear of slots", sent, {"expert_linear", {5, 6}, {7}}, {forward, send}, 3e-6});
+    out.push_back({"expert_linear_dx of slots", sent, {"expert_linear_dx", {5, 9}, {7}}, {forward, send}, 3e-6});
+    out.push_back({"expert_linear_dw of slots", sent, {"expert_linear_dw", {5, 7}, {8}}, {forward, send}, 3e-6});
   }
   return out;
 }

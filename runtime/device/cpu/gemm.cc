@@ -221,4 +221,23 @@ void Gemm::run() const {
   }
 }
 
+bool Gemm::takes_parts() const {
+  const GemmShape& s = state_->shape;
+  return prefers_sgemm(s) && !s.bias && s.activation == Activation::none;
+}
+
+void Gemm::run_part(int64_t first, int64_t rows, bool add) const {
+  const GemmShape& s = state_->shape;
+  PRUN_CHECK(takes_parts(), "a part of a product of fixed size");
+  const ThreadCount threads(s.threads);
+  const int64_t row_of_a = s.transpose_a ? s.m : s.k;
+  const float* a = static_cast<const float*>(state_->a) + first * row_of_a;
+  const float* b = static_cast<const float*>(state_->b) + (s.transpose_a ? first * s.n : 0);
+  float* c = static_cast<float*>(state_->c) + (s.transpose_a ? 0 : first * s.n);
+  check(dnnl_sgemm(s.transpose_a ? 'T' : 'N', s.transpose_b ? 'T' : 'N', s.transpose_a ? s.m : rows, s.n,
+                   s.transpose_a ? rows : s.k, 1.0f, a, row_of_a, b, s.transpose_b ? s.k : s.n, add ? 1.0f : 0.0f, c,
+                   s.n),
+        "dnnl_sgemm");
+}
+
 }  // namespace prun::cpu

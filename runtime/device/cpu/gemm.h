@@ -34,6 +34,10 @@ class Gemm {
   Gemm(Gemm&&) noexcept;
   ~Gemm();
   void run() const;
+  // Some rows of A as it lies in memory: with transpose_a a part of the sum, which is added to C if `add`, otherwise
+  // rows of C. Only for what `takes_parts`, without bias and activation: oneDNN's primitives have fixed sizes.
+  void run_part(int64_t first, int64_t rows, bool add) const;
+  bool takes_parts() const;
 
  private:
   struct State;
