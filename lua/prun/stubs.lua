@@ -108,6 +108,7 @@
 ---@field width? integer size of a token's vector (default 768)
 ---@field heads? integer attention heads in a block (default 12)
 ---@field context? integer tokens in a sample (default 1024)
+---@field dropout? number share of embeddings and block results that are dropped (default 0.0)
 ---@field tied? boolean use the token embedding as the head's weights (default false)
 
 ---@class prun.models.llama.options

@@ -12,23 +12,26 @@ return prun.model("gpt", {
   width = { 768, "size of a token's vector", least = 1 },
   heads = { 12, "attention heads in a block", least = 1 },
   context = { 1024, "tokens in a sample", least = 1 },
+  dropout = { 0.0, "share of embeddings and block results that are dropped", least = 0 },
   tied = { false, "use the token embedding as the head's weights" },
 }, function(opt, batch)
   local width, thirds, normal = opt.width, { opt.width, opt.width, opt.width }, { "normal", 0.02 }
   local residual = { "normal", 0.02 / math.sqrt(2 * opt.layers) }  -- so that the sum of all blocks keeps its scale
 
+  local function drop(y) return opt.dropout > 0 and nn.dropout(y, opt.dropout) or y end
+
   local x = nn.unit("embed", function()
     local table = nn.parameter("token.weight", { opt.vocab, width }, normal)
     local positions = nn.parameter("position.weight", { opt.context, width }, normal)
-    return nn.embedding(batch.tokens, table, positions)
+    return drop(nn.embedding(batch.tokens, table, positions))
   end)
 
   for i = 0, opt.layers - 1 do
     x = nn.unit("block" .. i, function()
       local qkv = nn.linear("qkv", nn.layernorm("ln1", x), 3 * width, { init = normal, blocks = thirds })
-      local mixed = x + nn.linear("proj", nn.attention(qkv, opt.heads), width, { init = residual })
+      local mixed = x + drop(nn.linear("proj", nn.attention(qkv, opt.heads), width, { init = residual }))
       local up = nn.gelu(nn.linear("up", nn.layernorm("ln2", mixed), 4 * width, { init = normal }))
-      return mixed + nn.linear("down", up, width, { init = residual })
+      return mixed + drop(nn.linear("down", up, width, { init = residual }))
     end)
   end
 
