@@ -2,6 +2,7 @@
 -- one rank's share of the batch; the strategies are recorded once for each class of units.
 
 local data = require "prun.data"
+local evaluation = require "prun.eval"
 local graph = require "prun.graph"
 local optimizer = require "prun.optimizer"
 local schema = require "prun.schema"
@@ -15,6 +16,7 @@ local entries = schema.register("prun.plan", {
   { name = "strategy", kind = "array", default = {}, help = "a list, such as { prun.zero3 { axis = \"dp\" } }" },
   { name = "optimizer", kind = "optimizer", help = "such as prun.adamw { lr = 3e-4 }" },
   { name = "micro", kind = "integer", default = 1, least = 1, help = "microbatches of a step" },
+  { name = "eval", kind = "eval", optional = true, help = "such as prun.eval { every = 50, batches = 4 }" },
   { name = "steps", kind = "integer", default = 20, least = 1, help = "training steps" },
   { name = "seed", kind = "integer", default = 0, least = 0, help = "of initial weights and the order of data" },
   { name = "dtype", kind = "text", default = "f32", choices = { "f32", "bf16", "f64" }, help = "what compute uses" },
@@ -160,6 +162,7 @@ return function(given)
   result.loss, result.steps, result.seed, result.micro = loss.id, plan.steps, plan.seed, plan.micro
   result.reduce, result.dtype, result.data = plan.reduce, plan.dtype, source
   result.batch_axes = axes
+  if plan.eval then result.eval = evaluation.result(plan.eval, plan, model) end
   result.optimizer = optimizer.result(plan.optimizer, plan.steps)
   result.strategies = {}
   for i, one in ipairs(strategies) do result.strategies[i] = strategy.result(one, classes_of(recorded.units)) end

@@ -9,13 +9,13 @@ local schema = require "prun.schema"
 local types = {
   integer = "integer", number = "number", text = "string", boolean = "boolean", bytes = "string|integer",
   numbers = "number[]", texts = "string|string[]", array = "prun.Strategy[]", any = "any", mesh = "prun.Mesh",
-  data = "prun.Data", optimizer = "prun.Optimizer", rate = "number|prun.LearningRate",
+  data = "prun.Data", optimizer = "prun.Optimizer", rate = "number|prun.LearningRate", eval = "prun.Evaluation",
   model = "prun.Model|fun(batch: prun.Batch): prun.Tensor",
 }
 
 local results = {
   ["prun.plan"] = "prun.Plan", ["prun.sgd"] = "prun.Optimizer", ["prun.adamw"] = "prun.Optimizer",
-  ["prun.cosine"] = "prun.LearningRate", ["prun.linear"] = "prun.LearningRate",
+  ["prun.eval"] = "prun.Evaluation", ["prun.cosine"] = "prun.LearningRate", ["prun.linear"] = "prun.LearningRate",
   ["prun.warmup"] = "prun.LearningRate",
 }
 for _, name in ipairs {
@@ -99,6 +99,7 @@ local fixed = [[
 ---@class prun.Data
 ---@class prun.Optimizer
 ---@class prun.LearningRate
+---@class prun.Evaluation
 ---@class prun.Strategy
 ---@class prun.Schedule
 ---@class prun.Handle

@@ -7,6 +7,7 @@
 ---@class prun.Data
 ---@class prun.Optimizer
 ---@class prun.LearningRate
+---@class prun.Evaluation
 ---@class prun.Strategy
 ---@class prun.Schedule
 ---@class prun.Handle
@@ -80,6 +81,11 @@
 ---@field axis? string mesh axis over which the batch is split (default 'dp')
 ---@field bucket? string|integer size of a bucket of gradients (default '25 MiB')
 ---@field first? string|integer size of the first bucket, small so that it starts early (default '1 MiB')
+
+---@class prun.eval.options
+---@field every integer an evaluation comes after every so many steps
+---@field batches? integer batches of an evaluation, each as large as a step's (default 1)
+---@field data? prun.Data samples to evaluate on; by default the training's data
 
 ---@class prun.expert_parallel.options
 ---@field axis? string mesh axis over which experts and the batch are split (default 'ep')
@@ -172,6 +178,7 @@
 ---@field strategy? prun.Strategy[] a list, such as { prun.zero3 { axis = "dp" } }
 ---@field optimizer prun.Optimizer such as prun.adamw { lr = 3e-4 }
 ---@field micro? integer microbatches of a step (default 1)
+---@field eval? prun.Evaluation such as prun.eval { every = 50, batches = 4 }
 ---@field steps? integer training steps (default 20)
 ---@field seed? integer of initial weights and the order of data (default 0)
 ---@field dtype? string what compute uses (default 'f32')
@@ -237,6 +244,7 @@
 ---@field data prun.data
 ---@field ddp fun(options: prun.ddp.options): prun.Strategy
 ---@field ensure fun(handle: prun.Handle, gather: fun())
+---@field eval fun(options: prun.eval.options): prun.Evaluation
 ---@field expert_parallel fun(options: prun.expert_parallel.options): prun.Strategy
 ---@field forward fun(microbatch: integer, chunk?: integer)
 ---@field free fun(handle: prun.Handle, options?: table)

@@ -9,9 +9,10 @@
 
 namespace prun {
 
-StepBuilder::StepBuilder(Draft& draft)
-    : draft_(draft), program_(draft.program), recorder_(draft.program, draft.program.step) {
+StepBuilder::StepBuilder(Draft& draft, Body& body)
+    : draft_(draft), program_(draft.program), evaluates_(&body == &draft.program.eval), recorder_(draft.program, body) {
   const Graph& graph = draft.graph;
+  for (const Pool& pool : program_.pools) pool_index_.try_emplace(pool.name, static_cast<int>(pool_index_.size()));
   tensor_of_.assign(static_cast<size_t>(draft.plan.microbatches), std::vector<int>(graph.values.size(), -1));
   forward_.resize(graph.calls.size());
   backward_.resize(graph.calls.size());
@@ -59,7 +60,7 @@ void StepBuilder::index_turns() {
     }
 }
 
-void StepBuilder::run() {
+void StepBuilder::walk_turns() {
   next_batch();
   size_t turns = draft_.turns.size();
   for (size_t i = 0; i < turns; ++i) {
@@ -79,6 +80,10 @@ void StepBuilder::run() {
                          last.call + 1 == static_cast<int>(draft_.graph.calls.size());
     if (loss_is_whole && !draft_.plan.pipeline) average_loss();
   }
+}
+
+void StepBuilder::run() {
+  walk_turns();
   for (auto& [strategy, pending] : pending_) flush(strategy, true);
   require_reduced();
   if (draft_.plan.pipeline) average_loss();
@@ -105,8 +110,10 @@ void StepBuilder::next_batch() {
   Op op;
   op.def = &op_def("next_batch");
   op.phase = Phase::data;
-  op.site = draft_.plan.data.site;
-  op.attrs.set("kind", draft_.plan.data.kind);
+  const Data& data = evaluates_ ? draft_.plan.evaluation->data : draft_.plan.data;
+  op.site = data.site;
+  op.attrs.set("kind", data.kind);
+  if (evaluates_) op.attrs.set("eval", int64_t{1});
   op.attrs.set("axis", draft_.data_axes);
   if (draft_.plan.microbatches > 1) op.attrs.set("micro", int64_t{draft_.plan.microbatches});
   for (const Strategy& strategy : draft_.plan.strategies)
@@ -186,7 +193,7 @@ void StepBuilder::add_in_place(int into, int what, const Turn& turn, int stream,
 void StepBuilder::lower(const Node& node, const Turn& turn) {
   const Graph& graph = draft_.graph;
   // A name for what is there already.
-  if (node.op->name == "enter") {
+  if (node.op->name == "enter" || (evaluates_ && node.op->name == "dropout")) {
     tensor_of(node.outputs[0]) = input_of(node.inputs[0]);
     return;
   }
@@ -363,12 +370,16 @@ void StepBuilder::print(const Turn& turn, const Intent& intent) {
   recorder_.record(0, std::move(op));
 }
 
+DataSource data_source(const Data& data) {
+  return {data.kind, data.path, data.file_bytes, data.skip_bytes, data.vocab, data.batch};
+}
+
 void communicate(Draft& draft) {
-  StepBuilder(draft).run();
+  StepBuilder(draft, draft.program.step).run();
   // The last samples of a step: what a rate is counted in.
   Program& program = draft.program;
   const Data& data = draft.plan.data;
-  program.data = {data.kind, data.path, data.file_bytes, data.skip_bytes, data.vocab, data.batch};
+  program.data = data_source(data);
   program.tokens_per_step = data.batch;
   program.sample_word = "samples";
   for (const Value& value : draft.graph.values) {

@@ -75,6 +75,7 @@ struct Draft {
 // Ranks along the pipeline's axis and stages; 1 and 1 without a pipeline.
 int pipeline_ranks(const Plan& plan);
 int pipeline_stages(const Plan& plan);
+DataSource data_source(const Data& data);  // as the program has it
 int rank_of_stage(const Plan& plan, int stage);
 
 bool splits_data(const Plan& plan, const std::string& axis);
@@ -87,6 +88,7 @@ void differentiate(Draft& draft);      // autodiff.cc: backward nodes
 void place(Draft& draft);              // place.cc: layouts, persistent buffers, loss scale, init body
 void schedule(Draft& draft);           // schedule.cc: the order of turns
 void communicate(Draft& draft);        // communicate.cc: compute ops, what hooks asked for, optimizer, edges
+void evaluate(Draft& draft);           // evaluate.cc: the eval body
 void lower_program(Draft& draft, const RankProgram& source);  // lower_program.cc: level 3
 void add_workspaces(Program& program, const CompileOptions& options);  // workspace.cc
 void join_step(Program& program);      // join.cc: streams meet at the end of a step

@@ -1,4 +1,4 @@
-// Streams meet at the end of a step: the last op of stream 0 waits for the last op of every other stream, and the
+// Streams meet at the end of a step, and of each batch of an evaluation: the last op of stream 0 waits for the last op of every other stream, and the
 // first op of every other stream waits for that op of the step before. One step's order then proves every step's.
 #include "compile/draft.h"
 
@@ -6,8 +6,9 @@
 
 namespace prun {
 
-void join_step(Program& program) {
-  Body& body = program.step;
+namespace {
+
+void join(Body& body) {
   if (body.streams.empty() || body.streams[0].ops.empty()) return;
   Order order(body);
   if (!order.stuck().empty()) return;  // verify says it better
@@ -23,6 +24,13 @@ void join_step(Program& program) {
     }
     ops.front().waits.push_back({0, last.index, 1});
   }
+}
+
+}  // namespace
+
+void join_step(Program& program) {
+  join(program.step);
+  join(program.eval);
 }
 
 }  // namespace prun

@@ -35,6 +35,7 @@ Job compile_training(const Plan& plan, const CompileOptions& options) {
     place(draft);
     schedule(draft);
     communicate(draft);
+    evaluate(draft);
     finish(draft.program, options);
     job.classes.push_back(std::move(draft.program));
   }

@@ -15,14 +15,17 @@ namespace prun {
 
 class StepBuilder {
  public:
-  explicit StepBuilder(Draft& draft);
+  // `body`: the draft's step, or its eval.
+  StepBuilder(Draft& draft, Body& body);
   void run();
+  void run_forward();  // evaluate.cc
 
  private:
   // communicate.cc
   void name_lanes();
   void communicate_on(const std::string& stream, Op op);
   void index_turns();
+  void walk_turns();
   void next_batch();
   void stage(const StageTurn& turn);
   void turn(const Turn& turn);
@@ -130,6 +133,7 @@ class StepBuilder {
 
   Draft& draft_;
   Program& program_;
+  bool evaluates_;
   OpRecorder recorder_;
   std::map<std::string, int> lanes_;            // by name of stream
   int microbatch_ = 0;                          // under way

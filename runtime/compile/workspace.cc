@@ -6,7 +6,7 @@ namespace prun {
 
 void add_workspaces(Program& program, const CompileOptions& options) {
   if (!options.workspace_bytes) return;
-  for (Body* body : {&program.init, &program.step}) {
+  for (Body* body : program.bodies()) {
     for (Stream& stream : body->streams) {
       for (Op& op : stream.ops) {
         if (op.def->op_class != OpClass::compute) continue;

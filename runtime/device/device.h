@@ -19,6 +19,7 @@ struct StepTable {
   int64_t step = 0;  // from 0
   uint64_t seed = 0;
   double learning_rate = 0;
+  int64_t eval_batch = 0;  // from 0, of the evaluation under way
 
   void set(const Schedule& schedule, int64_t to) {
     step = to;

@@ -1,5 +1,6 @@
 // Stream 0 runs on the calling thread. Its last op of a step closes the step: loss and times are recorded and the step
-// table moves on before the counter does, because every stream's next step waits for that counter.
+// table moves on before the counter does, because every stream's next step waits for that counter. For an evaluation all
+// streams stop: its body has streams of its own.
 #include "exec/executor.h"
 
 #include <algorithm>
@@ -25,13 +26,18 @@ std::string op_words(const Op& op) {
 }
 
 Executor::Executor(const Program& program, const Device& device, World& world, const ExecutorOptions& options)
-    : program_(program), device_(device), world_(world), options_(options) {
+    : program_(program),
+      device_(device),
+      world_(world),
+      options_(options),
+      init_{Kind::init, program.init, {}},
+      step_{Kind::step, program.step, {}},
+      eval_{Kind::eval, program.eval, {}} {
   table_.set(program.schedule, 0);
   memory_ = {options.arena, options.rank, &program, &table_};
   host_ = open_host_services(program, options.print);
   make_communicators();
-  init_lanes_ = make_lanes(program.init);
-  step_lanes_ = make_lanes(program.step);
+  for (Work* work : {&init_, &step_, &eval_}) work->lanes = make_lanes(work->body);
   options_.recorder->streams = static_cast<uint32_t>(program.step.streams.size());
 }
 
@@ -39,7 +45,7 @@ Executor::Executor(const Program& program, const Device& device, World& world, c
 // make theirs in the order of members and lane.
 void Executor::make_communicators() {
   std::set<std::pair<std::vector<int>, int>> wanted;
-  for (const Body* body : {&program_.init, &program_.step})
+  for (const Body* body : program_.bodies())
     for (const Stream& stream : body->streams)
       for (const Op& op : stream.ops)
         if (op.communicates()) wanted.emplace(members_of(program_.mesh, op, options_.rank), op.lane);
@@ -67,35 +73,59 @@ std::vector<Executor::Lane> Executor::make_lanes(const Body& body) {
 
 void Executor::run() {
   options_.recorder->phase.store(1, std::memory_order_release);
-  run_body(program_.init, init_lanes_, 1, true);
-  init_lanes_.clear();
-  options_.recorder->phase.store(2, std::memory_order_release);
+  run_body(init_, 0, 1);
+  init_.lanes.clear();
+  const Schedule& schedule = program_.schedule;
   step_begin_ns_ = now_ns();
-  run_body(program_.step, step_lanes_, program_.schedule.steps, false);
+  for (int64_t step = 0; step < schedule.steps;) {
+    const int64_t pause = schedule.next_pause(step);
+    options_.recorder->phase.store(2, std::memory_order_release);
+    run_body(step_, step, pause);
+    if (schedule.evaluates_after(pause - 1)) evaluate(pause - 1);
+    step = pause;
+  }
   options_.recorder->phase.store(3, std::memory_order_release);
 }
 
-void Executor::run_body(const Body& body, std::vector<Lane>& lanes, int64_t steps, bool init) {
-  if (body.streams.empty()) return;
+// The calendar is the same on all ranks. Counters go on from one evaluation to the next.
+void Executor::evaluate(int64_t step) {
+  const int64_t batches = program_.schedule.eval_batches, first = step / program_.schedule.eval_every * batches;
+  options_.recorder->phase.store(4, std::memory_order_release);
+  eval_losses_ = 0;
+  table_.eval_batch = 0;
+  run_body(eval_, first, first + batches);
+  StepRecord record = unpublished_;
+  record.eval_loss = eval_losses_ / static_cast<double>(batches);
+  record.eval_ns = std::max<uint64_t>(1, now_ns() - step_begin_ns_);
+  bytes_before_ = bytes_sent();
+  step_begin_ns_ = now_ns();
+  publish(record);
+}
+
+// Once for each of first, ..., end - 1.
+void Executor::run_body(Work& work, int64_t first, int64_t end) {
+  if (work.body.streams.empty()) return;
   std::vector<std::thread> threads;
-  for (int s = 1; s < static_cast<int>(lanes.size()); ++s) {
+  for (int s = 1; s < static_cast<int>(work.lanes.size()); ++s) {
     threads.emplace_back([&, s] {
-      prctl(PR_SET_NAME, body.streams[static_cast<size_t>(s)].name.c_str());
-      walk(lanes, s, steps, init);
+      prctl(PR_SET_NAME, work.body.streams[static_cast<size_t>(s)].name.c_str());
+      walk(work, s, first, end);
     });
   }
-  walk(lanes, 0, steps, init);
+  walk(work, 0, first, end);
   for (std::thread& thread : threads) thread.join();
   if (failure_) std::rethrow_exception(failure_);
 }
 
-void Executor::walk(std::vector<Lane>& lanes, int s, int64_t steps, bool init) {
+void Executor::walk(Work& work, int s, int64_t first, int64_t end) {
+  std::vector<Lane>& lanes = work.lanes;
   Lane& lane = lanes[static_cast<size_t>(s)];
   const std::vector<Op>& ops = lane.stream->ops;
   StreamState& state = options_.recorder->stream[s];
   uint64_t ready = now_ns(), n = ops.size();
-  for (int64_t step = 0; step < steps; ++step) {
-    state.step.store(init ? UINT32_MAX : static_cast<uint32_t>(step), std::memory_order_relaxed);
+  for (int64_t step = first; step < end; ++step) {
+    const int64_t shown = work.kind == Kind::step ? step : work.kind == Kind::eval ? table_.step : UINT32_MAX;
+    state.step.store(static_cast<uint32_t>(shown), std::memory_order_relaxed);
     for (uint32_t i = 0; i < n; ++i) {
       const Op& op = ops[i];
       state.op.store(i, std::memory_order_relaxed);
@@ -111,15 +141,16 @@ void Executor::walk(std::vector<Lane>& lanes, int s, int64_t steps, bool init) {
       } catch (...) {
         return fail(lanes, std::current_exception(), op);
       }
-      uint64_t end = now_ns();
+      uint64_t ended = now_ns();
       if (op.communicates()) {
-        lane.comm_ns += end - begin;
-        if (s == 0) lane.exposed_ns += end - begin;
+        lane.comm_ns += ended - begin;
+        if (s == 0) lane.exposed_ns += ended - begin;
       }
-      if (!init) record(s, {static_cast<uint32_t>(step), i, ready, begin, end});
-      if (s == 0 && !init && i + 1 == n) finish_step(lanes, step);
+      if (work.kind == Kind::step) record(s, {static_cast<uint32_t>(step), i, ready, begin, ended});
+      if (s == 0 && i + 1 == n && work.kind == Kind::step) finish_step(lanes, step);
+      if (s == 0 && i + 1 == n && work.kind == Kind::eval) finish_eval_batch();
       lane.done->advance(static_cast<uint64_t>(step) * n + i + 1);
-      ready = end;
+      ready = ended;
     }
   }
   state.running.store(2, std::memory_order_relaxed);
@@ -151,27 +182,46 @@ void Executor::record(int stream, const OpEvent& event) {
 }
 
 void Executor::finish_step(std::vector<Lane>& lanes, int64_t step) {
-  RecorderHeader* recorder = options_.recorder;
   StepRecord record{};
   record.step = static_cast<uint64_t>(step);
   record.begin_ns = step_begin_ns_;
   record.end_ns = now_ns();
-  record.loss = std::numeric_limits<double>::quiet_NaN();
-  if (program_.loss_tensor >= 0) {
-    const void* loss = memory_.data(program_.loss_tensor);
-    bool wide = program_.tensors[static_cast<size_t>(program_.loss_tensor)].dtype == Dtype::f64;
-    record.loss = wide ? *static_cast<const double*>(loss) : *static_cast<const float*>(loss);
-  }
+  record.loss = loss(program_.loss_tensor);
   for (Lane& lane : lanes) {
     record.comm_ns += lane.comm_ns;
     record.exposed_ns += lane.exposed_ns;
     lane.comm_ns = lane.exposed_ns = 0;  // its thread waits for this step's last counter before it goes on
   }
-  uint64_t bytes = 0;
-  for (Communicator* c : communicators_) bytes += static_cast<uint64_t>(c->bytes_sent());
+  const uint64_t bytes = bytes_sent();
   record.bytes_sent = bytes - bytes_before_;
   bytes_before_ = bytes;
+  step_begin_ns_ = record.end_ns;
+  table_.set(program_.schedule, step + 1);
+  if (program_.schedule.evaluates_after(step)) unpublished_ = record;
+  else publish(record);
+}
 
+void Executor::finish_eval_batch() {
+  eval_losses_ += loss(program_.eval_loss_tensor);
+  table_.eval_batch++;
+}
+
+uint64_t Executor::bytes_sent() const {
+  uint64_t bytes = 0;
+  for (Communicator* c : communicators_) bytes += static_cast<uint64_t>(c->bytes_sent());
+  return bytes;
+}
+
+double Executor::loss(int tensor) const {
+  if (tensor < 0) return std::numeric_limits<double>::quiet_NaN();
+  const void* value = memory_.data(tensor);
+  const bool wide = program_.tensors[static_cast<size_t>(tensor)].dtype == Dtype::f64;
+  return wide ? *static_cast<const double*>(value) : *static_cast<const float*>(value);
+}
+
+// Waits while the launcher has not read the ring's oldest record.
+void Executor::publish(const StepRecord& record) {
+  RecorderHeader* recorder = options_.recorder;
   uint64_t written = recorder->steps_written.load(std::memory_order_relaxed);
   while (written - recorder->steps_read.load(std::memory_order_acquire) >= static_cast<uint64_t>(kStepRing)) {
     if (cancelled_.load() || (options_.aborted && options_.aborted())) break;
@@ -179,8 +229,6 @@ void Executor::finish_step(std::vector<Lane>& lanes, int64_t step) {
   }
   recorder_steps(recorder)[written % static_cast<uint64_t>(kStepRing)] = record;
   recorder->steps_written.store(written + 1, std::memory_order_release);
-  step_begin_ns_ = record.end_ns;
-  table_.set(program_.schedule, step + 1);
 }
 
 void Executor::fail(std::vector<Lane>& lanes, std::exception_ptr error, const Op& op) {

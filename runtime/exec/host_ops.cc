@@ -1,4 +1,5 @@
-// The next batch depends on the seed, the step and the global index of the sample only, never on the mesh.
+// The next batch depends on the seed, the step and the global index of the sample only, never on the mesh. An evaluation's
+// depends on its place in the evaluation instead of the step, so that all evaluations see the same samples.
 #include "exec/host_ops.h"
 
 #include <cstring>
@@ -19,7 +20,7 @@ namespace prun {
 namespace {
 
 // Keys of the random streams, apart from those of parameters (which are 0, 1, 2, ...).
-constexpr uint64_t kDataKey = 1ULL << 62;
+constexpr uint64_t kDataKey = 1ULL << 62, kEvalKey = kDataKey + 2;
 
 void store(Dtype dtype, void* data, int64_t i, double value) {
   switch (dtype) {
@@ -32,8 +33,12 @@ void store(Dtype dtype, void* data, int64_t i, double value) {
 
 class NextBatch final : public Kernel {
  public:
-  NextBatch(const RankMemory& memory, const Op& op, std::shared_ptr<Dataset> dataset)
-      : memory_(memory), source_(memory.program->data), dataset_(std::move(dataset)), site_(op.site) {
+  NextBatch(const RankMemory& memory, const Op& op, const HostServices& services)
+      : memory_(memory),
+        eval_(op.attrs.integer("eval") != 0),
+        source_(eval_ ? memory.program->eval_data : memory.program->data),
+        dataset_(eval_ ? services.eval_dataset : services.dataset),
+        site_(op.site) {
     const Share share = share_along(memory, op.attrs.text("axis"));
     PRUN_CHECK(source_.global_batch % share.of == 0, fmt::format("{} samples on {} ranks", source_.global_batch, share.of));
     PRUN_CHECK(op.attrs.text("tokens_axis").empty() || op.attrs.has("chunks"), "next_batch: tokens_axis without chunks");
@@ -52,7 +57,8 @@ class NextBatch final : public Kernel {
 
   void run() override {
     for (int64_t s = 0; s < local_; ++s) {
-      int64_t sample = memory_.table->step * source_.global_batch + s / micro_ * stride_ + first_ + s % micro_;
+      int64_t batch = eval_ ? memory_.table->eval_batch : memory_.table->step;
+      int64_t sample = batch * source_.global_batch + s / micro_ * stride_ + first_ + s % micro_;
       if (source_.kind == "index") index(s, sample);
       else if (source_.kind == "random") random(s, sample);
       else tokens(s, sample);
@@ -75,7 +81,7 @@ class NextBatch final : public Kernel {
 
   void random(int64_t s, int64_t sample) {
     for (const Output& out : outputs_) {
-      uint64_t key = kDataKey + (out.is_target() ? 1 : 0);  // by name: a pipeline's stage may need only one of them
+      uint64_t key = key_ + (out.is_target() ? 1 : 0);  // by name: a pipeline's stage may need only one of them
       for (int64_t i = 0, n = out.per_sample(local_); i < n; ++i) {
         if (out.tensor->dtype == Dtype::i32)
           static_cast<int32_t*>(out.data)[s * n + i] = static_cast<int32_t>(philox::integer(
@@ -96,7 +102,7 @@ class NextBatch final : public Kernel {
   void tokens(int64_t s, int64_t sample) {
     int64_t length = outputs_[0].per_sample(local_), context = positions_->whole(), width = source_.kind == "tokens" ? 2 : 1;
     int64_t places = dataset_->size() / width - context;
-    int64_t at = philox::integer(memory_.table->seed, kDataKey, static_cast<uint64_t>(sample), 0, places - 1);
+    int64_t at = philox::integer(memory_.table->seed, key_, static_cast<uint64_t>(sample), 0, places - 1);
     for (const Output& out : outputs_) {
       int32_t* data = static_cast<int32_t*>(out.data) + s * length;
       int64_t shift = out.is_target() ? 1 : 0;
@@ -115,6 +121,8 @@ class NextBatch final : public Kernel {
   }
 
   RankMemory memory_;
+  bool eval_;
+  uint64_t key_ = eval_ ? kEvalKey : kDataKey;
   DataSource source_;
   std::shared_ptr<Dataset> dataset_;
   Site site_;
@@ -209,11 +217,12 @@ HostServices open_host_services(const Program& program, std::function<void(const
   HostServices services;
   services.print = std::move(print);
   if (!program.data.path.empty()) services.dataset = std::make_shared<Dataset>(program.data);
+  if (!program.eval_data.path.empty()) services.eval_dataset = std::make_shared<Dataset>(program.eval_data);
   return services;
 }
 
 std::unique_ptr<Kernel> make_host_kernel(const RankMemory& memory, const Op& op, const HostServices& services) {
-  if (op.is("next_batch")) return std::make_unique<NextBatch>(memory, op, services.dataset);
+  if (op.is("next_batch")) return std::make_unique<NextBatch>(memory, op, services);
   if (op.is("print")) return std::make_unique<Print>(memory, op, services.print);
   PRUN_CHECK(false, "no host op " + std::string(op.def->name));
   return nullptr;

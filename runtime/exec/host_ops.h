@@ -26,7 +26,7 @@ class Dataset {
 };
 
 struct HostServices {
-  std::shared_ptr<Dataset> dataset;                 // null: the program reads none
+  std::shared_ptr<Dataset> dataset, eval_dataset;   // null: the program reads none
   std::function<void(const std::string&)> print;    // a whole line
 };
 

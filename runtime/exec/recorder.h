@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 #include "ir/program.h"
 
@@ -17,7 +18,7 @@ inline constexpr int64_t kStepRing = 4096;
 
 // All times are CLOCK_MONOTONIC nanoseconds.
 struct OpEvent {
-  uint32_t step;      // of init ops: UINT32_MAX
+  uint32_t step;      // init and evaluation leave no events
   uint32_t op;        // index on its stream
   uint64_t ready_ns;  // the op before it on the stream had ended; waiting for edges began
   uint64_t begin_ns;  // edges satisfied
@@ -31,12 +32,14 @@ struct StepRecord {
   uint64_t comm_ns;          // sum over communication ops of end - begin
   uint64_t exposed_ns;       // compute stream waited for an edge from a communication op
   uint64_t bytes_sent;
+  uint64_t eval_ns = 0;                                          // > 0: there was an evaluation after the step
+  double eval_loss = std::numeric_limits<double>::quiet_NaN();   // mean over its batches
 };
 
 struct StreamState {
   std::atomic<uint64_t> written;   // events in the ring so far
   std::atomic<uint32_t> op;        // the op that is waiting or running
-  std::atomic<uint32_t> step;
+  std::atomic<uint32_t> step;      // init: UINT32_MAX; an evaluation: the next one
   std::atomic<uint32_t> running;   // 0 waiting for edges, 1 running, 2 stream idle or ended
   uint32_t unused;
 };
@@ -45,7 +48,7 @@ struct RecorderHeader {
   uint64_t magic;
   uint64_t capacity;               // events per stream, a power of two
   uint32_t streams;
-  std::atomic<uint32_t> phase;     // 0 joining, 1 init, 2 steps, 3 finished
+  std::atomic<uint32_t> phase;     // 0 joining, 1 init, 2 steps, 3 finished, 4 an evaluation
   StreamState stream[kMaxStreams];
   std::atomic<uint64_t> steps_written;
   std::atomic<uint64_t> steps_read;   // by the launcher; the rank waits when the step ring is full

@@ -53,10 +53,12 @@ class Interpreter {
   struct At {
     int rank, stream;
   };
-  const Body& body(const VirtualRank& rank) const { return init_ ? rank.program->init : rank.program->step; }
+  const Body& body(const VirtualRank& rank) const { return rank.program->*body_; }
   const Op& op_at(At at) const;
-  void make_kernels();
+  void enter(Body Program::*body);
   void run_body();
+  void evaluate();
+  std::vector<double> losses(int Program::*tensor) const;
   std::vector<At> ready() const;
   size_t choose(const std::vector<At>& candidates);
   void advance(At at);
@@ -70,7 +72,7 @@ class Interpreter {
   VirtualOptions options_;
   std::mt19937_64 random_;
   StepTable table_;
-  bool init_ = true;
+  Body Program::*body_ = &Program::init;  // under way
   std::vector<VirtualRank> ranks_;
   std::map<Meeting, std::vector<At>> meetings_;
   std::map<Meeting, std::deque<Letter>> letters_;
@@ -100,7 +102,9 @@ const Op& Interpreter::op_at(At at) const {
   return stream.ops[static_cast<size_t>(rank.done[static_cast<size_t>(at.stream)])];
 }
 
-void Interpreter::make_kernels() {
+// Makes the kernels of the body that runs from now on.
+void Interpreter::enter(Body Program::*next) {
+  body_ = next;
   for (VirtualRank& rank : ranks_) {
     rank.kernels.clear();
     for (const Stream& stream : body(rank).streams) {
@@ -281,24 +285,47 @@ void Interpreter::poison() {
   }
 }
 
-VirtualRun Interpreter::run() {
-  make_kernels();
-  run_body();
-  init_ = false;
-  make_kernels();
-  for (int64_t step = 0; step < ranks_.front().program->schedule.steps; step++) {
-    table_.set(ranks_.front().program->schedule, step);
+// Of the ranks that have that tensor.
+std::vector<double> Interpreter::losses(int Program::*tensor) const {
+  std::vector<double> values;
+  for (const VirtualRank& rank : ranks_) {
+    const int loss = rank.program->*tensor;
+    if (loss < 0) continue;
+    const void* value = rank.memory.data(loss);
+    const bool wide = rank.program->tensors[static_cast<size_t>(loss)].dtype == Dtype::f64;
+    values.push_back(wide ? *static_cast<const double*>(value) : *static_cast<const float*>(value));
+  }
+  return values;
+}
+
+void Interpreter::evaluate() {
+  const int64_t batches = ranks_.front().program->schedule.eval_batches;
+  std::vector<double> sums;
+  enter(&Program::eval);
+  for (table_.eval_batch = 0; table_.eval_batch < batches; table_.eval_batch++) {
     if (options_.poison) poison();
     run_body();
-    std::vector<double> losses;
-    for (const VirtualRank& rank : ranks_) {
-      const int loss = rank.program->loss_tensor;
-      if (loss < 0) continue;
-      const void* value = rank.memory.data(loss);
-      const bool wide = rank.program->tensors[static_cast<size_t>(loss)].dtype == Dtype::f64;
-      losses.push_back(wide ? *static_cast<const double*>(value) : *static_cast<const float*>(value));
-    }
-    if (!losses.empty()) result_.losses.push_back(std::move(losses));
+    const std::vector<double> batch = losses(&Program::eval_loss_tensor);
+    sums.resize(batch.size());
+    for (size_t i = 0; i < batch.size(); i++) sums[i] += batch[i];
+  }
+  for (double& sum : sums) sum /= static_cast<double>(batches);
+  result_.eval_losses.push_back(std::move(sums));
+  enter(&Program::step);
+}
+
+VirtualRun Interpreter::run() {
+  enter(&Program::init);
+  run_body();
+  enter(&Program::step);
+  const Schedule& schedule = ranks_.front().program->schedule;
+  for (int64_t step = 0; step < schedule.steps; step++) {
+    table_.set(schedule, step);
+    if (options_.poison) poison();
+    run_body();
+    if (std::vector<double> values = losses(&Program::loss_tensor); !values.empty())
+      result_.losses.push_back(std::move(values));
+    if (schedule.evaluates_after(step)) evaluate();
   }
   for (const VirtualRank& rank : ranks_) {
     std::vector<VirtualBuffer>& buffers = result_.persistent.emplace_back();

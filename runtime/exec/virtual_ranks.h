@@ -32,6 +32,7 @@ struct VirtualBuffer {
 
 struct VirtualRun {
   std::vector<std::vector<double>> losses;             // by step, then rank; empty when the program has none
+  std::vector<std::vector<double>> eval_losses;        // by evaluation, then rank: means over its batches
   std::vector<std::vector<VirtualBuffer>> persistent;  // by rank: after the last step, in the program's order
   std::vector<std::pair<int, std::string>> printed;    // rank and line
 };

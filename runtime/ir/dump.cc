@@ -140,6 +140,12 @@ std::string rate_text(const LearningRate& rate) {
   return out + ")";
 }
 
+// "tokens data.bin"
+std::string source_text(const DataSource& data) {
+  std::string file = data.path.substr(data.path.find_last_of('/') + 1);
+  return file.empty() ? data.kind : data.kind + " " + file;
+}
+
 void add_header(std::string& out, const Program& program, const std::vector<int>& ranks, size_t all) {
   out += fmt::format("program  {}\n", program.name);
   out += fmt::format("mesh     {}\n", program.mesh.text());
@@ -152,13 +158,15 @@ void add_header(std::string& out, const Program& program, const std::vector<int>
   out += "\n";
   const DataSource& data = program.data;
   if (!data.kind.empty()) {
-    std::string file = data.path.substr(data.path.find_last_of('/') + 1);
-    out +=
-        fmt::format("data     {}{}{}, {} samples a step", data.kind, file.empty() ? "" : " ", file, data.global_batch);
+    out += fmt::format("data     {}, {} samples a step", source_text(data), data.global_batch);
     if (program.tokens_per_step != 0 && program.tokens_per_step != data.global_batch)
       out += fmt::format(" ({} {})", digits(program.tokens_per_step), program.sample_word);
     out += "\n";
   }
+  if (schedule.eval_every > 0)
+    out += fmt::format("evaluate {} batch{} after every {} step{}, {}\n", schedule.eval_batches,
+                       schedule.eval_batches == 1 ? "" : "es", schedule.eval_every, schedule.eval_every == 1 ? "" : "s",
+                       source_text(program.eval_data));
   if (program.loss_tensor >= 0)
     out += fmt::format("loss     {}\n", program.tensors[static_cast<size_t>(program.loss_tensor)].name);
 }
@@ -179,6 +187,7 @@ std::string dump_job(const Job& job) {
     add_memory(out, program);
     add_body(out, program, program.init, "init");
     add_body(out, program, program.step, "step");
+    add_body(out, program, program.eval, "evaluation");
   }
   return out;
 }

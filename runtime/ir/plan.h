@@ -105,6 +105,14 @@ struct Data {
   Site site;
 };
 
+// The loss of the model as it stands, on data that it is not trained with.
+struct Evaluation {
+  int64_t every = 0;    // steps
+  int64_t batches = 0;  // of as many samples as a step's
+  Data data;
+  Site site;
+};
+
 // A tensor and an op of a level 3 program.
 struct ProgramTensor {
   std::string name;
@@ -129,6 +137,7 @@ struct Plan {
   // Level 1 and 2.
   Graph graph;       // shapes are whole, for one microbatch of one rank's share of the batch
   Data data;
+  std::optional<Evaluation> evaluation;
   Optimizer optimizer;
   std::vector<Strategy> strategies;
   std::optional<Pipeline> pipeline;

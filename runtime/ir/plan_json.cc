@@ -439,21 +439,35 @@ void read_mesh(const Field& field, Plan& plan) {
   plan.mesh_site = read_site(field);
 }
 
+Data read_data(const Field& field) {
+  Data data;
+  data.kind = field.at("kind").text();
+  data.path = text_or(field, "path", "");
+  data.batch = field.at("batch").integer();
+  data.file_bytes = integer_or(field, "file_bytes", 0);
+  data.skip_bytes = integer_or(field, "skip_bytes", 0);
+  data.vocab = integer_or(field, "vocab", 0);
+  data.context = integer_or(field, "context", 0);
+  data.site = read_site(field);
+  return data;
+}
+
+Evaluation read_evaluation(const Field& field) {
+  Evaluation evaluation{field.at("every").integer(), field.at("batches").integer(), read_data(field.at("data")),
+                        read_site(field)};
+  if (evaluation.every < 1) field.at("every").fail("at least 1");
+  if (evaluation.batches < 1) field.at("batches").fail("at least 1");
+  return evaluation;
+}
+
 void read_training(const Field& root, Plan& plan) {
   plan.graph = read_graph(root);
   plan.steps = root.at("steps").integer();
   plan.seed = static_cast<uint64_t>(root.at("seed").integer());
   plan.rank_order = text_or(root, "reduce", "any") == "rank_order";
   plan.param_dtype = root.at("dtype").dtype();
-  const Field data = root.at("data");
-  plan.data.kind = data.at("kind").text();
-  plan.data.path = text_or(data, "path", "");
-  plan.data.batch = data.at("batch").integer();
-  plan.data.file_bytes = integer_or(data, "file_bytes", 0);
-  plan.data.skip_bytes = integer_or(data, "skip_bytes", 0);
-  plan.data.vocab = integer_or(data, "vocab", 0);
-  plan.data.context = integer_or(data, "context", 0);
-  plan.data.site = read_site(data);
+  plan.data = read_data(root.at("data"));
+  if (root.has("eval")) plan.evaluation = read_evaluation(root.at("eval"));
   plan.optimizer = read_optimizer(root.at("optimizer"), plan.steps);
   root.at("strategies").each([&](const Field& item) { plan.strategies.push_back(read_strategy(item)); });
   plan.batch_axes = read_texts(root.at("batch_axes"));

@@ -3,6 +3,8 @@
 // Surprising fact: streams meet at the end of each step (the last op of stream 0 waits for all, the first op of
 // every stream waits for that op of the step before), so one step's order proves every step's.
 #pragma once
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -103,6 +105,14 @@ struct Schedule {
   int64_t steps = 1;
   uint64_t seed = 0;
   LearningRate learning_rate;
+  int64_t eval_every = 0;    // the eval body runs after every so many steps; 0: never
+  int64_t eval_batches = 0;  // times in a row, each on a batch of its own: the same ones in every evaluation
+
+  bool evaluates_after(int64_t step) const { return eval_every > 0 && (step + 1) % eval_every == 0; }
+  // The step before which the run pauses next, when it has come as far as `step`: for an evaluation, or because it ends.
+  int64_t next_pause(int64_t step) const {
+    return eval_every > 0 ? std::min(steps, (step / eval_every + 1) * eval_every) : steps;
+  }
 };
 
 struct Pool {
@@ -122,13 +132,18 @@ struct Program {
   std::vector<Pool> pools;
   Body init;                   // runs once, before step 0
   Body step;                   // runs schedule.steps times
-  DataSource data;
+  Body eval;                   // forward alone, on eval_data; empty in a program that does not evaluate
+  DataSource data, eval_data;
   Schedule schedule;
   int64_t tokens_per_step = 0;  // global; samples when the data has no tokens
   std::string sample_word = "tokens";
   int loss_tensor = -1;         // scalar f32 that holds the global mean after a step; -1: none
+  int eval_loss_tensor = -1;    // the same after a run of the eval body
   int64_t arena_bytes = 0;
   int64_t role_bytes[kRoles] = {};  // how the arena divides
+
+  std::array<const Body*, 3> bodies() const { return {&init, &step, &eval}; }
+  std::array<Body*, 3> bodies() { return {&init, &step, &eval}; }
 };
 
 // The programs of all ranks: equal ones are one class.

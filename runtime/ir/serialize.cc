@@ -18,7 +18,7 @@ using archive::bad;
 using archive::Like;
 
 constexpr std::string_view kMagic = "PRUNJOB";
-constexpr char kVersion = 3;  // raise it whenever a visit function below changes
+constexpr char kVersion = 4;  // raise it whenever a visit function below changes
 constexpr size_t kDigestBytes = 32;
 constexpr size_t kHeaderBytes = kMagic.size() + 1 + kDigestBytes;
 
@@ -47,7 +47,9 @@ template <class A> void visit(A& a, Like<Edge> auto& v) { a(v.stream, v.index, v
 template <class A> void visit(A& a, Like<Stream> auto& v) { a(v.name, v.ops); }
 template <class A> void visit(A& a, Like<Body> auto& v) { a(v.streams); }
 template <class A> void visit(A& a, Like<LearningRate> auto& v) { a(v.peak, v.kind, v.warmup, v.steps, v.least); }
-template <class A> void visit(A& a, Like<Schedule> auto& v) { a(v.steps, v.seed, v.learning_rate); }
+template <class A> void visit(A& a, Like<Schedule> auto& v) {
+  a(v.steps, v.seed, v.learning_rate, v.eval_every, v.eval_batches);
+}
 template <class A> void visit(A& a, Like<Pool> auto& v) { a(v.name, v.role, v.slots, v.slot_bytes); }
 template <class A> void visit(A& a, Like<Job> auto& v) { a(v.classes, v.class_of_rank); }
 template <class A> void visit(A& a, Like<Tensor> auto& v) { a(v.name, v.buffer, v.byte_offset, v.dtype, v.shape); }
@@ -118,8 +120,8 @@ void visit(A& a, Like<Op> auto& v) {
 
 template <class A>
 void visit(A& a, Like<Program> auto& v) {
-  a(v.name, v.mesh, v.device, v.rank_order, v.buffers, v.tensors, v.pools, v.init, v.step, v.data, v.schedule,
-    v.tokens_per_step, v.sample_word, v.loss_tensor, v.arena_bytes);
+  a(v.name, v.mesh, v.device, v.rank_order, v.buffers, v.tensors, v.pools, v.init, v.step, v.eval, v.data,
+    v.eval_data, v.schedule, v.tokens_per_step, v.sample_word, v.loss_tensor, v.eval_loss_tensor, v.arena_bytes);
   for (auto& bytes : v.role_bytes) a(bytes);
 }
 
@@ -168,11 +170,14 @@ void check_indices(const Job& job) {
     for (const Axis& axis : program.mesh.axes())
       if (axis.size < 1 || __builtin_mul_overflow(ranks, axis.size, &ranks)) bad("axis " + axis.name);
     if (ranks != static_cast<int64_t>(job.class_of_rank.size())) bad(fmt::format("mesh of {} ranks", ranks));
-    in_range(program.loss_tensor, -1, program.tensors.size(), "tensor");
+    for (int loss : {program.loss_tensor, program.eval_loss_tensor})
+      in_range(loss, -1, program.tensors.size(), "tensor");
+    const Schedule& schedule = program.schedule;
+    if (schedule.eval_every < 0 || schedule.eval_batches < 0 || (schedule.eval_every > 0) != (schedule.eval_batches > 0))
+      bad(fmt::format("{} batches of evaluation after every {} steps", schedule.eval_batches, schedule.eval_every));
     for (const Buffer& buffer : program.buffers) check_placed(program, buffer);
     for (const Tensor& tensor : program.tensors) check_tensor(program, tensor);
-    check_body(program, program.init);
-    check_body(program, program.step);
+    for (const Body* body : program.bodies()) check_body(program, *body);
   }
 }
 

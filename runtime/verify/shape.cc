@@ -121,8 +121,7 @@ void program_is_well_formed(const Job& job, Findings& findings) {
     }
     check_buffers(program, findings);
     check_tensors(program, findings);
-    check_ops(program, program.init, findings);
-    check_ops(program, program.step, findings);
+    for (const Body* body : program.bodies()) check_ops(program, *body, findings);
   }
 }
 

@@ -45,22 +45,33 @@ verify::JobView view_of(const Job& job) {
   return view;
 }
 
+// Init and step.
+void verify_bodies(const Job& job, int64_t memory_limit, int local_ranks, verify::Findings& findings) {
+  verify::JobView view = view_of(job);
+  view.memory_limit = memory_limit;
+  view.local_ranks = local_ranks;
+  verify::waits_have_no_cycle(view, findings);
+  if (!findings.empty()) return;
+  for (const Rule rule : kRules) rule(view, findings);
+  // Ranks that issue different collectives wait for each other too; the cause is reported, not the consequence.
+  if (everything_meets(findings)) verify::ranks_do_not_wait_in_a_circle(view, findings);
+}
+
 }  // namespace
 
 std::vector<Finding> verify_job(const Job& job, int64_t memory_limit, int local_ranks) {
   verify::Findings findings;
   verify::program_is_well_formed(job, findings);
   if (!findings.empty()) return findings.take();
-
-  verify::JobView view = view_of(job);
-  view.memory_limit = memory_limit;
-  view.local_ranks = local_ranks;
-  verify::waits_have_no_cycle(view, findings);
+  verify_bodies(job, memory_limit, local_ranks, findings);
+  verify::evaluation_changes_nothing(job, findings);
   if (!findings.empty()) return findings.take();
-  for (const Rule rule : kRules) rule(view, findings);
-  // Ranks that issue different collectives wait for each other too; the cause is reported, not the consequence.
-  if (everything_meets(findings)) verify::ranks_do_not_wait_in_a_circle(view, findings);
-  return findings.take();
+  const std::optional<Job> evaluation = verify::evaluation_of(job);
+  if (!evaluation) return {};
+  verify_bodies(*evaluation, memory_limit, local_ranks, findings);
+  std::vector<Finding> found = findings.take();
+  for (Finding& finding : found) finding.message = "in an evaluation: " + finding.message;
+  return found;
 }
 
 std::string_view transport_class_name(TransportClass kind) {
@@ -72,6 +83,8 @@ bool carries(TransportClass kind, const Job& job, int credits) {
   const verify::JobView view = view_of(job);
   if (kind == TransportClass::queue_ordered && !verify::queues_agree(view)) return false;
   const int on_the_way = kind == TransportClass::eager ? credits : 0;
+  const std::optional<Job> evaluation = verify::evaluation_of(job);
+  if (evaluation && !carries(kind, *evaluation, credits)) return false;
   return verify::AbstractRun(view, true, on_the_way).run() && verify::AbstractRun(view, false, on_the_way).run();
 }
 

@@ -92,6 +92,10 @@ void streams_meet_at_the_end(const JobView& view, Findings& findings);
 void shapes_fit(const JobView& view, Findings& findings);
 void memory_suffices(const JobView& view, Findings& findings);
 
+// The job whose steps are the batches of an evaluation; nothing: there are none.
+std::optional<Job> evaluation_of(const Job& job);
+void evaluation_changes_nothing(const Job& job, Findings& findings);
+
 // A job whose steps train, as against one that only moves data: it has a loss.
 bool trains(const Job& job);
 // Parameters and optimizer state: all that a training step finds from the step before.

@@ -28,7 +28,7 @@ class OneRank {
   }
 
   // Throws what the executor throws; `failed` is what it says of the op.
-  std::vector<double> run(const Device& device, std::string* failed = nullptr) {
+  std::vector<double> run(const Device& device, std::string* failed = nullptr, std::vector<double>* evaluated = nullptr) {
     Executor executor(program_, device, *world_, options_);
     try {
       executor.run();
@@ -38,7 +38,10 @@ class OneRank {
     }
     std::vector<double> losses;
     const StepRecord* steps = recorder_steps(options_.recorder);
-    for (uint64_t s = 0; s < options_.recorder->steps_written.load(); s++) losses.push_back(steps[s].loss);
+    for (uint64_t s = 0; s < options_.recorder->steps_written.load(); s++) {
+      losses.push_back(steps[s].loss);
+      if (evaluated && steps[s].eval_ns > 0) evaluated->push_back(steps[s].eval_loss);
+    }
     return losses;
   }
 
@@ -79,6 +82,19 @@ TEST(Executor, ThreeStreamsGiveTheInterpretersBits) {
   const Job job = parity_job(1, kSmall, "reference");
   ASSERT_EQ(job.classes[0].step.streams.size(), 3u);
   EXPECT_EQ(OneRank(job.classes[0]).run(*open_device("reference")), interpret(1, kSmall, "reference"));
+}
+
+TEST(Executor, EvaluationsGiveTheInterpretersBitsToo) {
+  const Settings settings = {{"strategy", "zero3"}, {"steps", "5"}, {"eval", "2"}};
+  const std::unique_ptr<Device> device = open_device("reference");
+  const Job job = parity_job(1, settings, "reference");
+  const VirtualRun run = run_virtual_ranks(job, *device, {});
+  std::vector<double> evaluated;
+  EXPECT_EQ(OneRank(job.classes[0]).run(*device, nullptr, &evaluated), losses_of(run));
+  ASSERT_EQ(evaluated.size(), 2u);
+  for (size_t i = 0; i < 2; i++) EXPECT_EQ(evaluated[i], run.eval_losses[i][0]) << i;
+  EXPECT_EQ(losses_of(run), interpret(1, {{"strategy", "zero3"}, {"steps", "5"}}, "reference"))
+      << "an evaluation changes the training";
 }
 
 TEST(Executor, AnErrorEndsAllStreamsAndNamesTheOp) {

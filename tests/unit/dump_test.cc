@@ -60,6 +60,24 @@ TEST(Dump, ClassesNameTheirRanks) {
   EXPECT_NE(text.find("ranks    1 of 4\n"), std::string::npos);
 }
 
+TEST(Dump, Evaluations) {
+  Job job = sample_job();
+  Program& program = job.classes[0];
+  program.schedule.eval_every = 50;
+  program.schedule.eval_batches = 4;
+  program.eval_data = program.data;
+  program.eval.streams = {{"compute", {sample_op("mean_square", {5}, {6}, Phase::forward, "", 8)}}};
+  const std::string text = dump_job(job);
+  EXPECT_NE(text.find("\nevaluate 4 batches after every 50 steps, tokens data.bin\n"), std::string::npos) << text;
+  EXPECT_TRUE(text.ends_with(R"(
+evaluation
+
+  stream compute
+    forward
+      0  mean_square  h:f32[4,20] -> loss:f32[]  [plans/mlp.lua:8]
+)")) << text;
+}
+
 TEST(Dump, ScheduledLearningRates) {
   Job job = sample_job();
   LearningRate& rate = job.classes[0].schedule.learning_rate;

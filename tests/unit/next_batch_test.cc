@@ -35,10 +35,12 @@ class NextBatchTest : public testing::Test {
 
   // Tokens and targets of `samples` samples of `length` tokens on one rank in step 2.
   std::pair<std::vector<int32_t>, std::vector<int32_t>> batch(const Split& split, int rank, int64_t samples,
-                                                              int64_t length, const std::string& kind = "bytes") {
+                                                              int64_t length, const std::string& kind = "bytes",
+                                                              bool eval = false) {
     Program program;
     program.mesh = Mesh(split.mesh);
-    program.data = {kind, kind == "bytes" ? path_ : "", 300, 0, 256, kBatch};
+    DataSource& source = eval ? program.eval_data : program.data;
+    source = {kind, kind == "bytes" ? path_ : "", 300, 0, 256, kBatch};
     const int64_t bytes = samples * length * 4;
     for (int i = 0; i < 2; ++i) {
       program.buffers.push_back({"batch", Role::data, bytes, i * bytes});
@@ -51,8 +53,10 @@ class NextBatchTest : public testing::Test {
     op.attrs.set("tokens_axis", split.tokens_axis);
     op.attrs.set("chunks", split.chunks);
     op.attrs.set("names", std::string("tokens,targets"));
+    if (eval) op.attrs.set("eval", int64_t{1});
     StepTable table;
-    table.step = 2;
+    table.step = step_;
+    table.eval_batch = 2;
     table.seed = 5;
     std::vector<int32_t> memory(static_cast<size_t>(2 * samples * length));
     const RankMemory rank_memory{reinterpret_cast<std::byte*>(memory.data()), rank, &program, &table};
@@ -62,6 +66,7 @@ class NextBatchTest : public testing::Test {
   }
 
   std::string path_;
+  int64_t step_ = 2;
 };
 
 // `position(rank, i)`: where the rank's token i stands in its sample; `first(rank)`: the rank's first sample.
@@ -80,6 +85,18 @@ TEST_F(NextBatchTest, TargetsAreTheTokensThatFollow) {
   for (size_t i = 0; i < tokens.size(); ++i) {
     if (i % kContext == kContext - 1) continue;  // the last one's target is no token of the sample
     EXPECT_EQ(targets[i], tokens[i + 1]);
+  }
+}
+
+TEST_F(NextBatchTest, EvaluationsHaveSamplesOfTheirOwnTheSameInAllSteps) {
+  const Split alone{{}, "", "", 1};
+  for (const std::string kind : {"bytes", "random"}) {
+    step_ = 2;
+    const auto training = batch(alone, 0, kBatch, kContext, kind), first = batch(alone, 0, kBatch, kContext, kind, true);
+    EXPECT_NE(first, training) << kind;
+    step_ = 3;
+    EXPECT_NE((batch(alone, 0, kBatch, kContext, kind)), training);
+    EXPECT_EQ((batch(alone, 0, kBatch, kContext, kind, true)), first) << kind;
   }
 }
 

@@ -108,6 +108,21 @@ TEST(PlanJson, ReadsAScheduledLearningRate) {
   EXPECT_EQ(changed("least", 0.02), "the plan's optimizer.schedule.least should be from 0 to lr, 0.01, is 0.02");
 }
 
+TEST(PlanJson, ReadsAnEvaluation) {
+  EXPECT_FALSE(read(training()).evaluation);
+  Json json = training();
+  json["eval"] = {{"every", 50}, {"batches", 4.0}, {"site", {"a.lua", 12}}};
+  json["eval"]["data"] = {{"kind", "random"}, {"path", ""}, {"batch", 8}, {"site", {"a.lua", 13}}};
+  const Plan plan = read(json);
+  ASSERT_TRUE(plan.evaluation);
+  EXPECT_EQ(plan.evaluation->every, 50);
+  EXPECT_EQ(plan.evaluation->batches, 4);
+  EXPECT_EQ(plan.evaluation->data.kind, "random");
+  EXPECT_EQ(plan.evaluation->data.site.text(), "a.lua:13");
+  json["eval"]["every"] = 0;
+  EXPECT_EQ(message(json), "the plan's eval.every should be at least 1, is 0");
+}
+
 TEST(PlanJson, ReadsAProgram) {
   Plan plan = read(Json::parse(R"({"path": "p.lua", "kind": "program", "mesh": {"axes": [["world", 2]]},
     "programs": [{"tensors": [{"name": "x", "dtype": "i64", "shape": [5]}],

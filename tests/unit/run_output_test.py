@@ -94,6 +94,17 @@ class Files(unittest.TestCase):
             self.assertGreater(s["time_s"], 0)
             self.assertAlmostEqual(s["tokens_per_s"] * s["time_s"], 8 * 16, delta=1)
 
+    def test_evaluations_are_in_the_metrics_and_in_the_summary(self):
+        plan = [PRUN, f"{TOP}/tests/golden/eval.lua", "--nproc", "2", "--metrics", self.path("m")]
+        result = subprocess.run(plan, capture_output=True, text=True, env=environment())
+        self.assertEqual(result.returncode, 0, result.stderr)
+        with open(self.path("m")) as file:
+            steps = [json.loads(line) for line in file]
+        self.assertEqual([s["step"] for s in steps if "eval_loss" in s], [4, 9, 14, 19])
+        self.assertGreater(steps[4]["eval_loss"], steps[19]["eval_loss"])
+        self.assertRegex(result.stderr, r"(?m)^step 10/20  loss \d\.\d+  evaluated \d\.\d+ ")
+        self.assertRegex(result.stderr, r"(?m)^evaluated  \d\.\d+ -> \d\.\d+, 4 times, ")
+
     def test_the_trace(self):
         result = self.run_prun("--trace", self.path("t"))
         self.assertEqual(result.returncode, 0, result.stderr)

@@ -44,6 +44,27 @@ TEST(Serialize, RoundTripIsEqualToTheByte) {
   EXPECT_EQ(program.role_bytes[3], 5248);
 }
 
+TEST(Serialize, EvaluationsAreKept) {
+  Job job = sample_job();
+  Program& program = job.classes[0];
+  program.eval = program.step;
+  program.eval_data = program.data;
+  program.eval_data.path = "/other.bin";
+  program.eval_loss_tensor = 6;
+  program.schedule.eval_every = 50;
+  program.schedule.eval_batches = 4;
+  const std::string bytes = serialize_job(job);
+  const Job back = parse_job(bytes);
+  EXPECT_EQ(serialize_job(back), bytes);
+  EXPECT_EQ(dump_job(back), dump_job(job));
+  EXPECT_EQ(back.classes[0].eval_data.path, "/other.bin");
+  program.eval.streams[0].ops[1].reads[0] = 99;
+  EXPECT_NE(refusal(serialize_job(job)), "");
+  program.eval = {};
+  program.schedule.eval_batches = 0;
+  EXPECT_NE(refusal(serialize_job(job)), "") << "they would divide by the number of batches";
+}
+
 // The hash is part of what ranks of different builds agree on: it changes only together with the version.
 TEST(Serialize, HashIsStable) {
   EXPECT_EQ(job_hash(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");

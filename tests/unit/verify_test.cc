@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <utility>
 
 #include "tests/unit/verify_builder.h"
 #include "verify/view.h"
@@ -391,6 +392,50 @@ TEST(Verify, ABufferBetweenTwoOthersIsStillCompared) {
   ASSERT_EQ(findings.size(), 2u) << only(findings);
   EXPECT_EQ(findings[0].rule, "use after free");
   EXPECT_EQ(findings[1].rule, "use after free");
+}
+
+// Evaluations.
+
+// The pipeline above, which is evaluated by a body of the same ops on buffers of its own.
+Builder evaluated() {
+  Builder b = pipeline();
+  const int x = b.buffer("x", 16), y = b.buffer("y", 16), loss = b.persistent("eval_loss", 16);
+  Body step = std::move(b.program.step);
+  b.program.step = {};
+  b.op(kCompute, {}, {x});
+  b.op(kAllReduce, {x}, {y}, 1, {{0, 0, 0}, {0, 1, 1}});
+  b.op(kCompute, {y}, {loss}, 0, {{1, 0, 0}});
+  b.program.eval = std::exchange(b.program.step, std::move(step));
+  b.program.eval_loss_tensor = loss;
+  b.program.schedule.eval_every = b.program.schedule.eval_batches = 1;
+  return b;
+}
+
+TEST(Verify, EvaluationsAreProvedAsStepsAre) {
+  EXPECT_EQ(check(evaluated()), "");
+  Builder b = evaluated();
+  b.program.eval.streams[1].ops[0].waits.clear();
+  EXPECT_NE(check(b).find("unordered conflicting accesses: in an evaluation: "), std::string::npos) << check(b);
+  b = evaluated();
+  b.program.eval.streams[0].ops[1].waits.clear();
+  EXPECT_NE(check(b).find("steps overlap: in an evaluation: "), std::string::npos) << check(b);
+  b = evaluated();
+  b.program.eval.streams[0].ops[0].reads = {99};
+  EXPECT_NE(check(b).find("malformed program: "), std::string::npos) << check(b);
+}
+
+TEST(Verify, AnEvaluationChangesNothing) {
+  Builder b = evaluated();
+  const int weights = b.persistent("weights", 16);
+  b.program.eval.streams[0].ops[0].writes.push_back(weights);
+  EXPECT_EQ(check(b), "an evaluation changes the training: add of the evaluation writes 'weights', which persists from "
+                      "step to step");
+}
+
+TEST(Verify, AllRanksEvaluateAtTheSameSteps) {
+  Builder a = evaluated(), b = evaluated();
+  b.program.schedule.eval_every = 2;
+  EXPECT_EQ(check(a, b), "ranks evaluate at different steps: 1 batches after every 1 steps, and 1 after every 2");
 }
 
 // Memory.

@@ -175,6 +175,28 @@ TEST(VirtualRanks, EachStepHasItsLearningRate) {
   EXPECT_EQ(reinterpret_cast<const float*>(run.persistent[1][0].bytes.data())[1], 7 - 5);
 }
 
+// Each batch of an evaluation gives the rank's loss, w + x: w grows from step to step.
+TEST(VirtualRanks, EvaluationsComeAfterTheirSteps) {
+  Job job = summing_job();
+  for (Program& program : job.classes) {
+    program.schedule = {5, 0, {.peak = -1}, 2, 3};  // w grows by 1 in a step
+    Op gradient = program.step.streams[0].ops[0], update = program.init.streams[0].ops[0];
+    gradient.attrs.set("values", std::vector<double>{1, 1});
+    update.def = find_op("sgd");
+    update.reads = {0, 2};
+    Op x = program.step.streams[0].ops[0], sum = update;
+    sum.def = find_op("add");
+    sum.reads = {0, 2};
+    sum.writes = {1};
+    program.step.streams = {{"compute", {gradient, update}}};
+    program.eval.streams = {{"compute", {x, sum}}};
+    program.eval_loss_tensor = 1;
+  }
+  const VirtualRun run = run_virtual_ranks(job, *open_device("reference"));
+  EXPECT_EQ(run.eval_losses, (std::vector<std::vector<double>>{{10, 11}, {12, 13}}));
+  EXPECT_TRUE(run.losses.empty());
+}
+
 TEST(VirtualRanks, AMissingEdgeShowsAsAnotherResult) {
   const std::unique_ptr<Device> device = open_device("reference");
   const VirtualRun run = run_virtual_ranks(summing_job(false), *device, {.order = VirtualOrder::late});

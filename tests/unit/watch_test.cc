@@ -91,6 +91,14 @@ MergedStep merged(uint64_t step, double loss, double time = 0.5, double comm = 0
   return {step, loss, time, comm, exposed, 0};
 }
 
+// A step after which there was an evaluation of 0.25 s.
+MergedStep evaluated(uint64_t step, double loss, double eval_loss) {
+  MergedStep merged{step, loss, 0.5, 0, 0, 0};
+  merged.eval_s = 0.25;
+  merged.eval_loss = eval_loss;
+  return merged;
+}
+
 // Steps.
 
 TEST(StepReader, AStepIsCompleteWhenEveryRankHasWrittenIt) {
@@ -111,8 +119,15 @@ TEST(StepReader, AStepIsCompleteWhenEveryRankHasWrittenIt) {
   EXPECT_NEAR(steps[0].exposed_s, 0.02, 1e-9);
   EXPECT_DOUBLE_EQ(steps[0].bytes_sent, 200);
   EXPECT_EQ(a.header()->steps_read.load(), 1u);
+  EXPECT_FALSE(steps[0].evaluated());
+  recorder_steps(a.header())[1].eval_ns = 250'000'000;
+  recorder_steps(a.header())[1].eval_loss = 3.5;
   b.step(1, 4.0);
-  EXPECT_EQ(reader.take().size(), 1u);
+  const std::vector<MergedStep> later = reader.take();
+  ASSERT_EQ(later.size(), 1u);
+  EXPECT_TRUE(later[0].evaluated());
+  EXPECT_DOUBLE_EQ(later[0].eval_s, 0.25);
+  EXPECT_DOUBLE_EQ(later[0].eval_loss, 3.5);
   EXPECT_TRUE(reader.take().empty());
 }
 
@@ -147,6 +162,25 @@ TEST(Progress, PlainLinesAreFirstLastAndAboutOneASecond) {
   EXPECT_NE(fake.shown.find("step 100/100  loss 5.0000  100.0 ms  10.0k tokens/s\n"), std::string::npos);
   EXPECT_EQ(fake.shown.find('\x1b'), std::string::npos);
   EXPECT_EQ(fake.shown.find('\r'), std::string::npos);
+}
+
+TEST(Progress, StepsWithAnEvaluationAreShownWithIt) {
+  FakeScreen plain;
+  Progress log(plain.screen(false));
+  log.begin(small_job(4).classes[0], 2);
+  log.step(merged(0, 5.5));
+  log.step(evaluated(1, 5.25, 5.0));
+  log.step(merged(2, 5));
+  EXPECT_EQ(plain.shown,
+            "step 1/4  loss 5.5000  500.0 ms  2.00k tokens/s  ETA 1.5 s\n"
+            "step 2/4  loss 5.2500  evaluated 5.0000  500.0 ms  2.00k tokens/s  ETA 1.0 s\n");
+  FakeScreen live;
+  Progress line(live.screen(true));
+  line.begin(small_job(4).classes[0], 2);
+  line.step(evaluated(1, 5.25, 5.0));
+  line.step(merged(2, 5));
+  line.redraw();
+  EXPECT_EQ(live.shown, "\r\x1b[Kstep 3/4  loss 5.0000  evaluated 5.0000  500.0 ms  2.00k tokens/s  ETA 500.0 ms");
 }
 
 TEST(Progress, ASlowJobShowsEveryStep) {
@@ -278,10 +312,13 @@ TEST(Metrics, OneObjectAStep) {
     metrics.begin();
     metrics.add(merged(0, 5.25, 0.5, 0.2, 0.05), 1000);
     metrics.add(merged(1, NAN, 0.25), 1000);
+    metrics.add(evaluated(2, 5, 4.5), 1000);
   }
   EXPECT_EQ(contents(path),
             "{\"step\":0,\"loss\":5.25,\"time_s\":0.5,\"tokens_per_s\":2000.0,\"comm_s\":0.2,\"exposed_comm_s\":0.05}\n"
-            "{\"step\":1,\"loss\":null,\"time_s\":0.25,\"tokens_per_s\":4000.0,\"comm_s\":0,\"exposed_comm_s\":0}\n");
+            "{\"step\":1,\"loss\":null,\"time_s\":0.25,\"tokens_per_s\":4000.0,\"comm_s\":0,\"exposed_comm_s\":0}\n"
+            "{\"step\":2,\"loss\":5,\"time_s\":0.5,\"tokens_per_s\":2000.0,\"comm_s\":0,\"exposed_comm_s\":0,"
+            "\"eval_loss\":4.5,\"eval_s\":0.25}\n");
   std::remove(path.c_str());
 }
 
@@ -296,6 +333,17 @@ TEST(Summary, SaysWhatTheRunWas) {
             "memory     3.00 MiB a rank predicted, 40.0 MiB to 42.0 MiB taken (Pss, with code)\n"
             "sent       1.00 MiB a rank and step\n"
             "overlap    75% of 200.0 ms communication a step hidden behind compute\n");
+}
+
+TEST(Summary, SaysWhatTheEvaluationsWere) {
+  Summary summary;
+  summary.add(evaluated(0, 5.5, 5.25));
+  summary.add(evaluated(1, 4.5, 4.75));
+  const std::string text = summary.text(small_job(), {0, 1}, {0, 0});
+  EXPECT_TRUE(text.starts_with("loss       5.5000 -> 4.5000 over 2 steps\n"
+                               "evaluated  5.2500 -> 4.7500, 2 times, 500.0 ms in all\n"
+                               "time       1.0 s, 2.00k tokens/s\n"))
+      << text;
 }
 
 // Trace.

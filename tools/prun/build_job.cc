@@ -59,7 +59,7 @@ namespace {
 // Throws for the first op that the device has no kernel for, and names the device that has one.
 void require_supported(const Job& job, const Device& device) {
   for (const Program& program : job.classes)
-    for (const Body* body : {&program.init, &program.step})
+    for (const Body* body : program.bodies())
       for (const Stream& stream : body->streams)
         for (const Op& op : stream.ops) {
           if (op.def->op_class != OpClass::compute || device.supports(op, program)) continue;

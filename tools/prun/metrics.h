@@ -19,7 +19,8 @@ class Metrics {
   OutputFile file_;
 };
 
-// {"step":0,"loss":5.55,"time_s":0.1,"tokens_per_s":81920,"comm_s":0.02,"exposed_comm_s":0.001}; no loss: null
+// {"step":0,"loss":5.55,"time_s":0.1,"tokens_per_s":81920,"comm_s":0.02,"exposed_comm_s":0.001}; no loss: null;
+// after a step with an evaluation also "eval_loss":5.5,"eval_s":0.2
 std::string metrics_line(const MergedStep& step, int64_t tokens_per_step);
 
 }  // namespace prun

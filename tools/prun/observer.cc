@@ -69,7 +69,8 @@ std::string Observer::where(int rank) {
     RecorderHeader* recorder = recorders_[r];
     uint32_t phase = recorder->phase.load();
     if (phase == 0) return "joining";
-    const Body& body = phase == 1 ? here.program(rank).init : here.program(rank).step;
+    const Program& program = here.program(rank);
+    const Body& body = phase == 1 ? program.init : phase == 4 ? program.eval : program.step;
     // The stream that is inside an op, else the compute stream.
     for (bool running : {true, false}) {
       for (size_t s = 0; s < body.streams.size(); ++s) {
@@ -77,8 +78,10 @@ std::string Observer::where(int rank) {
         if (running && state.running.load() != 1) continue;
         uint32_t op = state.op.load();
         if (op < body.streams[s].ops.size())
-          return fmt::format("step {}: {}{}", state.step.load() + 1, running ? "" : "waiting to run ",
-                             op_words(body.streams[s].ops[op]));
+          return fmt::format("{}: {}{}",
+                             phase == 4 ? fmt::format("evaluation after step {}", state.step.load())
+                                        : fmt::format("step {}", state.step.load() + 1),
+                             running ? "" : "waiting to run ", op_words(body.streams[s].ops[op]));
       }
     }
   }

@@ -63,19 +63,21 @@ void Progress::step(const MergedStep& step) {
   if (silent_) return;
   step_time_ = step.step < 2 || step_time_ == 0 ? step.time_s : 0.8 * step_time_ + 0.2 * step.time_s;
   latest_ = step;
+  if (step.evaluated()) evaluated_ = step;
   dirty_ = true;
   if (screen_.live) return;
-  const bool edge = step.step == 0 || static_cast<int64_t>(step.step) + 1 == steps_;
+  const bool edge = step.step == 0 || static_cast<int64_t>(step.step) + 1 == steps_ || step.evaluated();
   if (!edge && screen_.now() - last_line_ < 1.0) return;
   last_line_ = screen_.now();
-  screen_.write(text(step) + "\n");
+  screen_.write(text(step, step) + "\n");
 }
 
-std::string Progress::text(const MergedStep& step) const {
+std::string Progress::text(const MergedStep& step, const MergedStep& evaluated) const {
   const int64_t done = static_cast<int64_t>(step.step) + 1;
   const std::string total = std::to_string(steps_);
-  std::string line =
-      fmt::format("step {:>{}}/{}  loss {:.4f}  {}", done, total.size(), total, step.loss, human_seconds(step_time_));
+  std::string line = fmt::format("step {:>{}}/{}  loss {:.4f}", done, total.size(), total, step.loss);
+  if (evaluated.evaluated()) line += fmt::format("  evaluated {:.4f}", evaluated.eval_loss);
+  line += "  " + human_seconds(step_time_);
   if (tokens_per_step_ > 0) {
     line += fmt::format("  {} {}/s", short_number(static_cast<double>(tokens_per_step_) / std::max(step_time_, 1e-9)),
                         word_);
@@ -88,7 +90,7 @@ std::string Progress::text(const MergedStep& step) const {
 
 void Progress::redraw() {
   if (!screen_.live || silent_ || !(dirty_ || !drawn_) || step_time_ == 0) return;
-  draw(text(latest_));
+  draw(text(latest_, evaluated_));
   dirty_ = false;
 }
 

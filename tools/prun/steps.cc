@@ -20,6 +20,8 @@ std::vector<MergedStep> StepReader::take() {
       if (recorder == recorders_.front()) {
         merged.step = record.step;
         merged.loss = record.loss;
+        merged.eval_loss = record.eval_loss;
+        merged.eval_s = static_cast<double>(record.eval_ns) / 1e9;
         merged.time_s = static_cast<double>(record.end_ns - record.begin_ns) / 1e9;
       }
       merged.comm_s += static_cast<double>(record.comm_ns) / 1e9 / ranks;

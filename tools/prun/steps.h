@@ -10,10 +10,14 @@ namespace prun {
 struct MergedStep {
   uint64_t step = 0;      // from 0
   double loss = 0;        // the first rank's (all have the global one); NaN: the program has none
-  double time_s = 0;      // the first rank's; successive steps touch, so the sum is the wall time
+  double time_s = 0;      // the first rank's; successive steps and evaluations touch, so the sum is the wall time
   double comm_s = 0;      // time in communication ops, mean over the ranks
   double exposed_s = 0;   // time in which compute waited for communication, mean over the ranks
   double bytes_sent = 0;  // mean over the ranks
+  double eval_s = 0;      // > 0: there was an evaluation after the step, and how long it took; not part of time_s
+  double eval_loss = 0;   // the first rank's; NaN: the program has none
+
+  bool evaluated() const { return eval_s > 0; }
 };
 
 class StepReader {

@@ -16,6 +16,12 @@ void Summary::add(const MergedStep& step) {
     first_time_s_ = step.time_s;
   }
   steps_++;
+  if (step.evaluated()) {
+    if (evaluations_ == 0) first_eval_loss_ = step.eval_loss;
+    evaluations_++;
+    last_eval_loss_ = step.eval_loss;
+    eval_s_ += step.eval_s;
+  }
   last_loss_ = step.loss;
   time_s_ += step.time_s;
   comm_s_ += step.comm_s;
@@ -29,6 +35,9 @@ std::string Summary::text(const Job& job, const std::vector<int>& ranks,
   const Program& program = job.program(ranks.front());
   std::string text = fmt::format("loss       {:.4f} -> {:.4f} over {} step{}\n", first_loss_, last_loss_, steps_,
                                  steps_ == 1 ? "" : "s");
+  if (evaluations_ > 0)
+    text += fmt::format("evaluated  {:.4f} -> {:.4f}, {} time{}, {} in all\n", first_eval_loss_, last_eval_loss_,
+                        evaluations_, evaluations_ == 1 ? "" : "s", human_seconds(eval_s_));
   text += fmt::format("time       {}", human_seconds(time_s_));
   if (program.tokens_per_step > 0) {
     const bool more = steps_ > 1 && time_s_ > first_time_s_;

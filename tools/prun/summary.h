@@ -18,6 +18,8 @@ class Summary {
  private:
   uint64_t steps_ = 0;
   double first_loss_ = 0, last_loss_ = 0;
+  uint64_t evaluations_ = 0;
+  double first_eval_loss_ = 0, last_eval_loss_ = 0, eval_s_ = 0;
   double time_s_ = 0, first_time_s_ = 0, comm_s_ = 0, exposed_s_ = 0, bytes_ = 0;
 };
 
