@@ -16,7 +16,7 @@ PLAN = """-- A plan
 -- in two lines: it has words. This is not shown.
 
 local prun = require "prun"
-local arg = prun.args { width = { 4, "of all" }, rate = 0.5, name = "x", sizes = { 1, 2 }, deep = true }
+local arg = prun.args { width = { 4, "of all" }, rate = 0.5, name = "x", sizes = { 1, 2 }, deep = true, room = math.huge }
 error "never reached"
 """
 
@@ -69,7 +69,7 @@ class Plans(unittest.TestCase):
             self.assertEqual(
                 {a["name"]: (a["kind"], a["default"], a["help"]) for a in whole["arguments"]},
                 {"width": ("integer", 4, "of all"), "rate": ("number", 0.5, ""), "name": ("text", "x", ""),
-                 "sizes": ("numbers", [1, 2], ""), "deep": ("boolean", True, "")})
+                 "sizes": ("numbers", [1, 2], ""), "deep": ("boolean", True, ""), "room": ("number", "inf", "")})
 
 
 if __name__ == "__main__":

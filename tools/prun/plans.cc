@@ -48,10 +48,11 @@ std::vector<ListedPlan> list_plans(const Places& places) {
   return plans;
 }
 
+// What JSON has no number for (inf) stays text.
 nlohmann::json argument_json(const PlanArgument& argument) {
-  nlohmann::json initial = argument.initial;
-  if (argument.kind == "numbers") initial = nlohmann::json::parse("[" + argument.initial + "]", nullptr, false);
-  else if (argument.kind != "text") initial = nlohmann::json::parse(argument.initial, nullptr, false);
+  const std::string& typed = argument.initial;
+  nlohmann::json initial = nlohmann::json::parse(argument.kind == "numbers" ? "[" + typed + "]" : typed, nullptr, false);
+  if (argument.kind == "text" || initial.is_discarded()) initial = typed;
   return {{"name", argument.name}, {"kind", argument.kind}, {"default", initial}, {"help", argument.help}};
 }
 
