@@ -240,10 +240,10 @@ void StepBuilder::lower(const Node& node, const Turn& turn) {
     op.writes.push_back(tensor);
   }
   if (op.communicates()) {
-    op.axis = op.attrs.text("axis");
+    std::string axis = op.axis = op.attrs.text("axis");
     op.attrs.values().erase("axis");
     op.attrs.values().erase("gradient");
-    communicate_on(op.axis, std::move(op));
+    communicate_on(axis, std::move(op));
   } else {
     recorder_.record(0, std::move(op));
   }

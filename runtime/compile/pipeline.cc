@@ -28,6 +28,7 @@ Job compile_training(const Plan& plan, const CompileOptions& options) {
   partition(shared);
   distribute(shared);
   differentiate(shared);
+  hide_reductions(shared);
   Job job;
   for (int rank = 0; rank < pipeline_ranks(plan); ++rank) {
     Draft draft = shared;

@@ -1,0 +1,87 @@
+"""Runs `prun dump` and `prun check --json` and reads what they say: for tests of what a program does, not of its text.
+
+Standard library only, so that a bare machine can run it.
+"""
+import dataclasses
+import json
+import math
+import pathlib
+import re
+import subprocess
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BYTES = {"f64": 8, "f32": 4, "i32": 4, "bf16": 2, "u8": 1}
+
+
+@dataclasses.dataclass
+class Op:
+    stream: str
+    index: int
+    kind: str
+    reads: list      # names of tensors
+    writes: list
+    elements: int    # of the first tensor it mentions
+    bytes: int
+    axis: str        # "" when it does not communicate
+    after: dict      # stream -> index: what it waits for in its own step
+    phase: str
+    unit: str
+    microbatch: int  # -1: none
+
+
+def command(prun, word, plan, ranks, settings):
+    path = pathlib.Path(plan)
+    words = [prun, word, str(path if path.is_absolute() else ROOT / plan), "--nproc", str(ranks), "--device", "reference"]
+    for name, value in settings.items():
+        words += ["--set", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
+    if word == "check":
+        words.append("--json")
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    if done.returncode != 0:
+        raise AssertionError(f"{' '.join(words)}\n{done.stderr}")
+    return done.stdout
+
+
+def check(prun, plan, ranks, **settings):
+    """The classes of ranks, each with roles and wire_bytes_per_step."""
+    return json.loads(command(prun, "check", plan, ranks, settings))["classes"]
+
+
+def programs(prun, plan, ranks, **settings):
+    """The step of each class of ranks: stream -> ops."""
+    text = command(prun, "dump", plan, ranks, settings)
+    return [read_step(part) for part in re.split(r"^program  .*\n", text, flags=re.M)[1:]]
+
+
+def read_step(text):
+    streams, stream, heading = {}, "", ("", "", -1)
+    for line in text.split("\nstep\n", 1)[1].splitlines():
+        if found := re.match(r"  stream (.+)$", line):
+            stream = found[1]
+            streams[stream] = []
+        elif found := re.match(r"    (\w+)(?: (?!of microbatch)(\S+))?(?: of microbatch (\d+))?$", line):
+            heading = (found[1], found[2] or "", int(found[3]) if found[3] else -1)
+        elif found := re.match(r" +(\d+)  (\w+) *(.*?)(?:  \[[^]]*\])?$", line):
+            streams[stream].append(read_op(stream, int(found[1]), found[2], found[3], heading))
+    return streams
+
+
+def read_op(stream, index, kind, rest, heading):
+    parts = rest.split("  ")
+    tensors = next((p for p in parts if p and p[0] != "{" and not p.startswith(("over ", "after "))), "")
+    before, _, behind = tensors.partition("-> ")
+    names = [[re.sub(r":\w+\[[\d,]*\]$", "", name.strip()) for name in re.split(r", (?![\d])", side) if name.strip()]
+             for side in (before, behind)]
+    first = re.search(r":(\w+)\[([\d,]*)\]", tensors)
+    elements = math.prod(int(n) for n in first[2].split(",") if n) if first else 0
+    axis = next((p.split()[1] for p in parts if p.startswith("over ")), "")
+    waits = next((p[len("after "):] for p in parts if p.startswith("after ")), "")
+    after = {name: int(at) for name, at, back in re.findall(r"(?:^|, )([^,@]+)@(\d+)( of the step before)?", waits) if not back}
+    return Op(stream, index, kind, *names, elements, elements * BYTES[first[1]] if first else 0, axis, after, *heading)
+
+
+def sent(ops, ranks):
+    """Bytes that a rank sends in these ops over an axis of so many ranks, as a ring would."""
+    part = {"all_reduce": 2 * (ranks - 1) / ranks, "reduce_scatter": (ranks - 1) / ranks, "all_to_all": (ranks - 1) / ranks,
+            "all_gather": ranks - 1, "send": 1, "recv": 0}
+    return sum(part[op.kind] * op.bytes for op in ops)
