@@ -28,6 +28,12 @@ class ByteMap {
     }
   }
 
+  // All segments that have been made.
+  template <class Visit>
+  void each(Visit visit) {
+    for (auto& [begin, segment] : segments_) visit(begin, segment.end, segment.value);
+  }
+
  private:
   struct Segment {
     int64_t end;

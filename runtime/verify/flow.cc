@@ -1,7 +1,5 @@
 // Everything that a training step computes is used: a value that nobody reads before it is overwritten, or before the
 // step ends, means that its reader is missing, or in the wrong place.
-//
-// Surprising fact: outputs are judged together: of layernorm's three the backward pass may want none while y is used.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,17 +11,33 @@
 namespace prun::verify {
 namespace {
 
+// Outputs that a right program may leave unread: statistics for a backward pass that may not want them, and what people
+// look at.
+struct SideResults {
+  std::string_view op;
+  size_t first;  // of the outputs
+};
+constexpr SideResults kSideResults[] = {{"layernorm", 1},    {"rmsnorm", 1},         {"attention", 1},
+                                        {"route", 2},        {"cross_entropy", 1},   {"cross_entropy_finish", 1},
+                                        {"all_gather_v", 1}, {"clip_coefficient", 1}};
+
+bool may_go_unread(const Op& op, size_t output) {
+  return std::any_of(std::begin(kSideResults), std::end(kSideResults),
+                     [&](const SideResults& row) { return op.is(row.op) && output >= row.first; });
+}
+
 struct Written {
-  int writer = -1;  // place in the list of writes; -1: nothing, or before the step
+  int fate = -1;  // of the output that wrote; -1: nothing, or before the step
   bool read = false;
 };
 
-// What has become of one op's outputs.
+// What has become of one output of an op.
 struct Fate {
   OpRef op;
-  int64_t used = 0;  // bytes that were read
-  int buffer = -1;   // and of what nobody read: the first piece
-  int64_t begin = 0, end = 0;
+  size_t output = 0;
+  int buffer = -1;
+  bool used = false;           // some of it was read
+  int64_t begin = 0, end = 0;  // the first piece that was not
   OpRef overwritten{-1, 0};
 };
 
@@ -34,23 +48,23 @@ class Flow {
   void run(Findings& findings) {
     for (size_t buffer = 0; buffer < body_.accesses.size(); buffer++) walk(static_cast<int>(buffer));
     for (const Fate& fate : fates_)
-      if (fate.used == 0 && fate.buffer >= 0) report(fate, findings);
+      if (is_lost(fate)) report(fate, findings);
   }
 
  private:
-  int fate_of(OpRef op) {
-    const auto [it, fresh] = index_.try_emplace({op.stream, op.index}, static_cast<int>(fates_.size()));
-    if (fresh) fates_.push_back({op});
-    return it->second;
+  // Of what moves, padding may stay unread; of what was computed, nothing.
+  bool is_lost(const Fate& fate) const {
+    const Op& op = body_.op(fate.op);
+    if (fate.end == 0 || may_go_unread(op, fate.output)) return false;
+    return !fate.used || op.def->op_class == OpClass::compute;
   }
 
-  void close(int buffer, int64_t begin, int64_t end, const Written& written, OpRef by) {
-    if (written.writer < 0) return;
-    Fate& fate = fates_[static_cast<size_t>(written.writer)];
+  void close(int64_t begin, int64_t end, const Written& written, OpRef by) {
+    if (written.fate < 0) return;
+    Fate& fate = fates_[static_cast<size_t>(written.fate)];
     if (written.read) {
-      fate.used += end - begin;
-    } else if (fate.buffer < 0) {
-      fate.buffer = buffer;
+      fate.used = true;
+    } else if (fate.end == 0) {
       fate.begin = begin;
       fate.end = end;
       fate.overwritten = by;
@@ -62,23 +76,28 @@ class Flow {
     if (buffer.role == Role::workspace && !is_read(id)) return;  // scratch of a kernel
     ByteMap<Written> bytes;
     for (const Access& access : body_.accesses[static_cast<size_t>(id)]) {
-      const int writer = access.write ? fate_of(access.op) : -1;
+      const int writer = access.write ? static_cast<int>(fates_.size()) : -1;
+      if (access.write) fates_.push_back({access.op, output_of(access), id});
       bytes.over(access.begin, access.end, [&](int64_t begin, int64_t end, Written& written) {
         if (!access.write) {
           written.read = true;
           return;
         }
-        close(id, begin, end, written, access.op);
+        close(begin, end, written, access.op);
         written = {writer, false};
       });
     }
     const bool lives_on = is_state(buffer) || id == loss_buffer();
     bytes.over(0, buffer.bytes, [&](int64_t begin, int64_t end, Written& written) {
       written.read = written.read || lives_on;
-      close(id, begin, end, written, {-1, 0});
+      close(begin, end, written, {-1, 0});
     });
   }
 
+  size_t output_of(const Access& access) const {
+    const std::vector<int>& writes = body_.op(access.op).writes;
+    return static_cast<size_t>(std::find(writes.begin(), writes.end(), access.tensor) - writes.begin());
+  }
   bool is_read(int id) const {
     const std::vector<Access>& accesses = body_.accesses[static_cast<size_t>(id)];
     return std::any_of(accesses.begin(), accesses.end(), [](const Access& access) { return !access.write; });
@@ -100,7 +119,6 @@ class Flow {
 
   const BodyView& body_;
   std::vector<Fate> fates_;
-  std::map<std::pair<int, int>, int> index_;  // stream and index of the op
 };
 
 }  // namespace

@@ -46,13 +46,16 @@ verify::JobView view_of(const Job& job) {
 }
 
 // Init and step.
-void verify_bodies(const Job& job, int64_t memory_limit, int local_ranks, verify::Findings& findings) {
+void verify_bodies(const Job& job, int64_t memory_limit, int local_ranks, bool evaluates, verify::Findings& findings) {
   verify::JobView view = view_of(job);
+  view.evaluates = evaluates;
   view.memory_limit = memory_limit;
   view.local_ranks = local_ranks;
   verify::waits_have_no_cycle(view, findings);
   if (!findings.empty()) return;
   for (const Rule rule : kRules) rule(view, findings);
+  // Values are followed in one order of many, and through messages that match.
+  if (findings.empty()) verify::values_are_right(view, findings);
   // Ranks that issue different collectives wait for each other too; the cause is reported, not the consequence.
   if (everything_meets(findings)) verify::ranks_do_not_wait_in_a_circle(view, findings);
 }
@@ -63,12 +66,12 @@ std::vector<Finding> verify_job(const Job& job, int64_t memory_limit, int local_
   verify::Findings findings;
   verify::program_is_well_formed(job, findings);
   if (!findings.empty()) return findings.take();
-  verify_bodies(job, memory_limit, local_ranks, findings);
+  verify_bodies(job, memory_limit, local_ranks, false, findings);
   verify::evaluation_changes_nothing(job, findings);
   if (!findings.empty()) return findings.take();
   const std::optional<Job> evaluation = verify::evaluation_of(job);
   if (!evaluation) return {};
-  verify_bodies(*evaluation, memory_limit, local_ranks, findings);
+  verify_bodies(*evaluation, memory_limit, local_ranks, true, findings);
   std::vector<Finding> found = findings.take();
   for (Finding& finding : found) finding.message = "in an evaluation: " + finding.message;
   return found;

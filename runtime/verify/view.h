@@ -58,6 +58,7 @@ struct JobView {
   const Job* job = nullptr;
   int64_t memory_limit = 0;
   int local_ranks = 1;
+  bool evaluates = false;        // the step is an evaluation: nothing is updated
   std::vector<BodyView> bodies;  // of class c: init at 2c, step at 2c + 1
 };
 
@@ -90,6 +91,7 @@ void buffers_share_bytes_only_in_turn(const JobView& view, Findings& findings);
 void nothing_is_lost(const JobView& view, Findings& findings);
 void streams_meet_at_the_end(const JobView& view, Findings& findings);
 void shapes_fit(const JobView& view, Findings& findings);
+void values_are_right(const JobView& view, Findings& findings);
 void memory_suffices(const JobView& view, Findings& findings);
 
 // The job whose steps are the batches of an evaluation; nothing: there are none.

@@ -55,11 +55,24 @@ TEST(VerifyTraining, AValueThatIsOverwritten) {
             "compute#1, plan.lua:7) overwrites them before anything reads them");
 }
 
-TEST(VerifyTraining, OneOutputOfSeveralMayGoUnread) {
+TEST(VerifyTraining, StatisticsMayGoUnread) {
+  const OpDef norm{.name = "layernorm", .op_class = OpClass::compute};
   Training t;
   const int statistics = t.buffer("statistics", 16);
   t.step()[0].writes.push_back(statistics);
+  EXPECT_EQ(check(t).substr(0, 76), "lost value: add (forward, compute#0, plan.lua:3) writes bytes 0..64 of buffe");
+  t.step()[0].def = &norm;
   EXPECT_EQ(check(t), "");
+}
+
+TEST(VerifyTraining, HalfOfAResultIsNotEnough) {
+  Training t;
+  t.step()[1].reads = {t.tensor(3, 0, 8)};
+  t.step()[2].reads = {t.w};
+  EXPECT_EQ(
+      check(t),
+      "lost value: add (forward, compute#0, plan.lua:3) writes bytes 32..64 of buffer 'y', and nothing reads them in "
+      "the step");
 }
 
 TEST(VerifyTraining, ProgramsWithoutALossMayPrintOnly) {
@@ -89,11 +102,11 @@ TEST(VerifyTraining, PaddingBetweenParametersStaysZero) {
 TEST(VerifyTraining, StreamsMeetAtTheEndOfAStep) {
   Training t({{"dp", 2}});
   t.program.schedule.steps = 2;
-  Op& reduce = t.op(kAllReduce, {t.g}, {t.g}, 1, {{0, 2, 0}, {0, 3, 1}});
+  Op& broadcast = t.op(kBroadcast, {t.g}, {t.g}, 1, {{0, 2, 0}, {0, 3, 1}});
   t.step()[3].waits = {{1, 0, 0}};
   EXPECT_EQ(check(t), "");
   // The first wait already orders it after the step before.
-  reduce.waits.pop_back();
+  broadcast.waits.pop_back();
   EXPECT_EQ(check(t), "");
 
   Training gather({{"dp", 2}});

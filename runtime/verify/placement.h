@@ -1,0 +1,125 @@
+// Placements: how a tensor relates to those of the other ranks along each mesh axis, and how ops change that.
+//
+// S(dim): each rank has a part of dim; I: all have the same; P: the true value is the sum of all; V: they differ. Here
+// two more: zeros, which are all of these, and unknown, which no rule looks at. Surprising fact: a rule sees one axis
+// at a time; axes never interact.
+#pragma once
+#include <map>
+#include <string>
+#include <vector>
+
+#include "verify/view.h"
+
+namespace prun::verify {
+
+struct Moment;
+
+enum class Kind : uint8_t { unknown, zero, same, shard, partial, varying };
+
+// How partial values combine: losses and gradients over data axes are averaged, all else is added up.
+enum class Combine : uint8_t { any, average, sum, max };
+
+struct Mark {
+  Kind kind = Kind::unknown;
+  int8_t dim = 0;      // shard: the dim
+  int8_t pieces = -1;  // >= 0: the first dim holds one piece for each rank, of this dim
+  Combine combine = Combine::any;
+  auto operator<=>(const Mark&) const = default;
+};
+
+inline constexpr int8_t kFlat = 100;  // the dim of a shard of a flat vector
+
+inline constexpr Mark kUnknown{}, kZero{Kind::zero}, kSame{Kind::same}, kVarying{Kind::varying};
+inline Mark shard(int dim) { return {Kind::shard, static_cast<int8_t>(dim)}; }
+inline Mark partial(Combine combine) { return {Kind::partial, 0, -1, combine}; }
+
+std::string mark_text(const Mark& mark);  // "S(0)"
+
+using Marks = std::vector<Mark>;  // by axis, or by operand
+
+// What an interval of bytes is: marks by axis; and of a shard of a flat vector the layout of the whole, because its
+// pieces may be spread differently and a shard holds other ones on other ranks.
+struct Spread {
+  int marks = 0;  // 0: unknown on every axis
+  int layout = -1;
+  int64_t origin = 0;                        // where the shard begins in the buffer
+  int64_t piece_begin = 0, piece_count = 0;  // the parameter that it is part of, in elements of its flat vector
+  bool operator==(const Spread&) const = default;
+};
+
+struct Piece {
+  int64_t begin = 0, end = 0;  // elements
+  int marks = 0;
+  auto operator<=>(const Piece&) const = default;
+};
+
+struct Layout {
+  int axis = 0;
+  int64_t elements = 0;  // of a shard
+  std::vector<Piece> pieces;
+  auto operator<=>(const Layout&) const = default;
+};
+
+// What one op does on one axis.
+struct AxisOutcome {
+  Marks writes;
+  std::string problem;  // "" when right
+  size_t read = 0;      // the operand it is about
+};
+
+struct AxisView {
+  const Moment& moment;
+  const std::string& axis;
+  int ranks = 1;
+  Combine combine = Combine::sum;                // of what is added up over shards of the batch along this axis
+  bool operator()(const char* attribute) const;  // the op's attribute names this axis
+};
+
+using AxisRule = AxisOutcome (*)(const AxisView& axis, const Marks& reads);
+// placement_rules.cc: null when there is none for the op.
+AxisRule find_axis_rule(std::string_view op);
+// The rules of ops whose operands correspond element by element; null for others.
+AxisRule find_elementwise_rule(std::string_view op);
+
+class Spreads {
+ public:
+  explicit Spreads(const JobView& view);
+  // Sets the spreads of the moment's writes, and reports what cannot be.
+  void follow(Moment& moment);
+  // Of what is added up over ranks of different programs.
+  Spread together(const std::vector<const Spread*>& spreads);
+  // Of a value that arrives from another rank along `axis`.
+  Spread arrived(const Spread& sent, const std::string& axis);
+  // "P over dp" where a value is not the same on all ranks; "" when it is, or nothing is known.
+  std::string not_whole(const Spread& spread) const;
+  // "": `now` is what `before` was; else what has changed.
+  std::string difference(const Spread& before, const Spread& now) const;
+
+ private:
+  int id_of(const Marks& marks);
+  int id_of(Layout layout);
+  const Marks& marks(int id) const { return marks_[static_cast<size_t>(id)]; }
+  Marks all(Mark mark) const { return Marks(axes_.size(), mark); }
+
+  void sources(Moment& moment);
+  void communicate(Moment& moment);
+  void reduce(Moment& moment, const std::vector<size_t>& axes);
+  void gather(Moment& moment, size_t axis);
+  void reduce_scatter(Moment& moment, size_t axis);
+  void elementwise(Moment& moment, AxisRule rule);
+  void by_tensor(Moment& moment, AxisRule rule);
+  AxisOutcome on_axis(const Moment& moment, AxisRule rule, size_t axis, const Marks& reads);
+  int joined(const std::vector<const Spread*>& spreads);
+  std::vector<size_t> axes_of(const std::string& name) const;
+
+  std::vector<std::string> axes_;  // those with more than one rank
+  std::vector<int> sizes_;
+  std::vector<Combine> combine_;
+  std::vector<bool> stages_;  // axes along which programs differ
+  std::vector<Marks> marks_;
+  std::map<Marks, int> mark_ids_;
+  std::vector<Layout> layouts_;
+  std::map<Layout, int> layout_ids_;
+};
+
+}  // namespace prun::verify

@@ -1,0 +1,380 @@
+// What each op does to placements on one axis: one table, from the op's name to its rule.
+//
+// A rule sees marks that are known and not varying. Surprising fact: all of them are consequences of two sentences: a
+// sum over a dim that is sharded is partial, and what is not linear may not see a partial sum.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <span>
+
+#include "verify/values.h"
+
+namespace prun::verify {
+namespace {
+
+AxisOutcome gives(Marks marks) { return {std::move(marks), "", 0}; }
+AxisOutcome bad(size_t read, std::string problem) { return {{}, std::move(problem), read}; }
+
+AxisOutcome needs_whole(const AxisView& axis, size_t read) {
+  return bad(read,
+             fmt::format("takes partial sums over {0} for whole values: a reduction over {0} is missing", axis.axis));
+}
+AxisOutcome do_not_match(const AxisView& axis, const Marks& reads, size_t read) {
+  std::string list;
+  for (const Mark& mark : reads) list += (list.empty() ? "" : ", ") + mark_text(mark);
+  return bad(read, fmt::format("combines operands that are spread differently over {}: {}", axis.axis, list));
+}
+
+bool is(const Mark& mark, Kind kind) { return mark.kind == kind; }
+bool whole(const Mark& mark) { return is(mark, Kind::same) || is(mark, Kind::zero); }
+bool is_partial(const Mark& mark) { return is(mark, Kind::partial); }
+bool is_shard(const Mark& mark) { return is(mark, Kind::shard); }
+const Shape& shape(const AxisView& axis, size_t read) { return axis.moment.read_tensors[read]->shape; }
+int last_dim(const AxisView& axis, size_t read) { return static_cast<int>(shape(axis, read).size()) - 1; }
+// Sharded along the dim that products sum over, or along rows.
+bool by_columns(const AxisView& axis, const Marks& reads, size_t read) {
+  return is_shard(reads[read]) && reads[read].dim == last_dim(axis, read);
+}
+bool by_rows(const AxisView& axis, const Marks& reads, size_t read) {
+  return is_shard(reads[read]) && reads[read].dim < last_dim(axis, read);
+}
+
+// The one mark of operands that must agree, zeros apart; nothing when they do not.
+struct Agreement {
+  bool agree = true;
+  Mark mark = kZero;
+  size_t read = 0;  // who disagrees
+};
+Agreement agreement(const Marks& reads, size_t from, size_t to) {
+  Agreement result;
+  for (size_t r = from; r < to; r++) {
+    if (is(reads[r], Kind::zero)) continue;
+    Mark mark = reads[r];
+    if (is(result.mark, Kind::zero)) {
+      result.mark = mark;
+    } else if (result.mark != mark) {
+      if (is_partial(result.mark) && is_partial(mark)) {
+        result.mark.combine = Combine::any;
+      } else {
+        result.agree = false;
+        result.read = r;
+      }
+    }
+  }
+  return result;
+}
+
+// y is a sum of the operands: all must be whole, or parts, or partial sums.
+AxisOutcome linear_elementwise(const AxisView& axis, const Marks& reads) {
+  const Agreement result = agreement(reads, 0, reads.size());
+  if (!result.agree) return do_not_match(axis, reads, result.read);
+  return gives({result.mark});
+}
+
+AxisOutcome nonlinear_elementwise(const AxisView& axis, const Marks& reads) {
+  for (size_t r = 0; r < reads.size(); r++)
+    if (is_partial(reads[r])) return needs_whole(axis, r);
+  return linear_elementwise(axis, reads);
+}
+
+// A product is linear in one factor: the others must be whole.
+AxisOutcome product(const AxisView& axis, const Marks& reads) {
+  const auto partials = std::count_if(reads.begin(), reads.end(), is_partial);
+  if (partials == 0) return linear_elementwise(axis, reads);
+  const size_t at = static_cast<size_t>(std::find_if(reads.begin(), reads.end(), is_partial) - reads.begin());
+  for (size_t r = 0; r < reads.size(); r++)
+    if (r != at && !whole(reads[r])) return needs_whole(axis, at);
+  return gives({reads[at]});
+}
+
+// Derivatives of elementwise ops: linear in dy, the last operand.
+AxisOutcome elementwise_grad(const AxisView& axis, const Marks& reads) {
+  const size_t dy = reads.size() - 1;
+  for (size_t r = 0; r < dy; r++)
+    if (is_partial(reads[r])) return needs_whole(axis, r);
+  return product(axis, reads);
+}
+
+// grad, param, states, clip?; some may be unknown.
+AxisOutcome optimizer(const AxisView& axis, const Marks& reads) {
+  if (is_partial(reads[0])) {
+    return bad(
+        0, fmt::format("updates parameters with gradients that are partial over {0}: a reduction over {0} is missing",
+                       axis.axis));
+  }
+  const size_t operands = std::min(reads.size(), 1 + axis.moment.writes.size());
+  if (operands < reads.size() && is_partial(reads.back())) return needs_whole(axis, reads.size() - 1);
+  for (const Kind kind : {Kind::unknown, Kind::varying})
+    for (size_t r = 0; r < operands; r++)
+      if (is(reads[r], kind)) return gives({reads[r]});
+  const Agreement result = agreement(reads, 0, operands);
+  if (!result.agree) return do_not_match(axis, reads, result.read);
+  return gives({result.mark});
+}
+
+// y = act(x·w + b).
+AxisOutcome linear(const AxisView& axis, const Marks& reads) {
+  const Op& op = axis.moment.op;
+  const Mark &x = reads[0], &w = reads[1];
+  const int k = op.attrs.integer("transpose") != 0 ? 1 : 0;
+  const bool bias = reads.size() > 2;
+  const bool nonlinear = bias || !op.attrs.text("act").empty();
+  const int last = last_dim(axis, 0);
+  if (by_columns(axis, reads, 0) && is_shard(w) && w.dim == k) {
+    if (bias) return bad(2, fmt::format("adds a bias to each rank's partial sum over {}", axis.axis));
+    return nonlinear ? needs_whole(axis, 0) : gives({partial(Combine::sum)});
+  }
+  if (whole(x) && is_shard(w) && w.dim == 1 - k && (!bias || is_shard(reads[2]))) return gives({shard(last)});
+  if (is_partial(x) && whole(w)) return nonlinear ? needs_whole(axis, 0) : gives({x});
+  if (by_rows(axis, reads, 0) && whole(w) && (!bias || whole(reads[2]))) return gives({x});
+  if (whole(x) && whole(w) && (!bias || whole(reads[2]))) return gives({kSame});
+  return do_not_match(axis, reads, 0);
+}
+
+AxisOutcome linear_dx(const AxisView& axis, const Marks& reads) {
+  const Mark &dy = reads[0], &w = reads[1];
+  const int k = axis.moment.op.attrs.integer("transpose") != 0 ? 1 : 0;
+  if (by_columns(axis, reads, 0) && is_shard(w) && w.dim == 1 - k) return gives({partial(Combine::sum)});
+  if (whole(dy) && is_shard(w) && w.dim == k) return gives({shard(last_dim(axis, 0))});
+  if (whole(w) && (is_partial(dy) || by_rows(axis, reads, 0) || whole(dy))) return gives({dy});
+  return do_not_match(axis, reads, 0);
+}
+
+AxisOutcome linear_dw(const AxisView& axis, const Marks& reads) {
+  const Mark &x = reads[0], &dy = reads[1];
+  const int k = axis.moment.op.attrs.integer("transpose") != 0 ? 1 : 0;
+  if (by_rows(axis, reads, 0) && by_rows(axis, reads, 1) && x.dim == dy.dim)
+    return gives({partial(axis.combine), partial(axis.combine)});
+  if (by_columns(axis, reads, 0) && whole(dy)) return gives({shard(k), kSame});
+  if (whole(x) && by_columns(axis, reads, 1)) return gives({shard(1 - k), shard(0)});
+  if (whole(x) && is_partial(dy)) return gives({dy, dy});
+  if (is_partial(x) && whole(dy)) return gives({x, kSame});
+  if (whole(x) && whole(dy)) return gives({kSame, kSame});
+  return do_not_match(axis, reads, 1);
+}
+
+AxisOutcome bias(const AxisView& axis, const Marks& reads) {
+  if (is_partial(reads[0])) return bad(0, fmt::format("adds a bias to each rank's partial sum over {}", axis.axis));
+  if (by_columns(axis, reads, 0) && is_shard(reads[1])) return gives({reads[0]});
+  if ((by_rows(axis, reads, 0) || whole(reads[0])) && whole(reads[1])) return gives({reads[0]});
+  return do_not_match(axis, reads, 1);
+}
+
+AxisOutcome bias_grad(const AxisView& axis, const Marks& reads) {
+  if (by_rows(axis, reads, 0)) return gives({partial(axis.combine)});
+  if (by_columns(axis, reads, 0)) return gives({shard(0)});
+  return gives({reads[0]});
+}
+
+// Statistics of rows are spread as the rows are.
+AxisOutcome norm(const AxisView& axis, const Marks& reads) {
+  if (is_partial(reads[0])) return needs_whole(axis, 0);
+  if (by_columns(axis, reads, 0))
+    return bad(0, fmt::format("normalizes rows of which each rank has a part over {}", axis.axis));
+  for (size_t r = 1; r < reads.size(); r++)
+    if (!whole(reads[r])) return do_not_match(axis, reads, r);
+  return gives({reads[0]});
+}
+
+// x, dy, gamma, statistics; dx and the gradients of gamma and beta.
+AxisOutcome norm_grad(const AxisView& axis, const Marks& reads) {
+  if (by_rows(axis, reads, 0) && reads[0] == reads[1])
+    return gives({reads[0], partial(axis.combine), partial(axis.combine)});
+  if (whole(reads[0]) && (whole(reads[1]) || is_partial(reads[1]))) return gives({reads[1], reads[1], reads[1]});
+  return do_not_match(axis, reads, 1);
+}
+
+AxisOutcome attention(const AxisView& axis, const Marks& reads) {
+  if (is_partial(reads[0])) return needs_whole(axis, 0);
+  if (is_shard(reads[0]) && reads[0].dim == 0) return gives({shard(0), shard(0)});
+  if (by_columns(axis, reads, 0)) return gives({shard(2), shard(1)});
+  if (is_shard(reads[0]))
+    return bad(0, fmt::format("attends to the rank's own tokens only, of those split over {}", axis.axis));
+  return gives({kSame, kSame});
+}
+
+AxisOutcome attention_grad(const AxisView& axis, const Marks& reads) {
+  if (is_shard(reads[0]) && reads[0] == reads[2]) return gives({reads[0]});
+  if (whole(reads[0]) && (whole(reads[2]) || is_partial(reads[2]))) return gives({reads[2]});
+  return do_not_match(axis, reads, 2);
+}
+
+AxisOutcome embedding(const AxisView& axis, const Marks& reads) {
+  if (axis("axis") && whole(reads[0]) && is_shard(reads[1])) return gives({partial(Combine::sum)});
+  if (axis("axis") || !whole(reads[1])) return do_not_match(axis, reads, 1);
+  return gives({reads[0]});
+}
+
+AxisOutcome embedding_grad(const AxisView& axis, const Marks& reads) {
+  if (axis("axis")) return whole(reads[0]) && whole(reads[1]) ? gives({shard(0), kSame}) : do_not_match(axis, reads, 1);
+  if (is_shard(reads[0]) && reads[0] == reads[1]) return gives({partial(axis.combine), partial(axis.combine)});
+  if (whole(reads[0]) && (whole(reads[1]) || is_partial(reads[1]))) return gives({reads[1], reads[1]});
+  return do_not_match(axis, reads, 1);
+}
+
+AxisOutcome positions(const AxisView& axis, const Marks& reads) {
+  if (is_partial(reads[0])) return bad(0, fmt::format("adds positions to each rank's partial sum over {}", axis.axis));
+  if (axis("tokens_axis") != (is_shard(reads[0]) && reads[0].dim == 1) || !whole(reads[1]))
+    return do_not_match(axis, reads, 0);
+  return gives({reads[0]});
+}
+
+AxisOutcome positions_grad(const AxisView& axis, const Marks& reads) {
+  return gives({is_shard(reads[0]) ? partial(axis.combine) : reads[0]});
+}
+
+// A loss adds up rows.
+AxisOutcome loss(const AxisView& axis, const Marks& reads) {
+  for (size_t r = 0; r < reads.size(); r++)
+    if (is_partial(reads[r])) return needs_whole(axis, r);
+  if (by_columns(axis, reads, 0) && axis.moment.op.is("cross_entropy"))
+    return bad(0, fmt::format("takes each rank's part of the vocabulary over {} for all of it", axis.axis));
+  if (is_shard(reads[0])) return gives({partial(axis.combine), reads[0]});
+  return gives({kSame});
+}
+
+// logits, targets, lse.
+AxisOutcome cross_entropy_grad(const AxisView& axis, const Marks& reads) {
+  for (size_t r = 0; r < reads.size(); r++)
+    if (is_partial(reads[r])) return needs_whole(axis, r);
+  if (by_columns(axis, reads, 0)) return axis("axis") ? gives({reads[0]}) : do_not_match(axis, reads, 0);
+  if (reads[0] != reads[1] || reads[0] != reads[2]) return do_not_match(axis, reads, 1);
+  return gives({reads[0]});
+}
+
+AxisOutcome cross_entropy_max(const AxisView& axis, const Marks& reads) {
+  if (is_partial(reads[0])) return needs_whole(axis, 0);
+  return gives({by_columns(axis, reads, 0) ? partial(Combine::max) : reads[0]});
+}
+
+AxisOutcome cross_entropy_sums(const AxisView& axis, const Marks& reads) {
+  for (const size_t r : {0u, 2u})
+    if (is_partial(reads[r])) return needs_whole(axis, r);
+  return gives({by_columns(axis, reads, 0) ? partial(Combine::sum) : reads[0]});
+}
+
+AxisOutcome cross_entropy_finish(const AxisView& axis, const Marks& reads) {
+  for (const size_t r : {0u, 1u})
+    if (is_partial(reads[r])) return needs_whole(axis, r);
+  if (by_rows(axis, reads, 2)) return gives({partial(axis.combine), reads[2]});
+  return gives({kSame});
+}
+
+// Squares of shards are terms of a sum over the ranks; what all ranks have counts once, unless weights say otherwise.
+AxisOutcome norm2(const AxisView& axis, const Marks& reads) {
+  const bool weights = axis.moment.op.attrs.has("weights") || axis.moment.op.attrs.has("piece_weights");
+  size_t parts = 0, wholes = 0, whole_at = 0;
+  for (size_t r = 0; r < reads.size(); r++) {
+    if (is_partial(reads[r])) return needs_whole(axis, r);
+    if (is_shard(reads[r]) || is(reads[r], Kind::varying)) parts++;
+    if (is(reads[r], Kind::same)) wholes++, whole_at = r;
+  }
+  const bool unknown =
+      std::any_of(reads.begin(), reads.end(), [](const Mark& mark) { return is(mark, Kind::unknown); });
+  if (unknown) return gives({kUnknown});
+  if (parts > 0 && wholes > 0 && !weights)
+    return bad(whole_at, fmt::format("counts what every rank has once for each rank of {}, beside parts", axis.axis));
+  if (parts > 0) return gives({partial(Combine::sum)});
+  return gives({weights ? kUnknown : kSame});
+}
+
+AxisOutcome clip_coefficient(const AxisView& axis, const Marks& reads) {
+  if (!is_partial(reads[0])) return gives({reads[0]});
+  return bad(0, fmt::format("clips by the norm of one rank's part over {0}: a sum over {0} is missing", axis.axis));
+}
+
+AxisOutcome join_pieces(const AxisView& axis, const Marks& reads) {
+  Mark mark = reads[0];
+  const auto dim = static_cast<int8_t>(axis.moment.op.attrs.integer("dim", 1));
+  if (mark.pieces >= 0 && mark.pieces != dim && !is_shard(mark)) return do_not_match(axis, reads, 0);
+  mark.pieces = -1;
+  if (is_shard(mark) && mark.dim != kFlat) mark.dim = static_cast<int8_t>(std::max(0, mark.dim - 1));
+  return gives({mark});
+}
+
+AxisOutcome cut_pieces(const AxisView& axis, const Marks& reads) {
+  Mark mark = reads[0];
+  if (is_shard(mark)) {
+    if (mark.dim != kFlat) mark.dim = static_cast<int8_t>(mark.dim + 1);
+  } else {
+    mark.pieces = static_cast<int8_t>(axis.moment.op.attrs.integer("dim", 1));
+  }
+  return gives({mark});
+}
+
+AxisOutcome take_piece(const AxisView& axis, const Marks& reads) {
+  if (!axis("axis")) return gives({reads[0]});
+  if (!whole(reads[0])) return do_not_match(axis, reads, 0);
+  return gives({shard(static_cast<int>(axis.moment.op.attrs.integer("dim", 1)))});
+}
+
+AxisOutcome unary(const AxisView&, const Marks& reads) { return gives({reads[0]}); }
+
+struct Row {
+  std::string_view op;
+  AxisRule rule;
+};
+
+constexpr Row kElementwise[] = {
+    {"add", linear_elementwise},
+    {"copy", linear_elementwise},
+    {"cast", linear_elementwise},
+    {"scale", linear_elementwise},
+    {"mul", product},
+    {"gelu", nonlinear_elementwise},
+    {"relu", nonlinear_elementwise},
+    {"gelu_dx", elementwise_grad},
+    {"relu_dx", elementwise_grad},
+    {"silu_mul", nonlinear_elementwise},
+    {"silu_mul_grad", elementwise_grad},
+    {"mse_grad", nonlinear_elementwise},
+    {"mean_square_grad", nonlinear_elementwise},
+    {"mean_grad", nonlinear_elementwise},
+    {"sgd", optimizer},
+    {"adamw", optimizer},
+};
+
+constexpr Row kRows[] = {
+    {"linear", linear},
+    {"linear_dx", linear_dx},
+    {"linear_dw", linear_dw},
+    {"bias", bias},
+    {"bias_grad", bias_grad},
+    {"layernorm", norm},
+    {"layernorm_grad", norm_grad},
+    {"rmsnorm", norm},
+    {"rmsnorm_grad", norm_grad},
+    {"attention", attention},
+    {"attention_grad", attention_grad},
+    {"rotary", unary},
+    {"dropout", unary},
+    {"embedding", embedding},
+    {"embedding_grad", embedding_grad},
+    {"positions", positions},
+    {"positions_grad", positions_grad},
+    {"cross_entropy", loss},
+    {"cross_entropy_grad", cross_entropy_grad},
+    {"cross_entropy_max", cross_entropy_max},
+    {"cross_entropy_sums", cross_entropy_sums},
+    {"cross_entropy_finish", cross_entropy_finish},
+    {"mse", loss},
+    {"mean_square", loss},
+    {"mean", loss},
+    {"norm2", norm2},
+    {"clip_coefficient", clip_coefficient},
+    {"join_pieces", join_pieces},
+    {"cut_pieces", cut_pieces},
+    {"take_piece", take_piece},
+};
+
+AxisRule find(std::span<const Row> rows, std::string_view op) {
+  const auto row = std::find_if(rows.begin(), rows.end(), [op](const Row& one) { return one.op == op; });
+  return row == rows.end() ? nullptr : row->rule;
+}
+
+}  // namespace
+
+AxisRule find_axis_rule(std::string_view op) { return find(kRows, op); }
+AxisRule find_elementwise_rule(std::string_view op) { return find(kElementwise, op); }
+
+}  // namespace prun::verify

@@ -1,0 +1,55 @@
+// An op that computes reads tensors as they were made: a parameter as a whole, a result whole or some of its samples.
+//
+// Surprising fact: a view that is too short fits its op wherever the op takes any size: a table with fewer rows, rows
+// with fewer columns.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "verify/values.h"
+
+namespace prun::verify {
+namespace {
+
+// The output of the writer that covers the first byte; null: of another step, or there is none.
+const Tensor* written_as(const Moment& moment, const Tensor& read, const Held& held) {
+  if (held.writer.stream < 0) return nullptr;
+  for (const int id : moment.body.op(held.writer).writes) {
+    const Tensor& tensor = moment.body.program->tensors[static_cast<size_t>(id)];
+    const bool covers = tensor.buffer == read.buffer && tensor.byte_offset <= read.byte_offset &&
+                        read.byte_offset < tensor.byte_offset + tensor.bytes();
+    if (covers) return &tensor;
+  }
+  return nullptr;
+}
+
+bool same_rows(const Shape& a, const Shape& b) {
+  return a.size() == b.size() && std::equal(a.begin() + 1, a.end(), b.begin() + 1);
+}
+
+}  // namespace
+
+void check_reads(const Moment& moment) {
+  if (moment.op.def->op_class != OpClass::compute || moment.op.is("norm2")) return;
+  for (size_t r = 0; r < moment.reads.size(); r++) {
+    const Tensor& read = *moment.read_tensors[r];
+    if (moment.reads[r].empty()) continue;
+    const Held& held = moment.reads[r].front().held;
+    const int64_t piece = held.spread.piece_count;
+    if (find_elementwise_rule(moment.op.def->name) == nullptr && piece > 0 && read.count() != piece) {
+      moment.report("part of a tensor",
+                    fmt::format("reads {} elements of buffer '{}' where a parameter of {} begins", read.count(),
+                                moment.body.buffer_name(read.buffer), piece),
+                    held);
+      return;
+    }
+    const Tensor* written = written_as(moment, read, held);
+    if (written == nullptr || read.shape.size() < 2 || written->shape.size() < 2) continue;
+    if (read.count() >= written->count() || same_rows(read.shape, written->shape)) continue;
+    moment.report("part of a tensor",
+                  fmt::format("reads {} of what is {}", shape_text(read.shape), shape_text(written->shape)), held);
+    return;
+  }
+}
+
+}  // namespace prun::verify

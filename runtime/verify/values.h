@@ -1,0 +1,99 @@
+// One execution of a job with abstract values: for every byte, who wrote it, from which parameters, and how the tensor
+// it belongs to is spread over the mesh.
+//
+// Surprising fact: one legal order stands for all of them. Conflicting accesses are ordered (accesses.cc), so whatever
+// the timing, each read finds the same write.
+#pragma once
+#include <map>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "verify/byte_map.h"
+#include "verify/placement.h"
+#include "verify/view.h"
+
+namespace prun::verify {
+
+// Whether a value is a copy of parameters, and of which version.
+enum class Age : uint8_t { none, before_update, after_update };
+
+struct Held {
+  OpRef writer{-1, 0};  // stream -1: init, or the step before
+  int version = 0;      // counts the writes of the class's step; 0: before the step
+  int base = 0;         // the last version that was not made from the one before in place
+  Age age = Age::none;
+  bool live_in = false;  // what the step before left here was read in this one
+  int norms = 0;         // how many norm2 have read it
+  Spread spread;
+};
+
+struct Segment {
+  int64_t begin = 0, end = 0;  // bytes of the buffer
+  Held held;
+};
+using Segments = std::vector<Segment>;
+
+// One op with what its operands hold; rules fill in the writes.
+struct Moment {
+  const BodyView& body;
+  OpRef ref;
+  const Op& op;
+  std::vector<const Tensor*> read_tensors, write_tensors;
+  std::vector<Segments> reads;
+  std::vector<Segments> writes;  // in a write, held is what the op leaves there
+  Findings& findings;
+  bool met = false;  // a reduction that has seen what ranks of other programs bring
+
+  // "reads, by 'embed.grads'": rule's message with both sites.
+  void report(const std::string& rule, const std::string& what, const Held& held) const;
+};
+
+class Values {
+ public:
+  Values(const JobView& view, Findings& findings);
+  // Both bodies of all classes.
+  void run();
+
+ private:
+  struct Class {
+    std::vector<ByteMap<Held>> buffers;
+    int version = 0;
+    std::map<std::vector<int64_t>, OpRef> in_place;  // ops that update in place, with the versions they read
+  };
+  // Messages under way: sender's class, offset, lane.
+  using Channel = std::tuple<int, int, Lane>;
+  // Reductions across programs: the classes that take part, lane. What each has brought, call by call.
+  using Meeting = std::pair<std::set<int>, Lane>;
+
+  void run_body(bool init);
+  void begin_step();
+  void end_step();
+  bool execute(int id, OpRef ref, bool force);  // false: a receive whose message is still to come
+  bool exchange(int id, Moment& moment, bool force);
+  bool meet(int id, Moment& moment, bool force);
+  void apply(int id, Moment& moment);
+  void check_repeated(int id, const Moment& moment);
+  Segments segments_of(int id, const Tensor& tensor);
+  const BodyView& body(int id) const { return view_.bodies[static_cast<size_t>(id) * 2 + (init_ ? 0 : 1)]; }
+
+  const JobView& view_;
+  Findings& findings_;
+  Spreads spreads_;
+  bool init_ = true;
+  std::vector<Class> classes_;
+  std::vector<std::vector<Segments>> begin_;  // by class and buffer: state when the step begins
+  std::map<Channel, std::vector<Segments>> messages_;
+  std::map<Channel, size_t> received_;
+  std::map<Meeting, std::map<int, std::vector<Spread>>> brought_;
+  std::map<std::pair<int, Meeting>, size_t> met_;  // by class: calls that are over
+};
+
+// reads.cc: operands are what was written, not a part of it.
+void check_reads(const Moment& moment);
+// updates.cc: parameters are updated once, copies of them follow, reads come before. Sets the ages of the writes.
+void follow_updates(Moment& moment);
+void check_update_at_end(const BodyView& step, int buffer, const Segments& end, Findings& findings);
+
+}  // namespace prun::verify

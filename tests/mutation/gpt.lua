@@ -1,0 +1,37 @@
+-- A tiny GPT in f64 under a strategy of the caller's choice: what the mutation test makes mistakes in.
+
+local prun = require "prun"
+
+local arg = prun.args {
+  strategy = { "zero3", "single, or names of strategies with + between, each over an axis of its own" },
+  schedule = "1f1b",
+  layers = 1, width = 16, heads = 2, context = 8, batch = 8, micro = 1, pp = 1, seed = 7, lr = 1e-2,
+  clip = { 1.0, "bound of the norm of all gradients" },
+  optimizer = "adamw",
+  tied = { false, "the head is the token embedding" },
+  dtype = "f64",
+}
+
+local make = {
+  ddp = function() return prun.ddp { axis = "dp", bucket = "8 KiB", first = "1 KiB" } end,
+  zero3 = function() return prun.zero3 { axis = "dp", prefetch = 1 } end,
+  pipeline = function() return prun.pipeline { axis = "pp", schedule = arg.schedule } end,
+}
+local strategies = {}
+for name in arg.strategy:gmatch "[^+]+" do
+  if name ~= "single" then strategies[#strategies + 1] = make[name]() end
+end
+
+local axes = arg.pp > 1 and { { "pp", arg.pp }, { "dp", prun.world // arg.pp } } or { dp = prun.world }
+return prun.plan {
+  mesh      = prun.mesh(arg.strategy == "single" and {} or axes),
+  model     = prun.models.gpt { vocab = 128, layers = arg.layers, width = arg.width, heads = arg.heads,
+                                context = arg.context, tied = arg.tied },
+  data      = prun.data.bytes { path = "../../plans/text/sample.txt", batch = arg.batch },
+  strategy  = strategies,
+  optimizer = prun[arg.optimizer] { lr = arg.lr, clip = arg.clip },
+  micro     = arg.micro,
+  steps     = 3,
+  seed      = arg.seed,
+  dtype     = arg.dtype,
+}
