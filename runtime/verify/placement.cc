@@ -60,6 +60,10 @@ std::string mark_text(const Mark& mark) {
   return "";
 }
 
+void move_shard(Mark& mark, int by) {
+  if (mark.kind == Kind::shard && mark.dim != kFlat) mark.dim = static_cast<int8_t>(mark.dim + by);
+}
+
 bool AxisView::operator()(const char* attribute) const { return moment.op.attrs.text(attribute) == axis; }
 
 Spreads::Spreads(const JobView& view) {
@@ -170,7 +174,10 @@ AxisOutcome Spreads::on_axis(const Moment& moment, AxisRule rule, size_t axis, c
   const AxisView view{moment, axes_[axis], sizes_[axis], combine_[axis]};
   const bool plain = !any(Kind::partial) && !any(Kind::shard) && !any(Kind::varying);
   const bool splits = view("axis") || view("tokens_axis");
-  if (plain && !splits && !any(Kind::zero)) return everywhere(kSame);
+  const bool weighted = moment.op.attrs.has("weights") || moment.op.attrs.has("piece_weights");
+  const bool cut = moment.op.is("cut_pieces") ||
+                   std::any_of(reads.begin(), reads.end(), [](const Mark& mark) { return mark.pieces >= 0; });
+  if (plain && !splits && !weighted && !cut && !any(Kind::zero)) return everywhere(kSame);
   if (rule == nullptr) return everywhere(plain && !splits ? kSame : kUnknown);
   if (any(Kind::varying) && !lenient) return everywhere(kVarying);
   AxisOutcome outcome = rule(view, reads);
@@ -315,7 +322,7 @@ void Spreads::communicate(Moment& moment) {
   const Op& op = moment.op;
   const std::vector<size_t> axes = axes_of(op.axis);
   if (op.reads.empty() || op.writes.empty()) return;
-  if (axes.empty()) return elementwise(moment, find_elementwise_rule("copy"));  // alone in its group
+  if (axes.empty()) return alone(moment);
   if (op.is("all_reduce")) return reduce(moment, axes);
   if (op.is("all_gather") && axes.size() == 1) return gather(moment, axes[0]);
   if (op.is("reduce_scatter") && axes.size() == 1) return reduce_scatter(moment, axes[0]);
@@ -324,6 +331,22 @@ void Spreads::communicate(Moment& moment) {
   Marks result = marks(joined(spreads));
   for (const size_t a : axes) result[a] = op.is("broadcast") ? kSame : kUnknown;
   moment.writes[0] = whole(*moment.write_tensors[0], {id_of(result)});
+}
+
+// A group of one copies, perhaps with a dim for the ranks before the others, or without it.
+void Spreads::alone(Moment& moment) {
+  elementwise(moment, find_elementwise_rule("copy"));
+  const int more =
+      static_cast<int>(moment.write_tensors[0]->shape.size()) - static_cast<int>(moment.read_tensors[0]->shape.size());
+  if (more == 0) return;
+  for (Segment& segment : moment.writes[0]) {
+    Marks result = marks(segment.held.spread.marks);
+    for (Mark& mark : result) {
+      move_shard(mark, more);
+      if (more < 0) mark.pieces = -1;
+    }
+    segment.held.spread.marks = id_of(result);
+  }
 }
 
 // What a reduction over an axis makes of a mark; "" or what is wrong.
@@ -409,10 +432,13 @@ void Spreads::gather(Moment& moment, size_t axis) {
   if (mark.kind == Kind::partial)
     moment.report(kRule, fmt::format("gathers over {} partial sums: a reduction is missing", axes_[axis]),
                   reads.front().held);
-  const bool inner = mark.kind == Kind::shard && mark.dim != kFlat && mark.dim > 0;
-  const int8_t dim = mark.dim;
+  const bool stacked = to.shape.size() == from.shape.size() + 1;  // [ranks, ...], for join_pieces
+  const int8_t dim = mark.kind == Kind::shard ? mark.dim : int8_t{-1};
   if (mark.kind != Kind::unknown && mark.kind != Kind::zero) mark = kSame;
-  if (inner) mark.pieces = dim;
+  if (stacked) {
+    for (Mark& other : result) move_shard(other, 1);
+    result[axis].pieces = dim;
+  }
   moment.writes[0] = whole(to, {id_of(result)});
 }
 
@@ -443,6 +469,8 @@ void Spreads::reduce_scatter(Moment& moment, size_t axis) {
   Marks result = marks(joined(spreads));
   const bool known = result[axis].kind != Kind::unknown && !shards;
   const bool flat = from.shape.size() == 1;
+  if (from.shape.size() == to.shape.size() + 1)
+    for (Mark& other : result) move_shard(other, -1), other.pieces = -1;  // [ranks, ...], from cut_pieces
   if (known) result[axis] = flat ? shard(kFlat) : shard(std::max<int8_t>(cut, 0));
   Spread spread{id_of(result)};
   if (flat && known)

@@ -34,6 +34,7 @@ inline Mark shard(int dim) { return {Kind::shard, static_cast<int8_t>(dim)}; }
 inline Mark partial(Combine combine) { return {Kind::partial, 0, -1, combine}; }
 
 std::string mark_text(const Mark& mark);  // "S(0)"
+void move_shard(Mark& mark, int by);      // a dim more, or less, stands before the sharded one
 
 using Marks = std::vector<Mark>;  // by axis, or by operand
 
@@ -103,6 +104,7 @@ class Spreads {
 
   void sources(Moment& moment);
   void communicate(Moment& moment);
+  void alone(Moment& moment);
   void reduce(Moment& moment, const std::vector<size_t>& axes);
   void gather(Moment& moment, size_t axis);
   void reduce_scatter(Moment& moment, size_t axis);

@@ -285,27 +285,31 @@ AxisOutcome clip_coefficient(const AxisView& axis, const Marks& reads) {
 
 AxisOutcome join_pieces(const AxisView& axis, const Marks& reads) {
   Mark mark = reads[0];
-  const auto dim = static_cast<int8_t>(axis.moment.op.attrs.integer("dim", 1));
-  if (mark.pieces >= 0 && mark.pieces != dim && !is_shard(mark)) return do_not_match(axis, reads, 0);
+  const auto dim = static_cast<int8_t>(axis.moment.op.attrs.integer("dim"));
+  if (mark.pieces >= 0 && mark.pieces != dim) return do_not_match(axis, reads, 0);
   mark.pieces = -1;
-  if (is_shard(mark) && mark.dim != kFlat) mark.dim = static_cast<int8_t>(std::max(0, mark.dim - 1));
+  move_shard(mark, -1);
   return gives({mark});
 }
 
 AxisOutcome cut_pieces(const AxisView& axis, const Marks& reads) {
   Mark mark = reads[0];
-  if (is_shard(mark)) {
-    if (mark.dim != kFlat) mark.dim = static_cast<int8_t>(mark.dim + 1);
-  } else {
-    mark.pieces = static_cast<int8_t>(axis.moment.op.attrs.integer("dim", 1));
-  }
+  move_shard(mark, 1);
+  mark.pieces = static_cast<int8_t>(axis.moment.op.attrs.integer("dim"));
   return gives({mark});
 }
 
 AxisOutcome take_piece(const AxisView& axis, const Marks& reads) {
-  if (!axis("axis")) return gives({reads[0]});
-  if (!whole(reads[0])) return do_not_match(axis, reads, 0);
-  return gives({shard(static_cast<int>(axis.moment.op.attrs.integer("dim", 1)))});
+  Mark mark = reads[0];
+  const Moment& moment = axis.moment;
+  const bool unstacks = moment.write_tensors[0]->shape.size() < moment.read_tensors[0]->shape.size();
+  const auto dim = static_cast<int8_t>(moment.op.attrs.integer("dim"));
+  if (!axis("axis")) {
+    if (unstacks || (dim == 0 && mark.pieces >= 0)) move_shard(mark, unstacks ? -1 : 0), mark.pieces = -1;
+    return gives({mark});
+  }
+  if (!whole(mark)) return do_not_match(axis, reads, 0);
+  return gives({shard(mark.pieces >= 0 && dim == 0 ? mark.pieces : dim)});
 }
 
 AxisOutcome unary(const AxisView&, const Marks& reads) { return gives({reads[0]}); }
