@@ -1,0 +1,52 @@
+#!/usr/bin/env python3
+"""The verifier refuses no good plan: `prun check` of all plans, on several numbers of ranks and forms of the same plan.
+
+    good_plans_test.py PRUN SOURCE_DIR
+
+A plan that cannot be on so many ranks says so before anything is verified; that is no refusal.
+"""
+import pathlib
+import re
+import subprocess
+import sys
+
+PRUN, SOURCE = sys.argv[1], pathlib.Path(sys.argv[2])
+IMPOSSIBLE = re.compile(r"need a multiple of|is for 1 rank|do not divide into|at least one|the plan has no argument")
+FORMS = [[], ["micro=2", "layers=4"], ["dtype=bf16", "layers=2"], ["tp=1", "pp=1", "cp=1", "ep=1"], ["pp=4", "layers=5"],
+         ["tp=2", "micro=3"], ["replicate=2"], ["schedule=zb_v", "layers=4", "micro=2"], ["chunks=3", "layers=6", "micro=2"]]
+
+
+def arguments(plan):
+    text = subprocess.run([PRUN, plan, "--help"], capture_output=True, text=True, timeout=60).stdout
+    return set(re.findall(r"^  ([a-z_]+)", text, re.MULTILINE))
+
+
+def main():
+    failed = checked = 0
+    for plan in sorted(SOURCE.glob("plans/**/*.lua")):
+        known = arguments(plan)
+        for form in FORMS:
+            settings = [s for s in form if s.split("=")[0] in known]
+            if form and not settings:
+                continue
+            for ranks in (1, 2, 3, 4, 6, 8):
+                command = [PRUN, "check", str(plan), "--nproc", str(ranks)]
+                if "batch" in known:
+                    settings_here = settings + [f"batch={48 * ranks}"]
+                else:
+                    settings_here = settings
+                for setting in settings_here:
+                    command += ["--set", setting]
+                done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+                if done.returncode != 0 and IMPOSSIBLE.search(done.stderr):
+                    continue
+                checked += 1
+                if done.returncode != 0:
+                    failed += 1
+                    print(" ".join(command[1:]), "\n  ", done.stderr.strip())
+    print(f"{checked} good plans, {failed} refused")
+    return 1 if failed or checked < 300 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

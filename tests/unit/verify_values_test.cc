@@ -1,0 +1,307 @@
+// Placements and parameters over a step: each mistake of communication or order in a small training step is refused,
+// with both places.
+#include <gtest/gtest.h>
+
+#include "tests/unit/verify_builder.h"
+
+namespace prun {
+namespace {
+
+// One linear layer on a batch that is split over dp; op(i) is the i-th of the step.
+//   0 next_batch x   1 linear y   2 mean_square loss   3 its gradient   4 linear_dw g   5, 6 averages   7 sgd
+struct Step : Builder {
+  int w, g, loss, x, y, dy;
+  explicit Step(std::vector<Axis> axes = {{"dp", 2}}) : Builder(std::move(axes)) {
+    w = shaped(persistent("w", 16), {8, 2}, Role::param);
+    g = shaped(persistent("g", 16), {8, 2}, Role::grad);
+    loss = shaped(persistent("loss", 1), {}, Role::data);
+    program.loss_tensor = loss;
+    x = shaped(buffer("x", 16), {2, 8}, Role::data);
+    y = shaped(buffer("y", 4), {2, 2}, Role::activation);
+    dy = shaped(buffer("dy", 4), {2, 2}, Role::activation);
+    program.data.global_batch = 4;
+    Op& init = op(op_def("init_params"), {}, {w}, 0, {}, true);
+    init.attrs.set("starts", std::vector<int64_t>{0});
+    init.attrs.set("counts", std::vector<int64_t>{16});
+    op(op_def("fill"), {}, {g}, 0, {}, true);
+    op(op_def("next_batch"), {}, {x}).attrs.set("axis", "dp");
+    add("linear", {x, w}, {y}, Phase::forward);
+    add("mean_square", {y}, {loss}, Phase::forward);
+    add("mean_square_grad", {y}, {dy}, Phase::backward);
+    add("linear_dw", {x, dy}, {g}, Phase::backward);
+    reduce(loss, "avg");
+    reduce(g, "avg");
+    add("sgd", {g, w}, {w}, Phase::step);
+  }
+  int shaped(int tensor, Shape shape, Role role) {
+    program.tensors[static_cast<size_t>(tensor)].shape = std::move(shape);
+    program.buffers.back().role = role;
+    return tensor;
+  }
+  Op& add(const char* kind, std::vector<int> reads, std::vector<int> writes, Phase phase) {
+    Op& made = op(op_def(kind), std::move(reads), std::move(writes));
+    made.phase = phase;
+    return made;
+  }
+  Op& reduce(int tensor, const char* how, const char* axis = "dp") {
+    Op& made = add("all_reduce", {tensor}, {tensor}, Phase::backward);
+    made.axis = axis;
+    made.attrs.set("op", how);
+    return made;
+  }
+  std::vector<Op>& ops() { return program.step.streams[0].ops; }
+  void drop(size_t i) { ops().erase(ops().begin() + static_cast<std::ptrdiff_t>(i)); }
+  void move(size_t from, size_t to) {
+    Op moved = ops()[from];
+    drop(from);
+    ops().insert(ops().begin() + static_cast<std::ptrdiff_t>(to), std::move(moved));
+  }
+};
+
+// The first finding without what tells where its ops are.
+std::string found(const Step& step) {
+  const std::vector<Finding> findings = verify_job(step.job(), 0);
+  if (findings.empty()) return "";
+  std::string text = findings.front().rule + ": " + findings.front().message;
+  for (size_t open = text.find(" ("); open != std::string::npos; open = text.find(" (", open))
+    text.erase(open, text.find(')', open) + 1 - open);
+  return text;
+}
+
+TEST(VerifyValues, ARightStepPasses) { EXPECT_EQ(check(Step()), ""); }
+
+TEST(VerifyValues, AGradientThatIsNeverReduced) {
+  Step step;
+  step.drop(6);
+  EXPECT_EQ(
+      check(step),
+      "placement: sgd (step, compute#6, plan.lua:10) updates parameters with gradients that are partial over dp: a "
+      "reduction over dp is missing; linear_dw (backward, compute#4, plan.lua:7) wrote it");
+}
+
+TEST(VerifyValues, AGradientThatIsReducedTwice) {
+  Step step;
+  step.reduce(step.g, "avg").lane = 0;
+  step.move(8, 7);
+  EXPECT_EQ(
+      found(step),
+      "placement: all_reduce f32[16] avg reduces over dp what is the same on all its ranks: it was reduced before, "
+      "or never was partial; all_reduce f32[16] avg wrote it");
+}
+
+TEST(VerifyValues, AGradientThatIsReducedOverTheWrongAxis) {
+  Step step({{"dp", 2}, {"tp", 2}});
+  EXPECT_EQ(check(step), "");
+  step.ops()[6].axis = "tp";
+  EXPECT_EQ(
+      found(step),
+      "placement: all_reduce f32[16] avg reduces over tp what is the same on all its ranks: it was reduced before, "
+      "or never was partial; linear_dw wrote it");
+}
+
+TEST(VerifyValues, ASumWhereAnAverageIsDue) {
+  Step step;
+  step.ops()[6].attrs.set("op", "sum");
+  EXPECT_EQ(
+      found(step),
+      "placement: all_reduce f32[16] sum adds over dp what each rank has scaled for an average; linear_dw wrote it");
+}
+
+TEST(VerifyValues, ALossOfOneRank) {
+  Step step;
+  step.drop(5);
+  EXPECT_EQ(found(step), "placement: the loss ends a step P over dp; mean_square wrote it");
+}
+
+TEST(VerifyValues, WeightsThatPartTheirWays) {
+  // Every rank updates with its own random numbers.
+  Step step;
+  step.op(op_def("random_int"), {}, {step.g});
+  step.move(8, 7);
+  step.drop(6);
+  step.drop(4);
+  step.drop(3);
+  EXPECT_EQ(found(step), "placement: bytes 0..64 of buffer 'w' begin a step I and end it V over dp; sgd wrote them");
+}
+
+TEST(VerifyValues, ParametersAreUpdatedOnce) {
+  Step step;
+  step.add("sgd", {step.g, step.w}, {step.w}, Phase::step);
+  EXPECT_EQ(found(step),
+            "updated twice: sgd updates bytes 0..64 of buffer 'w' for the second time in a step; sgd wrote it");
+  step.drop(8);
+  step.drop(7);
+  EXPECT_EQ(found(step).substr(0, 10), "lost value");  // of the gradient
+}
+
+TEST(VerifyValues, ForwardReadsParametersBeforeTheirUpdate) {
+  Step step;
+  const int z = step.shaped(step.buffer("z", 4), {2, 2}, Role::activation);
+  step.add("linear", {step.x, step.w}, {z}, Phase::forward);
+  step.add("print", {z}, {}, Phase::forward);
+  EXPECT_EQ(
+      found(step),
+      "read after update: linear reads bytes 0..64 of buffer 'w', parameters that the step has already updated; sgd "
+      "wrote it");
+}
+
+// A copy in which forward computes, made again after the update.
+Step with_copy() {
+  Step step;
+  const int copy = step.shaped(step.persistent("copy", 16), {8, 2}, Role::param);
+  step.op(op_def("copy"), {step.w}, {copy}, 0, {}, true);
+  step.ops()[1].reads[1] = copy;
+  step.add("copy", {step.w}, {copy}, Phase::step);
+  return step;
+}
+
+TEST(VerifyValues, CopiesOfParametersFollowThem) {
+  EXPECT_EQ(check(with_copy()), "");
+  Step stale = with_copy();
+  stale.move(8, 7);
+  EXPECT_EQ(
+      found(stale),
+      "stale weights: bytes 0..64 of buffer 'copy' begin a step as a copy of parameters, and copy made it before they "
+      "were updated");
+  Step forgotten = with_copy();
+  forgotten.drop(8);
+  EXPECT_EQ(found(forgotten),
+            "never updated: bytes 0..64 of buffer 'copy' are parameters, and nothing in a step writes them");
+  // Made anew before it is read, a copy need not follow at the end.
+  Step early = with_copy();
+  early.move(8, 1);
+  EXPECT_EQ(check(early), "");
+}
+
+TEST(VerifyValues, AContributionIsAddedOnce) {
+  Step step;
+  const int more = step.shaped(step.buffer("more", 16), {8, 2}, Role::grad);
+  step.add("linear_dw", {step.x, step.dy}, {more}, Phase::backward);
+  step.move(8, 5);
+  step.add("add", {step.g, more}, {step.g}, Phase::backward);
+  step.move(9, 6);
+  EXPECT_EQ(check(step), "");
+  step.add("add", {step.g, more}, {step.g}, Phase::backward);
+  step.move(10, 7);
+  EXPECT_EQ(found(step), "applied twice: add does to 'g' what add has done to it already");
+}
+
+TEST(VerifyValues, ATableIsReadAsAWhole) {
+  Step step;
+  const int y = step.shaped(step.buffer("y2", 32), {2, 8, 2}, Role::activation);
+  const int dy = step.shaped(step.buffer("dy2", 32), {2, 8, 2}, Role::activation);
+  step.program.tensors[static_cast<size_t>(step.x)].dtype = Dtype::i32;
+  step.ops()[1].def = &op_def("embedding");
+  step.ops()[1].writes = step.ops()[2].reads = step.ops()[3].reads = {y};
+  step.ops()[3].writes = {dy};
+  step.ops()[4].def = &op_def("embedding_grad");
+  step.ops()[4].reads = {step.x, dy};
+  step.ops()[4].attrs.set("vocab", int64_t{8});
+  EXPECT_EQ(check(step), "");
+  Tensor rows = step.program.tensors[static_cast<size_t>(step.w)];
+  rows.shape = {4, 2};
+  step.program.tensors.push_back(rows);
+  step.ops()[1].reads[1] = static_cast<int>(step.program.tensors.size()) - 1;
+  EXPECT_EQ(
+      found(step),
+      "part of a tensor: embedding reads 8 elements of buffer 'w' where a parameter of 16 begins; it is from before "
+      "the step");
+}
+
+TEST(VerifyValues, AResultIsReadAsItWasMade) {
+  Step step;
+  Tensor columns = step.program.tensors[static_cast<size_t>(step.y)];
+  columns.shape = {2, 1};
+  step.program.tensors.push_back(columns);
+  const int id = static_cast<int>(step.program.tensors.size()) - 1;
+  step.add("mean_square", {id}, {step.shaped(step.buffer("other", 1), {}, Role::activation)}, Phase::forward);
+  step.add("print", {id + 1}, {}, Phase::forward);
+  EXPECT_EQ(found(step), "part of a tensor: mean_square reads [2, 1] of what is [2, 2]; linear wrote it");
+}
+
+// Clipping: the norm of a gradient, then an update by the coefficient.
+Step clipped(std::vector<Axis> axes) {
+  Step step(std::move(axes));
+  const int norm = step.shaped(step.buffer("norm", 1), {}, Role::activation);
+  const int clip = step.shaped(step.buffer("clip", 1), {}, Role::activation);
+  const int seen = step.shaped(step.buffer("seen", 1), {}, Role::activation);
+  step.ops()[7].reads.push_back(clip);
+  step.add("norm2", {step.g}, {norm}, Phase::step);
+  step.move(8, 7);
+  step.add("clip_coefficient", {norm}, {clip, seen}, Phase::step);
+  step.move(9, 8);
+  return step;
+}
+
+TEST(VerifyValues, TheNormHasEveryElementOnce) {
+  Step step = clipped({{"dp", 2}});
+  EXPECT_EQ(check(step), "");
+  Step half = step;
+  half.ops()[7].reads = {half.tensor(1, 0, 8)};
+  EXPECT_EQ(found(half),
+            "norm of gradients: sgd clips bytes 32..64 of buffer 'g' by a norm that counts them not at all; all_reduce "
+            "f32[16] avg wrote it");
+  Step both = step;
+  both.ops()[7].reads.push_back(both.g);
+  EXPECT_EQ(
+      found(both),
+      "norm of gradients: sgd clips bytes 0..64 of buffer 'g' by a norm that counts them 2 times; all_reduce f32[16] "
+      "avg wrote it");
+}
+
+TEST(VerifyValues, TheNormIsOverAllStages) {
+  // Two stages with parameters of their own, here by programs that differ in a name only.
+  const auto job_of = [](const Step& step) {
+    Job job;
+    job.classes = {step.program, step.program};
+    job.classes[1].name = "other";
+    job.class_of_rank = {0, 0, 1, 1};
+    return job;
+  };
+  Step one_stage = clipped({{"pp", 2}, {"dp", 2}});
+  EXPECT_NE(only(verify_job(job_of(one_stage), 0))
+                .find("clips by the norm of one rank's part over pp: a sum over pp is missing; norm2"),
+            std::string::npos);
+  Step all = one_stage;
+  all.reduce(all.ops()[7].writes[0], "sum", "pp");
+  all.move(10, 8);
+  EXPECT_EQ(only(verify_job(job_of(all), 0)), "");
+}
+
+// Weights and their gradients as shards of a flat vector.
+TEST(VerifyValues, ShardsAreGatheredAndScattered) {
+  Step step;
+  const int full = step.buffer("full", 16), grads = step.buffer("grads", 16);
+  Attrs& init = step.program.init.streams[0].ops[0].attrs;
+  init.set("axis", "dp");
+  step.shaped(step.w, {8}, Role::activation);
+  step.shaped(step.g, {8}, Role::activation);
+  const int weight = step.tensor(step.program.tensors[static_cast<size_t>(full)].buffer, 0, 16);
+  const int gradient = step.tensor(step.program.tensors[static_cast<size_t>(grads)].buffer, 0, 16);
+  for (const int id : {weight, gradient}) step.program.tensors[static_cast<size_t>(id)].shape = {8, 2};
+  step.ops()[1].reads[1] = weight;
+  step.ops()[4].writes = {gradient};
+  step.ops()[6] = step.ops()[5];
+  step.ops()[6].def = &op_def("reduce_scatter");
+  step.ops()[6].reads = {grads};
+  step.ops()[6].writes = {step.g};
+  Op& gather = step.add("all_gather", {step.w}, {full}, Phase::forward);
+  gather.axis = "dp";
+  step.move(8, 1);
+  EXPECT_EQ(check(step), "");
+
+  Step shorter = step;
+  const int part = shorter.tensor(0, 0, 4),
+            partly = shorter.tensor(shorter.program.tensors[static_cast<size_t>(full)].buffer, 0, 8);
+  shorter.ops()[1].reads = {part};
+  shorter.ops()[1].writes = {partly};
+  shorter.op(op_def("fill"), {}, {shorter.tensor(shorter.program.tensors[static_cast<size_t>(full)].buffer, 8, 8)});
+  shorter.move(9, 1);
+  EXPECT_EQ(
+      found(shorter),
+      "placement: all_gather f32[4] gathers 4 elements of a shard of 8 over dp: the parts of the ranks do not join; it "
+      "is from before the step");
+}
+
+}  // namespace
+}  // namespace prun
