@@ -265,7 +265,8 @@ void Spreads::elementwise(Moment& moment, AxisRule rule) {
 
 void Spreads::sources(Moment& moment) {
   const Op& op = moment.op;
-  Marks base = all(kSame);
+  const bool known = op.is("fill") || op.is("values") || op.is("iota") || op.is("next_batch") || op.is("init_params");
+  Marks base = all(known ? kSame : kUnknown);
   if (op.is("fill") && op.attrs.number("value") == 0) base = all(kZero);
   if (op.is("random_int")) base = all(kVarying);
   if (op.is("next_batch")) {
