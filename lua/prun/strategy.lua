@@ -15,7 +15,7 @@ local splits = { batch = true, tokens = true, nothing = true }
 -- Runs the body for one class; returns what the plan holds of it.
 local function record_unit(strategy, class)
   local result = { class = class.name, sharded = false, shard_axis = "", shard_least = 0, accumulate = false,
-                   recompute = false, site = strategy.site, layers = {}, activations = {}, hooks = {} }
+                   recompute = false, sync_every = 0, sync = {}, site = strategy.site, layers = {}, activations = {}, hooks = {} }
   local hooks = {}
   local function adder(when)
     return function(_, phase, fn)
@@ -31,6 +31,14 @@ local function record_unit(strategy, class)
     params = placements.params(result), grads = placements.grads(result), grad_shard = intents.target "grad_shard",
     activations = placements.activations(result), find = placements.find(result, class.layers),
     before = adder "before", after = adder "after",
+    -- Between steps, after every so many: what ranks have let drift apart is brought together.
+    every = function(_, steps, fn)
+      if math.type(steps) ~= "integer" or steps < 1 or type(fn) ~= "function" then
+        host.fail("unit:every takes a number of steps and a function: unit:every(10, function() ... end)")
+      end
+      result.sync_every = steps
+      hooks[#hooks + 1] = { when = "every", fn = fn }
+    end,
     -- Forward activations inside the unit are not kept: backward computes them again.
     recompute = function() result.recompute = true end,
   }
@@ -50,6 +58,19 @@ local function record_unit(strategy, class)
           record.within("a strategy's hook", recorder.words, hook.fn)
           result.hooks[#result.hooks + 1] = { when = when, phase = phase, intents = recorder.intents }
         end
+      end
+    end
+  end
+  for _, hook in ipairs(hooks) do
+    if hook.when == "every" then
+      recorder.intents = {}
+      record.within("a strategy's hook", recorder.words, hook.fn)
+      for _, intent in ipairs(recorder.intents) do
+        if intent.kind ~= "all_reduce" or intent.target ~= "params" then
+          host.fail(("between steps a strategy can average parameters, prun.all_reduce(unit.params, ...), not %s"):format(
+            intent.kind), intent.site)
+        end
+        result.sync[#result.sync + 1] = intent
       end
     end
   end

@@ -66,6 +66,7 @@ struct Draft {
   int data_ranks = 1;
   std::vector<std::string> loss_axes;  // axes over which the loss is averaged
   int loss_tensor = -1;                // local loss, then global
+  int flat_params = -1;                // the parameters of all units that are not sharded
   int flat_grads = -1;                 // the gradients of all units that are not sharded
   Program program;
 
@@ -79,6 +80,8 @@ DataSource data_source(const Data& data);  // as the program has it
 int rank_of_stage(const Plan& plan, int stage);
 
 bool splits_data(const Plan& plan, const std::string& axis);
+// Whether a strategy averages the class's weights over the axis every so many steps, and not its gradients in each.
+bool synchronizes(const Plan& plan, const std::string& unit_class, const std::string& axis);
 
 // The passes, in the order of pipeline.cc.
 void find_data_axes(Draft& draft);     // data_axes.cc
@@ -90,6 +93,7 @@ void place(Draft& draft);              // place.cc: layouts, persistent buffers,
 void schedule(Draft& draft);           // schedule.cc: the order of turns
 void communicate(Draft& draft);        // communicate.cc: compute ops, what hooks asked for, optimizer, edges
 void evaluate(Draft& draft);           // evaluate.cc: the eval body
+void synchronize(Draft& draft);        // synchronize.cc: weights that ranks let drift apart for some steps
 void lower_program(Draft& draft, const RankProgram& source);  // lower_program.cc: level 3
 void add_workspaces(Program& program, const CompileOptions& options);  // workspace.cc
 void join_step(Program& program);      // join.cc: streams meet at the end of a step

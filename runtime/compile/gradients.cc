@@ -171,6 +171,7 @@ bool StepBuilder::leaves_small_ones(int unit) const {
 // Reduces what backward has made of a unit, in the way in which each part of it is kept: sharded or whole.
 void StepBuilder::reduce(const Turn& turn, int strategy, const Intent& intent) {
   bool scatters = intent.kind == "reduce_scatter", any = false;
+  if (intent.target == "params") throw plan_error("parameters are averaged between steps: unit:every(steps, function() ... end)", intent.site);
   for (int unit : parts_of(unit_of(turn))) {
     const UnitState& state = draft_.states[static_cast<size_t>(unit)];
     if (draft_.graph.units[static_cast<size_t>(unit)].parameters.empty()) continue;
@@ -319,6 +320,7 @@ void StepBuilder::require_reduced() {
     for (const Strategy& strategy : draft_.plan.strategies) {
       if (strategy.splits == Splits::nothing) continue;
       for (const std::string& axis : strategy.axes) {
+        if (synchronizes(draft_.plan, draft_.graph.units[u].unit_class, axis)) continue;
         if (std::find(over.begin(), over.end(), axis) != over.end()) continue;
         throw plan_error(fmt::format("the gradients of '{}' are never reduced over '{}': each rank would train on its own share of the {}", unit_name(static_cast<int>(u)), axis,
                                      strategy.splits == Splits::batch ? "batch" : "tokens"), strategy.site);

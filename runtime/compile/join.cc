@@ -31,6 +31,7 @@ void join(Body& body) {
 void join_step(Program& program) {
   join(program.step);
   join(program.eval);
+  join(program.sync);
 }
 
 }  // namespace prun

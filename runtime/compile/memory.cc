@@ -113,7 +113,7 @@ int64_t place_pools(Program& program, Role role, int64_t base) {
 }  // namespace
 
 void assign_memory(Program& program) {
-  Packer init(program, program.init), step(program, program.step), eval(program, program.eval);
+  Packer init(program, program.init), step(program, program.step), eval(program, program.eval), sync(program, program.sync);
   int64_t next = 0;
   for (int r = 0; r < kRoles; ++r) {
     Role role = static_cast<Role>(r);
@@ -121,7 +121,7 @@ void assign_memory(Program& program) {
     used += place_pools(program, role, next + used);
     // One body has ended before another begins: what lives only in one of them shares bytes with the others.
     const int64_t base = next + used;
-    used += std::max({init.pack(role, base), step.pack(role, base), eval.pack(role, base)});
+    used += std::max({init.pack(role, base), step.pack(role, base), eval.pack(role, base), sync.pack(role, base)});
     program.role_bytes[r] = used;
     next += used;
   }

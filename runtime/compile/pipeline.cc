@@ -37,6 +37,7 @@ Job compile_training(const Plan& plan, const CompileOptions& options) {
     schedule(draft);
     communicate(draft);
     evaluate(draft);
+    synchronize(draft);
     finish(draft.program, options);
     job.classes.push_back(std::move(draft.program));
   }

@@ -196,7 +196,7 @@ void place_units(Draft& draft) {
   int params = -1, grads = -1, low = -1;
   std::vector<int> slots;
   if (flat > 0) {
-    params = add_tensor(program, "params", Role::param, {master, {flat}}, true, site);
+    params = draft.flat_params = add_tensor(program, "params", Role::param, {master, {flat}}, true, site);
     if (draft.plan.param_dtype != master) low = add_tensor(program, "params." + std::string(dtype_name(draft.plan.param_dtype)), Role::param, {draft.plan.param_dtype, {flat}}, true, site);
     grads = draft.flat_grads = add_tensor(program, "grads", Role::grad, {master, {flat}}, true, site);
     for (const std::string& slot : optimizer_slots(draft.plan.optimizer)) slots.push_back(add_tensor(program, slot, Role::optimizer, {master, {flat}}, true, site));

@@ -32,12 +32,13 @@ Executor::Executor(const Program& program, const Device& device, World& world, c
       options_(options),
       init_{Kind::init, program.init, {}},
       step_{Kind::step, program.step, {}},
-      eval_{Kind::eval, program.eval, {}} {
+      eval_{Kind::eval, program.eval, {}},
+      sync_{Kind::sync, program.sync, {}} {
   table_.set(program.schedule, 0);
   memory_ = {options.arena, options.rank, &program, &table_};
   host_ = open_host_services(program, options.print);
   make_communicators();
-  for (Work* work : {&init_, &step_, &eval_}) work->lanes = make_lanes(work->body);
+  for (Work* work : {&init_, &step_, &eval_, &sync_}) work->lanes = make_lanes(work->body);
   options_.recorder->streams = static_cast<uint32_t>(program.step.streams.size());
 }
 
@@ -81,6 +82,7 @@ void Executor::run() {
     const int64_t pause = schedule.next_pause(step);
     options_.recorder->phase.store(2, std::memory_order_release);
     run_body(step_, step, pause);
+    if (schedule.syncs_after(pause - 1)) run_body(sync_, pause / schedule.sync_every - 1, pause / schedule.sync_every);
     if (schedule.evaluates_after(pause - 1)) evaluate(pause - 1);
     step = pause;
   }
@@ -124,7 +126,7 @@ void Executor::walk(Work& work, int s, int64_t first, int64_t end) {
   StreamState& state = options_.recorder->stream[s];
   uint64_t ready = now_ns(), n = ops.size();
   for (int64_t step = first; step < end; ++step) {
-    const int64_t shown = work.kind == Kind::step ? step : work.kind == Kind::eval ? table_.step : UINT32_MAX;
+    const int64_t shown = work.kind == Kind::step ? step : work.kind == Kind::init ? UINT32_MAX : table_.step;
     state.step.store(static_cast<uint32_t>(shown), std::memory_order_relaxed);
     for (uint32_t i = 0; i < n; ++i) {
       const Op& op = ops[i];

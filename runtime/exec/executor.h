@@ -45,7 +45,7 @@ class Executor {
     uint64_t comm_ns = 0, exposed_ns = 0;  // of the step under way, by the lane's thread only
   };
 
-  enum class Kind { init, step, eval };
+  enum class Kind { init, step, eval, sync };
   struct Work {  // a body and how often it runs
     Kind kind;
     const Body& body;
@@ -73,7 +73,7 @@ class Executor {
   StepTable table_;
   RankMemory memory_;
   HostServices host_;
-  Work init_, step_, eval_;
+  Work init_, step_, eval_, sync_;
   std::vector<Communicator*> communicators_;
   std::atomic<bool> cancelled_{false};
   std::mutex failure_mutex_;

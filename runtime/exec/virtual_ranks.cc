@@ -325,6 +325,11 @@ VirtualRun Interpreter::run() {
     run_body();
     if (std::vector<double> values = losses(&Program::loss_tensor); !values.empty())
       result_.losses.push_back(std::move(values));
+    if (schedule.syncs_after(step)) {
+      enter(&Program::sync);
+      run_body();
+      enter(&Program::step);
+    }
     if (schedule.evaluates_after(step)) evaluate();
   }
   for (const VirtualRank& rank : ranks_) {

@@ -163,6 +163,7 @@ void add_header(std::string& out, const Program& program, const std::vector<int>
       out += fmt::format(" ({} {})", digits(program.tokens_per_step), program.sample_word);
     out += "\n";
   }
+  if (schedule.sync_every > 0) out += fmt::format("sync     after every {} steps\n", schedule.sync_every);
   if (schedule.eval_every > 0)
     out += fmt::format("evaluate {} batch{} after every {} step{}, {}\n", schedule.eval_batches,
                        schedule.eval_batches == 1 ? "" : "es", schedule.eval_every, schedule.eval_every == 1 ? "" : "s",
@@ -188,6 +189,7 @@ std::string dump_job(const Job& job) {
     add_body(out, program, program.init, "init");
     add_body(out, program, program.step, "step");
     add_body(out, program, program.eval, "evaluation");
+    add_body(out, program, program.sync, "synchronization");
   }
   return out;
 }

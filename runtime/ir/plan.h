@@ -56,6 +56,8 @@ struct StrategyUnit {
   bool accumulate = false;   // gradients of all microbatches are summed whole before they are reduced
   bool recompute = false;    // backward computes the unit's activations again
   std::vector<Placement> layers, activations;
+  int64_t sync_every = 0;    // steps; 0: never
+  std::vector<Intent> sync;  // all_reduce of parameters
   std::vector<Hook> hooks;
 };
 

@@ -341,6 +341,8 @@ Strategy read_strategy(const Field& field) {
     unit.shard_least = integer_or(item, "shard_least", 0);
     unit.accumulate = boolean_or(item, "accumulate", false);
     unit.recompute = boolean_or(item, "recompute", false);
+    unit.sync_every = integer_or(item, "sync_every", 0);
+    if (item.has("sync")) item.at("sync").each([&](const Field& intent) { unit.sync.push_back(read_intent(intent)); });
     unit.layers = read_placements(item, "layers");
     unit.activations = read_placements(item, "activations");
     unit.shard_site = read_site(item);

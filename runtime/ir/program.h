@@ -107,11 +107,14 @@ struct Schedule {
   LearningRate learning_rate;
   int64_t eval_every = 0;    // the eval body runs after every so many steps; 0: never
   int64_t eval_batches = 0;  // times in a row, each on a batch of its own: the same ones in every evaluation
+  int64_t sync_every = 0;    // the sync body runs after every so many steps, before an evaluation; 0: never
 
   bool evaluates_after(int64_t step) const { return eval_every > 0 && (step + 1) % eval_every == 0; }
-  // The step before which the run pauses next, when it has come as far as `step`: for an evaluation, or because it ends.
+  bool syncs_after(int64_t step) const { return sync_every > 0 && (step + 1) % sync_every == 0; }
+  // The step before which the run pauses next, when it has come as far as `step`: for another body, or because it ends.
   int64_t next_pause(int64_t step) const {
-    return eval_every > 0 ? std::min(steps, (step / eval_every + 1) * eval_every) : steps;
+    const auto next = [&](int64_t every) { return every > 0 ? (step / every + 1) * every : steps; };
+    return std::min({steps, next(eval_every), next(sync_every)});
   }
 };
 
@@ -133,6 +136,7 @@ struct Program {
   Body init;                   // runs once, before step 0
   Body step;                   // runs schedule.steps times
   Body eval;                   // forward alone, on eval_data; empty in a program that does not evaluate
+  Body sync;                   // brings together what ranks have let drift apart (local SGD); empty when nothing does
   DataSource data, eval_data;
   Schedule schedule;
   int64_t tokens_per_step = 0;  // global; samples when the data has no tokens
@@ -142,8 +146,8 @@ struct Program {
   int64_t arena_bytes = 0;
   int64_t role_bytes[kRoles] = {};  // how the arena divides
 
-  std::array<const Body*, 3> bodies() const { return {&init, &step, &eval}; }
-  std::array<Body*, 3> bodies() { return {&init, &step, &eval}; }
+  std::array<const Body*, 4> bodies() const { return {&init, &step, &eval, &sync}; }
+  std::array<Body*, 4> bodies() { return {&init, &step, &eval, &sync}; }
 };
 
 // The programs of all ranks: equal ones are one class.

@@ -48,7 +48,7 @@ template <class A> void visit(A& a, Like<Stream> auto& v) { a(v.name, v.ops); }
 template <class A> void visit(A& a, Like<Body> auto& v) { a(v.streams); }
 template <class A> void visit(A& a, Like<LearningRate> auto& v) { a(v.peak, v.kind, v.warmup, v.steps, v.least); }
 template <class A> void visit(A& a, Like<Schedule> auto& v) {
-  a(v.steps, v.seed, v.learning_rate, v.eval_every, v.eval_batches);
+  a(v.steps, v.seed, v.learning_rate, v.eval_every, v.eval_batches, v.sync_every);
 }
 template <class A> void visit(A& a, Like<Pool> auto& v) { a(v.name, v.role, v.slots, v.slot_bytes); }
 template <class A> void visit(A& a, Like<Job> auto& v) { a(v.classes, v.class_of_rank); }
@@ -120,7 +120,7 @@ void visit(A& a, Like<Op> auto& v) {
 
 template <class A>
 void visit(A& a, Like<Program> auto& v) {
-  a(v.name, v.mesh, v.device, v.rank_order, v.buffers, v.tensors, v.pools, v.init, v.step, v.eval, v.data,
+  a(v.name, v.mesh, v.device, v.rank_order, v.buffers, v.tensors, v.pools, v.init, v.step, v.eval, v.sync, v.data,
     v.eval_data, v.schedule, v.tokens_per_step, v.sample_word, v.loss_tensor, v.eval_loss_tensor, v.arena_bytes);
   for (auto& bytes : v.role_bytes) a(bytes);
 }
