@@ -15,7 +15,8 @@ local splits = { batch = true, tokens = true, nothing = true }
 -- Runs the body for one class; returns what the plan holds of it.
 local function record_unit(strategy, class)
   local result = { class = class.name, sharded = false, shard_axis = "", shard_least = 0, accumulate = false,
-                   recompute = false, sync_every = 0, sync = {}, site = strategy.site, layers = {}, activations = {}, hooks = {} }
+                   recompute = false, sync_every = 0, sync = {}, site = strategy.site, layers = {},
+                   activations = {}, hooks = {} }
   local hooks = {}
   local function adder(when)
     return function(_, phase, fn)
@@ -67,7 +68,7 @@ local function record_unit(strategy, class)
       record.within("a strategy's hook", recorder.words, hook.fn)
       for _, intent in ipairs(recorder.intents) do
         if intent.kind ~= "all_reduce" or intent.target ~= "params" then
-          host.fail(("between steps a strategy can average parameters, prun.all_reduce(unit.params, ...), not %s"):format(
+          host.fail(("between steps a strategy can average parameters, prun.all_reduce(unit.params, ...); not %s"):format(
             intent.kind), intent.site)
         end
         result.sync[#result.sync + 1] = intent

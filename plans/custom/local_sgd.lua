@@ -1,4 +1,4 @@
--- A strategy of one's own: local SGD. Each rank trains on its own share of the batch; every k steps weights are averaged.
+-- A strategy of one's own: local SGD. Each rank trains on its share of the batch; every k steps weights are averaged.
 
 local prun = require "prun"
 
