@@ -6,18 +6,20 @@ local prun = require "prun"
 return prun.schedule("interleaved", function(rank, ranks, micro, chunks)
   local forward, backward = {}, {}  -- the order of both phases, the same on every rank
   for first = 0, micro - 1, ranks do
-    local last = math.min(first + ranks, micro) - 1
     for chunk = 0, chunks - 1 do
-      for i = first, last do
+      for i = first, first + ranks - 1 do
         forward[#forward + 1] = { i, chunk }
         backward[#backward + 1] = { i, chunks - 1 - chunk }
       end
     end
   end
+  -- The pattern is that of whole groups, or ranks would wait for each other; what is beyond the microbatches there are
+  -- is left out.
   local f, b = 0, 0
-  local function F() f = f + 1; prun.forward(table.unpack(forward[f])) end
-  local function B() b = b + 1; prun.backward(table.unpack(backward[b])) end
-  local warm = math.min(#forward, 2 * (ranks - rank - 1) + (chunks - 1) * math.min(ranks, micro))
+  local function run(word, turn) if turn[1] < micro then prun[word](turn[1], turn[2]) end end
+  local function F() f = f + 1; run("forward", forward[f]) end
+  local function B() b = b + 1; run("backward", backward[b]) end
+  local warm = math.min(#forward, 2 * (ranks - rank - 1) + (chunks - 1) * ranks)
   for _ = 1, warm do F() end
   for _ = 1, #forward - warm do F() B() end
   for _ = 1, warm do B() end

@@ -1,0 +1,76 @@
+#!/usr/bin/env python3
+"""Every schedule, for any number of ranks, microbatches and chunks: each microbatch goes through each layer once, forward,
+then backward, the verifier agrees (dump verifies), and as many are in flight as STRATEGIES.md says.
+Usage: schedules_test.py PRUN
+"""
+import collections
+import pathlib
+import sys
+import unittest
+
+PRUN = sys.argv[1]
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import program_text  # noqa: E402
+
+PLAN = "tests/parity/pipeline.lua"
+
+
+def compute(schedule, pp, micro, chunks=1):
+    """The compute stream of each rank; a layer is a stage."""
+    settings = dict(schedule=schedule, pp=pp, micro=micro, batch=micro, width=4, layers=pp * chunks, chunks=chunks)
+    return [step["compute"] for step in program_text.programs(PRUN, PLAN, pp, **settings)]
+
+
+def peak_in_flight(ops):
+    """The most chunks of microbatches at a time whose forward has run and whose backward has not ended."""
+    live, peak, last = set(), 0, {}
+    for op in ops:
+        if op.phase == "backward":
+            last[op.unit, op.microbatch] = op.index
+    for op in ops:
+        key = (op.unit, op.microbatch)
+        if op.phase == "forward" and op.kind == "linear":
+            live.add(key)
+            peak = max(peak, len(live))
+        elif op.phase == "backward" and last[key] == op.index:
+            live.remove(key)
+    return peak
+
+
+class Schedules(unittest.TestCase):
+    CHUNKS = {"gpipe": (1,), "1f1b": (1,), "zb_h1": (1,), "interleaved": (1, 2, 3), "zb_v": (2,)}
+
+    def test_each_turn_is_there_once(self):
+        for schedule, all_chunks in self.CHUNKS.items():
+            for pp in (1, 2, 3, 4):
+                for micro in (1, 2, 3, 5, 8):  # fewer than ranks, no multiple of them, fewer than zb_v's pattern
+                    for chunks in all_chunks:
+                        with self.subTest(schedule=schedule, pp=pp, micro=micro, chunks=chunks):
+                            self.once(compute(schedule, pp, micro, chunks), pp * chunks, micro)
+
+    def once(self, ranks, layers, micro):
+        for ops in ranks:
+            at = collections.defaultdict(list)
+            for op in ops:
+                if op.kind in ("linear", "linear_dx", "linear_dw"):
+                    at[op.kind, op.unit, max(op.microbatch, 0)].append(op.index)
+            units = {unit for _, unit, _ in at}
+            self.assertEqual(len(units), layers // len(ranks))
+            self.assertEqual(len(at), len(units) * micro * 3 - ("layer0" in units) * micro)  # nobody needs the input's gradient
+            for (kind, unit, microbatch), indices in at.items():
+                self.assertEqual(len(indices), 1, (kind, unit, microbatch))
+                self.assertGreaterEqual(indices[0], at["linear", unit, microbatch][0])
+
+    def test_as_many_in_flight_as_the_table_says(self):
+        for p in (2, 3, 4):
+            for m in (2 * p, 3 * p + 1):
+                for r in range(p):
+                    table = {("gpipe", 1): m, ("1f1b", 1): p - r, ("zb_h1", 1): p, ("zb_v", 2): 2 * p,
+                             ("interleaved", 2): p + 2 * (p - r - 1) + 1, ("interleaved", 3): 2 * p + 2 * (p - r - 1) + 1}
+                    for (schedule, chunks), expected in table.items():
+                        with self.subTest(schedule=schedule, p=p, m=m, r=r, chunks=chunks):
+                            self.assertEqual(peak_in_flight(compute(schedule, p, m, chunks)[r]), expected)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1], verbosity=1)
