@@ -31,32 +31,14 @@ function(prun_library name)
   target_link_libraries(${name} PUBLIC ${ARG_LINKS} PRIVATE prun_flags)
 endfunction()
 
-# prun_plugin(name SOURCES a.cc ... LINKS lib ... [AUTO] [LOCAL_ONLY] [MEMORY host cuda]): a transport, loaded at run
-# time; it sees only the public headers. AUTO: `--transport auto` may choose it; the runtime reads that, and what memory
-# it takes, from NAME.plugin beside the library, so that it need not load a plugin to learn that nobody wants it.
-function(prun_plugin name)
-  cmake_parse_arguments(ARG "AUTO;LOCAL_ONLY" "" "SOURCES;LINKS;MEMORY" ${ARGN})
-  add_library(prun_${name} MODULE ${ARG_SOURCES})
-  target_include_directories(prun_${name} PRIVATE ${CMAKE_SOURCE_DIR}/runtime/include)
-  target_link_libraries(prun_${name} PRIVATE prun_flags ${ARG_LINKS})
-  add_dependencies(plugins prun_${name})
-  set(_dir ${CMAKE_BINARY_DIR}/lib/prun/plugins)
-  set_target_properties(prun_${name} PROPERTIES PREFIX "" OUTPUT_NAME ${name} LIBRARY_OUTPUT_DIRECTORY ${_dir})
-  if(NOT ARG_MEMORY)
-    set(ARG_MEMORY host)
-  endif()
-  list(JOIN ARG_MEMORY " " _memory)
-  foreach(_flag AUTO LOCAL_ONLY)
-    if(ARG_${_flag})
-      set(_${_flag} 1)
-    else()
-      set(_${_flag} 0)
-    endif()
-  endforeach()
-  file(CONFIGURE OUTPUT ${_dir}/${name}.plugin CONTENT "auto = ${_AUTO}\nlocal_only = ${_LOCAL_ONLY}\nmemory = ${_memory}\n")
-  install(TARGETS prun_${name} LIBRARY DESTINATION lib/prun/plugins)
-  install(FILES ${_dir}/${name}.plugin DESTINATION lib/prun/plugins)
-endfunction()
+# What plugins see: the public headers, and in this build the flags of everybody.
+add_library(prun_transport INTERFACE)
+add_library(prun::transport ALIAS prun_transport)
+set_target_properties(prun_transport PROPERTIES EXPORT_NAME transport)
+target_include_directories(prun_transport INTERFACE
+  $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/runtime/include> $<INSTALL_INTERFACE:include>)
+target_link_libraries(prun_transport INTERFACE $<BUILD_INTERFACE:prun_flags>)
+include(plugin)  # prun_plugin
 
 # prun_test(name SOURCES a.cc ... LINKS lib ... [LABELS l ...] [TIMEOUT s]): a GoogleTest program, one CTest entry.
 # The label `fast` puts it under the sanitizers of tools/test, `long` keeps it out of CI.

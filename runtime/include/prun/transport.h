@@ -1,6 +1,9 @@
 /* prun transport ABI, version 1: how a plugin moves bytes between ranks.
  *
- * Plain C. A plugin is a shared object that exports one symbol, prun_transport_v1. Every struct starts with its
+ * Version 1 is final: nothing below moves or changes its meaning (tests/sdk/abi.h holds every place). prun_p2p and
+ * prun_queue, which have no size, stay as they are; what comes later is appended, or an extension by name.
+ *
+ * Plain C. A plugin is a shared object that exports one symbol, prun_transport_v1. Every other struct starts with its
  * size and only ever grows at its end; each side uses the smaller of both sizes, and a pointer beyond it is absent.
  * No exception, C++ type or ownership crosses: what one side allocates, that side frees.
  *

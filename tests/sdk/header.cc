@@ -1,0 +1,2 @@
+// The published header by itself, in C++.
+#include "abi.h"

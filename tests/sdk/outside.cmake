@@ -1,0 +1,6 @@
+# A transport that knows nothing of prun but the installed package; installed_test.py copies it beside the source.
+cmake_minimum_required(VERSION 3.25)
+project(outside LANGUAGES CXX)
+set(CMAKE_CXX_STANDARD 20)
+find_package(prun 0.1 REQUIRED)
+prun_plugin(pipe SOURCES pipe_plugin.cc LOCAL_ONLY)

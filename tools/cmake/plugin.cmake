@@ -1,0 +1,36 @@
+# prun_plugin, for the transports of this repository and, installed beside prunConfig.cmake, for everybody else's.
+
+# prun_plugin(name SOURCES a.cc ... [LINKS lib ...] [AUTO] [LOCAL_ONLY] [MEMORY host cuda]): the target prun_NAME, a
+# transport that prun loads at run time; it sees only prun/transport.h, and only prun_transport_v1 is visible in it.
+# AUTO: `--transport auto` may choose it; the runtime reads that, and what memory it takes, from NAME.plugin beside the
+# library, so that it need not load a plugin to learn that nobody wants it. Both lie in lib/prun/plugins of the build
+# folder, and of the prefix once installed.
+function(prun_plugin name)
+  cmake_parse_arguments(ARG "AUTO;LOCAL_ONLY" "" "SOURCES;LINKS;MEMORY" ${ARGN})
+  if(NOT ARG_SOURCES OR ARG_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "prun_plugin(${name} SOURCES a.cc ... [LINKS ...] [AUTO] [LOCAL_ONLY] [MEMORY ...]): "
+      "SOURCES missing, or words that mean nothing: '${ARG_UNPARSED_ARGUMENTS}'")
+  endif()
+  add_library(prun_${name} MODULE ${ARG_SOURCES})
+  target_link_libraries(prun_${name} PRIVATE prun::transport ${ARG_LINKS})
+  set(_dir ${CMAKE_BINARY_DIR}/lib/prun/plugins)
+  set_target_properties(prun_${name} PROPERTIES PREFIX "" OUTPUT_NAME ${name} SUFFIX .so LIBRARY_OUTPUT_DIRECTORY ${_dir}
+    C_VISIBILITY_PRESET hidden CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+  if(NOT ARG_MEMORY)
+    set(ARG_MEMORY host)
+  endif()
+  list(JOIN ARG_MEMORY " " _memory)
+  foreach(_flag AUTO LOCAL_ONLY)
+    if(ARG_${_flag})
+      set(_${_flag} 1)
+    else()
+      set(_${_flag} 0)
+    endif()
+  endforeach()
+  file(CONFIGURE OUTPUT ${_dir}/${name}.plugin CONTENT "auto = ${_AUTO}\nlocal_only = ${_LOCAL_ONLY}\nmemory = ${_memory}\n")
+  if(TARGET plugins)  # prun's own build: all transports at once
+    add_dependencies(plugins prun_${name})
+  endif()
+  install(TARGETS prun_${name} LIBRARY DESTINATION lib/prun/plugins)
+  install(FILES ${_dir}/${name}.plugin DESTINATION lib/prun/plugins)
+endfunction()
