@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Runs `prun check` on every Lua block of lua/prun/README.md: what the guide shows must work.
+"""Runs `prun check` on the Lua blocks of the guides: what they show must work.
 
-A block's first line names its file; all are written side by side, so that one may require another.
+A block whose first line names a file is one: `-- mine.lua: ...`, or `-- mine.lua, 8 ranks: ...` (2 otherwise). Those of
+one guide are written side by side, so that one may require another.
 """
 import pathlib
 import re
@@ -10,24 +11,35 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+GUIDES = {  # and how many blocks each has at least
+    "README.md": 1,
+    "lua/prun/README.md": 8,
+    "lua/prun/strategies/README.md": 2,
+    "lua/prun/schedules/README.md": 1,
+    "plans/custom/README.md": 3,
+}
+
+
+def check(prun, guide, least):
+    blocks = re.findall(r"```lua\n-- (\S+\.lua)(?:, (\d+) ranks)?:(.*?)```", (ROOT / guide).read_text(), re.S)
+    if len(blocks) < least:
+        sys.exit(f"{guide}: only {len(blocks)} blocks found")
+    failed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for name, _, text in blocks:
+            (pathlib.Path(folder) / name).write_text("--" + text)
+        for name, ranks, text in blocks:
+            if "prun.plan {" not in text and "prun.program(" not in text:
+                continue
+            done = subprocess.run([prun, "check", name, "--nproc", ranks or "2"], cwd=folder, text=True, capture_output=True)
+            print(f"{guide}: {name}: exit {done.returncode}\n{done.stderr}", end="")
+            failed += done.returncode != 0
+    return failed
 
 
 def main():
     prun = str(pathlib.Path(sys.argv[1]).resolve())
-    blocks = re.findall(r"```lua\n-- (\S+\.lua)[:\s](.*?)```", (ROOT / "lua/prun/README.md").read_text(), re.S)
-    if len(blocks) < 5:
-        sys.exit(f"only {len(blocks)} blocks found")
-    failed = 0
-    with tempfile.TemporaryDirectory() as folder:
-        for name, text in blocks:
-            (pathlib.Path(folder) / name).write_text("--" + text)
-        for name, text in blocks:
-            if "prun.plan {" not in text and "prun.program(" not in text:
-                continue
-            done = subprocess.run([prun, "check", name, "--nproc", "2"], cwd=folder, text=True, capture_output=True)
-            print(f"{name}: exit {done.returncode}\n{done.stderr}", end="")
-            failed += done.returncode != 0
-    return 1 if failed else 0
+    return 1 if sum(check(prun, guide, least) for guide, least in GUIDES.items()) else 0
 
 
 if __name__ == "__main__":
