@@ -172,7 +172,7 @@ AxisOutcome Spreads::on_axis(const Moment& moment, AxisRule rule, size_t axis, c
   const bool lenient = moment.op.is("norm2") || is_optimizer(moment.op);
   if (any(Kind::unknown) && !lenient) return everywhere(kUnknown);
   const AxisView view{moment, axes_[axis], sizes_[axis], combine_[axis]};
-  const bool plain = !any(Kind::partial) && !any(Kind::shard) && !any(Kind::varying);
+  const bool plain = !any(Kind::partial) && !any(Kind::shard) && !any(Kind::varying) && !any(Kind::unknown);
   const bool splits = view("axis") || view("tokens_axis");
   const bool weighted = moment.op.attrs.has("weights") || moment.op.attrs.has("piece_weights");
   const bool cut = moment.op.is("cut_pieces") ||
