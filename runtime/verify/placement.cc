@@ -91,6 +91,8 @@ Spreads::Spreads(const JobView& view) {
         stages =
             stages || job.class_of_rank[static_cast<size_t>(rank)] != job.class_of_rank[static_cast<size_t>(other)];
     stages_.push_back(stages);
+    const std::vector<std::string> drift = drift_axes(job.classes.front());
+    drifts_.push_back(std::find(drift.begin(), drift.end(), axis.name) != drift.end());
   }
   id_of(all(kUnknown));
 }
@@ -278,7 +280,7 @@ void Spreads::sources(Moment& moment) {
   if (!op.is("init_params")) return;
 
   for (size_t a = 0; a < axes_.size(); a++)
-    if (stages_[a]) base[a] = kVarying;
+    if (stages_[a] || drifts_[a]) base[a] = kVarying;
   const std::vector<int64_t> starts = op.attrs.integers("starts"), counts = op.attrs.integers("counts");
   const std::vector<int64_t> outer =
       op.attrs.has("split_outer") ? op.attrs.integers("split_outer") : std::vector<int64_t>();

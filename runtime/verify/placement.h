@@ -118,6 +118,7 @@ class Spreads {
   std::vector<int> sizes_;
   std::vector<Combine> combine_;
   std::vector<bool> stages_;  // axes along which programs differ
+  std::vector<bool> drifts_;  // axes along which weights differ between two syncs
   std::vector<Marks> marks_;
   std::map<Marks, int> mark_ids_;
   std::vector<Layout> layouts_;

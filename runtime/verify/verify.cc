@@ -68,6 +68,7 @@ std::vector<Finding> verify_job(const Job& job, int64_t memory_limit, int local_
   if (!findings.empty()) return findings.take();
   verify_bodies(job, memory_limit, local_ranks, false, findings);
   verify::evaluation_changes_nothing(job, findings);
+  verify::drifting_weights_meet(job, findings);
   if (!findings.empty()) return findings.take();
   const std::optional<Job> evaluation = verify::evaluation_of(job);
   if (!evaluation) return {};

@@ -97,6 +97,9 @@ void memory_suffices(const JobView& view, Findings& findings);
 // The job whose steps are the batches of an evaluation; nothing: there are none.
 std::optional<Job> evaluation_of(const Job& job);
 void evaluation_changes_nothing(const Job& job, Findings& findings);
+// The axes over which a program's weights differ within a step, since its sync body averages them.
+std::vector<std::string> drift_axes(const Program& program);
+void drifting_weights_meet(const Job& job, Findings& findings);
 
 // A job whose steps train, as against one that only moves data: it has a loss.
 bool trains(const Job& job);

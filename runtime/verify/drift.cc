@@ -1,0 +1,73 @@
+// Ranks that train on their own for some steps (local SGD): their weights may differ within a step, along the axes over
+// which the sync body averages them, and the sync body must bring all of them together.
+#include <algorithm>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "verify/view.h"
+
+namespace prun::verify {
+namespace {
+
+constexpr const char* kRule = "drifting weights";
+
+using Range = std::pair<int64_t, int64_t>;
+
+// What of [begin, end) no range covers first; an empty range: nothing.
+Range uncovered(Range wanted, std::vector<Range> ranges) {
+  std::sort(ranges.begin(), ranges.end());
+  int64_t next = wanted.first;
+  for (const auto& [begin, end] : ranges)
+    if (begin <= next) next = std::max(next, end);
+  return next >= wanted.second ? Range{0, 0} : Range{next, wanted.second};
+}
+
+void check_program(const Program& program, const std::string& axis, Findings& findings) {
+  std::vector<std::vector<Range>> averaged(program.buffers.size());
+  const auto range = [&](int id) {
+    const Tensor& tensor = program.tensors[static_cast<size_t>(id)];
+    return Range{tensor.byte_offset, tensor.byte_offset + tensor.bytes()};
+  };
+  Site site;
+  for (const Stream& stream : program.sync.streams)
+    for (const Op& op : stream.ops) {
+      if (!op.is("all_reduce") || op.axis != axis) continue;
+      site = op.site;
+      if (op.attrs.text("op", "sum") != "avg")
+        findings.add(kRule, fmt::format("weights that drift apart over {} are added up between steps, not averaged", axis), op.site);
+      averaged[static_cast<size_t>(program.tensors[static_cast<size_t>(op.writes[0])].buffer)].push_back(range(op.writes[0]));
+    }
+  // Weights are what init_params makes.
+  for (const Stream& stream : program.init.streams)
+    for (const Op& op : stream.ops) {
+      if (!op.is("init_params")) continue;
+      const Tensor& weights = program.tensors[static_cast<size_t>(op.writes[0])];
+      const auto [begin, end] = uncovered(range(op.writes[0]), averaged[static_cast<size_t>(weights.buffer)]);
+      if (begin < end)
+        findings.add(kRule, fmt::format("'{}' drifts apart over {}: what others average between steps ({}) leaves out its bytes {}..{}", weights.name, axis, site.text(), begin, end), op.site);
+    }
+}
+
+}  // namespace
+
+std::vector<std::string> drift_axes(const Program& program) {
+  std::set<std::string> axes;
+  for (const Stream& stream : program.sync.streams)
+    for (const Op& op : stream.ops)
+      if (op.is("all_reduce")) axes.insert(op.axis);
+  return {axes.begin(), axes.end()};
+}
+
+void drifting_weights_meet(const Job& job, Findings& findings) {
+  std::set<std::string> axes;
+  for (const Program& program : job.classes)
+    for (const std::string& axis : drift_axes(program)) axes.insert(axis);
+  for (const Program& program : job.classes) {
+    if (program.schedule.sync_every != job.classes.front().schedule.sync_every)
+      findings.add(kRule, "ranks bring their weights together after different numbers of steps", {});
+    for (const std::string& axis : axes) check_program(program, axis, findings);
+  }
+}
+
+}  // namespace prun::verify

@@ -1,0 +1,16 @@
+-- prun check PLAN --nproc 2
+-- Weights are averaged, not added.
+local prun = require "prun"
+
+local wrong = prun.strategy("wrong", { axis = "dp" }, function(unit, opt)
+  unit:every(4, function() prun.all_reduce(unit.params, { axis = opt.axis, op = "sum" }) end)
+end)
+
+return prun.plan {
+  mesh      = prun.mesh { dp = 2 },
+  model     = prun.models.gpt { vocab = 256, layers = 2, width = 32, heads = 2, context = 16 },
+  data      = prun.data.bytes { path = "text/sample.txt", batch = 8 },
+  strategy  = { wrong {} },
+  optimizer = prun.sgd { lr = 0.1 },
+  steps     = 2,
+}
