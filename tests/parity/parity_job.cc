@@ -14,9 +14,9 @@
 
 namespace prun::test {
 
-Job parity_job(int ranks, const Settings& settings, const std::string& device_name) {
+Job parity_job(int ranks, const Settings& settings, const std::string& device_name, const std::string& plan_path) {
   ScriptOptions script;
-  script.plan_path = PRUN_SOURCE_DIR "/tests/parity/gpt.lua";
+  script.plan_path = PRUN_SOURCE_DIR "/" + plan_path;
   script.lua_dir = PRUN_SOURCE_DIR "/lua";
   script.world = ranks;
   script.settings = settings;

@@ -1,4 +1,4 @@
-// Jobs for parity: tests/parity/gpt.lua through script, compile and verify, as `prun` does it.
+// Jobs for parity: tests/parity/gpt.lua, or another plan, through script, compile and verify, as `prun` does it.
 #pragma once
 #include <map>
 #include <string>
@@ -11,8 +11,9 @@ namespace prun::test {
 
 using Settings = std::map<std::string, std::string>;
 
-// A verified job for `ranks` ranks on a device.
-Job parity_job(int ranks, const Settings& settings, const std::string& device = "cpu");
+// A verified job for `ranks` ranks on a device; `plan` as seen from the repository's root.
+Job parity_job(int ranks, const Settings& settings, const std::string& device = "cpu",
+               const std::string& plan = "tests/parity/gpt.lua");
 
 // The losses of all steps, after checking that all virtual ranks have the same bits.
 std::vector<double> losses_of(const VirtualRun& run);
