@@ -10,7 +10,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
+#include <cmath>
 
 #include "comm/comm.h"
 #include "exec/clock.h"
@@ -155,8 +155,13 @@ constexpr Case kCases[] = {{"gpipe", 2, 1, 3},       {"gpipe", 4, 1, 9},       {
                            {"interleaved", 2, 2, 3}, {"interleaved", 4, 2, 9}, {"zb_h1", 2, 1, 1}, {"zb_h1", 4, 1, 3},
                            {"zb_v", 2, 2, 1},        {"zb_v", 4, 2, 3}};
 
-// Within 5 % of the bubble, or half a percent of the step where that is more: waking up takes its time at every hop.
-TEST(Bubbles, OfExecutedProgramsAreThoseOfTheFormulas) {
+// Within 5 % of the bubble, or half a unit where that is more: a wait that the schedule does not have takes whole
+// units, and on a busy machine threads wake up late at every hop.
+bool close(const Case& c, const Measured& got) {
+  return std::abs(got.bubble - c.bubble) <= std::max(0.05 * c.bubble, 0.5);
+}
+
+std::vector<Measured> measure_all() {
   std::vector<Job> jobs;
   std::vector<std::unique_ptr<Recorders>> recorders;
   for (const Case& c : kCases) {
@@ -169,19 +174,28 @@ TEST(Bubbles, OfExecutedProgramsAreThoseOfTheFormulas) {
     jobs.push_back(parity_job(c.ranks, settings, "reference", "tests/parity/pipeline.lua"));
     recorders.push_back(std::make_unique<Recorders>(c.ranks));
   }
-  ASSERT_EQ(testing::failures(testing::run_ranks({static_cast<int>(jobs.size())},
-                                                 [&](testing::LocalBootstrap& bootstrap) {
-                                                   size_t c = static_cast<size_t>(bootstrap.rank());
-                                                   return execute(jobs[c], *recorders[c],
-                                                                  fmt::format("bubble{}.{}", getppid(), c));
-                                                 })),
-            "");
-  for (size_t i = 0; i < jobs.size(); ++i) {
+  auto one = [&](testing::LocalBootstrap& bootstrap) {
+    size_t c = static_cast<size_t>(bootstrap.rank());
+    return execute(jobs[c], *recorders[c], fmt::format("bubble{}.{}", getppid(), c));
+  };
+  EXPECT_EQ(testing::failures(testing::run_ranks({static_cast<int>(jobs.size())}, one)), "");
+  std::vector<Measured> all;
+  for (size_t c = 0; c < jobs.size(); ++c) all.push_back(measure(jobs[c], *recorders[c]));
+  return all;
+}
+
+TEST(Bubbles, OfExecutedProgramsAreThoseOfTheFormulas) {
+  std::vector<Measured> all;
+  bool good = false;
+  for (int attempt = 0; attempt < 3 && !good && !HasFailure(); ++attempt) {  // again when the machine was busy
+    all = measure_all();
+    good = std::equal(all.begin(), all.end(), kCases, [](const Measured& got, const Case& c) { return close(c, got); });
+  }
+  for (size_t i = 0; i < all.size(); ++i) {
     const Case& c = kCases[i];
-    const Measured got = measure(jobs[i], *recorders[i]);
-    fmt::print("{:<11} on {}: bubble {:.2f} of {:.2f}, formula {} of {}\n", c.schedule, c.ranks, got.bubble, got.step,
-               c.bubble, 3 * kMicro * c.chunks + c.bubble);
-    EXPECT_NEAR(got.bubble, c.bubble, std::max(0.05 * c.bubble, 0.005 * got.step)) << c.schedule << " on " << c.ranks;
+    fmt::print("{:<11} on {}: bubble {:.2f} of {:.2f}, formula {} of {}\n", c.schedule, c.ranks, all[i].bubble,
+               all[i].step, c.bubble, 3 * kMicro * c.chunks + c.bubble);
+    EXPECT_TRUE(close(c, all[i])) << c.schedule << " on " << c.ranks;
   }
 }
 

@@ -62,14 +62,15 @@ class Schedules(unittest.TestCase):
                 self.assertGreaterEqual(indices[0], at["linear", unit, microbatch][0])
 
     def test_as_many_in_flight_as_the_table_says(self):
-        for p in (2, 3, 4):
-            for m in (2 * p, 3 * p + 1):
-                for r in range(p):
-                    table = {("gpipe", 1): m, ("1f1b", 1): p - r, ("zb_h1", 1): p, ("zb_v", 2): 2 * p,
-                             ("interleaved", 2): p + 2 * (p - r - 1) + 1, ("interleaved", 3): 2 * p + 2 * (p - r - 1) + 1}
-                    for (schedule, chunks), expected in table.items():
-                        with self.subTest(schedule=schedule, p=p, m=m, r=r, chunks=chunks):
-                            self.assertEqual(peak_in_flight(compute(schedule, p, m, chunks)[r]), expected)
+        table = {("gpipe", 1): lambda p, m, r: m, ("1f1b", 1): lambda p, m, r: p - r, ("zb_h1", 1): lambda p, m, r: p,
+                 ("zb_v", 2): lambda p, m, r: 2 * p, ("interleaved", 2): lambda p, m, r: p + 2 * (p - r - 1) + 1,
+                 ("interleaved", 3): lambda p, m, r: 2 * p + 2 * (p - r - 1) + 1}
+        for (schedule, chunks), expected in table.items():
+            for p in (2, 3, 4):
+                for m in (2 * p, 3 * p + 1):
+                    with self.subTest(schedule=schedule, p=p, m=m, chunks=chunks):
+                        found = [peak_in_flight(ops) for ops in compute(schedule, p, m, chunks)]
+                        self.assertEqual(found, [expected(p, m, r) for r in range(p)])
 
 
 if __name__ == "__main__":
