@@ -1,5 +1,7 @@
 // The eval body: the forward turns of the step once more, on data and a loss of their own, with what the strategies do
 // around forward. Dropout lets everything pass.
+#include <algorithm>
+
 #include "compile/build.h"
 #include "compile/step_builder.h"
 
@@ -11,6 +13,21 @@ std::vector<StageTurn> forward_of(const std::vector<StageTurn>& turns) {
   for (const StageTurn& turn : turns)
     if (turn.front().phase == Phase::forward) forward.push_back(turn);
   return forward;
+}
+
+// Nodes that only backward reads go: the counts of a mixture of experts, say, which travel for the load-balancing loss.
+std::vector<Node> nodes_for_loss(const Graph& graph) {
+  std::vector<bool> wanted(graph.values.size(), false);
+  wanted[static_cast<size_t>(graph.loss)] = true;
+  std::vector<Node> kept;
+  for (auto node = graph.nodes.rbegin(); node != graph.nodes.rend(); ++node) {
+    const auto is_wanted = [&](int value) { return wanted[static_cast<size_t>(value)]; };
+    if (std::none_of(node->outputs.begin(), node->outputs.end(), is_wanted)) continue;
+    for (int input : node->inputs) wanted[static_cast<size_t>(input)] = true;
+    kept.push_back(*node);
+  }
+  std::reverse(kept.begin(), kept.end());
+  return kept;
 }
 
 }  // namespace
@@ -39,6 +56,7 @@ void evaluate(Draft& draft) {
   program.eval_loss_tensor = add_tensor(program, "eval_loss", Role::data, loss, true, evaluation.site);
 
   Draft forward = draft;
+  forward.graph.nodes = nodes_for_loss(draft.graph);
   forward.backward.clear();
   forward.turns = forward_of(draft.turns);
   forward.loss_tensor = add_tensor(forward.program, "batch_loss", Role::data, loss, false, evaluation.site);

@@ -1,0 +1,82 @@
+-- Any model under any composition of strategies, tiny: what product_test.cc compares with one rank. Without arguments it
+-- is the plan `single`: an axis of size 0 is not there, nor is its strategy.
+
+local prun = require "prun"
+
+local arg = prun.args {
+  model = { "gpt", "gpt, llama, moe or mlp" },
+  pp = 0, replicate = 0, dp = 0, cp = 0, ep = 0, tp = 0,
+  data_parallel = { "ddp", "ddp, zero1, zero2, zero3, or zero3 with an option: keep, ahead, whole" },
+  schedule = "1f1b",
+  split = "layers",
+  sequence = { false, "tokens are split between the layers of tp" },
+  recompute = false,
+  tied = { false, "the head is the token embedding" },
+  dropout = 0.0,
+  layers = 3, width = 24, heads = 12, kv_heads = 0, vocab = 257, context = 8, batch = 24, micro = 1,
+  experts = 4, choices = 2,
+  optimizer = "sgd", lr = 0.1, clip = 0.0,
+}
+
+local models = {
+  gpt = function(shape)
+    shape.tied, shape.dropout = arg.tied, arg.dropout
+    return prun.models.gpt(shape)
+  end,
+  llama = function(shape)
+    shape.tied, shape.kv_heads = arg.tied, arg.kv_heads
+    return prun.models.llama(shape)
+  end,
+  moe = function(shape)
+    shape.experts, shape.choices = arg.experts, arg.choices
+    return prun.models.moe(shape)
+  end,
+  mlp = function()
+    return prun.models.mlp { inputs = 24, outputs = 24, width = arg.width, layers = arg.layers, activation = "gelu" }
+  end,
+}
+
+local zero3 = { zero3 = {}, keep = { reshard_after_forward = false }, ahead = { prefetch = 3, inflight = 2 },
+                whole = { persist_below = "256 B" } }
+
+-- The strategy of the axes that split the batch.
+local function data_parallel()
+  local options = zero3[arg.data_parallel]
+  if not options then return prun[arg.data_parallel] { axis = "dp" } end
+  if arg.replicate > 0 then options.over = { "replicate", "dp" } end
+  options.axis = "dp"
+  return prun.zero3(options)
+end
+
+local axes, strategies = {}, {}
+for _, name in ipairs { "pp", "replicate", "dp", "cp", "ep", "tp" } do
+  if arg[name] > 0 then axes[#axes + 1] = { name, arg[name] } end
+end
+local function add(wanted, strategy) if wanted then strategies[#strategies + 1] = strategy() end end
+add(arg.dp > 0, data_parallel)  -- first: others reduce what it has scattered
+add(arg.pp > 0, function() return prun.pipeline { axis = "pp", schedule = arg.schedule, split = arg.split } end)
+add(arg.tp > 0, function()
+  if arg.model == "mlp" then
+    return prun.tensor_parallel { axis = "tp", column = { "linear" }, row = {}, rows = {} }
+  end
+  return prun.tensor_parallel { axis = "tp", sequence = arg.sequence }
+end)
+add(arg.ep > 0, function() return prun.expert_parallel { axis = "ep" } end)
+add(arg.cp > 0, function() return prun.context_parallel { axis = "cp" } end)
+add(arg.recompute, function() return prun.recompute {} end)
+
+local is_mlp = arg.model == "mlp"
+return prun.plan {
+  mesh      = prun.mesh(axes),
+  model     = models[arg.model] { vocab = arg.vocab, layers = arg.layers, width = arg.width, heads = arg.heads,
+                                  context = arg.context },
+  data      = is_mlp and prun.data.random { batch = arg.batch } or
+              prun.data.bytes { path = "text/sample.txt", batch = arg.batch },
+  strategy  = strategies,
+  eval      = prun.eval { every = 3, batches = 2 },
+  optimizer = prun[arg.optimizer] { lr = arg.lr, clip = arg.clip },
+  micro     = arg.micro,
+  steps     = 5,
+  seed      = 11,
+  dtype     = "f64",
+}

@@ -1,0 +1,195 @@
+// Sizes are chosen so that little divides: 3 layers over 2 and 4 stages, a vocabulary of 257 over tp, 3 and 5 microbatches
+// over 2 and 4 stages, flat vectors over 3 ranks. What must divide does: heads, batch, tokens.
+#include "tests/parity/product_cases.h"
+
+#include <fmt/format.h>
+
+#include <sstream>
+
+namespace prun::test {
+namespace {
+
+// "dp=2 tp=2 micro=3" -> settings.
+Settings settings_of(const std::string& text) {
+  Settings settings;
+  std::istringstream words(text);
+  for (std::string word; words >> word;) {
+    const size_t equals = word.find('=');
+    settings[word.substr(0, equals)] = word.substr(equals + 1);
+  }
+  return settings;
+}
+
+int ranks_of(const Settings& settings) {
+  int ranks = 1;
+  for (const char* axis : {"pp", "replicate", "dp", "cp", "ep", "tp"}) {
+    const auto size = settings.find(axis);
+    if (size != settings.end()) ranks *= std::stoi(size->second);
+  }
+  return ranks;
+}
+
+// What of the settings changes the numbers: the rest is how they are computed.
+Settings yardstick_of(const Settings& settings) {
+  Settings kept;
+  for (const char* name : {"model", "layers", "width", "heads", "kv_heads", "vocab", "context", "batch", "tied", "dropout",
+                           "experts", "choices", "optimizer", "lr", "clip"}) {
+    const auto found = settings.find(name);
+    if (found != settings.end()) kept.insert(*found);
+  }
+  // The load-balancing loss is that of a microbatch.
+  if (settings.at("model") == "moe" && settings.count("micro")) kept["micro"] = settings.at("micro");
+  return kept;
+}
+
+struct Row {
+  const char* strategy;
+  const char* models;  // of g(pt), l(lama), m(oe), p: mlp
+  const char* common;  // settings of all its meshes
+  std::vector<const char*> meshes;
+};
+
+// The first mesh of each row is part of CI for its first model.
+const std::vector<Row> kRows = {
+    {"microbatches", "glmp", "", {"micro=3", "micro=12"}},
+    {"on one rank", "gm", "", {"dp=1", "dp=1 data_parallel=zero1", "dp=1 data_parallel=zero2 micro=2",
+                               "dp=1 data_parallel=zero3", "pp=1 micro=2", "pp=1 schedule=zb_h1 micro=3"}},
+    {"on one rank, too", "gl", "", {"tp=1", "tp=1 sequence=true", "cp=1", "pp=1 dp=1 cp=1 tp=1"}},
+    {"ep on one rank", "m", "", {"ep=1", "dp=1 ep=1"}},
+    {"recompute", "glm", "recompute=true", {"micro=2", "dp=2", "tp=2", "pp=2 micro=3"}},
+    {"ddp", "glmp", "", {"dp=3", "dp=2", "dp=4 micro=2", "dp=8", "dp=2 micro=3"}},
+    {"ddp, AdamW, clipped", "gm", "optimizer=adamw lr=0.003 clip=0.5", {"dp=2 micro=2", "dp=3"}},
+    {"zero1", "glmp", "data_parallel=zero1", {"dp=3", "dp=2", "dp=4 micro=2", "dp=8", "dp=2 micro=3"}},
+    {"zero1, AdamW, clipped", "gm", "data_parallel=zero1 optimizer=adamw lr=0.003 clip=0.5", {"dp=3 micro=2", "dp=2"}},
+    {"zero2", "glmp", "data_parallel=zero2", {"dp=3", "dp=2", "dp=4 micro=2", "dp=8", "dp=2 micro=3"}},
+    {"zero2, AdamW, clipped", "gm", "data_parallel=zero2 optimizer=adamw lr=0.003 clip=0.5", {"dp=3 micro=2", "dp=2"}},
+    {"zero3", "glmp", "data_parallel=zero3", {"dp=3", "dp=2", "dp=4 micro=2", "dp=8", "dp=2 micro=3"}},
+    {"zero3, AdamW, clipped", "gm", "data_parallel=zero3 optimizer=adamw lr=0.003 clip=0.5", {"dp=3 micro=2", "dp=2"}},
+    {"zero3, kept after forward", "gl", "data_parallel=keep", {"dp=2 micro=3", "dp=4"}},
+    {"zero3, prefetch 3", "gl", "data_parallel=ahead", {"dp=3 micro=2", "dp=4"}},
+    {"zero3, small parameters whole", "gl", "data_parallel=whole", {"dp=2 micro=3", "dp=3"}},
+    {"hybrid sharding", "glp", "data_parallel=zero3", {"replicate=2 dp=2", "replicate=2 dp=4 micro=3", "replicate=4 dp=2"}},
+    {"tp", "glmp", "", {"tp=3", "tp=2", "tp=4", "tp=2 micro=3"}},
+    {"tp, AdamW, clipped", "gl", "optimizer=adamw lr=0.003 clip=0.5", {"tp=2", "dp=2 tp=2"}},
+    {"tp with shared keys", "l", "kv_heads=4", {"tp=2", "tp=4"}},
+    {"tp + sequence", "gl", "sequence=true", {"tp=2", "tp=4", "tp=2 micro=3"}},
+    {"tied", "gl", "tied=true", {"dp=3", "tp=2", "tp=3", "pp=2 micro=3", "pp=3 micro=2", "dp=2 data_parallel=zero3"}},
+    {"dropout", "g", "dropout=0.2", {"dp=2 tp=2", "dp=3", "tp=2 sequence=true", "pp=2 micro=3", "dp=2 micro=3"}},
+    {"ddp x tp", "glp", "", {"dp=2 tp=2", "dp=4 tp=2", "dp=2 tp=4", "dp=2 tp=2 micro=3"}},
+    {"ddp x tp + sequence", "gl", "sequence=true", {"dp=2 tp=2", "dp=2 tp=4 micro=3"}},
+    {"zero1 x tp", "gl", "data_parallel=zero1", {"dp=2 tp=2", "dp=2 tp=4"}},
+    {"zero2 x tp", "gl", "data_parallel=zero2", {"dp=2 tp=2", "dp=2 tp=4"}},
+    {"zero3 x tp", "gl", "data_parallel=zero3", {"dp=2 tp=2", "dp=2 tp=4 sequence=true", "dp=4 tp=2"}},
+    {"gpipe", "glp", "schedule=gpipe", {"pp=2 micro=3", "pp=2", "pp=3 micro=2", "pp=3 micro=4"}},
+    {"1f1b", "glmp", "schedule=1f1b", {"pp=2 micro=3", "pp=2", "pp=3 micro=2", "pp=3 micro=4"}},
+    {"1f1b of 4, by work", "gl", "layers=5 split=flops", {"pp=4 micro=3", "pp=4 micro=6", "pp=4"}},
+    {"1f1b, AdamW, clipped", "gl", "schedule=1f1b optimizer=adamw lr=0.003 clip=0.5", {"pp=2 micro=3", "pp=3 micro=2"}},
+    {"interleaved", "gl", "layers=7 schedule=interleaved", {"pp=2 micro=3", "pp=2", "pp=3 micro=4", "pp=3 micro=2"}},
+    {"zb_h1", "glp", "schedule=zb_h1", {"pp=2 micro=3", "pp=2", "pp=3 micro=2", "pp=3 micro=4"}},
+    {"zb_v", "gl", "layers=7 schedule=zb_v", {"pp=2 micro=3", "pp=2", "pp=3 micro=4", "pp=3 micro=2"}},
+    {"pipeline of 8", "g", "layers=8", {"pp=8 micro=3", "pp=8 micro=12", "pp=8 schedule=zb_h1 micro=4"}},
+    {"1f1b x ddp", "gl", "", {"pp=2 dp=2 micro=3", "pp=2 dp=4 micro=2"}},
+    {"1f1b x zero1", "g", "data_parallel=zero1", {"pp=2 dp=2 micro=3"}},
+    {"1f1b x zero2", "g", "data_parallel=zero2", {"pp=2 dp=2 micro=3"}},
+    {"1f1b x zero3", "gl", "data_parallel=zero3", {"pp=2 dp=2 micro=3", "pp=2 dp=4 micro=2"}},
+    {"1f1b x tp", "gl", "", {"pp=2 tp=2 micro=3", "pp=2 tp=2 micro=3 sequence=true"}},
+    {"zb_h1 x ddp", "g", "schedule=zb_h1", {"pp=2 dp=2 micro=3"}},
+    {"zb_v x tp", "g", "layers=5 schedule=zb_v", {"pp=2 tp=2 micro=3"}},
+    {"interleaved x zero3", "g", "layers=5 schedule=interleaved data_parallel=zero3", {"pp=2 dp=2 micro=3"}},
+    {"1f1b x ddp x tp", "gl", "", {"pp=2 dp=2 tp=2 micro=3", "pp=2 dp=2 tp=2 sequence=true micro=3"}},
+    {"1f1b x zero3 x tp", "gl", "data_parallel=zero3", {"pp=2 dp=2 tp=2 micro=3"}},
+    {"cp", "glm", "context=24 batch=6", {"cp=3", "cp=2", "cp=4", "cp=2 micro=3"}},
+    {"cp of 8", "gl", "context=16 batch=6", {"cp=8"}},
+    {"cp x ddp", "gl", "context=12 batch=12", {"dp=2 cp=2", "dp=2 cp=3 micro=2"}},
+    {"cp x zero3", "gl", "context=12 batch=12 data_parallel=zero3", {"dp=2 cp=2"}},
+    {"cp x tp", "gl", "context=12 batch=6", {"cp=2 tp=2", "cp=2 tp=3"}},
+    {"cp x 1f1b", "gl", "context=12 batch=6", {"pp=2 cp=2 micro=3"}},
+    {"ep", "m", "", {"ep=2", "ep=4", "ep=2 micro=3", "ep=3 experts=6", "ep=8 experts=8"}},
+    {"ep, AdamW, clipped", "m", "optimizer=adamw lr=0.003 clip=0.5", {"ep=2", "dp=2 ep=2"}},
+    {"ep x ddp", "m", "", {"dp=2 ep=2", "dp=2 ep=4 micro=3"}},
+    {"ep x zero3", "m", "data_parallel=zero3", {"dp=2 ep=2"}},
+    {"ep x tp", "m", "", {"ep=2 tp=2", "dp=2 ep=2 tp=2"}},
+    {"ep x cp", "m", "context=12 batch=12", {"cp=2 ep=2"}},
+    {"ep x 1f1b", "m", "", {"pp=2 ep=2 micro=3"}},
+};
+
+std::vector<ProductCase> composed() {
+  std::vector<ProductCase> cases;
+  for (const Row& row : kRows) {
+    for (const char model : std::string(row.models)) {
+      const std::string name = model == 'g' ? "gpt" : model == 'l' ? "llama" : model == 'm' ? "moe" : "mlp";
+      for (const char* mesh : row.meshes) {
+        ProductCase one;
+        one.strategy = row.strategy;
+        one.model = name;
+        one.mesh = mesh;
+        one.settings = settings_of(fmt::format("model={} {} {}", name, row.common, mesh));
+        one.yardstick = yardstick_of(one.settings);
+        one.ranks = ranks_of(one.settings);
+        one.some = model == row.models[0] && mesh == row.meshes.front();
+        cases.push_back(std::move(one));
+      }
+    }
+  }
+  return cases;
+}
+
+struct PlanRow {
+  const char* plan;
+  const char* sizes;      // on one rank, too
+  const char* one_rank;   // axes of size 1, where the plan has arguments for them
+  std::vector<std::pair<int, const char*>> meshes;
+};
+
+constexpr const char* kGpt = "layers=4 width=24 heads=12 context=6 batch=48 steps=5 dtype=f64";
+constexpr const char* kRing = "layers=4 width=24 heads=12 context=12 batch=24 steps=5 dtype=f64";
+constexpr const char* kMlp = "layers=4 width=24 batch=24 steps=5 dtype=f64";
+
+const std::vector<PlanRow> kPlans = {
+    {"ddp", kGpt, "", {{3, ""}, {8, ""}}},
+    {"zero1", kGpt, "", {{3, ""}, {8, ""}}},
+    {"zero2", kGpt, "", {{3, ""}, {8, ""}}},
+    {"zero3", kGpt, "", {{3, ""}, {8, ""}}},
+    {"fsdp", kGpt, "", {{3, ""}, {4, "replicate=2"}}},
+    {"megatron", kGpt, "tp=1", {{2, ""}, {4, "tp=2"}, {3, "tp=3"}}},
+    {"1f1b", kGpt, "pp=1", {{2, ""}, {4, "pp=4"}, {4, "pp=2"}, {3, "pp=3"}}},
+    {"interleaved", kGpt, "pp=1", {{2, ""}, {4, "pp=2"}}},
+    {"zero_bubble", kGpt, "pp=1", {{2, ""}, {4, "pp=2 schedule=zb_v"}, {2, "schedule=zb_v"}}},
+    {"ring_attention", kRing, "cp=1", {{2, ""}, {3, "cp=3"}, {4, "cp=2"}}},
+    {"moe", kGpt, "ep=1", {{2, ""}, {4, "ep=4"}, {4, "ep=2"}}},
+    {"3d", kGpt, "pp=1 tp=1", {{8, ""}, {4, ""}}},
+    {"dp", kMlp, "", {{2, ""}, {3, ""}}},
+    {"tp", kMlp, "tp=1", {{2, ""}, {4, "tp=2"}, {3, "tp=3"}}},
+    {"pp", kMlp, "pp=1", {{2, ""}, {4, "pp=4"}}},
+    {"custom/small_whole", kGpt, "", {{2, ""}, {3, "micro=2"}}},
+    {"custom/eager_1f1b", kGpt, "pp=1", {{2, ""}, {4, "pp=4"}}},
+};
+
+std::vector<ProductCase> shipped() {
+  std::vector<ProductCase> cases;
+  for (const PlanRow& row : kPlans) {
+    for (const auto& [ranks, mesh] : row.meshes) {
+      ProductCase one;
+      one.plan = fmt::format("plans/{}.lua", row.plan);
+      one.strategy = one.plan;
+      one.model = "of the plan";
+      one.mesh = fmt::format("{} ranks{}{}", ranks, *mesh ? ", " : "", mesh);
+      one.ranks = ranks;
+      one.settings = settings_of(fmt::format("{} {}", row.sizes, mesh));
+      one.yardstick = settings_of(fmt::format("{} {}", row.sizes, row.one_rank));
+      one.some = mesh == row.meshes.front().second && ranks == row.meshes.front().first;
+      cases.push_back(std::move(one));
+    }
+  }
+  return cases;
+}
+
+}  // namespace
+
+std::vector<ProductCase> product_cases() {
+  std::vector<ProductCase> cases = composed(), plans = shipped();
+  cases.insert(cases.end(), plans.begin(), plans.end());
+  return cases;
+}
+
+}  // namespace prun::test
