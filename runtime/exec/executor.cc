@@ -82,7 +82,10 @@ void Executor::run() {
     const int64_t pause = schedule.next_pause(step);
     options_.recorder->phase.store(2, std::memory_order_release);
     run_body(step_, step, pause);
-    if (schedule.syncs_after(pause - 1)) run_body(sync_, pause / schedule.sync_every - 1, pause / schedule.sync_every);
+    if (schedule.syncs_after(pause - 1)) {
+      options_.recorder->phase.store(5, std::memory_order_release);
+      run_body(sync_, pause / schedule.sync_every - 1, pause / schedule.sync_every);
+    }
     if (schedule.evaluates_after(pause - 1)) evaluate(pause - 1);
     step = pause;
   }

@@ -39,7 +39,7 @@ struct StepRecord {
 struct StreamState {
   std::atomic<uint64_t> written;   // events in the ring so far
   std::atomic<uint32_t> op;        // the op that is waiting or running
-  std::atomic<uint32_t> step;      // init: UINT32_MAX; an evaluation: the next one
+  std::atomic<uint32_t> step;      // init: UINT32_MAX; an evaluation, a synchronization: the next one
   std::atomic<uint32_t> running;   // 0 waiting for edges, 1 running, 2 stream idle or ended
   uint32_t unused;
 };
@@ -48,7 +48,7 @@ struct RecorderHeader {
   uint64_t magic;
   uint64_t capacity;               // events per stream, a power of two
   uint32_t streams;
-  std::atomic<uint32_t> phase;     // 0 joining, 1 init, 2 steps, 3 finished, 4 an evaluation
+  std::atomic<uint32_t> phase;     // 0 joining, 1 init, 2 steps, 3 finished, 4 an evaluation, 5 a synchronization
   StreamState stream[kMaxStreams];
   std::atomic<uint64_t> steps_written;
   std::atomic<uint64_t> steps_read;   // by the launcher; the rank waits when the step ring is full

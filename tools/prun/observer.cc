@@ -70,7 +70,11 @@ std::string Observer::where(int rank) {
     uint32_t phase = recorder->phase.load();
     if (phase == 0) return "joining";
     const Program& program = here.program(rank);
-    const Body& body = phase == 1 ? program.init : phase == 4 ? program.eval : program.step;
+    const Body& body = phase == 1   ? program.init
+                       : phase == 4 ? program.eval
+                       : phase == 5 ? program.sync
+                                    : program.step;
+    const char* when = phase == 4 ? "evaluation after step" : phase == 5 ? "synchronization after step" : "step";
     // The stream that is inside an op, else the compute stream.
     for (bool running : {true, false}) {
       for (size_t s = 0; s < body.streams.size(); ++s) {
@@ -78,9 +82,7 @@ std::string Observer::where(int rank) {
         if (running && state.running.load() != 1) continue;
         uint32_t op = state.op.load();
         if (op < body.streams[s].ops.size())
-          return fmt::format("{}: {}{}",
-                             phase == 4 ? fmt::format("evaluation after step {}", state.step.load())
-                                        : fmt::format("step {}", state.step.load() + 1),
+          return fmt::format("{} {}: {}{}", when, state.step.load() + (phase < 4 ? 1 : 0),
                              running ? "" : "waiting to run ", op_words(body.streams[s].ops[op]));
       }
     }
