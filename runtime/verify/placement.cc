@@ -124,7 +124,11 @@ int Spreads::joined(const std::vector<const Spread*>& spreads) {
     const Marks& other = marks(spread->marks);
     for (size_t a = 0; a < axes_.size(); a++) {
       if (result[a] == other[a] || other[a].kind == Kind::zero) continue;
-      result[a] = result[a].kind == Kind::zero ? other[a] : kUnknown;
+      // What is partial in places is not whole.
+      const bool partly = result[a].kind == Kind::partial && other[a].kind == Kind::same;
+      const bool now = result[a].kind == Kind::same && other[a].kind == Kind::partial;
+      if (partly) continue;
+      result[a] = result[a].kind == Kind::zero || now ? other[a] : kUnknown;
     }
   }
   return id_of(result);
@@ -139,9 +143,16 @@ Spread Spreads::together(const std::vector<const Spread*>& spreads) {
   return {id_of(result)};
 }
 
-Spread Spreads::arrived(const Spread& sent, const std::string& axis) {
+// Stages of a pipeline hold different things; a ring hands on the parts of one.
+Spread Spreads::arrived(const Spread& sent, const std::string& axis, int offset) {
   Marks result = marks(sent.marks);
-  for (const size_t a : axes_of(axis)) result[a] = kVarying;
+  for (const size_t a : axes_of(axis)) {
+    if (result[a].kind == Kind::shard && !stages_[a]) {
+      result[a].turn = static_cast<int16_t>((result[a].turn + offset) % sizes_[a]);
+    } else if (result[a].kind != Kind::same || stages_[a]) {
+      result[a] = kVarying;
+    }
+  }
   return {id_of(result)};
 }
 
@@ -190,8 +201,10 @@ AxisOutcome Spreads::on_axis(const Moment& moment, AxisRule rule, size_t axis, c
 void Spreads::by_tensor(Moment& moment, AxisRule rule) {
   std::vector<Marks> operands;
   std::vector<const Held*> held;
+  std::vector<size_t> read_of;  // by operand
   static const Held kNothing;
-  for (const Segments& segments : moment.reads) {
+  for (size_t r = 0; r < moment.reads.size(); r++) {
+    const Segments& segments = moment.reads[r];
     std::vector<const Spread*> spreads;
     for (const Segment& segment : segments) spreads.push_back(&segment.held.spread);
     // A norm looks at each segment; other ops want tensors of one kind.
@@ -199,6 +212,7 @@ void Spreads::by_tensor(Moment& moment, AxisRule rule) {
     for (size_t s = 0; s < (one_by_one ? segments.size() : 1); s++) {
       operands.push_back(marks(one_by_one ? spreads[s]->marks : joined(spreads)));
       held.push_back(segments.empty() ? &kNothing : &segments[s].held);
+      read_of.push_back(r);
     }
   }
   std::vector<Marks> results(moment.writes.size(), all(kUnknown));
@@ -210,6 +224,32 @@ void Spreads::by_tensor(Moment& moment, AxisRule rule) {
     for (size_t w = 0; w < results.size(); w++) results[w][a] = outcome.problem.empty() ? outcome.writes[w] : kUnknown;
   }
   for (size_t w = 0; w < results.size(); w++) moment.writes[w] = whole(*moment.write_tensors[w], {id_of(results[w])});
+  if (moment.op.attrs.has("weights"))
+    moment.writes[0].front().held.spread.marks = weighted_norm(moment, operands, read_of, id_of(results[0]));
+}
+
+// Weights that the axes with parts explain, 1 over the ranks that have the same there, leave the other axes as they
+// are.
+int Spreads::weighted_norm(const Moment& moment, const std::vector<Marks>& operands, const std::vector<size_t>& reads,
+                           int id) {
+  const std::vector<double> weights = moment.op.attrs.numbers("weights");
+  Marks result = marks(id);
+  for (size_t o = 0; o < operands.size(); o++) {
+    double weight = reads[o] < weights.size() ? weights[reads[o]] : 1;
+    const bool padding =
+        std::any_of(operands[o].begin(), operands[o].end(), [](const Mark& mark) { return mark.kind == Kind::zero; });
+    if (padding) continue;
+    for (size_t a = 0; a < axes_.size(); a++)
+      if (result[a].kind == Kind::partial && operands[o][a].kind == Kind::same) weight *= sizes_[a];
+    if (weight < 0.999 || weight > 1.001) return id;
+  }
+  for (size_t a = 0; a < axes_.size(); a++) {
+    const bool same = std::all_of(operands.begin(), operands.end(), [a](const Marks& operand) {
+      return operand[a].kind == Kind::same || operand[a].kind == Kind::zero;
+    });
+    if (same && result[a].kind == Kind::unknown) result[a] = kSame;
+  }
+  return id_of(result);
 }
 
 // Operands of as many elements as the output are cut where any of them changes; the others are scalars.
@@ -328,6 +368,8 @@ void Spreads::communicate(Moment& moment) {
   if (axes.empty()) return alone(moment);
   if (op.is("all_reduce")) return reduce(moment, axes);
   if (op.is("all_gather") && axes.size() == 1) return gather(moment, axes[0]);
+  if (op.is("all_to_all")) check_pieces(moment);
+  if (op.is("all_to_all") && axes.size() == 1) return exchange(moment, axes[0]);
   if (op.is("reduce_scatter") && axes.size() == 1) return reduce_scatter(moment, axes[0]);
   std::vector<const Spread*> spreads;
   for (const Segment& segment : moment.reads[0]) spreads.push_back(&segment.held.spread);
@@ -404,6 +446,45 @@ void Spreads::reduce(Moment& moment, const std::vector<size_t>& axes) {
     held.spread = spread;
     moment.writes[0].push_back({segment.begin + shift, segment.end + shift, held});
   }
+}
+
+// What one rank sends to each, or has from each, is a piece for every rank of the group.
+void Spreads::check_pieces(const Moment& moment) {
+  const Shape &from = moment.read_tensors[0]->shape, &to = moment.write_tensors[0]->shape;
+  if (from.size() == to.size()) return;
+  const int64_t pieces = from.size() < to.size() ? to.front() : from.front();
+  const int ranks = moment.body.program->mesh.size(moment.op.axis);
+  if (pieces != ranks && !moment.reads[0].empty())
+    moment.report(kRule, fmt::format("exchanges {} pieces in a group of {} along {}", pieces, ranks, moment.op.axis),
+                  moment.reads[0].front().held);
+}
+
+// Each rank sends a run of the first dim to each: the first dim is split then, and the one that was split is whole, in
+// pieces before the others until join_pieces; and back.
+void Spreads::exchange(Moment& moment, size_t axis) {
+  const Tensor &from = *moment.read_tensors[0], &to = *moment.write_tensors[0];
+  std::vector<const Spread*> spreads;
+  for (const Segment& segment : moment.reads[0]) spreads.push_back(&segment.held.spread);
+  Marks result = marks(joined(spreads));
+  const Mark before = result[axis];
+  const int more = static_cast<int>(to.shape.size()) - static_cast<int>(from.shape.size());
+  for (Mark& mark : result) {
+    move_shard(mark, more);
+    if (more < 0) mark.pieces = -1;
+  }
+  Mark& mark = result[axis];
+  mark = kUnknown;
+  if (before.kind == Kind::shard && before.pieces < 0 && more == 1) {
+    mark = shard(1);
+    mark.pieces = before.dim;
+  } else if (before.kind == Kind::shard && before.pieces >= 0 && before.dim == 1 && more == -1) {
+    mark = shard(before.pieces);
+  } else if (more != 0 && before.kind != Kind::unknown && before.kind != Kind::zero && before.kind != Kind::varying) {
+    moment.report(kRule,
+                  fmt::format("exchanges over {} what is not split there so: {}", axes_[axis], mark_text(before)),
+                  moment.reads[0].front().held);
+  }
+  moment.writes[0] = whole(to, {id_of(result)});
 }
 
 void Spreads::gather(Moment& moment, size_t axis) {

@@ -23,7 +23,8 @@ struct Mark {
   Kind kind = Kind::unknown;
   int8_t dim = 0;      // shard: the dim
   int8_t pieces = -1;  // >= 0: the first dim holds one piece for each rank, of this dim
-  Combine combine = Combine::any;
+  Combine combine = Combine::any;  // shard: `sum` where samples of all ranks were added up and an average is due
+  int16_t turn = 0;                // shard: that of the rank so many places before
   auto operator<=>(const Mark&) const = default;
 };
 
@@ -31,7 +32,7 @@ inline constexpr int8_t kFlat = 100;  // the dim of a shard of a flat vector
 
 inline constexpr Mark kUnknown{}, kZero{Kind::zero}, kSame{Kind::same}, kVarying{Kind::varying};
 inline Mark shard(int dim) { return {Kind::shard, static_cast<int8_t>(dim)}; }
-inline Mark partial(Combine combine) { return {Kind::partial, 0, -1, combine}; }
+inline Mark partial(Combine combine) { return {Kind::partial, 0, -1, combine, 0}; }
 
 std::string mark_text(const Mark& mark);  // "S(0)"
 void move_shard(Mark& mark, int by);      // a dim more, or less, stands before the sharded one
@@ -89,8 +90,8 @@ class Spreads {
   void follow(Moment& moment);
   // Of what is added up over ranks of different programs.
   Spread together(const std::vector<const Spread*>& spreads);
-  // Of a value that arrives from another rank along `axis`.
-  Spread arrived(const Spread& sent, const std::string& axis);
+  // Of a value that arrives from the rank `offset` places before along `axis`.
+  Spread arrived(const Spread& sent, const std::string& axis, int offset);
   // "P over dp" where a value is not the same on all ranks; "" when it is, or nothing is known.
   std::string not_whole(const Spread& spread) const;
   // "": `now` is what `before` was; else what has changed.
@@ -106,11 +107,14 @@ class Spreads {
   void communicate(Moment& moment);
   void alone(Moment& moment);
   void reduce(Moment& moment, const std::vector<size_t>& axes);
+  void check_pieces(const Moment& moment);
+  void exchange(Moment& moment, size_t axis);
   void gather(Moment& moment, size_t axis);
   void reduce_scatter(Moment& moment, size_t axis);
   void elementwise(Moment& moment, AxisRule rule);
   void by_tensor(Moment& moment, AxisRule rule);
   AxisOutcome on_axis(const Moment& moment, AxisRule rule, size_t axis, const Marks& reads);
+  int weighted_norm(const Moment& moment, const std::vector<Marks>& operands, const std::vector<size_t>& reads, int result);
   int joined(const std::vector<const Spread*>& spreads);
   std::vector<size_t> axes_of(const std::string& name) const;
 

@@ -102,6 +102,11 @@ AxisOutcome optimizer(const AxisView& axis, const Marks& reads) {
         0, fmt::format("updates parameters with gradients that are partial over {0}: a reduction over {0} is missing",
                        axis.axis));
   }
+  if (is_shard(reads[0]) && reads[0].combine == Combine::sum) {
+    return bad(0, fmt::format("updates parameters with gradients that add up the samples of all ranks of {}, where an "
+                              "average is due: a factor 1/{} is missing",
+                              axis.axis, axis.ranks));
+  }
   const size_t operands = std::min(reads.size(), 1 + axis.moment.writes.size());
   if (operands < reads.size() && is_partial(reads.back())) return needs_whole(axis, reads.size() - 1);
   for (const Kind kind : {Kind::unknown, Kind::varying})
@@ -312,6 +317,123 @@ AxisOutcome take_piece(const AxisView& axis, const Marks& reads) {
   return gives({shard(mark.pieces >= 0 && dim == 0 ? mark.pieces : dim)});
 }
 
+// A sum over all ranks' samples becomes their average.
+AxisOutcome scale(const AxisView& axis, const Marks& reads) {
+  Mark mark = reads[0];
+  const double factor = axis.moment.op.attrs.number("factor", 1) * axis.ranks;
+  if (is_shard(mark) && factor > 0.999 && factor < 1.001) mark.combine = Combine::any;
+  return gives({mark});
+}
+
+// Attention of a rank's queries to the keys of one rank. What has met the keys of some hops only counts as turned, too:
+// by as many places as hops are done, and all of them are a whole turn.
+struct Hops {
+  int hop, ranks;
+  explicit Hops(const AxisView& axis) : hop(static_cast<int>(axis.moment.op.attrs.integer("hop"))), ranks(axis.ranks) {}
+  Mark after(int dim) const {
+    Mark mark = shard(dim);
+    mark.turn = static_cast<int16_t>((hop + 1) % ranks);
+    return mark;
+  }
+};
+
+AxisOutcome attention_block(const AxisView& axis, const Marks& reads) {
+  const Mark &q = reads[0], &kv = reads[1];
+  for (const size_t r : {0u, 1u})
+    if (is_partial(reads[r])) return needs_whole(axis, r);
+  if (axis("tokens_axis")) {
+    const Hops hops(axis);
+    if (!is_shard(q) || q.dim != 1 || q.turn != 0 || !is_shard(kv)) return do_not_match(axis, reads, 1);
+    if (kv.turn != hops.hop % hops.ranks)
+      return bad(
+          1, fmt::format("takes keys from {} ranks before along {} for those of hop {}", kv.turn, axis.axis, hops.hop));
+    if (hops.hop > 0 && axis.moment.op.is("attention_block") &&
+        (reads.size() < 4 || reads[2].turn != hops.hop % hops.ranks))
+      return bad(1, fmt::format("is hop {} along {}, and the hops before it are not all done", hops.hop, axis.axis));
+    return gives({hops.after(1), hops.after(2)});
+  }
+  if (q != kv) return do_not_match(axis, reads, 1);
+  if (by_columns(axis, reads, 0)) return gives({q, shard(1)});
+  return gives({q});
+}
+
+// qkv, kv, out, dout, lse, dq?; dq and what these queries add to the keys' gradient.
+AxisOutcome attention_block_grad(const AxisView& axis, const Marks& reads) {
+  const Mark &q = reads[0], &kv = reads[1], &dout = reads[3];
+  if (axis("tokens_axis")) {
+    const Hops hops(axis);
+    const AxisOutcome forward = attention_block(axis, reads);
+    if (!forward.problem.empty()) return forward;
+    if (dout != q) return do_not_match(axis, reads, 3);
+    if (hops.hop > 0 && (reads.size() < 6 || reads[5].turn != hops.hop % hops.ranks))
+      return bad(1, fmt::format("is hop {} along {}, and the hops before it are not all done", hops.hop, axis.axis));
+    return gives({hops.after(1), kv});
+  }
+  if (q != kv || (q != dout && !is_partial(dout))) return do_not_match(axis, reads, 3);
+  return gives({dout, dout});
+}
+
+// Mixture of experts. Rows of tokens are spread as the batch is; rows of experts are [experts, slots, ..], where each
+// rank has slots of its own: S(1).
+AxisOutcome route(const AxisView& axis, const Marks& reads) {
+  if (is_partial(reads[0])) return needs_whole(axis, 0);
+  if (by_rows(axis, reads, 0)) return gives({reads[0], reads[0], partial(Combine::sum)});
+  return gives({whole(reads[0]) ? kSame : kUnknown});
+}
+
+// logits, weights, dweights, counts?; counts of all tokens must have been added up.
+AxisOutcome route_grad(const AxisView& axis, const Marks& reads) {
+  if (reads.size() > 3 && is_partial(reads[3]) && axis.moment.op.attrs.has("tokens")) return needs_whole(axis, 3);
+  if (reads[0] != reads[1]) return do_not_match(axis, reads, 1);
+  return gives({is_partial(reads[2]) ? reads[2] : reads[0]});
+}
+
+AxisOutcome dispatch(const AxisView& axis, const Marks& reads) {
+  if (by_rows(axis, reads, 0) && reads[0] == reads[1]) return gives({shard(1)});
+  return gives({whole(reads[0]) && whole(reads[1]) ? kSame : is_partial(reads[0]) ? reads[0] : kUnknown});
+}
+
+AxisOutcome dispatch_grad(const AxisView& axis, const Marks& reads) {
+  if (is_shard(reads[0]) && reads[1] == shard(1)) return gives({reads[0]});
+  if (is_shard(reads[0]) || is_shard(reads[1])) return do_not_match(axis, reads, 1);
+  return gives({whole(reads[0]) && (whole(reads[1]) || is_partial(reads[1])) ? reads[1] : kUnknown});
+}
+
+// y, slots, weights.
+AxisOutcome combine(const AxisView& axis, const Marks& reads) {
+  if (reads[0] == shard(1) && is_shard(reads[1]) && reads[1] == reads[2]) return gives({reads[1]});
+  if (is_shard(reads[0]) || is_shard(reads[1])) return do_not_match(axis, reads, 0);
+  return gives({whole(reads[1]) && whole(reads[2]) && (whole(reads[0]) || is_partial(reads[0])) ? reads[0] : kUnknown});
+}
+
+// y, slots, weights, dout.
+AxisOutcome combine_grad(const AxisView& axis, const Marks& reads) {
+  if (reads[0] == shard(1) && is_shard(reads[1]) && reads[1] == reads[3]) return gives({shard(1), reads[1]});
+  if (is_shard(reads[0]) || is_shard(reads[1])) return do_not_match(axis, reads, 0);
+  const bool rest = whole(reads[0]) && whole(reads[1]) && whole(reads[2]);
+  return gives({rest && (whole(reads[3]) || is_partial(reads[3])) ? reads[3] : kUnknown});
+}
+
+// Each expert's product; also its derivative by x, from dy.
+AxisOutcome expert_linear(const AxisView& axis, const Marks& reads) {
+  const Mark &x = reads[0], &w = reads[1];
+  if (whole(w) && (x == shard(1) || whole(x) || is_partial(x))) return gives({x});
+  if (x == shard(0) && w == shard(0)) return gives({x});
+  if ((x == shard(0)) != (w == shard(0))) return do_not_match(axis, reads, 0);
+  return gives({kUnknown});
+}
+
+AxisOutcome expert_linear_dw(const AxisView& axis, const Marks& reads) {
+  if (reads[0] == shard(1) && reads[1] == shard(1)) return gives({partial(axis.combine)});
+  if (reads[0] == shard(0) && reads[1] == shard(0)) {
+    Mark mark = shard(0);  // of the tokens of all ranks
+    if (axis.combine == Combine::average) mark.combine = Combine::sum;
+    return gives({mark});
+  }
+  if (is_shard(reads[0]) && is_shard(reads[1]) && reads[0] != reads[1]) return do_not_match(axis, reads, 1);
+  return gives({whole(reads[0]) && (whole(reads[1]) || is_partial(reads[1])) ? reads[1] : kUnknown});
+}
+
 AxisOutcome unary(const AxisView&, const Marks& reads) { return gives({reads[0]}); }
 
 struct Row {
@@ -323,7 +445,7 @@ constexpr Row kElementwise[] = {
     {"add", linear_elementwise},
     {"copy", linear_elementwise},
     {"cast", linear_elementwise},
-    {"scale", linear_elementwise},
+    {"scale", scale},
     {"mul", product},
     {"gelu", nonlinear_elementwise},
     {"relu", nonlinear_elementwise},
@@ -351,6 +473,19 @@ constexpr Row kRows[] = {
     {"attention", attention},
     {"attention_grad", attention_grad},
     {"rotary", unary},
+    {"copy_kv", unary},
+    {"join_qkv", linear_elementwise},
+    {"attention_block", attention_block},
+    {"attention_block_grad", attention_block_grad},
+    {"route", route},
+    {"route_grad", route_grad},
+    {"dispatch", dispatch},
+    {"dispatch_grad", dispatch_grad},
+    {"combine", combine},
+    {"combine_grad", combine_grad},
+    {"expert_linear", expert_linear},
+    {"expert_linear_dx", expert_linear},
+    {"expert_linear_dw", expert_linear_dw},
     {"dropout", unary},
     {"embedding", embedding},
     {"embedding_grad", embedding_grad},

@@ -58,7 +58,7 @@ bool Values::exchange(int id, Moment& moment, bool force) {
   const int64_t shift = message.empty() ? 0 : to.byte_offset - message.front().begin;
   for (const Segment& segment : message) {
     Held held;
-    held.spread = spreads_.arrived(segment.held.spread, moment.op.axis);
+    held.spread = spreads_.arrived(segment.held.spread, moment.op.axis, (size - offset) % size);
     moment.writes[0].push_back({segment.begin + shift, segment.end + shift, held});
   }
   return true;
