@@ -68,8 +68,8 @@ local function record_unit(strategy, class)
       record.within("a strategy's hook", recorder.words, hook.fn)
       for _, intent in ipairs(recorder.intents) do
         if intent.kind ~= "all_reduce" or intent.target ~= "params" then
-          host.fail(("between steps a strategy averages parameters, prun.all_reduce(unit.params, ...); not %s of %s"):format(
-            intent.kind, intent.target), intent.site)
+          host.fail(("between steps a strategy averages parameters, prun.all_reduce(unit.params, ...), not %s of %s")
+            :format(intent.kind, intent.target), intent.site)
         end
         result.sync[#result.sync + 1] = intent
       end

@@ -129,7 +129,7 @@ void StepBuilder::next_batch() {
   std::string names;
   for (size_t v = 0; v < draft_.graph.values.size(); ++v) {
     const Value& value = draft_.graph.values[v];
-    if (value.kind != ValueKind::input || !(read[v] || !draft_.plan.pipeline)) continue;
+    if (value.kind != ValueKind::input || !read[v]) continue;
     int64_t samples = value.type.shape.front();
     TensorType all = value.type;
     all.shape.front() = samples * draft_.plan.microbatches;
