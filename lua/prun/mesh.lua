@@ -23,8 +23,9 @@ local function ordered_axes(given, site)
   if named < 2 then return axes end
   for _, axis in ipairs(axes) do
     if not place_of[axis[1]] then
-      host.fail(("the axes %s have no usual order: write prun.mesh { { \"%s\", n }, ... }, slowest first"):format(
-        table.concat({ axes[1][1], axes[2][1] }, ", "), axes[1][1]), host.site_of_word(site, axis[1]))
+      local a, b = axes[1][1], axes[2][1]
+      host.fail(("the axes %s, %s have no usual order: list them, prun.mesh { { \"%s\", n }, { \"%s\", n } }; " ..
+        "neighbouring ranks differ along the last"):format(a, b, a, b), host.site_of_word(site, axis[1]))
     end
   end
   table.sort(axes, function(a, b) return place_of[a[1]] < place_of[b[1]] end)

@@ -11,7 +11,7 @@ local function each_shard(given, what, each)
   for axis, placement in pairs(given) do
     local dim = type(placement) == "string" and placement:match("^S%((%d)%)$")
     if not dim then
-      host.fail(("placement '%s' of %s on axis '%s': sharded along a dim, such as \"S(0)\", is known"):format(
+      host.fail(("placement '%s' of %s on axis '%s' is not known; \"S(0)\", sharded along dim 0, would be one"):format(
         tostring(placement), what, tostring(axis)))
     end
     each(axis, math.tointeger(tonumber(dim)))

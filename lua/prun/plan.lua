@@ -54,7 +54,8 @@ local function check_axes(mesh, strategies)
       end
       local other = used[axis]
       if other and (other.splits ~= one.splits or other.name == one.name) then
-        host.fail(("axis '%s' is used twice: %s splits %s over it, and %s (%s:%d) splits %s"):format(axis, one.name,
+        host.fail(("axis '%s' is used twice: %s splits %s over it, and %s (%s:%d) splits %s; give each its own"):format(
+          axis, one.name,
           one.splits == "nothing" and "the weights" or "the " .. one.splits, other.name, other.site[1], other.site[2],
           other.splits == "nothing" and "the weights" or "the " .. other.splits), host.site_of_word(one.site, "axis"))
       end
@@ -63,8 +64,8 @@ local function check_axes(mesh, strategies)
   end
   for _, axis in ipairs(mesh.axes) do
     if axis[2] > 1 and not used[axis[1]] then
-      host.fail(("no strategy uses mesh axis '%s' of %d ranks: they would all do the same"):format(
-        axis[1], axis[2]), mesh.site)
+      host.fail(("no strategy uses mesh axis '%s' of %d ranks: they would all do the same; give one the option " ..
+        "axis = \"%s\""):format(axis[1], axis[2], axis[1]), mesh.site)
     end
   end
 end

@@ -15,7 +15,8 @@ end
 function record.word(word)
   return function(...)
     if not record.scope then
-      host.fail(("prun.%s records into a strategy's hook or a program, and none is running here"):format(word))
+      host.fail(("prun.%s records into a strategy's hook, a schedule or a program, and none is running here"):format(
+        word))
     end
     local fn = record.scope.words[word]
     if not fn then

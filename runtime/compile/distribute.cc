@@ -58,7 +58,7 @@ void linear(Distributor& d, const Node& node) {
     return d.keep(std::move(copy), last_dim_shard(d, node.outputs[0]));
   }
   if (d.form(x) != last_dim_shard(d, x))
-    d.fail(fmt::format("'{}' is sharded along its inputs, but what the linear at {} reads is not: shard the layer before it along its outputs",
+    d.fail(fmt::format("'{}' is sharded along its inputs, but what the linear at {} reads is not: shard the layer before it along its outputs, S(1)",
                        d.graph().values[static_cast<size_t>(w)].name, node.site.text()));
   bool tokens = d.sequence(node);
   int y = d.sum(d.emit("linear", {x, w}, node.attrs, {d.type(node.outputs[0])})[0], tokens);
@@ -136,7 +136,8 @@ void embedding(Distributor& d, const Node& node) {
 
 // Positions that an axis of tokens has set apart from its embedding.
 void positions(Distributor& d, const Node& node) {
-  if (d.form(node.inputs[0]) == Form{Form::shard, 1}) d.fail(fmt::format("axis '{}' and another would both divide the tokens of the positions at {}", d.axis(), node.site.text()));
+  if (d.form(node.inputs[0]) == Form{Form::shard, 1}) d.fail(fmt::format("axis '{}' (sequence) and the axis of context_parallel would both divide the tokens of the positions at {}: leave sequence out, or take a model without a table of positions",
+                       d.axis(), node.site.text()));
   whole(d, node);
 }
 

@@ -55,7 +55,7 @@ void Distributor::split_parameter(int parameter, const Placement& placement, boo
     dim = 0;
   }
   if (dim >= dims)
-    throw plan_error(fmt::format("S({}) of '{}' on axis '{}': it has the dims {}", dim, value.name, axis_, shape_text(value.type.shape)), placement.site);
+    throw plan_error(fmt::format("S({}) of '{}' on axis '{}': the last dim of {} is S({})", dim, value.name, axis_, shape_text(value.type.shape), dims - 1), placement.site);
   if (!value.split_axis.empty())
     throw plan_error(fmt::format("'{}' is sharded over '{}' already, and over '{}' here", value.name, value.split_axis, axis_), placement.site);
   value.split_axis = axis_;

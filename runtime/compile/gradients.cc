@@ -182,7 +182,7 @@ void StepBuilder::reduce(const Turn& turn, int strategy, const Intent& intent) {
     } else if (scatters && state.sharded) {
       reduce_scatter(turn, unit, intent);
     } else if (!scatters && state.sharded && (of_shard || intent.axis != state.axis)) {
-      all_reduce_shard(turn, unit, intent);
+      all_reduce_shard(turn, unit, strategy, intent);
     } else if (!scatters && !state.sharded) {
       all_reduce(turn, unit, strategy, intent);
     } else {
@@ -242,12 +242,13 @@ void StepBuilder::reduce_scatter(const Turn& turn, int unit, const Intent& inten
   add_in_place(state.grad, piece, turn, recorder_.stream(intent.stream), intent.site);
 }
 
-void StepBuilder::all_reduce_shard(const Turn& turn, int unit, const Intent& intent) {
+void StepBuilder::all_reduce_shard(const Turn& turn, int unit, int strategy, const Intent& intent) {
   if (!is_last(turn)) return;
   const UnitState& state = draft_.states[static_cast<size_t>(unit)];
   const std::vector<std::string>& over = reduced_over_[static_cast<size_t>(unit)];
   if (std::find(over.begin(), over.end(), state.axis) == over.end())
-    throw plan_error(fmt::format("all_reduce of the gradient shard of '{}' before reduce_scatter has made it: the strategy that shards comes first in the list", unit_name(unit)), intent.site);
+    throw plan_error(fmt::format("the gradients of '{}' are all-reduced over '{}' before they are scattered over '{}': put the strategy that shards parameters before {} in the list", unit_name(unit),
+                                 intent.axis, state.axis, draft_.plan.strategies[static_cast<size_t>(strategy)].name), draft_.plan.strategies[static_cast<size_t>(strategy)].site);
   reduced_once(unit, intent);
   reduce_over_wire("all_reduce", state.grad, state.grad, intent, turn);
 }

@@ -31,13 +31,15 @@ UnitLayout layout_of(const Draft& draft, const Unit& unit) {
 
 const StrategyUnit* sharding_of(const Plan& plan, const std::string& unit_class) {
   const StrategyUnit* found = nullptr;
+  const Strategy* first = nullptr;
   for (const Strategy& strategy : plan.strategies) {
     for (const StrategyUnit& unit : strategy.units) {
       if (!unit.sharded || unit.unit_class != unit_class) continue;
       if (found)
-        throw plan_error(fmt::format("the parameters of '{}' are sharded twice: over '{}' at {} and over '{}' here", unit_class,
-                                     found->shard_axis, found->shard_site.text(), unit.shard_axis), unit.shard_site);
+        throw plan_error(fmt::format("the parameters of '{}' are sharded twice: over '{}' by {} at {}, and over '{}' by {} here", unit_class, found->shard_axis,
+                                     first->name, first->site.text(), unit.shard_axis, strategy.name), strategy.site);
       found = &unit;
+      first = &strategy;
     }
   }
   return found;

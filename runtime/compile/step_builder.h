@@ -105,7 +105,7 @@ class StepBuilder {
   void reduce(const Turn& turn, int strategy, const Intent& intent);
   void reduce_scatter(const Turn& turn, int unit, const Intent& intent);
   void all_reduce(const Turn& turn, int unit, int strategy, const Intent& intent);
-  void all_reduce_shard(const Turn& turn, int unit, const Intent& intent);
+  void all_reduce_shard(const Turn& turn, int unit, int strategy, const Intent& intent);
   void reduce_over_wire(const char* kind, int from, int to, const Intent& intent, const Turn& turn);
   void flush(int strategy, bool all);
   void emit_all_reduce(PendingReduce& pending, int64_t end);
