@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""Memory per rank and bytes on the wire of the data parallel strategies are STRATEGIES.md's formulas, to the byte, with Ψ the
+padded parameters. zero1 and zero2 keep the shard of gradients beside what they reduce: 6Ψ + 16Ψ/N in bf16.
+(memory_test.py has zero3.) Usage: sharding_test.py PRUN
+"""
+import pathlib
+import sys
+import unittest
+
+PRUN = sys.argv[1]
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+from program_text import check  # noqa: E402
+
+LINE = 32  # elements: a cache line, to which every tensor of a flat vector is padded
+F32 = 4
+CASES = [dict(layers=2, width=64, heads=2, context=16), dict(layers=3, width=60, heads=3, context=33)]
+EACH = [(case, ranks) for case in CASES for ranks in (1, 2, 3, 4)]
+
+
+def up(value, step):
+    return -(-value // step) * step
+
+
+def units(layers, width, context, heads, vocab=256):
+    """Parameter sizes of each unit of a gpt, the last used last."""
+    d = width
+    block = [d, d, 3 * d * d, 3 * d, d * d, d, d, d, 4 * d * d, 4 * d, 4 * d * d, d]
+    return [[vocab * d, context * d]] + [block] * layers + [[d, d, d * vocab]]
+
+
+def shards(case, ranks, keep=lambda size: True):
+    """A rank's piece of each unit, in elements: of the parameters of which keep(bytes) holds."""
+    kept = [[size for size in unit if keep(size * F32)] for unit in units(**case)]
+    return [up(-(-sum(up(size, LINE) for size in unit) // ranks), LINE) for unit in kept if unit]
+
+
+def whole(case, keep=lambda size: True):
+    return sum(up(size, LINE) for unit in units(**case) for size in unit if keep(size * F32))
+
+
+def all_reduce(elements, ranks):
+    return 2 * (ranks - 1) / ranks * elements * F32
+
+
+class Sharding(unittest.TestCase):
+    def roles(self, got, **expected):
+        self.assertEqual({role: got["roles"][role] for role in expected}, {role: round(bytes_) for role, bytes_ in expected.items()})
+
+    def test_ddp_has_everything_and_all_reduces_it_once(self):
+        for case, ranks in EACH:
+            with self.subTest(ranks=ranks, **case):
+                got, psi = check(PRUN, "plans/ddp.lua", ranks, batch=2 * ranks, **case)[0], whole(case)
+                self.roles(got, param=F32 * psi, grad=F32 * psi, optimizer=2 * F32 * psi, gathered=0, reduce=0)
+                self.assertEqual(got["wire_bytes_per_step"]["dp"], round(all_reduce(psi, ranks) + all_reduce(1, ranks)))
+
+    def test_ddp_communicates_in_the_last_microbatch_only(self):
+        one, four = (check(PRUN, "plans/ddp.lua", 2, batch=8, micro=micro, **CASES[0])[0]["wire_bytes_per_step"] for micro in (1, 4))
+        self.assertEqual(one, four)
+
+    def test_zero1_splits_the_optimizer(self):
+        for dtype, wide in (("f32", 4), ("bf16", 2)):
+            for case, ranks in EACH:
+                with self.subTest(ranks=ranks, **case):
+                    for micro in (1, 2):
+                        got = check(PRUN, "plans/zero1.lua", ranks, batch=2 * ranks, micro=micro, dtype=dtype, **case)[0]
+                        shard = sum(shards(case, ranks))
+                        psi = shard * ranks
+                        self.roles(got, param=F32 * shard, gathered=wide * psi, grad=F32 * (psi + shard), optimizer=2 * F32 * shard)
+                        wire = (ranks - 1) * (F32 + wide) * shard + 2 * all_reduce(1, ranks)  # scatter, gather; loss and norm
+                        self.assertEqual(got["wire_bytes_per_step"]["dp"], round(wire))
+
+    def test_zero2_splits_gradients_too(self):
+        for dtype, wide in (("f32", 4), ("bf16", 2)):
+            for case, ranks in EACH:
+                with self.subTest(ranks=ranks, **case):
+                    for micro in (1, 2):
+                        got = check(PRUN, "plans/zero2.lua", ranks, batch=2 * ranks, micro=micro, dtype=dtype, **case)[0]
+                        sizes = shards(case, ranks)
+                        shard, unreduced = sum(sizes), 2 * max(sizes) * ranks  # inflight 1
+                        if micro > 1:
+                            unreduced += max(sizes)  # what is added to the shard
+                        self.roles(got, param=F32 * shard, gathered=wide * shard * ranks, grad=F32 * shard, optimizer=2 * F32 * shard,
+                                   reduce=F32 * unreduced)
+                        wire = (ranks - 1) * (micro * F32 + wide) * shard + 2 * all_reduce(1, ranks)
+                        self.assertEqual(got["wire_bytes_per_step"]["dp"], round(wire))
+
+    def test_zero3_that_keeps_parameters_is_zero2(self):
+        for case, ranks in EACH:
+            with self.subTest(ranks=ranks, **case):
+                got, like = (check(PRUN, f"plans/{plan}.lua", ranks, batch=2 * ranks, **case, **more)[0]
+                             for plan, more in (("fsdp", dict(reshard_after_forward=False)), ("zero2", {})))
+                self.assertEqual({**got["roles"], "activation": 0}, {**like["roles"], "activation": 0})
+                self.assertEqual(got["wire_bytes_per_step"]["shard"], like["wire_bytes_per_step"]["dp"])
+
+    def test_hybrid_shards_in_groups_and_all_reduces_shards(self):
+        for case in CASES:
+            for replicate, ranks in ((2, 4), (2, 6), (3, 6), (4, 4)):
+                with self.subTest(replicate=replicate, ranks=ranks, **case):
+                    got = check(PRUN, "plans/fsdp.lua", ranks, batch=2 * ranks, replicate=replicate, **case)[0]
+                    group = ranks // replicate
+                    alone = check(PRUN, "plans/fsdp.lua", group, batch=2 * group, **case)[0]
+                    shard = sum(shards(case, group))
+                    self.roles(got, param=F32 * shard, grad=F32 * shard, optimizer=2 * F32 * shard)
+                    self.assertEqual(got["roles"]["gathered"], alone["roles"]["gathered"])
+                    self.assertEqual(got["wire_bytes_per_step"]["shard"], alone["wire_bytes_per_step"]["shard"])
+                    self.assertEqual(got["wire_bytes_per_step"]["replicate"],
+                                     round(all_reduce(shard, replicate) + all_reduce(1, replicate)))
+
+    def test_small_parameters_stay_whole(self):
+        for case, ranks in EACH:
+            with self.subTest(ranks=ranks, **case):
+                got = check(PRUN, "plans/custom/small_whole.lua", ranks, batch=2 * ranks, below="2 KiB", **case)[0]
+                sizes = shards(case, ranks, lambda size: size >= 2048)
+                small, shard = whole(case, lambda size: size < 2048), sum(sizes)
+                self.roles(got, param=F32 * (shard + small), grad=F32 * (shard + small), optimizer=2 * F32 * (shard + small),
+                           gathered=2 * F32 * max(sizes) * ranks, reduce=2 * F32 * max(sizes) * ranks)
+                gathers = 2 * shard - sizes[0] - sizes[-1]  # backward has the head still and does not read the embedding
+                wire = (ranks - 1) * F32 * (gathers + shard) + all_reduce(small, ranks) + 2 * all_reduce(1, ranks)
+                self.assertEqual(got["wire_bytes_per_step"]["dp"], round(wire))
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1], verbosity=1)

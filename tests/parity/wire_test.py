@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+"""Bytes on the wire of the strategies that split a model are STRATEGIES.md's formulas, to the byte, and so is the memory that
+they split: tensor, sequence, pipeline, context and expert parallelism. Usage: wire_test.py PRUN
+"""
+import pathlib
+import sys
+import unittest
+
+PRUN = sys.argv[1]
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+from program_text import check, programs, sent  # noqa: E402
+
+L, H, S, B, V = 3, 128, 16, 4, 256  # layers, width, tokens of a sample, samples, vocabulary
+SIZES = dict(layers=L, width=H, heads=4, context=S)
+
+
+def all_reduce(elements, ranks):
+    return 2 * (ranks - 1) / ranks * elements * 4
+
+
+def parameters(tp=1):
+    """Elements of a gpt on one of the ranks that split its weights. Widths divide, so nothing is padded."""
+    block = 6 * H + (12 * H * H + 7 * H) // tp
+    return V * H // tp + S * H + L * block + 2 * H + H * V // tp
+
+
+class Wire(unittest.TestCase):
+    def test_tensor_parallel(self):
+        for tp in (2, 4):
+            for dp in (1, 2):
+                with self.subTest(tp=tp, dp=dp):
+                    got = check(PRUN, "plans/megatron.lua", tp * dp, batch=B * dp, tp=tp, sequence=False, **SIZES)[0]
+                    # Four a layer; the embedding's sum and that of the head's dx; cross-entropy's three; the norm.
+                    elements = (4 * L + 2) * B * S * H + 3 * B * S + 1
+                    self.assertEqual(got["wire_bytes_per_step"]["tp"], round(all_reduce(elements, tp)))
+                    self.assertEqual(got["wire_bytes_per_step"]["dp"], round(all_reduce(parameters(tp), dp) + all_reduce(1, dp)))
+                    for role, times in (("param", 1), ("grad", 1), ("optimizer", 2)):
+                        self.assertEqual(got["roles"][role], times * 4 * parameters(tp))
+
+    def test_sequence_parallel_sends_as_much_and_sums_what_tokens_share(self):
+        for tp in (2, 4):
+            with self.subTest(tp=tp):
+                whole, split = (check(PRUN, "plans/megatron.lua", tp, batch=B, tp=tp, sequence=sequence, **SIZES)[0]
+                                for sequence in (False, True))
+                shared = L * 6 * H + 2 * H + S * H  # norms, biases of row layers, positions: other tokens on each rank
+                more = split["wire_bytes_per_step"]["tp"] - whole["wire_bytes_per_step"]["tp"]
+                self.assertEqual(more, round(all_reduce(shared, tp)))
+                self.assertLess(split["roles"]["activation"], whole["roles"]["activation"])
+
+    def test_pipeline_sends_an_activation_each_way_over_each_border(self):
+        for schedule, chunks in (("gpipe", 1), ("1f1b", 1), ("zb_h1", 1), ("interleaved", 2), ("interleaved", 3), ("zb_v", 2)):
+            for p in (2, 3, 4):
+                for m in (1, 3, 8):
+                    with self.subTest(schedule=schedule, chunks=chunks, p=p, m=m):
+                        got = check(PRUN, "tests/parity/pipeline.lua", p, schedule=schedule, pp=p, chunks=chunks, layers=p * chunks,
+                                    micro=m, batch=B * m, width=H)
+                        stages = [2 * p - 1 - r if chunk == 1 and schedule == "zb_v" else chunk * p + r
+                                  for r in range(p) for chunk in range(chunks)]
+                        owner = {stage: n // chunks for n, stage in enumerate(stages)}
+                        borders = [0] * p  # crossed outwards, by rank
+                        for stage in range(p * chunks - 1):
+                            if owner[stage] != owner[stage + 1]:
+                                borders[owner[stage]] += 1      # forward
+                                borders[owner[stage + 1]] += 1  # backward
+                        self.assertEqual([rank["wire_bytes_per_step"]["pp"] for rank in got],
+                                         [round(count * m * B * H * 4 + all_reduce(1, p)) for count in borders])
+
+    def test_interleaved_sends_as_often_as_it_has_chunks(self):
+        total = [sum(rank["wire_bytes_per_step"]["pp"] - 4 for rank in
+                     check(PRUN, "tests/parity/pipeline.lua", 2, schedule="interleaved", pp=2, chunks=v, layers=12, width=H))
+                 for v in (1, 2, 3)]
+        self.assertEqual([t // total[0] for t in total], [1, 3, 5])  # p·v - 1 borders
+
+    def test_context_parallel_passes_keys_and_values_round(self):
+        for dtype, wide in (("f32", 4), ("bf16", 2)):
+            for cp in (2, 4):
+                with self.subTest(dtype=dtype, cp=cp):
+                    got = check(PRUN, "plans/ring_attention.lua", cp, batch=B, cp=cp, dtype=dtype, **SIZES)[0]
+                    kv = B * S // cp * 2 * H
+                    ring = L * ((cp - 1) * kv * wide + (cp - 1) * kv * wide + cp * kv * 4)  # the gradients in f32
+                    rest = all_reduce(parameters(), cp) + all_reduce(1, cp)                 # gradients, loss
+                    self.assertEqual(got["wire_bytes_per_step"]["cp"], round(ring + rest))
+
+    def test_expert_parallel_moves_each_choice_there_and_back_twice(self):
+        for ep in (2, 4):
+            for choices, capacity in ((2, "inf"), (1, "1.5")):
+                with self.subTest(ep=ep, choices=choices, capacity=capacity):
+                    experts, tokens = 8, B * S
+                    settings = dict(batch=B * ep, ep=ep, experts=experts, choices=choices, capacity=capacity, **SIZES)
+                    step = programs(PRUN, "plans/moe.lua", ep, **settings)[0]
+                    moved = [op for op in step["ep"] if op.kind == "all_to_all"]
+                    self.assertEqual([(op.phase, op.unit) for op in moved],
+                                     [("forward", f"block{i}") for i in range(L) for _ in range(2)] +
+                                     [("backward", f"block{i}") for i in reversed(range(L)) for _ in range(2)])
+                    room = tokens if capacity == "inf" else -(-int(float(capacity) * choices * tokens) // experts)
+                    self.assertEqual({op.elements for op in moved}, {experts * room * H})
+                    self.assertEqual(sent(moved, ep), 4 * L * (ep - 1) / ep * experts * room * H * 4)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1], verbosity=1)
