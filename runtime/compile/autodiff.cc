@@ -1,8 +1,8 @@
 // Reverse-mode differentiation of the model graph: walks the nodes from the loss back and lets each op's derivative
 // rule record backward nodes. A value used twice has its contributions added in the order in which they arrive.
-#include "compile/draft.h"
-
 #include <fmt/format.h>
+
+#include "compile/draft.h"
 
 namespace prun {
 namespace {
@@ -21,16 +21,20 @@ class Recorder final : public GradientBuilder {
   }
 
   TensorType type(int value) const override { return graph_.values[static_cast<size_t>(value)].type; }
-  bool wants(int value) const override { return static_cast<size_t>(value) < wants_.size() && wants_[static_cast<size_t>(value)]; }
+  bool wants(int value) const override {
+    return static_cast<size_t>(value) < wants_.size() && wants_[static_cast<size_t>(value)];
+  }
   int gradient(int value) const override {
     return static_cast<size_t>(value) < gradient_.size() ? gradient_[static_cast<size_t>(value)] : -1;
   }
 
-  std::vector<int> emit(std::string_view kind, std::vector<int> inputs, std::vector<TensorType> types, Attrs attrs) override {
+  std::vector<int> emit(std::string_view kind, std::vector<int> inputs, std::vector<TensorType> types,
+                        Attrs attrs) override {
     Node node{&op_def(kind), std::move(inputs), {}, std::move(attrs), current_->call, current_->site};
     for (size_t i = 0; i < types.size(); ++i) {
       Value value;
-      value.name = fmt::format("{}.{}", current_label_, types.size() == 1 ? std::string(kind) : fmt::format("{}{}", kind, i));
+      value.name =
+          fmt::format("{}.{}", current_label_, types.size() == 1 ? std::string(kind) : fmt::format("{}{}", kind, i));
       value.type = types[i];
       value.site = current_->site;
       node.outputs.push_back(static_cast<int>(graph_.values.size()));
@@ -99,7 +103,8 @@ void differentiate(Draft& draft) {
     for (int parameter : unit.parameters) {
       if (draft.parameter_grad[static_cast<size_t>(parameter)] >= 0 || unit.twin_of >= 0) continue;
       const Value& value = draft.graph.values[static_cast<size_t>(parameter)];
-      throw plan_error(fmt::format("parameter '{}' does not reach the loss: it would never be trained", value.name), value.site);
+      throw plan_error(fmt::format("parameter '{}' does not reach the loss: it would never be trained", value.name),
+                       value.site);
     }
   }
 }

@@ -1,9 +1,9 @@
 // Buffers come in whole cache lines, so that two of them never share one.
 #include "compile/build.h"
 
-#include <algorithm>
-
 #include <fmt/format.h>
+
+#include <algorithm>
 
 namespace prun {
 
@@ -18,7 +18,8 @@ int add_buffer(Program& program, const std::string& name, Role role, int64_t byt
   return static_cast<int>(program.buffers.size()) - 1;
 }
 
-int add_tensor(Program& program, const std::string& name, Role role, TensorType type, bool persistent, const Site& site) {
+int add_tensor(Program& program, const std::string& name, Role role, TensorType type, bool persistent,
+               const Site& site) {
   Tensor tensor;
   tensor.name = name;
   tensor.dtype = type.dtype;
@@ -36,8 +37,9 @@ int add_view(Program& program, const std::string& name, int of, int64_t first, c
   tensor.dtype = base.dtype;
   tensor.byte_offset = base.byte_offset + first * dtype_bytes(base.dtype);
   tensor.shape = shape;
-  PRUN_CHECK(first >= 0 && first + tensor.count() <= base.count(),
-             fmt::format("view {} of {}: elements {} + {} of {}", name, base.name, first, tensor.count(), base.count()));
+  PRUN_CHECK(
+      first >= 0 && first + tensor.count() <= base.count(),
+      fmt::format("view {} of {}: elements {} + {} of {}", name, base.name, first, tensor.count(), base.count()));
   program.tensors.push_back(std::move(tensor));
   return static_cast<int>(program.tensors.size()) - 1;
 }

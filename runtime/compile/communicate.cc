@@ -1,7 +1,7 @@
 // The walk over the turns: compute ops of each call, and around them what the strategies intended.
-#include <algorithm>
-
 #include <fmt/format.h>
+
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "compile/build.h"
@@ -125,7 +125,8 @@ void StepBuilder::next_batch() {
   for (const std::vector<std::vector<const Node*>>* calls : {&forward_, &backward_})
     for (size_t c = 0; c < calls->size(); ++c)
       for (const Node* node : (*calls)[c])
-        for (int input : node->inputs) read[static_cast<size_t>(input)] = read[static_cast<size_t>(input)] || here(static_cast<int>(c));
+        for (int input : node->inputs)
+          read[static_cast<size_t>(input)] = read[static_cast<size_t>(input)] || here(static_cast<int>(c));
   std::string names;
   for (size_t v = 0; v < draft_.graph.values.size(); ++v) {
     const Value& value = draft_.graph.values[v];
@@ -137,7 +138,10 @@ void StepBuilder::next_batch() {
     op.writes.push_back(tensor);
     names += (names.empty() ? "" : ",") + value.name;
     for (microbatch_ = 0; microbatch_ < draft_.plan.microbatches; ++microbatch_)
-      tensor_of(static_cast<int>(v)) = draft_.plan.microbatches == 1 ? tensor : add_view(program_, microbatch_name(value.name), tensor, microbatch_ * element_count(value.type.shape), value.type.shape);
+      tensor_of(static_cast<int>(v)) = draft_.plan.microbatches == 1
+                                           ? tensor
+                                           : add_view(program_, microbatch_name(value.name), tensor,
+                                                      microbatch_ * element_count(value.type.shape), value.type.shape);
   }
   if (op.writes.empty()) return;
   op.attrs.set("names", names);
@@ -147,7 +151,9 @@ void StepBuilder::next_batch() {
 void StepBuilder::turn(const Turn& turn) {
   if (turn.phase == Phase::backward && turn.half != Half::weight && recomputes(turn)) recompute(turn);
   if (turn.half == Half::weight) take_early_gradients(turn);
-  if (turn.phase == Phase::backward && turn.half != Half::input && is_first(turn) && turn.call == first_call(unit_of(turn))) zero_missing_gradients(turn);
+  if (turn.phase == Phase::backward && turn.half != Half::input && is_first(turn) &&
+      turn.call == first_call(unit_of(turn)))
+    zero_missing_gradients(turn);
   for (const Node* node : nodes_of(turn)) lower(*node, turn);
   if (turn.phase == Phase::backward && turn.half != Half::input) sum_partial_gradients(turn);
 }
@@ -173,7 +179,8 @@ int StepBuilder::compute_tensor(const std::string& name, TensorType type, const 
 
 int StepBuilder::input_of(int value) {
   int tensor = tensor_of(value);
-  PRUN_CHECK(tensor >= 0, "value " + draft_.graph.values[static_cast<size_t>(value)].name + " is read before it is written");
+  PRUN_CHECK(tensor >= 0,
+             "value " + draft_.graph.values[static_cast<size_t>(value)].name + " is read before it is written");
   return tensor;
 }
 
@@ -214,14 +221,16 @@ void StepBuilder::lower(const Node& node, const Turn& turn) {
   op.microbatch = draft_.plan.microbatches > 1 ? turn.microbatch : -1;
   op.site = node.site;
   for (int input : node.inputs)
-    op.reads.push_back(graph.values[static_cast<size_t>(input)].kind == ValueKind::parameter ? parameter(input, node) : input_of(input));
+    op.reads.push_back(graph.values[static_cast<size_t>(input)].kind == ValueKind::parameter ? parameter(input, node)
+                                                                                             : input_of(input));
   std::vector<std::pair<int, int>> sums;  // what is added to which tensor afterwards
   for (int output : node.outputs) {
     const Value& value = graph.values[static_cast<size_t>(output)];
     int& tensor = tensor_of(output);
     auto whole = whole_gradient_.find(output);
     if (output == graph.loss && turn.phase == Phase::forward) {
-      tensor = turn.microbatch == 0 ? draft_.loss_tensor : compute_tensor(microbatch_name(value.name), value.type, value.site);
+      tensor = turn.microbatch == 0 ? draft_.loss_tensor
+                                    : compute_tensor(microbatch_name(value.name), value.type, value.site);
       if (turn.microbatch > 0) sums.emplace_back(draft_.loss_tensor, tensor);
     } else if (whole != whole_gradient_.end()) {
       auto [unit, index] = whole->second;
@@ -229,7 +238,8 @@ void StepBuilder::lower(const Node& node, const Turn& turn) {
       bool kept = !state.sharded || state.whole_grad >= 0;  // from microbatch to microbatch
       bool early = !kept && turn.half == Half::input;       // its bucket opens with the other half
       bool summed = kept && !is_first(turn);
-      tensor = summed || early ? compute_tensor(microbatch_name(value.name), value.type, value.site) : gradient_tensor(unit, index, turn);
+      tensor = summed || early ? compute_tensor(microbatch_name(value.name), value.type, value.site)
+                               : gradient_tensor(unit, index, turn);
       if (summed) sums.emplace_back(gradient_tensor(unit, index, turn), tensor);
       if (early) early_gradients_[{turn.call, turn.microbatch}].push_back({unit, index, tensor});
     } else if (op.is("all_reduce")) {
@@ -279,8 +289,13 @@ void StepBuilder::carry_out(const Turn& turn, int strategy, const Intent& intent
   // A unit without parameters has nothing to move.
   if (draft_.graph.units[static_cast<size_t>(unit)].parameters.empty() && units_read(turn).empty()) return;
   // After the first half of backward its inputs' readers are done; gradients are there after the second.
-  if (turn.half != Half::whole && (intent.kind == "free" ? turn.half == Half::weight : turn.half == Half::input && (intent.kind == "reduce_scatter" || intent.kind == "all_reduce" || intent.kind == "print"))) return;
-  bool of_gradients = intent.kind == "reduce_scatter" || intent.kind == "all_reduce" || (intent.kind == "print" && intent.target == "grads");
+  if (turn.half != Half::whole &&
+      (intent.kind == "free" ? turn.half == Half::weight
+                             : turn.half == Half::input && (intent.kind == "reduce_scatter" ||
+                                                            intent.kind == "all_reduce" || intent.kind == "print")))
+    return;
+  bool of_gradients = intent.kind == "reduce_scatter" || intent.kind == "all_reduce" ||
+                      (intent.kind == "print" && intent.target == "grads");
   if (of_gradients && turn.call != first_call(unit)) return;  // tied weights: whole after the last backward
   if (intent.kind == "all_gather") return gather(turn, strategy, intent);
   if (intent.kind == "ensure") {
@@ -319,7 +334,8 @@ std::string StepBuilder::gradient_stream() const {
   return stream;
 }
 
-// The loss that is shown is the mean over all data ranks. On a pipeline's other ranks it is 0 until the last one's is added.
+// The loss that is shown is the mean over all data ranks. On a pipeline's other ranks it is 0 until the last one's is
+// added.
 void StepBuilder::average_loss() {
   const Site& site = draft_.graph.values[static_cast<size_t>(draft_.graph.loss)].site;
   auto reduce = [&](const std::string& axis, const char* how) {

@@ -29,11 +29,15 @@ class TokenSplitter {
       any = true;
       int64_t& tokens = input.type.shape.at(1);
       if (tokens % (2 * ranks_) != 0)
-        throw plan_error(fmt::format("{} tokens do not divide into the two chunks of each of the {} ranks of axis '{}'; the next number that does is {}", tokens, ranks_, axis_,
-                                     (tokens / (2 * ranks_) + 1) * 2 * ranks_), strategy_.site);
+        throw plan_error(fmt::format("{} tokens do not divide into the two chunks of each of the {} ranks of axis "
+                                     "'{}'; the next number that does is {}",
+                                     tokens, ranks_, axis_, (tokens / (2 * ranks_) + 1) * 2 * ranks_),
+                         strategy_.site);
       tokens /= ranks_;
     }
-    if (!any) throw plan_error(fmt::format("axis '{}' divides the tokens of samples, and this data has none", axis_), strategy_.site);
+    if (!any)
+      throw plan_error(fmt::format("axis '{}' divides the tokens of samples, and this data has none", axis_),
+                       strategy_.site);
   }
 
   void add(Node node) {

@@ -7,7 +7,9 @@ namespace prun {
 
 bool splits_data(const Plan& plan, const std::string& axis) {
   for (const Strategy& strategy : plan.strategies)
-    if (strategy.splits != Splits::nothing && std::find(strategy.axes.begin(), strategy.axes.end(), axis) != strategy.axes.end()) return true;
+    if (strategy.splits != Splits::nothing &&
+        std::find(strategy.axes.begin(), strategy.axes.end(), axis) != strategy.axes.end())
+      return true;
   return false;
 }
 

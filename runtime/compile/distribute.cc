@@ -1,9 +1,9 @@
 // How each op works on a rank's part: one rule an op, for the axes that split weights (tensor parallelism).
 //
 // An op without a rule takes everything whole and computes the same on every rank.
-#include <algorithm>
-
 #include <fmt/format.h>
+
+#include <algorithm>
 
 #include "compile/context_parallel.h"
 #include "compile/distributor.h"
@@ -12,7 +12,9 @@
 namespace prun {
 namespace {
 
-Form last_dim_shard(const Distributor& d, int value) { return {Form::shard, static_cast<int>(d.type(value).shape.size()) - 1}; }
+Form last_dim_shard(const Distributor& d, int value) {
+  return {Form::shard, static_cast<int>(d.type(value).shape.size()) - 1};
+}
 
 void whole(Distributor& d, const Node& node) {
   Node copy = node;
@@ -20,7 +22,8 @@ void whole(Distributor& d, const Node& node) {
     if (d.graph().values[static_cast<size_t>(input)].kind != ValueKind::parameter) input = d.whole(input);
   for (int input : copy.inputs)
     if (d.split_dim(input) >= 0)
-      d.fail(fmt::format("{} at {} cannot use '{}', which is sharded over '{}'", node.op->name, node.site.text(), d.graph().values[static_cast<size_t>(input)].name, d.axis()));
+      d.fail(fmt::format("{} at {} cannot use '{}', which is sharded over '{}'", node.op->name, node.site.text(),
+                         d.graph().values[static_cast<size_t>(input)].name, d.axis()));
   d.keep(std::move(copy), {});
 }
 
@@ -49,7 +52,8 @@ void linear(Distributor& d, const Node& node) {
       copy.inputs[0] = d.whole(x);
       return d.keep(std::move(copy), {});
     }
-    for (size_t i = 1; i < node.inputs.size(); ++i) d.partial_gradient(node.inputs[i]);  // other tokens, the same weights
+    for (size_t i = 1; i < node.inputs.size(); ++i)
+      d.partial_gradient(node.inputs[i]);  // other tokens, the same weights
     return d.keep(std::move(copy), d.form(x));
   }
   if (column) {
@@ -58,8 +62,10 @@ void linear(Distributor& d, const Node& node) {
     return d.keep(std::move(copy), last_dim_shard(d, node.outputs[0]));
   }
   if (d.form(x) != last_dim_shard(d, x))
-    d.fail(fmt::format("'{}' is sharded along its inputs, but what the linear at {} reads is not: shard the layer before it along its outputs, S(1)",
-                       d.graph().values[static_cast<size_t>(w)].name, node.site.text()));
+    d.fail(
+        fmt::format("'{}' is sharded along its inputs, but what the linear at {} reads is not: shard the layer before "
+                    "it along its outputs, S(1)",
+                    d.graph().values[static_cast<size_t>(w)].name, node.site.text()));
   bool tokens = d.sequence(node);
   int y = d.sum(d.emit("linear", {x, w}, node.attrs, {d.type(node.outputs[0])})[0], tokens);
   if (node.inputs.size() > 2) {
@@ -78,7 +84,9 @@ void attention(Distributor& d, const Node& node) {
     if (!node.attrs.has(name)) continue;
     int64_t heads = node.attrs.integer(name);
     if (heads % d.ranks() != 0)
-      d.fail(fmt::format("{} {} of the attention at {} do not divide over the {} ranks of axis '{}'", heads, std::string(name) == "heads" ? "heads" : "key and value heads", node.site.text(), d.ranks(), d.axis()));
+      d.fail(fmt::format("{} {} of the attention at {} do not divide over the {} ranks of axis '{}'", heads,
+                         std::string(name) == "heads" ? "heads" : "key and value heads", node.site.text(), d.ranks(),
+                         d.axis()));
     copy.attrs.set(name, heads / d.ranks());
   }
   d.keep(std::move(copy), last_dim_shard(d, node.outputs[0]));
@@ -116,7 +124,8 @@ void embedding(Distributor& d, const Node& node) {
   int table = node.inputs[1];
   bool split = d.split_dim(table) >= 0, tokens = d.sequence(node);
   if (d.split_dim(table) > 0)
-    d.fail(fmt::format("'{}' is an embedding: it can be sharded along its rows, S(0), not S({})", d.graph().values[static_cast<size_t>(table)].name, d.split_dim(table)));
+    d.fail(fmt::format("'{}' is an embedding: it can be sharded along its rows, S(0), not S({})",
+                       d.graph().values[static_cast<size_t>(table)].name, d.split_dim(table)));
   if (!split && !tokens) return whole(d, node);
   Attrs attrs;
   if (split) attrs.set("axis", d.axis());
@@ -136,8 +145,11 @@ void embedding(Distributor& d, const Node& node) {
 
 // Positions that an axis of tokens has set apart from its embedding.
 void positions(Distributor& d, const Node& node) {
-  if (d.form(node.inputs[0]) == Form{Form::shard, 1}) d.fail(fmt::format("axis '{}' (sequence) and the axis of context_parallel would both divide the tokens of the positions at {}: leave sequence out, or take a model without a table of positions",
-                       d.axis(), node.site.text()));
+  if (d.form(node.inputs[0]) == Form{Form::shard, 1})
+    d.fail(
+        fmt::format("axis '{}' (sequence) and the axis of context_parallel would both divide the tokens of the "
+                    "positions at {}: leave sequence out, or take a model without a table of positions",
+                    d.axis(), node.site.text()));
   whole(d, node);
 }
 
@@ -152,13 +164,15 @@ void cross_entropy(Distributor& d, const Node& node) {
   attrs.set("vocab", weight.whole[static_cast<size_t>(weight.split_dim)]);
   attrs.set("axis", d.axis());
   reduce.set("axis", d.axis());
-  TensorType rows{d.type(logits).dtype == Dtype::f64 ? Dtype::f64 : Dtype::f32, {element_count(d.type(targets).shape)}}, both = rows;
+  TensorType rows{d.type(logits).dtype == Dtype::f64 ? Dtype::f64 : Dtype::f32, {element_count(d.type(targets).shape)}},
+      both = rows;
   both.shape.insert(both.shape.begin(), 2);
   reduce.set("op", std::string("max"));
   int m = d.emit("all_reduce", d.emit("cross_entropy_max", {logits}, attrs, {rows}), reduce, {rows})[0];
   reduce.set("op", std::string("sum"));
   int sums = d.emit("all_reduce", d.emit("cross_entropy_sums", {logits, targets, m}, attrs, {both}), reduce, {both})[0];
-  std::vector<int> loss = d.emit("cross_entropy_finish", {sums, m, logits, targets}, attrs, {d.type(node.outputs[0]), d.type(node.outputs[1])});
+  std::vector<int> loss = d.emit("cross_entropy_finish", {sums, m, logits, targets}, attrs,
+                                 {d.type(node.outputs[0]), d.type(node.outputs[1])});
   d.define(node.outputs[0], loss[0]);
   d.define(node.outputs[1], loss[1]);
 }
@@ -168,12 +182,13 @@ struct Row {
   DistributeRule rule;
 };
 constexpr Row kRules[] = {
-    {"linear", linear},        {"attention", attention}, {"ring_attention", attention}, {"rotary", rotary},
-    {"layernorm", norm},       {"rmsnorm", norm},        {"dropout", dropout},          {"embedding", embedding},
-    {"expert_linear", expert_linear}, {"combine", combine},
-    {"positions", positions},  {"cross_entropy", cross_entropy},
-    {"gelu", elementwise},     {"relu", elementwise},    {"silu_mul", elementwise},     {"add", elementwise},
-    {"mul", elementwise},      {"scale", elementwise},   {"cast", elementwise},         {"copy", elementwise},
+    {"linear", linear},    {"attention", attention}, {"ring_attention", attention},
+    {"rotary", rotary},    {"layernorm", norm},      {"rmsnorm", norm},
+    {"dropout", dropout},  {"embedding", embedding}, {"expert_linear", expert_linear},
+    {"combine", combine},  {"positions", positions}, {"cross_entropy", cross_entropy},
+    {"gelu", elementwise}, {"relu", elementwise},    {"silu_mul", elementwise},
+    {"add", elementwise},  {"mul", elementwise},     {"scale", elementwise},
+    {"cast", elementwise}, {"copy", elementwise},
 };
 
 }  // namespace
@@ -190,7 +205,8 @@ void distribute(Draft& draft) {
   split_experts(draft);
   for (const Strategy& strategy : draft.plan.strategies)
     for (const std::string& axis : strategy.axes)
-      if (strategy.splits == Splits::nothing && !(draft.plan.pipeline && axis == draft.plan.pipeline->axis)) Distributor(draft, axis).run();
+      if (strategy.splits == Splits::nothing && !(draft.plan.pipeline && axis == draft.plan.pipeline->axis))
+        Distributor(draft, axis).run();
 }
 
 }  // namespace prun

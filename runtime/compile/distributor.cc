@@ -2,9 +2,9 @@
 // collectives move pieces one after another.
 #include "compile/distributor.h"
 
-#include <algorithm>
-
 #include <fmt/format.h>
+
+#include <algorithm>
 
 namespace prun {
 namespace {
@@ -55,14 +55,20 @@ void Distributor::split_parameter(int parameter, const Placement& placement, boo
     dim = 0;
   }
   if (dim >= dims)
-    throw plan_error(fmt::format("S({}) of '{}' on axis '{}': the last dim of {} is S({})", dim, value.name, axis_, shape_text(value.type.shape), dims - 1), placement.site);
+    throw plan_error(fmt::format("S({}) of '{}' on axis '{}': the last dim of {} is S({})", dim, value.name, axis_,
+                                 shape_text(value.type.shape), dims - 1),
+                     placement.site);
   if (!value.split_axis.empty())
-    throw plan_error(fmt::format("'{}' is sharded over '{}' already, and over '{}' here", value.name, value.split_axis, axis_), placement.site);
+    throw plan_error(
+        fmt::format("'{}' is sharded over '{}' already, and over '{}' here", value.name, value.split_axis, axis_),
+        placement.site);
   value.split_axis = axis_;
   value.split_dim = dim;
   value.whole = value.type.shape;
   int64_t local = 0;
-  std::vector<int64_t> blocks = dim + 1 == dims && !value.blocks.empty() ? value.blocks : std::vector<int64_t>{value.type.shape[static_cast<size_t>(dim)]};
+  std::vector<int64_t> blocks = dim + 1 == dims && !value.blocks.empty()
+                                    ? value.blocks
+                                    : std::vector<int64_t>{value.type.shape[static_cast<size_t>(dim)]};
   for (int64_t block : blocks) local += (block + ranks_ - 1) / ranks_;
   value.type.shape[static_cast<size_t>(dim)] = local;
 }
@@ -74,8 +80,11 @@ void Distributor::split_parameters() {
         if (placement.axis != axis_) continue;
         for (size_t v = 0; v < graph_.values.size(); ++v) {
           const Value& value = graph_.values[v];
-          if (value.kind != ValueKind::parameter || graph_.units[static_cast<size_t>(value.unit)].unit_class != unit.unit_class) continue;
-          if (layer_of(graph_, value) == placement.layer) split_parameter(static_cast<int>(v), placement, value.type.shape.size() == 1);
+          if (value.kind != ValueKind::parameter ||
+              graph_.units[static_cast<size_t>(value.unit)].unit_class != unit.unit_class)
+            continue;
+          if (layer_of(graph_, value) == placement.layer)
+            split_parameter(static_cast<int>(v), placement, value.type.shape.size() == 1);
         }
       }
     }
@@ -83,7 +92,8 @@ void Distributor::split_parameters() {
 }
 
 bool Distributor::sequence(const Node& node) const {
-  const std::string& unit_class = graph_.units[static_cast<size_t>(graph_.calls[static_cast<size_t>(node.call)].unit)].unit_class;
+  const std::string& unit_class =
+      graph_.units[static_cast<size_t>(graph_.calls[static_cast<size_t>(node.call)].unit)].unit_class;
   for (const Strategy& strategy : draft_.plan.strategies)
     for (const StrategyUnit& unit : strategy.units)
       for (const Placement& placement : unit.activations)
@@ -91,7 +101,8 @@ bool Distributor::sequence(const Node& node) const {
   return false;
 }
 
-std::vector<int> Distributor::emit(std::string_view kind, const std::vector<int>& inputs, Attrs attrs, const std::vector<TensorType>& types, Form form) {
+std::vector<int> Distributor::emit(std::string_view kind, const std::vector<int>& inputs, Attrs attrs,
+                                   const std::vector<TensorType>& types, Form form) {
   Node node{&op_def(kind), inputs, {}, std::move(attrs), current_->call, current_->site};
   for (const TensorType& type : types) {
     Value value;
@@ -116,7 +127,8 @@ void Distributor::keep(Node node, Form form) {
   bool changed = false;
   std::vector<TensorType> inputs;
   for (int input : node.inputs) inputs.push_back(type(input));
-  for (int input : node.inputs) changed = changed || this->form(input) != Form{} || graph_.values[static_cast<size_t>(input)].split_axis == axis_;
+  for (int input : node.inputs)
+    changed = changed || this->form(input) != Form{} || graph_.values[static_cast<size_t>(input)].split_axis == axis_;
   if (node.op->infer) {
     std::vector<TensorType> types;
     try {
@@ -140,9 +152,12 @@ int Distributor::convert(int value, bool partial_gradient) {
   TensorType gathered = type(value), joined = gathered;
   gathered.shape.insert(gathered.shape.begin(), ranks_);
   joined.shape[static_cast<size_t>(from.dim)] *= ranks_;
-  if (static_cast<size_t>(value) < whole_types_.size() && joined.shape != whole_types_[static_cast<size_t>(value)].shape)
-    fail(fmt::format("'{}' is {}: its dim {} does not divide over the {} ranks of axis '{}', and what reads it needs it whole", graph_.values[static_cast<size_t>(value)].name,
-                     shape_text(whole_types_[static_cast<size_t>(value)].shape), from.dim, ranks_, axis_));
+  if (static_cast<size_t>(value) < whole_types_.size() &&
+      joined.shape != whole_types_[static_cast<size_t>(value)].shape)
+    fail(fmt::format(
+        "'{}' is {}: its dim {} does not divide over the {} ranks of axis '{}', and what reads it needs it whole",
+        graph_.values[static_cast<size_t>(value)].name, shape_text(whole_types_[static_cast<size_t>(value)].shape),
+        from.dim, ranks_, axis_));
   Attrs join;
   join.set("pieces", int64_t{ranks_});
   join.set("dim", int64_t{from.dim});
@@ -168,7 +183,8 @@ int Distributor::replicated(int value) {
 TensorType Distributor::piece_of_tokens(const TensorType& whole) const {
   int64_t tokens = whole.shape.at(1);
   if (tokens % ranks_ != 0)
-    fail(fmt::format("{} tokens do not divide over the {} ranks of axis '{}'; the next number that does is {}", tokens, ranks_, axis_, (tokens / ranks_ + 1) * ranks_));
+    fail(fmt::format("{} tokens do not divide over the {} ranks of axis '{}'; the next number that does is {}", tokens,
+                     ranks_, axis_, (tokens / ranks_ + 1) * ranks_));
   TensorType piece = whole;
   piece.shape[1] = tokens / ranks_;
   return piece;

@@ -1,8 +1,8 @@
 // Rewrites the model graph for one mesh axis: from whole shapes to one rank's, with the collectives of activations as
 // nodes, so that autodiff derives theirs in backward.
 //
-// A value is whole (the same on all ranks of the axis) or a shard along a dim; what is a part of a sum is summed at once.
-// Each op has a rule in distribute.cc that says which forms of its inputs it takes and what comes of them.
+// A value is whole (the same on all ranks of the axis) or a shard along a dim; what is a part of a sum is summed at
+// once. Each op has a rule in distribute.cc that says which forms of its inputs it takes and what comes of them.
 #pragma once
 #include <map>
 #include <string>
@@ -30,7 +30,9 @@ class Distributor {
   const Graph& graph() const { return graph_; }
   const std::string& axis() const { return axis_; }
   int ranks() const { return ranks_; }
-  Form form(int value) const { return static_cast<size_t>(value) < form_.size() ? form_[static_cast<size_t>(value)] : Form{}; }
+  Form form(int value) const {
+    return static_cast<size_t>(value) < form_.size() ? form_[static_cast<size_t>(value)] : Form{};
+  }
   const TensorType& type(int value) const { return graph_.values[static_cast<size_t>(value)].type; }
   // Of a value of the whole graph, before the axis split anything.
   const TensorType& whole_type(int value) const { return whole_types_[static_cast<size_t>(value)]; }
@@ -47,7 +49,8 @@ class Distributor {
   // The rank's tokens of a whole value.
   int tokens_of(int value);
   // Adds a node at the current one's place; its outputs are new values of `form`.
-  std::vector<int> emit(std::string_view kind, const std::vector<int>& inputs, Attrs attrs, const std::vector<TensorType>& types, Form form = {});
+  std::vector<int> emit(std::string_view kind, const std::vector<int>& inputs, Attrs attrs,
+                        const std::vector<TensorType>& types, Form form = {});
   // Whoever reads `value` of the whole graph reads `now` from here on.
   void define(int value, int now);
   // Adds the node as it is, its output types inferred again; all outputs get `form`.
@@ -72,9 +75,9 @@ class Distributor {
   Site site_;  // of the strategy that uses the axis
   std::vector<Node> nodes_;
   std::vector<Form> form_;
-  std::vector<TensorType> whole_types_;          // of the values that were there before
+  std::vector<TensorType> whole_types_;           // of the values that were there before
   std::map<std::pair<int, int>, int> converted_;  // (value, kind of conversion) -> value
-  std::map<int, int> now_;                       // values that another stands for
+  std::map<int, int> now_;                        // values that another stands for
   const Node* current_ = nullptr;
 };
 

@@ -20,14 +20,14 @@ struct UnitLayout {
 
 // Where a unit's persistent state lives; tensor ids, -1 = none.
 struct UnitState {
-  bool here = true;      // on this rank of the pipeline
+  bool here = true;  // on this rank of the pipeline
   bool sharded = false;
-  std::string axis;      // of the shards
-  int64_t shard = 0;     // elements a rank owns (padded when not sharded)
-  int master = -1;       // parameters the optimizer updates (f32, or f64 in an f64 plan): the shard, or all
-  int compute = -1;      // parameters in the dtype of compute, when that is another; not sharded only
-  int grad = -1;         // the gradient the optimizer reads: the shard, or all
-  int whole_grad = -1;   // sharded, and microbatches are summed before they are reduced: the sum
+  std::string axis;            // of the shards
+  int64_t shard = 0;           // elements a rank owns (padded when not sharded)
+  int master = -1;             // parameters the optimizer updates (f32, or f64 in an f64 plan): the shard, or all
+  int compute = -1;            // parameters in the dtype of compute, when that is another; not sharded only
+  int grad = -1;               // the gradient the optimizer reads: the shard, or all
+  int whole_grad = -1;         // sharded, and microbatches are summed before they are reduced: the sum
   std::vector<int> optimizer;  // sgd: momentum; adamw: m, v
   int64_t bucket_start = 0;    // not sharded: where the unit's gradient starts in the flat buffer of all
 };
@@ -50,19 +50,21 @@ struct StageTurn {
   const Turn& front() const { return calls.front(); }
 };
 
-// One class of ranks on its way to a program. The passes up to `differentiate` are the same for all of a pipeline's ranks.
+// One class of ranks on its way to a program. The passes up to `differentiate` are the same for all of a pipeline's
+// ranks.
 struct Draft {
   const Plan& plan;
   const CompileOptions& options;
   int pipeline_rank = 0;
-  Graph graph;                      // of all stages; grows gradients
-  std::vector<Node> backward;       // in execution order
-  std::map<int, int> global_counts; // experts' loads of this rank -> of all ranks, for the gradient of the balancing loss
+  Graph graph;                 // of all stages; grows gradients
+  std::vector<Node> backward;  // in execution order
+  std::map<int, int>
+      global_counts;  // experts' loads of this rank -> of all ranks, for the gradient of the balancing loss
   std::vector<int> parameter_grad;  // by value id: the value that is the parameter's whole gradient, -1 none
   std::vector<UnitLayout> layouts;
   std::vector<UnitState> states;
-  std::vector<StageTurn> turns;     // of this rank, in the order in which the compute stream runs them
-  std::string data_axes;            // the axes over which the batch is split, as next_batch has them
+  std::vector<StageTurn> turns;  // of this rank, in the order in which the compute stream runs them
+  std::string data_axes;         // the axes over which the batch is split, as next_batch has them
   int data_ranks = 1;
   std::vector<std::string> loss_axes;  // axes over which the loss is averaged
   int loss_tensor = -1;                // local loss, then global
@@ -84,19 +86,19 @@ bool splits_data(const Plan& plan, const std::string& axis);
 bool synchronizes(const Plan& plan, const std::string& unit_class, const std::string& axis);
 
 // The passes, in the order of pipeline.cc.
-void find_data_axes(Draft& draft);     // data_axes.cc
-void partition(Draft& draft);          // partition.cc: calls to stages
-void distribute(Draft& draft);         // distribute.cc: whole shapes -> one rank's, collectives of activations
-void differentiate(Draft& draft);      // autodiff.cc: backward nodes
-void hide_reductions(Draft& draft);    // hide.cc: dw behind the reduction of dx
-void place(Draft& draft);              // place.cc: layouts, persistent buffers, loss scale, init body
-void schedule(Draft& draft);           // schedule.cc: the order of turns
-void communicate(Draft& draft);        // communicate.cc: compute ops, what hooks asked for, optimizer, edges
-void evaluate(Draft& draft);           // evaluate.cc: the eval body
-void synchronize(Draft& draft);        // synchronize.cc: weights that ranks let drift apart for some steps
-void lower_program(Draft& draft, const RankProgram& source);  // lower_program.cc: level 3
+void find_data_axes(Draft& draft);   // data_axes.cc
+void partition(Draft& draft);        // partition.cc: calls to stages
+void distribute(Draft& draft);       // distribute.cc: whole shapes -> one rank's, collectives of activations
+void differentiate(Draft& draft);    // autodiff.cc: backward nodes
+void hide_reductions(Draft& draft);  // hide.cc: dw behind the reduction of dx
+void place(Draft& draft);            // place.cc: layouts, persistent buffers, loss scale, init body
+void schedule(Draft& draft);         // schedule.cc: the order of turns
+void communicate(Draft& draft);      // communicate.cc: compute ops, what hooks asked for, optimizer, edges
+void evaluate(Draft& draft);         // evaluate.cc: the eval body
+void synchronize(Draft& draft);      // synchronize.cc: weights that ranks let drift apart for some steps
+void lower_program(Draft& draft, const RankProgram& source);           // lower_program.cc: level 3
 void add_workspaces(Program& program, const CompileOptions& options);  // workspace.cc
-void join_step(Program& program);      // join.cc: streams meet at the end of a step
-void assign_memory(Program& program);  // memory.cc: offsets
+void join_step(Program& program);                                      // join.cc: streams meet at the end of a step
+void assign_memory(Program& program);                                  // memory.cc: offsets
 
 }  // namespace prun

@@ -1,16 +1,18 @@
-// Surprising fact: with capacities the shapes are fixed, so that a plain all_to_all of slots serves; empty slots travel as zeros.
+// Surprising fact: with capacities the shapes are fixed, so that a plain all_to_all of slots serves; empty slots travel
+// as zeros.
 #include "compile/expert_parallel.h"
 
-#include <algorithm>
-
 #include <fmt/format.h>
+
+#include <algorithm>
 
 #include "compile/distributor.h"
 
 namespace prun {
 namespace {
 
-// The balancing loss is that of all ranks' tokens: the loads of the experts are summed over them, microbatch by microbatch.
+// The balancing loss is that of all ranks' tokens: the loads of the experts are summed over them, microbatch by
+// microbatch.
 void sum_loads(Draft& draft) {
   std::vector<Node> nodes;
   for (Node& node : draft.graph.nodes) {
@@ -23,7 +25,8 @@ void sum_loads(Draft& draft) {
     nodes.back().attrs.set("tokens", tokens * draft.data_ranks);
     nodes.back().attrs.set("scale", 1.0 / static_cast<double>(tokens * draft.plan.microbatches));
     for (const std::string& axis : draft.loss_axes) {
-      Node reduce{&op_def("all_reduce"), {counts}, {static_cast<int>(draft.graph.values.size())}, {}, node.call, node.site};
+      Node reduce{
+          &op_def("all_reduce"), {counts}, {static_cast<int>(draft.graph.values.size())}, {}, node.call, node.site};
       reduce.attrs.set("axis", axis);
       reduce.attrs.set("op", std::string("sum"));
       Value sum = value(counts);
@@ -41,7 +44,8 @@ void sum_loads(Draft& draft) {
 
 void split_experts(Draft& draft) {
   for (const Strategy& strategy : draft.plan.strategies) {
-    bool places = std::any_of(strategy.units.begin(), strategy.units.end(), [](const StrategyUnit& unit) { return !unit.layers.empty(); });
+    bool places = std::any_of(strategy.units.begin(), strategy.units.end(),
+                              [](const StrategyUnit& unit) { return !unit.layers.empty(); });
     if (strategy.splits == Splits::nothing || !places) continue;
     for (const std::string& axis : strategy.axes) Distributor(draft, axis).run();
   }
@@ -54,11 +58,14 @@ void expert_linear(Distributor& d, const Node& node) {
   if (d.split_dim(w) < 0) return d.keep(node, {});
   const Value& weight = d.graph().values[static_cast<size_t>(w)];
   if (d.split_dim(w) != 0 || weight.whole[0] % d.ranks() != 0)
-    d.fail(d.split_dim(w) != 0 ? fmt::format("'{}' holds experts: it can be sharded over them, S(0), not S({})", weight.name, d.split_dim(w))
-                               : fmt::format("the {} experts of '{}' do not divide over the {} ranks of axis '{}'", weight.whole[0], weight.name, d.ranks(), d.axis()));
+    d.fail(d.split_dim(w) != 0 ? fmt::format("'{}' holds experts: it can be sharded over them, S(0), not S({})",
+                                             weight.name, d.split_dim(w))
+                               : fmt::format("the {} experts of '{}' do not divide over the {} ranks of axis '{}'",
+                                             weight.whole[0], weight.name, d.ranks(), d.axis()));
   Node copy = node;
   if (d.form(x) == Form{}) {
-    TensorType pieces = d.type(x), joined = pieces;  // [E, C, K] -> [ranks, E / ranks, C, K] -> [E / ranks, ranks · C, K]
+    TensorType pieces = d.type(x),
+               joined = pieces;  // [E, C, K] -> [ranks, E / ranks, C, K] -> [E / ranks, ranks · C, K]
     pieces.shape[0] /= d.ranks();
     joined.shape = {pieces.shape[0], pieces.shape[1] * d.ranks(), pieces.shape[2]};
     pieces.shape.insert(pieces.shape.begin(), d.ranks());
@@ -66,7 +73,8 @@ void expert_linear(Distributor& d, const Node& node) {
     exchange.set("axis", d.axis());
     join.set("pieces", int64_t{d.ranks()});
     join.set("dim", int64_t{1});
-    copy.inputs[0] = d.emit("join_pieces", d.emit("all_to_all", {x}, exchange, {pieces}), join, {joined}, {Form::shard, 0})[0];
+    copy.inputs[0] =
+        d.emit("join_pieces", d.emit("all_to_all", {x}, exchange, {pieces}), join, {joined}, {Form::shard, 0})[0];
   }
   d.keep(std::move(copy), {Form::shard, 0});
 }

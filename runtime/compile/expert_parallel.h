@@ -4,8 +4,8 @@
 
 namespace prun {
 
-// Puts the exchanges of tokens around experts that are split over an axis of the batch, and sums the experts' loads over
-// all ranks for the balancing loss.
+// Puts the exchanges of tokens around experts that are split over an axis of the batch, and sums the experts' loads
+// over all ranks for the balancing loss.
 void split_experts(Draft& draft);
 
 // Rules of distribute.cc for experts that are split over their first dim.

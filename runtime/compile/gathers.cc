@@ -2,9 +2,9 @@
 //
 // A pool has prefetch + 1 slots handed out in turn. A gather may run as soon as the former content of its slot has
 // been read for the last time, so the slots are the credits, and at most prefetch + 1 gathered calls are live.
-#include <algorithm>
-
 #include <fmt/format.h>
+
+#include <algorithm>
 
 #include "compile/build.h"
 #include "compile/step_builder.h"
@@ -25,14 +25,18 @@ int StepBuilder::claim_slot(int pool, const std::string& what, const Site& site,
   int slot = slot_counter_[pool]++ % slots;
   std::string holder;
   if ((this->*busy)(pool, slot, holder))
-    throw plan_error(fmt::format("{} cannot be issued: {} taken by {}", what, slots == 1 ? "its only slot is" : fmt::format("the next of its {} slots is", slots), holder), site);
+    throw plan_error(
+        fmt::format("{} cannot be issued: {} taken by {}", what,
+                    slots == 1 ? "its only slot is" : fmt::format("the next of its {} slots is", slots), holder),
+        site);
   return slot;
 }
 
 bool StepBuilder::gather_slot_busy(int pool, int slot, std::string& holder) {
   for (const Gathered& g : gathered_) {
     if (!g.live || g.pool != pool || g.slot != slot) continue;
-    holder = fmt::format("{} (gathered at {}, never freed)", unit_name(draft_.graph.calls[static_cast<size_t>(g.call)].unit), g.site.text());
+    holder = fmt::format("{} (gathered at {}, never freed)",
+                         unit_name(draft_.graph.calls[static_cast<size_t>(g.call)].unit), g.site.text());
     return true;
   }
   return false;
@@ -42,7 +46,9 @@ bool StepBuilder::gather_slot_busy(int pool, int slot, std::string& holder) {
 std::vector<int> StepBuilder::units_read(const Turn& turn) const {
   std::vector<int> units;
   std::vector<const Node*> nodes = nodes_of(turn);
-  if (turn.phase == Phase::backward && recomputes(turn)) nodes.insert(nodes.end(), forward_[static_cast<size_t>(turn.call)].begin(), forward_[static_cast<size_t>(turn.call)].end());
+  if (turn.phase == Phase::backward && recomputes(turn))
+    nodes.insert(nodes.end(), forward_[static_cast<size_t>(turn.call)].begin(),
+                 forward_[static_cast<size_t>(turn.call)].end());
   for (const Node* node : nodes)
     for (int input : node->inputs) {
       const Value& value = draft_.graph.values[static_cast<size_t>(input)];
@@ -54,7 +60,7 @@ std::vector<int> StepBuilder::units_read(const Turn& turn) const {
 
 void StepBuilder::gather(const Turn& turn, int strategy, const Intent& intent) {
   std::vector<int> units = units_read(turn);
-  if (units.empty()) return;  // nobody would read it (an embedding's backward)
+  if (units.empty()) return;                                      // nobody would read it (an embedding's backward)
   if (find_live(strategy, intent.handle, unit_of(turn))) return;  // kept since another microbatch
   Dtype dtype = draft_.plan.param_dtype;
   int64_t elements = 0;
@@ -69,10 +75,12 @@ void StepBuilder::gather(const Turn& turn, int strategy, const Intent& intent) {
   const std::string& name = unit_name(unit_of(turn));
   g.pool = -1;
   if (!intent.keep) {
-    g.pool = pool_of(fmt::format("{}.gathered", draft_.plan.strategies[static_cast<size_t>(strategy)].name), Role::gathered, intent.prefetch + 1);
+    g.pool = pool_of(fmt::format("{}.gathered", draft_.plan.strategies[static_cast<size_t>(strategy)].name),
+                     Role::gathered, intent.prefetch + 1);
     g.slot = claim_slot(g.pool, "the all_gather of " + name, intent.site, &StepBuilder::gather_slot_busy);
   }
-  int all = add_tensor(program_, microbatch_name(fmt::format("{}.full.{}", name, phase_name(turn.phase))), Role::gathered, {dtype, {elements}}, false, intent.site);
+  int all = add_tensor(program_, microbatch_name(fmt::format("{}.full.{}", name, phase_name(turn.phase))),
+                       Role::gathered, {dtype, {elements}}, false, intent.site);
   g.buffer = program_.tensors[static_cast<size_t>(all)].buffer;
   if (!intent.keep) enter_pool(g.buffer, g.pool, g.slot);
 
@@ -86,7 +94,9 @@ void StepBuilder::gather(const Turn& turn, int strategy, const Intent& intent) {
     g.full[unit] = full;
     Dtype wire = intent.wire.empty() ? dtype : *parse_dtype(intent.wire);
     int shard = cast(state.master, wire, unit_name(unit) + ".wire", intent, turn, stream);
-    int arrived = wire == dtype ? full : add_tensor(program_, unit_name(unit) + ".arrived", Role::workspace, {wire, {padded}}, false, intent.site);
+    int arrived = wire == dtype ? full
+                                : add_tensor(program_, unit_name(unit) + ".arrived", Role::workspace, {wire, {padded}},
+                                             false, intent.site);
     Op op = communication("all_gather", intent, turn, shard, arrived);
     op.unit = unit_name(unit);
     communicate_on(intent.stream, std::move(op));
@@ -108,7 +118,8 @@ void StepBuilder::enter_pool(int buffer, int pool, int slot) {
 }
 
 // The tensor in another dtype; itself when it has that.
-int StepBuilder::cast(int tensor, Dtype dtype, const std::string& name, const Intent& intent, const Turn& turn, int stream) {
+int StepBuilder::cast(int tensor, Dtype dtype, const std::string& name, const Intent& intent, const Turn& turn,
+                      int stream) {
   const Tensor from = program_.tensors[static_cast<size_t>(tensor)];
   if (from.dtype == dtype) return tensor;
   int to = add_tensor(program_, name, Role::workspace, {dtype, from.shape}, false, intent.site);
@@ -126,12 +137,15 @@ void StepBuilder::cast_into(int from, int to, const Intent& intent, const Turn& 
 
 StepBuilder::Gathered* StepBuilder::find_live(int strategy, int handle, int unit) {
   for (Gathered& g : gathered_)
-    if (g.live && g.strategy == strategy && g.handle == handle && draft_.graph.calls[static_cast<size_t>(g.call)].unit == unit) return &g;
+    if (g.live && g.strategy == strategy && g.handle == handle &&
+        draft_.graph.calls[static_cast<size_t>(g.call)].unit == unit)
+      return &g;
   return nullptr;
 }
 
 void StepBuilder::free_gathered(const Turn& turn, int strategy, const Intent& intent) {
-  bool backward_next = turn.phase == Phase::forward && next_ && next_->phase == Phase::backward && next_->call == turn.call;
+  bool backward_next =
+      turn.phase == Phase::forward && next_ && next_->phase == Phase::backward && next_->call == turn.call;
   if (intent.keep_last && backward_next) return;
   Gathered* g = find_live(strategy, intent.handle, unit_of(turn));
   if (!g) return;
@@ -143,20 +157,26 @@ void StepBuilder::free_gathered(const Turn& turn, int strategy, const Intent& in
 // Points at the strategy's line, which is the one to change.
 void StepBuilder::not_gathered(const Value& parameter, const Node& reader, const Site& freed) const {
   if (freed.known())
-    throw plan_error(fmt::format("'{}' is freed here, before {} at {} reads it", parameter.name, reader.op->name, reader.site.text()), freed);
+    throw plan_error(fmt::format("'{}' is freed here, before {} at {} reads it", parameter.name, reader.op->name,
+                                 reader.site.text()),
+                     freed);
   Site sharded;
   for (const Strategy& strategy : draft_.plan.strategies)
     for (const StrategyUnit& unit : strategy.units)
-      if (unit.sharded && unit.unit_class == draft_.graph.units[static_cast<size_t>(parameter.unit)].unit_class) sharded = unit.shard_site;
-  throw plan_error(fmt::format("the parameters of '{}' are sharded here, but no hook gathers them before {} at {} reads '{}'",
-                               unit_name(parameter.unit), reader.op->name, reader.site.text(), parameter.name), sharded);
+      if (unit.sharded && unit.unit_class == draft_.graph.units[static_cast<size_t>(parameter.unit)].unit_class)
+        sharded = unit.shard_site;
+  throw plan_error(
+      fmt::format("the parameters of '{}' are sharded here, but no hook gathers them before {} at {} reads '{}'",
+                  unit_name(parameter.unit), reader.op->name, reader.site.text(), parameter.name),
+      sharded);
 }
 
 int StepBuilder::parameter(int value, const Node& reader) {
   const Value& v = draft_.graph.values[static_cast<size_t>(value)];
   const UnitState& state = draft_.states[static_cast<size_t>(v.unit)];
   const Unit& unit = draft_.graph.units[static_cast<size_t>(v.unit)];
-  size_t index = static_cast<size_t>(std::find(unit.parameters.begin(), unit.parameters.end(), value) - unit.parameters.begin());
+  size_t index =
+      static_cast<size_t>(std::find(unit.parameters.begin(), unit.parameters.end(), value) - unit.parameters.begin());
   int of = state.compute >= 0 ? state.compute : state.master;
   if (state.sharded) {
     of = -1;
@@ -164,13 +184,16 @@ int StepBuilder::parameter(int value, const Node& reader) {
     for (const Gathered& g : gathered_) {
       auto full = g.full.find(v.unit);
       if (full == g.full.end()) continue;
-      if (g.live) of = full->second;
-      else freed = g.freed;
+      if (g.live)
+        of = full->second;
+      else
+        freed = g.freed;
     }
     if (of < 0) not_gathered(v, reader, freed);
   }
   auto [it, fresh] = views_.try_emplace({v.unit, index, of}, -1);
-  if (fresh) it->second = add_view(program_, v.name, of, draft_.layouts[static_cast<size_t>(v.unit)].start[index], v.type.shape);
+  if (fresh)
+    it->second = add_view(program_, v.name, of, draft_.layouts[static_cast<size_t>(v.unit)].start[index], v.type.shape);
   return it->second;
 }
 

@@ -2,9 +2,9 @@
 //
 // A sharded unit's whole gradient lives in a slot of a pool of inflight + 1 until its reduce-scatter has read it; all
 // other units' gradients are views of one flat buffer, so that a bucket is a contiguous range and needs no copy.
-#include <algorithm>
-
 #include <fmt/format.h>
+
+#include <algorithm>
 
 #include "compile/build.h"
 #include "compile/step_builder.h"
@@ -42,10 +42,14 @@ void StepBuilder::open_bucket(int unit, const Turn& turn) {
   if (!intent) {
     Site site;
     for (const Strategy& strategy : draft_.plan.strategies) site = strategy.site;
-    throw plan_error(fmt::format("the parameters of '{}' are sharded, but no hook reduces their gradients: add prun.reduce_scatter(unit.grads, …) after backward", u.unit_class), site);
+    throw plan_error(fmt::format("the parameters of '{}' are sharded, but no hook reduces their gradients: add "
+                                 "prun.reduce_scatter(unit.grads, …) after backward",
+                                 u.unit_class),
+                     site);
   }
   Bucket& bucket = buckets_[static_cast<size_t>(unit)];
-  bucket.flat = add_tensor(program_, microbatch_name(u.name + ".grads"), Role::reduce, {draft_.master_dtype(), {layout.padded}}, false, intent->site);
+  bucket.flat = add_tensor(program_, microbatch_name(u.name + ".grads"), Role::reduce,
+                           {draft_.master_dtype(), {layout.padded}}, false, intent->site);
   bucket.buffer = program_.tensors[static_cast<size_t>(bucket.flat)].buffer;
   bucket.pool = pool_of("unreduced", Role::reduce, intent->inflight + 1);
   bucket.slot = claim_slot(bucket.pool, "the gradient of " + u.name, intent->site, &StepBuilder::bucket_slot_busy);
@@ -62,7 +66,8 @@ void StepBuilder::zero_gaps(int unit, int flat, const Turn& turn, const Site& si
   std::vector<std::pair<int64_t, int64_t>> pieces;
   for (size_t i = 0; i < u.parameters.size(); ++i)
     if (draft_.parameter_grad[static_cast<size_t>(u.parameters[i])] >= 0)
-      pieces.emplace_back(layout.start[i], element_count(draft_.graph.values[static_cast<size_t>(u.parameters[i])].type.shape));
+      pieces.emplace_back(layout.start[i],
+                          element_count(draft_.graph.values[static_cast<size_t>(u.parameters[i])].type.shape));
   pieces.emplace_back(layout.padded, 0);
   std::sort(pieces.begin(), pieces.end());
   int64_t next = 0;
@@ -81,14 +86,16 @@ void StepBuilder::zero_gaps(int unit, int flat, const Turn& turn, const Site& si
   }
 }
 
-// A twin's parameter that only the other rank uses has no gradient here, and gaps are scattered with what lies around them.
-// Buckets of shards are zeroed when they open.
+// A twin's parameter that only the other rank uses has no gradient here, and gaps are scattered with what lies around
+// them. Buckets of shards are zeroed when they open.
 void StepBuilder::zero_missing_gradients(const Turn& turn) {
   for (int unit : parts_of(unit_of(turn))) {
     const UnitState& state = draft_.states[static_cast<size_t>(unit)];
     bool missing = false;
-    for (int parameter : draft_.graph.units[static_cast<size_t>(unit)].parameters) missing = missing || draft_.parameter_grad[static_cast<size_t>(parameter)] < 0;
-    if (state.whole_grad >= 0 || (missing && !state.sharded)) zero_gaps(unit, whole_gradient_of(unit, turn), turn, draft_.plan.optimizer.site);
+    for (int parameter : draft_.graph.units[static_cast<size_t>(unit)].parameters)
+      missing = missing || draft_.parameter_grad[static_cast<size_t>(parameter)] < 0;
+    if (state.whole_grad >= 0 || (missing && !state.sharded))
+      zero_gaps(unit, whole_gradient_of(unit, turn), turn, draft_.plan.optimizer.site);
   }
 }
 
@@ -105,8 +112,11 @@ int StepBuilder::whole_gradient_of(int unit, const Turn& turn) {
 int StepBuilder::gradient_tensor(int unit, size_t parameter, const Turn& turn) {
   int of = whole_gradient_of(unit, turn);
   auto [it, fresh] = views_.try_emplace({unit, parameter, of}, -1);
-  const Value& value = draft_.graph.values[static_cast<size_t>(draft_.graph.units[static_cast<size_t>(unit)].parameters[parameter])];
-  if (fresh) it->second = add_view(program_, "d " + value.name, of, draft_.layouts[static_cast<size_t>(unit)].start[parameter], value.type.shape);
+  const Value& value =
+      draft_.graph.values[static_cast<size_t>(draft_.graph.units[static_cast<size_t>(unit)].parameters[parameter])];
+  if (fresh)
+    it->second = add_view(program_, "d " + value.name, of, draft_.layouts[static_cast<size_t>(unit)].start[parameter],
+                          value.type.shape);
   return it->second;
 }
 
@@ -114,13 +124,16 @@ void StepBuilder::require_gradients(int unit, const Turn& turn, const Intent& in
   for (int parameter : draft_.graph.units[static_cast<size_t>(unit)].parameters) {
     int gradient = draft_.parameter_grad[static_cast<size_t>(parameter)];
     if (gradient < 0 || tensor_of_[static_cast<size_t>(turn.microbatch)][static_cast<size_t>(gradient)] >= 0) continue;
-    throw plan_error(fmt::format("{} of the gradients of '{}' before they are whole: '{}' is also used by a call whose backward comes later",
-                                 intent.kind, unit_name(unit), draft_.graph.values[static_cast<size_t>(parameter)].name), intent.site);
+    throw plan_error(
+        fmt::format(
+            "{} of the gradients of '{}' before they are whole: '{}' is also used by a call whose backward comes later",
+            intent.kind, unit_name(unit), draft_.graph.values[static_cast<size_t>(parameter)].name),
+        intent.site);
   }
 }
 
-// Gradients that are parts of a sum over an axis that divides activations only (norms under sequence parallelism): summed
-// when the last microbatch has added its own, or where they leave earlier, each time. Neighbours go together.
+// Gradients that are parts of a sum over an axis that divides activations only (norms under sequence parallelism):
+// summed when the last microbatch has added its own, or where they leave earlier, each time. Neighbours go together.
 void StepBuilder::sum_partial_gradients(const Turn& turn) {
   if (turn.call != first_call(unit_of(turn))) return;
   for (int unit : parts_of(unit_of(turn))) {
@@ -138,9 +151,14 @@ void StepBuilder::sum_partial_gradients(const Turn& turn) {
       int64_t begin = layout.start[i], end = begin + element_count(value.type.shape);
       for (const std::string& axis : value.partial_over) {
         std::vector<Run>& of_axis = runs[axis];
-        bool neighbour = !of_axis.empty() && i + 1 < parameters.size() && of_axis.back().end == layout.start[i + 1] + element_count(draft_.graph.values[static_cast<size_t>(parameters[i + 1])].type.shape);
-        if (neighbour && begin - of_axis.back().end < kAlignBytes) of_axis.back().end = end;
-        else of_axis.push_back({begin, end});
+        bool neighbour = !of_axis.empty() && i + 1 < parameters.size() &&
+                         of_axis.back().end ==
+                             layout.start[i + 1] +
+                                 element_count(draft_.graph.values[static_cast<size_t>(parameters[i + 1])].type.shape);
+        if (neighbour && begin - of_axis.back().end < kAlignBytes)
+          of_axis.back().end = end;
+        else
+          of_axis.push_back({begin, end});
         site = value.site;
       }
     }
@@ -148,7 +166,8 @@ void StepBuilder::sum_partial_gradients(const Turn& turn) {
       for (const Run& run : of_axis) {
         Op op;
         op.def = &op_def("all_reduce");
-        op.reads = op.writes = {add_view(program_, unit_name(unit) + ".partial", whole_gradient_of(unit, turn), run.begin, {run.end - run.begin})};
+        op.reads = op.writes = {add_view(program_, unit_name(unit) + ".partial", whole_gradient_of(unit, turn),
+                                         run.begin, {run.end - run.begin})};
         op.attrs.set("op", std::string("sum"));
         op.axis = axis;
         op.phase = turn.phase;
@@ -164,19 +183,23 @@ void StepBuilder::sum_partial_gradients(const Turn& turn) {
 bool StepBuilder::leaves_small_ones(int unit) const {
   for (const Strategy& strategy : draft_.plan.strategies)
     for (const StrategyUnit& one : strategy.units)
-      if (one.shard_least > 0 && one.unit_class == draft_.graph.units[static_cast<size_t>(unit)].unit_class) return true;
+      if (one.shard_least > 0 && one.unit_class == draft_.graph.units[static_cast<size_t>(unit)].unit_class)
+        return true;
   return false;
 }
 
 // Reduces what backward has made of a unit, in the way in which each part of it is kept: sharded or whole.
 void StepBuilder::reduce(const Turn& turn, int strategy, const Intent& intent) {
   bool scatters = intent.kind == "reduce_scatter", any = false;
-  if (intent.target == "params") throw plan_error("parameters are averaged between steps: unit:every(steps, function() ... end)", intent.site);
+  if (intent.target == "params")
+    throw plan_error("parameters are averaged between steps: unit:every(steps, function() ... end)", intent.site);
   for (int unit : parts_of(unit_of(turn))) {
     const UnitState& state = draft_.states[static_cast<size_t>(unit)];
     if (draft_.graph.units[static_cast<size_t>(unit)].parameters.empty()) continue;
     bool of_shard = intent.target == "grad_shard";
-    bool split_here = draft_.graph.values[static_cast<size_t>(draft_.graph.units[static_cast<size_t>(unit)].parameters.front())].split_axis == intent.axis;
+    bool split_here =
+        draft_.graph.values[static_cast<size_t>(draft_.graph.units[static_cast<size_t>(unit)].parameters.front())]
+            .split_axis == intent.axis;
     if (split_here) {
       scale_split_gradients(unit, turn, intent);
     } else if (scatters && state.sharded) {
@@ -193,27 +216,36 @@ void StepBuilder::reduce(const Turn& turn, int strategy, const Intent& intent) {
   int unit = unit_of(turn);
   if (any || leaves_small_ones(unit)) return;
   if (scatters)
-    throw plan_error(fmt::format("reduce_scatter needs sharded parameters, those of '{}' are not: place them first with "
-                                 "unit.params:flat():place {{ {} = \"S(0)\" }}", unit_name(unit), intent.axis), intent.site);
-  throw plan_error(fmt::format("all_reduce of sharded gradients: '{}' is placed S(0) on '{}'; use reduce_scatter, and all_reduce of unit.grad_shard over another axis",
-                               unit_name(unit), draft_.states[static_cast<size_t>(unit)].axis), intent.site);
+    throw plan_error(
+        fmt::format("reduce_scatter needs sharded parameters, those of '{}' are not: place them first with "
+                    "unit.params:flat():place {{ {} = \"S(0)\" }}",
+                    unit_name(unit), intent.axis),
+        intent.site);
+  throw plan_error(fmt::format("all_reduce of sharded gradients: '{}' is placed S(0) on '{}'; use reduce_scatter, and "
+                               "all_reduce of unit.grad_shard over another axis",
+                               unit_name(unit), draft_.states[static_cast<size_t>(unit)].axis),
+                   intent.site);
 }
 
 void StepBuilder::reduced_once(int unit, const Intent& intent) {
   std::vector<std::string>& over = reduced_over_[static_cast<size_t>(unit)];
   if (std::find(over.begin(), over.end(), intent.axis) != over.end())
-    throw plan_error(fmt::format("the gradients of '{}' are reduced over '{}' twice", unit_name(unit), intent.axis), intent.site);
+    throw plan_error(fmt::format("the gradients of '{}' are reduced over '{}' twice", unit_name(unit), intent.axis),
+                     intent.site);
   over.push_back(intent.axis);
 }
 
 // `from` reduced into `to`, in the dtype that the intent wants on the wire.
 void StepBuilder::reduce_over_wire(const char* kind, int from, int to, const Intent& intent, const Turn& turn) {
   int stream = recorder_.stream(intent.stream);
-  Dtype dtype = program_.tensors[static_cast<size_t>(from)].dtype, wire = intent.wire.empty() ? dtype : *parse_dtype(intent.wire);
+  Dtype dtype = program_.tensors[static_cast<size_t>(from)].dtype,
+        wire = intent.wire.empty() ? dtype : *parse_dtype(intent.wire);
   int sent = cast(from, wire, unit_name(unit_of(turn)) + ".wire", intent, turn, stream), arrived = to;
   if (wire != dtype) {
     const Shape shape = program_.tensors[static_cast<size_t>(to)].shape;
-    arrived = from == to ? sent : add_tensor(program_, unit_name(unit_of(turn)) + ".arrived", Role::workspace, {wire, shape}, false, intent.site);
+    arrived = from == to ? sent
+                         : add_tensor(program_, unit_name(unit_of(turn)) + ".arrived", Role::workspace, {wire, shape},
+                                      false, intent.site);
   }
   Op op = communication(kind, intent, turn, sent, arrived);
   communicate_on(intent.stream, std::move(op));
@@ -223,7 +255,10 @@ void StepBuilder::reduce_over_wire(const char* kind, int from, int to, const Int
 void StepBuilder::reduce_scatter(const Turn& turn, int unit, const Intent& intent) {
   UnitState& state = draft_.states[static_cast<size_t>(unit)];
   if (intent.axis != state.axis)
-    throw plan_error(fmt::format("the parameters of '{}' are sharded over '{}', but their gradients are reduced over '{}'", unit_name(unit), state.axis, intent.axis), intent.site);
+    throw plan_error(
+        fmt::format("the parameters of '{}' are sharded over '{}', but their gradients are reduced over '{}'",
+                    unit_name(unit), state.axis, intent.axis),
+        intent.site);
   if (state.whole_grad >= 0) {
     if (!is_last(turn)) return;
     require_gradients(unit, turn, intent);
@@ -231,13 +266,15 @@ void StepBuilder::reduce_scatter(const Turn& turn, int unit, const Intent& inten
     return reduce_over_wire("reduce_scatter", state.whole_grad, state.grad, intent, turn);
   }
   Bucket& bucket = buckets_[static_cast<size_t>(unit)];
-  if (bucket.reduced && bucket.microbatch == turn.microbatch) throw plan_error(fmt::format("the gradients of '{}' are reduced twice", unit_name(unit)), intent.site);
+  if (bucket.reduced && bucket.microbatch == turn.microbatch)
+    throw plan_error(fmt::format("the gradients of '{}' are reduced twice", unit_name(unit)), intent.site);
   require_gradients(unit, turn, intent);
   bucket.reduced = true;
   if (is_last(turn)) reduced_once(unit, intent);
   if (is_first(turn)) return reduce_over_wire("reduce_scatter", bucket.flat, state.grad, intent, turn);
   // Shards of later microbatches are added where the first one's lies.
-  int piece = add_tensor(program_, microbatch_name(unit_name(unit) + ".grad_shard"), Role::reduce, {draft_.master_dtype(), {state.shard}}, false, intent.site);
+  int piece = add_tensor(program_, microbatch_name(unit_name(unit) + ".grad_shard"), Role::reduce,
+                         {draft_.master_dtype(), {state.shard}}, false, intent.site);
   reduce_over_wire("reduce_scatter", bucket.flat, piece, intent, turn);
   add_in_place(state.grad, piece, turn, recorder_.stream(intent.stream), intent.site);
 }
@@ -247,8 +284,11 @@ void StepBuilder::all_reduce_shard(const Turn& turn, int unit, int strategy, con
   const UnitState& state = draft_.states[static_cast<size_t>(unit)];
   const std::vector<std::string>& over = reduced_over_[static_cast<size_t>(unit)];
   if (std::find(over.begin(), over.end(), state.axis) == over.end())
-    throw plan_error(fmt::format("the gradients of '{}' are all-reduced over '{}' before they are scattered over '{}': put the strategy that shards parameters before {} in the list", unit_name(unit),
-                                 intent.axis, state.axis, draft_.plan.strategies[static_cast<size_t>(strategy)].name), draft_.plan.strategies[static_cast<size_t>(strategy)].site);
+    throw plan_error(fmt::format("the gradients of '{}' are all-reduced over '{}' before they are scattered over '{}': "
+                                 "put the strategy that shards parameters before {} in the list",
+                                 unit_name(unit), intent.axis, state.axis,
+                                 draft_.plan.strategies[static_cast<size_t>(strategy)].name),
+                     draft_.plan.strategies[static_cast<size_t>(strategy)].site);
   reduced_once(unit, intent);
   reduce_over_wire("all_reduce", state.grad, state.grad, intent, turn);
 }
@@ -274,7 +314,8 @@ void StepBuilder::all_reduce(const Turn& turn, int unit, int strategy, const Int
   require_gradients(unit, turn, intent);
   reduced_once(unit, intent);
   PendingReduce& pending = pending_[strategy];
-  if (pending.first >= 0 && (pending.end != state.bucket_start || pending.intent.axis != intent.axis)) flush(strategy, true);  // not its neighbour
+  if (pending.first >= 0 && (pending.end != state.bucket_start || pending.intent.axis != intent.axis))
+    flush(strategy, true);  // not its neighbour
   if (pending.first < 0) pending.first = state.bucket_start;
   pending.end = state.bucket_start + draft_.layouts[static_cast<size_t>(unit)].padded;
   pending.intent = intent;
@@ -307,7 +348,8 @@ void StepBuilder::flush(int strategy, bool all) {
 }
 
 void StepBuilder::emit_all_reduce(PendingReduce& pending, int64_t end) {
-  int bucket = add_view(program_, fmt::format("bucket{}", pending.buckets), draft_.flat_grads, pending.first, {end - pending.first});
+  int bucket = add_view(program_, fmt::format("bucket{}", pending.buckets), draft_.flat_grads, pending.first,
+                        {end - pending.first});
   reduce_over_wire("all_reduce", bucket, bucket, pending.intent, pending.turn);
   ++pending.buckets;
   pending.first = end;
@@ -323,8 +365,11 @@ void StepBuilder::require_reduced() {
       for (const std::string& axis : strategy.axes) {
         if (synchronizes(draft_.plan, draft_.graph.units[u].unit_class, axis)) continue;
         if (std::find(over.begin(), over.end(), axis) != over.end()) continue;
-        throw plan_error(fmt::format("the gradients of '{}' are never reduced over '{}': each rank would train on its own share of the {}", unit_name(static_cast<int>(u)), axis,
-                                     strategy.splits == Splits::batch ? "batch" : "tokens"), strategy.site);
+        throw plan_error(
+            fmt::format(
+                "the gradients of '{}' are never reduced over '{}': each rank would train on its own share of the {}",
+                unit_name(static_cast<int>(u)), axis, strategy.splits == Splits::batch ? "batch" : "tokens"),
+            strategy.site);
       }
     }
   }

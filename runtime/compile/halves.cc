@@ -1,4 +1,5 @@
-// Backward in two halves: a node belongs to the half of the weights when nothing but gradients of parameters comes of it.
+// Backward in two halves: a node belongs to the half of the weights when nothing but gradients of parameters comes of
+// it.
 #include "compile/step_builder.h"
 
 namespace prun {

@@ -1,7 +1,7 @@
-// Streams meet at the end of a step, and of each batch of an evaluation: the last op of stream 0 waits for the last op of every other stream, and the
-// first op of every other stream waits for that op of the step before. One step's order then proves every step's.
+// Streams meet at the end of a step, and of each batch of an evaluation: the last op of stream 0 waits for the last op
+// of every other stream, and the first op of every other stream waits for that op of the step before. One step's order
+// then proves every step's.
 #include "compile/draft.h"
-
 #include "ir/order.h"
 
 namespace prun {
@@ -19,7 +19,8 @@ void join(Body& body) {
     if (ops.empty()) continue;
     OpRef tail{s, static_cast<int>(ops.size()) - 1};
     if (!order.before(tail, last)) {
-      PRUN_CHECK(!order.before(last, tail), "a stream outlives the compute stream: nothing there may wait for its last op");
+      PRUN_CHECK(!order.before(last, tail),
+                 "a stream outlives the compute stream: nothing there may wait for its last op");
       main.back().waits.push_back({s, tail.index, 0});
     }
     ops.front().waits.push_back({0, last.index, 1});

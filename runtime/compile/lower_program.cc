@@ -15,7 +15,8 @@ void lower_program(Draft& draft, const RankProgram& source) {
   program.init.streams.push_back({"compute", {}});
   std::vector<int> tensor_of;
   for (const ProgramTensor& tensor : source.tensors)
-    tensor_of.push_back(add_tensor(program, tensor.name, Role::activation, tensor.type, false, source.ops.empty() ? Site() : source.ops.front().site));
+    tensor_of.push_back(add_tensor(program, tensor.name, Role::activation, tensor.type, false,
+                                   source.ops.empty() ? Site() : source.ops.front().site));
   for (const ProgramOp& from : source.ops) {
     const OpDef* def = find_op(from.kind);
     if (!def) throw plan_error(fmt::format("there is no op '{}'", from.kind), from.site);

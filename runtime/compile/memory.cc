@@ -1,9 +1,9 @@
 // Offsets in the rank's arena, role by role: persistent buffers one after another, pools as slots x stride, and all
 // else packed so that two buffers share bytes only if the happens-before order proves that one is dead before the
 // other lives. Greedy by size (Pisarchyk & Lee, arXiv 2001.03288).
-#include <algorithm>
-
 #include <fmt/format.h>
+
+#include <algorithm>
 
 #include "compile/draft.h"
 #include "ir/order.h"
@@ -37,14 +37,19 @@ std::vector<Life> lives(const Program& program, const Body& body) {
 
 class Packer {
  public:
-  Packer(Program& program, const Body& body) : program_(program), order_(body), streams_(static_cast<int>(body.streams.size())), lives_(lives(program, body)) {}
+  Packer(Program& program, const Body& body)
+      : program_(program),
+        order_(body),
+        streams_(static_cast<int>(body.streams.size())),
+        lives_(lives(program, body)) {}
 
   // Packs the buffers of one role from `base`; returns the bytes used.
   int64_t pack(Role role, int64_t base) {
     std::vector<int> wanted;
     for (size_t b = 0; b < program_.buffers.size(); ++b) {
       const Buffer& buffer = program_.buffers[b];
-      if (buffer.role == role && !buffer.persistent && buffer.pool < 0 && lives_[b].any) wanted.push_back(static_cast<int>(b));
+      if (buffer.role == role && !buffer.persistent && buffer.pool < 0 && lives_[b].any)
+        wanted.push_back(static_cast<int>(b));
     }
     std::stable_sort(wanted.begin(), wanted.end(), [&](int a, int b) { return bytes(a) > bytes(b); });
     std::vector<int> placed;  // by offset
@@ -113,7 +118,8 @@ int64_t place_pools(Program& program, Role role, int64_t base) {
 }  // namespace
 
 void assign_memory(Program& program) {
-  Packer init(program, program.init), step(program, program.step), eval(program, program.eval), sync(program, program.sync);
+  Packer init(program, program.init), step(program, program.step), eval(program, program.eval),
+      sync(program, program.sync);
   int64_t next = 0;
   for (int r = 0; r < kRoles; ++r) {
     Role role = static_cast<Role>(r);

@@ -34,8 +34,10 @@ StepBuilder::Squares StepBuilder::squares_of(int unit, const std::vector<std::st
   for (size_t i = parameters.size(); i-- > 0;) {
     double weight = 1;
     for (const std::string& axis : split)
-      if (draft_.graph.values[static_cast<size_t>(parameters[i])].split_axis != axis) weight /= draft_.plan.mesh.size(axis);
-    if (pieces.empty() || pieces.back().second != weight) pieces.emplace_back(draft_.layouts[static_cast<size_t>(unit)].start[i], weight);
+      if (draft_.graph.values[static_cast<size_t>(parameters[i])].split_axis != axis)
+        weight /= draft_.plan.mesh.size(axis);
+    if (pieces.empty() || pieces.back().second != weight)
+      pieces.emplace_back(draft_.layouts[static_cast<size_t>(unit)].start[i], weight);
   }
   if (pieces.size() == 1) return {{state.grad}, {pieces[0].second}, {}};
   if (state.sharded) {
@@ -45,14 +47,15 @@ StepBuilder::Squares StepBuilder::squares_of(int unit, const std::vector<std::st
   }
   for (size_t i = 0; i < pieces.size(); ++i) {
     int64_t end = i + 1 < pieces.size() ? pieces[i + 1].first : state.shard;
-    squares.tensors.push_back(add_view(program_, unit_name(unit) + ".squares", state.grad, pieces[i].first, {end - pieces[i].first}));
+    squares.tensors.push_back(
+        add_view(program_, unit_name(unit) + ".squares", state.grad, pieces[i].first, {end - pieces[i].first}));
     squares.weights.push_back(pieces[i].second);
   }
   return squares;
 }
 
-// Every element counts once: shards are summed over the axis that shards them, then all over the axes on which ranks hold
-// different parameters; tied twins count on one rank.
+// Every element counts once: shards are summed over the axis that shards them, then all over the axes on which ranks
+// hold different parameters; tied twins count on one rank.
 int StepBuilder::clip_coefficient() {
   Site site = draft_.plan.optimizer.site;
   std::vector<std::string> split = split_axes();

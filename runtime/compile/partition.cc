@@ -1,12 +1,12 @@
 // Which stage of the pipeline each call belongs to, and tied weights that two ranks need.
 //
-// Surprising fact: a unit that is called on two ranks (tied embeddings: the first and the last) becomes two units with the
-// same initial values, twins. Each rank updates its own with the sum of both gradients, so that they stay equal.
+// Surprising fact: a unit that is called on two ranks (tied embeddings: the first and the last) becomes two units with
+// the same initial values, twins. Each rank updates its own with the sum of both gradients, so that they stay equal.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
 #include <map>
-
-#include <fmt/format.h>
 
 #include "compile/draft.h"
 
@@ -93,7 +93,8 @@ void separate_tied_units(const Plan& plan, Graph& graph) {
     }
     if (it->second == unit) continue;
     call.unit = it->second;
-    const std::vector<int> from = graph.units[static_cast<size_t>(unit)].parameters, to = graph.units[static_cast<size_t>(it->second)].parameters;
+    const std::vector<int> from = graph.units[static_cast<size_t>(unit)].parameters,
+                           to = graph.units[static_cast<size_t>(it->second)].parameters;
     for (Node& node : graph.nodes) {
       if (node.call != static_cast<int>(c)) continue;
       for (int& input : node.inputs) {
@@ -126,10 +127,16 @@ void partition(Draft& draft) {
   int layers = static_cast<int>(std::count(layer.begin(), layer.end(), true));
   int most = pipeline.split_by_flops ? static_cast<int>(graph.calls.size()) : layers;
   if (stages > most)
-    throw plan_error(fmt::format("{} pipeline rank{}{} make {} stages, and the model has {} {}: a stage needs at least one", pipeline_ranks(draft.plan), pipeline_ranks(draft.plan) == 1 ? "" : "s",
-                                 pipeline.chunks > 1 ? fmt::format(" with {} chunks each", pipeline.chunks) : "", stages, most, pipeline.split_by_flops ? "units" : "layers"), pipeline.site);
-  if (pipeline.split_by_flops) split_by_flops(graph, stages);
-  else split_by_layers(graph, stages, layer, layers);
+    throw plan_error(
+        fmt::format("{} pipeline rank{}{} make {} stages, and the model has {} {}: a stage needs at least one",
+                    pipeline_ranks(draft.plan), pipeline_ranks(draft.plan) == 1 ? "" : "s",
+                    pipeline.chunks > 1 ? fmt::format(" with {} chunks each", pipeline.chunks) : "", stages, most,
+                    pipeline.split_by_flops ? "units" : "layers"),
+        pipeline.site);
+  if (pipeline.split_by_flops)
+    split_by_flops(graph, stages);
+  else
+    split_by_layers(graph, stages, layer, layers);
   separate_tied_units(draft.plan, graph);
 }
 

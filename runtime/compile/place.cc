@@ -3,9 +3,9 @@
 // A unit that a strategy shards keeps 1/N of one padded flat vector; all others share one flat vector for
 // parameters and one for gradients, in the order in which backward finishes gradients, so that a bucket of any size
 // is one contiguous view.
-#include <algorithm>
-
 #include <fmt/format.h>
+
+#include <algorithm>
 
 #include "compile/build.h"
 #include "compile/draft.h"
@@ -36,8 +36,10 @@ const StrategyUnit* sharding_of(const Plan& plan, const std::string& unit_class)
     for (const StrategyUnit& unit : strategy.units) {
       if (!unit.sharded || unit.unit_class != unit_class) continue;
       if (found)
-        throw plan_error(fmt::format("the parameters of '{}' are sharded twice: over '{}' by {} at {}, and over '{}' by {} here", unit_class, found->shard_axis,
-                                     first->name, first->site.text(), unit.shard_axis, strategy.name), strategy.site);
+        throw plan_error(
+            fmt::format("the parameters of '{}' are sharded twice: over '{}' by {} at {}, and over '{}' by {} here",
+                        unit_class, found->shard_axis, first->name, first->site.text(), unit.shard_axis, strategy.name),
+            strategy.site);
       found = &unit;
       first = &strategy;
     }
@@ -132,8 +134,8 @@ bool on_this_rank(const Draft& draft, int unit) {
   return false;
 }
 
-// Parameters of a unit that are kept in another way than its others become a unit of their own, without calls: those too
-// small to be sharded, and those that are split over an axis that divides the data (experts).
+// Parameters of a unit that are kept in another way than its others become a unit of their own, without calls: those
+// too small to be sharded, and those that are split over an axis that divides the data (experts).
 void separate_parts(Draft& draft) {
   Graph& graph = draft.graph;
   for (int u = 0, units = static_cast<int>(graph.units.size()); u < units; ++u) {
@@ -141,7 +143,8 @@ void separate_parts(Draft& draft) {
     std::map<std::pair<bool, bool>, std::vector<int>> groups;
     for (int parameter : graph.units[static_cast<size_t>(u)].parameters) {
       const Value& value = graph.values[static_cast<size_t>(parameter)];
-      bool small = sharding && element_count(value.type.shape) * dtype_bytes(draft.master_dtype()) < sharding->shard_least;
+      bool small =
+          sharding && element_count(value.type.shape) * dtype_bytes(draft.master_dtype()) < sharding->shard_least;
       groups[{small, !value.split_axis.empty() && splits_data(draft.plan, value.split_axis)}].push_back(parameter);
     }
     if (groups.size() < 2) continue;
@@ -151,9 +154,12 @@ void separate_parts(Draft& draft) {
       Unit part = graph.units[static_cast<size_t>(u)];
       part.name += group->first.first ? ".small" : ".experts";
       part.part_of = u;
-      if (part.twin_of >= 0) throw plan_error(fmt::format("the tied parameters of '{}' cannot lie apart on two pipeline ranks", part.name), draft.plan.pipeline->site);
+      if (part.twin_of >= 0)
+        throw plan_error(fmt::format("the tied parameters of '{}' cannot lie apart on two pipeline ranks", part.name),
+                         draft.plan.pipeline->site);
       part.parameters = group->second;
-      for (int parameter : part.parameters) graph.values[static_cast<size_t>(parameter)].unit = static_cast<int>(graph.units.size());
+      for (int parameter : part.parameters)
+        graph.values[static_cast<size_t>(parameter)].unit = static_cast<int>(graph.units.size());
       graph.units.push_back(std::move(part));
     }
   }
@@ -164,7 +170,8 @@ const StrategyUnit* sharding_of_unit(const Draft& draft, const Unit& unit) {
   const StrategyUnit* sharding = sharding_of(draft.plan, unit.unit_class);
   if (!sharding || unit.parameters.empty()) return sharding;
   int64_t largest = 0;
-  for (int parameter : unit.parameters) largest = std::max(largest, element_count(draft.graph.values[static_cast<size_t>(parameter)].type.shape));
+  for (int parameter : unit.parameters)
+    largest = std::max(largest, element_count(draft.graph.values[static_cast<size_t>(parameter)].type.shape));
   return largest * dtype_bytes(draft.master_dtype()) < sharding->shard_least ? nullptr : sharding;
 }
 
@@ -199,22 +206,30 @@ void place_units(Draft& draft) {
   std::vector<int> slots;
   if (flat > 0) {
     params = draft.flat_params = add_tensor(program, "params", Role::param, {master, {flat}}, true, site);
-    if (draft.plan.param_dtype != master) low = add_tensor(program, "params." + std::string(dtype_name(draft.plan.param_dtype)), Role::param, {draft.plan.param_dtype, {flat}}, true, site);
+    if (draft.plan.param_dtype != master)
+      low = add_tensor(program, "params." + std::string(dtype_name(draft.plan.param_dtype)), Role::param,
+                       {draft.plan.param_dtype, {flat}}, true, site);
     grads = draft.flat_grads = add_tensor(program, "grads", Role::grad, {master, {flat}}, true, site);
-    for (const std::string& slot : optimizer_slots(draft.plan.optimizer)) slots.push_back(add_tensor(program, slot, Role::optimizer, {master, {flat}}, true, site));
+    for (const std::string& slot : optimizer_slots(draft.plan.optimizer))
+      slots.push_back(add_tensor(program, slot, Role::optimizer, {master, {flat}}, true, site));
   }
   for (size_t u = 0; u < graph.units.size(); ++u) {
     UnitState& state = draft.states[u];
     if (!state.here) continue;
     const std::string& name = graph.units[u].name;
     Shape shape = {state.shard};
-    auto own = [&](const std::string& what, Role role) { return add_tensor(program, name + "." + what, role, {master, shape}, true, site); };
-    auto view = [&](const std::string& what, int of) { return add_view(program, name + "." + what, of, state.bucket_start, shape); };
+    auto own = [&](const std::string& what, Role role) {
+      return add_tensor(program, name + "." + what, role, {master, shape}, true, site);
+    };
+    auto view = [&](const std::string& what, int of) {
+      return add_view(program, name + "." + what, of, state.bucket_start, shape);
+    };
     state.master = state.sharded ? own("shard", Role::param) : view("params", params);
     state.grad = state.sharded ? own("grad_shard", Role::grad) : view("grads", grads);
     const StrategyUnit* sharding = state.sharded ? sharding_of(draft.plan, graph.units[u].unit_class) : nullptr;
     if (sharding && sharding->accumulate)
-      state.whole_grad = add_tensor(program, name + ".grads", Role::grad, {master, {draft.layouts[u].padded}}, true, site);
+      state.whole_grad =
+          add_tensor(program, name + ".grads", Role::grad, {master, {draft.layouts[u].padded}}, true, site);
     if (!state.sharded && low >= 0) state.compute = view("params.low", low);
     std::vector<std::string> kinds = optimizer_slots(draft.plan.optimizer);
     for (size_t i = 0; i < kinds.size(); ++i)
@@ -243,8 +258,8 @@ void initialise(Draft& draft) {
   draft.program.init.streams.push_back(std::move(stream));
 }
 
-// Losses are sums times (data ranks / global count); a rank holds 1/ranks of the samples, in microbatches that add up, so
-// that is 1 / (microbatches x count of one).
+// Losses are sums times (data ranks / global count); a rank holds 1/ranks of the samples, in microbatches that add up,
+// so that is 1 / (microbatches x count of one).
 void scale_losses(Draft& draft) {
   auto set = [&](std::vector<Node>& nodes) {
     for (Node& node : nodes) {
@@ -267,8 +282,9 @@ void scale_losses(Draft& draft) {
 void place(Draft& draft) {
   separate_parts(draft);
   place_units(draft);
-  draft.loss_tensor = add_tensor(draft.program, "loss", Role::data, {draft.graph.values[static_cast<size_t>(draft.graph.loss)].type.dtype, {}},
-                                 true, draft.graph.values[static_cast<size_t>(draft.graph.loss)].site);
+  draft.loss_tensor = add_tensor(draft.program, "loss", Role::data,
+                                 {draft.graph.values[static_cast<size_t>(draft.graph.loss)].type.dtype, {}}, true,
+                                 draft.graph.values[static_cast<size_t>(draft.graph.loss)].site);
   draft.program.loss_tensor = draft.loss_tensor;
   scale_losses(draft);
   initialise(draft);

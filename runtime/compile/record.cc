@@ -2,9 +2,9 @@
 // others already imply is left out.
 #include "compile/record.h"
 
-#include <algorithm>
-
 #include <fmt/format.h>
+
+#include <algorithm>
 
 #include "ir/program.h"
 
@@ -16,7 +16,8 @@ int OpRecorder::stream(const std::string& name) {
   for (size_t s = 0; s < body_.streams.size(); ++s)
     if (body_.streams[s].name == wanted) return static_cast<int>(s);
   if (body_.streams.size() == static_cast<size_t>(kMaxStreams))
-    throw plan_error(fmt::format("stream '{}' would be the {}th: a program has at most {}", wanted, body_.streams.size() + 1, kMaxStreams));
+    throw plan_error(fmt::format("stream '{}' would be the {}th: a program has at most {}", wanted,
+                                 body_.streams.size() + 1, kMaxStreams));
   body_.streams.push_back({wanted, {}});
   return static_cast<int>(body_.streams.size()) - 1;
 }
@@ -43,7 +44,10 @@ void OpRecorder::note(OpRef at, int tensor, bool write) {
   // What this op waited for needs no remembering: whoever waits for this op has waited for those.
   if (write) std::erase_if(accesses, [&](const Access& a) { return begin <= a.begin && a.end <= end; });
   // Of reads of the same bytes on one stream, the last one stands for all.
-  if (!write) std::erase_if(accesses, [&](const Access& a) { return !a.write && a.at.stream == at.stream && begin <= a.begin && a.end <= end; });
+  if (!write)
+    std::erase_if(accesses, [&](const Access& a) {
+      return !a.write && a.at.stream == at.stream && begin <= a.begin && a.end <= end;
+    });
   accesses.push_back({at, begin, end, write});
 }
 
@@ -64,9 +68,12 @@ void OpRecorder::record(int stream, Op op, std::optional<OpRef> floor) {
   std::vector<Clock>& own = clocks_[static_cast<size_t>(stream)];
   Clock clock = own.empty() ? Clock() : own.back();
   clock.resize(streams, 0);
-  auto clock_of = [&](int s) -> const Clock& { return clocks_[static_cast<size_t>(s)][static_cast<size_t>(latest[static_cast<size_t>(s)])]; };
+  auto clock_of = [&](int s) -> const Clock& {
+    return clocks_[static_cast<size_t>(s)][static_cast<size_t>(latest[static_cast<size_t>(s)])];
+  };
   for (int s = 0; s < static_cast<int>(streams); ++s) {
-    if (s == stream || latest[static_cast<size_t>(s)] < 0 || covered(clock, s) > latest[static_cast<size_t>(s)]) continue;
+    if (s == stream || latest[static_cast<size_t>(s)] < 0 || covered(clock, s) > latest[static_cast<size_t>(s)])
+      continue;
     bool implied = false;
     for (int other = 0; other < static_cast<int>(streams) && !implied; ++other) {
       if (other == s || other == stream || latest[static_cast<size_t>(other)] < 0) continue;

@@ -42,8 +42,8 @@ class OpRecorder {
 
   Program& program_;
   Body& body_;
-  std::vector<std::vector<Access>> history_;   // by buffer
-  std::vector<std::vector<Clock>> clocks_;     // by stream and op: what has completed when the op completes
+  std::vector<std::vector<Access>> history_;  // by buffer
+  std::vector<std::vector<Clock>> clocks_;    // by stream and op: what has completed when the op completes
 };
 
 }  // namespace prun

@@ -1,4 +1,5 @@
-// The order in which this rank computes: a pipeline's schedule, or microbatch after microbatch, each forward and backward.
+// The order in which this rank computes: a pipeline's schedule, or microbatch after microbatch, each forward and
+// backward.
 #include "compile/draft.h"
 
 namespace prun {
@@ -10,7 +11,8 @@ StageTurn stage_turn(const Draft& draft, int stage, Phase phase, int microbatch,
   int calls = static_cast<int>(draft.graph.calls.size());
   for (int i = 0; i < calls; ++i) {
     int call = phase == Phase::forward ? i : calls - 1 - i;
-    if (draft.graph.calls[static_cast<size_t>(call)].stage == stage) turn.calls.push_back({phase, call, microbatch, half});
+    if (draft.graph.calls[static_cast<size_t>(call)].stage == stage)
+      turn.calls.push_back({phase, call, microbatch, half});
   }
   return turn;
 }
@@ -20,7 +22,8 @@ StageTurn stage_turn(const Draft& draft, int stage, Phase phase, int microbatch,
 void schedule(Draft& draft) {
   if (!draft.plan.pipeline) {
     for (int microbatch = 0; microbatch < draft.plan.microbatches; ++microbatch)
-      for (Phase phase : {Phase::forward, Phase::backward}) draft.turns.push_back(stage_turn(draft, 0, phase, microbatch, Half::whole));
+      for (Phase phase : {Phase::forward, Phase::backward})
+        draft.turns.push_back(stage_turn(draft, 0, phase, microbatch, Half::whole));
     return;
   }
   const Pipeline& pipeline = *draft.plan.pipeline;
@@ -28,7 +31,9 @@ void schedule(Draft& draft) {
   for (const PipelineTurn& turn : pipeline.turns[static_cast<size_t>(rank)]) {
     int stage = pipeline.v_placement && turn.chunk == 1 ? 2 * ranks - 1 - rank : turn.chunk * ranks + rank;
     Phase phase = turn.kind == PipelineTurn::Kind::forward ? Phase::forward : Phase::backward;
-    Half half = turn.kind == PipelineTurn::Kind::input ? Half::input : turn.kind == PipelineTurn::Kind::weight ? Half::weight : Half::whole;
+    Half half = turn.kind == PipelineTurn::Kind::input    ? Half::input
+                : turn.kind == PipelineTurn::Kind::weight ? Half::weight
+                                                          : Half::whole;
     draft.turns.push_back(stage_turn(draft, stage, phase, turn.microbatch, half));
   }
 }

@@ -36,9 +36,15 @@ class StepBuilder {
   void add_in_place(int into, int what, const Turn& turn, int stream, const Site& site);
   void take_early_gradients(const Turn& turn);
   int first_call(int unit) const;
-  bool here(int call) const { return rank_of_stage(draft_.plan, draft_.graph.calls[static_cast<size_t>(call)].stage) == draft_.pipeline_rank; }
-  bool is_first(const Turn& turn) const { return turn.microbatch == first_microbatch_.at({turn.call, turn.half == Half::weight}); }
-  bool is_last(const Turn& turn) const { return turn.microbatch == last_microbatch_.at({turn.call, turn.half == Half::weight}); }
+  bool here(int call) const {
+    return rank_of_stage(draft_.plan, draft_.graph.calls[static_cast<size_t>(call)].stage) == draft_.pipeline_rank;
+  }
+  bool is_first(const Turn& turn) const {
+    return turn.microbatch == first_microbatch_.at({turn.call, turn.half == Half::weight});
+  }
+  bool is_last(const Turn& turn) const {
+    return turn.microbatch == last_microbatch_.at({turn.call, turn.half == Half::weight});
+  }
   std::vector<int> parts_of(int unit) const;
   void average_loss();
   std::string gradient_stream() const;
@@ -68,8 +74,8 @@ class StepBuilder {
   // gathers.cc: full parameters of sharded units
   struct Gathered {
     int strategy, handle, call;
-    int pool, slot, buffer;  // pool -1: memory of its own
-    std::map<int, int> full;  // unit -> tensor over its whole flat vector
+    int pool, slot, buffer;          // pool -1: memory of its own
+    std::map<int, int> full;         // unit -> tensor over its whole flat vector
     bool live = true, keep = false;  // keep: until the last microbatch
     Site site, freed;
   };
@@ -79,7 +85,8 @@ class StepBuilder {
   int parameter(int value, const Node& reader);
   [[noreturn]] void not_gathered(const Value& parameter, const Node& reader, const Site& freed) const;
   std::vector<int> units_read(const Turn& turn) const;
-  int claim_slot(int pool, const std::string& what, const Site& site, bool (StepBuilder::*busy)(int pool, int slot, std::string& holder));
+  int claim_slot(int pool, const std::string& what, const Site& site,
+                 bool (StepBuilder::*busy)(int pool, int slot, std::string& holder));
   bool gather_slot_busy(int pool, int slot, std::string& holder);
   int pool_of(const std::string& name, Role role, int slots);
   void enter_pool(int buffer, int pool, int slot);
@@ -135,15 +142,16 @@ class StepBuilder {
   Program& program_;
   bool evaluates_;
   OpRecorder recorder_;
-  std::map<std::string, int> lanes_;            // by name of stream
-  int microbatch_ = 0;                          // under way
-  const Turn* next_ = nullptr;                  // what this rank computes after the turn under way; null: nothing
-  std::vector<std::vector<int>> tensor_of_;     // by microbatch and value
+  std::map<std::string, int> lanes_;         // by name of stream
+  int microbatch_ = 0;                       // under way
+  const Turn* next_ = nullptr;               // what this rank computes after the turn under way; null: nothing
+  std::vector<std::vector<int>> tensor_of_;  // by microbatch and value
   std::vector<std::vector<const Node*>> forward_, backward_;  // by call
-  std::vector<bool> for_weights_;               // by backward node: only gradients of parameters need it
-  std::map<std::pair<int, bool>, int> first_microbatch_, last_microbatch_;  // by backward call and whether it is its weights' half
-  std::vector<std::vector<int>> forward_crossings_, backward_crossings_;    // by lower stage of the border: values
-  std::map<int, std::pair<int, size_t>> whole_gradient_;      // value -> (unit, parameter index)
+  std::vector<bool> for_weights_;                             // by backward node: only gradients of parameters need it
+  std::map<std::pair<int, bool>, int> first_microbatch_,
+      last_microbatch_;  // by backward call and whether it is its weights' half
+  std::vector<std::vector<int>> forward_crossings_, backward_crossings_;  // by lower stage of the border: values
+  std::map<int, std::pair<int, size_t>> whole_gradient_;                  // value -> (unit, parameter index)
   struct EarlyGradient {
     int unit;
     size_t parameter;
@@ -151,12 +159,12 @@ class StepBuilder {
   };
   std::map<std::pair<int, int>, std::vector<EarlyGradient>> early_gradients_;  // by call and microbatch
   std::vector<Gathered> gathered_;
-  std::map<int, int> slot_counter_;             // pool -> slots handed out
-  std::map<std::pair<int, int>, int> occupant_; // (pool, slot) -> buffer
+  std::map<int, int> slot_counter_;              // pool -> slots handed out
+  std::map<std::pair<int, int>, int> occupant_;  // (pool, slot) -> buffer
   std::map<std::string, int> pool_index_;
-  std::map<std::tuple<int, size_t, int>, int> views_;  // (unit, parameter, of tensor) -> tensor
-  std::vector<Bucket> buckets_;                 // by unit
-  std::map<int, PendingReduce> pending_;        // by strategy
+  std::map<std::tuple<int, size_t, int>, int> views_;   // (unit, parameter, of tensor) -> tensor
+  std::vector<Bucket> buckets_;                         // by unit
+  std::map<int, PendingReduce> pending_;                // by strategy
   std::vector<std::vector<std::string>> reduced_over_;  // by unit: axes
 };
 

@@ -1,10 +1,10 @@
 // The sync body: parameters that each rank has trained on its own for some steps become their average again.
 //
 // Parameters of units that are not sharded lie side by side, so neighbours travel in one collective.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
-
-#include <fmt/format.h>
 
 #include "compile/build.h"
 #include "compile/draft.h"
@@ -24,7 +24,10 @@ int64_t sync_steps(const Plan& plan) {
     for (const StrategyUnit& unit : strategy.units) {
       if (unit.sync_every == 0) continue;
       if (every != 0 && unit.sync_every != every)
-        throw plan_error(fmt::format("weights are averaged every {} steps here and every {} elsewhere: a plan has one rhythm", unit.sync_every, every), strategy.site);
+        throw plan_error(
+            fmt::format("weights are averaged every {} steps here and every {} elsewhere: a plan has one rhythm",
+                        unit.sync_every, every),
+            strategy.site);
       every = unit.sync_every;
     }
   return every;
@@ -34,7 +37,7 @@ int64_t sync_steps(const Plan& plan) {
 std::vector<Average> averages_of(const Draft& draft) {
   std::vector<Average> averages;
   std::map<std::pair<std::string, std::string>, size_t> known;  // axis and reduction
-  for (size_t u = draft.graph.units.size(); u-- > 0;) {  // the order of the layout
+  for (size_t u = draft.graph.units.size(); u-- > 0;) {         // the order of the layout
     const UnitState& state = draft.states[u];
     const Unit& unit = draft.graph.units[u];
     if (!state.here || unit.parameters.empty()) continue;
@@ -42,13 +45,18 @@ std::vector<Average> averages_of(const Draft& draft) {
       for (const StrategyUnit& of : strategy.units)
         for (const Intent& intent : of.sync) {
           if (of.unit_class != unit.unit_class) continue;
-          if (state.sharded) throw plan_error(fmt::format("the parameters of '{}' are sharded over '{}': there is nothing to average", unit.name, state.axis), intent.site);
+          if (state.sharded)
+            throw plan_error(fmt::format("the parameters of '{}' are sharded over '{}': there is nothing to average",
+                                         unit.name, state.axis),
+                             intent.site);
           auto [it, fresh] = known.try_emplace({intent.axis, intent.op}, averages.size());
           if (fresh) averages.push_back({&intent, {}});
           auto& ranges = averages[it->second].ranges;
           int64_t begin = state.bucket_start, end = begin + state.shard;
-          if (!ranges.empty() && ranges.back().second == begin) ranges.back().second = end;
-          else ranges.emplace_back(begin, end);
+          if (!ranges.empty() && ranges.back().second == begin)
+            ranges.back().second = end;
+          else
+            ranges.emplace_back(begin, end);
         }
   }
   return averages;

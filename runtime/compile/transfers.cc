@@ -1,11 +1,12 @@
-// What crosses the borders between the stages of a pipeline: activations forward, their gradients backward, and at the end
-// of a step the gradients of tied weights.
+// What crosses the borders between the stages of a pipeline: activations forward, their gradients backward, and at the
+// end of a step the gradients of tied weights.
 //
-// Each direction of each phase has a stream and a lane of its own, so that a rank that waits to send never keeps another
-// from receiving. A receive runs one turn ahead of the compute that needs it: it hides, and its memory is bounded.
-#include <algorithm>
-
+// Each direction of each phase has a stream and a lane of its own, so that a rank that waits to send never keeps
+// another from receiving. A receive runs one turn ahead of the compute that needs it: it hides, and its memory is
+// bounded.
 #include <fmt/format.h>
+
+#include <algorithm>
 
 #include "compile/build.h"
 #include "compile/ring_attention.h"
@@ -33,18 +34,22 @@ void StepBuilder::find_crossings() {
         lowest[static_cast<size_t>(input)] = std::min(lowest[static_cast<size_t>(input)], stage);
         highest[static_cast<size_t>(input)] = std::max(highest[static_cast<size_t>(input)], stage);
       }
-      for (int output : node.outputs) made[static_cast<size_t>(output)] = stage, forward[static_cast<size_t>(output)] = is_forward;
+      for (int output : node.outputs)
+        made[static_cast<size_t>(output)] = stage, forward[static_cast<size_t>(output)] = is_forward;
     }
   };
   visit(graph.nodes, true);
   visit(draft_.backward, false);
   for (size_t v = 0; v < values; ++v) {
     if (made[v] < 0 || highest[v] < 0) continue;
-    PRUN_CHECK(forward[v] ? lowest[v] >= made[v] : highest[v] <= made[v], graph.values[v].name + " flows against its phase");
+    PRUN_CHECK(forward[v] ? lowest[v] >= made[v] : highest[v] <= made[v],
+               graph.values[v].name + " flows against its phase");
     if (forward[v])
-      for (int s = made[v]; s < highest[v]; ++s) forward_crossings_[static_cast<size_t>(s)].push_back(static_cast<int>(v));
+      for (int s = made[v]; s < highest[v]; ++s)
+        forward_crossings_[static_cast<size_t>(s)].push_back(static_cast<int>(v));
     else
-      for (int s = lowest[v]; s < made[v]; ++s) backward_crossings_[static_cast<size_t>(s)].push_back(static_cast<int>(v));
+      for (int s = lowest[v]; s < made[v]; ++s)
+        backward_crossings_[static_cast<size_t>(s)].push_back(static_cast<int>(v));
   }
 }
 
@@ -56,7 +61,8 @@ void StepBuilder::receive(const StageTurn& turn) {
   int border = forward ? turn.stage - 1 : turn.stage, stages = pipeline_stages(draft_.plan);
   if (border < 0 || border + 1 >= stages) return;
   const std::vector<int>& values = (forward ? forward_crossings_ : backward_crossings_)[static_cast<size_t>(border)];
-  int64_t first = (int64_t{border} * draft_.plan.microbatches + turn.front().microbatch) * static_cast<int64_t>(values.size());
+  int64_t first =
+      (int64_t{border} * draft_.plan.microbatches + turn.front().microbatch) * static_cast<int64_t>(values.size());
   for (size_t i = 0; i < values.size(); ++i) transfer(false, turn, values[i], first + static_cast<int64_t>(i));
 }
 
@@ -66,7 +72,8 @@ void StepBuilder::send(const StageTurn& turn) {
   int border = forward ? turn.stage : turn.stage - 1, stages = pipeline_stages(draft_.plan);
   if (border < 0 || border + 1 >= stages) return;
   const std::vector<int>& values = (forward ? forward_crossings_ : backward_crossings_)[static_cast<size_t>(border)];
-  int64_t first = (int64_t{border} * draft_.plan.microbatches + turn.front().microbatch) * static_cast<int64_t>(values.size());
+  int64_t first =
+      (int64_t{border} * draft_.plan.microbatches + turn.front().microbatch) * static_cast<int64_t>(values.size());
   for (size_t i = 0; i < values.size(); ++i) transfer(true, turn, values[i], first + static_cast<int64_t>(i));
 }
 
@@ -101,7 +108,8 @@ void StepBuilder::transfer(bool sends, const StageTurn& turn, int value, int64_t
   microbatch_ = outer;
 }
 
-// Attention over a ring of ranks: blocks on the compute stream, keys, values and their gradients on streams of their own.
+// Attention over a ring of ranks: blocks on the compute stream, keys, values and their gradients on streams of their
+// own.
 void StepBuilder::lower_ring(const Node& node, const Turn& turn) {
   RingNode ring;
   ring.qkv = draft_.graph.values[static_cast<size_t>(node.inputs[0])].type;
@@ -111,10 +119,14 @@ void StepBuilder::lower_ring(const Node& node, const Turn& turn) {
     const Value& value = draft_.graph.values[static_cast<size_t>(output)];
     ring.writes.push_back(tensor_of(output) = compute_tensor(microbatch_name(value.name), value.type, value.site));
   }
-  std::string axis = node.attrs.text("tokens_axis"), name = draft_.graph.values[static_cast<size_t>(node.outputs[0])].name;
-  auto temporary = [&](std::string_view suffix, TensorType type) { return compute_tensor(microbatch_name(fmt::format("{}.{}", name, suffix)), std::move(type), node.site); };
+  std::string axis = node.attrs.text("tokens_axis"),
+              name = draft_.graph.values[static_cast<size_t>(node.outputs[0])].name;
+  auto temporary = [&](std::string_view suffix, TensorType type) {
+    return compute_tensor(microbatch_name(fmt::format("{}.{}", name, suffix)), std::move(type), node.site);
+  };
   bool forward = node.op->name == "ring_attention";
-  for (RingStep& step : (forward ? lower_ring_attention : lower_ring_attention_grad)(ring, draft_.plan.mesh.size(axis), temporary)) {
+  for (RingStep& step :
+       (forward ? lower_ring_attention : lower_ring_attention_grad)(ring, draft_.plan.mesh.size(axis), temporary)) {
     Op op;
     op.def = &op_def(step.kind);
     op.reads = std::move(step.reads);
@@ -147,7 +159,8 @@ void StepBuilder::exchange_tied_gradients() {
     if (here != owner && here != twin) continue;
     int unit = here == twin ? static_cast<int>(u) : graph.units[u].twin_of, other = here == twin ? owner : twin;
     const Tensor own = program_.tensors[static_cast<size_t>(draft_.states[static_cast<size_t>(unit)].grad)];
-    int received = add_tensor(program_, unit_name(unit) + ".tied", Role::reduce, own.type(), false, draft_.plan.pipeline->site);
+    int received =
+        add_tensor(program_, unit_name(unit) + ".tied", Role::reduce, own.type(), false, draft_.plan.pipeline->site);
     for (bool sends : {true, false}) {
       Op op;
       op.def = &op_def(sends ? "send" : "recv");

@@ -1,9 +1,9 @@
 // Ranks that train on their own for some steps (local SGD): their weights may differ within a step, along the axes over
 // which the sync body averages them, and the sync body must bring all of them together.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <set>
-
-#include <fmt/format.h>
 
 #include "verify/view.h"
 
@@ -35,8 +35,11 @@ void check_program(const Program& program, const std::string& axis, Findings& fi
       if (!op.is("all_reduce") || op.axis != axis) continue;
       site = op.site;
       if (op.attrs.text("op", "sum") != "avg")
-        findings.add(kRule, fmt::format("weights that drift apart over {} are added up between steps, not averaged", axis), op.site);
-      averaged[static_cast<size_t>(program.tensors[static_cast<size_t>(op.writes[0])].buffer)].push_back(range(op.writes[0]));
+        findings.add(kRule,
+                     fmt::format("weights that drift apart over {} are added up between steps, not averaged", axis),
+                     op.site);
+      averaged[static_cast<size_t>(program.tensors[static_cast<size_t>(op.writes[0])].buffer)].push_back(
+          range(op.writes[0]));
     }
   // Weights are what init_params makes.
   for (const Stream& stream : program.init.streams)
@@ -45,7 +48,11 @@ void check_program(const Program& program, const std::string& axis, Findings& fi
       const Tensor& weights = program.tensors[static_cast<size_t>(op.writes[0])];
       const auto [begin, end] = uncovered(range(op.writes[0]), averaged[static_cast<size_t>(weights.buffer)]);
       if (begin < end)
-        findings.add(kRule, fmt::format("'{}' drifts apart over {}: what others average between steps ({}) leaves out its bytes {}..{}", weights.name, axis, site.text(), begin, end), op.site);
+        findings.add(
+            kRule,
+            fmt::format("'{}' drifts apart over {}: what others average between steps ({}) leaves out its bytes {}..{}",
+                        weights.name, axis, site.text(), begin, end),
+            op.site);
     }
 }
 

@@ -22,7 +22,8 @@ void derive_all_reduce(GradientBuilder& builder, const NodeView& node) {
 void derive_enter(GradientBuilder& builder, const NodeView& node) {
   int x = node.inputs[0];
   if (!builder.wants(x)) return;
-  builder.contribute(x, builder.emit("all_reduce", {builder.gradient(node.outputs[0])}, {builder.type(x)}, over(node, true))[0]);
+  builder.contribute(
+      x, builder.emit("all_reduce", {builder.gradient(node.outputs[0])}, {builder.type(x)}, over(node, true))[0]);
 }
 
 // Every rank makes a part of the gradient of what it has gathered, or (gradient = "whole") all of it.
@@ -42,13 +43,15 @@ void derive_all_gather(GradientBuilder& builder, const NodeView& node) {
 void derive_reduce_scatter(GradientBuilder& builder, const NodeView& node) {
   int x = node.inputs[0];
   if (!builder.wants(x)) return;
-  builder.contribute(x, builder.emit("all_gather", {builder.gradient(node.outputs[0])}, {builder.type(x)}, over(node, false))[0]);
+  builder.contribute(
+      x, builder.emit("all_gather", {builder.gradient(node.outputs[0])}, {builder.type(x)}, over(node, false))[0]);
 }
 
 void derive_all_to_all(GradientBuilder& builder, const NodeView& node) {
   int x = node.inputs[0];
   if (!builder.wants(x)) return;
-  builder.contribute(x, builder.emit("all_to_all", {builder.gradient(node.outputs[0])}, {builder.type(x)}, over(node, false))[0]);
+  builder.contribute(
+      x, builder.emit("all_to_all", {builder.gradient(node.outputs[0])}, {builder.type(x)}, over(node, false))[0]);
 }
 
 constexpr OpDef communication_op(std::string_view name, void (*derive)(GradientBuilder&, const NodeView&) = nullptr) {
