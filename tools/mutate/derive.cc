@@ -8,7 +8,23 @@
 
 namespace prun::mutate {
 
-void derive_anew(Program& program, const Body& recorded) {
+namespace {
+
+// join_step lets the compute stream end a step; nothing may have to wait for its last op.
+bool can_be_joined(const Body& body) {
+  const Order order(body);
+  if (body.streams.empty() || body.streams[0].ops.empty() || !order.stuck().empty()) return false;
+  const OpRef last{0, static_cast<int>(body.streams[0].ops.size()) - 1};
+  for (int s = 1; s < static_cast<int>(body.streams.size()); s++) {
+    const std::vector<Op>& ops = body.streams[static_cast<size_t>(s)].ops;
+    if (!ops.empty() && order.before(last, {s, static_cast<int>(ops.size()) - 1})) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+bool derive_anew(Program& program, const Body& recorded) {
   const Body from = recorded;
   const Order order(from);
   Body to;
@@ -31,9 +47,11 @@ void derive_anew(Program& program, const Body& recorded) {
     }
     recorder.record(ref.stream, std::move(op));
   }
+  if (!can_be_joined(to)) return false;
   program.step = std::move(to);
   join_step(program);
   assign_memory(program);
+  return true;
 }
 
 }  // namespace prun::mutate

@@ -236,10 +236,10 @@ bool mutate(const Job& right, Kind kind, std::mt19937_64& random, Mutant& mutant
   if (!kMakers[static_cast<size_t>(kind)].second(mutant.job, random, mutant)) return false;
   const bool of_ops = kind == Kind::drop || kind == Kind::twice || kind == Kind::swap;
   if (of_ops && random() % 2 == 0) {
-    for (Program& program : mutant.job.classes) {
-      if (Order(program.step).stuck().empty()) derive_anew(program, program.step);
-    }
-    mutant.what += ", recorded so";
+    bool anew = false;
+    for (Program& program : mutant.job.classes)
+      if (Order(program.step).stuck().empty()) anew = derive_anew(program, program.step) || anew;
+    if (anew) mutant.what += ", recorded so";
   }
   return true;
 }

@@ -25,7 +25,8 @@ struct Mutant {
 // A random mutant of that kind; false when the job offers none (no edge, no other axis).
 bool mutate(const Job& right, Kind kind, std::mt19937_64& random, Mutant& mutant);
 
-// Derives edges and offsets of a step anew, from its ops in one legal sequence.
-void derive_anew(Program& program, const Body& recorded);
+// Derives edges and offsets of a step anew, from its ops in one legal sequence; false when the compiler would have
+// given up, and nothing is changed.
+bool derive_anew(Program& program, const Body& recorded);
 
 }  // namespace prun::mutate
