@@ -37,7 +37,9 @@ Ends ends_of(const BodyView& body) {
 }
 
 std::string message_text(const BodyView& body, OpRef ref) {
-  return fmt::format("{}, tag {}", body.describe(ref), body.op(ref).attrs.integer("tag"));
+  const Op& op = body.op(ref);
+  return fmt::format("{}, tag {}{}", body.describe(ref), op.attrs.integer("tag"),
+                     op.microbatch < 0 ? "" : fmt::format(" of microbatch {}", op.microbatch));
 }
 
 // Null when they match.
