@@ -12,6 +12,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 
 #include "base/text.h"
 #include "comm/host.h"
@@ -33,6 +34,10 @@ void read_manifest(const fs::path& path, PluginFile& file) {
     std::string key = trim(line.substr(0, equals)), value = trim(line.substr(equals + 1));
     if (key == "auto") file.automatic = value == "1";
     if (key == "local_only") file.local_only = value == "1";
+    if (key == "not_claimed") {
+      std::istringstream words(value);
+      for (std::string word; words >> word;) file.not_claimed.push_back(word);
+    }
     if (key == "memory") file.host_memory = value.find("host") != std::string::npos;
   }
 }

@@ -2,7 +2,8 @@
 // for.
 //
 // Surprising fact: `auto` cannot ask a plugin what it is for without loading it (and with it NCCL, say), so a plugin
-// that wants to be chosen says so in a small text file NAME.plugin beside it: auto, memory, local_only.
+// that wants to be chosen says so in a small text file NAME.plugin beside it: auto, memory, local_only. What it does
+// not claim to do (not_claimed) stands there, too.
 #pragma once
 #include <string>
 #include <string_view>
@@ -23,6 +24,7 @@ struct PluginFile {
   bool automatic = false;  // the rest is from NAME.plugin; without one `auto` does not consider it
   bool host_memory = false;
   bool local_only = false;
+  std::vector<std::string> not_claimed;  // items of the conformance suite
 };
 
 // By name; of two with one name the first directory's. Directories that are not there are skipped; one that everybody

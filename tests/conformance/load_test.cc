@@ -1,4 +1,4 @@
-// Item 1: what is loaded, what is refused and with which words; and that loading and opening leave nothing behind.
+// Item 1 as far as it is the core's: what is loaded, what is refused and with which words.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -39,10 +39,6 @@ class TemporaryDir {
   ~TemporaryDir() { fs::remove_all(path); }
   std::string path;
 };
-
-int open_descriptors() {
-  return static_cast<int>(std::distance(fs::directory_iterator("/proc/self/fd"), fs::directory_iterator()));
-}
 
 TEST(Load, RefusesWithASentenceForEachReason) {
   EXPECT_EQ(refusal("future"),
@@ -114,15 +110,6 @@ TEST(Load, ListsPluginsWithWhatIsWrong) {
   EXPECT_EQ(named("pipe").capabilities, (std::vector<std::string>{"host", "local only"}));
 }
 
-TEST(Load, TheTransportUnderTest) {
-  std::vector<PluginInfo> infos = list_plugins(suite().plugin_dirs);
-  auto info = std::find_if(infos.begin(), infos.end(), [](const PluginInfo& i) { return i.name == suite().transport; });
-  ASSERT_NE(info, infos.end());
-  EXPECT_EQ(info->error, "");
-  EXPECT_NE(info->version, "");
-  EXPECT_NE(info->summary, "");
-}
-
 // Only what offers itself in its manifest is loaded, and of these the best.
 TEST(Load, AutoLoadsOnlyWhatOffersItself) {
   TemporaryDir dir;
@@ -173,37 +160,6 @@ TEST(Load, OneRankNeedsNoPlugin) {
     world->communicator({0}, 0).run(call);
     if (memory[12345] != 0 || reinterpret_cast<uintptr_t>(memory) % 64 != 0) return "memory";
     return value == 3 && world->transport_name() == "none" ? "" : "wrong";
-  });
-  EXPECT_EQ(failures(reports), "");
-}
-
-TEST(Load, OpeningAndClosingLeavesNothing) {
-  LocalJob job;
-  auto reports = run_ranks(job, [](LocalBootstrap& bootstrap) -> std::string {
-    WorldOptions options = suite().options(bootstrap);
-    options.ranks = options.local_ranks = 2;  // opened, never connected
-    World::open(options, bootstrap);
-    int before = open_descriptors();
-    for (int i = 0; i < 200; ++i) World::open(options, bootstrap)->allocate(4096);
-    int after = open_descriptors();
-    return after == before ? "" : "descriptors: " + std::to_string(before) + " became " + std::to_string(after);
-  });
-  EXPECT_EQ(failures(reports), "");
-}
-
-TEST(Load, UnknownOptionIsAUsageError) {
-  LocalJob job;
-  job.ranks = 2;
-  auto reports = run_ranks(job, [](LocalBootstrap& bootstrap) -> std::string {
-    WorldOptions options = suite().options(bootstrap);
-    options.transport_options = "no_such_option=1";
-    try {
-      World::open(options, bootstrap);
-    } catch (const Error& error) {
-      bool named = std::string(error.what()).find("no_such_option") != std::string::npos;
-      return error.code() == Exit::usage && named ? "" : error.what();
-    }
-    return "opened";
   });
   EXPECT_EQ(failures(reports), "");
 }

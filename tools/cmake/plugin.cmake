@@ -1,14 +1,15 @@
 # prun_plugin, for the transports of this repository and, installed beside prunConfig.cmake, for everybody else's.
 
-# prun_plugin(name SOURCES a.cc ... [LINKS lib ...] [AUTO] [LOCAL_ONLY] [MEMORY host cuda]): the target prun_NAME, a
-# transport that prun loads at run time; it sees only prun/transport.h, and only prun_transport_v1 is visible in it.
-# AUTO: `--transport auto` may choose it; the runtime reads that, and what memory it takes, from NAME.plugin beside the
-# library, so that it need not load a plugin to learn that nobody wants it. Both lie in lib/prun/plugins of the build
-# folder, and of the prefix once installed.
+# prun_plugin(name SOURCES a.cc ... [LINKS lib ...] [AUTO] [LOCAL_ONLY] [MEMORY host cuda] [NOT_CLAIMED item ...]): the
+# target prun_NAME, a transport that prun loads at run time; it sees only prun/transport.h, and only prun_transport_v1
+# is visible in it. AUTO: `--transport auto` may choose it; the runtime reads that, and what memory it takes, from
+# NAME.plugin beside the library, so that it need not load a plugin to learn that nobody wants it. NOT_CLAIMED: items of
+# `prun conform` that it does not mean to hold. Both files lie in lib/prun/plugins of the build folder, and of the
+# prefix once installed.
 function(prun_plugin name)
-  cmake_parse_arguments(ARG "AUTO;LOCAL_ONLY" "" "SOURCES;LINKS;MEMORY" ${ARGN})
+  cmake_parse_arguments(ARG "AUTO;LOCAL_ONLY" "" "SOURCES;LINKS;MEMORY;NOT_CLAIMED" ${ARGN})
   if(NOT ARG_SOURCES OR ARG_UNPARSED_ARGUMENTS)
-    message(FATAL_ERROR "prun_plugin(${name} SOURCES a.cc ... [LINKS ...] [AUTO] [LOCAL_ONLY] [MEMORY ...]): "
+    message(FATAL_ERROR "prun_plugin(${name} SOURCES a.cc ... [LINKS ...] [AUTO] [LOCAL_ONLY] [MEMORY ...] [NOT_CLAIMED ...]): "
       "SOURCES missing, or words that mean nothing: '${ARG_UNPARSED_ARGUMENTS}'")
   endif()
   add_library(prun_${name} MODULE ${ARG_SOURCES})
@@ -27,7 +28,12 @@ function(prun_plugin name)
       set(_${_flag} 0)
     endif()
   endforeach()
-  file(CONFIGURE OUTPUT ${_dir}/${name}.plugin CONTENT "auto = ${_AUTO}\nlocal_only = ${_LOCAL_ONLY}\nmemory = ${_memory}\n")
+  set(_manifest "auto = ${_AUTO}\nlocal_only = ${_LOCAL_ONLY}\nmemory = ${_memory}\n")
+  if(ARG_NOT_CLAIMED)
+    list(JOIN ARG_NOT_CLAIMED " " _items)
+    string(APPEND _manifest "not_claimed = ${_items}\n")
+  endif()
+  file(CONFIGURE OUTPUT ${_dir}/${name}.plugin CONTENT "${_manifest}")
   if(TARGET plugins)  # prun's own build: all transports at once
     add_dependencies(plugins prun_${name})
   endif()

@@ -10,5 +10,6 @@ int check_command(const Options& options, const Places& places);    // check.cc
 int dump_command(const Options& options, const Places& places);     // dump.cc
 int plans_command(const Options& options, const Places& places);    // plans.cc
 int plugins_command(const Options& options, const Places& places);  // plugins.cc
+int conform_command(const Options& options, const Places& places);  // conform.cc
 
 }  // namespace prun

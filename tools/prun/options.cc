@@ -13,7 +13,7 @@
 namespace prun {
 namespace {
 
-const std::vector<std::string> kCommands = {"dump", "check", "plans", "plugins"};
+const std::vector<std::string> kCommands = {"dump", "check", "plans", "plugins", "conform"};
 
 struct OptionRow {
   const char* name;
@@ -75,6 +75,8 @@ void finish(Options& options) {
     throw usage_error("--nnodes needs --rendezvous HOST:PORT, the address where node 0 listens");
   if (options.node_rank >= options.nnodes)
     throw usage_error(fmt::format("--node-rank {} is not below --nnodes {}", options.node_rank, options.nnodes));
+  if (options.plan.empty() && options.command == "conform" && !options.help)
+    throw usage_error("which plugin? For example: prun conform shm, or prun conform build/lib/prun/plugins/mine.so");
   if (options.plan.empty() && options.command != "plans" && options.command != "plugins" && !options.help)
     throw usage_error("which plan? For example: prun plans/zero3.lua --nproc 8");
 }
@@ -87,7 +89,8 @@ std::string usage() {
       "prun check PLAN [options]   verify it and predict memory and traffic; starts no rank\n"
       "prun dump PLAN [options]    print the program that the ranks would run\n"
       "prun plans                  list the plans that come with prun\n"
-      "prun plugins                list the transports\n\noptions:\n";
+      "prun plugins                list the transports\n"
+      "prun conform PLUGIN [ITEM]  try a transport, by name or path, with the suite for all of them\n\noptions:\n";
   for (const OptionRow& row : kRows) text += fmt::format("  {:<28}{}\n", fmt::format("{} {}", row.name, row.value), row.help);
   return text;
 }
@@ -133,8 +136,12 @@ Options parse_options(int argc, char** argv) {
     fmt::print("prun {}\n", PRUN_VERSION);
     std::exit(0);
   }
+  if (options.command == "conform" && plans.size() > 1) {
+    options.items.assign(plans.begin() + 1, plans.end());
+    plans.resize(1);
+  }
   // A word before a plan, or one that can be no file, was meant as a command.
-  if (!plans.empty() && plans[0].find_first_of("./") == std::string::npos && (plans.size() > 1 || !nearest_word(plans[0], kCommands).empty()))
+  if (!plans.empty() && options.command != "conform" && plans[0].find_first_of("./") == std::string::npos && (plans.size() > 1 || !nearest_word(plans[0], kCommands).empty()))
     throw usage_error(fmt::format("there is no command '{}'{}", plans[0], did_you_mean(plans[0], kCommands)));
   if (plans.size() > 1) throw usage_error(fmt::format("one plan at a time: '{}' and '{}'", plans[0], plans[1]));
   if (!plans.empty()) options.plan = plans[0];

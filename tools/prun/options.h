@@ -7,8 +7,9 @@
 namespace prun {
 
 struct Options {
-  std::string command;  // run, dump, check, plans, plugins
-  std::string plan;
+  std::string command;             // run, dump, check, plans, plugins, conform
+  std::string plan;                // conform: the plugin
+  std::vector<std::string> items;  // conform: of the suite, none for all
   bool help = false;
   bool json = false;
   int nproc = 1, nnodes = 1, node_rank = 0;

@@ -1,0 +1,63 @@
+#!/usr/bin/env python3
+"""`prun conform`: one line an item, and an exit status that tells the good plugin from the bad ones.
+
+Usage: conform_command_test.py PRUN PLUGINS. The suite itself is run by the tests beside this one; here two short items of it.
+"""
+import pathlib
+import subprocess
+import sys
+import unittest
+
+PRUN, PLUGINS = "", pathlib.Path()
+
+
+def conform(*words):
+    done = subprocess.run([PRUN, "conform", *map(str, words)], text=True, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, timeout=250)
+    return done.returncode, done.stdout
+
+
+def lines_of(text):
+    """{item: the rest of its line}"""
+    rows = [line.split(maxsplit=2) for line in text.splitlines()]
+    return {row[1]: row[2] for row in rows if len(row) == 3 and row[0].isdigit()}
+
+
+class Conform(unittest.TestCase):
+    def test_a_good_plugin_by_name(self):
+        status, text = conform("shm", "queue", "misuse")
+        self.assertEqual(status, 0, text)
+        self.assertEqual(lines_of(text)["queue"], "not claimed")
+        self.assertEqual(lines_of(text)["misuse"], "ok      sizes, types and calls that differ are errors, never data")
+        self.assertTrue(text.endswith("shm: 1 of its items hold, 0 fail\n"), text)
+
+    def test_one_by_path(self):
+        status, text = conform(PLUGINS / "pipe.so", "load", "groups")
+        self.assertEqual((status, sorted(lines_of(text))), (0, ["groups", "load"]), text)
+
+    def test_one_that_cannot_be_loaded(self):
+        status, text = conform(PLUGINS / "bad/missing.so")
+        self.assertEqual(status, 1)
+        lines = lines_of(text)
+        self.assertEqual(len(lines), 12, text)
+        self.assertIn("FAILED  Open.SaysWhatItIs: ", lines["load"])
+        self.assertIn("the mandatory function 'batch' is missing", lines["load"])
+        self.assertEqual(lines["messages"], "FAILED  not tried: it does not load")
+
+    def test_one_that_loads_and_does_nothing(self):
+        status, text = conform(PLUGINS / "bad/longer.so", "messages")
+        self.assertEqual(status, 1)
+        self.assertIn("this plugin only gets loaded", text)
+
+    def test_words_that_are_wrong(self):
+        self.assertEqual(conform(), (2, "prun: which plugin? For example: prun conform shm, or prun conform "
+                                        "build/lib/prun/plugins/mine.so\n"))
+        self.assertEqual(conform("./none.so"), (2, "prun: there is no plugin ./none.so\n"))
+        status, text = conform("shm", "mesages")
+        self.assertEqual(status, 2)
+        self.assertIn("prun conform: there is no item 'mesages' (did you mean 'messages'?); the items are load,", text)
+
+
+if __name__ == "__main__":
+    PRUN, PLUGINS = sys.argv.pop(1), pathlib.Path(sys.argv.pop(1))
+    unittest.main(verbosity=2)
