@@ -80,6 +80,7 @@ int pipeline_ranks(const Plan& plan);
 int pipeline_stages(const Plan& plan);
 DataSource data_source(const Data& data);  // as the program has it
 int rank_of_stage(const Plan& plan, int stage);
+int stage_of_chunk(const Plan& plan, int rank, int chunk);
 
 bool splits_data(const Plan& plan, const std::string& axis);
 // Whether a strategy averages the class's weights over the axis every so many steps, and not its gradients in each.

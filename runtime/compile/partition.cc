@@ -114,6 +114,11 @@ int rank_of_stage(const Plan& plan, int stage) {
   return plan.pipeline && plan.pipeline->v_placement && stage >= ranks ? 2 * ranks - 1 - stage : stage % ranks;
 }
 
+int stage_of_chunk(const Plan& plan, int rank, int chunk) {
+  int ranks = pipeline_ranks(plan);
+  return plan.pipeline->v_placement && chunk == 1 ? 2 * ranks - 1 - rank : chunk * ranks + rank;
+}
+
 void partition(Draft& draft) {
   Graph& graph = draft.graph;
   // Numbers that initial values depend on: the same however the model is cut.

@@ -51,16 +51,17 @@ void OpRecorder::note(OpRef at, int tensor, bool write) {
   accesses.push_back({at, begin, end, write});
 }
 
-std::optional<OpRef> OpRecorder::last_compute() const {
+std::vector<OpRef> OpRecorder::last_compute() const {
   int ops = body_.streams.empty() ? 0 : static_cast<int>(body_.streams[0].ops.size());
-  return ops == 0 ? std::nullopt : std::optional<OpRef>({0, ops - 1});
+  if (ops == 0) return {};
+  return {{0, ops - 1}};
 }
 
-void OpRecorder::record(int stream, Op op, std::optional<OpRef> floor) {
+OpRef OpRecorder::record(int stream, Op op, const std::vector<OpRef>& floors) {
   size_t streams = body_.streams.size();
   clocks_.resize(streams);
   std::vector<int> latest(streams, -1);
-  if (floor) latest[static_cast<size_t>(floor->stream)] = floor->index;
+  for (const OpRef& floor : floors) latest[static_cast<size_t>(floor.stream)] = floor.index;
   for (int tensor : op.reads) need(latest, tensor, false);
   for (int tensor : op.writes) need(latest, tensor, true);
 
@@ -91,6 +92,7 @@ void OpRecorder::record(int stream, Op op, std::optional<OpRef> floor) {
   for (int tensor : op.reads) note(at, tensor, false);
   for (int tensor : op.writes) note(at, tensor, true);
   body_.streams[static_cast<size_t>(stream)].ops.push_back(std::move(op));
+  return at;
 }
 
 void OpRecorder::take_over(int buffer, int previous) {

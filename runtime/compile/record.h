@@ -4,7 +4,6 @@
 // it depends on. So prefetch needs no edges of its own: a gather waits for the last reader of its slot's former
 // content, and a pool's number of slots is the number of credits.
 #pragma once
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,10 +17,10 @@ class OpRecorder {
   OpRecorder(Program& program, Body& body) : program_(program), body_(body) {}
   // The stream of that name, made on first use. "" and "compute" are stream 0.
   int stream(const std::string& name);
-  // Appends `op` to a stream with the edges that its reads and writes need, and after `floor` where that is given.
-  void record(int stream, Op op, std::optional<OpRef> floor = std::nullopt);
-  // The op that stream 0 has ended with so far.
-  std::optional<OpRef> last_compute() const;
+  // Appends `op` to a stream with the edges that its reads and writes need, and after `floors`; returns where it is.
+  OpRef record(int stream, Op op, const std::vector<OpRef>& floors = {});
+  // The op that stream 0 has ended with so far, if any.
+  std::vector<OpRef> last_compute() const;
   // `buffer` takes over the bytes of `previous`: its first accesses wait for the previous one's last.
   void take_over(int buffer, int previous);
 

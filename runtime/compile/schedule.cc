@@ -27,9 +27,9 @@ void schedule(Draft& draft) {
     return;
   }
   const Pipeline& pipeline = *draft.plan.pipeline;
-  int ranks = pipeline_ranks(draft.plan), rank = draft.pipeline_rank;
+  int rank = draft.pipeline_rank;
   for (const PipelineTurn& turn : pipeline.turns[static_cast<size_t>(rank)]) {
-    int stage = pipeline.v_placement && turn.chunk == 1 ? 2 * ranks - 1 - rank : turn.chunk * ranks + rank;
+    int stage = stage_of_chunk(draft.plan, rank, turn.chunk);
     Phase phase = turn.kind == PipelineTurn::Kind::forward ? Phase::forward : Phase::backward;
     Half half = turn.kind == PipelineTurn::Kind::input    ? Half::input
                 : turn.kind == PipelineTurn::Kind::weight ? Half::weight

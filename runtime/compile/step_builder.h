@@ -4,6 +4,7 @@
 // Everything is recorded in the order that gives the step its meaning; OpRecorder turns that into edges.
 #pragma once
 #include <map>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -69,6 +70,7 @@ class StepBuilder {
   void receive(const StageTurn& turn);
   void send(const StageTurn& turn);
   void transfer(bool sends, const StageTurn& turn, int value, int64_t tag);
+  std::optional<OpRef> used_before(const StageTurn& turn, int other_stage) const;
   void exchange_tied_gradients();
 
   // gathers.cc: full parameters of sharded units
@@ -151,7 +153,8 @@ class StepBuilder {
   std::map<std::pair<int, bool>, int> first_microbatch_,
       last_microbatch_;  // by backward call and whether it is its weights' half
   std::vector<std::vector<int>> forward_crossings_, backward_crossings_;  // by lower stage of the border: values
-  std::map<int, std::pair<int, size_t>> whole_gradient_;                  // value -> (unit, parameter index)
+  std::map<std::tuple<Phase, int, int>, OpRef> sent_;  // by phase, stage and microbatch: the last send over the border
+  std::map<int, std::pair<int, size_t>> whole_gradient_;  // value -> (unit, parameter index)
   struct EarlyGradient {
     int unit;
     size_t parameter;

@@ -3,7 +3,7 @@
 //
 // Each direction of each phase has a stream and a lane of its own, so that a rank that waits to send never keeps
 // another from receiving. A receive runs one turn ahead of the compute that needs it: it hides, and its memory is
-// bounded.
+// bounded. What was sent is free when something arrives that the other rank has made with it.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -104,8 +104,31 @@ void StepBuilder::transfer(bool sends, const StageTurn& turn, int value, int64_t
   op.microbatch = draft_.plan.microbatches > 1 ? now.microbatch : -1;
   op.site = draft_.plan.pipeline->site;
   int stream = recorder_.stream(fmt::format("{} {}{}", op.def->name, phase_name(now.phase), back ? " back" : ""));
-  recorder_.record(stream, std::move(op), sends ? std::nullopt : recorder_.last_compute());
+  if (sends) {
+    sent_[{now.phase, turn.stage, now.microbatch}] = recorder_.record(stream, std::move(op));
+  } else {
+    std::vector<OpRef> floors = recorder_.last_compute();
+    if (std::optional<OpRef> sent = used_before(turn, other_stage)) floors.push_back(*sent);
+    recorder_.record(stream, std::move(op), floors);
+  }
   microbatch_ = outer;
+}
+
+// The last send over this border that the other rank has computed with when it makes what `turn` receives. So it has
+// ended by then, and waiting for it takes no time.
+std::optional<OpRef> StepBuilder::used_before(const StageTurn& turn, int other_stage) const {
+  std::optional<OpRef> last;
+  int other = rank_of_stage(draft_.plan, other_stage);
+  for (const PipelineTurn& theirs : draft_.plan.pipeline->turns[static_cast<size_t>(other)]) {
+    if (theirs.kind == PipelineTurn::Kind::weight) continue;
+    if (stage_of_chunk(draft_.plan, other, theirs.chunk) != other_stage) continue;
+    Phase phase = theirs.kind == PipelineTurn::Kind::forward ? Phase::forward : Phase::backward;
+    bool same = phase == turn.front().phase;
+    if (same && theirs.microbatch == turn.front().microbatch) break;
+    auto sent = same ? sent_.end() : sent_.find({phase, turn.stage, theirs.microbatch});
+    if (sent != sent_.end() && (!last || last->index < sent->second.index)) last = sent->second;
+  }
+  return last;
 }
 
 // Attention over a ring of ranks: blocks on the compute stream, keys, values and their gradients on streams of their
@@ -141,7 +164,8 @@ void StepBuilder::lower_ring(const Node& node, const Turn& turn) {
       op.lane = kRingLane;
     }
     bool arrives = op.is("recv");
-    recorder_.record(recorder_.stream(step.stream), std::move(op), arrives ? recorder_.last_compute() : std::nullopt);
+    recorder_.record(recorder_.stream(step.stream), std::move(op),
+                     arrives ? recorder_.last_compute() : std::vector<OpRef>());
   }
 }
 

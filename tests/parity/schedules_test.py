@@ -72,6 +72,20 @@ class Schedules(unittest.TestCase):
                         found = [peak_in_flight(ops) for ops in compute(schedule, p, m, chunks)]
                         self.assertEqual(found, [expected(p, m, r) for r in range(p)])
 
+    def test_activation_memory_does_not_grow_with_microbatches(self):
+        for schedule, chunks in (("1f1b", 1), ("interleaved", 2), ("zb_h1", 1), ("zb_v", 2), ("gpipe", 1)):
+            for pp in (2, 3):
+                found = []
+                for micro in (4 * pp, 6 * pp):
+                    classes = program_text.check(PRUN, PLAN, pp, schedule=schedule, pp=pp, micro=micro, batch=16 * micro, width=64,
+                                                 layers=2 * pp, chunks=chunks)
+                    found.append([rank["roles"]["activation"] for rank in classes])
+                with self.subTest(schedule=schedule, pp=pp):
+                    if schedule == "gpipe":
+                        self.assertTrue(all(few < many for few, many in zip(*found)))
+                    else:
+                        self.assertEqual(*found)
+
 
 if __name__ == "__main__":
     unittest.main(argv=sys.argv[:1], verbosity=1)
