@@ -35,6 +35,11 @@ struct Segment {
 };
 using Segments = std::vector<Segment>;
 
+// All of a tensor, or elements of it, with one spread; a spread for one parameter of a flat vector.
+Segments whole(const Tensor& tensor, const Spread& spread);
+Segment part(const Tensor& tensor, int64_t begin, int64_t end, const Spread& spread);
+Spread parameter(const Piece& piece);
+
 // One op with what its operands hold; rules fill in the writes.
 struct Moment {
   const BodyView& body;

@@ -1,0 +1,162 @@
+// The table of placements: each op on one axis of two ranks, marks in, marks or a problem out.
+#include <gtest/gtest.h>
+
+#include "tests/unit/verify_builder.h"
+#include "verify/values.h"
+
+namespace prun::verify {
+namespace {
+
+struct Operand {
+  Shape shape;
+  Mark mark;
+};
+
+// "S(1), I", or what is wrong. The axis is called "tp".
+std::string outcome(const char* kind, std::vector<Operand> reads, std::vector<Shape> writes, Attrs attrs = {},
+                    Combine combine = Combine::sum) {
+  Builder b({{"tp", 2}});
+  std::vector<int> in, out;
+  Marks marks;
+  const auto tensor = [&](const Shape& shape) {
+    const int id = b.buffer("b", element_count(shape));
+    b.program.tensors.back().shape = shape;
+    return id;
+  };
+  for (const Operand& read : reads) {
+    in.push_back(tensor(read.shape));
+    marks.push_back(read.mark);
+  }
+  for (const Shape& shape : writes) out.push_back(tensor(shape));
+  b.op(op_def(kind), in, out).attrs = std::move(attrs);
+  const Job job = b.job();
+  const BodyView body(job, 0, false);
+  Findings findings;
+  Moment moment{body, {0, 0}, body.op({0, 0}), {}, {}, {}, {}, findings};
+  for (const int id : in) moment.read_tensors.push_back(&body.program->tensors[static_cast<size_t>(id)]);
+  for (const int id : out) moment.write_tensors.push_back(&body.program->tensors[static_cast<size_t>(id)]);
+  moment.reads.resize(in.size());
+  moment.writes.resize(out.size());
+  AxisRule rule = find_elementwise_rule(kind);
+  if (rule == nullptr) rule = find_axis_rule(kind);
+  const std::string axis = "tp";
+  const AxisOutcome result = rule(AxisView{moment, axis, 2, combine}, marks);
+  if (!result.problem.empty()) return result.problem;
+  std::string text;
+  for (const Mark& mark : result.writes) text += (text.empty() ? "" : ", ") + mark_text(mark);
+  return text;
+}
+
+Attrs with(const std::string& name, Attr value) {
+  Attrs attrs;
+  attrs.set(name, std::move(value));
+  return attrs;
+}
+
+const Mark kPartial = partial(Combine::sum);
+
+TEST(PlacementRules, ColumnsAndRowsOfAWeight) {
+  EXPECT_EQ(outcome("linear", {{{4, 8}, kSame}, {{8, 3}, shard(1)}, {{3}, shard(0)}}, {{4, 3}}), "S(1)");
+  EXPECT_EQ(outcome("linear", {{{4, 8}, shard(1)}, {{8, 3}, shard(0)}}, {{4, 3}}), "P");
+  EXPECT_EQ(outcome("linear", {{{4, 8}, shard(1)}, {{8, 3}, shard(0)}, {{3}, kSame}}, {{4, 3}}),
+            "adds a bias to each rank's partial sum over tp");
+  EXPECT_EQ(outcome("linear", {{{4, 8}, shard(1)}, {{8, 3}, kSame}}, {{4, 3}}),
+            "combines operands that are spread differently over tp: S(1), I");
+  EXPECT_EQ(outcome("linear", {{{4, 8}, kSame}, {{3, 8}, shard(0)}}, {{4, 3}}, with("transpose", int64_t{1})), "S(1)");
+  EXPECT_EQ(outcome("linear_dx", {{{4, 3}, shard(1)}, {{8, 3}, shard(1)}}, {{4, 8}}), "P");
+  EXPECT_EQ(outcome("linear_dx", {{{4, 3}, kSame}, {{8, 3}, shard(0)}}, {{4, 8}}), "S(1)");
+  EXPECT_EQ(outcome("linear_dw", {{{4, 8}, shard(0)}, {{4, 3}, shard(0)}}, {{8, 3}, {3}}), "P, P");
+  EXPECT_EQ(outcome("linear_dw", {{{4, 8}, shard(1)}, {{4, 3}, kSame}}, {{8, 3}, {3}}), "S(0), I");
+  EXPECT_EQ(outcome("linear_dw", {{{4, 8}, kSame}, {{4, 3}, shard(1)}}, {{8, 3}, {3}}), "S(1), S(0)");
+}
+
+TEST(PlacementRules, WhatIsNotLinearNeedsWholeValues) {
+  const std::string missing = "takes partial sums over tp for whole values: a reduction over tp is missing";
+  EXPECT_EQ(outcome("gelu", {{{4, 8}, kPartial}}, {{4, 8}}), missing);
+  EXPECT_EQ(outcome("gelu", {{{4, 8}, shard(1)}}, {{4, 8}}), "S(1)");
+  EXPECT_EQ(outcome("gelu_dx", {{{4, 8}, kSame}, {{4, 8}, kPartial}}, {{4, 8}}), "P");
+  EXPECT_EQ(outcome("layernorm", {{{4, 8}, kPartial}, {{8}, kSame}, {{8}, kSame}}, {{4, 8}, {4}, {4}}), missing);
+  EXPECT_EQ(outcome("layernorm", {{{4, 8}, shard(1)}, {{8}, kSame}, {{8}, kSame}}, {{4, 8}, {4}, {4}}),
+            "normalizes rows of which each rank has a part over tp");
+  EXPECT_EQ(outcome("add", {{{4, 8}, kPartial}, {{4, 8}, kSame}}, {{4, 8}}),
+            "combines operands that are spread differently over tp: P, I");
+  EXPECT_EQ(outcome("add", {{{4, 8}, kPartial}, {{4, 8}, kZero}}, {{4, 8}}), "P");
+  EXPECT_EQ(outcome("mul", {{{4, 8}, kPartial}, {{4, 8}, kPartial}}, {{4, 8}}), missing);
+}
+
+TEST(PlacementRules, SplitVocabulary) {
+  Attrs split = with("axis", std::string("tp"));
+  EXPECT_EQ(outcome("embedding", {{{4, 8}, kSame}, {{16, 3}, shard(0)}}, {{4, 8, 3}}, split), "P");
+  EXPECT_EQ(outcome("cross_entropy_max", {{{4, 8}, shard(1)}}, {{4}}, split), "P");
+  EXPECT_EQ(
+      outcome("cross_entropy_sums", {{{4, 8}, shard(1)}, {{4}, kSame}, {{4}, partial(Combine::max)}}, {{2, 4}}, split),
+      "takes partial sums over tp for whole values: a reduction over tp is missing");
+  EXPECT_EQ(outcome("cross_entropy", {{{4, 8}, shard(1)}, {{4}, kSame}}, {{}, {4}}),
+            "takes each rank's part of the vocabulary over tp for all of it");
+}
+
+TEST(PlacementRules, NormsCountEveryElementOnce) {
+  EXPECT_EQ(outcome("norm2", {{{8}, shard(kFlat)}, {{8}, shard(kFlat)}}, {{}}), "P");
+  EXPECT_EQ(outcome("norm2", {{{8}, shard(kFlat)}, {{8}, kSame}}, {{}}),
+            "counts what every rank has once for each rank of tp, beside parts");
+  EXPECT_EQ(outcome("norm2", {{{8}, shard(kFlat)}, {{8}, kSame}}, {{}}, with("weights", std::vector<double>{1, 0.5})),
+            "P");
+  EXPECT_EQ(outcome("norm2", {{{8}, kVarying}}, {{}}), "P");
+}
+
+TEST(PlacementRules, PiecesOfTensors) {
+  Mark cut = kPartial;
+  cut.pieces = 1;
+  EXPECT_EQ(outcome("join_pieces", {{{2, 4, 3}, cut}}, {{4, 6}}, with("dim", int64_t{1})), "P");
+  EXPECT_EQ(outcome("join_pieces", {{{2, 4, 3}, cut}}, {{8, 3}}, with("dim", int64_t{0})),
+            "combines operands that are spread differently over tp: P");
+  Attrs take = with("axis", std::string("tp"));
+  take.set("dim", int64_t{1});
+  EXPECT_EQ(outcome("take_piece", {{{4, 6}, kSame}}, {{4, 3}}, take), "S(1)");
+}
+
+// Ring attention: keys come from as many ranks before as the hop says, after all hops before it.
+TEST(PlacementRules, HopsOfARing) {
+  const Shape q = {2, 4, 6}, kv = {2, 4, 4}, out = {2, 4, 2}, lse = {2, 1, 4};
+  const auto turned = [](int dim, int turn) {
+    Mark mark = shard(dim);
+    mark.turn = static_cast<int16_t>(turn);
+    return mark;
+  };
+  Attrs hop = with("tokens_axis", std::string("tp"));
+  hop.set("hop", int64_t{0});
+  EXPECT_EQ(outcome("attention_block", {{q, shard(1)}, {kv, shard(1)}}, {out, lse}, hop), "S(1), S(2)");
+  EXPECT_EQ(outcome("attention_block", {{q, shard(1)}, {kv, turned(1, 1)}}, {out, lse}, hop),
+            "takes keys from 1 ranks before along tp for those of hop 0");
+  hop.set("hop", int64_t{1});
+  EXPECT_EQ(outcome("attention_block", {{q, shard(1)}, {kv, turned(1, 1)}, {out, turned(1, 1)}, {lse, turned(2, 1)}},
+                    {out, lse}, hop),
+            "S(1), S(2)");
+  EXPECT_EQ(outcome("attention_block", {{q, shard(1)}, {kv, turned(1, 1)}, {out, shard(1)}, {lse, shard(2)}},
+                    {out, lse}, hop),
+            "is hop 1 along tp, and the hops before it are not all done");
+  EXPECT_EQ(outcome("attention", {{q, shard(1)}}, {out, lse}),
+            "attends to the rank's own tokens only, of those split over tp");
+}
+
+// Experts spread over an axis that also splits the batch: their gradients add up all samples, and need an average.
+TEST(PlacementRules, Experts) {
+  EXPECT_EQ(outcome("route", {{{2, 4, 8}, shard(0)}}, {{8, 2}, {8, 2}, {8}}), "S(0), S(0), P");
+  EXPECT_EQ(outcome("route_grad", {{{2, 4, 8}, shard(0)}, {{8, 2}, shard(0)}, {{8, 2}, shard(0)}, {{8}, kPartial}},
+                    {{2, 4, 8}}, with("tokens", int64_t{64})),
+            "takes partial sums over tp for whole values: a reduction over tp is missing");
+  EXPECT_EQ(outcome("dispatch", {{{2, 4, 3}, shard(0)}, {{8, 2}, shard(0)}}, {{8, 4, 3}}), "S(1)");
+  EXPECT_EQ(outcome("expert_linear", {{{8, 4, 3}, shard(0)}, {{8, 3, 5}, shard(0)}}, {{8, 4, 5}}), "S(0)");
+  EXPECT_EQ(outcome("expert_linear", {{{8, 4, 3}, shard(1)}, {{8, 3, 5}, shard(0)}}, {{8, 4, 5}}),
+            "combines operands that are spread differently over tp: S(1), S(0)");
+  Mark added = shard(0);
+  added.combine = Combine::sum;
+  EXPECT_EQ(
+      outcome("sgd", {{{8}, added}, {{8}, shard(0)}}, {{8}}),
+      "updates parameters with gradients that add up the samples of all ranks of tp, where an average is due: a factor "
+      "1/2 is missing");
+  EXPECT_EQ(outcome("scale", {{{8}, added}}, {{8}}, with("factor", 0.5)), "S(0)");
+}
+
+}  // namespace
+}  // namespace prun::verify
