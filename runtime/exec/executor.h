@@ -19,11 +19,11 @@ namespace prun {
 
 struct ExecutorOptions {
   int rank = 0;
-  int threads = 1;      // cores that a kernel may use
-  int spins = 200;      // of a wait before it yields
+  int threads = 1;  // cores that a kernel may use
+  int spins = 200;  // of a wait before it yields
   std::byte* arena = nullptr;
-  RecorderHeader* recorder = nullptr;              // zeroed mapping with magic and capacity set
-  std::function<bool()> aborted;                   // the job is ending
+  RecorderHeader* recorder = nullptr;  // zeroed mapping with magic and capacity set
+  std::function<bool()> aborted;       // the job is ending
   std::function<void(const std::string&)> print;
 };
 
@@ -32,7 +32,8 @@ class Executor {
   // Makes all kernels and communicators; `world` is connected. Throws what they throw.
   Executor(const Program& program, const Device& device, World& world, const ExecutorOptions& options);
 
-  // Runs the init body, then all steps, with evaluations between them. Throws the first error of any stream; the others have then stopped.
+  // Runs the init body, then all steps, with evaluations between them. Throws the first error of any stream; the others
+  // have then stopped.
   void run();
   // "all_gather of block2 (plans/zero3.lua:12)": what failed, for the message. Empty when nothing did.
   const std::string& failed_op() const { return failed_op_; }
@@ -80,7 +81,7 @@ class Executor {
   std::exception_ptr failure_;
   std::string failed_op_;
   uint64_t step_begin_ns_ = 0, bytes_before_ = 0;
-  double eval_losses_ = 0;   // sum over the batches of the evaluation under way
+  double eval_losses_ = 0;    // sum over the batches of the evaluation under way
   StepRecord unpublished_{};  // of a step that is evaluated after
 };
 

@@ -312,7 +312,8 @@ std::vector<Placement> read_placements(const Field& field, const char* name) {
   std::vector<Placement> placements;
   if (!field.has(name)) return placements;
   field.at(name).each([&](const Field& item) {
-    placements.push_back({text_or(item, "layer", ""), item.at("axis").text(), small_integer(item, "dim", 0), read_site(item)});
+    placements.push_back(
+        {text_or(item, "layer", ""), item.at("axis").text(), small_integer(item, "dim", 0), read_site(item)});
   });
   return placements;
 }
@@ -328,10 +329,14 @@ Strategy read_strategy(const Field& field) {
   strategy.name = field.at("name").text();
   strategy.axes = read_texts(field.at("axes"));
   const std::string splits = field.at("splits").text();
-  if (splits == "batch") strategy.splits = Splits::batch;
-  else if (splits == "tokens") strategy.splits = Splits::tokens;
-  else if (splits == "nothing") strategy.splits = Splits::nothing;
-  else field.at("splits").fail("batch, tokens or nothing");
+  if (splits == "batch")
+    strategy.splits = Splits::batch;
+  else if (splits == "tokens")
+    strategy.splits = Splits::tokens;
+  else if (splits == "nothing")
+    strategy.splits = Splits::nothing;
+  else
+    field.at("splits").fail("batch, tokens or nothing");
   strategy.site = read_site(field);
   field.at("units").each([&](const Field& item) {
     StrategyUnit unit;

@@ -173,7 +173,8 @@ void check_indices(const Job& job) {
     for (int loss : {program.loss_tensor, program.eval_loss_tensor})
       in_range(loss, -1, program.tensors.size(), "tensor");
     const Schedule& schedule = program.schedule;
-    if (schedule.eval_every < 0 || schedule.eval_batches < 0 || (schedule.eval_every > 0) != (schedule.eval_batches > 0))
+    if (schedule.eval_every < 0 || schedule.eval_batches < 0 ||
+        (schedule.eval_every > 0) != (schedule.eval_batches > 0))
       bad(fmt::format("{} batches of evaluation after every {} steps", schedule.eval_batches, schedule.eval_every));
     for (const Buffer& buffer : program.buffers) check_placed(program, buffer);
     for (const Tensor& tensor : program.tensors) check_tensor(program, tensor);

@@ -1,12 +1,13 @@
 // The executor's threads: three streams of zero3 on one rank give the interpreter's bits, and an error on any stream
 // ends all of them. Runs under the thread sanitizer, which sees every access that an edge failed to order.
+#include "exec/executor.h"
+
 #include <gtest/gtest.h>
 
 #include <cstring>
 #include <vector>
 
 #include "comm/comm.h"
-#include "exec/executor.h"
 #include "tests/parity/parity_job.h"
 
 namespace prun::test {
@@ -20,7 +21,8 @@ class Alone final : public Bootstrap {
 
 class OneRank {
  public:
-  explicit OneRank(const Program& program) : program_(program), world_(World::open({}, bootstrap_)), memory_(recorder_bytes(kCapacity)) {
+  explicit OneRank(const Program& program)
+      : program_(program), world_(World::open({}, bootstrap_)), memory_(recorder_bytes(kCapacity)) {
     options_.arena = static_cast<std::byte*>(world_->allocate(program.arena_bytes));
     options_.recorder = reinterpret_cast<RecorderHeader*>(memory_.data());
     options_.recorder->capacity = kCapacity;
@@ -28,7 +30,8 @@ class OneRank {
   }
 
   // Throws what the executor throws; `failed` is what it says of the op.
-  std::vector<double> run(const Device& device, std::string* failed = nullptr, std::vector<double>* evaluated = nullptr) {
+  std::vector<double> run(const Device& device, std::string* failed = nullptr,
+                          std::vector<double>* evaluated = nullptr) {
     Executor executor(program_, device, *world_, options_);
     try {
       executor.run();

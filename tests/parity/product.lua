@@ -15,6 +15,7 @@ local arg = prun.args {
   dropout = 0.0,
   layers = 3, width = 24, heads = 12, kv_heads = 0, vocab = 257, context = 8, batch = 24, micro = 1,
   experts = 4, choices = 2,
+  loss = { "mse", "mlp: mean does not read the targets" },
   optimizer = "sgd", lr = 0.1, clip = 0.0,
 }
 
@@ -32,7 +33,8 @@ local models = {
     return prun.models.moe(shape)
   end,
   mlp = function()
-    return prun.models.mlp { inputs = 24, outputs = 24, width = arg.width, layers = arg.layers, activation = "gelu" }
+    return prun.models.mlp { inputs = 24, outputs = 24, width = arg.width, layers = arg.layers, activation = "gelu",
+                             loss = arg.loss }
   end,
 }
 

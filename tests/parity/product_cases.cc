@@ -1,5 +1,5 @@
-// Sizes are chosen so that little divides: 3 layers over 2 and 4 stages, a vocabulary of 257 over tp, 3 and 5 microbatches
-// over 2 and 4 stages, flat vectors over 3 ranks. What must divide does: heads, batch, tokens.
+// Sizes are chosen so that little divides: 3 layers over 2 and 4 stages, a vocabulary of 257 over tp, 3 and 5
+// microbatches over 2 and 4 stages, flat vectors over 3 ranks. What must divide does: heads, batch, tokens.
 #include "tests/parity/product_cases.h"
 
 #include <fmt/format.h>
@@ -32,8 +32,8 @@ int ranks_of(const Settings& settings) {
 // What of the settings changes the numbers: the rest is how they are computed.
 Settings yardstick_of(const Settings& settings) {
   Settings kept;
-  for (const char* name : {"model", "layers", "width", "heads", "kv_heads", "vocab", "context", "batch", "tied", "dropout",
-                           "experts", "choices", "optimizer", "lr", "clip"}) {
+  for (const char* name : {"model", "layers", "width", "heads", "kv_heads", "vocab", "context", "batch", "tied",
+                           "dropout", "experts", "choices", "loss", "optimizer", "lr", "clip"}) {
     const auto found = settings.find(name);
     if (found != settings.end()) kept.insert(*found);
   }
@@ -52,13 +52,17 @@ struct Row {
 // The first mesh of each row is part of CI for its first model.
 const std::vector<Row> kRows = {
     {"microbatches", "glmp", "", {"micro=3", "micro=12"}},
-    {"on one rank", "gm", "", {"dp=1", "dp=1 data_parallel=zero1", "dp=1 data_parallel=zero2 micro=2",
-                               "dp=1 data_parallel=zero3", "pp=1 micro=2", "pp=1 schedule=zb_h1 micro=3"}},
+    {"on one rank",
+     "gm",
+     "",
+     {"dp=1", "dp=1 data_parallel=zero1", "dp=1 data_parallel=zero2 micro=2", "dp=1 data_parallel=zero3",
+      "pp=1 micro=2", "pp=1 schedule=zb_h1 micro=3"}},
     {"on one rank, too", "gl", "", {"tp=1", "tp=1 sequence=true", "cp=1", "pp=1 dp=1 cp=1 tp=1"}},
     {"ep on one rank", "m", "", {"ep=1", "dp=1 ep=1"}},
     {"recompute", "glm", "recompute=true", {"micro=2", "dp=2", "tp=2", "pp=2 micro=3"}},
     {"ddp", "glmp", "", {"dp=3", "dp=2", "dp=4 micro=2", "dp=8", "dp=2 micro=3"}},
     {"ddp, AdamW, clipped", "gm", "optimizer=adamw lr=0.003 clip=0.5", {"dp=2 micro=2", "dp=3"}},
+    {"targets unread", "p", "loss=mean", {"dp=2", "pp=2 micro=3", "tp=2", "dp=2 data_parallel=zero3"}},
     {"zero1", "glmp", "data_parallel=zero1", {"dp=3", "dp=2", "dp=4 micro=2", "dp=8", "dp=2 micro=3"}},
     {"zero1, AdamW, clipped", "gm", "data_parallel=zero1 optimizer=adamw lr=0.003 clip=0.5", {"dp=3 micro=2", "dp=2"}},
     {"zero2", "glmp", "data_parallel=zero2", {"dp=3", "dp=2", "dp=4 micro=2", "dp=8", "dp=2 micro=3"}},
@@ -68,7 +72,10 @@ const std::vector<Row> kRows = {
     {"zero3, kept after forward", "gl", "data_parallel=keep", {"dp=2 micro=3", "dp=4"}},
     {"zero3, prefetch 3", "gl", "data_parallel=ahead", {"dp=3 micro=2", "dp=4"}},
     {"zero3, small parameters whole", "gl", "data_parallel=whole", {"dp=2 micro=3", "dp=3"}},
-    {"hybrid sharding", "glp", "data_parallel=zero3", {"replicate=2 dp=2", "replicate=2 dp=4 micro=3", "replicate=4 dp=2"}},
+    {"hybrid sharding",
+     "glp",
+     "data_parallel=zero3",
+     {"replicate=2 dp=2", "replicate=2 dp=4 micro=3", "replicate=4 dp=2"}},
     {"tp", "glmp", "", {"tp=3", "tp=2", "tp=4", "tp=2 micro=3"}},
     {"tp, AdamW, clipped", "gl", "optimizer=adamw lr=0.003 clip=0.5", {"tp=2", "dp=2 tp=2"}},
     {"tp with shared keys", "l", "kv_heads=4", {"tp=2", "tp=4"}},
@@ -136,8 +143,8 @@ std::vector<ProductCase> composed() {
 
 struct PlanRow {
   const char* plan;
-  const char* sizes;      // on one rank, too
-  const char* one_rank;   // axes of size 1, where the plan has arguments for them
+  const char* sizes;     // on one rank, too
+  const char* one_rank;  // axes of size 1, where the plan has arguments for them
   std::vector<std::pair<int, const char*>> meshes;
 };
 

@@ -14,8 +14,8 @@ struct ProductCase {
   int ranks = 1;
   std::string plan = "tests/parity/product.lua";
   Settings settings;
-  Settings yardstick;    // the same on one rank
-  bool some = false;     // part of CI
+  Settings yardstick;  // the same on one rank
+  bool some = false;   // part of CI
 };
 
 // Strategies x meshes x models of product.lua, then the plans of plans/ and plans/custom/.

@@ -92,7 +92,8 @@ TEST_F(NextBatchTest, EvaluationsHaveSamplesOfTheirOwnTheSameInAllSteps) {
   const Split alone{{}, "", "", 1};
   for (const std::string kind : {"bytes", "random"}) {
     step_ = 2;
-    const auto training = batch(alone, 0, kBatch, kContext, kind), first = batch(alone, 0, kBatch, kContext, kind, true);
+    const auto training = batch(alone, 0, kBatch, kContext, kind),
+               first = batch(alone, 0, kBatch, kContext, kind, true);
     EXPECT_NE(first, training) << kind;
     step_ = 3;
     EXPECT_NE((batch(alone, 0, kBatch, kContext, kind)), training);

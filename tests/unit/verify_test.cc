@@ -428,8 +428,9 @@ TEST(Verify, AnEvaluationChangesNothing) {
   Builder b = evaluated();
   const int weights = b.persistent("weights", 16);
   b.program.eval.streams[0].ops[0].writes.push_back(weights);
-  EXPECT_EQ(check(b), "an evaluation changes the training: add of the evaluation writes 'weights', which persists from "
-                      "step to step");
+  EXPECT_EQ(check(b),
+            "an evaluation changes the training: add of the evaluation writes 'weights', which persists from "
+            "step to step");
 }
 
 TEST(Verify, AllRanksEvaluateAtTheSameSteps) {

@@ -340,9 +340,10 @@ TEST(Summary, SaysWhatTheEvaluationsWere) {
   summary.add(evaluated(0, 5.5, 5.25));
   summary.add(evaluated(1, 4.5, 4.75));
   const std::string text = summary.text(small_job(), {0, 1}, {0, 0});
-  EXPECT_TRUE(text.starts_with("loss       5.5000 -> 4.5000 over 2 steps\n"
-                               "evaluated  5.2500 -> 4.7500, 2 times, 500.0 ms in all\n"
-                               "time       1.0 s, 2.00k tokens/s\n"))
+  EXPECT_TRUE(
+      text.starts_with("loss       5.5000 -> 4.5000 over 2 steps\n"
+                       "evaluated  5.2500 -> 4.7500, 2 times, 500.0 ms in all\n"
+                       "time       1.0 s, 2.00k tokens/s\n"))
       << text;
 }
 

@@ -15,7 +15,8 @@ std::string number(double value) { return std::isfinite(value) ? fmt::format("{}
 std::string metrics_line(const MergedStep& step, int64_t tokens_per_step) {
   const double rate = step.time_s > 0 ? static_cast<double>(tokens_per_step) / step.time_s : 0;
   const std::string evaluation =
-      step.evaluated() ? fmt::format(",\"eval_loss\":{},\"eval_s\":{}", number(step.eval_loss), number(step.eval_s)) : "";
+      step.evaluated() ? fmt::format(",\"eval_loss\":{},\"eval_s\":{}", number(step.eval_loss), number(step.eval_s))
+                       : "";
   return fmt::format(
       "{{\"step\":{},\"loss\":{},\"time_s\":{},\"tokens_per_s\":{:.1f},\"comm_s\":{},\"exposed_comm_s\":{}{}}}\n",
       step.step, number(step.loss), number(step.time_s), rate, number(step.comm_s), number(step.exposed_s), evaluation);

@@ -70,10 +70,7 @@ std::string Observer::where(int rank) {
     uint32_t phase = recorder->phase.load();
     if (phase == 0) return "joining";
     const Program& program = here.program(rank);
-    const Body& body = phase == 1   ? program.init
-                       : phase == 4 ? program.eval
-                       : phase == 5 ? program.sync
-                                    : program.step;
+    const Body& body = phase == 1 ? program.init : phase == 4 ? program.eval : phase == 5 ? program.sync : program.step;
     const char* when = phase == 4 ? "evaluation after step" : phase == 5 ? "synchronization after step" : "step";
     // The stream that is inside an op, else the compute stream.
     for (bool running : {true, false}) {

@@ -1,9 +1,9 @@
 // prun plans: what comes with prun, one line each; plans/ lies beside lua/, plans/custom/ shows strategies that users
 // might write. A file that returns no plan (a strategy that a plan beside it requires) is not listed.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <filesystem>
-
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "commands.h"
@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 struct ListedPlan {
   std::string name, path;  // "zero3", "plans/zero3.lua"
   ScriptResult about;
-  std::string error;       // why it cannot be read
+  std::string error;  // why it cannot be read
 };
 
 std::vector<std::string> plan_paths(const fs::path& root) {
@@ -51,7 +51,8 @@ std::vector<ListedPlan> list_plans(const Places& places) {
 // What JSON has no number for (inf) stays text.
 nlohmann::json argument_json(const PlanArgument& argument) {
   const std::string& typed = argument.initial;
-  nlohmann::json initial = nlohmann::json::parse(argument.kind == "numbers" ? "[" + typed + "]" : typed, nullptr, false);
+  nlohmann::json initial =
+      nlohmann::json::parse(argument.kind == "numbers" ? "[" + typed + "]" : typed, nullptr, false);
   if (argument.kind == "text" || initial.is_discarded()) initial = typed;
   return {{"name", argument.name}, {"kind", argument.kind}, {"default", initial}, {"help", argument.help}};
 }
@@ -59,8 +60,11 @@ nlohmann::json argument_json(const PlanArgument& argument) {
 nlohmann::json plan_json(const ListedPlan& plan) {
   nlohmann::json arguments = nlohmann::json::array();
   for (const PlanArgument& argument : plan.about.arguments) arguments.push_back(argument_json(argument));
-  return {{"name", plan.name}, {"path", plan.path}, {"description", plan.about.description},
-          {"arguments", arguments}, {"error", plan.error}};
+  return {{"name", plan.name},
+          {"path", plan.path},
+          {"description", plan.about.description},
+          {"arguments", arguments},
+          {"error", plan.error}};
 }
 
 }  // namespace
@@ -76,7 +80,8 @@ int plans_command(const Options& options, const Places& places) {
   size_t width = 0;
   for (const ListedPlan& plan : plans) width = std::max(width, plan.path.size());
   for (const ListedPlan& plan : plans)
-    fmt::print("{:<{}}  {}\n", plan.path, width, plan.error.empty() ? plan.about.description : "cannot be read: " + plan.error);
+    fmt::print("{:<{}}  {}\n", plan.path, width,
+               plan.error.empty() ? plan.about.description : "cannot be read: " + plan.error);
   return 0;
 }
 

@@ -1,7 +1,7 @@
 // What a user sees while a job runs, on stderr: one live line on a terminal, plain lines elsewhere.
 //
-// Elsewhere, the first and the last step are printed, those with an evaluation, and at most about one step a second between
-// them, so that a log shows every step of a slow job and a fast one does not fill the disk.
+// Elsewhere, the first and the last step are printed, those with an evaluation, and at most about one step a second
+// between them, so that a log shows every step of a slow job and a fast one does not fill the disk.
 #pragma once
 #include <functional>
 #include <string>
@@ -44,7 +44,7 @@ class Progress {
   bool silent_ = false;  // a program without a loss prints for itself
   bool drawn_ = false, dirty_ = false;
   double last_line_ = -1e9;
-  double step_time_ = 0;  // smoothed, for rate and remaining time
+  double step_time_ = 0;           // smoothed, for rate and remaining time
   MergedStep latest_, evaluated_;  // evaluated_: the latest with an evaluation
   std::string shown_;
 };
