@@ -80,11 +80,23 @@ end
 
 local make = {}
 
--- A strategy that splits nothing of the data must place something, or its ranks would all do the same.
-local function require_placements(strategy, units, classes)
-  if strategy.splits ~= "nothing" or #strategy.axes == 0 or strategy.pipeline then return end
+local function names_in_order(list)
+  local names = {}
+  for i, one in ipairs(list) do names[i] = one.name end
+  return table.concat(names, ", ")
+end
+
+-- A strategy that splits nothing of the data must place something, or its ranks would all do the same; one without an
+-- axis must do something else.
+local function require_effect(strategy, units, classes)
+  if strategy.splits ~= "nothing" or strategy.pipeline then return end
   for _, unit in ipairs(units) do
     if #unit.layers > 0 or #unit.activations > 0 then return end
+    if #strategy.axes == 0 and (unit.recompute or #unit.hooks > 0) then return end
+  end
+  if #strategy.axes == 0 then
+    host.fail(("the strategy %s does nothing with any unit of the model, which has: %s"):format(
+      strategy.name, names_in_order(classes)), strategy.site)
   end
   local names = {}
   for _, class in ipairs(classes) do
@@ -99,7 +111,7 @@ function make.result(strategy, classes)
   local units = {}
   local run = host.word(record_unit, strategy.site)
   for i, class in ipairs(classes) do units[i] = run(strategy, class) end
-  require_placements(strategy, units, classes)
+  require_effect(strategy, units, classes)
   return { name = strategy.name, axes = strategy.axes, splits = strategy.splits, site = strategy.site, units = units }
 end
 
