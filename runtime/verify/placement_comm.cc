@@ -34,7 +34,7 @@ std::string reduced(const Op& op, const std::string& axis, Mark& mark) {
     problem = fmt::format("adds over {} what each rank has scaled for an average", axis);
   }
   const int8_t pieces = mark.pieces;
-  if (mark.kind != Kind::zero && mark.kind != Kind::unknown) mark = kSame;
+  if (mark.kind != Kind::zero) mark = kSame;  // whatever it was
   mark.pieces = pieces;
   return problem;
 }
