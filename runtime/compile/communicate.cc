@@ -149,12 +149,17 @@ void StepBuilder::next_batch() {
 }
 
 void StepBuilder::turn(const Turn& turn) {
-  if (turn.phase == Phase::backward && turn.half != Half::weight && recomputes(turn)) recompute(turn);
+  const bool again = turn.phase == Phase::backward && recomputes(turn);
+  if (again && turn.half != Half::weight) recompute(turn);
   if (turn.half == Half::weight) take_early_gradients(turn);
   if (turn.phase == Phase::backward && turn.half != Half::input && is_first(turn) &&
       turn.call == first_call(unit_of(turn)))
     zero_missing_gradients(turn);
-  for (const Node* node : nodes_of(turn)) lower(*node, turn);
+  const std::vector<const Node*> nodes = nodes_of(turn);
+  for (const Node* node : nodes) {
+    if (turn.phase == Phase::backward && !again) gather_again(*node, nodes, turn);
+    lower(*node, turn);
+  }
   if (turn.phase == Phase::backward && turn.half != Half::input) sum_partial_gradients(turn);
 }
 
@@ -208,6 +213,7 @@ void StepBuilder::lower(const Node& node, const Turn& turn) {
   Op op;
   op.def = node.op;
   op.attrs = node.attrs;
+  op.attrs.values().erase("again");
   if (op.is("dropout")) {  // the mask depends on the sample's place in the whole batch
     int64_t samples = graph.values[static_cast<size_t>(node.inputs[0])].type.shape.front();
     op.attrs.set("rows_axis", draft_.data_axes);

@@ -162,6 +162,10 @@ int Distributor::convert(int value, bool partial_gradient) {
   join.set("pieces", int64_t{ranks_});
   join.set("dim", int64_t{from.dim});
   if (!partial_gradient) attrs.set("gradient", std::string("whole"));  // backward takes the rank's piece
+  if (from == Form{Form::shard, 1} && partial_gradient) {  // backward gathers once more instead of keeping all tokens
+    attrs.set("again", int64_t{1});
+    join.set("again", int64_t{1});
+  }
   int pieces = emit("all_gather", {value}, attrs, {gathered})[0];
   return emit("join_pieces", {pieces}, join, {joined})[0];
 }

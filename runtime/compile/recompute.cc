@@ -1,6 +1,7 @@
 // Activation recomputation: before a unit's backward, what it needs of the unit's forward pass is computed once more,
 // so that between the two only the unit's inputs are kept. (Chen et al. 2016, "Training Deep Nets with Sublinear Memory
 // Cost".)
+#include <algorithm>
 #include <set>
 
 #include "compile/step_builder.h"
@@ -15,23 +16,43 @@ bool StepBuilder::recomputes(const Turn& turn) const {
   return false;
 }
 
-// The forward nodes that backward depends on, in their order; their outputs become new tensors, so that the old ones
-// are dead after forward.
-void StepBuilder::recompute(const Turn& turn) {
-  const std::vector<const Node*>& forward = forward_[static_cast<size_t>(turn.call)];
-  std::set<int> needed;
-  for (const Node* node : backward_[static_cast<size_t>(turn.call)])
-    needed.insert(node->inputs.begin(), node->inputs.end());
-  for (auto [own, global] : draft_.global_counts) needed.erase(global);  // small, and not worth another collective
-  std::vector<const Node*> again;
+// The forward nodes that `wanted` values come from, in their order, as far as `again` lets them be computed once more.
+std::vector<const Node*> StepBuilder::forward_of(int call, std::set<int> wanted,
+                                                 const std::function<bool(const Node&)>& again) const {
+  const std::vector<const Node*>& forward = forward_[static_cast<size_t>(call)];
+  std::vector<const Node*> nodes;
   for (auto node = forward.rbegin(); node != forward.rend(); ++node) {
-    bool wanted = false;
-    for (int output : (*node)->outputs) wanted = wanted || needed.count(output) != 0;
-    if (!wanted) continue;
-    needed.insert((*node)->inputs.begin(), (*node)->inputs.end());
-    again.push_back(*node);
+    bool any = false;
+    for (int output : (*node)->outputs) any = any || wanted.count(output) != 0;
+    if (!any || !again(**node)) continue;
+    wanted.insert((*node)->inputs.begin(), (*node)->inputs.end());
+    nodes.push_back(*node);
   }
-  for (auto node = again.rbegin(); node != again.rend(); ++node) lower(**node, turn);
+  std::reverse(nodes.begin(), nodes.end());
+  return nodes;
+}
+
+// All that backward needs; the outputs become new tensors, so that the old ones are dead after forward.
+void StepBuilder::recompute(const Turn& turn) {
+  std::set<int> wanted;
+  for (const Node* node : backward_[static_cast<size_t>(turn.call)])
+    wanted.insert(node->inputs.begin(), node->inputs.end());
+  for (auto [own, global] : draft_.global_counts) wanted.erase(global);  // small, and not worth another collective
+  for (const Node* node : forward_of(turn.call, wanted, [](const Node&) { return true; })) lower(*node, turn);
+}
+
+// Sequence parallelism gathers the tokens of a layer once more for the gradient of its weights, instead of keeping them:
+// before the first node that shares an input with that one, the gradient of the layer's input, which hides it.
+void StepBuilder::gather_again(const Node& node, const std::vector<const Node*>& nodes, const Turn& turn) {
+  const auto marked = [](const Node& one) { return one.attrs.has("again"); };
+  for (const Node* reader : nodes) {
+    const bool near = std::any_of(reader->inputs.begin(), reader->inputs.end(), [&](int input) {
+      return std::find(node.inputs.begin(), node.inputs.end(), input) != node.inputs.end();
+    });
+    if (!near) continue;
+    for (const Node* gather : forward_of(turn.call, {reader->inputs.begin(), reader->inputs.end()}, marked))
+      if (gathered_again_.emplace(gather, turn.microbatch).second) lower(*gather, turn);
+  }
 }
 
 }  // namespace prun

@@ -3,7 +3,9 @@
 //
 // Everything is recorded in the order that gives the step its meaning; OpRecorder turns that into edges.
 #pragma once
+#include <functional>
 #include <map>
+#include <set>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -61,6 +63,9 @@ class StepBuilder {
   // recompute.cc: activations that backward computes again
   bool recomputes(const Turn& turn) const;
   void recompute(const Turn& turn);
+  void gather_again(const Node& node, const std::vector<const Node*>& nodes, const Turn& turn);
+  std::vector<const Node*> forward_of(int call, std::set<int> wanted,
+                                      const std::function<bool(const Node&)>& again) const;
 
   // halves.cc: which backward nodes are for parameters only
   void split_halves();
@@ -149,6 +154,7 @@ class StepBuilder {
   const Turn* next_ = nullptr;               // what this rank computes after the turn under way; null: nothing
   std::vector<std::vector<int>> tensor_of_;  // by microbatch and value
   std::vector<std::vector<const Node*>> forward_, backward_;  // by call
+  std::set<std::pair<const Node*, int>> gathered_again_;      // forward nodes, with the microbatch
   std::vector<bool> for_weights_;                             // by backward node: only gradients of parameters need it
   std::map<std::pair<int, bool>, int> first_microbatch_,
       last_microbatch_;  // by backward call and whether it is its weights' half

@@ -37,14 +37,15 @@ class Wire(unittest.TestCase):
                     for role, times in (("param", 1), ("grad", 1), ("optimizer", 2)):
                         self.assertEqual(got["roles"][role], times * 4 * parameters(tp))
 
-    def test_sequence_parallel_sends_as_much_and_sums_what_tokens_share(self):
+    def test_sequence_parallel_gathers_again_in_backward_and_sums_what_tokens_share(self):
         for tp in (2, 4):
             with self.subTest(tp=tp):
                 whole, split = (check(PRUN, "plans/megatron.lua", tp, batch=B, tp=tp, sequence=sequence, **SIZES)[0]
                                 for sequence in (False, True))
                 shared = L * 6 * H + 2 * H + S * H  # norms, biases of row layers, positions: other tokens on each rank
                 more = split["wire_bytes_per_step"]["tp"] - whole["wire_bytes_per_step"]["tp"]
-                self.assertEqual(more, round(all_reduce(shared, tp)))
+                gathers = (2 * L + 1) * all_reduce(B * S * H, tp) / 2  # what column layers read, once more in backward
+                self.assertEqual(more, round(all_reduce(shared, tp) + gathers))
                 self.assertLess(split["roles"]["activation"], whole["roles"]["activation"])
 
     def test_pipeline_sends_an_activation_each_way_over_each_border(self):
