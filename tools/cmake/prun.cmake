@@ -21,7 +21,8 @@ if(PRUN_MOLD AND NOT PRUN_SANITIZE)
 endif()
 
 add_custom_target(plugins)     # all transports
-add_custom_target(fast_tests)  # the tests that run under sanitizers, too
+add_custom_target(fast_tests)    # the tests that run under the address sanitizer, too
+add_custom_target(thread_tests)  # those of them that have threads, for the thread sanitizer
 
 # prun_library(name SOURCES a.cc ... LINKS other ...): a static library of the runtime.
 function(prun_library name)
@@ -50,6 +51,9 @@ function(prun_test name)
   add_test(NAME ${name} COMMAND ${name} ${ARG_ARGS})
   if("fast" IN_LIST ARG_LABELS)
     add_dependencies(fast_tests ${name})
+  endif()
+  if("threads" IN_LIST ARG_LABELS)
+    add_dependencies(thread_tests ${name})
   endif()
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
