@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "compile/build.h"
 #include "compile/step_builder.h"
@@ -54,9 +55,11 @@ void StepBuilder::index_turns() {
   for (const StageTurn& stage : draft_.turns)
     for (const Turn& turn : stage.calls) {
       if (turn.phase != Phase::backward) continue;
-      std::pair<int, bool> key{turn.call, turn.half == Half::weight};
-      first_microbatch_.try_emplace(key, turn.microbatch);
-      last_microbatch_[key] = turn.microbatch;
+      for (const bool weights : {false, true}) {
+        if (turn.half == (weights ? Half::input : Half::weight)) continue;
+        first_microbatch_.try_emplace({turn.call, weights}, turn.microbatch);
+        last_microbatch_[{turn.call, weights}] = turn.microbatch;
+      }
     }
 }
 
@@ -235,15 +238,15 @@ void StepBuilder::lower(const Node& node, const Turn& turn) {
     int& tensor = tensor_of(output);
     auto whole = whole_gradient_.find(output);
     if (output == graph.loss && turn.phase == Phase::forward) {
-      tensor = turn.microbatch == 0 ? draft_.loss_tensor
-                                    : compute_tensor(microbatch_name(value.name), value.type, value.site);
-      if (turn.microbatch > 0) sums.emplace_back(draft_.loss_tensor, tensor);
+      const bool first = !std::exchange(loss_begun_, true);
+      tensor = first ? draft_.loss_tensor : compute_tensor(microbatch_name(value.name), value.type, value.site);
+      if (!first) sums.emplace_back(draft_.loss_tensor, tensor);
     } else if (whole != whole_gradient_.end()) {
       auto [unit, index] = whole->second;
       const UnitState& state = draft_.states[static_cast<size_t>(unit)];
       bool kept = !state.sharded || state.whole_grad >= 0;  // from microbatch to microbatch
       bool early = !kept && turn.half == Half::input;       // its bucket opens with the other half
-      bool summed = kept && !is_first(turn);
+      bool summed = kept && !is_first(turn, for_weights_[static_cast<size_t>(&node - draft_.backward.data())]);
       tensor = summed || early ? compute_tensor(microbatch_name(value.name), value.type, value.site)
                                : gradient_tensor(unit, index, turn);
       if (summed) sums.emplace_back(gradient_tensor(unit, index, turn), tensor);

@@ -158,10 +158,8 @@ void positions(Distributor& d, const Node& node) {
 void cross_entropy(Distributor& d, const Node& node) {
   int logits = node.inputs[0], targets = node.inputs[1];
   if (d.form(logits) != last_dim_shard(d, logits)) return whole(d, node);
-  const Node* head = d.producer(logits);
-  const Value& weight = d.graph().values[static_cast<size_t>(head->inputs[1])];
   Attrs attrs, reduce;
-  attrs.set("vocab", weight.whole[static_cast<size_t>(weight.split_dim)]);
+  attrs.set("vocab", d.whole_type(logits).shape.back());
   attrs.set("axis", d.axis());
   reduce.set("axis", d.axis());
   TensorType rows{d.type(logits).dtype == Dtype::f64 ? Dtype::f64 : Dtype::f32, {element_count(d.type(targets).shape)}},

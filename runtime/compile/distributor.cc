@@ -220,12 +220,6 @@ int Distributor::tokens_of(int value) {
   return it->second = emit("take_piece", {value}, attrs, {piece}, {Form::shard, 1})[0];
 }
 
-const Node* Distributor::producer(int value) const {
-  for (auto node = nodes_.rbegin(); node != nodes_.rend(); ++node)
-    if (std::find(node->outputs.begin(), node->outputs.end(), value) != node->outputs.end()) return &*node;
-  return nullptr;
-}
-
 void Distributor::partial_gradient(int parameter) {
   std::vector<std::string>& axes = graph_.values[static_cast<size_t>(parameter)].partial_over;
   if (std::find(axes.begin(), axes.end(), axis_) == axes.end()) axes.push_back(axis_);

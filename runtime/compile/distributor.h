@@ -20,11 +20,8 @@ struct Form {
 
 class Distributor {
  public:
-  // `layers` and `activations` are the strategies' placements on this axis, by class of unit.
   Distributor(Draft& draft, std::string axis);
   void run();
-
-  using Form = prun::Form;
 
   // For the rules. Conversions make new values, once for each value and kind.
   const Graph& graph() const { return graph_; }
@@ -58,8 +55,6 @@ class Distributor {
   // A parameter read by something that sees a part of the tokens: its gradient is a part of a sum.
   void partial_gradient(int parameter);
   void set_form(int value, Form form);
-  // The node that has made the value; null: an input or a parameter.
-  const Node* producer(int value) const;
   [[noreturn]] void fail(const std::string& text) const;
 
  private:

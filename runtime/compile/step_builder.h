@@ -5,8 +5,8 @@
 #pragma once
 #include <functional>
 #include <map>
-#include <set>
 #include <optional>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -30,7 +30,6 @@ class StepBuilder {
   void index_turns();
   void walk_turns();
   void next_batch();
-  void stage(const StageTurn& turn);
   void turn(const Turn& turn);
   void hooks(const Turn& turn, bool after);
   void carry_out(const Turn& turn, int strategy, const Intent& intent);
@@ -42,11 +41,14 @@ class StepBuilder {
   bool here(int call) const {
     return rank_of_stage(draft_.plan, draft_.graph.calls[static_cast<size_t>(call)].stage) == draft_.pipeline_rank;
   }
-  bool is_first(const Turn& turn) const {
-    return turn.microbatch == first_microbatch_.at({turn.call, turn.half == Half::weight});
+  // Of all turns that go backward through the call; gradients of parameters come with the weights' half, or the
+  // input's.
+  bool is_first(const Turn& turn, bool weights) const {
+    return turn.microbatch == first_microbatch_.at({turn.call, weights});
   }
+  bool is_first(const Turn& turn) const { return is_first(turn, turn.half != Half::input); }
   bool is_last(const Turn& turn) const {
-    return turn.microbatch == last_microbatch_.at({turn.call, turn.half == Half::weight});
+    return turn.microbatch == last_microbatch_.at({turn.call, turn.half != Half::input});
   }
   std::vector<int> parts_of(int unit) const;
   void average_loss();
@@ -156,8 +158,9 @@ class StepBuilder {
   std::vector<std::vector<const Node*>> forward_, backward_;  // by call
   std::set<std::pair<const Node*, int>> gathered_again_;      // forward nodes, with the microbatch
   std::vector<bool> for_weights_;                             // by backward node: only gradients of parameters need it
-  std::map<std::pair<int, bool>, int> first_microbatch_,
-      last_microbatch_;  // by backward call and whether it is its weights' half
+  // By backward call, of the weights' half (true) or the input's; a whole turn counts as both.
+  std::map<std::pair<int, bool>, int> first_microbatch_, last_microbatch_;
+  bool loss_begun_ = false;  // a microbatch has written the step's loss: the next ones add theirs
   std::vector<std::vector<int>> forward_crossings_, backward_crossings_;  // by lower stage of the border: values
   std::map<std::tuple<Phase, int, int>, OpRef> sent_;  // by phase, stage and microbatch: the last send over the border
   std::map<int, std::pair<int, size_t>> whole_gradient_;  // value -> (unit, parameter index)

@@ -57,6 +57,24 @@ INSTANTIATE_TEST_SUITE_P(, Meaning, testing::Combine(testing::Values("ddp", "zer
                                   std::to_string(std::get<1>(made.param));
                          });
 
+std::vector<double> interpret_own(int ranks, const Settings& settings) {
+  return losses_of(
+      run_virtual_ranks(parity_job(ranks, settings, "reference", "tests/parity/own.lua"), *open_device("reference")));
+}
+
+TEST(OnesOwn, SchedulesMayGoBackwardsAndMixHalves) {
+  const std::vector<double> single = interpret_own(1, {});
+  for (const char* schedule : {"backwards", "halves"}) {
+    expect_near(interpret_own(2, {{"pp", "2"}, {"schedule", schedule}}), single, 1e-10);
+    for (const char* strategy : {"ddp", "zero1", "zero3"})
+      expect_near(interpret_own(4, {{"pp", "2"}, {"schedule", schedule}, {"strategy", strategy}}), single, 1e-10);
+  }
+}
+
+TEST(OnesOwn, OpsMayStandBetweenSplitLogitsAndTheirLoss) {
+  expect_near(interpret_own(2, {{"tp", "2"}, {"scaled", "true"}}), interpret_own(1, {{"scaled", "true"}}), 1e-10);
+}
+
 // What the tests above are for: each reduction whose factor is wrong is seen in the losses.
 TEST(MeaningMutated, AWrongFactorInAnyReductionShows) {
   const Settings exact = {{"strategy", "zero3"}, {"dtype", "f64"}, {"optimizer", "sgd"}, {"lr", "0.5"},
