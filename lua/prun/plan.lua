@@ -166,7 +166,8 @@ return function(given)
   if plan.eval then result.eval = evaluation.result(plan.eval, plan, model) end
   result.optimizer = optimizer.result(plan.optimizer, plan.steps)
   result.strategies = {}
-  for i, one in ipairs(strategies) do result.strategies[i] = strategy.result(one, classes_of(recorded.units)) end
+  local classes = classes_of(recorded.units)
+  for i, one in ipairs(strategies) do result.strategies[i] = strategy.result(one, classes, plan.mesh) end
   local pipeline = find_pipeline(strategies)
   if pipeline then result.pipeline = pipeline.pipeline(pipeline, plan.mesh, plan.micro) end
   return host.result(result)

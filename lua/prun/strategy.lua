@@ -106,19 +106,51 @@ local function require_effect(strategy, units, classes)
     strategy.name, table.concat(names, ", ")), strategy.site)
 end
 
--- What the plan holds of a strategy, for the given classes of units.
-function make.result(strategy, classes)
+-- A strategy places over axes of its own and communicates over axes of the mesh.
+local function require_axes(strategy, unit, mesh)
+  local own, all = {}, {}
+  for _, axis in ipairs(strategy.axes) do own[axis] = true end
+  for i, axis in ipairs(mesh.axes) do all[i] = axis[1] end
+  local function places(axis, site)
+    if own[axis] then return end
+    host.fail(("the strategy %s places over axis '%s'%s; it works on %s"):format(strategy.name, axis,
+      mesh.size_of[axis] and "" or ", which the mesh has not", table.concat(strategy.axes, ", ")), site)
+  end
+  local function communicates(intent)
+    if intent.axis == nil or mesh.size_of[intent.axis] then return end
+    host.fail(("the mesh has no axis '%s'%s"):format(intent.axis, host.did_you_mean(intent.axis, all)), intent.site)
+  end
+  if unit.sharded then places(unit.shard_axis, unit.site) end
+  for _, one in ipairs(unit.layers) do places(one.axis, one.site) end
+  for _, one in ipairs(unit.activations) do places(one.axis, one.site) end
+  for _, hook in ipairs(unit.hooks) do
+    for _, intent in ipairs(hook.intents) do communicates(intent) end
+  end
+  for _, intent in ipairs(unit.sync) do communicates(intent) end
+end
+
+-- What the plan holds of a strategy, for the given classes of units and the plan's mesh.
+function make.result(strategy, classes, mesh)
   local units = {}
   local run = host.word(record_unit, strategy.site)
-  for i, class in ipairs(classes) do units[i] = run(strategy, class) end
+  for i, class in ipairs(classes) do
+    units[i] = run(strategy, class)
+    require_axes(strategy, units[i], mesh)
+  end
   require_effect(strategy, units, classes)
   return { name = strategy.name, axes = strategy.axes, splits = strategy.splits, site = strategy.site, units = units }
 end
 
 -- The axes that a strategy's options name.
-local function axes_of(options)
+local function axes_of(name, options, site)
   local over = options.over
-  if over and over[1] ~= "" then return over end
+  if over and over[1] ~= "" then
+    if #over < 2 then
+      host.fail(("the strategy %s: 'over' takes two axes, such as { \"replicate\", \"shard\" }; for one, 'axis'")
+        :format(name), host.site_of_word(site, "over"))
+    end
+    return over
+  end
   return options.axis ~= "" and { options.axis } or {}
 end
 
@@ -147,7 +179,7 @@ define = host.word(function(name, defaults, body, traits)
       local site = host.site("user")
       local options = schema.check("the strategy " .. name, entries, given, site)
       return { kind_of = "strategy", name = name, site = site, body = body, splits = divided, options = options,
-               axes = axes_of(options) }
+               axes = axes_of(name, options, site) }
     end),
   })
 end)

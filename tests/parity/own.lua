@@ -1,5 +1,5 @@
--- Schedules and models that nobody here has written: microbatches backwards, whole and halved gradients in one schedule,
--- an op between the split logits and their loss.
+-- Schedules and models of users: microbatches backwards, whole and halved gradients in one schedule, an op between the
+-- split logits and their loss.
 
 local prun = require "prun"
 local nn = prun.nn
