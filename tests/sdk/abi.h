@@ -59,7 +59,8 @@ PRUN_PLACE(prun_transport, coll_seen, 184);
 PRUN_PLACE(prun_transport, score, 192);
 PRUN_PLACE(prun_transport, put, 200);
 PRUN_PLACE(prun_transport, ext, 224);
-PRUN_SIZE(prun_transport, 232);
+PRUN_PLACE(prun_transport, wait_signal, 232);
+PRUN_SIZE(prun_transport, 240);
 #endif
 
 PRUN_FIXED(PRUN_TRANSPORT_ABI == 1 && PRUN_AGAIN == 1 && PRUN_ENOTSUP == 2 && PRUN_EPEER == 5 && PRUN_EMISMATCH == 6 &&

@@ -55,6 +55,7 @@ typedef enum prun_coll_kind {
 
 #define PRUN_MAX_ADDRESS 4096 /* bytes of an address blob */
 #define PRUN_MAX_LANE 65535   /* lanes are 0 .. 65535 */
+#define PRUN_MAX_SIGNAL 255   /* signals are 1 .. 255; 0 is none */
 
 /* What the core offers a plugin. Valid from open to close. */
 typedef struct prun_host {
@@ -162,11 +163,22 @@ typedef struct prun_transport {
   prun_status (*coll_seen)(prun_ctx *ctx, prun_comm *comm, prun_coll_seen *seen);
   /* How good it is for these ranks, 0 (cannot) .. 100; `auto` takes the highest. */
   int (*score)(const prun_open_params *params, const int *ranks, int n);
-  /* One-sided. */
+  /* One-sided: put and get reach into the peer's window, which is the memory of its first mem_alloc; offsets count bytes
+   * in it. Signals are counters: one for every pair of ranks, direction and number 1 .. PRUN_MAX_SIGNAL, 0 at connect.
+   *   put          when its request ends, src may be written again. A `signal` that is not 0 is raised by one at the peer
+   *                once the bytes are in its window.
+   *   get          when its request ends, dst holds the bytes.
+   *   signal       raises, once everything that this rank has put to that peer before is in its window.
+   *   wait_signal  its request ends when the peer has raised that signal `count` times since connect; what was put
+   *                with these signals can then be read.
+   * Nothing is asked of the peer's program but that it makes progress (test) while it waits for anything. */
   prun_status (*put)(prun_ctx *ctx, int peer, const void *src, void *src_handle, size_t dst_offset, size_t bytes, uint64_t signal, prun_req **req, prun_result *result);
   prun_status (*get)(prun_ctx *ctx, int peer, void *dst, void *dst_handle, size_t src_offset, size_t bytes, prun_req **req, prun_result *result);
   prun_status (*signal)(prun_ctx *ctx, int peer, uint64_t signal, prun_req **req, prun_result *result);
   const void *(*ext)(const char *id); /* extensions by name; null for unknown ones */
+
+  /* Appended to version 1. */
+  prun_status (*wait_signal)(prun_ctx *ctx, int peer, uint64_t signal, uint64_t count, prun_req **req, prun_result *result);
 } prun_transport;
 
 /* The one exported symbol. Null: this plugin cannot work with that host (too old); it has logged why. */
