@@ -16,7 +16,7 @@
 #include "prun/transport.h"
 
 struct prun_req {
-  enum class Kind { p2p, coll } kind;
+  enum class Kind { p2p, coll, signal } kind;
 };
 
 namespace prun::shm {

@@ -9,6 +9,7 @@
 #include "comm.h"
 #include "connect.h"
 #include "context.h"
+#include "onesided.h"
 #include "ring.h"
 
 namespace prun::shm {
@@ -79,6 +80,7 @@ prun_status batch(prun_ctx* c, const prun_p2p* ops, size_t n, prun_queue, prun_r
 prun_status test(prun_ctx* c, prun_req* request, prun_result* result) {
   return guarded(result, [&] {
     if (request->kind == prun_req::Kind::p2p) return test_batch(*c, static_cast<P2pRequest*>(request), result);
+    if (request->kind == prun_req::Kind::signal) return test_signal(*c, static_cast<SignalRequest*>(request), result);
     return test_collective(*c, *static_cast<CollRequest*>(request)->comm, result);
   });
 }
@@ -171,6 +173,25 @@ prun_status coll_seen(prun_ctx*, prun_comm* comm, prun_coll_seen* seen) {
   return PRUN_OK;
 }
 
+prun_status put_into(prun_ctx* c, int peer, const void* src, void*, size_t offset, size_t bytes, uint64_t signal,
+                     prun_req** request, prun_result* result) {
+  return guarded(result, [&] { return put(*c, peer, src, offset, bytes, signal, request, result); });
+}
+
+prun_status get_from(prun_ctx* c, int peer, void* dst, void*, size_t offset, size_t bytes, prun_req** request,
+                     prun_result* result) {
+  return guarded(result, [&] { return get(*c, peer, dst, offset, bytes, request, result); });
+}
+
+prun_status signal_peer(prun_ctx* c, int peer, uint64_t signal, prun_req** request, prun_result* result) {
+  return guarded(result, [&] { return raise_signal(*c, peer, signal, request, result); });
+}
+
+prun_status await_signal(prun_ctx* c, int peer, uint64_t signal, uint64_t count, prun_req** request,
+                         prun_result* result) {
+  return guarded(result, [&] { return wait_signal(*c, peer, signal, count, request, result); });
+}
+
 int score(const prun_open_params* params, const int*, int n) { return n <= params->local_ranks ? 90 : 0; }
 
 const prun_transport* table() {
@@ -198,6 +219,10 @@ const prun_transport* table() {
     x.coll = coll;
     x.coll_seen = coll_seen;
     x.score = score;
+    x.put = put_into;
+    x.get = get_from;
+    x.signal = signal_peer;
+    x.wait_signal = await_signal;
     return x;
   }();
   return &t;

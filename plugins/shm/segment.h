@@ -8,10 +8,12 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "prun/transport.h"
+
 namespace prun::shm {
 
 inline constexpr size_t kPage = 4096;
-inline constexpr uint32_t kLayoutVersion = 1;  // of everything below; peers with another one are refused
+inline constexpr uint32_t kLayoutVersion = 2;  // of everything below; peers with another one are refused
 inline constexpr int kMaxArenas = 64;          // that peers map; more than that is still memory, but staged
 inline constexpr int kMaxComms = 512;          // at once, in one context
 inline constexpr size_t kSlotBytes = 64 << 10;   // largest message that a collective posts beside its flag
@@ -37,6 +39,7 @@ struct Inbox {
   alignas(128) std::atomic<uint64_t> bounce_taken;   // chunks, by the owner
   alignas(128) std::byte ring[kRingBytes];
   std::byte bounce[kBounceChunks * kBounceBytes];
+  std::atomic<uint64_t> signals[PRUN_MAX_SIGNAL + 1];  // raised by the peer since connect
 };
 
 // Where a buffer of a call lies: arena -1 is memory that peers cannot see.
