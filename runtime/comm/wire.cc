@@ -89,7 +89,7 @@ void Wire::send(int to, const void* data, int64_t bytes) {
     bool rides = bytes <= static_cast<int64_t>(kInlineBytes);
     frame.header.inline_bytes = rides ? static_cast<uint16_t>(bytes) : 0;
     if (rides && bytes > 0) std::memcpy(frame.payload, data, static_cast<size_t>(bytes));
-    add(to == (index_ + 1) % size() ? kRing : kFrames, false, to, &frame, kFrameBytes);
+    add(kPayload, false, to, &frame, kFrameBytes);
     if (rides) return;
   }
   if (bytes > 0) add(kPayload, false, to, const_cast<void*>(data), bytes);

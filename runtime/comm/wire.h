@@ -64,7 +64,8 @@ class Wire {
 
  private:
   // A batch is posted as up to three requests, so that each frame is looked at as soon as it can be: waiting for a
-  // payload, or for the frame of a rank that is in another call, must not hide the neighbour's frame that says so.
+  // payload, or for the frame of a rank that is in another call, must not hide the neighbour's frame that says so. What
+  // is sent goes with the last of them, all at once: a frame and its payload are then one message of the transport's.
   enum Stage { kRing, kFrames, kPayload, kStages };
   struct Arrival {  // of a framed message
     int from;
