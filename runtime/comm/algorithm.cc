@@ -68,6 +68,24 @@ const Algorithm& choose_algorithm(const CollCall& call, int size, const std::str
   return *fitting;
 }
 
+std::string explain_algorithm(const CollCall& call, int size, const std::string& wanted) {
+  const Algorithm& chosen = choose_algorithm(call, size, wanted);
+  if (wanted == chosen.name) return "asked for by name";
+  std::string why = wanted.empty() ? "" : fmt::format("{} does not do it; ", wanted);
+  int64_t above = 0;  // the limit of the rows before, which are for smaller calls
+  int rows = 0;
+  for (const Algorithm& row : kAlgorithms) {
+    if (row.kind != call.kind) continue;
+    ++rows;
+    if (&row < &chosen && can_run(row, call) && size <= row.max_ranks && row.max_bytes < kAny)
+      above = std::max(above, row.max_bytes);
+  }
+  if (rows == 1) return why + "the only one";
+  if (above > 0) why += fmt::format("more than {}, ", human_bytes(above));
+  if (chosen.max_bytes < kAny) why += fmt::format("at most {}, ", human_bytes(chosen.max_bytes));
+  return why + (chosen.max_ranks < kMany ? fmt::format("at most {} ranks", chosen.max_ranks) : "any number of ranks");
+}
+
 void check_algorithm_name(const std::string& wanted) {
   if (wanted.empty()) return;
   std::vector<std::string> names;

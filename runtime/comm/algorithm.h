@@ -43,6 +43,8 @@ struct Algorithm {
 
 // `wanted` (comm.algorithm) wins where a row of that name can do the call, whatever its limits.
 const Algorithm& choose_algorithm(const CollCall& call, int size, const std::string& wanted);
+// Why it is that one: "more than 64 KiB, up to 32 ranks".
+std::string explain_algorithm(const CollCall& call, int size, const std::string& wanted);
 // usage_error unless "" or the name of an algorithm.
 void check_algorithm_name(const std::string& wanted);
 

@@ -77,6 +77,12 @@ struct WorldOptions {
   double deadline_s = 60;  // of one collective without progress, and of connecting
 };
 
+// How a call goes, for `prun bench`.
+struct CollPath {
+  std::string algorithm;  // "native": the plugin's own; else the core's, by name; "" unknown
+  std::string why;        // "the plugin leaves it to the core; more than 64 KiB"
+};
+
 // A group of ranks on one lane. One thread at a time; different communicators may be used at once.
 class Communicator {
  public:
@@ -88,6 +94,8 @@ class Communicator {
   virtual void run(const CollCall& call) = 0;
   // Point to point inside the group, blocking; peers are indices of the group, -1 for none on that side.
   virtual void send_recv(int to, const void* send, int64_t send_bytes, int from, void* recv, int64_t recv_bytes) = 0;
+  // How a call like this one goes; the last run was such a call (only trying tells what a plugin does itself).
+  virtual CollPath path_of(const CollCall& /*call*/) const { return {}; }
   virtual int64_t bytes_sent() const = 0;  // handed to other ranks by this one, headers not counted
 };
 

@@ -41,6 +41,7 @@ class LoneCommunicator : public Communicator {
                fmt::format("{} bytes to {}, {} from {}", send_bytes, to, recv_bytes, from));
     if (to == 0 && send != recv && send_bytes > 0) std::memmove(recv, send, static_cast<size_t>(send_bytes));
   }
+  CollPath path_of(const CollCall&) const override { return {"copy", "one rank"}; }
   int64_t bytes_sent() const override { return 0; }
 };
 
@@ -57,12 +58,22 @@ class TransportCommunicator : public Communicator {
   int size() const override { return wire_.size(); }
   int64_t bytes_sent() const override { return wire_.bytes_sent(); }
 
+  CollPath path_of(const CollCall& call) const override {
+    if (ran_native_) return {"native", fmt::format("{} has its own", link_.plugin().name)};
+    std::string why = native_ == nullptr   ? fmt::format("{} has no collectives", link_.plugin().name)
+                      : algorithm_.empty() ? fmt::format("{} leaves it to the core", link_.plugin().name)
+                                           : "not the plugin's";
+    return {choose_algorithm(call, size(), algorithm_).name, why + "; " + explain_algorithm(call, size(), algorithm_)};
+  }
+
   void run(const CollCall& call) override {
     check_call(call, size());
+    ran_native_ = false;
     if (native_ != nullptr && algorithm_.empty()) {
       wire_.begin(header_of(call, size(), native_sequence_), Wire::Ring::none);  // so that errors know the call
       if (!is_vector(call.kind) && run_native(call, call.kind)) {
         wire_.add_bytes_sent(native_bytes_sent(call, index(), size()));
+        ran_native_ = true;
         return;
       }
       // The core does it. A member that is in a native call would never see our frames, nor we its: meet there first.
@@ -181,6 +192,7 @@ class TransportCommunicator : public Communicator {
   std::string algorithm_;
   prun_comm* native_ = nullptr;
   uint64_t sequence_ = 0, native_sequence_ = 0;
+  bool ran_native_ = false;  // the last run
 };
 
 }  // namespace

@@ -11,5 +11,6 @@ int dump_command(const Options& options, const Places& places);     // dump.cc
 int plans_command(const Options& options, const Places& places);    // plans.cc
 int plugins_command(const Options& options, const Places& places);  // plugins.cc
 int conform_command(const Options& options, const Places& places);  // conform.cc
+int bench_command(const Options& options, const Places& places);    // bench/bench.cc
 
 }  // namespace prun

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "commands.h"
+#include "plugin_path.h"
 
 namespace prun {
 namespace fs = std::filesystem;
@@ -19,16 +20,9 @@ int conform_command(const Options& options, const Places& places) {
     throw usage_error(fmt::format("{} is not there: prun was built without the conformance suite. Install GoogleTest "
                                   "(libgtest-dev), configure again and build the target prun_conform",
                                   program.lexically_normal().string()));
-  std::vector<std::string> dirs = places.plugin_dirs;
-  std::string name = options.plan;
-  if (name.find('/') != std::string::npos || fs::path(name).extension() == ".so") {
-    const fs::path path = fs::absolute(name);
-    if (!fs::is_regular_file(path)) throw usage_error(fmt::format("there is no plugin {}", name));
-    name = path.stem().string();
-    dirs.insert(dirs.begin(), path.parent_path().string());
-  }
-  std::vector<std::string> words = {program.string(), "--transport=" + name};
-  for (const std::string& dir : dirs) words.push_back("--plugin-dir=" + dir);
+  const NamedPlugin plugin = name_plugin(options.plan, places.plugin_dirs);
+  std::vector<std::string> words = {program.string(), "--transport=" + plugin.name};
+  for (const std::string& dir : plugin.dirs) words.push_back("--plugin-dir=" + dir);
   if (!options.transport_options.empty()) words.push_back("--options=" + options.transport_options);
   words.insert(words.end(), options.items.begin(), options.items.end());
   std::vector<char*> argv;

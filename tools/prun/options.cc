@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <fstream>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -13,13 +14,8 @@
 namespace prun {
 namespace {
 
-const std::vector<std::string> kCommands = {"dump", "check", "plans", "plugins", "conform"};
+const std::vector<std::string> kCommands = {"dump", "check", "plans", "plugins", "conform", "bench"};
 
-struct OptionRow {
-  const char* name;
-  const char* value;
-  const char* help;
-};
 const OptionRow kRows[] = {
     {"--nproc", "N", "ranks on this node (default 1)"},
     {"--set", "NAME=VALUE", "an argument of the plan; `prun PLAN --help` lists them"},
@@ -38,28 +34,10 @@ const OptionRow kRows[] = {
     {"--help", "", "this text; with a plan also its arguments"},
 };
 
-int whole(const std::string& option, const std::string& text, int least) {
-  char* end = nullptr;
-  long value = std::strtol(text.c_str(), &end, 10);
-  if (text.empty() || *end != '\0' || value < least || value > 1000000)
-    throw usage_error(fmt::format("{} wants a whole number of at least {}, not '{}'", option, least, text));
-  return static_cast<int>(value);
-}
-
 std::vector<std::string> option_names() {
   std::vector<std::string> names;
   for (const OptionRow& row : kRows) names.push_back(row.name);
   return names;
-}
-
-void check_names(const std::vector<std::string>& args) {
-  std::vector<std::string> names = option_names();
-  for (const std::string& arg : args) {
-    if (arg.size() < 3 || arg.compare(0, 2, "--") != 0) continue;
-    std::string name = arg.substr(0, arg.find('='));
-    if (name == "--version" || std::find(names.begin(), names.end(), name) != names.end()) continue;
-    throw usage_error(fmt::format("there is no option {}{}", name, did_you_mean(name, names)));
-  }
 }
 
 void settle(Options& options, const std::vector<std::string>& settings) {
@@ -83,6 +61,38 @@ void finish(Options& options) {
 
 }  // namespace
 
+int whole_number(const std::string& option, const std::string& text, int least) {
+  char* end = nullptr;
+  long value = std::strtol(text.c_str(), &end, 10);
+  if (text.empty() || *end != '\0' || value < least || value > 1000000)
+    throw usage_error(fmt::format("{} wants a whole number of at least {}, not '{}'", option, least, text));
+  return static_cast<int>(value);
+}
+
+void check_option_names(const std::vector<std::string>& args, const std::vector<std::string>& names) {
+  for (const std::string& arg : args) {
+    if (arg.size() < 3 || arg.compare(0, 2, "--") != 0) continue;
+    std::string name = arg.substr(0, arg.find('='));
+    if (name == "--version" || std::find(names.begin(), names.end(), name) != names.end()) continue;
+    throw usage_error(fmt::format("there is no option {}{}", name, did_you_mean(name, names)));
+  }
+}
+
+std::string option_line(const OptionRow& row) {
+  return fmt::format("  {:<28}{}\n", fmt::format("{} {}", row.name, row.value), row.help);
+}
+
+std::string read_secret(const std::string& secret_file) {
+  if (secret_file.empty()) {
+    const char* secret = std::getenv("PRUN_SECRET");
+    return secret ? secret : "";
+  }
+  std::ifstream file(secret_file);
+  std::string secret;
+  if (!std::getline(file, secret) || secret.empty()) throw usage_error("no secret in " + secret_file);
+  return secret;
+}
+
 std::string usage() {
   std::string text =
       "prun PLAN [options]         train: run the plan on --nproc ranks\n"
@@ -90,8 +100,9 @@ std::string usage() {
       "prun dump PLAN [options]    print the program that the ranks would run\n"
       "prun plans                  list the plans that come with prun\n"
       "prun plugins                list the transports\n"
-      "prun conform PLUGIN [ITEM]  try a transport, by name or path, with the suite for all of them\n\noptions:\n";
-  for (const OptionRow& row : kRows) text += fmt::format("  {:<28}{}\n", fmt::format("{} {}", row.name, row.value), row.help);
+      "prun conform PLUGIN [ITEM]  try a transport, by name or path, with the suite for all of them\n"
+      "prun bench OP [options]     collectives over a transport, in nccl-tests' columns; `prun bench --help`\n\noptions:\n";
+  for (const OptionRow& row : kRows) text += option_line(row);
   return text;
 }
 
@@ -103,7 +114,11 @@ Options parse_options(int argc, char** argv) {
     options.command = args[0];
     args.erase(args.begin());
   }
-  check_names(args);
+  if (options.command == "bench") {  // has options of its own
+    options.items = args;
+    return options;
+  }
+  check_option_names(args, option_names());
   CLI::App app;
   app.set_help_flag();
   std::string nproc = "1", nnodes = "1", node_rank = "0", timeout = "60";
@@ -145,10 +160,10 @@ Options parse_options(int argc, char** argv) {
     throw usage_error(fmt::format("there is no command '{}'{}", plans[0], did_you_mean(plans[0], kCommands)));
   if (plans.size() > 1) throw usage_error(fmt::format("one plan at a time: '{}' and '{}'", plans[0], plans[1]));
   if (!plans.empty()) options.plan = plans[0];
-  options.nproc = whole("--nproc", nproc, 1);
-  options.nnodes = whole("--nnodes", nnodes, 1);
-  options.node_rank = whole("--node-rank", node_rank, 0);
-  options.timeout_s = whole("--timeout", timeout, 1);
+  options.nproc = whole_number("--nproc", nproc, 1);
+  options.nnodes = whole_number("--nnodes", nnodes, 1);
+  options.node_rank = whole_number("--node-rank", node_rank, 0);
+  options.timeout_s = whole_number("--timeout", timeout, 1);
   settle(options, settings);
   finish(options);
   return options;

@@ -7,9 +7,9 @@
 namespace prun {
 
 struct Options {
-  std::string command;             // run, dump, check, plans, plugins, conform
+  std::string command;             // run, dump, check, plans, plugins, conform, bench
   std::string plan;                // conform: the plugin
-  std::vector<std::string> items;  // conform: of the suite, none for all
+  std::vector<std::string> items;  // conform: of the suite, none for all; bench: its words
   bool help = false;
   bool json = false;
   int nproc = 1, nnodes = 1, node_rank = 0;
@@ -23,5 +23,18 @@ struct Options {
 // Throws usage_error; `--help` without a plan, and --version, print and exit(0).
 Options parse_options(int argc, char** argv);
 std::string usage();
+
+// A line of the help.
+struct OptionRow {
+  const char* name;
+  const char* value;
+  const char* help;
+};
+std::string option_line(const OptionRow& row);
+// Throws usage_error for the first --option that is none of the names.
+void check_option_names(const std::vector<std::string>& args, const std::vector<std::string>& names);
+int whole_number(const std::string& option, const std::string& text, int least);  // usage_error
+// Of --secret-file, else PRUN_SECRET, else "". Throws usage_error.
+std::string read_secret(const std::string& secret_file);
 
 }  // namespace prun

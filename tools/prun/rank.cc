@@ -15,19 +15,10 @@
 #include "cores.h"
 #include "device/device.h"
 #include "exec/executor.h"
+#include "link_bootstrap.h"
 
 namespace prun {
 namespace {
-
-class LinkBootstrap final : public Bootstrap {
- public:
-  explicit LinkBootstrap(RankLink& link) : link_(link) {}
-  std::vector<std::string> all_gather(const std::string& blob) override { return link_.all_gather(blob); }
-  bool aborted() const override { return link_.aborted(); }
-
- private:
-  RankLink& link_;
-};
 
 // Memory of this process, pages that others map too divided among them: peers' arenas are not counted N times. All of the
 // arena has been touched by the end of a step, so this is the peak as well.
@@ -89,10 +80,10 @@ void train(const RankStart& start, const Options& options, const std::vector<std
 
 }  // namespace
 
-int run_rank(const RankStart& start, const Options& options, const std::vector<std::string>& plugin_dirs) {
+int be_rank(const RankStart& start, const std::function<void(std::string& where)>& body) {
   std::string where;
   try {
-    train(start, options, plugin_dirs, where);
+    body(where);
     return 0;
   } catch (const Aborted&) {
     return static_cast<int>(Exit::transport);  // another rank is the cause, and the launcher knows it already
@@ -106,6 +97,10 @@ int run_rank(const RankStart& start, const Options& options, const std::vector<s
     start.link->fail(Error(Exit::rank_crash, error.what()), where);
     return static_cast<int>(Exit::rank_crash);
   }
+}
+
+int run_rank(const RankStart& start, const Options& options, const std::vector<std::string>& plugin_dirs) {
+  return be_rank(start, [&](std::string& where) { train(start, options, plugin_dirs, where); });
 }
 
 }  // namespace prun

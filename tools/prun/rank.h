@@ -1,5 +1,9 @@
 // One rank: from the bytes of the job to its last step.
 #pragma once
+#include <functional>
+#include <string>
+#include <vector>
+
 #include "launch/launch.h"
 #include "options.h"
 
@@ -7,5 +11,8 @@ namespace prun {
 
 // The exit code of the rank's process; failures go to the launcher through start.link.
 int run_rank(const RankStart& start, const Options& options, const std::vector<std::string>& plugin_dirs);
+
+// The same for any other body of a rank. `where` is what it was doing; empty: the launcher knows better.
+int be_rank(const RankStart& start, const std::function<void(std::string& where)>& body);
 
 }  // namespace prun

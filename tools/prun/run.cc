@@ -1,6 +1,4 @@
 // prun PLAN: builds the job, launches the ranks, shows what they do.
-#include <cstdlib>
-#include <fstream>
 #include <optional>
 
 #include <fmt/format.h>
@@ -14,21 +12,6 @@
 #include "rank.h"
 
 namespace prun {
-namespace {
-
-std::string read_secret(const Options& options) {
-  if (options.secret_file.empty()) {
-    const char* secret = std::getenv("PRUN_SECRET");
-    return secret ? secret : "";
-  }
-  std::ifstream file(options.secret_file);
-  std::string secret;
-  if (!std::getline(file, secret) || secret.empty()) throw usage_error("no secret in " + options.secret_file);
-  return secret;
-}
-
-}  // namespace
-
 int run_command(const Options& options, const Places& places) {
   if (options.transport != "auto") find_named(options.transport, places.plugin_dirs);  // before anything starts
   Observer observer(options);
@@ -37,7 +20,7 @@ int run_command(const Options& options, const Places& places) {
   launch_options.nnodes = options.nnodes;
   launch_options.node_rank = options.node_rank;
   launch_options.rendezvous = options.rendezvous;
-  launch_options.secret = read_secret(options);
+  launch_options.secret = read_secret(options.secret_file);
   launch_options.join_timeout_s = options.timeout_s;
   uint64_t capacity = Observer::recorder_capacity(options);
   launch_options.recorder_bytes = recorder_bytes(capacity);

@@ -1,0 +1,1 @@
+-- prun bench all_reduce --bytes 64M:8

@@ -1,0 +1,1 @@
+-- prun bench all_reduce --bytes 8:64M:1

@@ -1,0 +1,1 @@
+-- prun bench all_reduce --nproc 8 --bytes 1024G

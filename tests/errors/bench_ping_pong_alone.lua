@@ -1,0 +1,1 @@
+-- prun bench ping_pong --nproc 1

@@ -1,0 +1,1 @@
+-- prun bench broadcast --nproc 2 --root 2

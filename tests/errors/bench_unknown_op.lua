@@ -1,0 +1,1 @@
+-- prun bench all_reduse --nproc 2

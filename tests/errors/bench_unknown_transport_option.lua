@@ -1,0 +1,1 @@
+-- prun bench all_reduce --transport socket --transport-options unixx=0

@@ -1,0 +1,1 @@
+-- prun bench all_reduce --transport shm --vs socket --place both

@@ -1,0 +1,1 @@
+-- prun bench --nproc 2

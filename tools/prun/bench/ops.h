@@ -1,0 +1,32 @@
+// What can be measured: the collectives and messages, and how a size in bytes becomes a call.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bench/settings.h"
+#include "comm/comm.h"
+
+namespace prun {
+
+struct BenchOp {
+  enum class What { collective, send_recv, ping_pong, idle };
+  const char* name;
+  What what;
+  CollKind kind;  // of a collective
+  bool sized;     // is measured for each size
+  bool in_place;  // can be
+  bool in_all;    // is meant by `all`
+  int least_ranks;
+};
+const std::vector<BenchOp>& bench_ops();
+const BenchOp& find_bench_op(const std::string& name);  // usage_error
+
+// Bus bandwidth over algorithm bandwidth, as nccl-tests define them.
+double bus_factor(const BenchOp& op, int ranks);
+
+// The call that moves about `bytes` in the larger of a rank's two buffers; at least one element for each rank.
+CollCall call_of(const BenchOp& op, int64_t bytes, Dtype dtype, RedOp redop, int root, int ranks);
+
+}  // namespace prun

@@ -1,0 +1,19 @@
+// One rank of `prun bench`: opens the transports, measures row after row; rank 0 prints each as a line of JSON.
+#pragma once
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "launch/launch.h"
+
+namespace prun {
+
+// start.job holds the words of the command line; start.recorder is kBenchNote bytes of text, what the rank is doing.
+constexpr size_t kBenchNote = 256;
+
+// The exit code of the rank's process; failures go to the launcher through start.link.
+int run_bench_rank(const RankStart& start, const std::vector<std::string>& plugin_dirs);
+
+std::string pack_words(const std::vector<std::string>& words);
+
+}  // namespace prun

@@ -1,0 +1,104 @@
+// Scripts that read nccl-tests' output find their columns and closing lines; what prun adds stands in further comments.
+#include "bench/show.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "base/text.h"
+
+namespace prun {
+namespace {
+
+using Json = nlohmann::json;
+
+std::string text_of(const Json& value) {
+  return value.is_string() ? value.get<std::string>() : value.is_null() ? "-" : value.dump();
+}
+
+// Four digits that count.
+std::string time_text(double us) {
+  return us < 10 ? fmt::format("{:.3f}", us) : us < 1000 ? fmt::format("{:.2f}", us) : fmt::format("{:.0f}", us);
+}
+
+std::string figures(const Json& row) {
+  if (row.is_null()) return fmt::format("{:>10} {:>8} {:>8} {:>6}", "-", "-", "-", "N/A");
+  return fmt::format("{:>10} {:>8.2f} {:>8.2f} {:>6}", time_text(row["time_us"]), row["algbw_gbs"].get<double>(),
+                     row["busbw_gbs"].get<double>(), row["wrong"].is_null() ? "N/A" : text_of(row["wrong"]));
+}
+
+std::string side_text(const Json& side) {
+  const std::string options = side.value("transport_options", "");
+  return text_of(side["transport"]) + (options.empty() ? "" : ":" + options);
+}
+
+std::string heading_of(const Json& row) {
+  if (row.contains("core_percent")) return fmt::format("\n# idle: share of a core that a waiting rank uses\n");
+  const bool both = row.contains("in_place"), versus = row.contains("vs");
+  const std::string first = versus                 ? side_text(row)
+                            : row["place"] == "in" ? "in-place"
+                                                   : "out-of-place",
+                    second = versus ? side_text(row["vs"]) : "in-place";
+  std::string text = fmt::format("\n# {}, {} ranks over {}{}\n", text_of(row["op"]), row["ranks"].get<int>(),
+                                 text_of(row["transport"]),
+                                 versus ? fmt::format(" and {}, {}", text_of(row["vs"]["transport"]),
+                                                      row["place"] == "in" ? "in place" : "out of place")
+                                        : "");
+  const std::string figures = fmt::format("{:>10} {:>8} {:>8} {:>6}", "time", "algbw", "busbw", "#wrong"),
+                    units = fmt::format("{:>10} {:>8} {:>8} {:>6}", "(us)", "(GB/s)", "(GB/s)", "");
+  text += fmt::format("#{:>50} {:^35}", "", first);
+  if (both || versus) text += fmt::format("  {:^35}", second);
+  text += fmt::format("\n#{:>12} {:>13} {:>7} {:>7} {:>7} {}", "size", "count", "type", "redop", "root", figures);
+  if (both || versus) text += "  " + figures;
+  if (versus) text += "  ratio";
+  text += fmt::format("\n#{:>12} {:>13} {:>7} {:>7} {:>7} {}", "(B)", "(elements)", "", "", "", units);
+  if (both || versus) text += "  " + units;
+  return text + "\n";
+}
+
+}  // namespace
+
+void BenchTable::row(const std::string& json) {
+  const Json row = Json::parse(json);
+  for (const char* place : {"", "in_place", "vs"}) {
+    const Json& part = *place == '\0' ? row : row.contains(place) ? row[place] : Json(nullptr);
+    if (!part.is_object() || !part.contains("wrong")) continue;
+    if (part["wrong"].is_number()) wrong_ += part["wrong"].get<int64_t>();
+    if (part.contains("transport") && *place != '\0') continue;  // the average is that of the first side
+    bus_sum_ += part["busbw_gbs"].get<double>();
+    bus_count_++;
+  }
+  if (settings_.json) {
+    fmt::print("{}\n", json);
+    std::fflush(stdout);
+    return;
+  }
+  const std::string heading = heading_of(row);
+  if (heading != heading_) fmt::print("{}", heading);
+  heading_ = heading;
+  if (row.contains("core_percent")) {
+    fmt::print("{:>13.2f} % of a core, {} ranks over {}\n", row["core_percent"].get<double>(), row["ranks"].get<int>(),
+               text_of(row["transport"]));
+  } else {
+    fmt::print(" {:>12} {:>13} {:>7} {:>7} {:>7} {}", row["bytes"].get<int64_t>(), row["count"].get<int64_t>(),
+               text_of(row["dtype"]), text_of(row["redop"]), row["root"].is_null() ? "-1" : text_of(row["root"]),
+               figures(row));
+    if (row.contains("in_place")) fmt::print("  {}", figures(row["in_place"]));
+    if (row.contains("vs")) fmt::print("  {} {:>6.2f}", figures(row["vs"]), row["ratio"].get<double>());
+    fmt::print("\n");
+    if (settings_.explain && row.contains("why")) {
+      fmt::print("#   {}: {}\n", text_of(row["algorithm"]), text_of(row["why"]));
+      if (row.contains("vs")) fmt::print("#   {}: {}\n", text_of(row["vs"]["algorithm"]), text_of(row["vs"]["why"]));
+    }
+  }
+  std::fflush(stdout);
+}
+
+void BenchTable::finish() {
+  if (settings_.json || bus_count_ == 0) return;
+  if (settings_.check) fmt::print("\n# Out of bounds values : {} {}\n", wrong_, wrong_ == 0 ? "OK" : "FAILED");
+  fmt::print("# Avg bus bandwidth    : {:.4g}\n", bus_sum_ / bus_count_);
+}
+
+}  // namespace prun

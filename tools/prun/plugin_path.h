@@ -1,0 +1,15 @@
+// A plugin as users name it: by the name that `prun plugins` shows, or by the path of a .so.
+#pragma once
+#include <string>
+#include <vector>
+
+namespace prun {
+
+struct NamedPlugin {
+  std::string name;               // or "auto"
+  std::vector<std::string> dirs;  // where it is looked for: that of the .so first
+};
+// usage_error when a path leads nowhere; names are not looked up.
+NamedPlugin name_plugin(const std::string& typed, const std::vector<std::string>& plugin_dirs);
+
+}  // namespace prun
