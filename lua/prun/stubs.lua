@@ -171,6 +171,7 @@
 ---@field schedule? any gpipe, 1f1b, interleaved, zb_h1, zb_v, or what prun.schedule made (default '1f1b')
 ---@field chunks? integer stages of one rank; by default the schedule's
 ---@field split? string what stages share equally (default 'layers')
+---@field transfer? string send: messages; put: the sender writes into the receiver's memory, one-sided (default 'send')
 
 ---@class prun.plan.options
 ---@field mesh prun.Mesh the ranks: prun.mesh { dp = prun.world }

@@ -99,6 +99,18 @@ class Communicator {
   virtual int64_t bytes_sent() const = 0;  // handed to other ranks by this one, headers not counted
 };
 
+// One-sided transfers between this rank and another, in order; `put` in one direction and `offer` and `arrive` in the
+// other may be under way at once, on a thread each. All block, and throw as Communicator::run does.
+class PutChannel {
+ public:
+  virtual ~PutChannel() = default;
+  virtual void offer() = 0;  // the place that the peer's next put names may be written from now on
+  // Waits for the peer's offer, then writes `bytes` at `offset` of its window, the first memory of World::allocate.
+  virtual void put(const void* src, int64_t bytes, int64_t offset) = 0;
+  virtual void arrive(int64_t bytes) = 0;  // until what the oldest offer was for is there
+  virtual int64_t bytes_sent() const = 0;
+};
+
 class World {
  public:
   // Loads and opens the transport(s). Then allocate memory, then connect.
@@ -112,6 +124,8 @@ class World {
   // members agree on a lane of the transport. So: one thread makes communicators, and all ranks make them in one
   // global order (sorted, say), else they wait for each other. Owned by the world.
   virtual Communicator& communicator(const std::vector<int>& ranks, int lane) = 0;
+  // Of one peer and lane (0 .. 126), owned by the world. Null: the transport has no one-sided calls.
+  virtual PutChannel* put_channel(int peer, int lane) = 0;
   virtual void abort() = 0;  // any thread: everything under way throws soon
   virtual std::string transport_name() const = 0;
 };

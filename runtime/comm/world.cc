@@ -13,6 +13,7 @@
 #include "comm/host.h"
 #include "comm/join.h"
 #include "comm/plugin.h"
+#include "comm/put_channel.h"
 
 namespace prun {
 namespace {
@@ -46,6 +47,7 @@ class LoneWorld : public World {
     PRUN_CHECK(ranks == std::vector<int>{0}, fmt::format("ranks {} in a world of one", fmt::join(ranks, ", ")));
     return *communicator_;
   }
+  PutChannel* put_channel(int, int) override { return nullptr; }
   void abort() override { set_aborted(); }
   std::string transport_name() const override { return "none"; }
 
@@ -74,6 +76,11 @@ class TransportWorld : public World {
     if (entry == nullptr) entry = make(ranks, lane);
     return *entry;
   }
+  PutChannel* put_channel(int peer, int lane) override {
+    auto [entry, fresh] = put_channels_.try_emplace({peer, lane});
+    if (fresh) entry->second = make_put_channel(link_, peer, lane);
+    return entry->second.get();
+  }
   void abort() override { link_.abort(); }
   std::string transport_name() const override { return link_.plugin().name; }
 
@@ -94,6 +101,7 @@ class TransportWorld : public World {
   Pages pages_;
   Link link_;
   std::map<std::pair<std::vector<int>, int>, std::unique_ptr<Communicator>> communicators_;
+  std::map<std::pair<int, int>, std::unique_ptr<PutChannel>> put_channels_;  // by peer and lane
   int next_lane_ = 1;  // of the transport; 0 is where members agree on the others
 };
 

@@ -101,5 +101,6 @@ void lower_program(Draft& draft, const RankProgram& source);           // lower_
 void add_workspaces(Program& program, const CompileOptions& options);  // workspace.cc
 void join_step(Program& program);                                      // join.cc: streams meet at the end of a step
 void assign_memory(Program& program);                                  // memory.cc: offsets
+void address_puts(Job& job);                                           // puts.cc: their places in other ranks' arenas
 
 }  // namespace prun

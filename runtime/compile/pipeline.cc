@@ -43,6 +43,7 @@ Job compile_training(const Plan& plan, const CompileOptions& options) {
   }
   for (int rank = 0; rank < plan.mesh.ranks(); ++rank)
     job.class_of_rank.push_back(plan.pipeline ? plan.mesh.index(plan.pipeline->axis, rank) : 0);
+  address_puts(job);
   return job;
 }
 

@@ -92,8 +92,9 @@ void StepBuilder::transfer(bool sends, const StageTurn& turn, int value, int64_t
   microbatch_ = now.microbatch;
   const Value& v = draft_.graph.values[static_cast<size_t>(value)];
   if (!sends) tensor_of(value) = compute_tensor(microbatch_name(v.name), v.type, v.site);
+  const bool puts = draft_.plan.pipeline->puts;
   Op op;
-  op.def = &op_def(sends ? "send" : "recv");
+  op.def = &op_def(sends ? (puts ? "put" : "send") : (puts ? "wait_signal" : "recv"));
   (sends ? op.reads : op.writes) = {input_of(value)};
   op.axis = draft_.plan.pipeline->axis;
   op.attrs.set("peer", int64_t{peer});
@@ -103,12 +104,20 @@ void StepBuilder::transfer(bool sends, const StageTurn& turn, int value, int64_t
   op.unit = unit_name(unit_of(sends ? turn.calls.back() : now));
   op.microbatch = draft_.plan.microbatches > 1 ? now.microbatch : -1;
   op.site = draft_.plan.pipeline->site;
-  int stream = recorder_.stream(fmt::format("{} {}{}", op.def->name, phase_name(now.phase), back ? " back" : ""));
+  int stream =
+      recorder_.stream(fmt::format("{} {}{}", sends ? "send" : "recv", phase_name(now.phase), back ? " back" : ""));
   if (sends) {
     sent_[{now.phase, turn.stage, now.microbatch}] = recorder_.record(stream, std::move(op));
   } else {
     std::vector<OpRef> floors = recorder_.last_compute();
     if (std::optional<OpRef> sent = used_before(turn, other_stage)) floors.push_back(*sent);
+    if (puts) {
+      Op offer = op;
+      offer.def = &op_def("signal");
+      recorder_.record(stream, std::move(offer), floors);
+      op.reads = op.writes;  // what the signal has offered
+      floors.clear();
+    }
     recorder_.record(stream, std::move(op), floors);
   }
   microbatch_ = outer;

@@ -17,6 +17,7 @@ constexpr CollRow kRows[] = {
     {"broadcast", CollKind::broadcast},   {"reduce", CollKind::reduce},         {"gather", CollKind::gather},
     {"scatter", CollKind::scatter},       {"all_to_all", CollKind::all_to_all}, {"barrier", CollKind::barrier},
     {"send", CollKind::broadcast},        {"recv", CollKind::broadcast},
+    {"put", CollKind::broadcast},         {"wait_signal", CollKind::broadcast},
 };
 
 class CollKernel final : public Kernel {
@@ -72,7 +73,41 @@ class AllGatherV final : public Kernel {
   Dtype dtype_;
 };
 
+// put, signal and wait_signal where the transport has them.
+class OneSided final : public Kernel {
+ public:
+  OneSided(PutChannel& channel, const RankMemory& memory, const Op& op) : channel_(channel) {
+    const int tensor = op.sends() ? op.reads[0] : op.writes[0];
+    what_ = op.sends() ? What::put : op.offers() ? What::offer : What::arrive;
+    data_ = memory.data(tensor);
+    bytes_ = memory.program->tensors[static_cast<size_t>(tensor)].bytes();
+    offset_ = op.attrs.integer("offset");
+  }
+  void run() override {
+    if (what_ == What::put) return channel_.put(data_, bytes_, offset_);
+    what_ == What::offer ? channel_.offer() : channel_.arrive(bytes_);
+  }
+
+ private:
+  enum class What { put, offer, arrive } what_;
+  PutChannel& channel_;
+  const void* data_;
+  int64_t bytes_, offset_;
+};
+
+// An offer where messages go through a communicator: the receiver waits there anyway.
+class Nothing final : public Kernel {
+ public:
+  void run() override {}
+};
+
 }  // namespace
+
+PutChannel* put_channel_of(const RankMemory& memory, const Op& op, World& world) {
+  if (!op.one_sided()) return nullptr;
+  const std::vector<int> pair = members_of(memory.program->mesh, op, memory.rank);
+  return world.put_channel(op.sends() ? pair[1] : pair[0], op.lane);
+}
 
 CollCall coll_call(const RankMemory& memory, const Op& op, int group_size) {
   CollCall call;
@@ -82,7 +117,7 @@ CollCall coll_call(const RankMemory& memory, const Op& op, int group_size) {
   call.root = static_cast<int>(op.attrs.integer("root"));
   call.rank_order = memory.program->rank_order;
   if (op.point_to_point()) {  // a broadcast in the pair, whose first member is the sender
-    const int tensor = op.is("send") ? op.reads[0] : op.writes[0];
+    const int tensor = op.sends() ? op.reads[0] : op.writes[0];
     call.dtype = memory.program->tensors[static_cast<size_t>(tensor)].dtype;
     call.send = call.recv = memory.data(tensor);
     call.count = memory.program->tensors[static_cast<size_t>(tensor)].count();
@@ -99,6 +134,9 @@ CollCall coll_call(const RankMemory& memory, const Op& op, int group_size) {
 }
 
 std::unique_ptr<Kernel> make_comm_kernel(const RankMemory& memory, const Op& op, World& world) {
+  if (PutChannel* channel = put_channel_of(memory, op, world))
+    return std::make_unique<OneSided>(*channel, memory, op);
+  if (op.offers()) return std::make_unique<Nothing>();
   Communicator& communicator = world.communicator(members_of(memory.program->mesh, op, memory.rank), op.lane);
   if (op.is("all_gather_v")) return std::make_unique<AllGatherV>(communicator, memory, op);
   return std::make_unique<CollKernel>(communicator, coll_call(memory, op, communicator.size()));

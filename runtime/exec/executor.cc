@@ -49,7 +49,10 @@ void Executor::make_communicators() {
   for (const Body* body : program_.bodies())
     for (const Stream& stream : body->streams)
       for (const Op& op : stream.ops)
-        if (op.communicates()) wanted.emplace(members_of(program_.mesh, op, options_.rank), op.lane);
+        if (PutChannel* channel = put_channel_of(memory_, op, world_))
+          put_channels_.insert(channel);
+        else if (op.communicates())
+          wanted.emplace(members_of(program_.mesh, op, options_.rank), op.lane);
   for (const auto& [members, lane] : wanted) communicators_.push_back(&world_.communicator(members, lane));
 }
 
@@ -214,6 +217,7 @@ void Executor::finish_eval_batch() {
 uint64_t Executor::bytes_sent() const {
   uint64_t bytes = 0;
   for (Communicator* c : communicators_) bytes += static_cast<uint64_t>(c->bytes_sent());
+  for (PutChannel* c : put_channels_) bytes += static_cast<uint64_t>(c->bytes_sent());
   return bytes;
 }
 

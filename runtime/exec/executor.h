@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <vector>
 
 #include "comm/comm.h"
@@ -76,6 +77,7 @@ class Executor {
   HostServices host_;
   Work init_, step_, eval_, sync_;
   std::vector<Communicator*> communicators_;
+  std::set<PutChannel*> put_channels_;
   std::atomic<bool> cancelled_{false};
   std::mutex failure_mutex_;
   std::exception_ptr failure_;

@@ -8,8 +8,10 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <random>
 #include <tuple>
+#include <utility>
 
 #include "exec/host_ops.h"
 #include "exec/plain_collectives.h"
@@ -38,10 +40,20 @@ struct VirtualRank {
 
 using Meeting = std::pair<std::vector<int>, int>;  // members of the group, lane
 
+struct At {
+  int rank, stream;
+};
+
 // A message that its sender has left behind, before its receiver asked for it.
 struct Letter {
   int64_t tag = 0;
   std::vector<std::byte> bytes;
+};
+
+// One direction of one pair on one lane: what the receiver has offered, and what has been put since it last waited.
+struct Mailbox {
+  int offers = 0, filled = 0;
+  std::optional<At> putter, waiter;  // blocked
 };
 
 class Interpreter {
@@ -50,9 +62,6 @@ class Interpreter {
   VirtualRun run();
 
  private:
-  struct At {
-    int rank, stream;
-  };
   const Body& body(const VirtualRank& rank) const { return rank.program->*body_; }
   const Op& op_at(At at) const;
   void enter(Body Program::*body);
@@ -64,6 +73,9 @@ class Interpreter {
   void advance(At at);
   bool send_at_once(const Op& op, At at);
   bool take_letter(const Op& op, At at);
+  void one_sided(const Op& op, At at);
+  void put(const Op& op, At from, int to);
+  void complete(At at);
   void meet(const Op& op, const std::vector<At>& members);
   void poison();
   [[noreturn]] void report_stuck() const;
@@ -76,6 +88,7 @@ class Interpreter {
   std::vector<VirtualRank> ranks_;
   std::map<Meeting, std::vector<At>> meetings_;
   std::map<Meeting, std::deque<Letter>> letters_;
+  std::map<Meeting, Mailbox> mailboxes_;
   VirtualRun result_;
 };
 
@@ -127,7 +140,7 @@ void Interpreter::enter(Body Program::*next) {
   }
 }
 
-std::vector<Interpreter::At> Interpreter::ready() const {
+std::vector<At> Interpreter::ready() const {
   std::vector<At> candidates;
   for (const VirtualRank& rank : ranks_) {
     const std::vector<Stream>& streams = body(rank).streams;
@@ -161,6 +174,7 @@ void Interpreter::advance(At at) {
     rank.done[s]++;
     return;
   }
+  if (op.one_sided()) return one_sided(op, at);
   if (send_at_once(op, at) || take_letter(op, at)) {
     rank.done[s]++;
     return;
@@ -175,11 +189,50 @@ void Interpreter::advance(At at) {
   const auto place = [&](At member) { return std::find(group.begin(), group.end(), member.rank); };
   std::sort(members.begin(), members.end(), [&](At a, At b) { return place(a) < place(b); });
   meet(op_at(members.front()), members);
-  for (const At member : members) {
-    VirtualRank& other = ranks_[static_cast<size_t>(member.rank)];
-    other.arrived[static_cast<size_t>(member.stream)] = false;
-    other.done[static_cast<size_t>(member.stream)]++;
+  for (const At member : members) complete(member);
+}
+
+void Interpreter::complete(At at) {
+  VirtualRank& rank = ranks_[static_cast<size_t>(at.rank)];
+  rank.arrived[static_cast<size_t>(at.stream)] = false;
+  rank.done[static_cast<size_t>(at.stream)]++;
+}
+
+// As a transport does it: a put writes where it is told, whatever its receiver has offered.
+void Interpreter::one_sided(const Op& op, At at) {
+  VirtualRank& rank = ranks_[static_cast<size_t>(at.rank)];
+  const std::vector<int> pair = members_of(rank.program->mesh, op, at.rank);
+  Mailbox& box = mailboxes_[{pair, op.lane}];
+  rank.arrived[static_cast<size_t>(at.stream)] = true;
+  if (op.offers()) {
+    box.offers++;
+    complete(at);
+  } else if (op.sends()) {
+    box.putter = at;
+  } else {
+    box.waiter = at;
   }
+  if (box.putter && box.offers > 0) {
+    put(op_at(*box.putter), *box.putter, pair[1]);
+    complete(*std::exchange(box.putter, std::nullopt));
+    box.offers--;
+    box.filled++;
+  }
+  if (box.waiter && box.filled > 0) {
+    complete(*std::exchange(box.waiter, std::nullopt));
+    box.filled--;
+  }
+}
+
+void Interpreter::put(const Op& op, At from, int to) {
+  const VirtualRank &sender = ranks_[static_cast<size_t>(from.rank)], &receiver = ranks_[static_cast<size_t>(to)];
+  const int64_t offset = op.attrs.integer("offset"),
+                bytes = sender.program->tensors[static_cast<size_t>(op.reads.at(0))].bytes();
+  if (offset < 0 || offset + bytes > receiver.program->arena_bytes)
+    throw plan_error(fmt::format("rank {} puts {} bytes at {} of the arena of rank {}, which has {}", from.rank, bytes,
+                                 offset, to, receiver.program->arena_bytes),
+                     op.site);
+  std::memcpy(receiver.arena.get() + offset, sender.memory.data(op.reads[0]), static_cast<size_t>(bytes));
 }
 
 // A send may end before its receive begins (a transport that buffers) or with it; each order of ops tries its own.

@@ -85,6 +85,7 @@ struct Pipeline {
   int chunks = 1;              // stages of one rank
   bool v_placement = false;    // chunk 1 of rank r is stage 2·ranks - 1 - r; else chunk c is stage c·ranks + r
   bool split_by_flops = false;
+  bool puts = false;           // what crosses borders is put by its sender, not received
   Site site;
   std::vector<std::vector<PipelineTurn>> turns;  // by index along the axis
 };

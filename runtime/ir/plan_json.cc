@@ -402,6 +402,7 @@ Pipeline read_pipeline(const Field& field, int microbatches) {
   pipeline.chunks = small_integer(field, "chunks", 1);
   pipeline.v_placement = text_or(field, "placement", "round") == "v";
   pipeline.split_by_flops = text_or(field, "split", "layers") == "flops";
+  pipeline.puts = text_or(field, "transfer", "send") == "put";
   pipeline.site = read_site(field);
   field.at("turns").each([&](const Field& rank) {
     std::vector<PipelineTurn>& turns = pipeline.turns.emplace_back();

@@ -17,11 +17,11 @@ std::string_view phase_name(Phase phase) {
 }
 
 std::vector<int> members_of(const Mesh& mesh, const Op& op, int rank) {
-  if (!op.point_to_point()) return mesh.group(op.axis, rank);
+  if (!op.point_to_point() && !op.offers()) return mesh.group(op.axis, rank);
   std::vector<int> ring = mesh.group(op.axis, rank);
   int size = static_cast<int>(ring.size()), peer = static_cast<int>(op.attrs.integer("peer"));
   int other = ring[static_cast<size_t>(((mesh.index(op.axis, rank) + peer) % size + size) % size)];
-  return op.is("send") ? std::vector<int>{rank, other} : std::vector<int>{other, rank};
+  return op.sends() ? std::vector<int>{rank, other} : std::vector<int>{other, rank};
 }
 
 int64_t Body::op_count() const {

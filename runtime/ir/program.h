@@ -71,11 +71,16 @@ struct Op {
   Site site;
   bool is(std::string_view kind) const { return def->name == kind; }
   bool communicates() const { return def->op_class == OpClass::communication; }
-  bool point_to_point() const { return def->name == "send" || def->name == "recv"; }
+  // Messages of a pair of ranks. One-sided ones: the receiver says where (signal), the sender puts, the receiver waits.
+  bool sends() const { return is("send") || is("put"); }
+  bool receives() const { return is("recv") || is("wait_signal"); }
+  bool point_to_point() const { return sends() || receives(); }
+  bool offers() const { return is("signal"); }
+  bool one_sided() const { return is("put") || is("wait_signal") || offers(); }
 };
 
-// The global ranks that a communication op of `rank` involves, in the order of the group: all along the axis; for send
-// and recv the pair, the sender first.
+// The global ranks that a communication op of `rank` involves, in the order of the group: all along the axis; of a
+// message the pair, the sender first.
 std::vector<int> members_of(const Mesh& mesh, const Op& op, int rank);
 
 inline constexpr int kMaxStreams = 16;  // of one body

@@ -100,7 +100,7 @@ AbstractRun::Channel AbstractRun::channel_of(int id, const Op& op) const {
   const Actor& actor = actors_[static_cast<size_t>(id)];
   const int size = mesh_.size(op.axis), offset = peer_offset(mesh_, op);
   const Lane lane = lane_of(*actor.body->program, op);
-  return op.is("send") ? Channel{id, offset, lane} : Channel{peer_of(actor, op), (size - offset) % size, lane};
+  return op.sends() ? Channel{id, offset, lane} : Channel{peer_of(actor, op), (size - offset) % size, lane};
 }
 
 void AbstractRun::complete(At at) {
@@ -139,14 +139,48 @@ bool AbstractRun::receive(At at, Traffic& traffic) {
   return true;
 }
 
+// A put waits for an offer, whatever the class of transport; nothing but the put itself holds up its receiver.
+bool AbstractRun::one_sided(At at, const Op& op, Traffic& traffic) {
+  if (!op.sends()) return receive(at, traffic);
+  if (traffic.offers == 0) {
+    traffic.puts.push_back(at);
+    return false;
+  }
+  traffic.offers--;
+  put(traffic);
+  return true;
+}
+
+bool AbstractRun::offer(Traffic& traffic) {
+  if (traffic.puts.empty()) {
+    traffic.offers++;
+    return true;
+  }
+  complete(traffic.puts.front());
+  traffic.puts.pop_front();
+  put(traffic);
+  return true;
+}
+
+void AbstractRun::put(Traffic& traffic) {
+  if (traffic.receives.empty()) {
+    traffic.on_the_way++;
+    return;
+  }
+  complete(traffic.receives.front());
+  traffic.receives.pop_front();
+}
+
 bool AbstractRun::begin(At at, const Op& op) {
   Actor& actor = actors_[static_cast<size_t>(at.actor)];
   if (!op.communicates()) return true;
   const Lane lane = lane_of(*actor.body->program, op);
   if (op.point_to_point()) {
     Traffic& traffic = channels_[channel_of(at.actor, op)];
-    return op.is("send") ? send(at, traffic) : receive(at, traffic);
+    if (op.one_sided()) return one_sided(at, op, traffic);
+    return op.sends() ? send(at, traffic) : receive(at, traffic);
   }
+  if (op.offers()) return offer(channels_[channel_of(at.actor, op)]);
   if (group_size(actor, lane) < 2) return true;
   std::vector<At>& meeting = meetings_[{actor.group_of.at(lane.axis), lane}];
   if (static_cast<int>(meeting.size()) + 1 < group_size(actor, lane)) {
@@ -207,7 +241,7 @@ std::optional<AbstractRun::At> AbstractRun::carrier(int id, const Op& partner, c
       const Op& next = streams[s].ops[i];
       if (!next.communicates() || lane_of(*late.body->program, next) != lane) continue;
       const bool fits = partner.point_to_point()
-                            ? next.point_to_point() && next.def != partner.def &&
+                            ? next.point_to_point() && next.sends() != partner.sends() &&
                                   (peer_offset(mesh_, next) + peer_offset(mesh_, partner)) % mesh_.size(next.axis) == 0
                             : !next.point_to_point();
       if (fits) return At{id, static_cast<int>(s)};

@@ -44,8 +44,8 @@ class AbstractRun {
     auto operator<=>(const Channel&) const = default;
   };
   struct Traffic {
-    std::deque<At> sends, receives;  // blocked
-    int on_the_way = 0;
+    std::deque<At> sends, receives, puts;  // blocked
+    int on_the_way = 0, offers = 0;
   };
 
   bool one_actor_per_class(const JobView& view, const std::vector<std::string>& axes, bool init);
@@ -56,6 +56,9 @@ class AbstractRun {
   bool begin(At at, const Op& op);  // true: it has completed
   bool send(At at, Traffic& traffic);
   bool receive(At at, Traffic& traffic);
+  bool one_sided(At at, const Op& op, Traffic& traffic);
+  bool offer(Traffic& traffic);
+  void put(Traffic& traffic);
   void complete(At at);
   int group_size(const Actor& actor, const Lane& lane) const;
   int peer_of(const Actor& actor, const Op& op) const;  // an actor

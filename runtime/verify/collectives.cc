@@ -133,7 +133,7 @@ std::map<Lane, std::vector<OpRef>> lanes_of(const BodyView& body) {
   Lanes lanes;
   for (const OpRef ref : body.order.sequence()) {
     const Op& op = body.op(ref);
-    if (op.communicates() && !op.point_to_point() && body.program->mesh.size(op.axis) > 1)
+    if (op.communicates() && !op.point_to_point() && !op.offers() && body.program->mesh.size(op.axis) > 1)
       lanes[lane_of(*body.program, op)].push_back(ref);
   }
   return lanes;

@@ -31,7 +31,7 @@ Ends ends_of(const BodyView& body) {
   for (const OpRef ref : body.order.sequence()) {
     const Op& op = body.op(ref);
     if (op.point_to_point() && program.mesh.size(op.axis) > 1)
-      ends[{lane_of(program, op), op.axis, peer_offset(program.mesh, op), op.is("send")}].push_back(ref);
+      ends[{lane_of(program, op), op.axis, peer_offset(program.mesh, op), op.sends()}].push_back(ref);
   }
   return ends;
 }
@@ -45,6 +45,7 @@ std::string message_text(const BodyView& body, OpRef ref) {
 // Null when they match.
 const char* difference(const BodyView& a, OpRef send, const BodyView& b, OpRef receive) {
   const Signature x = signature_of(*a.program, a.op(send)), y = signature_of(*b.program, b.op(receive));
+  if (a.op(send).one_sided() != b.op(receive).one_sided()) return "kind";
   if (a.op(send).attrs.integer("tag") != b.op(receive).attrs.integer("tag")) return "tag";
   if (x.dtype != y.dtype) return "dtype";
   return x.count != y.count ? "count" : nullptr;
@@ -88,7 +89,7 @@ std::optional<std::vector<Message>> issued(const BodyView& body, int rank, int o
     if (!op.point_to_point() || peer_rank(body.program->mesh, op, rank) != other) continue;
     if (last.stream >= 0 && !body.order.before(last, ref)) return std::nullopt;
     last = ref;
-    list.emplace_back(op.is("send") == (rank < other), lane_of(*body.program, op), op.attrs.integer("tag"));
+    list.emplace_back(op.sends() == (rank < other), lane_of(*body.program, op), op.attrs.integer("tag"));
   }
   return list;
 }
@@ -102,7 +103,7 @@ int peer_offset(const Mesh& mesh, const Op& op) {
 
 int peer_rank(const Mesh& mesh, const Op& op, int rank) {
   const std::vector<int> pair = members_of(mesh, op, rank);
-  return op.is("send") ? pair[1] : pair[0];
+  return op.sends() ? pair[1] : pair[0];
 }
 
 bool sends_messages(const BodyView& body) {

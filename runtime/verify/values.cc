@@ -40,7 +40,7 @@ bool Values::exchange(int id, Moment& moment, bool force) {
   const Mesh& mesh = moment.body.program->mesh;
   const int size = mesh.size(moment.op.axis), offset = peer_offset(mesh, moment.op);
   const Lane lane = lane_of(*moment.body.program, moment.op);
-  if (moment.op.is("send")) {
+  if (moment.op.sends()) {
     messages_[{id, offset, lane}].push_back(moment.reads[0]);
     return true;
   }

@@ -20,6 +20,7 @@ constexpr Rule kRules[] = {
     verify::collectives_of_a_lane_are_ordered,
     verify::collectives_match_across_ranks,
     verify::messages_match,
+    verify::offered_places_are_left_alone,
     verify::conflicting_accesses_are_ordered,
     verify::reads_follow_writes,
     verify::buffers_share_bytes_only_in_turn,
@@ -32,7 +33,7 @@ constexpr Rule kRules[] = {
 
 bool everything_meets(const verify::Findings& findings) {
   return !findings.has("collectives differ") && !findings.has("unordered collectives") &&
-         !findings.has("messages differ") && !findings.has("unordered messages");
+         !findings.has("messages differ") && !findings.has("unordered messages") && !findings.has("offers differ");
 }
 
 verify::JobView view_of(const Job& job) {

@@ -84,6 +84,7 @@ void collectives_fit_their_group(const JobView& view, Findings& findings);
 void collectives_of_a_lane_are_ordered(const JobView& view, Findings& findings);
 void collectives_match_across_ranks(const JobView& view, Findings& findings);
 void messages_match(const JobView& view, Findings& findings);
+void offered_places_are_left_alone(const JobView& view, Findings& findings);
 void ranks_do_not_wait_in_a_circle(const JobView& view, Findings& findings);
 void reads_follow_writes(const JobView& view, Findings& findings);
 void conflicting_accesses_are_ordered(const JobView& view, Findings& findings);

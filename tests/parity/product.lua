@@ -9,6 +9,7 @@ local arg = prun.args {
   data_parallel = { "ddp", "ddp, zero1, zero2, zero3, or zero3 with an option: keep, ahead, whole" },
   schedule = "1f1b",
   split = "layers",
+  transfer = "send",
   sequence = { false, "tokens are split between the layers of tp" },
   recompute = false,
   tied = { false, "the head is the token embedding" },
@@ -56,7 +57,9 @@ for _, name in ipairs { "pp", "replicate", "dp", "cp", "ep", "tp" } do
 end
 local function add(wanted, strategy) if wanted then strategies[#strategies + 1] = strategy() end end
 add(arg.dp > 0, data_parallel)  -- first: others reduce what it has scattered
-add(arg.pp > 0, function() return prun.pipeline { axis = "pp", schedule = arg.schedule, split = arg.split } end)
+add(arg.pp > 0, function()
+  return prun.pipeline { axis = "pp", schedule = arg.schedule, split = arg.split, transfer = arg.transfer }
+end)
 add(arg.tp > 0, function()
   if arg.model == "mlp" then
     return prun.tensor_parallel { axis = "tp", column = { "linear" }, row = {}, rows = {} }

@@ -62,6 +62,8 @@ TEST(Tiers, RealRunsAgreeWithTheInterpreter) {
       {"plans/interleaved.lua", 2, {{"micro", "4"}}},
       {"plans/zero_bubble.lua", 2, {{"micro", "4"}}},
       {"plans/zero_bubble.lua", 2, {{"micro", "4"}, {"schedule", "zb_v"}}},
+      {"plans/one_sided.lua", 2, {{"micro", "4"}}},
+      {"plans/one_sided.lua", 4, {{"micro", "4"}, {"pp", "4"}}},
       {"plans/ring_attention.lua", 4, {}},
       {"plans/moe.lua", 4, {}},
       {"plans/3d.lua", 8, {{"micro", "2"}}},

@@ -17,6 +17,9 @@ inline const OpDef kAllGather{.name = "all_gather", .op_class = OpClass::communi
 inline const OpDef kBroadcast{.name = "broadcast", .op_class = OpClass::communication};
 inline const OpDef kSend{.name = "send", .op_class = OpClass::communication};
 inline const OpDef kRecv{.name = "recv", .op_class = OpClass::communication};
+inline const OpDef kPut{.name = "put", .op_class = OpClass::communication};
+inline const OpDef kSignal{.name = "signal", .op_class = OpClass::communication};
+inline const OpDef kWaitSignal{.name = "wait_signal", .op_class = OpClass::communication};
 
 // Builds a program line by line; every op's site is plan.lua:<number of the op>.
 class Builder {

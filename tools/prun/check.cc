@@ -20,8 +20,8 @@ double wire_bytes(const Program& program, const Op& op) {
   double in = static_cast<double>(program.tensors[static_cast<size_t>(op.reads[0])].bytes());
   if (op.is("all_reduce")) return 2 * (n - 1) / n * in;
   if (op.is("all_gather") || op.is("all_gather_v")) return (n - 1) * in;
-  if (op.is("send")) return in;
-  if (op.is("recv")) return 0;
+  if (op.sends()) return in;
+  if (op.receives()) return 0;
   if (op.is("reduce_scatter") || op.is("all_to_all")) return (n - 1) / n * in;
   return n > 1 ? in : 0;
 }

@@ -14,6 +14,8 @@ local entries = schema.register("prun.pipeline", {
     help = "stages of one rank; by default the schedule's" },
   { name = "split", kind = "text", default = "layers", choices = { "layers", "flops" },
     help = "what stages share equally" },
+  { name = "transfer", kind = "text", default = "send", choices = { "send", "put" },
+    help = "send: messages; put: the sender writes into the receiver's memory, one-sided" },
 })
 
 local function find_schedule(given, site)
@@ -30,7 +32,8 @@ end
 local function result(self, mesh, micro)
   local ranks = mesh.size_of[self.axes[1]]
   return { axis = self.axes[1], chunks = self.chunks, placement = self.schedule.placement, split = self.options.split,
-           schedule = self.schedule.name, site = self.site, turns = self.schedule.record(ranks, micro, self.chunks) }
+           transfer = self.options.transfer, schedule = self.schedule.name, site = self.site,
+           turns = self.schedule.record(ranks, micro, self.chunks) }
 end
 
 return setmetatable({ entries = entries }, {

@@ -1,0 +1,50 @@
+// A put names its place in the receiver's arena. Memory is laid out before anything runs, so places are known here,
+// once the programs of all ranks have theirs; no rank ever sends an address.
+#include <fmt/format.h>
+
+#include <map>
+#include <utility>
+
+#include "compile/draft.h"
+
+namespace prun {
+namespace {
+
+// The k-th put of a pair of ranks on a lane goes where the k-th signal of the other one says.
+using Channel = std::pair<std::vector<int>, int>;  // sender and receiver, lane
+
+std::map<Channel, std::vector<Op*>> ops_of(Body& body, const Mesh& mesh, int rank, bool offers) {
+  std::map<Channel, std::vector<Op*>> ops;
+  for (Stream& stream : body.streams)
+    for (Op& op : stream.ops)
+      if (offers ? op.offers() : op.is("put")) ops[{members_of(mesh, op, rank), op.lane}].push_back(&op);
+  return ops;
+}
+
+void address(Job& job, int rank) {
+  Program& program = job.classes[static_cast<size_t>(job.class_of_rank[static_cast<size_t>(rank)])];
+  for (size_t b = 0; b < program.bodies().size(); ++b) {
+    for (auto& [channel, puts] : ops_of(*program.bodies()[b], program.mesh, rank, false)) {
+      const int receiver = channel.first[1];
+      Program& theirs = job.classes[static_cast<size_t>(job.class_of_rank[static_cast<size_t>(receiver)])];
+      const std::vector<Op*> offers = ops_of(*theirs.bodies()[b], theirs.mesh, receiver, true)[channel];
+      for (size_t k = 0; k < puts.size() && k < offers.size(); ++k) {  // verify reports what has no partner
+        const Tensor& tensor = theirs.tensors[static_cast<size_t>(offers[k]->writes.front())];
+        puts[k]->attrs.set("offset", theirs.buffers[static_cast<size_t>(tensor.buffer)].offset + tensor.byte_offset);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void address_puts(Job& job) {
+  std::vector<bool> known(job.classes.size(), false);
+  for (int rank = 0; rank < static_cast<int>(job.class_of_rank.size()); ++rank) {
+    const size_t id = static_cast<size_t>(job.class_of_rank[static_cast<size_t>(rank)]);
+    if (!known[id]) address(job, rank);
+    known[id] = true;
+  }
+}
+
+}  // namespace prun
