@@ -1,0 +1,270 @@
+// Messages, progress and waiting. There are no threads of our own: whoever tests a request makes progress for all, one
+// thread at a time, and sleeps on UCX's descriptor without the lock; the others wait until it is their turn.
+#include "context.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sched.h>
+
+#include <algorithm>
+
+namespace prun_ucx {
+namespace {
+
+constexpr auto kTestLimit = std::chrono::milliseconds(8);  // the ABI allows 10
+// A tag is a lane, and the sender above it.
+constexpr int kSenderShift = 16;
+constexpr uint64_t kWholeTag = ~uint64_t{0};
+constexpr uint64_t kSenderMask = 0xffffffffull << kSenderShift;
+
+uint64_t tag_of(int sender, uint64_t lane) { return static_cast<uint64_t>(sender) << kSenderShift | lane; }
+
+bool has_core_of_its_own(const prun_host* host) { return host->cores_per_rank >= 1.0; }
+
+}  // namespace
+
+// With fewer cores than ranks the core is needed by the very rank that is waited for: yield to it at once.
+Context::Context(const prun_open_params& params, const prun_host* host)
+    : host_(host),
+      rank_(params.rank),
+      ranks_(params.ranks),
+      spin_(std::chrono::microseconds(has_core_of_its_own(host) ? 100 : 0)),
+      yield_(std::chrono::microseconds(has_core_of_its_own(host) ? 0 : 1500)),
+      worker_(params, parse_options(params.options != nullptr ? params.options : ""), kSenderMask, host),
+      peers_(static_cast<size_t>(params.ranks)) {
+  for (int rank = 0; rank < ranks_; ++rank) {
+    peers_[static_cast<size_t>(rank)].context = this;
+    peers_[static_cast<size_t>(rank)].rank = rank;
+  }
+  listen_to_signals();
+}
+
+Context::~Context() {
+  for (ucp_mem_h memory : memory_) ucp_mem_unmap(worker_.context(), memory);
+}
+
+// The lock, from whoever spins with it.
+std::unique_lock<std::mutex> Context::enter() {
+  ++wanted_;
+  std::unique_lock lock(mutex_);
+  --wanted_;
+  return lock;
+}
+
+void Context::give_way(std::unique_lock<std::mutex>& lock, bool yield) {
+  if (!yield && wanted_.load(std::memory_order_relaxed) == 0) return;
+  lock.unlock();
+  sched_yield();
+  lock.lock();
+}
+
+void Context::fail(Failure failure) {
+  if (!failure_) failure_ = std::move(failure);
+}
+
+void Context::check_usable() {
+  if (!connected_) throw Failure{PRUN_EINVAL, -1, "used before it is connected"};
+  if (stopped()) fail({PRUN_EABORTED, -1, "aborted"});
+  if (failure_) throw failure_;
+}
+
+Peer& Context::peer_of(int rank) {
+  if (rank < 0 || rank >= ranks_) throw Failure{PRUN_EINVAL, -1, fmt::format("rank {} of {} is no peer", rank, ranks_)};
+  return peers_[static_cast<size_t>(rank)];
+}
+
+void Context::check_message(const prun_p2p& op) const {
+  if (op.peer < 0 || op.peer >= ranks_)
+    throw Failure{PRUN_EINVAL, -1, fmt::format("rank {} of {} is no peer", op.peer, ranks_)};
+  if (op.tag > PRUN_MAX_LANE) throw Failure{PRUN_EINVAL, -1, fmt::format("tag {} is no lane", op.tag)};
+  if (op.mem_kind != PRUN_MEM_HOST) throw Failure{PRUN_EINVAL, -1, "ucx moves host memory only"};
+  if (op.ptr == nullptr && op.bytes > 0) throw Failure{PRUN_EINVAL, -1, "a message without memory"};
+}
+
+std::unique_ptr<prun_req> Context::new_request(size_t operations) {
+  auto request = std::make_unique<prun_req>();
+  request->operations.resize(operations);
+  for (Operation& operation : request->operations) {
+    operation.context = this;
+    operation.request = request.get();
+  }
+  request->open = operations;
+  open_ += operations;
+  return request;
+}
+
+prun_req* Context::batch(const prun_p2p* ops, size_t n) {
+  for (size_t i = 0; i < n; ++i) check_message(ops[i]);
+  std::unique_lock lock = enter();
+  check_usable();
+  std::unique_ptr<prun_req> request = new_request(n);
+  for (size_t i = 0; i < n; ++i) {
+    Operation& operation = request->operations[i];
+    operation.peer = ops[i].peer;
+    operation.is_recv = ops[i].is_recv != 0;
+    operation.lane = static_cast<uint16_t>(ops[i].tag);
+    operation.bytes = ops[i].bytes;
+    post(operation, tag_of(operation.is_recv ? operation.peer : rank_, operation.lane), ops[i].ptr);
+  }
+  return hand_over(std::move(request));
+}
+
+void Context::post(Operation& operation, uint64_t tag, void* data) {
+  Peer& peer = peers_[static_cast<size_t>(operation.peer)];
+  ucp_request_param_t param{};
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+  param.memory_type = UCS_MEMORY_TYPE_HOST;
+  param.user_data = &operation;
+  if (!operation.is_recv) {
+    param.cb.send = on_ended;
+    return started(operation, ucp_tag_send_nbx(peer.endpoint, data, operation.bytes, tag, &param));
+  }
+  // Not at once: UCX 1.13 would not tell how long the message was.
+  param.op_attr_mask |= UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
+  param.cb.recv = on_received;
+  started(operation, ucp_tag_recv_nbx(worker_.get(), data, operation.bytes, tag, kWholeTag, &param));
+}
+
+// What UCX returned: null, an error, or a request whose callback will come, or has.
+void Context::started(Operation& operation, ucs_status_ptr_t ucx) {
+  if (!UCS_PTR_IS_PTR(ucx)) ended(operation, UCS_PTR_RAW_STATUS(ucx));
+}
+
+void Context::ended(Operation& operation, ucs_status_t status) {
+  operation.open = false;
+  --operation.request->open;
+  --open_;
+  quiet_since_ = {};
+  if (status == UCS_OK) return;
+  operation.request->failed = true;
+  if (status == UCS_ERR_MESSAGE_TRUNCATED)
+    return fail({PRUN_EMISMATCH, operation.peer,
+                 fmt::format("rank {} has taken less than the {} bytes sent to it on lane {}", operation.peer,
+                             operation.bytes, operation.lane)});
+  fail({PRUN_EPEER, operation.peer, fmt::format("rank {}: {}", operation.peer, ucs_status_string(status))});
+}
+
+// UCX takes a shorter message for a longer receive as it comes; sizes are compared here.
+void Context::received(Operation& operation, ucs_status_t status, size_t bytes) {
+  const bool differs =
+      status == UCS_ERR_MESSAGE_TRUNCATED || (status == UCS_OK && bytes != operation.bytes && !operation.any_size);
+  if (!differs) return ended(operation, status);
+  fail({PRUN_EMISMATCH, operation.peer,
+        fmt::format("a message of {} bytes on lane {} where {} are expected", bytes, operation.lane, operation.bytes)});
+  ended(operation, UCS_ERR_MESSAGE_TRUNCATED);
+}
+
+void Context::on_ended(void* ucx, ucs_status_t status, void* user_data) {
+  auto& operation = *static_cast<Operation*>(user_data);
+  operation.context->ended(operation, status);
+  ucp_request_free(ucx);
+}
+
+void Context::on_received(void* ucx, ucs_status_t status, const ucp_tag_recv_info_t* info, void* user_data) {
+  auto& operation = *static_cast<Operation*>(user_data);
+  operation.context->received(operation, status, info->length);
+  ucp_request_free(ucx);
+}
+
+// A sleeping thread would not see what was added.
+prun_req* Context::hand_over(std::unique_ptr<prun_req> request) {
+  if (someone_sleeps_) worker_.wake();
+  if (!failure_ || request->ended()) return request.release();
+  unfinished_.push_back(std::move(request));
+  throw failure_;
+}
+
+// Whether there is anything left to wait for.
+bool Context::settled(const prun_req& request) {
+  if (failure_ || request.ended()) return true;
+  if (stopped()) fail({PRUN_EABORTED, -1, "aborted"});
+  for (const Operation& operation : request.operations) {
+    if (!some_lost_) break;
+    const Peer& peer = peers_[static_cast<size_t>(operation.peer)];
+    if ((operation.open || request.counter != nullptr) && peer.lost != UCS_OK)
+      fail({PRUN_EPEER, peer.rank,
+            fmt::format("the connection to rank {} is lost: {}", peer.rank, ucs_status_string(peer.lost))});
+  }
+  return static_cast<bool>(failure_);
+}
+
+prun_status Context::finish(prun_req* request, prun_result* result) {
+  std::unique_ptr<prun_req> owner(request);
+  if (request->ended() && !request->failed) return PRUN_OK;
+  if (request->open > 0) unfinished_.push_back(std::move(owner));
+  return report(failure_, result);
+}
+
+prun_status Context::test(prun_req* request, prun_result* result) {
+  std::unique_lock lock = enter();
+  if (!failure_ && !request->ended()) worker_.progress();
+  if (settled(*request)) return finish(request, result);
+  const auto deadline = Clock::now() + kTestLimit;
+  do {
+    if (someone_sleeps_) {
+      ++waiting_;
+      changed_.wait_until(lock, deadline, [&] { return request->ended() || failure_ || !someone_sleeps_; });
+      --waiting_;
+    } else {
+      make_progress(lock, *request, deadline);
+    }
+    if (settled(*request)) return finish(request, result);
+  } while (Clock::now() < deadline);
+  return report(awaited(*request), result);
+}
+
+// Names the one rank that is waited for, if it is one.
+Failure Context::awaited(const prun_req& request) const {
+  Failure again{PRUN_AGAIN, -1, ""};
+  for (const Operation& operation : request.operations) {
+    if ((!operation.open && request.counter == nullptr) || operation.peer == again.culprit) continue;
+    if (again.culprit >= 0) return {PRUN_AGAIN, -1, ""};
+    again.culprit = operation.peer;
+  }
+  return again;
+}
+
+// Until the request has ended, the deadline is over or somebody else sleeps for all. Spins first, then yields, then
+// sleeps; from one call of test to the next, as long as nothing happens.
+void Context::make_progress(std::unique_lock<std::mutex>& lock, const prun_req& request, Clock::time_point deadline) {
+  while (!someone_sleeps_) {
+    while (!failure_ && worker_.progress()) {
+      quiet_since_ = {};
+      if (settled(request)) break;
+    }
+    if (waiting_ > 0) changed_.notify_all();
+    if (settled(request)) return;
+    const auto now = Clock::now();
+    if (now >= deadline) return;
+    if (quiet_since_ == Clock::time_point{}) quiet_since_ = now;
+    const auto quiet = now - quiet_since_;
+    if (quiet < spin_)
+      give_way(lock, false);
+    else if (quiet < spin_ + yield_)
+      give_way(lock, true);
+    else
+      sleep(lock, deadline);
+  }
+}
+
+// UCX may have something to do before it can be slept on, and nothing to show for it: then for a moment only.
+void Context::sleep(std::unique_lock<std::mutex>& lock, Clock::time_point deadline) {
+  const bool armed = worker_.arm();
+  const auto left = armed ? deadline - Clock::now() : Clock::duration(std::chrono::microseconds(200));
+  const auto ns = std::max<int64_t>(0, std::chrono::duration_cast<std::chrono::nanoseconds>(left).count());
+  const timespec limit{ns / 1000000000, ns % 1000000000};
+  pollfd ready{armed ? worker_.fd() : -1, POLLIN, 0};
+  someone_sleeps_ = true;
+  lock.unlock();
+  ppoll(&ready, 1, &limit, nullptr);
+  lock.lock();
+  someone_sleeps_ = false;
+  if (waiting_ > 0) changed_.notify_all();
+}
+
+void Context::abort() {
+  aborted_.store(true);
+  worker_.wake();
+}
+
+}  // namespace prun_ucx

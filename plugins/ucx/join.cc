@@ -1,0 +1,218 @@
+// Blobs, endpoints, the first message each way, and closing.
+//
+// Surprising fact: UCX's error handling costs what is fastest on one host (posix, sysv and cma do without it, 1.13),
+// and there it would tell of a death 20 s later than the launcher does. So endpoints of one host go without.
+#include <fmt/format.h>
+#include <sched.h>
+#include <sys/stat.h>
+
+#include <cstring>
+#include <fstream>
+#include <optional>
+
+#include "context.h"
+#include "log.h"
+
+namespace prun_ucx {
+namespace {
+
+constexpr char kMagic[8] = {'p', 'r', 'u', 'n', 'u', 'c', 'x', '1'};
+constexpr uint64_t kHelloTag = uint64_t{1} << 56;  // above senders and lanes
+
+// Ranks that share a kernel, its network and its shared memory.
+uint64_t this_host() {
+  std::string id;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> id;
+  for (const char* space : {"/proc/self/ns/net", "/proc/self/ns/ipc"}) {
+    struct stat status {};
+    if (stat(space, &status) == 0) id += fmt::format("/{}", status.st_ino);
+  }
+  uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
+  for (char c : id) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3u;
+  return hash;
+}
+
+// What a blob starts with; the worker's address follows.
+struct AddressHeader {
+  char magic[8];
+  uint32_t bytes;  // of the address
+  uint16_t ucx_major, ucx_minor;
+  uint64_t host;  // the same for ranks of one host
+};
+
+// The first message; the packed key of the window follows.
+struct Hello {
+  Window window;
+  uint64_t key_bytes;
+};
+constexpr size_t kHelloRoom = 4096;
+
+AddressHeader own_header(size_t bytes) {
+  unsigned major = 0, minor = 0, release = 0;
+  ucp_get_version(&major, &minor, &release);
+  AddressHeader header{};
+  std::memcpy(header.magic, kMagic, sizeof kMagic);
+  header.bytes = static_cast<uint32_t>(bytes);
+  header.ucx_major = static_cast<uint16_t>(major);
+  header.ucx_minor = static_cast<uint16_t>(minor);
+  header.host = this_host();
+  return header;
+}
+
+// The worker's address in a rank's blob.
+std::string read_blob(int rank, const void* blob, size_t bytes, const AddressHeader& mine, AddressHeader& theirs) {
+  if (bytes >= sizeof theirs) std::memcpy(&theirs, blob, sizeof theirs);
+  if (bytes < sizeof theirs || std::memcmp(theirs.magic, kMagic, sizeof kMagic) != 0 ||
+      theirs.bytes != bytes - sizeof theirs)
+    throw Failure{PRUN_EINVAL, rank, fmt::format("what rank {} sent is no address of this transport", rank)};
+  if (theirs.ucx_major != mine.ucx_major || theirs.ucx_minor != mine.ucx_minor)
+    throw Failure{PRUN_EINVAL, rank,
+                  fmt::format("rank {} has UCX {}.{}, this rank {}.{}: all ranks need the same", rank, theirs.ucx_major,
+                              theirs.ucx_minor, mine.ucx_major, mine.ucx_minor)};
+  return {static_cast<const char*>(blob) + sizeof theirs, theirs.bytes};
+}
+
+}  // namespace
+
+size_t Context::address(void* blob, size_t room) {
+  const std::string address = worker_.address();
+  const AddressHeader header = own_header(address.size());
+  if (sizeof header + address.size() > room)
+    throw Failure{PRUN_ESYSTEM, -1,
+                  fmt::format("UCX's address has {} bytes, {} are possible: use fewer devices (devices=, --interface)",
+                              address.size(), room - sizeof header)};
+  std::memcpy(blob, &header, sizeof header);
+  std::memcpy(static_cast<char*>(blob) + sizeof header, address.data(), address.size());
+  return sizeof header + address.size();
+}
+
+void Context::create_endpoint(Peer& peer, const std::string& address, bool same_host) {
+  ucp_ep_params_t params{};
+  params.field_mask =
+      UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
+  params.address = reinterpret_cast<const ucp_address_t*>(address.data());
+  params.err_mode = same_host ? UCP_ERR_HANDLING_MODE_NONE : UCP_ERR_HANDLING_MODE_PEER;
+  params.err_handler = {on_lost, &peer};
+  peer.reports_loss = !same_host;
+  Overheard warnings;
+  const ucs_status_t status = ucp_ep_create(worker_.get(), &params, &peer.endpoint);
+  if (status != UCS_OK)
+    throw Failure{
+        PRUN_EPEER, peer.rank,
+        fmt::format("rank {} cannot be reached: {} {}", peer.rank, ucs_status_string(status), warnings.take())};
+}
+
+void Context::on_lost(void* user_data, ucp_ep_h, ucs_status_t status) {
+  auto& peer = *static_cast<Peer*>(user_data);
+  peer.lost = status;
+  peer.context->some_lost_ = true;
+}
+
+std::string Context::own_hello() {
+  Hello hello{window_, 0};
+  void* key = nullptr;
+  size_t bytes = 0;
+  if (!memory_.empty()) check("ucp_rkey_pack", ucp_rkey_pack(worker_.context(), memory_.front(), &key, &bytes));
+  if (sizeof hello + bytes > kHelloRoom)
+    throw Failure{PRUN_ESYSTEM, -1,
+                  fmt::format("UCX's key of the window has {} bytes, {} are possible: use fewer devices (devices=)",
+                              bytes, kHelloRoom - sizeof hello)};
+  hello.key_bytes = bytes;
+  std::string text(reinterpret_cast<const char*>(&hello), sizeof hello);
+  text.append(static_cast<const char*>(key), bytes);
+  if (key != nullptr) ucp_rkey_buffer_release(key);
+  return text;
+}
+
+// Everybody tells everybody where its window is; then all pairs are known to be connected.
+void Context::start_connecting(const void* const* blobs, const size_t* bytes) {
+  const AddressHeader mine = own_header(0);
+  for (Peer& peer : peers_) {
+    AddressHeader theirs{};
+    const size_t r = static_cast<size_t>(peer.rank);
+    const std::string address = read_blob(peer.rank, blobs[r], bytes[r], mine, theirs);
+    create_endpoint(peer, address, theirs.host == mine.host);
+  }
+  hellos_.assign(peers_.size() + 1, std::string(kHelloRoom, '\0'));
+  hellos_.back() = own_hello();
+  joining_ = new_request(2 * peers_.size());
+  for (size_t i = 0; i < joining_->operations.size(); ++i) {
+    Operation& operation = joining_->operations[i];
+    operation.peer = static_cast<int>(i / 2);
+    operation.is_recv = i % 2 == 0;
+    operation.any_size = true;
+    std::string& hello = operation.is_recv ? hellos_[i / 2] : hellos_.back();
+    operation.bytes = hello.size();
+    post(operation, kHelloTag | static_cast<uint64_t>(operation.is_recv ? operation.peer : rank_), hello.data());
+  }
+}
+
+prun_status Context::connect(const void* const* blobs, const size_t* bytes, prun_result* result) {
+  std::unique_lock lock = enter();
+  if (joining_ == nullptr) start_connecting(blobs, bytes);
+  while (!failure_ && worker_.progress()) {
+  }
+  if (!settled(*joining_)) return report(awaited_to_join(), result);
+  if (failure_) return report(failure_, result);
+  for (Peer& peer : peers_) read_hello(peer, hellos_[static_cast<size_t>(peer.rank)]);
+  hellos_.clear();
+  connected_ = true;
+  return PRUN_OK;
+}
+
+Failure Context::awaited_to_join() const {
+  for (const Operation& operation : joining_->operations) {
+    if (operation.open && operation.is_recv) return {PRUN_AGAIN, operation.peer, "it has not said hello"};
+  }
+  return {PRUN_AGAIN, -1, ""};
+}
+
+void Context::read_hello(Peer& peer, const std::string& hello) {
+  Hello header{};
+  std::memcpy(&header, hello.data(), sizeof header);
+  if (header.key_bytes > hello.size() - sizeof header)
+    throw Failure{PRUN_ECORRUPT, peer.rank, fmt::format("rank {}'s hello is none", peer.rank)};
+  peer.window = header.window;
+  if (header.key_bytes > 0)
+    check("ucp_ep_rkey_unpack", ucp_ep_rkey_unpack(peer.endpoint, hello.data() + sizeof header, &peer.key));
+}
+
+// Flushes what UCX still holds of ended sends, for as long as that may take; a peer that has died takes for ever.
+// False: something is left.
+bool Context::close_endpoints(Clock::time_point deadline) {
+  std::vector<ucs_status_ptr_t> closing;
+  for (Peer& peer : peers_) {
+    if (peer.key != nullptr) ucp_rkey_destroy(peer.key);
+    if (peer.endpoint == nullptr) continue;
+    ucp_request_param_t param{};
+    if (peer.reports_loss && (failure_ || peer.lost != UCS_OK)) {
+      param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+      param.flags = UCP_EP_CLOSE_FLAG_FORCE;
+    }
+    const ucs_status_ptr_t ucx = ucp_ep_close_nbx(peer.endpoint, &param);
+    if (UCS_PTR_IS_PTR(ucx)) closing.push_back(ucx);
+  }
+  while (!closing.empty() && Clock::now() < deadline) {
+    if (!worker_.progress()) sched_yield();
+    std::erase_if(closing, [](ucs_status_ptr_t ucx) {
+      if (ucp_request_check_status(ucx) == UCS_INPROGRESS) return false;
+      ucp_request_free(ucx);
+      return true;
+    });
+  }
+  return closing.empty();
+}
+
+// What UCX still holds is left to the end of the process: to end it here would mean progress, and with it bytes that
+// arrive in memory which is somebody else's by now.
+void Context::close(std::unique_ptr<Context> context) {
+  static auto& left = *new std::vector<std::unique_ptr<Context>>;
+  const bool failed = context->failure_ || context->stopped();
+  const auto patience = std::chrono::milliseconds(failed ? 50 : 1000);
+  std::optional<Overheard> unheard;  // UCX's surprise about what nobody has asked for
+  if (failed) unheard.emplace();
+  if (context->open_ > 0 || !context->close_endpoints(Clock::now() + patience)) left.push_back(std::move(context));
+  context.reset();
+}
+
+}  // namespace prun_ucx

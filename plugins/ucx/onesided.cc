@@ -1,0 +1,147 @@
+// One-sided calls. A signal is an active message that follows once UCX has flushed the puts before it.
+//
+// Why not a counter in the peer's memory, written behind a fence: a fence orders one path, and large puts may take
+// several (UCX_MAX_RMA_RAILS); and a rank that sleeps would not notice. Where puts are stores, the flush costs nothing.
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "context.h"
+
+namespace prun_ucx {
+namespace {
+
+constexpr unsigned kSignalMessage = 1;
+ucp_request_param_t with_callback(ucp_send_nbx_callback_t callback, Operation& operation) {
+  ucp_request_param_t param{};
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  param.cb.send = callback;
+  param.user_data = &operation;
+  return param;
+}
+
+}  // namespace
+
+void* Context::allocate(size_t bytes, void** handle) {
+  ucp_mem_map_params_t params{};
+  params.field_mask = UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_FLAGS;
+  params.length = bytes;
+  params.flags = UCP_MEM_MAP_ALLOCATE;
+  ucp_mem_h memory = nullptr;
+  check(fmt::format("ucp_mem_map of {} bytes", bytes), ucp_mem_map(worker_.context(), &params, &memory));
+  memory_.push_back(memory);
+  ucp_mem_attr_t attributes{};
+  attributes.field_mask = UCP_MEM_ATTR_FIELD_ADDRESS;
+  check("ucp_mem_query", ucp_mem_query(memory, &attributes));
+  if (window_.address == 0) window_ = {reinterpret_cast<uint64_t>(attributes.address), bytes};
+  *handle = memory;
+  return attributes.address;
+}
+
+void Context::free(void* handle) {
+  std::unique_lock lock = enter();
+  if (std::erase(memory_, static_cast<ucp_mem_h>(handle)) > 0)
+    ucp_mem_unmap(worker_.context(), static_cast<ucp_mem_h>(handle));
+}
+
+void Context::listen_to_signals() {
+  ucp_am_handler_param_t handler{};
+  handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
+  handler.id = kSignalMessage;
+  handler.cb = on_signal;
+  handler.arg = this;
+  check("ucp_worker_set_am_recv_handler", ucp_worker_set_am_recv_handler(worker_.get(), &handler));
+}
+
+ucs_status_t Context::on_signal(void* user_data, const void* header, size_t bytes, void*, size_t,
+                                const ucp_am_recv_param_t*) {
+  auto& context = *static_cast<Context*>(user_data);
+  Operation::Signal signal;
+  if (bytes == sizeof signal) std::memcpy(&signal, header, sizeof signal);
+  if (signal.sender < context.peers_.size() && signal.number <= PRUN_MAX_SIGNAL)
+    ++context.peers_[signal.sender].raised[signal.number];
+  return UCS_OK;
+}
+
+// A request with one operation that `start` begins.
+template <class Start>
+prun_req* Context::one_sided(int peer, uint64_t number, Start start) {
+  Peer& other = peer_of(peer);
+  if (number > PRUN_MAX_SIGNAL)
+    throw Failure{PRUN_EINVAL, -1, fmt::format("signal {}; there are 1 to {}", number, PRUN_MAX_SIGNAL)};
+  std::unique_lock lock = enter();
+  check_usable();
+  std::unique_ptr<prun_req> request = new_request(1);
+  Operation& operation = request->operations[0];
+  operation.peer = peer;
+  operation.signal = {static_cast<uint32_t>(rank_), static_cast<uint32_t>(number)};
+  start(other, operation);
+  return hand_over(std::move(request));
+}
+
+// Where [offset, offset + bytes) of a peer's window is in its memory.
+uint64_t Context::place(const Peer& peer, size_t offset, size_t bytes) {
+  if (offset > peer.window.bytes || bytes > peer.window.bytes - offset)
+    throw Failure{PRUN_EINVAL, peer.rank,
+                  fmt::format("{} bytes at {} of the window of rank {}, which has {}", bytes, offset, peer.rank,
+                              peer.window.bytes)};
+  return peer.window.address + offset;
+}
+
+prun_req* Context::put(int peer, const void* src, size_t offset, size_t bytes, uint64_t signal) {
+  const uint64_t to = place(peer_of(peer), offset, bytes);
+  return one_sided(peer, signal, [&](Peer& other, Operation& operation) {
+    const ucp_request_param_t param = with_callback(on_put, operation);
+    const ucs_status_ptr_t ucx = bytes == 0 ? nullptr : ucp_put_nbx(other.endpoint, src, bytes, to, other.key, &param);
+    if (!UCS_PTR_IS_PTR(ucx)) was_put(operation, UCS_PTR_RAW_STATUS(ucx));
+  });
+}
+
+prun_req* Context::get(int peer, void* dst, size_t offset, size_t bytes) {
+  const uint64_t from = place(peer_of(peer), offset, bytes);
+  return one_sided(peer, 0, [&](Peer& other, Operation& operation) {
+    const ucp_request_param_t param = with_callback(on_ended, operation);
+    started(operation, bytes == 0 ? nullptr : ucp_get_nbx(other.endpoint, dst, bytes, from, other.key, &param));
+  });
+}
+
+prun_req* Context::signal(int peer, uint64_t number) {
+  return one_sided(peer, number, [&](Peer&, Operation& operation) { was_put(operation, UCS_OK); });
+}
+
+prun_req* Context::wait_signal(int peer, uint64_t number, uint64_t count) {
+  return one_sided(peer, number, [&](Peer& other, Operation& operation) {
+    operation.request->counter = &other.raised[number];
+    operation.request->count = count;
+    ended(operation, UCS_OK);
+  });
+}
+
+// The three steps of a put: the bytes have left, they have arrived, the signal has left.
+void Context::was_put(Operation& operation, ucs_status_t status) {
+  if (status != UCS_OK || operation.signal.number == 0) return ended(operation, status);
+  const ucp_request_param_t param = with_callback(on_flushed, operation);
+  const ucs_status_ptr_t ucx = ucp_ep_flush_nbx(peers_[static_cast<size_t>(operation.peer)].endpoint, &param);
+  if (!UCS_PTR_IS_PTR(ucx)) was_flushed(operation, UCS_PTR_RAW_STATUS(ucx));
+}
+
+void Context::was_flushed(Operation& operation, ucs_status_t status) {
+  if (status != UCS_OK) return ended(operation, status);
+  const ucp_request_param_t param = with_callback(on_ended, operation);
+  started(operation, ucp_am_send_nbx(peers_[static_cast<size_t>(operation.peer)].endpoint, kSignalMessage,
+                                     &operation.signal, sizeof operation.signal, nullptr, 0, &param));
+}
+
+void Context::on_put(void* ucx, ucs_status_t status, void* user_data) {
+  auto& operation = *static_cast<Operation*>(user_data);
+  operation.context->was_put(operation, status);
+  ucp_request_free(ucx);
+}
+
+void Context::on_flushed(void* ucx, ucs_status_t status, void* user_data) {
+  auto& operation = *static_cast<Operation*>(user_data);
+  operation.context->was_flushed(operation, status);
+  ucp_request_free(ucx);
+}
+
+}  // namespace prun_ucx

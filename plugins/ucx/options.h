@@ -1,0 +1,18 @@
+// The plugin's options, "key=value,key=value": each sets one of UCX's own, which otherwise come from UCX_* variables.
+#pragma once
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace prun_ucx {
+
+struct Setting {
+  std::string option;    // "tls", or where it comes from: "--interface"
+  std::string ucx_name;  // "TLS", as ucp_config_modify takes it
+  std::string value;
+};
+
+// Throws Failure(PRUN_EINVAL) that names the word and what there is. `+` in a value stands for UCX's comma.
+std::vector<Setting> parse_options(std::string_view text);
+
+}  // namespace prun_ucx

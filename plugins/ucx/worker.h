@@ -1,0 +1,42 @@
+// A UCP context with its one worker: what a rank sends, receives and waits with. Not locked: the Context's lock guards
+// it.
+#pragma once
+#include <prun/transport.h>
+#include <ucp/api/ucp.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "options.h"
+
+namespace prun_ucx {
+
+class Worker {
+ public:
+  // Throws Failure; PRUN_EINVAL where UCX does not know what a setting names.
+  Worker(const prun_open_params& params, const std::vector<Setting>& settings, uint64_t tag_sender_mask,
+         const prun_host* host);
+
+  ucp_worker_h get() const { return worker_.get(); }
+  ucp_context_h context() const { return context_.get(); }
+  std::string address() const;  // throws Failure
+  bool progress() { return ucp_worker_progress(get()) != 0; }
+
+  // Sleeping: arm (false: there is something to do first), then poll fd() without the lock. wake() ends that from any
+  // thread.
+  bool arm() { return ucp_worker_arm(get()) == UCS_OK; }
+  void wake() { ucp_worker_signal(get()); }
+  int fd() const { return fd_; }
+
+ private:
+  template <auto function>
+  struct Release {
+    void operator()(auto* object) const { function(object); }
+  };
+  std::unique_ptr<ucp_context, Release<ucp_cleanup>> context_;
+  std::unique_ptr<ucp_worker, Release<ucp_worker_destroy>> worker_;
+  int fd_ = -1;
+};
+
+}  // namespace prun_ucx
