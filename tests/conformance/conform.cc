@@ -28,7 +28,7 @@ struct Item {
   const char* filter;  // its cases, as GoogleTest selects them
   const char* holds;   // what is known then
 };
-// TRANSPORTS' twelve, in its order.
+// TRANSPORTS' twelve, in its order, and what is optional.
 constexpr Item kItems[] = {
     {"load", "Open.*", "loads, opens and closes; no descriptor or thread is left"},
     {"messages", "PointToPoint.*-*SizesThatDiffer*", "every size and alignment, to itself, lanes, 10,000 at a time"},
@@ -42,6 +42,7 @@ constexpr Item kItems[] = {
     {"idle", "Idle.*", "ranks that wait use no core"},
     {"queue", "Queue.*", "work stays in the order of its queue"},
     {"guards", "Guards.*", "nothing beside the buffers, and no input, is written"},
+    {"one-sided", "OneSided.*", "put, get and signals, by the plugins that have them"},
 };
 constexpr unsigned kItemSeconds = 600;
 constexpr int kFailed = 1, kNothingRan = 77;

@@ -39,7 +39,7 @@ class Conform(unittest.TestCase):
         status, text = conform(PLUGINS / "bad/missing.so")
         self.assertEqual(status, 1)
         lines = lines_of(text)
-        self.assertEqual(len(lines), 12, text)
+        self.assertEqual(len(lines), 13, text)
         self.assertIn("FAILED  Open.SaysWhatItIs: ", lines["load"])
         self.assertIn("the mandatory function 'batch' is missing", lines["load"])
         self.assertEqual(lines["messages"], "FAILED  not tried: it does not load")
