@@ -51,6 +51,8 @@ prun_status create_comm(Context& c, const int* ranks, int n, int lane, prun_comm
     comm->key = mix(comm->key, static_cast<uint64_t>(m.rank));
   }
   if (comm->me < 0) return fail(result, PRUN_EINVAL, c.rank, "rank %d is not in the group", c.rank);
+  comm->small = c.options.small;
+  comm->chunk = c.options.chunk;
   comm->request.kind = prun_req::Kind::coll;
   comm->request.comm = comm.get();
 
@@ -64,7 +66,8 @@ prun_status create_comm(Context& c, const int* ranks, int n, int lane, prun_comm
   self.block->done.store(self.first_call, std::memory_order_release);
   self.first_step = self.block->progress.load(std::memory_order_relaxed);
   for (int local : comm->locals)
-    send_note(c, local, CommNote{comm->key, self.first_call, self.first_step, comm->slot, n});
+    send_note(c, local, CommNote{comm->key, self.first_call, self.first_step, comm->slot, n,
+                                 static_cast<uint32_t>(comm->small), static_cast<uint32_t>(comm->chunk)});
   *made = comm.release();
   return PRUN_OK;
 }
@@ -88,6 +91,8 @@ prun_status test_comm(Context& c, Comm& comm, prun_result* result) {
     m.block = &c.peers[static_cast<size_t>(m.local)].block(note->slot);
     m.first_call = note->first_call;
     m.first_step = note->first_step;
+    comm.small = std::min<size_t>(comm.small, note->small);
+    comm.chunk = std::min<size_t>(comm.chunk, note->chunk);
     notes.erase(note);
   }
   for (int local : comm.locals)  // our own notes must be out before we stop calling

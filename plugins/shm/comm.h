@@ -35,9 +35,11 @@ struct Comm {
   uint64_t key = 0;
   int slot = -1;
   bool ready = false;
+  size_t small = 0, chunk = 0;  // the least that any member wants: all must choose alike
 
   uint64_t calls = 0;  // completed
   uint64_t steps = 0;  // of all completed calls
+  size_t ring_end = 0; // staged: where the last chunk ends
 
   // The call under way.
   prun_coll_params params{};
@@ -49,6 +51,8 @@ struct Comm {
   uint64_t at = 0;          // bytes done of the direct work
   uint64_t step = 0;        // barriers passed after the arrival
   bool published = false;   // staged: this step's own part is done
+  size_t chunk_at[3] = {};  // staged: where chunk t lies in the rings, by t % 3
+  bool stream = false;      // outputs go past the caches
   prun_coll_seen seen{};
 
   CommBlock& block() const { return *members[static_cast<size_t>(me)].block; }

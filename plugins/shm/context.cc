@@ -22,6 +22,7 @@ std::string parse_options(const char* text, Options& options) {
     const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
     const bool good = error == std::errc() && end == value.data() + value.size();
     if (key == "small" && good && number >= 64 && number <= kSlotBytes) options.small = number;
+    else if (key == "chunk" && good && number >= 4096 && number <= kMaxChunk) options.chunk = number / 64 * 64;
     else if (key == "huge" && good && number <= 1) options.huge = number == 1;
     else return std::string(word);
   }

@@ -20,7 +20,8 @@
 namespace prun::shm {
 
 struct Options {
-  size_t small = 1 << 10;   // collectives up to this many bytes are posted beside their flags
+  size_t small = 0;         // collectives up to this many bytes are posted beside their flags; 0: by the cores
+  size_t chunk = 0;         // bytes of a chunk of the staged collectives; 0: by the caches
   bool huge = true;         // ask for huge pages for arenas
 };
 // Throws nothing; returns the word that is wrong, or "".
@@ -64,6 +65,7 @@ struct Context {
   std::array<uint8_t, 32> secret{};
   Options options;
   WaitPolicy wait;
+  size_t last_cache = 0;  // bytes
 
   std::vector<Arena> arenas;  // fixed from `address` on, but for those that are not shared
   bool addressed = false;

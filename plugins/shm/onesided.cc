@@ -92,9 +92,10 @@ prun_status test_signal(Context& c, SignalRequest* request, prun_result* result)
   RankState how = RankState::running;
   auto ready = [&] { return raised(c, peer, request->signal) >= request->count; };
   auto idle = [&] { return c.lost_peer({peer}, how) >= 0; };
+  auto own_bell = [&]() -> Doorbell& { return c.self().header().bell; };
   uint64_t start = 0;
   const Wait wait = wait_until(
-      c.wait, c.self().header().bell, request->patience, start, ready, [&] { return c.stopped(); }, idle);
+      c.wait, own_bell, request->patience, start, ready, [&] { return c.stopped(); }, idle);
   if (wait == Wait::time) {
     if (result) result->culprit = c.peers[static_cast<size_t>(peer)].rank;
     return PRUN_AGAIN;

@@ -209,8 +209,9 @@ prun_status test_batch(Context& c, P2pRequest* request, prun_result* result) {
     lost = c.lost_peer(among, how);
     return lost >= 0;
   };
+  auto own_bell = [&]() -> Doorbell& { return c.self().header().bell; };
   uint64_t start = 0;
-  const Wait wait = wait_until(c.wait, c.self().header().bell, request->patience, start, ready,
+  const Wait wait = wait_until(c.wait, own_bell, request->patience, start, ready,
                                [&] { return c.stopped(); }, idle);
   switch (wait) {
     case Wait::time: return PRUN_AGAIN;

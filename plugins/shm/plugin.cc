@@ -6,6 +6,7 @@
 #include <new>
 #include <unistd.h>
 
+#include "caches.h"
 #include "comm.h"
 #include "connect.h"
 #include "context.h"
@@ -39,10 +40,14 @@ prun_status open_context(const prun_open_params* params, prun_ctx** made, prun_r
     c->job_id.assign(params->job_id, strnlen(params->job_id, sizeof params->job_id));
     std::copy_n(params->job_secret, c->secret.size(), c->secret.begin());
     if (const std::string word = parse_options(params->options, c->options); !word.empty())
-      return fail(result, PRUN_EINVAL, -1, "option \"%s\": shm knows small=64..%zu and huge=0|1", word.c_str(),
-                  kSlotBytes);
-    // Spinning pays only while nobody else wants the core.
-    if (host->cores_per_rank >= 1.0) c->wait.spin_ns = 50'000;
+      return fail(result, PRUN_EINVAL, -1, "option \"%s\": shm knows small=64..%zu, chunk=4096..%zu and huge=0|1",
+                  word.c_str(), kSlotBytes, kMaxChunk);
+    // Spinning pays only while nobody else wants the core; and where it does not, a barrier saved is worth a copy.
+    const bool roomy = host->cores_per_rank >= 1.0;
+    if (roomy) c->wait.spin_ns = 50'000;
+    if (c->options.small == 0) c->options.small = roomy ? 256 : 8192;
+    if (c->options.chunk == 0) c->options.chunk = roomy ? 128 << 10 : 256 << 10;
+    c->last_cache = cache_bytes(3);
     *made = c.release();
     return PRUN_OK;
   });

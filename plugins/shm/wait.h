@@ -1,14 +1,17 @@
 // Waiting for memory that a peer will write: spin briefly, yield for a while, then sleep on a futex.
 //
 // With more ranks than cores the spin is nearly nothing: the core is needed by the very rank that is waited for, and
-// spinning turned 10 us into 30 ms (PEERS.md). Sleeping comes late because a wake-up across cores costs 20 us.
+// spinning turned 10 us into 30 ms (PEERS.md). Sleeping comes late because a wake-up across cores costs 20 us; but at
+// once where others compute on these cores: there a yield lasts their whole time slice, 3 ms.
 #pragma once
-#include <climits>
 #include <linux/futex.h>
 #include <sched.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+
+#include <algorithm>
+#include <climits>
 
 #include "segment.h"
 
@@ -46,6 +49,20 @@ struct WaitPolicy {
   uint64_t yield_ns = 1500 * 1000;      // before the first sleep
   uint64_t call_ns = 8 * 1000 * 1000;   // of one call of test; the ABI allows 10 ms
   uint64_t sleep_ns = 4 * 1000 * 1000;  // one nap
+  // A yield that took so long has given the core to somebody who computes; then, for a while, sleep at once instead:
+  // who is woken comes before who computes. The while grows as long as the first yield after it is slow again.
+  uint64_t slow_yield_ns = 300 * 1000;
+  uint64_t least_crowded_ns = 4 * 1000 * 1000, most_crowded_ns = 64 * 1000 * 1000;
+  std::atomic<uint64_t> crowded_until{0}, crowded_ns{0};
+
+  void yielded(uint64_t before, uint64_t now) {
+    if (now - before < slow_yield_ns) return;
+    const uint64_t last = crowded_ns.load(std::memory_order_relaxed);
+    const bool again = now < crowded_until.load(std::memory_order_relaxed) + last;
+    const uint64_t next = again ? std::min(2 * last, most_crowded_ns) : least_crowded_ns;
+    crowded_ns.store(next, std::memory_order_relaxed);
+    crowded_until.store(now + next, std::memory_order_relaxed);
+  }
 };
 
 enum class Wait { ready, time, aborted, lost };
@@ -56,10 +73,11 @@ struct Patience {
   void progress() { since = 0; }
 };
 
-// Waits until ready() holds, the call's time (it began at `start`, 0: now) is over, or stop() is true. idle() is called before
-// each nap, may look for lost peers and returns true to end with Wait::lost.
-template <class Ready, class Stop, class Idle>
-Wait wait_until(const WaitPolicy& policy, Doorbell& bell, Patience& patience, uint64_t& start, Ready ready, Stop stop,
+// Waits until ready() holds, the call's time (it began at `start`, 0: now) is over, or stop() is true. bell_of() is the
+// bell of whoever is missing; while not ready, only ready() changes it. idle() is called before each nap of a long
+// wait, may look for lost peers and returns true to end with Wait::lost.
+template <class Bell, class Ready, class Stop, class Idle>
+Wait wait_until(WaitPolicy& policy, Bell bell_of, Patience& patience, uint64_t& start, Ready ready, Stop stop,
                 Idle idle) {
   if (ready()) return Wait::ready;
   for (int i = 0; i < 8; i++) {
@@ -82,18 +100,23 @@ Wait wait_until(const WaitPolicy& policy, Doorbell& bell, Patience& patience, ui
     if (ready()) return Wait::ready;
     if (stop()) return Wait::aborted;
     if (now - start >= policy.call_ns) return Wait::time;
-    if (now - patience.since < policy.spin_ns + policy.yield_ns) {
+    const uint64_t waited = now - patience.since;
+    if (waited < policy.spin_ns + policy.yield_ns && now >= policy.crowded_until.load(std::memory_order_relaxed)) {
+      const uint64_t before = now;
       sched_yield();
-    } else {
-      if (idle()) return ready() ? Wait::ready : Wait::lost;
-      bell.sleepers.fetch_add(1, std::memory_order_seq_cst);
-      const uint32_t word = bell.word.load(std::memory_order_seq_cst);
-      if (!ready() && !stop()) {
-        const timespec nap{0, static_cast<long>(policy.sleep_ns)};
-        futex(bell.word, FUTEX_WAIT, word, &nap);
-      }
-      bell.sleepers.fetch_sub(1, std::memory_order_seq_cst);
+      now = now_ns();
+      policy.yielded(before, now);
+      continue;
     }
+    if (waited > policy.yield_ns && idle()) return ready() ? Wait::ready : Wait::lost;
+    Doorbell& bell = bell_of();
+    bell.sleepers.fetch_add(1, std::memory_order_seq_cst);
+    const uint32_t word = bell.word.load(std::memory_order_seq_cst);
+    if (!ready() && &bell == &bell_of() && !stop()) {
+      const timespec nap{0, static_cast<long>(policy.sleep_ns)};
+      futex(bell.word, FUTEX_WAIT, word, &nap);
+    }
+    bell.sleepers.fetch_sub(1, std::memory_order_seq_cst);
     now = now_ns();
   }
 }

@@ -1,0 +1,69 @@
+// What a collective call moves, in bytes and from whom to whom: shared by the three ways of doing it.
+#pragma once
+#include <algorithm>
+
+#include "comm.h"
+#include "reduce.h"
+
+namespace prun::shm {
+
+struct Shape {
+  int kind;
+  size_t element, piece;  // `piece`: what count means
+  size_t n, me, root;
+  bool pieces() const {  // the input is n pieces
+    return kind == PRUN_REDUCE_SCATTER || kind == PRUN_SCATTER || kind == PRUN_ALL_TO_ALL;
+  }
+  bool sliced() const {
+    return kind == PRUN_ALL_REDUCE || kind == PRUN_REDUCE;
+  }  // each member reduces a part for others
+  bool reduces() const { return sliced() || kind == PRUN_REDUCE_SCATTER; }
+  bool gives(size_t i) const { return (kind != PRUN_BROADCAST && kind != PRUN_SCATTER) || i == root; }
+  size_t input() const { return kind == PRUN_BARRIER ? 0 : piece * (pieces() ? n : 1); }
+  size_t send_bytes() const { return gives(me) ? input() : 0; }
+  size_t recv_bytes() const {
+    const bool only_root = kind == PRUN_REDUCE || kind == PRUN_GATHER;
+    if (kind == PRUN_BARRIER || (only_root && me != root)) return 0;
+    return piece * (kind == PRUN_ALL_GATHER || kind == PRUN_GATHER || kind == PRUN_ALL_TO_ALL ? n : 1);
+  }
+  // Where this rank's share begins in an input whose pieces are `stride` apart.
+  size_t share(size_t stride) const { return pieces() ? me * stride : 0; }
+};
+
+inline Shape shape_of(const Comm& comm) {
+  const prun_coll_params& p = comm.params;
+  const size_t element = dtype_bytes(p.dtype);
+  return {p.kind, element, p.count * element, comm.size(), static_cast<size_t>(comm.me), static_cast<size_t>(p.root)};
+}
+
+inline const std::byte* send_of(const Comm& comm) { return static_cast<const std::byte*>(comm.params.send); }
+inline std::byte* recv_of(const Comm& comm) { return static_cast<std::byte*>(comm.params.recv); }
+inline CallLine& line_of(const Comm& comm, const Member& m) { return m.block->line[comm.calls & 1]; }
+
+// Which part of `bytes` member i reduces: whole grains, so that no two ranks write to one line.
+struct Slice {
+  size_t begin, end;
+};
+inline Slice slice_of(size_t bytes, size_t n, size_t i, size_t grain) {
+  const size_t each = ((bytes + n - 1) / n + grain - 1) / grain * grain;
+  return {std::min(bytes, i * each), std::min(bytes, (i + 1) * each)};
+}
+
+// [offset, offset + bytes) of each piece of this rank's output; from[i] is where the bytes of member i for it are.
+// Sums in slices are not done by this.
+void take(const Comm& comm, const Shape& s, const std::byte* const* from, size_t offset, size_t bytes, bool stream);
+
+// Whether what this rank writes should go past the caches: it has not been read before, and all members' buffers
+// together do not stay in the last cache anyway.
+bool streams(const Context& c, const Comm& comm, const Shape& s);
+
+// One unit of work in the members' own buffers; false: there is none left.
+bool resolve(Context& c, Comm& comm, const Shape& s);  // true: they lie where this can be done
+bool work_direct(Comm& comm, const Shape& s);
+
+// Chunk by chunk through the blocks. work_staged does this rank's part of step t, of steps_staged() in all; between
+// two steps all members meet.
+size_t steps_staged(const Comm& comm, const Shape& s);
+void work_staged(Comm& comm, const Shape& s, size_t t);
+
+}  // namespace prun::shm
