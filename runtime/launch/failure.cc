@@ -18,18 +18,26 @@ bool often_an_effect(int code) {
          code == static_cast<int>(Exit::corrupt_link);
 }
 
+// `prun bench` runs no plan: what went wrong there lies with the transport.
+bool is_bench(std::string_view command) { return command.starts_with("bench "); }
+
+std::string check_command(std::string_view command) {
+  if (is_bench(command)) return "prun conform TRANSPORT   # what it gets wrong";
+  return fmt::format("prun check {}", command.empty() ? "PLAN" : command);
+}
+
 std::string next_command(int code, std::string_view command) {
   std::string typed(command.empty() ? "PLAN" : command);
   switch (static_cast<Exit>(code)) {
     case Exit::plan:
     case Exit::mismatch:
-      return "prun check " + typed;
+      return check_command(command);
     case Exit::hang:
-      return "prun " + typed + " --trace hang.json";
+      return is_bench(command) ? check_command(command) : "prun " + typed + " --trace hang.json";
     case Exit::transport:
       return "prun plugins";
     case Exit::out_of_memory:
-      return "prun check " + typed + "   # predicted memory per rank";
+      return is_bench(command) ? "" : "prun check " + typed + "   # predicted memory per rank";
     case Exit::non_finite:
       return "prun " + typed + " --metrics metrics.jsonl   # the loss of each step";
     case Exit::join:
@@ -79,7 +87,7 @@ Failure rank_ended(const RankName& name, const RankEnd& end, std::string op, std
     failure.symptom = true;
     failure.what = fmt::format("rank {} ended with exit status {}", name.rank, end.status);
     failure.evidence = fmt::format("it gave no reason, {}; its own output stands above", when);
-    failure.next = fmt::format("prun check {}", typed);
+    failure.next = check_command(command);
   }
   return failure;
 }

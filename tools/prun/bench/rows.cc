@@ -19,6 +19,7 @@
 #include "bench/ops.h"
 #include "bench/settings.h"
 #include "comm/call.h"
+#include "comm/plugin.h"
 #include "link_bootstrap.h"
 #include "plugin_path.h"
 #include "rank.h"
@@ -56,7 +57,7 @@ class Side {
     options.local_ranks = start.local_ranks;
     options.transport = plugin.name;
     options.transport_options = chosen.options;
-    options.plugin_dirs = plugin.dirs;
+    options.plugin_dirs = plugin_dirs_ = plugin.dirs;
     options.job_id = fmt::format("{}{}", start.job_id, number == 0 ? "" : "b");
     options.job_secret = start.job_secret;
     options.network_interface = settings.network_interface;
@@ -114,12 +115,20 @@ class Side {
   Communicator& group() const { return *group_; }
   const BenchSide& chosen() const { return chosen_; }
   std::string transport() const { return world_->transport_name(); }
+  // The file that was loaded; "" where it is not one plugin.
+  std::string plugin_file() const {
+    for (const PluginFile& file : find_plugins(plugin_dirs_)) {
+      if (file.name == transport()) return file.path;
+    }
+    return "";
+  }
 
  private:
   BenchSide chosen_;
   std::unique_ptr<World> world_;
   std::vector<char> foreign_;
   char *send_ = nullptr, *recv_ = nullptr;
+  std::vector<std::string> plugin_dirs_;
   std::vector<int> ranks_;
   Communicator* group_ = nullptr;
 };
@@ -218,6 +227,7 @@ class Rows {
     if (sides_.size() == 2) {
       json["transport"] = side.transport();
       json["transport_options"] = side.chosen().options;
+      if (settings_.explain) json["plugin"] = side.plugin_file();
     }
     json["time_us"] = digits(seconds * 1e6);
     json["algbw_gbs"] = digits(algbw);
@@ -258,6 +268,7 @@ class Rows {
     row["op"] = op.name;
     row["transport"] = sides_[0].transport();
     row["ranks"] = ranks();
+    if (settings_.explain) row["plugin"] = sides_[0].plugin_file();
     return row;
   }
 

@@ -45,6 +45,10 @@ std::string heading_of(const Json& row) {
                                  versus ? fmt::format(" and {}, {}", text_of(row["vs"]["transport"]),
                                                       row["place"] == "in" ? "in place" : "out of place")
                                         : "");
+  for (const Json* side : {&row, versus ? &row["vs"] : nullptr}) {
+    if (side == nullptr || !side->contains("plugin")) continue;
+    text += fmt::format("# {}: {}\n", side_text(*side), text_of((*side)["plugin"]));
+  }
   const std::string figures = fmt::format("{:>10} {:>8} {:>8} {:>6}", "time", "algbw", "busbw", "#wrong"),
                     units = fmt::format("{:>10} {:>8} {:>8} {:>6}", "(us)", "(GB/s)", "(GB/s)", "");
   text += fmt::format("#{:>50} {:^35}", "", first);
