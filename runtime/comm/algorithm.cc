@@ -1,6 +1,6 @@
 // The choice of algorithm: one table, first fitting row. `comm.algorithm` overrides it by name.
 //
-// Thresholds were measured with tools/bench/coll_bench over socket on 2 cores with 2 to 8 ranks.
+// Thresholds were measured with `prun bench` over socket on 2 cores with 2 to 8 ranks.
 #include "comm/algorithm.h"
 
 #include <fmt/format.h>

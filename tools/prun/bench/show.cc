@@ -51,14 +51,15 @@ std::string heading_of(const Json& row) {
   }
   const std::string figures = fmt::format("{:>10} {:>8} {:>8} {:>6}", "time", "algbw", "busbw", "#wrong"),
                     units = fmt::format("{:>10} {:>8} {:>8} {:>6}", "(us)", "(GB/s)", "(GB/s)", "");
-  text += fmt::format("#{:>50} {:^35}", "", first);
-  if (both || versus) text += fmt::format("  {:^35}", second);
+  std::string names = fmt::format("#{:>50} {:^35}", "", first);
+  if (both || versus) names += fmt::format("  {:^35}", second);
+  text += names.substr(0, names.find_last_not_of(' ') + 1);
   text += fmt::format("\n#{:>12} {:>13} {:>7} {:>7} {:>7} {}", "size", "count", "type", "redop", "root", figures);
   if (both || versus) text += "  " + figures;
   if (versus) text += "  ratio";
   text += fmt::format("\n#{:>12} {:>13} {:>7} {:>7} {:>7} {}", "(B)", "(elements)", "", "", "", units);
   if (both || versus) text += "  " + units;
-  return text + "\n";
+  return text.substr(0, text.find_last_not_of(' ') + 1) + "\n";
 }
 
 }  // namespace
