@@ -27,12 +27,11 @@ class Connection : public EventSource {
   bool tcp() const { return tcp_; }
 
  private:
-  static constexpr size_t kInputRoom = 16 << 10;
   static constexpr size_t kFrames = 32;  // of one sendmsg
 
-  bool read_once();         // false: nothing more for now
-  void take(size_t bytes);  // bytes that recvmsg placed
-  void parse();             // what lies in input_
+  bool read_once();                               // false: nothing more for now
+  void take(size_t bytes);                        // bytes that recvmsg placed
+  void parse(const char* from, const char* end);  // what came beside the payload
   void begin_frame(const FrameHeader& header);
   void end_frame();
   bool stage();  // fills outgoing_; false: nothing to write
@@ -55,8 +54,9 @@ class Connection : public EventSource {
   Matcher::Landing landing_;  // advances
   uint32_t arriving_crc_ = 0;
   uint32_t frames_read_ = 0;
-  size_t input_begin_ = 0, input_end_ = 0;
-  std::array<char, kInputRoom> input_;
+  bool bulk_ = false;  // the last payload was a piece of a large message: so is the next, most likely
+  size_t cut_ = 0;     // bytes of a header whose rest has not come
+  std::array<char, sizeof(FrameHeader)> header_;
 
   // Writing.
   std::deque<OutFrame> outgoing_;  // the first may be partly written

@@ -80,7 +80,7 @@ void set(Options& options, const Key& key, std::string_view value) {
 
 }  // namespace
 
-uint32_t Options::window() const { return 2 * (eager + kMessageCost); }
+uint32_t Options::window() const { return 4 * (eager + kMessageCost); }
 
 std::string Options::text() const {
   std::string out;

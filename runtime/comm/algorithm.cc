@@ -1,6 +1,8 @@
 // The choice of algorithm: one table, first fitting row. `comm.algorithm` overrides it by name.
 //
-// Thresholds were measured with `prun bench` over socket on 2 cores with 2 to 8 ranks.
+// Thresholds were measured with 2 to 8 ranks on 2 cores, over AF_UNIX and TCP in turn, all names of a kind in one run:
+//   prun bench all_reduce --nproc 8 --transport socket [--transport-options unix=0] --bytes 4,4K,16K,64K,256K,1M
+//   --algorithm NAME
 #include "comm/algorithm.h"
 
 #include <fmt/format.h>
@@ -23,16 +25,25 @@ using Ring = Wire::Ring;
 // clang-format off
 constexpr Algorithm kAlgorithms[] = {
     // kind                    name             max bytes  ranks  rounds  ring
-    {CollKind::all_reduce,     "gather",        64 << 10,  2,     false,  Ring::within, all_reduce_gather},
+    {CollKind::all_reduce,     "gather",        16 << 10,  3,     false,  Ring::within, all_reduce_gather},
+    {CollKind::all_reduce,     "direct",        kAny,      3,     false,  Ring::within, all_reduce_direct},
+    {CollKind::all_reduce,     "gather",        4 << 10,   4,     false,  Ring::within, all_reduce_gather},
+    {CollKind::all_reduce,     "doubling",      256 << 10, 4,     true,   Ring::apart,  all_reduce_doubling},
     {CollKind::all_reduce,     "gather",        32 << 10,  4,     false,  Ring::within, all_reduce_gather},
+    {CollKind::all_reduce,     "direct",        kAny,      4,     false,  Ring::within, all_reduce_direct},
+    {CollKind::all_reduce,     "gather",        1 << 10,   16,    false,  Ring::within, all_reduce_gather},
+    {CollKind::all_reduce,     "doubling",      32 << 10,  kMany, true,   Ring::apart,  all_reduce_doubling},
+    {CollKind::all_reduce,     "halving",       2 << 20,   kMany, true,   Ring::apart,  all_reduce_halving},
     {CollKind::all_reduce,     "gather",        16 << 10,  16,    false,  Ring::within, all_reduce_gather},
     {CollKind::all_reduce,     "direct",        kAny,      32,    false,  Ring::within, all_reduce_direct},
     {CollKind::all_reduce,     "ring",          kAny,      kMany, true,   Ring::within, all_reduce_ring},
     {CollKind::all_reduce,     "direct",        kAny,      kMany, false,  Ring::within, all_reduce_direct},
+    {CollKind::reduce_scatter, "direct",        kAny,      4,     false,  Ring::within, reduce_scatter_direct},
+    {CollKind::reduce_scatter, "halving",       2 << 20,   kMany, true,   Ring::apart,  reduce_scatter_halving, true},
     {CollKind::reduce_scatter, "direct",        kAny,      32,    false,  Ring::within, reduce_scatter_direct},
     {CollKind::reduce_scatter, "ring",          kAny,      kMany, true,   Ring::within, reduce_scatter_ring},
     {CollKind::reduce_scatter, "direct",        kAny,      kMany, false,  Ring::within, reduce_scatter_direct},
-    {CollKind::all_gather,     "bruck",         128 << 10,  kMany, false,  Ring::within, all_gather_bruck},
+    {CollKind::all_gather,     "bruck",         128 << 10, kMany, false,  Ring::within, all_gather_bruck},
     {CollKind::all_gather,     "direct",        kAny,      32,    false,  Ring::within, all_gather_direct},
     {CollKind::all_gather,     "ring",          kAny,      kMany, false,  Ring::within, all_gather_ring},
     {CollKind::broadcast,      "tree",          256 << 10, kMany, false,  Ring::apart,  broadcast_tree},
@@ -48,10 +59,24 @@ constexpr Algorithm kAlgorithms[] = {
 };
 // clang-format on
 
-// Partial sums of 16-bit floats would be rounded at every hop.
-bool can_run(const Algorithm& row, const CollCall& call) {
-  bool narrow = call.dtype == Dtype::bf16 || call.dtype == Dtype::f16;
-  return row.kind == call.kind && !(row.rounds_partials && (call.rank_order || narrow));
+// Partial sums of 16-bit floats would be rounded at every hop, and those of small integers' averages would wrap.
+bool loses_in_partials(const CollCall& call) {
+  switch (call.dtype) {
+    case Dtype::bf16:
+    case Dtype::f16:
+      return true;
+    case Dtype::i32:
+    case Dtype::i8:
+    case Dtype::u8:
+      return call.redop == RedOp::avg;
+    default:
+      return false;
+  }
+}
+
+bool can_run(const Algorithm& row, const CollCall& call, int size) {
+  if (row.kind != call.kind || (row.in_pairs && (size & (size - 1)) != 0)) return false;
+  return !(row.rounds_partials && (call.rank_order || loses_in_partials(call)));
 }
 
 }  // namespace
@@ -60,7 +85,7 @@ const Algorithm& choose_algorithm(const CollCall& call, int size, const std::str
   int64_t bytes = call_bytes(call, size);
   const Algorithm* fitting = nullptr;
   for (const Algorithm& row : kAlgorithms) {
-    if (!can_run(row, call)) continue;
+    if (!can_run(row, call, size)) continue;
     if (!wanted.empty() && wanted == row.name) return row;
     if (fitting == nullptr && bytes <= row.max_bytes && size <= row.max_ranks) fitting = &row;
   }
@@ -93,7 +118,9 @@ void check_algorithm_name(const std::string& wanted) {
     if (wanted == row.name) return;
     if (std::find(names.begin(), names.end(), row.name) == names.end()) names.emplace_back(row.name);
   }
-  throw usage_error(fmt::format("comm.algorithm: unknown algorithm '{}'{}", wanted, did_you_mean(wanted, names)));
+  std::string near = nearest_word(wanted, names);
+  throw usage_error(fmt::format("comm.algorithm: unknown algorithm '{}' ({}one of: {})", wanted,
+                                near.empty() ? "" : fmt::format("did you mean '{}'? ", near), join(names, ", ")));
 }
 
 Scratch::~Scratch() {

@@ -39,6 +39,7 @@ struct Algorithm {
   bool rounds_partials;  // partial sums travel in the buffer's own type and in no fixed order
   Wire::Ring ring;
   AlgorithmFn run;
+  bool in_pairs = false;  // only for numbers of members that are powers of two
 };
 
 // `wanted` (comm.algorithm) wins where a row of that name can do the call, whatever its limits.
@@ -52,7 +53,10 @@ void check_algorithm_name(const std::string& wanted);
 void all_reduce_gather(Group&, const CollCall&);  // everybody gathers all inputs: small
 void all_reduce_direct(Group&, const CollCall&);  // slices to their owners, sums in rank order, results to all
 void all_reduce_ring(Group&, const CollCall&);
+void all_reduce_doubling(Group&, const CollCall&);  // in pairs, everything to the partner
+void all_reduce_halving(Group&, const CollCall&);   // in pairs, half of what is left to the partner, and back
 void reduce_scatter_direct(Group&, const CollCall&);
+void reduce_scatter_halving(Group&, const CollCall&);
 void reduce_scatter_ring(Group&, const CollCall&);
 void all_gather_bruck(Group&, const CollCall&);
 void all_gather_direct(Group&, const CollCall&);

@@ -165,7 +165,7 @@ TEST_P(Collectives, WithCountsPerMember) { EXPECT_EQ(failures(run_connected(GetP
 
 // The algorithms that the table would not choose at these sizes.
 TEST_P(Collectives, ByEveryAlgorithm) {
-  for (const char* algorithm : {"gather", "bruck", "tree", "direct", "ring", "chain"}) {
+  for (const char* algorithm : {"gather", "bruck", "tree", "direct", "ring", "chain", "doubling", "halving"}) {
     ConnectedJob job;
     job.local.ranks = GetParam();
     job.algorithm = algorithm;

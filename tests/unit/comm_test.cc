@@ -76,14 +76,42 @@ TEST(Algorithm, RankOrderAndNarrowFloatsNeverTravelAsPartialSums) {
   EXPECT_STREQ(choose_algorithm(call, 1000, "").name, "direct");
 }
 
-TEST(Algorithm, UnknownName) {
-  try {
-    check_algorithm_name("rign");
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), Exit::usage);
-    EXPECT_EQ(error.message(), "comm.algorithm: unknown algorithm 'rign' (did you mean 'ring'?)");
-  }
+TEST(Algorithm, NeitherDoAveragesOfSmallIntegers) {
+  CollCall call;
+  call.kind = CollKind::all_reduce;
+  call.dtype = Dtype::i8;
+  call.redop = RedOp::avg;
+  call.count = 1 << 24;
+  EXPECT_STREQ(choose_algorithm(call, 1000, "").name, "direct");  // 100 + 100 is no i8
+  call.redop = RedOp::sum;
+  EXPECT_STREQ(choose_algorithm(call, 1000, "").name, "ring");
+}
+
+TEST(Algorithm, SomeNeedAPowerOfTwo) {
+  CollCall call;
+  call.kind = CollKind::reduce_scatter;
+  call.dtype = Dtype::f32;
+  call.count = 1024;
+  EXPECT_STREQ(choose_algorithm(call, 8, "halving").name, "halving");
+  EXPECT_STREQ(choose_algorithm(call, 6, "halving").name, "direct");
+}
+
+TEST(Algorithm, AnUnknownNameGetsTheRightOnes) {
+  auto message = [](const char* wanted) -> std::string {
+    try {
+      check_algorithm_name(wanted);
+      return "";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Exit::usage);
+      return error.message();
+    }
+  };
+  EXPECT_EQ(message("rign"),
+            "comm.algorithm: unknown algorithm 'rign' (did you mean 'ring'? one of: gather, direct, doubling, halving, "
+            "ring, bruck, tree, chain, dissemination)");
+  EXPECT_EQ(message("quantum").substr(0, 64), "comm.algorithm: unknown algorithm 'quantum' (one of: gather, dir");
+  EXPECT_EQ(message("halving"), "");
+  EXPECT_EQ(message(""), "");
 }
 
 TEST(Plugins, DirectoriesInOrder) {
