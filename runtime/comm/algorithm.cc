@@ -102,7 +102,7 @@ std::string explain_algorithm(const CollCall& call, int size, const std::string&
   for (const Algorithm& row : kAlgorithms) {
     if (row.kind != call.kind) continue;
     ++rows;
-    if (&row < &chosen && can_run(row, call) && size <= row.max_ranks && row.max_bytes < kAny)
+    if (&row < &chosen && can_run(row, call, size) && size <= row.max_ranks && row.max_bytes < kAny)
       above = std::max(above, row.max_bytes);
   }
   if (rows == 1) return why + "the only one";
