@@ -7,6 +7,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <cstring>
 
 namespace prun_ucx {
 namespace {
@@ -30,6 +31,7 @@ Context::Context(const prun_open_params& params, const prun_host* host)
       ranks_(params.ranks),
       spin_(std::chrono::microseconds(has_core_of_its_own(host) ? 100 : 0)),
       yield_(std::chrono::microseconds(has_core_of_its_own(host) ? 0 : 1500)),
+      mark_(mark_of(params.job_secret)),
       worker_(params, parse_options(params.options != nullptr ? params.options : ""), kSenderMask, host),
       peers_(static_cast<size_t>(params.ranks)) {
   for (int rank = 0; rank < ranks_; ++rank) {
@@ -37,10 +39,13 @@ Context::Context(const prun_open_params& params, const prun_host* host)
     peers_[static_cast<size_t>(rank)].rank = rank;
   }
   listen_to_signals();
+  listen_to_takers();
 }
 
 Context::~Context() {
-  for (ucp_mem_h memory : memory_) ucp_mem_unmap(worker_.context(), memory);
+  for (const Memory& memory : memory_) {
+    if (memory.handle != nullptr) ucp_mem_unmap(worker_.context(), memory.handle);
+  }
 }
 
 // The lock, from whoever spins with it.
@@ -109,20 +114,30 @@ prun_req* Context::batch(const prun_p2p* ops, size_t n) {
   return hand_over(std::move(request));
 }
 
-void Context::post(Operation& operation, uint64_t tag, void* data) {
-  Peer& peer = peers_[static_cast<size_t>(operation.peer)];
+ucp_request_param_t Context::with_callback(ucp_send_nbx_callback_t callback, Operation& operation) {
   ucp_request_param_t param{};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
   param.memory_type = UCS_MEMORY_TYPE_HOST;
+  param.cb.send = callback;
   param.user_data = &operation;
+  return param;
+}
+
+void Context::post(Operation& operation, uint64_t tag, void* data) {
+  Peer& peer = peers_[static_cast<size_t>(operation.peer)];
+  operation.data = data;
+  ucp_request_param_t param = with_callback(on_ended, operation);
   if (!operation.is_recv) {
-    param.cb.send = on_ended;
-    return started(operation, ucp_tag_send_nbx(peer.endpoint, data, operation.bytes, tag, &param));
+    if (!lend(operation, peer, tag))
+      started(operation, ucp_tag_send_nbx(peer.endpoint, data, operation.bytes, tag, &param));
+    return;
   }
   // Not at once: UCX 1.13 would not tell how long the message was.
   param.op_attr_mask |= UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
   param.cb.recv = on_received;
-  started(operation, ucp_tag_recv_nbx(worker_.get(), data, operation.bytes, tag, kWholeTag, &param));
+  const bool small = operation.bytes < sizeof(Place);
+  started(operation, ucp_tag_recv_nbx(worker_.get(), small ? &operation.place : data,
+                                      small ? sizeof(Place) : operation.bytes, tag, kWholeTag, &param));
 }
 
 // What UCX returned: null, an error, or a request whose callback will come, or has.
@@ -130,13 +145,16 @@ void Context::started(Operation& operation, ucs_status_ptr_t ucx) {
   if (!UCS_PTR_IS_PTR(ucx)) ended(operation, UCS_PTR_RAW_STATUS(ucx));
 }
 
+// One part of it has. After a failure nobody asks for the others.
 void Context::ended(Operation& operation, ucs_status_t status) {
+  if (--operation.parts > 0 && status == UCS_OK) return;
   operation.open = false;
   --operation.request->open;
   --open_;
   quiet_since_ = {};
   if (status == UCS_OK) return;
   operation.request->failed = true;
+  if (!operation.is_recv) lent_.erase(operation.place.number);
   if (status == UCS_ERR_MESSAGE_TRUNCATED)
     return fail({PRUN_EMISMATCH, operation.peer,
                  fmt::format("rank {} has taken less than the {} bytes sent to it on lane {}", operation.peer,
@@ -146,9 +164,22 @@ void Context::ended(Operation& operation, ucs_status_t status) {
 
 // UCX takes a shorter message for a longer receive as it comes; sizes are compared here.
 void Context::received(Operation& operation, ucs_status_t status, size_t bytes) {
-  const bool differs =
-      status == UCS_ERR_MESSAGE_TRUNCATED || (status == UCS_OK && bytes != operation.bytes && !operation.any_size);
-  if (!differs) return ended(operation, status);
+  const bool small = operation.bytes < sizeof(Place);
+  if (status == UCS_OK && bytes == sizeof(Place)) {
+    Place place;
+    std::memcpy(&place, small ? &operation.place : operation.data, sizeof place);
+    if (place.mark == mark_) return borrow(operation, place);
+  }
+  if (operation.any_size != nullptr && status == UCS_OK)
+    operation.any_size->resize(bytes);
+  else if (status == UCS_ERR_MESSAGE_TRUNCATED || (status == UCS_OK && bytes != operation.bytes))
+    return differs(operation, bytes);
+  else if (small && status == UCS_OK && bytes > 0)
+    std::memcpy(operation.data, &operation.place, bytes);
+  ended(operation, status);
+}
+
+void Context::differs(Operation& operation, size_t bytes) {
   fail({PRUN_EMISMATCH, operation.peer,
         fmt::format("a message of {} bytes on lane {} where {} are expected", bytes, operation.lane, operation.bytes)});
   ended(operation, UCS_ERR_MESSAGE_TRUNCATED);
@@ -197,7 +228,7 @@ prun_status Context::finish(prun_req* request, prun_result* result) {
 
 prun_status Context::test(prun_req* request, prun_result* result) {
   std::unique_lock lock = enter();
-  if (!failure_ && !request->ended()) worker_.progress();
+  if (!failure_ && !request->ended()) progress();
   if (settled(*request)) return finish(request, result);
   const auto deadline = Clock::now() + kTestLimit;
   do {
@@ -228,7 +259,7 @@ Failure Context::awaited(const prun_req& request) const {
 // sleeps; from one call of test to the next, as long as nothing happens.
 void Context::make_progress(std::unique_lock<std::mutex>& lock, const prun_req& request, Clock::time_point deadline) {
   while (!someone_sleeps_) {
-    while (!failure_ && worker_.progress()) {
+    while (!failure_ && progress()) {
       quiet_since_ = {};
       if (settled(request)) break;
     }

@@ -6,9 +6,12 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "failure.h"
@@ -20,6 +23,8 @@
 namespace prun_ucx {
 
 using Clock = std::chrono::steady_clock;
+
+Place::Mark mark_of(const uint8_t (&secret)[32]);  // tells places of a job from messages
 
 class Context {
  public:
@@ -60,10 +65,13 @@ class Context {
   void started(Operation& operation, ucs_status_ptr_t ucx);
   void ended(Operation& operation, ucs_status_t status);
   void received(Operation& operation, ucs_status_t status, size_t bytes);
+  void differs(Operation& operation, size_t bytes);  // the message had so many
+  static ucp_request_param_t with_callback(ucp_send_nbx_callback_t callback, Operation& operation);
   static void on_ended(void* ucx, ucs_status_t status, void* operation);
   static void on_received(void* ucx, ucs_status_t status, const ucp_tag_recv_info_t* info, void* operation);
 
   // Waiting.
+  bool progress() { return static_cast<int>(worker_.progress()) + static_cast<int>(copy_some()) > 0; }
   bool settled(const prun_req& request);
   prun_status finish(prun_req* request, prun_result* result);
   Failure awaited(const prun_req& request) const;
@@ -73,17 +81,18 @@ class Context {
 
   // join.cc
   void start_connecting(const void* const* blobs, const size_t* bytes);
-  void create_endpoint(Peer& peer, const std::string& address, bool same_host);
+  void create_endpoint(Peer& peer, const std::string& address);
   std::string own_hello();
   Failure awaited_to_join() const;
-  void read_hello(Peer& peer, const std::string& hello);
+  void read_hello(Peer& peer, std::string_view hello);
   bool close_endpoints(Clock::time_point deadline);
   static void on_lost(void* peer, ucp_ep_h, ucs_status_t status);
 
   // onesided.cc
   template <class Start>
   prun_req* one_sided(int peer, uint64_t number, Start start);
-  static uint64_t place(const Peer& peer, size_t offset, size_t bytes);
+  const Peer::Memory& window(int rank, size_t offset, size_t bytes);
+  void listen(unsigned message, ucp_am_recv_callback_t callback);
   void listen_to_signals();
   void was_put(Operation& operation, ucs_status_t status);
   void was_flushed(Operation& operation, ucs_status_t status);
@@ -92,14 +101,31 @@ class Context {
   static ucs_status_t on_signal(void* context, const void* header, size_t bytes, void*, size_t,
                                 const ucp_am_recv_param_t*);
 
+  // lend.cc
+  bool lend(Operation& operation, Peer& peer, uint64_t tag);  // false: the message is to be sent
+  void borrow(Operation& operation, const Place& place);
+  bool copy_some();
+  void was_got(Operation& operation, ucs_status_t status);
+  void listen_to_takers();
+  static void on_got(void* ucx, ucs_status_t status, void* operation);
+  static ucs_status_t on_taken(void* context, const void* header, size_t bytes, void*, size_t,
+                               const ucp_am_recv_param_t*);
+
+  struct Memory {
+    ucp_mem_h handle = nullptr;
+    const char* start = nullptr;
+    size_t bytes = 0;
+  };
+
   const LogOpen log_open_;
   const prun_host* const host_;
   const int rank_, ranks_;
   const Clock::duration spin_, yield_;  // before sleeping
+  const Place::Mark mark_;              // of this job
   Worker worker_;
   std::vector<Peer> peers_;
-  std::vector<ucp_mem_h> memory_;  // the first is the window
-  Window window_;
+  std::vector<Memory> memory_;       // the first is the window
+  size_t shared_ = 0;                // of it, that others know
   std::vector<std::string> hellos_;  // everybody's, and ours as it is sent
   std::unique_ptr<prun_req> joining_;
   bool connected_ = false;
@@ -113,6 +139,9 @@ class Context {
   Clock::time_point quiet_since_;  // the epoch: something has just happened
   size_t open_ = 0;                // operations that UCX holds
   bool some_lost_ = false;
+  std::unordered_map<uint64_t, Operation*> lent_;  // by number
+  uint64_t lent_so_far_ = 0;
+  std::deque<Operation*> copies_;  // receives that have a place to copy from
   Failure failure_;
   std::vector<std::unique_ptr<prun_req>> unfinished_;  // failed, and not let go by UCX
 };

@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <optional>
@@ -40,10 +41,9 @@ struct AddressHeader {
   uint64_t host;  // the same for ranks of one host
 };
 
-// The first message; the packed key of the window follows.
-struct Hello {
-  Window window;
-  uint64_t key_bytes;
+// The first message: one of these for each piece of memory, its packed key behind it.
+struct MemoryHeader {
+  uint64_t address, bytes, key_bytes;
 };
 constexpr size_t kHelloRoom = 4096;
 
@@ -86,14 +86,13 @@ size_t Context::address(void* blob, size_t room) {
   return sizeof header + address.size();
 }
 
-void Context::create_endpoint(Peer& peer, const std::string& address, bool same_host) {
+void Context::create_endpoint(Peer& peer, const std::string& address) {
   ucp_ep_params_t params{};
   params.field_mask =
       UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
   params.address = reinterpret_cast<const ucp_address_t*>(address.data());
-  params.err_mode = same_host ? UCP_ERR_HANDLING_MODE_NONE : UCP_ERR_HANDLING_MODE_PEER;
+  params.err_mode = peer.same_host ? UCP_ERR_HANDLING_MODE_NONE : UCP_ERR_HANDLING_MODE_PEER;
   params.err_handler = {on_lost, &peer};
-  peer.reports_loss = !same_host;
   Overheard warnings;
   const ucs_status_t status = ucp_ep_create(worker_.get(), &params, &peer.endpoint);
   if (status != UCS_OK)
@@ -108,20 +107,23 @@ void Context::on_lost(void* user_data, ucp_ep_h, ucs_status_t status) {
   peer.context->some_lost_ = true;
 }
 
+// As much as fits; what is not in it is memory like any other.
 std::string Context::own_hello() {
-  Hello hello{window_, 0};
-  void* key = nullptr;
-  size_t bytes = 0;
-  if (!memory_.empty()) check("ucp_rkey_pack", ucp_rkey_pack(worker_.context(), memory_.front(), &key, &bytes));
-  if (sizeof hello + bytes > kHelloRoom)
-    throw Failure{PRUN_ESYSTEM, -1,
-                  fmt::format("UCX's key of the window has {} bytes, {} are possible: use fewer devices (devices=)",
-                              bytes, kHelloRoom - sizeof hello)};
-  hello.key_bytes = bytes;
-  std::string text(reinterpret_cast<const char*>(&hello), sizeof hello);
-  text.append(static_cast<const char*>(key), bytes);
-  if (key != nullptr) ucp_rkey_buffer_release(key);
-  return text;
+  std::string hello;
+  for (const Memory& memory : memory_) {
+    void* key = nullptr;
+    MemoryHeader header{reinterpret_cast<uint64_t>(memory.start), memory.bytes, 0};
+    check("ucp_rkey_pack", ucp_rkey_pack(worker_.context(), memory.handle, &key, &header.key_bytes));
+    const bool fits = hello.size() + sizeof header + header.key_bytes <= kHelloRoom;
+    if (fits) {
+      hello.append(reinterpret_cast<const char*>(&header), sizeof header);
+      hello.append(static_cast<const char*>(key), header.key_bytes);
+      ++shared_;
+    }
+    ucp_rkey_buffer_release(key);
+    if (!fits) break;
+  }
+  return hello;
 }
 
 // Everybody tells everybody where its window is; then all pairs are known to be connected.
@@ -131,7 +133,8 @@ void Context::start_connecting(const void* const* blobs, const size_t* bytes) {
     AddressHeader theirs{};
     const size_t r = static_cast<size_t>(peer.rank);
     const std::string address = read_blob(peer.rank, blobs[r], bytes[r], mine, theirs);
-    create_endpoint(peer, address, theirs.host == mine.host);
+    peer.same_host = theirs.host == mine.host;
+    create_endpoint(peer, address);
   }
   hellos_.assign(peers_.size() + 1, std::string(kHelloRoom, '\0'));
   hellos_.back() = own_hello();
@@ -140,8 +143,8 @@ void Context::start_connecting(const void* const* blobs, const size_t* bytes) {
     Operation& operation = joining_->operations[i];
     operation.peer = static_cast<int>(i / 2);
     operation.is_recv = i % 2 == 0;
-    operation.any_size = true;
     std::string& hello = operation.is_recv ? hellos_[i / 2] : hellos_.back();
+    operation.any_size = &hello;
     operation.bytes = hello.size();
     post(operation, kHelloTag | static_cast<uint64_t>(operation.is_recv ? operation.peer : rank_), hello.data());
   }
@@ -150,7 +153,7 @@ void Context::start_connecting(const void* const* blobs, const size_t* bytes) {
 prun_status Context::connect(const void* const* blobs, const size_t* bytes, prun_result* result) {
   std::unique_lock lock = enter();
   if (joining_ == nullptr) start_connecting(blobs, bytes);
-  while (!failure_ && worker_.progress()) {
+  while (!failure_ && progress()) {
   }
   if (!settled(*joining_)) return report(awaited_to_join(), result);
   if (failure_) return report(failure_, result);
@@ -167,14 +170,23 @@ Failure Context::awaited_to_join() const {
   return {PRUN_AGAIN, -1, ""};
 }
 
-void Context::read_hello(Peer& peer, const std::string& hello) {
-  Hello header{};
-  std::memcpy(&header, hello.data(), sizeof header);
-  if (header.key_bytes > hello.size() - sizeof header)
-    throw Failure{PRUN_ECORRUPT, peer.rank, fmt::format("rank {}'s hello is none", peer.rank)};
-  peer.window = header.window;
-  if (header.key_bytes > 0)
-    check("ucp_ep_rkey_unpack", ucp_ep_rkey_unpack(peer.endpoint, hello.data() + sizeof header, &peer.key));
+void Context::read_hello(Peer& peer, std::string_view hello) {
+  peer.maps_us = peer.same_host;
+  while (!hello.empty()) {
+    MemoryHeader header{};
+    if (hello.size() >= sizeof header) std::memcpy(&header, hello.data(), sizeof header);
+    hello.remove_prefix(std::min(hello.size(), sizeof header));
+    if (header.key_bytes == 0 || header.key_bytes > hello.size())
+      throw Failure{PRUN_ECORRUPT, peer.rank, fmt::format("rank {}'s first message is none", peer.rank)};
+    Peer::Memory memory{header.address, header.bytes, nullptr, nullptr};
+    check("ucp_ep_rkey_unpack", ucp_ep_rkey_unpack(peer.endpoint, hello.data(), &memory.key));
+    void* mapped = nullptr;
+    if (peer.same_host && ucp_rkey_ptr(memory.key, memory.address, &mapped) == UCS_OK)
+      memory.mapped = static_cast<const char*>(mapped);
+    peer.maps_us = peer.maps_us && memory.mapped != nullptr;
+    peer.memory.push_back(memory);
+    hello.remove_prefix(header.key_bytes);
+  }
 }
 
 // Flushes what UCX still holds of ended sends, for as long as that may take; a peer that has died takes for ever.
@@ -182,10 +194,11 @@ void Context::read_hello(Peer& peer, const std::string& hello) {
 bool Context::close_endpoints(Clock::time_point deadline) {
   std::vector<ucs_status_ptr_t> closing;
   for (Peer& peer : peers_) {
-    if (peer.key != nullptr) ucp_rkey_destroy(peer.key);
+    for (const Peer::Memory& memory : peer.memory) ucp_rkey_destroy(memory.key);
+    peer.memory.clear();
     if (peer.endpoint == nullptr) continue;
     ucp_request_param_t param{};
-    if (peer.reports_loss && (failure_ || peer.lost != UCS_OK)) {
+    if (!peer.same_host && (failure_ || peer.lost != UCS_OK)) {
       param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
       param.flags = UCP_EP_CLOSE_FLAG_FORCE;
     }

@@ -4,6 +4,7 @@
 // several (UCX_MAX_RMA_RAILS); and a rank that sleeps would not notice. Where puts are stores, the flush costs nothing.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "context.h"
@@ -12,13 +13,6 @@ namespace prun_ucx {
 namespace {
 
 constexpr unsigned kSignalMessage = 1;
-ucp_request_param_t with_callback(ucp_send_nbx_callback_t callback, Operation& operation) {
-  ucp_request_param_t param{};
-  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
-  param.cb.send = callback;
-  param.user_data = &operation;
-  return param;
-}
 
 }  // namespace
 
@@ -29,29 +23,35 @@ void* Context::allocate(size_t bytes, void** handle) {
   params.flags = UCP_MEM_MAP_ALLOCATE;
   ucp_mem_h memory = nullptr;
   check(fmt::format("ucp_mem_map of {} bytes", bytes), ucp_mem_map(worker_.context(), &params, &memory));
-  memory_.push_back(memory);
   ucp_mem_attr_t attributes{};
   attributes.field_mask = UCP_MEM_ATTR_FIELD_ADDRESS;
-  check("ucp_mem_query", ucp_mem_query(memory, &attributes));
-  if (window_.address == 0) window_ = {reinterpret_cast<uint64_t>(attributes.address), bytes};
+  const ucs_status_t status = ucp_mem_query(memory, &attributes);
+  memory_.push_back({memory, static_cast<const char*>(attributes.address), bytes});
+  check("ucp_mem_query", status);
   *handle = memory;
   return attributes.address;
 }
 
+// Once they are told, others know memory by its place in the list: what is freed then leaves a gap.
 void Context::free(void* handle) {
   std::unique_lock lock = enter();
-  if (std::erase(memory_, static_cast<ucp_mem_h>(handle)) > 0)
-    ucp_mem_unmap(worker_.context(), static_cast<ucp_mem_h>(handle));
+  const auto memory = std::find_if(memory_.begin(), memory_.end(), [&](const Memory& m) { return m.handle == handle; });
+  if (memory == memory_.end() || handle == nullptr) return;
+  ucp_mem_unmap(worker_.context(), memory->handle);
+  *memory = {};
+  if (joining_ == nullptr) memory_.erase(memory);
 }
 
-void Context::listen_to_signals() {
+void Context::listen(unsigned message, ucp_am_recv_callback_t callback) {
   ucp_am_handler_param_t handler{};
   handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
-  handler.id = kSignalMessage;
-  handler.cb = on_signal;
+  handler.id = message;
+  handler.cb = callback;
   handler.arg = this;
   check("ucp_worker_set_am_recv_handler", ucp_worker_set_am_recv_handler(worker_.get(), &handler));
 }
+
+void Context::listen_to_signals() { listen(kSignalMessage, on_signal); }
 
 ucs_status_t Context::on_signal(void* user_data, const void* header, size_t bytes, void*, size_t,
                                 const ucp_am_recv_param_t*) {
@@ -79,29 +79,34 @@ prun_req* Context::one_sided(int peer, uint64_t number, Start start) {
   return hand_over(std::move(request));
 }
 
-// Where [offset, offset + bytes) of a peer's window is in its memory.
-uint64_t Context::place(const Peer& peer, size_t offset, size_t bytes) {
-  if (offset > peer.window.bytes || bytes > peer.window.bytes - offset)
-    throw Failure{PRUN_EINVAL, peer.rank,
-                  fmt::format("{} bytes at {} of the window of rank {}, which has {}", bytes, offset, peer.rank,
-                              peer.window.bytes)};
-  return peer.window.address + offset;
+// The peer's window, which must hold [offset, offset + bytes).
+const Peer::Memory& Context::window(int rank, size_t offset, size_t bytes) {
+  static const Peer::Memory kNone;
+  const Peer& peer = peer_of(rank);
+  const Peer::Memory& memory = peer.memory.empty() ? kNone : peer.memory[0];
+  if (offset > memory.bytes || bytes > memory.bytes - offset)
+    throw Failure{
+        PRUN_EINVAL, rank,
+        fmt::format("{} bytes at {} of the window of rank {}, which has {}", bytes, offset, rank, memory.bytes)};
+  return memory;
 }
 
 prun_req* Context::put(int peer, const void* src, size_t offset, size_t bytes, uint64_t signal) {
-  const uint64_t to = place(peer_of(peer), offset, bytes);
+  const Peer::Memory& to = window(peer, offset, bytes);
   return one_sided(peer, signal, [&](Peer& other, Operation& operation) {
     const ucp_request_param_t param = with_callback(on_put, operation);
-    const ucs_status_ptr_t ucx = bytes == 0 ? nullptr : ucp_put_nbx(other.endpoint, src, bytes, to, other.key, &param);
+    const ucs_status_ptr_t ucx =
+        bytes == 0 ? nullptr : ucp_put_nbx(other.endpoint, src, bytes, to.address + offset, to.key, &param);
     if (!UCS_PTR_IS_PTR(ucx)) was_put(operation, UCS_PTR_RAW_STATUS(ucx));
   });
 }
 
 prun_req* Context::get(int peer, void* dst, size_t offset, size_t bytes) {
-  const uint64_t from = place(peer_of(peer), offset, bytes);
+  const Peer::Memory& from = window(peer, offset, bytes);
   return one_sided(peer, 0, [&](Peer& other, Operation& operation) {
     const ucp_request_param_t param = with_callback(on_ended, operation);
-    started(operation, bytes == 0 ? nullptr : ucp_get_nbx(other.endpoint, dst, bytes, from, other.key, &param));
+    started(operation,
+            bytes == 0 ? nullptr : ucp_get_nbx(other.endpoint, dst, bytes, from.address + offset, from.key, &param));
   });
 }
 

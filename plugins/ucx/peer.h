@@ -4,24 +4,26 @@
 #include <ucp/api/ucp.h>
 
 #include <array>
+#include <vector>
 
 namespace prun_ucx {
 
 class Context;
 
-// The memory that a rank lets others reach; `address` 0: none.
-struct Window {
-  uint64_t address = 0, bytes = 0;
-};
-
 struct Peer {
   Context* context = nullptr;
   int rank = -1;
   ucp_ep_h endpoint = nullptr;
-  bool reports_loss = false;  // made with UCX's error handling
+  bool same_host = false;  // then made without UCX's error handling
   ucs_status_t lost = UCS_OK;
-  Window window;
-  ucp_rkey_h key = nullptr;                            // of the window
+  // What it has allocated; the first is its window.
+  struct Memory {
+    uint64_t address = 0, bytes = 0;
+    ucp_rkey_h key = nullptr;
+    const char* mapped = nullptr;  // here, where it can be
+  };
+  std::vector<Memory> memory;
+  bool maps_us = false;                                // as we map all of its memory
   std::array<uint64_t, PRUN_MAX_SIGNAL + 1> raised{};  // how often it has raised each signal here
 };
 

@@ -3,13 +3,23 @@
 #pragma once
 #include <prun/transport.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace prun_ucx {
 
 class Context;
+
+// Where a message lies that the receiver may copy from its sender's memory, as it travels.
+struct Place {
+  using Mark = std::array<uint64_t, 2>;
+  Mark mark{};
+  uint64_t memory = 0, offset = 0, bytes = 0;
+  uint64_t number = 0;  // of this loan
+};
 
 struct Operation {
   Context* context = nullptr;
@@ -17,9 +27,16 @@ struct Operation {
   int peer = -1;
   bool is_recv = false;
   bool open = true;
-  bool any_size = false;  // a receive of at most `bytes`
+  uint8_t parts = 1;                // that have to end
+  std::string* any_size = nullptr;  // a receive of at most `bytes`: to be cut to what came
   uint16_t lane = 0;
+  void* data = nullptr;
   size_t bytes = 0;
+  // Of a message that is lent: where it lies, and how much of it has been copied. Also where a receive of less than a
+  // Place arrives, which may be one.
+  Place place;
+  const char* source = nullptr;
+  size_t moved = 0;
   struct Signal {  // to raise once a put has reached the peer, as it travels; 0 none
     uint32_t sender = 0, number = 0;
   } signal;
