@@ -1,8 +1,8 @@
 // How the peers' collectives are timed: by the rule of `prun bench`, so that the figures can stand side by side.
 //
-// A sample is k calls between two barriers, its time that of the slowest rank; the median of the samples counts. k and
-// their number follow from a first measurement, so that one size takes about `budget` seconds. In the timed loop stands
-// nothing but the call.
+// A sample is k calls between two barriers, its time that of the slowest rank; the median of the samples counts. k
+// follows from what calls took before, so that one size takes about `budget` seconds. In the timed loop stands nothing
+// but the call.
 #pragma once
 #include <algorithm>
 #include <chrono>
@@ -65,25 +65,28 @@ inline size_t count_of(const std::string& op, size_t bytes, int ranks) {
 
 // One line of JSON from rank 0.
 inline void measure(const Library& library, const Request& request, size_t bytes, const std::function<void()>& call) {
-  constexpr double kSamples = 15;
+  constexpr int kSamples = 15, kLeast = 3;
+  const double share = request.budget / kSamples;
+  const auto calls_of = [share](double one) { return static_cast<int>(std::clamp(share / one, 1.0, 5000.0)); };
   library.barrier();
   call();
   library.barrier();
   double start = now();
-  int calls = 0;
+  int tried = 0;
   do {
     call();
-    ++calls;
-  } while (library.from_first(now() - start) < request.budget * 0.05 && calls < 1000);
-  double one = library.from_first((now() - start) / calls);
-  int repeat = static_cast<int>(library.from_first(std::clamp(request.budget / kSamples / one, 1.0, 20000.0)));
-  int samples = static_cast<int>(library.from_first(std::clamp(request.budget / (repeat * one), 3.0, kSamples)));
+    ++tried;
+  } while (library.from_first(now() - start) < request.budget * 0.05 && tried < 1000);
+  int calls = calls_of(library.from_first((now() - start) / tried));
   std::vector<double> times;
-  for (int s = 0; s < samples; ++s) {
+  for (double spent = 0; times.size() < kSamples && (times.size() < kLeast || spent <= request.budget);) {
     library.barrier();
     start = now();
-    for (int i = 0; i < repeat; ++i) call();
-    times.push_back(library.slowest((now() - start) / repeat));
+    for (int i = 0; i < calls; ++i) call();
+    const double one = library.slowest((now() - start) / calls);
+    times.push_back(one);
+    spent += one * calls;
+    if (one * calls > 2 * share) calls = calls_of(one);
   }
   std::sort(times.begin(), times.end());
   if (library.rank != 0) return;

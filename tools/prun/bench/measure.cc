@@ -24,17 +24,26 @@ void barrier(Communicator& group) { group.run(CollCall{}); }
 
 class Stopwatch {
  public:
-  Stopwatch(const Timed& side, const BenchSettings& settings) : side_(side) {
+  Stopwatch(const Timed& side, const BenchSettings& settings)
+      : side_(side),
+        fixed_(settings.iters > 0),
+        left_(settings.samples),
+        share_s_(settings.budget_s / settings.samples) {
     for (int i = 0; i < settings.warmup; ++i) side.call();
-    plan(settings);
+    calls_ = fixed_ ? settings.iters : fitting_calls();
   }
-  int samples() const { return samples_; }
 
-  void sample() {
+  // False: it has all samples. What it decides from is agreed on, so all members decide alike.
+  bool sample() {
+    if (left_ == 0) return false;
     barrier(*side_.group);
     const double start = now();
     for (int i = 0; i < calls_; ++i) side_.call();
-    times_.push_back(slowest_of(*side_.group, (now() - start) / calls_));
+    const double one = slowest_of(*side_.group, (now() - start) / calls_);
+    times_.push_back(one);
+    --left_;
+    if (!fixed_) pace(one);
+    return true;
   }
 
   Timing result() {
@@ -43,27 +52,35 @@ class Stopwatch {
   }
 
  private:
-  void plan(const BenchSettings& settings) {
-    constexpr double kMostCalls = 20000, kLeastSamples = 3;
-    samples_ = settings.samples;
-    calls_ = settings.iters;
-    if (calls_ > 0) return;
+  int calls_of(double one) const {
+    constexpr double kMost = 5000;
+    return static_cast<int>(std::clamp(share_s_ / one, 1.0, kMost));
+  }
+
+  int fitting_calls() {
     barrier(*side_.group);
-    const double start = now();
+    const double start = now(), enough = share_s_ * left_ * 0.05;
     int tried = 0;
     do {
       side_.call();
       ++tried;
-    } while (of_first(*side_.group, now() - start) < settings.budget_s * 0.05 && tried < 1000);
-    const double one = of_first(*side_.group, (now() - start) / tried);
-    calls_ = static_cast<int>(std::clamp(settings.budget_s / samples_ / one, 1.0, kMostCalls));
-    const double fit = settings.budget_s / (calls_ * one);
-    samples_ =
-        static_cast<int>(std::clamp(fit, std::min<double>(kLeastSamples, samples_), static_cast<double>(samples_)));
+    } while (of_first(*side_.group, now() - start) < enough && tried < 1000);
+    return calls_of(of_first(*side_.group, (now() - start) / tried));
+  }
+
+  // A call may turn out to take a thousand times as long as the first ones: where ranks come to share a core, say.
+  void pace(double one) {
+    constexpr size_t kLeast = 3;
+    spent_s_ += one * calls_;
+    const double budget = share_s_ * (left_ + static_cast<double>(times_.size()));
+    if (times_.size() >= kLeast && spent_s_ > budget) left_ = 0;
+    if (one * calls_ > 2 * share_s_) calls_ = calls_of(one);
   }
 
   const Timed& side_;
-  int calls_ = 1, samples_ = 1;
+  bool fixed_;  // --iters
+  int calls_ = 1, left_;
+  double share_s_, spent_s_ = 0;  // share_s_: of a sample
   std::vector<double> times_;
 };
 
@@ -72,12 +89,9 @@ class Stopwatch {
 std::vector<Timing> time_in_turn(const std::vector<Timed>& sides, const BenchSettings& settings) {
   std::vector<Stopwatch> watches;
   for (const Timed& side : sides) watches.emplace_back(side, settings);
-  int samples = 0;
-  for (const Stopwatch& watch : watches) samples = std::max(samples, watch.samples());
-  for (int s = 0; s < samples; ++s) {
-    for (Stopwatch& watch : watches) {
-      if (s < watch.samples()) watch.sample();
-    }
+  for (bool more = true; more;) {
+    more = false;
+    for (Stopwatch& watch : watches) more |= watch.sample();
   }
   std::vector<Timing> timings;
   for (Stopwatch& watch : watches) timings.push_back(watch.result());

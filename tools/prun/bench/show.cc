@@ -5,6 +5,7 @@
 
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "base/text.h"
 
@@ -33,33 +34,39 @@ std::string side_text(const Json& side) {
   return text_of(side["transport"]) + (options.empty() ? "" : ":" + options);
 }
 
+// The columns' two halves: the sides, by names that tell them apart, or the places.
+std::vector<std::string> halves_of(const Json& row) {
+  const std::string place = row["place"] == "in" ? "in-place" : "out-of-place";
+  if (row.contains("in_place")) return {place, "in-place"};
+  if (!row.contains("vs")) return {place};
+  const std::string first = side_text(row), second = side_text(row["vs"]);
+  if (first == second) return {first + " (1)", second + " (2)"};
+  return {first, second};
+}
+
+std::string without_end(const std::string& line) { return line.substr(0, line.find_last_not_of(' ') + 1) + "\n"; }
+
 std::string heading_of(const Json& row) {
-  if (row.contains("core_percent")) return fmt::format("\n# idle: share of a core that a waiting rank uses\n");
-  const bool both = row.contains("in_place"), versus = row.contains("vs");
-  const std::string first = versus                 ? side_text(row)
-                            : row["place"] == "in" ? "in-place"
-                                                   : "out-of-place",
-                    second = versus ? side_text(row["vs"]) : "in-place";
-  std::string text = fmt::format("\n# {}, {} ranks over {}{}\n", text_of(row["op"]), row["ranks"].get<int>(),
-                                 text_of(row["transport"]),
-                                 versus ? fmt::format(" and {}, {}", text_of(row["vs"]["transport"]),
-                                                      row["place"] == "in" ? "in place" : "out of place")
-                                        : "");
-  for (const Json* side : {&row, versus ? &row["vs"] : nullptr}) {
-    if (side == nullptr || !side->contains("plugin")) continue;
-    text += fmt::format("# {}: {}\n", side_text(*side), text_of((*side)["plugin"]));
+  if (row.contains("core_percent")) return "\n# idle: share of a core that a waiting rank uses\n";
+  const std::vector<std::string> halves = halves_of(row);
+  const bool versus = row.contains("vs");
+  const int ranks = row["ranks"];
+  std::string text = fmt::format("\n# {}, {} {} over {}", text_of(row["op"]), ranks, ranks == 1 ? "rank" : "ranks",
+                                 versus ? join(halves, " and ") : text_of(row["transport"]));
+  text += versus ? fmt::format(", {}\n", row["place"] == "in" ? "in place" : "out of place") : "\n";
+  if (row.contains("plugin"))
+    text += fmt::format("# {}: {}\n", versus ? halves[0] : side_text(row), text_of(row["plugin"]));
+  if (versus && row["vs"].contains("plugin"))
+    text += fmt::format("# {}: {}\n", halves[1], text_of(row["vs"]["plugin"]));
+  std::string names = fmt::format("#{:>50}", ""),
+              columns = fmt::format("#{:>12} {:>13} {:>7} {:>7} {:>7}", "size", "count", "type", "redop", "root"),
+              units = fmt::format("#{:>12} {:>13} {:>7} {:>7} {:>7}", "(B)", "(elements)", "", "", "");
+  for (const std::string& half : halves) {
+    names += fmt::format(" {:^36}", half);
+    columns += fmt::format(" {:>10} {:>8} {:>8} {:>6} ", "time", "algbw", "busbw", "#wrong");
+    units += fmt::format(" {:>10} {:>8} {:>8} {:>6} ", "(us)", "(GB/s)", "(GB/s)", "");
   }
-  const std::string figures = fmt::format("{:>10} {:>8} {:>8} {:>6}", "time", "algbw", "busbw", "#wrong"),
-                    units = fmt::format("{:>10} {:>8} {:>8} {:>6}", "(us)", "(GB/s)", "(GB/s)", "");
-  std::string names = fmt::format("#{:>50} {:^35}", "", first);
-  if (both || versus) names += fmt::format("  {:^35}", second);
-  text += names.substr(0, names.find_last_not_of(' ') + 1);
-  text += fmt::format("\n#{:>12} {:>13} {:>7} {:>7} {:>7} {}", "size", "count", "type", "redop", "root", figures);
-  if (both || versus) text += "  " + figures;
-  if (versus) text += "  ratio";
-  text += fmt::format("\n#{:>12} {:>13} {:>7} {:>7} {:>7} {}", "(B)", "(elements)", "", "", "", units);
-  if (both || versus) text += "  " + units;
-  return text.substr(0, text.find_last_not_of(' ') + 1) + "\n";
+  return text + without_end(names) + without_end(columns + (versus ? " ratio" : "")) + without_end(units);
 }
 
 }  // namespace
