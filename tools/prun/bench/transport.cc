@@ -1,0 +1,96 @@
+// Both buffers are touched before anything is measured.
+#include "bench/transport.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "comm/plugin.h"
+#include "plugin_path.h"
+
+namespace prun {
+namespace {
+
+// Between the two buffers. Power-of-two distances collide in the caches; and a load a few lines ahead of a store, by
+// the low 12 bits of their addresses, waits for it.
+constexpr int64_t kApart = 8192 - 5 * kAlignBytes;
+
+WorldOptions world_options(const BenchSide& side, int number, const BenchSettings& settings, const RankStart& start,
+                           const NamedPlugin& plugin) {
+  WorldOptions options;
+  options.rank = start.rank;
+  options.ranks = start.ranks;
+  options.local_rank = start.local_rank;
+  options.local_ranks = start.local_ranks;
+  options.transport = plugin.name;
+  options.transport_options = side.options;
+  options.plugin_dirs = plugin.dirs;
+  options.job_id = start.job_id + (number == 0 ? "" : "b");  // two may be of one kind
+  options.job_secret = start.job_secret;
+  options.network_interface = settings.network_interface;
+  options.algorithm = side.algorithm;
+  options.deadline_s = settings.timeout_s;
+  return options;
+}
+
+}  // namespace
+
+BenchTransport::BenchTransport(const BenchSide& side, int number, const BenchSettings& settings, const RankStart& start,
+                               Bootstrap& bootstrap, const std::vector<std::string>& plugin_dirs)
+    : side_(side) {
+  const NamedPlugin plugin = name_plugin(side.transport, plugin_dirs);
+  plugin_dirs_ = plugin.dirs;
+  world_ = World::open(world_options(side, number, settings, start, plugin), bootstrap);
+  const int64_t room = round_up(std::max<int64_t>(settings.most_bytes(), 8 * start.ranks), 4096) + kApart;
+  if (settings.foreign) foreign_.resize(static_cast<size_t>(2 * room));
+  send_ = settings.foreign ? foreign_.data() : static_cast<char*>(world_->allocate(2 * room));
+  recv_ = send_ + room;
+  std::memset(send_, 1, static_cast<size_t>(2 * room));
+  ranks_.resize(static_cast<size_t>(start.ranks));
+  std::iota(ranks_.begin(), ranks_.end(), 0);
+}
+
+void BenchTransport::connect() {
+  world_->connect();
+  group_ = &world_->communicator(ranks_, 0);
+}
+
+CollCall BenchTransport::placed(CollCall call, bool in_place) const {
+  const int64_t mine = group_->index() * call.count * dtype_bytes(call.dtype);
+  call.send = in_place ? recv_ : send_;
+  call.recv = recv_;
+  if (in_place && call.kind == CollKind::all_gather) call.send = recv_ + mine;
+  if (in_place && call.kind == CollKind::reduce_scatter) call.recv = recv_ + mine;
+  return call;
+}
+
+void BenchTransport::run(const BenchOp& op, const CollCall& call) const {
+  const int64_t bytes = call.count * dtype_bytes(call.dtype);
+  const int me = group_->index(), n = group_->size();
+  switch (op.what) {
+    case BenchOp::What::collective:
+      group_->run(call);
+      break;
+    case BenchOp::What::send_recv:
+      group_->send_recv((me + 1) % n, call.send, bytes, (me + n - 1) % n, call.recv, bytes);
+      break;
+    case BenchOp::What::ping_pong:  // there and back
+      if (me == 0) group_->send_recv(1, call.send, bytes, -1, nullptr, 0);
+      if (me < 2) group_->send_recv(-1, nullptr, 0, 1 - me, call.recv, bytes);
+      if (me == 1) group_->send_recv(0, call.send, bytes, -1, nullptr, 0);
+      break;
+    case BenchOp::What::idle:
+      break;
+  }
+}
+
+std::string BenchTransport::plugin_file() const {
+  for (const PluginFile& file : find_plugins(plugin_dirs_)) {
+    if (file.name == name()) return file.path;
+  }
+  return "";
+}
+
+}  // namespace prun
