@@ -117,7 +117,7 @@ class Context {
     size_t bytes = 0;
   };
 
-  const LogOpen log_open_;
+  LogOpen log_open_;
   const prun_host* const host_;
   const int rank_, ranks_;
   const Clock::duration spin_, yield_;  // before sleeping

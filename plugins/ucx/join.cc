@@ -224,8 +224,9 @@ void Context::close(std::unique_ptr<Context> context) {
   const auto patience = std::chrono::milliseconds(failed ? 50 : 1000);
   std::optional<Overheard> unheard;  // UCX's surprise about what nobody has asked for
   if (failed) unheard.emplace();
-  if (context->open_ > 0 || !context->close_endpoints(Clock::now() + patience)) left.push_back(std::move(context));
-  context.reset();
+  if (context->open_ == 0 && context->close_endpoints(Clock::now() + patience)) return context.reset();
+  context->log_open_.leave();
+  left.push_back(std::move(context));
 }
 
 }  // namespace prun_ucx

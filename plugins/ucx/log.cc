@@ -14,12 +14,13 @@ namespace prun_ucx {
 namespace {
 
 const prun_host* host_of_log = nullptr;
-std::atomic<int> open_contexts{0};
+std::atomic<int> open_contexts{0}, left_contexts{0};
 thread_local Overheard* listener = nullptr;
 
 ucs_log_func_rc_t handle(const char*, unsigned, const char*, ucs_log_level_t level, const ucs_log_component_config_t*,
                          const char* format, va_list arguments) {
-  if (level > UCS_LOG_LEVEL_INFO || open_contexts.load() == 0) return UCS_LOG_FUNC_RC_CONTINUE;
+  if (level > UCS_LOG_LEVEL_INFO) return UCS_LOG_FUNC_RC_CONTINUE;
+  if (open_contexts.load() == 0) return left_contexts.load() > 0 ? UCS_LOG_FUNC_RC_STOP : UCS_LOG_FUNC_RC_CONTINUE;
   char line[512] = "ucx: ";
   va_list copy;
   va_copy(copy, arguments);
@@ -49,7 +50,14 @@ void take_over_log(const prun_host* host) {
 }
 
 LogOpen::LogOpen() { ++open_contexts; }
-LogOpen::~LogOpen() { --open_contexts; }
+LogOpen::~LogOpen() {
+  if (!left_) --open_contexts;
+}
+void LogOpen::leave() {
+  left_ = true;
+  ++left_contexts;
+  --open_contexts;
+}
 
 Overheard::Overheard() { listener = this; }
 Overheard::~Overheard() { listener = nullptr; }

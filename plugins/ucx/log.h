@@ -22,11 +22,16 @@ class Overheard {
 };
 
 // Lines go to the core's log only while one of these lives: at the end of the process there may be no log any more.
+// What UCX says then of what was left open is said to nobody.
 class LogOpen {
  public:
   LogOpen();
   ~LogOpen();
   LogOpen(const LogOpen&) = delete;
+  void leave();  // its context is left to the end of the process
+
+ private:
+  bool left_ = false;
 };
 
 }  // namespace prun_ucx
