@@ -67,14 +67,15 @@ class Bootstrap {
 
 struct WorldOptions {
   int rank = 0, ranks = 1, local_rank = 0, local_ranks = 1;
-  std::string transport = "auto";  // auto, or a plugin's name
-  std::string transport_options;   // "key=value,..."
+  std::string transport = "auto";  // auto, a plugin's name, or two: INSIDE+BETWEEN hosts
+  std::string transport_options;   // "key=value,..."; NAME.key=value is for the plugin NAME only
   std::vector<std::string> plugin_dirs;
   std::string job_id;
   std::string job_secret;  // 32 bytes
   std::string network_interface;
   std::string algorithm;   // comm.algorithm: "" by size and ranks, or the name of one (algorithm.cc)
   double deadline_s = 60;  // of one collective without progress, and of connecting
+  std::string host;        // "": measured (hosts.h). Tests name hosts, so that ranks of one look like those of several
 };
 
 // How a call goes, for `prun bench`.
@@ -127,7 +128,7 @@ class World {
   // Of one peer and lane (0 .. 126), owned by the world. Null: the transport has no one-sided calls.
   virtual PutChannel* put_channel(int peer, int lane) = 0;
   virtual void abort() = 0;  // any thread: everything under way throws soon
-  virtual std::string transport_name() const = 0;
+  virtual std::string transport_name() const = 0;  // "shm"; "shm+socket": inside hosts and between them
 };
 
 // One plugin found in the plugin directories.

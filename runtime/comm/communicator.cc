@@ -12,22 +12,6 @@
 namespace prun {
 namespace {
 
-// FNV-1a over the members and the lane: tells groups apart in frames.
-uint64_t group_hash(const std::vector<int>& ranks, int lane) {
-  uint64_t hash = 0xcbf29ce484222325u;
-  for (int rank : ranks) hash = (hash ^ static_cast<uint64_t>(rank)) * 0x100000001b3u;
-  return (hash ^ static_cast<uint64_t>(lane)) * 0x100000001b3u;
-}
-
-FrameHeader header_of(const CollCall& call, int size, uint64_t sequence) {
-  FrameHeader header{};
-  header.fingerprint = pack_fingerprint(call);
-  header.count = agreed_count(call, size);
-  header.counts_hash = counts_hash(call, size);
-  header.sequence = sequence;
-  return header;
-}
-
 class LoneCommunicator : public Communicator {
  public:
   int index() const override { return 0; }
@@ -48,7 +32,7 @@ class LoneCommunicator : public Communicator {
 class TransportCommunicator : public Communicator {
  public:
   TransportCommunicator(Link& link, const std::vector<int>& ranks, int index, int lane, std::string algorithm)
-      : link_(link), wire_(link, ranks, index, lane, group_hash(ranks, lane)), algorithm_(std::move(algorithm)) {
+      : link_(link), wire_(Route(link, lane), ranks, index, group_hash(ranks, lane)), algorithm_(std::move(algorithm)) {
     if (link.table().coll != nullptr && link.table().comm_create != nullptr) create_native(lane);
   }
   ~TransportCommunicator() override {
@@ -110,7 +94,10 @@ class TransportCommunicator : public Communicator {
   void create_native(int lane) {
     prun_result result = empty_result();
     const std::vector<int>& ranks = wire_.ranks();
-    prun_status status = link_.table().comm_create(link_.ctx(), ranks.data(), size(), lane, &native_, &result);
+    std::vector<int> own;
+    for (int rank : ranks) own.push_back(link_.own_rank(rank));
+    prun_status status =
+        link_.told(link_.table().comm_create(link_.ctx(), own.data(), size(), lane, &native_, &result), result);
     if (status == PRUN_ENOTSUP) {
       native_ = nullptr;
       return;
@@ -119,7 +106,7 @@ class TransportCommunicator : public Communicator {
     auto limit = std::chrono::duration<double>(link_.deadline_s());
     while (status == PRUN_OK && link_.table().comm_test != nullptr) {
       result = empty_result();
-      prun_status ready = link_.table().comm_test(link_.ctx(), native_, &result);
+      prun_status ready = link_.told(link_.table().comm_test(link_.ctx(), native_, &result), result);
       if (ready == PRUN_OK) return;
       if (ready != PRUN_AGAIN || std::chrono::steady_clock::now() - start > limit) status = ready;
       std::this_thread::yield();
@@ -149,7 +136,7 @@ class TransportCommunicator : public Communicator {
     prun_req* req = nullptr;
     prun_result result = empty_result();
     prun_status status = link_.table().coll(link_.ctx(), native_, &params, {PRUN_MEM_HOST, nullptr}, &req, &result);
-    if (status == PRUN_ENOTSUP) return false;
+    if (link_.told(status, result) == PRUN_ENOTSUP) return false;
     ++native_sequence_;
     if (status == PRUN_OK) {
       status = link_.wait(req, call_bytes(call, size()), result);
@@ -197,6 +184,22 @@ class TransportCommunicator : public Communicator {
 
 }  // namespace
 
+// FNV-1a over the members and the lane.
+uint64_t group_hash(const std::vector<int>& ranks, int lane) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (int rank : ranks) hash = (hash ^ static_cast<uint64_t>(rank)) * 0x100000001b3u;
+  return (hash ^ static_cast<uint64_t>(lane)) * 0x100000001b3u;
+}
+
+FrameHeader header_of(const CollCall& call, int size, uint64_t sequence) {
+  FrameHeader header{};
+  header.fingerprint = pack_fingerprint(call);
+  header.count = agreed_count(call, size);
+  header.counts_hash = counts_hash(call, size);
+  header.sequence = sequence;
+  return header;
+}
+
 std::unique_ptr<Communicator> make_communicator(Link& link, const std::vector<int>& ranks, int index, int lane,
                                                 const std::string& algorithm) {
   return std::make_unique<TransportCommunicator>(link, ranks, index, lane, algorithm);
@@ -204,9 +207,9 @@ std::unique_ptr<Communicator> make_communicator(Link& link, const std::vector<in
 
 std::unique_ptr<Communicator> make_lone_communicator() { return std::make_unique<LoneCommunicator>(); }
 
-int agree_on_lane(Link& link, const std::vector<int>& ranks, int index, int user_lane, int next_free) {
+int agree_on_lanes(Link& link, const std::vector<int>& ranks, int index, int user_lane, int count) {
   // An all-reduce like any other, on lane 0, which nothing else uses; the frames tell if members make other groups.
-  int32_t mine = next_free, agreed = 0;
+  int32_t mine = link.next_lane, agreed = 0;
   CollCall call;
   call.kind = CollKind::all_reduce;
   call.dtype = Dtype::i32;
@@ -215,7 +218,7 @@ int agree_on_lane(Link& link, const std::vector<int>& ranks, int index, int user
   call.recv = &agreed;
   call.count = 1;
   int size = static_cast<int>(ranks.size());
-  Wire wire(link, ranks, index, 0, group_hash(ranks, user_lane));
+  Wire wire(Route(link, 0), ranks, index, group_hash(ranks, user_lane));
   Scratch scratch;
   Group group{wire, scratch, index, size};
   try {
@@ -232,7 +235,8 @@ int agree_on_lane(Link& link, const std::vector<int>& ranks, int index, int user
                     fmt::join(ranks, ", "), user_lane));
     throw;
   }
-  if (agreed > PRUN_MAX_LANE) {
+  link.next_lane = agreed + count;
+  if (link.next_lane > PRUN_MAX_LANE + 1) {
     throw Error(Exit::transport, fmt::format("more than {} communicators in one job", PRUN_MAX_LANE));
   }
   return agreed;

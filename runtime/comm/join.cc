@@ -47,11 +47,10 @@ std::string unpack(const std::string& blob, int rank, Identity& identity) {
 }
 
 // The value that most ranks have is taken for the right one; the others are named.
-void check_same(const std::vector<Identity>& identities) {
+void check_same(const std::map<int, Identity>& identities) {
   for (size_t field = 0; field < kFields.size(); ++field) {
     std::map<std::string, std::vector<int>> ranks_of;
-    for (size_t rank = 0; rank < identities.size(); ++rank)
-      ranks_of[identities[rank][field]].push_back(static_cast<int>(rank));
+    for (const auto& [rank, identity] : identities) ranks_of[identity[field]].push_back(rank);
     if (ranks_of.size() == 1) continue;
     std::vector<std::string> parts;
     for (const auto& [value, ranks] : ranks_of) {
@@ -101,7 +100,7 @@ std::string own_address(Link& link) {
   std::string address(PRUN_MAX_ADDRESS, '\0');
   size_t bytes = address.size();
   prun_result result = empty_result();
-  prun_status status = link.table().address(link.ctx(), address.data(), &bytes, &result);
+  prun_status status = link.told(link.table().address(link.ctx(), address.data(), &bytes, &result), result);
   if (status != PRUN_OK) link.fail(status, result, "making an address");
   PRUN_CHECK(bytes <= address.size(), fmt::format("an address of {} bytes", bytes));
   address.resize(bytes);
@@ -118,7 +117,7 @@ void connect_until(Link& link, const std::vector<std::string>& addresses, double
   auto start = std::chrono::steady_clock::now();
   for (int attempt = 0;; ++attempt) {
     prun_result result = empty_result();
-    prun_status status = link.table().connect(link.ctx(), blobs.data(), bytes.data(), &result);
+    prun_status status = link.told(link.table().connect(link.ctx(), blobs.data(), bytes.data(), &result), result);
     if (status == PRUN_OK) return;
     if (status != PRUN_AGAIN) link.fail(status, result, "connecting");
     if (host_aborted()) throw Aborted(host_abort_reason());
@@ -146,7 +145,7 @@ std::string build_id_of(const void* address) {
 void join_and_connect(Link& link, const WorldOptions& options, Bootstrap& bootstrap) {
   const prun_transport& table = link.table();
   Identity mine = {std::to_string(table.abi),
-                   link.plugin().name,
+                   options.transport,
                    table.version,
                    build_id_of(reinterpret_cast<const void*>(table.open)),
                    build_id_of(reinterpret_cast<const void*>(&build_id_of)),
@@ -155,11 +154,12 @@ void join_and_connect(Link& link, const WorldOptions& options, Bootstrap& bootst
   std::vector<std::string> blobs = bootstrap.all_gather(pack(mine, own_address(link)));
   PRUN_CHECK(static_cast<int>(blobs.size()) == options.ranks,
              fmt::format("{} blobs for {} ranks", blobs.size(), options.ranks));
-  std::vector<Identity> identities(blobs.size());
-  for (size_t rank = 0; rank < blobs.size(); ++rank)
-    blobs[rank] = unpack(blobs[rank], static_cast<int>(rank), identities[rank]);
+  std::map<int, Identity> identities;
+  std::vector<std::string> addresses;
+  for (int rank : link.members())
+    addresses.push_back(unpack(blobs[static_cast<size_t>(rank)], rank, identities[rank]));
   check_same(identities);
-  connect_until(link, blobs, options.deadline_s);
+  connect_until(link, addresses, options.deadline_s);
 }
 
 }  // namespace prun

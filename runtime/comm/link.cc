@@ -3,8 +3,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cctype>
 #include <chrono>
 #include <cstring>
+#include <numeric>
 #include <thread>
 
 #include "base/text.h"
@@ -53,25 +56,77 @@ std::string status_text(prun_status status, const prun_result& result) {
   return result.message[0] != '\0' ? std::string(result.message) : std::string(status_name(status));
 }
 
-Link::Link(Plugin plugin, const WorldOptions& options)
-    : plugin_(std::move(plugin)), deadline_s_(options.deadline_s), rank_(options.rank) {
+double limit_s(double deadline_s, int64_t bytes) {
+  return deadline_s + static_cast<double>(bytes) / kSlowestBytesPerSecond;
+}
+
+std::string renumber_ranks(const std::string& text, const std::vector<int>& members) {
+  auto is_digit = [&](size_t at) { return at < text.size() && std::isdigit(static_cast<unsigned char>(text[at])) != 0; };
+  std::string out;
+  size_t at = 0;
+  for (size_t word; (word = text.find("rank", at)) != std::string::npos;) {
+    size_t number = word + (text.compare(word, 6, "ranks ") == 0 ? 6 : 5);
+    out.append(text, at, number - at);
+    at = std::min(number, text.size());
+    if (text[number - 1] != ' ') continue;
+    while (is_digit(at)) {
+      size_t end = std::min(text.find_first_not_of("0123456789", at), text.size());
+      size_t rank = std::stoul(text.substr(at, std::min<size_t>(end - at, 9)));
+      out += std::to_string(rank < members.size() ? members[rank] : static_cast<int>(rank));
+      at = end;
+      if (text.compare(at, 2, ", ") != 0 || !is_digit(at + 2)) break;
+      out += ", ";
+      at += 2;
+    }
+  }
+  return out.append(text, at);
+}
+
+Link::Link(Plugin plugin, const WorldOptions& options, std::vector<int> members)
+    : plugin_(std::move(plugin)),
+      deadline_s_(options.deadline_s),
+      rank_(options.rank),
+      members_(std::move(members)) {
+  std::vector<int> all(static_cast<size_t>(options.ranks));
+  std::iota(all.begin(), all.end(), 0);
+  if (members_.empty()) members_ = all;
+  const bool whole = members_.size() == all.size();
+  renumbered_ = !std::equal(members_.begin(), members_.end(), all.begin());
   prun_open_params params{};
   params.size = sizeof params;
-  params.rank = options.rank;
-  params.ranks = options.ranks;
-  params.local_rank = options.local_rank;
-  params.local_ranks = options.local_ranks;
-  params.options = options.transport_options.c_str();
+  params.rank = own_rank(options.rank);
+  params.ranks = static_cast<int>(members_.size());
+  params.local_rank = whole ? options.local_rank : params.rank;
+  params.local_ranks = whole ? options.local_ranks : params.ranks;
+  const std::string own_options = options_of(plugin_.name, options.transport_options);
+  params.options = own_options.c_str();
   std::memcpy(params.job_secret, options.job_secret.data(),
               std::min(options.job_secret.size(), sizeof params.job_secret));
   std::strncpy(params.job_id, options.job_id.c_str(), sizeof params.job_id - 1);
   params.interface_name = options.network_interface.empty() ? nullptr : options.network_interface.c_str();
   prun_result result = empty_result();
-  prun_status status = table().open(&params, &ctx_, &result);
+  prun_status status = told(table().open(&params, &ctx_, &result), result);
   if (status == PRUN_EINVAL) {  // the options are the only part of params that a user writes
     throw usage_error(fmt::format("transport {}: {}", plugin_.name, status_text(status, result)));
   }
   if (status != PRUN_OK) fail(status, result, "opening");
+}
+
+int Link::own_rank(int rank) const {
+  auto at = std::find(members_.begin(), members_.end(), rank);
+  return at == members_.end() ? -1 : static_cast<int>(at - members_.begin());
+}
+
+prun_status Link::told(prun_status status, prun_result& result) const {
+  if (!renumbered_ || status == PRUN_OK) return status;
+  if (result.culprit >= 0 && result.culprit < static_cast<int>(members_.size()))
+    result.culprit = members_[static_cast<size_t>(result.culprit)];
+  if (result.message[0] == '\0') return status;
+  result.message[sizeof result.message - 1] = '\0';
+  std::string text = renumber_ranks(result.message, members_);
+  text.copy(result.message, sizeof result.message - 1);
+  result.message[std::min(text.size(), sizeof result.message - 1)] = '\0';
+  return status;
 }
 
 Link::~Link() {
@@ -94,6 +149,24 @@ void* Link::allocate(int64_t bytes) {
   return ptr;
 }
 
+void Link::adopt(void* ptr, int64_t bytes) {
+  if (table().mem_reg == nullptr) return;
+  void* handle = nullptr;
+  prun_result result = empty_result();
+  prun_status status = table().mem_reg(ctx_, ptr, static_cast<size_t>(bytes), PRUN_MEM_HOST, &handle, &result);
+  if (status == PRUN_ENOTSUP) return;  // it can do without
+  if (told(status, result) != PRUN_OK) fail(status, result, fmt::format("registering {}", human_bytes(bytes)));
+  memory_.push_back({static_cast<char*>(ptr), bytes, handle});
+}
+
+prun_status Link::batch(std::vector<prun_p2p>& ops, prun_req** req, prun_result& result) {
+  for (prun_p2p& op : ops) {
+    op.mem_handle = handle_of(op.ptr);
+    if (renumbered_) op.peer = own_rank(op.peer);
+  }
+  return told(table().batch(ctx_, ops.data(), ops.size(), {PRUN_MEM_HOST, nullptr}, req, &result), result);
+}
+
 void* Link::handle_of(const void* ptr) const {
   for (const Memory& memory : memory_) {
     if (ptr >= memory.begin && ptr < memory.begin + memory.bytes) return memory.handle;
@@ -103,14 +176,14 @@ void* Link::handle_of(const void* ptr) const {
 
 prun_status Link::wait(prun_req* req, int64_t bytes, prun_result& result) {
   // The clock is read only once the first test has not been enough: small messages mostly end there.
-  prun_status status = table().test(ctx_, req, &result);
+  prun_status status = test(req, result);
   if (status != PRUN_AGAIN) return status;
   auto start = Clock::now();
-  auto limit = std::chrono::duration<double>(deadline_s_ + static_cast<double>(bytes) / kSlowestBytesPerSecond);
+  auto limit = std::chrono::duration<double>(limit_s(deadline_s_ + patience_s_, bytes));
   bool told = false;
   for (;;) {
     result = empty_result();
-    status = table().test(ctx_, req, &result);
+    status = test(req, result);
     if (status != PRUN_AGAIN) return status;
     if (Clock::now() - start > limit) return PRUN_AGAIN;
     if (!told && host_aborted()) {  // also for a plugin that does not ask

@@ -38,7 +38,10 @@ void read_manifest(const fs::path& path, PluginFile& file) {
       std::istringstream words(value);
       for (std::string word; words >> word;) file.not_claimed.push_back(word);
     }
-    if (key == "memory") file.host_memory = value.find("host") != std::string::npos;
+    if (key == "memory") {
+      file.host_memory = value.find("host") != std::string::npos;
+      file.cuda_memory = value.find("cuda") != std::string::npos;
+    }
   }
 }
 
@@ -90,6 +93,17 @@ prun_transport checked_copy(const prun_transport* theirs, const std::string& pat
   }
   if (table.name == nullptr || table.version == nullptr) refuse(path, "it has no name or no version");
   return table;
+}
+
+// Calls use(name, setting) for each setting of the list; the name is "" where none stands before the key.
+template <typename Use>
+void each_option(const std::string& options, Use use) {
+  std::istringstream list(options);
+  for (std::string item; std::getline(list, item, ',');) {
+    size_t dot = item.substr(0, item.find('=')).find('.');
+    bool named = dot != std::string::npos;
+    use(named ? item.substr(0, dot) : "", named ? item.substr(dot + 1) : item);
+  }
 }
 
 PluginInfo describe_plugin(const PluginFile& file) {
@@ -171,6 +185,20 @@ PluginFile find_named(std::string_view name, const std::vector<std::string>& dir
 
 Plugin load_named(std::string_view name, const std::vector<std::string>& dirs, const prun_host& host) {
   return load_plugin(find_named(name, dirs), host);
+}
+
+std::string options_of(const std::string& name, const std::string& options) {
+  std::vector<std::string> own;
+  each_option(options, [&](const std::string& whose, const std::string& setting) {
+    if (whose.empty() || whose == name) own.push_back(setting);
+  });
+  return join(own, ",");
+}
+
+void check_options(const std::string& options, const std::vector<std::string>& dirs) {
+  each_option(options, [&](const std::string& whose, const std::string&) {
+    if (!whose.empty()) find_named(whose, dirs);
+  });
 }
 
 std::vector<PluginInfo> list_plugins(const std::vector<std::string>& dirs) {

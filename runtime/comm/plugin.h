@@ -22,7 +22,7 @@ struct Plugin {
 struct PluginFile {
   std::string name, path;
   bool automatic = false;  // the rest is from NAME.plugin; without one `auto` does not consider it
-  bool host_memory = false;
+  bool host_memory = false, cuda_memory = false;
   bool local_only = false;
   std::vector<std::string> not_claimed;  // items of the conformance suite
 };
@@ -39,5 +39,10 @@ Plugin load_plugin(const PluginFile& file, const prun_host& host);
 PluginFile find_named(std::string_view name, const std::vector<std::string>& dirs);
 // The same, loaded.
 Plugin load_named(std::string_view name, const std::vector<std::string>& dirs, const prun_host& host);
+
+// Of "key=value,shm.key=value,..." what is meant for this plugin: keys without a name before them, and its own.
+std::string options_of(const std::string& name, const std::string& options);
+// usage_error for a name before a key that is no plugin's.
+void check_options(const std::string& options, const std::vector<std::string>& dirs);
 
 }  // namespace prun

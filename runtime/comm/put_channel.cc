@@ -20,18 +20,18 @@ class TransportPutChannel : public PutChannel {
   void offer() override {
     prun_req* req = nullptr;
     prun_result result = empty_result();
-    prun_status status = link_.table().signal(link_.ctx(), peer_, free_, &req, &result);
+    prun_status status = link_.table().signal(link_.ctx(), link_.own_rank(peer_), free_, &req, &result);
     finish(status, req, 0, result, "offering a place to");
   }
 
   void put(const void* src, int64_t bytes, int64_t offset) override {
     prun_req* req = nullptr;
     prun_result result = empty_result();
-    prun_status status = link_.table().wait_signal(link_.ctx(), peer_, free_, ++puts_, &req, &result);
+    prun_status status = link_.table().wait_signal(link_.ctx(), link_.own_rank(peer_), free_, ++puts_, &req, &result);
     finish(status, req, bytes, result, "waiting for a place to put into from");
     req = nullptr;
     result = empty_result();
-    status = link_.table().put(link_.ctx(), peer_, src, link_.handle_of(src), static_cast<size_t>(offset),
+    status = link_.table().put(link_.ctx(), link_.own_rank(peer_), src, link_.handle_of(src), static_cast<size_t>(offset),
                                static_cast<size_t>(bytes), filled_, &req, &result);
     finish(status, req, bytes, result, fmt::format("putting {} to", human_bytes(bytes)));
     sent_.fetch_add(bytes, std::memory_order_relaxed);
@@ -40,7 +40,7 @@ class TransportPutChannel : public PutChannel {
   void arrive(int64_t bytes) override {
     prun_req* req = nullptr;
     prun_result result = empty_result();
-    prun_status status = link_.table().wait_signal(link_.ctx(), peer_, filled_, ++arrivals_, &req, &result);
+    prun_status status = link_.table().wait_signal(link_.ctx(), link_.own_rank(peer_), filled_, ++arrivals_, &req, &result);
     finish(status, req, bytes, result, fmt::format("waiting for a put of {} from", human_bytes(bytes)));
   }
 
@@ -49,6 +49,7 @@ class TransportPutChannel : public PutChannel {
  private:
   // `doing` is followed by the peer.
   void finish(prun_status status, prun_req* req, int64_t bytes, prun_result& result, std::string_view doing) {
+    link_.told(status, result);
     if (status == PRUN_OK) {
       status = link_.wait(req, bytes, result);
       if (status == PRUN_AGAIN) link_.drain({req});

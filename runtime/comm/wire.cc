@@ -16,8 +16,8 @@ constexpr uint16_t kFrameVersion = 1;
 
 }  // namespace
 
-Wire::Wire(Link& link, std::vector<int> ranks, int index, int lane, uint64_t group)
-    : link_(link), ranks_(std::move(ranks)), index_(index), tag_(static_cast<uint64_t>(lane)) {
+Wire::Wire(Route route, std::vector<int> ranks, int index, uint64_t group)
+    : route_(std::move(route)), ranks_(std::move(ranks)), index_(index) {
   size_t n = ranks_.size();
   header_.magic = kMagic;
   header_.version = kFrameVersion;
@@ -68,11 +68,11 @@ void Wire::add(Stage stage, bool is_recv, int member, void* data, int64_t bytes)
   (is_recv ? queue.receives : queue.sends)
       .push_back(prun_p2p{.is_recv = is_recv ? 1 : 0,
                           .peer = ranks_[static_cast<size_t>(member)],
-                          .tag = tag_,
+                          .tag = 0,  // and the handle: the route knows
                           .ptr = data,
                           .bytes = static_cast<size_t>(bytes),
                           .mem_kind = PRUN_MEM_HOST,
-                          .mem_handle = link_.handle_of(data)});
+                          .mem_handle = nullptr});
   if (is_recv) queue.sources.push_back(member);
   queue.bytes += bytes;
 }
@@ -126,13 +126,9 @@ void Wire::post_stage(Queue& queue, Request& request) {
   queue.receives.insert(queue.receives.end(), queue.sends.begin(), queue.sends.end());
   prun_status status = PRUN_OK;
   prun_result result = empty_result();
-  if (!queue.receives.empty()) {
-    status = link_.table().batch(link_.ctx(), queue.receives.data(), queue.receives.size(), {PRUN_MEM_HOST, nullptr},
-                                 &request.req, &result);
-  }
+  if (!queue.receives.empty()) status = route_.batch(queue.receives, request.req, result);
   queue.clear();
   if (status == PRUN_OK) return;
-  request.req = nullptr;
   failed(request, status, result);
 }
 
@@ -144,10 +140,9 @@ void Wire::wait(int64_t ticket) {
 }
 
 void Wire::wait_stage(Request& request) {
-  if (request.req != nullptr) {
+  if (request.req) {
     prun_result result = empty_result();
-    prun_status status = link_.wait(request.req, request.bytes, result);
-    if (status != PRUN_AGAIN) request.req = nullptr;
+    prun_status status = route_.wait(request.req, request.bytes, result);
     if (status != PRUN_OK) failed(request, status, result);
   }
   for (const Arrival& arrival : request.arrivals) check_frame(arrival);
@@ -168,18 +163,18 @@ void Wire::finish() {
 }
 
 void Wire::give_up() {
-  std::vector<prun_req*> left;
+  std::vector<Route::Request> left;
   for (Batch& batch : batches_) {
     for (Request& request : batch.stages) {
-      if (request.req != nullptr) left.push_back(request.req);
-      request.req = nullptr;
+      if (request.req) left.push_back(request.req);
+      request.req = {};
       request.arrivals.clear();
       request.sources.clear();
     }
     batch.ticket = -1;
   }
   for (Queue& queue : queues_) queue.clear();
-  link_.drain(left);
+  route_.drain(left);
 }
 
 void Wire::check_frame(const Arrival& arrival) {
@@ -254,9 +249,9 @@ void Wire::failed(Request& request, prun_status status, prun_result& result) {
   }
   if (status == PRUN_AGAIN) {
     throw Error(Exit::hang, fmt::format("{}: no progress for {}, waiting for {}", doing(),
-                                        human_seconds(link_.deadline_s()), awaited(request, result)));
+                                        human_seconds(route_.deadline_s()), awaited(request, result)));
   }
-  link_.fail(status, result, doing());
+  route_.fail(status, result, doing());
 }
 
 }  // namespace prun

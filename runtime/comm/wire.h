@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "comm/call.h"
-#include "comm/link.h"
+#include "comm/route.h"
 
 namespace prun {
 
@@ -34,7 +34,7 @@ class Wire {
   // so frames without payload are exchanged. none: no collective (send_recv).
   enum class Ring { within, apart, none };
 
-  Wire(Link& link, std::vector<int> ranks, int index, int lane, uint64_t group);
+  Wire(Route route, std::vector<int> ranks, int index, uint64_t group);
 
   // Starts a call; what it is stands in `header` (fingerprint, count, counts_hash, sequence).
   void begin(const FrameHeader& header, Ring ring);
@@ -53,7 +53,6 @@ class Wire {
   const std::vector<int>& ranks() const { return ranks_; }
   int64_t bytes_sent() const { return bytes_sent_; }
   void add_bytes_sent(int64_t bytes) { bytes_sent_ += bytes; }
-  Link& link() { return link_; }
   // "all_reduce f32[8] sum of ranks 0, 1, 2": what an error says was going on.
   std::string doing() const;
   // The error for a member whose call is another one.
@@ -80,7 +79,7 @@ class Wire {
     void clear();
   };
   struct Request {
-    prun_req* req = nullptr;
+    Route::Request req;
     std::vector<Arrival> arrivals;
     std::vector<int> sources;
     int64_t bytes = 0;
@@ -96,10 +95,9 @@ class Wire {
   [[noreturn]] void failed(Request& request, prun_status status, prun_result& result);
   std::string awaited(const Request& request, const prun_result& result) const;
 
-  Link& link_;
+  Route route_;
   std::vector<int> ranks_;
   int index_;
-  uint64_t tag_;
   FrameHeader header_{};
   Ring ring_ = Ring::none;
   std::vector<Frame> out_, in_;

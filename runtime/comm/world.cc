@@ -1,18 +1,19 @@
-// Worlds: of one rank, which needs no transport, and of many, which opens one.
+// Worlds: of one rank, which needs no transport, and of many, which opens one, or one inside hosts and one between them.
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <map>
-#include <numeric>
+#include <optional>
+#include <set>
 #include <utility>
 
 #include "base/text.h"
+#include "comm/choose.h"
 #include "comm/communicator.h"
 #include "comm/host.h"
 #include "comm/join.h"
-#include "comm/plugin.h"
+#include "comm/mixed.h"
 #include "comm/put_channel.h"
 
 namespace prun {
@@ -58,99 +59,103 @@ class LoneWorld : public World {
 
 class TransportWorld : public World {
  public:
-  TransportWorld(Plugin plugin, const WorldOptions& options, Bootstrap& bootstrap)
-      : options_(options), bootstrap_(bootstrap), link_(std::move(plugin), options) {}
+  // The transport inside hosts is opened first: memory is its own where it offers some.
+  TransportWorld(Transports transports, Hosts hosts, const WorldOptions& options, Bootstrap& bootstrap)
+      : options_(options), bootstrap_(bootstrap), hosts_(std::move(hosts)), mixed_(transports.inside.has_value()) {
+    const std::vector<int>& here = hosts_.with(options.rank);
+    if (mixed_ && here.size() > 1) inside_.emplace(std::move(*transports.inside), options, here);
+    between_.emplace(std::move(transports.between), options);
+    if (mixed_) between_->be_patient(kPatience);
+  }
   ~TransportWorld() override {
     communicators_.clear();
     set_host(nullptr, 1);
   }
 
   void* allocate(int64_t bytes) override {
-    void* memory = link_.allocate(std::max<int64_t>(bytes, 1));
-    return memory != nullptr ? memory : pages_.allocate(bytes);
+    const int64_t size = std::max<int64_t>(bytes, 1);
+    Link& nearest = inside_ ? *inside_ : *between_;
+    void* memory = nearest.allocate(size);
+    const bool own = memory != nullptr;
+    if (!own) memory = pages_.allocate(bytes);
+    if (!own && inside_) inside_->adopt(memory, size);
+    if (!own || inside_) between_->adopt(memory, size);
+    return memory;
   }
-  void connect() override { join_and_connect(link_, options_, bootstrap_); }
+  void connect() override {
+    if (inside_)
+      join_and_connect(*inside_, options_, bootstrap_);
+    else if (mixed_)
+      join_without(bootstrap_);
+    join_and_connect(*between_, options_, bootstrap_);
+  }
 
   Communicator& communicator(const std::vector<int>& ranks, int lane) override {
     std::unique_ptr<Communicator>& entry = communicators_[{ranks, lane}];
     if (entry == nullptr) entry = make(ranks, lane);
     return *entry;
   }
+  // Between hosts of a mixed world the memory is the other transport's: there is no window.
   PutChannel* put_channel(int peer, int lane) override {
     auto [entry, fresh] = put_channels_.try_emplace({peer, lane});
-    if (fresh) entry->second = make_put_channel(link_, peer, lane);
+    const bool near = inside_ && hosts_.same(peer, options_.rank);
+    if (fresh && (near || !mixed_)) entry->second = make_put_channel(near ? *inside_ : *between_, peer, lane);
     return entry->second.get();
   }
-  void abort() override { link_.abort(); }
-  std::string transport_name() const override { return link_.plugin().name; }
+  void abort() override {
+    between_->abort();
+    if (inside_) inside_->abort();
+  }
+  std::string transport_name() const override { return options_.transport; }
 
  private:
+  static constexpr double kPatience = 0.5;  // between hosts: who waits for a rank of its own host knows more
+
+  // A group inside a host, or with one rank a host, has one transport; any other both.
   std::unique_ptr<Communicator> make(const std::vector<int>& ranks, int lane) {
     auto self = std::find(ranks.begin(), ranks.end(), options_.rank);
     PRUN_CHECK(self != ranks.end(),
                fmt::format("rank {} is not among ranks {}", options_.rank, fmt::join(ranks, ", ")));
     if (ranks.size() == 1) return make_lone_communicator();
-    int index = static_cast<int>(self - ranks.begin());
-    int agreed = agree_on_lane(link_, ranks, index, lane, next_lane_);
-    next_lane_ = agreed + 1;
-    return make_communicator(link_, ranks, index, agreed, options_.algorithm);
+    const int index = static_cast<int>(self - ranks.begin());
+    std::set<int> hosts;
+    for (int rank : ranks) hosts.insert(hosts_.host_of[static_cast<size_t>(rank)]);
+    if (mixed_ && hosts.size() > 1 && hosts.size() < ranks.size())
+      return make_mixed_communicator(inside_ ? &*inside_ : nullptr, *between_, hosts_, ranks, index, lane,
+                                     options_.algorithm);
+    Link& link = mixed_ && hosts.size() == 1 ? *inside_ : *between_;
+    return make_communicator(link, ranks, index, agree_on_lanes(link, ranks, index, lane, 1), options_.algorithm);
   }
 
   WorldOptions options_;
   Bootstrap& bootstrap_;
+  Hosts hosts_;
+  bool mixed_;  // some host's ranks have a transport of their own, if perhaps not this one's
   Pages pages_;
-  Link link_;
+  std::optional<Link> inside_, between_;
   std::map<std::pair<std::vector<int>, int>, std::unique_ptr<Communicator>> communicators_;
   std::map<std::pair<int, int>, std::unique_ptr<PutChannel>> put_channels_;  // by peer and lane
-  int next_lane_ = 1;  // of the transport; 0 is where members agree on the others
 };
-
-// Only plugins whose manifest offers itself are loaded and asked for their score.
-Plugin choose_plugin(const WorldOptions& options) {
-  prun_open_params params{};
-  params.size = sizeof params;
-  params.rank = options.rank;
-  params.ranks = options.ranks;
-  params.local_rank = options.local_rank;
-  params.local_ranks = options.local_ranks;
-  params.options = options.transport_options.c_str();
-  std::vector<int> ranks(static_cast<size_t>(options.ranks));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  Plugin best;
-  int best_score = 0;
-  std::string reasons;
-  for (const PluginFile& file : find_plugins(options.plugin_dirs)) {
-    if (!file.automatic || !file.host_memory || (file.local_only && options.local_ranks < options.ranks)) continue;
-    try {
-      Plugin plugin = load_plugin(file, host_table());
-      int score = plugin.table.score != nullptr ? plugin.table.score(&params, ranks.data(), options.ranks) : 1;
-      if (score > best_score) best = std::move(plugin), best_score = score;
-    } catch (const Error& error) {
-      spdlog::warn("transport auto passes over {}", error.message());
-      reasons += "; " + error.message();
-    }
-  }
-  if (best_score == 0) {
-    throw usage_error(fmt::format("transport auto: no plugin in {} can connect these {} ranks{}",
-                                  options.plugin_dirs.empty() ? "any directory" : join(options.plugin_dirs, ", "),
-                                  options.ranks, reasons));
-  }
-  return best;
-}
 
 }  // namespace
 
 std::unique_ptr<World> World::open(const WorldOptions& options, Bootstrap& bootstrap) {
   check_algorithm_name(options.algorithm);
   set_host(&bootstrap, options.local_ranks);
-  bool automatic = options.transport == "auto";
   if (options.ranks == 1) {
     // Nothing to transport; but a name that is wrong is wrong on one rank, too.
-    if (!automatic) load_named(options.transport, options.plugin_dirs, host_table());
+    if (options.transport != "auto") choose_transports(options, group_by_host({""}), bootstrap);
     return std::make_unique<LoneWorld>();
   }
-  Plugin plugin = automatic ? choose_plugin(options) : load_named(options.transport, options.plugin_dirs, host_table());
-  return std::make_unique<TransportWorld>(std::move(plugin), options, bootstrap);
+  Hosts hosts = find_hosts(options, bootstrap);
+  const std::vector<int>& here = hosts.with(options.rank);
+  WorldOptions placed = options;
+  placed.local_ranks = static_cast<int>(here.size());
+  placed.local_rank = static_cast<int>(std::find(here.begin(), here.end(), options.rank) - here.begin());
+  set_host(&bootstrap, placed.local_ranks);
+  Transports transports = choose_transports(placed, hosts, bootstrap);
+  placed.transport = transports.name();
+  return std::make_unique<TransportWorld>(std::move(transports), std::move(hosts), placed, bootstrap);
 }
 
 }  // namespace prun

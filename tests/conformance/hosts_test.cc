@@ -1,0 +1,429 @@
+// Groups over several hosts, one transport inside and one between: the grid of collectives in short, sums to the bit,
+// what is said when ranks differ, die or stop on another host.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <thread>
+
+#include "comm/hosts.h"
+#include "comm/link.h"
+#include "tests/conformance/case.h"
+#include "tests/conformance/several_hosts.h"
+
+namespace prun::testing {
+namespace {
+
+// Ranks of each host, and whether hosts are namespaces. Without them (no root, no iproute2) made-up hosts take their
+// place, and the test says so.
+struct Setting {
+  std::vector<int> ranks_of_host;
+  bool real = false;
+};
+void PrintTo(const Setting& s, std::ostream* out) { *out << fmt::format("{}{}", fmt::join(s.ranks_of_host, "+"), s.real ? " in namespaces" : ""); }
+
+const Namespaces* namespaces() {
+  static const std::unique_ptr<Namespaces> cable = [] {
+    if (Namespaces::permitted()) return std::make_unique<Namespaces>();
+    fprintf(stderr, "network namespaces are not permitted here: hosts are made up, and their ranks talk over AF_UNIX\n");
+    return std::unique_ptr<Namespaces>();
+  }();
+  return cable.get();
+}
+
+HostsJob job_of(const Setting& setting) {
+  HostsJob job;
+  job.ranks_of_host = setting.ranks_of_host;
+  job.namespaces = setting.real ? namespaces() : nullptr;
+  return job;
+}
+
+constexpr CollKind kKinds[] = {CollKind::all_reduce, CollKind::all_gather, CollKind::reduce_scatter, CollKind::broadcast,
+                               CollKind::reduce,     CollKind::gather,     CollKind::scatter,        CollKind::all_to_all};
+
+bool reduces(CollKind kind) {
+  return kind == CollKind::all_reduce || kind == CollKind::reduce || kind == CollKind::reduce_scatter;
+}
+bool whole(CollKind kind) {
+  return kind == CollKind::all_reduce || kind == CollKind::reduce || kind == CollKind::broadcast;
+}
+double tolerance_of(const CollCall& call) {
+  if (call.redop != RedOp::avg || !reduces(call.kind)) return 0;
+  return call.dtype == Dtype::bf16 ? 0.008 : call.dtype == Dtype::f32 ? 2e-7 : 4e-16;
+}
+
+// Every kind x type x operation x count; roots, places and kinds of memory take turns.
+std::string run_grid(Rank& rank, const std::vector<int>& members) {
+  if (std::find(members.begin(), members.end(), rank.index) == members.end()) return "";
+  Communicator& group = rank.world.communicator(members, 0);
+  const int n = group.size();
+  std::string failed;
+  int turn = 0;
+  for (CollKind kind : kKinds) {
+    for (Dtype dtype : {Dtype::f32, Dtype::f64, Dtype::bf16, Dtype::i32, Dtype::u8}) {
+      for (RedOp op : {RedOp::sum, RedOp::avg, RedOp::max, RedOp::prod}) {
+        if (!reduces(kind) && op != RedOp::sum) continue;
+        for (int64_t count : {0, 1, n - 1, n + 1, 1003, 70001, 700001}) {
+          // Large ones are about slices and pieces, not about types.
+          if (count > 1003 && (dtype != Dtype::f32 || op == RedOp::max)) continue;
+          if (count > 70001 && op != RedOp::sum) continue;
+          ++turn;
+          Case c;
+          c.call.kind = kind;
+          c.call.dtype = dtype;
+          c.call.redop = op;
+          c.call.count = whole(kind) ? count : count > 1003 ? count / n : count;
+          c.call.root = whole(kind) && kind != CollKind::all_reduce ? turn % n : kind >= CollKind::gather && kind <= CollKind::scatter ? turn % n : 0;
+          c.in_place = has_in_place(kind) && turn % 3 == 0;
+          c.in_arena = turn / 2 % 2 == 0;
+          c.misaligned = turn % 5 == 0 ? 1 : 0;
+          c.tolerance = tolerance_of(c.call);
+          failed += run_case(rank, group, c);
+          if (failed.size() > 1500) return failed;
+        }
+      }
+    }
+  }
+  return failed;
+}
+
+std::string run_rank_order(Rank& rank, const std::vector<int>& members) {
+  Communicator& group = rank.world.communicator(members, 0);
+  const int n = group.size();
+  std::string failed;
+  int turn = 0;
+  for (CollKind kind : {CollKind::all_reduce, CollKind::reduce_scatter, CollKind::reduce}) {
+    for (Dtype dtype : {Dtype::f32, Dtype::f64, Dtype::bf16}) {
+      for (RedOp op : {RedOp::sum, RedOp::avg, RedOp::prod}) {
+        for (int64_t count : {1, 7, 1000, 66000, 900000}) {
+          if (count > 1000 && (op == RedOp::prod || dtype != Dtype::f32)) continue;
+          Case c;
+          c.call.kind = kind;
+          c.call.dtype = dtype;
+          c.call.redop = op;
+          c.call.count = kind == CollKind::reduce_scatter ? std::max<int64_t>(1, count / n) : count;
+          c.call.root = kind == CollKind::reduce ? turn % n : 0;
+          c.call.rank_order = true;
+          c.pattern = Pattern::real;
+          c.in_arena = turn++ % 2 == 0;
+          c.in_place = turn % 3 == 0;
+          failed += run_case(rank, group, c);
+          if (failed.size() > 1500) return failed;
+        }
+      }
+    }
+  }
+  return failed;
+}
+
+// all_gather_v with members that give nothing, all_to_all_v, and a ring of messages.
+std::string run_counted(Rank& rank) {
+  Communicator& all = rank.world.communicator(all_ranks(rank.size), 0);
+  const int n = rank.size, me = rank.index;
+  for (int64_t scale : {0, 1, 30000}) {
+    std::vector<int64_t> shares, out_counts, in_counts;
+    std::vector<float> mine(static_cast<size_t>(me * scale), static_cast<float>(me)), want, out, in;
+    auto amount = [&](int i, int j) { return (i + 2 * j) % 3 * scale; };
+    for (int r = 0; r < n; ++r) {
+      shares.push_back(r * scale);
+      want.insert(want.end(), static_cast<size_t>(r * scale), static_cast<float>(r));
+    }
+    std::vector<float> got(want.size(), -1);
+    CollCall call;
+    call.kind = CollKind::all_gather_v;
+    call.send = mine.data();
+    call.recv = got.data();
+    call.counts = shares.data();
+    all.run(call);
+    if (got != want) return fmt::format("all_gather_v of {}", scale);
+    want.clear();
+    for (int r = 0; r < n; ++r) {
+      out_counts.push_back(amount(me, r));
+      in_counts.push_back(amount(r, me));
+      out.insert(out.end(), static_cast<size_t>(amount(me, r)), static_cast<float>(100 * me + r));
+      want.insert(want.end(), static_cast<size_t>(amount(r, me)), static_cast<float>(100 * r + me));
+    }
+    in.assign(want.size(), -1);
+    call.kind = CollKind::all_to_all_v;
+    call.send = out.data();
+    call.recv = in.data();
+    call.counts = out_counts.data();
+    call.recv_counts = in_counts.data();
+    all.run(call);
+    if (in != want) return fmt::format("all_to_all_v of {}", scale);
+  }
+  for (int64_t bytes : {8, 3 << 20}) {
+    std::vector<char> out(static_cast<size_t>(bytes), static_cast<char>(me)), in(out.size());
+    for (int step : {1, n - 1}) {
+      all.send_recv((me + step) % n, out.data(), bytes, (me + n - step) % n, in.data(), bytes);
+      if (in != std::vector<char>(in.size(), static_cast<char>((me + n - step) % n))) return "a ring of messages";
+    }
+  }
+  return "";
+}
+
+void all_reduce(Communicator& group, int64_t count, bool rank_order = false) {
+  std::vector<float> x(static_cast<size_t>(count), 1.0f);
+  CollCall call;
+  call.kind = CollKind::all_reduce;
+  call.send = call.recv = x.data();
+  call.count = count;
+  call.rank_order = rank_order;
+  group.run(call);
+}
+
+class SeveralHosts : public ::testing::TestWithParam<Setting> {};
+
+TEST_P(SeveralHosts, CollectivesGiveWhatTheReferenceGives) {
+  EXPECT_EQ(failures(run_on_hosts(job_of(GetParam()), [](Rank& rank) { return run_grid(rank, all_ranks(rank.size)); })), "");
+}
+TEST_P(SeveralHosts, RankOrderIsTheReference) {
+  EXPECT_EQ(failures(run_on_hosts(job_of(GetParam()), [](Rank& rank) { return run_rank_order(rank, all_ranks(rank.size)); })), "");
+}
+TEST_P(SeveralHosts, CountsPerMemberAndMessages) { EXPECT_EQ(failures(run_on_hosts(job_of(GetParam()), run_counted)), ""); }
+
+INSTANTIATE_TEST_SUITE_P(Hosts, SeveralHosts,
+                         ::testing::Values(Setting{{2, 2}}, Setting{{4, 4}, true}, Setting{{3, 1}}, Setting{{1, 2, 2}}, Setting{{2, 2, 2}}, Setting{{2, 3}, true}));
+
+// Members in an order in which hosts take turns, backwards, and some of them; groups of one host, and of one rank a host.
+TEST(HostsGroups, InAnyOrder) {
+  EXPECT_EQ(failures(run_on_hosts(job_of({{3, 3}, true}), [](Rank& rank) -> std::string {
+              std::string failed;
+              for (const std::vector<int>& members : std::vector<std::vector<int>>{
+                       {0, 3, 1, 4, 2, 5}, {5, 4, 3, 2, 1, 0}, {1, 2, 4}, {0, 1, 2}, {3, 5}, {2, 5}}) {
+                if (std::find(members.begin(), members.end(), rank.index) == members.end()) continue;
+                failed += run_grid(rank, members) + run_rank_order(rank, members);
+              }
+              return failed;
+            })),
+            "");
+}
+
+TEST(HostsGroups, ByEveryAlgorithm) {
+  for (const char* algorithm : {"gather", "direct", "ring"}) {
+    HostsJob job = job_of({{2, 2}});
+    job.algorithm = algorithm;
+    EXPECT_EQ(failures(run_on_hosts(job, [](Rank& rank) { return run_grid(rank, all_ranks(rank.size)); })), "") << algorithm;
+  }
+}
+
+TEST(HostsGroups, BarrierHoldsEverybodyBack) {
+  EXPECT_EQ(failures(run_on_hosts(job_of({{2, 2}, true}), [](Rank& rank) -> std::string {
+              Communicator& all = rank.world.communicator(all_ranks(4), 0);
+              for (int late = 0; late < 4; ++late) {
+                double arrived = rank.index == late ? (usleep(3000), now_s()) : 0;
+                CollCall call;
+                all.run(call);
+                double left = now_s(), last = 0;
+                call.kind = CollKind::broadcast;
+                call.dtype = Dtype::f64;
+                call.root = late;
+                call.count = 1;
+                call.send = &arrived;
+                call.recv = &last;
+                all.run(call);
+                if (left < last) return fmt::format("left the barrier before rank {} came", late);
+              }
+              return "";
+            })),
+            "");
+}
+
+// The transport of a group is that of its ranks' hosts: what stays inside a host goes nowhere else.
+TEST(HostsChoice, AutoTakesOneTransportInsideAndOneBetween) {
+  for (bool real : {false, true}) {
+    EXPECT_EQ(failures(run_on_hosts(job_of({{2, 2}, real}), [](Rank& rank) {
+                return rank.world.transport_name() == "shm+socket" ? "" : rank.world.transport_name();
+              })),
+              "");
+  }
+  EXPECT_EQ(failures(run_on_hosts(job_of({{1, 1}}), [](Rank& rank) {
+              return rank.world.transport_name() == "socket" ? "" : rank.world.transport_name();
+            })),
+            "");
+}
+
+// Two nodes of the launcher on one machine are one host.
+TEST(HostsChoice, HostsAreMeasured) {
+  LocalJob job;
+  job.ranks = 4;
+  EXPECT_EQ(failures(run_ranks(job, [](LocalBootstrap& bootstrap) -> std::string {
+              WorldOptions options = suite().options(bootstrap);
+              options.transport = "auto";
+              options.local_ranks = 2;
+              options.local_rank %= 2;
+              auto world = World::open(options, bootstrap);
+              world->connect();
+              all_reduce(world->communicator(all_ranks(4), 0), 10);
+              bootstrap.barrier();
+              return world->transport_name() == "shm" ? "" : world->transport_name();
+            })),
+            "");
+}
+
+TEST(HostsChoice, ATransportOfOneHostIsRefusedOnTwo) {
+  HostsJob job = job_of({{2, 2}});
+  job.transport = "shm";
+  job.local.abort_on_death = false;
+  for (const RankReport& report : run_on_hosts(job, [](Rank&) { return "opened"; })) {
+    EXPECT_EQ(report.text,
+              "Exit 2: transport shm reaches ranks of one host only, and these are on 2: ranks 0-1 | 2-3; use auto, or "
+              "shm+NAME for another one between hosts");
+  }
+}
+
+TEST(HostsChoice, OptionsMayNameTheirTransport) {
+  EXPECT_EQ(failures(run_on_hosts(job_of({{2, 2}}), [](Rank&) { return ""; })), "");
+  LocalJob local;
+  local.ranks = 2;
+  local.abort_on_death = false;
+  auto refused = [&](const std::string& options_text) {
+    return run_ranks(local, [&](LocalBootstrap& bootstrap) -> std::string {
+      WorldOptions options = suite().options(bootstrap);
+      options.transport = "socket";
+      options.transport_options = options_text;
+      World::open(options, bootstrap);
+      return "opened";
+    })[0].text;
+  };
+  EXPECT_EQ(refused("shm.small=64,socket.crc=1,eager=4096"), "opened");
+  EXPECT_EQ(refused("sokcet.crc=1").find("Exit 2: unknown transport 'sokcet' (did you mean 'socket'?)"), 0u);
+  EXPECT_EQ(refused("socket.crcs=1"), "Exit 2: transport socket: socket has no option 'crcs' (did you mean 'crc'?)");
+}
+
+// With each rank of another host as the one that differs.
+TEST(HostsFaults, CallsThatDifferAreNamed) {
+  struct Difference {
+    CollKind common, deviant;
+    int64_t count;
+    const char *common_text, *deviant_text;
+  };
+  for (const Difference& d : {Difference{CollKind::all_reduce, CollKind::all_reduce, 101, "all_reduce f32[100] sum", "all_reduce f32[101] sum"},
+                              Difference{CollKind::all_gather, CollKind::broadcast, 100, "all_gather f32[100]", "broadcast f32[100] root 0"},
+                              Difference{CollKind::reduce_scatter, CollKind::barrier, 100, "reduce_scatter f32[100] sum", "barrier"},
+                              Difference{CollKind::all_reduce, CollKind::all_reduce, 70100, "all_reduce f32[100] sum", "all_reduce f32[70100] sum"}}) {
+    for (int deviant : {1, 2, 3}) {
+      HostsJob job = job_of({{2, 2}});
+      job.deadline_s = 10;
+      auto reports = run_on_hosts(job, [&](Rank& rank) -> std::string {
+        Communicator& all = rank.world.communicator(all_ranks(4), 0);
+        std::vector<float> a(300000), b(300000);
+        all_reduce(all, 10);
+        CollCall call;
+        call.kind = rank.index == deviant ? d.deviant : d.common;
+        call.count = rank.index == deviant ? d.count : 100;
+        call.send = a.data();
+        call.recv = b.data();
+        all.run(call);
+        all_reduce(all, 10);  // tells a rank that was through before anybody could know
+        return "was given data";
+      });
+      const std::string texts = failures(reports);
+      EXPECT_EQ(texts.find("was given data"), std::string::npos) << texts;
+      EXPECT_NE(texts.find("Exit 12: "), std::string::npos) << texts;
+      EXPECT_NE(texts.find(d.common_text), std::string::npos) << texts;
+      EXPECT_NE(texts.find(fmt::format("rank {} called {}", deviant, d.deviant_text)), std::string::npos) << texts;
+      for (const RankReport& report : reports) EXPECT_LT(report.seconds, 5) << texts;
+    }
+  }
+}
+
+class KilledElsewhere : public ::testing::TestWithParam<int64_t> {};
+TEST_P(KilledElsewhere, IsNamed) {
+  for (bool told : {true, false}) {
+    HostsJob job = job_of({{2, 2}, true});
+    job.local.abort_on_death = told;
+    job.local.timeout_s = 15;
+    job.deadline_s = 2;
+    auto reports = run_on_hosts(job, [](Rank& rank) -> std::string {
+      Communicator& all = rank.world.communicator(all_ranks(4), 0);
+      for (int i = 0;; ++i) {
+        if (rank.index == 3 && i == 5) kill(getpid(), SIGKILL);
+        all_reduce(all, GetParam(), i % 2 == 0);
+      }
+    });
+    EXPECT_EQ(reports[3].status, 128 + SIGKILL);
+    int named = 0;
+    for (size_t r = 0; r < 3; ++r) {
+      named += reports[r].text.find("rank 3") != std::string::npos ? 1 : 0;
+      EXPECT_TRUE(!told || reports[r].text.find("rank 3") != std::string::npos) << "rank " << r << ": " << reports[r].text;
+      EXPECT_LT(reports[r].seconds - reports[3].seconds, job.deadline_s + 1) << reports[r].text;
+    }
+    // Rank 2 shares its host, rank 1 its place; rank 0 may know only whom it waits for.
+    EXPECT_GE(named, 1) << failures(reports);
+    EXPECT_NE(reports[2].text.find("rank 3"), std::string::npos) << reports[2].text;
+  }
+}
+INSTANTIATE_TEST_SUITE_P(InAnAllReduce, KilledElsewhere, ::testing::Values(10, 200000));
+
+TEST(HostsFaults, AStoppedRankIsAHang) {
+  for (int stopped : {1, 2}) {
+    HostsJob job = job_of({{2, 2}, true});
+    job.deadline_s = 1.5;
+    job.local.timeout_s = job.deadline_s + 3;
+    auto reports = run_on_hosts(job, [&](Rank& rank) -> std::string {
+      Communicator& all = rank.world.communicator(all_ranks(4), 0);
+      all_reduce(all, 10);
+      if (rank.index == stopped) raise(SIGSTOP);
+      all_reduce(all, 10);
+      return "went on";
+    });
+    const std::string texts = failures(reports);
+    EXPECT_NE(texts.find("no progress for 1.5 s, waiting for rank"), std::string::npos) << texts;
+    EXPECT_NE(texts.find(fmt::format("waiting for rank {}", stopped)), std::string::npos) << texts;
+    EXPECT_EQ(texts.find("went on"), std::string::npos) << texts;
+  }
+}
+
+TEST(HostsFaults, AbortEndsWhatIsUnderWay) {
+  HostsJob job = job_of({{2, 2}, true});
+  job.local.abort_on_death = false;
+  EXPECT_EQ(failures(run_on_hosts(job, [](Rank& rank) -> std::string {
+              Communicator& all = rank.world.communicator(all_ranks(4), 0);
+              all_reduce(all, 10);
+              if (rank.index == 2) {
+                rank.bootstrap.barrier();
+                return "";
+              }
+              std::thread other([&] {
+                usleep(100000);
+                rank.world.abort();
+                rank.world.abort();
+              });
+              double start = now_s();
+              std::string text = "went on";
+              try {
+                all_reduce(all, 100000);
+              } catch (const Aborted&) {
+                text = now_s() - start < 1 ? "" : "too late";
+              } catch (const Error& error) {
+                text = error.what();
+              }
+              other.join();
+              rank.bootstrap.barrier();
+              return text;
+            })),
+            "");
+}
+
+TEST(Hosts, AreGroupedByWhatTheyCallThemselves) {
+  Hosts hosts = group_by_host({"a", "a", "b", "a", "b"});
+  EXPECT_EQ(hosts.text(), "ranks 0-1, 3 | 2, 4");
+  EXPECT_EQ(hosts.with(3), (std::vector<int>{0, 1, 3}));
+  EXPECT_FALSE(hosts.same(1, 2));
+  EXPECT_NE(this_host().find(" net "), std::string::npos);
+}
+
+TEST(Hosts, MessagesAreRenumbered) {
+  const std::vector<int> members = {4, 5, 6, 7};
+  EXPECT_EQ(renumber_ranks("waiting for rank 1", members), "waiting for rank 5");
+  EXPECT_EQ(renumber_ranks("ranks 0, 2, 3 and rank 1 (pid 2)", members), "ranks 4, 6, 7 and rank 5 (pid 2)");
+  EXPECT_EQ(renumber_ranks("rank", members), "rank");
+  EXPECT_EQ(renumber_ranks("rank 9, 1 of 2 ranks left", members), "rank 9, 5 of 2 ranks left");
+}
+
+}  // namespace
+}  // namespace prun::testing
