@@ -26,7 +26,7 @@ std::vector<Candidate> weigh(const WorldOptions& options, const std::vector<int>
                              prun_mem_kind memory = PRUN_MEM_HOST);
 
 struct Transports {
-  Plugin between;               // of all ranks
+  Plugin between;                // of all ranks
   std::optional<Plugin> inside;  // of the ranks of one host, where that is another one
   std::string name() const { return inside ? inside->name + "+" + between.name : between.name; }
 };

@@ -127,7 +127,7 @@ class World {
   virtual Communicator& communicator(const std::vector<int>& ranks, int lane) = 0;
   // Of one peer and lane (0 .. 126), owned by the world. Null: the transport has no one-sided calls.
   virtual PutChannel* put_channel(int peer, int lane) = 0;
-  virtual void abort() = 0;  // any thread: everything under way throws soon
+  virtual void abort() = 0;                        // any thread: everything under way throws soon
   virtual std::string transport_name() const = 0;  // "shm"; "shm+socket": inside hosts and between them
 };
 

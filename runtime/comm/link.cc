@@ -61,7 +61,9 @@ double limit_s(double deadline_s, int64_t bytes) {
 }
 
 std::string renumber_ranks(const std::string& text, const std::vector<int>& members) {
-  auto is_digit = [&](size_t at) { return at < text.size() && std::isdigit(static_cast<unsigned char>(text[at])) != 0; };
+  auto is_digit = [&](size_t at) {
+    return at < text.size() && std::isdigit(static_cast<unsigned char>(text[at])) != 0;
+  };
   std::string out;
   size_t at = 0;
   for (size_t word; (word = text.find("rank", at)) != std::string::npos;) {
@@ -83,10 +85,7 @@ std::string renumber_ranks(const std::string& text, const std::vector<int>& memb
 }
 
 Link::Link(Plugin plugin, const WorldOptions& options, std::vector<int> members)
-    : plugin_(std::move(plugin)),
-      deadline_s_(options.deadline_s),
-      rank_(options.rank),
-      members_(std::move(members)) {
+    : plugin_(std::move(plugin)), deadline_s_(options.deadline_s), rank_(options.rank), members_(std::move(members)) {
   std::vector<int> all(static_cast<size_t>(options.ranks));
   std::iota(all.begin(), all.end(), 0);
   if (members_.empty()) members_ = all;

@@ -1,4 +1,5 @@
-// The communicator of a group over several hosts: which steps a call is made of, and what is left to do when one throws.
+// The communicator of a group over several hosts: which steps a call is made of, and what is left to do when one
+// throws.
 #include "comm/mixed.h"
 
 #include <fmt/format.h>
@@ -137,7 +138,7 @@ class MixedCommunicator : public Communicator {
 
   bool run_steps(Steps steps, const CollCall& call, const FrameHeader& header) {
     Wire* across = across_ ? &*across_ : nullptr;
-    Span span{*wire_,       across,        *inside_,          scratch_,     sums_,      places_.hosts,
+    Span span{*wire_,       across,        *inside_,         scratch_,     sums_,      places_.hosts,
               places_.host, places_.place, places_.in_order, places_.even, algorithm_, header};
     return steps(span, call);
   }

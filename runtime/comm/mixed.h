@@ -20,18 +20,18 @@ namespace prun {
 
 // A group over several hosts as the steps see it; the ranks in it are indices of the group.
 struct Span {
-  Wire& wire;                           // to every member
-  Wire* across;                         // to the members with this one's place on their hosts; null if some have none
-  Communicator& inside;                 // the members on this host, in their order in the group
-  Scratch& scratch;                     // of steps between hosts
-  Scratch& sums;                        // of what must outlive such a step
+  Wire& wire;            // to every member
+  Wire* across;          // to the members with this one's place on their hosts; null if some have none
+  Communicator& inside;  // the members on this host, in their order in the group
+  Scratch& scratch;      // of steps between hosts
+  Scratch& sums;         // of what must outlive such a step
   const std::vector<std::vector<int>>& hosts;  // their members; hosts by their first
-  int host, place;                      // hosts[host][place] is this member
-  bool in_order;                        // hosts[0], hosts[1] ... are 0, 1, 2 ...
-  bool even;                            // as many members on each host
-  const std::string& algorithm;         // for steps between hosts
-  FrameHeader header;                   // of the call
-  int64_t meeting = -1;                 // the ticket of the frames that go round
+  int host, place;                             // hosts[host][place] is this member
+  bool in_order;                               // hosts[0], hosts[1] ... are 0, 1, 2 ...
+  bool even;                                   // as many members on each host
+  const std::string& algorithm;                // for steps between hosts
+  FrameHeader header;                          // of the call
+  int64_t meeting = -1;                        // the ticket of the frames that go round
 
   int size() const { return wire.size(); }
   int host_count() const { return static_cast<int>(hosts.size()); }

@@ -116,7 +116,9 @@ class Chain {
   int above() const { return span_.member(span_.host + 1, span_.place); }
   int below() const { return span_.member(span_.host - 1, span_.place); }
   int64_t slice_of(const Part& part) const { return part.count / speakers_; }
-  std::byte* result_of(const Part& part) const { return part.recv + (speakers_ > 1 ? span_.place : 0) * slice_of(part) * item_; }
+  std::byte* result_of(const Part& part) const {
+    return part.recv + (speakers_ > 1 ? span_.place : 0) * slice_of(part) * item_;
+  }
 
   void up(const Part& part, int64_t i) {
     const int64_t count = slice_of(part), bytes = count * item_;

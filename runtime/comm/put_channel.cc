@@ -31,8 +31,8 @@ class TransportPutChannel : public PutChannel {
     finish(status, req, bytes, result, "waiting for a place to put into from");
     req = nullptr;
     result = empty_result();
-    status = link_.table().put(link_.ctx(), link_.own_rank(peer_), src, link_.handle_of(src), static_cast<size_t>(offset),
-                               static_cast<size_t>(bytes), filled_, &req, &result);
+    status = link_.table().put(link_.ctx(), link_.own_rank(peer_), src, link_.handle_of(src),
+                               static_cast<size_t>(offset), static_cast<size_t>(bytes), filled_, &req, &result);
     finish(status, req, bytes, result, fmt::format("putting {} to", human_bytes(bytes)));
     sent_.fetch_add(bytes, std::memory_order_relaxed);
   }
@@ -40,7 +40,8 @@ class TransportPutChannel : public PutChannel {
   void arrive(int64_t bytes) override {
     prun_req* req = nullptr;
     prun_result result = empty_result();
-    prun_status status = link_.table().wait_signal(link_.ctx(), link_.own_rank(peer_), filled_, ++arrivals_, &req, &result);
+    prun_status status =
+        link_.table().wait_signal(link_.ctx(), link_.own_rank(peer_), filled_, ++arrivals_, &req, &result);
     finish(status, req, bytes, result, fmt::format("waiting for a put of {} from", human_bytes(bytes)));
   }
 

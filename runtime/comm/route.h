@@ -1,8 +1,9 @@
 // Which transport leads to which member of a group: one for all, or one inside the host and another between hosts. Each
 // has a lane of its own, which the group's members agreed on.
 //
-// Surprising fact: with two transports a request has two parts, and whoever waits for one must give the other its turns,
-// or ranks that wait in different orders would wait for each other. Parts take turns of a test each (10 ms at most).
+// Surprising fact: with two transports a request has two parts, and whoever waits for one must give the other its
+// turns, or ranks that wait in different orders would wait for each other. Parts take turns of a test each (10 ms at
+// most).
 #pragma once
 #include <vector>
 

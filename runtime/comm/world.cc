@@ -1,4 +1,5 @@
-// Worlds: of one rank, which needs no transport, and of many, which opens one, or one inside hosts and one between them.
+// Worlds: of one rank, which needs no transport, and of many, which opens one, or one inside hosts and one between
+// them.
 #include <fmt/format.h>
 #include <sys/mman.h>
 

@@ -1,5 +1,7 @@
 // Groups over several hosts, one transport inside and one between: the grid of collectives in short, sums to the bit,
 // what is said when ranks differ, die or stop on another host.
+#include "comm/hosts.h"
+
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -9,7 +11,6 @@
 #include <cstdio>
 #include <thread>
 
-#include "comm/hosts.h"
 #include "comm/link.h"
 #include "tests/conformance/case.h"
 #include "tests/conformance/several_hosts.h"
@@ -23,12 +24,15 @@ struct Setting {
   std::vector<int> ranks_of_host;
   bool real = false;
 };
-void PrintTo(const Setting& s, std::ostream* out) { *out << fmt::format("{}{}", fmt::join(s.ranks_of_host, "+"), s.real ? " in namespaces" : ""); }
+void PrintTo(const Setting& s, std::ostream* out) {
+  *out << fmt::format("{}{}", fmt::join(s.ranks_of_host, "+"), s.real ? " in namespaces" : "");
+}
 
 const Namespaces* namespaces() {
   static const std::unique_ptr<Namespaces> cable = [] {
     if (Namespaces::permitted()) return std::make_unique<Namespaces>();
-    fprintf(stderr, "network namespaces are not permitted here: hosts are made up, and their ranks talk over AF_UNIX\n");
+    fprintf(stderr,
+            "network namespaces are not permitted here: hosts are made up, and their ranks talk over AF_UNIX\n");
     return std::unique_ptr<Namespaces>();
   }();
   return cable.get();
@@ -41,8 +45,9 @@ HostsJob job_of(const Setting& setting) {
   return job;
 }
 
-constexpr CollKind kKinds[] = {CollKind::all_reduce, CollKind::all_gather, CollKind::reduce_scatter, CollKind::broadcast,
-                               CollKind::reduce,     CollKind::gather,     CollKind::scatter,        CollKind::all_to_all};
+constexpr CollKind kKinds[] = {CollKind::all_reduce, CollKind::all_gather, CollKind::reduce_scatter,
+                               CollKind::broadcast,  CollKind::reduce,     CollKind::gather,
+                               CollKind::scatter,    CollKind::all_to_all};
 
 bool reduces(CollKind kind) {
   return kind == CollKind::all_reduce || kind == CollKind::reduce || kind == CollKind::reduce_scatter;
@@ -55,8 +60,9 @@ double tolerance_of(const CollCall& call) {
   return call.dtype == Dtype::bf16 ? 0.008 : call.dtype == Dtype::f32 ? 2e-7 : 4e-16;
 }
 
-// Every kind x type x operation x count; roots, places and kinds of memory take turns.
-std::string run_grid(Rank& rank, const std::vector<int>& members) {
+// Every kind x type x operation x count; roots, places and kinds of memory take turns. Brief: two types, no large
+// counts.
+std::string run_grid(Rank& rank, const std::vector<int>& members, bool brief = false) {
   if (std::find(members.begin(), members.end(), rank.index) == members.end()) return "";
   Communicator& group = rank.world.communicator(members, 0);
   const int n = group.size();
@@ -70,13 +76,16 @@ std::string run_grid(Rank& rank, const std::vector<int>& members) {
           // Large ones are about slices and pieces, not about types.
           if (count > 1003 && (dtype != Dtype::f32 || op == RedOp::max)) continue;
           if (count > 70001 && op != RedOp::sum) continue;
+          if (brief && (count > 70001 || (dtype != Dtype::f32 && dtype != Dtype::bf16) || op == RedOp::prod)) continue;
           ++turn;
           Case c;
           c.call.kind = kind;
           c.call.dtype = dtype;
           c.call.redop = op;
           c.call.count = whole(kind) ? count : count > 1003 ? count / n : count;
-          c.call.root = whole(kind) && kind != CollKind::all_reduce ? turn % n : kind >= CollKind::gather && kind <= CollKind::scatter ? turn % n : 0;
+          c.call.root = whole(kind) && kind != CollKind::all_reduce             ? turn % n
+                        : kind >= CollKind::gather && kind <= CollKind::scatter ? turn % n
+                                                                                : 0;
           c.in_place = has_in_place(kind) && turn % 3 == 0;
           c.in_arena = turn / 2 % 2 == 0;
           c.misaligned = turn % 5 == 0 ? 1 : 0;
@@ -100,6 +109,7 @@ std::string run_rank_order(Rank& rank, const std::vector<int>& members) {
       for (RedOp op : {RedOp::sum, RedOp::avg, RedOp::prod}) {
         for (int64_t count : {1, 7, 1000, 66000, 900000}) {
           if (count > 1000 && (op == RedOp::prod || dtype != Dtype::f32)) continue;
+          if (count > 66000 && (n < 4 || op != RedOp::sum)) continue;
           Case c;
           c.call.kind = kind;
           c.call.dtype = dtype;
@@ -178,27 +188,35 @@ void all_reduce(Communicator& group, int64_t count, bool rank_order = false) {
 class SeveralHosts : public ::testing::TestWithParam<Setting> {};
 
 TEST_P(SeveralHosts, CollectivesGiveWhatTheReferenceGives) {
-  EXPECT_EQ(failures(run_on_hosts(job_of(GetParam()), [](Rank& rank) { return run_grid(rank, all_ranks(rank.size)); })), "");
+  EXPECT_EQ(failures(run_on_hosts(job_of(GetParam()), [](Rank& rank) { return run_grid(rank, all_ranks(rank.size)); })),
+            "");
 }
 TEST_P(SeveralHosts, RankOrderIsTheReference) {
-  EXPECT_EQ(failures(run_on_hosts(job_of(GetParam()), [](Rank& rank) { return run_rank_order(rank, all_ranks(rank.size)); })), "");
+  EXPECT_EQ(
+      failures(run_on_hosts(job_of(GetParam()), [](Rank& rank) { return run_rank_order(rank, all_ranks(rank.size)); })),
+      "");
 }
-TEST_P(SeveralHosts, CountsPerMemberAndMessages) { EXPECT_EQ(failures(run_on_hosts(job_of(GetParam()), run_counted)), ""); }
+TEST_P(SeveralHosts, CountsPerMemberAndMessages) {
+  EXPECT_EQ(failures(run_on_hosts(job_of(GetParam()), run_counted)), "");
+}
 
 INSTANTIATE_TEST_SUITE_P(Hosts, SeveralHosts,
-                         ::testing::Values(Setting{{2, 2}}, Setting{{4, 4}, true}, Setting{{3, 1}}, Setting{{1, 2, 2}}, Setting{{2, 2, 2}}, Setting{{2, 3}, true}));
+                         ::testing::Values(Setting{{4, 4}, true}, Setting{{3, 1, 2}}, Setting{{2, 2, 2}}));
 
-// Members in an order in which hosts take turns, backwards, and some of them; groups of one host, and of one rank a host.
+// Members in an order in which hosts take turns, backwards, and some of them; groups of one host, and of one rank a
+// host.
 TEST(HostsGroups, InAnyOrder) {
-  EXPECT_EQ(failures(run_on_hosts(job_of({{3, 3}, true}), [](Rank& rank) -> std::string {
-              std::string failed;
-              for (const std::vector<int>& members : std::vector<std::vector<int>>{
-                       {0, 3, 1, 4, 2, 5}, {5, 4, 3, 2, 1, 0}, {1, 2, 4}, {0, 1, 2}, {3, 5}, {2, 5}}) {
-                if (std::find(members.begin(), members.end(), rank.index) == members.end()) continue;
-                failed += run_grid(rank, members) + run_rank_order(rank, members);
-              }
-              return failed;
-            })),
+  EXPECT_EQ(failures(run_on_hosts(job_of({{2, 2}, true}),
+                                  [](Rank& rank) -> std::string {
+                                    std::string failed;
+                                    for (const std::vector<int>& members : std::vector<std::vector<int>>{
+                                             {0, 2, 1, 3}, {3, 2, 1, 0}, {0, 1, 3}, {0, 1}, {1, 2}}) {
+                                      if (std::find(members.begin(), members.end(), rank.index) == members.end())
+                                        continue;
+                                      failed += run_grid(rank, members, true) + run_rank_order(rank, members);
+                                    }
+                                    return failed;
+                                  })),
             "");
 }
 
@@ -206,43 +224,46 @@ TEST(HostsGroups, ByEveryAlgorithm) {
   for (const char* algorithm : {"gather", "direct", "ring"}) {
     HostsJob job = job_of({{2, 2}});
     job.algorithm = algorithm;
-    EXPECT_EQ(failures(run_on_hosts(job, [](Rank& rank) { return run_grid(rank, all_ranks(rank.size)); })), "") << algorithm;
+    EXPECT_EQ(failures(run_on_hosts(job, [](Rank& rank) { return run_grid(rank, all_ranks(rank.size), true); })), "")
+        << algorithm;
   }
 }
 
 TEST(HostsGroups, BarrierHoldsEverybodyBack) {
-  EXPECT_EQ(failures(run_on_hosts(job_of({{2, 2}, true}), [](Rank& rank) -> std::string {
-              Communicator& all = rank.world.communicator(all_ranks(4), 0);
-              for (int late = 0; late < 4; ++late) {
-                double arrived = rank.index == late ? (usleep(3000), now_s()) : 0;
-                CollCall call;
-                all.run(call);
-                double left = now_s(), last = 0;
-                call.kind = CollKind::broadcast;
-                call.dtype = Dtype::f64;
-                call.root = late;
-                call.count = 1;
-                call.send = &arrived;
-                call.recv = &last;
-                all.run(call);
-                if (left < last) return fmt::format("left the barrier before rank {} came", late);
-              }
-              return "";
-            })),
+  EXPECT_EQ(failures(run_on_hosts(job_of({{2, 2}, true}),
+                                  [](Rank& rank) -> std::string {
+                                    Communicator& all = rank.world.communicator(all_ranks(4), 0);
+                                    for (int late = 0; late < 4; ++late) {
+                                      double arrived = rank.index == late ? (usleep(3000), now_s()) : 0;
+                                      CollCall call;
+                                      all.run(call);
+                                      double left = now_s(), last = 0;
+                                      call.kind = CollKind::broadcast;
+                                      call.dtype = Dtype::f64;
+                                      call.root = late;
+                                      call.count = 1;
+                                      call.send = &arrived;
+                                      call.recv = &last;
+                                      all.run(call);
+                                      if (left < last) return fmt::format("left the barrier before rank {} came", late);
+                                    }
+                                    return "";
+                                  })),
             "");
 }
 
 // The transport of a group is that of its ranks' hosts: what stays inside a host goes nowhere else.
 TEST(HostsChoice, AutoTakesOneTransportInsideAndOneBetween) {
   for (bool real : {false, true}) {
-    EXPECT_EQ(failures(run_on_hosts(job_of({{2, 2}, real}), [](Rank& rank) {
-                return rank.world.transport_name() == "shm+socket" ? "" : rank.world.transport_name();
-              })),
-              "");
+    EXPECT_EQ(
+        failures(run_on_hosts(
+            job_of({{2, 2}, real}),
+            [](Rank& rank) { return rank.world.transport_name() == "shm+socket" ? "" : rank.world.transport_name(); })),
+        "");
   }
-  EXPECT_EQ(failures(run_on_hosts(job_of({{1, 1}}), [](Rank& rank) {
-              return rank.world.transport_name() == "socket" ? "" : rank.world.transport_name();
-            })),
+  EXPECT_EQ(failures(run_on_hosts(
+                job_of({{1, 1}}),
+                [](Rank& rank) { return rank.world.transport_name() == "socket" ? "" : rank.world.transport_name(); })),
             "");
 }
 
@@ -250,17 +271,18 @@ TEST(HostsChoice, AutoTakesOneTransportInsideAndOneBetween) {
 TEST(HostsChoice, HostsAreMeasured) {
   LocalJob job;
   job.ranks = 4;
-  EXPECT_EQ(failures(run_ranks(job, [](LocalBootstrap& bootstrap) -> std::string {
-              WorldOptions options = suite().options(bootstrap);
-              options.transport = "auto";
-              options.local_ranks = 2;
-              options.local_rank %= 2;
-              auto world = World::open(options, bootstrap);
-              world->connect();
-              all_reduce(world->communicator(all_ranks(4), 0), 10);
-              bootstrap.barrier();
-              return world->transport_name() == "shm" ? "" : world->transport_name();
-            })),
+  EXPECT_EQ(failures(run_ranks(job,
+                               [](LocalBootstrap& bootstrap) -> std::string {
+                                 WorldOptions options = suite().options(bootstrap);
+                                 options.transport = "auto";
+                                 options.local_ranks = 2;
+                                 options.local_rank %= 2;
+                                 auto world = World::open(options, bootstrap);
+                                 world->connect();
+                                 all_reduce(world->communicator(all_ranks(4), 0), 10);
+                                 bootstrap.barrier();
+                                 return world->transport_name() == "shm" ? "" : world->transport_name();
+                               })),
             "");
 }
 
@@ -281,13 +303,15 @@ TEST(HostsChoice, OptionsMayNameTheirTransport) {
   local.ranks = 2;
   local.abort_on_death = false;
   auto refused = [&](const std::string& options_text) {
-    return run_ranks(local, [&](LocalBootstrap& bootstrap) -> std::string {
-      WorldOptions options = suite().options(bootstrap);
-      options.transport = "socket";
-      options.transport_options = options_text;
-      World::open(options, bootstrap);
-      return "opened";
-    })[0].text;
+    return run_ranks(local,
+                     [&](LocalBootstrap& bootstrap) -> std::string {
+                       WorldOptions options = suite().options(bootstrap);
+                       options.transport = "socket";
+                       options.transport_options = options_text;
+                       World::open(options, bootstrap);
+                       return "opened";
+                     })[0]
+        .text;
   };
   EXPECT_EQ(refused("shm.small=64,socket.crc=1,eager=4096"), "opened");
   EXPECT_EQ(refused("sokcet.crc=1").find("Exit 2: unknown transport 'sokcet' (did you mean 'socket'?)"), 0u);
@@ -301,10 +325,13 @@ TEST(HostsFaults, CallsThatDifferAreNamed) {
     int64_t count;
     const char *common_text, *deviant_text;
   };
-  for (const Difference& d : {Difference{CollKind::all_reduce, CollKind::all_reduce, 101, "all_reduce f32[100] sum", "all_reduce f32[101] sum"},
-                              Difference{CollKind::all_gather, CollKind::broadcast, 100, "all_gather f32[100]", "broadcast f32[100] root 0"},
-                              Difference{CollKind::reduce_scatter, CollKind::barrier, 100, "reduce_scatter f32[100] sum", "barrier"},
-                              Difference{CollKind::all_reduce, CollKind::all_reduce, 70100, "all_reduce f32[100] sum", "all_reduce f32[70100] sum"}}) {
+  for (const Difference& d :
+       {Difference{CollKind::all_reduce, CollKind::all_reduce, 101, "all_reduce f32[100] sum",
+                   "all_reduce f32[101] sum"},
+        Difference{CollKind::all_gather, CollKind::broadcast, 100, "all_gather f32[100]", "broadcast f32[100] root 0"},
+        Difference{CollKind::reduce_scatter, CollKind::barrier, 100, "reduce_scatter f32[100] sum", "barrier"},
+        Difference{CollKind::all_reduce, CollKind::all_reduce, 70100, "all_reduce f32[100] sum",
+                   "all_reduce f32[70100] sum"}}) {
     for (int deviant : {1, 2, 3}) {
       HostsJob job = job_of({{2, 2}});
       job.deadline_s = 10;
@@ -349,7 +376,8 @@ TEST_P(KilledElsewhere, IsNamed) {
     int named = 0;
     for (size_t r = 0; r < 3; ++r) {
       named += reports[r].text.find("rank 3") != std::string::npos ? 1 : 0;
-      EXPECT_TRUE(!told || reports[r].text.find("rank 3") != std::string::npos) << "rank " << r << ": " << reports[r].text;
+      EXPECT_TRUE(!told || reports[r].text.find("rank 3") != std::string::npos)
+          << "rank " << r << ": " << reports[r].text;
       EXPECT_LT(reports[r].seconds - reports[3].seconds, job.deadline_s + 1) << reports[r].text;
     }
     // Rank 2 shares its host, rank 1 its place; rank 0 may know only whom it waits for.
@@ -360,52 +388,52 @@ TEST_P(KilledElsewhere, IsNamed) {
 INSTANTIATE_TEST_SUITE_P(InAnAllReduce, KilledElsewhere, ::testing::Values(10, 200000));
 
 TEST(HostsFaults, AStoppedRankIsAHang) {
-  for (int stopped : {1, 2}) {
-    HostsJob job = job_of({{2, 2}, true});
-    job.deadline_s = 1.5;
-    job.local.timeout_s = job.deadline_s + 3;
-    auto reports = run_on_hosts(job, [&](Rank& rank) -> std::string {
-      Communicator& all = rank.world.communicator(all_ranks(4), 0);
-      all_reduce(all, 10);
-      if (rank.index == stopped) raise(SIGSTOP);
-      all_reduce(all, 10);
-      return "went on";
-    });
-    const std::string texts = failures(reports);
-    EXPECT_NE(texts.find("no progress for 1.5 s, waiting for rank"), std::string::npos) << texts;
-    EXPECT_NE(texts.find(fmt::format("waiting for rank {}", stopped)), std::string::npos) << texts;
-    EXPECT_EQ(texts.find("went on"), std::string::npos) << texts;
-  }
+  HostsJob job = job_of({{2, 2}, true});
+  job.deadline_s = 1;
+  job.local.timeout_s = job.deadline_s + 2;
+  auto reports = run_on_hosts(job, [](Rank& rank) -> std::string {
+    Communicator& all = rank.world.communicator(all_ranks(4), 0);
+    all_reduce(all, 10);
+    if (rank.index == 2) raise(SIGSTOP);
+    all_reduce(all, 10);
+    return "went on";
+  });
+  const std::string texts = failures(reports);
+  EXPECT_NE(texts.find("no progress for 1.0 s, waiting for rank"), std::string::npos) << texts;
+  EXPECT_NE(texts.find("waiting for rank 2"), std::string::npos) << texts;
+  EXPECT_EQ(texts.find("went on"), std::string::npos) << texts;
+  for (int r : {0, 1, 3}) EXPECT_LT(reports[static_cast<size_t>(r)].seconds, job.deadline_s + 1.5) << texts;
 }
 
 TEST(HostsFaults, AbortEndsWhatIsUnderWay) {
   HostsJob job = job_of({{2, 2}, true});
   job.local.abort_on_death = false;
-  EXPECT_EQ(failures(run_on_hosts(job, [](Rank& rank) -> std::string {
-              Communicator& all = rank.world.communicator(all_ranks(4), 0);
-              all_reduce(all, 10);
-              if (rank.index == 2) {
-                rank.bootstrap.barrier();
-                return "";
-              }
-              std::thread other([&] {
-                usleep(100000);
-                rank.world.abort();
-                rank.world.abort();
-              });
-              double start = now_s();
-              std::string text = "went on";
-              try {
-                all_reduce(all, 100000);
-              } catch (const Aborted&) {
-                text = now_s() - start < 1 ? "" : "too late";
-              } catch (const Error& error) {
-                text = error.what();
-              }
-              other.join();
-              rank.bootstrap.barrier();
-              return text;
-            })),
+  EXPECT_EQ(failures(run_on_hosts(job,
+                                  [](Rank& rank) -> std::string {
+                                    Communicator& all = rank.world.communicator(all_ranks(4), 0);
+                                    all_reduce(all, 10);
+                                    if (rank.index == 2) {
+                                      rank.bootstrap.barrier();
+                                      return "";
+                                    }
+                                    std::thread other([&] {
+                                      usleep(100000);
+                                      rank.world.abort();
+                                      rank.world.abort();
+                                    });
+                                    double start = now_s();
+                                    std::string text = "went on";
+                                    try {
+                                      all_reduce(all, 100000);
+                                    } catch (const Aborted&) {
+                                      text = now_s() - start < 1 ? "" : "too late";
+                                    } catch (const Error& error) {
+                                      text = error.what();
+                                    }
+                                    other.join();
+                                    rank.bootstrap.barrier();
+                                    return text;
+                                  })),
             "");
 }
 

@@ -1,5 +1,5 @@
-// Ranks on several hosts, on one machine: network namespaces joined by a virtual cable where they are permitted (root and
-// iproute2), and ranks that are told to look like several hosts everywhere.
+// Ranks on several hosts, on one machine: network namespaces joined by a virtual cable where they are permitted (root
+// and iproute2), and ranks that are told to look like several hosts everywhere.
 #pragma once
 #include <functional>
 #include <memory>
