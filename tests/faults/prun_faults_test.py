@@ -46,14 +46,14 @@ def free_port():
 
 
 class Run:
-    """One launcher with its ranks."""
+    """One launcher with its ranks; `before` stands before the command."""
 
-    def __init__(self, *options, plan=ENDLESS):
+    def __init__(self, *options, plan=ENDLESS, before=()):
         self.folder = tempfile.TemporaryDirectory()
         self.metrics = pathlib.Path(self.folder.name, "metrics.jsonl")
         self.errors = pathlib.Path(self.folder.name, "stderr")
         with self.errors.open("w") as errors:
-            self.process = subprocess.Popen([PRUN, *plan, *options, "--metrics", self.metrics], cwd=ROOT,
+            self.process = subprocess.Popen([*before, PRUN, *plan, *options, "--metrics", self.metrics], cwd=ROOT,
                                             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors)
 
     def steps(self):

@@ -34,10 +34,20 @@ void Observer::announce() const {
              human_bytes(program.arena_bytes));
 }
 
+void Observer::announce_transports() {
+  if (told_transports_ || recorders_.empty() || recorders_.front()->connected.load() == 0) return;
+  told_transports_ = true;
+  const char* words = recorders_.front()->transports;
+  if (*words == '\0' || progress_.silent()) return;
+  progress_.clear();
+  fmt::print(stderr, "over {}\n", words);
+}
+
 void Observer::tick() {
   if (trace_) trace_->collect();
   const std::vector<MergedStep> steps = steps_.take();
   if (job.classes.empty()) return;
+  announce_transports();
   for (const MergedStep& step : steps) {
     progress_.step(step);
     summary_.add(step);

@@ -34,11 +34,13 @@ class Observer final : public LaunchObserver {
 
  private:
   void announce() const;
+  void announce_transports();
   void warn_of_lost_output();
 
   Job received_;  // on nodes other than 0: to say what a rank was doing
   std::vector<int> ranks_;
   std::vector<RecorderHeader*> recorders_;
+  bool told_transports_ = false;
   StepReader steps_;
   Progress progress_;
   Summary summary_;

@@ -19,8 +19,8 @@ const std::vector<std::string> kCommands = {"dump", "check", "plans", "plugins",
 const OptionRow kRows[] = {
     {"--nproc", "N", "ranks on this node (default 1)"},
     {"--set", "NAME=VALUE", "an argument of the plan; `prun PLAN --help` lists them"},
-    {"--transport", "NAME", "auto, shm, socket or another plugin (default auto; `prun plugins`)"},
-    {"--transport-options", "K=V,..", "options of the transport"},
+    {"--transport", "NAME", "auto (default), shm, socket, another plugin, or two: inside a host+between"},
+    {"--transport-options", "K=V,..", "options of the transport; NAME.K=V for one of two"},
     {"--device", "NAME", "what computes (default cpu)"},
     {"--metrics", "FILE", "write one JSON object a step"},
     {"--trace", "FILE", "write a timeline that opens in Perfetto"},
@@ -28,9 +28,10 @@ const OptionRow kRows[] = {
     {"--node-rank", "I", "which of them this is, from 0"},
     {"--rendezvous", "HOST:PORT", "where node 0 listens; needed with --nnodes"},
     {"--secret-file", "FILE", "shared secret of the nodes (or PRUN_SECRET); needed beyond loopback"},
-    {"--interface", "NAME", "network interface of the transport"},
+    {"--interface", "NAME", "network interface between hosts, or its address or network (default: to --rendezvous)"},
     {"--timeout", "SECONDS", "how long a collective or a missing rank is waited for (default 60)"},
     {"--json", "", "check, plans, plugins: as JSON"},
+    {"--explain", "", "plugins: which transport auto takes for which ranks, and why"},
     {"--help", "", "this text; with a plan also its arguments"},
 };
 
@@ -99,7 +100,7 @@ std::string usage() {
       "prun check PLAN [options]   verify it and predict memory and traffic; starts no rank\n"
       "prun dump PLAN [options]    print the program that the ranks would run\n"
       "prun plans                  list the plans that come with prun\n"
-      "prun plugins                list the transports\n"
+      "prun plugins                list the transports; --explain: which auto takes, and why\n"
       "prun conform PLUGIN [ITEM]  try a transport, by name or path, with the suite for all of them\n"
       "prun bench OP [options]     collectives over a transport, in nccl-tests' columns; `prun bench --help`\n\noptions:\n";
   for (const OptionRow& row : kRows) text += option_line(row);
@@ -139,6 +140,7 @@ Options parse_options(int argc, char** argv) {
   app.add_option("--trace", options.trace);
   app.add_option("--timeout", timeout);
   app.add_flag("--json", options.json);
+  app.add_flag("--explain", options.explain);
   app.add_flag("--help,-h", options.help);
   app.add_flag("--version", version);
   try {

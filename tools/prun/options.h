@@ -12,6 +12,7 @@ struct Options {
   std::vector<std::string> items;  // conform: of the suite, none for all; bench: its words
   bool help = false;
   bool json = false;
+  bool explain = false;  // plugins
   int nproc = 1, nnodes = 1, node_rank = 0;
   std::string rendezvous, secret_file, network_interface;
   std::string transport = "auto", transport_options, device = "cpu";

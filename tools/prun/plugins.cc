@@ -5,10 +5,12 @@
 #include "base/text.h"
 #include "comm/comm.h"
 #include "commands.h"
+#include "explain.h"
 
 namespace prun {
 
 int plugins_command(const Options& options, const Places& places) {
+  if (options.explain) return explain_plugins(options, places);
   std::vector<PluginInfo> plugins = list_plugins(places.plugin_dirs);
   if (options.json) {
     nlohmann::json rows = nlohmann::json::array();

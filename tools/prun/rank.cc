@@ -11,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include "comm/choose.h"
 #include "comm/comm.h"
 #include "cores.h"
 #include "device/device.h"
@@ -30,6 +31,13 @@ uint64_t proportional_set_size() {
     if (std::sscanf(line.c_str(), "Pss: %llu kB", &kilobytes) == 1) return kilobytes * 1024;
   }
   return 0;
+}
+
+void tell_transports(RecorderHeader& recorder, const std::string& name, const std::string& interface) {
+  std::string words = name == "none" ? "" : transport_words(name);
+  if (!words.empty() && !interface.empty()) words += fmt::format(" ({})", interface);
+  words.copy(recorder.transports, sizeof recorder.transports - 1);
+  recorder.connected.store(1);
 }
 
 void train(const RankStart& start, const Options& options, const std::vector<std::string>& plugin_dirs, std::string& where) {
@@ -66,6 +74,7 @@ void train(const RankStart& start, const Options& options, const std::vector<std
   executor_options.print = [&](const std::string& line) { start.link->print(line); };
   if (program.arena_bytes > 0) executor_options.arena = static_cast<std::byte*>(world->allocate(program.arena_bytes));
   world->connect();
+  tell_transports(*executor_options.recorder, world->transport_name(), options.network_interface);
   std::unique_ptr<Device> device = open_device(program.device);
   Executor executor(program, *device, *world, executor_options);
   where.clear();

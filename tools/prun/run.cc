@@ -4,7 +4,8 @@
 #include <fmt/format.h>
 
 #include "commands.h"
-#include "comm/plugin.h"
+#include "comm/choose.h"
+#include "comm/interfaces.h"
 #include "exec/executor.h"
 #include "exec/recorder.h"
 #include "launch/launch.h"
@@ -12,8 +13,13 @@
 #include "rank.h"
 
 namespace prun {
-int run_command(const Options& options, const Places& places) {
-  if (options.transport != "auto") find_named(options.transport, places.plugin_dirs);  // before anything starts
+int run_command(const Options& given, const Places& places) {
+  check_transport_name(given.transport, places.plugin_dirs);  // before anything starts
+  check_options(given.transport_options, places.plugin_dirs);
+  Options options = given;
+  if (given.nnodes > 1 || !given.network_interface.empty())
+    options.network_interface =
+        choose_interface(given.network_interface, interface_towards(given.rendezvous), list_interfaces()).name;
   Observer observer(options);
   LaunchOptions launch_options;
   launch_options.nproc = options.nproc;

@@ -1,0 +1,120 @@
+// prun plugins --explain: which transport would carry which group, and why not the others; the libraries that this
+// loaded; the network interfaces and which one would be used.
+//
+// The same code decides as in a job (comm/choose.h), so what stands here is what a job does, on this host.
+#include "explain.h"
+
+#include <fmt/format.h>
+#include <link.h>
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include "base/text.h"
+#include "comm/choose.h"
+#include "comm/host.h"
+#include "comm/interfaces.h"
+
+namespace prun {
+namespace {
+
+// A kind of group: of which ranks, and whether hosts lie between them.
+struct GroupKind {
+  const char* name;
+  int ranks, local_ranks;
+  prun_mem_kind memory;
+};
+
+std::vector<Candidate> weigh_for(const GroupKind& kind, const Options& options, const Places& places) {
+  WorldOptions world;
+  world.ranks = kind.ranks;
+  world.local_ranks = kind.local_ranks;
+  world.transport_options = options.transport_options;
+  world.network_interface = options.network_interface;
+  world.plugin_dirs = places.plugin_dirs;
+  std::vector<int> ranks(static_cast<size_t>(kind.ranks));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return weigh(world, ranks, kind.local_ranks < kind.ranks, kind.memory);
+}
+
+std::set<std::string> loaded_objects() {
+  std::set<std::string> paths;
+  auto add = [](dl_phdr_info* info, size_t, void* data) {
+    if (info->dlpi_name != nullptr && info->dlpi_name[0] == '/')
+      static_cast<std::set<std::string>*>(data)->insert(info->dlpi_name);
+    return 0;
+  };
+  dl_iterate_phdr(add, &paths);
+  return paths;
+}
+
+void print_kind(const GroupKind& kind, const std::vector<Candidate>& candidates) {
+  fmt::print("{}\n", kind.name);
+  const int best = candidates.empty() ? 0 : candidates.front().score;
+  for (const Candidate& c : candidates) {
+    const bool taken = best > 0 && &c == &candidates.front();
+    const std::string why = taken ? fmt::format("score {}, the highest", c.score)
+                            : c.reason.empty()
+                                ? fmt::format("score {}, less than {}", c.score, candidates.front().file.name)
+                                : c.reason;
+    fmt::print("  {} {:<10} {}\n", taken ? "*" : " ", c.file.name, why);
+  }
+  if (best == 0) fmt::print("    nothing here can carry it\n");
+}
+
+InterfaceChoice chosen_interface(const Options& options, const std::vector<Interface>& interfaces) {
+  if (options.nnodes == 1 && options.rendezvous.empty() && options.network_interface.empty())
+    return {"", "all ranks are on this host"};
+  return choose_interface(options.network_interface, interface_towards(options.rendezvous), interfaces);
+}
+
+void print_interfaces(const std::vector<Interface>& interfaces, const InterfaceChoice& chosen) {
+  fmt::print("network interface between hosts (--interface)\n");
+  for (const Interface& each : interfaces) {
+    std::vector<std::string> state = each.addresses;
+    if (!each.up) state.insert(state.begin(), "down");
+    if (each.addresses.empty()) state.emplace_back("no address");
+    fmt::print("  {} {:<10} {}\n", each.name == chosen.name ? "*" : " ", each.name, join(state, ", "));
+  }
+  fmt::print("  {}: {}\n", chosen.name.empty() ? "none" : chosen.name, chosen.why);
+}
+
+}  // namespace
+
+int explain_plugins(const Options& options, const Places& places) {
+  check_options(options.transport_options, places.plugin_dirs);
+  const std::vector<Interface> interfaces = list_interfaces();
+  const InterfaceChoice chosen = chosen_interface(options, interfaces);  // throws, before anything is shown
+  const int near = std::max(options.nproc, 2), all = near * std::max(options.nnodes, 2);
+  const std::string inside = fmt::format("ranks of one host ({}), host memory", near);
+  const std::string between = fmt::format("ranks of several hosts ({} on {}), host memory", all, all / near);
+  const GroupKind kinds[] = {
+      {inside.c_str(), near, near, PRUN_MEM_HOST},
+      {between.c_str(), all, near, PRUN_MEM_HOST},
+      {"CUDA memory (no device of this prun computes there yet)", near, near, PRUN_MEM_CUDA},
+  };
+  const std::set<std::string> before = loaded_objects();
+  std::vector<std::vector<Candidate>> weighed;
+  for (const GroupKind& kind : kinds) weighed.push_back(weigh_for(kind, options, places));
+  for (size_t i = 0; i < std::size(kinds); ++i) print_kind(kinds[i], weighed[i]);
+  auto best = [&](size_t i) {
+    return weighed[i].empty() || weighed[i].front().score == 0 ? "" : weighed[i].front().file.name;
+  };
+  const std::string one = best(0), several = best(1);
+  const bool mixed = !one.empty() && !several.empty() && one != several;
+  fmt::print("--transport auto\n");
+  fmt::print("    {:<28}{}\n", "groups inside a host:", one.empty() ? "-" : one);
+  fmt::print("    {:<28}{}\n", "groups over hosts:",
+             several.empty() ? "-"
+             : mixed         ? transport_words(one + "+" + several)
+                             : several);
+  fmt::print("    {:<28}{}\n", "one rank on each host:", several.empty() ? "-" : several);
+  print_interfaces(interfaces, chosen);
+  fmt::print("libraries loaded for this\n");
+  for (const std::string& path : loaded_objects())
+    if (before.count(path) == 0) fmt::print("    {}\n", path);
+  return 0;
+}
+
+}  // namespace prun
