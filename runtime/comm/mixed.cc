@@ -91,13 +91,21 @@ class MixedCommunicator : public Communicator {
     return wire_->bytes_sent() + inside_->bytes_sent() + (across_ ? across_->bytes_sent() : 0);
   }
 
+  CollPath path_of(const CollCall& call) const override {
+    if (ran_in_steps_)
+      return {"by host", fmt::format("in steps, inside {} hosts and between them", places_.hosts.size())};
+    return {choose_algorithm(call, size(), algorithm_).name,
+            "member to member, over several hosts; " + explain_algorithm(call, size(), algorithm_)};
+  }
+
   void run(const CollCall& call) override {
     check_call(call, size());
     try {
       const FrameHeader header = header_of(call, size(), sequence_);
       wire_->begin(header, Wire::Ring::apart);
       Steps steps = algorithm_.empty() ? steps_of(call.kind) : nullptr;
-      if (steps == nullptr || !run_steps(steps, call, header)) {
+      ran_in_steps_ = steps != nullptr && run_steps(steps, call, header);
+      if (!ran_in_steps_) {
         Group group{*wire_, scratch_, index(), size()};
         choose_algorithm(call, size(), algorithm_).run(group, call);
       }
@@ -149,6 +157,7 @@ class MixedCommunicator : public Communicator {
   std::optional<Wire> wire_, across_;
   Scratch scratch_, sums_;
   uint64_t sequence_ = 0;
+  bool ran_in_steps_ = false;  // the last run
 };
 
 }  // namespace
