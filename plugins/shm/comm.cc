@@ -46,13 +46,16 @@ prun_status create_comm(Context& c, const int* ranks, int n, int lane, prun_comm
     m.rank = ranks[i];
     m.local = c.local_of[static_cast<size_t>(m.rank)];
     if (m.local < 0) return fail(result, PRUN_ENOTSUP, m.rank, "rank %d is not on this host", m.rank);
-    if (m.rank == c.rank) comm->me = i;
-    else comm->locals.push_back(m.local);
+    if (m.rank == c.rank)
+      comm->me = i;
+    else
+      comm->locals.push_back(m.local);
     comm->key = mix(comm->key, static_cast<uint64_t>(m.rank));
   }
   if (comm->me < 0) return fail(result, PRUN_EINVAL, c.rank, "rank %d is not in the group", c.rank);
   comm->small = c.options.small;
   comm->chunk = c.options.chunk;
+  comm->ring = c.ring;
   comm->request.kind = prun_req::Kind::coll;
   comm->request.comm = comm.get();
 
@@ -66,8 +69,9 @@ prun_status create_comm(Context& c, const int* ranks, int n, int lane, prun_comm
   self.block->done.store(self.first_call, std::memory_order_release);
   self.first_step = self.block->progress.load(std::memory_order_relaxed);
   for (int local : comm->locals)
-    send_note(c, local, CommNote{comm->key, self.first_call, self.first_step, comm->slot, n,
-                                 static_cast<uint32_t>(comm->small), static_cast<uint32_t>(comm->chunk)});
+    send_note(c, local,
+              CommNote{comm->key, self.first_call, self.first_step, comm->slot, n, static_cast<uint32_t>(comm->small),
+                       static_cast<uint32_t>(comm->chunk), static_cast<uint32_t>(comm->ring)});
   *made = comm.release();
   return PRUN_OK;
 }
@@ -85,7 +89,8 @@ prun_status test_comm(Context& c, Comm& comm, prun_result* result) {
     });
     if (note == notes.end()) {
       RankState how = RankState::running;
-      if (const int lost = c.lost_peer({m.local}, how); lost >= 0 && !progress(c)) return report_lost(c, lost, how, result);
+      if (const int lost = c.lost_peer({m.local}, how); lost >= 0 && !progress(c))
+        return report_lost(c, lost, how, result);
       return fail(result, PRUN_AGAIN, m.rank, "waiting for rank %d to join the group", m.rank);
     }
     m.block = &c.peers[static_cast<size_t>(m.local)].block(note->slot);
@@ -93,6 +98,7 @@ prun_status test_comm(Context& c, Comm& comm, prun_result* result) {
     m.first_step = note->first_step;
     comm.small = std::min<size_t>(comm.small, note->small);
     comm.chunk = std::min<size_t>(comm.chunk, note->chunk);
+    comm.ring = std::min<size_t>(comm.ring, note->ring);
     notes.erase(note);
   }
   for (int local : comm.locals)  // our own notes must be out before we stop calling

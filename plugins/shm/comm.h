@@ -11,9 +11,9 @@
 namespace prun::shm {
 
 struct Member {
-  int rank = -1;   // global
+  int rank = -1;  // global
   int local = -1;
-  CommBlock* block = nullptr;   // in its segment
+  CommBlock* block = nullptr;  // in its segment
   uint64_t first_call = 0, first_step = 0;
   const std::byte* send = nullptr;  // of the call under way, as mapped here; null: not visible
   std::byte* recv = nullptr;
@@ -35,11 +35,11 @@ struct Comm {
   uint64_t key = 0;
   int slot = -1;
   bool ready = false;
-  size_t small = 0, chunk = 0;  // the least that any member wants: all must choose alike
+  size_t small = 0, chunk = 0, ring = 0;  // the least that any member wants: all must choose alike
 
-  uint64_t calls = 0;  // completed
-  uint64_t steps = 0;  // of all completed calls
-  size_t ring_end = 0; // staged: where the last chunk ends
+  uint64_t calls = 0;   // completed
+  uint64_t steps = 0;   // of all completed calls
+  size_t ring_end = 0;  // staged: where the last chunk ends
 
   // The call under way.
   prun_coll_params params{};

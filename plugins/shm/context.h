@@ -20,9 +20,9 @@
 namespace prun::shm {
 
 struct Options {
-  size_t small = 0;         // collectives up to this many bytes are posted beside their flags; 0: by the cores
-  size_t chunk = 0;         // bytes of a chunk of the staged collectives; 0: by the caches
-  bool huge = true;         // ask for huge pages for arenas
+  size_t small = 0;  // collectives up to this many bytes are posted beside their flags; 0: by the cores
+  size_t chunk = 0;  // bytes of a chunk of the staged collectives; 0: by the cores
+  bool huge = true;  // ask for huge pages for arenas
 };
 // Throws nothing; returns the word that is wrong, or "".
 std::string parse_options(const char* text, Options& options);
@@ -39,8 +39,8 @@ struct Arena {
 };
 
 struct Peer {
-  int rank = -1;   // global
-  int socket = -1; // open as long as the peer lives: how its death is noticed
+  int rank = -1;    // global
+  int socket = -1;  // open as long as the peer lives: how its death is noticed
   Mapping segment;
   std::vector<Mapping> arenas;
   SegmentLayout layout;
@@ -52,7 +52,10 @@ struct Peer {
 // A block of a freed comm: used again once all peers have completed its last call.
 struct Resting {
   int slot;
-  struct Need { const std::atomic<uint64_t>* done; uint64_t value; };
+  struct Need {
+    const std::atomic<uint64_t>* done;
+    uint64_t value;
+  };
   std::vector<Need> needs;
 };
 
@@ -65,6 +68,7 @@ struct Context {
   std::array<uint8_t, 32> secret{};
   Options options;
   WaitPolicy wait;
+  size_t ring = 0;        // bytes through which staged chunks rotate, four of them at least
   size_t last_cache = 0;  // bytes
 
   std::vector<Arena> arenas;  // fixed from `address` on, but for those that are not shared

@@ -58,7 +58,7 @@ struct CommNote {
   uint64_t first_call, first_step;  // the block's counters at creation
   int32_t slot;
   int32_t members;
-  uint32_t small, chunk;  // what it would choose
+  uint32_t small, chunk, ring;  // what it would choose
 };
 
 struct Unexpected {

@@ -1,10 +1,11 @@
 // The table of functions that the core calls. No exception leaves it.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <exception>
 #include <new>
-#include <unistd.h>
 
 #include "caches.h"
 #include "comm.h"
@@ -47,6 +48,8 @@ prun_status open_context(const prun_open_params* params, prun_ctx** made, prun_r
     if (roomy) c->wait.spin_ns = 50'000;
     if (c->options.small == 0) c->options.small = roomy ? 256 : 8192;
     if (c->options.chunk == 0) c->options.chunk = roomy ? 128 << 10 : 256 << 10;
+    // Ranks that take turns on a core share its caches: longer rings would only fill them.
+    c->ring = std::max<size_t>(roomy ? kStageBytes : kStageBytes / 2, 4 * c->options.chunk);
     c->last_cache = cache_bytes(3);
     *made = c.release();
     return PRUN_OK;

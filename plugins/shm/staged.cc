@@ -22,7 +22,7 @@ std::byte* out_of(const Comm& comm, size_t i, size_t t) { return comm.members[i]
 // The same place on all members. It is free: it was used by a chunk that all have done with, three or more before.
 void place_chunk(Comm& comm, const Shape& s, const Chunks& chunks, size_t t) {
   const size_t bytes = (chunks.size(s, t) + (s.pieces() ? (s.n - 1) * chunks.bytes : 0) + 63) / 64 * 64;
-  if (comm.ring_end + bytes > kStageBytes) comm.ring_end = 0;
+  if (comm.ring_end + bytes > comm.ring) comm.ring_end = 0;
   comm.chunk_at[t % 3] = comm.ring_end;
   comm.ring_end += bytes;
 }

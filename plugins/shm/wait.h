@@ -54,6 +54,10 @@ struct WaitPolicy {
   uint64_t slow_yield_ns = 300 * 1000;
   uint64_t least_crowded_ns = 4 * 1000 * 1000, most_crowded_ns = 64 * 1000 * 1000;
   std::atomic<uint64_t> crowded_until{0}, crowded_ns{0};
+  // A spin in vain that one or two yields then ended: who was waited for was behind us on this very core. For a while,
+  // yield at once.
+  uint64_t cramped_ns = 10 * 1000 * 1000;
+  std::atomic<uint64_t> cramped_until{0};
 
   void yielded(uint64_t before, uint64_t now) {
     if (now - before < slow_yield_ns) return;
@@ -88,7 +92,8 @@ Wait wait_until(WaitPolicy& policy, Bell bell_of, Patience& patience, uint64_t& 
   uint64_t now = now_ns();
   if (start == 0) start = now;
   if (patience.since == 0) patience.since = now;
-  while (now - patience.since < policy.spin_ns) {
+  const bool spins = policy.spin_ns > 0 && now >= policy.cramped_until.load(std::memory_order_relaxed);
+  while (spins && now - patience.since < policy.spin_ns) {
     for (int i = 0; i < 16; i++) {
       if (ready()) return Wait::ready;
       pause_cpu();
@@ -96,8 +101,12 @@ Wait wait_until(WaitPolicy& policy, Bell bell_of, Patience& patience, uint64_t& 
     if (stop()) return Wait::aborted;
     now = now_ns();
   }
-  while (true) {
-    if (ready()) return Wait::ready;
+  for (int yields = 0;; yields++) {
+    if (ready()) {
+      if (spins && yields > 0 && yields <= 2)
+        policy.cramped_until.store(now + policy.cramped_ns, std::memory_order_relaxed);
+      return Wait::ready;
+    }
     if (stop()) return Wait::aborted;
     if (now - start >= policy.call_ns) return Wait::time;
     const uint64_t waited = now - patience.since;
