@@ -24,13 +24,14 @@ bool has_core_of_its_own(const prun_host* host) { return host->cores_per_rank >=
 
 }  // namespace
 
-// With fewer cores than ranks the core is needed by the very rank that is waited for: yield to it at once.
+// Yields early: whoever is waited for may want this very core, even where there are enough. Sleeps late: being woken by
+// UCX takes long, and ranks that sleep for each other keep each other asleep.
 Context::Context(const prun_open_params& params, const prun_host* host)
     : host_(host),
       rank_(params.rank),
       ranks_(params.ranks),
-      spin_(std::chrono::microseconds(has_core_of_its_own(host) ? 100 : 0)),
-      yield_(std::chrono::microseconds(has_core_of_its_own(host) ? 0 : 1500)),
+      spin_(std::chrono::microseconds(has_core_of_its_own(host) ? 1 : 0)),
+      yield_(std::chrono::microseconds(1500)),
       mark_(mark_of(params.job_secret)),
       worker_(params, parse_options(params.options != nullptr ? params.options : ""), kSenderMask, host),
       peers_(static_cast<size_t>(params.ranks)) {
@@ -278,9 +279,13 @@ void Context::make_progress(std::unique_lock<std::mutex>& lock, const prun_req& 
   }
 }
 
-// UCX may have something to do before it can be slept on, and nothing to show for it: then for a moment only.
+// UCX may have something to do before it can be slept on: progress, mostly at once. Where that does not help (a peer
+// whose queue is full), a moment's sleep does.
 void Context::sleep(std::unique_lock<std::mutex>& lock, Clock::time_point deadline) {
+  constexpr int kRefusals = 8;
   const bool armed = worker_.arm();
+  refused_ = armed ? 0 : refused_ + 1;
+  if (!armed && refused_ < kRefusals) return;
   const auto left = armed ? deadline - Clock::now() : Clock::duration(std::chrono::microseconds(200));
   const auto ns = std::max<int64_t>(0, std::chrono::duration_cast<std::chrono::nanoseconds>(left).count());
   const timespec limit{ns / 1000000000, ns % 1000000000};

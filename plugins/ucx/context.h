@@ -137,6 +137,7 @@ class Context {
   bool someone_sleeps_ = false;    // one thread sleeps for all
   int waiting_ = 0;                // threads that wait for it
   Clock::time_point quiet_since_;  // the epoch: something has just happened
+  int refused_ = 0;                // how often in a row UCX could not be slept on
   size_t open_ = 0;                // operations that UCX holds
   bool some_lost_ = false;
   std::unordered_map<uint64_t, Operation*> lent_;  // by number

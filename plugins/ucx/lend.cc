@@ -14,7 +14,7 @@
 namespace prun_ucx {
 namespace {
 
-constexpr size_t kLeast = 32 << 10;   // below, being sent it is faster
+constexpr size_t kLeast = 8 << 10;    // below, being sent it is as fast
 constexpr size_t kSlice = 512 << 10;  // copied at a time: a copy of gigabytes must not keep the lock
 constexpr unsigned kTakenMessage = 2;
 
