@@ -26,13 +26,13 @@ void broadcast_tree(Group& group, const CollCall& call) {
 }
 
 void broadcast_chain(Group& group, const CollCall& call) {
-  constexpr int kDepth = 2;  // chunks on the way in, and as many on the way out
+  constexpr int kDepth = 4;  // chunks on the way in, and as many on the way out
   const int n = group.size, place = (group.index - call.root + n) % n;
   const int64_t item = dtype_bytes(call.dtype), chunk = chunk_elements(item, 4);
   const int64_t rounds = (call.count + chunk - 1) / chunk;
   const auto* source = static_cast<const std::byte*>(place == 0 ? call.send : call.recv);
   auto bytes = [&](int64_t round) { return (std::min(call.count, (round + 1) * chunk) - round * chunk) * item; };
-  int64_t in[kDepth] = {-1, -1}, out[kDepth] = {-1, -1};
+  int64_t in[kDepth] = {}, out[kDepth] = {};
   auto receive = [&](int64_t round) {
     group.wire.recv(group.left(), static_cast<std::byte*>(call.recv) + round * chunk * item, bytes(round));
     in[round % kDepth] = group.wire.post();
