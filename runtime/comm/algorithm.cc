@@ -24,7 +24,7 @@ using Ring = Wire::Ring;
 
 // clang-format off
 constexpr Algorithm kAlgorithms[] = {
-    // kind                    name             max bytes  ranks  rounds  ring
+    // kind                    name             max bytes  ranks  rounds  ring          run                in pairs
     {CollKind::all_reduce,     "gather",        16 << 10,  3,     false,  Ring::within, all_reduce_gather},
     {CollKind::all_reduce,     "direct",        kAny,      3,     false,  Ring::within, all_reduce_direct},
     {CollKind::all_reduce,     "gather",        4 << 10,   4,     false,  Ring::within, all_reduce_gather},
@@ -33,13 +33,14 @@ constexpr Algorithm kAlgorithms[] = {
     {CollKind::all_reduce,     "direct",        kAny,      4,     false,  Ring::within, all_reduce_direct},
     {CollKind::all_reduce,     "gather",        1 << 10,   16,    false,  Ring::within, all_reduce_gather},
     {CollKind::all_reduce,     "doubling",      32 << 10,  kMany, true,   Ring::apart,  all_reduce_doubling},
-    {CollKind::all_reduce,     "halving",       2 << 20,   kMany, true,   Ring::apart,  all_reduce_halving},
+    {CollKind::all_reduce,     "halving",       512 << 10, kMany, true,   Ring::apart,  all_reduce_halving},
+    {CollKind::all_reduce,     "halving",       16 << 20,  kMany, true,   Ring::apart,  all_reduce_halving, true},
     {CollKind::all_reduce,     "gather",        16 << 10,  16,    false,  Ring::within, all_reduce_gather},
     {CollKind::all_reduce,     "direct",        kAny,      32,    false,  Ring::within, all_reduce_direct},
     {CollKind::all_reduce,     "ring",          kAny,      kMany, true,   Ring::within, all_reduce_ring},
     {CollKind::all_reduce,     "direct",        kAny,      kMany, false,  Ring::within, all_reduce_direct},
     {CollKind::reduce_scatter, "direct",        kAny,      4,     false,  Ring::within, reduce_scatter_direct},
-    {CollKind::reduce_scatter, "halving",       2 << 20,   kMany, true,   Ring::apart,  reduce_scatter_halving, true},
+    {CollKind::reduce_scatter, "halving",       512 << 10, kMany, true,   Ring::apart,  reduce_scatter_halving, true},
     {CollKind::reduce_scatter, "direct",        kAny,      32,    false,  Ring::within, reduce_scatter_direct},
     {CollKind::reduce_scatter, "ring",          kAny,      kMany, true,   Ring::within, reduce_scatter_ring},
     {CollKind::reduce_scatter, "direct",        kAny,      kMany, false,  Ring::within, reduce_scatter_direct},
