@@ -203,4 +203,9 @@ InterfaceChoice choose_interface(const std::string& wanted, const std::string& t
   return {usable.front()->name, usable.size() > 1 ? "the first that fits --interface" : "--interface"};
 }
 
+std::string interface_of_job(const std::string& wanted, int nnodes, const std::string& rendezvous) {
+  if (nnodes == 1 && wanted.empty()) return "";
+  return choose_interface(wanted, interface_towards(rendezvous), list_interfaces()).name;
+}
+
 }  // namespace prun

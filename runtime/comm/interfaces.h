@@ -28,4 +28,7 @@ struct InterfaceChoice {
 InterfaceChoice choose_interface(const std::string& wanted, const std::string& towards,
                                  const std::vector<Interface>& interfaces);
 
+// The name for WorldOptions::network_interface, of a job of so many nodes; "" if none was wanted and none is needed.
+std::string interface_of_job(const std::string& wanted, int nnodes, const std::string& rendezvous);
+
 }  // namespace prun

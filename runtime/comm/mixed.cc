@@ -168,14 +168,12 @@ void Span::run_inside(const CollCall& step) {
   } catch (Aborted&) {
     throw;
   } catch (Error& error) {
-    if (error.code() == Exit::mismatch) meet();  // which names the calls, not their steps
     error.prefix("step of " + wire.doing());
     throw;
   }
 }
 
 void Span::run_across(const CollCall& step) {
-  meet();
   const Algorithm& chosen = choose_algorithm(step, across->size(), algorithm);
   across->begin(header, chosen.ring);
   Group group{*across, scratch, across->index(), across->size()};

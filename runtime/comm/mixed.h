@@ -31,7 +31,6 @@ struct Span {
   bool even;                                   // as many members on each host
   const std::string& algorithm;                // for steps between hosts
   FrameHeader header;                          // of the call
-  int64_t meeting = -1;                        // the ticket of the frames that go round
 
   int size() const { return wire.size(); }
   int host_count() const { return static_cast<int>(hosts.size()); }
@@ -39,10 +38,9 @@ struct Span {
   int member(int at_host, int at_place) const {
     return hosts[static_cast<size_t>(at_host)][static_cast<size_t>(at_place)];
   }
-  // Sends the frames on their way. The steps' first act: without them, the core's algorithm sends the frames.
-  void start() { meeting = wire.post(); }
-  // Before anything of the call is sent between hosts: the neighbours have compared calls.
-  void meet() { wire.wait(meeting); }
+  // The steps' first act: the frames go round, and neighbours compare calls (without steps, the core's algorithm sends
+  // them). It waits: messages between hosts move only while somebody waits for them, and nobody does in a step inside.
+  void start() { wire.flush(); }
   // A step on this host. Errors say which call it is part of.
   void run_inside(const CollCall& step);
   // A step among the members with this one's place: by the core's algorithms. `across` is not null.

@@ -67,7 +67,6 @@ bool spanning_all_gather(Span& span, const CollCall& call) {
   if (call.send != layout.at(self) && layout.bytes(self) > 0)
     std::memcpy(layout.at(self), call.send, static_cast<size_t>(layout.bytes(self)));
   hand_round(span, call, layout, span.host);  // while the others' blocks are on their way
-  span.meet();
   span.wire.wait(ticket);
   for (int d = 1; d < span.host_count(); ++d) hand_round(span, call, layout, (span.host + d) % span.host_count());
   return true;
@@ -110,7 +109,6 @@ bool spanning_broadcast(Span& span, const CollCall& call) {
     came[i % kDepth] = span.wire.post();
   };
   span.start();
-  if (speaks) span.meet();
   expect(0);
   for (int64_t i = 0; i < pieces; ++i) {
     expect(i + 1);

@@ -125,7 +125,6 @@ class Chain {
     const CollKind kind = speakers_ > 1 ? CollKind::all_to_all : CollKind::gather;
     span_.run_inside(step_of(call_, kind, part.send, room_, count));
     if (!speaks_) return;
-    span_.meet();
     std::vector<const void*> inputs;
     if (!first()) {
       span_.wire.recv(below(), incoming_, bytes);
@@ -189,7 +188,6 @@ void reduce_scatter_in_order(Span& span, const CollCall& call, const Blocks& blo
   std::vector<const void*> inputs;
   for (int h = 0; h < hosts; ++h) {
     span.run_inside(step_of(call, CollKind::all_to_all, blocks.at(h), room, blocks.count));
-    span.meet();
     inputs.clear();
     if (!first) {
       span.wire.recv(span.member(span.host - 1, span.place), incoming, blocks.bytes);
@@ -278,7 +276,6 @@ bool spanning_reduce(Span& span, const CollCall& call) {
     step.root = gate;
     span.run_inside(step);
     if (!speaks) continue;
-    span.meet();
     if (!at_root) {
       span.wire.send(call.root, room, bytes);
       span.wire.flush();

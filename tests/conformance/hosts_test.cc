@@ -229,6 +229,17 @@ TEST(HostsGroups, ByEveryAlgorithm) {
   }
 }
 
+// More than any transport takes without its receiver's word, while ranks wait inside their hosts most of the time.
+TEST(HostsGroups, ManySmallOnes) {
+  EXPECT_EQ(failures(run_on_hosts(job_of({{2, 2}, true}),
+                                  [](Rank& rank) -> std::string {
+                                    Communicator& all = rank.world.communicator(all_ranks(4), 0);
+                                    for (int i = 0; i < 3000; ++i) all_reduce(all, 4);
+                                    return "";
+                                  })),
+            "");
+}
+
 TEST(HostsGroups, BarrierHoldsEverybodyBack) {
   EXPECT_EQ(failures(run_on_hosts(job_of({{2, 2}, true}),
                                   [](Rank& rank) -> std::string {

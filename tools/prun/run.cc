@@ -17,9 +17,7 @@ int run_command(const Options& given, const Places& places) {
   check_transport_name(given.transport, places.plugin_dirs);  // before anything starts
   check_options(given.transport_options, places.plugin_dirs);
   Options options = given;
-  if (given.nnodes > 1 || !given.network_interface.empty())
-    options.network_interface =
-        choose_interface(given.network_interface, interface_towards(given.rendezvous), list_interfaces()).name;
+  options.network_interface = interface_of_job(given.network_interface, given.nnodes, given.rendezvous);
   Observer observer(options);
   LaunchOptions launch_options;
   launch_options.nproc = options.nproc;

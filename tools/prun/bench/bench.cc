@@ -9,7 +9,8 @@
 #include "bench/settings.h"
 #include "bench/show.h"
 #include "comm/algorithm.h"
-#include "comm/plugin.h"
+#include "comm/choose.h"
+#include "comm/interfaces.h"
 #include "commands.h"
 #include "launch/launch.h"
 #include "launch/room.h"
@@ -46,9 +47,10 @@ class BenchObserver final : public LaunchObserver {
 void check(const BenchSettings& settings, const Places& places) {
   for (const BenchSide& side : settings.sides) {
     const NamedPlugin plugin = name_plugin(side.transport, places.plugin_dirs);
-    if (plugin.name != "auto") find_named(plugin.name, plugin.dirs);
+    check_transport_name(plugin.name, plugin.dirs);
     check_algorithm_name(side.algorithm);
   }
+  interface_of_job(settings.network_interface, settings.nnodes, settings.rendezvous);
   for (int ranks : settings.nproc) {
     const int64_t needed = 2 * settings.most_bytes() * ranks * static_cast<int64_t>(settings.sides.size());
     if (needed > available_memory())

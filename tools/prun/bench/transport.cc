@@ -7,6 +7,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "comm/interfaces.h"
 #include "comm/plugin.h"
 #include "plugin_path.h"
 
@@ -29,7 +30,8 @@ WorldOptions world_options(const BenchSide& side, int number, const BenchSetting
   options.plugin_dirs = plugin.dirs;
   options.job_id = start.job_id + (number == 0 ? "" : "b");  // two may be of one kind
   options.job_secret = start.job_secret;
-  options.network_interface = settings.network_interface;
+  // The settings are node 0's; what they mean is each node's own.
+  options.network_interface = interface_of_job(settings.network_interface, settings.nnodes, settings.rendezvous);
   options.algorithm = side.algorithm;
   options.deadline_s = settings.timeout_s;
   return options;
