@@ -149,11 +149,14 @@ prun_status test_arrival(Context& c, Comm& comm, const Shape& s, uint64_t& start
   if (status != PRUN_OK) return status;
   if (const prun_status same = check_calls(comm, result); same != PRUN_OK) return same;
   if (is_small(comm, s)) {
+    comm.path = "small: the input comes with the call's flag (option small)";
     take_small(comm, s);
     return complete(comm, 0);
   }
   comm.stream = streams(c, comm, s);
   comm.stage = resolve(c, comm, s) ? Stage::direct : Stage::staged;
+  comm.path = comm.stage == Stage::direct ? "direct: read and written where the members have it"
+                                          : "staged: in chunks through blocks that the members share (option chunk)";
   return PRUN_OK;
 }
 

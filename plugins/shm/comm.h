@@ -53,6 +53,7 @@ struct Comm {
   bool published = false;   // staged: this step's own part is done
   size_t chunk_at[3] = {};  // staged: where chunk t lies in the rings, by t % 3
   bool stream = false;      // outputs go past the caches
+  const char* path = "";    // of the last call, in words
   prun_coll_seen seen{};
 
   CommBlock& block() const { return *members[static_cast<size_t>(me)].block; }

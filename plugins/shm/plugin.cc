@@ -202,6 +202,12 @@ prun_status await_signal(prun_ctx* c, int peer, uint64_t signal, uint64_t count,
 
 int score(const prun_open_params* params, const int*, int n) { return n <= params->local_ranks ? 90 : 0; }
 
+const char* coll_path(prun_ctx*, prun_comm* comm) { return comm->path; }
+
+const void* extension(const char* id) {
+  return std::strcmp(id, "coll_path") == 0 ? reinterpret_cast<const void*>(coll_path) : nullptr;
+}
+
 const prun_transport* table() {
   static const prun_transport t = [] {
     prun_transport x{};
@@ -230,6 +236,7 @@ const prun_transport* table() {
     x.put = put_into;
     x.get = get_from;
     x.signal = signal_peer;
+    x.ext = extension;
     x.wait_signal = await_signal;
     return x;
   }();

@@ -43,7 +43,7 @@ class TransportCommunicator : public Communicator {
   int64_t bytes_sent() const override { return wire_.bytes_sent(); }
 
   CollPath path_of(const CollCall& call) const override {
-    if (ran_native_) return {"native", fmt::format("{} has its own", link_.plugin().name)};
+    if (ran_native_) return {"native", fmt::format("{} has its own{}", link_.plugin().name, native_path())};
     std::string why = native_ == nullptr   ? fmt::format("{} has no collectives", link_.plugin().name)
                       : algorithm_.empty() ? fmt::format("{} leaves it to the core", link_.plugin().name)
                                            : "not the plugin's";
@@ -91,6 +91,13 @@ class TransportCommunicator : public Communicator {
   }
 
  private:
+  // What the plugin says of its last collective, with a semicolon before it.
+  std::string native_path() const {
+    const void* found = link_.table().ext != nullptr ? link_.table().ext("coll_path") : nullptr;
+    if (found == nullptr) return "";
+    return fmt::format("; {}", reinterpret_cast<prun_coll_path>(const_cast<void*>(found))(link_.ctx(), native_));
+  }
+
   void create_native(int lane) {
     prun_result result = empty_result();
     const std::vector<int>& ranks = wire_.ranks();

@@ -181,6 +181,10 @@ typedef struct prun_transport {
   prun_status (*wait_signal)(prun_ctx *ctx, int peer, uint64_t signal, uint64_t count, prun_req **req, prun_result *result);
 } prun_transport;
 
+/* Extension "coll_path", for `prun bench --explain`: in a few words how the last collective of a communicator went, such
+ * as "direct: read in the members' memory". The text stays the plugin's. */
+typedef const char *(*prun_coll_path)(prun_ctx *ctx, prun_comm *comm);
+
 /* The one exported symbol. Null: this plugin cannot work with that host (too old); it has logged why. */
 typedef const prun_transport *(*prun_transport_entry)(const prun_host *host);
 #if defined(__GNUC__)

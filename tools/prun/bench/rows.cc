@@ -105,11 +105,14 @@ class Rows {
       const BenchTransport& side = sides_[s];
       const CollCall call = side.placed(plain, in_place);
       if (settings_.check) measured[s]["wrong"] = wrong(op, side, call, data);
+      side.run(op, call);
+      const CollPath path = side.group().path_of(call);  // at once: the timing has calls of its own
+      measured[s]["algorithm"] = path.algorithm;
+      measured[s]["why"] = path.why;
       timed.push_back({&side.group(), [&op, &side, call] { side.run(op, call); }});
     }
     std::vector<Timing> timings = time_in_turn(timed, settings_);
-    for (size_t s = 0; s < sides_.size(); ++s)
-      measured[s] = figures(op, sides_[s], plain, bytes, timings[s], measured[s]);
+    for (size_t s = 0; s < sides_.size(); ++s) measured[s] = figures(op, sides_[s], bytes, timings[s], measured[s]);
     return measured;
   }
 
@@ -120,7 +123,7 @@ class Rows {
     return sum_of(side.group(), data.wrong(me, call));
   }
 
-  Json figures(const BenchOp& op, const BenchTransport& side, const CollCall& call, int64_t bytes, const Timing& timing,
+  Json figures(const BenchOp& op, const BenchTransport& side, int64_t bytes, const Timing& timing,
                const Json& checked) {
     const double half = op.what == BenchOp::What::ping_pong ? 0.5 : 1;  // one way
     const double seconds = timing.median_s * half;
@@ -140,9 +143,8 @@ class Rows {
     json["samples"] = timing.samples;
     json["calls"] = timing.calls;
     if (op.what != BenchOp::What::collective) return json;
-    const CollPath path = side.group().path_of(call);
-    json["algorithm"] = path.algorithm;
-    if (settings_.explain) json["why"] = path.why;
+    json["algorithm"] = checked["algorithm"];
+    if (settings_.explain) json["why"] = checked["why"];
     return json;
   }
 
