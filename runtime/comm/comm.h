@@ -63,6 +63,11 @@ class Bootstrap {
   virtual bool aborted() const = 0;  // any thread
   // Once aborted: who is the cause ("rank 3 was killed by SIGKILL"), "" if unknown. Any thread.
   virtual std::string abort_reason() const { return ""; }
+  // What this rank is at until it has connected ("opening transport ucx"), for whoever finds it dead there.
+  virtual void doing(const std::string& /*what*/) {}
+  // A plugin's function does not return, so this rank cannot throw: tell, and end the process. Called by another
+  // thread.
+  [[noreturn]] virtual void fatal(const Error& error);
 };
 
 struct WorldOptions {

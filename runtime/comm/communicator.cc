@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/text.h"
+#include "comm/watchdog.h"
 
 namespace prun {
 namespace {
@@ -103,6 +104,7 @@ class TransportCommunicator : public Communicator {
     const std::vector<int>& ranks = wire_.ranks();
     std::vector<int> own;
     for (int rank : ranks) own.push_back(link_.own_rank(rank));
+    InPlugin inside("comm_create");
     prun_status status =
         link_.told(link_.table().comm_create(link_.ctx(), own.data(), size(), lane, &native_, &result), result);
     if (status == PRUN_ENOTSUP) {
@@ -142,8 +144,11 @@ class TransportCommunicator : public Communicator {
     }
     prun_req* req = nullptr;
     prun_result result = empty_result();
-    prun_status status = link_.table().coll(link_.ctx(), native_, &params, {PRUN_MEM_HOST, nullptr}, &req, &result);
-    if (link_.told(status, result) == PRUN_ENOTSUP) return false;
+    prun_status status = [&] {
+      InPlugin inside("coll");
+      return link_.table().coll(link_.ctx(), native_, &params, {PRUN_MEM_HOST, nullptr}, &req, &result);
+    }();
+    if (link_.told(status, result, "coll") == PRUN_ENOTSUP) return false;
     ++native_sequence_;
     if (status == PRUN_OK) {
       status = link_.wait(req, call_bytes(call, size()), result);

@@ -3,9 +3,11 @@
 
 #include <sched.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
 
 namespace prun {
 namespace {
@@ -51,6 +53,15 @@ std::string host_abort_reason() {
   const Bootstrap* bootstrap = current_bootstrap.load();
   std::string reason = bootstrap != nullptr && bootstrap->aborted() ? bootstrap->abort_reason() : "";
   return reason.empty() ? "the job is ending" : reason;
+}
+
+void Bootstrap::fatal(const Error& error) {
+  std::fprintf(stderr, "prun: %s\n", error.what());
+  _exit(static_cast<int>(error.code()));
+}
+
+void host_doing(const std::string& what) {
+  if (const Bootstrap* bootstrap = current_bootstrap.load()) const_cast<Bootstrap*>(bootstrap)->doing(what);
 }
 
 int usable_cores() {

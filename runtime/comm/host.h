@@ -11,9 +11,10 @@ const prun_host& host_table();  // cores_per_rank as last set
 
 // The bootstrap whose abort flag plugins see; null: none. set_host(nullptr) also forgets an abort.
 void set_host(const Bootstrap* bootstrap, int local_ranks);
-void set_aborted();               // any thread: World::abort
-bool host_aborted();              // any thread
-std::string host_abort_reason();  // "the job is ending" when nobody knows more
-int usable_cores();               // of the cpuset that this process may run on
+void set_aborted();                        // any thread: World::abort
+bool host_aborted();                       // any thread
+std::string host_abort_reason();           // "the job is ending" when nobody knows more
+void host_doing(const std::string& what);  // Bootstrap::doing
+int usable_cores();                        // of the cpuset that this process may run on
 
 }  // namespace prun

@@ -14,6 +14,7 @@
 
 #include "base/text.h"
 #include "comm/host.h"
+#include "comm/watchdog.h"
 
 namespace prun {
 namespace {
@@ -97,12 +98,20 @@ int visit_object(dl_phdr_info* info, size_t, void* data) {
 }
 
 std::string own_address(Link& link) {
-  std::string address(PRUN_MAX_ADDRESS, '\0');
-  size_t bytes = address.size();
+  // Room behind it, whose bytes tell of a plugin that does not keep to its own.
+  constexpr char kUntouched = 0x5a;
+  std::string address(2 * PRUN_MAX_ADDRESS, kUntouched);
+  size_t bytes = PRUN_MAX_ADDRESS;
   prun_result result = empty_result();
-  prun_status status = link.told(link.table().address(link.ctx(), address.data(), &bytes, &result), result);
+  InPlugin inside("address");
+  prun_status status =
+      link.told(link.table().address(link.ctx(), address.data(), &bytes, &result), result, "address");
   if (status != PRUN_OK) link.fail(status, result, "making an address");
-  PRUN_CHECK(bytes <= address.size(), fmt::format("an address of {} bytes", bytes));
+  if (bytes > PRUN_MAX_ADDRESS || address.find_first_not_of(kUntouched, PRUN_MAX_ADDRESS) != std::string::npos) {
+    throw Error(Exit::transport,
+                fmt::format("making an address over {}: it has more than the {} bytes that there are for it",
+                            link.plugin().name, PRUN_MAX_ADDRESS));
+  }
   address.resize(bytes);
   return address;
 }
@@ -117,7 +126,10 @@ void connect_until(Link& link, const std::vector<std::string>& addresses, double
   auto start = std::chrono::steady_clock::now();
   for (int attempt = 0;; ++attempt) {
     prun_result result = empty_result();
-    prun_status status = link.told(link.table().connect(link.ctx(), blobs.data(), bytes.data(), &result), result);
+    prun_status status = [&] {
+      InPlugin inside("connect");
+      return link.told(link.table().connect(link.ctx(), blobs.data(), bytes.data(), &result), result, "connect");
+    }();
     if (status == PRUN_OK) return;
     if (status != PRUN_AGAIN) link.fail(status, result, "connecting");
     if (host_aborted()) throw Aborted(host_abort_reason());
@@ -158,7 +170,9 @@ void join_and_connect(Link& link, const WorldOptions& options, Bootstrap& bootst
   std::vector<std::string> addresses;
   for (int rank : link.members()) addresses.push_back(unpack(blobs[static_cast<size_t>(rank)], rank, identities[rank]));
   check_same(identities);
+  host_doing(fmt::format("connecting over {}", link.plugin().name));
   connect_until(link, addresses, options.deadline_s);
+  host_doing("");
 }
 
 }  // namespace prun

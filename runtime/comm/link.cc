@@ -12,6 +12,7 @@
 
 #include "base/text.h"
 #include "comm/host.h"
+#include "comm/watchdog.h"
 
 namespace prun {
 namespace {
@@ -48,6 +49,13 @@ Exit exit_of(prun_status status) {
     default:
       return Exit::transport;
   }
+}
+
+// The plugin's fault, whatever it says.
+prun_status blame(prun_result& result, const std::string& what) {
+  std::snprintf(result.message, sizeof result.message, "%s", what.c_str());
+  result.culprit = -1;
+  return PRUN_ESYSTEM;
 }
 
 }  // namespace
@@ -104,7 +112,12 @@ Link::Link(Plugin plugin, const WorldOptions& options, std::vector<int> members)
   std::strncpy(params.job_id, options.job_id.c_str(), sizeof params.job_id - 1);
   params.interface_name = options.network_interface.empty() ? nullptr : options.network_interface.c_str();
   prun_result result = empty_result();
-  prun_status status = told(table().open(&params, &ctx_, &result), result);
+  host_doing(fmt::format("opening transport {} ({})", plugin_.name, plugin_.path));
+  InPlugin inside("open");
+  prun_status status = told(table().open(&params, &ctx_, &result), result, "open");
+  if (status == PRUN_OK && ctx_ == nullptr) {
+    throw Error(Exit::transport, fmt::format("opening {}: open returned no context ({})", plugin_.name, plugin_.path));
+  }
   if (status == PRUN_EINVAL) {  // the options are the only part of params that a user writes
     throw usage_error(fmt::format("transport {}: {}", plugin_.name, status_text(status, result)));
   }
@@ -116,12 +129,19 @@ int Link::own_rank(int rank) const {
   return at == members_.end() ? -1 : static_cast<int>(at - members_.begin());
 }
 
-prun_status Link::told(prun_status status, prun_result& result) const {
-  if (!renumbered_ || status == PRUN_OK) return status;
-  if (result.culprit >= 0 && result.culprit < static_cast<int>(members_.size()))
-    result.culprit = members_[static_cast<size_t>(result.culprit)];
-  if (result.message[0] == '\0') return status;
+prun_status Link::told(prun_status status, prun_result& result, const char* function) const {
+  if (status == PRUN_OK) return status;
   result.message[sizeof result.message - 1] = '\0';
+  const int number = static_cast<int>(status), ranks = static_cast<int>(members_.size());
+  if (number < PRUN_OK || number > PRUN_ESYSTEM)
+    return blame(result, fmt::format("{} returned status {}, which there is not", function, number));
+  if (result.culprit < -1 || result.culprit >= ranks) {  // who it was is lost; what it was may help
+    std::string text = status_text(status, result);
+    return blame(result, fmt::format("{} blames rank {} of {}: {}", function, result.culprit, ranks, text));
+  }
+  if (!renumbered_) return status;
+  if (result.culprit >= 0) result.culprit = members_[static_cast<size_t>(result.culprit)];
+  if (result.message[0] == '\0') return status;
   std::string text = renumber_ranks(result.message, members_);
   text.copy(result.message, sizeof result.message - 1);
   result.message[std::min(text.size(), sizeof result.message - 1)] = '\0';
@@ -129,6 +149,7 @@ prun_status Link::told(prun_status status, prun_result& result) const {
 }
 
 Link::~Link() {
+  InPlugin inside("close");
   for (const Memory& memory : memory_) {
     if (table().mem_free != nullptr) table().mem_free(ctx_, memory.begin, memory.handle);
   }
@@ -163,7 +184,10 @@ prun_status Link::batch(std::vector<prun_p2p>& ops, prun_req** req, prun_result&
     op.mem_handle = handle_of(op.ptr);
     if (renumbered_) op.peer = own_rank(op.peer);
   }
-  return told(table().batch(ctx_, ops.data(), ops.size(), {PRUN_MEM_HOST, nullptr}, req, &result), result);
+  InPlugin inside("batch");
+  prun_status status =
+      told(table().batch(ctx_, ops.data(), ops.size(), {PRUN_MEM_HOST, nullptr}, req, &result), result, "batch");
+  return status == PRUN_OK && *req == nullptr ? blame(result, "batch returned no request") : status;
 }
 
 void* Link::handle_of(const void* ptr) const {
@@ -195,6 +219,7 @@ prun_status Link::wait(prun_req* req, int64_t bytes, prun_result& result) {
 void Link::drain(const std::vector<prun_req*>& requests) {
   if (requests.empty()) return;
   abort();
+  InPlugin inside("test");
   auto end = Clock::now() + std::chrono::seconds(1);
   for (prun_req* req : requests) {
     prun_result result = empty_result();
@@ -205,6 +230,7 @@ void Link::drain(const std::vector<prun_req*>& requests) {
 
 void Link::abort() {
   set_aborted();
+  InPlugin inside("abort");
   table().abort(ctx_);
 }
 

@@ -11,6 +11,7 @@
 
 #include "comm/comm.h"
 #include "comm/plugin.h"
+#include "comm/watchdog.h"
 
 namespace prun {
 
@@ -39,11 +40,16 @@ class Link {
   void adopt(void* ptr, int64_t bytes);
   void* handle_of(const void* ptr) const;  // of allocate() and adopt(); null for other memory
 
-  // prun_transport's batch with peers of the job; they and the handles are written into `ops`.
+  // prun_transport's batch with peers of the job; they and the handles are written into `ops`. With PRUN_OK there is a
+  // request.
   prun_status batch(std::vector<prun_p2p>& ops, prun_req** req, prun_result& result);
-  prun_status test(prun_req* req, prun_result& result) { return told(table().test(ctx_, req, &result), result); }
-  // After any call of the table: puts what its result says into the job's ranks. Returns the status.
-  prun_status told(prun_status status, prun_result& result) const;
+  prun_status test(prun_req* req, prun_result& result) {
+    InPlugin inside("test");
+    return told(table().test(ctx_, req, &result), result, "test");
+  }
+  // After any call of the table: puts what its result says into the job's ranks. A status that there is not, or a culprit,
+  // become an error that says so, in the name of `function`. Returns the status.
+  prun_status told(prun_status status, prun_result& result, const char* function = "it") const;
   // Waits for a request. `bytes` allow for slow links (kSlowestBytesPerSecond) on top of the deadline. On an error the
   // status is returned with its result; a deadline is PRUN_AGAIN.
   prun_status wait(prun_req* req, int64_t bytes, prun_result& result);

@@ -3,11 +3,15 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -106,9 +110,32 @@ void each_option(const std::string& options, Use use) {
   }
 }
 
+// In a child first: a plugin that crashes there must not take along whoever only wants a list.
+void try_to_load(const PluginFile& file) {
+  std::fflush(nullptr);
+  pid_t child = fork();
+  if (child < 0) return;
+  if (child == 0) {
+    rlimit none{0, 0};
+    setrlimit(RLIMIT_CORE, &none);
+    try {
+      load_plugin(file, host_table());
+    } catch (const Error&) {  // it will be thrown again
+    }
+    _exit(0);
+  }
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (WIFSIGNALED(status))
+    refuse(file.path, fmt::format("it crashed with signal {} ({}) when it was loaded", WTERMSIG(status),
+                                  strsignal(WTERMSIG(status))));
+}
+
 PluginInfo describe_plugin(const PluginFile& file) {
   PluginInfo info{.name = file.name, .path = file.path};
   try {
+    try_to_load(file);
     prun_transport table = load_plugin(file, host_table()).table;
     info.name = table.name;
     info.version = table.version;
@@ -151,6 +178,7 @@ std::vector<PluginFile> find_plugins(const std::vector<std::string>& dirs) {
 
 Plugin load_plugin(const PluginFile& file, const prun_host& host) {
   refuse_world_writable(file.path);
+  host_doing("loading " + file.path);
   // An absolute path, else dlopen would search the system's directories.
   std::string path = fs::absolute(file.path).string();
   void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);

@@ -16,6 +16,7 @@
 #include "comm/join.h"
 #include "comm/mixed.h"
 #include "comm/put_channel.h"
+#include "comm/watchdog.h"
 
 namespace prun {
 namespace {
@@ -58,11 +59,34 @@ class LoneWorld : public World {
   std::unique_ptr<Communicator> communicator_ = make_lone_communicator();
 };
 
+// Ends this rank, in time for the others to learn why, when a function of the plugin does not return.
+class CallWatch {
+ public:
+  CallWatch(const Transports& transports, const WorldOptions& options, Bootstrap& bootstrap) {
+    const double limit_s = 0.75 * options.deadline_s;
+    std::string who = named(transports.between);
+    if (transports.inside) who = named(*transports.inside) + " or " + who;
+    watch_plugin_calls(limit_s, [&bootstrap, limit_s, who](const char* function) {
+      bootstrap.fatal(
+          Error(Exit::hang, fmt::format("transport {}: its function '{}' has not returned for {}; 10 ms are allowed",
+                                        who, function, human_seconds(limit_s))));
+    });
+  }
+  ~CallWatch() { watch_plugin_calls(0, nullptr); }
+
+ private:
+  static std::string named(const Plugin& plugin) { return fmt::format("{} ({})", plugin.name, plugin.path); }
+};
+
 class TransportWorld : public World {
  public:
   // The transport inside hosts is opened first: memory is its own where it offers some.
   TransportWorld(Transports transports, Hosts hosts, const WorldOptions& options, Bootstrap& bootstrap)
-      : options_(options), bootstrap_(bootstrap), hosts_(std::move(hosts)), mixed_(transports.inside.has_value()) {
+      : options_(options),
+        bootstrap_(bootstrap),
+        hosts_(std::move(hosts)),
+        mixed_(transports.inside.has_value()),
+        watch_(transports, options, bootstrap) {
     const std::vector<int>& here = hosts_.with(options.rank);
     if (mixed_ && here.size() > 1) inside_.emplace(std::move(*transports.inside), options, here);
     between_.emplace(std::move(transports.between), options);
@@ -133,6 +157,7 @@ class TransportWorld : public World {
   Hosts hosts_;
   bool mixed_;  // some host's ranks have a transport of their own, if perhaps not this one's
   Pages pages_;
+  CallWatch watch_;  // also of closing
   std::optional<Link> inside_, between_;
   std::map<std::pair<std::vector<int>, int>, std::unique_ptr<Communicator>> communicators_;
   std::map<std::pair<int, int>, std::unique_ptr<PutChannel>> put_channels_;  // by peer and lane

@@ -53,6 +53,7 @@ struct RecorderHeader {
   std::atomic<uint64_t> steps_written;
   std::atomic<uint64_t> steps_read;   // by the launcher; the rank waits when the step ring is full
   std::atomic<uint64_t> pss;          // proportional set size in bytes after the last step; shared pages count once
+  char doing[160];                    // phase 0: with which plugin; the last byte stays 0
   std::atomic<uint64_t> beat_ns;      // last time any op ended
   std::atomic<uint32_t> connected;    // 1 once `transports` says over what
   char transports[92];                // "shm inside a host, socket between hosts (eth0)"; "" on one rank

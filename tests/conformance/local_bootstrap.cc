@@ -33,6 +33,10 @@ struct Shared {
   char texts[kMaxRanks][kTextBytes];
 };
 
+void write_text(Shared* shared, int rank, const std::string& text) {
+  std::strncpy(shared->texts[rank], text.c_str(), kTextBytes - 1);
+}
+
 class SharedBootstrap : public LocalBootstrap {
  public:
   SharedBootstrap(Shared* shared, int rank, int ranks, double timeout_s)
@@ -41,6 +45,11 @@ class SharedBootstrap : public LocalBootstrap {
   int ranks() const override { return ranks_; }
   bool aborted() const override { return shared_->aborted.load(std::memory_order_relaxed) != 0; }
   std::string abort_reason() const override { return aborted() ? shared_->reason : ""; }
+  void fatal(const Error& error) override {
+    write_text(shared_, rank_, fmt::format("Exit {}: {}", static_cast<int>(error.code()), error.what()));
+    abort_job(fmt::format("rank {} failed: {}", rank_, error.what()));
+    _exit(1);
+  }
   void abort_job(const std::string& reason) override { abort_shared(shared_, reason); }
 
   static void abort_shared(Shared* shared, const std::string& reason) {
@@ -79,10 +88,6 @@ class SharedBootstrap : public LocalBootstrap {
   double timeout_s_;
   int64_t generation_ = 0;
 };
-
-void write_text(Shared* shared, int rank, const std::string& text) {
-  std::strncpy(shared->texts[rank], text.c_str(), kTextBytes - 1);
-}
 
 [[noreturn]] void be_rank(Shared* shared, int rank, const LocalJob& job,
                           const std::function<std::string(LocalBootstrap&)>& body) {

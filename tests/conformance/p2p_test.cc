@@ -29,8 +29,7 @@ struct Raw {
   prun_req* post(const std::vector<prun_p2p>& ops) {
     prun_req* req = nullptr;
     prun_result result = empty_result();
-    prun_status status =
-        link.table().batch(link.ctx(), ops.data(), ops.size(), {PRUN_MEM_HOST, nullptr}, &req, &result);
+    prun_status status = link.batch(ops, &req, result);
     if (status != PRUN_OK) throw Error(Exit::transport, status_text(status, result));
     return req;
   }

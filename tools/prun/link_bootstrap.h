@@ -1,21 +1,33 @@
 // How ranks that prun launched find each other: through the launcher.
 #pragma once
+#include <unistd.h>
+
+#include <cstring>
 #include <string>
 #include <vector>
 
 #include "comm/comm.h"
+#include "exec/recorder.h"
 #include "launch/launch.h"
 
 namespace prun {
 
 class LinkBootstrap final : public Bootstrap {
  public:
-  explicit LinkBootstrap(RankLink& link) : link_(link) {}
+  LinkBootstrap(RankLink& link, RecorderHeader* recorder) : link_(link), recorder_(recorder) {}
   std::vector<std::string> all_gather(const std::string& blob) override { return link_.all_gather(blob); }
   bool aborted() const override { return link_.aborted(); }
+  void doing(const std::string& what) override {
+    if (recorder_ != nullptr) std::strncpy(recorder_->doing, what.c_str(), sizeof recorder_->doing - 1);
+  }
+  void fatal(const Error& error) override {
+    link_.fail(error, "");
+    _exit(static_cast<int>(error.code()));
+  }
 
  private:
   RankLink& link_;
+  RecorderHeader* recorder_;
 };
 
 }  // namespace prun

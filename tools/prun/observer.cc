@@ -78,7 +78,7 @@ std::string Observer::where(int rank) {
     if (ranks_[r] != rank || here.classes.empty()) continue;
     RecorderHeader* recorder = recorders_[r];
     uint32_t phase = recorder->phase.load();
-    if (phase == 0) return "joining";
+    if (phase == 0) return std::string("joining") + (recorder->doing[0] != '\0' ? ": " : "") + recorder->doing;
     const Program& program = here.program(rank);
     const Body& body = phase == 1 ? program.init : phase == 4 ? program.eval : phase == 5 ? program.sync : program.step;
     const char* when = phase == 4 ? "evaluation after step" : phase == 5 ? "synchronization after step" : "step";

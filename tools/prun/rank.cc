@@ -50,7 +50,7 @@ void train(const RankStart& start, const Options& options, const std::vector<std
     throw Error(Exit::mismatch, fmt::format("rank {} has another program than the launcher sent", start.rank));
   Job job = parse_job(start.job);
   const Program& program = job.program(start.rank);
-  LinkBootstrap bootstrap(*start.link);
+  LinkBootstrap bootstrap(*start.link, static_cast<RecorderHeader*>(start.recorder));
   WorldOptions world_options;
   world_options.rank = start.rank;
   world_options.ranks = start.ranks;

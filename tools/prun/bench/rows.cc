@@ -203,7 +203,7 @@ int run_bench_rank(const RankStart& start, const std::vector<std::string>& plugi
   return be_rank(start, [&](std::string& where) {
     where = "joining";
     const BenchSettings settings = parse_bench(unpack_words(start.job));
-    LinkBootstrap bootstrap(*start.link);
+    LinkBootstrap bootstrap(*start.link, nullptr);
     std::vector<BenchTransport> sides;
     for (const BenchSide& side : settings.sides)
       sides.emplace_back(side, static_cast<int>(sides.size()), settings, start, bootstrap, plugin_dirs);
