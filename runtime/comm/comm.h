@@ -81,6 +81,7 @@ struct WorldOptions {
   std::string algorithm;   // comm.algorithm: "" by size and ranks, or the name of one (algorithm.cc)
   double deadline_s = 60;  // of one collective without progress, and of connecting
   std::string host;        // "": measured (hosts.h). Tests name hosts, so that ranks of one look like those of several
+  void (*adapt)(prun_transport&) = nullptr;  // tests put themselves between the core and the plugin
 };
 
 // How a call goes, for `prun bench`.

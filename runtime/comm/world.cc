@@ -180,6 +180,7 @@ std::unique_ptr<World> World::open(const WorldOptions& options, Bootstrap& boots
   placed.local_rank = static_cast<int>(std::find(here.begin(), here.end(), options.rank) - here.begin());
   set_host(&bootstrap, placed.local_ranks);
   Transports transports = choose_transports(placed, hosts, bootstrap);
+  if (options.adapt != nullptr) options.adapt(transports.between.table);
   placed.transport = transports.name();
   return std::make_unique<TransportWorld>(std::move(transports), std::move(hosts), placed, bootstrap);
 }

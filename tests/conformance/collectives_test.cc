@@ -33,6 +33,9 @@ double tolerance_of(const CollCall& call) {
   return call.dtype == Dtype::bf16 ? 0.008 : call.dtype == Dtype::f16 ? 0.001 : call.dtype == Dtype::f32 ? 2e-7 : 4e-16;
 }
 
+// Ranks far beyond the cores: in CI a part of them.
+bool thinned(int size) { return !suite().whole && (size == 7 || size == 16); }
+
 std::vector<int64_t> counts(int size) {
   std::vector<int64_t> all = {0, 1, size - 1, size + 1, 1000, 5003};
   std::sort(all.begin(), all.end());
@@ -49,6 +52,7 @@ std::string run_grid(Rank& rank) {
     for (Dtype dtype : kDtypes) {
       for (RedOp op : kOps) {
         if (!reduces(kind) && op != RedOp::sum) continue;
+        if (thinned(rank.size) && dtype != Dtype::bf16) continue;
         for (int64_t count : counts(rank.size)) {
           if (count > 1000 && op != RedOp::sum) continue;
           for (int place = 0; place < (has_in_place(kind) ? 2 : 1); ++place) {
@@ -160,11 +164,15 @@ std::string run_vectors(Rank& rank) {
 class Collectives : public ::testing::TestWithParam<int> {};
 
 TEST_P(Collectives, GivesWhatTheReferenceGives) { EXPECT_EQ(failures(run_connected(GetParam(), run_grid)), ""); }
-TEST_P(Collectives, LargeOnesInChunks) { EXPECT_EQ(failures(run_connected(GetParam(), run_large)), ""); }
+TEST_P(Collectives, LargeOnesInChunks) {
+  if (thinned(GetParam())) GTEST_SKIP() << "large counts on 7 and 16 ranks: only in the whole suite";
+  EXPECT_EQ(failures(run_connected(GetParam(), run_large)), "");
+}
 TEST_P(Collectives, WithCountsPerMember) { EXPECT_EQ(failures(run_connected(GetParam(), run_vectors)), ""); }
 
 // The algorithms that the table would not choose at these sizes.
 TEST_P(Collectives, ByEveryAlgorithm) {
+  if (thinned(GetParam())) GTEST_SKIP() << "every algorithm on 7 and 16 ranks: only in the whole suite";
   for (const char* algorithm : {"gather", "bruck", "tree", "direct", "ring", "chain", "doubling", "halving"}) {
     ConnectedJob job;
     job.local.ranks = GetParam();
@@ -201,7 +209,7 @@ TEST_P(Collectives, BarrierHoldsEverybodyBack) {
             "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, Collectives, ::testing::Values(1, 2, 3, 4, 5, 8));
+INSTANTIATE_TEST_SUITE_P(Ranks, Collectives, ::testing::Values(1, 2, 3, 4, 5, 7, 8, 16));
 
 }  // namespace
 }  // namespace prun::testing

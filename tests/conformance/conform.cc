@@ -31,15 +31,16 @@ struct Item {
 // TRANSPORTS' twelve, in its order, and what is optional.
 constexpr Item kItems[] = {
     {"load", "Open.*", "loads, opens and closes; no descriptor or thread is left"},
-    {"messages", "PointToPoint.*-*SizesThatDiffer*", "every size and alignment, to itself, lanes, 10,000 at a time"},
-    {"collectives", "Ranks/Collectives.*", "every kind, type, operation, root and count on 1 to 8 ranks"},
+    {"messages", "PointToPoint.*-*SizesThatDiffer*",
+     "every size and alignment, 2 GiB and more, to itself, lanes, 10,000 at a time"},
+    {"collectives", "Ranks/Collectives.*", "every kind, type, operation, root and count on 1 to 16 ranks"},
     {"bitwise", "Ranks/Bitwise.*", "the same bits on all ranks, every time, and in rank order"},
-    {"groups", "Groups.*-*Threads*", "overlapping, reversed, single, 64 at once"},
-    {"threads", "Groups.*Threads*", "several groups from several threads"},
+    {"groups", "Groups.*-*Threads*", "overlapping, reversed, single, 64 at once, made and freed 10,000 times"},
+    {"threads", "Groups.*Threads*", "several groups from several threads, in random legal orders"},
     {"faults", "*Killed*:Faults.*", "killed, stopped, late and absent ranks, abort: in time, with the rank's name"},
     {"misuse", "*Misuse*:*SizesThatDiffer*", "sizes, types and calls that differ are errors, never data"},
-    {"environment", "Environment.*", "8 ranks on one core, few descriptors"},
-    {"idle", "Idle.*", "ranks that wait use no core"},
+    {"environment", "Environment.*", "8 ranks on one core; few descriptors, little /dev/shm, no ptrace"},
+    {"idle", "Idle.*:Delays.*", "ranks that wait use no core; calls that come late change nothing"},
     {"queue", "Queue.*", "work stays in the order of its queue"},
     {"guards", "Guards.*", "nothing beside the buffers, and no input, is written"},
     {"one-sided", "OneSided.*:Puts.*", "put, get and signals, by the plugins that have them"},
@@ -72,7 +73,7 @@ std::string reason_of(const std::string& summary) {
   return one_line(text);
 }
 
-// Tells the parent of the first failure.
+// Tells the parent of the first failure, or of what was not tried, and why.
 class FirstFailure : public ::testing::EmptyTestEventListener {
  public:
   explicit FirstFailure(int fd) : fd_(fd) {}
@@ -81,15 +82,22 @@ class FirstFailure : public ::testing::EmptyTestEventListener {
     test_ = fmt::format("{}.{}", test.test_suite_name(), test.name());
   }
   void OnTestPartResult(const ::testing::TestPartResult& result) override {
+    if (result.skipped()) not_tried_ += fmt::format("; not tried: {}", one_line(result.message()));
     if (!result.failed() || told_) return;
     told_ = true;
-    std::string text = fmt::format("{}: {}", test_, reason_of(result.summary()));
-    if (write(fd_, text.data(), text.size()) < 0) return;  // the status tells enough
+    tell(fmt::format("{}: {}", test_, reason_of(result.summary())));
+  }
+  void OnTestProgramEnd(const ::testing::UnitTest&) override {
+    if (!told_) tell(not_tried_);
   }
 
  private:
+  void tell(const std::string& text) const {
+    if (write(fd_, text.data(), text.size()) < 0) return;  // the status tells enough
+  }
+
   int fd_;
-  std::string test_;
+  std::string test_, not_tried_;
   bool told_ = false;
 };
 
@@ -132,7 +140,7 @@ Outcome run_item(const Item& item, bool verbose) {
   fcntl(ends[0], F_SETFL, O_NONBLOCK);
   for (ssize_t n; (n = read(ends[0], buffer, sizeof buffer)) > 0;) why.append(buffer, static_cast<size_t>(n));
   close(ends[0]);
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return {true, true, item.holds};
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return {true, true, item.holds + why};
   if (WIFEXITED(status) && WEXITSTATUS(status) == kNothingRan) return {true, false, ""};
   if (WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM)
     why = fmt::format("not finished after {} s", kItemSeconds);

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <functional>
 #include <thread>
 
 #include "tests/conformance/case.h"
@@ -44,6 +45,21 @@ class DiesAfterJoining : public Bootstrap {
 
  private:
   Bootstrap& inner_;
+};
+
+// Gives an address, and then waits for the others to be through.
+class AbsentAfterJoining : public Bootstrap {
+ public:
+  explicit AbsentAfterJoining(LocalBootstrap& inner) : inner_(inner) {}
+  std::vector<std::string> all_gather(const std::string& blob) override {
+    inner_.all_gather(blob);
+    inner_.barrier();
+    throw Aborted("the others are through");
+  }
+  bool aborted() const override { return false; }
+
+ private:
+  LocalBootstrap& inner_;
 };
 
 class Killed : public ::testing::TestWithParam<std::tuple<int, int64_t>> {};
@@ -124,6 +140,106 @@ TEST(Faults, ALateRankIsWaitedFor) {
                                      if (rank.index == 1) usleep(300000);
                                      all_reduce(all, 5000);
                                      return "";
+                                   })),
+            "");
+}
+
+// It gives its address and then does nothing more, for as long as the others care to wait.
+TEST(Faults, AnAbsentRankIsNamed) {
+  LocalJob job = job_of(3, false).local;
+  auto reports = run_ranks(job, [](LocalBootstrap& bootstrap) -> std::string {
+    WorldOptions options = suite().options(bootstrap);
+    options.deadline_s = kDeadline;
+    AbsentAfterJoining absent(bootstrap);
+    auto world = World::open(options, bootstrap.rank() == 2 ? static_cast<Bootstrap&>(absent) : bootstrap);
+    try {
+      world->connect();
+      if (bootstrap.rank() == 2) return "";
+      all_reduce(world->communicator({0, 1, 2}, 0), 10);
+    } catch (const Error& error) {
+      if (bootstrap.rank() == 2) return "";
+      bootstrap.barrier();
+      return error.what();
+    }
+    return "went on";
+  });
+  std::string texts = reports[0].text + reports[1].text;
+  EXPECT_NE(texts.find("rank 2"), std::string::npos) << texts;
+  for (int r : {0, 1}) EXPECT_LT(reports[static_cast<size_t>(r)].seconds, 2 * kDeadline + 2) << texts;
+}
+
+TEST(Faults, ALateJoinerIsWaitedFor) {
+  LocalJob job;
+  job.ranks = 3;
+  EXPECT_EQ(failures(run_ranks(job,
+                               [](LocalBootstrap& bootstrap) -> std::string {
+                                 if (bootstrap.rank() == 1) usleep(300000);
+                                 auto world = World::open(suite().options(bootstrap), bootstrap);
+                                 if (bootstrap.rank() == 2) usleep(300000);
+                                 world->connect();
+                                 all_reduce(world->communicator({0, 1, 2}, 0), 10);
+                                 bootstrap.barrier();
+                                 return "";
+                               })),
+            "");
+}
+
+// `start` waits for a rank that never comes, until another thread aborts, twice.
+std::string aborted_in(World& world, const std::function<void()>& start) {
+  std::thread other([&] {
+    usleep(100000);
+    world.abort();
+    world.abort();
+  });
+  double begin = now_s();
+  std::string text = "";
+  try {
+    start();  // a transport that connects when it has to send is through at once
+  } catch (const Aborted&) {
+  } catch (const Error& error) {
+    text = error.what();
+  }
+  if (now_s() - begin > 1) text += " too late";
+  other.join();
+  return text;
+}
+
+TEST(Faults, AbortWhileConnecting) {
+  LocalJob job = job_of(2, false).local;
+  EXPECT_EQ(failures(run_ranks(job,
+                               [](LocalBootstrap& bootstrap) -> std::string {
+                                 AbsentAfterJoining absent(bootstrap);
+                                 auto world =
+                                     World::open(suite().options(bootstrap),
+                                                 bootstrap.rank() == 1 ? static_cast<Bootstrap&>(absent) : bootstrap);
+                                 if (bootstrap.rank() == 0) {
+                                   std::string text = aborted_in(*world, [&] { world->connect(); });
+                                   bootstrap.barrier();
+                                   return text;
+                                 }
+                                 try {
+                                   world->connect();
+                                 } catch (const Aborted&) {
+                                 }
+                                 return "";
+                               })),
+            "");
+}
+
+TEST(Faults, AbortEndsASend) {
+  EXPECT_EQ(failures(run_connected(job_of(2, false),
+                                   [](Rank& rank) -> std::string {
+                                     Communicator& all = rank.world.communicator(all_ranks(2), 0);
+                                     all_reduce(all, 10);
+                                     std::string text;
+                                     std::vector<char> data(8 << 20);
+                                     if (rank.index == 0)
+                                       text = aborted_in(rank.world, [&] {
+                                         all.send_recv(1, data.data(), static_cast<int64_t>(data.size()), -1, nullptr,
+                                                       0);
+                                       });
+                                     rank.bootstrap.barrier();
+                                     return text;
                                    })),
             "");
 }

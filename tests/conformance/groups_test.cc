@@ -1,10 +1,16 @@
 // Items 5 and 6: groups of every shape, many at a time, and several at work in several threads.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <map>
+#include <random>
 #include <thread>
 
+#include "comm/host.h"
+#include "comm/join.h"
+#include "comm/plugin.h"
 #include "tests/conformance/case.h"
 
 namespace prun::testing {
@@ -98,6 +104,91 @@ TEST(Groups, BytesSentAreThoseOfAGoodSchedule) {
                                      return failed;
                                    })),
             "");
+}
+
+// Of the plugin itself: the core keeps its groups as long as the world.
+TEST(Groups, CreatedAndFreed) {
+  const int times = suite().whole ? 10000 : 300;
+  LocalJob job;
+  job.ranks = 2;
+  job.timeout_s = 300;
+  auto reports = run_ranks(job, [times](LocalBootstrap& bootstrap) -> std::string {
+    set_host(&bootstrap, 2);
+    WorldOptions options = suite().options(bootstrap);
+    Link link(load_named(options.transport, options.plugin_dirs, host_table()), options);
+    join_and_connect(link, options, bootstrap);
+    const prun_transport& table = link.table();
+    const int ranks[] = {0, 1};
+    for (int i = 0; i < times && table.comm_create != nullptr; ++i) {
+      prun_comm* comm = nullptr;
+      prun_result result = empty_result();
+      prun_status status = table.comm_create(link.ctx(), ranks, 2, 1 + i % 50000, &comm, &result);
+      if (status == PRUN_ENOTSUP) break;
+      const double end = now_s() + 10;
+      while (status == PRUN_OK && table.comm_test != nullptr && now_s() < end) {
+        status = table.comm_test(link.ctx(), comm, &result);
+        if (status != PRUN_AGAIN) break;
+        status = PRUN_OK;
+      }
+      if (status != PRUN_OK || comm == nullptr) return fmt::format("group {}: {}", i, status_text(status, result));
+      bootstrap.barrier();
+      if (table.comm_free != nullptr) table.comm_free(link.ctx(), comm);
+    }
+    bootstrap.barrier();
+    return "";
+  });
+  EXPECT_EQ(failures(reports), "");
+}
+
+// Any order of calls is legal that is the same for all members of a stream's groups: here a random one for every seed,
+// on three streams of four ranks, whose groups overlap, with pauses that differ from rank to rank.
+TEST(Groups, RandomPlansInSeveralThreads) {
+  for (unsigned seed = 0; seed < (suite().whole ? 25u : 3u); ++seed) {
+    EXPECT_EQ(failures(run_connected(
+                  4,
+                  [seed](Rank& rank) -> std::string {
+                    constexpr int kStreams = 3, kCalls = 60;
+                    const std::vector<std::vector<int>> shapes = {{0, 1, 2, 3}, {0, 1}, {2, 3}, {3, 1, 0}, {1, 2}};
+                    std::map<std::pair<int, size_t>, Communicator*> groups;
+                    for (int stream = 0; stream < kStreams; ++stream) {
+                      for (size_t shape = 0; shape < shapes.size(); ++shape) {
+                        const std::vector<int>& ranks = shapes[shape];
+                        if (std::count(ranks.begin(), ranks.end(), rank.index) != 0)
+                          groups[{stream, shape}] = &rank.world.communicator(ranks, stream);
+                      }
+                    }
+                    std::vector<std::string> failed(kStreams);
+                    std::vector<std::thread> threads;
+                    for (int stream = 0; stream < kStreams; ++stream) {
+                      threads.emplace_back([&, stream] {
+                        std::string& text = failed[static_cast<size_t>(stream)];
+                        std::mt19937 plan(seed * 10 + static_cast<unsigned>(stream)),
+                            pauses(seed * 100 + static_cast<unsigned>(rank.index));
+                        try {
+                          for (int i = 0; i < kCalls && text.empty(); ++i) {
+                            Case c;
+                            size_t shape = plan() % shapes.size();
+                            c.call.kind = static_cast<CollKind>(plan() % 8);
+                            c.call.count = static_cast<int64_t>(plan() % 7 == 0 ? plan() % 60000 : plan() % 600);
+                            bool rooted = c.call.kind == CollKind::broadcast || c.call.kind == CollKind::reduce ||
+                                          c.call.kind == CollKind::gather || c.call.kind == CollKind::scatter;
+                            unsigned root = plan() % static_cast<unsigned>(shapes[shape].size());
+                            c.call.root = rooted ? static_cast<int>(root) : 0;
+                            auto group = groups.find({stream, shape});
+                            if (group == groups.end()) continue;
+                            if (pauses() % 8 == 0) usleep(pauses() % 500);
+                            text += run_case(rank, *group->second, c);
+                          }
+                        } catch (const std::exception& error) {
+                          text = fmt::format("seed {}, stream {}: {}", seed, stream, error.what());
+                        }
+                      });
+                    }
+                    for (std::thread& thread : threads) thread.join();
+                    return failed[0] + failed[1] + failed[2];
+                  })),
+              "");
+  }
 }
 
 TEST(Groups, SeveralThreadsAtATime) {

@@ -1,5 +1,5 @@
-// The suite as a test of this build: --transport=NAME [--options=key=value,...] beside GoogleTest's own; plugins are
-// those of the build, and the tests' own. conform.cc is the same suite for everybody's plugins.
+// The suite as a test of this build: --transport=NAME [--options=key=value,...] [--whole] beside GoogleTest's own;
+// plugins are those of the build, and the tests' own. conform.cc is the same suite for everybody's plugins.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -11,6 +11,7 @@
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
   prun::testing::Suite& suite = prun::testing::suite();
+  suite.whole = false;
   suite.plugin_dirs = prun::plugin_directories(argv[0]);
   suite.plugin_dirs.emplace_back(PRUN_TEST_PLUGINS);
   suite.job_id = "conform" + std::to_string(getpid());
@@ -19,6 +20,8 @@ int main(int argc, char** argv) {
       suite.transport = argv[i] + 12;
     else if (std::strncmp(argv[i], "--options=", 10) == 0)
       suite.transport_options = argv[i] + 10;
+    else if (std::strcmp(argv[i], "--whole") == 0)
+      suite.whole = true;
     else
       return fprintf(stderr, "unknown argument %s\n", argv[i]), 2;
   }

@@ -30,12 +30,13 @@ TEST(Open, SaysWhatItIs) {
 
 TEST(Open, OpeningAndClosingLeavesNothing) {
   LocalJob job;
+  job.timeout_s = 300;
   auto reports = run_ranks(job, [](LocalBootstrap& bootstrap) -> std::string {
     WorldOptions options = suite().options(bootstrap);
     options.ranks = options.local_ranks = 2;  // opened, never connected
     World::open(options, bootstrap);
     Held before = held();
-    for (int i = 0; i < 200; ++i) World::open(options, bootstrap)->allocate(4096);
+    for (int i = 0; i < (suite().whole ? 1000 : 200); ++i) World::open(options, bootstrap)->allocate(4096);
     Held after = held();
     if (after.descriptors != before.descriptors)
       return fmt::format("{} descriptors became {}", before.descriptors, after.descriptors);

@@ -2,10 +2,13 @@
 // at a time.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <cstring>
+#include <fstream>
 #include <functional>
 
+#include "base/text.h"
 #include "comm/host.h"
 #include "comm/join.h"
 #include "comm/plugin.h"
@@ -41,8 +44,9 @@ struct Raw {
   void run(const std::vector<prun_p2p>& ops) { wait(post(ops)); }
 };
 
-std::string run_raw(int ranks, const std::function<std::string(Raw&)>& body) {
+std::string run_raw(int ranks, const std::function<std::string(Raw&)>& body, double timeout_s = 60) {
   LocalJob job;
+  job.timeout_s = timeout_s;
   job.ranks = ranks;
   return failures(run_ranks(job, [&](LocalBootstrap& bootstrap) -> std::string {
     set_host(&bootstrap, ranks);
@@ -54,6 +58,15 @@ std::string run_raw(int ranks, const std::function<std::string(Raw&)>& body) {
     if (text.empty()) bootstrap.barrier();
     return text;
   }));
+}
+
+int64_t available_bytes() {
+  std::ifstream meminfo("/proc/meminfo");
+  for (std::string line; std::getline(meminfo, line);) {
+    long long kilobytes = 0;
+    if (std::sscanf(line.c_str(), "MemAvailable: %lld kB", &kilobytes) == 1) return kilobytes * 1024;
+  }
+  return 0;
 }
 
 std::vector<char> pattern(size_t bytes, int seed) {
@@ -208,6 +221,37 @@ TEST(PointToPoint, AllToAllAtOnce) {
                       }
                       return "";
                     }),
+            "");
+}
+
+// Lengths that no 32 bits hold, signed or not, in memory that is looked at here and there.
+TEST(PointToPoint, MoreThanTwoGiB) {
+  constexpr size_t kBytes = (size_t{1} << 31) + 4099, kStep = 65521;
+  constexpr int64_t kRoom = int64_t{9} << 30;  // both ends, and as much again on the way
+  if (!suite().whole) GTEST_SKIP() << "more than 2 GiB: only in the whole suite";
+  if (int64_t free = available_bytes(); free < kRoom)
+    GTEST_SKIP() << fmt::format("more than 2 GiB: {} of memory are free, {} are needed", human_bytes(free),
+                                human_bytes(kRoom));
+  EXPECT_EQ(run_raw(
+                2,
+                [](Raw& raw) -> std::string {
+                  void* memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+                  if (memory == MAP_FAILED) return "no memory";
+                  char* data = static_cast<char*>(memory);
+                  auto value = [](size_t at) { return static_cast<char>(at / kStep * 7 + 1); };
+                  for (size_t at = 0; raw.rank == 0 && at < kBytes; at += kStep) data[at] = value(at);
+                  if (raw.rank == 0) data[kBytes - 1] = 77;
+                  prun_req* req =
+                      raw.post({raw.rank == 0 ? Raw::send(1, 0, data, kBytes) : Raw::recv(0, 0, data, kBytes)});
+                  prun_result result = empty_result();
+                  prun_status status = raw.link.wait(req, static_cast<int64_t>(kBytes), result);
+                  if (status != PRUN_OK) raw.link.fail(status, result, "waiting");
+                  for (size_t at = 0; at < kBytes; at += kStep) {
+                    if (data[at] != value(at)) return fmt::format("byte {} is wrong", at);
+                  }
+                  return data[kBytes - 1] == 77 ? "" : "the last byte is wrong";
+                },
+                300),
             "");
 }
 

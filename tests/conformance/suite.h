@@ -12,6 +12,7 @@ namespace prun::testing {
 struct Suite {
   std::string transport = "pipe", transport_options, job_id;
   std::vector<std::string> plugin_dirs;
+  bool whole = true;  // else thinned: CI's share of what takes long
   WorldOptions options(const LocalBootstrap& bootstrap) const;
 };
 Suite& suite();
