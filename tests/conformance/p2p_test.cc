@@ -29,7 +29,7 @@ struct Raw {
   static prun_p2p recv(int from, uint64_t lane, void* data, size_t bytes) {
     return {1, from, lane, data, bytes, PRUN_MEM_HOST, nullptr};
   }
-  prun_req* post(const std::vector<prun_p2p>& ops) {
+  prun_req* post(std::vector<prun_p2p> ops) {
     prun_req* req = nullptr;
     prun_result result = empty_result();
     prun_status status = link.batch(ops, &req, result);
