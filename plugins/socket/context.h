@@ -21,6 +21,8 @@ class Context {
   Failure missing() const { return join_->missing(); }
   prun_req* batch(const prun_p2p* ops, size_t n);  // throws Failure
   prun_status test(prun_req* request, prun_result* result);
+  void progress(int milliseconds);  // progress.cc
+  bool ended(const prun_req* request);
   void abort();
   int wait_fd() const { return poller_.fd(); }
 
@@ -56,6 +58,8 @@ class Context {
   bool someone_polls_ = false;  // one thread makes progress for all
   int waiting_ = 0;             // threads that wait for it
 };
+
+const void* extension(const char* id);  // progress.cc
 
 }  // namespace prun_socket
 

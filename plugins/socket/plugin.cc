@@ -87,6 +87,7 @@ const prun_transport kTable = {
     .close = close,
     .wait_fd = wait_fd,
     .score = score,
+    .ext = extension,
 };
 
 }  // namespace

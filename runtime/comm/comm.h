@@ -44,6 +44,7 @@ struct CollCall {
   const int64_t* counts = nullptr;
   const int64_t* recv_counts = nullptr;
   bool rank_order = false;
+  prun_queue queue{PRUN_MEM_HOST, nullptr};  // CUDA: behind what is in that stream, on device memory; queue-ordered transports
 };
 std::string describe(const CollCall& call);  // "all_reduce f32[1024] sum"
 

@@ -61,9 +61,11 @@ class TransportCommunicator : public Communicator {
         ran_native_ = true;
         return;
       }
+      refuse_queue(call);
       // The core does it. A member that is in a native call would never see our frames, nor we its: meet there first.
       run_native(call, CollKind::barrier);
     }
+    refuse_queue(call);
     try {
       run_core(call);
     } catch (...) {
@@ -124,6 +126,13 @@ class TransportCommunicator : public Communicator {
       link_.fail(status, result, fmt::format("making the communicator of ranks {}", fmt::join(ranks, ", ")));
   }
 
+  // Device memory reaches the core's algorithms once it is staged; until then only the plugin's own can work on it.
+  void refuse_queue(const CollCall& call) const {
+    if (call.queue.kind == PRUN_MEM_HOST) return;
+    throw Error(Exit::transport, fmt::format("{} on a CUDA stream: {} has no collective of its own for that",
+                                             describe(call), link_.plugin().name));
+  }
+
   // As `kind`, but under the fingerprint of the call. False: the plugin leaves it to the core, on every member alike.
   bool run_native(const CollCall& call, CollKind kind) {
     prun_coll_params params{};
@@ -146,7 +155,7 @@ class TransportCommunicator : public Communicator {
     prun_result result = empty_result();
     prun_status status = [&] {
       InPlugin inside("coll");
-      return link_.table().coll(link_.ctx(), native_, &params, {PRUN_MEM_HOST, nullptr}, &req, &result);
+      return link_.table().coll(link_.ctx(), native_, &params, call.queue, &req, &result);
     }();
     if (link_.told(status, result, "coll") == PRUN_ENOTSUP) return false;
     ++native_sequence_;

@@ -118,7 +118,8 @@ Link::Link(Plugin plugin, const WorldOptions& options, std::vector<int> members)
   if (status == PRUN_OK && ctx_ == nullptr) {
     throw Error(Exit::transport, fmt::format("opening {}: open returned no context ({})", plugin_.name, plugin_.path));
   }
-  if (status == PRUN_EINVAL) {  // the options are the only part of params that a user writes
+  // The options are the only part of params that a user writes; what is not supported lacks a device or a library.
+  if (status == PRUN_EINVAL || status == PRUN_ENOTSUP) {
     throw usage_error(fmt::format("transport {}: {}", plugin_.name, status_text(status, result)));
   }
   if (status != PRUN_OK) fail(status, result, "opening");

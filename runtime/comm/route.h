@@ -30,6 +30,10 @@ class Route {
   prun_status wait(Request& request, int64_t bytes, prun_result& result);
   void drain(const std::vector<Request>& requests);
 
+  bool queue_ordered() const {  // any of them
+    return legs_[0].link->table().queue_ordered != 0 ||
+           (legs_[1].link != nullptr && legs_[1].link->table().queue_ordered != 0);
+  }
   double deadline_s() const { return legs_[0].link->deadline_s(); }
   // As Link::fail, of the transport that failed last.
   [[noreturn]] void fail(prun_status status, const prun_result& result, const std::string& doing) const {

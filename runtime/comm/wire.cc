@@ -102,6 +102,8 @@ void Wire::recv(int from, void* data, int64_t bytes) {
     framed_in_[peer] = 1;
     in_[peer].header.magic = 0;
     Stage stage = from == (index_ + size() - 1) % size() ? kRing : kFrames;
+    // There a receive would hold up the sends behind it.
+    if (route_.queue_ordered()) stage = kPayload;
     queues_[stage].arrivals.push_back({from, data, bytes});
     add(stage, true, from, &in_[peer], kFrameBytes);
     if (bytes <= static_cast<int64_t>(kInlineBytes)) return;

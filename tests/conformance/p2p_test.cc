@@ -69,6 +69,11 @@ int64_t available_bytes() {
   return 0;
 }
 
+// Such a transport keeps the order of a queue on both sides: a send may hold up what is behind it until it is received.
+bool queue_ordered() {
+  return load_named(suite().transport, suite().plugin_dirs, host_table()).table.queue_ordered != 0;
+}
+
 std::vector<char> pattern(size_t bytes, int seed) {
   std::vector<char> data(bytes);
   for (size_t i = 0; i < bytes; ++i) data[i] = static_cast<char>(i * 131 + i / 251 + static_cast<size_t>(seed));
@@ -99,6 +104,7 @@ TEST(PointToPoint, EverySizeAndAlignment) {
 
 // Two sends before any receive, larger than any pipe.
 TEST(PointToPoint, BothSidesSendFirst) {
+  if (queue_ordered()) GTEST_SKIP() << "one queue: what is sent first waits to be received first";
   EXPECT_EQ(run_raw(2,
                     [](Raw& raw) -> std::string {
                       std::vector<char> out = pattern(3 << 20, raw.rank), in(out.size()),
@@ -140,6 +146,7 @@ TEST(PointToPoint, FirstInFirstOutPerLane) {
 
 // What is asked for first was sent last: a lane that nobody reads must not hold the others up.
 TEST(PointToPoint, LanesPassEachOther) {
+  if (queue_ordered()) GTEST_SKIP() << "one queue: what is sent first waits to be received first";
   EXPECT_EQ(run_raw(2,
                     [](Raw& raw) -> std::string {
                       for (size_t bytes : {size_t{100}, size_t{200000}}) {

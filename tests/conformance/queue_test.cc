@@ -1,17 +1,387 @@
-// Item 11: transports that only enqueue. Those that do not are not asked; their item is one that they do not claim.
+// Item 11: transports that only enqueue, on the queues of a CUDA runtime: work keeps its place among a program's own,
+// queues do not wait for each other, and what goes wrong later is said by test. Others are not asked.
+#include <dlfcn.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <atomic>
+#include <csignal>
+#include <functional>
+#include <thread>
+
+#include "comm/call.h"
 #include "comm/host.h"
+#include "comm/join.h"
 #include "comm/plugin.h"
 #include "tests/conformance/suite.h"
 
 namespace prun::testing {
 namespace {
 
-TEST(Queue, OrderIsKept) {
-  if (load_named(suite().transport, suite().plugin_dirs, host_table()).table.queue_ordered == 0)
-    GTEST_SKIP() << "not queue-ordered";
-  FAIL() << "it says that it is queue-ordered, and this suite has no cases for that yet";
+using Stream = void*;
+
+// The runtime that the plugin uses: its option cudart, or the system's. Declared by hand: prun needs no CUDA to build.
+struct Runtime {
+  int (*stream_create)(Stream*, unsigned);
+  int (*synchronize)(Stream);
+  int (*host_function)(Stream, void (*)(void*), void*);
+  int (*malloc)(void**, size_t);
+  int (*host_alloc)(void**, size_t, unsigned);
+  int (*copy)(void*, const void*, size_t, int, Stream);
+  int (*begin_capture)(Stream, int);
+  int (*end_capture)(Stream, void**);
+  int (*instantiate)(void**, void*, unsigned long long);
+  int (*launch)(void*, Stream);
+
+  Runtime() {
+    const std::string& options = suite().transport_options;
+    size_t at = options.find("cudart=");
+    std::string file =
+        at == std::string::npos ? "libcudart.so" : options.substr(at + 7, options.find(',', at) - at - 7);
+    void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) throw Error(Exit::transport, fmt::format("no CUDA runtime for the queues: {}", dlerror()));
+    auto bind = [&](auto& function, const char* name) {
+      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
+      if (function == nullptr) throw Error(Exit::transport, fmt::format("{} has no {}", file, name));
+    };
+    bind(stream_create, "cudaStreamCreateWithFlags");
+    bind(synchronize, "cudaStreamSynchronize");
+    bind(host_function, "cudaLaunchHostFunc");
+    bind(malloc, "cudaMalloc");
+    bind(host_alloc, "cudaHostAlloc");
+    bind(copy, "cudaMemcpyAsync");
+    bind(begin_capture, "cudaStreamBeginCapture");
+    bind(end_capture, "cudaStreamEndCapture");
+    bind(instantiate, "cudaGraphInstantiateWithFlags");
+    bind(launch, "cudaGraphLaunch");
+  }
+};
+
+void expect_ok(int error, const char* what) {
+  if (error != 0) throw Error(Exit::transport, fmt::format("{}: CUDA error {}", what, error));
+}
+
+// Holds a queue up until the test opens it: what is behind it cannot have happened before, and who waited for it would
+// wait for ever.
+struct Gate {
+  std::atomic<bool> open{false};
+  static void wait(void* gate) {
+    while (!static_cast<Gate*>(gate)->open) usleep(100);
+  }
+};
+
+constexpr size_t kItems = 1000;
+
+// A rank with queues and nothing above the plugin. What it allocates ends with the process.
+struct Queued {
+  LocalBootstrap& bootstrap;
+  Link& link;
+  Runtime cuda;
+  int rank, ranks;
+  uint64_t sequence = 0;
+
+  Stream stream() {
+    Stream made = nullptr;
+    expect_ok(cuda.stream_create(&made, 1), "a stream");  // 1: does not wait for the default one
+    return made;
+  }
+  float* device() {
+    void* memory = nullptr;
+    expect_ok(cuda.malloc(&memory, kItems * sizeof(float) * static_cast<size_t>(ranks)), "device memory");
+    return static_cast<float*>(memory);
+  }
+  float* pinned(float value) {
+    void* memory = nullptr;
+    expect_ok(cuda.host_alloc(&memory, kItems * sizeof(float), 0), "pinned memory");
+    std::fill_n(static_cast<float*>(memory), kItems, value);
+    return static_cast<float*>(memory);
+  }
+  void copy(void* to, const void* from, Stream queue) {
+    expect_ok(cuda.copy(to, from, kItems * sizeof(float), 4, queue), "a copy");  // 4: the addresses tell which way
+  }
+  prun_comm* communicator(int lane) {
+    prun_comm* comm = nullptr;
+    prun_result result = empty_result();
+    prun_status status = link.table().comm_create(link.ctx(), all_ranks(ranks).data(), ranks, lane, &comm, &result);
+    for (double start = now_s(); status == PRUN_OK || status == PRUN_AGAIN;) {
+      status = link.table().comm_test(link.ctx(), comm, &result);
+      if (status == PRUN_OK) return comm;
+      if (now_s() - start > 20) break;
+    }
+    link.fail(status, result, "making a communicator");
+  }
+  prun_status start(prun_comm* comm, CollKind kind, const float* send, float* recv, Stream queue, prun_req** req,
+                    size_t count = kItems) {
+    CollCall call;
+    call.kind = kind;
+    call.count = static_cast<int64_t>(count);
+    prun_coll_params params{};
+    params.size = sizeof params;
+    params.kind = static_cast<int>(kind);
+    params.dtype = PRUN_F32;
+    params.send = send;
+    params.recv = recv;
+    params.count = count;
+    params.sequence = sequence++;
+    params.fingerprint = pack_fingerprint(call);
+    prun_result result = empty_result();
+    prun_status status = link.table().coll(link.ctx(), comm, &params, {PRUN_MEM_CUDA, queue}, req, &result);
+    if (status != PRUN_OK && status != PRUN_ENOTSUP) link.fail(status, result, "enqueueing");
+    return status;
+  }
+  prun_req* sum(prun_comm* comm, const float* send, float* recv, Stream queue) {
+    prun_req* req = nullptr;
+    if (start(comm, CollKind::all_reduce, send, recv, queue, &req) != PRUN_OK)
+      throw Error(Exit::transport, "no all_reduce of its own");
+    return req;
+  }
+  void wait(prun_req* req) {
+    prun_result result = empty_result();
+    prun_status status = link.wait(req, 0, result);
+    if (status != PRUN_OK) link.fail(status, result, "waiting");
+  }
+  bool pending(prun_req* req) {
+    prun_result result = empty_result();
+    return link.table().test(link.ctx(), req, &result) == PRUN_AGAIN;
+  }
+  float total() const { return static_cast<float>(ranks * (ranks + 1) / 2); }  // of rank + 1
+};
+
+std::string all_are(const float* values, float want, const char* what) {
+  for (size_t i = 0; i < kItems; ++i)
+    if (values[i] != want) return fmt::format("{}: element {} is {}, not {}", what, i, values[i], want);
+  return "";
+}
+
+std::vector<RankReport> run_queued(const LocalJob& job, const std::function<std::string(Queued&)>& body) {
+  return run_ranks(job, [&](LocalBootstrap& bootstrap) -> std::string {
+    set_host(&bootstrap, job.ranks);
+    WorldOptions options = suite().options(bootstrap);
+    Link link(load_named(options.transport, options.plugin_dirs, host_table()), options);
+    join_and_connect(link, options, bootstrap);
+    Queued queued{bootstrap, link, {}, bootstrap.rank(), job.ranks};
+    std::string text = body(queued);
+    if (text.empty() && job.abort_on_death) bootstrap.barrier();
+    return text;
+  });
+}
+std::vector<RankReport> run_queued(int ranks, const std::function<std::string(Queued&)>& body) {
+  LocalJob job;
+  job.ranks = ranks;
+  return run_queued(job, body);
+}
+
+class Queue : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (load_named(suite().transport, suite().plugin_dirs, host_table()).table.queue_ordered == 0)
+      GTEST_SKIP() << "not queue-ordered";
+  }
+};
+
+TEST_F(Queue, OrderIsKept) {
+  EXPECT_EQ(failures(run_queued(3,
+                                [](Queued& q) -> std::string {
+                                  Stream queue = q.stream();
+                                  float *in = q.device(), *out = q.device();
+                                  float *late = q.pinned(static_cast<float>(q.rank + 1)), *result = q.pinned(-1);
+                                  Gate gate;
+                                  q.copy(in, result, queue);  // what is summed if the order is lost
+                                  q.cuda.host_function(queue, Gate::wait, &gate);
+                                  q.copy(in, late, queue);
+                                  prun_comm* comm = q.communicator(1);
+                                  prun_req* req = q.sum(comm, in, out, queue);
+                                  q.copy(result, out, queue);
+                                  if (!q.pending(req)) return "ended before its turn";
+                                  gate.open = true;
+                                  q.wait(req);
+                                  q.cuda.synchronize(queue);
+                                  return all_are(result, q.total(), "the sum");
+                                })),
+            "");
+}
+
+TEST_F(Queue, TwoDoNotWaitForEachOther) {
+  EXPECT_EQ(failures(run_queued(2,
+                                [](Queued& q) -> std::string {
+                                  Stream held = q.stream(), free = q.stream();
+                                  float *in = q.device(), *out = q.device(), *other = q.device();
+                                  float *mine = q.pinned(static_cast<float>(q.rank + 1)), *result = q.pinned(-1);
+                                  prun_comm *first = q.communicator(1), *second = q.communicator(2);
+                                  q.copy(in, mine, free);
+                                  q.cuda.synchronize(free);
+                                  Gate gate;
+                                  q.cuda.host_function(held, Gate::wait, &gate);
+                                  prun_req* behind = q.sum(first, in, out, held);
+                                  q.sequence = 0;
+                                  q.wait(q.sum(second, in, other, free));
+                                  q.copy(result, other, free);
+                                  q.cuda.synchronize(free);
+                                  if (!q.pending(behind)) return "ended before its turn";
+                                  gate.open = true;
+                                  q.wait(behind);
+                                  return all_are(result, q.total(), "the other queue's sum");
+                                })),
+            "");
+}
+
+// Sums, messages and a gather, each of what the one before has made, and nobody waits in between.
+TEST_F(Queue, ResultsFeedWhatComesNext) {
+  EXPECT_EQ(failures(run_queued(
+                3,
+                [](Queued& q) -> std::string {
+                  Stream queue = q.stream();
+                  float *in = q.device(), *sum = q.device(), *got = q.device(), *all = q.device();
+                  float *mine = q.pinned(static_cast<float>(q.rank + 1)), *result = q.pinned(-1);
+                  prun_comm* comm = q.communicator(1);
+                  const int next = (q.rank + 1) % q.ranks, previous = (q.rank + q.ranks - 1) % q.ranks;
+                  const size_t bytes = kItems * sizeof(float);
+                  q.copy(in, mine, queue);
+                  prun_req *summed = q.sum(comm, in, sum, queue), *sent = nullptr, *gathered = nullptr;
+                  const prun_p2p ops[] = {{1, previous, 1, got, bytes, PRUN_MEM_CUDA, nullptr},
+                                          {0, next, 1, q.rank == 0 ? sum : in, bytes, PRUN_MEM_CUDA, nullptr}};
+                  prun_result said = empty_result();
+                  if (q.link.table().batch(q.link.ctx(), ops, 2, {PRUN_MEM_CUDA, queue}, &sent, &said) != 0)
+                    return said.message;
+                  if (q.start(comm, CollKind::all_gather, got, all, queue, &gathered) != PRUN_OK)
+                    return "no all_gather of its own";
+                  q.copy(result, all + kItems * static_cast<size_t>(next), queue);
+                  for (prun_req* req : {gathered, sent, summed}) q.wait(req);
+                  q.cuda.synchronize(queue);
+                  // What `next` got is from this rank.
+                  const float want = q.rank == 0 ? q.total() : static_cast<float>(q.rank + 1);
+                  return all_are(result, want, "what went around");
+                })),
+            "");
+}
+
+// A communicator of the core hands the queue of a call on; device memory never reaches the core's own algorithms.
+TEST_F(Queue, TheCoreHandsThemOn) {
+  auto reports = run_connected(2, [](Rank& rank) -> std::string {
+    Runtime cuda;
+    Stream queue = nullptr;
+    void *values = nullptr, *pinned = nullptr;
+    expect_ok(cuda.stream_create(&queue, 1), "a stream");
+    expect_ok(cuda.malloc(&values, kItems * sizeof(float)), "device memory");
+    expect_ok(cuda.host_alloc(&pinned, kItems * sizeof(float), 0), "pinned memory");
+    auto* mine = static_cast<float*>(pinned);
+    std::fill_n(mine, kItems, static_cast<float>(rank.index + 1));
+    expect_ok(cuda.copy(values, mine, kItems * sizeof(float), 4, queue), "a copy");
+    CollCall call;
+    call.kind = CollKind::all_reduce;
+    call.send = call.recv = values;
+    call.count = kItems;
+    call.queue = {PRUN_MEM_CUDA, queue};
+    Communicator& all = rank.world.communicator({0, 1}, 0);
+    all.run(call);
+    expect_ok(cuda.copy(mine, values, kItems * sizeof(float), 4, queue), "a copy");
+    cuda.synchronize(queue);
+    std::string wrong = all_are(mine, 3, "the sum");
+    if (!wrong.empty()) return wrong;
+    call.kind = CollKind::all_gather_v;
+    const int64_t counts[] = {1, 1};
+    call.counts = counts;
+    all.run(call);
+    return "the core gathered it";
+  });
+  std::string texts = failures(reports);
+  EXPECT_NE(texts.find("on a CUDA stream: "), std::string::npos) << texts;
+  EXPECT_EQ(texts.find("the core gathered it"), std::string::npos) << texts;
+  EXPECT_EQ(texts.find("the sum"), std::string::npos) << texts;
+}
+
+// A plugin that cannot be captured says PRUN_ENOTSUP.
+TEST_F(Queue, AGraphRunsItAgain) {
+  EXPECT_EQ(failures(run_queued(2,
+                                [](Queued& q) -> std::string {
+                                  Stream queue = q.stream();
+                                  float *x = q.device(), *mine = q.pinned(static_cast<float>(q.rank + 1)),
+                                        *result = q.pinned(-1);
+                                  prun_comm* comm = q.communicator(1);
+                                  q.wait(q.sum(comm, x, x, queue));  // ranks are connected now
+                                  q.copy(x, mine, queue);
+                                  q.cuda.synchronize(queue);
+                                  void *graph = nullptr, *program = nullptr;
+                                  prun_req* req = nullptr;
+                                  expect_ok(q.cuda.begin_capture(queue, 1), "capture");
+                                  prun_status status = q.start(comm, CollKind::all_reduce, x, x, queue, &req);
+                                  expect_ok(q.cuda.end_capture(queue, &graph), "the end of the capture");
+                                  if (status == PRUN_ENOTSUP) return "";
+                                  q.wait(req);  // nothing runs yet, so nothing is waited for
+                                  q.copy(result, x, queue);
+                                  q.cuda.synchronize(queue);
+                                  if (result[0] != mine[0]) return "it ran while it was captured";
+                                  expect_ok(q.cuda.instantiate(&program, graph, 0), "the graph");
+                                  for (int i = 0; i < 3; ++i) expect_ok(q.cuda.launch(program, queue), "a launch");
+                                  q.copy(result, x, queue);
+                                  q.cuda.synchronize(queue);
+                                  return all_are(result, 4 * q.total(), "three sums in a row");
+                                })),
+            "");
+}
+
+TEST_F(Queue, ADeathAfterEnqueueingIsTold) {
+  LocalJob job;
+  job.ranks = 2;
+  job.abort_on_death = false;
+  auto reports = run_queued(job, [](Queued& q) -> std::string {
+    Stream queue = q.stream();
+    float *in = q.device(), *out = q.device();
+    prun_comm* comm = q.communicator(1);
+    q.wait(q.sum(comm, in, out, queue));
+    if (q.rank == 1) kill(getpid(), SIGKILL);
+    prun_req* req = q.sum(comm, in, out, queue);
+    prun_result result = empty_result();
+    prun_status status = q.link.wait(req, 0, result);
+    return fmt::format("status {}, culprit {}: {}", static_cast<int>(status), result.culprit, result.message);
+  });
+  EXPECT_EQ(reports[0].text.rfind(fmt::format("status {}, culprit 1: ", static_cast<int>(PRUN_EPEER)), 0), 0u)
+      << reports[0].text;
+}
+
+TEST_F(Queue, CallsThatDifferAreFoundBehindTheirBack) {
+  auto reports = run_queued(2, [](Queued& q) -> std::string {
+    Stream queue = q.stream();
+    float *in = q.device(), *out = q.device();
+    prun_comm* comm = q.communicator(1);
+    q.wait(q.sum(comm, in, out, queue));
+    prun_req* req = nullptr;
+    q.start(comm, CollKind::all_reduce, in, out, queue, &req, kItems - static_cast<size_t>(q.rank));
+    prun_result result = empty_result();
+    prun_status status = q.link.wait(req, 0, result);
+    return status == PRUN_EMISMATCH ? fmt::format("mismatch with {}", result.culprit)
+                                    : fmt::format("status {}", static_cast<int>(status));
+  });
+  std::string texts = failures(reports);
+  EXPECT_NE(texts.find("mismatch with "), std::string::npos) << texts;
+  EXPECT_EQ(texts.find("status 0"), std::string::npos) << texts;
+}
+
+TEST_F(Queue, AbortEndsWhatIsEnqueued) {
+  LocalJob job;
+  job.ranks = 2;
+  job.abort_on_death = false;
+  EXPECT_EQ(failures(run_queued(job,
+                                [](Queued& q) -> std::string {
+                                  Stream queue = q.stream();
+                                  float *in = q.device(), *out = q.device();
+                                  prun_comm* comm = q.communicator(1);
+                                  q.wait(q.sum(comm, in, out, queue));
+                                  q.bootstrap.barrier();
+                                  if (q.rank == 1) return q.bootstrap.barrier(), "";
+                                  prun_req* req = q.sum(comm, in, out, queue);
+                                  double before = now_s();
+                                  std::thread([&] { q.link.abort(), q.link.abort(); }).join();
+                                  double took = now_s() - before;
+                                  prun_result result = empty_result();
+                                  prun_status status = q.link.wait(req, 0, result);
+                                  q.bootstrap.barrier();
+                                  if (status != PRUN_EABORTED)
+                                    return fmt::format("status {}", static_cast<int>(status));
+                                  return took < 1 ? "" : fmt::format("abort took {:.1f} s", took);
+                                })),
+            "");
 }
 
 }  // namespace

@@ -136,7 +136,7 @@ typedef struct prun_transport {
   const char *summary;      /* one line for `prun plugins` */
   uint32_t mem_kinds;       /* bit (1 << prun_mem_kind) for each kind that batch takes */
   int local_only;           /* 1: reaches ranks of the same host only */
-  int queue_ordered;        /* 1: batch and coll only enqueue on the queue */
+  int queue_ordered;        /* 1: batch and coll only enqueue on the queue; what is in front of them may hold them up */
 
   /* Mandatory. */
   prun_status (*open)(const prun_open_params *params, prun_ctx **ctx, prun_result *result);

@@ -1,0 +1,130 @@
+// Batches: messages as one group of NCCL for each communicator they travel on. NCCL has no tags; a lane is the
+// communicator that was made for it.
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "context.h"
+
+namespace prun_nccl {
+namespace {
+
+struct Transfer {
+  bool is_recv;
+  int peer;  // in the communicator
+  void* ptr;
+  size_t bytes;
+};
+
+ncclResult_t run_group(const Nccl& nccl, ncclComm_t comm, cudaStream_t stream, const std::vector<Transfer>& transfers) {
+  nccl.group_start();
+  ncclResult_t first = ncclSuccess;
+  for (const Transfer& t : transfers) {
+    const ncclResult_t result = t.is_recv ? nccl.recv(t.ptr, t.bytes, ncclUint8, t.peer, comm, stream)
+                                          : nccl.send(t.ptr, t.bytes, ncclUint8, t.peer, comm, stream);
+    if (result != ncclSuccess && result != ncclInProgress && first == ncclSuccess) first = result;
+  }
+  const ncclResult_t ended = nccl.group_end();
+  return first != ncclSuccess ? first : ended;
+}
+
+void check_op(const Context& c, const prun_p2p& op) {
+  if (op.peer < 0 || op.peer >= c.ranks)
+    throw Failure{PRUN_EINVAL, -1, fmt::format("rank {} of {} is no peer", op.peer, c.ranks)};
+  if (op.tag > PRUN_MAX_LANE) throw Failure{PRUN_EINVAL, -1, fmt::format("tag {} is no lane", op.tag)};
+  if (op.ptr == nullptr && op.bytes > 0) throw Failure{PRUN_EINVAL, -1, "a message without memory"};
+}
+
+class Builder {
+ public:
+  Builder(Context& c, prun_queue queue) : c_(c), queue_(queue), request_(std::make_unique<prun_req>()) {}
+
+  void send_to_itself(const prun_p2p& op) {
+    const Cuda& cuda = c_.library->cuda();
+    void* pinned = c_.memory.take_bounce(op.bytes);
+    cudaStream_t stream = stream_of(*c_.world);
+    c_.library->check("cudaMemcpyAsync", cuda.memcpy_async(pinned, op.ptr, op.bytes, cudaMemcpyDefault, stream));
+    const SelfMessage message{pinned, op.bytes, c_.take_event()};
+    c_.library->check("cudaEventRecord", cuda.event_record(message.event, stream));
+    SelfMessage watched{nullptr, 0, c_.take_event()};
+    c_.library->check("cudaEventRecord", cuda.event_record(watched.event, stream));
+    request_->copies.push_back(watched);
+    std::lock_guard lock(c_.to_itself.mutex);
+    c_.to_itself.by_lane[op.tag].push_back(message);
+  }
+  void receive_from_itself(const prun_p2p& op) {
+    request_->from_itself.push_back({op.tag, op.ptr, op.bytes, stream_of(*c_.world)});
+  }
+
+  void add(const prun_p2p& op) {
+    const int lane = static_cast<int>(op.tag);
+    Comm& comm = c_.comm_of(lane, op.peer);
+    request_->peers.push_back(op.peer);
+    if (c_.options.check && op.is_recv != 0)
+      request_->arrivals.push_back({op.peer, lane, c_.board.expect(op.peer, lane), op.bytes});
+    if (c_.options.check && op.is_recv == 0) {
+      Note note;
+      note.kind = Note::size;
+      note.lane = lane;
+      note.count = op.bytes;
+      c_.control.send(op.peer, note);
+    }
+    if (op.bytes == 0) return;
+    void* ptr = op.ptr;
+    if (queue_.kind == PRUN_MEM_HOST && !c_.memory.reachable(ptr)) {
+      ptr = c_.memory.take_bounce(op.bytes);
+      if (op.is_recv == 0) std::memcpy(ptr, op.ptr, op.bytes);
+      request_->bounces.push_back({ptr, op.bytes, op.is_recv != 0 ? op.ptr : nullptr});
+    }
+    transfers_of(comm).push_back({op.is_recv != 0, comm.index_of(op.peer), ptr, op.bytes});
+  }
+
+  prun_req* start() {
+    for (auto& [comm, transfers] : groups_) {
+      cudaStream_t stream = stream_of(*comm);
+      prun_req::Part& part = request_->parts.emplace_back();
+      part.comm = comm;
+      part.launch.call = "ncclGroupEnd";
+      part.launch.stream = stream;
+      part.launch.issue = [nccl = &c_.library->nccl(), comm, stream, list = std::move(transfers)] {
+        return run_group(*nccl, comm->handle(), stream, list);
+      };
+    }
+    for (prun_req::Part& part : request_->parts) part.comm->push(&part.launch);
+    return request_.release();
+  }
+
+ private:
+  cudaStream_t stream_of(const Comm& comm) const {
+    return queue_.kind == PRUN_MEM_CUDA ? static_cast<cudaStream_t>(queue_.handle) : comm.stream();
+  }
+  std::vector<Transfer>& transfers_of(Comm& comm) {
+    for (auto& [known, transfers] : groups_)
+      if (known == &comm) return transfers;
+    return groups_.emplace_back(&comm, std::vector<Transfer>()).second;
+  }
+
+  Context& c_;
+  const prun_queue queue_;
+  std::unique_ptr<prun_req> request_;
+  std::vector<std::pair<Comm*, std::vector<Transfer>>> groups_;
+};
+
+}  // namespace
+
+prun_req* start_batch(Context& c, const prun_p2p* ops, size_t n, prun_queue queue) {
+  for (size_t i = 0; i < n; ++i) check_op(c, ops[i]);
+  Builder builder(c, queue);
+  // Its own sends first, so that the receives of the same batch find them.
+  for (size_t i = 0; i < n; ++i)
+    if (ops[i].peer == c.rank && ops[i].is_recv == 0) builder.send_to_itself(ops[i]);
+  for (size_t i = 0; i < n; ++i) {
+    if (ops[i].peer != c.rank)
+      builder.add(ops[i]);
+    else if (ops[i].is_recv != 0)
+      builder.receive_from_itself(ops[i]);
+  }
+  return builder.start();
+}
+
+}  // namespace prun_nccl

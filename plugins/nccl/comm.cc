@@ -1,0 +1,267 @@
+// Making communicators. Members tell the lowest rank among them that they want one; when all do, it says how: a split
+// of the world's communicator where the group is the world (every rank takes part in a split), else from a unique id.
+#include "comm.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "context.h"
+
+namespace prun_nccl {
+namespace {
+
+uint64_t key_of(const std::vector<int>& ranks, int lane) {  // FNV-1a
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (int rank : ranks) hash = (hash ^ static_cast<uint64_t>(rank)) * 0x100000001b3u;
+  return (hash ^ static_cast<uint64_t>(static_cast<int64_t>(lane))) * 0x100000001b3u;
+}
+
+}  // namespace
+
+Comm::Comm(Context& context, std::vector<int> ranks, int lane)
+    : context_(context), ranks_(std::move(ranks)), lane_(lane), key_(key_of(ranks_, lane)) {
+  me_ = index_of(context.rank);
+  native_->device = context.device;
+  native_->name = name();
+  context_.use_device();
+  context_.library->check("cudaStreamCreateWithFlags",
+                          context_.library->cuda().stream_create(&native_->stream, cudaStreamNonBlocking));
+}
+
+Comm::~Comm() {
+  {
+    std::lock_guard lock(native_->calls);
+    if (stage_ == Stage::ready && !failure_ && issued_ == nullptr)
+      context_.retirement.destroy(native_);
+    else
+      context_.retirement.abort(native_);
+  }
+  context_.board.forget(key_);
+  if (scratch != nullptr) context_.memory.give_bounce(scratch, 1);
+}
+
+int Comm::index_of(int rank) const {
+  const auto found = std::find(ranks_.begin(), ranks_.end(), rank);
+  return found == ranks_.end() ? -1 : static_cast<int>(found - ranks_.begin());
+}
+
+std::string Comm::name() const { return fmt::format("prun lane {} of ranks {}", lane_, fmt::join(ranks_, ", ")); }
+
+void Comm::init(const ncclUniqueId& id) {
+  std::lock_guard lock(native_->calls);
+  ncclConfig_t config = context_.config(native_->name);
+  const ncclResult_t result = context_.library->nccl().init(&native_->handle, size(), id, me_, &config);
+  if (result != ncclSuccess && result != ncclInProgress)
+    throw context_.library->failure("ncclCommInitRankConfig", result);
+  stage_ = Stage::made;
+}
+
+void Comm::split() {
+  Comm& world = *context_.world;
+  splitting_.call = "ncclCommSplit";
+  splitting_.on_stream = false;
+  splitting_.issue = [this, &world] {
+    ncclConfig_t config = context_.config(native_->name);
+    return context_.library->nccl().split(world.handle(), 0, me_, &native_->handle, &config);
+  };
+  world.push(&splitting_);
+}
+
+bool Comm::ready(int& missing) {
+  std::lock_guard lock(native_->calls);
+  missing = -1;
+  check_alive();
+  context_.use_device();
+  try {
+    return advance(missing);
+  } catch (const Failure& failure) {
+    fail_locked(failure);
+    throw;
+  }
+}
+
+bool Comm::advance(int& missing) {
+  const int first = *std::min_element(ranks_.begin(), ranks_.end());
+  if (stage_ == Stage::wanted) {
+    if (first == context_.rank) {
+      if (!context_.board.all_want(key_, ranks_, missing)) return false;
+      Note go;
+      go.kind = Note::go;
+      go.key = key_;
+      go.by_id = size() != context_.ranks ? 1 : 0;
+      if (go.by_id == 0) go.sequence = context_.splits_ordered++;
+      if (go.by_id != 0) {
+        const ncclResult_t result = context_.library->nccl().get_unique_id(&go.id);
+        if (result != ncclSuccess) throw context_.library->failure("ncclGetUniqueId", result);
+      }
+      for (int rank : ranks_)
+        if (rank != context_.rank) context_.control.send(rank, go);
+      go_ = go;
+    } else {
+      missing = first;
+      const auto go = context_.board.take_go(key_);
+      if (!go) return false;
+      go_ = *go;
+    }
+    stage_ = Stage::told;
+  }
+  missing = -1;
+  if (stage_ == Stage::told && go_.by_id != 0) {
+    ncclConfig_t config = context_.config(native_->name);
+    const ncclResult_t result = context_.library->nccl().init(&native_->handle, size(), go_.id, me_, &config);
+    if (result != ncclSuccess && result != ncclInProgress)
+      throw context_.library->failure("ncclCommInitRankConfig", result);
+    stage_ = Stage::made;
+  }
+  if (stage_ == Stage::told) {
+    // All ranks split in one order, whatever the order in which they want communicators.
+    if (context_.next_split != go_.sequence && !splitting_.issue) return false;
+    if (!splitting_.issue) {
+      split();
+      ++context_.next_split;
+    }
+    context_.world->pump();
+    if (splitting_.state != Launch::State::ended) return false;
+    stage_ = Stage::made;
+  }
+  if (stage_ == Stage::made) {
+    ncclResult_t state = ncclSuccess;
+    const ncclResult_t result = context_.library->nccl().async_error(native_->handle, &state);
+    if (result != ncclSuccess) state = result;
+    if (state == ncclInProgress) return false;
+    if (state != ncclSuccess) throw context_.library->failure("making a communicator", state);
+    stage_ = Stage::ready;
+  }
+  return true;
+}
+
+void Comm::register_regions() {
+  const Nccl& nccl = context_.library->nccl();
+  if (!context_.options.register_buffers || nccl.comm_register == nullptr) return;
+  for (const Region& region : context_.memory.regions()) {
+    if (region.kind != PRUN_MEM_CUDA || region.bytes == 0) continue;
+    const bool known = std::any_of(native_->registered.begin(), native_->registered.end(),
+                                   [&](const auto& r) { return r.first == region.ptr; });
+    if (known) continue;
+    void* handle = nullptr;
+    // What cannot be registered works all the same, only slower.
+    const ncclResult_t result = nccl.comm_register(native_->handle, region.ptr, region.bytes, &handle);
+    if (result != ncclSuccess) context_.log(0, context_.library->failure("ncclCommRegister", result).message);
+    native_->registered.emplace_back(region.ptr, result == ncclSuccess ? handle : nullptr);
+  }
+}
+
+void Comm::deregister(const void* ptr) {
+  std::lock_guard lock(native_->calls);
+  std::erase_if(native_->registered, [&](const auto& r) {
+    if (r.first != ptr) return false;
+    if (r.second != nullptr && !native_->retiring) context_.library->nccl().comm_deregister(native_->handle, r.second);
+    return true;
+  });
+}
+
+void Comm::check_alive() const {
+  if (failure_) throw failure_;
+  if (native_->retiring) throw Failure{PRUN_EABORTED, -1, "aborted"};
+}
+
+void Comm::push(Launch* launch) {
+  std::lock_guard lock(native_->calls);
+  check_alive();
+  waiting_.push_back(launch);
+}
+
+void Comm::withdraw(Launch* launch) {
+  std::lock_guard lock(native_->calls);
+  std::erase(waiting_, launch);
+  if (issued_ == launch) issued_ = nullptr;
+}
+
+void Comm::pump() {
+  std::lock_guard lock(native_->calls);
+  check_alive();
+  if (issued_ == nullptr && waiting_.empty()) return;
+  context_.use_device();
+  try {
+    pump_locked();
+  } catch (const Failure& failure) {
+    fail_locked(failure);
+    throw;
+  }
+}
+
+void Comm::pump_locked() {
+  const Cuda& cuda = context_.library->cuda();
+  for (;;) {
+    ncclResult_t result = ncclSuccess;
+    if (issued_ == nullptr) {
+      if (waiting_.empty()) return;
+      register_regions();
+      issued_ = waiting_.front();
+      waiting_.pop_front();
+      issued_->state = Launch::State::issued;
+      result = issued_->issue();
+    }
+    if (result == ncclSuccess || result == ncclInProgress) {
+      const ncclResult_t asked = context_.library->nccl().async_error(native_->handle, &result);
+      if (asked != ncclSuccess) result = asked;
+    }
+    if (result == ncclInProgress) return;
+    if (result != ncclSuccess) throw context_.library->failure(issued_->call, result);
+    Launch& launch = *std::exchange(issued_, nullptr);
+    launch.state = launch.on_stream ? Launch::State::running : Launch::State::ended;
+    if (!launch.on_stream) continue;
+    cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
+    context_.library->check("cudaStreamIsCapturing", cuda.stream_is_capturing(launch.stream, &capturing));
+    if (capturing != cudaStreamCaptureStatusNone) {
+      launch.state = Launch::State::ended;
+      continue;
+    }
+    launch.event = context_.take_event();
+    context_.library->check("cudaEventRecord", cuda.event_record(launch.event, launch.stream));
+  }
+}
+
+bool Comm::done(Launch& launch) {
+  std::lock_guard lock(native_->calls);
+  if (launch.state == Launch::State::ended) return true;
+  if (launch.state != Launch::State::running) return false;
+  const cudaError_t error = context_.library->cuda().event_query(launch.event);
+  if (error == cudaSuccess) {
+    context_.give_event(std::exchange(launch.event, nullptr));
+    launch.state = Launch::State::ended;
+    return true;
+  }
+  if (error != cudaErrorNotReady) throw context_.library->failure("waiting for the device", error);
+  // An operation that NCCL has given up never ends.
+  ncclResult_t state = ncclSuccess;
+  if (!native_->retiring && context_.library->nccl().async_error(native_->handle, &state) == ncclSuccess &&
+      state != ncclSuccess && state != ncclInProgress)
+    fail_locked(context_.library->failure(launch.call, state));
+  return false;
+}
+
+void Comm::fail(const Failure& failure) {
+  std::lock_guard lock(native_->calls);
+  fail_locked(failure);
+}
+
+void Comm::fail_locked(const Failure& failure) {
+  if (failure_) return;
+  failure_ = failure;
+  waiting_.clear();
+  issued_ = nullptr;
+  context_.retirement.abort(native_);
+}
+
+// Not under the lock, which a call of NCCL may hold.
+void Comm::abort() { context_.retirement.abort(native_); }
+
+Failure Comm::failure() {
+  std::lock_guard lock(native_->calls);
+  return failure_;
+}
+
+}  // namespace prun_nccl

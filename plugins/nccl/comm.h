@@ -1,0 +1,103 @@
+// A communicator: made without blocking, and the queue of what is to be enqueued on it.
+//
+// NCCL allows nothing on a communicator while one of its calls is under way (ncclInProgress), and only when it is over
+// may the event be recorded that tells when the device has done the work. So everything goes through launches: issued
+// one after the other, by whoever calls `pump`.
+#pragma once
+#include <prun/transport.h>
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "board.h"
+#include "failure.h"
+#include "retire.h"
+
+namespace prun_nccl {
+
+class Context;
+
+// One call, or group of calls, of NCCL.
+struct Launch {
+  enum class State { waiting, issued, running, ended };  // issued: NCCL is still at it; running: the device is
+  std::function<ncclResult_t()> issue;
+  const char* call = "";
+  cudaStream_t stream = nullptr;
+  bool on_stream = true;        // else it is over with NCCL's part
+  cudaEvent_t event = nullptr;  // null where the stream is being captured: nothing runs then
+  State state = State::waiting;
+};
+
+class Comm {
+ public:
+  Comm(Context& context, std::vector<int> ranks, int lane);
+  ~Comm();
+  Comm(const Comm&) = delete;
+
+  // Once usable; false: `missing` is waited for, or -1. Throws Failure.
+  bool ready(int& missing);
+  void push(Launch* launch);
+  void withdraw(Launch* launch);  // its request ends with an error
+  void pump();                    // throws the failure of the communicator, or that it is being aborted
+  bool done(Launch& launch);      // asks the device; throws
+  // Nothing on it can succeed any more. Its operations on the device are being stopped.
+  void fail(const Failure& failure);
+  Failure failure();
+  bool quiet() const {
+    return native_->ended || native_->handle == nullptr;
+  }              // no longer touches memory, though it failed
+  void abort();  // of the whole context: marks, does not wait
+  void deregister(const void* ptr);
+
+  int index() const { return me_; }
+  int size() const { return static_cast<int>(ranks_.size()); }
+  int lane() const { return lane_; }
+  uint64_t key() const { return key_; }
+  const std::vector<int>& ranks() const { return ranks_; }
+  int index_of(int rank) const;  // -1: no member
+  ncclComm_t handle() const { return native_->handle; }
+  cudaStream_t stream() const { return native_->stream; }
+  int next() const { return ranks_[static_cast<size_t>((me_ + 1) % size())]; }
+  int previous() const { return ranks_[static_cast<size_t>((me_ + size() - 1) % size())]; }
+  std::string name() const;
+
+  prun_coll_seen seen{};    // of the last mismatch
+  void* scratch = nullptr;  // pinned, for barriers
+
+  // The world's: made by its ranks at once, from rank 0's id.
+  void init(const ncclUniqueId& id);
+
+ private:
+  enum class Stage { wanted, told, made, ready };
+  bool advance(int& missing);  // under the lock
+  void split();
+  void register_regions();
+  void pump_locked();
+  void check_alive() const;
+  void fail_locked(const Failure& failure);
+
+  Context& context_;
+  const std::vector<int> ranks_;
+  const int lane_;
+  int me_ = -1;
+  uint64_t key_;
+  std::shared_ptr<Native> native_ = std::make_shared<Native>();
+
+  // Under native_->calls:
+  Stage stage_ = Stage::wanted;
+  Note go_{};
+  Launch splitting_;  // on the world's communicator
+  std::deque<Launch*> waiting_;
+  Launch* issued_ = nullptr;
+  Failure failure_;
+};
+
+}  // namespace prun_nccl
+
+struct prun_comm : prun_nccl::Comm {
+  using Comm::Comm;
+};

@@ -1,0 +1,140 @@
+// Notes are small, so most sends have ended when `batch` returns.
+#include "control.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <cstring>
+#include <iterator>
+
+namespace prun_nccl {
+namespace {
+
+constexpr int kNapMs = 10;
+constexpr uint64_t kLane = 0;
+
+prun_result empty() { return {.size = sizeof(prun_result), .culprit = -1, .message = {}}; }
+
+std::string sibling(const char* name) {
+  Dl_info info{};
+  dladdr(reinterpret_cast<const void*>(&prun_transport_v1), &info);
+  std::string path = info.dli_fname != nullptr ? info.dli_fname : "";
+  return path.substr(0, path.rfind('/') + 1) + name;
+}
+
+const prun_transport* load_socket(const prun_host* host) {
+  const std::string path = sibling("socket.so");
+  void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  const auto entry =
+      handle != nullptr ? reinterpret_cast<prun_transport_entry>(dlsym(handle, "prun_transport_v1")) : nullptr;
+  const prun_transport* table = entry != nullptr ? entry(host) : nullptr;
+  if (table == nullptr || table->ext == nullptr || table->ext(kSocketProgress) == nullptr)
+    throw Failure{PRUN_ENOTSUP, -1,
+                  fmt::format("nccl needs the socket transport of the same prun beside it ({})", path)};
+  return table;
+}
+
+}  // namespace
+
+Control::Control(const prun_open_params& params, const prun_host* host, Board& board)
+    : table_(load_socket(host)), board_(board), rank_(params.rank) {
+  progress_ = static_cast<const prun_socket_progress*>(table_->ext(kSocketProgress));
+  prun_open_params mine = params;
+  mine.options = "";
+  prun_result result = empty();
+  const prun_status status = table_->open(&mine, &ctx_, &result);
+  if (status != PRUN_OK) throw Failure{status, result.culprit, result.message};
+  incoming_.resize(static_cast<size_t>(params.ranks));
+}
+
+Control::~Control() {
+  stopping_ = true;
+  table_->abort(ctx_);
+  if (thread_.joinable()) thread_.join();
+  prun_result result = empty();
+  for (Incoming& in : incoming_)
+    while (in.req != nullptr && table_->test(ctx_, in.req, &result) == PRUN_AGAIN) {
+    }
+  for (Outgoing& out : outgoing_)
+    while (table_->test(ctx_, out.req, &result) == PRUN_AGAIN) {
+    }
+  table_->close(ctx_);
+}
+
+size_t Control::address(void* blob, size_t room) {
+  prun_result result = empty();
+  const prun_status status = table_->address(ctx_, blob, &room, &result);
+  if (status != PRUN_OK) throw Failure{status, result.culprit, result.message};
+  return room;
+}
+
+prun_status Control::connect(const void* const* blobs, const size_t* bytes, prun_result* result) {
+  return table_->connect(ctx_, blobs, bytes, result);
+}
+
+void Control::abort() {
+  stopping_ = true;
+  table_->abort(ctx_);
+}
+
+bool Control::receive(int peer) {
+  Incoming& in = incoming_[static_cast<size_t>(peer)];
+  const prun_p2p op = {1, peer, kLane, &in.note, sizeof in.note, PRUN_MEM_HOST, nullptr};
+  prun_result result = empty();
+  if (table_->batch(ctx_, &op, 1, {PRUN_MEM_HOST, nullptr}, &in.req, &result) == PRUN_OK) return true;
+  in.req = nullptr;
+  board_.lose(peer);
+  return false;
+}
+
+void Control::start() {
+  for (int peer = 0; peer < static_cast<int>(incoming_.size()); ++peer)
+    if (peer != rank_) receive(peer);
+  thread_ = std::thread([this] { run(); });
+}
+
+void Control::take(int peer) {
+  Incoming& in = incoming_[static_cast<size_t>(peer)];
+  while (in.req != nullptr && progress_->ended(ctx_, in.req) != 0) {
+    prun_result result = empty();
+    const prun_status status = table_->test(ctx_, in.req, &result);
+    if (status == PRUN_AGAIN) return;
+    in.req = nullptr;
+    if (status == PRUN_OK) {
+      board_.deliver(peer, in.note);
+      if (!receive(peer)) return;
+    } else {
+      board_.lose(peer);
+    }
+  }
+}
+
+void Control::run() {
+  while (!stopping_) {
+    progress_->progress(ctx_, kNapMs);
+    for (int peer = 0; peer < static_cast<int>(incoming_.size()); ++peer) take(peer);
+    reap();
+  }
+}
+
+void Control::reap() {
+  std::lock_guard lock(mutex_);
+  for (auto out = outgoing_.begin(); out != outgoing_.end();) {
+    prun_result result = empty();
+    const bool gone = progress_->ended(ctx_, out->req) != 0 && table_->test(ctx_, out->req, &result) != PRUN_AGAIN;
+    out = gone ? outgoing_.erase(out) : std::next(out);
+  }
+}
+
+void Control::send(int to, const Note& note) {
+  std::lock_guard lock(mutex_);
+  outgoing_.push_back({note, nullptr});
+  Outgoing& out = outgoing_.back();
+  const prun_p2p op = {0, to, kLane, &out.note, sizeof out.note, PRUN_MEM_HOST, nullptr};
+  prun_result result = empty();
+  if (table_->batch(ctx_, &op, 1, {PRUN_MEM_HOST, nullptr}, &out.req, &result) != PRUN_OK ||
+      (progress_->ended(ctx_, out.req) != 0 && table_->test(ctx_, out.req, &result) != PRUN_AGAIN))
+    outgoing_.pop_back();
+}
+
+}  // namespace prun_nccl

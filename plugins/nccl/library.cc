@@ -1,0 +1,167 @@
+// Names and handles. Nothing is ever unloaded: both libraries own threads.
+#include "library.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <vector>
+
+namespace prun_nccl {
+namespace {
+
+constexpr int kOldest = NCCL_VERSION(2, 18, 0);
+constexpr const char* kNoDriver = "no NVIDIA driver on this machine (libcuda.so.1 is not found)";
+
+bool has_driver() { return dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) != nullptr; }
+
+// The first of `names` that loads; `what` opens the sentence when none does.
+void* open_first(const std::vector<std::string>& names, const char* what) {
+  std::string why;
+  for (const std::string& name : names) {
+    if (void* handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL)) return handle;
+    if (why.empty()) why = dlerror();
+  }
+  throw Failure{PRUN_ENOTSUP, -1, fmt::format("{} cannot be loaded: {}", what, why)};
+}
+
+std::string path_of(const void* symbol) {
+  Dl_info info{};
+  return dladdr(symbol, &info) != 0 && info.dli_fname != nullptr ? info.dli_fname : "an unknown file";
+}
+
+template <class Function>
+void bind(void* handle, const char* name, Function& function, const char* since = nullptr) {
+  function = reinterpret_cast<Function>(dlsym(handle, name));
+  if (function == nullptr && since == nullptr)
+    throw Failure{PRUN_ENOTSUP, -1, fmt::format("the library that was loaded has no {}", name)};
+}
+
+std::vector<std::string> nccl_names(const std::string& name) {
+  return name.empty() ? std::vector<std::string>{"libnccl.so.2", "libnccl.so"} : std::vector<std::string>{name};
+}
+std::vector<std::string> cudart_names(const std::string& name) {
+  if (!name.empty()) return {name};
+  return {fmt::format("libcudart.so.{}", CUDART_VERSION / 1000), "libcudart.so"};
+}
+
+Cuda bind_cuda(void* handle) {
+  Cuda c{};
+  bind(handle, "cudaGetDeviceCount", c.get_device_count);
+  bind(handle, "cudaSetDevice", c.set_device);
+  bind(handle, "cudaRuntimeGetVersion", c.runtime_version);
+  bind(handle, "cudaDriverGetVersion", c.driver_version);
+  bind(handle, "cudaGetErrorString", c.error_string);
+  bind(handle, "cudaStreamCreateWithFlags", c.stream_create);
+  bind(handle, "cudaStreamDestroy", c.stream_destroy);
+  bind(handle, "cudaStreamWaitEvent", c.stream_wait_event);
+  bind(handle, "cudaStreamIsCapturing", c.stream_is_capturing);
+  bind(handle, "cudaThreadExchangeStreamCaptureMode", c.exchange_capture_mode);
+  bind(handle, "cudaEventCreateWithFlags", c.event_create);
+  bind(handle, "cudaEventRecord", c.event_record);
+  bind(handle, "cudaEventQuery", c.event_query);
+  bind(handle, "cudaEventDestroy", c.event_destroy);
+  bind(handle, "cudaMalloc", c.malloc);
+  bind(handle, "cudaFree", c.free);
+  bind(handle, "cudaHostAlloc", c.host_alloc);
+  bind(handle, "cudaFreeHost", c.free_host);
+  bind(handle, "cudaMemset", c.memset);
+  bind(handle, "cudaMemcpyAsync", c.memcpy_async);
+  bind(handle, "cudaPointerGetAttributes", c.pointer_attributes);
+  return c;
+}
+
+Nccl bind_nccl(void* handle) {
+  Nccl n{};
+  bind(handle, "ncclGetVersion", n.get_version);
+  bind(handle, "ncclGetUniqueId", n.get_unique_id);
+  bind(handle, "ncclGetErrorString", n.error_string);
+  bind(handle, "ncclGetLastError", n.last_error);
+  bind(handle, "ncclCommInitRankConfig", n.init);
+  bind(handle, "ncclCommSplit", n.split);
+  bind(handle, "ncclCommGetAsyncError", n.async_error);
+  bind(handle, "ncclCommFinalize", n.finalize);
+  bind(handle, "ncclCommDestroy", n.destroy);
+  bind(handle, "ncclCommAbort", n.abort);
+  bind(handle, "ncclGroupStart", n.group_start);
+  bind(handle, "ncclGroupEnd", n.group_end);
+  bind(handle, "ncclSend", n.send);
+  bind(handle, "ncclRecv", n.recv);
+  bind(handle, "ncclAllReduce", n.all_reduce);
+  bind(handle, "ncclAllGather", n.all_gather);
+  bind(handle, "ncclReduceScatter", n.reduce_scatter);
+  bind(handle, "ncclBroadcast", n.broadcast);
+  bind(handle, "ncclReduce", n.reduce);
+  bind(handle, "ncclMemAlloc", n.mem_alloc, "2.19");
+  bind(handle, "ncclMemFree", n.mem_free, "2.19");
+  bind(handle, "ncclCommRegister", n.comm_register, "2.19");
+  bind(handle, "ncclCommDeregister", n.comm_deregister, "2.19");
+  bind(handle, "ncclAlltoAll", n.all_to_all, "2.28");
+  bind(handle, "ncclGather", n.gather, "2.28");
+  bind(handle, "ncclScatter", n.scatter, "2.28");
+  return n;
+}
+
+std::string cuda_version_text(int code) { return fmt::format("{}.{}", code / 1000, code % 1000 / 10); }
+
+}  // namespace
+
+std::string version_text(int code) { return fmt::format("{}.{}.{}", code / 10000, code / 100 % 100, code % 100); }
+
+Library::Library(const std::string& nccl_name, const std::string& cudart_name) {
+  // The driver first: without one the runtime's own words ("driver version is insufficient") mislead.
+  if (nccl_name.empty() && cudart_name.empty() && !has_driver()) throw Failure{PRUN_ENOTSUP, -1, kNoDriver};
+  cuda_ = bind_cuda(open_first(cudart_names(cudart_name), "the CUDA runtime"));
+  cudart_path_ = path_of(reinterpret_cast<const void*>(cuda_.set_device));
+  void* handle = open_first(nccl_names(nccl_name), "NCCL");
+  bind(handle, "ncclGetVersion", nccl_.get_version);
+  nccl_.get_version(&version_);
+  text_ = fmt::format("NCCL {}, {}", version_text(version_), path_of(reinterpret_cast<const void*>(nccl_.get_version)));
+  if (version_ < kOldest)
+    throw Failure{PRUN_ENOTSUP, -1, fmt::format("{} is needed, loaded is {}", version_text(kOldest), text_)};
+  nccl_ = bind_nccl(handle);
+  cudaError_t error = cuda_.get_device_count(&devices_);
+  if (error != cudaSuccess || devices_ == 0) {
+    std::string why = error != cudaSuccess ? cuda_.error_string(error) : "there is none";
+    throw Failure{PRUN_ENOTSUP, -1, fmt::format("no CUDA device: {} ({})", why, cuda_text())};
+  }
+}
+
+std::string Library::cuda_text() const {
+  int runtime = 0, driver = 0;
+  cuda_.runtime_version(&runtime);
+  cuda_.driver_version(&driver);
+  return fmt::format("CUDA runtime {}, driver {}, {}", cuda_version_text(runtime), cuda_version_text(driver),
+                     cudart_path_);
+}
+
+Failure Library::failure(const char* call, ncclResult_t error) const {
+  const char* last = nccl_.last_error(nullptr);
+  std::string words = last != nullptr ? last : "";
+  while (!words.empty() && (words.back() == '\n' || words.back() == ' ')) words.pop_back();
+  constexpr size_t kWords = 110;  // a result has 240 bytes, and the library's name must be in it
+  if (words.size() > kWords) words.resize(kWords);
+  return {error == ncclInvalidArgument || error == ncclInvalidUsage ? PRUN_EINVAL : PRUN_ESYSTEM, -1,
+          fmt::format("{}: {}{}{} ({})", call, nccl_.error_string(error), words.empty() ? "" : ": ", words, text_)};
+}
+
+Failure Library::failure(const char* call, cudaError_t error) const {
+  return {error == cudaErrorMemoryAllocation ? PRUN_ENOMEM : PRUN_ESYSTEM, -1,
+          fmt::format("{}: {} ({})", call, cuda_.error_string(error), cuda_text())};
+}
+
+void Library::check(const char* call, cudaError_t error) const {
+  if (error != cudaSuccess) throw failure(call, error);
+}
+
+std::string missing_here() {
+  if (!has_driver()) return kNoDriver;
+  try {
+    open_first(cudart_names(""), "the CUDA runtime");
+    open_first(nccl_names(""), "NCCL");
+    return "";
+  } catch (const Failure& failure) {
+    return failure.message;
+  }
+}
+
+}  // namespace prun_nccl

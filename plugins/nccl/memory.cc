@@ -1,0 +1,113 @@
+// Sizes of bounce buffers are powers of two, so that a few serve all.
+#include "memory.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+namespace prun_nccl {
+
+Memory::~Memory() {
+  for (const auto& region : regions_) release(*region);
+  for (const auto& [bytes, bounces] : idle_)
+    for (void* bounce : bounces) library_.cuda().free_host(bounce);
+}
+
+Region* Memory::allocate(size_t bytes, int kind) {
+  const Cuda& cuda = library_.cuda();
+  auto region = std::make_unique<Region>(Region{nullptr, bytes, kind, true, false});
+  const size_t room = std::max<size_t>(bytes, 1);
+  if (kind == PRUN_MEM_HOST) {
+    library_.check("cudaHostAlloc", cuda.host_alloc(&region->ptr, room, cudaHostAllocPortable | cudaHostAllocMapped));
+    std::memset(region->ptr, 0, room);
+  } else {
+    // NCCL's own has the alignment and the handles that zero-copy paths ask for.
+    region->from_nccl = library_.nccl().mem_alloc != nullptr;
+    if (region->from_nccl) {
+      const ncclResult_t error = library_.nccl().mem_alloc(&region->ptr, room);
+      if (error != ncclSuccess) throw library_.failure("ncclMemAlloc", error);
+    } else {
+      library_.check("cudaMalloc", cuda.malloc(&region->ptr, room));
+    }
+    library_.check("cudaMemset", cuda.memset(region->ptr, 0, room));
+  }
+  std::lock_guard lock(mutex_);
+  regions_.push_back(std::move(region));
+  return regions_.back().get();
+}
+
+Region* Memory::add(void* ptr, size_t bytes, int kind) {
+  std::lock_guard lock(mutex_);
+  regions_.push_back(std::make_unique<Region>(Region{ptr, bytes, kind, false, false}));
+  return regions_.back().get();
+}
+
+void Memory::remove(void* ptr, const void* handle) {
+  std::lock_guard lock(mutex_);
+  const auto found = std::find_if(regions_.begin(), regions_.end(), [&](const auto& r) {
+    return r.get() == handle || (handle == nullptr && r->ptr == ptr);
+  });
+  if (found == regions_.end()) return;
+  release(**found);
+  regions_.erase(found);
+}
+
+void Memory::release(const Region& region) {
+  if (!region.own || region.ptr == nullptr) return;
+  if (region.from_nccl)
+    library_.nccl().mem_free(region.ptr);
+  else if (region.kind == PRUN_MEM_HOST)
+    library_.cuda().free_host(region.ptr);
+  else
+    library_.cuda().free(region.ptr);
+}
+
+std::vector<Region> Memory::regions() {
+  std::lock_guard lock(mutex_);
+  std::vector<Region> all;
+  for (const auto& region : regions_) all.push_back(*region);
+  return all;
+}
+
+bool Memory::reachable(const void* ptr) {
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& r : regions_)
+      if (r->own && ptr >= r->ptr && ptr < static_cast<const char*>(r->ptr) + r->bytes) return true;
+  }
+  // Newer runtimes write a longer struct than older headers know.
+  union {
+    cudaPointerAttributes attributes;
+    char room[256];
+  } answer{};
+  if (library_.cuda().pointer_attributes(&answer.attributes, ptr) != cudaSuccess) return false;
+  return answer.attributes.type != cudaMemoryTypeUnregistered;
+}
+
+size_t Memory::size_class(size_t bytes) { return std::bit_ceil(std::max<size_t>(bytes, 256)); }
+
+void* Memory::take_bounce(size_t bytes) {
+  const size_t room = size_class(bytes);
+  {
+    std::lock_guard lock(mutex_);
+    std::vector<void*>& idle = idle_[room];
+    if (!idle.empty()) {
+      void* bounce = idle.back();
+      idle.pop_back();
+      return bounce;
+    }
+  }
+  void* bounce = nullptr;
+  library_.check("cudaHostAlloc",
+                 library_.cuda().host_alloc(&bounce, room, cudaHostAllocPortable | cudaHostAllocMapped));
+  return bounce;
+}
+
+void Memory::give_bounce(void* bounce, size_t bytes) {
+  std::lock_guard lock(mutex_);
+  idle_[size_class(bytes)].push_back(bounce);
+}
+
+}  // namespace prun_nccl

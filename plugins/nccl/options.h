@@ -1,0 +1,23 @@
+// The plugin's options: "key=value,key=value". All ranks must be given the same; the core checks it when they join.
+#pragma once
+#include <string>
+#include <string_view>
+
+namespace prun_nccl {
+
+struct Options {
+  std::string library;             // file of NCCL; "": libnccl.so.2 as the loader finds it
+  std::string cudart;              // file of the CUDA runtime; "": as the loader finds it
+  int device = -1;                 // -1: the rank's number on its host
+  bool check = true;               // compare calls and sizes between ranks
+  bool register_buffers = true;    // ncclCommRegister what mem_reg and mem_alloc are given
+  std::string cta_policy;          // default, efficiency, zero; since NCCL 2.28
+  int min_ctas = 0, max_ctas = 0;  // 0: NCCL's choice
+  bool split_share = false;        // communicators of the same ranks share NCCL's resources
+  int abort_ms = 5000;             // how long close waits for ncclCommAbort and ncclCommDestroy
+};
+
+// Throws Failure(PRUN_EINVAL) that names the key or value, and all keys.
+Options parse_options(std::string_view text);
+
+}  // namespace prun_nccl

@@ -1,0 +1,199 @@
+// Ending requests: what the device says, what the other ranks say, and who is waited for.
+#include "request.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+
+#include "context.h"
+
+namespace prun_nccl {
+namespace {
+
+constexpr auto kTestLimit = std::chrono::milliseconds(10);
+constexpr auto kSpin = std::chrono::microseconds(50);  // with a core per rank
+constexpr auto kFirstNap = std::chrono::microseconds(20), kLongestNap = std::chrono::microseconds(2000);
+constexpr auto kStall = std::chrono::milliseconds(100);   // then everybody is told where this rank waits
+constexpr auto kSettle = std::chrono::milliseconds(500);  // for an aborted communicator to let go of memory
+
+void check_call(Context& c, prun_req& req) {
+  prun_req::Call& call = *req.call;
+  if (call.agreed) return;
+  Comm& comm = *req.collective;
+  const auto theirs = c.board.call(comm.key(), comm.previous(), call.sequence);
+  if (!theirs) return;
+  if (theirs->fingerprint != call.fingerprint || theirs->count != call.count) {
+    comm.seen = {sizeof(prun_coll_seen), theirs->fingerprint, theirs->count, theirs->sequence};
+    throw Failure{PRUN_EMISMATCH, comm.previous(), fmt::format("rank {} called another collective", comm.previous())};
+  }
+  c.board.forget_call(comm.key(), comm.previous(), call.sequence);
+  call.agreed = true;
+}
+
+void check_arrivals(Context& c, prun_req& req) {
+  for (prun_req::Arrival& arrival : req.arrivals) {
+    if (arrival.agreed) continue;
+    const auto bytes = c.board.bytes_of(arrival.peer, arrival.lane, arrival.number);
+    if (!bytes) continue;
+    if (*bytes != arrival.bytes)
+      throw Failure{PRUN_EMISMATCH, arrival.peer,
+                    fmt::format("rank {} sends {} bytes where {} are expected", arrival.peer, *bytes, arrival.bytes)};
+    c.board.forget_message(arrival.peer, arrival.lane, arrival.number);
+    arrival.agreed = true;
+  }
+}
+
+// Messages to itself whose send has come by now.
+void receive_from_itself(Context& c, prun_req& req) {
+  const Cuda& cuda = c.library->cuda();
+  std::lock_guard lock(c.to_itself.mutex);
+  std::erase_if(req.from_itself, [&](const prun_req::SelfReceive& receive) {
+    auto& waiting = c.to_itself.by_lane[receive.lane];
+    if (waiting.empty()) return false;
+    const SelfMessage message = waiting.front();
+    waiting.pop_front();
+    if (message.bytes != receive.bytes)
+      throw Failure{
+          PRUN_EMISMATCH, c.rank,
+          fmt::format("rank {} sends itself {} bytes where {} are expected", c.rank, message.bytes, receive.bytes)};
+    c.library->check("cudaStreamWaitEvent", cuda.stream_wait_event(receive.stream, message.event, 0));
+    c.library->check("cudaMemcpyAsync",
+                     cuda.memcpy_async(receive.to, message.pinned, message.bytes, cudaMemcpyDefault, receive.stream));
+    c.give_event(message.event);
+    req.copies.push_back({message.pinned, message.bytes, c.take_event()});
+    c.library->check("cudaEventRecord", cuda.event_record(req.copies.back().event, receive.stream));
+    return true;
+  });
+}
+
+bool copies_done(Context& c, prun_req& req) {
+  std::erase_if(req.copies, [&](const SelfMessage& copy) {
+    const cudaError_t error = c.library->cuda().event_query(copy.event);
+    if (error == cudaErrorNotReady) return false;
+    c.library->check("cudaMemcpyAsync", error);
+    c.give_event(copy.event);
+    if (copy.pinned != nullptr) c.memory.give_bounce(copy.pinned, copy.bytes);
+    return true;
+  });
+  return req.copies.empty();
+}
+
+// The members of a collective, or the senders, that have not come.
+int missing(Context& c, const prun_req& req) {
+  for (const prun_req::Arrival& arrival : req.arrivals)
+    if (!arrival.agreed) return arrival.peer;
+  if (req.collective == nullptr || !req.call) return -1;
+  if (!req.call->agreed && req.collective->size() == 2) return req.collective->previous();
+  if (!req.stalled) return -1;
+  for (int rank : req.collective->ranks())
+    if (rank != c.rank && !c.board.has_called(req.collective->key(), rank, req.call->sequence)) return rank;
+  return -1;
+}
+
+void tell_everybody(Context& c, prun_req& req) {
+  if (req.stalled || Clock::now() - req.since < kStall) return;
+  req.stalled = true;
+  if (!req.call) return;
+  Note note;
+  note.kind = Note::here;
+  note.key = req.collective->key();
+  note.sequence = req.call->sequence;
+  for (int rank : req.collective->ranks())
+    if (rank != c.rank && rank != req.collective->next()) c.control.send(rank, note);
+}
+
+bool step(Context& c, prun_req& req) {
+  if (c.aborted()) throw Failure{PRUN_EABORTED, -1, "aborted"};
+  if (req.call) check_call(c, req);
+  check_arrivals(c, req);
+  bool done = true;
+  for (prun_req::Part& part : req.parts) {
+    if (part.launch.state == Launch::State::ended) continue;
+    part.comm->pump();
+    done = part.comm->done(part.launch) && done;
+  }
+  if (!req.from_itself.empty()) receive_from_itself(c, req);
+  done = copies_done(c, req) && req.from_itself.empty() && done;
+  if (done && (!req.call || req.call->agreed) &&
+      std::all_of(req.arrivals.begin(), req.arrivals.end(), [](const auto& a) { return a.agreed; }))
+    return true;
+  if (const int lost = c.board.lost_among(req.peers); lost >= 0)
+    throw Failure{PRUN_EPEER, lost, fmt::format("rank {} is gone", lost)};
+  tell_everybody(c, req);
+  return false;
+}
+
+// After a failure NCCL's kernels may still write to memory, until the communicators are down.
+bool settled(prun_req& req) {
+  if (Clock::now() - req.failed_at > kSettle) return true;
+  return std::all_of(req.parts.begin(), req.parts.end(), [](prun_req::Part& part) {
+    return part.launch.state == Launch::State::ended || part.launch.state == Launch::State::waiting ||
+           part.comm->quiet();
+  });
+}
+
+void fail(prun_req& req, const Failure& failure) {
+  req.failure = failure;
+  req.failed_at = Clock::now();
+  for (prun_req::Part& part : req.parts) {
+    part.comm->withdraw(&part.launch);
+    part.comm->fail(
+        {PRUN_EABORTED, failure.culprit, "an earlier operation of this communicator failed: " + failure.message});
+  }
+}
+
+prun_status finish(Context& c, prun_req* request, prun_result* result) {
+  const std::unique_ptr<prun_req> owner(request);
+  const bool failed = static_cast<bool>(request->failure);
+  for (prun_req::Part& part : request->parts)
+    if (part.launch.event != nullptr) c.give_event(part.launch.event);
+  for (const Bounce& bounce : request->bounces) {
+    if (!failed && bounce.user != nullptr) std::memcpy(bounce.user, bounce.pinned, bounce.bytes);
+    // After a failure the device may still be at it: then it is given up with the communicator.
+    if (!failed) c.memory.give_bounce(bounce.pinned, bounce.bytes);
+  }
+  return failed ? report(request->failure, result) : PRUN_OK;
+}
+
+void nap(Context& c, prun_req& req) {
+  const bool own_core = c.host != nullptr && c.host->cores_per_rank >= 1.0;
+  if (own_core && Clock::now() - req.since < kSpin) return std::this_thread::yield();
+  req.nap = req.nap.count() == 0 ? kFirstNap : std::min(req.nap * 2, kLongestNap);
+  c.board.wait(req.nap);
+}
+
+}  // namespace
+
+void enqueue(Context& c, prun_req& request) {
+  while (std::any_of(request.parts.begin(), request.parts.end(), [](const auto& part) {
+    return part.launch.state == Launch::State::waiting || part.launch.state == Launch::State::issued;
+  })) {
+    if (c.aborted()) throw Failure{PRUN_EABORTED, -1, "aborted"};
+    for (prun_req::Part& part : request.parts) part.comm->pump();
+    std::this_thread::yield();
+  }
+  receive_from_itself(c, request);
+  if (!request.from_itself.empty())
+    throw Failure{PRUN_EINVAL, c.rank, "a receive from itself in front of its send would hold its queue for ever"};
+}
+
+prun_status test_request(Context& c, prun_req* request, prun_result* result) {
+  c.use_device();
+  const RelaxedCapture guard(c.library->cuda());
+  const auto deadline = Clock::now() + kTestLimit;
+  for (;;) {
+    try {
+      if (!request->failure && step(c, *request)) return finish(c, request, result);
+    } catch (const Failure& failure) {
+      fail(*request, failure);
+    }
+    if (request->failure && settled(*request)) return finish(c, request, result);
+    if (Clock::now() >= deadline) break;
+    nap(c, *request);
+  }
+  return report({PRUN_AGAIN, missing(c, *request), ""}, result);
+}
+
+}  // namespace prun_nccl

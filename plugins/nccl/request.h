@@ -1,0 +1,73 @@
+// A request: what it has enqueued, what it must still copy back, and what must agree with the other ranks before it may
+// end well.
+#pragma once
+#include <prun/transport.h>
+
+#include <chrono>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "comm.h"
+#include "failure.h"
+
+namespace prun_nccl {
+
+// Data that the device cannot reach travels in pinned memory.
+struct Bounce {
+  void* pinned;
+  size_t bytes;
+  void* user;  // copied there when all is done; null: it was sent
+};
+
+// A message to itself: copied on the sender's queue at once, so that the sender may go on.
+struct SelfMessage {
+  void* pinned;
+  size_t bytes;
+  cudaEvent_t event;
+};
+struct SelfMessages {
+  std::mutex mutex;
+  std::map<uint64_t, std::deque<SelfMessage>> by_lane;
+};
+
+}  // namespace prun_nccl
+
+struct prun_req {
+  struct Part {  // of a communicator
+    prun_nccl::Comm* comm;
+    prun_nccl::Launch launch;
+  };
+  struct Arrival {  // a message that must come with these bytes
+    int peer, lane;
+    uint64_t number, bytes;
+    bool agreed = false;
+  };
+  struct SelfReceive {
+    uint64_t lane;
+    void* to;
+    size_t bytes;
+    cudaStream_t stream;
+  };
+  struct Call {  // a collective, compared with the previous member's
+    uint64_t sequence, fingerprint, count;
+    bool agreed = false;
+  };
+
+  std::deque<Part> parts;  // launches are pointed at
+  std::vector<prun_nccl::Bounce> bounces;
+  std::vector<Arrival> arrivals;
+  std::vector<SelfReceive> from_itself;
+  std::vector<prun_nccl::SelfMessage> copies;  // on their way
+  std::vector<int> peers;                      // without whom it cannot end
+  prun_nccl::Comm* collective = nullptr;
+  std::optional<Call> call;
+
+  prun_nccl::Failure failure;
+  prun_nccl::Clock::time_point since = prun_nccl::Clock::now(), failed_at{};
+  bool stalled = false;
+  std::chrono::microseconds nap{0};
+};

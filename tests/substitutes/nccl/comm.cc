@@ -1,0 +1,151 @@
+// Every operation is one exchange of messages: everybody's input to whoever needs it, in whole.
+#include "comm.h"
+
+#include <cstring>
+
+#include "device.h"
+#include "reduce.h"
+
+namespace substitute {
+namespace {
+
+struct Sizes {
+  size_t send, recv;
+};
+Sizes sizes_of(const Operation& o, int rank, int ranks) {
+  const size_t piece = o.count * bytes_of(o.type), all = piece * static_cast<size_t>(ranks);
+  const bool root = rank == o.root;
+  switch (o.what) {
+    case What::send_recv:
+      return {o.send != nullptr ? piece : 0, o.recv != nullptr ? piece : 0};
+    case What::all_gather:
+      return {piece, all};
+    case What::reduce_scatter:
+      return {all, piece};
+    case What::broadcast:
+      return {root ? piece : 0, piece};
+    case What::reduce:
+      return {piece, root ? piece : 0};
+    case What::gather:
+      return {piece, root ? all : 0};
+    case What::scatter:
+      return {root ? all : 0, piece};
+    case What::all_to_all:
+      return {all, all};
+    default:
+      return {piece, piece};
+  }
+}
+
+// What this rank sends to each, and what it receives from each: everybody's message, itself included.
+class Plan {
+ public:
+  Plan(const Comm& comm, const Operation& o)
+      : o_(o), ranks_(comm.ranks), what_(static_cast<uint64_t>(o.what) << 8 | static_cast<uint64_t>(o.type)) {
+    const size_t piece = o.count * bytes_of(o.type), n = static_cast<size_t>(ranks_);
+    const bool root = comm.rank == o.root;
+    for (size_t peer = 0; peer < n; ++peer) {
+      const int who = static_cast<int>(peer);
+      switch (o.what) {
+        case What::all_reduce:
+          send(who, 0, piece), stage(who, piece);
+          break;
+        case What::reduce_scatter:
+          send(who, peer * piece, piece), stage(who, piece);
+          break;
+        case What::reduce:
+          if (who == o.root) send(who, 0, piece);
+          if (root) stage(who, piece);
+          break;
+        case What::all_gather:
+          send(who, 0, piece), receive(who, peer * piece, piece);
+          break;
+        case What::all_to_all:
+          send(who, peer * piece, piece), receive(who, peer * piece, piece);
+          break;
+        case What::broadcast:
+          if (root) send(who, 0, piece);
+          if (who == o.root) receive(who, 0, piece);
+          break;
+        case What::scatter:
+          if (root) send(who, peer * piece, piece);
+          if (who == o.root) receive(who, 0, piece);
+          break;
+        case What::gather:
+          if (who == o.root) send(who, 0, piece);
+          if (root) receive(who, peer * piece, piece);
+          break;
+        case What::send_recv:
+          if (who == o.root && o.send != nullptr) send(who, 0, piece);
+          if (who == o.root && o.recv != nullptr) receive(who, 0, piece);
+          break;
+      }
+    }
+  }
+  std::vector<Message> sends, receives;
+
+  void finish() {
+    if (staged_.empty()) return;
+    std::vector<const char*> inputs;
+    for (const auto& data : staged_) inputs.push_back(data->data());
+    reduce(o_.type, o_.op, inputs, o_.count, o_.recv);
+  }
+
+ private:
+  void send(int to, size_t at, size_t bytes) { sends.push_back({to, const_cast<char*>(o_.send) + at, bytes, what_}); }
+  void receive(int from, size_t at, size_t bytes) { receives.push_back({from, o_.recv + at, bytes, what_}); }
+  void stage(int from, size_t bytes) {
+    staged_.push_back(std::make_unique<std::vector<char>>(bytes));
+    receives.push_back({from, staged_.back()->data(), bytes, what_});
+  }
+
+  const Operation o_;
+  const int ranks_;
+  const uint64_t what_;
+  std::vector<std::unique_ptr<std::vector<char>>> staged_;
+};
+
+}  // namespace
+
+void Comm::join() {
+  segment = map_segment(id);
+  const uint32_t all = static_cast<uint32_t>(ranks);
+  segment->joined.fetch_add(1);
+  for (auto& bell : segment->bells) ring(bell);
+  while (!aborted) {
+    const uint32_t seen = segment->bells[rank].load();
+    if (segment->joined.load() >= all) break;
+    wait(segment->bells[rank], seen);
+  }
+  if (rank == 0 || aborted) unlink_segment(id);
+}
+
+bool Comm::reaches(const std::vector<Operation>& operations) const {
+  for (const Operation& o : operations) {
+    const Sizes sizes = sizes_of(o, rank, ranks);
+    if ((sizes.send > 0 && !reachable(o.send, sizes.send)) || (sizes.recv > 0 && !reachable(o.recv, sizes.recv)))
+      return false;
+  }
+  return true;
+}
+
+void Comm::hang() const {
+  while (!aborted) wait(segment->bells[rank], segment->bells[rank].load());
+}
+
+void Comm::run(const std::vector<Operation>& operations) {
+  std::lock_guard lock(one_at_a_time);
+  if (aborted) return;
+  std::vector<Message> sends, receives;
+  std::vector<std::unique_ptr<Plan>> plans;
+  for (const Operation& o : operations) {
+    plans.push_back(std::make_unique<Plan>(*this, o));
+    sends.insert(sends.end(), plans.back()->sends.begin(), plans.back()->sends.end());
+    receives.insert(receives.end(), plans.back()->receives.begin(), plans.back()->receives.end());
+  }
+  exchange(*segment, rank, sends, receives, [this] { return aborted.load(); });
+  if (!aborted)
+    for (const auto& plan : plans) plan->finish();
+}
+
+}  // namespace substitute

@@ -1,0 +1,62 @@
+// A communicator of the substitute, and what it does on a stream.
+//
+// Its manners are NCCL's where the plugin depends on them: with blocking = 0 making one, splitting one and the first
+// operation on one return ncclInProgress, and whoever goes on before that is over gets ncclInvalidArgument.
+#pragma once
+#include <nccl.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "network.h"
+
+namespace substitute {
+
+constexpr uint32_t kAlive = 0xa11ce, kFreed = 0xdead;
+
+enum class What : uint32_t {
+  send_recv,
+  all_reduce,
+  all_gather,
+  reduce_scatter,
+  broadcast,
+  reduce,
+  gather,
+  scatter,
+  all_to_all
+};
+
+struct Operation {
+  What what;
+  const char* send;
+  char* recv;
+  size_t count;
+  ncclDataType_t type;
+  ncclRedOp_t op;
+  int root;  // or the peer of a send or receive, of which one buffer is null
+};
+
+struct Comm {
+  std::atomic<uint32_t> magic{kAlive};
+  uint64_t id = 0;
+  int rank = 0, ranks = 1;
+  bool blocking = true;
+  Segment* segment = nullptr;
+  std::atomic<ncclResult_t> state{ncclSuccess};
+  std::atomic<bool> aborted{false};
+  std::atomic<bool> connected{false};
+  int splits = 0;
+  std::atomic<int> queued{0};  // operations in streams
+  std::mutex one_at_a_time;    // of its operations, as on a device
+
+  void join();                                                   // until all have
+  void run(const std::vector<Operation>& operations);            // on a stream's thread
+  bool reaches(const std::vector<Operation>& operations) const;  // whether the device could read and write all of it
+  void hang() const;
+};
+
+}  // namespace substitute

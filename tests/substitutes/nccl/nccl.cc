@@ -1,0 +1,310 @@
+// Entry points of NCCL, as far as the plugin knows them. Built twice: with those of 2.28, and as 2.18, without.
+//
+//     PRUN_SUBSTITUTE_ABORT_HANGS=1   ncclCommAbort never returns
+//     PRUN_SUBSTITUTE_FAIL_AT=N       the Nth group on a stream fails asynchronously, on rank PRUN_SUBSTITUTE_FAIL_RANK
+#include <nccl.h>
+
+#include <chrono>
+#include <cstring>
+#include <random>
+#include <thread>
+
+#include "comm.h"
+#include "device.h"
+
+#ifndef SUBSTITUTE_VERSION
+#define SUBSTITUTE_VERSION NCCL_VERSION_CODE
+#endif
+#define ENTRY extern "C" __attribute__((visibility("default")))
+
+namespace substitute {
+namespace {
+
+using Handle = std::shared_ptr<Comm>;
+
+std::mutex last_error_lock;
+std::string& last_error() {
+  static auto* text = new std::string;
+  return *text;
+}
+ncclResult_t error(ncclResult_t result, const char* text) {
+  std::lock_guard lock(last_error_lock);
+  last_error() = text;
+  return result;
+}
+
+Handle& of(ncclComm_t comm) {
+  Handle& handle = *reinterpret_cast<Handle*>(comm);
+  if (comm == nullptr || handle->magic != kAlive) die("a communicator is used that was freed");
+  return handle;
+}
+ncclComm_t made(Handle comm) { return reinterpret_cast<ncclComm_t>(new Handle(std::move(comm))); }
+
+void moment() { std::this_thread::sleep_for(std::chrono::milliseconds(2)); }
+
+// In another thread where the communicator does not block. Its state says when it is over.
+template <class Body>
+ncclResult_t in_background(const Handle& comm, Body body) {
+  comm->state = ncclInProgress;
+  auto work = [comm, body] {
+    moment();
+    const ncclResult_t result = body();
+    comm->state = result;
+  };
+  if (comm->blocking) return work(), comm->state;
+  std::thread(work).detach();
+  return ncclInProgress;
+}
+
+struct Grouped {
+  Handle comm;
+  cudaStream_t stream;
+  Operation operation;
+};
+std::atomic<int> registrations{0};
+thread_local int depth = 0;
+thread_local std::vector<Grouped> grouped;
+
+void put_on_stream(const Handle& comm, cudaStream_t stream, const std::vector<Operation>& operations) {
+  static std::atomic<int> groups{0};
+  const int number = ++groups;
+  if (number == setting("FAIL_AT", -1) && comm->rank == setting("FAIL_RANK", 0)) {
+    enqueue(stream, [comm] {
+      comm->state = error(ncclRemoteError, "the link to a peer is down");
+      comm->hang();
+    });
+    return;
+  }
+  if (!comm->reaches(operations)) {
+    comm->state = error(ncclUnhandledCudaError, "an illegal memory access was encountered");
+    enqueue(stream, [comm] { comm->hang(); });
+    return;
+  }
+  ++comm->queued;
+  // A graph runs it often; it counts as queued until it has run once.
+  auto counted = std::make_shared<std::atomic<bool>>(true);
+  enqueue(stream, [comm, operations, counted] {
+    comm->run(operations);
+    if (counted->exchange(false)) --comm->queued;
+  });
+}
+
+ncclResult_t launch(const std::vector<Grouped>& all) {
+  if (all.empty()) return ncclSuccess;
+  const Handle comm = all.front().comm;
+  const cudaStream_t stream = all.front().stream;
+  std::vector<Operation> operations;
+  for (const Grouped& g : all) {
+    if (g.comm != comm || g.stream != stream) die("a group of several communicators");
+    operations.push_back(g.operation);
+  }
+  if (comm->state == ncclInProgress)
+    return error(ncclInvalidArgument, "the previous call on this communicator is still in progress");
+  if (comm->state != ncclSuccess) return comm->state;
+  if (comm->connected.exchange(true)) return put_on_stream(comm, stream, operations), ncclSuccess;
+  return in_background(comm, [comm, stream, operations] {
+    put_on_stream(comm, stream, operations);
+    return comm->state == ncclInProgress ? ncclSuccess : comm->state.load();
+  });
+}
+
+ncclResult_t add(ncclComm_t handle, cudaStream_t stream, const Operation& operation) {
+  const Handle comm = of(handle);
+  if (operation.root < 0 || operation.root >= comm->ranks) return error(ncclInvalidArgument, "there is no such rank");
+  if (operation.count == 0) return ncclSuccess;
+  if (depth > 0) return grouped.push_back({comm, stream, operation}), ncclSuccess;
+  return launch({{comm, stream, operation}});
+}
+
+uint64_t mix(uint64_t x) {  // splitmix64
+  x += 0x9e3779b97f4a7c15u;
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+  return x ^ x >> 31;
+}
+
+bool bad_config(const ncclConfig_t* config) { return config != nullptr && config->magic != 0xcafebeef; }
+
+// Places of the new communicator, once all ranks of the old one have said theirs.
+ncclResult_t agree_on_split(const Handle& parent, const Handle& child, int color, int key) {
+  const int number = parent->splits++;
+  if (number >= kMaxSplits) die("more splits than the substitute has room for");
+  Split& split = parent->segment->splits[number];
+  split.color[parent->rank] = color;
+  split.key[parent->rank] = key;
+  split.arrived.fetch_add(1);
+  for (auto& bell : parent->segment->bells) ring(bell);
+  while (split.arrived.load() < static_cast<uint32_t>(parent->ranks)) {
+    if (parent->aborted || child->aborted) return ncclInternalError;
+    const uint32_t seen = parent->segment->bells[parent->rank].load();
+    if (split.arrived.load() < static_cast<uint32_t>(parent->ranks)) wait(parent->segment->bells[parent->rank], seen);
+  }
+  child->ranks = child->rank = 0;
+  for (int rank = 0; rank < parent->ranks; ++rank) {
+    if (split.color[rank] != color) continue;
+    ++child->ranks;
+    child->rank += split.key[rank] < key || (split.key[rank] == key && rank < parent->rank) ? 1 : 0;
+  }
+  child->id = mix(mix(parent->id + static_cast<uint64_t>(number)) + static_cast<uint64_t>(color));
+  child->join();
+  return ncclSuccess;
+}
+
+}  // namespace
+}  // namespace substitute
+
+using namespace substitute;  // NOLINT: what follows is C's
+
+ENTRY ncclResult_t ncclGetVersion(int* version) { return *version = SUBSTITUTE_VERSION, ncclSuccess; }
+ENTRY const char* ncclGetErrorString(ncclResult_t result) {
+  static const char* const kTexts[] = {"no error",
+                                       "unhandled cuda error",
+                                       "unhandled system error",
+                                       "internal error",
+                                       "invalid argument",
+                                       "invalid usage",
+                                       "remote process exited or there was a network error",
+                                       "NCCL operation in progress"};
+  return result >= 0 && result < ncclNumResults ? kTexts[result] : "unknown result code";
+}
+ENTRY const char* ncclGetLastError(ncclComm_t) {
+  std::lock_guard lock(last_error_lock);
+  thread_local std::string copy;
+  copy = last_error();
+  return copy.c_str();
+}
+
+ENTRY ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+  std::random_device random;
+  for (char& byte : id->internal) byte = static_cast<char>(random());
+  return ncclSuccess;
+}
+ENTRY ncclResult_t ncclCommInitRankConfig(ncclComm_t* result, int ranks, ncclUniqueId id, int rank,
+                                          ncclConfig_t* config) {
+  if (rank < 0 || rank >= ranks || ranks > kMaxRanks) return error(ncclInvalidArgument, "there is no such rank");
+  if (bad_config(config)) return error(ncclInvalidArgument, "the configuration was not initialized");
+  auto comm = std::make_shared<Comm>();
+  std::memcpy(&comm->id, id.internal, sizeof comm->id);
+  comm->rank = rank;
+  comm->ranks = ranks;
+  comm->blocking = config == nullptr || config->blocking != 0;
+  *result = made(comm);
+  return in_background(comm, [comm] { return comm->join(), ncclSuccess; });
+}
+ENTRY ncclResult_t ncclCommSplit(ncclComm_t handle, int color, int key, ncclComm_t* result, ncclConfig_t* config) {
+  const Handle parent = of(handle);
+  if (parent->state != ncclSuccess) return error(ncclInvalidArgument, "the communicator to split is still in progress");
+  if (bad_config(config)) return error(ncclInvalidArgument, "the configuration was not initialized");
+  auto child = std::make_shared<Comm>();
+  child->blocking = config == nullptr ? parent->blocking : config->blocking != 0;
+  return in_background(parent, [parent, child, color, key, result] {
+    const ncclResult_t agreed = agree_on_split(parent, child, color, key);
+    if (agreed == ncclSuccess) *result = made(child);
+    return agreed;
+  });
+}
+ENTRY ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
+  return *state = of(comm)->state, ncclSuccess;
+}
+ENTRY ncclResult_t ncclCommFinalize(ncclComm_t handle) {
+  const Handle comm = of(handle);
+  if (comm->state != ncclSuccess) return error(ncclInvalidArgument, "finalized while something is in progress");
+  return in_background(comm, [comm] {
+    while (comm->queued > 0 && !comm->aborted) moment();
+    return ncclSuccess;
+  });
+}
+ENTRY ncclResult_t ncclCommDestroy(ncclComm_t handle) {
+  const Handle comm = of(handle);
+  while (comm->state == ncclInProgress || comm->queued > 0) moment();
+  comm->magic = kFreed;
+  return ncclSuccess;
+}
+ENTRY ncclResult_t ncclCommAbort(ncclComm_t handle) {
+  const Handle comm = of(handle);
+  while (setting("ABORT_HANGS", 0) != 0) std::this_thread::sleep_for(std::chrono::hours(1));
+  comm->aborted = true;
+  while (comm->state == ncclInProgress || comm->queued > 0) {
+    if (comm->segment != nullptr) ring(comm->segment->bells[comm->rank]);
+    moment();
+  }
+  comm->magic = kFreed;
+  return ncclSuccess;
+}
+
+ENTRY ncclResult_t ncclGroupStart() { return ++depth, ncclSuccess; }
+ENTRY ncclResult_t ncclGroupEnd() {
+  if (--depth > 0) return ncclSuccess;
+  const std::vector<Grouped> all = std::exchange(grouped, {});
+  return launch(all);
+}
+
+ENTRY ncclResult_t ncclSend(const void* data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                            cudaStream_t stream) {
+  return add(comm, stream, {What::send_recv, static_cast<const char*>(data), nullptr, count, type, ncclSum, peer});
+}
+ENTRY ncclResult_t ncclRecv(void* data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                            cudaStream_t stream) {
+  return add(comm, stream, {What::send_recv, nullptr, static_cast<char*>(data), count, type, ncclSum, peer});
+}
+
+static ncclResult_t collective(What what, const void* send, void* recv, size_t count, ncclDataType_t type,
+                               ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream) {
+  return add(comm, stream, {what, static_cast<const char*>(send), static_cast<char*>(recv), count, type, op, root});
+}
+ENTRY ncclResult_t ncclAllReduce(const void* send, void* recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                                 ncclComm_t comm, cudaStream_t stream) {
+  return collective(What::all_reduce, send, recv, count, type, op, 0, comm, stream);
+}
+ENTRY ncclResult_t ncclReduceScatter(const void* send, void* recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                                     ncclComm_t comm, cudaStream_t stream) {
+  return collective(What::reduce_scatter, send, recv, count, type, op, 0, comm, stream);
+}
+ENTRY ncclResult_t ncclAllGather(const void* send, void* recv, size_t count, ncclDataType_t type, ncclComm_t comm,
+                                 cudaStream_t stream) {
+  return collective(What::all_gather, send, recv, count, type, ncclSum, 0, comm, stream);
+}
+ENTRY ncclResult_t ncclBroadcast(const void* send, void* recv, size_t count, ncclDataType_t type, int root,
+                                 ncclComm_t comm, cudaStream_t stream) {
+  return collective(What::broadcast, send, recv, count, type, ncclSum, root, comm, stream);
+}
+ENTRY ncclResult_t ncclReduce(const void* send, void* recv, size_t count, ncclDataType_t type, ncclRedOp_t op, int root,
+                              ncclComm_t comm, cudaStream_t stream) {
+  return collective(What::reduce, send, recv, count, type, op, root, comm, stream);
+}
+
+#if SUBSTITUTE_VERSION >= 21900
+ENTRY ncclResult_t ncclMemAlloc(void** ptr, size_t bytes) {
+  return cudaMalloc(ptr, bytes) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+}
+ENTRY ncclResult_t ncclMemFree(void* ptr) { return cudaFree(ptr), ncclSuccess; }
+ENTRY ncclResult_t ncclCommRegister(const ncclComm_t comm, void* buffer, size_t bytes, void** handle) {
+  of(comm);
+  if (!reachable(buffer, bytes)) return error(ncclInvalidArgument, "memory that the device cannot reach is registered");
+  *handle = new char;
+  ++registrations;
+  return ncclSuccess;
+}
+ENTRY ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle) {
+  of(comm);
+  --registrations;
+  return delete static_cast<char*>(handle), ncclSuccess;
+}
+#endif
+// For the tests: how many buffers are registered now.
+ENTRY int substitute_registrations() { return registrations; }
+
+#if SUBSTITUTE_VERSION >= 22800
+ENTRY ncclResult_t ncclAlltoAll(const void* send, void* recv, size_t count, ncclDataType_t type, ncclComm_t comm,
+                                cudaStream_t stream) {
+  return collective(What::all_to_all, send, recv, count, type, ncclSum, 0, comm, stream);
+}
+ENTRY ncclResult_t ncclGather(const void* send, void* recv, size_t count, ncclDataType_t type, int root,
+                              ncclComm_t comm, cudaStream_t stream) {
+  return collective(What::gather, send, recv, count, type, ncclSum, root, comm, stream);
+}
+ENTRY ncclResult_t ncclScatter(const void* send, void* recv, size_t count, ncclDataType_t type, int root,
+                               ncclComm_t comm, cudaStream_t stream) {
+  return collective(What::scatter, send, recv, count, type, ncclSum, root, comm, stream);
+}
+#endif

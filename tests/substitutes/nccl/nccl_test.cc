@@ -1,0 +1,259 @@
+// What the conformance suite cannot ask of every transport: libraries that are missing, old or not the same, errors
+// that NCCL reports later, an ncclCommAbort that never returns, registered buffers.
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <thread>
+
+#include "comm/host.h"
+#include "comm/join.h"
+#include "comm/plugin.h"
+#include "tests/conformance/suite.h"
+
+namespace prun::testing {
+namespace {
+namespace fs = std::filesystem;
+
+const std::string kNew = PRUN_SUBSTITUTES "/libnccl_2_28.so", kOld = PRUN_SUBSTITUTES "/libnccl_2_18.so";
+
+std::string libraries(const std::string& nccl, const std::string& more = "") {
+  return fmt::format("library={0},cudart={0}{1}", nccl, more);  // one file is both
+}
+
+void all_reduce(Communicator& group, float* x, int64_t count) {
+  CollCall call;
+  call.kind = CollKind::all_reduce;
+  call.send = call.recv = x;
+  call.count = count;
+  group.run(call);
+}
+
+// "Exit N: message" of opening a world of two with these options, or "opened".
+std::string opening(
+    const std::string& options, const std::function<void()>& before = [] {}) {
+  LocalJob job;
+  auto reports = run_ranks(job, [&](LocalBootstrap& bootstrap) -> std::string {
+    before();
+    WorldOptions world = suite().options(bootstrap);
+    world.ranks = world.local_ranks = 2;
+    world.transport_options = options;
+    World::open(world, bootstrap);
+    return "opened";
+  });
+  return reports[0].text;
+}
+
+TEST(Nccl, SaysWhatIsMissing) {
+  EXPECT_EQ(
+      opening("library=/nowhere/libnccl.so.2,cudart=" + kNew),
+      "Exit 2: transport nccl: NCCL cannot be loaded: /nowhere/libnccl.so.2: cannot open shared object file: No such "
+      "file or directory");
+  std::string text = opening(libraries(kNew), [] { setenv("PRUN_SUBSTITUTE_DEVICES", "0", 1); });
+  EXPECT_EQ(text.rfind("Exit 2: transport nccl: no CUDA device: no CUDA-capable device is detected (CUDA runtime ", 0),
+            0u)
+      << text;
+  EXPECT_EQ(opening(libraries(kNew, ",device=3"), [] { setenv("PRUN_SUBSTITUTE_DEVICES", "3", 1); }),
+            "Exit 2: transport nccl: nccl option device=3: there are 3 devices");
+}
+
+TEST(Nccl, RanksDoNotShareADevice) {
+  LocalJob job;
+  job.ranks = 2;
+  auto reports = run_ranks(job, [](LocalBootstrap& bootstrap) -> std::string {
+    setenv("PRUN_SUBSTITUTE_DEVICES", "1", 1);
+    if (bootstrap.rank() == 0) return "";
+    World::open(suite().options(bootstrap), bootstrap);
+    return "opened";
+  });
+  EXPECT_NE(reports[1].text.find("2 local ranks and 1 CUDA devices: every rank needs one of its own"),
+            std::string::npos)
+      << reports[1].text;
+}
+
+// On machines with a driver there is nothing to say.
+TEST(Nccl, WithoutADriverItLoadsAndSaysSo) {
+  std::vector<PluginInfo> infos = list_plugins(suite().plugin_dirs);
+  auto nccl = std::find_if(infos.begin(), infos.end(), [](const PluginInfo& i) { return i.name == "nccl"; });
+  ASSERT_NE(nccl, infos.end());
+  EXPECT_EQ(nccl->error, "");
+  if (dlopen("libcuda.so.1", RTLD_LAZY) != nullptr) GTEST_SKIP() << "this machine has a driver";
+  const std::string missing = "no NVIDIA driver on this machine (libcuda.so.1 is not found)";
+  EXPECT_NE(nccl->summary.find("not usable here: " + missing), std::string::npos) << nccl->summary;
+  EXPECT_EQ(opening(""), "Exit 2: transport nccl: " + missing);
+}
+
+TEST(Nccl, OptionsThatAreWrong) {
+  EXPECT_EQ(opening("max_cta=3"),
+            "Exit 2: transport nccl: nccl has no option 'max_cta'; it has abort_ms, check, cta_policy, cudart, device, "
+            "library, max_ctas, min_ctas, register, split_share");
+  EXPECT_EQ(opening("max_ctas=0"), "Exit 2: transport nccl: nccl option max_ctas=0: wants 1 .. 64");
+  EXPECT_EQ(opening("max_ctas=2,min_ctas=4"),
+            "Exit 2: transport nccl: nccl options min_ctas=4 and max_ctas=2: the first is larger");
+  std::string text = opening(libraries(kOld, ",cta_policy=zero"));
+  EXPECT_EQ(
+      text.rfind("Exit 2: transport nccl: nccl option cta_policy: wants NCCL 2.28, here is NCCL 2.18.5, " + kOld, 0),
+      0u)
+      << text;
+}
+
+TEST(Nccl, TheInterfaceIsNcclsUnlessTheUserHasSetOne) {
+  for (const char* set : {"", "eth7"}) {
+    LocalJob job;
+    EXPECT_EQ(failures(run_ranks(job,
+                                 [&](LocalBootstrap& bootstrap) -> std::string {
+                                   unsetenv("NCCL_SOCKET_IFNAME");
+                                   if (*set != '\0') setenv("NCCL_SOCKET_IFNAME", set, 1);
+                                   WorldOptions options = suite().options(bootstrap);
+                                   options.ranks = 2;
+                                   options.network_interface = "lo";
+                                   auto world = World::open(options, bootstrap);
+                                   std::string got = getenv("NCCL_SOCKET_IFNAME");
+                                   return got == (*set != '\0' ? set : "lo") ? "" : got;
+                                 })),
+              "");
+  }
+}
+
+// Each rank finds another library under the same name, as with different images on two hosts.
+TEST(Nccl, RanksWithDifferentVersionsAreNamed) {
+  LocalJob job;
+  job.ranks = 2;
+  auto reports = run_ranks(job, [](LocalBootstrap& bootstrap) -> std::string {
+    std::string folder = fmt::format("{}/versions-{}-{}", PRUN_SUBSTITUTES, getppid(), bootstrap.rank());
+    fs::create_directory(folder);
+    fs::create_symlink(bootstrap.rank() == 0 ? kNew : kOld, folder + "/libnccl.so.2");
+    fs::current_path(folder);
+    WorldOptions options = suite().options(bootstrap);
+    options.transport_options = libraries("/proc/self/cwd/libnccl.so.2");
+    std::unique_ptr<World> world = World::open(options, bootstrap);
+    fs::remove_all(folder);
+    world->connect();
+    return "connected";
+  });
+  for (const RankReport& report : reports) {
+    bool told = report.text.rfind("Aborted: ", 0) == 0 || report.text.rfind("Exit 12: ", 0) == 0;
+    EXPECT_TRUE(told) << report.text;
+    EXPECT_NE(report.text.find("has loaded NCCL 2."), std::string::npos) << report.text;
+    EXPECT_NE(report.text.find("2.18.5"), std::string::npos) << report.text;
+    EXPECT_NE(report.text.find("2.28.9"), std::string::npos) << report.text;
+  }
+}
+
+// The error is found by test, in NCCL's words, with the library that was really loaded.
+TEST(Nccl, ErrorsThatComeLaterAreTold) {
+  ConnectedJob job;
+  job.local.ranks = 2;
+  setenv("PRUN_SUBSTITUTE_FAIL_AT", "20", 1);
+  auto reports = run_connected(job, [](Rank& rank) -> std::string {
+    Communicator& all = rank.world.communicator({0, 1}, 0);
+    std::vector<float> x(100);
+    for (int i = 0; i < 100; ++i) all_reduce(all, x.data(), 100);
+    return "went on";
+  });
+  unsetenv("PRUN_SUBSTITUTE_FAIL_AT");
+  EXPECT_NE(
+      reports[0].text.find("ncclAllReduce: remote process exited or there was a network error: the link to a peer is "
+                           "down (NCCL 2.28.9, "),
+      std::string::npos)
+      << reports[0].text;
+  EXPECT_EQ(reports[0].text.rfind("Exit 14: ", 0), 0u) << reports[0].text;
+  EXPECT_EQ(reports[1].text.rfind("Aborted: rank 0 failed", 0), 0u) << reports[1].text;
+}
+
+// ncclCommAbort may hang (nccl#1777); neither abort nor the end of the world waits for it longer than it was told.
+TEST(Nccl, AnAbortThatHangsIsLeftBehind) {
+  LocalJob job;
+  job.ranks = 2;
+  job.abort_on_death = false;
+  setenv("PRUN_SUBSTITUTE_ABORT_HANGS", "1", 1);
+  auto reports = run_ranks(job, [](LocalBootstrap& bootstrap) -> std::string {
+    WorldOptions options = suite().options(bootstrap);
+    options.transport_options = libraries(kNew, ",abort_ms=300");
+    std::unique_ptr<World> world = World::open(options, bootstrap);
+    world->connect();
+    Communicator& all = world->communicator({0, 1}, 0);
+    std::vector<float> x(100);
+    all_reduce(all, x.data(), 100);
+    if (bootstrap.rank() == 1) {  // stays away until the other is through
+      bootstrap.barrier();
+      _exit(0);
+    }
+    std::thread other([&] {
+      usleep(50000);
+      world->abort();
+    });
+    double start = now_s();
+    std::string text = "went on";
+    try {
+      all_reduce(all, x.data(), 100);
+    } catch (const Aborted&) {
+      text = "";
+    }
+    other.join();
+    world.reset();
+    bootstrap.barrier();
+    if (now_s() - start > 4) text = fmt::format("took {:.1f} s", now_s() - start);
+    if (!text.empty()) return text;
+    _exit(0);  // without the library's threads, one of which never ends
+  });
+  unsetenv("PRUN_SUBSTITUTE_ABORT_HANGS");
+  EXPECT_EQ(failures(reports), "");
+}
+
+// The substitute ends a process that frees a communicator with buffers registered, or memory that it does not know.
+TEST(Nccl, DeviceMemoryIsRegisteredWithEveryCommunicator) {
+  for (const std::string& library : {kNew, kOld}) {
+    LocalJob job;
+    job.ranks = 2;
+    EXPECT_EQ(failures(run_ranks(
+                  job,
+                  [&](LocalBootstrap& bootstrap) -> std::string {
+                    set_host(&bootstrap, 2);
+                    WorldOptions options = suite().options(bootstrap);
+                    options.transport_options = libraries(library);
+                    Link link(load_named("nccl", options.plugin_dirs, host_table()), options);
+                    void *memory = nullptr, *handle = nullptr;
+                    prun_result result = empty_result();
+                    if (link.table().mem_alloc(link.ctx(), 4096, PRUN_MEM_CUDA, &memory, &handle, &result) != PRUN_OK)
+                      return result.message;
+                    join_and_connect(link, options, bootstrap);
+                    auto* values = static_cast<char*>(memory);
+                    if (std::any_of(values, values + 4096, [](char c) { return c != 0; })) return "not zeroed";
+                    const int peer = 1 - bootstrap.rank();
+                    const prun_p2p ops[] = {{1, peer, 0, values, 100, PRUN_MEM_CUDA, handle},
+                                            {0, peer, 0, values + 2048, 100, PRUN_MEM_CUDA, handle}};
+                    prun_req* req = nullptr;
+                    if (link.table().batch(link.ctx(), ops, 2, {PRUN_MEM_HOST, nullptr}, &req, &result) != PRUN_OK ||
+                        link.wait(req, 0, result) != PRUN_OK)
+                      return result.message;
+                    auto count = reinterpret_cast<int (*)()>(
+                        dlsym(dlopen(library.c_str(), RTLD_NOW | RTLD_NOLOAD), "substitute_registrations"));
+                    const int want = library == kNew ? 1 : 0;
+                    if (count() != want) return fmt::format("{} buffers are registered, not {}", count(), want);
+                    bootstrap.barrier();
+                    link.table().mem_free(link.ctx(), memory, handle);
+                    return count() == 0 ? "" : "it stays registered";
+                  })),
+              "")
+        << library;
+  }
+}
+
+}  // namespace
+}  // namespace prun::testing
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  prun::testing::Suite& suite = prun::testing::suite();
+  suite.transport = "nccl";
+  suite.transport_options = prun::testing::libraries(prun::testing::kNew);
+  suite.plugin_dirs = prun::plugin_directories(argv[0]);
+  suite.job_id = "nccl" + std::to_string(getpid());
+  return RUN_ALL_TESTS();
+}

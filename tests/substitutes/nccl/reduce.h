@@ -1,0 +1,14 @@
+// Sums and the like, as NCCL makes them: in the type itself, and averages of floats by multiplying first.
+#pragma once
+#include <nccl.h>
+
+#include <cstddef>
+#include <vector>
+
+namespace substitute {
+
+size_t bytes_of(ncclDataType_t type);
+// out = inputs[0] op inputs[1] op ...; out may be one of them.
+void reduce(ncclDataType_t type, ncclRedOp_t op, const std::vector<const char*>& inputs, size_t count, char* out);
+
+}  // namespace substitute
