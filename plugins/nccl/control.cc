@@ -28,7 +28,7 @@ const prun_transport* load_socket(const prun_host* host) {
   const auto entry =
       handle != nullptr ? reinterpret_cast<prun_transport_entry>(dlsym(handle, "prun_transport_v1")) : nullptr;
   const prun_transport* table = entry != nullptr ? entry(host) : nullptr;
-  if (table == nullptr || table->ext == nullptr || table->ext(kSocketProgress) == nullptr)
+  if (table == nullptr || table->ext == nullptr || table->ext(PRUN_PROGRESS) == nullptr)
     throw Failure{PRUN_ENOTSUP, -1,
                   fmt::format("nccl needs the socket transport of the same prun beside it ({})", path)};
   return table;
@@ -38,7 +38,7 @@ const prun_transport* load_socket(const prun_host* host) {
 
 Control::Control(const prun_open_params& params, const prun_host* host, Board& board)
     : table_(load_socket(host)), board_(board), rank_(params.rank) {
-  progress_ = static_cast<const prun_socket_progress*>(table_->ext(kSocketProgress));
+  progress_ = static_cast<const prun_progress*>(table_->ext(PRUN_PROGRESS));
   prun_open_params mine = params;
   mine.options = "";
   prun_result result = empty();

@@ -2,7 +2,7 @@
 // job secret, its deadlines while connecting and its news of ranks that are gone. One thread receives notes for the
 // board.
 #pragma once
-#include <prun/transport.h>
+#include <prun/progress.h>
 
 #include <atomic>
 #include <list>
@@ -10,7 +10,6 @@
 #include <thread>
 #include <vector>
 
-#include "../socket/progress.h"
 #include "board.h"
 #include "failure.h"
 
@@ -44,7 +43,7 @@ class Control {
   void run();
 
   const prun_transport* table_ = nullptr;
-  const prun_socket_progress* progress_ = nullptr;
+  const prun_progress* progress_ = nullptr;
   prun_ctx* ctx_ = nullptr;
   Board& board_;
   const int rank_;

@@ -1,5 +1,5 @@
 // Progress without a request in mind.
-#include "progress.h"
+#include <prun/progress.h>
 
 #include <cstring>
 
@@ -30,11 +30,11 @@ bool Context::ended(const prun_req* request) {
 }
 
 const void* extension(const char* id) {
-  static const prun_socket_progress table = {
-      .size = sizeof(prun_socket_progress),
+  static const prun_progress table = {
+      .size = sizeof(prun_progress),
       .progress = [](prun_ctx* ctx, int milliseconds) { ctx->context.progress(milliseconds); },
       .ended = [](prun_ctx* ctx, prun_req* req) { return ctx->context.ended(req) ? 1 : 0; }};
-  return std::strcmp(id, kSocketProgress) == 0 ? &table : nullptr;
+  return std::strcmp(id, PRUN_PROGRESS) == 0 ? &table : nullptr;
 }
 
 }  // namespace prun_socket

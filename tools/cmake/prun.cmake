@@ -14,12 +14,16 @@ endif()
 find_program(PRUN_CCACHE ccache)
 if(PRUN_CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${PRUN_CCACHE})
+  if(PRUN_SANITIZE)  # or it would not look at sources with precompiled headers
+    list(PREPEND CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros)
+  endif()
 endif()
 find_program(PRUN_MOLD mold)
 if(PRUN_MOLD AND NOT PRUN_SANITIZE)
   target_link_options(prun_flags INTERFACE -fuse-ld=mold)
 endif()
 
+include(precompiled)  # prun_precompiled
 add_custom_target(plugins)     # all transports
 add_custom_target(fast_tests)    # the tests that run under the address sanitizer, too
 add_custom_target(thread_tests)  # those of them that have threads, for the thread sanitizer
@@ -30,6 +34,7 @@ function(prun_library name)
   add_library(${name} STATIC ${ARG_SOURCES})
   target_include_directories(${name} PUBLIC ${CMAKE_SOURCE_DIR}/runtime ${CMAKE_SOURCE_DIR}/runtime/include)
   target_link_libraries(${name} PUBLIC ${ARG_LINKS} PRIVATE prun_flags)
+  prun_precompiled(${name} library)
 endfunction()
 
 # What plugins see: the public headers, and in this build the flags of everybody.
@@ -48,6 +53,9 @@ function(prun_test name)
   add_executable(${name} ${ARG_SOURCES})
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE ${ARG_LINKS} prun_flags GTest::gtest GTest::gtest_main)
+  if(ARG_LINKS)
+    prun_precompiled(${name} test)
+  endif()
   add_test(NAME ${name} COMMAND ${name} ${ARG_ARGS})
   if("fast" IN_LIST ARG_LABELS)
     add_dependencies(fast_tests ${name})

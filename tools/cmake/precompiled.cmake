@@ -1,0 +1,27 @@
+# Under the sanitizers, headers that nearly every source includes are read once for each kind of target, whose flags
+# differ: that is a third of those builds. In every other build each source stands alone, so that what it uses is what
+# it includes.
+
+# prun_precompiled(target library|test|cases): TARGET, which links fmt and spdlog, starts from them; tests and the cases of
+# the conformance suite from GoogleTest, too.
+function(prun_precompiled target kind)
+  if(NOT PRUN_SANITIZE)
+    return()
+  endif()
+  if(NOT TARGET prun_headers_${kind})
+    file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/headers.cc CONTENT "")
+    add_library(prun_headers_${kind} OBJECT ${CMAKE_BINARY_DIR}/headers.cc)
+    target_link_libraries(prun_headers_${kind} PRIVATE fmt::fmt spdlog::spdlog prun_flags)
+    set(_headers <algorithm> <chrono> <cmath> <cstring> <filesystem> <fstream> <functional> <map> <memory> <mutex> <optional> <set>
+      <string> <thread> <vector> <fmt/format.h>)
+    if(NOT kind STREQUAL "library")
+      target_link_libraries(prun_headers_${kind} PRIVATE GTest::gtest)
+      list(APPEND _headers <gtest/gtest.h>)
+    endif()
+    if(kind STREQUAL "test")
+      set_target_properties(prun_headers_test PROPERTIES POSITION_INDEPENDENT_CODE OFF COMPILE_OPTIONS -fPIE)
+    endif()
+    target_precompile_headers(prun_headers_${kind} PRIVATE ${_headers})
+  endif()
+  target_precompile_headers(${target} REUSE_FROM prun_headers_${kind})
+endfunction()
