@@ -287,7 +287,7 @@ prun_status pipe_test(prun_ctx* c, prun_req* req, prun_result* result) {
     }
   }
   // Briefly: another thread may take in what this request waits for.
-  poll(fds.data(), fds.size(), 1);
+  poll(fds.data(), fds.size(), 2);
   return PRUN_AGAIN;
 }
 
