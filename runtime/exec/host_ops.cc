@@ -13,7 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "device/bf16.h"
-#include "device/philox.h"
+#include "prun/philox.h"
 #include "device/share.h"
 
 namespace prun {
@@ -93,7 +93,7 @@ class NextBatch final : public Kernel {
   }
 
   double normal(uint64_t key, uint64_t element) const {
-    std::array<uint32_t, 4> words = philox::block(memory_.table->seed, key, element);
+    philox::Words words = philox::block(memory_.table->seed, key, element);
     return static_cast<double>(philox::normals(words[0], words[1]).first);
   }
 

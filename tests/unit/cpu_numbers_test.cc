@@ -6,7 +6,7 @@
 #include <limits>
 #include <random>
 
-#include "device/philox.h"
+#include "prun/philox.h"
 #include "tests/unit/allocation_counter.h"
 #include "tests/unit/one_op.h"
 
@@ -185,9 +185,9 @@ TEST(Numbers, ConstantsAndCopies) {
 
 TEST(Philox, GivesTheKnownAnswersOfItsAuthors) {
   const auto zero = philox::block(0, 0, 0);
-  EXPECT_EQ(zero, (std::array<uint32_t, 4>{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
+  EXPECT_EQ(zero, (philox::Words{{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}}));
   const auto ones = philox::block(~0ull, ~0ull, ~0ull);
-  EXPECT_EQ(ones, (std::array<uint32_t, 4>{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
+  EXPECT_EQ(ones, (philox::Words{{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}}));
 }
 
 // Pieces of five kinds in one flat vector of 4,096, with a gap that stays 0.

@@ -2,13 +2,15 @@
 
 add_library(prun_flags INTERFACE)
 # -Wrestrict is wrong about std::string + in GCC 12 (its bug 105329).
-target_compile_options(prun_flags INTERFACE -Wall -Wextra -Wshadow -Wno-missing-field-initializers -Wno-restrict -fno-plt)
+set(_warnings -Wall -Wextra -Wshadow -Wno-missing-field-initializers -Wno-restrict -fno-plt)
 if(PRUN_WERROR)
-  target_compile_options(prun_flags INTERFACE -Werror)
+  list(APPEND _warnings -Werror)
 endif()
+target_compile_options(prun_flags INTERFACE $<$<COMPILE_LANGUAGE:C,CXX>:${_warnings}>)
 if(PRUN_SANITIZE)
   string(REPLACE ";" "," _sanitize "${PRUN_SANITIZE}")
-  target_compile_options(prun_flags INTERFACE -fsanitize=${_sanitize} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_compile_options(prun_flags INTERFACE
+    $<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=${_sanitize};-fno-omit-frame-pointer;-fno-sanitize-recover=all>)
   target_link_options(prun_flags INTERFACE -fsanitize=${_sanitize})
 endif()
 find_program(PRUN_CCACHE ccache)
@@ -44,7 +46,8 @@ set_target_properties(prun_transport PROPERTIES EXPORT_NAME transport)
 target_include_directories(prun_transport INTERFACE
   $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/runtime/include> $<INSTALL_INTERFACE:include>)
 target_link_libraries(prun_transport INTERFACE $<BUILD_INTERFACE:prun_flags>)
-include(plugin)  # prun_plugin
+include(plugin)         # prun_plugin
+include(device_plugin)  # prun_device_plugin
 
 # prun_test(name SOURCES a.cc ... LINKS lib ... [LABELS l ...] [TIMEOUT s]): a GoogleTest program, one CTest entry.
 # The label `fast` puts it under the sanitizers of tools/test, `long` keeps it out of CI.

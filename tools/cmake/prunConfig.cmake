@@ -1,8 +1,10 @@
-# find_package(prun): what a transport outside prun's own build needs.
+# find_package(prun): what a transport or a device outside prun's own build needs.
 #
 #     find_package(prun REQUIRED)
 #     prun_plugin(mine SOURCES mine.cc)      # lib/prun/plugins/mine.so and mine.plugin
 #
-# prun::transport is the header prun/transport.h, for projects with targets of their own.
+# prun_device_plugin(mine SOURCES mine.cc) makes a device, lib/prun/devices/mine.so.
+# prun::transport are the headers prun/transport.h, device.h and the others, for projects with targets of their own.
 include(${CMAKE_CURRENT_LIST_DIR}/prunTargets.cmake)
 include(${CMAKE_CURRENT_LIST_DIR}/plugin.cmake)
+include(${CMAKE_CURRENT_LIST_DIR}/device_plugin.cmake)

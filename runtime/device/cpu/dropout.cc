@@ -1,11 +1,11 @@
-// dropout: the mask is drawn, never stored; forward and backward are the same kernel. See device/philox.h for the
+// dropout: the mask is drawn, never stored; forward and backward are the same kernel. See prun/philox.h for the
 // words.
 #include <cmath>
 
 #include "device/cpu/kernel.h"
 #include "device/cpu/parallel.h"
 #include "device/cpu/simd.h"
-#include "device/philox.h"
+#include "prun/philox.h"
 
 namespace prun::cpu {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "device/cpu/kernel.h"
 #include "device/cpu/parallel.h"
-#include "device/philox.h"
+#include "prun/philox.h"
 
 namespace prun::cpu {
 namespace {
@@ -31,7 +31,7 @@ struct Piece {
 void fill_random(const Piece& piece, uint64_t seed, int64_t first, int64_t last, float* to) {
   for (int64_t e = first; e < last;) {
     const int64_t base = e / 4 * 4;
-    const std::array<uint32_t, 4> words = philox::block(seed, piece.key, static_cast<uint64_t>(base / 4));
+    const philox::Words words = philox::block(seed, piece.key, static_cast<uint64_t>(base / 4));
     float values[4];
     if (piece.kind == kNormal) {
       const philox::Pair a = philox::normals(words[0], words[1]), b = philox::normals(words[2], words[3]);

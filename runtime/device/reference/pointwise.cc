@@ -2,7 +2,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "device/philox.h"
+#include "prun/philox.h"
 #include "device/reference/rules.h"
 #include "device/share.h"
 

@@ -1,9 +1,9 @@
-// Ops that make values: constants, and random numbers by device/philox.h.
+// Ops that make values: constants, and random numbers by prun/philox.h.
 //
 // Random values are f32 numbers on every device, f64 plans included, so that a plan starts from the same weights
 // wherever it runs; hence the products in float below, and no fused multiply-adds in this file.
 #include "base/error.h"
-#include "device/philox.h"
+#include "prun/philox.h"
 #include "device/reference/rules.h"
 #include "device/share.h"
 
@@ -14,12 +14,12 @@ enum Kind : int64_t { kZeros = 0, kOnes = 1, kConstant = 2, kNormal = 3, kUnifor
 
 // Element e of the sequence `key`: block e/4 has four words, and two neighbours share a pair of normals.
 float normal(uint64_t seed, uint64_t key, int64_t e) {
-  std::array<uint32_t, 4> words = philox::block(seed, key, static_cast<uint64_t>(e / 4));
+  philox::Words words = philox::block(seed, key, static_cast<uint64_t>(e / 4));
   philox::Pair pair = e % 4 < 2 ? philox::normals(words[0], words[1]) : philox::normals(words[2], words[3]);
   return e % 2 == 0 ? pair.first : pair.second;
 }
 float uniform(uint64_t seed, uint64_t key, int64_t e) {
-  std::array<uint32_t, 4> words = philox::block(seed, key, static_cast<uint64_t>(e / 4));
+  philox::Words words = philox::block(seed, key, static_cast<uint64_t>(e / 4));
   return 2.0f * philox::unit(words[static_cast<size_t>(e % 4)]) - 1.0f;
 }
 

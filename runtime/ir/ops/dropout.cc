@@ -1,6 +1,6 @@
 // dropout: y = x / (1 − p) where a random word says so, else 0 (Srivastava et al., 2014).
 //
-// The word is a function of (seed, step, key) and of the element's place in the whole sample (device/philox.h), so the
+// The word is a function of (seed, step, key) and of the element's place in the whole sample (prun/philox.h), so the
 // mask is the same under any sharding, and the derivative draws it again instead of keeping it.
 #include <fmt/format.h>
 

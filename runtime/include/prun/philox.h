@@ -1,18 +1,31 @@
 // Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011): random numbers as a pure
-// function of (seed, key, index), so that an element is the same on every rank, mesh and device.
+// function of (seed, key, index), so that an element is the same on every rank, mesh and device. Public, because every
+// device has to make the same ones.
 //
 // Surprising fact: log, sine and cosine are polynomials of ours and every file that includes this header must be
-// compiled with -ffp-contract=off: libm and fused multiply-adds differ from machine to machine in the last bit.
+// compiled with -ffp-contract=off (nvcc: --fmad=false): libm and fused multiply-adds differ from machine to machine in the
+// last bit.
 #pragma once
-#include <array>
 #include <bit>
 #include <cmath>
 #include <cstdint>
 
+#ifdef __CUDACC__
+#define PRUN_HOST_DEVICE __host__ __device__
+#else
+#define PRUN_HOST_DEVICE
+#endif
+
 namespace prun::philox {
 
+struct Words {
+  uint32_t word[4];
+  PRUN_HOST_DEVICE constexpr uint32_t operator[](uint64_t i) const { return word[i]; }
+  bool operator==(const Words&) const = default;
+};
+
 // Four random words: a block of the sequence `key` under `seed`.
-inline std::array<uint32_t, 4> block(uint64_t seed, uint64_t key, uint64_t index) {
+PRUN_HOST_DEVICE inline Words block(uint64_t seed, uint64_t key, uint64_t index) {
   uint32_t c0 = static_cast<uint32_t>(index), c1 = static_cast<uint32_t>(index >> 32);
   uint32_t c2 = static_cast<uint32_t>(key), c3 = static_cast<uint32_t>(key >> 32);
   uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
@@ -25,14 +38,14 @@ inline std::array<uint32_t, 4> block(uint64_t seed, uint64_t key, uint64_t index
     k0 += 0x9E3779B9u;
     k1 += 0xBB67AE85u;
   }
-  return {c0, c1, c2, c3};
+  return {{c0, c1, c2, c3}};
 }
 
 // Uniform in [0, 1): 24 bits, exact in f32.
-inline float unit(uint32_t word) { return static_cast<float>(word >> 8) * 0x1p-24f; }
+PRUN_HOST_DEVICE inline float unit(uint32_t word) { return static_cast<float>(word >> 8) * 0x1p-24f; }
 
 // Natural logarithm of a normal positive number, by ln m = 2 atanh((m - 1) / (m + 1)); relative error below 1e-7.
-inline float log_positive(float x) {
+PRUN_HOST_DEVICE inline float log_positive(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x) - 0x3f3504f3u;  // so that m lies in [sqrt 1/2, sqrt 2)
   const float exponent = static_cast<float>(static_cast<int32_t>(bits) >> 23);
   const float m = std::bit_cast<float>((bits & 0x007fffffu) + 0x3f3504f3u);
@@ -46,7 +59,7 @@ struct Pair {
 };
 
 // Two standard normal numbers from two words, by Box-Muller.
-inline Pair normals(uint32_t a, uint32_t b) {
+PRUN_HOST_DEVICE inline Pair normals(uint32_t a, uint32_t b) {
   const float u = (static_cast<float>(a >> 8) + 1.0f) * 0x1p-24f;  // (0, 1]: its logarithm is finite
   const float radius = std::sqrt(-2.0f * log_positive(u));
   const uint32_t shifted = b + 0x20000000u;  // quadrant of the angle, and the rest within ±1/8 turn
@@ -62,8 +75,8 @@ inline Pair normals(uint32_t a, uint32_t b) {
 }
 
 // Uniform in [low, high]; `key` and `index` as in block, in a sequence of its own beside those of parameters.
-inline int64_t integer(uint64_t seed, uint64_t key, uint64_t index, int64_t low, int64_t high) {
-  const std::array<uint32_t, 4> words = block(seed, key | (uint64_t{1} << 63), index);
+PRUN_HOST_DEVICE inline int64_t integer(uint64_t seed, uint64_t key, uint64_t index, int64_t low, int64_t high) {
+  const Words words = block(seed, key | (uint64_t{1} << 63), index);
   const uint64_t word = (static_cast<uint64_t>(words[0]) << 32) | words[1];
   const uint64_t span = static_cast<uint64_t>(high) - static_cast<uint64_t>(low) + 1;  // 0: all 64 bits
   // The high half of word * span, in 32-bit pieces: portable, and biased by less than span / 2^64.
@@ -75,14 +88,14 @@ inline int64_t integer(uint64_t seed, uint64_t key, uint64_t index, int64_t low,
 
 // dropout's random words: a stream for each (seed, key, step), in it a sequence for each sample, whose element e has a
 // word of block 16·(e/64) + e%16, so that vector code makes 64 neighbours from 16 blocks at once.
-inline uint64_t dropout_stream(uint64_t seed, uint64_t key, uint64_t step) {
-  const std::array<uint32_t, 4> words = block(seed, key | (uint64_t{1} << 62), step);
+PRUN_HOST_DEVICE inline uint64_t dropout_stream(uint64_t seed, uint64_t key, uint64_t step) {
+  const Words words = block(seed, key | (uint64_t{1} << 62), step);
   return words[0] | (static_cast<uint64_t>(words[1]) << 32);
 }
-inline uint32_t dropout_word(uint64_t stream, uint64_t sample, uint64_t element) {
+PRUN_HOST_DEVICE inline uint32_t dropout_word(uint64_t stream, uint64_t sample, uint64_t element) {
   return block(stream, sample, element / 64 * 16 + element % 16)[element % 64 / 16];
 }
 // Words below it are dropped: a share p of them.
-inline uint32_t dropout_bound(double p) { return static_cast<uint32_t>(p * 0x1p32); }
+PRUN_HOST_DEVICE inline uint32_t dropout_bound(double p) { return static_cast<uint32_t>(p * 0x1p32); }
 
 }  // namespace prun::philox

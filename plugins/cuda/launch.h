@@ -1,0 +1,29 @@
+// How every kernel is launched. Under tests/substitutes/cuda, where kernels are compiled for the CPU, the same call runs
+// them there: so this is the only way to launch one, and no file of this plugin writes <<< >>>.
+#pragma once
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "failure.h"
+
+namespace prun_cuda {
+
+// Throws Failure for a launch that CUDA refuses.
+template <class... Params, class... Args>
+void launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream, Args... args) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  check(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...), "cudaLaunchKernelEx");
+}
+
+// Blocks of `threads` for `count` elements, at most `most`: kernels stride over the grid.
+inline unsigned blocks_for(int64_t count, int threads, int64_t most = 65535 * 16) {
+  const int64_t blocks = (count + threads - 1) / threads;
+  return static_cast<unsigned>(blocks < 1 ? 1 : blocks > most ? most : blocks);
+}
+
+}  // namespace prun_cuda

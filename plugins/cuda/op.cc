@@ -1,0 +1,123 @@
+#include "op.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "context.h"
+
+namespace prun_cuda {
+namespace {
+
+constexpr const char* kDtypeNames[] = {"f64", "f32", "bf16", "f16", "i64", "i32", "i8", "u8"};
+constexpr int64_t kDtypeBytes[] = {8, 4, 2, 2, 8, 4, 1, 1};
+
+Tensor tensor_of(const prun_tensor& t) {
+  return {t.ptr, {{t.dims, static_cast<size_t>(t.rank)}}, t.dtype};
+}
+
+const char* dtype_name(int dtype) { return dtype >= PRUN_F64 && dtype <= PRUN_U8 ? kDtypeNames[dtype] : "?"; }
+
+}  // namespace
+
+int64_t dtype_bytes(int dtype) { return kDtypeBytes[dtype]; }
+
+void no_kernel_for(int dtype) { throw Failure(PRUN_ENOTSUP, fmt::format("there is no kernel for {}", dtype_name(dtype))); }
+
+int64_t Shape::count() const {
+  int64_t n = 1;
+  for (const int64_t dim : dims) n *= dim;
+  return n;
+}
+
+Tensor OpView::read(size_t i) const {
+  if (i >= op_.n_reads) throw Failure(PRUN_EINVAL, fmt::format("{} has {} reads, wants {}", kind(), op_.n_reads, i + 1));
+  return tensor_of(op_.reads[i]);
+}
+
+Tensor OpView::write(size_t i) const {
+  if (i >= op_.n_writes)
+    throw Failure(PRUN_EINVAL, fmt::format("{} has {} writes, wants {}", kind(), op_.n_writes, i + 1));
+  return tensor_of(op_.writes[i]);
+}
+
+void* OpView::typed(const Tensor& tensor, int dtype) const {
+  if (tensor.dtype != dtype)
+    throw Failure(PRUN_EINVAL, fmt::format("{}: a tensor is {}, wants {}", kind(), dtype_name(tensor.dtype), dtype_name(dtype)));
+  return tensor.ptr;
+}
+
+void OpView::expect_count(const Tensor& tensor, int64_t count) const {
+  if (tensor.count() != count)
+    throw Failure(PRUN_EINVAL, fmt::format("{}: a tensor has {} elements, {} wanted", kind(), tensor.count(), count));
+}
+
+const prun_attr* OpView::find(std::string_view name) const {
+  const prun_attr* end = op_.attrs + op_.n_attrs;
+  const prun_attr* found = std::find_if(op_.attrs, end, [&](const prun_attr& attr) { return name == attr.name; });
+  return found == end ? nullptr : found;
+}
+
+int64_t OpView::integer(std::string_view attr, int64_t fallback) const {
+  const prun_attr* found = find(attr);
+  return found != nullptr ? found->integer : fallback;
+}
+
+double OpView::number(std::string_view attr, double fallback) const {
+  const prun_attr* found = find(attr);
+  if (found == nullptr) return fallback;
+  return found->type == PRUN_ATTR_INTEGER ? static_cast<double>(found->integer) : found->number;
+}
+
+std::string OpView::text(std::string_view attr, std::string_view fallback) const {
+  const prun_attr* found = find(attr);
+  return found != nullptr ? found->text : std::string(fallback);
+}
+
+std::span<const int64_t> OpView::integers(std::string_view attr) const {
+  const prun_attr* found = find(attr);
+  return found != nullptr ? std::span(found->integers, found->n) : std::span<const int64_t>();
+}
+
+std::span<const double> OpView::numbers(std::string_view attr) const {
+  const prun_attr* found = find(attr);
+  return found != nullptr ? std::span(found->numbers, found->n) : std::span<const double>();
+}
+
+Share OpView::share_along(const std::string& axes) const {
+  Share share;
+  op_.share(op_.mesh, axes.c_str(), &share.index, &share.of);
+  return share;
+}
+
+TokenPositions OpView::token_positions(int64_t length) const {
+  const Share share = this->share("tokens_axis");
+  const int64_t chunks = integer("chunks", 1), chunk = length / chunks;
+  return {share.index, share.of, length, chunk, chunks == 1 ? 0 : (2 * share.of - 1 - share.index) * chunk};
+}
+
+std::shared_ptr<void> device_memory(Context&, size_t bytes) {
+  void* data = nullptr;
+  check(cudaMalloc(&data, bytes), "cudaMalloc");
+  return {data, [](void* ptr) { cudaFree(ptr); }};
+}
+
+std::shared_ptr<void> device_table(Context& context, const void* data, size_t bytes) {
+  std::shared_ptr<void> table = device_memory(context, bytes);
+  check(cudaMemcpy(table.get(), data, bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
+  return table;
+}
+
+Scratch scratch(const OpView& view, size_t bytes) {
+  Scratch scratch;
+  if (bytes == 0) return scratch;
+  if (view.workspace_bytes() >= bytes) {
+    scratch.data = view.workspace();
+    return scratch;
+  }
+  scratch.owned = device_memory(view.context(), bytes);
+  scratch.data = scratch.owned.get();
+  return scratch;
+}
+
+}  // namespace prun_cuda

@@ -1,0 +1,183 @@
+// One op of a program as a kernel's maker sees it: typed pointers, attributes, the rank's share; and a kernel.
+//
+// Convention: a maker checks shapes and resolves pointers; run() only enqueues, allocates nothing and throws Failure.
+#pragma once
+#include <cuda_bf16.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "failure.h"
+#include "prun/device.h"
+
+namespace prun_cuda {
+
+using bf16 = __nv_bfloat16;
+class Context;  // context.h: the open device, with its libraries' handles
+
+template <class T>
+inline constexpr int kDtypeOf = -1;
+template <>
+inline constexpr int kDtypeOf<double> = PRUN_F64;
+template <>
+inline constexpr int kDtypeOf<float> = PRUN_F32;
+template <>
+inline constexpr int kDtypeOf<bf16> = PRUN_BF16;
+template <>
+inline constexpr int kDtypeOf<int64_t> = PRUN_I64;
+template <>
+inline constexpr int kDtypeOf<int32_t> = PRUN_I32;
+template <>
+inline constexpr int kDtypeOf<uint8_t> = PRUN_U8;
+
+int64_t dtype_bytes(int dtype);
+
+struct Shape {
+  std::span<const int64_t> dims;
+  int64_t count() const;
+  int64_t last() const { return dims.empty() ? 1 : dims.back(); }
+  int64_t rows() const { return last() == 0 ? 0 : count() / last(); }  // the product of all dims but the last
+  int64_t operator[](size_t i) const { return dims[i]; }
+  size_t rank() const { return dims.size(); }
+};
+
+struct Tensor {
+  void* ptr = nullptr;
+  Shape shape;
+  int dtype = PRUN_F32;
+  int64_t count() const { return shape.count(); }
+  int64_t bytes() const { return count() * dtype_bytes(dtype); }
+};
+
+struct Share {
+  int64_t index = 0, of = 1;
+};
+
+// Positions of a rank's tokens in the whole sample (attributes tokens_axis, chunks). A plain struct: kernels take it by
+// value.
+struct TokenPositions {
+  int64_t index, of, length, chunk, second;  // second: the position of the second chunk
+  __host__ __device__ int64_t whole() const { return of * length; }
+  __host__ __device__ int64_t at(int64_t token) const {
+    return token < chunk ? index * chunk + token : second + token - chunk;
+  }
+  // The rank's token at a position, or -1.
+  __host__ __device__ int64_t token(int64_t position) const {
+    const int64_t first = position - index * chunk, later = position - second;
+    if (first >= 0 && first < chunk) return first;
+    return chunk < length && later >= 0 && later < chunk ? later + chunk : -1;
+  }
+};
+
+// Valid as long as the prun_op is: a maker copies what its kernel needs.
+class OpView {
+ public:
+  // `context` is null while only sizes are asked for.
+  OpView(const prun_op& op, Context* context) : op_(op), context_(context) {}
+
+  std::string_view kind() const { return op_.kind; }
+  Context& context() const { return *context_; }
+  size_t reads() const { return op_.n_reads; }
+  size_t writes() const { return op_.n_writes; }
+  Tensor read(size_t i) const;   // throws Failure(PRUN_EINVAL) where there is none
+  Tensor write(size_t i) const;
+  // Typed; throws Failure(PRUN_EINVAL) where the tensor has another type.
+  template <class T>
+  const T* in(size_t i) const {
+    return static_cast<const T*>(typed(read(i), kDtypeOf<T>));
+  }
+  template <class T>
+  T* out(size_t i) const {
+    return static_cast<T*>(typed(write(i), kDtypeOf<T>));
+  }
+  void expect_count(const Tensor& tensor, int64_t count) const;
+
+  bool has(std::string_view attr) const { return find(attr) != nullptr; }
+  int64_t integer(std::string_view attr, int64_t fallback = 0) const;
+  double number(std::string_view attr, double fallback = 0) const;  // a whole number serves, too
+  std::string text(std::string_view attr, std::string_view fallback = "") const;
+  std::span<const int64_t> integers(std::string_view attr) const;
+  std::span<const double> numbers(std::string_view attr) const;
+
+  Share share_along(const std::string& axes) const;
+  Share share(std::string_view attr) const { return share_along(text(attr)); }  // the attribute names the axes
+  TokenPositions token_positions(int64_t length) const;
+  int rank() const { return op_.rank; }
+  const prun_step_values* values() const { return op_.values; }  // in the device's memory
+  void* workspace() const { return op_.workspace; }              // of the bytes that the entry's `workspace` said; see scratch
+  size_t workspace_bytes() const { return op_.workspace_bytes; }
+
+ private:
+  const prun_attr* find(std::string_view name) const;
+  void* typed(const Tensor& tensor, int dtype) const;
+
+  const prun_op& op_;
+  Context* context_;
+};
+
+class Kernel {
+ public:
+  virtual ~Kernel() = default;
+  virtual void run(cudaStream_t stream) = 0;
+};
+
+template <class F>
+class LambdaKernel final : public Kernel {
+ public:
+  explicit LambdaKernel(F body) : body_(std::move(body)) {}
+  void run(cudaStream_t stream) override { body_(stream); }
+
+ private:
+  F body_;
+};
+
+template <class F>
+std::unique_ptr<Kernel> kernel_of(F body) {
+  return std::make_unique<LambdaKernel<F>>(std::move(body));
+}
+
+// Device memory that lives as long as the kernel that holds it: small tables that are copied there once, or scratch where
+// the op's workspace is missing or too small. Copying is done when it returns.
+std::shared_ptr<void> device_memory(Context& context, size_t bytes);
+std::shared_ptr<void> device_table(Context& context, const void* data, size_t bytes);
+
+// The op's workspace, or memory of its own where the program was compiled for another machine and brought too little.
+struct Scratch {
+  void* data = nullptr;
+  std::shared_ptr<void> owned;
+};
+Scratch scratch(const OpView& view, size_t bytes);
+
+struct KernelEntry {
+  const char* kind;
+  std::unique_ptr<Kernel> (*make)(const OpView& view);
+  size_t (*workspace)(const OpView& view) = nullptr;       // bytes; null: none
+  std::string (*refuses)(const OpView& view) = nullptr;    // "" or why; null: takes f32 and bf16, i32 and i64 (op.cc)
+};
+
+// Calls f<T>() with the type of `dtype`: f32 or bf16; numbers: also f64, i64, i32. Throws Failure(PRUN_ENOTSUP) for others.
+[[noreturn]] void no_kernel_for(int dtype);
+template <class F>
+auto with_float(int dtype, const F& f) {
+  if (dtype == PRUN_F32) return f.template operator()<float>();
+  if (dtype == PRUN_BF16) return f.template operator()<bf16>();
+  no_kernel_for(dtype);
+}
+template <class F>
+auto with_number(int dtype, const F& f) {
+  if (dtype == PRUN_F64) return f.template operator()<double>();
+  if (dtype == PRUN_I64) return f.template operator()<int64_t>();
+  if (dtype == PRUN_I32) return f.template operator()<int32_t>();
+  return with_float(dtype, f);
+}
+
+// The entry of a kind, from the families that op_table.cc lists, one file each; null where there is none.
+const KernelEntry* find_entry(std::string_view kind);
+
+}  // namespace prun_cuda

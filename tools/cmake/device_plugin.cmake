@@ -1,0 +1,19 @@
+# prun_device_plugin(name SOURCES a.cc b.cu ... [LINKS lib ...]): the target prun_device_NAME, a device that prun loads at
+# run time for `--device NAME`; it sees only the public headers, and only prun_device_v1 is visible in it. It lies in
+# lib/prun/devices of the build folder, and of the prefix once installed.
+function(prun_device_plugin name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINKS" ${ARGN})
+  if(NOT ARG_SOURCES OR ARG_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "prun_device_plugin(${name} SOURCES a.cc ... [LINKS ...]): SOURCES missing, or words that mean "
+      "nothing: '${ARG_UNPARSED_ARGUMENTS}'")
+  endif()
+  add_library(prun_device_${name} MODULE ${ARG_SOURCES})
+  target_link_libraries(prun_device_${name} PRIVATE prun::transport ${ARG_LINKS})
+  set_target_properties(prun_device_${name} PROPERTIES PREFIX "" OUTPUT_NAME ${name} SUFFIX .so
+    LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib/prun/devices
+    C_VISIBILITY_PRESET hidden CXX_VISIBILITY_PRESET hidden CUDA_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+  if(TARGET plugins)
+    add_dependencies(plugins prun_device_${name})
+  endif()
+  install(TARGETS prun_device_${name} LIBRARY DESTINATION lib/prun/devices)
+endfunction()
