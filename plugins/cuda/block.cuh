@@ -1,0 +1,156 @@
+// What kernels share: numbers as f32, packs of 16 bytes, and reductions over the threads of a warp or a block.
+//
+// Operands may be the result's own memory where the CPU kernels allow it, so no pointer of such a kernel is
+// __restrict__ and nothing there is read by __ldg: each element is read and written by one thread.
+#pragma once
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+#include "op.h"
+
+namespace prun_cuda {
+
+inline constexpr int kWarp = 32;
+inline constexpr unsigned kAllLanes = 0xffffffffu;
+
+// The type that arithmetic on T runs in.
+template <class T>
+using Wide = std::conditional_t<std::is_same_v<T, bf16>, float, T>;
+
+template <class T>
+__host__ __device__ __forceinline__ Wide<T> widen(T x) {
+  if constexpr (std::is_same_v<T, bf16>)
+    return __bfloat162float(x);
+  else
+    return x;
+}
+// To the nearest, ties to even.
+template <class T>
+__host__ __device__ __forceinline__ T narrow(Wide<T> x) {
+  if constexpr (std::is_same_v<T, bf16>)
+    return __float2bfloat16_rn(x);
+  else
+    return x;
+}
+
+// N elements that are read and written at once: one instruction where they have 16 bytes or less.
+template <class T, int N>
+struct alignas(sizeof(T) * N) Pack {
+  T v[N];
+};
+
+// Elements in 16 bytes, the widest access of a thread.
+template <class T>
+inline constexpr int kPack = static_cast<int>(16 / sizeof(T));
+
+// Whether packs of 16 bytes may be read and written there; a maker asks once, as pointers never change.
+template <class... T>
+bool aligned(const T*... pointers) {
+  return ((reinterpret_cast<uintptr_t>(pointers) % 16 == 0) && ...);
+}
+// The same for every row of matrices with this width.
+template <class T, class... U>
+bool rows_aligned(int64_t width, const T* first, const U*... others) {
+  return width % kPack<T> == 0 && aligned(first, others...);
+}
+
+// Elements from[0..N) as wide numbers, by accesses of 16 bytes, or of what N elements have. `from` is aligned to that.
+template <int N, class T>
+__device__ __forceinline__ void load(const T* from, Wide<T> (&to)[N]) {
+  constexpr int kStep = N < kPack<T> ? N : kPack<T>;
+  static_assert(N % kStep == 0);
+#pragma unroll
+  for (int i = 0; i < N; i += kStep) {
+    const Pack<T, kStep> pack = *reinterpret_cast<const Pack<T, kStep>*>(from + i);
+#pragma unroll
+    for (int j = 0; j < kStep; ++j) to[i + j] = widen(pack.v[j]);
+  }
+}
+
+template <int N, class T>
+__device__ __forceinline__ void store(T* to, const Wide<T> (&from)[N]) {
+  constexpr int kStep = N < kPack<T> ? N : kPack<T>;
+  static_assert(N % kStep == 0);
+#pragma unroll
+  for (int i = 0; i < N; i += kStep) {
+    Pack<T, kStep> pack;
+    if constexpr (std::is_same_v<T, bf16> && kStep % 2 == 0) {
+#pragma unroll
+      for (int j = 0; j < kStep; j += 2) {  // two are rounded by one instruction
+        const __nv_bfloat162 pair = __floats2bfloat162_rn(from[i + j], from[i + j + 1]);
+        pack.v[j] = pair.x, pack.v[j + 1] = pair.y;
+      }
+    } else {
+#pragma unroll
+      for (int j = 0; j < kStep; ++j) pack.v[j] = narrow<T>(from[i + j]);
+    }
+    *reinterpret_cast<Pack<T, kStep>*>(to + i) = pack;
+  }
+}
+
+// Reductions. Every thread gets the result, with the same bits in all and in every run: who adds to whom is fixed.
+struct Add {
+  template <class T>
+  __device__ __forceinline__ T operator()(T a, T b) const {
+    return a + b;
+  }
+};
+struct Larger {  // a NaN loses
+  template <class T>
+  __device__ __forceinline__ T operator()(T a, T b) const {
+    return a < b || a != a ? b : a;
+  }
+};
+
+// All lanes of the warp call it.
+template <class T, class F>
+__device__ __forceinline__ T warp_reduce(T x, F combine) {
+#pragma unroll
+  for (int distance = kWarp / 2; distance > 0; distance /= 2) x = combine(x, __shfl_xor_sync(kAllLanes, x, distance));
+  return x;
+}
+
+// K reductions at once. All threads of the block call it; the block has one dimension, whole warps.
+template <class T, int K, class F>
+__device__ __forceinline__ void block_reduce(T (&x)[K], T identity, F combine) {
+  __shared__ T parts[K][kWarp];
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+#pragma unroll
+  for (int k = 0; k < K; ++k) x[k] = warp_reduce(x[k], combine);
+  if (blockDim.x == kWarp) return;
+  __syncthreads();  // what the call before this one left there has been read
+  if (lane == 0) {
+#pragma unroll
+    for (int k = 0; k < K; ++k) parts[k][warp] = x[k];
+  }
+  __syncthreads();
+  const bool filled = lane < static_cast<int>(blockDim.x) / kWarp;
+#pragma unroll
+  for (int k = 0; k < K; ++k) x[k] = warp_reduce(filled ? parts[k][lane] : identity, combine);
+}
+
+template <class T>
+__device__ __forceinline__ T warp_sum(T x) {
+  return warp_reduce(x, Add{});
+}
+template <class T>
+__device__ __forceinline__ T warp_max(T x) {
+  return warp_reduce(x, Larger{});
+}
+template <class T>
+__device__ __forceinline__ T block_sum(T x) {
+  T one[1] = {x};
+  block_reduce(one, T(0), Add{});
+  return one[0];
+}
+template <class T>
+__device__ __forceinline__ T block_max(T x) {
+  T one[1] = {x};
+  block_reduce(one, -std::numeric_limits<T>::infinity(), Larger{});
+  return one[0];
+}
+
+}  // namespace prun_cuda
