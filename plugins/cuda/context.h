@@ -19,7 +19,7 @@ class Context {
   Context(const Context&) = delete;
 
   int index() const { return index_; }
-  int capability() const { return capability_; }        // 90 for sm_90
+  int capability() const { return capability_; }  // 90 for sm_90
   int multiprocessors() const { return multiprocessors_; }
   int shared_bytes_per_block() const { return shared_bytes_; }  // the most a kernel may opt in to
   cublasLtHandle_t cublas() const { return cublas_; }

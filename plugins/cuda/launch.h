@@ -1,5 +1,5 @@
-// How every kernel is launched. Under tests/substitutes/cuda, where kernels are compiled for the CPU, the same call runs
-// them there: so this is the only way to launch one, and no file of this plugin writes <<< >>>.
+// How every kernel is launched. Under tests/substitutes/cuda, where kernels are compiled for the CPU, the same call
+// runs them there: so this is the only way to launch one, and no file of this plugin writes <<< >>>.
 #pragma once
 #include <cuda_runtime.h>
 

@@ -1,8 +1,8 @@
 #include "op.h"
 
-#include <algorithm>
-
 #include <fmt/format.h>
+
+#include <algorithm>
 
 #include "context.h"
 
@@ -12,9 +12,7 @@ namespace {
 constexpr const char* kDtypeNames[] = {"f64", "f32", "bf16", "f16", "i64", "i32", "i8", "u8"};
 constexpr int64_t kDtypeBytes[] = {8, 4, 2, 2, 8, 4, 1, 1};
 
-Tensor tensor_of(const prun_tensor& t) {
-  return {t.ptr, {{t.dims, static_cast<size_t>(t.rank)}}, t.dtype};
-}
+Tensor tensor_of(const prun_tensor& t) { return {t.ptr, {{t.dims, static_cast<size_t>(t.rank)}}, t.dtype}; }
 
 const char* dtype_name(int dtype) { return dtype >= PRUN_F64 && dtype <= PRUN_U8 ? kDtypeNames[dtype] : "?"; }
 
@@ -22,7 +20,9 @@ const char* dtype_name(int dtype) { return dtype >= PRUN_F64 && dtype <= PRUN_U8
 
 int64_t dtype_bytes(int dtype) { return kDtypeBytes[dtype]; }
 
-void no_kernel_for(int dtype) { throw Failure(PRUN_ENOTSUP, fmt::format("there is no kernel for {}", dtype_name(dtype))); }
+void no_kernel_for(int dtype) {
+  throw Failure(PRUN_ENOTSUP, fmt::format("there is no kernel for {}", dtype_name(dtype)));
+}
 
 int64_t Shape::count() const {
   int64_t n = 1;
@@ -31,7 +31,8 @@ int64_t Shape::count() const {
 }
 
 Tensor OpView::read(size_t i) const {
-  if (i >= op_.n_reads) throw Failure(PRUN_EINVAL, fmt::format("{} has {} reads, wants {}", kind(), op_.n_reads, i + 1));
+  if (i >= op_.n_reads)
+    throw Failure(PRUN_EINVAL, fmt::format("{} has {} reads, wants {}", kind(), op_.n_reads, i + 1));
   return tensor_of(op_.reads[i]);
 }
 
@@ -43,7 +44,8 @@ Tensor OpView::write(size_t i) const {
 
 void* OpView::typed(const Tensor& tensor, int dtype) const {
   if (tensor.dtype != dtype)
-    throw Failure(PRUN_EINVAL, fmt::format("{}: a tensor is {}, wants {}", kind(), dtype_name(tensor.dtype), dtype_name(dtype)));
+    throw Failure(PRUN_EINVAL,
+                  fmt::format("{}: a tensor is {}, wants {}", kind(), dtype_name(tensor.dtype), dtype_name(dtype)));
   return tensor.ptr;
 }
 

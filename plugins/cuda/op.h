@@ -85,7 +85,7 @@ class OpView {
   Context& context() const { return *context_; }
   size_t reads() const { return op_.n_reads; }
   size_t writes() const { return op_.n_writes; }
-  Tensor read(size_t i) const;   // throws Failure(PRUN_EINVAL) where there is none
+  Tensor read(size_t i) const;  // throws Failure(PRUN_EINVAL) where there is none
   Tensor write(size_t i) const;
   // Typed; throws Failure(PRUN_EINVAL) where the tensor has another type.
   template <class T>
@@ -110,7 +110,7 @@ class OpView {
   TokenPositions token_positions(int64_t length) const;
   int rank() const { return op_.rank; }
   const prun_step_values* values() const { return op_.values; }  // in the device's memory
-  void* workspace() const { return op_.workspace; }              // of the bytes that the entry's `workspace` said; see scratch
+  void* workspace() const { return op_.workspace; }  // of the bytes that the entry's `workspace` said; see scratch
   size_t workspace_bytes() const { return op_.workspace_bytes; }
 
  private:
@@ -142,8 +142,8 @@ std::unique_ptr<Kernel> kernel_of(F body) {
   return std::make_unique<LambdaKernel<F>>(std::move(body));
 }
 
-// Device memory that lives as long as the kernel that holds it: small tables that are copied there once, or scratch where
-// the op's workspace is missing or too small. Copying is done when it returns.
+// Device memory that lives as long as the kernel that holds it: small tables that are copied there once, or scratch
+// where the op's workspace is missing or too small. Copying is done when it returns.
 std::shared_ptr<void> device_memory(Context& context, size_t bytes);
 std::shared_ptr<void> device_table(Context& context, const void* data, size_t bytes);
 
@@ -157,11 +157,12 @@ Scratch scratch(const OpView& view, size_t bytes);
 struct KernelEntry {
   const char* kind;
   std::unique_ptr<Kernel> (*make)(const OpView& view);
-  size_t (*workspace)(const OpView& view) = nullptr;       // bytes; null: none
-  std::string (*refuses)(const OpView& view) = nullptr;    // "" or why; null: takes f32 and bf16, i32 and i64 (op.cc)
+  size_t (*workspace)(const OpView& view) = nullptr;     // bytes; null: none
+  std::string (*refuses)(const OpView& view) = nullptr;  // "" or why; null: takes f32 and bf16, i32 and i64 (op.cc)
 };
 
-// Calls f<T>() with the type of `dtype`: f32 or bf16; numbers: also f64, i64, i32. Throws Failure(PRUN_ENOTSUP) for others.
+// Calls f<T>() with the type of `dtype`: f32 or bf16; numbers: also f64, i64, i32. Throws Failure(PRUN_ENOTSUP) for
+// others.
 [[noreturn]] void no_kernel_for(int dtype);
 template <class F>
 auto with_float(int dtype, const F& f) {

@@ -1,10 +1,8 @@
-// Loading of transports. A plugin is never unloaded: it may own threads, and thread-local destructors that outlive it.
+// Loading of transports.
 #include "comm/plugin.h"
 
-#include <dlfcn.h>
 #include <fmt/format.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,6 +16,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/plugin_file.h"
 #include "base/text.h"
 #include "comm/host.h"
 
@@ -46,15 +45,6 @@ void read_manifest(const fs::path& path, PluginFile& file) {
       file.host_memory = value.find("host") != std::string::npos;
       file.cuda_memory = value.find("cuda") != std::string::npos;
     }
-  }
-}
-
-// Whoever can write there can run code as this user.
-void refuse_world_writable(const std::string& path) {
-  struct stat status {};
-  if (stat(path.c_str(), &status) == 0 && (status.st_mode & S_IWOTH) != 0) {
-    throw usage_error(
-        fmt::format("{}: everybody may write to it, so prun loads no plugin from there (chmod o-w)", path));
   }
 }
 
@@ -179,17 +169,10 @@ std::vector<PluginFile> find_plugins(const std::vector<std::string>& dirs) {
 Plugin load_plugin(const PluginFile& file, const prun_host& host) {
   refuse_world_writable(file.path);
   host_doing("loading " + file.path);
-  // An absolute path, else dlopen would search the system's directories.
-  std::string path = fs::absolute(file.path).string();
-  void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (handle == nullptr) {
-    const char* why = dlerror();
-    std::string text = why != nullptr ? why : "unknown reason";
-    if (text.rfind(path + ": ", 0) == 0) text.erase(0, path.size() + 2);
-    refuse(file.path, "cannot be loaded: " + text);
-  }
-  auto entry = reinterpret_cast<prun_transport_entry>(dlsym(handle, "prun_transport_v1"));
-  if (entry == nullptr) refuse(file.path, "no prun transport: it has no symbol prun_transport_v1");
+  std::string why;
+  void* symbol = load_entry(file.path, "prun_transport_v1", why);
+  if (symbol == nullptr) refuse(file.path, why.rfind("it has", 0) == 0 ? "no prun transport: " + why : why);
+  auto entry = reinterpret_cast<prun_transport_entry>(symbol);
   const prun_transport* theirs = entry(&host);
   if (theirs == nullptr) refuse(file.path, "it cannot work with this prun (its log line says why)");
   return Plugin{.name = file.name, .path = file.path, .table = checked_copy(theirs, file.path)};
@@ -236,20 +219,7 @@ std::vector<PluginInfo> list_plugins(const std::vector<std::string>& dirs) {
 }
 
 std::vector<std::string> plugin_directories(const std::string& program_path) {
-  std::vector<std::string> dirs;
-  if (const char* path = std::getenv("PRUN_PLUGIN_PATH")) {
-    std::string_view rest = path;
-    while (!rest.empty()) {
-      size_t colon = std::min(rest.find(':'), rest.size());
-      if (colon > 0) dirs.emplace_back(rest.substr(0, colon));
-      rest.remove_prefix(std::min(colon + 1, rest.size()));
-    }
-  }
-  std::error_code failed;
-  fs::path program = fs::canonical(program_path, failed);
-  if (failed) program = fs::absolute(program_path);
-  dirs.push_back((program.parent_path().parent_path() / "lib/prun/plugins").string());
-  return dirs;
+  return plugin_folders("PRUN_PLUGIN_PATH", program_path, "lib/prun/plugins");
 }
 
 }  // namespace prun

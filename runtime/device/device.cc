@@ -1,9 +1,14 @@
-// The list of devices; a new one is a folder and one line here.
+// The list of devices: a new one is a folder and one line here, or a plugin.
 #include "device/device.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "device/cpu/cpu_device.h"
+#include "device/plugin_device.h"
 #include "device/reference/reference_device.h"
 
 namespace prun {
@@ -19,18 +24,33 @@ constexpr DeviceEntry kDevices[] = {
     {"reference", make_reference_device},
 };
 
+// Devices that prun has, where their packages are there when it is built: what to say where they were not.
+struct Known {
+  const char* name;
+  const char* needs;
+};
+constexpr Known kKnown[] = {
+    {"cuda", "the CUDA Toolkit, 12.0 or newer, with nvcc and cuBLASLt: this prun was built where CMake did not find it"},
+};
+
 }  // namespace
 
 std::unique_ptr<Device> open_device(const std::string& name) {
-  for (const DeviceEntry& entry : kDevices) {
+  for (const DeviceEntry& entry : kDevices)
     if (name == entry.name) return entry.make();
-  }
+  for (const DevicePluginFile& file : find_device_plugins())
+    if (name == file.name) return make_table_device(load_device_plugin(file));
+  for (const Known& known : kKnown)
+    if (name == known.name) throw usage_error(fmt::format("there is no device {}: it needs {}", name, known.needs));
   throw usage_error("no device '" + name + "'" + did_you_mean(name, device_names()));
 }
 
 std::vector<std::string> device_names() {
   std::vector<std::string> names;
   for (const DeviceEntry& entry : kDevices) names.emplace_back(entry.name);
+  for (const DevicePluginFile& file : find_device_plugins()) names.push_back(file.name);
+  for (const Known& known : kKnown)
+    if (std::find(names.begin(), names.end(), known.name) == names.end()) names.emplace_back(known.name);
   return names;
 }
 

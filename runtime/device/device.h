@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "ir/program.h"
+#include "prun/device.h"
 
 namespace prun {
 
@@ -34,8 +35,12 @@ struct RankMemory {
   int rank = 0;
   const Program* program = nullptr;
   const StepTable* table = nullptr;
+  // Behind prun/device.h there is no arena to be seen: where each tensor lies, and who knows the rank's shares.
+  const std::vector<void*>* places = nullptr;
+  const prun_op* foreign = nullptr;
 
   void* data(int tensor) const {
+    if (places != nullptr) return (*places)[static_cast<size_t>(tensor)];
     const Tensor& t = program->tensors[static_cast<size_t>(tensor)];
     return arena + program->buffers[static_cast<size_t>(t.buffer)].offset + t.byte_offset;
   }
@@ -58,9 +63,12 @@ class Device {
   // `threads`: cores that this kernel may use.
   virtual std::unique_ptr<Kernel> make_kernel(const RankMemory& memory, const Op& op, int threads) const = 0;
   virtual bool supports(const Op& op, const Program& program) const = 0;
+  // A device that runs what is enqueued: its functions. The executor then drives it through a QueueDevice. Null: kernels
+  // compute where they are called, in memory of the host.
+  virtual const prun_device* table() const { return nullptr; }
 };
 
-// "cpu" or "reference"; throws usage_error for others, naming the likely one.
+// "cpu", "reference", "cpu-queue", or the name of a plugin; throws usage_error for others, naming the likely one.
 std::unique_ptr<Device> open_device(const std::string& name);
 std::vector<std::string> device_names();
 

@@ -31,6 +31,10 @@ inline std::vector<std::string> names_between_commas(const std::string& text) {
 // Along `axes`: one name, several with commas between (the first varies slowest), or "" for what is not split.
 inline Share share_along(const RankMemory& memory, const std::string& axes) {
   Share share;
+  if (memory.foreign != nullptr) {
+    memory.foreign->share(memory.foreign->mesh, axes.c_str(), &share.index, &share.of);
+    return share;
+  }
   const Mesh& mesh = memory.program->mesh;
   for (const std::string& axis : names_between_commas(axes)) {
     if (axis.empty()) continue;

@@ -157,6 +157,7 @@ typedef struct prun_device {
 
   /* Between any two places. Host memory that is not from `alloc` may be copied before the call returns. */
   prun_status (*copy)(prun_dev *dev, prun_stream *stream, void *to, const void *from, size_t bytes, prun_result *result);
+  prun_status (*zero)(prun_dev *dev, prun_stream *stream, void *ptr, size_t bytes, prun_result *result);
 
   /* Kernels: made once, with every pointer resolved; running one enqueues it and allocates nothing. */
   prun_status (*kernel_create)(prun_dev *dev, const prun_op *op, prun_kernel **kernel, prun_result *result);

@@ -1,0 +1,21 @@
+// Files that are loaded as plugins, of transports and devices alike: where they lie, who may write to them, loading.
+#pragma once
+#include <string>
+#include <vector>
+
+namespace prun {
+
+// The folders that an environment variable lists with colons between, then `folder` of the prefix in which this program
+// lies ("lib/prun/plugins").
+std::vector<std::string> plugin_folders(const char* variable, const std::string& program, const std::string& folder);
+
+// Throws usage_error for a file or folder that everybody may write to: whoever can write there can run code as this
+// user.
+void refuse_world_writable(const std::string& path);
+
+// dlopen, and the address of its one exported symbol. Never unloaded: it may own threads, and thread-local destructors
+// that outlive it. `why` is set, and null returned, when it cannot be loaded or lacks the symbol ("it has no symbol
+// x").
+void* load_entry(const std::string& path, const char* symbol, std::string& why);
+
+}  // namespace prun

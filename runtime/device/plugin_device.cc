@@ -1,0 +1,173 @@
+#include "device/plugin_device.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <mutex>
+
+#include "base/plugin_file.h"
+#include "device/abi_op.h"
+#include "device/queue_device.h"
+
+namespace prun {
+namespace fs = std::filesystem;
+namespace {
+
+[[noreturn]] void refuse(const std::string& path, const std::string& why) {
+  throw usage_error(fmt::format("{}: {}", path, why));
+}
+
+struct Mandatory {
+  const char* name;
+  size_t offset;
+};
+#define PRUN_FUNCTION(name) \
+  { #name, offsetof(prun_device, name) }
+constexpr Mandatory kMandatory[] = {
+    PRUN_FUNCTION(probe),         PRUN_FUNCTION(describe),      PRUN_FUNCTION(supports),
+    PRUN_FUNCTION(workspace),     PRUN_FUNCTION(open),          PRUN_FUNCTION(close),
+    PRUN_FUNCTION(alloc),         PRUN_FUNCTION(free),          PRUN_FUNCTION(memory_info),
+    PRUN_FUNCTION(stream_create), PRUN_FUNCTION(stream_free),   PRUN_FUNCTION(stream_queue),
+    PRUN_FUNCTION(stream_test),   PRUN_FUNCTION(stream_wait),   PRUN_FUNCTION(event_create),
+    PRUN_FUNCTION(event_free),    PRUN_FUNCTION(event_record),  PRUN_FUNCTION(event_wait),
+    PRUN_FUNCTION(event_test),    PRUN_FUNCTION(event_elapsed), PRUN_FUNCTION(copy),
+    PRUN_FUNCTION(zero),          PRUN_FUNCTION(kernel_create), PRUN_FUNCTION(kernel_free),
+    PRUN_FUNCTION(kernel_run)};
+#undef PRUN_FUNCTION
+
+prun_device checked_copy(const prun_device* theirs, const std::string& path) {
+  constexpr size_t kFirst = offsetof(prun_device, must_understand) + sizeof(uint64_t);
+  if (theirs->size < kFirst) refuse(path, fmt::format("its table of {} bytes is too short to be one", theirs->size));
+  if (theirs->abi != PRUN_DEVICE_ABI) {
+    refuse(path,
+           fmt::format("written for device ABI {}, this prun has {}: {}", theirs->abi, PRUN_DEVICE_ABI,
+                       theirs->abi > PRUN_DEVICE_ABI ? "use a newer prun or an older plugin" : "rebuild the plugin"));
+  }
+  if (theirs->must_understand != 0)
+    refuse(path, fmt::format("needs features that this prun does not know (bits {:#x})", theirs->must_understand));
+  prun_device table{};
+  std::memcpy(&table, theirs, std::min(theirs->size, sizeof table));
+  table.size = sizeof table;
+  for (const Mandatory& function : kMandatory) {
+    void* pointer = nullptr;
+    std::memcpy(&pointer, reinterpret_cast<const char*>(&table) + function.offset, sizeof pointer);
+    if (pointer == nullptr) refuse(path, fmt::format("the mandatory function '{}' is missing", function.name));
+  }
+  if (table.name == nullptr || table.version == nullptr) refuse(path, "it has no name or no version");
+  return table;
+}
+
+prun_device load(const std::string& file) {
+  refuse_world_writable(file);
+  std::string why;
+  void* symbol = load_entry(file, "prun_device_v1", why);
+  if (symbol == nullptr) refuse(file, why.rfind("it has", 0) == 0 ? "no prun device: " + why : why);
+  const prun_device* theirs = reinterpret_cast<prun_device_entry>(symbol)(PRUN_DEVICE_ABI);
+  if (theirs == nullptr) refuse(file, fmt::format("it cannot work with device ABI {}", PRUN_DEVICE_ABI));
+  return checked_copy(theirs, file);
+}
+
+// Device, stream and step values that the kernels of one TableDevice share; opened with the first of them.
+struct Opened {
+  explicit Opened(const prun_device& table)
+      : device(table, 0, ""), stream(device), values(device, sizeof(prun_step_values), PRUN_PLACE_DEVICE) {}
+  QueueDevice device;
+  DeviceStream stream;
+  DeviceMemory values;
+};
+
+// Waits for its end.
+class WaitingKernel final : public Kernel {
+ public:
+  WaitingKernel(std::shared_ptr<Opened> opened, const RankMemory& memory, const Op& op, int threads)
+      : opened_(std::move(opened)), table_(memory.table), kernel_(opened_->device, abi(memory, op, threads).get()) {}
+  void run() override {
+    if (table_ != nullptr) {
+      const prun_step_values values{table_->step, table_->seed, table_->learning_rate, table_->eval_batch};
+      opened_->stream.copy(opened_->values.get(), &values, sizeof values);
+      opened_->stream.wait();
+    }
+    kernel_.run(opened_->stream);
+    opened_->stream.wait();
+  }
+
+ private:
+  AbiOp abi(const RankMemory& memory, const Op& op, int threads) const {
+    return AbiOp(memory, op, threads, reinterpret_cast<const prun_step_values*>(opened_->values.get()));
+  }
+  std::shared_ptr<Opened> opened_;
+  const StepTable* table_;
+  DeviceKernel kernel_;
+};
+
+class TableDevice final : public Device {
+ public:
+  explicit TableDevice(const prun_device& table) : table_(table) {}
+  std::string_view name() const override { return table_.name; }
+  const prun_device* table() const override { return &table_; }
+
+  int64_t workspace_bytes(const Program& program, const Op& op, int threads) const override {
+    RankMemory memory;
+    memory.program = &program;
+    size_t bytes = 0;
+    prun_result result{.size = sizeof(prun_result), .culprit = -1, .message = {}};
+    if (table_.workspace(&AbiOp(memory, op, threads).get(), &bytes, &result) != PRUN_OK) return 0;
+    return round_up(static_cast<int64_t>(bytes), kAlignBytes);
+  }
+  bool supports(const Op& op, const Program& program) const override {
+    RankMemory memory;
+    memory.program = &program;
+    prun_result result{.size = sizeof(prun_result), .culprit = -1, .message = {}};
+    return table_.supports(&AbiOp(memory, op, 1).get(), &result) == PRUN_OK;
+  }
+  std::unique_ptr<Kernel> make_kernel(const RankMemory& memory, const Op& op, int threads) const override {
+    std::lock_guard lock(mutex_);
+    if (opened_ == nullptr) opened_ = std::make_shared<Opened>(table_);
+    return std::make_unique<WaitingKernel>(opened_, memory, op, threads);
+  }
+
+ private:
+  const prun_device& table_;
+  mutable std::mutex mutex_;
+  mutable std::shared_ptr<Opened> opened_;
+};
+
+}  // namespace
+
+std::vector<std::string> device_directories() {
+  return plugin_folders("PRUN_DEVICE_PATH", "/proc/self/exe", "lib/prun/devices");
+}
+
+std::vector<DevicePluginFile> find_device_plugins() {
+  std::vector<DevicePluginFile> found;
+  for (const std::string& dir : device_directories()) {
+    std::error_code ignored;
+    if (!fs::is_directory(dir, ignored)) continue;
+    refuse_world_writable(dir);
+    for (const fs::directory_entry& entry : fs::directory_iterator(dir, ignored)) {
+      if (entry.path().extension() != ".so") continue;
+      const std::string name = entry.path().stem().string();
+      if (std::none_of(found.begin(), found.end(), [&](const DevicePluginFile& f) { return f.name == name; }))
+        found.push_back({name, entry.path().string()});
+    }
+  }
+  std::sort(found.begin(), found.end(),
+            [](const DevicePluginFile& a, const DevicePluginFile& b) { return a.name < b.name; });
+  return found;
+}
+
+const prun_device& load_device_plugin(const DevicePluginFile& file) {
+  static std::mutex mutex;
+  static auto* loaded = new std::map<std::string, prun_device>;  // never unloaded
+  std::lock_guard lock(mutex);
+  const auto at = loaded->find(file.path);
+  return at != loaded->end() ? at->second : loaded->emplace(file.path, load(file.path)).first->second;
+}
+
+std::unique_ptr<Device> make_table_device(const prun_device& table) { return std::make_unique<TableDevice>(table); }
+
+}  // namespace prun

@@ -1,0 +1,27 @@
+// Devices that are plugins: found by name, loaded, and as a Device.
+//
+// As a Device its kernels wait for their end: for tests, which look at one op at a time. The executor takes the table
+// and enqueues.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "device/device.h"
+
+namespace prun {
+
+struct DevicePluginFile {
+  std::string name, path;  // NAME.so
+};
+
+// PRUN_DEVICE_PATH, then <prefix>/lib/prun/devices beside the program.
+std::vector<std::string> device_directories();
+// By name; of two with one name the first directory's.
+std::vector<DevicePluginFile> find_device_plugins();
+// Loads and checks; stays loaded. Throws Error(usage), one sentence with the file's name for each way to be wrong.
+const prun_device& load_device_plugin(const DevicePluginFile& file);
+
+std::unique_ptr<Device> make_table_device(const prun_device& table);
+
+}  // namespace prun
