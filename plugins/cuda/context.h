@@ -1,4 +1,6 @@
 // The open device: its number, properties, and the handles of its libraries. One a rank.
+//
+// It uses the device's primary context, as NCCL and every other library in the process does, and changes nothing of it.
 #pragma once
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
@@ -7,6 +9,7 @@
 #include <string>
 
 #include "failure.h"
+#include "options.h"
 
 struct cudnnContext;
 
@@ -14,20 +17,29 @@ namespace prun_cuda {
 
 class Context {
  public:
+  // Throws Failure: PRUN_EINVAL for options, PRUN_ENOTSUP where no device of this number can be used, and why.
   explicit Context(const prun_device_params& params);
   ~Context();
   Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+
+  // CUDA keeps a current device for each thread; every function of the plugin that calls CUDA starts with this.
+  void use() const { check(cudaSetDevice(index_), "cudaSetDevice"); }
 
   int index() const { return index_; }
-  int capability() const { return capability_; }  // 90 for sm_90
+  const std::string& name() const { return name_; }  // "NVIDIA H200"
+  int capability() const { return capability_; }     // 90 for sm_90
   int multiprocessors() const { return multiprocessors_; }
   int shared_bytes_per_block() const { return shared_bytes_; }  // the most a kernel may opt in to
+  const Options& options() const { return options_; }
   cublasLtHandle_t cublas() const { return cublas_; }
-  cudnnContext* cudnn();  // made on first use; null where cuDNN is missing or was not built in
+  cudnnContext* cudnn();  // made on first use; null where cuDNN is missing, was not built in, or is not wanted
   void log(int level, const std::string& text) const;
 
  private:
+  Options options_;
   int index_ = 0, capability_ = 0, multiprocessors_ = 0, shared_bytes_ = 0;
+  std::string name_;
   cublasLtHandle_t cublas_ = nullptr;
   cudnnContext* cudnn_ = nullptr;
   bool cudnn_tried_ = false;

@@ -98,6 +98,28 @@ TokenPositions OpView::token_positions(int64_t length) const {
   return {share.index, share.of, length, chunk, chunks == 1 ? 0 : (2 * share.of - 1 - share.index) * chunk};
 }
 
+namespace {
+
+// Of an entry that does not say itself what it takes.
+std::string refuses_by_type(const OpView& view) {
+  const auto fits = [](int dtype) {
+    return dtype == PRUN_F32 || dtype == PRUN_BF16 || dtype == PRUN_I32 || dtype == PRUN_I64;
+  };
+  for (size_t i = 0; i < view.reads() + view.writes(); ++i) {
+    const int dtype = i < view.reads() ? view.read(i).dtype : view.write(i - view.reads()).dtype;
+    if (!fits(dtype)) return fmt::format("{} on {} has no kernel here", view.kind(), dtype_name(dtype));
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string why_refused(const OpView& view) {
+  const KernelEntry* entry = find_entry(view.kind());
+  if (entry == nullptr) return fmt::format("{} has no kernel here", view.kind());
+  return entry->refuses != nullptr ? entry->refuses(view) : refuses_by_type(view);
+}
+
 std::shared_ptr<void> device_memory(Context&, size_t bytes) {
   void* data = nullptr;
   check(cudaMalloc(&data, bytes), "cudaMalloc");

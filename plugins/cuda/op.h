@@ -178,6 +178,9 @@ auto with_number(int dtype, const F& f) {
   return with_float(dtype, f);
 }
 
+// Why there is no kernel for this op; "" where there is one.
+std::string why_refused(const OpView& view);
+
 // The entry of a kind, from the families that op_table.cc lists, one file each; null where there is none.
 const KernelEntry* find_entry(std::string_view kind);
 

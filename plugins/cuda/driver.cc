@@ -1,0 +1,47 @@
+// Surprising fact: the driver is two parts that are installed apart in containers. The kernel's is the host's; the
+// library libcuda.so.1 is put into a container by the NVIDIA container toolkit, where it is asked to.
+#include "driver.h"
+
+#include <dlfcn.h>
+
+#include <cctype>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+namespace prun_cuda {
+namespace {
+
+namespace fs = std::filesystem;
+
+// "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build ..."
+std::string version_in(std::istream& text) {
+  for (std::string word; text >> word;) {
+    if (std::isdigit(static_cast<unsigned char>(word.front())) != 0 && word.find('.') != std::string::npos) return word;
+  }
+  return "";
+}
+
+int entries(const fs::path& directory) {
+  std::error_code error;
+  int n = 0;
+  for (fs::directory_iterator entry(directory, error), end; !error && entry != end; entry.increment(error)) ++n;
+  return n;
+}
+
+}  // namespace
+
+Driver find_driver() {
+  Driver driver;
+  if (void* library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL); library != nullptr) {
+    driver.library = true;
+    dlclose(library);
+  }
+  std::ifstream version("/proc/driver/nvidia/version");
+  driver.module = version.good();
+  driver.version = version_in(version);
+  driver.gpus = entries("/proc/driver/nvidia/gpus");
+  return driver;
+}
+
+}  // namespace prun_cuda

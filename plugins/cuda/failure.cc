@@ -1,0 +1,47 @@
+// Surprising fact: an error of the device may come out of any later call. Its message then names a call that has
+// nothing to do with it, so it says so.
+#include "failure.h"
+
+#include <fmt/format.h>
+
+namespace prun_cuda {
+namespace {
+
+// The context is lost with these; every call that follows returns the same.
+bool came_from_earlier_work(cudaError_t error) {
+  switch (error) {
+    case cudaErrorIllegalAddress:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorInvalidPc:
+    case cudaErrorHardwareStackError:
+    case cudaErrorLaunchFailure:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorAssert:
+    case cudaErrorECCUncorrectable:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+void check(cudaError_t error, const char* call) {
+  if (error == cudaSuccess) return;
+  cudaGetLastError();  // or a library that asks for it later would take it for its own
+  std::string message = fmt::format("{}: {} ({})", call, cudaGetErrorString(error), cudaGetErrorName(error));
+  if (came_from_earlier_work(error))
+    message +=
+        "; the cause is work enqueued before: with CUDA_LAUNCH_BLOCKING=1 the op that fails is the one that is named";
+  throw Failure(error == cudaErrorMemoryAllocation ? PRUN_ENOMEM : PRUN_ESYSTEM, std::move(message));
+}
+
+void check(cublasStatus_t status, const char* call) {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  throw Failure(status == CUBLAS_STATUS_ALLOC_FAILED ? PRUN_ENOMEM : PRUN_ESYSTEM,
+                fmt::format("{}: {}", call, cublasLtGetStatusName(status)));
+}
+
+}  // namespace prun_cuda

@@ -1,0 +1,67 @@
+#include "memory.h"
+
+#include <fmt/format.h>
+
+#include "context.h"
+
+namespace prun_cuda {
+namespace {
+
+constexpr double kMiB = 1 << 20;
+
+[[noreturn]] void no_room(const Context& context, size_t bytes, int place) {
+  cudaGetLastError();
+  if (place == PRUN_PLACE_PINNED)
+    throw Failure(PRUN_ENOMEM, fmt::format("no {:.1f} MiB of pinned host memory", static_cast<double>(bytes) / kMiB));
+  size_t free = 0, total = 0;
+  check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+  throw Failure(PRUN_ENOMEM, fmt::format("no {:.1f} MiB on GPU {} ({}): {:.1f} of its {:.1f} MiB are free",
+                                         static_cast<double>(bytes) / kMiB, context.index(), context.name(),
+                                         static_cast<double>(free) / kMiB, static_cast<double>(total) / kMiB));
+}
+
+void free_at(void* ptr, int place) { place == PRUN_PLACE_PINNED ? cudaFreeHost(ptr) : cudaFree(ptr); }
+
+}  // namespace
+
+Memory::~Memory() {
+  for (void* ptr : pinned_) cudaHostUnregister(ptr);
+  for (const auto& [ptr, place] : places_) free_at(ptr, place);
+}
+
+void* Memory::allocate(size_t bytes, int place) {
+  if (place != PRUN_PLACE_DEVICE && place != PRUN_PLACE_PINNED)
+    throw Failure(PRUN_EINVAL, fmt::format("there is no place {}", place));
+  if (bytes == 0) bytes = 1;  // a pointer of its own, as malloc gives
+  void* ptr = nullptr;
+  // Portable: pinned for every context of the process, so that a transport's copies on another device are fast, too.
+  const cudaError_t error =
+      place == PRUN_PLACE_PINNED ? cudaHostAlloc(&ptr, bytes, cudaHostAllocPortable) : cudaMalloc(&ptr, bytes);
+  if (error == cudaErrorMemoryAllocation) no_room(context_, bytes, place);
+  check(error, place == PRUN_PLACE_PINNED ? "cudaHostAlloc" : "cudaMalloc");
+  places_.emplace(ptr, place);
+  return ptr;
+}
+
+void Memory::release(void* ptr) {
+  const auto found = places_.find(ptr);
+  if (found == places_.end()) return;
+  free_at(ptr, found->second);
+  places_.erase(found);
+}
+
+void Memory::pin(void* ptr, size_t bytes) {
+  const cudaError_t error = cudaHostRegister(ptr, bytes, cudaHostRegisterPortable);
+  if (error == cudaErrorNotSupported) {
+    cudaGetLastError();
+    throw Failure(PRUN_ENOTSUP, "this host memory cannot be pinned (cudaHostRegister)");
+  }
+  check(error, "cudaHostRegister");
+  pinned_.insert(ptr);
+}
+
+void Memory::unpin(void* ptr) {
+  if (pinned_.erase(ptr) != 0) cudaHostUnregister(ptr);
+}
+
+}  // namespace prun_cuda

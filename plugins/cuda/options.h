@@ -1,0 +1,14 @@
+// --device-options: "key=value,key=value".
+#pragma once
+#include <string_view>
+
+namespace prun_cuda {
+
+struct Options {
+  bool cudnn = true;  // attention by cuDNN, where it is there and can do it
+};
+
+// Throws Failure(PRUN_EINVAL): the key or the value, and what it could have been.
+Options parse_options(std::string_view text);
+
+}  // namespace prun_cuda
