@@ -1,6 +1,9 @@
 #include "context.h"
 
 #include <fmt/format.h>
+#ifdef PRUN_CUDA_CUDNN
+#include <cudnn_graph.h>
+#endif
 
 #include "hardware.h"
 #include "probe.h"
@@ -34,9 +37,28 @@ Context::Context(const prun_device_params& params)
   check(cublasLtCreate(&cublas_), "cublasLtCreate");
 }
 
-Context::~Context() { cublasLtDestroy(cublas_); }
+Context::~Context() {
+#ifdef PRUN_CUDA_CUDNN
+  if (cudnn_ != nullptr) cudnnDestroy(cudnn_);
+#endif
+  cublasLtDestroy(cublas_);
+}
 
-cudnnContext* Context::cudnn() { return cudnn_; }
+// That cuDNN is missing is no error: kernels of our own do what it would do. The log says so, once.
+cudnnContext* Context::cudnn() {
+  if (cudnn_tried_ || !options_.cudnn) return cudnn_;
+  cudnn_tried_ = true;
+#ifdef PRUN_CUDA_CUDNN
+  try {
+    if (const cudnnStatus_t status = cudnnCreate(&cudnn_); status != CUDNN_STATUS_SUCCESS)
+      throw Failure(PRUN_ESYSTEM, fmt::format("cudnnCreate: {}", cudnnGetErrorString(status)));
+  } catch (const Failure& failure) {
+    cudnn_ = nullptr;
+    log(1, fmt::format("cuda: without cuDNN: {}", failure.what()));
+  }
+#endif
+  return cudnn_;
+}
 
 void Context::log(int level, const std::string& text) const {
   if (log_ != nullptr) log_(level, text.c_str());

@@ -1,6 +1,9 @@
 #include "probe.h"
 
 #include <fmt/format.h>
+#ifdef PRUN_CUDA_CUDNN
+#include <cudnn_graph.h>
+#endif
 
 #include <cstdlib>
 
@@ -108,6 +111,19 @@ std::string uuid_text(const cudaUUID_t& uuid) {
   return text;
 }
 
+struct Library {
+  std::string text;     // "cuBLASLt 13.1.0", or that it is missing
+  std::string problem;  // "" when it can be used
+};
+Library find_library(const char* name, size_t (*version)()) {
+  try {
+    const size_t code = version();
+    return {fmt::format("{} {}.{}.{}", name, code / 10000, code / 100 % 100, code % 100), ""};
+  } catch (const Failure& failure) {
+    return {fmt::format("no {} ({})", name, failure.what()), failure.what()};
+  }
+}
+
 }  // namespace
 
 std::string cuda_version(int code) { return fmt::format("{}.{}", code / 1000, code % 1000 / 10); }
@@ -135,15 +151,21 @@ void probe_machine(prun_device_probe& probe) {
   if (problem.empty()) problem = none_usable(devices);
   const Driver driver = find_driver();
   cudaDriverGetVersion(&driver_cuda);
-  probe.devices = problem.empty() ? devices : 0;
   std::string text = driver.version;
   if (driver_cuda > 0)
     text += fmt::format("{}CUDA {}{}", text.empty() ? "" : " (", cuda_version(driver_cuda), text.empty() ? "" : ")");
   copy_text(text, probe.driver, sizeof probe.driver);
   copy_text("CUDA runtime " + cuda_version(CUDART_VERSION), probe.runtime, sizeof probe.runtime);
-  const size_t cublas = cublasLtGetVersion();
-  copy_text(fmt::format("cuBLASLt {}.{}.{}", cublas / 10000, cublas / 100 % 100, cublas % 100), probe.libraries,
-            sizeof probe.libraries);
+  const Library cublas = find_library("cuBLASLt", cublasLtGetVersion);
+  std::string libraries = cublas.text;
+#ifdef PRUN_CUDA_CUDNN
+  libraries += ", " + find_library("cuDNN", cudnnGetVersion).text;
+#else
+  libraries += ", built without cuDNN";
+#endif
+  copy_text(libraries, probe.libraries, sizeof probe.libraries);
+  if (problem.empty()) problem = cublas.problem;
+  probe.devices = problem.empty() ? devices : 0;
   copy_text(problem, probe.problem, sizeof probe.problem);
 }
 
