@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "device/cpu/cpu_device.h"
+#include "device/cpu_queue/cpu_queue.h"
 #include "device/plugin_device.h"
 #include "device/reference/reference_device.h"
 
@@ -22,6 +23,7 @@ struct DeviceEntry {
 constexpr DeviceEntry kDevices[] = {
     {"cpu", make_cpu_device},
     {"reference", make_reference_device},
+    {"cpu-queue", [] { return make_table_device(cpu_queue_table()); }},
 };
 
 // Devices that prun has, where their packages are there when it is built: what to say where they were not.

@@ -16,12 +16,8 @@
 namespace prun {
 
 // The numbers that change from step to step; written by the executor between steps, read by kernels.
-struct StepTable {
-  int64_t step = 0;  // from 0
-  uint64_t seed = 0;
-  double learning_rate = 0;
-  int64_t eval_batch = 0;  // from 0, of the evaluation under way
-
+struct StepTable : prun_step_values {
+  StepTable() : prun_step_values{} {}
   void set(const Schedule& schedule, int64_t to) {
     step = to;
     seed = schedule.seed;

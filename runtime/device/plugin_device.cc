@@ -87,7 +87,7 @@ class WaitingKernel final : public Kernel {
       : opened_(std::move(opened)), table_(memory.table), kernel_(opened_->device, abi(memory, op, threads).get()) {}
   void run() override {
     if (table_ != nullptr) {
-      const prun_step_values values{table_->step, table_->seed, table_->learning_rate, table_->eval_batch};
+      const prun_step_values values = *table_;
       opened_->stream.copy(opened_->values.get(), &values, sizeof values);
       opened_->stream.wait();
     }

@@ -1,0 +1,13 @@
+// The CPU behind prun/device.h: kernels of the CPU device on streams that are queues, each with a thread.
+//
+// What it is for: it is the second device of that interface, so whatever drives a GPU (the executor for queue devices,
+// staging, graphs, tools/gpu-check) runs and is tested on machines without one. `--device cpu` is faster: there
+// streams call kernels themselves.
+#pragma once
+#include "prun/device.h"
+
+namespace prun {
+
+const prun_device& cpu_queue_table();
+
+}  // namespace prun

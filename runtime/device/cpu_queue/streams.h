@@ -1,0 +1,74 @@
+// Streams, events and graphs of threads: work runs when its turn comes, not when it is called.
+//
+// A graph is the list of calls that were captured; launching it makes them again, between an event that starts all of
+// its streams and those that end them. Errors are thrown as std::runtime_error by whoever calls next on that stream.
+#pragma once
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace prun::cpu_queue {
+
+// `completed` reaches what `recorded` was when its stream gets there. One lives as long as work that names it.
+struct EventState {
+  std::mutex mutex;
+  std::condition_variable changed;
+  uint64_t recorded = 0, completed = 0, ns = 0;
+  bool captured = false;  // last recorded in a capture: it orders streams of that graph only
+};
+using Event = std::shared_ptr<EventState>;
+
+class Stream {
+ public:
+  Stream();
+  ~Stream();  // what is in it still runs
+  void push(std::function<void()> work);
+  bool idle();  // throws what its work has thrown
+  void wait();
+
+ private:
+  void run();
+  void rethrow();  // under the mutex
+
+  std::mutex mutex_;
+  std::condition_variable changed_, emptied_;
+  std::deque<std::function<void()>> queue_;
+  bool busy_ = false, closed_ = false;
+  std::string error_;
+  std::thread thread_;
+};
+
+// A call on a stream: work, or an event that is recorded or waited for.
+struct Call {
+  Stream* stream;
+  std::function<void()> work;
+  Event record, wait;
+};
+
+struct Graph {
+  std::vector<Call> calls;
+  std::vector<Stream*> streams;
+};
+
+// All calls go through here: to their stream, or into the graph that is being captured.
+class Issuer {
+ public:
+  void issue(Call call);
+  void begin_capture(Stream* origin);
+  std::unique_ptr<Graph> end_capture(Stream* origin);  // throws where a stream was not joined
+  void launch(const Graph& graph, Stream* stream);
+
+ private:
+  void pass(const Call& call);
+  std::unique_ptr<Graph> capture_;
+  std::set<Stream*> captured_;
+};
+
+}  // namespace prun::cpu_queue
