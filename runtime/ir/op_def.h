@@ -28,6 +28,7 @@ struct TensorType {
 struct Cost {
   double flops = 0;  // multiply-adds count two
   double bytes = 0;  // read and written once each
+  double model = 0;  // of the flops: products that the model's formulas have, as model_flops counts them
 };
 
 // A node of the model graph as a derivative rule sees it: value ids.

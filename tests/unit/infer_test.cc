@@ -212,6 +212,11 @@ TEST(Infer, CostsCountMultiplyAddsTwice) {
   EXPECT_EQ(op_cost(op_def("attention"), {f32({2, 3, 24})}, {}, {}).flops, 2 * (2 * 2 * 3 * 3 * 8));
   EXPECT_EQ(op_cost(op_def("expert_linear"), {f32({4, 6, 5}), f32({4, 5, 7})}, {f32({4, 6, 7})}, {}).flops,
             2 * 4 * 6 * 5 * 7);
+  // Backward makes the scores again, which is no work of the model's.
+  const Cost grad = op_cost(op_def("attention_grad"), {f32({2, 3, 24})}, {}, {});
+  EXPECT_EQ(grad.flops, 5 * (2 * 2 * 3 * 3 * 8));
+  EXPECT_EQ(grad.model, 4 * (2 * 2 * 3 * 3 * 8));
+  EXPECT_EQ(op_cost(op_def("gelu"), {f32({6})}, {f32({6})}, {}).model, 0);
   EXPECT_EQ(op_cost(op_def("copy"), {f32({6})}, {f32({6})}, {}).bytes, 48);
 }
 

@@ -90,9 +90,27 @@ class Files(unittest.TestCase):
             steps = [json.loads(line) for line in file]
         self.assertEqual([s["step"] for s in steps], list(range(300)))
         for s in steps:
-            self.assertEqual(set(s), {"step", "loss", "time_s", "tokens_per_s", "comm_s", "exposed_comm_s"})
+            self.assertEqual(set(s), {"step", "loss", "time_s", "tokens_per_s", "comm_s", "exposed_comm_s", "model_flops_per_s"})
             self.assertGreater(s["time_s"], 0)
             self.assertAlmostEqual(s["tokens_per_s"] * s["time_s"], 8 * 16, delta=1)
+
+    def test_flops_are_those_of_the_formula_however_the_model_is_split(self):
+        layers, width, context, batch, vocab = 2, 32, 16, 8, 256
+        weights = layers * 12 * width * width + vocab * width
+        expected = (6 * weights + 6 * layers * width * context) * batch * context  # causal: half of PaLM's 12·L·d·T
+        plans = [("single", 1, []), ("zero3", 2, []), ("1f1b", 2, ["micro=2"]), ("megatron", 2, []),
+                 ("ring_attention", 2, [])]
+        for plan, ranks, settings in plans:
+            words = [PRUN, f"{TOP}/plans/{plan}.lua", "--nproc", str(ranks), "--metrics", self.path("m"), "--set", "steps=2", *SMALL]
+            for setting in settings:
+                words += ["--set", setting]
+            result = subprocess.run(words, capture_output=True, text=True, env=environment())
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertRegex(result.stderr, r"(?m)^compute    [\d.]+ [kMGT]FLOP/s$")
+            with open(self.path("m")) as file:
+                step = json.loads(file.readline())
+            self.assertAlmostEqual(step["model_flops_per_s"] * step["time_s"] / expected, 1, delta=1e-4, msg=plan)
+            self.assertNotIn("mfu", step)  # no peak is known of CPUs
 
     def test_evaluations_are_in_the_metrics_and_in_the_summary(self):
         plan = [PRUN, f"{TOP}/tests/golden/eval.lua", "--nproc", "2", "--metrics", self.path("m")]

@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "ir/model_flops.h"
 #include "tools/prun/metrics.h"
 #include "tools/prun/progress.h"
 #include "tools/prun/steps.h"
@@ -310,15 +311,18 @@ TEST(Metrics, OneObjectAStep) {
   {
     Metrics metrics(path);
     metrics.begin();
-    metrics.add(merged(0, 5.25, 0.5, 0.2, 0.05), 1000);
-    metrics.add(merged(1, NAN, 0.25), 1000);
-    metrics.add(evaluated(2, 5, 4.5), 1000);
+    metrics.add(merged(0, 5.25, 0.5, 0.2, 0.05), {1000});
+    metrics.add(merged(1, NAN, 0.25), {1000});
+    metrics.add(evaluated(2, 5, 4.5), {1000, 1e12});
+    metrics.add(merged(3, 5, 0.5), {1000, 1e12, 8e12});
   }
   EXPECT_EQ(contents(path),
             "{\"step\":0,\"loss\":5.25,\"time_s\":0.5,\"tokens_per_s\":2000.0,\"comm_s\":0.2,\"exposed_comm_s\":0.05}\n"
             "{\"step\":1,\"loss\":null,\"time_s\":0.25,\"tokens_per_s\":4000.0,\"comm_s\":0,\"exposed_comm_s\":0}\n"
             "{\"step\":2,\"loss\":5,\"time_s\":0.5,\"tokens_per_s\":2000.0,\"comm_s\":0,\"exposed_comm_s\":0,"
-            "\"eval_loss\":4.5,\"eval_s\":0.25}\n");
+            "\"model_flops_per_s\":2e+12,\"eval_loss\":4.5,\"eval_s\":0.25}\n"
+            "{\"step\":3,\"loss\":5,\"time_s\":0.5,\"tokens_per_s\":2000.0,\"comm_s\":0,\"exposed_comm_s\":0,"
+            "\"model_flops_per_s\":2e+12,\"mfu\":0.2500}\n");
   std::remove(path.c_str());
 }
 
@@ -333,6 +337,41 @@ TEST(Summary, SaysWhatTheRunWas) {
             "memory     3.00 MiB a rank predicted, 40.0 MiB to 42.0 MiB taken (Pss, with code)\n"
             "sent       1.00 MiB a rank and step\n"
             "overlap    75% of 200.0 ms communication a step hidden behind compute\n");
+}
+
+// [1024, 2048] x [2048, 4096] on each of two ranks, in a step of half a second.
+TEST(Summary, SaysWhatPartOfThePeakTheModelTook) {
+  Job job = small_job();
+  Program& program = job.classes[0];
+  const auto tensor = [&](Shape shape) {
+    program.tensors.push_back({.name = "t", .buffer = 0, .shape = std::move(shape)});
+    return static_cast<int>(program.tensors.size()) - 1;
+  };
+  const int x = tensor({1024, 2048}), w = tensor({2048, 4096}), y = tensor({1024, 4096});
+  Op op = program.step.streams[0].ops[0];
+  op.def = &op_def("linear");
+  op.reads = {x, w};
+  op.writes = {y};
+  program.step.streams[0].ops.push_back(op);
+  op.phase = Phase::backward;  // activations made again: work, but not the model's
+  program.step.streams[0].ops.push_back(op);
+  op.def = &op_def("linear_dx");
+  op.reads = {y, w};
+  op.writes = {x};
+  program.step.streams[0].ops.push_back(op);
+  EXPECT_EQ(model_flops(job), 2 * 2 * 2.0 * 1024 * 2048 * 4096);
+
+  Summary summary;
+  summary.add({0, 5.5, 1.0});
+  summary.add({1, 4.5, 0.5});
+  const std::string unknown = summary.text(job, {0, 1}, {0, 0}), known = summary.text(job, {0, 1}, {0, 0}, 1e12);
+  EXPECT_NE(unknown.find("2.00k tokens/s\ncompute    137 GFLOP/s\nmemory "), std::string::npos) << unknown;
+  EXPECT_NE(known.find("\ncompute    137 GFLOP/s, 13.7% of the peak of 1.00 TFLOP/s in bf16 (MFU)\n"),
+            std::string::npos)
+      << known;
+  EXPECT_EQ(flops_text(999.4), "999 FLOP/s");
+  EXPECT_EQ(flops_text(999.6), "1.00 kFLOP/s");
+  EXPECT_EQ(flops_text(7.912e15), "7.91 PFLOP/s");
 }
 
 TEST(Summary, SaysWhatTheEvaluationsWere) {

@@ -7,11 +7,18 @@
 
 namespace prun {
 
+// What every step of a job does.
+struct StepWork {
+  int64_t tokens = 0;
+  double flops = 0;       // of the model (ir/model_flops.h)
+  double peak_flops = 0;  // of all devices, a second; 0 where it is not known
+};
+
 class Metrics {
  public:
   explicit Metrics(const std::string& path) : file_(path, "metrics") {}
   void begin() { file_.begin(); }
-  void add(const MergedStep& step, int64_t tokens_per_step);
+  void add(const MergedStep& step, const StepWork& work);
   void flush() { file_.flush(); }
   const OutputFile& file() const { return file_; }
 
@@ -20,7 +27,8 @@ class Metrics {
 };
 
 // {"step":0,"loss":5.55,"time_s":0.1,"tokens_per_s":81920,"comm_s":0.02,"exposed_comm_s":0.001}; no loss: null;
+// of a model with products also "model_flops_per_s":1.2e12 and, of the devices' peak, "mfu":0.41;
 // after a step with an evaluation also "eval_loss":5.5,"eval_s":0.2
-std::string metrics_line(const MergedStep& step, int64_t tokens_per_step);
+std::string metrics_line(const MergedStep& step, const StepWork& work);
 
 }  // namespace prun

@@ -4,9 +4,11 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <map>
 
 #include "base/text.h"
 #include "exec/executor.h"
+#include "ir/model_flops.h"
 
 namespace prun {
 
@@ -22,6 +24,7 @@ void Observer::started(const std::vector<int>& ranks, const std::vector<int>&, c
   if (metrics_) metrics_->begin();
   if (trace_) trace_->begin(job, ranks_, recorders_);
   if (job.classes.empty()) return;
+  work_ = {job.classes.front().tokens_per_step, model_flops(job)};
   progress_.begin(job.classes.front(), static_cast<int>(job.class_of_rank.size()));
   if (!progress_.silent()) announce();
 }
@@ -43,15 +46,25 @@ void Observer::announce_transports() {
   fmt::print(stderr, "over {}\n", words);
 }
 
+// Devices that ranks share count once; other nodes have what this one has.
+double Observer::peak_flops() const {
+  std::map<std::string, double> devices;
+  for (const RecorderHeader* recorder : recorders_) devices[recorder->device] = recorder->peak_flops;
+  double sum = 0;
+  for (const auto& [id, peak] : devices) sum += peak;
+  return sum * static_cast<double>(job.class_of_rank.size()) / static_cast<double>(recorders_.size());
+}
+
 void Observer::tick() {
   if (trace_) trace_->collect();
   const std::vector<MergedStep> steps = steps_.take();
   if (job.classes.empty()) return;
   announce_transports();
+  if (!steps.empty()) work_.peak_flops = peak_flops();
   for (const MergedStep& step : steps) {
     progress_.step(step);
     summary_.add(step);
-    if (metrics_) metrics_->add(step, job.classes.front().tokens_per_step);
+    if (metrics_) metrics_->add(step, work_);
   }
   if (metrics_ && !steps.empty()) metrics_->flush();
   if (!recorders_.empty()) {
@@ -118,7 +131,7 @@ void Observer::ended(int exit_code) {
   if (exit_code != 0 || progress_.silent() || job.classes.empty()) return;
   std::vector<uint64_t> peaks;
   for (const RecorderHeader* recorder : recorders_) peaks.push_back(recorder->pss.load());
-  fmt::print(stderr, "{}", summary_.text(job, ranks_, peaks));
+  fmt::print(stderr, "{}", summary_.text(job, ranks_, peaks, work_.peak_flops));
   if (trace_) fmt::print(stderr, "trace      {} (open it in https://ui.perfetto.dev)\n", trace_->file().path());
 }
 

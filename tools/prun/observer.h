@@ -35,6 +35,7 @@ class Observer final : public LaunchObserver {
  private:
   void announce() const;
   void announce_transports();
+  double peak_flops() const;
   void warn_of_lost_output();
 
   Job received_;  // on nodes other than 0: to say what a rank was doing
@@ -42,6 +43,7 @@ class Observer final : public LaunchObserver {
   std::vector<RecorderHeader*> recorders_;
   bool told_transports_ = false;
   StepReader steps_;
+  StepWork work_;  // its peak is known once the first step is
   Progress progress_;
   Summary summary_;
   std::optional<Metrics> metrics_;

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/text.h"
+#include "ir/model_flops.h"
 #include "progress.h"
 
 namespace prun {
@@ -29,8 +30,22 @@ void Summary::add(const MergedStep& step) {
   bytes_ += step.bytes_sent;
 }
 
-std::string Summary::text(const Job& job, const std::vector<int>& ranks,
-                          const std::vector<uint64_t>& peak_bytes) const {
+double Summary::steps_per_s() const {
+  const bool more = steps_ > 1 && time_s_ > first_time_s_;
+  return more ? static_cast<double>(steps_ - 1) / (time_s_ - first_time_s_)
+              : static_cast<double>(steps_) / std::max(time_s_, 1e-9);
+}
+
+std::string flops_text(double flops_per_s) {
+  constexpr const char* kUnits[] = {"FLOP/s", "kFLOP/s", "MFLOP/s", "GFLOP/s", "TFLOP/s", "PFLOP/s", "EFLOP/s"};
+  size_t unit = 0;
+  while (flops_per_s >= 999.5 && unit < 6) flops_per_s /= 1000, ++unit;
+  const int digits = flops_per_s < 9.995 ? 2 : flops_per_s < 99.95 ? 1 : 0;
+  return fmt::format("{:.{}f} {}", flops_per_s, digits, kUnits[unit]);
+}
+
+std::string Summary::text(const Job& job, const std::vector<int>& ranks, const std::vector<uint64_t>& peak_bytes,
+                          double peak_flops) const {
   if (steps_ == 0 || job.classes.empty()) return "";
   const Program& program = job.program(ranks.front());
   std::string text = fmt::format("loss       {:.4f} -> {:.4f} over {} step{}\n", first_loss_, last_loss_, steps_,
@@ -40,15 +55,19 @@ std::string Summary::text(const Job& job, const std::vector<int>& ranks,
                         evaluations_, evaluations_ == 1 ? "" : "s", human_seconds(eval_s_));
   text += fmt::format("time       {}", human_seconds(time_s_));
   if (program.tokens_per_step > 0) {
-    const bool more = steps_ > 1 && time_s_ > first_time_s_;
-    const double rate =
-        more ? static_cast<double>(steps_ - 1) / (time_s_ - first_time_s_) : 1 / std::max(time_s_, 1e-9);
-    text += fmt::format(", {} {}/s", short_number(rate * static_cast<double>(program.tokens_per_step)),
+    text += fmt::format(", {} {}/s", short_number(steps_per_s() * static_cast<double>(program.tokens_per_step)),
                         program.sample_word);
+  }
+  text += "\n";
+  if (const double flops = steps_per_s() * model_flops(job); flops > 0) {
+    text += "compute    " + flops_text(flops);
+    if (peak_flops > 0)
+      text += fmt::format(", {:.1f}% of the peak of {} in bf16 (MFU)", 100 * flops / peak_flops, flops_text(peak_flops));
+    text += "\n";
   }
   int64_t most = 0;
   for (const int rank : ranks) most = std::max(most, job.program(rank).arena_bytes);
-  text += fmt::format("\nmemory     {} a rank predicted", human_bytes(most));
+  text += fmt::format("memory     {} a rank predicted", human_bytes(most));
   uint64_t low = UINT64_MAX, high = 0;
   for (const uint64_t peak : peak_bytes) {
     if (peak == 0) continue;

@@ -1,4 +1,5 @@
-// The last words of a run: loss, time, rate, memory predicted and real, bytes sent, how much communication was hidden.
+// The last words of a run: loss, time, rate, FLOPs, memory predicted and real, bytes sent, how much communication was
+// hidden.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -13,14 +14,21 @@ class Summary {
  public:
   void add(const MergedStep& step);
   // `peak_bytes`: resident peak of the local ranks, in the order of `ranks`; 0 = a rank that did not end well.
-  std::string text(const Job& job, const std::vector<int>& ranks, const std::vector<uint64_t>& peak_bytes) const;
+  // `peak_flops`: of all devices of the job, 0 where it is not known.
+  std::string text(const Job& job, const std::vector<int>& ranks, const std::vector<uint64_t>& peak_bytes,
+                   double peak_flops = 0) const;
 
  private:
+  double steps_per_s() const;
+
   uint64_t steps_ = 0;
   double first_loss_ = 0, last_loss_ = 0;
   uint64_t evaluations_ = 0;
   double first_eval_loss_ = 0, last_eval_loss_ = 0, eval_s_ = 0;
   double time_s_ = 0, first_time_s_ = 0, comm_s_ = 0, exposed_s_ = 0, bytes_ = 0;
 };
+
+// "412 TFLOP/s"
+std::string flops_text(double flops_per_s);
 
 }  // namespace prun

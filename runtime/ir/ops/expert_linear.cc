@@ -34,7 +34,7 @@ void derive_expert_linear(GradientBuilder& builder, const NodeView& node) {
 
 // Each of [.., K] is used for every one of the N columns.
 Cost cost_product(const TensorType& k_side, const TensorType& n_side, const Types& inputs, const Types& outputs) {
-  return cost_of(2 * count(k_side) * static_cast<double>(last_dim(n_side)), inputs, outputs);
+  return product_cost(2 * count(k_side) * static_cast<double>(last_dim(n_side)), inputs, outputs);
 }
 Cost cost_linear(const Types& inputs, const Types& outputs, const Attrs&) {
   return cost_product(inputs[0], outputs[0], inputs, outputs);

@@ -70,13 +70,13 @@ double product_flops(const TensorType& x, const TensorType& y) {
 }
 
 Cost cost_linear(const Types& inputs, const Types& outputs, const Attrs&) {
-  return cost_of(product_flops(inputs[0], outputs[0]), inputs, outputs);
+  return product_cost(product_flops(inputs[0], outputs[0]), inputs, outputs);
 }
 Cost cost_dx(const Types& inputs, const Types& outputs, const Attrs&) {
-  return cost_of(product_flops(outputs[0], inputs[0]), inputs, outputs);
+  return product_cost(product_flops(outputs[0], inputs[0]), inputs, outputs);
 }
 Cost cost_dw(const Types& inputs, const Types& outputs, const Attrs&) {
-  return cost_of(product_flops(inputs[0], inputs[1]), inputs, outputs);
+  return product_cost(product_flops(inputs[0], inputs[1]), inputs, outputs);
 }
 
 const OpDef kOps[] = {

@@ -42,10 +42,12 @@ double product_flops(const TensorType& qkv, const Attrs& attrs) {
   return 2 * count(qkv) * heads / all * static_cast<double>(qkv.shape[1]) * (attrs.integer("causal") ? 0.5 : 1);
 }
 Cost cost_block(const Types& inputs, const Types& outputs, const Attrs& attrs) {
-  return cost_of(2 * product_flops(inputs[0], attrs), inputs, outputs);
+  return product_cost(2 * product_flops(inputs[0], attrs), inputs, outputs);
 }
 Cost cost_block_grad(const Types& inputs, const Types& outputs, const Attrs& attrs) {
-  return cost_of(5 * product_flops(inputs[0], attrs), inputs, outputs);
+  Cost cost = product_cost(5 * product_flops(inputs[0], attrs), inputs, outputs);
+  cost.model *= 0.8;  // as attention_grad
+  return cost;
 }
 
 Cost cost_copy_kv(const Types&, const Types& outputs, const Attrs&) { return cost_of(0, outputs, outputs); }

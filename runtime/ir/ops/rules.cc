@@ -78,9 +78,15 @@ Attrs token_attrs(const Attrs& attrs) {
 }
 
 Cost cost_of(double flops, const Types& inputs, const Types& outputs) {
-  Cost cost{flops, 0};
+  Cost cost{.flops = flops};
   for (const Types* types : {&inputs, &outputs})
     for (const TensorType& type : *types) cost.bytes += count(type) * static_cast<double>(dtype_bytes(type.dtype));
+  return cost;
+}
+
+Cost product_cost(double flops, const Types& inputs, const Types& outputs) {
+  Cost cost = cost_of(flops, inputs, outputs);
+  cost.model = flops;
   return cost;
 }
 

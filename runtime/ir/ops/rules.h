@@ -41,6 +41,8 @@ Attrs token_attrs(const Attrs& attrs);
 
 // Bytes of all tensors once, with `flops`.
 Cost cost_of(double flops, const Types& inputs, const Types& outputs);
+// Of matrix products, all of which are the model's.
+Cost product_cost(double flops, const Types& inputs, const Types& outputs);
 double count(const TensorType& type);
 // `per_element` flops for each element of the first output (of the first input when there is no output).
 template <int per_element>

@@ -1,0 +1,45 @@
+// An op that computes activations in the backward phase does so for the second time; ops of the derivatives are told
+// from it by their names, which all families keep to.
+#include "ir/model_flops.h"
+
+#include <string_view>
+#include <vector>
+
+namespace prun {
+namespace {
+
+bool derivative(std::string_view kind) {
+  for (std::string_view part : {"_grad", "_dx", "_dw"}) {
+    if (kind.find(part) != std::string_view::npos) return true;
+  }
+  return false;
+}
+
+std::vector<TensorType> types_of(const Program& program, const std::vector<int>& tensors) {
+  std::vector<TensorType> types;
+  for (int t : tensors) types.push_back(program.tensors[static_cast<size_t>(t)].type());
+  return types;
+}
+
+}  // namespace
+
+double model_flops(const Program& program) {
+  double flops = 0;
+  for (const Stream& stream : program.step.streams) {
+    for (const Op& op : stream.ops) {
+      if (op.def->cost == nullptr || (op.phase == Phase::backward && !derivative(op.def->name))) continue;
+      flops += op.def->cost(types_of(program, op.reads), types_of(program, op.writes), op.attrs).model;
+    }
+  }
+  return flops;
+}
+
+double model_flops(const Job& job) {
+  std::vector<double> of_class;
+  for (const Program& program : job.classes) of_class.push_back(model_flops(program));
+  double flops = 0;
+  for (int c : job.class_of_rank) flops += of_class[static_cast<size_t>(c)];
+  return flops;
+}
+
+}  // namespace prun
