@@ -64,10 +64,27 @@ __device__ __forceinline__ void load(const T* from, Wide<T> (&to)[N]) {
   static_assert(N % kStep == 0);
 #pragma unroll
   for (int i = 0; i < N; i += kStep) {
-    const Pack<T, kStep> pack = *reinterpret_cast<const Pack<T, kStep>*>(from + i);
+    const auto pack = *reinterpret_cast<const Pack<T, kStep>*>(from + i);
 #pragma unroll
     for (int j = 0; j < kStep; ++j) to[i + j] = widen(pack.v[j]);
   }
+}
+
+// Rounded; of bf16 two by one instruction.
+template <class T, int N>
+__device__ __forceinline__ Pack<T, N> narrowed(const Wide<T>* from) {
+  Pack<T, N> pack;
+  if constexpr (std::is_same_v<T, bf16> && N % 2 == 0) {
+#pragma unroll
+    for (int i = 0; i < N; i += 2) {
+      const __nv_bfloat162 pair = __floats2bfloat162_rn(from[i], from[i + 1]);
+      pack.v[i] = pair.x, pack.v[i + 1] = pair.y;
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; ++i) pack.v[i] = narrow<T>(from[i]);
+  }
+  return pack;
 }
 
 template <int N, class T>
@@ -75,20 +92,18 @@ __device__ __forceinline__ void store(T* to, const Wide<T> (&from)[N]) {
   constexpr int kStep = N < kPack<T> ? N : kPack<T>;
   static_assert(N % kStep == 0);
 #pragma unroll
-  for (int i = 0; i < N; i += kStep) {
-    Pack<T, kStep> pack;
-    if constexpr (std::is_same_v<T, bf16> && kStep % 2 == 0) {
-#pragma unroll
-      for (int j = 0; j < kStep; j += 2) {  // two are rounded by one instruction
-        const __nv_bfloat162 pair = __floats2bfloat162_rn(from[i + j], from[i + j + 1]);
-        pack.v[j] = pair.x, pack.v[j + 1] = pair.y;
-      }
-    } else {
-#pragma unroll
-      for (int j = 0; j < kStep; ++j) pack.v[j] = narrow<T>(from[i + j]);
-    }
-    *reinterpret_cast<Pack<T, kStep>*>(to + i) = pack;
-  }
+  for (int i = 0; i < N; i += kStep) *reinterpret_cast<Pack<T, kStep>*>(to + i) = narrowed<T, kStep>(from + i);
+}
+
+// A run of elements that begins anywhere: `head` of them up to the first aligned address, then `packs` of kPack.
+struct Run {
+  int64_t head, packs;
+};
+template <class T>
+__device__ __forceinline__ Run run_of(const T* from, int64_t count) {
+  const int64_t ahead = static_cast<int64_t>((16 - reinterpret_cast<uintptr_t>(from) % 16) % 16 / sizeof(T));
+  const int64_t head = ahead < count ? ahead : count;
+  return {head, (count - head) / kPack<T>};
 }
 
 // Reductions. Every thread gets the result, with the same bits in all and in every run: who adds to whom is fixed.

@@ -4,7 +4,8 @@
 #include "op.h"
 
 // clang-format off
-#define PRUN_CUDA_FAMILIES(X)
+#define PRUN_CUDA_FAMILIES(X) \
+  X(activation) X(elementwise) X(loss) X(norm)
 // clang-format on
 
 namespace prun_cuda {
