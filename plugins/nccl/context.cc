@@ -64,9 +64,11 @@ Context::Context(const prun_open_params& params, const prun_host* host_of_proces
 Context::~Context() {
   world.reset();
   const std::vector<std::string> left = retirement.finish(options.abort_ms);
-  if (!left.empty())
+  if (!left.empty()) {
+    memory.leave();
     log(2, fmt::format("after {} ms NCCL has not ended {} of its communicators ({}); they are left behind ({})",
                        options.abort_ms, left.size(), left.front(), library->text()));
+  }
   for (cudaEvent_t event : events_) library->cuda().event_destroy(event);
 }
 

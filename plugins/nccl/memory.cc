@@ -54,6 +54,12 @@ void Memory::remove(void* ptr, const void* handle) {
   regions_.erase(found);
 }
 
+void Memory::leave() {
+  std::lock_guard lock(mutex_);
+  regions_.clear();
+  idle_.clear();
+}
+
 void Memory::release(const Region& region) {
   if (!region.own || region.ptr == nullptr) return;
   if (region.from_nccl)

@@ -27,6 +27,7 @@ class Memory {
   Region* add(void* ptr, size_t bytes, int kind);
   void remove(void* ptr, const void* handle);
   std::vector<Region> regions();
+  void leave();  // frees nothing any more: freeing waits for the device, and work that hangs may use all of it
 
   // Whether the device can work on it as it is: its own memory, pinned or managed.
   bool reachable(const void* ptr);

@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "device.h"
+#include "tests/substitutes/cuda/substitute.h"
 #include "reduce.h"
 
 namespace substitute {

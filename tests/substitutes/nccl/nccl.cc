@@ -10,12 +10,11 @@
 #include <thread>
 
 #include "comm.h"
-#include "device.h"
+#include "tests/substitutes/cuda/substitute.h"
 
 #ifndef SUBSTITUTE_VERSION
 #define SUBSTITUTE_VERSION NCCL_VERSION_CODE
 #endif
-#define ENTRY extern "C" __attribute__((visibility("default")))
 
 namespace substitute {
 namespace {

@@ -13,7 +13,7 @@
 #include <deque>
 #include <string>
 
-#include "device.h"
+#include "tests/substitutes/cuda/substitute.h"
 
 namespace substitute {
 namespace {

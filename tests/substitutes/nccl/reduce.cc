@@ -5,7 +5,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "device.h"
+#include "tests/substitutes/cuda/substitute.h"
 
 namespace substitute {
 namespace {

@@ -1,0 +1,72 @@
+// One block of threads of a kernel, run to its end; used for one block after the other.
+#pragma once
+#include <deque>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <vector>
+
+#include "fiber.h"
+#include "kernel.h"
+
+namespace substitute {
+
+class Block {
+ public:
+  Block(dim3 size, const std::function<void()>& body);
+  ~Block();
+
+  void run(uint3 index);
+
+  // For the thread that runs: see kernel.h.
+  int meet(int value, const char* what, const Here& here);
+  void meet_lanes(unsigned mask, const char* what, const Here& here, Lane lane, Combine combine);
+  unsigned lane() const;
+
+ private:
+  struct Thread {
+    uint3 index;
+    Fiber* fiber = nullptr;
+    const char* waiting = nullptr;  // for what
+    Here here;
+    unsigned mask = 0;  // of lanes; 0: it waits for the block
+    Lane lane;
+    Combine combine = nullptr;
+  };
+  struct Warp {
+    unsigned gone = 0;  // lanes that have ended, or never were
+  };
+
+  uint32_t random();
+  Thread* begin_next();
+  void stand_at(Thread& thread);
+  Fiber& fiber();
+  [[noreturn]] void serve();
+  Fiber& take_ready();
+  void suspend();
+  void wake(Thread& thread);
+  void leave(Thread& thread);
+  bool complete(size_t warp, const Thread& of) const;
+  void finish(size_t warp, Thread& of, Thread* self);
+  [[noreturn]] void die_stuck() const;
+
+  const dim3 size_;
+  const std::function<void()>& body_;
+  uint64_t random_;
+  std::vector<Thread> threads_;
+  std::vector<Warp> warps_;
+  std::deque<Thread*> ready_;
+  Thread* running_ = nullptr;
+  size_t first_ = 0, step_ = 1, begun_ = 0, done_ = 0;
+  // The barrier that is being filled.
+  size_t arrived_ = 0;
+  const char* what_ = nullptr;
+  Here here_;
+  int votes_ = 0, met_ = 0;
+
+  Fiber main_;
+  std::vector<std::unique_ptr<Fiber>> fibers_;
+  std::vector<Fiber*> idle_;
+};
+
+}  // namespace substitute

@@ -1,0 +1,212 @@
+// Every allocation ends at a page that nobody may touch, so that a kernel that reads or writes beyond it faults there;
+// what lies between, up to 255 bytes for the alignment, has a pattern that must still be there later. Fresh memory is
+// full of NaNs.
+#include "memory.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "capture.h"
+#include "machine.h"
+#include "stream.h"
+
+namespace substitute {
+namespace {
+
+constexpr size_t kPage = 4096, kAlignment = 256;
+constexpr int kFresh = 0xff, kGuard = 0xa7;
+
+struct Block {
+  size_t bytes = 0;
+  cudaMemoryType type = cudaMemoryTypeDevice;
+  int device = 0;
+  bool owned = true;  // else registered
+  char* map = nullptr;
+  size_t map_bytes = 0;
+};
+
+struct Memory {
+  std::mutex mutex;
+  std::map<const char*, Block> blocks;
+  std::map<int, size_t> used;  // of each device
+
+  // The block around ptr; under the lock.
+  const Block* find(const void* ptr, const char** begin) const {
+    auto after = blocks.upper_bound(static_cast<const char*>(ptr));
+    if (after == blocks.begin()) return nullptr;
+    --after;
+    *begin = after->first;
+    return static_cast<const char*>(ptr) < after->first + after->second.bytes ? &after->second : nullptr;
+  }
+};
+Memory& memory() {
+  static auto* instance = new Memory;  // never destroyed: threads may outlive main
+  return *instance;
+}
+
+size_t up(size_t bytes, size_t step) { return (bytes + step - 1) / step * step; }
+
+cudaError_t allocate(void** ptr, size_t bytes, cudaMemoryType type) {
+  *ptr = nullptr;
+  if (const cudaError_t error = refuse_in_capture(); error != cudaSuccess) return result(error);
+  if (bytes == 0) return cudaSuccess;
+  int devices = 0;
+  if (const cudaError_t error = cudaGetDeviceCount(&devices); error != cudaSuccess) return error;
+  Block block{bytes, type, current_device()};
+  std::lock_guard lock(memory().mutex);
+  size_t& used = memory().used[block.device];
+  if (type == cudaMemoryTypeDevice && used + bytes > memory_bytes()) return result(cudaErrorMemoryAllocation);
+  const size_t data = up(up(bytes, kAlignment), kPage);
+  block.map_bytes = data + kPage;
+  void* map =
+      mmap(nullptr, block.map_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (map == MAP_FAILED) return result(cudaErrorMemoryAllocation);
+  block.map = static_cast<char*>(map);
+  mprotect(block.map + data, kPage, PROT_NONE);
+  char* begin = block.map + data - up(bytes, kAlignment);
+  std::memset(block.map, kGuard, static_cast<size_t>(begin - block.map));
+  std::memset(begin, kFresh, bytes);
+  std::memset(begin + bytes, kGuard, up(bytes, kAlignment) - bytes);
+  memory().blocks[begin] = block;
+  if (type == cudaMemoryTypeDevice) used += bytes;
+  *ptr = begin;
+  return cudaSuccess;
+}
+
+void check_guard(const char* begin, const Block& block, const char* when) {
+  const char* end = block.map + block.map_bytes - kPage;
+  const auto whole = [](const char* from, const char* to) {
+    return std::all_of(from, to, [](char c) { return c == static_cast<char>(kGuard); });
+  };
+  if (!whole(block.map, begin))
+    die("something was written before " + std::to_string(block.bytes) + " bytes of memory, seen " + when);
+  if (!whole(begin + block.bytes, end))
+    die("something was written behind " + std::to_string(block.bytes) + " bytes of memory, seen " + when);
+}
+
+// As with CUDA it waits for the device.
+cudaError_t release(void* ptr, cudaMemoryType type) {
+  if (ptr == nullptr) return cudaSuccess;
+  if (const cudaError_t error = refuse_in_capture(); error != cudaSuccess) return result(error);
+  wait_for_all_streams();
+  std::lock_guard lock(memory().mutex);
+  const auto found = memory().blocks.find(static_cast<const char*>(ptr));
+  if (found == memory().blocks.end() || !found->second.owned || found->second.type != type)
+    die("memory is freed that was not allocated, or not so");
+  check_guard(found->first, found->second, "when it is freed");
+  if (type == cudaMemoryTypeDevice) memory().used[found->second.device] -= found->second.bytes;
+  munmap(found->second.map, found->second.map_bytes);
+  memory().blocks.erase(found);
+  return cudaSuccess;
+}
+
+// No part of a copy may lie beside the allocation that it begins in.
+bool inside(const void* ptr, size_t bytes) {
+  std::lock_guard lock(memory().mutex);
+  const char* begin = nullptr;
+  const Block* block = memory().find(ptr, &begin);
+  return block == nullptr || static_cast<const char*>(ptr) + bytes <= begin + block->bytes;
+}
+
+}  // namespace
+
+void check_guards(const char* when) {
+  std::lock_guard lock(memory().mutex);
+  for (const auto& [begin, block] : memory().blocks)
+    if (block.owned) check_guard(begin, block, when);
+}
+
+bool reachable(const void* ptr, size_t bytes) {
+  if (bytes == 0) return true;
+  std::lock_guard lock(memory().mutex);
+  const char* begin = nullptr;
+  const Block* block = memory().find(ptr, &begin);
+  return block != nullptr && static_cast<const char*>(ptr) + bytes <= begin + block->bytes;
+}
+
+}  // namespace substitute
+
+using substitute::memory;
+using substitute::result;
+
+ENTRY cudaError_t cudaMalloc(void** ptr, size_t bytes) {
+  return substitute::allocate(ptr, bytes, cudaMemoryTypeDevice);
+}
+ENTRY cudaError_t cudaFree(void* ptr) { return substitute::release(ptr, cudaMemoryTypeDevice); }
+ENTRY cudaError_t cudaHostAlloc(void** ptr, size_t bytes, unsigned) {
+  return substitute::allocate(ptr, bytes, cudaMemoryTypeHost);
+}
+ENTRY cudaError_t cudaMallocHost(void** ptr, size_t bytes) { return cudaHostAlloc(ptr, bytes, 0); }
+ENTRY cudaError_t cudaFreeHost(void* ptr) { return substitute::release(ptr, cudaMemoryTypeHost); }
+ENTRY cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  std::lock_guard lock(memory().mutex);
+  *total = substitute::memory_bytes();
+  *free = *total - memory().used[substitute::current_device()];
+  return cudaSuccess;
+}
+
+ENTRY cudaError_t cudaHostRegister(void* ptr, size_t bytes, unsigned) {
+  if (ptr == nullptr || bytes == 0) return result(cudaErrorInvalidValue);
+  std::lock_guard lock(memory().mutex);
+  const char *begin = nullptr, *first = static_cast<const char*>(ptr);
+  const auto next = memory().blocks.lower_bound(first);
+  if (memory().find(ptr, &begin) != nullptr || (next != memory().blocks.end() && next->first < first + bytes))
+    return result(cudaErrorHostMemoryAlreadyRegistered);
+  memory().blocks[first] = {bytes, cudaMemoryTypeHost, 0, false};
+  return cudaSuccess;
+}
+ENTRY cudaError_t cudaHostUnregister(void* ptr) {
+  std::lock_guard lock(memory().mutex);
+  const auto found = memory().blocks.find(static_cast<const char*>(ptr));
+  if (found == memory().blocks.end() || found->second.owned) return result(cudaErrorHostMemoryNotRegistered);
+  memory().blocks.erase(found);
+  return cudaSuccess;
+}
+ENTRY cudaError_t cudaHostGetDevicePointer(void** device, void* host, unsigned) {
+  if (!substitute::reachable(host, 1)) return result(cudaErrorInvalidValue);
+  return *device = host, cudaSuccess;
+}
+ENTRY cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* ptr) {
+  *attributes = {};
+  const char* begin = nullptr;
+  std::lock_guard lock(memory().mutex);
+  const substitute::Block* block = memory().find(ptr, &begin);
+  attributes->type = block != nullptr ? block->type : cudaMemoryTypeUnregistered;
+  if (block == nullptr) return cudaSuccess;
+  attributes->device = block->device;
+  attributes->devicePointer = const_cast<void*>(ptr);
+  if (block->type == cudaMemoryTypeHost) attributes->hostPointer = const_cast<void*>(ptr);
+  return cudaSuccess;
+}
+
+// With pageable memory on a side CUDA waits, too; a graph could not copy it when its turn comes.
+ENTRY cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
+  if (!substitute::inside(to, bytes) || !substitute::inside(from, bytes)) return result(cudaErrorInvalidValue);
+  if (substitute::reachable(to, bytes) && substitute::reachable(from, bytes))
+    return result(substitute::enqueue(stream, [=] { std::memmove(to, from, bytes); }));
+  if (substitute::capturing(stream)) return result(substitute::invalidate(stream, cudaErrorStreamCaptureUnsupported));
+  substitute::wait(stream);
+  if (bytes > 0) std::memcpy(to, from, bytes);
+  return cudaSuccess;
+}
+ENTRY cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+  if (const cudaError_t error = substitute::refuse_in_capture(); error != cudaSuccess) return result(error);
+  const cudaError_t error = cudaMemcpyAsync(to, from, bytes, kind, nullptr);
+  if (error == cudaSuccess) substitute::wait(nullptr);
+  return error;
+}
+ENTRY cudaError_t cudaMemsetAsync(void* ptr, int value, size_t bytes, cudaStream_t stream) {
+  if (!substitute::reachable(ptr, bytes)) return result(cudaErrorInvalidValue);
+  return result(substitute::enqueue(stream, [=] { std::memset(ptr, value, bytes); }));
+}
+ENTRY cudaError_t cudaMemset(void* ptr, int value, size_t bytes) {
+  if (const cudaError_t error = substitute::refuse_in_capture(); error != cudaSuccess) return result(error);
+  const cudaError_t error = cudaMemsetAsync(ptr, value, bytes, nullptr);
+  if (error == cudaSuccess) substitute::wait(nullptr);
+  return error;
+}

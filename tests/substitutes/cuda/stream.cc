@@ -1,0 +1,257 @@
+// Streams are queues with a thread each, events are counters. Nothing static is ever destroyed: threads may outlive
+// main.
+#include "stream.h"
+
+#include <set>
+#include <utility>
+
+#include "machine.h"
+
+namespace substitute {
+namespace {
+
+template <class Handle>
+struct Handles {
+  std::mutex mutex;
+  std::set<Handle*> all;
+
+  Handle* add(Handle handle) {
+    auto* made = new Handle(std::move(handle));
+    std::lock_guard lock(mutex);
+    all.insert(made);
+    return made;
+  }
+  Handle get(void* which, const char* what) {
+    std::lock_guard lock(mutex);
+    const auto found = all.find(static_cast<Handle*>(which));
+    if (found == all.end()) die(std::string(what) + " is used that was destroyed, or never made");
+    return **found;
+  }
+  Handle remove(void* which, const char* what) {
+    Handle handle = get(which, what);
+    std::lock_guard lock(mutex);
+    all.erase(static_cast<Handle*>(which));
+    delete static_cast<Handle*>(which);
+    return handle;
+  }
+};
+Handles<StreamHandle>& streams() {
+  static auto* instance = new Handles<StreamHandle>;
+  return *instance;
+}
+Handles<EventHandle>& events() {
+  static auto* instance = new Handles<EventHandle>;
+  return *instance;
+}
+const StreamHandle& legacy() {
+  static auto* instance = new StreamHandle(std::make_shared<Stream>());
+  return *instance;
+}
+
+void run(const StreamHandle& stream) {
+  std::unique_lock lock(stream->mutex);
+  for (;;) {
+    stream->busy = !stream->queue.empty();
+    stream->changed.wait(lock, [&] { return !stream->queue.empty() || stream->closed; });
+    if (stream->queue.empty()) return;
+    stream->busy = true;
+    Work work = std::move(stream->queue.front());
+    stream->queue.pop_front();
+    lock.unlock();
+    work();
+    work = nullptr;
+    lock.lock();
+  }
+}
+
+void wait_for(const StreamHandle& stream) {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool over = false;
+  put(stream, [&] {
+    std::lock_guard lock(mutex);
+    over = true;
+    changed.notify_all();
+  });
+  std::unique_lock lock(mutex);
+  changed.wait(lock, [&] { return over; });
+}
+
+// Host functions run in a thread that is not the stream's, one at a time, as CUDA may do it.
+void run_on_host(const Work& function) {
+  static auto* one = new std::mutex;
+  std::lock_guard lock(*one);
+  std::thread(function).join();
+}
+
+Work recording(const EventHandle& event, uint64_t ticket) {
+  return [event, ticket] {
+    std::lock_guard lock(event->mutex);
+    const uint64_t now = ticket != 0 ? ticket : event->recorded;
+    if (event->completed < now || ticket == 0) event->when = std::chrono::steady_clock::now();
+    event->completed = std::max(event->completed, now);
+    event->changed.notify_all();
+  };
+}
+
+}  // namespace
+
+StreamHandle of(cudaStream_t stream) {
+  if (stream == nullptr || stream == cudaStreamLegacy) return legacy();
+  return streams().get(stream, "a stream");
+}
+EventHandle of(cudaEvent_t event) { return events().get(event, "an event"); }
+
+void put(const StreamHandle& stream, Work work) {
+  std::lock_guard lock(stream->mutex);
+  stream->queue.push_back(std::move(work));
+  if (!std::exchange(stream->running, true)) std::thread(run, stream).detach();
+  stream->changed.notify_one();
+}
+
+cudaError_t enqueue(cudaStream_t handle, Work work) {
+  const StreamHandle stream = of(handle);
+  cudaError_t error = cudaSuccess;
+  if (!take(stream, work, &error)) put(stream, std::move(work));
+  return error;
+}
+
+void wait(cudaStream_t stream) { wait_for(of(stream)); }
+
+void wait_for_all_streams() {
+  std::vector<StreamHandle> all = {legacy()};
+  {
+    std::lock_guard lock(streams().mutex);
+    for (StreamHandle* stream : streams().all) all.push_back(*stream);
+  }
+  for (const StreamHandle& stream : all) {
+    bool idle = false;
+    {
+      std::lock_guard lock(stream->mutex);
+      idle = stream->queue.empty() && !stream->busy;
+    }
+    if (!idle) wait_for(stream);
+  }
+}
+
+}  // namespace substitute
+
+using substitute::EventHandle;
+using substitute::of;
+using substitute::result;
+using substitute::StreamHandle;
+
+ENTRY cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int priority) {
+  int devices = 0;
+  if (const cudaError_t error = cudaGetDeviceCount(&devices); error != cudaSuccess) return error;
+  auto made = std::make_shared<substitute::Stream>();
+  made->priority = priority;
+  *stream = reinterpret_cast<cudaStream_t>(substitute::streams().add(made));
+  return cudaSuccess;
+}
+ENTRY cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+  return cudaStreamCreateWithPriority(stream, flags, 0);
+}
+ENTRY cudaError_t cudaStreamCreate(cudaStream_t* stream) { return cudaStreamCreateWithPriority(stream, 0, 0); }
+// As with CUDA, what is in it still runs.
+ENTRY cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  if (substitute::capturing(stream)) substitute::invalidate(stream, cudaErrorStreamCaptureInvalidated);
+  const StreamHandle handle = substitute::streams().remove(stream, "a stream");
+  std::lock_guard lock(handle->mutex);
+  handle->closed = true;
+  handle->changed.notify_all();
+  return cudaSuccess;
+}
+ENTRY cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (substitute::capturing(stream)) return result(substitute::invalidate(stream, cudaErrorStreamCaptureUnsupported));
+  if (const cudaError_t error = substitute::refuse_in_capture(); error != cudaSuccess) return result(error);
+  return substitute::wait(stream), cudaSuccess;
+}
+ENTRY cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  if (substitute::capturing(stream)) return result(substitute::invalidate(stream, cudaErrorStreamCaptureUnsupported));
+  if (const cudaError_t error = substitute::refuse_in_capture(); error != cudaSuccess) return result(error);
+  const StreamHandle handle = of(stream);
+  std::lock_guard lock(handle->mutex);
+  return result(handle->queue.empty() && !handle->busy ? cudaSuccess : cudaErrorNotReady);
+}
+ENTRY cudaError_t cudaDeviceSynchronize() {
+  if (const cudaError_t error = substitute::refuse_in_capture(); error != cudaSuccess) return result(error);
+  return substitute::wait_for_all_streams(), cudaSuccess;
+}
+ENTRY cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
+  return result(substitute::enqueue(stream, [=] { substitute::run_on_host([=] { function(data); }); }));
+}
+
+ENTRY cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+  auto made = std::make_shared<substitute::Event>();
+  made->timed = (flags & cudaEventDisableTiming) == 0;
+  *event = reinterpret_cast<cudaEvent_t>(substitute::events().add(made));
+  return cudaSuccess;
+}
+ENTRY cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
+ENTRY cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  return substitute::events().remove(event, "an event"), cudaSuccess;
+}
+// In a capture: a mark between its streams, or with the flag cudaEventRecordExternal a node.
+ENTRY cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags) {
+  const EventHandle handle = of(event);
+  const StreamHandle on = of(stream);
+  {
+    std::lock_guard lock(substitute::captures_lock());
+    if (on->capture != nullptr) {
+      if (on->capture->invalid) return result(cudaErrorStreamCaptureInvalidated);
+      if (flags != cudaEventRecordExternal) {
+        handle->capture = on->capture;
+        handle->last = on->last;
+        return cudaSuccess;
+      }
+    } else if (flags == cudaEventRecordExternal) {
+      return result(cudaErrorIllegalState);
+    }
+    handle->capture = nullptr;
+  }
+  if (flags == cudaEventRecordExternal) return result(substitute::enqueue(stream, substitute::recording(handle, 0)));
+  uint64_t ticket = 0;
+  {
+    std::lock_guard lock(handle->mutex);
+    ticket = ++handle->recorded;
+  }
+  return result(substitute::enqueue(stream, substitute::recording(handle, ticket)));
+}
+ENTRY cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  return cudaEventRecordWithFlags(event, stream, 0);
+}
+
+static cudaError_t refuse_captured(const EventHandle& event) {
+  {
+    std::lock_guard lock(substitute::captures_lock());
+    if (event->capture != nullptr) {
+      event->capture->invalid = true;
+      return cudaErrorCapturedEvent;
+    }
+  }
+  return substitute::refuse_in_capture();
+}
+ENTRY cudaError_t cudaEventQuery(cudaEvent_t event) {
+  const EventHandle handle = of(event);
+  if (const cudaError_t error = refuse_captured(handle); error != cudaSuccess) return result(error);
+  std::lock_guard lock(handle->mutex);
+  return result(handle->completed >= handle->recorded ? cudaSuccess : cudaErrorNotReady);
+}
+ENTRY cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  const EventHandle handle = of(event);
+  if (const cudaError_t error = refuse_captured(handle); error != cudaSuccess) return result(error);
+  std::unique_lock lock(handle->mutex);
+  handle->changed.wait(lock, [&] { return handle->completed >= handle->recorded; });
+  return cudaSuccess;
+}
+ENTRY cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
+  const EventHandle a = of(from), b = of(to);
+  std::scoped_lock lock(a->mutex, b->mutex);
+  if (!a->timed || !b->timed) return result(cudaErrorInvalidResourceHandle);
+  const std::chrono::steady_clock::time_point never;
+  if (a->when == never || b->when == never) return result(cudaErrorInvalidResourceHandle);
+  if (a->completed < a->recorded || b->completed < b->recorded) return result(cudaErrorNotReady);
+  *ms = std::chrono::duration<float, std::milli>(b->when - a->when).count();
+  return cudaSuccess;
+}

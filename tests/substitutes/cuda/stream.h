@@ -1,0 +1,52 @@
+// Streams and events, as the other files of the substitute see them.
+#pragma once
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "capture.h"
+#include "substitute.h"
+
+namespace substitute {
+
+struct Stream {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<Work> queue;
+  bool running = false;  // its thread has started
+  bool busy = false;     // and is at work
+  bool closed = false;
+  int priority = 0;
+  // Under the lock of captures.
+  std::shared_ptr<Capture> capture;
+  std::vector<size_t> last;  // nodes that the next one depends on
+};
+
+// `completed` reaches what `recorded` was when its stream gets there.
+struct Event {
+  std::mutex mutex;
+  std::condition_variable changed;
+  uint64_t recorded = 0, completed = 0;
+  std::chrono::steady_clock::time_point when;  // `completed` was reached
+  bool timed = true;
+  // Last recorded in a capture: under the lock of captures.
+  std::shared_ptr<Capture> capture;
+  std::vector<size_t> last;
+};
+
+using StreamHandle = std::shared_ptr<Stream>;
+using EventHandle = std::shared_ptr<Event>;
+
+// Die for handles that are none, or none any more.
+StreamHandle of(cudaStream_t stream);
+EventHandle of(cudaEvent_t event);
+
+void put(const StreamHandle& stream, Work work);  // past any capture
+void wait(cudaStream_t stream);
+void wait_for_all_streams();
+
+}  // namespace substitute
