@@ -5,7 +5,7 @@
 
 // clang-format off
 #define PRUN_CUDA_FAMILIES(X) \
-  X(activation) X(elementwise) X(loss) X(norm)
+  X(activation) X(attention) X(elementwise) X(loss) X(norm)
 // clang-format on
 
 namespace prun_cuda {
