@@ -1,0 +1,278 @@
+#!/usr/bin/env python3
+"""tools/gpu-check: its logic with the CPU device, and with a prun, an nvidia-smi and peers that only play.
+
+What is played is a machine with GPUs; nothing here runs on one. Usage: gpu_check_test.py PRUN TOP
+"""
+import argparse
+import json
+import os
+import pathlib
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+PRUN, TOP = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve()
+FAKE = pathlib.Path(__file__).resolve().parent / "fake_prun.py"
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(TOP / "tools"))
+from gpu_check import report  # noqa: E402
+from gpu_check.check import Check, Step, Verdict, perform  # noqa: E402
+from gpu_check.context import Context  # noqa: E402
+from gpu_check.results import FAIL, IMPOSSIBLE, PASS, BudgetSpent, Result  # noqa: E402
+
+
+class Machine(unittest.TestCase):
+    """A folder with results, programs that play, and what tools/gpu-check says there."""
+
+    def setUp(self):
+        self.temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(self.temporary.cleanup)
+        self.folder = pathlib.Path(self.temporary.name)
+        self.calls = self.folder / "calls"
+        self.prun = self.program("build/bin/prun", FAKE.read_text())
+        for plugin in ("plugins/nccl.so", "devices/cuda.so"):
+            (self.folder / "build/lib/prun" / plugin).parent.mkdir(parents=True, exist_ok=True)
+            (self.folder / "build/lib/prun" / plugin).touch()
+
+    def program(self, name, text):
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        return path
+
+    def gpus(self, count):
+        """An nvidia-smi that lists so many."""
+        names = "".join(f"echo NVIDIA Fake {i}; " for i in range(1, count + 1))
+        self.program("bin/nvidia-smi", f'#!/bin/sh\ncase "$1" in *name*) {names or ":"};; *) echo 580.1;; esac\n')
+
+    def check(self, *words, prun=None, **environment):
+        env = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"}
+        env.update(PATH=f"{self.folder / 'bin'}:{env['PATH']}", FAKE_CALLS=str(self.calls), **environment)
+        done = subprocess.run([TOP / "tools/gpu-check", "--prun", prun or self.prun, "--out", self.folder / "out", *words],
+                              capture_output=True, text=True, timeout=100, env=env)
+        found = self.folder / "out/report.json"
+        return done, json.loads(found.read_text()) if found.exists() else None
+
+    def by_name(self, found):
+        return {result["name"]: result for result in found["results"]}
+
+
+class OnTheCpu(Machine):
+    def test_real_plans_against_the_reference(self):
+        done, found = self.check("--device", "cpu", "--only", "parity", "--plans", "ddp,collectives", "--ranks", "2", prun=PRUN)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        results = self.by_name(found)
+        self.assertEqual(set(results), {"ddp, 2 ranks, auto, f32", "collectives, 2 ranks, auto, f32"})
+        self.assertEqual({r["status"] for r in results.values()}, {PASS})
+        self.assertRegex(results["ddp, 2 ranks, auto, f32"]["figure"], r"^\d\.\de-\d+ over 5 steps$")
+        self.assertIn("nothing here ran on a GPU", done.stdout)
+
+
+class NoGpu(Machine):
+    def test_it_is_said_plainly(self):
+        self.gpus(0)
+        done, found = self.check("--only", "ops,conform,parity,bad-input,figures", "--ranks", "1,2", FAKE_DRIVER="none")
+        self.assertEqual(done.returncode, 2, done.stdout)
+        self.assertIn("Nothing here ran on a GPU: nvidia-smi finds none.", done.stdout)
+        self.assertIn("**Nothing here ran on a GPU", (self.folder / "out/report.md").read_text())
+        asked = {name for name, r in self.by_name(found).items() if r["status"] != IMPOSSIBLE}
+        self.assertEqual(asked, {"no driver", "a device that does not exist"})
+        self.assertIn("no GPU can be reached", self.by_name(found)["ddp, 2 ranks sharing GPUs, shm, f32"]["note"])
+
+    def test_hidden_gpus_are_named(self):
+        self.gpus(2)
+        done, _ = self.check("--only", "ops", CUDA_VISIBLE_DEVICES="")
+        self.assertIn("CUDA_VISIBLE_DEVICES='' hides every GPU", done.stdout)
+
+
+class OnTwoGpus(Machine):
+    def setUp(self):
+        super().setUp()
+        self.gpus(2)
+
+    def parity(self, mode, *words):
+        return self.check("--only", "parity", "--ranks", "1,2,4", *words, FAKE_RUN=mode)
+
+    def test_plans_that_fit(self):
+        done, found = self.parity("")
+        self.assertEqual(done.returncode, 0, done.stdout)
+        results = self.by_name(found)
+        self.assertEqual({name for name, r in results.items() if r["status"] == PASS},
+                         {"single, 1 rank, auto, f32", "single, 1 rank, auto, bf16", "ddp, 1 rank, auto, f32", "ddp, 2 ranks, nccl, f32",
+                          "ddp, 2 ranks, shm, f32"})
+        self.assertEqual(results["huge"]["status"], IMPOSSIBLE)
+        self.assertIn("fits none of 1, 2, 4 ranks", results["huge"]["note"])
+        calls = self.calls.read_text()
+        self.assertIn("ddp.lua --nproc 2 --device cpu", calls)
+        self.assertEqual(calls.count("ddp.lua --nproc 2 --device cuda --metrics"), 4)  # twice over each transport
+
+    def test_ranks_share_where_there_are_more_than_gpus(self):
+        self.gpus(1)
+        _, found = self.parity("", "--plans", "ddp")
+        self.assertIn("ddp, 2 ranks sharing GPUs, shm, f32", self.by_name(found))
+        self.assertIn("--transport shm --ranks-per-device 2", self.calls.read_text())
+
+    def test_what_goes_wrong_is_told_apart(self):
+        for mode, words in (("off", "instead of"), ("drift", "two runs differ from step 0 on"), ("nan", "a loss is not a number"),
+                            ("crash", "exit 10: prun: rank 0 was killed by SIGSEGV")):
+            done, found = self.parity(mode, "--plans", "ddp", "--fresh")
+            self.assertEqual(done.returncode, 1, mode)
+            failed = [r for r in found["results"] if r["status"] == FAIL]
+            self.assertEqual(len(failed), 3, mode)  # one does not stop the others
+            for result in failed:
+                self.assertIn(words, result["note"])
+                self.assertTrue(pathlib.Path(result["log"]).exists())
+
+    def test_errors_that_users_make(self):
+        done, found = self.check("--only", "bad-input")
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertEqual([r["name"] for r in found["results"] if r["status"] != PASS], ["no driver"])
+        self.prun.write_text(self.prun.read_text().replace("leave(18, ", "leave(1, ").replace("made a NaN", "did something"))
+        done, found = self.check("--only", "bad-input")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("of another program", done.stdout)
+        notes = {name: r["note"] for name, r in self.by_name(found).items() if r["status"] == FAIL}
+        self.assertIn("should end with 18", notes["out of memory, said before launch"])
+        self.assertIn("does not say nan|inf|finite", notes["a NaN under --check-finite"])
+
+    def test_a_budget_ends_a_call_and_the_next_goes_on(self):
+        words = ["--only", "parity", "--plans", "single,ddp", "--ranks", "1,2"]
+        done, found = self.check(*words, "--budget", "23", FAKE_RUN="slow")  # checks want 20 s and take 2
+        self.assertEqual(done.returncode, 75, done.stdout)
+        self.assertFalse(found["complete"])
+        kept = [r["name"] for r in found["results"]]
+        self.assertTrue(0 < len(kept) < 5, kept)
+        self.assertIn("## Not reached yet", (self.folder / "out/report.md").read_text())
+        self.calls.unlink()
+        done, found = self.check(*words)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertEqual((found["complete"], len(found["results"])), (True, 5))
+        self.assertEqual(self.calls.read_text().count("--device cpu"), 5 - len(kept))  # nothing twice
+        self.calls.unlink()
+        self.check(*words)
+        self.assertNotIn("--device", self.calls.read_text())
+
+    def test_what_failed_is_asked_again_when_wanted(self):
+        self.parity("off", "--plans", "ddp")
+        self.assertEqual(self.parity("", "--plans", "ddp")[0].returncode, 1)  # kept
+        self.assertEqual(self.parity("", "--plans", "ddp", "--again")[0].returncode, 0)
+
+    def test_the_doctor_must_name_every_gpu(self):
+        done, found = self.check("--only", "doctor")
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertEqual(self.by_name(found)["names the GPUs"]["note"], "doctor does not name NVIDIA Fake 2")
+
+
+class Figures(Machine):
+    """The scripts of tools/bench with peers that play: what they print, and what is made of it."""
+
+    def setUp(self):
+        super().setUp()
+        self.gpus(2)
+
+    def torch(self, step_s, text=""):
+        done = json.dumps({"torch": "9.9", "step_s": step_s, "first_loss": 11, "last_loss": 9})
+        out = f'print({done!r})' if not text else f"raise SystemExit({text!r})"
+        return self.program("torch", f"#!/usr/bin/env python3\nimport sys\nif '-c' in sys.argv: print('9.9')\nelse:\n  {out}\n")
+
+    def figures(self, *words, **environment):
+        done, found = self.check("--only", "figures", *words, **environment)
+        return done, self.by_name(found)
+
+    def test_training_is_compared_with_pytorch(self):
+        _, found = self.figures("--torch", str(self.torch(0.0125)))
+        result = found["GPT-2 124M in bf16 against PyTorch"]
+        self.assertEqual(result["status"], PASS, result)
+        # 64 x 1,024 tokens in 10 ms, 6 x 123.7M + 12 x 12 x 768 x 1,024 FLOPs each, of 1 PFLOP/s.
+        self.assertIn("6,553,600 tokens/s, MFU 560.6%", result["figure"])
+        self.assertIn("ratio 1.25", result["figure"])
+        _, found = self.figures("--fresh", "--torch", str(self.torch(0.009)))
+        self.assertEqual(found["GPT-2 124M in bf16 against PyTorch"]["status"], FAIL)
+
+    def test_a_batch_that_does_not_fit_is_halved_on_both_sides(self):
+        torch = self.program("torch", "#!/usr/bin/env python3\nimport sys\nb = int(sys.argv[sys.argv.index('--batch') + 1])\n"
+                             "if b > 16: raise SystemExit('out of memory: CUDA')\nprint('{\"torch\": \"9.9\", \"step_s\": 0.02, \"last_loss\": 9}')\n")
+        done = subprocess.run([TOP / "tools/bench/gpu_train.py", "--prun", self.prun, "--torch", torch, "--rounds", "1", "--context", "8", "--peak", "500"],
+                              capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("16 × 8 tokens a step", done.stdout)
+        self.assertEqual(done.stderr.count("trying"), 2)
+
+    def test_host_overhead_is_what_prun_says(self):
+        _, found = self.figures("--torch", "/nowhere")
+        self.assertEqual(found["GPT-2 124M in bf16 against PyTorch"]["status"], IMPOSSIBLE)
+        result = found["host overhead and idle GPU"]
+        self.assertEqual((result["status"], result["figure"]), (PASS, "host 12.5 µs a step, idle 0.40% (medians of 30)"))
+
+    def test_kernels_are_held_to_the_best(self):
+        self.program("build/bin/cuda_kernel_bench", '#!/bin/sh\necho \'{"shape": "a", "us": 10.2, "best_us": 10}\'\n'
+                                                    'echo \'{"shape": "b", "us": 12, "best_us": 10}\'\n')
+        _, found = self.figures("--torch", "/nowhere")
+        result = found["GEMM and attention shapes"]
+        self.assertEqual((result["status"], result["note"]), (FAIL, "b 1.20 ×"))
+
+    def test_collectives_are_held_to_nccl_tests(self):
+        for us, status in ((9.9, PASS), (9.0, FAIL)):
+            for name in ("all_reduce", "all_gather", "reduce_scatter", "broadcast"):
+                self.program(f"peers/{name}_perf", f"#!/bin/sh\necho '# comment'\n"
+                             f"echo '  65536  16384  float  sum  -1  {us}  1.0  1.0  0  20.0  1.0  1.0  0'\n")
+            _, found = self.figures("--fresh", "--torch", "/nowhere", "--nccl-tests", str(self.folder / "peers"))
+            result = found["nccl against nccl-tests"]
+            self.assertEqual(result["status"], status, result)
+            self.assertIn("4 sizes, at most", result["figure"])
+
+
+class Parts(Machine):
+    def context(self, budget=None):
+        options = argparse.Namespace(device="cpu", build=self.folder / "build", out=self.folder / "out", budget=budget, prun=self.prun, plans=[])
+        return Context(options, {"gpus": [], "problem": "none", "device": "cpu", "about": {}})
+
+    def ask(self, function, timeout=5, budget=None):
+        return perform(self.context(budget), Step("step", "title", lambda _: []), Check("a/b c", function, timeout=timeout))
+
+    def test_a_command_that_hangs_is_stopped_with_what_it_started(self):
+        def hang(context):
+            done = context.run("sh", "-c", f"sleep 60 & echo $! >{self.folder}/child; wait")
+            return Verdict(done.ok, note=done.why())
+        start = time.monotonic()
+        result = self.ask(hang, timeout=0.5)
+        self.assertLess(time.monotonic() - start, 20)
+        self.assertEqual((result.status, result.note), (FAIL, "stopped after 0 s" if result.seconds < 0.5 else "stopped after 1 s"))
+        child = (self.folder / "child").read_text().strip()
+        stat_of = pathlib.Path(f"/proc/{child}/stat")
+        self.assertTrue(not stat_of.exists() or stat_of.read_text().split()[2] == "Z")
+
+    def test_the_budget_cuts_a_command_off_without_a_result(self):
+        with self.assertRaises(BudgetSpent):
+            self.ask(lambda context: context.run("sleep", "60"), timeout=50, budget=0.5)
+
+    def test_a_check_that_is_wrong_itself_is_a_failure(self):
+        result = self.ask(lambda context: {}["gone"])
+        self.assertEqual((result.status, result.note), (FAIL, "the check failed: KeyError: 'gone'"))
+
+    def test_a_command_that_is_not_there(self):
+        result = self.ask(lambda context: Verdict(context.run("/nowhere/x").ok, note="n"))
+        self.assertEqual(result.status, FAIL)
+        self.assertIn("No such file", pathlib.Path(result.log).read_text())
+
+    def test_the_table_survives_what_programs_say(self):
+        machine = {"device": "cuda", "gpus": ["G"], "problem": "", "about": {"GPUs": "1"}}
+        text = report.markdown(machine, [Result("s", "n", FAIL, note="a|b\nc", command="x | y")], [], [Step("s", "t", None)])
+        self.assertIn("| n | **FAIL**: a\\|b c |  |  | `x \\| y` |", text)
+
+    def test_usage(self):
+        for words, said in ((["--only", "parety"], "there is no step 'parety' (one of: build, doctor"), (["--ranks", "0"], "--ranks wants whole numbers"),
+                            (["--device", "tpu"], "invalid choice")):
+            done, _ = self.check(*words)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn(said, done.stderr)
+        done, _ = self.check(prun="/nowhere/prun")
+        self.assertIn("--prun: /nowhere/prun is not there", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1] + sys.argv[3:])

@@ -1,0 +1,29 @@
+"""prun's own words for the machine: it must see the GPUs that nvidia-smi sees, with driver, toolkit and libraries."""
+from gpu_check.check import Check, Step, Verdict
+from gpu_check.results import NotPossible
+
+
+def healthy(context):
+    done = context.run(context.prun, "doctor", "--device", context.device)
+    if done.status == 2 and "no command" in done.err:
+        raise NotPossible("this prun has no doctor")
+    if context.device == "cuda" and context.gpus == 0:
+        # Without a GPU there is one thing left to check: that prun says so, and why.
+        named = done.status != 0 and "cuda" in done.out + done.err
+        return Verdict(named, f"exit {done.status}", "not 0, and the reason", "" if named else f"it says nothing of it: {done.why()}")
+    return Verdict(done.ok, done.out.strip().splitlines()[-1] if done.out.strip() else "", "exit 0", "" if done.ok else done.why())
+
+
+def every_gpu(context):
+    context.need_gpu()
+    done = context.run(context.prun, "doctor", "--device", "cuda")
+    missing = sorted({name for name in context.machine["gpus"] if name not in done.out})
+    return Verdict(not missing, f"{context.gpus} × {context.machine['gpus'][0]}", "each one named",
+                   f"doctor does not name {', '.join(missing)}" if missing else "")
+
+
+def checks(_context):
+    return [Check("prun doctor", healthy, timeout=60), Check("names the GPUs", every_gpu, timeout=60)]
+
+
+STEP = Step("doctor", "what prun sees of the machine", checks)

@@ -1,0 +1,54 @@
+"""What is here: GPUs, driver, toolkit, processor. Asks nvidia-smi, not prun: what prun says of them is one of the checks."""
+import os
+import pathlib
+import platform
+import shutil
+import subprocess
+
+
+def ask(*words):
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return "", f"{words[0]}: {error}"
+    return (done.stdout, "") if done.returncode == 0 else ("", (done.stderr or done.stdout).strip().splitlines()[-1:] or "failed")
+
+
+def gpus():
+    """(names of the GPUs that CUDA would show, why there is none)."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None and visible.strip() in ("", "-1", "NoDevFiles"):
+        return [], f"CUDA_VISIBLE_DEVICES='{visible}' hides every GPU"
+    if shutil.which("nvidia-smi") is None:
+        return [], "no NVIDIA driver: nvidia-smi is not found"
+    text, problem = ask("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
+    names = [line.strip() for line in text.splitlines() if line.strip()]
+    if not names:
+        return [], f"nvidia-smi finds none ({''.join(problem)})" if problem else "nvidia-smi finds none"
+    return (names[: len([w for w in visible.split(",") if w.strip()])], "") if visible is not None else (names, "")
+
+
+def processor():
+    try:
+        for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.machine()
+
+
+def describe(device):
+    names, problem = gpus()
+    driver, _ = ask("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader") if names else ("", "")
+    nvcc, _ = ask("nvcc", "--version") if shutil.which("nvcc") else ("", "")
+    release = next((line.split("release", 1)[1].strip() for line in nvcc.splitlines() if "release" in line), "not found")
+    about = {
+        "GPUs": f"{len(names)} × {', '.join(sorted(set(names)))}" if names else f"none: {problem}",
+        "driver": driver.splitlines()[0].strip() if driver else "none",
+        "CUDA Toolkit (nvcc)": release,
+        "processor": f"{processor()}, {len(os.sched_getaffinity(0))} cores",
+        "system": platform.platform(terse=True),
+        "device under test": device,
+    }
+    return {"device": device, "gpus": names, "problem": problem, "about": about}

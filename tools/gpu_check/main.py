@@ -1,0 +1,132 @@
+"""The run: steps in order, what was found before is kept, one report at the end, whatever happened."""
+import argparse
+import hashlib
+import pathlib
+import sys
+import time
+
+from gpu_check import bad_input, build, conform, doctor, figures, machine, ops, parity, report
+from gpu_check.check import perform
+from gpu_check.context import Context
+from gpu_check.results import FAIL, IMPOSSIBLE, PASS, BudgetSpent, Store
+
+STEPS = [build.STEP, doctor.STEP, ops.STEP, conform.STEP, parity.STEP, bad_input.STEP, figures.STEP]
+TOP = pathlib.Path(__file__).resolve().parent.parent.parent
+OK, FAILED, NO_DEVICE, UNFINISHED = 0, 1, 2, 75
+
+HELP = """Builds prun, tries it on this machine's GPUs, writes one report (tools/gpu_check/README.md).
+
+steps, in this order:
+"""
+
+
+def parse(words):
+    text = HELP + "\n".join(f"  {step.name:<10} {step.title}" for step in STEPS)
+    parser = argparse.ArgumentParser(prog="tools/gpu-check", description=text, formatter_class=argparse.RawDescriptionHelpFormatter,
+                                     epilog="exit status: 0 nothing failed, 1 something did, 2 usage, or no GPU can be reached, "
+                                            "75 the budget was spent first: the same command goes on")
+    parser.add_argument("--only", metavar="STEPS", help="some steps, with commas between")
+    parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"], help="cpu: to try this script where there is no GPU")
+    parser.add_argument("--budget", type=float, metavar="SECONDS", help="of this call; what is left is for the next")
+    parser.add_argument("--out", type=pathlib.Path, default=TOP / "build/gpu-check", help="folder of results and report (build/gpu-check)")
+    parser.add_argument("--fresh", action="store_true", help="forget what was found before")
+    parser.add_argument("--again", action="store_true", help="ask again what failed before")
+    parser.add_argument("--build", type=pathlib.Path, default=TOP / "build/gpu", help="where prun is built (build/gpu)")
+    parser.add_argument("--prun", type=pathlib.Path, help="a built prun: nothing is built, BUILD is the folder that it lies in")
+    parser.add_argument("--plans", help="parity: these only")
+    parser.add_argument("--ranks", default="1,2,4,8", help="parity: numbers of ranks to look at (1,2,4,8)")
+    parser.add_argument("--torch", metavar="PYTHON", help="figures: an interpreter that has PyTorch (default: this one)")
+    parser.add_argument("--nccl-tests", metavar="FOLDER", help="figures: where all_reduce_perf lies")
+    options = parser.parse_args(words)
+    names = [step.name for step in STEPS]
+    options.only = options.only.split(",") if options.only else names
+    for name in options.only:
+        if name not in names:
+            parser.error(f"there is no step '{name}' (one of: {', '.join(names)})")
+    options.plans = options.plans.split(",") if options.plans else []
+    if not all(n.isdigit() and int(n) > 0 for n in options.ranks.split(",")):
+        parser.error(f"--ranks wants whole numbers of at least 1 with commas between, not '{options.ranks}'")
+    options.ranks = [int(n) for n in options.ranks.split(",")]
+    options.out, options.build = options.out.resolve(), options.build.resolve()
+    if options.prun:
+        options.prun = options.prun.resolve()
+        if not options.prun.exists():
+            parser.error(f"--prun: {options.prun} is not there")
+        options.build = options.prun.parent.parent
+    return options
+
+
+def subject(context):
+    """Which program on which device: results of another say nothing of this one."""
+    try:
+        digest = hashlib.sha256(context.prun.read_bytes()).hexdigest()[:16]
+    except OSError:
+        digest = "none"
+    return {"prun": digest, "device": context.device, "gpus": context.machine["gpus"]}
+
+
+def say(result):
+    mark = {PASS: "pass", FAIL: "FAIL", IMPOSSIBLE: "-"}[result.status]
+    print(f"{mark:<5}{result.step}: {result.name}{'  ' + result.figure if result.figure else ''}{'  (' + result.note + ')' if result.note else ''}", flush=True)
+
+
+class Run:
+    def __init__(self, options):
+        self.options = options
+        self.here = machine.describe(options.device)
+        self.context = Context(options, self.here)
+        options.out.mkdir(parents=True, exist_ok=True)
+        if options.fresh:
+            (options.out / "results.json").unlink(missing_ok=True)
+        self.store = Store(options.out)
+        self.left = []
+
+    def perform(self, step, check):
+        kept = self.store.find(step.name, check.name)
+        if kept and not (self.options.again and kept.status == FAIL):
+            return
+        if self.left or self.context.budget_end - time.monotonic() < min(check.least, check.timeout):
+            self.left.append((step.name, check.name))
+            return
+        try:
+            result = perform(self.context, step, check)
+        except BudgetSpent:
+            self.left.append((step.name, check.name))
+            return
+        say(result)
+        self.store.add(result)
+
+    def steps(self):
+        begun = False
+        for step in STEPS:
+            if step.name not in self.options.only:
+                continue
+            if step.of_subject and not begun:
+                if self.store.begin(subject(self.context), [s.name for s in STEPS if not s.of_subject]):
+                    print("the results in the folder are of another program or machine: asking all of it again", flush=True)
+                begun = True
+            for check in step.checks(self.context):
+                self.perform(step, check)
+
+    def status(self):
+        of_run = [r for r in self.store.results if r.step in self.options.only]
+        if any(r.status == FAIL for r in of_run):
+            return FAILED
+        if self.left:
+            return UNFINISHED
+        return NO_DEVICE if self.options.device == "cuda" and not self.here["gpus"] else OK
+
+
+def main(words):
+    options = parse(words)
+    run = Run(options)
+    try:
+        run.steps()
+    finally:
+        report.write(options.out, run.here, run.store.results, run.left, STEPS)
+        print(f"{report.headline(run.here, run.store.results, run.left).replace('**', '')}\n{options.out / 'report.md'}", flush=True)
+    return run.status()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

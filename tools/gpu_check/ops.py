@@ -1,0 +1,23 @@
+"""Every op of the device against the reference in f64: the test that CI runs with kernels on the CPU, here on the real device."""
+import re
+
+from gpu_check.check import Check, Step, Verdict
+
+
+def agreement(context):
+    context.need_gpu()
+    test = context.need_file(context.build / "bin/cuda_agreement_test", "built without the CUDA device, or without GoogleTest")
+    plugin = context.need_file(context.build / "lib/prun/devices/cuda.so", "built without the CUDA device")
+    done = context.run(test, f"--device={plugin}", environment={"PRUN_CUDA_PLUGIN": str(plugin)})
+    passed = re.search(r"\[  PASSED  \] (\d+) test", done.out)
+    failed = re.findall(r"(?m)^\[  FAILED  \] ([\w./]+)(?:,| \()", done.out)
+    ok = done.ok and passed is not None and int(passed.group(1)) > 0
+    note = "" if ok else (f"failed: {', '.join(dict.fromkeys(failed))}" if failed else done.why())
+    return Verdict(ok, f"{passed.group(1) if passed else 0} groups of ops agree", "all", note)
+
+
+def checks(_context):
+    return [Check("every op, f32 and bf16, against f64", agreement, timeout=420, least=60)]
+
+
+STEP = Step("ops", "kernels", checks)

@@ -1,0 +1,120 @@
+"""Every plan that fits, in small: the same losses as on the CPU, and the same bits twice in a row.
+
+Ranks that have a GPU each talk over nccl and over shm; where there are more ranks than GPUs, they share one over shm.
+With --device cpu it is the CPU that is compared, with the device `reference`.
+"""
+import functools
+import json
+import math
+
+from gpu_check import command
+from gpu_check.check import Check, Step, Verdict
+from gpu_check.results import NotPossible
+
+SMALL = {"width": 64, "context": 32, "batch": 32, "steps": 5}  # of those that the plan has
+CLOSE = {"f32": 1e-4, "bf16": 2e-2}
+IN_BF16 = ("single", "zero3", "megatron")
+RANKS = (1, 2, 4, 8)
+
+
+def plans(context):
+    log = context.folder / "logs/parity_plans.log"
+    log.unlink(missing_ok=True)
+    done = command.run([context.prun, "plans", "--json"], 30, log, context.top)
+    if not done.ok:
+        return []
+    wanted = context.options.plans
+    return [plan for plan in json.loads(done.out) if not plan["error"] and (not wanted or plan["name"] in wanted)]
+
+
+def settings_of(plan, dtype="f32"):
+    names = {argument["name"] for argument in plan["arguments"]}
+    chosen = {name: value for name, value in SMALL.items() if name in names}
+    if dtype != "f32":
+        chosen["dtype"] = dtype
+    return chosen
+
+
+def fits(context, plan, ranks):
+    words = [context.prun, "check", plan["path"], "--nproc", ranks]
+    for name, value in settings_of(plan).items():
+        words += ["--set", f"{name}={value}"]
+    return command.run(words, 30, context.folder / "logs/parity_plans.log", context.top).ok
+
+
+def placements(context, ranks):
+    """(transport, further options) for so many ranks."""
+    if context.device != "cuda":
+        return [("auto", [])]
+    if ranks <= max(context.gpus, 1):
+        return [("nccl", []), ("shm", [])] if ranks > 1 else [("auto", [])]
+    return [("shm", ["--ranks-per-device", math.ceil(ranks / max(context.gpus, 1))])]
+
+
+def difference(ours, theirs):
+    """The largest relative difference of two curves."""
+    return max((abs(a - b) / max(abs(b), 1e-12) for a, b in zip(ours, theirs)), default=0.0)
+
+
+def same(context, plan, ranks, transport, more, dtype):
+    if context.device == "cuda":
+        context.need_gpu()
+        if transport == "nccl" and not (context.build / "lib/prun/plugins/nccl.so").exists():
+            raise NotPossible("built without NCCL (nccl.h)")
+    settings = settings_of(plan, dtype)
+    base, expected = context.train(plan["path"], ranks, "reference" if context.device == "cpu" else "cpu", settings=settings)
+    if not base.ok:
+        return Verdict(False, note=f"what it is compared with did not run: {base.why()}")
+    runs = []
+    for _ in range(2):
+        done, steps = context.train(plan["path"], ranks, context.device, "--transport", transport, *more, settings=settings)
+        if not done.ok:
+            return Verdict(False, note=done.why())
+        runs.append((done.out, steps))
+    bar = f"{CLOSE[dtype]:g} relative, twice the same bits"
+    curves = [[step["loss"] for step in steps] for _, steps in runs]
+    wanted = [step["loss"] for step in expected]
+    if len(curves[0]) != len(wanted) or len(curves[1]) != len(wanted):
+        return Verdict(False, "", bar, f"{len(wanted)} steps were expected, {len(curves[0])} and {len(curves[1])} ran")
+    if any(loss is None for loss in wanted):  # a plan without a loss: what it prints counts
+        equal = all(sorted(out.splitlines()) == sorted(base.out.splitlines()) for out, _ in runs)  # ranks print as they come
+        return Verdict(equal, "prints the same" if equal else "", "the same lines", "" if equal else "prints something else than on the CPU")
+    if any(loss is None for curve in curves for loss in curve):
+        return Verdict(False, "", bar, "a loss is not a number")
+    worst = difference(curves[0], wanted)
+    figure = f"{worst:.1e} over {len(wanted)} steps"
+    if curves[0] != curves[1]:
+        first = next(i for i, (a, b) in enumerate(zip(*curves)) if a != b)
+        return Verdict(False, figure, bar, f"two runs differ from step {first} on: {curves[0][first]!r}, {curves[1][first]!r}")
+    return Verdict(worst <= CLOSE[dtype], figure, bar, "" if worst <= CLOSE[dtype] else f"{curves[0][-1]!r} instead of {wanted[-1]!r} after the last step")
+
+
+def too_many(context, plan):
+    raise NotPossible(f"{plan['name']} fits none of {', '.join(map(str, context.options.ranks))} ranks in this size")
+
+
+def counts(context, plan):
+    """One rank, the fewest that are several, and as many as have a GPU each."""
+    possible = [n for n in context.options.ranks if fits(context, plan, n)]
+    several = [n for n in possible if n > 1]
+    own = [n for n in several if n <= context.gpus]
+    return sorted({n for n in possible if n == 1} | set(several[:1]) | set(own[-1:]))
+
+
+def checks(context):
+    found = []
+    for plan in plans(context):
+        of_plan = counts(context, plan)
+        if not of_plan:
+            found.append(Check(plan["name"], functools.partial(too_many, plan=plan)))
+        for ranks in of_plan:
+            for transport, more in placements(context, ranks):
+                for dtype in ("f32", "bf16") if plan["name"] in IN_BF16 else ("f32",):
+                    shared = " sharing GPUs" if more else ""
+                    name = f"{plan['name']}, {ranks} rank{'s' if ranks > 1 else ''}{shared}, {transport}, {dtype}"
+                    found.append(Check(name, functools.partial(same, plan=plan, ranks=ranks, transport=transport, more=more, dtype=dtype),
+                                       timeout=150, least=20))
+    return found
+
+
+STEP = Step("parity", "losses of every plan that fits, against the CPU's", checks)
