@@ -74,6 +74,7 @@ std::string problem_of(cudaError_t error, const Driver& driver) {
   int driver_cuda = 0;
   cudaDriverGetVersion(&driver_cuda);
   if (error == cudaErrorInsufficientDriver && driver_cuda > 0) return too_old(driver, driver_cuda);
+  if (error == cudaErrorInsufficientDriver) return no_library(driver);  // what the runtime says where there is none
   if (error == cudaErrorNoDevice) return none_seen(driver);
   const std::string why = remedy(error);
   return fmt::format("{} ({}){}{}", cudaGetErrorString(error), cudaGetErrorName(error), why.empty() ? "" : ": ", why);
@@ -134,9 +135,7 @@ std::string find_devices(int& devices) {
   if (error == cudaSuccess && devices > 0) return "";
   cudaGetLastError();
   devices = 0;
-  const Driver driver = find_driver();
-  if (!driver.library) return no_library(driver);
-  return problem_of(error == cudaSuccess ? cudaErrorNoDevice : error, driver);
+  return problem_of(error == cudaSuccess ? cudaErrorNoDevice : error, find_driver());
 }
 
 std::string no_such_device(int index, int devices) {

@@ -4,12 +4,11 @@
 #include <algorithm>
 
 #include "base/text.h"
+#include "verify/verify.h"
 #include "verify/view.h"
 
-namespace prun::verify {
-namespace {
+namespace prun {
 
-// The largest three roles, for the reader who wonders what to shrink.
 std::string largest_roles(const Program& program) {
   std::vector<int> roles;
   for (int role = 0; role < kRoles; role++)
@@ -24,7 +23,7 @@ std::string largest_roles(const Program& program) {
   return parts.empty() ? "" : " (" + join(parts, ", ") + ")";
 }
 
-}  // namespace
+namespace verify {
 
 void memory_suffices(const JobView& view, Findings& findings) {
   if (view.memory_limit <= 0) return;
@@ -43,4 +42,5 @@ void memory_suffices(const JobView& view, Findings& findings) {
   }
 }
 
-}  // namespace prun::verify
+}  // namespace verify
+}  // namespace prun

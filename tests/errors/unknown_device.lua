@@ -1,4 +1,4 @@
--- prun PLAN --device cuda
+-- prun PLAN --device cuba
 local prun = require "prun"
 
 return prun.program(function() prun.barrier() end)

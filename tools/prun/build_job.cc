@@ -90,8 +90,8 @@ Job build_job(const Options& options, const Places& places, int ranks) {
   };
   Job job = compile(plan, compile_options);
   require_supported(job, *device);
-  // Only a run takes this host's memory; check and dump may be about any cluster.
-  const bool runs = options.command == "run";
+  // Only a run takes this host's memory, where its device has none of its own; check and dump may be about any cluster.
+  const bool runs = options.command == "run" && (device->table() == nullptr || device->table()->mem_kind == PRUN_MEM_HOST);
   require_valid(job, runs ? memory_limit() / options.nproc : 0, options.nproc);
   return job;
 }

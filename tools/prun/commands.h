@@ -10,6 +10,7 @@ int check_command(const Options& options, const Places& places);    // check.cc
 int dump_command(const Options& options, const Places& places);     // dump.cc
 int plans_command(const Options& options, const Places& places);    // plans.cc
 int plugins_command(const Options& options, const Places& places);  // plugins.cc
+int doctor_command(const Options& options, const Places& places);   // doctor.cc
 int conform_command(const Options& options, const Places& places);  // conform.cc
 int bench_command(const Options& options, const Places& places);    // bench/bench.cc
 

@@ -20,8 +20,8 @@ struct Command {
 };
 constexpr Command kCommands[] = {
     {"run", run_command},     {"check", check_command},     {"dump", dump_command},
-    {"plans", plans_command}, {"plugins", plugins_command}, {"conform", conform_command},
-    {"bench", bench_command},
+    {"plans", plans_command}, {"plugins", plugins_command}, {"doctor", doctor_command},
+    {"conform", conform_command}, {"bench", bench_command},
 };
 
 // A thread of a kernel that waits for the others spins for milliseconds by default, which costs a loaded machine most of

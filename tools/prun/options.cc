@@ -14,14 +14,16 @@
 namespace prun {
 namespace {
 
-const std::vector<std::string> kCommands = {"dump", "check", "plans", "plugins", "conform", "bench"};
+const std::vector<std::string> kCommands = {"dump", "check", "plans", "plugins", "doctor", "conform", "bench"};
 
 const OptionRow kRows[] = {
     {"--nproc", "N", "ranks on this node (default 1)"},
     {"--set", "NAME=VALUE", "an argument of the plan; `prun PLAN --help` lists them"},
     {"--transport", "NAME", "auto (default), shm, socket, another plugin, or two: inside a host+between"},
     {"--transport-options", "K=V,..", "options of the transport; NAME.K=V for one of two"},
-    {"--device", "NAME", "what computes (default cpu)"},
+    {"--device", "NAME[:FIRST]", "what computes (default cpu): a rank each from the host's device FIRST on"},
+    {"--device-options", "K=V,..", "options of the device"},
+    {"--ranks-per-device", "N", "ranks that share a device (default 1)"},
     {"--metrics", "FILE", "write one JSON object a step"},
     {"--trace", "FILE", "write a timeline that opens in Perfetto"},
     {"--nnodes", "N", "nodes of the job (default 1)"},
@@ -30,7 +32,7 @@ const OptionRow kRows[] = {
     {"--secret-file", "FILE", "shared secret of the nodes (or PRUN_SECRET); needed beyond loopback"},
     {"--interface", "NAME", "network interface between hosts, or its address or network (default: to --rendezvous)"},
     {"--timeout", "SECONDS", "how long a collective or a missing rank is waited for (default 60)"},
-    {"--json", "", "check, plans, plugins: as JSON"},
+    {"--json", "", "check, plans, plugins, doctor: as JSON"},
     {"--explain", "", "plugins: which transport auto takes for which ranks, and why"},
     {"--help", "", "this text; with a plan also its arguments"},
 };
@@ -49,6 +51,18 @@ void settle(Options& options, const std::vector<std::string>& settings) {
   }
 }
 
+bool is_any_of(const std::string& word, std::initializer_list<const char*> words) {
+  return std::find(words.begin(), words.end(), word) != words.end();
+}
+
+// "cuda:2": from its third device on.
+void split_device(Options& options) {
+  const size_t colon = options.device.find(':');
+  if (colon == std::string::npos) return;
+  options.first_device = whole_number("--device NAME:FIRST", options.device.substr(colon + 1), 0);
+  options.device.resize(colon);
+}
+
 void finish(Options& options) {
   if (options.nnodes > 1 && options.rendezvous.empty())
     throw usage_error("--nnodes needs --rendezvous HOST:PORT, the address where node 0 listens");
@@ -56,11 +70,15 @@ void finish(Options& options) {
     throw usage_error(fmt::format("--node-rank {} is not below --nnodes {}", options.node_rank, options.nnodes));
   if (options.plan.empty() && options.command == "conform" && !options.help)
     throw usage_error("which plugin? For example: prun conform shm, or prun conform build/lib/prun/plugins/mine.so");
-  if (options.plan.empty() && options.command != "plans" && options.command != "plugins" && !options.help)
+  if (options.plan.empty() && !is_any_of(options.command, {"plans", "plugins", "doctor"}) && !options.help)
     throw usage_error("which plan? For example: prun plans/zero3.lua --nproc 8");
 }
 
 }  // namespace
+
+int device_of(const Options& options, int local_rank) {
+  return options.first_device + local_rank / options.ranks_per_device;
+}
 
 int whole_number(const std::string& option, const std::string& text, int least) {
   char* end = nullptr;
@@ -101,6 +119,7 @@ std::string usage() {
       "prun dump PLAN [options]    print the program that the ranks would run\n"
       "prun plans                  list the plans that come with prun\n"
       "prun plugins                list the transports; --explain: which auto takes, and why\n"
+      "prun doctor [--device NAME] what prun has here: memory, limits, transports, devices, and what to do about problems\n"
       "prun conform PLUGIN [ITEM]  try a transport, by name or path, with the suite for all of them\n"
       "prun bench OP [options]     collectives over a transport, in nccl-tests' columns; `prun bench --help`\n\noptions:\n";
   for (const OptionRow& row : kRows) text += option_line(row);
@@ -122,7 +141,7 @@ Options parse_options(int argc, char** argv) {
   check_option_names(args, option_names());
   CLI::App app;
   app.set_help_flag();
-  std::string nproc = "1", nnodes = "1", node_rank = "0", timeout = "60";
+  std::string nproc = "1", nnodes = "1", node_rank = "0", timeout = "60", ranks_per_device = "1";
   std::vector<std::string> settings, plans;
   bool version = false;
   app.add_option("plan", plans);
@@ -135,6 +154,8 @@ Options parse_options(int argc, char** argv) {
   app.add_option("--transport", options.transport);
   app.add_option("--transport-options", options.transport_options);
   app.add_option("--device", options.device);
+  app.add_option("--device-options", options.device_options);
+  app.add_option("--ranks-per-device", ranks_per_device);
   app.add_option("--set", settings)->expected(1)->take_all()->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app.add_option("--metrics", options.metrics);
   app.add_option("--trace", options.trace);
@@ -160,12 +181,17 @@ Options parse_options(int argc, char** argv) {
   // A word before a plan, or one that can be no file, was meant as a command.
   if (!plans.empty() && options.command != "conform" && plans[0].find_first_of("./") == std::string::npos && (plans.size() > 1 || !nearest_word(plans[0], kCommands).empty()))
     throw usage_error(fmt::format("there is no command '{}'{}", plans[0], did_you_mean(plans[0], kCommands)));
+  if (!plans.empty() && options.command == "doctor")
+    throw usage_error(fmt::format("prun doctor takes no plan ('{}'): it looks at this machine", plans[0]));
   if (plans.size() > 1) throw usage_error(fmt::format("one plan at a time: '{}' and '{}'", plans[0], plans[1]));
   if (!plans.empty()) options.plan = plans[0];
   options.nproc = whole_number("--nproc", nproc, 1);
   options.nnodes = whole_number("--nnodes", nnodes, 1);
   options.node_rank = whole_number("--node-rank", node_rank, 0);
   options.timeout_s = whole_number("--timeout", timeout, 1);
+  options.ranks_per_device = whole_number("--ranks-per-device", ranks_per_device, 1);
+  options.device_given = app.count("--device") > 0;
+  split_device(options);
   settle(options, settings);
   finish(options);
   return options;

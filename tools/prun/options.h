@@ -7,7 +7,7 @@
 namespace prun {
 
 struct Options {
-  std::string command;             // run, dump, check, plans, plugins, conform, bench
+  std::string command;             // run, dump, check, plans, plugins, doctor, conform, bench
   std::string plan;                // conform: the plugin
   std::vector<std::string> items;  // conform: of the suite, none for all; bench: its words
   bool help = false;
@@ -15,11 +15,17 @@ struct Options {
   bool explain = false;  // plugins
   int nproc = 1, nnodes = 1, node_rank = 0;
   std::string rendezvous, secret_file, network_interface;
-  std::string transport = "auto", transport_options, device = "cpu";
+  std::string transport = "auto", transport_options;
+  std::string device = "cpu", device_options;
+  bool device_given = false;  // doctor: the one that is asked about
+  int first_device = 0, ranks_per_device = 1;
   std::map<std::string, std::string> settings;
   std::string metrics, trace;
   double timeout_s = 60;
 };
+
+// Which of the host's devices a rank computes on: those from --device NAME:FIRST on, one a rank or shared.
+int device_of(const Options& options, int local_rank);
 
 // Throws usage_error; `--help` without a plan, and --version, print and exit(0).
 Options parse_options(int argc, char** argv);

@@ -1,4 +1,5 @@
 // prun PLAN: builds the job, launches the ranks, shows what they do.
+#include <algorithm>
 #include <optional>
 
 #include <fmt/format.h>
@@ -6,6 +7,7 @@
 #include "commands.h"
 #include "comm/choose.h"
 #include "comm/interfaces.h"
+#include "device_check.h"
 #include "exec/executor.h"
 #include "exec/recorder.h"
 #include "launch/launch.h"
@@ -13,10 +15,29 @@
 #include "rank.h"
 
 namespace prun {
+namespace {
+
+// The largest arena of a rank when the plan runs with so many ranks on each host; none where it cannot.
+std::optional<int64_t> arena_with(Options options, const Places& places, int nproc) {
+  options.nproc = nproc;
+  try {
+    int64_t largest = 0;
+    for (const Program& program : build_job(options, places, nproc * options.nnodes).classes)
+      largest = std::max(largest, program.arena_bytes);
+    return largest;
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
 int run_command(const Options& given, const Places& places) {
   check_transport_name(given.transport, places.plugin_dirs);  // before anything starts
   check_options(given.transport_options, places.plugin_dirs);
   Options options = given;
+  const DeviceReport devices = check_devices(options);
+  if (options.ranks_per_device > 1) options.transport = transport_of_sharing_ranks(options);
   options.network_interface = interface_of_job(given.network_interface, given.nnodes, given.rendezvous);
   Observer observer(options);
   LaunchOptions launch_options;
@@ -31,6 +52,7 @@ int run_command(const Options& given, const Places& places) {
   launch_options.command = fmt::format("{} --nproc {}", options.plan, options.nproc);
   auto make_job = [&](int ranks) {
     observer.job = build_job(options, places, ranks);
+    check_device_memory(options, observer.job, devices, [&](int nproc) { return arena_with(options, places, nproc); });
     return serialize_job(observer.job);
   };
   auto rank_main = [&](const RankStart& start) {

@@ -1,0 +1,139 @@
+#include "device_check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <numeric>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "device/device.h"
+#include "device/plugin_device.h"
+#include "verify/verify.h"
+
+namespace prun {
+namespace {
+
+std::string device_word(const Options& options, int index) { return fmt::format("{}:{}", options.device, index); }
+
+// "cuda:0", "cuda:0 to cuda:3".
+std::string range_of(const Options& options, int devices) {
+  return devices == 1 ? device_word(options, 0)
+                      : fmt::format("{} to {}", device_word(options, 0), device_word(options, devices - 1));
+}
+
+// " (CUDA_VISIBLE_DEVICES=0,1)" where it is what limits them.
+std::string visible_text() {
+  const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  return visible == nullptr ? "" : fmt::format(" (CUDA_VISIBLE_DEVICES={})", visible);
+}
+
+std::vector<int> devices_of_ranks(const Options& options) {
+  std::vector<int> devices;
+  for (int rank = 0; rank < options.nproc; ++rank) devices.push_back(device_of(options, rank));
+  return devices;
+}
+
+void require_enough(const Options& options, int devices) {
+  const int last = device_of(options, options.nproc - 1);
+  if (last < devices) return;
+  const std::string there =
+      fmt::format("here {} {}{}", devices == 1 ? "is" : "are", range_of(options, devices), visible_text());
+  if (options.first_device >= devices)
+    throw usage_error(fmt::format("there is no device {}: {}", device_word(options, options.first_device), there));
+  const int room = devices - options.first_device;
+  throw usage_error(
+      fmt::format("--nproc {} on --device {} needs {} devices{}, {}. To share them: --ranks-per-device {}; "
+                  "ranks that share a device talk through host memory, as NCCL refuses them",
+                  options.nproc, device_word(options, options.first_device), last - options.first_device + 1,
+                  options.ranks_per_device == 1 ? ", one a rank" : "", there, (options.nproc + room - 1) / room));
+}
+
+// What makes the largest part smaller, in the plan's words.
+std::string advice(const Program& program) {
+  const auto bytes = [&](Role role) { return program.role_bytes[static_cast<int>(role)]; };
+  const int64_t state = bytes(Role::param) + bytes(Role::grad) + bytes(Role::optimizer);
+  const int64_t work = bytes(Role::activation) + bytes(Role::gathered) + bytes(Role::reduce) + bytes(Role::workspace);
+  return work > state ? "half the batch, twice the `micro`, or prun.recompute make it less"
+                      : "prun.zero3 divides parameters, gradients and optimizer state among the ranks";
+}
+
+const FoundDevice& found(const DeviceReport& report, int index) {
+  return *std::find_if(report.devices.begin(), report.devices.end(),
+                       [&](const FoundDevice& device) { return device.index == index; });
+}
+
+// The least number of ranks, above this host's, on the devices that are left, whose arenas fit into `bytes`; 0: none.
+std::string what_would_fit(const Options& options, const DeviceReport& report, int64_t bytes, const Program& program,
+                           const std::function<std::optional<int64_t>(int)>& arena_with) {
+  const int most = (report.probe.devices - options.first_device) * options.ranks_per_device;
+  for (int nproc = 2 * options.nproc; nproc <= most; nproc *= 2) {
+    const std::optional<int64_t> arena = arena_with(nproc);
+    if (arena && *arena * options.ranks_per_device <= bytes)
+      return fmt::format("--nproc {} would fit: {} a rank", nproc, human_bytes(*arena));
+  }
+  return advice(program);
+}
+
+}  // namespace
+
+DeviceReport check_devices(const Options& options) {
+  const std::vector<DevicePluginFile> plugins = find_device_plugins();
+  if (std::none_of(plugins.begin(), plugins.end(),
+                   [&](const DevicePluginFile& file) { return file.name == options.device; })) {
+    open_device(options.device);  // one of prun's own, or none at all
+    return {};
+  }
+  const DeviceReport report = probe_device(options.device, devices_of_ranks(options));
+  require_devices(options, report);
+  return report.mem_kind == PRUN_MEM_HOST ? DeviceReport{} : report;
+}
+
+void require_devices(const Options& options, const DeviceReport& report) {
+  if (!report.problem.empty()) throw usage_error(fmt::format("--device {}: {}", options.device, report.problem));
+  if (report.mem_kind == PRUN_MEM_HOST) return;
+  require_enough(options, report.probe.devices);
+  for (const int index : devices_of_ranks(options))
+    if (const std::string& problem = found(report, index).problem; !problem.empty())
+      throw usage_error(fmt::format("--device {}: {}", device_word(options, index), problem));
+}
+
+std::string transport_of_sharing_ranks(const Options& options) {
+  if (options.transport == "auto") return options.nnodes > 1 ? "shm+socket" : "shm";
+  if (options.transport.find("nccl") != std::string::npos)
+    throw usage_error(
+        fmt::format("--transport {}: NCCL refuses ranks that share a device (--ranks-per-device {}); "
+                    "shm and socket go through host memory",
+                    options.transport, options.ranks_per_device));
+  return options.transport;
+}
+
+void check_device_memory(const Options& options, const Job& job, const DeviceReport& report,
+                         const std::function<std::optional<int64_t>(int nproc)>& arena_with) {
+  if (report.devices.empty()) return;
+  std::map<int, std::vector<const Program*>> programs;  // of each device
+  for (int rank = 0; rank < options.nproc; ++rank)
+    programs[device_of(options, rank)].push_back(&job.program(options.node_rank * options.nproc + rank));
+  for (const auto& [index, of_ranks] : programs) {
+    const prun_device_info& info = found(report, index).info;
+    const int64_t free = static_cast<int64_t>(info.free_bytes);
+    const int64_t needed = std::accumulate(of_ranks.begin(), of_ranks.end(), int64_t{0},
+                                           [](int64_t sum, const Program* p) { return sum + p->arena_bytes; });
+    if (needed <= free) continue;
+    const Program& largest =
+        **std::max_element(of_ranks.begin(), of_ranks.end(),
+                           [](const Program* a, const Program* b) { return a->arena_bytes < b->arena_bytes; });
+    const std::string who = of_ranks.size() == 1 ? "its rank needs" : fmt::format("its {} ranks need", of_ranks.size());
+    const std::string unshared =
+        of_ranks.size() > 1 && largest.arena_bytes <= free ? "; fewer --ranks-per-device, or " : "; ";
+    throw Error(Exit::out_of_memory,
+                fmt::format("{} ({}): {} {}{}, {} of its {} are free{}{}", device_word(options, index), info.name, who,
+                            human_bytes(needed), largest_roles(largest), human_bytes(free),
+                            human_bytes(static_cast<int64_t>(info.total_bytes)), unshared,
+                            what_would_fit(options, report, free, largest, arena_with)));
+  }
+}
+
+}  // namespace prun

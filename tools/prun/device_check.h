@@ -1,0 +1,28 @@
+// What `prun PLAN --device NAME` needs of this host's devices, checked before any rank starts, so that one sentence
+// says it instead of N ranks.
+#pragma once
+#include <functional>
+#include <optional>
+
+#include "device_probe.h"
+#include "ir/program.h"
+#include "options.h"
+
+namespace prun {
+
+// Throws usage_error: no such device, its plugin or driver is not usable, or there are fewer of them than the ranks
+// need. Devices whose memory is the host's are not counted, and their report is empty.
+DeviceReport check_devices(const Options& options);
+// The same of what has been asked already.
+void require_devices(const Options& options, const DeviceReport& report);
+
+// The transport for ranks that share devices: NCCL refuses them, so `auto` means host memory. Throws usage_error for
+// nccl.
+std::string transport_of_sharing_ranks(const Options& options);
+
+// Throws Error(out_of_memory) where the arenas of a device's ranks are larger than its free memory, and says what would
+// fit. `arena_with(nproc)`: bytes a rank needs at most with so many ranks on this host; none: the plan does not run so.
+void check_device_memory(const Options& options, const Job& job, const DeviceReport& report,
+                         const std::function<std::optional<int64_t>(int nproc)>& arena_with);
+
+}  // namespace prun
