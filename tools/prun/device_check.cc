@@ -18,10 +18,11 @@ namespace {
 
 std::string device_word(const Options& options, int index) { return fmt::format("{}:{}", options.device, index); }
 
-// "cuda:0", "cuda:0 to cuda:3".
+// "cuda:0", "cuda:0 and cuda:1", "cuda:0 to cuda:7".
 std::string range_of(const Options& options, int devices) {
-  return devices == 1 ? device_word(options, 0)
-                      : fmt::format("{} to {}", device_word(options, 0), device_word(options, devices - 1));
+  if (devices == 1) return device_word(options, 0);
+  return fmt::format("{} {} {}", device_word(options, 0), devices == 2 ? "and" : "to",
+                     device_word(options, devices - 1));
 }
 
 // " (CUDA_VISIBLE_DEVICES=0,1)" where it is what limits them.

@@ -75,7 +75,8 @@ void print_all(const Findings& findings) {
   fmt::print("prun {} ({}, GCC {})\n", PRUN_VERSION, PRUN_BUILD_TYPE, __VERSION__);
   fmt::print("machine\n");
   for (const MachineFact& fact : findings.machine)
-    print_row(fact.name, fact.advice.empty() ? fact.value : fmt::format("{} - small: {}", fact.value, fact.advice));
+    print_row(fact.name, fact.advice.empty() ? fact.value
+                                             : fmt::format("{}, which may be too little: {}", fact.value, fact.advice));
   fmt::print("transports\n");
   for (const PluginInfo& plugin : findings.transports)
     print_row(plugin.name, plugin.error.empty() ? plugin.summary : "cannot be loaded: " + plugin.error);
