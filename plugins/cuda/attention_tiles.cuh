@@ -3,6 +3,8 @@
 // Surprising fact: the 16-byte pieces of a row do not lie in order. Piece c of row r lies at c xor (r mod 8), so that
 // eight rows' pieces c, which a load of matrices takes at once, lie in all 32 banks and not in four.
 #pragma once
+#include <cstring>
+
 #include "attention.h"
 #include "mma.h"
 
@@ -10,7 +12,9 @@ namespace prun_cuda {
 
 __device__ __forceinline__ uint32_t pair_of(float first, float second) {
   const __nv_bfloat162 pair = __floats2bfloat162_rn(first, second);
-  return *reinterpret_cast<const uint32_t*>(&pair);
+  uint32_t bits;
+  memcpy(&bits, &pair, sizeof bits);
+  return bits;
 }
 
 // [rows][D] in shared memory; D is a multiple of 64.
