@@ -127,6 +127,11 @@ class World {
   // Memory for an arena, zeroed: the transport's own where it offers some (then peers read it directly), else
   // anonymous pages. Freed with the world.
   virtual void* allocate(int64_t bytes) = 0;
+  // Whether this world works on a device's memory in the order of its streams (CollCall::queue).
+  virtual bool enqueues(prun_mem_kind /*kind*/) const { return false; }
+  // The transport's own memory on the device, or null; and of memory that is not its own, to be told of it. Before connect.
+  virtual void* allocate_device(int64_t /*bytes*/, prun_mem_kind /*kind*/) { return nullptr; }
+  virtual void adopt_device(void* /*ptr*/, int64_t /*bytes*/, prun_mem_kind /*kind*/) {}
   virtual void connect() = 0;
   // The communicator of these global ranks (this rank among them) on this lane; made on first use, in which the
   // members agree on a lane of the transport. So: one thread makes communicators, and all ranks make them in one

@@ -157,12 +157,12 @@ Link::~Link() {
   table().close(ctx_);
 }
 
-void* Link::allocate(int64_t bytes) {
+void* Link::allocate(int64_t bytes, prun_mem_kind kind) {
   if (table().mem_alloc == nullptr) return nullptr;
   void* ptr = nullptr;
   void* handle = nullptr;
   prun_result result = empty_result();
-  prun_status status = table().mem_alloc(ctx_, static_cast<size_t>(bytes), PRUN_MEM_HOST, &ptr, &handle, &result);
+  prun_status status = table().mem_alloc(ctx_, static_cast<size_t>(bytes), kind, &ptr, &handle, &result);
   if (status == PRUN_ENOTSUP) return nullptr;
   if (status != PRUN_OK) fail(status, result, fmt::format("allocating {}", human_bytes(bytes)));
   PRUN_CHECK(reinterpret_cast<uintptr_t>(ptr) % kAlignBytes == 0, fmt::format("{} allocated at {}", plugin_.name, ptr));
@@ -170,11 +170,11 @@ void* Link::allocate(int64_t bytes) {
   return ptr;
 }
 
-void Link::adopt(void* ptr, int64_t bytes) {
+void Link::adopt(void* ptr, int64_t bytes, prun_mem_kind kind) {
   if (table().mem_reg == nullptr) return;
   void* handle = nullptr;
   prun_result result = empty_result();
-  prun_status status = table().mem_reg(ctx_, ptr, static_cast<size_t>(bytes), PRUN_MEM_HOST, &handle, &result);
+  prun_status status = table().mem_reg(ctx_, ptr, static_cast<size_t>(bytes), kind, &handle, &result);
   if (status == PRUN_ENOTSUP) return;  // it can do without
   if (told(status, result) != PRUN_OK) fail(status, result, fmt::format("registering {}", human_bytes(bytes)));
   memory_.push_back({static_cast<char*>(ptr), bytes, handle});

@@ -34,10 +34,10 @@ class Link {
   // Waits so much longer than the deadline that it reports: so that whoever waits for the culprit itself tells first.
   void be_patient(double seconds) { patience_s_ = seconds; }
 
-  // Zeroed memory of the transport, or null when it has none to offer.
-  void* allocate(int64_t bytes);
+  // Zeroed memory of the transport (of a device: as it is), or null when it has none to offer.
+  void* allocate(int64_t bytes, prun_mem_kind kind = PRUN_MEM_HOST);
   // Lets the transport know memory that is not its own, where it wants to; it must outlive the link.
-  void adopt(void* ptr, int64_t bytes);
+  void adopt(void* ptr, int64_t bytes, prun_mem_kind kind = PRUN_MEM_HOST);
   void* handle_of(const void* ptr) const;  // of allocate() and adopt(); null for other memory
 
   // prun_transport's batch with peers of the job; they and the handles are written into `ops`. With PRUN_OK there is a

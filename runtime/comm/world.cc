@@ -107,6 +107,11 @@ class TransportWorld : public World {
     if (!own || inside_) between_->adopt(memory, size);
     return memory;
   }
+  bool enqueues(prun_mem_kind kind) const override {
+    return !inside_ && between_->table().queue_ordered != 0 && (between_->table().mem_kinds & 1u << kind) != 0;
+  }
+  void* allocate_device(int64_t bytes, prun_mem_kind kind) override { return between_->allocate(bytes, kind); }
+  void adopt_device(void* ptr, int64_t bytes, prun_mem_kind kind) override { between_->adopt(ptr, bytes, kind); }
   void connect() override {
     if (inside_)
       join_and_connect(*inside_, options_, bootstrap_);

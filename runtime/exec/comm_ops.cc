@@ -104,7 +104,7 @@ class Nothing final : public Kernel {
 }  // namespace
 
 PutChannel* put_channel_of(const RankMemory& memory, const Op& op, World& world) {
-  if (!op.one_sided()) return nullptr;
+  if (!op.one_sided() || memory.places != nullptr) return nullptr;  // staged: the window would be the device's memory
   const std::vector<int> pair = members_of(memory.program->mesh, op, memory.rank);
   return world.put_channel(op.sends() ? pair[1] : pair[0], op.lane);
 }
@@ -140,6 +140,14 @@ std::unique_ptr<Kernel> make_comm_kernel(const RankMemory& memory, const Op& op,
   Communicator& communicator = world.communicator(members_of(memory.program->mesh, op, memory.rank), op.lane);
   if (op.is("all_gather_v")) return std::make_unique<AllGatherV>(communicator, memory, op);
   return std::make_unique<CollKernel>(communicator, coll_call(memory, op, communicator.size()));
+}
+
+std::unique_ptr<Kernel> make_enqueued_kernel(const RankMemory& memory, const Op& op, World& world, prun_queue queue) {
+  if (op.offers()) return std::make_unique<Nothing>();
+  Communicator& communicator = world.communicator(members_of(memory.program->mesh, op, memory.rank), op.lane);
+  CollCall call = coll_call(memory, op, communicator.size());
+  call.queue = queue;
+  return std::make_unique<CollKernel>(communicator, call);
 }
 
 }  // namespace prun

@@ -32,6 +32,7 @@ struct StepRecord {
   uint64_t comm_ns;          // sum over communication ops of end - begin
   uint64_t exposed_ns;       // compute stream waited for an edge from a communication op
   uint64_t bytes_sent;
+  uint64_t host_ns = 0, idle_ns = 0;  // of a queue device: enqueuing the step; between the step before and it on the device
   uint64_t eval_ns = 0;                                          // > 0: there was an evaluation after the step
   double eval_loss = std::numeric_limits<double>::quiet_NaN();   // mean over its batches
 };

@@ -7,7 +7,7 @@
 #include <map>
 
 #include "base/text.h"
-#include "exec/executor.h"
+#include "exec/job_run.h"
 #include "ir/model_flops.h"
 
 namespace prun {

@@ -15,7 +15,8 @@
 #include "comm/comm.h"
 #include "cores.h"
 #include "device/device.h"
-#include "exec/executor.h"
+#include "exec/job_run.h"
+#include "exec/queue_memory.h"
 #include "link_bootstrap.h"
 
 namespace prun {
@@ -72,17 +73,25 @@ void train(const RankStart& start, const Options& options, const std::vector<std
   executor_options.recorder = static_cast<RecorderHeader*>(start.recorder);
   executor_options.aborted = [&] { return start.link->aborted(); };
   executor_options.print = [&](const std::string& line) { start.link->print(line); };
-  if (program.arena_bytes > 0) executor_options.arena = static_cast<std::byte*>(world->allocate(program.arena_bytes));
+  executor_options.deadline_s = options.timeout_s;
+  executor_options.timed = !options.trace.empty();
+  std::unique_ptr<Device> device = open_device(program.device);
+  std::unique_ptr<QueueMemory> queue;
+  if (device->table() != nullptr) {
+    queue = std::make_unique<QueueMemory>(program, *device->table(), QueueOptions{start.local_rank, ""}, *world);
+    executor_options.queue = queue.get();
+  } else if (program.arena_bytes > 0) {
+    executor_options.arena = static_cast<std::byte*>(world->allocate(program.arena_bytes));
+  }
   world->connect();
   tell_transports(*executor_options.recorder, world->transport_name(), options.network_interface);
-  std::unique_ptr<Device> device = open_device(program.device);
-  Executor executor(program, *device, *world, executor_options);
+  std::unique_ptr<JobRun> executor = make_executor(program, *device, *world, executor_options);
   where.clear();
   try {
-    executor.run();
+    executor->run();
     executor_options.recorder->pss.store(proportional_set_size());
   } catch (...) {
-    where = executor.failed_op();
+    where = executor->failed_op();
     throw;
   }
 }

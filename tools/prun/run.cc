@@ -8,7 +8,7 @@
 #include "comm/choose.h"
 #include "comm/interfaces.h"
 #include "device_check.h"
-#include "exec/executor.h"
+#include "exec/job_run.h"
 #include "exec/recorder.h"
 #include "launch/launch.h"
 #include "observer.h"

@@ -1,0 +1,76 @@
+#include "exec/host_lane.h"
+
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "exec/clock.h"
+
+namespace prun {
+
+void Backoff::wait() {
+  constexpr int kSpins = 20, kYields = 40, kMostMicroseconds = 50;
+  ++rounds_;
+  if (rounds_ <= kSpins) return;
+  if (rounds_ <= kYields)
+    std::this_thread::yield();
+  else
+    std::this_thread::sleep_for(std::chrono::microseconds(std::min(rounds_ - kYields, kMostMicroseconds)));
+}
+
+HostLane::HostLane(const std::string& name, const std::atomic<bool>& cancelled, std::function<void()> told,
+                   std::function<void(const Op&)> failed)
+    : cancelled_(cancelled), told_(std::move(told)), failed_(std::move(failed)), thread_([this, name] {
+        prctl(PR_SET_NAME, name.c_str());
+        run();
+      }) {}
+
+HostLane::~HostLane() {
+  {
+    std::lock_guard lock(mutex_);
+    closed_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void HostLane::push(HostJob& job) {
+  {
+    std::lock_guard lock(mutex_);
+    jobs_.push_back(&job);
+  }
+  changed_.notify_one();
+}
+
+bool HostLane::wait_armed(const HostJob& job) {
+  for (Backoff backoff; job.armed != nullptr && !job.armed->reached(); backoff.wait())
+    if (cancelled_.load(std::memory_order_relaxed)) return false;
+  return !cancelled_.load(std::memory_order_relaxed);
+}
+
+void HostLane::run() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return !jobs_.empty() || closed_; });
+    if (jobs_.empty()) return;
+    HostJob& job = *jobs_.front();
+    jobs_.pop_front();
+    lock.unlock();
+    try {
+      if (!wait_armed(job)) return;
+      job.begin_ns = now_ns();
+      job.kernel->run();
+      job.end_ns = now_ns();
+    } catch (...) {
+      failed_(*job.op);
+      told_();
+      return;
+    }
+    job.ended.fetch_add(1, std::memory_order_release);
+    told_();
+    lock.lock();
+  }
+}
+
+}  // namespace prun

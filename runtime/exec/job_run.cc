@@ -1,0 +1,156 @@
+#include "exec/job_run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "exec/clock.h"
+#include "exec/comm_ops.h"
+#include "exec/executor.h"
+#include "exec/queue_executor.h"
+
+namespace prun {
+
+std::string op_words(const Op& op) {
+  std::string words(op.def->name);
+  if (!op.unit.empty()) words += " of " + op.unit;
+  if (op.phase == Phase::forward || op.phase == Phase::backward) words += fmt::format(" ({})", phase_name(op.phase));
+  if (op.site.known()) words += " at " + op.site.text();
+  return words;
+}
+
+std::unique_ptr<JobRun> make_executor(const Program& program, const Device& device, World& world,
+                                      const ExecutorOptions& options) {
+  if (device.table() != nullptr) return std::make_unique<QueueExecutor>(program, world, options);
+  return std::make_unique<Executor>(program, device, world, options);
+}
+
+JobRun::JobRun(const Program& program, World& world, const ExecutorOptions& options, const RankMemory& memory)
+    : program_(program), world_(world), options_(options), memory_(memory) {
+  table_.set(program.schedule, 0);
+  memory_.rank = options.rank;
+  memory_.program = &program;
+  memory_.table = &table_;
+  host_ = open_host_services(program, options.print);
+  make_communicators();
+  options_.recorder->streams = static_cast<uint32_t>(program.step.streams.size());
+}
+
+// Ranks whose programs differ meet their groups in different orders; making a communicator is collective, so all ranks
+// make theirs in the order of members and lane.
+void JobRun::make_communicators() {
+  std::set<std::pair<std::vector<int>, int>> wanted;
+  for (const Body* each : program_.bodies())
+    for (const Stream& stream : each->streams)
+      for (const Op& op : stream.ops)
+        if (PutChannel* channel = options_.queue == nullptr ? put_channel_of(memory_, op, world_) : nullptr)
+          put_channels_.insert(channel);
+        else if (op.communicates())
+          wanted.emplace(members_of(program_.mesh, op, options_.rank), op.lane);
+  for (const auto& [members, lane] : wanted) communicators_.push_back(&world_.communicator(members, lane));
+}
+
+const Body& JobRun::body(Kind kind) const {
+  switch (kind) {
+    case Kind::init:
+      return program_.init;
+    case Kind::step:
+      return program_.step;
+    case Kind::eval:
+      return program_.eval;
+    case Kind::sync:
+      break;
+  }
+  return program_.sync;
+}
+
+void JobRun::run() {
+  options_.recorder->phase.store(1, std::memory_order_release);
+  run_body(Kind::init, 0, 1);
+  free_init();
+  const Schedule& schedule = program_.schedule;
+  step_begin_ns_ = now_ns();
+  for (int64_t step = 0; step < schedule.steps;) {
+    const int64_t pause = schedule.next_pause(step);
+    options_.recorder->phase.store(2, std::memory_order_release);
+    run_body(Kind::step, step, pause);
+    if (schedule.syncs_after(pause - 1)) {
+      options_.recorder->phase.store(5, std::memory_order_release);
+      run_body(Kind::sync, pause / schedule.sync_every - 1, pause / schedule.sync_every);
+    }
+    if (schedule.evaluates_after(pause - 1)) evaluate(pause - 1);
+    step = pause;
+  }
+  options_.recorder->phase.store(3, std::memory_order_release);
+}
+
+// The calendar is the same on all ranks. Counters go on from one evaluation to the next.
+void JobRun::evaluate(int64_t step) {
+  const int64_t batches = program_.schedule.eval_batches, first = step / program_.schedule.eval_every * batches;
+  options_.recorder->phase.store(4, std::memory_order_release);
+  eval_losses_ = 0;
+  table_.eval_batch = 0;
+  run_body(Kind::eval, first, first + batches);
+  StepRecord record = unpublished_;
+  record.eval_loss = eval_losses_ / static_cast<double>(batches);
+  record.eval_ns = std::max<uint64_t>(1, now_ns() - step_begin_ns_);
+  bytes_before_ = bytes_sent();
+  step_begin_ns_ = now_ns();
+  publish(record);
+}
+
+void JobRun::record(int stream, const OpEvent& event) {
+  RecorderHeader* recorder = options_.recorder;
+  StreamState& state = recorder->stream[stream];
+  uint64_t written = state.written.load(std::memory_order_relaxed);
+  recorder_ring(recorder, stream)[written & (recorder->capacity - 1)] = event;
+  state.written.store(written + 1, std::memory_order_release);
+  recorder->beat_ns.store(event.end_ns, std::memory_order_relaxed);
+}
+
+void JobRun::close_step(StepRecord record) {
+  record.begin_ns = step_begin_ns_;
+  record.end_ns = now_ns();
+  const uint64_t bytes = bytes_sent();
+  record.bytes_sent += bytes - bytes_before_;
+  bytes_before_ = bytes;
+  step_begin_ns_ = record.end_ns;
+  if (program_.schedule.evaluates_after(static_cast<int64_t>(record.step)))
+    unpublished_ = record;
+  else
+    publish(record);
+}
+
+uint64_t JobRun::bytes_sent() const {
+  uint64_t bytes = 0;
+  for (Communicator* c : communicators_) bytes += static_cast<uint64_t>(c->bytes_sent());
+  for (PutChannel* c : put_channels_) bytes += static_cast<uint64_t>(c->bytes_sent());
+  return bytes;
+}
+
+// Waits while the launcher has not read the ring's oldest record.
+void JobRun::publish(const StepRecord& record) {
+  RecorderHeader* recorder = options_.recorder;
+  uint64_t written = recorder->steps_written.load(std::memory_order_relaxed);
+  while (written - recorder->steps_read.load(std::memory_order_acquire) >= static_cast<uint64_t>(kStepRing)) {
+    if (cancelled_.load() || (options_.aborted && options_.aborted())) break;
+    std::this_thread::yield();
+  }
+  recorder_steps(recorder)[written % static_cast<uint64_t>(kStepRing)] = record;
+  recorder->steps_written.store(written + 1, std::memory_order_release);
+}
+
+void JobRun::fail(std::exception_ptr error, const Op* op) {
+  {
+    std::lock_guard lock(failure_mutex_);
+    if (!failure_) {
+      failure_ = error;
+      if (op != nullptr) failed_op_ = op_words(*op);
+    }
+  }
+  cancelled_.store(true, std::memory_order_release);
+  world_.abort();
+}
+
+}  // namespace prun

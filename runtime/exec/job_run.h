@@ -1,0 +1,93 @@
+// What all executors share: the calendar of bodies, the step table, communicators, the flight recorder.
+#pragma once
+#include <atomic>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "comm/comm.h"
+#include "device/device.h"
+#include "exec/host_ops.h"
+#include "exec/recorder.h"
+
+namespace prun {
+
+class QueueMemory;
+
+struct ExecutorOptions {
+  int rank = 0;
+  int threads = 1;             // cores that a kernel may use
+  int spins = 200;             // of a wait before it yields
+  std::byte* arena = nullptr;  // of the host; a queue device has `queue` instead
+  QueueMemory* queue = nullptr;
+  double deadline_s = 60;              // without progress of a queue device
+  bool timed = false;                  // queue devices: a time for every op, for a trace; then nothing is captured
+  bool graphs = true;                  // queue devices: capture steps where the device can
+  RecorderHeader* recorder = nullptr;  // zeroed mapping with magic and capacity set
+  std::function<bool()> aborted;       // the job is ending
+  std::function<void(const std::string&)> print;
+};
+
+class JobRun {
+ public:
+  virtual ~JobRun() = default;
+  // Runs the init body, then all steps, with evaluations between them. Throws the first error of any stream; the others
+  // have then stopped.
+  void run();
+  // "all_gather of block2 (plans/zero3.lua:12)": what failed, for the message. Empty when nothing did.
+  const std::string& failed_op() const { return failed_op_; }
+
+ protected:
+  enum class Kind { init, step, eval, sync };
+
+  // Makes the communicators, so all ranks call it alike; `world` is connected.
+  JobRun(const Program& program, World& world, const ExecutorOptions& options, const RankMemory& memory);
+  // The body of that kind, once for each of first, ..., end - 1. Throws as run().
+  virtual void run_body(Kind kind, int64_t first, int64_t end) = 0;
+  virtual void free_init() {}  // it will not run again
+
+  const Body& body(Kind kind) const;
+  void close_step(
+      StepRecord record);  // a step of the step body has ended: its record is complete but for bytes and times
+  void close_eval_batch(double loss) { eval_losses_ += loss; }
+  void record(int stream, const OpEvent& event);
+  uint64_t bytes_sent() const;
+  uint64_t step_begin_ns() const { return step_begin_ns_; }
+  void fail(std::exception_ptr error, const Op* op);  // any thread; the first one counts
+
+  const Program& program_;
+  World& world_;
+  ExecutorOptions options_;
+  StepTable table_;
+  RankMemory memory_;
+  HostServices host_;
+  std::atomic<bool> cancelled_{false};
+  std::exception_ptr failure_;
+
+ private:
+  void make_communicators();
+  void evaluate(int64_t step);
+  void publish(const StepRecord& record);
+
+  std::vector<Communicator*> communicators_;
+  std::set<PutChannel*> put_channels_;
+  std::mutex failure_mutex_;
+  std::string failed_op_;
+  uint64_t step_begin_ns_ = 0, bytes_before_ = 0;
+  double eval_losses_ = 0;    // sum over the batches of the evaluation under way
+  StepRecord unpublished_{};  // of a step that is evaluated after
+};
+
+// For `device`: threads that call kernels, or one that enqueues them. Throws what making kernels and communicators
+// throws.
+std::unique_ptr<JobRun> make_executor(const Program& program, const Device& device, World& world,
+                                      const ExecutorOptions& options);
+
+// "all_gather of block2 forward": an op in words.
+std::string op_words(const Op& op);
+
+}  // namespace prun

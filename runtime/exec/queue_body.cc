@@ -1,0 +1,328 @@
+#include "exec/queue_body.h"
+
+#include <algorithm>
+#include <chrono>
+#include <set>
+#include <utility>
+
+#include "base/error.h"
+#include "device/abi_op.h"
+#include "exec/clock.h"
+#include "exec/comm_ops.h"
+
+namespace prun {
+namespace {
+
+// Of what is copied to the host for an op: not the place of a message before it comes; and of outputs only what the op
+// leaves as they are in parts.
+std::vector<int> seen_by(const Op& op) {
+  std::vector<int> ids = op.receives() ? std::vector<int>{} : op.reads;
+  if (op.is("all_gather_v")) ids.insert(ids.end(), op.writes.begin(), op.writes.end());
+  return ids;
+}
+
+// Written on this rank: reduce and gather write at their root alone.
+bool lands_here(const Program& program, const Op& op, int rank) {
+  if (!op.is("reduce") && !op.is("gather")) return true;
+  return members_of(program.mesh, op, rank)[static_cast<size_t>(op.attrs.integer("root"))] == rank;
+}
+
+}  // namespace
+
+QueueBody::QueueBody(const QueueContext& context, const Body& body)
+    : context_(context),
+      body_(body),
+      regions_(body, how_of(*context.rank.program, body, context.memory.enqueues())),
+      enqueued_(regions_.items.size()),
+      kernels_(regions_.items.size()),
+      reached_(regions_.items.size()),
+      states_(regions_.regions.size()),
+      fork_(context.memory.device()),
+      lanes_(body.streams.size()) {
+  QueueDevice& device = context_.memory.device();
+  for (RegionState& state : states_) state.ended.emplace(device);
+  for (size_t s = 0; s < body.streams.size(); ++s) join_.emplace_back(device);
+  make_first();
+  make_hosts();
+  make_items();
+}
+
+// The op's tensors in the host's memory from `base` on.
+std::unique_ptr<std::vector<void*>> QueueBody::places(const Op& op, std::byte* base) const {
+  auto places = std::make_unique<std::vector<void*>>(program().tensors.size());
+  for (const int id : staged_tensors(op)) {
+    (*places)[static_cast<size_t>(id)] = base;
+    base += round_up(program().tensors[static_cast<size_t>(id)].bytes(), kAlignBytes);
+  }
+  return places;
+}
+
+QueueBody::Copy QueueBody::copy_of(int tensor, const std::vector<void*>& places, bool to_host) const {
+  void *host = places[static_cast<size_t>(tensor)], *device = context_.rank.data(tensor);
+  const int64_t bytes = program().tensors[static_cast<size_t>(tensor)].bytes();
+  return to_host ? Copy{host, device, bytes} : Copy{device, host, bytes};
+}
+
+void QueueBody::make_first() {
+  RankMemory memory = context_.rank;
+  memory.table = &first_table_;
+  for (const OpRef ref : regions_.first) {
+    const Op& of = op(ref);
+    FirstPart& part = first_.emplace_back();
+    for (int slot = 0; slot < kStepSlots; ++slot) {
+      part.places[slot] = places(of, context_.memory.take_pinned(staged_bytes(program(), of)));
+      memory.places = part.places[slot].get();
+      part.kernel[slot] = make_host_kernel(memory, of, context_.host);
+      for (const int id : of.writes) part.in[slot].push_back(copy_of(id, *part.places[slot], false));
+    }
+  }
+}
+
+// Ops of one stream see their tensors in the same pinned memory, one after the other.
+void QueueBody::make_hosts() {
+  std::vector<int64_t> most(body_.streams.size());
+  for (const HostOp& host : regions_.hosts) {
+    int64_t& bytes = most[static_cast<size_t>(host.op.stream)];
+    bytes = std::max(bytes, staged_bytes(program(), op(host.op)));
+  }
+  std::vector<std::byte*> bases;
+  for (const int64_t bytes : most) bases.push_back(context_.memory.take_pinned(bytes));
+  for (const HostOp& host : regions_.hosts) {
+    const Op& of = op(host.op);
+    auto part = std::make_unique<HostPart>();
+    part->places = places(of, bases[static_cast<size_t>(host.op.stream)]);
+    RankMemory memory = context_.rank;
+    memory.places = part->places.get();
+    part->kernel =
+        of.communicates() ? make_comm_kernel(memory, of, context_.world) : make_host_kernel(memory, of, context_.host);
+    for (const int id : seen_by(of)) part->out.push_back(copy_of(id, *part->places, true));
+    if (lands_here(program(), of, context_.rank.rank))
+      for (const int id : of.writes) part->in.push_back(copy_of(id, *part->places, false));
+    part->armed.emplace(context_.memory.device());
+    part->job.op = &of;
+    part->job.kernel = part->kernel.get();
+    part->job.armed = &*part->armed;
+    hosts_.push_back(std::move(part));
+    std::unique_ptr<HostLane>& lane = lanes_[static_cast<size_t>(host.op.stream)];
+    if (lane != nullptr) continue;
+    const auto told = [this] {
+      std::lock_guard lock(mutex_);
+      news_ = true;
+      told_.notify_one();
+    };
+    lane = std::make_unique<HostLane>(body_.streams[static_cast<size_t>(host.op.stream)].name, context_.cancelled, told,
+                                      context_.failed);
+  }
+}
+
+void QueueBody::make_items() {
+  QueueDevice& device = context_.memory.device();
+  for (size_t i = 0; i < regions_.items.size(); ++i) {
+    const Item& item = regions_.items[i];
+    if (item.awaited) reached_[i].emplace(device);
+    if (context_.timed)
+      for (std::vector<Span>& spans : spans_) {
+        Span& span = spans.emplace_back();
+        span.begin.emplace(device, true);
+        span.end.emplace(device, true);
+      }
+    if (item.kind != Item::Kind::op) continue;
+    const Op& of = op(item.op);
+    if (of.communicates())
+      enqueued_[i] = make_enqueued_kernel(context_.rank, of, context_.world, stream(item.op.stream).queue());
+    else
+      kernels_[i].emplace(device, AbiOp(context_.rank, of, context_.threads, context_.values).get());
+  }
+}
+
+void QueueBody::run_first(int slot, const StepTable& table) {
+  first_table_ = table;
+  for (FirstPart& part : first_) part.kernel[slot]->run();
+}
+
+void QueueBody::issue(int64_t step, int slot, StreamState* states, const std::function<void()>& check_alive) {
+  issuing_ns_ = 0;
+  uint64_t begin = now_ns();
+  ++runs_;
+  for (size_t s = 0; s < body_.streams.size(); ++s)
+    states[s].step.store(static_cast<uint32_t>(step), std::memory_order_relaxed);
+  for (const FirstPart& part : first_)
+    for (const Copy& copy : part.in[slot]) stream(0).copy(copy.to, copy.from, copy.bytes);
+  fork_.record(stream(0));
+  for (size_t s = 1; s < body_.streams.size(); ++s) fork_.hold(stream(static_cast<int>(s)));
+  for (RegionState& state : states_) state.launched = false;
+  for (;;) {
+    const bool moved = issue_ready(slot, states);
+    if (all_ended()) break;
+    if (moved) continue;
+    issuing_ns_ += now_ns() - begin;
+    wait_for_hosts(check_alive);
+    begin = now_ns();
+  }
+  for (size_t s = 1; s < body_.streams.size(); ++s) {
+    join_[s].record(stream(static_cast<int>(s)));
+    join_[s].hold(stream(0));
+  }
+  issuing_ns_ += now_ns() - begin;
+}
+
+bool QueueBody::host_ended(int host) const {
+  return hosts_[static_cast<size_t>(host)]->job.ended.load(std::memory_order_acquire) >= runs_;
+}
+
+bool QueueBody::all_ended() const {
+  for (const RegionState& state : states_)
+    if (!state.launched) return false;
+  for (size_t h = 0; h < hosts_.size(); ++h)
+    if (!host_ended(static_cast<int>(h))) return false;
+  return true;
+}
+
+bool QueueBody::ready(const Region& region) const {
+  return std::all_of(region.hosts.begin(), region.hosts.end(), [&](int host) { return host_ended(host); }) &&
+         std::all_of(region.after.begin(), region.after.end(),
+                     [&](int other) { return states_[static_cast<size_t>(other)].launched; });
+}
+
+bool QueueBody::issue_ready(int slot, StreamState* states) {
+  bool moved = false;
+  for (size_t r = 0; r < states_.size(); ++r) {
+    if (states_[r].launched || !ready(regions_.regions[r])) continue;
+    issue_region(static_cast<int>(r), slot, states);
+    states_[r].launched = moved = true;
+    for (const int id : regions_.regions[r].items) {
+      const Item& item = regions_.items[static_cast<size_t>(id)];
+      if (item.kind == Item::Kind::arm)
+        lanes_[static_cast<size_t>(item.op.stream)]->push(hosts_[static_cast<size_t>(item.host)]->job);
+    }
+  }
+  return moved;
+}
+
+void QueueBody::issue_region(int id, int slot, StreamState* states) {
+  const Region& region = regions_.regions[static_cast<size_t>(id)];
+  RegionState& state = states_[static_cast<size_t>(id)];
+  const bool eager = runs_ == 1 || context_.timed || !context_.graphs || !context_.memory.device().captures();
+  if (eager) {
+    for (const int item : region.items) issue_item(item, slot, false, states);
+    return;
+  }
+  if (runs_ == 2) capture(id, slot, states);
+  DeviceStream& origin = stream(regions_.items[static_cast<size_t>(region.items[0])].op.stream);
+  for (const int other : region.after) states_[static_cast<size_t>(other)].ended->hold(origin);
+  state.graph.launch(origin);
+  state.ended->record(origin);
+}
+
+// A capture spreads from its origin to the region's other streams, and ends where all have come back to it. What comes
+// from other regions is waited for where the graph is launched.
+void QueueBody::capture(int id, int slot, StreamState* states) {
+  const Region& region = regions_.regions[static_cast<size_t>(id)];
+  QueueDevice& device = context_.memory.device();
+  const int first = regions_.items[static_cast<size_t>(region.items[0])].op.stream;
+  const DeviceStream& origin = stream(first);
+  device.call("capturing a step",
+              [&](prun_result* result) { return device.table().capture_begin(device.get(), origin.get(), result); });
+  fork_.record(origin);
+  std::set<int> spread = {first};
+  for (const int item : region.items) {
+    const int s = regions_.items[static_cast<size_t>(item)].op.stream;
+    if (spread.insert(s).second) fork_.hold(stream(s));
+    issue_item(item, slot, true, states);
+  }
+  for (const int s : spread) {
+    if (s == first) continue;
+    join_[static_cast<size_t>(s)].record(stream(s));
+    join_[static_cast<size_t>(s)].hold(origin);
+  }
+  prun_graph* graph = nullptr;
+  device.call("capturing a step", [&](prun_result* result) {
+    return device.table().capture_end(device.get(), origin.get(), &graph, result);
+  });
+  states_[static_cast<size_t>(id)].graph = DeviceGraph(device, graph);
+}
+
+void QueueBody::issue_item(int id, int slot, bool capturing, StreamState* states) {
+  const size_t i = static_cast<size_t>(id);
+  const Item& item = regions_.items[i];
+  StreamState& state = states[item.op.stream];
+  state.op.store(static_cast<uint32_t>(item.op.index), std::memory_order_relaxed);
+  state.running.store(1, std::memory_order_relaxed);
+  try {
+    const DeviceStream& on = stream(item.op.stream);
+    for (const int source : item.waits) {
+      const bool here = regions_.region_of[static_cast<size_t>(source)] == regions_.region_of[i];
+      if (here || !capturing) reached_[static_cast<size_t>(source)]->hold(on);
+    }
+    if (context_.timed) spans_[slot][i].begin->record(on);
+    run_item(id, capturing);
+    if (context_.timed) spans_[slot][i].end->record(on);
+    if (item.awaited) reached_[i]->record(on);
+  } catch (...) {
+    context_.failed(op(item.op));
+    throw Cancelled{};
+  }
+}
+
+void QueueBody::run_item(int id, bool capturing) {
+  const size_t i = static_cast<size_t>(id);
+  const Item& item = regions_.items[i];
+  DeviceStream& on = stream(item.op.stream);
+  if (item.kind == Item::Kind::op) {
+    if (kernels_[i])
+      kernels_[i]->run(on);
+    else
+      enqueued_[i]->run();
+    return;
+  }
+  HostPart& part = *hosts_[static_cast<size_t>(item.host)];
+  const bool arm = item.kind == Item::Kind::arm;
+  for (const Copy& copy : arm ? part.out : part.in) on.copy(copy.to, copy.from, copy.bytes);
+  if (arm) part.armed->record(on, capturing);
+}
+
+void QueueBody::wait_for_hosts(const std::function<void()>& check_alive) {
+  std::unique_lock lock(mutex_);
+  while (!told_.wait_for(lock, std::chrono::milliseconds(50), [&] { return news_; })) {
+    if (context_.cancelled.load(std::memory_order_relaxed)) break;
+    check_alive();
+  }
+  news_ = false;
+  if (context_.cancelled.load(std::memory_order_relaxed)) throw Cancelled{};
+}
+
+void QueueBody::read_times(int slot, const std::function<uint64_t(const DeviceEvent&)>& ns,
+                           const std::function<void(int stream, const OpEvent&)>& record, StepRecord& totals) const {
+  struct Times {
+    uint64_t begin = 0, end = 0;
+  };
+  std::vector<std::vector<Times>> times;
+  for (const Stream& stream : body_.streams) times.emplace_back(stream.ops.size());
+  for (size_t i = 0; i < regions_.items.size(); ++i) {
+    const Item& item = regions_.items[i];
+    Times& of = times[static_cast<size_t>(item.op.stream)][static_cast<size_t>(item.op.index)];
+    if (item.kind != Item::Kind::land) of.begin = ns(*spans_[slot][i].begin);
+    of.end = ns(*spans_[slot][i].end);
+    if (item.kind == Item::Kind::arm && !regions_.hosts[static_cast<size_t>(item.host)].lands)
+      of.end = std::max(of.end, hosts_[static_cast<size_t>(item.host)]->job.end_ns);
+  }
+  for (int s = 0; s < static_cast<int>(times.size()); ++s) {
+    uint64_t ready = 0;
+    for (uint32_t i = 0; i < times[static_cast<size_t>(s)].size(); ++i) {
+      const Times& of = times[static_cast<size_t>(s)][i];
+      if (of.end == 0) continue;  // a first op: the host has run it while the device was at the step before
+      const Op& which = op({s, static_cast<int>(i)});
+      if (ready == 0) ready = of.begin;
+      const bool awaits = std::any_of(which.waits.begin(), which.waits.end(), [&](const Edge& edge) {
+        return edge.back == 0 && op({edge.stream, edge.index}).communicates();
+      });
+      if (which.communicates()) totals.comm_ns += of.end - of.begin;
+      if (s == 0 && which.communicates()) totals.exposed_ns += of.end - of.begin;
+      if (s == 0 && awaits && of.begin > ready) totals.exposed_ns += of.begin - ready;
+      record(s, {static_cast<uint32_t>(totals.step), i, std::min(ready, of.begin), of.begin, of.end});
+      ready = of.end;
+    }
+  }
+}
+
+}  // namespace prun

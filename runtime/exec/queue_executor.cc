@@ -1,0 +1,181 @@
+#include "exec/queue_executor.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "base/text.h"
+#include "exec/clock.h"
+
+namespace prun {
+
+struct QueueExecutor::Batch final : Kernel {
+  void run() override { body->run_first(slot, table); }
+  QueueBody* body = nullptr;
+  int slot = 0;
+  StepTable table;
+};
+
+QueueExecutor::QueueExecutor(const Program& program, World& world, const ExecutorOptions& options)
+    : JobRun(program, world, options, {.arena = options.queue->arena()}),
+      queue_(*options.queue),
+      values_(queue_.device(), sizeof(prun_step_values), PRUN_PLACE_DEVICE) {
+  QueueDevice& device = queue_.device();
+  size_t most = 1;
+  for (const Body* each : program.bodies()) most = std::max(most, each->streams.size());
+  for (size_t s = 0; s < most; ++s) streams_.emplace_back(device, s == 0 ? 0 : -1);
+  streams_[0].zero(queue_.arena(), program.arena_bytes);
+  for (int i = 0; i < kStepSlots; ++i) {
+    Slot& slot = slots_.emplace_back(device);
+    slot.values = reinterpret_cast<prun_step_values*>(queue_.take_pinned(sizeof(prun_step_values)));
+    slot.loss = queue_.take_pinned(sizeof(double));
+  }
+  const QueueContext context{queue_,
+                             streams_,
+                             memory_,
+                             reinterpret_cast<const prun_step_values*>(values_.get()),
+                             world,
+                             host_,
+                             options.threads,
+                             options.timed,
+                             options.graphs,
+                             cancelled_,
+                             [this](const Op& op) { fail(std::current_exception(), &op); }};
+  for (Kind kind : {Kind::init, Kind::step, Kind::eval, Kind::sync})
+    bodies_.push_back(std::make_unique<QueueBody>(context, body(kind)));
+}
+
+// Kernels may be freed only when no stream has work left.
+QueueExecutor::~QueueExecutor() {
+  for (DeviceStream& stream : streams_) {
+    try {
+      stream.wait();
+    } catch (const Error&) {  // it has been thrown before
+    }
+  }
+}
+
+void QueueExecutor::run_body(Kind kind, int64_t first, int64_t end) {
+  if (bodies_[static_cast<size_t>(kind)]->empty()) return;
+  try {
+    run_steps(kind, first, end);
+  } catch (const QueueBody::Cancelled&) {
+  } catch (...) {
+    fail(std::current_exception(), nullptr);
+  }
+  if (failure_) std::rethrow_exception(failure_);
+}
+
+// The step table of a step; an evaluation's batches count from 0, and it and a synchronization come before step
+// table_.step.
+StepTable QueueExecutor::table_of(Kind kind, int64_t step, int64_t first) const {
+  StepTable table = table_;
+  if (kind == Kind::step) table.set(program_.schedule, step);
+  if (kind == Kind::eval) table.eval_batch = step - first;
+  return table;
+}
+
+void QueueExecutor::run_steps(Kind kind, int64_t first, int64_t end) {
+  QueueBody& work = *bodies_[static_cast<size_t>(kind)];
+  Batch batch;
+  batch.body = &work;
+  HostJob job;
+  job.kernel = &batch;
+  static const Op next_batch{.def = &op_def("next_batch")};
+  job.op = &next_batch;
+  HostLane lane(
+      "data", cancelled_, [] {}, [this](const Op& op) { fail(std::current_exception(), &op); });
+  const auto make_batch = [&](int64_t step) {
+    batch.slot = static_cast<int>(step % kStepSlots);
+    batch.table = table_of(kind, step, first);
+    lane.push(job);
+  };
+  if (work.has_first()) make_batch(first);
+  progress_ns_ = now_ns();
+  for (int64_t step = first; step < end; ++step) {
+    // Its successor's batch goes where that of step - 2 was.
+    if (step - 2 >= first) finish(kind, slot_of(step - 2));
+    if (work.has_first()) {
+      for (Backoff backoff; job.ended.load(std::memory_order_acquire) < static_cast<uint64_t>(step - first + 1);
+           backoff.wait())
+        check_alive();
+      if (step + 1 < end) make_batch(step + 1);
+    }
+    slot_of(step).after_another = step > first;
+    issue(kind, step, table_of(kind, step, first));
+  }
+  for (int64_t step = std::max(first, end - 2); step < end; ++step) finish(kind, slot_of(step));
+  if (kind == Kind::step) table_.set(program_.schedule, end);
+}
+
+void QueueExecutor::issue(Kind kind, int64_t step, const StepTable& table) {
+  QueueBody& work = *bodies_[static_cast<size_t>(kind)];
+  Slot& slot = slot_of(step);
+  const uint64_t begin = now_ns(), sent = bytes_sent();
+  table_ = table;  // for host ops, which all end before issue returns
+  *slot.values = table;
+  slot.begin.record(streams_[0]);
+  streams_[0].copy(values_.get(), slot.values, sizeof *slot.values);
+  const uint64_t before = now_ns() - begin;
+  const int64_t shown = kind == Kind::step ? step : kind == Kind::init ? UINT32_MAX : table_.step;
+  work.issue(shown, static_cast<int>(step % kStepSlots), options_.recorder->stream, [this] { check_alive(); });
+  const uint64_t after = now_ns();
+  const int loss = kind == Kind::eval ? program_.eval_loss_tensor : kind == Kind::step ? program_.loss_tensor : -1;
+  if (loss >= 0) streams_[0].copy(slot.loss, memory_.data(loss), program_.tensors[static_cast<size_t>(loss)].bytes());
+  slot.end.record(streams_[0]);
+  slot.step = step;
+  slot.host_ns = before + work.issuing_ns() + now_ns() - after;
+  if (kind == Kind::step) {
+    const uint64_t bytes = bytes_sent() - sent;
+    eager_bytes_ = std::max(eager_bytes_, bytes);
+    slot.bytes = eager_bytes_ - bytes;
+  }
+}
+
+void QueueExecutor::finish(Kind kind, Slot& slot) {
+  for (Backoff backoff; !slot.end.reached(); backoff.wait()) check_alive();
+  progress_ns_ = now_ns();
+  const int loss_tensor = kind == Kind::eval ? program_.eval_loss_tensor : program_.loss_tensor;
+  double loss = std::numeric_limits<double>::quiet_NaN();
+  if (loss_tensor >= 0) {
+    const bool wide = program_.tensors[static_cast<size_t>(loss_tensor)].dtype == Dtype::f64;
+    loss = wide ? *reinterpret_cast<const double*>(slot.loss) : *reinterpret_cast<const float*>(slot.loss);
+  }
+  if (kind == Kind::eval) close_eval_batch(loss);
+  if (kind != Kind::step) return;
+  StepRecord record{};
+  record.step = static_cast<uint64_t>(slot.step);
+  record.loss = loss;
+  record.host_ns = slot.host_ns;
+  record.bytes_sent = slot.bytes;
+  const Slot& previous = slot_of(slot.step + kStepSlots - 1);
+  if (slot.after_another)
+    record.idle_ns = static_cast<uint64_t>(std::max(0.0, slot.begin.ms_since(previous.end)) * 1e6);
+  if (options_.timed) {
+    // Of the device's clock only differences are known: this step's end is taken to be now.
+    const uint64_t end_ns = now_ns();
+    const auto ns = [&](const DeviceEvent& event) {
+      return end_ns - static_cast<uint64_t>(std::max(0.0, slot.end.ms_since(event)) * 1e6);
+    };
+    bodies_[static_cast<size_t>(kind)]->read_times(
+        static_cast<int>(slot.step % kStepSlots), ns,
+        [&](int stream, const OpEvent& event) { JobRun::record(stream, event); }, record);
+  }
+  options_.recorder->beat_ns.store(progress_ns_, std::memory_order_relaxed);
+  close_step(record);
+}
+
+void QueueExecutor::check_alive() {
+  if (cancelled_.load(std::memory_order_relaxed)) throw QueueBody::Cancelled{};
+  if (options_.aborted && options_.aborted()) throw Aborted("");
+  const double waited = static_cast<double>(now_ns() - progress_ns_) / 1e9;
+  if (waited < options_.deadline_s || world_.transport_name() == "none") return;
+  throw Error(Exit::hang,
+              fmt::format("the device {} has been at its work for {} without an end: it waits for another rank, "
+                          "or a kernel does not end (--timeout allows more)",
+                          queue_.device().table().name, human_seconds(waited)));
+}
+
+}  // namespace prun

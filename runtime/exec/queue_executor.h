@@ -1,0 +1,53 @@
+// Executes a rank's program on a device that runs what is enqueued (prun/device.h): one thread issues all streams,
+// events are edges, a step is captured once and replayed.
+//
+// The host is at most two steps ahead: while the device computes step n, the host makes the batch of step n + 1 and has
+// it enqueued before n ends. So a loss is read a step late, and the device does not wait between steps.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "exec/job_run.h"
+#include "exec/queue_body.h"
+#include "exec/queue_memory.h"
+
+namespace prun {
+
+class QueueExecutor final : public JobRun {
+ public:
+  // options.queue is set, and `world` is connected. Throws what kernels and communicators throw.
+  QueueExecutor(const Program& program, World& world, const ExecutorOptions& options);
+  ~QueueExecutor() override;
+
+ private:
+  struct Slot {  // a step under way
+    explicit Slot(QueueDevice& device) : begin(device, true), end(device, true) {}
+    DeviceEvent begin, end;
+    prun_step_values* values = nullptr;  // pinned
+    std::byte* loss = nullptr;           // pinned
+    int64_t step = -1;                   // -1: none
+    uint64_t host_ns = 0, bytes = 0;
+    bool after_another = false;  // enqueued behind a step of the same run
+  };
+  struct Batch;  // the kernel that makes what the first ops write
+
+  void run_body(Kind kind, int64_t first, int64_t end) override;
+  void free_init() override { bodies_[0].reset(); }
+  void run_steps(Kind kind, int64_t first, int64_t end);
+  void issue(Kind kind, int64_t step, const StepTable& table);
+  void finish(Kind kind, Slot& slot);
+  void check_alive();
+  StepTable table_of(Kind kind, int64_t step, int64_t first) const;
+  Slot& slot_of(int64_t step) { return slots_[static_cast<size_t>(step % kStepSlots)]; }
+
+  QueueMemory& queue_;
+  std::vector<DeviceStream> streams_;
+  DeviceMemory values_;
+  std::vector<Slot> slots_;
+  std::vector<std::unique_ptr<QueueBody>> bodies_;  // by kind
+  uint64_t last_end_ns_ = 0;                        // when the step before ended, in the host's time
+  uint64_t progress_ns_ = 0;                        // when something last ended
+  uint64_t eager_bytes_ = 0;                        // that a step sends: what is replayed counts none
+};
+
+}  // namespace prun

@@ -1,0 +1,127 @@
+#include "exec/regions.h"
+
+#include <algorithm>
+#include <map>
+
+namespace prun {
+namespace {
+
+using HostSet = std::vector<bool>;
+
+std::vector<int> members(const HostSet& set) {
+  std::vector<int> ids;
+  for (size_t i = 0; i < set.size(); ++i)
+    if (set[i]) ids.push_back(static_cast<int>(i));
+  return ids;
+}
+
+// What has been made of an op: the item that stands for its end on the device (-1: none), and the host ops before that.
+struct End {
+  int item = -1;
+  HostSet hosts;
+};
+
+class Builder {
+ public:
+  Builder(const Body& body, const std::vector<std::vector<How>>& how, Regions& out)
+      : body_(body), how_(how), out_(out) {
+    for (const Stream& stream : body.streams) ends_.emplace_back(stream.ops.size());
+    for (const std::vector<How>& of_stream : how)
+      count_ += static_cast<size_t>(std::count(of_stream.begin(), of_stream.end(), How::host));
+  }
+
+  void build() {
+    const Order order(body_);
+    for (const OpRef ref : order.sequence()) {
+      const How how = how_[static_cast<size_t>(ref.stream)][static_cast<size_t>(ref.index)];
+      if (how == How::first) {
+        out_.first.push_back(ref);
+        if (ref.index > 0) end(ref) = end({ref.stream, ref.index - 1});
+      } else if (how == How::device) {
+        end(ref) = add(Item::Kind::op, ref, -1, before(ref), ends_before(ref));
+      } else {
+        end(ref) = host(ref);
+      }
+    }
+    for (size_t i = 0; i < out_.items.size(); ++i)
+      for (const int source : out_.items[i].waits) out_.items[static_cast<size_t>(source)].awaited = true;
+  }
+
+ private:
+  End& end(OpRef ref) { return ends_[static_cast<size_t>(ref.stream)][static_cast<size_t>(ref.index)]; }
+  const Op& op(OpRef ref) const {
+    return body_.streams[static_cast<size_t>(ref.stream)].ops[static_cast<size_t>(ref.index)];
+  }
+
+  // The ops that `ref` follows: on its stream, and by its edges.
+  std::vector<OpRef> before(OpRef ref) const {
+    std::vector<OpRef> refs;
+    if (ref.index > 0) refs.push_back({ref.stream, ref.index - 1});
+    for (const Edge& edge : op(ref).waits)
+      if (edge.back == 0) refs.push_back({edge.stream, edge.index});
+    return refs;
+  }
+  HostSet ends_before(OpRef ref) {
+    HostSet all(count_);
+    for (const OpRef source : before(ref)) {
+      const HostSet& hosts = end(source).hosts;
+      for (size_t i = 0; i < hosts.size(); ++i) all[i] = all[i] || hosts[i];
+    }
+    return all;
+  }
+
+  End add(Item::Kind kind, OpRef ref, int host, const std::vector<OpRef>& sources, const HostSet& hosts) {
+    const int id = static_cast<int>(out_.items.size()), region = region_of(hosts);
+    Item item{kind, ref, host, {}, false};
+    for (const OpRef source : sources) {
+      const int other = end(source).item;
+      if (other < 0) continue;
+      follow(region, other);
+      if (out_.items[static_cast<size_t>(other)].op.stream != ref.stream) item.waits.push_back(other);
+    }
+    out_.items.push_back(std::move(item));
+    out_.region_of.push_back(region);
+    out_.regions[static_cast<size_t>(region)].items.push_back(id);
+    return {id, hosts};
+  }
+
+  End host(OpRef ref) {
+    const int id = static_cast<int>(out_.hosts.size());
+    HostSet hosts = ends_before(ref);
+    End armed = add(Item::Kind::arm, ref, id, before(ref), hosts);
+    out_.hosts.push_back({ref, members(hosts), armed.item, !op(ref).writes.empty()});
+    hosts[static_cast<size_t>(id)] = true;
+    if (op(ref).writes.empty()) return {armed.item, hosts};
+    end(ref) = armed;
+    return add(Item::Kind::land, ref, id, {ref}, hosts);
+  }
+
+  int region_of(const HostSet& hosts) {
+    const auto [at, fresh] = by_hosts_.try_emplace(hosts, static_cast<int>(out_.regions.size()));
+    if (fresh) out_.regions.push_back({{}, {}, members(hosts)});
+    return at->second;
+  }
+  void follow(int region, int item) {
+    const int other = out_.region_of[static_cast<size_t>(item)];
+    std::vector<int>& after = out_.regions[static_cast<size_t>(region)].after;
+    if (other != region && std::find(after.begin(), after.end(), other) == after.end()) after.push_back(other);
+  }
+
+  const Body& body_;
+  const std::vector<std::vector<How>>& how_;
+  Regions& out_;
+  std::vector<std::vector<End>> ends_;
+  std::map<HostSet, int> by_hosts_;
+  size_t count_ = 0;  // of host ops
+};
+
+}  // namespace
+
+Regions::Regions(const Body& body, const std::vector<std::vector<How>>& how) { Builder(body, how, *this).build(); }
+
+bool can_come_first(const Op& op) {
+  return op.def->op_class == OpClass::host && op.reads.empty() &&
+         std::all_of(op.waits.begin(), op.waits.end(), [](const Edge& edge) { return edge.back > 0; });
+}
+
+}  // namespace prun
