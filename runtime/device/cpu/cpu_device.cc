@@ -99,11 +99,9 @@ class CpuDevice final : public Device {
   std::string_view name() const override { return "cpu"; }
 
   int64_t workspace_bytes(const Program& program, const Op& op, int threads) const override {
-    const auto found = kernels().find(op.def->name);
-    if (found == kernels().end() || found->second.workspace == nullptr || !supports(op, program)) return 0;
     RankMemory memory;
     memory.program = &program;
-    return round_up(found->second.workspace(OpView(memory, op, threads)), kAlignBytes);
+    return supports(op, program) ? cpu_workspace_bytes(memory, op, threads) : 0;
   }
 
   std::unique_ptr<Kernel> make_kernel(const RankMemory& memory, const Op& op, int threads) const override {
@@ -143,6 +141,12 @@ class CpuDevice final : public Device {
 
 }  // namespace
 }  // namespace cpu
+
+int64_t cpu_workspace_bytes(const RankMemory& memory, const Op& op, int threads) {
+  const auto found = cpu::kernels().find(op.def->name);
+  if (found == cpu::kernels().end() || found->second.workspace == nullptr) return 0;
+  return round_up(found->second.workspace(cpu::OpView(memory, op, threads)), kAlignBytes);
+}
 
 std::unique_ptr<Device> make_cpu_device() { return std::make_unique<cpu::CpuDevice>(); }
 

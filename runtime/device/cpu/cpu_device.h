@@ -8,4 +8,7 @@ namespace prun {
 
 std::unique_ptr<Device> make_cpu_device();
 
+// Device::workspace_bytes for an op that is not of a program of prun's, but came through prun/device.h.
+int64_t cpu_workspace_bytes(const RankMemory& memory, const Op& op, int threads);
+
 }  // namespace prun

@@ -69,7 +69,7 @@ int OneOp::add(const prun_tensor& tensor, Role role) {
 
 bool OneOp::supported() const { return cpu().supports(op_, program_); }
 
-int64_t OneOp::workspace_bytes() const { return cpu().workspace_bytes(program_, op_, threads_); }
+int64_t OneOp::workspace_bytes() const { return supported() ? cpu_workspace_bytes(memory_, op_, threads_) : 0; }
 
 std::unique_ptr<Kernel> OneOp::make() const { return cpu().make_kernel(memory_, op_, threads_); }
 
