@@ -19,7 +19,9 @@ inline Attrs make_attrs(std::initializer_list<std::pair<const char*, Attr>> pair
 
 class OpList {
  public:
-  explicit OpList(const Device& device, int threads = 1) : device_(device), threads_(threads) {
+  // `skew`: elements by which every tensor lies beside an aligned address.
+  explicit OpList(const Device& device, int threads = 1, int64_t skew = 0)
+      : device_(device), threads_(threads), skew_(skew) {
     program_.mesh = Mesh({{"dp", 4}});
     table_.seed = 7;
     table_.step = 3;
@@ -27,37 +29,52 @@ class OpList {
   }
 
   int tensor(const TensorType& type, Role role = Role::activation) {
-    Tensor t{"t" + std::to_string(program_.tensors.size()), static_cast<int>(program_.buffers.size()), 0, type.dtype,
+    const int64_t skew = role == Role::workspace ? 0 : skew_ * dtype_bytes(type.dtype);
+    Tensor t{"t" + std::to_string(program_.tensors.size()), static_cast<int>(program_.buffers.size()), skew, type.dtype,
              type.shape};
-    program_.buffers.push_back({t.name, role, round_up(t.bytes(), kAlignBytes), program_.arena_bytes});
-    program_.arena_bytes += program_.buffers.back().bytes;
+    program_.buffers.push_back({t.name, role, round_up(skew + t.bytes(), kAlignBytes), program_.arena_bytes});
+    program_.arena_bytes += program_.buffers.back().bytes + kAlignBytes;  // a gap, for written_beside
     program_.tensors.push_back(t);
     return static_cast<int>(program_.tensors.size()) - 1;
   }
 
+  bool supports(std::string_view kind, std::vector<int> reads, std::vector<int> writes, Attrs attrs) const {
+    return device_.supports(made(kind, std::move(reads), std::move(writes), std::move(attrs)), program_);
+  }
+
   void op(std::string_view kind, std::vector<int> reads, std::vector<int> writes, Attrs attrs) {
-    Op op;
-    op.def = &op_def(kind);
-    op.reads = std::move(reads);
-    op.writes = std::move(writes);
-    op.attrs = std::move(attrs);
+    Op op = made(kind, std::move(reads), std::move(writes), std::move(attrs));
     PRUN_CHECK(device_.supports(op, program_), std::string(kind));
     int64_t workspace = device_.workspace_bytes(program_, op, threads_);
     if (workspace > 0) op.writes.push_back(tensor({Dtype::u8, {workspace}}, Role::workspace));
     ops_.push_back(std::move(op));
   }
 
-  // Lays out memory; every byte that no one sets is 0xa5, so that a kernel that skips an element shows.
+  // Lays out memory; every byte that no one sets is kUnset, so that a kernel that skips an element shows.
   void make() {
     arena_.reset(static_cast<std::byte*>(
         std::aligned_alloc(kAlignBytes, static_cast<size_t>(program_.arena_bytes + kAlignBytes))));
-    std::memset(arena_.get(), 0xa5, static_cast<size_t>(program_.arena_bytes));
+    std::memset(arena_.get(), kUnset, static_cast<size_t>(program_.arena_bytes));
     memory_ = {arena_.get(), 2, &program_, &table_};
     for (const Op& op : ops_) kernels_.push_back(device_.make_kernel(memory_, op, threads_));
   }
 
   void run() {
     for (const auto& kernel : kernels_) kernel->run();
+  }
+
+  // Names a tensor before or behind which something was written; "" for none.
+  std::string written_beside() const {
+    int64_t at = 0;
+    for (const Tensor& t : program_.tensors) {
+      const int64_t begin = program_.buffers[static_cast<size_t>(t.buffer)].offset + t.byte_offset;
+      for (; at < begin; ++at)
+        if (arena_.get()[at] != std::byte{kUnset}) return "before " + t.name;
+      at = begin + t.bytes();
+    }
+    for (; at < program_.arena_bytes; ++at)
+      if (arena_.get()[at] != std::byte{kUnset}) return "behind the last tensor";
+    return "";
   }
 
   void set(int id, const std::vector<double>& values) {
@@ -74,6 +91,16 @@ class OpList {
   const Program& program() const { return program_; }
 
  private:
+  static constexpr unsigned char kUnset = 0xa5;
+
+  static Op made(std::string_view kind, std::vector<int> reads, std::vector<int> writes, Attrs attrs) {
+    Op op;
+    op.def = &op_def(kind);
+    op.reads = std::move(reads);
+    op.writes = std::move(writes);
+    op.attrs = std::move(attrs);
+    return op;
+  }
   static void put(Dtype dtype, void* data, size_t i, double value) {
     switch (dtype) {
       case Dtype::f64:
@@ -118,6 +145,7 @@ class OpList {
 
   const Device& device_;
   int threads_;
+  int64_t skew_;
   Program program_;
   StepTable table_;
   std::vector<Op> ops_;

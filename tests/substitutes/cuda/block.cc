@@ -3,6 +3,7 @@
 #include "block.h"
 
 #include <algorithm>
+#include <cstring>
 #include <string>
 
 #include "machine.h"
@@ -131,6 +132,8 @@ void Block::wake(Thread& thread) {
 
 void Block::leave(Thread& thread) {
   ++done_;
+  if (!thread.copies.empty())
+    die("thread " + text(thread.index) + " of a block has ended and not waited for its copies");
   if (arrived_ > 0)
     die("thread " + text(thread.index) + " of a block has ended while others wait at " + text(what_, here_));
   const size_t number = static_cast<size_t>(&thread - threads_.data());
@@ -213,6 +216,16 @@ void Block::meet_lanes(unsigned mask, const char* what, const Here& here, Lane l
     suspend();
 }
 
+void Block::wait_for_copies() {
+  for (const Copy& copy : running_->copies) {
+    if (copy.from != nullptr)
+      std::memcpy(copy.to, copy.from, copy.bytes);
+    else
+      std::memset(copy.to, 0, copy.bytes);
+  }
+  running_->copies.clear();
+}
+
 unsigned Block::lane() const { return static_cast<unsigned>(running_ - threads_.data()) % 32; }
 
 void Block::die_stuck() const {
@@ -230,6 +243,8 @@ int meet_block(int value, const char* what, const Here& here) { return current->
 void meet_warp(unsigned mask, const char* what, const Here& here, Lane lane, Combine combine) {
   current->meet_lanes(mask, what, here, lane, combine);
 }
+void copy_later(void* to, const void* from, size_t bytes) { current->copy_later(to, from, bytes); }
+void wait_for_copies() { current->wait_for_copies(); }
 unsigned lane_id() { return current->lane(); }
 
 }  // namespace substitute

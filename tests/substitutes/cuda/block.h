@@ -22,8 +22,15 @@ class Block {
   int meet(int value, const char* what, const Here& here);
   void meet_lanes(unsigned mask, const char* what, const Here& here, Lane lane, Combine combine);
   unsigned lane() const;
+  void copy_later(void* to, const void* from, size_t bytes) { running_->copies.push_back({to, from, bytes}); }
+  void wait_for_copies();
 
  private:
+  struct Copy {
+    void* to;
+    const void* from;
+    size_t bytes;
+  };
   struct Thread {
     uint3 index;
     Fiber* fiber = nullptr;
@@ -32,6 +39,7 @@ class Block {
     unsigned mask = 0;  // of lanes; 0: it waits for the block
     Lane lane;
     Combine combine = nullptr;
+    std::vector<Copy> copies;  // under way
   };
   struct Warp {
     unsigned gone = 0;  // lanes that have ended, or never were

@@ -39,6 +39,12 @@ void meet_warp(unsigned mask, const char* what, const Here& here, Lane lane, Com
 unsigned lane_id();
 [[noreturn]] void die_in_kernel(const char* why, const char* what, const Here& here);
 
+// Whether the running block's shared memory has it.
+bool is_shared(const void* ptr, size_t bytes);
+// A copy of the running thread that is done when it waits, as it has to; from null: zeros.
+void copy_later(void* to, const void* from, size_t bytes);
+void wait_for_copies();
+
 // Enqueues a launch as cudaLaunchKernelEx does. `shared` returns an address among the static shared memory of the
 // kernel's library, as the calling thread has it.
 cudaError_t launch_kernel(const cudaLaunchConfig_t& config, const void* kernel, std::function<void()> body,

@@ -37,14 +37,14 @@ size_t shared_limit(const void* kernel) {
 
 // Static shared memory of kernels is thread-local memory of the library they are in, which holds nothing else that the
 // threads of streams would use: all of that library's.
-struct StaticShared {
+struct Shared {
   char* begin = nullptr;
   size_t bytes = 0;
 };
-StaticShared static_shared(const void* address) {
+Shared static_shared(const void* address) {
   struct Search {
     const char* address;
-    StaticShared found;
+    Shared found;
   } search{static_cast<const char*>(address), {}};
   dl_iterate_phdr(
       [](dl_phdr_info* info, size_t, void* data) {
@@ -62,6 +62,9 @@ StaticShared static_shared(const void* address) {
   return search.found;
 }
 
+// Of the block that this thread runs.
+thread_local Shared fixed_now, dynamic_now;
+
 // Dynamic shared memory ends at a page that faults.
 class DynamicShared {
  public:
@@ -74,11 +77,12 @@ class DynamicShared {
   ~DynamicShared() { munmap(map_, data_bytes_ + kPage); }
   DynamicShared(const DynamicShared&) = delete;
 
-  unsigned char* fresh() {
+  char* fresh() {
     char* begin = map_ + data_bytes_ - bytes_;
     std::memset(begin, kFresh, bytes_);
-    return reinterpret_cast<unsigned char*>(begin);
+    return begin;
   }
+  size_t bytes() const { return bytes_; }
 
  private:
   size_t bytes_, data_bytes_;
@@ -91,14 +95,15 @@ void run_grid(dim3 grid, dim3 size, size_t shared_bytes, const std::function<voi
   const uint64_t first = random % blocks;
   uint64_t step = 1 + (random >> 32) % blocks;
   while (std::gcd(step, blocks) != 1) step = step % blocks + 1;
-  const StaticShared fixed = static_shared(shared());
+  const Shared fixed = fixed_now = static_shared(shared());
   Block block(size, body);
   DynamicShared dynamic(shared_bytes);
   gridDim = grid;
   uint64_t number = first;
   for (uint64_t i = 0; i < blocks; ++i, number = (number + step) % blocks) {
     std::memset(fixed.begin, kFresh, fixed.bytes);
-    dynamic_shared = dynamic.fresh();
+    dynamic_now = {dynamic.fresh(), dynamic.bytes()};
+    dynamic_shared = reinterpret_cast<unsigned char*>(dynamic_now.begin);
     block.run({static_cast<unsigned>(number % grid.x), static_cast<unsigned>(number / grid.x % grid.y),
                static_cast<unsigned>(number / grid.x / grid.y)});
   }
@@ -106,6 +111,13 @@ void run_grid(dim3 grid, dim3 size, size_t shared_bytes, const std::function<voi
 }
 
 }  // namespace
+
+bool is_shared(const void* ptr, size_t bytes) {
+  const auto* first = static_cast<const char*>(ptr);
+  for (const Shared& shared : {fixed_now, dynamic_now})
+    if (first >= shared.begin && first + bytes <= shared.begin + shared.bytes) return true;
+  return false;
+}
 
 cudaError_t allow_shared_bytes(const void* kernel, cudaFuncAttribute attribute, int value) {
   if (attribute == cudaFuncAttributePreferredSharedMemoryCarveout) return cudaSuccess;

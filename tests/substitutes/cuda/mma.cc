@@ -1,13 +1,11 @@
-// Tensor cores and asynchronous copies on the CPU, by the layouts that plugins/cuda/mma.h states.
-//
-// Surprising fact: a copy puts NaNs where it will write, and writes when its thread waits. So what is read before that,
-// or by others before a barrier, is not there.
+// plugins/cuda/mma.h on the CPU: the layouts that it states, and copies that arrive no sooner than somebody waits.
 #include "plugins/cuda/mma.h"
 
+#include <cuda_runtime.h>
+
+#include <bit>
 #include <cmath>
 #include <cstring>
-#include <utility>
-#include <vector>
 
 namespace prun_cuda {
 namespace {
@@ -15,107 +13,88 @@ namespace {
 using substitute::Here;
 using substitute::Lane;
 
-void want_16(const void* at, const char* what) {
-  if (reinterpret_cast<uintptr_t>(at) % 16 != 0)
-    substitute::die_in_kernel("an address is not a multiple of 16", what, Here::current());
+void whole_warp(const Lane (&lanes)[32], const char* what) {
+  for (const Lane& lane : lanes)
+    if (lane.given == nullptr) substitute::die_in_kernel("lanes of the warp are missing", what, Here::current());
 }
 
-struct Product {
-  float* d;
+float low(uint32_t pair) { return std::bit_cast<float>(pair << 16); }
+float high(uint32_t pair) { return std::bit_cast<float>(pair & 0xffff0000u); }
+
+struct Fragments {
   const uint32_t* a;
   uint32_t b[2];
+  float* d;
 };
 
-// Of the pair that holds column or row k of 16.
-float half_of(uint32_t pair, int k) {
-  const uint32_t bits = k % 2 == 0 ? pair << 16 : pair & 0xffff0000u;
-  float value;
-  std::memcpy(&value, &bits, sizeof value);
-  return value;
-}
-
-void multiply(const Lane (&lanes)[32]) {
-  const auto of = [&](int lane) -> const Product& { return *static_cast<const Product*>(lanes[lane].given); };
-  for (int lane = 0; lane < 32; ++lane)
+void multiply_warp(const Lane (&lanes)[32]) {
+  whole_warp(lanes, "multiply_add");
+  float a[16][16], b[16][8];
+  for (int lane = 0; lane < 32; ++lane) {
+    const auto* f = static_cast<const Fragments*>(lanes[lane].given);
+    const int g = lane / 4, t = lane % 4;
     for (int i = 0; i < 4; ++i) {
-      const int row = lane / 4 + 8 * (i / 2), column = 2 * (lane % 4) + i % 2;
-      float sum = 0;
-      for (int k = 0; k < 16; ++k) {
-        const Product &left = of(row % 8 * 4 + k % 8 / 2), &right = of(column * 4 + k % 8 / 2);
-        sum += half_of(left.a[row / 8 + 2 * (k / 8)], k) * half_of(right.b[k / 8], k);
-      }
-      of(lane).d[i] += sum;
+      const int row = g + i % 2 * 8, column = 2 * t + i / 2 * 8;
+      a[row][column] = low(f->a[i]), a[row][column + 1] = high(f->a[i]);
     }
+    for (int i = 0; i < 2; ++i) b[2 * t + 8 * i][g] = low(f->b[i]), b[2 * t + 8 * i + 1][g] = high(f->b[i]);
+  }
+  for (int lane = 0; lane < 32; ++lane) {
+    float* d = static_cast<const Fragments*>(lanes[lane].given)->d;
+    for (int i = 0; i < 4; ++i)
+      for (int k = 0; k < 16; ++k) d[i] += a[lane / 4 + i / 2 * 8][k] * b[k][2 * (lane % 4) + i % 2];
+  }
 }
 
-struct Load {
-  uint32_t* r;
-  const void* row;
-  bool transposed;
-};
-
-void load(const Lane (&lanes)[32]) {
-  const auto of = [&](int lane) -> const Load& { return *static_cast<const Load*>(lanes[lane].given); };
-  for (int lane = 0; lane < 32; ++lane)
-    for (int i = 0; i < 4; ++i) {
+template <bool transposed>
+void load_warp(const Lane (&lanes)[32]) {
+  whole_warp(lanes, "load_matrices");
+  for (int lane = 0; lane < 32; ++lane) {
+    auto* r = static_cast<uint32_t*>(lanes[lane].got);
+    const int g = lane / 4, t = lane % 4;
+    for (int matrix = 0; matrix < 4; ++matrix) {
       uint16_t pair[2];
-      for (int j = 0; j < 2; ++j) {
-        int row = lane / 4, column = 2 * (lane % 4) + j;
-        if (of(lane).transposed) std::swap(row, column);
-        pair[j] = static_cast<const uint16_t*>(of(8 * i + row).row)[column];
+      for (int i = 0; i < 2; ++i) {
+        const int row = transposed ? 2 * t + i : g, column = transposed ? g : 2 * t + i;
+        std::memcpy(&pair[i], static_cast<const char*>(lanes[8 * matrix + row].given) + 2 * column, 2);
       }
-      std::memcpy(&of(lane).r[i], pair, sizeof pair);
+      r[matrix] = pair[0] | uint32_t{pair[1]} << 16;
     }
+  }
 }
 
-void load_from(uint32_t (&r)[4], const void* row, bool transposed, const char* what) {
-  want_16(row, what);
-  const Load mine{r, row, transposed};
-  substitute::meet_warp(~0u, what, Here::current(), {&mine, nullptr}, load);
+void want(bool right, const char* why, const char* what) {
+  if (!right) substitute::die_in_kernel(why, what, Here::current());
 }
-
-struct Copy {
-  void* shared;
-  const void* global;  // null: zeros
-};
-
-std::vector<Copy>& copies_under_way() {
-  thread_local std::vector<Copy> all[1024];  // of each thread of the block that runs
-  return all[threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)];
+bool aligned(const void* ptr) { return reinterpret_cast<uintptr_t>(ptr) % 16 == 0; }
+void want_row(const void* row) {
+  want(aligned(row), "a row is not on a boundary of 16 bytes", "load_matrices");
+  want(substitute::is_shared(row, 16), "a row is not in shared memory", "load_matrices");
 }
 
 }  // namespace
 
 void multiply_add(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  const Product mine{d, a, {b0, b1}};
-  substitute::meet_warp(~0u, "multiply_add", Here::current(), {&mine, nullptr}, multiply);
+  const Fragments given{a, {b0, b1}, d};
+  substitute::meet_warp(~0u, "multiply_add", Here::current(), {&given, nullptr}, multiply_warp);
 }
-
-void load_matrices(uint32_t (&r)[4], const void* row) { load_from(r, row, false, "load_matrices"); }
+void load_matrices(uint32_t (&r)[4], const void* row) {
+  want_row(row);
+  substitute::meet_warp(~0u, "load_matrices", Here::current(), {row, r}, load_warp<false>);
+}
 void load_matrices_transposed(uint32_t (&r)[4], const void* row) {
-  load_from(r, row, true, "load_matrices_transposed");
+  want_row(row);
+  substitute::meet_warp(~0u, "load_matrices_transposed", Here::current(), {row, r}, load_warp<true>);
 }
 
 void copy_16(void* shared, const void* global, bool there) {
-  want_16(shared, "copy_16");
-  want_16(global, "copy_16");
-  std::memset(shared, 0xff, 16);
-  copies_under_way().push_back({shared, there ? global : nullptr});
+  want(aligned(shared) && aligned(global), "an address is not on a boundary of 16 bytes", "copy_16");
+  want(substitute::is_shared(shared, 16), "it does not copy to shared memory", "copy_16");
+  std::memset(shared, 0xff, 16);  // until it has arrived
+  substitute::copy_later(shared, there ? global : nullptr, 16);
 }
+void wait_copies() { substitute::wait_for_copies(); }
 
-void wait_copies() {
-  for (const Copy& copy : copies_under_way()) {
-    if (copy.global != nullptr)
-      std::memcpy(copy.shared, copy.global, 16);
-    else
-      std::memset(copy.shared, 0, 16);
-  }
-  copies_under_way().clear();
-}
-
-float exp2_approximate(float x) {
-  const float y = std::exp2(x);
-  return y < 0x1p-126f ? 0.0f : y;
-}
+float exp2_approximate(float x) { return x < -126 ? 0 : std::exp2(x); }
 
 }  // namespace prun_cuda

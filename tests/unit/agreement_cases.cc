@@ -1,91 +1,12 @@
-// Every kernel of the cpu device against the reference device: same inputs, tight tolerances, odd sizes, f32 and bf16.
-//
-// What a backward op reads from its forward op (log-sum-exps, statistics) is made by the reference first, so that each
-// kernel is judged alone.
-#include <gtest/gtest.h>
-
-#include <cmath>
-#include <random>
-#include <set>
+// Odd sizes, single rows and columns, sizes beyond a block of threads; the second half of the ops in place.
+#include "tests/unit/agreement_cases.h"
 
 #include "tests/unit/op_list.h"
 
 namespace prun {
 namespace {
 
-// T: the element type under test.
 constexpr std::optional<Dtype> T = std::nullopt, F32 = Dtype::f32, I32 = Dtype::i32, I64 = Dtype::i64;
-
-struct Slot {
-  std::optional<Dtype> dtype;
-  Shape shape;
-  double low = -1, high = 1;  // of its random values; whole numbers are below `high`
-};
-
-struct OpLine {
-  const char* kind;
-  std::vector<int> reads, writes;
-  Attrs attrs = {};
-};
-
-struct Case {
-  const char* name;
-  std::vector<Slot> slots;
-  OpLine op;
-  std::vector<OpLine> before = {};  // run by the reference
-  double tolerance = 1e-6;          // in f32, relative to the value plus the tensor's root mean square
-  bool bf16 = true;
-};
-
-std::vector<double> random_values(std::mt19937_64& random, const Slot& slot) {
-  std::vector<double> values(static_cast<size_t>(element_count(slot.shape)));
-  std::uniform_real_distribution<double> real(slot.low, slot.high);
-  for (double& value : values) {
-    value = real(random);
-    if (slot.dtype == I32 || slot.dtype == I64) value = std::floor(std::abs(value));
-  }
-  return values;
-}
-
-void add_slots(OpList& list, const Case& c, Dtype dtype) {
-  for (const Slot& slot : c.slots) list.tensor({slot.dtype.value_or(dtype), slot.shape});
-}
-
-void expect_near(const std::vector<double>& found, const std::vector<double>& wanted, double tolerance, int slot) {
-  double square = 0;
-  for (double value : wanted) square += value * value;
-  double rms = std::sqrt(square / static_cast<double>(std::max<size_t>(1, wanted.size())));
-  for (size_t i = 0; i < wanted.size(); ++i)
-    ASSERT_NEAR(found[i], wanted[i], tolerance * (std::abs(wanted[i]) + rms)) << "tensor " << slot << " element " << i;
-}
-
-void check(const Case& c, Dtype dtype, int threads) {
-  SCOPED_TRACE(std::string(c.name) + " in " + std::string(dtype_name(dtype)) + " by " + std::to_string(threads) +
-               " threads");
-  std::unique_ptr<Device> cpu = open_device("cpu"), reference = open_device("reference");
-  OpList before(*reference), slow(*reference), fast(*cpu, threads);
-  for (OpList* list : {&before, &slow, &fast}) add_slots(*list, c, dtype);
-  for (const OpLine& op : c.before) before.op(op.kind, op.reads, op.writes, op.attrs);
-  slow.op(c.op.kind, c.op.reads, c.op.writes, c.op.attrs);
-  fast.op(c.op.kind, c.op.reads, c.op.writes, c.op.attrs);
-  for (OpList* list : {&before, &slow, &fast}) list->make();
-  std::mt19937_64 random(5);
-  for (size_t i = 0; i < c.slots.size(); ++i) before.set(static_cast<int>(i), random_values(random, c.slots[i]));
-  before.run();
-  for (int id : c.op.reads)
-    for (OpList* list : {&slow, &fast}) list->set(id, before.get(id));
-  slow.run();
-  for (int round : {0, 1}) {  // a kernel may not live on what it left behind
-    if (round == 1)
-      for (int id : c.op.reads) fast.set(id, before.get(id));
-    fast.run();
-    for (int id : c.op.writes) {
-      bool rounded = c.slots[static_cast<size_t>(id)].dtype.value_or(dtype) == Dtype::bf16;
-      expect_near(fast.get(id), slow.get(id), rounded ? 1.0 / 128 : c.tolerance, id);
-      if (testing::Test::HasFatalFailure()) return;
-    }
-  }
-}
 
 Attrs none() { return {}; }
 Attrs transposed() { return make_attrs({{"transpose", int64_t{1}}}); }
@@ -94,6 +15,8 @@ Attrs heads(int64_t n, bool causal) { return make_attrs({{"heads", n}, {"causal"
 Attrs scaled() { return make_attrs({{"scale", 0.037}}); }
 Attrs form(const char* name) { return make_attrs({{"approximate", std::string(name)}}); }
 Attrs adamw() { return make_attrs({{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}}); }
+
+}  // namespace
 
 std::vector<Case> matrix_cases() {
   std::vector<Case> out;
@@ -498,35 +421,12 @@ std::vector<Case> source_cases() {
   return out;
 }
 
-std::vector<std::vector<Case>> families() {
-  return {matrix_cases(),   attention_cases(), row_cases(), pointwise_cases(),      piece_cases(),
-          training_cases(), source_cases(),    moe_cases(), attention_block_cases()};
+std::vector<Case> all_cases() {
+  std::vector<Case> all;
+  for (const auto& family : {matrix_cases(), attention_cases(), row_cases(), pointwise_cases(), piece_cases(),
+                             training_cases(), source_cases(), moe_cases(), attention_block_cases()})
+    all.insert(all.end(), family.begin(), family.end());
+  return all;
 }
 
-void check_all(const std::vector<Case>& cases) {
-  for (const Case& c : cases) {
-    for (int threads : {1, 3}) check(c, Dtype::f32, threads);
-    if (c.bf16) check(c, Dtype::bf16, 1);
-  }
-}
-
-TEST(DeviceAgreement, Matrix) { check_all(matrix_cases()); }
-TEST(DeviceAgreement, Attention) { check_all(attention_cases()); }
-TEST(DeviceAgreement, Rows) { check_all(row_cases()); }
-TEST(DeviceAgreement, Pointwise) { check_all(pointwise_cases()); }
-TEST(DeviceAgreement, Pieces) { check_all(piece_cases()); }
-TEST(DeviceAgreement, Training) { check_all(training_cases()); }
-TEST(DeviceAgreement, Sources) { check_all(source_cases()); }
-TEST(DeviceAgreement, AttentionBlocks) { check_all(attention_block_cases()); }
-TEST(DeviceAgreement, Moe) { check_all(moe_cases()); }
-
-TEST(DeviceAgreement, EveryComputeOpHasACase) {
-  std::set<std::string_view> covered;
-  for (const auto& family : families())
-    for (const Case& c : family) covered.insert(c.op.kind);
-  for (const OpDef* op : all_ops())
-    EXPECT_EQ(op->op_class == OpClass::compute, covered.count(op->name) != 0) << op->name;
-}
-
-}  // namespace
 }  // namespace prun

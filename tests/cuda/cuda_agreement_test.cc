@@ -1,0 +1,101 @@
+// Every kernel of the cuda device against the reference device, by plugins/cuda on the substitute for CUDA.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+#include "device/plugin_device.h"
+#include "ir/op_def.h"
+#include "tests/unit/agreement.h"
+
+namespace prun {
+namespace {
+
+// Kinds without a kernel as yet: who adds one takes it out.
+const std::set<std::string_view> kMissing = {"adamw",
+                                             "bias",
+                                             "bias_grad",
+                                             "combine",
+                                             "combine_grad",
+                                             "copy_kv",
+                                             "cross_entropy",
+                                             "cross_entropy_finish",
+                                             "cross_entropy_grad",
+                                             "cross_entropy_max",
+                                             "cross_entropy_sums",
+                                             "cut_pieces",
+                                             "dispatch",
+                                             "dispatch_grad",
+                                             "dropout",
+                                             "embedding",
+                                             "embedding_grad",
+                                             "expert_linear",
+                                             "expert_linear_dw",
+                                             "expert_linear_dx",
+                                             "init_params",
+                                             "iota",
+                                             "join_pieces",
+                                             "join_qkv",
+                                             "layernorm",
+                                             "layernorm_grad",
+                                             "linear",
+                                             "linear_dw",
+                                             "linear_dx",
+                                             "positions",
+                                             "positions_grad",
+                                             "random_int",
+                                             "rmsnorm",
+                                             "rmsnorm_grad",
+                                             "rotary",
+                                             "route",
+                                             "route_grad",
+                                             "sgd",
+                                             "take_piece",
+                                             "values"};
+
+// Kernels that take it for granted that tensors begin at boundaries of 16 bytes.
+const std::set<std::string_view> kAlignedOnly = {"attention", "attention_grad", "attention_block",
+                                                 "attention_block_grad"};
+
+const Device& cuda() {
+  static const std::unique_ptr<Device> device = make_table_device(load_device_plugin({"cuda", PRUN_CUDA_DEVICE}));
+  return *device;
+}
+
+bool on_tensor_cores(std::string_view kind) { return kind.starts_with("attention"); }
+
+void check_all(const std::vector<Case>& cases, int64_t skew = 0) {
+  for (const Case& c : cases) {
+    if (kMissing.contains(c.op.kind) || (skew != 0 && kAlignedOnly.contains(c.op.kind))) continue;
+    expect_agreement(c, cuda(), Dtype::f32, {.skew = skew});
+    if (c.bf16) expect_agreement(c, cuda(), Dtype::bf16, {.skew = skew, .tensor_cores = on_tensor_cores(c.op.kind)});
+    if (testing::Test::HasFatalFailure()) return;
+  }
+}
+
+TEST(CudaAgreement, Matrix) { check_all(matrix_cases()); }
+TEST(CudaAgreement, Attention) { check_all(attention_cases()); }
+TEST(CudaAgreement, Rows) { check_all(row_cases()); }
+TEST(CudaAgreement, Pointwise) { check_all(pointwise_cases()); }
+TEST(CudaAgreement, Pieces) { check_all(piece_cases()); }
+TEST(CudaAgreement, Training) { check_all(training_cases()); }
+TEST(CudaAgreement, Sources) { check_all(source_cases()); }
+TEST(CudaAgreement, AttentionBlocks) { check_all(attention_block_cases()); }
+TEST(CudaAgreement, Moe) { check_all(moe_cases()); }
+
+// What reads 16 bytes at once has to look first.
+TEST(CudaAgreement, TensorsBesideAlignedAddresses) { check_all(all_cases(), 1); }
+
+TEST(CudaAgreement, EveryKindHasAKernel) {
+  std::map<std::string_view, bool> kinds;
+  for (const Case& c : all_cases())
+    for (const Dtype dtype : {Dtype::f32, Dtype::bf16})
+      if (dtype == Dtype::f32 || c.bf16) {
+        const bool has = supported(c, cuda(), dtype);
+        kinds.emplace(c.op.kind, true).first->second &= has;
+      }
+  for (const auto& [kind, has] : kinds) EXPECT_EQ(has, !kMissing.contains(kind)) << kind;
+}
+
+}  // namespace
+}  // namespace prun

@@ -1,0 +1,84 @@
+#include "tests/unit/agreement.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "tests/unit/op_list.h"
+
+namespace prun {
+namespace {
+
+std::vector<double> random_values(std::mt19937_64& random, const Slot& slot) {
+  std::vector<double> values(static_cast<size_t>(element_count(slot.shape)));
+  std::uniform_real_distribution<double> real(slot.low, slot.high);
+  for (double& value : values) {
+    value = real(random);
+    if (slot.dtype == Dtype::i32 || slot.dtype == Dtype::i64) value = std::floor(std::abs(value));
+  }
+  return values;
+}
+
+void add_slots(OpList& list, const Case& c, Dtype dtype) {
+  for (const Slot& slot : c.slots) list.tensor({slot.dtype.value_or(dtype), slot.shape});
+}
+
+struct Tolerance {
+  double relative;   // to the value plus the tensor's root mean square
+  double least = 0;  // which counts as this much, where terms cancel that were rounded
+};
+
+Tolerance tolerance_of(const Case& c, int slot, Dtype dtype, bool tensor_cores) {
+  if (dtype == Dtype::bf16 && tensor_cores) return {1.0 / 64, 0.05};
+  const bool rounded = c.slots[static_cast<size_t>(slot)].dtype.value_or(dtype) == Dtype::bf16;
+  return {rounded ? 1.0 / 128 : c.tolerance};
+}
+
+void expect_near(const std::vector<double>& found, const std::vector<double>& wanted, Tolerance tolerance, int slot) {
+  double square = 0;
+  for (double value : wanted) square += value * value;
+  double rms = std::sqrt(square / static_cast<double>(std::max<size_t>(1, wanted.size())));
+  rms = std::max(rms, tolerance.least);
+  for (size_t i = 0; i < wanted.size(); ++i)
+    ASSERT_NEAR(found[i], wanted[i], tolerance.relative * (std::abs(wanted[i]) + rms))
+        << "tensor " << slot << " element " << i;
+}
+
+}  // namespace
+
+bool supported(const Case& c, const Device& device, Dtype dtype) {
+  OpList list(device);
+  add_slots(list, c, dtype);
+  return list.supports(c.op.kind, c.op.reads, c.op.writes, c.op.attrs);
+}
+
+void expect_agreement(const Case& c, const Device& device, Dtype dtype, const AgreementOptions& options) {
+  SCOPED_TRACE(std::string(c.name) + " in " + std::string(dtype_name(dtype)) + " on " + std::string(device.name()) +
+               ", " + std::to_string(options.threads) + " threads, skew " + std::to_string(options.skew));
+  std::unique_ptr<Device> reference = open_device("reference");
+  OpList before(*reference), slow(*reference), fast(device, options.threads, options.skew);
+  for (OpList* list : {&before, &slow, &fast}) add_slots(*list, c, dtype);
+  for (const OpLine& op : c.before) before.op(op.kind, op.reads, op.writes, op.attrs);
+  slow.op(c.op.kind, c.op.reads, c.op.writes, c.op.attrs);
+  fast.op(c.op.kind, c.op.reads, c.op.writes, c.op.attrs);
+  for (OpList* list : {&before, &slow, &fast}) list->make();
+  std::mt19937_64 random(5);
+  for (size_t i = 0; i < c.slots.size(); ++i) before.set(static_cast<int>(i), random_values(random, c.slots[i]));
+  before.run();
+  for (int id : c.op.reads)
+    for (OpList* list : {&slow, &fast}) list->set(id, before.get(id));
+  slow.run();
+  for (int round : {0, 1}) {  // a kernel may not live on what it left behind
+    if (round == 1)
+      for (int id : c.op.reads) fast.set(id, before.get(id));
+    fast.run();
+    ASSERT_EQ(fast.written_beside(), "");
+    for (int id : c.op.writes) {
+      expect_near(fast.get(id), slow.get(id), tolerance_of(c, id, dtype, options.tensor_cores), id);
+      if (testing::Test::HasFatalFailure()) return;
+    }
+  }
+}
+
+}  // namespace prun

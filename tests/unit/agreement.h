@@ -1,0 +1,20 @@
+// One case on a device, compared with the reference device: same inputs, tight tolerances.
+#pragma once
+#include "device/device.h"
+#include "tests/unit/agreement_cases.h"
+
+namespace prun {
+
+struct AgreementOptions {
+  int threads = 1;
+  int64_t skew = 0;           // elements by which every tensor lies beside an aligned address
+  bool tensor_cores = false;  // in bf16 they round what is in between: softmax's probabilities, gradients of scores
+};
+
+// Whether the device has a kernel for the case's op in that type.
+bool supported(const Case& c, const Device& device, Dtype dtype);
+// As a GoogleTest assertion. What a backward op reads from its forward op (log-sum-exps, statistics) is made by the
+// reference first, so that each kernel is judged alone.
+void expect_agreement(const Case& c, const Device& device, Dtype dtype, const AgreementOptions& options = {});
+
+}  // namespace prun

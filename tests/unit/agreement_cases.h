@@ -1,0 +1,42 @@
+// Cases for every compute op: what each device's kernels are compared on, with the reference device.
+#pragma once
+#include <optional>
+#include <vector>
+
+#include "ir/program.h"
+
+namespace prun {
+
+struct Slot {
+  std::optional<Dtype> dtype;  // none: the element type under test
+  Shape shape;
+  double low = -1, high = 1;  // of its random values; whole numbers are below `high`
+};
+
+struct OpLine {
+  const char* kind;
+  std::vector<int> reads, writes;
+  Attrs attrs = {};
+};
+
+struct Case {
+  const char* name;
+  std::vector<Slot> slots;
+  OpLine op;
+  std::vector<OpLine> before = {};  // run by the reference
+  double tolerance = 1e-6;          // in f32, relative to the value plus the tensor's root mean square
+  bool bf16 = true;
+};
+
+std::vector<Case> matrix_cases();
+std::vector<Case> attention_cases();
+std::vector<Case> attention_block_cases();
+std::vector<Case> row_cases();
+std::vector<Case> moe_cases();
+std::vector<Case> pointwise_cases();
+std::vector<Case> piece_cases();
+std::vector<Case> training_cases();
+std::vector<Case> source_cases();
+std::vector<Case> all_cases();
+
+}  // namespace prun
