@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 
@@ -20,7 +21,9 @@ struct Address {
 };
 
 int choose_device(const prun_open_params& params, const Options& options, const Library& library) {
-  const int device = options.device >= 0 ? options.device : params.local_rank;
+  constexpr size_t kWithDevice = offsetof(prun_open_params, device) + sizeof params.device;
+  const bool told = params.size >= kWithDevice && params.mem_kind == PRUN_MEM_CUDA && params.device >= 0;
+  const int device = options.device >= 0 ? options.device : told ? params.device : params.local_rank;
   if (device < library.devices()) return device;
   if (options.device >= 0)
     throw Failure{PRUN_EINVAL, -1,

@@ -8,7 +8,7 @@ namespace prun_nccl {
 struct Options {
   std::string library;             // file of NCCL; "": libnccl.so.2 as the loader finds it
   std::string cudart;              // file of the CUDA runtime; "": as the loader finds it
-  int device = -1;                 // -1: the rank's number on its host
+  int device = -1;                 // -1: where the rank computes, else its number on its host
   bool check = true;               // compare calls and sizes between ranks
   bool register_buffers = true;    // ncclCommRegister what mem_reg and mem_alloc are given
   std::string cta_policy;          // default, efficiency, zero; since NCCL 2.28

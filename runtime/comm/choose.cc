@@ -40,6 +40,8 @@ void ask(Candidate& candidate, const WorldOptions& options, const std::vector<in
   const std::string own_options = options_of(candidate.file.name, options.transport_options);
   params.options = own_options.c_str();
   params.interface_name = options.network_interface.empty() ? nullptr : options.network_interface.c_str();
+  params.mem_kind = options.memory;
+  params.device = options.device;
   try {
     candidate.plugin = load_plugin(candidate.file, host_table());
     const prun_transport& table = candidate.plugin->table;
@@ -117,9 +119,21 @@ Transports by_name(const WorldOptions& options, const Hosts& hosts) {
   return named;
 }
 
+// Of what works on the device's own memory, the best that all ranks have; none: memory of the host it is.
+std::optional<Plugin> on_device(const WorldOptions& options, const std::vector<int>& all, bool several,
+                                Bootstrap& bootstrap) {
+  std::vector<Candidate> found = weigh(options, all, several, options.memory);
+  const std::string best = best_of(bootstrap.all_gather(pack(found)), all);
+  if (best.empty()) return std::nullopt;
+  return taken(found, best);
+}
+
 Transports by_score(const WorldOptions& options, const Hosts& hosts, Bootstrap& bootstrap) {
   const std::vector<int> all = all_ranks(options.ranks);
   const bool several = hosts.count() > 1;
+  if (options.memory != PRUN_MEM_HOST) {
+    if (std::optional<Plugin> plugin = on_device(options, all, several, bootstrap)) return {*plugin, std::nullopt};
+  }
   std::vector<Candidate> far = weigh(options, all, several);
   for (const Candidate& c : far) {
     if (c.file.automatic && !c.plugin && !c.reason.empty() && not_asked(c.file, several, PRUN_MEM_HOST).empty())

@@ -80,6 +80,8 @@ struct WorldOptions {
   std::string job_secret;  // 32 bytes
   std::string network_interface;
   std::string algorithm;   // comm.algorithm: "" by size and ranks, or the name of one (algorithm.cc)
+  prun_mem_kind memory = PRUN_MEM_HOST;  // that the ranks compute on: `auto` prefers a transport that works on it
+  int device = -1;                       // which of the host's devices
   double deadline_s = 60;  // of one collective without progress, and of connecting
   std::string host;        // "": measured (hosts.h). Tests name hosts, so that ranks of one look like those of several
   void (*adapt)(prun_transport&) = nullptr;  // tests put themselves between the core and the plugin

@@ -111,6 +111,8 @@ Link::Link(Plugin plugin, const WorldOptions& options, std::vector<int> members)
               std::min(options.job_secret.size(), sizeof params.job_secret));
   std::strncpy(params.job_id, options.job_id.c_str(), sizeof params.job_id - 1);
   params.interface_name = options.network_interface.empty() ? nullptr : options.network_interface.c_str();
+  params.mem_kind = options.memory;
+  params.device = options.device;
   prun_result result = empty_result();
   host_doing(fmt::format("opening transport {} ({})", plugin_.name, plugin_.path));
   InPlugin inside("open");

@@ -26,15 +26,6 @@ constexpr DeviceEntry kDevices[] = {
     {"cpu-queue", [] { return make_table_device(cpu_queue_table()); }},
 };
 
-// Devices that prun has, where their packages are there when it is built: what to say where they were not.
-struct Known {
-  const char* name;
-  const char* needs;
-};
-constexpr Known kKnown[] = {
-    {"cuda", "the CUDA Toolkit, 12.0 or newer, with nvcc and cuBLASLt: this prun was built where CMake did not find it"},
-};
-
 }  // namespace
 
 std::unique_ptr<Device> open_device(const std::string& name) {
@@ -42,8 +33,8 @@ std::unique_ptr<Device> open_device(const std::string& name) {
     if (name == entry.name) return entry.make();
   for (const DevicePluginFile& file : find_device_plugins())
     if (name == file.name) return make_table_device(load_device_plugin(file));
-  for (const Known& known : kKnown)
-    if (name == known.name) throw usage_error(fmt::format("there is no device {}: it needs {}", name, known.needs));
+  for (const DevicePluginFile& file : unbuilt_device_plugins())
+    if (name == file.name) throw usage_error(fmt::format("there is no device {}: {}", name, why_unbuilt(file)));
   throw usage_error("no device '" + name + "'" + did_you_mean(name, device_names()));
 }
 
@@ -51,8 +42,8 @@ std::vector<std::string> device_names() {
   std::vector<std::string> names;
   for (const DeviceEntry& entry : kDevices) names.emplace_back(entry.name);
   for (const DevicePluginFile& file : find_device_plugins()) names.push_back(file.name);
-  for (const Known& known : kKnown)
-    if (std::find(names.begin(), names.end(), known.name) == names.end()) names.emplace_back(known.name);
+  for (const DevicePluginFile& file : unbuilt_device_plugins())
+    if (std::find(names.begin(), names.end(), file.name) == names.end()) names.push_back(file.name);
   return names;
 }
 

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <mutex>
 
@@ -69,6 +70,24 @@ prun_device load(const std::string& file) {
   const prun_device* theirs = reinterpret_cast<prun_device_entry>(symbol)(PRUN_DEVICE_ABI);
   if (theirs == nullptr) refuse(file, fmt::format("it cannot work with device ABI {}", PRUN_DEVICE_ABI));
   return checked_copy(theirs, file);
+}
+
+std::vector<DevicePluginFile> files_named(const char* extension) {
+  std::vector<DevicePluginFile> found;
+  for (const std::string& dir : device_directories()) {
+    std::error_code ignored;
+    if (!fs::is_directory(dir, ignored)) continue;
+    refuse_world_writable(dir);
+    for (const fs::directory_entry& entry : fs::directory_iterator(dir, ignored)) {
+      if (entry.path().extension() != extension) continue;
+      const std::string name = entry.path().stem().string();
+      if (std::none_of(found.begin(), found.end(), [&](const DevicePluginFile& f) { return f.name == name; }))
+        found.push_back({name, entry.path().string()});
+    }
+  }
+  std::sort(found.begin(), found.end(),
+            [](const DevicePluginFile& a, const DevicePluginFile& b) { return a.name < b.name; });
+  return found;
 }
 
 // Device, stream and step values that the kernels of one TableDevice share; opened with the first of them.
@@ -142,22 +161,13 @@ std::vector<std::string> device_directories() {
   return plugin_folders("PRUN_DEVICE_PATH", "/proc/self/exe", "lib/prun/devices");
 }
 
-std::vector<DevicePluginFile> find_device_plugins() {
-  std::vector<DevicePluginFile> found;
-  for (const std::string& dir : device_directories()) {
-    std::error_code ignored;
-    if (!fs::is_directory(dir, ignored)) continue;
-    refuse_world_writable(dir);
-    for (const fs::directory_entry& entry : fs::directory_iterator(dir, ignored)) {
-      if (entry.path().extension() != ".so") continue;
-      const std::string name = entry.path().stem().string();
-      if (std::none_of(found.begin(), found.end(), [&](const DevicePluginFile& f) { return f.name == name; }))
-        found.push_back({name, entry.path().string()});
-    }
-  }
-  std::sort(found.begin(), found.end(),
-            [](const DevicePluginFile& a, const DevicePluginFile& b) { return a.name < b.name; });
-  return found;
+std::vector<DevicePluginFile> find_device_plugins() { return files_named(".so"); }
+std::vector<DevicePluginFile> unbuilt_device_plugins() { return files_named(".missing"); }
+
+std::string why_unbuilt(const DevicePluginFile& file) {
+  std::string line;
+  std::getline(std::ifstream(file.path), line);
+  return line;
 }
 
 const prun_device& load_device_plugin(const DevicePluginFile& file) {

@@ -19,6 +19,9 @@ struct DevicePluginFile {
 std::vector<std::string> device_directories();
 // By name; of two with one name the first directory's.
 std::vector<DevicePluginFile> find_device_plugins();
+// Devices that prun was built without, for a package was missing: NAME.missing lies where NAME.so would, and says why.
+std::vector<DevicePluginFile> unbuilt_device_plugins();
+std::string why_unbuilt(const DevicePluginFile& file);
 // Loads and checks; stays loaded. Throws Error(usage), one sentence with the file's name for each way to be wrong.
 const prun_device& load_device_plugin(const DevicePluginFile& file);
 

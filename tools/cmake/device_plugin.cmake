@@ -17,3 +17,11 @@ function(prun_device_plugin name)
   endif()
   install(TARGETS prun_device_${name} LIBRARY DESTINATION lib/prun/devices)
 endfunction()
+
+# prun_device_missing(name "why"): a device that is not built here. Whoever asks for it reads why, in NAME.missing.
+function(prun_device_missing name why)
+  message(STATUS "device ${name} is not built: ${why}")
+  set(_file ${CMAKE_BINARY_DIR}/lib/prun/devices/${name}.missing)
+  file(CONFIGURE OUTPUT ${_file} CONTENT "${why}\n" @ONLY)
+  install(FILES ${_file} DESTINATION lib/prun/devices)
+endfunction()

@@ -92,7 +92,7 @@ int explain_plugins(const Options& options, const Places& places) {
   const GroupKind kinds[] = {
       {inside.c_str(), near, near, PRUN_MEM_HOST},
       {between.c_str(), all, near, PRUN_MEM_HOST},
-      {"CUDA memory (no device of this prun computes there yet)", near, near, PRUN_MEM_CUDA},
+      {"CUDA memory (--device cuda)", near, near, PRUN_MEM_CUDA},
   };
   const std::set<std::string> before = loaded_objects();
   std::vector<std::vector<Candidate>> weighed;

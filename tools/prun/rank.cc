@@ -64,6 +64,11 @@ void train(const RankStart& start, const Options& options, const std::vector<std
   world_options.job_secret = start.job_secret;
   world_options.network_interface = options.network_interface;
   world_options.deadline_s = options.timeout_s;
+  std::unique_ptr<Device> device = open_device(program.device);
+  if (device->table() != nullptr) {
+    world_options.memory = static_cast<prun_mem_kind>(device->table()->mem_kind);
+    world_options.device = device_of(options, start.local_rank);
+  }
   std::unique_ptr<World> world = World::open(world_options, bootstrap);
 
   ExecutorOptions executor_options;
@@ -75,10 +80,9 @@ void train(const RankStart& start, const Options& options, const std::vector<std
   executor_options.print = [&](const std::string& line) { start.link->print(line); };
   executor_options.deadline_s = options.timeout_s;
   executor_options.timed = !options.trace.empty();
-  std::unique_ptr<Device> device = open_device(program.device);
   std::unique_ptr<QueueMemory> queue;
   if (device->table() != nullptr) {
-    queue = std::make_unique<QueueMemory>(program, *device->table(), QueueOptions{start.local_rank, ""}, *world);
+    queue = std::make_unique<QueueMemory>(program, *device->table(), QueueOptions{device_of(options, start.local_rank), options.device_options}, *world);
     executor_options.queue = queue.get();
   } else if (program.arena_bytes > 0) {
     executor_options.arena = static_cast<std::byte*>(world->allocate(program.arena_bytes));

@@ -77,6 +77,9 @@ typedef struct prun_open_params {
   uint8_t job_secret[32];     /* the same on all ranks, for authenticating connections */
   char job_id[40];            /* names what is visible outside the process */
   const char *interface_name; /* network interface to use, or null */
+  /* Appended to version 1. */
+  int mem_kind;         /* prun_mem_kind of what the rank computes on */
+  int device;           /* which of the host's devices of that kind; -1: not known */
 } prun_open_params;
 
 typedef struct prun_ctx prun_ctx;   /* the plugin's own */
