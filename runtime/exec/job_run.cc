@@ -109,9 +109,9 @@ void JobRun::record(int stream, const OpEvent& event) {
   recorder->beat_ns.store(event.end_ns, std::memory_order_relaxed);
 }
 
-void JobRun::close_step(StepRecord record) {
+void JobRun::close_step(StepRecord record, uint64_t end_ns) {
   record.begin_ns = step_begin_ns_;
-  record.end_ns = now_ns();
+  record.end_ns = end_ns > 0 ? std::max(end_ns, step_begin_ns_) : now_ns();
   const uint64_t bytes = bytes_sent();
   record.bytes_sent += bytes - bytes_before_;
   bytes_before_ = bytes;

@@ -56,7 +56,6 @@ class JobRun {
   void close_eval_batch(double loss) { eval_losses_ += loss; }
   void record(int stream, const OpEvent& event);
   uint64_t bytes_sent() const;
-  uint64_t step_begin_ns() const { return step_begin_ns_; }
   void fail(std::exception_ptr error, const Op* op);  // any thread; the first one counts
 
   const Program& program_;

@@ -312,7 +312,7 @@ void QueueBody::read_times(int slot, const std::function<uint64_t(const DeviceEv
       const Times& of = times[static_cast<size_t>(s)][i];
       if (of.end == 0) continue;  // a first op: the host has run it while the device was at the step before
       const Op& which = op({s, static_cast<int>(i)});
-      if (ready == 0) ready = of.begin;
+      if (ready == 0 || which.waits.empty()) ready = of.begin;
       const bool awaits = std::any_of(which.waits.begin(), which.waits.end(), [&](const Edge& edge) {
         return edge.back == 0 && op({edge.stream, edge.index}).communicates();
       });

@@ -116,6 +116,7 @@ void QueueExecutor::issue(Kind kind, int64_t step, const StepTable& table) {
   const uint64_t begin = now_ns(), sent = bytes_sent();
   table_ = table;  // for host ops, which all end before issue returns
   *slot.values = table;
+  slot.issued_ns = begin;
   slot.begin.record(streams_[0]);
   streams_[0].copy(values_.get(), slot.values, sizeof *slot.values);
   const uint64_t before = now_ns() - begin;
@@ -156,15 +157,13 @@ void QueueExecutor::finish(Kind kind, Slot& slot) {
   if (options_.timed) {
     // Of the device's clock only differences are known: this step's end is taken to be now.
     const uint64_t end_ns = now_ns();
-    const auto ns = [&](const DeviceEvent& event) {
-      return end_ns - static_cast<uint64_t>(std::max(0.0, slot.end.ms_since(event)) * 1e6);
-    };
+    const auto ns = [&](const DeviceEvent& event) { return end_ns - ns_between(event, slot.end); };
     bodies_[static_cast<size_t>(kind)]->read_times(
         static_cast<int>(slot.step % kStepSlots), ns,
         [&](int stream, const OpEvent& event) { JobRun::record(stream, event); }, record);
   }
   options_.recorder->beat_ns.store(progress_ns_, std::memory_order_relaxed);
-  close_step(record);
+  close_step(record, end_ns);
 }
 
 void QueueExecutor::check_alive() {

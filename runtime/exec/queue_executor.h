@@ -26,7 +26,7 @@ class QueueExecutor final : public JobRun {
     prun_step_values* values = nullptr;  // pinned
     std::byte* loss = nullptr;           // pinned
     int64_t step = -1;                   // -1: none
-    uint64_t host_ns = 0, bytes = 0;
+    uint64_t issued_ns = 0, host_ns = 0, bytes = 0;
     bool after_another = false;  // enqueued behind a step of the same run
   };
   struct Batch;  // the kernel that makes what the first ops write

@@ -26,6 +26,8 @@ std::vector<MergedStep> StepReader::take() {
       }
       merged.comm_s += static_cast<double>(record.comm_ns) / 1e9 / ranks;
       merged.exposed_s += static_cast<double>(record.exposed_ns) / 1e9 / ranks;
+      merged.host_s = std::max(merged.host_s, static_cast<double>(record.host_ns) / 1e9);
+      merged.idle_s = std::max(merged.idle_s, static_cast<double>(record.idle_ns) / 1e9);
       merged.bytes_sent += static_cast<double>(record.bytes_sent) / ranks;
     }
     steps.push_back(merged);

@@ -14,6 +14,8 @@ struct MergedStep {
   double comm_s = 0;      // time in communication ops, mean over the ranks
   double exposed_s = 0;   // time in which compute waited for communication, mean over the ranks
   double bytes_sent = 0;  // mean over the ranks
+  double host_s = 0;      // > 0: a queue device's: the host's work to enqueue the step, the most of any rank
+  double idle_s = 0;      // how long the device had nothing to do before the step, the most of any rank
   double eval_s = 0;      // > 0: there was an evaluation after the step, and how long it took; not part of time_s
   double eval_loss = 0;   // the first rank's; NaN: the program has none
 

@@ -10,6 +10,12 @@
 #include "progress.h"
 
 namespace prun {
+namespace {
+
+constexpr uint64_t kWarmUp =
+    3;  // steps of a queue device that are not yet replayed: enqueued op by op, captured, first launch
+
+}  // namespace
 
 void Summary::add(const MergedStep& step) {
   if (steps_ == 0) {
@@ -22,6 +28,12 @@ void Summary::add(const MergedStep& step) {
     evaluations_++;
     last_eval_loss_ = step.eval_loss;
     eval_s_ += step.eval_s;
+  }
+  if (step.host_s > 0 && steps_ > kWarmUp) {
+    replayed_++;
+    host_s_ += step.host_s;
+    idle_s_ += step.idle_s;
+    replayed_s_ += step.time_s;
   }
   last_loss_ = step.loss;
   time_s_ += step.time_s;
@@ -62,9 +74,13 @@ std::string Summary::text(const Job& job, const std::vector<int>& ranks, const s
   if (const double flops = steps_per_s() * model_flops(job); flops > 0) {
     text += "compute    " + flops_text(flops);
     if (peak_flops > 0)
-      text += fmt::format(", {:.1f}% of the peak of {} in bf16 (MFU)", 100 * flops / peak_flops, flops_text(peak_flops));
+      text +=
+          fmt::format(", {:.1f}% of the peak of {} in bf16 (MFU)", 100 * flops / peak_flops, flops_text(peak_flops));
     text += "\n";
   }
+  if (replayed_ > 0)
+    text += fmt::format("device     {} of the host a step, idle {:.2f}% between steps\n",
+                        human_seconds(host_s_ / static_cast<double>(replayed_)), 100 * idle_s_ / replayed_s_);
   int64_t most = 0;
   for (const int rank : ranks) most = std::max(most, job.program(rank).arena_bytes);
   text += fmt::format("memory     {} a rank predicted", human_bytes(most));
@@ -77,8 +93,7 @@ std::string Summary::text(const Job& job, const std::vector<int>& ranks, const s
   if (high > 0) {
     const std::string least = human_bytes(static_cast<int64_t>(low)),
                       greatest = human_bytes(static_cast<int64_t>(high));
-    text += fmt::format(", {} taken (Pss, with code)",
-                        least == greatest ? least : least + " to " + greatest);
+    text += fmt::format(", {} taken (Pss, with code)", least == greatest ? least : least + " to " + greatest);
   }
   text += "\n";
   if (comm_s_ > 0 && job.class_of_rank.size() > 1) {

@@ -26,6 +26,8 @@ class Summary {
   uint64_t evaluations_ = 0;
   double first_eval_loss_ = 0, last_eval_loss_ = 0, eval_s_ = 0;
   double time_s_ = 0, first_time_s_ = 0, comm_s_ = 0, exposed_s_ = 0, bytes_ = 0;
+  double host_s_ = 0, idle_s_ = 0, replayed_s_ = 0;  // of the steps that a queue device replayed
+  uint64_t replayed_ = 0;
 };
 
 // "412 TFLOP/s"
