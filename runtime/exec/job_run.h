@@ -51,8 +51,8 @@ class JobRun {
   virtual void free_init() {}  // it will not run again
 
   const Body& body(Kind kind) const;
-  void close_step(
-      StepRecord record);  // a step of the step body has ended: its record is complete but for bytes and times
+  // A step of the step body has ended, now or (end_ns > 0) then; its record is complete but for bytes and times.
+  void close_step(StepRecord record, uint64_t end_ns = 0);
   void close_eval_batch(double loss) { eval_losses_ += loss; }
   void record(int stream, const OpEvent& event);
   uint64_t bytes_sent() const;
