@@ -152,11 +152,16 @@ void QueueExecutor::finish(Kind kind, Slot& slot) {
   record.host_ns = slot.host_ns;
   record.bytes_sent = slot.bytes;
   const Slot& previous = slot_of(slot.step + kStepSlots - 1);
-  if (slot.after_another)
-    record.idle_ns = static_cast<uint64_t>(std::max(0.0, slot.begin.ms_since(previous.end)) * 1e6);
+  const auto ns_between = [](const DeviceEvent& from, const DeviceEvent& to) {
+    return static_cast<uint64_t>(std::max(0.0, to.ms_since(from)) * 1e6);
+  };
+  if (slot.after_another) record.idle_ns = ns_between(previous.end, slot.begin);
+  // Of the device's clock only differences are known. The first step of a run finds the device idle, so it begins there
+  // when it is enqueued.
+  const uint64_t since = slot.after_another ? last_end_ns_ + ns_between(previous.end, slot.end)
+                                            : slot.issued_ns + ns_between(slot.begin, slot.end);
+  const uint64_t end_ns = last_end_ns_ = std::min(progress_ns_, since);
   if (options_.timed) {
-    // Of the device's clock only differences are known: this step's end is taken to be now.
-    const uint64_t end_ns = now_ns();
     const auto ns = [&](const DeviceEvent& event) { return end_ns - ns_between(event, slot.end); };
     bodies_[static_cast<size_t>(kind)]->read_times(
         static_cast<int>(slot.step % kStepSlots), ns,
