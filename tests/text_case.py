@@ -15,11 +15,14 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
-def arguments(description):
+def arguments(description, **options):
+    """The command line; `options`: others that a script has, name = help."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("prun", help="the program under test")
     parser.add_argument("cases", nargs="*", help="names of cases; default: all")
     parser.add_argument("--update", action="store_true", help="rewrite the expected texts that differ")
+    for name, text in options.items():
+        parser.add_argument(f"--{name}", default="", help=text)
     return parser.parse_intermixed_args()  # names may follow options
 
 

@@ -39,9 +39,9 @@ Options parse_options(std::string_view text) {
     const std::string_view name = item.substr(0, equals), value = item.substr(std::min(item.size(), equals + 1));
     const Key* key = std::find_if(std::begin(kKeys), std::end(kKeys), [&](const Key& k) { return k.name == name; });
     if (key == std::end(kKeys))
-      throw Failure(PRUN_EINVAL, fmt::format("the device cuda has no option '{}'; it has {}", name, all_keys()));
+      throw Failure(PRUN_EINVAL, fmt::format("there is no option '{}' (there are: {})", name, all_keys()));
     if (value != "0" && value != "1")
-      throw Failure(PRUN_EINVAL, fmt::format("option {}={} of the device cuda: wants 0 or 1", name, value));
+      throw Failure(PRUN_EINVAL, fmt::format("option {}={}: wants 0 or 1", name, value));
     options.*key->value = value == "1";
   }
   return options;

@@ -31,11 +31,11 @@ std::string no_library(const Driver& driver) {
 }
 
 std::string too_old(const Driver& driver, int driver_cuda) {
-  return fmt::format(
-      "the driver{} is for CUDA {}, this prun was built with CUDA {}: it needs driver {} or newer, or a build with "
-      "CUDA {}",
-      driver.version.empty() ? "" : " " + driver.version, cuda_version(driver_cuda), cuda_version(CUDART_VERSION),
-      kLeastDriver, driver_cuda / 1000);
+  const std::string other =
+      driver_cuda >= 12000 ? ", or a prun built with CUDA " + std::to_string(driver_cuda / 1000) : "";
+  return fmt::format("the driver{} is for CUDA {}, this prun was built with CUDA {}: it needs driver {} or newer{}",
+                     driver.version.empty() ? "" : " " + driver.version, cuda_version(driver_cuda),
+                     cuda_version(CUDART_VERSION), kLeastDriver, other);
 }
 
 std::string none_seen(const Driver& driver) {

@@ -33,11 +33,11 @@ std::optional<int64_t> arena_with(Options options, const Places& places, int npr
 }  // namespace
 
 int run_command(const Options& given, const Places& places) {
-  check_transport_name(given.transport, places.plugin_dirs);  // before anything starts
-  check_options(given.transport_options, places.plugin_dirs);
   Options options = given;
-  const DeviceReport devices = check_devices(options);
-  if (options.ranks_per_device > 1) options.transport = transport_of_sharing_ranks(options);
+  const DeviceReport devices = check_devices(options);  // before anything starts
+  if (options.ranks_per_device > 1 && !devices.devices.empty()) options.transport = transport_of_sharing_ranks(options);
+  check_transport_name(options.transport, places.plugin_dirs);
+  check_options(options.transport_options, places.plugin_dirs);
   options.network_interface = interface_of_job(given.network_interface, given.nnodes, given.rendezvous);
   Observer observer(options);
   LaunchOptions launch_options;
