@@ -3,6 +3,7 @@
 #include "block.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <string>
 
@@ -20,10 +21,16 @@ namespace {
 thread_local Block* current = nullptr;
 
 bool same(const Here& a, const Here& b) {
-  return a.line() == b.line() && a.column() == b.column() && std::string_view(a.file_name()) == b.file_name();
+  if (a.line() != b.line() || a.column() != b.column()) return false;
+  return a.file_name() == b.file_name() || std::string_view(a.file_name()) == b.file_name();
 }
 std::string text(const uint3& i) {
   return "(" + std::to_string(i.x) + "," + std::to_string(i.y) + "," + std::to_string(i.z) + ")";
+}
+std::string hex(unsigned bits) {
+  char text[16];
+  std::snprintf(text, sizeof text, "0x%08x", bits);
+  return text;
 }
 std::string text(const char* what, const Here& here) {
   return std::string(what) + " at " + here.file_name() + ":" + std::to_string(here.line());
@@ -49,10 +56,10 @@ void Block::run(uint3 index) {
   const size_t count = threads_.size();
   blockIdx = index;
   blockDim = size_;
-  for (Thread& thread : threads_) thread.waiting = nullptr;
   for (size_t w = 0; w < warps_.size(); ++w) {
     const size_t lanes = std::min<size_t>(32, count - 32 * w);
     warps_[w].gone = lanes == 32 ? 0 : ~0u << lanes;
+    warps_[w].groups.clear();
   }
   arrived_ = done_ = begun_ = 0;
   // Threads begin in steps that have no divisor in common with their number, from anywhere.
@@ -122,7 +129,6 @@ void Block::suspend() {
 }
 
 void Block::wake(Thread& thread) {
-  thread.waiting = nullptr;
   // At either end: who was first at one meeting is not first at the next.
   if (random() % 2 == 0)
     ready_.push_back(&thread);
@@ -140,11 +146,8 @@ void Block::leave(Thread& thread) {
   Warp& warp = warps_[number / 32];
   warp.gone |= 1u << number % 32;
   // It may be the one that lanes with it in their mask have waited for.
-  for (size_t lane = 0; lane < 32; ++lane) {
-    Thread* other = number / 32 * 32 + lane < threads_.size() ? &threads_[number / 32 * 32 + lane] : nullptr;
-    if (other != nullptr && other->waiting != nullptr && other->mask != 0 && complete(number / 32, *other))
-      finish(number / 32, *other, nullptr);
-  }
+  for (size_t i = warp.groups.size(); i-- > 0;)
+    if (warp.groups[i].arrived == (warp.groups[i].mask & ~warp.gone)) finish(warp, warp.groups[i], nullptr);
 }
 
 int Block::meet(int value, const char* what, const Here& here) {
@@ -160,7 +163,6 @@ int Block::meet(int value, const char* what, const Here& here) {
   }
   votes_ += value != 0 ? 1 : 0;
   if (arrived_ < threads_.size()) {
-    self.waiting = what, self.here = here, self.mask = 0;
     suspend();
     return met_;
   }
@@ -171,47 +173,41 @@ int Block::meet(int value, const char* what, const Here& here) {
   return met_;
 }
 
-bool Block::complete(size_t warp, const Thread& of) const {
-  for (unsigned lane = 0; lane < 32; ++lane) {
-    if ((of.mask & ~warps_[warp].gone) >> lane % 32 & 1) {
-      const Thread& other = threads_[warp * 32 + lane];
-      if (other.waiting == nullptr || other.mask != of.mask) return false;
-    }
-  }
-  return true;
+Block::Group& Block::arrive(Warp& warp, unsigned lane, unsigned mask, const char* what, const Here& here,
+                            Combine combine) {
+  if ((mask >> lane & 1) == 0)
+    die("lane " + std::to_string(lane) + " calls " + text(what, here) + ", whose mask is without it");
+  const auto found =
+      std::find_if(warp.groups.begin(), warp.groups.end(), [&](const Group& group) { return group.mask == mask; });
+  if (found == warp.groups.end()) return warp.groups.emplace_back(Group{mask, 1u << lane, what, here, combine});
+  if (found->combine != combine || !same(found->here, here))
+    die("lanes of a warp meet at different places: " + std::to_string(lane) + " at " + text(what, here) +
+        ", others at " + text(found->what, found->here));
+  found->arrived |= 1u << lane;
+  return *found;
 }
 
-// All lanes of a mask are there; `self` is the one that runs among them.
-void Block::finish(size_t warp, Thread& of, Thread* self) {
+// All lanes of a group are there; `self` is the one that runs among them.
+void Block::finish(Warp& warp, Group& group, const Thread* self) {
+  Thread* first = &threads_[static_cast<size_t>(&warp - warps_.data()) * 32];
+  const Group done = group;
+  group = warp.groups.back();
+  warp.groups.pop_back();
   Lane lanes[32];
-  const unsigned mask = of.mask & ~warps_[warp].gone;
   for (unsigned lane = 0; lane < 32; ++lane)
-    if (mask >> lane & 1) lanes[lane] = threads_[warp * 32 + lane].lane;
-  of.combine(lanes);
-  for (unsigned lane = 0; lane < 32; ++lane) {
-    if ((mask >> lane & 1) == 0) continue;
-    Thread& thread = threads_[warp * 32 + lane];
-    if (&thread == self)
-      thread.waiting = nullptr;
-    else
-      wake(thread);
-  }
+    if (done.arrived >> lane & 1) lanes[lane] = first[lane].lane;
+  done.combine(lanes);
+  for (unsigned lane = 0; lane < 32; ++lane)
+    if ((done.arrived >> lane & 1) != 0 && &first[lane] != self) wake(first[lane]);
 }
 
 void Block::meet_lanes(unsigned mask, const char* what, const Here& here, Lane lane, Combine combine) {
   Thread& self = *running_;
-  const size_t number = static_cast<size_t>(&self - threads_.data()), warp = number / 32;
-  if ((mask >> number % 32 & 1) == 0)
-    die("lane " + std::to_string(number % 32) + " calls " + text(what, here) + ", whose mask is without it");
-  for (size_t other = warp * 32; other < std::min(threads_.size(), warp * 32 + 32); ++other) {
-    const Thread& thread = threads_[other];
-    if (thread.waiting != nullptr && thread.mask == mask && (thread.combine != combine || !same(thread.here, here)))
-      die("lanes of a warp meet at different places: " + std::to_string(number % 32) + " at " + text(what, here) +
-          ", " + std::to_string(other % 32) + " at " + text(thread.waiting, thread.here));
-  }
-  self.waiting = what, self.here = here, self.mask = mask, self.lane = lane, self.combine = combine;
-  if (complete(warp, self))
-    finish(warp, self, &self);
+  self.lane = lane;
+  Warp& warp = warps_[static_cast<size_t>(&self - threads_.data()) / 32];
+  Group& group = arrive(warp, this->lane(), mask, what, here, combine);
+  if (group.arrived == (mask & ~warp.gone))
+    finish(warp, group, &self);
   else
     suspend();
 }
@@ -229,11 +225,12 @@ void Block::wait_for_copies() {
 unsigned Block::lane() const { return static_cast<unsigned>(running_ - threads_.data()) % 32; }
 
 void Block::die_stuck() const {
-  for (const Thread& thread : threads_)
-    if (thread.waiting != nullptr)
-      die("a block waits forever: thread " + text(thread.index) + " at " + text(thread.waiting, thread.here) +
-          (thread.mask != 0 ? ", for lanes of its mask that wait elsewhere" : ", for threads that wait elsewhere"));
-  die("a block has lost a thread");
+  std::string all;
+  if (arrived_ > 0) all += "; " + std::to_string(arrived_) + " threads at " + text(what_, here_);
+  for (const Warp& warp : warps_)
+    for (const Group& group : warp.groups)
+      all += "; lanes " + hex(group.arrived) + " of mask " + hex(group.mask) + " at " + text(group.what, group.here);
+  die("a block waits forever" + all);
 }
 
 void die_in_kernel(const char* why, const char* what, const Here& here) {

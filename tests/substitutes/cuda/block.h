@@ -34,15 +34,19 @@ class Block {
   struct Thread {
     uint3 index;
     Fiber* fiber = nullptr;
-    const char* waiting = nullptr;  // for what
-    Here here;
-    unsigned mask = 0;  // of lanes; 0: it waits for the block
-    Lane lane;
-    Combine combine = nullptr;
+    Lane lane;                  // for its group
     std::vector<Copy> copies;  // under way
   };
+  // Lanes that wait for the others of one mask.
+  struct Group {
+    unsigned mask, arrived;
+    const char* what;
+    Here here;
+    Combine combine;
+  };
   struct Warp {
-    unsigned gone = 0;  // lanes that have ended, or never were
+    unsigned gone = 0;          // lanes that have ended, or never were
+    std::vector<Group> groups;  // that are not complete
   };
 
   uint32_t random();
@@ -54,8 +58,8 @@ class Block {
   void suspend();
   void wake(Thread& thread);
   void leave(Thread& thread);
-  bool complete(size_t warp, const Thread& of) const;
-  void finish(size_t warp, Thread& of, Thread* self);
+  Group& arrive(Warp& warp, unsigned lane, unsigned mask, const char* what, const Here& here, Combine combine);
+  void finish(Warp& warp, Group& group, const Thread* self);
   [[noreturn]] void die_stuck() const;
 
   const dim3 size_;

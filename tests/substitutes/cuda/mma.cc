@@ -29,7 +29,7 @@ struct Fragments {
 
 void multiply_warp(const Lane (&lanes)[32]) {
   whole_warp(lanes, "multiply_add");
-  float a[16][16], b[16][8];
+  float a[16][16], b[16][8], c[16][8] = {};
   for (int lane = 0; lane < 32; ++lane) {
     const auto* f = static_cast<const Fragments*>(lanes[lane].given);
     const int g = lane / 4, t = lane % 4;
@@ -39,11 +39,12 @@ void multiply_warp(const Lane (&lanes)[32]) {
     }
     for (int i = 0; i < 2; ++i) b[2 * t + 8 * i][g] = low(f->b[i]), b[2 * t + 8 * i + 1][g] = high(f->b[i]);
   }
-  for (int lane = 0; lane < 32; ++lane) {
-    float* d = static_cast<const Fragments*>(lanes[lane].given)->d;
+  for (int row = 0; row < 16; ++row)
+    for (int k = 0; k < 16; ++k)
+      for (int column = 0; column < 8; ++column) c[row][column] += a[row][k] * b[k][column];
+  for (int lane = 0; lane < 32; ++lane)
     for (int i = 0; i < 4; ++i)
-      for (int k = 0; k < 16; ++k) d[i] += a[lane / 4 + i / 2 * 8][k] * b[k][2 * (lane % 4) + i % 2];
-  }
+      static_cast<const Fragments*>(lanes[lane].given)->d[i] += c[lane / 4 + i / 2 * 8][2 * (lane % 4) + i % 2];
 }
 
 template <bool transposed>
