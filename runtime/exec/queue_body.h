@@ -40,6 +40,7 @@ class QueueBody {
   // The first ops of a step (How::first), into the host's copies of slot `slot`; on any one thread.
   void run_first(int slot, const StepTable& table);
   bool has_first() const { return !first_.empty(); }
+  const Op& first_op() const { return op(regions_.first.front()); }  // of those the first
   // Enqueues a step on streams that have been made to wait for what is before it: copies of what the first ops made,
   // then all regions as host ops end. Returns once all is enqueued and all host ops have ended; stream 0 then waits for
   // everything. Throws Cancelled, or what the device throws.

@@ -83,8 +83,7 @@ void QueueExecutor::run_steps(Kind kind, int64_t first, int64_t end) {
   batch.body = &work;
   HostJob job;
   job.kernel = &batch;
-  static const Op next_batch{.def = &op_def("next_batch")};
-  job.op = &next_batch;
+  if (work.has_first()) job.op = &work.first_op();
   HostLane lane(
       "data", cancelled_, [] {}, [this](const Op& op) { fail(std::current_exception(), &op); });
   const auto make_batch = [&](int64_t step) {

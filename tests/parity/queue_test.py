@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+"""Plans on queue devices: the CPU behind the device ABI gives the bits of the CPU device, whatever is captured, staged or traced;
+and the cuda device, on its substitute, gives the same losses over every transport, to rounding those of the CPU.
+Usage: queue_test.py PRUN [SUBSTITUTES]    SUBSTITUTES: the folder of devices/cuda.so and libnccl_2_28.so
+"""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PRUN = sys.argv[1]
+SUBSTITUTES = pathlib.Path(sys.argv[2]) if len(sys.argv) > 2 else None
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+SMALL = dict(layers=2, width=32, heads=2, context=16, batch=8, steps=5, reduce="rank_order")
+
+
+def run(plan, nproc, device, *more, **settings):
+    """Losses of all steps and evaluations."""
+    with tempfile.TemporaryDirectory() as folder:
+        metrics = f"{folder}/metrics.jsonl"
+        command = ["timeout", "100", PRUN, str(ROOT / plan), "--nproc", str(nproc), "--device", device, "--metrics", metrics, *more]
+        for name, value in settings.items():
+            command += ["--set", f"{name}={value}"]
+        environment = dict(os.environ)
+        if SUBSTITUTES:
+            environment.update(PRUN_DEVICE_PATH=str(SUBSTITUTES / "devices"), PRUN_SUBSTITUTE_MEMORY_MIB="512")
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        if done.returncode != 0:
+            raise AssertionError(f"{' '.join(command)}\nended with {done.returncode}: {done.stdout[-500:]}{done.stderr[-1500:]}")
+        steps = [json.loads(line) for line in pathlib.Path(metrics).read_text().splitlines()]
+        return [(step["loss"], step.get("eval_loss")) for step in steps]
+
+
+def nccl():
+    library = SUBSTITUTES / "libnccl_2_28.so"
+    return ("--transport", "nccl", "--transport-options", f"library={library},cudart={library}")
+
+
+class CpuQueue(unittest.TestCase):
+    def same(self, plan, nproc, *more, **settings):
+        self.assertEqual(run(plan, nproc, "cpu-queue", *more, **settings), run(plan, nproc, "cpu", *more, **settings))
+
+    def test_one_rank_is_one_graph(self):
+        self.same("plans/single.lua", 1, **{k: v for k, v in SMALL.items() if k != "reduce"})
+
+    def test_collectives_are_staged_beside_compute(self):
+        for transport in ("shm", "socket"):
+            self.same("plans/zero3.lua", 2, "--transport", transport, **SMALL)
+
+    def test_evaluations_and_clipping(self):
+        self.same("tests/parity/gpt.lua", 2, strategy="zero3", eval=2, clip=1, steps=6)
+
+    def test_messages_between_stages(self):
+        self.same("plans/one_sided.lua", 2, **{**SMALL, "reduce": "any"})
+
+    def test_kernels_that_ask_for_their_rank_s_share(self):
+        self.same("plans/ring_attention.lua", 2, **{**SMALL, "reduce": "any"})
+
+    def test_host_ops_between_others(self):
+        self.same("plans/collectives.lua", 2)
+
+    def test_a_trace_has_every_op_and_changes_nothing(self):
+        with tempfile.TemporaryDirectory() as folder:
+            trace = f"{folder}/trace.json"
+            plain, traced = (run("plans/zero3.lua", 2, "cpu-queue", *more, **SMALL) for more in ([], ["--trace", trace]))
+            self.assertEqual(plain, traced)
+            events = json.loads(pathlib.Path(trace).read_text())
+            events = events["traceEvents"] if isinstance(events, dict) else events
+            ops = [e for e in events if e.get("ph") == "X" and e.get("cat") != "wait" and e["pid"] == 0 and e["args"]["step"] == 2]
+            self.assertGreater(len({e["args"]["op"] for e in ops if e["tid"] == 0}), 20)
+            self.assertGreater(len([e for e in ops if e["tid"] != 0]), 5)  # communication
+            for tid in {e["tid"] for e in ops}:
+                ends = 0
+                for e in sorted((e for e in ops if e["tid"] == tid), key=lambda e: e["args"]["op"]):
+                    self.assertGreaterEqual(e["ts"], ends - 0.01)
+                    ends = e["ts"] + e["dur"]
+
+
+class Cuda(unittest.TestCase if SUBSTITUTES else object):  # where CMake found no CUDA Toolkit, and said so, there is none
+    def close(self, plan, nproc, *more, cpu=(), **settings):
+        found, wanted = run(plan, nproc, "cuda", *more, **settings), run(plan, nproc, "cpu", *cpu, **settings)
+        self.assertEqual(len(found), len(wanted))
+        for (loss, evaluated), (expected, expected_evaluated) in zip(found, wanted):
+            self.assertAlmostEqual(loss, expected, delta=2e-4 * abs(expected))
+            if expected_evaluated is not None:
+                self.assertAlmostEqual(evaluated, expected_evaluated, delta=2e-4 * abs(expected_evaluated))
+        return found
+
+    def test_one_rank(self):
+        settings = {k: v for k, v in SMALL.items() if k != "reduce"}
+        self.assertEqual(self.close("plans/single.lua", 1, **settings), run("plans/single.lua", 1, "cuda", **settings))
+
+    def test_bf16(self):
+        settings = {**SMALL, "dtype": "bf16"}
+        for (loss, _), (expected, _) in zip(run("plans/zero3.lua", 1, "cuda", **settings), run("plans/zero3.lua", 1, "cpu", **settings)):
+            self.assertAlmostEqual(loss, expected, delta=2e-2 * abs(expected))
+
+    def test_staged_and_enqueued_collectives_agree(self):
+        staged = self.close("plans/zero3.lua", 2, "--transport", "shm", cpu=("--transport", "shm"), **SMALL)
+        any_order = {**SMALL, "reduce": "any"}
+        enqueued = self.close("plans/zero3.lua", 2, *nccl(), cpu=("--transport", "shm"), **any_order)
+        self.assertEqual(staged, enqueued)  # of two ranks there is one order
+
+
+del sys.argv[1:]
+if __name__ == "__main__":
+    unittest.main()
