@@ -130,7 +130,9 @@ TEST_F(KernelsDeathTest, WhatAGpuWouldNotForgive) {
   EXPECT_DEATH(run(two_barriers, 1, 64, 32), "threads of a block meet at different places");
   EXPECT_DEATH(run(from_nobody, 1, 16, 0), "__shfl_sync at .*a lane reads from one that is not there");
   EXPECT_DEATH(run(without_itself, 1, 32, 0), "whose mask is without it");
-  EXPECT_DEATH(run(lanes_apart, 1, 32, 16), "a block waits forever.*threads at __syncthreads.*lanes 0x0000ffff of mask 0xffffffff at __shfl_xor_sync");
+  EXPECT_DEATH(
+      run(lanes_apart, 1, 32, 16),
+      "a block waits forever.*threads at __syncthreads.*lanes 0x0000ffff of mask 0xffffffff at __shfl_xor_sync");
   EXPECT_DEATH(run(beyond, 1, 1, kFloats), "");
   EXPECT_DEATH(run(just_beyond, 1, 1, kFloats), "something was written behind 4000 bytes of memory");
   EXPECT_DEATH(run(misaligned, 1, 1, 1), "misaligned address");

@@ -1,6 +1,8 @@
 // Functions of numbers that CUDA C++ has beyond <cmath>. The fast approximations are exact here: how far they are off
 // is for a GPU to say.
 #pragma once
+#include <sched.h>
+
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -121,4 +123,4 @@ inline void __stcs(T* at, std::type_identity_t<T> x) {
   *at = x;
 }
 [[noreturn]] inline void __trap() { __builtin_trap(); }
-inline void __nanosleep(unsigned) {}
+inline void __nanosleep(unsigned) { sched_yield(); }
