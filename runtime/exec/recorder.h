@@ -58,9 +58,6 @@ struct RecorderHeader {
   std::atomic<uint64_t> beat_ns;      // last time any op ended
   std::atomic<uint32_t> connected;    // 1 once `transports` says over what
   char transports[92];                // "shm inside a host, socket between hosts (eth0)"; "" on one rank
-  // Of the device, before `connected`; several ranks may share one.
-  double peak_flops;                  // bf16, dense; 0 unknown
-  char device[64];                    // which one on this host; "" the CPU
 };
 
 inline size_t recorder_bytes(uint64_t capacity) {

@@ -91,6 +91,12 @@ class Rows(unittest.TestCase):
         row, = rows("all_reduce", "--transport", "shm", "--bytes", "4", "--explain", "--algorithm", "ring")
         self.assertEqual((row["algorithm"], row["why"]), ("ring", "not the plugin's; asked for by name"))
 
+    def test_a_device_with_memory_of_its_own(self):
+        found = rows("all", "--nproc", 2, "--transport", "shm", "--memory", "cpu-queue", "--bytes", "70K")
+        self.assertEqual({row["wrong"] for row in found}, {0})
+        self.assertEqual({row["in_place"]["wrong"] for row in found if row["in_place"]}, {0})
+        self.assertNotIn("send_recv", {row["op"] for row in found})
+
     def test_waiting(self):
         row, = rows("idle", "--nproc", 2, "--transport", "socket")
         self.assertEqual((row["op"], row["transport"], row["ranks"]), ("idle", "socket", 2))

@@ -1,6 +1,9 @@
-// Every kernel of the cuda device against the reference device, by plugins/cuda on the substitute for CUDA.
+// Every kernel of the cuda device against the reference device, by plugins/cuda on the substitute for CUDA; or by the
+// plugin that PRUN_CUDA_PLUGIN names, which is how tools/gpu-check tries the real one.
 #include <gtest/gtest.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <set>
 
@@ -58,7 +61,11 @@ const std::set<std::string_view> kAlignedOnly = {"attention", "attention_grad", 
                                                  "attention_block_grad"};
 
 const Device& cuda() {
-  static const std::unique_ptr<Device> device = make_table_device(load_device_plugin({"cuda", PRUN_CUDA_DEVICE}));
+  static const std::unique_ptr<Device> device = [] {
+    const char* given = std::getenv("PRUN_CUDA_PLUGIN");
+    if (given != nullptr) std::printf("cuda device: %s\n", given);
+    return make_table_device(load_device_plugin({"cuda", given != nullptr ? given : PRUN_CUDA_DEVICE}));
+  }();
   return *device;
 }
 

@@ -2,6 +2,7 @@
 import os
 
 from gpu_check.check import Check, Step, Verdict
+from gpu_check.pack import LIBRARIES
 from gpu_check.results import NotPossible
 
 TARGETS = ["prun", "plugins", "prun_conform"]
@@ -16,6 +17,9 @@ def given(context):
 def configure(context):
     given(context)
     words = ["cmake", "-S", context.top, "--preset", "bench", "-B", context.build, "-DPRUN_TESTS=ON"]
+    # So that a packed prun finds its libraries, and they theirs, without the environment (RPATH, not RUNPATH).
+    words += [f"-DCMAKE_BUILD_RPATH=$ORIGIN/../{LIBRARIES};$ORIGIN/../../../{LIBRARIES};$ORIGIN/../../{LIBRARIES}"]
+    words += [f"-DCMAKE_{kind}_LINKER_FLAGS=-Wl,--disable-new-dtags" for kind in ("EXE", "MODULE")]
     done = context.run(*words)
     said = [line for line in done.out.splitlines() if "not built" in line]
     if not done.ok:

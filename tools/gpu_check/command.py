@@ -69,18 +69,11 @@ def run(words, timeout, log: pathlib.Path, cwd, environment=None):
 
 
 def stop(process):
-    """Asks the group to end, then ends it."""
-    for number, patience in ((signal.SIGTERM, 5), (signal.SIGKILL, 5)):
+    """Asks the group to end; then ends all of it, also what is left when its first process is gone."""
+    for number, patience in ((signal.SIGTERM, 5), (signal.SIGKILL, None)):
         try:
             os.killpg(process.pid, number)
-        except ProcessLookupError:
-            break
-        try:
             process.wait(timeout=patience)
-        except subprocess.TimeoutExpired:
-            continue
-    try:
-        os.killpg(process.pid, signal.SIGKILL)  # what ignored the first signal after its parent was gone
-    except ProcessLookupError:
-        pass
+        except (ProcessLookupError, subprocess.TimeoutExpired):
+            pass
     return process.wait()

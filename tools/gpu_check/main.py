@@ -5,7 +5,7 @@ import pathlib
 import sys
 import time
 
-from gpu_check import bad_input, build, conform, doctor, figures, machine, ops, parity, report
+from gpu_check import bad_input, build, conform, doctor, figures, machine, ops, pack, parity, report
 from gpu_check.check import perform
 from gpu_check.context import Context
 from gpu_check.results import FAIL, IMPOSSIBLE, PASS, BudgetSpent, Store
@@ -26,13 +26,15 @@ def parse(words):
                                      epilog="exit status: 0 nothing failed, 1 something did, 2 usage, or no GPU can be reached, "
                                             "75 the budget was spent first: the same command goes on")
     parser.add_argument("--only", metavar="STEPS", help="some steps, with commas between")
-    parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"], help="cpu: to try this script where there is no GPU")
+    parser.add_argument("--device", default="cuda", choices=["cuda", "cpu", "cpu-queue"], help="cpu, cpu-queue: to try this script where there is no GPU")
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="of this call; what is left is for the next")
     parser.add_argument("--out", type=pathlib.Path, default=TOP / "build/gpu-check", help="folder of results and report (build/gpu-check)")
     parser.add_argument("--fresh", action="store_true", help="forget what was found before")
     parser.add_argument("--again", action="store_true", help="ask again what failed before")
     parser.add_argument("--build", type=pathlib.Path, default=TOP / "build/gpu", help="where prun is built (build/gpu)")
     parser.add_argument("--prun", type=pathlib.Path, help="a built prun: nothing is built, BUILD is the folder that it lies in")
+    parser.add_argument("--pack", type=pathlib.Path, metavar="FILE", help="write an archive (.tar, .tar.gz, .tar.xz) with what is built, to run elsewhere; "
+                                                                          "nothing is checked")
     parser.add_argument("--plans", help="parity: these only")
     parser.add_argument("--ranks", default="1,2,4,8", help="parity: numbers of ranks to look at (1,2,4,8)")
     parser.add_argument("--torch", metavar="PYTHON", help="figures: an interpreter that has PyTorch (default: this one)")
@@ -117,8 +119,20 @@ class Run:
         return NO_DEVICE if self.options.device == "cuda" and not self.here["gpus"] else OK
 
 
+def write_archive(options):
+    if not (options.build / "bin/prun").exists():
+        print(f"{options.build / 'bin/prun'} is not there: tools/gpu-check --only build", file=sys.stderr)
+        return NO_DEVICE
+    size, missing = pack.pack(TOP, options.build, options.pack)
+    print(f"{options.pack}: {size / 2**20:.1f} MiB{', without ' + ', '.join(missing) if missing else ''}\n"
+          f"there: tar xf {options.pack.name} && gpu-check/tools/gpu-check --prun gpu-check/build/gpu/bin/prun")
+    return OK
+
+
 def main(words):
     options = parse(words)
+    if options.pack:
+        return write_archive(options)
     run = Run(options)
     try:
         run.steps()

@@ -8,7 +8,9 @@ def agreement(context):
     context.need_gpu()
     test = context.need_file(context.build / "bin/cuda_agreement_test", "built without the CUDA device, or without GoogleTest")
     plugin = context.need_file(context.build / "lib/prun/devices/cuda.so", "built without the CUDA device")
-    done = context.run(test, f"--device={plugin}", environment={"PRUN_CUDA_PLUGIN": str(plugin)})
+    done = context.run(test, environment={"PRUN_CUDA_PLUGIN": str(plugin)})
+    if done.ok and f"cuda device: {plugin}" not in done.out:
+        return Verdict(False, note=f"the test does not say that it ran on {plugin}")
     passed = re.search(r"\[  PASSED  \] (\d+) test", done.out)
     failed = re.findall(r"(?m)^\[  FAILED  \] ([\w./]+)(?:,| \()", done.out)
     ok = done.ok and passed is not None and int(passed.group(1)) > 0

@@ -1,7 +1,7 @@
 """Every plan that fits, in small: the same losses as on the CPU, and the same bits twice in a row.
 
 Ranks that have a GPU each talk over nccl and over shm; where there are more ranks than GPUs, they share one over shm.
-With --device cpu it is the CPU that is compared, with the device `reference`.
+With --device cpu it is the CPU that is compared, with the device `reference`; with cpu-queue, the CPU as a device of queues.
 """
 import functools
 import json

@@ -164,6 +164,15 @@ DeviceReport ask(const std::string& name) {
 
 }  // namespace
 
+double peak_flops(const DeviceReport& report) {
+  double sum = 0;
+  for (const FoundDevice& device : report.devices) {
+    if (device.info.peak_flops_bf16 <= 0) return 0;
+    sum += device.info.peak_flops_bf16;
+  }
+  return sum;
+}
+
 DeviceReport probe_device(const std::string& name, const std::vector<int>& devices) {
   DeviceReport report = ask(name);
   std::set<int> existing;

@@ -22,6 +22,9 @@ struct DeviceReport {
   std::vector<FoundDevice> devices;
 };
 
+// What all described devices can do together, in bf16; 0 where it is not known of one.
+double peak_flops(const DeviceReport& report);
+
 // `devices`: described are those of them that exist; the same number twice is asked once. Never throws for what is
 // wrong with the device; takes 20 s at most for each of the two questions.
 DeviceReport probe_device(const std::string& name, const std::vector<int>& devices);

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <cstdio>
-#include <map>
 
 #include "base/text.h"
 #include "exec/job_run.h"
@@ -24,7 +23,7 @@ void Observer::started(const std::vector<int>& ranks, const std::vector<int>&, c
   if (metrics_) metrics_->begin();
   if (trace_) trace_->begin(job, ranks_, recorders_);
   if (job.classes.empty()) return;
-  work_ = {job.classes.front().tokens_per_step, model_flops(job)};
+  work_ = {job.classes.front().tokens_per_step, model_flops(job), peak_flops};
   progress_.begin(job.classes.front(), static_cast<int>(job.class_of_rank.size()));
   if (!progress_.silent()) announce();
 }
@@ -46,21 +45,11 @@ void Observer::announce_transports() {
   fmt::print(stderr, "over {}\n", words);
 }
 
-// Devices that ranks share count once; other nodes have what this one has.
-double Observer::peak_flops() const {
-  std::map<std::string, double> devices;
-  for (const RecorderHeader* recorder : recorders_) devices[recorder->device] = recorder->peak_flops;
-  double sum = 0;
-  for (const auto& [id, peak] : devices) sum += peak;
-  return sum * static_cast<double>(job.class_of_rank.size()) / static_cast<double>(recorders_.size());
-}
-
 void Observer::tick() {
   if (trace_) trace_->collect();
   const std::vector<MergedStep> steps = steps_.take();
   if (job.classes.empty()) return;
   announce_transports();
-  if (!steps.empty()) work_.peak_flops = peak_flops();
   for (const MergedStep& step : steps) {
     progress_.step(step);
     summary_.add(step);

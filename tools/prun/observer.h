@@ -31,11 +31,11 @@ class Observer final : public LaunchObserver {
   void ended(int exit_code) override;
 
   Job job;  // empty on nodes other than 0, which show nothing
+  double peak_flops = 0;  // of all devices of the job; 0 where it is not known
 
  private:
   void announce() const;
   void announce_transports();
-  double peak_flops() const;
   void warn_of_lost_output();
 
   Job received_;  // on nodes other than 0: to say what a rank was doing
@@ -43,7 +43,7 @@ class Observer final : public LaunchObserver {
   std::vector<RecorderHeader*> recorders_;
   bool told_transports_ = false;
   StepReader steps_;
-  StepWork work_;  // its peak is known once the first step is
+  StepWork work_;
   Progress progress_;
   Summary summary_;
   std::optional<Metrics> metrics_;

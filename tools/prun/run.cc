@@ -40,6 +40,7 @@ int run_command(const Options& given, const Places& places) {
   check_options(options.transport_options, places.plugin_dirs);
   options.network_interface = interface_of_job(given.network_interface, given.nnodes, given.rendezvous);
   Observer observer(options);
+  observer.peak_flops = peak_flops(devices) * options.nnodes;  // other nodes have what this one has
   LaunchOptions launch_options;
   launch_options.nproc = options.nproc;
   launch_options.nnodes = options.nnodes;

@@ -12,6 +12,8 @@
 #include "comm/choose.h"
 #include "comm/interfaces.h"
 #include "commands.h"
+#include "device/device.h"
+#include "device_check.h"
 #include "launch/launch.h"
 #include "launch/room.h"
 #include "plugin_path.h"
@@ -52,6 +54,15 @@ void check(const BenchSettings& settings, const Places& places) {
   }
   interface_of_job(settings.network_interface, settings.nnodes, settings.rendezvous);
   for (int ranks : settings.nproc) {
+    if (!settings.memory.empty()) {
+      Options wanted;
+      wanted.device = settings.memory;
+      wanted.nproc = ranks;
+      check_devices(wanted);
+      if (open_device(settings.memory)->table() == nullptr)
+        throw usage_error(fmt::format("--memory {}: that device computes in the host's memory, which is the default",
+                                      settings.memory));
+    }
     const int64_t needed = 2 * settings.most_bytes() * ranks * static_cast<int64_t>(settings.sides.size());
     if (needed > available_memory())
       throw Error(

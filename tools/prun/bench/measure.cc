@@ -1,5 +1,5 @@
-// In the timed loop stands nothing but the call; how many calls a sample has, and how many samples there are, follows
-// from a short measurement, by rank 0's clock.
+// In the timed loop stands nothing but the call, and behind it the wait for all of them; how many calls a sample has,
+// and how many samples there are, follows from a short measurement, by rank 0's clock.
 #include "bench/measure.h"
 
 #include <algorithm>
@@ -30,6 +30,7 @@ class Stopwatch {
         left_(settings.samples),
         share_s_(settings.budget_s / settings.samples) {
     for (int i = 0; i < settings.warmup; ++i) side.call();
+    side.wait();
     calls_ = fixed_ ? settings.iters : fitting_calls();
   }
 
@@ -39,6 +40,7 @@ class Stopwatch {
     barrier(*side_.group);
     const double start = now();
     for (int i = 0; i < calls_; ++i) side_.call();
+    side_.wait();
     const double one = slowest_of(*side_.group, (now() - start) / calls_);
     times_.push_back(one);
     --left_;
@@ -63,6 +65,7 @@ class Stopwatch {
     int tried = 0;
     do {
       side_.call();
+      side_.wait();
       ++tried;
     } while (of_first(*side_.group, now() - start) < enough && tried < 1000);
     return calls_of(of_first(*side_.group, (now() - start) / tried));

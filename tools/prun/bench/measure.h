@@ -17,6 +17,7 @@ struct Timing {
 struct Timed {
   Communicator* group;
   std::function<void()> call;
+  std::function<void()> wait;  // until all calls have ended
 };
 
 // Collective over each side's group.

@@ -104,23 +104,28 @@ class Rows {
     for (size_t s = 0; s < sides_.size(); ++s) {
       const BenchTransport& side = sides_[s];
       const CollCall call = side.placed(plain, in_place);
-      if (settings_.check) measured[s]["wrong"] = wrong(op, side, call, data);
+      if (settings_.check) measured[s]["wrong"] = wrong(op, side, call, side.placed_on_host(plain, in_place), data);
       side.run(op, call);
       const CollPath path = side.group().path_of(call);  // at once: the timing has calls of its own
       measured[s]["algorithm"] = path.algorithm;
       measured[s]["why"] = path.why;
-      timed.push_back({&side.group(), [&op, &side, call] { side.run(op, call); }});
+      timed.push_back({&side.group(), side.buffers().repeatable([&op, &side, call] { side.run(op, call); }),
+                       [&side] { side.buffers().wait(); }});
     }
     std::vector<Timing> timings = time_in_turn(timed, settings_);
     for (size_t s = 0; s < sides_.size(); ++s) measured[s] = figures(op, sides_[s], bytes, timings[s], measured[s]);
     return measured;
   }
 
-  int64_t wrong(const BenchOp& op, const BenchTransport& side, const CollCall& call, const BenchData& data) {
+  int64_t wrong(const BenchOp& op, const BenchTransport& side, const CollCall& call, const CollCall& on_host,
+                const BenchData& data) {
     const int me = side.group().index();
-    data.fill(me, call);
+    data.fill(me, on_host);
+    side.buffers().put();
     side.run(op, call);
-    return sum_of(side.group(), data.wrong(me, call));
+    side.buffers().wait();
+    side.buffers().fetch();
+    return sum_of(side.group(), data.wrong(me, on_host));
   }
 
   Json figures(const BenchOp& op, const BenchTransport& side, int64_t bytes, const Timing& timing,

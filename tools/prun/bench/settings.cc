@@ -31,6 +31,7 @@ const OptionRow kRows[] = {
     {"--place", "both|out|in", "output elsewhere, or where the input was (default both; with --vs out)"},
     {"--rank-order", "", "sums in the order of the ranks, the same bits over every transport"},
     {"--foreign", "", "buffers that the transport did not allocate"},
+    {"--memory", "host|DEVICE", "where the buffers lie; cuda: a GPU a rank, calls as graphs on its stream (default host)"},
     {"--budget", "SECONDS", "about how long a row is measured (default 0.3)"},
     {"--iters", "N", "calls of a sample (default: as many as the budget allows)"},
     {"--samples", "N", "samples, each timed between two barriers; their median counts (default 15)"},
@@ -112,13 +113,14 @@ std::vector<T> by_name(const std::string& option, const std::string& text, std::
   return chosen;
 }
 
-std::vector<std::string> parse_ops(const std::vector<std::string>& words) {
+// `all` of what can be measured in that memory.
+std::vector<std::string> parse_ops(const std::vector<std::string>& words, bool on_host) {
   std::vector<std::string> ops;
   for (const std::string& word : words) {
     for (const std::string& op : split(word)) {
       if (op == "all") {
         for (const BenchOp& each : bench_ops()) {
-          if (each.in_all) ops.emplace_back(each.name);
+          if (each.in_all && (on_host || each.what == BenchOp::What::collective)) ops.emplace_back(each.name);
         }
       } else {
         ops.push_back(find_bench_op(op).name);
@@ -157,6 +159,11 @@ void finish(BenchSettings& s) {
   if (s.nnodes > 1 && s.rendezvous.empty())
     throw usage_error("--nnodes needs --rendezvous HOST:PORT, the address where node 0 listens");
   if (s.nnodes > 1 && s.nproc.size() > 1) throw usage_error("--nproc is one number where there are several nodes");
+  if (!s.memory.empty() && s.foreign) throw usage_error("--foreign is of the host's memory: not with --memory " + s.memory);
+  for (const std::string& op : s.ops) {
+    if (!s.memory.empty() && find_bench_op(op).what != BenchOp::What::collective)
+      throw usage_error(fmt::format("{} is measured in the host's memory: not with --memory {}", op, s.memory));
+  }
   for (int ranks : s.nproc) {
     if (s.root >= ranks * s.nnodes)
       throw usage_error(fmt::format("--root {} is none of {} ranks", s.root, ranks * s.nnodes));
@@ -228,6 +235,7 @@ BenchSettings parse_bench(const std::vector<std::string>& words) {
   app.add_option("--place", place);
   app.add_flag("--rank-order", s.rank_order);
   app.add_flag("--foreign", s.foreign);
+  app.add_option("--memory", s.memory);
   app.add_option("--budget", budget);
   app.add_option("--iters", iters);
   app.add_option("--samples", samples);
@@ -248,7 +256,8 @@ BenchSettings parse_bench(const std::vector<std::string>& words) {
     throw usage_error(error.what());
   }
   if (s.help) return s;
-  s.ops = parse_ops(ops);
+  if (s.memory == "host") s.memory.clear();
+  s.ops = parse_ops(ops, s.memory.empty());
   s.bytes = parse_sizes(bytes);
   s.dtypes = by_name<Dtype>("--dtype", dtype, parse_dtype, dtype_name, Dtype::u8);
   s.redops = by_name<RedOp>("--redop", redop, parse_redop, redop_name, RedOp::avg);

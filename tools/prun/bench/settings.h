@@ -29,6 +29,7 @@ struct BenchSettings {
   int warmup = 1, samples = 15;
   double budget_s = 0.3;  // of a row and side
   BenchPlace place = BenchPlace::both;
+  std::string memory;  // the device whose memory buffers lie in; "": the host's
   bool check = true, explain = false, foreign = false, rank_order = false, json = false;
 
   std::vector<int> nproc = {2};

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 
 #include "comm/interfaces.h"
@@ -45,11 +44,8 @@ BenchTransport::BenchTransport(const BenchSide& side, int number, const BenchSet
   const NamedPlugin plugin = name_plugin(side.transport, plugin_dirs);
   plugin_dirs_ = plugin.dirs;
   world_ = World::open(world_options(side, number, settings, start, plugin), bootstrap);
-  const int64_t room = round_up(std::max<int64_t>(settings.most_bytes(), 8 * start.ranks), 4096) + kApart;
-  if (settings.foreign) foreign_.resize(static_cast<size_t>(2 * room));
-  send_ = settings.foreign ? foreign_.data() : static_cast<char*>(world_->allocate(2 * room));
-  recv_ = send_ + room;
-  std::memset(send_, 1, static_cast<size_t>(2 * room));
+  room_ = round_up(std::max<int64_t>(settings.most_bytes(), 8 * start.ranks), 4096) + kApart;
+  buffers_ = std::make_unique<BenchBuffers>(*world_, settings, start.local_rank, 2 * room_);
   ranks_.resize(static_cast<size_t>(start.ranks));
   std::iota(ranks_.begin(), ranks_.end(), 0);
 }
@@ -60,11 +56,21 @@ void BenchTransport::connect() {
 }
 
 CollCall BenchTransport::placed(CollCall call, bool in_place) const {
+  call.queue = buffers_->queue();
+  return placed_at(buffers_->data(), call, in_place);
+}
+
+CollCall BenchTransport::placed_on_host(CollCall call, bool in_place) const {
+  return placed_at(buffers_->host(), call, in_place);
+}
+
+CollCall BenchTransport::placed_at(char* send, CollCall call, bool in_place) const {
   const int64_t mine = group_->index() * call.count * dtype_bytes(call.dtype);
-  call.send = in_place ? recv_ : send_;
-  call.recv = recv_;
-  if (in_place && call.kind == CollKind::all_gather) call.send = recv_ + mine;
-  if (in_place && call.kind == CollKind::reduce_scatter) call.recv = recv_ + mine;
+  char* recv = send + room_;
+  call.send = in_place ? recv : send;
+  call.recv = recv;
+  if (in_place && call.kind == CollKind::all_gather) call.send = recv + mine;
+  if (in_place && call.kind == CollKind::reduce_scatter) call.recv = recv + mine;
   return call;
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/buffers.h"
 #include "bench/ops.h"
 #include "bench/settings.h"
 #include "comm/comm.h"
@@ -21,6 +22,9 @@ class BenchTransport {
 
   // `call` with the buffers of this transport.
   CollCall placed(CollCall call, bool in_place) const;
+  // The same where the host sees what `buffers` puts and fetches.
+  CollCall placed_on_host(CollCall call, bool in_place) const;
+  const BenchBuffers& buffers() const { return *buffers_; }
   void run(const BenchOp& op, const CollCall& call) const;  // a collective or a message
 
   Communicator& group() const { return *group_; }
@@ -29,10 +33,12 @@ class BenchTransport {
   std::string plugin_file() const;  // that was loaded; "" where it is not one plugin
 
  private:
+  CollCall placed_at(char* send, CollCall call, bool in_place) const;
+
   BenchSide side_;
+  std::unique_ptr<BenchBuffers> buffers_;  // outlives the world that was told of it
   std::unique_ptr<World> world_;
-  std::vector<char> foreign_;  // --foreign
-  char *send_ = nullptr, *recv_ = nullptr;
+  int64_t room_ = 0;  // of each of the two
   std::vector<std::string> plugin_dirs_;
   std::vector<int> ranks_;
   Communicator* group_ = nullptr;

@@ -1,0 +1,1 @@
+-- prun bench send_recv --memory cuda

@@ -1,0 +1,1 @@
+-- prun bench all_reduce --memory cpu_queue
