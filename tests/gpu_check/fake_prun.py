@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Plays prun for gpu_check_test.py: what it does follows from FAKE_* of the environment. Each call is a line of FAKE_CALLS.
 
-FAKE_RUN, for plans on the device cuda: "" as on the CPU; off: other losses; drift: other losses each time; nan; crash; hang; slow.
+FAKE_RUN, for plans on the device cuda: "" as on the CPU; off: other losses; drift: other losses each time; nan; crash.
 """
 import json
 import os
@@ -63,8 +63,6 @@ else:
     on_device = value("--device") == "cuda"
     if on_device and mode == "crash":
         leave(10, "prun: rank 0 was killed by SIGSEGV")
-    if on_device and mode in ("hang", "slow"):
-        time.sleep(600 if mode == "hang" else 1)
     scale = 1.001 if on_device and mode == "off" else 1 + time.monotonic_ns() % 1000 * 1e-9 if on_device and mode == "drift" else 1
     with open(value("--metrics"), "w") as metrics:
         for step in range(40):

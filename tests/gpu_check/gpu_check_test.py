@@ -4,6 +4,8 @@
 What is played is a machine with GPUs; nothing here runs on one. Usage: gpu_check_test.py PRUN TOP
 """
 import argparse
+import contextlib
+import io
 import json
 import os
 import pathlib
@@ -21,6 +23,7 @@ sys.path.insert(0, str(TOP / "tools"))
 from gpu_check import report  # noqa: E402
 from gpu_check.check import Check, Step, Verdict, perform  # noqa: E402
 from gpu_check.context import Context  # noqa: E402
+from gpu_check.main import Run, parse  # noqa: E402
 from gpu_check.results import FAIL, IMPOSSIBLE, PASS, BudgetSpent, Result  # noqa: E402
 
 
@@ -140,18 +143,26 @@ class OnTwoGpus(Machine):
         self.assertIn("does not say nan|inf|finite", notes["a NaN under --check-finite"])
 
     def test_a_budget_ends_a_call_and_the_next_goes_on(self):
-        words = ["--only", "parity", "--plans", "single,ddp", "--ranks", "1,2"]
-        done, found = self.check(*words, "--budget", "23", FAKE_RUN="slow")  # checks want 20 s and take 2
-        self.assertEqual(done.returncode, 75, done.stdout)
-        self.assertFalse(found["complete"])
-        kept = [r["name"] for r in found["results"]]
-        self.assertTrue(0 < len(kept) < 5, kept)
+        self.gpus(0)  # as for this process
+        words = ["--device", "cpu", "--only", "parity", "--plans", "single,ddp", "--ranks", "1,2"]
+        run = Run(parse(["--prun", str(self.prun), "--out", str(self.folder / "out"), *words]))
+        command, asked = run.context.run, []
+
+        def until_it_is_spent(*what, **how):  # in the second check, after its first command
+            done = command(*what, **how)
+            asked.append(what)
+            if len(asked) == 4:
+                run.context.budget_end = time.monotonic()
+            return done
+        run.context.run = until_it_is_spent
+        with contextlib.redirect_stdout(io.StringIO()):
+            self.assertEqual(run.finish(), 75)
+        self.assertEqual((len(asked), len(run.store.results), len(run.left)), (4, 1, 3))
         self.assertIn("## Not reached yet", (self.folder / "out/report.md").read_text())
-        self.calls.unlink()
         done, found = self.check(*words)
         self.assertEqual(done.returncode, 0, done.stdout)
-        self.assertEqual((found["complete"], len(found["results"])), (True, 5))
-        self.assertEqual(self.calls.read_text().count("--device cpu"), 5 - len(kept))  # nothing twice
+        self.assertEqual((found["complete"], len(found["results"])), (True, 4))
+        self.assertEqual(self.calls.read_text().count("--device cpu"), 3 * 2)  # nothing twice
         self.calls.unlink()
         self.check(*words)
         self.assertNotIn("--device", self.calls.read_text())

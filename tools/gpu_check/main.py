@@ -110,6 +110,15 @@ class Run:
             for check in step.checks(self.context):
                 self.perform(step, check)
 
+    def finish(self):
+        """The exit status; the report is written whatever ends the steps."""
+        try:
+            self.steps()
+        finally:
+            report.write(self.options.out, self.here, self.store.results, self.left, STEPS)
+            print(f"{report.headline(self.here, self.store.results, self.left).replace('**', '')}\n{self.options.out / 'report.md'}", flush=True)
+        return self.status()
+
     def status(self):
         of_run = [r for r in self.store.results if r.step in self.options.only]
         if any(r.status == FAIL for r in of_run):
@@ -131,15 +140,7 @@ def write_archive(options):
 
 def main(words):
     options = parse(words)
-    if options.pack:
-        return write_archive(options)
-    run = Run(options)
-    try:
-        run.steps()
-    finally:
-        report.write(options.out, run.here, run.store.results, run.left, STEPS)
-        print(f"{report.headline(run.here, run.store.results, run.left).replace('**', '')}\n{options.out / 'report.md'}", flush=True)
-    return run.status()
+    return write_archive(options) if options.pack else Run(options).finish()
 
 
 if __name__ == "__main__":
