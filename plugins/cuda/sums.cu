@@ -12,11 +12,40 @@ __global__ void __launch_bounds__(1024) add_parts(const double* parts, int64_t c
   if (threadIdx.x == 0) *sum = static_cast<float>(scale * total);
 }
 
+constexpr int kGroups = 16;  // warps of a block: each adds every 16th part of the block's 32 columns
+
+__global__ void __launch_bounds__(kGroups* kWarp)
+    add_columns(const float* parts, int64_t count, int64_t width, float* sums, float* second) {
+  __shared__ float groups[kGroups][kWarp];
+  const int lane = threadIdx.x % kWarp, group = threadIdx.x / kWarp;
+  const int64_t columns = second != nullptr ? 2 * width : width, column = int64_t{blockIdx.x} * kWarp + lane;
+  float sum = 0;
+  if (column < columns) {
+#pragma unroll 4
+    for (int64_t part = group; part < count; part += kGroups) sum += parts[part * columns + column];
+  }
+  groups[group][lane] = sum;
+  __syncthreads();
+  if (group != 0 || column >= columns) return;
+#pragma unroll
+  for (int g = 1; g < kGroups; ++g) sum += groups[g][lane];
+  if (column < width)
+    sums[column] = sum;
+  else
+    second[column - width] = sum;
+}
+
 }  // namespace
 
 void finish_sum(cudaStream_t stream, const double* parts, int64_t count, double scale, float* sum) {
   const unsigned threads = count <= 32 ? 32 : count <= 256 ? 256 : 1024;
   launch(add_parts, 1, threads, 0, stream, parts, count, scale, sum);
+}
+
+void finish_columns(cudaStream_t stream, const float* parts, int64_t count, int64_t width, float* sums, float* second) {
+  const int64_t columns = second != nullptr ? 2 * width : width;
+  launch(add_columns, blocks_for(columns, kWarp, INT32_MAX), kGroups * kWarp, 0, stream, parts, count, width, sums,
+         second);
 }
 
 }  // namespace prun_cuda

@@ -1,5 +1,5 @@
-// The end of every sum that many blocks begin: each leaves an f64 in the op's workspace, and these are added in an
-// order that only their number decides.
+// The end of every sum that many blocks begin: each block leaves its part in the op's workspace, and the parts are
+// added in an order that only their number decides.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -7,7 +7,11 @@
 
 namespace prun_cuda {
 
-// *sum = scale·Σ parts, rounded once.
+// *sum = scale·Σ parts, in f64, rounded once.
 void finish_sum(cudaStream_t stream, const double* parts, int64_t count, double scale, float* sum);
+
+// Column sums of parts [count][width], or [count][2][width] where there is a second result.
+void finish_columns(cudaStream_t stream, const float* parts, int64_t count, int64_t width, float* sums,
+                    float* second = nullptr);
 
 }  // namespace prun_cuda

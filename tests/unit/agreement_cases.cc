@@ -156,7 +156,8 @@ std::vector<Case> attention_block_cases() {
 
 std::vector<Case> row_cases() {
   std::vector<Case> out;
-  for (auto [rows, n] : {std::pair<int64_t, int64_t>{1, 1}, {3, 5}, {7, 33}, {17, 257}}) {
+  for (auto [rows, n] :
+       {std::pair<int64_t, int64_t>{1, 1}, {3, 5}, {7, 33}, {17, 257}, {130, 24}, {67, 136}, {2, 2056}, {1, 12296}}) {
     Slot x{T, {rows, n}}, vector{T, {n}}, grad{F32, {n}}, statistic{F32, {rows}},
         targets{I32, {rows}, 0, static_cast<double>(n)};
     if (n > 1) {
@@ -287,7 +288,7 @@ std::vector<Case> moe_cases() {
 
 std::vector<Case> pointwise_cases() {
   std::vector<Case> out;
-  for (int64_t n : {1, 7, 33, 1029}) {
+  for (int64_t n : {1, 7, 33, 1029, 8200}) {
     Slot x{T, {n}, -4, 4}, scalar{F32, {}};
     for (const char* approximate : {"tanh", "none"}) {
       out.push_back({"gelu", {x, x}, {"gelu", {0}, {1}, form(approximate)}, {}, 2e-6});
@@ -369,6 +370,14 @@ std::vector<Case> training_cases() {
     pieces.set("axis", std::string("dp"));
     out.push_back({"norm2 of weighted pieces of a shard", {grad, {F32, {}}}, {"norm2", {0}, {1}, pieces}});
   }
+  // More than a block adds up, cut where no vector begins.
+  Slot flat{F32, {70001}}, other{F32, {3}};
+  Attrs cut = make_attrs({{"piece_starts", std::vector<int64_t>{33333, 140001, 140002, 170005}},
+                          {"piece_weights", std::vector<double>{0.25, 0.5, 1, 7}}});
+  out.push_back({"norm2 of large tensors", {flat, other, {F32, {}}}, {"norm2", {0, 1}, {2}}});
+  out.push_back({"norm2 of pieces of a large tensor", {flat, {F32, {}}}, {"norm2", {0}, {1}, cut}});
+  cut.set("axis", std::string("dp"));
+  out.push_back({"norm2 of pieces of a large shard", {flat, {F32, {}}}, {"norm2", {0}, {1}, cut}});
   for (double norm2 : {0.0, 0.3, 9.0})
     out.push_back({"clip_coefficient",
                    {{F32, {}, norm2, norm2}, {F32, {}}, {F32, {}}},

@@ -1,0 +1,145 @@
+// layernorm and rmsnorm over the last dim. A warp, or for wide rows a block, holds its row in registers, so that memory
+// is read once although the variance is that of centred values. Statistics are f32.
+#include "row_norm.cuh"
+
+namespace prun_cuda {
+namespace {
+
+constexpr int kWarpsPerBlock = 4;  // where a warp has a row of its own
+constexpr int kMostThreads = 1024;
+constexpr int kHeldPacks = 4;  // of a thread
+
+template <class T>
+struct Forward {
+  const T *x, *gamma, *beta;  // no beta in rmsnorm
+  T* y;
+  float *mean, *scale;  // no mean in rmsnorm
+  int64_t rows, width;
+  float eps;
+};
+
+template <bool centred>
+__device__ __forceinline__ float normalized(float x, float mean, float scale, float gamma, float beta) {
+  return centred ? (x - mean) * scale * gamma + beta : x * scale * gamma;
+}
+
+// A team is the warp, or with `one_row` all threads of the block.
+template <bool one_row>
+__device__ __forceinline__ float team_sum(float x) {
+  if constexpr (one_row)
+    return block_sum(x);
+  else
+    return warp_sum(x);
+}
+
+template <class T, bool centred, bool one_row>
+__global__ void __launch_bounds__(one_row ? kMostThreads : kWarpsPerBlock* kWarp) held_rows(Forward<T> f) {
+  constexpr int N = kPack<T>;
+  const int member = one_row ? threadIdx.x : threadIdx.x % kWarp, members = one_row ? blockDim.x : kWarp;
+  const int64_t row = one_row ? blockIdx.x : int64_t{blockIdx.x} * kWarpsPerBlock + threadIdx.x / kWarp;
+  if (row >= f.rows) return;  // a whole team
+  const int packs = static_cast<int>(f.width / N);
+  const auto* from = reinterpret_cast<const Pack<T, N>*>(f.x + row * f.width);
+  Pack<T, N> held[kHeldPacks];
+  float sum = 0;
+#pragma unroll
+  for (int h = 0; h < kHeldPacks; ++h)
+    if (const int pack = member + h * members; pack < packs) held[h] = from[pack];
+  float mean = 0;
+  if constexpr (centred) {
+#pragma unroll
+    for (int h = 0; h < kHeldPacks; ++h) {
+      if (member + h * members >= packs) break;
+#pragma unroll
+      for (int i = 0; i < N; ++i) sum += widen(held[h].v[i]);
+    }
+    mean = team_sum<one_row>(sum) / static_cast<float>(f.width);
+  }
+  float squares = 0;
+#pragma unroll
+  for (int h = 0; h < kHeldPacks; ++h) {
+    if (member + h * members >= packs) break;
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const float d = widen(held[h].v[i]) - mean;
+      squares += d * d;
+    }
+  }
+  const float scale = 1.0f / sqrtf(team_sum<one_row>(squares) / static_cast<float>(f.width) + f.eps);
+#pragma unroll
+  for (int h = 0; h < kHeldPacks; ++h) {
+    const int pack = member + h * members;
+    if (pack >= packs) break;
+    float gamma[N], beta[N] = {}, y[N];
+    load(f.gamma + pack * N, gamma);
+    if constexpr (centred) load(f.beta + pack * N, beta);
+#pragma unroll
+    for (int i = 0; i < N; ++i) y[i] = normalized<centred>(widen(held[h].v[i]), mean, scale, gamma[i], beta[i]);
+    store(f.y + row * f.width + pack * N, y);
+  }
+  if (member == 0) {
+    if constexpr (centred) f.mean[row] = mean;
+    f.scale[row] = scale;
+  }
+}
+
+// Rows of any width at any address, a block each: read three times.
+template <class T, bool centred>
+__global__ void __launch_bounds__(kLooseThreads) loose_rows(Forward<T> f) {
+  const int64_t row = blockIdx.x;
+  const T* from = f.x + row * f.width;
+  float mean = 0, squares = 0;
+  if constexpr (centred) {
+    float sum = 0;
+    for (int64_t i = threadIdx.x; i < f.width; i += kLooseThreads) sum += widen(from[i]);
+    mean = block_sum(sum) / static_cast<float>(f.width);
+  }
+  for (int64_t i = threadIdx.x; i < f.width; i += kLooseThreads) {
+    const float d = widen(from[i]) - mean;
+    squares += d * d;
+  }
+  const float scale = 1.0f / sqrtf(block_sum(squares) / static_cast<float>(f.width) + f.eps);
+  for (int64_t i = threadIdx.x; i < f.width; i += kLooseThreads) {
+    const float beta = centred ? widen(f.beta[i]) : 0.0f;
+    f.y[row * f.width + i] = narrow<T>(normalized<centred>(widen(from[i]), mean, scale, widen(f.gamma[i]), beta));
+  }
+  if (threadIdx.x == 0) {
+    if constexpr (centred) f.mean[row] = mean;
+    f.scale[row] = scale;
+  }
+}
+
+template <class T, bool centred>
+std::unique_ptr<Kernel> forward(const OpView& view) {
+  Forward<T> f{};
+  f.rows = view.read(0).shape.rows(), f.width = view.read(0).shape.last();
+  for (size_t i = 1; i < (centred ? 3 : 2); ++i) view.expect_count(view.read(i), f.width);
+  view.expect_count(view.write(0), f.rows * f.width);
+  for (size_t i = 1; i < (centred ? 3 : 2); ++i) view.expect_count(view.write(i), f.rows);
+  f.x = view.in<T>(0), f.gamma = view.in<T>(1), f.y = view.out<T>(0), f.scale = view.out<float>(centred ? 2 : 1);
+  if (centred) f.beta = view.in<T>(2), f.mean = view.out<float>(1);
+  f.eps = static_cast<float>(view.number("eps", 1e-5));
+  if (f.rows == 0) return kernel_of([](cudaStream_t) {});
+  const int team = team_of<T>(f.width, kHeldPacks);
+  const bool held = rows_aligned(f.width, f.x, f.gamma, f.beta, f.y) && team <= kMostThreads;
+  const unsigned rows = static_cast<unsigned>(f.rows), blocks = (rows + kWarpsPerBlock - 1) / kWarpsPerBlock;
+  if (!held)
+    return kernel_of([=](cudaStream_t stream) { launch(loose_rows<T, centred>, rows, kLooseThreads, 0, stream, f); });
+  if (team > kWarp)
+    return kernel_of([=](cudaStream_t stream) { launch(held_rows<T, centred, true>, rows, team, 0, stream, f); });
+  return kernel_of(
+      [=](cudaStream_t stream) { launch(held_rows<T, centred, false>, blocks, kWarpsPerBlock * kWarp, 0, stream, f); });
+}
+
+template <bool centred>
+std::unique_ptr<Kernel> make_forward(const OpView& view) {
+  return with_float(view.read(0).dtype, [&]<class T>() { return forward<T, centred>(view); });
+}
+
+constexpr KernelEntry kEntries[] = {{"layernorm", make_forward<true>}, {"rmsnorm", make_forward<false>}};
+
+}  // namespace
+
+std::span<const KernelEntry> row_norm_kernels() { return kEntries; }
+
+}  // namespace prun_cuda

@@ -1,0 +1,103 @@
+// cross_entropy over a vocabulary that is split over ranks, in three ops with a reduction over the ranks after each of
+// the first two: maxima, sums, loss. The logits are read once by each of these two.
+#include "launch.h"
+#include "sums.h"
+#include "vocabulary.cuh"
+
+namespace prun_cuda {
+namespace {
+
+constexpr float kNothing = -std::numeric_limits<float>::infinity();
+
+// A rank whose columns are all padding has the maximum of nothing.
+template <class T>
+__global__ void __launch_bounds__(kRowThreads) row_maxima(const T* logits, float* maxima, Columns columns) {
+  const int64_t row = blockIdx.x;
+  float top = kNothing;
+  each_in_row<4>(logits + row * columns.count, columns.valid, [&](int64_t, const auto& x) {
+#pragma unroll
+    for (const float logit : x) top = fmaxf(top, logit);
+  });
+  top = block_max(top);
+  if (threadIdx.x == 0) maxima[row] = top;
+}
+
+// sums [2][rows]: Σ exp(logit − maximum), and the target's logit where it is the rank's.
+template <class T>
+__global__ void __launch_bounds__(kRowThreads)
+    row_sums(const T* logits, const int32_t* targets, const float* maxima, float* sums, Columns columns) {
+  const int64_t row = blockIdx.x;
+  const T* from = logits + row * columns.count;
+  const float top = maxima[row];
+  float sum = 0;
+  each_in_row<4>(from, columns.valid, [&](int64_t, const auto& x) {
+#pragma unroll
+    for (const float logit : x) sum += __expf(logit - top);
+  });
+  sum = block_sum(sum);
+  if (threadIdx.x != 0) return;
+  const int64_t target = columns.find(targets[row]);
+  sums[row] = sum;
+  sums[gridDim.x + row] = target < 0 ? 0.0f : widen(from[target]);
+}
+
+__global__ void finish_rows(const float* sums, const float* maxima, float* lse, double* parts, int64_t rows) {
+  const int64_t row = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (row >= rows) return;
+  const float shifted = maxima[row] + logf(sums[row]);
+  lse[row] = shifted;
+  parts[row] = static_cast<double>(shifted) - static_cast<double>(sums[rows + row]);
+}
+
+std::unique_ptr<Kernel> make_max(const OpView& view) {
+  const Columns columns = columns_of(view, view.read(0));
+  const int64_t rows = view.read(0).shape.rows();
+  view.expect_count(view.write(0), rows);
+  return with_float(view.read(0).dtype, [&]<class T>() -> std::unique_ptr<Kernel> {
+    return kernel_of([logits = view.in<T>(0), maxima = view.out<float>(0), rows, columns](cudaStream_t stream) {
+      if (rows > 0) launch(row_maxima<T>, static_cast<unsigned>(rows), kRowThreads, 0, stream, logits, maxima, columns);
+    });
+  });
+}
+
+std::unique_ptr<Kernel> make_sums(const OpView& view) {
+  const Columns columns = columns_of(view, view.read(0));
+  const int64_t rows = view.read(0).shape.rows();
+  view.expect_count(view.read(1), rows);
+  view.expect_count(view.read(2), rows);
+  view.expect_count(view.write(0), 2 * rows);
+  return with_float(view.read(0).dtype, [&]<class T>() -> std::unique_ptr<Kernel> {
+    return kernel_of([logits = view.in<T>(0), targets = view.in<int32_t>(1), maxima = view.in<float>(2),
+                      sums = view.out<float>(0), rows, columns](cudaStream_t stream) {
+      if (rows > 0)
+        launch(row_sums<T>, static_cast<unsigned>(rows), kRowThreads, 0, stream, logits, targets, maxima, sums,
+               columns);
+    });
+  });
+}
+
+size_t workspace(const OpView& view) { return static_cast<size_t>(view.write(1).count()) * sizeof(double); }
+
+std::unique_ptr<Kernel> make_finish(const OpView& view) {
+  const int64_t rows = view.write(1).count();
+  view.expect_count(view.read(0), 2 * rows);
+  view.expect_count(view.read(1), rows);
+  view.expect_count(view.write(0), 1);
+  return kernel_of([sums = view.in<float>(0), maxima = view.in<float>(1), loss = view.out<float>(0),
+                    lse = view.out<float>(1), parts = scratch(view, workspace(view)), rows,
+                    scale = view.number("scale", 1)](cudaStream_t stream) {
+    double* data = static_cast<double*>(parts.data);
+    launch(finish_rows, blocks_for(rows, 256, INT32_MAX), 256, 0, stream, sums, maxima, lse, data, rows);
+    finish_sum(stream, data, rows, scale, loss);
+  });
+}
+
+constexpr KernelEntry kEntries[] = {{"cross_entropy_max", make_max},
+                                    {"cross_entropy_sums", make_sums},
+                                    {"cross_entropy_finish", make_finish, workspace}};
+
+}  // namespace
+
+std::span<const KernelEntry> split_cross_entropy_kernels() { return kEntries; }
+
+}  // namespace prun_cuda
