@@ -1,9 +1,15 @@
-// The ops attention, attention_block and their gradients: what is computed, and where it lies.
+// The ops attention, attention_block and their gradients: what is computed, where it lies, and by whom: in bf16 by
+// cuDNN where it is there and takes the shape (attention_cudnn.h), else by kernels of ours. Which one it is depends on
+// shapes, options and versions alone, so that ranks agree.
 #include "attention.h"
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <initializer_list>
+
+#include "attention_cudnn.h"
 
 namespace prun_cuda {
 namespace {
@@ -47,9 +53,16 @@ AttentionSizes sizes_of(const OpView& view) {
   s.head = static_cast<int>(qkv.shape[2] / all);
   s.sight = sight_of(view, s.length);
   s.scale = 1.0f / std::sqrt(static_cast<float>(s.head));
-  s.vector = s.head * dtype_bytes(qkv.dtype) % 16 == 0;
   if (is_block(view)) view.expect_count(view.read(1), s.batch * s.length * 2 * s.kv_heads * s.head);
   return s;
+}
+
+// Heads of T are multiples of `bytes`, and begin on such.
+template <class T>
+bool heads_on(size_t bytes, const AttentionSizes& s, std::initializer_list<const void*> addresses) {
+  return s.head * sizeof(T) % bytes == 0 && std::all_of(addresses.begin(), addresses.end(), [bytes](const void* at) {
+           return reinterpret_cast<uintptr_t>(at) % bytes == 0;
+         });
 }
 
 template <class T>
@@ -88,11 +101,13 @@ AttentionForward<T> forward_of(const OpView& view) {
   } else {
     a.out = view.out<T>(0);
   }
+  a.sizes.vector = heads_on<T>(16, s, {a.q.data, a.k.data, a.v.data});
+  a.sizes.pairs = heads_on<T>(2 * sizeof(T), s, {a.out});
   return a;
 }
 
 template <class T>
-AttentionBackward<T> backward_of(const OpView& view, float* dots) {
+AttentionBackward<T> backward_of(const OpView& view) {
   AttentionBackward<T> a{};
   a.sizes = sizes_of(view);
   const AttentionSizes& s = a.sizes;
@@ -104,7 +119,6 @@ AttentionBackward<T> backward_of(const OpView& view, float* dots) {
   a.out = heads_at(view.in<T>(first), width, s.length);
   a.dout = heads_at(view.in<T>(first + 1), width, s.length);
   a.lse = view.in<float>(first + 2);
-  a.dots = dots;
   if (is_block(view)) {
     view.expect_count(view.write(0), s.batch * s.length * width);
     view.expect_count(view.write(1), s.batch * s.length * 2 * shared);
@@ -119,25 +133,41 @@ AttentionBackward<T> backward_of(const OpView& view, float* dots) {
     a.dk = {heads_at(dqkv + width, all, s.length), nullptr};
     a.dv = {heads_at(dqkv + width + shared, all, s.length), nullptr};
   }
+  a.sizes.vector = heads_on<T>(16, s, {a.q.data, a.k.data, a.v.data, a.dout.data});
+  a.sizes.pairs = heads_on<T>(2 * sizeof(T), s, {a.dq.heads.data});
   return a;
 }
 
 std::unique_ptr<Kernel> make_forward(const OpView& view) {
-  return with_float(view.read(0).dtype,
-                    [&]<class T>() -> std::unique_ptr<Kernel> { return own_attention_forward(forward_of<T>(view)); });
-}
-
-size_t dots_bytes(const AttentionSizes& s) { return static_cast<size_t>(s.batch * s.heads * s.length) * sizeof(float); }
-
-std::unique_ptr<Kernel> make_backward(const OpView& view) {
-  Scratch memory = scratch(view, dots_bytes(sizes_of(view)));
   return with_float(view.read(0).dtype, [&]<class T>() -> std::unique_ptr<Kernel> {
-    auto kernel = own_attention_backward(backward_of<T>(view, static_cast<float*>(memory.data)));
-    return kernel_of([kernel = std::move(kernel), memory](cudaStream_t stream) { kernel->run(stream); });
+    const AttentionForward<T> a = forward_of<T>(view);
+    if constexpr (std::is_same_v<T, bf16>)
+      if (auto kernel = cudnn_attention_forward(view, a)) return kernel;
+    return own_attention_forward(a);
   });
 }
 
-size_t backward_workspace(const OpView& view) { return dots_bytes(sizes_of(view)); }
+std::unique_ptr<Kernel> make_backward(const OpView& view) {
+  return with_float(view.read(0).dtype, [&]<class T>() -> std::unique_ptr<Kernel> {
+    AttentionBackward<T> a = backward_of<T>(view);
+    if constexpr (std::is_same_v<T, bf16>)
+      if (auto kernel = cudnn_attention_backward(view, a)) return kernel;
+    const Scratch memory = scratch(view, attention_dots_bytes(a.sizes));
+    a.dots = static_cast<float*>(memory.data);
+    return kernel_of([own = own_attention_backward(a), memory](cudaStream_t stream) { own->run(stream); });
+  });
+}
+
+// What cuDNN would want is there whether it will be used or not: the machine that this is asked on need not be the one
+// that it runs on.
+bool may_be_cudnn(const OpView& view) { return view.read(0).dtype == PRUN_BF16 && !is_block(view); }
+
+size_t forward_workspace(const OpView& view) { return may_be_cudnn(view) ? kCudnnForwardBytes : 0; }
+
+size_t backward_workspace(const OpView& view) {
+  const AttentionSizes s = sizes_of(view);
+  return attention_dots_bytes(s) + (may_be_cudnn(view) ? cudnn_backward_slice(s).bytes : 0);
+}
 
 std::string refuses(const OpView& view) {
   const int dtype = view.read(0).dtype;
@@ -151,7 +181,7 @@ std::string refuses(const OpView& view) {
 }
 
 constexpr KernelEntry kEntries[] = {
-    {"attention", make_forward, nullptr, refuses},
+    {"attention", make_forward, forward_workspace, refuses},
     {"attention_grad", make_backward, backward_workspace, refuses},
     {"attention_block", make_forward, nullptr, refuses},
     {"attention_block_grad", make_backward, backward_workspace, refuses},

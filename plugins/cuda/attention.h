@@ -37,7 +37,8 @@ struct AttentionSizes {
   int length, heads, kv_heads, head;  // of a head, `head` elements: at most 256
   Sight sight;
   float scale;  // of q·k
-  bool vector;  // all heads begin at boundaries of 16 bytes and are multiples of them
+  bool vector;  // heads that are read have multiples of 16 bytes, and begin on such
+  bool pairs;   // heads that are written have an even number of elements, and begin on multiples of two
   __host__ __device__ int group() const { return heads / kv_heads; }
 };
 
@@ -54,6 +55,11 @@ struct AttentionForward {
   const float* lse_before;
   float* lse;
 };
+
+// The bytes of AttentionBackward::dots, rounded up to a boundary for what follows it in scratch.
+inline size_t attention_dots_bytes(const AttentionSizes& s) {
+  return (static_cast<size_t>(s.batch * s.heads * s.length) * sizeof(float) + 255) / 256 * 256;
+}
 
 // A gradient in T, or in f32 where data_f32 is set.
 template <class T>

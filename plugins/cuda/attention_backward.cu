@@ -14,17 +14,17 @@ namespace {
 constexpr float kLog2e = 1.4426950408889634f;
 
 // Row `at` of a gradient, two columns of it.
-__device__ void store_pair(const GradientHeads<bf16>& to, int64_t at, int column, int head, float first, float second,
-                           const float* before) {
-  if (column >= head) return;
+__device__ void store_pair(const AttentionSizes& s, const GradientHeads<bf16>& to, int64_t at, int column, float first,
+                           float second, const float* before) {
+  if (column >= s.head) return;
   if (to.data_f32 != nullptr) {
-    for (int i = 0; i < 2 && column + i < head; ++i)
+    for (int i = 0; i < 2 && column + i < s.head; ++i)
       to.data_f32[at + i] = (i == 0 ? first : second) + (before == nullptr ? 0.0f : before[at + i]);
-  } else if (head % 2 == 0) {
+  } else if (s.pairs) {
     *reinterpret_cast<__nv_bfloat162*>(to.heads.data + at) = __floats2bfloat162_rn(first, second);
   } else {
     to.heads.data[at] = __float2bfloat16(first);
-    if (column + 1 < head) to.heads.data[at + 1] = __float2bfloat16(second);
+    if (column + 1 < s.head) to.heads.data[at + 1] = __float2bfloat16(second);
   }
 }
 
@@ -102,6 +102,7 @@ __global__ void __launch_bounds__(C::kThreads) backward_kernel(const AttentionBa
         lse[m][r] = row < s.length ? a.lse[at] * kLog2e : INFINITY;
         dots[m][r] = row < s.length ? a.dots[at] : 0.0f;
       }
+  const int warp_first = first + warp_row, warp_last = min(warp_first + 16 * M, s.length) - 1;
   float sum1[M][C::O / 8][4] = {}, sum2[OfKeys ? M : 1][OfKeys ? C::O / 8 : 1][4] = {};
   for (int i = 0; i < rounds; ++i) {
     if (C::Tiles == 1) {
@@ -111,7 +112,9 @@ __global__ void __launch_bounds__(C::kThreads) backward_kernel(const AttentionBa
     wait_copies();
     __syncthreads();  // tile i is here, and nobody reads tile i - 1 any more
     if (C::Tiles > 1 && i + 1 < rounds) load(i + 1);
-    const int other = (from + i % count) * N;
+    const int other = (from + i % count) * N, other_last = min(other + N, s.length) - 1;
+    if (warp_first >= s.length || s.sight.keys(OfKeys ? other_last : warp_last) <= (OfKeys ? warp_first : other))
+      continue;
     float p[M][N / 8][4], ds[M][N / 8][4];
     multiply_rows(p, own1, warp_row, tile1(i), 0);
     multiply_rows(ds, own2, warp_row, tile2(i), 0);
@@ -152,9 +155,9 @@ __global__ void __launch_bounds__(C::kThreads) backward_kernel(const AttentionBa
 #pragma unroll
       for (int n = 0; n < C::O / 8; ++n) {
         const int c = 8 * (part + n) + 2 * t;
-        store_pair(to1, at + c, c, s.head, sum1[m][n][2 * r] * s.scale, sum1[m][n][2 * r + 1] * s.scale,
+        store_pair(s, to1, at + c, c, sum1[m][n][2 * r] * s.scale, sum1[m][n][2 * r + 1] * s.scale,
                    OfKeys ? nullptr : a.dq_before);
-        if constexpr (OfKeys) store_pair(a.dv, at + c, c, s.head, sum2[m][n][2 * r], sum2[m][n][2 * r + 1], nullptr);
+        if constexpr (OfKeys) store_pair(s, a.dv, at + c, c, sum2[m][n][2 * r], sum2[m][n][2 * r + 1], nullptr);
       }
     }
 }

@@ -23,7 +23,7 @@ __device__ void store_pair(const AttentionForward<bf16>& a, int64_t at, int colu
       const float now = i == 0 ? first : second;
       a.out_f32[at + i] = keep == 0 ? now : now + keep * a.out_before[at + i];
     }
-  } else if (head % 2 == 0) {
+  } else if (a.sizes.pairs) {
     *reinterpret_cast<__nv_bfloat162*>(a.out + at) = __floats2bfloat162_rn(first, second);
   } else {
     a.out[at] = __float2bfloat16(first);
@@ -60,11 +60,13 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const AttentionForwar
   const float scale = s.scale * kLog2e;
   float out[M][D / 8][4] = {}, top[M][2], sum[M][2] = {};  // top: of unscaled scores
   for (int m = 0; m < M; ++m) top[m][0] = top[m][1] = -INFINITY;
-  const int tiles = (keys + N - 1) / N;
+  const int tiles = (keys + N - 1) / N, warp_first = first + warp_row;
+  const int warp_keys = warp_first < s.length ? s.sight.keys(min(warp_first + 16 * M, s.length) - 1) : 0;
   for (int j = 0; j < tiles; ++j) {
     wait_copies();
     __syncthreads();  // tile j is here, and nobody reads tile j - 1 any more
     if (j + 1 < tiles) load(j + 1);
+    if (j * N >= warp_keys) continue;
     float p[M][kColumns][4];
     multiply_rows(p, q, warp_row, k_tile(j), 0);
     if ((j + 1) * N > sure) {

@@ -45,10 +45,6 @@ const std::set<std::string_view> kMissing = {"adamw",
                                              "take_piece",
                                              "values"};
 
-// Kernels that take it for granted that tensors begin at boundaries of 16 bytes.
-const std::set<std::string_view> kAlignedOnly = {"attention", "attention_grad", "attention_block",
-                                                 "attention_block_grad"};
-
 const Device& cuda() {
   static const std::unique_ptr<Device> device = [] {
     const char* given = std::getenv("PRUN_CUDA_PLUGIN");
@@ -62,7 +58,9 @@ bool on_tensor_cores(std::string_view kind) { return kind.starts_with("attention
 
 void check_all(const std::vector<Case>& cases, int64_t skew = 0) {
   for (const Case& c : cases) {
-    if (kMissing.contains(c.op.kind) || (skew != 0 && kAlignedOnly.contains(c.op.kind))) continue;
+    if (kMissing.contains(c.op.kind)) continue;
+    if (skew != 0 && c.op.kind == std::string_view("attention_block_grad"))
+      continue;  // attention_grad's kernels; slow here
     expect_agreement(c, cuda(), Dtype::f32, {.skew = skew});
     if (c.bf16) expect_agreement(c, cuda(), Dtype::bf16, {.skew = skew, .tensor_cores = on_tensor_cores(c.op.kind)});
     if (testing::Test::HasFatalFailure()) return;

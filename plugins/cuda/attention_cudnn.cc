@@ -1,0 +1,110 @@
+#include "attention_cudnn.h"
+
+#include "context.h"
+
+#ifdef PRUN_CUDA_CUDNN
+#include <fmt/format.h>
+
+#include <map>
+#include <mutex>
+#include <tuple>
+
+#include "attention_graphs.h"
+#endif
+
+namespace prun_cuda {
+
+#ifdef PRUN_CUDA_CUDNN
+namespace {
+
+// The slice of the sizes that a graph is for.
+CudnnAttentionShape shape_of(const AttentionSizes& s, int64_t batch, int64_t kv_heads) {
+  return {batch, s.length, kv_heads * s.group(), kv_heads, s.head, s.heads, s.kv_heads, s.sight.more[0] != 0};
+}
+
+// A plan, or null where cuDNN has none. Kernels of the same shape share it while one of them lives.
+std::shared_ptr<const CudnnPlan> plan_of(Context& context, const CudnnAttentionShape& shape, bool gradient) {
+  using Key = std::tuple<int, CudnnAttentionShape, bool>;
+  static std::mutex mutex;
+  static std::map<Key, std::weak_ptr<const CudnnPlan>> plans;
+  static std::map<Key, bool> refused;
+  const std::lock_guard lock(mutex);
+  const Key key{context.index(), shape, gradient};
+  if (auto known = plans[key].lock()) return known;
+  if (refused[key]) return nullptr;
+  const std::string what =
+      fmt::format("{} of {} samples, {} tokens, {} heads ({} of keys) of {}", gradient ? "attention_grad" : "attention",
+                  shape.batch, shape.length, shape.heads, shape.kv_heads, shape.head);
+  try {
+    const CudnnGraph graph = gradient ? attention_gradient_graph(shape) : attention_graph(shape);
+    auto plan = std::make_shared<const CudnnPlan>(graph.plan({context.cudnn(), nullptr}, true));
+    context.log(0, fmt::format("cuda: {}: by cuDNN, workspace {} bytes", what, plan->workspace_bytes()));
+    plans[key] = plan;
+    return plan;
+  } catch (const Failure& failure) {
+    context.log(0, fmt::format("cuda: {}: by prun's kernels: {}", what, failure.what()));
+    refused[key] = true;
+    return nullptr;
+  }
+}
+
+bool suits(const OpView& view, const AttentionSizes& s) {
+  return view.kind().find("block") == std::string_view::npos && s.vector && s.head <= 128 &&
+         view.context().cudnn() != nullptr;
+}
+
+}  // namespace
+
+std::unique_ptr<Kernel> cudnn_attention_forward(const OpView& view, const AttentionForward<bf16>& a) {
+  if (!suits(view, a.sizes)) return nullptr;
+  const auto plan = plan_of(view.context(), shape_of(a.sizes, a.sizes.batch, a.sizes.kv_heads), false);
+  if (plan == nullptr) return nullptr;
+  const Scratch memory = scratch(view, plan->workspace_bytes());
+  const auto ptr = [](const auto* at) { return const_cast<void*>(static_cast<const void*>(at)); };
+  CudnnCall call(plan, {ptr(a.q.data), ptr(a.k.data), ptr(a.v.data), a.out, a.lse}, memory.data);
+  return kernel_of([call = std::move(call), memory, handle = view.context().cudnn()](cudaStream_t stream) {
+    call.enqueue(handle, stream);
+  });
+}
+
+std::unique_ptr<Kernel> cudnn_attention_backward(const OpView& view, const AttentionBackward<bf16>& a) {
+  const AttentionSizes& s = a.sizes;
+  const CudnnSlice slice = cudnn_backward_slice(s);
+  if (slice.batch == 0 || !suits(view, s)) return nullptr;
+  const auto plan = plan_of(view.context(), shape_of(s, slice.batch, slice.kv_heads), true);
+  if (plan == nullptr) return nullptr;
+  const Scratch memory = scratch(view, attention_dots_bytes(s) + plan->workspace_bytes());
+  float* const dots = static_cast<float*>(memory.data);
+  void* const workspace = static_cast<char*>(memory.data) + attention_dots_bytes(s);
+  std::vector<CudnnCall> calls;
+  for (int64_t b = 0; b < s.batch; b += slice.batch)
+    for (int64_t shared = 0; shared < s.kv_heads; shared += slice.kv_heads) {
+      const int64_t head = shared * s.group(), row = (b * s.heads + head) * s.length;
+      const auto ptr = [&](const auto& heads, int64_t h) {
+        return const_cast<void*>(static_cast<const void*>(heads.head(b, h, s.head)));
+      };
+      const std::vector<void*> pointers = {ptr(a.q, head),
+                                           ptr(a.k, shared),
+                                           ptr(a.v, shared),
+                                           ptr(a.out, head),
+                                           ptr(a.dout, head),
+                                           const_cast<float*>(a.lse) + row,
+                                           dots + row,
+                                           ptr(a.dq.heads, head),
+                                           ptr(a.dk.heads, shared),
+                                           ptr(a.dv.heads, shared)};
+      calls.emplace_back(plan, pointers, workspace);
+    }
+  return kernel_of([calls = std::move(calls), memory, handle = view.context().cudnn()](cudaStream_t stream) {
+    for (const CudnnCall& call : calls) call.enqueue(handle, stream);
+  });
+}
+
+#else
+
+std::unique_ptr<Kernel> cudnn_attention_forward(const OpView&, const AttentionForward<bf16>&) { return nullptr; }
+std::unique_ptr<Kernel> cudnn_attention_backward(const OpView&, const AttentionBackward<bf16>&) { return nullptr; }
+
+#endif
+
+}  // namespace prun_cuda

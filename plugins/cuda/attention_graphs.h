@@ -1,0 +1,23 @@
+// Attention in bf16 as graphs of cuDNN's operations, with q, k and v packed in one tensor as in the op.
+#pragma once
+#include <compare>
+#include <cstdint>
+
+#include "cudnn_plan.h"
+
+namespace prun_cuda {
+
+struct CudnnAttentionShape {
+  int64_t batch, length, heads, kv_heads, head;
+  int64_t all_heads, all_kv_heads;  // that lie beside each other in a row: more than `heads` where this is a slice
+  bool causal;
+  auto operator<=>(const CudnnAttentionShape&) const = default;
+};
+
+// Tensors in memory: q, k, v, out, lse.
+CudnnGraph attention_graph(const CudnnAttentionShape& shape);
+
+// Tensors in memory: q, k, v, out, dout, lse, dots [batch, heads, length] f32 of scratch, dq, dk, dv.
+CudnnGraph attention_gradient_graph(const CudnnAttentionShape& shape);
+
+}  // namespace prun_cuda

@@ -1,0 +1,73 @@
+// That cuDNN takes our graphs of attention: without a GPU it makes plans for devices that it is told of, which includes
+// compiling their kernels. The driver that loads these is tests/substitutes/cuda/driver.cc, so nothing is computed.
+#include <gtest/gtest.h>
+
+#include "plugins/cuda/attention_cudnn.h"
+#include "plugins/cuda/attention_graphs.h"
+
+namespace prun_cuda {
+namespace {
+
+// As cuDNN describes a device, in the words of CUDA's device properties.
+std::string device(const char* name, int capability, int multiprocessors, int shared_bytes) {
+  const auto number = [](const char* key, int64_t value) {
+    return ", \"" + std::string(key) + "\": " + std::to_string(value);
+  };
+  return R"({"deviceName": ")" + std::string(name) + "\"" + number("deviceVer", capability * 10) +
+         number("multiProcessorCount", multiprocessors) + number("maxSharedMemoryPerBlockOptin", shared_bytes) +
+         R"(, "maxGridSize": [2147483647, 65535, 65535], "maxBlockSize": [1024, 1024, 64])" +
+         number("regsPerBlock", 65536) + number("warpSize", 32) + number("maxSharedMemoryPerBlock", 49152) +
+         number("reservedSharedMemoryPerBlock", 1024) + number("maxRegistersPerSM", 65536) +
+         number("maxCtasPerSM", 32) + number("maxThreadsPerBlock", 1024) + number("maxThreadsPerSM", 2048) +
+         number("pciDeviceId", 0) + number("isTccDriver", 0) + number("supportCoopLaunch", 1) +
+         number("smClockRateKHz", 1980000) + number("memClockRateKHz", 3201000) + number("l2CacheSize", 50 << 20) +
+         number("driverVer", 13000) + number("cudaDeviceId", 0) + number("totalGlobalMem", int64_t{80} << 30) + "}";
+}
+
+AttentionSizes sizes(int64_t batch, int length, int heads, int kv_heads, int head) {
+  AttentionSizes s{};
+  s.batch = batch, s.length = length, s.heads = heads, s.kv_heads = kv_heads, s.head = head;
+  return s;
+}
+
+void expect_plans(const std::string& described, const AttentionSizes& s, bool causal) {
+  const CudnnTarget target = CudnnTarget::described(described);
+  CudnnAttentionShape shape{s.batch, s.length, s.heads, s.kv_heads, s.head, s.heads, s.kv_heads, causal};
+  EXPECT_LE(attention_graph(shape).plan(target, true).workspace_bytes(), kCudnnForwardBytes);
+  const CudnnSlice slice = cudnn_backward_slice(s);
+  ASSERT_GT(slice.batch, 0);
+  shape.batch = slice.batch, shape.kv_heads = slice.kv_heads, shape.heads = slice.kv_heads * s.group();
+  const size_t bytes = attention_gradient_graph(shape).plan(target, true).workspace_bytes();
+  EXPECT_LE(bytes, slice.bytes);
+  EXPECT_GE(bytes, slice.bytes - 256) << "memory is set aside that cuDNN does not want";
+}
+
+TEST(CudnnPlans, OfGpt2OnHopper) {
+  expect_plans(device("NVIDIA H200", 90, 132, 232448), sizes(64, 1024, 12, 12, 64), true);
+}
+
+TEST(CudnnPlans, OfLlamaWithSharedKeysOnHopper) {
+  expect_plans(device("NVIDIA H200", 90, 132, 232448), sizes(1, 4096, 32, 8, 128), true);
+}
+
+TEST(CudnnPlans, OfAnOddLengthOnAmpere) {
+  expect_plans(device("NVIDIA A100-SXM4-80GB", 80, 108, 166912), sizes(2, 333, 4, 2, 64), false);
+}
+
+TEST(CudnnPlans, ThereIsNoneForVolta) {
+  const CudnnAttentionShape shape{1, 1024, 12, 12, 64, 12, 12, true};
+  EXPECT_THROW(attention_graph(shape).plan(CudnnTarget::described(device("Tesla V100", 70, 80, 98304)), true), Failure);
+}
+
+TEST(CudnnPlans, SlicesAreSamplesThenHeads) {
+  const CudnnSlice batches = cudnn_backward_slice(sizes(64, 1024, 12, 12, 64));
+  EXPECT_EQ(batches.batch, 8);
+  EXPECT_EQ(batches.kv_heads, 12);
+  const CudnnSlice heads = cudnn_backward_slice(sizes(3, 4096, 32, 8, 128));
+  EXPECT_EQ(heads.batch, 1);
+  EXPECT_EQ(heads.kv_heads, 1);
+  EXPECT_EQ(cudnn_backward_slice(sizes(1, 1 << 20, 1, 1, 64)).batch, 0);
+}
+
+}  // namespace
+}  // namespace prun_cuda
