@@ -52,6 +52,10 @@ void Memory::release(void* ptr) {
 
 void Memory::pin(void* ptr, size_t bytes) {
   const cudaError_t error = cudaHostRegister(ptr, bytes, cudaHostRegisterPortable);
+  if (error == cudaErrorHostMemoryAlreadyRegistered) {  // by a transport that pins its own memory
+    cudaGetLastError();
+    return;
+  }
   if (error == cudaErrorNotSupported) {
     cudaGetLastError();
     throw Failure(PRUN_ENOTSUP, "this host memory cannot be pinned (cudaHostRegister)");

@@ -66,31 +66,25 @@ QueueBody::Copy QueueBody::copy_of(int tensor, const std::vector<void*>& places,
 void QueueBody::make_first() {
   RankMemory memory = context_.rank;
   memory.table = &first_table_;
+  int64_t taken = 0;
   for (const OpRef ref : regions_.first) {
     const Op& of = op(ref);
     FirstPart& part = first_.emplace_back();
     for (int slot = 0; slot < kStepSlots; ++slot) {
-      part.places[slot] = places(of, context_.memory.take_pinned(staged_bytes(program(), of)));
+      part.places[slot] = places(of, context_.memory.first(slot) + taken);
       memory.places = part.places[slot].get();
       part.kernel[slot] = make_host_kernel(memory, of, context_.host);
       for (const int id : of.writes) part.in[slot].push_back(copy_of(id, *part.places[slot], false));
     }
+    taken += staged_bytes(program(), of);
   }
 }
 
-// Ops of one stream see their tensors in the same pinned memory, one after the other.
 void QueueBody::make_hosts() {
-  std::vector<int64_t> most(body_.streams.size());
-  for (const HostOp& host : regions_.hosts) {
-    int64_t& bytes = most[static_cast<size_t>(host.op.stream)];
-    bytes = std::max(bytes, staged_bytes(program(), op(host.op)));
-  }
-  std::vector<std::byte*> bases;
-  for (const int64_t bytes : most) bases.push_back(context_.memory.take_pinned(bytes));
   for (const HostOp& host : regions_.hosts) {
     const Op& of = op(host.op);
     auto part = std::make_unique<HostPart>();
-    part->places = places(of, bases[static_cast<size_t>(host.op.stream)]);
+    part->places = places(of, context_.memory.staging(host.op.stream));
     RankMemory memory = context_.rank;
     memory.places = part->places.get();
     part->kernel =

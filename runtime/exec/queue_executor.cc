@@ -29,8 +29,8 @@ QueueExecutor::QueueExecutor(const Program& program, World& world, const Executo
   streams_[0].zero(queue_.arena(), program.arena_bytes);
   for (int i = 0; i < kStepSlots; ++i) {
     Slot& slot = slots_.emplace_back(device);
-    slot.values = reinterpret_cast<prun_step_values*>(queue_.take_pinned(sizeof(prun_step_values)));
-    slot.loss = queue_.take_pinned(sizeof(double));
+    slot.values = reinterpret_cast<prun_step_values*>(queue_.values(i));
+    slot.loss = queue_.values(i) + kAlignBytes;
   }
   const QueueContext context{queue_,
                              streams_,

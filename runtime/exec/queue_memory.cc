@@ -1,8 +1,10 @@
 #include "exec/queue_memory.h"
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -15,27 +17,6 @@ bool needs_host(const Program& program, const Op& op) {
   if (op.is("all_gather_v")) return true;
   const bool sums = op.is("all_reduce") || op.is("reduce_scatter") || op.is("reduce");
   return (sums && program.rank_order) || members_of(program.mesh, op, 0).size() < 2;
-}
-
-// Where a stream's host ops see their tensors, one op after the other; and where first ops do, by step.
-struct Pinned {
-  int64_t first = 0;  // of one step
-  std::vector<int64_t> by_stream;
-};
-
-Pinned pinned_of(const Program& program, const Body& body, bool enqueues) {
-  Pinned pinned;
-  const std::vector<std::vector<How>> how = how_of(program, body, enqueues);
-  for (size_t s = 0; s < body.streams.size(); ++s) {
-    int64_t most = 0;
-    for (size_t i = 0; i < body.streams[s].ops.size(); ++i) {
-      const int64_t bytes = staged_bytes(program, body.streams[s].ops[i]);
-      if (how[s][i] == How::first) pinned.first += bytes;
-      if (how[s][i] == How::host) most = std::max(most, bytes);
-    }
-    pinned.by_stream.push_back(most);
-  }
-  return pinned;
 }
 
 }  // namespace
@@ -69,20 +50,28 @@ std::vector<std::vector<How>> how_of(const Program& program, const Body& body, b
   return how;
 }
 
-int64_t pinned_bytes(const Program& program, bool enqueues) {
-  int64_t bytes = kStepSlots * 2 * kAlignBytes;  // step values and the loss
+PinnedLayout::PinnedLayout(const Program& program, bool enqueues) {
   for (const Body* body : program.bodies()) {
-    const Pinned pinned = pinned_of(program, *body, enqueues);
-    bytes += kStepSlots * pinned.first;
-    for (const int64_t of_stream : pinned.by_stream) bytes += of_stream;
+    const std::vector<std::vector<How>> how = how_of(program, *body, enqueues);
+    int64_t of_first = 0;
+    by_stream.resize(std::max(by_stream.size(), body->streams.size()));
+    for (size_t s = 0; s < body->streams.size(); ++s) {
+      for (size_t i = 0; i < body->streams[s].ops.size(); ++i) {
+        const int64_t bytes = staged_bytes(program, body->streams[s].ops[i]);
+        if (how[s][i] == How::first) of_first += bytes;
+        if (how[s][i] == How::host) by_stream[s] = std::max(by_stream[s], bytes);
+      }
+    }
+    first = std::max(first, of_first);
   }
-  return bytes;
+  total = kStepSlots * (first + 2 * kAlignBytes) + std::accumulate(by_stream.begin(), by_stream.end(), int64_t{0});
 }
 
 QueueMemory::QueueMemory(const Program& program, const prun_device& table, const QueueOptions& options, World& world)
-    : device_(std::make_unique<QueueDevice>(table, options.index, options.options)) {
+    : device_(std::make_unique<QueueDevice>(table, options.index, options.options)),
+      enqueues_(world.enqueues(static_cast<prun_mem_kind>(table.mem_kind))),
+      layout_(program, enqueues_) {
   const prun_mem_kind kind = static_cast<prun_mem_kind>(table.mem_kind);
-  enqueues_ = world.enqueues(kind);
   if (enqueues_) arena_ = static_cast<std::byte*>(world.allocate_device(program.arena_bytes, kind));
   if (arena_ == nullptr) {
     own_arena_ = DeviceMemory(*device_, program.arena_bytes, PRUN_PLACE_DEVICE);
@@ -90,25 +79,25 @@ QueueMemory::QueueMemory(const Program& program, const prun_device& table, const
     if (enqueues_) world.adopt_device(arena_, program.arena_bytes, kind);
   }
   // The transport's own memory where it has some, so that peers read it without a copy more.
-  pinned_bytes_ = pinned_bytes(program, enqueues_);
-  pinned_ = static_cast<std::byte*>(world.allocate(pinned_bytes_));
-  if (table.pin != nullptr) {
-    const std::string doing = fmt::format("pinning {} of the host's memory", human_bytes(pinned_bytes_));
-    device_->call(doing.c_str(), [&](prun_result* result) {
-      return table.pin(device_->get(), pinned_, static_cast<size_t>(pinned_bytes_), result);
-    });
+  pinned_ = static_cast<std::byte*>(world.allocate(layout_.total));
+  if (table.pin == nullptr) return;
+  prun_result result{.size = sizeof(prun_result), .culprit = -1, .message = {}};
+  const prun_status status = table.pin(device_->get(), pinned_, static_cast<size_t>(layout_.total), &result);
+  if (status == PRUN_ENOTSUP) {
+    spdlog::warn("device {}: {}; copies to and from the host will be slow", table.name, result.message);
+    return;
   }
+  const std::string doing = fmt::format("pinning {} of the host's memory", human_bytes(layout_.total));
+  device_->check(status, result, doing.c_str());
 }
 
 QueueMemory::~QueueMemory() {
   if (device_->table().unpin != nullptr && pinned_ != nullptr) device_->table().unpin(device_->get(), pinned_);
 }
 
-std::byte* QueueMemory::take_pinned(int64_t bytes) {
-  std::byte* at = pinned_ + taken_;
-  taken_ += round_up(bytes, kAlignBytes);
-  PRUN_CHECK(taken_ <= pinned_bytes_, fmt::format("{} of {} pinned bytes", taken_, pinned_bytes_));
-  return at;
+std::byte* QueueMemory::staging(int stream) const {
+  const auto end = layout_.by_stream.begin() + stream;
+  return values(kStepSlots) + std::accumulate(layout_.by_stream.begin(), end, int64_t{0});
 }
 
 }  // namespace prun

@@ -1,8 +1,9 @@
 // What a rank has on a queue device: the open device, the program's arena in its memory, and pinned memory of the host
 // through which host ops and host transports see tensors.
 //
-// The arena is as large as the program says, to the byte. Pinned memory: for each stream what its largest host op reads
-// and writes, three times what the first ops of a step write (the next batches), and a slot for each step under way.
+// The arena is as large as the program says, to the byte. Pinned memory, shared by the bodies, which never run at the
+// same time: for each stream what its largest host op reads and writes; for each step under way what its first ops
+// write (the next batches), its step values and its loss.
 #pragma once
 #include <memory>
 #include <string>
@@ -24,8 +25,13 @@ struct QueueOptions {
 // How each op of a body is carried out. `enqueues`: the transport works on the device's memory in the order of its
 // streams.
 std::vector<std::vector<How>> how_of(const Program& program, const Body& body, bool enqueues);
-// Bytes of pinned memory that a rank of this program takes.
-int64_t pinned_bytes(const Program& program, bool enqueues);
+// The pinned memory of a rank of this program, in bytes; each part is aligned.
+struct PinnedLayout {
+  PinnedLayout(const Program& program, bool enqueues);
+  int64_t first = 0;               // of one step
+  std::vector<int64_t> by_stream;  // of host ops
+  int64_t total = 0;
+};
 
 class QueueMemory {
  public:
@@ -37,16 +43,19 @@ class QueueMemory {
   QueueDevice& device() { return *device_; }
   bool enqueues() const { return enqueues_; }
   std::byte* arena() const { return arena_; }
-  // The next `bytes` of pinned memory, aligned; in the order in which pinned_bytes counts them.
-  std::byte* take_pinned(int64_t bytes);
+  // Pinned: where the host sees the tensors of a stream's host ops, one op after the other; of a step's first ops; and
+  // a step's values, with the loss kAlignBytes behind them.
+  std::byte* staging(int stream) const;
+  std::byte* first(int slot) const { return pinned_ + slot * layout_.first; }
+  std::byte* values(int slot) const { return pinned_ + kStepSlots * layout_.first + slot * 2 * kAlignBytes; }
 
  private:
   std::unique_ptr<QueueDevice> device_;
   bool enqueues_ = false;
   DeviceMemory own_arena_;
   std::byte* arena_ = nullptr;
+  PinnedLayout layout_;
   std::byte* pinned_ = nullptr;
-  int64_t pinned_bytes_ = 0, taken_ = 0;
 };
 
 // Of the tensors that a host op reads and writes, each once: bytes of the host's copies.
