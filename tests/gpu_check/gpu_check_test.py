@@ -55,7 +55,8 @@ class Machine(unittest.TestCase):
     def check(self, *words, prun=None, **environment):
         env = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"}
         env.update(PATH=f"{self.folder / 'bin'}:{env['PATH']}", FAKE_CALLS=str(self.calls), **environment)
-        done = subprocess.run([TOP / "tools/gpu-check", "--prun", prun or self.prun, "--out", self.folder / "out", *words],
+        given = [] if "--build" in words else ["--prun", prun or self.prun]
+        done = subprocess.run([TOP / "tools/gpu-check", *given, "--out", self.folder / "out", *words],
                               capture_output=True, text=True, timeout=100, env=env)
         found = self.folder / "out/report.json"
         return done, json.loads(found.read_text()) if found.exists() else None
@@ -129,6 +130,11 @@ class OnTwoGpus(Machine):
             for result in failed:
                 self.assertIn(words, result["note"])
                 self.assertTrue(pathlib.Path(result["log"]).exists())
+
+    def test_a_prun_that_does_not_start_is_a_failure(self):
+        self.prun.write_text("#!/bin/sh\necho no >&2; exit 127\n")
+        done, found = self.parity("")
+        self.assertEqual((done.returncode, [(r["name"], r["note"]) for r in found["results"]]), (1, [("prun plans", "exit 127: no")]))
 
     def test_errors_that_users_make(self):
         done, found = self.check("--only", "bad-input")
@@ -243,6 +249,31 @@ class Figures(Machine):
             result = found["nccl against nccl-tests"]
             self.assertEqual(result["status"], status, result)
             self.assertIn("4 sizes, at most", result["figure"])
+
+
+class Building(Machine):
+    """With a cmake and a ninja that play."""
+
+    def build(self, cmake="echo -- fine", ninja="true"):
+        self.program("bin/cmake", f"#!/bin/sh\necho cmake >>$FAKE_CALLS\n{cmake}\n")
+        self.program("bin/ninja", f'#!/bin/sh\ncase "$*" in *targets*) echo cuda_kernel_bench: phony; exit;; esac\necho ninja "$@" >>$FAKE_CALLS\n{ninja}\n')
+        (self.folder / "build/build.ninja").touch()
+        return self.check("--only", "build", "--build", str(self.folder / "build"))
+
+    def test_every_call_builds_what_has_changed(self):
+        for calls in (1, 2):
+            done, found = self.build()
+            self.assertEqual([r["status"] for r in found["results"]], [PASS, PASS], done.stdout)
+            made = [line for line in self.calls.read_text().splitlines() if line.startswith("ninja")]
+            self.assertEqual(len(made), calls)
+            self.assertTrue(made[0].endswith("prun plugins prun_conform cuda_kernel_bench"), made[0])  # and not what is no target here
+        self.assertEqual(done.returncode, 2)  # all well, but no GPU
+
+    def test_what_does_not_build(self):
+        done, found = self.build(ninja="echo error: expected a semicolon >&2; exit 1")
+        self.assertEqual((done.returncode, found["results"][1]["note"]), (1, "exit 1: error: expected a semicolon"))
+        done, found = self.build(cmake="echo '-- device cuda is not built: no CUDA Toolkit'")
+        self.assertEqual((done.returncode, found["results"][0]["note"]), (1, "device cuda is not built: no CUDA Toolkit"))
 
 
 class Parts(Machine):

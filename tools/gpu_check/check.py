@@ -28,7 +28,7 @@ class Step:
     name: str
     title: str
     checks: Callable  # (context) -> [Check]
-    of_subject: bool = True  # its results are of the program and the device that are being checked
+    of_subject: bool = True  # its results are of the program that is being checked, and kept; else it makes that program
 
 
 def perform(context, step, check):

@@ -85,7 +85,7 @@ class Run:
 
     def perform(self, step, check):
         kept = self.store.find(step.name, check.name)
-        if kept and not (self.options.again and kept.status == FAIL):
+        if kept and step.of_subject and not (self.options.again and kept.status == FAIL):
             return
         if self.left or self.context.budget_end - time.monotonic() < min(check.least, check.timeout):
             self.left.append((step.name, check.name))

@@ -14,15 +14,10 @@ from gpu_check.results import NotPossible
 SMALL = {"width": 64, "context": 32, "batch": 32, "steps": 5}  # of those that the plan has
 CLOSE = {"f32": 1e-4, "bf16": 2e-2}
 IN_BF16 = ("single", "zero3", "megatron")
-RANKS = (1, 2, 4, 8)
+NOT_SO = (2, 3)  # exit codes of prun check where a plan does not run on so many ranks
 
 
-def plans(context):
-    log = context.folder / "logs/parity_plans.log"
-    log.unlink(missing_ok=True)
-    done = command.run([context.prun, "plans", "--json"], 30, log, context.top)
-    if not done.ok:
-        return []
+def plans(context, done):
     wanted = context.options.plans
     return [plan for plan in json.loads(done.out) if not plan["error"] and (not wanted or plan["name"] in wanted)]
 
@@ -39,7 +34,8 @@ def fits(context, plan, ranks):
     words = [context.prun, "check", plan["path"], "--nproc", ranks]
     for name, value in settings_of(plan).items():
         words += ["--set", f"{name}={value}"]
-    return command.run(words, 30, context.folder / "logs/parity_plans.log", context.top).ok
+    done = command.run(words, 30, context.folder / "logs/parity_plans.log", context.top)
+    return done.status not in NOT_SO  # what fails otherwise will fail in its check, too
 
 
 def placements(context, ranks):
@@ -102,8 +98,13 @@ def counts(context, plan):
 
 
 def checks(context):
+    log = context.folder / "logs/parity_plans.log"
+    log.unlink(missing_ok=True)
+    listed = command.run([context.prun, "plans", "--json"], 30, log, context.top)
+    if not listed.ok:
+        return [Check("prun plans", lambda _: Verdict(False, note=listed.why()))]
     found = []
-    for plan in plans(context):
+    for plan in plans(context, listed):
         of_plan = counts(context, plan)
         if not of_plan:
             found.append(Check(plan["name"], functools.partial(too_many, plan=plan)))
