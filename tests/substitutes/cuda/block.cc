@@ -3,6 +3,7 @@
 #include "block.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstdio>
 #include <cstring>
 #include <string>
@@ -18,7 +19,7 @@ constinit thread_local unsigned char* substitute::dynamic_shared = nullptr;
 namespace substitute {
 namespace {
 
-thread_local Block* current = nullptr;
+constinit thread_local Block* current __attribute__((tls_model("initial-exec"))) = nullptr;
 
 bool same(const Here& a, const Here& b) {
   if (a.line() != b.line() || a.column() != b.column()) return false;
@@ -42,7 +43,11 @@ Block::Block(dim3 size, const std::function<void()>& body) : size_(size), body_(
   const unsigned count = size.x * size.y * size.z;
   threads_.resize(count);
   warps_.resize((count + 31) / 32);
-  for (unsigned i = 0; i < count; ++i) threads_[i].index = {i % size.x, i / size.x % size.y, i / (size.x * size.y)};
+  ready_.resize(std::bit_ceil(size_t{count}));
+  for (unsigned i = 0; i < count; ++i) {
+    threads_[i].number = i;
+    threads_[i].index = {i % size.x, i / size.x % size.y, i / (size.x * size.y)};
+  }
 }
 
 Block::~Block() = default;
@@ -95,7 +100,7 @@ void Block::serve() {
     running_->fiber = self;
     body_();
     leave(*running_);
-    if (!ready_.empty() && (begun_ == threads_.size() || random() % 2 == 0)) {
+    if (goes_on()) {
       idle_.push_back(self);
       self->switch_to(take_ready());
     } else if (begun_ < threads_.size()) {
@@ -109,8 +114,9 @@ void Block::serve() {
 }
 
 Fiber& Block::take_ready() {
-  running_ = ready_.front();
-  ready_.pop_front();
+  running_ = ready_[ready_begin_];
+  ready_begin_ = (ready_begin_ + 1) & (ready_.size() - 1);
+  --ready_count_;
   stand_at(*running_);
   return *running_->fiber;
 }
@@ -118,7 +124,7 @@ Fiber& Block::take_ready() {
 // The running thread waits until somebody wakes it.
 void Block::suspend() {
   Thread& self = *running_;
-  if (!ready_.empty() && (begun_ == threads_.size() || random() % 2 == 0)) {
+  if (goes_on()) {
     self.fiber->switch_to(take_ready());
   } else if (begun_ < threads_.size()) {
     stand_at(*(running_ = begin_next()));
@@ -128,12 +134,22 @@ void Block::suspend() {
   }
 }
 
-void Block::wake(Thread& thread) {
-  // At either end: who was first at one meeting is not first at the next.
-  if (random() % 2 == 0)
-    ready_.push_back(&thread);
-  else
-    ready_.push_front(&thread);
+// Whether one that was woken is next, and not one that has yet to begin.
+bool Block::goes_on() { return ready_count_ > 0 && (begun_ == threads_.size() || random() % 2 == 0); }
+
+// Those of `count` threads that `which` names, in rising or falling order, before or behind those that are ready: who
+// was first at one meeting is not first at the next.
+template <class F>
+void Block::wake(Thread* first, size_t count, const F& which) {
+  const uint32_t how = random();
+  const size_t mask = ready_.size() - 1;
+  for (size_t i = 0; i < count; ++i) {
+    Thread* thread = first + ((how & 1) != 0 ? i : count - 1 - i);
+    if (!which(*thread)) continue;
+    if ((how & 2) != 0) ready_begin_ = (ready_begin_ - 1) & mask;
+    ready_[(how & 2) != 0 ? ready_begin_ : (ready_begin_ + ready_count_) & mask] = thread;
+    ++ready_count_;
+  }
 }
 
 void Block::leave(Thread& thread) {
@@ -142,9 +158,8 @@ void Block::leave(Thread& thread) {
     die("thread " + text(thread.index) + " of a block has ended and not waited for its copies");
   if (arrived_ > 0)
     die("thread " + text(thread.index) + " of a block has ended while others wait at " + text(what_, here_));
-  const size_t number = static_cast<size_t>(&thread - threads_.data());
-  Warp& warp = warps_[number / 32];
-  warp.gone |= 1u << number % 32;
+  Warp& warp = warps_[thread.number / 32];
+  warp.gone |= 1u << thread.number % 32;
   // It may be the one that lanes with it in their mask have waited for.
   for (size_t i = warp.groups.size(); i-- > 0;)
     if (warp.groups[i].arrived == (warp.groups[i].mask & ~warp.gone)) finish(warp, warp.groups[i], nullptr);
@@ -168,8 +183,7 @@ int Block::meet(int value, const char* what, const Here& here) {
   }
   arrived_ = 0;
   met_ = votes_;
-  for (Thread& thread : threads_)
-    if (&thread != &self) wake(thread);
+  wake(threads_.data(), threads_.size(), [&](const Thread& thread) { return &thread != &self; });
   return met_;
 }
 
@@ -197,14 +211,14 @@ void Block::finish(Warp& warp, Group& group, const Thread* self) {
   for (unsigned lane = 0; lane < 32; ++lane)
     if (done.arrived >> lane & 1) lanes[lane] = first[lane].lane;
   done.combine(lanes);
-  for (unsigned lane = 0; lane < 32; ++lane)
-    if ((done.arrived >> lane & 1) != 0 && &first[lane] != self) wake(first[lane]);
+  wake(first, std::min<size_t>(32, static_cast<size_t>(threads_.data() + threads_.size() - first)),
+       [&](const Thread& thread) { return (done.arrived >> thread.number % 32 & 1) != 0 && &thread != self; });
 }
 
 void Block::meet_lanes(unsigned mask, const char* what, const Here& here, Lane lane, Combine combine) {
   Thread& self = *running_;
   self.lane = lane;
-  Warp& warp = warps_[static_cast<size_t>(&self - threads_.data()) / 32];
+  Warp& warp = warps_[self.number / 32];
   Group& group = arrive(warp, this->lane(), mask, what, here, combine);
   if (group.arrived == (mask & ~warp.gone))
     finish(warp, group, &self);
@@ -221,8 +235,6 @@ void Block::wait_for_copies() {
   }
   running_->copies.clear();
 }
-
-unsigned Block::lane() const { return static_cast<unsigned>(running_ - threads_.data()) % 32; }
 
 void Block::die_stuck() const {
   std::string all;

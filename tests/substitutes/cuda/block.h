@@ -1,6 +1,5 @@
 // One block of threads of a kernel, run to its end; used for one block after the other.
 #pragma once
-#include <deque>
 #include <functional>
 #include <memory>
 #include <numeric>
@@ -21,7 +20,7 @@ class Block {
   // For the thread that runs: see kernel.h.
   int meet(int value, const char* what, const Here& here);
   void meet_lanes(unsigned mask, const char* what, const Here& here, Lane lane, Combine combine);
-  unsigned lane() const;
+  unsigned lane() const { return running_->number % 32; }
   void copy_later(void* to, const void* from, size_t bytes) { running_->copies.push_back({to, from, bytes}); }
   void wait_for_copies();
 
@@ -33,8 +32,9 @@ class Block {
   };
   struct Thread {
     uint3 index;
+    unsigned number = 0;
     Fiber* fiber = nullptr;
-    Lane lane;                  // for its group
+    Lane lane;                 // for its group
     std::vector<Copy> copies;  // under way
   };
   // Lanes that wait for the others of one mask.
@@ -56,7 +56,9 @@ class Block {
   [[noreturn]] void serve();
   Fiber& take_ready();
   void suspend();
-  void wake(Thread& thread);
+  template <class F>
+  void wake(Thread* first, size_t count, const F& which);
+  bool goes_on();
   void leave(Thread& thread);
   Group& arrive(Warp& warp, unsigned lane, unsigned mask, const char* what, const Here& here, Combine combine);
   void finish(Warp& warp, Group& group, const Thread* self);
@@ -67,7 +69,9 @@ class Block {
   uint64_t random_;
   std::vector<Thread> threads_;
   std::vector<Warp> warps_;
-  std::deque<Thread*> ready_;
+  // A ring of those that may go on, as large as a power of two.
+  std::vector<Thread*> ready_;
+  size_t ready_begin_ = 0, ready_count_ = 0;
   Thread* running_ = nullptr;
   size_t first_ = 0, step_ = 1, begun_ = 0, done_ = 0;
   // The barrier that is being filled.
