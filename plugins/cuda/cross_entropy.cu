@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kRowThreads)
   const int64_t row = blockIdx.x;
   const T* from = logits + row * columns.count;
   Normalizer mine;
-  each_in_row<4>(from, columns.count, [&](int64_t, const auto& x) { mine.add(x); });
+  each_in_row(from, columns.count, [&](const auto& x) { mine.add(x); });
   const float top = block_max(mine.top), shift = Normalizer::shift(top);
   const float sum = block_sum(mine.sum * __expf(mine.top - shift));
   if (threadIdx.x != 0) return;
@@ -50,35 +50,40 @@ __global__ void __launch_bounds__(kRowThreads)
   parts[row] = static_cast<double>(lse[row]) - static_cast<double>(widen(from[columns.find(targets[row])]));
 }
 
-// A thread writes what it has read, so dlogits may be the logits' memory.
+// A thread writes what it has read, so dlogits may be the logits' memory. Not `packed`: the two lie differently beside
+// aligned addresses.
 template <class T>
 __global__ void __launch_bounds__(kRowThreads) gradient(const T* logits, const int32_t* targets, const float* lse,
                                                         T* dlogits, Columns columns, float scale, bool packed) {
+  constexpr int N = kPack<T>;
   const int64_t row = blockIdx.x;
   const T* from = logits + row * columns.count;
   T* to = dlogits + row * columns.count;
   const float shift = lse[row];
   const int64_t target = columns.find(targets[row]);
-  const auto write = [&](int64_t first, const auto& x) {
-    constexpr int count = static_cast<int>(sizeof(x) / sizeof(float));
-    const int64_t ahead = target - first;
-    const int hit = ahead >= 0 && ahead < count ? static_cast<int>(ahead) : -1;
-    float dx[count];
+  const Run run = packed ? run_of(from, columns.valid) : Run{0, 0};
+  const auto* packs = reinterpret_cast<const Pack<T, N>*>(from + run.head);
+  auto* results = reinterpret_cast<Pack<T, N>*>(to + run.head);
+#pragma unroll 1
+  for (int64_t pack = threadIdx.x; pack < run.packs; pack += kRowThreads) {
+    const Pack<T, N> x = packs[pack];
+    const int64_t ahead = target - run.head - pack * N;
+    const int hit = ahead >= 0 && ahead < N ? static_cast<int>(ahead) : -1;
+    float dx[N];
 #pragma unroll
-    for (int i = 0; i < count; ++i) {
-      const float p = __expf(x[i] - shift);
+    for (int i = 0; i < N; ++i) {
+      const float p = __expf(widen(x.v[i]) - shift);
       dx[i] = scale * (i == hit ? p - 1.0f : p);
     }
-    store(to + first, dx);
-  };
-  if (packed) {
-    each_in_row<1>(from, columns.valid, write);
-  } else {
-    for (int64_t i = threadIdx.x; i < columns.valid; i += kRowThreads) {
-      const float x[1] = {widen(from[i])};
-      write(i, x);
-    }
+    results[pack] = narrowed<T, N>(dx);
   }
+#pragma unroll 1
+  for (int64_t i = threadIdx.x; i < columns.valid - run.packs * N; i += kRowThreads) {  // beside the packs
+    const int64_t column = i < run.head ? i : i + run.packs * N;
+    const float p = __expf(widen(from[column]) - shift);
+    to[column] = narrow<T>(scale * (column == target ? p - 1.0f : p));
+  }
+#pragma unroll 1
   for (int64_t i = columns.valid + threadIdx.x; i < columns.count; i += kRowThreads) to[i] = narrow<T>(0.0f);
 }
 

@@ -14,7 +14,7 @@ template <class T>
 __global__ void __launch_bounds__(kRowThreads) row_maxima(const T* logits, float* maxima, Columns columns) {
   const int64_t row = blockIdx.x;
   float top = kNothing;
-  each_in_row<4>(logits + row * columns.count, columns.valid, [&](int64_t, const auto& x) {
+  each_in_row(logits + row * columns.count, columns.valid, [&](const auto& x) {
 #pragma unroll
     for (const float logit : x) top = fmaxf(top, logit);
   });
@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kRowThreads)
   const T* from = logits + row * columns.count;
   const float top = maxima[row];
   float sum = 0;
-  each_in_row<4>(from, columns.valid, [&](int64_t, const auto& x) {
+  each_in_row(from, columns.valid, [&](const auto& x) {
 #pragma unroll
     for (const float logit : x) sum += __expf(logit - top);
   });

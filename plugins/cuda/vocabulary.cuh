@@ -8,6 +8,7 @@
 namespace prun_cuda {
 
 inline constexpr int kRowThreads = 256;  // of the block that has a row
+inline constexpr int kRowPacks = 4;      // that a thread of it reads before it computes
 
 // All of the vocabulary, or of one that is split over an axis a run of it, whose last columns may be padding.
 struct Columns {
@@ -31,9 +32,9 @@ inline Columns columns_of(const OpView& view, const Tensor& logits) {
   return c;
 }
 
-// Calls f(i, x) for the elements i, i + 1 ... of the row that a thread has, x being an array of them as f32: 1, a pack,
-// or with kAhead > 1 that many packs' elements, read together, for a sum that does not ask where they stand.
-template <int kAhead, class T, class F>
+// Calls f(x) for the elements of the row that a thread has, x being an array of some of them as f32: one, a pack, or
+// kRowPacks packs that are read together.
+template <class T, class F>
 __device__ __forceinline__ void each_in_row(const T* row, int64_t count, const F& f) {
   constexpr int N = kPack<T>;
   const Run run = run_of(row, count);
@@ -41,26 +42,24 @@ __device__ __forceinline__ void each_in_row(const T* row, int64_t count, const F
   const int64_t thread = threadIdx.x, edge = thread < run.head ? thread : thread + run.packs * N;
   if (edge < count && thread < 2 * N) {
     const float x[1] = {widen(row[edge])};
-    f(edge, x);
+    f(x);
   }
   const auto* packs = reinterpret_cast<const Pack<T, N>*>(row + run.head);
   int64_t pack = thread;
-  if constexpr (kAhead > 1) {
-    for (; pack + (kAhead - 1) * kRowThreads < run.packs; pack += kAhead * kRowThreads) {
-      Pack<T, N> loaded[kAhead];
-      float x[kAhead * N];
+  for (; pack + (kRowPacks - 1) * kRowThreads < run.packs; pack += kRowPacks * kRowThreads) {
+    Pack<T, N> loaded[kRowPacks];
+    float x[kRowPacks * N];
 #pragma unroll
-      for (int k = 0; k < kAhead; ++k) loaded[k] = packs[pack + k * kRowThreads];
+    for (int k = 0; k < kRowPacks; ++k) loaded[k] = packs[pack + k * kRowThreads];
 #pragma unroll
-      for (int i = 0; i < kAhead * N; ++i) x[i] = widen(loaded[i / N].v[i % N]);
-      f(run.head + pack * N, x);
-    }
+    for (int i = 0; i < kRowPacks * N; ++i) x[i] = widen(loaded[i / N].v[i % N]);
+    f(x);
   }
-#pragma unroll 2
+#pragma unroll 1
   for (; pack < run.packs; pack += kRowThreads) {
     float x[N];
     load(row + run.head + pack * N, x);
-    f(run.head + pack * N, x);
+    f(x);
   }
 }
 

@@ -196,6 +196,13 @@ std::vector<Case> row_cases() {
                    {"cross_entropy_grad", {0, 1, 3}, {4}, scaled()},
                    {loss},
                    3e-6});
+    Slot deep{T, {rows, n}, -300, -200};  // exp(200) is no f32
+    out.push_back({"cross_entropy of deep logits", {deep, targets, {F32, {}}, statistic}, loss, {}, 3e-6});
+    out.push_back({"cross_entropy_grad in place",
+                   {logits, targets, {F32, {}}, statistic},
+                   {"cross_entropy_grad", {0, 1, 3}, {0}, scaled()},
+                   {loss},
+                   3e-6});
     // Of four ranks this is the third: its columns begin at 2n, and the vocabulary ends among them.
     for (int64_t vocab : {2 * n + (n + 1) / 2, 4 * n}) {
       Attrs split = make_attrs({{"scale", 0.037}, {"vocab", vocab}, {"axis", std::string("dp")}});
