@@ -20,7 +20,7 @@ PRUN, TOP = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resol
 FAKE = pathlib.Path(__file__).resolve().parent / "fake_prun.py"
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(TOP / "tools"))
-from gpu_check import report  # noqa: E402
+from gpu_check import report, trace  # noqa: E402
 from gpu_check.check import Check, Step, Verdict, perform  # noqa: E402
 from gpu_check.context import Context  # noqa: E402
 from gpu_check.main import Run, parse  # noqa: E402
@@ -67,10 +67,10 @@ class Machine(unittest.TestCase):
 
 class OnTheCpu(Machine):
     def test_real_plans_against_the_reference(self):
-        done, found = self.check("--device", "cpu", "--only", "parity", "--plans", "ddp,collectives", "--ranks", "2", prun=PRUN)
+        done, found = self.check("--device", "cpu", "--only", "parity,trace", "--plans", "ddp,collectives", "--ranks", "2", prun=PRUN)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         results = self.by_name(found)
-        self.assertEqual(set(results), {"ddp, 2 ranks, auto, f32", "collectives, 2 ranks, auto, f32"})
+        self.assertEqual(set(results), {"ddp, 2 ranks, auto, f32", "collectives, 2 ranks, auto, f32", "zero3 on two ranks"})
         self.assertEqual({r["status"] for r in results.values()}, {PASS})
         self.assertRegex(results["ddp, 2 ranks, auto, f32"]["figure"], r"^\d\.\de-\d+ over 5 steps$")
         self.assertIn("nothing here ran on a GPU", done.stdout)
@@ -233,12 +233,16 @@ class Figures(Machine):
         self.assertEqual((result["status"], result["note"]), (FAIL, "gpt2 b 1.20 ×"))
 
     def test_the_ops_must_run_on_the_real_device(self):
+        self.program("bin/compute-sanitizer", '#!/bin/sh\necho "========= ERROR SUMMARY: 3 errors"; case $2 in memcheck) exit 99;; racecheck) exit 0;; esac\n'
+                                              'echo "========= Error: Device not supported"; exit 1\n')
         for text, status in (("echo cuda device: $PRUN_CUDA_PLUGIN", PASS), ("echo the substitute", FAIL), ("echo cuda device: $PRUN_CUDA_PLUGIN; exit 1", FAIL)):
             self.program("build/bin/cuda_agreement_test", f"#!/bin/sh\necho '[  PASSED  ] 11 tests.'\n{text}\n")
             _, found = self.check("--only", "ops", "--fresh")
             result = found["results"][0]
             self.assertEqual(result["status"], status, result)
             self.assertEqual(result["figure"] if status == PASS else "", "11 groups of ops agree" if status == PASS else "")
+            self.assertEqual([(r["status"], r["note"]) for r in found["results"][1:]],
+                             [(FAIL, "ERROR SUMMARY: 3 errors"), (PASS, ""), (IMPOSSIBLE, "compute-sanitizer: ========= Error: Device not supported")])
 
     def test_collectives_are_held_to_nccl_tests(self):
         for us, status in ((9.9, PASS), (9.0, FAIL)):
@@ -334,6 +338,10 @@ class Parts(Machine):
         self.assertEqual((done.returncode, done.stderr), (75, ""))
         plans = subprocess.run([prun, "plans", "--json"], capture_output=True, text=True, cwd=self.folder)
         self.assertIn("zero3", plans.stdout, plans.stderr)
+
+    def test_overlap_in_a_trace(self):
+        self.assertEqual(trace.overlap_us([(0, 10), (20, 30)], [(5, 22), (25, 26), (29, 40)]), 5 + 2 + 1 + 1)
+        self.assertEqual(trace.overlap_us([(0, 10)], [(10, 20)]), 0)
 
     def test_usage(self):
         for words, said in ((["--only", "parety"], "there is no step 'parety' (one of: build, doctor"), (["--ranks", "0"], "--ranks wants whole numbers"),

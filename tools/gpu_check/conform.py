@@ -14,18 +14,18 @@ def suite(context):
     return Verdict(done.ok, passed.group(0) if passed else "", "every item", "" if done.ok else done.why())
 
 
-def opens(context):
+def on_the_device(context):
     """With one GPU a world of one rank is what NCCL can make."""
     context.need_gpu()
     context.need_file(context.build / "lib/prun/plugins/nccl.so", "built without NCCL (nccl.h)")
-    done = context.run(context.prun, "bench", "all_reduce,all_gather,reduce_scatter,broadcast", "--nproc", 1, "--transport", "nccl",
-                       "--bytes", "4,1M", "--samples", 3, "--json")
+    done = context.run(context.prun, "bench", "all_reduce,all_gather,reduce_scatter,broadcast", "--nproc", min(context.gpus, 8), "--transport", "nccl",
+                       "--memory", "cuda", "--bytes", "4,1M", "--samples", 3, "--json")
     rows = done.out.count('"op"')
     return Verdict(done.ok and rows == 8, f"{rows} rows, results compared", "8 rows, none wrong", "" if done.ok else done.why())
 
 
 def checks(_context):
-    return [Check("prun conform nccl", suite, timeout=540, least=120), Check("nccl on one rank", opens, timeout=90)]
+    return [Check("prun conform nccl", suite, timeout=540, least=120), Check("collectives on device memory", on_the_device, timeout=90)]
 
 
 STEP = Step("conform", "the transport nccl", checks)

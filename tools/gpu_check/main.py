@@ -5,12 +5,12 @@ import pathlib
 import sys
 import time
 
-from gpu_check import bad_input, build, conform, doctor, figures, machine, ops, pack, parity, report
+from gpu_check import bad_input, build, conform, doctor, figures, machine, ops, pack, parity, report, trace
 from gpu_check.check import perform
 from gpu_check.context import Context
 from gpu_check.results import FAIL, IMPOSSIBLE, PASS, BudgetSpent, Store
 
-STEPS = [build.STEP, doctor.STEP, ops.STEP, conform.STEP, parity.STEP, bad_input.STEP, figures.STEP]
+STEPS = [build.STEP, doctor.STEP, ops.STEP, conform.STEP, parity.STEP, trace.STEP, bad_input.STEP, figures.STEP]
 TOP = pathlib.Path(__file__).resolve().parent.parent.parent
 OK, FAILED, NO_DEVICE, UNFINISHED = 0, 1, 2, 75
 
