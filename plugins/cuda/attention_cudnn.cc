@@ -71,6 +71,9 @@ std::unique_ptr<Kernel> cudnn_attention_backward(const OpView& view, const Atten
   const AttentionSizes& s = a.sizes;
   const CudnnSlice slice = cudnn_backward_slice(s);
   if (slice.batch == 0 || !suits(view, s)) return nullptr;
+  // Up to Hopper a graph that writes dq at once makes cuDNN keep the gradients of scores; later engines take it, and
+  // add.
+  if (view.context().capability() >= 100) return nullptr;
   const auto plan = plan_of(view.context(), shape_of(s, slice.batch, slice.kv_heads), true);
   if (plan == nullptr) return nullptr;
   const Scratch memory = scratch(view, attention_dots_bytes(s) + plan->workspace_bytes());

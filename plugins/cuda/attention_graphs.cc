@@ -75,7 +75,7 @@ CudnnGraph attention_graph(const CudnnAttentionShape& shape) {
   return std::move(c.graph);
 }
 
-CudnnGraph attention_gradient_graph(const CudnnAttentionShape& shape) {
+CudnnGraph attention_gradient_graph(const CudnnAttentionShape& shape, bool summed) {
   Composer c{shape, {}};
   CudnnGraph& g = c.graph;
   const Tensor q = c.heads(shape.heads, c.packed()), k = c.heads(shape.kv_heads, c.packed(), true);
@@ -113,7 +113,13 @@ CudnnGraph attention_gradient_graph(const CudnnAttentionShape& shape) {
   const int64_t row = c.packed();
   const Tensor keys = g.between({b, shape.kv_heads, t, d}, {t * row, d, row, 1}, kBf16);
   g.reshape(k, keys);
-  g.matmul(ds, keys, dq);
+  if (summed) {
+    const Tensor sums = g.tensor({b, h, t, d}, {h * t * d, t * d, d, 1}, kF32);
+    g.matmul(ds, keys, sums);
+    g.pointwise(CUDNN_POINTWISE_IDENTITY, sums, dq);
+  } else {
+    g.matmul(ds, keys, dq);
+  }
   return std::move(c.graph);
 }
 

@@ -18,6 +18,8 @@ struct CudnnAttentionShape {
 CudnnGraph attention_graph(const CudnnAttentionShape& shape);
 
 // Tensors in memory: q, k, v, out, dout, lse, dots [batch, heads, length] f32 of scratch, dq, dk, dv.
-CudnnGraph attention_gradient_graph(const CudnnAttentionShape& shape);
+// `summed`: behind them dq's sums [batch, heads, length, head] f32, zeros before each run, to which threads add in any
+// order: that needs no memory for gradients of scores, but gives other bits in each run. A yardstick for tools/bench.
+CudnnGraph attention_gradient_graph(const CudnnAttentionShape& shape, bool summed = false);
 
 }  // namespace prun_cuda

@@ -12,11 +12,11 @@ namespace {
 // Of tensors in memory, in bytes: those that are copied in vectors, and statistics, which may begin at any row.
 int64_t alignment_of(cudnnDataType_t type) { return type == CUDNN_DATA_BFLOAT16 ? 16 : 4; }
 
-void check_cudnn(cudnnStatus_t status, const char* call) {
+void check_cudnn(cudnnStatus_t status, const char* call, prun_status otherwise = PRUN_ENOTSUP) {
   if (status == CUDNN_STATUS_SUCCESS) return;
   char reason[256] = "";
   cudnnGetLastErrorString(reason, sizeof reason);
-  throw Failure(PRUN_ENOTSUP,
+  throw Failure(otherwise,
                 fmt::format("{}: {}{}{}", call, cudnnGetErrorString(status), *reason != 0 ? ": " : "", reason));
 }
 
@@ -109,8 +109,8 @@ CudnnCall::CudnnCall(std::shared_ptr<const CudnnPlan> plan, std::vector<void*> p
 }
 
 void CudnnCall::enqueue(cudnnHandle_t handle, cudaStream_t stream) const {
-  check_cudnn(cudnnSetStream(handle, stream), "cudnnSetStream");
-  check_cudnn(cudnnBackendExecute(handle, plan_->plan_.get(), pack_.get()), "cudnnBackendExecute");
+  check_cudnn(cudnnSetStream(handle, stream), "cudnnSetStream", PRUN_ESYSTEM);
+  check_cudnn(cudnnBackendExecute(handle, plan_->plan_.get(), pack_.get()), "cudnnBackendExecute", PRUN_ESYSTEM);
 }
 
 CudnnGraph::Tensor CudnnGraph::add(const Four& dims, const Four& strides, cudnnDataType_t type, bool is_virtual,

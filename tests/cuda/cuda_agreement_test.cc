@@ -2,6 +2,7 @@
 // plugin that PRUN_CUDA_PLUGIN names, which is how tools/gpu-check tries the real one.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -10,6 +11,7 @@
 #include "device/plugin_device.h"
 #include "ir/op_def.h"
 #include "tests/unit/agreement.h"
+#include "tests/unit/op_list.h"
 
 namespace prun {
 namespace {
@@ -79,6 +81,32 @@ TEST(CudaAgreement, Moe) { check_all(moe_cases()); }
 
 // What reads 16 bytes at once has to look first.
 TEST(CudaAgreement, TensorsBesideAlignedAddresses) { check_all(all_cases(), 1); }
+
+// Blocks and threads go in another order each time, and no sum may show it.
+TEST(CudaAgreement, AttentionHasTheSameBitsInEveryRun) {
+  const Attrs attrs = make_attrs({{"heads", int64_t{4}}, {"kv_heads", int64_t{2}}, {"causal", int64_t{1}}});
+  for (const Dtype dtype : {Dtype::f32, Dtype::bf16}) {
+    OpList list(cuda());
+    const int qkv = list.tensor({dtype, {1, 150, 8 * 16}}), out = list.tensor({dtype, {1, 150, 4 * 16}});
+    const int lse = list.tensor({Dtype::f32, {1, 4, 150}}), dout = list.tensor({dtype, {1, 150, 4 * 16}});
+    const int dqkv = list.tensor({dtype, {1, 150, 8 * 16}});
+    list.op("attention", {qkv}, {out, lse}, attrs);
+    list.op("attention_grad", {qkv, out, dout, lse}, {dqkv}, attrs);
+    list.make();
+    for (const int id : {qkv, dout}) {
+      std::vector<double> values = list.get(id);
+      for (size_t i = 0; i < values.size(); ++i) values[i] = std::sin(static_cast<double>(i * i % 1009));
+      list.set(id, values);
+    }
+    std::vector<std::vector<double>> first;
+    for (const int round : {0, 1, 2}) {
+      list.run();
+      const std::vector<std::vector<double>> now = {list.get(out), list.get(lse), list.get(dqkv)};
+      if (round == 0) first = now;
+      EXPECT_EQ(now, first) << dtype_name(dtype) << ", run " << round;
+    }
+  }
+}
 
 TEST(CudaAgreement, EveryKindHasAKernel) {
   std::map<std::string_view, bool> kinds;

@@ -94,6 +94,10 @@ std::vector<Case> attention_cases() {
                      {forward},
                      5e-6 * rounding});
     }
+  // Scores of 160,000: exp without a shift overflows.
+  out.push_back({"attention of large scores",
+                 {{T, {1, 70, 3 * 16}, 200, 200}, {T, {1, 70, 16}}, {F32, {1, 1, 70}}},
+                 {"attention", {0}, {1, 2}, heads(1, true)}});
   for (auto [shared, size] : {std::pair<int64_t, int64_t>{1, 7}, {2, 20}, {3, 16}}) {
     Attrs attrs = make_attrs({{"heads", int64_t{6}}, {"kv_heads", shared}, {"causal", int64_t{shared != 2}}});
     Slot qkv{T, {2, 37, (6 + 2 * shared) * size}, -2, 2}, row{T, {2, 37, 6 * size}}, lse{F32, {2, 6, 37}};
