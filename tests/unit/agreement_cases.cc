@@ -169,8 +169,15 @@ std::vector<Case> attention_block_cases() {
 
 std::vector<Case> row_cases() {
   std::vector<Case> out;
-  for (auto [rows, n] :
-       {std::pair<int64_t, int64_t>{1, 1}, {3, 5}, {7, 33}, {17, 257}, {130, 24}, {67, 136}, {2, 2056}, {1, 12296}}) {
+  for (auto [rows, n] : {std::pair<int64_t, int64_t>{1, 1},
+                         {3, 5},
+                         {7, 33},
+                         {17, 257},
+                         {130, 24},
+                         {67, 136},
+                         {37, 1024},
+                         {2, 2056},
+                         {1, 12296}}) {
     Slot x{T, {rows, n}}, vector{T, {n}}, grad{F32, {n}}, statistic{F32, {rows}},
         targets{I32, {rows}, 0, static_cast<double>(n)};
     if (n > 1) {
