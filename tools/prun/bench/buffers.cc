@@ -10,16 +10,13 @@
 #include "device/device.h"
 
 namespace prun {
-namespace {
 
-const prun_device& table_of(const std::string& name) {
+const prun_device& bench_device(const std::string& name) {
   static std::vector<std::unique_ptr<Device>> opened;  // a table lives as long as its Device
   opened.push_back(open_device(name));
   PRUN_CHECK(opened.back()->table() != nullptr, name + " has no memory of its own");
   return *opened.back()->table();
 }
-
-}  // namespace
 
 BenchBuffers::BenchBuffers(World& world, const BenchSettings& settings, int index, int64_t bytes) : bytes_(bytes) {
   if (settings.memory.empty()) {
@@ -28,7 +25,7 @@ BenchBuffers::BenchBuffers(World& world, const BenchSettings& settings, int inde
     std::memset(host_, 1, static_cast<size_t>(bytes));
     return;
   }
-  const prun_device& table = table_of(settings.memory);
+  const prun_device& table = bench_device(settings.memory);
   const prun_mem_kind kind = static_cast<prun_mem_kind>(table.mem_kind);
   const bool enqueues = world.enqueues(kind);
   if (kind != PRUN_MEM_HOST && !enqueues)

@@ -5,6 +5,7 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "bench/settings.h"
@@ -12,6 +13,9 @@
 #include "device/queue_device.h"
 
 namespace prun {
+
+// The table of --memory's device, which has one.
+const prun_device& bench_device(const std::string& name);
 
 class BenchBuffers {
  public:

@@ -32,6 +32,10 @@ WorldOptions world_options(const BenchSide& side, int number, const BenchSetting
   // The settings are node 0's; what they mean is each node's own.
   options.network_interface = interface_of_job(settings.network_interface, settings.nnodes, settings.rendezvous);
   options.algorithm = side.algorithm;
+  if (!settings.memory.empty()) {
+    options.memory = static_cast<prun_mem_kind>(bench_device(settings.memory).mem_kind);
+    options.device = start.local_rank;
+  }
   options.deadline_s = settings.timeout_s;
   return options;
 }
