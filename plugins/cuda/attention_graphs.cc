@@ -45,7 +45,10 @@ struct Composer {
     graph.index(2, x, query);
     graph.index(3, x, key);
     graph.pointwise(CUDNN_POINTWISE_CMP_GE, query, sees, key);
-    graph.pointwise(CUDNN_POINTWISE_BINARY_SELECT, x, y, graph.number(-std::numeric_limits<float>::infinity()), sees);
+    // Before 9.10 its engines want a number there.
+    using Limits = std::numeric_limits<float>;
+    const float unseen = cudnnGetVersion() < 91000 ? Limits::lowest() : -Limits::infinity();
+    graph.pointwise(CUDNN_POINTWISE_BINARY_SELECT, x, y, graph.number(unseen), sees);
     return y;
   }
   Tensor row_value() { return graph.between(rows, row_strides, kF32); }

@@ -1,5 +1,6 @@
 #include "cudnn_plan.h"
 
+#include <cudnn_version.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -26,7 +27,9 @@ std::vector<CudnnDescriptor> configurations(const CudnnDescriptor& graph, const 
   CudnnDescriptor heuristics(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
   heuristics.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph)
       .set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, mode);
+#if CUDNN_VERSION >= 90800
   if (target.device != nullptr) heuristics.set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, *target.device);
+#endif
   heuristics.finalize();
   int64_t n = 0;
   check_cudnn(cudnnBackendGetAttribute(heuristics.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
@@ -91,10 +94,15 @@ void CudnnDescriptor::set_bytes(cudnnBackendAttributeName_t name, cudnnBackendAt
 }
 
 CudnnTarget CudnnTarget::described(const std::string& json) {
+#if CUDNN_VERSION >= 90800
   CudnnDescriptor device(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
   device.set(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, json.data(),
              static_cast<int64_t>(json.size()));
   return {nullptr, std::make_shared<CudnnDescriptor>(device.finalize())};
+#else
+  throw Failure(PRUN_ENOTSUP,
+                "cuDNN takes descriptions of devices from 9.8 on; this was built with an older one: " + json);
+#endif
 }
 
 CudnnCall::CudnnCall(std::shared_ptr<const CudnnPlan> plan, std::vector<void*> pointers, void* workspace)
@@ -219,7 +227,9 @@ CudnnPlan CudnnGraph::plan(const CudnnTarget& target, bool repeatable_only) cons
         try {
           CudnnDescriptor plan(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
           if (target.handle != nullptr) plan.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, target.handle);
+#if CUDNN_VERSION >= 90800
           if (target.device != nullptr) plan.set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, *target.device);
+#endif
           plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration).finalize();
           CudnnPlan made(std::move(plan));
           made.workspace_bytes_ = static_cast<size_t>(made.plan_.integer(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE));

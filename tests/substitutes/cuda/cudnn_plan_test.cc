@@ -1,4 +1,4 @@
-// That cuDNN takes our graphs of attention: without a GPU it makes plans for devices that it is told of, which includes
+// That cuDNN (9.8 or newer) takes our graphs of attention: without a GPU it makes plans for devices that it is told of, which includes
 // compiling their kernels. The driver that loads these is tests/substitutes/cuda/driver.cc, so nothing is computed.
 #include <gtest/gtest.h>
 
