@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kThreads) sum_rows(const T* x, float* parts, i
       for (int i = 0; i < N; ++i) sums[i] += values[i];
     }
   }
-  store(&shared[warp][lane * N], sums);
+  store_shared(&shared[warp][lane * N], sums);
   __syncthreads();
   for (int i = threadIdx.x; i < kWarp * N && begin + i < width; i += kThreads) {
     float sum = 0;

@@ -95,6 +95,20 @@ __device__ __forceinline__ void store(T* to, const Wide<T> (&from)[N]) {
   for (int i = 0; i < N; i += kStep) *reinterpret_cast<Pack<T, kStep>*>(to + i) = narrowed<T, kStep>(from + i);
 }
 
+// As `store`, which is for global memory alone, to shared memory.
+template <int N>
+__device__ __forceinline__ void store_shared(float* to, const float (&from)[N]) {
+  constexpr int kStep = N < kPack<float> ? N : kPack<float>;
+  static_assert(N % kStep == 0);
+#pragma unroll
+  for (int i = 0; i < N; i += kStep) {
+    Pack<float, kStep> pack;
+#pragma unroll
+    for (int j = 0; j < kStep; ++j) pack.v[j] = from[i + j];
+    *reinterpret_cast<Pack<float, kStep>*>(to + i) = pack;
+  }
+}
+
 // A run of elements that begins anywhere: `head` of them up to the first aligned address, then `packs` of kPack.
 struct Run {
   int64_t head, packs;

@@ -108,7 +108,6 @@ __global__ void __launch_bounds__(kMostThreads) held_rows(Backward<T> b, int tea
   for (int turn = 0; turn < teams; ++turn) {
     if (turn > 0) __syncthreads();
     if (turn != mine) continue;
-    float* to = turn == teams - 1 ? part : shared;
 #pragma unroll
     for (int h = 0; h < kGradPacks; ++h) {
       const int pack = member + h * team;
@@ -120,7 +119,10 @@ __global__ void __launch_bounds__(kMostThreads) held_rows(Backward<T> b, int tea
         if (turn > 0) load(shared + at, before);
 #pragma unroll
         for (int i = 0; i < N; ++i) before[i] += sums[s][h][i];
-        store(to + at, before);
+        if (turn < teams - 1)
+          store_shared(shared + at, before);
+        else
+          store(part + at, before);
       }
     }
   }
