@@ -354,7 +354,7 @@ ENTRY cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_
   std::fill(std::begin(algorithm.alignment), std::end(algorithm.alignment), 1u);
   if (algo != nullptr) algorithm = read(*algo);
   if (algorithm.magic != Algorithm().magic || algorithm.shape != shape_of(all)) return CUBLAS_STATUS_INVALID_VALUE;
-  if (algorithm.workspace > workspace_bytes || !aligned(workspace, 256) || !aligned(algorithm, all))
+  if (algorithm.workspace > workspace_bytes || !aligned(workspace, 16) || !aligned(algorithm, all))
     return CUBLAS_STATUS_INVALID_VALUE;
   const cudaError_t error = enqueue(stream, [all, workspace, bytes = algorithm.workspace] {
     if (bytes > 0) std::memset(workspace, 0xff, bytes);
