@@ -135,8 +135,10 @@ std::shared_ptr<void> device_table(Context& context, const void* data, size_t by
 Scratch scratch(const OpView& view, size_t bytes) {
   Scratch scratch;
   if (bytes == 0) return scratch;
-  if (view.workspace_bytes() >= bytes) {
-    scratch.data = view.workspace();
+  void* begin = view.workspace();
+  size_t room = view.workspace_bytes();
+  if (begin != nullptr && std::align(kScratchAlign, bytes, begin, room) != nullptr) {
+    scratch.data = begin;
     return scratch;
   }
   scratch.owned = device_memory(view.context(), bytes);

@@ -147,6 +147,9 @@ std::unique_ptr<Kernel> kernel_of(F body) {
 std::shared_ptr<void> device_memory(Context& context, size_t bytes);
 std::shared_ptr<void> device_table(Context& context, const void* data, size_t bytes);
 
+// Scratch begins where cuBLASLt wants its workspace to; arenas give less, so more is asked for (plugin.cc).
+inline constexpr size_t kScratchAlign = 256;
+
 // The op's workspace, or memory of its own where the program was compiled for another machine and brought too little.
 struct Scratch {
   void* data = nullptr;
