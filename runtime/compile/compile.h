@@ -2,6 +2,8 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <string>
+#include <string_view>
 
 #include "ir/plan.h"
 #include "ir/program.h"
@@ -12,6 +14,8 @@ struct CompileOptions {
   std::string device = "cpu";
   // Scratch of one op on that device; null: none needed.
   std::function<int64_t(const Program&, const Op&)> workspace_bytes;
+  // Whether the device wants ops to be made one op of that kind (fuse.cc); null: it has no such kernels.
+  std::function<bool(std::string_view kind)> fuses;
 };
 
 // Throws plan_error with the site of the plan's line that is wrong.

@@ -92,6 +92,7 @@ void partition(Draft& draft);        // partition.cc: calls to stages
 void distribute(Draft& draft);       // distribute.cc: whole shapes -> one rank's, collectives of activations
 void differentiate(Draft& draft);    // autodiff.cc: backward nodes
 void hide_reductions(Draft& draft);  // hide.cc: dw behind the reduction of dx
+void fuse(Draft& draft);             // fuse.cc: a linear and its gelu as one op
 void place(Draft& draft);            // place.cc: layouts, persistent buffers, loss scale, init body
 void schedule(Draft& draft);         // schedule.cc: the order of turns
 void communicate(Draft& draft);      // communicate.cc: compute ops, what hooks asked for, optimizer, edges

@@ -29,6 +29,7 @@ Job compile_training(const Plan& plan, const CompileOptions& options) {
   distribute(shared);
   differentiate(shared);
   hide_reductions(shared);
+  fuse(shared);
   Job job;
   for (int rank = 0; rank < pipeline_ranks(plan); ++rank) {
     Draft draft = shared;

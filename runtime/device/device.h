@@ -59,6 +59,8 @@ class Device {
   // `threads`: cores that this kernel may use.
   virtual std::unique_ptr<Kernel> make_kernel(const RankMemory& memory, const Op& op, int threads) const = 0;
   virtual bool supports(const Op& op, const Program& program) const = 0;
+  // Whether it computes ops of this kind, which are several in one (compile/fuse.cc), faster than one by one.
+  virtual bool fuses(std::string_view) const { return false; }
   // A device that runs what is enqueued: its functions. The executor then drives it through a QueueDevice. Null: kernels
   // compute where they are called, in memory of the host.
   virtual const prun_device* table() const { return nullptr; }

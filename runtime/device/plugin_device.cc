@@ -143,6 +143,11 @@ class TableDevice final : public Device {
     prun_result result{.size = sizeof(prun_result), .culprit = -1, .message = {}};
     return table_.supports(&AbiOp(memory, op, 1).get(), &result) == PRUN_OK;
   }
+  bool fuses(std::string_view kind) const override {
+    if (table_.ext == nullptr) return false;
+    const auto* fusion = static_cast<const prun_device_fusion*>(table_.ext(PRUN_DEVICE_FUSION));
+    return fusion != nullptr && fusion->wants(std::string(kind).c_str()) != 0;
+  }
   std::unique_ptr<Kernel> make_kernel(const RankMemory& memory, const Op& op, int threads) const override {
     std::lock_guard lock(mutex_);
     if (opened_ == nullptr) opened_ = std::make_shared<Opened>(table_);

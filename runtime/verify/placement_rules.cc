@@ -158,6 +158,23 @@ AxisOutcome linear_dw(const AxisView& axis, const Marks& reads) {
   return do_not_match(axis, reads, 1);
 }
 
+// pre = x·w + b, of which gelu may not see a partial sum.
+AxisOutcome linear_gelu(const AxisView& axis, const Marks& reads) {
+  const AxisOutcome pre = linear(axis, reads);
+  if (!pre.problem.empty()) return pre;
+  if (is_partial(pre.writes[0])) return needs_whole(axis, 0);
+  return gives({pre.writes[0], pre.writes[0]});
+}
+
+// dy, w, pre: the product is what gelu's derivative, a function of pre, multiplies.
+AxisOutcome linear_dx_gelu(const AxisView& axis, const Marks& reads) {
+  const AxisOutcome product = linear_dx(axis, reads);
+  if (!product.problem.empty()) return product;
+  AxisOutcome dx = elementwise_grad(axis, {reads[2], product.writes[0]});
+  if (!dx.problem.empty()) dx.read = dx.read == 0 ? 2 : 0;
+  return dx;
+}
+
 AxisOutcome bias(const AxisView& axis, const Marks& reads) {
   if (is_partial(reads[0])) return bad(0, fmt::format("adds a bias to each rank's partial sum over {}", axis.axis));
   if (by_columns(axis, reads, 0) && is_shard(reads[1])) return gives({reads[0]});
@@ -464,6 +481,8 @@ constexpr Row kRows[] = {
     {"linear", linear},
     {"linear_dx", linear_dx},
     {"linear_dw", linear_dw},
+    {"linear_gelu", linear_gelu},
+    {"linear_dx_gelu", linear_dx_gelu},
     {"bias", bias},
     {"bias_grad", bias_grad},
     {"layernorm", norm},

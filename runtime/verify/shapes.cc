@@ -70,6 +70,15 @@ Problem linear_dw(const Operands& o) {
                 o.writes.size() > 1 ? has_shape(o.writes[1], {n}) : ""});
 }
 
+// x, w, b?; y, pre.
+Problem linear_gelu(const Operands& o) {
+  const int64_t k = last(o.reads[0]), n = last(o.writes[0]);
+  return first({has_shape(o.reads[1], weight_shape(o, k, n)), o.reads.size() > 2 ? has_shape(o.reads[2], {n}) : "",
+                has_count(o.writes[0], rows(o.reads[0]) * n), same_shape(o.writes[0], o.writes[1])});
+}
+
+Problem linear_dx_gelu(const Operands& o) { return first({linear_dx(o), same_shape(o.reads[2], o.writes[0])}); }
+
 Problem bias_grad(const Operands& o) { return has_shape(o.writes[0], {last(o.reads[0])}); }
 
 // x, dy, gamma and perhaps statistics; dx and a gradient for each parameter.
@@ -223,6 +232,8 @@ struct Row {
 constexpr Row kRows[] = {
     {"linear_dx", 2, 1, linear_dx},
     {"linear_dw", 2, 1, linear_dw},
+    {"linear_gelu", 2, 2, linear_gelu},
+    {"linear_dx_gelu", 3, 1, linear_dx_gelu},
     {"bias_grad", 1, 1, bias_grad},
     {"gelu_dx", 2, 1, elementwise},
     {"relu_dx", 2, 1, elementwise},

@@ -14,7 +14,8 @@
 
 namespace prun::test {
 
-Job parity_job(int ranks, const Settings& settings, const std::string& device_name, const std::string& plan_path) {
+Job parity_job(int ranks, const Settings& settings, const std::string& device_name, const std::string& plan_path,
+               bool fused) {
   ScriptOptions script;
   script.plan_path = PRUN_SOURCE_DIR "/" + plan_path;
   script.lua_dir = PRUN_SOURCE_DIR "/lua";
@@ -25,6 +26,7 @@ Job parity_job(int ranks, const Settings& settings, const std::string& device_na
   CompileOptions options;
   options.device = device_name;
   options.workspace_bytes = [&](const Program& program, const Op& op) { return device->workspace_bytes(program, op); };
+  if (fused) options.fuses = [](std::string_view) { return true; };
   Job job = compile(plan, options);
   require_valid(job, 0);
   return job;

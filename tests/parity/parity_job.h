@@ -11,9 +11,10 @@ namespace prun::test {
 
 using Settings = std::map<std::string, std::string>;
 
-// A verified job for `ranks` ranks on a device; `plan` as seen from the repository's root.
+// A verified job for `ranks` ranks on a device; `plan` as seen from the repository's root; `fused`: as for a device
+// that wants all that compile/fuse.cc has.
 Job parity_job(int ranks, const Settings& settings, const std::string& device = "cpu",
-               const std::string& plan = "tests/parity/gpt.lua");
+               const std::string& plan = "tests/parity/gpt.lua", bool fused = false);
 
 // The losses of all steps, after checking that all virtual ranks have the same bits.
 std::vector<double> losses_of(const VirtualRun& run);

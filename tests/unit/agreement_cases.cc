@@ -63,6 +63,24 @@ std::vector<Case> matrix_cases() {
                    {"linear_dw", {0, 1}, {2, 3}, transposed()},
                    {},
                    tolerance});
+    Slot wide{T, {m, k}, -2, 2}, pre{T, {m, n}, -3, 3};
+    out.push_back({"linear_gelu",
+                   {wide, {T, {k, n}}, {T, {n}}, pre, pre},
+                   {"linear_gelu", {0, 1, 2}, {3, 4}},
+                   {},
+                   2 * tolerance});
+    out.push_back({"linear_gelu transposed, without bias",
+                   {wide, {T, {n, k}}, pre, pre},
+                   {"linear_gelu", {0, 1}, {2, 3}, transposed()},
+                   {},
+                   2 * tolerance});
+    out.push_back(
+        {"linear_dx_gelu", {wide, {T, {n, k}}, pre, pre}, {"linear_dx_gelu", {0, 1, 2}, {3}}, {}, 2 * tolerance});
+    out.push_back({"linear_dx_gelu transposed",
+                   {wide, {T, {k, n}}, pre, pre},
+                   {"linear_dx_gelu", {0, 1, 2}, {3}, transposed()},
+                   {},
+                   2 * tolerance});
   }
   return out;
 }

@@ -70,6 +70,18 @@ TEST(PlacementRules, ColumnsAndRowsOfAWeight) {
   EXPECT_EQ(outcome("linear_dw", {{{4, 8}, kSame}, {{4, 3}, shard(1)}}, {{8, 3}, {3}}), "S(1), S(0)");
 }
 
+TEST(PlacementRules, ProductsThatTakeInAGelu) {
+  const std::string missing = "takes partial sums over tp for whole values: a reduction over tp is missing";
+  EXPECT_EQ(outcome("linear_gelu", {{{4, 8}, kSame}, {{8, 3}, shard(1)}, {{3}, shard(0)}}, {{4, 3}, {4, 3}}),
+            "S(1), S(1)");
+  EXPECT_EQ(outcome("linear_gelu", {{{4, 8}, shard(1)}, {{8, 3}, shard(0)}}, {{4, 3}, {4, 3}}), missing);
+  EXPECT_EQ(outcome("linear_dx_gelu", {{{4, 3}, kSame}, {{8, 3}, shard(0)}, {{4, 8}, shard(1)}}, {{4, 8}}), "S(1)");
+  EXPECT_EQ(outcome("linear_dx_gelu", {{{4, 3}, shard(1)}, {{8, 3}, shard(1)}, {{4, 8}, kSame}}, {{4, 8}}), "P");
+  EXPECT_EQ(outcome("linear_dx_gelu", {{{4, 3}, kSame}, {{8, 3}, kSame}, {{4, 8}, kPartial}}, {{4, 8}}), missing);
+  EXPECT_EQ(outcome("linear_dx_gelu", {{{4, 3}, kSame}, {{8, 3}, shard(0)}, {{4, 8}, shard(0)}}, {{4, 8}}),
+            "combines operands that are spread differently over tp: S(0), S(1)");
+}
+
 TEST(PlacementRules, WhatIsNotLinearNeedsWholeValues) {
   const std::string missing = "takes partial sums over tp for whole values: a reduction over tp is missing";
   EXPECT_EQ(outcome("gelu", {{{4, 8}, kPartial}}, {{4, 8}}), missing);

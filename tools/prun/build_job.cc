@@ -88,6 +88,7 @@ Job build_job(const Options& options, const Places& places, int ranks) {
   compile_options.workspace_bytes = [&](const Program& program, const Op& op) {
     return device->workspace_bytes(program, op, threads_per_rank(options.nproc));
   };
+  compile_options.fuses = [&](std::string_view kind) { return device->fuses(kind); };
   Job job = compile(plan, compile_options);
   require_supported(job, *device);
   // Only a run takes this host's memory, where its device has none of its own; check and dump may be about any cluster.

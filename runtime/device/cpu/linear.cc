@@ -1,11 +1,13 @@
-// linear and its two gradients: oneDNN products, and the bias gradient as column sums of our own; and the bias alone,
-// for a product that is reduced over ranks first.
+// linear and its two gradients: oneDNN products, and the bias gradient as column sums of our own; the bias alone, for a
+// product that is reduced over ranks first; and the products with a gelu of devices that compute the two as one, here
+// in two passes.
 #include <fmt/format.h>
 
 #include "device/cpu/gemm.h"
 #include "device/cpu/kernel.h"
 #include "device/cpu/parallel.h"
 #include "device/cpu/simd.h"
+#include "device/cpu/vector_math.h"
 
 namespace prun::cpu {
 namespace {
@@ -120,6 +122,53 @@ PRUN_CLONES void add_bias(const T* x, const T* b, T* y, int64_t rows, int64_t wi
   }
 }
 
+template <class T>
+PRUN_CLONES void gelu_of(const T* pre, T* y, int64_t n) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) store(y[i], gelu_tanh_f32(load(pre[i])));
+}
+template <class T>
+PRUN_CLONES void times_gelu_derivative(const T* pre, T* dx, int64_t n) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) store(dx[i], load(dx[i]) * gelu_tanh_derivative_f32(load(pre[i])));
+}
+
+// The product, then f(pre, result) over ranges of as many elements as the first result has.
+template <class F>
+std::unique_ptr<Kernel> then_each(const OpView& view, Gemm gemm, Scratch scratch, F f) {
+  return kernel_of([gemm = std::move(gemm), scratch, f, n = view.write(0).count(), threads = view.threads()] {
+    gemm.run();
+    parallel_ranges(threads, n, f);
+  });
+}
+
+std::unique_ptr<Kernel> make_linear_gelu(const OpView& view) {
+  const GemmShape shape = linear_shape(view);
+  view.expect_count(view.write(1), shape.m * shape.n);
+  Scratch scratch = view.scratch(gemm_scratch_bytes(shape));
+  Gemm gemm(shape, data_of(view, 0), data_of(view, 1), shape.bias ? data_of(view, 2) : nullptr, result_of(view, 1),
+            scratch.data);
+  return with_float(view.read(0).dtype, [&]<class T>() {
+    return then_each(view, std::move(gemm), scratch,
+                     [pre = view.out<T>(1), y = view.out<T>(0)](int64_t begin, int64_t end) {
+                       gelu_of(pre + begin, y + begin, end - begin);
+                     });
+  });
+}
+
+std::unique_ptr<Kernel> make_linear_dx_gelu(const OpView& view) {
+  const GemmShape shape = linear_dx_shape(view);
+  view.expect_count(view.read(2), shape.m * shape.n);
+  Scratch scratch = view.scratch(gemm_scratch_bytes(shape));
+  Gemm gemm(shape, data_of(view, 0), data_of(view, 1), nullptr, result_of(view, 0), scratch.data);
+  return with_float(view.read(0).dtype, [&]<class T>() {
+    return then_each(view, std::move(gemm), scratch,
+                     [pre = view.in<T>(2), dx = view.out<T>(0)](int64_t begin, int64_t end) {
+                       times_gelu_derivative(pre + begin, dx + begin, end - begin);
+                     });
+  });
+}
+
 std::unique_ptr<Kernel> make_linear(const OpView& view) {
   const GemmShape shape = linear_shape(view);
   Scratch scratch = view.scratch(gemm_scratch_bytes(shape));
@@ -182,6 +231,10 @@ constexpr KernelEntry kEntries[] = {
      [](const OpView& v) { return gemm_scratch_bytes(linear_dx_shape(v)); }},
     {"linear_dw", make_linear_dw, Accepts::floats,
      [](const OpView& v) { return gemm_scratch_bytes(linear_dw_shape(v)); }},
+    {"linear_gelu", make_linear_gelu, Accepts::floats,
+     [](const OpView& v) { return gemm_scratch_bytes(linear_shape(v)); }},
+    {"linear_dx_gelu", make_linear_dx_gelu, Accepts::floats,
+     [](const OpView& v) { return gemm_scratch_bytes(linear_dx_shape(v)); }},
     {"bias", make_bias},
     {"bias_grad", make_bias_grad},
 };

@@ -1,4 +1,4 @@
-// linear and its two derivatives: three nested loops each.
+// linear and its two derivatives, three nested loops each, and what is made of them and gelu.
 #include <cmath>
 
 #include "device/reference/rules.h"
@@ -6,6 +6,7 @@
 namespace prun::reference {
 
 double gelu(double x, bool exact);  // pointwise.cc
+double gelu_derivative(double x, bool exact);
 
 namespace {
 
@@ -61,7 +62,22 @@ void linear_dw(Call& c) {
     for (int64_t n = 0; n < w.n(); ++n) c.writes[1][n] += dy[r * w.n() + n];
 }
 
-constexpr Rule kRules[] = {{"linear", linear}, {"linear_dx", linear_dx}, {"linear_dw", linear_dw}};
+void linear_gelu(Call& c) {
+  linear(c);
+  c.writes[1].v = c.writes[0].v;
+  for (double& y : c.writes[0].v) y = gelu(y, false);
+}
+
+void linear_dx_gelu(Call& c) {
+  linear_dx(c);
+  for (int64_t i = 0; i < c.writes[0].count(); ++i) c.writes[0][i] *= gelu_derivative(c.reads[2][i], false);
+}
+
+constexpr Rule kRules[] = {{"linear", linear},
+                           {"linear_dx", linear_dx},
+                           {"linear_dw", linear_dw},
+                           {"linear_gelu", linear_gelu},
+                           {"linear_dx_gelu", linear_dx_gelu}};
 
 }  // namespace
 

@@ -14,14 +14,14 @@ double gelu(double x, bool exact) {
   return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
 }
 
-namespace {
-
 double gelu_derivative(double x, bool exact) {
   if (exact)
     return 0.5 * (1 + std::erf(x / std::numbers::sqrt2)) + x * std::exp(-0.5 * x * x) / std::sqrt(2 * std::numbers::pi);
   double c = std::sqrt(2 / std::numbers::pi), t = std::tanh(c * (x + 0.044715 * x * x * x));
   return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * c * (1 + 3 * 0.044715 * x * x);
 }
+
+namespace {
 
 bool exact(const Call& c) { return c.attrs.text("approximate", "tanh") == "none"; }
 double scale(const Call& c) { return c.attrs.number("scale", 1); }  // of a loss

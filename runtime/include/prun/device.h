@@ -178,6 +178,14 @@ typedef struct prun_device {
   const void *(*ext)(const char *id); /* extensions by name; null for unknown ones */
 } prun_device;
 
+/* The extension "prun.fusion": which of the ops that are several in one (runtime/compile/fuse.cc) the device wants the
+ * compiler to make. Without it: none. */
+#define PRUN_DEVICE_FUSION "prun.fusion"
+typedef struct prun_device_fusion {
+  size_t size;
+  int (*wants)(const char *kind);
+} prun_device_fusion;
+
 /* The one exported symbol; `abi` is the core's. Null: this plugin cannot work with that core. */
 typedef const prun_device *(*prun_device_entry)(uint32_t abi);
 #if defined(__GNUC__)

@@ -1,7 +1,8 @@
 // linear: y = act(x·w + b), the one matrix product; its derivative is two more of them.
 //
 // relu derives from the output (y > 0 exactly where its input was); gelu cannot, so a linear with a fused gelu has no
-// derivative and is made only where no gradient flows.
+// derivative and is made only where no gradient flows. linear_gelu keeps that input; it and linear_dx_gelu, its
+// counterpart in backward, are made of pairs of ops after autodiff (compile/fuse.cc) and derive no further.
 #include <fmt/format.h>
 
 #include "ir/ops/rules.h"
@@ -79,10 +80,24 @@ Cost cost_dw(const Types& inputs, const Types& outputs, const Attrs&) {
   return product_cost(product_flops(inputs[0], inputs[1]), inputs, outputs);
 }
 
+// As the ops that they are made of: products, and 10 and 20 flops for gelu and its derivative.
+Cost cost_gelu(const Types& inputs, const Types& outputs, const Attrs&) {
+  Cost cost = product_cost(product_flops(inputs[0], outputs[0]), inputs, outputs);
+  cost.flops += 10 * count(outputs[0]);
+  return cost;
+}
+Cost cost_dx_gelu(const Types& inputs, const Types& outputs, const Attrs&) {
+  Cost cost = product_cost(product_flops(outputs[0], inputs[0]), inputs, outputs);
+  cost.flops += 20 * count(outputs[0]);
+  return cost;
+}
+
 const OpDef kOps[] = {
     {.name = "linear", .infer = infer_linear, .derive = derive_linear, .cost = cost_linear},
     {.name = "linear_dx", .cost = cost_dx},
     {.name = "linear_dw", .cost = cost_dw},
+    {.name = "linear_gelu", .cost = cost_gelu},
+    {.name = "linear_dx_gelu", .cost = cost_dx_gelu},
 };
 
 }  // namespace

@@ -1,0 +1,66 @@
+// A device that computes a linear and its gelu as one op trains as one that does not: compile/fuse.cc under the
+// strategies, schedules and options that look at a model's ops.
+//
+// Surprising fact: the reference device computes the same doubles either way, so the losses have the same bits.
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "ir/model_flops.h"
+#include "tests/parity/parity_job.h"
+
+namespace prun::test {
+namespace {
+
+struct FusionCase {
+  const char* name;
+  int ranks;
+  Settings settings;
+  int apart = 0;  // gelu_dx whose product is of another unit
+};
+void PrintTo(const FusionCase& c, std::ostream* out) { *out << c.name; }
+
+std::map<std::string, int> count_ops(const Job& job) {
+  std::map<std::string, int> counts;
+  for (const Program& program : job.classes)
+    for (const Stream& stream : program.step.streams)
+      for (const Op& op : stream.ops) counts[std::string(op.def->name)]++;
+  return counts;
+}
+
+class Fusion : public testing::TestWithParam<FusionCase> {};
+
+TEST_P(Fusion, LossesHaveTheSameBits) {
+  const FusionCase& c = GetParam();
+  Settings settings = {{"width", "12"}, {"heads", "4"}, {"batch", "4"}, {"layers", "2"}};
+  for (const auto& [name, value] : c.settings) settings[name] = value;
+  const auto job = [&](bool fused) {
+    return parity_job(c.ranks, settings, "reference", "tests/parity/product.lua", fused);
+  };
+  const Job apart = job(false), fused = job(true);
+  std::map<std::string, int> before = count_ops(apart), after = count_ops(fused);
+  EXPECT_GT(before["gelu"], 0);
+  EXPECT_EQ(before["linear_gelu"] + before["linear_dx_gelu"], 0);
+  EXPECT_EQ(after["gelu"], 0);
+  EXPECT_EQ(after["gelu_dx"], c.apart);
+  EXPECT_EQ(after["linear_gelu"], before["gelu"]);
+  EXPECT_EQ(after["linear_dx_gelu"], before["gelu_dx"] - c.apart);
+  EXPECT_EQ(after["linear"], before["linear"] - before["gelu"]);
+  EXPECT_EQ(after["linear_dx"], before["linear_dx"] - after["linear_dx_gelu"]);
+  EXPECT_EQ(after["linear_dw"], before["linear_dw"]);
+  EXPECT_EQ(model_flops(fused), model_flops(apart));
+  const std::unique_ptr<Device> device = open_device("reference");
+  EXPECT_EQ(losses_of(run_virtual_ranks(fused, *device)), losses_of(run_virtual_ranks(apart, *device)));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    , Fusion,
+    testing::Values(FusionCase{"one_rank", 1, {}}, FusionCase{"mlp", 1, {{"model", "mlp"}}, 1},
+                    FusionCase{"recompute", 2, {{"dp", "2"}, {"data_parallel", "zero3"}, {"recompute", "true"}}},
+                    FusionCase{"tensor_parallel", 2, {{"tp", "2"}}},
+                    FusionCase{"sequence_parallel", 2, {{"tp", "2"}, {"sequence", "true"}}},
+                    FusionCase{"zero_bubble", 2, {{"pp", "2"}, {"schedule", "zb_h1"}, {"micro", "2"}}}),
+    [](const auto& made) { return made.param.name; });
+
+}  // namespace
+}  // namespace prun::test
