@@ -5,6 +5,7 @@
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 
+#include <map>
 #include <memory>
 #include <string>
 
@@ -36,6 +37,9 @@ class Context {
   cudnnContext* cudnn();  // made on first use; null where cuDNN is missing, was not built in, or is not wanted
   void log(int level, const std::string& text) const;
 
+  // What was chosen of cuBLASLt's algorithms, by question (blas_choice.cc).
+  std::map<std::string, cublasLtMatmulAlgo_t>& algorithms() { return algorithms_; }
+
  private:
   Options options_;
   int index_ = 0, capability_ = 0, multiprocessors_ = 0, shared_bytes_ = 0;
@@ -43,6 +47,7 @@ class Context {
   cublasLtHandle_t cublas_ = nullptr;
   cudnnContext* cudnn_ = nullptr;
   bool cudnn_tried_ = false;
+  std::map<std::string, cublasLtMatmulAlgo_t> algorithms_;
   void (*log_)(int level, const char* text) = nullptr;
 };
 

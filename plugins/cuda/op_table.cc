@@ -5,7 +5,7 @@
 
 // clang-format off
 #define PRUN_CUDA_FAMILIES(X) \
-  X(activation) X(attention) X(bias) X(cross_entropy) X(elementwise) X(loss) X(norm) X(row_norm) X(row_norm_grad) X(split_cross_entropy)
+  X(activation) X(attention) X(bias) X(cross_entropy) X(elementwise) X(expert_linear) X(linear) X(loss) X(norm) X(row_norm) X(row_norm_grad) X(split_cross_entropy)
 // clang-format on
 
 namespace prun_cuda {

@@ -19,6 +19,8 @@ struct Key {
 
 constexpr Key kKeys[] = {
     {"cudnn", &Options::cudnn},
+    {"tf32", &Options::tf32},
+    {"autotune", &Options::autotune},
 };
 
 std::string all_keys() {

@@ -5,7 +5,9 @@
 namespace prun_cuda {
 
 struct Options {
-  bool cudnn = true;  // attention by cuDNN, where it is there and can do it
+  bool cudnn = true;      // attention by cuDNN, where it is there and can do it
+  bool tf32 = false;      // products of f32 on tensor cores, their operands rounded to 10 bits of mantissa
+  bool autotune = false;  // the fastest of cuBLASLt's algorithms by measurement (blas_choice.h)
 };
 
 // Throws Failure(PRUN_EINVAL): the key or the value, and what it could have been.

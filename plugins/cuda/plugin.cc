@@ -241,6 +241,11 @@ void unpin(prun_dev* dev, void* ptr) {
   freeing(dev, [&] { dev->memory.unpin(ptr); });
 }
 
+// All that there is to fuse: kernels that cannot do it in one are no slower than the ops apart (gemm.cc).
+int wants_fused(const char* kind) { return find_entry(kind) != nullptr; }
+constexpr prun_device_fusion kFusion = {sizeof(prun_device_fusion), wants_fused};
+const void* extension(const char* id) { return std::string_view(id) == PRUN_DEVICE_FUSION ? &kFusion : nullptr; }
+
 const std::string kSummary = "NVIDIA GPUs, by CUDA " + cuda_version(CUDART_VERSION);
 const prun_device kTable = {
     .size = sizeof(prun_device),
@@ -281,7 +286,7 @@ const prun_device kTable = {
     .graph_free = graph_free,
     .pin = pin,
     .unpin = unpin,
-    .ext = nullptr,
+    .ext = extension,
 };
 
 }  // namespace

@@ -106,10 +106,12 @@ cublasStatus_t check(const Operands& all) {
   return check_epilogue(all);
 }
 
+constexpr int32_t kParts = 4;
+
 // A split of k, where it is long and the rest is small, wants room for the parts.
 uint64_t workspace_of(const Operands& all) {
   const int64_t m = result_rows(all), n = result_columns(all), k = inner(all);
-  return k >= 32 && k > m && k > n ? static_cast<uint64_t>(4 * m * n * all.d.batch) * sizeof(float) : 0;
+  return k >= 32 && k > m && k > n ? static_cast<uint64_t>(kParts * m * n * all.d.batch) * sizeof(float) : 0;
 }
 
 bool aligned(const void* data, size_t bytes) { return reinterpret_cast<uintptr_t>(data) % bytes == 0; }
@@ -322,7 +324,7 @@ ENTRY cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAl
                                                           size_t size, size_t* written) {
   const Algorithm algorithm = read(*algo);
   const int32_t number = attribute == CUBLASLT_ALGO_CONFIG_ID           ? algorithm.id
-                         : attribute == CUBLASLT_ALGO_CONFIG_SPLITK_NUM ? (algorithm.workspace > 0 ? 4 : 1)
+                         : attribute == CUBLASLT_ALGO_CONFIG_SPLITK_NUM ? (algorithm.workspace > 0 ? kParts : 1)
                                                                         : 0;
   if (written != nullptr) *written = sizeof number;
   if (size != sizeof number) return CUBLAS_STATUS_INVALID_VALUE;
@@ -356,6 +358,7 @@ ENTRY cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_
   if (algorithm.magic != Algorithm().magic || algorithm.shape != shape_of(all)) return CUBLAS_STATUS_INVALID_VALUE;
   if (algorithm.workspace > workspace_bytes || !aligned(workspace, 16) || !aligned(algorithm, all))
     return CUBLAS_STATUS_INVALID_VALUE;
+  if (algorithm.workspace > 0) all.parts = kParts;
   const cudaError_t error = enqueue(stream, [all, workspace, bytes = algorithm.workspace] {
     if (bytes > 0) std::memset(workspace, 0xff, bytes);
     multiply(all);

@@ -37,6 +37,7 @@ struct Operands {
   const void *a_data, *b_data, *c_data;
   void* d_data;
   float alpha, beta;
+  int64_t parts = 1;  // that k is split into
 };
 
 int64_t result_rows(const Operands& all);

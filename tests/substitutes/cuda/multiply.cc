@@ -1,4 +1,5 @@
-// The arithmetic of cuBLASLt: sums in f32 over k in order, gelu by its tanh form, one rounding at the end.
+// The arithmetic of cuBLASLt: sums in f32 over k in order, or over parts of it that are added then, gelu by its tanh
+// form, one rounding at the end.
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -62,8 +63,12 @@ class One {
     std::vector<float> column(static_cast<size_t>(m_)), row_sums(static_cast<size_t>(m_));
     for (int64_t j = 0; j < n_; ++j) {
       std::fill(column.begin(), column.end(), 0.0f);
-      for (int64_t p = 0; p < k_; ++p)
-        add_row(column.data(), a.data() + p * m_, b[static_cast<size_t>(p * n_ + j)], m_);
+      for (int64_t part = 0; part < all_.parts; ++part) {
+        std::vector<float> sum(column.size());
+        for (int64_t p = k_ * part / all_.parts; p < k_ * (part + 1) / all_.parts; ++p)
+          add_row(sum.data(), a.data() + p * m_, b[static_cast<size_t>(p * n_ + j)], m_);
+        add_row(column.data(), sum.data(), 1, m_);
+      }
       for (int64_t i = 0; i < m_; ++i) {
         const float x = finished(i, j, column[static_cast<size_t>(i)]);
         row_sums[static_cast<size_t>(i)] += x;

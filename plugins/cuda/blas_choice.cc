@@ -1,0 +1,134 @@
+#include "blas_choice.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "blas_trial.h"
+#include "context.h"
+
+namespace prun_cuda {
+namespace {
+
+constexpr size_t kCompared = size_t{16} << 20;  // of each result, in bytes
+
+// The product over memory of its own.
+class Trial {
+ public:
+  Trial(Context& context, Gemm gemm, Epilogue epilogue, size_t workspace_bytes) : context_(context) {
+    const GemmShape& s = gemm.shape;
+    const int64_t whole = s.batch * s.m * s.n;
+    gemm.a = numbers({s.batch, s.transpose_a ? s.k : s.m, s.transpose_a ? s.m : s.k, s.transpose_a, false}, s.input);
+    gemm.b = numbers({s.batch, s.transpose_b ? s.n : s.k, s.transpose_b ? s.k : s.n, !s.transpose_b, true}, s.input);
+    gemm.c = result(whole, s.output);
+    if (epilogue.vector != nullptr)
+      epilogue.vector = gemm.sum == Sums::none ? zeros(s.n, s.input) : result(std::max(s.m, s.n), PRUN_F32);
+    if (epilogue.matrix != nullptr)
+      epilogue.matrix = gemm.gelu_input != nullptr ? zeros(whole, s.input) : result(whole, s.input);
+    product_ = std::make_unique<BlasProduct>(context, gemm, epilogue, memory(workspace_bytes), workspace_bytes);
+    check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
+    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+    check(cudaEventCreate(&from_), "cudaEventCreate");
+    check(cudaEventCreate(&to_), "cudaEventCreate");
+  }
+  ~Trial() {
+    if (from_ != nullptr) cudaEventDestroy(from_);
+    if (to_ != nullptr) cudaEventDestroy(to_);
+    if (stream_ != nullptr) cudaStreamDestroy(stream_);
+  }
+  Trial(const Trial&) = delete;
+
+  // What it computes, or nothing where it does not run.
+  std::vector<std::byte> bits(const cublasLtMatmulAlgo_t& algorithm) {
+    if (product_->enqueue(algorithm, stream_) != CUBLAS_STATUS_SUCCESS) return {};
+    check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+    std::vector<std::byte> all;
+    for (const auto& [data, bytes] : results_) {
+      const size_t at = all.size();
+      all.resize(at + std::min(bytes, kCompared));
+      check(cudaMemcpy(&all[at], data, all.size() - at, cudaMemcpyDeviceToHost), "cudaMemcpy");
+    }
+    return all;
+  }
+
+  // Of the quickest of some runs, in milliseconds.
+  float time(const cublasLtMatmulAlgo_t& algorithm) {
+    float best = 0;
+    for (int i = 0; i < 5; ++i) {
+      check(cudaEventRecord(from_, stream_), "cudaEventRecord");
+      check(product_->enqueue(algorithm, stream_), "cublasLtMatmul");
+      check(cudaEventRecord(to_, stream_), "cudaEventRecord");
+      check(cudaEventSynchronize(to_), "cudaEventSynchronize");
+      float ms = 0;
+      check(cudaEventElapsedTime(&ms, from_, to_), "cudaEventElapsedTime");
+      if (i == 0 || ms < best) best = ms;
+    }
+    return best;
+  }
+
+ private:
+  void* memory(size_t bytes) {
+    memory_.push_back(device_memory(context_, std::max<size_t>(bytes, 1)));
+    return memory_.back().get();
+  }
+  void* numbers(const TrialMatrix& matrix, int dtype) {
+    void* data = memory(static_cast<size_t>(matrix.batch * matrix.rows * matrix.columns * dtype_bytes(dtype)));
+    fill(nullptr, matrix, dtype, data);
+    return data;
+  }
+  void* zeros(int64_t count, int dtype) {
+    const size_t bytes = static_cast<size_t>(count * dtype_bytes(dtype));
+    void* data = memory(bytes);
+    check(cudaMemsetAsync(data, 0, bytes, nullptr), "cudaMemsetAsync");
+    return data;
+  }
+  void* result(int64_t count, int dtype) {
+    results_.emplace_back(zeros(count, dtype), static_cast<size_t>(count * dtype_bytes(dtype)));
+    return results_.back().first;
+  }
+
+  Context& context_;
+  std::vector<std::shared_ptr<void>> memory_;
+  std::vector<std::pair<void*, size_t>> results_;
+  std::unique_ptr<BlasProduct> product_;
+  cudaStream_t stream_ = nullptr;
+  cudaEvent_t from_ = nullptr, to_ = nullptr;
+};
+
+cublasLtMatmulAlgo_t fastest(Trial& trial, const std::vector<cublasLtMatmulHeuristicResult_t>& found) {
+  const std::vector<std::byte> right = trial.bits(found.front().algo);
+  cublasLtMatmulAlgo_t best = found.front().algo;
+  float best_time = trial.time(best);
+  for (size_t i = 1; i < found.size(); ++i) {
+    if (trial.bits(found[i].algo) != right) continue;
+    const float time = trial.time(found[i].algo);
+    if (time < best_time) best = found[i].algo, best_time = time;
+  }
+  return best;
+}
+
+}  // namespace
+
+cublasLtMatmulAlgo_t choose(Context& context, const Gemm& gemm, const Epilogue& epilogue, size_t workspace_bytes,
+                            const std::vector<cublasLtMatmulHeuristicResult_t>& found) {
+  if (found.size() == 1) return found.front().algo;
+  const GemmShape& s = gemm.shape;
+  // A model's layers are alike; what the heuristic looked at decides the rest.
+  std::string key = fmt::format("{} {} {} {} {}{} {}{} {} {}:", s.m, s.n, s.k, s.batch, s.transpose_a, s.transpose_b,
+                                s.input, s.output, static_cast<int>(epilogue.kind), workspace_bytes);
+  key.append(reinterpret_cast<const char*>(&found.front().algo), sizeof found.front().algo);
+  const auto known = context.algorithms().find(key);
+  if (known != context.algorithms().end()) return known->second;
+  cublasLtMatmulAlgo_t best = found.front().algo;
+  try {
+    Trial trial(context, gemm, epilogue, workspace_bytes);
+    best = fastest(trial, found);
+  } catch (const Failure& failure) {
+    if (failure.status() != PRUN_ENOMEM) throw;
+    context.log(1, fmt::format("no memory to compare algorithms for a product of {} x {} x {}", s.m, s.n, s.k));
+  }
+  context.algorithms()[key] = best;
+  return best;
+}
+
+}  // namespace prun_cuda

@@ -1,0 +1,19 @@
+// Which of the algorithms that cuBLASLt's heuristic names is taken: the first, or with the option autotune=1 the
+// fastest that was measured.
+//
+// Surprising fact: only algorithms that gave the same bits as the first on random numbers are compared. Ranks measure
+// on their own and may choose differently, and what several of them compute alike has to stay alike.
+#pragma once
+#include <cublasLt.h>
+
+#include <vector>
+
+#include "blas_product.h"
+
+namespace prun_cuda {
+
+// `found` is not empty. Asks for memory of its own for the measurement; where that is missing, the first.
+cublasLtMatmulAlgo_t choose(Context& context, const Gemm& gemm, const Epilogue& epilogue, size_t workspace_bytes,
+                            const std::vector<cublasLtMatmulHeuristicResult_t>& found);
+
+}  // namespace prun_cuda

@@ -1,0 +1,128 @@
+#include "blas_product.h"
+
+#include <algorithm>
+
+#include "blas_choice.h"
+#include "context.h"
+
+namespace prun_cuda {
+namespace {
+
+constexpr int kCompared = 16;  // algorithms, with autotune=1
+
+cudaDataType_t data_type(int dtype) { return dtype == PRUN_BF16 ? CUDA_R_16BF : CUDA_R_32F; }
+
+template <class T>
+void set(cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t name, T value) {
+  check(cublasLtMatmulDescSetAttribute(product, name, &value, sizeof value), "cublasLtMatmulDescSetAttribute");
+}
+template <class T>
+void set(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t name, T value) {
+  check(cublasLtMatrixLayoutSetAttribute(layout, name, &value, sizeof value), "cublasLtMatrixLayoutSetAttribute");
+}
+template <class T>
+void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t name, T value) {
+  check(cublasLtMatmulPreferenceSetAttribute(preference, name, &value, sizeof value),
+        "cublasLtMatmulPreferenceSetAttribute");
+}
+
+// What the memory of every product of a batch is aligned to; cuBLASLt distinguishes up to 256 bytes.
+uint32_t alignment(const void* data, int64_t elements, int64_t batch, int dtype) {
+  uintptr_t bits = reinterpret_cast<uintptr_t>(data) | 256;
+  if (batch > 1) bits |= static_cast<uintptr_t>(elements * dtype_bytes(dtype));
+  return static_cast<uint32_t>(bits & -bits);
+}
+
+}  // namespace
+
+BlasProduct::Layout BlasProduct::layout(int dtype, int64_t rows, int64_t columns, int64_t batch) {
+  cublasLtMatrixLayout_t made = nullptr;
+  check(cublasLtMatrixLayoutCreate(&made, data_type(dtype), static_cast<uint64_t>(rows), static_cast<uint64_t>(columns),
+                                   rows),
+        "cublasLtMatrixLayoutCreate");
+  Layout layout(made);
+  if (batch > 1) {
+    set(made, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, static_cast<int32_t>(batch));
+    set(made, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, rows * columns);
+  }
+  return layout;
+}
+
+BlasProduct::BlasProduct(Context& context, const Gemm& gemm, const Epilogue& epilogue, void* workspace,
+                         size_t workspace_bytes)
+    : context_(context),
+      gemm_(gemm),
+      fused_(epilogue.kind != CUBLASLT_EPILOGUE_DEFAULT),
+      workspace_(workspace),
+      workspace_bytes_(workspace_bytes) {
+  const GemmShape& s = gemm.shape;
+  const bool tf32 = s.input == PRUN_F32 && context.options().tf32;
+  cublasLtMatmulDesc_t made = nullptr;
+  check(cublasLtMatmulDescCreate(&made, tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F),
+        "cublasLtMatmulDescCreate");
+  product_.reset(made);
+  describe(epilogue);
+  a_ = s.transpose_b ? layout(s.input, s.k, s.n, s.batch) : layout(s.input, s.n, s.k, s.batch);
+  b_ = s.transpose_a ? layout(s.input, s.m, s.k, s.batch) : layout(s.input, s.k, s.m, s.batch);
+  c_ = layout(s.output, s.n, s.m, s.batch);
+}
+
+void BlasProduct::describe(const Epilogue& epilogue) {
+  const auto operation = [](bool transposed) { return static_cast<int32_t>(transposed ? CUBLAS_OP_T : CUBLAS_OP_N); };
+  set(product_.get(), CUBLASLT_MATMUL_DESC_TRANSA, operation(gemm_.shape.transpose_b));
+  set(product_.get(), CUBLASLT_MATMUL_DESC_TRANSB, operation(gemm_.shape.transpose_a));
+  set(product_.get(), CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<uint32_t>(epilogue.kind));
+  // The vector is of C's type by default, which is what we have: a bias in the dtype of y, its gradient beside dw in
+  // f32.
+  if (epilogue.vector != nullptr) set(product_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, epilogue.vector);
+  if (epilogue.matrix != nullptr) {
+    set(product_.get(), CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, epilogue.matrix);
+    set(product_.get(), CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, gemm_.shape.n);
+  }
+}
+
+std::vector<cublasLtMatmulHeuristicResult_t> BlasProduct::algorithms(int most) const {
+  const GemmShape& s = gemm_.shape;
+  cublasLtMatmulPreference_t made = nullptr;
+  check(cublasLtMatmulPreferenceCreate(&made), "cublasLtMatmulPreferenceCreate");
+  const Handle<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> preference(made);
+  set(made, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(workspace_bytes_));
+  set(made, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+      static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+  set(made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(gemm_.b, s.k * s.n, s.batch, s.input));
+  set(made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(gemm_.a, s.m * s.k, s.batch, s.input));
+  set(made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(gemm_.c, s.m * s.n, s.batch, s.output));
+  set(made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(gemm_.c, s.m * s.n, s.batch, s.output));
+  std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<size_t>(most));
+  int count = 0;
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(context_.cublas(), product_.get(), a_.get(), b_.get(),
+                                                               c_.get(), c_.get(), made, most, found.data(), &count);
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED) return {};
+  if (status == CUBLAS_STATUS_INVALID_VALUE && fused_) return {};  // so it calls epilogues that it lacks for a type
+  check(status, "cublasLtMatmulAlgoGetHeuristic");
+  found.resize(static_cast<size_t>(count));
+  std::erase_if(found, [&](const auto& one) {
+    return one.state != CUBLAS_STATUS_SUCCESS || one.workspaceSize > workspace_bytes_;
+  });
+  return found;
+}
+
+std::unique_ptr<BlasProduct> BlasProduct::find(Context& context, const Gemm& gemm, const Epilogue& epilogue,
+                                               void* workspace, size_t workspace_bytes) {
+  auto product = std::make_unique<BlasProduct>(context, gemm, epilogue, workspace, workspace_bytes);
+  const std::vector<cublasLtMatmulHeuristicResult_t> found =
+      product->algorithms(context.options().autotune ? kCompared : 1);
+  if (found.empty()) return nullptr;
+  product->algorithm_ = choose(context, gemm, epilogue, workspace_bytes, found);
+  return product;
+}
+
+cublasStatus_t BlasProduct::enqueue(const cublasLtMatmulAlgo_t& algorithm, cudaStream_t stream) const {
+  const float one = 1, zero = 0;
+  return cublasLtMatmul(context_.cublas(), product_.get(), &one, gemm_.b, a_.get(), gemm_.a, b_.get(), &zero, gemm_.c,
+                        c_.get(), gemm_.c, c_.get(), &algorithm, workspace_, workspace_bytes_, stream);
+}
+
+void BlasProduct::run(cudaStream_t stream) { check(enqueue(algorithm_, stream), "cublasLtMatmul"); }
+
+}  // namespace prun_cuda

@@ -1,0 +1,37 @@
+#include "blas_trial.h"
+#include "block.cuh"
+#include "launch.h"
+
+namespace prun_cuda {
+namespace {
+
+// In [-1, 1), by the mixing function of MurmurHash3.
+__device__ float number(uint64_t x) {
+  x ^= x >> 33, x *= 0xff51afd7ed558ccdu;
+  x ^= x >> 33, x *= 0xc4ceb9fe1a85ec53u;
+  x ^= x >> 33;
+  return static_cast<float>(static_cast<uint32_t>(x) >> 8) / (1 << 23) - 1.0f;
+}
+
+template <class T>
+__global__ void fill_mirrored(T* data, TrialMatrix m) {
+  const int64_t count = m.batch * m.rows * m.columns, k = m.k_is_rows ? m.rows : m.columns;
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += int64_t{gridDim.x} * blockDim.x) {
+    const int64_t row = i / m.columns % m.rows, column = i % m.columns;
+    const int64_t along = m.k_is_rows ? row : column, across = m.k_is_rows ? column : row;
+    const int64_t mirrored = along < k - 1 - along ? along : k - 1 - along;
+    const float x = number(static_cast<uint64_t>((across * k + mirrored) * 2 + m.is_b));
+    data[i] = narrow<T>(!m.is_b || along < k - 1 - along ? x : along > k - 1 - along ? -x : 0.0f);
+  }
+}
+
+}  // namespace
+
+void fill(cudaStream_t stream, const TrialMatrix& matrix, int dtype, void* data) {
+  const int64_t count = matrix.batch * matrix.rows * matrix.columns;
+  with_float(dtype, [&]<class T>() {
+    launch(fill_mirrored<T>, dim3(blocks_for(count, 256)), dim3(256), 0, stream, static_cast<T*>(data), matrix);
+  });
+}
+
+}  // namespace prun_cuda

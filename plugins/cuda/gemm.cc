@@ -1,0 +1,182 @@
+#include "gemm.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+
+#include "blas_product.h"
+#include "context.h"
+#include "part.h"
+#include "plain_product.h"
+
+namespace prun_cuda {
+namespace {
+
+constexpr int64_t kMostScratch = int64_t{32} << 20;  // NVIDIA's advice for Hopper
+constexpr size_t kScratchAlignment = 256;            // cuBLASLt's condition; programs align to 64
+
+// Of a matrix: rows and columns. Tensors made of it point to it.
+using Dims = std::array<int64_t, 2>;
+Tensor matrix(const void* data, const Dims& dims, int dtype) { return {const_cast<void*>(data), {dims}, dtype}; }
+Tensor row(const void* data, const Dims& dims, int dtype) {
+  return {const_cast<void*>(data), {std::span(dims).subspan(1)}, dtype};
+}
+
+// The operand that is summed lies in memory with k as its rows, for it is dy of a linear's dw.
+struct SumsPart {
+  explicit SumsPart(const Gemm& gemm)
+      : dims{gemm.shape.k, gemm.sum == Sums::of_a ? gemm.shape.m : gemm.shape.n},
+        part{"bias_grad",
+             {matrix(gemm.sum == Sums::of_a ? gemm.a : gemm.b, dims, gemm.shape.input)},
+             {row(gemm.sums, dims, PRUN_F32)}} {}
+  SumsPart(const SumsPart&) = delete;
+  Dims dims;
+  Part part;
+};
+
+class Steps final : public Kernel {
+ public:
+  explicit Steps(Scratch scratch) : scratch_(std::move(scratch)) {}
+  void add(std::unique_ptr<Kernel> step) { steps_.push_back(std::move(step)); }
+  void run(cudaStream_t stream) override {
+    for (const std::unique_ptr<Kernel>& step : steps_) step->run(stream);
+  }
+
+ private:
+  Scratch scratch_;
+  std::vector<std::unique_ptr<Kernel>> steps_;
+};
+
+// Finds the steps of one Gemm: the product with as much as cuBLASLt fuses, then the rest.
+class Plan {
+ public:
+  Plan(const OpView& view, const Gemm& gemm)
+      : context_(view.context()),
+        gemm_(gemm),
+        bytes_(gemm_workspace(gemm)),
+        scratch_(scratch(view, bytes_)),
+        steps_(std::make_unique<Steps>(scratch_)),
+        dims_{s().batch * s().m, s().n} {}
+
+  std::unique_ptr<Kernel> make() {
+    if (dims_[0] * dims_[1] != 0) {
+      if (!product_with_gelu() && !product_with_sums() && !product_with_bias()) product_alone();
+      if (!activated_) activate();
+    }
+    if (gemm_.sum != Sums::none && !summed_) part(SumsPart(gemm_).part);
+    return std::move(steps_);
+  }
+
+ private:
+  const GemmShape& s() const { return gemm_.shape; }
+  // Where the product and the bias go; an activation that follows on its own reads it there.
+  void* before_activation() const { return gemm_.pre != nullptr ? gemm_.pre : gemm_.c; }
+
+  static bool on_16_bytes(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
+  bool try_product(const Epilogue& epilogue, void* to) {
+    // What alignment cuBLASLt wants of an epilogue's operands it says nowhere; those who met its limits had less.
+    if (s().k == 0 || !on_16_bytes(epilogue.vector) || !on_16_bytes(epilogue.matrix)) return false;
+    Gemm gemm = gemm_;
+    gemm.c = to;
+    void* workspace = scratch_.data;
+    size_t left = bytes_;
+    if (workspace == nullptr || std::align(kScratchAlignment, 1, workspace, left) == nullptr)
+      workspace = nullptr, left = 0;
+    std::unique_ptr<BlasProduct> found = BlasProduct::find(context_, gemm, epilogue, workspace, left);
+    if (found == nullptr) return false;
+    steps_->add(std::move(found));
+    return true;
+  }
+
+  bool product_with_gelu() {
+    const int capability = context_.capability();
+    const bool one_kernel = capability >= 90 && capability < 120;  // elsewhere slower than two
+    if (!one_kernel || s().input != PRUN_BF16 || s().output != PRUN_BF16 || s().batch != 1) return false;
+    Epilogue epilogue;
+    if (gemm_.gelu_input != nullptr) {
+      epilogue = {CUBLASLT_EPILOGUE_DGELU, nullptr, gemm_.gelu_input};
+    } else if (gemm_.activation == Activation::gelu_tanh) {
+      const bool keeps = gemm_.pre != nullptr;
+      if (gemm_.bias != nullptr)
+        epilogue.kind = keeps ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_BIAS;
+      else
+        epilogue.kind = keeps ? CUBLASLT_EPILOGUE_GELU_AUX : CUBLASLT_EPILOGUE_GELU;
+      epilogue.vector = gemm_.bias;
+      epilogue.matrix = gemm_.pre;
+    } else {
+      return false;
+    }
+    // Its rows have to be whole groups of 8.
+    if (epilogue.matrix != nullptr && s().n % 8 != 0) return false;
+    return activated_ = try_product(epilogue, gemm_.c);
+  }
+
+  bool product_with_sums() {
+    if (gemm_.sum == Sums::none || s().batch != 1) return false;
+    // Our A is cuBLASLt's B (blas_product.h).
+    const auto kind = gemm_.sum == Sums::of_a ? CUBLASLT_EPILOGUE_BGRADB : CUBLASLT_EPILOGUE_BGRADA;
+    return summed_ = try_product({kind, gemm_.sums, nullptr}, gemm_.c);
+  }
+
+  bool product_with_bias() {
+    if (gemm_.bias == nullptr || s().batch != 1) return false;
+    return try_product({CUBLASLT_EPILOGUE_BIAS, gemm_.bias, nullptr}, before_activation());
+  }
+
+  void product_alone() {
+    if (!try_product({}, before_activation())) {
+      if (s().k != 0)
+        context_.log(2,
+                     fmt::format("cuBLASLt has no algorithm for a product of {} x {} x {}: a slower kernel computes it",
+                                 s().m, s().n, s().k));
+      steps_->add(make_plain_product(s(), gemm_.a, gemm_.b, before_activation()));
+    }
+    const Tensor y = whole(before_activation());
+    if (gemm_.bias != nullptr) part({"bias", {y, row(gemm_.bias, dims_, s().input)}, {y}});
+  }
+
+  void activate() {
+    const Tensor from = whole(before_activation()), to = whole(gemm_.c);
+    if (gemm_.gelu_input != nullptr) part({"gelu_dx", {whole(gemm_.gelu_input), to}, {to}});
+    if (gemm_.activation == Activation::relu) part({"relu", {from}, {to}});
+    if (gemm_.activation == Activation::gelu_tanh) part({"gelu", {from}, {to}});
+    if (gemm_.activation == Activation::gelu_erf) part({"gelu", {from}, {to}, "none"});
+  }
+
+  Tensor whole(const void* data) const { return matrix(data, dims_, s().output); }
+  void part(const Part& part) { steps_->add(make_part(context_, part, scratch_, bytes_)); }
+
+  Context& context_;
+  const Gemm& gemm_;
+  const size_t bytes_;
+  const Scratch scratch_;
+  std::unique_ptr<Steps> steps_;
+  const Dims dims_;
+  bool activated_ = false, summed_ = false;
+};
+
+// 32 parts of C, in whole tiles: what a split of k takes. Small products do not fill a GPU whatever is done, so they
+// need not take the most.
+size_t product_workspace(const GemmShape& s) {
+  if (s.m == 0 || s.n == 0 || s.k == 0 || s.batch == 0) return 0;
+  int64_t bytes = 32 * static_cast<int64_t>(sizeof(float));
+  for (const int64_t factor : {(s.m + 63) / 64 * 64, (s.n + 63) / 64 * 64, s.batch}) {
+    if (factor > kMostScratch / bytes) return static_cast<size_t>(kMostScratch);
+    bytes *= factor;
+  }
+  return static_cast<size_t>(bytes);
+}
+
+}  // namespace
+
+size_t gemm_workspace(const Gemm& gemm) {
+  const size_t sums = gemm.sum == Sums::none ? 0 : part_workspace(SumsPart(gemm).part);
+  const size_t product = product_workspace(gemm.shape);
+  return std::max(product == 0 ? 0 : product + kScratchAlignment, sums);
+}
+
+std::unique_ptr<Kernel> make_gemm(const OpView& view, const Gemm& gemm) { return Plan(view, gemm).make(); }
+
+}  // namespace prun_cuda

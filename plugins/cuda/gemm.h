@@ -1,0 +1,46 @@
+// Matrix products: C = op(A)·op(B), row-major, and what follows each element of C, in as few kernels as cuBLASLt
+// offers.
+//
+// Surprising fact: not all that cuBLASLt can fuse is fused. Its relu turns a NaN into 0, which would hide it from
+// --check-finite; its gelu is an approximation, good enough for bf16 only, and a kernel of its own on GPUs before
+// Hopper.
+#pragma once
+#include <cstdint>
+#include <memory>
+
+#include "op.h"
+
+namespace prun_cuda {
+
+struct GemmShape {
+  int64_t m = 0, n = 0, k = 0;
+  int64_t batch = 1;         // as many products, their operands one after the other in memory
+  bool transpose_a = false;  // A is stored [k, m]
+  bool transpose_b = false;  // B is stored [n, k]
+  int input = PRUN_F32;      // of A, B, the bias and what gelu reads: f32 or bf16; sums are f32 always
+  int output = PRUN_F32;     // of C
+};
+
+enum class Activation : uint8_t { none, relu, gelu_tanh, gelu_erf };
+enum class Sums : uint8_t { none, of_a, of_b };
+
+struct Gemm {
+  GemmShape shape;
+  const void *a = nullptr, *b = nullptr;
+  void* c = nullptr;
+  const void* bias = nullptr;                // [n], added to each row
+  Activation activation = Activation::none;  // of what C would be without it
+  void* pre = nullptr;                       // [m, n]: where the activation's input is kept; null: nowhere
+  const void* gelu_input = nullptr;          // [m, n]: C is multiplied with the derivative of the tanh form there
+  Sums sum = Sums::none;                     // over k, of op(A): [m], or of op(B): [n]
+  float* sums = nullptr;
+};
+
+// Scratch that the kernel takes, the same on every machine, 32 MiB and 256 bytes at most. No pointer has to be there
+// yet.
+size_t gemm_workspace(const Gemm& gemm);
+
+// Its scratch comes from the view. Any size may be 0.
+std::unique_ptr<Kernel> make_gemm(const OpView& view, const Gemm& gemm);
+
+}  // namespace prun_cuda

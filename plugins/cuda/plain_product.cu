@@ -1,0 +1,59 @@
+// C in tiles of 16 x 16, one thread an element; tiles of A and B go through shared memory.
+#include "block.cuh"
+#include "launch.h"
+#include "plain_product.h"
+
+namespace prun_cuda {
+namespace {
+
+constexpr int kTile = 16;
+
+// Element (i, j) of a matrix in memory.
+struct Strides {
+  int64_t row, column, product;
+};
+
+template <class In, class Out>
+__global__ void plain_product(const In* a, Strides in_a, const In* b, Strides in_b, Out* c, int64_t m, int64_t n,
+                              int64_t k, int64_t batch) {
+  __shared__ float tile_a[kTile][kTile + 1], tile_b[kTile][kTile + 1];
+  const int x = static_cast<int>(threadIdx.x), y = static_cast<int>(threadIdx.y);
+  const int64_t down = (m + kTile - 1) / kTile, across = (n + kTile - 1) / kTile;
+  for (int64_t tile = blockIdx.x; tile < batch * down * across; tile += gridDim.x) {
+    const int64_t product = tile / (down * across);
+    const int64_t i = tile / across % down * kTile + y, j = tile % across * kTile + x;
+    const In *from_a = a + product * in_a.product, *from_b = b + product * in_b.product;
+    float sum = 0;
+    for (int64_t first = 0; first < k; first += kTile) {
+      tile_a[y][x] = i < m && first + x < k ? widen(from_a[i * in_a.row + (first + x) * in_a.column]) : 0.0f;
+      tile_b[y][x] = first + y < k && j < n ? widen(from_b[(first + y) * in_b.row + j * in_b.column]) : 0.0f;
+      __syncthreads();
+      for (int l = 0; l < kTile; ++l) sum += tile_a[y][l] * tile_b[l][x];
+      __syncthreads();
+    }
+    if (i < m && j < n) c[product * m * n + i * n + j] = narrow<Out>(sum);
+  }
+}
+
+Strides strides(bool transposed, int64_t rows, int64_t columns) {
+  return transposed ? Strides{1, rows, rows * columns} : Strides{columns, 1, rows * columns};
+}
+
+template <class In, class Out>
+std::unique_ptr<Kernel> make(const GemmShape& s, const void* a, const void* b, void* c) {
+  const int64_t tiles = s.batch * ((s.m + kTile - 1) / kTile) * ((s.n + kTile - 1) / kTile);
+  return kernel_of([=, in_a = strides(s.transpose_a, s.m, s.k),
+                    in_b = strides(s.transpose_b, s.k, s.n)](cudaStream_t stream) {
+    launch(plain_product<In, Out>, dim3(blocks_for(tiles, 1)), dim3(kTile, kTile), 0, stream, static_cast<const In*>(a),
+           in_a, static_cast<const In*>(b), in_b, static_cast<Out*>(c), s.m, s.n, s.k, s.batch);
+  });
+}
+
+}  // namespace
+
+std::unique_ptr<Kernel> make_plain_product(const GemmShape& shape, const void* a, const void* b, void* c) {
+  if (shape.input == PRUN_F32) return make<float, float>(shape, a, b, c);
+  return shape.output == PRUN_F32 ? make<bf16, float>(shape, a, b, c) : make<bf16, bf16>(shape, a, b, c);
+}
+
+}  // namespace prun_cuda

@@ -1,0 +1,229 @@
+// Matrix products of the CUDA device over the substitute for cuBLASLt: sizes at the edges, and what happens where the
+// library has no algorithm for an epilogue, or for a product at all.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <list>
+#include <memory>
+#include <random>
+#include <string>
+
+#include "device/plugin_device.h"
+#include "device/queue_device.h"
+#include "tests/unit/one_op.h"
+
+namespace prun {
+namespace {
+
+using Values = std::vector<double>;
+
+struct Case {
+  const char* kind;
+  std::vector<Shape> reads, writes;
+  bool gradients = false;  // the writes are f32
+  const char* attr = nullptr;
+  int64_t attr_value = 1;
+  const char* act = "";
+
+  Dtype result(Dtype dtype) const { return gradients ? Dtype::f32 : dtype; }
+};
+
+// What the substitute has algorithms for.
+enum Offers { kNothing = 0, kProducts = 1, kAll = 2 };
+
+// In memory that both sides reach.
+struct Operand {
+  Operand(QueueDevice& device, Dtype of, const Shape& dims)
+      : dtype(of),
+        shape(dims),
+        memory(device, std::max<int64_t>(element_count(dims), 1) * dtype_bytes(of), PRUN_PLACE_PINNED) {}
+  int64_t count() const { return element_count(shape); }
+  void set(const Values& values) {
+    for (size_t i = 0; i < values.size(); ++i) {
+      const float x = static_cast<float>(values[i]);
+      if (dtype == Dtype::f32)
+        reinterpret_cast<float*>(memory.get())[i] = x;
+      else
+        reinterpret_cast<bf16*>(memory.get())[i] = to_bf16(x);
+    }
+  }
+  Values get() const {
+    Values values;
+    for (int64_t i = 0; i < count(); ++i)
+      values.push_back(dtype == Dtype::f32 ? reinterpret_cast<const float*>(memory.get())[i]
+                                           : to_float(reinterpret_cast<const bf16*>(memory.get())[i]));
+    return values;
+  }
+  prun_tensor tensor() const {
+    return {memory.get(), shape.data(), static_cast<int>(shape.size()), dtype == Dtype::f32 ? PRUN_F32 : PRUN_BF16};
+  }
+  Dtype dtype;
+  Shape shape;
+  DeviceMemory memory;
+};
+
+class Cuda {
+ public:
+  explicit Cuda(Offers offers = kAll, const std::string& options = "", int capability = 90) {
+    setenv("PRUN_SUBSTITUTE_ALGORITHMS", offers == kNothing ? "0" : "1", 1);
+    setenv("PRUN_SUBSTITUTE_EPILOGUES", offers == kAll ? "1" : "0", 1);
+    setenv("PRUN_SUBSTITUTE_CAPABILITY", std::to_string(capability).c_str(), 1);
+    device_ = make_table_device(load_device_plugin({"cuda", PRUN_CUDA_DEVICE}));
+    queue_ = std::make_unique<QueueDevice>(*device_->table(), 0, options);
+  }
+
+  std::vector<Values> run(const Case& c, Dtype dtype, const std::vector<Values>& reads) {
+    std::list<Operand> in, out;
+    std::vector<prun_tensor> in_tensors, out_tensors;
+    for (size_t i = 0; i < reads.size(); ++i) {
+      in.emplace_back(*queue_, dtype, c.reads[i]).set(reads[i]);
+      in_tensors.push_back(in.back().tensor());
+    }
+    for (const Shape& shape : c.writes) {
+      out.emplace_back(*queue_, c.result(dtype), shape);
+      out.back().set(Values(static_cast<size_t>(element_count(shape)), std::nan("")));
+      out_tensors.push_back(out.back().tensor());
+    }
+    std::vector<prun_attr> attrs = {{"act", PRUN_ATTR_TEXT, 0, 0, c.act, nullptr, nullptr, 0}};
+    if (c.attr != nullptr) attrs.push_back({c.attr, PRUN_ATTR_INTEGER, c.attr_value, 0, nullptr, nullptr, nullptr, 0});
+    prun_op op{};
+    op.size = sizeof op;
+    op.kind = c.kind;
+    op.reads = in_tensors.data(), op.n_reads = in_tensors.size();
+    op.writes = out_tensors.data(), op.n_writes = out_tensors.size();
+    op.attrs = attrs.data(), op.n_attrs = attrs.size();
+    queue_->call("workspace",
+                 [&](prun_result* result) { return queue_->table().workspace(&op, &op.workspace_bytes, result); });
+    EXPECT_LE(op.workspace_bytes, (size_t{32} << 20) + 256);
+    DeviceMemory workspace(*queue_, static_cast<int64_t>(op.workspace_bytes) + 64, PRUN_PLACE_DEVICE);
+    op.workspace = workspace.get() + 64;  // as programs align it
+    DeviceStream stream(*queue_);
+    DeviceKernel kernel(*queue_, op);
+    kernel.run(stream);
+    stream.wait();
+    std::vector<Values> results;
+    for (const Operand& one : out) results.push_back(one.get());
+    return results;
+  }
+
+ private:
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<QueueDevice> queue_;
+};
+
+std::vector<Values> random_reads(const Case& c, uint64_t seed = 3) {
+  std::mt19937_64 random(seed);
+  std::uniform_real_distribution<double> real(-2, 2);
+  std::vector<Values> reads;
+  for (const Shape& shape : c.reads) {
+    Values& values = reads.emplace_back(static_cast<size_t>(element_count(shape)));
+    for (double& value : values) value = real(random);
+  }
+  return reads;
+}
+
+std::vector<Values> wanted(const Case& c, Dtype dtype, const std::vector<Values>& reads) {
+  static const std::unique_ptr<Device> reference = open_device("reference");
+  test::OneOp op(c.kind);
+  if (*c.act != 0) op.attr("act", std::string(c.act));
+  if (c.attr != nullptr) op.attr(c.attr, c.attr_value);
+  for (size_t i = 0; i < reads.size(); ++i) op.read(dtype, c.reads[i], reads[i]);
+  for (const Shape& shape : c.writes) op.write(c.result(dtype), shape);
+  op.run(*reference);
+  std::vector<Values> results;
+  for (size_t i = 0; i < c.writes.size(); ++i) results.push_back(op.result(i));
+  return results;
+}
+
+void expect_near(const std::vector<Values>& found, const std::vector<Values>& right, double tolerance) {
+  ASSERT_EQ(found.size(), right.size());
+  for (size_t w = 0; w < right.size(); ++w) {
+    double square = 0;
+    for (const double value : right[w]) square += value * value;
+    const double rms = right[w].empty() ? 0 : std::sqrt(square / static_cast<double>(right[w].size()));
+    ASSERT_EQ(found[w].size(), right[w].size());
+    for (size_t i = 0; i < right[w].size(); ++i)
+      ASSERT_NEAR(found[w][i], right[w][i], tolerance * (std::abs(right[w][i]) + rms)) << "write " << w << " at " << i;
+  }
+}
+
+std::vector<Case> cases_of(int64_t m, int64_t k, int64_t n) {
+  const Shape x = {m, k}, w = {k, n}, wt = {n, k}, b = {n}, y = {m, n};
+  return {{"linear", {x, w}, {y}},
+          {"linear", {x, w, b}, {y}, false, nullptr, 0, "relu"},
+          {"linear", {x, wt, b}, {y}, false, "transpose", 1, "gelu"},
+          {"linear_gelu", {x, w, b}, {y, y}},
+          {"linear_gelu", {x, wt}, {y, y}, false, "transpose"},
+          {"linear_dx", {y, w}, {x}},
+          {"linear_dx", {y, wt}, {x}, false, "transpose"},
+          {"linear_dx_gelu", {y, w, x}, {x}},
+          {"linear_dx_gelu", {y, wt, x}, {x}, false, "transpose"},
+          {"linear_dw", {x, y}, {w, b}, true},
+          {"linear_dw", {x, y}, {wt, b}, true, "transpose"},
+          {"expert_linear", {{3, m, k}, {3, k, n}}, {{3, m, n}}},
+          {"expert_linear_dx", {{3, m, n}, {3, k, n}}, {{3, m, k}}},
+          {"expert_linear_dw", {{3, m, k}, {3, m, n}}, {{3, k, n}}, true}};
+}
+
+void check_all(Cuda cuda) {
+  for (const Shape& s : {Shape{1, 1, 1}, {1, 7, 5}, {5, 1, 3}, {9, 6, 1}, {33, 17, 24}, {16, 48, 40}}) {
+    for (const Case& c : cases_of(s[0], s[1], s[2]))
+      for (const Dtype dtype : {Dtype::f32, Dtype::bf16}) {
+        SCOPED_TRACE(std::string(c.kind) + " of " + shape_text(s) + " in " + std::string(dtype_name(dtype)));
+        const std::vector<Values> reads = random_reads(c);
+        const double tolerance = c.result(dtype) == Dtype::f32 ? 4e-6 : 1.0 / 64;
+        expect_near(cuda.run(c, dtype, reads), wanted(c, dtype, reads), tolerance);
+        if (testing::Test::HasFatalFailure()) return;
+      }
+  }
+}
+
+TEST(CudaGemm, WithAllThatTheLibraryFuses) { check_all(Cuda(kAll)); }
+TEST(CudaGemm, WhereGeluIsAKernelOfItsOwn) { check_all(Cuda(kAll, "", 80)); }
+TEST(CudaGemm, WithoutEpilogues) { check_all(Cuda(kProducts)); }
+TEST(CudaGemm, WithoutTheLibrary) { check_all(Cuda(kNothing)); }
+
+TEST(CudaGemm, EmptyTensors) {
+  Cuda cuda;
+  for (const Dtype dtype : {Dtype::f32, Dtype::bf16}) {
+    for (const Case& c : cases_of(0, 4, 3)) {
+      SCOPED_TRACE(c.kind);
+      const std::vector<Values> results = cuda.run(c, dtype, random_reads(c));
+      for (const Values& values : results)
+        for (const double value : values) EXPECT_EQ(value, 0);  // gradients of no rows
+    }
+    const Case experts{"expert_linear", {{0, 4, 5}, {0, 5, 6}}, {{0, 4, 6}}};
+    EXPECT_EQ(cuda.run(experts, dtype, random_reads(experts)), std::vector<Values>{{}});
+  }
+}
+
+TEST(CudaGemm, AutotuningKeepsTheBits) {
+  Cuda plain, tuned(kAll, "autotune=1");
+  for (const Case& c : cases_of(33, 200, 24))
+    for (const Dtype dtype : {Dtype::f32, Dtype::bf16})
+      for (const uint64_t seed : {1, 2}) {  // the second time with what the first has chosen
+        SCOPED_TRACE(c.kind);
+        EXPECT_EQ(tuned.run(c, dtype, random_reads(c, seed)), plain.run(c, dtype, random_reads(c, seed)));
+      }
+}
+
+TEST(CudaGemm, NumbersThatAreNoneStayThat) {
+  for (const Offers offers : {kAll, kProducts, kNothing}) {
+    Cuda cuda(offers);
+    for (const char* act : {"", "relu", "gelu"}) {
+      const Case c{"linear", {{2, 8}, {8, 8}, {8}}, {{2, 8}}, false, nullptr, 0, act};
+      std::vector<Values> reads = random_reads(c);
+      reads[0][3] = std::numeric_limits<double>::quiet_NaN();
+      for (const Dtype dtype : {Dtype::f32, Dtype::bf16}) {
+        const Values y = cuda.run(c, dtype, reads)[0];
+        for (size_t i = 0; i < 8; ++i) EXPECT_TRUE(std::isnan(y[i])) << act;
+        for (size_t i = 8; i < 16; ++i) EXPECT_FALSE(std::isnan(y[i])) << act;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace prun

@@ -1,0 +1,84 @@
+// cuda_kernel_bench [--options k=v,...] [--only TEXT] [--quick] [--json FILE]: the CUDA device's
+// kernels beside the best that NVIDIA's libraries have for the same work. A table on the screen; with --json the same
+// for programs.
+//
+// Exit codes as prun's: 2 usage, or nothing to measure on.
+#include <fmt/format.h>
+
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+
+#include "tools/bench/cuda_bench.h"
+
+namespace prun::bench {
+namespace {
+
+using Family = void (*)(CudaBench&, const std::string&, const std::function<void(const Figure&)>&);
+constexpr Family kFamilies[] = {gemm_figures};
+
+struct Options {
+  std::string options, only, json;
+  bool quick = false;
+};
+
+Options parse(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    std::string* value = word == "--options" ? &options.options
+                         : word == "--only"  ? &options.only
+                         : word == "--json"  ? &options.json
+                                             : nullptr;
+    if (word == "--quick")
+      options.quick = true;
+    else if (value == nullptr || i + 1 == argc)
+      throw std::runtime_error(
+          fmt::format("'{}' is no option, or its value is missing: cuda_kernel_bench "
+                      "[--options k=v,...] [--only TEXT] [--quick] [--json FILE]",
+                      word));
+    else
+      *value = argv[++i];
+  }
+  return options;
+}
+
+nlohmann::json json_of(const Figure& f) {
+  return {{"group", f.group},  {"what", f.what},    {"flops", f.flops},
+          {"ours_us", f.ours}, {"best_us", f.best}, {"best", f.best_is}};
+}
+
+int run(const Options& options) {
+  CudaBench bench(options.options);
+  bench.quick = options.quick;
+  nlohmann::json rows = nlohmann::json::array();
+  fmt::print("{}\n{:<14} {:<28} {:>10} {:>10} {:>7} {:>9}  {}\n", bench.gpu(), "model", "op", "ours us", "best us",
+             "ratio", "TFLOP/s", "the best is");
+  for (const Family family : kFamilies)
+    family(bench, options.only, [&](const Figure& f) {
+      const std::string best = f.best > 0 ? fmt::format("{:.1f}", f.best) : "none";
+      const std::string ratio = f.best > 0 ? fmt::format("{:.3f}", f.ours / f.best) : "";
+      fmt::print("{:<14} {:<28} {:>10.1f} {:>10} {:>7} {:>9.1f}  {}\n", f.group, f.what, f.ours, best, ratio,
+                 f.rate(f.ours), f.best_is);
+      std::fflush(stdout);
+      rows.push_back(json_of(f));
+    });
+  if (options.json.empty()) return 0;
+  std::ofstream file(options.json);
+  file << nlohmann::json{{"gpu", bench.gpu()}, {"rows", rows}}.dump(1) << "\n";
+  if (!file.flush()) throw std::runtime_error(fmt::format("{}: {}", options.json, std::strerror(errno)));
+  return 0;
+}
+
+}  // namespace
+}  // namespace prun::bench
+
+int main(int argc, char** argv) {
+  try {
+    return prun::bench::run(prun::bench::parse(argc, argv));
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "cuda_kernel_bench: {}\n", error.what());
+    return 2;
+  }
+}
