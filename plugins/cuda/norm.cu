@@ -54,7 +54,7 @@ void add_chunks(const Chunk& run, int64_t size, std::vector<Chunk>& chunks) {
 
 // Attribute weights has one number for each tensor, 1 by default.
 std::vector<Chunk> whole_tensors(const OpView& view) {
-  const std::span<const double> weights = view.numbers("weights");
+  const std::vector<double> weights = view.numbers("weights");
   if (!weights.empty() && weights.size() != view.reads())
     throw Failure(PRUN_EINVAL, "norm2: one of `weights` is wanted for each tensor");
   std::vector<Chunk> chunks;
@@ -68,7 +68,7 @@ std::vector<Chunk> whole_tensors(const OpView& view) {
 // The rank's part of one flat vector in which element piece_starts[i] and those after it weigh piece_weights[i].
 std::vector<Chunk> weighted_pieces(const OpView& view) {
   const std::span<const int64_t> starts = view.integers("piece_starts");
-  const std::span<const double> weights = view.numbers("piece_weights");
+  const std::vector<double> weights = view.numbers("piece_weights");
   if (view.reads() != 1 || weights.size() != starts.size())
     throw Failure(PRUN_EINVAL, "norm2: of pieces, one tensor is summed, and each start has a weight");
   const float* data = view.in<float>(0);

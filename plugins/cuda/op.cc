@@ -81,9 +81,11 @@ std::span<const int64_t> OpView::integers(std::string_view attr) const {
   return found != nullptr ? std::span(found->integers, found->n) : std::span<const int64_t>();
 }
 
-std::span<const double> OpView::numbers(std::string_view attr) const {
+std::vector<double> OpView::numbers(std::string_view attr) const {
   const prun_attr* found = find(attr);
-  return found != nullptr ? std::span(found->numbers, found->n) : std::span<const double>();
+  if (found == nullptr) return {};
+  if (found->type == PRUN_ATTR_INTEGERS) return {found->integers, found->integers + found->n};
+  return {found->numbers, found->numbers + found->n};
 }
 
 Share OpView::share_along(const std::string& axes) const {

@@ -103,7 +103,7 @@ class OpView {
   double number(std::string_view attr, double fallback = 0) const;  // a whole number serves, too
   std::string text(std::string_view attr, std::string_view fallback = "") const;
   std::span<const int64_t> integers(std::string_view attr) const;
-  std::span<const double> numbers(std::string_view attr) const;
+  std::vector<double> numbers(std::string_view attr) const;  // whole numbers serve, too
 
   Share share_along(const std::string& axes) const;
   Share share(std::string_view attr) const { return share_along(text(attr)); }  // the attribute names the axes

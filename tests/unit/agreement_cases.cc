@@ -409,6 +409,9 @@ std::vector<Case> training_cases() {
     out.push_back({"norm2 of weighted tensors",
                    {grad, m, v, {F32, {}}},
                    {"norm2", {0, 1, 2}, {3}, make_attrs({{"weights", std::vector<double>{0.5, 1, 0}}})}});
+    out.push_back({"norm2 of tensors with whole weights",
+                   {grad, m, v, {F32, {}}},
+                   {"norm2", {0, 1, 2}, {3}, make_attrs({{"weights", std::vector<int64_t>{1, 0, 2}}})}});
     Attrs pieces = make_attrs({{"piece_starts", std::vector<int64_t>{n / 3, 2 * n + n / 5, 2 * n + n / 2, 3 * n}},
                                {"piece_weights", std::vector<double>{0.25, 0.5, 1, 7}}});
     out.push_back({"norm2 of weighted pieces", {grad, {F32, {}}}, {"norm2", {0}, {1}, pieces}});
@@ -458,6 +461,11 @@ std::vector<Case> source_cases() {
   out.push_back({"fill", {{T, {7}}}, {"fill", {}, {0}, make_attrs({{"value", 1.7}})}, {}, 0});
   out.push_back(
       {"values", {{T, {3}}}, {"values", {}, {0}, make_attrs({{"values", std::vector<double>{1, -2.5, 3}}})}, {}, 0});
+  out.push_back({"values of whole numbers",
+                 {{T, {2}}},
+                 {"values", {}, {0}, make_attrs({{"values", std::vector<int64_t>{4, -1}}})},
+                 {},
+                 0});
   out.push_back({"iota",
                  {{I64, {5}}},
                  {"iota", {}, {0}, make_attrs({{"start", int64_t{3}}, {"step", int64_t{2}}})},
