@@ -83,5 +83,6 @@ void check(cudaError_t error, const char* call);
 
 // The families, a file each; cuda_kernel_bench.cc lists them. `only`: a part of the names of what to measure, or "".
 void gemm_figures(CudaBench& bench, const std::string& only, const std::function<void(const Figure&)>& report);
+void attention_figures(CudaBench& bench, const std::string& only, const std::function<void(const Figure&)>& report);
 
 }  // namespace prun::bench

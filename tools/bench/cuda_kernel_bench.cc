@@ -16,7 +16,12 @@ namespace prun::bench {
 namespace {
 
 using Family = void (*)(CudaBench&, const std::string&, const std::function<void(const Figure&)>&);
-constexpr Family kFamilies[] = {gemm_figures};
+constexpr Family kFamilies[] = {
+    gemm_figures,
+#ifdef PRUN_CUDA_CUDNN
+    attention_figures,
+#endif
+};
 
 struct Options {
   std::string options, only, json;

@@ -1,0 +1,138 @@
+// Attention of GPT-2 124M and of Llama in bf16: the device's ops, and its own kernels, beside the best that cuDNN has.
+//
+// cuDNN's best gradient may sum in any order, as the device's may not, and may take all the memory it likes.
+#include <cudnn_graph.h>
+#include <fmt/format.h>
+
+#include <optional>
+
+#include "plugins/cuda/attention_graphs.h"
+#include "plugins/cuda/failure.h"
+#include "tools/bench/cuda_bench.h"
+
+namespace prun::bench {
+namespace {
+
+using prun_cuda::CudnnAttentionShape;
+using prun_cuda::CudnnCall;
+using prun_cuda::CudnnGraph;
+using prun_cuda::CudnnPlan;
+
+struct Shape {
+  const char *model, *name;
+  int64_t batch, length, heads, kv_heads, head;
+};
+
+constexpr Shape kShapes[] = {
+    {"GPT-2 124M", "4 x 1024", 4, 1024, 12, 12, 64},
+    {"GPT-2 124M", "64 x 1024", 64, 1024, 12, 12, 64},
+    {"Llama 7B", "2 x 4096", 2, 4096, 32, 32, 128},
+    {"Llama 8B", "2 x 4096, 8 kv heads", 2, 4096, 32, 8, 128},
+};
+
+// cuDNN's own handle, and the memory of one shape.
+class Yardstick {
+ public:
+  explicit Yardstick(CudaBench& bench) : bench_(bench) {
+    try {
+      if (cudnnCreate(&handle_) != CUDNN_STATUS_SUCCESS) handle_ = nullptr;
+    } catch (const prun_cuda::Failure&) {  // it is not installed
+    }
+  }
+  ~Yardstick() {
+    if (handle_ != nullptr) cudnnDestroy(handle_);
+  }
+  Yardstick(const Yardstick&) = delete;
+  Yardstick& operator=(const Yardstick&) = delete;
+
+  // What enqueues it; nothing where cuDNN does not take it. `sums`: memory that is zero before each run.
+  std::optional<std::function<void()>> call(const CudnnGraph& graph, std::vector<void*> pointers, size_t sums = 0) {
+    if (handle_ == nullptr) return std::nullopt;
+    try {
+      auto plan = std::make_shared<const CudnnPlan>(graph.plan({handle_, nullptr}, false));
+      if (sums != 0) pointers.push_back(bench_.bytes(sums));
+      void* const zeros = sums != 0 ? pointers.back() : nullptr;
+      const CudnnCall call(plan, pointers, bench_.bytes(plan->workspace_bytes()));
+      return [this, call, zeros, sums] {
+        if (sums != 0) check(cudaMemsetAsync(zeros, 0, sums, bench_.stream()), "cudaMemsetAsync");
+        call.enqueue(handle_, bench_.stream());
+      };
+    } catch (const prun_cuda::Failure&) {
+      return std::nullopt;
+    }
+  }
+
+ private:
+  CudaBench& bench_;
+  cudnnHandle_t handle_ = nullptr;  // null: no cuDNN, so no figure to compare with
+};
+
+void* column(const BenchOperand& packed, int64_t at) { return static_cast<char*>(packed.data) + 2 * at; }
+
+// The device's op by its options, and by its own kernels.
+void report_figure(CudaBench& bench, CudaBench& own, const BenchOp& op, Figure figure,
+                   const std::vector<std::pair<const char*, std::optional<std::function<void()>>>>& rivals,
+                   const std::function<void(const Figure&)>& report) {
+  std::vector<std::function<void()>> runs = {bench.op(op)};
+  std::vector<const char*> names = {""};
+  for (const auto& [name, run] : rivals)
+    if (run) runs.push_back(*run), names.push_back(name);
+  const std::vector<double> times = bench.times(runs);
+  figure.ours = times[0];
+  for (size_t i = 1; i < times.size(); ++i)
+    if (figure.best == 0 || times[i] < figure.best) figure.best = times[i], figure.best_is = names[i];
+  report(figure);
+  figure.what += ", own kernels";
+  figure.ours = own.times({own.op(op)})[0];
+  report(figure);
+}
+
+void figures_of(CudaBench& bench, CudaBench& own, const Shape& s, const std::function<void(const Figure&)>& report) {
+  Yardstick cudnn(bench);
+  const int64_t width = s.heads * s.head, shared = s.kv_heads * s.head, rows = s.batch * s.heads * s.length;
+  const auto tensor = [&](int64_t columns) { return bench.tensor({s.batch, s.length, columns}, PRUN_BF16); };
+  const BenchOperand qkv = tensor(width + 2 * shared), out = tensor(width), dout = tensor(width);
+  const BenchOperand dqkv = tensor(width + 2 * shared), lse = bench.tensor({s.batch, s.heads, s.length}, PRUN_F32);
+  const std::vector<prun_attr> attrs = {integer_attr("heads", s.heads), integer_attr("kv_heads", s.kv_heads),
+                                        integer_attr("causal", 1)};
+  const CudnnAttentionShape shape{s.batch, s.length, s.heads, s.kv_heads, s.head, s.heads, s.kv_heads, true};
+  const double product = static_cast<double>(rows) * static_cast<double>(s.length * s.head);  // half of them, twice
+  const std::string name = fmt::format("attention {}", s.name), back = fmt::format("attention_grad {}", s.name);
+
+  report_figure(
+      bench, own, {"attention", {qkv}, {out, lse}, attrs}, {.group = s.model, .what = name, .flops = 2 * product},
+      {{"cuDNN", cudnn.call(attention_graph(shape),
+                            {column(qkv, 0), column(qkv, width), column(qkv, width + shared), out.data, lse.data})}},
+      report);
+  const std::vector<void*> pointers = {column(qkv, 0),
+                                       column(qkv, width),
+                                       column(qkv, width + shared),
+                                       out.data,
+                                       dout.data,
+                                       lse.data,
+                                       bench.bytes(static_cast<size_t>(rows) * 4),
+                                       column(dqkv, 0),
+                                       column(dqkv, width),
+                                       column(dqkv, width + shared)};
+  report_figure(bench, own, {"attention_grad", {qkv, out, dout, lse}, {dqkv}, attrs},
+                {.group = s.model, .what = back, .flops = 5 * product},
+                {{"cuDNN, its gradients of scores in memory", cudnn.call(attention_gradient_graph(shape), pointers)},
+                 {"cuDNN, adding in any order",
+                  cudnn.call(attention_gradient_graph(shape, true), pointers, static_cast<size_t>(rows * s.head) * 4)}},
+                report);
+}
+
+}  // namespace
+
+void attention_figures(CudaBench& bench, const std::string& only, const std::function<void(const Figure&)>& report) {
+  std::optional<CudaBench> own;
+  for (const Shape& s : kShapes) {
+    if (fmt::format("{} attention {}", s.model, s.name).find(only) == std::string::npos) continue;
+    if (!own) own.emplace("cudnn=0"), own->quick = bench.quick;
+    figures_of(bench, *own, s, report);
+    bench.forget();
+    own->forget();
+  }
+}
+
+}  // namespace prun::bench
