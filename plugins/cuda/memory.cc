@@ -2,22 +2,31 @@
 
 #include <fmt/format.h>
 
+#include <iterator>
+#include <string>
+
 #include "context.h"
 
 namespace prun_cuda {
 namespace {
 
-constexpr double kMiB = 1 << 20;
+// "1.5 GiB".
+std::string size_text(size_t bytes) {
+  const char* const units[] = {"B", "KiB", "MiB", "GiB"};
+  size_t unit = 0;
+  double value = static_cast<double>(bytes);
+  for (; value >= 1024 && unit + 1 < std::size(units); ++unit) value /= 1024;
+  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", value, units[unit]);
+}
 
 [[noreturn]] void no_room(const Context& context, size_t bytes, int place) {
   cudaGetLastError();
   if (place == PRUN_PLACE_PINNED)
-    throw Failure(PRUN_ENOMEM, fmt::format("no {:.1f} MiB of pinned host memory", static_cast<double>(bytes) / kMiB));
+    throw Failure(PRUN_ENOMEM, fmt::format("no {} of pinned host memory", size_text(bytes)));
   size_t free = 0, total = 0;
   check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
-  throw Failure(PRUN_ENOMEM, fmt::format("no {:.1f} MiB on GPU {} ({}): {:.1f} of its {:.1f} MiB are free",
-                                         static_cast<double>(bytes) / kMiB, context.index(), context.name(),
-                                         static_cast<double>(free) / kMiB, static_cast<double>(total) / kMiB));
+  throw Failure(PRUN_ENOMEM, fmt::format("no {} on GPU {} ({}): {} of its {} are free", size_text(bytes),
+                                         context.index(), context.name(), size_text(free), size_text(total)));
 }
 
 void free_at(void* ptr, int place) { place == PRUN_PLACE_PINNED ? cudaFreeHost(ptr) : cudaFree(ptr); }

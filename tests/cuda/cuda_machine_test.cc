@@ -39,7 +39,7 @@ TEST(CudaMachine, OutOfMemorySaysHowMuchIsFree) {
   const std::string message = message_of([&] { DeviceMemory(device, 60 << 20, PRUN_PLACE_DEVICE); });
   unsetenv("PRUN_SUBSTITUTE_MEMORY_MIB");
   EXPECT_NE(message.find("no 60.0 MiB on GPU 0"), std::string::npos) << message;
-  EXPECT_NE(message.find("48.0 of its 64.0 MiB are free"), std::string::npos) << message;
+  EXPECT_NE(message.find("48.0 MiB of its 64.0 MiB are free"), std::string::npos) << message;
 }
 
 TEST(CudaMachine, OptionsAreChecked) {

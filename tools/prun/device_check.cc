@@ -16,6 +16,10 @@
 namespace prun {
 namespace {
 
+// What a rank takes on its device beside the arena, at least: step values, tables of kernels, in CUDA's pieces of 2
+// MiB.
+constexpr int64_t kBesideArena = int64_t{2} << 20;
+
 std::string device_word(const Options& options, int index) { return fmt::format("{}:{}", options.device, index); }
 
 // "cuda:0", "cuda:0 and cuda:1", "cuda:0 to cuda:7".
@@ -72,7 +76,7 @@ std::string what_would_fit(const Options& options, const DeviceReport& report, i
   const int most = (report.probe.devices - options.first_device) * options.ranks_per_device;
   for (int nproc = 2 * options.nproc; nproc <= most; nproc *= 2) {
     const std::optional<int64_t> arena = arena_with(nproc);
-    if (arena && *arena * options.ranks_per_device <= bytes)
+    if (arena && (*arena + kBesideArena) * options.ranks_per_device <= bytes)
       return fmt::format("--nproc {} would fit: {} a rank", nproc, human_bytes(*arena));
   }
   return advice(program);
@@ -120,8 +124,9 @@ void check_device_memory(const Options& options, const Job& job, const DeviceRep
   for (const auto& [index, of_ranks] : programs) {
     const prun_device_info& info = found(report, index).info;
     const int64_t free = static_cast<int64_t>(info.free_bytes);
-    const int64_t needed = std::accumulate(of_ranks.begin(), of_ranks.end(), int64_t{0},
-                                           [](int64_t sum, const Program* p) { return sum + p->arena_bytes; });
+    const int64_t needed =
+        std::accumulate(of_ranks.begin(), of_ranks.end(), int64_t{0},
+                        [](int64_t sum, const Program* p) { return sum + p->arena_bytes + kBesideArena; });
     if (needed <= free) continue;
     const Program& largest =
         **std::max_element(of_ranks.begin(), of_ranks.end(),
