@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <memory>
 
 #include "blas_product.h"
 #include "context.h"
@@ -15,7 +14,6 @@ namespace prun_cuda {
 namespace {
 
 constexpr int64_t kMostScratch = int64_t{32} << 20;  // NVIDIA's advice for Hopper
-constexpr size_t kScratchAlignment = 256;            // cuBLASLt's condition; programs align to 64
 
 // Of a matrix: rows and columns. Tensors made of it point to it.
 using Dims = std::array<int64_t, 2>;
@@ -80,11 +78,7 @@ class Plan {
     if (s().k == 0 || !on_16_bytes(epilogue.vector) || !on_16_bytes(epilogue.matrix)) return false;
     Gemm gemm = gemm_;
     gemm.c = to;
-    void* workspace = scratch_.data;
-    size_t left = bytes_;
-    if (workspace == nullptr || std::align(kScratchAlignment, 1, workspace, left) == nullptr)
-      workspace = nullptr, left = 0;
-    std::unique_ptr<BlasProduct> found = BlasProduct::find(context_, gemm, epilogue, workspace, left);
+    std::unique_ptr<BlasProduct> found = BlasProduct::find(context_, gemm, epilogue, scratch_.data, bytes_);
     if (found == nullptr) return false;
     steps_->add(std::move(found));
     return true;
@@ -173,8 +167,7 @@ size_t product_workspace(const GemmShape& s) {
 
 size_t gemm_workspace(const Gemm& gemm) {
   const size_t sums = gemm.sum == Sums::none ? 0 : part_workspace(SumsPart(gemm).part);
-  const size_t product = product_workspace(gemm.shape);
-  return std::max(product == 0 ? 0 : product + kScratchAlignment, sums);
+  return std::max(product_workspace(gemm.shape), sums);
 }
 
 std::unique_ptr<Kernel> make_gemm(const OpView& view, const Gemm& gemm) { return Plan(view, gemm).make(); }

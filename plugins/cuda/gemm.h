@@ -36,7 +36,7 @@ struct Gemm {
   float* sums = nullptr;
 };
 
-// Scratch that the kernel takes, the same on every machine, 32 MiB and 256 bytes at most. No pointer has to be there
+// Scratch that the kernel takes, the same on every machine, at most 32 MiB. No pointer has to be there
 // yet.
 size_t gemm_workspace(const Gemm& gemm);
 

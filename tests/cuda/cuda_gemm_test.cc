@@ -96,7 +96,7 @@ class Cuda {
     op.attrs = attrs.data(), op.n_attrs = attrs.size();
     queue_->call("workspace",
                  [&](prun_result* result) { return queue_->table().workspace(&op, &op.workspace_bytes, result); });
-    EXPECT_LE(op.workspace_bytes, (size_t{32} << 20) + 256);
+    EXPECT_LE(op.workspace_bytes, (size_t{32} << 20) + 256);  // to begin where cuBLASLt wants it
     DeviceMemory workspace(*queue_, static_cast<int64_t>(op.workspace_bytes) + 64, PRUN_PLACE_DEVICE);
     op.workspace = workspace.get() + 64;  // as programs align it
     DeviceStream stream(*queue_);
