@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "machine.h"
 #include "stream.h"
@@ -27,6 +28,14 @@ void join(const std::shared_ptr<Stream>& stream, const std::shared_ptr<Capture>&
   stream->capture = capture;
   stream->last = std::move(last);
   capture->streams.push_back(stream);
+}
+
+cudaError_t append(Stream& stream, Node node) {
+  if (stream.capture->invalid) return cudaErrorStreamCaptureInvalidated;
+  std::vector<Node>& nodes = stream.capture->graph.nodes;
+  node.after = std::exchange(stream.last, {nodes.size()});
+  nodes.push_back(std::move(node));
+  return cudaSuccess;
 }
 
 // Whether all that the other streams have captured is before the end of the first one.
@@ -104,11 +113,15 @@ bool capturing(cudaStream_t stream) {
 bool take(const std::shared_ptr<Stream>& stream, Work& work, cudaError_t* error) {
   std::lock_guard lock(captures_lock());
   if (stream->capture == nullptr) return false;
-  Capture& capture = *stream->capture;
-  if (capture.invalid) return *error = cudaErrorStreamCaptureInvalidated, true;
-  capture.graph.nodes.push_back({std::move(work), stream->last});
-  stream->last = {capture.graph.nodes.size() - 1};
+  *error = append(*stream, {std::move(work), {}, nullptr});
   return true;
+}
+
+cudaError_t take_record(const std::shared_ptr<Stream>& stream, const std::shared_ptr<Event>& event) {
+  std::lock_guard lock(captures_lock());
+  if (stream->capture == nullptr) return cudaErrorIllegalState;
+  event->capture = nullptr;
+  return append(*stream, {{}, {}, event});
 }
 
 cudaError_t invalidate(cudaStream_t stream, cudaError_t error) {

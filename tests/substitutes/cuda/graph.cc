@@ -62,8 +62,17 @@ class Executable {
       for (const size_t before : nodes_[node].after) next_[before].push_back(node);
   }
 
-  void run() {
+  // Of the events that it records; for each node.
+  std::vector<uint64_t> begin_records() const {
+    std::vector<uint64_t> tickets(nodes_.size());
+    for (size_t node = 0; node < nodes_.size(); ++node)
+      if (nodes_[node].event != nullptr) tickets[node] = begin_record(*nodes_[node].event);
+    return tickets;
+  }
+
+  void run(const std::vector<uint64_t>& tickets) {
     std::lock_guard one(launch_);
+    tickets_ = &tickets;
     std::vector<size_t> ready;
     {
       std::lock_guard lock(mutex_);
@@ -87,7 +96,10 @@ class Executable {
       const size_t mine = ready.back();
       ready.pop_back();
       for (const size_t other : ready) pool().run([this, other] { follow({other}); });
-      nodes_[mine].work();
+      if (nodes_[mine].event != nullptr)
+        end_record(*nodes_[mine].event, (*tickets_)[mine]);
+      else
+        nodes_[mine].work();
       ready.clear();
       std::lock_guard lock(mutex_);
       for (const size_t next : next_[mine])
@@ -102,6 +114,7 @@ class Executable {
   std::condition_variable over_;
   std::vector<size_t> open_;  // nodes that each still waits for
   size_t left_ = 0;
+  const std::vector<uint64_t>* tickets_ = nullptr;
 };
 
 }  // namespace substitute
@@ -126,7 +139,7 @@ ENTRY cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t stream) {
 }
 ENTRY cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
   const Handle graph = ::of(exec);
-  return result(substitute::enqueue(stream, [graph] { graph->run(); }));
+  return result(substitute::enqueue(stream, [graph, tickets = graph->begin_records()] { graph->run(tickets); }));
 }
 ENTRY cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count) {
   if (nodes != nullptr) substitute::die("cudaGraphGetNodes: the substitute only counts them");

@@ -138,6 +138,24 @@ TEST_F(Graphs, BranchesRunTogether) {
   ASSERT_EQ(cudaFree(flags), cudaSuccess);
 }
 
+// From the launch on, and not from when its turn comes: the launch before does not count.
+TEST_F(Graphs, AnExternalEventIsOfTheLatestLaunch) {
+  std::mutex gate;
+  begin();
+  const auto wait = [](void* at) { std::lock_guard lock(*static_cast<std::mutex*>(at)); };
+  ASSERT_EQ(cudaLaunchHostFunc(a_, wait, &gate), cudaSuccess);
+  ASSERT_EQ(cudaEventRecordWithFlags(fork_, a_, cudaEventRecordExternal), cudaSuccess);
+  ASSERT_EQ(end(), cudaSuccess);
+  for (int i = 0; i < 3; ++i) {
+    std::unique_lock closed(gate);
+    ASSERT_EQ(cudaGraphLaunch(exec_, a_), cudaSuccess);
+    EXPECT_EQ(cudaEventQuery(fork_), cudaErrorNotReady);
+    closed.unlock();
+    EXPECT_EQ(cudaEventSynchronize(fork_), cudaSuccess);
+  }
+  destroy();
+}
+
 TEST_F(Graphs, AnEdgeThatIsMissingShows) {
   begin();
   order(fork_, a_, b_);

@@ -84,16 +84,6 @@ void run_on_host(const Work& function) {
   std::thread(function).join();
 }
 
-Work recording(const EventHandle& event, uint64_t ticket) {
-  return [event, ticket] {
-    std::lock_guard lock(event->mutex);
-    const uint64_t now = ticket != 0 ? ticket : event->recorded;
-    if (event->completed < now || ticket == 0) event->when = std::chrono::steady_clock::now();
-    event->completed = std::max(event->completed, now);
-    event->changed.notify_all();
-  };
-}
-
 }  // namespace
 
 StreamHandle of(cudaStream_t stream) {
@@ -101,6 +91,18 @@ StreamHandle of(cudaStream_t stream) {
   return streams().get(stream, "a stream");
 }
 EventHandle of(cudaEvent_t event) { return events().get(event, "an event"); }
+
+uint64_t begin_record(Event& event) {
+  std::lock_guard lock(event.mutex);
+  return ++event.recorded;
+}
+void end_record(Event& event, uint64_t ticket) {
+  std::lock_guard lock(event.mutex);
+  if (event.completed >= ticket) return;
+  event.when = std::chrono::steady_clock::now();
+  event.completed = ticket;
+  event.changed.notify_all();
+}
 
 void put(const StreamHandle& stream, Work work) {
   std::lock_guard lock(stream->mutex);
@@ -196,27 +198,19 @@ ENTRY cudaError_t cudaEventDestroy(cudaEvent_t event) {
 ENTRY cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags) {
   const EventHandle handle = of(event);
   const StreamHandle on = of(stream);
+  if (flags == cudaEventRecordExternal) return result(substitute::take_record(on, handle));
   {
     std::lock_guard lock(substitute::captures_lock());
     if (on->capture != nullptr) {
       if (on->capture->invalid) return result(cudaErrorStreamCaptureInvalidated);
-      if (flags != cudaEventRecordExternal) {
-        handle->capture = on->capture;
-        handle->last = on->last;
-        return cudaSuccess;
-      }
-    } else if (flags == cudaEventRecordExternal) {
-      return result(cudaErrorIllegalState);
+      handle->capture = on->capture;
+      handle->last = on->last;
+      return cudaSuccess;
     }
     handle->capture = nullptr;
   }
-  if (flags == cudaEventRecordExternal) return result(substitute::enqueue(stream, substitute::recording(handle, 0)));
-  uint64_t ticket = 0;
-  {
-    std::lock_guard lock(handle->mutex);
-    ticket = ++handle->recorded;
-  }
-  return result(substitute::enqueue(stream, substitute::recording(handle, ticket)));
+  const uint64_t ticket = substitute::begin_record(*handle);
+  return result(substitute::enqueue(stream, [handle, ticket] { substitute::end_record(*handle, ticket); }));
 }
 ENTRY cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return cudaEventRecordWithFlags(event, stream, 0);

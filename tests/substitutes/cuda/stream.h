@@ -45,6 +45,10 @@ using EventHandle = std::shared_ptr<Event>;
 StreamHandle of(cudaStream_t stream);
 EventHandle of(cudaEvent_t event);
 
+// A record is under way from the call on, or from the launch of its graph, until its turn has come.
+uint64_t begin_record(Event& event);
+void end_record(Event& event, uint64_t ticket);
+
 void put(const StreamHandle& stream, Work work);  // past any capture
 void wait(cudaStream_t stream);
 void wait_for_all_streams();
