@@ -5,6 +5,7 @@
 #pragma once
 #include <cuda_runtime.h>
 
+#include <bit>
 #include <cstdint>
 #include <limits>
 #include <type_traits>
@@ -42,6 +43,23 @@ struct alignas(sizeof(T) * N) Pack {
   T v[N];
 };
 
+// The built-in type as large as a pack. A pack is stored by an intrinsic: of a plain store, even of a uint4, nvcc 13.0
+// makes one for each element where addresses are not simple enough.
+template <size_t kBytes>
+using Word =
+    std::conditional_t<kBytes == 16, uint4,
+                       std::conditional_t<kBytes == 8, uint2, std::conditional_t<kBytes == 4, uint32_t, uint16_t>>>;
+
+template <int N, class T>
+__device__ __forceinline__ Pack<T, N> load_pack(const T* from) {
+  return std::bit_cast<Pack<T, N>>(*reinterpret_cast<const Word<sizeof(T) * N>*>(from));
+}
+template <int N, class T>
+__device__ __forceinline__ void store_pack(T* to, const Pack<T, N>& pack) {
+  using Whole = Word<sizeof(T) * N>;
+  __stwb(reinterpret_cast<Whole*>(to), std::bit_cast<Whole>(pack));
+}
+
 // Elements in 16 bytes, the widest access of a thread.
 template <class T>
 inline constexpr int kPack = static_cast<int>(16 / sizeof(T));
@@ -64,7 +82,7 @@ __device__ __forceinline__ void load(const T* from, Wide<T> (&to)[N]) {
   static_assert(N % kStep == 0);
 #pragma unroll
   for (int i = 0; i < N; i += kStep) {
-    const auto pack = *reinterpret_cast<const Pack<T, kStep>*>(from + i);
+    const auto pack = load_pack<kStep>(from + i);
 #pragma unroll
     for (int j = 0; j < kStep; ++j) to[i + j] = widen(pack.v[j]);
   }
@@ -92,7 +110,7 @@ __device__ __forceinline__ void store(T* to, const Wide<T> (&from)[N]) {
   constexpr int kStep = N < kPack<T> ? N : kPack<T>;
   static_assert(N % kStep == 0);
 #pragma unroll
-  for (int i = 0; i < N; i += kStep) *reinterpret_cast<Pack<T, kStep>*>(to + i) = narrowed<T, kStep>(from + i);
+  for (int i = 0; i < N; i += kStep) store_pack(to + i, narrowed<T, kStep>(from + i));
 }
 
 // As `store`, which is for global memory alone, to shared memory.
@@ -108,6 +126,10 @@ __device__ __forceinline__ void store_shared(float* to, const float (&from)[N]) 
     *reinterpret_cast<Pack<float, kStep>*>(to + i) = pack;
   }
 }
+
+// A loop over items by the whole grid: this thread's first, and how far its next is.
+__device__ __forceinline__ int64_t first_item() { return blockIdx.x * int64_t{blockDim.x} + threadIdx.x; }
+__device__ __forceinline__ int64_t item_stride() { return gridDim.x * int64_t{blockDim.x}; }
 
 // A run of elements that begins anywhere: `head` of them up to the first aligned address, then `packs` of kPack.
 struct Run {

@@ -30,6 +30,8 @@ int64_t Shape::count() const {
   return n;
 }
 
+std::string shape_text(const Shape& shape) { return fmt::format("[{}]", fmt::join(shape.dims, ", ")); }
+
 Tensor OpView::read(size_t i) const {
   if (i >= op_.n_reads)
     throw Failure(PRUN_EINVAL, fmt::format("{} has {} reads, wants {}", kind(), op_.n_reads, i + 1));
@@ -52,6 +54,10 @@ void* OpView::typed(const Tensor& tensor, int dtype) const {
 void OpView::expect_count(const Tensor& tensor, int64_t count) const {
   if (tensor.count() != count)
     throw Failure(PRUN_EINVAL, fmt::format("{}: a tensor has {} elements, {} wanted", kind(), tensor.count(), count));
+}
+
+void OpView::expect(bool good, const std::string& otherwise) const {
+  if (!good) throw Failure(PRUN_EINVAL, fmt::format("{}: {}", kind(), otherwise));
 }
 
 const prun_attr* OpView::find(std::string_view name) const {

@@ -47,6 +47,8 @@ struct Shape {
   size_t rank() const { return dims.size(); }
 };
 
+std::string shape_text(const Shape& shape);  // "[2, 3]"
+
 struct Tensor {
   void* ptr = nullptr;
   Shape shape;
@@ -97,6 +99,8 @@ class OpView {
     return static_cast<T*>(typed(write(i), kDtypeOf<T>));
   }
   void expect_count(const Tensor& tensor, int64_t count) const;
+  // Throws Failure(PRUN_EINVAL) that says `otherwise` where `good` does not hold.
+  void expect(bool good, const std::string& otherwise) const;
 
   bool has(std::string_view attr) const { return find(attr) != nullptr; }
   int64_t integer(std::string_view attr, int64_t fallback = 0) const;

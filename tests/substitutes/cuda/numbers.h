@@ -122,5 +122,9 @@ template <class T>
 inline void __stcs(T* at, std::type_identity_t<T> x) {
   *at = x;
 }
+template <class T>
+inline void __stwb(T* at, std::type_identity_t<T> x) {
+  *at = x;
+}
 [[noreturn]] inline void __trap() { __builtin_trap(); }
 inline void __nanosleep(unsigned) { sched_yield(); }

@@ -1,0 +1,34 @@
+// Which row of a table a token has; embedding and its gradient.
+//
+// A token outside [0, vocab) is clamped: the data ops have refused it before (exec's next_batch), and nothing may be
+// read or written out of bounds whatever a plan feeds in. Of a table that is split over an axis the rank holds a run of
+// rows; a token outside them is another rank's, gives zeros here and takes no gradient.
+#pragma once
+#include <limits>
+
+#include "op.h"
+
+namespace prun_cuda {
+
+// The row of a token; kernels take it by value.
+struct TokenRow {
+  const int32_t* tokens;
+  int64_t first, vocab;  // the rank's rows of the table: `vocab` of them from `first` on
+  bool split;
+
+  // Of token i, or -1 for another rank's.
+  __device__ int32_t operator()(int64_t i) const {
+    const int64_t row = tokens[i] - first;
+    const int64_t inside = row < 0 ? 0 : row >= vocab ? vocab - 1 : row;
+    return split && inside != row ? -1 : static_cast<int32_t>(inside);
+  }
+};
+
+inline TokenRow token_row(const OpView& view, const Shape& table) {
+  const int64_t vocab = table.rows(), count = view.read(0).count();
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  view.expect(vocab > 0 && vocab <= kMost && count <= kMost, "a table " + shape_text(table));
+  return {view.in<int32_t>(0), view.share("axis").index * vocab, vocab, !view.text("axis").empty()};
+}
+
+}  // namespace prun_cuda

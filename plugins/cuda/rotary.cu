@@ -1,0 +1,107 @@
+// rotary: each pair of elements times a cosine and a sine; one pass, in place where the program wishes.
+//
+// Surprising fact: the table of cosines and sines is made once, in f64 on the host, and shared by the kernels of all
+// layers. At the last positions of a long context the angle of an f32 product would be wrong in its third digit.
+#include <cmath>
+#include <map>
+#include <mutex>
+#include <tuple>
+
+#include "block.cuh"
+#include "launch.h"
+
+namespace prun_cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+// [length][2][half]: the cosines, then the sines of a token.
+std::shared_ptr<void> angles_of(const OpView& view, int64_t length, int64_t half) {
+  const TokenPositions at = view.token_positions(length);
+  const double base = view.number("base", 10000);
+  static std::mutex mutex;
+  static std::map<std::tuple<Context*, int64_t, int64_t, double, int64_t, int64_t>, std::weak_ptr<void>> made;
+  const std::lock_guard lock(mutex);
+  // Where the first and the last token stand says where all do.
+  std::weak_ptr<void>& known = made[{&view.context(), length, half, base, at.at(0), at.at(length - 1)}];
+  if (std::shared_ptr<void> angles = known.lock()) return angles;
+  std::vector<float> angles(static_cast<size_t>(length * 2 * half));
+  for (int64_t i = 0; i < half; ++i) {
+    const double speed = std::pow(base, -static_cast<double>(i) / static_cast<double>(half));
+    for (int64_t token = 0; token < length; ++token) {
+      const double angle = static_cast<double>(at.at(token)) * speed;
+      angles[static_cast<size_t>(token * 2 * half + i)] = static_cast<float>(std::cos(angle));
+      angles[static_cast<size_t>((token * 2 + 1) * half + i)] = static_cast<float>(std::sin(angle));
+    }
+  }
+  std::shared_ptr<void> shared = device_table(view.context(), angles.data(), angles.size() * sizeof(float));
+  known = shared;
+  return shared;
+}
+
+struct Rotary {
+  int64_t rows, length, width, half, heads;
+  float sign;  // -1 to turn back
+};
+
+// N pairs at a time of the heads that turn, then N elements at a time of the rest.
+template <class T, int N>
+__global__ void turn(const T* x, T* y, const float* angles, Rotary r) {
+  const int64_t turned = r.heads * 2 * r.half;
+  const int64_t packs = turned / 2 / N, items = packs + (x == y ? 0 : (r.width - turned) / N);
+  for (int64_t i = first_item(); i < r.rows * items; i += item_stride()) {
+    const int64_t row = i / items, item = i - row * items;
+    if (item >= packs) {
+      const int64_t at = row * r.width + turned + (item - packs) * N;
+      store_pack(y + at, load_pack<N>(x + at));
+      continue;
+    }
+    const int64_t head = item * N / r.half, pair = item * N - head * r.half;
+    const int64_t low = row * r.width + head * 2 * r.half + pair, high = low + r.half;
+    const float* angle = angles + row % r.length * 2 * r.half + pair;
+    Wide<T> a[N], b[N], to_low[N], to_high[N];
+    float cosine[N], sine[N];
+    load(x + low, a), load(x + high, b), load(angle, cosine), load(angle + r.half, sine);
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      const float s = r.sign * sine[j];
+      to_low[j] = a[j] * cosine[j] - b[j] * s;
+      to_high[j] = b[j] * cosine[j] + a[j] * s;
+    }
+    store(y + low, to_low), store(y + high, to_high);
+  }
+}
+
+template <class T>
+std::unique_ptr<Kernel> rotary(const OpView& view) {
+  const Shape shape = view.read(0).shape;
+  view.expect(shape.rank() == 3, shape_text(shape));
+  Rotary r;
+  r.rows = shape[0] * shape[1], r.length = shape[1], r.width = shape[2];
+  r.half = view.integer("size") / 2, r.heads = view.integer("heads");
+  r.sign = view.integer("inverse") != 0 ? -1.0f : 1.0f;
+  view.expect(r.half > 0 && r.heads * 2 * r.half <= r.width,
+              std::to_string(r.heads) + " heads of " + std::to_string(2 * r.half) + " in " + shape_text(shape));
+  view.expect_count(view.write(0), r.rows * r.width);
+  const T* x = view.in<T>(0);
+  T* y = view.out<T>(0);
+  const bool packed = r.half % kPack<T> == 0 && rows_aligned(r.width, x, y);
+  // At least one item for each N elements that are written, so the grid is large enough where a pair is two.
+  return kernel_of([=, angles = angles_of(view, r.length, r.half),
+                    blocks = blocks_for(r.rows * r.width / (packed ? kPack<T> : 1), kThreads)](cudaStream_t stream) {
+    launch(packed ? turn<T, kPack<T>> : turn<T, 1>, blocks, kThreads, 0, stream, x, y,
+           static_cast<const float*>(angles.get()), r);
+  });
+}
+
+std::unique_ptr<Kernel> make_rotary(const OpView& view) {
+  return with_float(view.read(0).dtype, [&]<class T>() { return rotary<T>(view); });
+}
+
+constexpr KernelEntry kEntries[] = {{"rotary", make_rotary}};
+
+}  // namespace
+
+std::span<const KernelEntry> rotary_kernels() { return kEntries; }
+
+}  // namespace prun_cuda
