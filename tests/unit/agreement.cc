@@ -57,7 +57,9 @@ void expect_agreement(const Case& c, const Device& device, Dtype dtype, const Ag
   SCOPED_TRACE(std::string(c.name) + " in " + std::string(dtype_name(dtype)) + " on " + std::string(device.name()) +
                ", " + std::to_string(options.threads) + " threads, skew " + std::to_string(options.skew));
   std::unique_ptr<Device> reference = open_device("reference");
-  OpList before(*reference), slow(*reference), fast(device, options.threads, options.skew);
+  const bool exact = options.exactly_as != nullptr;
+  OpList before(*reference), slow(exact ? *options.exactly_as : *reference),
+      fast(device, options.threads, options.skew);
   for (OpList* list : {&before, &slow, &fast}) add_slots(*list, c, dtype);
   for (const OpLine& op : c.before) before.op(op.kind, op.reads, op.writes, op.attrs);
   slow.op(c.op.kind, c.op.reads, c.op.writes, c.op.attrs);
@@ -75,7 +77,8 @@ void expect_agreement(const Case& c, const Device& device, Dtype dtype, const Ag
     fast.run();
     ASSERT_EQ(fast.written_beside(), "");
     for (int id : c.op.writes) {
-      expect_near(fast.get(id), slow.get(id), tolerance_of(c, id, dtype, options.tensor_cores), id);
+      const Tolerance tolerance = exact ? Tolerance{0} : tolerance_of(c, id, dtype, options.tensor_cores);
+      expect_near(fast.get(id), slow.get(id), tolerance, id);
       if (testing::Test::HasFatalFailure()) return;
     }
   }

@@ -7,7 +7,8 @@ namespace prun {
 
 struct AgreementOptions {
   int threads = 1;
-  int64_t skew = 0;           // elements by which every tensor lies beside an aligned address
+  int64_t skew = 0;                    // elements by which every tensor lies beside an aligned address
+  const Device* exactly_as = nullptr;  // compared to the bit with this device, not with the reference
   bool tensor_cores = false;  // in bf16 they round what is in between: softmax's probabilities, gradients of scores
 };
 

@@ -249,7 +249,7 @@ std::vector<Case> row_cases() {
                      3e-6});
     }
   }
-  for (int64_t d : {1, 7, 33}) {
+  for (int64_t d : {1, 7, 33, 40}) {
     Slot tokens{I32, {3, 5}, 0, 11}, table{T, {11, d}}, positions{T, {6, d}}, y{T, {3, 5, d}};
     out.push_back({"embedding", {tokens, table, y}, {"embedding", {0, 1}, {2}}});
     out.push_back({"embedding with positions", {tokens, table, positions, y}, {"embedding", {0, 1, 2}, {3}}});
@@ -270,6 +270,14 @@ std::vector<Case> row_cases() {
       out.push_back({"positions_grad", {x, {F32, {25, d}}}, {"positions_grad", {0}, {1}, tokens_of}});
     }
   }
+  for (int64_t vocab : {7, 600}) {  // rows with many tokens, and many rows with few
+    Slot tokens{I32, {2, 1301}, 0, static_cast<double>(vocab)}, y{T, {2, 1301, 12}};
+    out.push_back({"embedding_grad of many tokens",
+                   {tokens, y, {F32, {vocab, 12}}, {F32, {1400, 12}}},
+                   {"embedding_grad", {0, 1}, {2, 3}, make_attrs({{"vocab", vocab}, {"positions", int64_t{1400}}})},
+                   {},
+                   1e-5});
+  }
   return out;
 }
 
@@ -282,7 +290,8 @@ std::vector<Case> moe_cases() {
                   {2, 5, 4, 2, 3, 7},
                   {3, 7, 8, 3, 0, 33},
                   {2, 70, 4, 2, 40, 300},
-                  {2, 96, 6, 1, 0, 33}}) {
+                  {2, 96, 6, 1, 0, 33},
+                  {2, 400, 40, 3, 50, 40}}) {
     int64_t n = s.batch * s.tokens, slots = s.capacity == 0 ? n : s.capacity;
     Slot logits{T, {s.batch, s.tokens, s.experts}, -3, 3}, weights{F32, {n, s.k}}, places{I32, {n, s.k}},
         counts{F32, {s.experts}}, x{T, {s.batch, s.tokens, s.width}}, y{T, {s.experts, slots, s.width}};
@@ -333,6 +342,15 @@ std::vector<Case> moe_cases() {
 
 std::vector<Case> pointwise_cases() {
   std::vector<Case> out;
+  for (int64_t n : {1, 7, 33, 72, 128, 1029, 8200}) {
+    Attrs dropped = make_attrs({{"p", 0.3}, {"key", int64_t{5}}, {"samples", int64_t{8}}, {"first", int64_t{2}}});
+    for (const char* axis : {"rows_axis", "split_axis"}) dropped.set(axis, std::string("dp"));
+    out.push_back({"dropout of rows", {{T, {3, n}}, {T, {3, n}}}, {"dropout", {0}, {1}, dropped}});
+    dropped.set("tokens_axis", std::string("dp"));
+    dropped.set("chunks", int64_t{2});
+    out.push_back({"dropout of tokens", {{T, {3, 4, n}}, {T, {3, 4, n}}}, {"dropout", {0}, {1}, dropped}});
+    out.push_back({"dropout in place", {{T, {3, 4, n}}}, {"dropout", {0}, {0}, dropped}});
+  }
   for (int64_t n : {1, 7, 33, 1029, 8200}) {
     Slot x{T, {n}, -4, 4}, scalar{F32, {}};
     for (const char* approximate : {"tanh", "none"}) {
@@ -346,13 +364,6 @@ std::vector<Case> pointwise_cases() {
     out.push_back({"silu_mul", {x, x, x}, {"silu_mul", {0, 1}, {2}}, {}, 2e-6});
     out.push_back({"silu_mul_grad", {x, x, x, x, x}, {"silu_mul_grad", {0, 1, 2}, {3, 4}}, {}, 2e-6});
     out.push_back({"silu_mul_grad in place", {x, x, x}, {"silu_mul_grad", {0, 1, 2}, {0, 1}}, {}, 2e-6});
-    Attrs dropped = make_attrs({{"p", 0.3}, {"key", int64_t{5}}, {"samples", int64_t{8}}, {"first", int64_t{2}}});
-    for (const char* axis : {"rows_axis", "split_axis"}) dropped.set(axis, std::string("dp"));
-    out.push_back({"dropout of rows", {{T, {3, n}}, {T, {3, n}}}, {"dropout", {0}, {1}, dropped}});
-    dropped.set("tokens_axis", std::string("dp"));
-    dropped.set("chunks", int64_t{2});
-    out.push_back({"dropout of tokens", {{T, {3, 4, n}}, {T, {3, 4, n}}}, {"dropout", {0}, {1}, dropped}});
-    out.push_back({"dropout in place", {{T, {3, 4, n}}}, {"dropout", {0}, {0}, dropped}});
     out.push_back({"add", {x, x, x}, {"add", {0, 1}, {2}}});
     out.push_back({"add in place", {x, x}, {"add", {0, 1}, {0}}});
     out.push_back({"mul", {x, x, x}, {"mul", {0, 1}, {2}}});
@@ -381,7 +392,7 @@ std::vector<Case> pointwise_cases() {
 
 std::vector<Case> piece_cases() {
   std::vector<Case> out;
-  for (auto [a, b, c] : {std::tuple<int64_t, int64_t, int64_t>{1, 1, 1}, {3, 2, 5}, {70, 33, 17}})
+  for (auto [a, b, c] : {std::tuple<int64_t, int64_t, int64_t>{1, 1, 1}, {3, 2, 5}, {3, 2, 16}, {70, 33, 17}})
     for (std::optional<Dtype> dtype : {T, I32, I64}) {
       Slot apart{dtype, {4, a, b, c}, -99, 99}, whole{dtype, {a, 4 * b, c}, -99, 99}, piece{dtype, {a, b, c}};
       Attrs attrs = make_attrs({{"pieces", int64_t{4}}, {"dim", int64_t{1}}, {"axis", std::string("dp")}});
@@ -395,7 +406,7 @@ std::vector<Case> piece_cases() {
 
 std::vector<Case> training_cases() {
   std::vector<Case> out;
-  for (int64_t n : {1, 7, 1029}) {
+  for (int64_t n : {1, 7, 1029, 20011}) {
     Slot grad{F32, {n}}, param{T, {n}}, m{F32, {n}}, v{F32, {n}, 0.01, 1}, clip{F32, {}, 0.5, 0.6};
     out.push_back({"adamw", {grad, param, m, v}, {"adamw", {0, 1, 2, 3}, {1, 2, 3}, adamw()}, {}, 2e-6});
     out.push_back(
