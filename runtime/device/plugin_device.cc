@@ -99,11 +99,32 @@ struct Opened {
   DeviceMemory values;
 };
 
+// Memory of the host, where the caller has its tensors, within reach of the device.
+class Pinned {
+ public:
+  Pinned(std::shared_ptr<Opened> opened, void* ptr, int64_t bytes) : opened_(std::move(opened)), ptr_(ptr) {
+    opened_->device.call("pinning memory", [&](prun_result* result) {
+      return table().pin(opened_->device.get(), ptr_, static_cast<size_t>(bytes), result);
+    });
+  }
+  ~Pinned() { table().unpin(opened_->device.get(), ptr_); }
+  Pinned(const Pinned&) = delete;
+
+ private:
+  const prun_device& table() const { return opened_->device.table(); }
+  std::shared_ptr<Opened> opened_;
+  void* ptr_;
+};
+
 // Waits for its end.
 class WaitingKernel final : public Kernel {
  public:
-  WaitingKernel(std::shared_ptr<Opened> opened, const RankMemory& memory, const Op& op, int threads)
-      : opened_(std::move(opened)), table_(memory.table), kernel_(opened_->device, abi(memory, op, threads).get()) {}
+  WaitingKernel(std::shared_ptr<Opened> opened, std::shared_ptr<Pinned> arena, const RankMemory& memory, const Op& op,
+                int threads)
+      : opened_(std::move(opened)),
+        arena_(std::move(arena)),
+        table_(memory.table),
+        kernel_(opened_->device, abi(memory, op, threads).get()) {}
   void run() override {
     if (table_ != nullptr) {
       const prun_step_values values = *table_;
@@ -119,6 +140,7 @@ class WaitingKernel final : public Kernel {
     return AbiOp(memory, op, threads, reinterpret_cast<const prun_step_values*>(opened_->values.get()));
   }
   std::shared_ptr<Opened> opened_;
+  std::shared_ptr<Pinned> arena_;
   const StepTable* table_;
   DeviceKernel kernel_;
 };
@@ -151,13 +173,23 @@ class TableDevice final : public Device {
   std::unique_ptr<Kernel> make_kernel(const RankMemory& memory, const Op& op, int threads) const override {
     std::lock_guard lock(mutex_);
     if (opened_ == nullptr) opened_ = std::make_shared<Opened>(table_);
-    return std::make_unique<WaitingKernel>(opened_, memory, op, threads);
+    return std::make_unique<WaitingKernel>(opened_, pinned(memory), memory, op, threads);
   }
 
  private:
+  // The arena, which kernels of one program share; pages are pinned, so no two arenas may lie on one.
+  std::shared_ptr<Pinned> pinned(const RankMemory& memory) const {
+    if (table_.pin == nullptr || memory.arena == nullptr) return nullptr;
+    std::weak_ptr<Pinned>& known = pinned_[memory.arena];
+    std::shared_ptr<Pinned> arena = known.lock();
+    if (arena == nullptr) known = arena = std::make_shared<Pinned>(opened_, memory.arena, memory.program->arena_bytes);
+    return arena;
+  }
+
   const prun_device& table_;
   mutable std::mutex mutex_;
   mutable std::shared_ptr<Opened> opened_;
+  mutable std::map<void*, std::weak_ptr<Pinned>> pinned_;  // by where an arena begins
 };
 
 }  // namespace

@@ -52,8 +52,9 @@ class OpList {
 
   // Lays out memory; every byte that no one sets is kUnset, so that a kernel that skips an element shows.
   void make() {
+    constexpr int64_t kPage = 4096;  // its own pages: a device may pin them
     arena_.reset(static_cast<std::byte*>(
-        std::aligned_alloc(kAlignBytes, static_cast<size_t>(program_.arena_bytes + kAlignBytes))));
+        std::aligned_alloc(kPage, static_cast<size_t>(round_up(program_.arena_bytes + kAlignBytes, kPage)))));
     std::memset(arena_.get(), kUnset, static_cast<size_t>(program_.arena_bytes));
     memory_ = {arena_.get(), 2, &program_, &table_};
     for (const Op& op : ops_) kernels_.push_back(device_.make_kernel(memory_, op, threads_));
