@@ -1,7 +1,9 @@
 -- Where a strategy places what a unit has: its flat vector of parameters, single layers, the activations between its
--- ops. Placements are those of the field: "S(dim)" sharded along a dim, on a mesh axis.
+-- ops; and what the optimizer keeps of it. Placements are those of the field: "S(dim)" sharded along a dim, on a mesh
+-- axis.
 
 local intents = require "prun.intents"
+local schema = require "prun.schema"
 
 local placements = {}
 
@@ -47,6 +49,20 @@ function placements.grads(result)
     return self
   end
   return grads
+end
+
+-- unit.optimizer:offload { ahead = 2, piece = "16 MiB" }: what the optimizer keeps of the unit (m and v, and the f32
+-- parameters of a bf16 plan) lives in the host's memory and comes to the device for its update, in pieces.
+local offload = {
+  { name = "ahead", kind = "integer", default = 2, least = 0, help = "pieces on their way besides the one updated" },
+  { name = "piece", kind = "bytes", default = "16 MiB", least = 64, help = "of each of the optimizer's tensors" },
+}
+function placements.optimizer(result)
+  return { kind_of = "optimizer_state", offload = function(self, given)
+    local options = schema.check("unit.optimizer:offload", offload, given, host.site())
+    result.offload = { ahead = options.ahead, piece = options.piece, site = host.site() }
+    return self
+  end }
 end
 
 -- unit.activations:place { tp = "S(1)" }: what flows between a unit's ops, [batch, tokens, width], where no layer says

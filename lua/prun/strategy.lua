@@ -30,7 +30,8 @@ local function record_unit(strategy, class)
   local words = {
     kind_of = "unit", name = class.name, last = { kind_of = "last" },
     params = placements.params(result), grads = placements.grads(result), grad_shard = intents.target "grad_shard",
-    activations = placements.activations(result), find = placements.find(result, class.layers),
+    activations = placements.activations(result), optimizer = placements.optimizer(result),
+    find = placements.find(result, class.layers),
     before = adder "before", after = adder "after",
     -- Between steps, after every so many: what ranks have let drift apart is brought together.
     every = function(_, steps, fn)

@@ -120,12 +120,16 @@ local fixed = [[
 ---@field rank integer
 ---@field world integer
 
+---@class prun.OptimizerState
+---@field offload fun(self: prun.OptimizerState, options?: { ahead?: integer, piece?: string|integer })
+
 ---@class prun.Unit
 ---@field name string
 ---@field params prun.Target
 ---@field grads prun.Target
 ---@field grad_shard prun.Target
 ---@field activations prun.Target
+---@field optimizer prun.OptimizerState
 ---@field last any
 ---@field find fun(self: prun.Unit, names: string|string[]): prun.Target[]
 ---@field recompute fun(self: prun.Unit)

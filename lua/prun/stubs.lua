@@ -28,12 +28,16 @@
 ---@field rank integer
 ---@field world integer
 
+---@class prun.OptimizerState
+---@field offload fun(self: prun.OptimizerState, options?: { ahead?: integer, piece?: string|integer })
+
 ---@class prun.Unit
 ---@field name string
 ---@field params prun.Target
 ---@field grads prun.Target
 ---@field grad_shard prun.Target
 ---@field activations prun.Target
+---@field optimizer prun.OptimizerState
 ---@field last any
 ---@field find fun(self: prun.Unit, names: string|string[]): prun.Target[]
 ---@field recompute fun(self: prun.Unit)
@@ -82,6 +86,9 @@
 ---@field axis? string mesh axis over which the batch is split (default 'dp')
 ---@field bucket? string|integer size of a bucket of gradients (default '25 MiB')
 ---@field first? string|integer size of the first bucket, small so that it starts early (default '1 MiB')
+---@field offload? string optimizer: its state lives in the host's memory; empty: in the device's (default '')
+---@field offload_ahead? integer pieces of that state on their way besides the one that is updated (default 2)
+---@field offload_piece? string|integer size of a piece, of each of the optimizer's tensors (default '16 MiB')
 
 ---@class prun.eval.options
 ---@field every integer an evaluation comes after every so many steps
@@ -97,6 +104,9 @@
 ---@field axis? string mesh axis over which the batch and the parameters are split (default 'dp')
 ---@field bucket? string gradients reduced at once: those of one unit (default 'unit')
 ---@field inflight? integer how many reductions of gradients may be unfinished behind backward (default 1)
+---@field offload? string optimizer: its state lives in the host's memory; empty: in the device's (default '')
+---@field offload_ahead? integer pieces of that state on their way besides the one that is updated (default 2)
+---@field offload_piece? string|integer size of a piece, of each of the optimizer's tensors (default '16 MiB')
 ---@field over? string|string[] two axes instead: one whose ranks hold the same shards, one that shards (default {''})
 ---@field persist_below? string|integer parameters smaller than this stay whole on every rank (default '0 B')
 ---@field prefetch? integer how many units are gathered ahead of compute (default 1)
@@ -212,17 +222,26 @@
 
 ---@class prun.zero1.options
 ---@field axis? string mesh axis over which the batch is split (default 'dp')
+---@field offload? string optimizer: its state lives in the host's memory; empty: in the device's (default '')
+---@field offload_ahead? integer pieces of that state on their way besides the one that is updated (default 2)
+---@field offload_piece? string|integer size of a piece, of each of the optimizer's tensors (default '16 MiB')
 ---@field wire? string dtype of gradients that travels: f32 or bf16; empty: their own (default '')
 
 ---@class prun.zero2.options
 ---@field axis? string mesh axis over which the batch is split (default 'dp')
 ---@field inflight? integer how many reductions of gradients may be unfinished behind backward (default 1)
+---@field offload? string optimizer: its state lives in the host's memory; empty: in the device's (default '')
+---@field offload_ahead? integer pieces of that state on their way besides the one that is updated (default 2)
+---@field offload_piece? string|integer size of a piece, of each of the optimizer's tensors (default '16 MiB')
 ---@field wire? string dtype of gradients that travels: f32 or bf16; empty: their own (default '')
 
 ---@class prun.zero3.options
 ---@field axis? string mesh axis over which the batch and the parameters are split (default 'dp')
 ---@field bucket? string gradients reduced at once: those of one unit (default 'unit')
 ---@field inflight? integer how many reductions of gradients may be unfinished behind backward (default 1)
+---@field offload? string optimizer: its state lives in the host's memory; empty: in the device's (default '')
+---@field offload_ahead? integer pieces of that state on their way besides the one that is updated (default 2)
+---@field offload_piece? string|integer size of a piece, of each of the optimizer's tensors (default '16 MiB')
 ---@field over? string|string[] two axes instead: one whose ranks hold the same shards, one that shards (default {''})
 ---@field persist_below? string|integer parameters smaller than this stay whole on every rank (default '0 B')
 ---@field prefetch? integer how many units are gathered ahead of compute (default 1)

@@ -47,6 +47,8 @@ class Error : public std::exception {
   const std::optional<Site>& site() const { return site_; }
   // Adds "context: " in front of the message.
   Error& prefix(std::string_view context);
+  // Another rank is likely the cause: whoever tells the user waits a moment for that one's error.
+  bool effect = false;
 
  private:
   void render();

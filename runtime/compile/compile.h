@@ -12,6 +12,7 @@ namespace prun {
 
 struct CompileOptions {
   std::string device = "cpu";
+  bool check_finite = false;  // ops that find NaNs and infinities
   // Scratch of one op on that device; null: none needed.
   std::function<int64_t(const Program&, const Op&)> workspace_bytes;
   // Whether the device wants ops to be made one op of that kind (fuse.cc); null: it has no such kernels.

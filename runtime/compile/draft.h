@@ -25,10 +25,13 @@ struct UnitState {
   std::string axis;            // of the shards
   int64_t shard = 0;           // elements a rank owns (padded when not sharded)
   int master = -1;             // parameters the optimizer updates (f32, or f64 in an f64 plan): the shard, or all
-  int compute = -1;            // parameters in the dtype of compute, when that is another; not sharded only
+  int compute = -1;            // parameters in the dtype of compute, when that is another; of a shard only beside an
+                               // offloaded master
   int grad = -1;               // the gradient the optimizer reads: the shard, or all
   int whole_grad = -1;         // sharded, and microbatches are summed before they are reduced: the sum
   std::vector<int> optimizer;  // sgd: momentum; adamw: m, v
+  const StrategyUnit* offload = nullptr;  // where it says that optimizer state lives in the host's memory
+  bool master_offloaded = false;
   int64_t bucket_start = 0;    // not sharded: where the unit's gradient starts in the flat buffer of all
 };
 
@@ -99,6 +102,7 @@ void communicate(Draft& draft);      // communicate.cc: compute ops, what hooks 
 void evaluate(Draft& draft);         // evaluate.cc: the eval body
 void synchronize(Draft& draft);      // synchronize.cc: weights that ranks let drift apart for some steps
 void lower_program(Draft& draft, const RankProgram& source);           // lower_program.cc: level 3
+void check_finite(Program& program);                                   // check_finite.cc: --check-finite
 void add_workspaces(Program& program, const CompileOptions& options);  // workspace.cc
 void join_step(Program& program);                                      // join.cc: streams meet at the end of a step
 void assign_memory(Program& program);                                  // memory.cc: offsets

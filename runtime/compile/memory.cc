@@ -1,4 +1,4 @@
-// Offsets in the rank's arena, role by role: persistent buffers one after another, pools as slots x stride, and all
+// Offsets in the rank's arenas, role by role: persistent buffers one after another, pools as slots x stride, and all
 // else packed so that two buffers share bytes only if the happens-before order proves that one is dead before the
 // other lives. Greedy by size (Pisarchyk & Lee, arXiv 2001.03288).
 #include <fmt/format.h>
@@ -93,10 +93,10 @@ class Packer {
   std::vector<Life> lives_;
 };
 
-int64_t place_persistent(Program& program, Role role, int64_t base) {
+int64_t place_persistent(Program& program, Role role, Space space, int64_t base) {
   int64_t next = 0;
   for (Buffer& buffer : program.buffers) {
-    if (buffer.role != role || !buffer.persistent) continue;
+    if (buffer.role != role || !buffer.persistent || buffer.space != space) continue;
     buffer.offset = base + next;
     next += buffer.bytes;
   }
@@ -123,7 +123,7 @@ void assign_memory(Program& program) {
   int64_t next = 0;
   for (int r = 0; r < kRoles; ++r) {
     Role role = static_cast<Role>(r);
-    int64_t used = place_persistent(program, role, next);
+    int64_t used = place_persistent(program, role, Space::device, next);
     used += place_pools(program, role, next + used);
     // One body has ended before another begins: what lives only in one of them shares bytes with the others.
     const int64_t base = next + used;
@@ -132,6 +132,13 @@ void assign_memory(Program& program) {
     next += used;
   }
   program.arena_bytes = next;
+  // The host keeps what persists; nothing else lives there.
+  program.host_arena_bytes = 0;
+  for (int r = 0; r < kRoles; ++r) {
+    program.host_role_bytes[r] =
+        place_persistent(program, static_cast<Role>(r), Space::host, program.host_arena_bytes);
+    program.host_arena_bytes += program.host_role_bytes[r];
+  }
 }
 
 }  // namespace prun

@@ -8,8 +8,16 @@ namespace prun {
 
 void StepBuilder::optimize() {
   int clip = draft_.plan.optimizer.clip > 0 ? clip_coefficient() : -1;
+  std::vector<int> units;
   for (size_t u = 0; u < draft_.graph.units.size(); ++u)
-    if (draft_.states[u].here && !draft_.graph.units[u].parameters.empty()) update(static_cast<int>(u), clip);
+    if (draft_.states[u].here && !draft_.graph.units[u].parameters.empty()) units.push_back(static_cast<int>(u));
+  for (int unit : units) {
+    const UnitState& state = draft_.states[static_cast<size_t>(unit)];
+    if (state.offload)
+      update_offloaded(unit, clip, unit == units.back());
+    else
+      update(unit, clip, {state.grad, state.master, state.optimizer, state.compute});
+  }
 }
 
 // Mesh axes over which ranks hold different parameters.
@@ -135,14 +143,14 @@ int StepBuilder::clip_coefficient() {
   return coefficient;
 }
 
-void StepBuilder::update(int unit, int clip) {
+// One update of a unit, or of a piece of it.
+void StepBuilder::update(int unit, int clip, const Updated& what) {
   const Optimizer& optimizer = draft_.plan.optimizer;
-  const UnitState& state = draft_.states[static_cast<size_t>(unit)];
   Op op;
   op.def = &op_def(optimizer.kind);
-  op.reads = {state.grad, state.master};
-  op.writes = {state.master};
-  for (int slot : state.optimizer) op.reads.push_back(slot), op.writes.push_back(slot);
+  op.reads = {what.grad, what.master};
+  op.writes = {what.master};
+  for (int slot : what.states) op.reads.push_back(slot), op.writes.push_back(slot);
   if (clip >= 0) op.reads.push_back(clip);
   if (optimizer.kind == "adamw") {
     op.attrs.set("beta1", optimizer.beta1);
@@ -156,11 +164,11 @@ void StepBuilder::update(int unit, int clip) {
   op.unit = unit_name(unit);
   op.site = optimizer.site;
   recorder_.record(0, std::move(op));
-  if (state.compute < 0) return;
+  if (what.compute < 0) return;
   Op cast;
   cast.def = &op_def("cast");
-  cast.reads = {state.master};
-  cast.writes = {state.compute};
+  cast.reads = {what.master};
+  cast.writes = {what.compute};
   cast.attrs.set("dtype", std::string(dtype_name(draft_.plan.param_dtype)));
   cast.phase = Phase::step;
   cast.unit = unit_name(unit);

@@ -15,6 +15,7 @@ void describe(Draft& draft) {
 }
 
 void finish(Program& program, const CompileOptions& options) {
+  if (options.check_finite) check_finite(program);
   add_workspaces(program, options);
   join_step(program);
   assign_memory(program);

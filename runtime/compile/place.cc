@@ -53,6 +53,14 @@ std::vector<std::string> optimizer_slots(const Optimizer& optimizer) {
   return {};
 }
 
+// What keeps the optimizer state of a class of units in the host's memory; null: nothing does.
+const StrategyUnit* offload_of(const Plan& plan, const std::string& unit_class) {
+  for (const Strategy& strategy : plan.strategies)
+    for (const StrategyUnit& unit : strategy.units)
+      if (unit.offload && unit.unit_class == unit_class) return &unit;
+  return nullptr;
+}
+
 Op init_op(const char* kind, std::vector<int> writes, const Site& site) {
   Op op;
   op.def = &op_def(kind);
@@ -175,6 +183,55 @@ const StrategyUnit* sharding_of_unit(const Draft& draft, const Unit& unit) {
   return largest * dtype_bytes(draft.master_dtype()) < sharding->shard_least ? nullptr : sharding;
 }
 
+// Masters that the optimizer alone reads go with its state: where parameters have another dtype, and nothing averages
+// them between steps. Units that are not sharded share their vectors, so these lie all here or all there.
+struct Offload {
+  bool shared_state = false, shared_master = false;  // of units that are not sharded
+};
+
+Offload place_offloaded(Draft& draft) {
+  const bool low = draft.plan.param_dtype != draft.master_dtype();
+  std::string kept;  // a unit whose state stays
+  Offload offload;
+  bool synced = false;
+  for (size_t u = 0; u < draft.graph.units.size(); ++u) {
+    const Unit& unit = draft.graph.units[u];
+    UnitState& state = draft.states[u];
+    if (!state.here || unit.parameters.empty()) continue;
+    state.offload = offload_of(draft.plan, unit.unit_class);
+    if (state.offload && !low && optimizer_slots(draft.plan.optimizer).empty())
+      throw plan_error("there is nothing to offload: sgd without momentum keeps no state from step to step",
+                       draft.plan.optimizer.site);
+    for (const Strategy& strategy : draft.plan.strategies)
+      for (const StrategyUnit& of : strategy.units)
+        synced = synced || (!state.sharded && of.unit_class == unit.unit_class && !of.sync.empty());
+    if (state.sharded) {
+      state.master_offloaded = state.offload && low;
+      continue;
+    }
+    if (state.offload) offload.shared_state = true;
+    if (!state.offload) kept = unit.name;
+  }
+  offload.shared_master = offload.shared_state && low && !synced;
+  for (size_t u = 0; u < draft.graph.units.size(); ++u) {
+    UnitState& state = draft.states[u];
+    if (state.sharded || !state.offload) continue;
+    if (!kept.empty())
+      throw plan_error(fmt::format("the optimizer state of '{}' is offloaded and that of '{}' is not, and neither is "
+                                   "sharded: such units lie in one vector, so offload all of them or none",
+                                   draft.graph.units[u].name, kept),
+                       state.offload->offload_site);
+    state.master_offloaded = offload.shared_master;
+  }
+  return offload;
+}
+
+int add_state(Program& program, const std::string& name, Role role, TensorType type, Space space, const Site& site) {
+  const int tensor = add_tensor(program, name, role, std::move(type), true, site);
+  program.buffers[static_cast<size_t>(program.tensors[static_cast<size_t>(tensor)].buffer)].space = space;
+  return tensor;
+}
+
 void place_units(Draft& draft) {
   Program& program = draft.program;
   const Graph& graph = draft.graph;
@@ -202,38 +259,45 @@ void place_units(Draft& draft) {
   }
   Dtype master = draft.master_dtype();
   Site site = draft.plan.optimizer.site;
+  const Offload offload = place_offloaded(draft);
+  const auto space = [](bool offloaded) { return offloaded ? Space::host : Space::device; };
   int params = -1, grads = -1, low = -1;
   std::vector<int> slots;
   if (flat > 0) {
-    params = draft.flat_params = add_tensor(program, "params", Role::param, {master, {flat}}, true, site);
+    params = draft.flat_params =
+        add_state(program, "params", Role::param, {master, {flat}}, space(offload.shared_master), site);
     if (draft.plan.param_dtype != master)
       low = add_tensor(program, "params." + std::string(dtype_name(draft.plan.param_dtype)), Role::param,
                        {draft.plan.param_dtype, {flat}}, true, site);
     grads = draft.flat_grads = add_tensor(program, "grads", Role::grad, {master, {flat}}, true, site);
     for (const std::string& slot : optimizer_slots(draft.plan.optimizer))
-      slots.push_back(add_tensor(program, slot, Role::optimizer, {master, {flat}}, true, site));
+      slots.push_back(add_state(program, slot, Role::optimizer, {master, {flat}}, space(offload.shared_state), site));
   }
   for (size_t u = 0; u < graph.units.size(); ++u) {
     UnitState& state = draft.states[u];
     if (!state.here) continue;
     const std::string& name = graph.units[u].name;
     Shape shape = {state.shard};
-    auto own = [&](const std::string& what, Role role) {
-      return add_tensor(program, name + "." + what, role, {master, shape}, true, site);
+    auto own = [&](const std::string& what, Role role, bool offloaded = false) {
+      return add_state(program, name + "." + what, role, {master, shape}, space(offloaded), site);
     };
     auto view = [&](const std::string& what, int of) {
       return add_view(program, name + "." + what, of, state.bucket_start, shape);
     };
-    state.master = state.sharded ? own("shard", Role::param) : view("params", params);
+    state.master = state.sharded ? own("shard", Role::param, state.master_offloaded) : view("params", params);
     state.grad = state.sharded ? own("grad_shard", Role::grad) : view("grads", grads);
     const StrategyUnit* sharding = state.sharded ? sharding_of(draft.plan, graph.units[u].unit_class) : nullptr;
     if (sharding && sharding->accumulate)
       state.whole_grad =
           add_tensor(program, name + ".grads", Role::grad, {master, {draft.layouts[u].padded}}, true, site);
     if (!state.sharded && low >= 0) state.compute = view("params.low", low);
+    if (state.sharded && state.master_offloaded)
+      state.compute = add_tensor(program, fmt::format("{}.shard.{}", name, dtype_name(draft.plan.param_dtype)),
+                                 Role::param, {draft.plan.param_dtype, shape}, true, site);
     std::vector<std::string> kinds = optimizer_slots(draft.plan.optimizer);
     for (size_t i = 0; i < kinds.size(); ++i)
-      state.optimizer.push_back(state.sharded ? own(kinds[i], Role::optimizer) : view(kinds[i], slots[i]));
+      state.optimizer.push_back(state.sharded ? own(kinds[i], Role::optimizer, state.offload != nullptr)
+                                              : view(kinds[i], slots[i]));
   }
 }
 
@@ -243,16 +307,29 @@ void initialise(Draft& draft) {
   for (size_t u = 0; u < draft.states.size(); ++u) {
     const UnitState& state = draft.states[u];
     if (!state.here || draft.graph.units[u].parameters.empty()) continue;
-    stream.ops.push_back(init_unit(draft, u, state.master));
+    // What is offloaded begins in the gradient's memory: as large, of the same type, and not needed yet.
+    const int initial = state.master_offloaded ? state.grad : state.master;
+    const auto store = [&](int to) {
+      Op op = init_op("store", {to}, state.offload->offload_site);
+      op.reads = {state.grad};
+      stream.ops.push_back(std::move(op));
+    };
+    stream.ops.push_back(init_unit(draft, u, initial));
     if (state.compute >= 0) {
       Op cast = init_op("cast", {state.compute}, draft.plan.optimizer.site);
-      cast.reads = {state.master};
+      cast.reads = {initial};
       cast.attrs.set("dtype", std::string(dtype_name(draft.plan.param_dtype)));
       stream.ops.push_back(std::move(cast));
     }
+    if (state.master_offloaded) store(state.master);
     stream.ops.push_back(fill_op(state.grad, draft.plan.optimizer.site));
     if (state.whole_grad >= 0) stream.ops.push_back(fill_op(state.whole_grad, draft.plan.optimizer.site));
-    for (int slot : state.optimizer) stream.ops.push_back(fill_op(slot, draft.plan.optimizer.site));
+    for (int slot : state.optimizer) {
+      if (state.offload)
+        store(slot);
+      else
+        stream.ops.push_back(fill_op(slot, draft.plan.optimizer.site));
+    }
   }
   stream.ops.push_back(fill_op(draft.loss_tensor, draft.graph.values[static_cast<size_t>(draft.graph.loss)].site));
   draft.program.init.streams.push_back(std::move(stream));

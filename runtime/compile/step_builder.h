@@ -143,7 +143,16 @@ class StepBuilder {
   std::vector<std::string> split_axes() const;
   Squares squares_of(int unit, const std::vector<std::string>& split);
   int clip_coefficient();
-  void update(int unit, int clip);
+  struct Updated {
+    int grad, master;
+    std::vector<int> states;
+    int compute;  // -1: parameters have the master's dtype
+  };
+  void update(int unit, int clip, const Updated& what);
+
+  // offload.cc: optimizer state that lives in the host's memory
+  void update_offloaded(int unit, int clip, bool last);
+  void transfer(const char* kind, int from, int to, int stream, int unit);
 
   int compute_tensor(const std::string& name, TensorType type, const Site& site);
 

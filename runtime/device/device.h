@@ -34,11 +34,15 @@ struct RankMemory {
   // Behind prun/device.h there is no arena to be seen: where each tensor lies, and who knows the rank's shares.
   const std::vector<void*>* places = nullptr;
   const prun_op* foreign = nullptr;
+  std::byte* host_arena = nullptr;
 
   void* data(int tensor) const {
     if (places != nullptr) return (*places)[static_cast<size_t>(tensor)];
     const Tensor& t = program->tensors[static_cast<size_t>(tensor)];
-    return arena + program->buffers[static_cast<size_t>(t.buffer)].offset + t.byte_offset;
+    return data(program->buffers[static_cast<size_t>(t.buffer)]) + t.byte_offset;
+  }
+  std::byte* data(const Buffer& buffer) const {
+    return (buffer.space == Space::host ? host_arena : arena) + buffer.offset;
   }
 };
 

@@ -10,11 +10,12 @@
 
 #include "exec/clock.h"
 #include "exec/comm_ops.h"
+#include "exec/transfer.h"
 
 namespace prun {
 
 Executor::Executor(const Program& program, const Device& device, World& world, const ExecutorOptions& options)
-    : JobRun(program, world, options, {.arena = options.arena}), device_(device) {
+    : JobRun(program, world, options, {.arena = options.arena, .host_arena = options.host_arena}), device_(device) {
   for (Kind kind : {Kind::init, Kind::step, Kind::eval, Kind::sync})
     works_.push_back({kind, body(kind), make_lanes(body(kind))});
 }
@@ -29,6 +30,7 @@ std::vector<Executor::Lane> Executor::make_lanes(const Body& body) {
       switch (op.def->op_class) {
         case OpClass::communication: lane.kernels.push_back(make_comm_kernel(memory_, op, world_)); break;
         case OpClass::host: lane.kernels.push_back(make_host_kernel(memory_, op, host_)); break;
+        case OpClass::transfer: lane.kernels.push_back(make_transfer_kernel(memory_, op)); break;
         case OpClass::lowered:  // no device has a kernel: aborts
         case OpClass::compute: lane.kernels.push_back(device_.make_kernel(memory_, op, options_.threads)); break;
       }

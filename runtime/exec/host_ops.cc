@@ -15,6 +15,7 @@
 #include "device/bf16.h"
 #include "prun/philox.h"
 #include "device/share.h"
+#include "exec/finite.h"
 
 namespace prun {
 namespace {
@@ -224,6 +225,7 @@ HostServices open_host_services(const Program& program, std::function<void(const
 std::unique_ptr<Kernel> make_host_kernel(const RankMemory& memory, const Op& op, const HostServices& services) {
   if (op.is("next_batch")) return std::make_unique<NextBatch>(memory, op, services);
   if (op.is("print")) return std::make_unique<Print>(memory, op, services.print);
+  if (op.is("require_finite")) return make_require_finite(memory, op);
   PRUN_CHECK(false, "no host op " + std::string(op.def->name));
   return nullptr;
 }

@@ -23,6 +23,7 @@ struct ExecutorOptions {
   int threads = 1;             // cores that a kernel may use
   int spins = 200;             // of a wait before it yields
   std::byte* arena = nullptr;  // of the host; a queue device has `queue` instead
+  std::byte* host_arena = nullptr;  // of Program::host_arena_bytes; a queue device has it in `queue`
   QueueMemory* queue = nullptr;
   double deadline_s = 60;              // without progress of a queue device
   bool timed = false;                  // queue devices: a time for every op, for a trace; then nothing is captured

@@ -35,6 +35,7 @@ QueueBody::QueueBody(const QueueContext& context, const Body& body)
       regions_(body, how_of(*context.rank.program, body, context.memory.enqueues())),
       enqueued_(regions_.items.size()),
       kernels_(regions_.items.size()),
+      transfers_(regions_.items.size()),
       reached_(regions_.items.size()),
       states_(regions_.regions.size()),
       fork_(context.memory.device()),
@@ -122,7 +123,10 @@ void QueueBody::make_items() {
       }
     if (item.kind != Item::Kind::op) continue;
     const Op& of = op(item.op);
-    if (of.communicates())
+    if (of.def->op_class == OpClass::transfer)
+      transfers_[i] = {context_.rank.data(of.writes[0]), context_.rank.data(of.reads[0]),
+                       program().tensors[static_cast<size_t>(of.reads[0])].bytes()};
+    else if (of.communicates())
       enqueued_[i] = make_enqueued_kernel(context_.rank, of, context_.world, stream(item.op.stream).queue());
     else
       kernels_[i].emplace(device, AbiOp(context_.rank, of, context_.threads, context_.values).get());
@@ -265,6 +269,8 @@ void QueueBody::run_item(int id, bool capturing) {
   if (item.kind == Item::Kind::op) {
     if (kernels_[i])
       kernels_[i]->run(on);
+    else if (transfers_[i])
+      on.copy(transfers_[i]->to, transfers_[i]->from, transfers_[i]->bytes);
     else
       enqueued_[i]->run();
     return;

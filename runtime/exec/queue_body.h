@@ -106,6 +106,7 @@ class QueueBody {
   Regions regions_;
   std::vector<std::unique_ptr<Kernel>> enqueued_;     // by item: communication on the device's streams
   std::vector<std::optional<DeviceKernel>> kernels_;  // by item
+  std::vector<std::optional<Copy>> transfers_;        // by item: load and store
   std::vector<std::optional<DeviceEvent>> reached_;   // by item: others wait for it
   std::vector<Span> spans_[kStepSlots];               // by item, with times
   std::vector<std::unique_ptr<HostPart>> hosts_;

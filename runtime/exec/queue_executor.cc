@@ -19,7 +19,7 @@ struct QueueExecutor::Batch final : Kernel {
 };
 
 QueueExecutor::QueueExecutor(const Program& program, World& world, const ExecutorOptions& options)
-    : JobRun(program, world, options, {.arena = options.queue->arena()}),
+    : JobRun(program, world, options, {.arena = options.queue->arena(), .host_arena = options.queue->host_arena()}),
       queue_(*options.queue),
       values_(queue_.device(), sizeof(prun_step_values), PRUN_PLACE_DEVICE) {
   QueueDevice& device = queue_.device();

@@ -43,6 +43,7 @@ class QueueMemory {
   QueueDevice& device() { return *device_; }
   bool enqueues() const { return enqueues_; }
   std::byte* arena() const { return arena_; }
+  std::byte* host_arena() const { return host_arena_.get(); }  // pinned; what is offloaded
   // Pinned: where the host sees the tensors of a stream's host ops, one op after the other; of a step's first ops; and
   // a step's values, with the loss kAlignBytes behind them.
   std::byte* staging(int stream) const;
@@ -52,7 +53,7 @@ class QueueMemory {
  private:
   std::unique_ptr<QueueDevice> device_;
   bool enqueues_ = false;
-  DeviceMemory own_arena_;
+  DeviceMemory own_arena_, host_arena_;
   std::byte* arena_ = nullptr;
   PinnedLayout layout_;
   std::byte* pinned_ = nullptr;

@@ -15,6 +15,7 @@
 
 #include "exec/host_ops.h"
 #include "exec/plain_collectives.h"
+#include "exec/transfer.h"
 
 namespace prun {
 namespace {
@@ -30,7 +31,7 @@ constexpr int kPoison = 0xff;
 struct VirtualRank {
   int rank = 0;
   const Program* program = nullptr;
-  Arena arena;
+  Arena arena, host_arena;
   RankMemory memory;
   HostServices host;
   std::vector<std::vector<std::unique_ptr<Kernel>>> kernels;  // of the body under way; null for communication
@@ -99,10 +100,15 @@ Interpreter::Interpreter(const Job& job, const Device& device, const VirtualOpti
     VirtualRank rank;
     rank.rank = r;
     rank.program = &job.program(r);
-    const size_t bytes = static_cast<size_t>(std::max<int64_t>(rank.program->arena_bytes, kAlignBytes));
-    rank.arena.reset(static_cast<std::byte*>(::operator new[](bytes, std::align_val_t(4096))));
-    std::memset(rank.arena.get(), options.poison ? kPoison : 0, bytes);
+    const auto make = [&](Arena& arena, int64_t wanted) {
+      const size_t bytes = static_cast<size_t>(std::max<int64_t>(wanted, kAlignBytes));
+      arena.reset(static_cast<std::byte*>(::operator new[](bytes, std::align_val_t(4096))));
+      std::memset(arena.get(), options.poison ? kPoison : 0, bytes);
+    };
+    make(rank.arena, rank.program->arena_bytes);
+    make(rank.host_arena, rank.program->host_arena_bytes);
     rank.memory = {rank.arena.get(), r, rank.program, &table_};
+    rank.memory.host_arena = rank.host_arena.get();
     rank.host = open_host_services(*rank.program,
                                    [this, r](const std::string& line) { result_.printed.emplace_back(r, line); });
     ranks_.push_back(std::move(rank));
@@ -129,6 +135,9 @@ void Interpreter::enter(Body Program::*next) {
             break;
           case OpClass::host:
             list.push_back(make_host_kernel(rank.memory, op, rank.host));
+            break;
+          case OpClass::transfer:
+            list.push_back(make_transfer_kernel(rank.memory, op));
             break;
           case OpClass::lowered:  // no device has a kernel: aborts
           case OpClass::compute:
@@ -332,7 +341,7 @@ void Interpreter::poison() {
   for (VirtualRank& rank : ranks_) {
     for (const Buffer& buffer : rank.program->buffers) {
       if (!buffer.persistent && buffer.offset >= 0) {
-        std::memset(rank.arena.get() + buffer.offset, kPoison, static_cast<size_t>(buffer.bytes));
+        std::memset(rank.memory.data(buffer), kPoison, static_cast<size_t>(buffer.bytes));
       }
     }
   }
@@ -389,7 +398,7 @@ VirtualRun Interpreter::run() {
     std::vector<VirtualBuffer>& buffers = result_.persistent.emplace_back();
     for (const Buffer& buffer : rank.program->buffers) {
       if (!buffer.persistent) continue;
-      const std::byte* begin = rank.arena.get() + buffer.offset;
+      const std::byte* begin = rank.memory.data(buffer);
       buffers.push_back({buffer.name, {begin, begin + buffer.bytes}});
     }
   }

@@ -111,10 +111,15 @@ void add_body(std::string& out, const Program& program, const Body& body, std::s
 }
 
 void add_memory(std::string& out, const Program& program) {
+  const auto add_roles = [&](const int64_t (&bytes)[kRoles]) {
+    for (int role = 0; role < kRoles; ++role)
+      if (bytes[role] != 0)
+        out += fmt::format("  {:<10}  {:>15}\n", role_name(static_cast<Role>(role)), digits(bytes[role]));
+  };
   out += fmt::format("\narena    {} bytes\n", digits(program.arena_bytes));
-  for (int role = 0; role < kRoles; ++role)
-    if (program.role_bytes[role] != 0)
-      out += fmt::format("  {:<10}  {:>15}\n", role_name(static_cast<Role>(role)), digits(program.role_bytes[role]));
+  add_roles(program.role_bytes);
+  if (program.host_arena_bytes != 0) out += fmt::format("on host  {} bytes\n", digits(program.host_arena_bytes));
+  add_roles(program.host_role_bytes);
   if (!program.pools.empty()) out += "\npools\n";
   for (const Pool& pool : program.pools)
     out += fmt::format("  {:<10}  {:>2} x {:>13} bytes  {}\n", role_name(pool.role), pool.slots,
@@ -127,6 +132,7 @@ void add_memory(std::string& out, const Program& program) {
       const std::string& pool = program.pools[static_cast<size_t>(buffer.pool)].name;
       out += fmt::format("  in {} slot {}", pool, buffer.slot);
     }
+    out += buffer.space == Space::host ? "  on host" : "";
     out += buffer.persistent ? "  persistent\n" : "\n";
   }
 }

@@ -17,8 +17,9 @@ namespace prun {
 
 class GradientBuilder;  // compile/autodiff.h implements it; ops only record through it
 
-// `lowered`: of the model graph only; a pass turns it into other ops, so it has no kernel.
-enum class OpClass : uint8_t { compute, communication, host, lowered };
+// `lowered`: of the model graph only; a pass turns it into other ops, so it has no kernel. `transfer`: a copy between the
+// device's memory and the host's, by whoever executes the program.
+enum class OpClass : uint8_t { compute, communication, host, lowered, transfer };
 
 struct TensorType {
   Dtype dtype = Dtype::f32;

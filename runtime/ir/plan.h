@@ -55,6 +55,10 @@ struct StrategyUnit {
   Site shard_site;
   bool accumulate = false;   // gradients of all microbatches are summed whole before they are reduced
   bool recompute = false;    // backward computes the unit's activations again
+  bool offload = false;      // optimizer state lives in the host's memory
+  int offload_ahead = 2;     // pieces of it on their way, besides the one that is updated
+  int64_t offload_piece = 0;  // bytes of each state tensor that travel at once
+  Site offload_site;
   std::vector<Placement> layers, activations;
   int64_t sync_every = 0;    // steps; 0: never
   std::vector<Intent> sync;  // all_reduce of parameters

@@ -346,6 +346,13 @@ Strategy read_strategy(const Field& field) {
     unit.shard_least = integer_or(item, "shard_least", 0);
     unit.accumulate = boolean_or(item, "accumulate", false);
     unit.recompute = boolean_or(item, "recompute", false);
+    if (item.has("offload")) {
+      const Field& offload = item.at("offload");
+      unit.offload = true;
+      unit.offload_ahead = static_cast<int>(offload.at("ahead").integer());
+      unit.offload_piece = offload.at("piece").integer();
+      unit.offload_site = read_site(offload);
+    }
     unit.sync_every = integer_or(item, "sync_every", 0);
     if (item.has("sync")) item.at("sync").each([&](const Field& intent) { unit.sync.push_back(read_intent(intent)); });
     unit.layers = read_placements(item, "layers");

@@ -22,17 +22,21 @@ enum class Role : uint8_t { param, grad, optimizer, gathered, reduce, activation
 std::string_view role_name(Role role);
 inline constexpr int kRoles = 8;
 
+// Whose memory: each rank has an arena in both. Ops work in the device's; `load` and `store` copy between them.
+enum class Space : uint8_t { device, host };
+
 // Bytes in the arena. `offset` is set by the memory pass. A persistent buffer is live in every step; another is live
 // from its first access to its last in the happens-before order.
 struct Buffer {
   std::string name;
   Role role = Role::activation;
   int64_t bytes = 0;      // a multiple of kAlignBytes
-  int64_t offset = -1;    // from the start of the rank's arena
+  int64_t offset = -1;    // from the start of the rank's arena in `space`
   bool persistent = false;
   int pool = -1;          // >= 0: lives in slot `slot` of this pool (gathered units, unreduced gradients)
   int slot = -1;
   Site site;
+  Space space = Space::device;
 };
 
 // A typed view of a buffer; always contiguous.
@@ -150,10 +154,16 @@ struct Program {
   int eval_loss_tensor = -1;    // the same after a run of the eval body
   int64_t arena_bytes = 0;
   int64_t role_bytes[kRoles] = {};  // how the arena divides
+  int64_t host_arena_bytes = 0;     // of the arena in the host's memory; 0: there is none
+  int64_t host_role_bytes[kRoles] = {};
 
   std::array<const Body*, 4> bodies() const { return {&init, &step, &eval, &sync}; }
   std::array<Body*, 4> bodies() { return {&init, &step, &eval, &sync}; }
 };
+
+inline int64_t arena_bytes(const Program& program, Space space) {
+  return space == Space::host ? program.host_arena_bytes : program.arena_bytes;
+}
 
 // The programs of all ranks: equal ones are one class.
 struct Job {

@@ -18,7 +18,7 @@ using archive::bad;
 using archive::Like;
 
 constexpr std::string_view kMagic = "PRUNJOB";
-constexpr char kVersion = 4;  // raise it whenever a visit function below changes
+constexpr char kVersion = 5;  // raise it whenever a visit function below changes
 constexpr size_t kDigestBytes = 32;
 constexpr size_t kHeaderBytes = kMagic.size() + 1 + kDigestBytes;
 
@@ -35,6 +35,7 @@ std::array<unsigned char, kDigestBytes> sha256(std::string_view bytes) {
 // The last enumerators, for Reader's bounds.
 constexpr Dtype last_of(Dtype) { return Dtype::u8; }
 constexpr Role last_of(Role) { return Role::workspace; }
+constexpr Space last_of(Space) { return Space::host; }
 constexpr Phase last_of(Phase) { return Phase::program; }
 constexpr RateKind last_of(RateKind) { return RateKind::cosine; }
 static_assert(static_cast<int>(Role::workspace) + 1 == kRoles);
@@ -54,7 +55,7 @@ template <class A> void visit(A& a, Like<Pool> auto& v) { a(v.name, v.role, v.sl
 template <class A> void visit(A& a, Like<Job> auto& v) { a(v.classes, v.class_of_rank); }
 template <class A> void visit(A& a, Like<Tensor> auto& v) { a(v.name, v.buffer, v.byte_offset, v.dtype, v.shape); }
 template <class A> void visit(A& a, Like<Buffer> auto& v) {
-  a(v.name, v.role, v.bytes, v.offset, v.persistent, v.pool, v.slot, v.site);
+  a(v.name, v.role, v.bytes, v.offset, v.persistent, v.pool, v.slot, v.site, v.space);
 }
 template <class A> void visit(A& a, Like<DataSource> auto& v) {
   a(v.kind, v.path, v.file_bytes, v.skip_bytes, v.vocab, v.global_batch);
@@ -121,8 +122,10 @@ void visit(A& a, Like<Op> auto& v) {
 template <class A>
 void visit(A& a, Like<Program> auto& v) {
   a(v.name, v.mesh, v.device, v.rank_order, v.buffers, v.tensors, v.pools, v.init, v.step, v.eval, v.sync, v.data,
-    v.eval_data, v.schedule, v.tokens_per_step, v.sample_word, v.loss_tensor, v.eval_loss_tensor, v.arena_bytes);
+    v.eval_data, v.schedule, v.tokens_per_step, v.sample_word, v.loss_tensor, v.eval_loss_tensor, v.arena_bytes,
+    v.host_arena_bytes);
   for (auto& bytes : v.role_bytes) a(bytes);
+  for (auto& bytes : v.host_role_bytes) a(bytes);
 }
 
 namespace {
@@ -149,7 +152,7 @@ void check_placed(const Program& program, const Buffer& buffer) {
   int64_t end = 0;
   if (buffer.bytes < 0 || buffer.offset < -1 || __builtin_add_overflow(buffer.offset, buffer.bytes, &end))
     bad("buffer " + buffer.name);
-  if (buffer.offset >= 0 && end > program.arena_bytes) bad(fmt::format("buffer {} ends at {}", buffer.name, end));
+  if (buffer.offset >= 0 && end > arena_bytes(program, buffer.space)) bad(fmt::format("buffer {} ends at {}", buffer.name, end));
 }
 
 void check_tensor(const Program& program, const Tensor& tensor) {

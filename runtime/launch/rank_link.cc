@@ -32,7 +32,7 @@ class SocketRankLink : public RankLink {
 
   void fail(const Error& error, const std::string& where) override {
     Packer packer;
-    packer.number(static_cast<int>(error.code())).text(error.what()).text(where);
+    packer.number(static_cast<int>(error.code())).number(error.effect ? 1 : 0).text(error.what()).text(where);
     send(FrameKind::failed, packer.take());
   }
 

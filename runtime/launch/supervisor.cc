@@ -215,10 +215,13 @@ void Supervisor::read_rank(RankProcess& rank) {
     if (frame.kind == FrameKind::failed) {
       Unpacker unpacker(frame.payload);
       int code = static_cast<int>(unpacker.number());
+      bool effect = unpacker.number() != 0;
       std::string what = unpacker.text(), op = unpacker.text();
       reported_[static_cast<size_t>(rank.rank - topology_.here().first_rank)] = true;
       if (op.empty()) op = observer_.where(rank.rank);
-      coordination_.failed(rank_failed(name_of(rank), code, std::move(what), std::move(op), options_.command));
+      Failure failure = rank_failed(name_of(rank), code, std::move(what), std::move(op), options_.command);
+      failure.symptom = failure.symptom || effect;
+      coordination_.failed(std::move(failure));
     }
   }
   if (!alive) rank.control.close();

@@ -96,12 +96,27 @@ void check_coverage(const BodyView& body, Coverage& written, bool training, Find
   }
 }
 
+// What is moved between the arenas is pieces of parameters there, too.
+void move_pieces(const Program& program, const Op& op, Coverage& pieces) {
+  const Tensor& from = program.tensors[static_cast<size_t>(op.reads[0])];
+  const Tensor& to = program.tensors[static_cast<size_t>(op.writes[0])];
+  const int64_t shift = to.byte_offset - from.byte_offset;
+  std::vector<std::pair<int64_t, int64_t>> moved;
+  pieces[static_cast<size_t>(from.buffer)].over(from.byte_offset, from.byte_offset + from.bytes(),
+                                                [&](int64_t begin, int64_t end, bool& piece) {
+                                                  if (piece) moved.emplace_back(begin + shift, end + shift);
+                                                });
+  for (const auto& [begin, end] : moved)
+    pieces[static_cast<size_t>(to.buffer)].over(begin, end, [](int64_t, int64_t, bool& piece) { piece = true; });
+}
+
 // Where a parameter's flat vector has nothing between two pieces, its gradient keeps the zero that init gave it.
 void allow_padding(const BodyView& init, const BodyView& step, Coverage& written) {
   const Program& program = *init.program;
   Coverage pieces(program.buffers.size());
   for (const OpRef ref : init.order.sequence()) {
     const Op& op = init.op(ref);
+    if (op.def->op_class == OpClass::transfer) move_pieces(program, op, pieces);
     if (!op.is("init_params")) continue;
     const Tensor& flat = program.tensors[static_cast<size_t>(op.writes[0])];
     const int64_t size = dtype_bytes(flat.dtype);
@@ -117,6 +132,7 @@ void allow_padding(const BodyView& init, const BodyView& step, Coverage& written
   }
   for (const OpRef ref : step.order.sequence()) {
     const Op& op = step.op(ref);
+    if (op.def->op_class == OpClass::transfer) move_pieces(program, op, pieces);
     if (!is_optimizer(op)) continue;
     const Tensor& grad = program.tensors[static_cast<size_t>(op.reads[0])];
     const Tensor& param = program.tensors[static_cast<size_t>(op.reads[1])];

@@ -81,7 +81,7 @@ class Flow {
       if (access.write) fates_.push_back({access.op, output_of(access), id});
       bytes.over(access.begin, access.end, [&](int64_t begin, int64_t end, Written& written) {
         if (!access.write) {
-          written.read = true;
+          written.read = written.read || !is_check(body_.op(access.op));
           return;
         }
         close(begin, end, written, access.op);

@@ -94,11 +94,11 @@ bool in_turn(const BodyView& body, const Life& earlier, const Life& later) {
   return earlier.first_position >= 0 && !unordered_pair(body, earlier, later);
 }
 
-void sweep(const BodyView& body, Findings& findings) {
+void sweep(const BodyView& body, Space space, Findings& findings) {
   std::vector<Life> lives;
   for (size_t id = 0; id < body.program->buffers.size(); id++) {
     const Buffer& buffer = body.program->buffers[id];
-    if (buffer.bytes > 0 && (buffer.persistent || !body.accesses[id].empty()))
+    if (buffer.space == space && buffer.bytes > 0 && (buffer.persistent || !body.accesses[id].empty()))
       lives.push_back(life_of(body, static_cast<int>(id)));
   }
   struct Event {
@@ -137,7 +137,8 @@ void sweep(const BodyView& body, Findings& findings) {
 }  // namespace
 
 void buffers_share_bytes_only_in_turn(const JobView& view, Findings& findings) {
-  for (const BodyView& body : view.bodies) sweep(body, findings);
+  for (const BodyView& body : view.bodies)
+    for (const Space space : {Space::device, Space::host}) sweep(body, space, findings);
 }
 
 }  // namespace prun::verify

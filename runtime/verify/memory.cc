@@ -25,18 +25,29 @@ std::string largest_roles(const Program& program) {
 
 namespace verify {
 
+namespace {
+
+std::string offloaded(const Program& program) {
+  return program.host_arena_bytes > 0
+             ? fmt::format(" and {} for what is offloaded", human_bytes(program.host_arena_bytes))
+             : "";
+}
+
+}  // namespace
+
 void memory_suffices(const JobView& view, Findings& findings) {
   if (view.memory_limit <= 0) return;
   for (size_t i = 1; i < view.bodies.size(); i += 2) {
     const BodyView& body = view.bodies[i];
     const Program& program = *body.program;
-    if (program.arena_bytes <= view.memory_limit) continue;
+    const int64_t bytes = program.arena_bytes + program.host_arena_bytes;  // of one memory
+    if (bytes <= view.memory_limit) continue;
     std::string message =
-        fmt::format("{}needs {} a rank{}, {} available", body.where(), human_bytes(program.arena_bytes),
-                    largest_roles(program), human_bytes(view.memory_limit));
+        fmt::format("{}needs {} a rank{}{}, {} available", body.where(), human_bytes(program.arena_bytes),
+                    largest_roles(program), offloaded(program), human_bytes(view.memory_limit));
     if (view.local_ranks > 1) {
       message += fmt::format(" to each of {} ranks on this host; {} such ranks would fit", view.local_ranks,
-                             view.memory_limit * view.local_ranks / program.arena_bytes);
+                             view.memory_limit * view.local_ranks / bytes);
     }
     findings.add("more memory than there is", message, {});
   }

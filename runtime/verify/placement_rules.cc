@@ -462,6 +462,8 @@ constexpr Row kElementwise[] = {
     {"add", linear_elementwise},
     {"copy", linear_elementwise},
     {"cast", linear_elementwise},
+    {"load", linear_elementwise},
+    {"store", linear_elementwise},
     {"scale", scale},
     {"mul", product},
     {"gelu", nonlinear_elementwise},

@@ -30,7 +30,7 @@ bool same_rows(const Shape& a, const Shape& b) {
 }  // namespace
 
 void check_reads(const Moment& moment) {
-  if (moment.op.def->op_class != OpClass::compute || moment.op.is("norm2")) return;
+  if (moment.op.def->op_class != OpClass::compute || moment.op.is("norm2") || is_check(moment.op)) return;
   for (size_t r = 0; r < moment.reads.size(); r++) {
     const Tensor& read = *moment.read_tensors[r];
     if (moment.reads[r].empty()) continue;

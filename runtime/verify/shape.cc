@@ -21,8 +21,9 @@ void check_buffers(const Program& program, Findings& findings) {
     }
     if (buffer.offset >= 0 && buffer.offset % kAlignBytes != 0) {
       bad(fmt::format("begins at byte {} of the arena, which is not a multiple of {}", buffer.offset, kAlignBytes));
-    } else if (buffer.offset + buffer.bytes > program.arena_bytes) {
-      bad(fmt::format("ends at byte {} of an arena of {}", buffer.offset + buffer.bytes, program.arena_bytes));
+    } else if (buffer.offset + buffer.bytes > arena_bytes(program, buffer.space)) {
+      bad(fmt::format("ends at byte {} of an arena of {}", buffer.offset + buffer.bytes,
+                      arena_bytes(program, buffer.space)));
     }
     if (buffer.pool < 0) continue;
     if (buffer.pool >= static_cast<int>(program.pools.size())) {

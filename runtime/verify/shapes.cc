@@ -182,6 +182,12 @@ Problem optimizer(const Operands& o) {
   return problem;
 }
 
+Problem transfer(const Operands& o) {
+  const TensorType &from = o.reads[0], &to = o.writes[0];
+  return from.dtype == to.dtype ? same_count(from, to)
+                                : fmt::format("{} and {} should have one type", text(from), text(to));
+}
+
 Problem scalars(const Operands& o) {
   Problem problem;
   for (const TensorType& type : o.writes)
@@ -259,6 +265,9 @@ constexpr Row kRows[] = {
     {"adamw", 4, 3, optimizer},
     {"norm2", 1, 1, scalars},
     {"clip_coefficient", 1, 1, clip_coefficient},
+    {"check_finite", 1, 1, scalars},
+    {"load", 1, 1, transfer},
+    {"store", 1, 1, transfer},
     {"values", 0, 1, values},
     {"init_params", 0, 1, init_params},
     {"next_batch", 0, 1, next_batch},

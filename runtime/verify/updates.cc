@@ -12,8 +12,9 @@ namespace prun::verify {
 namespace {
 
 // Ops whose output is their input, elsewhere or rounded: a copy of a parameter stays one.
-constexpr std::string_view kMoves[] = {"cast",    "copy",       "all_gather",  "broadcast",  "all_reduce",
-                                       "scatter", "all_to_all", "join_pieces", "cut_pieces", "take_piece"};
+constexpr std::string_view kMoves[] = {"cast",       "copy",        "load",       "store",
+                                       "all_gather", "broadcast",   "all_reduce", "scatter",
+                                       "all_to_all", "join_pieces", "cut_pieces", "take_piece"};
 
 bool moves(const Op& op) {
   return std::any_of(std::begin(kMoves), std::end(kMoves), [&](std::string_view name) { return op.is(name); });

@@ -23,6 +23,7 @@ constexpr Rule kRules[] = {
     verify::offered_places_are_left_alone,
     verify::conflicting_accesses_are_ordered,
     verify::reads_follow_writes,
+    verify::spaces_are_kept,
     verify::buffers_share_bytes_only_in_turn,
     verify::streams_meet_at_the_end,
     verify::shapes_fit,

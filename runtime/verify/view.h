@@ -93,6 +93,7 @@ void nothing_is_lost(const JobView& view, Findings& findings);
 void streams_meet_at_the_end(const JobView& view, Findings& findings);
 void shapes_fit(const JobView& view, Findings& findings);
 void values_are_right(const JobView& view, Findings& findings);
+void spaces_are_kept(const JobView& view, Findings& findings);
 void memory_suffices(const JobView& view, Findings& findings);
 
 // The job whose steps are the batches of an evaluation; nothing: there are none.
@@ -107,6 +108,8 @@ bool trains(const Job& job);
 // Parameters and optimizer state: all that a training step finds from the step before.
 bool is_state(const Buffer& buffer);
 
+// Looks at values, and what it makes is no result of the step.
+inline bool is_check(const Op& op) { return op.is("check_finite"); }
 inline bool is_optimizer(const Op& op) { return op.is("sgd") || op.is("adamw"); }
 
 // The first edge of `op` that the streams' progress (ops done, by stream) does not satisfy.

@@ -9,12 +9,17 @@ local arg = prun.args {
   clip = { 1.0, "bound of the norm of all gradients" },
   optimizer = "adamw",
   tied = { false, "the head is the token embedding" },
+  offload = { "", "optimizer, or empty" },
   dtype = "f64",
 }
 
 local make = {
-  ddp = function() return prun.ddp { axis = "dp", bucket = "8 KiB", first = "1 KiB" } end,
-  zero3 = function() return prun.zero3 { axis = "dp", prefetch = 1 } end,
+  ddp = function()
+    return prun.ddp { axis = "dp", bucket = "8 KiB", first = "1 KiB", offload = arg.offload, offload_piece = "2 KiB" }
+  end,
+  zero3 = function()
+    return prun.zero3 { axis = "dp", prefetch = 1, offload = arg.offload, offload_ahead = 1, offload_piece = "4 KiB" }
+  end,
   pipeline = function() return prun.pipeline { axis = "pp", schedule = arg.schedule } end,
 }
 local strategies = {}

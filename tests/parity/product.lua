@@ -12,6 +12,7 @@ local arg = prun.args {
   transfer = "send",
   sequence = { false, "tokens are split between the layers of tp" },
   recompute = false,
+  offload = { false, "optimizer state lives on the host" },
   tied = { false, "the head is the token embedding" },
   dropout = 0.0,
   layers = 3, width = 24, heads = 12, kv_heads = 0, vocab = 257, context = 8, batch = 24, micro = 1,
@@ -44,8 +45,12 @@ local zero3 = { zero3 = {}, keep = { reshard_after_forward = false }, ahead = { 
 
 -- The strategy of the axes that split the batch.
 local function data_parallel()
-  local options = zero3[arg.data_parallel]
-  if not options then return prun[arg.data_parallel] { axis = "dp" } end
+  local options = zero3[arg.data_parallel] or {}
+  if arg.offload then options.offload, options.offload_ahead, options.offload_piece = "optimizer", 1, "512 B" end
+  if not zero3[arg.data_parallel] then
+    options.axis = "dp"
+    return prun[arg.data_parallel](options)
+  end
   if arg.replicate > 0 then options.over = { "replicate", "dp" } end
   options.axis = "dp"
   return prun.zero3(options)

@@ -441,6 +441,13 @@ std::vector<Case> training_cases() {
     out.push_back({"clip_coefficient",
                    {{F32, {}, norm2, norm2}, {F32, {}}, {F32, {}}},
                    {"clip_coefficient", {0}, {1, 2}, make_attrs({{"max", 1.0}})}});
+  // Numbers, infinities and NaNs, of more elements than one thread takes.
+  for (int64_t n : {1, 7, 40001})
+    for (int64_t infinite : {0, 1})
+      out.push_back({"check_finite",
+                     {{T, {n}}, {T, {n}}, {T, {n}}, {I32, {}}},
+                     {"check_finite", {0, 1, 2}, {3}, make_attrs({{"infinite", infinite}})},
+                     {{"scale", {0}, {1}, make_attrs({{"factor", 1e300}})}, {"scale", {1}, {2}, make_attrs({{"factor", 0.0}})}}});
   return out;
 }
 

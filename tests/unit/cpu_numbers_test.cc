@@ -167,6 +167,33 @@ TEST(Numbers, CastRoundsToNearestEven) {
   EXPECT_EQ(whole.result(0), (Values{2, -2, 2147483647, 0}));
 }
 
+// Bit 2i: the i-th tensor holds a NaN; bit 2i + 1: an infinity.
+TEST(Numbers, WhatIsNotFiniteIsFoundWhereverItStands) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const auto flags = [](const Device& device, Dtype dtype, const Values& a, const Values& b, int64_t infinite) {
+    OneOp op("check_finite");
+    op.read(dtype, {static_cast<int64_t>(a.size())}, a).read(dtype, {static_cast<int64_t>(b.size())}, b);
+    op.write(Dtype::i32, {}).attr("infinite", infinite).run(device);
+    return op.result(0)[0];
+  };
+  const std::unique_ptr<Device> reference = open_device("reference");
+  for (const Device* device : {static_cast<const Device*>(&cpu()), static_cast<const Device*>(reference.get())})
+    for (Dtype dtype : {Dtype::f32, Dtype::bf16, Dtype::f64}) {
+      const Values right(70001, 1e30);
+      EXPECT_EQ(flags(*device, dtype, right, {-0.0, 1e-40}, 0), 0);
+      for (size_t at : {size_t{0}, size_t{35000}, size_t{70000}}) {
+        Values wrong = right;
+        wrong[at] = nan;
+        EXPECT_EQ(flags(*device, dtype, wrong, {1}, 0), 1) << at;
+        EXPECT_EQ(flags(*device, dtype, {1}, wrong, 1), 4) << at;
+        wrong[at] = -INFINITY;
+        EXPECT_EQ(flags(*device, dtype, {1}, wrong, 0), 8) << at;
+        EXPECT_EQ(flags(*device, dtype, {-nan}, wrong, 0), 9) << at;
+        EXPECT_EQ(flags(*device, dtype, wrong, wrong, 1), 0) << at;
+      }
+    }
+}
+
 TEST(Numbers, ConstantsAndCopies) {
   OneOp fill("fill"), values("values"), iota("iota"), counted("iota"), copy("copy"), in_place("copy");
   fill.attr("value", 1.5).write(Dtype::bf16, {3}).run(cpu());

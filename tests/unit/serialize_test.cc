@@ -44,6 +44,20 @@ TEST(Serialize, RoundTripIsEqualToTheByte) {
   EXPECT_EQ(program.role_bytes[3], 5248);
 }
 
+TEST(Serialize, TheHostsArenaIsKept) {
+  Job job = sample_job();
+  Program& program = job.classes[0];
+  program.buffers[4].space = Space::host;
+  program.buffers[4].offset = 0;
+  program.host_arena_bytes = program.host_role_bytes[1] = 64;
+  const Job back = parse_job(serialize_job(job));
+  EXPECT_EQ(dump_job(back), dump_job(job));
+  EXPECT_EQ(back.classes[0].buffers[4].space, Space::host);
+  EXPECT_EQ(back.classes[0].host_role_bytes[1], 64);
+  program.host_arena_bytes = 0;
+  EXPECT_NE(refusal(serialize_job(job)), "");
+}
+
 TEST(Serialize, EvaluationsAreKept) {
   Job job = sample_job();
   Program& program = job.classes[0];

@@ -21,6 +21,9 @@ inline const OpDef kPut{.name = "put", .op_class = OpClass::communication};
 inline const OpDef kSignal{.name = "signal", .op_class = OpClass::communication};
 inline const OpDef kWaitSignal{.name = "wait_signal", .op_class = OpClass::communication};
 
+inline const OpDef kLoad{.name = "load", .op_class = OpClass::transfer};
+inline const OpDef kStore{.name = "store", .op_class = OpClass::transfer};
+
 // Builds a program line by line; every op's site is plan.lua:<number of the op>.
 class Builder {
  public:

@@ -282,6 +282,27 @@ TEST(Verify, WhatInitWroteDoesNotLastUnlessPersistent) {
             "them; nothing writes them");
 }
 
+TEST(Verify, OnlyTransfersTouchTheHostsMemory) {
+  const auto moved = [](const OpDef& def) {
+    Builder b;
+    const int home = b.persistent("home", 16), here = b.buffer("here", 16);
+    b.program.buffers[0].space = Space::host;
+    b.program.buffers[0].offset = 0;
+    b.program.buffers[1].offset = 0;  // of the other arena
+    b.program.host_arena_bytes = 64;
+    b.program.arena_bytes = 64;
+    b.op(kCompute, {}, {here}, 0, {}, true);
+    b.op(kStore, {here}, {home}, 0, {}, true);
+    b.op(def, {home}, {here});
+    b.op(kCompute, {here}, {here});
+    b.op(kStore, {here}, {home});
+    return check(b);
+  };
+  EXPECT_EQ(moved(kLoad), "");
+  EXPECT_EQ(moved(kCompute),
+            "wrong memory: add (program, compute#0, plan.lua:3) reads 't0', which lies in the host's memory");
+}
+
 TEST(Verify, UnorderedConflictingAccesses) {
   Builder b = pipeline();
   b.program.step.streams[0].ops[1].waits.clear();

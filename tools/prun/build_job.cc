@@ -85,6 +85,7 @@ Job build_job(const Options& options, const Places& places, int ranks) {
   std::unique_ptr<Device> device = open_device(options.device);
   CompileOptions compile_options;
   compile_options.device = options.device;
+  compile_options.check_finite = options.check_finite;
   compile_options.workspace_bytes = [&](const Program& program, const Op& op) {
     return device->workspace_bytes(program, op, threads_per_rank(options.nproc));
   };

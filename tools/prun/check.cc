@@ -37,10 +37,14 @@ std::map<std::string, double> bytes_per_axis(const Program& program) {
 nlohmann::json as_json(const Job& job) {
   nlohmann::json classes = nlohmann::json::array();
   for (const Program& program : job.classes) {
-    nlohmann::json roles, wire;
-    for (int r = 0; r < kRoles; ++r) roles[std::string(role_name(static_cast<Role>(r)))] = program.role_bytes[r];
+    nlohmann::json roles, host_roles, wire;
+    for (int r = 0; r < kRoles; ++r) {
+      const std::string role(role_name(static_cast<Role>(r)));
+      roles[role] = program.role_bytes[r];
+      host_roles[role] = program.host_role_bytes[r];
+    }
     for (const auto& [axis, bytes] : bytes_per_axis(program)) wire[axis] = static_cast<int64_t>(std::llround(bytes));
-    classes.push_back({{"arena_bytes", program.arena_bytes}, {"roles", roles}, {"wire_bytes_per_step", wire}, {"ops", program.step.op_count()}});
+    classes.push_back({{"arena_bytes", program.arena_bytes}, {"roles", roles}, {"host_arena_bytes", program.host_arena_bytes}, {"host_roles", host_roles}, {"wire_bytes_per_step", wire}, {"ops", program.step.op_count()}});
   }
   nlohmann::json transports = nlohmann::json::array();
   for (TransportClass kind : {TransportClass::rendezvous, TransportClass::eager, TransportClass::queue_ordered})
@@ -54,10 +58,13 @@ void print_class(const Job& job, size_t c) {
   for (int of : job.class_of_rank) ranks += of == static_cast<int>(c);
   fmt::print("\n{} rank{}: {} ops a step on {} stream{}\n", ranks, ranks == 1 ? "" : "s", program.step.op_count(),
              program.step.streams.size(), program.step.streams.size() == 1 ? "" : "s");
-  fmt::print("  memory per rank    {:>12}\n", human_bytes(program.arena_bytes));
-  for (int r = 0; r < kRoles; ++r)
-    if (program.role_bytes[r] > 0)
-      fmt::print("    {:<16} {:>12}  {:>14} B\n", role_name(static_cast<Role>(r)), human_bytes(program.role_bytes[r]), program.role_bytes[r]);
+  const auto print_arena = [](const char* what, int64_t bytes, const int64_t (&roles)[kRoles]) {
+    fmt::print("  {:<18} {:>12}\n", what, human_bytes(bytes));
+    for (int r = 0; r < kRoles; ++r)
+      if (roles[r] > 0) fmt::print("    {:<16} {:>12}  {:>14} B\n", role_name(static_cast<Role>(r)), human_bytes(roles[r]), roles[r]);
+  };
+  print_arena("memory per rank", program.arena_bytes, program.role_bytes);
+  if (program.host_arena_bytes > 0) print_arena("on the host", program.host_arena_bytes, program.host_role_bytes);
   for (const auto& [axis, bytes] : bytes_per_axis(program))
     fmt::print("  sent over {:<8} {:>12} a step and rank\n", axis, human_bytes(static_cast<int64_t>(std::llround(bytes))));
 }

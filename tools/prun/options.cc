@@ -24,6 +24,7 @@ const OptionRow kRows[] = {
     {"--device", "NAME[:FIRST]", "what computes (default cpu): a rank each from the host's device FIRST on"},
     {"--device-options", "K=V,..", "options of the device"},
     {"--ranks-per-device", "N", "ranks that share a device (default 1)"},
+    {"--check-finite", "", "end with the op that first makes a NaN or an infinity (slower)"},
     {"--metrics", "FILE", "write one JSON object a step"},
     {"--trace", "FILE", "write a timeline that opens in Perfetto"},
     {"--nnodes", "N", "nodes of the job (default 1)"},
@@ -160,6 +161,7 @@ Options parse_options(int argc, char** argv) {
   app.add_option("--metrics", options.metrics);
   app.add_option("--trace", options.trace);
   app.add_option("--timeout", timeout);
+  app.add_flag("--check-finite", options.check_finite);
   app.add_flag("--json", options.json);
   app.add_flag("--explain", options.explain);
   app.add_flag("--help,-h", options.help);

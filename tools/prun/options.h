@@ -13,6 +13,7 @@ struct Options {
   bool help = false;
   bool json = false;
   bool explain = false;  // plugins
+  bool check_finite = false;
   int nproc = 1, nnodes = 1, node_rank = 0;
   std::string rendezvous, secret_file, network_interface;
   std::string transport = "auto", transport_options;

@@ -2,8 +2,11 @@
 #include "rank.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
+#include <cstring>
 #include <malloc.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -15,6 +18,7 @@
 #include "comm/comm.h"
 #include "cores.h"
 #include "device/device.h"
+#include "exec/finite.h"
 #include "exec/job_run.h"
 #include "exec/queue_memory.h"
 #include "link_bootstrap.h"
@@ -33,6 +37,28 @@ uint64_t proportional_set_size() {
   }
   return 0;
 }
+
+// Zeroed pages of this process alone.
+class HostMemory {
+ public:
+  explicit HostMemory(int64_t bytes) : bytes_(static_cast<size_t>(bytes)) {
+    if (bytes_ == 0) return;
+    void* p = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED)
+      throw Error(Exit::out_of_memory, fmt::format("no {} bytes of host memory for what is offloaded: {}", bytes, strerror(errno)));
+    data_ = static_cast<std::byte*>(p);
+  }
+  ~HostMemory() {
+    if (data_ != nullptr) munmap(data_, bytes_);
+  }
+  HostMemory(const HostMemory&) = delete;
+  HostMemory& operator=(const HostMemory&) = delete;
+  std::byte* data() const { return data_; }
+
+ private:
+  size_t bytes_;
+  std::byte* data_ = nullptr;
+};
 
 void tell_transports(RecorderHeader& recorder, const std::string& name, const std::string& interface) {
   std::string words = name == "none" ? "" : transport_words(name);
@@ -87,6 +113,8 @@ void train(const RankStart& start, const Options& options, const std::vector<std
   } else if (program.arena_bytes > 0) {
     executor_options.arena = static_cast<std::byte*>(world->allocate(program.arena_bytes));
   }
+  HostMemory host_arena(queue == nullptr ? program.host_arena_bytes : 0);
+  executor_options.host_arena = host_arena.data();
   world->connect();
   tell_transports(*executor_options.recorder, world->transport_name(), options.network_interface);
   std::unique_ptr<JobRun> executor = make_executor(program, *device, *world, executor_options);
@@ -94,6 +122,9 @@ void train(const RankStart& start, const Options& options, const std::vector<std
   try {
     executor->run();
     executor_options.recorder->pss.store(proportional_set_size());
+  } catch (const NonFinite& error) {
+    where = error.op();
+    throw;
   } catch (...) {
     where = executor->failed_op();
     throw;

@@ -81,9 +81,13 @@ std::string Summary::text(const Job& job, const std::vector<int>& ranks, const s
   if (replayed_ > 0)
     text += fmt::format("device     {} of the host a step, idle {:.2f}% between steps\n",
                         human_seconds(host_s_ / static_cast<double>(replayed_)), 100 * idle_s_ / replayed_s_);
-  int64_t most = 0;
-  for (const int rank : ranks) most = std::max(most, job.program(rank).arena_bytes);
+  int64_t most = 0, most_on_host = 0;
+  for (const int rank : ranks) {
+    most = std::max(most, job.program(rank).arena_bytes);
+    most_on_host = std::max(most_on_host, job.program(rank).host_arena_bytes);
+  }
   text += fmt::format("memory     {} a rank predicted", human_bytes(most));
+  if (most_on_host > 0) text += fmt::format(" and {} on the host", human_bytes(most_on_host));
   uint64_t low = UINT64_MAX, high = 0;
   for (const uint64_t peak : peak_bytes) {
     if (peak == 0) continue;

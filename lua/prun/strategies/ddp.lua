@@ -7,9 +7,17 @@ return prun.strategy("ddp", {
   axis = { "dp", "mesh axis over which the batch is split" },
   bucket = { "25 MiB", "size of a bucket of gradients" },
   first = { "1 MiB", "size of the first bucket, small so that it starts early" },
+  offload = { "", "optimizer: its state lives in the host's memory; empty: in the device's",
+              choices = { "", "optimizer" } },
+  offload_ahead = { 2, "pieces of that state on their way besides the one that is updated", least = 0 },
+  offload_piece = { "16 MiB", "size of a piece, of each of the optimizer's tensors" },
 }, function(unit, opt)
   unit:after("backward", function()
     prun.all_reduce(unit.grads, { axis = opt.axis, op = "avg", stream = "reduce",
                                   bucket = opt.bucket, first = opt.first })
   end)
+
+  if opt.offload == "optimizer" then
+    unit.optimizer:offload { ahead = opt.offload_ahead, piece = opt.offload_piece }
+  end
 end)

@@ -8,6 +8,10 @@ return prun.strategy("zero2", {
   axis = { "dp", "mesh axis over which the batch is split" },
   inflight = { 1, "how many reductions of gradients may be unfinished behind backward", least = 1 },
   wire = { "", "dtype of gradients that travels: f32 or bf16; empty: their own", choices = { "", "f32", "bf16" } },
+  offload = { "", "optimizer: its state lives in the host's memory; empty: in the device's",
+              choices = { "", "optimizer" } },
+  offload_ahead = { 2, "pieces of that state on their way besides the one that is updated", least = 0 },
+  offload_piece = { "16 MiB", "size of a piece, of each of the optimizer's tensors" },
 }, function(unit, opt)
   local full
   unit.params:flat():place { [opt.axis] = "S(0)" }
@@ -22,4 +26,8 @@ return prun.strategy("zero2", {
     prun.reduce_scatter(unit.grads, { axis = opt.axis, op = "avg", into = unit.grad_shard, stream = "reduce",
                                       inflight = opt.inflight, wire = opt.wire })
   end)
+
+  if opt.offload == "optimizer" then
+    unit.optimizer:offload { ahead = opt.offload_ahead, piece = opt.offload_piece }
+  end
 end)

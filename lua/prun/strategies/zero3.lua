@@ -15,6 +15,10 @@ return prun.strategy("zero3", {
   reshard_after_forward = { true, "free parameters after forward; false keeps them until backward has read them" },
   persist_below = { "0 B", "parameters smaller than this stay whole on every rank" },
   wire = { "", "dtype that travels: f32 or bf16; empty: that of the data", choices = { "", "f32", "bf16" } },
+  offload = { "", "optimizer: its state lives in the host's memory; empty: in the device's",
+              choices = { "", "optimizer" } },
+  offload_ahead = { 2, "pieces of that state on their way besides the one that is updated", least = 0 },
+  offload_piece = { "16 MiB", "size of a piece, of each of the optimizer's tensors" },
 }, function(unit, opt)
   local replicate, shard = opt.over[1], opt.over[2] or opt.axis
   local full
@@ -42,4 +46,8 @@ return prun.strategy("zero3", {
       prun.all_reduce(unit.grad_shard, { axis = replicate, op = "avg", stream = "reduce", wire = opt.wire })
     end
   end)
+
+  if opt.offload == "optimizer" then
+    unit.optimizer:offload { ahead = opt.offload_ahead, piece = opt.offload_piece }
+  end
 end)

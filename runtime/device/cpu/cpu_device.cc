@@ -76,6 +76,7 @@ const std::map<std::string_view, KernelEntry>& kernels() {
                                init_kernels(),
                                optimizer_kernels(),
                                norm_kernels(),
+                               check_finite_kernels(),
                                route_kernels(),
                                dispatch_kernels(),
                                expert_linear_kernels(),

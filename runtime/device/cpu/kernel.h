@@ -152,5 +152,6 @@ std::span<const KernelEntry> constant_kernels();
 std::span<const KernelEntry> init_kernels();
 std::span<const KernelEntry> optimizer_kernels();
 std::span<const KernelEntry> norm_kernels();
+std::span<const KernelEntry> check_finite_kernels();
 
 }  // namespace prun::cpu

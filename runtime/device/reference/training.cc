@@ -1,5 +1,5 @@
 // Optimizers and global-norm clipping, by the formulas in the documentation of torch.optim and of
-// torch.nn.utils.clip_grad_norm_.
+// torch.nn.utils.clip_grad_norm_; and whether numbers are finite.
 #include <cmath>
 
 #include "device/reference/rules.h"
@@ -61,7 +61,20 @@ void clip_coefficient(Call& c) {
   c.writes[1][0] = norm;
 }
 
-constexpr Rule kRules[] = {{"sgd", sgd}, {"adamw", adamw}, {"norm2", norm2}, {"clip_coefficient", clip_coefficient}};
+void check_finite(Call& c) {
+  bool infinite = c.attrs.integer("infinite") != 0;
+  for (size_t i = 0; i < c.reads.size(); ++i) {
+    int kinds = 0;
+    for (double x : c.reads[i].v) kinds |= std::isnan(x) ? 1 : std::isinf(x) && !infinite ? 2 : 0;
+    c.writes[0][0] += kinds << (2 * i);
+  }
+}
+
+constexpr Rule kRules[] = {{"sgd", sgd},
+                           {"adamw", adamw},
+                           {"norm2", norm2},
+                           {"clip_coefficient", clip_coefficient},
+                           {"check_finite", check_finite}};
 
 }  // namespace
 

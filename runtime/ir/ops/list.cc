@@ -24,8 +24,10 @@
   X(pieces)        \
   X(constants)     \
   X(optimizers)    \
+  X(check_finite)  \
   X(host)          \
-  X(communication)
+  X(communication) \
+  X(transfers)
 // clang-format on
 
 namespace prun {

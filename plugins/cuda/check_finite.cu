@@ -1,0 +1,100 @@
+// Whether tensors hold NaNs or infinities, from their bits, at the speed at which memory brings them. Threads that find
+// one say so by an integer atomic, so the result is the same in whatever order they come.
+#include <algorithm>
+#include <vector>
+
+#include "block.cuh"
+#include "launch.h"
+
+namespace prun_cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+template <class T>
+using BitsOf = std::conditional_t<sizeof(T) == 8, unsigned long long,
+                                  std::conditional_t<sizeof(T) == 4, unsigned, unsigned short>>;
+
+// The bits of +infinity; above it, without the sign, are the NaNs.
+template <class T>
+inline constexpr BitsOf<T> kInfinity = static_cast<BitsOf<T>>(sizeof(T) == 8   ? 0x7ff0000000000000ull
+                                                              : sizeof(T) == 4 ? 0x7f800000ull
+                                                                               : 0x7f80ull);
+template <class T>
+inline constexpr BitsOf<T> kWithoutSign = static_cast<BitsOf<T>>(static_cast<BitsOf<T>>(~BitsOf<T>{0}) >> 1);
+
+// 1: a NaN, 2: an infinity.
+template <class T>
+__device__ __forceinline__ int kind_of(BitsOf<T> bits) {
+  const BitsOf<T> size = bits & kWithoutSign<T>;
+  return size > kInfinity<T> ? 1 : size == kInfinity<T> ? 2 : 0;
+}
+
+__global__ void clear(int* flags) { *flags = 0; }
+
+// `shift`: two bits for each tensor; `noted`: which of them count.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    look(const BitsOf<T>* data, int64_t count, int noted, int shift, int* flags) {
+  using Bits = BitsOf<T>;
+  constexpr int N = kPack<Bits>;
+  const Run run = run_of(data, count);
+  const Bits* body = data + run.head;
+  const int64_t thread = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x,
+                threads = static_cast<int64_t>(gridDim.x) * kThreads;
+  int found = 0;
+  for (int64_t pack = thread; pack < run.packs; pack += threads) {
+    const auto x = *reinterpret_cast<const Pack<Bits, N>*>(body + pack * N);
+#pragma unroll
+    for (int i = 0; i < N; ++i) found |= kind_of<T>(x.v[i]);
+  }
+  // What stands before the first pack and after the last: less than two packs.
+  const int64_t i = thread < run.head ? thread : thread + run.packs * N;
+  if (thread < 2 * N && i < count) found |= kind_of<T>(data[i]);
+  found &= noted;
+  if (found != 0) atomicOr(flags, found << shift);
+}
+
+struct Looked {
+  void (*run)(const void* data, int64_t count, int noted, int shift, int* flags, unsigned blocks, cudaStream_t stream);
+  const void* data;
+  int64_t count;
+  unsigned blocks;
+};
+
+template <class T>
+Looked looked(const OpView& view, size_t i) {
+  const int64_t count = view.read(i).count();
+  const auto run = [](const void* data, int64_t n, int noted, int shift, int* flags, unsigned blocks,
+                      cudaStream_t stream) {
+    launch(look<T>, blocks, kThreads, 0, stream, static_cast<const BitsOf<T>*>(data), n, noted, shift, flags);
+  };
+  return {run, view.in<T>(i), count, blocks_for(count, kThreads * kPack<T>, 4096)};
+}
+
+std::unique_ptr<Kernel> make_check_finite(const OpView& view) {
+  view.expect_count(view.write(0), 1);
+  std::vector<Looked> tensors;
+  for (size_t i = 0; i < view.reads(); ++i)
+    tensors.push_back(view.read(i).dtype == PRUN_F64
+                          ? looked<double>(view, i)
+                          : with_float(view.read(i).dtype, [&]<class T>() { return looked<T>(view, i); }));
+  const int noted = view.integer("infinite") != 0 ? 1 : 3;
+  return kernel_of([tensors, noted, flags = view.out<int32_t>(0)](cudaStream_t stream) {
+    launch(clear, 1, 1, 0, stream, flags);
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      const Looked& t = tensors[i];
+      if (t.count > 0) t.run(t.data, t.count, noted, static_cast<int>(2 * i), flags, t.blocks, stream);
+    }
+  });
+}
+
+std::string refuses_none(const OpView&) { return ""; }
+
+constexpr KernelEntry kEntries[] = {{"check_finite", make_check_finite, nullptr, refuses_none}};
+
+}  // namespace
+
+std::span<const KernelEntry> check_finite_kernels() { return kEntries; }
+
+}  // namespace prun_cuda

@@ -1,0 +1,92 @@
+// --check-finite: behind every op that writes floats, on its stream, an op that notes whether they are finite; at the
+// end of the body one that looks at all notes.
+//
+// What an op reads, another has written, so each value is looked at once, and what arrives from another rank where it
+// arrives. An op and its check are one to all others: who waited for the op waits for the check.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "compile/build.h"
+#include "compile/draft.h"
+
+namespace prun {
+namespace {
+
+constexpr size_t kMostReads = 15;  // of a check: two bits each
+
+// Ops that do not fill what they write, or write it later: on the root only, up to a count, when a put arrives.
+bool leaves_unwritten(const Op& op) {
+  return op.is("reduce") || op.is("gather") || op.is("all_gather_v") || op.offers();
+}
+
+// Float tensors that the op has written, each once.
+std::vector<int> results(const Program& program, const Op& op) {
+  std::vector<int> tensors;
+  if (leaves_unwritten(op)) return tensors;
+  for (const int id : op.writes) {
+    const Dtype dtype = program.tensors[static_cast<size_t>(id)].dtype;
+    const bool is_float = dtype == Dtype::f64 || dtype == Dtype::f32 || dtype == Dtype::bf16;
+    if (is_float && std::find(tensors.begin(), tensors.end(), id) == tensors.end()) tensors.push_back(id);
+  }
+  PRUN_CHECK(tensors.size() <= kMostReads, fmt::format("{} writes {} tensors", op.def->name, tensors.size()));
+  return tensors;
+}
+
+Op check_of(const Op& made, std::vector<int> tensors, int flag) {
+  Op check;
+  check.def = &op_def("check_finite");
+  check.reads = std::move(tensors);
+  check.writes = {flag};
+  if (made.is("cross_entropy_max")) check.attrs.set("infinite", int64_t{1});  // of columns that are all padding
+  check.phase = made.phase;
+  check.unit = made.unit;
+  check.microbatch = made.microbatch;
+  check.site = made.site;
+  return check;
+}
+
+void check_body(Program& program, Body& body, const std::string& name) {
+  int64_t checks = 0;
+  for (const Stream& stream : body.streams)
+    for (const Op& op : stream.ops) checks += results(program, op).empty() ? 0 : 1;
+  if (checks == 0) return;
+  const int flags = add_tensor(program, "finite." + name, Role::data, {Dtype::i32, {checks}}, false,
+                               body.streams[0].ops.front().site);
+  std::vector<std::vector<int>> moved;  // by stream: where each op, or its check, has gone
+  int64_t next = 0;
+  for (Stream& stream : body.streams) {
+    std::vector<Op> ops;
+    std::vector<int>& to = moved.emplace_back();
+    for (Op& op : stream.ops) {
+      std::vector<int> tensors = results(program, op);
+      ops.push_back(std::move(op));
+      if (!tensors.empty()) {
+        const int flag = add_view(program, fmt::format("finite[{}]", next), flags, next, {});
+        ops.push_back(check_of(ops.back(), std::move(tensors), flag));
+        ++next;
+      }
+      to.push_back(static_cast<int>(ops.size()) - 1);
+    }
+    stream.ops = std::move(ops);
+  }
+  for (Stream& stream : body.streams)
+    for (Op& op : stream.ops)
+      for (Edge& edge : op.waits) edge.index = moved[static_cast<size_t>(edge.stream)][static_cast<size_t>(edge.index)];
+  Op require;
+  require.def = &op_def("require_finite");
+  require.reads = {flags};
+  require.phase = body.streams[0].ops.back().phase;
+  body.streams[0].ops.push_back(std::move(require));  // the last op of stream 0 waits for all others: join.cc
+}
+
+}  // namespace
+
+void check_finite(Program& program) {
+  check_body(program, program.init, "init");
+  check_body(program, program.step, "step");
+  check_body(program, program.eval, "eval");
+  check_body(program, program.sync, "sync");
+}
+
+}  // namespace prun

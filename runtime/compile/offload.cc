@@ -1,0 +1,70 @@
+// Optimizer state in the host's memory (offload = "optimizer", after ZeRO-Offload, Ren et al. 2021): it comes to the
+// device in pieces, is updated there, and goes back. Both directions have a stream of their own.
+//
+// A pool has ahead + 1 slots of one piece each. A piece is loaded as soon as what its slot held before has been stored,
+// so the first ones arrive while forward still runs, and later one piece comes while another is updated and a third one
+// goes.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "compile/build.h"
+#include "compile/step_builder.h"
+
+namespace prun {
+
+void StepBuilder::transfer(const char* kind, int from, int to, int stream, int unit) {
+  Op op;
+  op.def = &op_def(kind);
+  op.reads = {from};
+  op.writes = {to};
+  op.phase = Phase::step;
+  op.unit = unit_name(unit);
+  op.site = draft_.states[static_cast<size_t>(unit)].offload->offload_site;
+  recorder_.record(stream, std::move(op));
+}
+
+// `last`: nothing is computed after this unit's update, so the compute stream, which ends a step, stores the last
+// piece.
+void StepBuilder::update_offloaded(int unit, int clip, bool last) {
+  const UnitState& state = draft_.states[static_cast<size_t>(unit)];
+  const StrategyUnit& offload = *state.offload;
+  const Dtype dtype = draft_.master_dtype();
+  // Pieces begin on a cache line of every dtype on the way.
+  const int64_t line = kAlignBytes / dtype_bytes(Dtype::bf16);
+  const int64_t most = std::max(line, offload.offload_piece / dtype_bytes(dtype) / line * line);
+  std::vector<int> away = state.optimizer;
+  if (state.master_offloaded) away.insert(away.begin(), state.master);
+  const int load = recorder_.stream("load"), store = recorder_.stream("store");
+  const int pool = pool_of("optimizer.staged", Role::optimizer, offload.offload_ahead + 1);
+  for (int64_t first = 0; first < state.shard; first += most) {
+    const Shape shape = {std::min(most, state.shard - first)};
+    const auto piece = [&](int of) {
+      if (of < 0 || shape[0] == state.shard) return of;
+      return add_view(program_, fmt::format("{}[{}]", program_.tensors[static_cast<size_t>(of)].name, first / most), of,
+                      first, shape);
+    };
+    const int64_t stride = round_up(shape[0] * dtype_bytes(dtype), kAlignBytes) / dtype_bytes(dtype);
+    const int all = add_tensor(program_, unit_name(unit) + ".staged", Role::optimizer,
+                               {dtype, {stride * static_cast<int64_t>(away.size())}}, false, offload.offload_site);
+    enter_pool(program_.tensors[static_cast<size_t>(all)].buffer, pool,
+               slot_counter_[pool]++ % program_.pools[static_cast<size_t>(pool)].slots);
+    std::vector<int> home, here;
+    for (size_t i = 0; i < away.size(); ++i) {
+      home.push_back(piece(away[i]));
+      here.push_back(add_view(program_, program_.tensors[static_cast<size_t>(home[i])].name + ".staged", all,
+                              stride * static_cast<int64_t>(i), shape));
+      transfer("load", home[i], here[i], load, unit);
+    }
+    Updated what{piece(state.grad), here.front(), here, piece(state.compute)};
+    if (state.master_offloaded)
+      what.states.erase(what.states.begin());
+    else
+      what.master = piece(state.master);
+    update(unit, clip, what);
+    const bool ends = last && first + most >= state.shard;
+    for (size_t i = 0; i < away.size(); ++i) transfer("store", here[i], home[i], ends ? 0 : store, unit);
+  }
+}
+
+}  // namespace prun

@@ -1,0 +1,76 @@
+// Whether tensors hold NaNs or infinities: from the bits, since the compiler may assume of arithmetic what it likes.
+#include <atomic>
+#include <type_traits>
+#include <vector>
+
+#include "device/cpu/kernel.h"
+#include "device/cpu/parallel.h"
+#include "device/cpu/simd.h"
+
+namespace prun::cpu {
+namespace {
+
+template <class T>
+using BitsOf = std::conditional_t<sizeof(T) == 8, uint64_t, std::conditional_t<sizeof(T) == 4, uint32_t, uint16_t>>;
+
+// The bits of +infinity; above it, without the sign, are the NaNs.
+template <class T>
+constexpr BitsOf<T> kInfinity = sizeof(T) == 8   ? static_cast<BitsOf<T>>(0x7ff0000000000000)
+                                : sizeof(T) == 4 ? static_cast<BitsOf<T>>(0x7f800000)
+                                                 : static_cast<BitsOf<T>>(0x7f80);
+
+// 1: a NaN, 2: an infinity.
+template <class T>
+PRUN_CLONES int32_t kinds_in(const T* x, int64_t n) {
+  int32_t nans = 0, infinities = 0;
+#pragma omp simd reduction(| : nans, infinities)
+  for (int64_t i = 0; i < n; ++i) {
+    const BitsOf<T> size = static_cast<BitsOf<T>>(__builtin_bit_cast(BitsOf<T>, x[i]) << 1) >> 1;
+    nans |= size > kInfinity<T>;
+    infinities |= size == kInfinity<T>;
+  }
+  return nans | infinities << 1;
+}
+
+struct Checked {
+  const std::byte* data;
+  int64_t count, size;  // elements, and the bytes of one
+  int32_t (*kinds)(const std::byte*, int64_t);
+};
+
+template <class T>
+Checked checked(const OpView& view, size_t i) {
+  return {reinterpret_cast<const std::byte*>(view.in<T>(i)), view.read(i).count(), int64_t{sizeof(T)},
+          [](const std::byte* data, int64_t n) { return kinds_in(reinterpret_cast<const T*>(data), n); }};
+}
+
+std::unique_ptr<Kernel> make_check_finite(const OpView& view) {
+  view.expect_count(view.write(0), 1);
+  std::vector<Checked> tensors;
+  for (size_t i = 0; i < view.reads(); ++i)
+    tensors.push_back(view.read(i).dtype == Dtype::f64
+                          ? checked<double>(view, i)
+                          : with_float(view.read(i).dtype, [&]<class T>() { return checked<T>(view, i); }));
+  const int32_t noted = view.attrs().integer("infinite") != 0 ? 1 : 3;
+  return kernel_of([tensors, noted, flags = view.out<int32_t>(0), threads = view.threads()] {
+    int32_t all = 0;
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      const Checked& t = tensors[i];
+      std::atomic<int32_t> found = 0;
+      parallel_ranges(threads, t.count, [&](int64_t begin, int64_t end) {
+        const int32_t kinds = t.kinds(t.data + begin * t.size, end - begin);
+        if (kinds != 0) found.fetch_or(kinds, std::memory_order_relaxed);
+      });
+      all |= (found.load() & noted) << (2 * i);
+    }
+    *flags = all;
+  });
+}
+
+constexpr KernelEntry kEntries[] = {{"check_finite", make_check_finite, Accepts::numbers}};
+
+}  // namespace
+
+std::span<const KernelEntry> check_finite_kernels() { return kEntries; }
+
+}  // namespace prun::cpu

@@ -1,0 +1,109 @@
+// Surprising fact: nothing is prepared. Which op a flag belongs to is worked out from the program when one is up.
+#include "exec/finite.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "exec/job_run.h"
+#include "ir/order.h"
+
+namespace prun {
+
+NonFinite::NonFinite(std::string message, std::string op, bool from_elsewhere)
+    : Error(Exit::non_finite, std::move(message)), op_(std::move(op)) {
+  effect = from_elsewhere;
+}
+
+namespace {
+
+class RequireFinite final : public Kernel {
+ public:
+  RequireFinite(const RankMemory& memory, const Op& op)
+      : memory_(memory),
+        op_(op),
+        notes_(memory.program->tensors[static_cast<size_t>(op.reads[0])]),
+        flags_(static_cast<const int32_t*>(memory.data(op.reads[0]))) {}
+
+  void run() override {
+    if (std::any_of(flags_, flags_ + notes_.count(), [](int32_t flag) { return flag != 0; })) report();
+  }
+
+ private:
+  const Tensor& tensor(int id) const { return memory_.program->tensors[static_cast<size_t>(id)]; }
+  int32_t flag(const Op& check) const {
+    return flags_[(tensor(check.writes[0]).byte_offset - notes_.byte_offset) / dtype_bytes(Dtype::i32)];
+  }
+
+  // The body whose last op on stream 0 this is.
+  const Body& body() const {
+    for (const Body* one : memory_.program->bodies())
+      if (one->op_count() > 0 && one->streams[0].ops.back().reads == op_.reads) return *one;
+    PRUN_CHECK(false, "require_finite stands in no body");
+    return memory_.program->step;
+  }
+
+  std::string when(const Body& body) const {
+    const int64_t step = memory_.table->step;
+    if (&body == &memory_.program->init) return "in the initial values";
+    if (&body == &memory_.program->eval) return fmt::format("in the evaluation after step {}", step);
+    if (&body == &memory_.program->sync) return fmt::format("in the synchronization after step {}", step);
+    return fmt::format("at step {}", step + 1);
+  }
+
+  bool overlaps(const Tensor& a, const Tensor& b) const {
+    return a.buffer == b.buffer && a.byte_offset < b.byte_offset + b.bytes() &&
+           b.byte_offset < a.byte_offset + a.bytes();
+  }
+
+  // What reads `bad` after position `from` of the order, before anything overwrites it; null: nothing in this body.
+  const Op* reader(const Body& body, const Order& order, size_t from, const Tensor& bad) const {
+    const auto touches = [&](const std::vector<int>& ids) {
+      return std::any_of(ids.begin(), ids.end(), [&](int id) { return overlaps(tensor(id), bad); });
+    };
+    for (size_t i = from; i < order.sequence().size(); ++i) {
+      const OpRef at = order.sequence()[i];
+      const Op& op = body.streams[static_cast<size_t>(at.stream)].ops[static_cast<size_t>(at.index)];
+      if (op.is("check_finite")) continue;
+      if (touches(op.reads)) return &op;
+      if (touches(op.writes)) return nullptr;
+    }
+    return nullptr;
+  }
+
+  [[noreturn]] void report() const {
+    const Body& here = body();
+    const Order order(here);
+    for (size_t i = 0; i < order.sequence().size(); ++i) {
+      const OpRef at = order.sequence()[i];
+      const std::vector<Op>& ops = here.streams[static_cast<size_t>(at.stream)].ops;
+      const Op& check = ops[static_cast<size_t>(at.index)];
+      const int32_t kinds = check.is("check_finite") ? flag(check) : 0;
+      if (kinds == 0) continue;
+      const Op& made = ops[static_cast<size_t>(at.index) - 1];
+      size_t which = 0;
+      while ((kinds >> (2 * which) & 3) == 0) ++which;
+      const Tensor& bad = tensor(check.reads.at(which));
+      const bool nan = (kinds >> (2 * which) & 1) != 0, brought = made.def->op_class != OpClass::compute;
+      std::string text = fmt::format("{} {} {} in '{}' {}", op_words(made), brought ? "brings" : "makes",
+                                     nan ? "a NaN" : "an infinity", bad.name, when(here));
+      if (const Op* op = reader(here, order, i + 1, bad)) text += fmt::format("; {} reads it", op_words(*op));
+      throw NonFinite(std::move(text), dump_op(*memory_.program, made), made.communicates());
+    }
+    PRUN_CHECK(false, "a flag that no check has written");
+    throw NonFinite("", "", false);
+  }
+
+  RankMemory memory_;
+  const Op& op_;
+  const Tensor& notes_;
+  const int32_t* flags_;
+};
+
+}  // namespace
+
+std::unique_ptr<Kernel> make_require_finite(const RankMemory& memory, const Op& op) {
+  return std::make_unique<RequireFinite>(memory, op);
+}
+
+}  // namespace prun

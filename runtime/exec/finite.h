@@ -1,0 +1,24 @@
+// The end of --check-finite: require_finite reads what the checks of its body have noted.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "device/device.h"
+
+namespace prun {
+
+// A NaN or an infinity. The message names the op that made it and the one that reads it; `op` shows the former with its
+// tensors. An effect where it came from another rank.
+class NonFinite : public Error {
+ public:
+  NonFinite(std::string message, std::string op, bool from_elsewhere);
+  const std::string& op() const { return op_; }
+
+ private:
+  std::string op_;
+};
+
+// run() throws NonFinite for the first op in program order that has written a value which is not finite.
+std::unique_ptr<Kernel> make_require_finite(const RankMemory& memory, const Op& op);
+
+}  // namespace prun

@@ -1,0 +1,28 @@
+// Ops work in the device's memory; only transfers touch the host's: a load reads there, a store writes there.
+#include <fmt/format.h>
+
+#include "verify/view.h"
+
+namespace prun::verify {
+
+void spaces_are_kept(const JobView& view, Findings& findings) {
+  for (const BodyView& body : view.bodies) {
+    for (const OpRef ref : body.order.sequence()) {
+      const Op& op = body.op(ref);
+      const auto expect = [&](const std::vector<int>& ids, Space space, const char* does) {
+        for (const int id : ids) {
+          const Tensor& tensor = body.program->tensors[static_cast<size_t>(id)];
+          if (body.program->buffers[static_cast<size_t>(tensor.buffer)].space == space) continue;
+          findings.add("wrong memory",
+                       fmt::format("{}{} {} '{}', which lies in the {} memory", body.where(), body.describe(ref), does,
+                                   tensor.name, space == Space::host ? "device's" : "host's"),
+                       op.site);
+        }
+      };
+      expect(op.reads, op.is("load") ? Space::host : Space::device, "reads");
+      expect(op.writes, op.is("store") ? Space::host : Space::device, "writes");
+    }
+  }
+}
+
+}  // namespace prun::verify

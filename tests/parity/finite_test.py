@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+"""--check-finite names the op that makes the first NaN or infinity, on the rank where it is made and whoever else receives it;
+it finds nothing in right plans, and changes no loss. On queue devices, too. Usage: finite_test.py PRUN
+"""
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PRUN = str(pathlib.Path(sys.argv[1]).resolve())
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+DEVICES = ("cpu", "cpu-queue")
+
+
+def run(plan, *options, **settings):
+    command = [PRUN, plan, "--nproc", "2", *options]
+    for name, value in settings.items():
+        command += ["--set", f"{name}={value}"]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=100)
+
+
+def losses(plan, *options, **settings):
+    with tempfile.TemporaryDirectory() as folder:
+        metrics = pathlib.Path(folder, "metrics.jsonl")
+        done = run(plan, *options, "--metrics", str(metrics), **settings)
+        if done.returncode != 0:
+            raise AssertionError(done.stderr)
+        return [json.loads(line)["loss"] for line in metrics.read_text().splitlines()]
+
+
+class Finite(unittest.TestCase):
+    def test_the_op_is_named_with_its_reader(self):
+        for device in DEVICES:
+            with self.subTest(device=device):
+                done = run("tests/parity/overflow.lua", "--check-finite", "--device", device)
+                self.assertEqual(done.returncode, 20, done.stderr)
+                self.assertRegex(done.stderr, r"prun: rank [01]: linear of layer\d \(forward\) at lua/prun/models/mlp.lua:\d+ makes "
+                                              r"an? (NaN|infinity) in 'layer\d.linear' at step 2; \w+ of layer\d \(forward\) at \S+ reads it\n")
+                self.assertRegex(done.stderr, r"  op:       linear  layer\d\S+, ")
+
+    def test_without_the_option_training_goes_on(self):
+        done = run("tests/parity/overflow.lua")
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_the_rank_that_made_it_is_named(self):
+        for device in DEVICES:
+            with self.subTest(device=device):
+                done = run("tests/parity/overflow_elsewhere.lua", "--check-finite", "--device", device)
+                self.assertEqual(done.returncode, 20, done.stderr)
+                self.assertRegex(done.stderr, r"prun: rank 1: fill at tests/parity/overflow_elsewhere.lua:\d+ makes an infinity in "
+                                              r"'full2' at step 1; all_reduce at \S+ reads it\n")
+
+    def test_right_plans_are_finite(self):
+        small = dict(layers=2, width=16, heads=2, context=8, batch=8, steps=2)
+        for plan, device in (("ring_attention", "cpu"), ("moe", "cpu"), ("megatron", "cpu"), ("one_sided", "cpu"),
+                             ("zero3", "cpu"), ("zero3", "cpu-queue")):
+            with self.subTest(plan=plan, device=device):
+                plain = losses(f"plans/{plan}.lua", "--device", device, **small)
+                self.assertEqual(plain, losses(f"plans/{plan}.lua", "--device", device, "--check-finite", **small))
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1], verbosity=1)

@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+"""offload = "optimizer" changes where the optimizer's state lies and nothing else: the losses are the same to the bit, and the
+device's memory falls by the state less the slots, to the byte. Usage: offload_test.py PRUN
+"""
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PRUN = str(pathlib.Path(sys.argv[1]).resolve())
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+from program_text import check  # noqa: E402
+
+PLAN = "tests/parity/offload.lua"
+
+
+def losses(plan, ranks, *options, **settings):
+    with tempfile.TemporaryDirectory() as folder:
+        metrics = pathlib.Path(folder, "metrics.jsonl")
+        command = [PRUN, plan, "--nproc", str(ranks), "--metrics", str(metrics), *options]
+        for name, value in settings.items():
+            command += ["--set", f"{name}={value}"]
+        subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT, timeout=100)
+        return [json.loads(line)["loss"] for line in metrics.read_text().splitlines()]
+
+
+class Offload(unittest.TestCase):
+    def test_losses_are_equal_to_the_bit(self):
+        for settings in (dict(strategy="zero3"), dict(strategy="zero3", dtype="bf16"), dict(strategy="zero1", clip=0),
+                         dict(strategy="ddp", dtype="bf16")):
+            with self.subTest(**settings):
+                here = losses(PLAN, 2, **settings)
+                self.assertEqual(len(here), 6)
+                self.assertEqual(here, losses(PLAN, 2, offload="optimizer", piece="4 KiB", **settings))
+
+    def test_queue_devices_copy_in_order(self):
+        for dtype in ("f32", "bf16"):
+            with self.subTest(dtype=dtype):
+                here = losses(PLAN, 2, dtype=dtype)
+                self.assertEqual(here, losses(PLAN, 2, "--device", "cpu-queue", offload="optimizer", piece="4 KiB", dtype=dtype))
+
+    def test_the_device_has_slots_instead_of_state(self):
+        for strategy in ("ddp", "zero1", "zero2", "zero3"):
+            for ahead in (0, 1, 3):
+                with self.subTest(strategy=strategy, ahead=ahead):
+                    settings = dict(strategy=strategy, piece="8 KiB", ahead=ahead)
+                    before = check(PRUN, PLAN, 2, **settings)[0]
+                    after = check(PRUN, PLAN, 2, offload="optimizer", **settings)[0]
+                    state, slots = before["roles"]["optimizer"], (ahead + 1) * 2 * 8192  # m and v
+                    self.assertEqual(after["host_roles"]["optimizer"], state)
+                    self.assertEqual(after["host_arena_bytes"], state)
+                    self.assertEqual(after["roles"]["optimizer"], slots)
+                    self.assertEqual(before["arena_bytes"] - after["arena_bytes"], state - slots)
+
+    def test_masters_of_bf16_go_too(self):
+        for strategy in ("ddp", "zero3"):
+            with self.subTest(strategy=strategy):
+                settings = dict(strategy=strategy, piece="8 KiB", dtype="bf16")
+                before = check(PRUN, PLAN, 2, **settings)[0]
+                after = check(PRUN, PLAN, 2, offload="optimizer", **settings)[0]
+                state = before["roles"]["optimizer"]
+                self.assertEqual(after["host_arena_bytes"], state + state // 2)
+                self.assertEqual(after["roles"]["optimizer"], 3 * 3 * 8192)
+                self.assertEqual(after["roles"]["param"], state // 4)  # in bf16
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1], verbosity=1)
