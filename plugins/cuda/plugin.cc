@@ -201,6 +201,11 @@ prun_status zero(prun_dev* dev, prun_stream* stream, void* ptr, size_t bytes, pr
   });
 }
 
+prun_status host_call(prun_dev* dev, prun_stream* stream, void (*function)(void*), void* data, prun_result* result) {
+  return on_device(dev, result,
+                   [&] { check(cudaLaunchHostFunc(stream->handle, function, data), "cudaLaunchHostFunc"); });
+}
+
 prun_status kernel_create(prun_dev* dev, const prun_op* op, prun_kernel** kernel, prun_result* result) {
   return on_device(dev, result, [&] {
     const OpView view(*op, &dev->context);
@@ -277,6 +282,7 @@ const prun_device kTable = {
     .event_elapsed = event_elapsed,
     .copy = copy,
     .zero = zero,
+    .host_call = host_call,
     .kernel_create = kernel_create,
     .kernel_free = kernel_free,
     .kernel_run = kernel_run,

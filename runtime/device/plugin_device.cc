@@ -36,8 +36,8 @@ constexpr Mandatory kMandatory[] = {
     PRUN_FUNCTION(stream_test),   PRUN_FUNCTION(stream_wait),   PRUN_FUNCTION(event_create),
     PRUN_FUNCTION(event_free),    PRUN_FUNCTION(event_record),  PRUN_FUNCTION(event_wait),
     PRUN_FUNCTION(event_test),    PRUN_FUNCTION(event_elapsed), PRUN_FUNCTION(copy),
-    PRUN_FUNCTION(zero),          PRUN_FUNCTION(kernel_create), PRUN_FUNCTION(kernel_free),
-    PRUN_FUNCTION(kernel_run)};
+    PRUN_FUNCTION(zero),          PRUN_FUNCTION(host_call),     PRUN_FUNCTION(kernel_create),
+    PRUN_FUNCTION(kernel_free),   PRUN_FUNCTION(kernel_run)};
 #undef PRUN_FUNCTION
 
 prun_device checked_copy(const prun_device* theirs, const std::string& path) {

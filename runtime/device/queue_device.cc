@@ -64,6 +64,11 @@ void DeviceStream::zero(void* ptr, int64_t bytes) {
     return device_.table().zero(device_.get(), stream_, ptr, static_cast<size_t>(bytes), result);
   });
 }
+void DeviceStream::host_call(void (*function)(void*), void* data) {
+  device_.call("calling the host", [&](prun_result* result) {
+    return device_.table().host_call(device_.get(), stream_, function, data, result);
+  });
+}
 void DeviceStream::wait() {
   device_.call("waiting for its work",
                [&](prun_result* result) { return device_.table().stream_wait(device_.get(), stream_, result); });

@@ -72,6 +72,7 @@ class DeviceStream {
   prun_queue queue() const { return device_.table().stream_queue(device_.get(), stream_); }
   void copy(void* to, const void* from, int64_t bytes);
   void zero(void* ptr, int64_t bytes);
+  void host_call(void (*function)(void*), void* data);
   void wait();  // blocks
 
  private:

@@ -7,11 +7,12 @@
 
 namespace prun {
 
-// A kernel that runs `op` over its group's communicator; run() throws what Communicator::run throws. Makes the communicator, so
-// all ranks must call it for their ops in the same order (stream by stream, op by op).
+// A kernel that runs `op` over its group's communicator; run() throws what Communicator::run throws. Makes the
+// communicator, so all ranks must call it for their ops in the same order (stream by stream, op by op).
 std::unique_ptr<Kernel> make_comm_kernel(const RankMemory& memory, const Op& op, World& world);
 
-// The same where the transport enqueues on a device's streams: run() returns once it is in `queue`; nothing for an offer.
+// The same where the transport enqueues on a device's streams: run() returns once it is in `queue`; nothing for an
+// offer.
 std::unique_ptr<Kernel> make_enqueued_kernel(const RankMemory& memory, const Op& op, World& world, prun_queue queue);
 
 // Where a one-sided op is carried out by the transport; null: it is a message through a communicator, or no such op.

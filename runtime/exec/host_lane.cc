@@ -43,9 +43,17 @@ void HostLane::push(HostJob& job) {
   changed_.notify_one();
 }
 
-bool HostLane::wait_armed(const HostJob& job) {
-  for (Backoff backoff; job.armed != nullptr && !job.armed->reached(); backoff.wait())
-    if (cancelled_.load(std::memory_order_relaxed)) return false;
+void HostLane::arm(void* data) {
+  HostJob& job = *static_cast<HostJob*>(data);
+  std::lock_guard lock(job.lane->mutex_);
+  ++job.armed;
+  job.lane->changed_.notify_one();
+}
+
+bool HostLane::wait_armed(HostJob& job, std::unique_lock<std::mutex>& lock) {
+  ++job.begun;
+  while (job.waits && job.armed < job.begun && !cancelled_.load(std::memory_order_relaxed))
+    changed_.wait_for(lock, std::chrono::milliseconds(50));  // nobody tells of a cancellation
   return !cancelled_.load(std::memory_order_relaxed);
 }
 
@@ -56,9 +64,9 @@ void HostLane::run() {
     if (jobs_.empty()) return;
     HostJob& job = *jobs_.front();
     jobs_.pop_front();
+    if (!wait_armed(job, lock)) return;
     lock.unlock();
     try {
-      if (!wait_armed(job)) return;
       job.begin_ns = now_ns();
       job.kernel->run();
       job.end_ns = now_ns();

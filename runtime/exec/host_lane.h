@@ -2,7 +2,7 @@
 // reads, then calls its kernel.
 //
 // A thread a stream, so that a message that waits for its peer holds up nobody else, as on a device whose streams are
-// threads. It asks the device for nothing but whether an event has been reached.
+// threads. It calls nothing of the device: the device calls arm().
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -12,16 +12,20 @@
 #include <string>
 #include <thread>
 
-#include "device/queue_device.h"
+#include "device/device.h"
 
 namespace prun {
+
+class HostLane;
 
 struct HostJob {
   const Op* op = nullptr;
   Kernel* kernel = nullptr;
-  const DeviceEvent* armed = nullptr;  // null: nothing to wait for
-  uint64_t begin_ns = 0, end_ns = 0;   // of the last run
-  std::atomic<uint64_t> ended{0};      // runs so far
+  HostLane* lane = nullptr;
+  bool waits = false;                 // for the device, each time
+  uint64_t begin_ns = 0, end_ns = 0;  // of the last run
+  uint64_t armed = 0, begun = 0;      // under the lane's mutex: how often
+  std::atomic<uint64_t> ended{0};     // runs so far
 };
 
 class HostLane {
@@ -31,10 +35,12 @@ class HostLane {
            std::function<void(const Op&)> failed);
   ~HostLane();  // after the job under way; those behind it are dropped once cancelled
   void push(HostJob& job);
+  // For prun_device::host_call, with the HostJob: what the next run of the job reads is there.
+  static void arm(void* job);
 
  private:
   void run();
-  bool wait_armed(const HostJob& job);
+  bool wait_armed(HostJob& job, std::unique_lock<std::mutex>& lock);
 
   const std::atomic<bool>& cancelled_;
   std::function<void()> told_;

@@ -21,7 +21,7 @@ class alignas(64) ProgressCounter {
 
  private:
   std::atomic<uint64_t> value_{0};
-  std::atomic<uint32_t> futex_{0};    // changes with every advance that somebody sleeps for
+  std::atomic<uint32_t> futex_{0};  // changes with every advance that somebody sleeps for
   std::atomic<uint32_t> sleepers_{0};
 };
 

@@ -93,13 +93,16 @@ void QueueBody::make_hosts() {
     for (const int id : seen_by(of)) part->out.push_back(copy_of(id, *part->places, true));
     if (lands_here(program(), of, context_.rank.rank))
       for (const int id : of.writes) part->in.push_back(copy_of(id, *part->places, false));
-    part->armed.emplace(context_.memory.device());
     part->job.op = &of;
     part->job.kernel = part->kernel.get();
-    part->job.armed = &*part->armed;
+    part->job.waits = true;
     hosts_.push_back(std::move(part));
+    HostJob& job = hosts_.back()->job;
     std::unique_ptr<HostLane>& lane = lanes_[static_cast<size_t>(host.op.stream)];
-    if (lane != nullptr) continue;
+    if (lane != nullptr) {
+      job.lane = lane.get();
+      continue;
+    }
     const auto told = [this] {
       std::lock_guard lock(mutex_);
       news_ = true;
@@ -107,6 +110,7 @@ void QueueBody::make_hosts() {
     };
     lane = std::make_unique<HostLane>(body_.streams[static_cast<size_t>(host.op.stream)].name, context_.cancelled, told,
                                       context_.failed);
+    job.lane = lane.get();
   }
 }
 
@@ -253,7 +257,7 @@ void QueueBody::issue_item(int id, int slot, bool capturing, StreamState* states
       if (here || !capturing) reached_[static_cast<size_t>(source)]->hold(on);
     }
     if (context_.timed) spans_[slot][i].begin->record(on);
-    run_item(id, capturing);
+    run_item(id);
     if (context_.timed) spans_[slot][i].end->record(on);
     if (item.awaited) reached_[i]->record(on);
   } catch (...) {
@@ -262,7 +266,7 @@ void QueueBody::issue_item(int id, int slot, bool capturing, StreamState* states
   }
 }
 
-void QueueBody::run_item(int id, bool capturing) {
+void QueueBody::run_item(int id) {
   const size_t i = static_cast<size_t>(id);
   const Item& item = regions_.items[i];
   DeviceStream& on = stream(item.op.stream);
@@ -278,7 +282,7 @@ void QueueBody::run_item(int id, bool capturing) {
   HostPart& part = *hosts_[static_cast<size_t>(item.host)];
   const bool arm = item.kind == Item::Kind::arm;
   for (const Copy& copy : arm ? part.out : part.in) on.copy(copy.to, copy.from, copy.bytes);
-  if (arm) part.armed->record(on, capturing);
+  if (arm) on.host_call(HostLane::arm, &part.job);
 }
 
 void QueueBody::wait_for_hosts(const std::function<void()>& check_alive) {

@@ -63,7 +63,6 @@ class QueueBody {
     HostJob job;
     std::unique_ptr<Kernel> kernel;
     std::unique_ptr<std::vector<void*>> places;
-    std::optional<DeviceEvent> armed;
     std::vector<Copy> out, in;
   };
   struct FirstPart {
@@ -97,7 +96,7 @@ class QueueBody {
   void issue_region(int id, int slot, StreamState* states);
   void issue_item(int id, int slot, bool capturing, StreamState* states);
   void capture(int id, int slot, StreamState* states);
-  void run_item(int id, bool capturing);
+  void run_item(int id);
   bool all_ended() const;
   void wait_for_hosts(const std::function<void()>& check_alive);
 

@@ -27,37 +27,38 @@ struct OpEvent {
 
 struct StepRecord {
   uint64_t step;
-  double loss;               // NaN when the program has none
+  double loss;  // NaN when the program has none
   uint64_t begin_ns, end_ns;
-  uint64_t comm_ns;          // sum over communication ops of end - begin
-  uint64_t exposed_ns;       // compute stream waited for an edge from a communication op
+  uint64_t comm_ns;     // sum over communication ops of end - begin
+  uint64_t exposed_ns;  // compute stream waited for an edge from a communication op
   uint64_t bytes_sent;
-  uint64_t host_ns = 0, idle_ns = 0;  // of a queue device: enqueuing the step; between the step before and it on the device
-  uint64_t eval_ns = 0;                                          // > 0: there was an evaluation after the step
-  double eval_loss = std::numeric_limits<double>::quiet_NaN();   // mean over its batches
+  uint64_t host_ns = 0,
+           idle_ns = 0;  // of a queue device: enqueuing the step; between the step before and it on the device
+  uint64_t eval_ns = 0;  // > 0: there was an evaluation after the step
+  double eval_loss = std::numeric_limits<double>::quiet_NaN();  // mean over its batches
 };
 
 struct StreamState {
-  std::atomic<uint64_t> written;   // events in the ring so far
-  std::atomic<uint32_t> op;        // the op that is waiting or running
-  std::atomic<uint32_t> step;      // init: UINT32_MAX; an evaluation, a synchronization: the next one
-  std::atomic<uint32_t> running;   // 0 waiting for edges, 1 running, 2 stream idle or ended
+  std::atomic<uint64_t> written;  // events in the ring so far
+  std::atomic<uint32_t> op;       // the op that is waiting or running
+  std::atomic<uint32_t> step;     // init: UINT32_MAX; an evaluation, a synchronization: the next one
+  std::atomic<uint32_t> running;  // 0 waiting for edges, 1 running, 2 stream idle or ended
   uint32_t unused;
 };
 
 struct RecorderHeader {
   uint64_t magic;
-  uint64_t capacity;               // events per stream, a power of two
+  uint64_t capacity;  // events per stream, a power of two
   uint32_t streams;
-  std::atomic<uint32_t> phase;     // 0 joining, 1 init, 2 steps, 3 finished, 4 an evaluation, 5 a synchronization
+  std::atomic<uint32_t> phase;  // 0 joining, 1 init, 2 steps, 3 finished, 4 an evaluation, 5 a synchronization
   StreamState stream[kMaxStreams];
   std::atomic<uint64_t> steps_written;
-  std::atomic<uint64_t> steps_read;   // by the launcher; the rank waits when the step ring is full
-  std::atomic<uint64_t> pss;          // proportional set size in bytes after the last step; shared pages count once
-  char doing[160];                    // phase 0: with which plugin; the last byte stays 0
-  std::atomic<uint64_t> beat_ns;      // last time any op ended
-  std::atomic<uint32_t> connected;    // 1 once `transports` says over what
-  char transports[92];                // "shm inside a host, socket between hosts (eth0)"; "" on one rank
+  std::atomic<uint64_t> steps_read;  // by the launcher; the rank waits when the step ring is full
+  std::atomic<uint64_t> pss;         // proportional set size in bytes after the last step; shared pages count once
+  char doing[160];                   // phase 0: with which plugin; the last byte stays 0
+  std::atomic<uint64_t> beat_ns;     // last time any op ended
+  std::atomic<uint32_t> connected;   // 1 once `transports` says over what
+  char transports[92];               // "shm inside a host, socket between hosts (eth0)"; "" on one rank
 };
 
 inline size_t recorder_bytes(uint64_t capacity) {

@@ -154,6 +154,13 @@ prun_status zero(prun_dev* dev, prun_stream* stream, void* ptr, size_t bytes, pr
   });
 }
 
+prun_status host_call(prun_dev* dev, prun_stream* stream, void (*function)(void*), void* data, prun_result* result) {
+  return guarded(result, [&] {
+    dev->issuer.issue({&stream->stream, [=] { function(data); }, {}, {}});
+    return PRUN_OK;
+  });
+}
+
 prun_status kernel_create(prun_dev*, const prun_op* op, prun_kernel** kernel, prun_result* result) {
   return guarded(result, [&] { return *kernel = new prun_kernel(*op), PRUN_OK; });
 }
@@ -212,6 +219,7 @@ constexpr prun_device kTable = {
     .event_elapsed = event_elapsed,
     .copy = copy,
     .zero = zero,
+    .host_call = host_call,
     .kernel_create = kernel_create,
     .kernel_free = kernel_free,
     .kernel_run = kernel_run,

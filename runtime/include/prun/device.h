@@ -147,7 +147,7 @@ typedef struct prun_device {
 
   /* Events. An event that was never recorded counts as reached. elapsed: milliseconds between two timed events that
    * have been reached. In a capture an event orders the streams of the captured graph only, except where `external`:
-   * then the graph records it at each launch, and the host sees it. */
+   * then the graph records it when it gets there, and the host sees it; until then it sees what was before. */
   prun_status (*event_create)(prun_dev *dev, int timed, prun_event **event, prun_result *result);
   void (*event_free)(prun_dev *dev, prun_event *event);
   prun_status (*event_record)(prun_dev *dev, prun_event *event, prun_stream *stream, int external, prun_result *result);
@@ -158,6 +158,9 @@ typedef struct prun_device {
   /* Between any two places. Host memory that is not from `alloc` may be copied before the call returns. */
   prun_status (*copy)(prun_dev *dev, prun_stream *stream, void *to, const void *from, size_t bytes, prun_result *result);
   prun_status (*zero)(prun_dev *dev, prun_stream *stream, void *ptr, size_t bytes, prun_result *result);
+  /* The host in a stream's order: `function` is called once the stream gets there, on a thread of the device's, in a captured
+   * graph at every launch. It is short, and calls nothing of this device. */
+  prun_status (*host_call)(prun_dev *dev, prun_stream *stream, void (*function)(void *data), void *data, prun_result *result);
 
   /* Kernels: made once, with every pointer resolved; running one enqueues it and allocates nothing. */
   prun_status (*kernel_create)(prun_dev *dev, const prun_op *op, prun_kernel **kernel, prun_result *result);
