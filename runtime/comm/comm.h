@@ -99,7 +99,8 @@ class Communicator {
   virtual ~Communicator() = default;
   virtual int index() const = 0;  // of this rank in the group
   virtual int size() const = 0;
-  // Blocks until the collective is complete on this rank. Throws Error: mismatch (names both calls and the rank),
+  // Blocks until the collective is complete on this rank; with a queue, until it is in the queue (World::check tells what
+  // becomes of it). Throws Error: mismatch (names both calls and the rank),
   // transport (names the rank that is gone or late), hang (deadline).
   virtual void run(const CollCall& call) = 0;
   // Point to point inside the group, blocking; peers are indices of the group, -1 for none on that side.
@@ -141,6 +142,8 @@ class World {
   virtual Communicator& communicator(const std::vector<int>& ranks, int lane) = 0;
   // Of one peer and lane (0 .. 126), owned by the world. Null: the transport has no one-sided calls.
   virtual PutChannel* put_channel(int peer, int lane) = 0;
+  // Throws what has gone wrong with calls that were enqueued (CollCall::queue) since. Any thread.
+  virtual void check() {}
   virtual void abort() = 0;                        // any thread: everything under way throws soon
   virtual std::string transport_name() const = 0;  // "shm"; "shm+socket": inside hosts and between them
 };

@@ -159,6 +159,10 @@ class TransportCommunicator : public Communicator {
     }();
     if (link_.told(status, result, "coll") == PRUN_ENOTSUP) return false;
     ++native_sequence_;
+    if (status == PRUN_OK && call.queue.kind != PRUN_MEM_HOST) {
+      link_.enqueued().add(req, wire_.doing());
+      return true;
+    }
     if (status == PRUN_OK) {
       status = link_.wait(req, call_bytes(call, size()), result);
       if (status == PRUN_AGAIN) link_.drain({req});

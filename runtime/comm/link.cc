@@ -152,6 +152,7 @@ prun_status Link::told(prun_status status, prun_result& result, const char* func
 }
 
 Link::~Link() {
+  enqueued_.finish();
   InPlugin inside("close");
   for (const Memory& memory : memory_) {
     if (table().mem_free != nullptr) table().mem_free(ctx_, memory.begin, memory.handle);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "comm/comm.h"
+#include "comm/enqueued.h"
 #include "comm/plugin.h"
 #include "comm/watchdog.h"
 
@@ -56,6 +57,7 @@ class Link {
   // Ends requests that nobody will wait for any more: aborts the context and sees them out.
   void drain(const std::vector<prun_req*>& requests);
   void abort();  // any thread
+  Enqueued& enqueued() { return enqueued_; }
 
   // Throws what a failed status means to a user; never returns. PRUN_AGAIN (a deadline) and a mismatch are for the
   // caller, who knows more, to refine. `doing` opens the sentence.
@@ -76,6 +78,7 @@ class Link {
   std::vector<int> members_;
   bool renumbered_;  // members_ are not 0, 1, 2 ...
   std::vector<Memory> memory_;
+  Enqueued enqueued_{*this};
 };
 
 // How long a request may take: the deadline, patience, and what large messages need on slow links.

@@ -93,6 +93,7 @@ class TransportWorld : public World {
     if (mixed_) between_->be_patient(kPatience);
   }
   ~TransportWorld() override {
+    between_->enqueued().finish();
     communicators_.clear();
     set_host(nullptr, 1);
   }
@@ -132,6 +133,7 @@ class TransportWorld : public World {
     if (fresh && (near || !mixed_)) entry->second = make_put_channel(near ? *inside_ : *between_, peer, lane);
     return entry->second.get();
   }
+  void check() override { between_->enqueued().check(); }
   void abort() override {
     between_->abort();
     if (inside_) inside_->abort();

@@ -173,6 +173,7 @@ void QueueExecutor::finish(Kind kind, Slot& slot) {
 void QueueExecutor::check_alive() {
   if (cancelled_.load(std::memory_order_relaxed)) throw QueueBody::Cancelled{};
   if (options_.aborted && options_.aborted()) throw Aborted("");
+  world_.check();
   const double waited = static_cast<double>(now_ns() - progress_ns_) / 1e9;
   if (waited < options_.deadline_s || world_.transport_name() == "none") return;
   throw Error(Exit::hang,

@@ -1,0 +1,49 @@
+// Requests of collectives that are in a program's queue: a thread asks how they end, since whoever enqueues may not
+// wait.
+//
+// On a queue, "started" and "ended" lie far apart: what is in front may be a long computation, or a message whose other
+// side this rank has yet to enqueue. So Communicator::run returns when a call is in the queue, and its end, good or
+// bad, is learnt here: a rank that calls something else, one that is gone, one that never comes.
+#pragma once
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "prun/transport.h"
+
+namespace prun {
+
+class Link;
+
+class Enqueued {
+ public:
+  explicit Enqueued(Link& link) : link_(link) {}
+  ~Enqueued() { finish(); }
+  // `doing` opens the sentence of a failure: "all_reduce f32[1024] sum".
+  void add(prun_req* req, std::string doing);
+  // Throws the first failure that has come to light. Any thread.
+  void check();
+  // Sees all requests out, those that do not end within a second by aborting. Before their communicators are freed.
+  void finish();
+
+ private:
+  struct Entry {
+    prun_req* req;
+    std::string doing;
+  };
+  void run();
+  void failed(prun_status status, const prun_result& result, const std::string& doing);
+
+  Link& link_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Entry> entries_;
+  bool closed_ = false;
+  std::exception_ptr failure_;
+  std::thread thread_;
+};
+
+}  // namespace prun
