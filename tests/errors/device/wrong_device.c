@@ -45,6 +45,7 @@ const prun_device *prun_device_v1(uint32_t abi) {
       .event_elapsed = NEVER,
       .copy = NEVER,
       .zero = NEVER,
+      .host_call = NEVER,
       .kernel_create = NEVER,
       .kernel_free = NEVER,
       .kernel_run = NEVER,
