@@ -90,7 +90,8 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const AttentionForwar
         most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
         most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
         const float base = most == -INFINITY ? 0.0f : most * scale;  // a row that has seen nothing yet
-        const float shrink = exp2_approximate(top[m][r] * scale - base);
+        // Exactly 1 where the maximum stays: the product, contracted to an FMA, would leave its rounding in every tile.
+        const float shrink = top[m][r] == most ? 1.0f : exp2_approximate((top[m][r] - most) * scale);
         top[m][r] = most;
         float added = 0;
 #pragma unroll

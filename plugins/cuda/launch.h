@@ -17,6 +17,7 @@ namespace prun_cuda {
 // Throws Failure for a launch that CUDA refuses.
 template <class... Params, class... Args>
 void launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream, Args... args) {
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;  // nothing to do: CUDA takes it for an error
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = block;

@@ -15,6 +15,7 @@ namespace {
 
 constexpr int kGradPacks = 3;      // with two sums for each element, what 128 registers hold
 constexpr int kMostThreads = 512;  // of 128 registers: one block of these, or two of 256, fill a multiprocessor
+constexpr int kMultiprocessors = 132;  // of an H200; the same on every GPU, as the order of sums depends on it
 constexpr int kMostBlocks = 320;   // sizes the workspace, which has to be the same on every machine
 
 template <class T>
@@ -182,7 +183,7 @@ std::unique_ptr<Kernel> backward(const OpView& view) {
   const int64_t team = team_of<T>(b.width, kGradPacks);
   const bool held = rows_aligned(b.width, b.x, b.dy, b.gamma, b.dx) && team <= kMostThreads;
   const int64_t threads = held ? std::max<int64_t>(team, 256) : kLooseThreads, teams = held ? threads / team : 1;
-  const int64_t at_a_time = view.context().multiprocessors() * (kMostThreads / threads);
+  const int64_t at_a_time = kMultiprocessors * (kMostThreads / threads);
   const int64_t blocks = std::min({most_blocks(b.rows), at_a_time, (b.rows + teams - 1) / teams});
   const size_t shared = teams > 1 ? static_cast<size_t>(kSums * b.width) * sizeof(float) : 0;
   return kernel_of([=, keep = parts.owned](cudaStream_t stream) {

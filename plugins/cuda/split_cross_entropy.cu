@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(kRowThreads)
     row_sums(const T* logits, const int32_t* targets, const float* maxima, float* sums, Columns columns) {
   const int64_t row = blockIdx.x;
   const T* from = logits + row * columns.count;
-  const float top = maxima[row];
+  const float top = maxima[row] == -INFINITY ? 0.0f : maxima[row];  // nothing but -inf: the sum is 0
   float sum = 0;
   each_in_row(from, columns.valid, [&](const auto& x) {
 #pragma unroll

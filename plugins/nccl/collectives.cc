@@ -2,7 +2,7 @@
 //
 // What is left to the core: sums in rank order, averages that NCCL would round another way than this ABI says (of
 // integers, and of floats where 1/n is not a power of two: NCCL multiplies before it sums), and all that has counts per
-// member.
+// member. On a program's queue, which the core has no collectives for, floats are averaged as NCCL does.
 #include <array>
 #include <bit>
 #include <cstring>
@@ -46,12 +46,13 @@ struct Call {
 
 bool reduces(int kind) { return kind == PRUN_ALL_REDUCE || kind == PRUN_REDUCE_SCATTER || kind == PRUN_REDUCE; }
 
-bool native(const prun_coll_params& params, int size) {
+bool native(const prun_coll_params& params, int size, bool on_queue) {
   if (params.kind < 0 || params.kind > PRUN_BARRIER || params.dtype < 0 || params.dtype > PRUN_U8) return false;
   if (!reduces(params.kind)) return true;
   const bool floating = kTypes[static_cast<size_t>(params.dtype)].floating;
   const bool picks = params.redop == PRUN_MIN || params.redop == PRUN_MAX;
-  if (params.redop == PRUN_AVG && (!floating || !std::has_single_bit(static_cast<unsigned>(size)))) return false;
+  const bool exact = std::has_single_bit(static_cast<unsigned>(size));
+  if (params.redop == PRUN_AVG && (!floating || !(exact || on_queue))) return false;
   return params.rank_order == 0 || picks || !floating;
 }
 
@@ -167,7 +168,7 @@ void tell_next(Context& context, Comm& comm, const prun_coll_params& params, pru
 }  // namespace
 
 prun_req* start_collective(Context& context, Comm& comm, const prun_coll_params& params, prun_queue queue) {
-  if (!native(params, comm.size())) return nullptr;
+  if (!native(params, comm.size(), queue.kind == PRUN_MEM_CUDA)) return nullptr;
   auto request = std::make_unique<prun_req>();
   request->collective = &comm;
   for (int rank : comm.ranks())

@@ -211,8 +211,10 @@ void Comm::pump_locked() {
     if (result == ncclInProgress) return;
     if (result != ncclSuccess) throw context_.library->failure(issued_->call, result);
     Launch& launch = *std::exchange(issued_, nullptr);
-    launch.state = launch.on_stream ? Launch::State::running : Launch::State::ended;
-    if (!launch.on_stream) continue;
+    if (!launch.on_stream) {
+      launch.state = Launch::State::ended;
+      continue;
+    }
     cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
     context_.library->check("cudaStreamIsCapturing", cuda.stream_is_capturing(launch.stream, &capturing));
     if (capturing != cudaStreamCaptureStatusNone) {
@@ -221,6 +223,7 @@ void Comm::pump_locked() {
     }
     launch.event = context_.take_event();
     context_.library->check("cudaEventRecord", cuda.event_record(launch.event, launch.stream));
+    launch.state = Launch::State::running;  // last: whoever enqueues goes on, perhaps to a capture
   }
 }
 

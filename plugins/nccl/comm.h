@@ -6,6 +6,7 @@
 #pragma once
 #include <prun/transport.h>
 
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -27,9 +28,9 @@ struct Launch {
   std::function<ncclResult_t()> issue;
   const char* call = "";
   cudaStream_t stream = nullptr;
-  bool on_stream = true;        // else it is over with NCCL's part
-  cudaEvent_t event = nullptr;  // null where the stream is being captured: nothing runs then
-  State state = State::waiting;
+  bool on_stream = true;                      // else it is over with NCCL's part
+  cudaEvent_t event = nullptr;                // null where the stream is being captured: nothing runs then
+  std::atomic<State> state = State::waiting;  // whoever enqueues looks at it without the lock
 };
 
 class Comm {

@@ -153,11 +153,11 @@ void Library::check(const char* call, cudaError_t error) const {
   if (error != cudaSuccess) throw failure(call, error);
 }
 
-std::string missing_here() {
+std::string missing_here(const std::string& nccl_name, const std::string& cudart_name) {
   if (!has_driver()) return kNoDriver;
   try {
-    open_first(cudart_names(""), "the CUDA runtime");
-    open_first(nccl_names(""), "NCCL");
+    open_first(cudart_names(cudart_name), "the CUDA runtime");
+    open_first(nccl_names(nccl_name), "NCCL");
     return "";
   } catch (const Failure& failure) {
     return failure.message;

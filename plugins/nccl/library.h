@@ -110,6 +110,6 @@ class RelaxedCapture {
 };
 
 // Without loading more than it must: why no context can be opened here, or "".
-std::string missing_here();
+std::string missing_here(const std::string& nccl_name = "", const std::string& cudart_name = "");
 
 }  // namespace prun_nccl

@@ -148,7 +148,14 @@ prun_status coll_seen(prun_ctx*, prun_comm* comm, prun_coll_seen* seen) {
 }
 
 // Only where it can work at all; how good it is for host memory nobody should ask.
-int score(const prun_open_params*, const int*, int) { return missing_here().empty() ? 80 : 0; }
+int score(const prun_open_params* params, const int*, int) {
+  try {
+    const Options options = parse_options(params->options != nullptr ? params->options : "");
+    return missing_here(options.library, options.cudart).empty() ? 80 : 0;
+  } catch (const Failure&) {  // opening it says what is wrong with them
+    return 80;
+  }
+}
 
 const prun_transport* table() {
   static const std::string missing = missing_here();

@@ -159,6 +159,7 @@ class TransportCommunicator : public Communicator {
     }();
     if (link_.told(status, result, "coll") == PRUN_ENOTSUP) return false;
     ++native_sequence_;
+    if (status == PRUN_EABORTED && call.queue.kind != PRUN_MEM_HOST) link_.enqueued().explain();
     if (status == PRUN_OK && call.queue.kind != PRUN_MEM_HOST) {
       link_.enqueued().add(req, wire_.doing());
       return true;

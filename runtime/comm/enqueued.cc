@@ -6,12 +6,15 @@
 #include <utility>
 
 #include "base/text.h"
+#include "comm/host.h"
 #include "comm/link.h"
 
 namespace prun {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+constexpr auto kSettle =
+    std::chrono::seconds(1);  // plugins keep a failed request until the device has let go of its memory
 
 }  // namespace
 
@@ -22,11 +25,19 @@ void Enqueued::add(prun_req* req, std::string doing) {
     closed_ = false;
     thread_ = std::thread([this] { run(); });
   }
-  changed_.notify_one();
+  changed_.notify_all();
 }
 
 void Enqueued::check() {
   std::lock_guard lock(mutex_);
+  if (failure_) std::rethrow_exception(failure_);
+  if (aborted_ && Clock::now() - aborted_at_ > kSettle) throw Aborted(host_abort_reason());
+}
+
+void Enqueued::explain() {
+  std::unique_lock lock(mutex_);
+  for (const Clock::time_point end = Clock::now() + kSettle; !failure_ && Clock::now() < end;)
+    changed_.wait_for(lock, std::chrono::milliseconds(10));
   if (failure_) std::rethrow_exception(failure_);
 }
 
@@ -47,9 +58,13 @@ void Enqueued::failed(prun_status status, const prun_result& result, const std::
                                           human_seconds(link_.deadline_s()), whom));
     }
     link_.fail(status, result, doing);
+  } catch (const Aborted&) {
+    std::lock_guard lock(mutex_);
+    if (!std::exchange(aborted_, true)) aborted_at_ = Clock::now();
   } catch (...) {
     std::lock_guard lock(mutex_);
     if (!failure_) failure_ = std::current_exception();
+    changed_.notify_all();
   }
 }
 

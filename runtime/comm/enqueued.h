@@ -5,6 +5,7 @@
 // side this rank has yet to enqueue. So Communicator::run returns when a call is in the queue, and its end, good or
 // bad, is learnt here: a rank that calls something else, one that is gone, one that never comes.
 #pragma once
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <exception>
@@ -24,8 +25,10 @@ class Enqueued {
   ~Enqueued() { finish(); }
   // `doing` opens the sentence of a failure: "all_reduce f32[1024] sum".
   void add(prun_req* req, std::string doing);
-  // Throws the first failure that has come to light. Any thread.
+  // Throws the first failure that has come to light, an abort only when no other has come within a second. Any thread.
   void check();
+  // A call has been refused because its communicator failed: waits for the request that says why, and throws that.
+  void explain();
   // Sees all requests out, those that do not end within a second by aborting. Before their communicators are freed.
   void finish();
 
@@ -43,6 +46,8 @@ class Enqueued {
   std::deque<Entry> entries_;
   bool closed_ = false;
   std::exception_ptr failure_;
+  bool aborted_ = false;  // some request ended because of another's failure
+  std::chrono::steady_clock::time_point aborted_at_{};
   std::thread thread_;
 };
 

@@ -109,7 +109,7 @@ class TransportWorld : public World {
     return memory;
   }
   bool enqueues(prun_mem_kind kind) const override {
-    return !inside_ && between_->table().queue_ordered != 0 && (between_->table().mem_kinds & 1u << kind) != 0;
+    return !mixed_ && between_->table().queue_ordered != 0 && (between_->table().mem_kinds & 1u << kind) != 0;
   }
   void* allocate_device(int64_t bytes, prun_mem_kind kind) override { return between_->allocate(bytes, kind); }
   void adopt_device(void* ptr, int64_t bytes, prun_mem_kind kind) override { between_->adopt(ptr, bytes, kind); }

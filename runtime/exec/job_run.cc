@@ -113,7 +113,7 @@ void JobRun::close_step(StepRecord record, uint64_t end_ns) {
   record.begin_ns = step_begin_ns_;
   record.end_ns = end_ns > 0 ? std::max(end_ns, step_begin_ns_) : now_ns();
   const uint64_t bytes = bytes_sent();
-  record.bytes_sent += bytes - bytes_before_;
+  if (end_ns == 0) record.bytes_sent = bytes - bytes_before_;
   bytes_before_ = bytes;
   step_begin_ns_ = record.end_ns;
   if (program_.schedule.evaluates_after(static_cast<int64_t>(record.step)))

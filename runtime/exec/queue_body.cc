@@ -161,6 +161,7 @@ void QueueBody::issue(int64_t step, int slot, StreamState* states, const std::fu
     wait_for_hosts(check_alive);
     begin = now_ns();
   }
+  for (const std::unique_ptr<HostPart>& host : hosts_) host->end_ns[slot] = host->job.end_ns;
   for (size_t s = 1; s < body_.streams.size(); ++s) {
     join_[s].record(stream(static_cast<int>(s)));
     join_[s].hold(stream(0));
@@ -308,7 +309,7 @@ void QueueBody::read_times(int slot, const std::function<uint64_t(const DeviceEv
     if (item.kind != Item::Kind::land) of.begin = ns(*spans_[slot][i].begin);
     of.end = ns(*spans_[slot][i].end);
     if (item.kind == Item::Kind::arm && !regions_.hosts[static_cast<size_t>(item.host)].lands)
-      of.end = std::max(of.end, hosts_[static_cast<size_t>(item.host)]->job.end_ns);
+      of.end = std::max(of.end, hosts_[static_cast<size_t>(item.host)]->end_ns[slot]);
   }
   for (int s = 0; s < static_cast<int>(times.size()); ++s) {
     uint64_t ready = 0;

@@ -64,6 +64,7 @@ class QueueBody {
     std::unique_ptr<Kernel> kernel;
     std::unique_ptr<std::vector<void*>> places;
     std::vector<Copy> out, in;
+    uint64_t end_ns[kStepSlots] = {};
   };
   struct FirstPart {
     std::unique_ptr<Kernel> kernel[kStepSlots];

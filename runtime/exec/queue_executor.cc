@@ -128,9 +128,8 @@ void QueueExecutor::issue(Kind kind, int64_t step, const StepTable& table) {
   slot.step = step;
   slot.host_ns = before + work.issuing_ns() + now_ns() - after;
   if (kind == Kind::step) {
-    const uint64_t bytes = bytes_sent() - sent;
-    eager_bytes_ = std::max(eager_bytes_, bytes);
-    slot.bytes = eager_bytes_ - bytes;
+    eager_bytes_ = std::max(eager_bytes_, bytes_sent() - sent);
+    slot.bytes = eager_bytes_;
   }
 }
 

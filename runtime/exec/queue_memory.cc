@@ -12,9 +12,14 @@
 namespace prun {
 namespace {
 
-// A collective that no transport enqueues: counts that the host must see, sums in rank order, groups of one.
+// A collective that no transport enqueues: counts that the host must see, sums in rank order, averages of integers,
+// groups of one.
 bool needs_host(const Program& program, const Op& op) {
   if (op.is("all_gather_v")) return true;
+  if (op.attrs.text("op") == "avg") {
+    const Dtype dtype = program.tensors[static_cast<size_t>(op.reads[0])].dtype;
+    if (dtype == Dtype::i64 || dtype == Dtype::i32 || dtype == Dtype::i8 || dtype == Dtype::u8) return true;
+  }
   const bool sums = op.is("all_reduce") || op.is("reduce_scatter") || op.is("reduce");
   return (sums && program.rank_order) || members_of(program.mesh, op, 0).size() < 2;
 }
@@ -78,8 +83,7 @@ QueueMemory::QueueMemory(const Program& program, const prun_device& table, const
     arena_ = own_arena_.get();
     if (enqueues_) world.adopt_device(arena_, program.arena_bytes, kind);
   }
-  if (program.host_arena_bytes > 0)
-    host_arena_ = DeviceMemory(*device_, program.host_arena_bytes, PRUN_PLACE_PINNED);
+  if (program.host_arena_bytes > 0) host_arena_ = DeviceMemory(*device_, program.host_arena_bytes, PRUN_PLACE_PINNED);
   // The transport's own memory where it has some, so that peers read it without a copy more.
   pinned_ = static_cast<std::byte*>(world.allocate(layout_.total));
   if (table.pin == nullptr) return;

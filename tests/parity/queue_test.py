@@ -104,6 +104,13 @@ class Cuda(unittest.TestCase if SUBSTITUTES else object):  # where CMake found n
         enqueued = self.close("plans/zero3.lua", 2, *nccl(), cpu=("--transport", "shm"), **any_order)
         self.assertEqual(staged, enqueued)  # of two ranks there is one order
 
+    def test_averages_over_three_ranks_are_nccls(self):
+        self.close("plans/ddp_simple.lua", 3, *nccl(), cpu=("--transport", "shm"))
+
+    def test_a_ring_of_messages(self):
+        settings = {**SMALL, "reduce": "any"}
+        self.close("plans/ring_attention.lua", 2, *nccl(), cpu=("--transport", "shm"), **settings)
+
 
 del sys.argv[1:]
 if __name__ == "__main__":

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <fmt/format.h>
+#include <spdlog/cfg/env.h>
 
 #include "base/error.h"
 #include "commands.h"
@@ -55,6 +56,7 @@ int dispatch(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   prun::limit_spinning(argv);
+  spdlog::cfg::load_env_levels();  // SPDLOG_LEVEL=debug
   try {
     return prun::dispatch(argc, argv);
   } catch (const prun::Error& error) {

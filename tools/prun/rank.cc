@@ -67,6 +67,16 @@ void tell_transports(RecorderHeader& recorder, const std::string& name, const st
   recorder.connected.store(1);
 }
 
+// A device's work may never end, and destructors would wait for it: so this rank tells what it has to tell and is gone.
+[[noreturn]] void leave_device(const RankStart& start, const std::string& where) {
+  const int code = be_rank(start, [&](std::string& at) {
+    at = where;
+    throw;  // what is under way
+  });
+  std::fflush(nullptr);
+  _exit(code);
+}
+
 void train(const RankStart& start, const Options& options, const std::vector<std::string>& plugin_dirs, std::string& where) {
   where = "joining";
   // oneDNN's sgemm takes and frees packing buffers in every call: keep them in the heap instead of asking the kernel for
@@ -127,6 +137,7 @@ void train(const RankStart& start, const Options& options, const std::vector<std
     throw;
   } catch (...) {
     where = executor->failed_op();
+    if (queue != nullptr) leave_device(start, where);
     throw;
   }
 }
