@@ -1,6 +1,6 @@
-// The gradients of layernorm and rmsnorm in one pass over x and dy. As many blocks as the device runs at a time take a
-// run of rows each; a thread keeps its columns' parts of dgamma and dbeta in registers over all of its rows, a block
-// leaves their sum in the workspace, and sums.h adds those.
+// The gradients of layernorm and rmsnorm in one pass over x and dy. As many blocks as an H200 runs at a time take a run
+// of rows each, on every GPU, so that all have the same bits; a thread keeps its columns' parts of dgamma and dbeta in
+// registers over all of its rows, a block leaves their sum in the workspace, and sums.h adds those.
 //
 // With z = (x − mean)·rstd and g = dy·gamma: dx = rstd·(g − mean(g) − z·mean(g·z)); rmsnorm's has mean = 0 and no
 // mean(g).

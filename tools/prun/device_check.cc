@@ -91,7 +91,7 @@ DeviceReport check_devices(const Options& options) {
     open_device(options.device);  // one of prun's own, or none at all
     const char* given = !options.device_options.empty() ? "--device-options"
                         : options.ranks_per_device > 1  ? "--ranks-per-device"
-                        : options.first_device > 0      ? "a number behind its name"
+                        : options.first_device > 0      ? "number behind its name"
                                                         : nullptr;
     if (given != nullptr)
       throw usage_error(fmt::format("--device {} computes on the host: it takes no {}", options.device, given));

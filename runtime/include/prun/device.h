@@ -4,6 +4,8 @@
  * exports one symbol, prun_device_v1. Every struct that starts with its size only ever grows at its end; each side
  * uses the smaller of both sizes, and a pointer beyond it is absent. What one side allocates, that side frees.
  *
+ * Version 1 is not final yet: until it has run on a GPU, functions may be added to the table in any place.
+ *
  * A device is a queue machine: work is enqueued on streams and runs there in order; events order streams among each
  * other. The core has put every op of a program into an order that all edges agree with, and one thread enqueues it.
  *
