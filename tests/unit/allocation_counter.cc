@@ -1,5 +1,8 @@
-// See allocation_counter.h. Forwards to glibc's own entry points, which stay visible beside a replaced malloc.
+// See allocation_counter.h. Forwards to glibc's own entry points, which stay visible beside a replaced malloc. What is
+// kept is counted call by call: mallinfo's bytes in use include freed pieces that malloc has put aside for reuse.
 #include "tests/unit/allocation_counter.h"
+
+#include <malloc.h>
 
 #include <atomic>
 #include <cerrno>
@@ -9,6 +12,7 @@ namespace {
 std::atomic<bool> counting{false};
 std::atomic<long> count{0};
 std::atomic<size_t> largest{0};
+std::atomic<long> kept{0};
 
 }  // namespace
 
@@ -16,12 +20,20 @@ std::atomic<size_t> largest{0};
 
 namespace {
 
-void note(size_t bytes) {
-  if (!counting.load(std::memory_order_relaxed)) return;
+void* given(void* block, size_t bytes) {
+  if (block == nullptr || !counting.load(std::memory_order_relaxed)) return block;
   count.fetch_add(1);
   size_t seen = largest.load();
   while (bytes > seen && !largest.compare_exchange_weak(seen, bytes)) {
   }
+  kept.fetch_add(static_cast<long>(malloc_usable_size(block)));
+  return block;
+}
+
+void* taken(void* block) {
+  if (block != nullptr && counting.load(std::memory_order_relaxed))
+    kept.fetch_sub(static_cast<long>(malloc_usable_size(block)));
+  return block;
 }
 
 }  // namespace
@@ -32,17 +44,18 @@ void* __libc_malloc(size_t);
 void* __libc_calloc(size_t, size_t);
 void* __libc_realloc(void*, size_t);
 void* __libc_memalign(size_t, size_t);
+void __libc_free(void*);
 
-void* malloc(size_t bytes) { return note(bytes), __libc_malloc(bytes); }
-void* calloc(size_t n, size_t bytes) { return note(n * bytes), __libc_calloc(n, bytes); }
-void* realloc(void* old, size_t bytes) { return note(bytes), __libc_realloc(old, bytes); }
-void* memalign(size_t alignment, size_t bytes) { return note(bytes), __libc_memalign(alignment, bytes); }
-void* aligned_alloc(size_t alignment, size_t bytes) { return note(bytes), __libc_memalign(alignment, bytes); }
+void* malloc(size_t bytes) { return given(__libc_malloc(bytes), bytes); }
+void* calloc(size_t n, size_t bytes) { return given(__libc_calloc(n, bytes), n * bytes); }
+void* realloc(void* old, size_t bytes) { return given(__libc_realloc(taken(old), bytes), bytes); }
+void* memalign(size_t alignment, size_t bytes) { return given(__libc_memalign(alignment, bytes), bytes); }
+void* aligned_alloc(size_t alignment, size_t bytes) { return given(__libc_memalign(alignment, bytes), bytes); }
 int posix_memalign(void** to, size_t alignment, size_t bytes) {
-  note(bytes);
-  *to = __libc_memalign(alignment, bytes);
+  *to = given(__libc_memalign(alignment, bytes), bytes);
   return *to == nullptr ? ENOMEM : 0;
 }
+void free(void* block) { __libc_free(taken(block)); }
 }
 #pragma GCC visibility pop
 
@@ -54,10 +67,11 @@ bool prun::test::allocations_are_counted() { return false; }
 void prun::test::start_counting_allocations() {
   count = 0;
   largest = 0;
+  kept = 0;
   counting = true;
 }
 
 prun::test::Allocations prun::test::stop_counting_allocations() {
   counting = false;
-  return {count.load(), largest.load()};
+  return {count.load(), largest.load(), kept.load()};
 }

@@ -1,7 +1,6 @@
 // The CPU device's kernels of a model's ops against plain f64 loops, in f32 and bf16, at sizes that leave remainders
 // for every vector and tile; each kernel on one thread and on two must give the same bits.
 #include <gtest/gtest.h>
-#include <malloc.h>
 
 #include <algorithm>
 #include <cmath>
@@ -418,17 +417,12 @@ TEST_P(CpuKernels, SumLossesAndTheirGradients) {
   EXPECT_EQ(run("mean_grad", false, false), Values(static_cast<size_t>(n), scale));
 }
 
-struct Seen {
-  Allocations allocations;
-  long kept = 0;  // bytes
-};
-Seen allocations_of(OneOp& op) {
+Allocations allocations_of(OneOp& op) {
   Kernel& kernel = op.prepare(cpu());
   kernel.run();  // the first run of a product may still set up oneDNN
-  const auto before = static_cast<long>(mallinfo2().uordblks + mallinfo2().hblkhd);
   start_counting_allocations();
   kernel.run();
-  return {stop_counting_allocations(), static_cast<long>(mallinfo2().uordblks + mallinfo2().hblkhd) - before};
+  return stop_counting_allocations();
 }
 
 // No kernel of ours allocates. oneDNN's calls do: its primitives a few map nodes, its sgemm two packing buffers, and
@@ -447,9 +441,9 @@ TEST_P(CpuKernels, RunningDoesNotAllocate) {
       .write(Dtype::f32, {d, 3 * d})
       .write(Dtype::f32, {3 * d});
   for (OneOp* op : {&linear, &dx, &dw}) {
-    const Seen seen = allocations_of(*op);
-    EXPECT_LE(seen.allocations.count, 8) << op->op().def->name;
-    EXPECT_LE(seen.allocations.largest, dtype == Dtype::bf16 ? 256u : 1u << 23) << op->op().def->name;
+    const Allocations seen = allocations_of(*op);
+    EXPECT_LE(seen.count, 8) << op->op().def->name;
+    EXPECT_LE(seen.largest, dtype == Dtype::bf16 ? 256u : 1u << 23) << op->op().def->name;
     EXPECT_EQ(seen.kept, 0) << op->op().def->name;
   }
   OneOp attention("attention"), attention_grad("attention_grad"), gelu("gelu"), rotary("rotary"), dropout("dropout");
@@ -463,7 +457,7 @@ TEST_P(CpuKernels, RunningDoesNotAllocate) {
   rotary.attr("heads", int64_t{4}).attr("size", int64_t{16}).read(dtype, {b, t, d}, narrow).write(dtype, {b, t, d});
   dropout.attr("p", 0.5).read(dtype, {b, t, d}, narrow).write(dtype, {b, t, d});
   for (OneOp* op : {&attention, &attention_grad, &gelu, &rotary, &dropout})
-    EXPECT_EQ(allocations_of(*op).allocations.count, 0) << op->op().def->name;
+    EXPECT_EQ(allocations_of(*op).count, 0) << op->op().def->name;
 }
 
 // The products that machines without bf16 instructions fall back to; sizes cross the blocks of K, M and N.
