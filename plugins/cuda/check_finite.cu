@@ -32,10 +32,21 @@ __device__ __forceinline__ int kind_of(BitsOf<T> bits) {
 
 __global__ void clear(int* flags) { *flags = 0; }
 
+// Shares of a tensor that follow each other from its beginning: no more of it was written than they add up to.
+struct Shares {
+  const int64_t* counts = nullptr;  // null: all of it was written
+  int64_t n = 0;
+};
+
 // `shift`: two bits for each tensor; `noted`: which of them count.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    look(const BitsOf<T>* data, int64_t count, int noted, int shift, int* flags) {
+    look(const BitsOf<T>* data, int64_t count, Shares shares, int noted, int shift, int* flags) {
+  if (shares.counts != nullptr) {
+    int64_t written = 0;
+    for (int64_t i = 0; i < shares.n; ++i) written += shares.counts[i];
+    if (written < count) count = written;
+  }
   using Bits = BitsOf<T>;
   constexpr int N = kPack<Bits>;
   const Run run = run_of(data, count);
@@ -56,36 +67,40 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 struct Looked {
-  void (*run)(const void* data, int64_t count, int noted, int shift, int* flags, unsigned blocks, cudaStream_t stream);
+  void (*run)(const Looked& what, int noted, int shift, int* flags, cudaStream_t stream);
   const void* data;
   int64_t count;
+  Shares shares;
   unsigned blocks;
 };
 
 template <class T>
-Looked looked(const OpView& view, size_t i) {
+Looked looked(const OpView& view, size_t i, const Shares& shares) {
   const int64_t count = view.read(i).count();
-  const auto run = [](const void* data, int64_t n, int noted, int shift, int* flags, unsigned blocks,
-                      cudaStream_t stream) {
-    launch(look<T>, blocks, kThreads, 0, stream, static_cast<const BitsOf<T>*>(data), n, noted, shift, flags);
+  const auto run = [](const Looked& what, int noted, int shift, int* flags, cudaStream_t stream) {
+    launch(look<T>, what.blocks, kThreads, 0, stream, static_cast<const BitsOf<T>*>(what.data), what.count, what.shares,
+           noted, shift, flags);
   };
-  return {run, view.in<T>(i), count, blocks_for(count, kThreads * kPack<T>, 4096)};
+  return {run, view.in<T>(i), count, shares, blocks_for(count, kThreads * kPack<T>, 4096)};
 }
 
 std::unique_ptr<Kernel> make_check_finite(const OpView& view) {
   view.expect_count(view.write(0), 1);
+  const bool counted = view.integer("counted") != 0;
+  const bool looks = !view.has("root") || view.share("axis").index == view.integer("root");
+  const size_t n = view.reads() - (counted ? 1 : 0);
   std::vector<Looked> tensors;
-  for (size_t i = 0; i < view.reads(); ++i)
+  for (size_t i = 0; looks && i < n; ++i) {
+    const Shares shares = counted && i == 0 ? Shares{view.in<int64_t>(n), view.read(n).count()} : Shares{};
     tensors.push_back(view.read(i).dtype == PRUN_F64
-                          ? looked<double>(view, i)
-                          : with_float(view.read(i).dtype, [&]<class T>() { return looked<T>(view, i); }));
+                          ? looked<double>(view, i, shares)
+                          : with_float(view.read(i).dtype, [&]<class T>() { return looked<T>(view, i, shares); }));
+  }
   const int noted = view.integer("infinite") != 0 ? 1 : 3;
   return kernel_of([tensors, noted, flags = view.out<int32_t>(0)](cudaStream_t stream) {
     launch(clear, 1, 1, 0, stream, flags);
-    for (size_t i = 0; i < tensors.size(); ++i) {
-      const Looked& t = tensors[i];
-      if (t.count > 0) t.run(t.data, t.count, noted, static_cast<int>(2 * i), flags, t.blocks, stream);
-    }
+    for (size_t i = 0; i < tensors.size(); ++i)
+      if (tensors[i].count > 0) tensors[i].run(tensors[i], noted, static_cast<int>(2 * i), flags, stream);
   });
 }
 

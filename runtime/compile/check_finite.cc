@@ -2,7 +2,8 @@
 // end of the body one that looks at all notes.
 //
 // What an op reads, another has written, so each value is looked at once, and what arrives from another rank where it
-// arrives. An op and its check are one to all others: who waited for the op waits for the check.
+// arrives: what only the root of a group gets, at the root. An op and its check are one to all others: who waited for
+// the op waits for the check.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,15 +16,14 @@ namespace {
 
 constexpr size_t kMostReads = 15;  // of a check: two bits each
 
-// Ops that do not fill what they write, or write it later: on the root only, up to a count, when a put arrives.
-bool leaves_unwritten(const Op& op) {
-  return op.is("reduce") || op.is("gather") || op.is("all_gather_v") || op.offers();
-}
+// Ops whose results are looked at elsewhere: those of an offer when the put has arrived; what is stored in the host's
+// memory, when it was made, and again when it is loaded.
+bool is_seen_elsewhere(const Op& op) { return op.offers() || op.is("store"); }
 
 // Float tensors that the op has written, each once.
 std::vector<int> results(const Program& program, const Op& op) {
   std::vector<int> tensors;
-  if (leaves_unwritten(op)) return tensors;
+  if (is_seen_elsewhere(op)) return tensors;
   for (const int id : op.writes) {
     const Dtype dtype = program.tensors[static_cast<size_t>(id)].dtype;
     const bool is_float = dtype == Dtype::f64 || dtype == Dtype::f32 || dtype == Dtype::bf16;
@@ -38,6 +38,14 @@ Op check_of(const Op& made, std::vector<int> tensors, int flag) {
   check.def = &op_def("check_finite");
   check.reads = std::move(tensors);
   check.writes = {flag};
+  if (made.is("reduce") || made.is("gather")) {  // the others' results stay unwritten
+    check.attrs.set("axis", made.axis);
+    check.attrs.set("root", made.attrs.integer("root"));
+  }
+  if (made.is("all_gather_v")) {
+    check.attrs.set("counted", int64_t{1});
+    check.reads.push_back(made.writes[1]);
+  }
   if (made.is("cross_entropy_max")) check.attrs.set("infinite", int64_t{1});  // of columns that are all padding
   check.phase = made.phase;
   check.unit = made.unit;

@@ -52,6 +52,19 @@ class Finite(unittest.TestCase):
                 self.assertRegex(done.stderr, r"prun: rank 1: fill at tests/parity/overflow_elsewhere.lua:\d+ makes an infinity in "
                                               r"'full2' at step 1; all_reduce at \S+ reads it\n")
 
+    def test_what_only_the_root_gets_is_looked_at_there(self):
+        for device in DEVICES:
+            with self.subTest(device=device):
+                done = run("tests/parity/overflow_at_root.lua", "--check-finite", "--device", device)
+                self.assertEqual(done.returncode, 20, done.stderr)
+                self.assertRegex(done.stderr, r"prun: rank 1: reduce at tests/parity/overflow_at_root.lua:\d+ brings an infinity in 'full' at step 1\n")
+
+    def test_what_nothing_has_written_is_not_looked_at(self):
+        for device in DEVICES:
+            with self.subTest(device=device):
+                done = run("plans/collectives.lua", "--check-finite", "--device", device)
+                self.assertEqual(done.returncode, 0, done.stderr)
+
     def test_right_plans_are_finite(self):
         small = dict(layers=2, width=16, heads=2, context=8, batch=8, steps=2)
         for plan, device in (("ring_attention", "cpu"), ("moe", "cpu"), ("megatron", "cpu"), ("one_sided", "cpu"),
@@ -59,6 +72,10 @@ class Finite(unittest.TestCase):
             with self.subTest(plan=plan, device=device):
                 plain = losses(f"plans/{plan}.lua", "--device", device, **small)
                 self.assertEqual(plain, losses(f"plans/{plan}.lua", "--device", device, "--check-finite", **small))
+
+    def test_state_on_the_host_is_looked_at_on_the_device(self):
+        done = run("tests/parity/offload.lua", "--check-finite", offload="optimizer")
+        self.assertEqual(done.returncode, 0, done.stderr)
 
 
 if __name__ == "__main__":

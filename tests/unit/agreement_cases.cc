@@ -448,6 +448,17 @@ std::vector<Case> training_cases() {
                      {{T, {n}}, {T, {n}}, {T, {n}}, {I32, {}}},
                      {"check_finite", {0, 1, 2}, {3}, make_attrs({{"infinite", infinite}})},
                      {{"scale", {0}, {1}, make_attrs({{"factor", 1e300}})}, {"scale", {1}, {2}, make_attrs({{"factor", 0.0}})}}});
+  // On one rank of an axis only; and of a beginning, in which there are few of the infinities of the whole.
+  for (int64_t root : {1, 2})
+    out.push_back({"check_finite at a root",
+                   {{T, {9}}, {T, {9}}, {I32, {}}},
+                   {"check_finite", {1}, {2}, make_attrs({{"root", root}, {"axis", std::string("dp")}})},
+                   {{"scale", {0}, {1}, make_attrs({{"factor", 1e300}})}}});
+  for (double most : {2.0, 400.0, 10000.0})
+    out.push_back({"check_finite of a beginning",
+                   {{T, {40001}}, {T, {40001}}, {Dtype::i64, {4}, 0, most}, {I32, {}}},
+                   {"check_finite", {1, 2}, {3}, make_attrs({{"counted", int64_t{1}}})},
+                   {{"scale", {0}, {1}, make_attrs({{"factor", 3.45e38}})}}});
   return out;
 }
 

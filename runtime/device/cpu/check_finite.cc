@@ -1,5 +1,7 @@
 // Whether tensors hold NaNs or infinities: from the bits, since the compiler may assume of arithmetic what it likes.
+#include <algorithm>
 #include <atomic>
+#include <numeric>
 #include <type_traits>
 #include <vector>
 
@@ -46,18 +48,28 @@ Checked checked(const OpView& view, size_t i) {
 
 std::unique_ptr<Kernel> make_check_finite(const OpView& view) {
   view.expect_count(view.write(0), 1);
+  int32_t* const flags = view.out<int32_t>(0);
+  if (view.attrs().has("root") && view.share("axis").index != view.attrs().integer("root"))
+    return kernel_of([flags] { *flags = 0; });
+  const bool counted = view.attrs().integer("counted") != 0;
+  const size_t looked_at = view.reads() - (counted ? 1 : 0);
+  const int64_t* const counts = counted ? view.in<int64_t>(looked_at) : nullptr;
+  const int64_t members = counted ? view.read(looked_at).count() : 0;
   std::vector<Checked> tensors;
-  for (size_t i = 0; i < view.reads(); ++i)
+  for (size_t i = 0; i < looked_at; ++i)
     tensors.push_back(view.read(i).dtype == Dtype::f64
                           ? checked<double>(view, i)
                           : with_float(view.read(i).dtype, [&]<class T>() { return checked<T>(view, i); }));
   const int32_t noted = view.attrs().integer("infinite") != 0 ? 1 : 3;
-  return kernel_of([tensors, noted, flags = view.out<int32_t>(0), threads = view.threads()] {
+  return kernel_of([tensors, noted, flags, counts, members, threads = view.threads()] {
     int32_t all = 0;
     for (size_t i = 0; i < tensors.size(); ++i) {
       const Checked& t = tensors[i];
+      const int64_t count = counts != nullptr && i == 0
+                                ? std::min(t.count, std::accumulate(counts, counts + members, int64_t{0}))
+                                : t.count;
       std::atomic<int32_t> found = 0;
-      parallel_ranges(threads, t.count, [&](int64_t begin, int64_t end) {
+      parallel_ranges(threads, count, [&](int64_t begin, int64_t end) {
         const int32_t kinds = t.kinds(t.data + begin * t.size, end - begin);
         if (kinds != 0) found.fetch_or(kinds, std::memory_order_relaxed);
       });

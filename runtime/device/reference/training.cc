@@ -62,10 +62,19 @@ void clip_coefficient(Call& c) {
 }
 
 void check_finite(Call& c) {
-  bool infinite = c.attrs.integer("infinite") != 0;
-  for (size_t i = 0; i < c.reads.size(); ++i) {
+  bool infinite = c.attrs.integer("infinite") != 0, counted = c.attrs.integer("counted") != 0;
+  if (c.attrs.has("root") && share_along(c.memory, c.attrs.text("axis")).index != c.attrs.integer("root")) return;
+  for (size_t i = 0; i + (counted ? 1 : 0) < c.reads.size(); ++i) {
     int kinds = 0;
-    for (double x : c.reads[i].v) kinds |= std::isnan(x) ? 1 : std::isinf(x) && !infinite ? 2 : 0;
+    int64_t count = c.reads[i].count();
+    if (counted && i == 0) {
+      count = 0;
+      for (double share : c.reads.back().v) count += static_cast<int64_t>(share);
+    }
+    for (int64_t e = 0; e < count; ++e) {
+      double x = c.reads[i][e];
+      kinds |= std::isnan(x) ? 1 : std::isinf(x) && !infinite ? 2 : 0;
+    }
     c.writes[0][0] += kinds << (2 * i);
   }
 }
