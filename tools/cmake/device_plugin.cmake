@@ -12,15 +12,17 @@ function(prun_device_plugin name)
   set_target_properties(prun_device_${name} PROPERTIES PREFIX "" OUTPUT_NAME ${name} SUFFIX .so
     LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib/prun/devices
     C_VISIBILITY_PRESET hidden CXX_VISIBILITY_PRESET hidden CUDA_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
-  if(TARGET plugins)
-    add_dependencies(plugins prun_device_${name})
+  if(TARGET devices)  # prun's own build: all devices at once, which not everybody needs
+    add_dependencies(devices prun_device_${name})
+    prun_device_missing(${name} "it was left out when prun was built (target 'devices'; tools/run builds it where --device asks for it)")
+    install(TARGETS prun_device_${name} LIBRARY DESTINATION lib/prun/devices OPTIONAL)
+  else()
+    install(TARGETS prun_device_${name} LIBRARY DESTINATION lib/prun/devices)
   endif()
-  install(TARGETS prun_device_${name} LIBRARY DESTINATION lib/prun/devices)
 endfunction()
 
-# prun_device_missing(name "why"): a device that is not built here. Whoever asks for it reads why, in NAME.missing.
+# prun_device_missing(name "why"): whoever asks for this device where its library is not there reads why, in NAME.missing.
 function(prun_device_missing name why)
-  message(STATUS "device ${name} is not built: ${why}")
   set(_file ${CMAKE_BINARY_DIR}/lib/prun/devices/${name}.missing)
   file(CONFIGURE OUTPUT ${_file} CONTENT "${why}\n" @ONLY)
   install(FILES ${_file} DESTINATION lib/prun/devices)

@@ -27,6 +27,7 @@ endif()
 
 include(precompiled)  # prun_precompiled
 add_custom_target(plugins)     # all transports
+add_custom_target(devices)     # all devices that are not in prun itself
 add_custom_target(fast_tests)    # the tests that run under the address sanitizer, too
 add_custom_target(thread_tests)  # those of them that have threads, for the thread sanitizer
 

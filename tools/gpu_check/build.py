@@ -5,7 +5,7 @@ from gpu_check.check import Check, Step, Verdict
 from gpu_check.pack import LIBRARIES
 from gpu_check.results import NotPossible
 
-TARGETS = ["prun", "plugins", "prun_conform"]
+TARGETS = ["prun", "plugins", "devices", "prun_conform"]
 OF_CUDA = ["cuda_agreement_test", "cuda_kernel_bench"]
 
 
