@@ -126,4 +126,26 @@ void DeviceGraph::launch(const DeviceStream& stream) {
   });
 }
 
+DeviceCapture::DeviceCapture(QueueDevice& device, const DeviceStream& origin) : device_(device), origin_(origin) {
+  device.call("capturing a step",
+              [&](prun_result* result) { return device.table().capture_begin(device.get(), origin.get(), result); });
+  open_ = true;
+}
+DeviceGraph DeviceCapture::finish() {
+  prun_graph* graph = nullptr;
+  open_ = false;  // a device ends a capture that it refuses
+  device_.call("capturing a step", [&](prun_result* result) {
+    return device_.table().capture_end(device_.get(), origin_.get(), &graph, result);
+  });
+  return DeviceGraph(device_, graph);
+}
+// What the device says of a capture that is not whole is no news.
+void DeviceCapture::abandon() {
+  if (!std::exchange(open_, false)) return;
+  prun_graph* graph = nullptr;
+  prun_result result{.size = sizeof(prun_result), .culprit = -1, .message = {}};
+  if (device_.table().capture_end(device_.get(), origin_.get(), &graph, &result) == PRUN_OK)
+    device_.table().graph_free(device_.get(), graph);
+}
+
 }  // namespace prun

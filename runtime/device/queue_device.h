@@ -125,4 +125,19 @@ class DeviceGraph {
   prun_graph* graph_ = nullptr;
 };
 
+// A capture under way. One that ends early, by an error, has no graph; its streams are as they were before it.
+class DeviceCapture {
+ public:
+  DeviceCapture(QueueDevice& device, const DeviceStream& origin);
+  ~DeviceCapture() { abandon(); }
+  DeviceCapture(const DeviceCapture&) = delete;
+  DeviceGraph finish();  // the origin has waited for all streams that take part
+  void abandon();        // once it has ended: nothing
+
+ private:
+  QueueDevice& device_;
+  const DeviceStream& origin_;
+  bool open_ = false;
+};
+
 }  // namespace prun

@@ -38,7 +38,9 @@ QueueBody::QueueBody(const QueueContext& context, const Body& body)
       transfers_(regions_.items.size()),
       reached_(regions_.items.size()),
       states_(regions_.regions.size()),
+      there_(context.memory.device()),
       fork_(context.memory.device()),
+      spread_(context.memory.device()),
       lanes_(body.streams.size()) {
   QueueDevice& device = context_.memory.device();
   for (RegionState& state : states_) state.ended.emplace(device);
@@ -67,18 +69,36 @@ QueueBody::Copy QueueBody::copy_of(int tensor, const std::vector<void*>& places,
 void QueueBody::make_first() {
   RankMemory memory = context_.rank;
   memory.table = &first_table_;
-  int64_t taken = 0;
   for (const OpRef ref : regions_.first) {
     const Op& of = op(ref);
     FirstPart& part = first_.emplace_back();
     for (int slot = 0; slot < kStepSlots; ++slot) {
-      part.places[slot] = places(of, context_.memory.first(slot) + taken);
+      part.places[slot] = places(of, context_.memory.first(slot) + first_bytes_);
       memory.places = part.places[slot].get();
       part.kernel[slot] = make_host_kernel(memory, of, context_.host);
-      for (const int id : of.writes) part.in[slot].push_back(copy_of(id, *part.places[slot], false));
     }
-    taken += staged_bytes(program(), of);
+    const auto ahead = places(of, context_.memory.ahead() + first_bytes_);
+    for (const int id : of.writes) first_in_.push_back(copy_of(id, *ahead, false));
+    first_bytes_ += staged_bytes(program(), of);
   }
+  first_in_ = joined(first_in_);
+}
+
+// Tensors of a batch mostly lie side by side, on the device as on the host: then they are one copy, with the padding
+// between them.
+std::vector<QueueBody::Copy> QueueBody::joined(const std::vector<Copy>& copies) {
+  std::vector<Copy> out;
+  for (const Copy& copy : copies) {
+    const int64_t size = out.empty() ? 0 : round_up(out.back().bytes, kAlignBytes);
+    const auto follows = [&](const void* next, const void* last) {
+      return next == static_cast<const std::byte*>(last) + size;
+    };
+    if (!out.empty() && follows(copy.to, out.back().to) && follows(copy.from, out.back().from))
+      out.back().bytes = size + copy.bytes;
+    else
+      out.push_back(copy);
+  }
+  return out;
 }
 
 void QueueBody::make_hosts() {
@@ -148,8 +168,7 @@ void QueueBody::issue(int64_t step, int slot, StreamState* states, const std::fu
   ++runs_;
   for (size_t s = 0; s < body_.streams.size(); ++s)
     states[s].step.store(static_cast<uint32_t>(step), std::memory_order_relaxed);
-  for (const FirstPart& part : first_)
-    for (const Copy& copy : part.in[slot]) stream(0).copy(copy.to, copy.from, copy.bytes);
+  if (has_first()) bring_first(slot);
   fork_.record(stream(0));
   for (size_t s = 1; s < body_.streams.size(); ++s) fork_.hold(stream(static_cast<int>(s)));
   for (RegionState& state : states_) state.launched = false;
@@ -167,6 +186,17 @@ void QueueBody::issue(int64_t step, int slot, StreamState* states, const std::fu
     join_[s].hold(stream(0));
   }
   issuing_ns_ += now_ns() - begin;
+}
+
+// From the host's memory to the device's by a stream of its own, beside the step before, whose batch is where its ops
+// read it by then (fork_); and from there to where this step's ops read it, once that step has ended. So graphs keep
+// their addresses, and nothing waits for the host's memory.
+void QueueBody::bring_first(int slot) {
+  fork_.hold(context_.copies);
+  context_.copies.copy(context_.memory.ahead(), context_.memory.first(slot), first_bytes_);
+  there_.record(context_.copies);
+  there_.hold(stream(0));
+  for (const Copy& copy : first_in_) stream(0).copy(copy.to, copy.from, copy.bytes);
 }
 
 bool QueueBody::host_ended(int host) const {
@@ -207,7 +237,7 @@ void QueueBody::issue_region(int id, int slot, StreamState* states) {
   RegionState& state = states_[static_cast<size_t>(id)];
   const bool eager = runs_ == 1 || context_.timed || !context_.graphs || !context_.memory.device().captures();
   if (eager) {
-    for (const int item : region.items) issue_item(item, slot, false, states);
+    for (const int item : region.items) issue_item(item, slot, nullptr, states);
     return;
   }
   if (runs_ == 2) capture(id, slot, states);
@@ -221,31 +251,25 @@ void QueueBody::issue_region(int id, int slot, StreamState* states) {
 // from other regions is waited for where the graph is launched.
 void QueueBody::capture(int id, int slot, StreamState* states) {
   const Region& region = regions_.regions[static_cast<size_t>(id)];
-  QueueDevice& device = context_.memory.device();
   const int first = regions_.items[static_cast<size_t>(region.items[0])].op.stream;
   const DeviceStream& origin = stream(first);
-  device.call("capturing a step",
-              [&](prun_result* result) { return device.table().capture_begin(device.get(), origin.get(), result); });
-  fork_.record(origin);
+  DeviceCapture capture(context_.memory.device(), origin);
+  spread_.record(origin);
   std::set<int> spread = {first};
   for (const int item : region.items) {
     const int s = regions_.items[static_cast<size_t>(item)].op.stream;
-    if (spread.insert(s).second) fork_.hold(stream(s));
-    issue_item(item, slot, true, states);
+    if (spread.insert(s).second) spread_.hold(stream(s));
+    issue_item(item, slot, &capture, states);
   }
   for (const int s : spread) {
     if (s == first) continue;
     join_[static_cast<size_t>(s)].record(stream(s));
     join_[static_cast<size_t>(s)].hold(origin);
   }
-  prun_graph* graph = nullptr;
-  device.call("capturing a step", [&](prun_result* result) {
-    return device.table().capture_end(device.get(), origin.get(), &graph, result);
-  });
-  states_[static_cast<size_t>(id)].graph = DeviceGraph(device, graph);
+  states_[static_cast<size_t>(id)].graph = capture.finish();
 }
 
-void QueueBody::issue_item(int id, int slot, bool capturing, StreamState* states) {
+void QueueBody::issue_item(int id, int slot, DeviceCapture* capture, StreamState* states) {
   const size_t i = static_cast<size_t>(id);
   const Item& item = regions_.items[i];
   StreamState& state = states[item.op.stream];
@@ -255,13 +279,15 @@ void QueueBody::issue_item(int id, int slot, bool capturing, StreamState* states
     const DeviceStream& on = stream(item.op.stream);
     for (const int source : item.waits) {
       const bool here = regions_.region_of[static_cast<size_t>(source)] == regions_.region_of[i];
-      if (here || !capturing) reached_[static_cast<size_t>(source)]->hold(on);
+      if (here || capture == nullptr) reached_[static_cast<size_t>(source)]->hold(on);
     }
     if (context_.timed) spans_[slot][i].begin->record(on);
     run_item(id);
     if (context_.timed) spans_[slot][i].end->record(on);
     if (item.awaited) reached_[i]->record(on);
   } catch (...) {
+    // Before transports abort: they wait for what is on streams, and nothing comes of what a capture holds.
+    if (capture != nullptr) capture->abandon();
     context_.failed(op(item.op));
     throw Cancelled{};
   }

@@ -21,6 +21,7 @@ namespace prun {
 struct QueueContext {
   QueueMemory& memory;
   std::vector<DeviceStream>& streams;  // by their place in a body
+  DeviceStream& copies;                // of what comes before its step
   RankMemory rank;                     // with the device's arena; its table is the host's
   const prun_step_values* values;      // the device's
   World& world;
@@ -41,9 +42,9 @@ class QueueBody {
   void run_first(int slot, const StepTable& table);
   bool has_first() const { return !first_.empty(); }
   const Op& first_op() const { return op(regions_.first.front()); }  // of those the first
-  // Enqueues a step on streams that have been made to wait for what is before it: copies of what the first ops made,
-  // then all regions as host ops end. Returns once all is enqueued and all host ops have ended; stream 0 then waits for
-  // everything. Throws Cancelled, or what the device throws.
+  // Enqueues a step on streams that have been made to wait for what is before it: what the first ops made, which is
+  // copied to the device beside that, then all regions as host ops end. Returns once all is enqueued and all host ops
+  // have ended; stream 0 then waits for everything. Throws Cancelled, or what the device throws.
   void issue(int64_t step, int slot, StreamState* states, const std::function<void()>& check_alive);
   struct Cancelled {};
 
@@ -69,7 +70,6 @@ class QueueBody {
   struct FirstPart {
     std::unique_ptr<Kernel> kernel[kStepSlots];
     std::unique_ptr<std::vector<void*>> places[kStepSlots];
-    std::vector<Copy> in[kStepSlots];
   };
   struct RegionState {
     int runs = 0;
@@ -91,11 +91,13 @@ class QueueBody {
   void make_first();
   std::unique_ptr<std::vector<void*>> places(const Op& op, std::byte* base) const;
   Copy copy_of(int tensor, const std::vector<void*>& places, bool to_host) const;
+  static std::vector<Copy> joined(const std::vector<Copy>& copies);
+  void bring_first(int slot);
   bool host_ended(int host) const;
   bool ready(const Region& region) const;
   bool issue_ready(int slot, StreamState* states);
   void issue_region(int id, int slot, StreamState* states);
-  void issue_item(int id, int slot, bool capturing, StreamState* states);
+  void issue_item(int id, int slot, DeviceCapture* capture, StreamState* states);
   void capture(int id, int slot, StreamState* states);
   void run_item(int id);
   bool all_ended() const;
@@ -111,9 +113,13 @@ class QueueBody {
   std::vector<Span> spans_[kStepSlots];               // by item, with times
   std::vector<std::unique_ptr<HostPart>> hosts_;
   std::vector<FirstPart> first_;
+  int64_t first_bytes_ = 0;
+  std::vector<Copy> first_in_;  // on the device
   StepTable first_table_;
   std::vector<RegionState> states_;
-  DeviceEvent fork_;               // a step, or a capture, begins on one stream
+  DeviceEvent there_;              // what the first ops made is on the device
+  DeviceEvent fork_;               // a step begins on stream 0, which has it
+  DeviceEvent spread_;             // a capture, on one stream
   std::vector<DeviceEvent> join_;  // by stream
   uint64_t runs_ = 0;              // steps begun
   std::mutex mutex_;

@@ -21,6 +21,7 @@ struct QueueExecutor::Batch final : Kernel {
 QueueExecutor::QueueExecutor(const Program& program, World& world, const ExecutorOptions& options)
     : JobRun(program, world, options, {.arena = options.queue->arena(), .host_arena = options.queue->host_arena()}),
       queue_(*options.queue),
+      copies_(queue_.device()),
       values_(queue_.device(), sizeof(prun_step_values), PRUN_PLACE_DEVICE) {
   QueueDevice& device = queue_.device();
   size_t most = 1;
@@ -34,6 +35,7 @@ QueueExecutor::QueueExecutor(const Program& program, World& world, const Executo
   }
   const QueueContext context{queue_,
                              streams_,
+                             copies_,
                              memory_,
                              reinterpret_cast<const prun_step_values*>(values_.get()),
                              world,
@@ -49,12 +51,14 @@ QueueExecutor::QueueExecutor(const Program& program, World& world, const Executo
 
 // Kernels may be freed only when no stream has work left.
 QueueExecutor::~QueueExecutor() {
-  for (DeviceStream& stream : streams_) {
+  const auto wait = [](DeviceStream& stream) {
     try {
       stream.wait();
     } catch (const Error&) {  // it has been thrown before
     }
-  }
+  };
+  std::for_each(streams_.begin(), streams_.end(), wait);
+  wait(copies_);
 }
 
 void QueueExecutor::run_body(Kind kind, int64_t first, int64_t end) {

@@ -42,6 +42,7 @@ class QueueExecutor final : public JobRun {
 
   QueueMemory& queue_;
   std::vector<DeviceStream> streams_;
+  DeviceStream copies_;
   DeviceMemory values_;
   std::vector<Slot> slots_;
   std::vector<std::unique_ptr<QueueBody>> bodies_;  // by kind

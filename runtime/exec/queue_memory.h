@@ -3,7 +3,8 @@
 //
 // The arena is as large as the program says, to the byte. Pinned memory, shared by the bodies, which never run at the
 // same time: for each stream what its largest host op reads and writes; for each step under way what its first ops
-// write (the next batches), its step values and its loss.
+// write (the next batches), its step values and its loss. Beside the arena: what the next step's first ops write, until
+// that step begins.
 #pragma once
 #include <memory>
 #include <string>
@@ -28,7 +29,7 @@ std::vector<std::vector<How>> how_of(const Program& program, const Body& body, b
 // The pinned memory of a rank of this program, in bytes; each part is aligned.
 struct PinnedLayout {
   PinnedLayout(const Program& program, bool enqueues);
-  int64_t first = 0;               // of one step
+  int64_t first = 0;               // of one step; as much on the device
   std::vector<int64_t> by_stream;  // of host ops
   int64_t total = 0;
 };
@@ -48,12 +49,13 @@ class QueueMemory {
   // a step's values, with the loss kAlignBytes behind them.
   std::byte* staging(int stream) const;
   std::byte* first(int slot) const { return pinned_ + slot * layout_.first; }
+  std::byte* ahead() const { return ahead_.get(); }  // the device's; as first(slot)
   std::byte* values(int slot) const { return pinned_ + kStepSlots * layout_.first + slot * 2 * kAlignBytes; }
 
  private:
   std::unique_ptr<QueueDevice> device_;
   bool enqueues_ = false;
-  DeviceMemory own_arena_, host_arena_;
+  DeviceMemory own_arena_, host_arena_, ahead_;
   std::byte* arena_ = nullptr;
   PinnedLayout layout_;
   std::byte* pinned_ = nullptr;

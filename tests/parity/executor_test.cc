@@ -7,55 +7,11 @@
 #include <cstring>
 #include <vector>
 
-#include "comm/comm.h"
+#include "tests/parity/one_rank.h"
 #include "tests/parity/parity_job.h"
 
 namespace prun::test {
 namespace {
-
-class Alone final : public Bootstrap {
- public:
-  std::vector<std::string> all_gather(const std::string& blob) override { return {blob}; }
-  bool aborted() const override { return false; }
-};
-
-class OneRank {
- public:
-  explicit OneRank(const Program& program)
-      : program_(program), world_(World::open({}, bootstrap_)), memory_(recorder_bytes(kCapacity)) {
-    options_.arena = static_cast<std::byte*>(world_->allocate(program.arena_bytes));
-    options_.recorder = reinterpret_cast<RecorderHeader*>(memory_.data());
-    options_.recorder->capacity = kCapacity;
-    world_->connect();
-  }
-
-  // Throws what the executor throws; `failed` is what it says of the op.
-  std::vector<double> run(const Device& device, std::string* failed = nullptr,
-                          std::vector<double>* evaluated = nullptr) {
-    Executor executor(program_, device, *world_, options_);
-    try {
-      executor.run();
-    } catch (...) {
-      if (failed) *failed = executor.failed_op();
-      throw;
-    }
-    std::vector<double> losses;
-    const StepRecord* steps = recorder_steps(options_.recorder);
-    for (uint64_t s = 0; s < options_.recorder->steps_written.load(); s++) {
-      losses.push_back(steps[s].loss);
-      if (evaluated && steps[s].eval_ns > 0) evaluated->push_back(steps[s].eval_loss);
-    }
-    return losses;
-  }
-
- private:
-  static constexpr uint64_t kCapacity = 1024;
-  const Program& program_;
-  Alone bootstrap_;
-  std::unique_ptr<World> world_;
-  std::vector<std::byte> memory_;
-  ExecutorOptions options_;
-};
 
 // The reference device, but one kind of op fails.
 class FailingDevice final : public Device {
@@ -84,7 +40,7 @@ const Settings kSmall = {{"strategy", "zero3"}, {"steps", "3"}};
 TEST(Executor, ThreeStreamsGiveTheInterpretersBits) {
   const Job job = parity_job(1, kSmall, "reference");
   ASSERT_EQ(job.classes[0].step.streams.size(), 3u);
-  EXPECT_EQ(OneRank(job.classes[0]).run(*open_device("reference")), interpret(1, kSmall, "reference"));
+  EXPECT_EQ(OneRank(job.classes[0], *open_device("reference")).run(), interpret(1, kSmall, "reference"));
 }
 
 TEST(Executor, EvaluationsGiveTheInterpretersBitsToo) {
@@ -93,7 +49,7 @@ TEST(Executor, EvaluationsGiveTheInterpretersBitsToo) {
   const Job job = parity_job(1, settings, "reference");
   const VirtualRun run = run_virtual_ranks(job, *device, {});
   std::vector<double> evaluated;
-  EXPECT_EQ(OneRank(job.classes[0]).run(*device, nullptr, &evaluated), losses_of(run));
+  EXPECT_EQ(OneRank(job.classes[0], *device).run(nullptr, &evaluated), losses_of(run));
   ASSERT_EQ(evaluated.size(), 2u);
   for (size_t i = 0; i < 2; i++) EXPECT_EQ(evaluated[i], run.eval_losses[i][0]) << i;
   EXPECT_EQ(losses_of(run), interpret(1, {{"strategy", "zero3"}, {"steps", "5"}}, "reference"))
@@ -105,7 +61,7 @@ TEST(Executor, AnErrorEndsAllStreamsAndNamesTheOp) {
     const Job job = parity_job(1, kSmall, "reference");
     std::string failed;
     try {
-      OneRank(job.classes[0]).run(FailingDevice(kind), &failed);
+      OneRank(job.classes[0], FailingDevice(kind)).run(&failed);
       ADD_FAILURE() << kind << " did not fail";
     } catch (const Error& error) {
       EXPECT_EQ(error.message(), "out of luck");

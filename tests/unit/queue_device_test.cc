@@ -145,6 +145,29 @@ TEST_F(QueueDeviceTest, ACaptureWithAStreamThatDoesNotComeBackFails) {
   EXPECT_STRNE(result.message, "");
 }
 
+// By an error between its begin and its end: nothing of it runs, and its streams work as before.
+TEST_F(QueueDeviceTest, ACaptureThatIsGivenUpLeavesNothing) {
+  DeviceStream a(*device_), b(*device_);
+  DeviceEvent fork(*device_), join(*device_);
+  DeviceMemory x = memory();
+  DeviceKernel twice = scale(x, x, 2);
+  a.copy(x.get(), ones_.data(), kBytes);
+  a.wait();
+  for (int i = 0; i < 2; ++i) {
+    DeviceCapture capture(*device_, a);
+    twice.run(a);
+    fork.record(a);
+    fork.hold(b);
+    twice.run(b);
+  }
+  EXPECT_EQ(read(x, b), ones_);
+  twice.run(a);
+  join.record(a);
+  join.hold(b);
+  twice.run(b);
+  EXPECT_EQ(read(x, b), Floats(kCount, 4.0f));
+}
+
 TEST_F(QueueDeviceTest, AnOpThatItHasNotIsRefusedInWords) {
   prun_op op{.size = sizeof(prun_op), .kind = "sclae"};
   prun_result result{.size = sizeof(prun_result), .culprit = -1, .message = {}};

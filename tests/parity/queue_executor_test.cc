@@ -1,0 +1,124 @@
+// The executor for queue devices on the CPU behind prun/device.h, whose functions are called through a table that looks
+// on: what runs beside what, and what is left behind an error.
+#include "exec/queue_executor.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <mutex>
+
+#include "device/cpu_queue/cpu_queue.h"
+#include "tests/parity/one_rank.h"
+#include "tests/parity/parity_job.h"
+
+namespace prun::test {
+namespace {
+
+const Settings kSteps = {{"strategy", "zero3"}, {"steps", "4"}};
+
+// cpu-queue with functions of another table.
+class Watched final : public Device {
+ public:
+  explicit Watched(const prun_device& table) : inner_(open_device("cpu-queue")), table_(table) {}
+  std::string_view name() const override { return inner_->name(); }
+  int64_t workspace_bytes(const Program& program, const Op& op, int threads) const override {
+    return inner_->workspace_bytes(program, op, threads);
+  }
+  bool supports(const Op& op, const Program& program) const override { return inner_->supports(op, program); }
+  std::unique_ptr<Kernel> make_kernel(const RankMemory& memory, const Op& op, int threads) const override {
+    return inner_->make_kernel(memory, op, threads);
+  }
+  const prun_device* table() const override { return &table_; }
+
+ private:
+  std::unique_ptr<Device> inner_;
+  const prun_device& table_;
+};
+
+// Batches that have come to the device, and steps that have read their loss; a step ends when the batch behind it came.
+struct Batches {
+  std::mutex mutex;
+  std::condition_variable changed;
+  const QueueMemory* memory = nullptr;
+  int come = 0, ended = 0, late = 0;
+} batches;
+
+prun_status watched_copy(prun_dev* dev, prun_stream* stream, void* to, const void* from, size_t bytes,
+                         prun_result* result) {
+  const prun_device& inner = cpu_queue_table();
+  bool batch = false, loss = false;
+  for (int slot = 0; slot < kStepSlots; ++slot) {
+    batch = batch || from == batches.memory->first(slot);
+    loss = loss || to == batches.memory->values(slot) + kAlignBytes;
+  }
+  const auto end = [](void*) {
+    std::unique_lock lock(batches.mutex);
+    const int wanted = std::min(++batches.ended + 1, 4);
+    const auto there = [&] { return batches.come >= wanted || batches.late > 0; };
+    batches.changed.wait_for(lock, std::chrono::seconds(20), there);
+    batches.late += batches.come < wanted;
+  };
+  const auto come = [](void*) {
+    std::lock_guard lock(batches.mutex);
+    ++batches.come;
+    batches.changed.notify_all();
+  };
+  if (loss && inner.host_call(dev, stream, end, nullptr, result) != PRUN_OK) return PRUN_ESYSTEM;
+  const prun_status status = inner.copy(dev, stream, to, from, bytes, result);
+  if (batch && inner.host_call(dev, stream, come, nullptr, result) != PRUN_OK) return PRUN_ESYSTEM;
+  return status;
+}
+
+TEST(QueueExecutor, TheNextBatchComesWhileTheDeviceIsAtAStep) {
+  prun_device table = cpu_queue_table();
+  table.copy = watched_copy;
+  const Job job = parity_job(1, kSteps);
+  const Watched device(table);
+  OneRank rank(job.classes[0], device);
+  batches.memory = &rank.queue();
+  EXPECT_EQ(rank.run(), losses_of(run_virtual_ranks(job, *open_device("cpu"), {})));
+  EXPECT_EQ(batches.come, 4);
+  EXPECT_EQ(batches.ended, 4);
+  EXPECT_EQ(batches.late, 0);
+}
+
+int open_captures = 0, captures = 0;
+
+prun_status watched_begin(prun_dev* dev, prun_stream* stream, prun_result* result) {
+  ++open_captures, ++captures;
+  return cpu_queue_table().capture_begin(dev, stream, result);
+}
+prun_status watched_end(prun_dev* dev, prun_stream* stream, prun_graph** graph, prun_result* result) {
+  --open_captures;
+  return cpu_queue_table().capture_end(dev, stream, graph, result);
+}
+prun_status failing_run(prun_dev* dev, prun_kernel* kernel, prun_stream* stream, prun_result* result) {
+  if (open_captures == 0) return cpu_queue_table().kernel_run(dev, kernel, stream, result);
+  std::snprintf(result->message, sizeof result->message, "out of luck");
+  return PRUN_ESYSTEM;
+}
+
+TEST(QueueExecutor, AnErrorInACaptureEndsItAndIsTheOneThatIsTold) {
+  prun_device table = cpu_queue_table();
+  table.capture_begin = watched_begin;
+  table.capture_end = watched_end;
+  table.kernel_run = failing_run;
+  const Job job = parity_job(1, kSteps);
+  const Watched device(table);
+  std::string failed;
+  try {
+    OneRank(job.classes[0], device).run(&failed);
+    ADD_FAILURE() << "no kernel failed";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.message(), "device cpu-queue: starting a kernel: out of luck");
+    EXPECT_EQ(error.code(), Exit::rank_crash);
+  }
+  EXPECT_NE(failed, "");
+  EXPECT_GT(captures, 0);
+  EXPECT_EQ(open_captures, 0);
+}
+
+}  // namespace
+}  // namespace prun::test
