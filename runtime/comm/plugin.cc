@@ -11,12 +11,12 @@
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 
 #include "base/plugin_file.h"
+#include "base/plugin_table.h"
 #include "base/text.h"
 #include "comm/host.h"
 
@@ -48,11 +48,7 @@ void read_manifest(const fs::path& path, PluginFile& file) {
   }
 }
 
-struct Mandatory {
-  const char* name;
-  size_t offset;
-};
-constexpr Mandatory kMandatory[] = {
+constexpr PluginFunction kMandatory[] = {
     {"open", offsetof(prun_transport, open)},       {"address", offsetof(prun_transport, address)},
     {"connect", offsetof(prun_transport, connect)}, {"batch", offsetof(prun_transport, batch)},
     {"test", offsetof(prun_transport, test)},       {"abort", offsetof(prun_transport, abort)},
@@ -62,30 +58,13 @@ constexpr Mandatory kMandatory[] = {
   throw Error(Exit::transport, fmt::format("{}: {}", path, why));
 }
 
-// Its first fields first: they are what tells whether the others may be read.
+static_assert(offsetof(prun_transport, version) == offsetof(PluginTableHead, version));
+
 prun_transport checked_copy(const prun_transport* theirs, const std::string& path) {
-  constexpr size_t kFirst = offsetof(prun_transport, must_understand) + sizeof(uint64_t);
-  if (theirs->size < kFirst) refuse(path, fmt::format("its table of {} bytes is too short to be one", theirs->size));
-  if (theirs->abi > PRUN_TRANSPORT_ABI) {
-    refuse(path, fmt::format("written for transport ABI {}, this prun has {}: use a newer prun or an older plugin",
-                             theirs->abi, PRUN_TRANSPORT_ABI));
-  }
-  if (theirs->abi < PRUN_TRANSPORT_ABI) {
-    refuse(path, fmt::format("written for transport ABI {}, which this prun ({}) no longer has: rebuild the plugin",
-                             theirs->abi, PRUN_TRANSPORT_ABI));
-  }
-  if (theirs->must_understand != 0) {
-    refuse(path, fmt::format("needs features that this prun does not know (bits {:#x})", theirs->must_understand));
-  }
   prun_transport table{};
-  std::memcpy(&table, theirs, std::min(theirs->size, sizeof table));
-  table.size = sizeof table;
-  for (const Mandatory& function : kMandatory) {
-    void* pointer = nullptr;
-    std::memcpy(&pointer, reinterpret_cast<const char*>(&table) + function.offset, sizeof pointer);
-    if (pointer == nullptr) refuse(path, fmt::format("the mandatory function '{}' is missing", function.name));
-  }
-  if (table.name == nullptr || table.version == nullptr) refuse(path, "it has no name or no version");
+  const std::string why =
+      copy_plugin_table(theirs, &table, sizeof table, {"transport", PRUN_TRANSPORT_ABI, kMandatory});
+  if (!why.empty()) refuse(path, why);
   return table;
 }
 

@@ -4,13 +4,13 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <mutex>
 
 #include "base/plugin_file.h"
+#include "base/plugin_table.h"
 #include "device/abi_op.h"
 #include "device/queue_device.h"
 
@@ -22,13 +22,9 @@ namespace {
   throw usage_error(fmt::format("{}: {}", path, why));
 }
 
-struct Mandatory {
-  const char* name;
-  size_t offset;
-};
 #define PRUN_FUNCTION(name) \
   { #name, offsetof(prun_device, name) }
-constexpr Mandatory kMandatory[] = {
+constexpr PluginFunction kMandatory[] = {
     PRUN_FUNCTION(probe),         PRUN_FUNCTION(describe),      PRUN_FUNCTION(supports),
     PRUN_FUNCTION(workspace),     PRUN_FUNCTION(open),          PRUN_FUNCTION(close),
     PRUN_FUNCTION(alloc),         PRUN_FUNCTION(free),          PRUN_FUNCTION(memory_info),
@@ -40,25 +36,12 @@ constexpr Mandatory kMandatory[] = {
     PRUN_FUNCTION(kernel_free),   PRUN_FUNCTION(kernel_run)};
 #undef PRUN_FUNCTION
 
+static_assert(offsetof(prun_device, version) == offsetof(PluginTableHead, version));
+
 prun_device checked_copy(const prun_device* theirs, const std::string& path) {
-  constexpr size_t kFirst = offsetof(prun_device, must_understand) + sizeof(uint64_t);
-  if (theirs->size < kFirst) refuse(path, fmt::format("its table of {} bytes is too short to be one", theirs->size));
-  if (theirs->abi != PRUN_DEVICE_ABI) {
-    refuse(path,
-           fmt::format("written for device ABI {}, this prun has {}: {}", theirs->abi, PRUN_DEVICE_ABI,
-                       theirs->abi > PRUN_DEVICE_ABI ? "use a newer prun or an older plugin" : "rebuild the plugin"));
-  }
-  if (theirs->must_understand != 0)
-    refuse(path, fmt::format("needs features that this prun does not know (bits {:#x})", theirs->must_understand));
   prun_device table{};
-  std::memcpy(&table, theirs, std::min(theirs->size, sizeof table));
-  table.size = sizeof table;
-  for (const Mandatory& function : kMandatory) {
-    void* pointer = nullptr;
-    std::memcpy(&pointer, reinterpret_cast<const char*>(&table) + function.offset, sizeof pointer);
-    if (pointer == nullptr) refuse(path, fmt::format("the mandatory function '{}' is missing", function.name));
-  }
-  if (table.name == nullptr || table.version == nullptr) refuse(path, "it has no name or no version");
+  const std::string why = copy_plugin_table(theirs, &table, sizeof table, {"device", PRUN_DEVICE_ABI, kMandatory});
+  if (!why.empty()) refuse(path, why);
   return table;
 }
 
