@@ -8,6 +8,7 @@
 #include <fstream>
 #include <map>
 #include <mutex>
+#include <optional>
 
 #include "base/plugin_file.h"
 #include "base/plugin_table.h"
@@ -75,62 +76,75 @@ std::vector<DevicePluginFile> files_named(const char* extension) {
 
 // Device, stream and step values that the kernels of one TableDevice share; opened with the first of them.
 struct Opened {
-  explicit Opened(const prun_device& table)
-      : device(table, 0, ""), stream(device), values(device, sizeof(prun_step_values), PRUN_PLACE_DEVICE) {}
+  Opened(const prun_device& table, const TableUse& use)
+      : device(table, use.index, use.options),
+        stream(device),
+        values(device, sizeof(prun_step_values), PRUN_PLACE_DEVICE) {}
   QueueDevice device;
   DeviceStream stream;
   DeviceMemory values;
 };
 
-// Memory of the host, where the caller has its tensors, within reach of the device.
-class Pinned {
- public:
-  Pinned(std::shared_ptr<Opened> opened, void* ptr, int64_t bytes) : opened_(std::move(opened)), ptr_(ptr) {
-    opened_->device.call("pinning memory", [&](prun_result* result) {
-      return table().pin(opened_->device.get(), ptr_, static_cast<size_t>(bytes), result);
-    });
-  }
-  ~Pinned() { table().unpin(opened_->device.get(), ptr_); }
-  Pinned(const Pinned&) = delete;
-
- private:
-  const prun_device& table() const { return opened_->device.table(); }
-  std::shared_ptr<Opened> opened_;
-  void* ptr_;
+// The device's side of an arena that the caller has on the host.
+struct Mirror {
+  Mirror(std::shared_ptr<Opened> device, const RankMemory& rank)
+      : opened(std::move(device)),
+        host(rank.arena),
+        bytes(rank.program->arena_bytes),
+        memory(opened->device, bytes, PRUN_PLACE_DEVICE) {}
+  std::shared_ptr<Opened> opened;
+  std::byte* host;
+  int64_t bytes;
+  DeviceMemory memory;
 };
 
-// Waits for its end.
+// Takes the arena to the device and back, and waits for its end.
 class WaitingKernel final : public Kernel {
  public:
-  WaitingKernel(std::shared_ptr<Opened> opened, std::shared_ptr<Pinned> arena, const RankMemory& memory, const Op& op,
-                int threads)
-      : opened_(std::move(opened)),
-        arena_(std::move(arena)),
-        table_(memory.table),
-        kernel_(opened_->device, abi(memory, op, threads).get()) {}
+  WaitingKernel(std::shared_ptr<Mirror> arena, const RankMemory& memory, const Op& op, int threads, bool captured)
+      : arena_(std::move(arena)), table_(memory.table), kernel_(device(), abi(memory, op, threads).get()) {
+    if (captured) capture();
+  }
   void run() override {
-    if (table_ != nullptr) {
-      const prun_step_values values = *table_;
-      opened_->stream.copy(opened_->values.get(), &values, sizeof values);
-      opened_->stream.wait();
-    }
-    kernel_.run(opened_->stream);
-    opened_->stream.wait();
+    DeviceStream& stream = arena_->opened->stream;
+    prun_step_values values{};
+    if (table_ != nullptr) values = *table_;
+    stream.copy(arena_->opened->values.get(), &values, sizeof values);
+    stream.copy(arena_->memory.get(), arena_->host, arena_->bytes);
+    if (graph_.has_value())
+      graph_->launch(stream);
+    else
+      kernel_.run(stream);
+    stream.copy(arena_->host, arena_->memory.get(), arena_->bytes);
+    stream.wait();
   }
 
  private:
-  AbiOp abi(const RankMemory& memory, const Op& op, int threads) const {
-    return AbiOp(memory, op, threads, reinterpret_cast<const prun_step_values*>(opened_->values.get()));
+  QueueDevice& device() const { return arena_->opened->device; }
+  AbiOp abi(RankMemory memory, const Op& op, int threads) const {
+    memory.arena = arena_->memory.get();
+    return AbiOp(memory, op, threads, reinterpret_cast<const prun_step_values*>(arena_->opened->values.get()));
   }
-  std::shared_ptr<Opened> opened_;
-  std::shared_ptr<Pinned> arena_;
+  void capture() {
+    const prun_device& table = device().table();
+    prun_stream* stream = arena_->opened->stream.get();
+    prun_graph* graph = nullptr;
+    device().call("beginning a capture",
+                  [&](prun_result* r) { return table.capture_begin(device().get(), stream, r); });
+    kernel_.run(arena_->opened->stream);
+    device().call("ending a capture",
+                  [&](prun_result* r) { return table.capture_end(device().get(), stream, &graph, r); });
+    graph_.emplace(device(), graph);
+  }
+  std::shared_ptr<Mirror> arena_;
   const StepTable* table_;
   DeviceKernel kernel_;
+  std::optional<DeviceGraph> graph_;
 };
 
 class TableDevice final : public Device {
  public:
-  explicit TableDevice(const prun_device& table) : table_(table) {}
+  TableDevice(const prun_device& table, TableUse use) : table_(table), use_(std::move(use)) {}
   std::string_view name() const override { return table_.name; }
   const prun_device* table() const override { return &table_; }
 
@@ -154,25 +168,21 @@ class TableDevice final : public Device {
     return fusion != nullptr && fusion->wants(std::string(kind).c_str()) != 0;
   }
   std::unique_ptr<Kernel> make_kernel(const RankMemory& memory, const Op& op, int threads) const override {
+    PRUN_CHECK(memory.arena != nullptr, "no memory");
     std::lock_guard lock(mutex_);
-    if (opened_ == nullptr) opened_ = std::make_shared<Opened>(table_);
-    return std::make_unique<WaitingKernel>(opened_, pinned(memory), memory, op, threads);
+    if (opened_ == nullptr) opened_ = std::make_shared<Opened>(table_, use_);
+    std::weak_ptr<Mirror>& known = mirrors_[memory.arena];
+    std::shared_ptr<Mirror> arena = known.lock();
+    if (arena == nullptr) known = arena = std::make_shared<Mirror>(opened_, memory);
+    return std::make_unique<WaitingKernel>(std::move(arena), memory, op, threads, use_.captured);
   }
 
  private:
-  // The arena, which kernels of one program share; pages are pinned, so no two arenas may lie on one.
-  std::shared_ptr<Pinned> pinned(const RankMemory& memory) const {
-    if (table_.pin == nullptr || memory.arena == nullptr) return nullptr;
-    std::weak_ptr<Pinned>& known = pinned_[memory.arena];
-    std::shared_ptr<Pinned> arena = known.lock();
-    if (arena == nullptr) known = arena = std::make_shared<Pinned>(opened_, memory.arena, memory.program->arena_bytes);
-    return arena;
-  }
-
   const prun_device& table_;
+  const TableUse use_;
   mutable std::mutex mutex_;
   mutable std::shared_ptr<Opened> opened_;
-  mutable std::map<void*, std::weak_ptr<Pinned>> pinned_;  // by where an arena begins
+  mutable std::map<void*, std::weak_ptr<Mirror>> mirrors_;  // by where an arena begins
 };
 
 }  // namespace
@@ -198,6 +208,8 @@ const prun_device& load_device_plugin(const DevicePluginFile& file) {
   return at != loaded->end() ? at->second : loaded->emplace(file.path, load(file.path)).first->second;
 }
 
-std::unique_ptr<Device> make_table_device(const prun_device& table) { return std::make_unique<TableDevice>(table); }
+std::unique_ptr<Device> make_table_device(const prun_device& table, TableUse use) {
+  return std::make_unique<TableDevice>(table, std::move(use));
+}
 
 }  // namespace prun

@@ -1,7 +1,7 @@
 // Devices that are plugins: found by name, loaded, and as a Device.
 //
-// As a Device its kernels wait for their end: for tests, which look at one op at a time. The executor takes the table
-// and enqueues.
+// As a Device its kernels take the host's arena to the device and back, and wait for their end: for tests, which look
+// at one op at a time. The executor takes the table and enqueues.
 #pragma once
 #include <memory>
 #include <string>
@@ -25,6 +25,11 @@ std::string why_unbuilt(const DevicePluginFile& file);
 // Loads and checks; stays loaded. Throws Error(usage), one sentence with the file's name for each way to be wrong.
 const prun_device& load_device_plugin(const DevicePluginFile& file);
 
-std::unique_ptr<Device> make_table_device(const prun_device& table);
+struct TableUse {
+  int index = 0;  // which of the host's
+  std::string options = {};
+  bool captured = false;  // a kernel is captured when it is made; running it launches the graph
+};
+std::unique_ptr<Device> make_table_device(const prun_device& table, TableUse use = {});
 
 }  // namespace prun

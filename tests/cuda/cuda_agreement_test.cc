@@ -6,11 +6,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <map>
-#include <set>
 
 #include "device/plugin_device.h"
 #include "ir/op_def.h"
-#include "tests/unit/agreement.h"
+#include "tests/agreement/agreement.h"
 #include "tests/unit/op_list.h"
 
 namespace prun {
@@ -24,8 +23,6 @@ const Device& cuda() {
   }();
   return *device;
 }
-
-bool on_tensor_cores(std::string_view kind) { return kind.starts_with("attention"); }
 
 void check_all(const std::vector<Case>& cases, int64_t skew = 0) {
   for (const Case& c : cases) {
@@ -47,13 +44,10 @@ TEST(CudaAgreement, Sources) { check_all(source_cases()); }
 TEST(CudaAgreement, AttentionBlocks) { check_all(attention_block_cases()); }
 TEST(CudaAgreement, Moe) { check_all(moe_cases()); }
 
-// Random numbers are the same on every device, and so is what is added in an order that the op's meaning states.
 TEST(CudaAgreement, BitsOfTheCpu) {
-  const std::set<std::string_view> kinds = {"init_params", "random_int",     "dropout",       "embedding",
-                                            "positions",   "positions_grad", "embedding_grad"};
   const std::unique_ptr<Device> cpu = open_device("cpu");
   for (const Case& c : all_cases()) {
-    if (!kinds.contains(c.op.kind)) continue;
+    if (!has_bits_of_the_cpu(c.op.kind)) continue;
     expect_agreement(c, cuda(), Dtype::f32, {.exactly_as = cpu.get()});
     if (c.bf16) expect_agreement(c, cuda(), Dtype::bf16, {.exactly_as = cpu.get()});
   }

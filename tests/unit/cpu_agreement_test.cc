@@ -4,7 +4,7 @@
 #include <set>
 
 #include "ir/op_def.h"
-#include "tests/unit/agreement.h"
+#include "tests/agreement/agreement.h"
 
 namespace prun {
 namespace {
@@ -26,6 +26,12 @@ TEST(CpuAgreement, Training) { check_all(training_cases()); }
 TEST(CpuAgreement, Sources) { check_all(source_cases()); }
 TEST(CpuAgreement, AttentionBlocks) { check_all(attention_block_cases()); }
 TEST(CpuAgreement, Moe) { check_all(moe_cases()); }
+
+// The cases hold in f64, too, for devices that compute in it.
+TEST(CpuAgreement, TheReferenceIsInF64) {
+  const std::unique_ptr<Device> reference = open_device("reference");
+  for (const Case& c : pointwise_cases()) expect_agreement(c, *reference, Dtype::f64);
+}
 
 TEST(CpuAgreement, EveryComputeOpHasACase) {
   std::set<std::string_view> covered;

@@ -1,14 +1,19 @@
 // The table: each function is a few calls of streams.h and kernel.h, with exceptions turned into statuses.
+//
+// Surprising fact: what a caller forgets to free is freed by close: prun_dev owns all of it.
 #include "device/cpu_queue/cpu_queue.h"
 
 #include <fmt/format.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <new>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
 
 #include "base/error.h"
 #include "device/cpu_queue/kernel.h"
@@ -21,9 +26,6 @@ using prun::cpu_queue::Issuer;
 using prun::cpu_queue::OneOp;
 using prun::cpu_queue::Stream;
 
-struct prun_dev {
-  Issuer issuer;
-};
 struct prun_stream {
   Stream stream;
 };
@@ -42,12 +44,51 @@ struct prun_graph {
 namespace prun {
 namespace {
 
+template <class T, class Free = std::default_delete<T>>
+class Owned {
+ public:
+  T* keep(T* made) { return all_.emplace(made, made), made; }
+  void free(T* address) { all_.erase(address); }
+
+ private:
+  std::unordered_map<T*, std::unique_ptr<T, Free>> all_;
+};
+struct FreeBytes {
+  void operator()(std::byte* bytes) const { std::free(bytes); }
+};
+
+}  // namespace
+}  // namespace prun
+
+// Members are destroyed from the last to the first: streams, which do what is left in them, before what their work
+// needs.
+struct prun_dev {
+  prun::Owned<std::byte, prun::FreeBytes> memory;
+  prun::Owned<prun_kernel> kernels;
+  prun::Owned<prun_graph> graphs;
+  prun::Owned<prun_event> events;
+  prun::Owned<prun_stream> streams;
+  Issuer issuer;
+};
+
+namespace prun {
+namespace {
+
 constexpr size_t kAlign = 256;
 
-prun_status failed(prun_status status, prun_result* result, const char* why) {
-  fmt::format_to_n(result->message, sizeof result->message - 1, "{}", why).out[0] = '\0';
+// What fits; `room` includes the terminating zero.
+void copy_text(std::string_view text, char* to, size_t room) {
+  if (room == 0) return;
+  to[text.copy(to, room - 1)] = '\0';
+}
+
+// Into a result that may be shorter than ours.
+prun_status failed(prun_status status, prun_result* result, std::string_view why) {
+  if (result->size > offsetof(prun_result, message))
+    copy_text(why, result->message, std::min(result->size - offsetof(prun_result, message), sizeof result->message));
   return status;
 }
+
 
 template <class F>
 prun_status guarded(prun_result* result, const F& f) {
@@ -73,48 +114,58 @@ uint64_t memory_bytes(const char* wanted) {
 }
 
 prun_status probe(prun_device_probe* probe) {
-  probe->devices = 1;
-  std::strncpy(probe->runtime, "threads", sizeof probe->runtime);
+  prun_device_probe ours{.size = std::min(probe->size, sizeof ours), .devices = 1};
+  copy_text("threads", ours.runtime, sizeof ours.runtime);
+  std::memcpy(probe, &ours, ours.size);
   return PRUN_OK;
 }
 
-prun_status describe(int, prun_device_info* info, prun_result*) {
-  std::strncpy(info->name, "CPU", sizeof info->name);
-  std::strncpy(info->id, "cpu", sizeof info->id);
-  info->total_bytes = memory_bytes("MemTotal:");
-  info->free_bytes = memory_bytes("MemAvailable:");
+prun_status describe(int index, prun_device_info* info, prun_result* result) {
+  if (index != 0) return failed(PRUN_ENOTSUP, result, fmt::format("there is no CPU {}: all cores are one", index));
+  prun_device_info ours{.size = std::min(info->size, sizeof ours)};
+  copy_text("CPU", ours.name, sizeof ours.name);
+  copy_text("cpu", ours.id, sizeof ours.id);
+  ours.total_bytes = memory_bytes("MemTotal:");
+  ours.free_bytes = memory_bytes("MemAvailable:");
+  std::memcpy(info, &ours, ours.size);
   return PRUN_OK;
 }
 
 prun_status supports(const prun_op* op, prun_result* result) {
-  return guarded(result, [&] { return OneOp(*op).supported() ? PRUN_OK : PRUN_ENOTSUP; });
+  return guarded(result, [&] {
+    if (OneOp(*op).supported()) return PRUN_OK;
+    return failed(PRUN_ENOTSUP, result, fmt::format("the CPU has no {} of these types", op->kind));
+  });
 }
 
 prun_status workspace(const prun_op* op, size_t* bytes, prun_result* result) {
   return guarded(result, [&] { return *bytes = static_cast<size_t>(OneOp(*op).workspace_bytes()), PRUN_OK; });
 }
 
+// Whatever the index: ranks share the host's cores.
 prun_status open(const prun_device_params* params, prun_dev** dev, prun_result* result) {
-  if (*params->options != '\0') return failed(PRUN_EINVAL, result, "it has no options");
+  if (*params->options != '\0')
+    return failed(PRUN_EINVAL, result, fmt::format("there is no option '{}': it has none", params->options));
   return *dev = new prun_dev, PRUN_OK;
 }
 void close(prun_dev* dev) { delete dev; }
 
-prun_status alloc(prun_dev*, size_t bytes, int, void** ptr, prun_result* result) {
-  *ptr = std::aligned_alloc(kAlign, (bytes + kAlign - 1) / kAlign * kAlign);
-  return *ptr != nullptr ? PRUN_OK : failed(PRUN_ENOMEM, result, "out of memory");
+prun_status alloc(prun_dev* dev, size_t bytes, int, void** ptr, prun_result* result) {
+  void* made = bytes <= PTRDIFF_MAX ? std::aligned_alloc(kAlign, (bytes + kAlign - 1) / kAlign * kAlign) : nullptr;
+  if (made == nullptr) return failed(PRUN_ENOMEM, result, fmt::format("no {} bytes of memory", bytes));
+  return *ptr = dev->memory.keep(static_cast<std::byte*>(made)), PRUN_OK;
 }
-void free(prun_dev*, void* ptr, int) { std::free(ptr); }
+void free(prun_dev* dev, void* ptr, int) { dev->memory.free(static_cast<std::byte*>(ptr)); }
 prun_status memory_info(prun_dev*, uint64_t* free_bytes, uint64_t* total_bytes) {
   *free_bytes = memory_bytes("MemAvailable:");
   *total_bytes = memory_bytes("MemTotal:");
   return PRUN_OK;
 }
 
-prun_status stream_create(prun_dev*, int, prun_stream** stream, prun_result* result) {
-  return guarded(result, [&] { return *stream = new prun_stream, PRUN_OK; });
+prun_status stream_create(prun_dev* dev, int, prun_stream** stream, prun_result* result) {
+  return guarded(result, [&] { return *stream = dev->streams.keep(new prun_stream), PRUN_OK; });
 }
-void stream_free(prun_dev*, prun_stream* stream) { delete stream; }
+void stream_free(prun_dev* dev, prun_stream* stream) { dev->streams.free(stream); }
 prun_queue stream_queue(prun_dev*, prun_stream*) { return {PRUN_MEM_HOST, nullptr}; }
 prun_status stream_test(prun_dev*, prun_stream* stream, prun_result* result) {
   return guarded(result, [&] { return stream->stream.idle() ? PRUN_OK : PRUN_AGAIN; });
@@ -123,8 +174,10 @@ prun_status stream_wait(prun_dev*, prun_stream* stream, prun_result* result) {
   return guarded(result, [&] { return stream->stream.wait(), PRUN_OK; });
 }
 
-prun_status event_create(prun_dev*, int, prun_event** event, prun_result*) { return *event = new prun_event, PRUN_OK; }
-void event_free(prun_dev*, prun_event* event) { delete event; }
+prun_status event_create(prun_dev* dev, int, prun_event** event, prun_result* result) {
+  return guarded(result, [&] { return *event = dev->events.keep(new prun_event), PRUN_OK; });
+}
+void event_free(prun_dev* dev, prun_event* event) { dev->events.free(event); }
 prun_status event_record(prun_dev* dev, prun_event* event, prun_stream* stream, int, prun_result* result) {
   return guarded(result, [&] { return dev->issuer.issue({&stream->stream, {}, event->state, {}}), PRUN_OK; });
 }
@@ -161,10 +214,10 @@ prun_status host_call(prun_dev* dev, prun_stream* stream, void (*function)(void*
   });
 }
 
-prun_status kernel_create(prun_dev*, const prun_op* op, prun_kernel** kernel, prun_result* result) {
-  return guarded(result, [&] { return *kernel = new prun_kernel(*op), PRUN_OK; });
+prun_status kernel_create(prun_dev* dev, const prun_op* op, prun_kernel** kernel, prun_result* result) {
+  return guarded(result, [&] { return *kernel = dev->kernels.keep(new prun_kernel(*op)), PRUN_OK; });
 }
-void kernel_free(prun_dev*, prun_kernel* kernel) { delete kernel; }
+void kernel_free(prun_dev* dev, prun_kernel* kernel) { dev->kernels.free(kernel); }
 prun_status kernel_run(prun_dev* dev, prun_kernel* kernel, prun_stream* stream, prun_result* result) {
   return guarded(result, [&] {
     dev->issuer.issue({&stream->stream, [kernel] { kernel->kernel->run(); }, {}, {}});
@@ -177,14 +230,14 @@ prun_status capture_begin(prun_dev* dev, prun_stream* stream, prun_result* resul
 }
 prun_status capture_end(prun_dev* dev, prun_stream* stream, prun_graph** graph, prun_result* result) {
   return guarded(result, [&] {
-    *graph = new prun_graph{dev->issuer.end_capture(&stream->stream)};
+    *graph = dev->graphs.keep(new prun_graph{dev->issuer.end_capture(&stream->stream)});
     return PRUN_OK;
   });
 }
 prun_status graph_launch(prun_dev* dev, prun_graph* graph, prun_stream* stream, prun_result* result) {
   return guarded(result, [&] { return dev->issuer.launch(*graph->graph, &stream->stream), PRUN_OK; });
 }
-void graph_free(prun_dev*, prun_graph* graph) { delete graph; }
+void graph_free(prun_dev* dev, prun_graph* graph) { dev->graphs.free(graph); }
 
 prun_status pin(prun_dev*, void*, size_t, prun_result*) { return PRUN_OK; }
 void unpin(prun_dev*, void*) {}

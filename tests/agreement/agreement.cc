@@ -1,9 +1,10 @@
-#include "tests/unit/agreement.h"
+#include "tests/agreement/agreement.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <random>
+#include <set>
 
 #include "tests/unit/op_list.h"
 
@@ -20,8 +21,14 @@ std::vector<double> random_values(std::mt19937_64& random, const Slot& slot) {
   return values;
 }
 
+// In an f64 plan what is otherwise always f32 is f64, too; but a cast says what it makes.
+Dtype type_of(const Case& c, const Slot& slot, Dtype dtype) {
+  const Dtype type = slot.dtype.value_or(dtype);
+  return dtype == Dtype::f64 && type == Dtype::f32 && c.op.kind != std::string_view("cast") ? Dtype::f64 : type;
+}
+
 void add_slots(OpList& list, const Case& c, Dtype dtype) {
-  for (const Slot& slot : c.slots) list.tensor({slot.dtype.value_or(dtype), slot.shape});
+  for (const Slot& slot : c.slots) list.tensor({type_of(c, slot, dtype), slot.shape});
 }
 
 struct Tolerance {
@@ -31,8 +38,14 @@ struct Tolerance {
 
 Tolerance tolerance_of(const Case& c, int slot, Dtype dtype, bool tensor_cores) {
   if (dtype == Dtype::bf16 && tensor_cores) return {1.0 / 64, 0.05};
-  const bool rounded = c.slots[static_cast<size_t>(slot)].dtype.value_or(dtype) == Dtype::bf16;
-  return {rounded ? 1.0 / 128 : c.tolerance};
+  switch (type_of(c, c.slots[static_cast<size_t>(slot)], dtype)) {
+    case Dtype::bf16:
+      return {1.0 / 128};
+    case Dtype::f64:
+      return {1e-6 * c.tolerance};
+    default:
+      return {c.tolerance};
+  }
 }
 
 void expect_near(const std::vector<double>& found, const std::vector<double>& wanted, Tolerance tolerance, int slot) {
@@ -46,6 +59,14 @@ void expect_near(const std::vector<double>& found, const std::vector<double>& wa
 }
 
 }  // namespace
+
+bool on_tensor_cores(std::string_view kind) { return kind.starts_with("attention"); }
+
+bool has_bits_of_the_cpu(std::string_view kind) {
+  static const std::set<std::string_view> kinds = {"init_params", "random_int",     "dropout",       "embedding",
+                                                   "positions",   "positions_grad", "embedding_grad"};
+  return kinds.contains(kind);
+}
 
 bool supported(const Case& c, const Device& device, Dtype dtype) {
   OpList list(device);

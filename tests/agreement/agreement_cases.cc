@@ -1,5 +1,5 @@
 // Odd sizes, single rows and columns, sizes beyond a block of threads; the second half of the ops in place.
-#include "tests/unit/agreement_cases.h"
+#include "tests/agreement/agreement_cases.h"
 
 #include "tests/unit/op_list.h"
 

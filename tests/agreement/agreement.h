@@ -1,7 +1,9 @@
 // One case on a device, compared with the reference device: same inputs, tight tolerances.
 #pragma once
+#include <string_view>
+
 #include "device/device.h"
-#include "tests/unit/agreement_cases.h"
+#include "tests/agreement/agreement_cases.h"
 
 namespace prun {
 
@@ -11,6 +13,9 @@ struct AgreementOptions {
   const Device* exactly_as = nullptr;  // compared to the bit with this device, not with the reference
   bool tensor_cores = false;  // in bf16 they round what is in between: softmax's probabilities, gradients of scores
 };
+bool on_tensor_cores(std::string_view kind);  // of devices that have them
+// Random numbers are the same on every device, and so is what is added in an order that the op's meaning states.
+bool has_bits_of_the_cpu(std::string_view kind);
 
 // Whether the device has a kernel for the case's op in that type.
 bool supported(const Case& c, const Device& device, Dtype dtype);
