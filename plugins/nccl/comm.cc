@@ -239,11 +239,30 @@ bool Comm::done(Launch& launch) {
   }
   if (error != cudaErrorNotReady) throw context_.library->failure("waiting for the device", error);
   // An operation that NCCL has given up never ends.
-  ncclResult_t state = ncclSuccess;
-  if (!native_->retiring && context_.library->nccl().async_error(native_->handle, &state) == ncclSuccess &&
-      state != ncclSuccess && state != ncclInProgress)
-    fail_locked(context_.library->failure(launch.call, state));
+  if (const Failure failure = asynchronous(launch.call)) fail_locked(failure);
   return false;
+}
+
+// Whoever holds the lock is in a call of NCCL, and hears of it there.
+void Comm::check() {
+  std::unique_lock lock(native_->calls, std::try_to_lock);
+  if (!lock.owns_lock() || stage_ != Stage::ready) return;
+  check_alive();
+  if (const Failure failure = asynchronous("in a replayed step")) {
+    fail_locked(failure);
+    throw failure;
+  }
+}
+
+// NCCL does not say which rank it has lost. In a pair it can only be the other one; else the line beside NCCL may know.
+Failure Comm::asynchronous(const char* call) {
+  ncclResult_t state = ncclSuccess;
+  if (native_->retiring || context_.library->nccl().async_error(native_->handle, &state) != ncclSuccess ||
+      state == ncclSuccess || state == ncclInProgress)
+    return {};
+  Failure failure = context_.library->failure(call, state);
+  if (failure.status == PRUN_EPEER) failure.culprit = size() == 2 ? next() : context_.board.lost_among(ranks_);
+  return failure;
 }
 
 void Comm::fail(const Failure& failure) {

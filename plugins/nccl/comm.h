@@ -51,6 +51,7 @@ class Comm {
   bool quiet() const {
     return native_->ended || native_->handle == nullptr;
   }              // no longer touches memory, though it failed
+  void check();  // throws the error that NCCL knows of, which a replayed operation may have; does not wait
   void abort();  // of the whole context: marks, does not wait
   void deregister(const void* ptr);
 
@@ -79,6 +80,7 @@ class Comm {
   void register_regions();
   void pump_locked();
   void check_alive() const;
+  Failure asynchronous(const char* call);  // what NCCL says of itself, if that is an error
   void fail_locked(const Failure& failure);
 
   Context& context_;

@@ -140,7 +140,10 @@ Failure Library::failure(const char* call, ncclResult_t error) const {
   while (!words.empty() && (words.back() == '\n' || words.back() == ' ')) words.pop_back();
   constexpr size_t kWords = 110;  // a result has 240 bytes, and the library's name must be in it
   if (words.size() > kWords) words.resize(kWords);
-  return {error == ncclInvalidArgument || error == ncclInvalidUsage ? PRUN_EINVAL : PRUN_ESYSTEM, -1,
+  const prun_status status = error == ncclInvalidArgument || error == ncclInvalidUsage ? PRUN_EINVAL
+                             : error == ncclRemoteError                                ? PRUN_EPEER
+                                                                                       : PRUN_ESYSTEM;
+  return {status, -1,
           fmt::format("{}: {}{}{} ({})", call, nccl_.error_string(error), words.empty() ? "" : ": ", words, text_)};
 }
 

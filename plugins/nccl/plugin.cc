@@ -1,9 +1,11 @@
 // The table of functions of the NCCL transport. Exceptions end here: each function turns a Failure into a status.
+#include <prun/alarm.h>
 #include <prun/transport.h>
 
 #include <exception>
 #include <memory>
 #include <new>
+#include <string_view>
 
 #include "context.h"
 
@@ -147,6 +149,18 @@ prun_status coll_seen(prun_ctx*, prun_comm* comm, prun_coll_seen* seen) {
   return PRUN_OK;
 }
 
+// Asks nothing of the line beside NCCL: a rank that has ended well is gone there while this one's device still
+// computes.
+prun_status alarm(prun_ctx* ctx, prun_comm* comm, prun_result* result) {
+  return guarded(result, [&] {
+    if (ctx->context.aborted()) throw Failure{PRUN_EABORTED, -1, "aborted"};
+    comm->check();
+    return PRUN_OK;
+  });
+}
+constexpr prun_alarm kAlarm = {sizeof(prun_alarm), alarm};
+const void* extension(const char* id) { return std::string_view(id) == PRUN_ALARM ? &kAlarm : nullptr; }
+
 // Only where it can work at all; how good it is for host memory nobody should ask.
 int score(const prun_open_params* params, const int*, int) {
   try {
@@ -187,6 +201,7 @@ const prun_transport* table() {
       .coll = coll,
       .coll_seen = coll_seen,
       .score = score,
+      .ext = extension,
   };
   return &t;
 }

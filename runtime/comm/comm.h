@@ -105,6 +105,9 @@ class Communicator {
   virtual void run(const CollCall& call) = 0;
   // Point to point inside the group, blocking; peers are indices of the group, -1 for none on that side.
   virtual void send_recv(int to, const void* send, int64_t send_bytes, int from, void* recv, int64_t recv_bytes) = 0;
+  // Throws what the transport knows to have gone wrong with calls in replayed graphs, which nobody has told it of. Of the
+  // thread that made it.
+  virtual void check() {}
   // How a call like this one goes; the last run was such a call (only trying tells what a plugin does itself).
   virtual CollPath path_of(const CollCall& /*call*/) const { return {}; }
   virtual int64_t bytes_sent() const = 0;  // handed to other ranks by this one, headers not counted
@@ -142,7 +145,8 @@ class World {
   virtual Communicator& communicator(const std::vector<int>& ranks, int lane) = 0;
   // Of one peer and lane (0 .. 126), owned by the world. Null: the transport has no one-sided calls.
   virtual PutChannel* put_channel(int peer, int lane) = 0;
-  // Throws what has gone wrong with calls that were enqueued (CollCall::queue) since. Any thread.
+  // Throws what has gone wrong with calls that were enqueued (CollCall::queue) since; for whoever waits for the device, as
+  // often as it likes: the transport itself is asked ten times a second. Of the thread that makes communicators.
   virtual void check() {}
   virtual void abort() = 0;                        // any thread: everything under way throws soon
   virtual std::string transport_name() const = 0;  // "shm"; "shm+socket": inside hosts and between them

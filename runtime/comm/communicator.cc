@@ -9,6 +9,7 @@
 
 #include "base/text.h"
 #include "comm/watchdog.h"
+#include "prun/alarm.h"
 
 namespace prun {
 namespace {
@@ -35,6 +36,7 @@ class TransportCommunicator : public Communicator {
   TransportCommunicator(Link& link, const std::vector<int>& ranks, int index, int lane, std::string algorithm)
       : link_(link), wire_(Route(link, lane), ranks, index, group_hash(ranks, lane)), algorithm_(std::move(algorithm)) {
     if (link.table().coll != nullptr && link.table().comm_create != nullptr) create_native(lane);
+    if (link.table().ext != nullptr) alarm_ = static_cast<const prun_alarm*>(link.table().ext(PRUN_ALARM));
   }
   ~TransportCommunicator() override {
     if (native_ != nullptr && link_.table().comm_free != nullptr) link_.table().comm_free(link_.ctx(), native_);
@@ -49,6 +51,16 @@ class TransportCommunicator : public Communicator {
                       : algorithm_.empty() ? fmt::format("{} leaves it to the core", link_.plugin().name)
                                            : "not the plugin's";
     return {choose_algorithm(call, size(), algorithm_).name, why + "; " + explain_algorithm(call, size(), algorithm_)};
+  }
+
+  // An abort is never the news: whatever caused it is told elsewhere.
+  void check() override {
+    if (native_ == nullptr || alarm_ == nullptr) return;
+    prun_result result = empty_result();
+    InPlugin inside("alarm");
+    const prun_status status = link_.told(alarm_->comm(link_.ctx(), native_, &result), result, "alarm");
+    if (status != PRUN_OK && status != PRUN_EABORTED)
+      link_.fail(status, result, fmt::format("collectives of ranks {}", fmt::join(wire_.ranks(), ", ")));
   }
 
   void run(const CollCall& call) override {
@@ -204,6 +216,7 @@ class TransportCommunicator : public Communicator {
   Scratch scratch_;
   std::string algorithm_;
   prun_comm* native_ = nullptr;
+  const prun_alarm* alarm_ = nullptr;  // where the transport has it
   uint64_t sequence_ = 0, native_sequence_ = 0;
   bool ran_native_ = false;  // the last run
 };

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <chrono>
 #include <map>
 #include <optional>
 #include <set>
@@ -133,7 +134,13 @@ class TransportWorld : public World {
     if (fresh && (near || !mixed_)) entry->second = make_put_channel(near ? *inside_ : *between_, peer, lane);
     return entry->second.get();
   }
-  void check() override { between_->enqueued().check(); }
+  void check() override {
+    between_->enqueued().check();
+    const auto now = std::chrono::steady_clock::now();
+    if (now - asked_ < kAskEvery) return;
+    asked_ = now;
+    for (const auto& [group, communicator] : communicators_) communicator->check();
+  }
   void abort() override {
     between_->abort();
     if (inside_) inside_->abort();
@@ -141,6 +148,7 @@ class TransportWorld : public World {
   std::string transport_name() const override { return options_.transport; }
 
  private:
+  static constexpr auto kAskEvery = std::chrono::milliseconds(100);
   static constexpr double kPatience = 0.5;  // between hosts: who waits for a rank of its own host knows more
 
   // A group inside a host, or with one rank a host, has one transport; any other both.
@@ -167,6 +175,7 @@ class TransportWorld : public World {
   CallWatch watch_;  // also of closing
   std::optional<Link> inside_, between_;
   std::map<std::pair<std::vector<int>, int>, std::unique_ptr<Communicator>> communicators_;
+  std::chrono::steady_clock::time_point asked_{};                            // the transport, by check
   std::map<std::pair<int, int>, std::unique_ptr<PutChannel>> put_channels_;  // by peer and lane
 };
 

@@ -69,6 +69,11 @@ void DeviceStream::host_call(void (*function)(void*), void* data) {
     return device_.table().host_call(device_.get(), stream_, function, data, result);
   });
 }
+bool DeviceStream::idle() const {
+  return device_.reached(
+      "at its work", [&](prun_result* result) { return device_.table().stream_test(device_.get(), stream_, result); });
+}
+
 void DeviceStream::wait() {
   device_.call("waiting for its work",
                [&](prun_result* result) { return device_.table().stream_wait(device_.get(), stream_, result); });

@@ -73,7 +73,8 @@ class DeviceStream {
   void copy(void* to, const void* from, int64_t bytes);
   void zero(void* ptr, int64_t bytes);
   void host_call(void (*function)(void*), void* data);
-  void wait();  // blocks
+  bool idle() const;  // has no work left
+  void wait();        // blocks
 
  private:
   QueueDevice& device_;

@@ -39,6 +39,8 @@ class JobRun {
   // Runs the init body, then all steps, with evaluations between them. Throws the first error of any stream; the others
   // have then stopped.
   void run();
+  // After a failure: until the device has let go of what was aborted, but only a moment.
+  virtual void settle() {}
   // "all_gather of block2 (plans/zero3.lua:12)": what failed, for the message. Empty when nothing did.
   const std::string& failed_op() const { return failed_op_; }
 

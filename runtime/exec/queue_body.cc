@@ -245,6 +245,7 @@ void QueueBody::issue_region(int id, int slot, StreamState* states) {
   for (const int other : region.after) states_[static_cast<size_t>(other)].ended->hold(origin);
   state.graph.launch(origin);
   state.ended->record(origin);
+  states[regions_.items[static_cast<size_t>(region.items[0])].op.stream].running.store(3, std::memory_order_relaxed);
 }
 
 // A capture spreads from its origin to the region's other streams, and ends where all have come back to it. What comes

@@ -61,6 +61,18 @@ QueueExecutor::~QueueExecutor() {
   wait(copies_);
 }
 
+// A process that ends while its kernels wait for a peer leaves them to the driver. Those of an aborted transport end by
+// themselves once they are told; computing that is left ends with the process. The launcher kills after 200 ms.
+void QueueExecutor::settle() {
+  constexpr uint64_t kMoment = 100'000'000;
+  const uint64_t end = now_ns() + kMoment;
+  try {
+    for (const DeviceStream& stream : streams_)
+      for (Backoff backoff; !stream.idle() && now_ns() < end;) backoff.wait();
+  } catch (const Error&) {  // a broken device does no work either
+  }
+}
+
 void QueueExecutor::run_body(Kind kind, int64_t first, int64_t end) {
   if (bodies_[static_cast<size_t>(kind)]->empty()) return;
   try {

@@ -18,6 +18,7 @@ class QueueExecutor final : public JobRun {
   // options.queue is set, and `world` is connected. Throws what kernels and communicators throw.
   QueueExecutor(const Program& program, World& world, const ExecutorOptions& options);
   ~QueueExecutor() override;
+  void settle() override;
 
  private:
   struct Slot {  // a step under way

@@ -42,7 +42,7 @@ struct StreamState {
   std::atomic<uint64_t> written;  // events in the ring so far
   std::atomic<uint32_t> op;       // the op that is waiting or running
   std::atomic<uint32_t> step;     // init: UINT32_MAX; an evaluation, a synchronization: the next one
-  std::atomic<uint32_t> running;  // 0 waiting for edges, 1 running, 2 stream idle or ended
+  std::atomic<uint32_t> running;  // 0 waiting for edges, 1 running, 2 stream idle or ended, 3 in a replayed graph
   uint32_t unused;
 };
 

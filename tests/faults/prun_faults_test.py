@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Kills ranks and launchers of real training runs: the exit code, the message, the time, and that nobody is left.
 
-Usage: prun_faults_test.py PRUN [--kills N]: N seeded kills at random moments, beside the fixed cases.
+Usage: prun_faults_test.py PRUN [--kills N] [--substitutes DIR]: N seeded kills at random moments, beside the fixed cases; DIR has
+the substitutes for CUDA and NCCL.
 Standard library only, so that a bare machine can run it.
 """
 import argparse
@@ -18,7 +19,7 @@ import time
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-PRUN, KILLS = "", 4
+PRUN, KILLS, SUBSTITUTES = "", 4, None
 DEADLINE_S = 10  # for a job to end; generous, because a test machine may be busy
 ENDLESS = ["plans/zero3.lua", "--set", "layers=2", "--set", "width=32", "--set", "heads=2", "--set", "context=16",
            "--set", "batch=12", "--set", "steps=1000000"]
@@ -48,13 +49,14 @@ def free_port():
 class Run:
     """One launcher with its ranks; `before` stands before the command."""
 
-    def __init__(self, *options, plan=ENDLESS, before=()):
+    def __init__(self, *options, plan=ENDLESS, before=(), **environment):
         self.folder = tempfile.TemporaryDirectory()
         self.metrics = pathlib.Path(self.folder.name, "metrics.jsonl")
         self.errors = pathlib.Path(self.folder.name, "stderr")
         with self.errors.open("w") as errors:
             self.process = subprocess.Popen([*before, PRUN, *plan, *options, "--metrics", self.metrics], cwd=ROOT,
-                                            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors)
+                                            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors,
+                                            env={**os.environ, **environment})
 
     def steps(self):
         return self.metrics.read_bytes().count(b"\n") if self.metrics.exists() else 0
@@ -130,6 +132,25 @@ class Faults(unittest.TestCase):
                     self.expect_crash(run, 1, ranks[1], name, code, seconds)
                     self.expect_gone(ranks.values())
 
+    def test_a_killed_rank_ends_replayed_steps(self):
+        """Nobody is in a call of the transport then: the device waits, for a collective that the dead rank never comes to."""
+        if SUBSTITUTES is None:
+            self.skipTest("without the substitutes for CUDA and NCCL, which a build without the CUDA Toolkit does not have")
+        nccl = SUBSTITUTES / "libnccl_2_28.so"
+        run = self.start("--nproc", "2", "--device", "cuda", "--transport", "nccl", "--transport-options", f"library={nccl},cudart={nccl}",
+                         "--set", "layers=1", PRUN_DEVICE_PATH=str(SUBSTITUTES / "devices"), PRUN_SUBSTITUTE_MEMORY_MIB="256")
+        run.wait_for_steps(5)
+        ranks = run.ranks()
+        os.kill(ranks[1], signal.SIGKILL)
+        code, seconds = run.wait()
+        text = run.text()
+        self.assertEqual(code, 10, text)
+        self.assertLess(seconds, 3)
+        self.assertIn("prun: rank 1 was killed by SIGKILL\n", text)
+        self.assertIn(": a graph of it, replayed by the device", text)
+        self.assertEqual(text.count("prun: "), 1, f"one cause, not its effects:\n{text}")
+        self.expect_gone(ranks.values())
+
     def test_kills_at_random_moments(self):
         for seed in range(KILLS):
             with self.subTest(seed=seed):
@@ -200,6 +221,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("prun")
     parser.add_argument("--kills", type=int, default=KILLS)
+    parser.add_argument("--substitutes", type=pathlib.Path)
     arguments, rest = parser.parse_known_args()
     PRUN, KILLS = str(pathlib.Path(arguments.prun).resolve()), arguments.kills
+    SUBSTITUTES = arguments.substitutes and arguments.substitutes.resolve()
     unittest.main(argv=[sys.argv[0], *rest])

@@ -17,19 +17,27 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 SMALL = dict(layers=2, width=32, heads=2, context=16, batch=8, steps=5, reduce="rank_order")
 
 
+def run_plain(plan, nproc, device, *more, **settings):
+    """The ended process; settings in capitals are the substitutes'."""
+    command = ["timeout", "100", PRUN, str(ROOT / plan), "--nproc", str(nproc), "--device", device, *more]
+    environment = dict(os.environ)
+    if SUBSTITUTES:
+        environment.update(PRUN_DEVICE_PATH=str(SUBSTITUTES / "devices"), PRUN_SUBSTITUTE_MEMORY_MIB="512")
+    for name, value in settings.items():
+        if name.isupper():
+            environment["PRUN_SUBSTITUTE_" + name] = str(value)
+        else:
+            command += ["--set", f"{name}={value}"]
+    return subprocess.run(command, capture_output=True, text=True, env=environment)
+
+
 def run(plan, nproc, device, *more, **settings):
     """Losses of all steps and evaluations."""
     with tempfile.TemporaryDirectory() as folder:
         metrics = f"{folder}/metrics.jsonl"
-        command = ["timeout", "100", PRUN, str(ROOT / plan), "--nproc", str(nproc), "--device", device, "--metrics", metrics, *more]
-        for name, value in settings.items():
-            command += ["--set", f"{name}={value}"]
-        environment = dict(os.environ)
-        if SUBSTITUTES:
-            environment.update(PRUN_DEVICE_PATH=str(SUBSTITUTES / "devices"), PRUN_SUBSTITUTE_MEMORY_MIB="512")
-        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        done = run_plain(plan, nproc, device, "--metrics", metrics, *more, **settings)
         if done.returncode != 0:
-            raise AssertionError(f"{' '.join(command)}\nended with {done.returncode}: {done.stdout[-500:]}{done.stderr[-1500:]}")
+            raise AssertionError(f"{' '.join(done.args)}\nended with {done.returncode}: {done.stdout[-500:]}{done.stderr[-1500:]}")
         steps = [json.loads(line) for line in pathlib.Path(metrics).read_text().splitlines()]
         return [(step["loss"], step.get("eval_loss")) for step in steps]
 
@@ -106,6 +114,14 @@ class Cuda(unittest.TestCase if SUBSTITUTES else object):  # where CMake found n
 
     def test_averages_over_three_ranks_are_nccls(self):
         self.close("plans/ddp_simple.lua", 3, *nccl(), cpu=("--transport", "shm"))
+
+    def test_an_error_in_a_replayed_step_is_asked_for(self):
+        # Nobody tests a request then; without being asked NCCL would leave it to the deadline, which is exit code 11.
+        done = run_plain("plans/zero3.lua", 2, "cuda", *nccl(), FAIL_RUN=60, **{**SMALL, "layers": 1, "steps": 1000, "reduce": "any"})
+        self.assertEqual(done.returncode, 14, done.stderr)
+        self.assertIn("prun: rank 0: collectives of ranks 0, 1 over nccl: rank 1: in a replayed step: remote process exited", done.stderr)
+        self.assertIn(": a graph of it, replayed by the device", done.stderr)
+        self.assertEqual(done.stderr.count("prun: "), 1, done.stderr)
 
     def test_a_ring_of_messages(self):
         settings = {**SMALL, "reduce": "any"}

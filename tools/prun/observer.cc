@@ -84,6 +84,10 @@ std::string Observer::where(int rank) {
     const Program& program = here.program(rank);
     const Body& body = phase == 1 ? program.init : phase == 4 ? program.eval : phase == 5 ? program.sync : program.step;
     const char* when = phase == 4 ? "evaluation after step" : phase == 5 ? "synchronization after step" : "step";
+    for (size_t s = 0; s < body.streams.size(); ++s)
+      if (recorder->stream[s].running.load() == 3)
+        return fmt::format("{} {}: a graph of it, replayed by the device (--trace FILE has its ops one by one)", when,
+                           recorder->stream[s].step.load() + (phase < 4 ? 1 : 0));
     // The stream that is inside an op, else the compute stream.
     for (bool running : {true, false}) {
       for (size_t s = 0; s < body.streams.size(); ++s) {

@@ -68,11 +68,12 @@ void tell_transports(RecorderHeader& recorder, const std::string& name, const st
 }
 
 // A device's work may never end, and destructors would wait for it: so this rank tells what it has to tell and is gone.
-[[noreturn]] void leave_device(const RankStart& start, const std::string& where) {
+[[noreturn]] void leave_device(const RankStart& start, JobRun& run) {
   const int code = be_rank(start, [&](std::string& at) {
-    at = where;
+    at = run.failed_op();
     throw;  // what is under way
   });
+  run.settle();
   std::fflush(nullptr);
   _exit(code);
 }
@@ -136,8 +137,8 @@ void train(const RankStart& start, const Options& options, const std::vector<std
     where = error.op();
     throw;
   } catch (...) {
+    if (queue != nullptr) leave_device(start, *executor);
     where = executor->failed_op();
-    if (queue != nullptr) leave_device(start, where);
     throw;
   }
 }

@@ -2,6 +2,7 @@
 //
 //     PRUN_SUBSTITUTE_ABORT_HANGS=1   ncclCommAbort never returns
 //     PRUN_SUBSTITUTE_FAIL_AT=N       the Nth group on a stream fails asynchronously, on rank PRUN_SUBSTITUTE_FAIL_RANK
+//     PRUN_SUBSTITUTE_FAIL_RUN=N      the same of the Nth that runs, those of replayed graphs among them
 #include <nccl.h>
 
 #include <chrono>
@@ -64,14 +65,22 @@ std::atomic<int> registrations{0};
 thread_local int depth = 0;
 thread_local std::vector<Grouped> grouped;
 
+// The operation never ends, and the communicator says why to who asks.
+void fail_remotely(const Handle& comm) {
+  comm->state = error(ncclRemoteError, "the link to a peer is down");
+  comm->hang();
+}
+
+bool fails_now(const Comm& comm) {
+  static std::atomic<int> runs{0};
+  return ++runs == setting("FAIL_RUN", -1) && comm.rank == setting("FAIL_RANK", 0);
+}
+
 void put_on_stream(const Handle& comm, cudaStream_t stream, const std::vector<Operation>& operations) {
   static std::atomic<int> groups{0};
   const int number = ++groups;
   if (number == setting("FAIL_AT", -1) && comm->rank == setting("FAIL_RANK", 0)) {
-    enqueue(stream, [comm] {
-      comm->state = error(ncclRemoteError, "the link to a peer is down");
-      comm->hang();
-    });
+    enqueue(stream, [comm] { fail_remotely(comm); });
     return;
   }
   if (!comm->reaches(operations)) {
@@ -83,7 +92,10 @@ void put_on_stream(const Handle& comm, cudaStream_t stream, const std::vector<Op
   // A graph runs it often; it counts as queued until it has run once.
   auto counted = std::make_shared<std::atomic<bool>>(true);
   enqueue(stream, [comm, operations, counted] {
-    comm->run(operations);
+    if (fails_now(*comm))
+      fail_remotely(comm);
+    else
+      comm->run(operations);
     if (counted->exchange(false)) --comm->queued;
   });
 }
