@@ -166,7 +166,7 @@ size_t forward_workspace(const OpView& view) { return may_be_cudnn(view) ? kCudn
 
 size_t backward_workspace(const OpView& view) {
   const AttentionSizes s = sizes_of(view);
-  return attention_dots_bytes(s) + (may_be_cudnn(view) ? cudnn_backward_slice(s).bytes : 0);
+  return attention_dots_bytes(s) + (may_be_cudnn(view) ? cudnn_backward_bytes(s) : 0);
 }
 
 std::string refuses(const OpView& view) {

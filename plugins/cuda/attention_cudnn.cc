@@ -24,20 +24,21 @@ CudnnAttentionShape shape_of(const AttentionSizes& s, int64_t batch, int64_t kv_
 
 // A plan, or null where cuDNN has none. Kernels of the same shape share it while one of them lives.
 std::shared_ptr<const CudnnPlan> plan_of(Context& context, const CudnnAttentionShape& shape, bool gradient) {
-  using Key = std::tuple<int, CudnnAttentionShape, bool>;
+  const bool deterministic = context.options().deterministic;
+  using Key = std::tuple<int, CudnnAttentionShape, bool, bool>;
   static std::mutex mutex;
   static std::map<Key, std::weak_ptr<const CudnnPlan>> plans;
   static std::map<Key, bool> refused;
   const std::lock_guard lock(mutex);
-  const Key key{context.index(), shape, gradient};
+  const Key key{context.index(), shape, gradient, deterministic};
   if (auto known = plans[key].lock()) return known;
   if (refused[key]) return nullptr;
   const std::string what =
       fmt::format("{} of {} samples, {} tokens, {} heads ({} of keys) of {}", gradient ? "attention_grad" : "attention",
                   shape.batch, shape.length, shape.heads, shape.kv_heads, shape.head);
   try {
-    const CudnnGraph graph = gradient ? attention_gradient_graph(shape) : attention_graph(shape);
-    auto plan = std::make_shared<const CudnnPlan>(graph.plan({context.cudnn(), nullptr}, true));
+    const CudnnGraph graph = gradient ? attention_gradient_graph(shape, !deterministic) : attention_graph(shape);
+    auto plan = std::make_shared<const CudnnPlan>(graph.plan({context.cudnn(), nullptr}, deterministic));
     context.log(0, fmt::format("cuda: {}: by cuDNN, workspace {} bytes", what, plan->workspace_bytes()));
     plans[key] = plan;
     return plan;
@@ -69,16 +70,18 @@ std::unique_ptr<Kernel> cudnn_attention_forward(const OpView& view, const Attent
 
 std::unique_ptr<Kernel> cudnn_attention_backward(const OpView& view, const AttentionBackward<bf16>& a) {
   const AttentionSizes& s = a.sizes;
-  const CudnnSlice slice = cudnn_backward_slice(s);
+  const bool deterministic = view.context().options().deterministic;
+  const CudnnSlice slice = cudnn_backward_slice(s, deterministic);
   if (slice.batch == 0 || !suits(view, s)) return nullptr;
   // Up to Hopper a graph that writes dq at once makes cuDNN keep the gradients of scores; later engines take it, and
   // add.
-  if (view.context().capability() >= 100) return nullptr;
+  if (deterministic && view.context().capability() >= 100) return nullptr;
   const auto plan = plan_of(view.context(), shape_of(s, slice.batch, slice.kv_heads), true);
   if (plan == nullptr) return nullptr;
-  const Scratch memory = scratch(view, attention_dots_bytes(s) + plan->workspace_bytes());
+  const Scratch memory = scratch(view, attention_dots_bytes(s) + slice.sums_bytes + plan->workspace_bytes());
   float* const dots = static_cast<float*>(memory.data);
-  void* const workspace = static_cast<char*>(memory.data) + attention_dots_bytes(s);
+  char* const sums = static_cast<char*>(memory.data) + attention_dots_bytes(s);
+  void* const workspace = sums + slice.sums_bytes;
   std::vector<CudnnCall> calls;
   for (int64_t b = 0; b < s.batch; b += slice.batch)
     for (int64_t shared = 0; shared < s.kv_heads; shared += slice.kv_heads) {
@@ -86,20 +89,25 @@ std::unique_ptr<Kernel> cudnn_attention_backward(const OpView& view, const Atten
       const auto ptr = [&](const auto& heads, int64_t h) {
         return const_cast<void*>(static_cast<const void*>(heads.head(b, h, s.head)));
       };
-      const std::vector<void*> pointers = {ptr(a.q, head),
-                                           ptr(a.k, shared),
-                                           ptr(a.v, shared),
-                                           ptr(a.out, head),
-                                           ptr(a.dout, head),
-                                           const_cast<float*>(a.lse) + row,
-                                           dots + row,
-                                           ptr(a.dq.heads, head),
-                                           ptr(a.dk.heads, shared),
-                                           ptr(a.dv.heads, shared)};
+      std::vector<void*> pointers = {ptr(a.q, head),
+                                     ptr(a.k, shared),
+                                     ptr(a.v, shared),
+                                     ptr(a.out, head),
+                                     ptr(a.dout, head),
+                                     const_cast<float*>(a.lse) + row,
+                                     dots + row,
+                                     ptr(a.dq.heads, head),
+                                     ptr(a.dk.heads, shared),
+                                     ptr(a.dv.heads, shared)};
+      if (!deterministic) pointers.push_back(sums);
       calls.emplace_back(plan, pointers, workspace);
     }
-  return kernel_of([calls = std::move(calls), memory, handle = view.context().cudnn()](cudaStream_t stream) {
-    for (const CudnnCall& call : calls) call.enqueue(handle, stream);
+  return kernel_of([calls = std::move(calls), memory, sums, zeros = slice.sums_bytes,
+                    handle = view.context().cudnn()](cudaStream_t stream) {
+    for (const CudnnCall& call : calls) {
+      if (zeros > 0) check(cudaMemsetAsync(sums, 0, zeros, stream), "cudaMemsetAsync");
+      call.enqueue(handle, stream);
+    }
   });
 }
 

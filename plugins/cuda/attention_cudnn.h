@@ -1,8 +1,10 @@
 // Attention in bf16 by cuDNN's fused kernels, with q, k and v packed in one tensor.
 //
 // Its gradient gives the same bits in every run where cuDNN keeps the scores' gradients in memory, which are as many as
-// the scores. So a batch is worked through in slices, of samples and heads, for which this memory is bounded.
+// the scores. With the option deterministic=0 threads add to f32 sums of dq instead, in any order. Either way a batch
+// is worked through in slices, of samples and heads, for which this memory is bounded.
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 
@@ -14,21 +16,29 @@ inline constexpr size_t kCudnnForwardBytes = 256;
 
 struct CudnnSlice {
   int64_t batch = 0, kv_heads = 0;  // of a slice; 0: none is small enough
-  size_t bytes = 0;                 // of cuDNN's workspace, as its plans have it (cudnn_plan_test.cc)
+  size_t sums_bytes = 0;            // of dq, zeros before each run
+  size_t bytes = 0;                 // of those and cuDNN's workspace, as its plans have it (cudnn_plan_test.cc)
 };
-inline CudnnSlice cudnn_backward_slice(const AttentionSizes& s) {
-  constexpr int64_t kMost = int64_t{256} << 20;
+inline CudnnSlice cudnn_backward_slice(const AttentionSizes& s, bool deterministic) {
+  constexpr size_t kMost = size_t{256} << 20;
   const int64_t padded = (s.length + 63) / 64 * 64, group = s.group();
-  const auto bytes = [&](int64_t batch, int64_t kv_heads) {
-    const int64_t heads = batch * kv_heads * group, scores = heads * padded * padded;
-    return 2 * (scores + (group > 1 ? 2 * heads * s.length * s.head : 0)) + 256;  // dk and dv of each head of a group
+  const auto slice = [&](int64_t batch, int64_t kv_heads) -> CudnnSlice {
+    const int64_t heads = batch * kv_heads * group, shared = group > 1 ? 2 * heads * s.length * s.head : 0;
+    const int64_t sums = deterministic ? 0 : (4 * heads * s.length * s.head + 255) / 256 * 256;
+    // Of scores, or before Hopper of sums; and dk and dv of each head of a group.
+    const int64_t gradients = deterministic ? 2 * heads * padded * padded : 4 * heads * padded * s.head;
+    return {batch, kv_heads, static_cast<size_t>(sums), static_cast<size_t>(sums + gradients + 2 * shared + 256)};
   };
   for (int64_t batch = s.batch; batch > 0; --batch)
-    if (s.batch % batch == 0 && bytes(batch, s.kv_heads) <= kMost)
-      return {batch, s.kv_heads, static_cast<size_t>(bytes(batch, s.kv_heads))};
+    if (const CudnnSlice found = slice(batch, s.kv_heads); s.batch % batch == 0 && found.bytes <= kMost) return found;
   for (int64_t heads = s.kv_heads; heads > 0; --heads)
-    if (s.kv_heads % heads == 0 && bytes(1, heads) <= kMost) return {1, heads, static_cast<size_t>(bytes(1, heads))};
+    if (const CudnnSlice found = slice(1, heads); s.kv_heads % heads == 0 && found.bytes <= kMost) return found;
   return {};
+}
+
+// For either choice: options are not known yet when memory is planned.
+inline size_t cudnn_backward_bytes(const AttentionSizes& s) {
+  return std::max(cudnn_backward_slice(s, true).bytes, cudnn_backward_slice(s, false).bytes);
 }
 
 // Null where cuDNN is missing, unwanted, or does not take the shape; the log says why, once for each shape.

@@ -21,6 +21,7 @@ constexpr Key kKeys[] = {
     {"cudnn", &Options::cudnn},
     {"tf32", &Options::tf32},
     {"autotune", &Options::autotune},
+    {"deterministic", &Options::deterministic},
 };
 
 std::string all_keys() {

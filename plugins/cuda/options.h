@@ -5,9 +5,10 @@
 namespace prun_cuda {
 
 struct Options {
-  bool cudnn = true;      // attention by cuDNN, where it is there and can do it
-  bool tf32 = false;      // products of f32 on tensor cores, their operands rounded to 10 bits of mantissa
-  bool autotune = false;  // the fastest of cuBLASLt's algorithms by measurement (blas_choice.h)
+  bool cudnn = true;          // attention by cuDNN, where it is there and can do it
+  bool tf32 = false;          // products of f32 on tensor cores, their operands rounded to 10 bits of mantissa
+  bool autotune = false;      // the fastest of cuBLASLt's algorithms by measurement (blas_choice.h)
+  bool deterministic = true;  // the same bits in every run; else cuDNN's gradient of attention adds in any order
 };
 
 // Throws Failure(PRUN_EINVAL): the key or the value, and what it could have been.

@@ -1,5 +1,6 @@
 // Every kernel of the cuda device against the reference device, by plugins/cuda on the substitute for CUDA; or by the
-// plugin that PRUN_CUDA_PLUGIN names, which is how tools/gpu-check tries the real one.
+// plugin that PRUN_CUDA_PLUGIN names, which is how tools/gpu-check tries the real one. PRUN_CUDA_OPTIONS: its
+// --device-options.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -19,7 +20,9 @@ const Device& cuda() {
   static const std::unique_ptr<Device> device = [] {
     const char* given = std::getenv("PRUN_CUDA_PLUGIN");
     if (given != nullptr) std::printf("cuda device: %s\n", given);
-    return make_table_device(load_device_plugin({"cuda", given != nullptr ? given : PRUN_CUDA_DEVICE}));
+    const char* options = std::getenv("PRUN_CUDA_OPTIONS");
+    return make_table_device(load_device_plugin({"cuda", given != nullptr ? given : PRUN_CUDA_DEVICE}),
+                             {.options = options != nullptr ? options : ""});
   }();
   return *device;
 }

@@ -1,5 +1,6 @@
-// That cuDNN (9.8 or newer) takes our graphs of attention: without a GPU it makes plans for devices that it is told of, which includes
-// compiling their kernels. The driver that loads these is tests/substitutes/cuda/driver.cc, so nothing is computed.
+// That cuDNN (9.8 or newer) takes our graphs of attention: without a GPU it makes plans for devices that it is told of,
+// which includes compiling their kernels. The driver that loads these is tests/substitutes/cuda/driver.cc, so nothing
+// is computed.
 #include <gtest/gtest.h>
 
 #include "plugins/cuda/attention_cudnn.h"
@@ -30,16 +31,23 @@ AttentionSizes sizes(int64_t batch, int length, int heads, int kv_heads, int hea
   return s;
 }
 
+size_t gradient_bytes(const CudnnTarget& target, CudnnAttentionShape shape, const AttentionSizes& s,
+                      const CudnnSlice& slice, bool deterministic) {
+  shape.batch = slice.batch, shape.kv_heads = slice.kv_heads, shape.heads = slice.kv_heads * s.group();
+  return attention_gradient_graph(shape, !deterministic).plan(target, deterministic).workspace_bytes();
+}
+
 void expect_plans(const std::string& described, const AttentionSizes& s, bool causal) {
   const CudnnTarget target = CudnnTarget::described(described);
-  CudnnAttentionShape shape{s.batch, s.length, s.heads, s.kv_heads, s.head, s.heads, s.kv_heads, causal};
+  const CudnnAttentionShape shape{s.batch, s.length, s.heads, s.kv_heads, s.head, s.heads, s.kv_heads, causal};
   EXPECT_LE(attention_graph(shape).plan(target, true).workspace_bytes(), kCudnnForwardBytes);
-  const CudnnSlice slice = cudnn_backward_slice(s);
+  const CudnnSlice slice = cudnn_backward_slice(s, true), summed = cudnn_backward_slice(s, false);
   ASSERT_GT(slice.batch, 0);
-  shape.batch = slice.batch, shape.kv_heads = slice.kv_heads, shape.heads = slice.kv_heads * s.group();
-  const size_t bytes = attention_gradient_graph(shape).plan(target, true).workspace_bytes();
+  ASSERT_GT(summed.batch, 0);
+  const size_t bytes = gradient_bytes(target, shape, s, slice, true);
   EXPECT_LE(bytes, slice.bytes);
   EXPECT_GE(bytes, slice.bytes - 256) << "memory is set aside that cuDNN does not want";
+  EXPECT_LE(summed.sums_bytes + gradient_bytes(target, shape, s, summed, false), summed.bytes);
 }
 
 TEST(CudnnPlans, OfGpt2OnHopper) {
@@ -60,13 +68,14 @@ TEST(CudnnPlans, ThereIsNoneForVolta) {
 }
 
 TEST(CudnnPlans, SlicesAreSamplesThenHeads) {
-  const CudnnSlice batches = cudnn_backward_slice(sizes(64, 1024, 12, 12, 64));
+  const CudnnSlice batches = cudnn_backward_slice(sizes(64, 1024, 12, 12, 64), true);
   EXPECT_EQ(batches.batch, 8);
   EXPECT_EQ(batches.kv_heads, 12);
-  const CudnnSlice heads = cudnn_backward_slice(sizes(3, 4096, 32, 8, 128));
+  EXPECT_EQ(cudnn_backward_slice(sizes(64, 1024, 12, 12, 64), false).batch, 32);
+  const CudnnSlice heads = cudnn_backward_slice(sizes(3, 4096, 32, 8, 128), true);
   EXPECT_EQ(heads.batch, 1);
   EXPECT_EQ(heads.kv_heads, 1);
-  EXPECT_EQ(cudnn_backward_slice(sizes(1, 1 << 20, 1, 1, 64)).batch, 0);
+  EXPECT_EQ(cudnn_backward_slice(sizes(1, 1 << 20, 1, 1, 64), true).batch, 0);
 }
 
 }  // namespace

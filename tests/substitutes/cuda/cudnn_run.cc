@@ -110,10 +110,12 @@ class Run {
     return {t, bytes.data()};
   }
 
+  // To sums in memory cuDNN's engines add what their blocks have found.
   static void matmul(const Operand& a, const Operand& b, const Operand& c) {
     const Index dims = c.t.dims;
+    const bool adds = !c.t.is_virtual && c.t.type == CUDNN_DATA_FLOAT;
     for_each(dims, [&](const Index& i) {
-      float sum = 0;
+      float sum = adds ? c.at(i, dims) : 0;
       for (int64_t k = 0; k < a.t.dims[3]; ++k)
         sum += a.at({i[0], i[1], i[2], k}, {dims[0], dims[1], dims[2], a.t.dims[3]}) *
                b.at({i[0], i[1], k, i[3]}, {dims[0], dims[1], b.t.dims[2], dims[3]});
@@ -155,6 +157,8 @@ class Run {
         return std::exp(a);
       case CUDNN_POINTWISE_LOG:
         return std::log(a);
+      case CUDNN_POINTWISE_IDENTITY:
+        return a;
       case CUDNN_POINTWISE_CMP_GE:
         return a >= b ? 1 : 0;
       default:  // a binary select
@@ -192,6 +196,7 @@ bool known(const GraphOperation& op) {
     case CUDNN_POINTWISE_GEN_INDEX:
     case CUDNN_POINTWISE_EXP:
     case CUDNN_POINTWISE_LOG:
+    case CUDNN_POINTWISE_IDENTITY:
       return op.more.empty();
     default:
       return false;
