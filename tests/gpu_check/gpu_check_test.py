@@ -206,7 +206,9 @@ class Figures(Machine):
         self.assertEqual(result["status"], PASS, result)
         # 64 x 1,024 tokens in 10 ms, 6 x 123.7M + 12 x 12 x 768 x 1,024 FLOPs each, of 1 PFLOP/s.
         self.assertIn("6,553,600 tokens/s, MFU 560.6%", result["figure"])
-        self.assertIn("ratio 1.25", result["figure"])
+        self.assertIn("ratio 1.25; with the same bits in every run 1.25", result["figure"])
+        runs = [line for line in self.calls.read_text().splitlines() if "gpt2.lua" in line]
+        self.assertEqual(["deterministic=0,autotune=1" in line for line in runs], [False, True] * 2)  # two rounds
         _, found = self.figures("--fresh", "--torch", str(self.torch(0.009)))
         self.assertEqual(found["GPT-2 124M in bf16 against PyTorch"]["status"], FAIL)
 
@@ -270,7 +272,7 @@ class Building(Machine):
             self.assertEqual([r["status"] for r in found["results"]], [PASS, PASS], done.stdout)
             made = [line for line in self.calls.read_text().splitlines() if line.startswith("ninja")]
             self.assertEqual(len(made), calls)
-            self.assertTrue(made[0].endswith("prun plugins prun_conform cuda_kernel_bench"), made[0])  # and not what is no target here
+            self.assertTrue(made[0].endswith("prun plugins devices prun_conform cuda_kernel_bench"), made[0])  # and not what is no target here
         self.assertEqual(done.returncode, 2)  # all well, but no GPU
 
     def test_what_does_not_build(self):

@@ -24,11 +24,11 @@ def training(context):
     if not out.exists():
         return Verdict(False, bar="at least PyTorch's tokens/s", note=done.why())
     found = json.loads(out.read_text())
-    ours, theirs = found["prun"], found["torch"]
-    ratio = ours["tokens_per_s"] / theirs["tokens_per_s"]
+    plain, ours, theirs = found["prun"], found["prun_fast"], found["torch"]
+    ratio, deterministic = (side["tokens_per_s"] / theirs["tokens_per_s"] for side in (ours, plain))
     mfu = [f"{side['mfu']:.1%}" if side["mfu"] is not None else "unknown" for side in (ours, theirs)]
-    figure = (f"{ours['tokens_per_s']:,.0f} tokens/s, MFU {mfu[0]}; PyTorch {probe.out.strip()} {theirs['tokens_per_s']:,.0f}, MFU {mfu[1]}; "
-              f"{found['batch']} samples a step, ratio {ratio:.2f}")
+    figure = (f"{ours['options']}: {ours['tokens_per_s']:,.0f} tokens/s, MFU {mfu[0]}; PyTorch {probe.out.strip()} {theirs['tokens_per_s']:,.0f}, MFU {mfu[1]}; "
+              f"{found['batch']} samples a step, ratio {ratio:.2f}; with the same bits in every run {deterministic:.2f}")
     return Verdict(ratio >= 1, figure, "at least PyTorch's tokens/s", "" if ratio >= 1 else "slower")
 
 
