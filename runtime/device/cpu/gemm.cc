@@ -1,5 +1,6 @@
-// See gemm.h. Three ways, chosen when the product is made: oneDNN's sgemm for f32, one of its matmul primitives for
-// bf16 and for the f32 shapes that sgemm is slow at, and packed_gemm where oneDNN has no kernel (bf16 without AVX-512).
+// See gemm.h. Three ways, chosen when the product is made: oneDNN's sgemm for f32, its matmul primitive (brgemm) for
+// bf16 and for the f32 shapes that sgemm is slow at, and packed_gemm where oneDNN has none of these (bf16 without
+// AVX512_BF16). Each gives the same bits on any number of threads, for which the first two are held back.
 //
 // Surprising fact: sgemm takes its packing buffers from malloc in every call; at the sizes of training it is still
 // mostly 5 to 15 %, and on 4000-wide layers up to 90 %, faster than the f32 primitives that use our scratch.
@@ -10,6 +11,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <vector>
@@ -76,8 +78,14 @@ void append_activation(dnnl_post_ops_t ops, Activation activation) {
   check(dnnl_post_ops_append_eltwise(ops, 1.0f, kind, 0.0f, 0.0f), "dnnl_post_ops_append_eltwise");
 }
 
+// brgemm splits the sum over k between threads where C has few blocks for them, and then adds in another order. What
+// C has that many of is oneDNN's to know: of 1112 products tried, this left one that differed, on 6 threads.
+int threads_of(const GemmShape& s) {
+  return static_cast<int>(std::clamp<int64_t>((s.m / 64) * (s.n / 64), 1, s.threads));
+}
+
 struct Description {
-  dnnl_primitive_desc_t primitive = nullptr;  // null: oneDNN has none for this machine
+  dnnl_primitive_desc_t primitive = nullptr;  // null: oneDNN has no brgemm for this on this machine
   dnnl_memory_desc_t a, b, bias, c;
   explicit Description(const GemmShape& s)
       : a(matrix(s.m, s.k, s.input, s.transpose_a)),
@@ -97,12 +105,20 @@ struct Description {
     if (status != dnnl_unimplemented) check(status, "dnnl_primitive_desc_create");
     dnnl_post_ops_destroy(ops);
     dnnl_primitive_attr_destroy(attr);
+    if (primitive == nullptr || is_brgemm()) return;
+    dnnl_primitive_desc_destroy(primitive);  // what else there is cuts by threads and allocates, or is slow
+    primitive = nullptr;
   }
   ~Description() {
     if (primitive != nullptr) dnnl_primitive_desc_destroy(primitive);
   }
   Description(const Description&) = delete;
   Description& operator=(const Description&) = delete;
+  bool is_brgemm() const {
+    const char* name = "";
+    check(dnnl_primitive_desc_query(primitive, dnnl_query_impl_info_str, 0, &name), "dnnl_primitive_desc_query");
+    return std::strncmp(name, "brg", 3) == 0;
+  }
   const dnnl_memory_desc_t* scratch() const {
     return dnnl_primitive_desc_query_md(primitive, dnnl_query_scratchpad_md, 0);
   }
@@ -134,14 +150,48 @@ PRUN_CLONES void activate(float* y, int64_t n, Activation activation) {
   }
 }
 
+// The blocks of C that are computed one by one, cut by sizes alone. Each copies what it reads of A and B; at 256 rows
+// or columns and more that is a percent of its time.
+struct Blocks {
+  int64_t rows, columns, across, count;
+
+  Blocks(int64_t m, int64_t n, int64_t k) : rows(m), columns(n) {
+    constexpr int64_t kWorthHalving = int64_t{1} << 24;  // multiplications: some tenths of a millisecond
+    for (;;) {
+      across = (n + columns - 1) / columns, count = (m + rows - 1) / rows * across;
+      const bool wide = columns >= rows;
+      const int64_t side = wide ? columns : rows;
+      if (rows * columns * k < kWorthHalving || side < (count < 4 ? 128 : 512)) return;
+      if (wide)
+        columns = round_up((side + 1) / 2, 48);  // whole tiles of sgemm's, which is column-major
+      else
+        rows = round_up((side + 1) / 2, 16);
+    }
+  }
+};
+
+// C = op(A)·op(B) + beta·C, of operands that lie as `s` says. sgemm cuts a product by the number of threads, and then
+// adds in another order; so it always gets one thread, for a block.
+void run_sgemm(const GemmShape& s, int64_t m, int64_t k, const float* a, const float* b, float beta, float* c) {
+  const Blocks blocks(m, s.n, k);
+  const int64_t row_of_a = s.transpose_a ? s.m : s.k, row_of_b = s.transpose_b ? s.k : s.n;
+  parallel_for(s.threads, blocks.count, [&](int64_t i, int) {
+    const ThreadCount one(1);
+    const int64_t row = i / blocks.across * blocks.rows, column = i % blocks.across * blocks.columns;
+    check(dnnl_sgemm(s.transpose_a ? 'T' : 'N', s.transpose_b ? 'T' : 'N', std::min(blocks.rows, m - row),
+                     std::min(blocks.columns, s.n - column), k, 1.0f, a + (s.transpose_a ? row : row * row_of_a),
+                     row_of_a, b + (s.transpose_b ? column * row_of_b : column), row_of_b, beta, c + row * s.n + column,
+                     s.n),
+          "dnnl_sgemm");
+  });
+}
+
 // The bias goes into C first and sgemm adds to it.
-void run_sgemm(const GemmShape& s, const float* a, const float* b, const float* bias, float* c) {
+void run_whole(const GemmShape& s, const float* a, const float* b, const float* bias, float* c) {
   if (s.bias) {
     parallel_for(s.threads, s.m, [&](int64_t i, int) { std::copy(bias, bias + s.n, c + i * s.n); });
   }
-  check(dnnl_sgemm(s.transpose_a ? 'T' : 'N', s.transpose_b ? 'T' : 'N', s.m, s.n, s.k, 1.0f, a,
-                   s.transpose_a ? s.m : s.k, b, s.transpose_b ? s.k : s.n, s.bias ? 1.0f : 0.0f, c, s.n),
-        "dnnl_sgemm");
+  run_sgemm(s, s.m, s.k, a, b, s.bias ? 1.0f : 0.0f, c);
   if (s.activation == Activation::none) return;
   parallel_ranges(s.threads, s.m * s.n,
                   [&](int64_t begin, int64_t end) { activate(c + begin, end - begin, s.activation); });
@@ -157,7 +207,7 @@ int64_t gemm_scratch_bytes(const GemmShape& shape) {
   const std::lock_guard lock(mutex);
   const auto found = known.find(shape);
   if (found != known.end()) return found->second;
-  const ThreadCount threads(shape.threads);
+  const ThreadCount threads(threads_of(shape));
   const Description description(shape);
   return known[shape] = description.primitive == nullptr
                             ? packed_gemm_scratch_bytes(shape)
@@ -199,7 +249,7 @@ Gemm::Gemm(const GemmShape& shape, const void* a, const void* b, const void* bia
   s.shape = shape;
   s.a = a, s.b = b, s.bias = bias, s.c = c, s.scratch = scratch;
   if (prefers_sgemm(shape)) return;
-  const ThreadCount threads(shape.threads);
+  const ThreadCount threads(threads_of(shape));
   const Description description(shape);
   if (description.primitive != nullptr) s.make_primitive(description);
 }
@@ -209,12 +259,12 @@ Gemm::~Gemm() = default;
 
 void Gemm::run() const {
   const State& s = *state_;
-  const ThreadCount threads(s.shape.threads);
   if (s.primitive != nullptr) {
+    const ThreadCount threads(threads_of(s.shape));
     check(dnnl_primitive_execute(s.primitive, s.stream, static_cast<int>(s.arguments.size()), s.arguments.data()),
           "dnnl_primitive_execute");
   } else if (prefers_sgemm(s.shape)) {
-    run_sgemm(s.shape, static_cast<const float*>(s.a), static_cast<const float*>(s.b),
+    run_whole(s.shape, static_cast<const float*>(s.a), static_cast<const float*>(s.b),
               static_cast<const float*>(s.bias), static_cast<float*>(s.c));
   } else {
     packed_gemm(s.shape, s.a, s.b, s.bias, s.c, s.scratch);
@@ -229,15 +279,10 @@ bool Gemm::takes_parts() const {
 void Gemm::run_part(int64_t first, int64_t rows, bool add) const {
   const GemmShape& s = state_->shape;
   PRUN_CHECK(takes_parts(), "a part of a product of fixed size");
-  const ThreadCount threads(s.threads);
-  const int64_t row_of_a = s.transpose_a ? s.m : s.k;
-  const float* a = static_cast<const float*>(state_->a) + first * row_of_a;
+  const float* a = static_cast<const float*>(state_->a) + first * (s.transpose_a ? s.m : s.k);
   const float* b = static_cast<const float*>(state_->b) + (s.transpose_a ? first * s.n : 0);
   float* c = static_cast<float*>(state_->c) + (s.transpose_a ? 0 : first * s.n);
-  check(dnnl_sgemm(s.transpose_a ? 'T' : 'N', s.transpose_b ? 'T' : 'N', s.transpose_a ? s.m : rows, s.n,
-                   s.transpose_a ? rows : s.k, 1.0f, a, row_of_a, b, s.transpose_b ? s.k : s.n, add ? 1.0f : 0.0f, c,
-                   s.n),
-        "dnnl_sgemm");
+  run_sgemm(s, s.transpose_a ? s.m : rows, s.transpose_a ? rows : s.k, a, b, add ? 1.0f : 0.0f, c);
 }
 
 }  // namespace prun::cpu
