@@ -1,5 +1,8 @@
-// layernorm and rmsnorm over the last dim. A warp, or for wide rows a block, holds its row in registers, so that memory
-// is read once although the variance is that of centred values. Statistics are f32.
+// layernorm and rmsnorm over the last dim, of a tensor or of the sum of two. A warp, or for wide rows a block, holds
+// its row in registers, so that memory is read once although the variance is that of centred values. Statistics are
+// f32.
+//
+// A sum is rounded before it is normalized: the bits are those of the two ops apart.
 #include "row_norm.cuh"
 
 namespace prun_cuda {
@@ -11,8 +14,8 @@ constexpr int kHeldPacks = 4;  // of a thread
 
 template <class T>
 struct Forward {
-  const T *x, *gamma, *beta;  // no beta in rmsnorm
-  T* y;
+  const T *x, *residual, *gamma, *beta;  // no residual where nothing is added, no beta in rmsnorm
+  T *y, *sum;
   float *mean, *scale;  // no mean in rmsnorm
   int64_t rows, width;
   float eps;
@@ -32,7 +35,7 @@ __device__ __forceinline__ float team_sum(float x) {
     return warp_sum(x);
 }
 
-template <class T, bool centred, bool one_row>
+template <class T, bool centred, bool one_row, bool added>
 __global__ void __launch_bounds__(one_row ? kMostThreads : kWarpsPerBlock* kWarp) held_rows(Forward<T> f) {
   constexpr int N = kPack<T>;
   const int member = one_row ? threadIdx.x : threadIdx.x % kWarp, members = one_row ? blockDim.x : kWarp;
@@ -45,6 +48,23 @@ __global__ void __launch_bounds__(one_row ? kMostThreads : kWarpsPerBlock* kWarp
 #pragma unroll
   for (int h = 0; h < kHeldPacks; ++h)
     if (const int pack = member + h * members; pack < packs) held[h] = from[pack];
+  if constexpr (added) {
+    const auto* residual = reinterpret_cast<const Pack<T, N>*>(f.residual + row * f.width);
+    Pack<T, N> other[kHeldPacks];
+#pragma unroll
+    for (int h = 0; h < kHeldPacks; ++h)
+      if (const int pack = member + h * members; pack < packs) other[h] = residual[pack];
+#pragma unroll
+    for (int h = 0; h < kHeldPacks; ++h) {
+      const int pack = member + h * members;
+      if (pack >= packs) break;
+      float both[N];
+#pragma unroll
+      for (int i = 0; i < N; ++i) both[i] = widen(held[h].v[i]) + widen(other[h].v[i]);
+      held[h] = narrowed<T, N>(both);
+      store_pack(f.sum + row * f.width + pack * N, held[h]);
+    }
+  }
   float mean = 0;
   if constexpr (centred) {
 #pragma unroll
@@ -83,11 +103,18 @@ __global__ void __launch_bounds__(one_row ? kMostThreads : kWarpsPerBlock* kWarp
   }
 }
 
-// Rows of any width at any address, a block each: read three times.
-template <class T, bool centred>
+// Rows of any width at any address, a block each: read three times. Of a sum each thread reads again what it has
+// written.
+template <class T, bool centred, bool added>
 __global__ void __launch_bounds__(kLooseThreads) loose_rows(Forward<T> f) {
   const int64_t row = blockIdx.x;
-  const T* from = f.x + row * f.width;
+  const T* from = (added ? f.sum : f.x) + row * f.width;
+  if constexpr (added) {
+    for (int64_t i = threadIdx.x; i < f.width; i += kLooseThreads) {
+      const int64_t at = row * f.width + i;
+      f.sum[at] = narrow<T>(widen(f.x[at]) + widen(f.residual[at]));
+    }
+  }
   float mean = 0, squares = 0;
   if constexpr (centred) {
     float sum = 0;
@@ -109,34 +136,44 @@ __global__ void __launch_bounds__(kLooseThreads) loose_rows(Forward<T> f) {
   }
 }
 
-template <class T, bool centred>
+template <class T, bool centred, bool added>
 std::unique_ptr<Kernel> forward(const OpView& view) {
+  constexpr size_t kMore = added ? 1 : 0;  // the residual and the sum come second
   Forward<T> f{};
   f.rows = view.read(0).shape.rows(), f.width = view.read(0).shape.last();
-  for (size_t i = 1; i < (centred ? 3 : 2); ++i) view.expect_count(view.read(i), f.width);
-  view.expect_count(view.write(0), f.rows * f.width);
-  for (size_t i = 1; i < (centred ? 3 : 2); ++i) view.expect_count(view.write(i), f.rows);
-  f.x = view.in<T>(0), f.gamma = view.in<T>(1), f.y = view.out<T>(0), f.scale = view.out<float>(centred ? 2 : 1);
-  if (centred) f.beta = view.in<T>(2), f.mean = view.out<float>(1);
+  if (added) view.expect_count(view.read(1), f.rows * f.width);
+  for (size_t i = 1; i < (centred ? 3 : 2); ++i) view.expect_count(view.read(kMore + i), f.width);
+  for (size_t i = 0; i <= kMore; ++i) view.expect_count(view.write(i), f.rows * f.width);
+  for (size_t i = 1; i < (centred ? 3 : 2); ++i) view.expect_count(view.write(kMore + i), f.rows);
+  f.x = view.in<T>(0), f.gamma = view.in<T>(kMore + 1);
+  f.y = view.out<T>(0), f.scale = view.out<float>(kMore + (centred ? 2 : 1));
+  if (centred) f.beta = view.in<T>(kMore + 2), f.mean = view.out<float>(kMore + 1);
+  if (added) f.residual = view.in<T>(1), f.sum = view.out<T>(1);
   f.eps = static_cast<float>(view.number("eps", 1e-5));
   if (f.rows == 0) return kernel_of([](cudaStream_t) {});
   const int team = team_of<T>(f.width, kHeldPacks);
-  const bool held = rows_aligned(f.width, f.x, f.gamma, f.beta, f.y) && team <= kMostThreads;
+  const bool held = rows_aligned(f.width, f.x, f.residual, f.gamma, f.beta, f.y, f.sum) && team <= kMostThreads;
   const unsigned rows = static_cast<unsigned>(f.rows), blocks = (rows + kWarpsPerBlock - 1) / kWarpsPerBlock;
   if (!held)
-    return kernel_of([=](cudaStream_t stream) { launch(loose_rows<T, centred>, rows, kLooseThreads, 0, stream, f); });
+    return kernel_of(
+        [=](cudaStream_t stream) { launch(loose_rows<T, centred, added>, rows, kLooseThreads, 0, stream, f); });
   if (team > kWarp)
-    return kernel_of([=](cudaStream_t stream) { launch(held_rows<T, centred, true>, rows, team, 0, stream, f); });
-  return kernel_of(
-      [=](cudaStream_t stream) { launch(held_rows<T, centred, false>, blocks, kWarpsPerBlock * kWarp, 0, stream, f); });
+    return kernel_of(
+        [=](cudaStream_t stream) { launch(held_rows<T, centred, true, added>, rows, team, 0, stream, f); });
+  return kernel_of([=](cudaStream_t stream) {
+    launch(held_rows<T, centred, false, added>, blocks, kWarpsPerBlock * kWarp, 0, stream, f);
+  });
 }
 
-template <bool centred>
+template <bool centred, bool added>
 std::unique_ptr<Kernel> make_forward(const OpView& view) {
-  return with_float(view.read(0).dtype, [&]<class T>() { return forward<T, centred>(view); });
+  return with_float(view.read(0).dtype, [&]<class T>() { return forward<T, centred, added>(view); });
 }
 
-constexpr KernelEntry kEntries[] = {{"layernorm", make_forward<true>}, {"rmsnorm", make_forward<false>}};
+constexpr KernelEntry kEntries[] = {{"layernorm", make_forward<true, false>},
+                                    {"rmsnorm", make_forward<false, false>},
+                                    {"add_layernorm", make_forward<true, true>},
+                                    {"add_rmsnorm", make_forward<false, true>}};
 
 }  // namespace
 

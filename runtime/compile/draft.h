@@ -89,13 +89,16 @@ bool splits_data(const Plan& plan, const std::string& axis);
 // Whether a strategy averages the class's weights over the axis every so many steps, and not its gradients in each.
 bool synchronizes(const Plan& plan, const std::string& unit_class, const std::string& axis);
 
+// Whether a strategy has backward compute the class's activations once more.
+bool recomputes(const Plan& plan, const std::string& unit_class);
+
 // The passes, in the order of pipeline.cc.
 void find_data_axes(Draft& draft);   // data_axes.cc
 void partition(Draft& draft);        // partition.cc: calls to stages
 void distribute(Draft& draft);       // distribute.cc: whole shapes -> one rank's, collectives of activations
 void differentiate(Draft& draft);    // autodiff.cc: backward nodes
 void hide_reductions(Draft& draft);  // hide.cc: dw behind the reduction of dx
-void fuse(Draft& draft);             // fuse.cc: a linear and its gelu as one op
+void fuse(Draft& draft);             // fuse.cc: two ops that are one on the device
 void place(Draft& draft);            // place.cc: layouts, persistent buffers, loss scale, init body
 void schedule(Draft& draft);         // schedule.cc: the order of turns
 void communicate(Draft& draft);      // communicate.cc: compute ops, what hooks asked for, optimizer, edges

@@ -1,8 +1,11 @@
-// Linears take gelus in, where the device wants that: a linear and the gelu of its output become linear_gelu, which
-// keeps gelu's input for backward; a linear_dx and the gelu_dx that alone reads its output become linear_dx_gelu.
+// Two ops become one, where the device wants that. A linear and the gelu of its output: linear_gelu, which keeps gelu's
+// input for backward; a linear_dx and the gelu_dx that alone reads its output: linear_dx_gelu. The add of a residual
+// and the norm behind it: add_layernorm, add_rmsnorm; a norm's gradient and the add of the residual's:
+// layernorm_grad_add, rmsnorm_grad_add.
 //
 // After autodiff, so that derivatives know nothing of it. Surprising fact: what the step keeps in memory stays the
-// same, for gelu derives from its input anyway; what is saved is a pass over it in forward, and one over the gradient.
+// same, for gelu and norms derive from their input anyway; what is saved is a pass over it in forward, and one over the
+// gradient.
 #include <algorithm>
 
 #include "compile/draft.h"
@@ -56,6 +59,49 @@ bool take_in_derivative(std::vector<Node>& nodes, size_t at) {
   return true;
 }
 
+// Norms by their names alone, with an add in front, and behind their gradients.
+struct Norm {
+  const char *forward, *added, *gradient, *gradient_added;
+};
+constexpr Norm kNorms[] = {{"layernorm", "add_layernorm", "layernorm_grad", "layernorm_grad_add"},
+                           {"rmsnorm", "add_rmsnorm", "rmsnorm_grad", "rmsnorm_grad_add"}};
+
+// Whether what a call ends with may be left to the next one, which has its own parameters by then. Not to one that is
+// computed twice: it keeps its input, and would have to keep both terms of it.
+bool next_may_compute(const Draft& draft, int call, int next) {
+  if (call == next) return true;
+  const Call &from = draft.graph.calls[static_cast<size_t>(call)], &to = draft.graph.calls[static_cast<size_t>(next)];
+  return call + 1 == next && from.stage == to.stage &&
+         !recomputes(draft.plan, draft.graph.units[static_cast<size_t>(to.unit)].unit_class);
+}
+
+// The sum keeps its value: others read it, too. Nothing stands between the two ops, so no memory is needed for longer.
+bool take_add_in_front(const Draft& draft, std::vector<Node>& nodes, size_t at, const Norm& kinds) {
+  if (at == 0 || nodes[at].op->name != kinds.forward || nodes[at - 1].op->name != "add") return false;
+  Node& add = nodes[at - 1];
+  Node norm = nodes[at];
+  const int sum = add.outputs[0];
+  if (norm.inputs[0] != sum || !next_may_compute(draft, add.call, norm.call)) return false;
+  norm.op = &op_def(kinds.added);
+  norm.inputs[0] = add.inputs[1];
+  norm.inputs.insert(norm.inputs.begin(), add.inputs[0]);
+  norm.outputs.insert(norm.outputs.begin() + 1, sum);
+  add = std::move(norm);
+  return true;
+}
+
+bool take_add_behind(std::vector<Node>& nodes, size_t at, const Norm& kinds) {
+  const Node& add = nodes[at];
+  if (at == 0 || add.op->name != "add" || add.call != nodes[at - 1].call) return false;
+  Node& norm_grad = nodes[at - 1];
+  const int dx = norm_grad.outputs[0], own = add.inputs[0] == dx ? 0 : 1, other = add.inputs[1 - own];
+  if (norm_grad.op->name != kinds.gradient || add.inputs[own] != dx || readers(nodes, dx) != 1) return false;
+  norm_grad.op = &op_def(kinds.gradient_added);
+  norm_grad.inputs.push_back(other);
+  norm_grad.outputs[0] = add.outputs[0];
+  return true;
+}
+
 template <class Rule>
 void fuse_nodes(std::vector<Node>& nodes, Rule rule) {
   for (size_t i = 0; i < nodes.size();) {
@@ -73,6 +119,13 @@ void fuse(Draft& draft) {
   if (!wants) return;
   if (wants("linear_gelu")) fuse_nodes(draft.graph.nodes, take_in);
   if (wants("linear_dx_gelu")) fuse_nodes(draft.backward, take_in_derivative);
+  for (const Norm& kinds : kNorms) {
+    std::vector<Node>& forward = draft.graph.nodes;
+    if (wants(kinds.added))
+      fuse_nodes(forward, [&](auto& nodes, size_t at) { return take_add_in_front(draft, nodes, at, kinds); });
+    if (wants(kinds.gradient_added))
+      fuse_nodes(draft.backward, [&](auto& nodes, size_t at) { return take_add_behind(nodes, at, kinds); });
+  }
 }
 
 }  // namespace prun

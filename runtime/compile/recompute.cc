@@ -8,12 +8,15 @@
 
 namespace prun {
 
-bool StepBuilder::recomputes(const Turn& turn) const {
-  const std::string& unit_class = draft_.graph.units[static_cast<size_t>(unit_of(turn))].unit_class;
-  for (const Strategy& strategy : draft_.plan.strategies)
+bool recomputes(const Plan& plan, const std::string& unit_class) {
+  for (const Strategy& strategy : plan.strategies)
     for (const StrategyUnit& unit : strategy.units)
       if (unit.recompute && unit.unit_class == unit_class) return true;
   return false;
+}
+
+bool StepBuilder::recomputes(const Turn& turn) const {
+  return prun::recomputes(draft_.plan, draft_.graph.units[static_cast<size_t>(unit_of(turn))].unit_class);
 }
 
 // The forward nodes that `wanted` values come from, in their order, as far as `again` lets them be computed once more.
@@ -41,8 +44,8 @@ void StepBuilder::recompute(const Turn& turn) {
   for (const Node* node : forward_of(turn.call, wanted, [](const Node&) { return true; })) lower(*node, turn);
 }
 
-// Sequence parallelism gathers the tokens of a layer once more for the gradient of its weights, instead of keeping them:
-// before the first node that shares an input with that one, the gradient of the layer's input, which hides it.
+// Sequence parallelism gathers the tokens of a layer once more for the gradient of its weights, instead of keeping
+// them: before the first node that shares an input with that one, the gradient of the layer's input, which hides it.
 void StepBuilder::gather_again(const Node& node, const std::vector<const Node*>& nodes, const Turn& turn) {
   const auto marked = [](const Node& one) { return one.attrs.has("again"); };
   for (const Node* reader : nodes) {

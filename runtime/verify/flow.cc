@@ -20,7 +20,8 @@ struct SideResults {
 constexpr SideResults kSideResults[] = {{"layernorm", 1},    {"rmsnorm", 1},          {"attention", 1},
                                         {"route", 2},        {"cross_entropy", 1},    {"cross_entropy_finish", 1},
                                         {"all_gather_v", 1}, {"clip_coefficient", 1}, {"attention_block", 1},
-                                        {"next_batch", 0},   {"linear_gelu", 1}};
+                                        {"next_batch", 0},   {"linear_gelu", 1},      {"add_layernorm", 1},
+                                        {"add_rmsnorm", 1}};
 
 bool may_go_unread(const Op& op, size_t output) {
   return std::any_of(std::begin(kSideResults), std::end(kSideResults),

@@ -206,6 +206,28 @@ AxisOutcome norm_grad(const AxisView& axis, const Marks& reads) {
   return do_not_match(axis, reads, 1);
 }
 
+// a, b, gamma, beta?: a norm sees their sum.
+AxisOutcome add_norm(const AxisView& axis, const Marks& reads) {
+  const AxisOutcome sum = linear_elementwise(axis, {reads[0], reads[1]});
+  if (!sum.problem.empty()) return sum;
+  Marks seen(reads.begin() + 1, reads.end());
+  seen[0] = sum.writes[0];
+  AxisOutcome outcome = norm(axis, seen);
+  if (outcome.read > 0) outcome.read++;
+  return outcome;
+}
+
+// As norm_grad, with another gradient behind, which is added to dx.
+AxisOutcome norm_grad_add(const AxisView& axis, const Marks& reads) {
+  AxisOutcome outcome = norm_grad(axis, reads);
+  if (!outcome.problem.empty()) return outcome;
+  const Marks terms = {outcome.writes[0], reads.back()};
+  const Agreement dx = agreement(terms, 0, 2);
+  if (!dx.agree) return do_not_match(axis, terms, reads.size() - 1);
+  outcome.writes[0] = dx.mark;
+  return outcome;
+}
+
 AxisOutcome attention(const AxisView& axis, const Marks& reads) {
   if (is_partial(reads[0])) return needs_whole(axis, 0);
   if (is_shard(reads[0]) && reads[0].dim == 0) return gives({shard(0), shard(0)});
@@ -489,8 +511,12 @@ constexpr Row kRows[] = {
     {"bias_grad", bias_grad},
     {"layernorm", norm},
     {"layernorm_grad", norm_grad},
+    {"add_layernorm", add_norm},
+    {"layernorm_grad_add", norm_grad_add},
     {"rmsnorm", norm},
     {"rmsnorm_grad", norm_grad},
+    {"add_rmsnorm", add_norm},
+    {"rmsnorm_grad_add", norm_grad_add},
     {"attention", attention},
     {"attention_grad", attention_grad},
     {"rotary", unary},

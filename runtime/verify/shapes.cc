@@ -90,6 +90,21 @@ Problem norm_grad(const Operands& o) {
   return problem;
 }
 
+// a, b, gamma, beta?; y, sum and statistics.
+Problem add_norm(const Operands& o) {
+  Problem problem = first(
+      {same_shape(o.reads[0], o.reads[1]), same_shape(o.reads[0], o.writes[0]), same_shape(o.reads[0], o.writes[1])});
+  for (size_t i = 2; i < o.reads.size() && problem.empty(); i++) problem = has_shape(o.reads[i], {last(o.reads[0])});
+  for (size_t i = 2; i < o.writes.size() && problem.empty(); i++) problem = has_count(o.writes[i], rows(o.reads[0]));
+  return problem;
+}
+
+Problem norm_grad_add(const Operands& o) {
+  Operands apart = o;
+  apart.reads.pop_back();
+  return first({norm_grad(apart), same_shape(o.reads.back(), o.writes[0])});
+}
+
 Problem attention_grad(const Operands& o) {
   return first({same_shape(o.reads[0], o.writes[0]), same_shape(o.reads[1], o.reads[2]),
                 rows(o.reads[0]) == rows(o.reads[1]) ? "" : same_count(o.reads[0], o.reads[1]),
@@ -245,6 +260,10 @@ constexpr Row kRows[] = {
     {"relu_dx", 2, 1, elementwise},
     {"layernorm_grad", 5, 3, norm_grad},
     {"rmsnorm_grad", 4, 2, norm_grad},
+    {"add_layernorm", 4, 4, add_norm},
+    {"layernorm_grad_add", 6, 3, norm_grad_add},
+    {"add_rmsnorm", 3, 3, add_norm},
+    {"rmsnorm_grad_add", 5, 2, norm_grad_add},
     {"attention_grad", 4, 1, attention_grad},
     {"attention_block", 2, 2, attention_block},
     {"attention_block_grad", 5, 2, attention_block_grad},

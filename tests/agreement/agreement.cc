@@ -48,6 +48,18 @@ Tolerance tolerance_of(const Case& c, int slot, Dtype dtype, bool tensor_cores) 
   }
 }
 
+// The ops that the case's op is made of, on the device that has computed it as one.
+void expect_bits_of_parts(const Case& c, const Device& device, Dtype dtype, const AgreementOptions& options,
+                          const OpList& before, const OpList& fused) {
+  OpList parts(device, options.threads, options.skew);
+  add_slots(parts, c, dtype);
+  for (const OpLine& op : c.apart) parts.op(op.kind, op.reads, op.writes, op.attrs);
+  parts.make();
+  for (int id : c.op.reads) parts.set(id, before.get(id));
+  parts.run();
+  for (int id : c.op.writes) ASSERT_EQ(fused.get(id), parts.get(id)) << "tensor " << id;
+}
+
 void expect_near(const std::vector<double>& found, const std::vector<double>& wanted, Tolerance tolerance, int slot) {
   double square = 0;
   for (double value : wanted) square += value * value;
@@ -103,6 +115,7 @@ void expect_agreement(const Case& c, const Device& device, Dtype dtype, const Ag
       if (testing::Test::HasFatalFailure()) return;
     }
   }
+  if (!c.apart.empty()) expect_bits_of_parts(c, device, dtype, options, before, fast);
 }
 
 }  // namespace prun

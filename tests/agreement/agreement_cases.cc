@@ -249,6 +249,33 @@ std::vector<Case> row_cases() {
                      3e-6});
     }
   }
+  // A residual and a norm as one: each way in which a kernel holds a row.
+  for (auto [rows, n] : {std::pair<int64_t, int64_t>{7, 33}, {130, 24}, {37, 1024}, {1, 12296}}) {
+    Slot x{T, {rows, n}}, vector{T, {n}}, grad{F32, {n}}, statistic{F32, {rows}};
+    OpLine scaled_rows{"rmsnorm", {0, 1}, {2, 3}}, normalized{"layernorm", {0, 1, 2}, {3, 4, 5}};
+    out.push_back({.name = "add_rmsnorm",
+                   .slots = {x, x, vector, x, x, statistic},
+                   .op = {"add_rmsnorm", {0, 1, 2}, {3, 4, 5}},
+                   .tolerance = 3e-6,
+                   .apart = {{"add", {0, 1}, {4}}, {"rmsnorm", {4, 2}, {3, 5}}}});
+    out.push_back({.name = "rmsnorm_grad_add",
+                   .slots = {x, vector, x, statistic, x, x, x, x, grad},
+                   .op = {"rmsnorm_grad_add", {0, 4, 1, 3, 5}, {6, 8}},
+                   .before = {scaled_rows},
+                   .tolerance = 5e-6,
+                   .apart = {{"rmsnorm_grad", {0, 4, 1, 3}, {7, 8}}, {"add", {5, 7}, {6}}}});
+    out.push_back({.name = "add_layernorm",
+                   .slots = {x, x, vector, vector, x, x, statistic, statistic},
+                   .op = {"add_layernorm", {0, 1, 2, 3}, {4, 5, 6, 7}},
+                   .tolerance = 3e-6,
+                   .apart = {{"add", {0, 1}, {5}}, {"layernorm", {5, 2, 3}, {4, 6, 7}}}});
+    out.push_back({.name = "layernorm_grad_add",
+                   .slots = {x, vector, vector, x, statistic, statistic, x, x, x, x, grad, grad},
+                   .op = {"layernorm_grad_add", {0, 6, 1, 4, 5, 7}, {8, 10, 11}},
+                   .before = {normalized},
+                   .tolerance = 5e-6,
+                   .apart = {{"layernorm_grad", {0, 6, 1, 4, 5}, {9, 10, 11}}, {"add", {7, 9}, {8}}}});
+  }
   for (int64_t d : {1, 7, 33, 40}) {
     Slot tokens{I32, {3, 5}, 0, 11}, table{T, {11, d}}, positions{T, {6, d}}, y{T, {3, 5, d}};
     out.push_back({"embedding", {tokens, table, y}, {"embedding", {0, 1}, {2}}});

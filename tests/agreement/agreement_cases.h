@@ -26,6 +26,7 @@ struct Case {
   std::vector<OpLine> before = {};  // run by the reference
   double tolerance = 1e-6;          // in f32, relative to the value plus the tensor's root mean square
   bool bf16 = true;
+  std::vector<OpLine> apart = {};  // ops that it is made of: it has their bits on every device
 };
 
 std::vector<Case> matrix_cases();

@@ -1,5 +1,5 @@
-// A device that computes a linear and its gelu as one op trains as one that does not: compile/fuse.cc under the
-// strategies, schedules and options that look at a model's ops.
+// A device that computes a linear and its gelu as one op, or a residual's add and a norm, trains as one that does not:
+// compile/fuse.cc under the strategies, schedules and options that look at a model's ops.
 //
 // Surprising fact: the reference device computes the same doubles either way, so the losses have the same bits.
 #include <gtest/gtest.h>
@@ -17,6 +17,8 @@ struct FusionCase {
   int ranks;
   Settings settings;
   int apart = 0;  // gelu_dx whose product is of another unit
+  int norms = 0;  // in a step, of which `alone` have no add in front of them that may be left to them
+  int alone = 0;
 };
 void PrintTo(const FusionCase& c, std::ostream* out) { *out << c.name; }
 
@@ -48,6 +50,14 @@ TEST_P(Fusion, LossesHaveTheSameBits) {
   EXPECT_EQ(after["linear"], before["linear"] - before["gelu"]);
   EXPECT_EQ(after["linear_dx"], before["linear_dx"] - after["linear_dx_gelu"]);
   EXPECT_EQ(after["linear_dw"], before["linear_dw"]);
+  EXPECT_EQ(before["layernorm"], c.norms);
+  EXPECT_EQ(after["layernorm"], c.alone);
+  EXPECT_EQ(after["add_layernorm"], c.norms - c.alone);
+  EXPECT_EQ(after["layernorm_grad"], before["layernorm_grad"] / 5);  // the head's: nothing goes past it
+  EXPECT_EQ(after["layernorm_grad_add"], before["layernorm_grad"] - after["layernorm_grad"]);
+  EXPECT_EQ(after["add"], before["add"] - after["add_layernorm"] - after["layernorm_grad_add"]);
+  for (size_t i = 0; i < fused.classes.size(); ++i)
+    EXPECT_LE(fused.classes[i].arena_bytes, apart.classes[i].arena_bytes);
   EXPECT_EQ(model_flops(fused), model_flops(apart));
   const std::unique_ptr<Device> device = open_device("reference");
   EXPECT_EQ(losses_of(run_virtual_ranks(fused, *device)), losses_of(run_virtual_ranks(apart, *device)));
@@ -55,11 +65,13 @@ TEST_P(Fusion, LossesHaveTheSameBits) {
 
 INSTANTIATE_TEST_SUITE_P(
     , Fusion,
-    testing::Values(FusionCase{"one_rank", 1, {}}, FusionCase{"mlp", 1, {{"model", "mlp"}}, 1},
-                    FusionCase{"recompute", 2, {{"dp", "2"}, {"data_parallel", "zero3"}, {"recompute", "true"}}},
-                    FusionCase{"tensor_parallel", 2, {{"tp", "2"}}},
-                    FusionCase{"sequence_parallel", 2, {{"tp", "2"}, {"sequence", "true"}}},
-                    FusionCase{"zero_bubble", 2, {{"pp", "2"}, {"schedule", "zb_h1"}, {"micro", "2"}}}),
+    testing::Values(FusionCase{"one_rank", 1, {}, 0, 5, 1}, FusionCase{"mlp", 1, {{"model", "mlp"}}, 1},
+                    FusionCase{"zero3", 2, {{"dp", "2"}, {"data_parallel", "zero3"}}, 0, 5, 1},
+                    FusionCase{
+                        "recompute", 2, {{"dp", "2"}, {"data_parallel", "zero3"}, {"recompute", "true"}}, 0, 9, 4},
+                    FusionCase{"tensor_parallel", 2, {{"tp", "2"}}, 0, 5, 1},
+                    FusionCase{"sequence_parallel", 2, {{"tp", "2"}, {"sequence", "true"}}, 0, 5, 1},
+                    FusionCase{"zero_bubble", 2, {{"pp", "2"}, {"schedule", "zb_h1"}, {"micro", "2"}}, 0, 10, 4}),
     [](const auto& made) { return made.param.name; });
 
 }  // namespace

@@ -82,6 +82,28 @@ TEST(PlacementRules, ProductsThatTakeInAGelu) {
             "combines operands that are spread differently over tp: S(0), S(1)");
 }
 
+TEST(PlacementRules, NormsThatTakeInAnAdd) {
+  const std::string missing = "takes partial sums over tp for whole values: a reduction over tp is missing";
+  const std::vector<Shape> made = {{4, 8}, {4, 8}, {4}, {4}};
+  EXPECT_EQ(outcome("add_layernorm", {{{4, 8}, shard(0)}, {{4, 8}, shard(0)}, {{8}, kSame}, {{8}, kSame}}, made),
+            "S(0)");
+  EXPECT_EQ(outcome("add_layernorm", {{{4, 8}, kSame}, {{4, 8}, kPartial}, {{8}, kSame}, {{8}, kSame}}, made),
+            "combines operands that are spread differently over tp: I, P");
+  EXPECT_EQ(outcome("add_layernorm", {{{4, 8}, kPartial}, {{4, 8}, kPartial}, {{8}, kSame}, {{8}, kSame}}, made),
+            missing);
+  EXPECT_EQ(outcome("add_rmsnorm", {{{4, 8}, kSame}, {{4, 8}, kSame}, {{8}, shard(0)}}, {{4, 8}, {4, 8}, {4}}),
+            "combines operands that are spread differently over tp: I, S(0)");
+  EXPECT_EQ(
+      outcome(
+          "layernorm_grad_add",
+          {{{4, 8}, shard(0)}, {{4, 8}, shard(0)}, {{8}, kSame}, {{4}, shard(0)}, {{4}, shard(0)}, {{4, 8}, shard(0)}},
+          {{4, 8}, {8}, {8}}),
+      "S(0), P, P");
+  EXPECT_EQ(outcome("rmsnorm_grad_add",
+                    {{{4, 8}, kSame}, {{4, 8}, kPartial}, {{8}, kSame}, {{4}, kSame}, {{4, 8}, kSame}}, {{4, 8}, {8}}),
+            "combines operands that are spread differently over tp: P, I");
+}
+
 TEST(PlacementRules, WhatIsNotLinearNeedsWholeValues) {
   const std::string missing = "takes partial sums over tp for whole values: a reduction over tp is missing";
   EXPECT_EQ(outcome("gelu", {{{4, 8}, kPartial}}, {{4, 8}}), missing);

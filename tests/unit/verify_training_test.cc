@@ -167,6 +167,13 @@ TEST(VerifyTraining, DerivativesHaveRulesOfTheirOwn) {
   EXPECT_EQ(shapes("layernorm_grad", {{4, 8}, {4, 8}, {8}, {4}, {4}}, {{4, 8}, {8}, {8}}), "");
   EXPECT_EQ(shapes("layernorm_grad", {{4, 8}, {4, 8}, {8}, {3}, {4}}, {{4, 8}, {8}, {8}}),
             "f32[3] should have 4 elements");
+  EXPECT_EQ(shapes("layernorm_grad_add", {{4, 8}, {4, 8}, {8}, {4}, {4}, {4, 8}}, {{4, 8}, {8}, {8}}), "");
+  EXPECT_EQ(shapes("rmsnorm_grad_add", {{4, 8}, {4, 8}, {8}, {4}, {4, 7}}, {{4, 8}, {8}}),
+            "f32[4, 7] and f32[4, 8] should have one shape");
+  EXPECT_EQ(shapes("add_rmsnorm", {{4, 8}, {4, 8}, {8}}, {{4, 8}, {4, 8}, {4}}), "");
+  EXPECT_EQ(shapes("add_rmsnorm", {{4, 8}, {4, 8}, {7}}, {{4, 8}, {4, 8}, {4}}), "f32[7] should be [8]");
+  EXPECT_EQ(shapes("add_layernorm", {{4, 8}, {4, 8}, {8}, {8}}, {{4, 8}, {4, 8}, {4}, {5}}),
+            "f32[5] should have 4 elements");
   EXPECT_EQ(shapes("cross_entropy_grad", {{4, 8}, {3}, {4}}, {{4, 8}}), "f32[3] should have 4 elements");
 }
 

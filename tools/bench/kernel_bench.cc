@@ -148,6 +148,33 @@ void layernorm_grad(benchmark::State& state) {
   op.write(t, {kRows, kWidth}).write(Dtype::f32, {kWidth}).write(Dtype::f32, {kWidth});
   run(state, op);
 }
+// A norm and the add of its residual, in forward or backward, as one op or two. Of tensors that no cache holds: in a
+// step all else comes in between.
+void residual_norm(benchmark::State& state) {
+  const Dtype t = dtype_of(state);
+  const bool backward = state.range(1) != 0, fused = state.range(2) != 0;
+  const Shape rows = {32 * kRows, kWidth}, statistic = {32 * kRows};
+  const std::vector<double> x = numbers(element_count(rows)), s = numbers(32 * kRows);
+  OneOp add("add"), norm(std::string(fused && !backward ? "add_" : "") + "layernorm" + (backward ? "_grad" : "") +
+                         (fused && backward ? "_add" : ""));
+  add.read(t, rows, x).read(t, rows, x).write(t, rows);
+  norm.read(t, rows, x);
+  if (backward || fused) norm.read(t, rows, x);
+  norm.read(t, {kWidth}, numbers(kWidth));
+  if (!backward) norm.read(t, {kWidth}, numbers(kWidth));
+  if (backward) norm.read(Dtype::f32, statistic, s).read(Dtype::f32, statistic, s);
+  if (backward && fused) norm.read(t, rows, x);
+  norm.write(t, rows);
+  if (!backward && fused) norm.write(t, rows);
+  const Shape beside = backward ? Shape{kWidth} : statistic;
+  norm.write(Dtype::f32, beside).write(Dtype::f32, beside);
+  const std::unique_ptr<Device> device = open_device("cpu");
+  Kernel &first = add.prepare(*device), &second = norm.prepare(*device);
+  for (auto _ : state) {
+    if (!fused) first.run();
+    second.run();
+  }
+}
 void gelu(benchmark::State& state) {
   const Dtype t = dtype_of(state);
   OneOp op("gelu");
@@ -187,6 +214,8 @@ BENCHMARK(attention_grad)->ArgsProduct({{0, 1}, {128, 1024}})->Unit(benchmark::k
 // Argument: bf16.
 BENCHMARK(layernorm)->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond);
 BENCHMARK(layernorm_grad)->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond);
+// Arguments: bf16, backward, as one.
+BENCHMARK(residual_norm)->ArgsProduct({{0, 1}, {0, 1}, {0, 1}})->Unit(benchmark::kMicrosecond);
 BENCHMARK(gelu)->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond);
 BENCHMARK(gelu_dx)->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond);
 BENCHMARK(dropout)->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond);

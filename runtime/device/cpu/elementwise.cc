@@ -6,6 +6,7 @@
 
 #include "device/cpu/kernel.h"
 #include "device/cpu/parallel.h"
+#include "device/cpu/residual.h"
 #include "device/cpu/simd.h"
 
 namespace prun::cpu {
@@ -121,6 +122,13 @@ constexpr KernelEntry kEntries[] = {{"add", make_add, Accepts::numbers},
                                     {"copy", make_copy, Accepts::numbers}};
 
 }  // namespace
+
+template <class T>
+void add_elements(const T* a, const T* b, T* y, int64_t n) {
+  add(a, b, y, n);
+}
+template void add_elements(const float* a, const float* b, float* y, int64_t n);
+template void add_elements(const bf16* a, const bf16* b, bf16* y, int64_t n);
 
 std::span<const KernelEntry> elementwise_kernels() { return kEntries; }
 

@@ -7,6 +7,7 @@
 
 #include "device/cpu/kernel.h"
 #include "device/cpu/parallel.h"
+#include "device/cpu/residual.h"
 #include "device/cpu/simd.h"
 
 namespace prun::cpu {
@@ -66,46 +67,64 @@ PRUN_CLONES void backward_rows(const T* x, const T* dy, const T* gamma, const fl
   }
 }
 
-template <class T>
+// With `added` the rows are those of a sum, which is made here.
+template <class T, bool added>
 std::unique_ptr<Kernel> forward(const OpView& view) {
   const int64_t width = last_dim(view.read(0).shape), rows = row_count(view.read(0).shape);
-  view.expect_count(view.read(1), width);
-  view.expect_count(view.read(2), width);
-  view.expect_count(view.write(0), rows * width);
-  view.expect_count(view.write(1), rows);
-  view.expect_count(view.write(2), rows);
-  return kernel_of([x = view.in<T>(0), gamma = view.in<T>(1), beta = view.in<T>(2), y = view.out<T>(0),
-                    mean = view.out<float>(1), rstd = view.out<float>(2), rows, width, threads = view.threads(),
-                    eps = static_cast<float>(view.attrs().number("eps", 1e-5))] {
+  const size_t more = added ? 1 : 0;
+  if (added) view.expect_count(view.read(1), rows * width);
+  view.expect_count(view.read(1 + more), width);
+  view.expect_count(view.read(2 + more), width);
+  for (size_t i = 0; i <= more; ++i) view.expect_count(view.write(i), rows * width);
+  view.expect_count(view.write(1 + more), rows);
+  view.expect_count(view.write(2 + more), rows);
+  return kernel_of([x = view.in<T>(0), residual = added ? view.in<T>(1) : nullptr, gamma = view.in<T>(1 + more),
+                    beta = view.in<T>(2 + more), y = view.out<T>(0), sum = added ? view.out<T>(1) : nullptr,
+                    mean = view.out<float>(1 + more), rstd = view.out<float>(2 + more), rows, width,
+                    threads = view.threads(), eps = static_cast<float>(view.attrs().number("eps", 1e-5))] {
+    const auto normalize = [&](const T* of, int64_t at, int64_t count) {
+      forward_rows(of + at * width, gamma, beta, y + at * width, mean + at, rstd + at, count, width, eps);
+    };
     const RowChunks chunks(rows);
     parallel_for(threads, chunks.count, [&](int64_t i, int) {
-      const int64_t at = chunks.first(i);
-      forward_rows(x + at * width, gamma, beta, y + at * width, mean + at, rstd + at, chunks.size(i), width, eps);
+      if constexpr (!added) return normalize(x, chunks.first(i), chunks.size(i));
+      few_rows<T>(chunks.first(i), chunks.size(i), width, 4, [&](int64_t at, int64_t count) {
+        add_elements(x + at * width, residual + at * width, sum + at * width, count * width);
+        normalize(sum, at, count);
+      });
     });
   });
 }
 
-template <class T>
+template <class T, bool added>
 std::unique_ptr<Kernel> backward(const OpView& view) {
   const int64_t width = last_dim(view.read(0).shape), rows = row_count(view.read(0).shape);
   view.expect_count(view.read(1), rows * width);
   view.expect_count(view.read(2), width);
   view.expect_count(view.read(3), rows);
   view.expect_count(view.read(4), rows);
+  if (added) view.expect_count(view.read(5), rows * width);
   view.expect_count(view.write(0), rows * width);
   view.expect_count(view.write(1), width);
   view.expect_count(view.write(2), width);
   return kernel_of([x = view.in<T>(0), dy = view.in<T>(1), gamma = view.in<T>(2), mean = view.in<float>(3),
-                    rstd = view.in<float>(4), dx = view.out<T>(0), dgamma = view.out<float>(1),
-                    dbeta = view.out<float>(2), rows, width, threads = view.threads(),
+                    rstd = view.in<float>(4), other = added ? view.in<T>(5) : nullptr, dx = view.out<T>(0),
+                    dgamma = view.out<float>(1), dbeta = view.out<float>(2), rows, width, threads = view.threads(),
                     scratch = view.scratch(RowChunks(rows).count * 2 * width * static_cast<int64_t>(sizeof(float)))] {
     float* sums = reinterpret_cast<float*>(scratch.data);
     const RowChunks chunks(rows);
     parallel_for(threads, chunks.count, [&](int64_t i, int) {
-      const int64_t at = chunks.first(i);
-      std::memset(sums + i * 2 * width, 0, static_cast<size_t>(2 * width) * sizeof(float));
-      backward_rows(x + at * width, dy + at * width, gamma, mean + at, rstd + at, dx + at * width, sums + i * 2 * width,
-                    chunks.size(i), width);
+      float* part = sums + i * 2 * width;
+      std::memset(part, 0, static_cast<size_t>(2 * width) * sizeof(float));
+      const auto derive = [&](int64_t at, int64_t count) {
+        backward_rows(x + at * width, dy + at * width, gamma, mean + at, rstd + at, dx + at * width, part, count,
+                      width);
+      };
+      if constexpr (!added) return derive(chunks.first(i), chunks.size(i));
+      few_rows<T>(chunks.first(i), chunks.size(i), width, 4, [&](int64_t at, int64_t count) {
+        derive(at, count);
+        add_elements(other + at * width, dx + at * width, dx + at * width, count * width);
+      });
     });
     for (int64_t j = 0; j < width; ++j) dgamma[j] = sums[j], dbeta[j] = sums[width + j];
     for (int64_t i = 1; i < chunks.count; ++i) {
@@ -115,19 +134,23 @@ std::unique_ptr<Kernel> backward(const OpView& view) {
   });
 }
 
+template <bool added>
 std::unique_ptr<Kernel> make_forward(const OpView& view) {
-  return with_float(view.read(0).dtype, [&]<class T>() { return forward<T>(view); });
+  return with_float(view.read(0).dtype, [&]<class T>() { return forward<T, added>(view); });
 }
+template <bool added>
 std::unique_ptr<Kernel> make_backward(const OpView& view) {
-  return with_float(view.read(0).dtype, [&]<class T>() { return backward<T>(view); });
+  return with_float(view.read(0).dtype, [&]<class T>() { return backward<T, added>(view); });
 }
 int64_t backward_workspace(const OpView& view) {
   const Shape& shape = view.read(0).shape;
   return RowChunks(row_count(shape)).count * 2 * last_dim(shape) * static_cast<int64_t>(sizeof(float));
 }
 
-constexpr KernelEntry kEntries[] = {{"layernorm", make_forward},
-                                    {"layernorm_grad", make_backward, Accepts::floats, backward_workspace}};
+constexpr KernelEntry kEntries[] = {{"layernorm", make_forward<false>},
+                                    {"layernorm_grad", make_backward<false>, Accepts::floats, backward_workspace},
+                                    {"add_layernorm", make_forward<true>},
+                                    {"layernorm_grad_add", make_backward<true>, Accepts::floats, backward_workspace}};
 
 }  // namespace
 

@@ -19,8 +19,9 @@ namespace {
 const std::map<std::string_view, Rule>& rules() {
   static const std::map<std::string_view, Rule> table = [] {
     std::map<std::string_view, Rule> all;
-    for (std::span<const Rule> family : {matrix_rules(), attention_rules(), row_rules(), pointwise_rules(),
-                                         piece_rules(), source_rules(), training_rules(), moe_rules(), attention_block_rules()})
+    for (std::span<const Rule> family :
+         {matrix_rules(), attention_rules(), row_rules(), pointwise_rules(), piece_rules(), source_rules(),
+          training_rules(), moe_rules(), attention_block_rules()})
       for (const Rule& rule : family)
         PRUN_CHECK(all.emplace(rule.kind, rule).second, fmt::format("two rules for {}", rule.kind));
     return all;
@@ -109,7 +110,8 @@ class ReferenceKernel final : public Kernel {
   const Tensor& tensor(int id) const { return memory_.program->tensors[static_cast<size_t>(id)]; }
   std::vector<Array> arrays(const std::vector<int>& ids) const {
     std::vector<Array> out;
-    for (int id : ids) out.push_back({tensor(id).shape, std::vector<double>(static_cast<size_t>(tensor(id).count()))});
+    for (int id : ids)
+      out.push_back({tensor(id).shape, tensor(id).dtype, std::vector<double>(static_cast<size_t>(tensor(id).count()))});
     return out;
   }
 
@@ -139,6 +141,12 @@ class ReferenceDevice final : public Device {
 };
 
 }  // namespace
+
+double rounded(Dtype dtype, double value) {
+  if (dtype == Dtype::f32) return static_cast<float>(value);
+  return dtype == Dtype::bf16 ? to_float(round_to_bf16(value)) : value;
+}
+
 }  // namespace reference
 
 std::unique_ptr<Device> make_reference_device() { return std::make_unique<reference::ReferenceDevice>(); }

@@ -10,18 +10,29 @@
 namespace prun::reference {
 namespace {
 
-void layernorm(Call& c) {
-  const Array &x = c.reads[0], &gamma = c.reads[1], &beta = c.reads[2];
+void normalize(const Call& c, const Array& x, const Array& gamma, const Array& beta, Array& y, Array& means,
+               Array& rstds) {
   int64_t n = x.last();
   for (int64_t r = 0; r < x.rows(); ++r) {
     double mean = 0, variance = 0;
     for (int64_t i = 0; i < n; ++i) mean += x[r * n + i] / static_cast<double>(n);
     for (int64_t i = 0; i < n; ++i) variance += (x[r * n + i] - mean) * (x[r * n + i] - mean) / static_cast<double>(n);
     double rstd = 1 / std::sqrt(variance + c.attrs.number("eps", 1e-5));
-    for (int64_t i = 0; i < n; ++i) c.writes[0][r * n + i] = (x[r * n + i] - mean) * rstd * gamma[i] + beta[i];
-    c.writes[1][r] = mean;
-    c.writes[2][r] = rstd;
+    for (int64_t i = 0; i < n; ++i) y[r * n + i] = (x[r * n + i] - mean) * rstd * gamma[i] + beta[i];
+    means[r] = mean;
+    rstds[r] = rstd;
   }
+}
+
+// reads[0] + reads[1], as it is stored: what a norm behind it reads.
+const Array& rounded_sum(const Call& c, Array& sum) {
+  for (int64_t i = 0; i < sum.count(); ++i) sum[i] = rounded(sum.dtype, c.reads[0][i] + c.reads[1][i]);
+  return sum;
+}
+
+void layernorm(Call& c) { normalize(c, c.reads[0], c.reads[1], c.reads[2], c.writes[0], c.writes[1], c.writes[2]); }
+void add_layernorm(Call& c) {
+  normalize(c, rounded_sum(c, c.writes[1]), c.reads[2], c.reads[3], c.writes[0], c.writes[2], c.writes[3]);
 }
 
 // With z = (x − mean)·rstd and g = dy·gamma: dx = rstd·(g − mean(g) − z·mean(g·z)).
@@ -42,16 +53,18 @@ void layernorm_grad(Call& c) {
   }
 }
 
-void rmsnorm(Call& c) {
-  const Array &x = c.reads[0], &gamma = c.reads[1];
+void scale_rows(const Call& c, const Array& x, const Array& gamma, Array& y, Array& rrms) {
   int64_t n = x.last();
   for (int64_t r = 0; r < x.rows(); ++r) {
     double square = 0;
     for (int64_t i = 0; i < n; ++i) square += x[r * n + i] * x[r * n + i] / static_cast<double>(n);
-    c.writes[1][r] = 1 / std::sqrt(square + c.attrs.number("eps", 1e-5));
-    for (int64_t i = 0; i < n; ++i) c.writes[0][r * n + i] = x[r * n + i] * c.writes[1][r] * gamma[i];
+    rrms[r] = 1 / std::sqrt(square + c.attrs.number("eps", 1e-5));
+    for (int64_t i = 0; i < n; ++i) y[r * n + i] = x[r * n + i] * rrms[r] * gamma[i];
   }
 }
+
+void rmsnorm(Call& c) { scale_rows(c, c.reads[0], c.reads[1], c.writes[0], c.writes[1]); }
+void add_rmsnorm(Call& c) { scale_rows(c, rounded_sum(c, c.writes[1]), c.reads[2], c.writes[0], c.writes[2]); }
 
 // With z = x·rrms and g = dy·gamma: dx = rrms·(g − z·mean(g·z)).
 void rmsnorm_grad(Call& c) {
@@ -67,6 +80,14 @@ void rmsnorm_grad(Call& c) {
       c.writes[1][i] += dy[e] * z;
     }
   }
+}
+
+// dx plus another gradient.
+template <void norm_grad(Call&)>
+void norm_grad_add(Call& c) {
+  norm_grad(c);
+  Array& dx = c.writes[0];
+  for (int64_t i = 0; i < dx.count(); ++i) dx[i] = rounded(dx.dtype, dx[i]) + c.reads.back()[i];
 }
 
 void bias(Call& c) {
@@ -219,8 +240,12 @@ void cross_entropy_grad(Call& c) {
 
 constexpr Rule kRules[] = {{"layernorm", layernorm},
                            {"layernorm_grad", layernorm_grad},
+                           {"add_layernorm", add_layernorm},
+                           {"layernorm_grad_add", norm_grad_add<layernorm_grad>},
                            {"rmsnorm", rmsnorm},
                            {"rmsnorm_grad", rmsnorm_grad},
+                           {"add_rmsnorm", add_rmsnorm},
+                           {"rmsnorm_grad_add", norm_grad_add<rmsnorm_grad>},
                            {"bias", bias},
                            {"bias_grad", bias_grad},
                            {"embedding", embedding},

@@ -1,7 +1,8 @@
 // What a rule of the reference device sees: an op whose tensors have become arrays of double.
 //
-// The kernel loads all reads before the rule runs and stores all writes after it, so a rule never meets a dtype, and
-// an op in place is nothing special. Writes are zeros at first. Whole numbers beyond 2^53 are not exact.
+// The kernel loads all reads before the rule runs and stores all writes after it, so an op in place is nothing special,
+// and a rule meets a dtype only where its op is several in one, with a rounding between. Writes are zeros at first.
+// Whole numbers beyond 2^53 are not exact.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -14,6 +15,7 @@ namespace prun::reference {
 
 struct Array {
   Shape shape;
+  Dtype dtype;
   std::vector<double> v;
   double& operator[](int64_t i) { return v[static_cast<size_t>(i)]; }
   const double& operator[](int64_t i) const { return v[static_cast<size_t>(i)]; }
@@ -27,6 +29,9 @@ struct Call {
   std::vector<Array> reads, writes;
   const RankMemory& memory;
 };
+
+// The number of that dtype that `value` is stored as.
+double rounded(Dtype dtype, double value);
 
 struct Rule {
   std::string_view kind;

@@ -37,6 +37,8 @@ void derive_layernorm(GradientBuilder& builder, const NodeView& node) {
 const OpDef kOps[] = {
     {.name = "layernorm", .infer = infer_layernorm, .derive = derive_layernorm, .cost = per_output<8>},
     {.name = "layernorm_grad", .cost = per_output<16>},
+    {.name = "add_layernorm", .cost = per_output<9>},  // fuse.cc makes these two
+    {.name = "layernorm_grad_add", .cost = per_output<17>},
 };
 
 }  // namespace

@@ -32,6 +32,8 @@ void derive_rmsnorm(GradientBuilder& builder, const NodeView& node) {
 const OpDef kOps[] = {
     {.name = "rmsnorm", .infer = infer_rmsnorm, .derive = derive_rmsnorm, .cost = per_output<4>},
     {.name = "rmsnorm_grad", .cost = per_output<10>},
+    {.name = "add_rmsnorm", .cost = per_output<5>},  // fuse.cc makes these two
+    {.name = "rmsnorm_grad_add", .cost = per_output<11>},
 };
 
 }  // namespace
