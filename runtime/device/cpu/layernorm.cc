@@ -88,7 +88,7 @@ std::unique_ptr<Kernel> forward(const OpView& view) {
     const RowChunks chunks(rows);
     parallel_for(threads, chunks.count, [&](int64_t i, int) {
       if constexpr (!added) return normalize(x, chunks.first(i), chunks.size(i));
-      few_rows<T>(chunks.first(i), chunks.size(i), width, 4, [&](int64_t at, int64_t count) {
+      few_rows<T>(chunks.first(i), chunks.size(i), width, [&](int64_t at, int64_t count) {
         add_elements(x + at * width, residual + at * width, sum + at * width, count * width);
         normalize(sum, at, count);
       });
@@ -121,7 +121,7 @@ std::unique_ptr<Kernel> backward(const OpView& view) {
                       width);
       };
       if constexpr (!added) return derive(chunks.first(i), chunks.size(i));
-      few_rows<T>(chunks.first(i), chunks.size(i), width, 4, [&](int64_t at, int64_t count) {
+      few_rows<T>(chunks.first(i), chunks.size(i), width, [&](int64_t at, int64_t count) {
         derive(at, count);
         add_elements(other + at * width, dx + at * width, dx + at * width, count * width);
       });
