@@ -53,7 +53,10 @@ void expect_bits_of_parts(const Case& c, const Device& device, Dtype dtype, cons
                           const OpList& before, const OpList& fused) {
   OpList parts(device, options.threads, options.skew);
   add_slots(parts, c, dtype);
-  for (const OpLine& op : c.apart) parts.op(op.kind, op.reads, op.writes, op.attrs);
+  for (const OpLine& op : c.apart) {
+    ASSERT_TRUE(parts.supports(op.kind, op.reads, op.writes, op.attrs)) << "without " << op.kind;
+    parts.op(op.kind, op.reads, op.writes, op.attrs);
+  }
   parts.make();
   for (int id : c.op.reads) parts.set(id, before.get(id));
   parts.run();
