@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Plays prun for gpu_check_test.py: what it does follows from FAKE_* of the environment. Each call is a line of FAKE_CALLS.
 
 FAKE_RUN, for plans on the device cuda: "" as on the CPU; off: other losses; drift: other losses each time; nan; crash.

@@ -18,11 +18,16 @@ import unittest
 
 PRUN, TOP = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve()
 FAKE = pathlib.Path(__file__).resolve().parent / "fake_prun.py"
+TINY = ("layers=1", "width=16", "heads=1", "context=8", "batch=4", "steps=1")
+FAST = "prun deterministic=0,autotune=1"
+PRUN_ALONE = f"prun: 6,553,600 tokens/s, MFU 560.6%; {FAST}: 6,553,600 tokens/s, MFU 560.6%"
+PYTHON = f"#!{sys.executable} -IS\n"  # what plays starts hundreds of times
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(TOP / "tools"))
-from gpu_check import report, trace  # noqa: E402
+from gpu_check import libraries, report, trace  # noqa: E402
 from gpu_check.check import Check, Step, Verdict, perform  # noqa: E402
 from gpu_check.context import Context  # noqa: E402
+from gpu_check.figures import GAPS, HOST, PRODUCTS, TRAINING  # noqa: E402
 from gpu_check.main import Run, parse  # noqa: E402
 from gpu_check.results import FAIL, IMPOSSIBLE, PASS, BudgetSpent, Result  # noqa: E402
 
@@ -35,7 +40,7 @@ class Machine(unittest.TestCase):
         self.addCleanup(self.temporary.cleanup)
         self.folder = pathlib.Path(self.temporary.name)
         self.calls = self.folder / "calls"
-        self.prun = self.program("build/bin/prun", FAKE.read_text())
+        self.prun = self.program("build/bin/prun", PYTHON + FAKE.read_text())
         for plugin in ("plugins/nccl.so", "devices/cuda.so"):
             (self.folder / "build/lib/prun" / plugin).parent.mkdir(parents=True, exist_ok=True)
             (self.folder / "build/lib/prun" / plugin).touch()
@@ -56,7 +61,7 @@ class Machine(unittest.TestCase):
         env = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"}
         env.update(PATH=f"{self.folder / 'bin'}:{env['PATH']}", FAKE_CALLS=str(self.calls), **environment)
         given = [] if "--build" in words else ["--prun", prun or self.prun]
-        done = subprocess.run([TOP / "tools/gpu-check", *given, "--out", self.folder / "out", *words],
+        done = subprocess.run([sys.executable, "-S", TOP / "tools/gpu-check", *given, "--out", self.folder / "out", *words],
                               capture_output=True, text=True, timeout=100, env=env)
         found = self.folder / "out/report.json"
         return done, json.loads(found.read_text()) if found.exists() else None
@@ -67,7 +72,7 @@ class Machine(unittest.TestCase):
 
 class OnTheCpu(Machine):
     def test_real_plans_against_the_reference(self):
-        done, found = self.check("--device", "cpu", "--only", "parity,trace", "--plans", "ddp,collectives", "--ranks", "2", prun=PRUN)
+        done, found = self.check("--device", "cpu", "--only", "parity,trace", "--plans", "ddp,collectives", "--ranks", "2", "--small", prun=PRUN)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         results = self.by_name(found)
         self.assertEqual(set(results), {"ddp, 2 ranks, auto, f32", "collectives, 2 ranks, auto, f32", "zero3 on two ranks"})
@@ -154,16 +159,15 @@ class OnTwoGpus(Machine):
         run = Run(parse(["--prun", str(self.prun), "--out", str(self.folder / "out"), *words]))
         command, asked = run.context.run, []
 
-        def until_it_is_spent(*what, **how):  # in the second check, after its first command
-            done = command(*what, **how)
+        def until_it_is_spent(*what, **how):  # in the second check, with its first command
             asked.append(what)
             if len(asked) == 4:
                 run.context.budget_end = time.monotonic()
-            return done
+            return command(*what, **how)
         run.context.run = until_it_is_spent
         with contextlib.redirect_stdout(io.StringIO()):
             self.assertEqual(run.finish(), 75)
-        self.assertEqual((len(asked), len(run.store.results), len(run.left)), (4, 1, 3))
+        self.assertEqual((len(run.store.results), len(run.left)), (1, 3))
         self.assertIn("## Not reached yet", (self.folder / "out/report.md").read_text())
         done, found = self.check(*words)
         self.assertEqual(done.returncode, 0, done.stdout)
@@ -194,7 +198,7 @@ class Figures(Machine):
     def torch(self, step_s, text=""):
         done = json.dumps({"torch": "9.9", "step_s": step_s, "first_loss": 11, "last_loss": 9})
         out = f'print({done!r})' if not text else f"raise SystemExit({text!r})"
-        return self.program("torch", f"#!/usr/bin/env python3\nimport sys\nif '-c' in sys.argv: print('9.9')\nelse:\n  {out}\n")
+        return self.program("torch", f"{PYTHON}import sys\nif '-c' not in sys.argv:\n  {out}\n")
 
     def figures(self, *words, **environment):
         done, found = self.check("--only", "figures", *words, **environment)
@@ -202,20 +206,34 @@ class Figures(Machine):
 
     def test_training_is_compared_with_pytorch(self):
         _, found = self.figures("--torch", str(self.torch(0.0125)))
-        result = found["GPT-2 124M in bf16 against PyTorch"]
+        result = found[TRAINING]
         self.assertEqual(result["status"], PASS, result)
         # 64 x 1,024 tokens in 10 ms, 6 x 123.7M + 12 x 12 x 768 x 1,024 FLOPs each, of 1 PFLOP/s.
-        self.assertIn("6,553,600 tokens/s, MFU 560.6%", result["figure"])
-        self.assertIn("ratio 1.25; with the same bits in every run 1.25", result["figure"])
+        self.assertIn(f"{FAST}: 6,553,600 tokens/s, MFU 560.6%; PyTorch 9.9: 5,242,880 tokens/s, MFU 448.5%", result["figure"])
+        self.assertIn("1.250 × PyTorch, with the same bits in every run 1.250 ×", result["figure"])
+        self.assertEqual([row[0] for row in result["table"]], ["", "prun", FAST, "PyTorch 9.9"])
         runs = [line for line in self.calls.read_text().splitlines() if "gpt2.lua" in line]
         self.assertEqual(["deterministic=0,autotune=1" in line for line in runs], [False, True] * 2)  # two rounds
+        text = (self.folder / "out/report.md").read_text()
+        self.assertIn(f"| {TRAINING} | at least PyTorch's tokens/s, MFU printed | prun: 6,553,600", text)
+        self.assertIn("| prun | 10.00 | 6,553,600 |", text)
         _, found = self.figures("--fresh", "--torch", str(self.torch(0.009)))
-        self.assertEqual(found["GPT-2 124M in bf16 against PyTorch"]["status"], FAIL)
+        self.assertEqual(found[TRAINING]["status"], FAIL)
+
+    def test_prun_has_its_figure_where_pytorch_has_none(self):
+        _, found = self.figures("--torch", str(self.torch(0, "no compiler")))  # neither with torch.compile nor without
+        self.assertEqual((found[TRAINING]["status"], found[TRAINING]["figure"]), (FAIL, f"{PRUN_ALONE}; 64 samples a step"))
+        self.assertIn("no compiler", found[TRAINING]["note"])
+        done = json.dumps({"torch": "9.9", "step_s": 0.0125, "last_loss": 9})
+        torch = self.program("torch", f"{PYTHON}import sys\nif '--eager' in sys.argv: print({done!r})\nelif '-c' not in sys.argv: raise SystemExit('no gcc')\n")
+        _, found = self.figures("--fresh", "--torch", str(torch))
+        self.assertEqual((found[TRAINING]["status"], found[TRAINING]["note"]), (FAIL, "not the PyTorch that was asked for"))
+        self.assertIn("PyTorch 9.9 without torch.compile, which failed: no gcc: 5,242,880", found[TRAINING]["figure"])
 
     def test_a_batch_that_does_not_fit_is_halved_on_both_sides(self):
-        torch = self.program("torch", "#!/usr/bin/env python3\nimport sys\nb = int(sys.argv[sys.argv.index('--batch') + 1])\n"
+        torch = self.program("torch", PYTHON + "import sys\nif '-c' in sys.argv: sys.exit()\nb = int(sys.argv[sys.argv.index('--batch') + 1])\n"
                              "if b > 16: raise SystemExit('out of memory: CUDA')\nprint('{\"torch\": \"9.9\", \"step_s\": 0.02, \"last_loss\": 9}')\n")
-        done = subprocess.run([TOP / "tools/bench/gpu_train.py", "--prun", self.prun, "--torch", torch, "--rounds", "1", "--context", "8", "--peak", "500"],
+        done = subprocess.run([sys.executable, TOP / "tools/bench/gpu_train.py", "--prun", self.prun, "--torch", torch, "--rounds", "1", "--context", "8", "--peak", "500"],
                               capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("16 × 8 tokens a step", done.stdout)
@@ -223,28 +241,44 @@ class Figures(Machine):
 
     def test_host_overhead_is_what_prun_says(self):
         _, found = self.figures("--torch", "/nowhere")
-        self.assertEqual(found["GPT-2 124M in bf16 against PyTorch"]["status"], IMPOSSIBLE)
-        result = found["host overhead and idle GPU"]
-        self.assertEqual((result["status"], result["figure"]), (PASS, "host 12.5 µs a step, idle 0.40% (medians of 30)"))
+        self.assertEqual(found[TRAINING]["status"], IMPOSSIBLE)
+        self.assertIn(f"no PyTorch: /nowhere: No such file or directory (--torch PYTHON); {PRUN_ALONE}", found[TRAINING]["note"])
+        self.assertEqual([(found[name]["status"], found[name]["figure"]) for name in (HOST, GAPS)],
+                         [(PASS, "12.5 µs (median of 30 steps; nine of ten under 12.5 µs)"), (PASS, "0.40% (median of 30 steps; nine of ten under 0.40%)")])
+        self.assertEqual(self.calls.read_text().count("plans/single.lua"), 1)
 
     def test_kernels_are_held_to_the_best(self):
-        rows = [{"group": "gpt2", "what": what, "ours_us": us, "best_us": best} for what, us, best in (("a", 10.2, 10), ("b", 12, 10), ("c", 9, 0))]
-        self.program("build/bin/cuda_kernel_bench", f"#!/bin/sh\necho '{json.dumps({'rows': rows})}' >$2\n")
-        _, found = self.figures("--torch", "/nowhere")
-        result = found["GEMM and attention shapes"]
-        self.assertEqual((result["status"], result["note"]), (FAIL, "gpt2 b 1.20 ×"))
+        rows = [{"group": "gpt2", "what": what, "ours_us": us, "best_us": best, "best": "x", "flops": 1e6, "judged": what != "own", "problem": problem}
+                for what, us, best, problem in (("a", 10.2, 10, ""), ("b", 12, 10, ""), ("c", 9, 0, ""), ("own", 20, 10, ""), ("d", 0, 0, "broke"))]
+        for chosen, ending, status, note in ((rows[:1] + rows[2:4], "", PASS, ""), (rows, "", FAIL, "gpt2 b 1.20 ×; gpt2 d: broke"),
+                                             (rows[:1], "echo cut off >&2; exit 2", FAIL, "exit 2: cut off"),
+                                             (rows[2:3], "", FAIL, "cuBLASLt has none of the shapes")):
+            self.program("build/bin/cuda_kernel_bench",
+                         f"#!/bin/sh\n[ \"$1 $2\" = '--family gemm' ] || exit 1\necho '{json.dumps({'rows': chosen})}' >$4\n{ending}\n")
+            _, found = self.figures("--fresh", "--torch", "/nowhere")
+            result = found[PRODUCTS]
+            self.assertEqual((result["status"], result["note"]), (status, note))
+            self.assertEqual(len(result["table"]), 1 + len(chosen))
 
     def test_the_ops_must_run_on_the_real_device(self):
-        self.program("bin/compute-sanitizer", '#!/bin/sh\necho "========= ERROR SUMMARY: 3 errors"; case $2 in memcheck) exit 99;; racecheck) exit 0;; esac\n'
-                                              'echo "========= Error: Device not supported"; exit 1\n')
         for text, status in (("echo cuda device: $PRUN_CUDA_PLUGIN", PASS), ("echo the substitute", FAIL), ("echo cuda device: $PRUN_CUDA_PLUGIN; exit 1", FAIL)):
             self.program("build/bin/cuda_agreement_test", f"#!/bin/sh\necho '[  PASSED  ] 11 tests.'\n{text}\n")
             _, found = self.check("--only", "ops", "--fresh")
             result = found["results"][0]
             self.assertEqual(result["status"], status, result)
             self.assertEqual(result["figure"] if status == PASS else "", "11 groups of ops agree" if status == PASS else "")
-            self.assertEqual([(r["status"], r["note"]) for r in found["results"][1:]],
-                             [(FAIL, "ERROR SUMMARY: 3 errors"), (PASS, ""), (IMPOSSIBLE, "compute-sanitizer: ========= Error: Device not supported")])
+
+    def test_the_sanitizer_looks_at_every_group_of_ops(self):
+        self.program("build/bin/cuda_agreement_test", "#!/bin/sh\nprintf 'Running main()\\nOps.\\n  A\\n  B\\n  BitsOfTheCpu\\n'\n")
+        self.program("bin/compute-sanitizer", '#!/bin/sh\necho "$2 $6" >>$FAKE_CALLS\necho "========= ERROR SUMMARY: 3 errors"\n'
+                                              'case $2$6 in memcheck*A) exit 99;; memcheck*|racecheck*) exit 0;; esac\n'
+                                              'echo "========= Error: Device not supported"; exit 1\n')
+        _, found = self.check("--only", "sanitizers")
+        self.assertEqual([(r["status"], r["figure"], r["note"]) for r in found["results"]],
+                         [(FAIL, "1 of 2 groups of ops clean", "Ops.A: ERROR SUMMARY: 3 errors"), (PASS, "2 of 2 groups of ops clean", ""),
+                          (IMPOSSIBLE, "", "compute-sanitizer: ========= Error: Device not supported")])
+        asked = self.calls.read_text().splitlines()
+        self.assertEqual({line for line in asked if line.startswith("racecheck")}, {f"racecheck --gtest_filter=Ops.{group}" for group in "AB"})
 
     def test_collectives_are_held_to_nccl_tests(self):
         for us, status in ((9.9, PASS), (9.0, FAIL)):
@@ -284,8 +318,9 @@ class Building(Machine):
 
 class Parts(Machine):
     def context(self, budget=None):
-        options = argparse.Namespace(device="cpu", build=self.folder / "build", out=self.folder / "out", budget=budget, prun=self.prun, plans=[])
-        return Context(options, {"gpus": [], "problem": "none", "device": "cpu", "about": {}})
+        options = argparse.Namespace(device="cpu", build=self.folder / "build", out=self.folder / "out", budget=budget, prun=self.prun, plans=[],
+                                     small=False)
+        return Context(options, {"gpus": [], "problem": "none", "device": "cpu", "about": {}, "environment": {}})
 
     def ask(self, function, timeout=5, budget=None):
         return perform(self.context(budget), Step("step", "title", lambda _: []), Check("a/b c", function, timeout=timeout))
@@ -322,9 +357,10 @@ class Parts(Machine):
         self.assertIn("No such file", pathlib.Path(result.log).read_text())
 
     def test_the_table_survives_what_programs_say(self):
-        machine = {"device": "cuda", "gpus": ["G"], "problem": "", "about": {"GPUs": "1"}}
-        text = report.markdown(machine, [Result("s", "n", FAIL, note="a|b\nc", command="x | y")], [], [Step("s", "t", None)])
-        self.assertIn("| n | **FAIL**: a\\|b c |  |  | `x \\| y` |", text)
+        machine, step = {"device": "cuda", "gpus": ["G"], "problem": "", "about": {"GPUs": "1"}, "small": False}, Step("s", "t", None)
+        text = report.markdown(machine, [Result("s", "n", FAIL, note="a|b\nc", command="x | y")], [("s", "m")], [step], {"n": "1 | 2", "m": "3"})
+        self.assertIn("| n | **FAIL**: a\\|b c |  |  | 0 | `x \\| y` |", text)
+        self.assertIn("| n | 1 \\| 2 |  | **no**: a\\|b c |\n| m | 3 |  | not asked yet |", text)  # of the figures
 
     def test_an_archive_runs_elsewhere(self):
         archive = self.folder / "packed.tar"
@@ -334,12 +370,29 @@ class Parts(Machine):
         prun = self.folder / "gpu-check/build/gpu/bin/prun"
         libraries = {path.name for path in (prun.parent.parent / "lib/needed").iterdir()}
         self.assertTrue(any(name.startswith("liblua") for name in libraries), libraries)
-        self.assertFalse(any(name.startswith("libc.so") for name in libraries), libraries)
+        self.assertFalse(any(name.startswith(("libc.so", "libstdc++", "libcublas")) for name in libraries), libraries)
+        self.assertRegex(done.stdout, r"it needs GLIBC 2\.\d+ and GLIBCXX 3\.\d+\.\d+ or newer there")
         done = subprocess.run([self.folder / "gpu-check/tools/gpu-check", "--prun", prun, "--device", "cpu", "--only", "parity", "--plans", "single",
                                "--ranks", "1", "--budget", "1"], capture_output=True, text=True)
         self.assertEqual((done.returncode, done.stderr), (75, ""))
+        ran = subprocess.run([prun, "plans/ddp.lua", "--nproc", "2", *(word for setting in TINY for word in ("--set", setting))],
+                             capture_output=True, text=True, cwd=self.folder / "gpu-check")
+        self.assertEqual(ran.returncode, 0, ran.stderr)  # the transports are those of the archive
+        self.assertIn("over shm", ran.stdout)
         plans = subprocess.run([prun, "plans", "--json"], capture_output=True, text=True, cwd=self.folder)
         self.assertIn("zero3", plans.stdout, plans.stderr)
+
+    def test_libraries_and_headers_beside_pytorch_are_found(self):
+        packages = self.folder / "site/nvidia"
+        for name in ("cudnn/lib/libcudnn.so.9", "nccl/lib/libnccl.so.2", "nccl/include/nccl.h", "cufft/lib/libcufft.so.12"):
+            (packages / name).parent.mkdir(parents=True, exist_ok=True)
+            (packages / name).touch()
+        found = libraries.packages(self.program("python", f"#!/bin/sh\necho; echo {self.folder}/site\n"))
+        environment, added = libraries.environment(found)
+        self.assertEqual(added, [f"{packages}/cudnn/lib", f"{packages}/nccl/lib"])
+        self.assertTrue(environment["LD_LIBRARY_PATH"].endswith(":".join(added)))
+        self.assertEqual(libraries.headers(found), {"NCCL_INCLUDE_DIR": f"{packages}/nccl/include"})
+        self.assertEqual(libraries.environment(libraries.packages("/nowhere/python")), ({}, []))
 
     def test_overlap_in_a_trace(self):
         self.assertEqual(trace.overlap_us([(0, 10), (20, 30)], [(5, 22), (25, 26), (29, 40)]), 5 + 2 + 1 + 1)

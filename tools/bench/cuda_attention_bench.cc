@@ -82,7 +82,7 @@ void report_figure(CudaBench& bench, CudaBench& own, const BenchOp& op, Figure f
   for (size_t i = 1; i < times.size(); ++i)
     if (figure.best == 0 || times[i] < figure.best) figure.best = times[i], figure.best_is = names[i];
   report(figure);
-  figure.what += ", own kernels";
+  figure.what += ", own kernels", figure.judged = false;
   figure.ours = own.times({own.op(op)})[0];
   report(figure);
 }
@@ -126,10 +126,12 @@ void figures_of(CudaBench& bench, CudaBench& own, const Shape& s, const std::fun
 
 void attention_figures(CudaBench& bench, const std::string& only, const std::function<void(const Figure&)>& report) {
   std::optional<CudaBench> own;
-  for (const Shape& s : kShapes) {
+  for (Shape s : kShapes) {
     if (fmt::format("{} attention {}", s.model, s.name).find(only) == std::string::npos) continue;
     if (!own) own.emplace("cudnn=0"), own->quick = bench.quick;
-    figures_of(bench, *own, s, report);
+    if (bench.small) s.batch = 1, s.length = 32, s.heads = 2, s.kv_heads = std::min<int64_t>(s.kv_heads, 2);
+    measure_or_say(
+        {s.model, fmt::format("attention {}", s.name)}, [&] { figures_of(bench, *own, s, report); }, report);
     bench.forget();
     own->forget();
   }

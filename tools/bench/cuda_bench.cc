@@ -35,6 +35,17 @@ void check(cudaError_t error, const char* call) {
   if (error != cudaSuccess) throw std::runtime_error(fmt::format("{}: {}", call, cudaGetErrorString(error)));
 }
 
+void measure_or_say(const Figure& of, const std::function<void()>& measure,
+                    const std::function<void(const Figure&)>& report) {
+  try {
+    measure();
+  } catch (const std::exception& error) {
+    Figure figure = of;
+    figure.problem = error.what();
+    report(figure);
+  }
+}
+
 CudaBench::CudaBench(const std::string& options)
     : cuda_(open_device("cuda")),
       device_(*cuda_->table(), 0, options),

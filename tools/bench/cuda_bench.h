@@ -39,6 +39,8 @@ struct Figure {
   double flops = 0;
   double ours = 0, best = 0;  // microseconds; best 0: the library has nothing
   std::string best_is;        // "algorithm 66, tile 23 of 12"
+  bool judged = true;         // false: for information, held to nothing
+  std::string problem = {};   // it could not be measured
   double rate(double microseconds) const { return flops / microseconds * 1e-6; }  // TFLOP/s
 };
 
@@ -53,6 +55,7 @@ class CudaBench {
   std::string gpu() const { return gpu_; }  // "NVIDIA H200"
   cudaStream_t stream() const { return static_cast<cudaStream_t>(stream_.queue().handle); }
   bool quick = false;  // few repetitions
+  bool small = false;  // tiny shapes: whether it runs, not how fast
 
   // Random numbers in [-1, 1). It lives until `forget`.
   BenchOperand tensor(std::vector<int64_t> dims, int dtype);
@@ -80,6 +83,10 @@ class CudaBench {
 };
 
 void check(cudaError_t error, const char* call);
+
+// Runs `measure`; what it throws becomes a figure without times, and the others go on.
+void measure_or_say(const Figure& of, const std::function<void()>& measure,
+                    const std::function<void(const Figure&)>& report);
 
 // The families, a file each; cuda_kernel_bench.cc lists them. `only`: a part of the names of what to measure, or "".
 void gemm_figures(CudaBench& bench, const std::string& only, const std::function<void(const Figure&)>& report);

@@ -73,14 +73,17 @@ def prun_step_s(args, sizes, batch, tokens, options):
 
 def torch_step_s(args, sizes, batch, tokens):
     words = [args.torch, HERE / "peers/gpt2_torch.py", "--data", tokens, "--device", args.device, "--batch", batch, "--micro", args.micro,
-             "--steps", args.steps, "--warmup", args.warmup, *(["--eager"] if args.eager else [])]
+             "--steps", args.steps, "--warmup", args.warmup]
     for name, value in sizes.items():
         words += [f"--{name}", value]
-    done = run(words)
+    done, eager = run([*words, *(["--eager"] if args.eager else [])]), ""
+    if done.returncode != 0 and not args.eager and "out of memory" not in done.stderr.lower():
+        why = last_line(done)
+        done, eager = run([*words, "--eager"]), f" without torch.compile, which failed: {why}"
     if done.returncode != 0:
         raise (DoesNotFit if "out of memory" in done.stderr.lower() else RuntimeError)(f"PyTorch: {last_line(done)}")
     found = json.loads(done.stdout.strip().splitlines()[-1])
-    return found["step_s"], found["last_loss"], found["torch"]
+    return found["step_s"], found["last_loss"], found["torch"] + eager
 
 
 def peak_flops(args):
@@ -95,25 +98,53 @@ def peak_flops(args):
         return None
 
 
-def measure(args, sizes, batch, tokens):
-    plain, fast, theirs = [], [], []
-    for _ in range(args.rounds):
-        plain.append(prun_step_s(args, sizes, batch, tokens, ""))
-        fast.append(prun_step_s(args, sizes, batch, tokens, args.fast))
-        *found, version = torch_step_s(args, sizes, batch, tokens)
-        theirs.append(found)
-    return [(statistics.median(step_s for step_s, _ in all_), all_[-1][1]) for all_ in (plain, fast, theirs)], version
-
-
-def side(step_s, loss, sizes, batch, peak):
+def side(what, times, sizes, batch, peak, loss):
+    step_s = statistics.median(times)
     rate = batch * sizes["context"] / step_s
     flops = rate * flops_per_token(sizes)
-    return {"step_ms": step_s * 1e3, "tokens_per_s": rate, "model_tflops": flops / 1e12, "mfu": flops / peak if peak else None, "last_loss": loss}
+    return {"what": what, "step_ms": step_s * 1e3, "tokens_per_s": rate, "model_tflops": flops / 1e12, "mfu": flops / peak if peak else None,
+            "last_loss": loss, "rounds": len(times)}
 
 
-def text(name, found):
+def measure(args, sizes, batch, tokens, found):
+    """The three in turn, into `found`, which is written after each: what comes later may fail, or never end."""
+    times, peak = {"prun": [], "prun_fast": [], "torch": []}, peak_flops(args)
+    found.update(batch=batch, sizes=sizes, prun=None, prun_fast=None, torch=None, no_torch="", ratio=None)
+
+    def add(name, what, step_s, loss):
+        times[name].append(step_s)
+        found[name] = side(what, times[name], sizes, batch, peak, loss)
+        if found["torch"]:
+            found["ratio"] = found["prun_fast"]["tokens_per_s"] / found["torch"]["tokens_per_s"]
+        write(args, found)
+
+    for _ in range(args.rounds):
+        add("prun", "prun", *prun_step_s(args, sizes, batch, tokens, ""))
+        add("prun_fast", f"prun {args.fast}", *prun_step_s(args, sizes, batch, tokens, args.fast))
+        found["no_torch"] = found["no_torch"] or why_no_torch(args)
+        if not found["no_torch"]:
+            step_s, loss, version = torch_step_s(args, sizes, batch, tokens)
+            add("torch", f"PyTorch {version}", step_s, loss)
+    write(args, found)
+
+
+def why_no_torch(args):
+    asked = "import torch" + ("; assert torch.cuda.is_available()" if args.device == "cuda" else "")
+    try:
+        done = run([args.torch, "-c", asked])
+    except OSError as error:
+        return f"no PyTorch: {args.torch}: {error.strerror}"
+    return "" if done.returncode == 0 else f"no PyTorch with {args.device} in {args.torch}"
+
+
+def write(args, found):
+    if args.json:
+        args.json.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def text(found):
     mfu = f"MFU {found['mfu']:.1%}" if found["mfu"] is not None else "MFU unknown (--peak TFLOPS)"
-    return f"{name:<42}{found['step_ms']:>9.2f} ms a step{found['tokens_per_s']:>14,.0f} tokens/s{found['model_tflops']:>8.1f} TFLOP/s  {mfu}"
+    return f"{found['what']:<42}{found['step_ms']:>9.2f} ms a step{found['tokens_per_s']:>14,.0f} tokens/s{found['model_tflops']:>8.1f} TFLOP/s  {mfu}"
 
 
 def main():
@@ -134,12 +165,12 @@ def main():
         parser.add_argument(f"--{name}", type=int, default=value)
     args = parser.parse_args()
     sizes = {name: getattr(args, name) for name in SIZES}
-    batch = args.batch
+    batch, found = args.batch, {}
     with tempfile.NamedTemporaryFile(suffix=".bin") as tokens:
         write_tokens(tokens.name, args.vocab, max(2_000_000 if args.device == "cuda" else 0, 4 * batch * args.context))
         while True:
             try:
-                medians, version = measure(args, sizes, batch, tokens.name)
+                measure(args, sizes, batch, tokens.name, found)
                 break
             except DoesNotFit as reason:
                 if batch // 2 < args.micro:
@@ -150,19 +181,15 @@ def main():
             except RuntimeError as error:
                 print(error, file=sys.stderr)
                 return 2
-    peak = peak_flops(args)
-    plain, fast, theirs = (side(*found, sizes, batch, peak) for found in medians)
     print(f"{parameters(sizes) / 1e6:.0f}M parameters, {batch} × {sizes['context']} tokens a step, medians of {args.rounds} × {args.steps} steps in turn")
-    print(text("prun", plain))
-    print(text(f"prun {args.fast}", fast))
-    print(text(f"torch {version}", theirs))
-    ratio, deterministic = (ours["tokens_per_s"] / theirs["tokens_per_s"] for ours in (fast, plain))
-    print(f"ratio {ratio:.3f}, bar 1; with the same bits in every run {deterministic:.3f}")
-    if args.json:
-        found = {"prun": plain, "prun_fast": {**fast, "options": args.fast}, "torch": {**theirs, "version": version}, "batch": batch, "sizes": sizes,
-                 "ratio": ratio}
-        args.json.write_text(json.dumps(found, indent=1) + "\n")
-    return 0 if ratio >= 1 else 1
+    for name in ("prun", "prun_fast", "torch"):
+        if found[name]:
+            print(text(found[name]))
+    if found["no_torch"]:
+        print(found["no_torch"], file=sys.stderr)
+        return 2
+    print(f"ratio {found['ratio']:.3f}, bar 1; with the same bits in every run {found['prun']['tokens_per_s'] / found['torch']['tokens_per_s']:.3f}")
+    return 0 if found["ratio"] >= 1 else 1
 
 
 if __name__ == "__main__":

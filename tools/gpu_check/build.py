@@ -20,6 +20,7 @@ def configure(context):
     # So that a packed prun finds its libraries, and they theirs, without the environment (RPATH, not RUNPATH).
     words += [f"-DCMAKE_BUILD_RPATH=$ORIGIN/../{LIBRARIES};$ORIGIN/../../../{LIBRARIES};$ORIGIN/../../{LIBRARIES}"]
     words += [f"-DCMAKE_{kind}_LINKER_FLAGS=-Wl,--disable-new-dtags" for kind in ("EXE", "MODULE")]
+    words += [f"-D{name}={folder}" for name, folder in context.machine["headers"].items()]
     done = context.run(*words)
     said = [line for line in done.out.splitlines() if "not built" in line]
     if not done.ok:

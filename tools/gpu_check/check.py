@@ -13,6 +13,7 @@ class Verdict:
     figure: str = ""
     bar: str = ""
     note: str = ""
+    table: list = dataclasses.field(default_factory=list)  # as a Result's
 
 
 @dataclasses.dataclass
@@ -41,7 +42,7 @@ def perform(context, step, check):
     try:
         verdict = check.ask(context)
         result.status = PASS if verdict.ok else FAIL
-        result.figure, result.bar, result.note = verdict.figure, verdict.bar, verdict.note
+        result.figure, result.bar, result.note, result.table = verdict.figure, verdict.bar, verdict.note, verdict.table
     except NotPossible as reason:
         result.status, result.note = IMPOSSIBLE, str(reason)
     except BudgetSpent:

@@ -1,11 +1,20 @@
-"""Commands with a deadline: their output goes to a log, and what they started dies with them."""
+"""Commands with a deadline: their output goes to a log, and what they started dies with them.
+
+Each is a process group of its own but stays in the session, so that whoever ends that (a lent machine at its limit) ends them, too.
+"""
+import concurrent.futures
 import dataclasses
 import os
 import pathlib
 import shlex
 import signal
 import subprocess
+import sys
+import tempfile
 import time
+
+GROUP = {"process_group": 0} if sys.version_info >= (3, 11) else {"start_new_session": True}
+RUNNING = set()  # those of all threads, for `together`
 
 
 @dataclasses.dataclass
@@ -38,19 +47,19 @@ def shown(words, environment=None):
 
 
 def run(words, timeout, log: pathlib.Path, cwd, environment=None):
-    """Runs to its end or to its timeout, in a process group of its own; appends command and output to `log`."""
+    """Runs to its end or to its timeout; appends command and output to `log`."""
     log.parent.mkdir(parents=True, exist_ok=True)
     start = time.monotonic()
-    out_path, err_path = log.with_suffix(".out"), log.with_suffix(".err")
     timed_out = False
-    with open(out_path, "wb") as out, open(err_path, "wb") as err:  # files: a grandchild that lives on cannot hold a pipe open
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:  # files: a grandchild that lives on cannot hold a pipe open
         try:
             process = subprocess.Popen([str(word) for word in words], stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd=cwd,
-                                       env={**os.environ, **(environment or {})}, start_new_session=True)
+                                       env={**os.environ, **(environment or {})}, **GROUP)
         except OSError as error:
             status = 127
             err.write(f"{words[0]}: {error.strerror}\n".encode())
         else:
+            RUNNING.add(process)
             try:
                 status = process.wait(timeout=max(timeout, 0.1))
             except subprocess.TimeoutExpired:
@@ -59,21 +68,41 @@ def run(words, timeout, log: pathlib.Path, cwd, environment=None):
             except BaseException:
                 stop(process)
                 raise
-    done = Done(status, out_path.read_text(errors="replace"), err_path.read_text(errors="replace"), time.monotonic() - start, timed_out)
-    out_path.unlink()
-    err_path.unlink()
-    with open(log, "a") as file:
-        file.write(f"$ {shown(words, environment)}\n{done.out}{done.err}"
-                   f"{'stopped at its timeout' if timed_out else f'exit {status}'} after {done.seconds:.1f} s\n\n")
+            finally:
+                RUNNING.discard(process)
+        done = Done(status, *(said(file) for file in (out, err)), time.monotonic() - start, timed_out)
+    text = (f"$ {shown(words, environment)}\n{done.out}{done.err}"
+            f"{'stopped at its timeout' if timed_out else f'exit {status}'} after {done.seconds:.1f} s\n\n")
+    with open(log, "ab", 0) as file:  # at once: others may be writing
+        file.write(text.encode())
     return done
+
+
+def said(file):
+    file.seek(0)
+    return file.read().decode(errors="replace")
+
+
+def together(calls):
+    """Their results; when one raises, or this process is to end, all their commands end first."""
+    with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0)) + 1) as pool:
+        asked = [pool.submit(call) for call in calls]
+        try:
+            return [one.result() for one in asked]
+        except BaseException:
+            for one in asked:
+                one.cancel()
+            for process in list(RUNNING):
+                stop(process)
+            raise
 
 
 def stop(process):
     """Asks the group to end; then ends all of it, also what is left when its first process is gone."""
-    for number, patience in ((signal.SIGTERM, 5), (signal.SIGKILL, None)):
+    for number, patience in ((signal.SIGTERM, 5), (signal.SIGKILL, 10)):
         try:
             os.killpg(process.pid, number)
             process.wait(timeout=patience)
         except (ProcessLookupError, subprocess.TimeoutExpired):
             pass
-    return process.wait()
+    return -signal.SIGKILL if process.poll() is None else process.returncode  # in a driver's call it may outlive SIGKILL

@@ -9,6 +9,7 @@ RANKS = 2  # NCCL refuses ranks that share a GPU, and most items need two
 def suite(context):
     context.need_gpu(RANKS)
     context.need_file(context.build / "lib/prun/plugins/nccl.so", "built without NCCL (nccl.h)")
+    context.need_file(context.build / "libexec/prun/prun_conform", "built without GoogleTest")
     done = context.run(context.prun, "conform", "nccl")
     passed = re.search(r"(\d+) (?:items? )?passed", done.out)
     return Verdict(done.ok, passed.group(0) if passed else "", "every item", "" if done.ok else done.why())

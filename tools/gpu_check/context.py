@@ -1,6 +1,8 @@
 """What a check is given: where things lie, how many GPUs there are, and a way to run commands within its time."""
 import json
+import os
 import pathlib
+import tempfile
 import time
 
 from gpu_check import command
@@ -12,6 +14,9 @@ class Context:
         self.top = pathlib.Path(__file__).resolve().parent.parent.parent
         self.options, self.machine = options, machine
         self.device, self.gpus = options.device, len(machine["gpus"])
+        self.small = options.small
+        self.environment = machine["environment"]
+        self.steps = None  # of the figures of a step
         self.build = options.build
         self.folder = options.out
         self.budget_end = time.monotonic() + options.budget if options.budget else float("inf")
@@ -20,6 +25,12 @@ class Context:
     @property
     def prun(self):
         return self.options.prun or self.build / "bin/prun"
+
+    @property
+    def plugin(self):
+        """The library of the device cuda that prun takes."""
+        folders = [pathlib.Path(folder) for folder in os.environ.get("PRUN_DEVICE_PATH", "").split(":") if folder]
+        return next((folder / "cuda.so" for folder in folders if (folder / "cuda.so").exists()), self.build / "lib/prun/devices/cuda.so")
 
     def need_gpu(self, count=1):
         if self.device != "cuda":
@@ -43,21 +54,23 @@ class Context:
         if limit <= 0.1 and self.budget_end < self.check_end:
             raise BudgetSpent
         self.commands.append(command.shown(words, environment))
-        done = command.run(words, limit, self.log, self.top, environment)
+        done = command.run(words, limit, self.log, self.top, {**self.environment, **(environment or {})})
         if done.timed_out and time.monotonic() >= self.budget_end:
             raise BudgetSpent
         return done
 
+    def together(self, *calls):
+        return command.together(calls)
+
     def train(self, plan, ranks, device, *more, settings=None, timeout=60):
         """(what the run was, its metrics: one object a step)."""
-        metrics = self.folder / "metrics.jsonl"
-        metrics.unlink(missing_ok=True)
-        words = [self.prun, plan, "--nproc", ranks, "--device", device, "--metrics", metrics, *more]
-        for name, value in (settings or {}).items():
-            words += ["--set", f"{name}={value}"]
-        done = self.run(*words, timeout=timeout)
-        try:
-            steps = [json.loads(line) for line in metrics.read_text().splitlines()]
-        except (OSError, ValueError):
-            steps = []
+        with tempfile.NamedTemporaryFile(suffix=".jsonl") as metrics:
+            words = [self.prun, plan, "--nproc", ranks, "--device", device, "--metrics", metrics.name, *more]
+            for name, value in (settings or {}).items():
+                words += ["--set", f"{name}={value}"]
+            done = self.run(*words, timeout=timeout)
+            try:
+                steps = [json.loads(line) for line in pathlib.Path(metrics.name).read_text().splitlines()]
+            except (OSError, ValueError):
+                steps = []
         return done, steps

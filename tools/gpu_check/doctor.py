@@ -11,7 +11,8 @@ def healthy(context):
         # Without a GPU there is one thing left to check: that prun says so, and why.
         named = done.status != 0 and "cuda" in done.out + done.err
         return Verdict(named, f"exit {done.status}", "not 0, and the reason", "" if named else f"it says nothing of it: {done.why()}")
-    return Verdict(done.ok, done.out.strip().splitlines()[-1] if done.out.strip() else "", "exit 0", "" if done.ok else done.why())
+    said = [[line] for line in done.out.splitlines() if line.strip()]
+    return Verdict(done.ok, said[-1][0].strip() if said else "", "exit 0", "" if done.ok else done.why(), [["what it says"], *said])
 
 
 def every_gpu(context):

@@ -4,6 +4,9 @@ import pathlib
 import platform
 import shutil
 import subprocess
+import sys
+
+from gpu_check import libraries
 
 
 def ask(*words):
@@ -38,8 +41,11 @@ def processor():
     return platform.machine()
 
 
-def describe(device):
+def describe(device, python=None):
+    """`python`: the interpreter that has PyTorch, if another one than this."""
     names, problem = gpus()
+    packages = libraries.packages(python or sys.executable)
+    environment, folders = libraries.environment(packages)
     driver, _ = ask("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader") if names else ("", "")
     nvcc, _ = ask("nvcc", "--version") if shutil.which("nvcc") else ("", "")
     release = next((line.split("release", 1)[1].strip() for line in nvcc.splitlines() if "release" in line), "not found")
@@ -47,8 +53,9 @@ def describe(device):
         "GPUs": f"{len(names)} × {', '.join(sorted(set(names)))}" if names else f"none: {problem}",
         "driver": driver.splitlines()[0].strip() if driver else "none",
         "CUDA Toolkit (nvcc)": release,
+        "libraries beside PyTorch": ":".join(folders) + " (LD_LIBRARY_PATH of every command)" if folders else "none, those of the system count",
         "processor": f"{processor()}, {len(os.sched_getaffinity(0))} cores",
         "system": platform.platform(terse=True),
         "device under test": device,
     }
-    return {"device": device, "gpus": names, "problem": problem, "about": about}
+    return {"device": device, "gpus": names, "problem": problem, "about": about, "environment": environment, "headers": libraries.headers(packages)}

@@ -2,15 +2,17 @@
 import argparse
 import hashlib
 import pathlib
+import signal
 import sys
 import time
 
-from gpu_check import bad_input, build, conform, doctor, figures, machine, ops, pack, parity, report, trace
+from gpu_check import bad_input, build, conform, doctor, figures, machine, ops, pack, parity, report, sanitizers, trace
 from gpu_check.check import perform
 from gpu_check.context import Context
 from gpu_check.results import FAIL, IMPOSSIBLE, PASS, BudgetSpent, Store
 
-STEPS = [build.STEP, doctor.STEP, ops.STEP, conform.STEP, parity.STEP, trace.STEP, bad_input.STEP, figures.STEP]
+# What matters most comes first: time may run out. Does it run, are its losses right, its kernels, how fast is it.
+STEPS = [build.STEP, doctor.STEP, parity.STEP, ops.STEP, figures.STEP, trace.STEP, bad_input.STEP, conform.STEP, sanitizers.STEP]
 TOP = pathlib.Path(__file__).resolve().parent.parent.parent
 OK, FAILED, NO_DEVICE, UNFINISHED = 0, 1, 2, 75
 
@@ -38,6 +40,7 @@ def parse(words):
     parser.add_argument("--plans", help="parity: these only")
     parser.add_argument("--ranks", default="1,2,4,8", help="parity: numbers of ranks to look at (1,2,4,8)")
     parser.add_argument("--torch", metavar="PYTHON", help="figures: an interpreter that has PyTorch (default: this one)")
+    parser.add_argument("--small", action="store_true", help="tiny sizes, to try this script where there is no GPU: figures mean nothing")
     parser.add_argument("--nccl-tests", metavar="FOLDER", help="figures: where all_reduce_perf lies")
     options = parser.parse_args(words)
     names = [step.name for step in STEPS]
@@ -60,11 +63,10 @@ def parse(words):
 
 def subject(context):
     """Which program on which device: results of another say nothing of this one."""
-    try:
-        digest = hashlib.sha256(context.prun.read_bytes()).hexdigest()[:16]
-    except OSError:
-        digest = "none"
-    return {"prun": digest, "device": context.device, "gpus": context.machine["gpus"]}
+    digest = hashlib.sha256()
+    for path in (context.prun, context.plugin, context.build / "lib/prun/plugins/nccl.so"):
+        digest.update(path.read_bytes() if path.is_file() else b"none")
+    return {"prun": digest.hexdigest()[:16], "device": context.device, "gpus": context.machine["gpus"], "small": context.small}
 
 
 def say(result):
@@ -75,7 +77,7 @@ def say(result):
 class Run:
     def __init__(self, options):
         self.options = options
-        self.here = machine.describe(options.device)
+        self.here = machine.describe(options.device, options.torch) | {"small": options.small}
         self.context = Context(options, self.here)
         options.out.mkdir(parents=True, exist_ok=True)
         if options.fresh:
@@ -87,7 +89,7 @@ class Run:
         kept = self.store.find(step.name, check.name)
         if kept and step.of_subject and not (self.options.again and kept.status == FAIL):
             return
-        if self.left or self.context.budget_end - time.monotonic() < min(check.least, check.timeout):
+        if self.context.budget_end - time.monotonic() < min(check.least, check.timeout):
             self.left.append((step.name, check.name))
             return
         try:
@@ -115,7 +117,7 @@ class Run:
         try:
             self.steps()
         finally:
-            report.write(self.options.out, self.here, self.store.results, self.left, STEPS)
+            report.write(self.options.out, self.here, self.store.results, self.left, STEPS, figures.BARS)
             print(f"{report.headline(self.here, self.store.results, self.left).replace('**', '')}\n{self.options.out / 'report.md'}", flush=True)
         return self.status()
 
@@ -132,14 +134,21 @@ def write_archive(options):
     if not (options.build / "bin/prun").exists():
         print(f"{options.build / 'bin/prun'} is not there: tools/gpu-check --only build", file=sys.stderr)
         return NO_DEVICE
-    size, missing = pack.pack(TOP, options.build, options.pack)
+    size, missing, newest = pack.pack(TOP, options.build, options.pack)
     print(f"{options.pack}: {size / 2**20:.1f} MiB{', without ' + ', '.join(missing) if missing else ''}\n"
+          f"it needs {' and '.join(f'{name} {version}' for name, version in newest.items())} or newer there\n"
           f"there: tar xf {options.pack.name} && gpu-check/tools/gpu-check --prun gpu-check/build/gpu/bin/prun")
     return OK
 
 
+def leave(number, _frame):
+    raise SystemExit(128 + number)
+
+
 def main(words):
     options = parse(words)
+    for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: what runs is stopped, what was found is written
+        signal.signal(number, leave)
     return write_archive(options) if options.pack else Run(options).finish()
 
 

@@ -11,9 +11,11 @@ from gpu_check import command
 from gpu_check.check import Check, Step, Verdict
 from gpu_check.results import NotPossible
 
-SMALL = {"width": 64, "context": 32, "batch": 32, "steps": 5}  # of those that the plan has
+SIZES = {"width": 64, "context": 32, "batch": 32, "steps": 5}  # of those that the plan has
+TINY = {"layers": 2, "width": 32, "heads": 2, "context": 16, "batch": 8, "steps": 5}  # --small
 CLOSE = {"f32": 1e-4, "bf16": 2e-2}
 IN_BF16 = ("single", "zero3", "megatron")
+FIRST = ("single", "ddp", *IN_BF16)
 NOT_SO = (2, 3)  # exit codes of prun check where a plan does not run on so many ranks
 
 
@@ -22,9 +24,9 @@ def plans(context, done):
     return [plan for plan in json.loads(done.out) if not plan["error"] and (not wanted or plan["name"] in wanted)]
 
 
-def settings_of(plan, dtype="f32"):
+def settings_of(context, plan, dtype="f32"):
     names = {argument["name"] for argument in plan["arguments"]}
-    chosen = {name: value for name, value in SMALL.items() if name in names}
+    chosen = {name: value for name, value in (TINY if context.small else SIZES).items() if name in names}
     if dtype != "f32":
         chosen["dtype"] = dtype
     return chosen
@@ -32,9 +34,9 @@ def settings_of(plan, dtype="f32"):
 
 def fits(context, plan, ranks):
     words = [context.prun, "check", plan["path"], "--nproc", ranks]
-    for name, value in settings_of(plan).items():
+    for name, value in settings_of(context, plan).items():
         words += ["--set", f"{name}={value}"]
-    done = command.run(words, 30, context.folder / "logs/parity_plans.log", context.top)
+    done = command.run(words, 30, context.folder / "logs/parity_plans.log", context.top, context.environment)
     return done.status not in NOT_SO  # what fails otherwise will fail in its check, too
 
 
@@ -57,16 +59,16 @@ def same(context, plan, ranks, transport, more, dtype):
         context.need_gpu()
         if transport == "nccl" and not (context.build / "lib/prun/plugins/nccl.so").exists():
             raise NotPossible("built without NCCL (nccl.h)")
-    settings = settings_of(plan, dtype)
-    base, expected = context.train(plan["path"], ranks, "reference" if context.device == "cpu" else "cpu", settings=settings)
+    settings = settings_of(context, plan, dtype)
+    (base, expected), *trained = context.together(  # side by side: what is asked here is not time
+        functools.partial(context.train, plan["path"], ranks, "reference" if context.device == "cpu" else "cpu", settings=settings),
+        *[functools.partial(context.train, plan["path"], ranks, context.device, "--transport", transport, *more, settings=settings)] * 2)
     if not base.ok:
         return Verdict(False, note=f"what it is compared with did not run: {base.why()}")
-    runs = []
-    for _ in range(2):
-        done, steps = context.train(plan["path"], ranks, context.device, "--transport", transport, *more, settings=settings)
-        if not done.ok:
-            return Verdict(False, note=done.why())
-        runs.append((done.out, steps))
+    wrong = next((done for done, _ in trained if not done.ok), None)
+    if wrong:
+        return Verdict(False, note=wrong.why())
+    runs = [(done.out, steps) for done, steps in trained]
     bar = f"{CLOSE[dtype]:g} relative, twice the same bits"
     curves = [[step["loss"] for step in steps] for _, steps in runs]
     wanted = [step["loss"] for step in expected]
@@ -89,9 +91,8 @@ def too_many(context, plan):
     raise NotPossible(f"{plan['name']} fits none of {', '.join(map(str, context.options.ranks))} ranks in this size")
 
 
-def counts(context, plan):
+def counts(context, possible):
     """One rank, the fewest that are several, and as many as have a GPU each."""
-    possible = [n for n in context.options.ranks if fits(context, plan, n)]
     several = [n for n in possible if n > 1]
     own = [n for n in several if n <= context.gpus]
     return sorted({n for n in possible if n == 1} | set(several[:1]) | set(own[-1:]))
@@ -100,12 +101,15 @@ def counts(context, plan):
 def checks(context):
     log = context.folder / "logs/parity_plans.log"
     log.unlink(missing_ok=True)
-    listed = command.run([context.prun, "plans", "--json"], 30, log, context.top)
+    listed = command.run([context.prun, "plans", "--json"], 30, log, context.top, context.environment)
     if not listed.ok:
         return [Check("prun plans", lambda _: Verdict(False, note=listed.why()))]
+    chosen = sorted(plans(context, listed), key=lambda plan: plan["name"] not in FIRST)  # if anything, then these
+    asked = [(plan, ranks) for plan in chosen for ranks in context.options.ranks]
+    fitting = context.together(*(functools.partial(fits, context, *one) for one in asked))
     found = []
-    for plan in plans(context, listed):
-        of_plan = counts(context, plan)
+    for plan in chosen:
+        of_plan = counts(context, [ranks for (name, ranks), fit in zip(asked, fitting) if name is plan and fit])
         if not of_plan:
             found.append(Check(plan["name"], functools.partial(too_many, plan=plan)))
         for ranks in of_plan:

@@ -26,6 +26,7 @@ class Result:
     command: str = ""
     seconds: float = 0
     log: str = ""
+    table: list = dataclasses.field(default_factory=list)  # what the figure is the sum of: rows of cells, the first their titles
 
 
 class Store:

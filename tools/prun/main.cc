@@ -2,12 +2,15 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <memory>
 #include <string>
 
 #include <unistd.h>
 
 #include <fmt/format.h>
 #include <spdlog/cfg/env.h>
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
 
 #include "base/error.h"
 #include "commands.h"
@@ -56,6 +59,8 @@ int dispatch(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   prun::limit_spinning(argv);
+  // Standard output is for what was asked for: what plans print, --json.
+  spdlog::set_default_logger(std::make_shared<spdlog::logger>("", std::make_shared<spdlog::sinks::stderr_color_sink_mt>()));
   spdlog::cfg::load_env_levels();  // SPDLOG_LEVEL=debug
   try {
     return prun::dispatch(argc, argv);

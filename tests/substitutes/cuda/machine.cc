@@ -21,6 +21,8 @@ cudaError_t machine_state(int* devices) {
   *devices = 0;
   if (driver() / 1000 < CUDART_VERSION / 1000) return cudaErrorInsufficientDriver;  // 0: no driver at all
   *devices = static_cast<int>(setting("DEVICES", 16));
+  const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (visible != nullptr && *visible == '\0') *devices = 0;  // more of its meaning is not needed
   return *devices > 0 ? cudaSuccess : cudaErrorNoDevice;
 }
 

@@ -1,0 +1,72 @@
+#!/usr/bin/env python3
+"""tools/gpu-check as a whole, every step, on a machine that is played: CUDA and NCCL are the substitutes, nvidia-smi,
+compute-sanitizer, PyTorch and nccl-tests are scripts. prun, its kernels, its tests and its benchmarks are the real ones.
+
+The figures mean nothing; that each step gets through, and that the report has its tables, is what is asked here.
+Usage: whole_test.py BUILD TOP [option of gpu-check ...]     BUILD: a build folder with tests and, for the figures, benchmarks
+"""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+BUILD, TOP = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve()
+SUBSTITUTES = BUILD / "tests/substitutes"
+GPUS = 2
+MAY_FAIL = "figures"  # its bars are a GPU's
+
+TORCH = """#!/bin/sh
+case "$1" in
+-c) case "$2" in *sys.path*) ;; *) exit 0;; esac;;
+*) echo '{"torch": "played", "step_s": 0.1, "first_loss": 7, "last_loss": 6}';;
+esac
+"""
+PERF = """#!/bin/sh
+for bytes in 4096 65536; do echo "$bytes 1024 float sum -1 9.9 1.0 1.0 0 20.0 1.0 1.0 0"; done
+"""
+SANITIZER = """#!/bin/sh
+while [ "${1#--}" != "$1" ]; do shift 2; done
+exec "$@"
+"""
+
+
+def program(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+def machine(folder):
+    """The environment of gpu-check there."""
+    names = "".join("echo 'substitute of a GPU'; " for _ in range(GPUS))
+    program(folder / "bin/nvidia-smi", f'#!/bin/sh\ncase "$1" in *name*) {names};; *) echo 580.1;; esac\n')
+    program(folder / "bin/compute-sanitizer", SANITIZER)
+    program(folder / "bin/played_torch", TORCH)
+    for op in ("all_reduce", "all_gather", "reduce_scatter", "broadcast"):
+        program(folder / f"bin/{op}_perf", PERF)
+    (folder / "lib").mkdir()
+    for name, library in (("libcudart.so.13", "libprun_cuda_substitute.so"), ("libcudart.so.12", "libprun_cuda_substitute.so"),
+                          ("libnccl.so.2", "libnccl_2_28.so"), ("libcuda.so.1", "driver/libcuda.so.1")):
+        (folder / "lib" / name).symlink_to(SUBSTITUTES / library)
+    return {**os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "LD_LIBRARY_PATH": f"{folder / 'lib'}",
+            "PRUN_DEVICE_PATH": str(SUBSTITUTES / "devices"), "PRUN_SUBSTITUTE_DEVICES": str(GPUS), "PRUN_SUBSTITUTE_MEMORY_MIB": "1024",
+            "PRUN_SUBSTITUTE_CUDNN": "1"}
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        out = pathlib.Path(os.environ.get("PRUN_KEEP", folder / "out"))
+        words = [TOP / "tools/gpu-check", "--prun", BUILD / "bin/prun", "--out", out, "--small", "--torch", folder / "bin/played_torch", *sys.argv[3:]]
+        done = subprocess.run(words, env=machine(folder))
+        found = json.loads((out / "report.json").read_text())
+    wrong = [f"{r['step']}, {r['name']}: {r['note']}" for r in found["results"]
+             if r["status"] == "fail" and (r["step"] != MAY_FAIL or not r["figure"] or not r["table"] and "GPU" not in r["name"] + r["bar"])]
+    print("\n".join(wrong) or f"{len(found['results'])} checks, exit {done.returncode}")
+    return 1 if wrong or done.returncode not in (0, 1) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
