@@ -1,6 +1,7 @@
 """Plays prun for gpu_check_test.py: what it does follows from FAKE_* of the environment. Each call is a line of FAKE_CALLS.
 
-FAKE_RUN, for plans on the device cuda: "" as on the CPU; off: other losses; drift: other losses each time; nan; crash.
+FAKE_RUN, for plans on the device cuda: "" as on the CPU; off: other losses; drift: other losses each time; nan; crash; hang, which
+writes its process id beside FAKE_CALLS.
 """
 import json
 import os
@@ -62,6 +63,10 @@ else:
     on_device = value("--device") == "cuda"
     if on_device and mode == "crash":
         leave(10, "prun: rank 0 was killed by SIGSEGV")
+    if on_device and mode == "hang":
+        with open(os.environ["FAKE_CALLS"] + ".hang", "a") as file:
+            file.write(f"{os.getpid()}\n")
+        time.sleep(600)
     scale = 1.001 if on_device and mode == "off" else 1 + time.monotonic_ns() % 1000 * 1e-9 if on_device and mode == "drift" else 1
     with open(value("--metrics"), "w") as metrics:
         for step in range(40):

@@ -9,6 +9,7 @@ import io
 import json
 import os
 import pathlib
+import signal
 import stat
 import subprocess
 import sys
@@ -27,7 +28,7 @@ sys.path.insert(0, str(TOP / "tools"))
 from gpu_check import libraries, report, trace  # noqa: E402
 from gpu_check.check import Check, Step, Verdict, perform  # noqa: E402
 from gpu_check.context import Context  # noqa: E402
-from gpu_check.figures import GAPS, HOST, PRODUCTS, TRAINING  # noqa: E402
+from gpu_check.figures import BARS, COLLECTIVES, GAPS, HOST, PRODUCTS, TRAINING  # noqa: E402
 from gpu_check.main import Run, parse  # noqa: E402
 from gpu_check.results import FAIL, IMPOSSIBLE, PASS, BudgetSpent, Result  # noqa: E402
 
@@ -68,6 +69,17 @@ class Machine(unittest.TestCase):
 
     def by_name(self, found):
         return {result["name"]: result for result in found["results"]}
+
+
+def alive(process):
+    for _ in range(500):  # killed it is; the kernel may take a moment
+        try:
+            if pathlib.Path(f"/proc/{process}/stat").read_text().split()[2] == "Z":
+                return False
+        except OSError:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 class OnTheCpu(Machine):
@@ -177,6 +189,20 @@ class OnTwoGpus(Machine):
         self.check(*words)
         self.assertNotIn("--device", self.calls.read_text())
 
+    def test_who_is_ended_ends_what_runs_and_writes_the_report(self):
+        env = {**os.environ, "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}", "FAKE_CALLS": str(self.calls), "FAKE_RUN": "hang"}
+        process = subprocess.Popen([sys.executable, "-S", TOP / "tools/gpu-check", "--prun", self.prun, "--out", self.folder / "out", "--only", "parity",
+                                    "--plans", "ddp"], env=env, stdout=subprocess.DEVNULL)
+        hanging = self.folder / "calls.hang"
+        while not (hanging.exists() and hanging.read_text().count("\n") == 2):  # both runs on the device
+            self.assertIsNone(process.poll())
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.wait(timeout=60), 128 + signal.SIGTERM)
+        for child in hanging.read_text().split():
+            self.assertFalse(alive(child), child)
+        self.assertEqual(json.loads((self.folder / "out/report.json").read_text())["results"], [])
+
     def test_what_failed_is_asked_again_when_wanted(self):
         self.parity("off", "--plans", "ddp")
         self.assertEqual(self.parity("", "--plans", "ddp")[0].returncode, 1)  # kept
@@ -200,12 +226,12 @@ class Figures(Machine):
         out = f'print({done!r})' if not text else f"raise SystemExit({text!r})"
         return self.program("torch", f"{PYTHON}import sys\nif '-c' not in sys.argv:\n  {out}\n")
 
-    def figures(self, *words, **environment):
-        done, found = self.check("--only", "figures", *words, **environment)
+    def figures(self, name, *words, **environment):
+        done, found = self.check("--only", "figures", "--check", name, *words, **environment)
         return done, self.by_name(found)
 
     def test_training_is_compared_with_pytorch(self):
-        _, found = self.figures("--torch", str(self.torch(0.0125)))
+        _, found = self.figures(TRAINING, "--torch", str(self.torch(0.0125)))
         result = found[TRAINING]
         self.assertEqual(result["status"], PASS, result)
         # 64 x 1,024 tokens in 10 ms, 6 x 123.7M + 12 x 12 x 768 x 1,024 FLOPs each, of 1 PFLOP/s.
@@ -217,16 +243,16 @@ class Figures(Machine):
         text = (self.folder / "out/report.md").read_text()
         self.assertIn(f"| {TRAINING} | at least PyTorch's tokens/s, MFU printed | prun: 6,553,600", text)
         self.assertIn("| prun | 10.00 | 6,553,600 |", text)
-        _, found = self.figures("--fresh", "--torch", str(self.torch(0.009)))
+        _, found = self.figures(TRAINING, "--fresh", "--torch", str(self.torch(0.009)))
         self.assertEqual(found[TRAINING]["status"], FAIL)
 
     def test_prun_has_its_figure_where_pytorch_has_none(self):
-        _, found = self.figures("--torch", str(self.torch(0, "no compiler")))  # neither with torch.compile nor without
+        _, found = self.figures(TRAINING, "--torch", str(self.torch(0, "no compiler")))  # neither with torch.compile nor without
         self.assertEqual((found[TRAINING]["status"], found[TRAINING]["figure"]), (FAIL, f"{PRUN_ALONE}; 64 samples a step"))
         self.assertIn("no compiler", found[TRAINING]["note"])
         done = json.dumps({"torch": "9.9", "step_s": 0.0125, "last_loss": 9})
         torch = self.program("torch", f"{PYTHON}import sys\nif '--eager' in sys.argv: print({done!r})\nelif '-c' not in sys.argv: raise SystemExit('no gcc')\n")
-        _, found = self.figures("--fresh", "--torch", str(torch))
+        _, found = self.figures(TRAINING, "--fresh", "--torch", str(torch))
         self.assertEqual((found[TRAINING]["status"], found[TRAINING]["note"]), (FAIL, "not the PyTorch that was asked for"))
         self.assertIn("PyTorch 9.9 without torch.compile, which failed: no gcc: 5,242,880", found[TRAINING]["figure"])
 
@@ -240,7 +266,8 @@ class Figures(Machine):
         self.assertEqual(done.stderr.count("trying"), 2)
 
     def test_host_overhead_is_what_prun_says(self):
-        _, found = self.figures("--torch", "/nowhere")
+        _, found = self.figures("", "--torch", "/nowhere")
+        self.assertEqual(list(found), list(BARS))
         self.assertEqual(found[TRAINING]["status"], IMPOSSIBLE)
         self.assertIn(f"no PyTorch: /nowhere: No such file or directory (--torch PYTHON); {PRUN_ALONE}", found[TRAINING]["note"])
         self.assertEqual([(found[name]["status"], found[name]["figure"]) for name in (HOST, GAPS)],
@@ -255,7 +282,7 @@ class Figures(Machine):
                                              (rows[2:3], "", FAIL, "cuBLASLt has none of the shapes")):
             self.program("build/bin/cuda_kernel_bench",
                          f"#!/bin/sh\n[ \"$1 $2\" = '--family gemm' ] || exit 1\necho '{json.dumps({'rows': chosen})}' >$4\n{ending}\n")
-            _, found = self.figures("--fresh", "--torch", "/nowhere")
+            _, found = self.figures(PRODUCTS, "--fresh")
             result = found[PRODUCTS]
             self.assertEqual((result["status"], result["note"]), (status, note))
             self.assertEqual(len(result["table"]), 1 + len(chosen))
@@ -285,8 +312,8 @@ class Figures(Machine):
             for name in ("all_reduce", "all_gather", "reduce_scatter", "broadcast"):
                 self.program(f"peers/{name}_perf", f"#!/bin/sh\necho '# comment'\n"
                              f"echo '  65536  16384  float  sum  -1  {us}  1.0  1.0  0  20.0  1.0  1.0  0'\n")
-            _, found = self.figures("--fresh", "--torch", "/nowhere", "--nccl-tests", str(self.folder / "peers"))
-            result = found["nccl against nccl-tests"]
+            _, found = self.figures(COLLECTIVES, "--fresh", "--nccl-tests", str(self.folder / "peers"))
+            result = found[COLLECTIVES]
             self.assertEqual(result["status"], status, result)
             self.assertIn("4 sizes, at most", result["figure"])
 
@@ -333,15 +360,7 @@ class Parts(Machine):
         result = self.ask(hang, timeout=0.5)
         self.assertLess(time.monotonic() - start, 20)
         self.assertEqual((result.status, result.note), (FAIL, "stopped after 0 s" if result.seconds < 0.5 else "stopped after 1 s"))
-        child = (self.folder / "child").read_text().strip()
-        for _ in range(500):  # killed it is; the kernel may take a moment
-            try:
-                if pathlib.Path(f"/proc/{child}/stat").read_text().split()[2] == "Z":
-                    return
-            except OSError:
-                return
-            time.sleep(0.01)
-        self.fail(f"process {child} lives on")
+        self.assertFalse(alive((self.folder / "child").read_text().strip()))
 
     def test_the_budget_cuts_a_command_off_without_a_result(self):
         with self.assertRaises(BudgetSpent):
@@ -378,7 +397,7 @@ class Parts(Machine):
         ran = subprocess.run([prun, "plans/ddp.lua", "--nproc", "2", *(word for setting in TINY for word in ("--set", setting))],
                              capture_output=True, text=True, cwd=self.folder / "gpu-check")
         self.assertEqual(ran.returncode, 0, ran.stderr)  # the transports are those of the archive
-        self.assertIn("over shm", ran.stdout)
+        self.assertIn("over shm", ran.stdout + ran.stderr)
         plans = subprocess.run([prun, "plans", "--json"], capture_output=True, text=True, cwd=self.folder)
         self.assertIn("zero3", plans.stdout, plans.stderr)
 

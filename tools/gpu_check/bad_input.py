@@ -1,7 +1,6 @@
 """What users get wrong, and machines: the exit code of RELIABILITY.md's table, and a message that names the thing."""
 import functools
 import re
-import tempfile
 
 from gpu_check.check import Check, Step, Verdict
 from gpu_check.results import NotPossible
@@ -22,20 +21,20 @@ def refused(context, words, code, named, environment=None, gpus=0, plan_text=Non
     """Ends with that code, and says each of the words; `gpus`: how many it takes to ask this."""
     if gpus:
         context.need_gpu(gpus)
-    with tempfile.NamedTemporaryFile("w", suffix=".lua") as file:
-        if plan_text:
-            file.write(plan_text)
-            file.flush()
-        words = [file.name if word == "PLAN" else str(word).format(gpus=context.gpus, more=context.gpus + 1) for word in words]
-        done = context.run(context.prun, *words, timeout=90, environment=environment)
+    plan = context.folder / "plan.lua"
+    if plan_text:
+        plan.write_text(plan_text)
+    words = [str(word).format(gpus=context.gpus, more=context.gpus + 1, plan=plan) for word in words]
+    done = context.run(context.prun, *words, timeout=90, environment=environment)
     said = done.out + done.err
+    message = next((line for line in done.err.splitlines() if line.startswith("prun:")), done.last_words(1))
     missing = [word for word in named if not re.search(word, said, re.I)]
     problem = ""
     if done.timed_out or done.status != code:
         problem = f"{done.why()}, should end with {code}"
     elif missing:
         problem = f"does not say {', '.join(missing)}: {done.last_words()}"
-    return Verdict(not problem, done.last_words(1)[:300], f"exit {code}", problem)
+    return Verdict(not problem, message[:300], f"exit {code}", problem)
 
 
 SMALL = ["--set", "layers=2", "--set", "width=64", "--set", "context=32", "--set", "batch=8", "--set", "steps=2"]
@@ -52,7 +51,7 @@ ASKED = [
     ("out of memory, said before launch", dict(words=["plans/single.lua", "--set", "layers=400", "--set", "width=16384", "--set", "heads=128",
                                                       "--set", "context=4096", "--device", "cuda"], code=18,
                                                named=["GiB|TiB", "fit|less|divides"], gpus=1)),
-    ("a NaN under --check-finite", dict(words=["PLAN", "--device", "cuda", "--check-finite"], code=20, named=["nan|inf|finite"], gpus=1,
+    ("a NaN under --check-finite", dict(words=["{plan}", "--device", "cuda", "--check-finite"], code=20, named=["nan|inf|finite"], gpus=1,
                                         plan_text=NAN)),
 ]
 

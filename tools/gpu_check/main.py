@@ -28,6 +28,7 @@ def parse(words):
                                      epilog="exit status: 0 nothing failed, 1 something did, 2 usage, or no GPU can be reached, "
                                             "75 the budget was spent first: the same command goes on")
     parser.add_argument("--only", metavar="STEPS", help="some steps, with commas between")
+    parser.add_argument("--check", metavar="TEXT", default="", help="of these steps only the checks that have it in their name")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu", "cpu-queue"], help="cpu, cpu-queue: to try this script where there is no GPU")
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="of this call; what is left is for the next")
     parser.add_argument("--out", type=pathlib.Path, default=TOP / "build/gpu-check", help="folder of results and report (build/gpu-check)")
@@ -110,7 +111,8 @@ class Run:
                     print("the results in the folder are of another program or machine: asking all of it again", flush=True)
                 begun = True
             for check in step.checks(self.context):
-                self.perform(step, check)
+                if self.options.check in check.name:
+                    self.perform(step, check)
 
     def finish(self):
         """The exit status; the report is written whatever ends the steps."""

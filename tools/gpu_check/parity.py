@@ -12,7 +12,7 @@ from gpu_check.check import Check, Step, Verdict
 from gpu_check.results import NotPossible
 
 SIZES = {"width": 64, "context": 32, "batch": 32, "steps": 5}  # of those that the plan has
-TINY = {"layers": 2, "width": 32, "heads": 2, "context": 16, "batch": 8, "steps": 5}  # --small
+TINY = {"layers": 4, "width": 32, "heads": 2, "context": 16, "batch": 8, "steps": 5}  # --small
 CLOSE = {"f32": 1e-4, "bf16": 2e-2}
 IN_BF16 = ("single", "zero3", "megatron")
 FIRST = ("single", "ddp", *IN_BF16)
