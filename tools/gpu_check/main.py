@@ -125,10 +125,10 @@ class Run:
 
     def status(self):
         of_run = [r for r in self.store.results if r.step in self.options.only]
-        if any(r.status == FAIL for r in of_run):
-            return FAILED
         if self.left:
             return UNFINISHED
+        if any(r.status == FAIL for r in of_run):
+            return FAILED
         return NO_DEVICE if self.options.device == "cuda" and not self.here["gpus"] else OK
 
 
