@@ -22,6 +22,7 @@ constexpr std::pair<const char*, Family> kFamilies[] = {
 #ifdef PRUN_CUDA_CUDNN
     {"attention", attention_figures},
 #endif
+    norm_figures,
 };
 
 struct Options {
