@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "context.h"
+#include "health.h"
 #include "memory.h"
 #include "op.h"
 #include "probe.h"
@@ -274,7 +275,22 @@ void unpin(prun_dev* dev, void* ptr) {
 // All that there is to fuse: kernels that cannot do it in one are no slower than the ops apart (gemm.cc).
 int wants_fused(const char* kind) { return find_entry(kind) != nullptr; }
 constexpr prun_device_fusion kFusion = {sizeof(prun_device_fusion), wants_fused};
-const void* extension(const char* id) { return std::string_view(id) == PRUN_DEVICE_FUSION ? &kFusion : nullptr; }
+
+prun_status examine(int index, prun_health_report* out, prun_result* result) {
+  return guarded(result, [&] {
+    prun_health_report ours{};
+    examine_device(index, ours);
+    ours.size = std::min(out->size, sizeof ours);
+    std::memcpy(out, &ours, ours.size);
+    return PRUN_OK;
+  });
+}
+constexpr prun_health kHealth = {sizeof(prun_health), examine};
+
+const void* extension(const char* id) {
+  if (std::string_view(id) == PRUN_DEVICE_FUSION) return &kFusion;
+  return std::string_view(id) == PRUN_HEALTH ? &kHealth : nullptr;
+}
 
 const std::string kSummary = "NVIDIA GPUs, by CUDA " + cuda_version(CUDART_VERSION);
 const prun_device kTable = {

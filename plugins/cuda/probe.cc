@@ -1,15 +1,19 @@
 #include "probe.h"
 
 #include <fmt/format.h>
+#include <link.h>
 #ifdef PRUN_CUDA_CUDNN
 #include <cudnn_graph.h>
 #endif
 
 #include <cstdlib>
+#include <cstring>
+#include <utility>
 
 #include "driver.h"
 #include "failure.h"
 #include "hardware.h"
+#include "management.h"
 #include "report.h"
 
 namespace prun_cuda {
@@ -43,6 +47,11 @@ std::string none_seen(const Driver& driver) {
   if (visible != nullptr)
     return fmt::format("CUDA_VISIBLE_DEVICES='{}' hides every GPU{}", visible,
                        driver.gpus > 0 ? fmt::format(" of this machine's {}", driver.gpus) : "");
+  if (const int divided = Management().mig_gpus(); divided > 0)
+    return fmt::format(
+        "{} of the GPUs {} divided into instances (MIG), of which CUDA sees none: make some (sudo nvidia-smi mig -cgi 0 "
+        "-C), or whole GPUs again (sudo nvidia-smi -mig 0)",
+        divided, divided == 1 ? "is" : "are");
   if (!driver.module)
     return "no GPU: libcuda.so.1 is there, but the driver's kernel module is not loaded (lsmod | grep nvidia; modprobe "
            "nvidia)";
@@ -64,7 +73,8 @@ const char* remedy(cudaError_t error) {
     case cudaErrorOperatingSystem:
       return "often /dev/nvidia* may not be opened by this user, or the container was not given them";
     case cudaErrorDevicesUnavailable:
-      return "another process has it for itself (nvidia-smi -q -d COMPUTE)";
+      return "another process has it for itself, or its mode allows none (nvidia-smi -q -d COMPUTE; sudo nvidia-smi -c "
+             "0)";
     default:
       return "";
   }
@@ -112,14 +122,31 @@ std::string uuid_text(const cudaUUID_t& uuid) {
   return text;
 }
 
+// Of several that are installed, the file that the loader took; "" where none is loaded.
+std::string loaded_file(const std::string& name) {
+  std::pair<std::string, std::string> search{"/" + name + ".so", ""};
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, size_t, void* data) {
+        auto& [what, found] = *static_cast<std::pair<std::string, std::string>*>(data);
+        if (std::strstr(info->dlpi_name, what.c_str()) != nullptr) found = info->dlpi_name;
+        return found.empty() ? 0 : 1;
+      },
+      &search);
+  return search.second;
+}
+
+std::string library_version(size_t code) { return fmt::format("{}.{}.{}", code / 10000, code / 100 % 100, code % 100); }
+
 struct Library {
-  std::string text;     // "cuBLASLt 13.1.0", or that it is missing
+  std::string text;     // "cuBLASLt 13.1.0 (/usr/local/cuda/lib64/libcublasLt.so.13)", or that it is missing
   std::string problem;  // "" when it can be used
 };
-Library find_library(const char* name, size_t (*version)()) {
+Library find_library(const char* name, const char* file, size_t (*version)(), size_t built_with) {
   try {
     const size_t code = version();
-    return {fmt::format("{} {}.{}.{}", name, code / 10000, code / 100 % 100, code % 100), ""};
+    const std::string older =
+        code < built_with ? ", older than the " + library_version(built_with) + " that prun was built with" : "";
+    return {fmt::format("{} {}{} ({})", name, library_version(code), older, loaded_file(file)), ""};
   } catch (const Failure& failure) {
     return {fmt::format("no {} ({})", name, failure.what()), failure.what()};
   }
@@ -155,10 +182,10 @@ void probe_machine(prun_device_probe& probe) {
     text += fmt::format("{}CUDA {}{}", text.empty() ? "" : " (", cuda_version(driver_cuda), text.empty() ? "" : ")");
   copy_text(text, probe.driver, sizeof probe.driver);
   copy_text("CUDA runtime " + cuda_version(CUDART_VERSION), probe.runtime, sizeof probe.runtime);
-  const Library cublas = find_library("cuBLASLt", cublasLtGetVersion);
+  const Library cublas = find_library("cuBLASLt", "libcublasLt", cublasLtGetVersion, CUBLAS_VERSION);
   std::string libraries = cublas.text;
 #ifdef PRUN_CUDA_CUDNN
-  libraries += ", " + find_library("cuDNN", cudnnGetVersion).text;
+  libraries += ", " + find_library("cuDNN", "libcudnn", cudnnGetVersion, CUDNN_VERSION).text;
 #else
   libraries += ", built without cuDNN";
 #endif
@@ -182,7 +209,11 @@ void describe_device(int index, prun_device_info& info) {
                                          1e3 * attribute(cudaDevAttrClockRate, index));
   if (const std::string why = why_unusable(capability); !why.empty())
     throw Failure(PRUN_ENOTSUP, fmt::format("GPU {} ({}) cannot be used: {}", index, properties.name, why));
-  check(cudaSetDevice(index), "cudaSetDevice");
+  if (const cudaError_t error = cudaSetDevice(index); error != cudaSuccess) {
+    cudaGetLastError();
+    throw Failure(PRUN_ENOTSUP,
+                  fmt::format("GPU {} ({}): {}", index, properties.name, problem_of(error, find_driver())));
+  }
   size_t free = 0, total = 0;
   check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
   info.free_bytes = free;

@@ -101,6 +101,17 @@ Nccl bind_nccl(void* handle) {
   return n;
 }
 
+// NCCL has no code of its own for it: "Failed to CUDA calloc async 1048576 bytes", "Cuda failure 2 'out of memory'".
+bool says_no_memory(const std::string& words) {
+  for (const char* phrase : {"out of memory", "Failed to CUDA calloc", "Failed to CUDA malloc"})
+    if (words.find(phrase) != std::string::npos) return true;
+  return false;
+}
+// Of a container whose /dev/shm has 64 MiB.
+bool says_no_shared_memory(const std::string& words) {
+  return words.find("No space left on device") != std::string::npos;
+}
+
 std::string cuda_version_text(int code) { return fmt::format("{}.{}", code / 1000, code % 1000 / 10); }
 
 }  // namespace
@@ -140,6 +151,12 @@ Failure Library::failure(const char* call, ncclResult_t error) const {
   while (!words.empty() && (words.back() == '\n' || words.back() == ' ')) words.pop_back();
   constexpr size_t kWords = 110;  // a result has 240 bytes, and the library's name must be in it
   if (words.size() > kWords) words.resize(kWords);
+  if (error == ncclUnhandledCudaError && says_no_memory(words))
+    return {PRUN_ENOMEM, -1,
+            fmt::format("{}: NCCL finds no device memory for its buffers: {} ({})", call, words, text_)};
+  if (error == ncclSystemError && says_no_shared_memory(words))
+    return {PRUN_ESYSTEM, -1,
+            fmt::format("{}: NCCL finds no room in /dev/shm (docker run --shm-size=1g): {} ({})", call, words, text_)};
   const prun_status status = error == ncclInvalidArgument || error == ncclInvalidUsage ? PRUN_EINVAL
                              : error == ncclRemoteError                                ? PRUN_EPEER
                                                                                        : PRUN_ESYSTEM;
@@ -156,8 +173,22 @@ void Library::check(const char* call, cudaError_t error) const {
   if (error != cudaSuccess) throw failure(call, error);
 }
 
+// Neither version call touches a device.
+std::string found_here() {
+  decltype(&::cudaRuntimeGetVersion) runtime_version = nullptr;
+  decltype(&::ncclGetVersion) nccl_version = nullptr;
+  bind(open_first(cudart_names(""), "the CUDA runtime"), "cudaRuntimeGetVersion", runtime_version);
+  bind(open_first(nccl_names(""), "NCCL"), "ncclGetVersion", nccl_version);
+  int runtime = 0, nccl = 0;
+  runtime_version(&runtime);
+  nccl_version(&nccl);
+  return fmt::format("NCCL {} ({}), CUDA runtime {} ({})", version_text(nccl),
+                     path_of(reinterpret_cast<const void*>(nccl_version)), cuda_version_text(runtime),
+                     path_of(reinterpret_cast<const void*>(runtime_version)));
+}
+
 std::string missing_here(const std::string& nccl_name, const std::string& cudart_name) {
-  if (!has_driver()) return kNoDriver;
+  if (nccl_name.empty() && cudart_name.empty() && !has_driver()) return kNoDriver;
   try {
     open_first(cudart_names(cudart_name), "the CUDA runtime");
     open_first(nccl_names(nccl_name), "NCCL");

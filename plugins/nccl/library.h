@@ -109,6 +109,8 @@ class RelaxedCapture {
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
+// The files that a context would use here and their versions, in one line; where nothing is missing.
+std::string found_here();
 // Without loading more than it must: why no context can be opened here, or "".
 std::string missing_here(const std::string& nccl_name = "", const std::string& cudart_name = "");
 

@@ -173,8 +173,8 @@ int score(const prun_open_params* params, const int*, int) {
 
 const prun_transport* table() {
   static const std::string missing = missing_here();
-  static const std::string summary =
-      "NVIDIA GPUs, by NCCL 2.18 or newer" + (missing.empty() ? "" : "; not usable here: " + missing);
+  static const std::string summary = "NVIDIA GPUs, by NCCL 2.18 or newer; " +
+                                     (missing.empty() ? "here " + found_here() : "not usable here: " + missing);
   static const prun_transport t = {
       .size = sizeof(prun_transport),
       .abi = PRUN_TRANSPORT_ABI,

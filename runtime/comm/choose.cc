@@ -48,7 +48,8 @@ void ask(Candidate& candidate, const WorldOptions& options, const std::vector<in
     candidate.score = table.score == nullptr
                           ? 1
                           : std::clamp(table.score(&params, ranks.data(), static_cast<int>(ranks.size())), 0, 100);
-    if (candidate.score == 0) candidate.reason = "says that it cannot serve these ranks here (score 0)";
+    if (candidate.score == 0)
+      candidate.reason = fmt::format("says that it cannot serve these ranks here ({})", table.summary);
   } catch (const Error& error) {
     candidate.reason = error.message();
   }

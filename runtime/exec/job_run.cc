@@ -9,6 +9,7 @@
 #include "exec/comm_ops.h"
 #include "exec/executor.h"
 #include "exec/queue_executor.h"
+#include "exec/queue_memory.h"
 
 namespace prun {
 
@@ -49,6 +50,15 @@ void JobRun::make_communicators() {
         else if (op.communicates())
           wanted.emplace(members_of(program_.mesh, op, options_.rank), op.lane);
   for (const auto& [members, lane] : wanted) communicators_.push_back(&world_.communicator(members, lane));
+  if (options_.queue != nullptr) options_.queue->account(&DeviceUse::transports);
+}
+
+void JobRun::publish_use() {
+  if (options_.queue == nullptr) return;
+  options_.queue->account(&DeviceUse::kernels);
+  const DeviceUse& use = options_.queue->use();
+  const int64_t members[] = {use.total, use.before, use.arena, use.transports, use.kernels, use.free};
+  for (size_t i = 0; i < std::size(members); ++i) options_.recorder->device_use[i].store(members[i]);
 }
 
 const Body& JobRun::body(Kind kind) const {
@@ -82,6 +92,7 @@ void JobRun::run() {
     if (schedule.evaluates_after(pause - 1)) evaluate(pause - 1);
     step = pause;
   }
+  publish_use();
   options_.recorder->phase.store(3, std::memory_order_release);
 }
 

@@ -72,6 +72,7 @@ class JobRun {
 
  private:
   void make_communicators();
+  void publish_use();
   void evaluate(int64_t step);
   void publish(const StepRecord& record);
 

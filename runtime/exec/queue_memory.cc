@@ -77,6 +77,14 @@ QueueMemory::QueueMemory(const Program& program, const prun_device& table, const
       enqueues_(world.enqueues(static_cast<prun_mem_kind>(table.mem_kind))),
       layout_(program, enqueues_) {
   const prun_mem_kind kind = static_cast<prun_mem_kind>(table.mem_kind);
+  use_.free = free_bytes();
+  use_.before = use_.total - use_.free;
+  if (use_.total > 0 && program.arena_bytes > use_.free)
+    throw Error(
+        Exit::out_of_memory,
+        fmt::format("the arena needs {}, {} of the device's {} are free once it is open: others have taken it since "
+                    "this job was started",
+                    human_bytes(program.arena_bytes), human_bytes(use_.free), human_bytes(use_.total)));
   if (enqueues_) arena_ = static_cast<std::byte*>(world.allocate_device(program.arena_bytes, kind));
   if (arena_ == nullptr) {
     own_arena_ = DeviceMemory(*device_, program.arena_bytes, PRUN_PLACE_DEVICE);
@@ -85,6 +93,7 @@ QueueMemory::QueueMemory(const Program& program, const prun_device& table, const
   }
   if (program.host_arena_bytes > 0) host_arena_ = DeviceMemory(*device_, program.host_arena_bytes, PRUN_PLACE_PINNED);
   ahead_ = DeviceMemory(*device_, layout_.first, PRUN_PLACE_DEVICE);
+  account(&DeviceUse::arena);
   // The transport's own memory where it has some, so that peers read it without a copy more.
   pinned_ = static_cast<std::byte*>(world.allocate(layout_.total));
   if (table.pin == nullptr) return;
@@ -100,6 +109,31 @@ QueueMemory::QueueMemory(const Program& program, const prun_device& table, const
 
 QueueMemory::~QueueMemory() {
   if (device_->table().unpin != nullptr && pinned_ != nullptr) device_->table().unpin(device_->get(), pinned_);
+}
+
+int64_t QueueMemory::free_bytes() {
+  uint64_t free = 0, total = 0;
+  const prun_device& table = device_->table();
+  if (table.mem_kind == PRUN_MEM_HOST || table.memory_info(device_->get(), &free, &total) != PRUN_OK) return 0;
+  use_.total = static_cast<int64_t>(total);
+  return static_cast<int64_t>(free);
+}
+
+void QueueMemory::account(int64_t DeviceUse::*whom) {
+  const int64_t before = use_.free;
+  use_.free = free_bytes();
+  use_.*whom += std::max<int64_t>(0, before - use_.free);
+}
+
+Error QueueMemory::explained(const Error& error) const {
+  if (error.code() != Exit::out_of_memory || use_.total == 0) return error;
+  return Error(
+      Exit::out_of_memory,
+      fmt::format("{}; of the device's {}, {} were taken before the arena and {} by it: transports and libraries "
+                  "need room beside it. Half the batch, twice the `micro`, prun.recompute and prun.zero3 make it "
+                  "smaller, --transport-options max_ctas=4 and NCCL_BUFFSIZE=1048576 NCCL's buffers",
+                  error.message(), human_bytes(use_.total), human_bytes(use_.before), human_bytes(use_.arena)),
+      error.site());
 }
 
 std::byte* QueueMemory::staging(int stream) const {

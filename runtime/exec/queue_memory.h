@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "comm/comm.h"
 #include "device/queue_device.h"
 #include "exec/regions.h"
@@ -34,6 +35,17 @@ struct PinnedLayout {
   int64_t total = 0;
 };
 
+// Where a device's memory has gone, by what it says is free: what other processes take meanwhile is counted as this
+// one's.
+struct DeviceUse {
+  int64_t total = 0;       // that the device has; 0: not known, and so is the rest
+  int64_t before = 0;      // contexts, this one's among them, and other processes
+  int64_t arena = 0;       // and the next batch
+  int64_t transports = 0;  // their buffers, of all communicators
+  int64_t kernels = 0;     // machine code, handles of libraries, captured graphs
+  int64_t free = 0;        // left
+};
+
 class QueueMemory {
  public:
   // Before the world connects: transports may want to know memory that peers reach. Throws what taking it throws.
@@ -42,6 +54,11 @@ class QueueMemory {
   QueueMemory(const QueueMemory&) = delete;
 
   QueueDevice& device() { return *device_; }
+  // What the device has less of since the last call was taken by `whom`.
+  void account(int64_t DeviceUse::*whom);
+  const DeviceUse& use() const { return use_; }
+  // Of an error that says that there is no room: the same, with what has taken it and what would help.
+  Error explained(const Error& error) const;
   bool enqueues() const { return enqueues_; }
   std::byte* arena() const { return arena_; }
   std::byte* host_arena() const { return host_arena_.get(); }  // pinned; what is offloaded
@@ -53,7 +70,10 @@ class QueueMemory {
   std::byte* values(int slot) const { return pinned_ + kStepSlots * layout_.first + slot * 2 * kAlignBytes; }
 
  private:
+  int64_t free_bytes();
+
   std::unique_ptr<QueueDevice> device_;
+  DeviceUse use_;
   bool enqueues_ = false;
   DeviceMemory own_arena_, host_arena_, ahead_;
   std::byte* arena_ = nullptr;

@@ -115,6 +115,11 @@ class Cuda(unittest.TestCase if SUBSTITUTES else object):  # where CMake found n
     def test_averages_over_three_ranks_are_nccls(self):
         self.close("plans/ddp_simple.lua", 3, *nccl(), cpu=("--transport", "shm"))
 
+    def test_the_summary_says_who_took_the_device_s_memory(self):
+        done = run_plain("plans/ddp_simple.lua", 2, "cuda", *nccl(), COMM_MIB=20, CONTEXT_MIB=30)
+        self.assertEqual(done.returncode, 0, done.stderr)  # one communicator for the plan, one for all ranks
+        self.assertRegex(done.stderr, r"\non device  .* arena, 40\.0 MiB transports, .* kernels, 30\.0 MiB before them \(contexts\); .* of 512\.0 MiB left\n")
+
     def test_an_error_in_a_replayed_step_is_asked_for(self):
         # Nobody tests a request then; without being asked NCCL would leave it to the deadline, which is exit code 11.
         done = run_plain("plans/zero3.lua", 2, "cuda", *nccl(), FAIL_RUN=60, **{**SMALL, "layers": 1, "steps": 1000, "reduce": "any"})

@@ -56,6 +56,43 @@ class Gpus(unittest.TestCase):
         self.assertEqual(len({each["id"] for each in cuda["devices"]}), 2)
         self.assertIn("CUDA", cuda["driver"])
 
+    def cuda(self, **settings):
+        _, out, _ = self.doctor("--json", **settings)
+        return device(json.loads(out), "cuda")["devices"]
+
+    def test_what_a_context_takes_and_who_is_reached(self):
+        first, second, third = self.cuda(DEVICES="3", CONTEXT_MIB="40")
+        self.assertEqual((first["context_bytes"], first["facts"], first["advice"]), (40 << 20, "ECC on; NVLink to GPUs 1, 2", []))
+        self.assertEqual(second["facts"], "ECC on; NVLink to GPUs 0, 2")
+        self.assertEqual(third["facts"], "ECC on; NVLink to GPUs 0, 1")
+
+    def test_what_is_wrong_is_said_with_what_to_do(self):
+        first, second = self.cuda(DEVICES="2", PEERS="0", ECC="0", LOST_BITS="1", ROWS_WAITING="1", PERSISTENCE="0", COMPUTE_MODE="3")
+        self.assertEqual((first["facts"], first["exclusive"]), ("one process at a time (exclusive); ECC off", True))
+        said = first["advice"]
+        for line, words in zip(said, (("1 error that ECC", "replace it"), ("next reset", "nvidia-smi -r"),
+                                      ("does not reach GPU 1 directly", "host's memory"), ("persistence mode is off", "-pm 1"))):
+            for word in words:
+                self.assertIn(word, line)
+        self.assertEqual(len(said), 4, said)
+        self.assertIn("does not reach GPU 0 directly", "".join(second["advice"]))
+
+    def test_an_instance_of_a_divided_gpu(self):
+        only, = self.cuda(DEVICES="1", MIG="1", PEERS="0")
+        self.assertEqual(len(only["advice"]), 1, only["advice"])
+        self.assertIn("(MIG)", only["advice"][0])
+
+    def test_people_read_the_same(self):
+        _, out, _ = self.doctor(DEVICES="2", PEERS="1", PERSISTENCE="0", CONTEXT_MIB="40")
+        self.assertIn("ECC on; PCIe to GPU 1; a context takes 40.0 MiB of it\n", out)
+        self.assertIn("! its persistence mode is off", out)
+        self.assertRegex(out, r"cuBLASLt [0-9.]+ \(.*/libcublasLt\.so")
+
+    def test_another_process_has_it(self):
+        code, _, err = self.doctor("--device", "cuda", DEVICES="1", BUSY="0")
+        self.assertEqual(code, 2)
+        self.assertIn("another process has it for itself", err)
+
     def test_driver_too_old(self):
         code, out, err = self.doctor("--device", "cuda", DRIVER="11040")
         self.assertEqual(code, 2)

@@ -11,14 +11,11 @@
 #include "base/text.h"
 #include "device/device.h"
 #include "device/plugin_device.h"
+#include "exec/queue_memory.h"
 #include "verify/verify.h"
 
 namespace prun {
 namespace {
-
-// What a rank takes on its device beside the arena, at least: step values, tables of kernels, in CUDA's pieces of 2
-// MiB.
-constexpr int64_t kBesideArena = int64_t{2} << 20;
 
 std::string device_word(const Options& options, int index) { return fmt::format("{}:{}", options.device, index); }
 
@@ -70,19 +67,25 @@ const FoundDevice& found(const DeviceReport& report, int index) {
                        [&](const FoundDevice& device) { return device.index == index; });
 }
 
-// The least number of ranks, above this host's, on the devices that are left, whose arenas fit into `bytes`; 0: none.
+// The least number of ranks, above this host's, on the devices that are left, whose needs fit into `bytes`; else
+// advice.
 std::string what_would_fit(const Options& options, const DeviceReport& report, int64_t bytes, const Program& program,
-                           const std::function<std::optional<int64_t>(int)>& arena_with) {
+                           const std::function<std::optional<int64_t>(int)>& needed_with) {
   const int most = (report.probe.devices - options.first_device) * options.ranks_per_device;
   for (int nproc = 2 * options.nproc; nproc <= most; nproc *= 2) {
-    const std::optional<int64_t> arena = arena_with(nproc);
-    if (arena && (*arena + kBesideArena) * options.ranks_per_device <= bytes)
-      return fmt::format("--nproc {} would fit: {} a rank", nproc, human_bytes(*arena));
+    const std::optional<int64_t> needed = needed_with(nproc);
+    if (needed && *needed * options.ranks_per_device <= bytes)
+      return fmt::format("--nproc {} would fit: {} a rank", nproc, human_bytes(*needed));
   }
   return advice(program);
 }
 
 }  // namespace
+
+int64_t needed_on_device(const Program& program) {
+  constexpr int64_t kTables = int64_t{2} << 20;  // of kernels; CUDA's pieces are as large
+  return program.arena_bytes + PinnedLayout(program, true).first + kTables;
+}
 
 DeviceReport check_devices(const Options& options) {
   const std::vector<DevicePluginFile> plugins = find_device_plugins();
@@ -106,9 +109,16 @@ void require_devices(const Options& options, const DeviceReport& report) {
   if (!report.problem.empty()) throw usage_error(fmt::format("--device {}: {}", options.device, report.problem));
   if (report.mem_kind == PRUN_MEM_HOST) return;
   require_enough(options, report.probe.devices);
-  for (const int index : devices_of_ranks(options))
-    if (const std::string& problem = found(report, index).problem; !problem.empty())
-      throw usage_error(fmt::format("--device {}: {}", device_word(options, index), problem));
+  for (const int index : devices_of_ranks(options)) {
+    const FoundDevice& device = found(report, index);
+    if (!device.problem.empty())
+      throw usage_error(fmt::format("--device {}: {}", device_word(options, index), device.problem));
+    if (options.ranks_per_device > 1 && device.health.exclusive != 0)
+      throw usage_error(
+          fmt::format("--ranks-per-device {}: {} takes one process at a time (its compute mode is exclusive; "
+                      "sudo nvidia-smi -c 0)",
+                      options.ranks_per_device, device_word(options, index)));
+  }
 }
 
 std::string transport_of_sharing_ranks(const Options& options) {
@@ -122,7 +132,7 @@ std::string transport_of_sharing_ranks(const Options& options) {
 }
 
 void check_device_memory(const Options& options, const Job& job, const DeviceReport& report,
-                         const std::function<std::optional<int64_t>(int nproc)>& arena_with) {
+                         const std::function<std::optional<int64_t>(int nproc)>& needed_with) {
   if (report.devices.empty()) return;
   std::map<int, std::vector<const Program*>> programs;  // of each device
   for (int rank = 0; rank < options.nproc; ++rank)
@@ -130,9 +140,11 @@ void check_device_memory(const Options& options, const Job& job, const DeviceRep
   for (const auto& [index, of_ranks] : programs) {
     const prun_device_info& info = found(report, index).info;
     const int64_t free = static_cast<int64_t>(info.free_bytes);
-    const int64_t needed =
-        std::accumulate(of_ranks.begin(), of_ranks.end(), int64_t{0},
-                        [](int64_t sum, const Program* p) { return sum + p->arena_bytes + kBesideArena; });
+    // What is free was asked with one context open; every rank has its own.
+    const int64_t contexts = static_cast<int64_t>((of_ranks.size() - 1) * found(report, index).health.context_bytes);
+    const int64_t needed = std::accumulate(of_ranks.begin(), of_ranks.end(), int64_t{0},
+                                           [](int64_t sum, const Program* p) { return sum + needed_on_device(*p); }) +
+                           contexts;
     if (needed <= free) continue;
     const Program& largest =
         **std::max_element(of_ranks.begin(), of_ranks.end(),
@@ -140,11 +152,12 @@ void check_device_memory(const Options& options, const Job& job, const DeviceRep
     const std::string who = of_ranks.size() == 1 ? "its rank needs" : fmt::format("its {} ranks need", of_ranks.size());
     const std::string unshared =
         of_ranks.size() > 1 && largest.arena_bytes <= free ? "; fewer --ranks-per-device, or " : "; ";
+    const std::string beside = contexts > 0 ? fmt::format(", {} of it for contexts", human_bytes(contexts)) : "";
     throw Error(Exit::out_of_memory,
-                fmt::format("{} ({}): {} {}{}, {} of its {} are free{}{}", device_word(options, index), info.name, who,
-                            human_bytes(needed), largest_roles(largest), human_bytes(free),
+                fmt::format("{} ({}): {} {}{}{}, {} of its {} are free{}{}", device_word(options, index), info.name,
+                            who, human_bytes(needed), largest_roles(largest), beside, human_bytes(free),
                             human_bytes(static_cast<int64_t>(info.total_bytes)), unshared,
-                            what_would_fit(options, report, free, largest, arena_with)));
+                            what_would_fit(options, report, free - contexts, largest, needed_with)));
   }
 }
 

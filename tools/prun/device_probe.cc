@@ -35,6 +35,7 @@ struct Answer {
   int mem_kind = PRUN_MEM_HOST;
   prun_device_probe probe{};
   prun_device_info info{};
+  prun_health_report health{};
 };
 
 template <size_t N>
@@ -136,7 +137,17 @@ Answer Child::answer(Clock::time_point deadline) {
   return answer;
 }
 
-FoundDevice found(int index, const Answer& answer) { return {index, answer.info, answer.problem}; }
+FoundDevice found(int index, const Answer& answer) { return {index, answer.info, answer.problem, answer.health}; }
+
+// What a device knows of itself; one that cannot say it has nothing to say.
+void examine(const prun_device& table, int index, prun_health_report& report) {
+  const void* extension = table.ext != nullptr ? table.ext(PRUN_HEALTH) : nullptr;
+  if (extension == nullptr) return;
+  report.size = sizeof report;
+  prun_result result{.size = sizeof(prun_result), .culprit = -1, .message = {}};
+  if (static_cast<const prun_health*>(extension)->examine(index, &report, &result) != PRUN_OK) report = {};
+  report.facts[sizeof report.facts - 1] = report.advice[sizeof report.advice - 1] = '\0';
+}
 
 void describe(const std::string& name, const std::set<int>& indexes, DeviceReport& report) {
   std::vector<Child> children;
@@ -144,6 +155,7 @@ void describe(const std::string& name, const std::set<int>& indexes, DeviceRepor
     children.emplace_back(name, [index](const prun_device& table, Answer& answer) {
       prun_result result{.size = sizeof(prun_result), .culprit = -1, .message = {}};
       answer.info.size = sizeof answer.info;
+      examine(table, index, answer.health);
       if (table.describe(index, &answer.info, &result) != PRUN_OK) write_text(answer.problem, result.message);
     });
   const Clock::time_point deadline = Clock::now() + kPatience;

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "prun/device.h"
+#include "prun/health.h"
 
 namespace prun {
 
@@ -12,6 +12,7 @@ struct FoundDevice {
   int index = 0;
   prun_device_info info{};
   std::string problem;  // "" when it can be used
+  prun_health_report health{};
 };
 
 struct DeviceReport {

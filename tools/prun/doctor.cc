@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -51,6 +52,22 @@ Findings examine(const Options& options, const Places& places) {
 
 void print_row(const std::string& left, const std::string& right) { fmt::print("  {:<14} {}\n", left, right); }
 
+std::vector<std::string> lines_of(const char* text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+// "ECC on; NVLink to GPU 1; a context takes 400 MiB of it".
+std::string facts_of(const FoundDevice& device) {
+  std::string facts = device.health.facts;
+  if (device.health.context_bytes > 0)
+    facts += fmt::format("{}a context takes {} of it", facts.empty() ? "" : "; ",
+                         human_bytes(static_cast<int64_t>(device.health.context_bytes)));
+  return facts;
+}
+
 void print_device(const DeviceReport& report) {
   const bool plugin = !report.version.empty();
   print_row(report.name, !report.problem.empty() ? "cannot be used: " + report.problem
@@ -68,6 +85,8 @@ void print_device(const DeviceReport& report) {
                           human_bytes(static_cast<int64_t>(device.info.free_bytes)),
                           human_bytes(static_cast<int64_t>(device.info.total_bytes)), device.info.id);
     print_row("", fmt::format("{}:{}  {}", report.name, device.index, state));
+    if (const std::string facts = facts_of(device); !facts.empty()) print_row("", "        " + facts);
+    for (const std::string& advice : lines_of(device.health.advice)) print_row("", "        ! " + advice);
   }
 }
 
@@ -95,6 +114,10 @@ nlohmann::json device_json(const DeviceReport& report) {
                        {"total_bytes", device.info.total_bytes},
                        {"free_bytes", device.info.free_bytes},
                        {"peak_flops_bf16", device.info.peak_flops_bf16},
+                       {"context_bytes", device.health.context_bytes},
+                       {"exclusive", device.health.exclusive != 0},
+                       {"facts", device.health.facts},
+                       {"advice", lines_of(device.health.advice)},
                        {"problem", device.problem}});
   return {{"name", report.name},
           {"version", report.version},

@@ -49,7 +49,8 @@ std::set<std::string> loaded_objects() {
   return paths;
 }
 
-void print_kind(const GroupKind& kind, const std::vector<Candidate>& candidates) {
+// `otherwise`: what happens where nothing can carry it.
+void print_kind(const GroupKind& kind, const std::vector<Candidate>& candidates, const std::string& otherwise) {
   fmt::print("{}\n", kind.name);
   const int best = candidates.empty() ? 0 : candidates.front().score;
   for (const Candidate& c : candidates) {
@@ -60,7 +61,7 @@ void print_kind(const GroupKind& kind, const std::vector<Candidate>& candidates)
                                 : c.reason;
     fmt::print("  {} {:<10} {}\n", taken ? "*" : " ", c.file.name, why);
   }
-  if (best == 0) fmt::print("    nothing here can carry it\n");
+  if (best == 0) fmt::print("    {}\n", otherwise);
 }
 
 InterfaceChoice chosen_interface(const Options& options, const std::vector<Interface>& interfaces) {
@@ -97,19 +98,26 @@ int explain_plugins(const Options& options, const Places& places) {
   const std::set<std::string> before = loaded_objects();
   std::vector<std::vector<Candidate>> weighed;
   for (const GroupKind& kind : kinds) weighed.push_back(weigh_for(kind, options, places));
-  for (size_t i = 0; i < std::size(kinds); ++i) print_kind(kinds[i], weighed[i]);
   auto best = [&](size_t i) {
     return weighed[i].empty() || weighed[i].front().score == 0 ? "" : weighed[i].front().file.name;
   };
-  const std::string one = best(0), several = best(1);
-  const bool mixed = !one.empty() && !several.empty() && one != several;
+  const std::string one = best(0), several = best(1), on_device = best(2);
+  const std::string over_hosts = several.empty()                 ? "-"
+                                 : one.empty() || one == several ? several
+                                                                 : transport_words(one + "+" + several);
+  const std::string staged =
+      one.empty() ? "" : fmt::format("through the host's memory: {}", several.empty() ? one : over_hosts);
+  const char* nothing = "nothing here can carry it";
+  print_kind(kinds[0], weighed[0], nothing);
+  print_kind(kinds[1], weighed[1], nothing);
+  print_kind(kinds[2], weighed[2], staged.empty() ? nothing : "so it goes " + staged);
   fmt::print("--transport auto\n");
   fmt::print("    {:<28}{}\n", "groups inside a host:", one.empty() ? "-" : one);
-  fmt::print("    {:<28}{}\n", "groups over hosts:",
-             several.empty() ? "-"
-             : mixed         ? transport_words(one + "+" + several)
-                             : several);
+  fmt::print("    {:<28}{}\n", "groups over hosts:", over_hosts);
   fmt::print("    {:<28}{}\n", "one rank on each host:", several.empty() ? "-" : several);
+  fmt::print("    {:<28}{}\n", "with --device cuda:", !on_device.empty() ? on_device : staged.empty() ? "-" : staged);
+  if (!on_device.empty() && !staged.empty())
+    fmt::print("    {:<28}{}\n", "with --ranks-per-device 2:", staged);  // NCCL refuses ranks that share one
   print_interfaces(interfaces, chosen);
   fmt::print("libraries loaded for this\n");
   for (const std::string& path : loaded_objects())

@@ -115,6 +115,15 @@ void Observer::warn_of_lost_output() {
   if (trace_->full()) fmt::print(stderr, "prun: {} holds the first steps only\n", trace_->file().path());
 }
 
+std::vector<DeviceUse> Observer::device_use() const {
+  std::vector<DeviceUse> all;
+  for (const RecorderHeader* recorder : recorders_) {
+    const auto member = [&](size_t i) { return recorder->device_use[i].load(); };
+    if (member(0) > 0) all.push_back({member(0), member(1), member(2), member(3), member(4), member(5)});
+  }
+  return all;
+}
+
 void Observer::ended(int exit_code) {
   if (recorders_.empty()) return;
   tick();
@@ -124,6 +133,7 @@ void Observer::ended(int exit_code) {
   if (exit_code != 0 || progress_.silent() || job.classes.empty()) return;
   std::vector<uint64_t> peaks;
   for (const RecorderHeader* recorder : recorders_) peaks.push_back(recorder->pss.load());
+  summary_.set_device_use(device_use());
   fmt::print(stderr, "{}", summary_.text(job, ranks_, peaks, work_.peak_flops));
   if (trace_) fmt::print(stderr, "trace      {} (open it in https://ui.perfetto.dev)\n", trace_->file().path());
 }

@@ -36,6 +36,7 @@ class Observer final : public LaunchObserver {
  private:
   void announce() const;
   void announce_transports();
+  std::vector<DeviceUse> device_use() const;
   void warn_of_lost_output();
 
   Job received_;  // on nodes other than 0: to say what a rank was doing

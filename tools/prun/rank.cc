@@ -126,9 +126,17 @@ void train(const RankStart& start, const Options& options, const std::vector<std
   }
   HostMemory host_arena(queue == nullptr ? program.host_arena_bytes : 0);
   executor_options.host_arena = host_arena.data();
-  world->connect();
-  tell_transports(*executor_options.recorder, world->transport_name(), options.network_interface);
-  std::unique_ptr<JobRun> executor = make_executor(program, *device, *world, executor_options);
+  std::unique_ptr<JobRun> executor;
+  try {
+    world->connect();
+    tell_transports(*executor_options.recorder, world->transport_name(), options.network_interface);
+    executor = make_executor(program, *device, *world, executor_options);
+  } catch (const Aborted&) {
+    throw;
+  } catch (const Error& error) {
+    if (queue != nullptr) throw queue->explained(error);
+    throw;
+  }
   where.clear();
   try {
     executor->run();

@@ -17,13 +17,13 @@
 namespace prun {
 namespace {
 
-// The largest arena of a rank when the plan runs with so many ranks on each host; none where it cannot.
-std::optional<int64_t> arena_with(Options options, const Places& places, int nproc) {
+// The most that a rank needs on its device when the plan runs with so many ranks on each host; none where it cannot.
+std::optional<int64_t> needed_with(Options options, const Places& places, int nproc) {
   options.nproc = nproc;
   try {
     int64_t largest = 0;
     for (const Program& program : build_job(options, places, nproc * options.nnodes).classes)
-      largest = std::max(largest, program.arena_bytes);
+      largest = std::max(largest, needed_on_device(program));
     return largest;
   } catch (const Error&) {
     return std::nullopt;
@@ -53,7 +53,7 @@ int run_command(const Options& given, const Places& places) {
   launch_options.command = fmt::format("{} --nproc {}", options.plan, options.nproc);
   auto make_job = [&](int ranks) {
     observer.job = build_job(options, places, ranks);
-    check_device_memory(options, observer.job, devices, [&](int nproc) { return arena_with(options, places, nproc); });
+    check_device_memory(options, observer.job, devices, [&](int nproc) { return needed_with(options, places, nproc); });
     return serialize_job(observer.job);
   };
   auto rank_main = [&](const RankStart& start) {

@@ -48,6 +48,16 @@ double Summary::steps_per_s() const {
               : static_cast<double>(steps_) / std::max(time_s_, 1e-9);
 }
 
+// Of the rank that has left the least. Ranks that share a device count what the others take as well.
+std::string Summary::device_text() const {
+  const auto least = std::min_element(device_use_.begin(), device_use_.end(),
+                                      [](const DeviceUse& a, const DeviceUse& b) { return a.free < b.free; });
+  if (least == device_use_.end()) return "";
+  return fmt::format("on device  {} arena, {} transports, {} kernels, {} before them (contexts); {} of {} left\n",
+                     human_bytes(least->arena), human_bytes(least->transports), human_bytes(least->kernels),
+                     human_bytes(least->before), human_bytes(least->free), human_bytes(least->total));
+}
+
 std::string flops_text(double flops_per_s) {
   constexpr const char* kUnits[] = {"FLOP/s", "kFLOP/s", "MFLOP/s", "GFLOP/s", "TFLOP/s", "PFLOP/s", "EFLOP/s"};
   size_t unit = 0;
@@ -99,7 +109,7 @@ std::string Summary::text(const Job& job, const std::vector<int>& ranks, const s
                       greatest = human_bytes(static_cast<int64_t>(high));
     text += fmt::format(", {} taken (Pss, with code)", least == greatest ? least : least + " to " + greatest);
   }
-  text += "\n";
+  text += "\n" + device_text();
   if (comm_s_ > 0 && job.class_of_rank.size() > 1) {
     const double n = static_cast<double>(steps_);
     text += fmt::format("sent       {} a rank and step\n", human_bytes(static_cast<int64_t>(bytes_ / n)));

@@ -8,6 +8,8 @@
 #include <cstring>
 #include <utility>
 
+#include "memory.h"
+
 namespace substitute {
 namespace {
 
@@ -67,8 +69,12 @@ using substitute::result;
 
 ENTRY cudaError_t cudaGetDeviceCount(int* count) { return result(substitute::machine_state(count)); }
 ENTRY cudaError_t cudaSetDevice(int index) {
-  const cudaError_t error = substitute::check_device(index);
-  if (error == cudaSuccess) substitute::device = index;
+  cudaError_t error = substitute::check_device(index);
+  if (error == cudaSuccess && substitute::setting("BUSY", -1) == index) error = cudaErrorDevicesUnavailable;
+  if (error == cudaSuccess) {
+    substitute::device = index;
+    substitute::make_context(index);
+  }
   return result(error);
 }
 ENTRY cudaError_t cudaInitDevice(int index, unsigned, unsigned) { return result(substitute::check_device(index)); }
@@ -83,7 +89,8 @@ ENTRY cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int index)
   if (error != cudaSuccess) return result(error);
   cudaDeviceProp& p = *properties;
   std::memset(&p, 0, sizeof p);
-  std::snprintf(p.name, sizeof p.name, "substitute of a GPU");
+  const bool instance = substitute::setting("MIG", 0) != 0;
+  std::snprintf(p.name, sizeof p.name, "substitute of a GPU%s", instance ? " MIG 1g.10gb" : "");
   std::memset(p.uuid.bytes, 0x5b, sizeof p.uuid.bytes);
   p.uuid.bytes[15] = static_cast<char>(index);
   p.totalGlobalMem = substitute::memory_bytes();
@@ -148,8 +155,11 @@ ENTRY cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, i
     case cudaDevAttrUnifiedAddressing:
     case cudaDevAttrConcurrentKernels:
       return *value = 1, cudaSuccess;
-    case cudaDevAttrPageableMemoryAccess:
     case cudaDevAttrComputeMode:
+      return *value = static_cast<int>(substitute::setting("COMPUTE_MODE", 0)), cudaSuccess;
+    case cudaDevAttrEccEnabled:
+      return *value = static_cast<int>(substitute::setting("ECC", 1)), cudaSuccess;
+    case cudaDevAttrPageableMemoryAccess:
     case cudaDevAttrPciDeviceId:
     case cudaDevAttrPciDomainId:
       return *value = 0, cudaSuccess;
@@ -167,7 +177,14 @@ ENTRY cudaError_t cudaDeviceGetPCIBusId(char* text, int length, int index) {
 ENTRY cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   return *least = 0, *greatest = -5, cudaSuccess;
 }
-ENTRY cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) { return *can = 1, cudaSuccess; }
+ENTRY cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) {
+  return *can = substitute::setting("PEERS", 2) > 0 ? 1 : 0, cudaSuccess;
+}
+ENTRY cudaError_t cudaDeviceGetP2PAttribute(int* value, cudaDeviceP2PAttr attribute, int, int) {
+  if (attribute != cudaDevP2PAttrNativeAtomicSupported)
+    substitute::die("P2P attribute " + std::to_string(attribute) + " is none that the substitute knows (machine.cc)");
+  return *value = substitute::setting("PEERS", 2) > 1 ? 1 : 0, cudaSuccess;
+}
 
 // Those that prun can see. Names and texts are CUDA's.
 #define KNOWN_ERRORS(X)                                                                                             \
@@ -178,6 +195,7 @@ ENTRY cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) { return *can = 1,
   X(cudaErrorInsufficientDriver, "CUDA driver version is insufficient for CUDA runtime version")                    \
   X(cudaErrorNoDevice, "no CUDA-capable device is detected")                                                        \
   X(cudaErrorInvalidDevice, "invalid device ordinal")                                                               \
+  X(cudaErrorDevicesUnavailable, "CUDA-capable device(s) is/are busy or unavailable")                               \
   X(cudaErrorInvalidResourceHandle, "invalid resource handle")                                                      \
   X(cudaErrorIllegalState, "the operation cannot be performed in the present state")                                \
   X(cudaErrorNotReady, "device not ready")                                                                          \

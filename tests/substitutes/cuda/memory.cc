@@ -9,6 +9,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <set>
 #include <vector>
 
 #include "capture.h"
@@ -34,6 +35,7 @@ struct Memory {
   std::mutex mutex;
   std::map<const char*, Block> blocks;
   std::map<int, size_t> used;  // of each device
+  std::set<int> contexts;
 
   // The block around ptr; under the lock.
   const Block* find(const void* ptr, const char** begin) const {
@@ -119,6 +121,17 @@ void check_guards(const char* when) {
   std::lock_guard lock(memory().mutex);
   for (const auto& [begin, block] : memory().blocks)
     if (block.owned) check_guard(begin, block, when);
+}
+
+void make_context(int device) {
+  std::lock_guard lock(memory().mutex);
+  if (memory().contexts.insert(device).second)
+    memory().used[device] += static_cast<size_t>(setting("CONTEXT_MIB", 0)) << 20;
+}
+
+size_t used_bytes(int device) {
+  std::lock_guard lock(memory().mutex);
+  return memory().used[device];
 }
 
 bool reachable(const void* ptr, size_t bytes) {

@@ -22,6 +22,7 @@ cudaError_t enqueue(cudaStream_t stream, Work work);
 // Whether a device could reach all of it.
 bool reachable(const void* ptr, size_t bytes);
 [[noreturn]] void die(const std::string& why);         // prun has done what would crash with the real library
+size_t used_bytes(int device);                         // of its memory, by this process
 int64_t setting(const char* name, int64_t otherwise);  // an environment variable: PRUN_SUBSTITUTE_name
 
 }  // namespace substitute

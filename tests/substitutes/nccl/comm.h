@@ -50,6 +50,8 @@ struct Comm {
   std::atomic<bool> aborted{false};
   std::atomic<bool> connected{false};
   int splits = 0;
+  int device = 0;
+  void* buffers = nullptr;
   std::atomic<int> queued{0};  // operations in streams
   std::mutex one_at_a_time;    // of its operations, as on a device
 

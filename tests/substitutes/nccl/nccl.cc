@@ -3,6 +3,8 @@
 //     PRUN_SUBSTITUTE_ABORT_HANGS=1   ncclCommAbort never returns
 //     PRUN_SUBSTITUTE_FAIL_AT=N       the Nth group on a stream fails asynchronously, on rank PRUN_SUBSTITUTE_FAIL_RANK
 //     PRUN_SUBSTITUTE_FAIL_RUN=N      the same of the Nth that runs, those of replayed graphs among them
+//     PRUN_SUBSTITUTE_COMM_MIB=N      buffers of a communicator in the device's memory
+//     PRUN_SUBSTITUTE_NO_SHM=1        none of them in /dev/shm, which is full
 #include <nccl.h>
 
 #include <chrono>
@@ -134,6 +136,19 @@ uint64_t mix(uint64_t x) {  // splitmix64
   return x ^ x >> 31;
 }
 
+// In a thread of its own, where another device is current.
+ncclResult_t join(const Handle& comm) {
+  cudaSetDevice(comm->device);
+  if (setting("NO_SHM", 0) != 0)
+    return error(ncclSystemError,
+                 "Error: failed to extend /dev/shm/nccl-abc to 4194660 bytes, error: No space left on device");
+  const size_t bytes = static_cast<size_t>(setting("COMM_MIB", 0)) << 20;
+  if (bytes > 0 && cudaMalloc(&comm->buffers, bytes) != cudaSuccess)
+    return error(ncclUnhandledCudaError, ("Failed to CUDA calloc async " + std::to_string(bytes) + " bytes").c_str());
+  comm->join();
+  return ncclSuccess;
+}
+
 bool bad_config(const ncclConfig_t* config) { return config != nullptr && config->magic != 0xcafebeef; }
 
 // Places of the new communicator, once all ranks of the old one have said theirs.
@@ -157,8 +172,7 @@ ncclResult_t agree_on_split(const Handle& parent, const Handle& child, int color
     child->rank += split.key[rank] < key || (split.key[rank] == key && rank < parent->rank) ? 1 : 0;
   }
   child->id = mix(mix(parent->id + static_cast<uint64_t>(number)) + static_cast<uint64_t>(color));
-  child->join();
-  return ncclSuccess;
+  return join(child);
 }
 
 }  // namespace
@@ -200,7 +214,8 @@ ENTRY ncclResult_t ncclCommInitRankConfig(ncclComm_t* result, int ranks, ncclUni
   comm->ranks = ranks;
   comm->blocking = config == nullptr || config->blocking != 0;
   *result = made(comm);
-  return in_background(comm, [comm] { return comm->join(), ncclSuccess; });
+  cudaGetDevice(&comm->device);
+  return in_background(comm, [comm] { return join(comm); });
 }
 ENTRY ncclResult_t ncclCommSplit(ncclComm_t handle, int color, int key, ncclComm_t* result, ncclConfig_t* config) {
   const Handle parent = of(handle);
@@ -208,6 +223,7 @@ ENTRY ncclResult_t ncclCommSplit(ncclComm_t handle, int color, int key, ncclComm
   if (bad_config(config)) return error(ncclInvalidArgument, "the configuration was not initialized");
   auto child = std::make_shared<Comm>();
   child->blocking = config == nullptr ? parent->blocking : config->blocking != 0;
+  child->device = parent->device;
   return in_background(parent, [parent, child, color, key, result] {
     const ncclResult_t agreed = agree_on_split(parent, child, color, key);
     if (agreed == ncclSuccess) *result = made(child);
@@ -228,6 +244,7 @@ ENTRY ncclResult_t ncclCommFinalize(ncclComm_t handle) {
 ENTRY ncclResult_t ncclCommDestroy(ncclComm_t handle) {
   const Handle comm = of(handle);
   while (comm->state == ncclInProgress || comm->queued > 0) moment();
+  cudaFree(std::exchange(comm->buffers, nullptr));
   comm->magic = kFreed;
   return ncclSuccess;
 }
@@ -286,7 +303,8 @@ ENTRY ncclResult_t ncclReduce(const void* send, void* recv, size_t count, ncclDa
 
 #if SUBSTITUTE_VERSION >= 21900
 ENTRY ncclResult_t ncclMemAlloc(void** ptr, size_t bytes) {
-  return cudaMalloc(ptr, bytes) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+  if (cudaMalloc(ptr, bytes) == cudaSuccess) return ncclSuccess;
+  return error(ncclUnhandledCudaError, "Cuda failure 2 'out of memory'");
 }
 ENTRY ncclResult_t ncclMemFree(void* ptr) { return cudaFree(ptr), ncclSuccess; }
 ENTRY ncclResult_t ncclCommRegister(const ncclComm_t comm, void* buffer, size_t bytes, void** handle) {
