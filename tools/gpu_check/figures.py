@@ -13,6 +13,7 @@ from gpu_check.results import NotPossible
 HOST_US, IDLE, KERNELS, NCCL = 20, 0.01, 1.05, 1.02
 TRAINING, HOST, GAPS = "GPT-2 124M in bf16 against PyTorch with torch.compile", "host time of a captured step", "idle GPU between steps"
 PRODUCTS, ATTENTION, COLLECTIVES = "products of GPT-2 and Llama", "attention of GPT-2 and Llama", "nccl against nccl-tests"
+NORMS = "norms with residuals, beside two ops and a copy"
 BARS = {TRAINING: "at least PyTorch's tokens/s, MFU printed", HOST: f"under {HOST_US} µs", GAPS: f"under {IDLE:.0%}",
         PRODUCTS: f"within {KERNELS - 1:.0%} of cuBLASLt's best", ATTENTION: f"within {KERNELS - 1:.0%} of cuDNN's best",
         COLLECTIVES: f"within {NCCL - 1:.0%} of nccl-tests"}
@@ -59,8 +60,9 @@ def training(context):
 
 
 def kernels(context, name, family, library):
+    """`library` "": of what no library has; shown, and held to nothing."""
     context.need_gpu()
-    bar = BARS[name]
+    bar = BARS.get(name, "")
     bench = context.need_file(context.build / "bin/cuda_kernel_bench", "not built with the CUDA device")
     done, found = measured(context, f"{family}.json", [bench, "--family", family, *(["--small"] if context.small else [])])
     rows = found["rows"] if found else []
@@ -74,6 +76,8 @@ def kernels(context, name, family, library):
         table.append([row["group"], row["what"], f"{row['ours_us']:.1f}", f"{row['best_us']:.1f}" if ratio else "none", f"{ratio:.3f}" if ratio else "",
                       f"{rate:.1f}", row["best"] or row["problem"]])
     problems = [f"{row['group']} {row['what']}: {row['problem']}" for row in rows if row["problem"]] + ([] if done.ok else [done.why()])
+    if not library:
+        return Verdict(bool(rows) and not problems, f"{len(rows)} ops", bar, "; ".join(problems), table)
     if not over:
         return Verdict(False, "", bar, "; ".join(problems) or f"{library} has none of the shapes", table if rows else [])
     worst = max(over, key=over.get)
@@ -127,7 +131,8 @@ def checks(_context):
     return [Check(TRAINING, training, timeout=420, least=180), Check(HOST, host, timeout=180, least=60), Check(GAPS, gaps, timeout=180, least=60),
             Check(PRODUCTS, functools.partial(kernels, name=PRODUCTS, family="gemm", library="cuBLASLt"), timeout=240, least=60),
             Check(ATTENTION, functools.partial(kernels, name=ATTENTION, family="attention", library="cuDNN"), timeout=180, least=60),
-            Check(COLLECTIVES, collectives, timeout=420, least=120)]
+            Check(COLLECTIVES, collectives, timeout=420, least=120),
+            Check(NORMS, functools.partial(kernels, name=NORMS, family="norm", library=""), timeout=60, least=20)]
 
 
 STEP = Step("figures", "speed", checks)

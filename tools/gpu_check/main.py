@@ -93,6 +93,7 @@ class Run:
         if self.context.budget_end - time.monotonic() < min(check.least, check.timeout):
             self.left.append((step.name, check.name))
             return
+        self.store.forget(step.name, check.name)  # whatever ends this run: the old answer is none
         try:
             result = perform(self.context, step, check)
         except BudgetSpent:

@@ -51,8 +51,12 @@ class Store:
     def find(self, step, name):
         return next((r for r in self.results if (r.step, r.name) == (step, name)), None)
 
+    def forget(self, step, name):
+        self.results = [r for r in self.results if (r.step, r.name) != (step, name)]
+
     def add(self, result):
-        self.results = [r for r in self.results if (r.step, r.name) != (result.step, result.name)] + [result]
+        self.forget(result.step, result.name)
+        self.results.append(result)
         self.write()
 
     def write(self):
