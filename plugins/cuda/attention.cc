@@ -1,6 +1,6 @@
 // The ops attention, attention_block and their gradients: what is computed, where it lies, and by whom: in bf16 by
 // cuDNN where it is there and takes the shape (attention_cudnn.h), else by kernels of ours. Which one it is depends on
-// shapes, options and versions alone, so that ranks agree.
+// shapes, places in the arena, options and versions alone, so that ranks agree.
 #include "attention.h"
 
 #include <fmt/format.h>

@@ -5,6 +5,8 @@
 #ifdef PRUN_CUDA_CUDNN
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <initializer_list>
 #include <map>
 #include <mutex>
 #include <tuple>
@@ -49,15 +51,19 @@ std::shared_ptr<const CudnnPlan> plan_of(Context& context, const CudnnAttentionS
   }
 }
 
-bool suits(const OpView& view, const AttentionSizes& s) {
+// The graphs promise 16 bytes of every tensor in bf16 (cudnn_plan.cc). AttentionSizes says it of heads that are only
+// read for the kernels of ours; `others` are the rest. As heads are multiples of 16 bytes, all begin as the first does.
+bool suits(const OpView& view, const AttentionSizes& s, std::initializer_list<const void*> others) {
   return view.kind().find("block") == std::string_view::npos && s.vector && s.head <= 128 &&
+         std::all_of(others.begin(), others.end(),
+                     [](const void* at) { return reinterpret_cast<uintptr_t>(at) % 16 == 0; }) &&
          view.context().cudnn() != nullptr;
 }
 
 }  // namespace
 
 std::unique_ptr<Kernel> cudnn_attention_forward(const OpView& view, const AttentionForward<bf16>& a) {
-  if (!suits(view, a.sizes)) return nullptr;
+  if (!suits(view, a.sizes, {a.out})) return nullptr;
   const auto plan = plan_of(view.context(), shape_of(a.sizes, a.sizes.batch, a.sizes.kv_heads), false);
   if (plan == nullptr) return nullptr;
   const Scratch memory = scratch(view, plan->workspace_bytes());
@@ -72,7 +78,8 @@ std::unique_ptr<Kernel> cudnn_attention_backward(const OpView& view, const Atten
   const AttentionSizes& s = a.sizes;
   const bool deterministic = view.context().options().deterministic;
   const CudnnSlice slice = cudnn_backward_slice(s, deterministic);
-  if (slice.batch == 0 || !suits(view, s)) return nullptr;
+  if (slice.batch == 0 || !suits(view, s, {a.out.data, a.dq.heads.data, a.dk.heads.data, a.dv.heads.data}))
+    return nullptr;
   // Up to Hopper a graph that writes dq at once makes cuDNN keep the gradients of scores; later engines take it, and
   // add.
   if (deterministic && view.context().capability() >= 100) return nullptr;

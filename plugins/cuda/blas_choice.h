@@ -1,8 +1,9 @@
 // Which of the algorithms that cuBLASLt's heuristic names is taken: the first, or with the option autotune=1 the
 // fastest that was measured.
 //
-// Surprising fact: only algorithms that gave the same bits as the first on random numbers are compared. Ranks measure
-// on their own and may choose differently, and what several of them compute alike has to stay alike.
+// Surprising fact: only algorithms that give the same bits as the first, twice, on numbers that show in which order
+// they add and on others that show what follows the sums, are compared. Ranks measure on their own and may choose
+// differently, and what several of them compute alike has to stay alike; so time never decides about bits.
 #pragma once
 #include <cublasLt.h>
 

@@ -8,7 +8,7 @@
 namespace prun_cuda {
 namespace {
 
-constexpr int kCompared = 16;  // algorithms, with autotune=1
+constexpr int kCompared = 16;  // algorithms, with autotune=1 or where the first is refused
 
 cudaDataType_t data_type(int dtype) { return dtype == PRUN_BF16 ? CUDA_R_16BF : CUDA_R_32F; }
 
@@ -101,8 +101,13 @@ std::vector<cublasLtMatmulHeuristicResult_t> BlasProduct::algorithms(int most) c
   if (status == CUBLAS_STATUS_INVALID_VALUE && fused_) return {};  // so it calls epilogues that it lacks for a type
   check(status, "cublasLtMatmulAlgoGetHeuristic");
   found.resize(static_cast<size_t>(count));
+  // The heuristic estimates; that an algorithm computes just this, with what follows it, the check says.
   std::erase_if(found, [&](const auto& one) {
-    return one.state != CUBLAS_STATUS_SUCCESS || one.workspaceSize > workspace_bytes_;
+    cublasLtMatmulHeuristicResult_t checked{};
+    return one.state != CUBLAS_STATUS_SUCCESS ||
+           cublasLtMatmulAlgoCheck(context_.cublas(), product_.get(), a_.get(), b_.get(), c_.get(), c_.get(), &one.algo,
+                                   &checked) != CUBLAS_STATUS_SUCCESS ||
+           std::max(one.workspaceSize, checked.workspaceSize) > workspace_bytes_;
   });
   return found;
 }
@@ -110,9 +115,10 @@ std::vector<cublasLtMatmulHeuristicResult_t> BlasProduct::algorithms(int most) c
 std::unique_ptr<BlasProduct> BlasProduct::find(Context& context, const Gemm& gemm, const Epilogue& epilogue,
                                                void* workspace, size_t workspace_bytes) {
   auto product = std::make_unique<BlasProduct>(context, gemm, epilogue, workspace, workspace_bytes);
-  const std::vector<cublasLtMatmulHeuristicResult_t> found =
-      product->algorithms(context.options().autotune ? kCompared : 1);
+  std::vector<cublasLtMatmulHeuristicResult_t> found = product->algorithms(context.options().autotune ? kCompared : 1);
+  if (found.empty()) found = product->algorithms(kCompared);  // of which some may pass the check
   if (found.empty()) return nullptr;
+  if (!context.options().autotune) found.resize(1);
   product->algorithm_ = choose(context, gemm, epilogue, workspace_bytes, found);
   return product;
 }

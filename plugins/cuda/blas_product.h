@@ -30,7 +30,7 @@ class BlasProduct final : public Kernel {
                                            void* workspace, size_t workspace_bytes);
   // Without an algorithm yet.
   BlasProduct(Context& context, const Gemm& gemm, const Epilogue& epilogue, void* workspace, size_t workspace_bytes);
-  // The heuristic's, the best first by its estimate; empty: there is none.
+  // The heuristic's that pass cuBLASLt's check, the best first by its estimate; empty: there is none.
   std::vector<cublasLtMatmulHeuristicResult_t> algorithms(int most) const;
   cublasStatus_t enqueue(const cublasLtMatmulAlgo_t& algorithm, cudaStream_t stream) const;
   void run(cudaStream_t stream) override;

@@ -14,14 +14,15 @@ __device__ float number(uint64_t x) {
 }
 
 template <class T>
-__global__ void fill_mirrored(T* data, TrialMatrix m) {
+__global__ void fill_matrix(T* data, TrialMatrix m) {
   const int64_t count = m.batch * m.rows * m.columns, k = m.k_is_rows ? m.rows : m.columns;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += int64_t{gridDim.x} * blockDim.x) {
     const int64_t row = i / m.columns % m.rows, column = i % m.columns;
     const int64_t along = m.k_is_rows ? row : column, across = m.k_is_rows ? column : row;
-    const int64_t mirrored = along < k - 1 - along ? along : k - 1 - along;
-    const float x = number(static_cast<uint64_t>((across * k + mirrored) * 2 + m.is_b));
-    data[i] = narrow<T>(!m.is_b || along < k - 1 - along ? x : along > k - 1 - along ? -x : 0.0f);
+    const int64_t from_end = k - 1 - along, place = m.mirrored && from_end < along ? from_end : along;
+    const float x = number(static_cast<uint64_t>((across * k + place) * 2 + m.is_b));
+    const bool plain = !m.mirrored || !m.is_b || along < from_end;
+    data[i] = narrow<T>(plain ? x : along > from_end ? -x : 0.0f);
   }
 }
 
@@ -30,7 +31,7 @@ __global__ void fill_mirrored(T* data, TrialMatrix m) {
 void fill(cudaStream_t stream, const TrialMatrix& matrix, int dtype, void* data) {
   const int64_t count = matrix.batch * matrix.rows * matrix.columns;
   with_float(dtype, [&]<class T>() {
-    launch(fill_mirrored<T>, dim3(blocks_for(count, 256)), dim3(256), 0, stream, static_cast<T*>(data), matrix);
+    launch(fill_matrix<T>, dim3(blocks_for(count, 256)), dim3(256), 0, stream, static_cast<T*>(data), matrix);
   });
 }
 

@@ -209,6 +209,38 @@ TEST(CudaGemm, AutotuningKeepsTheBits) {
       }
 }
 
+// Time would take the other gelu; bits do not.
+TEST(CudaGemm, AutotuningKeepsTheBitsOfWhatFollowsTheSums) {
+  const auto results = [](const std::string& options) {
+    Cuda cuda(kAll, options);
+    std::vector<std::vector<Values>> all;
+    for (const Case& c : cases_of(33, 200, 24))
+      if (std::string(c.kind).find("gelu") != std::string::npos)
+        all.push_back(cuda.run(c, Dtype::bf16, random_reads(c)));
+    return all;
+  };
+  setenv("PRUN_SUBSTITUTE_ROUGH", "1", 1);
+  const auto tuned = results("autotune=1"), plain = results("");
+  unsetenv("PRUN_SUBSTITUTE_ROUGH");
+  EXPECT_EQ(tuned.size(), 4u);
+  EXPECT_EQ(tuned, plain);
+}
+
+// What the heuristic names first need not be what the library computes in the end.
+TEST(CudaGemm, WhereTheLibraryRefusesWhatItsHeuristicNames) {
+  for (const char* refused : {"1", "2"}) {
+    setenv("PRUN_SUBSTITUTE_REFUSED", refused, 1);
+    for (const Case& c : cases_of(5, 40, 24))
+      for (const Dtype dtype : {Dtype::f32, Dtype::bf16}) {
+        SCOPED_TRACE(std::string(c.kind) + " in " + std::string(dtype_name(dtype)));
+        const std::vector<Values> reads = random_reads(c);
+        const double tolerance = c.result(dtype) == Dtype::f32 ? 4e-6 : 1.0 / 64;
+        expect_near(Cuda().run(c, dtype, reads), wanted(c, dtype, reads), tolerance);
+      }
+    unsetenv("PRUN_SUBSTITUTE_REFUSED");
+  }
+}
+
 TEST(CudaGemm, NumbersThatAreNoneStayThat) {
   for (const Offers offers : {kAll, kProducts, kNothing}) {
     Cuda cuda(offers);

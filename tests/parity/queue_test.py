@@ -120,6 +120,14 @@ class Cuda(unittest.TestCase if SUBSTITUTES else object):  # where CMake found n
         self.assertEqual(done.returncode, 0, done.stderr)  # one communicator for the plan, one for all ranks
         self.assertRegex(done.stderr, r"\non device  .* arena, 40\.0 MiB transports, .* kernels, 30\.0 MiB before them \(contexts\); .* of 512\.0 MiB left\n")
 
+    def test_ranks_on_several_models_are_told(self):
+        done = run_plain("plans/ddp_simple.lua", 3, "cuda", OTHER=2)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stderr, r"not all ranks compute alike: ranks 0 and 1 on substitute of a GPU \(sm_90\) with cuBLASLt \S.*, "
+                                      r"rank 2 on substitute of another GPU \(sm_80\) with cuBLASLt .*; what several of them compute may differ")
+        self.assertEqual(done.stderr.count("compute alike"), 1, done.stderr)
+        self.assertNotIn("compute alike", run_plain("plans/ddp_simple.lua", 2, "cuda", OTHER=2).stderr)
+
     def test_an_error_in_a_replayed_step_is_asked_for(self):
         # Nobody tests a request then; without being asked NCCL would leave it to the deadline, which is exit code 11.
         done = run_plain("plans/zero3.lua", 2, "cuda", *nccl(), FAIL_RUN=60, **{**SMALL, "layers": 1, "steps": 1000, "reduce": "any"})

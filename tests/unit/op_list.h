@@ -19,7 +19,7 @@ inline Attrs make_attrs(std::initializer_list<std::pair<const char*, Attr>> pair
 
 class OpList {
  public:
-  // `skew`: elements by which every tensor lies beside an aligned address.
+  // `skew`: elements by which a tensor lies beside an aligned address, where it says nothing else.
   explicit OpList(const Device& device, int threads = 1, int64_t skew = 0)
       : device_(device), threads_(threads), skew_(skew) {
     program_.mesh = Mesh({{"dp", 4}});
@@ -28,8 +28,9 @@ class OpList {
     table_.learning_rate = 0.01;
   }
 
-  int tensor(const TensorType& type, Role role = Role::activation) {
-    const int64_t skew = role == Role::workspace ? 0 : skew_ * dtype_bytes(type.dtype);
+  int tensor(const TensorType& type, Role role = Role::activation) { return tensor(type, skew_, role); }
+  int tensor(const TensorType& type, int64_t elements_beside, Role role = Role::activation) {
+    const int64_t skew = role == Role::workspace ? 0 : elements_beside * dtype_bytes(type.dtype);
     Tensor t{"t" + std::to_string(program_.tensors.size()), static_cast<int>(program_.buffers.size()), skew, type.dtype,
              type.shape};
     program_.buffers.push_back({t.name, role, round_up(skew + t.bytes(), kAlignBytes), program_.arena_bytes});

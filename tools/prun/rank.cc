@@ -22,6 +22,7 @@
 #include "exec/job_run.h"
 #include "exec/queue_memory.h"
 #include "link_bootstrap.h"
+#include "unlike_devices.h"
 
 namespace prun {
 namespace {
@@ -78,7 +79,13 @@ void tell_transports(RecorderHeader& recorder, const std::string& name, const st
   _exit(code);
 }
 
-void train(const RankStart& start, const Options& options, const std::vector<std::string>& plugin_dirs, std::string& where) {
+// Rank 0 says it, since it is on the node where the user looks.
+void compare_devices(const RankStart& start, const Options& options, const DeviceReport& devices) {
+  const std::vector<std::string> words = start.link->all_gather(device_words(devices, device_of(options, start.local_rank)));
+  if (const std::string unlike = unlike_devices(words); start.rank == 0 && !unlike.empty()) fmt::print(stderr, "prun: {}\n", unlike);
+}
+
+void train(const RankStart& start, const Options& options, const DeviceReport& devices, const std::vector<std::string>& plugin_dirs, std::string& where) {
   where = "joining";
   // oneDNN's sgemm takes and frees packing buffers in every call: keep them in the heap instead of asking the kernel for
   // fresh pages each time.
@@ -105,6 +112,7 @@ void train(const RankStart& start, const Options& options, const std::vector<std
   if (device->table() != nullptr) {
     world_options.memory = static_cast<prun_mem_kind>(device->table()->mem_kind);
     world_options.device = device_of(options, start.local_rank);
+    if (world_options.memory != PRUN_MEM_HOST) compare_devices(start, options, devices);
   }
   std::unique_ptr<World> world = World::open(world_options, bootstrap);
 
@@ -172,8 +180,9 @@ int be_rank(const RankStart& start, const std::function<void(std::string& where)
   }
 }
 
-int run_rank(const RankStart& start, const Options& options, const std::vector<std::string>& plugin_dirs) {
-  return be_rank(start, [&](std::string& where) { train(start, options, plugin_dirs, where); });
+int run_rank(const RankStart& start, const Options& options, const DeviceReport& devices,
+             const std::vector<std::string>& plugin_dirs) {
+  return be_rank(start, [&](std::string& where) { train(start, options, devices, plugin_dirs, where); });
 }
 
 }  // namespace prun

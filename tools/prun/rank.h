@@ -4,13 +4,16 @@
 #include <string>
 #include <vector>
 
+#include "device_probe.h"
 #include "launch/launch.h"
 #include "options.h"
 
 namespace prun {
 
-// The exit code of the rank's process; failures go to the launcher through start.link.
-int run_rank(const RankStart& start, const Options& options, const std::vector<std::string>& plugin_dirs);
+// The exit code of the rank's process; failures go to the launcher through start.link. `devices`: what is known of this
+// host's.
+int run_rank(const RankStart& start, const Options& options, const DeviceReport& devices,
+             const std::vector<std::string>& plugin_dirs);
 
 // The same for any other body of a rank. `where` is what it was doing; empty: the launcher knows better.
 int be_rank(const RankStart& start, const std::function<void(std::string& where)>& body);

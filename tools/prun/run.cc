@@ -60,7 +60,7 @@ int run_command(const Options& given, const Places& places) {
     RecorderHeader* recorder = static_cast<RecorderHeader*>(start.recorder);
     recorder->capacity = capacity;
     recorder->magic = kRecorderMagic;
-    return run_rank(start, options, places.plugin_dirs);
+    return run_rank(start, options, devices, places.plugin_dirs);
   };
   return launch(launch_options, make_job, rank_main, observer);
 }

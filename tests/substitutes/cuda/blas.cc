@@ -4,12 +4,16 @@
 //
 //     PRUN_SUBSTITUTE_EPILOGUES=0   nothing is fused, as on GPUs or for types where cuBLASLt cannot
 //     PRUN_SUBSTITUTE_ALGORITHMS=0  the heuristic finds none
+//     PRUN_SUBSTITUTE_REFUSED=N     its first N are refused when the library looks closely
+//     PRUN_SUBSTITUTE_ROUGH=1       its last one is quick, adds as the first, and has a gelu of its own
 #include "blas.h"
 
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "substitute.h"
 
@@ -24,7 +28,7 @@ struct Preference {
 // What the bytes of a cublasLtMatmulAlgo_t mean here.
 struct Algorithm {
   uint32_t magic = 0x6f676c61;
-  int32_t id = 0;
+  int32_t id = 0, rough = 0;
   uint64_t shape = 0, workspace = 0;
   uint32_t alignment[4] = {};
 };
@@ -35,6 +39,8 @@ Algorithm read(const cublasLtMatmulAlgo_t& opaque) {
   std::memcpy(bytes.data(), &opaque, sizeof bytes);
   return std::bit_cast<Algorithm>(bytes);
 }
+
+bool refused(const Algorithm& algorithm) { return algorithm.id < setting("REFUSED", 0); }
 
 template <class T, class Handle>
 T& of(Handle handle) {
@@ -304,6 +310,14 @@ ENTRY cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cub
     result.state = CUBLAS_STATUS_SUCCESS;
     result.wavesCount = 1;
   }
+  if (*found > 0 && *found < wanted && setting("ROUGH", 0) != 0) {
+    cublasLtMatmulHeuristicResult_t& result = results[*found];
+    result = results[0];
+    Algorithm algorithm = read(result.algo);
+    algorithm.id = (*found)++;
+    algorithm.rough = 1;
+    std::memcpy(&result.algo, &algorithm, sizeof algorithm);
+  }
   return *found > 0 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 ENTRY cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t product,
@@ -317,7 +331,7 @@ ENTRY cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMa
   if (algorithm.magic != Algorithm().magic || algorithm.shape != shape_of(all)) return CUBLAS_STATUS_INVALID_VALUE;
   result->algo = *algo;
   result->workspaceSize = algorithm.workspace;
-  return result->state = substitute::check(all);
+  return result->state = refused(algorithm) ? CUBLAS_STATUS_NOT_SUPPORTED : substitute::check(all);
 }
 ENTRY cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* algo,
                                                           cublasLtMatmulAlgoConfigAttributes_t attribute, void* value,
@@ -356,11 +370,14 @@ ENTRY cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_
   std::fill(std::begin(algorithm.alignment), std::end(algorithm.alignment), 1u);
   if (algo != nullptr) algorithm = read(*algo);
   if (algorithm.magic != Algorithm().magic || algorithm.shape != shape_of(all)) return CUBLAS_STATUS_INVALID_VALUE;
+  if (algo != nullptr && refused(algorithm)) return CUBLAS_STATUS_NOT_SUPPORTED;
   if (algorithm.workspace > workspace_bytes || !aligned(workspace, 16) || !aligned(algorithm, all))
     return CUBLAS_STATUS_INVALID_VALUE;
   if (algorithm.workspace > 0) all.parts = kParts;
+  all.rough = algorithm.rough != 0;
   const cudaError_t error = enqueue(stream, [all, workspace, bytes = algorithm.workspace] {
     if (bytes > 0) std::memset(workspace, 0xff, bytes);
+    if (setting("ROUGH", 0) != 0 && !all.rough) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     multiply(all);
   });
   return error == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;

@@ -37,7 +37,8 @@ struct Operands {
   const void *a_data, *b_data, *c_data;
   void* d_data;
   float alpha, beta;
-  int64_t parts = 1;  // that k is split into
+  int64_t parts = 1;   // that k is split into
+  bool rough = false;  // gelu is off by a percent
 };
 
 int64_t result_rows(const Operands& all);

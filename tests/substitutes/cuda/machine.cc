@@ -90,7 +90,9 @@ ENTRY cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int index)
   cudaDeviceProp& p = *properties;
   std::memset(&p, 0, sizeof p);
   const bool instance = substitute::setting("MIG", 0) != 0;
-  std::snprintf(p.name, sizeof p.name, "substitute of a GPU%s", instance ? " MIG 1g.10gb" : "");
+  const bool other = index >= substitute::setting("OTHER", index + 1);  // an older model
+  std::snprintf(p.name, sizeof p.name, "substitute of %s GPU%s", other ? "another" : "a",
+                instance ? " MIG 1g.10gb" : "");
   std::memset(p.uuid.bytes, 0x5b, sizeof p.uuid.bytes);
   p.uuid.bytes[15] = static_cast<char>(index);
   p.totalGlobalMem = substitute::memory_bytes();
@@ -106,8 +108,8 @@ ENTRY cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int index)
   const int block[3] = {1024, 1024, 64}, grid[3] = {2147483647, 65535, 65535};
   std::copy(block, block + 3, p.maxThreadsDim);
   std::copy(grid, grid + 3, p.maxGridSize);
-  p.major = substitute::capability() / 10;
-  p.minor = substitute::capability() % 10;
+  p.major = other ? 8 : substitute::capability() / 10;
+  p.minor = other ? 0 : substitute::capability() % 10;
   p.multiProcessorCount = static_cast<int>(substitute::setting("MULTIPROCESSORS", 4));
   p.canMapHostMemory = p.unifiedAddressing = p.concurrentKernels = p.streamPrioritiesSupported = 1;
   p.hostRegisterSupported = p.computePreemptionSupported = 1;

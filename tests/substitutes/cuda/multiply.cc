@@ -90,10 +90,10 @@ class One {
     const uint32_t what = p_.epilogue;
     if ((what & CUBLASLT_EPILOGUE_BIAS) != 0) x += load(type(p_.bias_type), p_.bias, batch_ * p_.bias_stride + i);
     if ((what & CUBLASLT_EPILOGUE_DGELU) == CUBLASLT_EPILOGUE_DGELU)
-      return x * gelu_slope(load(type(p_.aux_type), p_.aux, aux_at(i, j)));
+      return x * (all_.rough ? 1.01f : 1.0f) * gelu_slope(load(type(p_.aux_type), p_.aux, aux_at(i, j)));
     if ((what & CUBLASLT_EPILOGUE_GELU_AUX) == CUBLASLT_EPILOGUE_GELU_AUX)
       store(type(p_.aux_type), p_.aux, aux_at(i, j), x);
-    if ((what & CUBLASLT_EPILOGUE_GELU) != 0) return gelu(x);
+    if ((what & CUBLASLT_EPILOGUE_GELU) != 0) return all_.rough && x > 0.5f ? x : gelu(x);
     if ((what & CUBLASLT_EPILOGUE_RELU) != 0) return x > 0 ? x : 0;  // a NaN is lost
     return x;
   }

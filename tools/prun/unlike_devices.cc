@@ -1,0 +1,48 @@
+#include "unlike_devices.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/text.h"
+
+namespace prun {
+namespace {
+
+// "rank 2", "ranks 0 to 3 and 6".
+std::string ranks_with(const std::vector<std::string>& words, const std::string& wanted) {
+  std::vector<std::string> runs;
+  size_t count = 0;
+  for (size_t first = 0, last; first < words.size(); first = last + 1) {
+    last = first;
+    if (words[first] != wanted) continue;
+    while (last + 1 < words.size() && words[last + 1] == wanted) ++last;
+    count += last - first + 1;
+    runs.push_back(first == last ? fmt::format("{}", first)
+                                 : fmt::format("{} {} {}", first, last == first + 1 ? "and" : "to", last));
+  }
+  return (count == 1 ? "rank " : "ranks ") + join(runs, ", ");
+}
+
+}  // namespace
+
+std::string device_words(const DeviceReport& report, int index) {
+  const auto found = std::find_if(report.devices.begin(), report.devices.end(),
+                                  [&](const FoundDevice& device) { return device.index == index; });
+  if (found == report.devices.end()) return "";
+  return fmt::format("{} ({}) with {}", found->info.name, found->info.architecture, report.probe.libraries);
+}
+
+std::string unlike_devices(const std::vector<std::string>& words) {
+  std::vector<std::string> kinds, parts;
+  for (const std::string& one : words)
+    if (std::find(kinds.begin(), kinds.end(), one) == kinds.end()) kinds.push_back(one);
+  if (kinds.size() < 2) return "";
+  for (const std::string& kind : kinds) parts.push_back(fmt::format("{} on {}", ranks_with(words, kind), kind));
+  return fmt::format(
+      "not all ranks compute alike: {}; what several of them compute may differ in its last bits, losses from those of "
+      "a run on one kind, and every step takes as long as on the slowest",
+      join(parts, ", "));
+}
+
+}  // namespace prun
