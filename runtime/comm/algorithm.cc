@@ -94,6 +94,11 @@ const Algorithm& choose_algorithm(const CollCall& call, int size, const std::str
   return *fitting;
 }
 
+bool divides(const CollCall& whole, const CollCall& part, int size, const std::string& wanted) {
+  const auto in_order = [&](const CollCall& call) { return !choose_algorithm(call, size, wanted).rounds_partials; };
+  return !is_reduction(whole.kind) || (in_order(whole) && in_order(part));
+}
+
 std::string explain_algorithm(const CollCall& call, int size, const std::string& wanted) {
   const Algorithm& chosen = choose_algorithm(call, size, wanted);
   if (wanted == chosen.name) return "asked for by name";

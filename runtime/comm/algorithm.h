@@ -44,6 +44,8 @@ struct Algorithm {
 
 // `wanted` (comm.algorithm) wins where a row of that name can do the call, whatever its limits.
 const Algorithm& choose_algorithm(const CollCall& call, int size, const std::string& wanted);
+// Whether a part of a call gets the bits of the whole: by whichever algorithms, both sum in the order of the members.
+bool divides(const CollCall& whole, const CollCall& part, int size, const std::string& wanted);
 // Why it is that one: "more than 64 KiB, up to 32 ranks".
 std::string explain_algorithm(const CollCall& call, int size, const std::string& wanted);
 // usage_error unless "" or the name of an algorithm.

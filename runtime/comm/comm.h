@@ -108,6 +108,9 @@ class Communicator {
   // Throws what the transport knows to have gone wrong with calls in replayed graphs, which nobody has told it of. Of the
   // thread that made it.
   virtual void check() {}
+  // Whether a call of part of the elements gives these the bits that the whole call gives them, the same on every member:
+  // the order of sums may depend on a call's size, or on an element's place in it.
+  virtual bool divides(const CollCall& /*whole*/, const CollCall& /*part*/) const { return false; }
   // How a call like this one goes; the last run was such a call (only trying tells what a plugin does itself).
   virtual CollPath path_of(const CollCall& /*call*/) const { return {}; }
   virtual int64_t bytes_sent() const = 0;  // handed to other ranks by this one, headers not counted

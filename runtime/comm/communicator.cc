@@ -27,6 +27,7 @@ class LoneCommunicator : public Communicator {
                fmt::format("{} bytes to {}, {} from {}", send_bytes, to, recv_bytes, from));
     if (to == 0 && send != recv && send_bytes > 0) std::memmove(recv, send, static_cast<size_t>(send_bytes));
   }
+  bool divides(const CollCall&, const CollCall&) const override { return true; }
   CollPath path_of(const CollCall&) const override { return {"copy", "one rank"}; }
   int64_t bytes_sent() const override { return 0; }
 };
@@ -44,6 +45,12 @@ class TransportCommunicator : public Communicator {
   int index() const override { return wire_.index(); }
   int size() const override { return wire_.size(); }
   int64_t bytes_sent() const override { return wire_.bytes_sent(); }
+
+  bool divides(const CollCall& whole, const CollCall& part) const override {
+    if (native_ == nullptr || !algorithm_.empty()) return prun::divides(whole, part, size(), algorithm_);
+    if (!is_reduction(whole.kind) || whole.rank_order) return true;
+    return link_.table().ext != nullptr && link_.table().ext("sums_in_rank_order") != nullptr;
+  }
 
   CollPath path_of(const CollCall& call) const override {
     if (ran_native_) return {"native", fmt::format("{} has its own{}", link_.plugin().name, native_path())};

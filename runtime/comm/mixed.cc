@@ -91,6 +91,11 @@ class MixedCommunicator : public Communicator {
     return wire_->bytes_sent() + inside_->bytes_sent() + (across_ ? across_->bytes_sent() : 0);
   }
 
+  // Sums inside hosts and between them take turns by the place of a slice.
+  bool divides(const CollCall& whole, const CollCall&) const override {
+    return !is_reduction(whole.kind) || whole.rank_order;
+  }
+
   CollPath path_of(const CollCall& call) const override {
     if (ran_in_steps_)
       return {"by host", fmt::format("in steps, inside {} hosts and between them", places_.hosts.size())};

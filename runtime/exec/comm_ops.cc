@@ -109,6 +109,10 @@ PutChannel* put_channel_of(const RankMemory& memory, const Op& op, World& world)
   return world.put_channel(op.sends() ? pair[1] : pair[0], op.lane);
 }
 
+Communicator& communicator_of(const RankMemory& memory, const Op& op, World& world) {
+  return world.communicator(members_of(memory.program->mesh, op, memory.rank), op.lane);
+}
+
 CollCall coll_call(const RankMemory& memory, const Op& op, int group_size) {
   CollCall call;
   for (const CollRow& row : kRows)
@@ -137,14 +141,14 @@ std::unique_ptr<Kernel> make_comm_kernel(const RankMemory& memory, const Op& op,
   if (PutChannel* channel = put_channel_of(memory, op, world))
     return std::make_unique<OneSided>(*channel, memory, op);
   if (op.offers()) return std::make_unique<Nothing>();
-  Communicator& communicator = world.communicator(members_of(memory.program->mesh, op, memory.rank), op.lane);
+  Communicator& communicator = communicator_of(memory, op, world);
   if (op.is("all_gather_v")) return std::make_unique<AllGatherV>(communicator, memory, op);
   return std::make_unique<CollKernel>(communicator, coll_call(memory, op, communicator.size()));
 }
 
 std::unique_ptr<Kernel> make_enqueued_kernel(const RankMemory& memory, const Op& op, World& world, prun_queue queue) {
   if (op.offers()) return std::make_unique<Nothing>();
-  Communicator& communicator = world.communicator(members_of(memory.program->mesh, op, memory.rank), op.lane);
+  Communicator& communicator = communicator_of(memory, op, world);
   CollCall call = coll_call(memory, op, communicator.size());
   call.queue = queue;
   return std::make_unique<CollKernel>(communicator, call);

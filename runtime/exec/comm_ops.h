@@ -18,6 +18,9 @@ std::unique_ptr<Kernel> make_enqueued_kernel(const RankMemory& memory, const Op&
 // Where a one-sided op is carried out by the transport; null: it is a message through a communicator, or no such op.
 PutChannel* put_channel_of(const RankMemory& memory, const Op& op, World& world);
 
+// Of the op's group, on its lane.
+Communicator& communicator_of(const RankMemory& memory, const Op& op, World& world);
+
 // The collective that an op stands for, with this rank's pointers; counts are in elements. Not for all_gather_v.
 CollCall coll_call(const RankMemory& memory, const Op& op, int group_size);
 

@@ -64,20 +64,22 @@ void HostLane::run() {
     if (jobs_.empty()) return;
     HostJob& job = *jobs_.front();
     jobs_.pop_front();
-    if (!wait_armed(job, lock)) return;
-    lock.unlock();
-    try {
-      job.begin_ns = now_ns();
-      job.kernel->run();
-      job.end_ns = now_ns();
-    } catch (...) {
-      failed_(*job.op);
+    for (uint64_t chunk = 0; chunk < job.chunks; ++chunk) {
+      if (!wait_armed(job, lock)) return;
+      lock.unlock();
+      try {
+        if (chunk == 0) job.begin_ns = now_ns();
+        job.kernel->run();
+        job.end_ns = now_ns();
+      } catch (...) {
+        failed_(*job.op);
+        told_();
+        return;
+      }
+      job.ended.fetch_add(1, std::memory_order_release);
       told_();
-      return;
+      lock.lock();
     }
-    job.ended.fetch_add(1, std::memory_order_release);
-    told_();
-    lock.lock();
   }
 }
 

@@ -23,19 +23,21 @@ struct HostJob {
   Kernel* kernel = nullptr;
   HostLane* lane = nullptr;
   bool waits = false;                 // for the device, each time
+  uint64_t chunks = 1;                // runs of the kernel, one after the other
   uint64_t begin_ns = 0, end_ns = 0;  // of the last run
   uint64_t armed = 0, begun = 0;      // under the lane's mutex: how often
-  std::atomic<uint64_t> ended{0};     // runs so far
+  std::atomic<uint64_t> ended{0};     // chunks so far
 };
 
 class HostLane {
  public:
-  // `told` is called after each job, on the lane's thread; `failed` with the error of one: the lane then does no more.
+  // `told` is called after each chunk of a job, on the lane's thread; `failed` with the error of one: the lane then
+  // does no more.
   HostLane(const std::string& name, const std::atomic<bool>& cancelled, std::function<void()> told,
            std::function<void(const Op&)> failed);
   ~HostLane();  // after the job under way; those behind it are dropped once cancelled
   void push(HostJob& job);
-  // For prun_device::host_call, with the HostJob: what the next run of the job reads is there.
+  // For prun_device::host_call, with the HostJob: what the next chunk of the job reads is there.
   static void arm(void* job);
 
  private:

@@ -27,6 +27,23 @@ bool lands_here(const Program& program, const Op& op, int rank) {
   return members_of(program.mesh, op, rank)[static_cast<size_t>(op.attrs.integer("root"))] == rank;
 }
 
+// Tensors of a batch mostly lie side by side, on the device as on the host: then they are one copy, with the padding
+// between them.
+std::vector<Copy> joined(const std::vector<Copy>& copies) {
+  std::vector<Copy> out;
+  for (const Copy& copy : copies) {
+    const int64_t size = out.empty() ? 0 : round_up(out.back().bytes, kAlignBytes);
+    const auto follows = [&](const void* next, const void* last) {
+      return next == static_cast<const std::byte*>(last) + size;
+    };
+    if (!out.empty() && follows(copy.to, out.back().to) && follows(copy.from, out.back().from))
+      out.back().bytes = size + copy.bytes;
+    else
+      out.push_back(copy);
+  }
+  return out;
+}
+
 }  // namespace
 
 QueueBody::QueueBody(const QueueContext& context, const Body& body)
@@ -60,7 +77,7 @@ std::unique_ptr<std::vector<void*>> QueueBody::places(const Op& op, std::byte* b
   return places;
 }
 
-QueueBody::Copy QueueBody::copy_of(int tensor, const std::vector<void*>& places, bool to_host) const {
+Copy QueueBody::copy_of(int tensor, const std::vector<void*>& places, bool to_host) const {
   void *host = places[static_cast<size_t>(tensor)], *device = context_.rank.data(tensor);
   const int64_t bytes = program().tensors[static_cast<size_t>(tensor)].bytes();
   return to_host ? Copy{host, device, bytes} : Copy{device, host, bytes};
@@ -84,23 +101,6 @@ void QueueBody::make_first() {
   first_in_ = joined(first_in_);
 }
 
-// Tensors of a batch mostly lie side by side, on the device as on the host: then they are one copy, with the padding
-// between them.
-std::vector<QueueBody::Copy> QueueBody::joined(const std::vector<Copy>& copies) {
-  std::vector<Copy> out;
-  for (const Copy& copy : copies) {
-    const int64_t size = out.empty() ? 0 : round_up(out.back().bytes, kAlignBytes);
-    const auto follows = [&](const void* next, const void* last) {
-      return next == static_cast<const std::byte*>(last) + size;
-    };
-    if (!out.empty() && follows(copy.to, out.back().to) && follows(copy.from, out.back().from))
-      out.back().bytes = size + copy.bytes;
-    else
-      out.push_back(copy);
-  }
-  return out;
-}
-
 void QueueBody::make_hosts() {
   for (const HostOp& host : regions_.hosts) {
     const Op& of = op(host.op);
@@ -108,11 +108,21 @@ void QueueBody::make_hosts() {
     part->places = places(of, context_.memory.staging(host.op.stream));
     RankMemory memory = context_.rank;
     memory.places = part->places.get();
-    part->kernel =
-        of.communicates() ? make_comm_kernel(memory, of, context_.world) : make_host_kernel(memory, of, context_.host);
-    for (const int id : seen_by(of)) part->out.push_back(copy_of(id, *part->places, true));
-    if (lands_here(program(), of, context_.rank.rank))
-      for (const int id : of.writes) part->in.push_back(copy_of(id, *part->places, false));
+    part->chunks = chunks_of(memory, context_.rank, of, context_.world);
+    if (part->chunks.empty()) {
+      part->kernel = of.communicates() ? make_comm_kernel(memory, of, context_.world)
+                                       : make_host_kernel(memory, of, context_.host);
+      StagedChunk& whole = part->chunks.emplace_back();
+      for (const int id : seen_by(of)) whole.out.push_back(copy_of(id, *part->places, true));
+      for (const int id : of.writes) whole.in.push_back(copy_of(id, *part->places, false));
+    } else {
+      part->kernel = make_chunks_kernel(memory, of, context_.world, part->chunks);
+      part->job.chunks = part->chunks.size();
+      part->back.emplace(context_.memory.device());
+      in_chunks_.push_back(part.get());
+    }
+    if (!lands_here(program(), of, context_.rank.rank))
+      for (StagedChunk& chunk : part->chunks) chunk.in.clear();
     part->job.op = &of;
     part->job.kernel = part->kernel.get();
     part->job.waits = true;
@@ -145,6 +155,9 @@ void QueueBody::make_items() {
         span.begin.emplace(device, true);
         span.end.emplace(device, true);
       }
+    if (item.kind == Item::Kind::land && hosts_[static_cast<size_t>(item.host)]->back)
+      states_[static_cast<size_t>(regions_.region_of[i])].backs.emplace_back(
+          item.op.stream, &*hosts_[static_cast<size_t>(item.host)]->back);
     if (item.kind != Item::Kind::op) continue;
     const Op& of = op(item.op);
     if (of.def->op_class == OpClass::transfer)
@@ -172,8 +185,9 @@ void QueueBody::issue(int64_t step, int slot, StreamState* states, const std::fu
   fork_.record(stream(0));
   for (size_t s = 1; s < body_.streams.size(); ++s) fork_.hold(stream(static_cast<int>(s)));
   for (RegionState& state : states_) state.launched = false;
+  for (HostPart* part : in_chunks_) part->landed = 0;
   for (;;) {
-    const bool moved = issue_ready(slot, states);
+    const bool back = bring_back(), moved = issue_ready(slot, states) || back;
     if (all_ended()) break;
     if (moved) continue;
     issuing_ns_ += now_ns() - begin;
@@ -200,7 +214,23 @@ void QueueBody::bring_first(int slot) {
 }
 
 bool QueueBody::host_ended(int host) const {
-  return hosts_[static_cast<size_t>(host)]->job.ended.load(std::memory_order_acquire) >= runs_;
+  const HostPart& part = *hosts_[static_cast<size_t>(host)];
+  return part.back ? part.landed == part.chunks.size() : part.job.ended.load(std::memory_order_acquire) >= runs_;
+}
+
+// Chunks that have come go to the device at once. What they overwrite has been read: the stream of their op has got
+// there, or it would not have let their call begin.
+bool QueueBody::bring_back() {
+  bool moved = false;
+  for (HostPart* part : in_chunks_) {
+    const size_t chunks = part->chunks.size();
+    const uint64_t ended = part->job.ended.load(std::memory_order_acquire) - (runs_ - 1) * chunks;
+    for (; part->landed < ended; moved = true) {
+      for (const Copy& copy : part->chunks[part->landed].in) context_.copies.copy(copy.to, copy.from, copy.bytes);
+      if (++part->landed == chunks) part->back->record(context_.copies);
+    }
+  }
+  return moved;
 }
 
 bool QueueBody::all_ended() const {
@@ -237,12 +267,14 @@ void QueueBody::issue_region(int id, int slot, StreamState* states) {
   RegionState& state = states_[static_cast<size_t>(id)];
   const bool eager = runs_ == 1 || context_.timed || !context_.graphs || !context_.memory.device().captures();
   if (eager) {
+    for (const auto& [s, back] : state.backs) back->hold(stream(s));
     for (const int item : region.items) issue_item(item, slot, nullptr, states);
     return;
   }
   if (runs_ == 2) capture(id, slot, states);
   DeviceStream& origin = stream(regions_.items[static_cast<size_t>(region.items[0])].op.stream);
   for (const int other : region.after) states_[static_cast<size_t>(other)].ended->hold(origin);
+  for (const auto& [s, back] : state.backs) back->hold(origin);
   state.graph.launch(origin);
   state.ended->record(origin);
   states[regions_.items[static_cast<size_t>(region.items[0])].op.stream].running.store(3, std::memory_order_relaxed);
@@ -309,8 +341,11 @@ void QueueBody::run_item(int id) {
   }
   HostPart& part = *hosts_[static_cast<size_t>(item.host)];
   const bool arm = item.kind == Item::Kind::arm;
-  for (const Copy& copy : arm ? part.out : part.in) on.copy(copy.to, copy.from, copy.bytes);
-  if (arm) on.host_call(HostLane::arm, &part.job);
+  if (!arm && part.back) return;  // its chunks are back
+  for (const StagedChunk& chunk : part.chunks) {
+    for (const Copy& copy : arm ? chunk.out : chunk.in) on.copy(copy.to, copy.from, copy.bytes);
+    if (arm) on.host_call(HostLane::arm, &part.job);
+  }
 }
 
 void QueueBody::wait_for_hosts(const std::function<void()>& check_alive) {

@@ -14,6 +14,7 @@
 #include "exec/queue_memory.h"
 #include "exec/recorder.h"
 #include "exec/regions.h"
+#include "exec/staged_chunks.h"
 
 namespace prun {
 
@@ -21,7 +22,7 @@ namespace prun {
 struct QueueContext {
   QueueMemory& memory;
   std::vector<DeviceStream>& streams;  // by their place in a body
-  DeviceStream& copies;                // of what comes before its step
+  DeviceStream& copies;                // to the device: of batches, and of chunks that have come
   RankMemory rank;                     // with the device's arena; its table is the host's
   const prun_step_values* values;      // the device's
   World& world;
@@ -55,16 +56,13 @@ class QueueBody {
   uint64_t issuing_ns() const { return issuing_ns_; }  // the host's work of the last issue, without waits
 
  private:
-  struct Copy {
-    void* to;
-    const void* from;
-    int64_t bytes;
-  };
   struct HostPart {
     HostJob job;
     std::unique_ptr<Kernel> kernel;
     std::unique_ptr<std::vector<void*>> places;
-    std::vector<Copy> out, in;
+    std::vector<StagedChunk> chunks;  // one where it stays whole: its call is the kernel's
+    size_t landed = 0;                // chunks of the step under way that are on their way back to the device
+    std::optional<DeviceEvent> back;  // the last of them is there; for several
     uint64_t end_ns[kStepSlots] = {};
   };
   struct FirstPart {
@@ -76,6 +74,7 @@ class QueueBody {
     bool launched = false;  // of the step under way
     DeviceGraph graph;
     std::optional<DeviceEvent> ended;
+    std::vector<std::pair<int, const DeviceEvent*>> backs;  // chunks that have to be there, and for which stream
   };
   struct Span {
     std::optional<DeviceEvent> begin, end;
@@ -91,10 +90,10 @@ class QueueBody {
   void make_first();
   std::unique_ptr<std::vector<void*>> places(const Op& op, std::byte* base) const;
   Copy copy_of(int tensor, const std::vector<void*>& places, bool to_host) const;
-  static std::vector<Copy> joined(const std::vector<Copy>& copies);
   void bring_first(int slot);
   bool host_ended(int host) const;
   bool ready(const Region& region) const;
+  bool bring_back();
   bool issue_ready(int slot, StreamState* states);
   void issue_region(int id, int slot, StreamState* states);
   void issue_item(int id, int slot, DeviceCapture* capture, StreamState* states);
@@ -112,6 +111,7 @@ class QueueBody {
   std::vector<std::optional<DeviceEvent>> reached_;   // by item: others wait for it
   std::vector<Span> spans_[kStepSlots];               // by item, with times
   std::vector<std::unique_ptr<HostPart>> hosts_;
+  std::vector<HostPart*> in_chunks_;  // of these
   std::vector<FirstPart> first_;
   int64_t first_bytes_ = 0;
   std::vector<Copy> first_in_;  // on the device

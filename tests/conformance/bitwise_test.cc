@@ -83,9 +83,41 @@ std::string run_repeats(Rank& rank) {
   return "";
 }
 
+// Where a communicator says that a call may be made in parts, they have the bits of the whole.
+std::string run_parts(Rank& rank) {
+  constexpr int64_t kCount = 150000, kPart = 64000;
+  Communicator& all = rank.world.communicator(all_ranks(rank.size), 0);
+  std::string failed;
+  for (const CollKind kind : {CollKind::all_reduce, CollKind::reduce}) {
+    for (const Dtype dtype : {Dtype::f32, Dtype::bf16}) {
+      const Bytes input = make_input(dtype, Pattern::real, rank.index, kCount, 99);
+      Bytes at_once(input.size()), in_parts(input.size());
+      CollCall whole;
+      whole.kind = kind;
+      whole.dtype = dtype;
+      whole.send = input.data();
+      whole.recv = at_once.data();
+      whole.count = kCount;
+      CollCall part = whole;
+      part.count = kPart;
+      if (!all.divides(whole, part)) continue;
+      all.run(whole);
+      for (int64_t begin = 0; begin < kCount; begin += kPart) {
+        part.count = std::min(kPart, kCount - begin);
+        part.send = input.data() + begin * dtype_bytes(dtype);
+        part.recv = in_parts.data() + begin * dtype_bytes(dtype);
+        all.run(part);
+      }
+      if (in_parts != at_once) failed += fmt::format("{}: its parts have other bits\n", describe(whole));
+    }
+  }
+  return failed;
+}
+
 class Bitwise : public ::testing::TestWithParam<int> {};
 TEST_P(Bitwise, RankOrderIsTheReference) { EXPECT_EQ(failures(run_connected(GetParam(), run_rank_order)), ""); }
 TEST_P(Bitwise, IntegersWrap) { EXPECT_EQ(failures(run_connected(GetParam(), run_edges)), ""); }
+TEST_P(Bitwise, PartsAreTheWhole) { EXPECT_EQ(failures(run_connected(GetParam(), run_parts)), ""); }
 TEST_P(Bitwise, SameOnAllRanksAndEveryTime) { EXPECT_EQ(failures(run_connected(GetParam(), run_repeats)), ""); }
 INSTANTIATE_TEST_SUITE_P(Ranks, Bitwise, ::testing::Values(2, 3, 8));
 

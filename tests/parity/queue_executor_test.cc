@@ -84,6 +84,61 @@ TEST(QueueExecutor, TheNextBatchComesWhileTheDeviceIsAtAStep) {
   EXPECT_EQ(batches.late, 0);
 }
 
+// Of large operands on one stream: first chunks that have come to the host, and that are back; later ones that waited
+// for these.
+struct FirstChunks {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::byte *begin = nullptr, *end = nullptr;  // their memory on the host
+  int come = 0, back = 0, waited = 0, late = 0;
+} first_chunks;
+
+template <int FirstChunks::*count>
+void note(void*) {
+  std::lock_guard lock(first_chunks.mutex);
+  ++(first_chunks.*count);
+  first_chunks.changed.notify_all();
+}
+
+prun_status chunk_copy(prun_dev* dev, prun_stream* stream, void* to, const void* from, size_t bytes,
+                       prun_result* result) {
+  const prun_device& inner = cpu_queue_table();
+  const auto wait = [](void*) {
+    std::unique_lock lock(first_chunks.mutex);
+    const auto there = [] { return first_chunks.back >= first_chunks.come || first_chunks.late > 0; };
+    first_chunks.changed.wait_for(lock, std::chrono::seconds(20), there);
+    first_chunks.late += first_chunks.back < first_chunks.come;
+    ++first_chunks.waited;
+  };
+  if (to > first_chunks.begin && to < first_chunks.end &&
+      inner.host_call(dev, stream, wait, nullptr, result) != PRUN_OK)
+    return PRUN_ESYSTEM;
+  const prun_status status = inner.copy(dev, stream, to, from, bytes, result);
+  const auto noted = to == first_chunks.begin     ? note<&FirstChunks::come>
+                     : from == first_chunks.begin ? note<&FirstChunks::back>
+                                                  : nullptr;
+  return status != PRUN_OK || noted == nullptr ? status : inner.host_call(dev, stream, noted, nullptr, result);
+}
+
+TEST(QueueExecutor, AChunkIsBackBeforeTheNextHasComeToTheHost) {
+  prun_device table = cpu_queue_table();
+  table.copy = chunk_copy;
+  const Job job = parity_job(1, {{"layers", "1"}, {"width", "512"}, {"context", "8"}, {"batch", "1"}, {"steps", "4"}},
+                             "cpu", "plans/ddp.lua");
+  const Program& program = job.classes[0];
+  const Watched device(table);
+  OneRank rank(program, device);
+  for (size_t s = 0; s < program.step.streams.size(); ++s)
+    for (const Op& op : program.step.streams[s].ops)
+      if (op.is("all_reduce") && staged_bytes(program, op) > (8 << 20)) {
+        first_chunks.begin = rank.queue().staging(static_cast<int>(s));
+        first_chunks.end = first_chunks.begin + staged_bytes(program, op);
+      }
+  EXPECT_EQ(rank.run(), losses_of(run_virtual_ranks(job, *open_device("cpu"), {})));
+  EXPECT_GE(first_chunks.waited, 4);
+  EXPECT_EQ(first_chunks.late, 0);
+}
+
 int open_captures = 0, captures = 0;
 
 prun_status watched_begin(prun_dev* dev, prun_stream* stream, prun_result* result) {

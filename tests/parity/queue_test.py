@@ -58,6 +58,9 @@ class CpuQueue(unittest.TestCase):
         for transport in ("shm", "socket"):
             self.same("plans/zero3.lua", 2, "--transport", transport, **SMALL)
 
+    def test_large_sums_go_in_chunks(self):
+        self.same("plans/ddp.lua", 2, "--transport", "shm", **{**SMALL, "layers": 1, "width": 512, "steps": 3})
+
     def test_evaluations_and_clipping(self):
         self.same("tests/parity/gpt.lua", 2, strategy="zero3", eval=2, clip=1, steps=6)
 

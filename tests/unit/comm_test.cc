@@ -96,6 +96,24 @@ TEST(Algorithm, SomeNeedAPowerOfTwo) {
   EXPECT_STREQ(choose_algorithm(call, 6, "halving").name, "direct");
 }
 
+TEST(Algorithm, PartsHaveTheBitsOfTheWholeWhereSumsAreInOrder) {
+  CollCall whole, part;
+  whole.kind = part.kind = CollKind::all_reduce;
+  whole.count = 8 << 20;  // f32: 32 MiB, 4 MiB
+  part.count = 1 << 20;
+  EXPECT_TRUE(divides(whole, part, 4, ""));    // slices, both
+  EXPECT_FALSE(divides(whole, part, 8, ""));   // slices; pairs
+  EXPECT_FALSE(divides(whole, part, 64, ""));  // a ring starts each slice's sum with another member
+  EXPECT_TRUE(divides(whole, part, 64, "direct"));
+  whole.rank_order = part.rank_order = true;
+  EXPECT_TRUE(divides(whole, part, 64, ""));
+  whole.rank_order = part.rank_order = false;
+  whole.dtype = part.dtype = Dtype::bf16;
+  EXPECT_TRUE(divides(whole, part, 64, ""));
+  whole.kind = part.kind = CollKind::broadcast;
+  EXPECT_TRUE(divides(whole, part, 64, ""));
+}
+
 TEST(Algorithm, AnUnknownNameGetsTheRightOnes) {
   auto message = [](const char* wanted) -> std::string {
     try {
