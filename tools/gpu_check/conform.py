@@ -22,8 +22,7 @@ def suite(context):
 
 
 def on_the_device(context):
-    """With one GPU a world of one rank is what NCCL can make."""
-    context.need_gpu()
+    context.need_gpu(RANKS)  # a world of one rank has no transport
     context.need_file(context.build / "lib/prun/plugins/nccl.so", "built without NCCL (nccl.h)")
     done = context.run(context.prun, "bench", "all_reduce,all_gather,reduce_scatter,broadcast", "--nproc", min(context.gpus, 8), "--transport", "nccl",
                        "--memory", "cuda", "--bytes", "4,1M", "--samples", 3, "--json")

@@ -28,6 +28,9 @@ BenchBuffers::BenchBuffers(World& world, const BenchSettings& settings, int inde
   const prun_device& table = bench_device(settings.memory);
   const prun_mem_kind kind = static_cast<prun_mem_kind>(table.mem_kind);
   const bool enqueues = world.enqueues(kind);
+  if (kind != PRUN_MEM_HOST && !enqueues && world.transport_name() == "none")
+    throw usage_error(
+        fmt::format("--memory {}: one rank alone has no transport; --nproc 2 is the least", settings.memory));
   if (kind != PRUN_MEM_HOST && !enqueues)
     throw usage_error(fmt::format("--memory {}: the transport {} does not work on a device's memory; nccl does",
                                   settings.memory, world.transport_name()));
