@@ -9,14 +9,19 @@
 #include <dnnl.h>
 #include <fmt/format.h>
 #include <omp.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <new>
+#include <random>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "device/bf16.h"
 #include "device/cpu/packed_gemm.h"
 #include "device/cpu/parallel.h"
 #include "device/cpu/simd.h"
@@ -78,12 +83,6 @@ void append_activation(dnnl_post_ops_t ops, Activation activation) {
   check(dnnl_post_ops_append_eltwise(ops, 1.0f, kind, 0.0f, 0.0f), "dnnl_post_ops_append_eltwise");
 }
 
-// brgemm splits the sum over k between threads where C has few blocks for them, and then adds in another order. What
-// C has that many of is oneDNN's to know: of 1112 products tried, this left one that differed, on 6 threads.
-int threads_of(const GemmShape& s) {
-  return static_cast<int>(std::clamp<int64_t>((s.m / 64) * (s.n / 64), 1, s.threads));
-}
-
 struct Description {
   dnnl_primitive_desc_t primitive = nullptr;  // null: oneDNN has no brgemm for this on this machine
   dnnl_memory_desc_t a, b, bias, c;
@@ -123,6 +122,105 @@ struct Description {
     return dnnl_primitive_desc_query_md(primitive, dnnl_query_scratchpad_md, 0);
   }
 };
+
+// A primitive with its operands, for as many threads as oneDNN sees when it is made.
+class Brgemm {
+ public:
+  Brgemm(const Description& description, const void* a, const void* b, const void* bias, const void* c,
+         const void* scratch) {
+    check(dnnl_primitive_create(&primitive_, description.primitive), "dnnl_primitive_create");
+    check(dnnl_stream_create(&stream_, engine(), dnnl_stream_default_flags), "dnnl_stream_create");
+    add(DNNL_ARG_SRC, description.a, a);
+    add(DNNL_ARG_WEIGHTS, description.b, b);
+    if (bias != nullptr) add(DNNL_ARG_BIAS, description.bias, bias);
+    add(DNNL_ARG_DST, description.c, c);
+    add(DNNL_ARG_SCRATCHPAD, *description.scratch(), scratch);
+  }
+  Brgemm(const Brgemm&) = delete;
+  Brgemm& operator=(const Brgemm&) = delete;
+  ~Brgemm() {
+    for (const dnnl_exec_arg_t& argument : arguments_) dnnl_memory_destroy(argument.memory);
+    dnnl_stream_destroy(stream_);
+    dnnl_primitive_destroy(primitive_);
+  }
+  void run() const {
+    check(dnnl_primitive_execute(primitive_, stream_, static_cast<int>(arguments_.size()), arguments_.data()),
+          "dnnl_primitive_execute");
+  }
+
+ private:
+  void add(int argument, const dnnl_memory_desc_t& desc, const void* data) {
+    dnnl_memory_t memory = nullptr;
+    check(dnnl_memory_create(&memory, &desc, engine(), const_cast<void*>(data)), "dnnl_memory_create");
+    arguments_.push_back({argument, memory});
+  }
+
+  dnnl_primitive_t primitive_ = nullptr;
+  dnnl_stream_t stream_ = nullptr;
+  std::vector<dnnl_exec_arg_t> arguments_;
+};
+
+// Pages of its own, which the heap would keep.
+class Room {
+ public:
+  explicit Room(int64_t bytes) : bytes_(static_cast<size_t>(std::max<int64_t>(bytes, 1))) {
+    void* at = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED) throw std::bad_alloc();
+    data_ = static_cast<std::byte*>(at);
+  }
+  Room(Room&& other) noexcept : bytes_(other.bytes_), data_(std::exchange(other.data_, nullptr)) {}
+  ~Room() {
+    if (data_ != nullptr) munmap(data_, bytes_);
+  }
+  std::byte* data() const { return data_; }
+  bool operator==(const Room& other) const {
+    return bytes_ == other.bytes_ && std::memcmp(data_, other.data_, bytes_) == 0;
+  }
+
+ private:
+  size_t bytes_;
+  std::byte* data_;
+};
+
+Room random_numbers(int64_t count, Dtype dtype) {
+  std::minstd_rand random(1);
+  std::uniform_real_distribution<float> uniform(-1, 1);
+  Room room(count * dtype_bytes(dtype));
+  for (int64_t i = 0; i < count; ++i) {
+    if (dtype == Dtype::f32)
+      reinterpret_cast<float*>(room.data())[i] = uniform(random);
+    else
+      reinterpret_cast<bf16*>(room.data())[i] = to_bf16(uniform(random));
+  }
+  return room;
+}
+
+// brgemm splits the sum over k between threads where it finds too few blocks of C for them, and then adds in another
+// order. For which numbers of threads it does so is its own business; so it is tried on random numbers, once for a
+// shape: as many threads as give the bits of one. Not before a fork: it runs on them.
+int steady_threads(const GemmShape& s) {
+  if (s.threads == 1) return 1;
+  static std::mutex mutex;
+  static std::map<GemmShape, int> known;
+  const std::lock_guard lock(mutex);
+  const auto found = known.find(s);
+  if (found != known.end()) return found->second;
+  const Room a = random_numbers(s.m * s.k, s.input), b = random_numbers(s.k * s.n, s.input),
+             bias = random_numbers(s.n, s.input);
+  const auto result = [&](int threads) {
+    const ThreadCount count(threads);
+    const Description description(s);
+    Room c(s.m * s.n * dtype_bytes(s.output));
+    if (description.primitive == nullptr) return Room(0);
+    const Room scratch(static_cast<int64_t>(dnnl_memory_desc_get_size(description.scratch())));
+    Brgemm(description, a.data(), b.data(), s.bias ? bias.data() : nullptr, c.data(), scratch.data()).run();
+    return c;
+  };
+  const Room wanted = result(1);
+  int threads = s.threads;
+  while (threads > 1 && !(result(threads) == wanted)) threads /= 2;
+  return known[s] = threads;
+}
 
 // Rows of 4096 bytes that are read down the columns all fall into one set of the first-level cache, and sgemm's copy of
 // a transposed A suffers; the primitive's does not.
@@ -207,40 +305,24 @@ int64_t gemm_scratch_bytes(const GemmShape& shape) {
   const std::lock_guard lock(mutex);
   const auto found = known.find(shape);
   if (found != known.end()) return found->second;
-  const ThreadCount threads(threads_of(shape));
-  const Description description(shape);
-  return known[shape] = description.primitive == nullptr
-                            ? packed_gemm_scratch_bytes(shape)
-                            : static_cast<int64_t>(dnnl_memory_desc_get_size(description.scratch()));
+  int64_t& most = known[shape];
+  for (int threads = shape.threads; threads > 0; threads /= 2) {  // each that steady_threads may find
+    const ThreadCount count(threads);
+    const Description description(shape);
+    if (description.primitive != nullptr)
+      most = std::max(most, static_cast<int64_t>(dnnl_memory_desc_get_size(description.scratch())));
+    else if (threads == 1)
+      most = packed_gemm_scratch_bytes(shape);
+  }
+  return most;
 }
 
 struct Gemm::State {
   GemmShape shape;
   const void *a, *b, *bias;
   void *c, *scratch;
-  dnnl_primitive_t primitive = nullptr;  // null: not oneDNN's matmul
-  dnnl_stream_t stream = nullptr;
-  std::vector<dnnl_exec_arg_t> arguments;
-
-  void make_primitive(const Description& description) {
-    check(dnnl_primitive_create(&primitive, description.primitive), "dnnl_primitive_create");
-    check(dnnl_stream_create(&stream, engine(), dnnl_stream_default_flags), "dnnl_stream_create");
-    add(DNNL_ARG_SRC, description.a, a);
-    add(DNNL_ARG_WEIGHTS, description.b, b);
-    if (shape.bias) add(DNNL_ARG_BIAS, description.bias, bias);
-    add(DNNL_ARG_DST, description.c, c);
-    add(DNNL_ARG_SCRATCHPAD, *description.scratch(), scratch);
-  }
-  void add(int argument, const dnnl_memory_desc_t& desc, const void* data) {
-    dnnl_memory_t memory = nullptr;
-    check(dnnl_memory_create(&memory, &desc, engine(), const_cast<void*>(data)), "dnnl_memory_create");
-    arguments.push_back({argument, memory});
-  }
-  ~State() {
-    for (const dnnl_exec_arg_t& argument : arguments) dnnl_memory_destroy(argument.memory);
-    if (stream != nullptr) dnnl_stream_destroy(stream);
-    if (primitive != nullptr) dnnl_primitive_destroy(primitive);
-  }
+  std::unique_ptr<Brgemm> brgemm;  // null: another way
+  int threads = 1;                 // brgemm's
 };
 
 Gemm::Gemm(const GemmShape& shape, const void* a, const void* b, const void* bias, void* c, void* scratch)
@@ -249,9 +331,13 @@ Gemm::Gemm(const GemmShape& shape, const void* a, const void* b, const void* bia
   s.shape = shape;
   s.a = a, s.b = b, s.bias = bias, s.c = c, s.scratch = scratch;
   if (prefers_sgemm(shape)) return;
-  const ThreadCount threads(threads_of(shape));
-  const Description description(shape);
-  if (description.primitive != nullptr) s.make_primitive(description);
+  {
+    const ThreadCount one(1);
+    if (Description(shape).primitive == nullptr) return;
+  }
+  s.threads = steady_threads(shape);
+  const ThreadCount threads(s.threads);
+  s.brgemm = std::make_unique<Brgemm>(Description(shape), a, b, shape.bias ? bias : nullptr, c, scratch);
 }
 
 Gemm::Gemm(Gemm&&) noexcept = default;
@@ -259,10 +345,9 @@ Gemm::~Gemm() = default;
 
 void Gemm::run() const {
   const State& s = *state_;
-  if (s.primitive != nullptr) {
-    const ThreadCount threads(threads_of(s.shape));
-    check(dnnl_primitive_execute(s.primitive, s.stream, static_cast<int>(s.arguments.size()), s.arguments.data()),
-          "dnnl_primitive_execute");
+  if (s.brgemm != nullptr) {
+    const ThreadCount threads(s.threads);
+    s.brgemm->run();
   } else if (prefers_sgemm(s.shape)) {
     run_whole(s.shape, static_cast<const float*>(s.a), static_cast<const float*>(s.b),
               static_cast<const float*>(s.bias), static_cast<float*>(s.c));
