@@ -189,8 +189,11 @@ prun_status event_test(prun_dev*, prun_event* event, prun_result*) {
   return event->state->completed >= event->state->recorded ? PRUN_OK : PRUN_AGAIN;
 }
 prun_status event_elapsed(prun_dev*, prun_event* from, prun_event* to, double* ms, prun_result*) {
-  std::scoped_lock lock(from->state->mutex, to->state->mutex);
-  *ms = (static_cast<double>(to->state->ns) - static_cast<double>(from->state->ns)) / 1e6;
+  const auto ns = [](const prun_event& event) {
+    std::lock_guard lock(event.state->mutex);
+    return static_cast<double>(event.state->ns);
+  };
+  *ms = (ns(*to) - ns(*from)) / 1e6;
   return PRUN_OK;
 }
 
@@ -215,6 +218,7 @@ prun_status host_call(prun_dev* dev, prun_stream* stream, void (*function)(void*
 }
 
 prun_status kernel_create(prun_dev* dev, const prun_op* op, prun_kernel** kernel, prun_result* result) {
+  if (const prun_status status = supports(op, result); status != PRUN_OK) return status;
   return guarded(result, [&] { return *kernel = dev->kernels.keep(new prun_kernel(*op)), PRUN_OK; });
 }
 void kernel_free(prun_dev* dev, prun_kernel* kernel) { dev->kernels.free(kernel); }

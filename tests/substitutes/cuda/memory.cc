@@ -19,7 +19,7 @@
 namespace substitute {
 namespace {
 
-constexpr size_t kPage = 4096, kAlignment = 256;
+constexpr size_t kPage = 4096, kAlignment = 256, kMost = size_t{1} << 47;  // addresses end there
 constexpr int kFresh = 0xff, kGuard = 0xa7;
 
 struct Block {
@@ -57,6 +57,7 @@ cudaError_t allocate(void** ptr, size_t bytes, cudaMemoryType type) {
   *ptr = nullptr;
   if (const cudaError_t error = refuse_in_capture(); error != cudaSuccess) return result(error);
   if (bytes == 0) return cudaSuccess;
+  if (bytes > kMost) return result(cudaErrorMemoryAllocation);
   int devices = 0;
   if (const cudaError_t error = cudaGetDeviceCount(&devices); error != cudaSuccess) return error;
   Block block{bytes, type, current_device()};

@@ -240,12 +240,19 @@ ENTRY cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   return cudaSuccess;
 }
 ENTRY cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
-  const EventHandle a = of(from), b = of(to);
-  std::scoped_lock lock(a->mutex, b->mutex);
-  if (!a->timed || !b->timed) return result(cudaErrorInvalidResourceHandle);
+  struct Seen {
+    bool timed, done;
+    std::chrono::steady_clock::time_point when;
+  };
+  const auto look = [](const EventHandle& event) {  // one after the other: they may be the same
+    std::lock_guard lock(event->mutex);
+    return Seen{event->timed, event->completed >= event->recorded, event->when};
+  };
+  const Seen a = look(of(from)), b = look(of(to));
+  if (!a.timed || !b.timed) return result(cudaErrorInvalidResourceHandle);
   const std::chrono::steady_clock::time_point never;
-  if (a->when == never || b->when == never) return result(cudaErrorInvalidResourceHandle);
-  if (a->completed < a->recorded || b->completed < b->recorded) return result(cudaErrorNotReady);
-  *ms = std::chrono::duration<float, std::milli>(b->when - a->when).count();
+  if (a.when == never || b.when == never) return result(cudaErrorInvalidResourceHandle);
+  if (!a.done || !b.done) return result(cudaErrorNotReady);
+  *ms = std::chrono::duration<float, std::milli>(b.when - a.when).count();
   return cudaSuccess;
 }

@@ -1,0 +1,169 @@
+// Surprising fact: cases are run where they are, by a fork that goes on in RUN_ALL_TESTS; a crash is a status of
+// waitpid.
+#include "tests/conformance/items.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <csignal>
+#include <cstring>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace prun::testing {
+namespace {
+
+constexpr int kFailed = 1, kNothingRan = 77;
+
+// "a \n  b" -> "a b", not longer than a line or two.
+std::string one_line(const std::string& text) {
+  std::string line;
+  for (char c : text) {
+    bool space = std::isspace(static_cast<unsigned char>(c)) != 0;
+    if (!space)
+      line += c;
+    else if (!line.empty() && line.back() != ' ')
+      line += ' ';
+  }
+  constexpr size_t kMost = 300;
+  return line.size() > kMost ? line.substr(0, kMost) + " ..." : line;
+}
+
+// What the ranks reported, without GoogleTest's words around it.
+std::string reason_of(const std::string& summary) {
+  constexpr std::string_view kBefore = "Which is: \"";
+  size_t begin = summary.find(kBefore);
+  if (begin == std::string::npos) return one_line(summary);
+  begin += kBefore.size();
+  std::string text = summary.substr(begin, summary.find("\"\n", begin) - begin);
+  for (size_t at = 0; (at = text.find("\\n", at)) != std::string::npos;) text.replace(at, 2, " ");
+  return one_line(text);
+}
+
+// Tells the parent of the first failure, or of what was not tried, and why.
+class FirstFailure : public ::testing::EmptyTestEventListener {
+ public:
+  explicit FirstFailure(int fd) : fd_(fd) {}
+  // Kept here: GoogleTest holds its lock while it tells of a result, and asking it for the test would wait for ever.
+  void OnTestStart(const ::testing::TestInfo& test) override {
+    test_ = fmt::format("{}.{}", test.test_suite_name(), test.name());
+  }
+  void OnTestPartResult(const ::testing::TestPartResult& result) override {
+    if (result.skipped()) not_tried_ += fmt::format("; not tried: {}", one_line(result.message()));
+    if (!result.failed() || told_) return;
+    told_ = true;
+    tell(fmt::format("{}: {}", test_, reason_of(result.summary())));
+  }
+  void OnTestProgramEnd(const ::testing::UnitTest&) override {
+    if (!told_) tell(not_tried_);
+  }
+
+ private:
+  void tell(const std::string& text) const {
+    if (write(fd_, text.data(), text.size()) < 0) return;  // the status tells enough
+  }
+
+  int fd_;
+  std::string test_, not_tried_;
+  bool told_ = false;
+};
+
+[[noreturn]] void be_cases(const std::string& filter, unsigned seconds, Show show, int fd) {
+  const rlimit none{0, 0};
+  setrlimit(RLIMIT_CORE, &none);
+  alarm(seconds);
+  ::testing::GTEST_FLAG(filter) = filter;
+  ::testing::TestEventListeners& listeners = ::testing::UnitTest::GetInstance()->listeners();
+  listeners.Append(new FirstFailure(fd));
+  if (show != Show::all) delete listeners.Release(listeners.default_result_printer());
+  if (show == Show::nothing) {
+    int nowhere = open("/dev/null", O_WRONLY);
+    dup2(nowhere, 1);
+    dup2(nowhere, 2);
+    ::testing::GTEST_FLAG(fail_fast) = true;
+  }
+  int status = RUN_ALL_TESTS() == 0 ? 0 : kFailed;
+  const ::testing::UnitTest& all = *::testing::UnitTest::GetInstance();
+  if (status == 0 && all.successful_test_count() == 0) status = kNothingRan;
+  std::fflush(nullptr);
+  _exit(status);
+}
+
+bool has(const std::vector<std::string>& names, const char* name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+}  // namespace
+
+Outcome run_cases(const std::string& filter, unsigned seconds, Show show) {
+  int ends[2];
+  PRUN_CHECK(pipe2(ends, O_CLOEXEC) == 0, "no pipe");
+  std::fflush(nullptr);
+  pid_t child = fork();
+  PRUN_CHECK(child >= 0, "fork failed");
+  if (child == 0) be_cases(filter, seconds, show, ends[1]);
+  close(ends[1]);
+  std::string why;
+  char buffer[512];
+  // A rank that outlives its item may hold the pipe: what the item had to say has come once it has ended.
+  int status = 0;
+  waitpid(child, &status, 0);
+  fcntl(ends[0], F_SETFL, O_NONBLOCK);
+  for (ssize_t n; (n = read(ends[0], buffer, sizeof buffer)) > 0;) why.append(buffer, static_cast<size_t>(n));
+  close(ends[0]);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return {true, true, why};
+  if (WIFEXITED(status) && WEXITSTATUS(status) == kNothingRan) return {true, false, why};
+  const bool late = WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM;
+  if (late)
+    why = fmt::format("not finished after {} s", seconds);
+  else if (WIFSIGNALED(status))
+    why = fmt::format("crashed with signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)));
+  else if (why.empty())
+    why = fmt::format("ended with exit code {}", WEXITSTATUS(status));
+  return {false, true, why, late};
+}
+
+void check_items(const std::vector<std::string>& names, std::span<const Item> items, const std::string& where) {
+  std::vector<std::string> known;
+  for (const Item& item : items) known.emplace_back(item.name);
+  for (const std::string& name : names) {
+    if (std::find(known.begin(), known.end(), name) == known.end())
+      throw usage_error(fmt::format("{}: there is no item '{}'{}; the items are {}", where, name,
+                                    did_you_mean(name, known), join(known, ", ")));
+  }
+}
+
+int conform(const Subject& subject, std::span<const Item> items, const std::vector<std::string>& chosen,
+            const std::function<Outcome(const Item&)>& run) {
+  int failed = 0, held = 0;
+  bool loads = true;
+  fmt::print("{}\n", subject.path);
+  for (const Item& item : items) {
+    if (!chosen.empty() && !has(chosen, item.name)) continue;
+    std::fflush(stdout);
+    Outcome outcome{.claimed = false};
+    if (!loads)
+      outcome = {false, true, "not tried: it does not load"};
+    else if (!has(subject.not_claimed, item.name))
+      outcome = run(item);
+    if (outcome.holds) outcome.text = outcome.claimed ? item.holds + outcome.text : "";
+    loads = loads && (&item != &items.front() || outcome.holds);
+    failed += outcome.holds ? 0 : 1;
+    held += outcome.holds && outcome.claimed ? 1 : 0;
+    const char* word = !outcome.holds ? "FAILED" : outcome.claimed ? "ok" : "not claimed";
+    fmt::print("{:>2} {:<12} {:<7}{}{}\n", &item - items.data() + 1, item.name, word, outcome.text.empty() ? "" : " ",
+               outcome.text);
+    std::fflush(stdout);
+  }
+  fmt::print("{}: {} of its items hold, {} {}\n", subject.name, held, failed, failed == 1 ? "fails" : "fail");
+  return failed == 0 ? 0 : 1;
+}
+
+}  // namespace prun::testing
