@@ -68,9 +68,12 @@ void expect_near(const std::vector<double>& found, const std::vector<double>& wa
   for (double value : wanted) square += value * value;
   double rms = std::sqrt(square / static_cast<double>(std::max<size_t>(1, wanted.size())));
   rms = std::max(rms, tolerance.least);
-  for (size_t i = 0; i < wanted.size(); ++i)
-    ASSERT_NEAR(found[i], wanted[i], tolerance.relative * (std::abs(wanted[i]) + rms))
-        << "tensor " << slot << " element " << i;
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    const double most = tolerance.relative * (std::abs(wanted[i]) + rms);
+    if (std::abs(found[i] - wanted[i]) <= most) continue;
+    FAIL() << "tensor " << slot << " element " << i << " is " << found[i] << ", not " << wanted[i] << " (" << most
+           << " more or less)";
+  }
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ namespace {
 
 constexpr int kFailed = 1, kNothingRan = 77;
 
-// "a \n  b" -> "a b", not longer than a line or two.
+// "a \n  b" -> "a b", not longer than a line or two; what is said last is often what was meant.
 std::string one_line(const std::string& text) {
   std::string line;
   for (char c : text) {
@@ -32,12 +32,22 @@ std::string one_line(const std::string& text) {
     else if (!line.empty() && line.back() != ' ')
       line += ' ';
   }
-  constexpr size_t kMost = 300;
-  return line.size() > kMost ? line.substr(0, kMost) + " ..." : line;
+  constexpr size_t kBegin = 120, kEnd = 180;
+  if (line.size() <= kBegin + kEnd) return line;
+  return line.substr(0, kBegin) + " ... " + line.substr(line.size() - kEnd);
 }
 
-// What the ranks reported, without GoogleTest's words around it.
-std::string reason_of(const std::string& summary) {
+// What the ranks reported, or was thrown, without GoogleTest's words around it.
+std::string reason_of(std::string summary) {
+  constexpr std::string_view kWord = "Failed\n", kTrace = "Google Test trace:\n";
+  if (summary.starts_with(kWord)) summary.erase(0, kWord.size());
+  if (const size_t trace = summary.find(kTrace); trace != std::string::npos && trace > 0) {  // "file:line: text"
+    const size_t text = summary.find(": ", trace + kTrace.size());
+    if (text != std::string::npos) summary.replace(trace - 1, text + 2 - trace + 1, "; ");
+  }
+  constexpr std::string_view kThrown = "exception with description \"";
+  if (const size_t thrown = summary.find(kThrown); thrown != std::string::npos)
+    return one_line(summary.substr(thrown + kThrown.size(), summary.rfind("\" thrown") - thrown - kThrown.size()));
   constexpr std::string_view kBefore = "Which is: \"";
   size_t begin = summary.find(kBefore);
   if (begin == std::string::npos) return one_line(summary);

@@ -1,35 +1,122 @@
-// prun conform PLUGIN [ITEM ...]: becomes prun_conform, which holds the suite and needs GoogleTest; prun does not.
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
-#include <vector>
-
+// prun conform PLUGIN [ITEM ...]: becomes prun_conform or prun_conform_device, which hold the suites and need
+// GoogleTest; prun does not. Which of the two the plugin itself says: by the symbol that it exports, or by where its
+// name is found.
+#include <fmt/format.h>
 #include <unistd.h>
 
-#include <fmt/format.h>
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <vector>
 
+#include "base/error.h"
+#include "base/text.h"
 #include "commands.h"
+#include "device/device.h"
+#include "device/plugin_device.h"
+#include "device_probe.h"
 #include "plugin_path.h"
 
 namespace prun {
 namespace fs = std::filesystem;
+namespace {
 
-int conform_command(const Options& options, const Places& places) {
-  const fs::path program = fs::path(places.program).parent_path() / "../libexec/prun/prun_conform";
+std::string suite_program(const Places& places, const char* name) {
+  const fs::path program = fs::path(places.program).parent_path() / "../libexec/prun" / name;
   if (!fs::exists(program))
-    throw usage_error(fmt::format("{} is not there: prun was built without the conformance suite. Install GoogleTest "
-                                  "(libgtest-dev), configure again and build the target prun_conform",
-                                  program.lexically_normal().string()));
-  const NamedPlugin plugin = name_plugin(options.plan, places.plugin_dirs);
-  std::vector<std::string> words = {program.string(), "--transport=" + plugin.name};
-  for (const std::string& dir : plugin.dirs) words.push_back("--plugin-dir=" + dir);
-  if (!options.transport_options.empty()) words.push_back("--options=" + options.transport_options);
-  words.insert(words.end(), options.items.begin(), options.items.end());
+    throw usage_error(
+        fmt::format("{} is not there: prun was built without the conformance suite. Install GoogleTest "
+                    "(libgtest-dev), configure again and build the target {}",
+                    program.lexically_normal().string(), name));
+  return program.string();
+}
+
+[[noreturn]] void become(std::vector<std::string> words, const std::vector<std::string>& items) {
+  words.insert(words.end(), items.begin(), items.end());
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
   execv(argv[0], argv.data());
-  throw usage_error(fmt::format("{} cannot be started: {}", program.string(), std::strerror(errno)));
+  throw usage_error(fmt::format("{} cannot be started: {}", words[0], std::strerror(errno)));
+}
+
+bool is_path(const std::string& typed) {
+  return typed.find('/') != std::string::npos || fs::path(typed).extension() == ".so";
+}
+
+// The names of a library's symbols stand in it as text. It is not loaded for this: it may crash.
+bool names_symbol(const fs::path& file, const std::string& symbol) {
+  std::ifstream in(file, std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(in), {}};
+  return bytes.find(symbol + '\0') != std::string::npos;
+}
+
+bool is_device(const Options& options, const Places& places) {
+  if (options.device_given) return true;
+  if (is_path(options.plan))
+    return names_symbol(options.plan, "prun_device_v1") && !names_symbol(options.plan, "prun_transport_v1");
+  std::vector<std::string> names;
+  for (const std::string& dir : places.plugin_dirs) {
+    std::error_code missing;
+    for (const fs::directory_entry& entry : fs::directory_iterator(dir, missing))
+      if (entry.path().extension() == ".so") names.push_back(entry.path().stem().string());
+  }
+  if (std::find(names.begin(), names.end(), options.plan) != names.end()) return false;
+  const size_t transports = names.size();
+  for (const std::string& device : device_names()) names.push_back(device);
+  if (std::find(names.begin() + static_cast<std::ptrdiff_t>(transports), names.end(), options.plan) != names.end())
+    return true;
+  throw usage_error(
+      fmt::format("there is no transport and no device '{}'{}", options.plan, did_you_mean(options.plan, names)));
+}
+
+// A device is looked for in the folder of a path first.
+std::string name_device(const std::string& typed) {
+  if (!is_path(typed)) return typed;
+  const NamedPlugin plugin = name_plugin(typed, {});
+  const char* path = std::getenv("PRUN_DEVICE_PATH");
+  setenv("PRUN_DEVICE_PATH", (plugin.dirs.front() + (path == nullptr ? "" : std::string(":") + path)).c_str(), 1);
+  return plugin.name;
+}
+
+// What there is nothing to try with; that a plugin is wrong is for the suite to say.
+void require_device(const std::string& name, int index) {
+  const std::vector<DevicePluginFile> plugins = find_device_plugins();
+  if (std::none_of(plugins.begin(), plugins.end(), [&](const DevicePluginFile& file) { return file.name == name; }) &&
+      open_device(name)->table() == nullptr)
+    throw usage_error(
+        fmt::format("the device {} is a part of prun, not behind prun/device.h: there is nothing to try", name));
+  const DeviceReport report = probe_device(name, {});
+  if (report.version.empty()) return;
+  if (report.probe.devices == 0) throw usage_error(fmt::format("{}: there is none to try: {}", name, report.problem));
+  if (index >= report.probe.devices)
+    throw usage_error(fmt::format("there is no device {}:{}: there {} {}, from 0 on", name, index,
+                                  report.probe.devices == 1 ? "is" : "are", report.probe.devices));
+}
+
+[[noreturn]] void conform_device(const Options& options, const Places& places) {
+  const std::string name = name_device(options.device_given ? options.device : options.plan);
+  require_device(name, options.first_device);
+  std::vector<std::string> words = {suite_program(places, "prun_conform_device"), "--device=" + name,
+                                    fmt::format("--index={}", options.first_device),
+                                    fmt::format("--seconds={:.0f}", options.timeout_s)};
+  if (!options.device_options.empty()) words.push_back("--options=" + options.device_options);
+  become(std::move(words), options.items);
+}
+
+}  // namespace
+
+int conform_command(const Options& options, const Places& places) {
+  if (is_device(options, places)) conform_device(options, places);
+  const NamedPlugin plugin = name_plugin(options.plan, places.plugin_dirs);
+  std::vector<std::string> words = {suite_program(places, "prun_conform"), "--transport=" + plugin.name};
+  for (const std::string& dir : plugin.dirs) words.push_back("--plugin-dir=" + dir);
+  if (!options.transport_options.empty()) words.push_back("--options=" + options.transport_options);
+  become(std::move(words), options.items);
 }
 
 }  // namespace prun

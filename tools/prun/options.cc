@@ -69,9 +69,9 @@ void finish(Options& options) {
     throw usage_error("--nnodes needs --rendezvous HOST:PORT, the address where node 0 listens");
   if (options.node_rank >= options.nnodes)
     throw usage_error(fmt::format("--node-rank {} is not below --nnodes {}", options.node_rank, options.nnodes));
-  if (options.plan.empty() && options.command == "conform" && !options.help)
+  if (options.plan.empty() && options.command == "conform" && !options.device_given && !options.help)
     throw usage_error("which plugin? For example: prun conform shm, or prun conform build/lib/prun/plugins/mine.so");
-  if (options.plan.empty() && !is_any_of(options.command, {"plans", "plugins", "doctor"}) && !options.help)
+  if (options.plan.empty() && !is_any_of(options.command, {"plans", "plugins", "doctor", "conform"}) && !options.help)
     throw usage_error("which plan? For example: prun plans/zero3.lua --nproc 8");
 }
 
@@ -121,7 +121,8 @@ std::string usage() {
       "prun plans                  list the plans that come with prun\n"
       "prun plugins                list the transports; --explain: which auto takes, and why\n"
       "prun doctor [--device NAME] what prun has here: memory, limits, transports, devices, and what to do about problems\n"
-      "prun conform PLUGIN [ITEM]  try a transport, by name or path, with the suite for all of them\n"
+      "prun conform PLUGIN [ITEM]  try a transport or a device, by name or path, with the suite for all of them; --device NAME\n"
+      "                            where both are called so; ops:gelu: one case of an item\n"
       "prun bench OP [options]     collectives over a transport, in nccl-tests' columns; `prun bench --help`\n\noptions:\n";
   for (const OptionRow& row : kRows) text += option_line(row);
   return text;
@@ -176,9 +177,10 @@ Options parse_options(int argc, char** argv) {
     fmt::print("prun {}\n", PRUN_VERSION);
     std::exit(0);
   }
-  if (options.command == "conform" && plans.size() > 1) {
-    options.items.assign(plans.begin() + 1, plans.end());
-    plans.resize(1);
+  if (options.command == "conform") {  // the plugin, unless --device names it, then items
+    const size_t first = app.count("--device") > 0 ? 0 : std::min<size_t>(1, plans.size());
+    options.items.assign(plans.begin() + static_cast<std::ptrdiff_t>(first), plans.end());
+    plans.resize(first);
   }
   // A word before a plan, or one that can be no file, was meant as a command.
   if (!plans.empty() && options.command != "conform" && plans[0].find_first_of("./") == std::string::npos && (plans.size() > 1 || !nearest_word(plans[0], kCommands).empty()))

@@ -8,7 +8,7 @@ namespace prun {
 
 struct Options {
   std::string command;             // run, dump, check, plans, plugins, doctor, conform, bench
-  std::string plan;                // conform: the plugin
+  std::string plan;                // conform: the plugin, unless --device names it
   std::vector<std::string> items;  // conform: of the suite, none for all; bench: its words
   bool help = false;
   bool json = false;

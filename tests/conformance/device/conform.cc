@@ -37,7 +37,6 @@ constexpr Item kItems[] = {
 };
 
 struct Settings {
-  unsigned seconds = 60;
   std::vector<std::string> items, cases;  // a case of the item at the same place, or ""
   bool verbose() const { return !items.empty(); }
 };
@@ -84,7 +83,8 @@ Outcome run_item(const Item& item, const Settings& settings) {
   bool any = false;
   for (const Known& known : cases_of(item)) {
     if (!is_chosen(known, item, settings)) continue;
-    Outcome outcome = run_cases(known.filter, settings.seconds, settings.verbose() ? Show::plugin : Show::nothing);
+    Outcome outcome =
+        run_cases(known.filter, device_suite().seconds, settings.verbose() ? Show::plugin : Show::nothing);
     if (!outcome.holds) {
       if (!outcome.text.starts_with(known.filter)) outcome.text = known.filter + ": " + outcome.text;
       outcome.text.replace(0, known.filter.size(), known.shown);
@@ -156,7 +156,7 @@ int main(int argc, char** argv) {
     else if (const auto options = value_of("--options="))
       suite.options = *options;
     else if (const auto seconds = value_of("--seconds="))
-      settings.seconds = static_cast<unsigned>(std::atoi(seconds->c_str()));
+      suite.seconds = static_cast<unsigned>(std::atoi(seconds->c_str()));
     else {
       const size_t colon = std::min(arg.find(':'), arg.size());
       settings.items.emplace_back(arg.substr(0, colon));

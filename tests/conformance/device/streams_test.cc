@@ -71,6 +71,7 @@ TEST_F(Streams, EnqueueingWaitsForNothing) {
       EXPECT_FALSE(idle(stream));
       EXPECT_FALSE(idle(other)) << "it is to wait for a stream that is held";
     }
+    gate.expect_closed();
     EXPECT_EQ(calls, 0);
     EXPECT_EQ(to.values(), Numbers(kCount, 0));
     gate.open();

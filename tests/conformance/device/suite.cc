@@ -13,11 +13,6 @@
 #include "base/error.h"
 
 namespace prun::testing {
-namespace {
-
-constexpr auto kPatience = std::chrono::seconds(10);
-
-}  // namespace
 
 DeviceSuite& device_suite() {
   static DeviceSuite suite;
@@ -95,17 +90,22 @@ std::vector<std::string> in_children(int n, const std::function<std::string(int)
 Gate::Gate(DeviceStream& stream) : state_(new State) {
   const auto hold = [](void* data) {
     State& state = *static_cast<State*>(data);
-    const auto end = std::chrono::steady_clock::now() + kPatience;
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(device_suite().seconds) / 6;
     while (!state.open && !state.forced) {
       usleep(100);
       if (std::chrono::steady_clock::now() > end) state.forced = true;
     }
   };
   stream.host_call(hold, state_);
+  expect_closed();
+}
+
+void Gate::expect_closed() const {
+  EXPECT_FALSE(state_->forced) << "a call waited for the device's work: only stream_wait and close may";
 }
 
 void Gate::open() {
-  EXPECT_FALSE(state_->forced) << "a call waited for the device's work: only stream_wait and close may";
+  expect_closed();
   state_->open = true;
 }
 

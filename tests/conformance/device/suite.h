@@ -20,6 +20,7 @@ namespace prun::testing {
 struct DeviceSuite {
   std::string name, options;
   int index = 0;
+  unsigned seconds = 60;  // that a case may take
 };
 DeviceSuite& device_suite();
 // Loads it in this process, once. Throws Error(usage).
@@ -42,6 +43,7 @@ class Gate {
   ~Gate();                              // opens it
   Gate(const Gate&) = delete;
   void open();
+  void expect_closed() const;
 
  private:
   struct State {

@@ -61,20 +61,15 @@ void run(const StreamHandle& stream) {
     work();
     work = nullptr;
     lock.lock();
+    ++stream->done;
+    stream->finished.notify_all();
   }
 }
 
+// Until what is in it now is done; who asks then finds it idle.
 void wait_for(const StreamHandle& stream) {
-  std::mutex mutex;
-  std::condition_variable changed;
-  bool over = false;
-  put(stream, [&] {
-    std::lock_guard lock(mutex);
-    over = true;
-    changed.notify_all();
-  });
-  std::unique_lock lock(mutex);
-  changed.wait(lock, [&] { return over; });
+  std::unique_lock lock(stream->mutex);
+  stream->finished.wait(lock, [&, all = stream->added] { return stream->done >= all; });
 }
 
 // Host functions run in a thread that is not the stream's, one at a time, as CUDA may do it.
@@ -107,6 +102,7 @@ void end_record(Event& event, uint64_t ticket) {
 void put(const StreamHandle& stream, Work work) {
   std::lock_guard lock(stream->mutex);
   stream->queue.push_back(std::move(work));
+  ++stream->added;
   if (!std::exchange(stream->running, true)) std::thread(run, stream).detach();
   stream->changed.notify_one();
 }

@@ -15,8 +15,9 @@ namespace substitute {
 
 struct Stream {
   std::mutex mutex;
-  std::condition_variable changed;
+  std::condition_variable changed, finished;
   std::deque<Work> queue;
+  uint64_t added = 0, done = 0;  // pieces of work
   bool running = false;  // its thread has started
   bool busy = false;     // and is at work
   bool closed = false;
