@@ -1,11 +1,10 @@
-// The device ABI as the CPU implements it: order on streams and among them, graphs, errors. tools/gpu-check asks the
-// cuda device the same: PRUN_QUEUE_DEVICE names another one.
+// The device ABI as the CPU implements it: order on streams and among them, graphs, errors; also under the sanitizers.
+// What every device is asked is the suite of `prun conform` (tests/conformance/device).
 #include "device/queue_device.h"
 
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <cstdlib>
 #include <numeric>
 #include <thread>
 
@@ -20,8 +19,7 @@ using Floats = std::vector<float>;
 class QueueDeviceTest : public testing::Test {
  protected:
   QueueDeviceTest() {
-    const char* name = std::getenv("PRUN_QUEUE_DEVICE");
-    opened_ = open_device(name != nullptr ? name : "cpu-queue");
+    opened_ = open_device("cpu-queue");
     device_.emplace(*opened_->table(), 0, "");
     ones_.assign(kCount, 1.0f);
   }

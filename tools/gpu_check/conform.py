@@ -1,10 +1,25 @@
-"""The suite that every transport faces, over the real NCCL: items that connect more ranks than there are GPUs cannot be asked."""
+"""The suites that every device and every transport faces, over the real GPUs and the real NCCL: items that connect more ranks than there are GPUs
+cannot be asked."""
 import re
 
 from gpu_check.check import Check, Step, Verdict
 
 RANKS = 2  # NCCL refuses ranks that share a GPU, and most items need several
 TOO_MANY = "every rank needs one of its own"  # what the transport says
+
+
+MACHINE = ["load", "memory", "copies", "streams", "events", "host-calls", "capture", "bits", "ranks", "threads", "errors"]  # `ops` is the step ops
+
+
+def device(context):
+    context.need_gpu()
+    plugin = context.need_file(context.plugin, "built without the CUDA device")
+    context.need_file(context.build / "libexec/prun/prun_conform_device", "built without GoogleTest")
+    done = context.run(context.prun, "conform", plugin, *MACHINE)
+    items = re.findall(r"(?m)^ ?\d+ (\S+) +(ok|FAILED|not claimed) +(.*)", done.out)
+    failed = [f"{name}: {said}" for name, result, said in items if result == "FAILED"]
+    held = sum(result == "ok" for _, result, _ in items)
+    return Verdict(done.ok and held == len(MACHINE), f"{held} of {len(MACHINE)} items hold", "every item", "; ".join(failed) or ("" if done.ok else done.why()))
 
 
 def suite(context):
@@ -31,7 +46,8 @@ def on_the_device(context):
 
 
 def checks(_context):
-    return [Check("prun conform nccl", suite, timeout=540, least=120), Check("collectives on device memory", on_the_device, timeout=90)]
+    return [Check("prun conform cuda", device, timeout=540, least=120), Check("prun conform nccl", suite, timeout=540, least=120),
+            Check("collectives on device memory", on_the_device, timeout=90)]
 
 
-STEP = Step("conform", "the transport nccl", checks)
+STEP = Step("conform", "what device.h and transport.h promise", checks)

@@ -10,7 +10,7 @@ import subprocess
 import tarfile
 
 LIBRARIES = "lib/needed"  # in the build folder
-PROGRAMS = ["bin/prun", "bin/cuda_agreement_test", "bin/cuda_kernel_bench", "libexec/prun/prun_conform",
+PROGRAMS = ["bin/prun", "bin/cuda_agreement_test", "bin/cuda_kernel_bench", "libexec/prun/prun_conform", "libexec/prun/prun_conform_device",
             *(f"lib/prun/plugins/{name}.so" for name in ("shm", "socket", "nccl")), "lib/prun/devices/cuda.so"]
 MANIFESTS = [f"lib/prun/plugins/{name}.plugin" for name in ("shm", "socket", "nccl")]  # without them they are not chosen
 SCRIPTS = ["lua", "plans", "tools/gpu-check", "tools/gpu_check", "tools/bench/gpu_train.py", "tools/bench/gpt2.lua", "tools/bench/nccl_tests.py",
