@@ -94,11 +94,13 @@ void QueueBody::make_first() {
       memory.places = part.places[slot].get();
       part.kernel[slot] = make_host_kernel(memory, of, context_.host);
     }
-    const auto ahead = places(of, context_.memory.ahead() + first_bytes_);
-    for (const int id : of.writes) first_in_.push_back(copy_of(id, *ahead, false));
+    for (int turn = 0; turn < kAhead; ++turn) {
+      const auto ahead = places(of, context_.memory.ahead(turn) + first_bytes_);
+      for (const int id : of.writes) first_in_[turn].push_back(copy_of(id, *ahead, false));
+    }
     first_bytes_ += staged_bytes(program(), of);
   }
-  first_in_ = joined(first_in_);
+  for (std::vector<Copy>& in : first_in_) in = joined(in);
 }
 
 void QueueBody::make_hosts() {
@@ -202,15 +204,16 @@ void QueueBody::issue(int64_t step, int slot, StreamState* states, const std::fu
   issuing_ns_ += now_ns() - begin;
 }
 
-// From the host's memory to the device's by a stream of its own, beside the step before, whose batch is where its ops
-// read it by then (fork_); and from there to where this step's ops read it, once that step has ended. So graphs keep
-// their addresses, and nothing waits for the host's memory.
+// From the host's memory to the device's by a stream of its own, beside the step before; and from there to where this
+// step's ops read it, once that step has ended. So graphs keep their addresses, and nothing waits for the host's
+// memory. Two places in turn: the step that had this one has ended (QueueExecutor::run_steps), so there is nothing to
+// wait for.
 void QueueBody::bring_first(int slot) {
-  fork_.hold(context_.copies);
-  context_.copies.copy(context_.memory.ahead(), context_.memory.first(slot), first_bytes_);
+  const int turn = static_cast<int>(runs_ % kAhead);
+  context_.copies.copy(context_.memory.ahead(turn), context_.memory.first(slot), first_bytes_);
   there_.record(context_.copies);
   there_.hold(stream(0));
-  for (const Copy& copy : first_in_) stream(0).copy(copy.to, copy.from, copy.bytes);
+  for (const Copy& copy : first_in_[turn]) stream(0).copy(copy.to, copy.from, copy.bytes);
 }
 
 bool QueueBody::host_ended(int host) const {

@@ -114,11 +114,11 @@ class QueueBody {
   std::vector<HostPart*> in_chunks_;  // of these
   std::vector<FirstPart> first_;
   int64_t first_bytes_ = 0;
-  std::vector<Copy> first_in_;  // on the device
+  std::vector<Copy> first_in_[kAhead];  // on the device
   StepTable first_table_;
   std::vector<RegionState> states_;
   DeviceEvent there_;              // what the first ops made is on the device
-  DeviceEvent fork_;               // a step begins on stream 0, which has it
+  DeviceEvent fork_;               // a step begins on stream 0
   DeviceEvent spread_;             // a capture, on one stream
   std::vector<DeviceEvent> join_;  // by stream
   uint64_t runs_ = 0;              // steps begun

@@ -3,8 +3,8 @@
 //
 // The arena is as large as the program says, to the byte. Pinned memory, shared by the bodies, which never run at the
 // same time: for each stream what its largest host op reads and writes; for each step under way what its first ops
-// write (the next batches), its step values and its loss. Beside the arena: what the next step's first ops write, until
-// that step begins.
+// write (the next batches), its step values and its loss. Beside the arena, for two steps in turn: what their first ops
+// write, until the step begins.
 #pragma once
 #include <memory>
 #include <string>
@@ -18,6 +18,7 @@
 namespace prun {
 
 inline constexpr int kStepSlots = 3;  // steps that the host may be ahead of the device, and the one under way
+inline constexpr int kAhead = 2;      // steps of which a batch is on the device: the one under way and the next
 
 struct QueueOptions {
   int index = 0;        // which of the host's devices
@@ -30,7 +31,7 @@ std::vector<std::vector<How>> how_of(const Program& program, const Body& body, b
 // The pinned memory of a rank of this program, in bytes; each part is aligned.
 struct PinnedLayout {
   PinnedLayout(const Program& program, bool enqueues);
-  int64_t first = 0;               // of one step; as much on the device
+  int64_t first = 0;               // of one step
   std::vector<int64_t> by_stream;  // of host ops
   int64_t total = 0;
 };
@@ -66,7 +67,7 @@ class QueueMemory {
   // a step's values, with the loss kAlignBytes behind them.
   std::byte* staging(int stream) const;
   std::byte* first(int slot) const { return pinned_ + slot * layout_.first; }
-  std::byte* ahead() const { return ahead_.get(); }  // the device's; as first(slot)
+  std::byte* ahead(int turn) const { return ahead_.get() + turn * layout_.first; }  // the device's; as first(slot)
   std::byte* values(int slot) const { return pinned_ + kStepSlots * layout_.first + slot * 2 * kAlignBytes; }
 
  private:

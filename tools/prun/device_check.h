@@ -20,7 +20,7 @@ void require_devices(const Options& options, const DeviceReport& report);
 // nccl.
 std::string transport_of_sharing_ranks(const Options& options);
 
-// What a rank takes on its device, at least, in bytes: the arena, the next batch, tables. What transports and libraries take
+// What a rank takes on its device, at least, in bytes: the arena, two batches, tables. What transports and libraries take
 // beside that is known once they have (DeviceUse).
 int64_t needed_on_device(const Program& program);
 // Throws Error(out_of_memory) where a device's ranks need more than is free there beside their contexts, and says what would
