@@ -286,8 +286,8 @@ class Figures(Machine):
         for chosen, ending, status, note in ((rows[:1] + rows[2:4], "", PASS, ""), (rows, "", FAIL, "gpt2 b 1.20 ×; gpt2 d: broke"),
                                              (rows[:1], "echo cut off >&2; exit 2", FAIL, "exit 2: cut off"),
                                              (rows[2:3], "", FAIL, "cuBLASLt has none of the shapes")):
-            self.program("build/bin/cuda_kernel_bench",
-                         f"#!/bin/sh\n[ \"$1 $2\" = '--family gemm' ] || exit 1\nfor file; do :; done\necho '{json.dumps({'rows': chosen})}' >$file\n{ending}\n")
+            self.program("build/bin/cuda_kernel_bench", "#!/bin/sh\n[ \"$1 $2\" = '--family gemm' ] || exit 1\nfor file; do :; done\n"
+                                                        f"echo '{json.dumps({'rows': chosen})}' >$file\n{ending}\n")
             _, found = self.figures(PRODUCTS, "--fresh")
             result = found[PRODUCTS]
             self.assertEqual((result["status"], result["note"]), (status, note))

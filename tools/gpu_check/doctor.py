@@ -12,7 +12,8 @@ def healthy(context):
         named = done.status != 0 and "cuda" in done.out + done.err
         return Verdict(named, f"exit {done.status}", "not 0, and the reason", "" if named else f"it says nothing of it: {done.why()}")
     said = [[line] for line in done.out.splitlines() if line.strip()]
-    return Verdict(done.ok, said[-1][0].strip() if said else "", "exit 0", "" if done.ok else done.why(), [["what it says"], *said])
+    first = next((line.strip() for line, in said if f"{context.device}:0 " in line), "")
+    return Verdict(done.ok, first, "exit 0", "" if done.ok else done.why(), [["what it says"], *said])
 
 
 def every_gpu(context):

@@ -114,7 +114,8 @@ def steps_of(context):
 def overhead(context, name, key, text, limit):
     values = sorted(step[key] for step in steps_of(context))
     median, ninth = values[len(values) // 2], values[len(values) * 9 // 10]
-    return Verdict(median < limit, f"{text(median)} (median of {len(values)} steps; nine of ten under {text(ninth)})", BARS[name], "" if median < limit else "too much")
+    figure = f"{text(median)} (median of {len(values)} steps; nine of ten under {text(ninth)})"
+    return Verdict(median < limit, figure, BARS[name], "" if median < limit else "too much")
 
 
 def collectives(context):

@@ -37,7 +37,8 @@ def timeline(context):
     share = ["--ranks-per-device", ranks] if context.device == "cuda" and context.gpus < ranks else []
     path = context.folder / "trace.json"
     path.unlink(missing_ok=True)
-    done, _ = context.train("plans/zero3.lua", ranks, context.device, "--trace", path, *share, settings=LARGE if context.device == "cuda" and not context.small else SMALL, timeout=100)
+    settings = LARGE if context.device == "cuda" and not context.small else SMALL
+    done, _ = context.train("plans/zero3.lua", ranks, context.device, "--trace", path, *share, settings=settings, timeout=100)
     if not done.ok:
         return Verdict(False, note=done.why())
     events = json.loads(path.read_text())["traceEvents"]
