@@ -13,6 +13,7 @@ constexpr auto kLostGrace = std::chrono::milliseconds(50);
 
 void Board::deliver(int from, const Note& note) {
   std::lock_guard lock(mutex_);
+  heard_[static_cast<size_t>(from)] = Clock::now();
   switch (note.kind) {
     case Note::call:
       calls_[{note.key, from}][note.sequence] = {note.sequence, note.fingerprint, note.count};
@@ -115,6 +116,15 @@ int Board::lost_among(const std::vector<int>& ranks) {
   for (int rank : ranks) {
     const auto& since = lost_[static_cast<size_t>(rank)];
     if (since && Clock::now() - *since > kLostGrace) return rank;
+  }
+  return -1;
+}
+
+int Board::silent_among(const std::vector<int>& ranks, int me, std::chrono::seconds so_long) {
+  std::lock_guard lock(mutex_);
+  for (int rank : ranks) {
+    const size_t which = static_cast<size_t>(rank);
+    if (rank != me && !lost_[which] && Clock::now() - heard_[which] > so_long) return rank;
   }
   return -1;
 }

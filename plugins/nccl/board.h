@@ -23,7 +23,8 @@ using Clock = std::chrono::steady_clock;
 
 // A message between ranks beside NCCL; everything of one size, for simplicity.
 struct Note {
-  enum Kind : uint32_t { call, here, size, want, go };  // here: a call, to those who do not compare it
+  // here: a call, to those who do not compare it; waits: for the device, in a replayed step, and for long.
+  enum Kind : uint32_t { call, here, size, want, go, waits };
   uint32_t kind = call;
   int32_t lane = 0;  // size
   uint64_t key = 0;  // call, want, go: of the communicator
@@ -40,7 +41,7 @@ struct Record {  // of a collective call
 
 class Board {
  public:
-  explicit Board(int ranks) : lost_(static_cast<size_t>(ranks)) {}
+  explicit Board(int ranks) : lost_(static_cast<size_t>(ranks)), heard_(static_cast<size_t>(ranks), Clock::now()) {}
 
   void deliver(int from, const Note& note);
   void lose(int rank);
@@ -61,6 +62,8 @@ class Board {
 
   // A rank that has been gone for longer than what it still sent needs to arrive; -1 none.
   int lost_among(const std::vector<int>& ranks);
+  // A rank other than `me` that is not gone, but has told nothing for so long; of several the first. -1 none.
+  int silent_among(const std::vector<int>& ranks, int me, std::chrono::seconds so_long);
 
   void wait(std::chrono::microseconds at_most);
   void wake();
@@ -79,6 +82,7 @@ class Board {
   std::map<uint64_t, std::set<int>> wants_;
   std::map<uint64_t, Note> gos_;
   std::vector<std::optional<Clock::time_point>> lost_;
+  std::vector<Clock::time_point> heard_;  // when each last told something
 };
 
 }  // namespace prun_nccl

@@ -12,6 +12,10 @@
 namespace prun_nccl {
 namespace {
 
+// Of replayed steps. A member is silent when it should have told several times that it waits, too.
+constexpr auto kLongWait = std::chrono::seconds(2), kTellEvery = std::chrono::seconds(1),
+               kSilent = std::chrono::seconds(3);
+
 uint64_t key_of(const std::vector<int>& ranks, int lane) {  // FNV-1a
   uint64_t hash = 0xcbf29ce484222325u;
   for (int rank : ranks) hash = (hash ^ static_cast<uint64_t>(rank)) * 0x100000001b3u;
@@ -244,14 +248,23 @@ bool Comm::done(Launch& launch) {
 }
 
 // Whoever holds the lock is in a call of NCCL, and hears of it there.
-void Comm::check() {
+int Comm::check(std::chrono::milliseconds waited) {
   std::unique_lock lock(native_->calls, std::try_to_lock);
-  if (!lock.owns_lock() || stage_ != Stage::ready) return;
+  if (!lock.owns_lock() || stage_ != Stage::ready) return -1;
   check_alive();
   if (const Failure failure = asynchronous("in a replayed step")) {
     fail_locked(failure);
     throw failure;
   }
+  if (waited < kLongWait) return -1;
+  if (Clock::now() - told_ >= kTellEvery) {
+    told_ = Clock::now();
+    Note note;
+    note.kind = Note::waits;
+    for (int rank : ranks_)
+      if (rank != context_.rank) context_.control.send(rank, note);
+  }
+  return context_.board.silent_among(ranks_, context_.rank, kSilent);
 }
 
 // NCCL does not say which rank it has lost. In a pair it can only be the other one; else the line beside NCCL may know.

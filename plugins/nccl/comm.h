@@ -50,8 +50,10 @@ class Comm {
   Failure failure();
   bool quiet() const {
     return native_->ended || native_->handle == nullptr;
-  }              // no longer touches memory, though it failed
-  void check();  // throws the error that NCCL knows of, which a replayed operation may have; does not wait
+  }  // no longer touches memory, though it failed
+  // Throws the error that NCCL knows of, which a replayed operation may have; does not wait. Members that have waited
+  // for long tell each other that they do: returns one that has not, or -1.
+  int check(std::chrono::milliseconds waited);
   void abort();  // of the whole context: marks, does not wait
   void deregister(const void* ptr);
 
@@ -97,6 +99,7 @@ class Comm {
   std::deque<Launch*> waiting_;
   Launch* issued_ = nullptr;
   Failure failure_;
+  Clock::time_point told_{};  // the others, by check
 };
 
 }  // namespace prun_nccl

@@ -149,13 +149,13 @@ prun_status coll_seen(prun_ctx*, prun_comm* comm, prun_coll_seen* seen) {
   return PRUN_OK;
 }
 
-// Asks nothing of the line beside NCCL: a rank that has ended well is gone there while this one's device still
+// That a rank is gone on the line beside NCCL is no error: it may have ended well while this one's device still
 // computes.
-prun_status alarm(prun_ctx* ctx, prun_comm* comm, prun_result* result) {
+prun_status alarm(prun_ctx* ctx, prun_comm* comm, int waited_ms, prun_result* result) {
   return guarded(result, [&] {
     if (ctx->context.aborted()) throw Failure{PRUN_EABORTED, -1, "aborted"};
-    comm->check();
-    return PRUN_OK;
+    const int silent = comm->check(std::chrono::milliseconds(waited_ms));
+    return silent < 0 ? PRUN_OK : report({PRUN_AGAIN, silent, ""}, result);
   });
 }
 constexpr prun_alarm kAlarm = {sizeof(prun_alarm), alarm};

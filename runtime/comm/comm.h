@@ -105,9 +105,9 @@ class Communicator {
   virtual void run(const CollCall& call) = 0;
   // Point to point inside the group, blocking; peers are indices of the group, -1 for none on that side.
   virtual void send_recv(int to, const void* send, int64_t send_bytes, int from, void* recv, int64_t recv_bytes) = 0;
-  // Throws what the transport knows to have gone wrong with calls in replayed graphs, which nobody has told it of. Of the
-  // thread that made it.
-  virtual void check() {}
+  // Throws what the transport knows to have gone wrong with calls in replayed graphs, which nobody has told it of. Returns
+  // a rank that it seems to wait for, or -1, where the device has ended nothing for so long. Of the thread that made it.
+  virtual int check(double /*waited_s*/) { return -1; }
   // Whether a call of part of the elements gives these the bits that the whole call gives them, the same on every member:
   // the order of sums may depend on a call's size, or on an element's place in it.
   virtual bool divides(const CollCall& /*whole*/, const CollCall& /*part*/) const { return false; }
@@ -149,8 +149,9 @@ class World {
   // Of one peer and lane (0 .. 126), owned by the world. Null: the transport has no one-sided calls.
   virtual PutChannel* put_channel(int peer, int lane) = 0;
   // Throws what has gone wrong with calls that were enqueued (CollCall::queue) since; for whoever waits for the device, as
-  // often as it likes: the transport itself is asked ten times a second. Of the thread that makes communicators.
-  virtual void check() {}
+  // often as it likes: the transport itself is asked ten times a second. Returns a rank that seems to be what is waited
+  // for, or -1. Of the thread that makes communicators.
+  virtual int check(double /*waited_s*/) { return -1; }
   virtual void abort() = 0;                        // any thread: everything under way throws soon
   virtual std::string transport_name() const = 0;  // "shm"; "shm+socket": inside hosts and between them
 };

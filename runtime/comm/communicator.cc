@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <thread>
@@ -61,13 +62,16 @@ class TransportCommunicator : public Communicator {
   }
 
   // An abort is never the news: whatever caused it is told elsewhere.
-  void check() override {
-    if (native_ == nullptr || alarm_ == nullptr) return;
+  int check(double waited_s) override {
+    if (native_ == nullptr || alarm_ == nullptr) return -1;
     prun_result result = empty_result();
     InPlugin inside("alarm");
-    const prun_status status = link_.told(alarm_->comm(link_.ctx(), native_, &result), result, "alarm");
+    const int waited_ms = static_cast<int>(std::min(waited_s, 1e6) * 1e3);
+    const prun_status status = link_.told(alarm_->comm(link_.ctx(), native_, waited_ms, &result), result, "alarm");
+    if (status == PRUN_AGAIN) return result.culprit;
     if (status != PRUN_OK && status != PRUN_EABORTED)
       link_.fail(status, result, fmt::format("collectives of ranks {}", fmt::join(wire_.ranks(), ", ")));
+    return -1;
   }
 
   void run(const CollCall& call) override {

@@ -134,12 +134,15 @@ class TransportWorld : public World {
     if (fresh && (near || !mixed_)) entry->second = make_put_channel(near ? *inside_ : *between_, peer, lane);
     return entry->second.get();
   }
-  void check() override {
+  int check(double waited_s) override {
     between_->enqueued().check();
     const auto now = std::chrono::steady_clock::now();
-    if (now - asked_ < kAskEvery) return;
+    if (now - asked_ < kAskEvery) return awaited_;
     asked_ = now;
-    for (const auto& [group, communicator] : communicators_) communicator->check();
+    awaited_ = -1;
+    for (const auto& [group, communicator] : communicators_)
+      awaited_ = std::max(awaited_, communicator->check(waited_s));
+    return awaited_;
   }
   void abort() override {
     between_->abort();
@@ -176,6 +179,7 @@ class TransportWorld : public World {
   std::optional<Link> inside_, between_;
   std::map<std::pair<std::vector<int>, int>, std::unique_ptr<Communicator>> communicators_;
   std::chrono::steady_clock::time_point asked_{};                            // the transport, by check
+  int awaited_ = -1;                                                         // what it said then
   std::map<std::pair<int, int>, std::unique_ptr<PutChannel>> put_channels_;  // by peer and lane
 };
 

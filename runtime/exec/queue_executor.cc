@@ -188,13 +188,16 @@ void QueueExecutor::finish(Kind kind, Slot& slot) {
 void QueueExecutor::check_alive() {
   if (cancelled_.load(std::memory_order_relaxed)) throw QueueBody::Cancelled{};
   if (options_.aborted && options_.aborted()) throw Aborted("");
-  world_.check();
   const double waited = static_cast<double>(now_ns() - progress_ns_) / 1e9;
+  const int awaited = world_.check(waited);
   if (waited < options_.deadline_s || world_.transport_name() == "none") return;
+  const std::string why =
+      awaited < 0
+          ? "it waits for another rank, or a kernel does not end"
+          : fmt::format("it waits for rank {}, of which nothing has been heard: stopped, or busy elsewhere", awaited);
   throw Error(Exit::hang,
-              fmt::format("the device {} has been at its work for {} without an end: it waits for another rank, "
-                          "or a kernel does not end (--timeout allows more)",
-                          queue_.device().table().name, human_seconds(waited)));
+              fmt::format("the device {} has been at its work for {} without an end: {} (--timeout allows more)",
+                          queue_.device().table().name, human_seconds(waited), why));
 }
 
 }  // namespace prun

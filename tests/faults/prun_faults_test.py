@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Kills ranks and launchers of real training runs: the exit code, the message, the time, and that nobody is left.
 
-Usage: prun_faults_test.py PRUN [--kills N] [--substitutes DIR]: N seeded kills at random moments, beside the fixed cases; DIR has
-the substitutes for CUDA and NCCL.
+Usage: prun_faults_test.py PRUN [--kills N] [--substitutes DIR] [--slow]: N seeded kills at random moments, beside the fixed cases;
+DIR has the substitutes for CUDA and NCCL; slow cases wait for a deadline.
 Standard library only, so that a bare machine can run it.
 """
 import argparse
@@ -19,7 +19,7 @@ import time
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-PRUN, KILLS, SUBSTITUTES = "", 4, None
+PRUN, KILLS, SUBSTITUTES, SLOW = "", 4, None, False
 DEADLINE_S = 10  # for a job to end; generous, because a test machine may be busy
 ENDLESS = ["plans/zero3.lua", "--set", "layers=2", "--set", "width=32", "--set", "heads=2", "--set", "context=16",
            "--set", "batch=12", "--set", "steps=1000000"]
@@ -49,14 +49,13 @@ def free_port():
 class Run:
     """One launcher with its ranks; `before` stands before the command."""
 
-    def __init__(self, *options, plan=ENDLESS, before=(), **environment):
+    def __init__(self, *options, plan=ENDLESS, before=()):
         self.folder = tempfile.TemporaryDirectory()
         self.metrics = pathlib.Path(self.folder.name, "metrics.jsonl")
         self.errors = pathlib.Path(self.folder.name, "stderr")
         with self.errors.open("w") as errors:
             self.process = subprocess.Popen([*before, PRUN, *plan, *options, "--metrics", self.metrics], cwd=ROOT,
-                                            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors,
-                                            env={**os.environ, **environment})
+                                            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors)
 
     def steps(self):
         return self.metrics.read_bytes().count(b"\n") if self.metrics.exists() else 0
@@ -132,13 +131,16 @@ class Faults(unittest.TestCase):
                     self.expect_crash(run, 1, ranks[1], name, code, seconds)
                     self.expect_gone(ranks.values())
 
+    def over_nccl(self):
+        nccl = SUBSTITUTES / "libnccl_2_28.so"
+        os.environ.update(PRUN_DEVICE_PATH=str(SUBSTITUTES / "devices"), PRUN_SUBSTITUTE_MEMORY_MIB="256")
+        return ["--device", "cuda", "--transport", "nccl", "--transport-options", f"library={nccl},cudart={nccl}"]
+
     def test_a_killed_rank_ends_replayed_steps(self):
         """Nobody is in a call of the transport then: the device waits, for a collective that the dead rank never comes to."""
         if SUBSTITUTES is None:
             self.skipTest("without the substitutes for CUDA and NCCL, which a build without the CUDA Toolkit does not have")
-        nccl = SUBSTITUTES / "libnccl_2_28.so"
-        run = self.start("--nproc", "2", "--device", "cuda", "--transport", "nccl", "--transport-options", f"library={nccl},cudart={nccl}",
-                         "--set", "layers=1", PRUN_DEVICE_PATH=str(SUBSTITUTES / "devices"), PRUN_SUBSTITUTE_MEMORY_MIB="256")
+        run = self.start("--nproc", "2", *self.over_nccl(), "--set", "layers=1")
         run.wait_for_steps(5)
         ranks = run.ranks()
         os.kill(ranks[1], signal.SIGKILL)
@@ -150,6 +152,18 @@ class Faults(unittest.TestCase):
         self.assertIn(": a graph of it, replayed by the device", text)
         self.assertEqual(text.count("prun: "), 1, f"one cause, not its effects:\n{text}")
         self.expect_gone(ranks.values())
+
+    def test_a_stopped_rank_in_replayed_steps_is_named(self):
+        if SUBSTITUTES is None or not SLOW:
+            self.skipTest("only with --slow, and the substitutes for CUDA and NCCL")
+        run = self.start("--nproc", "3", "--timeout", "6", *self.over_nccl(), "--set", "layers=1")
+        run.wait_for_steps(5)
+        stopped = run.ranks()[1]
+        os.kill(stopped, signal.SIGSTOP)
+        code, _ = run.wait()
+        self.assertEqual(code, 11, run.text())
+        self.assertRegex(run.text(), r"prun: rank [02]: the device cuda has been at its work for .* it waits for rank 1, of which nothing has been heard")
+        self.expect_gone([stopped])
 
     def test_kills_at_random_moments(self):
         for seed in range(KILLS):
@@ -222,7 +236,8 @@ if __name__ == "__main__":
     parser.add_argument("prun")
     parser.add_argument("--kills", type=int, default=KILLS)
     parser.add_argument("--substitutes", type=pathlib.Path)
+    parser.add_argument("--slow", action="store_true")
     arguments, rest = parser.parse_known_args()
     PRUN, KILLS = str(pathlib.Path(arguments.prun).resolve()), arguments.kills
-    SUBSTITUTES = arguments.substitutes and arguments.substitutes.resolve()
+    SUBSTITUTES, SLOW = arguments.substitutes and arguments.substitutes.resolve(), arguments.slow
     unittest.main(argv=[sys.argv[0], *rest])

@@ -10,9 +10,10 @@
 
 typedef struct prun_alarm {
   size_t size;
-  /* Of a communicator that is usable, beside any other call on it: PRUN_OK, or what `test` would say of its operations.
-   * Does not block. */
-  prun_status (*comm)(prun_ctx *ctx, prun_comm *comm, prun_result *result);
+  /* Of a communicator that is usable, beside any other call on it: PRUN_OK, or what `test` would say of its operations;
+   * PRUN_AGAIN names a member that does not seem to come. Does not block. `waited_ms`: since the device ended something;
+   * a plugin may tell other ranks of a long wait. */
+  prun_status (*comm)(prun_ctx *ctx, prun_comm *comm, int waited_ms, prun_result *result);
 } prun_alarm;
 
 #endif
