@@ -89,7 +89,6 @@ prun_status failed(prun_status status, prun_result* result, std::string_view why
   return status;
 }
 
-
 template <class F>
 prun_status guarded(prun_result* result, const F& f) {
   try {

@@ -194,14 +194,20 @@ TEST(Load, CloseWaitsForTheWorkAndFreesWhatIsLeft) {
 TEST(Load, AskingForOpsNeedsNoDeviceAndNoThread) {
   const std::unique_ptr<Device> device = make_table_device(device_table());
   const size_t threads = entries("/proc/self/task");
+  std::set<std::string_view> has;
   for (const Case& c : all_cases())
     for (const Dtype dtype : {Dtype::f32, Dtype::bf16})
       if (supported(c, *device, dtype)) {
+        has.insert(c.op.kind);
         OpList list(*device);
         for (const Slot& slot : c.slots) list.tensor({slot.dtype.value_or(dtype), slot.shape});
         list.op(c.op.kind, c.op.reads, c.op.writes, c.op.attrs);  // asks for its workspace
       }
   EXPECT_EQ(entries("/proc/self/task"), threads) << "supports or workspace started a thread";
+  for (const Case& c : all_cases())
+    if (device->fuses(c.op.kind)) {
+      EXPECT_TRUE(has.contains(c.op.kind)) << PRUN_DEVICE_FUSION << " wants " << c.op.kind << ", which it has not";
+    }
   EXPECT_EQ(in_children(1, [](int) { return use(device_suite().index); })[0], "")
       << "in a child, after its parent asked";
 }

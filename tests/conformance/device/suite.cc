@@ -90,7 +90,7 @@ std::vector<std::string> in_children(int n, const std::function<std::string(int)
 Gate::Gate(DeviceStream& stream) : state_(new State) {
   const auto hold = [](void* data) {
     State& state = *static_cast<State*>(data);
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(device_suite().seconds) / 6;
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(device_suite().seconds) / 3;
     while (!state.open && !state.forced) {
       usleep(100);
       if (std::chrono::steady_clock::now() > end) state.forced = true;
