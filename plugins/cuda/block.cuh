@@ -59,6 +59,12 @@ __device__ __forceinline__ void store_pack(T* to, const Pack<T, N>& pack) {
   using Whole = Word<sizeof(T) * N>;
   __stwb(reinterpret_cast<Whole*>(to), std::bit_cast<Whole>(pack));
 }
+// Of what nobody reads soon: it leaves the L2 cache first.
+template <int N, class T>
+__device__ __forceinline__ void stream_pack(T* to, const Pack<T, N>& pack) {
+  using Whole = Word<sizeof(T) * N>;
+  __stcs(reinterpret_cast<Whole*>(to), std::bit_cast<Whole>(pack));
+}
 
 // Elements in 16 bytes, the widest access of a thread.
 template <class T>

@@ -55,7 +55,8 @@ std::unique_ptr<Kernel> make_max(const OpView& view) {
   view.expect_count(view.write(0), rows);
   return with_float(view.read(0).dtype, [&]<class T>() -> std::unique_ptr<Kernel> {
     return kernel_of([logits = view.in<T>(0), maxima = view.out<float>(0), rows, columns](cudaStream_t stream) {
-      if (rows > 0) launch(row_maxima<T>, static_cast<unsigned>(rows), kRowThreads, 0, stream, logits, maxima, columns);
+      if (rows > 0)
+        launch(row_maxima<T>, static_cast<unsigned>(rows), row_threads(columns), 0, stream, logits, maxima, columns);
     });
   });
 }
@@ -70,7 +71,7 @@ std::unique_ptr<Kernel> make_sums(const OpView& view) {
     return kernel_of([logits = view.in<T>(0), targets = view.in<int32_t>(1), maxima = view.in<float>(2),
                       sums = view.out<float>(0), rows, columns](cudaStream_t stream) {
       if (rows > 0)
-        launch(row_sums<T>, static_cast<unsigned>(rows), kRowThreads, 0, stream, logits, targets, maxima, sums,
+        launch(row_sums<T>, static_cast<unsigned>(rows), row_threads(columns), 0, stream, logits, targets, maxima, sums,
                columns);
     });
   });

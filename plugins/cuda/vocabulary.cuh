@@ -7,7 +7,8 @@
 
 namespace prun_cuda {
 
-inline constexpr int kRowThreads = 256;  // of the block that has a row
+inline constexpr int kRowThreads = 512;  // of the block that has a wide row: the most
+inline constexpr int kRowBlocks = 2;     // of them on a multiprocessor, at least
 inline constexpr int kRowPacks = 4;      // that a thread of it reads before it computes
 
 // All of the vocabulary, or of one that is split over an axis a run of it, whose last columns may be padding.
@@ -32,12 +33,16 @@ inline Columns columns_of(const OpView& view, const Tensor& logits) {
   return c;
 }
 
+// The threads of a row's block follow from its width alone, and with them the order of its sums.
+inline unsigned row_threads(const Columns& columns) { return columns.count > 4096 ? kRowThreads : 128; }
+
 // Calls f(x) for the elements of the row that a thread has, x being an array of some of them as f32: one, a pack, or
 // kRowPacks packs that are read together.
 template <class T, class F>
 __device__ __forceinline__ void each_in_row(const T* row, int64_t count, const F& f) {
   constexpr int N = kPack<T>;
   const Run run = run_of(row, count);
+  const int threads = static_cast<int>(blockDim.x);
   // What stands before the first pack and after the last: less than two packs.
   const int64_t thread = threadIdx.x, edge = thread < run.head ? thread : thread + run.packs * N;
   if (edge < count && thread < 2 * N) {
@@ -46,17 +51,17 @@ __device__ __forceinline__ void each_in_row(const T* row, int64_t count, const F
   }
   const auto* packs = reinterpret_cast<const Pack<T, N>*>(row + run.head);
   int64_t pack = thread;
-  for (; pack + (kRowPacks - 1) * kRowThreads < run.packs; pack += kRowPacks * kRowThreads) {
+  for (; pack + (kRowPacks - 1) * threads < run.packs; pack += kRowPacks * threads) {
     Pack<T, N> loaded[kRowPacks];
     float x[kRowPacks * N];
 #pragma unroll
-    for (int k = 0; k < kRowPacks; ++k) loaded[k] = packs[pack + k * kRowThreads];
+    for (int k = 0; k < kRowPacks; ++k) loaded[k] = packs[pack + k * threads];
 #pragma unroll
     for (int i = 0; i < kRowPacks * N; ++i) x[i] = widen(loaded[i / N].v[i % N]);
     f(x);
   }
 #pragma unroll 1
-  for (; pack < run.packs; pack += kRowThreads) {
+  for (; pack < run.packs; pack += threads) {
     float x[N];
     load(row + run.head + pack * N, x);
     f(x);

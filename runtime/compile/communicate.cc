@@ -212,6 +212,9 @@ void StepBuilder::lower(const Node& node, const Turn& turn) {
     tensor_of(node.outputs[0]) = input_of(node.inputs[0]);
     return;
   }
+  const bool with_gradient = node.op->name == "cross_entropy_and_grad";
+  if (with_gradient && (evaluates_ || (turn.phase == Phase::forward && recomputes(turn))))
+    return lower(without_gradient(node), turn);
   if (node.op->name == "ring_attention" || node.op->name == "ring_attention_grad") return lower_ring(node, turn);
   Op op;
   op.def = node.op;
@@ -253,6 +256,8 @@ void StepBuilder::lower(const Node& node, const Turn& turn) {
       if (early) early_gradients_[{turn.call, turn.microbatch}].push_back({unit, index, tensor});
     } else if (op.is("all_reduce")) {
       tensor = op.reads[0];  // a sum takes the place of its parts
+    } else if (with_gradient && output == node.outputs.back()) {  // the gradient that of the logits
+      tensor = add_view(program_, microbatch_name(value.name), op.reads[0], 0, value.type.shape);
     } else {
       tensor = compute_tensor(microbatch_name(value.name), value.type, value.site);
     }

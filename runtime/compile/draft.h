@@ -85,6 +85,9 @@ DataSource data_source(const Data& data);  // as the program has it
 int rank_of_stage(const Plan& plan, int stage);
 int stage_of_chunk(const Plan& plan, int rank, int chunk);
 
+// Of a cross_entropy_and_grad: the loss only (fuse_loss.cc).
+Node without_gradient(const Node& loss);
+
 bool splits_data(const Plan& plan, const std::string& axis);
 // Whether a strategy averages the class's weights over the axis every so many steps, and not its gradients in each.
 bool synchronizes(const Plan& plan, const std::string& unit_class, const std::string& axis);
@@ -99,6 +102,7 @@ void distribute(Draft& draft);       // distribute.cc: whole shapes -> one rank'
 void differentiate(Draft& draft);    // autodiff.cc: backward nodes
 void hide_reductions(Draft& draft);  // hide.cc: dw behind the reduction of dx
 void fuse(Draft& draft);             // fuse.cc: two ops that are one on the device
+void fuse_losses(Draft& draft);      // fuse_loss.cc: a loss and the gradient of its logits as one op
 void place(Draft& draft);            // place.cc: layouts, persistent buffers, loss scale, init body
 void schedule(Draft& draft);         // schedule.cc: the order of turns
 void communicate(Draft& draft);      // communicate.cc: compute ops, what hooks asked for, optimizer, edges

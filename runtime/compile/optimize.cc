@@ -143,15 +143,20 @@ int StepBuilder::clip_coefficient() {
   return coefficient;
 }
 
-// One update of a unit, or of a piece of it.
+// One update of a unit, or of a piece of it. Parameters in the dtype of compute are written by the same op where the
+// device has such ops.
 void StepBuilder::update(int unit, int clip, const Updated& what) {
   const Optimizer& optimizer = draft_.plan.optimizer;
+  const auto& wants = draft_.options.fuses;
+  const std::string with_cast = optimizer.kind + "_cast";
+  const bool casts = what.compute >= 0 && wants && wants(with_cast);
   Op op;
-  op.def = &op_def(optimizer.kind);
+  op.def = &op_def(casts ? with_cast : optimizer.kind);
   op.reads = {what.grad, what.master};
   op.writes = {what.master};
   for (int slot : what.states) op.reads.push_back(slot), op.writes.push_back(slot);
   if (clip >= 0) op.reads.push_back(clip);
+  if (casts) op.writes.push_back(what.compute);
   if (optimizer.kind == "adamw") {
     op.attrs.set("beta1", optimizer.beta1);
     op.attrs.set("beta2", optimizer.beta2);
@@ -164,7 +169,7 @@ void StepBuilder::update(int unit, int clip, const Updated& what) {
   op.unit = unit_name(unit);
   op.site = optimizer.site;
   recorder_.record(0, std::move(op));
-  if (what.compute < 0) return;
+  if (what.compute < 0 || casts) return;
   Op cast;
   cast.def = &op_def("cast");
   cast.reads = {what.master};

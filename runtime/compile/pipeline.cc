@@ -31,6 +31,7 @@ Job compile_training(const Plan& plan, const CompileOptions& options) {
   differentiate(shared);
   hide_reductions(shared);
   fuse(shared);
+  fuse_losses(shared);
   Job job;
   for (int rank = 0; rank < pipeline_ranks(plan); ++rank) {
     Draft draft = shared;

@@ -341,7 +341,8 @@ void scale_losses(Draft& draft) {
   auto set = [&](std::vector<Node>& nodes) {
     for (Node& node : nodes) {
       bool finish = node.op->name == "cross_entropy_finish";
-      bool loss = finish || node.op->name == "cross_entropy" || node.op->name == "cross_entropy_grad";
+      bool loss = finish || node.op->name == "cross_entropy" || node.op->name == "cross_entropy_grad" ||
+                  node.op->name == "cross_entropy_and_grad";
       bool elementwise = node.op->name.starts_with("mse") || node.op->name.starts_with("mean");
       if (!loss && !elementwise) continue;
       Shape shape = draft.graph.values[static_cast<size_t>(node.inputs[finish ? 2 : 0])].type.shape;

@@ -107,7 +107,7 @@ AxisOutcome optimizer(const AxisView& axis, const Marks& reads) {
                               "average is due: a factor 1/{} is missing",
                               axis.axis, axis.ranks));
   }
-  const size_t operands = std::min(reads.size(), 1 + axis.moment.writes.size());
+  const size_t operands = std::min(reads.size(), 1 + updated_by(axis.moment.op));
   if (operands < reads.size() && is_partial(reads.back())) return needs_whole(axis, reads.size() - 1);
   for (const Kind kind : {Kind::unknown, Kind::varying})
     for (size_t r = 0; r < operands; r++)
@@ -271,7 +271,7 @@ AxisOutcome positions_grad(const AxisView& axis, const Marks& reads) {
 AxisOutcome loss(const AxisView& axis, const Marks& reads) {
   for (size_t r = 0; r < reads.size(); r++)
     if (is_partial(reads[r])) return needs_whole(axis, r);
-  if (by_columns(axis, reads, 0) && axis.moment.op.is("cross_entropy"))
+  if (by_columns(axis, reads, 0) && axis.moment.op.def->name.starts_with("cross_entropy"))
     return bad(0, fmt::format("takes each rank's part of the vocabulary over {} for all of it", axis.axis));
   if (is_shard(reads[0])) return gives({partial(axis.combine), reads[0]});
   return gives({kSame});
@@ -284,6 +284,14 @@ AxisOutcome cross_entropy_grad(const AxisView& axis, const Marks& reads) {
   if (by_columns(axis, reads, 0)) return axis("axis") ? gives({reads[0]}) : do_not_match(axis, reads, 0);
   if (reads[0] != reads[1] || reads[0] != reads[2]) return do_not_match(axis, reads, 1);
   return gives({reads[0]});
+}
+
+// logits, targets; the loss, statistics of rows and the gradient of the logits.
+AxisOutcome cross_entropy_and_grad(const AxisView& axis, const Marks& reads) {
+  const AxisOutcome forward = loss(axis, reads);
+  if (!forward.problem.empty()) return forward;
+  if (reads[0] != reads[1]) return do_not_match(axis, reads, 1);
+  return gives({forward.writes[0], reads[0], reads[0]});
 }
 
 AxisOutcome cross_entropy_max(const AxisView& axis, const Marks& reads) {
@@ -499,6 +507,8 @@ constexpr Row kElementwise[] = {
     {"mean_grad", nonlinear_elementwise},
     {"sgd", optimizer},
     {"adamw", optimizer},
+    {"sgd_cast", optimizer},
+    {"adamw_cast", optimizer},
 };
 
 constexpr Row kRows[] = {
@@ -540,6 +550,7 @@ constexpr Row kRows[] = {
     {"positions_grad", positions_grad},
     {"cross_entropy", loss},
     {"cross_entropy_grad", cross_entropy_grad},
+    {"cross_entropy_and_grad", cross_entropy_and_grad},
     {"cross_entropy_max", cross_entropy_max},
     {"cross_entropy_sums", cross_entropy_sums},
     {"cross_entropy_finish", cross_entropy_finish},

@@ -1,4 +1,6 @@
-// An op that computes reads tensors as they were made: parameters and results as a whole; of a batch, some samples.
+// An op that computes reads tensors as they were made: parameters and results as a whole; of a batch, some samples. And
+// a result under the name that it was given: where an op writes over what it has read, as a gradient over logits, both
+// have a name of their own, so whoever reads too early or too late reads another value.
 //
 // Surprising fact: a view that is too short fits its op wherever the op takes any size: a table with fewer rows, rows
 // with fewer columns.
@@ -44,6 +46,12 @@ void check_reads(const Moment& moment) {
       return;
     }
     const Tensor* written = written_as(moment, read, held);
+    const Program& program = *moment.body.program;
+    const bool is_result = program.buffers[static_cast<size_t>(read.buffer)].role == Role::activation;
+    if (written != nullptr && written != &read && is_result && read.shape == written->shape) {
+      moment.report("another value", fmt::format("reads '{}' where '{}' lies", read.name, written->name), held);
+      return;
+    }
     if (written == nullptr || read.shape.size() < 2 || written->shape.size() < 2) continue;
     const bool samples = moment.body.op(held.writer).is("next_batch") && same_rows(read.shape, written->shape);
     if (read.count() >= written->count() || samples) continue;

@@ -125,6 +125,12 @@ Problem cross_entropy_grad(const Operands& o) {
                 has_count(o.reads[2], rows(o.reads[0]))});
 }
 
+// logits, targets; loss, lse, dlogits.
+Problem cross_entropy_and_grad(const Operands& o) {
+  return first({has_count(o.reads[1], rows(o.reads[0])), has_count(o.writes[0], 1),
+                has_count(o.writes[1], rows(o.reads[0])), same_shape(o.reads[0], o.writes[2])});
+}
+
 // logits, weights, dweights, counts?; dlogits.
 Problem route_grad(const Operands& o) {
   return first({same_shape(o.reads[0], o.writes[0]), same_shape(o.reads[1], o.reads[2]),
@@ -186,10 +192,10 @@ Problem attention_block_grad(const Operands& o) {
 Problem copy_kv(const Operands& o) { return has_count(o.writes[0], rows(o.reads[0]) * last(o.writes[0])); }
 Problem join_qkv(const Operands& o) { return has_count(o.writes[0], count(o.reads[0]) + count(o.reads[1])); }
 
-// grad, param, states, clip?; every write is the size of the parameters.
+// grad, param, states, clip?; every write, a copy's too, is the size of the parameters.
 Problem optimizer(const Operands& o) {
   Problem problem = same_count(o.reads[0], o.reads[1]);
-  const size_t states = o.writes.size() - 1;
+  const size_t states = updated_by(o.op) - 1;
   for (size_t i = 0; i < states && problem.empty(); i++) problem = same_count(o.reads[0], o.reads[2 + i]);
   for (const TensorType& type : o.writes)
     if (problem.empty()) problem = same_count(o.reads[0], type);
@@ -277,11 +283,14 @@ constexpr Row kRows[] = {
     {"embedding_grad", 2, 1, embedding_grad},
     {"positions_grad", 1, 1, positions_grad},
     {"cross_entropy_grad", 3, 1, cross_entropy_grad},
+    {"cross_entropy_and_grad", 2, 3, cross_entropy_and_grad},
     {"mse_grad", 2, 1, elementwise},
     {"mean_square_grad", 1, 1, elementwise},
     {"mean_grad", 1, 1, elementwise},
     {"sgd", 2, 1, optimizer},
     {"adamw", 4, 3, optimizer},
+    {"sgd_cast", 2, 2, optimizer},
+    {"adamw_cast", 4, 4, optimizer},
     {"norm2", 1, 1, scalars},
     {"clip_coefficient", 1, 1, clip_coefficient},
     {"check_finite", 1, 1, scalars},

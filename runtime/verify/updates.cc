@@ -34,12 +34,15 @@ void update(Moment& moment) {
       break;
     }
   }
-  for (Segment& segment : moment.writes[0]) segment.held.age = Age::after_update;
+  for (const size_t w : {size_t{0}, updated_by(moment.op)}) {  // the parameters and a copy of them
+    if (w == moment.writes.size()) continue;
+    for (Segment& segment : moment.writes[w]) segment.held.age = Age::after_update;
+  }
 }
 
 // Every element of a clipped gradient is in the norm that clips it, once. Twins of tied weights are in another rank's.
 void check_norm(const Moment& moment) {
-  const bool clips = moment.op.reads.size() > moment.op.writes.size() + 1;
+  const bool clips = moment.op.reads.size() > updated_by(moment.op) + 1;
   if (!clips) return;
   const Segments& grads = moment.reads[0];
   const bool any = std::any_of(grads.begin(), grads.end(), [](const Segment& s) { return s.held.norms > 0; });

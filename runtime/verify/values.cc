@@ -228,8 +228,11 @@ void Values::end_step() {
     const int loss = step.program->loss_tensor;
     if (loss >= 0) {
       const Segments held = segments_of(static_cast<int>(id), step.program->tensors[static_cast<size_t>(loss)]);
+      const bool is_made = held.front().held.writer.stream >= 0;
+      if (!is_made)
+        findings_.add("lost value", step.where() + "a step ends without a loss: nothing in it writes one", {});
       const std::string missing = spreads_.not_whole(held.front().held.spread);
-      if (!missing.empty() && held.front().held.writer.stream >= 0)
+      if (!missing.empty() && is_made)
         findings_.add("placement",
                       fmt::format("{}the loss ends a step {}; {} wrote it", step.where(), missing,
                                   step.describe(held.front().held.writer)),

@@ -110,7 +110,11 @@ bool is_state(const Buffer& buffer);
 
 // Looks at values, and what it makes is no result of the step.
 inline bool is_check(const Op& op) { return op.is("check_finite"); }
-inline bool is_optimizer(const Op& op) { return op.is("sgd") || op.is("adamw"); }
+// Beside its update an optimizer may leave a copy of the parameters in another dtype, its last write.
+inline bool updates_and_casts(const Op& op) { return op.is("sgd_cast") || op.is("adamw_cast"); }
+inline bool is_optimizer(const Op& op) { return op.is("sgd") || op.is("adamw") || updates_and_casts(op); }
+// How many tensors an optimizer updates: the parameters, then their state.
+inline size_t updated_by(const Op& op) { return op.writes.size() - (updates_and_casts(op) ? 1 : 0); }
 
 // The first edge of `op` that the streams' progress (ops done, by stream) does not satisfy.
 std::optional<Edge> unsatisfied(const Op& op, const std::vector<int>& done);

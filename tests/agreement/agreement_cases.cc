@@ -232,6 +232,12 @@ std::vector<Case> row_cases() {
                    {"cross_entropy_grad", {0, 1, 3}, {0}, scaled()},
                    {loss},
                    3e-6});
+    OpLine both{"cross_entropy_and_grad", {0, 1}, {2, 3, 4}, scaled()},
+        gradient{"cross_entropy_grad", {0, 1, 3}, {4}, scaled()};
+    const std::vector<Slot> made = {logits, targets, {F32, {}}, statistic, x};
+    out.push_back({"cross_entropy_and_grad", made, both, {}, 3e-6});
+    both.writes[2] = gradient.writes[0] = 0;
+    out.push_back({"cross_entropy_and_grad in place", made, both, {}, 3e-6, true, {loss, gradient}});
     // Of four ranks this is the third: its columns begin at 2n, and the vocabulary ends among them.
     for (int64_t vocab : {2 * n + (n + 1) / 2, 4 * n}) {
       Attrs split = make_attrs({{"scale", 0.037}, {"vocab", vocab}, {"axis", std::string("dp")}});
@@ -443,6 +449,36 @@ std::vector<Case> training_cases() {
     out.push_back({"sgd clipped", {grad, param, clip}, {"sgd", {0, 1, 2}, {1}, plain}});
     out.push_back({"sgd with momentum", {grad, param, m}, {"sgd", {0, 1, 2}, {1, 2}, heavy}});
     out.push_back({"sgd with momentum, clipped", {grad, param, m, clip}, {"sgd", {0, 1, 2, 3}, {1, 2}, heavy}});
+    Slot master{F32, {n}}, low{Dtype::bf16, {n}};
+    const auto cast = [](int to) { return OpLine{"cast", {1}, {to}, make_attrs({{"dtype", std::string("bf16")}})}; };
+    out.push_back({"adamw_cast",
+                   {grad, master, m, v, low},
+                   {"adamw_cast", {0, 1, 2, 3}, {1, 2, 3, 4}, adamw()},
+                   {},
+                   2e-6,
+                   false,
+                   {{"adamw", {0, 1, 2, 3}, {1, 2, 3}, adamw()}, cast(4)}});
+    out.push_back({"adamw_cast clipped",
+                   {grad, master, m, v, clip, low},
+                   {"adamw_cast", {0, 1, 2, 3, 4}, {1, 2, 3, 5}, adamw()},
+                   {},
+                   2e-6,
+                   false,
+                   {{"adamw", {0, 1, 2, 3, 4}, {1, 2, 3}, adamw()}, cast(5)}});
+    out.push_back({"sgd_cast",
+                   {grad, master, low},
+                   {"sgd_cast", {0, 1}, {1, 2}, plain},
+                   {},
+                   1e-6,
+                   false,
+                   {{"sgd", {0, 1}, {1}, plain}, cast(2)}});
+    out.push_back({"sgd_cast with momentum, clipped",
+                   {grad, master, m, clip, low},
+                   {"sgd_cast", {0, 1, 2, 3}, {1, 2, 4}, heavy},
+                   {},
+                   1e-6,
+                   false,
+                   {{"sgd", {0, 1, 2, 3}, {1, 2}, heavy}, cast(4)}});
     out.push_back({"norm2", {grad, m, v, {F32, {}}}, {"norm2", {0, 1, 2}, {3}}});
     out.push_back({"norm2 of weighted tensors",
                    {grad, m, v, {F32, {}}},

@@ -1,5 +1,6 @@
-// A device that computes a linear and its gelu as one op, or a residual's add and a norm, trains as one that does not:
-// compile/fuse.cc under the strategies, schedules and options that look at a model's ops.
+// A device that computes a linear and its gelu as one op, or a residual's add and a norm, a loss and its gradient, an
+// update and a cast, trains as one that does not: compile/fuse.cc and fuse_loss.cc under the strategies, schedules and
+// options that look at a model's ops.
 //
 // Surprising fact: the reference device computes the same doubles either way, so the losses have the same bits.
 #include <gtest/gtest.h>
@@ -19,6 +20,7 @@ struct FusionCase {
   int apart = 0;  // gelu_dx whose product is of another unit
   int norms = 0;  // in a step, of which `alone` have no add in front of them that may be left to them
   int alone = 0;
+  int losses = 1;  // that take in their gradient; 0: mse, or a vocabulary that is split over ranks
 };
 void PrintTo(const FusionCase& c, std::ostream* out) { *out << c.name; }
 
@@ -58,21 +60,49 @@ TEST_P(Fusion, LossesHaveTheSameBits) {
   EXPECT_EQ(after["add"], before["add"] - after["add_layernorm"] - after["layernorm_grad_add"]);
   for (size_t i = 0; i < fused.classes.size(); ++i)
     EXPECT_LE(fused.classes[i].arena_bytes, apart.classes[i].arena_bytes);
+  EXPECT_EQ(after["cross_entropy_and_grad"], c.losses);
+  EXPECT_EQ(after["cross_entropy"], before["cross_entropy"] - c.losses);
+  EXPECT_EQ(after["cross_entropy_grad"], before["cross_entropy_grad"] - c.losses);
   EXPECT_EQ(model_flops(fused), model_flops(apart));
   const std::unique_ptr<Device> device = open_device("reference");
-  EXPECT_EQ(losses_of(run_virtual_ranks(fused, *device)), losses_of(run_virtual_ranks(apart, *device)));
+  const VirtualRun one = run_virtual_ranks(fused, *device), by_one = run_virtual_ranks(apart, *device);
+  EXPECT_EQ(losses_of(one), losses_of(by_one));
+  EXPECT_EQ(one.eval_losses, by_one.eval_losses);
+  EXPECT_FALSE(one.eval_losses.empty());
 }
 
 INSTANTIATE_TEST_SUITE_P(
     , Fusion,
-    testing::Values(FusionCase{"one_rank", 1, {}, 0, 5, 1}, FusionCase{"mlp", 1, {{"model", "mlp"}}, 1},
+    testing::Values(FusionCase{"one_rank", 1, {}, 0, 5, 1}, FusionCase{"mlp", 1, {{"model", "mlp"}}, 1, 0, 0, 0},
                     FusionCase{"zero3", 2, {{"dp", "2"}, {"data_parallel", "zero3"}}, 0, 5, 1},
                     FusionCase{
-                        "recompute", 2, {{"dp", "2"}, {"data_parallel", "zero3"}, {"recompute", "true"}}, 0, 9, 4},
-                    FusionCase{"tensor_parallel", 2, {{"tp", "2"}}, 0, 5, 1},
-                    FusionCase{"sequence_parallel", 2, {{"tp", "2"}, {"sequence", "true"}}, 0, 5, 1},
-                    FusionCase{"zero_bubble", 2, {{"pp", "2"}, {"schedule", "zb_h1"}, {"micro", "2"}}, 0, 10, 4}),
+                        "recompute", 2, {{"dp", "2"}, {"data_parallel", "zero3"}, {"recompute", "blocks"}}, 0, 9, 4},
+                    FusionCase{"recompute_head", 2, {{"dp", "2"}, {"recompute", "head"}, {"micro", "2"}}, 0, 12, 6, 2},
+                    FusionCase{"tied", 1, {{"tied", "true"}}, 0, 5, 1},
+                    FusionCase{"tensor_parallel", 2, {{"tp", "2"}}, 0, 5, 1, 0},
+                    FusionCase{"sequence_parallel", 2, {{"tp", "2"}, {"sequence", "true"}}, 0, 5, 1, 0},
+                    FusionCase{"one_forward_one_backward", 2, {{"pp", "2"}, {"micro", "4"}}, 0, 20, 8, 4},
+                    FusionCase{"zero_bubble", 2, {{"pp", "2"}, {"schedule", "zb_h1"}, {"micro", "2"}}, 0, 10, 4, 2}),
     [](const auto& made) { return made.param.name; });
+
+// Parameters in bf16 are written by their update, but for those of shards, which are cast where they are gathered.
+TEST(FusedUpdates, LossesHaveTheSameBits) {
+  const std::unique_ptr<Device> cpu = open_device("cpu");
+  for (const char* optimizer : {"adamw", "sgd"}) {
+    const std::string together = std::string(optimizer) + "_cast";
+    for (const char* strategy : {"ddp", "zero3"}) {
+      const Settings settings = {{"strategy", strategy}, {"dtype", "bf16"}, {"optimizer", optimizer}, {"steps", "3"}};
+      const Job apart = parity_job(2, settings, "reference"), fused = parity_job(2, settings, "cpu");
+      std::map<std::string, int> before = count_ops(apart), after = count_ops(fused);
+      const int updates = before[optimizer], casts = std::string(strategy) == "ddp" ? updates : 0;
+      EXPECT_GT(updates, 0);
+      EXPECT_EQ(after[together], casts) << strategy;
+      EXPECT_EQ(after[optimizer], updates - casts) << strategy;
+      EXPECT_EQ(after["cast"], before["cast"] - casts) << strategy;
+      EXPECT_EQ(losses_of(run_virtual_ranks(fused, *cpu)), losses_of(run_virtual_ranks(apart, *cpu)));
+    }
+  }
+}
 
 }  // namespace
 }  // namespace prun::test

@@ -26,7 +26,7 @@ Job parity_job(int ranks, const Settings& settings, const std::string& device_na
   CompileOptions options;
   options.device = device_name;
   options.workspace_bytes = [&](const Program& program, const Op& op) { return device->workspace_bytes(program, op); };
-  if (fused) options.fuses = [](std::string_view) { return true; };
+  options.fuses = [&, fused](std::string_view kind) { return fused || device->fuses(kind); };
   Job job = compile(plan, options);
   require_valid(job, 0);
   return job;

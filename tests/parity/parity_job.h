@@ -12,7 +12,7 @@ namespace prun::test {
 using Settings = std::map<std::string, std::string>;
 
 // A verified job for `ranks` ranks on a device; `plan` as seen from the repository's root; `fused`: as for a device
-// that wants all that compile/fuse.cc has.
+// that wants all ops that are several in one, whatever this one wants.
 Job parity_job(int ranks, const Settings& settings, const std::string& device = "cpu",
                const std::string& plan = "tests/parity/gpt.lua", bool fused = false);
 

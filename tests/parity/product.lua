@@ -11,7 +11,7 @@ local arg = prun.args {
   split = "layers",
   transfer = "send",
   sequence = { false, "tokens are split between the layers of tp" },
-  recompute = false,
+  recompute = { "", "blocks, or head" },
   offload = { false, "optimizer state lives on the host" },
   tied = { false, "the head is the token embedding" },
   dropout = 0.0,
@@ -73,7 +73,9 @@ add(arg.tp > 0, function()
 end)
 add(arg.ep > 0, function() return prun.expert_parallel { axis = "ep" } end)
 add(arg.cp > 0, function() return prun.context_parallel { axis = "cp" } end)
-add(arg.recompute, function() return prun.recompute {} end)
+add(arg.recompute ~= "", function()
+  return prun.recompute { units = arg.recompute == "head" and { "head" } or nil }
+end)
 
 local is_mlp = arg.model == "mlp"
 return prun.plan {

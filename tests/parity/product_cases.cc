@@ -59,7 +59,7 @@ const std::vector<Row> kRows = {
       "pp=1 micro=2", "pp=1 schedule=zb_h1 micro=3"}},
     {"on one rank, too", "gl", "", {"tp=1", "tp=1 sequence=true", "cp=1", "pp=1 dp=1 cp=1 tp=1"}},
     {"ep on one rank", "m", "", {"ep=1", "dp=1 ep=1"}},
-    {"recompute", "glm", "recompute=true", {"micro=2", "dp=2", "tp=2", "pp=2 micro=3"}},
+    {"recompute", "glm", "recompute=blocks", {"micro=2", "dp=2", "tp=2", "pp=2 micro=3"}},
     {"ddp", "glmp", "", {"dp=3", "dp=2", "dp=4 micro=2", "dp=8", "dp=2 micro=3"}},
     {"ddp, AdamW, clipped", "gm", "optimizer=adamw lr=0.003 clip=0.5", {"dp=2 micro=2", "dp=3"}},
     {"targets unread", "p", "loss=mean", {"dp=2", "pp=2 micro=3", "tp=2", "dp=2 data_parallel=zero3"}},

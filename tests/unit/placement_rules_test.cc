@@ -104,6 +104,17 @@ TEST(PlacementRules, NormsThatTakeInAnAdd) {
             "combines operands that are spread differently over tp: P, I");
 }
 
+TEST(PlacementRules, LossesThatTakeInTheirGradient) {
+  const std::vector<Shape> writes = {{}, {4}, {4, 8}};
+  EXPECT_EQ(outcome("cross_entropy_and_grad", {{{4, 8}, shard(0)}, {{4}, shard(0)}}, writes), "P, S(0), S(0)");
+  EXPECT_EQ(outcome("cross_entropy_and_grad", {{{4, 8}, shard(0)}, {{4}, kSame}}, writes),
+            "combines operands that are spread differently over tp: S(0), I");
+  EXPECT_EQ(outcome("cross_entropy_and_grad", {{{4, 8}, shard(1)}, {{4}, kSame}}, writes),
+            "takes each rank's part of the vocabulary over tp for all of it");
+  EXPECT_EQ(outcome("cross_entropy_and_grad", {{{4, 8}, kPartial}, {{4}, kSame}}, writes),
+            "takes partial sums over tp for whole values: a reduction over tp is missing");
+}
+
 TEST(PlacementRules, WhatIsNotLinearNeedsWholeValues) {
   const std::string missing = "takes partial sums over tp for whole values: a reduction over tp is missing";
   EXPECT_EQ(outcome("gelu", {{{4, 8}, kPartial}}, {{4, 8}}), missing);

@@ -65,6 +65,12 @@ TEST(VerifyTraining, StatisticsMayGoUnread) {
   EXPECT_EQ(check(t), "");
 }
 
+TEST(VerifyTraining, AStepWithoutALoss) {
+  Training t;
+  t.step().erase(t.step().begin() + 1);
+  EXPECT_EQ(check(t), "lost value: a step ends without a loss: nothing in it writes one");
+}
+
 TEST(VerifyTraining, HalfOfAResultIsNotEnough) {
   Training t;
   t.step()[1].reads = {t.tensor(3, 0, 8)};
@@ -175,6 +181,10 @@ TEST(VerifyTraining, DerivativesHaveRulesOfTheirOwn) {
   EXPECT_EQ(shapes("add_layernorm", {{4, 8}, {4, 8}, {8}, {8}}, {{4, 8}, {4, 8}, {4}, {5}}),
             "f32[5] should have 4 elements");
   EXPECT_EQ(shapes("cross_entropy_grad", {{4, 8}, {3}, {4}}, {{4, 8}}), "f32[3] should have 4 elements");
+  EXPECT_EQ(shapes("cross_entropy_and_grad", {{4, 8}, {4}}, {{}, {4}, {4, 8}}), "");
+  EXPECT_EQ(shapes("cross_entropy_and_grad", {{4, 8}, {4}}, {{}, {3}, {4, 8}}), "f32[3] should have 4 elements");
+  EXPECT_EQ(shapes("cross_entropy_and_grad", {{4, 8}, {4}}, {{}, {4}, {4, 7}}),
+            "f32[4, 8] and f32[4, 7] should have one shape");
 }
 
 TEST(VerifyTraining, ExpertsHaveRulesOfTheirOwn) {
@@ -218,6 +228,11 @@ TEST(VerifyTraining, OptimizersUpdateAsManyElementsAsTheyRead) {
             "f32[8] and f32[7] should have as many elements");
   EXPECT_EQ(shapes("adamw", {{8}, {8}, {8}, {8}, {2}}, {{8}, {8}, {8}}), "f32[2] should have 1 elements");
   EXPECT_EQ(shapes("adamw", {{8}, {8}}, {{8}}), "it reads 2 and writes 1 tensors, 4 and 3 are the least");
+  EXPECT_EQ(shapes("adamw_cast", {{8}, {8}, {8}, {8}, {}}, {{8}, {8}, {8}, {8}}), "");
+  EXPECT_EQ(shapes("adamw_cast", {{8}, {8}, {8}, {8}}, {{8}, {8}, {8}, {7}}),
+            "f32[8] and f32[7] should have as many elements");
+  EXPECT_EQ(shapes("sgd_cast", {{8}, {8}, {}}, {{8}, {8}}), "");
+  EXPECT_EQ(shapes("sgd_cast", {{8}, {8}}, {{8}}), "it reads 2 and writes 1 tensors, 2 and 2 are the least");
 }
 
 TEST(VerifyTraining, InitialValuesFillTheVector) {

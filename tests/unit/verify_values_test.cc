@@ -173,6 +173,22 @@ TEST(VerifyValues, CopiesOfParametersFollowThem) {
   EXPECT_EQ(check(early), "");
 }
 
+// A copy that the update itself makes is as new as the parameters.
+TEST(VerifyValues, UpdatesThatCopyParameters) {
+  Step step = with_copy();
+  const int copy = step.ops()[8].writes[0];
+  step.drop(8);
+  step.ops()[7].def = &op_def("sgd_cast");
+  step.ops()[7].writes.push_back(copy);
+  EXPECT_EQ(check(step), "");
+  const int z = step.shaped(step.buffer("z", 4), {2, 2}, Role::activation);
+  step.add("linear", {step.x, copy}, {z}, Phase::forward);
+  step.add("print", {z}, {}, Phase::forward);
+  EXPECT_EQ(found(step),
+            "read after update: linear reads bytes 0..64 of buffer 'copy', parameters that the step has already "
+            "updated; sgd_cast wrote it");
+}
+
 TEST(VerifyValues, AContributionIsAddedOnce) {
   Step step;
   const int more = step.shaped(step.buffer("more", 16), {8, 2}, Role::grad);
@@ -217,6 +233,31 @@ TEST(VerifyValues, AResultIsReadAsItWasMade) {
   step.add("mean_square", {id}, {step.shaped(step.buffer("other", 1), {}, Role::activation)}, Phase::forward);
   step.add("print", {id + 1}, {}, Phase::forward);
   EXPECT_EQ(found(step), "part of a tensor: mean_square reads [2, 1] of what is [2, 2]; linear wrote it");
+}
+
+// Backward makes y, the logits, once more, and the loss puts their gradient, dy, in their place.
+TEST(VerifyValues, LogitsAreNotTheirGradient) {
+  Step step;
+  const auto tensor = [&](int id) -> Tensor& { return step.program.tensors[static_cast<size_t>(id)]; };
+  const int targets = step.shaped(step.buffer("targets", 2), {2}, Role::data);
+  const int lse = step.shaped(step.buffer("lse", 2), {2}, Role::activation);
+  const int again = step.shaped(step.buffer("again", 1), {}, Role::activation);
+  tensor(targets).dtype = Dtype::i32;
+  tensor(step.y).name = "y";
+  tensor(step.dy).name = "dy";
+  tensor(step.dy).buffer = tensor(step.y).buffer;
+  step.ops()[0].writes.push_back(targets);
+  step.ops()[2].def = &op_def("cross_entropy");
+  step.ops()[2].reads = {step.y, targets};
+  step.ops()[2].writes = {step.loss, lse};
+  step.ops()[3].def = &op_def("cross_entropy_and_grad");
+  step.ops()[3].reads = {step.y, targets};
+  step.ops()[3].writes = {again, lse, step.dy};
+  step.add("linear", {step.x, step.w}, {step.y}, Phase::backward);
+  step.move(8, 3);
+  EXPECT_EQ(check(step), "");
+  step.drop(4);
+  EXPECT_EQ(found(step), "another value: linear_dw reads 'dy' where 'y' lies; linear wrote it");
 }
 
 // Clipping: the norm of a gradient, then an update by the coefficient.

@@ -201,12 +201,39 @@ void rotary(benchmark::State& state) {
   op.write(t, {1, kRows, kWidth});
   run(state, op);
 }
-void adamw_1m(benchmark::State& state) {
-  const int64_t n = 1 << 20;
-  OneOp op("adamw");
-  op.at_step(3, 1e-3).read(Dtype::f32, {n}, numbers(n)).read(dtype_of(state), {n}, numbers(n));
+// Logits of GPT-2's vocabulary, more than a core's cache holds. The gradients are logits again, so each is written
+// elsewhere: in place the next turn would take the gradient of a gradient, which is all zeros.
+void loss(benchmark::State& state, const char* kind, bool lse, bool gradient) {
+  const Dtype t = dtype_of(state);
+  const int64_t rows = 256, vocab = 50304;
+  OneOp op(kind);
+  op.attr("scale", 1.0 / static_cast<double>(rows)).read(t, {rows, vocab}, numbers(rows * vocab));
+  op.read(Dtype::i32, {rows}, std::vector<double>(static_cast<size_t>(rows), 7));
+  if (lse) op.write(Dtype::f32, {}).write(Dtype::f32, {rows});
+  if (!lse) op.read(Dtype::f32, {rows}, numbers(rows));
+  if (gradient) op.write(t, {rows, vocab});
+  run(state, op);
+}
+void cross_entropy(benchmark::State& state) { loss(state, "cross_entropy", true, false); }
+void cross_entropy_grad(benchmark::State& state) { loss(state, "cross_entropy_grad", false, true); }
+void cross_entropy_and_grad(benchmark::State& state) { loss(state, "cross_entropy_and_grad", true, true); }
+
+void update(benchmark::State& state, const char* kind, Dtype param, int64_t n, bool casts) {
+  OneOp op(kind);
+  op.at_step(3, 1e-3).read(Dtype::f32, {n}, numbers(n)).read(param, {n}, numbers(n));
   for (int i = 0; i < 2; ++i) op.read(Dtype::f32, {n}, std::vector<double>(static_cast<size_t>(n), 0.01));
   op.write_over(1).write_over(2).write_over(3);
+  if (casts) op.write(Dtype::bf16, {n});
+  run(state, op);
+}
+void adamw_1m(benchmark::State& state) { update(state, "adamw", dtype_of(state), 1 << 20, false); }
+// A unit of GPT-2, whose update does not fit into the cache, with its parameters in bf16: two ops, or one.
+constexpr int64_t kUnit = 7 << 20;
+void adamw_7m(benchmark::State& state) { update(state, "adamw", Dtype::f32, kUnit, false); }
+void adamw_cast_7m(benchmark::State& state) { update(state, "adamw_cast", Dtype::f32, kUnit, true); }
+void cast_7m(benchmark::State& state) {
+  OneOp op("cast");
+  op.attr("dtype", std::string("bf16")).read(Dtype::f32, {kUnit}, numbers(kUnit)).write(Dtype::bf16, {kUnit});
   run(state, op);
 }
 BENCHMARK(attention)->ArgsProduct({{0, 1}, {128, 1024}})->Unit(benchmark::kMicrosecond);
@@ -221,6 +248,12 @@ BENCHMARK(gelu_dx)->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond);
 BENCHMARK(dropout)->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond);
 BENCHMARK(rotary)->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond);
 BENCHMARK(adamw_1m)->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond);
+BENCHMARK(adamw_7m)->Unit(benchmark::kMicrosecond);
+BENCHMARK(cast_7m)->Unit(benchmark::kMicrosecond);
+BENCHMARK(adamw_cast_7m)->Unit(benchmark::kMicrosecond);
+BENCHMARK(cross_entropy)->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond);
+BENCHMARK(cross_entropy_grad)->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond);
+BENCHMARK(cross_entropy_and_grad)->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond);
 
 }  // namespace
 }  // namespace prun

@@ -34,7 +34,7 @@ std::vector<std::string> split(const std::string& text, char separator) {
   return parts;
 }
 
-Case read_case(const std::string& text, const std::string& lua, const std::vector<std::string>& shared,
+Case read_case(const std::string& text, const std::string& lua, const std::vector<std::string>& shared, bool fused,
                const Device& device) {
   std::vector<std::string> parts = split(text, ',');
   const size_t at = parts[0].rfind('@');
@@ -53,6 +53,7 @@ Case read_case(const std::string& text, const std::string& lua, const std::vecto
   CompileOptions options;
   options.device = std::string(device.name());
   options.workspace_bytes = [&](const Program& program, const Op& op) { return device.workspace_bytes(program, op); };
+  options.fuses = [&, fused](std::string_view kind) { return fused || device.fuses(kind); };
   Case made{text, compile(read_plan(run_script(script).plan_cbor), options)};
   for (Program& program : made.job.classes) program.schedule.steps = 3;
   require_valid(made.job, 0);
@@ -76,7 +77,7 @@ int run(int argc, char** argv) {
   CLI::App app("Mutation test of the verifier");
   int count = 200;
   uint64_t seed = 1;
-  bool list = false;
+  bool list = false, fused = false;
   std::string device_name = "reference", lua = "lua", only;
   std::vector<std::string> texts, shared;
   app.add_option("cases", texts, "PLAN@RANKS[,name=value...]")->required();
@@ -86,12 +87,13 @@ int run(int argc, char** argv) {
   app.add_option("--lua", lua, "folder of the Lua modules");
   app.add_option("--set", shared, "NAME=VALUE for every case")->take_all();
   app.add_option("--kind", only, "mutants of this kind only");
+  app.add_flag("--fused", fused, "ops that are several in one wherever they can be made");
   app.add_flag("--list", list, "print every mutant");
   CLI11_PARSE(app, argc, argv);
 
   const std::unique_ptr<Device> device = open_device(device_name);
   std::vector<Case> cases;
-  for (const std::string& text : texts) cases.push_back(read_case(text, lua, shared, *device));
+  for (const std::string& text : texts) cases.push_back(read_case(text, lua, shared, fused, *device));
   std::vector<Judge> judges;
   judges.reserve(cases.size());
   for (const Case& one : cases) judges.emplace_back(one.job, *device);

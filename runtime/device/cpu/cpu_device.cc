@@ -109,6 +109,11 @@ class CpuDevice final : public Device {
     return entry_of(op).make(OpView(memory, op, threads));
   }
 
+  // Not products with their gelus: those are passes over what the cache holds, and gain nothing here.
+  bool fuses(std::string_view kind) const override {
+    return kind == "cross_entropy_and_grad" || kind == "adamw_cast" || kind == "sgd_cast";
+  }
+
   bool supports(const Op& op, const Program& program) const override {
     const auto found = kernels().find(op.def->name);
     if (found == kernels().end()) return false;

@@ -1,4 +1,5 @@
 // cross_entropy with its softmax fused: rows are read twice and no probabilities are stored, only the log-sum-exp.
+// cross_entropy_and_grad reads them from memory once: what is left to do for a row is done while the cache holds it.
 // The gradient serves vocabularies that are split over ranks too, whose loss is in split_cross_entropy.cc.
 #include <cmath>
 
@@ -41,11 +42,19 @@ PRUN_CLONES void gradient(const T* logits, const int32_t* targets, const float* 
   }
 }
 
+Columns whole_columns(const OpView& view) {
+  const Columns columns = columns_of(view, view.read(0));
+  PRUN_CHECK(columns.valid == columns.count && columns.vocab == columns.count,
+             "a split vocabulary has a loss of its own");
+  return columns;
+}
+
+int64_t workspace(const OpView& view) { return row_count(view.read(0).shape) * static_cast<int64_t>(sizeof(float)); }
+
 template <class T>
 std::unique_ptr<Kernel> forward(const OpView& view) {
-  const Columns columns = columns_of(view, view.read(0));
+  const Columns columns = whole_columns(view);
   const int64_t width = columns.count, rows = row_count(view.read(0).shape);
-  PRUN_CHECK(columns.valid == width && columns.vocab == width, "a split vocabulary has a loss of its own");
   view.expect_count(view.read(1), rows);
   view.expect_count(view.write(0), 1);
   view.expect_count(view.write(1), rows);
@@ -80,14 +89,45 @@ std::unique_ptr<Kernel> backward(const OpView& view) {
   });
 }
 
+// A row's target logit is kept, for the sum over rows in their order, before its gradient takes the place.
+template <class T>
+std::unique_ptr<Kernel> both(const OpView& view) {
+  const Columns columns = whole_columns(view);
+  const int64_t rows = row_count(view.read(0).shape);
+  view.expect_count(view.read(1), rows);
+  view.expect_count(view.write(0), 1);
+  view.expect_count(view.write(1), rows);
+  view.expect_count(view.write(2), rows * columns.count);
+  return kernel_of([logits = view.in<T>(0), targets = view.in<int32_t>(1), loss = view.out<float>(0),
+                    lse = view.out<float>(1), dlogits = view.out<T>(2), hits = view.scratch(workspace(view)), rows,
+                    columns, threads = view.threads(), scale = view.attrs().number("scale", 1)] {
+    float* hit = reinterpret_cast<float*>(hits.data);
+    parallel_for(threads, threads, [&](int64_t i, int) {
+      for (int64_t row = rows * i / threads; row < rows * (i + 1) / threads; ++row) {
+        log_sum_exp(logits, lse, row, row + 1, columns.count);
+        hit[row] = load(logits[row * columns.count + columns.find(targets[row])]);
+        gradient(logits, targets, lse, dlogits, row, row + 1, columns, static_cast<float>(scale));
+      }
+    });
+    double sum = 0;
+    for (int64_t row = 0; row < rows; ++row) sum += static_cast<double>(lse[row]) - static_cast<double>(hit[row]);
+    *loss = static_cast<float>(scale * sum);
+  });
+}
+
 std::unique_ptr<Kernel> make_forward(const OpView& view) {
   return with_float(view.read(0).dtype, [&]<class T>() { return forward<T>(view); });
 }
 std::unique_ptr<Kernel> make_backward(const OpView& view) {
   return with_float(view.read(0).dtype, [&]<class T>() { return backward<T>(view); });
 }
+std::unique_ptr<Kernel> make_both(const OpView& view) {
+  return with_float(view.read(0).dtype, [&]<class T>() { return both<T>(view); });
+}
 
-constexpr KernelEntry kEntries[] = {{"cross_entropy", make_forward}, {"cross_entropy_grad", make_backward}};
+constexpr KernelEntry kEntries[] = {{"cross_entropy", make_forward},
+                                    {"cross_entropy_grad", make_backward},
+                                    {"cross_entropy_and_grad", make_both, Accepts::floats, workspace}};
 
 }  // namespace
 

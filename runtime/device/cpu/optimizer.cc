@@ -1,5 +1,7 @@
 // sgd and adamw, each in one pass over gradient, parameter and state; formulas of torch.optim.SGD and AdamW.
 //
+// adamw_cast and sgd_cast write a bf16 copy of the parameters in the same pass.
+//
 // Surprising fact: a parameter may be bf16 while its gradient and state are f32; the update runs in f32 and rounds
 // once.
 #include <cmath>
@@ -15,8 +17,15 @@ struct AdamwStep {
   float clip, decay, beta1, beta2, step_size, root_correction, eps;
 };
 
-template <class T>
-PRUN_CLONES void adamw(const float* grad, T* param, float* m, float* v, int64_t n, AdamwStep s) {
+// A parameter, and its copy where there are any: both are the same number, rounded.
+template <bool kCasts, class T>
+PRUN_INLINE void keep(float updated, T& param, bf16* copy, int64_t i) {
+  store(param, updated);
+  if constexpr (kCasts) store(copy[i], updated);
+}
+
+template <bool kCasts, class T>
+PRUN_CLONES void adamw(const float* grad, T* param, float* m, float* v, bf16* copy, int64_t n, AdamwStep s) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
     const float g = grad[i] * s.clip;
@@ -24,32 +33,41 @@ PRUN_CLONES void adamw(const float* grad, T* param, float* m, float* v, int64_t 
     const float square = s.beta2 * v[i] + (1.0f - s.beta2) * g * g;
     m[i] = mean;
     v[i] = square;
-    store(param[i], load(param[i]) * s.decay - s.step_size * mean / (std::sqrt(square) * s.root_correction + s.eps));
+    keep<kCasts>(load(param[i]) * s.decay - s.step_size * mean / (std::sqrt(square) * s.root_correction + s.eps),
+                 param[i], copy, i);
   }
 }
 
-template <class T>
-PRUN_CLONES void sgd_plain(const float* grad, T* param, int64_t n, float rate, float clip, float decay) {
+template <bool kCasts, class T>
+PRUN_CLONES void sgd_plain(const float* grad, T* param, bf16* copy, int64_t n, float rate, float clip, float decay) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
     const float p = load(param[i]);
-    store(param[i], p - rate * (grad[i] * clip + decay * p));
+    keep<kCasts>(p - rate * (grad[i] * clip + decay * p), param[i], copy, i);
   }
 }
 
-template <class T>
-PRUN_CLONES void sgd_momentum(const float* grad, T* param, float* buffer, int64_t n, float rate, float clip,
+template <bool kCasts, class T>
+PRUN_CLONES void sgd_momentum(const float* grad, T* param, float* buffer, bf16* copy, int64_t n, float rate, float clip,
                               float decay, float momentum) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
     const float p = load(param[i]);
     const float velocity = momentum * buffer[i] + (grad[i] * clip + decay * p);
     buffer[i] = velocity;
-    store(param[i], p - rate * velocity);
+    keep<kCasts>(p - rate * velocity, param[i], copy, i);
   }
 }
 
-template <class T>
+// The last write of the ops that cast.
+template <bool kCasts>
+bf16* copy_of(const OpView& view, int64_t n) {
+  if constexpr (!kCasts) return nullptr;
+  view.expect_count(view.write(view.writes() - 1), n);
+  return view.out<bf16>(view.writes() - 1);
+}
+
+template <bool kCasts, class T>
 std::unique_ptr<Kernel> make_adamw_of(const OpView& view) {
   const int64_t n = view.read(1).count();
   for (size_t i : {0, 2, 3}) view.expect_count(view.read(i), n);
@@ -59,9 +77,10 @@ std::unique_ptr<Kernel> make_adamw_of(const OpView& view) {
              "adamw updates in place");
   const Attrs& a = view.attrs();
   return kernel_of([grad = view.in<float>(0), param = view.out<T>(0), m = view.out<float>(1), v = view.out<float>(2),
-                    clip = view.reads() > 4 ? view.in<float>(4) : nullptr, n, table = view.table(),
-                    threads = view.threads(), beta1 = a.number("beta1", 0.9), beta2 = a.number("beta2", 0.999),
-                    eps = a.number("eps", 1e-8), weight_decay = a.number("weight_decay", 0.01)] {
+                    copy = copy_of<kCasts>(view, n), clip = view.reads() > 4 ? view.in<float>(4) : nullptr, n,
+                    table = view.table(), threads = view.threads(), beta1 = a.number("beta1", 0.9),
+                    beta2 = a.number("beta2", 0.999), eps = a.number("eps", 1e-8),
+                    weight_decay = a.number("weight_decay", 0.01)] {
     const double t = static_cast<double>(table->step + 1), rate = table->learning_rate;
     AdamwStep s;
     s.clip = clip != nullptr ? *clip : 1.0f;
@@ -72,18 +91,18 @@ std::unique_ptr<Kernel> make_adamw_of(const OpView& view) {
     s.root_correction = static_cast<float>(1 / std::sqrt(1 - std::pow(beta2, t)));
     s.eps = static_cast<float>(eps);
     parallel_ranges(threads, n, [&](int64_t begin, int64_t end) {
-      adamw(grad + begin, param + begin, m + begin, v + begin, end - begin, s);
+      adamw<kCasts>(grad + begin, param + begin, m + begin, v + begin, kCasts ? copy + begin : nullptr, end - begin, s);
     });
   });
 }
 
 // Reads: grad, param, momentum?, clip?. A plan without momentum has no state, so the third read is then the clip.
-template <class T>
+template <bool kCasts, class T>
 std::unique_ptr<Kernel> make_sgd_of(const OpView& view) {
   const int64_t n = view.read(1).count();
   view.expect_count(view.read(0), n);
   view.expect_count(view.write(0), n);
-  const bool has_state = view.writes() > 1;
+  const bool has_state = view.writes() > (kCasts ? 2 : 1);
   float* buffer = nullptr;
   if (has_state) {
     view.expect_count(view.write(1), n);
@@ -92,29 +111,34 @@ std::unique_ptr<Kernel> make_sgd_of(const OpView& view) {
   }
   PRUN_CHECK(view.in<T>(1) == view.out<T>(0), "sgd updates in place");
   const size_t clip_read = has_state ? 3 : 2;
-  return kernel_of([grad = view.in<float>(0), param = view.out<T>(0), buffer,
+  return kernel_of([grad = view.in<float>(0), param = view.out<T>(0), buffer, copy = copy_of<kCasts>(view, n),
                     clip = view.reads() > clip_read ? view.in<float>(clip_read) : nullptr, n, table = view.table(),
                     threads = view.threads(), momentum = static_cast<float>(view.attrs().number("momentum", 0)),
                     decay = static_cast<float>(view.attrs().number("weight_decay", 0))] {
     const float rate = static_cast<float>(table->learning_rate), factor = clip != nullptr ? *clip : 1.0f;
     parallel_ranges(threads, n, [&](int64_t begin, int64_t end) {
+      bf16* const low = kCasts ? copy + begin : nullptr;
       if (buffer == nullptr) {
-        sgd_plain(grad + begin, param + begin, end - begin, rate, factor, decay);
+        sgd_plain<kCasts>(grad + begin, param + begin, low, end - begin, rate, factor, decay);
       } else {
-        sgd_momentum(grad + begin, param + begin, buffer + begin, end - begin, rate, factor, decay, momentum);
+        sgd_momentum<kCasts>(grad + begin, param + begin, buffer + begin, low, end - begin, rate, factor, decay,
+                             momentum);
       }
     });
   });
 }
 
 std::unique_ptr<Kernel> make_adamw(const OpView& view) {
-  return with_float(view.read(1).dtype, [&]<class T>() { return make_adamw_of<T>(view); });
+  return with_float(view.read(1).dtype, [&]<class T>() { return make_adamw_of<false, T>(view); });
 }
 std::unique_ptr<Kernel> make_sgd(const OpView& view) {
-  return with_float(view.read(1).dtype, [&]<class T>() { return make_sgd_of<T>(view); });
+  return with_float(view.read(1).dtype, [&]<class T>() { return make_sgd_of<false, T>(view); });
 }
 
-constexpr KernelEntry kEntries[] = {{"adamw", make_adamw}, {"sgd", make_sgd}};
+constexpr KernelEntry kEntries[] = {{"adamw", make_adamw},
+                                    {"sgd", make_sgd},
+                                    {"adamw_cast", make_adamw_of<true, float>},
+                                    {"sgd_cast", make_sgd_of<true, float>}};
 
 }  // namespace
 

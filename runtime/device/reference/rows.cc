@@ -228,14 +228,21 @@ void cross_entropy(Call& c) {
   c.writes[0][0] = loss * c.attrs.number("scale", 1);
 }
 
-void cross_entropy_grad(Call& c) {
-  const Array &logits = c.reads[0], &targets = c.reads[1], &lse = c.reads[2];
+void loss_gradient(const Call& c, const Array& lse, Array& dlogits) {
+  const Array &logits = c.reads[0], &targets = c.reads[1];
   Columns columns(c, logits);
   double scale = c.attrs.number("scale", 1);
   for (int64_t r = 0; r < logits.rows(); ++r)
     for (int64_t i = 0, e = r * columns.width; i < columns.width; ++i, ++e)
       if (!columns.padding(i))
-        c.writes[0][e] = scale * (std::exp(logits[e] - lse[r]) - (columns.is(i, targets[r]) ? 1 : 0));
+        dlogits[e] = scale * (std::exp(logits[e] - lse[r]) - (columns.is(i, targets[r]) ? 1 : 0));
+}
+
+void cross_entropy_grad(Call& c) { loss_gradient(c, c.reads[2], c.writes[0]); }
+
+void cross_entropy_and_grad(Call& c) {
+  cross_entropy(c);
+  loss_gradient(c, c.writes[1], c.writes[2]);
 }
 
 constexpr Rule kRules[] = {{"layernorm", layernorm},
@@ -257,7 +264,8 @@ constexpr Rule kRules[] = {{"layernorm", layernorm},
                            {"cross_entropy_max", cross_entropy_max},
                            {"cross_entropy_sums", cross_entropy_sums},
                            {"cross_entropy_finish", cross_entropy_finish},
-                           {"cross_entropy_grad", cross_entropy_grad}};
+                           {"cross_entropy_grad", cross_entropy_grad},
+                           {"cross_entropy_and_grad", cross_entropy_and_grad}};
 
 }  // namespace
 

@@ -8,8 +8,9 @@
 namespace prun::reference {
 namespace {
 
-void sgd(Call& c) {
-  bool momentum = c.writes.size() > 1, clip = c.reads.size() > (momentum ? 3u : 2u);
+// `updated`: the parameters and, where there is one, their momentum.
+void sgd_update(Call& c, size_t updated) {
+  bool momentum = updated > 1, clip = c.reads.size() > (momentum ? 3u : 2u);
   double decay = c.attrs.number("weight_decay"), keep = c.attrs.number("momentum");
   for (int64_t i = 0; i < c.writes[0].count(); ++i) {
     double gradient = c.reads[0][i] * (clip ? c.reads.back()[0] : 1), p = c.reads[1][i];
@@ -21,6 +22,8 @@ void sgd(Call& c) {
     c.writes[0][i] = p - c.memory.table->learning_rate * gradient;
   }
 }
+
+void sgd(Call& c) { sgd_update(c, c.writes.size()); }
 
 void adamw(Call& c) {
   double beta1 = c.attrs.number("beta1", 0.9), beta2 = c.attrs.number("beta2", 0.999);
@@ -37,6 +40,16 @@ void adamw(Call& c) {
     c.writes[1][i] = m;
     c.writes[2][i] = v;
   }
+}
+
+// The copy, which is written last, is rounded once: where parameters are f32, from more digits than they have.
+void sgd_cast(Call& c) {
+  sgd_update(c, c.writes.size() - 1);
+  c.writes.back().v = c.writes[0].v;
+}
+void adamw_cast(Call& c) {
+  adamw(c);
+  c.writes.back().v = c.writes[0].v;
 }
 
 // A number for each tensor, or of one flat vector, for the elements from each start on.
@@ -81,6 +94,8 @@ void check_finite(Call& c) {
 
 constexpr Rule kRules[] = {{"sgd", sgd},
                            {"adamw", adamw},
+                           {"sgd_cast", sgd_cast},
+                           {"adamw_cast", adamw_cast},
                            {"norm2", norm2},
                            {"clip_coefficient", clip_coefficient},
                            {"check_finite", check_finite}};

@@ -5,6 +5,9 @@
 // them: the maximum of each row (max), its sum of exponentials and its target's logit (sums), and the loss from these.
 // Only the last has a derivative: the others pass statistics of logits that it differentiates itself.
 //
+// cross_entropy_and_grad is the loss and its derivative in one, made by compile/fuse_loss.cc: the same numbers, while a
+// row is in the cache.
+//
 // As every loss they are differentiated with seed 1, so nothing may be computed from them.
 #include <fmt/format.h>
 
@@ -88,9 +91,14 @@ Cost cost_finish(const Types& inputs, const Types& outputs, const Attrs&) {
   return cost_of(4 * count(inputs[1]), {inputs[0], inputs[1]}, outputs);
 }
 
+Cost cost_both(const Types& inputs, const Types& outputs, const Attrs&) {
+  return cost_of(7 * count(inputs[0]), inputs, outputs);
+}
+
 const OpDef kOps[] = {
     {.name = "cross_entropy", .infer = infer_cross_entropy, .derive = derive_cross_entropy, .cost = per_input<3>},
     {.name = "cross_entropy_grad", .cost = per_output<4>},
+    {.name = "cross_entropy_and_grad", .cost = cost_both},
     {.name = "cross_entropy_max", .infer = infer_max, .cost = per_input<1>},
     {.name = "cross_entropy_sums", .infer = infer_sums, .cost = per_input<2>},
     {.name = "cross_entropy_finish", .infer = infer_finish, .derive = derive_finish, .cost = cost_finish},

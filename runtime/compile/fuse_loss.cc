@@ -1,0 +1,62 @@
+// A cross_entropy takes its gradient in, where the device wants that: cross_entropy_and_grad writes the gradient of the
+// logits over the logits, while a row is in the cache. Two passes over the largest tensor of a step become one, and of
+// its two copies one stays.
+//
+// After autodiff, as fuse.cc. Surprising fact: the gradient is made in forward, and a step keeps no more for it: from
+// there to backward it lies where the logits lay. Whoever wants the loss only, an evaluation or the forward pass of a
+// unit that backward computes again, lowers it as a cross_entropy.
+#include <algorithm>
+
+#include "compile/draft.h"
+
+namespace prun {
+namespace {
+
+bool holds(const std::vector<int>& values, int value) {
+  return std::find(values.begin(), values.end(), value) != values.end();
+}
+
+// The logits lie in memory of their own, filled in the loss's call: what only names another value, or came from another
+// stage, is not to be written over.
+bool owns_logits(const Graph& graph, const Node& loss) {
+  return std::any_of(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) {
+    return node.call == loss.call && node.op->op_class == OpClass::compute && holds(node.outputs, loss.inputs[0]);
+  });
+}
+
+// The loss and its gradient alone read the logits, and nothing outside their call the gradient.
+bool may_overwrite(const Draft& draft, const Node& loss, const Node& gradient) {
+  int64_t readers = 0;
+  for (const std::vector<Node>* nodes : {&draft.graph.nodes, &draft.backward})
+    for (const Node& node : *nodes) {
+      readers += std::count(node.inputs.begin(), node.inputs.end(), loss.inputs[0]);
+      if (node.call != loss.call && holds(node.inputs, gradient.outputs[0])) return false;
+    }
+  return readers == 2 && gradient.call == loss.call && owns_logits(draft.graph, loss);
+}
+
+}  // namespace
+
+void fuse_losses(Draft& draft) {
+  const auto& wants = draft.options.fuses;
+  if (!wants || !wants("cross_entropy_and_grad")) return;
+  for (Node& loss : draft.graph.nodes) {
+    if (loss.op->name != "cross_entropy") continue;
+    const auto gradient = std::find_if(draft.backward.begin(), draft.backward.end(), [&](const Node& node) {
+      return node.op->name == "cross_entropy_grad" && node.inputs[2] == loss.outputs[1];
+    });
+    if (gradient == draft.backward.end() || !may_overwrite(draft, loss, *gradient)) continue;
+    loss.op = &op_def("cross_entropy_and_grad");
+    loss.outputs.push_back(gradient->outputs[0]);
+    draft.backward.erase(gradient);
+  }
+}
+
+Node without_gradient(const Node& loss) {
+  Node alone = loss;
+  alone.op = &op_def("cross_entropy");
+  alone.outputs.pop_back();
+  return alone;
+}
+
+}  // namespace prun
