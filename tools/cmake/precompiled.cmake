@@ -1,11 +1,11 @@
-# Headers that nearly every source includes are read once for each kind of target, whose flags differ: in tests always, in
-# the runtime under the sanitizers. That is a third of those builds. In every other build each source of the runtime
-# stands alone, so that what it uses is what it includes.
+# Headers that nearly every source includes are read once for each kind of target, whose flags differ: that is a third of
+# a build. But where tests are built without sanitizers (dev, ci) each source of the runtime stands alone, so that what it
+# uses is what it includes.
 
 # prun_precompiled(target library|test|cases): TARGET, which links fmt and spdlog, starts from them; tests and the cases of
 # the conformance suite from GoogleTest, too.
 function(prun_precompiled target kind)
-  if(NOT PRUN_SANITIZE AND kind STREQUAL "library")
+  if(PRUN_TESTS AND NOT PRUN_SANITIZE AND kind STREQUAL "library")
     return()
   endif()
   if(NOT TARGET prun_headers_${kind})
