@@ -6,7 +6,8 @@
 namespace prun_cuda {
 namespace {
 
-constexpr SharedLibrary kCublas("libcublasLt.so." PRUN_TEXT(CUBLAS_VER_MAJOR), "cuBLAS of CUDA " PRUN_TEXT(CUBLAS_VER_MAJOR));
+constexpr SharedLibrary kCublas("libcublasLt.so." PRUN_TEXT(CUBLAS_VER_MAJOR),
+                                "cuBLAS of CUDA " PRUN_TEXT(CUBLAS_VER_MAJOR));
 
 }  // namespace
 }  // namespace prun_cuda

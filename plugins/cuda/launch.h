@@ -7,7 +7,8 @@
 
 #include "failure.h"
 
-// PRUN_SHARED(name) in a kernel: the bytes of shared memory that its launch gave, aligned to 16. The substitute has its own.
+// PRUN_SHARED(name) in a kernel: the bytes of shared memory that its launch gave, aligned to 16. The substitute has its
+// own.
 #ifndef PRUN_SHARED
 #define PRUN_SHARED(name) extern __shared__ __align__(16) unsigned char name[]
 #endif

@@ -137,7 +137,8 @@ std::shared_ptr<void> device_memory(Context&, size_t bytes) {
 std::shared_ptr<void> device_table(Context& context, const void* data, size_t bytes) {
   std::shared_ptr<void> table = device_memory(context, bytes);
   check(cudaMemcpy(table.get(), data, bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
-  check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");  // from pageable memory it may return before it is done
+  check(cudaStreamSynchronize(nullptr),
+        "cudaStreamSynchronize");  // from pageable memory it may return before it is done
   return table;
 }
 

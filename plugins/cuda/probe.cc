@@ -49,7 +49,8 @@ std::string none_seen(const Driver& driver) {
                        driver.gpus > 0 ? fmt::format(" of this machine's {}", driver.gpus) : "");
   if (const int divided = Management().mig_gpus(); divided > 0)
     return fmt::format(
-        "{} of the GPUs {} divided into instances (MIG), of which CUDA sees none: make some (sudo nvidia-smi mig -cgi 0 "
+        "{} of the GPUs {} divided into instances (MIG), of which CUDA sees none: make some (sudo nvidia-smi mig -cgi "
+        "0 "
         "-C), or whole GPUs again (sudo nvidia-smi -mig 0)",
         divided, divided == 1 ? "is" : "are");
   if (!driver.module)

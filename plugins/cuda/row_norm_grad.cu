@@ -14,10 +14,10 @@
 namespace prun_cuda {
 namespace {
 
-constexpr int kGradPacks = 3;      // with two sums for each element, what 128 registers hold
-constexpr int kMostThreads = 512;  // of 128 registers: one block of these, or two of 256, fill a multiprocessor
+constexpr int kGradPacks = 3;          // with two sums for each element, what 128 registers hold
+constexpr int kMostThreads = 512;      // of 128 registers: one block of these, or two of 256, fill a multiprocessor
 constexpr int kMultiprocessors = 132;  // of an H200; the same on every GPU, as the order of sums depends on it
-constexpr int kMostBlocks = 320;   // sizes the workspace, which has to be the same on every machine
+constexpr int kMostBlocks = 320;       // sizes the workspace, which has to be the same on every machine
 
 template <class T>
 struct Backward {

@@ -37,8 +37,8 @@ int choose_device(const prun_open_params& params, const Options& options, const 
 std::shared_ptr<const Library> load(const Options& options, const prun_open_params& params) {
   // Read by NCCL when it is first used. What the user has set stays.
   if (params.interface_name != nullptr) setenv("NCCL_SOCKET_IFNAME", params.interface_name, 0);
-  // Connected when it is made, not in its first collective: there a ring of pairs, in which every rank first calls its next
-  // one, would wait for ever.
+  // Connected when it is made, not in its first collective: there a ring of pairs, in which every rank first calls its
+  // next one, would wait for ever.
   setenv("NCCL_RUNTIME_CONNECT", "0", 0);
   return std::make_shared<const Library>(options.library, options.cudart);
 }

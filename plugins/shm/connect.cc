@@ -9,10 +9,6 @@
 // A stranger (another user, a wrong proof, silence for two seconds) is dropped and counted; listening goes on.
 #include "connect.h"
 
-#include <algorithm>
-#include <cerrno>
-#include <cstddef>
-#include <cstring>
 #include <fcntl.h>
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
@@ -22,6 +18,11 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
 
 namespace prun::shm {
 namespace {
@@ -223,9 +224,12 @@ void Connector::accept_all() {
     });
     link.since = now_ns();
     link.low = c_.rank;
-    if (!same_user(link.fd)) drop(link, "it comes from another user");
-    else if (static_cast<size_t>(unproven) > kMaxStrangers + c_.peers.size()) drop(link, "too many strangers");
-    else links_.push_back(link);
+    if (!same_user(link.fd))
+      drop(link, "it comes from another user");
+    else if (static_cast<size_t>(unproven) > kMaxStrangers + c_.peers.size())
+      drop(link, "too many strangers");
+    else
+      links_.push_back(link);
   }
 }
 
@@ -267,8 +271,10 @@ prun_status Connector::take_greeting(Link& link, const Message& m) {
   }
   reply.nonce = link.low_nonce;
   reply.proof = proof(link, 'l');
-  if (send(link.fd, &reply, sizeof reply, MSG_NOSIGNAL) != sizeof reply) drop(link, "it went away");
-  else link.step = Step::greeted;
+  if (send(link.fd, &reply, sizeof reply, MSG_NOSIGNAL) != sizeof reply)
+    drop(link, "it went away");
+  else
+    link.step = Step::greeted;
   return PRUN_OK;
 }
 
@@ -283,7 +289,9 @@ prun_status Connector::take_reply(Link& link, const Message& m, prun_result* res
 }
 
 prun_status Connector::take_offer(Link& link, const Message& m, const std::vector<int>& fds, prun_result* result) {
-  auto close_all = [&] { for (int fd : fds) close(fd); };
+  auto close_all = [&] {
+    for (int fd : fds) close(fd);
+  };
   const char expected = link.dialled ? 'o' : 'h';
   const int rank = link.dialled ? link.low : link.high;
   const int local = c_.local_of[static_cast<size_t>(rank)];
@@ -343,9 +351,12 @@ prun_status Connector::advance(Link& link, prun_result* result) {
       return PRUN_OK;
     }
     prun_status s = PRUN_OK;
-    if (offer) s = take_offer(link, m, fds, result);
-    else if (link.dialled) s = take_reply(link, m, result);
-    else s = take_greeting(link, m);
+    if (offer)
+      s = take_offer(link, m, fds, result);
+    else if (link.dialled)
+      s = take_reply(link, m, result);
+    else
+      s = take_greeting(link, m);
     if (s != PRUN_OK) return s;
   }
   return PRUN_OK;
@@ -359,7 +370,8 @@ prun_status Connector::connect(const void* const* blobs, const size_t* bytes, pr
     if (prun_status s = advance(link, result); s != PRUN_OK) return s;
   std::erase_if(links_, [](const Link& link) { return link.step == Step::dropped || link.step == Step::done; });
   for (const Peer& peer : c_.peers)
-    if (peer.rank != c_.rank && peer.socket < 0) return fail(result, PRUN_AGAIN, peer.rank, "waiting for rank %d", peer.rank);
+    if (peer.rank != c_.rank && peer.socket < 0)
+      return fail(result, PRUN_AGAIN, peer.rank, "waiting for rank %d", peer.rank);
   // Peers keep what they have mapped; the descriptors have done their work.
   close(c_.self().segment.fd);
   c_.self().segment.fd = -1;

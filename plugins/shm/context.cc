@@ -1,10 +1,11 @@
 // Options, results, and what a rank knows of its peers' memory and lives.
 #include "context.h"
 
+#include <poll.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cstring>
-#include <poll.h>
 #include <string_view>
 
 namespace prun::shm {
@@ -21,10 +22,14 @@ std::string parse_options(const char* text, Options& options) {
     size_t number = 0;
     const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
     const bool good = error == std::errc() && end == value.data() + value.size();
-    if (key == "small" && good && number >= 64 && number <= kSlotBytes) options.small = number;
-    else if (key == "chunk" && good && number >= 4096 && number <= kMaxChunk) options.chunk = number / 64 * 64;
-    else if (key == "huge" && good && number <= 1) options.huge = number == 1;
-    else return std::string(word);
+    if (key == "small" && good && number >= 64 && number <= kSlotBytes)
+      options.small = number;
+    else if (key == "chunk" && good && number >= 4096 && number <= kMaxChunk)
+      options.chunk = number / 64 * 64;
+    else if (key == "huge" && good && number <= 1)
+      options.huge = number == 1;
+    else
+      return std::string(word);
   }
   return "";
 }
@@ -45,9 +50,12 @@ prun_status report_lost(Context& c, int lost, RankState how, prun_result* result
   const int rank = c.peers[static_cast<size_t>(lost)].rank;
   switch (how) {
     // It aborted because of something else: naming it would blame a victim.
-    case RankState::aborted: return fail(result, PRUN_EABORTED, -1, "rank %d aborted", rank);
-    case RankState::closed: return fail(result, PRUN_EPEER, rank, "rank %d has closed its transport", rank);
-    case RankState::running: break;
+    case RankState::aborted:
+      return fail(result, PRUN_EABORTED, -1, "rank %d aborted", rank);
+    case RankState::closed:
+      return fail(result, PRUN_EPEER, rank, "rank %d has closed its transport", rank);
+    case RankState::running:
+      break;
   }
   return fail(result, PRUN_EPEER, rank, "the process of rank %d is gone", rank);
 }
@@ -72,8 +80,7 @@ int Context::lost_peer(const std::vector<int>& among, RankState& how) {
   poll(polls.data(), polls.size(), 0);
   for (size_t i = 0; i < among.size(); i++) {
     if (among[i] == me) continue;
-    how = static_cast<RankState>(
-        peers[static_cast<size_t>(among[i])].header().state.load(std::memory_order_acquire));
+    how = static_cast<RankState>(peers[static_cast<size_t>(among[i])].header().state.load(std::memory_order_acquire));
     if (polls[i].revents != 0 || how != RankState::running) return among[i];
   }
   return -1;

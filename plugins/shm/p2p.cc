@@ -211,13 +211,19 @@ prun_status test_batch(Context& c, P2pRequest* request, prun_result* result) {
   };
   auto own_bell = [&]() -> Doorbell& { return c.self().header().bell; };
   uint64_t start = 0;
-  const Wait wait = wait_until(c.wait, own_bell, request->patience, start, ready,
-                               [&] { return c.stopped(); }, idle);
+  const Wait wait = wait_until(
+      c.wait, own_bell, request->patience, start, ready, [&] { return c.stopped(); }, idle);
   switch (wait) {
-    case Wait::time: return PRUN_AGAIN;
-    case Wait::aborted: end_with_error(c, request, PRUN_EABORTED, nullptr); return report_aborted(result);
-    case Wait::lost: end_with_error(c, request, PRUN_EPEER, nullptr); return report_lost(c, lost, how, result);
-    case Wait::ready: break;
+    case Wait::time:
+      return PRUN_AGAIN;
+    case Wait::aborted:
+      end_with_error(c, request, PRUN_EABORTED, nullptr);
+      return report_aborted(result);
+    case Wait::lost:
+      end_with_error(c, request, PRUN_EPEER, nullptr);
+      return report_lost(c, lost, how, result);
+    case Wait::ready:
+      break;
   }
   if (request->status != PRUN_OK) return end_with_error(c, request, request->status, result);
   delete request;

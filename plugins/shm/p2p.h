@@ -32,8 +32,8 @@ struct Transfer {  // one op of a batch
   int peer = 0;  // local index
   uint16_t lane = 0;
   bool recv = false, finished = false;
-  uint32_t id = 0;          // of a send that waits for an answer
-  uint64_t answer_to = 0;   // of a receive: the sender's id
+  uint32_t id = 0;            // of a send that waits for an answer
+  uint64_t answer_to = 0;     // of a receive: the sender's id
   Transfer* other = nullptr;  // of a receive from oneself: its send
 };
 
@@ -54,7 +54,7 @@ inline constexpr size_t kRecordHead = 16;
 
 // Tells a member of a group where this rank's block for it is.
 struct CommNote {
-  uint64_t key;        // hash of ranks and lane
+  uint64_t key;                     // hash of ranks and lane
   uint64_t first_call, first_step;  // the block's counters at creation
   int32_t slot;
   int32_t members;
@@ -76,13 +76,13 @@ struct Outgoing {  // waits for room in the peer's ring
   Record record;
   const std::byte* body = nullptr;  // of an eager send: the user's buffer
   CommNote note{};
-  Transfer* transfer = nullptr;     // finished once the record is in the ring
+  Transfer* transfer = nullptr;  // finished once the record is in the ring
 };
 
 struct Link {  // with one peer
   std::unordered_map<uint16_t, Lane> lanes;
   std::deque<Outgoing> out;
-  std::deque<Transfer*> direct_in;   // being copied
+  std::deque<Transfer*> direct_in;  // being copied
   std::deque<Transfer*> bounce_in, bounce_out;
   std::deque<CommNote> notes;        // that came, until comm_test takes them
   uint64_t tail = 0, head_seen = 0;  // of the ring towards the peer
@@ -91,8 +91,8 @@ struct Link {  // with one peer
 };
 
 struct P2p {
-  std::vector<Link> links;           // by local index
-  std::vector<Transfer*> waiting;    // sends by id; null: free
+  std::vector<Link> links;         // by local index
+  std::vector<Transfer*> waiting;  // sends by id; null: free
   std::vector<uint32_t> free_ids;
   std::vector<std::unique_ptr<P2pRequest>> abandoned;  // ended with an error; queues may still name their transfers
 

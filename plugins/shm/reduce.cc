@@ -106,11 +106,15 @@ struct Prod {
 };
 struct Min {
   template <class Type, class A>
-  static PRUN_INLINE A apply(const A& a, const A& b) { return b < a ? b : a; }
+  static PRUN_INLINE A apply(const A& a, const A& b) {
+    return b < a ? b : a;
+  }
 };
 struct Max {
   template <class Type, class A>
-  static PRUN_INLINE A apply(const A& a, const A& b) { return a < b ? b : a; }
+  static PRUN_INLINE A apply(const A& a, const A& b) {
+    return a < b ? b : a;
+  }
 };
 
 // What one call does; the same for every element type. Sizes in bytes.
@@ -182,8 +186,10 @@ PRUN_INLINE size_t fold_groups(const Task& t) {
     fold_group<Type, Op>(t, at, sizeof out, out);
     for (int k = 0; k < t.m; k++) {
       std::byte* to = static_cast<std::byte*>(t.to[k]) + at;
-      if constexpr (kStream) stream_out<kLevel>(to, out);
-      else std::memcpy(to, out, sizeof out);
+      if constexpr (kStream)
+        stream_out<kLevel>(to, out);
+      else
+        std::memcpy(to, out, sizeof out);
     }
   }
   return at;
@@ -234,23 +240,35 @@ Fold choose() {
 template <class Type>
 Fold choose(int redop) {
   switch (redop) {
-    case 1: return choose<Type, Prod>();
-    case 2: return choose<Type, Min>();
-    case 3: return choose<Type, Max>();
-    default: return choose<Type, Sum>();  // and avg
+    case 1:
+      return choose<Type, Prod>();
+    case 2:
+      return choose<Type, Min>();
+    case 3:
+      return choose<Type, Max>();
+    default:
+      return choose<Type, Sum>();  // and avg
   }
 }
 
 Fold choose(int dtype, int redop) {  // in the order of prun_dtype
   switch (dtype) {
-    case 0: return choose<Plain<double, double>>(redop);
-    case 1: return choose<Plain<float, float>>(redop);
-    case 2: return choose<Bf16>(redop);
-    case 3: return choose<F16>(redop);
-    case 4: return choose<Plain<int64_t, uint64_t>>(redop);
-    case 5: return choose<Plain<int32_t, uint32_t>>(redop);
-    case 6: return choose<Plain<int8_t, uint8_t>>(redop);
-    default: return choose<Plain<uint8_t, uint8_t>>(redop);
+    case 0:
+      return choose<Plain<double, double>>(redop);
+    case 1:
+      return choose<Plain<float, float>>(redop);
+    case 2:
+      return choose<Bf16>(redop);
+    case 3:
+      return choose<F16>(redop);
+    case 4:
+      return choose<Plain<int64_t, uint64_t>>(redop);
+    case 5:
+      return choose<Plain<int32_t, uint32_t>>(redop);
+    case 6:
+      return choose<Plain<int8_t, uint8_t>>(redop);
+    default:
+      return choose<Plain<uint8_t, uint8_t>>(redop);
   }
 }
 

@@ -76,14 +76,19 @@ Transfer* take_waiting(Context& c, uint64_t id) {
 void handle(Context& c, int peer, const Record& r, const std::byte* at) {
   Link& link = c.p2p.links[static_cast<size_t>(peer)];
   switch (r.kind) {
-    case RecordKind::pad: return;
+    case RecordKind::pad:
+      return;
     case RecordKind::eager:
     case RecordKind::direct:
-    case RecordKind::bounce: arrived(c, peer, r, at + kRecordHead, nullptr); return;
+    case RecordKind::bounce:
+      arrived(c, peer, r, at + kRecordHead, nullptr);
+      return;
     case RecordKind::answer:
       if (Transfer* t = take_waiting(c, r.id)) {
-        if (r.refused) finish_with_mismatch(c, t, r.bytes);
-        else finish(t);
+        if (r.refused)
+          finish_with_mismatch(c, t, r.bytes);
+        else
+          finish(t);
       }
       return;
     case RecordKind::go:

@@ -2,11 +2,12 @@
 // last descriptor and mapping, so nothing is left behind by a killed rank.
 #include "segment.h"
 
-#include <cerrno>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include <cerrno>
 
 namespace prun::shm {
 namespace {

@@ -13,15 +13,15 @@
 namespace prun::shm {
 
 inline constexpr size_t kPage = 4096;
-inline constexpr uint32_t kLayoutVersion = 3;  // of everything below; peers with another one are refused
-inline constexpr int kMaxArenas = 64;          // that peers map; more than that is still memory, but staged
-inline constexpr int kMaxComms = 512;          // at once, in one context
-inline constexpr size_t kSlotBytes = 64 << 10;   // largest message that a collective posts beside its flag
-inline constexpr size_t kStageBytes = 2 << 20;   // a ring of chunks of the staged collectives; more than an L2
+inline constexpr uint32_t kLayoutVersion = 3;         // of everything below; peers with another one are refused
+inline constexpr int kMaxArenas = 64;                 // that peers map; more than that is still memory, but staged
+inline constexpr int kMaxComms = 512;                 // at once, in one context
+inline constexpr size_t kSlotBytes = 64 << 10;        // largest message that a collective posts beside its flag
+inline constexpr size_t kStageBytes = 2 << 20;        // a ring of chunks of the staged collectives; more than an L2
 inline constexpr size_t kMaxChunk = kStageBytes / 4;  // three are in use at once
-inline constexpr size_t kRingBytes = 128 << 10;  // records of point to point, from one peer
-inline constexpr size_t kEagerBytes = 16 << 10;  // messages up to this travel inside their record
-inline constexpr size_t kBounceBytes = 64 << 10; // a chunk of what is neither small nor in an arena
+inline constexpr size_t kRingBytes = 128 << 10;       // records of point to point, from one peer
+inline constexpr size_t kEagerBytes = 16 << 10;       // messages up to this travel inside their record
+inline constexpr size_t kBounceBytes = 64 << 10;      // a chunk of what is neither small nor in an arena
 inline constexpr size_t kBounceChunks = 8;
 
 enum class RankState : uint32_t { running, closed, aborted };

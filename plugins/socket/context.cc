@@ -14,8 +14,8 @@ namespace prun_socket {
 namespace {
 
 constexpr auto kTestLimit = std::chrono::milliseconds(10);
-// Polls before sleeping. With a core per rank a few cost less than being woken does. With less, sleeping at once is best:
-// sched_yield would hand the core for a whole time slice to whoever computes, while a sleeper is let in soon.
+// Polls before sleeping. With a core per rank a few cost less than being woken does. With less, sleeping at once is
+// best: sched_yield would hand the core for a whole time slice to whoever computes, while a sleeper is let in soon.
 constexpr int kSpins = 64;
 
 int milliseconds_until(Clock::time_point deadline) {

@@ -193,7 +193,8 @@ Failure Join::missing() const {
     if (missing++ == 0) first = r;
     if (missing > kNamed) continue;
     names += fmt::format("{}{}", missing == 1 ? "" : ", ", r);
-    if (!addresses_.empty() && !(addresses_[r].host == listeners_.address.host)) names += " at " + addresses_[r].tcp_text();
+    if (!addresses_.empty() && !(addresses_[r].host == listeners_.address.host))
+      names += " at " + addresses_[r].tcp_text();
     const auto dial = std::find_if(dials_.begin(), dials_.end(), [&](const Dial& d) { return d.peer == r; });
     if (dial != dials_.end() && !dial->trouble.empty()) names += fmt::format(" ({})", dial->trouble);
   }

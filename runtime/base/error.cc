@@ -22,7 +22,8 @@ Error& Error::prefix(std::string_view context) {
 void Error::render() { text_ = site_ && site_->known() ? site_->text() + ": " + message_ : message_; }
 
 void check_failed(const char* expression, const char* file, int line, const std::string& numbers) {
-  std::fprintf(stderr, "prun: internal error at %s:%d: %s does not hold (%s)\n", file, line, expression, numbers.c_str());
+  std::fprintf(stderr, "prun: internal error at %s:%d: %s does not hold (%s)\n", file, line, expression,
+               numbers.c_str());
   std::abort();
 }
 

@@ -68,7 +68,7 @@ inline Error plan_error(std::string message, std::optional<Site> site = std::nul
 }  // namespace prun
 
 // An invariant that only a bug of ours can break. The second argument is a string with the numbers involved.
-#define PRUN_CHECK(condition, numbers)                                                     \
-  do {                                                                                     \
-    if (!(condition)) ::prun::check_failed(#condition, __FILE__, __LINE__, (numbers));     \
+#define PRUN_CHECK(condition, numbers)                                                 \
+  do {                                                                                 \
+    if (!(condition)) ::prun::check_failed(#condition, __FILE__, __LINE__, (numbers)); \
   } while (0)

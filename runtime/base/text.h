@@ -15,7 +15,7 @@ std::string nearest_word(std::string_view word, const std::vector<std::string>& 
 std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates);
 
 std::string join(const std::vector<std::string>& parts, std::string_view separator);
-std::string human_bytes(int64_t bytes);      // "12.3 MiB"
-std::string human_seconds(double seconds);   // "1.2 s", "34 ms", "2 min 5 s"
+std::string human_bytes(int64_t bytes);     // "12.3 MiB"
+std::string human_seconds(double seconds);  // "1.2 s", "34 ms", "2 min 5 s"
 
 }  // namespace prun

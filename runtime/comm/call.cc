@@ -1,4 +1,5 @@
-// Texts, sizes and fingerprints of calls. Fingerprint bits: kind 0-3, dtype 4-7, redop 8-11, rank_order 12, no count 13, root 16-47.
+// Texts, sizes and fingerprints of calls. Fingerprint bits: kind 0-3, dtype 4-7, redop 8-11, rank_order 12, no count
+// 13, root 16-47.
 #include "comm/call.h"
 
 #include <fmt/format.h>

@@ -44,7 +44,8 @@ struct CollCall {
   const int64_t* counts = nullptr;
   const int64_t* recv_counts = nullptr;
   bool rank_order = false;
-  prun_queue queue{PRUN_MEM_HOST, nullptr};  // CUDA: behind what is in that stream, on device memory; queue-ordered transports
+  prun_queue queue{PRUN_MEM_HOST,
+                   nullptr};  // CUDA: behind what is in that stream, on device memory; queue-ordered transports
 };
 std::string describe(const CollCall& call);  // "all_reduce f32[1024] sum"
 
@@ -79,11 +80,11 @@ struct WorldOptions {
   std::string job_id;
   std::string job_secret;  // 32 bytes
   std::string network_interface;
-  std::string algorithm;   // comm.algorithm: "" by size and ranks, or the name of one (algorithm.cc)
+  std::string algorithm;                 // comm.algorithm: "" by size and ranks, or the name of one (algorithm.cc)
   prun_mem_kind memory = PRUN_MEM_HOST;  // that the ranks compute on: `auto` prefers a transport that works on it
   int device = -1;                       // which of the host's devices
-  double deadline_s = 60;  // of one collective without progress, and of connecting
-  std::string host;        // "": measured (hosts.h). Tests name hosts, so that ranks of one look like those of several
+  double deadline_s = 60;                // of one collective without progress, and of connecting
+  std::string host;  // "": measured (hosts.h). Tests name hosts, so that ranks of one look like those of several
   void (*adapt)(prun_transport&) = nullptr;  // tests put themselves between the core and the plugin
 };
 
@@ -99,17 +100,18 @@ class Communicator {
   virtual ~Communicator() = default;
   virtual int index() const = 0;  // of this rank in the group
   virtual int size() const = 0;
-  // Blocks until the collective is complete on this rank; with a queue, until it is in the queue (World::check tells what
-  // becomes of it). Throws Error: mismatch (names both calls and the rank),
-  // transport (names the rank that is gone or late), hang (deadline).
+  // Blocks until the collective is complete on this rank; with a queue, until it is in the queue (World::check tells
+  // what becomes of it). Throws Error: mismatch (names both calls and the rank), transport (names the rank that is gone
+  // or late), hang (deadline).
   virtual void run(const CollCall& call) = 0;
   // Point to point inside the group, blocking; peers are indices of the group, -1 for none on that side.
   virtual void send_recv(int to, const void* send, int64_t send_bytes, int from, void* recv, int64_t recv_bytes) = 0;
-  // Throws what the transport knows to have gone wrong with calls in replayed graphs, which nobody has told it of. Returns
-  // a rank that it seems to wait for, or -1, where the device has ended nothing for so long. Of the thread that made it.
+  // Throws what the transport knows to have gone wrong with calls in replayed graphs, which nobody has told it of.
+  // Returns a rank that it seems to wait for, or -1, where the device has ended nothing for so long. Of the thread that
+  // made it.
   virtual int check(double /*waited_s*/) { return -1; }
-  // Whether a call of part of the elements gives these the bits that the whole call gives them, the same on every member:
-  // the order of sums may depend on a call's size, or on an element's place in it.
+  // Whether a call of part of the elements gives these the bits that the whole call gives them, the same on every
+  // member: the order of sums may depend on a call's size, or on an element's place in it.
   virtual bool divides(const CollCall& /*whole*/, const CollCall& /*part*/) const { return false; }
   // How a call like this one goes; the last run was such a call (only trying tells what a plugin does itself).
   virtual CollPath path_of(const CollCall& /*call*/) const { return {}; }
@@ -138,7 +140,8 @@ class World {
   virtual void* allocate(int64_t bytes) = 0;
   // Whether this world works on a device's memory in the order of its streams (CollCall::queue).
   virtual bool enqueues(prun_mem_kind /*kind*/) const { return false; }
-  // The transport's own memory on the device, or null; and of memory that is not its own, to be told of it. Before connect.
+  // The transport's own memory on the device, or null; and of memory that is not its own, to be told of it. Before
+  // connect.
   virtual void* allocate_device(int64_t /*bytes*/, prun_mem_kind /*kind*/) { return nullptr; }
   virtual void adopt_device(void* /*ptr*/, int64_t /*bytes*/, prun_mem_kind /*kind*/) {}
   virtual void connect() = 0;
@@ -148,9 +151,9 @@ class World {
   virtual Communicator& communicator(const std::vector<int>& ranks, int lane) = 0;
   // Of one peer and lane (0 .. 126), owned by the world. Null: the transport has no one-sided calls.
   virtual PutChannel* put_channel(int peer, int lane) = 0;
-  // Throws what has gone wrong with calls that were enqueued (CollCall::queue) since; for whoever waits for the device, as
-  // often as it likes: the transport itself is asked ten times a second. Returns a rank that seems to be what is waited
-  // for, or -1. Of the thread that makes communicators.
+  // Throws what has gone wrong with calls that were enqueued (CollCall::queue) since; for whoever waits for the device,
+  // as often as it likes: the transport itself is asked ten times a second. Returns a rank that seems to be what is
+  // waited for, or -1. Of the thread that makes communicators.
   virtual int check(double /*waited_s*/) { return -1; }
   virtual void abort() = 0;                        // any thread: everything under way throws soon
   virtual std::string transport_name() const = 0;  // "shm"; "shm+socket": inside hosts and between them

@@ -104,8 +104,7 @@ std::string own_address(Link& link) {
   size_t bytes = PRUN_MAX_ADDRESS;
   prun_result result = empty_result();
   InPlugin inside("address");
-  prun_status status =
-      link.told(link.table().address(link.ctx(), address.data(), &bytes, &result), result, "address");
+  prun_status status = link.told(link.table().address(link.ctx(), address.data(), &bytes, &result), result, "address");
   if (status != PRUN_OK) link.fail(status, result, "making an address");
   if (bytes > PRUN_MAX_ADDRESS || address.find_first_not_of(kUntouched, PRUN_MAX_ADDRESS) != std::string::npos) {
     throw Error(Exit::transport,

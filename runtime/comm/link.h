@@ -48,8 +48,8 @@ class Link {
     InPlugin inside("test");
     return told(table().test(ctx_, req, &result), result, "test");
   }
-  // After any call of the table: puts what its result says into the job's ranks. A status that there is not, or a culprit,
-  // become an error that says so, in the name of `function`. Returns the status.
+  // After any call of the table: puts what its result says into the job's ranks. A status that there is not, or a
+  // culprit, become an error that says so, in the name of `function`. Returns the status.
   prun_status told(prun_status status, prun_result& result, const char* function = "it") const;
   // Waits for a request. `bytes` allow for slow links (kSlowestBytesPerSecond) on top of the deadline. On an error the
   // status is returned with its result; a deadline is PRUN_AGAIN.

@@ -255,7 +255,7 @@ void StepBuilder::lower(const Node& node, const Turn& turn) {
       if (summed) sums.emplace_back(gradient_tensor(unit, index, turn), tensor);
       if (early) early_gradients_[{turn.call, turn.microbatch}].push_back({unit, index, tensor});
     } else if (op.is("all_reduce")) {
-      tensor = op.reads[0];  // a sum takes the place of its parts
+      tensor = op.reads[0];                                       // a sum takes the place of its parts
     } else if (with_gradient && output == node.outputs.back()) {  // the gradient that of the logits
       tensor = add_view(program_, microbatch_name(value.name), op.reads[0], 0, value.type.shape);
     } else {

@@ -32,7 +32,7 @@ struct UnitState {
   std::vector<int> optimizer;  // sgd: momentum; adamw: m, v
   const StrategyUnit* offload = nullptr;  // where it says that optimizer state lives in the host's memory
   bool master_offloaded = false;
-  int64_t bucket_start = 0;    // not sharded: where the unit's gradient starts in the flat buffer of all
+  int64_t bucket_start = 0;  // not sharded: where the unit's gradient starts in the flat buffer of all
 };
 
 // Backward as a whole, or one of its halves: gradients of what came in, gradients of parameters.

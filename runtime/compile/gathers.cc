@@ -93,7 +93,8 @@ void StepBuilder::gather(const Turn& turn, int strategy, const Intent& intent) {
     first += padded;
     g.full[unit] = full;
     Dtype wire = intent.wire.empty() ? dtype : *parse_dtype(intent.wire);
-    int shard = cast(state.compute >= 0 ? state.compute : state.master, wire, unit_name(unit) + ".wire", intent, turn, stream);
+    int shard =
+        cast(state.compute >= 0 ? state.compute : state.master, wire, unit_name(unit) + ".wire", intent, turn, stream);
     int arrived = wire == dtype ? full
                                 : add_tensor(program_, unit_name(unit) + ".arrived", Role::workspace, {wire, {padded}},
                                              false, intent.site);

@@ -135,8 +135,7 @@ void assign_memory(Program& program) {
   // The host keeps what persists; nothing else lives there.
   program.host_arena_bytes = 0;
   for (int r = 0; r < kRoles; ++r) {
-    program.host_role_bytes[r] =
-        place_persistent(program, static_cast<Role>(r), Space::host, program.host_arena_bytes);
+    program.host_role_bytes[r] = place_persistent(program, static_cast<Role>(r), Space::host, program.host_arena_bytes);
     program.host_arena_bytes += program.host_role_bytes[r];
   }
 }

@@ -1,9 +1,9 @@
 // The list of devices: a new one is a folder and one line here, or a plugin.
 #include "device/device.h"
 
-#include <algorithm>
-
 #include <fmt/format.h>
+
+#include <algorithm>
 
 #include "base/error.h"
 #include "base/text.h"

@@ -65,8 +65,8 @@ class Device {
   virtual bool supports(const Op& op, const Program& program) const = 0;
   // Whether it computes ops of this kind, which are several in one (compile/fuse.cc), faster than one by one.
   virtual bool fuses(std::string_view) const { return false; }
-  // A device that runs what is enqueued: its functions. The executor then drives it through a QueueDevice. Null: kernels
-  // compute where they are called, in memory of the host.
+  // A device that runs what is enqueued: its functions. The executor then drives it through a QueueDevice. Null:
+  // kernels compute where they are called, in memory of the host.
   virtual const prun_device* table() const { return nullptr; }
 };
 

@@ -1,9 +1,9 @@
 // One table from op names to collectives; all_gather_v exchanges its counts first.
 #include "exec/comm_ops.h"
 
-#include <numeric>
-
 #include <fmt/format.h>
+
+#include <numeric>
 
 namespace prun {
 namespace {
@@ -13,11 +13,19 @@ struct CollRow {
   CollKind kind;
 };
 constexpr CollRow kRows[] = {
-    {"all_reduce", CollKind::all_reduce}, {"all_gather", CollKind::all_gather}, {"reduce_scatter", CollKind::reduce_scatter},
-    {"broadcast", CollKind::broadcast},   {"reduce", CollKind::reduce},         {"gather", CollKind::gather},
-    {"scatter", CollKind::scatter},       {"all_to_all", CollKind::all_to_all}, {"barrier", CollKind::barrier},
-    {"send", CollKind::broadcast},        {"recv", CollKind::broadcast},
-    {"put", CollKind::broadcast},         {"wait_signal", CollKind::broadcast},
+    {"all_reduce", CollKind::all_reduce},
+    {"all_gather", CollKind::all_gather},
+    {"reduce_scatter", CollKind::reduce_scatter},
+    {"broadcast", CollKind::broadcast},
+    {"reduce", CollKind::reduce},
+    {"gather", CollKind::gather},
+    {"scatter", CollKind::scatter},
+    {"all_to_all", CollKind::all_to_all},
+    {"barrier", CollKind::barrier},
+    {"send", CollKind::broadcast},
+    {"recv", CollKind::broadcast},
+    {"put", CollKind::broadcast},
+    {"wait_signal", CollKind::broadcast},
 };
 
 class CollKernel final : public Kernel {
@@ -33,7 +41,9 @@ class CollKernel final : public Kernel {
 class AllGatherV final : public Kernel {
  public:
   AllGatherV(Communicator& communicator, const RankMemory& memory, const Op& op)
-      : communicator_(communicator), site_(op.site), max_(memory.program->tensors[static_cast<size_t>(op.reads[0])].count()) {
+      : communicator_(communicator),
+        site_(op.site),
+        max_(memory.program->tensors[static_cast<size_t>(op.reads[0])].count()) {
     send_ = memory.data(op.reads[0]);
     count_ = static_cast<const int64_t*>(memory.data(op.reads[1]));
     recv_ = memory.data(op.writes[0]);
@@ -51,7 +61,10 @@ class AllGatherV final : public Kernel {
     communicator_.run(sizes);
     for (int i = 0; i < communicator_.size(); ++i)
       if (counts_[i] < 0 || counts_[i] > max_)
-        throw Error(Exit::mismatch, fmt::format("all_gather_v: member {} has {} elements, the declared maximum is {}", i, counts_[i], max_), site_);
+        throw Error(
+            Exit::mismatch,
+            fmt::format("all_gather_v: member {} has {} elements, the declared maximum is {}", i, counts_[i], max_),
+            site_);
     CollCall call;
     call.kind = CollKind::all_gather_v;
     call.dtype = dtype_;
@@ -132,14 +145,14 @@ CollCall coll_call(const RankMemory& memory, const Op& op, int group_size) {
   call.dtype = in.dtype;
   call.send = memory.data(op.reads[0]);
   call.recv = op.writes.empty() ? nullptr : memory.data(op.writes[0]);
-  bool divided = call.kind == CollKind::reduce_scatter || call.kind == CollKind::scatter || call.kind == CollKind::all_to_all;
+  bool divided =
+      call.kind == CollKind::reduce_scatter || call.kind == CollKind::scatter || call.kind == CollKind::all_to_all;
   call.count = divided ? in.count() / group_size : in.count();
   return call;
 }
 
 std::unique_ptr<Kernel> make_comm_kernel(const RankMemory& memory, const Op& op, World& world) {
-  if (PutChannel* channel = put_channel_of(memory, op, world))
-    return std::make_unique<OneSided>(*channel, memory, op);
+  if (PutChannel* channel = put_channel_of(memory, op, world)) return std::make_unique<OneSided>(*channel, memory, op);
   if (op.offers()) return std::make_unique<Nothing>();
   Communicator& communicator = communicator_of(memory, op, world);
   if (op.is("all_gather_v")) return std::make_unique<AllGatherV>(communicator, memory, op);

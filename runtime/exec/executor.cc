@@ -1,12 +1,12 @@
 // Stream 0 runs on the calling thread. Its last op of a step closes the step: loss and times are recorded and the step
-// table moves on before the counter does, because every stream's next step waits for that counter. For an evaluation all
-// streams stop: its body has streams of its own.
+// table moves on before the counter does, because every stream's next step waits for that counter. For an evaluation
+// all streams stop: its body has streams of its own.
 #include "exec/executor.h"
+
+#include <sys/prctl.h>
 
 #include <limits>
 #include <thread>
-
-#include <sys/prctl.h>
 
 #include "exec/clock.h"
 #include "exec/comm_ops.h"
@@ -28,11 +28,19 @@ std::vector<Executor::Lane> Executor::make_lanes(const Body& body) {
     lane.done = std::make_unique<ProgressCounter>();
     for (const Op& op : stream.ops) {
       switch (op.def->op_class) {
-        case OpClass::communication: lane.kernels.push_back(make_comm_kernel(memory_, op, world_)); break;
-        case OpClass::host: lane.kernels.push_back(make_host_kernel(memory_, op, host_)); break;
-        case OpClass::transfer: lane.kernels.push_back(make_transfer_kernel(memory_, op)); break;
+        case OpClass::communication:
+          lane.kernels.push_back(make_comm_kernel(memory_, op, world_));
+          break;
+        case OpClass::host:
+          lane.kernels.push_back(make_host_kernel(memory_, op, host_));
+          break;
+        case OpClass::transfer:
+          lane.kernels.push_back(make_transfer_kernel(memory_, op));
+          break;
         case OpClass::lowered:  // no device has a kernel: aborts
-        case OpClass::compute: lane.kernels.push_back(device_.make_kernel(memory_, op, options_.threads)); break;
+        case OpClass::compute:
+          lane.kernels.push_back(device_.make_kernel(memory_, op, options_.threads));
+          break;
       }
     }
     lanes.push_back(std::move(lane));
@@ -109,7 +117,8 @@ bool Executor::wait_edges(std::vector<Lane>& lanes, int s, const Op& op, int64_t
     if (source.done->value() >= target) continue;
     if (!source.done->wait(target, cancelled_, options_.spins)) return false;
     uint64_t now = now_ns();
-    if (s == 0 && source.stream->ops[static_cast<size_t>(edge.index)].communicates()) lanes[0].exposed_ns += now - ready;
+    if (s == 0 && source.stream->ops[static_cast<size_t>(edge.index)].communicates())
+      lanes[0].exposed_ns += now - ready;
     ready = now;
   }
   return true;

@@ -1,21 +1,22 @@
-// The next batch depends on the seed, the step and the global index of the sample only, never on the mesh. An evaluation's
-// depends on its place in the evaluation instead of the step, so that all evaluations see the same samples.
+// The next batch depends on the seed, the step and the global index of the sample only, never on the mesh. An
+// evaluation's depends on its place in the evaluation instead of the step, so that all evaluations see the same
+// samples.
 #include "exec/host_ops.h"
 
-#include <cstring>
-#include <optional>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <fmt/format.h>
+#include <cstring>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "device/bf16.h"
-#include "prun/philox.h"
 #include "device/share.h"
 #include "exec/finite.h"
+#include "prun/philox.h"
 
 namespace prun {
 namespace {
@@ -25,10 +26,17 @@ constexpr uint64_t kDataKey = 1ULL << 62, kEvalKey = kDataKey + 2;
 
 void store(Dtype dtype, void* data, int64_t i, double value) {
   switch (dtype) {
-    case Dtype::f64: static_cast<double*>(data)[i] = value; break;
-    case Dtype::f32: static_cast<float*>(data)[i] = static_cast<float>(value); break;
-    case Dtype::bf16: static_cast<bf16*>(data)[i] = to_bf16(static_cast<float>(value)); break;
-    default: PRUN_CHECK(false, fmt::format("a batch of {}", dtype_name(dtype)));
+    case Dtype::f64:
+      static_cast<double*>(data)[i] = value;
+      break;
+    case Dtype::f32:
+      static_cast<float*>(data)[i] = static_cast<float>(value);
+      break;
+    case Dtype::bf16:
+      static_cast<bf16*>(data)[i] = to_bf16(static_cast<float>(value));
+      break;
+    default:
+      PRUN_CHECK(false, fmt::format("a batch of {}", dtype_name(dtype)));
   }
 }
 
@@ -41,8 +49,10 @@ class NextBatch final : public Kernel {
         dataset_(eval_ ? services.eval_dataset : services.dataset),
         site_(op.site) {
     const Share share = share_along(memory, op.attrs.text("axis"));
-    PRUN_CHECK(source_.global_batch % share.of == 0, fmt::format("{} samples on {} ranks", source_.global_batch, share.of));
-    PRUN_CHECK(op.attrs.text("tokens_axis").empty() || op.attrs.has("chunks"), "next_batch: tokens_axis without chunks");
+    PRUN_CHECK(source_.global_batch % share.of == 0,
+               fmt::format("{} samples on {} ranks", source_.global_batch, share.of));
+    PRUN_CHECK(op.attrs.text("tokens_axis").empty() || op.attrs.has("chunks"),
+               "next_batch: tokens_axis without chunks");
     local_ = source_.global_batch / share.of;
     micro_ = local_ / op.attrs.integer("micro", 1);
     first_ = micro_ * share.index;
@@ -50,7 +60,8 @@ class NextBatch final : public Kernel {
     std::string names = op.attrs.text("names");
     for (size_t i = 0, begin = 0; i < op.writes.size(); ++i) {
       size_t end = names.find(',', begin);
-      outputs_.push_back({names.substr(begin, end - begin), &memory.program->tensors[static_cast<size_t>(op.writes[i])], memory.data(op.writes[i])});
+      outputs_.push_back({names.substr(begin, end - begin), &memory.program->tensors[static_cast<size_t>(op.writes[i])],
+                          memory.data(op.writes[i])});
       begin = end + 1;
     }
     if (outputs_[0].tensor->dtype == Dtype::i32) positions_.emplace(memory, op.attrs, outputs_[0].per_sample(local_));
@@ -60,9 +71,12 @@ class NextBatch final : public Kernel {
     for (int64_t s = 0; s < local_; ++s) {
       int64_t batch = eval_ ? memory_.table->eval_batch : memory_.table->step;
       int64_t sample = batch * source_.global_batch + s / micro_ * stride_ + first_ + s % micro_;
-      if (source_.kind == "index") index(s, sample);
-      else if (source_.kind == "random") random(s, sample);
-      else tokens(s, sample);
+      if (source_.kind == "index")
+        index(s, sample);
+      else if (source_.kind == "random")
+        random(s, sample);
+      else
+        tokens(s, sample);
     }
   }
 
@@ -77,7 +91,8 @@ class NextBatch final : public Kernel {
 
   void index(int64_t s, int64_t sample) {
     for (const Output& out : outputs_)
-      for (int64_t i = 0, n = out.per_sample(local_); i < n; ++i) store(out.tensor->dtype, out.data, s * n + i, static_cast<double>(sample));
+      for (int64_t i = 0, n = out.per_sample(local_); i < n; ++i)
+        store(out.tensor->dtype, out.data, s * n + i, static_cast<double>(sample));
   }
 
   void random(int64_t s, int64_t sample) {
@@ -86,7 +101,8 @@ class NextBatch final : public Kernel {
       for (int64_t i = 0, n = out.per_sample(local_); i < n; ++i) {
         if (out.tensor->dtype == Dtype::i32)
           static_cast<int32_t*>(out.data)[s * n + i] = static_cast<int32_t>(philox::integer(
-              memory_.table->seed, key, static_cast<uint64_t>(sample * positions_->whole() + positions_->of(i)), 0, source_.vocab - 1));
+              memory_.table->seed, key, static_cast<uint64_t>(sample * positions_->whole() + positions_->of(i)), 0,
+              source_.vocab - 1));
         else
           store(out.tensor->dtype, out.data, s * n + i, normal(key, static_cast<uint64_t>(sample * n + i)));
       }
@@ -101,7 +117,8 @@ class NextBatch final : public Kernel {
   // A window of context + 1 tokens at a random place: inputs are all but the last, targets all but the first. Of both
   // this rank may hold a part.
   void tokens(int64_t s, int64_t sample) {
-    int64_t length = outputs_[0].per_sample(local_), context = positions_->whole(), width = source_.kind == "tokens" ? 2 : 1;
+    int64_t length = outputs_[0].per_sample(local_), context = positions_->whole(),
+            width = source_.kind == "tokens" ? 2 : 1;
     int64_t places = dataset_->size() / width - context;
     int64_t at = philox::integer(memory_.table->seed, key_, static_cast<uint64_t>(sample), 0, places - 1);
     for (const Output& out : outputs_) {
@@ -117,8 +134,10 @@ class NextBatch final : public Kernel {
   }
 
   [[noreturn]] void out_of_vocabulary(int32_t token, int64_t place) const {
-    throw usage_error(fmt::format("{}: token {} at position {} is not in the vocabulary of {}: make vocab larger or check that the file is "
-                                  "what data says", source_.path, token, place, source_.vocab));
+    throw usage_error(fmt::format(
+        "{}: token {} at position {} is not in the vocabulary of {}: make vocab larger or check that the file is "
+        "what data says",
+        source_.path, token, place, source_.vocab));
   }
 
   RankMemory memory_;
@@ -136,16 +155,23 @@ class NextBatch final : public Kernel {
 class Print final : public Kernel {
  public:
   Print(const RankMemory& memory, const Op& op, std::function<void(const std::string&)> print)
-      : memory_(memory), op_(op), parts_(nlohmann::json::parse(op.attrs.text("parts", "[]"))), print_(std::move(print)) {}
+      : memory_(memory),
+        op_(op),
+        parts_(nlohmann::json::parse(op.attrs.text("parts", "[]"))),
+        print_(std::move(print)) {}
 
   void run() override {
     std::string line;
     for (const nlohmann::json& part : parts_) {
       if (!line.empty()) line += ' ';
-      if (part.is_null()) line += std::to_string(memory_.rank);
-      else if (part.is_string()) line += part.get<std::string>();
-      else if (part.is_array()) line += tensor(part[0].get<size_t>(), elements(part[1].get<size_t>()));
-      else line += tensor(part.get<size_t>(), -1);
+      if (part.is_null())
+        line += std::to_string(memory_.rank);
+      else if (part.is_string())
+        line += part.get<std::string>();
+      else if (part.is_array())
+        line += tensor(part[0].get<size_t>(), elements(part[1].get<size_t>()));
+      else
+        line += tensor(part.get<size_t>(), -1);
     }
     print_(line);
   }
@@ -159,7 +185,8 @@ class Print final : public Kernel {
     return sum;
   }
   std::string tensor(size_t read, int64_t limit) const {
-    return tensor_text(memory_.program->tensors[static_cast<size_t>(op_.reads[read])], memory_.data(op_.reads[read]), limit);
+    return tensor_text(memory_.program->tensors[static_cast<size_t>(op_.reads[read])], memory_.data(op_.reads[read]),
+                       limit);
   }
 
   RankMemory memory_;
@@ -170,14 +197,22 @@ class Print final : public Kernel {
 
 double load(Dtype dtype, const void* data, int64_t i) {
   switch (dtype) {
-    case Dtype::f64: return static_cast<const double*>(data)[i];
-    case Dtype::f32: return static_cast<double>(static_cast<const float*>(data)[i]);
-    case Dtype::bf16: return static_cast<double>(to_float(static_cast<const bf16*>(data)[i]));
-    case Dtype::i64: return static_cast<double>(static_cast<const int64_t*>(data)[i]);
-    case Dtype::i32: return static_cast<double>(static_cast<const int32_t*>(data)[i]);
-    case Dtype::i8: return static_cast<double>(static_cast<const int8_t*>(data)[i]);
-    case Dtype::u8: return static_cast<double>(static_cast<const uint8_t*>(data)[i]);
-    case Dtype::f16: break;
+    case Dtype::f64:
+      return static_cast<const double*>(data)[i];
+    case Dtype::f32:
+      return static_cast<double>(static_cast<const float*>(data)[i]);
+    case Dtype::bf16:
+      return static_cast<double>(to_float(static_cast<const bf16*>(data)[i]));
+    case Dtype::i64:
+      return static_cast<double>(static_cast<const int64_t*>(data)[i]);
+    case Dtype::i32:
+      return static_cast<double>(static_cast<const int32_t*>(data)[i]);
+    case Dtype::i8:
+      return static_cast<double>(static_cast<const int8_t*>(data)[i]);
+    case Dtype::u8:
+      return static_cast<double>(static_cast<const uint8_t*>(data)[i]);
+    case Dtype::f16:
+      break;
   }
   PRUN_CHECK(false, "printing f16");
   return 0;
@@ -198,8 +233,9 @@ Dataset::Dataset(const DataSource& source) {
   struct stat info;
   if (fstat(fd, &info) != 0 || info.st_size != source.file_bytes) {
     close(fd);
-    throw usage_error(fmt::format("data file {} has {} bytes, the plan was compiled for {}: is it the same file on every node?", source.path,
-                                  static_cast<int64_t>(info.st_size), source.file_bytes));
+    throw usage_error(
+        fmt::format("data file {} has {} bytes, the plan was compiled for {}: is it the same file on every node?",
+                    source.path, static_cast<int64_t>(info.st_size), source.file_bytes));
   }
   mapped_ = info.st_size;
   void* p = mmap(nullptr, static_cast<size_t>(mapped_), PROT_READ, MAP_SHARED, fd, 0);

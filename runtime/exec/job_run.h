@@ -20,9 +20,9 @@ class QueueMemory;
 
 struct ExecutorOptions {
   int rank = 0;
-  int threads = 1;             // cores that a kernel may use
-  int spins = 200;             // of a wait before it yields
-  std::byte* arena = nullptr;  // of the host; a queue device has `queue` instead
+  int threads = 1;                  // cores that a kernel may use
+  int spins = 200;                  // of a wait before it yields
+  std::byte* arena = nullptr;       // of the host; a queue device has `queue` instead
   std::byte* host_arena = nullptr;  // of Program::host_arena_bytes; a queue device has it in `queue`
   QueueMemory* queue = nullptr;
   double deadline_s = 60;              // without progress of a queue device

@@ -1,18 +1,19 @@
 // The order of the stores matters: the value first, then the question whether anybody sleeps.
 #include "exec/progress_counter.h"
 
-#include <climits>
 #include <linux/futex.h>
 #include <sched.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
+#include <climits>
+
 namespace prun {
 namespace {
 
-constexpr int kYields = 50;                 // a few microseconds each when other threads are ready
-constexpr long kBlockNs = 20 * 1000 * 1000; // so that a cancellation is seen even if its wake is lost
+constexpr int kYields = 50;                  // a few microseconds each when other threads are ready
+constexpr long kBlockNs = 20 * 1000 * 1000;  // so that a cancellation is seen even if its wake is lost
 
 void pause_cpu() {
 #if defined(__x86_64__)

@@ -53,13 +53,13 @@ struct RecorderHeader {
   std::atomic<uint32_t> phase;  // 0 joining, 1 init, 2 steps, 3 finished, 4 an evaluation, 5 a synchronization
   StreamState stream[kMaxStreams];
   std::atomic<uint64_t> steps_written;
-  std::atomic<uint64_t> steps_read;  // by the launcher; the rank waits when the step ring is full
-  std::atomic<uint64_t> pss;         // proportional set size in bytes after the last step; shared pages count once
+  std::atomic<uint64_t> steps_read;    // by the launcher; the rank waits when the step ring is full
+  std::atomic<uint64_t> pss;           // proportional set size in bytes after the last step; shared pages count once
   std::atomic<int64_t> device_use[6];  // of a queue device, at the end: DeviceUse's members in their order
-  char doing[160];                   // phase 0: with which plugin; the last byte stays 0
-  std::atomic<uint64_t> beat_ns;     // last time any op ended
-  std::atomic<uint32_t> connected;   // 1 once `transports` says over what
-  char transports[92];               // "shm inside a host, socket between hosts (eth0)"; "" on one rank
+  char doing[160];                     // phase 0: with which plugin; the last byte stays 0
+  std::atomic<uint64_t> beat_ns;       // last time any op ended
+  std::atomic<uint32_t> connected;     // 1 once `transports` says over what
+  char transports[92];                 // "shm inside a host, socket between hosts (eth0)"; "" on one rank
 };
 
 inline size_t recorder_bytes(uint64_t capacity) {

@@ -280,7 +280,8 @@ void Interpreter::meet(const Op& op, const std::vector<At>& members) {
   for (const At at : members) {
     const VirtualRank& rank = ranks_[static_cast<size_t>(at.rank)];
     const Op& mine = op_at(at);
-    if (mine.def != op.def && !(op.is("send") && mine.is("recv") && op.attrs.integer("tag") == mine.attrs.integer("tag"))) {
+    if (mine.def != op.def &&
+        !(op.is("send") && mine.is("recv") && op.attrs.integer("tag") == mine.attrs.integer("tag"))) {
       throw plan_error(fmt::format("rank {} meets {} with {}", at.rank, op.def->name, mine.def->name), mine.site);
     }
     PlainMember operand;
@@ -301,7 +302,8 @@ void Interpreter::meet(const Op& op, const std::vector<At>& members) {
     operands.push_back(operand);
   }
   // A send and its recv are a broadcast in their pair.
-  run_plain_collective(op.is("send") ? "broadcast" : op.def->name, dtype, parse_redop(op.attrs.text("op", "sum")).value_or(RedOp::sum),
+  run_plain_collective(op.is("send") ? "broadcast" : op.def->name, dtype,
+                       parse_redop(op.attrs.text("op", "sum")).value_or(RedOp::sum),
                        static_cast<int>(op.attrs.integer("root")), operands);
 }
 

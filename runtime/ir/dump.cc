@@ -111,7 +111,7 @@ void add_body(std::string& out, const Program& program, const Body& body, std::s
 }
 
 void add_memory(std::string& out, const Program& program) {
-  const auto add_roles = [&](const int64_t (&bytes)[kRoles]) {
+  const auto add_roles = [&](const int64_t(&bytes)[kRoles]) {
     for (int role = 0; role < kRoles; ++role)
       if (bytes[role] != 0)
         out += fmt::format("  {:<10}  {:>15}\n", role_name(static_cast<Role>(role)), digits(bytes[role]));

@@ -26,7 +26,7 @@ struct Value {
   std::string name;  // "block3.qkv.weight"; inputs: "tokens", "targets", "x", "y"
   TensorType type;
   ValueKind kind = ValueKind::activation;
-  int unit = -1;     // owner of a parameter
+  int unit = -1;  // owner of a parameter
   Init init;
   std::vector<int64_t> blocks;  // of a parameter: its last dim is results of these sizes side by side; empty: one
   int64_t key = -1;  // parameter: what its random initial values depend on; -1: its number among the parameters

@@ -17,8 +17,8 @@ namespace prun {
 
 class GradientBuilder;  // compile/autodiff.h implements it; ops only record through it
 
-// `lowered`: of the model graph only; a pass turns it into other ops, so it has no kernel. `transfer`: a copy between the
-// device's memory and the host's, by whoever executes the program.
+// `lowered`: of the model graph only; a pass turns it into other ops, so it has no kernel. `transfer`: a copy between
+// the device's memory and the host's, by whoever executes the program.
 enum class OpClass : uint8_t { compute, communication, host, lowered, transfer };
 
 struct TensorType {
@@ -48,7 +48,8 @@ struct OpDef {
   // Records the backward ops of one node. Null: the op has no derivative (and a gradient that reaches it is a bug).
   void (*derive)(GradientBuilder& builder, const NodeView& node) = nullptr;
   // FLOPs and bytes of one call; null: bytes only, every tensor once.
-  Cost (*cost)(const std::vector<TensorType>& inputs, const std::vector<TensorType>& outputs, const Attrs& attrs) = nullptr;
+  Cost (*cost)(const std::vector<TensorType>& inputs, const std::vector<TensorType>& outputs,
+               const Attrs& attrs) = nullptr;
 };
 
 // What a derivative rule may do. `gradient(v)` is the id of the gradient that has arrived for value v (-1: none).
@@ -62,7 +63,8 @@ class GradientBuilder {
   virtual TensorType type(int value) const = 0;
   virtual bool wants(int value) const = 0;
   virtual int gradient(int value) const = 0;
-  virtual std::vector<int> emit(std::string_view kind, std::vector<int> inputs, std::vector<TensorType> types, Attrs attrs) = 0;
+  virtual std::vector<int> emit(std::string_view kind, std::vector<int> inputs, std::vector<TensorType> types,
+                                Attrs attrs) = 0;
   virtual void contribute(int value, int gradient) = 0;
 };
 

@@ -30,11 +30,12 @@ class Order {
 
  private:
   const int* clock(OpRef op) const {
-    return &clocks_[static_cast<size_t>(first_[static_cast<size_t>(op.stream)] + op.index) * static_cast<size_t>(streams_)];
+    return &clocks_[static_cast<size_t>(first_[static_cast<size_t>(op.stream)] + op.index) *
+                    static_cast<size_t>(streams_)];
   }
   int streams_ = 0;
-  std::vector<int> first_;    // of each stream in the flat numbering
-  std::vector<int> clocks_;   // ops x streams
+  std::vector<int> first_;   // of each stream in the flat numbering
+  std::vector<int> clocks_;  // ops x streams
   std::vector<OpRef> stuck_, sequence_;
 };
 

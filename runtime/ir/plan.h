@@ -15,19 +15,19 @@ namespace prun {
 
 // One communication intent that a strategy's hook recorded for a class of units.
 struct Intent {
-  std::string kind;      // all_gather, free, ensure, reduce_scatter, all_reduce, print
-  std::string target;    // "params", "grads", "grad_shard"; print: what to print
-  int handle = -1;       // all_gather: the handle it makes; free, ensure: the handle meant
+  std::string kind;    // all_gather, free, ensure, reduce_scatter, all_reduce, print
+  std::string target;  // "params", "grads", "grad_shard"; print: what to print
+  int handle = -1;     // all_gather: the handle it makes; free, ensure: the handle meant
   std::string axis;
-  std::string stream;    // "" = the compute stream
+  std::string stream;  // "" = the compute stream
   std::string op = "sum";
-  std::string text;      // print
-  int prefetch = 0;      // all_gather: how many gathers may run ahead
-  int inflight = 1;      // reduce_scatter: how many may be unfinished behind backward
-  int64_t bucket = 0;    // bytes; 0 = one unit
-  int64_t first = 0;     // bytes of the first bucket; 0 = as bucket
-  bool keep = false;     // all_gather: once a step, in memory of its own
-  std::string wire;      // dtype that travels; "" = that of the data
+  std::string text;        // print
+  int prefetch = 0;        // all_gather: how many gathers may run ahead
+  int inflight = 1;        // reduce_scatter: how many may be unfinished behind backward
+  int64_t bucket = 0;      // bytes; 0 = one unit
+  int64_t first = 0;       // bytes of the first bucket; 0 = as bucket
+  bool keep = false;       // all_gather: once a step, in memory of its own
+  std::string wire;        // dtype that travels; "" = that of the data
   bool keep_last = false;  // free: not where the same unit's backward comes next
   Site site;
 };
@@ -49,14 +49,14 @@ struct Placement {
 // What one strategy recorded for one class of units.
 struct StrategyUnit {
   std::string unit_class;
-  bool sharded = false;      // params:flat():place { axis = "S(0)" }
+  bool sharded = false;  // params:flat():place { axis = "S(0)" }
   std::string shard_axis;
-  int64_t shard_least = 0;   // bytes: smaller parameters stay whole
+  int64_t shard_least = 0;  // bytes: smaller parameters stay whole
   Site shard_site;
-  bool accumulate = false;   // gradients of all microbatches are summed whole before they are reduced
-  bool recompute = false;    // backward computes the unit's activations again
-  bool offload = false;      // optimizer state lives in the host's memory
-  int offload_ahead = 2;     // pieces of it on their way, besides the one that is updated
+  bool accumulate = false;    // gradients of all microbatches are summed whole before they are reduced
+  bool recompute = false;     // backward computes the unit's activations again
+  bool offload = false;       // optimizer state lives in the host's memory
+  int offload_ahead = 2;      // pieces of it on their way, besides the one that is updated
   int64_t offload_piece = 0;  // bytes of each state tensor that travel at once
   Site offload_site;
   std::vector<Placement> layers, activations;
@@ -85,11 +85,11 @@ struct PipelineTurn {
 
 struct Pipeline {
   std::string axis;
-  std::string schedule;        // its name
-  int chunks = 1;              // stages of one rank
-  bool v_placement = false;    // chunk 1 of rank r is stage 2·ranks - 1 - r; else chunk c is stage c·ranks + r
+  std::string schedule;      // its name
+  int chunks = 1;            // stages of one rank
+  bool v_placement = false;  // chunk 1 of rank r is stage 2·ranks - 1 - r; else chunk c is stage c·ranks + r
   bool split_by_flops = false;
-  bool puts = false;           // what crosses borders is put by its sender, not received
+  bool puts = false;  // what crosses borders is put by its sender, not received
   Site site;
   std::vector<std::vector<PipelineTurn>> turns;  // by index along the axis
 };
@@ -142,7 +142,7 @@ struct Plan {
   Mesh mesh;
   Site mesh_site;
   // Level 1 and 2.
-  Graph graph;       // shapes are whole, for one microbatch of one rank's share of the batch
+  Graph graph;  // shapes are whole, for one microbatch of one rank's share of the batch
   Data data;
   std::optional<Evaluation> evaluation;
   Optimizer optimizer;
@@ -150,7 +150,7 @@ struct Plan {
   std::optional<Pipeline> pipeline;
   std::vector<std::string> batch_axes;  // that divide the batch, in the mesh's order
   int microbatches = 1;                 // of a step
-  Dtype param_dtype = Dtype::f32;  // what compute sees; the optimizer's master is f32
+  Dtype param_dtype = Dtype::f32;       // what compute sees; the optimizer's master is f32
   bool rank_order = false;
   int64_t steps = 1;
   uint64_t seed = 0;

@@ -20,7 +20,8 @@
 //              "keep_last", "site": S } ] } ] } ] } ]
 //   -- kind "program":
 //     "programs": [ { "tensors": [ { "name", "dtype", "shape" } ],
-//                     "ops": [ { "op", "inputs": [..], "outputs": [..], "attrs": {..}, "axis": "world"|"", "site": S } ] } ],
+//                     "ops": [ { "op", "inputs": [..], "outputs": [..], "attrs": {..}, "axis": "world"|"", "site": S }
+//                     ] } ],
 //     "program_of_rank": [0, 0, 1] }
 // Attributes are numbers, texts, or lists of numbers. Inputs of the model are named tokens, targets, x, y.
 #pragma once

@@ -6,8 +6,8 @@
 namespace prun {
 
 std::string_view role_name(Role role) {
-  static constexpr std::array<std::string_view, kRoles> kNames = {"param", "grad", "optimizer", "gathered",
-                                                                  "reduce", "activation", "data", "workspace"};
+  static constexpr std::array<std::string_view, kRoles> kNames = {"param",  "grad",       "optimizer", "gathered",
+                                                                  "reduce", "activation", "data",      "workspace"};
   return kNames[static_cast<size_t>(role)];
 }
 

@@ -30,10 +30,10 @@ enum class Space : uint8_t { device, host };
 struct Buffer {
   std::string name;
   Role role = Role::activation;
-  int64_t bytes = 0;      // a multiple of kAlignBytes
-  int64_t offset = -1;    // from the start of the rank's arena in `space`
+  int64_t bytes = 0;    // a multiple of kAlignBytes
+  int64_t offset = -1;  // from the start of the rank's arena in `space`
   bool persistent = false;
-  int pool = -1;          // >= 0: lives in slot `slot` of this pool (gathered units, unreduced gradients)
+  int pool = -1;  // >= 0: lives in slot `slot` of this pool (gathered units, unreduced gradients)
   int slot = -1;
   Site site;
   Space space = Space::device;
@@ -66,12 +66,12 @@ struct Op {
   const OpDef* def = nullptr;
   std::vector<int> reads, writes;  // tensor ids; order is the op's convention
   Attrs attrs;
-  std::vector<Edge> waits;         // besides the op before it on its stream
-  std::string axis;                // communication: the group is the rank's along this axis ("world": all ranks)
-  int lane = 0;                    // communication: which communicator of that group; one per stream
+  std::vector<Edge> waits;  // besides the op before it on its stream
+  std::string axis;         // communication: the group is the rank's along this axis ("world": all ranks)
+  int lane = 0;             // communication: which communicator of that group; one per stream
   Phase phase = Phase::program;
-  std::string unit;                // label; "" outside units
-  int microbatch = -1;             // label; -1 outside microbatches
+  std::string unit;     // label; "" outside units
+  int microbatch = -1;  // label; -1 outside microbatches
   Site site;
   bool is(std::string_view kind) const { return def->name == kind; }
   bool communicates() const { return def->op_class == OpClass::communication; }
@@ -101,8 +101,8 @@ struct Body {
 };
 
 struct DataSource {
-  std::string kind;   // "", bytes, tokens, random
-  std::string path;   // absolute
+  std::string kind;  // "", bytes, tokens, random
+  std::string path;  // absolute
   int64_t file_bytes = 0;
   int64_t skip_bytes = 0;    // header of the file
   int64_t vocab = 0;         // tokens at or above it are an error
@@ -135,23 +135,23 @@ struct Pool {
 };
 
 struct Program {
-  std::string name;   // the plan's path as typed
+  std::string name;  // the plan's path as typed
   Mesh mesh;
   std::string device = "cpu";
-  bool rank_order = false;     // reductions sum in rank order
+  bool rank_order = false;  // reductions sum in rank order
   std::vector<Buffer> buffers;
   std::vector<Tensor> tensors;
   std::vector<Pool> pools;
-  Body init;                   // runs once, before step 0
-  Body step;                   // runs schedule.steps times
-  Body eval;                   // forward alone, on eval_data; empty in a program that does not evaluate
-  Body sync;                   // brings together what ranks have let drift apart (local SGD); empty when nothing does
+  Body init;  // runs once, before step 0
+  Body step;  // runs schedule.steps times
+  Body eval;  // forward alone, on eval_data; empty in a program that does not evaluate
+  Body sync;  // brings together what ranks have let drift apart (local SGD); empty when nothing does
   DataSource data, eval_data;
   Schedule schedule;
   int64_t tokens_per_step = 0;  // global; samples when the data has no tokens
   std::string sample_word = "tokens";
-  int loss_tensor = -1;         // scalar f32 that holds the global mean after a step; -1: none
-  int eval_loss_tensor = -1;    // the same after a run of the eval body
+  int loss_tensor = -1;       // scalar f32 that holds the global mean after a step; -1: none
+  int eval_loss_tensor = -1;  // the same after a run of the eval body
   int64_t arena_bytes = 0;
   int64_t role_bytes[kRoles] = {};  // how the arena divides
   int64_t host_arena_bytes = 0;     // of the arena in the host's memory; 0: there is none
@@ -169,7 +169,9 @@ inline int64_t arena_bytes(const Program& program, Space space) {
 struct Job {
   std::vector<Program> classes;
   std::vector<int> class_of_rank;
-  const Program& program(int rank) const { return classes[static_cast<size_t>(class_of_rank[static_cast<size_t>(rank)])]; }
+  const Program& program(int rank) const {
+    return classes[static_cast<size_t>(class_of_rank[static_cast<size_t>(rank)])];
+  }
 };
 
 // Binary form (ir/serialize.cc). `parse_job` throws Error(mismatch) on bytes that are not a job of this version.

@@ -152,7 +152,8 @@ void check_placed(const Program& program, const Buffer& buffer) {
   int64_t end = 0;
   if (buffer.bytes < 0 || buffer.offset < -1 || __builtin_add_overflow(buffer.offset, buffer.bytes, &end))
     bad("buffer " + buffer.name);
-  if (buffer.offset >= 0 && end > arena_bytes(program, buffer.space)) bad(fmt::format("buffer {} ends at {}", buffer.name, end));
+  if (buffer.offset >= 0 && end > arena_bytes(program, buffer.space))
+    bad(fmt::format("buffer {} ends at {}", buffer.name, end));
 }
 
 void check_tensor(const Program& program, const Tensor& tensor) {

@@ -1,16 +1,19 @@
 // Names and sizes of element types.
 #include "ir/types.h"
 
-#include <array>
-
 #include <fmt/format.h>
+
+#include <array>
 
 namespace prun {
 namespace {
 
-struct DtypeRow { std::string_view name; int64_t bytes; };
-constexpr std::array<DtypeRow, 8> kDtypes = {{{"f64", 8}, {"f32", 4}, {"bf16", 2}, {"f16", 2},
-                                              {"i64", 8}, {"i32", 4}, {"i8", 1}, {"u8", 1}}};
+struct DtypeRow {
+  std::string_view name;
+  int64_t bytes;
+};
+constexpr std::array<DtypeRow, 8> kDtypes = {
+    {{"f64", 8}, {"f32", 4}, {"bf16", 2}, {"f16", 2}, {"i64", 8}, {"i32", 4}, {"i8", 1}, {"u8", 1}}};
 constexpr std::array<std::string_view, 5> kRedOps = {"sum", "prod", "min", "max", "avg"};
 
 }  // namespace

@@ -18,7 +18,7 @@ enum class RedOp : uint8_t { sum = 0, prod = 1, min = 2, max = 3, avg = 4 };
 std::string_view redop_name(RedOp op);
 std::optional<RedOp> parse_redop(std::string_view name);
 
-using Shape = std::vector<int64_t>;   // row-major, outermost dim first; a scalar is {}
+using Shape = std::vector<int64_t>;  // row-major, outermost dim first; a scalar is {}
 int64_t element_count(const Shape& shape);
 std::string shape_text(const Shape& shape);  // "[8, 128, 256]"
 

@@ -22,8 +22,8 @@ constexpr const char* kAllowed[] = {
     "assert", "error",  "getmetatable", "ipairs", "math",     "pcall",    "rawequal", "rawget", "rawlen",
     "rawset", "select", "string",       "table",  "tonumber", "tostring", "type",     "utf8",   "_VERSION",
 };
-constexpr const char* kForbidden[] = {"io",   "os",         "debug",  "package",  "coroutine",      "load",
-                                      "dofile", "loadstring", "loadfile", "xpcall", "collectgarbage", "_G"};
+constexpr const char* kForbidden[] = {"io",     "os",         "debug",    "package", "coroutine",      "load",
+                                      "dofile", "loadstring", "loadfile", "xpcall",  "collectgarbage", "_G"};
 
 // A key as pairs orders it: numbers, then texts, then booleans.
 struct Key {
@@ -195,9 +195,9 @@ void make_environment(lua_State* L, const char* key, bool ours) {
     lua_getglobal(L, name);
     lua_setfield(L, -2, name);
   }
-  const luaL_Reg own[] = {{"next", thunk<next_in_order>},       {"pairs", thunk<pairs_in_order>},
-                          {"print", print_to_stderr},           {"require", require_module},
-                          {"setmetatable", thunk<set_metatable>}, {nullptr, nullptr}};
+  const luaL_Reg own[] = {
+      {"next", thunk<next_in_order>}, {"pairs", thunk<pairs_in_order>},       {"print", print_to_stderr},
+      {"require", require_module},    {"setmetatable", thunk<set_metatable>}, {nullptr, nullptr}};
   luaL_setfuncs(L, own, 0);
   if (ours) {
     push_host_table(L);

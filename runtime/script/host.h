@@ -1,7 +1,6 @@
 // The state of the script child besides Lua's own: sources read, the last error, what the plan declared.
 #pragma once
 #include <lua.hpp>
-
 #include <map>
 #include <string>
 #include <vector>

@@ -115,12 +115,16 @@ void forbid_system_calls() {
   scmp_filter_ctx filter = seccomp_init(SCMP_ACT_ERRNO(EPERM));
   if (filter == nullptr) return;
   const int allowed[] = {
-      SCMP_SYS(read),         SCMP_SYS(write),         SCMP_SYS(writev),     SCMP_SYS(close),      SCMP_SYS(fstat),
-      SCMP_SYS(newfstatat),   SCMP_SYS(stat),          SCMP_SYS(lseek),      SCMP_SYS(mmap),       SCMP_SYS(munmap),
-      SCMP_SYS(mremap),       SCMP_SYS(madvise),       SCMP_SYS(brk),        SCMP_SYS(exit_group), SCMP_SYS(exit),
-      SCMP_SYS(rt_sigreturn), SCMP_SYS(rt_sigprocmask), SCMP_SYS(getrandom), SCMP_SYS(clock_gettime),
-      SCMP_SYS(futex),        SCMP_SYS(getpid),        SCMP_SYS(gettid),     SCMP_SYS(sched_yield), SCMP_SYS(statx),
-      SCMP_SYS(sigaltstack),  SCMP_SYS(readv),        SCMP_SYS(getdents64),  SCMP_SYS(fcntl),
+      SCMP_SYS(read),          SCMP_SYS(write),          SCMP_SYS(writev),
+      SCMP_SYS(close),         SCMP_SYS(fstat),          SCMP_SYS(newfstatat),
+      SCMP_SYS(stat),          SCMP_SYS(lseek),          SCMP_SYS(mmap),
+      SCMP_SYS(munmap),        SCMP_SYS(mremap),         SCMP_SYS(madvise),
+      SCMP_SYS(brk),           SCMP_SYS(exit_group),     SCMP_SYS(exit),
+      SCMP_SYS(rt_sigreturn),  SCMP_SYS(rt_sigprocmask), SCMP_SYS(getrandom),
+      SCMP_SYS(clock_gettime), SCMP_SYS(futex),          SCMP_SYS(getpid),
+      SCMP_SYS(gettid),        SCMP_SYS(sched_yield),    SCMP_SYS(statx),
+      SCMP_SYS(sigaltstack),   SCMP_SYS(readv),          SCMP_SYS(getdents64),
+      SCMP_SYS(fcntl),
   };
   for (int call : allowed) seccomp_rule_add(filter, SCMP_ACT_ALLOW, call, 0);
   // Files may be opened, but only to read.

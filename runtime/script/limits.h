@@ -3,9 +3,8 @@
 // Surprising fact: nothing is unwound when a limit is reached. The child writes its reply and ends at once, so no
 // pcall, finalizer or handler of the script can swallow the limit.
 #pragma once
-#include <lua.hpp>
-
 #include <cstdint>
+#include <lua.hpp>
 
 namespace prun {
 

@@ -2,7 +2,6 @@
 // `map` mark, and otherwise an array (so an empty table is an empty array).
 #pragma once
 #include <lua.hpp>
-
 #include <nlohmann/json.hpp>
 
 namespace prun {

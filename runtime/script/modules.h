@@ -1,7 +1,6 @@
 // Reading Lua files: text only, from lua/ and the plan's folder, each under the name that messages use.
 #pragma once
 #include <lua.hpp>
-
 #include <string>
 
 #include "script/host.h"

@@ -8,8 +8,8 @@
 namespace prun {
 
 struct ScriptOptions {
-  std::string plan_path;                        // as the user typed it
-  std::string lua_dir;                          // our lua/ folder
+  std::string plan_path;  // as the user typed it
+  std::string lua_dir;    // our lua/ folder
   int world = 1;
   std::map<std::string, std::string> settings;  // --set name=value
   bool help = false;                            // only list the plan's arguments

@@ -17,11 +17,13 @@ struct SideResults {
   std::string_view op;
   size_t first, end = SIZE_MAX;  // of the outputs
 };
-constexpr SideResults kSideResults[] = {{"layernorm", 1},    {"rmsnorm", 1},          {"attention", 1},
-                                        {"route", 2},        {"cross_entropy", 1},    {"cross_entropy_finish", 1},
-                                        {"all_gather_v", 1}, {"clip_coefficient", 1}, {"attention_block", 1},
-                                        {"next_batch", 0},   {"linear_gelu", 1},      {"add_layernorm", 1},
-                                        {"add_rmsnorm", 1},  {"cross_entropy_and_grad", 1, 2}};
+constexpr SideResults kSideResults[] = {{"layernorm", 1},       {"rmsnorm", 1},
+                                        {"attention", 1},       {"route", 2},
+                                        {"cross_entropy", 1},   {"cross_entropy_finish", 1},
+                                        {"all_gather_v", 1},    {"clip_coefficient", 1},
+                                        {"attention_block", 1}, {"next_batch", 0},
+                                        {"linear_gelu", 1},     {"add_layernorm", 1},
+                                        {"add_rmsnorm", 1},     {"cross_entropy_and_grad", 1, 2}};
 
 bool may_go_unread(const Op& op, size_t output) {
   // A loss is made again where backward computes its unit again, for the statistics or the gradient beside it.

@@ -21,8 +21,8 @@ enum class Combine : uint8_t { any, average, sum, max };
 
 struct Mark {
   Kind kind = Kind::unknown;
-  int8_t dim = 0;      // shard: the dim
-  int8_t pieces = -1;  // >= 0: the first dim holds one piece for each rank, of this dim
+  int8_t dim = 0;                  // shard: the dim
+  int8_t pieces = -1;              // >= 0: the first dim holds one piece for each rank, of this dim
   Combine combine = Combine::any;  // shard: `sum` where samples of all ranks were added up and an average is due
   int16_t turn = 0;                // shard: that of the rank so many places before
   auto operator<=>(const Mark&) const = default;
@@ -114,7 +114,8 @@ class Spreads {
   void elementwise(Moment& moment, AxisRule rule);
   void by_tensor(Moment& moment, AxisRule rule);
   AxisOutcome on_axis(const Moment& moment, AxisRule rule, size_t axis, const Marks& reads);
-  int weighted_norm(const Moment& moment, const std::vector<Marks>& operands, const std::vector<size_t>& reads, int result);
+  int weighted_norm(const Moment& moment, const std::vector<Marks>& operands, const std::vector<size_t>& reads,
+                    int result);
   int joined(const std::vector<const Spread*>& spreads);
   std::vector<size_t> axes_of(const std::string& name) const;
 

@@ -22,7 +22,8 @@ std::vector<Finding> verify_job(const Job& job, int64_t memory_limit, int local_
 // Throws plan_error with the first finding and the number of others.
 void require_valid(const Job& job, int64_t memory_limit, int local_ranks = 1);
 
-// " (activation 1.2 GiB, param 0.4 GiB)": the largest three roles of an arena, for the reader who wonders what to shrink.
+// " (activation 1.2 GiB, param 0.4 GiB)": the largest three roles of an arena, for the reader who wonders what to
+// shrink.
 std::string largest_roles(const Program& program);
 
 // How a transport carries the messages of a pair of ranks: a send ends when its receive has begun; up to k sends end

@@ -507,10 +507,11 @@ std::vector<Case> training_cases() {
   // Numbers, infinities and NaNs, of more elements than one thread takes.
   for (int64_t n : {1, 7, 40001})
     for (int64_t infinite : {0, 1})
-      out.push_back({"check_finite",
-                     {{T, {n}}, {T, {n}}, {T, {n}}, {I32, {}}},
-                     {"check_finite", {0, 1, 2}, {3}, make_attrs({{"infinite", infinite}})},
-                     {{"scale", {0}, {1}, make_attrs({{"factor", 1e300}})}, {"scale", {1}, {2}, make_attrs({{"factor", 0.0}})}}});
+      out.push_back(
+          {"check_finite",
+           {{T, {n}}, {T, {n}}, {T, {n}}, {I32, {}}},
+           {"check_finite", {0, 1, 2}, {3}, make_attrs({{"infinite", infinite}})},
+           {{"scale", {0}, {1}, make_attrs({{"factor", 1e300}})}, {"scale", {1}, {2}, make_attrs({{"factor", 0.0}})}}});
   // On one rank of an axis only; and of a beginning, in which there are few of the infinities of the whole.
   for (int64_t root : {1, 2})
     out.push_back({"check_finite at a root",

@@ -302,7 +302,7 @@ TEST_F(LaunchTest, RanksEndWithAKilledLauncher) {
     if (launcher == 0) {
       run(4, [&](const RankStart& start) -> int {
         if (start.rank % 2) prctl(PR_SET_PDEATHSIG, 0);  // the lifeline alone
-        if (fork() == 0) {  // PR_SET_PDEATHSIG does not reach this one
+        if (fork() == 0) {                               // PR_SET_PDEATHSIG does not reach this one
           if (state == stopped) kill(getppid(), SIGSTOP);
           if (write(ready[1], "x", 1) != 1) _exit(1);
           for (;;) pause();

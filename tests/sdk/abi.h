@@ -1,5 +1,6 @@
-/* Version 1 of the ABI as it was published: sizes and places of what plugins are compiled with. A struct may grow at its
- * end, and this file with it; no line here may change. Included by a C and by a C++ file, and by nothing before the header. */
+/* Version 1 of the ABI as it was published: sizes and places of what plugins are compiled with. A struct may grow at
+ * its end, and this file with it; no line here may change. Included by a C and by a C++ file, and by nothing before the
+ * header. */
 #include "prun/transport.h"
 
 #ifdef __cplusplus
@@ -66,6 +67,7 @@ PRUN_SIZE(prun_transport, 240);
 #endif
 
 PRUN_FIXED(PRUN_TRANSPORT_ABI == 1 && PRUN_AGAIN == 1 && PRUN_ENOTSUP == 2 && PRUN_EPEER == 5 && PRUN_EMISMATCH == 6 &&
-               PRUN_EABORTED == 7 && PRUN_ESYSTEM == 9, "a status has another number");
+               PRUN_EABORTED == 7 && PRUN_ESYSTEM == 9,
+           "a status has another number");
 PRUN_FIXED(PRUN_F64 == 0 && PRUN_U8 == 7 && PRUN_SUM == 0 && PRUN_AVG == 4 && PRUN_ALL_REDUCE == 0 && PRUN_BARRIER == 8,
            "a type, an operation or a collective has another number");

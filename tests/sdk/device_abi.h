@@ -1,5 +1,5 @@
-/* prun/device.h as plugins are compiled with it, as abi.h has transport.h. Version 1 is not final until it has run on a GPU:
- * what moves until then moves here, too, on purpose and seen by whoever reads the change. Included after abi.h. */
+/* prun/device.h as plugins are compiled with it, as abi.h has transport.h. Version 1 is not final until it has run on a
+ * GPU: what moves until then moves here, too, on purpose and seen by whoever reads the change. Included after abi.h. */
 #include "prun/device.h"
 
 #if UINTPTR_MAX == 0xffffffffffffffffu
@@ -81,4 +81,5 @@ PRUN_SIZE(prun_device_fusion, 16);
 #endif
 
 PRUN_FIXED(PRUN_DEVICE_ABI == 1 && PRUN_PLACE_DEVICE == 0 && PRUN_PLACE_PINNED == 1 && PRUN_ATTR_INTEGER == 0 &&
-               PRUN_ATTR_NUMBERS == 4, "a place or the type of an attribute has another number");
+               PRUN_ATTR_NUMBERS == 4,
+           "a place or the type of an attribute has another number");

@@ -22,7 +22,8 @@ void expect_clean(const std::vector<int>& ends) {
 
 prun_comm* make_comm(Rank& r, const std::vector<int>& ranks, int lane) {
   prun_comm* comm = nullptr;
-  RANK_CHECK(load()->comm_create(r.ctx, ranks.data(), static_cast<int>(ranks.size()), lane, &comm, &r.result) == PRUN_OK);
+  RANK_CHECK(load()->comm_create(r.ctx, ranks.data(), static_cast<int>(ranks.size()), lane, &comm, &r.result) ==
+             PRUN_OK);
   prun_status status;
   while ((status = load()->comm_test(r.ctx, comm, &r.result)) == PRUN_AGAIN) ::sched_yield();
   RANK_CHECK(status == PRUN_OK, "comm_test: %d %s", status, r.result.message);

@@ -1,5 +1,5 @@
-// Ranks as forked processes over the socket plugin (or PRUN_TEST_PLUGIN), for its tests and its bench: blobs are exchanged through shared
-// anonymous memory, each rank runs a body, the parent checks how the ranks ended.
+// Ranks as forked processes over the socket plugin (or PRUN_TEST_PLUGIN), for its tests and its bench: blobs are
+// exchanged through shared anonymous memory, each rank runs a body, the parent checks how the ranks ended.
 //
 // A rank that fails prints why and exits with 1, since GoogleTest's own failures do not cross a fork.
 #pragma once

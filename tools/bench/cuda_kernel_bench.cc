@@ -44,10 +44,10 @@ Options parse(int argc, char** argv) {
     else if (word == "--small")
       options.small = options.quick = true;
     else if (value == nullptr || i + 1 == argc)
-      throw std::runtime_error(
-          fmt::format("'{}' is no option, or its value is missing: cuda_kernel_bench "
-                      "[--options k=v,...] [--family gemm|attention|norm] [--only TEXT] [--quick] [--small] [--json FILE]",
-                      word));
+      throw std::runtime_error(fmt::format(
+          "'{}' is no option, or its value is missing: cuda_kernel_bench "
+          "[--options k=v,...] [--family gemm|attention|norm] [--only TEXT] [--quick] [--small] [--json FILE]",
+          word));
     else
       *value = argv[++i];
   }

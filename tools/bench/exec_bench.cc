@@ -20,7 +20,9 @@ class NoOpDevice final : public Device {
  public:
   std::string_view name() const override { return "none"; }
   int64_t workspace_bytes(const Program&, const Op&, int) const override { return 0; }
-  std::unique_ptr<Kernel> make_kernel(const RankMemory&, const Op&, int) const override { return std::make_unique<NoOp>(); }
+  std::unique_ptr<Kernel> make_kernel(const RankMemory&, const Op&, int) const override {
+    return std::make_unique<NoOp>();
+  }
   bool supports(const Op&, const Program&) const override { return true; }
 };
 
@@ -65,7 +67,8 @@ void run(benchmark::State& state, bool edges) {
     options.recorder = recorder;
     Executor(program, device, *world, options).run();
   }
-  double ops = static_cast<double>(state.iterations()) * kSteps * kOps * static_cast<double>(program.step.streams.size());
+  double ops =
+      static_cast<double>(state.iterations()) * kSteps * kOps * static_cast<double>(program.step.streams.size());
   state.counters["time_per_op"] = benchmark::Counter(ops, benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
 }
 

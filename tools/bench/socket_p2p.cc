@@ -18,7 +18,9 @@ using Time = std::chrono::steady_clock;
 double cpu_seconds() {
   rusage usage{};
   ::getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& t) { return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec); };
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+  };
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
@@ -42,9 +44,10 @@ void measure(Rank& me, const char* what, size_t bytes, double seconds, double sh
   if (me.rank != 0) return;
   std::sort(times.begin(), times.end());
   const double least = times.front() / sharing, median = times[times.size() / 2] / sharing;
-  std::printf("%-9s %10zu bytes  least %10.2f us  median %10.2f us  %7.2f GB/s  cpu %7.3f ns/byte  (%zu rounds)\n", what,
-              bytes, least * 1e6, median * 1e6, static_cast<double>(bytes) / least * 1e-9,
-              bytes ? used * 1e9 / sharing / static_cast<double>(times.size()) / static_cast<double>(bytes) : 0.0, times.size());
+  std::printf("%-9s %10zu bytes  least %10.2f us  median %10.2f us  %7.2f GB/s  cpu %7.3f ns/byte  (%zu rounds)\n",
+              what, bytes, least * 1e6, median * 1e6, static_cast<double>(bytes) / least * 1e-9,
+              bytes ? used * 1e9 / sharing / static_cast<double>(times.size()) / static_cast<double>(bytes) : 0.0,
+              times.size());
   std::fflush(stdout);
 }
 
@@ -61,7 +64,8 @@ int main(int argc, char** argv) {
                                size_t{1} << 20, size_t{4} << 20, size_t{64} << 20}) {
       std::vector<char> out(bytes, 1), in(bytes, 2);
       // The same number of rounds on all ranks, so that nobody has to be told to stop.
-      const int rounds = std::max(5, static_cast<int>(seconds / (20e-6 * ranks + static_cast<double>(bytes) * 1e-9 * ranks)));
+      const int rounds =
+          std::max(5, static_cast<int>(seconds / (20e-6 * ranks + static_cast<double>(bytes) * 1e-9 * ranks)));
       me.shared->flags[0] = rounds;
       me.meet();
       if (ranks == 2)
@@ -74,8 +78,9 @@ int main(int argc, char** argv) {
             me.run({send_op(0, out.data(), bytes)});
           }
         });
-      measure(me, "ring", bytes, seconds, 1,
-              [&] { me.run({recv_op(left, in.data(), bytes), send_op(right, out.data(), bytes)}); });
+      measure(me, "ring", bytes, seconds, 1, [&] {
+        me.run({recv_op(left, in.data(), bytes), send_op(right, out.data(), bytes)});
+      });
     }
   });
   return *std::max_element(ends.begin(), ends.end()) == 0 ? 0 : 1;

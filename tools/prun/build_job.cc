@@ -1,12 +1,12 @@
-// The spine: script -> plan -> job -> verified job. An installed prun finds lua/ in ../share/prun, one in a build folder at
-// the top of the source tree.
+// The spine: script -> plan -> job -> verified job. An installed prun finds lua/ in ../share/prun, one in a build
+// folder at the top of the source tree.
 #include "build_job.h"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-
-#include <fmt/format.h>
 
 #include "comm/comm.h"
 #include "compile/compile.h"
@@ -30,7 +30,8 @@ Places find_places() {
     }
   }
   if (places.lua_dir.empty())
-    throw usage_error(fmt::format("{} has no lua/ folder beside it: it was moved without its share/prun", places.program));
+    throw usage_error(
+        fmt::format("{} has no lua/ folder beside it: it was moved without its share/prun", places.program));
   places.plugin_dirs = plugin_directories(places.program);
   return places;
 }
@@ -93,7 +94,8 @@ Job build_job(const Options& options, const Places& places, int ranks) {
   Job job = compile(plan, compile_options);
   require_supported(job, *device);
   // Only a run takes this host's memory, where its device has none of its own; check and dump may be about any cluster.
-  const bool runs = options.command == "run" && (device->table() == nullptr || device->table()->mem_kind == PRUN_MEM_HOST);
+  const bool runs =
+      options.command == "run" && (device->table() == nullptr || device->table()->mem_kind == PRUN_MEM_HOST);
   require_valid(job, runs ? memory_limit() / options.nproc : 0, options.nproc);
   return job;
 }

@@ -11,8 +11,8 @@
 namespace prun {
 
 struct Places {
-  std::string program;                   // this executable
-  std::string lua_dir;                   // the DSL
+  std::string program;  // this executable
+  std::string lua_dir;  // the DSL
   std::vector<std::string> plugin_dirs;
 };
 // Throws usage_error when lua/ is not beside the program.

@@ -1,8 +1,8 @@
 // prun check PLAN: verifies, and predicts memory per rank and role and bytes on the wire per axis; starts no rank.
+#include <fmt/format.h>
+
 #include <cmath>
 #include <map>
-
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
@@ -44,12 +44,20 @@ nlohmann::json as_json(const Job& job) {
       host_roles[role] = program.host_role_bytes[r];
     }
     for (const auto& [axis, bytes] : bytes_per_axis(program)) wire[axis] = static_cast<int64_t>(std::llround(bytes));
-    classes.push_back({{"arena_bytes", program.arena_bytes}, {"roles", roles}, {"host_arena_bytes", program.host_arena_bytes}, {"host_roles", host_roles}, {"wire_bytes_per_step", wire}, {"ops", program.step.op_count()}});
+    classes.push_back({{"arena_bytes", program.arena_bytes},
+                       {"roles", roles},
+                       {"host_arena_bytes", program.host_arena_bytes},
+                       {"host_roles", host_roles},
+                       {"wire_bytes_per_step", wire},
+                       {"ops", program.step.op_count()}});
   }
   nlohmann::json transports = nlohmann::json::array();
   for (TransportClass kind : {TransportClass::rendezvous, TransportClass::eager, TransportClass::queue_ordered})
     if (carries(kind, job)) transports.push_back(std::string(transport_class_name(kind)));
-  return {{"transports", transports}, {"ranks", job.class_of_rank.size()}, {"classes", classes}, {"class_of_rank", job.class_of_rank}};
+  return {{"transports", transports},
+          {"ranks", job.class_of_rank.size()},
+          {"classes", classes},
+          {"class_of_rank", job.class_of_rank}};
 }
 
 void print_class(const Job& job, size_t c) {
@@ -58,15 +66,17 @@ void print_class(const Job& job, size_t c) {
   for (int of : job.class_of_rank) ranks += of == static_cast<int>(c);
   fmt::print("\n{} rank{}: {} ops a step on {} stream{}\n", ranks, ranks == 1 ? "" : "s", program.step.op_count(),
              program.step.streams.size(), program.step.streams.size() == 1 ? "" : "s");
-  const auto print_arena = [](const char* what, int64_t bytes, const int64_t (&roles)[kRoles]) {
+  const auto print_arena = [](const char* what, int64_t bytes, const int64_t(&roles)[kRoles]) {
     fmt::print("  {:<18} {:>12}\n", what, human_bytes(bytes));
     for (int r = 0; r < kRoles; ++r)
-      if (roles[r] > 0) fmt::print("    {:<16} {:>12}  {:>14} B\n", role_name(static_cast<Role>(r)), human_bytes(roles[r]), roles[r]);
+      if (roles[r] > 0)
+        fmt::print("    {:<16} {:>12}  {:>14} B\n", role_name(static_cast<Role>(r)), human_bytes(roles[r]), roles[r]);
   };
   print_arena("memory per rank", program.arena_bytes, program.role_bytes);
   if (program.host_arena_bytes > 0) print_arena("on the host", program.host_arena_bytes, program.host_role_bytes);
   for (const auto& [axis, bytes] : bytes_per_axis(program))
-    fmt::print("  sent over {:<8} {:>12} a step and rank\n", axis, human_bytes(static_cast<int64_t>(std::llround(bytes))));
+    fmt::print("  sent over {:<8} {:>12} a step and rank\n", axis,
+               human_bytes(static_cast<int64_t>(std::llround(bytes))));
 }
 
 }  // namespace
@@ -77,7 +87,8 @@ int check_command(const Options& options, const Places& places) {
     fmt::print("{}\n", as_json(job).dump(2));
     return 0;
   }
-  fmt::print("{}: verified for {} rank{} ({})\n", options.plan, job.class_of_rank.size(), job.class_of_rank.size() == 1 ? "" : "s", job.classes.front().mesh.text());
+  fmt::print("{}: verified for {} rank{} ({})\n", options.plan, job.class_of_rank.size(),
+             job.class_of_rank.size() == 1 ? "" : "s", job.classes.front().mesh.text());
   for (size_t c = 0; c < job.classes.size() && c < 8; ++c) print_class(job, c);
   if (job.classes.size() > 8) fmt::print("\nand {} more classes of ranks (--json lists all)\n", job.classes.size() - 8);
   return 0;

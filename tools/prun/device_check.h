@@ -20,11 +20,12 @@ void require_devices(const Options& options, const DeviceReport& report);
 // nccl.
 std::string transport_of_sharing_ranks(const Options& options);
 
-// What a rank takes on its device, at least, in bytes: the arena, two batches, tables. What transports and libraries take
-// beside that is known once they have (DeviceUse).
+// What a rank takes on its device, at least, in bytes: the arena, two batches, tables. What transports and libraries
+// take beside that is known once they have (DeviceUse).
 int64_t needed_on_device(const Program& program);
-// Throws Error(out_of_memory) where a device's ranks need more than is free there beside their contexts, and says what would
-// fit. `needed_with(nproc)`: of the rank that needs most, with so many on this host; none: the plan does not run so.
+// Throws Error(out_of_memory) where a device's ranks need more than is free there beside their contexts, and says what
+// would fit. `needed_with(nproc)`: of the rank that needs most, with so many on this host; none: the plan does not run
+// so.
 void check_device_memory(const Options& options, const Job& job, const DeviceReport& report,
                          const std::function<std::optional<int64_t>(int nproc)>& needed_with);
 

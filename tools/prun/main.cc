@@ -1,16 +1,15 @@
 // prun: the launcher and its commands. Errors end here, as one message and an exit code.
+#include <fmt/format.h>
+#include <spdlog/cfg/env.h>
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <string>
-
-#include <unistd.h>
-
-#include <fmt/format.h>
-#include <spdlog/cfg/env.h>
-#include <spdlog/sinks/stdout_color_sinks.h>
-#include <spdlog/spdlog.h>
 
 #include "base/error.h"
 #include "commands.h"
@@ -23,13 +22,13 @@ struct Command {
   int (*run)(const Options&, const Places&);
 };
 constexpr Command kCommands[] = {
-    {"run", run_command},     {"check", check_command},     {"dump", dump_command},
-    {"plans", plans_command}, {"plugins", plugins_command}, {"doctor", doctor_command},
-    {"conform", conform_command}, {"bench", bench_command},
+    {"run", run_command},         {"check", check_command},   {"dump", dump_command},       {"plans", plans_command},
+    {"plugins", plugins_command}, {"doctor", doctor_command}, {"conform", conform_command}, {"bench", bench_command},
 };
 
-// A thread of a kernel that waits for the others spins for milliseconds by default, which costs a loaded machine most of
-// its time. The OpenMP library reads the limit when it is loaded, before main: so this process starts itself once more.
+// A thread of a kernel that waits for the others spins for milliseconds by default, which costs a loaded machine most
+// of its time. The OpenMP library reads the limit when it is loaded, before main: so this process starts itself once
+// more.
 void limit_spinning(char** argv) {
   if (std::getenv("GOMP_SPINCOUNT") != nullptr || std::getenv("OMP_WAIT_POLICY") != nullptr) return;
   setenv("GOMP_SPINCOUNT", "2000", 1);  // a few microseconds
@@ -60,7 +59,8 @@ int dispatch(int argc, char** argv) {
 int main(int argc, char** argv) {
   prun::limit_spinning(argv);
   // Standard output is for what was asked for: what plans print, --json.
-  spdlog::set_default_logger(std::make_shared<spdlog::logger>("", std::make_shared<spdlog::sinks::stderr_color_sink_mt>()));
+  spdlog::set_default_logger(
+      std::make_shared<spdlog::logger>("", std::make_shared<spdlog::sinks::stderr_color_sink_mt>()));
   spdlog::cfg::load_env_levels();  // SPDLOG_LEVEL=debug
   try {
     return prun::dispatch(argc, argv);

@@ -30,7 +30,7 @@ class Observer final : public LaunchObserver {
   std::string where(int rank) override;
   void ended(int exit_code) override;
 
-  Job job;  // empty on nodes other than 0, which show nothing
+  Job job;                // empty on nodes other than 0, which show nothing
   double peak_flops = 0;  // of all devices of the job; 0 where it is not known
 
  private:

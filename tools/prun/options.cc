@@ -1,12 +1,12 @@
 // One table of options for all commands that take a plan; CLI11 parses, the messages are ours.
 #include "options.h"
 
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
-
-#include <CLI/CLI.hpp>
-#include <fmt/format.h>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -47,7 +47,8 @@ std::vector<std::string> option_names() {
 void settle(Options& options, const std::vector<std::string>& settings) {
   for (const std::string& text : settings) {
     size_t equals = text.find('=');
-    if (equals == std::string::npos || equals == 0) throw usage_error(fmt::format("--set wants NAME=VALUE, not '{}'", text));
+    if (equals == std::string::npos || equals == 0)
+      throw usage_error(fmt::format("--set wants NAME=VALUE, not '{}'", text));
     options.settings[text.substr(0, equals)] = text.substr(equals + 1);
   }
 }
@@ -120,10 +121,13 @@ std::string usage() {
       "prun dump PLAN [options]    print the program that the ranks would run\n"
       "prun plans                  list the plans that come with prun\n"
       "prun plugins                list the transports; --explain: which auto takes, and why\n"
-      "prun doctor [--device NAME] what prun has here: memory, limits, transports, devices, and what to do about problems\n"
-      "prun conform PLUGIN [ITEM]  try a transport or a device, by name or path, with the suite for all of them; --device NAME\n"
+      "prun doctor [--device NAME] what prun has here: memory, limits, transports, devices, and what to do about "
+      "problems\n"
+      "prun conform PLUGIN [ITEM]  try a transport or a device, by name or path, with the suite for all of them; "
+      "--device NAME\n"
       "                            where both are called so; ops:gelu: one case of an item\n"
-      "prun bench OP [options]     collectives over a transport, in nccl-tests' columns; `prun bench --help`\n\noptions:\n";
+      "prun bench OP [options]     collectives over a transport, in nccl-tests' columns; `prun bench "
+      "--help`\n\noptions:\n";
   for (const OptionRow& row : kRows) text += option_line(row);
   return text;
 }
@@ -183,7 +187,8 @@ Options parse_options(int argc, char** argv) {
     plans.resize(first);
   }
   // A word before a plan, or one that can be no file, was meant as a command.
-  if (!plans.empty() && options.command != "conform" && plans[0].find_first_of("./") == std::string::npos && (plans.size() > 1 || !nearest_word(plans[0], kCommands).empty()))
+  if (!plans.empty() && options.command != "conform" && plans[0].find_first_of("./") == std::string::npos &&
+      (plans.size() > 1 || !nearest_word(plans[0], kCommands).empty()))
     throw usage_error(fmt::format("there is no command '{}'{}", plans[0], did_you_mean(plans[0], kCommands)));
   if (!plans.empty() && options.command == "doctor")
     throw usage_error(fmt::format("prun doctor takes no plan ('{}'): it looks at this machine", plans[0]));

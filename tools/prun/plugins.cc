@@ -1,5 +1,6 @@
 // prun plugins: what could be loaded, from where, and what each can do.
 #include <fmt/format.h>
+
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
@@ -15,8 +16,12 @@ int plugins_command(const Options& options, const Places& places) {
   if (options.json) {
     nlohmann::json rows = nlohmann::json::array();
     for (const PluginInfo& p : plugins)
-      rows.push_back({{"name", p.name}, {"version", p.version}, {"summary", p.summary}, {"path", p.path},
-                      {"capabilities", p.capabilities}, {"error", p.error}});
+      rows.push_back({{"name", p.name},
+                      {"version", p.version},
+                      {"summary", p.summary},
+                      {"path", p.path},
+                      {"capabilities", p.capabilities},
+                      {"error", p.error}});
     fmt::print("{}\n", rows.dump(2));
     return 0;
   }

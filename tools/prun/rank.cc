@@ -1,18 +1,17 @@
 // The same order on every rank: check the program, open the transport, take the arena, connect, make kernels, run.
 #include "rank.h"
 
-#include <algorithm>
-#include <cerrno>
-#include <csignal>
-#include <cstring>
+#include <fmt/format.h>
 #include <malloc.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
-
-#include <fmt/format.h>
 
 #include "comm/choose.h"
 #include "comm/comm.h"
@@ -27,8 +26,8 @@
 namespace prun {
 namespace {
 
-// Memory of this process, pages that others map too divided among them: peers' arenas are not counted N times. All of the
-// arena has been touched by the end of a step, so this is the peak as well.
+// Memory of this process, pages that others map too divided among them: peers' arenas are not counted N times. All of
+// the arena has been touched by the end of a step, so this is the peak as well.
 uint64_t proportional_set_size() {
   std::ifstream rollup("/proc/self/smaps_rollup");
   std::string line;
@@ -46,7 +45,8 @@ class HostMemory {
     if (bytes_ == 0) return;
     void* p = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED)
-      throw Error(Exit::out_of_memory, fmt::format("no {} bytes of host memory for what is offloaded: {}", bytes, strerror(errno)));
+      throw Error(Exit::out_of_memory,
+                  fmt::format("no {} bytes of host memory for what is offloaded: {}", bytes, strerror(errno)));
     data_ = static_cast<std::byte*>(p);
   }
   ~HostMemory() {
@@ -81,14 +81,17 @@ void tell_transports(RecorderHeader& recorder, const std::string& name, const st
 
 // Rank 0 says it, since it is on the node where the user looks.
 void compare_devices(const RankStart& start, const Options& options, const DeviceReport& devices) {
-  const std::vector<std::string> words = start.link->all_gather(device_words(devices, device_of(options, start.local_rank)));
-  if (const std::string unlike = unlike_devices(words); start.rank == 0 && !unlike.empty()) fmt::print(stderr, "prun: {}\n", unlike);
+  const std::vector<std::string> words =
+      start.link->all_gather(device_words(devices, device_of(options, start.local_rank)));
+  if (const std::string unlike = unlike_devices(words); start.rank == 0 && !unlike.empty())
+    fmt::print(stderr, "prun: {}\n", unlike);
 }
 
-void train(const RankStart& start, const Options& options, const DeviceReport& devices, const std::vector<std::string>& plugin_dirs, std::string& where) {
+void train(const RankStart& start, const Options& options, const DeviceReport& devices,
+           const std::vector<std::string>& plugin_dirs, std::string& where) {
   where = "joining";
-  // oneDNN's sgemm takes and frees packing buffers in every call: keep them in the heap instead of asking the kernel for
-  // fresh pages each time.
+  // oneDNN's sgemm takes and frees packing buffers in every call: keep them in the heap instead of asking the kernel
+  // for fresh pages each time.
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
   if (job_hash(start.job) != start.job_hash)
@@ -127,7 +130,8 @@ void train(const RankStart& start, const Options& options, const DeviceReport& d
   executor_options.timed = !options.trace.empty();
   std::unique_ptr<QueueMemory> queue;
   if (device->table() != nullptr) {
-    queue = std::make_unique<QueueMemory>(program, *device->table(), QueueOptions{device_of(options, start.local_rank), options.device_options}, *world);
+    queue = std::make_unique<QueueMemory>(
+        program, *device->table(), QueueOptions{device_of(options, start.local_rank), options.device_options}, *world);
     executor_options.queue = queue.get();
   } else if (program.arena_bytes > 0) {
     executor_options.arena = static_cast<std::byte*>(world->allocate(program.arena_bytes));

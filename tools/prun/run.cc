@@ -1,12 +1,12 @@
 // prun PLAN: builds the job, launches the ranks, shows what they do.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <optional>
 
-#include <fmt/format.h>
-
-#include "commands.h"
 #include "comm/choose.h"
 #include "comm/interfaces.h"
+#include "commands.h"
 #include "device_check.h"
 #include "exec/job_run.h"
 #include "exec/recorder.h"

@@ -46,7 +46,10 @@ OpTexts op_texts(const Program& program) {
       const Op& op = body.streams[s].ops[i];
       OpText text;
       text.communicates = op.communicates();
-      text.category = op.communicates() ? "communication" : op.def->op_class == OpClass::host ? "host" : op.def->op_class == OpClass::transfer ? "transfer" : "compute";
+      text.category = op.communicates()                       ? "communication"
+                      : op.def->op_class == OpClass::host     ? "host"
+                      : op.def->op_class == OpClass::transfer ? "transfer"
+                                                              : "compute";
       text.name = quoted(op.unit.empty() ? std::string(op.def->name) : fmt::format("{} {}", op.def->name, op.unit));
       text.args = fmt::format("\"at\":{},\"unit\":{},\"phase\":\"{}\",\"bytes\":{},\"op\":{}", quoted(op.site.text()),
                               quoted(op.unit), phase_name(op.phase), op_bytes(program, op), i);

@@ -2,9 +2,9 @@
 #include <cmath>
 #include <numbers>
 
-#include "prun/philox.h"
 #include "device/reference/rules.h"
 #include "device/share.h"
+#include "prun/philox.h"
 
 namespace prun::reference {
 

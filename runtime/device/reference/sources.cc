@@ -3,9 +3,9 @@
 // Random values are f32 numbers on every device, f64 plans included, so that a plan starts from the same weights
 // wherever it runs; hence the products in float below, and no fused multiply-adds in this file.
 #include "base/error.h"
-#include "prun/philox.h"
 #include "device/reference/rules.h"
 #include "device/share.h"
+#include "prun/philox.h"
 
 namespace prun::reference {
 namespace {

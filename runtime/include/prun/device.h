@@ -1,7 +1,7 @@
 /* prun device ABI, version 1: how a plugin computes.
  *
- * Plain C, as prun/transport.h, whose statuses, results, types and memory kinds it uses. A plugin is a shared object that
- * exports one symbol, prun_device_v1. Every struct that starts with its size only ever grows at its end; each side
+ * Plain C, as prun/transport.h, whose statuses, results, types and memory kinds it uses. A plugin is a shared object
+ * that exports one symbol, prun_device_v1. Every struct that starts with its size only ever grows at its end; each side
  * uses the smaller of both sizes, and a pointer beyond it is absent. What one side allocates, that side frees.
  *
  * Version 1 is not final yet: until it has run on a GPU, functions may be added to the table in any place.
@@ -13,9 +13,9 @@
  *     open -> alloc ... -> stream_create, event_create, kernel_create ... -> kernel_run, copy, event_* ... -> close
  *
  * Threads: probe, describe, supports and workspace may be called by any thread, and before a fork: they neither start
- * threads nor make a context that a child could not use (probe and describe are called in a child of their own). After open one
- * thread at a time calls; event_test, stream_test and memory_info may be called by others meanwhile.
- * Nothing blocks on the device's work but stream_wait and close.
+ * threads nor make a context that a child could not use (probe and describe are called in a child of their own). After
+ * open one thread at a time calls; event_test, stream_test and memory_info may be called by others meanwhile. Nothing
+ * blocks on the device's work but stream_wait and close.
  */
 #ifndef PRUN_DEVICE_H
 #define PRUN_DEVICE_H
@@ -39,55 +39,61 @@ typedef struct prun_step_values {
 
 /* Contiguous, row-major. `ptr` is null while only sizes are asked for (supports, workspace). */
 typedef struct prun_tensor {
-  void *ptr;
-  const int64_t *dims;
+  void* ptr;
+  const int64_t* dims;
   int rank;
   int dtype; /* prun_dtype */
 } prun_tensor;
 
-typedef enum prun_attr_type { PRUN_ATTR_INTEGER, PRUN_ATTR_NUMBER, PRUN_ATTR_TEXT, PRUN_ATTR_INTEGERS, PRUN_ATTR_NUMBERS } prun_attr_type;
+typedef enum prun_attr_type {
+  PRUN_ATTR_INTEGER,
+  PRUN_ATTR_NUMBER,
+  PRUN_ATTR_TEXT,
+  PRUN_ATTR_INTEGERS,
+  PRUN_ATTR_NUMBERS
+} prun_attr_type;
 
 typedef struct prun_attr {
-  const char *name;
-  int type;        /* prun_attr_type: which of the following holds */
+  const char* name;
+  int type; /* prun_attr_type: which of the following holds */
   int64_t integer;
   double number;
-  const char *text;
-  const int64_t *integers;
-  const double *numbers;
-  size_t n;        /* of integers or numbers */
+  const char* text;
+  const int64_t* integers;
+  const double* numbers;
+  size_t n; /* of integers or numbers */
 } prun_attr;
 
-/* One op of a program; kinds, reads, writes and attributes are those of runtime/ir/ops/README.md. Everything it points to
- * is valid during the call only, but for the tensors' memory and `values`. */
+/* One op of a program; kinds, reads, writes and attributes are those of runtime/ir/ops/README.md. Everything it points
+ * to is valid during the call only, but for the tensors' memory and `values`. */
 typedef struct prun_op {
   size_t size;
-  const char *kind;
-  const prun_tensor *reads;
+  const char* kind;
+  const prun_tensor* reads;
   size_t n_reads;
-  const prun_tensor *writes; /* without the workspace */
+  const prun_tensor* writes; /* without the workspace */
   size_t n_writes;
-  const prun_attr *attrs;
+  const prun_attr* attrs;
   size_t n_attrs;
-  void *workspace;         /* scratch of the bytes that `workspace` asked for; null while sizes are asked for */
-  size_t workspace_bytes;  /* less than asked for where the program was compiled for another machine */
-  const prun_step_values *values;
-  int rank;     /* of this process in the job */
-  int threads;  /* cores that a kernel may use, for devices that compute on them */
+  void* workspace;        /* scratch of the bytes that `workspace` asked for; null while sizes are asked for */
+  size_t workspace_bytes; /* less than asked for where the program was compiled for another machine */
+  const prun_step_values* values;
+  int rank;    /* of this process in the job */
+  int threads; /* cores that a kernel may use, for devices that compute on them */
   /* Which part of a whole the rank holds along mesh axes: one name, several with commas between (the first varies
    * slowest), or "" (0 of 1). */
-  void (*share)(const void *mesh, const char *axes, int64_t *index, int64_t *of);
-  const void *mesh;
+  void (*share)(const void* mesh, const char* axes, int64_t* index, int64_t* of);
+  const void* mesh;
 } prun_op;
 
 /* What is there, whether or not a device could be opened; texts "" where unknown. */
 typedef struct prun_device_probe {
   size_t size;
-  int devices;           /* that can be opened */
-  char driver[64];       /* "580.65.06 (CUDA 13.0)" */
-  char runtime[64];      /* "CUDA runtime 13.0" */
-  char libraries[256];   /* "cuBLASLt 13.1.0, cuDNN 9.19.0" */
-  char problem[240];     /* why there is none, in one line: "the driver is for CUDA 11.4, this prun needs 12.0" */
+  int devices;         /* that can be opened */
+  char driver[64];     /* "580.65.06 (CUDA 13.0)" */
+  char runtime[64];    /* "CUDA runtime 13.0" */
+  char libraries[256]; /* "cuBLASLt 13.1.0, cuDNN 9.19.0" */
+  char problem[240];   /* why there is none, in one line: "the driver is for CUDA 11.4, this prun needs 12.0" */
 } prun_device_probe;
 
 typedef struct prun_device_info {
@@ -101,9 +107,9 @@ typedef struct prun_device_info {
 
 typedef struct prun_device_params {
   size_t size;
-  int index;           /* which of the host's */
-  const char *options; /* "key=value,key=value" or "" ; unknown keys are PRUN_EINVAL */
-  void (*log)(int level, const char *text); /* as prun_host.log */
+  int index;                                /* which of the host's */
+  const char* options;                      /* "key=value,key=value" or "" ; unknown keys are PRUN_EINVAL */
+  void (*log)(int level, const char* text); /* as prun_host.log */
 } prun_device_params;
 
 typedef enum prun_place { PRUN_PLACE_DEVICE = 0, PRUN_PLACE_PINNED = 1 } prun_place;
@@ -118,69 +124,72 @@ typedef struct prun_device {
   size_t size;
   uint32_t abi;             /* PRUN_DEVICE_ABI that it was written for */
   uint64_t must_understand; /* bits of features without which the core cannot use it; version 1 knows none */
-  const char *name;         /* "cuda" */
-  const char *version;
-  const char *summary;      /* one line for `prun plugins` */
-  int mem_kind;             /* prun_mem_kind of its memory */
+  const char* name;         /* "cuda" */
+  const char* version;
+  const char* summary; /* one line for `prun plugins` */
+  int mem_kind;        /* prun_mem_kind of its memory */
 
   /* The machine. */
-  prun_status (*probe)(prun_device_probe *probe);
-  prun_status (*describe)(int index, prun_device_info *info, prun_result *result);
+  prun_status (*probe)(prun_device_probe* probe);
+  prun_status (*describe)(int index, prun_device_info* info, prun_result* result);
 
-  /* The op table; no device is needed. supports: PRUN_OK, or PRUN_ENOTSUP and why. workspace: scratch in bytes, the same on
-   * every machine. */
-  prun_status (*supports)(const prun_op *op, prun_result *result);
-  prun_status (*workspace)(const prun_op *op, size_t *bytes, prun_result *result);
+  /* The op table; no device is needed. supports: PRUN_OK, or PRUN_ENOTSUP and why. workspace: scratch in bytes, the
+   * same on every machine. */
+  prun_status (*supports)(const prun_op* op, prun_result* result);
+  prun_status (*workspace)(const prun_op* op, size_t* bytes, prun_result* result);
 
-  prun_status (*open)(const prun_device_params *params, prun_dev **dev, prun_result *result);
-  void (*close)(prun_dev *dev); /* waits for the device's work, then frees all that is left of it */
+  prun_status (*open)(const prun_device_params* params, prun_dev** dev, prun_result* result);
+  void (*close)(prun_dev* dev); /* waits for the device's work, then frees all that is left of it */
 
   /* Memory, aligned to 256 bytes. */
-  prun_status (*alloc)(prun_dev *dev, size_t bytes, int place, void **ptr, prun_result *result);
-  void (*free)(prun_dev *dev, void *ptr, int place);
-  prun_status (*memory_info)(prun_dev *dev, uint64_t *free_bytes, uint64_t *total_bytes);
+  prun_status (*alloc)(prun_dev* dev, size_t bytes, int place, void** ptr, prun_result* result);
+  void (*free)(prun_dev* dev, void* ptr, int place);
+  prun_status (*memory_info)(prun_dev* dev, uint64_t* free_bytes, uint64_t* total_bytes);
 
   /* Streams. priority 0, or -1 for streams whose work should start first (communication). */
-  prun_status (*stream_create)(prun_dev *dev, int priority, prun_stream **stream, prun_result *result);
-  void (*stream_free)(prun_dev *dev, prun_stream *stream);
-  prun_queue (*stream_queue)(prun_dev *dev, prun_stream *stream); /* for transports that enqueue */
-  prun_status (*stream_test)(prun_dev *dev, prun_stream *stream, prun_result *result); /* PRUN_AGAIN: work is left */
-  prun_status (*stream_wait)(prun_dev *dev, prun_stream *stream, prun_result *result);
+  prun_status (*stream_create)(prun_dev* dev, int priority, prun_stream** stream, prun_result* result);
+  void (*stream_free)(prun_dev* dev, prun_stream* stream);
+  prun_queue (*stream_queue)(prun_dev* dev, prun_stream* stream);                      /* for transports that enqueue */
+  prun_status (*stream_test)(prun_dev* dev, prun_stream* stream, prun_result* result); /* PRUN_AGAIN: work is left */
+  prun_status (*stream_wait)(prun_dev* dev, prun_stream* stream, prun_result* result);
 
   /* Events. An event that was never recorded counts as reached. elapsed: milliseconds between two timed events that
    * have been reached. In a capture an event orders the streams of the captured graph only, except where `external`:
    * then the graph records it when it gets there, and the host sees it; until then it sees what was before. */
-  prun_status (*event_create)(prun_dev *dev, int timed, prun_event **event, prun_result *result);
-  void (*event_free)(prun_dev *dev, prun_event *event);
-  prun_status (*event_record)(prun_dev *dev, prun_event *event, prun_stream *stream, int external, prun_result *result);
-  prun_status (*event_wait)(prun_dev *dev, prun_stream *stream, prun_event *event, prun_result *result);
-  prun_status (*event_test)(prun_dev *dev, prun_event *event, prun_result *result);
-  prun_status (*event_elapsed)(prun_dev *dev, prun_event *from, prun_event *to, double *ms, prun_result *result);
+  prun_status (*event_create)(prun_dev* dev, int timed, prun_event** event, prun_result* result);
+  void (*event_free)(prun_dev* dev, prun_event* event);
+  prun_status (*event_record)(prun_dev* dev, prun_event* event, prun_stream* stream, int external, prun_result* result);
+  prun_status (*event_wait)(prun_dev* dev, prun_stream* stream, prun_event* event, prun_result* result);
+  prun_status (*event_test)(prun_dev* dev, prun_event* event, prun_result* result);
+  prun_status (*event_elapsed)(prun_dev* dev, prun_event* from, prun_event* to, double* ms, prun_result* result);
 
   /* Between any two places. Host memory that is not from `alloc` may be copied before the call returns. */
-  prun_status (*copy)(prun_dev *dev, prun_stream *stream, void *to, const void *from, size_t bytes, prun_result *result);
-  prun_status (*zero)(prun_dev *dev, prun_stream *stream, void *ptr, size_t bytes, prun_result *result);
-  /* The host in a stream's order: `function` is called once the stream gets there, on a thread of the device's, in a captured
-   * graph at every launch. It is short, and calls nothing of this device. */
-  prun_status (*host_call)(prun_dev *dev, prun_stream *stream, void (*function)(void *data), void *data, prun_result *result);
+  prun_status (*copy)(prun_dev* dev, prun_stream* stream, void* to, const void* from, size_t bytes,
+                      prun_result* result);
+  prun_status (*zero)(prun_dev* dev, prun_stream* stream, void* ptr, size_t bytes, prun_result* result);
+  /* The host in a stream's order: `function` is called once the stream gets there, on a thread of the device's, in a
+   * captured graph at every launch. It is short, and calls nothing of this device. */
+  prun_status (*host_call)(prun_dev* dev, prun_stream* stream, void (*function)(void* data), void* data,
+                           prun_result* result);
 
   /* Kernels: made once, with every pointer resolved; running one enqueues it and allocates nothing. */
-  prun_status (*kernel_create)(prun_dev *dev, const prun_op *op, prun_kernel **kernel, prun_result *result);
-  void (*kernel_free)(prun_dev *dev, prun_kernel *kernel);
-  prun_status (*kernel_run)(prun_dev *dev, prun_kernel *kernel, prun_stream *stream, prun_result *result);
+  prun_status (*kernel_create)(prun_dev* dev, const prun_op* op, prun_kernel** kernel, prun_result* result);
+  void (*kernel_free)(prun_dev* dev, prun_kernel* kernel);
+  prun_status (*kernel_run)(prun_dev* dev, prun_kernel* kernel, prun_stream* stream, prun_result* result);
 
   /* Optional: what is enqueued on `stream`, and on streams that wait for its events, from begin to end becomes a graph
    * instead of running. Before the end `stream` has waited for all of them. */
-  prun_status (*capture_begin)(prun_dev *dev, prun_stream *stream, prun_result *result);
-  prun_status (*capture_end)(prun_dev *dev, prun_stream *stream, prun_graph **graph, prun_result *result);
-  prun_status (*graph_launch)(prun_dev *dev, prun_graph *graph, prun_stream *stream, prun_result *result);
-  void (*graph_free)(prun_dev *dev, prun_graph *graph);
+  prun_status (*capture_begin)(prun_dev* dev, prun_stream* stream, prun_result* result);
+  prun_status (*capture_end)(prun_dev* dev, prun_stream* stream, prun_graph** graph, prun_result* result);
+  prun_status (*graph_launch)(prun_dev* dev, prun_graph* graph, prun_stream* stream, prun_result* result);
+  void (*graph_free)(prun_dev* dev, prun_graph* graph);
 
-  /* Optional: memory that somebody else allocated (a transport's, on the host) becomes reachable as PRUN_PLACE_PINNED is. */
-  prun_status (*pin)(prun_dev *dev, void *ptr, size_t bytes, prun_result *result);
-  void (*unpin)(prun_dev *dev, void *ptr);
+  /* Optional: memory that somebody else allocated (a transport's, on the host) becomes reachable as PRUN_PLACE_PINNED
+   * is. */
+  prun_status (*pin)(prun_dev* dev, void* ptr, size_t bytes, prun_result* result);
+  void (*unpin)(prun_dev* dev, void* ptr);
 
-  const void *(*ext)(const char *id); /* extensions by name; null for unknown ones */
+  const void* (*ext)(const char* id); /* extensions by name; null for unknown ones */
 } prun_device;
 
 /* The extension "prun.fusion": which of the ops that are several in one (runtime/compile/fuse.cc) the device wants the
@@ -188,15 +197,16 @@ typedef struct prun_device {
 #define PRUN_DEVICE_FUSION "prun.fusion"
 typedef struct prun_device_fusion {
   size_t size;
-  int (*wants)(const char *kind);
+  int (*wants)(const char* kind);
 } prun_device_fusion;
 
 /* The one exported symbol; `abi` is the core's. Null: this plugin cannot work with that core. */
-typedef const prun_device *(*prun_device_entry)(uint32_t abi);
+typedef const prun_device* (*prun_device_entry)(uint32_t abi);
 #if defined(__GNUC__)
 __attribute__((visibility("default")))
 #endif
-const prun_device *prun_device_v1(uint32_t abi);
+const prun_device*
+prun_device_v1(uint32_t abi);
 
 #ifdef __cplusplus
 }

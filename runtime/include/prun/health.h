@@ -1,5 +1,5 @@
-/* An extension of prun/device.h, "prun.health": what is worth knowing of a device beyond what it can do, for `prun doctor`
- * and for the launcher's count of memory. The cuda device has it. */
+/* An extension of prun/device.h, "prun.health": what is worth knowing of a device beyond what it can do, for `prun
+ * doctor` and for the launcher's count of memory. The cuda device has it. */
 #ifndef PRUN_HEALTH_H
 #define PRUN_HEALTH_H
 
@@ -18,7 +18,7 @@ typedef struct prun_health_report {
 typedef struct prun_health {
   size_t size;
   /* As `describe`, in a process of its own, and before it: it measures what opening the device takes. */
-  prun_status (*examine)(int index, prun_health_report *report, prun_result *result);
+  prun_status (*examine)(int index, prun_health_report* report, prun_result* result);
 } prun_health;
 
 #endif

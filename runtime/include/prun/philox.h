@@ -3,8 +3,8 @@
 // device has to make the same ones.
 //
 // Surprising fact: log, sine and cosine are polynomials of ours and every file that includes this header must be
-// compiled with -ffp-contract=off (nvcc: --fmad=false): libm and fused multiply-adds differ from machine to machine in the
-// last bit.
+// compiled with -ffp-contract=off (nvcc: --fmad=false): libm and fused multiply-adds differ from machine to machine in
+// the last bit.
 #pragma once
 #include <bit>
 #include <cmath>

@@ -10,8 +10,9 @@
 
 typedef struct prun_progress {
   size_t size;
-  void (*progress)(prun_ctx *ctx, int milliseconds); /* for all requests; sleeps until something arrives, at most so long */
-  int (*ended)(prun_ctx *ctx, prun_req *req);        /* 1: test returns at once, and frees it */
+  void (*progress)(prun_ctx* ctx,
+                   int milliseconds);         /* for all requests; sleeps until something arrives, at most so long */
+  int (*ended)(prun_ctx* ctx, prun_req* req); /* 1: test returns at once, and frees it */
 } prun_progress;
 
 #endif

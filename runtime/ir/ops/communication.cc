@@ -1,7 +1,7 @@
 // The communication ops. Which bytes cross the wire depends on the group, so their cost belongs to comm.
 //
-// put, signal and wait_signal are a message in three ops: the receiver's `signal` says that its tensor may be written from
-// now on, the sender's `put` writes it at `offset` of the receiver's arena, `wait_signal` ends when that is done.
+// put, signal and wait_signal are a message in three ops: the receiver's `signal` says that its tensor may be written
+// from now on, the sender's `put` writes it at `offset` of the receiver's arena, `wait_signal` ends when that is done.
 //
 // Some also stand in a model's graph, where the pass distribute puts them: with the attribute `axis`, and with a
 // derivative. `enter` is one of these only: it is the input, whose gradient is the sum over the ranks' gradients.

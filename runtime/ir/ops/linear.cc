@@ -59,10 +59,12 @@ void derive_linear(GradientBuilder& builder, const NodeView& node) {
     if (builder.wants(w)) builder.contribute(w, dw[0]);
     if (bias) builder.contribute(node.inputs[2], dw[1]);
   };
-  // Weights first: their gradient can leave for its reduction while dx is computed. Unless dx has a reduction of its own,
-  // which others wait for sooner.
-  if (node.attrs.integer("dx_first") != 0) gradient_of_x(), gradient_of_weights();
-  else gradient_of_weights(), gradient_of_x();
+  // Weights first: their gradient can leave for its reduction while dx is computed. Unless dx has a reduction of its
+  // own, which others wait for sooner.
+  if (node.attrs.integer("dx_first") != 0)
+    gradient_of_x(), gradient_of_weights();
+  else
+    gradient_of_weights(), gradient_of_x();
 }
 
 // 2·rows·K·N: x has rows·K elements, y rows·N.

@@ -18,8 +18,8 @@ struct Stream {
   std::condition_variable changed, finished;
   std::deque<Work> queue;
   uint64_t added = 0, done = 0;  // pieces of work
-  bool running = false;  // its thread has started
-  bool busy = false;     // and is at work
+  bool running = false;          // its thread has started
+  bool busy = false;             // and is at work
   bool closed = false;
   int priority = 0;
   // Under the lock of captures.

@@ -3,8 +3,8 @@
 
 #include <cstring>
 
-#include "tests/substitutes/cuda/substitute.h"
 #include "reduce.h"
+#include "tests/substitutes/cuda/substitute.h"
 
 namespace substitute {
 namespace {

@@ -31,7 +31,8 @@ const OptionRow kRows[] = {
     {"--place", "both|out|in", "output elsewhere, or where the input was (default both; with --vs out)"},
     {"--rank-order", "", "sums in the order of the ranks, the same bits over every transport"},
     {"--foreign", "", "buffers that the transport did not allocate"},
-    {"--memory", "host|DEVICE", "where the buffers lie; cuda: a GPU a rank, calls as graphs on its stream (default host)"},
+    {"--memory", "host|DEVICE",
+     "where the buffers lie; cuda: a GPU a rank, calls as graphs on its stream (default host)"},
     {"--budget", "SECONDS", "about how long a row is measured (default 0.3)"},
     {"--iters", "N", "calls of a sample (default: as many as the budget allows)"},
     {"--samples", "N", "samples, each timed between two barriers; their median counts (default 15)"},
@@ -159,7 +160,8 @@ void finish(BenchSettings& s) {
   if (s.nnodes > 1 && s.rendezvous.empty())
     throw usage_error("--nnodes needs --rendezvous HOST:PORT, the address where node 0 listens");
   if (s.nnodes > 1 && s.nproc.size() > 1) throw usage_error("--nproc is one number where there are several nodes");
-  if (!s.memory.empty() && s.foreign) throw usage_error("--foreign is of the host's memory: not with --memory " + s.memory);
+  if (!s.memory.empty() && s.foreign)
+    throw usage_error("--foreign is of the host's memory: not with --memory " + s.memory);
   for (const std::string& op : s.ops) {
     if (!s.memory.empty() && find_bench_op(op).what != BenchOp::What::collective)
       throw usage_error(fmt::format("{} is measured in the host's memory: not with --memory {}", op, s.memory));
