@@ -67,7 +67,7 @@ std::string pack(const std::vector<Candidate>& candidates) {
 std::string best_of(const std::vector<std::string>& offers, const std::vector<int>& ranks) {
   std::map<std::string, std::pair<int, size_t>> lowest;  // score, and ranks that offer it
   for (int rank : ranks) {
-    std::istringstream lines(offers[static_cast<size_t>(rank)]);
+    std::istringstream lines(offers[rank]);
     std::string name;
     for (int score; lines >> name >> score;) {
       auto [entry, is_new] = lowest.emplace(name, std::pair(score, 0));

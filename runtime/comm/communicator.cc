@@ -200,7 +200,7 @@ class TransportCommunicator : public Communicator {
       prun_coll_seen seen{.size = sizeof(prun_coll_seen)};
       const std::vector<int>& ranks = wire_.ranks();
       for (int member = 0; member < size(); ++member) {
-        if (ranks[static_cast<size_t>(member)] != result.culprit) continue;
+        if (ranks[member] != result.culprit) continue;
         if (link_.table().coll_seen(link_.ctx(), native_, &seen) != PRUN_OK) break;
         wire_.throw_mismatch(member, seen.fingerprint, seen.count, seen.sequence, "");
       }
@@ -267,7 +267,7 @@ int agree_on_lanes(Link& link, const std::vector<int>& ranks, int index, int use
   call.send = &mine;
   call.recv = &agreed;
   call.count = 1;
-  int size = static_cast<int>(ranks.size());
+  int size = std::ssize(ranks);
   Wire wire(Route(link, 0), ranks, index, group_hash(ranks, user_lane));
   Scratch scratch;
   Group group{wire, scratch, index, size};

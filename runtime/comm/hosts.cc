@@ -29,7 +29,7 @@ Hosts group_by_host(const std::vector<std::string>& host_of_rank) {
     auto [entry, is_new] = numbers.emplace(host_of_rank[rank], hosts.count());
     if (is_new) hosts.ranks_of.emplace_back();
     hosts.host_of.push_back(entry->second);
-    hosts.ranks_of[static_cast<size_t>(entry->second)].push_back(static_cast<int>(rank));
+    hosts.ranks_of[entry->second].push_back(static_cast<int>(rank));
   }
   return hosts;
 }

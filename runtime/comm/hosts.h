@@ -16,9 +16,9 @@ struct Hosts {
   std::vector<std::vector<int>> ranks_of;  // by host, in order; hosts in the order of their first ranks
   int count() const { return static_cast<int>(ranks_of.size()); }
   const std::vector<int>& with(int rank) const {
-    return ranks_of[static_cast<size_t>(host_of[static_cast<size_t>(rank)])];
+    return ranks_of[host_of[rank]];
   }
-  bool same(int a, int b) const { return host_of[static_cast<size_t>(a)] == host_of[static_cast<size_t>(b)]; }
+  bool same(int a, int b) const { return host_of[a] == host_of[b]; }
   std::string text() const;  // "ranks 0-3 | 4-7"
 };
 

@@ -167,7 +167,7 @@ void join_and_connect(Link& link, const WorldOptions& options, Bootstrap& bootst
              fmt::format("{} blobs for {} ranks", blobs.size(), options.ranks));
   std::map<int, Identity> identities;
   std::vector<std::string> addresses;
-  for (int rank : link.members()) addresses.push_back(unpack(blobs[static_cast<size_t>(rank)], rank, identities[rank]));
+  for (int rank : link.members()) addresses.push_back(unpack(blobs[rank], rank, identities[rank]));
   check_same(identities);
   host_doing(fmt::format("connecting over {}", link.plugin().name));
   connect_until(link, addresses, options.deadline_s);

@@ -102,7 +102,7 @@ Link::Link(Plugin plugin, const WorldOptions& options, std::vector<int> members)
   prun_open_params params{};
   params.size = sizeof params;
   params.rank = own_rank(options.rank);
-  params.ranks = static_cast<int>(members_.size());
+  params.ranks = std::ssize(members_);
   params.local_rank = whole ? options.local_rank : params.rank;
   params.local_ranks = whole ? options.local_ranks : params.ranks;
   const std::string own_options = options_of(plugin_.name, options.transport_options);
@@ -135,7 +135,7 @@ int Link::own_rank(int rank) const {
 prun_status Link::told(prun_status status, prun_result& result, const char* function) const {
   if (status == PRUN_OK) return status;
   result.message[sizeof result.message - 1] = '\0';
-  const int number = static_cast<int>(status), ranks = static_cast<int>(members_.size());
+  const int number = static_cast<int>(status), ranks = std::ssize(members_);
   if (number < PRUN_OK || number > PRUN_ESYSTEM)
     return blame(result, fmt::format("{} returned status {}, which there is not", function, number));
   if (result.culprit < -1 || result.culprit >= ranks) {  // who it was is lost; what it was may help
@@ -143,7 +143,7 @@ prun_status Link::told(prun_status status, prun_result& result, const char* func
     return blame(result, fmt::format("{} blames rank {} of {}: {}", function, result.culprit, ranks, text));
   }
   if (!renumbered_) return status;
-  if (result.culprit >= 0) result.culprit = members_[static_cast<size_t>(result.culprit)];
+  if (result.culprit >= 0) result.culprit = members_[result.culprit];
   if (result.message[0] == '\0') return status;
   std::string text = renumber_ranks(result.message, members_);
   text.copy(result.message, sizeof result.message - 1);

@@ -45,7 +45,7 @@ struct Places {
 
   Places(const Hosts& all, const std::vector<int>& ranks, int index) {
     std::vector<std::string> names;
-    for (int rank : ranks) names.push_back(std::to_string(all.host_of[static_cast<size_t>(rank)]));
+    for (int rank : ranks) names.push_back(std::to_string(all.host_of[rank]));
     hosts = group_by_host(names).ranks_of;
     least = hosts.front().size();
     int next = 0;
@@ -65,7 +65,7 @@ class MixedCommunicator : public Communicator {
   MixedCommunicator(Link* inside, Link& between, Places places, const std::vector<int>& ranks, int index, int lane,
                     std::string algorithm)
       : places_(std::move(places)), algorithm_(std::move(algorithm)) {
-    const std::vector<int>& here = places_.hosts[static_cast<size_t>(places_.host)];
+    const std::vector<int>& here = places_.hosts[places_.host];
     // Lanes first, hosts apart: then all members between hosts.
     int inside_lane = 0;
     if (here.size() > 1) {
@@ -80,7 +80,7 @@ class MixedCommunicator : public Communicator {
     wire_.emplace(std::move(route), ranks, index, group_hash(ranks, between_lane));
     if (places_.place >= static_cast<int>(places_.least)) return;
     std::vector<int> peers;
-    for (const std::vector<int>& host : places_.hosts) peers.push_back(host[static_cast<size_t>(places_.place)]);
+    for (const std::vector<int>& host : places_.hosts) peers.push_back(host[places_.place]);
     across_.emplace(Route(between, between_lane + 1), ranks_at(ranks, peers), places_.host,
                     group_hash(ranks, between_lane + 1));
   }
@@ -145,7 +145,7 @@ class MixedCommunicator : public Communicator {
  private:
   static std::vector<int> ranks_at(const std::vector<int>& ranks, const std::vector<int>& indices) {
     std::vector<int> out;
-    for (int i : indices) out.push_back(ranks[static_cast<size_t>(i)]);
+    for (int i : indices) out.push_back(ranks[i]);
     return out;
   }
 

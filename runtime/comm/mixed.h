@@ -34,9 +34,9 @@ struct Span {
 
   int size() const { return wire.size(); }
   int host_count() const { return static_cast<int>(hosts.size()); }
-  int here() const { return static_cast<int>(hosts[static_cast<size_t>(host)].size()); }
+  int here() const { return static_cast<int>(hosts[host].size()); }
   int member(int at_host, int at_place) const {
-    return hosts[static_cast<size_t>(at_host)][static_cast<size_t>(at_place)];
+    return hosts[at_host][at_place];
   }
   // The steps' first act: the frames go round, and neighbours compare calls (without steps, the core's algorithm sends
   // them). It waits: messages between hosts move only while somebody waits for them, and nobody does in a step inside.

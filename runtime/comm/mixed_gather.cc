@@ -27,8 +27,8 @@ void exchange(Span& span, const CollCall& call, const Layout& layout) {
   const int self = span.member(span.host, span.place);
   for (int d = 1; d < span.host_count(); ++d) {
     const int to = (span.host + d) % span.host_count(), from = (span.host + span.host_count() - d) % span.host_count();
-    const auto& sources = span.hosts[static_cast<size_t>(from)];
-    const int there = static_cast<int>(span.hosts[static_cast<size_t>(to)].size());
+    const auto& sources = span.hosts[from];
+    const int there = std::ssize(span.hosts[to]);
     span.wire.send(span.member(to, span.place % there), call.send, layout.bytes(self));
     for (size_t j = static_cast<size_t>(span.place); j < sources.size(); j += static_cast<size_t>(span.here()))
       span.wire.recv(sources[j], layout.at(sources[j]), layout.bytes(sources[j]));
@@ -37,7 +37,7 @@ void exchange(Span& span, const CollCall& call, const Layout& layout) {
 
 // What has come of host `h`, to all on this one.
 void hand_round(Span& span, const CollCall& call, const Layout& layout, int h) {
-  const auto& members = span.hosts[static_cast<size_t>(h)];
+  const auto& members = span.hosts[h];
   CollCall step = call;
   step.counts = nullptr;
   if (span.in_order && span.even && layout.counts == nullptr) {
@@ -81,7 +81,7 @@ bool spanning_broadcast(Span& span, const CollCall& call) {
   const int64_t pieces = (bytes + piece - 1) / piece;
   int root_host = 0, root_place = 0;
   for (int h = 0; h < hosts; ++h) {
-    for (int p = 0; p < static_cast<int>(span.hosts[static_cast<size_t>(h)].size()); ++p)
+    for (int p = 0; p < std::ssize(span.hosts[h]); ++p)
       if (span.member(h, p) == call.root) root_host = h, root_place = p;
   }
   const int turn = (span.host - root_host + hosts) % hosts;  // of this host

@@ -261,7 +261,7 @@ bool spanning_reduce(Span& span, const CollCall& call) {
   // The root sums for its host, the first of each other host for theirs; the root sums these.
   int root_host = 0, gate = 0;
   for (int h = 0; h < span.host_count(); ++h) {
-    for (int p = 0; p < static_cast<int>(span.hosts[static_cast<size_t>(h)].size()); ++p) {
+    for (int p = 0; p < std::ssize(span.hosts[h]); ++p) {
       if (span.member(h, p) != call.root) continue;
       root_host = h;
       if (h == span.host) gate = p;

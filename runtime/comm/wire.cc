@@ -67,7 +67,7 @@ void Wire::add(Stage stage, bool is_recv, int member, void* data, int64_t bytes)
   Queue& queue = queues_[stage];
   (is_recv ? queue.receives : queue.sends)
       .push_back(prun_p2p{.is_recv = is_recv ? 1 : 0,
-                          .peer = ranks_[static_cast<size_t>(member)],
+                          .peer = ranks_[member],
                           .tag = 0,  // and the handle: the route knows
                           .ptr = data,
                           .bytes = static_cast<size_t>(bytes),
@@ -158,8 +158,8 @@ void Wire::finish() {
   if (queued) post();
   for (int64_t ticket = std::max<int64_t>(0, next_ticket_ - kInFlight); ticket < next_ticket_; ++ticket) wait(ticket);
   if (ring_ != Ring::none) {
-    bool compared = framed_out_[static_cast<size_t>((index_ + 1) % size())] != 0 &&
-                    framed_in_[static_cast<size_t>((index_ + size() - 1) % size())] != 0;
+    bool compared = framed_out_[(index_ + 1) % size()] != 0 &&
+                    framed_in_[(index_ + size() - 1) % size()] != 0;
     PRUN_CHECK(compared, doing() + " compared no frames");
   }
 }
@@ -180,9 +180,9 @@ void Wire::give_up() {
 }
 
 void Wire::check_frame(const Arrival& arrival) {
-  const Frame& frame = in_[static_cast<size_t>(arrival.from)];
+  const Frame& frame = in_[arrival.from];
   const FrameHeader& theirs = frame.header;
-  int peer = ranks_[static_cast<size_t>(arrival.from)];
+  int peer = ranks_[arrival.from];
   if (theirs.magic != kMagic || theirs.version != kFrameVersion) {
     throw Error(Exit::mismatch,
                 fmt::format("{}: rank {} sent something that is not the start of a call", doing(), peer));
@@ -218,8 +218,8 @@ void Wire::throw_mismatch(int member, uint64_t fingerprint, uint64_t count, uint
   }
   throw Error(Exit::mismatch,
               fmt::format("ranks disagree: rank {} called {}, rank {} called {}{}{} (group of ranks {})",
-                          ranks_[static_cast<size_t>(member)], describe_packed(fingerprint, count),
-                          ranks_[static_cast<size_t>(index_)], describe_packed(header_.fingerprint, header_.count),
+                          ranks_[member], describe_packed(fingerprint, count),
+                          ranks_[index_], describe_packed(header_.fingerprint, header_.count),
                           order, extra, fmt::join(ranks_, ", ")));
 }
 
@@ -229,8 +229,8 @@ std::string Wire::awaited(const Request& request, const prun_result& result) con
   for (int from : request.sources) {
     bool framed =
         std::any_of(request.arrivals.begin(), request.arrivals.end(), [&](const Arrival& a) { return a.from == from; });
-    if (framed && in_[static_cast<size_t>(from)].header.magic == kMagic) continue;
-    missing.push_back(ranks_[static_cast<size_t>(from)]);
+    if (framed && in_[from].header.magic == kMagic) continue;
+    missing.push_back(ranks_[from]);
   }
   if (missing.empty()) return "a peer to take what was sent";
   if (missing.size() == 1) return fmt::format("rank {}", missing[0]);
@@ -243,8 +243,8 @@ void Wire::failed(Request& request, prun_status status, prun_result& result) {
     for (const Batch& batch : batches_) {
       for (const Request& posted : batch.stages) {
         for (const Arrival& arrival : posted.arrivals) {
-          bool blamed = ranks_[static_cast<size_t>(arrival.from)] == result.culprit;
-          if (blamed && in_[static_cast<size_t>(arrival.from)].header.magic == kMagic) check_frame(arrival);
+          bool blamed = ranks_[arrival.from] == result.culprit;
+          if (blamed && in_[arrival.from].header.magic == kMagic) check_frame(arrival);
         }
       }
     }

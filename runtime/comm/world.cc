@@ -162,7 +162,7 @@ class TransportWorld : public World {
     if (ranks.size() == 1) return make_lone_communicator();
     const int index = static_cast<int>(self - ranks.begin());
     std::set<int> hosts;
-    for (int rank : ranks) hosts.insert(hosts_.host_of[static_cast<size_t>(rank)]);
+    for (int rank : ranks) hosts.insert(hosts_.host_of[rank]);
     if (mixed_ && hosts.size() > 1 && hosts.size() < ranks.size())
       return make_mixed_communicator(inside_ ? &*inside_ : nullptr, *between_, hosts_, ranks, index, lane,
                                      options_.algorithm);
@@ -196,7 +196,7 @@ std::unique_ptr<World> World::open(const WorldOptions& options, Bootstrap& boots
   Hosts hosts = find_hosts(options, bootstrap);
   const std::vector<int>& here = hosts.with(options.rank);
   WorldOptions placed = options;
-  placed.local_ranks = static_cast<int>(here.size());
+  placed.local_ranks = std::ssize(here);
   placed.local_rank = static_cast<int>(std::find(here.begin(), here.end(), options.rank) - here.begin());
   set_host(&bootstrap, placed.local_ranks);
   Transports transports = choose_transports(placed, hosts, bootstrap);

@@ -16,16 +16,16 @@ class Recorder final : public GradientBuilder {
     for (const Node& node : graph_.nodes) {
       bool any = false;
       for (int input : node.inputs) any = any || wants(input);
-      for (int output : node.outputs) wants_[static_cast<size_t>(output)] = any;
+      for (int output : node.outputs) wants_[output] = any;
     }
   }
 
-  TensorType type(int value) const override { return graph_.values[static_cast<size_t>(value)].type; }
+  TensorType type(int value) const override { return graph_.values[value].type; }
   bool wants(int value) const override {
-    return static_cast<size_t>(value) < wants_.size() && wants_[static_cast<size_t>(value)];
+    return static_cast<size_t>(value) < wants_.size() && wants_[value];
   }
   int gradient(int value) const override {
-    return static_cast<size_t>(value) < gradient_.size() ? gradient_[static_cast<size_t>(value)] : -1;
+    return static_cast<size_t>(value) < gradient_.size() ? gradient_[value] : -1;
   }
 
   std::vector<int> emit(std::string_view kind, std::vector<int> inputs, std::vector<TensorType> types,
@@ -46,15 +46,15 @@ class Recorder final : public GradientBuilder {
   }
 
   void contribute(int value, int gradient) override {
-    int& known = gradient_[static_cast<size_t>(value)];
-    Value& new_gradient = graph_.values[static_cast<size_t>(gradient)];
+    int& known = gradient_[value];
+    Value& new_gradient = graph_.values[gradient];
     if (known < 0) {
-      new_gradient.name = "d " + graph_.values[static_cast<size_t>(value)].name;
+      new_gradient.name = "d " + graph_.values[value].name;
       known = gradient;
       return;
     }
     std::vector<int> sum = emit("add", {known, gradient}, {new_gradient.type}, {});
-    graph_.values[static_cast<size_t>(sum[0])].name = "d " + graph_.values[static_cast<size_t>(value)].name;
+    graph_.values[sum[0]].name = "d " + graph_.values[value].name;
     known = sum[0];
   }
 
@@ -70,7 +70,7 @@ class Recorder final : public GradientBuilder {
       if (!(is_loss || arrived) || !wanted) continue;
       if (node->op->derive == nullptr) throw plan_error(fmt::format("{} has no gradient", node->op->name), node->site);
       current_ = &*node;
-      current_label_ = graph_.values[static_cast<size_t>(node->outputs.front())].name;
+      current_label_ = graph_.values[node->outputs.front()].name;
       // The rule may grow graph_.values, never graph_.nodes; it sees copies so that references stay good.
       const std::vector<int> inputs = node->inputs, outputs = node->outputs;
       const Attrs attrs = node->attrs;
@@ -101,8 +101,8 @@ void differentiate(Draft& draft) {
         if (auto it = draft.global_counts.find(input); it != draft.global_counts.end()) input = it->second;
   for (const Unit& unit : draft.graph.units) {
     for (int parameter : unit.parameters) {
-      if (draft.parameter_grad[static_cast<size_t>(parameter)] >= 0 || unit.twin_of >= 0) continue;
-      const Value& value = draft.graph.values[static_cast<size_t>(parameter)];
+      if (draft.parameter_grad[parameter] >= 0 || unit.twin_of >= 0) continue;
+      const Value& value = draft.graph.values[parameter];
       throw plan_error(fmt::format("parameter '{}' does not reach the loss: it would never be trained", value.name),
                        value.site);
     }

@@ -30,7 +30,7 @@ int add_tensor(Program& program, const std::string& name, Role role, TensorType 
 }
 
 int add_view(Program& program, const std::string& name, int of, int64_t first, const Shape& shape) {
-  const Tensor& base = program.tensors[static_cast<size_t>(of)];
+  const Tensor& base = program.tensors[of];
   Tensor tensor;
   tensor.name = name;
   tensor.buffer = base.buffer;

@@ -25,7 +25,7 @@ std::vector<int> results(const Program& program, const Op& op) {
   std::vector<int> tensors;
   if (is_seen_elsewhere(op)) return tensors;
   for (const int id : op.writes) {
-    const Dtype dtype = program.tensors[static_cast<size_t>(id)].dtype;
+    const Dtype dtype = program.tensors[id].dtype;
     const bool is_float = dtype == Dtype::f64 || dtype == Dtype::f32 || dtype == Dtype::bf16;
     if (is_float && std::find(tensors.begin(), tensors.end(), id) == tensors.end()) tensors.push_back(id);
   }
@@ -80,7 +80,7 @@ void check_body(Program& program, Body& body, const std::string& name) {
   }
   for (Stream& stream : body.streams)
     for (Op& op : stream.ops)
-      for (Edge& edge : op.waits) edge.index = moved[static_cast<size_t>(edge.stream)][static_cast<size_t>(edge.index)];
+      for (Edge& edge : op.waits) edge.index = moved[edge.stream][edge.index];
   Op require;
   require.def = &op_def("require_finite");
   require.reads = {flags};

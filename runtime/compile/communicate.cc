@@ -17,11 +17,11 @@ StepBuilder::StepBuilder(Draft& draft, Body& body)
   tensor_of_.assign(static_cast<size_t>(draft.plan.microbatches), std::vector<int>(graph.values.size(), -1));
   forward_.resize(graph.calls.size());
   backward_.resize(graph.calls.size());
-  for (const Node& node : graph.nodes) forward_[static_cast<size_t>(node.call)].push_back(&node);
-  for (const Node& node : draft.backward) backward_[static_cast<size_t>(node.call)].push_back(&node);
+  for (const Node& node : graph.nodes) forward_[node.call].push_back(&node);
+  for (const Node& node : draft.backward) backward_[node.call].push_back(&node);
   for (size_t u = 0; u < graph.units.size(); ++u)
     for (size_t i = 0; i < graph.units[u].parameters.size(); ++i) {
-      int gradient = draft.parameter_grad[static_cast<size_t>(graph.units[u].parameters[i])];
+      int gradient = draft.parameter_grad[graph.units[u].parameters[i]];
       if (gradient >= 0) whole_gradient_[gradient] = {static_cast<int>(u), i};
     }
   buckets_.resize(graph.units.size());
@@ -80,7 +80,7 @@ void StepBuilder::walk_turns() {
     send(draft_.turns[i]);
     const Turn& last = calls.back();
     bool loss_is_whole = last.phase == Phase::forward && last.microbatch + 1 == draft_.plan.microbatches &&
-                         last.call + 1 == static_cast<int>(draft_.graph.calls.size());
+                         last.call + 1 == std::ssize(draft_.graph.calls);
     if (loss_is_whole && !draft_.plan.pipeline) average_loss();
   }
 }
@@ -95,10 +95,10 @@ void StepBuilder::run() {
 }
 
 std::vector<const Node*> StepBuilder::nodes_of(const Turn& turn) const {
-  if (turn.phase == Phase::forward) return forward_[static_cast<size_t>(turn.call)];
+  if (turn.phase == Phase::forward) return forward_[turn.call];
   std::vector<const Node*> nodes;
-  for (const Node* node : backward_[static_cast<size_t>(turn.call)]) {
-    bool weights = for_weights_[static_cast<size_t>(node - draft_.backward.data())];
+  for (const Node* node : backward_[turn.call]) {
+    bool weights = for_weights_[node - draft_.backward.data()];
     if (turn.half == Half::whole || (turn.half == Half::weight) == weights) nodes.push_back(node);
   }
   return nodes;
@@ -129,7 +129,7 @@ void StepBuilder::next_batch() {
     for (size_t c = 0; c < calls->size(); ++c)
       for (const Node* node : (*calls)[c])
         for (int input : node->inputs)
-          read[static_cast<size_t>(input)] = read[static_cast<size_t>(input)] || here(static_cast<int>(c));
+          read[input] = read[input] || here(static_cast<int>(c));
   std::string names;
   for (size_t v = 0; v < draft_.graph.values.size(); ++v) {
     const Value& value = draft_.graph.values[v];
@@ -176,7 +176,7 @@ void StepBuilder::take_early_gradients(const Turn& turn) {
     op.phase = turn.phase;
     op.unit = unit_name(early.unit);
     op.microbatch = draft_.plan.microbatches > 1 ? turn.microbatch : -1;
-    op.site = program_.buffers[static_cast<size_t>(program_.tensors[static_cast<size_t>(early.tensor)].buffer)].site;
+    op.site = program_.buffers[program_.tensors[early.tensor].buffer].site;
     recorder_.record(0, std::move(op));
   }
 }
@@ -188,7 +188,7 @@ int StepBuilder::compute_tensor(const std::string& name, TensorType type, const 
 int StepBuilder::input_of(int value) {
   int tensor = tensor_of(value);
   PRUN_CHECK(tensor >= 0,
-             "value " + draft_.graph.values[static_cast<size_t>(value)].name + " is read before it is written");
+             "value " + draft_.graph.values[value].name + " is read before it is written");
   return tensor;
 }
 
@@ -221,7 +221,7 @@ void StepBuilder::lower(const Node& node, const Turn& turn) {
   op.attrs = node.attrs;
   op.attrs.values().erase("again");
   if (op.is("dropout")) {  // the mask depends on the sample's place in the whole batch
-    int64_t samples = graph.values[static_cast<size_t>(node.inputs[0])].type.shape.front();
+    int64_t samples = graph.values[node.inputs[0]].type.shape.front();
     op.attrs.set("rows_axis", draft_.data_axes);
     int64_t ranks = 1;
     for (const std::string& axis : draft_.plan.batch_axes) ranks *= draft_.plan.mesh.size(axis);
@@ -229,15 +229,15 @@ void StepBuilder::lower(const Node& node, const Turn& turn) {
     op.attrs.set("samples", samples);
   }
   op.phase = turn.phase;
-  op.unit = unit_name(graph.calls[static_cast<size_t>(node.call)].unit);
+  op.unit = unit_name(graph.calls[node.call].unit);
   op.microbatch = draft_.plan.microbatches > 1 ? turn.microbatch : -1;
   op.site = node.site;
   for (int input : node.inputs)
-    op.reads.push_back(graph.values[static_cast<size_t>(input)].kind == ValueKind::parameter ? parameter(input, node)
+    op.reads.push_back(graph.values[input].kind == ValueKind::parameter ? parameter(input, node)
                                                                                              : input_of(input));
   std::vector<std::pair<int, int>> sums;  // what is added to which tensor afterwards
   for (int output : node.outputs) {
-    const Value& value = graph.values[static_cast<size_t>(output)];
+    const Value& value = graph.values[output];
     int& tensor = tensor_of(output);
     auto whole = whole_gradient_.find(output);
     if (output == graph.loss && turn.phase == Phase::forward) {
@@ -246,10 +246,10 @@ void StepBuilder::lower(const Node& node, const Turn& turn) {
       if (!first) sums.emplace_back(draft_.loss_tensor, tensor);
     } else if (whole != whole_gradient_.end()) {
       auto [unit, index] = whole->second;
-      const UnitState& state = draft_.states[static_cast<size_t>(unit)];
+      const UnitState& state = draft_.states[unit];
       bool kept = !state.sharded || state.whole_grad >= 0;  // from microbatch to microbatch
       bool early = !kept && turn.half == Half::input;       // its bucket opens with the other half
-      bool summed = kept && !is_first(turn, for_weights_[static_cast<size_t>(&node - draft_.backward.data())]);
+      bool summed = kept && !is_first(turn, for_weights_[&node - draft_.backward.data()]);
       tensor = summed || early ? compute_tensor(microbatch_name(value.name), value.type, value.site)
                                : gradient_tensor(unit, index, turn);
       if (summed) sums.emplace_back(gradient_tensor(unit, index, turn), tensor);
@@ -283,7 +283,7 @@ std::vector<int> StepBuilder::parts_of(int unit) const {
 }
 
 void StepBuilder::hooks(const Turn& turn, bool after) {
-  const std::string& unit_class = draft_.graph.units[static_cast<size_t>(unit_of(turn))].unit_class;
+  const std::string& unit_class = draft_.graph.units[unit_of(turn)].unit_class;
   for (size_t s = 0; s < draft_.plan.strategies.size(); ++s)
     for (const StrategyUnit& unit : draft_.plan.strategies[s].units)
       if (unit.unit_class == unit_class)
@@ -294,14 +294,14 @@ void StepBuilder::hooks(const Turn& turn, bool after) {
 
 int StepBuilder::first_call(int unit) const {
   int call = 0;
-  while (draft_.graph.calls[static_cast<size_t>(call)].unit != unit) ++call;
+  while (draft_.graph.calls[call].unit != unit) ++call;
   return call;
 }
 
 void StepBuilder::carry_out(const Turn& turn, int strategy, const Intent& intent) {
   int unit = unit_of(turn);
   // A unit without parameters has nothing to move.
-  if (draft_.graph.units[static_cast<size_t>(unit)].parameters.empty() && units_read(turn).empty()) return;
+  if (draft_.graph.units[unit].parameters.empty() && units_read(turn).empty()) return;
   // After the first half of backward its inputs' readers are done; gradients are there after the second.
   if (turn.half != Half::whole &&
       (intent.kind == "free" ? turn.half == Half::weight
@@ -351,7 +351,7 @@ std::string StepBuilder::gradient_stream() const {
 // The loss that is shown is the mean over all data ranks. On a pipeline's other ranks it is 0 until the last one's is
 // added.
 void StepBuilder::average_loss() {
-  const Site& site = draft_.graph.values[static_cast<size_t>(draft_.graph.loss)].site;
+  const Site& site = draft_.graph.values[draft_.graph.loss].site;
   auto reduce = [&](const std::string& axis, const char* how) {
     Op op;
     op.def = &op_def("all_reduce");
@@ -384,7 +384,7 @@ void StepBuilder::print(const Turn& turn, const Intent& intent) {
   op.site = intent.site;
   std::string parts = "[\"rank\",null," + nlohmann::json(intent.text).dump();
   int unit = unit_of(turn);
-  const std::vector<int>& parameters = draft_.graph.units[static_cast<size_t>(unit)].parameters;
+  const std::vector<int>& parameters = draft_.graph.units[unit].parameters;
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (intent.target == "grads") {
       op.reads.push_back(gradient_tensor(unit, i, turn));

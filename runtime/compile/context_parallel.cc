@@ -20,7 +20,7 @@ class TokenSplitter {
   }
 
  private:
-  Value& value(int id) { return draft_.graph.values[static_cast<size_t>(id)]; }
+  Value& value(int id) { return draft_.graph.values[id]; }
 
   void split_inputs() {
     bool any = false;

@@ -19,11 +19,11 @@ Form last_dim_shard(const Distributor& d, int value) {
 void whole(Distributor& d, const Node& node) {
   Node copy = node;
   for (int& input : copy.inputs)
-    if (d.graph().values[static_cast<size_t>(input)].kind != ValueKind::parameter) input = d.whole(input);
+    if (d.graph().values[input].kind != ValueKind::parameter) input = d.whole(input);
   for (int input : copy.inputs)
     if (d.split_dim(input) >= 0)
       d.fail(fmt::format("{} at {} cannot use '{}', which is sharded over '{}'", node.op->name, node.site.text(),
-                         d.graph().values[static_cast<size_t>(input)].name, d.axis()));
+                         d.graph().values[input].name, d.axis()));
   d.keep(std::move(copy), {});
 }
 
@@ -65,7 +65,7 @@ void linear(Distributor& d, const Node& node) {
     d.fail(
         fmt::format("'{}' is sharded along its inputs, but what the linear at {} reads is not: shard the layer before "
                     "it along its outputs, S(1)",
-                    d.graph().values[static_cast<size_t>(w)].name, node.site.text()));
+                    d.graph().values[w].name, node.site.text()));
   bool tokens = d.sequence(node);
   int y = d.sum(d.emit("linear", {x, w}, node.attrs, {d.type(node.outputs[0])})[0], tokens);
   if (node.inputs.size() > 2) {
@@ -125,7 +125,7 @@ void embedding(Distributor& d, const Node& node) {
   bool split = d.split_dim(table) >= 0, tokens = d.sequence(node);
   if (d.split_dim(table) > 0)
     d.fail(fmt::format("'{}' is an embedding: it can be sharded along its rows, S(0), not S({})",
-                       d.graph().values[static_cast<size_t>(table)].name, d.split_dim(table)));
+                       d.graph().values[table].name, d.split_dim(table)));
   if (!split && !tokens) return whole(d, node);
   Attrs attrs;
   if (split) attrs.set("axis", d.axis());

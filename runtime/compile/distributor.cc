@@ -19,8 +19,8 @@ const Strategy* strategy_of(const Plan& plan, const std::string& axis) {
 
 // "block0.qkv.weight" of unit block0: "qkv".
 std::string layer_of(const Graph& graph, const Value& value) {
-  const Unit* unit = &graph.units[static_cast<size_t>(value.unit)];
-  if (unit->twin_of >= 0) unit = &graph.units[static_cast<size_t>(unit->twin_of)];
+  const Unit* unit = &graph.units[value.unit];
+  if (unit->twin_of >= 0) unit = &graph.units[unit->twin_of];
   std::string name = value.name.substr(unit->name.size() + 1);
   return name.substr(0, name.find_last_of('.'));
 }
@@ -37,18 +37,18 @@ void Distributor::fail(const std::string& text) const { throw plan_error(text, s
 
 void Distributor::set_form(int value, Form form) {
   if (form_.size() <= static_cast<size_t>(value)) form_.resize(graph_.values.size());
-  form_[static_cast<size_t>(value)] = form;
+  form_[value] = form;
 }
 
 int Distributor::split_dim(int parameter) const {
-  const Value& value = graph_.values[static_cast<size_t>(parameter)];
+  const Value& value = graph_.values[parameter];
   return value.split_axis == axis_ ? value.split_dim : -1;
 }
 
 // Each rank has an equal share of a dim, or of each block of the last one; what does not divide is padded with zeros.
 void Distributor::split_parameter(int parameter, const Placement& placement, bool bias) {
-  Value& value = graph_.values[static_cast<size_t>(parameter)];
-  int dims = static_cast<int>(value.type.shape.size()), dim = placement.dim;
+  Value& value = graph_.values[parameter];
+  int dims = std::ssize(value.type.shape), dim = placement.dim;
   if (bias) {
     // The bias belongs to the outputs, the weight's last dim.
     if (dim == 0) return;
@@ -68,9 +68,9 @@ void Distributor::split_parameter(int parameter, const Placement& placement, boo
   int64_t local = 0;
   std::vector<int64_t> blocks = dim + 1 == dims && !value.blocks.empty()
                                     ? value.blocks
-                                    : std::vector<int64_t>{value.type.shape[static_cast<size_t>(dim)]};
+                                    : std::vector<int64_t>{value.type.shape[dim]};
   for (int64_t block : blocks) local += (block + ranks_ - 1) / ranks_;
-  value.type.shape[static_cast<size_t>(dim)] = local;
+  value.type.shape[dim] = local;
 }
 
 void Distributor::split_parameters() {
@@ -81,7 +81,7 @@ void Distributor::split_parameters() {
         for (size_t v = 0; v < graph_.values.size(); ++v) {
           const Value& value = graph_.values[v];
           if (value.kind != ValueKind::parameter ||
-              graph_.units[static_cast<size_t>(value.unit)].unit_class != unit.unit_class)
+              graph_.units[value.unit].unit_class != unit.unit_class)
             continue;
           if (layer_of(graph_, value) == placement.layer)
             split_parameter(static_cast<int>(v), placement, value.type.shape.size() == 1);
@@ -93,7 +93,7 @@ void Distributor::split_parameters() {
 
 bool Distributor::sequence(const Node& node) const {
   const std::string& unit_class =
-      graph_.units[static_cast<size_t>(graph_.calls[static_cast<size_t>(node.call)].unit)].unit_class;
+      graph_.units[graph_.calls[node.call].unit].unit_class;
   for (const Strategy& strategy : draft_.plan.strategies)
     for (const StrategyUnit& unit : strategy.units)
       for (const Placement& placement : unit.activations)
@@ -106,7 +106,7 @@ std::vector<int> Distributor::emit(std::string_view kind, const std::vector<int>
   Node node{&op_def(kind), inputs, {}, std::move(attrs), current_->call, current_->site};
   for (const TensorType& type : types) {
     Value value;
-    value.name = fmt::format("{}.{}", graph_.values[static_cast<size_t>(inputs[0])].name, kind);
+    value.name = fmt::format("{}.{}", graph_.values[inputs[0]].name, kind);
     value.type = type;
     value.site = current_->site;
     node.outputs.push_back(static_cast<int>(graph_.values.size()));
@@ -120,7 +120,7 @@ std::vector<int> Distributor::emit(std::string_view kind, const std::vector<int>
 
 void Distributor::define(int value, int now) {
   now_[value] = now;
-  graph_.values[static_cast<size_t>(now)].name = graph_.values[static_cast<size_t>(value)].name;
+  graph_.values[now].name = graph_.values[value].name;
 }
 
 void Distributor::keep(Node node, Form form) {
@@ -128,7 +128,7 @@ void Distributor::keep(Node node, Form form) {
   std::vector<TensorType> inputs;
   for (int input : node.inputs) inputs.push_back(type(input));
   for (int input : node.inputs)
-    changed = changed || this->form(input) != Form{} || graph_.values[static_cast<size_t>(input)].split_axis == axis_;
+    changed = changed || this->form(input) != Form{} || graph_.values[input].split_axis == axis_;
   if (node.op->infer) {
     std::vector<TensorType> types;
     try {
@@ -136,7 +136,7 @@ void Distributor::keep(Node node, Form form) {
     } catch (const Error& error) {
       throw plan_error(fmt::format("over axis '{}' of {} ranks: {}", axis_, ranks_, error.message()), node.site);
     }
-    for (size_t i = 0; i < types.size(); ++i) graph_.values[static_cast<size_t>(node.outputs[i])].type = types[i];
+    for (size_t i = 0; i < types.size(); ++i) graph_.values[node.outputs[i]].type = types[i];
   } else {
     PRUN_CHECK(!changed, fmt::format("{} has no shape rule", node.op->name));
   }
@@ -151,12 +151,12 @@ int Distributor::convert(int value, bool partial_gradient) {
   if (from.kind == Form::whole) return partial_gradient ? emit("enter", {value}, attrs, {type(value)})[0] : value;
   TensorType gathered = type(value), joined = gathered;
   gathered.shape.insert(gathered.shape.begin(), ranks_);
-  joined.shape[static_cast<size_t>(from.dim)] *= ranks_;
+  joined.shape[from.dim] *= ranks_;
   if (static_cast<size_t>(value) < whole_types_.size() &&
-      joined.shape != whole_types_[static_cast<size_t>(value)].shape)
+      joined.shape != whole_types_[value].shape)
     fail(fmt::format(
         "'{}' is {}: its dim {} does not divide over the {} ranks of axis '{}', and what reads it needs it whole",
-        graph_.values[static_cast<size_t>(value)].name, shape_text(whole_types_[static_cast<size_t>(value)].shape),
+        graph_.values[value].name, shape_text(whole_types_[value].shape),
         from.dim, ranks_, axis_));
   Attrs join;
   join.set("pieces", int64_t{ranks_});
@@ -221,7 +221,7 @@ int Distributor::tokens_of(int value) {
 }
 
 void Distributor::partial_gradient(int parameter) {
-  std::vector<std::string>& axes = graph_.values[static_cast<size_t>(parameter)].partial_over;
+  std::vector<std::string>& axes = graph_.values[parameter].partial_over;
   if (std::find(axes.begin(), axes.end(), axis_) == axes.end()) axes.push_back(axis_);
 }
 

@@ -28,11 +28,11 @@ class Distributor {
   const std::string& axis() const { return axis_; }
   int ranks() const { return ranks_; }
   Form form(int value) const {
-    return static_cast<size_t>(value) < form_.size() ? form_[static_cast<size_t>(value)] : Form{};
+    return static_cast<size_t>(value) < form_.size() ? form_[value] : Form{};
   }
-  const TensorType& type(int value) const { return graph_.values[static_cast<size_t>(value)].type; }
+  const TensorType& type(int value) const { return graph_.values[value].type; }
   // Of a value of the whole graph, before the axis split anything.
-  const TensorType& whole_type(int value) const { return whole_types_[static_cast<size_t>(value)]; }
+  const TensorType& whole_type(int value) const { return whole_types_[value]; }
   // The dim of the weight that is split over the axis; -1: none.
   int split_dim(int parameter) const;
   // Whether the unit's activations are sharded along their tokens where no layer says otherwise.

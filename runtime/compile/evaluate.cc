@@ -18,12 +18,12 @@ std::vector<StageTurn> forward_of(const std::vector<StageTurn>& turns) {
 // Nodes that only backward reads go: the counts of a mixture of experts, say, which travel for the load-balancing loss.
 std::vector<Node> nodes_for_loss(const Graph& graph) {
   std::vector<bool> wanted(graph.values.size(), false);
-  wanted[static_cast<size_t>(graph.loss)] = true;
+  wanted[graph.loss] = true;
   std::vector<Node> kept;
   for (auto node = graph.nodes.rbegin(); node != graph.nodes.rend(); ++node) {
-    const auto is_wanted = [&](int value) { return wanted[static_cast<size_t>(value)]; };
+    const auto is_wanted = [&](int value) { return wanted[value]; };
     if (std::none_of(node->outputs.begin(), node->outputs.end(), is_wanted)) continue;
-    for (int input : node->inputs) wanted[static_cast<size_t>(input)] = true;
+    for (int input : node->inputs) wanted[input] = true;
     kept.push_back(*node);
   }
   std::reverse(kept.begin(), kept.end());
@@ -52,7 +52,7 @@ void evaluate(Draft& draft) {
   program.schedule.eval_every = evaluation.every;
   program.schedule.eval_batches = evaluation.batches;
   program.eval_data = data_source(evaluation.data);
-  const TensorType loss = program.tensors[static_cast<size_t>(draft.loss_tensor)].type();
+  const TensorType loss = program.tensors[draft.loss_tensor].type();
   program.eval_loss_tensor = add_tensor(program, "eval_loss", Role::data, loss, true, evaluation.site);
 
   Draft forward = draft;

@@ -19,7 +19,7 @@ void sum_loads(Draft& draft) {
     nodes.push_back(node);
     if (node.op->name != "route" || node.attrs.number("aux") == 0) continue;
     int counts = node.outputs[2];
-    auto value = [&](int id) -> Value& { return draft.graph.values[static_cast<size_t>(id)]; };
+    auto value = [&](int id) -> Value& { return draft.graph.values[id]; };
     const Shape& weights = value(node.outputs[0]).type.shape;
     int64_t tokens = weights.front();
     nodes.back().attrs.set("tokens", tokens * draft.data_ranks);
@@ -56,7 +56,7 @@ void split_experts(Draft& draft) {
 void expert_linear(Distributor& d, const Node& node) {
   int x = node.inputs[0], w = node.inputs[1];
   if (d.split_dim(w) < 0) return d.keep(node, {});
-  const Value& weight = d.graph().values[static_cast<size_t>(w)];
+  const Value& weight = d.graph().values[w];
   if (d.split_dim(w) != 0 || weight.whole[0] % d.ranks() != 0)
     d.fail(d.split_dim(w) != 0 ? fmt::format("'{}' holds experts: it can be sharded over them, S(0), not S({})",
                                              weight.name, d.split_dim(w))

@@ -70,9 +70,9 @@ constexpr Norm kNorms[] = {{"layernorm", "add_layernorm", "layernorm_grad", "lay
 // computed twice: it keeps its input, and would have to keep both terms of it.
 bool next_may_compute(const Draft& draft, int call, int next) {
   if (call == next) return true;
-  const Call &from = draft.graph.calls[static_cast<size_t>(call)], &to = draft.graph.calls[static_cast<size_t>(next)];
+  const Call &from = draft.graph.calls[call], &to = draft.graph.calls[next];
   return call + 1 == next && from.stage == to.stage &&
-         !recomputes(draft.plan, draft.graph.units[static_cast<size_t>(to.unit)].unit_class);
+         !recomputes(draft.plan, draft.graph.units[to.unit].unit_class);
 }
 
 // The sum keeps its value: others read it, too. Nothing stands between the two ops, so no memory is needed for longer.

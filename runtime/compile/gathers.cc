@@ -14,14 +14,14 @@ namespace prun {
 int StepBuilder::pool_of(const std::string& name, Role role, int slots) {
   auto [it, fresh] = pool_index_.try_emplace(name, static_cast<int>(program_.pools.size()));
   if (fresh) program_.pools.push_back({name, role, slots, 0});
-  Pool& pool = program_.pools[static_cast<size_t>(it->second)];
+  Pool& pool = program_.pools[it->second];
   pool.slots = std::max(pool.slots, slots);
   return it->second;
 }
 
 int StepBuilder::claim_slot(int pool, const std::string& what, const Site& site,
                             bool (StepBuilder::*busy)(int, int, std::string&)) {
-  int slots = program_.pools[static_cast<size_t>(pool)].slots;
+  int slots = program_.pools[pool].slots;
   int slot = slot_counter_[pool]++ % slots;
   std::string holder;
   if ((this->*busy)(pool, slot, holder))
@@ -36,7 +36,7 @@ bool StepBuilder::gather_slot_busy(int pool, int slot, std::string& holder) {
   for (const Gathered& g : gathered_) {
     if (!g.live || g.pool != pool || g.slot != slot) continue;
     holder = fmt::format("{} (gathered at {}, never freed)",
-                         unit_name(draft_.graph.calls[static_cast<size_t>(g.call)].unit), g.site.text());
+                         unit_name(draft_.graph.calls[g.call].unit), g.site.text());
     return true;
   }
   return false;
@@ -47,12 +47,12 @@ std::vector<int> StepBuilder::units_read(const Turn& turn) const {
   std::vector<int> units;
   std::vector<const Node*> nodes = nodes_of(turn);
   if (turn.phase == Phase::backward && recomputes(turn))
-    nodes.insert(nodes.end(), forward_[static_cast<size_t>(turn.call)].begin(),
-                 forward_[static_cast<size_t>(turn.call)].end());
+    nodes.insert(nodes.end(), forward_[turn.call].begin(),
+                 forward_[turn.call].end());
   for (const Node* node : nodes)
     for (int input : node->inputs) {
-      const Value& value = draft_.graph.values[static_cast<size_t>(input)];
-      if (value.kind != ValueKind::parameter || !draft_.states[static_cast<size_t>(value.unit)].sharded) continue;
+      const Value& value = draft_.graph.values[input];
+      if (value.kind != ValueKind::parameter || !draft_.states[value.unit].sharded) continue;
       if (std::find(units.begin(), units.end(), value.unit) == units.end()) units.push_back(value.unit);
     }
   return units;
@@ -64,7 +64,7 @@ void StepBuilder::gather(const Turn& turn, int strategy, const Intent& intent) {
   if (find_live(strategy, intent.handle, unit_of(turn))) return;  // kept since another microbatch
   Dtype dtype = draft_.plan.param_dtype;
   int64_t elements = 0;
-  for (int unit : units) elements += draft_.layouts[static_cast<size_t>(unit)].padded;
+  for (int unit : units) elements += draft_.layouts[unit].padded;
 
   Gathered g;
   g.strategy = strategy;
@@ -75,20 +75,20 @@ void StepBuilder::gather(const Turn& turn, int strategy, const Intent& intent) {
   const std::string& name = unit_name(unit_of(turn));
   g.pool = -1;
   if (!intent.keep) {
-    g.pool = pool_of(fmt::format("{}.gathered", draft_.plan.strategies[static_cast<size_t>(strategy)].name),
+    g.pool = pool_of(fmt::format("{}.gathered", draft_.plan.strategies[strategy].name),
                      Role::gathered, intent.prefetch + 1);
     g.slot = claim_slot(g.pool, "the all_gather of " + name, intent.site, &StepBuilder::gather_slot_busy);
   }
   int all = add_tensor(program_, microbatch_name(fmt::format("{}.full.{}", name, phase_name(turn.phase))),
                        Role::gathered, {dtype, {elements}}, false, intent.site);
-  g.buffer = program_.tensors[static_cast<size_t>(all)].buffer;
+  g.buffer = program_.tensors[all].buffer;
   if (!intent.keep) enter_pool(g.buffer, g.pool, g.slot);
 
   int stream = recorder_.stream(intent.stream);
   int64_t first = 0;
   for (int unit : units) {
-    const UnitState& state = draft_.states[static_cast<size_t>(unit)];
-    int64_t padded = draft_.layouts[static_cast<size_t>(unit)].padded;
+    const UnitState& state = draft_.states[unit];
+    int64_t padded = draft_.layouts[unit].padded;
     int full = units.size() == 1 ? all : add_view(program_, unit_name(unit) + ".full", all, first, {padded});
     first += padded;
     g.full[unit] = full;
@@ -108,10 +108,10 @@ void StepBuilder::gather(const Turn& turn, int strategy, const Intent& intent) {
 
 // `buffer` takes a slot of a pool over from its last occupant.
 void StepBuilder::enter_pool(int buffer, int pool, int slot) {
-  Buffer& entering = program_.buffers[static_cast<size_t>(buffer)];
+  Buffer& entering = program_.buffers[buffer];
   entering.pool = pool;
   entering.slot = slot;
-  Pool& room = program_.pools[static_cast<size_t>(pool)];
+  Pool& room = program_.pools[pool];
   room.slot_bytes = std::max(room.slot_bytes, entering.bytes);
   auto [previous, fresh] = occupant_.try_emplace({pool, slot}, buffer);
   if (!fresh) recorder_.take_over(buffer, previous->second);
@@ -121,7 +121,7 @@ void StepBuilder::enter_pool(int buffer, int pool, int slot) {
 // The tensor in another dtype; itself when it has that.
 int StepBuilder::cast(int tensor, Dtype dtype, const std::string& name, const Intent& intent, const Turn& turn,
                       int stream) {
-  const Tensor from = program_.tensors[static_cast<size_t>(tensor)];
+  const Tensor from = program_.tensors[tensor];
   if (from.dtype == dtype) return tensor;
   int to = add_tensor(program_, name, Role::workspace, {dtype, from.shape}, false, intent.site);
   cast_into(tensor, to, intent, turn, stream);
@@ -132,14 +132,14 @@ void StepBuilder::cast_into(int from, int to, const Intent& intent, const Turn& 
   Op op = communication("all_gather", intent, turn, from, to);
   op.def = &op_def("cast");
   op.axis.clear();
-  op.attrs.set("dtype", std::string(dtype_name(program_.tensors[static_cast<size_t>(to)].dtype)));
+  op.attrs.set("dtype", std::string(dtype_name(program_.tensors[to].dtype)));
   recorder_.record(stream, std::move(op));
 }
 
 StepBuilder::Gathered* StepBuilder::find_live(int strategy, int handle, int unit) {
   for (Gathered& g : gathered_)
     if (g.live && g.strategy == strategy && g.handle == handle &&
-        draft_.graph.calls[static_cast<size_t>(g.call)].unit == unit)
+        draft_.graph.calls[g.call].unit == unit)
       return &g;
   return nullptr;
 }
@@ -164,7 +164,7 @@ void StepBuilder::not_gathered(const Value& parameter, const Node& reader, const
   Site sharded;
   for (const Strategy& strategy : draft_.plan.strategies)
     for (const StrategyUnit& unit : strategy.units)
-      if (unit.sharded && unit.unit_class == draft_.graph.units[static_cast<size_t>(parameter.unit)].unit_class)
+      if (unit.sharded && unit.unit_class == draft_.graph.units[parameter.unit].unit_class)
         sharded = unit.shard_site;
   throw plan_error(
       fmt::format("the parameters of '{}' are sharded here, but no hook gathers them before {} at {} reads '{}'",
@@ -173,9 +173,9 @@ void StepBuilder::not_gathered(const Value& parameter, const Node& reader, const
 }
 
 int StepBuilder::parameter(int value, const Node& reader) {
-  const Value& v = draft_.graph.values[static_cast<size_t>(value)];
-  const UnitState& state = draft_.states[static_cast<size_t>(v.unit)];
-  const Unit& unit = draft_.graph.units[static_cast<size_t>(v.unit)];
+  const Value& v = draft_.graph.values[value];
+  const UnitState& state = draft_.states[v.unit];
+  const Unit& unit = draft_.graph.units[v.unit];
   size_t index =
       static_cast<size_t>(std::find(unit.parameters.begin(), unit.parameters.end(), value) - unit.parameters.begin());
   int of = state.compute >= 0 ? state.compute : state.master;
@@ -194,7 +194,7 @@ int StepBuilder::parameter(int value, const Node& reader) {
   }
   auto [it, fresh] = views_.try_emplace({v.unit, index, of}, -1);
   if (fresh)
-    it->second = add_view(program_, v.name, of, draft_.layouts[static_cast<size_t>(v.unit)].start[index], v.type.shape);
+    it->second = add_view(program_, v.name, of, draft_.layouts[v.unit].start[index], v.type.shape);
   return it->second;
 }
 

@@ -36,8 +36,8 @@ bool StepBuilder::bucket_slot_busy(int pool, int slot, std::string& holder) {
 }
 
 void StepBuilder::open_bucket(int unit, const Turn& turn) {
-  const UnitLayout& layout = draft_.layouts[static_cast<size_t>(unit)];
-  const Unit& u = draft_.graph.units[static_cast<size_t>(unit)];
+  const UnitLayout& layout = draft_.layouts[unit];
+  const Unit& u = draft_.graph.units[unit];
   const Intent* intent = find_reduce_scatter(draft_.plan, u.unit_class);
   if (!intent) {
     Site site;
@@ -47,10 +47,10 @@ void StepBuilder::open_bucket(int unit, const Turn& turn) {
                                  u.unit_class),
                      site);
   }
-  Bucket& bucket = buckets_[static_cast<size_t>(unit)];
+  Bucket& bucket = buckets_[unit];
   bucket.flat = add_tensor(program_, microbatch_name(u.name + ".grads"), Role::reduce,
                            {draft_.master_dtype(), {layout.padded}}, false, intent->site);
-  bucket.buffer = program_.tensors[static_cast<size_t>(bucket.flat)].buffer;
+  bucket.buffer = program_.tensors[bucket.flat].buffer;
   bucket.pool = pool_of("unreduced", Role::reduce, intent->inflight + 1);
   bucket.slot = claim_slot(bucket.pool, "the gradient of " + u.name, intent->site, &StepBuilder::bucket_slot_busy);
   bucket.microbatch = turn.microbatch;
@@ -61,13 +61,13 @@ void StepBuilder::open_bucket(int unit, const Turn& turn) {
 
 // What no gradient covers takes part in the reduction: make it zero.
 void StepBuilder::zero_gaps(int unit, int flat, const Turn& turn, const Site& site) {
-  const UnitLayout& layout = draft_.layouts[static_cast<size_t>(unit)];
-  const Unit& u = draft_.graph.units[static_cast<size_t>(unit)];
+  const UnitLayout& layout = draft_.layouts[unit];
+  const Unit& u = draft_.graph.units[unit];
   std::vector<std::pair<int64_t, int64_t>> pieces;
   for (size_t i = 0; i < u.parameters.size(); ++i)
-    if (draft_.parameter_grad[static_cast<size_t>(u.parameters[i])] >= 0)
+    if (draft_.parameter_grad[u.parameters[i]] >= 0)
       pieces.emplace_back(layout.start[i],
-                          element_count(draft_.graph.values[static_cast<size_t>(u.parameters[i])].type.shape));
+                          element_count(draft_.graph.values[u.parameters[i]].type.shape));
   pieces.emplace_back(layout.padded, 0);
   std::sort(pieces.begin(), pieces.end());
   int64_t next = 0;
@@ -90,10 +90,10 @@ void StepBuilder::zero_gaps(int unit, int flat, const Turn& turn, const Site& si
 // them. Buckets of shards are zeroed when they open.
 void StepBuilder::zero_missing_gradients(const Turn& turn) {
   for (int unit : parts_of(unit_of(turn))) {
-    const UnitState& state = draft_.states[static_cast<size_t>(unit)];
+    const UnitState& state = draft_.states[unit];
     bool missing = false;
-    for (int parameter : draft_.graph.units[static_cast<size_t>(unit)].parameters)
-      missing = missing || draft_.parameter_grad[static_cast<size_t>(parameter)] < 0;
+    for (int parameter : draft_.graph.units[unit].parameters)
+      missing = missing || draft_.parameter_grad[parameter] < 0;
     if (state.whole_grad >= 0 || (missing && !state.sharded))
       zero_gaps(unit, whole_gradient_of(unit, turn), turn, draft_.plan.optimizer.site);
   }
@@ -101,10 +101,10 @@ void StepBuilder::zero_missing_gradients(const Turn& turn) {
 
 // The flat vector that backward writes the unit's gradients into.
 int StepBuilder::whole_gradient_of(int unit, const Turn& turn) {
-  const UnitState& state = draft_.states[static_cast<size_t>(unit)];
+  const UnitState& state = draft_.states[unit];
   if (!state.sharded) return state.grad;
   if (state.whole_grad >= 0) return state.whole_grad;
-  Bucket& bucket = buckets_[static_cast<size_t>(unit)];
+  Bucket& bucket = buckets_[unit];
   if (bucket.buffer < 0 || bucket.microbatch != turn.microbatch) open_bucket(unit, turn);
   return bucket.flat;
 }
@@ -113,21 +113,21 @@ int StepBuilder::gradient_tensor(int unit, size_t parameter, const Turn& turn) {
   int of = whole_gradient_of(unit, turn);
   auto [it, fresh] = views_.try_emplace({unit, parameter, of}, -1);
   const Value& value =
-      draft_.graph.values[static_cast<size_t>(draft_.graph.units[static_cast<size_t>(unit)].parameters[parameter])];
+      draft_.graph.values[draft_.graph.units[unit].parameters[parameter]];
   if (fresh)
-    it->second = add_view(program_, "d " + value.name, of, draft_.layouts[static_cast<size_t>(unit)].start[parameter],
+    it->second = add_view(program_, "d " + value.name, of, draft_.layouts[unit].start[parameter],
                           value.type.shape);
   return it->second;
 }
 
 void StepBuilder::require_gradients(int unit, const Turn& turn, const Intent& intent) {
-  for (int parameter : draft_.graph.units[static_cast<size_t>(unit)].parameters) {
-    int gradient = draft_.parameter_grad[static_cast<size_t>(parameter)];
-    if (gradient < 0 || tensor_of_[static_cast<size_t>(turn.microbatch)][static_cast<size_t>(gradient)] >= 0) continue;
+  for (int parameter : draft_.graph.units[unit].parameters) {
+    int gradient = draft_.parameter_grad[parameter];
+    if (gradient < 0 || tensor_of_[turn.microbatch][gradient] >= 0) continue;
     throw plan_error(
         fmt::format(
             "{} of the gradients of '{}' before they are whole: '{}' is also used by a call whose backward comes later",
-            intent.kind, unit_name(unit), draft_.graph.values[static_cast<size_t>(parameter)].name),
+            intent.kind, unit_name(unit), draft_.graph.values[parameter].name),
         intent.site);
   }
 }
@@ -137,24 +137,24 @@ void StepBuilder::require_gradients(int unit, const Turn& turn, const Intent& in
 void StepBuilder::sum_partial_gradients(const Turn& turn) {
   if (turn.call != first_call(unit_of(turn))) return;
   for (int unit : parts_of(unit_of(turn))) {
-    const UnitState& state = draft_.states[static_cast<size_t>(unit)];
-    const UnitLayout& layout = draft_.layouts[static_cast<size_t>(unit)];
+    const UnitState& state = draft_.states[unit];
+    const UnitLayout& layout = draft_.layouts[unit];
     if (!is_last(turn) && (!state.sharded || state.whole_grad >= 0)) continue;
     struct Run {
       int64_t begin, end;
     };
     std::map<std::string, std::vector<Run>> runs;  // by axis
-    const std::vector<int>& parameters = draft_.graph.units[static_cast<size_t>(unit)].parameters;
+    const std::vector<int>& parameters = draft_.graph.units[unit].parameters;
     Site site;
     for (size_t i = parameters.size(); i-- > 0;) {  // the order of the layout
-      const Value& value = draft_.graph.values[static_cast<size_t>(parameters[i])];
+      const Value& value = draft_.graph.values[parameters[i]];
       int64_t begin = layout.start[i], end = begin + element_count(value.type.shape);
       for (const std::string& axis : value.partial_over) {
         std::vector<Run>& of_axis = runs[axis];
         bool neighbour = !of_axis.empty() && i + 1 < parameters.size() &&
                          of_axis.back().end ==
                              layout.start[i + 1] +
-                                 element_count(draft_.graph.values[static_cast<size_t>(parameters[i + 1])].type.shape);
+                                 element_count(draft_.graph.values[parameters[i + 1]].type.shape);
         if (neighbour && begin - of_axis.back().end < kAlignBytes)
           of_axis.back().end = end;
         else
@@ -183,7 +183,7 @@ void StepBuilder::sum_partial_gradients(const Turn& turn) {
 bool StepBuilder::leaves_small_ones(int unit) const {
   for (const Strategy& strategy : draft_.plan.strategies)
     for (const StrategyUnit& one : strategy.units)
-      if (one.shard_least > 0 && one.unit_class == draft_.graph.units[static_cast<size_t>(unit)].unit_class)
+      if (one.shard_least > 0 && one.unit_class == draft_.graph.units[unit].unit_class)
         return true;
   return false;
 }
@@ -194,11 +194,11 @@ void StepBuilder::reduce(const Turn& turn, int strategy, const Intent& intent) {
   if (intent.target == "params")
     throw plan_error("parameters are averaged between steps: unit:every(steps, function() ... end)", intent.site);
   for (int unit : parts_of(unit_of(turn))) {
-    const UnitState& state = draft_.states[static_cast<size_t>(unit)];
-    if (draft_.graph.units[static_cast<size_t>(unit)].parameters.empty()) continue;
+    const UnitState& state = draft_.states[unit];
+    if (draft_.graph.units[unit].parameters.empty()) continue;
     bool of_shard = intent.target == "grad_shard";
     bool split_here =
-        draft_.graph.values[static_cast<size_t>(draft_.graph.units[static_cast<size_t>(unit)].parameters.front())]
+        draft_.graph.values[draft_.graph.units[unit].parameters.front()]
             .split_axis == intent.axis;
     if (split_here) {
       scale_split_gradients(unit, turn, intent);
@@ -223,12 +223,12 @@ void StepBuilder::reduce(const Turn& turn, int strategy, const Intent& intent) {
         intent.site);
   throw plan_error(fmt::format("all_reduce of sharded gradients: '{}' is placed S(0) on '{}'; use reduce_scatter, and "
                                "all_reduce of unit.grad_shard over another axis",
-                               unit_name(unit), draft_.states[static_cast<size_t>(unit)].axis),
+                               unit_name(unit), draft_.states[unit].axis),
                    intent.site);
 }
 
 void StepBuilder::reduced_once(int unit, const Intent& intent) {
-  std::vector<std::string>& over = reduced_over_[static_cast<size_t>(unit)];
+  std::vector<std::string>& over = reduced_over_[unit];
   if (std::find(over.begin(), over.end(), intent.axis) != over.end())
     throw plan_error(fmt::format("the gradients of '{}' are reduced over '{}' twice", unit_name(unit), intent.axis),
                      intent.site);
@@ -238,11 +238,11 @@ void StepBuilder::reduced_once(int unit, const Intent& intent) {
 // `from` reduced into `to`, in the dtype that the intent wants on the wire.
 void StepBuilder::reduce_over_wire(const char* kind, int from, int to, const Intent& intent, const Turn& turn) {
   int stream = recorder_.stream(intent.stream);
-  Dtype dtype = program_.tensors[static_cast<size_t>(from)].dtype,
+  Dtype dtype = program_.tensors[from].dtype,
         wire = intent.wire.empty() ? dtype : *parse_dtype(intent.wire);
   int sent = cast(from, wire, unit_name(unit_of(turn)) + ".wire", intent, turn, stream), arrived = to;
   if (wire != dtype) {
-    const Shape shape = program_.tensors[static_cast<size_t>(to)].shape;
+    const Shape shape = program_.tensors[to].shape;
     arrived = from == to ? sent
                          : add_tensor(program_, unit_name(unit_of(turn)) + ".arrived", Role::workspace, {wire, shape},
                                       false, intent.site);
@@ -253,7 +253,7 @@ void StepBuilder::reduce_over_wire(const char* kind, int from, int to, const Int
 }
 
 void StepBuilder::reduce_scatter(const Turn& turn, int unit, const Intent& intent) {
-  UnitState& state = draft_.states[static_cast<size_t>(unit)];
+  UnitState& state = draft_.states[unit];
   if (intent.axis != state.axis)
     throw plan_error(
         fmt::format("the parameters of '{}' are sharded over '{}', but their gradients are reduced over '{}'",
@@ -265,7 +265,7 @@ void StepBuilder::reduce_scatter(const Turn& turn, int unit, const Intent& inten
     reduced_once(unit, intent);
     return reduce_over_wire("reduce_scatter", state.whole_grad, state.grad, intent, turn);
   }
-  Bucket& bucket = buckets_[static_cast<size_t>(unit)];
+  Bucket& bucket = buckets_[unit];
   if (bucket.reduced && bucket.microbatch == turn.microbatch)
     throw plan_error(fmt::format("the gradients of '{}' are reduced twice", unit_name(unit)), intent.site);
   require_gradients(unit, turn, intent);
@@ -281,14 +281,14 @@ void StepBuilder::reduce_scatter(const Turn& turn, int unit, const Intent& inten
 
 void StepBuilder::all_reduce_shard(const Turn& turn, int unit, int strategy, const Intent& intent) {
   if (!is_last(turn)) return;
-  const UnitState& state = draft_.states[static_cast<size_t>(unit)];
-  const std::vector<std::string>& over = reduced_over_[static_cast<size_t>(unit)];
+  const UnitState& state = draft_.states[unit];
+  const std::vector<std::string>& over = reduced_over_[unit];
   if (std::find(over.begin(), over.end(), state.axis) == over.end())
     throw plan_error(fmt::format("the gradients of '{}' are all-reduced over '{}' before they are scattered over '{}': "
                                  "put the strategy that shards parameters before {} in the list",
                                  unit_name(unit), intent.axis, state.axis,
-                                 draft_.plan.strategies[static_cast<size_t>(strategy)].name),
-                     draft_.plan.strategies[static_cast<size_t>(strategy)].site);
+                                 draft_.plan.strategies[strategy].name),
+                     draft_.plan.strategies[strategy].site);
   reduced_once(unit, intent);
   reduce_over_wire("all_reduce", state.grad, state.grad, intent, turn);
 }
@@ -296,7 +296,7 @@ void StepBuilder::all_reduce_shard(const Turn& turn, int unit, int strategy, con
 // Parameters that are split over an axis that divides the data (experts) see the data of all its ranks; what an average
 // over the axis would divide by is all there is to do.
 void StepBuilder::scale_split_gradients(int unit, const Turn& turn, const Intent& intent) {
-  const UnitState& state = draft_.states[static_cast<size_t>(unit)];
+  const UnitState& state = draft_.states[unit];
   if (!is_last(turn)) return;
   reduced_once(unit, intent);
   if (intent.op != "avg") return;
@@ -310,14 +310,14 @@ void StepBuilder::scale_split_gradients(int unit, const Turn& turn, const Intent
 
 void StepBuilder::all_reduce(const Turn& turn, int unit, int strategy, const Intent& intent) {
   if (!is_last(turn)) return;
-  const UnitState& state = draft_.states[static_cast<size_t>(unit)];
+  const UnitState& state = draft_.states[unit];
   require_gradients(unit, turn, intent);
   reduced_once(unit, intent);
   PendingReduce& pending = pending_[strategy];
   if (pending.first >= 0 && (pending.end != state.bucket_start || pending.intent.axis != intent.axis))
     flush(strategy, true);  // not its neighbour
   if (pending.first < 0) pending.first = state.bucket_start;
-  pending.end = state.bucket_start + draft_.layouts[static_cast<size_t>(unit)].padded;
+  pending.end = state.bucket_start + draft_.layouts[unit].padded;
   pending.intent = intent;
   pending.turn = turn;
   flush(strategy, intent.bucket == 0);

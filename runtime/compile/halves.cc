@@ -10,13 +10,13 @@ void StepBuilder::split_halves() {
   std::vector<bool> urgent(draft_.graph.values.size(), false);  // somebody's input half waits for it
   std::vector<int> made_by(draft_.graph.values.size(), -1);     // call
   for (const Node& node : nodes)
-    for (int output : node.outputs) made_by[static_cast<size_t>(output)] = node.call;
+    for (int output : node.outputs) made_by[output] = node.call;
   for (size_t n = nodes.size(); n-- > 0;) {
     bool input = false;
-    for (int output : nodes[n].outputs) input = input || urgent[static_cast<size_t>(output)];
+    for (int output : nodes[n].outputs) input = input || urgent[output];
     for_weights_[n] = !input;
     for (int value : nodes[n].inputs)
-      if (input || made_by[static_cast<size_t>(value)] != nodes[n].call) urgent[static_cast<size_t>(value)] = true;
+      if (input || made_by[value] != nodes[n].call) urgent[value] = true;
   }
 }
 

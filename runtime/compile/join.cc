@@ -14,8 +14,8 @@ void join(Body& body) {
   if (!order.stuck().empty()) return;  // verify says it better
   std::vector<Op>& main = body.streams[0].ops;
   OpRef last{0, static_cast<int>(main.size()) - 1};
-  for (int s = 1; s < static_cast<int>(body.streams.size()); ++s) {
-    std::vector<Op>& ops = body.streams[static_cast<size_t>(s)].ops;
+  for (int s = 1; s < std::ssize(body.streams); ++s) {
+    std::vector<Op>& ops = body.streams[s].ops;
     if (ops.empty()) continue;
     OpRef tail{s, static_cast<int>(ops.size()) - 1};
     if (!order.before(tail, last)) {

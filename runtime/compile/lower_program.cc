@@ -23,8 +23,8 @@ void lower_program(Draft& draft, const RankProgram& source) {
     Op op;
     op.def = def;
     op.attrs = from.attrs;
-    for (int input : from.inputs) op.reads.push_back(tensor_of[static_cast<size_t>(input)]);
-    for (int output : from.outputs) op.writes.push_back(tensor_of[static_cast<size_t>(output)]);
+    for (int input : from.inputs) op.reads.push_back(tensor_of[input]);
+    for (int output : from.outputs) op.writes.push_back(tensor_of[output]);
     if (def->op_class == OpClass::communication) op.axis = from.axis.empty() ? kWorld : from.axis;
     op.phase = Phase::program;
     op.site = from.site;

@@ -23,7 +23,7 @@ std::vector<Life> lives(const Program& program, const Body& body) {
   for (size_t s = 0; s < body.streams.size(); ++s) {
     for (size_t i = 0; i < body.streams[s].ops.size(); ++i) {
       auto touch = [&](int tensor) {
-        Life& life = out[static_cast<size_t>(program.tensors[static_cast<size_t>(tensor)].buffer)];
+        Life& life = out[program.tensors[tensor].buffer];
         life.any = true;
         if (life.first[s] < 0) life.first[s] = static_cast<int>(i);
         life.last[s] = static_cast<int>(i);
@@ -57,15 +57,15 @@ class Packer {
     for (int b : wanted) {
       int64_t at = 0;
       for (int other : placed) {
-        int64_t start = program_.buffers[static_cast<size_t>(other)].offset - base;
+        int64_t start = program_.buffers[other].offset - base;
         if (start + bytes(other) <= at || disjoint(b, other)) continue;
         if (start >= at + bytes(b)) break;
         at = start + bytes(other);
       }
-      program_.buffers[static_cast<size_t>(b)].offset = base + at;
+      program_.buffers[b].offset = base + at;
       end = std::max(end, at + bytes(b));
       auto position = std::upper_bound(placed.begin(), placed.end(), b, [&](int x, int y) {
-        return program_.buffers[static_cast<size_t>(x)].offset < program_.buffers[static_cast<size_t>(y)].offset;
+        return program_.buffers[x].offset < program_.buffers[y].offset;
       });
       placed.insert(position, b);
     }
@@ -73,15 +73,15 @@ class Packer {
   }
 
  private:
-  int64_t bytes(int b) const { return program_.buffers[static_cast<size_t>(b)].bytes; }
+  int64_t bytes(int b) const { return program_.buffers[b].bytes; }
   bool disjoint(int a, int b) const { return precedes(a, b) || precedes(b, a); }
   // Every access of a has completed before any of b begins.
   bool precedes(int a, int b) const {
     for (int s = 0; s < streams_; ++s) {
-      if (lives_[static_cast<size_t>(a)].last[s] < 0) continue;
+      if (lives_[a].last[s] < 0) continue;
       for (int t = 0; t < streams_; ++t) {
-        int first = lives_[static_cast<size_t>(b)].first[t];
-        if (first >= 0 && !order_.before({s, lives_[static_cast<size_t>(a)].last[s]}, {t, first})) return false;
+        int first = lives_[b].first[t];
+        if (first >= 0 && !order_.before({s, lives_[a].last[s]}, {t, first})) return false;
       }
     }
     return true;

@@ -20,14 +20,14 @@ void StepBuilder::transfer(const char* kind, int from, int to, int stream, int u
   op.writes = {to};
   op.phase = Phase::step;
   op.unit = unit_name(unit);
-  op.site = draft_.states[static_cast<size_t>(unit)].offload->offload_site;
+  op.site = draft_.states[unit].offload->offload_site;
   recorder_.record(stream, std::move(op));
 }
 
 // `last`: nothing is computed after this unit's update, so the compute stream, which ends a step, stores the last
 // piece.
 void StepBuilder::update_offloaded(int unit, int clip, bool last) {
-  const UnitState& state = draft_.states[static_cast<size_t>(unit)];
+  const UnitState& state = draft_.states[unit];
   const StrategyUnit& offload = *state.offload;
   const Dtype dtype = draft_.master_dtype();
   // Pieces begin on a cache line of every dtype on the way.
@@ -41,18 +41,18 @@ void StepBuilder::update_offloaded(int unit, int clip, bool last) {
     const Shape shape = {std::min(most, state.shard - first)};
     const auto piece = [&](int of) {
       if (of < 0 || shape[0] == state.shard) return of;
-      return add_view(program_, fmt::format("{}[{}]", program_.tensors[static_cast<size_t>(of)].name, first / most), of,
+      return add_view(program_, fmt::format("{}[{}]", program_.tensors[of].name, first / most), of,
                       first, shape);
     };
     const int64_t stride = round_up(shape[0] * dtype_bytes(dtype), kAlignBytes) / dtype_bytes(dtype);
     const int all = add_tensor(program_, unit_name(unit) + ".staged", Role::optimizer,
                                {dtype, {stride * static_cast<int64_t>(away.size())}}, false, offload.offload_site);
-    enter_pool(program_.tensors[static_cast<size_t>(all)].buffer, pool,
-               slot_counter_[pool]++ % program_.pools[static_cast<size_t>(pool)].slots);
+    enter_pool(program_.tensors[all].buffer, pool,
+               slot_counter_[pool]++ % program_.pools[pool].slots);
     std::vector<int> home, here;
     for (size_t i = 0; i < away.size(); ++i) {
       home.push_back(piece(away[i]));
-      here.push_back(add_view(program_, program_.tensors[static_cast<size_t>(home[i])].name + ".staged", all,
+      here.push_back(add_view(program_, program_.tensors[home[i]].name + ".staged", all,
                               stride * static_cast<int64_t>(i), shape));
       transfer("load", home[i], here[i], load, unit);
     }

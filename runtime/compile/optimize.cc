@@ -12,7 +12,7 @@ void StepBuilder::optimize() {
   for (size_t u = 0; u < draft_.graph.units.size(); ++u)
     if (draft_.states[u].here && !draft_.graph.units[u].parameters.empty()) units.push_back(static_cast<int>(u));
   for (int unit : units) {
-    const UnitState& state = draft_.states[static_cast<size_t>(unit)];
+    const UnitState& state = draft_.states[unit];
     if (state.offload)
       update_offloaded(unit, clip, unit == units.back());
     else
@@ -35,17 +35,17 @@ std::vector<std::string> StepBuilder::split_axes() const {
 // The tensors of a unit's gradient and what the squares in each count: 1 over the number of ranks that have the same
 // elements. `starts` is not empty for a shard whose pieces count differently: its only tensor then has several weights.
 StepBuilder::Squares StepBuilder::squares_of(int unit, const std::vector<std::string>& split) {
-  const UnitState& state = draft_.states[static_cast<size_t>(unit)];
-  const std::vector<int>& parameters = draft_.graph.units[static_cast<size_t>(unit)].parameters;
+  const UnitState& state = draft_.states[unit];
+  const std::vector<int>& parameters = draft_.graph.units[unit].parameters;
   Squares squares;
   std::vector<std::pair<int64_t, double>> pieces;  // start, weight; in the order of the layout
   for (size_t i = parameters.size(); i-- > 0;) {
     double weight = 1;
     for (const std::string& axis : split)
-      if (draft_.graph.values[static_cast<size_t>(parameters[i])].split_axis != axis)
+      if (draft_.graph.values[parameters[i]].split_axis != axis)
         weight /= draft_.plan.mesh.size(axis);
     if (pieces.empty() || pieces.back().second != weight)
-      pieces.emplace_back(draft_.layouts[static_cast<size_t>(unit)].start[i], weight);
+      pieces.emplace_back(draft_.layouts[unit].start[i], weight);
   }
   if (pieces.size() == 1) return {{state.grad}, {pieces[0].second}, {}};
   if (state.sharded) {

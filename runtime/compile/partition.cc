@@ -20,7 +20,7 @@ std::vector<bool> find_layers(const Graph& graph) {
   bool any = std::any_of(units.begin(), units.end(), [](const auto& entry) { return entry.second > 1; });
   std::vector<bool> layer;
   for (const Call& call : graph.calls)
-    layer.push_back(!any || units[graph.units[static_cast<size_t>(call.unit)].unit_class] > 1);
+    layer.push_back(!any || units[graph.units[call.unit].unit_class] > 1);
   return layer;
 }
 
@@ -42,9 +42,9 @@ void split_by_flops(Graph& graph, int stages) {
   std::vector<double> work(calls, 1);  // a call without products still counts
   for (const Node& node : graph.nodes) {
     std::vector<TensorType> inputs, outputs;
-    for (int input : node.inputs) inputs.push_back(graph.values[static_cast<size_t>(input)].type);
-    for (int output : node.outputs) outputs.push_back(graph.values[static_cast<size_t>(output)].type);
-    work[static_cast<size_t>(node.call)] += op_cost(*node.op, inputs, outputs, node.attrs).flops;
+    for (int input : node.inputs) inputs.push_back(graph.values[input].type);
+    for (int output : node.outputs) outputs.push_back(graph.values[output].type);
+    work[node.call] += op_cost(*node.op, inputs, outputs, node.attrs).flops;
   }
   std::vector<double> before(calls + 1, 0);
   for (size_t c = 0; c < calls; ++c) before[c + 1] = before[c] + work[c];
@@ -65,14 +65,14 @@ void split_by_flops(Graph& graph, int stages) {
 
 // A twin of `unit` for calls on another rank; returns its number.
 int make_twin(Graph& graph, int unit) {
-  Unit twin = graph.units[static_cast<size_t>(unit)];
+  Unit twin = graph.units[unit];
   twin.name += ".tied";
   twin.twin_of = unit;
-  int number = static_cast<int>(graph.units.size());
+  int number = std::ssize(graph.units);
   for (int& parameter : twin.parameters) {
-    Value copy = graph.values[static_cast<size_t>(parameter)];
+    Value copy = graph.values[parameter];
     copy.unit = number;
-    parameter = static_cast<int>(graph.values.size());
+    parameter = std::ssize(graph.values);
     graph.values.push_back(std::move(copy));
   }
   graph.units.push_back(std::move(twin));
@@ -85,21 +85,21 @@ void separate_tied_units(const Plan& plan, Graph& graph) {
   for (size_t c = 0; c < graph.calls.size(); ++c) {
     Call& call = graph.calls[c];
     int unit = call.unit, rank = rank_of_stage(plan, call.stage);
-    if (owner[static_cast<size_t>(unit)] < 0) owner[static_cast<size_t>(unit)] = rank;
+    if (owner[unit] < 0) owner[unit] = rank;
     auto [it, fresh] = unit_on_rank.try_emplace({unit, rank}, unit);
-    if (fresh && owner[static_cast<size_t>(unit)] != rank) {
-      if (graph.units[static_cast<size_t>(unit)].parameters.empty()) continue;
+    if (fresh && owner[unit] != rank) {
+      if (graph.units[unit].parameters.empty()) continue;
       it->second = make_twin(graph, unit);
     }
     if (it->second == unit) continue;
     call.unit = it->second;
-    const std::vector<int> from = graph.units[static_cast<size_t>(unit)].parameters,
-                           to = graph.units[static_cast<size_t>(it->second)].parameters;
+    const std::vector<int> from = graph.units[unit].parameters,
+                           to = graph.units[it->second].parameters;
     for (Node& node : graph.nodes) {
       if (node.call != static_cast<int>(c)) continue;
       for (int& input : node.inputs) {
         auto at = std::find(from.begin(), from.end(), input);
-        if (at != from.end()) input = to[static_cast<size_t>(at - from.begin())];
+        if (at != from.end()) input = to[at - from.begin()];
       }
     }
   }

@@ -22,7 +22,7 @@ UnitLayout layout_of(const Draft& draft, const Unit& unit) {
   int64_t line = line_elements(Dtype::bf16), next = 0;
   for (size_t i = unit.parameters.size(); i-- > 0;) {
     layout.start[i] = next;
-    layout.elements = next + element_count(draft.graph.values[static_cast<size_t>(unit.parameters[i])].type.shape);
+    layout.elements = next + element_count(draft.graph.values[unit.parameters[i]].type.shape);
     next = round_up(layout.elements, line);
   }
   layout.padded = next;
@@ -76,7 +76,7 @@ void describe_splits(const Draft& draft, const Unit& unit, Attrs& attrs) {
   std::string axes;
   bool any = false;
   for (size_t i = 0; i < unit.parameters.size(); ++i) {
-    const Value& value = draft.graph.values[static_cast<size_t>(unit.parameters[i])];
+    const Value& value = draft.graph.values[unit.parameters[i]];
     axes += (i > 0 ? "," : "") + value.split_axis;
     if (value.split_axis.empty()) {
       outer.push_back(0), slice.push_back(0), block_count.push_back(0);
@@ -106,16 +106,16 @@ Op init_unit(const Draft& draft, size_t u, int tensor) {
   std::vector<double> scales;
   static const std::vector<std::string> kKinds = {"zeros", "ones", "constant", "normal", "uniform"};
   for (size_t i = 0; i < unit.parameters.size(); ++i) {
-    const Value& value = draft.graph.values[static_cast<size_t>(unit.parameters[i])];
+    const Value& value = draft.graph.values[unit.parameters[i]];
     starts.push_back(draft.layouts[u].start[i]);
     counts.push_back(element_count(value.type.shape));
     kinds.push_back(std::find(kKinds.begin(), kKinds.end(), value.init.kind) - kKinds.begin());
-    if (kinds.back() == static_cast<int64_t>(kKinds.size()))
+    if (kinds.back() == std::ssize(kKinds))
       throw plan_error(fmt::format("initial values '{}' are not known", value.init.kind), value.site);
     scales.push_back(value.init.scale);
     keys.push_back(value.key);
   }
-  Op op = init_op("init_params", {tensor}, draft.graph.values[static_cast<size_t>(unit.parameters.front())].site);
+  Op op = init_op("init_params", {tensor}, draft.graph.values[unit.parameters.front()].site);
   op.attrs.set("starts", starts);
   op.attrs.set("counts", counts);
   op.attrs.set("kinds", kinds);
@@ -135,7 +135,7 @@ Op fill_op(int tensor, const Site& site) {
 }
 
 bool on_this_rank(const Draft& draft, int unit) {
-  const Unit& u = draft.graph.units[static_cast<size_t>(unit)];
+  const Unit& u = draft.graph.units[unit];
   int called = u.part_of >= 0 ? u.part_of : unit;
   for (const Call& call : draft.graph.calls)
     if (call.unit == called && rank_of_stage(draft.plan, call.stage) == draft.pipeline_rank) return true;
@@ -146,20 +146,20 @@ bool on_this_rank(const Draft& draft, int unit) {
 // too small to be sharded, and those that are split over an axis that divides the data (experts).
 void separate_parts(Draft& draft) {
   Graph& graph = draft.graph;
-  for (int u = 0, units = static_cast<int>(graph.units.size()); u < units; ++u) {
-    const StrategyUnit* sharding = sharding_of(draft.plan, graph.units[static_cast<size_t>(u)].unit_class);
+  for (int u = 0, units = std::ssize(graph.units); u < units; ++u) {
+    const StrategyUnit* sharding = sharding_of(draft.plan, graph.units[u].unit_class);
     std::map<std::pair<bool, bool>, std::vector<int>> groups;
-    for (int parameter : graph.units[static_cast<size_t>(u)].parameters) {
-      const Value& value = graph.values[static_cast<size_t>(parameter)];
+    for (int parameter : graph.units[u].parameters) {
+      const Value& value = graph.values[parameter];
       bool small =
           sharding && element_count(value.type.shape) * dtype_bytes(draft.master_dtype()) < sharding->shard_least;
       groups[{small, !value.split_axis.empty() && splits_data(draft.plan, value.split_axis)}].push_back(parameter);
     }
     if (groups.size() < 2) continue;
     auto keep = groups.begin();
-    graph.units[static_cast<size_t>(u)].parameters = keep->second;
+    graph.units[u].parameters = keep->second;
     for (auto group = std::next(keep); group != groups.end(); ++group) {
-      Unit part = graph.units[static_cast<size_t>(u)];
+      Unit part = graph.units[u];
       part.name += group->first.first ? ".small" : ".experts";
       part.part_of = u;
       if (part.twin_of >= 0)
@@ -167,7 +167,7 @@ void separate_parts(Draft& draft) {
                          draft.plan.pipeline->site);
       part.parameters = group->second;
       for (int parameter : part.parameters)
-        graph.values[static_cast<size_t>(parameter)].unit = static_cast<int>(graph.units.size());
+        graph.values[parameter].unit = std::ssize(graph.units);
       graph.units.push_back(std::move(part));
     }
   }
@@ -179,7 +179,7 @@ const StrategyUnit* sharding_of_unit(const Draft& draft, const Unit& unit) {
   if (!sharding || unit.parameters.empty()) return sharding;
   int64_t largest = 0;
   for (int parameter : unit.parameters)
-    largest = std::max(largest, element_count(draft.graph.values[static_cast<size_t>(parameter)].type.shape));
+    largest = std::max(largest, element_count(draft.graph.values[parameter].type.shape));
   return largest * dtype_bytes(draft.master_dtype()) < sharding->shard_least ? nullptr : sharding;
 }
 
@@ -228,7 +228,7 @@ Offload place_offloaded(Draft& draft) {
 
 int add_state(Program& program, const std::string& name, Role role, TensorType type, Space space, const Site& site) {
   const int tensor = add_tensor(program, name, role, std::move(type), true, site);
-  program.buffers[static_cast<size_t>(program.tensors[static_cast<size_t>(tensor)].buffer)].space = space;
+  program.buffers[program.tensors[tensor].buffer].space = space;
   return tensor;
 }
 
@@ -331,7 +331,7 @@ void initialise(Draft& draft) {
         stream.ops.push_back(fill_op(slot, draft.plan.optimizer.site));
     }
   }
-  stream.ops.push_back(fill_op(draft.loss_tensor, draft.graph.values[static_cast<size_t>(draft.graph.loss)].site));
+  stream.ops.push_back(fill_op(draft.loss_tensor, draft.graph.values[draft.graph.loss].site));
   draft.program.init.streams.push_back(std::move(stream));
 }
 
@@ -345,7 +345,7 @@ void scale_losses(Draft& draft) {
                   node.op->name == "cross_entropy_and_grad";
       bool elementwise = node.op->name.starts_with("mse") || node.op->name.starts_with("mean");
       if (!loss && !elementwise) continue;
-      Shape shape = draft.graph.values[static_cast<size_t>(node.inputs[finish ? 2 : 0])].type.shape;
+      Shape shape = draft.graph.values[node.inputs[finish ? 2 : 0]].type.shape;
       int64_t count = element_count(shape);
       if (loss) count /= shape.back();
       node.attrs.set("scale", 1.0 / (static_cast<double>(count) * draft.plan.microbatches));
@@ -361,8 +361,8 @@ void place(Draft& draft) {
   separate_parts(draft);
   place_units(draft);
   draft.loss_tensor = add_tensor(draft.program, "loss", Role::data,
-                                 {draft.graph.values[static_cast<size_t>(draft.graph.loss)].type.dtype, {}}, true,
-                                 draft.graph.values[static_cast<size_t>(draft.graph.loss)].site);
+                                 {draft.graph.values[draft.graph.loss].type.dtype, {}}, true,
+                                 draft.graph.values[draft.graph.loss].site);
   draft.program.loss_tensor = draft.loss_tensor;
   scale_losses(draft);
   initialise(draft);

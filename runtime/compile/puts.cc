@@ -22,15 +22,15 @@ std::map<Channel, std::vector<Op*>> ops_of(Body& body, const Mesh& mesh, int ran
 }
 
 void address(Job& job, int rank) {
-  Program& program = job.classes[static_cast<size_t>(job.class_of_rank[static_cast<size_t>(rank)])];
+  Program& program = job.classes[job.class_of_rank[rank]];
   for (size_t b = 0; b < program.bodies().size(); ++b) {
     for (auto& [channel, puts] : ops_of(*program.bodies()[b], program.mesh, rank, false)) {
       const int receiver = channel.first[1];
-      Program& theirs = job.classes[static_cast<size_t>(job.class_of_rank[static_cast<size_t>(receiver)])];
+      Program& theirs = job.classes[job.class_of_rank[receiver]];
       const std::vector<Op*> offers = ops_of(*theirs.bodies()[b], theirs.mesh, receiver, true)[channel];
       for (size_t k = 0; k < puts.size() && k < offers.size(); ++k) {  // verify reports what has no partner
-        const Tensor& tensor = theirs.tensors[static_cast<size_t>(offers[k]->writes.front())];
-        puts[k]->attrs.set("offset", theirs.buffers[static_cast<size_t>(tensor.buffer)].offset + tensor.byte_offset);
+        const Tensor& tensor = theirs.tensors[offers[k]->writes.front()];
+        puts[k]->attrs.set("offset", theirs.buffers[tensor.buffer].offset + tensor.byte_offset);
       }
     }
   }
@@ -40,8 +40,8 @@ void address(Job& job, int rank) {
 
 void address_puts(Job& job) {
   std::vector<bool> known(job.classes.size(), false);
-  for (int rank = 0; rank < static_cast<int>(job.class_of_rank.size()); ++rank) {
-    const size_t id = static_cast<size_t>(job.class_of_rank[static_cast<size_t>(rank)]);
+  for (int rank = 0; rank < std::ssize(job.class_of_rank); ++rank) {
+    const size_t id = static_cast<size_t>(job.class_of_rank[rank]);
     if (!known[id]) address(job, rank);
     known[id] = true;
   }

@@ -16,13 +16,13 @@ bool recomputes(const Plan& plan, const std::string& unit_class) {
 }
 
 bool StepBuilder::recomputes(const Turn& turn) const {
-  return prun::recomputes(draft_.plan, draft_.graph.units[static_cast<size_t>(unit_of(turn))].unit_class);
+  return prun::recomputes(draft_.plan, draft_.graph.units[unit_of(turn)].unit_class);
 }
 
 // The forward nodes that `wanted` values come from, in their order, as far as `again` lets them be computed once more.
 std::vector<const Node*> StepBuilder::forward_of(int call, std::set<int> wanted,
                                                  const std::function<bool(const Node&)>& again) const {
-  const std::vector<const Node*>& forward = forward_[static_cast<size_t>(call)];
+  const std::vector<const Node*>& forward = forward_[call];
   std::vector<const Node*> nodes;
   for (auto node = forward.rbegin(); node != forward.rend(); ++node) {
     bool any = false;
@@ -38,7 +38,7 @@ std::vector<const Node*> StepBuilder::forward_of(int call, std::set<int> wanted,
 // All that backward needs; the outputs become new tensors, so that the old ones are dead after forward.
 void StepBuilder::recompute(const Turn& turn) {
   std::set<int> wanted;
-  for (const Node* node : backward_[static_cast<size_t>(turn.call)])
+  for (const Node* node : backward_[turn.call])
     wanted.insert(node->inputs.begin(), node->inputs.end());
   for (auto [own, global] : draft_.global_counts) wanted.erase(global);  // small, and not worth another collective
   for (const Node* node : forward_of(turn.call, wanted, [](const Node&) { return true; })) lower(*node, turn);

@@ -24,21 +24,21 @@ int OpRecorder::stream(const std::string& name) {
 
 std::vector<OpRecorder::Access>& OpRecorder::history(int buffer) {
   if (history_.size() <= static_cast<size_t>(buffer)) history_.resize(program_.buffers.size());
-  return history_[static_cast<size_t>(buffer)];
+  return history_[buffer];
 }
 
 void OpRecorder::need(std::vector<int>& latest, int tensor, bool write) {
-  const Tensor& t = program_.tensors[static_cast<size_t>(tensor)];
+  const Tensor& t = program_.tensors[tensor];
   int64_t begin = t.byte_offset, end = begin + t.bytes();
   for (const Access& access : history(t.buffer)) {
     if (access.end <= begin || end <= access.begin || !(write || access.write)) continue;
-    int& last = latest[static_cast<size_t>(access.at.stream)];
+    int& last = latest[access.at.stream];
     last = std::max(last, access.at.index);
   }
 }
 
 void OpRecorder::note(OpRef at, int tensor, bool write) {
-  const Tensor& t = program_.tensors[static_cast<size_t>(tensor)];
+  const Tensor& t = program_.tensors[tensor];
   int64_t begin = t.byte_offset, end = begin + t.bytes();
   std::vector<Access>& accesses = history(t.buffer);
   // What this op waited for needs no remembering: whoever waits for this op has waited for those.
@@ -61,43 +61,43 @@ OpRef OpRecorder::record(int stream, Op op, const std::vector<OpRef>& floors) {
   size_t streams = body_.streams.size();
   clocks_.resize(streams);
   std::vector<int> latest(streams, -1);
-  for (const OpRef& floor : floors) latest[static_cast<size_t>(floor.stream)] = floor.index;
+  for (const OpRef& floor : floors) latest[floor.stream] = floor.index;
   for (int tensor : op.reads) need(latest, tensor, false);
   for (int tensor : op.writes) need(latest, tensor, true);
 
-  OpRef at{stream, static_cast<int>(body_.streams[static_cast<size_t>(stream)].ops.size())};
-  std::vector<Clock>& own = clocks_[static_cast<size_t>(stream)];
+  OpRef at{stream, static_cast<int>(body_.streams[stream].ops.size())};
+  std::vector<Clock>& own = clocks_[stream];
   Clock clock = own.empty() ? Clock() : own.back();
   clock.resize(streams, 0);
   auto clock_of = [&](int s) -> const Clock& {
-    return clocks_[static_cast<size_t>(s)][static_cast<size_t>(latest[static_cast<size_t>(s)])];
+    return clocks_[s][latest[s]];
   };
   for (int s = 0; s < static_cast<int>(streams); ++s) {
-    if (s == stream || latest[static_cast<size_t>(s)] < 0 || covered(clock, s) > latest[static_cast<size_t>(s)])
+    if (s == stream || latest[s] < 0 || covered(clock, s) > latest[s])
       continue;
     bool implied = false;
     for (int other = 0; other < static_cast<int>(streams) && !implied; ++other) {
-      if (other == s || other == stream || latest[static_cast<size_t>(other)] < 0) continue;
-      implied = covered(clock_of(other), s) > latest[static_cast<size_t>(s)];
+      if (other == s || other == stream || latest[other] < 0) continue;
+      implied = covered(clock_of(other), s) > latest[s];
     }
-    if (!implied) op.waits.push_back({s, latest[static_cast<size_t>(s)], 0});
+    if (!implied) op.waits.push_back({s, latest[s], 0});
   }
   for (const Edge& edge : op.waits) {
-    const Clock& seen = clocks_[static_cast<size_t>(edge.stream)][static_cast<size_t>(edge.index)];
+    const Clock& seen = clocks_[edge.stream][edge.index];
     for (size_t s = 0; s < seen.size(); ++s) clock[s] = std::max(clock[s], seen[s]);
   }
-  clock[static_cast<size_t>(stream)] = at.index + 1;
+  clock[stream] = at.index + 1;
   own.push_back(std::move(clock));
 
   for (int tensor : op.reads) note(at, tensor, false);
   for (int tensor : op.writes) note(at, tensor, true);
-  body_.streams[static_cast<size_t>(stream)].ops.push_back(std::move(op));
+  body_.streams[stream].ops.push_back(std::move(op));
   return at;
 }
 
 void OpRecorder::take_over(int buffer, int previous) {
   std::vector<Access> inherited = history(previous);
-  int64_t bytes = program_.buffers[static_cast<size_t>(buffer)].bytes;
+  int64_t bytes = program_.buffers[buffer].bytes;
   for (Access& access : inherited) access.begin = 0, access.end = bytes, access.write = true;
   history(buffer) = std::move(inherited);
 }

@@ -36,7 +36,7 @@ class OpRecorder {
   void need(std::vector<int>& latest, int tensor, bool write);
   void note(OpRef at, int tensor, bool write);
   int covered(const Clock& clock, int stream) const {
-    return stream < static_cast<int>(clock.size()) ? clock[static_cast<size_t>(stream)] : 0;
+    return stream < std::ssize(clock) ? clock[stream] : 0;
   }
 
   Program& program_;

@@ -8,10 +8,10 @@ namespace {
 StageTurn stage_turn(const Draft& draft, int stage, Phase phase, int microbatch, Half half) {
   StageTurn turn;
   turn.stage = stage;
-  int calls = static_cast<int>(draft.graph.calls.size());
+  int calls = std::ssize(draft.graph.calls);
   for (int i = 0; i < calls; ++i) {
     int call = phase == Phase::forward ? i : calls - 1 - i;
-    if (draft.graph.calls[static_cast<size_t>(call)].stage == stage)
+    if (draft.graph.calls[call].stage == stage)
       turn.calls.push_back({phase, call, microbatch, half});
   }
   return turn;
@@ -28,7 +28,7 @@ void schedule(Draft& draft) {
   }
   const Pipeline& pipeline = *draft.plan.pipeline;
   int rank = draft.pipeline_rank;
-  for (const PipelineTurn& turn : pipeline.turns[static_cast<size_t>(rank)]) {
+  for (const PipelineTurn& turn : pipeline.turns[rank]) {
     int stage = stage_of_chunk(draft.plan, rank, turn.chunk);
     Phase phase = turn.kind == PipelineTurn::Kind::forward ? Phase::forward : Phase::backward;
     Half half = turn.kind == PipelineTurn::Kind::input    ? Half::input

@@ -39,7 +39,7 @@ class StepBuilder {
   void take_early_gradients(const Turn& turn);
   int first_call(int unit) const;
   bool here(int call) const {
-    return rank_of_stage(draft_.plan, draft_.graph.calls[static_cast<size_t>(call)].stage) == draft_.pipeline_rank;
+    return rank_of_stage(draft_.plan, draft_.graph.calls[call].stage) == draft_.pipeline_rank;
   }
   // Of all turns that go backward through the call; gradients of parameters come with the weights' half, or the
   // input's.
@@ -54,10 +54,10 @@ class StepBuilder {
   void average_loss();
   std::string gradient_stream() const;
   void print(const Turn& turn, const Intent& intent);
-  const std::string& unit_name(int unit) const { return draft_.graph.units[static_cast<size_t>(unit)].name; }
-  int unit_of(const Turn& turn) const { return draft_.graph.calls[static_cast<size_t>(turn.call)].unit; }
+  const std::string& unit_name(int unit) const { return draft_.graph.units[unit].name; }
+  int unit_of(const Turn& turn) const { return draft_.graph.calls[turn.call].unit; }
   std::vector<const Node*> nodes_of(const Turn& turn) const;
-  int& tensor_of(int value) { return tensor_of_[static_cast<size_t>(microbatch_)][static_cast<size_t>(value)]; }
+  int& tensor_of(int value) { return tensor_of_[microbatch_][value]; }
   std::string microbatch_name(const std::string& name) const;
   Op communication(const char* kind, const Intent& intent, const Turn& turn, int read, int write) const;
   int input_of(int value);

@@ -29,13 +29,13 @@ void StepBuilder::find_crossings() {
   std::vector<bool> forward(values, false);
   auto visit = [&](const std::vector<Node>& nodes, bool is_forward) {
     for (const Node& node : nodes) {
-      int stage = graph.calls[static_cast<size_t>(node.call)].stage;
+      int stage = graph.calls[node.call].stage;
       for (int input : node.inputs) {
-        lowest[static_cast<size_t>(input)] = std::min(lowest[static_cast<size_t>(input)], stage);
-        highest[static_cast<size_t>(input)] = std::max(highest[static_cast<size_t>(input)], stage);
+        lowest[input] = std::min(lowest[input], stage);
+        highest[input] = std::max(highest[input], stage);
       }
       for (int output : node.outputs)
-        made[static_cast<size_t>(output)] = stage, forward[static_cast<size_t>(output)] = is_forward;
+        made[output] = stage, forward[output] = is_forward;
     }
   };
   visit(graph.nodes, true);
@@ -46,10 +46,10 @@ void StepBuilder::find_crossings() {
                graph.values[v].name + " flows against its phase");
     if (forward[v])
       for (int s = made[v]; s < highest[v]; ++s)
-        forward_crossings_[static_cast<size_t>(s)].push_back(static_cast<int>(v));
+        forward_crossings_[s].push_back(static_cast<int>(v));
     else
       for (int s = lowest[v]; s < made[v]; ++s)
-        backward_crossings_[static_cast<size_t>(s)].push_back(static_cast<int>(v));
+        backward_crossings_[s].push_back(static_cast<int>(v));
   }
 }
 
@@ -60,7 +60,7 @@ void StepBuilder::receive(const StageTurn& turn) {
   bool forward = turn.front().phase == Phase::forward;
   int border = forward ? turn.stage - 1 : turn.stage, stages = pipeline_stages(draft_.plan);
   if (border < 0 || border + 1 >= stages) return;
-  const std::vector<int>& values = (forward ? forward_crossings_ : backward_crossings_)[static_cast<size_t>(border)];
+  const std::vector<int>& values = (forward ? forward_crossings_ : backward_crossings_)[border];
   int64_t first =
       (int64_t{border} * draft_.plan.microbatches + turn.front().microbatch) * static_cast<int64_t>(values.size());
   for (size_t i = 0; i < values.size(); ++i) transfer(false, turn, values[i], first + static_cast<int64_t>(i));
@@ -71,7 +71,7 @@ void StepBuilder::send(const StageTurn& turn) {
   bool forward = turn.front().phase == Phase::forward;
   int border = forward ? turn.stage : turn.stage - 1, stages = pipeline_stages(draft_.plan);
   if (border < 0 || border + 1 >= stages) return;
-  const std::vector<int>& values = (forward ? forward_crossings_ : backward_crossings_)[static_cast<size_t>(border)];
+  const std::vector<int>& values = (forward ? forward_crossings_ : backward_crossings_)[border];
   int64_t first =
       (int64_t{border} * draft_.plan.microbatches + turn.front().microbatch) * static_cast<int64_t>(values.size());
   for (size_t i = 0; i < values.size(); ++i) transfer(true, turn, values[i], first + static_cast<int64_t>(i));
@@ -90,7 +90,7 @@ void StepBuilder::transfer(bool sends, const StageTurn& turn, int value, int64_t
 
   int outer = microbatch_;
   microbatch_ = now.microbatch;
-  const Value& v = draft_.graph.values[static_cast<size_t>(value)];
+  const Value& v = draft_.graph.values[value];
   if (!sends) tensor_of(value) = compute_tensor(microbatch_name(v.name), v.type, v.site);
   const bool puts = draft_.plan.pipeline->puts;
   Op op;
@@ -128,7 +128,7 @@ void StepBuilder::transfer(bool sends, const StageTurn& turn, int value, int64_t
 std::optional<OpRef> StepBuilder::used_before(const StageTurn& turn, int other_stage) const {
   std::optional<OpRef> last;
   int other = rank_of_stage(draft_.plan, other_stage);
-  for (const PipelineTurn& theirs : draft_.plan.pipeline->turns[static_cast<size_t>(other)]) {
+  for (const PipelineTurn& theirs : draft_.plan.pipeline->turns[other]) {
     if (theirs.kind == PipelineTurn::Kind::weight) continue;
     if (stage_of_chunk(draft_.plan, other, theirs.chunk) != other_stage) continue;
     Phase phase = theirs.kind == PipelineTurn::Kind::forward ? Phase::forward : Phase::backward;
@@ -144,15 +144,15 @@ std::optional<OpRef> StepBuilder::used_before(const StageTurn& turn, int other_s
 // own.
 void StepBuilder::lower_ring(const Node& node, const Turn& turn) {
   RingNode ring;
-  ring.qkv = draft_.graph.values[static_cast<size_t>(node.inputs[0])].type;
+  ring.qkv = draft_.graph.values[node.inputs[0]].type;
   ring.attrs = node.attrs;
   for (int input : node.inputs) ring.reads.push_back(input_of(input));
   for (int output : node.outputs) {
-    const Value& value = draft_.graph.values[static_cast<size_t>(output)];
+    const Value& value = draft_.graph.values[output];
     ring.writes.push_back(tensor_of(output) = compute_tensor(microbatch_name(value.name), value.type, value.site));
   }
   std::string axis = node.attrs.text("tokens_axis"),
-              name = draft_.graph.values[static_cast<size_t>(node.outputs[0])].name;
+              name = draft_.graph.values[node.outputs[0]].name;
   auto temporary = [&](std::string_view suffix, TensorType type) {
     return compute_tensor(microbatch_name(fmt::format("{}.{}", name, suffix)), std::move(type), node.site);
   };
@@ -191,13 +191,13 @@ void StepBuilder::exchange_tied_gradients() {
     int here = draft_.pipeline_rank, owner = rank_of(graph.units[u].twin_of), twin = rank_of(static_cast<int>(u));
     if (here != owner && here != twin) continue;
     int unit = here == twin ? static_cast<int>(u) : graph.units[u].twin_of, other = here == twin ? owner : twin;
-    const Tensor own = program_.tensors[static_cast<size_t>(draft_.states[static_cast<size_t>(unit)].grad)];
+    const Tensor own = program_.tensors[draft_.states[unit].grad];
     int received =
         add_tensor(program_, unit_name(unit) + ".tied", Role::reduce, own.type(), false, draft_.plan.pipeline->site);
     for (bool sends : {true, false}) {
       Op op;
       op.def = &op_def(sends ? "send" : "recv");
-      (sends ? op.reads : op.writes) = {sends ? draft_.states[static_cast<size_t>(unit)].grad : received};
+      (sends ? op.reads : op.writes) = {sends ? draft_.states[unit].grad : received};
       op.axis = draft_.plan.pipeline->axis;
       op.attrs.set("peer", int64_t{other - here});
       op.attrs.set("tag", static_cast<int64_t>(u));
@@ -210,7 +210,7 @@ void StepBuilder::exchange_tied_gradients() {
     Turn end;
     end.phase = Phase::step;
     end.call = first_call(unit);
-    add_in_place(draft_.states[static_cast<size_t>(unit)].grad, received, end, 0, draft_.plan.pipeline->site);
+    add_in_place(draft_.states[unit].grad, received, end, 0, draft_.plan.pipeline->site);
   }
 }
 

@@ -40,8 +40,8 @@ void share_of(const void* mesh, const char* axes, int64_t* index, int64_t* of) {
 
 bool has_workspace(const Program& program, const Op& op) {
   if (op.writes.empty()) return false;
-  const Tensor& last = program.tensors[static_cast<size_t>(op.writes.back())];
-  return last.dtype == Dtype::u8 && program.buffers[static_cast<size_t>(last.buffer)].role == Role::workspace;
+  const Tensor& last = program.tensors[op.writes.back()];
+  return last.dtype == Dtype::u8 && program.buffers[last.buffer].role == Role::workspace;
 }
 
 AbiOp::AbiOp(const RankMemory& memory, const Op& op, int threads, const prun_step_values* values) : memory_(memory) {
@@ -59,7 +59,7 @@ AbiOp::AbiOp(const RankMemory& memory, const Op& op, int threads, const prun_ste
   op_.n_attrs = attrs_.size();
   if (scratch) {
     op_.workspace = tensor(memory, op.writes.back()).ptr;
-    op_.workspace_bytes = static_cast<size_t>(memory.program->tensors[static_cast<size_t>(op.writes.back())].bytes());
+    op_.workspace_bytes = static_cast<size_t>(memory.program->tensors[op.writes.back()].bytes());
   }
   op_.values = values;
   op_.rank = memory.rank;
@@ -69,11 +69,11 @@ AbiOp::AbiOp(const RankMemory& memory, const Op& op, int threads, const prun_ste
 }
 
 prun_tensor AbiOp::tensor(const RankMemory& memory, int id) const {
-  const Tensor& t = memory.program->tensors[static_cast<size_t>(id)];
+  const Tensor& t = memory.program->tensors[id];
   prun_tensor made{};
   if (memory.arena != nullptr || memory.places != nullptr) made.ptr = memory.data(id);
   made.dims = t.shape.data();
-  made.rank = static_cast<int>(t.shape.size());
+  made.rank = std::ssize(t.shape);
   made.dtype = static_cast<int>(t.dtype);
   return made;
 }

@@ -37,9 +37,9 @@ struct RankMemory {
   std::byte* host_arena = nullptr;
 
   void* data(int tensor) const {
-    if (places != nullptr) return (*places)[static_cast<size_t>(tensor)];
-    const Tensor& t = program->tensors[static_cast<size_t>(tensor)];
-    return data(program->buffers[static_cast<size_t>(t.buffer)]) + t.byte_offset;
+    if (places != nullptr) return (*places)[tensor];
+    const Tensor& t = program->tensors[tensor];
+    return data(program->buffers[t.buffer]) + t.byte_offset;
   }
   std::byte* data(const Buffer& buffer) const {
     return (buffer.space == Space::host ? host_arena : arena) + buffer.offset;

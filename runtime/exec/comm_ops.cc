@@ -43,12 +43,12 @@ class AllGatherV final : public Kernel {
   AllGatherV(Communicator& communicator, const RankMemory& memory, const Op& op)
       : communicator_(communicator),
         site_(op.site),
-        max_(memory.program->tensors[static_cast<size_t>(op.reads[0])].count()) {
+        max_(memory.program->tensors[op.reads[0]].count()) {
     send_ = memory.data(op.reads[0]);
     count_ = static_cast<const int64_t*>(memory.data(op.reads[1]));
     recv_ = memory.data(op.writes[0]);
     counts_ = static_cast<int64_t*>(memory.data(op.writes[1]));
-    dtype_ = memory.program->tensors[static_cast<size_t>(op.reads[0])].dtype;
+    dtype_ = memory.program->tensors[op.reads[0]].dtype;
   }
 
   void run() override {
@@ -93,7 +93,7 @@ class OneSided final : public Kernel {
     const int tensor = op.sends() ? op.reads[0] : op.writes[0];
     what_ = op.sends() ? What::put : op.offers() ? What::offer : What::arrive;
     data_ = memory.data(tensor);
-    bytes_ = memory.program->tensors[static_cast<size_t>(tensor)].bytes();
+    bytes_ = memory.program->tensors[tensor].bytes();
     offset_ = op.attrs.integer("offset");
   }
   void run() override {
@@ -135,13 +135,13 @@ CollCall coll_call(const RankMemory& memory, const Op& op, int group_size) {
   call.rank_order = memory.program->rank_order;
   if (op.point_to_point()) {  // a broadcast in the pair, whose first member is the sender
     const int tensor = op.sends() ? op.reads[0] : op.writes[0];
-    call.dtype = memory.program->tensors[static_cast<size_t>(tensor)].dtype;
+    call.dtype = memory.program->tensors[tensor].dtype;
     call.send = call.recv = memory.data(tensor);
-    call.count = memory.program->tensors[static_cast<size_t>(tensor)].count();
+    call.count = memory.program->tensors[tensor].count();
     return call;
   }
   if (op.reads.empty()) return call;  // barrier
-  const Tensor& in = memory.program->tensors[static_cast<size_t>(op.reads[0])];
+  const Tensor& in = memory.program->tensors[op.reads[0]];
   call.dtype = in.dtype;
   call.send = memory.data(op.reads[0]);
   call.recv = op.writes.empty() ? nullptr : memory.data(op.writes[0]);

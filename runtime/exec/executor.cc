@@ -52,9 +52,9 @@ void Executor::run_body(Kind kind, int64_t first, int64_t end) {
   Work& work = works_[static_cast<size_t>(kind)];
   if (work.body.streams.empty()) return;
   std::vector<std::thread> threads;
-  for (int s = 1; s < static_cast<int>(work.lanes.size()); ++s) {
+  for (int s = 1; s < std::ssize(work.lanes); ++s) {
     threads.emplace_back([&, s] {
-      prctl(PR_SET_NAME, work.body.streams[static_cast<size_t>(s)].name.c_str());
+      prctl(PR_SET_NAME, work.body.streams[s].name.c_str());
       walk(work, s, first, end);
     });
   }
@@ -65,7 +65,7 @@ void Executor::run_body(Kind kind, int64_t first, int64_t end) {
 
 void Executor::walk(Work& work, int s, int64_t first, int64_t end) {
   std::vector<Lane>& lanes = work.lanes;
-  Lane& lane = lanes[static_cast<size_t>(s)];
+  Lane& lane = lanes[s];
   const std::vector<Op>& ops = lane.stream->ops;
   StreamState& state = options_.recorder->stream[s];
   uint64_t ready = now_ns(), n = ops.size();
@@ -111,13 +111,13 @@ void Executor::walk(Work& work, int s, int64_t first, int64_t end) {
 bool Executor::wait_edges(std::vector<Lane>& lanes, int s, const Op& op, int64_t step, uint64_t& ready) {
   for (const Edge& edge : op.waits) {
     if (step < edge.back) continue;
-    Lane& source = lanes[static_cast<size_t>(edge.stream)];
+    Lane& source = lanes[edge.stream];
     uint64_t n = source.stream->ops.size();
     uint64_t target = static_cast<uint64_t>(step - edge.back) * n + static_cast<uint64_t>(edge.index) + 1;
     if (source.done->value() >= target) continue;
     if (!source.done->wait(target, cancelled_, options_.spins)) return false;
     uint64_t now = now_ns();
-    if (s == 0 && source.stream->ops[static_cast<size_t>(edge.index)].communicates())
+    if (s == 0 && source.stream->ops[edge.index].communicates())
       lanes[0].exposed_ns += now - ready;
     ready = now;
   }
@@ -140,7 +140,7 @@ void Executor::finish_step(std::vector<Lane>& lanes, int64_t step) {
 double Executor::loss(int tensor) const {
   if (tensor < 0) return std::numeric_limits<double>::quiet_NaN();
   const void* value = memory_.data(tensor);
-  const bool wide = program_.tensors[static_cast<size_t>(tensor)].dtype == Dtype::f64;
+  const bool wide = program_.tensors[tensor].dtype == Dtype::f64;
   return wide ? *static_cast<const double*>(value) : *static_cast<const float*>(value);
 }
 

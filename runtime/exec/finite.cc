@@ -22,7 +22,7 @@ class RequireFinite final : public Kernel {
   RequireFinite(const RankMemory& memory, const Op& op)
       : memory_(memory),
         op_(op),
-        notes_(memory.program->tensors[static_cast<size_t>(op.reads[0])]),
+        notes_(memory.program->tensors[op.reads[0]]),
         flags_(static_cast<const int32_t*>(memory.data(op.reads[0]))) {}
 
   void run() override {
@@ -30,7 +30,7 @@ class RequireFinite final : public Kernel {
   }
 
  private:
-  const Tensor& tensor(int id) const { return memory_.program->tensors[static_cast<size_t>(id)]; }
+  const Tensor& tensor(int id) const { return memory_.program->tensors[id]; }
   int32_t flag(const Op& check) const {
     return flags_[(tensor(check.writes[0]).byte_offset - notes_.byte_offset) / dtype_bytes(Dtype::i32)];
   }
@@ -63,7 +63,7 @@ class RequireFinite final : public Kernel {
     };
     for (size_t i = from; i < order.sequence().size(); ++i) {
       const OpRef at = order.sequence()[i];
-      const Op& op = body.streams[static_cast<size_t>(at.stream)].ops[static_cast<size_t>(at.index)];
+      const Op& op = body.streams[at.stream].ops[at.index];
       if (op.is("check_finite")) continue;
       if (touches(op.reads)) return &op;
       if (touches(op.writes)) return nullptr;
@@ -76,8 +76,8 @@ class RequireFinite final : public Kernel {
     const Order order(here);
     for (size_t i = 0; i < order.sequence().size(); ++i) {
       const OpRef at = order.sequence()[i];
-      const std::vector<Op>& ops = here.streams[static_cast<size_t>(at.stream)].ops;
-      const Op& check = ops[static_cast<size_t>(at.index)];
+      const std::vector<Op>& ops = here.streams[at.stream].ops;
+      const Op& check = ops[at.index];
       const int32_t kinds = check.is("check_finite") ? flag(check) : 0;
       if (kinds == 0) continue;
       const Op& made = ops[static_cast<size_t>(at.index) - 1];

@@ -60,7 +60,7 @@ class NextBatch final : public Kernel {
     std::string names = op.attrs.text("names");
     for (size_t i = 0, begin = 0; i < op.writes.size(); ++i) {
       size_t end = names.find(',', begin);
-      outputs_.push_back({names.substr(begin, end - begin), &memory.program->tensors[static_cast<size_t>(op.writes[i])],
+      outputs_.push_back({names.substr(begin, end - begin), &memory.program->tensors[op.writes[i]],
                           memory.data(op.writes[i])});
       begin = end + 1;
     }
@@ -178,14 +178,14 @@ class Print final : public Kernel {
 
  private:
   int64_t elements(size_t read) const {
-    const Tensor& counts = memory_.program->tensors[static_cast<size_t>(op_.reads[read])];
+    const Tensor& counts = memory_.program->tensors[op_.reads[read]];
     const int64_t* data = static_cast<const int64_t*>(memory_.data(op_.reads[read]));
     int64_t sum = 0;
     for (int64_t i = 0; i < counts.count(); ++i) sum += data[i];
     return sum;
   }
   std::string tensor(size_t read, int64_t limit) const {
-    return tensor_text(memory_.program->tensors[static_cast<size_t>(op_.reads[read])], memory_.data(op_.reads[read]),
+    return tensor_text(memory_.program->tensors[op_.reads[read]], memory_.data(op_.reads[read]),
                        limit);
   }
 

@@ -24,7 +24,7 @@ std::vector<int> seen_by(const Op& op) {
 // Written on this rank: reduce and gather write at their root alone.
 bool lands_here(const Program& program, const Op& op, int rank) {
   if (!op.is("reduce") && !op.is("gather")) return true;
-  return members_of(program.mesh, op, rank)[static_cast<size_t>(op.attrs.integer("root"))] == rank;
+  return members_of(program.mesh, op, rank)[op.attrs.integer("root")] == rank;
 }
 
 // Tensors of a batch mostly lie side by side, on the device as on the host: then they are one copy, with the padding
@@ -71,15 +71,15 @@ QueueBody::QueueBody(const QueueContext& context, const Body& body)
 std::unique_ptr<std::vector<void*>> QueueBody::places(const Op& op, std::byte* base) const {
   auto places = std::make_unique<std::vector<void*>>(program().tensors.size());
   for (const int id : staged_tensors(op)) {
-    (*places)[static_cast<size_t>(id)] = base;
-    base += round_up(program().tensors[static_cast<size_t>(id)].bytes(), kAlignBytes);
+    (*places)[id] = base;
+    base += round_up(program().tensors[id].bytes(), kAlignBytes);
   }
   return places;
 }
 
 Copy QueueBody::copy_of(int tensor, const std::vector<void*>& places, bool to_host) const {
-  void *host = places[static_cast<size_t>(tensor)], *device = context_.rank.data(tensor);
-  const int64_t bytes = program().tensors[static_cast<size_t>(tensor)].bytes();
+  void *host = places[tensor], *device = context_.rank.data(tensor);
+  const int64_t bytes = program().tensors[tensor].bytes();
   return to_host ? Copy{host, device, bytes} : Copy{device, host, bytes};
 }
 
@@ -130,7 +130,7 @@ void QueueBody::make_hosts() {
     part->job.waits = true;
     hosts_.push_back(std::move(part));
     HostJob& job = hosts_.back()->job;
-    std::unique_ptr<HostLane>& lane = lanes_[static_cast<size_t>(host.op.stream)];
+    std::unique_ptr<HostLane>& lane = lanes_[host.op.stream];
     if (lane != nullptr) {
       job.lane = lane.get();
       continue;
@@ -140,7 +140,7 @@ void QueueBody::make_hosts() {
       news_ = true;
       told_.notify_one();
     };
-    lane = std::make_unique<HostLane>(body_.streams[static_cast<size_t>(host.op.stream)].name, context_.cancelled, told,
+    lane = std::make_unique<HostLane>(body_.streams[host.op.stream].name, context_.cancelled, told,
                                       context_.failed);
     job.lane = lane.get();
   }
@@ -157,14 +157,14 @@ void QueueBody::make_items() {
         span.begin.emplace(device, true);
         span.end.emplace(device, true);
       }
-    if (item.kind == Item::Kind::land && hosts_[static_cast<size_t>(item.host)]->back)
-      states_[static_cast<size_t>(regions_.region_of[i])].backs.emplace_back(
-          item.op.stream, &*hosts_[static_cast<size_t>(item.host)]->back);
+    if (item.kind == Item::Kind::land && hosts_[item.host]->back)
+      states_[regions_.region_of[i]].backs.emplace_back(
+          item.op.stream, &*hosts_[item.host]->back);
     if (item.kind != Item::Kind::op) continue;
     const Op& of = op(item.op);
     if (of.def->op_class == OpClass::transfer)
       transfers_[i] = {context_.rank.data(of.writes[0]), context_.rank.data(of.reads[0]),
-                       program().tensors[static_cast<size_t>(of.reads[0])].bytes()};
+                       program().tensors[of.reads[0]].bytes()};
     else if (of.communicates())
       enqueued_[i] = make_enqueued_kernel(context_.rank, of, context_.world, stream(item.op.stream).queue());
     else
@@ -217,7 +217,7 @@ void QueueBody::bring_first(int slot) {
 }
 
 bool QueueBody::host_ended(int host) const {
-  const HostPart& part = *hosts_[static_cast<size_t>(host)];
+  const HostPart& part = *hosts_[host];
   return part.back ? part.landed == part.chunks.size() : part.job.ended.load(std::memory_order_acquire) >= runs_;
 }
 
@@ -247,7 +247,7 @@ bool QueueBody::all_ended() const {
 bool QueueBody::ready(const Region& region) const {
   return std::all_of(region.hosts.begin(), region.hosts.end(), [&](int host) { return host_ended(host); }) &&
          std::all_of(region.after.begin(), region.after.end(),
-                     [&](int other) { return states_[static_cast<size_t>(other)].launched; });
+                     [&](int other) { return states_[other].launched; });
 }
 
 bool QueueBody::issue_ready(int slot, StreamState* states) {
@@ -257,17 +257,17 @@ bool QueueBody::issue_ready(int slot, StreamState* states) {
     issue_region(static_cast<int>(r), slot, states);
     states_[r].launched = moved = true;
     for (const int id : regions_.regions[r].items) {
-      const Item& item = regions_.items[static_cast<size_t>(id)];
+      const Item& item = regions_.items[id];
       if (item.kind == Item::Kind::arm)
-        lanes_[static_cast<size_t>(item.op.stream)]->push(hosts_[static_cast<size_t>(item.host)]->job);
+        lanes_[item.op.stream]->push(hosts_[item.host]->job);
     }
   }
   return moved;
 }
 
 void QueueBody::issue_region(int id, int slot, StreamState* states) {
-  const Region& region = regions_.regions[static_cast<size_t>(id)];
-  RegionState& state = states_[static_cast<size_t>(id)];
+  const Region& region = regions_.regions[id];
+  RegionState& state = states_[id];
   const bool eager = runs_ == 1 || context_.timed || !context_.graphs || !context_.memory.device().captures();
   if (eager) {
     for (const auto& [s, back] : state.backs) back->hold(stream(s));
@@ -275,34 +275,34 @@ void QueueBody::issue_region(int id, int slot, StreamState* states) {
     return;
   }
   if (runs_ == 2) capture(id, slot, states);
-  DeviceStream& origin = stream(regions_.items[static_cast<size_t>(region.items[0])].op.stream);
-  for (const int other : region.after) states_[static_cast<size_t>(other)].ended->hold(origin);
+  DeviceStream& origin = stream(regions_.items[region.items[0]].op.stream);
+  for (const int other : region.after) states_[other].ended->hold(origin);
   for (const auto& [s, back] : state.backs) back->hold(origin);
   state.graph.launch(origin);
   state.ended->record(origin);
-  states[regions_.items[static_cast<size_t>(region.items[0])].op.stream].running.store(3, std::memory_order_relaxed);
+  states[regions_.items[region.items[0]].op.stream].running.store(3, std::memory_order_relaxed);
 }
 
 // A capture spreads from its origin to the region's other streams, and ends where all have come back to it. What comes
 // from other regions is waited for where the graph is launched.
 void QueueBody::capture(int id, int slot, StreamState* states) {
-  const Region& region = regions_.regions[static_cast<size_t>(id)];
-  const int first = regions_.items[static_cast<size_t>(region.items[0])].op.stream;
+  const Region& region = regions_.regions[id];
+  const int first = regions_.items[region.items[0]].op.stream;
   const DeviceStream& origin = stream(first);
   DeviceCapture capture(context_.memory.device(), origin);
   spread_.record(origin);
   std::set<int> spread = {first};
   for (const int item : region.items) {
-    const int s = regions_.items[static_cast<size_t>(item)].op.stream;
+    const int s = regions_.items[item].op.stream;
     if (spread.insert(s).second) spread_.hold(stream(s));
     issue_item(item, slot, &capture, states);
   }
   for (const int s : spread) {
     if (s == first) continue;
-    join_[static_cast<size_t>(s)].record(stream(s));
-    join_[static_cast<size_t>(s)].hold(origin);
+    join_[s].record(stream(s));
+    join_[s].hold(origin);
   }
-  states_[static_cast<size_t>(id)].graph = capture.finish();
+  states_[id].graph = capture.finish();
 }
 
 void QueueBody::issue_item(int id, int slot, DeviceCapture* capture, StreamState* states) {
@@ -314,8 +314,8 @@ void QueueBody::issue_item(int id, int slot, DeviceCapture* capture, StreamState
   try {
     const DeviceStream& on = stream(item.op.stream);
     for (const int source : item.waits) {
-      const bool here = regions_.region_of[static_cast<size_t>(source)] == regions_.region_of[i];
-      if (here || capture == nullptr) reached_[static_cast<size_t>(source)]->hold(on);
+      const bool here = regions_.region_of[source] == regions_.region_of[i];
+      if (here || capture == nullptr) reached_[source]->hold(on);
     }
     if (context_.timed) spans_[slot][i].begin->record(on);
     run_item(id);
@@ -342,7 +342,7 @@ void QueueBody::run_item(int id) {
       enqueued_[i]->run();
     return;
   }
-  HostPart& part = *hosts_[static_cast<size_t>(item.host)];
+  HostPart& part = *hosts_[item.host];
   const bool arm = item.kind == Item::Kind::arm;
   if (!arm && part.back) return;  // its chunks are back
   for (const StagedChunk& chunk : part.chunks) {
@@ -370,16 +370,16 @@ void QueueBody::read_times(int slot, const std::function<uint64_t(const DeviceEv
   for (const Stream& stream : body_.streams) times.emplace_back(stream.ops.size());
   for (size_t i = 0; i < regions_.items.size(); ++i) {
     const Item& item = regions_.items[i];
-    Times& of = times[static_cast<size_t>(item.op.stream)][static_cast<size_t>(item.op.index)];
+    Times& of = times[item.op.stream][item.op.index];
     if (item.kind != Item::Kind::land) of.begin = ns(*spans_[slot][i].begin);
     of.end = ns(*spans_[slot][i].end);
-    if (item.kind == Item::Kind::arm && !regions_.hosts[static_cast<size_t>(item.host)].lands)
-      of.end = std::max(of.end, hosts_[static_cast<size_t>(item.host)]->end_ns[slot]);
+    if (item.kind == Item::Kind::arm && !regions_.hosts[item.host].lands)
+      of.end = std::max(of.end, hosts_[item.host]->end_ns[slot]);
   }
-  for (int s = 0; s < static_cast<int>(times.size()); ++s) {
+  for (int s = 0; s < std::ssize(times); ++s) {
     uint64_t ready = 0;
-    for (uint32_t i = 0; i < times[static_cast<size_t>(s)].size(); ++i) {
-      const Times& of = times[static_cast<size_t>(s)][i];
+    for (uint32_t i = 0; i < times[s].size(); ++i) {
+      const Times& of = times[s][i];
       if (of.end == 0) continue;  // a first op: the host has run it while the device was at the step before
       const Op& which = op({s, static_cast<int>(i)});
       if (ready == 0 || which.waits.empty()) ready = of.begin;

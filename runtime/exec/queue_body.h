@@ -81,9 +81,9 @@ class QueueBody {
   };
 
   const Op& op(OpRef ref) const {
-    return body_.streams[static_cast<size_t>(ref.stream)].ops[static_cast<size_t>(ref.index)];
+    return body_.streams[ref.stream].ops[ref.index];
   }
-  DeviceStream& stream(int s) { return context_.streams[static_cast<size_t>(s)]; }
+  DeviceStream& stream(int s) { return context_.streams[s]; }
   const Program& program() const { return *context_.rank.program; }
   void make_items();
   void make_hosts();

@@ -139,7 +139,7 @@ void QueueExecutor::issue(Kind kind, int64_t step, const StepTable& table) {
   work.issue(shown, static_cast<int>(step % kStepSlots), options_.recorder->stream, [this] { check_alive(); });
   const uint64_t after = now_ns();
   const int loss = kind == Kind::eval ? program_.eval_loss_tensor : kind == Kind::step ? program_.loss_tensor : -1;
-  if (loss >= 0) streams_[0].copy(slot.loss, memory_.data(loss), program_.tensors[static_cast<size_t>(loss)].bytes());
+  if (loss >= 0) streams_[0].copy(slot.loss, memory_.data(loss), program_.tensors[loss].bytes());
   slot.end.record(streams_[0]);
   slot.step = step;
   slot.host_ns = before + work.issuing_ns() + now_ns() - after;
@@ -155,7 +155,7 @@ void QueueExecutor::finish(Kind kind, Slot& slot) {
   const int loss_tensor = kind == Kind::eval ? program_.eval_loss_tensor : program_.loss_tensor;
   double loss = std::numeric_limits<double>::quiet_NaN();
   if (loss_tensor >= 0) {
-    const bool wide = program_.tensors[static_cast<size_t>(loss_tensor)].dtype == Dtype::f64;
+    const bool wide = program_.tensors[loss_tensor].dtype == Dtype::f64;
     loss = wide ? *reinterpret_cast<const double*>(slot.loss) : *reinterpret_cast<const float*>(slot.loss);
   }
   if (kind == Kind::eval) close_eval_batch(loss);

@@ -39,7 +39,7 @@ class QueueExecutor final : public JobRun {
   void finish(Kind kind, Slot& slot);
   void check_alive();
   StepTable table_of(Kind kind, int64_t step, int64_t first) const;
-  Slot& slot_of(int64_t step) { return slots_[static_cast<size_t>(step % kStepSlots)]; }
+  Slot& slot_of(int64_t step) { return slots_[step % kStepSlots]; }
 
   QueueMemory& queue_;
   std::vector<DeviceStream> streams_;

@@ -17,7 +17,7 @@ namespace {
 bool needs_host(const Program& program, const Op& op) {
   if (op.is("all_gather_v")) return true;
   if (op.attrs.text("op") == "avg") {
-    const Dtype dtype = program.tensors[static_cast<size_t>(op.reads[0])].dtype;
+    const Dtype dtype = program.tensors[op.reads[0]].dtype;
     if (dtype == Dtype::i64 || dtype == Dtype::i32 || dtype == Dtype::i8 || dtype == Dtype::u8) return true;
   }
   const bool sums = op.is("all_reduce") || op.is("reduce_scatter") || op.is("reduce");
@@ -36,7 +36,7 @@ std::vector<int> staged_tensors(const Op& op) {
 int64_t staged_bytes(const Program& program, const Op& op) {
   int64_t bytes = 0;
   for (const int id : staged_tensors(op))
-    bytes += round_up(program.tensors[static_cast<size_t>(id)].bytes(), kAlignBytes);
+    bytes += round_up(program.tensors[id].bytes(), kAlignBytes);
   return bytes;
 }
 

@@ -33,7 +33,7 @@ class Builder {
   void build() {
     const Order order(body_);
     for (const OpRef ref : order.sequence()) {
-      const How how = how_[static_cast<size_t>(ref.stream)][static_cast<size_t>(ref.index)];
+      const How how = how_[ref.stream][ref.index];
       if (how == How::first) {
         out_.first.push_back(ref);
         if (ref.index > 0) end(ref) = end({ref.stream, ref.index - 1});
@@ -44,13 +44,13 @@ class Builder {
       }
     }
     for (size_t i = 0; i < out_.items.size(); ++i)
-      for (const int source : out_.items[i].waits) out_.items[static_cast<size_t>(source)].awaited = true;
+      for (const int source : out_.items[i].waits) out_.items[source].awaited = true;
   }
 
  private:
-  End& end(OpRef ref) { return ends_[static_cast<size_t>(ref.stream)][static_cast<size_t>(ref.index)]; }
+  End& end(OpRef ref) { return ends_[ref.stream][ref.index]; }
   const Op& op(OpRef ref) const {
-    return body_.streams[static_cast<size_t>(ref.stream)].ops[static_cast<size_t>(ref.index)];
+    return body_.streams[ref.stream].ops[ref.index];
   }
 
   // The ops that `ref` follows: on its stream, and by its edges.
@@ -71,26 +71,26 @@ class Builder {
   }
 
   End add(Item::Kind kind, OpRef ref, int host, const std::vector<OpRef>& sources, const HostSet& hosts) {
-    const int id = static_cast<int>(out_.items.size()), region = region_of(hosts);
+    const int id = std::ssize(out_.items), region = region_of(hosts);
     Item item{kind, ref, host, {}, false};
     for (const OpRef source : sources) {
       const int other = end(source).item;
       if (other < 0) continue;
       follow(region, other);
-      if (out_.items[static_cast<size_t>(other)].op.stream != ref.stream) item.waits.push_back(other);
+      if (out_.items[other].op.stream != ref.stream) item.waits.push_back(other);
     }
     out_.items.push_back(std::move(item));
     out_.region_of.push_back(region);
-    out_.regions[static_cast<size_t>(region)].items.push_back(id);
+    out_.regions[region].items.push_back(id);
     return {id, hosts};
   }
 
   End host(OpRef ref) {
-    const int id = static_cast<int>(out_.hosts.size());
+    const int id = std::ssize(out_.hosts);
     HostSet hosts = ends_before(ref);
     End armed = add(Item::Kind::arm, ref, id, before(ref), hosts);
     out_.hosts.push_back({ref, members(hosts), armed.item, !op(ref).writes.empty()});
-    hosts[static_cast<size_t>(id)] = true;
+    hosts[id] = true;
     if (op(ref).writes.empty()) return {armed.item, hosts};
     end(ref) = armed;
     return add(Item::Kind::land, ref, id, {ref}, hosts);
@@ -102,8 +102,8 @@ class Builder {
     return at->second;
   }
   void follow(int region, int item) {
-    const int other = out_.region_of[static_cast<size_t>(item)];
-    std::vector<int>& after = out_.regions[static_cast<size_t>(region)].after;
+    const int other = out_.region_of[item];
+    std::vector<int>& after = out_.regions[region].after;
     if (other != region && std::find(after.begin(), after.end(), other) == after.end()) after.push_back(other);
   }
 

@@ -21,8 +21,8 @@ class Transfer final : public Kernel {
 }  // namespace
 
 std::unique_ptr<Kernel> make_transfer_kernel(const RankMemory& memory, const Op& op) {
-  const int64_t from = memory.program->tensors[static_cast<size_t>(op.reads[0])].bytes(),
-                to = memory.program->tensors[static_cast<size_t>(op.writes[0])].bytes();
+  const int64_t from = memory.program->tensors[op.reads[0]].bytes(),
+                to = memory.program->tensors[op.writes[0]].bytes();
   PRUN_CHECK(from == to, fmt::format("{} of {} bytes to {}", op.def->name, from, to));
   return std::make_unique<Transfer>(memory.data(op.reads[0]), memory.data(op.writes[0]), from);
 }

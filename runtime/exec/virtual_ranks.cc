@@ -96,7 +96,7 @@ class Interpreter {
 Interpreter::Interpreter(const Job& job, const Device& device, const VirtualOptions& options)
     : device_(device), options_(options), random_(options.seed) {
   table_.set(job.classes.front().schedule, 0);
-  for (int r = 0; r < static_cast<int>(job.class_of_rank.size()); r++) {
+  for (int r = 0; r < std::ssize(job.class_of_rank); r++) {
     VirtualRank rank;
     rank.rank = r;
     rank.program = &job.program(r);
@@ -116,9 +116,9 @@ Interpreter::Interpreter(const Job& job, const Device& device, const VirtualOpti
 }
 
 const Op& Interpreter::op_at(At at) const {
-  const VirtualRank& rank = ranks_[static_cast<size_t>(at.rank)];
-  const Stream& stream = body(rank).streams[static_cast<size_t>(at.stream)];
-  return stream.ops[static_cast<size_t>(rank.done[static_cast<size_t>(at.stream)])];
+  const VirtualRank& rank = ranks_[at.rank];
+  const Stream& stream = body(rank).streams[at.stream];
+  return stream.ops[rank.done[at.stream]];
 }
 
 // Makes the kernels of the body that runs from now on.
@@ -154,10 +154,10 @@ std::vector<At> Interpreter::ready() const {
   for (const VirtualRank& rank : ranks_) {
     const std::vector<Stream>& streams = body(rank).streams;
     for (size_t s = 0; s < streams.size(); s++) {
-      if (rank.arrived[s] || rank.done[s] == static_cast<int>(streams[s].ops.size())) continue;
-      const Op& op = streams[s].ops[static_cast<size_t>(rank.done[s])];
+      if (rank.arrived[s] || rank.done[s] == std::ssize(streams[s].ops)) continue;
+      const Op& op = streams[s].ops[rank.done[s]];
       const bool waits = std::any_of(op.waits.begin(), op.waits.end(), [&](const Edge& edge) {
-        return edge.back == 0 && rank.done[static_cast<size_t>(edge.stream)] <= edge.index;
+        return edge.back == 0 && rank.done[edge.stream] <= edge.index;
       });
       if (!waits) candidates.push_back({rank.rank, static_cast<int>(s)});
     }
@@ -175,11 +175,11 @@ size_t Interpreter::choose(const std::vector<At>& candidates) {
 }
 
 void Interpreter::advance(At at) {
-  VirtualRank& rank = ranks_[static_cast<size_t>(at.rank)];
+  VirtualRank& rank = ranks_[at.rank];
   const size_t s = static_cast<size_t>(at.stream);
   const Op& op = op_at(at);
   if (!op.communicates()) {
-    rank.kernels[s][static_cast<size_t>(rank.done[s])]->run();
+    rank.kernels[s][rank.done[s]]->run();
     rank.done[s]++;
     return;
   }
@@ -202,17 +202,17 @@ void Interpreter::advance(At at) {
 }
 
 void Interpreter::complete(At at) {
-  VirtualRank& rank = ranks_[static_cast<size_t>(at.rank)];
-  rank.arrived[static_cast<size_t>(at.stream)] = false;
-  rank.done[static_cast<size_t>(at.stream)]++;
+  VirtualRank& rank = ranks_[at.rank];
+  rank.arrived[at.stream] = false;
+  rank.done[at.stream]++;
 }
 
 // As a transport does it: a put writes where it is told, whatever its receiver has offered.
 void Interpreter::one_sided(const Op& op, At at) {
-  VirtualRank& rank = ranks_[static_cast<size_t>(at.rank)];
+  VirtualRank& rank = ranks_[at.rank];
   const std::vector<int> pair = members_of(rank.program->mesh, op, at.rank);
   Mailbox& box = mailboxes_[{pair, op.lane}];
-  rank.arrived[static_cast<size_t>(at.stream)] = true;
+  rank.arrived[at.stream] = true;
   if (op.offers()) {
     box.offers++;
     complete(at);
@@ -234,9 +234,9 @@ void Interpreter::one_sided(const Op& op, At at) {
 }
 
 void Interpreter::put(const Op& op, At from, int to) {
-  const VirtualRank &sender = ranks_[static_cast<size_t>(from.rank)], &receiver = ranks_[static_cast<size_t>(to)];
+  const VirtualRank &sender = ranks_[from.rank], &receiver = ranks_[to];
   const int64_t offset = op.attrs.integer("offset"),
-                bytes = sender.program->tensors[static_cast<size_t>(op.reads.at(0))].bytes();
+                bytes = sender.program->tensors[op.reads.at(0)].bytes();
   if (offset < 0 || offset + bytes > receiver.program->arena_bytes)
     throw plan_error(fmt::format("rank {} puts {} bytes at {} of the arena of rank {}, which has {}", from.rank, bytes,
                                  offset, to, receiver.program->arena_bytes),
@@ -247,11 +247,11 @@ void Interpreter::put(const Op& op, At from, int to) {
 // A send may end before its receive begins (a transport that buffers) or with it; each order of ops tries its own.
 bool Interpreter::send_at_once(const Op& op, At at) {
   if (!op.is("send") || options_.order == VirtualOrder::late) return false;
-  const VirtualRank& rank = ranks_[static_cast<size_t>(at.rank)];
+  const VirtualRank& rank = ranks_[at.rank];
   const Meeting pair = {members_of(rank.program->mesh, op, at.rank), op.lane};
   if (!meetings_[pair].empty()) return false;  // its receive waits
   if (options_.order == VirtualOrder::random && letters_[pair].empty() && random_() % 2 == 0) return false;
-  const Tensor& tensor = rank.program->tensors[static_cast<size_t>(op.reads.at(0))];
+  const Tensor& tensor = rank.program->tensors[op.reads.at(0)];
   const auto* data = static_cast<const std::byte*>(rank.memory.data(op.reads[0]));
   letters_[pair].push_back({op.attrs.integer("tag"), {data, data + tensor.bytes()}});
   return true;
@@ -259,10 +259,10 @@ bool Interpreter::send_at_once(const Op& op, At at) {
 
 bool Interpreter::take_letter(const Op& op, At at) {
   if (!op.is("recv")) return false;
-  const VirtualRank& rank = ranks_[static_cast<size_t>(at.rank)];
+  const VirtualRank& rank = ranks_[at.rank];
   std::deque<Letter>& letters = letters_[{members_of(rank.program->mesh, op, at.rank), op.lane}];
   if (letters.empty()) return false;
-  const int64_t bytes = rank.program->tensors[static_cast<size_t>(op.writes.at(0))].bytes();
+  const int64_t bytes = rank.program->tensors[op.writes.at(0)].bytes();
   const Letter& letter = letters.front();
   if (letter.tag != op.attrs.integer("tag") || static_cast<int64_t>(letter.bytes.size()) != bytes) {
     throw plan_error(fmt::format("rank {} expects {} bytes with tag {}, and {} with tag {} arrive", at.rank, bytes,
@@ -278,14 +278,14 @@ void Interpreter::meet(const Op& op, const std::vector<At>& members) {
   std::vector<PlainMember> operands;
   Dtype dtype = Dtype::f32;
   for (const At at : members) {
-    const VirtualRank& rank = ranks_[static_cast<size_t>(at.rank)];
+    const VirtualRank& rank = ranks_[at.rank];
     const Op& mine = op_at(at);
     if (mine.def != op.def &&
         !(op.is("send") && mine.is("recv") && op.attrs.integer("tag") == mine.attrs.integer("tag"))) {
       throw plan_error(fmt::format("rank {} meets {} with {}", at.rank, op.def->name, mine.def->name), mine.site);
     }
     PlainMember operand;
-    const auto tensor = [&](int id) -> const Tensor& { return rank.program->tensors[static_cast<size_t>(id)]; };
+    const auto tensor = [&](int id) -> const Tensor& { return rank.program->tensors[id]; };
     if (!mine.reads.empty()) {
       operand.in = rank.memory.data(mine.reads[0]);
       operand.in_count = tensor(mine.reads[0]).count();
@@ -313,7 +313,7 @@ void Interpreter::report_stuck() const {
   for (const VirtualRank& rank : ranks_) {
     const std::vector<Stream>& streams = body(rank).streams;
     for (size_t s = 0; s < streams.size(); s++) {
-      if (rank.done[s] == static_cast<int>(streams[s].ops.size())) continue;
+      if (rank.done[s] == std::ssize(streams[s].ops)) continue;
       const Op& op = op_at({rank.rank, static_cast<int>(s)});
       if (!site.known()) site = op.site;
       text += fmt::format("\n  rank {}, stream {}: {} {}", rank.rank, streams[s].name, op.def->name, op.site.text());
@@ -356,7 +356,7 @@ std::vector<double> Interpreter::losses(int Program::*tensor) const {
     const int loss = rank.program->*tensor;
     if (loss < 0) continue;
     const void* value = rank.memory.data(loss);
-    const bool wide = rank.program->tensors[static_cast<size_t>(loss)].dtype == Dtype::f64;
+    const bool wide = rank.program->tensors[loss].dtype == Dtype::f64;
     values.push_back(wide ? *static_cast<const double*>(value) : *static_cast<const float*>(value));
   }
   return values;

@@ -15,7 +15,7 @@ constexpr size_t kListShown = 8;  // longer attribute lists are cut
 
 std::string digits(int64_t number) {  // 1,234,567
   std::string text = std::to_string(number);
-  for (int64_t at = static_cast<int64_t>(text.size()) - 3; at > (number < 0 ? 1 : 0); at -= 3)
+  for (int64_t at = std::ssize(text) - 3; at > (number < 0 ? 1 : 0); at -= 3)
     text.insert(static_cast<size_t>(at), ",");
   return text;
 }
@@ -54,7 +54,7 @@ std::string ranges_text(const std::vector<int>& sorted) {
 std::string tensors_text(const Program& program, const std::vector<int>& ids, std::vector<int>& mentioned) {
   std::string out;
   for (int id : ids) {
-    const Tensor& tensor = program.tensors[static_cast<size_t>(id)];
+    const Tensor& tensor = program.tensors[id];
     bool again = std::find(mentioned.begin(), mentioned.end(), id) != mentioned.end();
     if (!out.empty()) out += ", ";
     out += again ? tensor.name : tensor.name + ":" + type_text(tensor);
@@ -83,7 +83,7 @@ std::string waits_text(const Body& body, const std::vector<Edge>& waits) {
   std::string out;
   for (const Edge& edge : waits)
     out +=
-        fmt::format("{}{}@{}{}", out.empty() ? "  after " : ", ", body.streams[static_cast<size_t>(edge.stream)].name,
+        fmt::format("{}{}@{}{}", out.empty() ? "  after " : ", ", body.streams[edge.stream].name,
                     edge.index, edge.back ? " of the step before" : "");
   return out;
 }
@@ -129,7 +129,7 @@ void add_memory(std::string& out, const Program& program) {
     out += fmt::format("{:>15}{:>15}  {:<10}  {}", buffer.offset < 0 ? "unplaced" : digits(buffer.offset),
                        digits(buffer.bytes), role_name(buffer.role), buffer.name);
     if (buffer.pool >= 0) {
-      const std::string& pool = program.pools[static_cast<size_t>(buffer.pool)].name;
+      const std::string& pool = program.pools[buffer.pool].name;
       out += fmt::format("  in {} slot {}", pool, buffer.slot);
     }
     out += buffer.space == Space::host ? "  on host" : "";
@@ -175,7 +175,7 @@ void add_header(std::string& out, const Program& program, const std::vector<int>
                        schedule.eval_batches == 1 ? "" : "es", schedule.eval_every, schedule.eval_every == 1 ? "" : "s",
                        source_text(program.eval_data));
   if (program.loss_tensor >= 0)
-    out += fmt::format("loss     {}\n", program.tensors[static_cast<size_t>(program.loss_tensor)].name);
+    out += fmt::format("loss     {}\n", program.tensors[program.loss_tensor].name);
 }
 
 }  // namespace

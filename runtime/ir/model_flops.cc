@@ -17,7 +17,7 @@ bool derivative(std::string_view kind) {
 
 std::vector<TensorType> types_of(const Program& program, const std::vector<int>& tensors) {
   std::vector<TensorType> types;
-  for (int t : tensors) types.push_back(program.tensors[static_cast<size_t>(t)].type());
+  for (int t : tensors) types.push_back(program.tensors[t].type());
   return types;
 }
 
@@ -38,7 +38,7 @@ double model_flops(const Job& job) {
   std::vector<double> of_class;
   for (const Program& program : job.classes) of_class.push_back(model_flops(program));
   double flops = 0;
-  for (int c : job.class_of_rank) flops += of_class[static_cast<size_t>(c)];
+  for (int c : job.class_of_rank) flops += of_class[c];
   return flops;
 }
 

@@ -13,7 +13,7 @@ bool satisfied(const Op& op, const std::vector<int>& done) {
   for (const Edge& edge : op.waits) {
     if (edge.back > 0) continue;
     if (edge.stream < 0 || static_cast<size_t>(edge.stream) >= done.size()) return false;
-    if (done[static_cast<size_t>(edge.stream)] <= edge.index) return false;
+    if (done[edge.stream] <= edge.index) return false;
   }
   return true;
 }
@@ -26,7 +26,7 @@ Order::Order(const Body& body) : streams_(static_cast<int>(body.streams.size()))
   int total = 0;
   for (size_t s = 0; s < width; s++) {
     first_[s] = total;
-    total += static_cast<int>(body.streams[s].ops.size());
+    total += std::ssize(body.streams[s].ops);
   }
   clocks_.assign(static_cast<size_t>(total) * width, 0);
   sequence_.reserve(static_cast<size_t>(total));
@@ -42,11 +42,11 @@ Order::Order(const Body& body) : streams_(static_cast<int>(body.streams.size()))
     moved = false;
     for (size_t s = 0; s < width; s++) {
       const std::vector<Op>& ops = body.streams[s].ops;
-      while (done[s] < static_cast<int>(ops.size()) && satisfied(ops[static_cast<size_t>(done[s])], done)) {
+      while (done[s] < std::ssize(ops) && satisfied(ops[done[s]], done)) {
         const OpRef self{static_cast<int>(s), done[s]};
         int* mine = &clocks_[static_cast<size_t>(first_[s] + self.index) * width];
         if (self.index > 0) join(mine, {self.stream, self.index - 1});
-        for (const Edge& edge : ops[static_cast<size_t>(self.index)].waits) {
+        for (const Edge& edge : ops[self.index].waits) {
           if (edge.back == 0) join(mine, {edge.stream, edge.index});
         }
         sequence_.push_back(self);
@@ -56,7 +56,7 @@ Order::Order(const Body& body) : streams_(static_cast<int>(body.streams.size()))
     }
   }
   for (size_t s = 0; s < width; s++) {
-    if (done[s] < static_cast<int>(body.streams[s].ops.size())) stuck_.push_back({static_cast<int>(s), done[s]});
+    if (done[s] < std::ssize(body.streams[s].ops)) stuck_.push_back({static_cast<int>(s), done[s]});
   }
 }
 

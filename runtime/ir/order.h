@@ -30,7 +30,7 @@ class Order {
 
  private:
   const int* clock(OpRef op) const {
-    return &clocks_[static_cast<size_t>(first_[static_cast<size_t>(op.stream)] + op.index) *
+    return &clocks_[static_cast<size_t>(first_[op.stream] + op.index) *
                     static_cast<size_t>(streams_)];
   }
   int streams_ = 0;

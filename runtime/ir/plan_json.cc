@@ -202,7 +202,7 @@ Value read_value(const Field& field, size_t units) {
 void check_types(const Field& field, const Graph& graph, const Node& node) {
   if (!node.op->infer) field.at("op").fail("an op of a model");
   std::vector<TensorType> inputs, outputs;
-  for (int id : node.inputs) inputs.push_back(graph.values[static_cast<size_t>(id)].type);
+  for (int id : node.inputs) inputs.push_back(graph.values[id].type);
   try {
     outputs = node.op->infer(inputs, node.attrs);
   } catch (const Error& error) {
@@ -211,7 +211,7 @@ void check_types(const Field& field, const Graph& graph, const Node& node) {
   }
   if (outputs.size() != node.outputs.size()) field.at("outputs").fail(fmt::format("{} values", outputs.size()));
   for (size_t i = 0; i < outputs.size(); ++i) {
-    const Value& value = graph.values[static_cast<size_t>(node.outputs[i])];
+    const Value& value = graph.values[node.outputs[i]];
     if (value.type.dtype != outputs[i].dtype || value.type.shape != outputs[i].shape)
       field.at("outputs").fail(fmt::format("of type {}{}", dtype_name(outputs[i].dtype), shape_text(outputs[i].shape)));
   }
@@ -220,13 +220,13 @@ void check_types(const Field& field, const Graph& graph, const Node& node) {
 // Nodes stand in execution order and values are assigned once.
 void check_defined_once(const Field& field, const Graph& graph, const Node& node, std::vector<bool>& defined) {
   for (int id : node.inputs)
-    if (!defined[static_cast<size_t>(id)])
+    if (!defined[id])
       field.at("inputs").fail(
-          fmt::format("values made before ({} is not)", graph.values[static_cast<size_t>(id)].name));
+          fmt::format("values made before ({} is not)", graph.values[id].name));
   for (int id : node.outputs) {
-    if (defined[static_cast<size_t>(id)])
-      field.at("outputs").fail(fmt::format("new values ({} is not)", graph.values[static_cast<size_t>(id)].name));
-    defined[static_cast<size_t>(id)] = true;
+    if (defined[id])
+      field.at("outputs").fail(fmt::format("new values ({} is not)", graph.values[id].name));
+    defined[id] = true;
   }
 }
 
@@ -239,7 +239,7 @@ void check_loss(const Graph& graph) {
         throw plan_error(fmt::format("the model returns the result of {}, it should return a loss (one of: {})",
                                      node.op->name, join(kLosses, ", ")),
                          node.site);
-  const Value& loss = graph.values[static_cast<size_t>(graph.loss)];
+  const Value& loss = graph.values[graph.loss];
   if (loss.kind != ValueKind::activation || !loss.type.shape.empty())
     throw plan_error(
         fmt::format("the model returns {}, it should return a loss (one of: {})", loss.name, join(kLosses, ", ")),

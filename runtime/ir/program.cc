@@ -19,14 +19,14 @@ std::string_view phase_name(Phase phase) {
 std::vector<int> members_of(const Mesh& mesh, const Op& op, int rank) {
   if (!op.point_to_point() && !op.offers()) return mesh.group(op.axis, rank);
   std::vector<int> ring = mesh.group(op.axis, rank);
-  int size = static_cast<int>(ring.size()), peer = static_cast<int>(op.attrs.integer("peer"));
-  int other = ring[static_cast<size_t>(((mesh.index(op.axis, rank) + peer) % size + size) % size)];
+  int size = std::ssize(ring), peer = static_cast<int>(op.attrs.integer("peer"));
+  int other = ring[((mesh.index(op.axis, rank) + peer) % size + size) % size];
   return op.sends() ? std::vector<int>{rank, other} : std::vector<int>{other, rank};
 }
 
 int64_t Body::op_count() const {
   int64_t n = 0;
-  for (const Stream& stream : streams) n += static_cast<int64_t>(stream.ops.size());
+  for (const Stream& stream : streams) n += std::ssize(stream.ops);
   return n;
 }
 

@@ -170,7 +170,7 @@ struct Job {
   std::vector<Program> classes;
   std::vector<int> class_of_rank;
   const Program& program(int rank) const {
-    return classes[static_cast<size_t>(class_of_rank[static_cast<size_t>(rank)])];
+    return classes[class_of_rank[rank]];
   }
 };
 

@@ -141,7 +141,7 @@ void check_body(const Program& program, const Body& body) {
         for (int tensor : *list) in_range(tensor, 0, program.tensors.size(), "tensor");
       for (const Edge& edge : op.waits) {
         in_range(edge.stream, 0, body.streams.size(), "stream");
-        in_range(edge.index, 0, body.streams[static_cast<size_t>(edge.stream)].ops.size(), "op");
+        in_range(edge.index, 0, body.streams[edge.stream].ops.size(), "op");
       }
       if (!op.axis.empty() && op.axis != kWorld && !program.mesh.has(op.axis)) bad("no axis '" + op.axis + "'");
     }
@@ -158,7 +158,7 @@ void check_placed(const Program& program, const Buffer& buffer) {
 
 void check_tensor(const Program& program, const Tensor& tensor) {
   in_range(tensor.buffer, 0, program.buffers.size(), "buffer");
-  const Buffer& buffer = program.buffers[static_cast<size_t>(tensor.buffer)];
+  const Buffer& buffer = program.buffers[tensor.buffer];
   int64_t bytes = dtype_bytes(tensor.dtype), end = 0;
   for (int64_t dim : tensor.shape)
     if (dim < 0 || __builtin_mul_overflow(bytes, dim, &bytes)) bad("tensor " + tensor.name);
@@ -173,7 +173,7 @@ void check_indices(const Job& job) {
     int64_t ranks = 1;
     for (const Axis& axis : program.mesh.axes())
       if (axis.size < 1 || __builtin_mul_overflow(ranks, axis.size, &ranks)) bad("axis " + axis.name);
-    if (ranks != static_cast<int64_t>(job.class_of_rank.size())) bad(fmt::format("mesh of {} ranks", ranks));
+    if (ranks != std::ssize(job.class_of_rank)) bad(fmt::format("mesh of {} ranks", ranks));
     for (int loss : {program.loss_tensor, program.eval_loss_tensor})
       in_range(loss, -1, program.tensors.size(), "tensor");
     const Schedule& schedule = program.schedule;

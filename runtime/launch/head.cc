@@ -80,7 +80,7 @@ void Head::gather(int rank, std::string blob) {
 void Head::check_gathering() {
   if (!gathering() || ended_count_ == 0) return;
   for (int rank = 0; rank < topology_.ranks(); ++rank) {
-    if (!has_ended_[static_cast<size_t>(rank)] || blobs_[static_cast<size_t>(rank)]) continue;
+    if (!has_ended_[rank] || blobs_[rank]) continue;
     Failure failure =
         job_failed(static_cast<int>(Exit::join),
                    fmt::format("rank {} returned while others wait for it in all_gather", rank), "", options_.command);
@@ -178,7 +178,7 @@ std::string Head::missing() const {
   for (const NodePlace& place : topology_.nodes) {
     std::vector<std::string> ranks;
     for (int rank = place.first_rank; rank < place.first_rank + place.ranks; ++rank)
-      if (!blobs_[static_cast<size_t>(rank)]) ranks.push_back(std::to_string(rank));
+      if (!blobs_[rank]) ranks.push_back(std::to_string(rank));
     if (!ranks.empty()) hosts.push_back(fmt::format("{} on {}", join(ranks, ", "), place.host));
   }
   return join(hosts, "; ");

@@ -133,7 +133,7 @@ void RankProcesses::fork_rank(RankStart start, const std::function<int(const Ran
   Fd mine(ends[0]), theirs(ends[1]);
   RankProcess rank;
   rank.rank = start.rank;
-  rank.recorder = start.recorder = recorders_[static_cast<size_t>(start.local_rank)].at();
+  rank.recorder = start.recorder = recorders_[start.local_rank].at();
   std::fflush(nullptr);  // what is buffered would be written twice
   pid_t launcher = getpid();
   rank.pid = fork();

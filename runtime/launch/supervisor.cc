@@ -217,7 +217,7 @@ void Supervisor::read_rank(RankProcess& rank) {
       int code = static_cast<int>(unpacker.number());
       bool effect = unpacker.number() != 0;
       std::string what = unpacker.text(), op = unpacker.text();
-      reported_[static_cast<size_t>(rank.rank - topology_.here().first_rank)] = true;
+      reported_[rank.rank - topology_.here().first_rank] = true;
       if (op.empty()) op = observer_.where(rank.rank);
       Failure failure = rank_failed(name_of(rank), code, std::move(what), std::move(op), options_.command);
       failure.symptom = failure.symptom || effect;
@@ -234,7 +234,7 @@ void Supervisor::reap(RankProcess& rank) {
   rank.control.close();
   if (!status->killed && status->status == 0) return coordination_.ended(rank.rank);
   if (coordination_.verdict()) return;  // an effect of our ending the job
-  if (!status->killed && reported_[static_cast<size_t>(rank.rank - topology_.here().first_rank)]) return;
+  if (!status->killed && reported_[rank.rank - topology_.here().first_rank]) return;
   RankEnd end{status->killed, status->status, status->core_dumped, false, seconds()};
   if (end.killed && end.status == SIGKILL) end.out_of_memory = oom_.killed_since();
   coordination_.failed(rank_ended(name_of(rank), end, observer_.where(rank.rank), options_.command));

@@ -14,12 +14,12 @@ struct Topology {
   int node = 0;  // this one
   std::vector<NodePlace> nodes;
 
-  const NodePlace& here() const { return nodes[static_cast<size_t>(node)]; }
+  const NodePlace& here() const { return nodes[node]; }
   int ranks() const { return nodes.back().first_rank + nodes.back().ranks; }
   int node_count() const { return static_cast<int>(nodes.size()); }
   int node_of(int rank) const {
     int n = 0;
-    while (rank >= nodes[static_cast<size_t>(n)].first_rank + nodes[static_cast<size_t>(n)].ranks) ++n;
+    while (rank >= nodes[n].first_rank + nodes[n].ranks) ++n;
     return n;
   }
 };

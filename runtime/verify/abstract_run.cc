@@ -35,8 +35,8 @@ bool AbstractRun::peers_are_of_one_class(const JobView& view, bool init) const {
       if (!op.point_to_point() || !known.insert({op.axis, op.attrs.integer("peer")}).second) continue;
       int of = -1;
       for (int rank = 0; rank < mesh_.ranks(); rank++) {
-        if (job_.class_of_rank[static_cast<size_t>(rank)] != static_cast<int>(id)) continue;
-        const int peer = job_.class_of_rank[static_cast<size_t>(peer_rank(mesh_, op, rank))];
+        if (job_.class_of_rank[rank] != static_cast<int>(id)) continue;
+        const int peer = job_.class_of_rank[peer_rank(mesh_, op, rank)];
         if (of >= 0 && of != peer) return false;
         of = peer;
       }
@@ -51,19 +51,19 @@ bool AbstractRun::one_actor_per_class(const JobView& view, const std::vector<std
     for (int leader = 0; leader < mesh_.ranks(); leader++) {
       if (mesh_.index(axis, leader) != 0) continue;
       std::set<int> classes;
-      for (const int rank : mesh_.group(axis, leader)) classes.insert(job_.class_of_rank[static_cast<size_t>(rank)]);
+      for (const int rank : mesh_.group(axis, leader)) classes.insert(job_.class_of_rank[rank]);
       for (const int id : classes) {
-        std::set<int>& known = partners[static_cast<size_t>(id)][axis];
+        std::set<int>& known = partners[id][axis];
         if (known.empty()) known = classes;
         if (known != classes) return false;
       }
     }
   }
-  for (int id = 0; id < static_cast<int>(job_.classes.size()); id++) {
+  for (int id = 0; id < std::ssize(job_.classes); id++) {
     const BodyView& body = body_of(view, static_cast<size_t>(id), init);
     add_actor(body, body.rank);
     for (const std::string& axis : axes) {
-      const std::set<int>& classes = partners[static_cast<size_t>(id)][axis];
+      const std::set<int>& classes = partners[id][axis];
       actors_.back().group_of[axis] = *classes.begin();
       members_[{axis, *classes.begin()}].push_back(id);
     }
@@ -73,13 +73,13 @@ bool AbstractRun::one_actor_per_class(const JobView& view, const std::vector<std
 
 void AbstractRun::one_actor_per_rank(const JobView& view, const std::vector<std::string>& axes, bool init) {
   for (int rank = 0; rank < mesh_.ranks(); rank++) {
-    add_actor(body_of(view, static_cast<size_t>(job_.class_of_rank[static_cast<size_t>(rank)]), init), rank);
+    add_actor(body_of(view, static_cast<size_t>(job_.class_of_rank[rank]), init), rank);
   }
   for (const std::string& axis : axes) {
     for (int leader = 0; leader < mesh_.ranks(); leader++) {
       if (mesh_.index(axis, leader) != 0) continue;
       for (const int rank : mesh_.group(axis, leader)) {
-        actors_[static_cast<size_t>(rank)].group_of[axis] = leader;
+        actors_[rank].group_of[axis] = leader;
         members_[{axis, leader}].push_back(rank);
       }
     }
@@ -93,20 +93,20 @@ int AbstractRun::group_size(const Actor& actor, const Lane& lane) const {
 
 int AbstractRun::peer_of(const Actor& actor, const Op& op) const {
   const int peer = peer_rank(mesh_, op, actor.rank);
-  return by_class_ ? job_.class_of_rank[static_cast<size_t>(peer)] : peer;
+  return by_class_ ? job_.class_of_rank[peer] : peer;
 }
 
 AbstractRun::Channel AbstractRun::channel_of(int id, const Op& op) const {
-  const Actor& actor = actors_[static_cast<size_t>(id)];
+  const Actor& actor = actors_[id];
   const int size = mesh_.size(op.axis), offset = peer_offset(mesh_, op);
   const Lane lane = lane_of(*actor.body->program, op);
   return op.sends() ? Channel{id, offset, lane} : Channel{peer_of(actor, op), (size - offset) % size, lane};
 }
 
 void AbstractRun::complete(At at) {
-  Actor& actor = actors_[static_cast<size_t>(at.actor)];
-  actor.done[static_cast<size_t>(at.stream)]++;
-  actor.arrived[static_cast<size_t>(at.stream)] = false;
+  Actor& actor = actors_[at.actor];
+  actor.done[at.stream]++;
+  actor.arrived[at.stream] = false;
   ready_.push_back(at.actor);
 }
 
@@ -172,7 +172,7 @@ void AbstractRun::put(Traffic& traffic) {
 }
 
 bool AbstractRun::begin(At at, const Op& op) {
-  Actor& actor = actors_[static_cast<size_t>(at.actor)];
+  Actor& actor = actors_[at.actor];
   if (!op.communicates()) return true;
   const Lane lane = lane_of(*actor.body->program, op);
   if (op.point_to_point()) {
@@ -193,13 +193,13 @@ bool AbstractRun::begin(At at, const Op& op) {
 }
 
 void AbstractRun::advance(int id) {
-  Actor& actor = actors_[static_cast<size_t>(id)];
+  Actor& actor = actors_[id];
   const std::vector<Stream>& streams = actor.body->body->streams;
   for (bool moved = true; moved;) {
     moved = false;
     for (size_t s = 0; s < streams.size(); s++) {
-      while (!actor.arrived[s] && actor.done[s] < static_cast<int>(streams[s].ops.size())) {
-        const Op& op = streams[s].ops[static_cast<size_t>(actor.done[s])];
+      while (!actor.arrived[s] && actor.done[s] < std::ssize(streams[s].ops)) {
+        const Op& op = streams[s].ops[actor.done[s]];
         if (unsatisfied(op, actor.done)) break;
         if (!begin({id, static_cast<int>(s)}, op)) {
           actor.arrived[s] = true;
@@ -213,7 +213,7 @@ void AbstractRun::advance(int id) {
 }
 
 bool AbstractRun::run() {
-  for (int id = 0; id < static_cast<int>(actors_.size()); id++) ready_.push_back(id);
+  for (int id = 0; id < std::ssize(actors_); id++) ready_.push_back(id);
   while (!ready_.empty()) {
     const int id = ready_.front();
     ready_.pop_front();
@@ -221,20 +221,20 @@ bool AbstractRun::run() {
   }
   for (const Actor& actor : actors_) {
     for (size_t s = 0; s < actor.done.size(); s++) {
-      if (actor.done[s] < static_cast<int>(actor.body->body->streams[s].ops.size())) return false;
+      if (actor.done[s] < std::ssize(actor.body->body->streams[s].ops)) return false;
     }
   }
   return true;
 }
 
 const Op& AbstractRun::op_at(At at) const {
-  const Actor& actor = actors_[static_cast<size_t>(at.actor)];
-  return actor.body->op({at.stream, actor.done[static_cast<size_t>(at.stream)]});
+  const Actor& actor = actors_[at.actor];
+  return actor.body->op({at.stream, actor.done[at.stream]});
 }
 
 // The stream of `id` that will carry the partner of an op: the next collective of the lane, or the next message.
 std::optional<AbstractRun::At> AbstractRun::carrier(int id, const Op& partner, const Lane& lane) const {
-  const Actor& late = actors_[static_cast<size_t>(id)];
+  const Actor& late = actors_[id];
   const std::vector<Stream>& streams = late.body->body->streams;
   for (size_t s = 0; s < streams.size(); s++) {
     for (size_t i = static_cast<size_t>(late.done[s]); i < streams[s].ops.size(); i++) {
@@ -252,9 +252,9 @@ std::optional<AbstractRun::At> AbstractRun::carrier(int id, const Op& partner, c
 
 // Whom the blocked stream waits for: another stream of the rank, or the stream of another rank that carries the lane.
 std::optional<AbstractRun::At> AbstractRun::blocker(At at) const {
-  const Actor& actor = actors_[static_cast<size_t>(at.actor)];
+  const Actor& actor = actors_[at.actor];
   const Op& op = op_at(at);
-  if (!actor.arrived[static_cast<size_t>(at.stream)]) {
+  if (!actor.arrived[at.stream]) {
     const std::optional<Edge> edge = unsatisfied(op, actor.done);
     return edge ? std::optional<At>({at.actor, edge->stream}) : std::nullopt;
   }
@@ -272,10 +272,10 @@ std::optional<AbstractRun::At> AbstractRun::blocker(At at) const {
 // From the first blocked stream to where the walk closes; only the circle itself.
 std::vector<AbstractRun::At> AbstractRun::walk() const {
   std::vector<At> path;
-  for (int id = 0; id < static_cast<int>(actors_.size()) && path.empty(); id++) {
-    const Actor& actor = actors_[static_cast<size_t>(id)];
+  for (int id = 0; id < std::ssize(actors_) && path.empty(); id++) {
+    const Actor& actor = actors_[id];
     for (size_t s = 0; s < actor.done.size() && path.empty(); s++) {
-      if (actor.done[s] < static_cast<int>(actor.body->body->streams[s].ops.size()))
+      if (actor.done[s] < std::ssize(actor.body->body->streams[s].ops))
         path.push_back({id, static_cast<int>(s)});
     }
   }
@@ -296,16 +296,16 @@ std::string AbstractRun::circle() const {
   std::string text;
   for (size_t i = 0; i < path.size(); i++) {
     const At at = path[i], next = path[(i + 1) % path.size()];
-    const Actor& actor = actors_[static_cast<size_t>(at.actor)];
+    const Actor& actor = actors_[at.actor];
     text += fmt::format("\n  rank {}: {} waits for ", actor.rank,
-                        actor.body->describe({at.stream, actor.done[static_cast<size_t>(at.stream)]}));
-    if (!actor.arrived[static_cast<size_t>(at.stream)]) {
+                        actor.body->describe({at.stream, actor.done[at.stream]}));
+    if (!actor.arrived[at.stream]) {
       const std::optional<Edge> edge = unsatisfied(op_at(at), actor.done);
       text += actor.body->describe({edge->stream, edge->index});
     } else if (op_at(at).point_to_point()) {
       text += fmt::format("rank {}", peer_rank(mesh_, op_at(at), actor.rank));
     } else {
-      text += fmt::format("rank {}", actors_[static_cast<size_t>(next.actor)].rank);
+      text += fmt::format("rank {}", actors_[next.actor].rank);
     }
   }
   return text;

@@ -30,7 +30,7 @@ void report_conflict(const BodyView& body, int buffer, const Access& now, OpRef 
 }
 
 void check_buffer_order(const BodyView& body, int buffer, Findings& findings) {
-  const std::vector<Access>& accesses = body.accesses[static_cast<size_t>(buffer)];
+  const std::vector<Access>& accesses = body.accesses[buffer];
   const bool one_stream = std::all_of(accesses.begin(), accesses.end(), [&](const Access& access) {
     return access.op.stream == accesses.front().op.stream;
   });
@@ -66,12 +66,12 @@ using Coverage = std::vector<ByteMap<bool>>;  // by buffer: has been written
 void report_unwritten(const BodyView& body, int buffer, const Access& read, int64_t begin, int64_t end,
                       bool left_behind, Findings& findings) {
   std::string later = "; nothing writes them";
-  for (const Access& other : body.accesses[static_cast<size_t>(buffer)]) {
+  for (const Access& other : body.accesses[buffer]) {
     if (!other.write || other.begin >= end || other.end <= begin) continue;
     later = fmt::format("; the first write is by {}", body.describe(other.op));
     break;
   }
-  const bool persistent = body.program->buffers[static_cast<size_t>(buffer)].persistent;
+  const bool persistent = body.program->buffers[buffer].persistent;
   const char* where = !persistent || body.is_init ? ""
                       : left_behind               ? "in the step "
                                                   : "in init or before it in the step ";
@@ -98,16 +98,16 @@ void check_coverage(const BodyView& body, Coverage& written, bool training, Find
 
 // What is moved between the arenas is pieces of parameters there, too.
 void move_pieces(const Program& program, const Op& op, Coverage& pieces) {
-  const Tensor& from = program.tensors[static_cast<size_t>(op.reads[0])];
-  const Tensor& to = program.tensors[static_cast<size_t>(op.writes[0])];
+  const Tensor& from = program.tensors[op.reads[0]];
+  const Tensor& to = program.tensors[op.writes[0]];
   const int64_t shift = to.byte_offset - from.byte_offset;
   std::vector<std::pair<int64_t, int64_t>> moved;
-  pieces[static_cast<size_t>(from.buffer)].over(from.byte_offset, from.byte_offset + from.bytes(),
+  pieces[from.buffer].over(from.byte_offset, from.byte_offset + from.bytes(),
                                                 [&](int64_t begin, int64_t end, bool& piece) {
                                                   if (piece) moved.emplace_back(begin + shift, end + shift);
                                                 });
   for (const auto& [begin, end] : moved)
-    pieces[static_cast<size_t>(to.buffer)].over(begin, end, [](int64_t, int64_t, bool& piece) { piece = true; });
+    pieces[to.buffer].over(begin, end, [](int64_t, int64_t, bool& piece) { piece = true; });
 }
 
 // Where a parameter's flat vector has nothing between two pieces, its gradient keeps the zero that init gave it.
@@ -118,12 +118,12 @@ void allow_padding(const BodyView& init, const BodyView& step, Coverage& written
     const Op& op = init.op(ref);
     if (op.def->op_class == OpClass::transfer) move_pieces(program, op, pieces);
     if (!op.is("init_params")) continue;
-    const Tensor& flat = program.tensors[static_cast<size_t>(op.writes[0])];
+    const Tensor& flat = program.tensors[op.writes[0]];
     const int64_t size = dtype_bytes(flat.dtype);
     const std::vector<int64_t> starts = op.attrs.integers("starts"), counts = op.attrs.integers("counts");
     const bool shard = !op.attrs.text("axis").empty();  // its pieces differ from rank to rank
     const auto is_piece = [](int64_t, int64_t, bool& piece) { piece = true; };
-    ByteMap<bool>& bytes = pieces[static_cast<size_t>(flat.buffer)];
+    ByteMap<bool>& bytes = pieces[flat.buffer];
     if (shard) bytes.over(flat.byte_offset, flat.byte_offset + flat.bytes(), is_piece);
     for (size_t i = 0; !shard && i < starts.size(); i++) {
       const int64_t begin = flat.byte_offset + starts[i] * size;
@@ -134,14 +134,14 @@ void allow_padding(const BodyView& init, const BodyView& step, Coverage& written
     const Op& op = step.op(ref);
     if (op.def->op_class == OpClass::transfer) move_pieces(program, op, pieces);
     if (!is_optimizer(op)) continue;
-    const Tensor& grad = program.tensors[static_cast<size_t>(op.reads[0])];
-    const Tensor& param = program.tensors[static_cast<size_t>(op.reads[1])];
+    const Tensor& grad = program.tensors[op.reads[0]];
+    const Tensor& param = program.tensors[op.reads[1]];
     if (grad.bytes() != param.bytes()) continue;
     const int64_t shift = grad.byte_offset - param.byte_offset;
-    pieces[static_cast<size_t>(param.buffer)].over(
+    pieces[param.buffer].over(
         param.byte_offset, param.byte_offset + param.bytes(), [&](int64_t begin, int64_t end, bool& piece) {
           if (piece) return;
-          written[static_cast<size_t>(grad.buffer)].over(begin + shift, end + shift,
+          written[grad.buffer].over(begin + shift, end + shift,
                                                          [](int64_t, int64_t, bool& covered) { covered = true; });
         });
   }

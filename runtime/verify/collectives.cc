@@ -17,7 +17,7 @@ bool rooted(std::string_view kind) {
 }
 
 const Tensor* first_of(const Program& program, const std::vector<int>& ids) {
-  return ids.empty() ? nullptr : &program.tensors[static_cast<size_t>(ids.front())];
+  return ids.empty() ? nullptr : &program.tensors[ids.front()];
 }
 
 // How the sizes of input and output relate in a group of N.
@@ -197,9 +197,9 @@ void collectives_match_across_ranks(const JobView& view, Findings& findings) {
     std::set<std::pair<int, int>> compared;
     for (int leader = 0; leader < mesh.ranks(); leader++) {
       if (mesh.index(axis, leader) != 0) continue;
-      const int class_a = job.class_of_rank[static_cast<size_t>(leader)];
+      const int class_a = job.class_of_rank[leader];
       for (const int rank : mesh.group(axis, leader)) {
-        const int class_b = job.class_of_rank[static_cast<size_t>(rank)];
+        const int class_b = job.class_of_rank[rank];
         if (class_a == class_b || !compared.insert({class_a, class_b}).second) continue;
         for (const size_t init_or_step : {0u, 1u}) {
           const size_t a = static_cast<size_t>(class_a) * 2 + init_or_step,

@@ -26,7 +26,7 @@ Range uncovered(Range wanted, std::vector<Range> ranges) {
 void check_program(const Program& program, const std::string& axis, Findings& findings) {
   std::vector<std::vector<Range>> averaged(program.buffers.size());
   const auto range = [&](int id) {
-    const Tensor& tensor = program.tensors[static_cast<size_t>(id)];
+    const Tensor& tensor = program.tensors[id];
     return Range{tensor.byte_offset, tensor.byte_offset + tensor.bytes()};
   };
   Site site;
@@ -38,15 +38,15 @@ void check_program(const Program& program, const std::string& axis, Findings& fi
         findings.add(kRule,
                      fmt::format("weights that drift apart over {} are added up between steps, not averaged", axis),
                      op.site);
-      averaged[static_cast<size_t>(program.tensors[static_cast<size_t>(op.writes[0])].buffer)].push_back(
+      averaged[program.tensors[op.writes[0]].buffer].push_back(
           range(op.writes[0]));
     }
   // Weights are what init_params makes.
   for (const Stream& stream : program.init.streams)
     for (const Op& op : stream.ops) {
       if (!op.is("init_params")) continue;
-      const Tensor& weights = program.tensors[static_cast<size_t>(op.writes[0])];
-      const auto [begin, end] = uncovered(range(op.writes[0]), averaged[static_cast<size_t>(weights.buffer)]);
+      const Tensor& weights = program.tensors[op.writes[0]];
+      const auto [begin, end] = uncovered(range(op.writes[0]), averaged[weights.buffer]);
       if (begin < end)
         findings.add(
             kRule,

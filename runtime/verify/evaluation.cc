@@ -33,12 +33,12 @@ void evaluation_changes_nothing(const Job& job, Findings& findings) {
                                first.eval_every, mine.eval_batches, mine.eval_every),
                    {});
     const int loss = program.eval_loss_tensor;
-    const int own = loss < 0 ? -1 : program.tensors[static_cast<size_t>(loss)].buffer;
+    const int own = loss < 0 ? -1 : program.tensors[loss].buffer;
     for (const Stream& stream : program.eval.streams)
       for (const Op& op : stream.ops)
         for (const int id : op.writes) {
-          const int buffer = program.tensors[static_cast<size_t>(id)].buffer;
-          const Buffer& written = program.buffers[static_cast<size_t>(buffer)];
+          const int buffer = program.tensors[id].buffer;
+          const Buffer& written = program.buffers[buffer];
           if (!written.persistent || buffer == own) continue;
           findings.add("an evaluation changes the training",
                        fmt::format("{} of the evaluation writes '{}', which persists from step to step", op.def->name,

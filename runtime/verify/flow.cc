@@ -68,7 +68,7 @@ class Flow {
 
   void close(int64_t begin, int64_t end, const Written& written, OpRef by) {
     if (written.fate < 0) return;
-    Fate& fate = fates_[static_cast<size_t>(written.fate)];
+    Fate& fate = fates_[written.fate];
     if (written.read) {
       fate.used = true;
     } else if (fate.end == 0) {
@@ -79,10 +79,10 @@ class Flow {
   }
 
   void walk(int id) {
-    const Buffer& buffer = body_.program->buffers[static_cast<size_t>(id)];
+    const Buffer& buffer = body_.program->buffers[id];
     if (buffer.role == Role::workspace && !is_read(id)) return;  // scratch of a kernel
     ByteMap<Written> bytes;
-    for (const Access& access : body_.accesses[static_cast<size_t>(id)]) {
+    for (const Access& access : body_.accesses[id]) {
       const int writer = access.write ? static_cast<int>(fates_.size()) : -1;
       if (access.write) fates_.push_back({access.op, output_of(access), id});
       bytes.over(access.begin, access.end, [&](int64_t begin, int64_t end, Written& written) {
@@ -106,12 +106,12 @@ class Flow {
     return static_cast<size_t>(std::find(writes.begin(), writes.end(), access.tensor) - writes.begin());
   }
   bool is_read(int id) const {
-    const std::vector<Access>& accesses = body_.accesses[static_cast<size_t>(id)];
+    const std::vector<Access>& accesses = body_.accesses[id];
     return std::any_of(accesses.begin(), accesses.end(), [](const Access& access) { return !access.write; });
   }
   int loss_buffer() const {
     const int loss = body_.program->loss_tensor;
-    return loss < 0 ? -1 : body_.program->tensors[static_cast<size_t>(loss)].buffer;
+    return loss < 0 ? -1 : body_.program->tensors[loss].buffer;
   }
 
   void report(const Fate& fate, Findings& findings) const {
@@ -150,8 +150,8 @@ void streams_meet_at_the_end(const JobView& view, Findings& findings) {
     const std::vector<Stream>& streams = body.body->streams;
     if (body.is_init || body.program->schedule.steps < 2 || streams.empty() || streams[0].ops.empty()) continue;
     const OpRef first{0, 0}, last{0, static_cast<int>(streams[0].ops.size()) - 1};
-    for (int s = 1; s < static_cast<int>(streams.size()); s++) {
-      const std::vector<Op>& ops = streams[static_cast<size_t>(s)].ops;
+    for (int s = 1; s < std::ssize(streams); s++) {
+      const std::vector<Op>& ops = streams[s].ops;
       if (ops.empty()) continue;
       const OpRef begin{s, 0}, tail{s, static_cast<int>(ops.size()) - 1};
       if (!body.order.before(tail, last)) {

@@ -21,9 +21,9 @@ struct Life {
 };
 
 Life life_of(const BodyView& body, int id) {
-  const Buffer& buffer = body.program->buffers[static_cast<size_t>(id)];
+  const Buffer& buffer = body.program->buffers[id];
   Life life{id, buffer.offset, buffer.offset + buffer.bytes, -1, {}, {}};
-  const std::vector<Access>& accesses = body.accesses[static_cast<size_t>(id)];
+  const std::vector<Access>& accesses = body.accesses[id];
   if (!buffer.persistent && !accesses.empty()) life.first_position = body.position_of(accesses.front().op);
   for (const Access& access : accesses) {
     const auto same = [&](OpRef ref) { return ref.stream == access.op.stream; };
@@ -32,7 +32,7 @@ Life life_of(const BodyView& body, int id) {
       life.first.push_back(access.op);
       life.last.push_back(access.op);
     } else {
-      life.last[static_cast<size_t>(known - life.first.begin())] = access.op;
+      life.last[known - life.first.begin()] = access.op;
     }
   }
   return life;
@@ -115,12 +115,12 @@ void sweep(const BodyView& body, Space space, Findings& findings) {
     return x.at != y.at ? x.at < y.at : x.begins != y.begins ? y.begins : x.life < y.life;
   });
   const auto earlier = [&](int x, int y) {
-    const int px = lives[static_cast<size_t>(x)].first_position, py = lives[static_cast<size_t>(y)].first_position;
+    const int px = lives[x].first_position, py = lives[y].first_position;
     return px != py ? px < py : x < y;
   };
   std::set<int, decltype(earlier)> here(earlier);
   const auto compare = [&](int x, int y) {
-    const Life &first = lives[static_cast<size_t>(x)], &second = lives[static_cast<size_t>(y)];
+    const Life &first = lives[x], &second = lives[y];
     if (!in_turn(body, first, second)) report(body, first, second, findings);
   };
   for (const Event& event : events) {

@@ -28,7 +28,7 @@ Routes routes_of(const BodyView& body, std::string_view kind) {
 }
 
 const Tensor& place_of(const BodyView& body, OpRef ref) {
-  return body.program->tensors[static_cast<size_t>(body.op(ref).writes.front())];
+  return body.program->tensors[body.op(ref).writes.front()];
 }
 
 bool same_place(const Tensor& a, const Tensor& b) {
@@ -46,7 +46,7 @@ void check_pair(const BodyView& body, OpRef offer, OpRef wait, Findings& finding
         body.op(wait).site);
     return;
   }
-  for (const Access& access : body.accesses[static_cast<size_t>(place.buffer)]) {
+  for (const Access& access : body.accesses[place.buffer]) {
     if (access.op == offer || access.op == wait) continue;
     if (access.end <= place.byte_offset || access.begin >= place.byte_offset + place.bytes()) continue;
     if (body.order.before(access.op, offer) || body.order.before(wait, access.op)) continue;
@@ -83,13 +83,13 @@ void check_places(const BodyView& mine, int rank, const JobView& view, size_t in
   for (const auto& [route, puts] : routes_of(mine, "put")) {
     const auto& [lane, axis, offset] = route;
     const int receiver = peer_rank(mesh, mine.op(puts.front()), rank);
-    const size_t id = static_cast<size_t>(view.job->class_of_rank[static_cast<size_t>(receiver)]);
+    const size_t id = static_cast<size_t>(view.job->class_of_rank[receiver]);
     const BodyView& its = view.bodies[id * 2 + init_or_step];
     Routes offers = routes_of(its, "signal");
     const std::vector<OpRef>& offered = offers[{lane, axis, (mesh.size(axis) - offset) % mesh.size(axis)}];
     for (size_t k = 0; k < std::min(puts.size(), offered.size()); k++) {
       const Tensor& place = place_of(its, offered[k]);
-      const int64_t at = its.program->buffers[static_cast<size_t>(place.buffer)].offset + place.byte_offset,
+      const int64_t at = its.program->buffers[place.buffer].offset + place.byte_offset,
                     put_at = mine.op(puts[k]).attrs.integer("offset");
       if (at == put_at) continue;
       findings.add(
@@ -115,12 +115,12 @@ void offered_places_are_left_alone(const JobView& view, Findings& findings) {
         routes[id].push_back(puts.front());
     std::set<std::pair<size_t, std::vector<int>>> looked;
     for (int rank = 0; rank < job.classes.front().mesh.ranks(); rank++) {
-      const size_t id = static_cast<size_t>(job.class_of_rank[static_cast<size_t>(rank)]);
+      const size_t id = static_cast<size_t>(job.class_of_rank[rank]);
       if (routes[id].empty()) continue;
       const BodyView& mine = view.bodies[id * 2 + init_or_step];
       std::vector<int> receivers;
       for (const OpRef put : routes[id])
-        receivers.push_back(job.class_of_rank[static_cast<size_t>(peer_rank(mine.program->mesh, mine.op(put), rank))]);
+        receivers.push_back(job.class_of_rank[peer_rank(mine.program->mesh, mine.op(put), rank)]);
       if (looked.insert({id, receivers}).second) check_places(mine, rank, view, init_or_step, findings);
     }
   }

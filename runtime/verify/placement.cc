@@ -86,7 +86,7 @@ Spreads::Spreads(const JobView& view) {
     for (int rank = 0; rank < mesh.ranks() && !stages && job.classes.size() > 1; rank++)
       for (const int other : mesh.group(axis.name, rank))
         stages =
-            stages || job.class_of_rank[static_cast<size_t>(rank)] != job.class_of_rank[static_cast<size_t>(other)];
+            stages || job.class_of_rank[rank] != job.class_of_rank[other];
     stages_.push_back(stages);
     const std::vector<std::string> drift = drift_axes(job.classes.front());
     drifts_.push_back(std::find(drift.begin(), drift.end(), axis.name) != drift.end());

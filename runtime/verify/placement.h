@@ -100,7 +100,7 @@ class Spreads {
  private:
   int id_of(const Marks& marks);
   int id_of(Layout layout);
-  const Marks& marks(int id) const { return marks_[static_cast<size_t>(id)]; }
+  const Marks& marks(int id) const { return marks_[id]; }
   Marks all(Mark mark) const { return Marks(axes_.size(), mark); }
 
   void sources(Moment& moment);

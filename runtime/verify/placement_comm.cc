@@ -89,7 +89,7 @@ void Spreads::reduce(Moment& moment, const std::vector<size_t>& axes) {
     }
     spread.marks = others_differ ? 0 : id_of(result);
     if (spread.layout >= 0) {
-      Layout layout = layouts_[static_cast<size_t>(spread.layout)];
+      Layout layout = layouts_[spread.layout];
       for (Piece& piece : layout.pieces) {
         Marks inner = marks(piece.marks);
         for (const size_t a : axes) reduced(moment.op, axes_[a], inner[a]);
@@ -124,7 +124,7 @@ void Spreads::exchange(Moment& moment, size_t axis) {
   for (const Segment& segment : moment.reads[0]) spreads.push_back(&segment.held.spread);
   Marks result = marks(joined(spreads));
   const Mark before = result[axis];
-  const int more = static_cast<int>(to.shape.size()) - static_cast<int>(from.shape.size());
+  const int more = std::ssize(to.shape) - static_cast<int>(from.shape.size());
   for (Mark& mark : result) {
     move_shard(mark, more);
     if (more < 0) mark.pieces = -1;
@@ -150,8 +150,8 @@ void Spreads::gather(Moment& moment, size_t axis) {
   if (reads.empty()) return;
   const Spread first = reads.front().held.spread;
   const bool one = std::all_of(reads.begin(), reads.end(), [&](const Segment& s) { return s.held.spread == first; });
-  if (one && first.layout >= 0 && layouts_[static_cast<size_t>(first.layout)].axis == static_cast<int>(axis)) {
-    const Layout layout = layouts_[static_cast<size_t>(first.layout)];
+  if (one && first.layout >= 0 && layouts_[first.layout].axis == static_cast<int>(axis)) {
+    const Layout layout = layouts_[first.layout];
     if (layout.elements != from.count() || first.origin != from.byte_offset) {
       moment.report(kRule,
                     fmt::format("gathers {} elements of a shard of {} over {}: the parts of the ranks do not join",

@@ -17,7 +17,7 @@ namespace {
 const Tensor* written_as(const Moment& moment, const Tensor& read, const Held& held) {
   if (held.writer.stream < 0) return nullptr;
   for (const int id : moment.body.op(held.writer).writes) {
-    const Tensor& tensor = moment.body.program->tensors[static_cast<size_t>(id)];
+    const Tensor& tensor = moment.body.program->tensors[id];
     const bool covers = tensor.buffer == read.buffer && tensor.byte_offset <= read.byte_offset &&
                         read.byte_offset < tensor.byte_offset + tensor.bytes();
     if (covers) return &tensor;
@@ -47,7 +47,7 @@ void check_reads(const Moment& moment) {
     }
     const Tensor* written = written_as(moment, read, held);
     const Program& program = *moment.body.program;
-    const bool is_result = program.buffers[static_cast<size_t>(read.buffer)].role == Role::activation;
+    const bool is_result = program.buffers[read.buffer].role == Role::activation;
     if (written != nullptr && written != &read && is_result && read.shape == written->shape) {
       moment.report("another value", fmt::format("reads '{}' where '{}' lies", read.name, written->name), held);
       return;

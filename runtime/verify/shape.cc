@@ -26,11 +26,11 @@ void check_buffers(const Program& program, Findings& findings) {
                       arena_bytes(program, buffer.space)));
     }
     if (buffer.pool < 0) continue;
-    if (buffer.pool >= static_cast<int>(program.pools.size())) {
+    if (buffer.pool >= std::ssize(program.pools)) {
       bad(fmt::format("names pool {} of {}", buffer.pool, program.pools.size()));
       continue;
     }
-    const Pool& pool = program.pools[static_cast<size_t>(buffer.pool)];
+    const Pool& pool = program.pools[buffer.pool];
     if (buffer.slot < 0 || buffer.slot >= pool.slots) {
       bad(fmt::format("names slot {} of {} in pool '{}'", buffer.slot, pool.slots, pool.name));
     } else if (buffer.bytes > pool.slot_bytes) {
@@ -41,13 +41,13 @@ void check_buffers(const Program& program, Findings& findings) {
 
 void check_tensors(const Program& program, Findings& findings) {
   for (const Tensor& tensor : program.tensors) {
-    if (tensor.buffer < 0 || tensor.buffer >= static_cast<int>(program.buffers.size())) {
+    if (tensor.buffer < 0 || tensor.buffer >= std::ssize(program.buffers)) {
       findings.add(kRule,
                    fmt::format("tensor '{}' names buffer {} of {}", tensor.name, tensor.buffer, program.buffers.size()),
                    {});
       continue;
     }
-    const Buffer& buffer = program.buffers[static_cast<size_t>(tensor.buffer)];
+    const Buffer& buffer = program.buffers[tensor.buffer];
     const int64_t end = tensor.byte_offset + tensor.bytes();
     if (tensor.byte_offset < 0 || end > buffer.bytes) {
       findings.add(kRule,
@@ -59,7 +59,7 @@ void check_tensors(const Program& program, Findings& findings) {
 }
 
 void check_ops(const Program& program, const Body& body, Findings& findings) {
-  const int tensors = static_cast<int>(program.tensors.size());
+  const int tensors = std::ssize(program.tensors);
   for (const Stream& stream : body.streams) {
     for (size_t index = 0; index < stream.ops.size(); index++) {
       const Op& op = stream.ops[index];
@@ -75,9 +75,9 @@ void check_ops(const Program& program, const Body& body, Findings& findings) {
             bad(fmt::format("names tensor {} of {}", id, tensors));
             continue;
           }
-          const int buffer = program.tensors[static_cast<size_t>(id)].buffer;
-          if (buffer < 0 || buffer >= static_cast<int>(program.buffers.size())) continue;  // reported above
-          const Buffer& used = program.buffers[static_cast<size_t>(buffer)];
+          const int buffer = program.tensors[id].buffer;
+          if (buffer < 0 || buffer >= std::ssize(program.buffers)) continue;  // reported above
+          const Buffer& used = program.buffers[buffer];
           if (used.offset < 0) bad(fmt::format("uses buffer '{}', which has no place in the arena", used.name));
         }
       }
@@ -85,8 +85,8 @@ void check_ops(const Program& program, const Body& body, Findings& findings) {
         bad(fmt::format("names axis '{}', which mesh {} has not", op.axis, program.mesh.text()));
       }
       for (const Edge& edge : op.waits) {
-        const bool known = edge.stream >= 0 && edge.stream < static_cast<int>(body.streams.size()) && edge.index >= 0 &&
-                           edge.index < static_cast<int>(body.streams[static_cast<size_t>(edge.stream)].ops.size());
+        const bool known = edge.stream >= 0 && edge.stream < std::ssize(body.streams) && edge.index >= 0 &&
+                           edge.index < std::ssize(body.streams[edge.stream].ops);
         if (!known) bad(fmt::format("waits for op {} of stream {}, which is not there", edge.index, edge.stream));
       }
     }
@@ -98,10 +98,10 @@ void check_ops(const Program& program, const Body& body, Findings& findings) {
 void program_is_well_formed(const Job& job, Findings& findings) {
   std::vector<bool> used(job.classes.size(), false);
   for (const int id : job.class_of_rank) {
-    if (id < 0 || id >= static_cast<int>(job.classes.size())) {
+    if (id < 0 || id >= std::ssize(job.classes)) {
       findings.add(kRule, fmt::format("a rank is of class {} of {}", id, job.classes.size()), {});
     } else {
-      used[static_cast<size_t>(id)] = true;
+      used[id] = true;
     }
   }
   for (size_t id = 0; id < used.size(); id++) {

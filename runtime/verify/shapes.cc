@@ -318,8 +318,8 @@ Problem by_inference(const Operands& o) {
 
 Problem problem_of(const Program& program, const Op& op) {
   Operands o{program, op, {}, {}};
-  for (const int id : op.reads) o.reads.push_back(program.tensors[static_cast<size_t>(id)].type());
-  for (const int id : op.writes) o.writes.push_back(program.tensors[static_cast<size_t>(id)].type());
+  for (const int id : op.reads) o.reads.push_back(program.tensors[id].type());
+  for (const int id : op.writes) o.writes.push_back(program.tensors[id].type());
   if (op.attrs.has("workspace") && !o.writes.empty()) o.writes.pop_back();
   for (const Row& row : kRows) {
     if (row.op != op.def->name) continue;

@@ -11,8 +11,8 @@ void spaces_are_kept(const JobView& view, Findings& findings) {
       const Op& op = body.op(ref);
       const auto expect = [&](const std::vector<int>& ids, Space space, const char* does) {
         for (const int id : ids) {
-          const Tensor& tensor = body.program->tensors[static_cast<size_t>(id)];
-          if (body.program->buffers[static_cast<size_t>(tensor.buffer)].space == space) continue;
+          const Tensor& tensor = body.program->tensors[id];
+          if (body.program->buffers[tensor.buffer].space == space) continue;
           findings.add("wrong memory",
                        fmt::format("{}{} {} '{}', which lies in the {} memory", body.where(), body.describe(ref), does,
                                    tensor.name, space == Space::host ? "device's" : "host's"),

@@ -24,7 +24,7 @@ void update(Moment& moment) {
   for (size_t w = 0; w < moment.writes.size(); w++) {
     const auto at = std::find(moment.op.reads.begin(), moment.op.reads.end(), moment.op.writes[w]);
     if (at == moment.op.reads.end()) continue;
-    for (const Segment& segment : moment.reads[static_cast<size_t>(at - moment.op.reads.begin())]) {
+    for (const Segment& segment : moment.reads[at - moment.op.reads.begin()]) {
       const OpRef writer = segment.held.writer;
       if (writer.stream < 0 || !is_optimizer(moment.body.op(writer))) continue;
       moment.report("updated twice",
@@ -86,7 +86,7 @@ void follow_updates(Moment& moment) {
 }
 
 void check_update_at_end(const BodyView& step, int id, const Segments& end, Findings& findings) {
-  const Buffer& buffer = step.program->buffers[static_cast<size_t>(id)];
+  const Buffer& buffer = step.program->buffers[id];
   for (const Segment& segment : end) {
     const Held& held = segment.held;
     const auto bytes = [&] {

@@ -21,7 +21,7 @@ Values::Values(const JobView& view, Findings& findings) : view_(view), findings_
 Segments Values::segments_of(int id, const Tensor& tensor) {
   Segments list;
   if (tensor.bytes() == 0) return list;
-  classes_[static_cast<size_t>(id)].buffers[static_cast<size_t>(tensor.buffer)].over(
+  classes_[id].buffers[tensor.buffer].over(
       tensor.byte_offset, tensor.byte_offset + tensor.bytes(), [&](int64_t begin, int64_t end, Held& held) {
         if (held.version == 0) held.live_in = true;
         if (!list.empty() && list.back().held.version == held.version && list.back().held.spread == held.spread &&
@@ -44,7 +44,7 @@ bool Values::exchange(int id, Moment& moment, bool force) {
     messages_[{id, offset, lane}].push_back(moment.reads[0]);
     return true;
   }
-  const int sender = view_.job->class_of_rank[static_cast<size_t>(peer_rank(mesh, moment.op, moment.body.rank))];
+  const int sender = view_.job->class_of_rank[peer_rank(mesh, moment.op, moment.body.rank)];
   const Channel channel{sender, (size - offset) % size, lane};
   size_t& next = received_[channel];
   const std::vector<Segments>& sent = messages_[channel];
@@ -68,7 +68,7 @@ bool Values::exchange(int id, Moment& moment, bool force) {
 bool Values::meet(int id, Moment& moment, bool force) {
   std::set<int> classes;
   for (const int rank : moment.body.program->mesh.group(moment.op.axis, moment.body.rank))
-    classes.insert(view_.job->class_of_rank[static_cast<size_t>(rank)]);
+    classes.insert(view_.job->class_of_rank[rank]);
   if (classes.size() < 2 || moment.reads[0].size() != 1) return true;
   const Meeting meeting{classes, lane_of(*moment.body.program, moment.op)};
   size_t& call = met_[{id, meeting}];
@@ -107,7 +107,7 @@ void Values::check_repeated(int id, const Moment& moment) {
     key.push_back(-1);
   }
   if (!in_place) return;
-  const auto [known, fresh] = classes_[static_cast<size_t>(id)].in_place.try_emplace(std::move(key), moment.ref);
+  const auto [known, fresh] = classes_[id].in_place.try_emplace(std::move(key), moment.ref);
   if (fresh) return;
   findings_.add("applied twice",
                 fmt::format("{}{} does to '{}' what {} has done to it already", moment.body.where(),
@@ -117,14 +117,14 @@ void Values::check_repeated(int id, const Moment& moment) {
 }
 
 void Values::apply(int id, Moment& moment) {
-  Class& state = classes_[static_cast<size_t>(id)];
+  Class& state = classes_[id];
   for (size_t w = 0; w < moment.op.writes.size(); w++) {
     const Tensor& tensor = *moment.write_tensors[w];
     if (tensor.bytes() == 0) continue;
     const auto read = std::find(moment.op.reads.begin(), moment.op.reads.end(), moment.op.writes[w]);
     const int version = ++state.version;
     for (Segment& segment : moment.writes[w]) {
-      state.buffers[static_cast<size_t>(tensor.buffer)].over(
+      state.buffers[tensor.buffer].over(
           segment.begin, segment.end, [&](int64_t, int64_t, Held& held) {
             Held next = segment.held;
             next.writer = init_ ? OpRef{-1, 0} : moment.ref;
@@ -138,14 +138,14 @@ void Values::apply(int id, Moment& moment) {
   }
   if (!moment.op.is("norm2") || init_) return;
   for (const Tensor* tensor : moment.read_tensors)
-    state.buffers[static_cast<size_t>(tensor->buffer)].over(tensor->byte_offset, tensor->byte_offset + tensor->bytes(),
+    state.buffers[tensor->buffer].over(tensor->byte_offset, tensor->byte_offset + tensor->bytes(),
                                                             [](int64_t, int64_t, Held& held) { held.norms++; });
 }
 
 bool Values::execute(int id, OpRef ref, bool force) {
   const BodyView& view = body(id);
   Moment moment{view, ref, view.op(ref), {}, {}, {}, {}, findings_};
-  const auto tensor = [&](int t) { return &view.program->tensors[static_cast<size_t>(t)]; };
+  const auto tensor = [&](int t) { return &view.program->tensors[t]; };
   for (const int t : moment.op.reads) {
     moment.read_tensors.push_back(tensor(t));
     moment.reads.push_back(segments_of(id, *tensor(t)));
@@ -177,14 +177,14 @@ void Values::run_body(bool init) {
   for (size_t id = 0; id < classes_.size(); id++) done.emplace_back(body(static_cast<int>(id)).body->streams.size(), 0);
   const auto advance = [&](bool force) {
     bool moved = false;
-    for (int id = 0; id < static_cast<int>(classes_.size()); id++) {
+    for (int id = 0; id < std::ssize(classes_); id++) {
       const std::vector<Stream>& streams = body(id).body->streams;
-      std::vector<int>& mine = done[static_cast<size_t>(id)];
+      std::vector<int>& mine = done[id];
       for (bool again = true; again;) {
         again = false;
         for (size_t s = 0; s < streams.size(); s++) {
-          while (mine[s] < static_cast<int>(streams[s].ops.size()) &&
-                 !unsatisfied(streams[s].ops[static_cast<size_t>(mine[s])], mine) &&
+          while (mine[s] < std::ssize(streams[s].ops) &&
+                 !unsatisfied(streams[s].ops[mine[s]], mine) &&
                  execute(id, {static_cast<int>(s), mine[s]}, force)) {
             mine[s]++;
             again = moved = true;
@@ -227,7 +227,7 @@ void Values::end_step() {
     const BodyView& step = body(static_cast<int>(id));
     const int loss = step.program->loss_tensor;
     if (loss >= 0) {
-      const Segments held = segments_of(static_cast<int>(id), step.program->tensors[static_cast<size_t>(loss)]);
+      const Segments held = segments_of(static_cast<int>(id), step.program->tensors[loss]);
       const bool is_made = held.front().held.writer.stream >= 0;
       if (!is_made)
         findings_.add("lost value", step.where() + "a step ends without a loss: nothing in it writes one", {});

@@ -40,7 +40,7 @@ bool everything_meets(const verify::Findings& findings) {
 verify::JobView view_of(const Job& job) {
   verify::JobView view;
   view.job = &job;
-  for (int id = 0; id < static_cast<int>(job.classes.size()); id++) {
+  for (int id = 0; id < std::ssize(job.classes); id++) {
     view.bodies.emplace_back(job, id, true);
     view.bodies.emplace_back(job, id, false);
   }

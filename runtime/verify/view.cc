@@ -8,7 +8,7 @@
 namespace prun::verify {
 
 BodyView::BodyView(const Job& job, int id, bool init)
-    : program(&job.classes[static_cast<size_t>(id)]),
+    : program(&job.classes[id]),
       body(init ? &program->init : &program->step),
       class_id(id),
       many_classes(job.classes.size() > 1),
@@ -19,12 +19,12 @@ BodyView::BodyView(const Job& job, int id, bool init)
   int total = 0;
   for (const Stream& stream : body->streams) {
     first_.push_back(total);
-    total += static_cast<int>(stream.ops.size());
+    total += std::ssize(stream.ops);
   }
   position.assign(static_cast<size_t>(total), -1);
   for (size_t i = 0; i < order.sequence().size(); i++) {
     const OpRef ref = order.sequence()[i];
-    position[static_cast<size_t>(first_[static_cast<size_t>(ref.stream)] + ref.index)] = static_cast<int>(i);
+    position[first_[ref.stream] + ref.index] = static_cast<int>(i);
   }
   if (ordered()) collect_accesses();
 }
@@ -32,9 +32,9 @@ BodyView::BodyView(const Job& job, int id, bool init)
 void BodyView::collect_accesses() {
   accesses.resize(program->buffers.size());
   const auto touch = [&](OpRef ref, int id, bool write) {
-    const Tensor& tensor = program->tensors[static_cast<size_t>(id)];
+    const Tensor& tensor = program->tensors[id];
     if (tensor.bytes() == 0) return;
-    accesses[static_cast<size_t>(tensor.buffer)].push_back(
+    accesses[tensor.buffer].push_back(
         {ref, id, tensor.byte_offset, tensor.byte_offset + tensor.bytes(), write});
   };
   for (const OpRef ref : order.sequence()) {
@@ -54,7 +54,7 @@ std::string BodyView::describe(OpRef ref) const {
   label += phase_name(one.phase);
   std::string text =
       fmt::format("{} ({}, {}#{}", one.communicates() ? signature_of(*program, one).text() : one.def->name, label,
-                  body->streams[static_cast<size_t>(ref.stream)].name, ref.index);
+                  body->streams[ref.stream].name, ref.index);
   if (one.site.known()) text += ", " + one.site.text();
   return text + ")";
 }

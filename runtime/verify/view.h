@@ -36,10 +36,10 @@ struct BodyView {
 
   BodyView(const Job& job, int class_id, bool init);
   const Op& op(OpRef ref) const {
-    return body->streams[static_cast<size_t>(ref.stream)].ops[static_cast<size_t>(ref.index)];
+    return body->streams[ref.stream].ops[ref.index];
   }
   int position_of(OpRef ref) const {
-    return position[static_cast<size_t>(first_[static_cast<size_t>(ref.stream)] + ref.index)];
+    return position[first_[ref.stream] + ref.index];
   }
   bool ordered() const { return order.stuck().empty(); }
   // "linear (block0 forward, compute#12, plans/a.lua:3)"; a collective with what it moves: "all_reduce f32[8] sum
@@ -47,7 +47,7 @@ struct BodyView {
   std::string describe(OpRef ref) const;
   // "" or "rank 3: ", when ranks differ.
   std::string where() const;
-  const std::string& buffer_name(int buffer) const { return program->buffers[static_cast<size_t>(buffer)].name; }
+  const std::string& buffer_name(int buffer) const { return program->buffers[buffer].name; }
 
  private:
   void collect_accesses();

@@ -9,7 +9,7 @@ namespace prun::verify {
 
 std::optional<Edge> unsatisfied(const Op& op, const std::vector<int>& done) {
   for (const Edge& edge : op.waits) {
-    if (edge.back == 0 && done[static_cast<size_t>(edge.stream)] <= edge.index) return edge;
+    if (edge.back == 0 && done[edge.stream] <= edge.index) return edge;
   }
   return std::nullopt;
 }
@@ -19,13 +19,13 @@ void waits_have_no_cycle(const JobView& view, Findings& findings) {
     if (body.ordered()) continue;
     std::vector<int> done;
     for (const Stream& stream : body.body->streams) done.push_back(static_cast<int>(stream.ops.size()));
-    for (const OpRef stuck : body.order.stuck()) done[static_cast<size_t>(stuck.stream)] = stuck.index;
+    for (const OpRef stuck : body.order.stuck()) done[stuck.stream] = stuck.index;
     // Every blocked stream waits for a blocked one, so following them comes back.
     std::vector<OpRef> path = {body.order.stuck().front()};
     auto closes = path.end();
     while (true) {
       const Edge edge = *unsatisfied(body.op(path.back()), done);
-      const OpRef next{edge.stream, done[static_cast<size_t>(edge.stream)]};
+      const OpRef next{edge.stream, done[edge.stream]};
       closes = std::find(path.begin(), path.end(), next);
       if (closes != path.end()) break;
       path.push_back(next);

@@ -16,7 +16,7 @@ Scratch OpView::scratch(int64_t bytes) const {
   if (bytes == 0) return scratch;
   if (has_workspace()) {
     const int id = op_.writes.back();
-    if (memory_.program->tensors[static_cast<size_t>(id)].bytes() >= bytes) {
+    if (memory_.program->tensors[id].bytes() >= bytes) {
       scratch.data = static_cast<std::byte*>(memory_.data(id));
       return scratch;
     }
@@ -32,13 +32,13 @@ Scratch OpView::scratch(int64_t bytes) const {
 
 bool OpView::has_workspace() const {
   if (op_.writes.empty()) return false;
-  const Tensor& last = memory_.program->tensors[static_cast<size_t>(op_.writes.back())];
-  return last.dtype == Dtype::u8 && memory_.program->buffers[static_cast<size_t>(last.buffer)].role == Role::workspace;
+  const Tensor& last = memory_.program->tensors[op_.writes.back()];
+  return last.dtype == Dtype::u8 && memory_.program->buffers[last.buffer].role == Role::workspace;
 }
 
 const Tensor& OpView::tensor(const std::vector<int>& list, size_t i, const char* word) const {
   PRUN_CHECK(i < list.size(), fmt::format("{} has {} {}, wants {}", kind(), list.size(), word, i + 1));
-  return memory_.program->tensors[static_cast<size_t>(list[i])];
+  return memory_.program->tensors[list[i]];
 }
 
 void* OpView::pointer(const std::vector<int>& list, size_t i, Dtype dtype, const char* word) const {
@@ -119,7 +119,7 @@ class CpuDevice final : public Device {
     if (found == kernels().end()) return false;
     const bool integers_too = found->second.accepts == Accepts::numbers;
     const auto fits = [&](int id) {
-      switch (program.tensors[static_cast<size_t>(id)].dtype) {
+      switch (program.tensors[id].dtype) {
         case Dtype::f32:
         case Dtype::bf16:
           return true;
@@ -129,7 +129,7 @@ class CpuDevice final : public Device {
         case Dtype::i32:
           return true;  // tokens and counts; a kernel checks where they stand
         case Dtype::u8:
-          return program.buffers[static_cast<size_t>(program.tensors[static_cast<size_t>(id)].buffer)].role ==
+          return program.buffers[program.tensors[id].buffer].role ==
                  Role::workspace;
         default:
           return false;

@@ -142,7 +142,7 @@ std::unique_ptr<Kernel> make(const OpView& view) {
                     count = shape.m * shape.n, threads = view.threads()] {
     rows.look(threads);
     for (int64_t e = 0; e < rows.experts; ++e)
-      run_taken(products[static_cast<size_t>(e)], rows, e, transpose_a, c + e * count, n, count);
+      run_taken(products[e], rows, e, transpose_a, c + e * count, n, count);
   });
 }
 

@@ -37,7 +37,7 @@ void fill_random(const Piece& piece, uint64_t seed, int64_t first, int64_t last,
       const philox::Pair a = philox::normals(words[0], words[1]), b = philox::normals(words[2], words[3]);
       values[0] = a.first, values[1] = a.second, values[2] = b.first, values[3] = b.second;
     } else {
-      for (int i = 0; i < 4; ++i) values[i] = 2.0f * philox::unit(words[static_cast<size_t>(i)]) - 1.0f;
+      for (int i = 0; i < 4; ++i) values[i] = 2.0f * philox::unit(words[i]) - 1.0f;
     }
     for (; e < last && e < base + 4; ++e) to[e - first] = piece.scale * values[e - base];
   }

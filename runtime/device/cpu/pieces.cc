@@ -13,7 +13,7 @@ struct Blocks {
 };
 Blocks blocks_of(const OpView& view, const Tensor& whole) {
   const int64_t pieces = view.attrs().integer("pieces", 1), dim = view.attrs().integer("dim");
-  PRUN_CHECK(pieces >= 1 && dim >= 0 && dim < static_cast<int64_t>(whole.shape.size()), shape_text(whole.shape));
+  PRUN_CHECK(pieces >= 1 && dim >= 0 && dim < std::ssize(whole.shape), shape_text(whole.shape));
   const int64_t outer = element_count({whole.shape.begin(), whole.shape.begin() + dim});
   PRUN_CHECK(whole.count() % std::max<int64_t>(1, outer * pieces) == 0, shape_text(whole.shape));
   return {outer, pieces, outer == 0 ? 0 : whole.bytes() / (outer * pieces)};

@@ -32,8 +32,8 @@ std::shared_ptr<const Angles> angles_of(const OpView& view, int64_t length, int6
     const double speed = std::pow(base, -static_cast<double>(i) / static_cast<double>(half));
     for (int64_t token = 0; token < length; ++token) {
       const double angle = static_cast<double>(at.of(token)) * speed;
-      angles[static_cast<size_t>(token * 2 * half + i)] = static_cast<float>(std::cos(angle));
-      angles[static_cast<size_t>((token * 2 + 1) * half + i)] = static_cast<float>(std::sin(angle));
+      angles[token * 2 * half + i] = static_cast<float>(std::cos(angle));
+      angles[(token * 2 + 1) * half + i] = static_cast<float>(std::sin(angle));
     }
   }
   std::shared_ptr<const Angles> shared = std::make_shared<const Angles>(std::move(angles));

@@ -51,7 +51,7 @@ OneOp::OneOp(const prun_op& op) : foreign_(op), threads_(op.threads) {
 
 // Tensors of one address are one: kernels tell in-place use by pointers, so there it does not matter.
 int OneOp::add(const prun_tensor& tensor, Role role) {
-  const int id = static_cast<int>(program_.tensors.size());
+  const int id = std::ssize(program_.tensors);
   Tensor made;
   made.name = fmt::format("tensor {}", id);
   made.buffer = id;

@@ -13,10 +13,10 @@ std::vector<int64_t> choices(const Array& logits, int64_t n, int64_t k) {
   for (int64_t j = 0; j < k; ++j) {
     int64_t best = -1;
     for (int64_t e = 0; e < logits.last(); ++e) {
-      if (taken[static_cast<size_t>(e)]) continue;
+      if (taken[e]) continue;
       if (best < 0 || logits[n * logits.last() + e] > logits[n * logits.last() + best]) best = e;
     }
-    taken[static_cast<size_t>(best)] = true;
+    taken[best] = true;
     chosen.push_back(best);
   }
   return chosen;
@@ -41,10 +41,10 @@ void route(Call& c) {
   for (int64_t n = 0; n < logits.rows(); ++n) {
     std::vector<double> p = softmax(logits, n);
     double sum = 0;
-    for (int64_t e : choices(logits, n, k)) sum += p[static_cast<size_t>(e)];
+    for (int64_t e : choices(logits, n, k)) sum += p[e];
     int64_t at = n * k;
     for (int64_t e : choices(logits, n, k)) {
-      weights[at] = p[static_cast<size_t>(e)] / sum;
+      weights[at] = p[e] / sum;
       int64_t place = static_cast<int64_t>(counts[e]++);
       slots[at++] = static_cast<double>(place < capacity ? e * capacity + place : -1);
     }
@@ -72,8 +72,8 @@ void route_grad(Call& c) {
       return c.attrs.number("aux") * static_cast<double>(experts) * c.reads[3][e] / covered * scale;
     };
     double mean = 0;
-    for (int64_t e = 0; e < experts; ++e) mean += p[static_cast<size_t>(e)] * dp(e);
-    for (int64_t e = 0; e < experts; ++e) dlogits[n * experts + e] += p[static_cast<size_t>(e)] * (dp(e) - mean);
+    for (int64_t e = 0; e < experts; ++e) mean += p[e] * dp(e);
+    for (int64_t e = 0; e < experts; ++e) dlogits[n * experts + e] += p[e] * (dp(e) - mean);
   }
 }
 

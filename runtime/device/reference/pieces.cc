@@ -9,7 +9,7 @@ namespace {
 struct Blocks {
   int64_t outer = 1, pieces, inner;
   Blocks(const Call& c, const Array& whole) : pieces(c.attrs.integer("pieces", 1)) {
-    for (int64_t d = 0; d < c.attrs.integer("dim"); ++d) outer *= whole.shape[static_cast<size_t>(d)];
+    for (int64_t d = 0; d < c.attrs.integer("dim"); ++d) outer *= whole.shape[d];
     inner = whole.count() / (outer * pieces);
   }
   int64_t whole(int64_t o, int64_t p, int64_t i) const { return (o * pieces + p) * inner + i; }

@@ -107,7 +107,7 @@ class ReferenceKernel final : public Kernel {
   }
 
  private:
-  const Tensor& tensor(int id) const { return memory_.program->tensors[static_cast<size_t>(id)]; }
+  const Tensor& tensor(int id) const { return memory_.program->tensors[id]; }
   std::vector<Array> arrays(const std::vector<int>& ids) const {
     std::vector<Array> out;
     for (int id : ids)
@@ -135,7 +135,7 @@ class ReferenceDevice final : public Device {
   bool supports(const Op& op, const Program& program) const override {
     for (const std::vector<int>* ids : {&op.reads, &op.writes})
       for (int id : *ids)
-        if (program.tensors[static_cast<size_t>(id)].dtype == Dtype::f16) return false;
+        if (program.tensors[id].dtype == Dtype::f16) return false;
     return rules().count(op.def->name) != 0;
   }
 };

@@ -17,8 +17,8 @@ struct Array {
   Shape shape;
   Dtype dtype;
   std::vector<double> v;
-  double& operator[](int64_t i) { return v[static_cast<size_t>(i)]; }
-  const double& operator[](int64_t i) const { return v[static_cast<size_t>(i)]; }
+  double& operator[](int64_t i) { return v[i]; }
+  const double& operator[](int64_t i) const { return v[i]; }
   int64_t count() const { return static_cast<int64_t>(v.size()); }
   int64_t last() const { return shape.empty() ? 1 : shape.back(); }
   int64_t rows() const { return last() == 0 ? 0 : count() / last(); }

@@ -20,7 +20,7 @@ float normal(uint64_t seed, uint64_t key, int64_t e) {
 }
 float uniform(uint64_t seed, uint64_t key, int64_t e) {
   philox::Words words = philox::block(seed, key, static_cast<uint64_t>(e / 4));
-  return 2.0f * philox::unit(words[static_cast<size_t>(e % 4)]) - 1.0f;
+  return 2.0f * philox::unit(words[e % 4]) - 1.0f;
 }
 
 float initial(int64_t kind, float scale, uint64_t seed, uint64_t key, int64_t e) {
