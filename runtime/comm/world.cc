@@ -11,13 +11,13 @@
 #include <utility>
 
 #include "base/text.h"
-#include "comm/choose.h"
-#include "comm/communicator.h"
-#include "comm/host.h"
-#include "comm/join.h"
-#include "comm/mixed.h"
-#include "comm/put_channel.h"
-#include "comm/watchdog.h"
+#include "comm/collectives/communicator.h"
+#include "comm/hierarchical/hierarchical_communicator.h"
+#include "comm/transport/connect.h"
+#include "comm/transport/job_state.h"
+#include "comm/transport/put_channel.h"
+#include "comm/transport/transport_choice.h"
+#include "comm/transport/watchdog.h"
 
 namespace prun {
 namespace {

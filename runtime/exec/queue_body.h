@@ -80,9 +80,7 @@ class QueueBody {
     std::optional<DeviceEvent> begin, end;
   };
 
-  const Op& op(OpRef ref) const {
-    return body_.streams[ref.stream].ops[ref.index];
-  }
+  const Op& op(OpRef ref) const { return body_.streams[ref.stream].ops[ref.index]; }
   DeviceStream& stream(int s) { return context_.streams[s]; }
   const Program& program() const { return *context_.rank.program; }
   void make_items();

@@ -10,7 +10,7 @@
 
 #include <optional>
 
-#include "comm/plugin.h"
+#include "comm/transport/plugin.h"
 #include "tests/conformance/items.h"
 #include "tests/conformance/suite.h"
 

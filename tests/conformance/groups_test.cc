@@ -8,9 +8,9 @@
 #include <random>
 #include <thread>
 
-#include "comm/host.h"
-#include "comm/join.h"
-#include "comm/plugin.h"
+#include "comm/transport/connect.h"
+#include "comm/transport/job_state.h"
+#include "comm/transport/plugin.h"
 #include "tests/conformance/case.h"
 
 namespace prun::testing {

@@ -1,7 +1,5 @@
 // Groups over several hosts, one transport inside and one between: the grid of collectives in short, sums to the bit,
 // what is said when ranks differ, die or stop on another host.
-#include "comm/hosts.h"
-
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -11,7 +9,8 @@
 #include <cstdio>
 #include <thread>
 
-#include "comm/link.h"
+#include "comm/transport/host_map.h"
+#include "comm/transport/transport_session.h"
 #include "tests/conformance/case.h"
 #include "tests/conformance/several_hosts.h"
 

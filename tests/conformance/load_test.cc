@@ -7,8 +7,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "comm/host.h"
-#include "comm/plugin.h"
+#include "comm/transport/job_state.h"
+#include "comm/transport/plugin.h"
 #include "tests/conformance/suite.h"
 
 namespace prun::testing {

@@ -10,10 +10,10 @@
 #include <functional>
 #include <thread>
 
-#include "comm/call.h"
-#include "comm/host.h"
-#include "comm/join.h"
-#include "comm/plugin.h"
+#include "comm/collectives/call.h"
+#include "comm/transport/connect.h"
+#include "comm/transport/job_state.h"
+#include "comm/transport/plugin.h"
 #include "tests/conformance/suite.h"
 
 namespace prun::testing {

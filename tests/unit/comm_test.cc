@@ -4,8 +4,8 @@
 #include <cstdlib>
 #include <numeric>
 
-#include "comm/algorithm.h"
-#include "comm/call.h"
+#include "comm/collectives/algorithm.h"
+#include "comm/collectives/call.h"
 #include "comm/reduce.h"
 
 namespace prun {

@@ -28,6 +28,7 @@ ONLY_IN = {  # library header -> the folder that may include it
     r"dnnl.*\.h.*": "runtime/device/cpu",
 }
 MEMORY_KINDS = {"cuda"}  # words of prun_mem_kind, which comm reads in manifests; a device has the same name
+COMM_ROOMS = ["transport", "collectives", "hierarchical"]  # each may include itself and those before it
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 
@@ -78,6 +79,15 @@ class IncludeDirections(unittest.TestCase):
                 faults += include_faults(part, path.relative_to(ROOT), includes(path))
         self.assertGreater(seen, 20)
         self.assertEqual(faults, [], "\n" + "\n".join(faults))
+
+    def test_rooms_of_comm(self):
+        for index, room in enumerate(COMM_ROOMS):
+            folder = RUNTIME / "comm" / room
+            self.assertTrue(sources(folder), f"runtime/comm/{room} is empty")
+            for path in sources(folder):
+                rooms = [header.split("/")[1] for _, header in includes(path) if header.startswith("comm/")]
+                later = [r for r in rooms if r in COMM_ROOMS[index + 1 :]]
+                self.assertEqual(later, [], f"{path.relative_to(ROOT)}: {room} may not include {later}")
 
     def test_plugins_see_only_the_public_headers(self):
         faults = [f for path in sources(PLUGINS) for f in plugin_faults(path.relative_to(ROOT), includes(path))]

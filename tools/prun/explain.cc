@@ -12,9 +12,9 @@
 #include <set>
 
 #include "base/text.h"
-#include "comm/choose.h"
-#include "comm/host.h"
-#include "comm/interfaces.h"
+#include "comm/transport/interfaces.h"
+#include "comm/transport/job_state.h"
+#include "comm/transport/transport_choice.h"
 
 namespace prun {
 namespace {

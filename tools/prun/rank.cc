@@ -13,8 +13,8 @@
 #include <cstring>
 #include <fstream>
 
-#include "comm/choose.h"
 #include "comm/comm.h"
+#include "comm/transport/transport_choice.h"
 #include "cores.h"
 #include "device/device.h"
 #include "exec/finite.h"

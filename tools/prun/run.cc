@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <optional>
 
-#include "comm/choose.h"
-#include "comm/interfaces.h"
+#include "comm/transport/interfaces.h"
+#include "comm/transport/transport_choice.h"
 #include "commands.h"
 #include "device_check.h"
 #include "exec/job_run.h"

@@ -11,9 +11,9 @@
 #include <filesystem>
 #include <thread>
 
-#include "comm/host.h"
-#include "comm/join.h"
-#include "comm/plugin.h"
+#include "comm/transport/connect.h"
+#include "comm/transport/job_state.h"
+#include "comm/transport/plugin.h"
 #include "tests/conformance/suite.h"
 
 namespace prun::testing {

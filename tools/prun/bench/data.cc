@@ -5,7 +5,7 @@
 #include <cstring>
 #include <random>
 
-#include "comm/call.h"
+#include "comm/collectives/call.h"
 #include "exec/plain_collectives.h"
 
 namespace prun {

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "base/text.h"
-#include "comm/call.h"
+#include "comm/collectives/call.h"
 
 namespace prun {
 

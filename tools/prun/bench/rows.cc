@@ -16,7 +16,7 @@
 #include "bench/ops.h"
 #include "bench/settings.h"
 #include "bench/transport.h"
-#include "comm/call.h"
+#include "comm/collectives/call.h"
 #include "link_bootstrap.h"
 #include "rank.h"
 

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <numeric>
 
-#include "comm/interfaces.h"
-#include "comm/plugin.h"
+#include "comm/transport/interfaces.h"
+#include "comm/transport/plugin.h"
 #include "plugin_path.h"
 
 namespace prun {

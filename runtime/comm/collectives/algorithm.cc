@@ -1,0 +1,157 @@
+// The choice of algorithm: one table, first fitting row. `comm.algorithm` overrides it by name.
+//
+// Thresholds were measured with 2 to 8 ranks on 2 cores, over AF_UNIX and TCP in turn, all names of a kind in one run:
+//   prun bench all_reduce --nproc 8 --transport socket [--transport-options unix=0] --bytes 4,4K,16K,64K,256K,1M
+//   --algorithm NAME
+#include "comm/collectives/algorithm.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstring>
+
+#include "base/text.h"
+#include "comm/reduce.h"
+
+namespace prun {
+namespace {
+
+constexpr int64_t kAny = INT64_MAX;
+constexpr int kMany = INT_MAX;
+using Ring = Wire::Ring;
+
+// clang-format off
+constexpr Algorithm kAlgorithms[] = {
+    // kind                    name             max bytes  ranks  rounds  ring          run                in pairs
+    {CollKind::all_reduce,     "gather",        16 << 10,  3,     false,  Ring::within, all_reduce_gather},
+    {CollKind::all_reduce,     "direct",        kAny,      3,     false,  Ring::within, all_reduce_direct},
+    {CollKind::all_reduce,     "gather",        4 << 10,   4,     false,  Ring::within, all_reduce_gather},
+    {CollKind::all_reduce,     "doubling",      256 << 10, 4,     true,   Ring::apart,  all_reduce_doubling},
+    {CollKind::all_reduce,     "gather",        32 << 10,  4,     false,  Ring::within, all_reduce_gather},
+    {CollKind::all_reduce,     "direct",        kAny,      4,     false,  Ring::within, all_reduce_direct},
+    {CollKind::all_reduce,     "gather",        1 << 10,   16,    false,  Ring::within, all_reduce_gather},
+    {CollKind::all_reduce,     "doubling",      32 << 10,  kMany, true,   Ring::apart,  all_reduce_doubling},
+    {CollKind::all_reduce,     "halving",       512 << 10, kMany, true,   Ring::apart,  all_reduce_halving},
+    {CollKind::all_reduce,     "halving",       16 << 20,  kMany, true,   Ring::apart,  all_reduce_halving, true},
+    {CollKind::all_reduce,     "gather",        16 << 10,  16,    false,  Ring::within, all_reduce_gather},
+    {CollKind::all_reduce,     "direct",        kAny,      32,    false,  Ring::within, all_reduce_direct},
+    {CollKind::all_reduce,     "ring",          kAny,      kMany, true,   Ring::within, all_reduce_ring},
+    {CollKind::all_reduce,     "direct",        kAny,      kMany, false,  Ring::within, all_reduce_direct},
+    {CollKind::reduce_scatter, "direct",        kAny,      4,     false,  Ring::within, reduce_scatter_direct},
+    {CollKind::reduce_scatter, "halving",       512 << 10, kMany, true,   Ring::apart,  reduce_scatter_halving, true},
+    {CollKind::reduce_scatter, "direct",        kAny,      32,    false,  Ring::within, reduce_scatter_direct},
+    {CollKind::reduce_scatter, "ring",          kAny,      kMany, true,   Ring::within, reduce_scatter_ring},
+    {CollKind::reduce_scatter, "direct",        kAny,      kMany, false,  Ring::within, reduce_scatter_direct},
+    {CollKind::all_gather,     "bruck",         128 << 10, kMany, false,  Ring::within, all_gather_bruck},
+    {CollKind::all_gather,     "direct",        kAny,      32,    false,  Ring::within, all_gather_direct},
+    {CollKind::all_gather,     "ring",          kAny,      kMany, false,  Ring::within, all_gather_ring},
+    {CollKind::broadcast,      "tree",          256 << 10, kMany, false,  Ring::apart,  broadcast_tree},
+    {CollKind::broadcast,      "chain",         kAny,      kMany, false,  Ring::apart,  broadcast_chain},
+    {CollKind::reduce,         "gather",        16 << 10,  kMany, false,  Ring::apart,  reduce_gather},
+    {CollKind::reduce,         "direct",        kAny,      kMany, false,  Ring::within, reduce_direct},
+    {CollKind::gather,         "direct",        kAny,      kMany, false,  Ring::apart,  gather_direct},
+    {CollKind::scatter,        "direct",        kAny,      kMany, false,  Ring::apart,  scatter_direct},
+    {CollKind::all_to_all,     "direct",        kAny,      kMany, false,  Ring::within, all_to_all_direct},
+    {CollKind::all_gather_v,   "direct",        kAny,      kMany, false,  Ring::within, all_gather_v_direct},
+    {CollKind::all_to_all_v,   "direct",        kAny,      kMany, false,  Ring::within, all_to_all_v_direct},
+    {CollKind::barrier,        "dissemination", kAny,      kMany, false,  Ring::within, barrier_dissemination},
+};
+// clang-format on
+
+// Partial sums of 16-bit floats would be rounded at every hop, and those of small integers' averages would wrap.
+bool loses_in_partials(const CollCall& call) {
+  switch (call.dtype) {
+    case Dtype::bf16:
+    case Dtype::f16:
+      return true;
+    case Dtype::i32:
+    case Dtype::i8:
+    case Dtype::u8:
+      return call.redop == RedOp::avg;
+    default:
+      return false;
+  }
+}
+
+bool can_run(const Algorithm& row, const CollCall& call, int size) {
+  if (row.kind != call.kind || (row.in_pairs && (size & (size - 1)) != 0)) return false;
+  return !(row.rounds_partials && (call.rank_order || loses_in_partials(call)));
+}
+
+}  // namespace
+
+const Algorithm& choose_algorithm(const CollCall& call, int size, const std::string& wanted) {
+  int64_t bytes = call_bytes(call, size);
+  const Algorithm* fitting = nullptr;
+  for (const Algorithm& row : kAlgorithms) {
+    if (!can_run(row, call, size)) continue;
+    if (!wanted.empty() && wanted == row.name) return row;
+    if (fitting == nullptr && bytes <= row.max_bytes && size <= row.max_ranks) fitting = &row;
+  }
+  PRUN_CHECK(fitting != nullptr, describe(call));
+  return *fitting;
+}
+
+bool divides(const CollCall& whole, const CollCall& part, int size, const std::string& wanted) {
+  const auto in_order = [&](const CollCall& call) { return !choose_algorithm(call, size, wanted).rounds_partials; };
+  return !is_reduction(whole.kind) || (in_order(whole) && in_order(part));
+}
+
+std::string explain_algorithm(const CollCall& call, int size, const std::string& wanted) {
+  const Algorithm& chosen = choose_algorithm(call, size, wanted);
+  if (wanted == chosen.name) return "asked for by name";
+  std::string why = wanted.empty() ? "" : fmt::format("{} does not do it; ", wanted);
+  int64_t above = 0;  // the limit of the rows before, which are for smaller calls
+  int rows = 0;
+  for (const Algorithm& row : kAlgorithms) {
+    if (row.kind != call.kind) continue;
+    ++rows;
+    if (&row < &chosen && can_run(row, call, size) && size <= row.max_ranks && row.max_bytes < kAny)
+      above = std::max(above, row.max_bytes);
+  }
+  if (rows == 1) return why + "the only one";
+  if (above > 0) why += fmt::format("more than {}, ", human_bytes(above));
+  if (chosen.max_bytes < kAny) why += fmt::format("at most {}, ", human_bytes(chosen.max_bytes));
+  return why + (chosen.max_ranks < kMany ? fmt::format("at most {} ranks", chosen.max_ranks) : "any number of ranks");
+}
+
+void check_algorithm_name(const std::string& wanted) {
+  if (wanted.empty()) return;
+  std::vector<std::string> names;
+  for (const Algorithm& row : kAlgorithms) {
+    if (wanted == row.name) return;
+    if (std::find(names.begin(), names.end(), row.name) == names.end()) names.emplace_back(row.name);
+  }
+  std::string near = nearest_word(wanted, names);
+  throw usage_error(fmt::format("comm.algorithm: unknown algorithm '{}' ({}one of: {})", wanted,
+                                near.empty() ? "" : fmt::format("did you mean '{}'? ", near), join(names, ", ")));
+}
+
+Scratch::~Scratch() {
+  if (data_ != nullptr) munmap(data_, static_cast<size_t>(bytes_));
+}
+
+std::byte* Scratch::get(int64_t bytes) {
+  if (bytes <= bytes_) return data_;
+  if (data_ != nullptr) munmap(data_, static_cast<size_t>(bytes_));
+  data_ = nullptr;
+  bytes_ = 0;
+  int64_t rounded = round_up(bytes, 64 << 10);
+  void* memory =
+      mmap(nullptr, static_cast<size_t>(rounded), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) throw Error(Exit::out_of_memory, fmt::format("no {} for a collective", human_bytes(bytes)));
+  data_ = static_cast<std::byte*>(memory);
+  bytes_ = rounded;
+  return data_;
+}
+
+void run_alone(const CollCall& call) {
+  int64_t count = is_vector(call.kind) ? call.counts[0] : call.count;
+  if (call.kind == CollKind::barrier || count == 0) return;
+  // A product or average of one is that one; reduce() keeps the rounding rules in one place, but nothing rounds here.
+  if (call.recv != call.send) std::memcpy(call.recv, call.send, static_cast<size_t>(count * dtype_bytes(call.dtype)));
+}
+
+}  // namespace prun

@@ -1,0 +1,80 @@
+// The core's own collectives, and which of them runs a call.
+#pragma once
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "comm/collectives/wire.h"
+#include "comm/comm.h"
+
+namespace prun {
+
+// Memory that a communicator's algorithms work in; grows when a larger call comes, else stays.
+class Scratch {
+ public:
+  ~Scratch();
+  std::byte* get(int64_t bytes);  // aligned to 64; what it held before is lost
+ private:
+  std::byte* data_ = nullptr;
+  int64_t bytes_ = 0;
+};
+
+// What an algorithm runs on. Algorithms queue messages on the wire, in the same order on every member, and leave when
+// nothing of theirs is in flight; Wire::finish sees to the rest.
+struct Group {
+  Wire& wire;
+  Scratch& scratch;
+  int index, size;
+  int right(int distance = 1) const { return (index + distance) % size; }
+  int left(int distance = 1) const { return (index + size - distance) % size; }
+};
+
+using AlgorithmFn = void (*)(Group&, const CollCall&);
+
+struct Algorithm {
+  CollKind kind;
+  const char* name;
+  int64_t max_bytes;  // of call_bytes; the first row that fits runs
+  int max_ranks;
+  bool rounds_partials;  // partial sums travel in the buffer's own type and in no fixed order
+  Wire::Ring ring;
+  AlgorithmFn run;
+  bool in_pairs = false;  // only for numbers of members that are powers of two
+};
+
+// `wanted` (comm.algorithm) wins where a row of that name can do the call, whatever its limits.
+const Algorithm& choose_algorithm(const CollCall& call, int size, const std::string& wanted);
+// Whether a part of a call gets the bits of the whole: by whichever algorithms, both sum in the order of the members.
+bool divides(const CollCall& whole, const CollCall& part, int size, const std::string& wanted);
+// Why it is that one: "more than 64 KiB, up to 32 ranks".
+std::string explain_algorithm(const CollCall& call, int size, const std::string& wanted);
+// usage_error unless "" or the name of an algorithm.
+void check_algorithm_name(const std::string& wanted);
+
+// One file each.
+void all_reduce_gather(Group&, const CollCall&);  // everybody gathers all inputs: small
+void all_reduce_direct(Group&, const CollCall&);  // slices to their owners, sums in rank order, results to all
+void all_reduce_ring(Group&, const CollCall&);
+void all_reduce_doubling(Group&, const CollCall&);  // in pairs, everything to the partner
+void all_reduce_halving(Group&, const CollCall&);   // in pairs, half of what is left to the partner, and back
+void reduce_scatter_direct(Group&, const CollCall&);
+void reduce_scatter_halving(Group&, const CollCall&);
+void reduce_scatter_ring(Group&, const CollCall&);
+void all_gather_bruck(Group&, const CollCall&);
+void all_gather_direct(Group&, const CollCall&);
+void all_gather_ring(Group&, const CollCall&);
+void all_gather_v_direct(Group&, const CollCall&);
+void broadcast_tree(Group&, const CollCall&);
+void broadcast_chain(Group&, const CollCall&);
+void reduce_gather(Group&, const CollCall&);  // the root gathers all inputs: small
+void reduce_direct(Group&, const CollCall&);  // slices to their owners, results to the root
+void gather_direct(Group&, const CollCall&);
+void scatter_direct(Group&, const CollCall&);
+void all_to_all_direct(Group&, const CollCall&);
+void all_to_all_v_direct(Group&, const CollCall&);
+void barrier_dissemination(Group&, const CollCall&);
+
+// What a call amounts to in a group of one; no messages.
+void run_alone(const CollCall& call);
+
+}  // namespace prun

@@ -1,0 +1,56 @@
+// Broadcast: a binomial tree for small buffers, a pipelined chain for large ones, where each rank sends everything
+// once.
+#include <cstring>
+
+#include "comm/collectives/slices.h"
+
+namespace prun {
+
+void broadcast_tree(Group& group, const CollCall& call) {
+  const int n = group.size, place = (group.index - call.root + n) % n;  // the root is at place 0
+  const int64_t bytes = call.count * dtype_bytes(call.dtype);
+  auto member = [&](int p) { return (p + call.root) % n; };
+  const void* data = place == 0 ? call.send : call.recv;
+  int bit = 1;
+  while (bit < n && (place & bit) == 0) bit *= 2;  // the lowest set bit: the parent is without it
+  if (place != 0) {
+    group.wire.recv(member(place - bit), call.recv, bytes);
+    group.wire.flush();
+  }
+  for (bit /= 2; bit > 0; bit /= 2) {
+    if (place + bit < n) group.wire.send(member(place + bit), data, bytes);
+  }
+  int64_t ticket = group.wire.post();
+  if (place == 0 && call.recv != call.send && bytes > 0) std::memcpy(call.recv, call.send, static_cast<size_t>(bytes));
+  group.wire.wait(ticket);
+}
+
+void broadcast_chain(Group& group, const CollCall& call) {
+  constexpr int kDepth = 4;  // chunks on the way in, and as many on the way out
+  const int n = group.size, place = (group.index - call.root + n) % n;
+  const int64_t item = dtype_bytes(call.dtype), chunk = chunk_elements(item, 4);
+  const int64_t rounds = (call.count + chunk - 1) / chunk;
+  const auto* source = static_cast<const std::byte*>(place == 0 ? call.send : call.recv);
+  auto bytes = [&](int64_t round) { return (std::min(call.count, (round + 1) * chunk) - round * chunk) * item; };
+  int64_t in[kDepth] = {}, out[kDepth] = {};
+  auto receive = [&](int64_t round) {
+    group.wire.recv(group.left(), static_cast<std::byte*>(call.recv) + round * chunk * item, bytes(round));
+    in[round % kDepth] = group.wire.post();
+  };
+  for (int64_t round = 0; place > 0 && round < std::min<int64_t>(kDepth, rounds); ++round) receive(round);
+  for (int64_t round = 0; round < rounds; ++round) {
+    if (place > 0) {
+      group.wire.wait(in[round % kDepth]);
+      if (round + kDepth < rounds) receive(round + kDepth);
+    }
+    if (place == n - 1) continue;
+    if (round >= kDepth) group.wire.wait(out[round % kDepth]);
+    group.wire.send(group.right(), source + round * chunk * item, bytes(round));
+    out[round % kDepth] = group.wire.post();
+  }
+  if (place == 0 && call.recv != call.send && call.count > 0) {
+    std::memcpy(call.recv, call.send, static_cast<size_t>(call.count * item));
+  }
+}
+
+}  // namespace prun

@@ -1,0 +1,196 @@
+// The choice of transports: by name, or by the plugins' manifests and scores.
+#include "comm/transport/transport_choice.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <sstream>
+
+#include "base/text.h"
+#include "comm/transport/job_state.h"
+
+namespace prun {
+namespace {
+
+std::vector<int> all_ranks(int n) {
+  std::vector<int> ranks(static_cast<size_t>(n));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+// Why a plugin is not even asked; "" if it is. Known from its manifest alone.
+std::string not_asked(const PluginFile& file, bool several_hosts, prun_mem_kind memory) {
+  if (!file.automatic) return "does not offer itself to auto (its manifest, AUTO); by name only";
+  if (memory == PRUN_MEM_HOST && !file.host_memory) return "does not take host memory";
+  if (memory == PRUN_MEM_CUDA && !file.cuda_memory) return "does not take CUDA memory";
+  if (several_hosts && file.local_only) return "reaches ranks of one host only";
+  return "";
+}
+
+void ask(Candidate& candidate, const WorldOptions& options, const std::vector<int>& ranks) {
+  prun_open_params params{};
+  params.size = sizeof params;
+  params.rank = options.rank;
+  params.ranks = options.ranks;
+  params.local_rank = options.local_rank;
+  params.local_ranks = options.local_ranks;
+  const std::string own_options = options_of(candidate.file.name, options.transport_options);
+  params.options = own_options.c_str();
+  params.interface_name = options.network_interface.empty() ? nullptr : options.network_interface.c_str();
+  params.mem_kind = options.memory;
+  params.device = options.device;
+  try {
+    candidate.plugin = load_plugin(candidate.file, host_table());
+    const prun_transport& table = candidate.plugin->table;
+    candidate.score = table.score == nullptr
+                          ? 1
+                          : std::clamp(table.score(&params, ranks.data(), static_cast<int>(ranks.size())), 0, 100);
+    if (candidate.score == 0)
+      candidate.reason = fmt::format("says that it cannot serve these ranks here ({})", table.summary);
+  } catch (const Error& error) {
+    candidate.reason = error.message();
+  }
+}
+
+// What a rank can offer: "name score" of each plugin, one a line.
+std::string pack(const std::vector<Candidate>& candidates) {
+  std::string text;
+  for (const Candidate& c : candidates)
+    if (c.score > 0) text += fmt::format("{} {}\n", c.file.name, c.score);
+  return text;
+}
+
+// The name that every one of these ranks offers and whose lowest score is the highest; "" when there is none.
+std::string best_of(const std::vector<std::string>& offers, const std::vector<int>& ranks) {
+  std::map<std::string, std::pair<int, size_t>> lowest;  // score, and ranks that offer it
+  for (int rank : ranks) {
+    std::istringstream lines(offers[rank]);
+    std::string name;
+    for (int score; lines >> name >> score;) {
+      auto [entry, is_new] = lowest.emplace(name, std::pair(score, 0));
+      entry->second.first = std::min(entry->second.first, score);
+      ++entry->second.second;
+    }
+  }
+  std::string best;
+  for (const auto& [name, entry] : lowest) {
+    if (entry.second == ranks.size() && (best.empty() || entry.first > lowest.at(best).first)) best = name;
+  }
+  return best;
+}
+
+[[noreturn]] void nothing_fits(const WorldOptions& options, const Hosts& hosts, const std::vector<Candidate>& weighed) {
+  std::string reasons;
+  for (const Candidate& c : weighed)
+    reasons += fmt::format("; {} {}", c.file.name, c.reason.empty() ? "is not offered by all ranks" : c.reason);
+  throw usage_error(fmt::format("transport auto: no plugin in {} can connect these {} ranks{}{}",
+                                options.plugin_dirs.empty() ? "any directory" : join(options.plugin_dirs, ", "),
+                                options.ranks, hosts.count() > 1 ? fmt::format(" of {} hosts", hosts.count()) : "",
+                                reasons));
+}
+
+Plugin taken(std::vector<Candidate>& candidates, const std::string& name) {
+  auto at = std::find_if(candidates.begin(), candidates.end(), [&](const Candidate& c) { return c.file.name == name; });
+  PRUN_CHECK(at != candidates.end() && at->plugin, name);
+  return *at->plugin;
+}
+
+std::pair<std::string, std::string> split_name(const std::string& transport) {
+  size_t plus = transport.find('+');
+  if (plus == std::string::npos) return {"", transport};
+  return {transport.substr(0, plus), transport.substr(plus + 1)};
+}
+
+Transports by_name(const WorldOptions& options, const Hosts& hosts) {
+  auto [inside, between] = split_name(options.transport);
+  Transports named{load_named(between, options.plugin_dirs, host_table()), std::nullopt};
+  if (named.between.table.local_only != 0 && hosts.count() > 1) {
+    throw usage_error(fmt::format(
+        "transport {} reaches ranks of one host only, and these are on {}: {}; use auto, or {}+NAME for another one "
+        "between hosts",
+        between, hosts.count(), hosts.text(), between));
+  }
+  if (inside.empty() || inside == between) return named;
+  Plugin near = load_named(inside, options.plugin_dirs, host_table());
+  if (hosts.count() == 1) return {std::move(near), std::nullopt};
+  if (hosts.count() < options.ranks) named.inside = std::move(near);
+  return named;
+}
+
+// Of what works on the device's own memory, the best that all ranks have; none: memory of the host it is.
+std::optional<Plugin> on_device(const WorldOptions& options, const std::vector<int>& all, bool several,
+                                Bootstrap& bootstrap) {
+  std::vector<Candidate> found = weigh(options, all, several, options.memory);
+  const std::string best = best_of(bootstrap.all_gather(pack(found)), all);
+  if (best.empty()) return std::nullopt;
+  return taken(found, best);
+}
+
+Transports by_score(const WorldOptions& options, const Hosts& hosts, Bootstrap& bootstrap) {
+  const std::vector<int> all = all_ranks(options.ranks);
+  const bool several = hosts.count() > 1;
+  if (options.memory != PRUN_MEM_HOST) {
+    if (std::optional<Plugin> plugin = on_device(options, all, several, bootstrap)) return {*plugin, std::nullopt};
+  }
+  std::vector<Candidate> far = weigh(options, all, several);
+  for (const Candidate& c : far) {
+    if (c.file.automatic && !c.plugin && !c.reason.empty() && not_asked(c.file, several, PRUN_MEM_HOST).empty())
+      spdlog::warn("transport auto passes over {}", c.reason);
+  }
+  if (!several) {
+    if (far.empty() || far.front().score == 0) nothing_fits(options, hosts, far);
+    return {*far.front().plugin, std::nullopt};
+  }
+  const std::vector<int>& here = hosts.with(options.rank);
+  std::vector<Candidate> near;
+  if (here.size() > 1) near = weigh(options, here, false);
+  const std::string best_far = best_of(bootstrap.all_gather(pack(far)), all);
+  const std::vector<std::string> offers = bootstrap.all_gather(pack(near));
+  if (best_far.empty()) nothing_fits(options, hosts, far);
+  std::vector<int> in_company;
+  for (int rank : all)
+    if (hosts.with(rank).size() > 1) in_company.push_back(rank);
+  Transports chosen{taken(far, best_far), std::nullopt};
+  const std::string best_near = best_of(offers, in_company);
+  if (best_near.empty() || best_near == best_far) return chosen;
+  // A rank alone on its host never opens it, but must know of it.
+  chosen.inside = near.empty() ? load_named(best_near, options.plugin_dirs, host_table()) : taken(near, best_near);
+  return chosen;
+}
+
+}  // namespace
+
+std::vector<Candidate> weigh(const WorldOptions& options, const std::vector<int>& ranks, bool several_hosts,
+                             prun_mem_kind memory) {
+  std::vector<Candidate> all;
+  for (PluginFile& file : find_plugins(options.plugin_dirs)) {
+    Candidate candidate{std::move(file), std::nullopt, 0, ""};
+    candidate.reason = not_asked(candidate.file, several_hosts, memory);
+    if (candidate.reason.empty()) ask(candidate, options, ranks);
+    all.push_back(std::move(candidate));
+  }
+  std::stable_sort(all.begin(), all.end(), [](const Candidate& a, const Candidate& b) { return a.score > b.score; });
+  return all;
+}
+
+Transports choose_transports(const WorldOptions& options, const Hosts& hosts, Bootstrap& bootstrap) {
+  check_options(options.transport_options, options.plugin_dirs);
+  return options.transport == "auto" ? by_score(options, hosts, bootstrap) : by_name(options, hosts);
+}
+
+void check_transport_name(const std::string& transport, const std::vector<std::string>& dirs) {
+  if (transport == "auto") return;
+  auto [inside, between] = split_name(transport);
+  if (!inside.empty()) find_named(inside, dirs);
+  find_named(between, dirs);
+}
+
+std::string transport_words(const std::string& name) {
+  auto [inside, between] = split_name(name);
+  return inside.empty() ? between : fmt::format("{} inside a host, {} between hosts", inside, between);
+}
+
+}  // namespace prun

@@ -1,0 +1,254 @@
+// Opening, waiting, failing: everything that knows what a prun_status means.
+#include "comm/transport/transport_session.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <chrono>
+#include <cstring>
+#include <numeric>
+#include <thread>
+
+#include "base/text.h"
+#include "comm/transport/job_state.h"
+#include "comm/transport/watchdog.h"
+
+namespace prun {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr auto kAbortGrace = std::chrono::milliseconds(300);
+// Below this a transfer counts as standing still; it bounds what a deadline adds for large messages.
+constexpr double kSlowestBytesPerSecond = 10e6;
+
+const char* status_name(prun_status status) {
+  static const char* const kNames[] = {"ok",
+                                       "not finished",
+                                       "not supported",
+                                       "wrong use of the transport",
+                                       "out of memory",
+                                       "the peer is gone",
+                                       "sizes or calls differ",
+                                       "aborted",
+                                       "corrupt data",
+                                       "system error"};
+  return status >= 0 && status <= PRUN_ESYSTEM ? kNames[status] : "unknown status";
+}
+
+Exit exit_of(prun_status status) {
+  switch (status) {
+    case PRUN_AGAIN:
+      return Exit::hang;
+    case PRUN_ENOMEM:
+      return Exit::out_of_memory;
+    case PRUN_EMISMATCH:
+      return Exit::mismatch;
+    case PRUN_ECORRUPT:
+      return Exit::corrupt_link;
+    default:
+      return Exit::transport;
+  }
+}
+
+// The plugin's fault, whatever it says.
+prun_status blame(prun_result& result, const std::string& what) {
+  std::snprintf(result.message, sizeof result.message, "%s", what.c_str());
+  result.culprit = -1;
+  return PRUN_ESYSTEM;
+}
+
+}  // namespace
+
+std::string status_text(prun_status status, const prun_result& result) {
+  return result.message[0] != '\0' ? std::string(result.message) : std::string(status_name(status));
+}
+
+double limit_s(double deadline_s, int64_t bytes) {
+  return deadline_s + static_cast<double>(bytes) / kSlowestBytesPerSecond;
+}
+
+std::string renumber_ranks(const std::string& text, const std::vector<int>& members) {
+  auto is_digit = [&](size_t at) {
+    return at < text.size() && std::isdigit(static_cast<unsigned char>(text[at])) != 0;
+  };
+  std::string out;
+  size_t at = 0;
+  for (size_t word; (word = text.find("rank", at)) != std::string::npos;) {
+    size_t number = word + (text.compare(word, 6, "ranks ") == 0 ? 6 : 5);
+    out.append(text, at, number - at);
+    at = std::min(number, text.size());
+    if (text[number - 1] != ' ') continue;
+    while (is_digit(at)) {
+      size_t end = std::min(text.find_first_not_of("0123456789", at), text.size());
+      size_t rank = std::stoul(text.substr(at, std::min<size_t>(end - at, 9)));
+      out += std::to_string(rank < members.size() ? members[rank] : static_cast<int>(rank));
+      at = end;
+      if (text.compare(at, 2, ", ") != 0 || !is_digit(at + 2)) break;
+      out += ", ";
+      at += 2;
+    }
+  }
+  return out.append(text, at);
+}
+
+Link::Link(Plugin plugin, const WorldOptions& options, std::vector<int> members)
+    : plugin_(std::move(plugin)), deadline_s_(options.deadline_s), rank_(options.rank), members_(std::move(members)) {
+  std::vector<int> all(static_cast<size_t>(options.ranks));
+  std::iota(all.begin(), all.end(), 0);
+  if (members_.empty()) members_ = all;
+  const bool whole = members_.size() == all.size();
+  renumbered_ = !std::equal(members_.begin(), members_.end(), all.begin());
+  prun_open_params params{};
+  params.size = sizeof params;
+  params.rank = own_rank(options.rank);
+  params.ranks = std::ssize(members_);
+  params.local_rank = whole ? options.local_rank : params.rank;
+  params.local_ranks = whole ? options.local_ranks : params.ranks;
+  const std::string own_options = options_of(plugin_.name, options.transport_options);
+  params.options = own_options.c_str();
+  std::memcpy(params.job_secret, options.job_secret.data(),
+              std::min(options.job_secret.size(), sizeof params.job_secret));
+  std::strncpy(params.job_id, options.job_id.c_str(), sizeof params.job_id - 1);
+  params.interface_name = options.network_interface.empty() ? nullptr : options.network_interface.c_str();
+  params.mem_kind = options.memory;
+  params.device = options.device;
+  prun_result result = empty_result();
+  host_doing(fmt::format("opening transport {} ({})", plugin_.name, plugin_.path));
+  InPlugin inside("open");
+  prun_status status = told(table().open(&params, &ctx_, &result), result, "open");
+  if (status == PRUN_OK && ctx_ == nullptr) {
+    throw Error(Exit::transport, fmt::format("opening {}: open returned no context ({})", plugin_.name, plugin_.path));
+  }
+  // The options are the only part of params that a user writes; what is not supported lacks a device or a library.
+  if (status == PRUN_EINVAL || status == PRUN_ENOTSUP) {
+    throw usage_error(fmt::format("transport {}: {}", plugin_.name, status_text(status, result)));
+  }
+  if (status != PRUN_OK) fail(status, result, "opening");
+}
+
+int Link::own_rank(int rank) const {
+  auto at = std::find(members_.begin(), members_.end(), rank);
+  return at == members_.end() ? -1 : static_cast<int>(at - members_.begin());
+}
+
+prun_status Link::told(prun_status status, prun_result& result, const char* function) const {
+  if (status == PRUN_OK) return status;
+  result.message[sizeof result.message - 1] = '\0';
+  const int number = static_cast<int>(status), ranks = std::ssize(members_);
+  if (number < PRUN_OK || number > PRUN_ESYSTEM)
+    return blame(result, fmt::format("{} returned status {}, which there is not", function, number));
+  if (result.culprit < -1 || result.culprit >= ranks) {  // who it was is lost; what it was may help
+    std::string text = status_text(status, result);
+    return blame(result, fmt::format("{} blames rank {} of {}: {}", function, result.culprit, ranks, text));
+  }
+  if (!renumbered_) return status;
+  if (result.culprit >= 0) result.culprit = members_[result.culprit];
+  if (result.message[0] == '\0') return status;
+  std::string text = renumber_ranks(result.message, members_);
+  text.copy(result.message, sizeof result.message - 1);
+  result.message[std::min(text.size(), sizeof result.message - 1)] = '\0';
+  return status;
+}
+
+Link::~Link() {
+  enqueued_.finish();
+  InPlugin inside("close");
+  for (const Memory& memory : memory_) {
+    if (table().mem_free != nullptr) table().mem_free(ctx_, memory.begin, memory.handle);
+  }
+  table().close(ctx_);
+}
+
+void* Link::allocate(int64_t bytes, prun_mem_kind kind) {
+  if (table().mem_alloc == nullptr) return nullptr;
+  void* ptr = nullptr;
+  void* handle = nullptr;
+  prun_result result = empty_result();
+  prun_status status = table().mem_alloc(ctx_, static_cast<size_t>(bytes), kind, &ptr, &handle, &result);
+  if (status == PRUN_ENOTSUP) return nullptr;
+  if (status != PRUN_OK) fail(status, result, fmt::format("allocating {}", human_bytes(bytes)));
+  PRUN_CHECK(reinterpret_cast<uintptr_t>(ptr) % kAlignBytes == 0, fmt::format("{} allocated at {}", plugin_.name, ptr));
+  memory_.push_back({static_cast<char*>(ptr), bytes, handle});
+  return ptr;
+}
+
+void Link::adopt(void* ptr, int64_t bytes, prun_mem_kind kind) {
+  if (table().mem_reg == nullptr) return;
+  void* handle = nullptr;
+  prun_result result = empty_result();
+  prun_status status = table().mem_reg(ctx_, ptr, static_cast<size_t>(bytes), kind, &handle, &result);
+  if (status == PRUN_ENOTSUP) return;  // it can do without
+  if (told(status, result) != PRUN_OK) fail(status, result, fmt::format("registering {}", human_bytes(bytes)));
+  memory_.push_back({static_cast<char*>(ptr), bytes, handle});
+}
+
+prun_status Link::batch(std::vector<prun_p2p>& ops, prun_req** req, prun_result& result) {
+  for (prun_p2p& op : ops) {
+    op.mem_handle = handle_of(op.ptr);
+    if (renumbered_) op.peer = own_rank(op.peer);
+  }
+  InPlugin inside("batch");
+  prun_status status =
+      told(table().batch(ctx_, ops.data(), ops.size(), {PRUN_MEM_HOST, nullptr}, req, &result), result, "batch");
+  return status == PRUN_OK && *req == nullptr ? blame(result, "batch returned no request") : status;
+}
+
+void* Link::handle_of(const void* ptr) const {
+  for (const Memory& memory : memory_) {
+    if (ptr >= memory.begin && ptr < memory.begin + memory.bytes) return memory.handle;
+  }
+  return nullptr;
+}
+
+prun_status Link::wait(prun_req* req, int64_t bytes, prun_result& result) {
+  // The clock is read only once the first test has not been enough: small messages mostly end there.
+  prun_status status = test(req, result);
+  if (status != PRUN_AGAIN) return status;
+  auto start = Clock::now();
+  auto limit = std::chrono::duration<double>(limit_s(deadline_s_ + patience_s_, bytes));
+  bool told = false;
+  for (;;) {
+    result = empty_result();
+    status = test(req, result);
+    if (status != PRUN_AGAIN) return status;
+    if (Clock::now() - start > limit) return PRUN_AGAIN;
+    if (!told && host_aborted()) {  // also for a plugin that does not ask
+      table().abort(ctx_);
+      told = true;
+    }
+  }
+}
+
+void Link::drain(const std::vector<prun_req*>& requests) {
+  if (requests.empty()) return;
+  abort();
+  InPlugin inside("test");
+  auto end = Clock::now() + std::chrono::seconds(1);
+  for (prun_req* req : requests) {
+    prun_result result = empty_result();
+    while (table().test(ctx_, req, &result) == PRUN_AGAIN && Clock::now() < end) {
+    }
+  }
+}
+
+void Link::abort() {
+  set_aborted();
+  InPlugin inside("abort");
+  table().abort(ctx_);
+}
+
+void Link::fail(prun_status status, const prun_result& result, const std::string& doing) const {
+  if (status == PRUN_EPEER) {
+    auto end = Clock::now() + kAbortGrace;
+    while (!host_aborted() && Clock::now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  if (status == PRUN_EABORTED || (status == PRUN_EPEER && host_aborted())) throw Aborted(host_abort_reason());
+  std::string text = status_text(status, result);
+  std::string peer = result.culprit >= 0 ? fmt::format("rank {}", result.culprit) : "";
+  if (!peer.empty() && text.find(peer) != std::string::npos) peer.clear();
+  throw Error(exit_of(status),
+              fmt::format("{} over {}: {}{}{}", doing, plugin_.name, peer, peer.empty() ? "" : ": ", text));
+}
+
+}  // namespace prun
