@@ -30,7 +30,7 @@ ncclResult_t run_group(const Nccl& nccl, ncclComm_t comm, cudaStream_t stream, c
 
 void check_op(const Context& c, const prun_p2p& op) {
   if (op.peer < 0 || op.peer >= c.ranks)
-    throw Failure{PRUN_EINVAL, -1, fmt::format("rank {} of {} is no peer", op.peer, c.ranks)};
+    throw Failure{PRUN_EINVAL, -1, fmt::format("rank #{} of {} is no peer", op.peer, c.ranks)};
   if (op.tag > PRUN_MAX_LANE) throw Failure{PRUN_EINVAL, -1, fmt::format("tag {} is no lane", op.tag)};
   if (op.ptr == nullptr && op.bytes > 0) throw Failure{PRUN_EINVAL, -1, "a message without memory"};
 }

@@ -124,15 +124,15 @@ prun_status Context::connect(const void* const* blobs, const size_t* bytes, prun
   std::vector<size_t> line_bytes;
   for (size_t r = 0; r < addresses.size(); ++r) {
     const int who = static_cast<int>(r);
-    if (bytes[r] < sizeof(Address)) throw Failure{PRUN_EPEER, who, fmt::format("rank {} gave no address of nccl", r)};
+    if (bytes[r] < sizeof(Address)) throw Failure{PRUN_EPEER, who, fmt::format("rank #{} gave no address of nccl", r)};
     std::memcpy(&addresses[r], blobs[r], sizeof(Address));
     addresses[r].library[sizeof addresses[r].library - 1] = '\0';
     if (addresses[r].magic != Address().magic)
-      throw Failure{PRUN_EPEER, who, fmt::format("rank {} gave no address of nccl", r)};
+      throw Failure{PRUN_EPEER, who, fmt::format("rank #{} gave no address of nccl", r)};
     if (addresses[r].nccl_version != library->version())
       throw Failure{PRUN_EMISMATCH, who,
-                    fmt::format("rank {} has loaded {}, rank {} {}: all need the same version", r, addresses[r].library,
-                                rank, library->text())};
+                    fmt::format("rank #{} has loaded {}, rank #{} {}: all need the same version", r,
+                                addresses[r].library, rank, library->text())};
     lines.push_back(static_cast<const char*>(blobs[r]) + sizeof(Address));
     line_bytes.push_back(bytes[r] - sizeof(Address));
   }
@@ -148,7 +148,7 @@ prun_status Context::connect(const void* const* blobs, const size_t* bytes, prun
   int missing = -1;
   if (world->ready(missing)) return PRUN_OK;
   if (const int lost = board.lost_among(world->ranks()); lost >= 0)
-    throw Failure{PRUN_EPEER, lost, fmt::format("rank {} is gone", lost)};
+    throw Failure{PRUN_EPEER, lost, fmt::format("rank #{} is gone", lost)};
   return report({PRUN_AGAIN, -1, "NCCL makes its first communicator"}, result);
 }
 
@@ -167,9 +167,9 @@ void Context::abort() {
 prun_comm* Context::create(const int* members, int n, int lane) {
   const std::vector<int> group(members, members + n);
   if (std::find(group.begin(), group.end(), rank) == group.end())
-    throw Failure{PRUN_EINVAL, rank, fmt::format("rank {} is not in the group {}", rank, fmt::join(group, ", "))};
+    throw Failure{PRUN_EINVAL, rank, fmt::format("rank #{} is not in the group #{}", rank, fmt::join(group, ", #"))};
   for (int r : group)
-    if (r < 0 || r >= ranks) throw Failure{PRUN_EINVAL, -1, fmt::format("rank {} of {} is no member", r, ranks)};
+    if (r < 0 || r >= ranks) throw Failure{PRUN_EINVAL, -1, fmt::format("rank #{} of {} is no member", r, ranks)};
   auto comm = std::make_unique<prun_comm>(*this, group, lane);
   const int first = *std::min_element(group.begin(), group.end());
   Note want;

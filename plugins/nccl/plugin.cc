@@ -122,7 +122,7 @@ prun_status comm_test(prun_ctx* ctx, prun_comm* comm, prun_result* result) {
     int missing = -1;
     if (comm->ready(missing)) return PRUN_OK;
     if (const int lost = context.board.lost_among(comm->ranks()); lost >= 0)
-      throw Failure{PRUN_EPEER, lost, "rank " + std::to_string(lost) + " is gone"};
+      throw Failure{PRUN_EPEER, lost, "rank #" + std::to_string(lost) + " is gone"};
     context.board.wait(std::chrono::milliseconds(1));
     return report({PRUN_AGAIN, missing, ""}, result);
   });

@@ -26,7 +26,7 @@ void check_call(Context& c, prun_req& req) {
   if (!theirs) return;
   if (theirs->fingerprint != call.fingerprint || theirs->count != call.count) {
     comm.seen = {sizeof(prun_coll_seen), theirs->fingerprint, theirs->count, theirs->sequence};
-    throw Failure{PRUN_EMISMATCH, comm.previous(), fmt::format("rank {} called another collective", comm.previous())};
+    throw Failure{PRUN_EMISMATCH, comm.previous(), fmt::format("rank #{} called another collective", comm.previous())};
   }
   c.board.forget_call(comm.key(), comm.previous(), call.sequence);
   call.agreed = true;
@@ -39,7 +39,7 @@ void check_arrivals(Context& c, prun_req& req) {
     if (!bytes) continue;
     if (*bytes != arrival.bytes)
       throw Failure{PRUN_EMISMATCH, arrival.peer,
-                    fmt::format("rank {} sends {} bytes where {} are expected", arrival.peer, *bytes, arrival.bytes)};
+                    fmt::format("rank #{} sends {} bytes where {} are expected", arrival.peer, *bytes, arrival.bytes)};
     c.board.forget_message(arrival.peer, arrival.lane, arrival.number);
     arrival.agreed = true;
   }
@@ -57,7 +57,7 @@ void receive_from_itself(Context& c, prun_req& req) {
     if (message.bytes != receive.bytes)
       throw Failure{
           PRUN_EMISMATCH, c.rank,
-          fmt::format("rank {} sends itself {} bytes where {} are expected", c.rank, message.bytes, receive.bytes)};
+          fmt::format("rank #{} sends itself {} bytes where {} are expected", c.rank, message.bytes, receive.bytes)};
     c.library->check("cudaStreamWaitEvent", cuda.stream_wait_event(receive.stream, message.event, 0));
     c.library->check("cudaMemcpyAsync",
                      cuda.memcpy_async(receive.to, message.pinned, message.bytes, cudaMemcpyDefault, receive.stream));
@@ -120,7 +120,7 @@ bool step(Context& c, prun_req& req) {
       std::all_of(req.arrivals.begin(), req.arrivals.end(), [](const auto& a) { return a.agreed; }))
     return true;
   if (const int lost = c.board.lost_among(req.peers); lost >= 0)
-    throw Failure{PRUN_EPEER, lost, fmt::format("rank {} is gone", lost)};
+    throw Failure{PRUN_EPEER, lost, fmt::format("rank #{} is gone", lost)};
   tell_everybody(c, req);
   return false;
 }

@@ -46,7 +46,7 @@ prun_status wait_for_all(Context& c, Comm& comm, uint64_t& start, prun_result* r
       c.wait, bell, comm.patience, start, ready, [&] { return c.stopped(); }, idle)) {
     case Wait::time: {
       const int rank = comm.members[comm.waited].rank;
-      return fail(result, PRUN_AGAIN, rank, "waiting for rank %d", rank);
+      return fail(result, PRUN_AGAIN, rank, "waiting for rank #%d", rank);
     }
     case Wait::aborted:
       comm.broken = true;
@@ -83,7 +83,7 @@ prun_status check_calls(Comm& comm, prun_result* result) {
       continue;
     comm.seen = {sizeof(prun_coll_seen), line.fingerprint, line.count, line.sequence};
     comm.broken = true;
-    return fail(result, PRUN_EMISMATCH, m.rank, "rank %d called another collective: count %llu, sequence %llu", m.rank,
+    return fail(result, PRUN_EMISMATCH, m.rank, "rank #%d called another collective: count %llu, sequence %llu", m.rank,
                 static_cast<unsigned long long>(line.count), static_cast<unsigned long long>(line.sequence));
   }
   return PRUN_OK;

@@ -41,18 +41,18 @@ prun_status create_comm(Context& c, const int* ranks, int n, int lane, prun_comm
   comm->me = -1;
   comm->key = mix(static_cast<uint64_t>(lane), static_cast<uint64_t>(n));
   for (int i = 0; i < n; i++) {
-    if (ranks[i] < 0 || ranks[i] >= c.ranks) return fail(result, PRUN_EINVAL, -1, "no rank %d", ranks[i]);
+    if (ranks[i] < 0 || ranks[i] >= c.ranks) return fail(result, PRUN_EINVAL, -1, "no rank #%d", ranks[i]);
     Member& m = comm->members[static_cast<size_t>(i)];
     m.rank = ranks[i];
     m.local = c.local_of[static_cast<size_t>(m.rank)];
-    if (m.local < 0) return fail(result, PRUN_ENOTSUP, m.rank, "rank %d is not on this host", m.rank);
+    if (m.local < 0) return fail(result, PRUN_ENOTSUP, m.rank, "rank #%d is not on this host", m.rank);
     if (m.rank == c.rank)
       comm->me = i;
     else
       comm->locals.push_back(m.local);
     comm->key = mix(comm->key, static_cast<uint64_t>(m.rank));
   }
-  if (comm->me < 0) return fail(result, PRUN_EINVAL, c.rank, "rank %d is not in the group", c.rank);
+  if (comm->me < 0) return fail(result, PRUN_EINVAL, c.rank, "rank #%d is not in the group", c.rank);
   comm->small = c.options.small;
   comm->chunk = c.options.chunk;
   comm->ring = c.ring;
@@ -91,7 +91,7 @@ prun_status test_comm(Context& c, Comm& comm, prun_result* result) {
       RankState how = RankState::running;
       if (const int lost = c.lost_peer({m.local}, how); lost >= 0 && !progress(c))
         return report_lost(c, lost, how, result);
-      return fail(result, PRUN_AGAIN, m.rank, "waiting for rank %d to join the group", m.rank);
+      return fail(result, PRUN_AGAIN, m.rank, "waiting for rank #%d to join the group", m.rank);
     }
     m.block = &c.peers[static_cast<size_t>(m.local)].block(note->slot);
     m.first_call = note->first_call;

@@ -163,7 +163,7 @@ prun_status Connector::start(const void* const* blobs, const size_t* bytes, prun
     if (!blobs[r] || bytes[r] < sizeof b) continue;  // of a rank without this transport
     memcpy(&b, blobs[r], sizeof b);
     if (b.magic != kMagic || b.layout != kLayoutVersion)
-      return fail(result, PRUN_EPEER, r, "rank %d has version %u of shm's memory layout, this rank %u", r, b.layout,
+      return fail(result, PRUN_EPEER, r, "rank #%d has version %u of shm's memory layout, this rank %u", r, b.layout,
                   kLayoutVersion);
     if (memcmp(&b.host, &mine_->host, sizeof b.host) != 0) continue;  // of another host
     c_.local_of[static_cast<size_t>(r)] = static_cast<int>(c_.peers.size());
@@ -194,7 +194,7 @@ prun_status Connector::dial(int peer, const Blob& blob, prun_result* result) {
   if (::connect(link.fd, reinterpret_cast<const sockaddr*>(&a), length) != 0 || !same_user(link.fd)) {
     const int error = errno;
     close(link.fd);
-    return fail(result, PRUN_EPEER, blob.rank, "rank %d (pid %d) does not listen: %s", blob.rank, blob.pid,
+    return fail(result, PRUN_EPEER, blob.rank, "rank #%d (pid %d) does not listen: %s", blob.rank, blob.pid,
                 strerror(error));
   }
   link.dialled = true;
@@ -208,7 +208,7 @@ prun_status Connector::dial(int peer, const Blob& blob, prun_result* result) {
   m.nonce = link.high_nonce;
   if (send(link.fd, &m, sizeof m, MSG_NOSIGNAL) != sizeof m) {
     close(link.fd);
-    return fail(result, PRUN_EPEER, blob.rank, "rank %d: %s", blob.rank, strerror(errno));
+    return fail(result, PRUN_EPEER, blob.rank, "rank #%d: %s", blob.rank, strerror(errno));
   }
   links_.push_back(link);
   return PRUN_OK;
@@ -281,9 +281,9 @@ prun_status Connector::take_greeting(Link& link, const Message& m) {
 prun_status Connector::take_reply(Link& link, const Message& m, prun_result* result) {
   link.low_nonce = m.nonce;
   if (m.rank != link.low || CRYPTO_memcmp(m.proof.data(), proof(link, 'l').data(), 32) != 0)
-    return fail(result, PRUN_EPEER, link.low, "rank %d does not know this job's secret", link.low);
+    return fail(result, PRUN_EPEER, link.low, "rank #%d does not know this job's secret", link.low);
   if (!send_offer(link))
-    return fail(result, PRUN_EPEER, link.low, "passing memory to rank %d: %s", link.low, strerror(errno));
+    return fail(result, PRUN_EPEER, link.low, "passing memory to rank #%d: %s", link.low, strerror(errno));
   link.step = Step::offered;
   return PRUN_OK;
 }
@@ -299,7 +299,7 @@ prun_status Connector::take_offer(Link& link, const Message& m, const std::vecto
   if (!proven || local < 0 || c_.peers[static_cast<size_t>(local)].socket >= 0 || m.arenas > kMaxArenas ||
       fds.size() != m.arenas + 1) {
     close_all();
-    if (link.dialled) return fail(result, PRUN_EPEER, rank, "rank %d sent an offer that makes no sense", rank);
+    if (link.dialled) return fail(result, PRUN_EPEER, rank, "rank #%d sent an offer that makes no sense", rank);
     drop(link, "it does not know this job's secret");
     return PRUN_OK;
   }
@@ -312,9 +312,9 @@ prun_status Connector::take_offer(Link& link, const Message& m, const std::vecto
     peer.arenas.push_back(map_peer(fds[i + 1], m.arena_bytes[i], c_.options.huge));
     good &= peer.arenas.back().base != nullptr;
   }
-  if (!good) return fail(result, PRUN_ESYSTEM, rank, "cannot map the memory of rank %d: %s", rank, strerror(errno));
+  if (!good) return fail(result, PRUN_ESYSTEM, rank, "cannot map the memory of rank #%d: %s", rank, strerror(errno));
   if (!link.dialled && !send_offer(link))
-    return fail(result, PRUN_EPEER, rank, "passing memory to rank %d: %s", rank, strerror(errno));
+    return fail(result, PRUN_EPEER, rank, "passing memory to rank #%d: %s", rank, strerror(errno));
   link.step = Step::done;
   peer.socket = link.fd;
   return PRUN_OK;
@@ -346,7 +346,7 @@ prun_status Connector::advance(Link& link, prun_result* result) {
     if (!whole || (!offer && !fds.empty())) {
       for (int fd : fds) close(fd);
       if (link.dialled)
-        return fail(result, PRUN_EPEER, link.low, "rank %d closed the connection while connecting", link.low);
+        return fail(result, PRUN_EPEER, link.low, "rank #%d closed the connection while connecting", link.low);
       drop(link, n == 0 ? "it closed" : "it does not speak this protocol");
       return PRUN_OK;
     }
@@ -371,7 +371,7 @@ prun_status Connector::connect(const void* const* blobs, const size_t* bytes, pr
   std::erase_if(links_, [](const Link& link) { return link.step == Step::dropped || link.step == Step::done; });
   for (const Peer& peer : c_.peers)
     if (peer.rank != c_.rank && peer.socket < 0)
-      return fail(result, PRUN_AGAIN, peer.rank, "waiting for rank %d", peer.rank);
+      return fail(result, PRUN_AGAIN, peer.rank, "waiting for rank #%d", peer.rank);
   // Peers keep what they have mapped; the descriptors have done their work.
   close(c_.self().segment.fd);
   c_.self().segment.fd = -1;

@@ -51,13 +51,13 @@ prun_status report_lost(Context& c, int lost, RankState how, prun_result* result
   switch (how) {
     // It aborted because of something else: naming it would blame a victim.
     case RankState::aborted:
-      return fail(result, PRUN_EABORTED, -1, "rank %d aborted", rank);
+      return fail(result, PRUN_EABORTED, -1, "rank #%d aborted", rank);
     case RankState::closed:
-      return fail(result, PRUN_EPEER, rank, "rank %d has closed its transport", rank);
+      return fail(result, PRUN_EPEER, rank, "rank #%d has closed its transport", rank);
     case RankState::running:
       break;
   }
-  return fail(result, PRUN_EPEER, rank, "the process of rank %d is gone", rank);
+  return fail(result, PRUN_EPEER, rank, "the process of rank #%d is gone", rank);
 }
 
 Place Context::place_of(const void* ptr, size_t bytes) const {

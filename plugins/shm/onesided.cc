@@ -13,11 +13,11 @@ namespace {
 // Throughout: PRUN_OK, or a status whose reason is in `result`.
 prun_status find_peer(const Context& c, int rank, uint64_t signal, int& index, prun_result* result) {
   if (!c.connected || rank < 0 || rank >= c.ranks || signal > PRUN_MAX_SIGNAL)
-    return fail(result, PRUN_EINVAL, -1, "a one-sided call to rank %d with signal %llu", rank,
+    return fail(result, PRUN_EINVAL, -1, "a one-sided call to rank #%d with signal %llu", rank,
                 static_cast<unsigned long long>(signal));
   if (c.stopped()) return report_aborted(result);
   index = c.local_of[static_cast<size_t>(rank)];
-  return index >= 0 ? PRUN_OK : fail(result, PRUN_EPEER, rank, "rank %d is not on this host", rank);
+  return index >= 0 ? PRUN_OK : fail(result, PRUN_EPEER, rank, "rank #%d is not on this host", rank);
 }
 
 // Where [offset, offset + bytes) of a rank's window lies in this process.
@@ -25,7 +25,7 @@ prun_status find_place(Context& c, int index, size_t offset, size_t bytes, std::
   const Peer& peer = c.peers[static_cast<size_t>(index)];
   const size_t skew = arena_skew(peer.rank, 0), size = peer.arenas.empty() ? 0 : peer.arenas[0].bytes - skew;
   if (offset > size || bytes > size - offset)
-    return fail(result, PRUN_EINVAL, peer.rank, "%zu bytes at %zu of the window of rank %d, which has %zu", bytes,
+    return fail(result, PRUN_EINVAL, peer.rank, "%zu bytes at %zu of the window of rank #%d, which has %zu", bytes,
                 offset, peer.rank, size);
   place = peer.arenas[0].base + skew + offset;
   return PRUN_OK;

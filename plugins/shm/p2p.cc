@@ -137,8 +137,8 @@ void finish_with_mismatch(Context& c, Transfer* t, uint64_t others) {
     request.culprit = c.peers[static_cast<size_t>(t->peer)].rank;
     char text[200];
     std::snprintf(text, sizeof text,
-                  t->recv ? "rank %d sent %llu bytes on lane %d, but %llu are to be received here"
-                          : "rank %d receives %llu bytes on lane %d, but %llu were sent to it",
+                  t->recv ? "rank #%d sent %llu bytes on lane %d, but %llu are to be received here"
+                          : "rank #%d receives %llu bytes on lane %d, but %llu were sent to it",
                   request.culprit, static_cast<unsigned long long>(others), t->lane,
                   static_cast<unsigned long long>(t->bytes));
     request.message = text;
@@ -167,7 +167,7 @@ prun_status start_batch(Context& c, const prun_p2p* ops, size_t n, prun_req** re
       return fail(result, PRUN_EINVAL, -1, "op %zu of a batch: peer %d, tag %llu, memory kind %d", i, op.peer,
                   static_cast<unsigned long long>(op.tag), op.mem_kind);
     if (c.local_of[static_cast<size_t>(op.peer)] < 0)
-      return fail(result, PRUN_EPEER, op.peer, "rank %d is not on this host", op.peer);
+      return fail(result, PRUN_EPEER, op.peer, "rank #%d is not on this host", op.peer);
   }
   auto made = std::make_unique<P2pRequest>();
   made->kind = prun_req::Kind::p2p;

@@ -145,12 +145,12 @@ Address Address::decode(const void* blob, size_t bytes, int rank) {
   Address address;
   if (blob == nullptr || bytes != sizeof address)
     throw Failure{PRUN_EINVAL, rank,
-                  fmt::format("the address of rank {} has {} bytes instead of {}: another version of "
+                  fmt::format("the address of rank #{} has {} bytes instead of {}: another version of "
                               "the socket plugin?",
                               rank, bytes, sizeof address)};
   std::memcpy(&address, blob, sizeof address);
   if (address.magic != kMagic)
-    throw Failure{PRUN_EINVAL, rank, fmt::format("the address of rank {} is not one of the socket plugin", rank)};
+    throw Failure{PRUN_EINVAL, rank, fmt::format("the address of rank #{} is not one of the socket plugin", rank)};
   address.version.back() = address.options.back() = address.unix_name.back() = '\0';
   return address;
 }

@@ -144,7 +144,7 @@ void Connection::parse(const char* from, const char* end) {
 void Connection::begin_frame(const FrameHeader& header) {
   if (header.header_crc != header.expected_crc() || header.number != frames_read_)
     throw Failure{PRUN_ECORRUPT, peer_.rank,
-                  fmt::format("a frame header from rank {} over {} is corrupted (frame {})", peer_.rank,
+                  fmt::format("a frame header from rank #{} over {} is corrupted (frame {})", peer_.rank,
                               tcp_ ? "tcp" : "unix", frames_read_)};
   ++frames_read_;
   frame_ = header;
@@ -160,7 +160,7 @@ void Connection::end_frame() {
     throw Failure{
         PRUN_ECORRUPT, peer_.rank,
         fmt::format(
-            "{} bytes from rank {} over {} are corrupted (lane {}, at byte {} of {}; CRC32C {:08x}, sent {:08x})",
+            "{} bytes from rank #{} over {} are corrupted (lane {}, at byte {} of {}; CRC32C {:08x}, sent {:08x})",
             frame_.length, peer_.rank, tcp_ ? "tcp" : "unix", frame_.lane, frame_.offset, frame_.total, arriving_crc_,
             frame_.payload_crc)};
   matcher_.landed(peer_, frame_, landing_.message);
@@ -278,16 +278,16 @@ void Connection::ended(int error) {
   Failure failure{PRUN_EPEER, peer_.rank, ""};
   const char* const via = tcp_ ? "tcp" : "unix";
   if (orderly && peer_.goodbye == Goodbye::closed) {
-    failure.message = fmt::format("rank {} has closed its side of the transport", peer_.rank);
+    failure.message = fmt::format("rank #{} has closed its side of the transport", peer_.rank);
   } else if (orderly && peer_.goodbye == Goodbye::corrupt) {
     failure.status = PRUN_ECORRUPT;
-    failure.message = fmt::format("what rank {} got from this rank over {} was corrupted", peer_.rank, via);
+    failure.message = fmt::format("what rank #{} got from this rank over {} was corrupted", peer_.rank, via);
   } else if (orderly) {
     if (peer_.blamed >= 0) failure.culprit = peer_.blamed;
-    failure.message = peer_.blamed >= 0 ? fmt::format("rank {} is gone, as rank {} found", peer_.blamed, peer_.rank)
-                                        : fmt::format("rank {} aborted", peer_.rank);
+    failure.message = peer_.blamed >= 0 ? fmt::format("rank #{} is gone, as rank #{} found", peer_.blamed, peer_.rank)
+                                        : fmt::format("rank #{} aborted", peer_.rank);
   } else {
-    failure.message = fmt::format("rank {} is gone: its connection over {} {}", peer_.rank, via,
+    failure.message = fmt::format("rank #{} is gone: its connection over {} {}", peer_.rank, via,
                                   error == 0 ? std::string("ended") : fmt::format("failed: {}", std::strerror(error)));
   }
   matcher_.lost(peer_, failure);

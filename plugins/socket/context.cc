@@ -80,7 +80,7 @@ bool Context::connect(const void* const* blobs, const size_t* bytes) {
 void Context::check(const prun_p2p& op) const {
   const int ranks = static_cast<int>(identity_.ranks);
   if (op.peer < 0 || op.peer >= ranks)
-    throw Failure{PRUN_EINVAL, -1, fmt::format("rank {} of {} is no peer", op.peer, ranks)};
+    throw Failure{PRUN_EINVAL, -1, fmt::format("rank #{} of {} is no peer", op.peer, ranks)};
   if (op.tag > PRUN_MAX_LANE) throw Failure{PRUN_EINVAL, -1, fmt::format("tag {} is no lane", op.tag)};
   if (op.mem_kind != PRUN_MEM_HOST) throw Failure{PRUN_EINVAL, -1, "socket moves host memory only"};
   if (op.ptr == nullptr && op.bytes > 0) throw Failure{PRUN_EINVAL, -1, "a message without memory"};

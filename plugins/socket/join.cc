@@ -49,20 +49,21 @@ void Join::read_addresses(const void* const* blobs, const size_t* bytes) {
     Address theirs = r == identity_.rank ? ours : Address::decode(blobs[r], bytes[r], r);
     if (theirs.version != ours.version)
       throw Failure{PRUN_EINVAL, r,
-                    fmt::format("rank {} has version {} of the socket plugin, rank {} has {}", r, theirs.version.data(),
-                                identity_.rank, ours.version.data())};
+                    fmt::format("rank #{} has version {} of the socket plugin, rank #{} has {}", r,
+                                theirs.version.data(), identity_.rank, ours.version.data())};
     if (theirs.options != ours.options)
       throw Failure{PRUN_EINVAL, r,
-                    fmt::format("rank {} has other socket options than rank {}: {} and {}", r, identity_.rank,
+                    fmt::format("rank #{} has other socket options than rank #{}: {} and {}", r, identity_.rank,
                                 theirs.options.data(), ours.options.data())};
     addresses_.push_back(theirs);
     if (r == identity_.rank) continue;
     const bool near = options_.use_unix && theirs.host == ours.host;
     if (!near && theirs.family == 0)
-      throw Failure{PRUN_EINVAL, r, fmt::format("rank {} is on another host but was told that all ranks share one", r)};
+      throw Failure{PRUN_EINVAL, r,
+                    fmt::format("rank #{} is on another host but was told that all ranks share one", r)};
     if (!near && theirs.loopback && !(theirs.host == ours.host))
       throw Failure{PRUN_EINVAL, r,
-                    fmt::format("rank {} is on another host but listens on loopback only: give the "
+                    fmt::format("rank #{} is on another host but listens on loopback only: give the "
                                 "network interface to use",
                                 r)};
     matcher_.peer(r).connections.resize(options_.connections);
@@ -99,7 +100,7 @@ void Join::dial(Dial& dial) {
     if (errno == ECONNREFUSED)
       throw Failure{
           PRUN_EPEER, dial.peer,
-          fmt::format("rank {} no longer listens{}", dial.peer, tcp ? " on " + to.tcp_text() : std::string())};
+          fmt::format("rank #{} no longer listens{}", dial.peer, tcp ? " on " + to.tcp_text() : std::string())};
     dial.trouble = std::strerror(errno);
     return;
   }
@@ -117,7 +118,7 @@ void Join::look_after(Dial& dial) {
     dial.trouble = handshake.why_refused();
     if (handshake.error() == ECONNREFUSED)
       throw Failure{PRUN_EPEER, dial.peer,
-                    fmt::format("rank {} no longer listens on {}", dial.peer, addresses_[dial.peer].tcp_text())};
+                    fmt::format("rank #{} no longer listens on {}", dial.peer, addresses_[dial.peer].tcp_text())};
   }
   dial.handshake.reset();
 }
@@ -192,7 +193,7 @@ Failure Join::missing() const {
     if (std::all_of(connections.begin(), connections.end(), [](const auto& c) { return c != nullptr; })) continue;
     if (missing++ == 0) first = r;
     if (missing > kNamed) continue;
-    names += fmt::format("{}{}", missing == 1 ? "" : ", ", r);
+    names += fmt::format("{}#{}", missing == 1 ? "" : ", ", r);
     if (!addresses_.empty() && !(addresses_[r].host == listeners_.address.host))
       names += " at " + addresses_[r].tcp_text();
     const auto dial = std::find_if(dials_.begin(), dials_.end(), [&](const Dial& d) { return d.peer == r; });

@@ -18,7 +18,7 @@ constexpr uint64_t kSelfBudget = 4 << 20;  // bytes per turn
 Failure nonsense(const Peer& peer, const char* what, const FrameHeader& header) {
   return {PRUN_ECORRUPT, peer.rank,
           fmt::format(
-              "rank {} sent a frame that makes no sense: {} (kind {}, lane {}, sequence {}, {} of {} bytes at {})",
+              "rank #{} sent a frame that makes no sense: {} (kind {}, lane {}, sequence {}, {} of {} bytes at {})",
               peer.rank, what, header.kind, header.lane, header.sequence, header.length, header.total, header.offset)};
 }
 
@@ -364,8 +364,8 @@ void Matcher::complete(Message& message) {
 }
 
 void Matcher::mismatch(Message& message, uint64_t theirs) {
-  const char* format = message.is_recv ? "rank {} sends {} bytes on lane {} where rank {} receives {} bytes"
-                                       : "rank {} receives {} bytes on lane {} where rank {} sends {} bytes";
+  const char* format = message.is_recv ? "rank #{} sends {} bytes on lane {} where rank #{} receives {} bytes"
+                                       : "rank #{} receives {} bytes on lane {} where rank #{} sends {} bytes";
   const Failure failure{
       PRUN_EMISMATCH, message.peer->rank,
       fmt::format(fmt::runtime(format), message.peer->rank, theirs, message.lane->id, rank_, message.bytes)};

@@ -75,13 +75,14 @@ void Context::check_usable() {
 }
 
 Peer& Context::peer_of(int rank) {
-  if (rank < 0 || rank >= ranks_) throw Failure{PRUN_EINVAL, -1, fmt::format("rank {} of {} is no peer", rank, ranks_)};
+  if (rank < 0 || rank >= ranks_)
+    throw Failure{PRUN_EINVAL, -1, fmt::format("rank #{} of {} is no peer", rank, ranks_)};
   return peers_[static_cast<size_t>(rank)];
 }
 
 void Context::check_message(const prun_p2p& op) const {
   if (op.peer < 0 || op.peer >= ranks_)
-    throw Failure{PRUN_EINVAL, -1, fmt::format("rank {} of {} is no peer", op.peer, ranks_)};
+    throw Failure{PRUN_EINVAL, -1, fmt::format("rank #{} of {} is no peer", op.peer, ranks_)};
   if (op.tag > PRUN_MAX_LANE) throw Failure{PRUN_EINVAL, -1, fmt::format("tag {} is no lane", op.tag)};
   if (op.mem_kind != PRUN_MEM_HOST) throw Failure{PRUN_EINVAL, -1, "ucx moves host memory only"};
   if (op.ptr == nullptr && op.bytes > 0) throw Failure{PRUN_EINVAL, -1, "a message without memory"};
@@ -158,9 +159,9 @@ void Context::ended(Operation& operation, ucs_status_t status) {
   if (!operation.is_recv) lent_.erase(operation.place.number);
   if (status == UCS_ERR_MESSAGE_TRUNCATED)
     return fail({PRUN_EMISMATCH, operation.peer,
-                 fmt::format("rank {} has taken less than the {} bytes sent to it on lane {}", operation.peer,
+                 fmt::format("rank #{} has taken less than the {} bytes sent to it on lane {}", operation.peer,
                              operation.bytes, operation.lane)});
-  fail({PRUN_EPEER, operation.peer, fmt::format("rank {}: {}", operation.peer, ucs_status_string(status))});
+  fail({PRUN_EPEER, operation.peer, fmt::format("rank #{}: {}", operation.peer, ucs_status_string(status))});
 }
 
 // UCX takes a shorter message for a longer receive as it comes; sizes are compared here.
@@ -215,7 +216,7 @@ bool Context::settled(const prun_req& request) {
     const Peer& peer = peers_[static_cast<size_t>(operation.peer)];
     if ((operation.open || request.counter != nullptr) && peer.lost != UCS_OK)
       fail({PRUN_EPEER, peer.rank,
-            fmt::format("the connection to rank {} is lost: {}", peer.rank, ucs_status_string(peer.lost))});
+            fmt::format("the connection to rank #{} is lost: {}", peer.rank, ucs_status_string(peer.lost))});
   }
   return static_cast<bool>(failure_);
 }

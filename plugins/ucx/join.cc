@@ -64,11 +64,11 @@ std::string read_blob(int rank, const void* blob, size_t bytes, const AddressHea
   if (bytes >= sizeof theirs) std::memcpy(&theirs, blob, sizeof theirs);
   if (bytes < sizeof theirs || std::memcmp(theirs.magic, kMagic, sizeof kMagic) != 0 ||
       theirs.bytes != bytes - sizeof theirs)
-    throw Failure{PRUN_EINVAL, rank, fmt::format("what rank {} sent is no address of this transport", rank)};
+    throw Failure{PRUN_EINVAL, rank, fmt::format("what rank #{} sent is no address of this transport", rank)};
   if (theirs.ucx_major != mine.ucx_major || theirs.ucx_minor != mine.ucx_minor)
     throw Failure{PRUN_EINVAL, rank,
-                  fmt::format("rank {} has UCX {}.{}, this rank {}.{}: all ranks need the same", rank, theirs.ucx_major,
-                              theirs.ucx_minor, mine.ucx_major, mine.ucx_minor)};
+                  fmt::format("rank #{} has UCX {}.{}, this rank {}.{}: all ranks need the same", rank,
+                              theirs.ucx_major, theirs.ucx_minor, mine.ucx_major, mine.ucx_minor)};
   return {static_cast<const char*>(blob) + sizeof theirs, theirs.bytes};
 }
 
@@ -98,7 +98,7 @@ void Context::create_endpoint(Peer& peer, const std::string& address) {
   if (status != UCS_OK)
     throw Failure{
         PRUN_EPEER, peer.rank,
-        fmt::format("rank {} cannot be reached: {} {}", peer.rank, ucs_status_string(status), warnings.take())};
+        fmt::format("rank #{} cannot be reached: {} {}", peer.rank, ucs_status_string(status), warnings.take())};
 }
 
 void Context::on_lost(void* user_data, ucp_ep_h, ucs_status_t status) {
@@ -177,7 +177,7 @@ void Context::read_hello(Peer& peer, std::string_view hello) {
     if (hello.size() >= sizeof header) std::memcpy(&header, hello.data(), sizeof header);
     hello.remove_prefix(std::min(hello.size(), sizeof header));
     if (header.key_bytes == 0 || header.key_bytes > hello.size())
-      throw Failure{PRUN_ECORRUPT, peer.rank, fmt::format("rank {}'s first message is none", peer.rank)};
+      throw Failure{PRUN_ECORRUPT, peer.rank, fmt::format("rank #{}'s first message is none", peer.rank)};
     Peer::Memory memory{header.address, header.bytes, nullptr, nullptr};
     check("ucp_ep_rkey_unpack", ucp_ep_rkey_unpack(peer.endpoint, hello.data(), &memory.key));
     void* mapped = nullptr;

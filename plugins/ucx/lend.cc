@@ -52,7 +52,7 @@ void Context::borrow(Operation& operation, const Place& place) {
   const bool known = place.memory < peer.memory.size() && place.offset <= peer.memory[place.memory].bytes &&
                      place.bytes <= peer.memory[place.memory].bytes - place.offset;
   if (!known) {
-    fail({PRUN_ECORRUPT, peer.rank, fmt::format("rank {} lends memory that it does not have", peer.rank)});
+    fail({PRUN_ECORRUPT, peer.rank, fmt::format("rank #{} lends memory that it does not have", peer.rank)});
     return ended(operation, UCS_ERR_INVALID_ADDR);
   }
   operation.place = place;

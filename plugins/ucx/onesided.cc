@@ -87,7 +87,7 @@ const Peer::Memory& Context::window(int rank, size_t offset, size_t bytes) {
   if (offset > memory.bytes || bytes > memory.bytes - offset)
     throw Failure{
         PRUN_EINVAL, rank,
-        fmt::format("{} bytes at {} of the window of rank {}, which has {}", bytes, offset, rank, memory.bytes)};
+        fmt::format("{} bytes at {} of the window of rank #{}, which has {}", bytes, offset, rank, memory.bytes)};
   return memory;
 }
 

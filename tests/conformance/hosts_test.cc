@@ -457,12 +457,14 @@ TEST(Hosts, AreGroupedByWhatTheyCallThemselves) {
   EXPECT_NE(this_host().find(" net "), std::string::npos);
 }
 
-TEST(Hosts, MessagesAreRenumbered) {
+TEST(Hosts, RanksOfMessagesAreFilledIn) {
   const std::vector<int> members = {4, 5, 6, 7};
-  EXPECT_EQ(renumber_ranks("waiting for rank 1", members), "waiting for rank 5");
-  EXPECT_EQ(renumber_ranks("ranks 0, 2, 3 and rank 1 (pid 2)", members), "ranks 4, 6, 7 and rank 5 (pid 2)");
-  EXPECT_EQ(renumber_ranks("rank", members), "rank");
-  EXPECT_EQ(renumber_ranks("rank 9, 1 of 2 ranks left", members), "rank 9, 5 of 2 ranks left");
+  std::vector<int> named;
+  EXPECT_EQ(fill_ranks("waiting for rank #1", members, &named), "waiting for rank 5");
+  EXPECT_EQ(named, std::vector<int>{5});
+  EXPECT_EQ(fill_ranks("ranks #0, #2, #3 and rank #1 (pid 2)", members), "ranks 4, 6, 7 and rank 5 (pid 2)");
+  EXPECT_EQ(fill_ranks("#", members), "#");
+  EXPECT_EQ(fill_ranks("rank #9, #1 of 2 ranks left, not rank 3", members), "rank #9, 5 of 2 ranks left, not rank 3");
 }
 
 }  // namespace

@@ -107,10 +107,10 @@ struct Flip {
 class SocketFlip : public testing::TestWithParam<Flip> {};
 INSTANTIATE_TEST_SUITE_P(
     Places, SocketFlip,
-    testing::Values(Flip{"header", kHandshake + 9, "a frame header from rank 0 over tcp is corrupted"},
-                    Flip{"small", kHandshake + kHeader + 999, "1000 bytes from rank 0 over tcp are corrupted"},
+    testing::Values(Flip{"header", kHandshake + 9, "a frame header from rank #0 over tcp is corrupted"},
+                    Flip{"small", kHandshake + kHeader + 999, "1000 bytes from rank #0 over tcp are corrupted"},
                     Flip{"large", kHandshake + 2 * kHeader + 1000 + (300 << 10),
-                         "bytes from rank 0 over tcp are corrupted"}),
+                         "bytes from rank #0 over tcp are corrupted"}),
     [](const auto& test) { return test.param.name; });
 
 TEST_P(SocketFlip, IsNeverDelivered) {
@@ -125,7 +125,7 @@ TEST_P(SocketFlip, IsNeverDelivered) {
       prun_status status = me.wait(me.batch({send_op(1, zeros.data(), 1000), send_op(1, zeros.data(), 1 << 20)}));
       if (status == PRUN_OK) status = me.wait(me.batch({recv_op(1, small.data(), 1)}));  // the peer says what happened
       RANK_CHECK(status == PRUN_ECORRUPT && me.result.culprit == 1, "status %d %s", status, me.result.message);
-      RANK_CHECK(contains(me.result.message, "what rank 1 got from this rank over tcp was corrupted"), "%s",
+      RANK_CHECK(contains(me.result.message, "what rank #1 got from this rank over tcp was corrupted"), "%s",
                  me.result.message);
       me.meet();
       return;
@@ -188,7 +188,7 @@ TEST(SocketHostile, SilentStrangerIsDroppedAfterTwoSecondsAndTheMissingRankNamed
       const prun_status status = me.try_connect(2.3);
       RANK_CHECK(status == PRUN_AGAIN && me.result.culprit == 1, "status %d", status);
       RANK_CHECK(
-          std::string(me.result.message) == "connected to 0 of 1 peers; missing: rank 1; strangers turned away: 1",
+          std::string(me.result.message) == "connected to 0 of 1 peers; missing: rank #1; strangers turned away: 1",
           "%s", me.result.message);
       return;
     }
@@ -211,7 +211,7 @@ TEST(SocketHostile, WrongSecretNeverGetsIn) {
       RANK_CHECK(status == PRUN_AGAIN, "status %d %s", status, me.result.message);
       if (me.rank == 1)
         RANK_CHECK(std::string(me.result.message) ==
-                       "connected to 0 of 1 peers; missing: rank 0 (its proof of the job secret is wrong)",
+                       "connected to 0 of 1 peers; missing: rank #0 (its proof of the job secret is wrong)",
                    "%s", me.result.message);
       me.meet();
     }));
@@ -238,7 +238,7 @@ TEST(SocketHostile, PeerThatDiedBeforeConnectingIsNamed) {
       me.meet();
       if (me.rank == 0) return;
       RANK_CHECK(me.try_connect(5) == PRUN_EPEER && me.result.culprit == 0, "%s", me.result.message);
-      RANK_CHECK(contains(me.result.message, "rank 0 no longer listens"), "%s", me.result.message);
+      RANK_CHECK(contains(me.result.message, "rank #0 no longer listens"), "%s", me.result.message);
     }));
   }
 }

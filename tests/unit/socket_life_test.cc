@@ -87,7 +87,7 @@ TEST(SocketLife, BrokenContractIsRefused) {
          const auto refused = [&](prun_p2p op) {
            return load()->batch(me.ctx, &op, 1, {}, &req, &me.result) == PRUN_EINVAL;
          };
-         RANK_CHECK(refused(send_op(1, &byte, 1)) && std::string(me.result.message) == "rank 1 of 1 is no peer");
+         RANK_CHECK(refused(send_op(1, &byte, 1)) && std::string(me.result.message) == "rank #1 of 1 is no peer");
          RANK_CHECK(refused(send_op(0, &byte, 1, 65536)));
          RANK_CHECK(refused(send_op(0, nullptr, 1)));
          prun_p2p cuda = send_op(0, &byte, 1);

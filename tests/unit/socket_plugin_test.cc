@@ -99,8 +99,8 @@ TEST_P(SocketPlugin, MismatchNamesBothSizesAndTheRank) {
           continue;
         }
         RANK_CHECK(status == PRUN_EMISMATCH && me.result.culprit == 1, "status %d", status);
-        const std::string expected = "rank 1 sends " + std::to_string(c.sent) + " bytes on lane " +
-                                     std::to_string(lane) + " where rank 0 receives " + std::to_string(c.received) +
+        const std::string expected = "rank #1 sends " + std::to_string(c.sent) + " bytes on lane " +
+                                     std::to_string(lane) + " where rank #0 receives " + std::to_string(c.received) +
                                      " bytes";
         RANK_CHECK(me.result.message == expected, "%s", me.result.message);
       }
@@ -119,7 +119,7 @@ TEST_P(SocketPlugin, KilledPeerIsNamed) {
     const auto begin = std::chrono::steady_clock::now();
     const prun_status status = me.wait(me.batch({recv_op(2, memory.data(), memory.size())}), 10);
     RANK_CHECK(status == PRUN_EPEER && me.result.culprit == 2, "status %d culprit %d", status, me.result.culprit);
-    RANK_CHECK(std::string(me.result.message).find("rank 2 is gone") == 0, "%s", me.result.message);
+    RANK_CHECK(std::string(me.result.message).find("rank #2 is gone") == 0, "%s", me.result.message);
     RANK_CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(1));
     me.meet(1);
     const int peer = 1 - me.rank;  // the others still talk to each other
@@ -147,7 +147,7 @@ TEST_P(SocketPlugin, OrderlyCloseIsNoErrorForWhatHasArrived) {
     me.run({recv_op(1, in.data(), in.size())});
     RANK_CHECK(in == small);
     RANK_CHECK(me.wait(me.batch({recv_op(1, in.data(), 1)})) == PRUN_EPEER && me.result.culprit == 1);
-    RANK_CHECK(std::string(me.result.message) == "rank 1 has closed its side of the transport", "%s",
+    RANK_CHECK(std::string(me.result.message) == "rank #1 has closed its side of the transport", "%s",
                me.result.message);
   }));
 }
@@ -163,7 +163,7 @@ TEST_P(SocketPlugin, BlameIsPassedOn) {
     }
     RANK_CHECK(me.wait(me.batch({recv_op(1, &byte, 1)})) == PRUN_EPEER);  // rank 0 only talks to rank 1
     RANK_CHECK(me.result.culprit == 2, "culprit %d: %s", me.result.culprit, me.result.message);
-    RANK_CHECK(std::string(me.result.message) == "rank 2 is gone, as rank 1 found", "%s", me.result.message);
+    RANK_CHECK(std::string(me.result.message) == "rank #2 is gone, as rank #1 found", "%s", me.result.message);
   }));
 }
 

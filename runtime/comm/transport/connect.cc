@@ -134,7 +134,7 @@ void connect_until(Link& link, const std::vector<std::string>& addresses, double
     if (host_aborted()) throw Aborted(host_abort_reason());
     if (std::chrono::steady_clock::now() - start > std::chrono::duration<double>(deadline_s)) {
       std::string whom = result.culprit >= 0 ? fmt::format("rank {}", result.culprit) : "a peer";
-      std::string more = result.message[0] != '\0' ? fmt::format(" ({})", result.message) : "";
+      std::string more = result.message[0] != '\0' ? fmt::format(" ({})", link.text_of(status, result)) : "";
       throw Error(Exit::transport, fmt::format("connecting over {}: after {} still waiting for {}{}",
                                                link.plugin().name, human_seconds(deadline_s), whom, more));
     }

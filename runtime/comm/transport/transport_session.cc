@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
+#include <charconv>
 #include <chrono>
 #include <cstring>
 #include <numeric>
@@ -68,28 +68,24 @@ double limit_s(double deadline_s, int64_t bytes) {
   return deadline_s + static_cast<double>(bytes) / kSlowestBytesPerSecond;
 }
 
-std::string renumber_ranks(const std::string& text, const std::vector<int>& members) {
-  auto is_digit = [&](size_t at) {
-    return at < text.size() && std::isdigit(static_cast<unsigned char>(text[at])) != 0;
-  };
-  std::string out;
-  size_t at = 0;
-  for (size_t word; (word = text.find("rank", at)) != std::string::npos;) {
-    size_t number = word + (text.compare(word, 6, "ranks ") == 0 ? 6 : 5);
-    out.append(text, at, number - at);
-    at = std::min(number, text.size());
-    if (text[number - 1] != ' ') continue;
-    while (is_digit(at)) {
-      size_t end = std::min(text.find_first_not_of("0123456789", at), text.size());
-      size_t rank = std::stoul(text.substr(at, std::min<size_t>(end - at, 9)));
-      out += std::to_string(rank < members.size() ? members[rank] : static_cast<int>(rank));
-      at = end;
-      if (text.compare(at, 2, ", ") != 0 || !is_digit(at + 2)) break;
-      out += ", ";
-      at += 2;
+std::string fill_ranks(std::string_view text, const std::vector<int>& numbers, std::vector<int>* named) {
+  std::string filled;
+  while (!text.empty()) {
+    size_t at = std::min(text.find('#'), text.size());
+    filled += text.substr(0, at);
+    text.remove_prefix(at);
+    size_t digits = text.empty() ? 0 : std::min(text.find_first_not_of("0123456789", 1), text.size()) - 1;
+    size_t rank = numbers.size();
+    if (digits > 0) std::from_chars(text.data() + 1, text.data() + 1 + digits, rank);
+    if (rank < numbers.size()) {
+      filled += std::to_string(numbers[rank]);
+      if (named != nullptr) named->push_back(numbers[rank]);
+    } else {
+      filled += text.substr(0, digits + 1);
     }
+    text.remove_prefix(std::min(digits + 1, text.size()));
   }
-  return out.append(text, at);
+  return filled;
 }
 
 Link::Link(Plugin plugin, const WorldOptions& options, std::vector<int> members)
@@ -122,7 +118,7 @@ Link::Link(Plugin plugin, const WorldOptions& options, std::vector<int> members)
   }
   // The options are the only part of params that a user writes; what is not supported lacks a device or a library.
   if (status == PRUN_EINVAL || status == PRUN_ENOTSUP) {
-    throw usage_error(fmt::format("transport {}: {}", plugin_.name, status_text(status, result)));
+    throw usage_error(fmt::format("transport {}: {}", plugin_.name, text_of(status, result)));
   }
   if (status != PRUN_OK) fail(status, result, "opening");
 }
@@ -142,12 +138,7 @@ prun_status Link::told(prun_status status, prun_result& result, const char* func
     std::string text = status_text(status, result);
     return blame(result, fmt::format("{} blames rank {} of {}: {}", function, result.culprit, ranks, text));
   }
-  if (!renumbered_) return status;
   if (result.culprit >= 0) result.culprit = members_[result.culprit];
-  if (result.message[0] == '\0') return status;
-  std::string text = renumber_ranks(result.message, members_);
-  text.copy(result.message, sizeof result.message - 1);
-  result.message[std::min(text.size(), sizeof result.message - 1)] = '\0';
   return status;
 }
 
@@ -244,11 +235,11 @@ void Link::fail(prun_status status, const prun_result& result, const std::string
     while (!host_aborted() && Clock::now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
   if (status == PRUN_EABORTED || (status == PRUN_EPEER && host_aborted())) throw Aborted(host_abort_reason());
-  std::string text = status_text(status, result);
-  std::string peer = result.culprit >= 0 ? fmt::format("rank {}", result.culprit) : "";
-  if (!peer.empty() && text.find(peer) != std::string::npos) peer.clear();
-  throw Error(exit_of(status),
-              fmt::format("{} over {}: {}{}{}", doing, plugin_.name, peer, peer.empty() ? "" : ": ", text));
+  std::vector<int> named;
+  const std::string text = fill_ranks(status_text(status, result), members_, &named);
+  const bool names_culprit = std::find(named.begin(), named.end(), result.culprit) != named.end();
+  const std::string peer = result.culprit < 0 || names_culprit ? "" : fmt::format("rank {}: ", result.culprit);
+  throw Error(exit_of(status), fmt::format("{} over {}: {}{}", doing, plugin_.name, peer, text));
 }
 
 }  // namespace prun

@@ -1,7 +1,7 @@
 // An opened transport, as the rest of comm uses it: requests that end in time or throw, naming who is to blame.
 //
 // A link may connect some ranks only, those of a host, say. The plugin then sees a world of its own, in which ranks are
-// numbered from 0; a link takes and gives the job's numbers, in results and in the words of messages, too.
+// numbered from 0; a link takes and gives the job's numbers, also in place of the "#N" of messages.
 //
 // Surprising fact: a peer that vanishes is seldom the news itself; it mostly means that the job is ending. So a lost
 // peer is reported only after the launcher had a moment to say why (kAbortGrace).
@@ -15,6 +15,12 @@
 #include "comm/transport/watchdog.h"
 
 namespace prun {
+
+// What a result says: its message, or else the status in words.
+std::string status_text(prun_status status, const prun_result& result);
+// A plugin's message with numbers[N] for each "#N" (prun_result), which it also appends to `named`. Where there is no
+// such rank the text stays as it is.
+std::string fill_ranks(std::string_view text, const std::vector<int>& numbers, std::vector<int>* named = nullptr);
 
 class Link {
  public:
@@ -48,9 +54,13 @@ class Link {
     InPlugin inside("test");
     return told(table().test(ctx_, req, &result), result, "test");
   }
-  // After any call of the table: puts what its result says into the job's ranks. A status that there is not, or a
-  // culprit, become an error that says so, in the name of `function`. Returns the status.
+  // After any call of the table: the culprit becomes the job's rank. A status that there is not, or a culprit, become
+  // an error that says so, in the name of `function`. Returns the status.
   prun_status told(prun_status status, prun_result& result, const char* function = "it") const;
+  // The message, or else the status, in words; ranks are the job's.
+  std::string text_of(prun_status status, const prun_result& result) const {
+    return fill_ranks(status_text(status, result), members_);
+  }
   // Waits for a request. `bytes` allow for slow links (kSlowestBytesPerSecond) on top of the deadline. On an error the
   // status is returned with its result; a deadline is PRUN_AGAIN.
   prun_status wait(prun_req* req, int64_t bytes, prun_result& result);
@@ -83,10 +93,6 @@ class Link {
 
 // How long a request may take: the deadline, patience, and what large messages need on slow links.
 double limit_s(double deadline_s, int64_t bytes);
-// "rank 1" and "ranks 0, 2" in a text, by the numbers of `members`.
-std::string renumber_ranks(const std::string& text, const std::vector<int>& members);
-
 inline prun_result empty_result() { return prun_result{.size = sizeof(prun_result), .culprit = -1, .message = {}}; }
-std::string status_text(prun_status status, const prun_result& result);
 
 }  // namespace prun

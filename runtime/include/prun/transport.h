@@ -94,7 +94,9 @@ typedef struct prun_comm prun_comm;
 typedef struct prun_req prun_req;
 
 /* What went wrong. `culprit` is a global rank, -1 unknown. With PRUN_AGAIN from connect and test it may name a rank
- * that is waited for, so that the core's message at the deadline can. */
+ * that is waited for, so that the core's message at the deadline can. In the message a rank is written #N, as in
+ * "rank #3 is gone" and "ranks #0, #2": the context may be a part of the job, and the core puts the job's number there.
+ */
 typedef struct prun_result {
   size_t size;
   int culprit;
@@ -169,7 +171,8 @@ typedef struct prun_transport {
   void (*close)(prun_ctx* ctx); /* after the last request has ended */
 
   /* Optional. */
-  int (*wait_fd)(prun_ctx* ctx); /* a descriptor that polls readable when test may make progress; -1 none */
+  /* Reserved: no prun calls it yet. A descriptor that polls readable when test may make progress; -1 none. */
+  int (*wait_fd)(prun_ctx* ctx);
   prun_status (*mem_alloc)(prun_ctx* ctx, size_t bytes, int mem_kind, void** ptr, void** handle, prun_result* result);
   prun_status (*mem_reg)(prun_ctx* ctx, void* ptr, size_t bytes, int mem_kind, void** handle, prun_result* result);
   void (*mem_free)(prun_ctx* ctx, void* ptr, void* handle);
@@ -192,6 +195,7 @@ typedef struct prun_transport {
    * is asked of the peer's program but that it makes progress (test) while it waits for anything. */
   prun_status (*put)(prun_ctx* ctx, int peer, const void* src, void* src_handle, size_t dst_offset, size_t bytes,
                      uint64_t signal, prun_req** req, prun_result* result);
+  /* Reserved: no prun calls it yet; `prun conform` tests it. */
   prun_status (*get)(prun_ctx* ctx, int peer, void* dst, void* dst_handle, size_t src_offset, size_t bytes,
                      prun_req** req, prun_result* result);
   prun_status (*signal)(prun_ctx* ctx, int peer, uint64_t signal, prun_req** req, prun_result* result);
