@@ -83,7 +83,7 @@ void Wire::send(int to, const void* data, int64_t bytes) {
   bytes_sent_ += bytes;
   if (framed_out_[peer] == 0) {
     framed_out_[peer] = 1;
-    Frame& frame = out_[peer];
+    CallFrame& frame = out_[peer];
     frame.header = header_;
     frame.header.bytes = static_cast<uint64_t>(bytes);
     bool rides = bytes <= static_cast<int64_t>(kInlineBytes);
@@ -179,7 +179,7 @@ void Wire::give_up() {
 }
 
 void Wire::check_frame(const Arrival& arrival) {
-  const Frame& frame = in_[arrival.from];
+  const CallFrame& frame = in_[arrival.from];
   const FrameHeader& theirs = frame.header;
   int peer = ranks_[arrival.from];
   if (theirs.magic != kMagic || theirs.version != kFrameVersion) {

@@ -22,11 +22,11 @@ struct FrameHeader {
 };
 constexpr size_t kFrameBytes = 256;
 constexpr size_t kInlineBytes = kFrameBytes - sizeof(FrameHeader);
-struct alignas(64) Frame {
+struct alignas(64) CallFrame {
   FrameHeader header;
   char payload[kInlineBytes];
 };
-static_assert(sizeof(FrameHeader) == 64 && sizeof(Frame) == kFrameBytes);
+static_assert(sizeof(FrameHeader) == 64 && sizeof(CallFrame) == kFrameBytes);
 
 class Wire {
  public:
@@ -100,7 +100,7 @@ class Wire {
   int index_;
   FrameHeader header_{};
   Ring ring_ = Ring::none;
-  std::vector<Frame> out_, in_;
+  std::vector<CallFrame> out_, in_;
   std::vector<char> framed_out_, framed_in_;  // per member, in this call
   Queue queues_[kStages];
   Batch batches_[kInFlight];
