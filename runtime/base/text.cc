@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <sstream>
 
 namespace prun {
 namespace {
@@ -41,6 +42,13 @@ std::string did_you_mean(std::string_view word, const std::vector<std::string>& 
   std::string near = nearest_word(word, candidates);
   if (!near.empty()) return fmt::format(" (did you mean '{}'?)", near);
   return fmt::format(" (one of: {})", join(candidates, ", "));
+}
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  std::istringstream in(text);
+  for (std::string part; std::getline(in, part, separator);) parts.push_back(part);
+  return parts;
 }
 
 std::string join(const std::vector<std::string>& parts, std::string_view separator) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/rank_place.h"
 #include "ir/types.h"
 #include "prun/transport.h"
 
@@ -72,13 +73,10 @@ class Bootstrap {
   [[noreturn]] virtual void fatal(const Error& error);
 };
 
-struct WorldOptions {
-  int rank = 0, ranks = 1, local_rank = 0, local_ranks = 1;
+struct WorldOptions : RankPlace {
   std::string transport = "auto";  // auto, a plugin's name, or two: INSIDE+BETWEEN hosts
   std::string transport_options;   // "key=value,..."; NAME.key=value is for the plugin NAME only
   std::vector<std::string> plugin_dirs;
-  std::string job_id;
-  std::string job_secret;  // 32 bytes
   std::string network_interface;
   std::string algorithm;                 // comm.algorithm: "" by size and ranks, or the name of one (algorithm.cc)
   prun_mem_kind memory = PRUN_MEM_HOST;  // that the ranks compute on: `auto` prefers a transport that works on it

@@ -1,4 +1,4 @@
-// The plan: what the user asked for, as the script child recorded it. plan_json.cc reads it from the JSON that the
+// The plan: what the user asked for, as the script child recorded it. plan_reader.cc reads it from the JSON that the
 // child sends (the schema stands there); the compile passes turn it into a Job.
 #pragma once
 #include <cstdint>

@@ -15,7 +15,7 @@ enum class FrameKind : uint32_t {
   gather = 1,  // rank -> its launcher -> node 0: this rank's blob
   gathered,    // node 0 -> launcher -> rank: all blobs, packed with Packer
   line,        // rank -> its launcher -> node 0: a line for the user
-  failed,      // rank -> its launcher: RankLink::fail
+  failed,      // rank -> its launcher: LauncherClient::fail
   ended,       // launcher -> node 0: this rank returned 0
   failure,     // launcher -> node 0: a Failure that it has seen
   job,         // node 0 -> launcher: the job, or why there is none

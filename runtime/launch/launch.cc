@@ -7,8 +7,8 @@
 #include <cstdio>
 
 #include "launch/coordination.h"
+#include "launch/preflight.h"
 #include "launch/rendezvous.h"
-#include "launch/room.h"
 #include "launch/secret.h"
 #include "launch/supervisor.h"
 
@@ -38,52 +38,63 @@ RankStart start_of(const JobOffer& offer, const std::string& secret) {
   return start;
 }
 
-// Node 0, or the only one.
-int lead(const LaunchOptions& options, const std::function<std::string(int ranks)>& make_job,
-         const std::function<int(const RankStart&)>& rank_main, LaunchObserver& observer) {
-  JoinedNodes joined{{0, {{host_name(), 0, options.nproc}}}, {}};
-  if (options.nnodes > 1) joined = gather_nodes(options, host_name(), observer);
-  JobOffer offer;
-  try {
-    offer.job = make_job(joined.topology.ranks());
-  } catch (const Error& error) {  // to the caller, but not without telling the nodes that wait for the job
-    offer.error_code = static_cast<int>(error.code());
-    offer.error = error.what();
-    for (Channel& member : joined.members) member.send(FrameKind::job, -1, pack(offer));
-    throw;
-  }
-  offer.nodes = joined.topology.nodes;
-  offer.job_id = hex(random_bytes(8));
-  offer.salt = random_bytes(32);
-  for (Channel& member : joined.members) member.send(FrameKind::job, -1, pack(offer));
-  std::unique_ptr<Coordination> head = make_head(joined.topology, std::move(joined.members), options, observer);
-  return supervise(options, joined.topology, start_of(offer, options.secret), rank_main, *head, observer);
-}
-
-int follow(const LaunchOptions& options, const std::function<int(const RankStart&)>& rank_main,
-           LaunchObserver& observer) {
-  Fd connection = join_head(options, host_name(), observer);
-  Frame frame;
-  if (!receive_frame(connection.get(), frame) || frame.kind != FrameKind::job)
-    throw Error(Exit::join, fmt::format("node 0 at {} ended before the job began", options.rendezvous));
-  JobOffer offer = unpack_offer(frame.payload);
-  if (offer.error_code != 0)
-    throw Error(static_cast<Exit>(offer.error_code), fmt::format("node 0 has no job: {}", offer.error));
-  observer.job_received(offer.job);
-  Topology topology{options.node_rank, offer.nodes};
-  std::unique_ptr<Coordination> member = make_member(Channel(std::move(connection)), options);
-  return supervise(options, topology, start_of(offer, options.secret), rank_main, *member, observer);
-}
-
 }  // namespace
 
 void LaunchObserver::message(const std::string& text) { std::fputs(text.c_str(), stderr); }
 
-int launch(const LaunchOptions& options, const std::function<std::string(int ranks)>& make_job,
-           const std::function<int(const RankStart&)>& rank_main, LaunchObserver& observer) {
+struct Launch::Nodes {
+  JoinedNodes joined;  // node 0's
+  Fd node0;            // of the others: the connection to it
+};
+
+Launch::Launch(const LaunchOptions& options, LaunchObserver& observer)
+    : options_(options), observer_(observer), nodes_(std::make_unique<Nodes>()) {
   check_options(options);
-  check_room(options.nproc, options.recorder_bytes);
-  return options.node_rank == 0 ? lead(options, make_job, rank_main, observer) : follow(options, rank_main, observer);
+  check_machine(options.nproc, options.recorder_bytes);
+  if (!gives_job())
+    nodes_->node0 = join_head(options, host_name(), observer);
+  else if (options.nnodes > 1)
+    nodes_->joined = gather_nodes(options, host_name(), observer);
+  else
+    nodes_->joined.topology = {0, {{host_name(), 0, options.nproc}}};
+}
+
+Launch::~Launch() = default;
+
+bool Launch::gives_job() const { return options_.node_rank == 0; }
+
+int Launch::ranks() const { return nodes_->joined.topology.ranks(); }
+
+void Launch::refuse(const Error& error) {
+  JobOffer offer;
+  offer.error_code = static_cast<int>(error.code());
+  offer.error = error.what();
+  for (Channel& member : nodes_->joined.members) member.send(FrameKind::job, -1, pack(offer));
+}
+
+int Launch::run(const std::string& job, const RankMain& rank_main) {
+  JobOffer offer;
+  std::unique_ptr<Coordination> coordination;
+  if (gives_job()) {
+    JoinedNodes& joined = nodes_->joined;
+    offer.job = job;
+    offer.nodes = joined.topology.nodes;
+    offer.job_id = hex(random_bytes(8));
+    offer.salt = random_bytes(32);
+    for (Channel& member : joined.members) member.send(FrameKind::job, -1, pack(offer));
+    coordination = make_head(joined.topology, std::move(joined.members), options_, observer_);
+  } else {
+    Frame frame;
+    if (!receive_frame(nodes_->node0.get(), frame) || frame.kind != FrameKind::job)
+      throw Error(Exit::join, fmt::format("node 0 at {} ended before the job began", options_.rendezvous));
+    offer = unpack_offer(frame.payload);
+    if (offer.error_code != 0)
+      throw Error(static_cast<Exit>(offer.error_code), fmt::format("node 0 has no job: {}", offer.error));
+    observer_.job_received(offer.job);
+    coordination = make_member(Channel(std::move(nodes_->node0)), options_);
+  }
+  const Topology topology{options_.node_rank, offer.nodes};
+  return supervise(options_, topology, start_of(offer, options_.secret), rank_main, *coordination, observer_);
 }
 
 }  // namespace prun

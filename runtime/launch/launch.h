@@ -11,26 +11,25 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/rank_place.h"
 
 namespace prun {
 
-// A rank's line to its launcher. all_gather passes through the launchers of all nodes.
-class RankLink {
+// The launcher as a rank calls it. all_gather passes through the launchers of all nodes.
+class LauncherClient {
  public:
-  virtual ~RankLink() = default;
+  virtual ~LauncherClient() = default;
   virtual std::vector<std::string> all_gather(const std::string& blob) = 0;  // by rank; throws Error(join)
   virtual bool aborted() const = 0;                                          // any thread: the job is ending
   virtual void fail(const Error& error, const std::string& where) = 0;  // this rank is the cause; `where` names the op
   virtual void print(const std::string& line) = 0;  // a line for the user, whole and in order per rank
 };
 
-struct RankStart {
-  int rank = 0, ranks = 1, local_rank = 0, local_ranks = 1;
+struct RankStart : RankPlace {
   std::string_view job;  // serialized program, the same bytes on all ranks (hash checked by the caller)
   std::string job_hash;
-  std::string job_id, job_secret;
   void* recorder = nullptr;  // mapped, shared with the launcher, zeroed; recorder_bytes long
-  RankLink* link = nullptr;
+  LauncherClient* launcher = nullptr;
 };
 
 struct LaunchOptions {
@@ -38,6 +37,7 @@ struct LaunchOptions {
   int nnodes = 1, node_rank = 0;
   std::string rendezvous;      // "host:port"; needed when nnodes > 1
   std::string secret;          // for other hosts than loopback
+  std::string secret_file;     // from which the caller reads it
   double join_timeout_s = 60;  // of a node, and of the last rank in an all_gather
   double join_report_s = 5;    // how often who is missing is told
   size_t recorder_bytes = 0;
@@ -53,17 +53,34 @@ struct LaunchObserver {
   // All local ranks have ended with this code of the job; the recorders are unmapped after it.
   virtual void ended(int exit_code) { (void)exit_code; }
   virtual void tick() = 0;                                   // about every 50 ms
-  virtual void line(int rank, const std::string& text) = 0;  // RankLink::print; on node 0, of all nodes' ranks
+  virtual void line(int rank, const std::string& text) = 0;  // LauncherClient::print; on node 0, of all nodes' ranks
   // A rank died or failed: what was it doing? Read from its recorder, for the message.
   virtual std::string where(int rank) = 0;
   // The launcher's own words to the user, whole lines: who has not joined yet, the failure. Default: to stderr.
   virtual void message(const std::string& text);
 };
 
-// Node 0 gives the job; the other nodes get it from there (`make_job` is called on node 0 only, before any fork,
-// with the total number of ranks). `rank_main` runs in each rank's process and returns its exit code.
-// Returns the exit code of the job, after every local process has ended; the message of a failure is printed.
-int launch(const LaunchOptions& options, const std::function<std::string(int ranks)>& make_job,
-           const std::function<int(const RankStart&)>& rank_main, LaunchObserver& observer);
+// This node's launcher, in three steps: the nodes join, node 0 gives the job, the ranks run.
+class Launch {
+ public:
+  using RankMain = std::function<int(const RankStart&)>;  // the exit code of the rank's process
+
+  // Node 0 waits for the other nodes, which join it. Throws Error: usage, transport, join (rendezvous.h), or
+  // out_of_memory where this machine cannot hold the ranks. `options` and `observer` outlive this.
+  Launch(const LaunchOptions& options, LaunchObserver& observer);
+  ~Launch();
+  bool gives_job() const;           // node 0
+  int ranks() const;                // node 0: of all nodes
+  void refuse(const Error& error);  // node 0: tells the nodes that wait for the job why there is none
+  // `job` is node 0's; the other nodes get it from there. `rank_main` runs in each rank's process. Returns the exit
+  // code of the job, after every local process has ended; the message of a failure is printed.
+  int run(const std::string& job, const RankMain& rank_main);
+
+ private:
+  struct Nodes;
+  const LaunchOptions& options_;
+  LaunchObserver& observer_;
+  std::unique_ptr<Nodes> nodes_;
+};
 
 }  // namespace prun

@@ -24,7 +24,7 @@
 namespace prun {
 namespace {
 
-Error no_room(const RankStart& start, const char* call, int error) {
+Error cannot_start(const RankStart& start, const char* call, int error) {
   Exit code = error == ENOMEM ? Exit::out_of_memory : Exit::usage;
   const char* hint = error == ENOMEM                      ? "not enough memory"
                      : error == EMFILE || error == ENFILE ? "limit on open files, see ulimit -n"
@@ -74,13 +74,14 @@ int guarded(const RankStart& start, const std::function<int(const RankStart&)>& 
   try {
     return rank_main(start);
   } catch (const Error& error) {
-    start.link->fail(error, "");
+    start.launcher->fail(error, "");
     return static_cast<int>(error.code());
   } catch (const std::bad_alloc&) {
-    start.link->fail(Error(Exit::out_of_memory, "an allocation failed: no memory, or over a limit (ulimit -v)"), "");
+    start.launcher->fail(Error(Exit::out_of_memory, "an allocation failed: no memory, or over a limit (ulimit -v)"),
+                         "");
     return static_cast<int>(Exit::out_of_memory);
   } catch (const std::exception& error) {
-    start.link->fail(Error(Exit::rank_crash, error.what()), "");
+    start.launcher->fail(Error(Exit::rank_crash, error.what()), "");
     return static_cast<int>(Exit::rank_crash);
   }
 }
@@ -129,7 +130,7 @@ RankProcesses::~RankProcesses() {
 
 void RankProcesses::fork_rank(RankStart start, const std::function<int(const RankStart&)>& rank_main) {
   int ends[2];
-  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) throw no_room(start, "socketpair", errno);
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) throw cannot_start(start, "socketpair", errno);
   Fd mine(ends[0]), theirs(ends[1]);
   RankProcess rank;
   rank.rank = start.rank;
@@ -137,7 +138,7 @@ void RankProcesses::fork_rank(RankStart start, const std::function<int(const Ran
   std::fflush(nullptr);  // what is buffered would be written twice
   pid_t launcher = getpid();
   rank.pid = fork();
-  if (rank.pid < 0) throw no_room(start, "fork", errno);
+  if (rank.pid < 0) throw cannot_start(start, "fork", errno);
   if (rank.pid == 0) {
     mine.reset();
     run_rank(start, rank_main, std::move(theirs), launcher);
@@ -148,7 +149,7 @@ void RankProcesses::fork_rank(RankStart start, const std::function<int(const Ran
   bool watched = static_cast<bool>(rank.pidfd);
   rank.control = Channel(std::move(mine));
   ranks_.push_back(std::move(rank));
-  if (!watched) throw no_room(start, "pidfd_open", error);
+  if (!watched) throw cannot_start(start, "pidfd_open", error);
 }
 
 void RankProcesses::run_rank(RankStart start, const std::function<int(const RankStart&)>& rank_main, Fd control,
@@ -167,8 +168,9 @@ void RankProcesses::run_rank(RankStart start, const std::function<int(const Rank
   for (int fd : closed_in_ranks_) ::close(fd);
   die_with_lifeline(lifeline_read_.get());
   sigprocmask(SIG_SETMASK, &signals_, nullptr);
-  std::unique_ptr<RankLink> link = make_rank_link(start.rank, start.ranks, std::move(control), abort_page());
-  start.link = link.get();
+  std::unique_ptr<LauncherClient> client =
+      make_launcher_client(start.rank, start.ranks, std::move(control), abort_page());
+  start.launcher = client.get();
   int code = guarded(start, rank_main);
   std::fflush(nullptr);
   if (launcher_is_gone(lifeline_read_.get())) end_process_group();  // else it ends the group when it reaps this rank

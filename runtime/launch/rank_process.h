@@ -13,7 +13,7 @@
 
 #include "launch/control.h"
 #include "launch/launch.h"
-#include "launch/rank_link.h"
+#include "launch/launcher_client.h"
 
 namespace prun {
 
@@ -55,13 +55,14 @@ class RankProcesses {
   RankProcesses(int local_ranks, size_t recorder_bytes, std::vector<int> closed_in_ranks, const sigset_t& signals);
   ~RankProcesses();
 
-  // Forks one rank. `start` lacks recorder and link, which are filled in. Throws Error when the machine has no room.
+  // Forks one rank. `start` lacks recorder and launcher, which are filled in. Throws Error when the machine has no
+  // room.
   void fork_rank(RankStart start, const std::function<int(const RankStart&)>& rank_main);
 
   std::vector<RankProcess>& all() { return ranks_; }
   int running() const;
   std::optional<ExitStatus> reap(RankProcess& rank);  // nothing when it still runs; never blocks
-  void set_aborted();                                 // RankLink::aborted, and the end of every all_gather
+  void set_aborted();                                 // LauncherClient::aborted, and the end of every all_gather
   void kill_running();                                // SIGKILL for each rank's process group
   // Kills and reaps processes that ranks left behind; they became children of this process, a subreaper.
   void kill_orphans();

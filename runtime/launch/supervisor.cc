@@ -88,7 +88,7 @@ class Supervisor {
   JobSignals signals_;
   OomWatch oom_;
   RankProcesses processes_;
-  std::vector<bool> reported_;  // by local rank: RankLink::fail was called
+  std::vector<bool> reported_;  // by local rank: LauncherClient::fail was called
   Clock::time_point started_ = Clock::now(), next_tick_ = Clock::now(), kill_at_, give_up_at_;
   bool ending_ = false, killed_ = false, gave_up_ = false;
 };

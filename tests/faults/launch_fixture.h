@@ -81,10 +81,7 @@ class LaunchTest : public testing::Test {
   int run(int nproc, const std::function<int(const RankStart&)>& rank_main) {
     options.nproc = nproc;
     int code = -1;
-    seconds = seconds_of([&] {
-      code = launch(
-          options, [](int) { return std::string("the job"); }, rank_main, observer);
-    });
+    seconds = seconds_of([&] { code = Launch(options, observer).run("the job", rank_main); });
     return code;
   }
   bool said(const std::string& text) const { return observer.messages.find(text) != std::string::npos; }
@@ -99,7 +96,7 @@ class LaunchTest : public testing::Test {
 
 // A rank that does nothing until it is killed or the job ends.
 inline int wait_for_abort(const RankStart& start) {
-  while (!start.link->aborted()) usleep(1000);
+  while (!start.launcher->aborted()) usleep(1000);
   return 1;
 }
 

@@ -12,7 +12,7 @@
 
 #include "launch/failure.h"
 #include "launch/oom_watch.h"
-#include "launch/room.h"
+#include "launch/preflight.h"
 #include "tests/faults/launch_fixture.h"
 
 namespace prun {
@@ -25,7 +25,7 @@ TEST_F(LaunchTest, AllRanksGetTheJobAndTheirNumbers) {
                  !start.job_id.empty();
     char name[16];
     prctl(PR_GET_NAME, name);
-    start.link->print(name);
+    start.launcher->print(name);
     return right ? 0 : 1;
   });
   EXPECT_EQ(code, 0);
@@ -44,7 +44,7 @@ TEST_F(LaunchTest, StartDoesNotWaitForATick) {
   run(2, [](const RankStart&) { return 0; });
   double fastest = seconds;
   for (int i = 0; i < 5; ++i) {
-    run(2, [](const RankStart& start) { return start.link->all_gather("x").size() == 2 ? 0 : 1; });
+    run(2, [](const RankStart& start) { return start.launcher->all_gather("x").size() == 2 ? 0 : 1; });
     fastest = std::min(fastest, seconds);
   }
   EXPECT_LT(fastest, 0.045);
@@ -55,7 +55,7 @@ TEST_F(LaunchTest, AllGatherGivesEveryBlobByRank) {
     for (int round = 0; round < 20; ++round) {
       std::string mine(static_cast<size_t>(start.rank * 100000),
                        static_cast<char>('a' + round));  // over a socket's buffer
-      std::vector<std::string> all = start.link->all_gather(mine);
+      std::vector<std::string> all = start.launcher->all_gather(mine);
       for (size_t rank = 0; rank < 4; ++rank)
         if (all[rank] != std::string(rank * 100000, static_cast<char>('a' + round))) return 1;
     }
@@ -75,7 +75,7 @@ TEST_F(LaunchTest, RecordersAreSharedAndReadableAfterADeath) {
     char* last = static_cast<char*>(start.recorder) + (1 << 20) - 1;
     if (*last != 0) return 1;
     *last = static_cast<char>('a' + start.rank);
-    start.link->all_gather("");
+    start.launcher->all_gather("");
     if (start.rank == 1) raise(SIGKILL);
     return wait_for_abort(start);
   });
@@ -86,7 +86,7 @@ TEST_F(LaunchTest, RecordersAreSharedAndReadableAfterADeath) {
 TEST_F(LaunchTest, LinesAreWholeInOrderAndNoneIsLost) {
   int code = run(3, [](const RankStart& start) {
     for (int i = 0; i < 2000; ++i)
-      start.link->print(std::to_string(i) + std::string(static_cast<size_t>(i % 100), '.'));
+      start.launcher->print(std::to_string(i) + std::string(static_cast<size_t>(i % 100), '.'));
     return 0;
   });
   EXPECT_EQ(code, 0);
@@ -100,7 +100,7 @@ TEST_F(LaunchTest, LinesAreWholeInOrderAndNoneIsLost) {
 TEST_F(LaunchTest, LinesOfADyingRankArrive) {
   EXPECT_EQ(run(1,
                 [](const RankStart& start) -> int {
-                  start.link->print("last words");
+                  start.launcher->print("last words");
                   raise(SIGKILL);
                   return 0;
                 }),
@@ -131,9 +131,9 @@ TEST_P(RankDeath, EndsTheJobAtOnceAndNamesTheCulprit) {
         raise(death.signal);
       }
       try {
-        start.link->all_gather("blob");
+        start.launcher->all_gather("blob");
       } catch (const Error& error) {  // as a rank's main does; must not be taken for the cause
-        start.link->fail(error, "all_gather");
+        start.launcher->fail(error, "all_gather");
         return static_cast<int>(error.code());
       }
     }
@@ -170,7 +170,7 @@ TEST_F(LaunchTest, SymptomsOfPeersAreNotTheCause) {
       usleep(20000);
       raise(SIGKILL);
     }
-    start.link->fail(Error(Exit::transport, "connection reset by rank 1"), "send");
+    start.launcher->fail(Error(Exit::transport, "connection reset by rank 1"), "send");
     return 14;
   });
   EXPECT_EQ(code, 10);
@@ -180,9 +180,9 @@ TEST_F(LaunchTest, SymptomsOfPeersAreNotTheCause) {
 
 TEST_F(LaunchTest, FailEndsTheJobWithItsCodeAndText) {
   int code = run(4, [](const RankStart& start) {
-    start.link->all_gather("");
+    start.launcher->all_gather("");
     if (start.rank != 3) return wait_for_abort(start);
-    start.link->fail(Error(Exit::non_finite, "the loss is nan"), "cross_entropy, step 7 (plan.lua:12)");
+    start.launcher->fail(Error(Exit::non_finite, "the loss is nan"), "cross_entropy, step 7 (plan.lua:12)");
     return 20;
   });
   EXPECT_EQ(code, 20);
@@ -225,7 +225,7 @@ TEST_F(LaunchTest, NobodySurvives) {
       if (start.rank == 1 && fork() > 0) _exit(0);
       for (;;) pause();
     }
-    start.link->all_gather("");
+    start.launcher->all_gather("");
     if (start.rank == 0) raise(SIGKILL);
     for (;;) pause();
   });
@@ -235,7 +235,7 @@ TEST_F(LaunchTest, NobodySurvives) {
 
 TEST_F(LaunchTest, AStoppedRankIsKilledToo) {
   int code = run(2, [](const RankStart& start) -> int {
-    start.link->all_gather("");
+    start.launcher->all_gather("");
     if (start.rank == 1) raise(SIGSTOP);
     if (start.rank == 0) throw Error(Exit::hang, "no progress");
     return 0;
@@ -249,7 +249,7 @@ TEST_F(LaunchTest, RanksThatNeverJoinAreNamed) {
   int code = run(4, [](const RankStart& start) -> int {
     if (start.rank == 1 || start.rank == 3)
       for (;;) pause();
-    start.link->all_gather("");
+    start.launcher->all_gather("");
     return 0;
   });
   EXPECT_EQ(code, 13);
@@ -261,7 +261,7 @@ TEST_F(LaunchTest, WhoIsMissingIsToldFromTimeToTime) {
   options.join_report_s = 0.05;
   int code = run(3, [](const RankStart& start) {
     if (start.rank == 1) usleep(200000);
-    start.link->all_gather("");
+    start.launcher->all_gather("");
     return 0;
   });
   EXPECT_EQ(code, 0);
@@ -271,7 +271,7 @@ TEST_F(LaunchTest, WhoIsMissingIsToldFromTimeToTime) {
 TEST_F(LaunchTest, ARankThatReturnsEarlyIsNamed) {
   int code = run(3, [](const RankStart& start) {
     if (start.rank == 1) return 0;
-    start.link->all_gather("");
+    start.launcher->all_gather("");
     return 0;
   });
   EXPECT_EQ(code, 13);
@@ -307,7 +307,7 @@ TEST_F(LaunchTest, RanksEndWithAKilledLauncher) {
           if (write(ready[1], "x", 1) != 1) _exit(1);
           for (;;) pause();
         }
-        if (state == joined || start.rank != 3) start.link->all_gather("");
+        if (state == joined || start.rank != 3) start.launcher->all_gather("");
         for (;;) pause();
       });
       _exit(0);
@@ -412,7 +412,7 @@ TEST_F(LaunchTest, RanksThatCannotFitAreRefusedBeforeTheStart) {
 
 TEST(AvailableMemory, IsTheLeastOfMachineAndCgroups) {
   namespace fs = std::filesystem;
-  fs::path root = fs::path(testing::TempDir()) / ("room" + std::to_string(getpid()));
+  fs::path root = fs::path(testing::TempDir()) / ("preflight" + std::to_string(getpid()));
   auto write = [&root](const std::string& path, const std::string& text) {
     fs::create_directories((root / path).parent_path());
     std::ofstream(root / path) << text;
@@ -425,6 +425,11 @@ TEST(AvailableMemory, IsTheLeastOfMachineAndCgroups) {
   write("sys/fs/cgroup/pod/memory.max", "30000\n");
   write("sys/fs/cgroup/pod/memory.current", "10000\n");
   EXPECT_EQ(available_memory(root.string()), 20000);
+  write("sys/fs/cgroup/pod/memory.stat", "anon 9000\ninactive_file 4000\nactive_file 1\n");
+  EXPECT_EQ(available_memory(root.string()), 24000);
+  write("proc/self/cgroup", "0::/\n");
+  write("sys/fs/cgroup/memory.max", "9000\n");
+  EXPECT_EQ(available_memory(root.string()), 9000) << "a container's namespace";
   fs::remove_all(root);
 }
 

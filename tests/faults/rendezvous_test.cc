@@ -50,6 +50,18 @@ class RendezvousTest : public testing::Test {
             .command = "plan.lua"};
   }
 
+  int launch(const LaunchOptions& options, const RankMain& rank_main, LaunchObserver& observer) {
+    Launch launch(options, observer);
+    std::string job;
+    try {
+      if (launch.gives_job()) job = make_job(launch.ranks());
+    } catch (const Error& error) {
+      launch.refuse(error);
+      throw;
+    }
+    return launch.run(job, rank_main);
+  }
+
   // Starts a launcher; its result is collected by finish.
   pid_t start(const LaunchOptions& options, const RankMain& rank_main) {
     int ends[2];
@@ -60,7 +72,7 @@ class RendezvousTest : public testing::Test {
       KeepingObserver observer;
       result.seconds = seconds_of([&] {
         try {
-          result.code = launch(options, make_job, rank_main, observer);
+          result.code = launch(options, rank_main, observer);
         } catch (const Error& error) {
           result.code = static_cast<int>(error.code());
           observer.messages += error.what();
@@ -117,14 +129,14 @@ class RendezvousTest : public testing::Test {
 
 int exchange_and_print(const RankStart& start) {
   for (int round = 0; round < 3; ++round) {
-    std::vector<std::string> all = start.link->all_gather(std::to_string(start.rank * 10 + round));
+    std::vector<std::string> all = start.launcher->all_gather(std::to_string(start.rank * 10 + round));
     for (size_t rank = 0; rank < all.size(); ++rank)
       if (all[rank] != std::to_string(static_cast<int>(rank) * 10 + round)) return 1;
   }
-  start.link->print(std::string(start.job) + ", local " + std::to_string(start.local_rank) + " of " +
-                    std::to_string(start.local_ranks));
+  start.launcher->print(std::string(start.job) + ", local " + std::to_string(start.local_rank) + " of " +
+                        std::to_string(start.local_ranks));
   // All ranks must have got the same secret; it is no use to anybody else.
-  for (const std::string& secret : start.link->all_gather(start.job_id + start.job_secret + start.job_hash))
+  for (const std::string& secret : start.launcher->all_gather(start.job_id + start.job_secret + start.job_hash))
     if (secret != start.job_id + start.job_secret + start.job_hash) return 1;
   return 0;
 }
@@ -278,7 +290,7 @@ TEST_F(RendezvousTest, AnErrorOfTheJobReachesAllNodes) {
 TEST_F(RendezvousTest, ADeathOnAnyNodeEndsAllNodes) {
   for (int culprit : {0, 3}) {
     std::vector<NodeResult> results = run({node(0), node(1)}, [culprit](const RankStart& start) -> int {
-      start.link->all_gather("");
+      start.launcher->all_gather("");
       if (start.rank == culprit) raise(SIGKILL);
       return wait_for_abort(start);
     });
@@ -296,7 +308,7 @@ TEST_F(RendezvousTest, ADeathOnAnyNodeEndsAllNodes) {
 TEST_F(RendezvousTest, AFailureKeepsItsCode) {
   std::vector<NodeResult> results = run({node(0), node(1)}, [](const RankStart& start) -> int {
     if (start.rank == 2) throw Error(Exit::non_finite, "the loss is nan");
-    start.link->all_gather("");
+    start.launcher->all_gather("");
     return 0;
   });
   for (const NodeResult& result : results) {
@@ -310,7 +322,7 @@ TEST_F(RendezvousTest, RanksOfOtherNodesThatDoNotJoinAreNamed) {
   head.join_timeout_s = 0.5;
   std::vector<NodeResult> results = run({head, node(1)}, [](const RankStart& start) -> int {
     if (start.rank == 3) return wait_for_abort(start);
-    start.link->all_gather("");
+    start.launcher->all_gather("");
     return 0;
   });
   EXPECT_EQ(results[0].code, 13);
@@ -324,7 +336,7 @@ TEST_F(RendezvousTest, AKilledLauncherEndsTheOtherNode) {
     int ready[2];
     ASSERT_EQ(pipe2(ready, O_CLOEXEC), 0);
     RankMain wait = [&](const RankStart& start) -> int {
-      start.link->all_gather("");
+      start.launcher->all_gather("");
       if (start.rank == 0 && write(ready[1], "x", 1) != 1) return 1;
       return wait_for_abort(start);
     };
@@ -345,7 +357,7 @@ TEST_F(RendezvousTest, AnInterruptedNodeEndsAll) {
   int ready[2];
   ASSERT_EQ(pipe2(ready, O_CLOEXEC), 0);
   RankMain wait = [&](const RankStart& start) -> int {
-    start.link->all_gather("");
+    start.launcher->all_gather("");
     if (start.rank == 0 && write(ready[1], "x", 1) != 1) return 1;
     return wait_for_abort(start);
   };

@@ -2,13 +2,13 @@
 #include "tests/parity/parity_job.h"
 
 #include <gtest/gtest.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <memory>
 
+#include "base/cores.h"
 #include "compile/compile.h"
-#include "ir/plan_json.h"
+#include "ir/plan_reader.h"
 #include "script/script.h"
 #include "verify/verify.h"
 
@@ -46,13 +46,6 @@ std::vector<double> interpret(int ranks, const Settings& settings, const std::st
   VirtualOptions options;
   options.threads = threads_per_rank(ranks);
   return losses_of(run_virtual_ranks(job, *open_device(device_name), options));
-}
-
-int threads_per_rank(int ranks) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  const int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-  return std::max(1, cores / ranks);
 }
 
 }  // namespace prun::test

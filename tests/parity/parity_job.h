@@ -20,7 +20,4 @@ Job parity_job(int ranks, const Settings& settings, const std::string& device = 
 std::vector<double> losses_of(const VirtualRun& run);
 std::vector<double> interpret(int ranks, const Settings& settings, const std::string& device = "cpu");
 
-// Cores that a kernel of the real run has: the interpreter uses as many, because they decide the order of some sums.
-int threads_per_rank(int ranks);
-
 }  // namespace prun::test

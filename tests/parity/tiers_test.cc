@@ -12,6 +12,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/cores.h"
 #include "tests/parity/parity_job.h"
 
 namespace prun::test {

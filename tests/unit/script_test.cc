@@ -15,7 +15,7 @@
 #include <fstream>
 
 #include "base/error.h"
-#include "ir/plan_json.h"
+#include "ir/plan_reader.h"
 #include "script/limits.h"
 
 namespace prun {

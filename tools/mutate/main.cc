@@ -11,7 +11,7 @@
 #include <map>
 
 #include "compile/compile.h"
-#include "ir/plan_json.h"
+#include "ir/plan_reader.h"
 #include "judge.h"
 #include "script/script.h"
 #include "verify/verify.h"

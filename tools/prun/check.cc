@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
+#include "build_job.h"
 #include "commands.h"
 #include "verify/verify.h"
 
@@ -81,8 +82,8 @@ void print_class(const Job& job, size_t c) {
 
 }  // namespace
 
-int check_command(const Options& options, const Places& places) {
-  Job job = build_job(options, places, options.nproc * options.nnodes);
+int check_command(Options& options) {
+  Job job = build_job(options, options.launch.nproc * options.launch.nnodes);
   if (options.json) {
     fmt::print("{}\n", as_json(job).dump(2));
     return 0;

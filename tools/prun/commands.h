@@ -1,17 +1,16 @@
 // One function per command; each returns the exit code and throws Error.
 #pragma once
-#include "build_job.h"
 #include "options.h"
 
 namespace prun {
 
-int run_command(const Options& options, const Places& places);      // run.cc
-int check_command(const Options& options, const Places& places);    // check.cc
-int dump_command(const Options& options, const Places& places);     // dump.cc
-int plans_command(const Options& options, const Places& places);    // plans.cc
-int plugins_command(const Options& options, const Places& places);  // plugins.cc
-int doctor_command(const Options& options, const Places& places);   // doctor.cc
-int conform_command(const Options& options, const Places& places);  // conform.cc
-int bench_command(const Options& options, const Places& places);    // bench/bench.cc
+int run_command(Options& options);      // run.cc
+int check_command(Options& options);    // check.cc
+int dump_command(Options& options);     // dump.cc
+int plans_command(Options& options);    // plans.cc
+int plugins_command(Options& options);  // plugins.cc
+int doctor_command(Options& options);   // doctor.cc
+int conform_command(Options& options);  // conform.cc
+int bench_command(Options& options);    // bench/bench.cc
 
 }  // namespace prun

@@ -25,8 +25,8 @@ namespace prun {
 namespace fs = std::filesystem;
 namespace {
 
-std::string suite_program(const Places& places, const char* name) {
-  const fs::path program = fs::path(places.program).parent_path() / "../libexec/prun" / name;
+std::string suite_program(const Options& options, const char* name) {
+  const fs::path program = fs::path(options.program).parent_path() / "../libexec/prun" / name;
   if (!fs::exists(program))
     throw usage_error(
         fmt::format("{} is not there: prun was built without the conformance suite. Install GoogleTest "
@@ -55,12 +55,12 @@ bool names_symbol(const fs::path& file, const std::string& symbol) {
   return bytes.find(symbol + '\0') != std::string::npos;
 }
 
-bool is_device(const Options& options, const Places& places) {
+bool is_device(const Options& options) {
   if (options.device_given) return true;
   if (is_path(options.plan))
     return names_symbol(options.plan, "prun_device_v1") && !names_symbol(options.plan, "prun_transport_v1");
   std::vector<std::string> names;
-  for (const std::string& dir : places.plugin_dirs) {
+  for (const std::string& dir : options.world.plugin_dirs) {
     std::error_code missing;
     for (const fs::directory_entry& entry : fs::directory_iterator(dir, missing))
       if (entry.path().extension() == ".so") names.push_back(entry.path().stem().string());
@@ -98,25 +98,25 @@ void require_device(const std::string& name, int index) {
                                   report.probe.devices == 1 ? "is" : "are", report.probe.devices));
 }
 
-[[noreturn]] void conform_device(const Options& options, const Places& places) {
+[[noreturn]] void conform_device(const Options& options) {
   const std::string name = name_device(options.device_given ? options.device : options.plan);
   require_device(name, options.first_device);
-  std::vector<std::string> words = {suite_program(places, "prun_conform_device"), "--device=" + name,
+  std::vector<std::string> words = {suite_program(options, "prun_conform_device"), "--device=" + name,
                                     fmt::format("--index={}", options.first_device),
-                                    fmt::format("--seconds={:.0f}", options.timeout_s)};
+                                    fmt::format("--seconds={:.0f}", options.world.deadline_s)};
   if (!options.device_options.empty()) words.push_back("--options=" + options.device_options);
-  become(std::move(words), options.items);
+  become(std::move(words), options.operands);
 }
 
 }  // namespace
 
-int conform_command(const Options& options, const Places& places) {
-  if (is_device(options, places)) conform_device(options, places);
-  const NamedPlugin plugin = name_plugin(options.plan, places.plugin_dirs);
-  std::vector<std::string> words = {suite_program(places, "prun_conform"), "--transport=" + plugin.name};
+int conform_command(Options& options) {
+  if (is_device(options)) conform_device(options);
+  const NamedPlugin plugin = name_plugin(options.plan, options.world.plugin_dirs);
+  std::vector<std::string> words = {suite_program(options, "prun_conform"), "--transport=" + plugin.name};
   for (const std::string& dir : plugin.dirs) words.push_back("--plugin-dir=" + dir);
-  if (!options.transport_options.empty()) words.push_back("--options=" + options.transport_options);
-  become(std::move(words), options.items);
+  if (!options.world.transport_options.empty()) words.push_back("--options=" + options.world.transport_options);
+  become(std::move(words), options.operands);
 }
 
 }  // namespace prun

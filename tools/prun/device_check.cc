@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "build_job.h"
 #include "device/device.h"
 #include "device/plugin_device.h"
 #include "exec/queue_memory.h"
@@ -34,23 +35,23 @@ std::string visible_text() {
 
 std::vector<int> devices_of_ranks(const Options& options) {
   std::vector<int> devices;
-  for (int rank = 0; rank < options.nproc; ++rank) devices.push_back(device_of(options, rank));
+  for (int rank = 0; rank < options.launch.nproc; ++rank) devices.push_back(device_of(options, rank));
   return devices;
 }
 
 void require_enough(const Options& options, int devices) {
-  const int last = device_of(options, options.nproc - 1);
+  const int last = device_of(options, options.launch.nproc - 1);
   if (last < devices) return;
   const std::string there =
       fmt::format("here {} {}{}", devices == 1 ? "is" : "are", range_of(options, devices), visible_text());
   if (options.first_device >= devices)
     throw usage_error(fmt::format("there is no device {}: {}", device_word(options, options.first_device), there));
   const int room = devices - options.first_device;
-  throw usage_error(
-      fmt::format("--nproc {} on --device {} needs {} devices{}, {}. To share them: --ranks-per-device {}; "
-                  "ranks that share a device talk through host memory, as NCCL refuses them",
-                  options.nproc, device_word(options, options.first_device), last - options.first_device + 1,
-                  options.ranks_per_device == 1 ? ", one a rank" : "", there, (options.nproc + room - 1) / room));
+  throw usage_error(fmt::format(
+      "--nproc {} on --device {} needs {} devices{}, {}. To share them: --ranks-per-device {}; "
+      "ranks that share a device talk through host memory, as NCCL refuses them",
+      options.launch.nproc, device_word(options, options.first_device), last - options.first_device + 1,
+      options.ranks_per_device == 1 ? ", one a rank" : "", there, (options.launch.nproc + room - 1) / room));
 }
 
 // What makes the largest part smaller, in the plan's words.
@@ -67,15 +68,21 @@ const FoundDevice& found(const DeviceReport& report, int index) {
                        [&](const FoundDevice& device) { return device.index == index; });
 }
 
-// The least number of ranks, above this host's, on the devices that are left, whose needs fit into `bytes`; else
-// advice.
-std::string what_would_fit(const Options& options, const DeviceReport& report, int64_t bytes, const Program& program,
-                           const std::function<std::optional<int64_t>(int)>& needed_with) {
-  const int most = (report.probe.devices - options.first_device) * options.ranks_per_device;
-  for (int nproc = 2 * options.nproc; nproc <= most; nproc *= 2) {
-    const std::optional<int64_t> needed = needed_with(nproc);
-    if (needed && *needed * options.ranks_per_device <= bytes)
-      return fmt::format("--nproc {} would fit: {} a rank", nproc, human_bytes(*needed));
+// How many ranks on the devices that are left would fit into `bytes` each, where the plan runs with as many; else what
+// makes the program smaller.
+std::string what_would_fit(const Options& options, const DeviceReport& report, int64_t bytes, const Program& program) {
+  const int room = (report.probe.devices - options.first_device) * options.ranks_per_device;
+  Options wider = options;
+  while (2 * wider.launch.nproc <= room) wider.launch.nproc *= 2;
+  if (wider.launch.nproc == options.launch.nproc) return advice(program);
+  try {
+    int64_t needed = 0;
+    for (const Program& each : build_job(wider, wider.launch.nproc * wider.launch.nnodes).classes)
+      needed = std::max(needed, needed_on_device(each));
+    if (needed * options.ranks_per_device <= bytes)
+      return fmt::format("--nproc {} would fit: {} a rank", wider.launch.nproc, human_bytes(needed));
+  } catch (const Error&) {
+    // The plan does not run on so many ranks.
   }
   return advice(program);
 }
@@ -122,21 +129,20 @@ void require_devices(const Options& options, const DeviceReport& report) {
 }
 
 std::string transport_of_sharing_ranks(const Options& options) {
-  if (options.transport == "auto") return options.nnodes > 1 ? "shm+socket" : "shm";
-  if (options.transport.find("nccl") != std::string::npos)
+  if (options.world.transport == "auto") return options.launch.nnodes > 1 ? "shm+socket" : "shm";
+  if (options.world.transport.find("nccl") != std::string::npos)
     throw usage_error(
         fmt::format("--transport {}: NCCL refuses ranks that share a device (--ranks-per-device {}); "
                     "shm and socket go through host memory",
-                    options.transport, options.ranks_per_device));
-  return options.transport;
+                    options.world.transport, options.ranks_per_device));
+  return options.world.transport;
 }
 
-void check_device_memory(const Options& options, const Job& job, const DeviceReport& report,
-                         const std::function<std::optional<int64_t>(int nproc)>& needed_with) {
+void check_device_memory(const Options& options, const Job& job, const DeviceReport& report) {
   if (report.devices.empty()) return;
   std::map<int, std::vector<const Program*>> programs;  // of each device
-  for (int rank = 0; rank < options.nproc; ++rank)
-    programs[device_of(options, rank)].push_back(&job.program(options.node_rank * options.nproc + rank));
+  for (int rank = 0; rank < options.launch.nproc; ++rank)
+    programs[device_of(options, rank)].push_back(&job.program(options.launch.node_rank * options.launch.nproc + rank));
   for (const auto& [index, of_ranks] : programs) {
     const prun_device_info& info = found(report, index).info;
     const int64_t free = static_cast<int64_t>(info.free_bytes);
@@ -157,7 +163,7 @@ void check_device_memory(const Options& options, const Job& job, const DeviceRep
                 fmt::format("{} ({}): {} {}{}{}, {} of its {} are free{}{}", device_word(options, index), info.name,
                             who, human_bytes(needed), largest_roles(largest), beside, human_bytes(free),
                             human_bytes(static_cast<int64_t>(info.total_bytes)), unshared,
-                            what_would_fit(options, report, free - contexts, largest, needed_with)));
+                            what_would_fit(options, report, free - contexts, largest)));
   }
 }
 

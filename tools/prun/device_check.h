@@ -1,9 +1,6 @@
 // What `prun PLAN --device NAME` needs of this host's devices, checked before any rank starts, so that one sentence
 // says it instead of N ranks.
 #pragma once
-#include <functional>
-#include <optional>
-
 #include "device_probe.h"
 #include "ir/program.h"
 #include "options.h"
@@ -24,9 +21,7 @@ std::string transport_of_sharing_ranks(const Options& options);
 // take beside that is known once they have (DeviceUse).
 int64_t needed_on_device(const Program& program);
 // Throws Error(out_of_memory) where a device's ranks need more than is free there beside their contexts, and says what
-// would fit. `needed_with(nproc)`: of the rank that needs most, with so many on this host; none: the plan does not run
-// so.
-void check_device_memory(const Options& options, const Job& job, const DeviceReport& report,
-                         const std::function<std::optional<int64_t>(int nproc)>& needed_with);
+// would fit; for that the plan is compiled once more, with ranks on all of this host's devices.
+void check_device_memory(const Options& options, const Job& job, const DeviceReport& report);
 
 }  // namespace prun

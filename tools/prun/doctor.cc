@@ -38,10 +38,10 @@ DeviceReport report_of(const std::string& name, const std::vector<DevicePluginFi
   return report;
 }
 
-Findings examine(const Options& options, const Places& places) {
+Findings examine(const Options& options) {
   Findings findings;
   findings.machine = machine_facts();
-  findings.transports = list_plugins(places.plugin_dirs);
+  findings.transports = list_plugins(options.world.plugin_dirs);
   const std::vector<DevicePluginFile> plugins = find_device_plugins();
   std::vector<std::string> names = device_names();
   if (options.device_given && std::find(names.begin(), names.end(), options.device) == names.end())
@@ -147,8 +147,8 @@ void print_json(const Findings& findings) {
 
 }  // namespace
 
-int doctor_command(const Options& options, const Places& places) {
-  const Findings findings = examine(options, places);
+int doctor_command(Options& options) {
+  const Findings findings = examine(options);
   options.json ? print_json(findings) : print_all(findings);
   if (!options.device_given) return 0;
   std::fflush(stdout);  // before the error, which goes elsewhere

@@ -1,12 +1,13 @@
 // prun dump PLAN: the program as text, the same that golden tests compare.
 #include <fmt/format.h>
 
+#include "build_job.h"
 #include "commands.h"
 
 namespace prun {
 
-int dump_command(const Options& options, const Places& places) {
-  fmt::print("{}", dump_job(build_job(options, places, options.nproc * options.nnodes)));
+int dump_command(Options& options) {
+  fmt::print("{}", dump_job(build_job(options, options.launch.nproc * options.launch.nnodes)));
   return 0;
 }
 

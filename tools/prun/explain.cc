@@ -26,13 +26,10 @@ struct GroupKind {
   prun_mem_kind memory;
 };
 
-std::vector<Candidate> weigh_for(const GroupKind& kind, const Options& options, const Places& places) {
-  WorldOptions world;
+std::vector<Candidate> weigh_for(const GroupKind& kind, const Options& options) {
+  WorldOptions world = options.world;
   world.ranks = kind.ranks;
   world.local_ranks = kind.local_ranks;
-  world.transport_options = options.transport_options;
-  world.network_interface = options.network_interface;
-  world.plugin_dirs = places.plugin_dirs;
   std::vector<int> ranks(static_cast<size_t>(kind.ranks));
   std::iota(ranks.begin(), ranks.end(), 0);
   return weigh(world, ranks, kind.local_ranks < kind.ranks, kind.memory);
@@ -65,9 +62,9 @@ void print_kind(const GroupKind& kind, const std::vector<Candidate>& candidates,
 }
 
 InterfaceChoice chosen_interface(const Options& options, const std::vector<Interface>& interfaces) {
-  if (options.nnodes == 1 && options.rendezvous.empty() && options.network_interface.empty())
+  if (options.launch.nnodes == 1 && options.launch.rendezvous.empty() && options.world.network_interface.empty())
     return {"", "all ranks are on this host"};
-  return choose_interface(options.network_interface, interface_towards(options.rendezvous), interfaces);
+  return choose_interface(options.world.network_interface, interface_towards(options.launch.rendezvous), interfaces);
 }
 
 void print_interfaces(const std::vector<Interface>& interfaces, const InterfaceChoice& chosen) {
@@ -83,11 +80,11 @@ void print_interfaces(const std::vector<Interface>& interfaces, const InterfaceC
 
 }  // namespace
 
-int explain_plugins(const Options& options, const Places& places) {
-  check_options(options.transport_options, places.plugin_dirs);
+int explain_plugins(const Options& options) {
+  check_options(options.world.transport_options, options.world.plugin_dirs);
   const std::vector<Interface> interfaces = list_interfaces();
   const InterfaceChoice chosen = chosen_interface(options, interfaces);  // throws, before anything is shown
-  const int near = std::max(options.nproc, 2), all = near * std::max(options.nnodes, 2);
+  const int near = std::max(options.launch.nproc, 2), all = near * std::max(options.launch.nnodes, 2);
   const std::string inside = fmt::format("ranks of one host ({}), host memory", near);
   const std::string between = fmt::format("ranks of several hosts ({} on {}), host memory", all, all / near);
   const GroupKind kinds[] = {
@@ -97,7 +94,7 @@ int explain_plugins(const Options& options, const Places& places) {
   };
   const std::set<std::string> before = loaded_objects();
   std::vector<std::vector<Candidate>> weighed;
-  for (const GroupKind& kind : kinds) weighed.push_back(weigh_for(kind, options, places));
+  for (const GroupKind& kind : kinds) weighed.push_back(weigh_for(kind, options));
   auto best = [&](size_t i) {
     return weighed[i].empty() || weighed[i].front().score == 0 ? "" : weighed[i].front().file.name;
   };

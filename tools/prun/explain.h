@@ -5,6 +5,6 @@
 namespace prun {
 
 // For --nproc ranks a host and --nnodes hosts, two of each if there are less. Throws as choose_interface.
-int explain_plugins(const Options& options, const Places& places);
+int explain_plugins(const Options& options);
 
 }  // namespace prun

@@ -4,12 +4,11 @@
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 
-#include <fstream>
 #include <thread>
 
+#include "base/cores.h"
 #include "base/text.h"
-#include "cores.h"
-#include "launch/room.h"
+#include "launch/preflight.h"
 
 namespace prun {
 namespace {
@@ -21,14 +20,6 @@ MachineFact cores() {
   return {"cores",
           usable == all ? std::to_string(usable) : fmt::format("{} of {} (this process's cpuset)", usable, all), usable,
           ""};
-}
-
-int64_t total_memory() {
-  std::ifstream meminfo("/proc/meminfo");
-  std::string word;
-  for (int64_t kib; meminfo >> word;)
-    if (word == "MemTotal:" && meminfo >> kib) return kib * 1024;
-  return 0;
 }
 
 MachineFact memory() {

@@ -12,19 +12,11 @@
 #include <string>
 
 #include "base/error.h"
-#include "commands.h"
+#include "build_job.h"
+#include "options.h"
 
 namespace prun {
 namespace {
-
-struct Command {
-  const char* name;
-  int (*run)(const Options&, const Places&);
-};
-constexpr Command kCommands[] = {
-    {"run", run_command},         {"check", check_command},   {"dump", dump_command},       {"plans", plans_command},
-    {"plugins", plugins_command}, {"doctor", doctor_command}, {"conform", conform_command}, {"bench", bench_command},
-};
 
 // A thread of a kernel that waits for the others spins for milliseconds by default, which costs a loaded machine most
 // of its time. The OpenMP library reads the limit when it is loaded, before main: so this process starts itself once
@@ -38,19 +30,16 @@ void limit_spinning(char** argv) {
 }
 
 int dispatch(int argc, char** argv) {
-  Options options = parse_options(argc, argv);
-  if (options.help && options.plan.empty()) {
-    fmt::print("{}", usage());
+  Options options = parse_options({argv + 1, argv + argc});
+  const bool has_plan = !options.plan.empty() && options.command != "conform";
+  if (options.help && !has_plan) {
+    fmt::print("{}", usage(options));
     return 0;
   }
-  Places places = find_places();
-  if (options.help) {
-    print_plan_help(options, places);
-    return 0;
-  }
-  for (const Command& command : kCommands)
-    if (options.command == command.name) return command.run(options, places);
-  return static_cast<int>(Exit::usage);
+  find_installation(options);
+  if (!options.help) return run_chosen_command(options);
+  print_plan_help(options);
+  return 0;
 }
 
 }  // namespace

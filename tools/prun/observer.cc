@@ -11,7 +11,7 @@
 
 namespace prun {
 
-Observer::Observer(const Options& options) : progress_(standard_screen()) {
+Observer::Observer(const Options& options, double peak_flops) : peak_flops_(peak_flops), progress_(standard_screen()) {
   if (!options.metrics.empty()) metrics_.emplace(options.metrics);
   if (!options.trace.empty()) trace_.emplace(options.trace);
 }
@@ -23,7 +23,7 @@ void Observer::started(const std::vector<int>& ranks, const std::vector<int>&, c
   if (metrics_) metrics_->begin();
   if (trace_) trace_->begin(job, ranks_, recorders_);
   if (job.classes.empty()) return;
-  work_ = {job.classes.front().tokens_per_step, model_flops(job), peak_flops};
+  work_ = {job.classes.front().tokens_per_step, model_flops(job), peak_flops_};
   progress_.begin(job.classes.front(), static_cast<int>(job.class_of_rank.size()));
   if (!progress_.silent()) announce();
 }

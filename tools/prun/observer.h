@@ -19,7 +19,7 @@ namespace prun {
 class Observer final : public LaunchObserver {
  public:
   // Throws usage_error when the trace or the metrics cannot be written.
-  explicit Observer(const Options& options);
+  Observer(const Options& options, double peak_flops);
   static uint64_t recorder_capacity(const Options& options) { return options.trace.empty() ? 1u << 12 : 1u << 16; }
   void job_received(std::string_view bytes) override { received_ = parse_job(bytes); }
   void started(const std::vector<int>& ranks, const std::vector<int>& pids,
@@ -30,8 +30,7 @@ class Observer final : public LaunchObserver {
   std::string where(int rank) override;
   void ended(int exit_code) override;
 
-  Job job;                // empty on nodes other than 0, which show nothing
-  double peak_flops = 0;  // of all devices of the job; 0 where it is not known
+  Job job;  // empty on nodes other than 0, which show nothing
 
  private:
   void announce() const;
@@ -44,6 +43,7 @@ class Observer final : public LaunchObserver {
   std::vector<RecorderHeader*> recorders_;
   bool told_transports_ = false;
   StepReader steps_;
+  double peak_flops_;  // of all devices of the job; 0 where it is not known
   StepWork work_;
   Progress progress_;
   Summary summary_;

@@ -1,4 +1,5 @@
-// One table of options for all commands that take a plan; CLI11 parses, the messages are ours.
+// CLI11 holds each option once, with its help; a command's help, the check of names and the hint at the command that
+// has an option all read it from there. The messages are ours.
 #include "options.h"
 
 #include <fmt/format.h>
@@ -6,80 +7,39 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "commands.h"
+#include "definer.h"
 
 namespace prun {
-namespace {
 
-const std::vector<std::string> kCommands = {"dump", "check", "plans", "plugins", "doctor", "conform", "bench"};
-
-const OptionRow kRows[] = {
-    {"--nproc", "N", "ranks on this node (default 1)"},
-    {"--set", "NAME=VALUE", "an argument of the plan; `prun PLAN --help` lists them"},
-    {"--transport", "NAME", "auto (default), shm, socket, another plugin, or two: inside a host+between"},
-    {"--transport-options", "K=V,..", "options of the transport; NAME.K=V for one of two"},
-    {"--device", "NAME[:FIRST]", "what computes (default cpu): a rank each from the host's device FIRST on"},
-    {"--device-options", "K=V,..", "options of the device"},
-    {"--ranks-per-device", "N", "ranks that share a device (default 1)"},
-    {"--check-finite", "", "end with the op that first makes a NaN or an infinity (slower)"},
-    {"--metrics", "FILE", "write one JSON object a step"},
-    {"--trace", "FILE", "write a timeline that opens in Perfetto"},
-    {"--nnodes", "N", "nodes of the job (default 1)"},
-    {"--node-rank", "I", "which of them this is, from 0"},
-    {"--rendezvous", "HOST:PORT", "where node 0 listens; needed with --nnodes"},
-    {"--secret-file", "FILE", "shared secret of the nodes (or PRUN_SECRET); needed beyond loopback"},
-    {"--interface", "NAME", "network interface between hosts, or its address or network (default: to --rendezvous)"},
-    {"--timeout", "SECONDS", "how long a collective or a missing rank is waited for (default 60)"},
-    {"--json", "", "check, plans, plugins, doctor: as JSON"},
-    {"--explain", "", "plugins: which transport auto takes for which ranks, and why"},
-    {"--help", "", "this text; with a plan also its arguments"},
-};
-
-std::vector<std::string> option_names() {
-  std::vector<std::string> names;
-  for (const OptionRow& row : kRows) names.push_back(row.name);
-  return names;
+void Definer::flag(unsigned commands, const char* name, bool& value, const char* help) {
+  if ((commands & command_) != 0) app_.add_flag(name, value, help);
 }
 
-void settle(Options& options, const std::vector<std::string>& settings) {
-  for (const std::string& text : settings) {
-    size_t equals = text.find('=');
-    if (equals == std::string::npos || equals == 0)
-      throw usage_error(fmt::format("--set wants NAME=VALUE, not '{}'", text));
-    options.settings[text.substr(0, equals)] = text.substr(equals + 1);
-  }
+void Definer::text(unsigned commands, const char* name, const char* unit, std::string& value, const char* help) {
+  if ((commands & command_) != 0) app_.add_option(name, value, help)->type_name(unit);
 }
 
-bool is_any_of(const std::string& word, std::initializer_list<const char*> words) {
-  return std::find(words.begin(), words.end(), word) != words.end();
+void Definer::parsed(unsigned commands, const char* name, const char* unit, Read read, const char* help, bool many) {
+  if ((commands & command_) == 0) return;
+  CLI::callback_t read_all = [read](const CLI::results_t& texts) {
+    for (const std::string& text : texts) read(text);
+    return true;
+  };
+  CLI::Option* option = app_.add_option(name, std::move(read_all), help)->type_name(unit)->expected(1);
+  if (many) option->take_all();
 }
 
-// "cuda:2": from its third device on.
-void split_device(Options& options) {
-  const size_t colon = options.device.find(':');
-  if (colon == std::string::npos) return;
-  options.first_device = whole_number("--device NAME:FIRST", options.device.substr(colon + 1), 0);
-  options.device.resize(colon);
-}
-
-void finish(Options& options) {
-  if (options.nnodes > 1 && options.rendezvous.empty())
-    throw usage_error("--nnodes needs --rendezvous HOST:PORT, the address where node 0 listens");
-  if (options.node_rank >= options.nnodes)
-    throw usage_error(fmt::format("--node-rank {} is not below --nnodes {}", options.node_rank, options.nnodes));
-  if (options.plan.empty() && options.command == "conform" && !options.device_given && !options.help)
-    throw usage_error("which plugin? For example: prun conform shm, or prun conform build/lib/prun/plugins/mine.so");
-  if (options.plan.empty() && !is_any_of(options.command, {"plans", "plugins", "doctor", "conform"}) && !options.help)
-    throw usage_error("which plan? For example: prun plans/zero3.lua --nproc 8");
-}
-
-}  // namespace
-
-int device_of(const Options& options, int local_rank) {
-  return options.first_device + local_rank / options.ranks_per_device;
+void Definer::whole(unsigned commands, const char* name, const char* unit, int& value, int least, const char* help) {
+  const auto read = [&value, name = std::string(name), least](const std::string& text) {
+    value = whole_number(name, text, least);
+  };
+  parsed(commands, name, unit, read, help);
 }
 
 int whole_number(const std::string& option, const std::string& text, int least) {
@@ -90,17 +50,176 @@ int whole_number(const std::string& option, const std::string& text, int least) 
   return static_cast<int>(value);
 }
 
-void check_option_names(const std::vector<std::string>& args, const std::vector<std::string>& names) {
-  for (const std::string& arg : args) {
-    if (arg.size() < 3 || arg.compare(0, 2, "--") != 0) continue;
-    std::string name = arg.substr(0, arg.find('='));
-    if (name == "--version" || std::find(names.begin(), names.end(), name) != names.end()) continue;
-    throw usage_error(fmt::format("there is no option {}{}", name, did_you_mean(name, names)));
+namespace {
+
+struct Command {
+  const char* name;
+  Commands bit;
+  const char* usage;
+  const char* help;
+  int (*run)(Options&);
+};
+const Command kCommands[] = {
+    // the first is meant where none is named
+    {"run", kRun, "prun PLAN [options]", "train: run the plan on --nproc ranks", run_command},
+    {"check", kCheck, "prun check PLAN [options]", "verify it and predict memory and traffic; starts no rank",
+     check_command},
+    {"dump", kDump, "prun dump PLAN [options]", "print the program that the ranks would run", dump_command},
+    {"plans", kPlans, "prun plans", "list the plans that come with prun", plans_command},
+    {"plugins", kPlugins, "prun plugins", "list the transports; --explain: which auto takes, and why", plugins_command},
+    {"doctor", kDoctor, "prun doctor [--device NAME]",
+     "what prun has here: memory, limits, transports, devices, and what to do about problems", doctor_command},
+    {"conform", kConform, "prun conform PLUGIN [ITEM]",
+     "try a transport or a device with the suite for all of them; ops:gelu: one case of an item", conform_command},
+    {"bench", kBench, "prun bench OP[,OP] [..]", "collectives by size over a transport, in nccl-tests' columns",
+     bench_command},
+};
+
+std::vector<std::string> command_names() {
+  std::vector<std::string> names;
+  for (const Command& command : kCommands)
+    if (command.bit != kRun) names.emplace_back(command.name);
+  return names;
+}
+
+const Command& find_command(std::string_view name) {
+  return *std::find_if(std::begin(kCommands), std::end(kCommands), [&](const Command& c) { return c.name == name; });
+}
+
+void read_setting(Options& options, const std::string& text) {
+  size_t equals = text.find('=');
+  if (equals == std::string::npos || equals == 0)
+    throw usage_error(fmt::format("--set wants NAME=VALUE, not '{}'", text));
+  options.settings[text.substr(0, equals)] = text.substr(equals + 1);
+}
+
+// "cuda:2": from its third device on.
+void read_device(Options& options, const std::string& text) {
+  options.device_given = true;
+  const size_t colon = text.find(':');
+  options.device = text.substr(0, colon);
+  if (colon != std::string::npos) options.first_device = whole_number("--device NAME:FIRST", text.substr(colon + 1), 0);
+}
+
+void define_options(CLI::App& app, Commands command, Options& o) {
+  constexpr unsigned kPlanCommands = kRun | kCheck | kDump, kSpans = kRun | kPlugins | kBench;
+  Definer define(app, command);
+  app.set_help_flag();
+  app.add_option("operands", o.operands);
+  define.whole(kPlanCommands | kPlugins | kDoctor, "--nproc", "N", o.launch.nproc, 1, "ranks on this node (default 1)");
+  define.parsed(
+      kPlanCommands, "--set", "NAME=VALUE", [&o](const std::string& text) { read_setting(o, text); },
+      "an argument of the plan; `prun PLAN --help` lists them", true);
+  define.text(kRun | kBench, "--transport", "NAME", o.world.transport,
+              command == kBench ? "auto (default), a plugin's name (`prun plugins`) or the path of a .so"
+                                : "auto (default), shm, socket, another plugin, or two: inside a host+between");
+  define.text(kSpans | kConform, "--transport-options", "K=V,..", o.world.transport_options,
+              "options of the transport; NAME.K=V for one of two");
+  define.text(kBench, "--algorithm", "NAME", o.world.algorithm,
+              "the core's algorithm of this name (default: by size and ranks)");
+  if (command == kBench) define_bench_options(define, o.bench);
+  define.parsed(
+      kPlanCommands | kDoctor | kConform, "--device", "NAME[:FIRST]",
+      [&o](const std::string& text) { read_device(o, text); },
+      "what computes (default cpu): a rank each from the host's device FIRST on");
+  define.text(kRun | kConform, "--device-options", "K=V,..", o.device_options, "options of the device");
+  define.whole(kRun | kDoctor, "--ranks-per-device", "N", o.ranks_per_device, 1,
+               "ranks that share a device (default 1)");
+  define.flag(kPlanCommands, "--check-finite", o.check_finite,
+              "end with the op that first makes a NaN or an infinity (slower)");
+  define.text(kRun, "--metrics", "FILE", o.metrics, "write one JSON object a step");
+  define.text(kRun, "--trace", "FILE", o.trace, "write a timeline that opens in Perfetto");
+  define.whole(kSpans | kCheck | kDump, "--nnodes", "N", o.launch.nnodes, 1, "nodes of the job (default 1)");
+  define.whole(kRun | kBench, "--node-rank", "I", o.launch.node_rank, 0, "which of them this is, from 0");
+  define.text(kSpans, "--rendezvous", "HOST:PORT", o.launch.rendezvous, "where node 0 listens; needed with --nnodes");
+  define.text(kRun | kBench, "--secret-file", "FILE", o.launch.secret_file,
+              "shared secret of the nodes (or PRUN_SECRET); needed beyond loopback");
+  define.text(kSpans, "--interface", "NAME", o.world.network_interface,
+              "network interface between hosts, or its address or network (default: to --rendezvous)");
+  define.parsed(
+      kRun | kConform | kBench, "--timeout", "SECONDS",
+      [&o](const std::string& text) {
+        o.world.deadline_s = o.launch.join_timeout_s = whole_number("--timeout", text, 1);
+      },
+      "how long a collective or a missing rank is waited for (default 60)");
+  define.flag(kPlugins, "--explain", o.explain, "which transport auto takes for which ranks, and why");
+  define.flag(kAllCommands & ~(kRun | kDump | kConform), "--json", o.json,
+              command == kBench ? "one JSON object a row" : "as JSON");
+  define.flag(kAllCommands, "--help,-h", o.help,
+              command == kRun ? "this text; with a plan also its arguments" : "this text");
+}
+
+std::vector<std::string> names_of_options(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options())
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  return names;
+}
+
+// Before CLI11 parses, whose message would not say what was meant.
+void check_option_names(const std::vector<std::string>& words, const CLI::App& app, const Command& command) {
+  for (const std::string& word : words) {
+    if (word.size() < 3 || word.compare(0, 2, "--") != 0) continue;
+    const std::string name = word.substr(0, word.find('='));
+    const std::vector<std::string> own = names_of_options(app);
+    if (std::find(own.begin(), own.end(), name) != own.end()) continue;
+    std::vector<std::string> others;
+    for (const Command& other : kCommands) {
+      CLI::App theirs;
+      Options unused;
+      define_options(theirs, other.bit, unused);
+      if (theirs.get_option_no_throw(name) != nullptr)
+        others.push_back(other.bit == kRun ? "prun PLAN" : fmt::format("prun {}", other.name));
+    }
+    if (others.empty()) throw usage_error(fmt::format("there is no option {}{}", name, did_you_mean(name, own)));
+    const bool runs = command.bit == kRun;
+    throw usage_error(fmt::format("{} has no option {}, but {} has (`prun {}--help` lists its own)",
+                                  runs ? "prun PLAN" : fmt::format("prun {}", command.name), name, join(others, ", "),
+                                  runs ? "" : fmt::format("{} ", command.name)));
   }
 }
 
-std::string option_line(const OptionRow& row) {
-  return fmt::format("  {:<28}{}\n", fmt::format("{} {}", row.name, row.value), row.help);
+// The first operand becomes the plan, or what is to be tried; the commands without a plan have none.
+void read_operands(Options& o, const Command& command) {
+  std::vector<std::string>& words = o.operands;
+  if (command.bit == kBench) return;
+  if (command.bit == kConform) {
+    if (o.device_given || words.empty()) return;
+  } else if (!words.empty()) {
+    // A word before a plan, or one that can be no file, was meant as a command.
+    const std::string& first = words[0];
+    if (first.find_first_of("./") == std::string::npos &&
+        (words.size() > 1 || !nearest_word(first, command_names()).empty()))
+      throw usage_error(fmt::format("there is no command '{}'{}", first, did_you_mean(first, command_names())));
+    if (command.bit == kDoctor)
+      throw usage_error(fmt::format("prun doctor takes no plan ('{}'): it looks at this machine", first));
+    if (command.bit == kPlans || command.bit == kPlugins)
+      throw usage_error(fmt::format("prun {} takes no plan ('{}'): it lists all", command.name, first));
+    if (words.size() > 1) throw usage_error(fmt::format("one plan at a time: '{}' and '{}'", first, words[1]));
+  }
+  if (words.empty()) return;
+  o.plan = words[0];
+  words.erase(words.begin());
+}
+
+// What must hold between options.
+void check_together(Options& o, const Command& command) {
+  const LaunchOptions& launch = o.launch;
+  if (launch.nnodes > 1 && launch.rendezvous.empty() && (command.bit & (kCheck | kDump)) == 0)
+    throw usage_error("--nnodes needs --rendezvous HOST:PORT, the address where node 0 listens");
+  if (launch.node_rank >= launch.nnodes)
+    throw usage_error(fmt::format("--node-rank {} is not below --nnodes {}", launch.node_rank, launch.nnodes));
+  if (command.bit == kConform && o.plan.empty() && !o.device_given)
+    throw usage_error("which plugin? For example: prun conform shm, or prun conform build/lib/prun/plugins/mine.so");
+  if ((command.bit & (kRun | kCheck | kDump)) != 0 && o.plan.empty())
+    throw usage_error("which plan? For example: prun plans/zero3.lua --nproc 8");
+  if (command.bit == kBench) finish_bench(o);
+}
+
+}  // namespace
+
+int device_of(const Options& options, int local_rank) {
+  return options.first_device + local_rank / options.ranks_per_device;
 }
 
 std::string read_secret(const std::string& secret_file) {
@@ -114,96 +233,72 @@ std::string read_secret(const std::string& secret_file) {
   return secret;
 }
 
-std::string usage() {
-  std::string text =
-      "prun PLAN [options]         train: run the plan on --nproc ranks\n"
-      "prun check PLAN [options]   verify it and predict memory and traffic; starts no rank\n"
-      "prun dump PLAN [options]    print the program that the ranks would run\n"
-      "prun plans                  list the plans that come with prun\n"
-      "prun plugins                list the transports; --explain: which auto takes, and why\n"
-      "prun doctor [--device NAME] what prun has here: memory, limits, transports, devices, and what to do about "
-      "problems\n"
-      "prun conform PLUGIN [ITEM]  try a transport or a device, by name or path, with the suite for all of them; "
-      "--device NAME\n"
-      "                            where both are called so; ops:gelu: one case of an item\n"
-      "prun bench OP [options]     collectives over a transport, in nccl-tests' columns; `prun bench "
-      "--help`\n\noptions:\n";
-  for (const OptionRow& row : kRows) text += option_line(row);
-  return text;
+std::string usage(const Options& options) {
+  const auto line = [](const Command& command) { return fmt::format("{:<27} {}\n", command.usage, command.help); };
+  const Command& command = find_command(options.command);
+  std::string text = line(command);
+  if (command.bit == kRun) {
+    for (const Command& other : kCommands)
+      if (&other != &command) text += line(other);
+    text += "`prun COMMAND --help` lists the options of a command.\n";
+  }
+  if (command.bit == kBench) text += "\n" + bench_operations();
+  CLI::App app;
+  Options unused;
+  define_options(app, command.bit, unused);
+  text += command.bit == kRun ? "\noptions of prun PLAN:\n" : "\noptions:\n";
+  for (const CLI::Option* option : app.get_options())
+    if (!option->get_lnames().empty()) {
+      const std::string unit = option->get_type_size_max() == 0 ? "" : option->get_type_name();
+      text +=
+          fmt::format("  {:<28}{}\n", fmt::format("--{} {}", option->get_lnames()[0], unit), option->get_description());
+    }
+  return command.bit == kBench ? text + bench_terms() : text;
 }
 
-Options parse_options(int argc, char** argv) {
-  std::vector<std::string> args(argv + 1, argv + argc);
+Options parse_options(const std::vector<std::string>& given) {
+  std::vector<std::string> words = given;
   Options options;
-  options.command = "run";
-  if (!args.empty() && std::find(kCommands.begin(), kCommands.end(), args[0]) != kCommands.end()) {
-    options.command = args[0];
-    args.erase(args.begin());
+  if (const std::vector<std::string> names = command_names();
+      !words.empty() && std::find(names.begin(), names.end(), words[0]) != names.end()) {
+    options.command = words[0];
+    words.erase(words.begin());
   }
-  if (options.command == "bench") {  // has options of its own
-    options.items = args;
-    return options;
-  }
-  check_option_names(args, option_names());
-  CLI::App app;
-  app.set_help_flag();
-  std::string nproc = "1", nnodes = "1", node_rank = "0", timeout = "60", ranks_per_device = "1";
-  std::vector<std::string> settings, plans;
-  bool version = false;
-  app.add_option("plan", plans);
-  app.add_option("--nproc", nproc);
-  app.add_option("--nnodes", nnodes);
-  app.add_option("--node-rank", node_rank);
-  app.add_option("--rendezvous", options.rendezvous);
-  app.add_option("--secret-file", options.secret_file);
-  app.add_option("--interface", options.network_interface);
-  app.add_option("--transport", options.transport);
-  app.add_option("--transport-options", options.transport_options);
-  app.add_option("--device", options.device);
-  app.add_option("--device-options", options.device_options);
-  app.add_option("--ranks-per-device", ranks_per_device);
-  app.add_option("--set", settings)->expected(1)->take_all()->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  app.add_option("--metrics", options.metrics);
-  app.add_option("--trace", options.trace);
-  app.add_option("--timeout", timeout);
-  app.add_flag("--check-finite", options.check_finite);
-  app.add_flag("--json", options.json);
-  app.add_flag("--explain", options.explain);
-  app.add_flag("--help,-h", options.help);
-  app.add_flag("--version", version);
-  try {
-    std::reverse(args.begin(), args.end());
-    app.parse(args);
-  } catch (const CLI::ParseError& error) {
-    throw usage_error(error.what());
-  }
-  if (version) {
+  if (std::find(words.begin(), words.end(), "--version") != words.end()) {
     fmt::print("prun {}\n", PRUN_VERSION);
     std::exit(0);
   }
-  if (options.command == "conform") {  // the plugin, unless --device names it, then items
-    const size_t first = app.count("--device") > 0 ? 0 : std::min<size_t>(1, plans.size());
-    options.items.assign(plans.begin() + static_cast<std::ptrdiff_t>(first), plans.end());
-    plans.resize(first);
+  const Command& command = find_command(options.command);
+  CLI::App app;
+  define_options(app, command.bit, options);
+  check_option_names(words, app, command);
+  std::reverse(words.begin(), words.end());
+  try {
+    app.parse(words);
+  } catch (const CLI::ParseError& error) {
+    throw usage_error(error.what());
   }
-  // A word before a plan, or one that can be no file, was meant as a command.
-  if (!plans.empty() && options.command != "conform" && plans[0].find_first_of("./") == std::string::npos &&
-      (plans.size() > 1 || !nearest_word(plans[0], kCommands).empty()))
-    throw usage_error(fmt::format("there is no command '{}'{}", plans[0], did_you_mean(plans[0], kCommands)));
-  if (!plans.empty() && options.command == "doctor")
-    throw usage_error(fmt::format("prun doctor takes no plan ('{}'): it looks at this machine", plans[0]));
-  if (plans.size() > 1) throw usage_error(fmt::format("one plan at a time: '{}' and '{}'", plans[0], plans[1]));
-  if (!plans.empty()) options.plan = plans[0];
-  options.nproc = whole_number("--nproc", nproc, 1);
-  options.nnodes = whole_number("--nnodes", nnodes, 1);
-  options.node_rank = whole_number("--node-rank", node_rank, 0);
-  options.timeout_s = whole_number("--timeout", timeout, 1);
-  options.ranks_per_device = whole_number("--ranks-per-device", ranks_per_device, 1);
-  options.device_given = app.count("--device") > 0;
-  split_device(options);
-  settle(options, settings);
-  finish(options);
+  options.words = given;
+  if (!options.help || !options.operands.empty()) read_operands(options, command);
+  if (!options.help) check_together(options, command);
   return options;
 }
+
+void find_installation(Options& options) {
+  namespace fs = std::filesystem;
+  const fs::path program = fs::read_symlink("/proc/self/exe");
+  options.program = program.string();
+  // An installed prun finds lua/ in ../share/prun, one in a build folder at the top of the source tree.
+  for (const char* candidate : {"../share/prun/lua", "../../../lua"}) {
+    fs::path lua = program.parent_path() / candidate;
+    if (options.lua_dir.empty() && fs::exists(lua / "prun" / "init.lua")) options.lua_dir = fs::canonical(lua).string();
+  }
+  if (options.lua_dir.empty())
+    throw usage_error(
+        fmt::format("{} has no lua/ folder beside it: it was moved without its share/prun", options.program));
+  options.world.plugin_dirs = plugin_directories(options.program);
+}
+
+int run_chosen_command(Options& options) { return find_command(options.command).run(options); }
 
 }  // namespace prun

@@ -1,48 +1,47 @@
-// The command line: `prun PLAN [options]` and `prun COMMAND ...`.
+// The command line: `prun PLAN [options]` and `prun COMMAND ...`, as one value that commands hand on by reference.
 #pragma once
 #include <map>
 #include <string>
 #include <vector>
 
+#include "bench/settings.h"
+#include "comm/comm.h"
+#include "launch/launch.h"
+
 namespace prun {
 
 struct Options {
-  std::string command;             // run, dump, check, plans, plugins, doctor, conform, bench
-  std::string plan;                // conform: the plugin, unless --device names it
-  std::vector<std::string> items;  // conform: of the suite, none for all; bench: its words
-  bool help = false;
-  bool json = false;
+  std::string command = "run";        // run, check, dump, plans, plugins, doctor, conform, bench
+  std::string plan;                   // conform: the plugin, unless --device names it
+  std::vector<std::string> operands;  // what follows: conform's items, bench's operations
+  std::vector<std::string> words;     // all, as typed
+  bool help = false, json = false;
   bool explain = false;  // plugins
   bool check_finite = false;
-  int nproc = 1, nnodes = 1, node_rank = 0;
-  std::string rendezvous, secret_file, network_interface;
-  std::string transport = "auto", transport_options;
+  LaunchOptions launch;
+  WorldOptions world;  // without the rank's place and device, which a rank fills in
   std::string device = "cpu", device_options;
-  bool device_given = false;  // doctor: the one that is asked about
+  bool device_given = false;  // doctor, conform: this device is asked about
   int first_device = 0, ranks_per_device = 1;
-  std::map<std::string, std::string> settings;
+  std::map<std::string, std::string> settings;  // --set
   std::string metrics, trace;
-  double timeout_s = 60;
+  BenchSettings bench;
+
+  std::string program, lua_dir;  // this executable, and the DSL that it finds
 };
+
+// Throws usage_error; --version prints and exits.
+Options parse_options(const std::vector<std::string>& words);
+// Sets program, lua_dir and the folders of plugins. Throws usage_error where lua/ is not beside the program.
+void find_installation(Options& options);
+// What --help prints: of `prun` as a whole, or of a command.
+std::string usage(const Options& options);
+// The command's exit code.
+int run_chosen_command(Options& options);
 
 // Which of the host's devices a rank computes on: those from --device NAME:FIRST on, one a rank or shared.
 int device_of(const Options& options, int local_rank);
-
-// Throws usage_error; `--help` without a plan, and --version, print and exit(0).
-Options parse_options(int argc, char** argv);
-std::string usage();
-
-// A line of the help.
-struct OptionRow {
-  const char* name;
-  const char* value;
-  const char* help;
-};
-std::string option_line(const OptionRow& row);
-// Throws usage_error for the first --option that is none of the names.
-void check_option_names(const std::vector<std::string>& args, const std::vector<std::string>& names);
-int whole_number(const std::string& option, const std::string& text, int least);  // usage_error
-// Of --secret-file, else PRUN_SECRET, else "". Throws usage_error.
+// From --secret-file, else PRUN_SECRET, else "". Throws usage_error.
 std::string read_secret(const std::string& secret_file);
 
 }  // namespace prun

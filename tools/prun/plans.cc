@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "build_job.h"
 #include "commands.h"
 
 namespace prun {
@@ -31,15 +32,15 @@ std::vector<std::string> plan_paths(const fs::path& root) {
   return paths;
 }
 
-std::vector<ListedPlan> list_plans(const Places& places) {
+std::vector<ListedPlan> list_plans(const Options& given) {
   std::vector<ListedPlan> plans;
-  const fs::path root = fs::path(places.lua_dir).parent_path();
+  const fs::path root = fs::path(given.lua_dir).parent_path();
   for (const std::string& path : plan_paths(root)) {
     ListedPlan plan{fs::path(path).stem().string(), path, {}, ""};
-    Options options;
+    Options options = given;
     options.plan = (root / path).string();
     try {
-      plan.about = describe_plan(options, places);
+      plan.about = describe_plan(options);
     } catch (const Error& error) {
       plan.error = error.what();
     }
@@ -57,7 +58,7 @@ nlohmann::json argument_json(const PlanArgument& argument) {
   return {{"name", argument.name}, {"kind", argument.kind}, {"default", initial}, {"help", argument.help}};
 }
 
-nlohmann::json plan_json(const ListedPlan& plan) {
+nlohmann::json plan_as_json(const ListedPlan& plan) {
   nlohmann::json arguments = nlohmann::json::array();
   for (const PlanArgument& argument : plan.about.arguments) arguments.push_back(argument_json(argument));
   return {{"name", plan.name},
@@ -69,11 +70,11 @@ nlohmann::json plan_json(const ListedPlan& plan) {
 
 }  // namespace
 
-int plans_command(const Options& options, const Places& places) {
-  const std::vector<ListedPlan> plans = list_plans(places);
+int plans_command(Options& options) {
+  const std::vector<ListedPlan> plans = list_plans(options);
   if (options.json) {
     nlohmann::json rows = nlohmann::json::array();
-    for (const ListedPlan& plan : plans) rows.push_back(plan_json(plan));
+    for (const ListedPlan& plan : plans) rows.push_back(plan_as_json(plan));
     fmt::print("{}\n", rows.dump(2));
     return 0;
   }

@@ -10,9 +10,9 @@
 
 namespace prun {
 
-int plugins_command(const Options& options, const Places& places) {
-  if (options.explain) return explain_plugins(options, places);
-  std::vector<PluginInfo> plugins = list_plugins(places.plugin_dirs);
+int plugins_command(Options& options) {
+  if (options.explain) return explain_plugins(options);
+  std::vector<PluginInfo> plugins = list_plugins(options.world.plugin_dirs);
   if (options.json) {
     nlohmann::json rows = nlohmann::json::array();
     for (const PluginInfo& p : plugins)
@@ -32,7 +32,7 @@ int plugins_command(const Options& options, const Places& places) {
     }
     fmt::print("{:<10} {:<8} {}\n{:<10} {:<8} {}\n", p.name, p.version, p.summary, "", "", join(p.capabilities, ", "));
   }
-  if (plugins.empty()) fmt::print("no plugins in {}\n", join(places.plugin_dirs, ", "));
+  if (plugins.empty()) fmt::print("no plugins in {}\n", join(options.world.plugin_dirs, ", "));
   return 0;
 }
 

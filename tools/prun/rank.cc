@@ -13,15 +13,15 @@
 #include <cstring>
 #include <fstream>
 
+#include "base/cores.h"
 #include "comm/comm.h"
 #include "comm/transport/transport_choice.h"
-#include "cores.h"
 #include "device/device.h"
 #include "exec/finite.h"
 #include "exec/job_run.h"
 #include "exec/queue_memory.h"
-#include "link_bootstrap.h"
-#include "unlike_devices.h"
+#include "heterogeneous_devices.h"
+#include "launcher_bootstrap.h"
 
 namespace prun {
 namespace {
@@ -82,13 +82,12 @@ void tell_transports(RecorderHeader& recorder, const std::string& name, const st
 // Rank 0 says it, since it is on the node where the user looks.
 void compare_devices(const RankStart& start, const Options& options, const DeviceReport& devices) {
   const std::vector<std::string> words =
-      start.link->all_gather(device_words(devices, device_of(options, start.local_rank)));
-  if (const std::string unlike = unlike_devices(words); start.rank == 0 && !unlike.empty())
+      start.launcher->all_gather(describe_device(devices, device_of(options, start.local_rank)));
+  if (const std::string unlike = heterogeneity_warning(words); start.rank == 0 && !unlike.empty())
     fmt::print(stderr, "prun: {}\n", unlike);
 }
 
-void train(const RankStart& start, const Options& options, const DeviceReport& devices,
-           const std::vector<std::string>& plugin_dirs, std::string& where) {
+void train(const RankStart& start, const Options& options, const DeviceReport& devices, std::string& where) {
   where = "joining";
   // oneDNN's sgemm takes and frees packing buffers in every call: keep them in the heap instead of asking the kernel
   // for fresh pages each time.
@@ -98,19 +97,9 @@ void train(const RankStart& start, const Options& options, const DeviceReport& d
     throw Error(Exit::mismatch, fmt::format("rank {} has another program than the launcher sent", start.rank));
   Job job = parse_job(start.job);
   const Program& program = job.program(start.rank);
-  LinkBootstrap bootstrap(*start.link, static_cast<RecorderHeader*>(start.recorder));
-  WorldOptions world_options;
-  world_options.rank = start.rank;
-  world_options.ranks = start.ranks;
-  world_options.local_rank = start.local_rank;
-  world_options.local_ranks = start.local_ranks;
-  world_options.transport = options.transport;
-  world_options.transport_options = options.transport_options;
-  world_options.plugin_dirs = plugin_dirs;
-  world_options.job_id = start.job_id;
-  world_options.job_secret = start.job_secret;
-  world_options.network_interface = options.network_interface;
-  world_options.deadline_s = options.timeout_s;
+  LauncherBootstrap bootstrap(*start.launcher, static_cast<RecorderHeader*>(start.recorder));
+  WorldOptions world_options = options.world;
+  static_cast<RankPlace&>(world_options) = start;
   std::unique_ptr<Device> device = open_device(program.device);
   if (device->table() != nullptr) {
     world_options.memory = static_cast<prun_mem_kind>(device->table()->mem_kind);
@@ -124,9 +113,9 @@ void train(const RankStart& start, const Options& options, const DeviceReport& d
   executor_options.threads = threads_per_rank(start.local_ranks);
   executor_options.spins = usable_cores() > start.local_ranks ? 2000 : 200;
   executor_options.recorder = static_cast<RecorderHeader*>(start.recorder);
-  executor_options.aborted = [&] { return start.link->aborted(); };
-  executor_options.print = [&](const std::string& line) { start.link->print(line); };
-  executor_options.deadline_s = options.timeout_s;
+  executor_options.aborted = [&] { return start.launcher->aborted(); };
+  executor_options.print = [&](const std::string& line) { start.launcher->print(line); };
+  executor_options.deadline_s = options.world.deadline_s;
   executor_options.timed = !options.trace.empty();
   std::unique_ptr<QueueMemory> queue;
   if (device->table() != nullptr) {
@@ -141,7 +130,7 @@ void train(const RankStart& start, const Options& options, const DeviceReport& d
   std::unique_ptr<JobRun> executor;
   try {
     world->connect();
-    tell_transports(*executor_options.recorder, world->transport_name(), options.network_interface);
+    tell_transports(*executor_options.recorder, world->transport_name(), options.world.network_interface);
     executor = make_executor(program, *device, *world, executor_options);
   } catch (const Aborted&) {
     throw;
@@ -173,20 +162,19 @@ int be_rank(const RankStart& start, const std::function<void(std::string& where)
   } catch (const Aborted&) {
     return static_cast<int>(Exit::transport);  // another rank is the cause, and the launcher knows it already
   } catch (const Error& error) {
-    start.link->fail(error, where);
+    start.launcher->fail(error, where);
     return static_cast<int>(error.code());
   } catch (const std::bad_alloc&) {
-    start.link->fail(Error(Exit::out_of_memory, "out of memory"), where);
+    start.launcher->fail(Error(Exit::out_of_memory, "out of memory"), where);
     return static_cast<int>(Exit::out_of_memory);
   } catch (const std::exception& error) {
-    start.link->fail(Error(Exit::rank_crash, error.what()), where);
+    start.launcher->fail(Error(Exit::rank_crash, error.what()), where);
     return static_cast<int>(Exit::rank_crash);
   }
 }
 
-int run_rank(const RankStart& start, const Options& options, const DeviceReport& devices,
-             const std::vector<std::string>& plugin_dirs) {
-  return be_rank(start, [&](std::string& where) { train(start, options, devices, plugin_dirs, where); });
+int run_rank(const RankStart& start, const Options& options, const DeviceReport& devices) {
+  return be_rank(start, [&](std::string& where) { train(start, options, devices, where); });
 }
 
 }  // namespace prun

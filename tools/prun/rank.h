@@ -2,7 +2,6 @@
 #pragma once
 #include <functional>
 #include <string>
-#include <vector>
 
 #include "device_probe.h"
 #include "launch/launch.h"
@@ -10,10 +9,9 @@
 
 namespace prun {
 
-// The exit code of the rank's process; failures go to the launcher through start.link. `devices`: what is known of this
-// host's.
-int run_rank(const RankStart& start, const Options& options, const DeviceReport& devices,
-             const std::vector<std::string>& plugin_dirs);
+// The exit code of the rank's process; failures go to the launcher through start.launcher. `devices`: what is known of
+// this host's.
+int run_rank(const RankStart& start, const Options& options, const DeviceReport& devices);
 
 // The same for any other body of a rank. `where` is what it was doing; empty: the launcher knows better.
 int be_rank(const RankStart& start, const std::function<void(std::string& where)>& body);

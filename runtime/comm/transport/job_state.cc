@@ -1,13 +1,14 @@
 // The host struct. Its state is process-wide and read in every wait loop, hence atomics and no lock.
 #include "comm/transport/job_state.h"
 
-#include <sched.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
+
+#include "base/cores.h"
 
 namespace prun {
 namespace {
@@ -62,12 +63,6 @@ void Bootstrap::fatal(const Error& error) {
 
 void host_doing(const std::string& what) {
   if (const Bootstrap* bootstrap = current_bootstrap.load()) const_cast<Bootstrap*>(bootstrap)->doing(what);
-}
-
-int usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  return sched_getaffinity(0, sizeof set, &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
 }
 
 }  // namespace prun

@@ -15,6 +15,5 @@ void set_aborted();                        // any thread: World::abort
 bool host_aborted();                       // any thread
 std::string host_abort_reason();           // "the job is ending" when nobody knows more
 void host_doing(const std::string& what);  // Bootstrap::doing
-int usable_cores();                        // of the cpuset that this process may run on
 
 }  // namespace prun

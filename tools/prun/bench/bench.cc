@@ -15,7 +15,7 @@
 #include "device/device.h"
 #include "device_check.h"
 #include "launch/launch.h"
-#include "launch/room.h"
+#include "launch/preflight.h"
 #include "plugin_path.h"
 
 namespace prun {
@@ -46,61 +46,49 @@ class BenchObserver final : public LaunchObserver {
 };
 
 // What can be wrong before anything starts.
-void check(const BenchSettings& settings, const Places& places) {
-  for (const BenchSide& side : settings.sides) {
-    const NamedPlugin plugin = name_plugin(side.transport, places.plugin_dirs);
+void check(const Options& options) {
+  const BenchSettings& bench = options.bench;
+  for (const WorldOptions& side : bench.sides) {
+    const NamedPlugin plugin = name_plugin(side.transport, side.plugin_dirs);
     check_transport_name(plugin.name, plugin.dirs);
     check_algorithm_name(side.algorithm);
   }
-  interface_of_job(settings.network_interface, settings.nnodes, settings.rendezvous);
-  for (int ranks : settings.nproc) {
-    if (!settings.memory.empty()) {
+  interface_of_job(options.world.network_interface, options.launch.nnodes, options.launch.rendezvous);
+  for (int ranks : bench.nproc) {
+    if (!bench.memory.empty()) {
       Options wanted;
-      wanted.device = settings.memory;
-      wanted.nproc = ranks;
+      wanted.device = bench.memory;
+      wanted.launch.nproc = ranks;
       check_devices(wanted);
-      if (open_device(settings.memory)->table() == nullptr)
-        throw usage_error(fmt::format("--memory {}: that device computes in the host's memory, which is the default",
-                                      settings.memory));
+      if (open_device(bench.memory)->table() == nullptr)
+        throw usage_error(
+            fmt::format("--memory {}: that device computes in the host's memory, which is the default", bench.memory));
     }
-    const int64_t needed = 2 * settings.most_bytes() * ranks * static_cast<int64_t>(settings.sides.size());
+    const int64_t needed = 2 * bench.most_bytes() * ranks * std::ssize(bench.sides);
     if (needed > available_memory())
       throw Error(
           Exit::out_of_memory,
           fmt::format("--bytes up to {}: {} ranks need {} for their buffers, this machine has {} left",
-                      human_bytes(settings.most_bytes()), ranks, human_bytes(needed), human_bytes(available_memory())));
+                      human_bytes(bench.most_bytes()), ranks, human_bytes(needed), human_bytes(available_memory())));
   }
-}
-
-int bench_on(int ranks, const BenchSettings& settings, const std::vector<std::string>& words, BenchTable& table,
-             const Places& places) {
-  BenchObserver observer(table);
-  LaunchOptions options;
-  options.nproc = ranks;
-  options.nnodes = settings.nnodes;
-  options.node_rank = settings.node_rank;
-  options.rendezvous = settings.rendezvous;
-  options.secret = read_secret(settings.secret_file);
-  options.join_timeout_s = settings.timeout_s;
-  options.recorder_bytes = kBenchNote;
-  options.command = "bench " + join(words, " ");
-  return launch(
-      options, [&](int) { return pack_words(words); },
-      [&](const RankStart& start) { return run_bench_rank(start, places.plugin_dirs); }, observer);
 }
 
 }  // namespace
 
-int bench_command(const Options& options, const Places& places) {
-  const BenchSettings settings = parse_bench(options.items);
-  if (settings.help) {
-    fmt::print("{}", bench_usage());
-    return 0;
-  }
-  check(settings, places);
-  BenchTable table(settings);
-  for (int ranks : settings.nproc) {
-    const int code = bench_on(ranks, settings, options.items, table, places);
+int bench_command(Options& options) {
+  for (WorldOptions& side : options.bench.sides) side.plugin_dirs = options.world.plugin_dirs;
+  check(options);
+  options.launch.secret = read_secret(options.launch.secret_file);
+  options.launch.recorder_bytes = kBenchNote;
+  options.launch.command = join(options.words, " ");
+  BenchTable table(options);
+  for (int ranks : options.bench.nproc) {
+    options.launch.nproc = ranks;
+    BenchObserver observer(table);
+    Launch launch(options.launch, observer);
+    const int code = launch.run(pack_words(options.words), [&](const RankStart& start) {
+      return run_bench_rank(start, options.world.plugin_dirs);
+    });
     if (code != 0) return code;
   }
   table.finish();

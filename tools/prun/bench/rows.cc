@@ -17,7 +17,7 @@
 #include "bench/settings.h"
 #include "bench/transport.h"
 #include "comm/collectives/call.h"
-#include "link_bootstrap.h"
+#include "launcher_bootstrap.h"
 #include "rank.h"
 
 namespace prun {
@@ -136,7 +136,7 @@ class Rows {
     Json json;
     if (sides_.size() == 2) {
       json["transport"] = side.name();
-      json["transport_options"] = side.side().options;
+      json["transport_options"] = side.transport_options();
       if (settings_.explain) json["plugin"] = side.plugin_file();
     }
     json["time_us"] = digits(seconds * 1e6);
@@ -188,7 +188,7 @@ class Rows {
   }
 
   void print(const Json& row) const {
-    if (start_.rank == 0) start_.link->print(row.dump());
+    if (start_.rank == 0) start_.launcher->print(row.dump());
   }
 
   const BenchSettings& settings_;
@@ -207,14 +207,14 @@ std::string pack_words(const std::vector<std::string>& words) {
 int run_bench_rank(const RankStart& start, const std::vector<std::string>& plugin_dirs) {
   return be_rank(start, [&](std::string& where) {
     where = "joining";
-    const BenchSettings settings = parse_bench(unpack_words(start.job));
-    LinkBootstrap bootstrap(*start.link, nullptr);
+    Options options = parse_options(unpack_words(start.job));
+    for (WorldOptions& side : options.bench.sides) side.plugin_dirs = plugin_dirs;
+    LauncherBootstrap bootstrap(*start.launcher, nullptr);
     std::vector<BenchTransport> sides;
-    for (const BenchSide& side : settings.sides)
-      sides.emplace_back(side, static_cast<int>(sides.size()), settings, start, bootstrap, plugin_dirs);
+    for (int i = 0; i < std::ssize(options.bench.sides); ++i) sides.emplace_back(options, i, start, bootstrap);
     for (BenchTransport& side : sides) side.connect();
     where.clear();
-    Rows(settings, sides, start).run();
+    Rows(options.bench, sides, start).run();
     for (BenchTransport& side : sides) sum_of(side.group(), 0);  // nobody leaves while another still waits for it
   });
 }

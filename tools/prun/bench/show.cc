@@ -81,7 +81,7 @@ void BenchTable::row(const std::string& json) {
     bus_sum_ += part["busbw_gbs"].get<double>();
     bus_count_++;
   }
-  if (settings_.json) {
+  if (options_.json) {
     fmt::print("{}\n", json);
     std::fflush(stdout);
     return;
@@ -99,7 +99,7 @@ void BenchTable::row(const std::string& json) {
     if (row.contains("in_place")) fmt::print("  {}", figures(row["in_place"]));
     if (row.contains("vs")) fmt::print("  {} {:>6.2f}", figures(row["vs"]), row["ratio"].get<double>());
     fmt::print("\n");
-    if (settings_.explain && row.contains("why")) {
+    if (options_.bench.explain && row.contains("why")) {
       fmt::print("#   {}: {}\n", text_of(row["algorithm"]), text_of(row["why"]));
       if (row.contains("vs")) fmt::print("#   {}: {}\n", text_of(row["vs"]["algorithm"]), text_of(row["vs"]["why"]));
     }
@@ -108,8 +108,8 @@ void BenchTable::row(const std::string& json) {
 }
 
 void BenchTable::finish() {
-  if (settings_.json || bus_count_ == 0) return;
-  if (settings_.check) fmt::print("\n# Out of bounds values : {} {}\n", wrong_, wrong_ == 0 ? "OK" : "FAILED");
+  if (options_.json || bus_count_ == 0) return;
+  if (options_.bench.check) fmt::print("\n# Out of bounds values : {} {}\n", wrong_, wrong_ == 0 ? "OK" : "FAILED");
   fmt::print("# Avg bus bandwidth    : {:.4g}\n", bus_sum_ / bus_count_);
 }
 

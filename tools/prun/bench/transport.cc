@@ -17,39 +17,28 @@ namespace {
 // the low 12 bits of their addresses, waits for it.
 constexpr int64_t kApart = 8192 - 5 * kAlignBytes;
 
-WorldOptions world_options(const BenchSide& side, int number, const BenchSettings& settings, const RankStart& start,
-                           const NamedPlugin& plugin) {
-  WorldOptions options;
-  options.rank = start.rank;
-  options.ranks = start.ranks;
-  options.local_rank = start.local_rank;
-  options.local_ranks = start.local_ranks;
-  options.transport = plugin.name;
-  options.transport_options = side.options;
-  options.plugin_dirs = plugin.dirs;
-  options.job_id = start.job_id + (number == 0 ? "" : "b");  // two may be of one kind
-  options.job_secret = start.job_secret;
-  // The settings are node 0's; what they mean is each node's own.
-  options.network_interface = interface_of_job(settings.network_interface, settings.nnodes, settings.rendezvous);
-  options.algorithm = side.algorithm;
-  if (!settings.memory.empty()) {
-    options.memory = static_cast<prun_mem_kind>(bench_device(settings.memory).mem_kind);
-    options.device = start.local_rank;
+WorldOptions world_options(const Options& options, int number, const RankStart& start) {
+  WorldOptions world = options.bench.sides[number];
+  static_cast<RankPlace&>(world) = start;
+  const NamedPlugin plugin = name_plugin(world.transport, world.plugin_dirs);
+  world.transport = plugin.name;
+  world.plugin_dirs = plugin.dirs;
+  if (number > 0) world.job_id += "b";  // two may be of one kind
+  // The options are node 0's; what they mean is each node's own.
+  world.network_interface = interface_of_job(world.network_interface, options.launch.nnodes, options.launch.rendezvous);
+  if (!options.bench.memory.empty()) {
+    world.memory = static_cast<prun_mem_kind>(bench_device(options.bench.memory).mem_kind);
+    world.device = start.local_rank;
   }
-  options.deadline_s = settings.timeout_s;
-  return options;
+  return world;
 }
 
 }  // namespace
 
-BenchTransport::BenchTransport(const BenchSide& side, int number, const BenchSettings& settings, const RankStart& start,
-                               Bootstrap& bootstrap, const std::vector<std::string>& plugin_dirs)
-    : side_(side) {
-  const NamedPlugin plugin = name_plugin(side.transport, plugin_dirs);
-  plugin_dirs_ = plugin.dirs;
-  world_ = World::open(world_options(side, number, settings, start, plugin), bootstrap);
-  room_ = round_up(std::max<int64_t>(settings.most_bytes(), 8 * start.ranks), 4096) + kApart;
-  buffers_ = std::make_unique<BenchBuffers>(*world_, settings, start.local_rank, 2 * room_);
+BenchTransport::BenchTransport(const Options& options, int number, const RankStart& start, Bootstrap& bootstrap)
+    : side_(world_options(options, number, start)), world_(World::open(side_, bootstrap)) {
+  room_ = round_up(std::max<int64_t>(options.bench.most_bytes(), 8 * start.ranks), 4096) + kApart;
+  buffers_ = std::make_unique<BenchBuffers>(*world_, options.bench, start.local_rank, 2 * room_);
   ranks_.resize(static_cast<size_t>(start.ranks));
   std::iota(ranks_.begin(), ranks_.end(), 0);
 }
@@ -99,7 +88,7 @@ void BenchTransport::run(const BenchOp& op, const CollCall& call) const {
 }
 
 std::string BenchTransport::plugin_file() const {
-  for (const PluginFile& file : find_plugins(plugin_dirs_)) {
+  for (const PluginFile& file : find_plugins(side_.plugin_dirs)) {
     if (file.name == name()) return file.path;
   }
   return "";

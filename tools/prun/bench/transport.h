@@ -7,17 +7,15 @@
 
 #include "bench/buffers.h"
 #include "bench/ops.h"
-#include "bench/settings.h"
 #include "comm/comm.h"
-#include "launch/launch.h"
+#include "options.h"
 
 namespace prun {
 
 class BenchTransport {
  public:
   // `number`: 0 or 1, which of the sides.
-  BenchTransport(const BenchSide& side, int number, const BenchSettings& settings, const RankStart& start,
-                 Bootstrap& bootstrap, const std::vector<std::string>& plugin_dirs);
+  BenchTransport(const Options& options, int number, const RankStart& start, Bootstrap& bootstrap);
   void connect();
 
   // `call` with the buffers of this transport.
@@ -28,18 +26,17 @@ class BenchTransport {
   void run(const BenchOp& op, const CollCall& call) const;  // a collective or a message
 
   Communicator& group() const { return *group_; }
-  const BenchSide& side() const { return side_; }
+  const std::string& transport_options() const { return side_.transport_options; }
   std::string name() const { return world_->transport_name(); }
   std::string plugin_file() const;  // that was loaded; "" where it is not one plugin
 
  private:
   CollCall placed_at(char* send, CollCall call, bool in_place) const;
 
-  BenchSide side_;
+  WorldOptions side_;
   std::unique_ptr<BenchBuffers> buffers_;  // outlives the world that was told of it
   std::unique_ptr<World> world_;
   int64_t room_ = 0;  // of each of the two
-  std::vector<std::string> plugin_dirs_;
   std::vector<int> ranks_;
   Communicator* group_ = nullptr;
 };

@@ -1,4 +1,4 @@
-#include "unlike_devices.h"
+#include "heterogeneous_devices.h"
 
 #include <fmt/format.h>
 
@@ -10,13 +10,13 @@ namespace prun {
 namespace {
 
 // "rank 2", "ranks 0 to 3 and 6".
-std::string ranks_with(const std::vector<std::string>& words, const std::string& wanted) {
+std::string ranks_with(const std::vector<std::string>& descriptions, const std::string& wanted) {
   std::vector<std::string> runs;
   size_t count = 0;
-  for (size_t first = 0, last; first < words.size(); first = last + 1) {
+  for (size_t first = 0, last; first < descriptions.size(); first = last + 1) {
     last = first;
-    if (words[first] != wanted) continue;
-    while (last + 1 < words.size() && words[last + 1] == wanted) ++last;
+    if (descriptions[first] != wanted) continue;
+    while (last + 1 < descriptions.size() && descriptions[last + 1] == wanted) ++last;
     count += last - first + 1;
     runs.push_back(first == last ? fmt::format("{}", first)
                                  : fmt::format("{} {} {}", first, last == first + 1 ? "and" : "to", last));
@@ -26,19 +26,19 @@ std::string ranks_with(const std::vector<std::string>& words, const std::string&
 
 }  // namespace
 
-std::string device_words(const DeviceReport& report, int index) {
+std::string describe_device(const DeviceReport& report, int index) {
   const auto found = std::find_if(report.devices.begin(), report.devices.end(),
                                   [&](const FoundDevice& device) { return device.index == index; });
   if (found == report.devices.end()) return "";
   return fmt::format("{} ({}) with {}", found->info.name, found->info.architecture, report.probe.libraries);
 }
 
-std::string unlike_devices(const std::vector<std::string>& words) {
+std::string heterogeneity_warning(const std::vector<std::string>& descriptions) {
   std::vector<std::string> kinds, parts;
-  for (const std::string& one : words)
+  for (const std::string& one : descriptions)
     if (std::find(kinds.begin(), kinds.end(), one) == kinds.end()) kinds.push_back(one);
   if (kinds.size() < 2) return "";
-  for (const std::string& kind : kinds) parts.push_back(fmt::format("{} on {}", ranks_with(words, kind), kind));
+  for (const std::string& kind : kinds) parts.push_back(fmt::format("{} on {}", ranks_with(descriptions, kind), kind));
   return fmt::format(
       "not all ranks compute alike: {}; what several of them compute may differ in its last bits, losses from those of "
       "a run on one kind, and every step takes as long as on the slowest",

@@ -1,8 +1,8 @@
-// Reads the plan that the script child sends, a CBOR document of the schema in plan_json.h.
+// Reads the plan that the script child sends, a CBOR document of the schema in plan_reader.h.
 //
 // What is wrong here is a mistake of a DSL module (the user's mistakes were caught in Lua), so that messages name the
 // place in the document: "nodes[3].inputs".
-#include "ir/plan_json.h"
+#include "ir/plan_reader.h"
 
 #include <fmt/format.h>
 
@@ -220,12 +220,9 @@ void check_types(const Field& field, const Graph& graph, const Node& node) {
 // Nodes stand in execution order and values are assigned once.
 void check_defined_once(const Field& field, const Graph& graph, const Node& node, std::vector<bool>& defined) {
   for (int id : node.inputs)
-    if (!defined[id])
-      field.at("inputs").fail(
-          fmt::format("values made before ({} is not)", graph.values[id].name));
+    if (!defined[id]) field.at("inputs").fail(fmt::format("values made before ({} is not)", graph.values[id].name));
   for (int id : node.outputs) {
-    if (defined[id])
-      field.at("outputs").fail(fmt::format("new values ({} is not)", graph.values[id].name));
+    if (defined[id]) field.at("outputs").fail(fmt::format("new values ({} is not)", graph.values[id].name));
     defined[id] = true;
   }
 }

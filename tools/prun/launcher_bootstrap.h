@@ -12,21 +12,21 @@
 
 namespace prun {
 
-class LinkBootstrap final : public Bootstrap {
+class LauncherBootstrap final : public Bootstrap {
  public:
-  LinkBootstrap(RankLink& link, RecorderHeader* recorder) : link_(link), recorder_(recorder) {}
-  std::vector<std::string> all_gather(const std::string& blob) override { return link_.all_gather(blob); }
-  bool aborted() const override { return link_.aborted(); }
+  LauncherBootstrap(LauncherClient& launcher, RecorderHeader* recorder) : launcher_(launcher), recorder_(recorder) {}
+  std::vector<std::string> all_gather(const std::string& blob) override { return launcher_.all_gather(blob); }
+  bool aborted() const override { return launcher_.aborted(); }
   void doing(const std::string& what) override {
     if (recorder_ != nullptr) std::strncpy(recorder_->doing, what.c_str(), sizeof recorder_->doing - 1);
   }
   void fatal(const Error& error) override {
-    link_.fail(error, "");
+    launcher_.fail(error, "");
     _exit(static_cast<int>(error.code()));
   }
 
  private:
-  RankLink& link_;
+  LauncherClient& launcher_;
   RecorderHeader* recorder_;
 };
 

@@ -1,6 +1,6 @@
 // Calls from several threads are serialized: lines of one rank stay whole and in order. The launcher ends a rank's
 // waiting by shutting its side of the socket, so that all_gather needs no timeout here.
-#include "launch/rank_link.h"
+#include "launch/launcher_client.h"
 
 #include <fmt/format.h>
 
@@ -9,9 +9,9 @@
 namespace prun {
 namespace {
 
-class SocketRankLink : public RankLink {
+class SocketClient : public LauncherClient {
  public:
-  SocketRankLink(int rank, int ranks, Fd control, const AbortPage* page)
+  SocketClient(int rank, int ranks, Fd control, const AbortPage* page)
       : rank_(rank), ranks_(ranks), control_(std::move(control)), page_(page) {}
 
   std::vector<std::string> all_gather(const std::string& blob) override {
@@ -52,8 +52,8 @@ class SocketRankLink : public RankLink {
 
 }  // namespace
 
-std::unique_ptr<RankLink> make_rank_link(int rank, int ranks, Fd control, const AbortPage* page) {
-  return std::make_unique<SocketRankLink>(rank, ranks, std::move(control), page);
+std::unique_ptr<LauncherClient> make_launcher_client(int rank, int ranks, Fd control, const AbortPage* page) {
+  return std::make_unique<SocketClient>(rank, ranks, std::move(control), page);
 }
 
 }  // namespace prun

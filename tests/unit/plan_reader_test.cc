@@ -1,5 +1,5 @@
 // From the script child's document to a Plan, and the messages for documents that are not of the schema.
-#include "ir/plan_json.h"
+#include "ir/plan_reader.h"
 
 #include <gtest/gtest.h>
 
@@ -49,7 +49,7 @@ std::string message(const Json& json) {
   return "accepted";
 }
 
-TEST(PlanJson, ReadsATrainingPlan) {
+TEST(PlanReader, ReadsATrainingPlan) {
   Plan plan = read(training());
   EXPECT_EQ(plan.path, "plans/mlp.lua");
   EXPECT_EQ(plan.mesh.text(), "dp=4");
@@ -83,7 +83,7 @@ TEST(PlanJson, ReadsATrainingPlan) {
   EXPECT_EQ(hook.intents[0].site.text(), "b.lua:5");
 }
 
-TEST(PlanJson, ReadsAScheduledLearningRate) {
+TEST(PlanReader, ReadsAScheduledLearningRate) {
   const LearningRate constant = read(training()).optimizer.lr;
   EXPECT_EQ(constant.peak, 0.01);
   EXPECT_EQ(constant.kind, RateKind::constant);
@@ -108,7 +108,7 @@ TEST(PlanJson, ReadsAScheduledLearningRate) {
   EXPECT_EQ(changed("least", 0.02), "the plan's optimizer.schedule.least should be from 0 to lr, 0.01, is 0.02");
 }
 
-TEST(PlanJson, ReadsAnEvaluation) {
+TEST(PlanReader, ReadsAnEvaluation) {
   EXPECT_FALSE(read(training()).evaluation);
   Json json = training();
   json["eval"] = {{"every", 50}, {"batches", 4.0}, {"site", {"a.lua", 12}}};
@@ -123,7 +123,7 @@ TEST(PlanJson, ReadsAnEvaluation) {
   EXPECT_EQ(message(json), "the plan's eval.every should be at least 1, is 0");
 }
 
-TEST(PlanJson, ReadsAProgram) {
+TEST(PlanReader, ReadsAProgram) {
   Plan plan = read(Json::parse(R"({"path": "p.lua", "kind": "program", "mesh": {"axes": [["world", 2]]},
     "programs": [{"tensors": [{"name": "x", "dtype": "i64", "shape": [5]}],
                   "ops": [{"op": "values", "inputs": [], "outputs": [0], "attrs": {"values": [1, 2.0, 3]}},
@@ -137,7 +137,7 @@ TEST(PlanJson, ReadsAProgram) {
   EXPECT_EQ(plan.programs[0].ops[1].site.text(), "p.lua:4");
 }
 
-TEST(PlanJson, NamesThePlaceInTheDocument) {
+TEST(PlanReader, NamesThePlaceInTheDocument) {
   auto changed = [](auto change) {
     Json json = training();
     change(json);
@@ -170,13 +170,13 @@ TEST(PlanJson, NamesThePlaceInTheDocument) {
   EXPECT_EQ(message(3), "the script sent no plan");
 }
 
-TEST(PlanJson, ShapesThatDoNotFitAreTheUsersMistakeAndCarryTheirLine) {
+TEST(PlanReader, ShapesThatDoNotFitAreTheUsersMistakeAndCarryTheirLine) {
   Json json = training();
   json["values"][0]["shape"] = {2, 9};
   EXPECT_EQ(message(json), "a.lua:3: linear: the input's last dim is 9, the weight has 8 rows");
 }
 
-TEST(PlanJson, TheModelReturnsALoss) {
+TEST(PlanReader, TheModelReturnsALoss) {
   Json json = training();
   json["nodes"].push_back({{"op", "scale"},
                            {"inputs", {3}},
@@ -194,7 +194,7 @@ TEST(PlanJson, TheModelReturnsALoss) {
             "a.lua:1: the model returns x, it should return a loss (one of: cross_entropy, mse, mean_square, mean)");
 }
 
-TEST(PlanJson, ValuesAreMadeOnceAndBeforeTheyAreUsed) {
+TEST(PlanReader, ValuesAreMadeOnceAndBeforeTheyAreUsed) {
   Json json = training();
   std::swap(json["nodes"][0], json["nodes"][1]);
   EXPECT_EQ(message(json), "the plan's nodes[0].inputs should be values made before (h is not), is [2]");
@@ -203,7 +203,7 @@ TEST(PlanJson, ValuesAreMadeOnceAndBeforeTheyAreUsed) {
   EXPECT_EQ(message(json), "the plan's nodes[2].outputs should be new values (loss is not), is [3]");
 }
 
-TEST(PlanJson, BytesThatAreNoDocumentAreRefused) {
+TEST(PlanReader, BytesThatAreNoDocumentAreRefused) {
   for (std::string bytes : {"", "\xff", "\xa1\x61"}) EXPECT_THROW(read_plan(bytes), Error);
 }
 

@@ -9,8 +9,9 @@ namespace prun {
 // Bytes that processes may still take: of the machine, and of the cgroups of this process (version 2). `root` is "/"
 // except in tests.
 int64_t available_memory(const std::string& root = "/");
+int64_t total_memory();  // bytes of the machine
 
 // Throws Error(out_of_memory) or Error(usage) when `ranks` processes cannot fit, whatever they run.
-void check_room(int ranks, size_t recorder_bytes);
+void check_machine(int ranks, size_t recorder_bytes);
 
 }  // namespace prun

@@ -1,4 +1,4 @@
-// A rank's end of the line to its launcher.
+// A rank's client of its launcher, over the control socket.
 #pragma once
 #include <atomic>
 #include <mutex>
@@ -13,7 +13,7 @@ struct AbortPage {
   std::atomic<uint32_t> aborted;
 };
 
-// `control` is a connected stream socket; owned. `page` outlives the link.
-std::unique_ptr<RankLink> make_rank_link(int rank, int ranks, Fd control, const AbortPage* page);
+// `control` is a connected stream socket; owned. `page` outlives the client.
+std::unique_ptr<LauncherClient> make_launcher_client(int rank, int ranks, Fd control, const AbortPage* page);
 
 }  // namespace prun

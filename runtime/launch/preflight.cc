@@ -1,6 +1,6 @@
 // A lower bound only: what a plan needs besides is predicted by the compiler. Without this check a typing error in
 // --nproc would fork until the machine has no memory left.
-#include "launch/room.h"
+#include "launch/preflight.h"
 
 #include <fmt/format.h>
 #include <sys/resource.h>
@@ -19,9 +19,12 @@ constexpr int64_t kLeastPerRank = int64_t{2} << 20;  // page tables, stacks and 
 constexpr int64_t kDescriptorsPerRank = 2;           // of the launcher: pidfd and control socket
 constexpr int64_t kOtherDescriptors = 32;
 
-// The number in a file, or `otherwise` when there is none ("max").
-int64_t number_in(const std::string& path, int64_t otherwise) {
+// The number in a file, behind `key` if there is one; `otherwise` where there is none ("max").
+int64_t number_in(const std::string& path, int64_t otherwise, std::string_view key = "") {
   std::ifstream file(path);
+  std::string word;
+  while (!key.empty() && word != key && file >> word) {
+  }
   int64_t value;
   return file >> value ? value : otherwise;
 }
@@ -29,24 +32,26 @@ int64_t number_in(const std::string& path, int64_t otherwise) {
 }  // namespace
 
 int64_t available_memory(const std::string& root) {
-  int64_t least = INT64_MAX;
-  std::ifstream machine(root + "/proc/meminfo");
-  std::string word;
-  for (int64_t kib; machine >> word;)
-    if (word == "MemAvailable:" && machine >> kib) least = kib * 1024;
+  int64_t least = number_in(root + "/proc/meminfo", INT64_MAX / 1024, "MemAvailable:") * 1024;
   std::ifstream own(root + "/proc/self/cgroup");
   for (std::string line; std::getline(own, line);) {
     if (line.rfind("0::/", 0) != 0) continue;
-    for (std::string path = line.substr(3); path.size() > 1; path.resize(path.rfind('/'))) {  // up to the root's child
+    // The group and those around it. In a container's namespace the root is the container's group, with its limit.
+    for (std::string path = line == "0::/" ? "" : line.substr(3);; path.resize(path.rfind('/'))) {
       std::string group = root + "/sys/fs/cgroup" + path;
       int64_t limit = number_in(group + "/memory.max", INT64_MAX);
-      if (limit != INT64_MAX) least = std::min(least, limit - number_in(group + "/memory.current", 0));
+      // Cached pages of files count as used, but the kernel takes them back.
+      int64_t used = number_in(group + "/memory.current", 0) - number_in(group + "/memory.stat", 0, "inactive_file");
+      if (limit != INT64_MAX) least = std::min(least, limit - used);
+      if (path.empty()) break;
     }
   }
   return least;
 }
 
-void check_room(int ranks, size_t recorder_bytes) {
+int64_t total_memory() { return number_in("/proc/meminfo", 0, "MemTotal:") * 1024; }
+
+void check_machine(int ranks, size_t recorder_bytes) {
   int64_t needed = ranks * (kLeastPerRank + static_cast<int64_t>(recorder_bytes) / 8);  // a ring fills only slowly
   int64_t available = available_memory();
   if (needed > available)

@@ -1,0 +1,1 @@
+-- prun PLAN --bytes 4

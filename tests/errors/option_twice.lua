@@ -1,0 +1,1 @@
+-- prun PLAN --nproc 2 --nproc 4

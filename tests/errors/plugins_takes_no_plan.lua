@@ -1,0 +1,1 @@
+-- prun plugins plans/ddp.lua

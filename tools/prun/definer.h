@@ -1,0 +1,43 @@
+// Defines options on a command's CLI::App, one call an option: which commands take it, name, value, target, help.
+#pragma once
+#include <functional>
+#include <string>
+
+namespace CLI {
+class App;
+}
+
+namespace prun {
+
+// Commands as bits, for options that several take.
+enum Commands : unsigned {
+  kRun = 1,
+  kCheck = 2,
+  kDump = 4,
+  kPlans = 8,
+  kPlugins = 16,
+  kDoctor = 32,
+  kConform = 64,
+  kBench = 128,
+  kAllCommands = 255
+};
+
+class Definer {
+ public:
+  using Read = std::function<void(const std::string& text)>;  // throws usage_error
+
+  Definer(CLI::App& app, unsigned command) : app_(app), command_(command) {}
+  void flag(unsigned commands, const char* name, bool& value, const char* help);
+  void text(unsigned commands, const char* name, const char* unit, std::string& value, const char* help);
+  void whole(unsigned commands, const char* name, const char* unit, int& value, int least, const char* help);
+  // `many`: may be given several times.
+  void parsed(unsigned commands, const char* name, const char* unit, Read read, const char* help, bool many = false);
+
+ private:
+  CLI::App& app_;
+  unsigned command_;
+};
+
+int whole_number(const std::string& option, const std::string& text, int least);  // usage_error
+
+}  // namespace prun
