@@ -15,21 +15,19 @@ class Recorder final : public GradientBuilder {
     for (size_t v = 0; v < graph_.values.size(); ++v) wants_[v] = graph_.values[v].kind == ValueKind::parameter;
     for (const Node& node : graph_.nodes) {
       bool any = false;
-      for (int input : node.inputs) any = any || wants(input);
-      for (int output : node.outputs) wants_[output] = any;
+      for (ValueId input : node.inputs) any = any || wants(input);
+      for (ValueId output : node.outputs) wants_[output] = any;
     }
   }
 
-  TensorType type(int value) const override { return graph_.values[value].type; }
-  bool wants(int value) const override {
-    return static_cast<size_t>(value) < wants_.size() && wants_[value];
-  }
-  int gradient(int value) const override {
+  TensorType type(ValueId value) const override { return graph_.values[value].type; }
+  bool wants(ValueId value) const override { return static_cast<size_t>(value) < wants_.size() && wants_[value]; }
+  ValueId gradient(ValueId value) const override {
     return static_cast<size_t>(value) < gradient_.size() ? gradient_[value] : -1;
   }
 
-  std::vector<int> emit(std::string_view kind, std::vector<int> inputs, std::vector<TensorType> types,
-                        Attrs attrs) override {
+  std::vector<ValueId> emit(std::string_view kind, std::vector<ValueId> inputs, std::vector<TensorType> types,
+                            Attrs attrs) override {
     Node node{&op_def(kind), std::move(inputs), {}, std::move(attrs), current_->call, current_->site};
     for (size_t i = 0; i < types.size(); ++i) {
       Value value;
@@ -40,12 +38,12 @@ class Recorder final : public GradientBuilder {
       node.outputs.push_back(static_cast<int>(graph_.values.size()));
       graph_.values.push_back(std::move(value));
     }
-    std::vector<int> outputs = node.outputs;
+    std::vector<ValueId> outputs = node.outputs;
     draft_.backward.push_back(std::move(node));
     return outputs;
   }
 
-  void contribute(int value, int gradient) override {
+  void contribute(ValueId value, ValueId gradient) override {
     int& known = gradient_[value];
     Value& new_gradient = graph_.values[gradient];
     if (known < 0) {
@@ -53,7 +51,7 @@ class Recorder final : public GradientBuilder {
       known = gradient;
       return;
     }
-    std::vector<int> sum = emit("add", {known, gradient}, {new_gradient.type}, {});
+    std::vector<ValueId> sum = emit("add", {known, gradient}, {new_gradient.type}, {});
     graph_.values[sum[0]].name = "d " + graph_.values[value].name;
     known = sum[0];
   }
@@ -62,17 +60,17 @@ class Recorder final : public GradientBuilder {
     // graph_.nodes stays as it is while derive records into draft_.backward.
     for (auto node = graph_.nodes.rbegin(); node != graph_.nodes.rend(); ++node) {
       bool is_loss = false, arrived = false, wanted = false;
-      for (int output : node->outputs) {
+      for (ValueId output : node->outputs) {
         is_loss = is_loss || output == graph_.loss;
         arrived = arrived || gradient(output) >= 0;
       }
-      for (int input : node->inputs) wanted = wanted || wants(input);
+      for (ValueId input : node->inputs) wanted = wanted || wants(input);
       if (!(is_loss || arrived) || !wanted) continue;
       if (node->op->derive == nullptr) throw plan_error(fmt::format("{} has no gradient", node->op->name), node->site);
       current_ = &*node;
       current_label_ = graph_.values[node->outputs.front()].name;
       // The rule may grow graph_.values, never graph_.nodes; it sees copies so that references stay good.
-      const std::vector<int> inputs = node->inputs, outputs = node->outputs;
+      const std::vector<ValueId> inputs = node->inputs, outputs = node->outputs;
       const Attrs attrs = node->attrs;
       node->op->derive(*this, NodeView{inputs, outputs, attrs});
     }
@@ -97,10 +95,10 @@ void differentiate(Draft& draft) {
   Recorder(draft).run();
   for (Node& node : draft.backward)
     if (node.op->name == "route_grad")
-      for (int& input : node.inputs)
+      for (ValueId& input : node.inputs)
         if (auto it = draft.global_counts.find(input); it != draft.global_counts.end()) input = it->second;
   for (const Unit& unit : draft.graph.units) {
-    for (int parameter : unit.parameters) {
+    for (ValueId parameter : unit.parameters) {
       if (draft.parameter_grad[parameter] >= 0 || unit.twin_of >= 0) continue;
       const Value& value = draft.graph.values[parameter];
       throw plan_error(fmt::format("parameter '{}' does not reach the loss: it would never be trained", value.name),

@@ -7,7 +7,8 @@
 
 namespace prun {
 
-int add_buffer(Program& program, const std::string& name, Role role, int64_t bytes, bool persistent, const Site& site) {
+BufferId add_buffer(Program& program, const std::string& name, Role role, int64_t bytes, bool persistent,
+                    const Site& site) {
   Buffer buffer;
   buffer.name = name;
   buffer.role = role;
@@ -18,8 +19,8 @@ int add_buffer(Program& program, const std::string& name, Role role, int64_t byt
   return static_cast<int>(program.buffers.size()) - 1;
 }
 
-int add_tensor(Program& program, const std::string& name, Role role, TensorType type, bool persistent,
-               const Site& site) {
+TensorId add_tensor(Program& program, const std::string& name, Role role, TensorType type, bool persistent,
+                    const Site& site) {
   Tensor tensor;
   tensor.name = name;
   tensor.dtype = type.dtype;
@@ -29,7 +30,7 @@ int add_tensor(Program& program, const std::string& name, Role role, TensorType 
   return static_cast<int>(program.tensors.size()) - 1;
 }
 
-int add_view(Program& program, const std::string& name, int of, int64_t first, const Shape& shape) {
+TensorId add_view(Program& program, const std::string& name, TensorId of, int64_t first, const Shape& shape) {
   const Tensor& base = program.tensors[of];
   Tensor tensor;
   tensor.name = name;

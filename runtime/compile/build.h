@@ -7,10 +7,11 @@
 namespace prun {
 
 // A buffer of its own and a tensor over all of it; returns the tensor's id.
-int add_tensor(Program& program, const std::string& name, Role role, TensorType type, bool persistent,
-               const Site& site);
+TensorId add_tensor(Program& program, const std::string& name, Role role, TensorType type, bool persistent,
+                    const Site& site);
 // A view of `elements` elements from `first` of another tensor, as `shape`.
-int add_view(Program& program, const std::string& name, int of, int64_t first, const Shape& shape);
-int add_buffer(Program& program, const std::string& name, Role role, int64_t bytes, bool persistent, const Site& site);
+TensorId add_view(Program& program, const std::string& name, TensorId of, int64_t first, const Shape& shape);
+BufferId add_buffer(Program& program, const std::string& name, Role role, int64_t bytes, bool persistent,
+                    const Site& site);
 
 }  // namespace prun

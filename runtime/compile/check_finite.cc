@@ -21,8 +21,8 @@ constexpr size_t kMostReads = 15;  // of a check: two bits each
 bool is_seen_elsewhere(const Op& op) { return op.offers() || op.is("store"); }
 
 // Float tensors that the op has written, each once.
-std::vector<int> results(const Program& program, const Op& op) {
-  std::vector<int> tensors;
+std::vector<TensorId> results(const Program& program, const Op& op) {
+  std::vector<TensorId> tensors;
   if (is_seen_elsewhere(op)) return tensors;
   for (const int id : op.writes) {
     const Dtype dtype = program.tensors[id].dtype;
@@ -33,7 +33,7 @@ std::vector<int> results(const Program& program, const Op& op) {
   return tensors;
 }
 
-Op check_of(const Op& made, std::vector<int> tensors, int flag) {
+Op check_of(const Op& made, std::vector<TensorId> tensors, int flag) {
   Op check;
   check.def = &op_def("check_finite");
   check.reads = std::move(tensors);
@@ -59,18 +59,18 @@ void check_body(Program& program, Body& body, const std::string& name) {
   for (const Stream& stream : body.streams)
     for (const Op& op : stream.ops) checks += results(program, op).empty() ? 0 : 1;
   if (checks == 0) return;
-  const int flags = add_tensor(program, "finite." + name, Role::data, {Dtype::i32, {checks}}, false,
-                               body.streams[0].ops.front().site);
+  const TensorId flags = add_tensor(program, "finite." + name, Role::data, {Dtype::i32, {checks}}, false,
+                                    body.streams[0].ops.front().site);
   std::vector<std::vector<int>> moved;  // by stream: where each op, or its check, has gone
   int64_t next = 0;
   for (Stream& stream : body.streams) {
     std::vector<Op> ops;
     std::vector<int>& to = moved.emplace_back();
     for (Op& op : stream.ops) {
-      std::vector<int> tensors = results(program, op);
+      std::vector<TensorId> tensors = results(program, op);
       ops.push_back(std::move(op));
       if (!tensors.empty()) {
-        const int flag = add_view(program, fmt::format("finite[{}]", next), flags, next, {});
+        const TensorId flag = add_view(program, fmt::format("finite[{}]", next), flags, next, {});
         ops.push_back(check_of(ops.back(), std::move(tensors), flag));
         ++next;
       }

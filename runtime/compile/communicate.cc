@@ -14,7 +14,7 @@ StepBuilder::StepBuilder(Draft& draft, Body& body)
     : draft_(draft), program_(draft.program), evaluates_(&body == &draft.program.eval), recorder_(draft.program, body) {
   const Graph& graph = draft.graph;
   for (const Pool& pool : program_.pools) pool_index_.try_emplace(pool.name, static_cast<int>(pool_index_.size()));
-  tensor_of_.assign(static_cast<size_t>(draft.plan.microbatches), std::vector<int>(graph.values.size(), -1));
+  tensor_of_.assign(static_cast<size_t>(draft.plan.microbatches), Table<ValueId, TensorId>(graph.values.size()));
   forward_.resize(graph.calls.size());
   backward_.resize(graph.calls.size());
   for (const Node& node : graph.nodes) forward_[node.call].push_back(&node);
@@ -128,8 +128,7 @@ void StepBuilder::next_batch() {
   for (const std::vector<std::vector<const Node*>>* calls : {&forward_, &backward_})
     for (size_t c = 0; c < calls->size(); ++c)
       for (const Node* node : (*calls)[c])
-        for (int input : node->inputs)
-          read[input] = read[input] || here(static_cast<int>(c));
+        for (ValueId input : node->inputs) read[input] = read[input] || here(static_cast<int>(c));
   std::string names;
   for (size_t v = 0; v < draft_.graph.values.size(); ++v) {
     const Value& value = draft_.graph.values[v];
@@ -137,7 +136,7 @@ void StepBuilder::next_batch() {
     int64_t samples = value.type.shape.front();
     TensorType all = value.type;
     all.shape.front() = samples * draft_.plan.microbatches;
-    int tensor = add_tensor(program_, value.name, Role::data, all, false, op.site);
+    TensorId tensor = add_tensor(program_, value.name, Role::data, all, false, op.site);
     op.writes.push_back(tensor);
     names += (names.empty() ? "" : ",") + value.name;
     for (microbatch_ = 0; microbatch_ < draft_.plan.microbatches; ++microbatch_)
@@ -181,19 +180,18 @@ void StepBuilder::take_early_gradients(const Turn& turn) {
   }
 }
 
-int StepBuilder::compute_tensor(const std::string& name, TensorType type, const Site& site) {
+TensorId StepBuilder::compute_tensor(const std::string& name, TensorType type, const Site& site) {
   return add_tensor(program_, name, Role::activation, std::move(type), false, site);
 }
 
-int StepBuilder::input_of(int value) {
-  int tensor = tensor_of(value);
-  PRUN_CHECK(tensor >= 0,
-             "value " + draft_.graph.values[value].name + " is read before it is written");
+TensorId StepBuilder::input_of(int value) {
+  TensorId tensor = tensor_of(value);
+  PRUN_CHECK(tensor >= 0, "value " + draft_.graph.values[value].name + " is read before it is written");
   return tensor;
 }
 
 // into += what.
-void StepBuilder::add_in_place(int into, int what, const Turn& turn, int stream, const Site& site) {
+void StepBuilder::add_in_place(TensorId into, TensorId what, const Turn& turn, int stream, const Site& site) {
   Op op;
   op.def = &op_def("add");
   op.reads = {into, what};
@@ -232,13 +230,12 @@ void StepBuilder::lower(const Node& node, const Turn& turn) {
   op.unit = unit_name(graph.calls[node.call].unit);
   op.microbatch = draft_.plan.microbatches > 1 ? turn.microbatch : -1;
   op.site = node.site;
-  for (int input : node.inputs)
-    op.reads.push_back(graph.values[input].kind == ValueKind::parameter ? parameter(input, node)
-                                                                                             : input_of(input));
-  std::vector<std::pair<int, int>> sums;  // what is added to which tensor afterwards
-  for (int output : node.outputs) {
+  for (ValueId input : node.inputs)
+    op.reads.push_back(graph.values[input].kind == ValueKind::parameter ? parameter(input, node) : input_of(input));
+  std::vector<std::pair<TensorId, TensorId>> sums;  // what is added to which tensor afterwards
+  for (ValueId output : node.outputs) {
     const Value& value = graph.values[output];
-    int& tensor = tensor_of(output);
+    TensorId& tensor = tensor_of(output);
     auto whole = whole_gradient_.find(output);
     if (output == graph.loss && turn.phase == Phase::forward) {
       const bool first = !std::exchange(loss_begun_, true);
@@ -275,8 +272,8 @@ void StepBuilder::lower(const Node& node, const Turn& turn) {
 }
 
 // A unit and those that hold the parameters that it keeps apart.
-std::vector<int> StepBuilder::parts_of(int unit) const {
-  std::vector<int> parts = {unit};
+std::vector<UnitId> StepBuilder::parts_of(UnitId unit) const {
+  std::vector<UnitId> parts = {unit};
   for (size_t u = 0; u < draft_.graph.units.size(); ++u)
     if (draft_.graph.units[u].part_of == unit) parts.push_back(static_cast<int>(u));
   return parts;
@@ -292,14 +289,14 @@ void StepBuilder::hooks(const Turn& turn, bool after) {
             for (const Intent& intent : hook.intents) carry_out(turn, static_cast<int>(s), intent);
 }
 
-int StepBuilder::first_call(int unit) const {
-  int call = 0;
+CallId StepBuilder::first_call(UnitId unit) const {
+  CallId call = 0;
   while (draft_.graph.calls[call].unit != unit) ++call;
   return call;
 }
 
 void StepBuilder::carry_out(const Turn& turn, int strategy, const Intent& intent) {
-  int unit = unit_of(turn);
+  UnitId unit = unit_of(turn);
   // A unit without parameters has nothing to move.
   if (draft_.graph.units[unit].parameters.empty() && units_read(turn).empty()) return;
   // After the first half of backward its inputs' readers are done; gradients are there after the second.
@@ -322,7 +319,8 @@ void StepBuilder::carry_out(const Turn& turn, int strategy, const Intent& intent
   throw plan_error(fmt::format("a hook cannot do '{}'", intent.kind), intent.site);
 }
 
-Op StepBuilder::communication(const char* kind, const Intent& intent, const Turn& turn, int read, int write) const {
+Op StepBuilder::communication(const char* kind, const Intent& intent, const Turn& turn, TensorId read,
+                              TensorId write) const {
   Op op;
   op.def = &op_def(kind);
   op.reads = {read};
@@ -383,8 +381,8 @@ void StepBuilder::print(const Turn& turn, const Intent& intent) {
   op.unit = unit_name(unit_of(turn));
   op.site = intent.site;
   std::string parts = "[\"rank\",null," + nlohmann::json(intent.text).dump();
-  int unit = unit_of(turn);
-  const std::vector<int>& parameters = draft_.graph.units[unit].parameters;
+  UnitId unit = unit_of(turn);
+  const std::vector<ValueId>& parameters = draft_.graph.units[unit].parameters;
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (intent.target == "grads") {
       op.reads.push_back(gradient_tensor(unit, i, turn));

@@ -43,7 +43,7 @@ class TokenSplitter {
   void add(Node node) {
     if (node.op->infer) {
       std::vector<TensorType> inputs;
-      for (int input : node.inputs) inputs.push_back(value(input).type);
+      for (ValueId input : node.inputs) inputs.push_back(value(input).type);
       std::vector<TensorType> types = node.op->infer(inputs, node.attrs);
       for (size_t i = 0; i < types.size(); ++i) value(node.outputs[i]).type = types[i];
     }

@@ -12,15 +12,15 @@
 namespace prun {
 namespace {
 
-Form last_dim_shard(const Distributor& d, int value) {
+Form last_dim_shard(const Distributor& d, ValueId value) {
   return {Form::shard, static_cast<int>(d.type(value).shape.size()) - 1};
 }
 
 void whole(Distributor& d, const Node& node) {
   Node copy = node;
-  for (int& input : copy.inputs)
+  for (ValueId& input : copy.inputs)
     if (d.graph().values[input].kind != ValueKind::parameter) input = d.whole(input);
-  for (int input : copy.inputs)
+  for (ValueId input : copy.inputs)
     if (d.split_dim(input) >= 0)
       d.fail(fmt::format("{} at {} cannot use '{}', which is sharded over '{}'", node.op->name, node.site.text(),
                          d.graph().values[input].name, d.axis()));
@@ -31,12 +31,12 @@ void whole(Distributor& d, const Node& node) {
 void elementwise(Distributor& d, const Node& node) {
   Node copy = node;
   Form form;
-  for (int input : copy.inputs)
+  for (ValueId input : copy.inputs)
     if (d.form(input).kind == Form::shard && (form == Form{} || d.form(input).dim == 1)) form = d.form(input);
   bool same = std::all_of(copy.inputs.begin(), copy.inputs.end(), [&](int input) { return d.form(input) == form; });
   if (!same) {
     bool tokens = form == Form{Form::shard, 1};
-    for (int& input : copy.inputs) input = tokens ? d.tokens_of(input) : d.whole(input);
+    for (ValueId& input : copy.inputs) input = tokens ? d.tokens_of(input) : d.whole(input);
     if (!tokens) form = {};
   }
   d.keep(std::move(copy), form);
@@ -169,8 +169,8 @@ void cross_entropy(Distributor& d, const Node& node) {
   int m = d.emit("all_reduce", d.emit("cross_entropy_max", {logits}, attrs, {rows}), reduce, {rows})[0];
   reduce.set("op", std::string("sum"));
   int sums = d.emit("all_reduce", d.emit("cross_entropy_sums", {logits, targets, m}, attrs, {both}), reduce, {both})[0];
-  std::vector<int> loss = d.emit("cross_entropy_finish", {sums, m, logits, targets}, attrs,
-                                 {d.type(node.outputs[0]), d.type(node.outputs[1])});
+  std::vector<ValueId> loss = d.emit("cross_entropy_finish", {sums, m, logits, targets}, attrs,
+                                     {d.type(node.outputs[0]), d.type(node.outputs[1])});
   d.define(node.outputs[0], loss[0]);
   d.define(node.outputs[1], loss[1]);
 }

@@ -35,18 +35,18 @@ Distributor::Distributor(Draft& draft, std::string axis)
 
 void Distributor::fail(const std::string& text) const { throw plan_error(text, site_); }
 
-void Distributor::set_form(int value, Form form) {
+void Distributor::set_form(ValueId value, Form form) {
   if (form_.size() <= static_cast<size_t>(value)) form_.resize(graph_.values.size());
   form_[value] = form;
 }
 
-int Distributor::split_dim(int parameter) const {
+int Distributor::split_dim(ValueId parameter) const {
   const Value& value = graph_.values[parameter];
   return value.split_axis == axis_ ? value.split_dim : -1;
 }
 
 // Each rank has an equal share of a dim, or of each block of the last one; what does not divide is padded with zeros.
-void Distributor::split_parameter(int parameter, const Placement& placement, bool bias) {
+void Distributor::split_parameter(ValueId parameter, const Placement& placement, bool bias) {
   Value& value = graph_.values[parameter];
   int dims = std::ssize(value.type.shape), dim = placement.dim;
   if (bias) {
@@ -66,9 +66,8 @@ void Distributor::split_parameter(int parameter, const Placement& placement, boo
   value.split_dim = dim;
   value.whole = value.type.shape;
   int64_t local = 0;
-  std::vector<int64_t> blocks = dim + 1 == dims && !value.blocks.empty()
-                                    ? value.blocks
-                                    : std::vector<int64_t>{value.type.shape[dim]};
+  std::vector<int64_t> blocks =
+      dim + 1 == dims && !value.blocks.empty() ? value.blocks : std::vector<int64_t>{value.type.shape[dim]};
   for (int64_t block : blocks) local += (block + ranks_ - 1) / ranks_;
   value.type.shape[dim] = local;
 }
@@ -80,9 +79,7 @@ void Distributor::split_parameters() {
         if (placement.axis != axis_) continue;
         for (size_t v = 0; v < graph_.values.size(); ++v) {
           const Value& value = graph_.values[v];
-          if (value.kind != ValueKind::parameter ||
-              graph_.units[value.unit].unit_class != unit.unit_class)
-            continue;
+          if (value.kind != ValueKind::parameter || graph_.units[value.unit].unit_class != unit.unit_class) continue;
           if (layer_of(graph_, value) == placement.layer)
             split_parameter(static_cast<int>(v), placement, value.type.shape.size() == 1);
         }
@@ -92,8 +89,7 @@ void Distributor::split_parameters() {
 }
 
 bool Distributor::sequence(const Node& node) const {
-  const std::string& unit_class =
-      graph_.units[graph_.calls[node.call].unit].unit_class;
+  const std::string& unit_class = graph_.units[graph_.calls[node.call].unit].unit_class;
   for (const Strategy& strategy : draft_.plan.strategies)
     for (const StrategyUnit& unit : strategy.units)
       for (const Placement& placement : unit.activations)
@@ -101,8 +97,8 @@ bool Distributor::sequence(const Node& node) const {
   return false;
 }
 
-std::vector<int> Distributor::emit(std::string_view kind, const std::vector<int>& inputs, Attrs attrs,
-                                   const std::vector<TensorType>& types, Form form) {
+std::vector<ValueId> Distributor::emit(std::string_view kind, const std::vector<ValueId>& inputs, Attrs attrs,
+                                       const std::vector<TensorType>& types, Form form) {
   Node node{&op_def(kind), inputs, {}, std::move(attrs), current_->call, current_->site};
   for (const TensorType& type : types) {
     Value value;
@@ -112,13 +108,13 @@ std::vector<int> Distributor::emit(std::string_view kind, const std::vector<int>
     node.outputs.push_back(static_cast<int>(graph_.values.size()));
     graph_.values.push_back(std::move(value));
   }
-  std::vector<int> made = node.outputs;
+  std::vector<ValueId> made = node.outputs;
   nodes_.push_back(std::move(node));
-  for (int output : made) set_form(output, form);
+  for (ValueId output : made) set_form(output, form);
   return made;
 }
 
-void Distributor::define(int value, int now) {
+void Distributor::define(ValueId value, int now) {
   now_[value] = now;
   graph_.values[now].name = graph_.values[value].name;
 }
@@ -126,8 +122,8 @@ void Distributor::define(int value, int now) {
 void Distributor::keep(Node node, Form form) {
   bool changed = false;
   std::vector<TensorType> inputs;
-  for (int input : node.inputs) inputs.push_back(type(input));
-  for (int input : node.inputs)
+  for (ValueId input : node.inputs) inputs.push_back(type(input));
+  for (ValueId input : node.inputs)
     changed = changed || this->form(input) != Form{} || graph_.values[input].split_axis == axis_;
   if (node.op->infer) {
     std::vector<TensorType> types;
@@ -140,11 +136,11 @@ void Distributor::keep(Node node, Form form) {
   } else {
     PRUN_CHECK(!changed, fmt::format("{} has no shape rule", node.op->name));
   }
-  for (int output : node.outputs) set_form(output, form);
+  for (ValueId output : node.outputs) set_form(output, form);
   nodes_.push_back(std::move(node));
 }
 
-int Distributor::convert(int value, bool partial_gradient) {
+int Distributor::convert(ValueId value, bool partial_gradient) {
   Form from = form(value);
   Attrs attrs;
   attrs.set("axis", axis_);
@@ -152,12 +148,10 @@ int Distributor::convert(int value, bool partial_gradient) {
   TensorType gathered = type(value), joined = gathered;
   gathered.shape.insert(gathered.shape.begin(), ranks_);
   joined.shape[from.dim] *= ranks_;
-  if (static_cast<size_t>(value) < whole_types_.size() &&
-      joined.shape != whole_types_[value].shape)
+  if (static_cast<size_t>(value) < whole_types_.size() && joined.shape != whole_types_[value].shape)
     fail(fmt::format(
         "'{}' is {}: its dim {} does not divide over the {} ranks of axis '{}', and what reads it needs it whole",
-        graph_.values[value].name, shape_text(whole_types_[value].shape),
-        from.dim, ranks_, axis_));
+        graph_.values[value].name, shape_text(whole_types_[value].shape), from.dim, ranks_, axis_));
   Attrs join;
   join.set("pieces", int64_t{ranks_});
   join.set("dim", int64_t{from.dim});
@@ -170,14 +164,14 @@ int Distributor::convert(int value, bool partial_gradient) {
   return emit("join_pieces", {pieces}, join, {joined})[0];
 }
 
-int Distributor::whole(int value) {
+int Distributor::whole(ValueId value) {
   if (form(value) == Form{}) return value;
   auto [it, fresh] = converted_.try_emplace({value, kWhole}, -1);
   if (fresh) it->second = convert(value, false);
   return it->second;
 }
 
-int Distributor::replicated(int value) {
+int Distributor::replicated(ValueId value) {
   auto [it, fresh] = converted_.try_emplace({value, kReplicated}, -1);
   if (fresh) it->second = convert(value, true);
   return it->second;
@@ -207,7 +201,7 @@ int Distributor::sum(int partial, bool tokens) {
   return emit("reduce_scatter", emit("cut_pieces", {partial}, cut, {pieces}), attrs, {piece}, {Form::shard, 1})[0];
 }
 
-int Distributor::tokens_of(int value) {
+int Distributor::tokens_of(ValueId value) {
   if (form(value) == Form{Form::shard, 1}) return value;
   value = whole(value);
   auto [it, fresh] = converted_.try_emplace({value, kTokens}, -1);
@@ -220,7 +214,7 @@ int Distributor::tokens_of(int value) {
   return it->second = emit("take_piece", {value}, attrs, {piece}, {Form::shard, 1})[0];
 }
 
-void Distributor::partial_gradient(int parameter) {
+void Distributor::partial_gradient(ValueId parameter) {
   std::vector<std::string>& axes = graph_.values[parameter].partial_over;
   if (std::find(axes.begin(), axes.end(), axis_) == axes.end()) axes.push_back(axis_);
 }
@@ -230,7 +224,7 @@ void Distributor::run() {
   const std::vector<Node> nodes = std::move(graph_.nodes);
   for (Node node : nodes) {
     current_ = &node;
-    for (int& input : node.inputs)
+    for (ValueId& input : node.inputs)
       if (auto it = now_.find(input); it != now_.end()) input = it->second;
     distribute_rule(node.op->name)(*this, node);
   }

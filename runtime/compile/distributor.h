@@ -27,40 +27,38 @@ class Distributor {
   const Graph& graph() const { return graph_; }
   const std::string& axis() const { return axis_; }
   int ranks() const { return ranks_; }
-  Form form(int value) const {
-    return static_cast<size_t>(value) < form_.size() ? form_[value] : Form{};
-  }
-  const TensorType& type(int value) const { return graph_.values[value].type; }
+  Form form(ValueId value) const { return static_cast<size_t>(value) < form_.size() ? form_[value] : Form{}; }
+  const TensorType& type(ValueId value) const { return graph_.values[value].type; }
   // Of a value of the whole graph, before the axis split anything.
-  const TensorType& whole_type(int value) const { return whole_types_[value]; }
+  const TensorType& whole_type(ValueId value) const { return whole_types_[value]; }
   // The dim of the weight that is split over the axis; -1: none.
-  int split_dim(int parameter) const;
+  int split_dim(ValueId parameter) const;
   // Whether the unit's activations are sharded along their tokens where no layer says otherwise.
   bool sequence(const Node& node) const;
   // The value whole, its gradient whole too.
-  int whole(int value);
+  int whole(ValueId value);
   // The value whole for a reader that makes a part of its gradient on each rank.
-  int replicated(int value);
+  int replicated(ValueId value);
   // The ranks' parts added up: whole, or sharded along tokens.
   int sum(int partial, bool tokens);
   // The rank's tokens of a whole value.
-  int tokens_of(int value);
+  int tokens_of(ValueId value);
   // Adds a node at the current one's place; its outputs are new values of `form`.
-  std::vector<int> emit(std::string_view kind, const std::vector<int>& inputs, Attrs attrs,
-                        const std::vector<TensorType>& types, Form form = {});
+  std::vector<ValueId> emit(std::string_view kind, const std::vector<ValueId>& inputs, Attrs attrs,
+                            const std::vector<TensorType>& types, Form form = {});
   // Whoever reads `value` of the whole graph reads `now` from here on.
-  void define(int value, int now);
+  void define(ValueId value, int now);
   // Adds the node as it is, its output types inferred again; all outputs get `form`.
   void keep(Node node, Form form);
   // A parameter read by something that sees a part of the tokens: its gradient is a part of a sum.
-  void partial_gradient(int parameter);
-  void set_form(int value, Form form);
+  void partial_gradient(ValueId parameter);
+  void set_form(ValueId value, Form form);
   [[noreturn]] void fail(const std::string& text) const;
 
  private:
   void split_parameters();
-  void split_parameter(int parameter, const Placement& placement, bool bias);
-  int convert(int value, bool partial_gradient);
+  void split_parameter(ValueId parameter, const Placement& placement, bool bias);
+  int convert(ValueId value, bool partial_gradient);
   TensorType piece_of_tokens(const TensorType& whole) const;
 
   Draft& draft_;

@@ -22,14 +22,14 @@ struct UnitLayout {
 struct UnitState {
   bool here = true;  // on this rank of the pipeline
   bool sharded = false;
-  std::string axis;            // of the shards
-  int64_t shard = 0;           // elements a rank owns (padded when not sharded)
-  int master = -1;             // parameters the optimizer updates (f32, or f64 in an f64 plan): the shard, or all
-  int compute = -1;            // parameters in the dtype of compute, when that is another; of a shard only beside an
-                               // offloaded master
-  int grad = -1;               // the gradient the optimizer reads: the shard, or all
-  int whole_grad = -1;         // sharded, and microbatches are summed before they are reduced: the sum
-  std::vector<int> optimizer;  // sgd: momentum; adamw: m, v
+  std::string axis;     // of the shards
+  int64_t shard = 0;    // elements a rank owns (padded when not sharded)
+  TensorId master;      // parameters the optimizer updates (f32, or f64 in an f64 plan): the shard, or all
+  TensorId compute;     // parameters in the dtype of compute, when that is another; of a shard only beside an
+                        // offloaded master
+  TensorId grad;        // the gradient the optimizer reads: the shard, or all
+  TensorId whole_grad;  // sharded, and microbatches are summed before they are reduced: the sum
+  std::vector<TensorId> optimizer;        // sgd: momentum; adamw: m, v
   const StrategyUnit* offload = nullptr;  // where it says that optimizer state lives in the host's memory
   bool master_offloaded = false;
   int64_t bucket_start = 0;  // not sharded: where the unit's gradient starts in the flat buffer of all
@@ -41,7 +41,7 @@ enum class Half : uint8_t { whole, input, weight };
 // One call in one phase for one microbatch.
 struct Turn {
   Phase phase = Phase::forward;
-  int call = 0;
+  CallId call = 0;
   int microbatch = 0;
   Half half = Half::whole;
 };
@@ -61,18 +61,18 @@ struct Draft {
   int pipeline_rank = 0;
   Graph graph;                 // of all stages; grows gradients
   std::vector<Node> backward;  // in execution order
-  std::map<int, int>
+  std::map<ValueId, ValueId>
       global_counts;  // experts' loads of this rank -> of all ranks, for the gradient of the balancing loss
-  std::vector<int> parameter_grad;  // by value id: the value that is the parameter's whole gradient, -1 none
-  std::vector<UnitLayout> layouts;
-  std::vector<UnitState> states;
+  Table<ValueId, ValueId> parameter_grad;  // by value id: the value that is the parameter's whole gradient, -1 none
+  Table<UnitId, UnitLayout> layouts;
+  Table<UnitId, UnitState> states;
   std::vector<StageTurn> turns;  // of this rank, in the order in which the compute stream runs them
   std::string data_axes;         // the axes over which the batch is split, as next_batch has them
   int data_ranks = 1;
   std::vector<std::string> loss_axes;  // axes over which the loss is averaged
-  int loss_tensor = -1;                // local loss, then global
-  int flat_params = -1;                // the parameters of all units that are not sharded
-  int flat_grads = -1;                 // the gradients of all units that are not sharded
+  TensorId loss_tensor;                // local loss, then global
+  TensorId flat_params;                // the parameters of all units that are not sharded
+  TensorId flat_grads;                 // the gradients of all units that are not sharded
   Program program;
 
   Dtype master_dtype() const { return plan.param_dtype == Dtype::f64 ? Dtype::f64 : Dtype::f32; }

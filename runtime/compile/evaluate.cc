@@ -23,7 +23,7 @@ std::vector<Node> nodes_for_loss(const Graph& graph) {
   for (auto node = graph.nodes.rbegin(); node != graph.nodes.rend(); ++node) {
     const auto is_wanted = [&](int value) { return wanted[value]; };
     if (std::none_of(node->outputs.begin(), node->outputs.end(), is_wanted)) continue;
-    for (int input : node->inputs) wanted[input] = true;
+    for (ValueId input : node->inputs) wanted[input] = true;
     kept.push_back(*node);
   }
   std::reverse(kept.begin(), kept.end());

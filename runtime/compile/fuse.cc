@@ -23,13 +23,13 @@ Attrs product_attrs(const Node& node) {
 }
 
 // The node of the same call before `end` that makes `value`; null where it is another call's, or a parameter.
-Node* maker(std::vector<Node>& nodes, size_t end, int value) {
+Node* maker(std::vector<Node>& nodes, size_t end, ValueId value) {
   for (size_t i = end; i-- > 0 && nodes[i].call == nodes[end].call;)
     if (std::count(nodes[i].outputs.begin(), nodes[i].outputs.end(), value) != 0) return &nodes[i];
   return nullptr;
 }
 
-int64_t readers(const std::vector<Node>& nodes, int value) {
+int64_t readers(const std::vector<Node>& nodes, ValueId value) {
   int64_t all = 0;
   for (const Node& node : nodes) all += std::count(node.inputs.begin(), node.inputs.end(), value);
   return all;
@@ -68,11 +68,10 @@ constexpr Norm kNorms[] = {{"layernorm", "add_layernorm", "layernorm_grad", "lay
 
 // Whether what a call ends with may be left to the next one, which has its own parameters by then. Not to one that is
 // computed twice: it keeps its input, and would have to keep both terms of it.
-bool next_may_compute(const Draft& draft, int call, int next) {
+bool next_may_compute(const Draft& draft, CallId call, int next) {
   if (call == next) return true;
   const Call &from = draft.graph.calls[call], &to = draft.graph.calls[next];
-  return call + 1 == next && from.stage == to.stage &&
-         !recomputes(draft.plan, draft.graph.units[to.unit].unit_class);
+  return call + 1 == next && from.stage == to.stage && !recomputes(draft.plan, draft.graph.units[to.unit].unit_class);
 }
 
 // The sum keeps its value: others read it, too. Nothing stands between the two ops, so no memory is needed for longer.

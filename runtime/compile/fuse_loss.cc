@@ -12,7 +12,7 @@
 namespace prun {
 namespace {
 
-bool holds(const std::vector<int>& values, int value) {
+bool holds(const std::vector<ValueId>& values, ValueId value) {
   return std::find(values.begin(), values.end(), value) != values.end();
 }
 

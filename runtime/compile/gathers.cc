@@ -35,22 +35,20 @@ int StepBuilder::claim_slot(int pool, const std::string& what, const Site& site,
 bool StepBuilder::gather_slot_busy(int pool, int slot, std::string& holder) {
   for (const Gathered& g : gathered_) {
     if (!g.live || g.pool != pool || g.slot != slot) continue;
-    holder = fmt::format("{} (gathered at {}, never freed)",
-                         unit_name(draft_.graph.calls[g.call].unit), g.site.text());
+    holder = fmt::format("{} (gathered at {}, never freed)", unit_name(draft_.graph.calls[g.call].unit), g.site.text());
     return true;
   }
   return false;
 }
 
 // The sharded units whose parameters the turn's nodes read; a call with tied weights reads another unit's too.
-std::vector<int> StepBuilder::units_read(const Turn& turn) const {
-  std::vector<int> units;
+std::vector<UnitId> StepBuilder::units_read(const Turn& turn) const {
+  std::vector<UnitId> units;
   std::vector<const Node*> nodes = nodes_of(turn);
   if (turn.phase == Phase::backward && recomputes(turn))
-    nodes.insert(nodes.end(), forward_[turn.call].begin(),
-                 forward_[turn.call].end());
+    nodes.insert(nodes.end(), forward_[turn.call].begin(), forward_[turn.call].end());
   for (const Node* node : nodes)
-    for (int input : node->inputs) {
+    for (ValueId input : node->inputs) {
       const Value& value = draft_.graph.values[input];
       if (value.kind != ValueKind::parameter || !draft_.states[value.unit].sharded) continue;
       if (std::find(units.begin(), units.end(), value.unit) == units.end()) units.push_back(value.unit);
@@ -59,12 +57,12 @@ std::vector<int> StepBuilder::units_read(const Turn& turn) const {
 }
 
 void StepBuilder::gather(const Turn& turn, int strategy, const Intent& intent) {
-  std::vector<int> units = units_read(turn);
+  std::vector<UnitId> units = units_read(turn);
   if (units.empty()) return;                                      // nobody would read it (an embedding's backward)
   if (find_live(strategy, intent.handle, unit_of(turn))) return;  // kept since another microbatch
   Dtype dtype = draft_.plan.param_dtype;
   int64_t elements = 0;
-  for (int unit : units) elements += draft_.layouts[unit].padded;
+  for (UnitId unit : units) elements += draft_.layouts[unit].padded;
 
   Gathered g;
   g.strategy = strategy;
@@ -75,29 +73,29 @@ void StepBuilder::gather(const Turn& turn, int strategy, const Intent& intent) {
   const std::string& name = unit_name(unit_of(turn));
   g.pool = -1;
   if (!intent.keep) {
-    g.pool = pool_of(fmt::format("{}.gathered", draft_.plan.strategies[strategy].name),
-                     Role::gathered, intent.prefetch + 1);
+    g.pool =
+        pool_of(fmt::format("{}.gathered", draft_.plan.strategies[strategy].name), Role::gathered, intent.prefetch + 1);
     g.slot = claim_slot(g.pool, "the all_gather of " + name, intent.site, &StepBuilder::gather_slot_busy);
   }
-  int all = add_tensor(program_, microbatch_name(fmt::format("{}.full.{}", name, phase_name(turn.phase))),
-                       Role::gathered, {dtype, {elements}}, false, intent.site);
+  TensorId all = add_tensor(program_, microbatch_name(fmt::format("{}.full.{}", name, phase_name(turn.phase))),
+                            Role::gathered, {dtype, {elements}}, false, intent.site);
   g.buffer = program_.tensors[all].buffer;
   if (!intent.keep) enter_pool(g.buffer, g.pool, g.slot);
 
   int stream = recorder_.stream(intent.stream);
   int64_t first = 0;
-  for (int unit : units) {
+  for (UnitId unit : units) {
     const UnitState& state = draft_.states[unit];
     int64_t padded = draft_.layouts[unit].padded;
-    int full = units.size() == 1 ? all : add_view(program_, unit_name(unit) + ".full", all, first, {padded});
+    const TensorId full = units.size() == 1 ? all : add_view(program_, unit_name(unit) + ".full", all, first, {padded});
     first += padded;
     g.full[unit] = full;
     Dtype wire = intent.wire.empty() ? dtype : *parse_dtype(intent.wire);
-    int shard =
+    const TensorId shard =
         cast(state.compute >= 0 ? state.compute : state.master, wire, unit_name(unit) + ".wire", intent, turn, stream);
-    int arrived = wire == dtype ? full
-                                : add_tensor(program_, unit_name(unit) + ".arrived", Role::workspace, {wire, {padded}},
-                                             false, intent.site);
+    const TensorId arrived = wire == dtype ? full
+                                           : add_tensor(program_, unit_name(unit) + ".arrived", Role::workspace,
+                                                        {wire, {padded}}, false, intent.site);
     Op op = communication("all_gather", intent, turn, shard, arrived);
     op.unit = unit_name(unit);
     communicate_on(intent.stream, std::move(op));
@@ -107,7 +105,7 @@ void StepBuilder::gather(const Turn& turn, int strategy, const Intent& intent) {
 }
 
 // `buffer` takes a slot of a pool over from its last occupant.
-void StepBuilder::enter_pool(int buffer, int pool, int slot) {
+void StepBuilder::enter_pool(BufferId buffer, int pool, int slot) {
   Buffer& entering = program_.buffers[buffer];
   entering.pool = pool;
   entering.slot = slot;
@@ -119,16 +117,16 @@ void StepBuilder::enter_pool(int buffer, int pool, int slot) {
 }
 
 // The tensor in another dtype; itself when it has that.
-int StepBuilder::cast(int tensor, Dtype dtype, const std::string& name, const Intent& intent, const Turn& turn,
-                      int stream) {
+TensorId StepBuilder::cast(TensorId tensor, Dtype dtype, const std::string& name, const Intent& intent,
+                           const Turn& turn, int stream) {
   const Tensor from = program_.tensors[tensor];
   if (from.dtype == dtype) return tensor;
-  int to = add_tensor(program_, name, Role::workspace, {dtype, from.shape}, false, intent.site);
+  TensorId to = add_tensor(program_, name, Role::workspace, {dtype, from.shape}, false, intent.site);
   cast_into(tensor, to, intent, turn, stream);
   return to;
 }
 
-void StepBuilder::cast_into(int from, int to, const Intent& intent, const Turn& turn, int stream) {
+void StepBuilder::cast_into(TensorId from, TensorId to, const Intent& intent, const Turn& turn, int stream) {
   Op op = communication("all_gather", intent, turn, from, to);
   op.def = &op_def("cast");
   op.axis.clear();
@@ -136,11 +134,9 @@ void StepBuilder::cast_into(int from, int to, const Intent& intent, const Turn& 
   recorder_.record(stream, std::move(op));
 }
 
-StepBuilder::Gathered* StepBuilder::find_live(int strategy, int handle, int unit) {
+StepBuilder::Gathered* StepBuilder::find_live(int strategy, int handle, UnitId unit) {
   for (Gathered& g : gathered_)
-    if (g.live && g.strategy == strategy && g.handle == handle &&
-        draft_.graph.calls[g.call].unit == unit)
-      return &g;
+    if (g.live && g.strategy == strategy && g.handle == handle && draft_.graph.calls[g.call].unit == unit) return &g;
   return nullptr;
 }
 
@@ -164,15 +160,14 @@ void StepBuilder::not_gathered(const Value& parameter, const Node& reader, const
   Site sharded;
   for (const Strategy& strategy : draft_.plan.strategies)
     for (const StrategyUnit& unit : strategy.units)
-      if (unit.sharded && unit.unit_class == draft_.graph.units[parameter.unit].unit_class)
-        sharded = unit.shard_site;
+      if (unit.sharded && unit.unit_class == draft_.graph.units[parameter.unit].unit_class) sharded = unit.shard_site;
   throw plan_error(
       fmt::format("the parameters of '{}' are sharded here, but no hook gathers them before {} at {} reads '{}'",
                   unit_name(parameter.unit), reader.op->name, reader.site.text(), parameter.name),
       sharded);
 }
 
-int StepBuilder::parameter(int value, const Node& reader) {
+TensorId StepBuilder::parameter(ValueId value, const Node& reader) {
   const Value& v = draft_.graph.values[value];
   const UnitState& state = draft_.states[v.unit];
   const Unit& unit = draft_.graph.units[v.unit];
@@ -193,8 +188,7 @@ int StepBuilder::parameter(int value, const Node& reader) {
     if (of < 0) not_gathered(v, reader, freed);
   }
   auto [it, fresh] = views_.try_emplace({v.unit, index, of}, -1);
-  if (fresh)
-    it->second = add_view(program_, v.name, of, draft_.layouts[v.unit].start[index], v.type.shape);
+  if (fresh) it->second = add_view(program_, v.name, of, draft_.layouts[v.unit].start[index], v.type.shape);
   return it->second;
 }
 

@@ -35,7 +35,7 @@ bool StepBuilder::bucket_slot_busy(int pool, int slot, std::string& holder) {
   return false;
 }
 
-void StepBuilder::open_bucket(int unit, const Turn& turn) {
+void StepBuilder::open_bucket(UnitId unit, const Turn& turn) {
   const UnitLayout& layout = draft_.layouts[unit];
   const Unit& u = draft_.graph.units[unit];
   const Intent* intent = find_reduce_scatter(draft_.plan, u.unit_class);
@@ -60,14 +60,13 @@ void StepBuilder::open_bucket(int unit, const Turn& turn) {
 }
 
 // What no gradient covers takes part in the reduction: make it zero.
-void StepBuilder::zero_gaps(int unit, int flat, const Turn& turn, const Site& site) {
+void StepBuilder::zero_gaps(UnitId unit, TensorId flat, const Turn& turn, const Site& site) {
   const UnitLayout& layout = draft_.layouts[unit];
   const Unit& u = draft_.graph.units[unit];
   std::vector<std::pair<int64_t, int64_t>> pieces;
   for (size_t i = 0; i < u.parameters.size(); ++i)
     if (draft_.parameter_grad[u.parameters[i]] >= 0)
-      pieces.emplace_back(layout.start[i],
-                          element_count(draft_.graph.values[u.parameters[i]].type.shape));
+      pieces.emplace_back(layout.start[i], element_count(draft_.graph.values[u.parameters[i]].type.shape));
   pieces.emplace_back(layout.padded, 0);
   std::sort(pieces.begin(), pieces.end());
   int64_t next = 0;
@@ -89,10 +88,10 @@ void StepBuilder::zero_gaps(int unit, int flat, const Turn& turn, const Site& si
 // A twin's parameter that only the other rank uses has no gradient here, and gaps are scattered with what lies around
 // them. Buckets of shards are zeroed when they open.
 void StepBuilder::zero_missing_gradients(const Turn& turn) {
-  for (int unit : parts_of(unit_of(turn))) {
+  for (UnitId unit : parts_of(unit_of(turn))) {
     const UnitState& state = draft_.states[unit];
     bool missing = false;
-    for (int parameter : draft_.graph.units[unit].parameters)
+    for (ValueId parameter : draft_.graph.units[unit].parameters)
       missing = missing || draft_.parameter_grad[parameter] < 0;
     if (state.whole_grad >= 0 || (missing && !state.sharded))
       zero_gaps(unit, whole_gradient_of(unit, turn), turn, draft_.plan.optimizer.site);
@@ -100,7 +99,7 @@ void StepBuilder::zero_missing_gradients(const Turn& turn) {
 }
 
 // The flat vector that backward writes the unit's gradients into.
-int StepBuilder::whole_gradient_of(int unit, const Turn& turn) {
+TensorId StepBuilder::whole_gradient_of(UnitId unit, const Turn& turn) {
   const UnitState& state = draft_.states[unit];
   if (!state.sharded) return state.grad;
   if (state.whole_grad >= 0) return state.whole_grad;
@@ -109,19 +108,17 @@ int StepBuilder::whole_gradient_of(int unit, const Turn& turn) {
   return bucket.flat;
 }
 
-int StepBuilder::gradient_tensor(int unit, size_t parameter, const Turn& turn) {
+TensorId StepBuilder::gradient_tensor(UnitId unit, size_t parameter, const Turn& turn) {
   int of = whole_gradient_of(unit, turn);
   auto [it, fresh] = views_.try_emplace({unit, parameter, of}, -1);
-  const Value& value =
-      draft_.graph.values[draft_.graph.units[unit].parameters[parameter]];
+  const Value& value = draft_.graph.values[draft_.graph.units[unit].parameters[parameter]];
   if (fresh)
-    it->second = add_view(program_, "d " + value.name, of, draft_.layouts[unit].start[parameter],
-                          value.type.shape);
+    it->second = add_view(program_, "d " + value.name, of, draft_.layouts[unit].start[parameter], value.type.shape);
   return it->second;
 }
 
-void StepBuilder::require_gradients(int unit, const Turn& turn, const Intent& intent) {
-  for (int parameter : draft_.graph.units[unit].parameters) {
+void StepBuilder::require_gradients(UnitId unit, const Turn& turn, const Intent& intent) {
+  for (ValueId parameter : draft_.graph.units[unit].parameters) {
     int gradient = draft_.parameter_grad[parameter];
     if (gradient < 0 || tensor_of_[turn.microbatch][gradient] >= 0) continue;
     throw plan_error(
@@ -136,7 +133,7 @@ void StepBuilder::require_gradients(int unit, const Turn& turn, const Intent& in
 // summed when the last microbatch has added its own, or where they leave earlier, each time. Neighbours go together.
 void StepBuilder::sum_partial_gradients(const Turn& turn) {
   if (turn.call != first_call(unit_of(turn))) return;
-  for (int unit : parts_of(unit_of(turn))) {
+  for (UnitId unit : parts_of(unit_of(turn))) {
     const UnitState& state = draft_.states[unit];
     const UnitLayout& layout = draft_.layouts[unit];
     if (!is_last(turn) && (!state.sharded || state.whole_grad >= 0)) continue;
@@ -144,7 +141,7 @@ void StepBuilder::sum_partial_gradients(const Turn& turn) {
       int64_t begin, end;
     };
     std::map<std::string, std::vector<Run>> runs;  // by axis
-    const std::vector<int>& parameters = draft_.graph.units[unit].parameters;
+    const std::vector<ValueId>& parameters = draft_.graph.units[unit].parameters;
     Site site;
     for (size_t i = parameters.size(); i-- > 0;) {  // the order of the layout
       const Value& value = draft_.graph.values[parameters[i]];
@@ -153,8 +150,7 @@ void StepBuilder::sum_partial_gradients(const Turn& turn) {
         std::vector<Run>& of_axis = runs[axis];
         bool neighbour = !of_axis.empty() && i + 1 < parameters.size() &&
                          of_axis.back().end ==
-                             layout.start[i + 1] +
-                                 element_count(draft_.graph.values[parameters[i + 1]].type.shape);
+                             layout.start[i + 1] + element_count(draft_.graph.values[parameters[i + 1]].type.shape);
         if (neighbour && begin - of_axis.back().end < kAlignBytes)
           of_axis.back().end = end;
         else
@@ -180,11 +176,10 @@ void StepBuilder::sum_partial_gradients(const Turn& turn) {
 }
 
 // Units of one class may have small parameters or not, so that a strategy that keeps those apart says both.
-bool StepBuilder::leaves_small_ones(int unit) const {
+bool StepBuilder::leaves_small_ones(UnitId unit) const {
   for (const Strategy& strategy : draft_.plan.strategies)
     for (const StrategyUnit& one : strategy.units)
-      if (one.shard_least > 0 && one.unit_class == draft_.graph.units[unit].unit_class)
-        return true;
+      if (one.shard_least > 0 && one.unit_class == draft_.graph.units[unit].unit_class) return true;
   return false;
 }
 
@@ -193,13 +188,11 @@ void StepBuilder::reduce(const Turn& turn, int strategy, const Intent& intent) {
   bool scatters = intent.kind == "reduce_scatter", any = false;
   if (intent.target == "params")
     throw plan_error("parameters are averaged between steps: unit:every(steps, function() ... end)", intent.site);
-  for (int unit : parts_of(unit_of(turn))) {
+  for (UnitId unit : parts_of(unit_of(turn))) {
     const UnitState& state = draft_.states[unit];
     if (draft_.graph.units[unit].parameters.empty()) continue;
     bool of_shard = intent.target == "grad_shard";
-    bool split_here =
-        draft_.graph.values[draft_.graph.units[unit].parameters.front()]
-            .split_axis == intent.axis;
+    bool split_here = draft_.graph.values[draft_.graph.units[unit].parameters.front()].split_axis == intent.axis;
     if (split_here) {
       scale_split_gradients(unit, turn, intent);
     } else if (scatters && state.sharded) {
@@ -213,7 +206,7 @@ void StepBuilder::reduce(const Turn& turn, int strategy, const Intent& intent) {
     }
     any = true;
   }
-  int unit = unit_of(turn);
+  UnitId unit = unit_of(turn);
   if (any || leaves_small_ones(unit)) return;
   if (scatters)
     throw plan_error(
@@ -227,7 +220,7 @@ void StepBuilder::reduce(const Turn& turn, int strategy, const Intent& intent) {
                    intent.site);
 }
 
-void StepBuilder::reduced_once(int unit, const Intent& intent) {
+void StepBuilder::reduced_once(UnitId unit, const Intent& intent) {
   std::vector<std::string>& over = reduced_over_[unit];
   if (std::find(over.begin(), over.end(), intent.axis) != over.end())
     throw plan_error(fmt::format("the gradients of '{}' are reduced over '{}' twice", unit_name(unit), intent.axis),
@@ -236,11 +229,11 @@ void StepBuilder::reduced_once(int unit, const Intent& intent) {
 }
 
 // `from` reduced into `to`, in the dtype that the intent wants on the wire.
-void StepBuilder::reduce_over_wire(const char* kind, int from, int to, const Intent& intent, const Turn& turn) {
+void StepBuilder::reduce_over_wire(const char* kind, TensorId from, TensorId to, const Intent& intent,
+                                   const Turn& turn) {
   int stream = recorder_.stream(intent.stream);
-  Dtype dtype = program_.tensors[from].dtype,
-        wire = intent.wire.empty() ? dtype : *parse_dtype(intent.wire);
-  int sent = cast(from, wire, unit_name(unit_of(turn)) + ".wire", intent, turn, stream), arrived = to;
+  Dtype dtype = program_.tensors[from].dtype, wire = intent.wire.empty() ? dtype : *parse_dtype(intent.wire);
+  TensorId sent = cast(from, wire, unit_name(unit_of(turn)) + ".wire", intent, turn, stream), arrived = to;
   if (wire != dtype) {
     const Shape shape = program_.tensors[to].shape;
     arrived = from == to ? sent
@@ -252,7 +245,7 @@ void StepBuilder::reduce_over_wire(const char* kind, int from, int to, const Int
   if (arrived != to) cast_into(arrived, to, intent, turn, stream);
 }
 
-void StepBuilder::reduce_scatter(const Turn& turn, int unit, const Intent& intent) {
+void StepBuilder::reduce_scatter(const Turn& turn, UnitId unit, const Intent& intent) {
   UnitState& state = draft_.states[unit];
   if (intent.axis != state.axis)
     throw plan_error(
@@ -273,21 +266,20 @@ void StepBuilder::reduce_scatter(const Turn& turn, int unit, const Intent& inten
   if (is_last(turn)) reduced_once(unit, intent);
   if (is_first(turn)) return reduce_over_wire("reduce_scatter", bucket.flat, state.grad, intent, turn);
   // Shards of later microbatches are added where the first one's lies.
-  int piece = add_tensor(program_, microbatch_name(unit_name(unit) + ".grad_shard"), Role::reduce,
-                         {draft_.master_dtype(), {state.shard}}, false, intent.site);
+  TensorId piece = add_tensor(program_, microbatch_name(unit_name(unit) + ".grad_shard"), Role::reduce,
+                              {draft_.master_dtype(), {state.shard}}, false, intent.site);
   reduce_over_wire("reduce_scatter", bucket.flat, piece, intent, turn);
   add_in_place(state.grad, piece, turn, recorder_.stream(intent.stream), intent.site);
 }
 
-void StepBuilder::all_reduce_shard(const Turn& turn, int unit, int strategy, const Intent& intent) {
+void StepBuilder::all_reduce_shard(const Turn& turn, UnitId unit, int strategy, const Intent& intent) {
   if (!is_last(turn)) return;
   const UnitState& state = draft_.states[unit];
   const std::vector<std::string>& over = reduced_over_[unit];
   if (std::find(over.begin(), over.end(), state.axis) == over.end())
     throw plan_error(fmt::format("the gradients of '{}' are all-reduced over '{}' before they are scattered over '{}': "
                                  "put the strategy that shards parameters before {} in the list",
-                                 unit_name(unit), intent.axis, state.axis,
-                                 draft_.plan.strategies[strategy].name),
+                                 unit_name(unit), intent.axis, state.axis, draft_.plan.strategies[strategy].name),
                      draft_.plan.strategies[strategy].site);
   reduced_once(unit, intent);
   reduce_over_wire("all_reduce", state.grad, state.grad, intent, turn);
@@ -295,7 +287,7 @@ void StepBuilder::all_reduce_shard(const Turn& turn, int unit, int strategy, con
 
 // Parameters that are split over an axis that divides the data (experts) see the data of all its ranks; what an average
 // over the axis would divide by is all there is to do.
-void StepBuilder::scale_split_gradients(int unit, const Turn& turn, const Intent& intent) {
+void StepBuilder::scale_split_gradients(UnitId unit, const Turn& turn, const Intent& intent) {
   const UnitState& state = draft_.states[unit];
   if (!is_last(turn)) return;
   reduced_once(unit, intent);
@@ -308,7 +300,7 @@ void StepBuilder::scale_split_gradients(int unit, const Turn& turn, const Intent
   recorder_.record(state.sharded ? recorder_.stream(intent.stream) : 0, std::move(op));
 }
 
-void StepBuilder::all_reduce(const Turn& turn, int unit, int strategy, const Intent& intent) {
+void StepBuilder::all_reduce(const Turn& turn, UnitId unit, int strategy, const Intent& intent) {
   if (!is_last(turn)) return;
   const UnitState& state = draft_.states[unit];
   require_gradients(unit, turn, intent);
@@ -348,8 +340,8 @@ void StepBuilder::flush(int strategy, bool all) {
 }
 
 void StepBuilder::emit_all_reduce(PendingReduce& pending, int64_t end) {
-  int bucket = add_view(program_, fmt::format("bucket{}", pending.buckets), draft_.flat_grads, pending.first,
-                        {end - pending.first});
+  TensorId bucket = add_view(program_, fmt::format("bucket{}", pending.buckets), draft_.flat_grads, pending.first,
+                             {end - pending.first});
   reduce_over_wire("all_reduce", bucket, bucket, pending.intent, pending.turn);
   ++pending.buckets;
   pending.first = end;

@@ -10,12 +10,12 @@ void StepBuilder::split_halves() {
   std::vector<bool> urgent(draft_.graph.values.size(), false);  // somebody's input half waits for it
   std::vector<int> made_by(draft_.graph.values.size(), -1);     // call
   for (const Node& node : nodes)
-    for (int output : node.outputs) made_by[output] = node.call;
+    for (ValueId output : node.outputs) made_by[output] = node.call;
   for (size_t n = nodes.size(); n-- > 0;) {
     bool input = false;
-    for (int output : nodes[n].outputs) input = input || urgent[output];
+    for (ValueId output : nodes[n].outputs) input = input || urgent[output];
     for_weights_[n] = !input;
-    for (int value : nodes[n].inputs)
+    for (ValueId value : nodes[n].inputs)
       if (input || made_by[value] != nodes[n].call) urgent[value] = true;
   }
 }

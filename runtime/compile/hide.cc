@@ -8,8 +8,9 @@
 namespace prun {
 namespace {
 
-bool shares(const std::vector<int>& a, const std::vector<int>& b) {
-  return std::any_of(a.begin(), a.end(), [&](int value) { return std::find(b.begin(), b.end(), value) != b.end(); });
+bool shares(const std::vector<ValueId>& a, const std::vector<ValueId>& b) {
+  return std::any_of(a.begin(), a.end(),
+                     [&](ValueId value) { return std::find(b.begin(), b.end(), value) != b.end(); });
 }
 
 // Where the dw at `from` can go: right behind the reduction of what the dx before it made. Where it is when there is
@@ -19,7 +20,7 @@ size_t behind_reduction(const std::vector<Node>& nodes, size_t from) {
   size_t dx =
       from - (from > 1 && nodes[from - 1].op->name == "add" ? 2 : 1);  // x with other readers: dx is added to theirs
   if (nodes[dx].op->name != "linear_dx") return from;
-  std::vector<int> follows = nodes[from - 1].outputs;
+  std::vector<ValueId> follows = nodes[from - 1].outputs;
   for (size_t i = from + 1; i < nodes.size() && nodes[i].call == dw.call; ++i) {
     if (shares(nodes[i].inputs, dw.outputs)) return from;
     bool on_the_way = shares(nodes[i].inputs, follows);

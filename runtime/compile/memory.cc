@@ -22,14 +22,14 @@ std::vector<Life> lives(const Program& program, const Body& body) {
   std::vector<Life> out(program.buffers.size());
   for (size_t s = 0; s < body.streams.size(); ++s) {
     for (size_t i = 0; i < body.streams[s].ops.size(); ++i) {
-      auto touch = [&](int tensor) {
+      auto touch = [&](TensorId tensor) {
         Life& life = out[program.tensors[tensor].buffer];
         life.any = true;
         if (life.first[s] < 0) life.first[s] = static_cast<int>(i);
         life.last[s] = static_cast<int>(i);
       };
-      for (int tensor : body.streams[s].ops[i].reads) touch(tensor);
-      for (int tensor : body.streams[s].ops[i].writes) touch(tensor);
+      for (TensorId tensor : body.streams[s].ops[i].reads) touch(tensor);
+      for (TensorId tensor : body.streams[s].ops[i].writes) touch(tensor);
     }
   }
   return out;
@@ -45,7 +45,7 @@ class Packer {
 
   // Packs the buffers of one role from `base`; returns the bytes used.
   int64_t pack(Role role, int64_t base) {
-    std::vector<int> wanted;
+    std::vector<TensorId> wanted;
     for (size_t b = 0; b < program_.buffers.size(); ++b) {
       const Buffer& buffer = program_.buffers[b];
       if (buffer.role == role && !buffer.persistent && buffer.pool < 0 && lives_[b].any)

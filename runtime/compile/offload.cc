@@ -13,7 +13,7 @@
 
 namespace prun {
 
-void StepBuilder::transfer(const char* kind, int from, int to, int stream, int unit) {
+void StepBuilder::transfer(const char* kind, TensorId from, TensorId to, int stream, UnitId unit) {
   Op op;
   op.def = &op_def(kind);
   op.reads = {from};
@@ -26,34 +26,32 @@ void StepBuilder::transfer(const char* kind, int from, int to, int stream, int u
 
 // `last`: nothing is computed after this unit's update, so the compute stream, which ends a step, stores the last
 // piece.
-void StepBuilder::update_offloaded(int unit, int clip, bool last) {
+void StepBuilder::update_offloaded(UnitId unit, TensorId clip, bool last) {
   const UnitState& state = draft_.states[unit];
   const StrategyUnit& offload = *state.offload;
   const Dtype dtype = draft_.master_dtype();
   // Pieces begin on a cache line of every dtype on the way.
   const int64_t line = kAlignBytes / dtype_bytes(Dtype::bf16);
   const int64_t most = std::max(line, offload.offload_piece / dtype_bytes(dtype) / line * line);
-  std::vector<int> away = state.optimizer;
+  std::vector<TensorId> away = state.optimizer;
   if (state.master_offloaded) away.insert(away.begin(), state.master);
   const int load = recorder_.stream("load"), store = recorder_.stream("store");
   const int pool = pool_of("optimizer.staged", Role::optimizer, offload.offload_ahead + 1);
   for (int64_t first = 0; first < state.shard; first += most) {
     const Shape shape = {std::min(most, state.shard - first)};
-    const auto piece = [&](int of) {
+    const auto piece = [&](TensorId of) {
       if (of < 0 || shape[0] == state.shard) return of;
-      return add_view(program_, fmt::format("{}[{}]", program_.tensors[of].name, first / most), of,
-                      first, shape);
+      return add_view(program_, fmt::format("{}[{}]", program_.tensors[of].name, first / most), of, first, shape);
     };
     const int64_t stride = round_up(shape[0] * dtype_bytes(dtype), kAlignBytes) / dtype_bytes(dtype);
-    const int all = add_tensor(program_, unit_name(unit) + ".staged", Role::optimizer,
-                               {dtype, {stride * static_cast<int64_t>(away.size())}}, false, offload.offload_site);
-    enter_pool(program_.tensors[all].buffer, pool,
-               slot_counter_[pool]++ % program_.pools[pool].slots);
-    std::vector<int> home, here;
+    const TensorId all = add_tensor(program_, unit_name(unit) + ".staged", Role::optimizer,
+                                    {dtype, {stride * static_cast<int64_t>(away.size())}}, false, offload.offload_site);
+    enter_pool(program_.tensors[all].buffer, pool, slot_counter_[pool]++ % program_.pools[pool].slots);
+    std::vector<TensorId> home, here;
     for (size_t i = 0; i < away.size(); ++i) {
       home.push_back(piece(away[i]));
-      here.push_back(add_view(program_, program_.tensors[home[i]].name + ".staged", all,
-                              stride * static_cast<int64_t>(i), shape));
+      here.push_back(
+          add_view(program_, program_.tensors[home[i]].name + ".staged", all, stride * static_cast<int64_t>(i), shape));
       transfer("load", home[i], here[i], load, unit);
     }
     Updated what{piece(state.grad), here.front(), here, piece(state.compute)};

@@ -7,11 +7,11 @@
 namespace prun {
 
 void StepBuilder::optimize() {
-  int clip = draft_.plan.optimizer.clip > 0 ? clip_coefficient() : -1;
-  std::vector<int> units;
+  const TensorId clip = draft_.plan.optimizer.clip > 0 ? clip_coefficient() : TensorId();
+  std::vector<UnitId> units;
   for (size_t u = 0; u < draft_.graph.units.size(); ++u)
     if (draft_.states[u].here && !draft_.graph.units[u].parameters.empty()) units.push_back(static_cast<int>(u));
-  for (int unit : units) {
+  for (UnitId unit : units) {
     const UnitState& state = draft_.states[unit];
     if (state.offload)
       update_offloaded(unit, clip, unit == units.back());
@@ -34,18 +34,16 @@ std::vector<std::string> StepBuilder::split_axes() const {
 
 // The tensors of a unit's gradient and what the squares in each count: 1 over the number of ranks that have the same
 // elements. `starts` is not empty for a shard whose pieces count differently: its only tensor then has several weights.
-StepBuilder::Squares StepBuilder::squares_of(int unit, const std::vector<std::string>& split) {
+StepBuilder::Squares StepBuilder::squares_of(UnitId unit, const std::vector<std::string>& split) {
   const UnitState& state = draft_.states[unit];
-  const std::vector<int>& parameters = draft_.graph.units[unit].parameters;
+  const std::vector<ValueId>& parameters = draft_.graph.units[unit].parameters;
   Squares squares;
   std::vector<std::pair<int64_t, double>> pieces;  // start, weight; in the order of the layout
   for (size_t i = parameters.size(); i-- > 0;) {
     double weight = 1;
     for (const std::string& axis : split)
-      if (draft_.graph.values[parameters[i]].split_axis != axis)
-        weight /= draft_.plan.mesh.size(axis);
-    if (pieces.empty() || pieces.back().second != weight)
-      pieces.emplace_back(draft_.layouts[unit].start[i], weight);
+      if (draft_.graph.values[parameters[i]].split_axis != axis) weight /= draft_.plan.mesh.size(axis);
+    if (pieces.empty() || pieces.back().second != weight) pieces.emplace_back(draft_.layouts[unit].start[i], weight);
   }
   if (pieces.size() == 1) return {{state.grad}, {pieces[0].second}, {}};
   if (state.sharded) {
@@ -64,11 +62,11 @@ StepBuilder::Squares StepBuilder::squares_of(int unit, const std::vector<std::st
 
 // Every element counts once: shards are summed over the axis that shards them, then all over the axes on which ranks
 // hold different parameters; tied twins count on one rank.
-int StepBuilder::clip_coefficient() {
+TensorId StepBuilder::clip_coefficient() {
   Site site = draft_.plan.optimizer.site;
   std::vector<std::string> split = split_axes();
   TensorType scalar{draft_.master_dtype(), {}};
-  auto op = [&](const char* kind, std::vector<int> reads, std::vector<int> writes) {
+  auto op = [&](const char* kind, std::vector<TensorId> reads, std::vector<TensorId> writes) {
     Op made;
     made.def = &op_def(kind);
     made.reads = std::move(reads);
@@ -77,7 +75,7 @@ int StepBuilder::clip_coefficient() {
     made.site = site;
     return made;
   };
-  auto sum_over = [&](const std::string& axis, int tensor) {
+  auto sum_over = [&](const std::string& axis, TensorId tensor) {
     Op reduce = op("all_reduce", {tensor}, {tensor});
     reduce.axis = axis;
     reduce.attrs.set("op", std::string("sum"));
@@ -95,7 +93,7 @@ int StepBuilder::clip_coefficient() {
   };
 
   std::map<std::string, Squares> by_axis;  // "" = whole on every rank
-  std::map<std::string, std::vector<int>> mixed;
+  std::map<std::string, std::vector<TensorId>> mixed;
   for (size_t u = 0; u < draft_.states.size(); ++u) {
     const UnitState& state = draft_.states[u];
     const Unit& unit = draft_.graph.units[u];
@@ -107,7 +105,7 @@ int StepBuilder::clip_coefficient() {
       all.weights.insert(all.weights.end(), squares.weights.begin(), squares.weights.end());
       continue;
     }
-    int sum = compute_tensor("norm2." + unit.name, scalar, site);
+    TensorId sum = compute_tensor("norm2." + unit.name, scalar, site);
     Op norm = op("norm2", squares.tensors, {sum});
     norm.attrs.set("piece_starts", squares.starts);
     norm.attrs.set("piece_weights", squares.weights);
@@ -117,9 +115,9 @@ int StepBuilder::clip_coefficient() {
     mixed[state.axis].push_back(sum);
   }
   for (const auto& [axis, squares] : by_axis) {
-    std::vector<int> sums = mixed[axis];
+    std::vector<TensorId> sums = mixed[axis];
     if (!squares.tensors.empty()) {
-      int sum = compute_tensor(axis.empty() ? "norm2" : "norm2." + axis, scalar, site);
+      TensorId sum = compute_tensor(axis.empty() ? "norm2" : "norm2." + axis, scalar, site);
       Op norm = op("norm2", squares.tensors, {sum});
       if (!split.empty()) norm.attrs.set("weights", squares.weights);
       recorder_.record(0, std::move(norm));
@@ -145,7 +143,7 @@ int StepBuilder::clip_coefficient() {
 
 // One update of a unit, or of a piece of it. Parameters in the dtype of compute are written by the same op where the
 // device has such ops.
-void StepBuilder::update(int unit, int clip, const Updated& what) {
+void StepBuilder::update(UnitId unit, TensorId clip, const Updated& what) {
   const Optimizer& optimizer = draft_.plan.optimizer;
   const auto& wants = draft_.options.fuses;
   const std::string with_cast = optimizer.kind + "_cast";
@@ -154,7 +152,7 @@ void StepBuilder::update(int unit, int clip, const Updated& what) {
   op.def = &op_def(casts ? with_cast : optimizer.kind);
   op.reads = {what.grad, what.master};
   op.writes = {what.master};
-  for (int slot : what.states) op.reads.push_back(slot), op.writes.push_back(slot);
+  for (TensorId slot : what.states) op.reads.push_back(slot), op.writes.push_back(slot);
   if (clip >= 0) op.reads.push_back(clip);
   if (casts) op.writes.push_back(what.compute);
   if (optimizer.kind == "adamw") {

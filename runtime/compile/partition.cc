@@ -19,8 +19,7 @@ std::vector<bool> find_layers(const Graph& graph) {
   for (const Unit& unit : graph.units) ++units[unit.unit_class];
   bool any = std::any_of(units.begin(), units.end(), [](const auto& entry) { return entry.second > 1; });
   std::vector<bool> layer;
-  for (const Call& call : graph.calls)
-    layer.push_back(!any || units[graph.units[call.unit].unit_class] > 1);
+  for (const Call& call : graph.calls) layer.push_back(!any || units[graph.units[call.unit].unit_class] > 1);
   return layer;
 }
 
@@ -42,8 +41,8 @@ void split_by_flops(Graph& graph, int stages) {
   std::vector<double> work(calls, 1);  // a call without products still counts
   for (const Node& node : graph.nodes) {
     std::vector<TensorType> inputs, outputs;
-    for (int input : node.inputs) inputs.push_back(graph.values[input].type);
-    for (int output : node.outputs) outputs.push_back(graph.values[output].type);
+    for (ValueId input : node.inputs) inputs.push_back(graph.values[input].type);
+    for (ValueId output : node.outputs) outputs.push_back(graph.values[output].type);
     work[node.call] += op_cost(*node.op, inputs, outputs, node.attrs).flops;
   }
   std::vector<double> before(calls + 1, 0);
@@ -64,12 +63,12 @@ void split_by_flops(Graph& graph, int stages) {
 }
 
 // A twin of `unit` for calls on another rank; returns its number.
-int make_twin(Graph& graph, int unit) {
+int make_twin(Graph& graph, UnitId unit) {
   Unit twin = graph.units[unit];
   twin.name += ".tied";
   twin.twin_of = unit;
   int number = std::ssize(graph.units);
-  for (int& parameter : twin.parameters) {
+  for (ValueId& parameter : twin.parameters) {
     Value copy = graph.values[parameter];
     copy.unit = number;
     parameter = std::ssize(graph.values);
@@ -84,7 +83,7 @@ void separate_tied_units(const Plan& plan, Graph& graph) {
   std::vector<int> owner(graph.units.size(), -1);
   for (size_t c = 0; c < graph.calls.size(); ++c) {
     Call& call = graph.calls[c];
-    int unit = call.unit, rank = rank_of_stage(plan, call.stage);
+    UnitId unit = call.unit, rank = rank_of_stage(plan, call.stage);
     if (owner[unit] < 0) owner[unit] = rank;
     auto [it, fresh] = unit_on_rank.try_emplace({unit, rank}, unit);
     if (fresh && owner[unit] != rank) {
@@ -93,11 +92,10 @@ void separate_tied_units(const Plan& plan, Graph& graph) {
     }
     if (it->second == unit) continue;
     call.unit = it->second;
-    const std::vector<int> from = graph.units[unit].parameters,
-                           to = graph.units[it->second].parameters;
+    const std::vector<ValueId> from = graph.units[unit].parameters, to = graph.units[it->second].parameters;
     for (Node& node : graph.nodes) {
       if (node.call != static_cast<int>(c)) continue;
-      for (int& input : node.inputs) {
+      for (ValueId& input : node.inputs) {
         auto at = std::find(from.begin(), from.end(), input);
         if (at != from.end()) input = to[at - from.begin()];
       }

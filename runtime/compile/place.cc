@@ -61,7 +61,7 @@ const StrategyUnit* offload_of(const Plan& plan, const std::string& unit_class) 
   return nullptr;
 }
 
-Op init_op(const char* kind, std::vector<int> writes, const Site& site) {
+Op init_op(const char* kind, std::vector<TensorId> writes, const Site& site) {
   Op op;
   op.def = &op_def(kind);
   op.writes = std::move(writes);
@@ -100,7 +100,7 @@ void describe_splits(const Draft& draft, const Unit& unit, Attrs& attrs) {
 }
 
 // The initial values of unit `u`, flat, or this rank's shard of them.
-Op init_unit(const Draft& draft, size_t u, int tensor) {
+Op init_unit(const Draft& draft, size_t u, TensorId tensor) {
   const Unit& unit = draft.graph.units[u];
   std::vector<int64_t> starts, counts, kinds, keys;
   std::vector<double> scales;
@@ -128,13 +128,13 @@ Op init_unit(const Draft& draft, size_t u, int tensor) {
   return op;
 }
 
-Op fill_op(int tensor, const Site& site) {
+Op fill_op(TensorId tensor, const Site& site) {
   Op op = init_op("fill", {tensor}, site);
   op.attrs.set("value", 0.0);
   return op;
 }
 
-bool on_this_rank(const Draft& draft, int unit) {
+bool on_this_rank(const Draft& draft, UnitId unit) {
   const Unit& u = draft.graph.units[unit];
   int called = u.part_of >= 0 ? u.part_of : unit;
   for (const Call& call : draft.graph.calls)
@@ -148,8 +148,8 @@ void separate_parts(Draft& draft) {
   Graph& graph = draft.graph;
   for (int u = 0, units = std::ssize(graph.units); u < units; ++u) {
     const StrategyUnit* sharding = sharding_of(draft.plan, graph.units[u].unit_class);
-    std::map<std::pair<bool, bool>, std::vector<int>> groups;
-    for (int parameter : graph.units[u].parameters) {
+    std::map<std::pair<bool, bool>, std::vector<ValueId>> groups;
+    for (ValueId parameter : graph.units[u].parameters) {
       const Value& value = graph.values[parameter];
       bool small =
           sharding && element_count(value.type.shape) * dtype_bytes(draft.master_dtype()) < sharding->shard_least;
@@ -166,8 +166,7 @@ void separate_parts(Draft& draft) {
         throw plan_error(fmt::format("the tied parameters of '{}' cannot lie apart on two pipeline ranks", part.name),
                          draft.plan.pipeline->site);
       part.parameters = group->second;
-      for (int parameter : part.parameters)
-        graph.values[parameter].unit = std::ssize(graph.units);
+      for (ValueId parameter : part.parameters) graph.values[parameter].unit = std::ssize(graph.units);
       graph.units.push_back(std::move(part));
     }
   }
@@ -178,7 +177,7 @@ const StrategyUnit* sharding_of_unit(const Draft& draft, const Unit& unit) {
   const StrategyUnit* sharding = sharding_of(draft.plan, unit.unit_class);
   if (!sharding || unit.parameters.empty()) return sharding;
   int64_t largest = 0;
-  for (int parameter : unit.parameters)
+  for (ValueId parameter : unit.parameters)
     largest = std::max(largest, element_count(draft.graph.values[parameter].type.shape));
   return largest * dtype_bytes(draft.master_dtype()) < sharding->shard_least ? nullptr : sharding;
 }
@@ -226,8 +225,9 @@ Offload place_offloaded(Draft& draft) {
   return offload;
 }
 
-int add_state(Program& program, const std::string& name, Role role, TensorType type, Space space, const Site& site) {
-  const int tensor = add_tensor(program, name, role, std::move(type), true, site);
+TensorId add_state(Program& program, const std::string& name, Role role, TensorType type, Space space,
+                   const Site& site) {
+  const TensorId tensor = add_tensor(program, name, role, std::move(type), true, site);
   program.buffers[program.tensors[tensor].buffer].space = space;
   return tensor;
 }
@@ -261,8 +261,8 @@ void place_units(Draft& draft) {
   Site site = draft.plan.optimizer.site;
   const Offload offload = place_offloaded(draft);
   const auto space = [](bool offloaded) { return offloaded ? Space::host : Space::device; };
-  int params = -1, grads = -1, low = -1;
-  std::vector<int> slots;
+  TensorId params, grads, low;
+  std::vector<TensorId> slots;
   if (flat > 0) {
     params = draft.flat_params =
         add_state(program, "params", Role::param, {master, {flat}}, space(offload.shared_master), site);
@@ -281,7 +281,7 @@ void place_units(Draft& draft) {
     auto own = [&](const std::string& what, Role role, bool offloaded = false) {
       return add_state(program, name + "." + what, role, {master, shape}, space(offloaded), site);
     };
-    auto view = [&](const std::string& what, int of) {
+    auto view = [&](const std::string& what, TensorId of) {
       return add_view(program, name + "." + what, of, state.bucket_start, shape);
     };
     state.master = state.sharded ? own("shard", Role::param, state.master_offloaded) : view("params", params);
@@ -324,7 +324,7 @@ void initialise(Draft& draft) {
     if (state.master_offloaded) store(state.master);
     stream.ops.push_back(fill_op(state.grad, draft.plan.optimizer.site));
     if (state.whole_grad >= 0) stream.ops.push_back(fill_op(state.whole_grad, draft.plan.optimizer.site));
-    for (int slot : state.optimizer) {
+    for (TensorId slot : state.optimizer) {
       if (state.offload)
         store(slot);
       else
@@ -360,9 +360,9 @@ void scale_losses(Draft& draft) {
 void place(Draft& draft) {
   separate_parts(draft);
   place_units(draft);
-  draft.loss_tensor = add_tensor(draft.program, "loss", Role::data,
-                                 {draft.graph.values[draft.graph.loss].type.dtype, {}}, true,
-                                 draft.graph.values[draft.graph.loss].site);
+  draft.loss_tensor =
+      add_tensor(draft.program, "loss", Role::data, {draft.graph.values[draft.graph.loss].type.dtype, {}}, true,
+                 draft.graph.values[draft.graph.loss].site);
   draft.program.loss_tensor = draft.loss_tensor;
   scale_losses(draft);
   initialise(draft);

@@ -20,13 +20,13 @@ bool StepBuilder::recomputes(const Turn& turn) const {
 }
 
 // The forward nodes that `wanted` values come from, in their order, as far as `again` lets them be computed once more.
-std::vector<const Node*> StepBuilder::forward_of(int call, std::set<int> wanted,
+std::vector<const Node*> StepBuilder::forward_of(CallId call, std::set<int> wanted,
                                                  const std::function<bool(const Node&)>& again) const {
   const std::vector<const Node*>& forward = forward_[call];
   std::vector<const Node*> nodes;
   for (auto node = forward.rbegin(); node != forward.rend(); ++node) {
     bool any = false;
-    for (int output : (*node)->outputs) any = any || wanted.count(output) != 0;
+    for (ValueId output : (*node)->outputs) any = any || wanted.count(output) != 0;
     if (!any || !again(**node)) continue;
     wanted.insert((*node)->inputs.begin(), (*node)->inputs.end());
     nodes.push_back(*node);
@@ -38,8 +38,7 @@ std::vector<const Node*> StepBuilder::forward_of(int call, std::set<int> wanted,
 // All that backward needs; the outputs become new tensors, so that the old ones are dead after forward.
 void StepBuilder::recompute(const Turn& turn) {
   std::set<int> wanted;
-  for (const Node* node : backward_[turn.call])
-    wanted.insert(node->inputs.begin(), node->inputs.end());
+  for (const Node* node : backward_[turn.call]) wanted.insert(node->inputs.begin(), node->inputs.end());
   for (auto [own, global] : draft_.global_counts) wanted.erase(global);  // small, and not worth another collective
   for (const Node* node : forward_of(turn.call, wanted, [](const Node&) { return true; })) lower(*node, turn);
 }

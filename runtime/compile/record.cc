@@ -22,12 +22,12 @@ int OpRecorder::stream(const std::string& name) {
   return static_cast<int>(body_.streams.size()) - 1;
 }
 
-std::vector<OpRecorder::Access>& OpRecorder::history(int buffer) {
+std::vector<OpRecorder::Access>& OpRecorder::history(BufferId buffer) {
   if (history_.size() <= static_cast<size_t>(buffer)) history_.resize(program_.buffers.size());
   return history_[buffer];
 }
 
-void OpRecorder::need(std::vector<int>& latest, int tensor, bool write) {
+void OpRecorder::need(std::vector<int>& latest, TensorId tensor, bool write) {
   const Tensor& t = program_.tensors[tensor];
   int64_t begin = t.byte_offset, end = begin + t.bytes();
   for (const Access& access : history(t.buffer)) {
@@ -37,7 +37,7 @@ void OpRecorder::need(std::vector<int>& latest, int tensor, bool write) {
   }
 }
 
-void OpRecorder::note(OpRef at, int tensor, bool write) {
+void OpRecorder::note(OpRef at, TensorId tensor, bool write) {
   const Tensor& t = program_.tensors[tensor];
   int64_t begin = t.byte_offset, end = begin + t.bytes();
   std::vector<Access>& accesses = history(t.buffer);
@@ -62,19 +62,16 @@ OpRef OpRecorder::record(int stream, Op op, const std::vector<OpRef>& floors) {
   clocks_.resize(streams);
   std::vector<int> latest(streams, -1);
   for (const OpRef& floor : floors) latest[floor.stream] = floor.index;
-  for (int tensor : op.reads) need(latest, tensor, false);
-  for (int tensor : op.writes) need(latest, tensor, true);
+  for (TensorId tensor : op.reads) need(latest, tensor, false);
+  for (TensorId tensor : op.writes) need(latest, tensor, true);
 
   OpRef at{stream, static_cast<int>(body_.streams[stream].ops.size())};
   std::vector<Clock>& own = clocks_[stream];
   Clock clock = own.empty() ? Clock() : own.back();
   clock.resize(streams, 0);
-  auto clock_of = [&](int s) -> const Clock& {
-    return clocks_[s][latest[s]];
-  };
+  auto clock_of = [&](int s) -> const Clock& { return clocks_[s][latest[s]]; };
   for (int s = 0; s < static_cast<int>(streams); ++s) {
-    if (s == stream || latest[s] < 0 || covered(clock, s) > latest[s])
-      continue;
+    if (s == stream || latest[s] < 0 || covered(clock, s) > latest[s]) continue;
     bool implied = false;
     for (int other = 0; other < static_cast<int>(streams) && !implied; ++other) {
       if (other == s || other == stream || latest[other] < 0) continue;
@@ -89,13 +86,13 @@ OpRef OpRecorder::record(int stream, Op op, const std::vector<OpRef>& floors) {
   clock[stream] = at.index + 1;
   own.push_back(std::move(clock));
 
-  for (int tensor : op.reads) note(at, tensor, false);
-  for (int tensor : op.writes) note(at, tensor, true);
+  for (TensorId tensor : op.reads) note(at, tensor, false);
+  for (TensorId tensor : op.writes) note(at, tensor, true);
   body_.streams[stream].ops.push_back(std::move(op));
   return at;
 }
 
-void OpRecorder::take_over(int buffer, int previous) {
+void OpRecorder::take_over(BufferId buffer, int previous) {
   std::vector<Access> inherited = history(previous);
   int64_t bytes = program_.buffers[buffer].bytes;
   for (Access& access : inherited) access.begin = 0, access.end = bytes, access.write = true;

@@ -22,7 +22,7 @@ class OpRecorder {
   // The op that stream 0 has ended with so far, if any.
   std::vector<OpRef> last_compute() const;
   // `buffer` takes over the bytes of `previous`: its first accesses wait for the previous one's last.
-  void take_over(int buffer, int previous);
+  void take_over(BufferId buffer, int previous);
 
  private:
   struct Access {
@@ -32,12 +32,10 @@ class OpRecorder {
   };
   using Clock = std::vector<int>;  // per stream: how many of its ops are certain to have completed
 
-  std::vector<Access>& history(int buffer);
-  void need(std::vector<int>& latest, int tensor, bool write);
-  void note(OpRef at, int tensor, bool write);
-  int covered(const Clock& clock, int stream) const {
-    return stream < std::ssize(clock) ? clock[stream] : 0;
-  }
+  std::vector<Access>& history(BufferId buffer);
+  void need(std::vector<int>& latest, TensorId tensor, bool write);
+  void note(OpRef at, TensorId tensor, bool write);
+  int covered(const Clock& clock, int stream) const { return stream < std::ssize(clock) ? clock[stream] : 0; }
 
   Program& program_;
   Body& body_;

@@ -24,7 +24,7 @@ class Ring {
     copy_keys(qkv);
     for (int hop = 0; hop < ranks_; ++hop) {
       pass_keys(hop);
-      std::vector<int> reads = {qkv, keys(hop)};
+      std::vector<TensorId> reads = {qkv, keys(hop)};
       if (hop > 0) reads.insert(reads.end(), {sum, lse});
       add("attention_block", reads, {sum, lse}, block_attrs(hop));
     }
@@ -46,7 +46,7 @@ class Ring {
       const int sum = sums[hop % 2];
       if (hop > 0) receive(arriving, ranks_ + hop - 1);
       pass_keys(hop);
-      std::vector<int> reads = {qkv, keys(hop), out, dout, lse};
+      std::vector<TensorId> reads = {qkv, keys(hop), out, dout, lse};
       if (hop > 0) reads.push_back(dq);
       add("attention_block_grad", reads, {dq, sum}, block_attrs(hop));
       if (hop > 0) add("add", {sum, arriving}, {sum}, {});
@@ -77,15 +77,15 @@ class Ring {
     attrs.set("hop", int64_t{hop});
     return attrs;
   }
-  void send(int tensor, int tag) { add("send", {tensor}, {}, message(1, tag), "ring_send"); }
-  void receive(int tensor, int tag) { add("recv", {}, {tensor}, message(-1, tag), "ring_recv"); }
+  void send(TensorId tensor, int tag) { add("send", {tensor}, {}, message(1, tag), "ring_send"); }
+  void receive(TensorId tensor, int tag) { add("recv", {}, {tensor}, message(-1, tag), "ring_recv"); }
   static Attrs message(int64_t peer, int64_t tag) {
     Attrs attrs;
     attrs.set("peer", peer);
     attrs.set("tag", tag);
     return attrs;
   }
-  void add(std::string_view kind, std::vector<int> reads, std::vector<int> writes, Attrs attrs,
+  void add(std::string_view kind, std::vector<TensorId> reads, std::vector<TensorId> writes, Attrs attrs,
            const std::string& stream = "") {
     steps_.push_back({kind, std::move(reads), std::move(writes), std::move(attrs), stream});
   }

@@ -15,14 +15,14 @@ namespace prun {
 // One op of the expansion, to be recorded in this order. Ids are the caller's.
 struct RingStep {
   std::string_view kind;
-  std::vector<int> reads, writes;
+  std::vector<TensorId> reads, writes;
   Attrs attrs;
   std::string stream;  // "", "ring_send" or "ring_recv"
 };
 
 // What a node reads and writes, in the op's order: qkv -> out, lse, or qkv, out, dout, lse -> dqkv.
 struct RingNode {
-  std::vector<int> reads, writes;
+  std::vector<TensorId> reads, writes;
   TensorType qkv;  // the rank's part
   Attrs attrs;     // tokens_axis, chunks, heads, kv_heads, causal
 };

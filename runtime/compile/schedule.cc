@@ -10,9 +10,8 @@ StageTurn stage_turn(const Draft& draft, int stage, Phase phase, int microbatch,
   turn.stage = stage;
   int calls = std::ssize(draft.graph.calls);
   for (int i = 0; i < calls; ++i) {
-    int call = phase == Phase::forward ? i : calls - 1 - i;
-    if (draft.graph.calls[call].stage == stage)
-      turn.calls.push_back({phase, call, microbatch, half});
+    CallId call = phase == Phase::forward ? i : calls - 1 - i;
+    if (draft.graph.calls[call].stage == stage) turn.calls.push_back({phase, call, microbatch, half});
   }
   return turn;
 }

@@ -35,10 +35,10 @@ class StepBuilder {
   void carry_out(const Turn& turn, int strategy, const Intent& intent);
   void lower(const Node& node, const Turn& turn);
   void lower_ring(const Node& node, const Turn& turn);
-  void add_in_place(int into, int what, const Turn& turn, int stream, const Site& site);
+  void add_in_place(TensorId into, TensorId what, const Turn& turn, int stream, const Site& site);
   void take_early_gradients(const Turn& turn);
-  int first_call(int unit) const;
-  bool here(int call) const {
+  CallId first_call(UnitId unit) const;
+  bool here(CallId call) const {
     return rank_of_stage(draft_.plan, draft_.graph.calls[call].stage) == draft_.pipeline_rank;
   }
   // Of all turns that go backward through the call; gradients of parameters come with the weights' half, or the
@@ -50,23 +50,23 @@ class StepBuilder {
   bool is_last(const Turn& turn) const {
     return turn.microbatch == last_microbatch_.at({turn.call, turn.half != Half::input});
   }
-  std::vector<int> parts_of(int unit) const;
+  std::vector<UnitId> parts_of(UnitId unit) const;
   void average_loss();
   std::string gradient_stream() const;
   void print(const Turn& turn, const Intent& intent);
-  const std::string& unit_name(int unit) const { return draft_.graph.units[unit].name; }
-  int unit_of(const Turn& turn) const { return draft_.graph.calls[turn.call].unit; }
+  const std::string& unit_name(UnitId unit) const { return draft_.graph.units[unit].name; }
+  UnitId unit_of(const Turn& turn) const { return draft_.graph.calls[turn.call].unit; }
   std::vector<const Node*> nodes_of(const Turn& turn) const;
-  int& tensor_of(int value) { return tensor_of_[microbatch_][value]; }
+  TensorId& tensor_of(ValueId value) { return tensor_of_[microbatch_][value]; }
   std::string microbatch_name(const std::string& name) const;
-  Op communication(const char* kind, const Intent& intent, const Turn& turn, int read, int write) const;
-  int input_of(int value);
+  Op communication(const char* kind, const Intent& intent, const Turn& turn, TensorId read, TensorId write) const;
+  TensorId input_of(int value);
 
   // recompute.cc: activations that backward computes again
   bool recomputes(const Turn& turn) const;
   void recompute(const Turn& turn);
   void gather_again(const Node& node, const std::vector<const Node*>& nodes, const Turn& turn);
-  std::vector<const Node*> forward_of(int call, std::set<int> wanted,
+  std::vector<const Node*> forward_of(CallId call, std::set<int> wanted,
                                       const std::function<bool(const Node&)>& again) const;
 
   // halves.cc: which backward nodes are for parameters only
@@ -82,29 +82,34 @@ class StepBuilder {
 
   // gathers.cc: full parameters of sharded units
   struct Gathered {
-    int strategy, handle, call;
-    int pool, slot, buffer;          // pool -1: memory of its own
-    std::map<int, int> full;         // unit -> tensor over its whole flat vector
-    bool live = true, keep = false;  // keep: until the last microbatch
+    int strategy, handle;
+    CallId call;
+    int pool, slot;
+    BufferId buffer;                  // pool -1: memory of its own
+    std::map<UnitId, TensorId> full;  // unit -> tensor over its whole flat vector
+    bool live = true, keep = false;   // keep: until the last microbatch
     Site site, freed;
   };
   void gather(const Turn& turn, int strategy, const Intent& intent);
   void free_gathered(const Turn& turn, int strategy, const Intent& intent);
-  Gathered* find_live(int strategy, int handle, int unit);
-  int parameter(int value, const Node& reader);
+  Gathered* find_live(int strategy, int handle, UnitId unit);
+  TensorId parameter(ValueId value, const Node& reader);
   [[noreturn]] void not_gathered(const Value& parameter, const Node& reader, const Site& freed) const;
-  std::vector<int> units_read(const Turn& turn) const;
+  std::vector<UnitId> units_read(const Turn& turn) const;
   int claim_slot(int pool, const std::string& what, const Site& site,
                  bool (StepBuilder::*busy)(int pool, int slot, std::string& holder));
   bool gather_slot_busy(int pool, int slot, std::string& holder);
   int pool_of(const std::string& name, Role role, int slots);
-  void enter_pool(int buffer, int pool, int slot);
-  int cast(int tensor, Dtype dtype, const std::string& name, const Intent& intent, const Turn& turn, int stream);
-  void cast_into(int from, int to, const Intent& intent, const Turn& turn, int stream);
+  void enter_pool(BufferId buffer, int pool, int slot);
+  TensorId cast(TensorId tensor, Dtype dtype, const std::string& name, const Intent& intent, const Turn& turn,
+                int stream);
+  void cast_into(TensorId from, TensorId to, const Intent& intent, const Turn& turn, int stream);
 
   // gradients.cc
   struct Bucket {  // unreduced gradient of a sharded unit
-    int buffer = -1, flat = -1, pool = -1, slot = -1, microbatch = -1;
+    BufferId buffer;
+    TensorId flat;
+    int pool = -1, slot = -1, microbatch = -1;
     bool reduced = false;
   };
   struct PendingReduce {  // consecutive gradients of units that are not sharded, waiting for their bucket to fill
@@ -113,80 +118,80 @@ class StepBuilder {
     Intent intent;
     Turn turn;
   };
-  int gradient_tensor(int unit, size_t parameter, const Turn& turn);
-  int whole_gradient_of(int unit, const Turn& turn);
+  TensorId gradient_tensor(UnitId unit, size_t parameter, const Turn& turn);
+  TensorId whole_gradient_of(UnitId unit, const Turn& turn);
   void sum_partial_gradients(const Turn& turn);
-  void scale_split_gradients(int unit, const Turn& turn, const Intent& intent);
-  void open_bucket(int unit, const Turn& turn);
+  void scale_split_gradients(UnitId unit, const Turn& turn, const Intent& intent);
+  void open_bucket(UnitId unit, const Turn& turn);
   void reduce(const Turn& turn, int strategy, const Intent& intent);
-  void reduce_scatter(const Turn& turn, int unit, const Intent& intent);
-  void all_reduce(const Turn& turn, int unit, int strategy, const Intent& intent);
-  void all_reduce_shard(const Turn& turn, int unit, int strategy, const Intent& intent);
-  void reduce_over_wire(const char* kind, int from, int to, const Intent& intent, const Turn& turn);
+  void reduce_scatter(const Turn& turn, UnitId unit, const Intent& intent);
+  void all_reduce(const Turn& turn, UnitId unit, int strategy, const Intent& intent);
+  void all_reduce_shard(const Turn& turn, UnitId unit, int strategy, const Intent& intent);
+  void reduce_over_wire(const char* kind, TensorId from, TensorId to, const Intent& intent, const Turn& turn);
   void flush(int strategy, bool all);
   void emit_all_reduce(PendingReduce& pending, int64_t end);
-  void require_gradients(int unit, const Turn& turn, const Intent& intent);
-  bool leaves_small_ones(int unit) const;
-  void reduced_once(int unit, const Intent& intent);
+  void require_gradients(UnitId unit, const Turn& turn, const Intent& intent);
+  bool leaves_small_ones(UnitId unit) const;
+  void reduced_once(UnitId unit, const Intent& intent);
   void zero_missing_gradients(const Turn& turn);
-  void zero_gaps(int unit, int flat, const Turn& turn, const Site& site);
+  void zero_gaps(UnitId unit, TensorId flat, const Turn& turn, const Site& site);
   void require_reduced();
   bool bucket_slot_busy(int pool, int slot, std::string& holder);
 
   // optimize.cc
   struct Squares {
-    std::vector<int> tensors;
+    std::vector<TensorId> tensors;
     std::vector<double> weights;
     std::vector<int64_t> starts;
   };
   void optimize();
   std::vector<std::string> split_axes() const;
-  Squares squares_of(int unit, const std::vector<std::string>& split);
-  int clip_coefficient();
+  Squares squares_of(UnitId unit, const std::vector<std::string>& split);
+  TensorId clip_coefficient();
   struct Updated {
-    int grad, master;
-    std::vector<int> states;
-    int compute;  // -1: parameters have the master's dtype
+    TensorId grad, master;
+    std::vector<TensorId> states;
+    TensorId compute;  // -1: parameters have the master's dtype
   };
-  void update(int unit, int clip, const Updated& what);
+  void update(UnitId unit, TensorId clip, const Updated& what);
 
   // offload.cc: optimizer state that lives in the host's memory
-  void update_offloaded(int unit, int clip, bool last);
-  void transfer(const char* kind, int from, int to, int stream, int unit);
+  void update_offloaded(UnitId unit, TensorId clip, bool last);
+  void transfer(const char* kind, TensorId from, TensorId to, int stream, UnitId unit);
 
-  int compute_tensor(const std::string& name, TensorType type, const Site& site);
+  TensorId compute_tensor(const std::string& name, TensorType type, const Site& site);
 
   Draft& draft_;
   Program& program_;
   bool evaluates_;
   OpRecorder recorder_;
-  std::map<std::string, int> lanes_;         // by name of stream
-  int microbatch_ = 0;                       // under way
-  const Turn* next_ = nullptr;               // what this rank computes after the turn under way; null: nothing
-  std::vector<std::vector<int>> tensor_of_;  // by microbatch and value
-  std::vector<std::vector<const Node*>> forward_, backward_;  // by call
-  std::set<std::pair<const Node*, int>> gathered_again_;      // forward nodes, with the microbatch
-  std::vector<bool> for_weights_;                             // by backward node: only gradients of parameters need it
+  std::map<std::string, int> lanes_;                 // by name of stream
+  int microbatch_ = 0;                               // under way
+  const Turn* next_ = nullptr;                       // what this rank computes after the turn under way; null: nothing
+  std::vector<Table<ValueId, TensorId>> tensor_of_;  // by microbatch and value
+  Table<CallId, std::vector<const Node*>> forward_, backward_;  // by call
+  std::set<std::pair<const Node*, int>> gathered_again_;        // forward nodes, with the microbatch
+  std::vector<bool> for_weights_;  // by backward node: only gradients of parameters need it
   // By backward call, of the weights' half (true) or the input's; a whole turn counts as both.
-  std::map<std::pair<int, bool>, int> first_microbatch_, last_microbatch_;
+  std::map<std::pair<CallId, bool>, int> first_microbatch_, last_microbatch_;
   bool loss_begun_ = false;  // a microbatch has written the step's loss: the next ones add theirs
-  std::vector<std::vector<int>> forward_crossings_, backward_crossings_;  // by lower stage of the border: values
+  std::vector<std::vector<ValueId>> forward_crossings_, backward_crossings_;  // by lower stage of the border: values
   std::map<std::tuple<Phase, int, int>, OpRef> sent_;  // by phase, stage and microbatch: the last send over the border
-  std::map<int, std::pair<int, size_t>> whole_gradient_;  // value -> (unit, parameter index)
+  std::map<ValueId, std::pair<UnitId, size_t>> whole_gradient_;  // value -> (unit, parameter index)
   struct EarlyGradient {
-    int unit;
+    UnitId unit;
     size_t parameter;
-    int tensor;
+    TensorId tensor;
   };
-  std::map<std::pair<int, int>, std::vector<EarlyGradient>> early_gradients_;  // by call and microbatch
+  std::map<std::pair<CallId, int>, std::vector<EarlyGradient>> early_gradients_;  // by call and microbatch
   std::vector<Gathered> gathered_;
   std::map<int, int> slot_counter_;              // pool -> slots handed out
   std::map<std::pair<int, int>, int> occupant_;  // (pool, slot) -> buffer
   std::map<std::string, int> pool_index_;
-  std::map<std::tuple<int, size_t, int>, int> views_;   // (unit, parameter, of tensor) -> tensor
-  std::vector<Bucket> buckets_;                         // by unit
-  std::map<int, PendingReduce> pending_;                // by strategy
-  std::vector<std::vector<std::string>> reduced_over_;  // by unit: axes
+  std::map<std::tuple<UnitId, size_t, TensorId>, TensorId> views_;  // (unit, parameter, of tensor) -> tensor
+  Table<UnitId, Bucket> buckets_;                                   // by unit
+  std::map<int, PendingReduce> pending_;                            // by strategy
+  Table<UnitId, std::vector<std::string>> reduced_over_;            // by unit: axes
 };
 
 }  // namespace prun

@@ -30,12 +30,11 @@ void StepBuilder::find_crossings() {
   auto visit = [&](const std::vector<Node>& nodes, bool is_forward) {
     for (const Node& node : nodes) {
       int stage = graph.calls[node.call].stage;
-      for (int input : node.inputs) {
+      for (ValueId input : node.inputs) {
         lowest[input] = std::min(lowest[input], stage);
         highest[input] = std::max(highest[input], stage);
       }
-      for (int output : node.outputs)
-        made[output] = stage, forward[output] = is_forward;
+      for (ValueId output : node.outputs) made[output] = stage, forward[output] = is_forward;
     }
   };
   visit(graph.nodes, true);
@@ -45,11 +44,9 @@ void StepBuilder::find_crossings() {
     PRUN_CHECK(forward[v] ? lowest[v] >= made[v] : highest[v] <= made[v],
                graph.values[v].name + " flows against its phase");
     if (forward[v])
-      for (int s = made[v]; s < highest[v]; ++s)
-        forward_crossings_[s].push_back(static_cast<int>(v));
+      for (int s = made[v]; s < highest[v]; ++s) forward_crossings_[s].push_back(static_cast<int>(v));
     else
-      for (int s = lowest[v]; s < made[v]; ++s)
-        backward_crossings_[s].push_back(static_cast<int>(v));
+      for (int s = lowest[v]; s < made[v]; ++s) backward_crossings_[s].push_back(static_cast<int>(v));
   }
 }
 
@@ -60,7 +57,7 @@ void StepBuilder::receive(const StageTurn& turn) {
   bool forward = turn.front().phase == Phase::forward;
   int border = forward ? turn.stage - 1 : turn.stage, stages = pipeline_stages(draft_.plan);
   if (border < 0 || border + 1 >= stages) return;
-  const std::vector<int>& values = (forward ? forward_crossings_ : backward_crossings_)[border];
+  const std::vector<ValueId>& values = (forward ? forward_crossings_ : backward_crossings_)[border];
   int64_t first =
       (int64_t{border} * draft_.plan.microbatches + turn.front().microbatch) * static_cast<int64_t>(values.size());
   for (size_t i = 0; i < values.size(); ++i) transfer(false, turn, values[i], first + static_cast<int64_t>(i));
@@ -71,7 +68,7 @@ void StepBuilder::send(const StageTurn& turn) {
   bool forward = turn.front().phase == Phase::forward;
   int border = forward ? turn.stage : turn.stage - 1, stages = pipeline_stages(draft_.plan);
   if (border < 0 || border + 1 >= stages) return;
-  const std::vector<int>& values = (forward ? forward_crossings_ : backward_crossings_)[border];
+  const std::vector<ValueId>& values = (forward ? forward_crossings_ : backward_crossings_)[border];
   int64_t first =
       (int64_t{border} * draft_.plan.microbatches + turn.front().microbatch) * static_cast<int64_t>(values.size());
   for (size_t i = 0; i < values.size(); ++i) transfer(true, turn, values[i], first + static_cast<int64_t>(i));
@@ -146,13 +143,12 @@ void StepBuilder::lower_ring(const Node& node, const Turn& turn) {
   RingNode ring;
   ring.qkv = draft_.graph.values[node.inputs[0]].type;
   ring.attrs = node.attrs;
-  for (int input : node.inputs) ring.reads.push_back(input_of(input));
-  for (int output : node.outputs) {
+  for (ValueId input : node.inputs) ring.reads.push_back(input_of(input));
+  for (ValueId output : node.outputs) {
     const Value& value = draft_.graph.values[output];
     ring.writes.push_back(tensor_of(output) = compute_tensor(microbatch_name(value.name), value.type, value.site));
   }
-  std::string axis = node.attrs.text("tokens_axis"),
-              name = draft_.graph.values[node.outputs[0]].name;
+  std::string axis = node.attrs.text("tokens_axis"), name = draft_.graph.values[node.outputs[0]].name;
   auto temporary = [&](std::string_view suffix, TensorType type) {
     return compute_tensor(microbatch_name(fmt::format("{}.{}", name, suffix)), std::move(type), node.site);
   };
@@ -181,7 +177,7 @@ void StepBuilder::lower_ring(const Node& node, const Turn& turn) {
 // Both twins get the sum of both gradients: the sum of two numbers is the same in either order.
 void StepBuilder::exchange_tied_gradients() {
   const Graph& graph = draft_.graph;
-  auto rank_of = [&](int unit) {
+  auto rank_of = [&](UnitId unit) {
     for (const Call& call : graph.calls)
       if (call.unit == unit) return rank_of_stage(draft_.plan, call.stage);
     return -1;
@@ -190,9 +186,10 @@ void StepBuilder::exchange_tied_gradients() {
     if (graph.units[u].twin_of < 0) continue;
     int here = draft_.pipeline_rank, owner = rank_of(graph.units[u].twin_of), twin = rank_of(static_cast<int>(u));
     if (here != owner && here != twin) continue;
-    int unit = here == twin ? static_cast<int>(u) : graph.units[u].twin_of, other = here == twin ? owner : twin;
+    const UnitId unit = here == twin ? UnitId(u) : graph.units[u].twin_of;
+    const int other = here == twin ? owner : twin;
     const Tensor own = program_.tensors[draft_.states[unit].grad];
-    int received =
+    TensorId received =
         add_tensor(program_, unit_name(unit) + ".tied", Role::reduce, own.type(), false, draft_.plan.pipeline->site);
     for (bool sends : {true, false}) {
       Op op;

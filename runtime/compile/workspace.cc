@@ -12,7 +12,7 @@ void add_workspaces(Program& program, const CompileOptions& options) {
         if (op.def->op_class != OpClass::compute) continue;
         int64_t bytes = options.workspace_bytes(program, op);
         if (bytes <= 0) continue;
-        int tensor = add_tensor(program, "scratch", Role::workspace, {Dtype::u8, {bytes}}, false, op.site);
+        TensorId tensor = add_tensor(program, "scratch", Role::workspace, {Dtype::u8, {bytes}}, false, op.site);
         op.writes.push_back(tensor);
         op.attrs.set("workspace", bytes);
       }

@@ -36,7 +36,7 @@ struct RankMemory {
   const prun_op* foreign = nullptr;
   std::byte* host_arena = nullptr;
 
-  void* data(int tensor) const {
+  void* data(TensorId tensor) const {
     if (places != nullptr) return (*places)[tensor];
     const Tensor& t = program->tensors[tensor];
     return data(program->buffers[t.buffer]) + t.byte_offset;

@@ -41,9 +41,7 @@ class CollKernel final : public Kernel {
 class AllGatherV final : public Kernel {
  public:
   AllGatherV(Communicator& communicator, const RankMemory& memory, const Op& op)
-      : communicator_(communicator),
-        site_(op.site),
-        max_(memory.program->tensors[op.reads[0]].count()) {
+      : communicator_(communicator), site_(op.site), max_(memory.program->tensors[op.reads[0]].count()) {
     send_ = memory.data(op.reads[0]);
     count_ = static_cast<const int64_t*>(memory.data(op.reads[1]));
     recv_ = memory.data(op.writes[0]);
@@ -90,7 +88,7 @@ class AllGatherV final : public Kernel {
 class OneSided final : public Kernel {
  public:
   OneSided(PutChannel& channel, const RankMemory& memory, const Op& op) : channel_(channel) {
-    const int tensor = op.sends() ? op.reads[0] : op.writes[0];
+    const TensorId tensor = op.sends() ? op.reads[0] : op.writes[0];
     what_ = op.sends() ? What::put : op.offers() ? What::offer : What::arrive;
     data_ = memory.data(tensor);
     bytes_ = memory.program->tensors[tensor].bytes();
@@ -134,7 +132,7 @@ CollCall coll_call(const RankMemory& memory, const Op& op, int group_size) {
   call.root = static_cast<int>(op.attrs.integer("root"));
   call.rank_order = memory.program->rank_order;
   if (op.point_to_point()) {  // a broadcast in the pair, whose first member is the sender
-    const int tensor = op.sends() ? op.reads[0] : op.writes[0];
+    const TensorId tensor = op.sends() ? op.reads[0] : op.writes[0];
     call.dtype = memory.program->tensors[tensor].dtype;
     call.send = call.recv = memory.data(tensor);
     call.count = memory.program->tensors[tensor].count();

@@ -117,8 +117,7 @@ bool Executor::wait_edges(std::vector<Lane>& lanes, int s, const Op& op, int64_t
     if (source.done->value() >= target) continue;
     if (!source.done->wait(target, cancelled_, options_.spins)) return false;
     uint64_t now = now_ns();
-    if (s == 0 && source.stream->ops[edge.index].communicates())
-      lanes[0].exposed_ns += now - ready;
+    if (s == 0 && source.stream->ops[edge.index].communicates()) lanes[0].exposed_ns += now - ready;
     ready = now;
   }
   return true;
@@ -137,7 +136,7 @@ void Executor::finish_step(std::vector<Lane>& lanes, int64_t step) {
   close_step(record);
 }
 
-double Executor::loss(int tensor) const {
+double Executor::loss(TensorId tensor) const {
   if (tensor < 0) return std::numeric_limits<double>::quiet_NaN();
   const void* value = memory_.data(tensor);
   const bool wide = program_.tensors[tensor].dtype == Dtype::f64;

@@ -37,7 +37,7 @@ class Executor final : public JobRun {
   void walk(Work& work, int s, int64_t first, int64_t end);
   bool wait_edges(std::vector<Lane>& lanes, int s, const Op& op, int64_t step, uint64_t& ready);
   void finish_step(std::vector<Lane>& lanes, int64_t step);
-  double loss(int tensor) const;
+  double loss(TensorId tensor) const;
 
   const Device& device_;
   std::vector<Work> works_;  // by kind

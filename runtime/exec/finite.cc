@@ -58,7 +58,7 @@ class RequireFinite final : public Kernel {
 
   // What reads `bad` after position `from` of the order, before anything overwrites it; null: nothing in this body.
   const Op* reader(const Body& body, const Order& order, size_t from, const Tensor& bad) const {
-    const auto touches = [&](const std::vector<int>& ids) {
+    const auto touches = [&](const std::vector<TensorId>& ids) {
       return std::any_of(ids.begin(), ids.end(), [&](int id) { return overlaps(tensor(id), bad); });
     };
     for (size_t i = from; i < order.sequence().size(); ++i) {

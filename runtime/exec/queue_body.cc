@@ -15,8 +15,8 @@ namespace {
 
 // Of what is copied to the host for an op: not the place of a message before it comes; and of outputs only what the op
 // leaves as they are in parts.
-std::vector<int> seen_by(const Op& op) {
-  std::vector<int> ids = op.receives() ? std::vector<int>{} : op.reads;
+std::vector<TensorId> seen_by(const Op& op) {
+  std::vector<TensorId> ids = op.receives() ? std::vector<TensorId>{} : op.reads;
   if (op.is("all_gather_v")) ids.insert(ids.end(), op.writes.begin(), op.writes.end());
   return ids;
 }
@@ -77,7 +77,7 @@ std::unique_ptr<std::vector<void*>> QueueBody::places(const Op& op, std::byte* b
   return places;
 }
 
-Copy QueueBody::copy_of(int tensor, const std::vector<void*>& places, bool to_host) const {
+Copy QueueBody::copy_of(TensorId tensor, const std::vector<void*>& places, bool to_host) const {
   void *host = places[tensor], *device = context_.rank.data(tensor);
   const int64_t bytes = program().tensors[tensor].bytes();
   return to_host ? Copy{host, device, bytes} : Copy{device, host, bytes};
@@ -140,8 +140,7 @@ void QueueBody::make_hosts() {
       news_ = true;
       told_.notify_one();
     };
-    lane = std::make_unique<HostLane>(body_.streams[host.op.stream].name, context_.cancelled, told,
-                                      context_.failed);
+    lane = std::make_unique<HostLane>(body_.streams[host.op.stream].name, context_.cancelled, told, context_.failed);
     job.lane = lane.get();
   }
 }
@@ -158,8 +157,7 @@ void QueueBody::make_items() {
         span.end.emplace(device, true);
       }
     if (item.kind == Item::Kind::land && hosts_[item.host]->back)
-      states_[regions_.region_of[i]].backs.emplace_back(
-          item.op.stream, &*hosts_[item.host]->back);
+      states_[regions_.region_of[i]].backs.emplace_back(item.op.stream, &*hosts_[item.host]->back);
     if (item.kind != Item::Kind::op) continue;
     const Op& of = op(item.op);
     if (of.def->op_class == OpClass::transfer)
@@ -246,8 +244,7 @@ bool QueueBody::all_ended() const {
 
 bool QueueBody::ready(const Region& region) const {
   return std::all_of(region.hosts.begin(), region.hosts.end(), [&](int host) { return host_ended(host); }) &&
-         std::all_of(region.after.begin(), region.after.end(),
-                     [&](int other) { return states_[other].launched; });
+         std::all_of(region.after.begin(), region.after.end(), [&](int other) { return states_[other].launched; });
 }
 
 bool QueueBody::issue_ready(int slot, StreamState* states) {
@@ -258,8 +255,7 @@ bool QueueBody::issue_ready(int slot, StreamState* states) {
     states_[r].launched = moved = true;
     for (const int id : regions_.regions[r].items) {
       const Item& item = regions_.items[id];
-      if (item.kind == Item::Kind::arm)
-        lanes_[item.op.stream]->push(hosts_[item.host]->job);
+      if (item.kind == Item::Kind::arm) lanes_[item.op.stream]->push(hosts_[item.host]->job);
     }
   }
   return moved;

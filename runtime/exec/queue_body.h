@@ -87,7 +87,7 @@ class QueueBody {
   void make_hosts();
   void make_first();
   std::unique_ptr<std::vector<void*>> places(const Op& op, std::byte* base) const;
-  Copy copy_of(int tensor, const std::vector<void*>& places, bool to_host) const;
+  Copy copy_of(TensorId tensor, const std::vector<void*>& places, bool to_host) const;
   void bring_first(int slot);
   bool host_ended(int host) const;
   bool ready(const Region& region) const;

@@ -138,7 +138,9 @@ void QueueExecutor::issue(Kind kind, int64_t step, const StepTable& table) {
   const int64_t shown = kind == Kind::step ? step : kind == Kind::init ? UINT32_MAX : table_.step;
   work.issue(shown, static_cast<int>(step % kStepSlots), options_.recorder->stream, [this] { check_alive(); });
   const uint64_t after = now_ns();
-  const int loss = kind == Kind::eval ? program_.eval_loss_tensor : kind == Kind::step ? program_.loss_tensor : -1;
+  const TensorId loss = kind == Kind::eval   ? program_.eval_loss_tensor
+                        : kind == Kind::step ? program_.loss_tensor
+                                             : TensorId();
   if (loss >= 0) streams_[0].copy(slot.loss, memory_.data(loss), program_.tensors[loss].bytes());
   slot.end.record(streams_[0]);
   slot.step = step;

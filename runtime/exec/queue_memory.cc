@@ -26,8 +26,8 @@ bool needs_host(const Program& program, const Op& op) {
 
 }  // namespace
 
-std::vector<int> staged_tensors(const Op& op) {
-  std::vector<int> ids = op.reads;
+std::vector<TensorId> staged_tensors(const Op& op) {
+  std::vector<TensorId> ids = op.reads;
   for (const int id : op.writes)
     if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
   return ids;
@@ -35,8 +35,7 @@ std::vector<int> staged_tensors(const Op& op) {
 
 int64_t staged_bytes(const Program& program, const Op& op) {
   int64_t bytes = 0;
-  for (const int id : staged_tensors(op))
-    bytes += round_up(program.tensors[id].bytes(), kAlignBytes);
+  for (const int id : staged_tensors(op)) bytes += round_up(program.tensors[id].bytes(), kAlignBytes);
   return bytes;
 }
 

@@ -85,6 +85,6 @@ class QueueMemory {
 // Of the tensors that a host op reads and writes, each once: bytes of the host's copies.
 int64_t staged_bytes(const Program& program, const Op& op);
 // Tensor ids in the order of those copies.
-std::vector<int> staged_tensors(const Op& op);
+std::vector<TensorId> staged_tensors(const Op& op);
 
 }  // namespace prun

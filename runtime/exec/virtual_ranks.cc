@@ -68,7 +68,7 @@ class Interpreter {
   void enter(Body Program::*body);
   void run_body();
   void evaluate();
-  std::vector<double> losses(int Program::*tensor) const;
+  std::vector<double> losses(TensorId Program::*tensor) const;
   std::vector<At> ready() const;
   size_t choose(const std::vector<At>& candidates);
   void advance(At at);
@@ -235,8 +235,7 @@ void Interpreter::one_sided(const Op& op, At at) {
 
 void Interpreter::put(const Op& op, At from, int to) {
   const VirtualRank &sender = ranks_[from.rank], &receiver = ranks_[to];
-  const int64_t offset = op.attrs.integer("offset"),
-                bytes = sender.program->tensors[op.reads.at(0)].bytes();
+  const int64_t offset = op.attrs.integer("offset"), bytes = sender.program->tensors[op.reads.at(0)].bytes();
   if (offset < 0 || offset + bytes > receiver.program->arena_bytes)
     throw plan_error(fmt::format("rank {} puts {} bytes at {} of the arena of rank {}, which has {}", from.rank, bytes,
                                  offset, to, receiver.program->arena_bytes),
@@ -350,7 +349,7 @@ void Interpreter::poison() {
 }
 
 // Of the ranks that have that tensor.
-std::vector<double> Interpreter::losses(int Program::*tensor) const {
+std::vector<double> Interpreter::losses(TensorId Program::*tensor) const {
   std::vector<double> values;
   for (const VirtualRank& rank : ranks_) {
     const int loss = rank.program->*tensor;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "ir/ids.h"
 
 namespace prun::archive {
 
@@ -63,6 +64,14 @@ class Writer {
   void put(const std::vector<T>& items) {
     number(items.size());
     for (const T& item : items) put(item);
+  }
+  template <class I, class T>
+  void put(const Table<I, T>& items) {
+    put(static_cast<const std::vector<T>&>(items));
+  }
+  template <class Tag>
+  void put(Id<Tag> id) {
+    put(id.index());
   }
   template <class T>
   requires std::is_class_v<T>
@@ -131,6 +140,16 @@ class Reader {
     if (n > bytes_.size()) bad(std::to_string(n) + " items in " + std::to_string(bytes_.size()) + " bytes");
     items.resize(n);
     for (T& item : items) get(item);
+  }
+  template <class I, class T>
+  void get(Table<I, T>& items) {
+    get(static_cast<std::vector<T>&>(items));
+  }
+  template <class Tag>
+  void get(Id<Tag>& id) {
+    int index = -1;
+    get(index);
+    id = index;
   }
   template <class T>
   requires std::is_class_v<T>

@@ -15,8 +15,7 @@ constexpr size_t kListShown = 8;  // longer attribute lists are cut
 
 std::string digits(int64_t number) {  // 1,234,567
   std::string text = std::to_string(number);
-  for (int64_t at = std::ssize(text) - 3; at > (number < 0 ? 1 : 0); at -= 3)
-    text.insert(static_cast<size_t>(at), ",");
+  for (int64_t at = std::ssize(text) - 3; at > (number < 0 ? 1 : 0); at -= 3) text.insert(static_cast<size_t>(at), ",");
   return text;
 }
 
@@ -51,7 +50,7 @@ std::string ranges_text(const std::vector<int>& sorted) {
 }
 
 // The type stands at a tensor's first mention in the line.
-std::string tensors_text(const Program& program, const std::vector<int>& ids, std::vector<int>& mentioned) {
+std::string tensors_text(const Program& program, const std::vector<TensorId>& ids, std::vector<int>& mentioned) {
   std::string out;
   for (int id : ids) {
     const Tensor& tensor = program.tensors[id];
@@ -82,9 +81,8 @@ std::string op_text(const Program& program, const Op& op, size_t kind_width) {
 std::string waits_text(const Body& body, const std::vector<Edge>& waits) {
   std::string out;
   for (const Edge& edge : waits)
-    out +=
-        fmt::format("{}{}@{}{}", out.empty() ? "  after " : ", ", body.streams[edge.stream].name,
-                    edge.index, edge.back ? " of the step before" : "");
+    out += fmt::format("{}{}@{}{}", out.empty() ? "  after " : ", ", body.streams[edge.stream].name, edge.index,
+                       edge.back ? " of the step before" : "");
   return out;
 }
 
@@ -174,8 +172,7 @@ void add_header(std::string& out, const Program& program, const std::vector<int>
     out += fmt::format("evaluate {} batch{} after every {} step{}, {}\n", schedule.eval_batches,
                        schedule.eval_batches == 1 ? "" : "es", schedule.eval_every, schedule.eval_every == 1 ? "" : "s",
                        source_text(program.eval_data));
-  if (program.loss_tensor >= 0)
-    out += fmt::format("loss     {}\n", program.tensors[program.loss_tensor].name);
+  if (program.loss_tensor >= 0) out += fmt::format("loss     {}\n", program.tensors[program.loss_tensor].name);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "ir/attrs.h"
+#include "ir/ids.h"
 #include "ir/op_def.h"
 #include "ir/types.h"
 
@@ -26,7 +27,7 @@ struct Value {
   std::string name;  // "block3.qkv.weight"; inputs: "tokens", "targets", "x", "y"
   TensorType type;
   ValueKind kind = ValueKind::activation;
-  int unit = -1;  // owner of a parameter
+  UnitId unit;  // owner of a parameter
   Init init;
   std::vector<int64_t> blocks;  // of a parameter: its last dim is results of these sizes side by side; empty: one
   int64_t key = -1;  // parameter: what its random initial values depend on; -1: its number among the parameters
@@ -41,31 +42,31 @@ struct Value {
 
 struct Node {
   const OpDef* op = nullptr;
-  std::vector<int> inputs, outputs;
+  std::vector<ValueId> inputs, outputs;
   Attrs attrs;
-  int call = -1;
+  CallId call;
   Site site;
 };
 
 struct Unit {
-  std::string name;             // "block3"
-  std::string unit_class;       // "block": hooks run once per class
-  std::vector<int> parameters;  // in order of first use
-  int twin_of = -1;             // the unit on another pipeline rank that has the same (tied) parameters
-  int part_of = -1;             // the unit of which these are the parameters that lie apart (small ones, experts)
+  std::string name;                 // "block3"
+  std::string unit_class;           // "block": hooks run once per class
+  std::vector<ValueId> parameters;  // in order of first use
+  UnitId twin_of;                   // the unit on another pipeline rank that has the same (tied) parameters
+  UnitId part_of;                   // the unit of which these are the parameters that lie apart (small ones, experts)
 };
 
 struct Call {
-  int unit = -1;
+  UnitId unit;
   int stage = 0;  // of the pipeline
 };
 
 struct Graph {
-  std::vector<Value> values;
+  Table<ValueId, Value> values;
   std::vector<Node> nodes;
-  std::vector<Unit> units;
-  std::vector<Call> calls;
-  int loss = -1;  // a scalar f32 value
+  Table<UnitId, Unit> units;
+  Table<CallId, Call> calls;
+  ValueId loss;  // a scalar f32 value
 };
 
 }  // namespace prun

@@ -15,7 +15,7 @@ bool derivative(std::string_view kind) {
   return false;
 }
 
-std::vector<TensorType> types_of(const Program& program, const std::vector<int>& tensors) {
+std::vector<TensorType> types_of(const Program& program, const std::vector<TensorId>& tensors) {
   std::vector<TensorType> types;
   for (int t : tensors) types.push_back(program.tensors[t].type());
   return types;

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "ir/attrs.h"
+#include "ir/ids.h"
 #include "ir/types.h"
 
 namespace prun {
@@ -34,8 +35,8 @@ struct Cost {
 
 // A node of the model graph as a derivative rule sees it: value ids.
 struct NodeView {
-  const std::vector<int>& inputs;
-  const std::vector<int>& outputs;
+  const std::vector<ValueId>& inputs;
+  const std::vector<ValueId>& outputs;
   const Attrs& attrs;
 };
 
@@ -60,12 +61,12 @@ struct OpDef {
 class GradientBuilder {
  public:
   virtual ~GradientBuilder() = default;
-  virtual TensorType type(int value) const = 0;
-  virtual bool wants(int value) const = 0;
-  virtual int gradient(int value) const = 0;
-  virtual std::vector<int> emit(std::string_view kind, std::vector<int> inputs, std::vector<TensorType> types,
-                                Attrs attrs) = 0;
-  virtual void contribute(int value, int gradient) = 0;
+  virtual TensorType type(ValueId value) const = 0;
+  virtual bool wants(ValueId value) const = 0;
+  virtual ValueId gradient(ValueId value) const = 0;
+  virtual std::vector<ValueId> emit(std::string_view kind, std::vector<ValueId> inputs, std::vector<TensorType> types,
+                                    Attrs attrs) = 0;
+  virtual void contribute(ValueId value, ValueId gradient) = 0;
 };
 
 // Null when there is no such op.

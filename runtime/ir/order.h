@@ -11,7 +11,7 @@
 namespace prun {
 
 struct OpRef {
-  int stream = 0;
+  StreamId stream = 0;
   int index = 0;
   bool operator==(const OpRef&) const = default;
 };
@@ -30,8 +30,7 @@ class Order {
 
  private:
   const int* clock(OpRef op) const {
-    return &clocks_[static_cast<size_t>(first_[op.stream] + op.index) *
-                    static_cast<size_t>(streams_)];
+    return &clocks_[static_cast<size_t>(first_[op.stream] + op.index) * static_cast<size_t>(streams_)];
   }
   int streams_ = 0;
   std::vector<int> first_;   // of each stream in the flat numbering

@@ -127,7 +127,7 @@ struct ProgramTensor {
 };
 struct ProgramOp {
   std::string kind;
-  std::vector<int> inputs, outputs;
+  std::vector<TensorId> inputs, outputs;
   Attrs attrs;
   std::string axis;
   Site site;

@@ -81,8 +81,9 @@ class Field {
     });
     return shape;
   }
-  std::vector<int> indices(size_t size, int least = 0) const {
-    std::vector<int> out;
+  template <class IdType = int>
+  std::vector<IdType> indices(size_t size, int least = 0) const {
+    std::vector<IdType> out;
     each([&](const Field& item) { out.push_back(item.index(size, least)); });
     return out;
   }
@@ -251,7 +252,7 @@ Graph read_graph(const Field& root) {
     Unit unit;
     unit.name = field.at("name").text();
     unit.unit_class = field.at("class").text();
-    unit.parameters = field.at("parameters").indices(graph.values.size());
+    unit.parameters = field.at("parameters").indices<ValueId>(graph.values.size());
     graph.units.push_back(std::move(unit));
   });
   root.at("calls").each([&](const Field& field) { graph.calls.push_back({.unit = field.at("unit").index(units)}); });
@@ -260,8 +261,8 @@ Graph read_graph(const Field& root) {
   root.at("nodes").each([&](const Field& field) {
     Node node;
     node.op = read_kind(field.at("op"));
-    node.inputs = field.at("inputs").indices(graph.values.size());
-    node.outputs = field.at("outputs").indices(graph.values.size());
+    node.inputs = field.at("inputs").indices<ValueId>(graph.values.size());
+    node.outputs = field.at("outputs").indices<ValueId>(graph.values.size());
     node.attrs = read_attrs(field);
     node.call = field.at("call").index(calls, -1);
     node.site = read_site(field);
@@ -428,8 +429,8 @@ RankProgram read_rank_program(const Field& field) {
   field.at("ops").each([&](const Field& item) {
     ProgramOp op;
     op.kind = read_kind(item.at("op"))->name;
-    op.inputs = item.at("inputs").indices(program.tensors.size());
-    op.outputs = item.at("outputs").indices(program.tensors.size());
+    op.inputs = item.at("inputs").indices<TensorId>(program.tensors.size());
+    op.outputs = item.at("outputs").indices<TensorId>(program.tensors.size());
     op.attrs = read_attrs(item);
     op.axis = text_or(item, "axis", "");
     op.site = read_site(item);

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "ir/attrs.h"
+#include "ir/ids.h"
 #include "ir/learning_rate.h"
 #include "ir/mesh.h"
 #include "ir/op_def.h"
@@ -42,7 +43,7 @@ struct Buffer {
 // A typed view of a buffer; always contiguous.
 struct Tensor {
   std::string name;
-  int buffer = -1;
+  BufferId buffer;
   int64_t byte_offset = 0;  // within the buffer
   Dtype dtype = Dtype::f32;
   Shape shape;
@@ -53,7 +54,7 @@ struct Tensor {
 
 // "stream `stream` has completed op `index`", of this step or (back = 1) of the step before.
 struct Edge {
-  int stream = 0;
+  StreamId stream = 0;
   int index = 0;
   int back = 0;
   bool operator==(const Edge&) const = default;
@@ -64,7 +65,7 @@ std::string_view phase_name(Phase phase);
 
 struct Op {
   const OpDef* def = nullptr;
-  std::vector<int> reads, writes;  // tensor ids; order is the op's convention
+  std::vector<TensorId> reads, writes;  // order is the op's convention
   Attrs attrs;
   std::vector<Edge> waits;  // besides the op before it on its stream
   std::string axis;         // communication: the group is the rank's along this axis ("world": all ranks)
@@ -96,7 +97,7 @@ struct Stream {
 
 // One program of a job: every stream walks its own list. Stream 0 computes.
 struct Body {
-  std::vector<Stream> streams;
+  Table<StreamId, Stream> streams;
   int64_t op_count() const;
 };
 
@@ -139,8 +140,8 @@ struct Program {
   Mesh mesh;
   std::string device = "cpu";
   bool rank_order = false;  // reductions sum in rank order
-  std::vector<Buffer> buffers;
-  std::vector<Tensor> tensors;
+  Table<BufferId, Buffer> buffers;
+  Table<TensorId, Tensor> tensors;
   std::vector<Pool> pools;
   Body init;  // runs once, before step 0
   Body step;  // runs schedule.steps times
@@ -150,8 +151,8 @@ struct Program {
   Schedule schedule;
   int64_t tokens_per_step = 0;  // global; samples when the data has no tokens
   std::string sample_word = "tokens";
-  int loss_tensor = -1;       // scalar f32 that holds the global mean after a step; -1: none
-  int eval_loss_tensor = -1;  // the same after a run of the eval body
+  TensorId loss_tensor;       // scalar f32 that holds the global mean after a step; -1: none
+  TensorId eval_loss_tensor;  // the same after a run of the eval body
   int64_t arena_bytes = 0;
   int64_t role_bytes[kRoles] = {};  // how the arena divides
   int64_t host_arena_bytes = 0;     // of the arena in the host's memory; 0: there is none
@@ -169,9 +170,7 @@ inline int64_t arena_bytes(const Program& program, Space space) {
 struct Job {
   std::vector<Program> classes;
   std::vector<int> class_of_rank;
-  const Program& program(int rank) const {
-    return classes[class_of_rank[rank]];
-  }
+  const Program& program(int rank) const { return classes[class_of_rank[rank]]; }
 };
 
 // Binary form (ir/serialize.cc). `parse_job` throws Error(mismatch) on bytes that are not a job of this version.

@@ -137,8 +137,8 @@ void in_range(int64_t value, int64_t least, size_t size, std::string_view what) 
 void check_body(const Program& program, const Body& body) {
   for (const Stream& stream : body.streams)
     for (const Op& op : stream.ops) {
-      for (const std::vector<int>* list : {&op.reads, &op.writes})
-        for (int tensor : *list) in_range(tensor, 0, program.tensors.size(), "tensor");
+      for (const std::vector<TensorId>* list : {&op.reads, &op.writes})
+        for (TensorId tensor : *list) in_range(tensor, 0, program.tensors.size(), "tensor");
       for (const Edge& edge : op.waits) {
         in_range(edge.stream, 0, body.streams.size(), "stream");
         in_range(edge.index, 0, body.streams[edge.stream].ops.size(), "op");

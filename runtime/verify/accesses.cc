@@ -20,7 +20,7 @@ struct History {
   std::vector<OpRef> reads;  // since that write, the last of each stream
 };
 
-void report_conflict(const BodyView& body, int buffer, const Access& now, OpRef before, bool before_writes,
+void report_conflict(const BodyView& body, BufferId buffer, const Access& now, OpRef before, bool before_writes,
                      int64_t begin, int64_t end, Findings& findings) {
   findings.add("unordered conflicting accesses",
                fmt::format("{}{} {} and {} {} bytes {}..{} of buffer '{}', and neither waits for the other",
@@ -29,7 +29,7 @@ void report_conflict(const BodyView& body, int buffer, const Access& now, OpRef 
                body.op(now.op).site);
 }
 
-void check_buffer_order(const BodyView& body, int buffer, Findings& findings) {
+void check_buffer_order(const BodyView& body, BufferId buffer, Findings& findings) {
   const std::vector<Access>& accesses = body.accesses[buffer];
   const bool one_stream = std::all_of(accesses.begin(), accesses.end(), [&](const Access& access) {
     return access.op.stream == accesses.front().op.stream;
@@ -63,7 +63,7 @@ void check_buffer_order(const BodyView& body, int buffer, Findings& findings) {
 
 using Coverage = std::vector<ByteMap<bool>>;  // by buffer: has been written
 
-void report_unwritten(const BodyView& body, int buffer, const Access& read, int64_t begin, int64_t end,
+void report_unwritten(const BodyView& body, BufferId buffer, const Access& read, int64_t begin, int64_t end,
                       bool left_behind, Findings& findings) {
   std::string later = "; nothing writes them";
   for (const Access& other : body.accesses[buffer]) {
@@ -103,9 +103,9 @@ void move_pieces(const Program& program, const Op& op, Coverage& pieces) {
   const int64_t shift = to.byte_offset - from.byte_offset;
   std::vector<std::pair<int64_t, int64_t>> moved;
   pieces[from.buffer].over(from.byte_offset, from.byte_offset + from.bytes(),
-                                                [&](int64_t begin, int64_t end, bool& piece) {
-                                                  if (piece) moved.emplace_back(begin + shift, end + shift);
-                                                });
+                           [&](int64_t begin, int64_t end, bool& piece) {
+                             if (piece) moved.emplace_back(begin + shift, end + shift);
+                           });
   for (const auto& [begin, end] : moved)
     pieces[to.buffer].over(begin, end, [](int64_t, int64_t, bool& piece) { piece = true; });
 }
@@ -138,12 +138,12 @@ void allow_padding(const BodyView& init, const BodyView& step, Coverage& written
     const Tensor& param = program.tensors[op.reads[1]];
     if (grad.bytes() != param.bytes()) continue;
     const int64_t shift = grad.byte_offset - param.byte_offset;
-    pieces[param.buffer].over(
-        param.byte_offset, param.byte_offset + param.bytes(), [&](int64_t begin, int64_t end, bool& piece) {
-          if (piece) return;
-          written[grad.buffer].over(begin + shift, end + shift,
-                                                         [](int64_t, int64_t, bool& covered) { covered = true; });
-        });
+    pieces[param.buffer].over(param.byte_offset, param.byte_offset + param.bytes(),
+                              [&](int64_t begin, int64_t end, bool& piece) {
+                                if (piece) return;
+                                written[grad.buffer].over(begin + shift, end + shift,
+                                                          [](int64_t, int64_t, bool& covered) { covered = true; });
+                              });
   }
 }
 

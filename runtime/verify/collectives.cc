@@ -16,7 +16,7 @@ bool rooted(std::string_view kind) {
   return kind == "reduce" || kind == "broadcast" || kind == "gather" || kind == "scatter";
 }
 
-const Tensor* first_of(const Program& program, const std::vector<int>& ids) {
+const Tensor* first_of(const Program& program, const std::vector<TensorId>& ids) {
   return ids.empty() ? nullptr : &program.tensors[ids.front()];
 }
 

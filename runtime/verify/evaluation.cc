@@ -32,12 +32,12 @@ void evaluation_changes_nothing(const Job& job, Findings& findings) {
                    fmt::format("{} batches after every {} steps, and {} after every {}", first.eval_batches,
                                first.eval_every, mine.eval_batches, mine.eval_every),
                    {});
-    const int loss = program.eval_loss_tensor;
-    const int own = loss < 0 ? -1 : program.tensors[loss].buffer;
+    const TensorId loss = program.eval_loss_tensor;
+    const BufferId own = loss < 0 ? BufferId() : program.tensors[loss].buffer;
     for (const Stream& stream : program.eval.streams)
       for (const Op& op : stream.ops)
         for (const int id : op.writes) {
-          const int buffer = program.tensors[id].buffer;
+          const BufferId buffer = program.tensors[id].buffer;
           const Buffer& written = program.buffers[buffer];
           if (!written.persistent || buffer == own) continue;
           findings.add("an evaluation changes the training",

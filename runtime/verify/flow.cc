@@ -42,7 +42,7 @@ struct Written {
 struct Fate {
   OpRef op;
   size_t output = 0;
-  int buffer = -1;
+  BufferId buffer = -1;
   bool used = false;           // some of it was read
   int64_t begin = 0, end = 0;  // the first piece that was not
   OpRef overwritten{-1, 0};
@@ -102,16 +102,16 @@ class Flow {
   }
 
   size_t output_of(const Access& access) const {
-    const std::vector<int>& writes = body_.op(access.op).writes;
+    const std::vector<TensorId>& writes = body_.op(access.op).writes;
     return static_cast<size_t>(std::find(writes.begin(), writes.end(), access.tensor) - writes.begin());
   }
   bool is_read(int id) const {
     const std::vector<Access>& accesses = body_.accesses[id];
     return std::any_of(accesses.begin(), accesses.end(), [](const Access& access) { return !access.write; });
   }
-  int loss_buffer() const {
-    const int loss = body_.program->loss_tensor;
-    return loss < 0 ? -1 : body_.program->tensors[loss].buffer;
+  BufferId loss_buffer() const {
+    const TensorId loss = body_.program->loss_tensor;
+    return loss < 0 ? BufferId() : body_.program->tensors[loss].buffer;
   }
 
   void report(const Fate& fate, Findings& findings) const {

@@ -14,7 +14,7 @@ namespace {
 
 // A buffer's first and last access on each stream that touches it.
 struct Life {
-  int buffer = -1;
+  BufferId buffer = -1;
   int64_t begin = 0, end = 0;  // in the arena
   int first_position = -1;     // in the sequence; -1: persistent
   std::vector<OpRef> first, last;

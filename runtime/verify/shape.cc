@@ -69,13 +69,13 @@ void check_ops(const Program& program, const Body& body, Findings& findings) {
                      op.site);
       };
       if (op.def == nullptr) bad("has no kind");
-      for (const std::vector<int>* ids : {&op.reads, &op.writes}) {
+      for (const std::vector<TensorId>* ids : {&op.reads, &op.writes}) {
         for (const int id : *ids) {
           if (id < 0 || id >= tensors) {
             bad(fmt::format("names tensor {} of {}", id, tensors));
             continue;
           }
-          const int buffer = program.tensors[id].buffer;
+          const BufferId buffer = program.tensors[id].buffer;
           if (buffer < 0 || buffer >= std::ssize(program.buffers)) continue;  // reported above
           const Buffer& used = program.buffers[buffer];
           if (used.offset < 0) bad(fmt::format("uses buffer '{}', which has no place in the arena", used.name));

@@ -9,7 +9,7 @@ void spaces_are_kept(const JobView& view, Findings& findings) {
   for (const BodyView& body : view.bodies) {
     for (const OpRef ref : body.order.sequence()) {
       const Op& op = body.op(ref);
-      const auto expect = [&](const std::vector<int>& ids, Space space, const char* does) {
+      const auto expect = [&](const std::vector<TensorId>& ids, Space space, const char* does) {
         for (const int id : ids) {
           const Tensor& tensor = body.program->tensors[id];
           if (body.program->buffers[tensor.buffer].space == space) continue;

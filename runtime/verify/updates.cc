@@ -85,7 +85,7 @@ void follow_updates(Moment& moment) {
     for (Segment& segment : write) segment.held.age = oldest;
 }
 
-void check_update_at_end(const BodyView& step, int id, const Segments& end, Findings& findings) {
+void check_update_at_end(const BodyView& step, BufferId id, const Segments& end, Findings& findings) {
   const Buffer& buffer = step.program->buffers[id];
   for (const Segment& segment : end) {
     const Held& held = segment.held;

@@ -99,6 +99,6 @@ class Values {
 void check_reads(const Moment& moment);
 // updates.cc: parameters are updated once, copies of them follow, reads come before. Sets the ages of the writes.
 void follow_updates(Moment& moment);
-void check_update_at_end(const BodyView& step, int buffer, const Segments& end, Findings& findings);
+void check_update_at_end(const BodyView& step, BufferId buffer, const Segments& end, Findings& findings);
 
 }  // namespace prun::verify

@@ -17,7 +17,7 @@ namespace prun::verify {
 // One op touching bytes [begin, end) of a buffer.
 struct Access {
   OpRef op;
-  int tensor = -1;
+  TensorId tensor = -1;
   int64_t begin = 0, end = 0;
   bool write = false;
 };
@@ -35,19 +35,15 @@ struct BodyView {
       accesses;  // by buffer, in the order of the sequence; an op's reads before its writes
 
   BodyView(const Job& job, int class_id, bool init);
-  const Op& op(OpRef ref) const {
-    return body->streams[ref.stream].ops[ref.index];
-  }
-  int position_of(OpRef ref) const {
-    return position[first_[ref.stream] + ref.index];
-  }
+  const Op& op(OpRef ref) const { return body->streams[ref.stream].ops[ref.index]; }
+  int position_of(OpRef ref) const { return position[first_[ref.stream] + ref.index]; }
   bool ordered() const { return order.stuck().empty(); }
   // "linear (block0 forward, compute#12, plans/a.lua:3)"; a collective with what it moves: "all_reduce f32[8] sum
   // (...)"
   std::string describe(OpRef ref) const;
   // "" or "rank 3: ", when ranks differ.
   std::string where() const;
-  const std::string& buffer_name(int buffer) const { return program->buffers[buffer].name; }
+  const std::string& buffer_name(BufferId buffer) const { return program->buffers[buffer].name; }
 
  private:
   void collect_accesses();

@@ -15,7 +15,7 @@ struct Slot {
 
 struct OpLine {
   const char* kind;
-  std::vector<int> reads, writes;
+  std::vector<TensorId> reads, writes;
   Attrs attrs = {};
 };
 

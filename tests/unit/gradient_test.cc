@@ -25,7 +25,7 @@ struct Input {
 // An op that makes one of the inputs from others before the op under test.
 struct Before {
   const char* kind;
-  std::vector<int> reads, writes;
+  std::vector<TensorId> reads, writes;
 };
 
 struct Case {
@@ -42,19 +42,19 @@ class Recorder final : public GradientBuilder {
  public:
   struct Recorded {
     std::string kind;
-    std::vector<int> inputs, outputs;
+    std::vector<ValueId> inputs, outputs;
     Attrs attrs;
   };
-  std::vector<TensorType> types;
+  Table<ValueId, TensorType> types;
   std::vector<bool> wanted;
-  std::map<int, int> gradients;
+  std::map<ValueId, ValueId> gradients;
   std::vector<Recorded> nodes;
 
-  TensorType type(int value) const override { return types[static_cast<size_t>(value)]; }
-  bool wants(int value) const override { return wanted[static_cast<size_t>(value)]; }
-  int gradient(int value) const override { return gradients.count(value) ? gradients.at(value) : -1; }
-  std::vector<int> emit(std::string_view kind, std::vector<int> inputs, std::vector<TensorType> outputs,
-                        Attrs attrs) override {
+  TensorType type(ValueId value) const override { return types[value]; }
+  bool wants(ValueId value) const override { return wanted[value]; }
+  ValueId gradient(ValueId value) const override { return gradients.count(value) ? gradients.at(value) : ValueId(); }
+  std::vector<ValueId> emit(std::string_view kind, std::vector<ValueId> inputs, std::vector<TensorType> outputs,
+                            Attrs attrs) override {
     Recorded node{std::string(kind), std::move(inputs), {}, std::move(attrs)};
     for (const TensorType& output : outputs) {
       node.outputs.push_back(static_cast<int>(types.size()));
@@ -64,15 +64,22 @@ class Recorder final : public GradientBuilder {
     nodes.push_back(node);
     return node.outputs;
   }
-  void contribute(int value, int gradient) override {
+  void contribute(ValueId value, ValueId gradient) override {
     EXPECT_TRUE(wants(value));
     EXPECT_EQ(type(value).shape, type(gradient).shape);
-    int& known = gradients.try_emplace(value, -1).first->second;
+    ValueId& known = gradients[value];
     known = known < 0 ? gradient : emit("add", {known, gradient}, {type(gradient)}, {})[0];
   }
 };
 
-// Forward and backward of one case as a list of ops; value ids are tensor ids.
+// Value n lies in tensor n.
+std::vector<TensorId> tensors(const std::vector<ValueId>& values) {
+  std::vector<TensorId> ids;
+  for (ValueId value : values) ids.push_back(value.index());
+  return ids;
+}
+
+// Forward and backward of one case as a list of ops.
 class Differentiated {
  public:
   explicit Differentiated(const Device& device, const Case& c) : list_(device) {
@@ -80,17 +87,17 @@ class Differentiated {
       add({input.dtype, input.shape}, input.wanted);
       inputs_.push_back(static_cast<int>(recorder_.types.size()) - 1);
     }
-    std::vector<int> used = c.use;
+    std::vector<ValueId> used(c.use.begin(), c.use.end());
     if (used.empty()) used = inputs_;
     std::vector<TensorType> used_types;
     for (int id : used) used_types.push_back(recorder_.type(id));
-    std::vector<int> outputs;
+    std::vector<ValueId> outputs;
     for (const TensorType& type : op_def(c.kind).infer(used_types, c.attrs)) outputs.push_back(add(type, true));
     loss_ = outputs[0];
     bool under_sum = !recorder_.type(loss_).shape.empty();
     Attrs mean;
     mean.set("scale", 0.7);
-    std::vector<int> weighted, sum;
+    std::vector<ValueId> weighted, sum;
     if (under_sum) {
       weight_ = add(recorder_.type(loss_), false);
       weighted = {add(recorder_.type(loss_), true)};
@@ -99,22 +106,23 @@ class Differentiated {
     }
     tensors_up_to_here();
     for (const Before& op : c.before) list_.op(op.kind, op.reads, op.writes, c.attrs);
-    list_.op(c.kind, used, outputs, c.attrs);
+    list_.op(c.kind, tensors(used), tensors(outputs), c.attrs);
     if (under_sum) {
-      list_.op("mul", {outputs[0], weight_}, weighted, {});
-      list_.op("mean", weighted, sum, mean);
+      list_.op("mul", tensors({outputs[0], weight_}), tensors(weighted), {});
+      list_.op("mean", tensors(weighted), tensors(sum), mean);
       derive("mean", weighted, sum, mean);
       derive("mul", {outputs[0], weight_}, weighted, {});
     }
     derive(c.kind, used, outputs, c.attrs);
     tensors_up_to_here();
-    for (const Recorder::Recorded& node : recorder_.nodes) list_.op(node.kind, node.inputs, node.outputs, node.attrs);
+    for (const Recorder::Recorded& node : recorder_.nodes)
+      list_.op(node.kind, tensors(node.inputs), tensors(node.outputs), node.attrs);
     list_.make();
   }
 
   OpList& list() { return list_; }
   const Recorder& recorder() const { return recorder_; }
-  const std::vector<int>& inputs() const { return inputs_; }
+  const std::vector<ValueId>& inputs() const { return inputs_; }
   int weight() const { return weight_; }
   double loss() {
     list_.run();
@@ -130,13 +138,14 @@ class Differentiated {
   void tensors_up_to_here() {
     for (size_t i = list_.program().tensors.size(); i < recorder_.types.size(); ++i) list_.tensor(recorder_.types[i]);
   }
-  void derive(const char* kind, const std::vector<int>& inputs, const std::vector<int>& outputs, const Attrs& attrs) {
+  void derive(const char* kind, const std::vector<ValueId>& inputs, const std::vector<ValueId>& outputs,
+              const Attrs& attrs) {
     op_def(kind).derive(recorder_, {inputs, outputs, attrs});
   }
 
   OpList list_;
   Recorder recorder_;
-  std::vector<int> inputs_;
+  std::vector<ValueId> inputs_;
   int weight_ = -1, loss_ = -1;
 };
 
@@ -327,7 +336,7 @@ TEST(Gradient, CollectivesDeriveAsOneAnother) {
     recorder.wanted = {true, true, false};
     recorder.gradients[1] = 2;
     attrs.set("axis", std::string("tp"));
-    std::vector<int> in = {0}, out = {1};
+    std::vector<ValueId> in = {0}, out = {1};
     op_def(kind).derive(recorder, {in, out, attrs});
     std::string text;
     for (const Recorder::Recorded& node : recorder.nodes)
@@ -346,8 +355,8 @@ TEST(Gradient, CollectivesDeriveAsOneAnother) {
 TEST(Gradient, ParametersOfBf16ModelsGetF32Gradients) {
   auto types = [](const char* kind, std::vector<TensorType> inputs, const Attrs& attrs) {
     Recorder recorder;
-    std::vector<int> in, out;
-    recorder.types = inputs;
+    std::vector<ValueId> in, out;
+    recorder.types.assign(inputs.begin(), inputs.end());
     for (size_t i = 0; i < inputs.size(); ++i) in.push_back(static_cast<int>(i));
     for (const TensorType& type : op_def(kind).infer(inputs, attrs)) {
       out.push_back(static_cast<int>(recorder.types.size()));
@@ -378,7 +387,7 @@ TEST(Gradient, ALossMustEndTheModel) {
   recorder.types = {{Dtype::f32, {3}}, {Dtype::f32, {}}, {Dtype::f32, {}}};
   recorder.wanted = {true, true, false};
   recorder.gradients[1] = 2;
-  std::vector<int> in = {0}, out = {1};
+  std::vector<ValueId> in = {0}, out = {1};
   Attrs none;
   for (const char* kind : {"mean", "mean_square"}) {
     try {

@@ -39,11 +39,11 @@ class OpList {
     return static_cast<int>(program_.tensors.size()) - 1;
   }
 
-  bool supports(std::string_view kind, std::vector<int> reads, std::vector<int> writes, Attrs attrs) const {
+  bool supports(std::string_view kind, std::vector<TensorId> reads, std::vector<TensorId> writes, Attrs attrs) const {
     return device_.supports(made(kind, std::move(reads), std::move(writes), std::move(attrs)), program_);
   }
 
-  void op(std::string_view kind, std::vector<int> reads, std::vector<int> writes, Attrs attrs) {
+  void op(std::string_view kind, std::vector<TensorId> reads, std::vector<TensorId> writes, Attrs attrs) {
     Op op = made(kind, std::move(reads), std::move(writes), std::move(attrs));
     PRUN_CHECK(device_.supports(op, program_), std::string(kind));
     int64_t workspace = device_.workspace_bytes(program_, op, threads_);
@@ -95,7 +95,7 @@ class OpList {
  private:
   static constexpr unsigned char kUnset = 0xa5;
 
-  static Op made(std::string_view kind, std::vector<int> reads, std::vector<int> writes, Attrs attrs) {
+  static Op made(std::string_view kind, std::vector<TensorId> reads, std::vector<TensorId> writes, Attrs attrs) {
     Op op;
     op.def = &op_def(kind);
     op.reads = std::move(reads);

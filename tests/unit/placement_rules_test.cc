@@ -16,7 +16,7 @@ struct Operand {
 std::string outcome(const char* kind, std::vector<Operand> reads, std::vector<Shape> writes, Attrs attrs = {},
                     Combine combine = Combine::sum) {
   Builder b({{"tp", 2}});
-  std::vector<int> in, out;
+  std::vector<TensorId> in, out;
   Marks marks;
   const auto tensor = [&](const Shape& shape) {
     const int id = b.buffer("b", element_count(shape));

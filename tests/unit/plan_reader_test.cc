@@ -65,7 +65,7 @@ TEST(PlanReader, ReadsATrainingPlan) {
   EXPECT_EQ(plan.graph.nodes[0].op, &op_def("linear"));
   EXPECT_EQ(plan.graph.nodes[0].attrs.text("act"), "relu");
   EXPECT_EQ(plan.graph.nodes[1].site.text(), "a.lua:4");
-  EXPECT_EQ(plan.graph.units[0].parameters, std::vector<int>{1});
+  EXPECT_EQ(plan.graph.units[0].parameters, std::vector<ValueId>{1});
   EXPECT_EQ(plan.graph.loss, 3);
   EXPECT_EQ(plan.steps, 20);
   EXPECT_EQ(plan.seed, 7u);

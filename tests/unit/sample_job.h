@@ -4,8 +4,8 @@
 
 namespace prun {
 
-inline Op sample_op(const char* kind, std::vector<int> reads, std::vector<int> writes, Phase phase, const char* unit,
-                    int line) {
+inline Op sample_op(const char* kind, std::vector<TensorId> reads, std::vector<TensorId> writes, Phase phase,
+                    const char* unit, int line) {
   Op op;
   op.def = &op_def(kind);
   op.reads = std::move(reads);

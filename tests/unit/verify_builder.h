@@ -54,7 +54,7 @@ class Builder {
     program.tensors.push_back(t);
     return static_cast<int>(program.tensors.size()) - 1;
   }
-  Op& op(const OpDef& def, std::vector<int> reads, std::vector<int> writes, int stream = 0,
+  Op& op(const OpDef& def, std::vector<TensorId> reads, std::vector<TensorId> writes, int stream = 0,
          std::vector<Edge> waits = {}, bool init = false) {
     Body& body = init ? program.init : program.step;
     static const char* const kNames[] = {"compute", "comm", "other"};

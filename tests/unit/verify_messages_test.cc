@@ -8,8 +8,8 @@ namespace {
 
 Op& message(Builder& b, const OpDef& def, int tensor, int peer, int64_t tag, int stream, std::vector<Edge> waits = {}) {
   const bool sends = def.name == "send";
-  Op& op = b.op(def, sends ? std::vector<int>{tensor} : std::vector<int>{},
-                sends ? std::vector<int>{} : std::vector<int>{tensor}, stream, std::move(waits));
+  Op& op = b.op(def, sends ? std::vector<TensorId>{tensor} : std::vector<TensorId>{},
+                sends ? std::vector<TensorId>{} : std::vector<TensorId>{tensor}, stream, std::move(waits));
   op.axis = "dp";
   op.attrs.set("peer", int64_t{peer});
   op.attrs.set("tag", tag);

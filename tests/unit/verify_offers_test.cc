@@ -8,8 +8,8 @@ namespace {
 
 Op& one_sided(Builder& b, const OpDef& def, int tensor, int peer, int64_t tag, std::vector<Edge> waits = {}) {
   const bool puts = def.name == "put", offers = def.name == "signal";
-  Op& op = b.op(def, offers ? std::vector<int>{} : std::vector<int>{tensor},
-                puts ? std::vector<int>{} : std::vector<int>{tensor}, 1, std::move(waits));
+  Op& op = b.op(def, offers ? std::vector<TensorId>{} : std::vector<TensorId>{tensor},
+                puts ? std::vector<TensorId>{} : std::vector<TensorId>{tensor}, 1, std::move(waits));
   op.axis = "dp";
   op.attrs.set("peer", int64_t{peer});
   op.attrs.set("tag", tag);

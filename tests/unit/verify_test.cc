@@ -500,8 +500,8 @@ TEST(Verify, IsFast) {
       for (int k = 0; k < kOps; k++) {
         const int scratch = b.buffer("scratch", 16, scratch_offset + k % 8 * 64);
         b.op(kCompute,
-             pass == 0 ? std::vector<int>{}
-                       : std::vector<int>{kept[static_cast<size_t>(kLayers - 1 - i)][static_cast<size_t>(k)]},
+             pass == 0 ? std::vector<TensorId>{}
+                       : std::vector<TensorId>{kept[static_cast<size_t>(kLayers - 1 - i)][static_cast<size_t>(k)]},
              {scratch});
         if (pass == 0) {
           kept[static_cast<size_t>(i)].push_back(b.buffer("activation", 16));

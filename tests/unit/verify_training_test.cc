@@ -139,7 +139,7 @@ TEST(VerifyTraining, StreamsMeetAtTheEndOfAStep) {
 std::string shapes(const char* kind, std::vector<Shape> reads, std::vector<Shape> writes, Attrs attrs = {}) {
   Training t;
   const auto tensors = [&](const std::vector<Shape>& list) {
-    std::vector<int> ids;
+    std::vector<TensorId> ids;
     for (const Shape& shape : list) {
       ids.push_back(t.buffer("b", element_count(shape)));
       t.program.tensors.back().shape = shape;

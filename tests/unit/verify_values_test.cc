@@ -38,7 +38,7 @@ struct Step : Builder {
     program.buffers.back().role = role;
     return tensor;
   }
-  Op& add(const char* kind, std::vector<int> reads, std::vector<int> writes, Phase phase) {
+  Op& add(const char* kind, std::vector<TensorId> reads, std::vector<TensorId> writes, Phase phase) {
     Op& made = op(op_def(kind), std::move(reads), std::move(writes));
     made.phase = phase;
     return made;

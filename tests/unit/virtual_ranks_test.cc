@@ -117,7 +117,8 @@ Program summing_program(int rank, bool waits = true) {
     program.tensors.push_back({.name = name, .buffer = static_cast<int>(program.buffers.size()), .shape = {2}});
     program.buffers.push_back(buffer);
   }
-  const auto op = [](const char* kind, std::vector<int> reads, std::vector<int> writes, std::vector<Edge> edges = {}) {
+  const auto op = [](const char* kind, std::vector<TensorId> reads, std::vector<TensorId> writes,
+                     std::vector<Edge> edges = {}) {
     Op o;
     o.def = find_op(kind);
     o.reads = std::move(reads);

@@ -34,9 +34,9 @@ bool derive_anew(Program& program, const Body& recorded) {
   for (const OpRef ref : order.sequence()) {
     Op op = from.streams[static_cast<size_t>(ref.stream)].ops[static_cast<size_t>(ref.index)];
     op.waits.clear();
-    for (const std::vector<int>* ids : {&op.reads, &op.writes}) {
+    for (const std::vector<TensorId>* ids : {&op.reads, &op.writes}) {
       for (const int id : *ids) {
-        const int buffer = program.tensors[static_cast<size_t>(id)].buffer;
+        const BufferId buffer = program.tensors[static_cast<size_t>(id)].buffer;
         const Buffer& b = program.buffers[static_cast<size_t>(buffer)];
         if (b.pool < 0) continue;
         const auto [slot, fresh] = occupants.try_emplace({b.pool, b.slot}, buffer);

@@ -159,7 +159,7 @@ std::vector<Life> lives_of(const Program& program) {
   int position = 0;
   for (const OpRef ref : order.sequence()) {
     const Op& op = program.step.streams[static_cast<size_t>(ref.stream)].ops[static_cast<size_t>(ref.index)];
-    for (const std::vector<int>* ids : {&op.reads, &op.writes}) {
+    for (const std::vector<TensorId>* ids : {&op.reads, &op.writes}) {
       for (const int id : *ids) {
         Life& life = lives[static_cast<size_t>(program.tensors[static_cast<size_t>(id)].buffer)];
         if (life.first < 0) life.first = position;
@@ -196,9 +196,9 @@ bool count(Job& job, Random& random, Mutant& mutant) {
   if (!pick(job, random, at, has_operands)) return false;
   Program& program = job.classes[at.cls];
   Op& op = op_of(job, at);
-  std::vector<int*> operands;
-  for (int& id : op.reads) operands.push_back(&id);
-  for (int& id : op.writes) operands.push_back(&id);
+  std::vector<TensorId*> operands;
+  for (TensorId& id : op.reads) operands.push_back(&id);
+  for (TensorId& id : op.writes) operands.push_back(&id);
   if (op.attrs.has("workspace")) operands.pop_back();
   if (operands.empty()) return false;
   const int from = *operands[below(random, operands.size())];
@@ -214,7 +214,7 @@ bool count(Job& job, Random& random, Mutant& mutant) {
   mutant.site = op.site;
   const int to = static_cast<int>(program.tensors.size());
   program.tensors.push_back(std::move(shorter));
-  for (int* id : operands)
+  for (TensorId* id : operands)
     if (*id == from) *id = to;
   return true;
 }

@@ -42,7 +42,7 @@ void require_supported(const Job& job, const Device& device) {
       for (const Stream& stream : body->streams)
         for (const Op& op : stream.ops) {
           if (op.def->op_class != OpClass::compute || device.supports(op, program)) continue;
-          int tensor = op.writes.empty() ? op.reads.at(0) : op.writes[0];
+          TensorId tensor = op.writes.empty() ? op.reads.at(0) : op.writes[0];
           std::string message = fmt::format("the device '{}' cannot run {} on {}", device.name(), op.def->name,
                                             dtype_name(program.tensors[static_cast<size_t>(tensor)].dtype));
           for (const char* name : {"cpu", "reference"})

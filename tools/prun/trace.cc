@@ -33,7 +33,7 @@ using OpTexts = std::vector<std::vector<OpText>>;  // by stream and op
 
 int64_t op_bytes(const Program& program, const Op& op) {
   int64_t bytes = 0;
-  for (const std::vector<int>* ids : {&op.reads, &op.writes})
+  for (const std::vector<TensorId>* ids : {&op.reads, &op.writes})
     for (const int id : *ids) bytes += program.tensors[static_cast<size_t>(id)].bytes();
   return bytes;
 }

@@ -36,12 +36,12 @@ bool OpView::has_workspace() const {
   return last.dtype == Dtype::u8 && memory_.program->buffers[last.buffer].role == Role::workspace;
 }
 
-const Tensor& OpView::tensor(const std::vector<int>& list, size_t i, const char* word) const {
+const Tensor& OpView::tensor(const std::vector<TensorId>& list, size_t i, const char* word) const {
   PRUN_CHECK(i < list.size(), fmt::format("{} has {} {}, wants {}", kind(), list.size(), word, i + 1));
   return memory_.program->tensors[list[i]];
 }
 
-void* OpView::pointer(const std::vector<int>& list, size_t i, Dtype dtype, const char* word) const {
+void* OpView::pointer(const std::vector<TensorId>& list, size_t i, Dtype dtype, const char* word) const {
   const Tensor& t = tensor(list, i, word);
   PRUN_CHECK(t.dtype == dtype, fmt::format("{} {} {} '{}' is {}, wants {}", kind(), word, i, t.name,
                                            dtype_name(t.dtype), dtype_name(dtype)));
@@ -129,8 +129,7 @@ class CpuDevice final : public Device {
         case Dtype::i32:
           return true;  // tokens and counts; a kernel checks where they stand
         case Dtype::u8:
-          return program.buffers[program.tensors[id].buffer].role ==
-                 Role::workspace;
+          return program.buffers[program.tensors[id].buffer].role == Role::workspace;
         default:
           return false;
       }

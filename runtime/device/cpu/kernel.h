@@ -67,8 +67,8 @@ class OpView {
 
  private:
   bool has_workspace() const;
-  const Tensor& tensor(const std::vector<int>& list, size_t i, const char* word) const;
-  void* pointer(const std::vector<int>& list, size_t i, Dtype dtype, const char* word) const;
+  const Tensor& tensor(const std::vector<TensorId>& list, size_t i, const char* word) const;
+  void* pointer(const std::vector<TensorId>& list, size_t i, Dtype dtype, const char* word) const;
 
   const RankMemory& memory_;
   const Op& op_;

@@ -108,7 +108,7 @@ class ReferenceKernel final : public Kernel {
 
  private:
   const Tensor& tensor(int id) const { return memory_.program->tensors[id]; }
-  std::vector<Array> arrays(const std::vector<int>& ids) const {
+  std::vector<Array> arrays(const std::vector<TensorId>& ids) const {
     std::vector<Array> out;
     for (int id : ids)
       out.push_back({tensor(id).shape, tensor(id).dtype, std::vector<double>(static_cast<size_t>(tensor(id).count()))});
@@ -133,7 +133,7 @@ class ReferenceDevice final : public Device {
   }
 
   bool supports(const Op& op, const Program& program) const override {
-    for (const std::vector<int>* ids : {&op.reads, &op.writes})
+    for (const std::vector<TensorId>* ids : {&op.reads, &op.writes})
       for (int id : *ids)
         if (program.tensors[id].dtype == Dtype::f16) return false;
     return rules().count(op.def->name) != 0;

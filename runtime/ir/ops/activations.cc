@@ -46,8 +46,8 @@ Types infer_silu_mul(const Types& inputs, const Attrs&) {
 void derive_silu_mul(GradientBuilder& builder, const NodeView& node) {
   int gate = node.inputs[0], up = node.inputs[1];
   if (!builder.wants(gate) && !builder.wants(up)) return;
-  std::vector<int> grads = builder.emit("silu_mul_grad", {gate, up, builder.gradient(node.outputs[0])},
-                                        {builder.type(gate), builder.type(up)}, {});
+  std::vector<ValueId> grads = builder.emit("silu_mul_grad", {gate, up, builder.gradient(node.outputs[0])},
+                                            {builder.type(gate), builder.type(up)}, {});
   for (size_t i : {0, 1})
     if (builder.wants(node.inputs[i])) builder.contribute(node.inputs[i], grads[i]);
 }

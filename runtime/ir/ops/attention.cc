@@ -40,8 +40,8 @@ Types infer_attention(const Types& inputs, const Attrs& attrs) {
 void derive_attention(GradientBuilder& builder, const NodeView& node) {
   int qkv = node.inputs[0], out = node.outputs[0];
   if (!builder.wants(qkv)) return;
-  std::vector<int> grad = builder.emit("attention_grad", {qkv, out, builder.gradient(out), node.outputs[1]},
-                                       {builder.type(qkv)}, node.attrs);
+  std::vector<ValueId> grad = builder.emit("attention_grad", {qkv, out, builder.gradient(out), node.outputs[1]},
+                                           {builder.type(qkv)}, node.attrs);
   builder.contribute(qkv, grad[0]);
 }
 

@@ -75,7 +75,7 @@ Types infer_finish(const Types& inputs, const Attrs&) {
 void derive_logits(GradientBuilder& builder, const NodeView& node, std::string_view op, int logits, int targets) {
   require_end_of_model(op, builder, node);
   if (!builder.wants(logits)) return;
-  std::vector<int> grad =
+  std::vector<ValueId> grad =
       builder.emit("cross_entropy_grad", {logits, targets, node.outputs[1]}, {builder.type(logits)}, node.attrs);
   builder.contribute(logits, grad[0]);
 }

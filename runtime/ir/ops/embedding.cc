@@ -33,7 +33,7 @@ Types infer_embedding(const Types& inputs, const Attrs&) {
 }
 
 void derive_embedding(GradientBuilder& builder, const NodeView& node) {
-  int table = node.inputs[1], positions = node.inputs.size() == 3 ? node.inputs[2] : -1;
+  ValueId table = node.inputs[1], positions = node.inputs.size() == 3 ? node.inputs[2] : ValueId();
   bool with_positions = positions >= 0 && builder.wants(positions);
   if (!builder.wants(table) && !with_positions) return;
   Attrs attrs;
@@ -42,7 +42,7 @@ void derive_embedding(GradientBuilder& builder, const NodeView& node) {
   attrs.set("positions", with_positions ? builder.type(positions).shape[0] : int64_t{0});
   Types types = {wide_like(builder.type(table))};
   if (with_positions) types.push_back(wide_like(builder.type(positions)));
-  std::vector<int> grads =
+  std::vector<ValueId> grads =
       builder.emit("embedding_grad", {node.inputs[0], builder.gradient(node.outputs[0])}, types, attrs);
   if (builder.wants(table)) builder.contribute(table, grads[0]);
   if (with_positions) builder.contribute(positions, grads[1]);

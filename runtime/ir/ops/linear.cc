@@ -55,7 +55,7 @@ void derive_linear(GradientBuilder& builder, const NodeView& node) {
     if (!builder.wants(w) && !bias) return;
     Types types = {wide_like(builder.type(w))};
     if (bias) types.push_back(wide_like(builder.type(node.inputs[2])));
-    std::vector<int> dw = builder.emit("linear_dw", {x, dy}, types, attrs);
+    std::vector<ValueId> dw = builder.emit("linear_dw", {x, dy}, types, attrs);
     if (builder.wants(w)) builder.contribute(w, dw[0]);
     if (bias) builder.contribute(node.inputs[2], dw[1]);
   };

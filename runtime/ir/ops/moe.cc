@@ -42,7 +42,7 @@ Types infer_route(const Types& inputs, const Attrs& attrs) {
 void derive_route(GradientBuilder& builder, const NodeView& node) {
   int logits = node.inputs[0], weights = node.outputs[0];
   if (!builder.wants(logits) || builder.gradient(weights) < 0) return;
-  std::vector<int> inputs = {logits, weights, builder.gradient(weights)};
+  std::vector<ValueId> inputs = {logits, weights, builder.gradient(weights)};
   if (node.attrs.number("aux") != 0) inputs.push_back(node.outputs[2]);
   Attrs attrs;
   attrs.set("k", node.attrs.integer("k", 1));
@@ -91,8 +91,8 @@ Types infer_combine(const Types& inputs, const Attrs& attrs) {
 void derive_combine(GradientBuilder& builder, const NodeView& node) {
   int y = node.inputs[0], slots = node.inputs[1], weights = node.inputs[2];
   if (!builder.wants(y) && !builder.wants(weights)) return;
-  std::vector<int> grads = builder.emit("combine_grad", {y, slots, weights, builder.gradient(node.outputs[0])},
-                                        {builder.type(y), builder.type(weights)}, {});
+  std::vector<ValueId> grads = builder.emit("combine_grad", {y, slots, weights, builder.gradient(node.outputs[0])},
+                                            {builder.type(y), builder.type(weights)}, {});
   if (builder.wants(y)) builder.contribute(y, grads[0]);
   if (builder.wants(weights)) builder.contribute(weights, grads[1]);
 }

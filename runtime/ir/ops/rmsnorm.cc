@@ -23,8 +23,9 @@ Types infer_rmsnorm(const Types& inputs, const Attrs&) {
 void derive_rmsnorm(GradientBuilder& builder, const NodeView& node) {
   int x = node.inputs[0], gamma = node.inputs[1];
   if (!builder.wants(x) && !builder.wants(gamma)) return;
-  std::vector<int> grads = builder.emit("rmsnorm_grad", {x, builder.gradient(node.outputs[0]), gamma, node.outputs[1]},
-                                        {builder.type(x), wide_like(builder.type(gamma))}, {});
+  std::vector<ValueId> grads =
+      builder.emit("rmsnorm_grad", {x, builder.gradient(node.outputs[0]), gamma, node.outputs[1]},
+                   {builder.type(x), wide_like(builder.type(gamma))}, {});
   for (size_t i : {0, 1})
     if (builder.wants(node.inputs[i])) builder.contribute(node.inputs[i], grads[i]);
 }
