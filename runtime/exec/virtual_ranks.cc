@@ -1,4 +1,4 @@
-// One loop over (rank, stream) pairs: whatever is ready may run; a collective runs when its last member arrives.
+// All ranks walk in one loop: whatever is ready may run next, and what it does is done at once.
 #include "exec/virtual_ranks.h"
 
 #include <fmt/format.h>
@@ -8,14 +8,13 @@
 #include <deque>
 #include <map>
 #include <memory>
-#include <optional>
 #include <random>
-#include <tuple>
 #include <utility>
 
 #include "exec/host_ops.h"
 #include "exec/plain_collectives.h"
 #include "exec/transfer.h"
+#include "ir/walk.h"
 
 namespace prun {
 namespace {
@@ -35,66 +34,50 @@ struct VirtualRank {
   RankMemory memory;
   HostServices host;
   std::vector<std::vector<std::unique_ptr<Kernel>>> kernels;  // of the body under way; null for communication
-  std::vector<int> done;                                      // by stream
-  std::vector<bool> arrived;                                  // by stream: in a collective that is not complete
 };
 
-using Meeting = std::pair<std::vector<int>, int>;  // members of the group, lane
-
-struct At {
-  int rank, stream;
-};
-
-// A message that its sender has left behind, before its receiver asked for it.
-struct Letter {
+// Between its sender, which has gone on, and its receiver.
+struct Message {
   int64_t tag = 0;
   std::vector<std::byte> bytes;
 };
 
-// One direction of one pair on one lane: what the receiver has offered, and what has been put since it last waited.
-struct Mailbox {
-  int offers = 0, filled = 0;
-  std::optional<At> putter, waiter;  // blocked
-};
-
-class Interpreter {
+class Interpreter : private WalkPolicy {
  public:
   Interpreter(const Job& job, const Device& device, const VirtualOptions& options);
   VirtualRun run();
 
  private:
+  void run(StreamCursor at) override;
+  void meet(const std::vector<StreamCursor>& members) override;
+  void send(StreamCursor at) override;
+  void receive(StreamCursor at) override;
+  bool buffers(int under_way) const override;
+
   const Body& body(const VirtualRank& rank) const { return rank.program->*body_; }
-  const Op& op_at(At at) const;
   void enter(Body Program::*body);
   void run_body();
   void evaluate();
   std::vector<double> losses(TensorId Program::*tensor) const;
-  std::vector<At> ready() const;
-  size_t choose(const std::vector<At>& candidates);
-  void advance(At at);
-  bool send_at_once(const Op& op, At at);
-  bool take_letter(const Op& op, At at);
-  void one_sided(const Op& op, At at);
-  void put(const Op& op, At from, int to);
-  void complete(At at);
-  void meet(const Op& op, const std::vector<At>& members);
+  size_t choose(const std::vector<StreamCursor>& candidates);
+  void put(const Op& op, int from, int to);
   void poison();
   [[noreturn]] void report_stuck() const;
 
+  const Job& job_;
   const Device& device_;
   VirtualOptions options_;
-  std::mt19937_64 random_;
+  mutable std::mt19937_64 random_;
   StepTable table_;
   Body Program::*body_ = &Program::init;  // under way
+  Walk* walk_ = nullptr;                  // through it
   std::vector<VirtualRank> ranks_;
-  std::map<Meeting, std::vector<At>> meetings_;
-  std::map<Meeting, std::deque<Letter>> letters_;
-  std::map<Meeting, Mailbox> mailboxes_;
+  std::map<int, std::deque<Message>> messages_;  // by channel
   VirtualRun result_;
 };
 
 Interpreter::Interpreter(const Job& job, const Device& device, const VirtualOptions& options)
-    : device_(device), options_(options), random_(options.seed) {
+    : job_(job), device_(device), options_(options), random_(options.seed) {
   table_.set(job.classes.front().schedule, 0);
   for (int r = 0; r < std::ssize(job.class_of_rank); r++) {
     VirtualRank rank;
@@ -113,12 +96,6 @@ Interpreter::Interpreter(const Job& job, const Device& device, const VirtualOpti
                                    [this, r](const std::string& line) { result_.printed.emplace_back(r, line); });
     ranks_.push_back(std::move(rank));
   }
-}
-
-const Op& Interpreter::op_at(At at) const {
-  const VirtualRank& rank = ranks_[at.rank];
-  const Stream& stream = body(rank).streams[at.stream];
-  return stream.ops[rank.done[at.stream]];
 }
 
 // Makes the kernels of the body that runs from now on.
@@ -149,23 +126,7 @@ void Interpreter::enter(Body Program::*next) {
   }
 }
 
-std::vector<At> Interpreter::ready() const {
-  std::vector<At> candidates;
-  for (const VirtualRank& rank : ranks_) {
-    const std::vector<Stream>& streams = body(rank).streams;
-    for (size_t s = 0; s < streams.size(); s++) {
-      if (rank.arrived[s] || rank.done[s] == std::ssize(streams[s].ops)) continue;
-      const Op& op = streams[s].ops[rank.done[s]];
-      const bool waits = std::any_of(op.waits.begin(), op.waits.end(), [&](const Edge& edge) {
-        return edge.back == 0 && rank.done[edge.stream] <= edge.index;
-      });
-      if (!waits) candidates.push_back({rank.rank, static_cast<int>(s)});
-    }
-  }
-  return candidates;
-}
-
-size_t Interpreter::choose(const std::vector<At>& candidates) {
+size_t Interpreter::choose(const std::vector<StreamCursor>& candidates) {
   if (options_.order == VirtualOrder::random) return random_() % candidates.size();
   const bool early = options_.order == VirtualOrder::early;
   for (size_t i = 0; i < candidates.size(); i++) {
@@ -174,117 +135,67 @@ size_t Interpreter::choose(const std::vector<At>& candidates) {
   return 0;
 }
 
-void Interpreter::advance(At at) {
-  VirtualRank& rank = ranks_[at.rank];
-  const size_t s = static_cast<size_t>(at.stream);
-  const Op& op = op_at(at);
-  if (!op.communicates()) {
-    rank.kernels[s][rank.done[s]]->run();
-    rank.done[s]++;
-    return;
+void Interpreter::run(StreamCursor at) {
+  const OpRef ref = walk_->ref(at);
+  if (Kernel* kernel = ranks_[at.actor].kernels[ref.stream][ref.index].get()) {
+    kernel->run();
+  } else if (!walk_->op(at).offers()) {
+    meet({at});  // a group of one
   }
-  if (op.one_sided()) return one_sided(op, at);
-  if (send_at_once(op, at) || take_letter(op, at)) {
-    rank.done[s]++;
-    return;
-  }
-  const std::vector<int> group = members_of(rank.program->mesh, op, at.rank);
-  std::vector<At>& here = meetings_[{group, op.lane}];
-  here.push_back(at);
-  rank.arrived[s] = true;
-  if (here.size() < group.size()) return;
-  std::vector<At> members = std::move(here);
-  here.clear();
-  const auto place = [&](At member) { return std::find(group.begin(), group.end(), member.rank); };
-  std::sort(members.begin(), members.end(), [&](At a, At b) { return place(a) < place(b); });
-  meet(op_at(members.front()), members);
-  for (const At member : members) complete(member);
 }
 
-void Interpreter::complete(At at) {
-  VirtualRank& rank = ranks_[at.rank];
-  rank.arrived[at.stream] = false;
-  rank.done[at.stream]++;
+// A send may end before its receive begins (a transport that buffers) or with it; each order of ops tries its own.
+bool Interpreter::buffers(int under_way) const {
+  return options_.order == VirtualOrder::early ||
+         (options_.order == VirtualOrder::random && (under_way > 0 || random_() % 2 == 0));
+}
+
+void Interpreter::send(StreamCursor at) {
+  const Op& op = walk_->op(at);
+  const VirtualRank& rank = ranks_[at.actor];
+  if (op.one_sided()) return put(op, rank.rank, peer_rank(rank.program->mesh, op, rank.rank));
+  const auto* data = static_cast<const std::byte*>(rank.memory.data(op.reads.at(0)));
+  messages_[walk_->channel(at)].push_back(
+      {op.attrs.integer("tag"), {data, data + rank.program->tensors[op.reads[0]].bytes()}});
 }
 
 // As a transport does it: a put writes where it is told, whatever its receiver has offered.
-void Interpreter::one_sided(const Op& op, At at) {
-  VirtualRank& rank = ranks_[at.rank];
-  const std::vector<int> pair = members_of(rank.program->mesh, op, at.rank);
-  Mailbox& box = mailboxes_[{pair, op.lane}];
-  rank.arrived[at.stream] = true;
-  if (op.offers()) {
-    box.offers++;
-    complete(at);
-  } else if (op.sends()) {
-    box.putter = at;
-  } else {
-    box.waiter = at;
-  }
-  if (box.putter && box.offers > 0) {
-    put(op_at(*box.putter), *box.putter, pair[1]);
-    complete(*std::exchange(box.putter, std::nullopt));
-    box.offers--;
-    box.filled++;
-  }
-  if (box.waiter && box.filled > 0) {
-    complete(*std::exchange(box.waiter, std::nullopt));
-    box.filled--;
-  }
-}
-
-void Interpreter::put(const Op& op, At from, int to) {
-  const VirtualRank &sender = ranks_[from.rank], &receiver = ranks_[to];
+void Interpreter::put(const Op& op, int from, int to) {
+  const VirtualRank &sender = ranks_[from], &receiver = ranks_[to];
   const int64_t offset = op.attrs.integer("offset"), bytes = sender.program->tensors[op.reads.at(0)].bytes();
   if (offset < 0 || offset + bytes > receiver.program->arena_bytes)
-    throw plan_error(fmt::format("rank {} puts {} bytes at {} of the arena of rank {}, which has {}", from.rank, bytes,
+    throw plan_error(fmt::format("rank {} puts {} bytes at {} of the arena of rank {}, which has {}", from, bytes,
                                  offset, to, receiver.program->arena_bytes),
                      op.site);
   std::memcpy(receiver.arena.get() + offset, sender.memory.data(op.reads[0]), static_cast<size_t>(bytes));
 }
 
-// A send may end before its receive begins (a transport that buffers) or with it; each order of ops tries its own.
-bool Interpreter::send_at_once(const Op& op, At at) {
-  if (!op.is("send") || options_.order == VirtualOrder::late) return false;
-  const VirtualRank& rank = ranks_[at.rank];
-  const Meeting pair = {members_of(rank.program->mesh, op, at.rank), op.lane};
-  if (!meetings_[pair].empty()) return false;  // its receive waits
-  if (options_.order == VirtualOrder::random && letters_[pair].empty() && random_() % 2 == 0) return false;
-  const Tensor& tensor = rank.program->tensors[op.reads.at(0)];
-  const auto* data = static_cast<const std::byte*>(rank.memory.data(op.reads[0]));
-  letters_[pair].push_back({op.attrs.integer("tag"), {data, data + tensor.bytes()}});
-  return true;
-}
-
-bool Interpreter::take_letter(const Op& op, At at) {
-  if (!op.is("recv")) return false;
-  const VirtualRank& rank = ranks_[at.rank];
-  std::deque<Letter>& letters = letters_[{members_of(rank.program->mesh, op, at.rank), op.lane}];
-  if (letters.empty()) return false;
+void Interpreter::receive(StreamCursor at) {
+  const Op& op = walk_->op(at);
+  if (op.one_sided()) return;  // the put has written it
+  const VirtualRank& rank = ranks_[at.actor];
+  std::deque<Message>& messages = messages_[walk_->channel(at)];
+  const Message message = std::move(messages.front());
+  messages.pop_front();
   const int64_t bytes = rank.program->tensors[op.writes.at(0)].bytes();
-  const Letter& letter = letters.front();
-  if (letter.tag != op.attrs.integer("tag") || static_cast<int64_t>(letter.bytes.size()) != bytes) {
-    throw plan_error(fmt::format("rank {} expects {} bytes with tag {}, and {} with tag {} arrive", at.rank, bytes,
-                                 op.attrs.integer("tag"), letter.bytes.size(), letter.tag),
+  if (message.tag != op.attrs.integer("tag") || std::ssize(message.bytes) != bytes)
+    throw plan_error(fmt::format("rank {} expects {} bytes with tag {}, and {} with tag {} arrive", rank.rank, bytes,
+                                 op.attrs.integer("tag"), message.bytes.size(), message.tag),
                      op.site);
-  }
-  std::memcpy(rank.memory.data(op.writes[0]), letter.bytes.data(), letter.bytes.size());
-  letters.pop_front();
-  return true;
+  std::memcpy(rank.memory.data(op.writes[0]), message.bytes.data(), message.bytes.size());
 }
 
-void Interpreter::meet(const Op& op, const std::vector<At>& members) {
+void Interpreter::meet(const std::vector<StreamCursor>& members) {
+  const Op& op = walk_->op(members.front());
   std::vector<PlainMember> operands;
   Dtype dtype = Dtype::f32;
-  for (const At at : members) {
-    const VirtualRank& rank = ranks_[at.rank];
-    const Op& mine = op_at(at);
-    if (mine.def != op.def &&
-        !(op.is("send") && mine.is("recv") && op.attrs.integer("tag") == mine.attrs.integer("tag"))) {
-      throw plan_error(fmt::format("rank {} meets {} with {}", at.rank, op.def->name, mine.def->name), mine.site);
-    }
+  for (const StreamCursor at : members) {
+    const VirtualRank& rank = ranks_[at.actor];
+    const Op& mine = walk_->op(at);
+    if (mine.def != op.def)
+      throw plan_error(fmt::format("rank {} meets {} with {}", rank.rank, op.def->name, mine.def->name), mine.site);
     PlainMember operand;
-    const auto tensor = [&](int id) -> const Tensor& { return rank.program->tensors[id]; };
+    const auto tensor = [&](TensorId id) -> const Tensor& { return rank.program->tensors[id]; };
     if (!mine.reads.empty()) {
       operand.in = rank.memory.data(mine.reads[0]);
       operand.in_count = tensor(mine.reads[0]).count();
@@ -300,9 +211,7 @@ void Interpreter::meet(const Op& op, const std::vector<At>& members) {
     }
     operands.push_back(operand);
   }
-  // A send and its recv are a broadcast in their pair.
-  run_plain_collective(op.is("send") ? "broadcast" : op.def->name, dtype,
-                       parse_redop(op.attrs.text("op", "sum")).value_or(RedOp::sum),
+  run_plain_collective(op.def->name, dtype, parse_redop(op.attrs.text("op", "sum")).value_or(RedOp::sum),
                        static_cast<int>(op.attrs.integer("root")), operands);
 }
 
@@ -310,31 +219,27 @@ void Interpreter::report_stuck() const {
   std::string text = "the virtual ranks wait for each other:";
   Site site;
   for (const VirtualRank& rank : ranks_) {
-    const std::vector<Stream>& streams = body(rank).streams;
-    for (size_t s = 0; s < streams.size(); s++) {
-      if (rank.done[s] == std::ssize(streams[s].ops)) continue;
-      const Op& op = op_at({rank.rank, static_cast<int>(s)});
+    for (StreamId s = 0; s < std::ssize(body(rank).streams); ++s) {
+      const StreamCursor at{rank.rank, s};
+      const Stream& stream = walk_->stream(at);
+      if (walk_->ref(at).index == std::ssize(stream.ops)) continue;
+      const Op& op = walk_->op(at);
       if (!site.known()) site = op.site;
-      text += fmt::format("\n  rank {}, stream {}: {} {}", rank.rank, streams[s].name, op.def->name, op.site.text());
+      text += fmt::format("\n  rank {}, stream {}: {} {}", rank.rank, stream.name, op.def->name, op.site.text());
     }
   }
   throw plan_error(text, site);
 }
 
 void Interpreter::run_body() {
-  for (VirtualRank& rank : ranks_) {
-    const size_t streams = body(rank).streams.size();
-    rank.done.assign(streams, 0);
-    rank.arrived.assign(streams, false);
-  }
-  for (std::vector<At> candidates = ready(); !candidates.empty(); candidates = ready()) {
-    advance(candidates[choose(candidates)]);
-  }
-  for (const VirtualRank& rank : ranks_) {
-    for (size_t s = 0; s < rank.done.size(); s++) {
-      if (rank.done[s] < static_cast<int>(body(rank).streams[s].ops.size())) report_stuck();
-    }
-  }
+  std::vector<const Body*> bodies;
+  for (const Program& program : job_.classes) bodies.push_back(&(program.*body_));
+  Walk walk(job_, bodies, Walk::By::rank, *this);
+  walk_ = &walk;
+  messages_.clear();
+  for (std::vector<StreamCursor> ready = walk.ready(); !ready.empty(); ready = walk.ready())
+    walk.step(ready[choose(ready)]);
+  if (!walk.ended()) report_stuck();
 }
 
 // What no persistent buffer holds is unknown when a step begins; make it look so.

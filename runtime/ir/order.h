@@ -6,15 +6,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "ir/program.h"
+#include "ir/walk.h"
 
 namespace prun {
-
-struct OpRef {
-  StreamId stream = 0;
-  int index = 0;
-  bool operator==(const OpRef&) const = default;
-};
 
 class Order {
  public:
@@ -29,10 +23,11 @@ class Order {
   const std::vector<OpRef>& sequence() const { return sequence_; }
 
  private:
-  const int* clock(OpRef op) const {
-    return &clocks_[static_cast<size_t>(first_[op.stream] + op.index) * static_cast<size_t>(streams_)];
-  }
-  int streams_ = 0;
+  class Clocks;
+  size_t at(OpRef op) const { return static_cast<size_t>(first_[op.stream] + op.index) * streams_; }
+  int* clock(OpRef op) { return &clocks_[at(op)]; }
+  const int* clock(OpRef op) const { return &clocks_[at(op)]; }
+  int streams_ = 0, total_ = 0;
   std::vector<int> first_;   // of each stream in the flat numbering
   std::vector<int> clocks_;  // ops x streams
   std::vector<OpRef> stuck_, sequence_;

@@ -122,13 +122,6 @@ void compare(const BodyView& a, const Lanes& lanes_a, int rank_a, const BodyView
 
 }  // namespace
 
-std::string lane_text(const Lane& lane) { return fmt::format("{} (lane {})", lane.axis, lane.lane); }
-
-Lane lane_of(const Program& program, const Op& op) {
-  const bool all = op.axis == kWorld || program.mesh.size(op.axis) == program.mesh.ranks();
-  return {all ? kWorld : op.axis, op.lane};
-}
-
 std::map<Lane, std::vector<OpRef>> lanes_of(const BodyView& body) {
   Lanes lanes;
   for (const OpRef ref : body.order.sequence()) {

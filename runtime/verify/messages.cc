@@ -96,16 +96,6 @@ std::optional<std::vector<Message>> issued(const BodyView& body, int rank, int o
 
 }  // namespace
 
-int peer_offset(const Mesh& mesh, const Op& op) {
-  const int size = mesh.size(op.axis);
-  return static_cast<int>((op.attrs.integer("peer") % size + size) % size);
-}
-
-int peer_rank(const Mesh& mesh, const Op& op, int rank) {
-  const std::vector<int> pair = members_of(mesh, op, rank);
-  return op.sends() ? pair[1] : pair[0];
-}
-
 bool sends_messages(const BodyView& body) {
   for (const Stream& stream : body.body->streams)
     for (const Op& op : stream.ops)

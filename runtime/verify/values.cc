@@ -35,55 +35,60 @@ Segments Values::segments_of(int id, const Tensor& tensor) {
   return list;
 }
 
+void Values::send(StreamCursor at) {
+  Moment moment = moment_of(at);
+  messages_[walk_->channel(at)].push_back(moment.reads[0]);
+  finish(at.actor, moment);
+}
+
 // A receive takes what the matching send of the other class holds.
-bool Values::exchange(int id, Moment& moment, bool force) {
+void Values::receive(StreamCursor at) {
+  Moment moment = moment_of(at);
   const Mesh& mesh = moment.body.program->mesh;
-  const int size = mesh.size(moment.op.axis), offset = peer_offset(mesh, moment.op);
-  const Lane lane = lane_of(*moment.body.program, moment.op);
-  if (moment.op.sends()) {
-    messages_[{id, offset, lane}].push_back(moment.reads[0]);
-    return true;
-  }
-  const int sender = view_.job->class_of_rank[peer_rank(mesh, moment.op, moment.body.rank)];
-  const Channel channel{sender, (size - offset) % size, lane};
-  size_t& next = received_[channel];
-  const std::vector<Segments>& sent = messages_[channel];
+  const int size = mesh.size(moment.op.axis), offset = (size - peer_offset(mesh, moment.op)) % size;
   const Tensor& to = *moment.write_tensors[0];
-  if (next >= sent.size()) {
-    if (!force) return false;
+  std::deque<Segments>& sent = messages_[walk_->channel(at)];
+  if (sent.empty()) {
     moment.writes[0] = {{to.byte_offset, to.byte_offset + to.bytes(), {}}};
-    return true;
+  } else {
+    const Segments message = std::move(sent.front());
+    sent.pop_front();
+    const int64_t shift = message.empty() ? 0 : to.byte_offset - message.front().begin;
+    for (const Segment& segment : message) {
+      Held held;
+      held.spread = spreads_.arrived(segment.held.spread, moment.op.axis, offset);
+      moment.writes[0].push_back({segment.begin + shift, segment.end + shift, held});
+    }
   }
-  const Segments& message = sent[next++];
-  const int64_t shift = message.empty() ? 0 : to.byte_offset - message.front().begin;
-  for (const Segment& segment : message) {
-    Held held;
-    held.spread = spreads_.arrived(segment.held.spread, moment.op.axis, (size - offset) % size);
-    moment.writes[0].push_back({segment.begin + shift, segment.end + shift, held});
-  }
-  return true;
+  finish(at.actor, moment);
+}
+
+void Values::run(StreamCursor at) {
+  Moment moment = moment_of(at);
+  spreads_.follow(moment);
+  finish(at.actor, moment);
 }
 
 // A reduction across programs adds up what all of them bring.
-bool Values::meet(int id, Moment& moment, bool force) {
-  std::set<int> classes;
-  for (const int rank : moment.body.program->mesh.group(moment.op.axis, moment.body.rank))
-    classes.insert(view_.job->class_of_rank[rank]);
-  if (classes.size() < 2 || moment.reads[0].size() != 1) return true;
-  const Meeting meeting{classes, lane_of(*moment.body.program, moment.op)};
-  size_t& call = met_[{id, meeting}];
-  std::map<int, std::vector<Spread>>& brought = brought_[meeting];
-  if (brought[id].size() == call) brought[id].push_back(moment.reads[0].front().held.spread);
-  std::vector<const Spread*> all;
-  for (const int other : classes)
-    if (brought[other].size() > call) all.push_back(&brought[other][call]);
-  if (all.size() < classes.size() && !force) return false;
-  call++;
-  if (all.size() == classes.size()) {
-    moment.reads[0].front().held.spread = spreads_.together(all);
-    moment.met = true;
+void Values::meet(const std::vector<StreamCursor>& members) {
+  std::vector<Moment> moments;
+  for (const StreamCursor at : members) moments.push_back(moment_of(at));
+  const auto brings_one = [](const Moment& moment) {
+    return moment.op.is("all_reduce") && moment.reads[0].size() == 1;
+  };
+  if (members.size() > 1 && std::all_of(moments.begin(), moments.end(), brings_one)) {
+    std::vector<const Spread*> all;
+    for (const Moment& moment : moments) all.push_back(&moment.reads[0].front().held.spread);
+    const Spread together = spreads_.together(all);
+    for (Moment& moment : moments) {
+      moment.reads[0].front().held.spread = together;
+      moment.met = true;
+    }
   }
-  return true;
+  for (size_t i = 0; i < members.size(); ++i) {
+    spreads_.follow(moments[i]);
+    finish(members[i].actor, moments[i]);
+  }
 }
 
 // The same op on the same bytes with the same operands, in place: the second makes something else of what the first
@@ -124,78 +129,52 @@ void Values::apply(int id, Moment& moment) {
     const auto read = std::find(moment.op.reads.begin(), moment.op.reads.end(), moment.op.writes[w]);
     const int version = ++state.version;
     for (Segment& segment : moment.writes[w]) {
-      state.buffers[tensor.buffer].over(
-          segment.begin, segment.end, [&](int64_t, int64_t, Held& held) {
-            Held next = segment.held;
-            next.writer = init_ ? OpRef{-1, 0} : moment.ref;
-            next.version = init_ ? 0 : version;
-            next.base = read == moment.op.reads.end() ? next.version : held.base;
-            next.live_in = !init_ && held.live_in;
-            next.norms = 0;
-            held = next;
-          });
+      state.buffers[tensor.buffer].over(segment.begin, segment.end, [&](int64_t, int64_t, Held& held) {
+        Held next = segment.held;
+        next.writer = init_ ? OpRef{-1, 0} : moment.ref;
+        next.version = init_ ? 0 : version;
+        next.base = read == moment.op.reads.end() ? next.version : held.base;
+        next.live_in = !init_ && held.live_in;
+        next.norms = 0;
+        held = next;
+      });
     }
   }
   if (!moment.op.is("norm2") || init_) return;
   for (const Tensor* tensor : moment.read_tensors)
     state.buffers[tensor->buffer].over(tensor->byte_offset, tensor->byte_offset + tensor->bytes(),
-                                                            [](int64_t, int64_t, Held& held) { held.norms++; });
+                                       [](int64_t, int64_t, Held& held) { held.norms++; });
 }
 
-bool Values::execute(int id, OpRef ref, bool force) {
-  const BodyView& view = body(id);
-  Moment moment{view, ref, view.op(ref), {}, {}, {}, {}, findings_};
-  const auto tensor = [&](int t) { return &view.program->tensors[t]; };
-  for (const int t : moment.op.reads) {
-    moment.read_tensors.push_back(tensor(t));
-    moment.reads.push_back(segments_of(id, *tensor(t)));
+Moment Values::moment_of(StreamCursor at) {
+  const BodyView& view = body(at.actor);
+  Moment moment{view, walk_->ref(at), walk_->op(at), {}, {}, {}, {}, findings_};
+  for (const TensorId id : moment.op.reads) {
+    moment.read_tensors.push_back(&view.program->tensors[id]);
+    moment.reads.push_back(segments_of(at.actor, *moment.read_tensors.back()));
   }
-  for (const int t : moment.op.writes) moment.write_tensors.push_back(tensor(t));
+  for (const TensorId id : moment.op.writes) moment.write_tensors.push_back(&view.program->tensors[id]);
   moment.writes.resize(moment.op.writes.size());
-  if (moment.op.point_to_point()) {
-    if (!exchange(id, moment, force)) return false;
-  } else {
-    if (moment.op.is("all_reduce") && !meet(id, moment, force)) return false;
-    spreads_.follow(moment);
-  }
+  return moment;
+}
+
+void Values::finish(int id, Moment& moment) {
   if (!init_) {
     check_repeated(id, moment);
     check_reads(moment);
     follow_updates(moment);
   }
   apply(id, moment);
-  return true;
 }
 
 void Values::run_body(bool init) {
   init_ = init;
   messages_.clear();
-  received_.clear();
-  brought_.clear();
-  met_.clear();
-  std::vector<std::vector<int>> done;
-  for (size_t id = 0; id < classes_.size(); id++) done.emplace_back(body(static_cast<int>(id)).body->streams.size(), 0);
-  const auto advance = [&](bool force) {
-    bool moved = false;
-    for (int id = 0; id < std::ssize(classes_); id++) {
-      const std::vector<Stream>& streams = body(id).body->streams;
-      std::vector<int>& mine = done[id];
-      for (bool again = true; again;) {
-        again = false;
-        for (size_t s = 0; s < streams.size(); s++) {
-          while (mine[s] < std::ssize(streams[s].ops) &&
-                 !unsatisfied(streams[s].ops[mine[s]], mine) &&
-                 execute(id, {static_cast<int>(s), mine[s]}, force)) {
-            mine[s]++;
-            again = moved = true;
-            force = false;
-          }
-        }
-      }
-    }
-    return moved;
-  };
-  while (advance(false) || advance(true)) {
+  std::vector<const Body*> bodies;
+  for (int id = 0; id < std::ssize(classes_); ++id) bodies.push_back(body(id).body);
+  Walk walk(*view_.job, bodies, Walk::By::class_, *this);
+  walk_ = &walk;
+  while (!walk.run() && walk.release()) {
   }
 }
 

@@ -4,10 +4,9 @@
 // Surprising fact: one legal order stands for all of them. Conflicting accesses are ordered (accesses.cc), so whatever
 // the timing, each read finds the same write.
 #pragma once
+#include <deque>
 #include <map>
-#include <set>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "verify/byte_map.h"
@@ -55,7 +54,9 @@ struct Moment {
   void report(const std::string& rule, const std::string& what, const Held& held) const;
 };
 
-class Values {
+// Classes walk in the place of their ranks. A send leaves what it holds behind; where nothing moves any more, because
+// ranks would wait for each other (deadlock.cc says so), ops go on without their partners.
+class Values : private WalkPolicy {
  public:
   Values(const JobView& view, Findings& findings);
   // Both bodies of all classes.
@@ -67,32 +68,31 @@ class Values {
     int version = 0;
     std::map<std::vector<int64_t>, OpRef> in_place;  // ops that update in place, with the versions they read
   };
-  // Messages under way: sender's class, offset, lane.
-  using Channel = std::tuple<int, int, Lane>;
-  // Reductions across programs: the classes that take part, lane. What each has brought, call by call.
-  using Meeting = std::pair<std::set<int>, Lane>;
+
+  void run(StreamCursor at) override;
+  void meet(const std::vector<StreamCursor>& members) override;
+  void send(StreamCursor at) override;
+  void receive(StreamCursor at) override;
+  bool buffers(int) const override { return true; }
 
   void run_body(bool init);
   void begin_step();
   void end_step();
-  bool execute(int id, OpRef ref, bool force);  // false: a receive whose message is still to come
-  bool exchange(int id, Moment& moment, bool force);
-  bool meet(int id, Moment& moment, bool force);
+  Moment moment_of(StreamCursor at);
+  void finish(int id, Moment& moment);
   void apply(int id, Moment& moment);
   void check_repeated(int id, const Moment& moment);
   Segments segments_of(int id, const Tensor& tensor);
-  const BodyView& body(int id) const { return view_.bodies[static_cast<size_t>(id) * 2 + (init_ ? 0 : 1)]; }
+  const BodyView& body(int id) const { return view_.bodies[id * 2 + (init_ ? 0 : 1)]; }
 
   const JobView& view_;
   Findings& findings_;
   Spreads spreads_;
   bool init_ = true;
+  Walk* walk_ = nullptr;  // through the body under way
   std::vector<Class> classes_;
-  std::vector<std::vector<Segments>> begin_;  // by class and buffer: state when the step begins
-  std::map<Channel, std::vector<Segments>> messages_;
-  std::map<Channel, size_t> received_;
-  std::map<Meeting, std::map<int, std::vector<Spread>>> brought_;
-  std::map<std::pair<int, Meeting>, size_t> met_;  // by class: calls that are over
+  std::vector<std::vector<Segments>> begin_;      // by class and buffer: state when the step begins
+  std::map<int, std::deque<Segments>> messages_;  // by channel: under way
 };
 
 // reads.cc: operands are what was written, not a part of it.

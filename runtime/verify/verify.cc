@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "verify/abstract_run.h"
+#include "verify/deadlock.h"
 #include "verify/view.h"
 
 namespace prun {
@@ -91,7 +91,7 @@ bool carries(TransportClass kind, const Job& job, int credits) {
   const int on_the_way = kind == TransportClass::eager ? credits : 0;
   const std::optional<Job> evaluation = verify::evaluation_of(job);
   if (evaluation && !carries(kind, *evaluation, credits)) return false;
-  return verify::AbstractRun(view, true, on_the_way).run() && verify::AbstractRun(view, false, on_the_way).run();
+  return verify::everything_ends(view, on_the_way);
 }
 
 void require_valid(const Job& job, int64_t memory_limit, int local_ranks) {

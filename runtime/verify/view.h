@@ -112,25 +112,11 @@ inline bool is_optimizer(const Op& op) { return op.is("sgd") || op.is("adamw") |
 // How many tensors an optimizer updates: the parameters, then their state.
 inline size_t updated_by(const Op& op) { return op.writes.size() - (updates_and_casts(op) ? 1 : 0); }
 
-// The first edge of `op` that the streams' progress (ops done, by stream) does not satisfy.
-std::optional<Edge> unsatisfied(const Op& op, const std::vector<int>& done);
-
-// Ops of the same group and lane meet; an axis over all ranks is the world's group.
-struct Lane {
-  std::string axis;
-  int lane = 0;
-  auto operator<=>(const Lane&) const = default;
-};
-Lane lane_of(const Program& program, const Op& op);
 // The collectives of each lane of a body that have partners, in the order in which they are issued.
 std::map<Lane, std::vector<OpRef>> lanes_of(const BodyView& body);
-// Of a send or recv: how many ranks further along its axis the other one is, from 0; that rank.
-int peer_offset(const Mesh& mesh, const Op& op);
-int peer_rank(const Mesh& mesh, const Op& op, int rank);
 bool sends_messages(const BodyView& body);
 // True when the ops between each pair of ranks are issued in one order on both, whatever the timing.
 bool queues_agree(const JobView& view);
-std::string lane_text(const Lane& lane);  // "dp (lane 0)"
 
 // What all members of a group must agree on, call by call.
 struct Signature {

@@ -1,0 +1,70 @@
+// All ranks walk without time or data. Mostly one actor per class suffices, because ranks of one class whose groups and
+// peers are of the same classes move in step; a class may even send to itself (a ring), and then meets its own receive.
+#include "verify/deadlock.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace prun::verify {
+namespace {
+
+class Credits : public WalkPolicy {
+ public:
+  explicit Credits(int credits) : credits_(credits) {}
+  bool buffers(int under_way) const override { return under_way < credits_; }
+
+ private:
+  int credits_;
+};
+
+std::vector<const Body*> bodies_of(const JobView& view, bool init) {
+  std::vector<const Body*> bodies;
+  for (const BodyView& body : view.bodies)
+    if (body.is_init == init) bodies.push_back(body.body);
+  return bodies;
+}
+
+std::string circle_text(const JobView& view, const Walk& walk, bool init) {
+  const std::vector<StreamCursor> circle = walk.circle();
+  std::string text;
+  for (size_t i = 0; i < circle.size(); ++i) {
+    const StreamCursor at = circle[i], next = circle[(i + 1) % circle.size()];
+    const int rank = walk.rank(at);
+    const BodyView& body = view.bodies[view.job->class_of_rank[rank] * 2 + (init ? 0 : 1)];
+    const Op& op = walk.op(at);
+    std::string whom;
+    if (!walk.waits_for_others(at)) {
+      const Edge edge = *walk.missing_edge(at);
+      whom = body.describe({edge.stream, edge.index});
+    } else {
+      whom = fmt::format("rank {}", op.point_to_point() ? peer_rank(body.program->mesh, op, rank) : walk.rank(next));
+    }
+    text += fmt::format("\n  rank {}: {} waits for {}", rank, body.describe(walk.ref(at)), whom);
+  }
+  return text;
+}
+
+}  // namespace
+
+bool everything_ends(const JobView& view, int credits) {
+  Credits policy(credits);
+  for (const bool init : {true, false})
+    if (!Walk(*view.job, bodies_of(view, init), Walk::By::class_if_alike, policy).run()) return false;
+  return true;
+}
+
+void ranks_do_not_wait_in_a_circle(const JobView& view, Findings& findings) {
+  // Ranks of one class move in step, so what does not block within a rank blocks across them in messages only.
+  const bool messages = std::any_of(view.bodies.begin(), view.bodies.end(), sends_messages);
+  if (view.job->classes.size() < 2 && !messages) return;
+  for (const bool init : {true, false}) {
+    Credits rendezvous(0);
+    Walk walk(*view.job, bodies_of(view, init), Walk::By::class_if_alike, rendezvous);
+    if (walk.run()) continue;
+    findings.add("wait cycle across ranks", "these wait for each other" + circle_text(view, walk, init),
+                 walk.op(walk.circle().front()).site);
+  }
+}
+
+}  // namespace prun::verify
