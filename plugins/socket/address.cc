@@ -22,7 +22,7 @@
 namespace prun_socket {
 namespace {
 
-constexpr std::array<char, 8> kMagic = {'p', 'r', 'u', 'n', 's', 'o', 'c', '1'};
+constexpr std::array<char, 8> kAddressMagic = {'p', 'r', 'u', 'n', 's', 'o', 'c', '1'};
 constexpr int kBacklog = 4096;
 
 template <size_t N>
@@ -131,7 +131,7 @@ Host Host::here() {
 Listeners listen(const prun_open_params& params, const Options& options) {
   Listeners listeners;
   Address& address = listeners.address;
-  address.magic = kMagic;
+  address.magic = kAddressMagic;
   copy_text(address.version, kVersion, "the version");
   copy_text(address.options, options.text(), "the option string");
   address.host = Host::here();
@@ -149,7 +149,7 @@ Address Address::decode(const void* blob, size_t bytes, int rank) {
                               "the socket plugin?",
                               rank, bytes, sizeof address)};
   std::memcpy(&address, blob, sizeof address);
-  if (address.magic != kMagic)
+  if (address.magic != kAddressMagic)
     throw Failure{PRUN_EINVAL, rank, fmt::format("the address of rank #{} is not one of the socket plugin", rank)};
   address.version.back() = address.options.back() = address.unix_name.back() = '\0';
   return address;

@@ -28,7 +28,7 @@ namespace {
 Limits g_limits;
 lua_State* g_state = nullptr;
 int64_t g_used = 0;
-size_t g_refused = 0;  // the request that was refused last, until one is granted
+size_t g_refused_size = 0;  // the request that was refused last, until one is granted
 volatile sig_atomic_t g_time_signals = 0;
 char g_time_text[128], g_memory_text[128];
 
@@ -45,12 +45,12 @@ void* allocate(void*, void* block, size_t old_size, size_t new_size) {
   if (new_size <= old_size || used <= g_limits.memory_bytes) result = std::realloc(block, new_size);
   if (result == nullptr) {
     if (g_state == nullptr) return nullptr;
-    if (g_refused == new_size) g_limits.stop(g_state, g_memory_text);
-    g_refused = new_size;
+    if (g_refused_size == new_size) g_limits.stop(g_state, g_memory_text);
+    g_refused_size = new_size;
     g_limits.refused(g_state);
     return nullptr;
   }
-  if (new_size > old_size) g_refused = 0;
+  if (new_size > old_size) g_refused_size = 0;
   g_used = used;
   return result;
 }

@@ -10,7 +10,7 @@
 namespace prun::verify {
 namespace {
 
-constexpr const char* kRule = "drifting weights";
+constexpr const char* kDriftRule = "drifting weights";
 
 using Range = std::pair<int64_t, int64_t>;
 
@@ -35,11 +35,10 @@ void check_program(const Program& program, const std::string& axis, Findings& fi
       if (!op.is("all_reduce") || op.axis != axis) continue;
       site = op.site;
       if (op.attrs.text("op", "sum") != "avg")
-        findings.add(kRule,
+        findings.add(kDriftRule,
                      fmt::format("weights that drift apart over {} are added up between steps, not averaged", axis),
                      op.site);
-      averaged[program.tensors[op.writes[0]].buffer].push_back(
-          range(op.writes[0]));
+      averaged[program.tensors[op.writes[0]].buffer].push_back(range(op.writes[0]));
     }
   // Weights are what init_params makes.
   for (const Stream& stream : program.init.streams)
@@ -49,7 +48,7 @@ void check_program(const Program& program, const std::string& axis, Findings& fi
       const auto [begin, end] = uncovered(range(op.writes[0]), averaged[weights.buffer]);
       if (begin < end)
         findings.add(
-            kRule,
+            kDriftRule,
             fmt::format("'{}' drifts apart over {}: what others average between steps ({}) leaves out its bytes {}..{}",
                         weights.name, axis, site.text(), begin, end),
             op.site);
@@ -72,7 +71,7 @@ void drifting_weights_meet(const Job& job, Findings& findings) {
     for (const std::string& axis : drift_axes(program)) axes.insert(axis);
   for (const Program& program : job.classes) {
     if (program.schedule.sync_every != job.classes.front().schedule.sync_every)
-      findings.add(kRule, "ranks bring their weights together after different numbers of steps", {});
+      findings.add(kDriftRule, "ranks bring their weights together after different numbers of steps", {});
     for (const std::string& axis : axes) check_program(program, axis, findings);
   }
 }

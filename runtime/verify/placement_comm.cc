@@ -11,7 +11,7 @@
 namespace prun::verify {
 namespace {
 
-constexpr const char* kRule = "placement";
+constexpr const char* kPlacementRule = "placement";
 
 bool averages(const Op& op) { return op.attrs.text("op", "sum") == "avg"; }
 bool picks(const Op& op) { return op.attrs.text("op", "sum") == "max" || op.attrs.text("op", "sum") == "min"; }
@@ -85,7 +85,7 @@ void Spreads::reduce(Moment& moment, const std::vector<size_t>& axes) {
     for (const size_t a : axes) {
       others_differ = others_differ || (stages_[a] && !moment.met && result[a].kind == Kind::zero);
       const std::string problem = reduced(moment.op, axes_[a], result[a]);
-      if (!problem.empty()) moment.report(kRule, problem, segment.held);
+      if (!problem.empty()) moment.report(kPlacementRule, problem, segment.held);
     }
     spread.marks = others_differ ? 0 : id_of(result);
     if (spread.layout >= 0) {
@@ -112,7 +112,8 @@ void Spreads::check_pieces(const Moment& moment) {
   const int64_t pieces = from.size() < to.size() ? to.front() : from.front();
   const int ranks = moment.body.program->mesh.size(moment.op.axis);
   if (pieces != ranks && !moment.reads[0].empty())
-    moment.report(kRule, fmt::format("exchanges {} pieces in a group of {} along {}", pieces, ranks, moment.op.axis),
+    moment.report(kPlacementRule,
+                  fmt::format("exchanges {} pieces in a group of {} along {}", pieces, ranks, moment.op.axis),
                   moment.reads[0].front().held);
 }
 
@@ -137,7 +138,7 @@ void Spreads::exchange(Moment& moment, size_t axis) {
   } else if (before.kind == Kind::shard && before.pieces >= 0 && before.dim == 1 && more == -1) {
     mark = shard(before.pieces);
   } else if (more != 0 && before.kind != Kind::unknown && before.kind != Kind::zero && before.kind != Kind::varying) {
-    moment.report(kRule,
+    moment.report(kPlacementRule,
                   fmt::format("exchanges over {} what is not split there so: {}", axes_[axis], mark_text(before)),
                   moment.reads[0].front().held);
   }
@@ -153,7 +154,7 @@ void Spreads::gather(Moment& moment, size_t axis) {
   if (one && first.layout >= 0 && layouts_[first.layout].axis == static_cast<int>(axis)) {
     const Layout layout = layouts_[first.layout];
     if (layout.elements != from.count() || first.origin != from.byte_offset) {
-      moment.report(kRule,
+      moment.report(kPlacementRule,
                     fmt::format("gathers {} elements of a shard of {} over {}: the parts of the ranks do not join",
                                 from.count(), layout.elements, axes_[axis]),
                     reads.front().held);
@@ -169,9 +170,10 @@ void Spreads::gather(Moment& moment, size_t axis) {
   Marks result = marks(joined(spreads));
   Mark& mark = result[axis];
   if (mark.kind == Kind::same)
-    moment.report(kRule, fmt::format("gathers over {} what every rank has already", axes_[axis]), reads.front().held);
+    moment.report(kPlacementRule, fmt::format("gathers over {} what every rank has already", axes_[axis]),
+                  reads.front().held);
   if (mark.kind == Kind::partial)
-    moment.report(kRule, fmt::format("gathers over {} partial sums: a reduction is missing", axes_[axis]),
+    moment.report(kPlacementRule, fmt::format("gathers over {} partial sums: a reduction is missing", axes_[axis]),
                   reads.front().held);
   const bool stacked = to.shape.size() == from.shape.size() + 1;  // [ranks, ...], for join_pieces
   const int8_t dim = mark.kind == Kind::shard ? mark.dim : int8_t{-1};
@@ -195,7 +197,7 @@ void Spreads::reduce_scatter(Moment& moment, size_t axis) {
     Marks result = marks(segment.held.spread.marks);
     cut = std::max(cut, result[axis].pieces);
     const std::string problem = reduced(moment.op, axes_[axis], result[axis]);
-    if (!problem.empty()) moment.report(kRule, problem, segment.held);
+    if (!problem.empty()) moment.report(kPlacementRule, problem, segment.held);
     const int64_t begin = (segment.begin - from.byte_offset) / dtype_bytes(from.dtype),
                   end = (segment.end - from.byte_offset) / dtype_bytes(from.dtype);
     const int id = id_of(result);

@@ -250,13 +250,13 @@ Problem next_batch(const Operands& o) {
   return "";
 }
 
-struct Row {
+struct ShapeRow {
   std::string_view op;
   size_t reads, writes;  // at least
   Problem (*rule)(const Operands&);
 };
 
-constexpr Row kRows[] = {
+constexpr ShapeRow kShapeRows[] = {
     {"linear_dx", 2, 1, linear_dx},
     {"linear_dw", 2, 1, linear_dw},
     {"linear_gelu", 2, 2, linear_gelu},
@@ -321,7 +321,7 @@ Problem problem_of(const Program& program, const Op& op) {
   for (const int id : op.reads) o.reads.push_back(program.tensors[id].type());
   for (const int id : op.writes) o.writes.push_back(program.tensors[id].type());
   if (op.attrs.has("workspace") && !o.writes.empty()) o.writes.pop_back();
-  for (const Row& row : kRows) {
+  for (const ShapeRow& row : kShapeRows) {
     if (row.op != op.def->name) continue;
     if (o.reads.size() < row.reads || o.writes.size() < row.writes)
       return fmt::format("it reads {} and writes {} tensors, {} and {} are the least", o.reads.size(), o.writes.size(),

@@ -2,10 +2,15 @@
 # a build. But where tests are built without sanitizers (dev, ci) each source of the runtime stands alone, so that what it
 # uses is what it includes.
 
-# prun_precompiled(target library|test|cases): TARGET, which links fmt and spdlog, starts from them; tests and the cases of
-# the conformance suite from GoogleTest, too.
+# prun_precompiled(target library|test|cases [header ...]): TARGET, which links fmt and spdlog, starts from them; tests and the cases of
+# the conformance suite from GoogleTest, too. With headers, TARGET has these and nobody shares them.
 function(prun_precompiled target kind)
   if(PRUN_TESTS AND NOT PRUN_SANITIZE AND kind STREQUAL "library")
+    return()
+  endif()
+  if(ARGN)
+    list(TRANSFORM ARGN PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/ OUTPUT_VARIABLE _headers)
+    target_precompile_headers(${target} PRIVATE ${_headers})
     return()
   endif()
   if(NOT TARGET prun_headers_${kind})

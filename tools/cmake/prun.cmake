@@ -7,6 +7,10 @@ if(PRUN_WERROR)
   list(APPEND _warnings -Werror)
 endif()
 target_compile_options(prun_flags INTERFACE $<$<COMPILE_LANGUAGE:C,CXX>:${_warnings}>)
+if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # GCC takes sources that another includes for headers; it need not collect garbage below 600 MB.
+  target_compile_options(prun_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage;--param=ggc-min-heapsize=600000>)
+endif()
 if(PRUN_SANITIZE)
   string(REPLACE ";" "," _sanitize "${PRUN_SANITIZE}")
   target_compile_options(prun_flags INTERFACE
@@ -29,13 +33,19 @@ add_custom_target(devices)     # all devices that are not in prun itself
 add_custom_target(fast_tests)    # the tests that run under the address sanitizer, too
 add_custom_target(thread_tests)  # those of them that have threads, for the thread sanitizer
 
-# prun_library(name SOURCES a.cc ... LINKS other ...): a static library of the runtime.
+# What is compiled from this folder's CMakeLists.txt on: with -O1 where others have -O2.
+macro(prun_optimize_less)
+  string(REPLACE -O2 -O1 CMAKE_CXX_FLAGS_RELEASE "${CMAKE_CXX_FLAGS_RELEASE}")
+endmacro()
+
+# prun_library(name SOURCES a.cc ... LINKS other ... [HEADERS a.h ...]): a static library of the runtime. HEADERS are
+# precompiled for it alone, where it has flags of its own.
 function(prun_library name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;LINKS" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINKS;HEADERS" ${ARGN})
   add_library(${name} STATIC ${ARG_SOURCES})
   target_include_directories(${name} PUBLIC ${CMAKE_SOURCE_DIR}/runtime ${CMAKE_SOURCE_DIR}/runtime/include)
   target_link_libraries(${name} PUBLIC ${ARG_LINKS} PRIVATE prun_flags)
-  prun_precompiled(${name} library)
+  prun_precompiled(${name} library ${ARG_HEADERS})
 endfunction()
 
 # What plugins see: the public headers, and in this build the flags of everybody.

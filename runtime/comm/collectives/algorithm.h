@@ -19,6 +19,8 @@ class Scratch {
   int64_t bytes_ = 0;
 };
 
+constexpr int kPeersPerBatch = 32;  // of messages straight to many peers
+
 // What an algorithm runs on. Algorithms queue messages on the wire, in the same order on every member, and leave when
 // nothing of theirs is in flight; Wire::finish sees to the rest.
 struct Group {

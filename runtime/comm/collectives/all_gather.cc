@@ -7,8 +7,6 @@
 namespace prun {
 namespace {
 
-constexpr int kWindow = 32;  // peers a batch
-
 void copy_own(const void* from, std::byte* to, int64_t bytes) {
   if (bytes > 0 && from != to) std::memcpy(to, from, static_cast<size_t>(bytes));
 }
@@ -37,7 +35,7 @@ void all_gather_direct(Group& group, const CollCall& call) {
   for (int d = 1; d < group.size; ++d) {
     group.wire.recv(group.left(d), recv + group.left(d) * bytes, bytes);
     group.wire.send(group.right(d), call.send, bytes);
-    if (d % kWindow == 0) group.wire.flush();
+    if (d % kPeersPerBatch == 0) group.wire.flush();
   }
   int64_t ticket = group.wire.post();
   copy_own(call.send, recv + group.index * bytes, bytes);
@@ -64,7 +62,7 @@ void all_gather_v_direct(Group& group, const CollCall& call) {
     int from = group.left(d);
     group.wire.recv(from, at(from), call.counts[from] * item);
     group.wire.send(group.right(d), call.send, mine);
-    if (d % kWindow == 0) group.wire.flush();
+    if (d % kPeersPerBatch == 0) group.wire.flush();
   }
   int64_t ticket = group.wire.post();
   copy_own(call.send, at(group.index), mine);

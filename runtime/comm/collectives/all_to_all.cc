@@ -8,8 +8,6 @@
 namespace prun {
 namespace {
 
-constexpr int kWindow = 32;
-
 // piece(member) and place(member): address and bytes of what goes to and comes from a member.
 template <typename Piece, typename Place>
 void exchange(Group& group, Piece piece, Place place) {
@@ -18,7 +16,7 @@ void exchange(Group& group, Piece piece, Place place) {
     auto [from, out_bytes] = piece(group.right(d));
     group.wire.recv(group.left(d), into, in_bytes);
     group.wire.send(group.right(d), from, out_bytes);
-    if (d % kWindow == 0) group.wire.flush();
+    if (d % kPeersPerBatch == 0) group.wire.flush();
   }
   int64_t ticket = group.wire.post();
   auto [own_from, own_bytes] = piece(group.index);

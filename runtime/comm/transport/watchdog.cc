@@ -34,9 +34,9 @@ Watch& watch() {
   return *instance;
 }
 
-struct Place {
+struct SlotOwner {
   Slot* slot;
-  Place() {
+  SlotOwner() {
     std::lock_guard lock(watch().mutex);
     for (Slot& free : watch().slots) {
       bool taken = false;
@@ -47,13 +47,13 @@ struct Place {
     }
     slot = &watch().slots.emplace_back();
   }
-  ~Place() {
+  ~SlotOwner() {
     slot->function.store(nullptr);
     slot->taken.store(false);
   }
 };
 Slot& own_slot() {
-  thread_local Place place;
+  thread_local SlotOwner place;
   return *place.slot;
 }
 

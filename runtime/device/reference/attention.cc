@@ -82,10 +82,10 @@ void attention_grad(Call& c) {
   });
 }
 
-constexpr Rule kRules[] = {{"attention", attention}, {"attention_grad", attention_grad}};
+constexpr Rule kAttentionRules[] = {{"attention", attention}, {"attention_grad", attention_grad}};
 
 }  // namespace
 
-std::span<const Rule> attention_rules() { return kRules; }
+std::span<const Rule> attention_rules() { return kAttentionRules; }
 
 }  // namespace prun::reference

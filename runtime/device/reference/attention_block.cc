@@ -9,13 +9,13 @@ namespace {
 
 // Where things lie in qkv [B,T,(heads + 2·kv_heads)·size], kv [B,T,2·kv_heads·size] and out [B,T,heads·size], and the
 // positions of the rank's queries and of the keys, which belong to the rank `hop` before it.
-struct Layout {
+struct BlockLayout {
   int64_t batch, length, heads, kv_heads, size;
   bool causal;
   int64_t chunk;
   Share queries, keys;
 
-  explicit Layout(const Call& c)
+  explicit BlockLayout(const Call& c)
       : batch(c.reads[0].shape[0]),
         length(c.reads[0].shape[1]),
         heads(c.attrs.integer("heads", 1)),
@@ -49,17 +49,17 @@ double dot(const Array& a, int64_t i, const Array& b, int64_t j, int64_t n) {
 
 // Calls f(b, t, h) for each query of each head.
 template <class F>
-void each_query(const Layout& at, F f) {
+void each_block_query(const BlockLayout& at, F f) {
   for (int64_t b = 0; b < at.batch; ++b)
     for (int64_t h = 0; h < at.heads; ++h)
       for (int64_t t = 0; t < at.length; ++t) f(b, t, h);
 }
 
 void attention_block(Call& c) {
-  Layout at(c);
+  BlockLayout at(c);
   const Array &qkv = c.reads[0], &kv = c.reads[1];
   Array &out = c.writes[0], &lse = c.writes[1];
-  each_query(at, [&](int64_t b, int64_t t, int64_t h) {
+  each_block_query(at, [&](int64_t b, int64_t t, int64_t h) {
     const int64_t row = at.out(b, t, h), row_lse = at.lse(b, t, h);
     auto score = [&](int64_t s) { return dot(qkv, at.q(b, t, h), kv, at.k(b, s, h), at.size) * at.scale(); };
     const bool first = c.reads.size() < 4;
@@ -81,11 +81,11 @@ void attention_block(Call& c) {
 }
 
 void attention_block_grad(Call& c) {
-  Layout at(c);
+  BlockLayout at(c);
   const Array &qkv = c.reads[0], &kv = c.reads[1], &out = c.reads[2], &dout = c.reads[3], &lse = c.reads[4];
   Array &dq = c.writes[0], &dkv = c.writes[1];
   if (c.reads.size() > 5) dq.v = c.reads[5].v;
-  each_query(at, [&](int64_t b, int64_t t, int64_t h) {
+  each_block_query(at, [&](int64_t b, int64_t t, int64_t h) {
     const int64_t row = at.out(b, t, h), q = at.q(b, t, h);
     double along = dot(dout, row, out, row, at.size);
     for (int64_t s = 0; s < at.length; ++s) {
@@ -115,13 +115,13 @@ void join_qkv(Call& c) {
       c.writes[0][r * wide + i] = i < width ? c.reads[0][r * width + i] : c.reads[1][r * (wide - width) + i - width];
 }
 
-constexpr Rule kRules[] = {{"attention_block", attention_block},
-                           {"attention_block_grad", attention_block_grad},
-                           {"copy_kv", copy_kv},
-                           {"join_qkv", join_qkv}};
+constexpr Rule kAttentionBlockRules[] = {{"attention_block", attention_block},
+                                         {"attention_block_grad", attention_block_grad},
+                                         {"copy_kv", copy_kv},
+                                         {"join_qkv", join_qkv}};
 
 }  // namespace
 
-std::span<const Rule> attention_block_rules() { return kRules; }
+std::span<const Rule> attention_block_rules() { return kAttentionBlockRules; }
 
 }  // namespace prun::reference

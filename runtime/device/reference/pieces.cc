@@ -40,10 +40,10 @@ void take_piece(Call& c) {
   });
 }
 
-constexpr Rule kRules[] = {{"join_pieces", join_pieces}, {"cut_pieces", cut_pieces}, {"take_piece", take_piece}};
+constexpr Rule kPiecesRules[] = {{"join_pieces", join_pieces}, {"cut_pieces", cut_pieces}, {"take_piece", take_piece}};
 
 }  // namespace
 
-std::span<const Rule> piece_rules() { return kRules; }
+std::span<const Rule> piece_rules() { return kPiecesRules; }
 
 }  // namespace prun::reference

@@ -69,7 +69,7 @@ void dropout(Call& c) {
   }
 }
 
-const Rule kRules[] = {
+const Rule kPointwiseRules[] = {
     {"gelu", [](Call& c) { each(c, [&, e = exact(c)](int64_t i) { return gelu(c.reads[0][i], e); }); }},
     {"gelu_dx",
      [](Call& c) {
@@ -97,6 +97,6 @@ const Rule kRules[] = {
 
 }  // namespace
 
-std::span<const Rule> pointwise_rules() { return kRules; }
+std::span<const Rule> pointwise_rules() { return kPointwiseRules; }
 
 }  // namespace prun::reference

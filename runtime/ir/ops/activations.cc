@@ -52,7 +52,7 @@ void derive_silu_mul(GradientBuilder& builder, const NodeView& node) {
     if (builder.wants(node.inputs[i])) builder.contribute(node.inputs[i], grads[i]);
 }
 
-const OpDef kOps[] = {
+const OpDef kActivationsOps[] = {
     {.name = "gelu", .infer = infer_gelu, .derive = derive_gelu, .cost = per_output<10>},
     {.name = "gelu_dx", .cost = per_output<20>},
     {.name = "relu", .infer = infer_relu, .derive = derive_relu, .cost = per_output<1>},
@@ -63,6 +63,6 @@ const OpDef kOps[] = {
 
 }  // namespace
 
-std::span<const OpDef> activations() { return kOps; }
+std::span<const OpDef> activations() { return kActivationsOps; }
 
 }  // namespace prun::ops

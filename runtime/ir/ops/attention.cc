@@ -60,13 +60,13 @@ Cost cost_attention_grad(const Types& inputs, const Types& outputs, const Attrs&
   return cost;
 }
 
-const OpDef kOps[] = {
+const OpDef kAttentionOps[] = {
     {.name = "attention", .infer = infer_attention, .derive = derive_attention, .cost = cost_attention},
     {.name = "attention_grad", .cost = cost_attention_grad},
 };
 
 }  // namespace
 
-std::span<const OpDef> attention() { return kOps; }
+std::span<const OpDef> attention() { return kAttentionOps; }
 
 }  // namespace prun::ops

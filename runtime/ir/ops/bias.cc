@@ -27,13 +27,13 @@ void derive_bias(GradientBuilder& builder, const NodeView& node) {
   if (builder.wants(x)) builder.contribute(x, dy);
 }
 
-const OpDef kOps[] = {
+const OpDef kBiasOps[] = {
     {.name = "bias", .infer = infer_bias, .derive = derive_bias, .cost = per_output<1>},
     {.name = "bias_grad", .cost = per_input<1>},
 };
 
 }  // namespace
 
-std::span<const OpDef> bias() { return kOps; }
+std::span<const OpDef> bias() { return kBiasOps; }
 
 }  // namespace prun::ops

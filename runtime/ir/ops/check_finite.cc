@@ -5,13 +5,13 @@
 namespace prun::ops {
 namespace {
 
-const OpDef kOps[] = {
+const OpDef kCheckFiniteOps[] = {
     {.name = "check_finite", .cost = per_input<1>},
     {.name = "require_finite", .op_class = OpClass::host},
 };
 
 }  // namespace
 
-std::span<const OpDef> check_finite() { return kOps; }
+std::span<const OpDef> check_finite() { return kCheckFiniteOps; }
 
 }  // namespace prun::ops

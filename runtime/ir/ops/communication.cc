@@ -61,7 +61,7 @@ constexpr OpDef communication_op(std::string_view name, void (*derive)(GradientB
   return {.name = name, .op_class = OpClass::communication, .derive = derive};
 }
 
-const OpDef kOps[] = {
+const OpDef kCommunicationOps[] = {
     communication_op("all_reduce", derive_all_reduce),
     communication_op("reduce"),
     communication_op("broadcast"),
@@ -82,6 +82,6 @@ const OpDef kOps[] = {
 
 }  // namespace
 
-std::span<const OpDef> communication() { return kOps; }
+std::span<const OpDef> communication() { return kCommunicationOps; }
 
 }  // namespace prun::ops

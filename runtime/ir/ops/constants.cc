@@ -5,7 +5,7 @@
 namespace prun::ops {
 namespace {
 
-const OpDef kOps[] = {
+const OpDef kConstantsOps[] = {
     {.name = "fill"},   {.name = "init_params", .cost = per_output<20>},  // Philox and Box-Muller, an estimate
     {.name = "values"}, {.name = "random_int"},
     {.name = "iota"},
@@ -13,6 +13,6 @@ const OpDef kOps[] = {
 
 }  // namespace
 
-std::span<const OpDef> constants() { return kOps; }
+std::span<const OpDef> constants() { return kConstantsOps; }
 
 }  // namespace prun::ops

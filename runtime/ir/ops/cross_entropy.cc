@@ -95,7 +95,7 @@ Cost cost_both(const Types& inputs, const Types& outputs, const Attrs&) {
   return cost_of(7 * count(inputs[0]), inputs, outputs);
 }
 
-const OpDef kOps[] = {
+const OpDef kCrossEntropyOps[] = {
     {.name = "cross_entropy", .infer = infer_cross_entropy, .derive = derive_cross_entropy, .cost = per_input<3>},
     {.name = "cross_entropy_grad", .cost = per_output<4>},
     {.name = "cross_entropy_and_grad", .cost = cost_both},
@@ -106,6 +106,6 @@ const OpDef kOps[] = {
 
 }  // namespace
 
-std::span<const OpDef> cross_entropy() { return kOps; }
+std::span<const OpDef> cross_entropy() { return kCrossEntropyOps; }
 
 }  // namespace prun::ops

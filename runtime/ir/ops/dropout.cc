@@ -27,12 +27,12 @@ void derive_dropout(GradientBuilder& builder, const NodeView& node) {
   builder.contribute(x, builder.emit("dropout", {builder.gradient(node.outputs[0])}, {builder.type(x)}, node.attrs)[0]);
 }
 
-const OpDef kOps[] = {
+const OpDef kDropoutOps[] = {
     {.name = "dropout", .infer = infer_dropout, .derive = derive_dropout, .cost = per_output<25>},  // Philox, about
 };
 
 }  // namespace
 
-std::span<const OpDef> dropout() { return kOps; }
+std::span<const OpDef> dropout() { return kDropoutOps; }
 
 }  // namespace prun::ops

@@ -69,7 +69,7 @@ void derive_copy(GradientBuilder& builder, const NodeView& node) {
   if (builder.wants(node.inputs[0])) builder.contribute(node.inputs[0], builder.gradient(node.outputs[0]));
 }
 
-const OpDef kOps[] = {
+const OpDef kElementwiseOps[] = {
     {.name = "add", .infer = infer_add, .derive = derive_add, .cost = per_output<1>},
     {.name = "mul", .infer = infer_mul, .derive = derive_mul, .cost = per_output<1>},
     {.name = "scale", .infer = infer_scale, .derive = derive_scale, .cost = per_output<1>},
@@ -79,6 +79,6 @@ const OpDef kOps[] = {
 
 }  // namespace
 
-std::span<const OpDef> elementwise() { return kOps; }
+std::span<const OpDef> elementwise() { return kElementwiseOps; }
 
 }  // namespace prun::ops

@@ -59,13 +59,13 @@ Cost cost_embedding_grad(const Types& inputs, const Types& outputs, const Attrs&
   return cost_of(static_cast<double>(outputs.size()) * count(inputs[1]), inputs, outputs);
 }
 
-const OpDef kOps[] = {
+const OpDef kEmbeddingOps[] = {
     {.name = "embedding", .infer = infer_embedding, .derive = derive_embedding, .cost = cost_embedding},
     {.name = "embedding_grad", .cost = cost_embedding_grad},
 };
 
 }  // namespace
 
-std::span<const OpDef> embedding() { return kOps; }
+std::span<const OpDef> embedding() { return kEmbeddingOps; }
 
 }  // namespace prun::ops

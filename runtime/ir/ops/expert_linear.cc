@@ -46,7 +46,7 @@ Cost cost_dw(const Types& inputs, const Types& outputs, const Attrs&) {
   return cost_product(inputs[0], inputs[1], inputs, outputs);
 }
 
-const OpDef kOps[] = {
+const OpDef kExpertLinearOps[] = {
     {.name = "expert_linear", .infer = infer_expert_linear, .derive = derive_expert_linear, .cost = cost_linear},
     {.name = "expert_linear_dx", .cost = cost_dx},
     {.name = "expert_linear_dw", .cost = cost_dw},
@@ -54,6 +54,6 @@ const OpDef kOps[] = {
 
 }  // namespace
 
-std::span<const OpDef> expert_linear() { return kOps; }
+std::span<const OpDef> expert_linear() { return kExpertLinearOps; }
 
 }  // namespace prun::ops

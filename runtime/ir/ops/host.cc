@@ -4,13 +4,13 @@
 namespace prun::ops {
 namespace {
 
-const OpDef kOps[] = {
+const OpDef kHostOps[] = {
     {.name = "next_batch", .op_class = OpClass::host},
     {.name = "print", .op_class = OpClass::host},
 };
 
 }  // namespace
 
-std::span<const OpDef> host() { return kOps; }
+std::span<const OpDef> host() { return kHostOps; }
 
 }  // namespace prun::ops

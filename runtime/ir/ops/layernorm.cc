@@ -34,7 +34,7 @@ void derive_layernorm(GradientBuilder& builder, const NodeView& node) {
     if (builder.wants(node.inputs[i])) builder.contribute(node.inputs[i], grads[i]);
 }
 
-const OpDef kOps[] = {
+const OpDef kLayernormOps[] = {
     {.name = "layernorm", .infer = infer_layernorm, .derive = derive_layernorm, .cost = per_output<8>},
     {.name = "layernorm_grad", .cost = per_output<16>},
     {.name = "add_layernorm", .cost = per_output<9>},  // fuse.cc makes these two
@@ -43,6 +43,6 @@ const OpDef kOps[] = {
 
 }  // namespace
 
-std::span<const OpDef> layernorm() { return kOps; }
+std::span<const OpDef> layernorm() { return kLayernormOps; }
 
 }  // namespace prun::ops

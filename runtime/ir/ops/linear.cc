@@ -94,7 +94,7 @@ Cost cost_dx_gelu(const Types& inputs, const Types& outputs, const Attrs&) {
   return cost;
 }
 
-const OpDef kOps[] = {
+const OpDef kLinearOps[] = {
     {.name = "linear", .infer = infer_linear, .derive = derive_linear, .cost = cost_linear},
     {.name = "linear_dx", .cost = cost_dx},
     {.name = "linear_dw", .cost = cost_dw},
@@ -104,6 +104,6 @@ const OpDef kOps[] = {
 
 }  // namespace
 
-std::span<const OpDef> linear() { return kOps; }
+std::span<const OpDef> linear() { return kLinearOps; }
 
 }  // namespace prun::ops

@@ -52,7 +52,7 @@ void derive_mean_square(GradientBuilder& builder, const NodeView& node) {
 }
 void derive_mean(GradientBuilder& builder, const NodeView& node) { derive_sum(builder, node, "mean", "mean_grad"); }
 
-const OpDef kOps[] = {
+const OpDef kLossesOps[] = {
     {.name = "mse", .infer = infer_mse, .derive = derive_mse, .cost = per_input<2>},
     {.name = "mse_grad", .cost = per_output<2>},
     {.name = "mean_square", .infer = infer_mean_square, .derive = derive_mean_square, .cost = per_input<2>},
@@ -63,6 +63,6 @@ const OpDef kOps[] = {
 
 }  // namespace
 
-std::span<const OpDef> losses() { return kOps; }
+std::span<const OpDef> losses() { return kLossesOps; }
 
 }  // namespace prun::ops

@@ -120,7 +120,7 @@ Cost cost_combine_grad(const Types& inputs, const Types& outputs, const Attrs&) 
   return cost_moved(inputs[1], inputs[0], 3 * chosen(inputs[1], inputs[0]), {inputs[3], outputs[0], outputs[1]});
 }
 
-const OpDef kOps[] = {
+const OpDef kMoeOps[] = {
     {.name = "route", .infer = infer_route, .derive = derive_route, .cost = per_input<4>},
     {.name = "route_grad", .cost = per_output<8>},
     {.name = "dispatch", .infer = infer_dispatch, .derive = derive_dispatch, .cost = cost_dispatch},
@@ -131,6 +131,6 @@ const OpDef kOps[] = {
 
 }  // namespace
 
-std::span<const OpDef> moe() { return kOps; }
+std::span<const OpDef> moe() { return kMoeOps; }
 
 }  // namespace prun::ops

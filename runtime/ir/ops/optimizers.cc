@@ -5,7 +5,7 @@
 namespace prun::ops {
 namespace {
 
-const OpDef kOps[] = {
+const OpDef kOptimizersOps[] = {
     {.name = "sgd", .cost = per_output<4>},    {.name = "sgd_cast", .cost = per_output<4>},
     {.name = "adamw", .cost = per_output<14>}, {.name = "adamw_cast", .cost = per_output<14>},
     {.name = "norm2", .cost = per_input<2>},   {.name = "clip_coefficient", .cost = per_output<4>},
@@ -13,6 +13,6 @@ const OpDef kOps[] = {
 
 }  // namespace
 
-std::span<const OpDef> optimizers() { return kOps; }
+std::span<const OpDef> optimizers() { return kOptimizersOps; }
 
 }  // namespace prun::ops

@@ -88,7 +88,7 @@ void derive_take(GradientBuilder& builder, const NodeView& node) {
 // Only the piece is read.
 Cost cost_take(const Types&, const Types& outputs, const Attrs&) { return cost_of(0, outputs, outputs); }
 
-const OpDef kOps[] = {
+const OpDef kPiecesOps[] = {
     {.name = "join_pieces", .infer = infer_join, .derive = derive_join},
     {.name = "cut_pieces", .infer = infer_cut, .derive = derive_cut},
     {.name = "take_piece", .infer = infer_take, .derive = derive_take, .cost = cost_take},
@@ -96,6 +96,6 @@ const OpDef kOps[] = {
 
 }  // namespace
 
-std::span<const OpDef> pieces() { return kOps; }
+std::span<const OpDef> pieces() { return kPiecesOps; }
 
 }  // namespace prun::ops

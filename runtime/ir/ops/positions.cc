@@ -39,13 +39,13 @@ Cost cost_positions(const Types& inputs, const Types& outputs, const Attrs&) {
   return cost_of(count(outputs[0]), {inputs[0]}, outputs);
 }
 
-const OpDef kOps[] = {
+const OpDef kPositionsOps[] = {
     {.name = "positions", .infer = infer_positions, .derive = derive_positions, .cost = cost_positions},
     {.name = "positions_grad", .cost = per_input<1>},
 };
 
 }  // namespace
 
-std::span<const OpDef> positions() { return kOps; }
+std::span<const OpDef> positions() { return kPositionsOps; }
 
 }  // namespace prun::ops

@@ -52,7 +52,7 @@ Cost cost_block_grad(const Types& inputs, const Types& outputs, const Attrs& att
 
 Cost cost_copy_kv(const Types&, const Types& outputs, const Attrs&) { return cost_of(0, outputs, outputs); }
 
-const OpDef kOps[] = {
+const OpDef kRingAttentionOps[] = {
     {.name = "ring_attention",
      .op_class = OpClass::lowered,
      .infer = infer_ring_attention,
@@ -67,6 +67,6 @@ const OpDef kOps[] = {
 
 }  // namespace
 
-std::span<const OpDef> ring_attention() { return kOps; }
+std::span<const OpDef> ring_attention() { return kRingAttentionOps; }
 
 }  // namespace prun::ops

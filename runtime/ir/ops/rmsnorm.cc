@@ -30,7 +30,7 @@ void derive_rmsnorm(GradientBuilder& builder, const NodeView& node) {
     if (builder.wants(node.inputs[i])) builder.contribute(node.inputs[i], grads[i]);
 }
 
-const OpDef kOps[] = {
+const OpDef kRmsnormOps[] = {
     {.name = "rmsnorm", .infer = infer_rmsnorm, .derive = derive_rmsnorm, .cost = per_output<4>},
     {.name = "rmsnorm_grad", .cost = per_output<10>},
     {.name = "add_rmsnorm", .cost = per_output<5>},  // fuse.cc makes these two
@@ -39,6 +39,6 @@ const OpDef kOps[] = {
 
 }  // namespace
 
-std::span<const OpDef> rmsnorm() { return kOps; }
+std::span<const OpDef> rmsnorm() { return kRmsnormOps; }
 
 }  // namespace prun::ops

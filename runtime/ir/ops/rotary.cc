@@ -35,12 +35,12 @@ void derive_rotary(GradientBuilder& builder, const NodeView& node) {
   builder.contribute(x, builder.emit("rotary", {builder.gradient(node.outputs[0])}, {builder.type(x)}, attrs)[0]);
 }
 
-const OpDef kOps[] = {
+const OpDef kRotaryOps[] = {
     {.name = "rotary", .infer = infer_rotary, .derive = derive_rotary, .cost = per_output<3>},
 };
 
 }  // namespace
 
-std::span<const OpDef> rotary() { return kOps; }
+std::span<const OpDef> rotary() { return kRotaryOps; }
 
 }  // namespace prun::ops

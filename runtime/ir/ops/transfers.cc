@@ -4,13 +4,13 @@
 namespace prun::ops {
 namespace {
 
-const OpDef kOps[] = {
+const OpDef kTransfersOps[] = {
     {.name = "load", .op_class = OpClass::transfer},
     {.name = "store", .op_class = OpClass::transfer},
 };
 
 }  // namespace
 
-std::span<const OpDef> transfers() { return kOps; }
+std::span<const OpDef> transfers() { return kTransfersOps; }
 
 }  // namespace prun::ops

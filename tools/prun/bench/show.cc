@@ -12,9 +12,9 @@
 namespace prun {
 namespace {
 
-using Json = nlohmann::json;
+using ReportJson = nlohmann::json;
 
-std::string text_of(const Json& value) {
+std::string text_of(const ReportJson& value) {
   return value.is_string() ? value.get<std::string>() : value.is_null() ? "-" : value.dump();
 }
 
@@ -23,19 +23,19 @@ std::string time_text(double us) {
   return us < 10 ? fmt::format("{:.3f}", us) : us < 1000 ? fmt::format("{:.2f}", us) : fmt::format("{:.0f}", us);
 }
 
-std::string figures(const Json& row) {
+std::string figures(const ReportJson& row) {
   if (row.is_null()) return fmt::format("{:>10} {:>8} {:>8} {:>6}", "-", "-", "-", "N/A");
   return fmt::format("{:>10} {:>8.2f} {:>8.2f} {:>6}", time_text(row["time_us"]), row["algbw_gbs"].get<double>(),
                      row["busbw_gbs"].get<double>(), row["wrong"].is_null() ? "N/A" : text_of(row["wrong"]));
 }
 
-std::string side_text(const Json& side) {
+std::string side_text(const ReportJson& side) {
   const std::string options = side.value("transport_options", "");
   return text_of(side["transport"]) + (options.empty() ? "" : ":" + options);
 }
 
 // The columns' two halves: the sides, by names that tell them apart, or the places.
-std::vector<std::string> halves_of(const Json& row) {
+std::vector<std::string> halves_of(const ReportJson& row) {
   const std::string place = row["place"] == "in" ? "in-place" : "out-of-place";
   if (row.contains("in_place")) return {place, "in-place"};
   if (!row.contains("vs")) return {place};
@@ -46,7 +46,7 @@ std::vector<std::string> halves_of(const Json& row) {
 
 std::string without_end(const std::string& line) { return line.substr(0, line.find_last_not_of(' ') + 1) + "\n"; }
 
-std::string heading_of(const Json& row) {
+std::string heading_of(const ReportJson& row) {
   if (row.contains("core_percent")) return "\n# idle: share of a core that a waiting rank uses\n";
   const std::vector<std::string> halves = halves_of(row);
   const bool versus = row.contains("vs");
@@ -72,9 +72,9 @@ std::string heading_of(const Json& row) {
 }  // namespace
 
 void BenchTable::row(const std::string& json) {
-  const Json row = Json::parse(json);
+  const ReportJson row = ReportJson::parse(json);
   for (const char* place : {"", "in_place", "vs"}) {
-    const Json& part = *place == '\0' ? row : row.contains(place) ? row[place] : Json(nullptr);
+    const ReportJson& part = *place == '\0' ? row : row.contains(place) ? row[place] : ReportJson(nullptr);
     if (!part.is_object() || !part.contains("wrong")) continue;
     if (part["wrong"].is_number()) wrong_ += part["wrong"].get<int64_t>();
     if (part.contains("transport") && *place != '\0') continue;  // the average is that of the first side
