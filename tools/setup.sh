@@ -1,7 +1,7 @@
 # Sourced by tools/run, tools/test and tools/bench: installs what is missing, configures, builds what has changed.
 #
-# It is quiet: one line on stderr per phase that has something to do, everything else in build/PRESET/setup.log. With
-# nothing to do it costs one comparison of files and one dry run of Ninja.
+# It is quiet: on stderr each phase that has something to do and how far it is, everything else in build/PRESET/setup.log.
+# With nothing to do it costs one comparison of files and one dry run of Ninja.
 # shellcheck shell=bash
 
 prun_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -9,18 +9,42 @@ prun_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # say TEXT: one line for the user.
 say() { printf 'prun: %s\n' "$*" >&2; }
 
+# tell_progress TEXT: how far Ninja is, from the log, and what it has built last: on a terminal one line that changes,
+# else a line every 10 seconds. Runs beside the command until it is killed.
+tell_progress() {
+  local begin=$SECONDS timer percent="" part="" line
+  exec {timer}<> <(:) # reading from it is a sleep without a process
+  while kill -0 $$ 2>/dev/null; do
+    read -rt 1 -u "$timer"
+    if [ ! -t 2 ] && (((SECONDS - begin) % 10 != 0)); then continue; fi
+    while read -r line; do
+      [[ $line =~ ^\[\ *([0-9]+%)\]\ [A-Z] ]] && percent=${BASH_REMATCH[1]}
+      [[ $line =~ object\ ([^ ]*)/CMakeFiles/ ]] && part=${BASH_REMATCH[1]}
+    done < <(tail -n 3 "$log")
+    line="prun: $1${percent:+: $percent}${part:+ ($part)}, $((SECONDS - begin)) s"
+    if [ -t 2 ]; then printf '\r%s\e[K' "$line" >&2; else printf '%s\n' "$line" >&2; fi
+  done
+}
+
 # phase TEXT COMMAND...: runs a command with its output in the log; shows the log's end and leaves when it fails.
 phase() {
+  local teller failed=0
   say "$1"
   printf '\n== %s\n' "$1" >>"$log"
-  if ! "${@:2}" >>"$log" 2>&1 </dev/null; then
+  tell_progress "$1" &
+  teller=$!
+  NINJA_STATUS='[%p] ' "${@:2}" >>"$log" 2>&1 </dev/null || failed=1
+  kill "$teller"
+  wait "$teller" 2>/dev/null
+  if [ -t 2 ]; then printf '\r\e[K' >&2; fi
+  if [ "$failed" = 1 ]; then
     tail -n 30 "$log" >&2
     say "failed: $1 (the whole log: $log)"
     exit 2
   fi
 }
 
-# package_names "USE ...": the packages of the build, and those of the uses (test, bench).
+# package_names "USE ...": the packages of the build, and those of the uses (the first words in tools/packages.txt).
 package_names() {
   local uses=" $1 " first second
   while read -r first second _; do
@@ -58,15 +82,30 @@ install_missing() {
     apt-get -q install -y --no-install-recommends "${missing[@]}"
 }
 
+# found: what a build takes in where it is there, one path a line; installed later, it is seen at the next call.
+found() {
+  local file cuda=${CUDA_HOME:-/usr/local/cuda}
+  for file in /usr/include/gtest/gtest.h {/usr/lib/*,/usr/local/lib}/pkgconfig/{ucx,libfabric}.pc \
+    {"$cuda","${NCCL_HOME:-}",/usr}/include/nccl.h {"$cuda","${CUDNN_HOME:-}",/usr}/include/cudnn_graph.h; do
+    if [ -e "$file" ]; then printf '%s\n' "$file"; fi
+  done
+  command -v nvcc ccache "${CUDAToolkit_ROOT:-$cuda}/bin/nvcc"
+}
+
 # set_up PRESET "USE..." TARGET...: afterwards the targets are built in build/PRESET. More options for CMake's first
 # run stand in the array cmake_options.
 cmake_options=()
 set_up() {
   local build=$prun_root/build/$1 preset=$1 uses=$2
   shift 2
-  # What the stamp holds decides whether packages and configuration are looked at again.
-  local wanted
-  wanted="$(<"$prun_root/tools/packages.txt") $uses ${cmake_options[*]}"
+  # What the stamp holds decides whether packages and configuration are looked at again. Its first line are the uses,
+  # which add up: who takes turns with them configures nothing.
+  local wanted use old=""
+  if [ -f "$build/setup.stamp" ]; then read -r old <"$build/setup.stamp"; fi
+  for use in $uses; do [[ " $old " == *" $use "* ]] || old+=" $use"; done
+  uses=${old# }
+  wanted="$uses
+$(<"$prun_root/tools/packages.txt") ${cmake_options[*]} $(found)"
   if [ -f "$build/build.ninja" ] && [ -f "$build/setup.stamp" ] && [ "$(<"$build/setup.stamp")" = "$wanted" ] &&
     [[ $(ninja -C "$build" -n "$@" 2>/dev/null) == *'no work to do.' ]]; then
     return

@@ -34,9 +34,11 @@ function(prun_plugin name)
     string(APPEND _manifest "not_claimed = ${_items}\n")
   endif()
   file(CONFIGURE OUTPUT ${_dir}/${name}.plugin CONTENT "${_manifest}")
-  if(TARGET plugins)  # prun's own build: all transports at once
+  set(_optional)
+  if(TARGET plugins)  # prun's own build: all transports at once, which not everybody needs
     add_dependencies(plugins prun_${name})
+    set(_optional OPTIONAL)
   endif()
-  install(TARGETS prun_${name} LIBRARY DESTINATION lib/prun/plugins)
+  install(TARGETS prun_${name} LIBRARY DESTINATION lib/prun/plugins ${_optional})
   install(FILES ${_dir}/${name}.plugin DESTINATION lib/prun/plugins)
 endfunction()

@@ -1,11 +1,11 @@
 # Headers that nearly every source includes are read once for each kind of target, whose flags differ: that is a third of
-# a build. But where tests are built without sanitizers (dev, ci) each source of the runtime stands alone, so that what it
-# uses is what it includes.
+# a build. But where sources are compiled one by one (dev, asan) each of the runtime stands alone, so that what it uses is
+# what it includes.
 
 # prun_precompiled(target library|test|cases [header ...]): TARGET, which links fmt and spdlog, starts from them; tests and the cases of
 # the conformance suite from GoogleTest, too. With headers, TARGET has these and nobody shares them.
 function(prun_precompiled target kind)
-  if(PRUN_TESTS AND NOT PRUN_SANITIZE AND kind STREQUAL "library")
+  if(NOT CMAKE_UNITY_BUILD AND kind STREQUAL "library")
     return()
   endif()
   if(ARGN)
