@@ -2,14 +2,14 @@
 // rule record backward nodes. A value used twice has its contributions added in the order in which they arrive.
 #include <fmt/format.h>
 
-#include "compile/draft.h"
+#include "compile/compile_state.h"
 
 namespace prun {
 namespace {
 
 class Recorder final : public GradientBuilder {
  public:
-  explicit Recorder(Draft& draft) : draft_(draft), graph_(draft.graph) {
+  explicit Recorder(CompileState& state) : state_(state), graph_(state.graph) {
     gradient_.assign(graph_.values.size(), -1);
     wants_.assign(graph_.values.size(), false);
     for (size_t v = 0; v < graph_.values.size(); ++v) wants_[v] = graph_.values[v].kind == ValueKind::parameter;
@@ -39,7 +39,7 @@ class Recorder final : public GradientBuilder {
       graph_.values.push_back(std::move(value));
     }
     std::vector<ValueId> outputs = node.outputs;
-    draft_.backward.push_back(std::move(node));
+    state_.backward.push_back(std::move(node));
     return outputs;
   }
 
@@ -57,7 +57,7 @@ class Recorder final : public GradientBuilder {
   }
 
   void run() {
-    // graph_.nodes stays as it is while derive records into draft_.backward.
+    // graph_.nodes stays as it is while derive records into state_.backward.
     for (auto node = graph_.nodes.rbegin(); node != graph_.nodes.rend(); ++node) {
       bool is_loss = false, arrived = false, wanted = false;
       for (ValueId output : node->outputs) {
@@ -74,13 +74,13 @@ class Recorder final : public GradientBuilder {
       const Attrs attrs = node->attrs;
       node->op->derive(*this, NodeView{inputs, outputs, attrs});
     }
-    draft_.parameter_grad.assign(graph_.values.size(), -1);
+    state_.parameter_grad.assign(graph_.values.size(), -1);
     for (size_t v = 0; v < gradient_.size(); ++v)
-      if (graph_.values[v].kind == ValueKind::parameter) draft_.parameter_grad[v] = gradient_[v];
+      if (graph_.values[v].kind == ValueKind::parameter) state_.parameter_grad[v] = gradient_[v];
   }
 
  private:
-  Draft& draft_;
+  CompileState& state_;
   Graph& graph_;
   std::vector<int> gradient_;
   std::vector<bool> wants_;
@@ -90,17 +90,17 @@ class Recorder final : public GradientBuilder {
 
 }  // namespace
 
-void differentiate(Draft& draft) {
-  if (draft.graph.loss < 0) throw plan_error("the plan has no loss: add loss = prun.losses.…", draft.plan.mesh_site);
-  Recorder(draft).run();
-  for (Node& node : draft.backward)
+void differentiate(CompileState& state) {
+  if (state.graph.loss < 0) throw plan_error("the plan has no loss: add loss = prun.losses.…", state.plan.mesh_site);
+  Recorder(state).run();
+  for (Node& node : state.backward)
     if (node.op->name == "route_grad")
       for (ValueId& input : node.inputs)
-        if (auto it = draft.global_counts.find(input); it != draft.global_counts.end()) input = it->second;
-  for (const Unit& unit : draft.graph.units) {
+        if (auto it = state.global_counts.find(input); it != state.global_counts.end()) input = it->second;
+  for (const Unit& unit : state.graph.units) {
     for (ValueId parameter : unit.parameters) {
-      if (draft.parameter_grad[parameter] >= 0 || unit.twin_of >= 0) continue;
-      const Value& value = draft.graph.values[parameter];
+      if (state.parameter_grad[parameter] >= 0 || unit.twin_of >= 0) continue;
+      const Value& value = state.graph.values[parameter];
       throw plan_error(fmt::format("parameter '{}' does not reach the loss: it would never be trained", value.name),
                        value.site);
     }

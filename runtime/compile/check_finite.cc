@@ -8,8 +8,8 @@
 
 #include <algorithm>
 
-#include "compile/build.h"
-#include "compile/draft.h"
+#include "compile/compile_state.h"
+#include "compile/ir_build.h"
 
 namespace prun {
 namespace {
@@ -85,12 +85,14 @@ void check_body(Program& program, Body& body, const std::string& name) {
   require.def = &op_def("require_finite");
   require.reads = {flags};
   require.phase = body.streams[0].ops.back().phase;
-  body.streams[0].ops.push_back(std::move(require));  // the last op of stream 0 waits for all others: join.cc
+  body.streams[0].ops.push_back(std::move(require));  // the last op of stream 0 waits for all others: step_barrier.cc
 }
 
 }  // namespace
 
-void check_finite(Program& program) {
+void check_finite(CompileState& state) {
+  if (!state.options.check_finite) return;
+  Program& program = state.program;
   check_body(program, program.init, "init");
   check_body(program, program.step, "step");
   check_body(program, program.eval, "eval");

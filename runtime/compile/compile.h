@@ -4,11 +4,21 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "ir/plan.h"
 #include "ir/program.h"
 
 namespace prun {
+
+// What one pass did, for --time-passes and dump --after.
+struct PassReport {
+  std::string_view name;
+  int rank_class = -1;  // index in Job::classes of the program it worked on; -1: it ran once for all
+  double seconds = 0;
+  // What the passes have made so far: the model graph, the schedule, or the program. Valid during the report only.
+  std::function<std::string()> text;
+};
 
 struct CompileOptions {
   std::string device = "cpu";
@@ -17,9 +27,14 @@ struct CompileOptions {
   std::function<int64_t(const Program&, const Op&)> workspace_bytes;
   // Whether the device wants ops to be made one op of that kind (fuse.cc); null: it has no such kernels.
   std::function<bool(std::string_view kind)> fuses;
+  // Called after each pass; a pass that runs for each class of ranks is reported once a class. Null: nobody asks.
+  std::function<void(const PassReport&)> after_pass;
 };
 
 // Throws plan_error with the site of the plan's line that is wrong.
 Job compile(const Plan& plan, const CompileOptions& options);
+
+// The names of all passes in their order, as PassReport has them.
+std::vector<std::string_view> pass_names();
 
 }  // namespace prun

@@ -9,22 +9,22 @@ namespace {
 
 class TokenSplitter {
  public:
-  TokenSplitter(Draft& draft, const Strategy& strategy)
-      : draft_(draft), strategy_(strategy), axis_(strategy.axes.front()), ranks_(draft.plan.mesh.size(axis_)) {}
+  TokenSplitter(CompileState& state, const Strategy& strategy)
+      : state_(state), strategy_(strategy), axis_(strategy.axes.front()), ranks_(state.plan.mesh.size(axis_)) {}
 
   void run() {
     split_inputs();
-    const std::vector<Node> nodes = std::move(draft_.graph.nodes);
-    draft_.graph.nodes.clear();
+    const std::vector<Node> nodes = std::move(state_.graph.nodes);
+    state_.graph.nodes.clear();
     for (const Node& node : nodes) rewrite(node);
   }
 
  private:
-  Value& value(int id) { return draft_.graph.values[id]; }
+  Value& value(int id) { return state_.graph.values[id]; }
 
   void split_inputs() {
     bool any = false;
-    for (Value& input : draft_.graph.values) {
+    for (Value& input : state_.graph.values) {
       if (input.kind != ValueKind::input || (input.name != "tokens" && input.name != "targets")) continue;
       any = true;
       int64_t& tokens = input.type.shape.at(1);
@@ -47,7 +47,7 @@ class TokenSplitter {
       std::vector<TensorType> types = node.op->infer(inputs, node.attrs);
       for (size_t i = 0; i < types.size(); ++i) value(node.outputs[i]).type = types[i];
     }
-    draft_.graph.nodes.push_back(std::move(node));
+    state_.graph.nodes.push_back(std::move(node));
   }
 
   void rewrite(Node node) {
@@ -73,14 +73,14 @@ class TokenSplitter {
     Value sum = value(node.outputs[0]);
     sum.name += ".rows";
     rows.inputs.pop_back();
-    rows.outputs = {static_cast<int>(draft_.graph.values.size())};
-    draft_.graph.values.push_back(std::move(sum));
+    rows.outputs = {static_cast<int>(state_.graph.values.size())};
+    state_.graph.values.push_back(std::move(sum));
     places.inputs = {rows.outputs[0], node.inputs[2]};
     add(std::move(rows));
     add(std::move(places));
   }
 
-  Draft& draft_;
+  CompileState& state_;
   const Strategy& strategy_;
   std::string axis_;
   int64_t ranks_;
@@ -88,9 +88,9 @@ class TokenSplitter {
 
 }  // namespace
 
-void split_tokens(Draft& draft) {
-  for (const Strategy& strategy : draft.plan.strategies)
-    if (strategy.splits == Splits::tokens) TokenSplitter(draft, strategy).run();
+void split_tokens(CompileState& state) {
+  for (const Strategy& strategy : state.plan.strategies)
+    if (strategy.splits == Splits::tokens) TokenSplitter(state, strategy).run();
 }
 
 }  // namespace prun

@@ -1,10 +1,10 @@
 // Context parallelism: the tokens of each sample spread over an axis.
 #pragma once
-#include "compile/draft.h"
+#include "compile/compile_state.h"
 
 namespace prun {
 
 // Shapes for a rank's tokens, and attention over the ring.
-void split_tokens(Draft& draft);
+void split_tokens(CompileState& state);
 
 }  // namespace prun

@@ -1,7 +1,7 @@
 // The axes that divide the data: the samples of a batch, or the tokens of each sample.
 #include <algorithm>
 
-#include "compile/draft.h"
+#include "compile/compile_state.h"
 
 namespace prun {
 
@@ -13,13 +13,13 @@ bool splits_data(const Plan& plan, const std::string& axis) {
   return false;
 }
 
-void find_data_axes(Draft& draft) {
-  const Plan& plan = draft.plan;
-  for (const std::string& axis : plan.batch_axes) draft.data_axes += (draft.data_axes.empty() ? "" : ",") + axis;
+void find_data_axes(CompileState& state) {
+  const Plan& plan = state.plan;
+  for (const std::string& axis : plan.batch_axes) state.data_axes += (state.data_axes.empty() ? "" : ",") + axis;
   for (const Axis& axis : plan.mesh.axes()) {
     if (!splits_data(plan, axis.name)) continue;
-    draft.loss_axes.push_back(axis.name);
-    draft.data_ranks *= axis.size;
+    state.loss_axes.push_back(axis.name);
+    state.data_ranks *= axis.size;
   }
 }
 

@@ -198,13 +198,13 @@ DistributeRule distribute_rule(std::string_view op) {
 }
 
 // Tokens first, then experts, then weights: what one axis inserts, the next passes on.
-void distribute(Draft& draft) {
-  split_tokens(draft);
-  split_experts(draft);
-  for (const Strategy& strategy : draft.plan.strategies)
+void distribute(CompileState& state) {
+  split_tokens(state);
+  split_experts(state);
+  for (const Strategy& strategy : state.plan.strategies)
     for (const std::string& axis : strategy.axes)
-      if (strategy.splits == Splits::nothing && !(draft.plan.pipeline && axis == draft.plan.pipeline->axis))
-        Distributor(draft, axis).run();
+      if (strategy.splits == Splits::nothing && !(state.plan.pipeline && axis == state.plan.pipeline->axis))
+        Distributor(state, axis).run();
 }
 
 }  // namespace prun

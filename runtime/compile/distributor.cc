@@ -27,9 +27,9 @@ std::string layer_of(const Graph& graph, const Value& value) {
 
 }  // namespace
 
-Distributor::Distributor(Draft& draft, std::string axis)
-    : draft_(draft), graph_(draft.graph), axis_(std::move(axis)), ranks_(draft.plan.mesh.size(axis_)) {
-  if (const Strategy* strategy = strategy_of(draft.plan, axis_)) site_ = strategy->site;
+Distributor::Distributor(CompileState& state, std::string axis)
+    : state_(state), graph_(state.graph), axis_(std::move(axis)), ranks_(state.plan.mesh.size(axis_)) {
+  if (const Strategy* strategy = strategy_of(state.plan, axis_)) site_ = strategy->site;
   for (const Value& value : graph_.values) whole_types_.push_back(value.type);
 }
 
@@ -73,7 +73,7 @@ void Distributor::split_parameter(ValueId parameter, const Placement& placement,
 }
 
 void Distributor::split_parameters() {
-  for (const Strategy& strategy : draft_.plan.strategies) {
+  for (const Strategy& strategy : state_.plan.strategies) {
     for (const StrategyUnit& unit : strategy.units) {
       for (const Placement& placement : unit.layers) {
         if (placement.axis != axis_) continue;
@@ -90,7 +90,7 @@ void Distributor::split_parameters() {
 
 bool Distributor::sequence(const Node& node) const {
   const std::string& unit_class = graph_.units[graph_.calls[node.call].unit].unit_class;
-  for (const Strategy& strategy : draft_.plan.strategies)
+  for (const Strategy& strategy : state_.plan.strategies)
     for (const StrategyUnit& unit : strategy.units)
       for (const Placement& placement : unit.activations)
         if (unit.unit_class == unit_class && placement.axis == axis_) return true;

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "compile/draft.h"
+#include "compile/compile_state.h"
 
 namespace prun {
 
@@ -20,7 +20,7 @@ struct Form {
 
 class Distributor {
  public:
-  Distributor(Draft& draft, std::string axis);
+  Distributor(CompileState& state, std::string axis);
   void run();
 
   // For the rules. Conversions make new values, once for each value and kind.
@@ -61,7 +61,7 @@ class Distributor {
   int convert(ValueId value, bool partial_gradient);
   TensorType piece_of_tokens(const TensorType& whole) const;
 
-  Draft& draft_;
+  CompileState& state_;
   Graph& graph_;
   std::string axis_;
   int ranks_;

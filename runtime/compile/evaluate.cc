@@ -2,15 +2,15 @@
 // around forward. Dropout lets everything pass.
 #include <algorithm>
 
-#include "compile/build.h"
+#include "compile/ir_build.h"
 #include "compile/step_builder.h"
 
 namespace prun {
 namespace {
 
-std::vector<StageTurn> forward_of(const std::vector<StageTurn>& turns) {
-  std::vector<StageTurn> forward;
-  for (const StageTurn& turn : turns)
+std::vector<StageStep> forward_of(const std::vector<StageStep>& turns) {
+  std::vector<StageStep> forward;
+  for (const StageStep& turn : turns)
     if (turn.front().phase == Phase::forward) forward.push_back(turn);
   return forward;
 }
@@ -35,33 +35,33 @@ std::vector<Node> nodes_for_loss(const Graph& graph) {
 // The compute stream ends with the loss, whatever stream has averaged it.
 void StepBuilder::run_forward() {
   walk_turns();
-  if (draft_.plan.pipeline) average_loss();
+  if (state_.plan.pipeline) average_loss();
   Op copy;
   copy.def = &op_def("copy");
-  copy.reads = {draft_.loss_tensor};
+  copy.reads = {state_.loss_tensor};
   copy.writes = {program_.eval_loss_tensor};
   copy.phase = Phase::forward;
-  copy.site = draft_.plan.evaluation->site;
+  copy.site = state_.plan.evaluation->site;
   recorder_.record(0, std::move(copy));
 }
 
-void evaluate(Draft& draft) {
-  if (!draft.plan.evaluation) return;
-  const Evaluation& evaluation = *draft.plan.evaluation;
-  Program& program = draft.program;
+void evaluate(CompileState& state) {
+  if (!state.plan.evaluation) return;
+  const Evaluation& evaluation = *state.plan.evaluation;
+  Program& program = state.program;
   program.schedule.eval_every = evaluation.every;
   program.schedule.eval_batches = evaluation.batches;
   program.eval_data = data_source(evaluation.data);
-  const TensorType loss = program.tensors[draft.loss_tensor].type();
+  const TensorType loss = program.tensors[state.loss_tensor].type();
   program.eval_loss_tensor = add_tensor(program, "eval_loss", Role::data, loss, true, evaluation.site);
 
-  Draft forward = draft;
-  forward.graph.nodes = nodes_for_loss(draft.graph);
+  CompileState forward = state;
+  forward.graph.nodes = nodes_for_loss(state.graph);
   forward.backward.clear();
-  forward.turns = forward_of(draft.turns);
+  forward.steps = forward_of(state.steps);
   forward.loss_tensor = add_tensor(forward.program, "batch_loss", Role::data, loss, false, evaluation.site);
   StepBuilder(forward, forward.program.eval).run_forward();
-  draft.program = std::move(forward.program);
+  state.program = std::move(forward.program);
 }
 
 }  // namespace prun

@@ -13,43 +13,43 @@ namespace {
 
 // The balancing loss is that of all ranks' tokens: the loads of the experts are summed over them, microbatch by
 // microbatch.
-void sum_loads(Draft& draft) {
+void sum_loads(CompileState& state) {
   std::vector<Node> nodes;
-  for (Node& node : draft.graph.nodes) {
+  for (Node& node : state.graph.nodes) {
     nodes.push_back(node);
     if (node.op->name != "route" || node.attrs.number("aux") == 0) continue;
     int counts = node.outputs[2];
-    auto value = [&](int id) -> Value& { return draft.graph.values[id]; };
+    auto value = [&](int id) -> Value& { return state.graph.values[id]; };
     const Shape& weights = value(node.outputs[0]).type.shape;
     int64_t tokens = weights.front();
-    nodes.back().attrs.set("tokens", tokens * draft.data_ranks);
-    nodes.back().attrs.set("scale", 1.0 / static_cast<double>(tokens * draft.plan.microbatches));
-    for (const std::string& axis : draft.loss_axes) {
+    nodes.back().attrs.set("tokens", tokens * state.data_ranks);
+    nodes.back().attrs.set("scale", 1.0 / static_cast<double>(tokens * state.plan.microbatches));
+    for (const std::string& axis : state.loss_axes) {
       Node reduce{
-          &op_def("all_reduce"), {counts}, {static_cast<int>(draft.graph.values.size())}, {}, node.call, node.site};
+          &op_def("all_reduce"), {counts}, {static_cast<int>(state.graph.values.size())}, {}, node.call, node.site};
       reduce.attrs.set("axis", axis);
       reduce.attrs.set("op", std::string("sum"));
       Value sum = value(counts);
       sum.name += "." + axis;
-      draft.graph.values.push_back(std::move(sum));
+      state.graph.values.push_back(std::move(sum));
       counts = reduce.outputs[0];
       nodes.push_back(std::move(reduce));
     }
-    if (counts != node.outputs[2]) draft.global_counts[node.outputs[2]] = counts;
+    if (counts != node.outputs[2]) state.global_counts[node.outputs[2]] = counts;
   }
-  draft.graph.nodes = std::move(nodes);
+  state.graph.nodes = std::move(nodes);
 }
 
 }  // namespace
 
-void split_experts(Draft& draft) {
-  for (const Strategy& strategy : draft.plan.strategies) {
+void split_experts(CompileState& state) {
+  for (const Strategy& strategy : state.plan.strategies) {
     bool places = std::any_of(strategy.units.begin(), strategy.units.end(),
                               [](const StrategyUnit& unit) { return !unit.layers.empty(); });
     if (strategy.splits == Splits::nothing || !places) continue;
-    for (const std::string& axis : strategy.axes) Distributor(draft, axis).run();
+    for (const std::string& axis : strategy.axes) Distributor(state, axis).run();
   }
-  sum_loads(draft);
+  sum_loads(state);
 }
 
 // Each rank computes its experts for the tokens of all ranks.

@@ -8,7 +8,7 @@
 // gradient.
 #include <algorithm>
 
-#include "compile/draft.h"
+#include "compile/compile_state.h"
 
 namespace prun {
 namespace {
@@ -68,19 +68,19 @@ constexpr Norm kNorms[] = {{"layernorm", "add_layernorm", "layernorm_grad", "lay
 
 // Whether what a call ends with may be left to the next one, which has its own parameters by then. Not to one that is
 // computed twice: it keeps its input, and would have to keep both terms of it.
-bool next_may_compute(const Draft& draft, CallId call, int next) {
+bool next_may_compute(const CompileState& state, CallId call, int next) {
   if (call == next) return true;
-  const Call &from = draft.graph.calls[call], &to = draft.graph.calls[next];
-  return call + 1 == next && from.stage == to.stage && !recomputes(draft.plan, draft.graph.units[to.unit].unit_class);
+  const Call &from = state.graph.calls[call], &to = state.graph.calls[next];
+  return call + 1 == next && from.stage == to.stage && !recomputes(state.plan, state.graph.units[to.unit].unit_class);
 }
 
 // The sum keeps its value: others read it, too. Nothing stands between the two ops, so no memory is needed for longer.
-bool take_add_in_front(const Draft& draft, std::vector<Node>& nodes, size_t at, const Norm& kinds) {
+bool take_add_in_front(const CompileState& state, std::vector<Node>& nodes, size_t at, const Norm& kinds) {
   if (at == 0 || nodes[at].op->name != kinds.forward || nodes[at - 1].op->name != "add") return false;
   Node& add = nodes[at - 1];
   Node norm = nodes[at];
   const int sum = add.outputs[0];
-  if (norm.inputs[0] != sum || !next_may_compute(draft, add.call, norm.call)) return false;
+  if (norm.inputs[0] != sum || !next_may_compute(state, add.call, norm.call)) return false;
   norm.op = &op_def(kinds.added);
   norm.inputs[0] = add.inputs[1];
   norm.inputs.insert(norm.inputs.begin(), add.inputs[0]);
@@ -113,17 +113,17 @@ void fuse_nodes(std::vector<Node>& nodes, Rule rule) {
 
 }  // namespace
 
-void fuse(Draft& draft) {
-  const auto& wants = draft.options.fuses;
+void fuse(CompileState& state) {
+  const auto& wants = state.options.fuses;
   if (!wants) return;
-  if (wants("linear_gelu")) fuse_nodes(draft.graph.nodes, take_in);
-  if (wants("linear_dx_gelu")) fuse_nodes(draft.backward, take_in_derivative);
+  if (wants("linear_gelu")) fuse_nodes(state.graph.nodes, take_in);
+  if (wants("linear_dx_gelu")) fuse_nodes(state.backward, take_in_derivative);
   for (const Norm& kinds : kNorms) {
-    std::vector<Node>& forward = draft.graph.nodes;
+    std::vector<Node>& forward = state.graph.nodes;
     if (wants(kinds.added))
-      fuse_nodes(forward, [&](auto& nodes, size_t at) { return take_add_in_front(draft, nodes, at, kinds); });
+      fuse_nodes(forward, [&](auto& nodes, size_t at) { return take_add_in_front(state, nodes, at, kinds); });
     if (wants(kinds.gradient_added))
-      fuse_nodes(draft.backward, [&](auto& nodes, size_t at) { return take_add_behind(nodes, at, kinds); });
+      fuse_nodes(state.backward, [&](auto& nodes, size_t at) { return take_add_behind(nodes, at, kinds); });
   }
 }
 

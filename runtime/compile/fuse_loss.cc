@@ -7,7 +7,7 @@
 // unit that backward computes again, lowers it as a cross_entropy.
 #include <algorithm>
 
-#include "compile/draft.h"
+#include "compile/compile_state.h"
 
 namespace prun {
 namespace {
@@ -25,30 +25,30 @@ bool owns_logits(const Graph& graph, const Node& loss) {
 }
 
 // The loss and its gradient alone read the logits, and nothing outside their call the gradient.
-bool may_overwrite(const Draft& draft, const Node& loss, const Node& gradient) {
+bool may_overwrite(const CompileState& state, const Node& loss, const Node& gradient) {
   int64_t readers = 0;
-  for (const std::vector<Node>* nodes : {&draft.graph.nodes, &draft.backward})
+  for (const std::vector<Node>* nodes : {&state.graph.nodes, &state.backward})
     for (const Node& node : *nodes) {
       readers += std::count(node.inputs.begin(), node.inputs.end(), loss.inputs[0]);
       if (node.call != loss.call && holds(node.inputs, gradient.outputs[0])) return false;
     }
-  return readers == 2 && gradient.call == loss.call && owns_logits(draft.graph, loss);
+  return readers == 2 && gradient.call == loss.call && owns_logits(state.graph, loss);
 }
 
 }  // namespace
 
-void fuse_losses(Draft& draft) {
-  const auto& wants = draft.options.fuses;
+void fuse_losses(CompileState& state) {
+  const auto& wants = state.options.fuses;
   if (!wants || !wants("cross_entropy_and_grad")) return;
-  for (Node& loss : draft.graph.nodes) {
+  for (Node& loss : state.graph.nodes) {
     if (loss.op->name != "cross_entropy") continue;
-    const auto gradient = std::find_if(draft.backward.begin(), draft.backward.end(), [&](const Node& node) {
+    const auto gradient = std::find_if(state.backward.begin(), state.backward.end(), [&](const Node& node) {
       return node.op->name == "cross_entropy_grad" && node.inputs[2] == loss.outputs[1];
     });
-    if (gradient == draft.backward.end() || !may_overwrite(draft, loss, *gradient)) continue;
+    if (gradient == state.backward.end() || !may_overwrite(state, loss, *gradient)) continue;
     loss.op = &op_def("cross_entropy_and_grad");
     loss.outputs.push_back(gradient->outputs[0]);
-    draft.backward.erase(gradient);
+    state.backward.erase(gradient);
   }
 }
 

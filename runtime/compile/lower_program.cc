@@ -1,16 +1,17 @@
 // Level 3: the recorded ops of one rank become one stream, in their order.
 #include <fmt/format.h>
 
-#include "compile/build.h"
-#include "compile/draft.h"
-#include "compile/record.h"
+#include "compile/compile_state.h"
+#include "compile/edge_builder.h"
+#include "compile/ir_build.h"
 
 namespace prun {
 
-void lower_program(Draft& draft, const RankProgram& source) {
-  Program& program = draft.program;
+void lower_program(CompileState& state) {
+  const RankProgram& source = *state.source;
+  Program& program = state.program;
   program.schedule.steps = 1;
-  OpRecorder recorder(program, program.step);
+  EdgeBuilder recorder(program, program.step);
   recorder.stream("compute");
   program.init.streams.push_back({"compute", {}});
   std::vector<int> tensor_of;

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "compile/draft.h"
+#include "compile/compile_state.h"
 #include "ir/order.h"
 
 namespace prun {

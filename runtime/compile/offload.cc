@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-#include "compile/build.h"
+#include "compile/ir_build.h"
 #include "compile/step_builder.h"
 
 namespace prun {
@@ -20,27 +20,27 @@ void StepBuilder::transfer(const char* kind, TensorId from, TensorId to, int str
   op.writes = {to};
   op.phase = Phase::step;
   op.unit = unit_name(unit);
-  op.site = draft_.states[unit].offload->offload_site;
+  op.site = state_.storage[unit].offload->offload_site;
   recorder_.record(stream, std::move(op));
 }
 
 // `last`: nothing is computed after this unit's update, so the compute stream, which ends a step, stores the last
 // piece.
 void StepBuilder::update_offloaded(UnitId unit, TensorId clip, bool last) {
-  const UnitState& state = draft_.states[unit];
-  const StrategyUnit& offload = *state.offload;
-  const Dtype dtype = draft_.master_dtype();
+  const UnitStorage& storage = state_.storage[unit];
+  const StrategyUnit& offload = *storage.offload;
+  const Dtype dtype = state_.master_dtype();
   // Pieces begin on a cache line of every dtype on the way.
   const int64_t line = kAlignBytes / dtype_bytes(Dtype::bf16);
   const int64_t most = std::max(line, offload.offload_piece / dtype_bytes(dtype) / line * line);
-  std::vector<TensorId> away = state.optimizer;
-  if (state.master_offloaded) away.insert(away.begin(), state.master);
+  std::vector<TensorId> away = storage.optimizer;
+  if (storage.master_offloaded) away.insert(away.begin(), storage.master);
   const int load = recorder_.stream("load"), store = recorder_.stream("store");
   const int pool = pool_of("optimizer.staged", Role::optimizer, offload.offload_ahead + 1);
-  for (int64_t first = 0; first < state.shard; first += most) {
-    const Shape shape = {std::min(most, state.shard - first)};
+  for (int64_t first = 0; first < storage.shard; first += most) {
+    const Shape shape = {std::min(most, storage.shard - first)};
     const auto piece = [&](TensorId of) {
-      if (of < 0 || shape[0] == state.shard) return of;
+      if (of < 0 || shape[0] == storage.shard) return of;
       return add_view(program_, fmt::format("{}[{}]", program_.tensors[of].name, first / most), of, first, shape);
     };
     const int64_t stride = round_up(shape[0] * dtype_bytes(dtype), kAlignBytes) / dtype_bytes(dtype);
@@ -54,13 +54,13 @@ void StepBuilder::update_offloaded(UnitId unit, TensorId clip, bool last) {
           add_view(program_, program_.tensors[home[i]].name + ".staged", all, stride * static_cast<int64_t>(i), shape));
       transfer("load", home[i], here[i], load, unit);
     }
-    Updated what{piece(state.grad), here.front(), here, piece(state.compute)};
-    if (state.master_offloaded)
+    Updated what{piece(storage.grad), here.front(), here, piece(storage.compute)};
+    if (storage.master_offloaded)
       what.states.erase(what.states.begin());
     else
-      what.master = piece(state.master);
+      what.master = piece(storage.master);
     update(unit, clip, what);
-    const bool ends = last && first + most >= state.shard;
+    const bool ends = last && first + most >= storage.shard;
     for (size_t i = 0; i < away.size(); ++i) transfer("store", here[i], home[i], ends ? 0 : store, unit);
   }
 }

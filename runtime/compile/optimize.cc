@@ -1,30 +1,30 @@
 // The end of the step: global norm and clip coefficient, then one update of each unit's parameters.
 #include <fmt/format.h>
 
-#include "compile/build.h"
+#include "compile/ir_build.h"
 #include "compile/step_builder.h"
 
 namespace prun {
 
 void StepBuilder::optimize() {
-  const TensorId clip = draft_.plan.optimizer.clip > 0 ? clip_coefficient() : TensorId();
+  const TensorId clip = state_.plan.optimizer.clip > 0 ? clip_coefficient() : TensorId();
   std::vector<UnitId> units;
-  for (size_t u = 0; u < draft_.graph.units.size(); ++u)
-    if (draft_.states[u].here && !draft_.graph.units[u].parameters.empty()) units.push_back(static_cast<int>(u));
+  for (size_t u = 0; u < state_.graph.units.size(); ++u)
+    if (state_.storage[u].here && !state_.graph.units[u].parameters.empty()) units.push_back(static_cast<int>(u));
   for (UnitId unit : units) {
-    const UnitState& state = draft_.states[unit];
-    if (state.offload)
+    const UnitStorage& storage = state_.storage[unit];
+    if (storage.offload)
       update_offloaded(unit, clip, unit == units.back());
     else
-      update(unit, clip, {state.grad, state.master, state.optimizer, state.compute});
+      update(unit, clip, {storage.grad, storage.master, storage.optimizer, storage.compute});
   }
 }
 
 // Mesh axes over which ranks hold different parameters.
 std::vector<std::string> StepBuilder::split_axes() const {
   std::vector<std::string> axes;
-  for (const Axis& axis : draft_.plan.mesh.axes())
-    for (const Value& value : draft_.graph.values)
+  for (const Axis& axis : state_.plan.mesh.axes())
+    for (const Value& value : state_.graph.values)
       if (axis.size > 1 && value.split_axis == axis.name) {
         axes.push_back(axis.name);
         break;
@@ -35,26 +35,26 @@ std::vector<std::string> StepBuilder::split_axes() const {
 // The tensors of a unit's gradient and what the squares in each count: 1 over the number of ranks that have the same
 // elements. `starts` is not empty for a shard whose pieces count differently: its only tensor then has several weights.
 StepBuilder::Squares StepBuilder::squares_of(UnitId unit, const std::vector<std::string>& split) {
-  const UnitState& state = draft_.states[unit];
-  const std::vector<ValueId>& parameters = draft_.graph.units[unit].parameters;
+  const UnitStorage& storage = state_.storage[unit];
+  const std::vector<ValueId>& parameters = state_.graph.units[unit].parameters;
   Squares squares;
   std::vector<std::pair<int64_t, double>> pieces;  // start, weight; in the order of the layout
   for (size_t i = parameters.size(); i-- > 0;) {
     double weight = 1;
     for (const std::string& axis : split)
-      if (draft_.graph.values[parameters[i]].split_axis != axis) weight /= draft_.plan.mesh.size(axis);
-    if (pieces.empty() || pieces.back().second != weight) pieces.emplace_back(draft_.layouts[unit].start[i], weight);
+      if (state_.graph.values[parameters[i]].split_axis != axis) weight /= state_.plan.mesh.size(axis);
+    if (pieces.empty() || pieces.back().second != weight) pieces.emplace_back(state_.layouts[unit].start[i], weight);
   }
-  if (pieces.size() == 1) return {{state.grad}, {pieces[0].second}, {}};
-  if (state.sharded) {
-    squares.tensors = {state.grad};
+  if (pieces.size() == 1) return {{storage.grad}, {pieces[0].second}, {}};
+  if (storage.sharded) {
+    squares.tensors = {storage.grad};
     for (auto [start, weight] : pieces) squares.starts.push_back(start), squares.weights.push_back(weight);
     return squares;
   }
   for (size_t i = 0; i < pieces.size(); ++i) {
-    int64_t end = i + 1 < pieces.size() ? pieces[i + 1].first : state.shard;
+    int64_t end = i + 1 < pieces.size() ? pieces[i + 1].first : storage.shard;
     squares.tensors.push_back(
-        add_view(program_, unit_name(unit) + ".squares", state.grad, pieces[i].first, {end - pieces[i].first}));
+        add_view(program_, unit_name(unit) + ".squares", storage.grad, pieces[i].first, {end - pieces[i].first}));
     squares.weights.push_back(pieces[i].second);
   }
   return squares;
@@ -63,9 +63,9 @@ StepBuilder::Squares StepBuilder::squares_of(UnitId unit, const std::vector<std:
 // Every element counts once: shards are summed over the axis that shards them, then all over the axes on which ranks
 // hold different parameters; tied twins count on one rank.
 TensorId StepBuilder::clip_coefficient() {
-  Site site = draft_.plan.optimizer.site;
+  Site site = state_.plan.optimizer.site;
   std::vector<std::string> split = split_axes();
-  TensorType scalar{draft_.master_dtype(), {}};
+  TensorType scalar{state_.master_dtype(), {}};
   auto op = [&](const char* kind, std::vector<TensorId> reads, std::vector<TensorId> writes) {
     Op made;
     made.def = &op_def(kind);
@@ -94,12 +94,12 @@ TensorId StepBuilder::clip_coefficient() {
 
   std::map<std::string, Squares> by_axis;  // "" = whole on every rank
   std::map<std::string, std::vector<TensorId>> mixed;
-  for (size_t u = 0; u < draft_.states.size(); ++u) {
-    const UnitState& state = draft_.states[u];
-    const Unit& unit = draft_.graph.units[u];
-    if (!state.here || unit.parameters.empty() || unit.twin_of >= 0) continue;
+  for (size_t u = 0; u < state_.storage.size(); ++u) {
+    const UnitStorage& storage = state_.storage[u];
+    const Unit& unit = state_.graph.units[u];
+    if (!storage.here || unit.parameters.empty() || unit.twin_of >= 0) continue;
     Squares squares = squares_of(static_cast<int>(u), split);
-    Squares& all = by_axis[state.axis];
+    Squares& all = by_axis[storage.axis];
     if (squares.starts.empty()) {
       all.tensors.insert(all.tensors.end(), squares.tensors.begin(), squares.tensors.end());
       all.weights.insert(all.weights.end(), squares.weights.begin(), squares.weights.end());
@@ -109,10 +109,10 @@ TensorId StepBuilder::clip_coefficient() {
     Op norm = op("norm2", squares.tensors, {sum});
     norm.attrs.set("piece_starts", squares.starts);
     norm.attrs.set("piece_weights", squares.weights);
-    norm.attrs.set("axis", state.axis);
+    norm.attrs.set("axis", storage.axis);
     norm.unit = unit.name;
     recorder_.record(0, std::move(norm));
-    mixed[state.axis].push_back(sum);
+    mixed[storage.axis].push_back(sum);
   }
   for (const auto& [axis, squares] : by_axis) {
     std::vector<TensorId> sums = mixed[axis];
@@ -133,10 +133,10 @@ TensorId StepBuilder::clip_coefficient() {
     add(shards);
   }
   for (const std::string& axis : split) sum_over(axis, total);
-  if (draft_.plan.pipeline) sum_over(draft_.plan.pipeline->axis, total);
+  if (state_.plan.pipeline) sum_over(state_.plan.pipeline->axis, total);
   int coefficient = compute_tensor("clip", scalar, site), norm = compute_tensor("grad_norm", scalar, site);
   Op clip = op("clip_coefficient", {total}, {coefficient, norm});
-  clip.attrs.set("max", draft_.plan.optimizer.clip);
+  clip.attrs.set("max", state_.plan.optimizer.clip);
   recorder_.record(0, std::move(clip));
   return coefficient;
 }
@@ -144,8 +144,8 @@ TensorId StepBuilder::clip_coefficient() {
 // One update of a unit, or of a piece of it. Parameters in the dtype of compute are written by the same op where the
 // device has such ops.
 void StepBuilder::update(UnitId unit, TensorId clip, const Updated& what) {
-  const Optimizer& optimizer = draft_.plan.optimizer;
-  const auto& wants = draft_.options.fuses;
+  const Optimizer& optimizer = state_.plan.optimizer;
+  const auto& wants = state_.options.fuses;
   const std::string with_cast = optimizer.kind + "_cast";
   const bool casts = what.compute >= 0 && wants && wants(with_cast);
   Op op;
@@ -172,7 +172,7 @@ void StepBuilder::update(UnitId unit, TensorId clip, const Updated& what) {
   cast.def = &op_def("cast");
   cast.reads = {what.master};
   cast.writes = {what.compute};
-  cast.attrs.set("dtype", std::string(dtype_name(draft_.plan.param_dtype)));
+  cast.attrs.set("dtype", std::string(dtype_name(state_.plan.param_dtype)));
   cast.phase = Phase::step;
   cast.unit = unit_name(unit);
   cast.site = optimizer.site;

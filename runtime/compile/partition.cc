@@ -8,7 +8,7 @@
 #include <limits>
 #include <map>
 
-#include "compile/draft.h"
+#include "compile/compile_state.h"
 
 namespace prun {
 namespace {
@@ -117,22 +117,22 @@ int stage_of_chunk(const Plan& plan, int rank, int chunk) {
   return plan.pipeline->v_placement && chunk == 1 ? 2 * ranks - 1 - rank : chunk * ranks + rank;
 }
 
-void partition(Draft& draft) {
-  Graph& graph = draft.graph;
+void partition(CompileState& state) {
+  Graph& graph = state.graph;
   // Numbers that initial values depend on: the same however the model is cut.
   int64_t parameters = 0;
   for (Value& value : graph.values)
     if (value.kind == ValueKind::parameter) value.key = parameters++;
-  if (!draft.plan.pipeline) return;
-  const Pipeline& pipeline = *draft.plan.pipeline;
-  int stages = pipeline_stages(draft.plan);
+  if (!state.plan.pipeline) return;
+  const Pipeline& pipeline = *state.plan.pipeline;
+  int stages = pipeline_stages(state.plan);
   std::vector<bool> layer = find_layers(graph);
   int layers = static_cast<int>(std::count(layer.begin(), layer.end(), true));
   int most = pipeline.split_by_flops ? static_cast<int>(graph.calls.size()) : layers;
   if (stages > most)
     throw plan_error(
         fmt::format("{} pipeline rank{}{} make {} stages, and the model has {} {}: a stage needs at least one",
-                    pipeline_ranks(draft.plan), pipeline_ranks(draft.plan) == 1 ? "" : "s",
+                    pipeline_ranks(state.plan), pipeline_ranks(state.plan) == 1 ? "" : "s",
                     pipeline.chunks > 1 ? fmt::format(" with {} chunks each", pipeline.chunks) : "", stages, most,
                     pipeline.split_by_flops ? "units" : "layers"),
         pipeline.site);
@@ -140,7 +140,7 @@ void partition(Draft& draft) {
     split_by_flops(graph, stages);
   else
     split_by_layers(graph, stages, layer, layers);
-  separate_tied_units(draft.plan, graph);
+  separate_tied_units(state.plan, graph);
 }
 
 }  // namespace prun

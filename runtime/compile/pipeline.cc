@@ -1,72 +1,116 @@
-// The order of the passes; read top to bottom.
+// The order of the passes, and the runner that calls, times and checks each of them. A new pass is a file of its own
+// and a line in kPasses.
+#include <chrono>
+
 #include "compile/compile.h"
-#include "compile/draft.h"
+#include "compile/compile_state.h"
+#include "compile/invariants.h"
 
 namespace prun {
 namespace {
 
-void describe(Draft& draft) {
-  Program& program = draft.program;
-  program.name = draft.plan.path;
-  program.mesh = draft.plan.mesh;
-  program.device = draft.options.device;
-  program.rank_order = draft.plan.rank_order;
-  program.schedule = {draft.plan.steps, draft.plan.seed, draft.plan.optimizer.lr};
+// What a pass works on, and so how often it runs.
+enum class Scope : uint8_t {
+  model,    // the graph of the whole model: once
+  trained,  // a class of ranks, whose program it makes from the graph
+  listed,   // a program that the plan lists op by op (level 3)
+  program,  // every class's program, however it was made
+  job,      // the programs of all classes: once
+};
+
+struct Pass {
+  std::string_view name;
+  Scope scope;
+  void (*run)(CompileState& state);
+};
+
+constexpr Pass kPasses[] = {
+    {"data_axes", Scope::model, find_data_axes},
+    {"partition", Scope::model, partition},
+    {"distribute", Scope::model, distribute},
+    {"autodiff", Scope::model, differentiate},
+    {"overlap_dw", Scope::model, overlap_dw},
+    {"fuse", Scope::model, fuse},
+    {"fuse_loss", Scope::model, fuse_losses},
+    {"place", Scope::trained, place},
+    {"schedule", Scope::trained, schedule},
+    {"step", Scope::trained, build_step},
+    {"evaluate", Scope::trained, evaluate},
+    {"synchronize", Scope::trained, synchronize},
+    {"lower_program", Scope::listed, lower_program},
+    {"check_finite", Scope::program, check_finite},
+    {"workspace", Scope::program, add_workspaces},
+    {"step_barrier", Scope::program, [](CompileState& state) { add_step_barrier(state.program); }},
+    {"memory", Scope::program, [](CompileState& state) { assign_memory(state.program); }},
+    {"put_offsets", Scope::job, [](CompileState& state) { resolve_put_offsets(*state.job); }},
+};
+
+std::string program_text(const CompileState& state, int rank_class) {
+  Job alone{{state.program}, {}};
+  for (const int of_rank : state.job->class_of_rank) alone.class_of_rank.push_back(of_rank == rank_class ? 0 : -1);
+  return dump_job(alone);
 }
 
-void finish(Program& program, const CompileOptions& options) {
-  if (options.check_finite) check_finite(program);
-  add_workspaces(program, options);
-  join_step(program);
-  assign_memory(program);
+std::string text_of(const CompileState& state, Scope scope, int rank_class) {
+  if (scope == Scope::job) return dump_job(*state.job);
+  if (scope == Scope::model) return dump_graph(state.graph, state.backward);
+  if (state.program.step.op_count() == 0 && !state.steps.empty()) return schedule_text(state);
+  return program_text(state, rank_class);
 }
 
-Job compile_training(const Plan& plan, const CompileOptions& options) {
-  Draft shared{plan, options};
-  describe(shared);
-  shared.graph = plan.graph;
-  find_data_axes(shared);
-  partition(shared);
-  distribute(shared);
-  differentiate(shared);
-  hide_reductions(shared);
-  fuse(shared);
-  fuse_losses(shared);
-  Job job;
-  for (int rank = 0; rank < pipeline_ranks(plan); ++rank) {
-    Draft draft = shared;
-    draft.pipeline_rank = rank;
-    place(draft);
-    schedule(draft);
-    communicate(draft);
-    evaluate(draft);
-    synchronize(draft);
-    finish(draft.program, options);
-    job.classes.push_back(std::move(draft.program));
+void run_passes(Scope scope, CompileState& state, int rank_class = -1) {
+  for (const Pass& pass : kPasses) {
+    if (pass.scope != scope) continue;
+    const auto begin = std::chrono::steady_clock::now();
+    pass.run(state);
+    const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
+#ifndef NDEBUG
+    check_invariants(state, pass.name);
+#endif
+    if (const auto& report = state.options.after_pass)
+      report({pass.name, rank_class, time.count(), [&] { return text_of(state, scope, rank_class); }});
   }
-  for (int rank = 0; rank < plan.mesh.ranks(); ++rank)
-    job.class_of_rank.push_back(plan.pipeline ? plan.mesh.index(plan.pipeline->axis, rank) : 0);
-  address_puts(job);
-  return job;
 }
 
-Job compile_programs(const Plan& plan, const CompileOptions& options) {
-  Job job;
-  for (const RankProgram& source : plan.programs) {
-    Draft draft{plan, options};
-    describe(draft);
-    lower_program(draft, source);
-    finish(draft.program, options);
-    job.classes.push_back(std::move(draft.program));
-  }
-  job.class_of_rank = plan.program_of_rank;
-  return job;
+Program describe(const Plan& plan, const CompileOptions& options) {
+  Program program;
+  program.name = plan.path;
+  program.mesh = plan.mesh;
+  program.device = options.device;
+  program.rank_order = plan.rank_order;
+  program.schedule = {plan.steps, plan.seed, plan.optimizer.lr};
+  return program;
 }
 
 }  // namespace
 
 Job compile(const Plan& plan, const CompileOptions& options) {
-  return plan.programs.empty() ? compile_training(plan, options) : compile_programs(plan, options);
+  Job job;
+  job.class_of_rank = plan.program_of_rank;
+  const bool listed = !plan.programs.empty();
+  for (int rank = 0; rank < plan.mesh.ranks() && !listed; ++rank)
+    job.class_of_rank.push_back(plan.pipeline ? plan.mesh.index(plan.pipeline->axis, rank) : 0);
+  CompileState model{plan, options, &job};
+  model.graph = plan.graph;
+  model.program = describe(plan, options);
+  if (!listed) run_passes(Scope::model, model);
+  const int classes = listed ? static_cast<int>(std::ssize(plan.programs)) : pipeline_ranks(plan);
+  for (int rank_class = 0; rank_class < classes; ++rank_class) {
+    CompileState state = model;
+    state.pipeline_rank = rank_class;
+    if (listed) state.source = &plan.programs[rank_class];
+    run_passes(listed ? Scope::listed : Scope::trained, state, rank_class);
+    run_passes(Scope::program, state, rank_class);
+    job.classes.push_back(std::move(state.program));
+  }
+  run_passes(Scope::job, model);
+  return job;
+}
+
+std::vector<std::string_view> pass_names() {
+  std::vector<std::string_view> names;
+  for (const Pass& pass : kPasses) names.push_back(pass.name);
+  return names;
 }
 
 }  // namespace prun

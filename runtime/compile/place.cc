@@ -7,22 +7,22 @@
 
 #include <algorithm>
 
-#include "compile/build.h"
-#include "compile/draft.h"
+#include "compile/compile_state.h"
+#include "compile/ir_build.h"
 
 namespace prun {
 namespace {
 
 int64_t line_elements(Dtype dtype) { return kAlignBytes / dtype_bytes(dtype); }
 
-UnitLayout layout_of(const Draft& draft, const Unit& unit) {
+UnitLayout layout_of(const CompileState& state, const Unit& unit) {
   UnitLayout layout;
   layout.start.assign(unit.parameters.size(), 0);
   // A line of the narrowest dtype on the way (bf16) keeps every dtype's tensors on cache lines.
   int64_t line = line_elements(Dtype::bf16), next = 0;
   for (size_t i = unit.parameters.size(); i-- > 0;) {
     layout.start[i] = next;
-    layout.elements = next + element_count(draft.graph.values[unit.parameters[i]].type.shape);
+    layout.elements = next + element_count(state.graph.values[unit.parameters[i]].type.shape);
     next = round_up(layout.elements, line);
   }
   layout.padded = next;
@@ -71,12 +71,12 @@ Op init_op(const char* kind, std::vector<TensorId> writes, const Site& site) {
 }
 
 // Which part of each parameter the rank has, as init_params reads it; nothing when all are whole.
-void describe_splits(const Draft& draft, const Unit& unit, Attrs& attrs) {
+void describe_splits(const CompileState& state, const Unit& unit, Attrs& attrs) {
   std::vector<int64_t> outer, slice, block_count, blocks;
   std::string axes;
   bool any = false;
   for (size_t i = 0; i < unit.parameters.size(); ++i) {
-    const Value& value = draft.graph.values[unit.parameters[i]];
+    const Value& value = state.graph.values[unit.parameters[i]];
     axes += (i > 0 ? "," : "") + value.split_axis;
     if (value.split_axis.empty()) {
       outer.push_back(0), slice.push_back(0), block_count.push_back(0);
@@ -100,14 +100,14 @@ void describe_splits(const Draft& draft, const Unit& unit, Attrs& attrs) {
 }
 
 // The initial values of unit `u`, flat, or this rank's shard of them.
-Op init_unit(const Draft& draft, size_t u, TensorId tensor) {
-  const Unit& unit = draft.graph.units[u];
+Op init_unit(const CompileState& state, size_t u, TensorId tensor) {
+  const Unit& unit = state.graph.units[u];
   std::vector<int64_t> starts, counts, kinds, keys;
   std::vector<double> scales;
   static const std::vector<std::string> kKinds = {"zeros", "ones", "constant", "normal", "uniform"};
   for (size_t i = 0; i < unit.parameters.size(); ++i) {
-    const Value& value = draft.graph.values[unit.parameters[i]];
-    starts.push_back(draft.layouts[u].start[i]);
+    const Value& value = state.graph.values[unit.parameters[i]];
+    starts.push_back(state.layouts[u].start[i]);
     counts.push_back(element_count(value.type.shape));
     kinds.push_back(std::find(kKinds.begin(), kKinds.end(), value.init.kind) - kKinds.begin());
     if (kinds.back() == std::ssize(kKinds))
@@ -115,15 +115,15 @@ Op init_unit(const Draft& draft, size_t u, TensorId tensor) {
     scales.push_back(value.init.scale);
     keys.push_back(value.key);
   }
-  Op op = init_op("init_params", {tensor}, draft.graph.values[unit.parameters.front()].site);
+  Op op = init_op("init_params", {tensor}, state.graph.values[unit.parameters.front()].site);
   op.attrs.set("starts", starts);
   op.attrs.set("counts", counts);
   op.attrs.set("kinds", kinds);
   op.attrs.set("keys", keys);
   op.attrs.set("scales", scales);
-  describe_splits(draft, unit, op.attrs);
-  const UnitState& state = draft.states[u];
-  op.attrs.set("axis", state.sharded ? state.axis : std::string());
+  describe_splits(state, unit, op.attrs);
+  const UnitStorage& storage = state.storage[u];
+  op.attrs.set("axis", storage.sharded ? storage.axis : std::string());
   op.unit = unit.name;
   return op;
 }
@@ -134,26 +134,26 @@ Op fill_op(TensorId tensor, const Site& site) {
   return op;
 }
 
-bool on_this_rank(const Draft& draft, UnitId unit) {
-  const Unit& u = draft.graph.units[unit];
+bool on_this_rank(const CompileState& state, UnitId unit) {
+  const Unit& u = state.graph.units[unit];
   int called = u.part_of >= 0 ? u.part_of : unit;
-  for (const Call& call : draft.graph.calls)
-    if (call.unit == called && rank_of_stage(draft.plan, call.stage) == draft.pipeline_rank) return true;
+  for (const Call& call : state.graph.calls)
+    if (call.unit == called && rank_of_stage(state.plan, call.stage) == state.pipeline_rank) return true;
   return false;
 }
 
 // Parameters of a unit that are kept in another way than its others become a unit of their own, without calls: those
 // too small to be sharded, and those that are split over an axis that divides the data (experts).
-void separate_parts(Draft& draft) {
-  Graph& graph = draft.graph;
+void separate_parts(CompileState& state) {
+  Graph& graph = state.graph;
   for (int u = 0, units = std::ssize(graph.units); u < units; ++u) {
-    const StrategyUnit* sharding = sharding_of(draft.plan, graph.units[u].unit_class);
+    const StrategyUnit* sharding = sharding_of(state.plan, graph.units[u].unit_class);
     std::map<std::pair<bool, bool>, std::vector<ValueId>> groups;
     for (ValueId parameter : graph.units[u].parameters) {
       const Value& value = graph.values[parameter];
       bool small =
-          sharding && element_count(value.type.shape) * dtype_bytes(draft.master_dtype()) < sharding->shard_least;
-      groups[{small, !value.split_axis.empty() && splits_data(draft.plan, value.split_axis)}].push_back(parameter);
+          sharding && element_count(value.type.shape) * dtype_bytes(state.master_dtype()) < sharding->shard_least;
+      groups[{small, !value.split_axis.empty() && splits_data(state.plan, value.split_axis)}].push_back(parameter);
     }
     if (groups.size() < 2) continue;
     auto keep = groups.begin();
@@ -164,7 +164,7 @@ void separate_parts(Draft& draft) {
       part.part_of = u;
       if (part.twin_of >= 0)
         throw plan_error(fmt::format("the tied parameters of '{}' cannot lie apart on two pipeline ranks", part.name),
-                         draft.plan.pipeline->site);
+                         state.plan.pipeline->site);
       part.parameters = group->second;
       for (ValueId parameter : part.parameters) graph.values[parameter].unit = std::ssize(graph.units);
       graph.units.push_back(std::move(part));
@@ -173,13 +173,13 @@ void separate_parts(Draft& draft) {
 }
 
 // What of a unit the strategy shards; small parts are not.
-const StrategyUnit* sharding_of_unit(const Draft& draft, const Unit& unit) {
-  const StrategyUnit* sharding = sharding_of(draft.plan, unit.unit_class);
+const StrategyUnit* sharding_of_unit(const CompileState& state, const Unit& unit) {
+  const StrategyUnit* sharding = sharding_of(state.plan, unit.unit_class);
   if (!sharding || unit.parameters.empty()) return sharding;
   int64_t largest = 0;
   for (ValueId parameter : unit.parameters)
-    largest = std::max(largest, element_count(draft.graph.values[parameter].type.shape));
-  return largest * dtype_bytes(draft.master_dtype()) < sharding->shard_least ? nullptr : sharding;
+    largest = std::max(largest, element_count(state.graph.values[parameter].type.shape));
+  return largest * dtype_bytes(state.master_dtype()) < sharding->shard_least ? nullptr : sharding;
 }
 
 // Masters that the optimizer alone reads go with its state: where parameters have another dtype, and nothing averages
@@ -188,39 +188,39 @@ struct Offload {
   bool shared_state = false, shared_master = false;  // of units that are not sharded
 };
 
-Offload place_offloaded(Draft& draft) {
-  const bool low = draft.plan.param_dtype != draft.master_dtype();
+Offload place_offloaded(CompileState& state) {
+  const bool low = state.plan.param_dtype != state.master_dtype();
   std::string kept;  // a unit whose state stays
   Offload offload;
   bool synced = false;
-  for (size_t u = 0; u < draft.graph.units.size(); ++u) {
-    const Unit& unit = draft.graph.units[u];
-    UnitState& state = draft.states[u];
-    if (!state.here || unit.parameters.empty()) continue;
-    state.offload = offload_of(draft.plan, unit.unit_class);
-    if (state.offload && !low && optimizer_slots(draft.plan.optimizer).empty())
+  for (size_t u = 0; u < state.graph.units.size(); ++u) {
+    const Unit& unit = state.graph.units[u];
+    UnitStorage& storage = state.storage[u];
+    if (!storage.here || unit.parameters.empty()) continue;
+    storage.offload = offload_of(state.plan, unit.unit_class);
+    if (storage.offload && !low && optimizer_slots(state.plan.optimizer).empty())
       throw plan_error("there is nothing to offload: sgd without momentum keeps no state from step to step",
-                       draft.plan.optimizer.site);
-    for (const Strategy& strategy : draft.plan.strategies)
+                       state.plan.optimizer.site);
+    for (const Strategy& strategy : state.plan.strategies)
       for (const StrategyUnit& of : strategy.units)
-        synced = synced || (!state.sharded && of.unit_class == unit.unit_class && !of.sync.empty());
-    if (state.sharded) {
-      state.master_offloaded = state.offload && low;
+        synced = synced || (!storage.sharded && of.unit_class == unit.unit_class && !of.sync.empty());
+    if (storage.sharded) {
+      storage.master_offloaded = storage.offload && low;
       continue;
     }
-    if (state.offload) offload.shared_state = true;
-    if (!state.offload) kept = unit.name;
+    if (storage.offload) offload.shared_state = true;
+    if (!storage.offload) kept = unit.name;
   }
   offload.shared_master = offload.shared_state && low && !synced;
-  for (size_t u = 0; u < draft.graph.units.size(); ++u) {
-    UnitState& state = draft.states[u];
-    if (state.sharded || !state.offload) continue;
+  for (size_t u = 0; u < state.graph.units.size(); ++u) {
+    UnitStorage& storage = state.storage[u];
+    if (storage.sharded || !storage.offload) continue;
     if (!kept.empty())
       throw plan_error(fmt::format("the optimizer state of '{}' is offloaded and that of '{}' is not, and neither is "
                                    "sharded: such units lie in one vector, so offload all of them or none",
-                                   draft.graph.units[u].name, kept),
-                       state.offload->offload_site);
-    state.master_offloaded = offload.shared_master;
+                                   state.graph.units[u].name, kept),
+                       storage.offload->offload_site);
+    storage.master_offloaded = offload.shared_master;
   }
   return offload;
 }
@@ -232,112 +232,112 @@ TensorId add_state(Program& program, const std::string& name, Role role, TensorT
   return tensor;
 }
 
-void place_units(Draft& draft) {
-  Program& program = draft.program;
-  const Graph& graph = draft.graph;
+void place_units(CompileState& state) {
+  Program& program = state.program;
+  const Graph& graph = state.graph;
   int64_t flat = 0;
-  draft.states.resize(graph.units.size());
+  state.storage.resize(graph.units.size());
   for (size_t u = 0; u < graph.units.size(); ++u) {
-    UnitLayout layout = layout_of(draft, graph.units[u]);
-    UnitState& state = draft.states[u];
-    state.here = on_this_rank(draft, static_cast<int>(u));
-    if (const StrategyUnit* sharding = sharding_of_unit(draft, graph.units[u])) {
-      state.sharded = true;
-      state.axis = sharding->shard_axis;
-      int64_t ranks = draft.plan.mesh.size(state.axis);
-      state.shard = round_up((layout.elements + ranks - 1) / ranks, line_elements(Dtype::bf16));
-      layout.padded = state.shard * ranks;
+    UnitLayout layout = layout_of(state, graph.units[u]);
+    UnitStorage& storage = state.storage[u];
+    storage.here = on_this_rank(state, static_cast<int>(u));
+    if (const StrategyUnit* sharding = sharding_of_unit(state, graph.units[u])) {
+      storage.sharded = true;
+      storage.axis = sharding->shard_axis;
+      int64_t ranks = state.plan.mesh.size(storage.axis);
+      storage.shard = round_up((layout.elements + ranks - 1) / ranks, line_elements(Dtype::bf16));
+      layout.padded = storage.shard * ranks;
     } else {
-      state.shard = layout.padded;
+      storage.shard = layout.padded;
     }
-    draft.layouts.push_back(std::move(layout));
+    state.layouts.push_back(std::move(layout));
   }
   for (size_t u = graph.units.size(); u-- > 0;) {
-    if (draft.states[u].sharded || !draft.states[u].here) continue;
-    draft.states[u].bucket_start = flat;
-    flat += draft.layouts[u].padded;
+    if (state.storage[u].sharded || !state.storage[u].here) continue;
+    state.storage[u].bucket_start = flat;
+    flat += state.layouts[u].padded;
   }
-  Dtype master = draft.master_dtype();
-  Site site = draft.plan.optimizer.site;
-  const Offload offload = place_offloaded(draft);
+  Dtype master = state.master_dtype();
+  Site site = state.plan.optimizer.site;
+  const Offload offload = place_offloaded(state);
   const auto space = [](bool offloaded) { return offloaded ? Space::host : Space::device; };
   TensorId params, grads, low;
   std::vector<TensorId> slots;
   if (flat > 0) {
-    params = draft.flat_params =
+    params = state.flat_params =
         add_state(program, "params", Role::param, {master, {flat}}, space(offload.shared_master), site);
-    if (draft.plan.param_dtype != master)
-      low = add_tensor(program, "params." + std::string(dtype_name(draft.plan.param_dtype)), Role::param,
-                       {draft.plan.param_dtype, {flat}}, true, site);
-    grads = draft.flat_grads = add_tensor(program, "grads", Role::grad, {master, {flat}}, true, site);
-    for (const std::string& slot : optimizer_slots(draft.plan.optimizer))
+    if (state.plan.param_dtype != master)
+      low = add_tensor(program, "params." + std::string(dtype_name(state.plan.param_dtype)), Role::param,
+                       {state.plan.param_dtype, {flat}}, true, site);
+    grads = state.flat_grads = add_tensor(program, "grads", Role::grad, {master, {flat}}, true, site);
+    for (const std::string& slot : optimizer_slots(state.plan.optimizer))
       slots.push_back(add_state(program, slot, Role::optimizer, {master, {flat}}, space(offload.shared_state), site));
   }
   for (size_t u = 0; u < graph.units.size(); ++u) {
-    UnitState& state = draft.states[u];
-    if (!state.here) continue;
+    UnitStorage& storage = state.storage[u];
+    if (!storage.here) continue;
     const std::string& name = graph.units[u].name;
-    Shape shape = {state.shard};
+    Shape shape = {storage.shard};
     auto own = [&](const std::string& what, Role role, bool offloaded = false) {
       return add_state(program, name + "." + what, role, {master, shape}, space(offloaded), site);
     };
     auto view = [&](const std::string& what, TensorId of) {
-      return add_view(program, name + "." + what, of, state.bucket_start, shape);
+      return add_view(program, name + "." + what, of, storage.bucket_start, shape);
     };
-    state.master = state.sharded ? own("shard", Role::param, state.master_offloaded) : view("params", params);
-    state.grad = state.sharded ? own("grad_shard", Role::grad) : view("grads", grads);
-    const StrategyUnit* sharding = state.sharded ? sharding_of(draft.plan, graph.units[u].unit_class) : nullptr;
+    storage.master = storage.sharded ? own("shard", Role::param, storage.master_offloaded) : view("params", params);
+    storage.grad = storage.sharded ? own("grad_shard", Role::grad) : view("grads", grads);
+    const StrategyUnit* sharding = storage.sharded ? sharding_of(state.plan, graph.units[u].unit_class) : nullptr;
     if (sharding && sharding->accumulate)
-      state.whole_grad =
-          add_tensor(program, name + ".grads", Role::grad, {master, {draft.layouts[u].padded}}, true, site);
-    if (!state.sharded && low >= 0) state.compute = view("params.low", low);
-    if (state.sharded && state.master_offloaded)
-      state.compute = add_tensor(program, fmt::format("{}.shard.{}", name, dtype_name(draft.plan.param_dtype)),
-                                 Role::param, {draft.plan.param_dtype, shape}, true, site);
-    std::vector<std::string> kinds = optimizer_slots(draft.plan.optimizer);
+      storage.whole_grad =
+          add_tensor(program, name + ".grads", Role::grad, {master, {state.layouts[u].padded}}, true, site);
+    if (!storage.sharded && low >= 0) storage.compute = view("params.low", low);
+    if (storage.sharded && storage.master_offloaded)
+      storage.compute = add_tensor(program, fmt::format("{}.shard.{}", name, dtype_name(state.plan.param_dtype)),
+                                   Role::param, {state.plan.param_dtype, shape}, true, site);
+    std::vector<std::string> kinds = optimizer_slots(state.plan.optimizer);
     for (size_t i = 0; i < kinds.size(); ++i)
-      state.optimizer.push_back(state.sharded ? own(kinds[i], Role::optimizer, state.offload != nullptr)
-                                              : view(kinds[i], slots[i]));
+      storage.optimizer.push_back(storage.sharded ? own(kinds[i], Role::optimizer, storage.offload != nullptr)
+                                                  : view(kinds[i], slots[i]));
   }
 }
 
-void initialise(Draft& draft) {
+void initialise(CompileState& state) {
   Stream stream;
   stream.name = "compute";
-  for (size_t u = 0; u < draft.states.size(); ++u) {
-    const UnitState& state = draft.states[u];
-    if (!state.here || draft.graph.units[u].parameters.empty()) continue;
+  for (size_t u = 0; u < state.storage.size(); ++u) {
+    const UnitStorage& storage = state.storage[u];
+    if (!storage.here || state.graph.units[u].parameters.empty()) continue;
     // What is offloaded begins in the gradient's memory: as large, of the same type, and not needed yet.
-    const int initial = state.master_offloaded ? state.grad : state.master;
+    const int initial = storage.master_offloaded ? storage.grad : storage.master;
     const auto store = [&](int to) {
-      Op op = init_op("store", {to}, state.offload->offload_site);
-      op.reads = {state.grad};
+      Op op = init_op("store", {to}, storage.offload->offload_site);
+      op.reads = {storage.grad};
       stream.ops.push_back(std::move(op));
     };
-    stream.ops.push_back(init_unit(draft, u, initial));
-    if (state.compute >= 0) {
-      Op cast = init_op("cast", {state.compute}, draft.plan.optimizer.site);
+    stream.ops.push_back(init_unit(state, u, initial));
+    if (storage.compute >= 0) {
+      Op cast = init_op("cast", {storage.compute}, state.plan.optimizer.site);
       cast.reads = {initial};
-      cast.attrs.set("dtype", std::string(dtype_name(draft.plan.param_dtype)));
+      cast.attrs.set("dtype", std::string(dtype_name(state.plan.param_dtype)));
       stream.ops.push_back(std::move(cast));
     }
-    if (state.master_offloaded) store(state.master);
-    stream.ops.push_back(fill_op(state.grad, draft.plan.optimizer.site));
-    if (state.whole_grad >= 0) stream.ops.push_back(fill_op(state.whole_grad, draft.plan.optimizer.site));
-    for (TensorId slot : state.optimizer) {
-      if (state.offload)
+    if (storage.master_offloaded) store(storage.master);
+    stream.ops.push_back(fill_op(storage.grad, state.plan.optimizer.site));
+    if (storage.whole_grad >= 0) stream.ops.push_back(fill_op(storage.whole_grad, state.plan.optimizer.site));
+    for (TensorId slot : storage.optimizer) {
+      if (storage.offload)
         store(slot);
       else
-        stream.ops.push_back(fill_op(slot, draft.plan.optimizer.site));
+        stream.ops.push_back(fill_op(slot, state.plan.optimizer.site));
     }
   }
-  stream.ops.push_back(fill_op(draft.loss_tensor, draft.graph.values[draft.graph.loss].site));
-  draft.program.init.streams.push_back(std::move(stream));
+  stream.ops.push_back(fill_op(state.loss_tensor, state.graph.values[state.graph.loss].site));
+  state.program.init.streams.push_back(std::move(stream));
 }
 
 // Losses are sums times (data ranks / global count); a rank holds 1/ranks of the samples, in microbatches that add up,
 // so that is 1 / (microbatches x count of one).
-void scale_losses(Draft& draft) {
+void scale_losses(CompileState& state) {
   auto set = [&](std::vector<Node>& nodes) {
     for (Node& node : nodes) {
       bool finish = node.op->name == "cross_entropy_finish";
@@ -345,27 +345,27 @@ void scale_losses(Draft& draft) {
                   node.op->name == "cross_entropy_and_grad";
       bool elementwise = node.op->name.starts_with("mse") || node.op->name.starts_with("mean");
       if (!loss && !elementwise) continue;
-      Shape shape = draft.graph.values[node.inputs[finish ? 2 : 0]].type.shape;
+      Shape shape = state.graph.values[node.inputs[finish ? 2 : 0]].type.shape;
       int64_t count = element_count(shape);
       if (loss) count /= shape.back();
-      node.attrs.set("scale", 1.0 / (static_cast<double>(count) * draft.plan.microbatches));
+      node.attrs.set("scale", 1.0 / (static_cast<double>(count) * state.plan.microbatches));
     }
   };
-  set(draft.graph.nodes);
-  set(draft.backward);
+  set(state.graph.nodes);
+  set(state.backward);
 }
 
 }  // namespace
 
-void place(Draft& draft) {
-  separate_parts(draft);
-  place_units(draft);
-  draft.loss_tensor =
-      add_tensor(draft.program, "loss", Role::data, {draft.graph.values[draft.graph.loss].type.dtype, {}}, true,
-                 draft.graph.values[draft.graph.loss].site);
-  draft.program.loss_tensor = draft.loss_tensor;
-  scale_losses(draft);
-  initialise(draft);
+void place(CompileState& state) {
+  separate_parts(state);
+  place_units(state);
+  state.loss_tensor =
+      add_tensor(state.program, "loss", Role::data, {state.graph.values[state.graph.loss].type.dtype, {}}, true,
+                 state.graph.values[state.graph.loss].site);
+  state.program.loss_tensor = state.loss_tensor;
+  scale_losses(state);
+  initialise(state);
 }
 
 }  // namespace prun

@@ -15,8 +15,8 @@ bool recomputes(const Plan& plan, const std::string& unit_class) {
   return false;
 }
 
-bool StepBuilder::recomputes(const Turn& turn) const {
-  return prun::recomputes(draft_.plan, draft_.graph.units[unit_of(turn)].unit_class);
+bool StepBuilder::recomputes(const ScheduleStep& turn) const {
+  return prun::recomputes(state_.plan, state_.graph.units[unit_of(turn)].unit_class);
 }
 
 // The forward nodes that `wanted` values come from, in their order, as far as `again` lets them be computed once more.
@@ -36,16 +36,16 @@ std::vector<const Node*> StepBuilder::forward_of(CallId call, std::set<int> want
 }
 
 // All that backward needs; the outputs become new tensors, so that the old ones are dead after forward.
-void StepBuilder::recompute(const Turn& turn) {
+void StepBuilder::recompute(const ScheduleStep& turn) {
   std::set<int> wanted;
   for (const Node* node : backward_[turn.call]) wanted.insert(node->inputs.begin(), node->inputs.end());
-  for (auto [own, global] : draft_.global_counts) wanted.erase(global);  // small, and not worth another collective
+  for (auto [own, global] : state_.global_counts) wanted.erase(global);  // small, and not worth another collective
   for (const Node* node : forward_of(turn.call, wanted, [](const Node&) { return true; })) lower(*node, turn);
 }
 
 // Sequence parallelism gathers the tokens of a layer once more for the gradient of its weights, instead of keeping
 // them: before the first node that shares an input with that one, the gradient of the layer's input, which hides it.
-void StepBuilder::gather_again(const Node& node, const std::vector<const Node*>& nodes, const Turn& turn) {
+void StepBuilder::gather_again(const Node& node, const std::vector<const Node*>& nodes, const ScheduleStep& turn) {
   const auto marked = [](const Node& one) { return one.attrs.has("again"); };
   for (const Node* reader : nodes) {
     const bool near = std::any_of(reader->inputs.begin(), reader->inputs.end(), [&](int input) {

@@ -1,40 +1,56 @@
 // The order in which this rank computes: a pipeline's schedule, or microbatch after microbatch, each forward and
 // backward.
-#include "compile/draft.h"
+#include <fmt/format.h>
+
+#include "compile/compile_state.h"
 
 namespace prun {
 namespace {
 
-StageTurn stage_turn(const Draft& draft, int stage, Phase phase, int microbatch, Half half) {
-  StageTurn turn;
+StageStep stage_step(const CompileState& state, int stage, Phase phase, int microbatch, Half half) {
+  StageStep turn;
   turn.stage = stage;
-  int calls = std::ssize(draft.graph.calls);
+  int calls = std::ssize(state.graph.calls);
   for (int i = 0; i < calls; ++i) {
     CallId call = phase == Phase::forward ? i : calls - 1 - i;
-    if (draft.graph.calls[call].stage == stage) turn.calls.push_back({phase, call, microbatch, half});
+    if (state.graph.calls[call].stage == stage) turn.calls.push_back({phase, call, microbatch, half});
   }
   return turn;
 }
 
 }  // namespace
 
-void schedule(Draft& draft) {
-  if (!draft.plan.pipeline) {
-    for (int microbatch = 0; microbatch < draft.plan.microbatches; ++microbatch)
+void schedule(CompileState& state) {
+  if (!state.plan.pipeline) {
+    for (int microbatch = 0; microbatch < state.plan.microbatches; ++microbatch)
       for (Phase phase : {Phase::forward, Phase::backward})
-        draft.turns.push_back(stage_turn(draft, 0, phase, microbatch, Half::whole));
+        state.steps.push_back(stage_step(state, 0, phase, microbatch, Half::whole));
     return;
   }
-  const Pipeline& pipeline = *draft.plan.pipeline;
-  int rank = draft.pipeline_rank;
+  const Pipeline& pipeline = *state.plan.pipeline;
+  int rank = state.pipeline_rank;
   for (const PipelineTurn& turn : pipeline.turns[rank]) {
-    int stage = stage_of_chunk(draft.plan, rank, turn.chunk);
+    int stage = stage_of_chunk(state.plan, rank, turn.chunk);
     Phase phase = turn.kind == PipelineTurn::Kind::forward ? Phase::forward : Phase::backward;
     Half half = turn.kind == PipelineTurn::Kind::input    ? Half::input
                 : turn.kind == PipelineTurn::Kind::weight ? Half::weight
                                                           : Half::whole;
-    draft.turns.push_back(stage_turn(draft, stage, phase, turn.microbatch, half));
+    state.steps.push_back(stage_step(state, stage, phase, turn.microbatch, half));
   }
+}
+
+std::string schedule_text(const CompileState& state) {
+  std::string out;
+  for (const StageStep& step : state.steps) {
+    const ScheduleStep& first = step.front();
+    const std::string_view half = first.half == Half::input    ? " of inputs"
+                                  : first.half == Half::weight ? " of weights"
+                                                               : "";
+    out += fmt::format("{}{} of microbatch {}, stage {}:", phase_name(first.phase), half, first.microbatch, step.stage);
+    for (const ScheduleStep& call : step.calls) out += " " + state.graph.units[state.graph.calls[call.call].unit].name;
+    out += "\n";
+  }
+  return out;
 }
 
 }  // namespace prun

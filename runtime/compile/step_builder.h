@@ -1,7 +1,7 @@
 // Builds the step: walks the turns, lowers their nodes to ops on the compute stream and carries out what the
 // strategies' hooks intended before and after them.
 //
-// Everything is recorded in the order that gives the step its meaning; OpRecorder turns that into edges.
+// Everything is recorded in the order that gives the step its meaning; EdgeBuilder turns that into edges.
 #pragma once
 #include <functional>
 #include <map>
@@ -11,15 +11,15 @@
 #include <tuple>
 #include <vector>
 
-#include "compile/draft.h"
-#include "compile/record.h"
+#include "compile/compile_state.h"
+#include "compile/edge_builder.h"
 
 namespace prun {
 
 class StepBuilder {
  public:
-  // `body`: the draft's step, or its eval.
-  StepBuilder(Draft& draft, Body& body);
+  // `body`: the state's step, or its eval.
+  StepBuilder(CompileState& state, Body& body);
   void run();
   void run_forward();  // evaluate.cc
 
@@ -30,54 +30,55 @@ class StepBuilder {
   void index_turns();
   void walk_turns();
   void next_batch();
-  void turn(const Turn& turn);
-  void hooks(const Turn& turn, bool after);
-  void carry_out(const Turn& turn, int strategy, const Intent& intent);
-  void lower(const Node& node, const Turn& turn);
-  void lower_ring(const Node& node, const Turn& turn);
-  void add_in_place(TensorId into, TensorId what, const Turn& turn, int stream, const Site& site);
-  void take_early_gradients(const Turn& turn);
+  void turn(const ScheduleStep& turn);
+  void hooks(const ScheduleStep& turn, bool after);
+  void apply(const ScheduleStep& turn, int strategy, const HookAction& action);
+  void lower(const Node& node, const ScheduleStep& turn);
+  void lower_ring(const Node& node, const ScheduleStep& turn);
+  void add_in_place(TensorId into, TensorId what, const ScheduleStep& turn, int stream, const Site& site);
+  void take_early_gradients(const ScheduleStep& turn);
   CallId first_call(UnitId unit) const;
   bool here(CallId call) const {
-    return rank_of_stage(draft_.plan, draft_.graph.calls[call].stage) == draft_.pipeline_rank;
+    return rank_of_stage(state_.plan, state_.graph.calls[call].stage) == state_.pipeline_rank;
   }
   // Of all turns that go backward through the call; gradients of parameters come with the weights' half, or the
   // input's.
-  bool is_first(const Turn& turn, bool weights) const {
+  bool is_first(const ScheduleStep& turn, bool weights) const {
     return turn.microbatch == first_microbatch_.at({turn.call, weights});
   }
-  bool is_first(const Turn& turn) const { return is_first(turn, turn.half != Half::input); }
-  bool is_last(const Turn& turn) const {
+  bool is_first(const ScheduleStep& turn) const { return is_first(turn, turn.half != Half::input); }
+  bool is_last(const ScheduleStep& turn) const {
     return turn.microbatch == last_microbatch_.at({turn.call, turn.half != Half::input});
   }
   std::vector<UnitId> parts_of(UnitId unit) const;
   void average_loss();
   std::string gradient_stream() const;
-  void print(const Turn& turn, const Intent& intent);
-  const std::string& unit_name(UnitId unit) const { return draft_.graph.units[unit].name; }
-  UnitId unit_of(const Turn& turn) const { return draft_.graph.calls[turn.call].unit; }
-  std::vector<const Node*> nodes_of(const Turn& turn) const;
+  void print(const ScheduleStep& turn, const HookAction& action);
+  const std::string& unit_name(UnitId unit) const { return state_.graph.units[unit].name; }
+  UnitId unit_of(const ScheduleStep& turn) const { return state_.graph.calls[turn.call].unit; }
+  std::vector<const Node*> nodes_of(const ScheduleStep& turn) const;
   TensorId& tensor_of(ValueId value) { return tensor_of_[microbatch_][value]; }
   std::string microbatch_name(const std::string& name) const;
-  Op communication(const char* kind, const Intent& intent, const Turn& turn, TensorId read, TensorId write) const;
+  Op communication(const char* kind, const HookAction& action, const ScheduleStep& turn, TensorId read,
+                   TensorId write) const;
   TensorId input_of(int value);
 
   // recompute.cc: activations that backward computes again
-  bool recomputes(const Turn& turn) const;
-  void recompute(const Turn& turn);
-  void gather_again(const Node& node, const std::vector<const Node*>& nodes, const Turn& turn);
+  bool recomputes(const ScheduleStep& turn) const;
+  void recompute(const ScheduleStep& turn);
+  void gather_again(const Node& node, const std::vector<const Node*>& nodes, const ScheduleStep& turn);
   std::vector<const Node*> forward_of(CallId call, std::set<int> wanted,
                                       const std::function<bool(const Node&)>& again) const;
 
   // halves.cc: which backward nodes are for parameters only
-  void split_halves();
+  void split_backward();
 
   // transfers.cc: values that cross the borders of stages
   void find_crossings();
-  void receive(const StageTurn& turn);
-  void send(const StageTurn& turn);
-  void transfer(bool sends, const StageTurn& turn, int value, int64_t tag);
-  std::optional<OpRef> used_before(const StageTurn& turn, int other_stage) const;
+  void receive(const StageStep& turn);
+  void send(const StageStep& turn);
+  void transfer(bool sends, const StageStep& turn, int value, int64_t tag);
+  std::optional<OpRef> used_before(const StageStep& turn, int other_stage) const;
   void exchange_tied_gradients();
 
   // gathers.cc: full parameters of sharded units
@@ -90,20 +91,20 @@ class StepBuilder {
     bool live = true, keep = false;   // keep: until the last microbatch
     Site site, freed;
   };
-  void gather(const Turn& turn, int strategy, const Intent& intent);
-  void free_gathered(const Turn& turn, int strategy, const Intent& intent);
+  void gather(const ScheduleStep& turn, int strategy, const HookAction& action);
+  void free_gathered(const ScheduleStep& turn, int strategy, const HookAction& action);
   Gathered* find_live(int strategy, int handle, UnitId unit);
   TensorId parameter(ValueId value, const Node& reader);
   [[noreturn]] void not_gathered(const Value& parameter, const Node& reader, const Site& freed) const;
-  std::vector<UnitId> units_read(const Turn& turn) const;
+  std::vector<UnitId> units_read(const ScheduleStep& turn) const;
   int claim_slot(int pool, const std::string& what, const Site& site,
                  bool (StepBuilder::*busy)(int pool, int slot, std::string& holder));
   bool gather_slot_busy(int pool, int slot, std::string& holder);
   int pool_of(const std::string& name, Role role, int slots);
   void enter_pool(BufferId buffer, int pool, int slot);
-  TensorId cast(TensorId tensor, Dtype dtype, const std::string& name, const Intent& intent, const Turn& turn,
-                int stream);
-  void cast_into(TensorId from, TensorId to, const Intent& intent, const Turn& turn, int stream);
+  TensorId cast(TensorId tensor, Dtype dtype, const std::string& name, const HookAction& action,
+                const ScheduleStep& turn, int stream);
+  void cast_into(TensorId from, TensorId to, const HookAction& action, const ScheduleStep& turn, int stream);
 
   // gradients.cc
   struct Bucket {  // unreduced gradient of a sharded unit
@@ -115,26 +116,27 @@ class StepBuilder {
   struct PendingReduce {  // consecutive gradients of units that are not sharded, waiting for their bucket to fill
     int64_t first = -1, end = 0;  // elements of the flat gradient buffer
     int buckets = 0;
-    Intent intent;
-    Turn turn;
+    HookAction action;
+    ScheduleStep turn;
   };
-  TensorId gradient_tensor(UnitId unit, size_t parameter, const Turn& turn);
-  TensorId whole_gradient_of(UnitId unit, const Turn& turn);
-  void sum_partial_gradients(const Turn& turn);
-  void scale_split_gradients(UnitId unit, const Turn& turn, const Intent& intent);
-  void open_bucket(UnitId unit, const Turn& turn);
-  void reduce(const Turn& turn, int strategy, const Intent& intent);
-  void reduce_scatter(const Turn& turn, UnitId unit, const Intent& intent);
-  void all_reduce(const Turn& turn, UnitId unit, int strategy, const Intent& intent);
-  void all_reduce_shard(const Turn& turn, UnitId unit, int strategy, const Intent& intent);
-  void reduce_over_wire(const char* kind, TensorId from, TensorId to, const Intent& intent, const Turn& turn);
+  TensorId gradient_tensor(UnitId unit, size_t parameter, const ScheduleStep& turn);
+  TensorId whole_gradient_of(UnitId unit, const ScheduleStep& turn);
+  void sum_partial_gradients(const ScheduleStep& turn);
+  void scale_split_gradients(UnitId unit, const ScheduleStep& turn, const HookAction& action);
+  void open_bucket(UnitId unit, const ScheduleStep& turn);
+  void reduce(const ScheduleStep& turn, int strategy, const HookAction& action);
+  void reduce_scatter(const ScheduleStep& turn, UnitId unit, const HookAction& action);
+  void all_reduce(const ScheduleStep& turn, UnitId unit, int strategy, const HookAction& action);
+  void all_reduce_shard(const ScheduleStep& turn, UnitId unit, int strategy, const HookAction& action);
+  void reduce_over_wire(const char* kind, TensorId from, TensorId to, const HookAction& action,
+                        const ScheduleStep& turn);
   void flush(int strategy, bool all);
   void emit_all_reduce(PendingReduce& pending, int64_t end);
-  void require_gradients(UnitId unit, const Turn& turn, const Intent& intent);
+  void require_gradients(UnitId unit, const ScheduleStep& turn, const HookAction& action);
   bool leaves_small_ones(UnitId unit) const;
-  void reduced_once(UnitId unit, const Intent& intent);
-  void zero_missing_gradients(const Turn& turn);
-  void zero_gaps(UnitId unit, TensorId flat, const Turn& turn, const Site& site);
+  void reduced_once(UnitId unit, const HookAction& action);
+  void zero_missing_gradients(const ScheduleStep& turn);
+  void zero_gaps(UnitId unit, TensorId flat, const ScheduleStep& turn, const Site& site);
   void require_reduced();
   bool bucket_slot_busy(int pool, int slot, std::string& holder);
 
@@ -161,13 +163,13 @@ class StepBuilder {
 
   TensorId compute_tensor(const std::string& name, TensorType type, const Site& site);
 
-  Draft& draft_;
+  CompileState& state_;
   Program& program_;
   bool evaluates_;
-  OpRecorder recorder_;
+  EdgeBuilder recorder_;
   std::map<std::string, int> lanes_;                 // by name of stream
   int microbatch_ = 0;                               // under way
-  const Turn* next_ = nullptr;                       // what this rank computes after the turn under way; null: nothing
+  const ScheduleStep* next_ = nullptr;               // what this rank computes after the turn under way; null: nothing
   std::vector<Table<ValueId, TensorId>> tensor_of_;  // by microbatch and value
   Table<CallId, std::vector<const Node*>> forward_, backward_;  // by call
   std::set<std::pair<const Node*, int>> gathered_again_;        // forward nodes, with the microbatch

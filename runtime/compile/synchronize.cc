@@ -6,15 +6,15 @@
 #include <algorithm>
 #include <map>
 
-#include "compile/build.h"
-#include "compile/draft.h"
-#include "compile/record.h"
+#include "compile/compile_state.h"
+#include "compile/edge_builder.h"
+#include "compile/ir_build.h"
 
 namespace prun {
 namespace {
 
 struct Average {
-  const Intent* intent;
+  const HookAction* action;
   std::vector<std::pair<int64_t, int64_t>> ranges;  // of the flat parameters, ascending
 };
 
@@ -33,26 +33,26 @@ int64_t sync_steps(const Plan& plan) {
   return every;
 }
 
-// What each intent averages on this rank.
-std::vector<Average> averages_of(const Draft& draft) {
+// What each action averages on this rank.
+std::vector<Average> averages_of(const CompileState& state) {
   std::vector<Average> averages;
   std::map<std::pair<std::string, std::string>, size_t> known;  // axis and reduction
-  for (size_t u = draft.graph.units.size(); u-- > 0;) {         // the order of the layout
-    const UnitState& state = draft.states[u];
-    const Unit& unit = draft.graph.units[u];
-    if (!state.here || unit.parameters.empty()) continue;
-    for (const Strategy& strategy : draft.plan.strategies)
+  for (size_t u = state.graph.units.size(); u-- > 0;) {         // the order of the layout
+    const UnitStorage& storage = state.storage[u];
+    const Unit& unit = state.graph.units[u];
+    if (!storage.here || unit.parameters.empty()) continue;
+    for (const Strategy& strategy : state.plan.strategies)
       for (const StrategyUnit& of : strategy.units)
-        for (const Intent& intent : of.sync) {
+        for (const HookAction& action : of.sync) {
           if (of.unit_class != unit.unit_class) continue;
-          if (state.sharded)
+          if (storage.sharded)
             throw plan_error(fmt::format("the parameters of '{}' are sharded over '{}': there is nothing to average",
-                                         unit.name, state.axis),
-                             intent.site);
-          auto [it, fresh] = known.try_emplace({intent.axis, intent.op}, averages.size());
-          if (fresh) averages.push_back({&intent, {}});
+                                         unit.name, storage.axis),
+                             action.site);
+          auto [it, fresh] = known.try_emplace({action.axis, action.op}, averages.size());
+          if (fresh) averages.push_back({&action, {}});
           auto& ranges = averages[it->second].ranges;
-          int64_t begin = state.bucket_start, end = begin + state.shard;
+          int64_t begin = storage.bucket_start, end = begin + storage.shard;
           if (!ranges.empty() && ranges.back().second == begin)
             ranges.back().second = end;
           else
@@ -67,41 +67,41 @@ std::vector<Average> averages_of(const Draft& draft) {
 bool synchronizes(const Plan& plan, const std::string& unit_class, const std::string& axis) {
   for (const Strategy& strategy : plan.strategies)
     for (const StrategyUnit& unit : strategy.units)
-      for (const Intent& intent : unit.sync)
-        if (unit.unit_class == unit_class && intent.axis == axis) return true;
+      for (const HookAction& action : unit.sync)
+        if (unit.unit_class == unit_class && action.axis == axis) return true;
   return false;
 }
 
-void synchronize(Draft& draft) {
-  Program& program = draft.program;
-  program.schedule.sync_every = sync_steps(draft.plan);
+void synchronize(CompileState& state) {
+  Program& program = state.program;
+  program.schedule.sync_every = sync_steps(state.plan);
   if (program.schedule.sync_every == 0) return;
-  OpRecorder recorder(program, program.sync);
+  EdgeBuilder recorder(program, program.sync);
   recorder.stream("compute");
   Site site;
-  for (const Average& average : averages_of(draft)) {
-    site = average.intent->site;
+  for (const Average& average : averages_of(state)) {
+    site = average.action->site;
     for (auto [begin, end] : average.ranges) {
       Op op;
       op.def = &op_def("all_reduce");
-      op.reads = op.writes = {add_view(program, "params.synced", draft.flat_params, begin, {end - begin})};
-      op.attrs.set("op", average.intent->op);
-      op.axis = average.intent->axis;
+      op.reads = op.writes = {add_view(program, "params.synced", state.flat_params, begin, {end - begin})};
+      op.attrs.set("op", average.action->op);
+      op.axis = average.action->axis;
       op.phase = Phase::step;
       op.site = site;
       recorder.record(0, std::move(op));
     }
   }
-  for (size_t u = 0; u < draft.states.size(); ++u) {
-    const UnitState& state = draft.states[u];
-    if (!state.here || state.compute < 0 || draft.graph.units[u].parameters.empty()) continue;
+  for (size_t u = 0; u < state.storage.size(); ++u) {
+    const UnitStorage& storage = state.storage[u];
+    if (!storage.here || storage.compute < 0 || state.graph.units[u].parameters.empty()) continue;
     Op cast;
     cast.def = &op_def("cast");
-    cast.reads = {state.master};
-    cast.writes = {state.compute};
-    cast.attrs.set("dtype", std::string(dtype_name(draft.plan.param_dtype)));
+    cast.reads = {storage.master};
+    cast.writes = {storage.compute};
+    cast.attrs.set("dtype", std::string(dtype_name(state.plan.param_dtype)));
     cast.phase = Phase::step;
-    cast.unit = draft.graph.units[u].name;
+    cast.unit = state.graph.units[u].name;
     cast.site = site;
     recorder.record(0, std::move(cast));
   }

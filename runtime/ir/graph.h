@@ -69,4 +69,7 @@ struct Graph {
   ValueId loss;  // a scalar f32 value
 };
 
+// Text form: stable, one node a line (ir/dump_graph.cc). `backward`: the nodes of backward, empty before autodiff.
+std::string dump_graph(const Graph& graph, const std::vector<Node>& backward);
+
 }  // namespace prun

@@ -13,8 +13,8 @@
 
 namespace prun {
 
-// One communication intent that a strategy's hook recorded for a class of units.
-struct Intent {
+// One communication action that a strategy's hook recorded for a class of units.
+struct HookAction {
   std::string kind;    // all_gather, free, ensure, reduce_scatter, all_reduce, print
   std::string target;  // "params", "grads", "grad_shard"; print: what to print
   int handle = -1;     // all_gather: the handle it makes; free, ensure: the handle meant
@@ -35,7 +35,7 @@ struct Intent {
 struct Hook {
   bool after = false;
   Phase phase = Phase::forward;  // forward or backward
-  std::vector<Intent> intents;
+  std::vector<HookAction> actions;
 };
 
 // A layer's weight (layer not empty) or a unit's activations, sharded along a dim over a mesh axis.
@@ -60,8 +60,8 @@ struct StrategyUnit {
   int64_t offload_piece = 0;  // bytes of each state tensor that travel at once
   Site offload_site;
   std::vector<Placement> layers, activations;
-  int64_t sync_every = 0;    // steps; 0: never
-  std::vector<Intent> sync;  // all_reduce of parameters
+  int64_t sync_every = 0;        // steps; 0: never
+  std::vector<HookAction> sync;  // all_reduce of parameters
   std::vector<Hook> hooks;
 };
 

@@ -275,24 +275,24 @@ Graph read_graph(const Field& root) {
   return graph;
 }
 
-Intent read_intent(const Field& field) {
-  Intent intent;
-  intent.kind = field.at("kind").text();
-  intent.target = text_or(field, "target", "");
-  intent.handle = small_integer(field, "handle", -1);
-  intent.axis = text_or(field, "axis", "");
-  intent.stream = text_or(field, "stream", "");
-  intent.op = text_or(field, "op", "sum");
-  intent.text = text_or(field, "text", "");
-  intent.prefetch = small_integer(field, "prefetch", 0);
-  intent.inflight = small_integer(field, "inflight", 1);
-  intent.bucket = integer_or(field, "bucket", 0);
-  intent.first = integer_or(field, "first", 0);
-  intent.keep = boolean_or(field, "keep", false);
-  intent.wire = text_or(field, "wire", "");
-  intent.keep_last = boolean_or(field, "keep_last", false);
-  intent.site = read_site(field);
-  return intent;
+HookAction read_action(const Field& field) {
+  HookAction action;
+  action.kind = field.at("kind").text();
+  action.target = text_or(field, "target", "");
+  action.handle = small_integer(field, "handle", -1);
+  action.axis = text_or(field, "axis", "");
+  action.stream = text_or(field, "stream", "");
+  action.op = text_or(field, "op", "sum");
+  action.text = text_or(field, "text", "");
+  action.prefetch = small_integer(field, "prefetch", 0);
+  action.inflight = small_integer(field, "inflight", 1);
+  action.bucket = integer_or(field, "bucket", 0);
+  action.first = integer_or(field, "first", 0);
+  action.keep = boolean_or(field, "keep", false);
+  action.wire = text_or(field, "wire", "");
+  action.keep_last = boolean_or(field, "keep_last", false);
+  action.site = read_site(field);
+  return action;
 }
 
 Hook read_hook(const Field& field) {
@@ -302,7 +302,7 @@ Hook read_hook(const Field& field) {
   if (phase != "forward" && phase != "backward") field.at("phase").fail("forward or backward");
   hook.after = when == "after";
   hook.phase = phase == "forward" ? Phase::forward : Phase::backward;
-  field.at("intents").each([&](const Field& item) { hook.intents.push_back(read_intent(item)); });
+  field.at("intents").each([&](const Field& item) { hook.actions.push_back(read_action(item)); });
   return hook;
 }
 
@@ -352,7 +352,7 @@ Strategy read_strategy(const Field& field) {
       unit.offload_site = read_site(offload);
     }
     unit.sync_every = integer_or(item, "sync_every", 0);
-    if (item.has("sync")) item.at("sync").each([&](const Field& intent) { unit.sync.push_back(read_intent(intent)); });
+    if (item.has("sync")) item.at("sync").each([&](const Field& action) { unit.sync.push_back(read_action(action)); });
     unit.layers = read_placements(item, "layers");
     unit.activations = read_placements(item, "activations");
     unit.shard_site = read_site(item);

@@ -8,9 +8,9 @@
 #include <cstring>
 #include <random>
 
-#include "compile/build.h"
-#include "compile/draft.h"
-#include "compile/record.h"
+#include "compile/ir_build.h"
+#include "compile/compile_state.h"
+#include "compile/edge_builder.h"
 #include "device/bf16.h"
 #include "exec/virtual_ranks.h"
 #include "verify/verify.h"
@@ -144,7 +144,7 @@ class RankProgramBuilder {
       return device_.workspace_bytes(program, op);
     };
     add_workspaces(program_, options);
-    join_step(program_);
+    add_step_barrier(program_);
     assign_memory(program_);
     return program_;
   }
@@ -167,7 +167,7 @@ class RankProgramBuilder {
   const Device& device_;
   const Dtype dtype_;
   Program program_;
-  OpRecorder recorder_;
+  EdgeBuilder recorder_;
 };
 
 Values numbers(const VirtualBuffer& buffer, Dtype dtype, size_t count) {

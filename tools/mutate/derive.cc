@@ -1,8 +1,8 @@
 // Edges and offsets as the compiler's passes derive them.
 #include <map>
 
-#include "compile/draft.h"
-#include "compile/record.h"
+#include "compile/compile_state.h"
+#include "compile/edge_builder.h"
 #include "ir/order.h"
 #include "mutant.h"
 
@@ -10,7 +10,7 @@ namespace prun::mutate {
 
 namespace {
 
-// join_step lets the compute stream end a step; nothing may have to wait for its last op.
+// add_step_barrier lets the compute stream end a step; nothing may have to wait for its last op.
 bool can_be_joined(const Body& body) {
   const Order order(body);
   if (body.streams.empty() || body.streams[0].ops.empty() || !order.stuck().empty()) return false;
@@ -29,7 +29,7 @@ bool derive_anew(Program& program, const Body& recorded) {
   const Order order(from);
   Body to;
   for (const Stream& stream : from.streams) to.streams.push_back({stream.name, {}});
-  OpRecorder recorder(program, to);
+  EdgeBuilder recorder(program, to);
   std::map<std::pair<int, int>, int> occupants;  // slot of a pool -> buffer
   for (const OpRef ref : order.sequence()) {
     Op op = from.streams[static_cast<size_t>(ref.stream)].ops[static_cast<size_t>(ref.index)];
@@ -49,7 +49,7 @@ bool derive_anew(Program& program, const Body& recorded) {
   }
   if (!can_be_joined(to)) return false;
   program.step = std::move(to);
-  join_step(program);
+  add_step_barrier(program);
   assign_memory(program);
   return true;
 }

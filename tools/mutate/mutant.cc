@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <array>
 
-#include "compile/draft.h"
+#include "compile/compile_state.h"
 #include "ir/order.h"
 
 namespace prun::mutate {
@@ -240,7 +240,7 @@ bool mutate(const Job& right, Kind kind, std::mt19937_64& random, Mutant& mutant
     bool anew = false;
     for (Program& program : mutant.job.classes)
       if (Order(program.step).stuck().empty()) anew = derive_anew(program, program.step) || anew;
-    if (anew) address_puts(mutant.job);
+    if (anew) resolve_put_offsets(mutant.job);
     if (anew) mutant.what += ", recorded so";
   }
   return true;

@@ -5,7 +5,7 @@
 #include <map>
 #include <utility>
 
-#include "compile/draft.h"
+#include "compile/compile_state.h"
 
 namespace prun {
 namespace {
@@ -38,7 +38,7 @@ void address(Job& job, int rank) {
 
 }  // namespace
 
-void address_puts(Job& job) {
+void resolve_put_offsets(Job& job) {
   std::vector<bool> known(job.classes.size(), false);
   for (int rank = 0; rank < std::ssize(job.class_of_rank); ++rank) {
     const size_t id = static_cast<size_t>(job.class_of_rank[rank]);

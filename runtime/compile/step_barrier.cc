@@ -1,7 +1,7 @@
 // Streams meet at the end of a step, and of each batch of an evaluation: the last op of stream 0 waits for the last op
 // of every other stream, and the first op of every other stream waits for that op of the step before. One step's order
 // then proves every step's.
-#include "compile/draft.h"
+#include "compile/compile_state.h"
 #include "ir/order.h"
 
 namespace prun {
@@ -29,7 +29,7 @@ void join(Body& body) {
 
 }  // namespace
 
-void join_step(Program& program) {
+void add_step_barrier(Program& program) {
   join(program.step);
   join(program.eval);
   join(program.sync);

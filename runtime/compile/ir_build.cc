@@ -1,5 +1,5 @@
 // Buffers come in whole cache lines, so that two of them never share one.
-#include "compile/build.h"
+#include "compile/ir_build.h"
 
 #include <fmt/format.h>
 

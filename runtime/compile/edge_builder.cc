@@ -1,6 +1,6 @@
 // Edges from byte ranges: a read waits for overlapping writes, a write for overlapping reads and writes. An edge that
 // others already imply is left out.
-#include "compile/record.h"
+#include "compile/edge_builder.h"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,7 @@
 
 namespace prun {
 
-int OpRecorder::stream(const std::string& name) {
+int EdgeBuilder::stream(const std::string& name) {
   if (body_.streams.empty()) body_.streams.push_back({"compute", {}});
   std::string wanted = name.empty() ? "compute" : name;
   for (size_t s = 0; s < body_.streams.size(); ++s)
@@ -22,12 +22,12 @@ int OpRecorder::stream(const std::string& name) {
   return static_cast<int>(body_.streams.size()) - 1;
 }
 
-std::vector<OpRecorder::Access>& OpRecorder::history(BufferId buffer) {
+std::vector<EdgeBuilder::Access>& EdgeBuilder::history(BufferId buffer) {
   if (history_.size() <= static_cast<size_t>(buffer)) history_.resize(program_.buffers.size());
   return history_[buffer];
 }
 
-void OpRecorder::need(std::vector<int>& latest, TensorId tensor, bool write) {
+void EdgeBuilder::need(std::vector<int>& latest, TensorId tensor, bool write) {
   const Tensor& t = program_.tensors[tensor];
   int64_t begin = t.byte_offset, end = begin + t.bytes();
   for (const Access& access : history(t.buffer)) {
@@ -37,7 +37,7 @@ void OpRecorder::need(std::vector<int>& latest, TensorId tensor, bool write) {
   }
 }
 
-void OpRecorder::note(OpRef at, TensorId tensor, bool write) {
+void EdgeBuilder::note(OpRef at, TensorId tensor, bool write) {
   const Tensor& t = program_.tensors[tensor];
   int64_t begin = t.byte_offset, end = begin + t.bytes();
   std::vector<Access>& accesses = history(t.buffer);
@@ -51,13 +51,13 @@ void OpRecorder::note(OpRef at, TensorId tensor, bool write) {
   accesses.push_back({at, begin, end, write});
 }
 
-std::vector<OpRef> OpRecorder::last_compute() const {
+std::vector<OpRef> EdgeBuilder::last_compute() const {
   int ops = body_.streams.empty() ? 0 : static_cast<int>(body_.streams[0].ops.size());
   if (ops == 0) return {};
   return {{0, ops - 1}};
 }
 
-OpRef OpRecorder::record(int stream, Op op, const std::vector<OpRef>& floors) {
+OpRef EdgeBuilder::record(int stream, Op op, const std::vector<OpRef>& floors) {
   size_t streams = body_.streams.size();
   clocks_.resize(streams);
   std::vector<int> latest(streams, -1);
@@ -92,7 +92,7 @@ OpRef OpRecorder::record(int stream, Op op, const std::vector<OpRef>& floors) {
   return at;
 }
 
-void OpRecorder::take_over(BufferId buffer, int previous) {
+void EdgeBuilder::take_over(BufferId buffer, int previous) {
   std::vector<Access> inherited = history(previous);
   int64_t bytes = program_.buffers[buffer].bytes;
   for (Access& access : inherited) access.begin = 0, access.end = bytes, access.write = true;

@@ -4,11 +4,11 @@
 
 namespace prun {
 
-void StepBuilder::split_halves() {
-  const std::vector<Node>& nodes = draft_.backward;
+void StepBuilder::split_backward() {
+  const std::vector<Node>& nodes = state_.backward;
   for_weights_.assign(nodes.size(), false);
-  std::vector<bool> urgent(draft_.graph.values.size(), false);  // somebody's input half waits for it
-  std::vector<int> made_by(draft_.graph.values.size(), -1);     // call
+  std::vector<bool> urgent(state_.graph.values.size(), false);  // somebody's input half waits for it
+  std::vector<int> made_by(state_.graph.values.size(), -1);     // call
   for (const Node& node : nodes)
     for (ValueId output : node.outputs) made_by[output] = node.call;
   for (size_t n = nodes.size(); n-- > 0;) {

@@ -12,9 +12,9 @@
 
 namespace prun {
 
-class OpRecorder {
+class EdgeBuilder {
  public:
-  OpRecorder(Program& program, Body& body) : program_(program), body_(body) {}
+  EdgeBuilder(Program& program, Body& body) : program_(program), body_(body) {}
   // The stream of that name, made on first use. "" and "compute" are stream 0.
   int stream(const std::string& name);
   // Appends `op` to a stream with the edges that its reads and writes need, and after `floors`; returns where it is.

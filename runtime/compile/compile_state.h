@@ -19,7 +19,7 @@ struct UnitLayout {
 };
 
 // Where a unit's persistent state lives; tensor ids, -1 = none.
-struct UnitState {
+struct UnitStorage {
   bool here = true;  // on this rank of the pipeline
   bool sharded = false;
   std::string axis;     // of the shards
@@ -39,7 +39,7 @@ struct UnitState {
 enum class Half : uint8_t { whole, input, weight };
 
 // One call in one phase for one microbatch.
-struct Turn {
+struct ScheduleStep {
   Phase phase = Phase::forward;
   CallId call = 0;
   int microbatch = 0;
@@ -47,26 +47,28 @@ struct Turn {
 };
 
 // The calls of one stage, one after another: what a pipeline schedules. Without a pipeline everything is stage 0.
-struct StageTurn {
+struct StageStep {
   int stage = 0;
-  std::vector<Turn> calls;
-  const Turn& front() const { return calls.front(); }
+  std::vector<ScheduleStep> calls;
+  const ScheduleStep& front() const { return calls.front(); }
 };
 
 // One class of ranks on its way to a program. The passes up to `differentiate` are the same for all of a pipeline's
 // ranks.
-struct Draft {
+struct CompileState {
   const Plan& plan;
   const CompileOptions& options;
+  Job* job = nullptr;  // the programs of the classes that are done
   int pipeline_rank = 0;
-  Graph graph;                 // of all stages; grows gradients
-  std::vector<Node> backward;  // in execution order
+  const RankProgram* source = nullptr;  // level 3: the ops as the plan lists them
+  Graph graph;                          // of all stages; grows gradients
+  std::vector<Node> backward;           // in execution order
   std::map<ValueId, ValueId>
       global_counts;  // experts' loads of this rank -> of all ranks, for the gradient of the balancing loss
   Table<ValueId, ValueId> parameter_grad;  // by value id: the value that is the parameter's whole gradient, -1 none
   Table<UnitId, UnitLayout> layouts;
-  Table<UnitId, UnitState> states;
-  std::vector<StageTurn> turns;  // of this rank, in the order in which the compute stream runs them
+  Table<UnitId, UnitStorage> storage;
+  std::vector<StageStep> steps;  // of this rank, in the order in which the compute stream runs them
   std::string data_axes;         // the axes over which the batch is split, as next_batch has them
   int data_ranks = 1;
   std::vector<std::string> loss_axes;  // axes over which the loss is averaged
@@ -95,24 +97,27 @@ bool synchronizes(const Plan& plan, const std::string& unit_class, const std::st
 // Whether a strategy has backward compute the class's activations once more.
 bool recomputes(const Plan& plan, const std::string& unit_class);
 
+// What the schedule runs, one line a stage step (schedule.cc).
+std::string schedule_text(const CompileState& state);
+
 // The passes, in the order of pipeline.cc.
-void find_data_axes(Draft& draft);   // data_axes.cc
-void partition(Draft& draft);        // partition.cc: calls to stages
-void distribute(Draft& draft);       // distribute.cc: whole shapes -> one rank's, collectives of activations
-void differentiate(Draft& draft);    // autodiff.cc: backward nodes
-void hide_reductions(Draft& draft);  // hide.cc: dw behind the reduction of dx
-void fuse(Draft& draft);             // fuse.cc: two ops that are one on the device
-void fuse_losses(Draft& draft);      // fuse_loss.cc: a loss and the gradient of its logits as one op
-void place(Draft& draft);            // place.cc: layouts, persistent buffers, loss scale, init body
-void schedule(Draft& draft);         // schedule.cc: the order of turns
-void communicate(Draft& draft);      // communicate.cc: compute ops, what hooks asked for, optimizer, edges
-void evaluate(Draft& draft);         // evaluate.cc: the eval body
-void synchronize(Draft& draft);      // synchronize.cc: weights that ranks let drift apart for some steps
-void lower_program(Draft& draft, const RankProgram& source);           // lower_program.cc: level 3
-void check_finite(Program& program);                                   // check_finite.cc: --check-finite
-void add_workspaces(Program& program, const CompileOptions& options);  // workspace.cc
-void join_step(Program& program);                                      // join.cc: streams meet at the end of a step
-void assign_memory(Program& program);                                  // memory.cc: offsets
-void address_puts(Job& job);                                           // puts.cc: their places in other ranks' arenas
+void find_data_axes(CompileState& state);  // data_axes.cc
+void partition(CompileState& state);       // partition.cc: calls to stages
+void distribute(CompileState& state);      // distribute.cc: whole shapes -> one rank's, collectives of activations
+void differentiate(CompileState& state);   // autodiff.cc: backward nodes
+void overlap_dw(CompileState& state);      // overlap_dw.cc: dw behind the reduction of dx
+void fuse(CompileState& state);            // fuse.cc: two ops that are one on the device
+void fuse_losses(CompileState& state);     // fuse_loss.cc: a loss and the gradient of its logits as one op
+void place(CompileState& state);           // place.cc: layouts, persistent buffers, loss scale, init body
+void schedule(CompileState& state);        // schedule.cc: the order of schedule steps
+void build_step(CompileState& state);      // communicate.cc: compute ops, what hooks asked for, optimizer, edges
+void evaluate(CompileState& state);        // evaluate.cc: the eval body
+void synchronize(CompileState& state);     // synchronize.cc: the average of weights that ranks let drift apart
+void lower_program(CompileState& state);   // lower_program.cc: level 3
+void check_finite(CompileState& state);    // check_finite.cc: --check-finite
+void add_workspaces(CompileState& state);  // workspace.cc: scratch of kernels
+void add_step_barrier(Program& program);   // step_barrier.cc: streams meet at the end of a step
+void assign_memory(Program& program);      // memory.cc: offsets
+void resolve_put_offsets(Job& job);        // resolve_put_offsets.cc: places of puts in other ranks' arenas
 
 }  // namespace prun

@@ -3,7 +3,7 @@
 // their dw.
 #include <algorithm>
 
-#include "compile/draft.h"
+#include "compile/compile_state.h"
 
 namespace prun {
 namespace {
@@ -36,8 +36,8 @@ size_t behind_reduction(const std::vector<Node>& nodes, size_t from) {
 
 }  // namespace
 
-void hide_reductions(Draft& draft) {
-  std::vector<Node>& nodes = draft.backward;
+void overlap_dw(CompileState& state) {
+  std::vector<Node>& nodes = state.backward;
   for (size_t i = nodes.size(); i-- > 1;) {
     if (nodes[i].op->name != "linear_dw") continue;
     auto at = [&](size_t n) { return nodes.begin() + static_cast<std::ptrdiff_t>(n); };
