@@ -47,7 +47,7 @@ class Error : public std::exception {
   const std::optional<Site>& site() const { return site_; }
   // Adds "context: " in front of the message.
   Error& prefix(std::string_view context);
-  // Another rank is likely the cause: whoever tells the user waits a moment for that one's error.
+  // Another rank is likely the cause: the launcher waits a moment for that rank's error.
   bool effect = false;
 
  private:

@@ -6,23 +6,18 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <string_view>
 
 #include "base/error.h"
+#include "base/text.h"
 
 namespace prun {
 namespace fs = std::filesystem;
 
 std::vector<std::string> plugin_folders(const char* variable, const std::string& program, const std::string& folder) {
   std::vector<std::string> folders;
-  if (const char* list = std::getenv(variable)) {
-    std::string_view rest = list;
-    while (!rest.empty()) {
-      size_t colon = std::min(rest.find(':'), rest.size());
-      if (colon > 0) folders.emplace_back(rest.substr(0, colon));
-      rest.remove_prefix(std::min(colon + 1, rest.size()));
-    }
-  }
+  if (const char* list = std::getenv(variable))
+    for (std::string& each : split(list, ':'))
+      if (!each.empty()) folders.push_back(std::move(each));
   std::error_code failed;
   fs::path whole = fs::canonical(program, failed);
   if (failed) whole = fs::absolute(program);

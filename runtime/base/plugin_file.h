@@ -1,12 +1,12 @@
-// Files that are loaded as plugins, of transports and devices alike: where they lie, who may write to them, loading.
+// Plugin files of transports and devices: their folders, who may write to them, loading.
 #pragma once
 #include <string>
 #include <vector>
 
 namespace prun {
 
-// The folders that an environment variable lists with colons between, then `folder` of the prefix in which this program
-// lies ("lib/prun/plugins").
+// The folders of an environment variable, separated by colons, then `folder` ("lib/prun/plugins") below this program's
+// prefix.
 std::vector<std::string> plugin_folders(const char* variable, const std::string& program, const std::string& folder);
 
 // Throws usage_error for a file or folder that everybody may write to: whoever can write there can run code as this

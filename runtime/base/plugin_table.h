@@ -1,4 +1,4 @@
-// The table of functions that a plugin hands over. Those of transports and of devices begin alike and grow alike.
+// The function table that a plugin exports. Tables of transports and devices begin alike and grow alike.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace prun {
 
-// How prun_transport and prun_device begin.
+// The first fields of prun_transport and prun_device.
 struct PluginTableHead {
   size_t size;
   uint32_t abi;
@@ -16,7 +16,7 @@ struct PluginTableHead {
   const char* version;
 };
 
-// A function that no plugin may lack, and where the table has it.
+// A mandatory function and its offset in the table.
 struct PluginFunction {
   const char* name;
   size_t offset;
@@ -28,8 +28,8 @@ struct PluginAbi {
   std::span<const PluginFunction> mandatory;
 };
 
-// Copies of `theirs` what both sides know into `ours`, `size` zeroed bytes. Returns why it cannot be used, "" if it
-// can.
+// Copies the part of `theirs` that both sides know into `ours`, `size` zeroed bytes. Returns why the table cannot be
+// used, or "".
 std::string copy_plugin_table(const void* theirs, void* ours, size_t size, const PluginAbi& abi);
 
 }  // namespace prun

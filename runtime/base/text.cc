@@ -55,6 +55,15 @@ std::string join(const std::vector<std::string>& parts, std::string_view separat
   return fmt::format("{}", fmt::join(parts, separator));
 }
 
+std::string short_number(double value, std::string_view unit) {
+  constexpr const char* kPrefix[] = {"", "k", "M", "G", "T", "P", "E"};
+  size_t power = 0;
+  while (value >= 999.5 && power < 6) value /= 1000, power++;
+  const bool whole = unit.empty() && power == 0 && value == std::floor(value);
+  const int digits = whole ? 0 : value < 9.995 ? 2 : value < 99.95 ? 1 : 0;
+  return fmt::format("{:.{}f}{}{}{}", value, digits, unit.empty() ? "" : " ", kPrefix[power], unit);
+}
+
 std::string human_bytes(int64_t bytes) {
   static const char* const kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
   double value = static_cast<double>(bytes);

@@ -1,7 +1,8 @@
 // Reads the plan that the script child sends, a CBOR document of the schema in plan_reader.h.
 //
-// What is wrong here is a mistake of a DSL module (the user's mistakes were caught in Lua), so that messages name the
-// place in the document: "nodes[3].inputs".
+// Each struct has one `read`: need(name, member) for what the document must have, may(name, member) for what else keeps
+// its default. What is wrong here is a mistake of a DSL module (the user's mistakes were caught in Lua), so that
+// messages name the place in the document: "nodes[3].inputs".
 #include "ir/plan_reader.h"
 
 #include <fmt/format.h>
@@ -28,13 +29,24 @@ class Field {
     if (!has(name)) throw plan_error(fmt::format("the plan has no {}", below(name)));
     return Field(json_.at(name), below(name));
   }
-  // Calls `read` with each element.
-  template <class Read>
-  void each(Read read) const {
+  // Read what the document must have, or may have, into members: a name, the member, and so on.
+  template <class T, class... Rest>
+  void need(const char* name, T& member, Rest&&... rest) const {
+    read(at(name), member);
+    if constexpr (sizeof...(rest) > 0) need(rest...);
+  }
+  template <class T, class... Rest>
+  void may(const char* name, T& member, Rest&&... rest) const {
+    if (has(name)) read(at(name), member);
+    if constexpr (sizeof...(rest) > 0) may(rest...);
+  }
+  // Calls `take` with each element.
+  template <class Take>
+  void each(Take take) const {
     // Lua cannot tell an empty list from an empty table.
     if (json_.is_object() && json_.empty()) return;
     if (!json_.is_array()) fail("a list");
-    for (size_t i = 0; i < json_.size(); ++i) read(Field(json_[i], fmt::format("{}[{}]", path_, i)));
+    for (size_t i = 0; i < json_.size(); ++i) take(Field(json_[i], fmt::format("{}[{}]", path_, i)));
   }
   size_t size() const { return json_.size(); }
 
@@ -68,24 +80,15 @@ class Field {
     if (value < least || value >= static_cast<int64_t>(size)) fail(fmt::format("an index below {}", size));
     return static_cast<int>(value);
   }
-  Dtype dtype() const {
-    std::optional<Dtype> dtype = parse_dtype(text());
-    if (!dtype) fail("a dtype");
-    return *dtype;
+  // One of the words, by its number.
+  int word(const std::vector<std::string>& words) const {
+    const auto found = std::find(words.begin(), words.end(), text());
+    if (found != words.end()) return static_cast<int>(found - words.begin());
+    fail(join({words.begin(), words.end() - 1}, ", ") + " or " + words.back());
   }
-  Shape shape() const {
-    Shape shape;
-    each([&](const Field& dim) {
-      shape.push_back(dim.integer());
-      if (shape.back() < 0) dim.fail("a length");
-    });
-    return shape;
-  }
-  template <class IdType = int>
-  std::vector<IdType> indices(size_t size, int least = 0) const {
-    std::vector<IdType> out;
-    each([&](const Field& item) { out.push_back(item.index(size, least)); });
-    return out;
+  template <class Id>
+  void indices(size_t size, std::vector<Id>& ids) const {
+    each([&](const Field& item) { ids.push_back(item.index(size)); });
   }
   const Json& json() const { return json_; }
   [[noreturn]] void fail(const std::string& expected) const {
@@ -101,31 +104,42 @@ class Field {
   std::string path_;
 };
 
-std::string text_or(const Field& field, const char* name, std::string fallback) {
-  return field.has(name) ? field.at(name).text() : std::move(fallback);
-}
-int64_t integer_or(const Field& field, const char* name, int64_t fallback) {
-  return field.has(name) ? field.at(name).integer() : fallback;
-}
-double number_or(const Field& field, const char* name, double fallback) {
-  return field.has(name) ? field.at(name).number() : fallback;
-}
-bool boolean_or(const Field& field, const char* name, bool fallback) {
-  return field.has(name) ? field.at(name).boolean() : fallback;
+void read(const Field& field, std::string& value) { value = field.text(); }
+void read(const Field& field, bool& value) { value = field.boolean(); }
+void read(const Field& field, double& value) { value = field.number(); }
+void read(const Field& field, int64_t& value) { value = field.integer(); }
+void read(const Field& field, uint64_t& value) { value = static_cast<uint64_t>(field.integer()); }
+
+void read(const Field& field, int& value) {
+  const int64_t whole = field.integer();
+  value = static_cast<int>(whole);
+  if (value != whole) field.fail("a smaller number");
 }
 
-int small_integer(const Field& field, const char* name, int fallback) {
-  int64_t value = integer_or(field, name, fallback);
-  if (value != static_cast<int>(value)) field.at(name).fail("a smaller number");
-  return static_cast<int>(value);
+template <class T>
+void read(const Field& field, std::vector<T>& items) {
+  field.each([&](const Field& item) { read(item, items.emplace_back()); });
 }
 
-Site read_site(const Field& parent, const char* name = "site") {
-  if (!parent.has(name)) return {};
-  const Json& json = parent.at(name).json();
+void read(const Field& field, Site& site) {
+  const Json& json = field.json();
   if (!json.is_array() || json.size() != 2 || !json[0].is_string() || !json[1].is_number_integer())
-    parent.at(name).fail("[file, line]");
-  return {json[0].get<std::string>(), json[1].get<int>()};
+    field.fail("[file, line]");
+  site = {json[0].get<std::string>(), json[1].get<int>()};
+}
+
+void read(const Field& field, Dtype& dtype) {
+  const std::optional<Dtype> parsed = parse_dtype(field.text());
+  if (!parsed) field.fail("a dtype");
+  dtype = *parsed;
+}
+
+void read(const Field& field, TensorType& type) {
+  field.need("dtype", type.dtype);
+  field.at("shape").each([&](const Field& dim) {
+    type.shape.push_back(dim.integer());
+    if (type.shape.back() < 0) dim.fail("a length");
+  });
 }
 
 // A whole number serves as a double, never the other way round: whatever is whole becomes an integer.
@@ -148,54 +162,33 @@ Attr read_attr(const Field& field) {
   return numbers;
 }
 
-Attrs read_attrs(const Field& parent) {
-  Attrs attrs;
-  if (!parent.has("attrs")) return attrs;
-  const Field field = parent.at("attrs");
-  if (field.json().is_array() && field.json().empty()) return attrs;
+void read(const Field& field, Attrs& attrs) {
+  if (field.json().is_array() && field.json().empty()) return;
   if (!field.json().is_object()) field.fail("a table");
   for (const auto& item : field.json().items()) attrs.set(item.key(), read_attr(field.at(item.key().c_str())));
-  return attrs;
 }
 
-const OpDef* read_kind(const Field& field) {
-  const OpDef* op = find_op(field.text());
+void read(const Field& field, const OpDef*& op) {
+  op = find_op(field.text());
   if (!op) field.fail("an op's name");
-  return op;
 }
 
-ValueKind read_value_kind(const Field& field) {
-  std::string kind = field.text();
-  if (kind == "input") return ValueKind::input;
-  if (kind == "parameter") return ValueKind::parameter;
-  if (kind == "activation") return ValueKind::activation;
-  field.fail("input, parameter or activation");
-}
-
-std::vector<int64_t> read_blocks(const Field& field, const TensorType& type) {
-  std::vector<int64_t> blocks;
-  field.each([&](const Field& size) { blocks.push_back(size.integer()); });
-  int64_t width = type.shape.empty() ? 1 : type.shape.back();
-  if (std::accumulate(blocks.begin(), blocks.end(), int64_t{0}) != width)
-    field.fail(fmt::format("sizes that add up to {}", width));
-  return blocks;
+void read(const Field& field, Init& init) {
+  field.at("kind").word({"zeros", "ones", "constant", "normal", "uniform"});
+  field.need("kind", init.kind);
+  field.may("scale", init.scale);
 }
 
 Value read_value(const Field& field, size_t units) {
   Value value;
-  value.name = field.at("name").text();
-  value.type = {field.at("dtype").dtype(), field.at("shape").shape()};
-  value.kind = read_value_kind(field.at("kind"));
+  field.need("name", value.name);
+  field.may("init", value.init, "blocks", value.blocks, "site", value.site);
+  read(field, value.type);
+  value.kind = static_cast<ValueKind>(field.at("kind").word({"input", "parameter", "activation"}));
   if (field.has("unit")) value.unit = field.at("unit").index(units, -1);
-  if (field.has("init")) {
-    Field init = field.at("init");
-    value.init = {init.at("kind").text(), number_or(init, "scale", 0)};
-    if (value.init.kind != "zeros" && value.init.kind != "ones" && value.init.kind != "constant" &&
-        value.init.kind != "normal" && value.init.kind != "uniform")
-      init.at("kind").fail("zeros, ones, constant, normal or uniform");
-  }
-  if (field.has("blocks")) value.blocks = read_blocks(field.at("blocks"), value.type);
-  value.site = read_site(field);
+  const int64_t width = value.type.shape.empty() ? 1 : value.type.shape.back();
+  if (field.has("blocks") && std::accumulate(value.blocks.begin(), value.blocks.end(), int64_t{0}) != width)
+    field.at("blocks").fail(fmt::format("sizes that add up to {}", width));
   return value;
 }
 
@@ -250,9 +243,8 @@ Graph read_graph(const Field& root) {
   root.at("values").each([&](const Field& field) { graph.values.push_back(read_value(field, units)); });
   root.at("units").each([&](const Field& field) {
     Unit unit;
-    unit.name = field.at("name").text();
-    unit.unit_class = field.at("class").text();
-    unit.parameters = field.at("parameters").indices<ValueId>(graph.values.size());
+    field.need("name", unit.name, "class", unit.unit_class);
+    field.at("parameters").indices(graph.values.size(), unit.parameters);
     graph.units.push_back(std::move(unit));
   });
   root.at("calls").each([&](const Field& field) { graph.calls.push_back({.unit = field.at("unit").index(units)}); });
@@ -260,12 +252,11 @@ Graph read_graph(const Field& root) {
   for (const Value& value : graph.values) defined.push_back(value.kind != ValueKind::activation);
   root.at("nodes").each([&](const Field& field) {
     Node node;
-    node.op = read_kind(field.at("op"));
-    node.inputs = field.at("inputs").indices<ValueId>(graph.values.size());
-    node.outputs = field.at("outputs").indices<ValueId>(graph.values.size());
-    node.attrs = read_attrs(field);
+    field.need("op", node.op);
+    field.may("attrs", node.attrs, "site", node.site);
+    field.at("inputs").indices(graph.values.size(), node.inputs);
+    field.at("outputs").indices(graph.values.size(), node.outputs);
     node.call = field.at("call").index(calls, -1);
-    node.site = read_site(field);
     check_types(field, graph, node);
     check_defined_once(field, graph, node, defined);
     graph.nodes.push_back(std::move(node));
@@ -275,104 +266,51 @@ Graph read_graph(const Field& root) {
   return graph;
 }
 
-HookAction read_action(const Field& field) {
-  HookAction action;
-  action.kind = field.at("kind").text();
-  action.target = text_or(field, "target", "");
-  action.handle = small_integer(field, "handle", -1);
-  action.axis = text_or(field, "axis", "");
-  action.stream = text_or(field, "stream", "");
-  action.op = text_or(field, "op", "sum");
-  action.text = text_or(field, "text", "");
-  action.prefetch = small_integer(field, "prefetch", 0);
-  action.inflight = small_integer(field, "inflight", 1);
-  action.bucket = integer_or(field, "bucket", 0);
-  action.first = integer_or(field, "first", 0);
-  action.keep = boolean_or(field, "keep", false);
-  action.wire = text_or(field, "wire", "");
-  action.keep_last = boolean_or(field, "keep_last", false);
-  action.site = read_site(field);
-  return action;
+void read(const Field& field, HookAction& action) {
+  field.need("kind", action.kind);
+  field.may("target", action.target, "handle", action.handle, "axis", action.axis, "stream", action.stream, "op",
+            action.op, "text", action.text, "prefetch", action.prefetch, "inflight", action.inflight, "bucket",
+            action.bucket, "first", action.first, "keep", action.keep, "wire", action.wire, "keep_last",
+            action.keep_last, "site", action.site);
 }
 
-Hook read_hook(const Field& field) {
-  Hook hook;
-  std::string when = field.at("when").text(), phase = field.at("phase").text();
-  if (when != "before" && when != "after") field.at("when").fail("before or after");
-  if (phase != "forward" && phase != "backward") field.at("phase").fail("forward or backward");
-  hook.after = when == "after";
-  hook.phase = phase == "forward" ? Phase::forward : Phase::backward;
-  field.at("intents").each([&](const Field& item) { hook.actions.push_back(read_action(item)); });
-  return hook;
+void read(const Field& field, Hook& hook) {
+  hook.after = field.at("when").word({"before", "after"}) == 1;
+  hook.phase = field.at("phase").word({"forward", "backward"}) == 0 ? Phase::forward : Phase::backward;
+  field.need("intents", hook.actions);
 }
 
-std::vector<Placement> read_placements(const Field& field, const char* name) {
-  std::vector<Placement> placements;
-  if (!field.has(name)) return placements;
-  field.at(name).each([&](const Field& item) {
-    placements.push_back(
-        {text_or(item, "layer", ""), item.at("axis").text(), small_integer(item, "dim", 0), read_site(item)});
-  });
-  return placements;
+void read(const Field& field, Placement& placement) {
+  field.need("axis", placement.axis);
+  field.may("layer", placement.layer, "dim", placement.dim, "site", placement.site);
 }
 
-std::vector<std::string> read_texts(const Field& field) {
-  std::vector<std::string> texts;
-  field.each([&](const Field& item) { texts.push_back(item.text()); });
-  return texts;
+void read(const Field& field, StrategyUnit& unit) {
+  field.need("class", unit.unit_class, "hooks", unit.hooks);
+  field.may("sharded", unit.sharded, "shard_axis", unit.shard_axis, "shard_least", unit.shard_least, "accumulate",
+            unit.accumulate, "recompute", unit.recompute, "sync_every", unit.sync_every, "sync", unit.sync, "layers",
+            unit.layers, "activations", unit.activations, "site", unit.shard_site);
+  unit.offload = field.has("offload");
+  if (!unit.offload) return;
+  field.at("offload").need("ahead", unit.offload_ahead, "piece", unit.offload_piece);
+  field.at("offload").may("site", unit.offload_site);
 }
 
-Strategy read_strategy(const Field& field) {
-  Strategy strategy;
-  strategy.name = field.at("name").text();
-  strategy.axes = read_texts(field.at("axes"));
-  const std::string splits = field.at("splits").text();
-  if (splits == "batch")
-    strategy.splits = Splits::batch;
-  else if (splits == "tokens")
-    strategy.splits = Splits::tokens;
-  else if (splits == "nothing")
-    strategy.splits = Splits::nothing;
-  else
-    field.at("splits").fail("batch, tokens or nothing");
-  strategy.site = read_site(field);
-  field.at("units").each([&](const Field& item) {
-    StrategyUnit unit;
-    unit.unit_class = item.at("class").text();
-    unit.sharded = boolean_or(item, "sharded", false);
-    unit.shard_axis = text_or(item, "shard_axis", "");
-    unit.shard_least = integer_or(item, "shard_least", 0);
-    unit.accumulate = boolean_or(item, "accumulate", false);
-    unit.recompute = boolean_or(item, "recompute", false);
-    if (item.has("offload")) {
-      const Field& offload = item.at("offload");
-      unit.offload = true;
-      unit.offload_ahead = static_cast<int>(offload.at("ahead").integer());
-      unit.offload_piece = offload.at("piece").integer();
-      unit.offload_site = read_site(offload);
-    }
-    unit.sync_every = integer_or(item, "sync_every", 0);
-    if (item.has("sync")) item.at("sync").each([&](const Field& action) { unit.sync.push_back(read_action(action)); });
-    unit.layers = read_placements(item, "layers");
-    unit.activations = read_placements(item, "activations");
-    unit.shard_site = read_site(item);
-    item.at("hooks").each([&](const Field& hook) { unit.hooks.push_back(read_hook(hook)); });
-    strategy.units.push_back(std::move(unit));
-  });
-  return strategy;
+void read(const Field& field, Strategy& strategy) {
+  strategy.splits = static_cast<Splits>(field.at("splits").word({"batch", "tokens", "nothing"}));
+  field.need("name", strategy.name, "axes", strategy.axes, "units", strategy.units);
+  field.may("site", strategy.site);
 }
 
 // `steps`: of the plan, which a schedule takes unless it says otherwise.
 LearningRate read_learning_rate(const Field& optimizer, int64_t steps) {
-  LearningRate rate{.peak = number_or(optimizer, "lr", 0)};
+  LearningRate rate;
+  optimizer.may("lr", rate.peak);
   if (!optimizer.has("schedule")) return rate;
   const Field field = optimizer.at("schedule");
-  std::optional<RateKind> kind = parse_rate_kind(field.at("kind").text());
-  if (!kind) field.at("kind").fail("constant, warmup, linear or cosine");
-  rate.kind = *kind;
-  rate.warmup = integer_or(field, "warmup", 0);
-  rate.steps = integer_or(field, "steps", steps);
-  rate.least = number_or(field, "least", 0);
+  rate.kind = static_cast<RateKind>(field.at("kind").word({"constant", "warmup", "linear", "cosine"}));
+  rate.steps = steps;
+  field.may("warmup", rate.warmup, "steps", rate.steps, "least", rate.least);
   const bool falls = rate.kind == RateKind::linear || rate.kind == RateKind::cosine;
   if (rate.warmup < 0 || (falls && rate.warmup > rate.steps))
     field.at("warmup").fail(fmt::format("from 0 to the schedule's {} steps", rate.steps));
@@ -382,37 +320,33 @@ LearningRate read_learning_rate(const Field& optimizer, int64_t steps) {
 
 Optimizer read_optimizer(const Field& field, int64_t steps) {
   Optimizer optimizer;
-  optimizer.kind = field.at("kind").text();
-  if (optimizer.kind != "sgd" && optimizer.kind != "adamw") field.at("kind").fail("sgd or adamw");
+  field.at("kind").word({"sgd", "adamw"});
   optimizer.lr = read_learning_rate(field, steps);
-  optimizer.momentum = number_or(field, "momentum", 0);
-  optimizer.eps = number_or(field, "eps", optimizer.eps);
-  optimizer.weight_decay = number_or(field, "weight_decay", 0);
-  optimizer.clip = number_or(field, "clip", 0);
-  if (field.has("betas")) {
-    std::vector<double> betas;
-    field.at("betas").each([&](const Field& item) { betas.push_back(item.number()); });
-    if (betas.size() != 2) field.at("betas").fail("two numbers");
-    optimizer.beta1 = betas[0];
-    optimizer.beta2 = betas[1];
-  }
-  optimizer.site = read_site(field);
+  std::vector<double> betas = {optimizer.beta1, optimizer.beta2};
+  if (field.has("betas")) betas.clear();
+  field.need("kind", optimizer.kind);
+  field.may("momentum", optimizer.momentum, "eps", optimizer.eps, "weight_decay", optimizer.weight_decay, "clip",
+            optimizer.clip, "betas", betas, "site", optimizer.site);
+  if (betas.size() != 2) field.at("betas").fail("two numbers");
+  optimizer.beta1 = betas[0];
+  optimizer.beta2 = betas[1];
   return optimizer;
 }
 
 Pipeline read_pipeline(const Field& field, int microbatches) {
   Pipeline pipeline;
-  pipeline.axis = field.at("axis").text();
-  pipeline.schedule = field.at("schedule").text();
-  pipeline.chunks = small_integer(field, "chunks", 1);
-  pipeline.v_placement = text_or(field, "placement", "round") == "v";
-  pipeline.split_by_flops = text_or(field, "split", "layers") == "flops";
-  pipeline.puts = text_or(field, "transfer", "send") == "put";
-  pipeline.site = read_site(field);
+  std::string placement, split, transfer;
+  field.need("axis", pipeline.axis, "schedule", pipeline.schedule);
+  field.may("chunks", pipeline.chunks, "placement", placement, "split", split, "transfer", transfer, "site",
+            pipeline.site);
+  pipeline.v_placement = placement == "v";
+  pipeline.split_by_flops = split == "flops";
+  pipeline.puts = transfer == "put";
   field.at("turns").each([&](const Field& rank) {
     std::vector<PipelineTurn>& turns = pipeline.turns.emplace_back();
     rank.each([&](const Field& item) {
-      const std::vector<int> numbers = item.indices(INT32_MAX);
+      std::vector<int> numbers;
+      item.indices(INT32_MAX, numbers);
       if (numbers.size() != 3 || numbers[0] > 3 || numbers[1] >= microbatches || numbers[2] >= pipeline.chunks)
         item.fail("[kind, microbatch, chunk]");
       turns.push_back({static_cast<PipelineTurn::Kind>(numbers[0]), numbers[1], numbers[2]});
@@ -421,25 +355,26 @@ Pipeline read_pipeline(const Field& field, int microbatches) {
   return pipeline;
 }
 
-RankProgram read_rank_program(const Field& field) {
-  RankProgram program;
-  field.at("tensors").each([&](const Field& item) {
-    program.tensors.push_back({item.at("name").text(), {item.at("dtype").dtype(), item.at("shape").shape()}});
-  });
-  field.at("ops").each([&](const Field& item) {
-    ProgramOp op;
-    op.kind = read_kind(item.at("op"))->name;
-    op.inputs = item.at("inputs").indices<TensorId>(program.tensors.size());
-    op.outputs = item.at("outputs").indices<TensorId>(program.tensors.size());
-    op.attrs = read_attrs(item);
-    op.axis = text_or(item, "axis", "");
-    op.site = read_site(item);
-    program.ops.push_back(std::move(op));
-  });
-  return program;
+void read(const Field& field, ProgramTensor& tensor) {
+  field.need("name", tensor.name);
+  read(field, tensor.type);
 }
 
-void read_mesh(const Field& field, Plan& plan) {
+void read(const Field& field, RankProgram& program) {
+  field.need("tensors", program.tensors);
+  field.at("ops").each([&](const Field& item) {
+    ProgramOp op;
+    const OpDef* kind = nullptr;
+    item.need("op", kind);
+    item.may("attrs", op.attrs, "axis", op.axis, "site", op.site);
+    op.kind = kind->name;
+    item.at("inputs").indices(program.tensors.size(), op.inputs);
+    item.at("outputs").indices(program.tensors.size(), op.outputs);
+    program.ops.push_back(std::move(op));
+  });
+}
+
+void read(const Field& field, Mesh& mesh) {
   std::vector<Axis> axes;
   field.at("axes").each([&](const Field& item) {
     const Json& json = item.json();
@@ -448,43 +383,31 @@ void read_mesh(const Field& field, Plan& plan) {
       item.fail("[name, size]");
     axes.push_back({json[0].get<std::string>(), json[1].get<int>()});
   });
-  plan.mesh = Mesh(std::move(axes));
-  plan.mesh_site = read_site(field);
+  mesh = Mesh(std::move(axes));
 }
 
-Data read_data(const Field& field) {
-  Data data;
-  data.kind = field.at("kind").text();
-  data.path = text_or(field, "path", "");
-  data.batch = field.at("batch").integer();
-  data.file_bytes = integer_or(field, "file_bytes", 0);
-  data.skip_bytes = integer_or(field, "skip_bytes", 0);
-  data.vocab = integer_or(field, "vocab", 0);
-  data.context = integer_or(field, "context", 0);
-  data.site = read_site(field);
-  return data;
+void read(const Field& field, Data& data) {
+  field.need("kind", data.kind, "batch", data.batch);
+  field.may("path", data.path, "file_bytes", data.file_bytes, "skip_bytes", data.skip_bytes, "vocab", data.vocab,
+            "context", data.context, "site", data.site);
 }
 
-Evaluation read_evaluation(const Field& field) {
-  Evaluation evaluation{field.at("every").integer(), field.at("batches").integer(), read_data(field.at("data")),
-                        read_site(field)};
+void read(const Field& field, Evaluation& evaluation) {
+  field.need("every", evaluation.every, "batches", evaluation.batches, "data", evaluation.data);
+  field.may("site", evaluation.site);
   if (evaluation.every < 1) field.at("every").fail("at least 1");
   if (evaluation.batches < 1) field.at("batches").fail("at least 1");
-  return evaluation;
 }
 
 void read_training(const Field& root, Plan& plan) {
+  std::string reduce;
   plan.graph = read_graph(root);
-  plan.steps = root.at("steps").integer();
-  plan.seed = static_cast<uint64_t>(root.at("seed").integer());
-  plan.rank_order = text_or(root, "reduce", "any") == "rank_order";
-  plan.param_dtype = root.at("dtype").dtype();
-  plan.data = read_data(root.at("data"));
-  if (root.has("eval")) plan.evaluation = read_evaluation(root.at("eval"));
+  root.need("steps", plan.steps, "seed", plan.seed, "dtype", plan.param_dtype, "data", plan.data, "strategies",
+            plan.strategies, "batch_axes", plan.batch_axes);
+  root.may("reduce", reduce, "micro", plan.microbatches);
+  plan.rank_order = reduce == "rank_order";
+  if (root.has("eval")) root.need("eval", plan.evaluation.emplace());
   plan.optimizer = read_optimizer(root.at("optimizer"), plan.steps);
-  root.at("strategies").each([&](const Field& item) { plan.strategies.push_back(read_strategy(item)); });
-  plan.batch_axes = read_texts(root.at("batch_axes"));
-  plan.microbatches = small_integer(root, "micro", 1);
   if (root.has("pipeline")) plan.pipeline = read_pipeline(root.at("pipeline"), plan.microbatches);
 }
 
@@ -503,16 +426,13 @@ Plan read_plan(std::string_view cbor) {
   const Field root(json, "");
   if (!json.is_object()) throw plan_error("the script sent no plan");
   Plan plan;
-  plan.path = root.at("path").text();
-  read_mesh(root.at("mesh"), plan);
-  std::string kind = root.at("kind").text();
-  if (kind == "plan") {
+  root.need("path", plan.path, "mesh", plan.mesh);
+  root.at("mesh").may("site", plan.mesh_site);
+  if (root.at("kind").word({"plan", "program"}) == 0) {
     read_training(root, plan);
-  } else if (kind == "program") {
-    root.at("programs").each([&](const Field& item) { plan.programs.push_back(read_rank_program(item)); });
-    plan.program_of_rank = root.at("program_of_rank").indices(plan.programs.size());
   } else {
-    root.at("kind").fail("plan or program");
+    root.need("programs", plan.programs);
+    root.at("program_of_rank").indices(plan.programs.size(), plan.program_of_rank);
   }
   return plan;
 }

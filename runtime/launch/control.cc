@@ -75,20 +75,6 @@ std::string Unpacker::text() {
   return std::string(take(static_cast<size_t>(bytes)));
 }
 
-std::string pack_texts(const std::vector<std::string>& texts) {
-  Packer packer;
-  packer.number(static_cast<int64_t>(texts.size()));
-  for (const std::string& text : texts) packer.text(text);
-  return packer.take();
-}
-
-std::vector<std::string> unpack_texts(std::string_view bytes) {
-  Unpacker unpacker(bytes);
-  std::vector<std::string> texts;
-  for (int64_t left = unpacker.number(); left > 0; --left) texts.push_back(unpacker.text());
-  return texts;
-}
-
 Channel::Channel(Fd fd) : fd_(std::move(fd)) {
   int flags = fcntl(fd_.get(), F_GETFL);
   fcntl(fd_.get(), F_SETFL, flags | O_NONBLOCK);

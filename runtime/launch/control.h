@@ -1,12 +1,15 @@
 // Framed messages between a rank and its launcher (a socketpair) and between launchers (TCP).
 //
-// Surprising fact: the launcher never blocks on a socket, a rank always does: Channel queues what does not fit, while
-// the free functions wait.
+// The launcher never blocks on a socket and a rank always does: Channel queues what does not fit, the free functions
+// wait.
 #pragma once
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace prun {
@@ -52,15 +55,30 @@ class Fd {
   int fd_ = -1;
 };
 
-// Fields of a payload, in the byte order of the machine: prun joins machines of one byte order only, which the
-// version in the hello of rendezvous.cc would reveal.
+// Fields of a payload, in the byte order of the machine: the hello (handshake.h) joins machines of one byte order only.
+// A struct lists its fields once, for both directions: template <class F> void each_field(F&& f) { f(a, b, c); }
 class Packer {
  public:
   Packer& number(int64_t value);
   Packer& text(std::string_view value);
   std::string take() { return std::move(bytes_); }
 
+  template <class... T>
+  void operator()(const T&... fields) {
+    (put(fields), ...);
+  }
+
  private:
+  void put(int64_t value) { number(value); }
+  void put(const std::string& value) { text(value); }
+  template <class T>
+  void put(const std::vector<T>& items) {
+    number(std::ssize(items));
+    for (const T& item : items) put(item);
+  }
+  template <class T>
+  requires std::is_class_v<T>
+  void put(const T& value) { const_cast<T&>(value).each_field(*this); }
   std::string bytes_;
 };
 
@@ -71,13 +89,42 @@ class Unpacker {
   int64_t number();
   std::string text();
 
+  template <class... T>
+  void operator()(T&... fields) {
+    (get(fields), ...);
+  }
+
  private:
+  template <std::integral T>
+  void get(T& value) {
+    value = static_cast<T>(number());
+  }
+  void get(std::string& value) { value = text(); }
+  template <class T>
+  void get(std::vector<T>& items) {
+    for (int64_t left = number(); left > 0; --left) get(items.emplace_back());
+  }
+  template <class T>
+  requires std::is_class_v<T>
+  void get(T& value) { value.each_field(*this); }
   std::string_view take(size_t count);
   std::string_view bytes_;
 };
 
-std::string pack_texts(const std::vector<std::string>& texts);
-std::vector<std::string> unpack_texts(std::string_view bytes);
+template <class T>
+std::string pack(const T& value) {
+  Packer packer;
+  packer(value);
+  return packer.take();
+}
+
+template <class T>
+T unpack(std::string_view bytes) {
+  T value;
+  Unpacker unpacker(bytes);
+  unpacker(value);
+  return value;
+}
 
 // The launcher's end: never blocks.
 class Channel {
@@ -87,12 +134,12 @@ class Channel {
   int fd() const { return fd_.get(); }
   bool open() const { return static_cast<bool>(fd_); }
   bool wants_write() const { return open() && sent_ < out_.size(); }
-  // Queues the frame and sends what fits. A peer that is gone is seen by receive.
+  // Queues the frame and sends what fits. `receive` reports a peer that is gone.
   void send(FrameKind kind, int rank, std::string_view payload);
   void flush();
   // Appends the frames that have arrived; false when the peer has closed or the stream is broken.
   bool receive(std::vector<Frame>& frames);
-  // The peer's reads end; what it still sends arrives.
+  // Ends the peer's reads; what it still sends arrives.
   void end_sending();
   void close() { fd_.reset(); }
 

@@ -1,8 +1,8 @@
-// What the launchers of all nodes must agree on: exchanged blobs, and how the job ends. Node 0's launcher is the
+// Agreement among the launchers of all nodes: exchanged blobs, and how the job ends. Node 0's launcher is the
 // head and decides; the others are members: they pass everything on to the head and follow its verdict.
 //
-// Surprising fact: nothing here calls back. The supervisor feeds events in and asks for results after each round of
-// its poll loop, so that no event is handled in the middle of another.
+// Nothing here calls back: the supervisor feeds events in and asks for results after each round of its poll loop, so
+// that no event is handled in the middle of another.
 #pragma once
 #include <poll.h>
 
@@ -43,7 +43,7 @@ class Coordination {
   // The channels to other launchers, for the poll loop.
   virtual std::vector<Channel*> channels() = 0;
   virtual void receive(Channel& channel) = 0;
-  virtual Clock::time_point deadline() const = 0;  // when expire wants to be called
+  virtual Clock::time_point deadline() const = 0;  // when `expire` is due
   virtual void expire(Clock::time_point now) = 0;
   virtual bool others_ended() = 0;  // after the verdict: no other launcher is waited for
 

@@ -7,7 +7,6 @@
 #include <cstring>
 
 #include "base/text.h"
-#include "launch/control.h"
 
 namespace prun {
 namespace {
@@ -119,24 +118,6 @@ std::string render(const Failure& failure) {
   if (!failure.evidence.empty()) text += fmt::format("  evidence: {}\n", failure.evidence);
   if (!failure.next.empty()) text += fmt::format("  next:     {}\n", failure.next);
   return text;
-}
-
-std::string pack(const Failure& failure) {
-  Packer packer;
-  packer.number(failure.code).number(failure.symptom ? 1 : 0);
-  for (const std::string* line : {&failure.what, &failure.who, &failure.op, &failure.evidence, &failure.next})
-    packer.text(*line);
-  return packer.take();
-}
-
-Failure unpack_failure(std::string_view bytes) {
-  Unpacker unpacker(bytes);
-  Failure failure;
-  failure.code = static_cast<int>(unpacker.number());
-  failure.symptom = unpacker.number() != 0;
-  for (std::string* line : {&failure.what, &failure.who, &failure.op, &failure.evidence, &failure.next})
-    *line = unpacker.text();
-  return failure;
 }
 
 }  // namespace prun

@@ -1,5 +1,5 @@
-// What ended a job, and the five lines that say so: what happened; which rank, host, pid; the op; the evidence;
-// the next command to type.
+// The failure that ended a job, and its five lines: what happened; which rank, host, pid; the op; the evidence; the
+// next command to type.
 #pragma once
 #include <string>
 #include <string_view>
@@ -9,9 +9,14 @@
 namespace prun {
 
 struct Failure {
-  int code = 0;                               // of the job; 128 + n for a signal to the launcher
-  bool symptom = false;                       // often the effect of another rank's end: wait a moment for the cause
+  int code = 0;          // of the job; 128 + n for a signal to the launcher
+  bool symptom = false;  // likely the effect of another rank's end: the head waits a moment for the cause
   std::string what, who, op, evidence, next;  // one line each; empty ones are left out
+
+  template <class Fields>
+  void each_field(Fields&& fields) {
+    fields(code, symptom, what, who, op, evidence, next);
+  }
 };
 
 // A rank and where it runs, as messages name it.
@@ -36,8 +41,6 @@ Failure rank_failed(const RankName& name, int code, std::string what, std::strin
 Failure job_failed(int code, std::string what, std::string evidence, std::string_view command);
 
 std::string render(const Failure& failure);  // at most five lines, each ends with a newline
-std::string pack(const Failure& failure);
-Failure unpack_failure(std::string_view bytes);
 
 std::string signal_name(int number);  // "SIGSEGV"
 

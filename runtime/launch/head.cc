@@ -64,14 +64,10 @@ void Head::gather(int rank, std::string blob) {
   }
   check_gathering();
   if (arrived_ < topology_.ranks()) return;
-  Packer packer;
-  packer.number(arrived_);
-  for (std::optional<std::string>& each : blobs_) {
-    packer.text(*each);
-    each.reset();
-  }
+  std::vector<std::string> gathered;
+  for (std::optional<std::string>& each : blobs_) gathered.push_back(*std::exchange(each, std::nullopt));
   arrived_ = 0;
-  std::string all = packer.take();
+  std::string all = pack(gathered);
   for (Channel& member : members_) member.send(FrameKind::gathered, -1, all);
   gathered_.push_back(std::move(all));
 }
@@ -132,7 +128,7 @@ void Head::receive(Channel& channel) {
         ended(frame.rank);
         break;
       case FrameKind::failure:
-        failed(unpack_failure(frame.payload));
+        failed(unpack<Failure>(frame.payload));
         break;
       default:
         break;

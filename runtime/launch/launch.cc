@@ -1,4 +1,4 @@
-// From options to an exit code: who takes part, what the job is, then the supervisor.
+// The nodes join in the constructor; `run` distributes the job and hands over to the supervisor.
 #include "launch/launch.h"
 
 #include <fmt/format.h>
@@ -87,7 +87,7 @@ int Launch::run(const std::string& job, const RankMain& rank_main) {
     Frame frame;
     if (!receive_frame(nodes_->node0.get(), frame) || frame.kind != FrameKind::job)
       throw Error(Exit::join, fmt::format("node 0 at {} ended before the job began", options_.rendezvous));
-    offer = unpack_offer(frame.payload);
+    offer = unpack<JobOffer>(frame.payload);
     if (offer.error_code != 0)
       throw Error(static_cast<Exit>(offer.error_code), fmt::format("node 0 has no job: {}", offer.error));
     observer_.job_received(offer.job);

@@ -1,7 +1,7 @@
 // Starts the ranks of a job, watches them, ends them; joins several nodes into one job.
 //
-// Surprising fact: a local rank is a fork of the launcher, not an exec: the program and the recorder are already
-// mapped, and eight ranks are up in milliseconds. The launcher must therefore be single-threaded until then.
+// Surprising fact: a local rank is a fork of the launcher, not an exec. Program and recorder are mapped already, and
+// eight ranks are up in milliseconds; but the launcher must be single-threaded until then.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -37,14 +37,14 @@ struct LaunchOptions {
   int nnodes = 1, node_rank = 0;
   std::string rendezvous;      // "host:port"; needed when nnodes > 1
   std::string secret;          // for other hosts than loopback
-  std::string secret_file;     // from which the caller reads it
+  std::string secret_file;     // the caller reads `secret` from it
   double join_timeout_s = 60;  // of a node, and of the last rank in an all_gather
-  double join_report_s = 5;    // how often who is missing is told
+  double join_report_s = 5;    // between two reports of who is missing
   size_t recorder_bytes = 0;
-  std::string command;  // what the user typed after "prun", for the next command that a message advises
+  std::string command;  // as typed after "prun"; failures advise a next command with it
 };
 
-// What the launcher tells the caller while the job runs; called in the launcher's single thread.
+// Told of the running job, in the launcher's single thread.
 struct LaunchObserver {
   virtual ~LaunchObserver() = default;
   virtual void job_received(std::string_view /*job*/) {}  // on nodes other than 0, before `started`; for `where`
@@ -54,9 +54,9 @@ struct LaunchObserver {
   virtual void ended(int exit_code) { (void)exit_code; }
   virtual void tick() = 0;                                   // about every 50 ms
   virtual void line(int rank, const std::string& text) = 0;  // LauncherClient::print; on node 0, of all nodes' ranks
-  // A rank died or failed: what was it doing? Read from its recorder, for the message.
+  // What the rank was doing, from its recorder: for the message when it died or failed.
   virtual std::string where(int rank) = 0;
-  // The launcher's own words to the user, whole lines: who has not joined yet, the failure. Default: to stderr.
+  // The launcher's messages to the user, whole lines: who has not joined yet, the failure. Default: to stderr.
   virtual void message(const std::string& text);
 };
 

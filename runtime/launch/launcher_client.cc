@@ -6,6 +6,8 @@
 
 #include <csignal>
 
+#include "base/thread_annotations.h"
+
 namespace prun {
 namespace {
 
@@ -15,16 +17,16 @@ class SocketClient : public LauncherClient {
       : rank_(rank), ranks_(ranks), control_(std::move(control)), page_(page) {}
 
   std::vector<std::string> all_gather(const std::string& blob) override {
-    std::lock_guard gather_lock(gather_mutex_);
+    MutexLock gather_lock(gather_mutex_);
     send(FrameKind::gather, blob);
     Frame frame;
     while (receive_frame(control_.get(), frame)) {
       if (frame.kind != FrameKind::gathered) continue;
-      std::vector<std::string> blobs = unpack_texts(frame.payload);
+      std::vector<std::string> blobs = unpack<std::vector<std::string>>(frame.payload);
       PRUN_CHECK(static_cast<int>(blobs.size()) == ranks_, fmt::format("{} blobs of {} ranks", blobs.size(), ranks_));
       return blobs;
     }
-    if (!aborted()) kill(0, SIGKILL);  // the launcher is gone: it says so before it ends a job
+    if (!aborted()) kill(0, SIGKILL);  // the launcher is gone: before it ends a job it sets `aborted`
     throw Error(Exit::join, "the job is ending");
   }
 
@@ -39,15 +41,16 @@ class SocketClient : public LauncherClient {
   void print(const std::string& line) override { send(FrameKind::line, line); }
 
  private:
-  void send(FrameKind kind, std::string_view payload) {
-    std::lock_guard lock(send_mutex_);
-    send_frame(control_.get(), kind, rank_, payload);  // a launcher that is gone takes this process with it
+  void send(FrameKind kind, std::string_view payload) PRUN_EXCLUDES(send_mutex_) {
+    MutexLock lock(send_mutex_);
+    send_frame(control_.get(), kind, rank_, payload);  // fails where the launcher is gone, which ends this process too
   }
 
   int rank_, ranks_;
   Fd control_;
   const AbortPage* page_;
-  std::mutex gather_mutex_, send_mutex_;
+  Mutex gather_mutex_;  // of the reads of control_: one all_gather at a time
+  Mutex send_mutex_;    // of its writes
 };
 
 }  // namespace

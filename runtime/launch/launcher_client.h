@@ -1,14 +1,13 @@
 // A rank's client of its launcher, over the control socket.
 #pragma once
 #include <atomic>
-#include <mutex>
 
 #include "launch/control.h"
 #include "launch/launch.h"
 
 namespace prun {
 
-// In memory that the launcher shares with its ranks.
+// Lies in memory that the launcher shares with its ranks.
 struct AbortPage {
   std::atomic<uint32_t> aborted;
 };

@@ -56,7 +56,7 @@ class Member : public Coordination {
   void follow(const std::string& packed) {
     verdict_ = Verdict{};
     if (packed.empty()) return;
-    Failure told = unpack_failure(packed), brief;
+    Failure told = unpack<Failure>(packed), brief;
     brief.code = told.code;
     brief.what = "node 0 has ended the job: " + told.what;
     brief.who = told.who;

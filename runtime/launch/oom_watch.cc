@@ -1,5 +1,5 @@
-// The counter of the own cgroup (v2: memory.events, v1: memory.oom_control) if it can be read, else that of the whole
-// machine, /proc/vmstat. A single SIGKILL looks the same whoever sent it: only the counter tells.
+// Reads the counter of this process's cgroup (v2: memory.events, v1: memory.oom_control), else that of the whole
+// machine, /proc/vmstat. SIGKILL looks the same whoever sent it: only the counter tells.
 #include "launch/oom_watch.h"
 
 #include <fstream>

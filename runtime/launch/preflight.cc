@@ -1,5 +1,5 @@
-// A lower bound only: what a plan needs besides is predicted by the compiler. Without this check a typing error in
-// --nproc would fork until the machine has no memory left.
+// check_machine uses a lower bound; the compiler predicts what a plan needs. Without it a typing error in --nproc would
+// fork until the machine has no memory left.
 #include "launch/preflight.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// Whether this machine can hold the ranks that were asked for, before any is started.
+// Preflight: can this machine hold the ranks? Asked before any is started.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 namespace prun {
 
-// Bytes that processes may still take: of the machine, and of the cgroups of this process (version 2). `root` is "/"
+// Bytes that processes may still take: the least of the machine and this process's cgroups (version 2). `root` is "/"
 // except in tests.
 int64_t available_memory(const std::string& root = "/");
 int64_t total_memory();  // bytes of the machine

@@ -59,9 +59,9 @@ bool launcher_is_gone(int lifeline) {
   return poll(&end, 1, 0) > 0;
 }
 
-// When the launcher, the only writer, is gone, the kernel kills this rank's process group: also what is stopped, which
-// no thread and no handler of this rank could do. The owner of the signal belongs to an open file, and ranks share the
-// lifeline's: so each opens it again, and keeps that open.
+// The kernel kills this rank's process group once the launcher, the lifeline's only writer, is gone: also stopped
+// processes, which no thread and no handler of this rank could end. A signal's owner belongs to an open file, and ranks
+// share the lifeline's: so each rank opens it again and keeps that open.
 void die_with_lifeline(int lifeline) {
   int mine = open(fmt::format("/proc/self/fd/{}", lifeline).c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   fcntl(mine, F_SETOWN, -getpgrp());
@@ -135,7 +135,7 @@ void RankProcesses::fork_rank(RankStart start, const std::function<int(const Ran
   RankProcess rank;
   rank.rank = start.rank;
   rank.recorder = start.recorder = recorders_[start.local_rank].at();
-  std::fflush(nullptr);  // what is buffered would be written twice
+  std::fflush(nullptr);  // else both processes write the buffered text
   pid_t launcher = getpid();
   rank.pid = fork();
   if (rank.pid < 0) throw cannot_start(start, "fork", errno);
@@ -143,7 +143,7 @@ void RankProcesses::fork_rank(RankStart start, const std::function<int(const Ran
     mine.reset();
     run_rank(start, rank_main, std::move(theirs), launcher);
   }
-  setpgid(rank.pid, rank.pid);  // here too, so that a kill of the group never comes too early
+  setpgid(rank.pid, rank.pid);  // here too: a kill of the group may come before the child runs
   rank.pidfd = Fd(static_cast<int>(syscall(SYS_pidfd_open, rank.pid, 0)));
   int error = errno;
   bool watched = static_cast<bool>(rank.pidfd);
@@ -158,7 +158,7 @@ void RankProcesses::run_rank(RankStart start, const std::function<int(const Rank
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != launcher) _exit(128 + SIGKILL);  // it ended before prctl
   prctl(PR_SET_NAME, fmt::format("prun-rank{}", start.rank).substr(0, 15).c_str());
-  // For memory, the kernel shall kill a rank before the launcher, which has to tell about it.
+  // Out of memory, the kernel shall kill a rank and not the launcher, which reports it.
   std::ofstream("/proc/self/oom_score_adj") << 200;
   lifeline_write_.reset();
   for (RankProcess& other : ranks_) {
@@ -187,7 +187,7 @@ std::optional<ExitStatus> RankProcesses::reap(RankProcess& rank) {
   if (!rank.running || waitid(P_PID, static_cast<id_t>(rank.pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
       info.si_pid == 0)
     return std::nullopt;
-  kill(-rank.pid, SIGKILL);  // what it has started and left in its group
+  kill(-rank.pid, SIGKILL);  // processes that it left in its group
   waitid(P_PID, static_cast<id_t>(rank.pid), &info, WEXITED);
   rank.running = false;
   return ExitStatus{info.si_code != CLD_EXITED, info.si_status, info.si_code == CLD_DUMPED};

@@ -1,7 +1,7 @@
 // Local ranks as processes: fork, watch by pidfd, kill with all that they started.
 //
-// Surprising fact: a rank whose launcher is gone ends by whichever comes first: the end of the lifeline pipe, for which
-// the kernel kills the rank's process group, the parent-death signal, or the end of its control socket.
+// A rank whose launcher is gone ends by whichever comes first: the end of the lifeline pipe, for which the kernel kills
+// the rank's process group, the parent-death signal, or the end of its control socket.
 #pragma once
 #include <sys/types.h>
 
@@ -55,8 +55,8 @@ class RankProcesses {
   RankProcesses(int local_ranks, size_t recorder_bytes, std::vector<int> closed_in_ranks, const sigset_t& signals);
   ~RankProcesses();
 
-  // Forks one rank. `start` lacks recorder and launcher, which are filled in. Throws Error when the machine has no
-  // room.
+  // Forks one rank. `start` lacks recorder and launcher, which are filled in. Throws Error where the
+  // machine cannot start it.
   void fork_rank(RankStart start, const std::function<int(const RankStart&)>& rank_main);
 
   std::vector<RankProcess>& all() { return ranks_; }

@@ -1,4 +1,5 @@
-// Node 0 serves all guests in one poll loop; each has kHandshake to prove itself, and strangers are counted, not heard.
+// Node 0 serves all connections in one poll loop. Each has kHandshake to prove itself; strangers are counted and
+// dropped.
 #include "launch/rendezvous.h"
 
 #include <fmt/format.h>
@@ -119,7 +120,7 @@ void Reception::wait_for_events(Clock::time_point until) {
   }
   if (poll(polls.data(), polls.size(), milliseconds_until(until)) < 0) return;
   size_t at = 1;
-  for (Fd& member : members_)  // a member says nothing before the job: this is its end, and it may come again
+  for (Fd& member : members_)  // members send nothing before the job: this one has closed, and may join again
     if (polls[at++].revents) member.reset();
   Clock::time_point now = Clock::now();
   std::vector<Guest> staying;
@@ -174,20 +175,16 @@ void Reception::admit(Guest& guest, const Hello& hello) {
   Answer answer = make_answer(options_.secret, guest.challenge, hello, status, options_.nnodes);
   std::string_view bytes = bytes_of(answer);
   send(guest.fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
-  switch (status) {
-    case Admission::accepted:
-      break;
-    case Admission::wrong_secret:
-      return stranger(guest.fd.get(), "has another secret");
-    case Admission::other_version:
-      return stranger(guest.fd.get(), "is no prun of this version");
-    case Admission::other_nnodes:
-      return stranger(guest.fd.get(), "has another --nnodes");
-    case Admission::node_taken:
-      return stranger(guest.fd.get(), "has a --node-rank that has joined already");
-    case Admission::bad_node:
-      return stranger(guest.fd.get(), "has a --node-rank that is not one");
-  }
+  static constexpr const char* kWhy[] = {
+      // by Admission
+      "",
+      "has another secret",
+      "is no prun of this version",
+      "has another --nnodes",
+      "has a --node-rank that has joined already",
+      "has a --node-rank that is not one",
+  };
+  if (status != Admission::accepted) return stranger(guest.fd.get(), kWhy[static_cast<int>(status)]);
   places_[hello.node] = {std::string(hello.host, strnlen(hello.host, sizeof hello.host)), 0,
                          static_cast<int>(hello.nproc)};
   members_[hello.node - 1] = std::move(guest.fd);
@@ -272,32 +269,6 @@ Fd join_head(const LaunchOptions& options, const std::string& host, LaunchObserv
     }
     poll(nullptr, 0, static_cast<int>(kRetry.count()));
   }
-}
-
-std::string pack(const JobOffer& offer) {
-  Packer packer;
-  packer.number(offer.error_code).text(offer.error).number(static_cast<int64_t>(offer.nodes.size()));
-  for (const NodePlace& node : offer.nodes) packer.text(node.host).number(node.first_rank).number(node.ranks);
-  packer.text(offer.job).text(offer.job_id).text(offer.salt);
-  return packer.take();
-}
-
-JobOffer unpack_offer(std::string_view bytes) {
-  Unpacker unpacker(bytes);
-  JobOffer offer;
-  offer.error_code = static_cast<int>(unpacker.number());
-  offer.error = unpacker.text();
-  for (int64_t left = unpacker.number(); left > 0; --left) {
-    NodePlace node;
-    node.host = unpacker.text();
-    node.first_rank = static_cast<int>(unpacker.number());
-    node.ranks = static_cast<int>(unpacker.number());
-    offer.nodes.push_back(std::move(node));
-  }
-  offer.job = unpacker.text();
-  offer.job_id = unpacker.text();
-  offer.salt = unpacker.text();
-  return offer;
 }
 
 }  // namespace prun

@@ -1,7 +1,7 @@
-// How the launchers of several nodes find and trust each other: node 0 listens on HOST:PORT, the others connect.
+// Rendezvous of the launchers of several nodes: node 0 listens on HOST:PORT, the others connect.
 //
-// Both sides prove that they know the secret before either believes a length or a name from the other; what follows
-// is authenticated by nothing but the connection, and not encrypted.
+// Both sides prove that they know the secret before either trusts a length or a name from the other. What follows is
+// authenticated by the connection only, and not encrypted.
 #pragma once
 #include <string>
 #include <vector>
@@ -24,14 +24,17 @@ JoinedNodes gather_nodes(const LaunchOptions& options, const std::string& host, 
 // Another node: connects, tries again until join_timeout_s. Throws Error(join) or Error(usage). The descriptor blocks.
 Fd join_head(const LaunchOptions& options, const std::string& host, LaunchObserver& observer);
 
-// What node 0 tells the others once it has the job.
+// The job as node 0 sends it to the others.
 struct JobOffer {
   int error_code = 0;  // not 0: there is no job, and `error` says why
   std::string error;
   std::vector<NodePlace> nodes;
   std::string job, job_id, salt;  // the job's secret is an HMAC of the salt, and never sent
+
+  template <class Fields>
+  void each_field(Fields&& fields) {
+    fields(error_code, error, nodes, job, job_id, salt);
+  }
 };
-std::string pack(const JobOffer& offer);
-JobOffer unpack_offer(std::string_view bytes);
 
 }  // namespace prun

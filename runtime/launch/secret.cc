@@ -1,4 +1,4 @@
-// Thin: libcrypto does the work. An empty key is allowed (loopback without a secret).
+// Wrappers of libcrypto. An empty key is allowed (loopback without a secret).
 #include "launch/secret.h"
 
 #include <openssl/crypto.h>

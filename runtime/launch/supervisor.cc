@@ -1,4 +1,4 @@
-// One thread, one poll: pidfds, control sockets, other launchers, signals (as a descriptor), and the observer's tick.
+// One thread polls pidfds, control sockets, other launchers, signals (as a descriptor), and ticks the observer.
 //
 // The order at the end of a job: verdict, abort flag, kGrace for ranks to leave by themselves, SIGKILL, and only then
 // the message, so that it is the last thing on the screen.
@@ -20,7 +20,7 @@ constexpr auto kTick = std::chrono::milliseconds(50);
 constexpr auto kGrace = std::chrono::milliseconds(200);
 constexpr auto kGiveUp = std::chrono::seconds(3);  // ranks in an uninterruptible wait, launchers that do not answer
 
-// Signals that end the job, as a descriptor; the handlers of before come back at the end.
+// Signals that end the job, as a descriptor; the destructor restores the former handlers.
 class JobSignals {
  public:
   JobSignals() {
@@ -277,7 +277,7 @@ int supervise(const LaunchOptions& options, const Topology& topology, const Rank
               LaunchObserver& observer) {
   try {
     return Supervisor(options, topology, coordination, observer).run(start, rank_main);
-  } catch (const Error& error) {  // no rank has started: the caller tells it here, the verdict tells it elsewhere
+  } catch (const Error& error) {  // no rank has started: the caller reports it here, the verdict on the other nodes
     coordination.failed(job_failed(static_cast<int>(error.code()), error.what(), "", options.command));
     throw;
   }

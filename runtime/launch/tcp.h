@@ -1,4 +1,4 @@
-// TCP as the launchers use it: "host:port", listening, connecting with a deadline, and who holds a port.
+// TCP for the launchers: "host:port", listening, connecting with a deadline, and which process holds a port.
 #pragma once
 #include <chrono>
 #include <string>

@@ -8,6 +8,11 @@ namespace prun {
 struct NodePlace {
   std::string host;
   int first_rank = 0, ranks = 0;
+
+  template <class Fields>
+  void each_field(Fields&& fields) {
+    fields(host, first_rank, ranks);
+  }
 };
 
 struct Topology {

@@ -61,7 +61,7 @@ int infer(lua_State* L, Host& host) {
 
 void push_site(lua_State* L, const Site& site) {
   lua_createtable(L, 2, 0);
-  lua_pushlstring(L, site.file.data(), site.file.size());
+  push_text(L, site.file);
   lua_rawseti(L, -2, 1);
   lua_pushinteger(L, site.line);
   lua_rawseti(L, -2, 2);
@@ -97,8 +97,7 @@ int fail(lua_State* L, Host& host) {
 // did_you_mean(word, {words}) -> " (did you mean 'x'?)" or " (one of: ...)".
 int suggest(lua_State* L, Host&) {
   std::vector<std::string> words = to_json(L, 2).get<std::vector<std::string>>();
-  std::string text = did_you_mean(text_argument(L, 1, "did_you_mean"), words);
-  lua_pushlstring(L, text.data(), text.size());
+  push_text(L, did_you_mean(text_argument(L, 1, "did_you_mean"), words));
   return 1;
 }
 
@@ -128,16 +127,15 @@ int file_info(lua_State* L, Host& host) {
     if (stat(place.c_str(), &status) != 0) continue;
     if (!S_ISREG(status.st_mode)) continue;
     std::string absolute = place.starts_with("/") ? place : host.working_folder + "/" + place;
-    lua_pushlstring(L, absolute.data(), absolute.size());
+    push_text(L, absolute);
     lua_pushinteger(L, status.st_size);
     return 2;
   }
   std::string near = nearest_file(path, places);
   std::string hint = " in the current folder, beside the plan or in prun's plans";
   if (!near.empty()) hint = did_you_mean(path, {near});
-  std::string text = fmt::format("no file '{}'{}", path, hint);
   lua_pushnil(L);
-  lua_pushlstring(L, text.data(), text.size());
+  push_text(L, fmt::format("no file '{}'{}", path, hint));
   return 2;
 }
 
@@ -150,8 +148,7 @@ int encode(lua_State* L, Host&) {
 
 // json(value) -> text.
 int json_text(lua_State* L, Host&) {
-  std::string text = to_json(L, 1).dump(-1, ' ', false, json::error_handler_t::replace);
-  lua_pushlstring(L, text.data(), text.size());
+  push_text(L, to_json(L, 1).dump(-1, ' ', false, json::error_handler_t::replace));
   return 1;
 }
 
@@ -210,11 +207,11 @@ void push_host_table(lua_State* L) {
   lua_setfield(L, -2, "world");
   lua_pushboolean(L, options.help);
   lua_setfield(L, -2, "help");
-  lua_pushlstring(L, options.plan_path.data(), options.plan_path.size());
+  push_text(L, options.plan_path);
   lua_setfield(L, -2, "plan_path");
   lua_newtable(L);
   for (const auto& [name, value] : options.settings) {
-    lua_pushlstring(L, value.data(), value.size());
+    push_text(L, value);
     lua_setfield(L, -2, name.c_str());
   }
   lua_setfield(L, -2, "settings");

@@ -103,6 +103,8 @@ std::string text_argument(lua_State* L, int index, const char* function) {
   return std::string(text, size);
 }
 
+void push_text(lua_State* L, std::string_view text) { lua_pushlstring(L, text.data(), text.size()); }
+
 int line_of_word(const Host& host, const std::string& file, int line, const std::string& word) {
   auto source = host.sources.find(file);
   if (source == host.sources.end() || word.empty()) return line;

@@ -3,6 +3,7 @@
 #include <lua.hpp>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/error.h"
@@ -46,6 +47,7 @@ void attach_host(lua_State* L, Host& host);
 
 // Text argument `index`, or throws (naming `function`).
 std::string text_argument(lua_State* L, int index, const char* function);
+void push_text(lua_State* L, std::string_view text);
 // The line of `file`, at or after `line`, where `word` is assigned (a field of a table); else `line`.
 int line_of_word(const Host& host, const std::string& file, int line, const std::string& word);
 

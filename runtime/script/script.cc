@@ -1,25 +1,19 @@
-// The launcher's side: find the plan, fork the child, read its one reply within a deadline.
-//
-// The caller must not have threads yet: the child runs on after fork without exec.
+// The launcher's side: finds the plan, forks the child, reads its one reply within a deadline.
 #include "script/script.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <poll.h>
 #include <signal.h>
-#include <sys/prctl.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/child_process.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "script/child.h"
@@ -53,7 +47,7 @@ std::string likely_plan(const std::string& typed, const fs::path& installed) {
   return fmt::format(" (plans of prun: {})", join(plans_in(installed), ", "));
 }
 
-// Where the plan lies: as typed, else among the plans that lie or are installed beside lua/.
+// The plan's file: as typed, else among the plans beside lua/, which come with prun.
 std::string find_plan(const ScriptOptions& options) {
   fs::path typed = options.plan_path, root = fs::path(options.lua_dir) / "..";
   std::vector<fs::path> places = {typed};
@@ -71,7 +65,7 @@ std::string find_plan(const ScriptOptions& options) {
   throw usage_error(fmt::format("no plan '{}'{}", options.plan_path, likely_plan(options.plan_path, root / "plans")));
 }
 
-// The first sentence of the comment that the plan begins with says what it is.
+// The description of a plan: the first sentence of the comment that it begins with.
 std::string first_sentence(const std::string& file) {
   std::ifstream lines(file);
   std::string line, text;
@@ -86,70 +80,15 @@ std::string first_sentence(const std::string& file) {
   return end == std::string::npos ? text : text.substr(0, end + 1);
 }
 
-// The child and the read end of its pipe; neither survives this object.
-class Child {
- public:
-  Child(const ScriptOptions& options, const std::string& plan_file) {
-    int ends[2];
-    if (pipe2(ends, O_CLOEXEC) != 0) throw Error(Exit::usage, fmt::format("pipe: {}", strerror(errno)));
-    pid_t parent = getpid();
-    pid_ = fork();
-    if (pid_ == 0) {
-      prctl(PR_SET_PDEATHSIG, SIGKILL);
-      if (getppid() != parent) _exit(1);
-      // Of the launcher's descriptors only standard error and the pipe.
-      int out = dup2(ends[1], 3);
-      close_range(4, ~0U, 0);
-      close(0);
-      dup2(2, 1);
-      signal(SIGINT, SIG_IGN);  // the launcher decides what an interrupt means
-      run_script_child(options, plan_file, out);
-    }
-    close(ends[1]);
-    read_end_ = ends[0];
-    if (pid_ < 0) {
-      close(read_end_);
-      throw Error(Exit::usage, fmt::format("fork: {}", strerror(errno)));
-    }
-  }
-  Child(const Child&) = delete;
-  Child& operator=(const Child&) = delete;
-  ~Child() {
-    close(read_end_);
-    if (pid_ > 0) {
-      kill(pid_, SIGKILL);
-      while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
-      }
-    }
-  }
-
-  // All that the child wrote, or nothing when the deadline has passed.
-  bool read_reply(double seconds, std::string& reply) {
-    auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
-    char block[65536];
-    for (;;) {
-      auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
-      if (left.count() <= 0) return false;
-      pollfd wait{read_end_, POLLIN, 0};
-      if (poll(&wait, 1, static_cast<int>(std::min<int64_t>(left.count(), 1000))) <= 0) continue;
-      ssize_t size = read(read_end_, block, sizeof block);
-      if (size == 0) return true;
-      if (size > 0) reply.append(block, static_cast<size_t>(size));
-    }
-  }
-
-  int wait() {
-    int status = 0;
-    while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
-    }
-    pid_ = -1;
-    return status;
-  }
-
- private:
-  pid_t pid_ = -1;
-  int read_end_ = -1;
-};
+// In the child: keeps of the launcher's descriptors only standard error and the pipe.
+void run_child(const ScriptOptions& options, const std::string& plan_file, int pipe) {
+  const int out = dup2(pipe, 3);
+  close_range(4, ~0U, 0);
+  close(0);
+  dup2(2, 1);
+  signal(SIGINT, SIG_IGN);  // the launcher decides what an interrupt means
+  run_script_child(options, plan_file, out);
+}
 
 Error parse_error(const std::string& reply) {
   size_t end = reply.find('\n');
@@ -166,11 +105,11 @@ ScriptResult run_script(const ScriptOptions& options) {
   std::string plan_file = find_plan(options);
   ScriptResult result;
   result.description = first_sentence(plan_file);
-  Child child(options, plan_file);
+  ChildProcess child([&](int pipe) { run_child(options, plan_file, pipe); });
   std::string reply;
   // Processor time is the limit that counts; this one is for a child that is stopped, or a machine that is crowded.
-  double wall_seconds = 20 + 6 * options.cpu_seconds;
-  if (!child.read_reply(wall_seconds, reply))
+  const int wall_seconds = static_cast<int>(20 + 6 * options.cpu_seconds);
+  if (!child.read_reply(ChildProcess::Clock::now() + std::chrono::seconds(wall_seconds), reply))
     throw Error(Exit::script_limit,
                 fmt::format("{}: no plan after {} of wall time", options.plan_path, human_seconds(wall_seconds)));
   int status = child.wait();

@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "ir/model_flops.h"
 #include "tools/prun/metrics.h"
 #include "tools/prun/progress.h"
@@ -369,9 +370,9 @@ TEST(Summary, SaysWhatPartOfThePeakTheModelTook) {
   EXPECT_NE(known.find("\ncompute    137 GFLOP/s, 13.7% of the peak of 1.00 TFLOP/s in bf16 (MFU)\n"),
             std::string::npos)
       << known;
-  EXPECT_EQ(flops_text(999.4), "999 FLOP/s");
-  EXPECT_EQ(flops_text(999.6), "1.00 kFLOP/s");
-  EXPECT_EQ(flops_text(7.912e15), "7.91 PFLOP/s");
+  EXPECT_EQ(short_number(999.4, "FLOP/s"), "999 FLOP/s");
+  EXPECT_EQ(short_number(999.6, "FLOP/s"), "1.00 kFLOP/s");
+  EXPECT_EQ(short_number(7.912e15, "FLOP/s"), "7.91 PFLOP/s");
 }
 
 TEST(Summary, SaysWhatTheEvaluationsWere) {

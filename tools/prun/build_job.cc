@@ -1,10 +1,7 @@
-// script -> plan -> job -> verified job.
+// Runs the script, reads its plan, compiles it, verifies the job.
 #include "build_job.h"
 
 #include <fmt/format.h>
-
-#include <algorithm>
-#include <filesystem>
 
 #include "base/cores.h"
 #include "compile/compile.h"
@@ -14,20 +11,11 @@
 #include "verify/verify.h"
 
 namespace prun {
-namespace fs = std::filesystem;
-
 namespace {
-
-// A plan of ours is found from any folder: plans/ lies beside lua/.
-std::string find_plan(const Options& options) {
-  const std::string& typed = options.plan;
-  fs::path ours = fs::path(options.lua_dir).parent_path() / typed;
-  return !fs::exists(typed) && fs::path(typed).is_relative() && fs::is_regular_file(ours) ? ours.string() : typed;
-}
 
 ScriptOptions script_options(const Options& options, int ranks, bool help) {
   ScriptOptions script;
-  script.plan_path = find_plan(options);
+  script.plan_path = options.plan;
   script.lua_dir = options.lua_dir;
   script.world = ranks;
   script.settings = options.settings;
@@ -35,7 +23,7 @@ ScriptOptions script_options(const Options& options, int ranks, bool help) {
   return script;
 }
 
-// Throws for the first op that the device has no kernel for, and names the device that has one.
+// Throws for the first op without a kernel on this device, and names a device that has one.
 void require_supported(const Job& job, const Device& device) {
   for (const Program& program : job.classes)
     for (const Body* body : program.bodies())
@@ -66,7 +54,7 @@ Job build_job(const Options& options, int ranks) {
   compile_options.fuses = [&](std::string_view kind) { return device->fuses(kind); };
   Job job = compile(plan, compile_options);
   require_supported(job, *device);
-  // Only a run takes this host's memory, where its device has none of its own; check and dump may be about any cluster.
+  // Only a run on host memory is held against this host's memory; check and dump may describe any cluster.
   const bool runs =
       options.command == "run" && (device->table() == nullptr || device->table()->mem_kind == PRUN_MEM_HOST);
   require_valid(job, runs ? available_memory() / options.launch.nproc : 0, options.launch.nproc);

@@ -9,7 +9,7 @@
 namespace prun {
 
 Job build_job(const Options& options, int ranks);
-// What a plan says of itself: description and arguments, without being compiled.
+// The description and the arguments that the plan declares; compiles nothing.
 ScriptResult describe_plan(const Options& options);
 void print_plan_help(const Options& options);
 

@@ -13,8 +13,8 @@
 namespace prun {
 namespace {
 
-// What one rank sends in one op, as a ring would: AG = RS = (N-1)/N of the whole buffer, AR twice that; rooted ones at
-// most the buffer (STRATEGIES: "Bytes sent per rank").
+// Bytes that one rank sends in one op, as a ring would: all_gather and reduce_scatter (N-1)/N of the whole buffer,
+// all_reduce twice that, rooted collectives at most the buffer (STRATEGIES: "Bytes sent per rank").
 double wire_bytes(const Program& program, const Op& op) {
   if (op.reads.empty()) return 0;
   double n = program.mesh.size(op.axis);

@@ -9,8 +9,11 @@ int check_command(Options& options);    // check.cc
 int dump_command(Options& options);     // dump.cc
 int plans_command(Options& options);    // plans.cc
 int plugins_command(Options& options);  // plugins.cc
-int doctor_command(Options& options);   // doctor.cc
-int conform_command(Options& options);  // conform.cc
-int bench_command(Options& options);    // bench/bench.cc
+// prun plugins --explain, for --nproc ranks a host and --nnodes hosts, two of each if there are less. Throws as
+// choose_interface.
+int explain_plugins(const Options& options);  // explain.cc
+int doctor_command(Options& options);         // doctor.cc
+int conform_command(Options& options);        // conform.cc
+int bench_command(Options& options);          // bench/bench.cc
 
 }  // namespace prun

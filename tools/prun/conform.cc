@@ -1,6 +1,6 @@
 // prun conform PLUGIN [ITEM ...]: becomes prun_conform or prun_conform_device, which hold the suites and need
-// GoogleTest; prun does not. Which of the two the plugin itself says: by the symbol that it exports, or by where its
-// name is found.
+// GoogleTest; prun does not. The symbol that a plugin exports, or the folder of its name, tells transports from
+// devices.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "comm/transport/plugin.h"
 #include "commands.h"
 #include "device/device.h"
 #include "device/plugin_device.h"
@@ -48,7 +49,7 @@ bool is_path(const std::string& typed) {
   return typed.find('/') != std::string::npos || fs::path(typed).extension() == ".so";
 }
 
-// The names of a library's symbols stand in it as text. It is not loaded for this: it may crash.
+// Searches the file for the symbol's name. Loading the library could crash.
 bool names_symbol(const fs::path& file, const std::string& symbol) {
   std::ifstream in(file, std::ios::binary);
   const std::string bytes{std::istreambuf_iterator<char>(in), {}};
@@ -60,21 +61,16 @@ bool is_device(const Options& options) {
   if (is_path(options.plan))
     return names_symbol(options.plan, "prun_device_v1") && !names_symbol(options.plan, "prun_transport_v1");
   std::vector<std::string> names;
-  for (const std::string& dir : options.world.plugin_dirs) {
-    std::error_code missing;
-    for (const fs::directory_entry& entry : fs::directory_iterator(dir, missing))
-      if (entry.path().extension() == ".so") names.push_back(entry.path().stem().string());
-  }
+  for (const PluginFile& file : find_plugins(options.world.plugin_dirs)) names.push_back(file.name);
   if (std::find(names.begin(), names.end(), options.plan) != names.end()) return false;
-  const size_t transports = names.size();
-  for (const std::string& device : device_names()) names.push_back(device);
-  if (std::find(names.begin() + static_cast<std::ptrdiff_t>(transports), names.end(), options.plan) != names.end())
-    return true;
+  const std::vector<std::string> devices = device_names();
+  if (std::find(devices.begin(), devices.end(), options.plan) != devices.end()) return true;
+  names.insert(names.end(), devices.begin(), devices.end());
   throw usage_error(
       fmt::format("there is no transport and no device '{}'{}", options.plan, did_you_mean(options.plan, names)));
 }
 
-// A device is looked for in the folder of a path first.
+// Puts the folder of a path in front of the folders where devices are looked for.
 std::string name_device(const std::string& typed) {
   if (!is_path(typed)) return typed;
   const NamedPlugin plugin = name_plugin(typed, {});
@@ -83,7 +79,7 @@ std::string name_device(const std::string& typed) {
   return plugin.name;
 }
 
-// What there is nothing to try with; that a plugin is wrong is for the suite to say.
+// Throws where no such device exists; a plugin that is wrong is for the suite to report.
 void require_device(const std::string& name, int index) {
   const std::vector<DevicePluginFile> plugins = find_device_plugins();
   if (std::none_of(plugins.begin(), plugins.end(), [&](const DevicePluginFile& file) { return file.name == name; }) &&

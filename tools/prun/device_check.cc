@@ -27,7 +27,7 @@ std::string range_of(const Options& options, int devices) {
                      device_word(options, devices - 1));
 }
 
-// " (CUDA_VISIBLE_DEVICES=0,1)" where it is what limits them.
+// " (CUDA_VISIBLE_DEVICES=0,1)" where that is set.
 std::string visible_text() {
   const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
   return visible == nullptr ? "" : fmt::format(" (CUDA_VISIBLE_DEVICES={})", visible);
@@ -54,7 +54,7 @@ void require_enough(const Options& options, int devices) {
       options.ranks_per_device == 1 ? ", one a rank" : "", there, (options.launch.nproc + room - 1) / room));
 }
 
-// What makes the largest part smaller, in the plan's words.
+// Advice in the plan's words that shrinks the largest part of a rank's memory.
 std::string advice(const Program& program) {
   const auto bytes = [&](Role role) { return program.role_bytes[static_cast<int>(role)]; };
   const int64_t state = bytes(Role::param) + bytes(Role::grad) + bytes(Role::optimizer);
@@ -68,8 +68,8 @@ const FoundDevice& found(const DeviceReport& report, int index) {
                        [&](const FoundDevice& device) { return device.index == index; });
 }
 
-// How many ranks on the devices that are left would fit into `bytes` each, where the plan runs with as many; else what
-// makes the program smaller.
+// "--nproc N would fit: ..." if ranks on all remaining devices, which share out the state, fit into `bytes` each; else
+// advice. Compiles the plan once more.
 std::string what_would_fit(const Options& options, const DeviceReport& report, int64_t bytes, const Program& program) {
   const int room = (report.probe.devices - options.first_device) * options.ranks_per_device;
   Options wider = options;
@@ -90,7 +90,7 @@ std::string what_would_fit(const Options& options, const DeviceReport& report, i
 }  // namespace
 
 int64_t needed_on_device(const Program& program) {
-  constexpr int64_t kTables = int64_t{2} << 20;  // of kernels; CUDA's pieces are as large
+  constexpr int64_t kTables = int64_t{2} << 20;  // for kernels; as large as CUDA's allocation granularity
   return program.arena_bytes + kAhead * PinnedLayout(program, true).first + kTables;
 }
 
@@ -146,7 +146,7 @@ void check_device_memory(const Options& options, const Job& job, const DeviceRep
   for (const auto& [index, of_ranks] : programs) {
     const prun_device_info& info = found(report, index).info;
     const int64_t free = static_cast<int64_t>(info.free_bytes);
-    // What is free was asked with one context open; every rank has its own.
+    // The free bytes were measured with one context open; every rank opens its own.
     const int64_t contexts = static_cast<int64_t>((of_ranks.size() - 1) * found(report, index).health.context_bytes);
     const int64_t needed = std::accumulate(of_ranks.begin(), of_ranks.end(), int64_t{0},
                                            [](int64_t sum, const Program* p) { return sum + needed_on_device(*p); }) +

@@ -1,35 +1,32 @@
-// Two questions: what is there at all, then every device at once, each in a child: making a context takes a second.
+// Two probes: which devices exist, then all of them at once, each in its own child, because making a context takes a
+// second.
 #include "device_probe.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <poll.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
-#include <utility>
 
+#include "base/child_process.h"
 #include "base/error.h"
 #include "device/device.h"
 
 namespace prun {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using Clock = ChildProcess::Clock;
 constexpr auto kPatience = std::chrono::seconds(20);
 
-// What a child writes into its pipe, once.
+// The reply that a child writes into its pipe, once.
 struct Answer {
   char version[32] = {}, summary[160] = {}, problem[480] = {};
   int mem_kind = PRUN_MEM_HOST;
@@ -43,23 +40,10 @@ void write_text(char (&to)[N], const char* text) {
   std::snprintf(to, N, "%s", text != nullptr ? text : "");
 }
 
-class Child {
- public:
-  Child(const std::string& device, const std::function<void(const prun_device&, Answer&)>& ask);
-  Child(Child&& other) noexcept : pid_(std::exchange(other.pid_, -1)), pipe_(std::exchange(other.pipe_, -1)) {}
-  ~Child();
-  Answer answer(Clock::time_point deadline);
+using Ask = std::function<void(const prun_device&, Answer&)>;
 
- private:
-  std::string ending();  // of a child that has answered nothing
-
-  pid_t pid_ = -1;
-  int pipe_ = -1;
-};
-
-[[noreturn]] void be_child(int pipe, const std::string& device,
-                           const std::function<void(const prun_device&, Answer&)>& ask) {
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
+// In the child.
+[[noreturn]] void answer_into(int pipe, const std::string& device, const Ask& ask) {
   const rlimit none{0, 0};
   setrlimit(RLIMIT_CORE, &none);
   Answer answer;
@@ -83,63 +67,43 @@ class Child {
   _exit(0);
 }
 
-Child::Child(const std::string& device, const std::function<void(const prun_device&, Answer&)>& ask) {
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return;
-  std::fflush(nullptr);
-  pid_ = fork();
-  if (pid_ == 0) be_child(ends[1], device, ask);
-  close(ends[1]);
-  pipe_ = ends[0];
-}
-
-Child::~Child() {
-  if (pipe_ >= 0) close(pipe_);
-  if (pid_ <= 0) return;
-  kill(pid_, SIGKILL);
-  while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+// Asks in a process of its own; none where it cannot be started.
+std::optional<ChildProcess> start_asking(const std::string& device, const Ask& ask) {
+  try {
+    return ChildProcess([&](int pipe) { answer_into(pipe, device, ask); });
+  } catch (const Error&) {
+    return std::nullopt;
   }
 }
 
-std::string Child::ending() {
-  int status = 0;
-  while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
-  }
-  pid_ = -1;
+std::string ending(ChildProcess& child) {
+  const int status = child.wait();
   if (WIFSIGNALED(status))
     return fmt::format("it crashed with signal {} ({}) when it was asked what is there", WTERMSIG(status),
                        strsignal(WTERMSIG(status)));
   return fmt::format("it ended with exit code {} when it was asked what is there", WEXITSTATUS(status));
 }
 
-Answer Child::answer(Clock::time_point deadline) {
+Answer answer_of(std::optional<ChildProcess>& child, Clock::time_point deadline) {
   Answer answer;
-  size_t have = 0;
-  while (pid_ > 0 && have < sizeof answer) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
-    pollfd readable{pipe_, POLLIN, 0};
-    const int ready = left > 0 ? poll(&readable, 1, static_cast<int>(left)) : 0;
-    if (ready < 0 && errno == EINTR) continue;
-    if (ready <= 0) {
-      write_text(answer.problem,
-                 fmt::format("it did not say within {} s what is there (is its driver stuck? nvidia-smi, dmesg)",
-                             kPatience.count())
-                     .c_str());
-      return answer;
-    }
-    const ssize_t n = read(pipe_, reinterpret_cast<char*>(&answer) + have, sizeof answer - have);
-    if (n <= 0) break;
-    have += static_cast<size_t>(n);
-  }
-  if (have == sizeof answer) return answer;
-  answer = {};
-  write_text(answer.problem, pid_ > 0 ? ending().c_str() : "no process could be started to ask it");
+  std::string reply;
+  std::string problem;
+  if (!child)
+    problem = "no process could be started to ask it";
+  else if (!child->read_reply(deadline, reply, sizeof answer))
+    problem = fmt::format("it did not say within {} s what is there (is its driver stuck? nvidia-smi, dmesg)",
+                          kPatience.count());
+  else if (reply.size() < sizeof answer)
+    problem = ending(*child);
+  else
+    std::memcpy(&answer, reply.data(), sizeof answer);
+  if (!problem.empty()) write_text(answer.problem, problem.c_str());
   return answer;
 }
 
 FoundDevice found(int index, const Answer& answer) { return {index, answer.info, answer.problem, answer.health}; }
 
-// What a device knows of itself; one that cannot say it has nothing to say.
+// Fills the health report, which stays empty for a device without that extension.
 void examine(const prun_device& table, int index, prun_health_report& report) {
   const void* extension = table.ext != nullptr ? table.ext(PRUN_HEALTH) : nullptr;
   if (extension == nullptr) return;
@@ -150,25 +114,25 @@ void examine(const prun_device& table, int index, prun_health_report& report) {
 }
 
 void describe(const std::string& name, const std::set<int>& indexes, DeviceReport& report) {
-  std::vector<Child> children;
+  std::vector<std::optional<ChildProcess>> children;
   for (const int index : indexes)
-    children.emplace_back(name, [index](const prun_device& table, Answer& answer) {
+    children.push_back(start_asking(name, [index](const prun_device& table, Answer& answer) {
       prun_result result{.size = sizeof(prun_result), .culprit = -1, .message = {}};
       answer.info.size = sizeof answer.info;
       examine(table, index, answer.health);
       if (table.describe(index, &answer.info, &result) != PRUN_OK) write_text(answer.problem, result.message);
-    });
+    }));
   const Clock::time_point deadline = Clock::now() + kPatience;
   auto child = children.begin();
-  for (const int index : indexes) report.devices.push_back(found(index, (child++)->answer(deadline)));
+  for (const int index : indexes) report.devices.push_back(found(index, answer_of(*child++, deadline)));
 }
 
 DeviceReport ask(const std::string& name) {
-  Child child(name, [](const prun_device& table, Answer& answer) {
+  std::optional<ChildProcess> child = start_asking(name, [](const prun_device& table, Answer& answer) {
     answer.probe.size = sizeof answer.probe;
     if (table.probe(&answer.probe) != PRUN_OK) write_text(answer.problem, "it could not say what is there");
   });
-  const Answer answer = child.answer(Clock::now() + kPatience);
+  const Answer answer = answer_of(child, Clock::now() + kPatience);
   DeviceReport report{name, answer.version, answer.summary, answer.mem_kind, answer.probe, answer.problem, {}};
   if (report.problem.empty()) report.problem = answer.probe.problem;
   return report;

@@ -1,5 +1,5 @@
-// What a device says of itself, asked in a process of its own: a driver that hangs or crashes harms nobody, and CUDA,
-// which must not be touched before a fork, stays untouched here.
+// Probes a device in a child process: a driver that hangs or crashes harms nobody, and CUDA, which must not be
+// initialized before a fork, stays uninitialized in this process.
 #pragma once
 #include <string>
 #include <vector>
@@ -23,11 +23,11 @@ struct DeviceReport {
   std::vector<FoundDevice> devices;
 };
 
-// What all described devices can do together, in bf16; 0 where it is not known of one.
+// Peak FLOP/s of all described devices in bf16; 0 where one of them is unknown.
 double peak_flops(const DeviceReport& report);
 
-// `devices`: described are those of them that exist; the same number twice is asked once. Never throws for what is
-// wrong with the device; takes 20 s at most for each of the two questions.
+// Describes those of `devices` that exist, each once. What is wrong with the device is reported, not thrown; each of
+// the two probes takes 20 s at most.
 DeviceReport probe_device(const std::string& name, const std::vector<int>& devices);
 DeviceReport probe_device(const std::string& name);  // describes all
 

@@ -1,5 +1,5 @@
-// prun doctor: what prun has on this machine, and what to do about what it lacks. With --device its exit code says
-// whether ranks could compute there.
+// prun doctor: reports memory, limits, transports and devices of this machine, with advice for problems. With --device
+// the exit code tells whether ranks could compute there.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ struct Findings {
   std::vector<DeviceReport> devices;
 };
 
-// Those that are plugins say what they have; a device that was not built says what it needs.
+// Plugins are probed; a device that was not built reports what it needs.
 DeviceReport report_of(const std::string& name, const std::vector<DevicePluginFile>& plugins) {
   if (std::any_of(plugins.begin(), plugins.end(), [&](const DevicePluginFile& file) { return file.name == name; }))
     return probe_device(name);

@@ -1,9 +1,7 @@
 // prun plugins --explain: which transport would carry which group, and why not the others; the libraries that this
 // loaded; the network interfaces and which one would be used.
 //
-// The same code decides as in a job (comm/choose.h), so what stands here is what a job does, on this host.
-#include "explain.h"
-
+// The code that decides is the one of a job, so a job on this host decides alike.
 #include <fmt/format.h>
 #include <link.h>
 
@@ -15,11 +13,12 @@
 #include "comm/transport/interfaces.h"
 #include "comm/transport/job_state.h"
 #include "comm/transport/transport_choice.h"
+#include "commands.h"
 
 namespace prun {
 namespace {
 
-// A kind of group: of which ranks, and whether hosts lie between them.
+// A kind of group: how many ranks, how many of them on one host, and the memory they compute on.
 struct GroupKind {
   const char* name;
   int ranks, local_ranks;
@@ -46,7 +45,7 @@ std::set<std::string> loaded_objects() {
   return paths;
 }
 
-// `otherwise`: what happens where nothing can carry it.
+// `otherwise`: printed where no transport can carry the group.
 void print_kind(const GroupKind& kind, const std::vector<Candidate>& candidates, const std::string& otherwise) {
   fmt::print("{}\n", kind.name);
   const int best = candidates.empty() ? 0 : candidates.front().score;

@@ -1,4 +1,4 @@
-// How ranks that prun launched find each other: through the launcher.
+// Bootstrap over the launcher: ranks find each other through it.
 #pragma once
 #include <unistd.h>
 

@@ -28,7 +28,7 @@ MachineFact memory() {
           available < kGiB / 2 ? "less than most plans need" : ""};
 }
 
-// prun's own shared memory does not lie there.
+// NCCL's buffers lie there; those of prun's own transports do not.
 MachineFact shared_memory() {
   struct statvfs status {};
   if (statvfs("/dev/shm", &status) != 0)
@@ -44,7 +44,7 @@ struct Limit {
   const char* name;
   decltype(RLIMIT_NOFILE) which;
   bool bytes;
-  bool soft;  // the soft limit counts; prun raises that of open files itself
+  bool soft;  // the soft limit counts; else the hard one, to which prun raises it
   int64_t least;
   const char* advice;
 };

@@ -1,4 +1,4 @@
-// This machine as far as it can stop a job: memory and the limits of processes, each with what to do where it is small.
+// Facts of this machine that can stop a job: cores, memory, process limits, each with advice where it is too small.
 #pragma once
 #include <cstdint>
 #include <string>

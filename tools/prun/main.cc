@@ -18,15 +18,14 @@
 namespace prun {
 namespace {
 
-// A thread of a kernel that waits for the others spins for milliseconds by default, which costs a loaded machine most
-// of its time. The OpenMP library reads the limit when it is loaded, before main: so this process starts itself once
-// more.
+// OpenMP threads spin for milliseconds by default while they wait, which costs a loaded machine most of its time. The
+// library reads the limit when it is loaded, before main: so this process executes itself once more.
 void limit_spinning(char** argv) {
   if (std::getenv("GOMP_SPINCOUNT") != nullptr || std::getenv("OMP_WAIT_POLICY") != nullptr) return;
   setenv("GOMP_SPINCOUNT", "2000", 1);  // a few microseconds
   std::error_code error;
   const std::string program = std::filesystem::read_symlink("/proc/self/exe", error).string();
-  execv(program.c_str(), argv);  // returns only when it fails; then all goes on, more slowly
+  execv(program.c_str(), argv);  // returns only on failure; then kernels spin longer
 }
 
 int dispatch(int argc, char** argv) {
@@ -47,7 +46,7 @@ int dispatch(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   prun::limit_spinning(argv);
-  // Standard output is for what was asked for: what plans print, --json.
+  // Standard output carries only what the user asked for: plans' prints, --json.
   spdlog::set_default_logger(
       std::make_shared<spdlog::logger>("", std::make_shared<spdlog::sinks::stderr_color_sink_mt>()));
   spdlog::cfg::load_env_levels();  // SPDLOG_LEVEL=debug

@@ -1,4 +1,4 @@
-// Numbers are printed so that they read back as the same doubles; NaN and Inf, which JSON has not, become null.
+// Numbers read back as the same doubles; NaN and Inf, which JSON lacks, become null.
 #include "metrics.h"
 
 #include <fmt/format.h>

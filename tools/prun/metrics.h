@@ -7,7 +7,7 @@
 
 namespace prun {
 
-// What every step of a job does.
+// The work of one step, the same for all steps of a job.
 struct StepWork {
   int64_t tokens = 0;
   double flops = 0;       // of the model (ir/model_flops.h)
@@ -27,8 +27,8 @@ class Metrics {
 };
 
 // {"step":0,"loss":5.55,"time_s":0.1,"tokens_per_s":81920,"comm_s":0.02,"exposed_comm_s":0.001}; no loss: null;
-// of a model with products also "model_flops_per_s":1.2e12 and, of the devices' peak, "mfu":0.41;
-// after a step with an evaluation also "eval_loss":5.5,"eval_s":0.2
+// a model with matrix products adds "model_flops_per_s":1.2e12 and, where the devices' peak is known, "mfu":0.41;
+// a step with an evaluation adds "eval_loss":5.5,"eval_s":0.2
 std::string metrics_line(const MergedStep& step, const StepWork& work);
 
 }  // namespace prun

@@ -1,4 +1,4 @@
-// Every recorder is read a few times a second; whatever a view needs of a step it gets once, when all ranks have it.
+// Recorders are read at every tick; each view gets a step once, when all local ranks have completed it.
 #include "observer.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// What the launcher shows of a running job: reads the flight recorders of the local ranks, never asks a rank.
+// Shows a running job: reads the flight recorders of the local ranks and never asks a rank.
 #pragma once
 #include <optional>
 #include <string>
@@ -30,7 +30,7 @@ class Observer final : public LaunchObserver {
   std::string where(int rank) override;
   void ended(int exit_code) override;
 
-  Job job;  // empty on nodes other than 0, which show nothing
+  Job job;  // of node 0; the other nodes show nothing
 
  private:
   void announce() const;
@@ -38,7 +38,7 @@ class Observer final : public LaunchObserver {
   std::vector<DeviceUse> device_use() const;
   void warn_of_lost_output();
 
-  Job received_;  // on nodes other than 0: to say what a rank was doing
+  Job received_;  // of the other nodes: names the op of a failed rank
   std::vector<int> ranks_;
   std::vector<RecorderHeader*> recorders_;
   bool told_transports_ = false;

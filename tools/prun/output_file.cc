@@ -28,7 +28,7 @@ OutputFile::~OutputFile() {
 
 void OutputFile::begin() {
   begun_ = true;
-  // A pipe or a device cannot be truncated and needs not be.
+  // Pipes and devices cannot be truncated, and need not be.
   if (ftruncate(fileno(file_), 0) != 0) errno = 0;
 }
 

@@ -1,5 +1,5 @@
-// A file that the user asked for. It must be writable before anything is launched, and a run that does not begin
-// leaves the disk as it was.
+// An output file of the run: opened before anything is launched, truncated only when the run begins. A run that does
+// not begin leaves the disk as it was.
 #pragma once
 #include <cstdio>
 #include <string>

@@ -1,5 +1,5 @@
-// prun plans: what comes with prun, one line each; plans/ lies beside lua/, plans/custom/ shows strategies that users
-// might write. A file that returns no plan (a strategy that a plan beside it requires) is not listed.
+// prun plans: lists the plans that come with prun, in plans/ and plans/custom/ beside lua/. A file that returns no plan
+// (a strategy that a plan beside it requires) is not listed.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -49,7 +49,7 @@ std::vector<ListedPlan> list_plans(const Options& given) {
   return plans;
 }
 
-// What JSON has no number for (inf) stays text.
+// A default that is no JSON number (inf) stays text.
 nlohmann::json argument_json(const PlanArgument& argument) {
   const std::string& typed = argument.initial;
   nlohmann::json initial =

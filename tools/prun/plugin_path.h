@@ -7,9 +7,9 @@ namespace prun {
 
 struct NamedPlugin {
   std::string name;               // or "auto"
-  std::vector<std::string> dirs;  // where it is looked for: that of the .so first
+  std::vector<std::string> dirs;  // searched for it, the folder of the .so first
 };
-// usage_error when a path leads nowhere; names are not looked up.
+// Throws usage_error for a path without a file; names are not looked up.
 NamedPlugin name_plugin(const std::string& typed, const std::vector<std::string>& plugin_dirs);
 
 }  // namespace prun

@@ -1,4 +1,4 @@
-// prun plugins: what could be loaded, from where, and what each can do.
+// prun plugins: lists the transports with path and capabilities, or why one cannot be loaded.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -6,7 +6,6 @@
 #include "base/text.h"
 #include "comm/comm.h"
 #include "commands.h"
-#include "explain.h"
 
 namespace prun {
 

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
@@ -36,14 +35,6 @@ Screen standard_screen() {
     return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
   };
   return screen;
-}
-
-std::string short_number(double value) {
-  constexpr const char* kSuffix[] = {"", "k", "M", "G", "T"};
-  size_t power = 0;
-  while (value >= 999.5 && power < 4) value /= 1000, power++;
-  const int digits = value < 9.995 ? 2 : value < 99.95 ? 1 : 0;
-  return fmt::format("{:.{}f}{}", value, power == 0 && value == std::floor(value) ? 0 : digits, kSuffix[power]);
 }
 
 void Progress::begin(const Program& program, int ranks) {

@@ -1,7 +1,7 @@
-// What a user sees while a job runs, on stderr: one live line on a terminal, plain lines elsewhere.
+// Progress of a running job on stderr: one live line on a terminal, plain lines elsewhere.
 //
-// Elsewhere, the first and the last step are printed, those with an evaluation, and at most about one step a second
-// between them, so that a log shows every step of a slow job and a fast one does not fill the disk.
+// Plain lines show the first and the last step, steps with an evaluation, and at most one step a second between them: a
+// log has every step of a slow job, and a fast one does not fill the disk.
 #pragma once
 #include <functional>
 #include <string>
@@ -48,8 +48,5 @@ class Progress {
   MergedStep latest_, evaluated_;  // evaluated_: the latest with an evaluation
   std::string shown_;
 };
-
-// "8.2k", "12.3M": three digits.
-std::string short_number(double value);
 
 }  // namespace prun

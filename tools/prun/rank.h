@@ -13,7 +13,7 @@ namespace prun {
 // this host's.
 int run_rank(const RankStart& start, const Options& options, const DeviceReport& devices);
 
-// The same for any other body of a rank. `where` is what it was doing; empty: the launcher knows better.
+// Runs any other body of a rank. `where`: the op for the message; empty: the launcher reads it from the recorder.
 int be_rank(const RankStart& start, const std::function<void(std::string& where)>& body);
 
 }  // namespace prun

@@ -1,9 +1,16 @@
-// Ranks are at most a ring apart, because a writer waits for a place that has been read.
+// Ranks are at most one ring apart: a writer waits until its slot has been read.
 #include "steps.h"
 
 #include <algorithm>
 
 namespace prun {
+
+MergedStep& MergedStep::operator+=(const MergedStep& other) {
+  for (const auto member : {&MergedStep::time_s, &MergedStep::comm_s, &MergedStep::exposed_s, &MergedStep::bytes_sent,
+                            &MergedStep::host_s, &MergedStep::idle_s, &MergedStep::eval_s})
+    this->*member += other.*member;
+  return *this;
+}
 
 std::vector<MergedStep> StepReader::take() {
   std::vector<MergedStep> steps;

@@ -1,4 +1,4 @@
-// The rate leaves out the first step, which pays for warming up, when there are others.
+// The rate leaves out the first step, which warms up, when there are others.
 #include "summary.h"
 
 #include <fmt/format.h>
@@ -12,43 +12,30 @@
 namespace prun {
 namespace {
 
-constexpr uint64_t kWarmUp =
-    3;  // steps of a queue device that are not yet replayed: enqueued op by op, captured, first launch
+// Steps of a queue device before it replays: enqueued op by op, captured, launched first.
+constexpr uint64_t kWarmUp = 3;
 
 }  // namespace
 
 void Summary::add(const MergedStep& step) {
-  if (steps_ == 0) {
-    first_loss_ = step.loss;
-    first_time_s_ = step.time_s;
-  }
-  steps_++;
-  if (step.evaluated()) {
-    if (evaluations_ == 0) first_eval_loss_ = step.eval_loss;
-    evaluations_++;
-    last_eval_loss_ = step.eval_loss;
-    eval_s_ += step.eval_s;
-  }
+  if (steps_++ == 0) first_ = step;
+  last_ = step;
+  sum_ += step;
+  if (step.evaluated() && evaluations_++ == 0) first_eval_loss_ = step.eval_loss;
+  if (step.evaluated()) last_eval_loss_ = step.eval_loss;
   if (step.host_s > 0 && steps_ > kWarmUp) {
     replayed_++;
-    host_s_ += step.host_s;
-    idle_s_ += step.idle_s;
-    replayed_s_ += step.time_s;
+    replayed_sum_ += step;
   }
-  last_loss_ = step.loss;
-  time_s_ += step.time_s;
-  comm_s_ += step.comm_s;
-  exposed_s_ += step.exposed_s;
-  bytes_ += step.bytes_sent;
 }
 
 double Summary::steps_per_s() const {
-  const bool more = steps_ > 1 && time_s_ > first_time_s_;
-  return more ? static_cast<double>(steps_ - 1) / (time_s_ - first_time_s_)
-              : static_cast<double>(steps_) / std::max(time_s_, 1e-9);
+  const bool more = steps_ > 1 && sum_.time_s > first_.time_s;
+  return more ? static_cast<double>(steps_ - 1) / (sum_.time_s - first_.time_s)
+              : static_cast<double>(steps_) / std::max(sum_.time_s, 1e-9);
 }
 
-// Of the rank that has left the least. Ranks that share a device count what the others take as well.
+// Describes the rank with the least free memory. Ranks that share a device count each other's use.
 std::string Summary::device_text() const {
   const auto least = std::min_element(device_use_.begin(), device_use_.end(),
                                       [](const DeviceUse& a, const DeviceUse& b) { return a.free < b.free; });
@@ -58,39 +45,32 @@ std::string Summary::device_text() const {
                      human_bytes(least->before), human_bytes(least->free), human_bytes(least->total));
 }
 
-std::string flops_text(double flops_per_s) {
-  constexpr const char* kUnits[] = {"FLOP/s", "kFLOP/s", "MFLOP/s", "GFLOP/s", "TFLOP/s", "PFLOP/s", "EFLOP/s"};
-  size_t unit = 0;
-  while (flops_per_s >= 999.5 && unit < 6) flops_per_s /= 1000, ++unit;
-  const int digits = flops_per_s < 9.995 ? 2 : flops_per_s < 99.95 ? 1 : 0;
-  return fmt::format("{:.{}f} {}", flops_per_s, digits, kUnits[unit]);
-}
-
 std::string Summary::text(const Job& job, const std::vector<int>& ranks, const std::vector<uint64_t>& peak_bytes,
                           double peak_flops) const {
   if (steps_ == 0 || job.classes.empty()) return "";
   const Program& program = job.program(ranks.front());
-  std::string text = fmt::format("loss       {:.4f} -> {:.4f} over {} step{}\n", first_loss_, last_loss_, steps_,
+  std::string text = fmt::format("loss       {:.4f} -> {:.4f} over {} step{}\n", first_.loss, last_.loss, steps_,
                                  steps_ == 1 ? "" : "s");
   if (evaluations_ > 0)
     text += fmt::format("evaluated  {:.4f} -> {:.4f}, {} time{}, {} in all\n", first_eval_loss_, last_eval_loss_,
-                        evaluations_, evaluations_ == 1 ? "" : "s", human_seconds(eval_s_));
-  text += fmt::format("time       {}", human_seconds(time_s_));
+                        evaluations_, evaluations_ == 1 ? "" : "s", human_seconds(sum_.eval_s));
+  text += fmt::format("time       {}", human_seconds(sum_.time_s));
   if (program.tokens_per_step > 0) {
     text += fmt::format(", {} {}/s", short_number(steps_per_s() * static_cast<double>(program.tokens_per_step)),
                         program.sample_word);
   }
   text += "\n";
   if (const double flops = steps_per_s() * model_flops(job); flops > 0) {
-    text += "compute    " + flops_text(flops);
+    text += "compute    " + short_number(flops, "FLOP/s");
     if (peak_flops > 0)
-      text +=
-          fmt::format(", {:.1f}% of the peak of {} in bf16 (MFU)", 100 * flops / peak_flops, flops_text(peak_flops));
+      text += fmt::format(", {:.1f}% of the peak of {} in bf16 (MFU)", 100 * flops / peak_flops,
+                          short_number(peak_flops, "FLOP/s"));
     text += "\n";
   }
   if (replayed_ > 0)
     text += fmt::format("device     {} of the host a step, idle {:.2f}% between steps\n",
-                        human_seconds(host_s_ / static_cast<double>(replayed_)), 100 * idle_s_ / replayed_s_);
+                        human_seconds(replayed_sum_.host_s / static_cast<double>(replayed_)),
+                        100 * replayed_sum_.idle_s / replayed_sum_.time_s);
   int64_t most = 0, most_on_host = 0;
   for (const int rank : ranks) {
     most = std::max(most, job.program(rank).arena_bytes);
@@ -110,11 +90,11 @@ std::string Summary::text(const Job& job, const std::vector<int>& ranks, const s
     text += fmt::format(", {} taken (Pss, with code)", least == greatest ? least : least + " to " + greatest);
   }
   text += "\n" + device_text();
-  if (comm_s_ > 0 && job.class_of_rank.size() > 1) {
+  if (sum_.comm_s > 0 && job.class_of_rank.size() > 1) {
     const double n = static_cast<double>(steps_);
-    text += fmt::format("sent       {} a rank and step\n", human_bytes(static_cast<int64_t>(bytes_ / n)));
+    text += fmt::format("sent       {} a rank and step\n", human_bytes(static_cast<int64_t>(sum_.bytes_sent / n)));
     text += fmt::format("overlap    {:.0f}% of {} communication a step hidden behind compute\n",
-                        100 * std::max(0.0, 1 - exposed_s_ / comm_s_), human_seconds(comm_s_ / n));
+                        100 * std::max(0.0, 1 - sum_.exposed_s / sum_.comm_s), human_seconds(sum_.comm_s / n));
   }
   return text;
 }

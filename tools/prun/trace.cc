@@ -1,4 +1,4 @@
-// Times are microseconds with three decimals, so nothing of the clock's nanoseconds is lost.
+// Times are microseconds with three decimals: the clock's nanoseconds.
 //
 // A flow arrow binds to the slice that encloses its time on its thread: it leaves the producer's last nanosecond and
 // arrives in the consumer's first.
@@ -20,7 +20,7 @@ std::string quoted(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-// One op's fixed part, rendered once: what all of its events share.
+// The text that all events of one op share, rendered once.
 struct OpText {
   std::string name, args;
   bool communicates = false;
@@ -71,7 +71,7 @@ OpTexts op_texts(const Program& program) {
   return texts;
 }
 
-// Where an event is, for arrows that go to or come from it.
+// Track and time of an event, for arrows from and to it.
 struct Spot {
   int rank = 0, stream = 0;
   uint64_t begin_ns = 0, end_ns = 0;
@@ -106,19 +106,19 @@ class Writer {
           fmt::format("{},\"step\":{}", text.args, event.step));
   }
 
-  // An edge that is satisfied when it is looked at costs no clock reading, so the consumer's begin may be noted a
-  // moment before the producer's end; the arrow then arrives a moment later than the begin.
+  // An edge that needs no wait costs no clock reading, so the consumer may begin before the producer's recorded end;
+  // the arrow then arrives after the begin.
   void edge_arrow(const Spot& from, const Spot& to) {
     const uint64_t leaves = from.end_ns - 1;
     if (leaves < to.end_ns) arrow("edge", from, leaves, to, std::max(to.begin_ns, leaves));
   }
 
-  // From the member of a collective that came last to the others, which show what of their time was waiting for it.
+  // Draws arrows from the last arrival of a collective to the others, and their wait for it as slices.
   void meeting(const std::vector<Spot>& members) {
     const Spot& last = *std::max_element(members.begin(), members.end(),
                                          [](const Spot& a, const Spot& b) { return a.begin_ns < b.begin_ns; });
     for (const Spot& member : members) {
-      // Who left before the last arrived (the root of a broadcast) did not wait for it.
+      // A member that left before the last arrival (the root of a broadcast) did not wait for it.
       if (&member == &last || member.end_ns <= last.begin_ns) continue;
       if (last.begin_ns > member.begin_ns) {
         slice(member, member.begin_ns, last.begin_ns, fmt::format("\"(wait for rank {})\"", last.rank), "wait", "");
@@ -183,7 +183,7 @@ void Trace::collect() {
     const size_t kept = track.events.size();
     const uint64_t from = std::max(track.read, written > capacity ? written - capacity : 0);
     for (uint64_t i = from; i < written; i++) track.events.push_back(ring[i & (capacity - 1)]);
-    // What the writer may have overwritten while it was being copied is not to be trusted.
+    // The writer may have overwritten slots while they were copied: drop those.
     const uint64_t now = track.recorder->stream[track.stream].written.load(std::memory_order_acquire);
     const uint64_t oldest = now + 1 > capacity ? now + 1 - capacity : 0;
     const uint64_t torn = std::min(oldest > from ? oldest - from : 0, written - from);
@@ -201,7 +201,7 @@ const Trace::Track* Trace::track_of(int rank, int stream) const {
   return nullptr;
 }
 
-// An event of a track; its events are ordered by step and op. Null: lost, or not kept.
+// Binary search: events are ordered by step and op. Null: the event was lost or dropped.
 const OpEvent* Trace::find(const Track& track, uint32_t step, uint32_t op) const {
   const auto at = std::lower_bound(
       track.events.begin(), track.events.end(), std::pair(step, op),
@@ -209,7 +209,7 @@ const OpEvent* Trace::find(const Track& track, uint32_t step, uint32_t op) const
   return at != track.events.end() && at->step == step && at->op == op ? &*at : nullptr;
 }
 
-// Tracing stopped in the middle of some step: keep the steps that every stream has whole.
+// Drops the steps that some stream has only in part.
 void Trace::drop_last_steps() {
   uint32_t keep = UINT32_MAX;  // steps below it
   for (const Track& track : tracks_) {

@@ -21,7 +21,7 @@ class Trace {
 
   explicit Trace(const std::string& path, size_t most = kMostEvents) : file_(path, "trace"), most_(most) {}
   void begin(const Job& job, const std::vector<int>& ranks, const std::vector<RecorderHeader*>& recorders);
-  void collect();  // often enough that no ring goes round; what was lost is counted
+  void collect();  // copies new events; called too rarely, it loses some and counts them
   void finish();   // writes the file
   uint64_t lost() const { return lost_; }
   bool full() const { return kept_ >= most_; }

@@ -1,4 +1,4 @@
-// prun bench OP [options]: launches ranks that measure, shows the rows that rank 0 sends.
+// prun bench OP [options]: launches ranks that measure, and shows the rows that rank 0 sends.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -45,7 +45,7 @@ class BenchObserver final : public LaunchObserver {
   std::vector<void*> notes_;
 };
 
-// What can be wrong before anything starts.
+// Throws for what can be wrong before anything starts.
 void check(const Options& options) {
   const BenchSettings& bench = options.bench;
   for (const WorldOptions& side : bench.sides) {

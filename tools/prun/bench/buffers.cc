@@ -1,5 +1,4 @@
-// A device whose memory is the host's ("cpu-queue") takes any transport, and its calls are not captured: they run at
-// once.
+// A queue device on host memory ("cpu-queue") takes any transport; its calls are not captured but run at once.
 #include "bench/buffers.h"
 
 #include <fmt/format.h>

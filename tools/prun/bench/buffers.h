@@ -1,7 +1,7 @@
-// Where a measured transport's two buffers lie: in memory of the host, the transport's own or not, or in a device's.
+// The two buffers of a measured transport: in host memory, the transport's own or foreign, or in device memory.
 //
-// In a device's memory calls are measured as a program runs them: captured as a graph, launched on a stream, not waited
-// for one by one.
+// Calls on device memory are measured as a program runs them: captured as a graph, launched on a stream, with one wait
+// for all.
 #pragma once
 #include <functional>
 #include <memory>
@@ -14,7 +14,7 @@
 
 namespace prun {
 
-// The table of --memory's device, which has one.
+// The function table of --memory's device.
 const prun_device& bench_device(const std::string& name);
 
 class BenchBuffers {
@@ -29,7 +29,7 @@ class BenchBuffers {
   void fetch() const;
   prun_queue queue() const { return stream_ ? stream_->queue() : prun_queue{PRUN_MEM_HOST, nullptr}; }
 
-  // The call as it is repeated; it ends once `wait` has returned.
+  // The call in the form that is repeated; complete once `wait` has returned.
   std::function<void()> repeatable(std::function<void()> call) const;
   void wait() const;
 

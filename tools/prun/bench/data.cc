@@ -1,4 +1,4 @@
-// Inputs: bytes that differ from rank to rank; where they are reduced, small whole numbers, exact in every type.
+// Inputs are bytes that differ from rank to rank; inputs of reductions are small whole numbers, exact in every dtype.
 #include "bench/data.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace prun {
 namespace {
 
-constexpr int64_t kPeriod = 4099;  // prime: slips by powers of two show
+constexpr int64_t kPeriod = 4099;  // prime, so that offsets wrong by a power of two show
 
 // 0 to 3 as an element.
 void put_small(Dtype dtype, int value, std::byte* to) {
@@ -37,7 +37,7 @@ void put_small(Dtype dtype, int value, std::byte* to) {
   }
 }
 
-// Products stay small: at most about four members have a 2 at the same place, the others 1.
+// Products stay small: about four members at most have a 2 in the same element, the others 1.
 int small_value(RedOp redop, int member, int ranks, int64_t i, uint32_t random) {
   const int classes = std::max(1, ranks / 4);
   if (redop == RedOp::prod) return member % classes == i % classes ? 2 : 1;
@@ -150,7 +150,7 @@ void BenchData::write(const Period& values, int64_t from, int64_t count, std::by
 }
 
 void BenchData::fill(int me, const CollCall& call) const {
-  // What is not input must not look right already.
+  // Output must not look right before the call.
   if (call.recv != nullptr) std::memset(call.recv, 0xa5, static_cast<size_t>(output_count(me) * item_));
   auto* input = static_cast<std::byte*>(const_cast<void*>(call.send));
   write(inputs_[static_cast<size_t>(me)], 0, input_count(me), input);

@@ -1,7 +1,7 @@
-// What a call gets and must give: "#wrong" of a row.
+// Inputs and expected outputs of a measured call; counts the "#wrong" of a row.
 //
-// Surprising fact: inputs repeat after a prime number of elements. What a reduction must give repeats with them, so
-// that checking 64 MiB on 8 ranks costs a comparison and not eight times the data.
+// Inputs repeat after a prime number of elements, and so do expected sums: checking 64 MiB on 8 ranks costs one
+// comparison and not eight times the data.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -14,9 +14,9 @@ namespace prun {
 class BenchData {
  public:
   BenchData(const BenchOp& op, const CollCall& call, int ranks);
-  // Input of member `me` at call.send; garbage where its output comes.
+  // Writes the input of member `me` to call.send, and garbage to its output.
   void fill(int me, const CollCall& call) const;
-  // Elements of the output of member `me` that are not what they must be.
+  // Counts the wrong elements in the output of member `me`.
   int64_t wrong(int me, const CollCall& call) const;
 
  private:
@@ -24,7 +24,7 @@ class BenchData {
   struct Expected {
     int64_t at, count;  // elements of the output
     const Period* values;
-    int64_t from;  // element of the source's input that stands at `at`
+    int64_t from;  // element of `values` that belongs at `at`
   };
   std::vector<Expected> expected(int me) const;
   int64_t input_count(int me) const;

@@ -1,5 +1,5 @@
-// In the timed loop stands nothing but the call, and behind it the wait for all of them; how many calls a sample has,
-// and how many samples there are, follows from a short measurement, by rank 0's clock.
+// The timed loop holds only the calls, and one wait for all of them. The number of calls and of samples follows from a
+// short measurement by rank 0's clock.
 #include "bench/measure.h"
 
 #include <algorithm>
@@ -10,14 +10,20 @@ namespace {
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-double of_first(Communicator& group, double value) {
+template <class T>
+T agreed(Communicator& group, CollKind kind, RedOp redop, Dtype dtype, T value) {
   CollCall call;
-  call.kind = CollKind::broadcast;
-  call.dtype = Dtype::f64;
+  call.kind = kind;
+  call.dtype = dtype;
+  call.redop = redop;
   call.send = call.recv = &value;
   call.count = 1;
   group.run(call);
   return value;
+}
+
+double of_first(Communicator& group, double value) {
+  return agreed(group, CollKind::broadcast, RedOp::sum, Dtype::f64, value);
 }
 
 void barrier(Communicator& group) { group.run(CollCall{}); }
@@ -34,7 +40,7 @@ class Stopwatch {
     calls_ = fixed_ ? settings.iters : fitting_calls();
   }
 
-  // False: it has all samples. What it decides from is agreed on, so all members decide alike.
+  // False: all samples are taken. It decides from agreed values, so all members decide alike.
   bool sample() {
     if (left_ == 0) return false;
     barrier(*side_.group);
@@ -71,7 +77,7 @@ class Stopwatch {
     return calls_of(of_first(*side_.group, (now() - start) / tried));
   }
 
-  // A call may turn out to take a thousand times as long as the first ones: where ranks come to share a core, say.
+  // A call may take a thousand times as long as the first ones, where ranks come to share a core.
   void pace(double one) {
     constexpr size_t kLeast = 3;
     spent_s_ += one * calls_;
@@ -102,24 +108,11 @@ std::vector<Timing> time_in_turn(const std::vector<Timed>& sides, const BenchSet
 }
 
 double slowest_of(Communicator& group, double value) {
-  CollCall call;
-  call.kind = CollKind::all_reduce;
-  call.dtype = Dtype::f64;
-  call.redop = RedOp::max;
-  call.send = call.recv = &value;
-  call.count = 1;
-  group.run(call);
-  return value;
+  return agreed(group, CollKind::all_reduce, RedOp::max, Dtype::f64, value);
 }
 
 int64_t sum_of(Communicator& group, int64_t value) {
-  CollCall call;
-  call.kind = CollKind::all_reduce;
-  call.dtype = Dtype::i64;
-  call.send = call.recv = &value;
-  call.count = 1;
-  group.run(call);
-  return value;
+  return agreed(group, CollKind::all_reduce, RedOp::sum, Dtype::i64, value);
 }
 
 }  // namespace prun

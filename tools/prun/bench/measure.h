@@ -1,5 +1,5 @@
-// The timing rule: a sample is k calls between two barriers, its time that of the slowest rank; the median of samples
-// counts. Two sides are measured in turn, sample by sample, so that what disturbs one disturbs the other.
+// Timing: a sample is k calls between two barriers and takes as long as its slowest rank; a row is the median of
+// samples. Two sides are sampled in turn, so that disturbances hit both.
 #pragma once
 #include <functional>
 #include <vector>
@@ -23,7 +23,7 @@ struct Timed {
 // Collective over each side's group.
 std::vector<Timing> time_in_turn(const std::vector<Timed>& sides, const BenchSettings& settings);
 
-// The largest, or the sum, of all members' values.
+// Reduce one value over the group.
 double slowest_of(Communicator& group, double value);
 int64_t sum_of(Communicator& group, int64_t value);
 

@@ -1,4 +1,4 @@
-// One table; a message counts as a call of bytes that nobody reduces.
+// A message counts as a call that reduces nothing.
 #include "bench/ops.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// What can be measured: the collectives and messages, and how a size in bytes becomes a call.
+// The collectives and messages that can be measured, and the call for a size in bytes.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -15,9 +15,9 @@ struct BenchOp {
   const char* name;
   What what;
   CollKind kind;  // of a collective
-  bool sized;     // is measured for each size
+  bool sized;     // measured for each size
   bool in_place;  // can be
-  bool in_all;    // is meant by `all`
+  bool in_all;    // part of `all`
   int least_ranks;
 };
 const std::vector<BenchOp>& bench_ops();
@@ -26,7 +26,7 @@ const BenchOp& find_bench_op(const std::string& name);  // usage_error
 // Bus bandwidth over algorithm bandwidth, as nccl-tests define them.
 double bus_factor(const BenchOp& op, int ranks);
 
-// The call that moves about `bytes` in the larger of a rank's two buffers; at least one element for each rank.
+// The call that moves about `bytes` in the larger of a rank's two buffers, at least one element a rank.
 CollCall call_of(const BenchOp& op, int64_t bytes, Dtype dtype, RedOp redop, int root, int ranks);
 
 }  // namespace prun

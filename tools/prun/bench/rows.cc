@@ -1,4 +1,4 @@
-// Rows in the order of the options: operation, type, reduction, size. Both sides' memory is allocated before either
+// Rows follow the order operation, dtype, reduction, size. The memory of both sides is allocated before either
 // connects.
 #include "bench/rows.h"
 
@@ -25,7 +25,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Six digits count; JSON would print all that a double has.
+// Six significant digits; JSON would print all of a double.
 double digits(double value) { return std::stod(fmt::format("{:.6g}", value)); }
 
 std::vector<std::string> unpack_words(std::string_view packed) {
@@ -63,7 +63,7 @@ class Rows {
   int ranks() const { return start_.ranks; }
 
   void sizes(const BenchOp& op, Dtype dtype, RedOp redop) {
-    std::set<int64_t> counts;  // small sizes are one element each
+    std::set<int64_t> counts;  // several small sizes may become one element
     for (int64_t bytes : op.sized ? settings_.bytes : std::vector<int64_t>{0}) {
       CollCall call = call_of(op, bytes, dtype, redop, settings_.root, ranks());
       call.rank_order = settings_.rank_order && op.what == BenchOp::What::collective && is_reduction(op.kind);
@@ -95,7 +95,7 @@ class Rows {
     print(row);
   }
 
-  // Of each side.
+  // Measures each side.
   std::vector<Json> measure(const BenchOp& op, const CollCall& plain, const BenchData& data, int64_t bytes,
                             bool in_place) {
     note(fmt::format("{} of {}{}", op.name, human_bytes(bytes), in_place ? " in place" : ""));
@@ -106,7 +106,7 @@ class Rows {
       const CollCall call = side.placed(plain, in_place);
       if (settings_.check) measured[s]["wrong"] = wrong(op, side, call, side.placed_on_host(plain, in_place), data);
       side.run(op, call);
-      const CollPath path = side.group().path_of(call);  // at once: the timing has calls of its own
+      const CollPath path = side.group().path_of(call);  // now: the timing makes calls of its own
       measured[s]["algorithm"] = path.algorithm;
       measured[s]["why"] = path.why;
       timed.push_back({&side.group(), side.buffers().repeatable([&op, &side, call] { side.run(op, call); }),
@@ -153,7 +153,7 @@ class Rows {
     return json;
   }
 
-  // Ranks that wait a second in a collective for rank 0: the share of a core that they use meanwhile.
+  // The share of a core that ranks use while they wait a second for rank 0 in a collective.
   void idle(const BenchOp& op) {
     constexpr double kSeconds = 1;
     note("idle");
@@ -181,7 +181,7 @@ class Rows {
     return row;
   }
 
-  // For the message when this rank fails.
+  // What this rank does, for the message if it fails.
   void note(const std::string& doing) {
     auto* text = static_cast<char*>(start_.recorder);
     text[doing.copy(text, kBenchNote - 1)] = '\0';

@@ -8,7 +8,7 @@
 
 namespace prun {
 
-// start.job holds the words of the command line; start.recorder is kBenchNote bytes of text, what the rank is doing.
+// start.job holds the words of the command line. start.recorder is kBenchNote bytes of text: what the rank does.
 constexpr size_t kBenchNote = 256;
 
 // The exit code of the rank's process; failures go to the launcher through start.launcher.

@@ -1,4 +1,4 @@
-// Scripts that read nccl-tests' output find their columns and closing lines; what prun adds stands in further comments.
+// Scripts that parse nccl-tests' output find its columns and closing lines; what prun adds stands in comment lines.
 #include "bench/show.h"
 
 #include <fmt/format.h>
@@ -18,7 +18,7 @@ std::string text_of(const ReportJson& value) {
   return value.is_string() ? value.get<std::string>() : value.is_null() ? "-" : value.dump();
 }
 
-// Four digits that count.
+// Four significant digits.
 std::string time_text(double us) {
   return us < 10 ? fmt::format("{:.3f}", us) : us < 1000 ? fmt::format("{:.2f}", us) : fmt::format("{:.0f}", us);
 }
@@ -34,7 +34,7 @@ std::string side_text(const ReportJson& side) {
   return text_of(side["transport"]) + (options.empty() ? "" : ":" + options);
 }
 
-// The columns' two halves: the sides, by names that tell them apart, or the places.
+// Headings of the columns' two halves: the two sides, by names that differ, or the places.
 std::vector<std::string> halves_of(const ReportJson& row) {
   const std::string place = row["place"] == "in" ? "in-place" : "out-of-place";
   if (row.contains("in_place")) return {place, "in-place"};

@@ -1,4 +1,4 @@
-// Both buffers are touched before anything is measured.
+// Both buffers are touched before the first measurement.
 #include "bench/transport.h"
 
 #include <fmt/format.h>
@@ -13,8 +13,8 @@
 namespace prun {
 namespace {
 
-// Between the two buffers. Power-of-two distances collide in the caches; and a load a few lines ahead of a store, by
-// the low 12 bits of their addresses, waits for it.
+// Distance between the two buffers. Powers of two collide in the caches, and a load whose low 12 address bits lie a few
+// lines ahead of a store's waits for that store.
 constexpr int64_t kApart = 8192 - 5 * kAlignBytes;
 
 WorldOptions world_options(const Options& options, int number, const RankStart& start) {

@@ -1,5 +1,5 @@
-// A transport that is measured: its world, the group of all ranks, and two buffers in one arena, as a program's tensors
-// lie in one.
+// A measured transport: its world, the group of all ranks, and two buffers in one arena, where a program's tensors lie
+// too.
 #pragma once
 #include <memory>
 #include <string>
@@ -20,7 +20,7 @@ class BenchTransport {
 
   // `call` with the buffers of this transport.
   CollCall placed(CollCall call, bool in_place) const;
-  // The same where the host sees what `buffers` puts and fetches.
+  // The same with the host's copy of the buffers, which `put` and `fetch` transfer.
   CollCall placed_on_host(CollCall call, bool in_place) const;
   const BenchBuffers& buffers() const { return *buffers_; }
   void run(const BenchOp& op, const CollCall& call) const;  // a collective or a message
@@ -28,7 +28,7 @@ class BenchTransport {
   Communicator& group() const { return *group_; }
   const std::string& transport_options() const { return side_.transport_options; }
   std::string name() const { return world_->transport_name(); }
-  std::string plugin_file() const;  // that was loaded; "" where it is not one plugin
+  std::string plugin_file() const;  // the loaded file; "" where the transport is not one plugin
 
  private:
   CollCall placed_at(char* send, CollCall call, bool in_place) const;
