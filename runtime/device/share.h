@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "device/device.h"
 
 namespace prun {
@@ -16,17 +17,8 @@ struct Share {
   int64_t index = 0, of = 1;
 };
 
-// "dp,,tp" -> "dp", "", "tp".
-inline std::vector<std::string> names_between_commas(const std::string& text) {
-  std::vector<std::string> names = {""};
-  for (const char c : text) {
-    if (c == ',')
-      names.emplace_back();
-    else
-      names.back() += c;
-  }
-  return names;
-}
+// "dp,,tp" -> "dp", "", "tp": one name more than commas.
+inline std::vector<std::string> names_between_commas(const std::string& text) { return split(text + ",", ','); }
 
 // Along `axes`: one name, several with commas between (the first varies slowest), or "" for what is not split.
 inline Share share_along(const RankMemory& memory, const std::string& axes) {

@@ -7,22 +7,10 @@
 #include <algorithm>
 #include <set>
 
+#include "base/text.h"
 #include "verify/values.h"
 
 namespace prun::verify {
-namespace {
-
-std::vector<std::string> names_between_commas(const std::string& text) {
-  std::vector<std::string> names;
-  for (size_t at = 0; at < text.size();) {
-    const size_t comma = std::min(text.find(',', at), text.size());
-    names.push_back(text.substr(at, comma - at));
-    at = comma + 1;
-  }
-  return names;
-}
-
-}  // namespace
 
 Segments whole(const Tensor& tensor, const Spread& spread) {
   Held held;
@@ -71,7 +59,7 @@ Spreads::Spreads(const JobView& view) {
     for (const Stream& stream : body.body->streams) {
       for (const Op& op : stream.ops) {
         if (!op.is("next_batch")) continue;
-        for (const std::string& name : names_between_commas(op.attrs.text("axis"))) data.insert(name);
+        for (const std::string& name : split(op.attrs.text("axis"), ',')) data.insert(name);
         tokens.insert(op.attrs.text("tokens_axis"));
       }
     }
@@ -311,7 +299,7 @@ void Spreads::sources(Moment& moment) {
   if (op.is("fill") && op.attrs.number("value") == 0) base = all(kZero);
   if (op.is("random_int")) base = all(kVarying);
   if (op.is("next_batch")) {
-    for (const std::string& name : names_between_commas(op.attrs.text("axis")))
+    for (const std::string& name : split(op.attrs.text("axis"), ','))
       for (const size_t a : axes_of(name)) base[a] = shard(0);
     for (const size_t a : axes_of(op.attrs.text("tokens_axis"))) base[a] = shard(1);
   }
@@ -323,11 +311,11 @@ void Spreads::sources(Moment& moment) {
   const std::vector<int64_t> starts = op.attrs.integers("starts"), counts = op.attrs.integers("counts");
   const std::vector<int64_t> outer =
       op.attrs.has("split_outer") ? op.attrs.integers("split_outer") : std::vector<int64_t>();
-  const std::vector<std::string> split = names_between_commas(op.attrs.text("split_axis"));
+  const std::vector<std::string> axes = split(op.attrs.text("split_axis"), ',');
   std::vector<Piece> pieces;
   for (size_t p = 0; p < starts.size() && p < counts.size(); p++) {
     Marks mine = base;
-    const std::string axis = p < split.size() ? split[p] : "";
+    const std::string axis = p < axes.size() ? axes[p] : "";
     if (p < outer.size() && outer[p] > 0)
       for (const size_t a : axes_of(axis)) mine[a] = shard(outer[p] == 1 ? 0 : 1);
     pieces.push_back({starts[p], starts[p] + counts[p], id_of(mine)});
