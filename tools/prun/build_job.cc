@@ -7,6 +7,7 @@
 #include "compile/compile.h"
 #include "ir/plan_reader.h"
 #include "launch/preflight.h"
+#include "pass_watch.h"
 #include "script/script.h"
 #include "verify/verify.h"
 
@@ -42,7 +43,9 @@ void require_supported(const Job& job, const Device& device) {
 }  // namespace
 
 Job build_job(const Options& options, int ranks) {
+  PassWatch watch(options.after);
   Plan plan = read_plan(run_script(script_options(options, ranks, false)).plan_cbor);
+  watch.lap("script");
 
   std::unique_ptr<Device> device = open_device(options.device);
   CompileOptions compile_options;
@@ -52,12 +55,17 @@ Job build_job(const Options& options, int ranks) {
     return device->workspace_bytes(program, op, threads_per_rank(options.launch.nproc));
   };
   compile_options.fuses = [&](std::string_view kind) { return device->fuses(kind); };
+  if (options.time_passes || !options.after.empty())
+    compile_options.after_pass = [&](const PassReport& report) { watch.add(report); };
   Job job = compile(plan, compile_options);
+  watch.require_printed(options.plan);
   require_supported(job, *device);
   // Only a run on host memory is held against this host's memory; check and dump may describe any cluster.
   const bool runs =
       options.command == "run" && (device->table() == nullptr || device->table()->mem_kind == PRUN_MEM_HOST);
   require_valid(job, runs ? available_memory() / options.launch.nproc : 0, options.launch.nproc);
+  watch.lap("verify");
+  if (options.time_passes) watch.print_times();
   return job;
 }
 

@@ -14,6 +14,7 @@
 #include "base/text.h"
 #include "commands.h"
 #include "definer.h"
+#include "pass_watch.h"
 
 namespace prun {
 
@@ -127,6 +128,14 @@ void define_options(CLI::App& app, Commands command, Options& o) {
                "ranks that share a device (default 1)");
   define.flag(kPlanCommands, "--check-finite", o.check_finite,
               "end with the op that first makes a NaN or an infinity (slower)");
+  define.flag(kPlanCommands, "--time-passes", o.time_passes, "print what each pass of the compiler takes");
+  define.parsed(
+      kDump, "--after", "PASS",
+      [&o](const std::string& text) {
+        check_pass_name(text);
+        o.after = text;
+      },
+      "what the compiler has after this pass: graph, schedule or program (--time-passes names all)");
   define.text(kRun, "--metrics", "FILE", o.metrics, "write one JSON object a step");
   define.text(kRun, "--trace", "FILE", o.trace, "write a timeline that opens in Perfetto");
   define.whole(kSpans | kCheck | kDump, "--nnodes", "N", o.launch.nnodes, 1, "nodes of the job (default 1)");

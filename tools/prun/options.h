@@ -17,7 +17,8 @@ struct Options {
   std::vector<std::string> words;     // all, as typed
   bool help = false, json = false;
   bool explain = false;  // plugins
-  bool check_finite = false;
+  bool check_finite = false, time_passes = false;
+  std::string after;  // dump: the pass whose result is printed
   LaunchOptions launch;
   WorldOptions world;  // without the rank's place and device, which a rank fills in
   std::string device = "cpu", device_options;
