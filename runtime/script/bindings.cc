@@ -1,5 +1,5 @@
 // The table `host` that the modules in lua/prun see: the op table, places in the source, likely words, files, encoding.
-// It decides nothing; what a plan means is decided in Lua.
+// It decides nothing: Lua gives a plan its meaning.
 #include <fmt/format.h>
 #include <sys/stat.h>
 

@@ -1,4 +1,4 @@
-// The allow-list. What is missing on purpose: io, os, debug, package, coroutine, load and its family, dofile,
+// The allow-list of globals. Missing on purpose: io, os, debug, package, coroutine, load and its family, dofile,
 // collectgarbage, string.dump, xpcall. pairs and next go in sorted order, since a plan must be the same in every run.
 #include "script/environment.h"
 

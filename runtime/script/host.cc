@@ -1,5 +1,5 @@
-// Where an error or an op stands: walking Lua's stack by layers instead of counting levels, so that a module of ours
-// may be split or wrapped without any message moving.
+// Finds the site of an error or op by the layers on Lua's stack instead of counting levels: a module of ours may be
+// split or wrapped without any message moving.
 #include "script/host.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// The state of the script child besides Lua's own: sources read, the last error, what the plan declared.
+// State of the script child besides Lua's own: sources read, the last error, the declared arguments.
 #pragma once
 #include <lua.hpp>
 #include <map>
@@ -11,7 +11,7 @@
 
 namespace prun {
 
-// Whose code a chunk is. Errors point at the user's; recorded ops point at the innermost that is not the core's.
+// Owner of a chunk of code. Errors point at the user's line; recorded ops at the innermost line outside the core.
 enum class Layer { user, library, core };
 
 struct Source {
@@ -23,7 +23,7 @@ struct Host {
   explicit Host(const ScriptOptions& given) : options(given) {}
 
   const ScriptOptions& options;
-  std::string plan_file;                  // where the plan lies
+  std::string plan_file;                  // the plan's path
   std::string plan_folder;                // of plan_file
   std::string typed_folder;               // of the path as typed, with '/', or ""
   std::string working_folder;             // absolute
@@ -38,7 +38,7 @@ struct Host {
   Site site(lua_State* L, Layer most) const;
   // Throws plan_error at the user's line; names the line of ours that found the mistake when that helps.
   [[noreturn]] void fail_here(lua_State* L, const std::string& message, Exit code = Exit::plan) const;
-  // The Error that an uncaught Lua error means.
+  // The Error for the text of an uncaught Lua error.
   Error error_of(std::string_view text) const;
 };
 
@@ -54,7 +54,7 @@ int line_of_word(const Host& host, const std::string& file, int line, const std:
 // The function behind host.word (bindings.cc): calls upvalue 1; upvalue 2 is a site to blame, or nil.
 int call_word(lua_State* L);
 
-// How C++ becomes a Lua function: exceptions end inside, and lua_error jumps when no C++ object is live.
+// Makes a Lua function of a C++ one: exceptions end inside, and lua_error jumps when no C++ object is live.
 using LuaBody = int (*)(lua_State*, Host&);
 template <LuaBody body>
 int thunk(lua_State* L) {

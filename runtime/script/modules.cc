@@ -31,7 +31,7 @@ std::string read_file(const std::string& path, const std::string& name) {
   return text.str();
 }
 
-// Where a module lies and what messages call it.
+// A module's file, and its name in messages.
 struct Module {
   std::string file, name;
   Layer layer = Layer::user;

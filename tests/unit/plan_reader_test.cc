@@ -77,10 +77,10 @@ TEST(PlanReader, ReadsATrainingPlan) {
   const Hook& hook = plan.strategies.at(0).units.at(0).hooks.at(0);
   EXPECT_TRUE(hook.after);
   EXPECT_EQ(hook.phase, Phase::backward);
-  EXPECT_EQ(hook.intents[0].bucket, 25 << 20);
-  EXPECT_EQ(hook.intents[0].inflight, 2);
-  EXPECT_EQ(hook.intents[0].handle, -1);
-  EXPECT_EQ(hook.intents[0].site.text(), "b.lua:5");
+  EXPECT_EQ(hook.actions[0].bucket, 25 << 20);
+  EXPECT_EQ(hook.actions[0].inflight, 2);
+  EXPECT_EQ(hook.actions[0].handle, -1);
+  EXPECT_EQ(hook.actions[0].site.text(), "b.lua:5");
 }
 
 TEST(PlanReader, ReadsAScheduledLearningRate) {

@@ -1,4 +1,4 @@
-// prun dump PLAN: the program as text, the same that golden tests compare.
+// prun dump PLAN: the program as text, which golden tests compare; --after PASS: the result of that pass instead.
 #include <fmt/format.h>
 
 #include "build_job.h"
@@ -7,7 +7,8 @@
 namespace prun {
 
 int dump_command(Options& options) {
-  fmt::print("{}", dump_job(build_job(options, options.launch.nproc * options.launch.nnodes)));
+  const Job job = build_job(options, options.launch.nproc * options.launch.nnodes);
+  if (options.after.empty()) fmt::print("{}", dump_job(job));  // else build_job has printed what was asked for
   return 0;
 }
 

@@ -1,0 +1,1 @@
+-- prun check plans/ddp.lua --after fuse

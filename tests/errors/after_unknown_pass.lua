@@ -1,0 +1,1 @@
+-- prun dump plans/ddp.lua --after partitoin
