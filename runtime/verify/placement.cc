@@ -73,8 +73,7 @@ Spreads::Spreads(const JobView& view) {
     bool stages = false;
     for (int rank = 0; rank < mesh.ranks() && !stages && job.classes.size() > 1; rank++)
       for (const int other : mesh.group(axis.name, rank))
-        stages =
-            stages || job.class_of_rank[rank] != job.class_of_rank[other];
+        stages = stages || job.class_of_rank[rank] != job.class_of_rank[other];
     stages_.push_back(stages);
     const std::vector<std::string> drift = drift_axes(job.classes.front());
     drifts_.push_back(std::find(drift.begin(), drift.end(), axis.name) != drift.end());
