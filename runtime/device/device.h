@@ -63,11 +63,13 @@ class Device {
   // `threads`: cores that this kernel may use.
   virtual std::unique_ptr<Kernel> make_kernel(const RankMemory& memory, const Op& op, int threads) const = 0;
   virtual bool supports(const Op& op, const Program& program) const = 0;
-  // Whether it computes ops of this kind, which are several in one (compile/fuse.cc), faster than one by one.
+  // Whether it computes a fused op of this kind (compile/fuse.cc) faster than its parts one by one.
   virtual bool fuses(std::string_view) const { return false; }
-  // A device that runs what is enqueued: its functions. The executor then drives it through a QueueDevice. Null:
-  // kernels compute where they are called, in memory of the host.
-  virtual const prun_device* table() const { return nullptr; }
+  // The kind of memory that it computes in.
+  virtual prun_mem_kind memory_kind() const { return PRUN_MEM_HOST; }
+  // The functions of a queue device, which runs what is enqueued; null: kernels compute where they are called. Asked
+  // for by who opens the device (open_rank_device, probes, benchmarks), not by who uses it.
+  virtual const prun_device* queue() const { return nullptr; }
 };
 
 // "cpu", "reference", "cpu-queue", or the name of a plugin; throws usage_error for others, naming the likely one.

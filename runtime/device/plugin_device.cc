@@ -146,7 +146,8 @@ class TableDevice final : public Device {
  public:
   TableDevice(const prun_device& table, TableUse use) : table_(table), use_(std::move(use)) {}
   std::string_view name() const override { return table_.name; }
-  const prun_device* table() const override { return &table_; }
+  prun_mem_kind memory_kind() const override { return static_cast<prun_mem_kind>(table_.mem_kind); }
+  const prun_device* queue() const override { return &table_; }
 
   int64_t workspace_bytes(const Program& program, const Op& op, int threads) const override {
     RankMemory memory;

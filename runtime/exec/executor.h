@@ -13,34 +13,34 @@ namespace prun {
 
 class Executor final : public JobRun {
  public:
-  // Makes all kernels and communicators; `world` is connected. Throws what they throw.
-  Executor(const Program& program, const Device& device, World& world, const ExecutorOptions& options);
+  // As RankDevice::make_executor.
+  Executor(const Program& program, const Device& device, RankDevice& memory, World& world,
+           const ExecutorOptions& options);
 
  private:
-  struct Lane {  // a stream at work
+  struct Worker {  // walks one stream, on a thread of its own
     const Stream* stream = nullptr;
     std::vector<std::unique_ptr<Kernel>> kernels;
     std::unique_ptr<ProgressCounter> done;
-    uint64_t comm_ns = 0, exposed_ns = 0;  // of the step under way, by the lane's thread only
+    uint64_t comm_ns = 0, exposed_ns = 0;  // of the step under way; only the worker's thread writes them
   };
 
-  struct Work {  // a body at work
+  struct BodyRun {  // a body and the workers of its streams
     Kind kind;
     const Body& body;
-    std::vector<Lane> lanes;
+    std::vector<Worker> workers;
   };
 
   void run_body(Kind kind, int64_t first, int64_t end) override;
-  void free_init() override { work(Kind::init).lanes.clear(); }
-  Work& work(Kind kind) { return works_[static_cast<size_t>(kind)]; }
-  std::vector<Lane> make_lanes(const Body& body);
-  void walk(Work& work, int s, int64_t first, int64_t end);
-  bool wait_edges(std::vector<Lane>& lanes, int s, const Op& op, int64_t step, uint64_t& ready);
-  void finish_step(std::vector<Lane>& lanes, int64_t step);
+  void free_init() override { runs_[0].workers.clear(); }
+  std::vector<Worker> make_workers(const Body& body);
+  void walk(BodyRun& run, int s, int64_t first, int64_t end);
+  bool wait_edges(std::vector<Worker>& workers, int s, const Op& op, int64_t step, uint64_t& ready);
+  void finish_step(std::vector<Worker>& workers, int64_t step);
   double loss(TensorId tensor) const;
 
   const Device& device_;
-  std::vector<Work> works_;  // by kind
+  std::vector<BodyRun> runs_;  // by kind
 };
 
 }  // namespace prun

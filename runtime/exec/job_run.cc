@@ -7,9 +7,8 @@
 
 #include "exec/clock.h"
 #include "exec/comm_ops.h"
-#include "exec/executor.h"
-#include "exec/queue_executor.h"
-#include "exec/queue_memory.h"
+#include "exec/finite.h"
+#include "exec/rank_device.h"
 
 namespace prun {
 
@@ -21,42 +20,51 @@ std::string op_words(const Op& op) {
   return words;
 }
 
-std::unique_ptr<JobRun> make_executor(const Program& program, const Device& device, World& world,
-                                      const ExecutorOptions& options) {
-  if (device.table() != nullptr) return std::make_unique<QueueExecutor>(program, world, options);
-  return std::make_unique<Executor>(program, device, world, options);
+namespace {
+
+std::string failed_op_words(const std::exception_ptr& error, const Op* op) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const NonFinite& made) {
+    return made.op();
+  } catch (...) {
+    return op != nullptr ? op_words(*op) : "";
+  }
 }
 
-JobRun::JobRun(const Program& program, World& world, const ExecutorOptions& options, const RankMemory& memory)
-    : program_(program), world_(world), options_(options), memory_(memory) {
+}  // namespace
+
+JobRun::JobRun(const Program& program, RankDevice& device, World& world, const ExecutorOptions& options)
+    : program_(program), rank_device_(device), world_(world), options_(options) {
   table_.set(program.schedule, 0);
   memory_.rank = options.rank;
   memory_.program = &program;
   memory_.table = &table_;
+  memory_.arena = device.arena();
+  memory_.host_arena = device.host_arena();
   host_ = open_host_services(program, options.print);
   make_communicators();
   options_.recorder->streams = static_cast<uint32_t>(program.step.streams.size());
 }
 
-// Ranks whose programs differ meet their groups in different orders; making a communicator is collective, so all ranks
-// make theirs in the order of members and lane.
+// Making a communicator is collective, and ranks whose programs differ meet their groups in different orders: so all
+// ranks make theirs in the order of members and lane.
 void JobRun::make_communicators() {
   std::set<std::pair<std::vector<int>, int>> wanted;
   for (const Body* each : program_.bodies())
     for (const Stream& stream : each->streams)
       for (const Op& op : stream.ops)
-        if (PutChannel* channel = options_.queue == nullptr ? put_channel_of(memory_, op, world_) : nullptr)
+        if (PutChannel* channel = rank_device_.takes_puts() ? put_channel_of(memory_, op, world_) : nullptr)
           put_channels_.insert(channel);
         else if (op.communicates())
           wanted.emplace(members_of(program_.mesh, op, options_.rank), op.lane);
   for (const auto& [members, lane] : wanted) communicators_.push_back(&world_.communicator(members, lane));
-  if (options_.queue != nullptr) options_.queue->account(&DeviceUse::transports);
+  rank_device_.account(&DeviceUse::transports);
 }
 
 void JobRun::publish_use() {
-  if (options_.queue == nullptr) return;
-  options_.queue->account(&DeviceUse::kernels);
-  const DeviceUse& use = options_.queue->use();
+  rank_device_.account(&DeviceUse::kernels);
+  const DeviceUse& use = rank_device_.use();
   const int64_t members[] = {use.total, use.before, use.arena, use.transports, use.kernels, use.free};
   for (size_t i = 0; i < std::size(members); ++i) options_.recorder->device_use[i].store(members[i]);
 }
@@ -157,7 +165,7 @@ void JobRun::fail(std::exception_ptr error, const Op* op) {
     std::lock_guard lock(failure_mutex_);
     if (!failure_) {
       failure_ = error;
-      if (op != nullptr) failed_op_ = op_words(*op);
+      failed_op_ = failed_op_words(error, op);
     }
   }
   cancelled_.store(true, std::memory_order_release);

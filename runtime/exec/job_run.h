@@ -16,15 +16,12 @@
 
 namespace prun {
 
-class QueueMemory;
+class RankDevice;
 
 struct ExecutorOptions {
   int rank = 0;
-  int threads = 1;                  // cores that a kernel may use
-  int spins = 200;                  // of a wait before it yields
-  std::byte* arena = nullptr;       // of the host; a queue device has `queue` instead
-  std::byte* host_arena = nullptr;  // of Program::host_arena_bytes; a queue device has it in `queue`
-  QueueMemory* queue = nullptr;
+  int threads = 1;                     // cores that a kernel may use
+  int spins = 200;                     // of a wait before it yields
   double deadline_s = 60;              // without progress of a queue device
   bool timed = false;                  // queue devices: a time for every op, for a trace; then nothing is captured
   bool graphs = true;                  // queue devices: capture steps where the device can
@@ -39,16 +36,18 @@ class JobRun {
   // Runs the init body, then all steps, with evaluations between them. Throws the first error of any stream; the others
   // have then stopped.
   void run();
-  // After a failure: until the device has let go of what was aborted, but only a moment.
-  virtual void settle() {}
-  // "all_gather of block2 (plans/zero3.lua:12)": what failed, for the message. Empty when nothing did.
+  // After a failure: waits a moment for the device to end what was aborted. False: work may be left, and destructors
+  // would block on it, so the process has to end without them.
+  virtual bool settle() { return true; }
+  // "all_gather of block2 (plans/zero3.lua:12)": what failed, for the message; NonFinite::op() where a value was not
+  // finite. Empty when nothing failed.
   const std::string& failed_op() const { return failed_op_; }
 
  protected:
   enum class Kind { init, step, eval, sync };
 
   // Makes the communicators, so all ranks call it alike; `world` is connected.
-  JobRun(const Program& program, World& world, const ExecutorOptions& options, const RankMemory& memory);
+  JobRun(const Program& program, RankDevice& device, World& world, const ExecutorOptions& options);
   // The body of that kind, once for each of first, ..., end - 1. Throws as run().
   virtual void run_body(Kind kind, int64_t first, int64_t end) = 0;
   virtual void free_init() {}  // it will not run again
@@ -62,6 +61,7 @@ class JobRun {
   void fail(std::exception_ptr error, const Op* op);  // any thread; the first one counts
 
   const Program& program_;
+  RankDevice& rank_device_;
   World& world_;
   ExecutorOptions options_;
   StepTable table_;
@@ -84,11 +84,6 @@ class JobRun {
   double eval_losses_ = 0;    // sum over the batches of the evaluation under way
   StepRecord unpublished_{};  // of a step that is evaluated after
 };
-
-// For `device`: threads that call kernels, or one that enqueues them. Throws what making kernels and communicators
-// throws.
-std::unique_ptr<JobRun> make_executor(const Program& program, const Device& device, World& world,
-                                      const ExecutorOptions& options);
 
 // "all_gather of block2 forward": an op in words.
 std::string op_words(const Op& op);

@@ -13,22 +13,21 @@
 namespace prun {
 namespace {
 
-// Of what is copied to the host for an op: not the place of a message before it comes; and of outputs only what the op
-// leaves as they are in parts.
+// The tensors to copy to the host before an op: what it reads, except where a receive's message will come, and outputs
+// that it writes only in part.
 std::vector<TensorId> seen_by(const Op& op) {
   std::vector<TensorId> ids = op.receives() ? std::vector<TensorId>{} : op.reads;
   if (op.is("all_gather_v")) ids.insert(ids.end(), op.writes.begin(), op.writes.end());
   return ids;
 }
 
-// Written on this rank: reduce and gather write at their root alone.
+// Whether the op writes on this rank: reduce and gather write at their root alone.
 bool lands_here(const Program& program, const Op& op, int rank) {
   if (!op.is("reduce") && !op.is("gather")) return true;
   return members_of(program.mesh, op, rank)[op.attrs.integer("root")] == rank;
 }
 
-// Tensors of a batch mostly lie side by side, on the device as on the host: then they are one copy, with the padding
-// between them.
+// Tensors of a batch mostly lie side by side, on the device as on the host: joins their copies, padding included.
 std::vector<Copy> joined(const std::vector<Copy>& copies) {
   std::vector<Copy> out;
   for (const Copy& copy : copies) {
@@ -55,10 +54,10 @@ QueueBody::QueueBody(const QueueContext& context, const Body& body)
       transfers_(regions_.items.size()),
       reached_(regions_.items.size()),
       states_(regions_.regions.size()),
-      there_(context.memory.device()),
-      fork_(context.memory.device()),
-      spread_(context.memory.device()),
-      lanes_(body.streams.size()) {
+      batch_uploaded_(context.memory.device()),
+      step_start_(context.memory.device()),
+      capture_fork_(context.memory.device()),
+      host_threads_(body.streams.size()) {
   QueueDevice& device = context_.memory.device();
   for (RegionState& state : states_) state.ended.emplace(device);
   for (size_t s = 0; s < body.streams.size(); ++s) join_.emplace_back(device);
@@ -67,7 +66,7 @@ QueueBody::QueueBody(const QueueContext& context, const Body& body)
   make_items();
 }
 
-// The op's tensors in the host's memory from `base` on.
+// Addresses of the op's tensors in the host's memory from `base` on, by tensor id.
 std::unique_ptr<std::vector<void*>> QueueBody::places(const Op& op, std::byte* base) const {
   auto places = std::make_unique<std::vector<void*>>(program().tensors.size());
   for (const int id : staged_tensors(op)) {
@@ -130,18 +129,19 @@ void QueueBody::make_hosts() {
     part->job.waits = true;
     hosts_.push_back(std::move(part));
     HostJob& job = hosts_.back()->job;
-    std::unique_ptr<HostLane>& lane = lanes_[host.op.stream];
-    if (lane != nullptr) {
-      job.lane = lane.get();
+    std::unique_ptr<HostThread>& thread = host_threads_[host.op.stream];
+    if (thread != nullptr) {
+      job.thread = thread.get();
       continue;
     }
-    const auto told = [this] {
+    const auto on_done = [this] {
       std::lock_guard lock(mutex_);
-      news_ = true;
-      told_.notify_one();
+      host_done_ = true;
+      host_done_cv_.notify_one();
     };
-    lane = std::make_unique<HostLane>(body_.streams[host.op.stream].name, context_.cancelled, told, context_.failed);
-    job.lane = lane.get();
+    thread = std::make_unique<HostThread>(body_.streams[host.op.stream].name, context_.cancelled, on_done,
+                                          context_.on_failure);
+    job.thread = thread.get();
   }
 }
 
@@ -182,8 +182,8 @@ void QueueBody::issue(int64_t step, int slot, StreamState* states, const std::fu
   for (size_t s = 0; s < body_.streams.size(); ++s)
     states[s].step.store(static_cast<uint32_t>(step), std::memory_order_relaxed);
   if (has_first()) bring_first(slot);
-  fork_.record(stream(0));
-  for (size_t s = 1; s < body_.streams.size(); ++s) fork_.hold(stream(static_cast<int>(s)));
+  step_start_.record(stream(0));
+  for (size_t s = 1; s < body_.streams.size(); ++s) step_start_.hold(stream(static_cast<int>(s)));
   for (RegionState& state : states_) state.launched = false;
   for (HostPart* part : in_chunks_) part->landed = 0;
   for (;;) {
@@ -202,15 +202,14 @@ void QueueBody::issue(int64_t step, int slot, StreamState* states, const std::fu
   issuing_ns_ += now_ns() - begin;
 }
 
-// From the host's memory to the device's by a stream of its own, beside the step before; and from there to where this
-// step's ops read it, once that step has ended. So graphs keep their addresses, and nothing waits for the host's
-// memory. Two places in turn: the step that had this one has ended (QueueExecutor::run_steps), so there is nothing to
-// wait for.
+// Uploads the batch on a stream of its own, beside the step before, and copies it to where this step's ops read it once
+// that step has ended. So graphs keep their addresses, and no step waits for the host's memory. Batches alternate
+// between two places on the device; the step that used this one has ended (QueueExecutor::run_steps).
 void QueueBody::bring_first(int slot) {
   const int turn = static_cast<int>(runs_ % kAhead);
   context_.copies.copy(context_.memory.ahead(turn), context_.memory.first(slot), first_bytes_);
-  there_.record(context_.copies);
-  there_.hold(stream(0));
+  batch_uploaded_.record(context_.copies);
+  batch_uploaded_.hold(stream(0));
   for (const Copy& copy : first_in_[turn]) stream(0).copy(copy.to, copy.from, copy.bytes);
 }
 
@@ -219,8 +218,8 @@ bool QueueBody::host_ended(int host) const {
   return part.back ? part.landed == part.chunks.size() : part.job.ended.load(std::memory_order_acquire) >= runs_;
 }
 
-// Chunks that have come go to the device at once. What they overwrite has been read: the stream of their op has got
-// there, or it would not have let their call begin.
+// Uploads chunks as soon as their calls have ended. What they overwrite has been read: their call began only when the
+// op's stream had reached it.
 bool QueueBody::bring_back() {
   bool moved = false;
   for (HostPart* part : in_chunks_) {
@@ -255,7 +254,7 @@ bool QueueBody::issue_ready(int slot, StreamState* states) {
     states_[r].launched = moved = true;
     for (const int id : regions_.regions[r].items) {
       const Item& item = regions_.items[id];
-      if (item.kind == Item::Kind::arm) lanes_[item.op.stream]->push(hosts_[item.host]->job);
+      if (item.kind == Item::Kind::arm) host_threads_[item.op.stream]->push(hosts_[item.host]->job);
     }
   }
   return moved;
@@ -279,18 +278,18 @@ void QueueBody::issue_region(int id, int slot, StreamState* states) {
   states[regions_.items[region.items[0]].op.stream].running.store(3, std::memory_order_relaxed);
 }
 
-// A capture spreads from its origin to the region's other streams, and ends where all have come back to it. What comes
-// from other regions is waited for where the graph is launched.
+// A capture forks from its origin to the region's other streams and ends where all have joined it. Other regions are
+// waited for where the graph is launched.
 void QueueBody::capture(int id, int slot, StreamState* states) {
   const Region& region = regions_.regions[id];
   const int first = regions_.items[region.items[0]].op.stream;
   const DeviceStream& origin = stream(first);
   DeviceCapture capture(context_.memory.device(), origin);
-  spread_.record(origin);
+  capture_fork_.record(origin);
   std::set<int> spread = {first};
   for (const int item : region.items) {
     const int s = regions_.items[item].op.stream;
-    if (spread.insert(s).second) spread_.hold(stream(s));
+    if (spread.insert(s).second) capture_fork_.hold(stream(s));
     issue_item(item, slot, &capture, states);
   }
   for (const int s : spread) {
@@ -318,9 +317,9 @@ void QueueBody::issue_item(int id, int slot, DeviceCapture* capture, StreamState
     if (context_.timed) spans_[slot][i].end->record(on);
     if (item.awaited) reached_[i]->record(on);
   } catch (...) {
-    // Before transports abort: they wait for what is on streams, and nothing comes of what a capture holds.
+    // Abandon before transports abort: they wait for work on streams, and captured work would never run.
     if (capture != nullptr) capture->abandon();
-    context_.failed(op(item.op));
+    context_.on_failure(op(item.op));
     throw Cancelled{};
   }
 }
@@ -340,20 +339,20 @@ void QueueBody::run_item(int id) {
   }
   HostPart& part = *hosts_[item.host];
   const bool arm = item.kind == Item::Kind::arm;
-  if (!arm && part.back) return;  // its chunks are back
+  if (!arm && part.back) return;  // bring_back() uploads its chunks
   for (const StagedChunk& chunk : part.chunks) {
     for (const Copy& copy : arm ? chunk.out : chunk.in) on.copy(copy.to, copy.from, copy.bytes);
-    if (arm) on.host_call(HostLane::arm, &part.job);
+    if (arm) on.host_call(HostThread::arm, &part.job);
   }
 }
 
 void QueueBody::wait_for_hosts(const std::function<void()>& check_alive) {
   std::unique_lock lock(mutex_);
-  while (!told_.wait_for(lock, std::chrono::milliseconds(50), [&] { return news_; })) {
+  while (!host_done_cv_.wait_for(lock, std::chrono::milliseconds(50), [&] { return host_done_; })) {
     if (context_.cancelled.load(std::memory_order_relaxed)) break;
     check_alive();
   }
-  news_ = false;
+  host_done_ = false;
   if (context_.cancelled.load(std::memory_order_relaxed)) throw Cancelled{};
 }
 
@@ -376,7 +375,7 @@ void QueueBody::read_times(int slot, const std::function<uint64_t(const DeviceEv
     uint64_t ready = 0;
     for (uint32_t i = 0; i < times[s].size(); ++i) {
       const Times& of = times[s][i];
-      if (of.end == 0) continue;  // a first op: the host has run it while the device was at the step before
+      if (of.end == 0) continue;  // a first op: the host ran it during the step before
       const Op& which = op({s, static_cast<int>(i)});
       if (ready == 0 || which.waits.empty()) ready = of.begin;
       const bool awaits = std::any_of(which.waits.begin(), which.waits.end(), [&](const Edge& edge) {

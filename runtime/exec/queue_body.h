@@ -1,7 +1,7 @@
 // A body on a queue device: its regions enqueued on the program's streams, or captured as graphs and launched.
 //
-// One thread issues everything. The second run of a region captures it, where the device can and nothing is timed; from
-// then on it is one launch.
+// One thread issues everything. The second run of a region captures it where the device can and nothing is timed; from
+// then on the region is one launch.
 #pragma once
 #include <functional>
 #include <memory>
@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "comm/comm.h"
-#include "exec/host_lane.h"
 #include "exec/host_ops.h"
+#include "exec/host_thread.h"
 #include "exec/queue_memory.h"
 #include "exec/recorder.h"
 #include "exec/regions.h"
@@ -18,19 +18,19 @@
 
 namespace prun {
 
-// What bodies share.
+// What the bodies of an executor share.
 struct QueueContext {
   QueueMemory& memory;
-  std::vector<DeviceStream>& streams;  // by their place in a body
-  DeviceStream& copies;                // to the device: of batches, and of chunks that have come
-  RankMemory rank;                     // with the device's arena; its table is the host's
+  std::vector<DeviceStream>& streams;  // by index in a body
+  DeviceStream& copies;                // uploads of batches and of received chunks
+  RankMemory rank;                     // with the device's arena and the host's step table
   const prun_step_values* values;      // the device's
   World& world;
   const HostServices& host;
   int threads;
   bool timed, graphs;
   const std::atomic<bool>& cancelled;
-  std::function<void(const Op&)> failed;  // with the exception under way; any thread
+  std::function<void(const Op&)> on_failure;  // called in a catch block, by any thread
 };
 
 class QueueBody {
@@ -39,30 +39,30 @@ class QueueBody {
   QueueBody(const QueueContext& context, const Body& body);
 
   bool empty() const { return body_.streams.empty(); }
-  // The first ops of a step (How::first), into the host's copies of slot `slot`; on any one thread.
+  // Runs the first ops of a step (How::first) into the host copies of slot `slot`; on any one thread.
   void run_first(int slot, const StepTable& table);
   bool has_first() const { return !first_.empty(); }
-  const Op& first_op() const { return op(regions_.first.front()); }  // of those the first
-  // Enqueues a step on streams that have been made to wait for what is before it: what the first ops made, which is
-  // copied to the device beside that, then all regions as host ops end. Returns once all is enqueued and all host ops
-  // have ended; stream 0 then waits for everything. Throws Cancelled, or what the device throws.
+  const Op& first_op() const { return op(regions_.first.front()); }
+  // Enqueues a step: uploads what the first ops made, beside the step before, then enqueues the regions as host ops
+  // end. Returns once everything is enqueued and all host ops have ended; stream 0 then waits for all streams. Throws
+  // Cancelled, or what the device throws.
   void issue(int64_t step, int slot, StreamState* states, const std::function<void()>& check_alive);
   struct Cancelled {};
 
-  // With times: events of the device in step order, after the step of that slot has ended. `ns` turns an event of the
-  // device into the host's nanoseconds.
+  // With QueueContext::timed, once the step of that slot has ended: records an OpEvent for each op and adds up
+  // `totals`. `ns` turns a device event into the host's nanoseconds.
   void read_times(int slot, const std::function<uint64_t(const DeviceEvent&)>& ns,
                   const std::function<void(int stream, const OpEvent&)>& record, StepRecord& totals) const;
-  uint64_t issuing_ns() const { return issuing_ns_; }  // the host's work of the last issue, without waits
+  uint64_t issuing_ns() const { return issuing_ns_; }  // host time of the last issue(), without waits
 
  private:
   struct HostPart {
     HostJob job;
     std::unique_ptr<Kernel> kernel;
     std::unique_ptr<std::vector<void*>> places;
-    std::vector<StagedChunk> chunks;  // one where it stays whole: its call is the kernel's
-    size_t landed = 0;                // chunks of the step under way that are on their way back to the device
-    std::optional<DeviceEvent> back;  // the last of them is there; for several
+    std::vector<StagedChunk> chunks;  // one if the op is not divided
+    size_t landed = 0;                // chunks of the step under way whose upload is enqueued
+    std::optional<DeviceEvent> back;  // the last chunk is on the device; only with several chunks
     uint64_t end_ns[kStepSlots] = {};
   };
   struct FirstPart {
@@ -70,11 +70,10 @@ class QueueBody {
     std::unique_ptr<std::vector<void*>> places[kStepSlots];
   };
   struct RegionState {
-    int runs = 0;
     bool launched = false;  // of the step under way
     DeviceGraph graph;
     std::optional<DeviceEvent> ended;
-    std::vector<std::pair<int, const DeviceEvent*>> backs;  // chunks that have to be there, and for which stream
+    std::vector<std::pair<int, const DeviceEvent*>> backs;  // streams that wait for the upload of chunks
   };
   struct Span {
     std::optional<DeviceEvent> begin, end;
@@ -106,25 +105,25 @@ class QueueBody {
   std::vector<std::unique_ptr<Kernel>> enqueued_;     // by item: communication on the device's streams
   std::vector<std::optional<DeviceKernel>> kernels_;  // by item
   std::vector<std::optional<Copy>> transfers_;        // by item: load and store
-  std::vector<std::optional<DeviceEvent>> reached_;   // by item: others wait for it
-  std::vector<Span> spans_[kStepSlots];               // by item, with times
+  std::vector<std::optional<DeviceEvent>> reached_;   // by item: other streams wait for it
+  std::vector<Span> spans_[kStepSlots];               // by item; only if timed
   std::vector<std::unique_ptr<HostPart>> hosts_;
-  std::vector<HostPart*> in_chunks_;  // of these
+  std::vector<HostPart*> in_chunks_;  // those divided into chunks
   std::vector<FirstPart> first_;
   int64_t first_bytes_ = 0;
-  std::vector<Copy> first_in_[kAhead];  // on the device
+  std::vector<Copy> first_in_[kAhead];  // from the uploaded batch to where ops read it
   StepTable first_table_;
   std::vector<RegionState> states_;
-  DeviceEvent there_;              // what the first ops made is on the device
-  DeviceEvent fork_;               // a step begins on stream 0
-  DeviceEvent spread_;             // a capture, on one stream
-  std::vector<DeviceEvent> join_;  // by stream
+  DeviceEvent batch_uploaded_;     // what the first ops made is on the device
+  DeviceEvent step_start_;         // on stream 0; the other streams wait for it
+  DeviceEvent capture_fork_;       // on the origin of a capture; the region's other streams wait for it
+  std::vector<DeviceEvent> join_;  // by stream: the end of its work, for stream 0 or the origin of a capture
   uint64_t runs_ = 0;              // steps begun
   std::mutex mutex_;
-  std::condition_variable told_;
-  bool news_ = false;  // a host op has ended
+  std::condition_variable host_done_cv_;
+  bool host_done_ = false;  // a host op has ended since issue() last looked; under mutex_
   uint64_t issuing_ns_ = 0;
-  std::vector<std::unique_ptr<HostLane>> lanes_;  // by stream; last, for its threads use the rest
+  std::vector<std::unique_ptr<HostThread>> host_threads_;  // by stream; last, since they use the other members
 };
 
 }  // namespace prun

@@ -18,9 +18,9 @@ struct QueueExecutor::Batch final : Kernel {
   StepTable table;
 };
 
-QueueExecutor::QueueExecutor(const Program& program, World& world, const ExecutorOptions& options)
-    : JobRun(program, world, options, {.arena = options.queue->arena(), .host_arena = options.queue->host_arena()}),
-      queue_(*options.queue),
+QueueExecutor::QueueExecutor(const Program& program, QueueMemory& queue, World& world, const ExecutorOptions& options)
+    : JobRun(program, queue, world, options),
+      queue_(queue),
       copies_(queue_.device()),
       values_(queue_.device(), sizeof(prun_step_values), PRUN_PLACE_DEVICE) {
   QueueDevice& device = queue_.device();
@@ -49,7 +49,7 @@ QueueExecutor::QueueExecutor(const Program& program, World& world, const Executo
     bodies_.push_back(std::make_unique<QueueBody>(context, body(kind)));
 }
 
-// Kernels may be freed only when no stream has work left.
+// Wait for all streams: kernels may be freed only when no stream has work left.
 QueueExecutor::~QueueExecutor() {
   const auto wait = [](DeviceStream& stream) {
     try {
@@ -61,16 +61,17 @@ QueueExecutor::~QueueExecutor() {
   wait(copies_);
 }
 
-// A process that ends while its kernels wait for a peer leaves them to the driver. Those of an aborted transport end by
-// themselves once they are told; computing that is left ends with the process. The launcher kills after 200 ms.
-void QueueExecutor::settle() {
+// Gives an aborted transport's kernels the moment that they need to end: a process that ends while its kernels wait for
+// a peer leaves them to the driver. Other work ends with the process. The launcher kills after 200 ms.
+bool QueueExecutor::settle() {
   constexpr uint64_t kMoment = 100'000'000;
   const uint64_t end = now_ns() + kMoment;
   try {
     for (const DeviceStream& stream : streams_)
       for (Backoff backoff; !stream.idle() && now_ns() < end;) backoff.wait();
-  } catch (const Error&) {  // a broken device does no work either
+  } catch (const Error&) {  // a broken device does no work
   }
+  return false;
 }
 
 void QueueExecutor::run_body(Kind kind, int64_t first, int64_t end) {
@@ -84,7 +85,7 @@ void QueueExecutor::run_body(Kind kind, int64_t first, int64_t end) {
   if (failure_) std::rethrow_exception(failure_);
 }
 
-// The step table of a step; an evaluation's batches count from 0, and it and a synchronization come before step
+// The step table of a step. An evaluation's batches count from 0; an evaluation and a synchronization come before step
 // table_.step.
 StepTable QueueExecutor::table_of(Kind kind, int64_t step, int64_t first) const {
   StepTable table = table_;
@@ -100,17 +101,17 @@ void QueueExecutor::run_steps(Kind kind, int64_t first, int64_t end) {
   HostJob job;
   job.kernel = &batch;
   if (work.has_first()) job.op = &work.first_op();
-  HostLane lane(
+  HostThread thread(
       "data", cancelled_, [] {}, [this](const Op& op) { fail(std::current_exception(), &op); });
   const auto make_batch = [&](int64_t step) {
     batch.slot = static_cast<int>(step % kStepSlots);
     batch.table = table_of(kind, step, first);
-    lane.push(job);
+    thread.push(job);
   };
   if (work.has_first()) make_batch(first);
   progress_ns_ = now_ns();
   for (int64_t step = first; step < end; ++step) {
-    // Its successor's batch goes where that of step - 2 was.
+    // The next step's batch takes the slot of step - 2.
     if (step - 2 >= first) finish(kind, slot_of(step - 2));
     if (work.has_first()) {
       for (Backoff backoff; job.ended.load(std::memory_order_acquire) < static_cast<uint64_t>(step - first + 1);
@@ -129,7 +130,7 @@ void QueueExecutor::issue(Kind kind, int64_t step, const StepTable& table) {
   QueueBody& work = *bodies_[static_cast<size_t>(kind)];
   Slot& slot = slot_of(step);
   const uint64_t begin = now_ns(), sent = bytes_sent();
-  table_ = table;  // for host ops, which all end before issue returns
+  table_ = table;  // for host ops, which end before issue returns
   *slot.values = table;
   slot.issued_ns = begin;
   slot.begin.record(streams_[0]);
@@ -172,8 +173,8 @@ void QueueExecutor::finish(Kind kind, Slot& slot) {
     return static_cast<uint64_t>(std::max(0.0, to.ms_since(from)) * 1e6);
   };
   if (slot.after_another) record.idle_ns = ns_between(previous.end, slot.begin);
-  // Of the device's clock only differences are known. The first step of a run finds the device idle, so it begins there
-  // when it is enqueued.
+  // The device's clock tells only differences. The first step of a run finds the device idle, so it begins when it is
+  // enqueued.
   const uint64_t since = slot.after_another ? last_end_ns_ + ns_between(previous.end, slot.end)
                                             : slot.issued_ns + ns_between(slot.begin, slot.end);
   const uint64_t end_ns = last_end_ns_ = std::min(progress_ns_, since);

@@ -1,8 +1,8 @@
-// Executes a rank's program on a device that runs what is enqueued (prun/device.h): one thread issues all streams,
-// events are edges, a step is captured once and replayed.
+// Executes a rank's program on a queue device (prun/device.h): one thread issues all streams, events are edges, a step
+// is captured once and replayed.
 //
-// The host is at most two steps ahead: while the device computes step n, the host makes the batch of step n + 1 and has
-// it enqueued before n ends. So a loss is read a step late, and the device does not wait between steps.
+// The host is at most two steps ahead: while the device computes step n, the host makes the batch of step n + 1 and
+// enqueues that step. So a loss is read a step late, and the device does not wait between steps.
 #pragma once
 #include <memory>
 #include <vector>
@@ -15,10 +15,10 @@ namespace prun {
 
 class QueueExecutor final : public JobRun {
  public:
-  // options.queue is set, and `world` is connected. Throws what kernels and communicators throw.
-  QueueExecutor(const Program& program, World& world, const ExecutorOptions& options);
+  // As RankDevice::make_executor.
+  QueueExecutor(const Program& program, QueueMemory& queue, World& world, const ExecutorOptions& options);
   ~QueueExecutor() override;
-  void settle() override;
+  bool settle() override;
 
  private:
   struct Slot {  // a step under way
@@ -30,7 +30,7 @@ class QueueExecutor final : public JobRun {
     uint64_t issued_ns = 0, host_ns = 0, bytes = 0;
     bool after_another = false;  // enqueued behind a step of the same run
   };
-  struct Batch;  // the kernel that makes what the first ops write
+  struct Batch;  // a kernel that runs the first ops of a step
 
   void run_body(Kind kind, int64_t first, int64_t end) override;
   void free_init() override { bodies_[0].reset(); }
@@ -47,9 +47,9 @@ class QueueExecutor final : public JobRun {
   DeviceMemory values_;
   std::vector<Slot> slots_;
   std::vector<std::unique_ptr<QueueBody>> bodies_;  // by kind
-  uint64_t last_end_ns_ = 0;                        // when the step before ended, in the host's time
-  uint64_t progress_ns_ = 0;                        // when something last ended
-  uint64_t eager_bytes_ = 0;                        // that a step sends: what is replayed counts none
+  uint64_t last_end_ns_ = 0;                        // end of the step before, in the host's time
+  uint64_t progress_ns_ = 0;                        // when the device last ended a step
+  uint64_t eager_bytes_ = 0;                        // that a step sends; replayed collectives count none
 };
 
 }  // namespace prun

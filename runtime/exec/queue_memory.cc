@@ -6,14 +6,14 @@
 #include <algorithm>
 #include <numeric>
 
-#include "base/error.h"
 #include "base/text.h"
+#include "exec/queue_executor.h"
 
 namespace prun {
 namespace {
 
-// A collective that no transport enqueues: counts that the host must see, sums in rank order, averages of integers,
-// groups of one.
+// Whether the host must call the collective, since no transport enqueues it: counts that the host reads, sums in rank
+// order, averages of integers, groups of one.
 bool needs_host(const Program& program, const Op& op) {
   if (op.is("all_gather_v")) return true;
   if (op.attrs.text("op") == "avg") {
@@ -71,8 +71,9 @@ PinnedLayout::PinnedLayout(const Program& program, bool enqueues) {
   total = kStepSlots * (first + 2 * kAlignBytes) + std::accumulate(by_stream.begin(), by_stream.end(), int64_t{0});
 }
 
-QueueMemory::QueueMemory(const Program& program, const prun_device& table, const QueueOptions& options, World& world)
-    : device_(std::make_unique<QueueDevice>(table, options.index, options.options)),
+QueueMemory::QueueMemory(const Program& program, const prun_device& table, const DeviceOptions& options, World& world)
+    : program_(program),
+      device_(std::make_unique<QueueDevice>(table, options.index, options.options)),
       enqueues_(world.enqueues(static_cast<prun_mem_kind>(table.mem_kind))),
       layout_(program, enqueues_) {
   const prun_mem_kind kind = static_cast<prun_mem_kind>(table.mem_kind);
@@ -93,7 +94,7 @@ QueueMemory::QueueMemory(const Program& program, const prun_device& table, const
   if (program.host_arena_bytes > 0) host_arena_ = DeviceMemory(*device_, program.host_arena_bytes, PRUN_PLACE_PINNED);
   ahead_ = DeviceMemory(*device_, kAhead * layout_.first, PRUN_PLACE_DEVICE);
   account(&DeviceUse::arena);
-  // The transport's own memory where it has some, so that peers read it without a copy more.
+  // The transport's own memory where it has some, so that peers read it without another copy.
   pinned_ = static_cast<std::byte*>(world.allocate(layout_.total));
   if (table.pin == nullptr) return;
   prun_result result{.size = sizeof(prun_result), .culprit = -1, .message = {}};
@@ -118,10 +119,8 @@ int64_t QueueMemory::free_bytes() {
   return static_cast<int64_t>(free);
 }
 
-void QueueMemory::account(int64_t DeviceUse::*whom) {
-  const int64_t before = use_.free;
-  use_.free = free_bytes();
-  use_.*whom += std::max<int64_t>(0, before - use_.free);
+std::unique_ptr<JobRun> QueueMemory::make_executor(World& world, const ExecutorOptions& options) {
+  return std::make_unique<QueueExecutor>(program_, *this, world, options);
 }
 
 Error QueueMemory::explained(const Error& error) const {

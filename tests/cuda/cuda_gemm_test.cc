@@ -71,7 +71,7 @@ class Cuda {
     setenv("PRUN_SUBSTITUTE_EPILOGUES", offers == kAll ? "1" : "0", 1);
     setenv("PRUN_SUBSTITUTE_CAPABILITY", std::to_string(capability).c_str(), 1);
     device_ = make_table_device(load_device_plugin({"cuda", PRUN_CUDA_DEVICE}));
-    queue_ = std::make_unique<QueueDevice>(*device_->table(), 0, options);
+    queue_ = std::make_unique<QueueDevice>(*device_->queue(), 0, options);
   }
 
   std::vector<Values> run(const Case& c, Dtype dtype, const std::vector<Values>& reads) {

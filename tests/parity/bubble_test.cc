@@ -14,7 +14,7 @@
 
 #include "comm/comm.h"
 #include "exec/clock.h"
-#include "exec/executor.h"
+#include "exec/rank_device.h"
 #include "tests/conformance/local_bootstrap.h"
 #include "tests/parity/parity_job.h"
 
@@ -96,9 +96,10 @@ std::string execute(const Job& job, const Recorders& recorders, const std::strin
     options.rank = bootstrap.rank();
     options.recorder = recorders.of(bootstrap.rank());
     options.aborted = [&] { return bootstrap.aborted(); };
-    options.arena = static_cast<std::byte*>(world->allocate(program.arena_bytes));
+    const SleepingDevice device;
+    const std::unique_ptr<RankDevice> rank_device = open_rank_device(device, program, *world);
     world->connect();
-    Executor(program, SleepingDevice(), *world, options).run();
+    rank_device->make_executor(*world, options)->run();
     bootstrap.barrier();
     return "";
   }));

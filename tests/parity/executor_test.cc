@@ -1,7 +1,5 @@
 // The executor's threads: three streams of zero3 on one rank give the interpreter's bits, and an error on any stream
 // ends all of them. Runs under the thread sanitizer, which sees every access that an edge failed to order.
-#include "exec/executor.h"
-
 #include <gtest/gtest.h>
 
 #include <cstring>

@@ -3,20 +3,17 @@
 namespace prun::test {
 
 OneRank::OneRank(const Program& program, const Device& device)
-    : program_(program), device_(device), world_(World::open({}, bootstrap_)), memory_(recorder_bytes(kCapacity)) {
-  if (device.table() != nullptr) {
-    queue_ = std::make_unique<QueueMemory>(program, *device.table(), QueueOptions{}, *world_);
-    options_.queue = queue_.get();
-  } else {
-    options_.arena = static_cast<std::byte*>(world_->allocate(program.arena_bytes));
-  }
+    : program_(program),
+      world_(World::open({}, bootstrap_)),
+      memory_(recorder_bytes(kCapacity)),
+      rank_device_(open_rank_device(device, program, *world_)) {
   options_.recorder = reinterpret_cast<RecorderHeader*>(memory_.data());
   options_.recorder->capacity = kCapacity;
   world_->connect();
 }
 
 std::vector<double> OneRank::run(std::string* failed, std::vector<double>* evaluated) {
-  const std::unique_ptr<JobRun> executor = make_executor(program_, device_, *world_, options_);
+  const std::unique_ptr<JobRun> executor = rank_device_->make_executor(*world_, options_);
   try {
     executor->run();
   } catch (...) {

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "comm/comm.h"
-#include "exec/job_run.h"
 #include "exec/queue_memory.h"
 
 namespace prun::test {
@@ -16,7 +15,7 @@ class OneRank {
 
   // Throws what the executor throws; `failed` is what it says of the op.
   std::vector<double> run(std::string* failed = nullptr, std::vector<double>* evaluated = nullptr);
-  const QueueMemory& queue() const { return *queue_; }  // of a queue device
+  const QueueMemory& queue() const { return dynamic_cast<const QueueMemory&>(*rank_device_); }  // of a queue device
 
  private:
   class Alone final : public Bootstrap {
@@ -27,12 +26,11 @@ class OneRank {
 
   static constexpr uint64_t kCapacity = 1024;
   const Program& program_;
-  const Device& device_;
   Alone bootstrap_;
   std::unique_ptr<World> world_;
   std::vector<std::byte> memory_;
   ExecutorOptions options_;
-  std::unique_ptr<QueueMemory> queue_;
+  std::unique_ptr<RankDevice> rank_device_;
 };
 
 }  // namespace prun::test

@@ -1,7 +1,5 @@
 // The executor for queue devices on the CPU behind prun/device.h, whose functions are called through a table that looks
 // on: what runs beside what, and what is left behind an error.
-#include "exec/queue_executor.h"
-
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -10,6 +8,7 @@
 #include <mutex>
 
 #include "device/cpu_queue/cpu_queue.h"
+#include "device/plugin_device.h"
 #include "tests/parity/one_rank.h"
 #include "tests/parity/parity_job.h"
 
@@ -17,25 +16,6 @@ namespace prun::test {
 namespace {
 
 const Settings kSteps = {{"strategy", "zero3"}, {"steps", "4"}};
-
-// cpu-queue with functions of another table.
-class Watched final : public Device {
- public:
-  explicit Watched(const prun_device& table) : inner_(open_device("cpu-queue")), table_(table) {}
-  std::string_view name() const override { return inner_->name(); }
-  int64_t workspace_bytes(const Program& program, const Op& op, int threads) const override {
-    return inner_->workspace_bytes(program, op, threads);
-  }
-  bool supports(const Op& op, const Program& program) const override { return inner_->supports(op, program); }
-  std::unique_ptr<Kernel> make_kernel(const RankMemory& memory, const Op& op, int threads) const override {
-    return inner_->make_kernel(memory, op, threads);
-  }
-  const prun_device* table() const override { return &table_; }
-
- private:
-  std::unique_ptr<Device> inner_;
-  const prun_device& table_;
-};
 
 // Batches that have come to the device, and steps that have read their loss; a step ends when the batch behind it came.
 struct Batches {
@@ -75,8 +55,8 @@ TEST(QueueExecutor, TheNextBatchComesWhileTheDeviceIsAtAStep) {
   prun_device table = cpu_queue_table();
   table.copy = watched_copy;
   const Job job = parity_job(1, kSteps);
-  const Watched device(table);
-  OneRank rank(job.classes[0], device);
+  const std::unique_ptr<Device> device = make_table_device(table);
+  OneRank rank(job.classes[0], *device);
   batches.memory = &rank.queue();
   EXPECT_EQ(rank.run(), losses_of(run_virtual_ranks(job, *open_device("cpu"), {})));
   EXPECT_EQ(batches.come, 4);
@@ -126,8 +106,8 @@ TEST(QueueExecutor, AChunkIsBackBeforeTheNextHasComeToTheHost) {
   const Job job = parity_job(1, {{"layers", "1"}, {"width", "512"}, {"context", "8"}, {"batch", "1"}, {"steps", "4"}},
                              "cpu", "plans/ddp.lua");
   const Program& program = job.classes[0];
-  const Watched device(table);
-  OneRank rank(program, device);
+  const std::unique_ptr<Device> device = make_table_device(table);
+  OneRank rank(program, *device);
   for (size_t s = 0; s < program.step.streams.size(); ++s)
     for (const Op& op : program.step.streams[s].ops)
       if (op.is("all_reduce") && staged_bytes(program, op) > (8 << 20)) {
@@ -161,10 +141,10 @@ TEST(QueueExecutor, AnErrorInACaptureEndsItAndIsTheOneThatIsTold) {
   table.capture_end = watched_end;
   table.kernel_run = failing_run;
   const Job job = parity_job(1, kSteps);
-  const Watched device(table);
+  const std::unique_ptr<Device> device = make_table_device(table);
   std::string failed;
   try {
-    OneRank(job.classes[0], device).run(&failed);
+    OneRank(job.classes[0], *device).run(&failed);
     ADD_FAILURE() << "no kernel failed";
   } catch (const Error& error) {
     EXPECT_EQ(error.message(), "device cpu-queue: starting a kernel: out of luck");

@@ -20,7 +20,7 @@ class QueueDeviceTest : public testing::Test {
  protected:
   QueueDeviceTest() {
     opened_ = open_device("cpu-queue");
-    device_.emplace(*opened_->table(), 0, "");
+    device_.emplace(*opened_->queue(), 0, "");
     ones_.assign(kCount, 1.0f);
   }
   // y = factor·x over kCount floats.

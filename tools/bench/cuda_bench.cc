@@ -48,7 +48,7 @@ void measure_or_say(const Figure& of, const std::function<void()>& measure,
 
 CudaBench::CudaBench(const std::string& options)
     : cuda_(open_device("cuda")),
-      device_(*cuda_->table(), 0, options),
+      device_(*cuda_->queue(), 0, options),
       stream_(device_),
       values_(device_, sizeof(prun_step_values), PRUN_PLACE_DEVICE) {
   prun_device_info info{};

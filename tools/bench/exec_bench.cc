@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "comm/comm.h"
-#include "exec/executor.h"
+#include "exec/rank_device.h"
 
 namespace prun {
 namespace {
@@ -65,7 +65,7 @@ void run(benchmark::State& state, bool edges) {
     recorder->capacity = 4096;
     ExecutorOptions options;
     options.recorder = recorder;
-    Executor(program, device, *world, options).run();
+    open_rank_device(device, program, *world)->make_executor(*world, options)->run();
   }
   double ops =
       static_cast<double>(state.iterations()) * kSteps * kOps * static_cast<double>(program.step.streams.size());

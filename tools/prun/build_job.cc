@@ -61,8 +61,7 @@ Job build_job(const Options& options, int ranks) {
   watch.require_printed(options.plan);
   require_supported(job, *device);
   // Only a run on host memory is held against this host's memory; check and dump may describe any cluster.
-  const bool runs =
-      options.command == "run" && (device->table() == nullptr || device->table()->mem_kind == PRUN_MEM_HOST);
+  const bool runs = options.command == "run" && device->memory_kind() == PRUN_MEM_HOST;
   require_valid(job, runs ? available_memory() / options.launch.nproc : 0, options.launch.nproc);
   watch.lap("verify");
   if (options.time_passes) watch.print_times();

@@ -83,7 +83,7 @@ std::string name_device(const std::string& typed) {
 void require_device(const std::string& name, int index) {
   const std::vector<DevicePluginFile> plugins = find_device_plugins();
   if (std::none_of(plugins.begin(), plugins.end(), [&](const DevicePluginFile& file) { return file.name == name; }) &&
-      open_device(name)->table() == nullptr)
+      open_device(name)->queue() == nullptr)
     throw usage_error(
         fmt::format("the device {} is a part of prun, not behind prun/device.h: there is nothing to try", name));
   const DeviceReport report = probe_device(name, {});

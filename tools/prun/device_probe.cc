@@ -49,11 +49,11 @@ using Ask = std::function<void(const prun_device&, Answer&)>;
   Answer answer;
   try {
     const std::unique_ptr<Device> opened = open_device(device);
-    if (opened->table() != nullptr) {
-      write_text(answer.version, opened->table()->version);
-      write_text(answer.summary, opened->table()->summary);
-      answer.mem_kind = opened->table()->mem_kind;
-      ask(*opened->table(), answer);
+    answer.mem_kind = opened->memory_kind();
+    if (const prun_device* table = opened->queue()) {
+      write_text(answer.version, table->version);
+      write_text(answer.summary, table->summary);
+      ask(*table, answer);
     }
   } catch (const std::exception& error) {
     write_text(answer.problem, error.what());

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "exec/queue_memory.h"
+#include "exec/rank_device.h"
 #include "ir/program.h"
 #include "steps.h"
 

@@ -21,7 +21,7 @@ DeviceSuite& device_suite() {
 
 const prun_device& device_table() {
   static const std::unique_ptr<Device> device = open_device(device_suite().name);
-  return *device->table();
+  return *device->queue();
 }
 
 bool is_on_host() { return device_table().mem_kind == PRUN_MEM_HOST; }

@@ -60,7 +60,7 @@ void check(const Options& options) {
       wanted.device = bench.memory;
       wanted.launch.nproc = ranks;
       check_devices(wanted);
-      if (open_device(bench.memory)->table() == nullptr)
+      if (open_device(bench.memory)->queue() == nullptr)
         throw usage_error(
             fmt::format("--memory {}: that device computes in the host's memory, which is the default", bench.memory));
     }

@@ -13,8 +13,8 @@ namespace prun {
 const prun_device& bench_device(const std::string& name) {
   static std::vector<std::unique_ptr<Device>> opened;  // a table lives as long as its Device
   opened.push_back(open_device(name));
-  PRUN_CHECK(opened.back()->table() != nullptr, name + " has no memory of its own");
-  return *opened.back()->table();
+  PRUN_CHECK(opened.back()->queue() != nullptr, name + " has no memory of its own");
+  return *opened.back()->queue();
 }
 
 BenchBuffers::BenchBuffers(World& world, const BenchSettings& settings, int index, int64_t bytes) : bytes_(bytes) {

@@ -1,8 +1,8 @@
-// Runs the host ops of one stream of a queue device, in their order: waits until the device has brought what an op
-// reads, then calls its kernel.
+// Runs the host ops of one stream of a queue device in order: waits until the device has copied what an op reads to the
+// host, then calls its kernel.
 //
-// A thread a stream, so that a message that waits for its peer holds up nobody else, as on a device whose streams are
-// threads. It calls nothing of the device: the device calls arm().
+// Each stream has its thread, so that a message that waits for its peer delays no other stream. The thread calls
+// nothing of the device: the device calls arm().
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -16,28 +16,28 @@
 
 namespace prun {
 
-class HostLane;
+class HostThread;
 
 struct HostJob {
   const Op* op = nullptr;
   Kernel* kernel = nullptr;
-  HostLane* lane = nullptr;
-  bool waits = false;                 // for the device, each time
+  HostThread* thread = nullptr;
+  bool waits = false;                 // for arm() before each chunk
   uint64_t chunks = 1;                // runs of the kernel, one after the other
   uint64_t begin_ns = 0, end_ns = 0;  // of the last run
-  uint64_t armed = 0, begun = 0;      // under the lane's mutex: how often
+  uint64_t armed = 0, begun = 0;      // counted under the thread's mutex
   std::atomic<uint64_t> ended{0};     // chunks so far
 };
 
-class HostLane {
+class HostThread {
  public:
-  // `told` is called after each chunk of a job, on the lane's thread; `failed` with the error of one: the lane then
-  // does no more.
-  HostLane(const std::string& name, const std::atomic<bool>& cancelled, std::function<void()> told,
-           std::function<void(const Op&)> failed);
-  ~HostLane();  // after the job under way; those behind it are dropped once cancelled
+  // Calls `on_done` after each chunk of a job, and `failed` in a catch block for a chunk that throws, which is the last
+  // that it runs.
+  HostThread(const std::string& name, const std::atomic<bool>& cancelled, std::function<void()> on_done,
+             std::function<void(const Op&)> failed);
+  ~HostThread();  // ends after the queued jobs, or once cancelled after the one under way
   void push(HostJob& job);
-  // For prun_device::host_call, with the HostJob: what the next chunk of the job reads is there.
+  // For prun_device::host_call, with the HostJob: what the job's next chunk reads is on the host.
   static void arm(void* job);
 
  private:
@@ -45,7 +45,7 @@ class HostLane {
   bool wait_armed(HostJob& job, std::unique_lock<std::mutex>& lock);
 
   const std::atomic<bool>& cancelled_;
-  std::function<void()> told_;
+  std::function<void()> done_;
   std::function<void(const Op&)> failed_;
   std::mutex mutex_;
   std::condition_variable changed_;

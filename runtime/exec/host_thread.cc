@@ -1,4 +1,4 @@
-#include "exec/host_lane.h"
+#include "exec/host_thread.h"
 
 #include <sys/prctl.h>
 
@@ -19,14 +19,14 @@ void Backoff::wait() {
     std::this_thread::sleep_for(std::chrono::microseconds(std::min(rounds_ - kYields, kMostMicroseconds)));
 }
 
-HostLane::HostLane(const std::string& name, const std::atomic<bool>& cancelled, std::function<void()> told,
-                   std::function<void(const Op&)> failed)
-    : cancelled_(cancelled), told_(std::move(told)), failed_(std::move(failed)), thread_([this, name] {
+HostThread::HostThread(const std::string& name, const std::atomic<bool>& cancelled, std::function<void()> on_done,
+                       std::function<void(const Op&)> failed)
+    : cancelled_(cancelled), done_(std::move(on_done)), failed_(std::move(failed)), thread_([this, name] {
         prctl(PR_SET_NAME, name.c_str());
         run();
       }) {}
 
-HostLane::~HostLane() {
+HostThread::~HostThread() {
   {
     std::lock_guard lock(mutex_);
     closed_ = true;
@@ -35,7 +35,7 @@ HostLane::~HostLane() {
   thread_.join();
 }
 
-void HostLane::push(HostJob& job) {
+void HostThread::push(HostJob& job) {
   {
     std::lock_guard lock(mutex_);
     jobs_.push_back(&job);
@@ -43,21 +43,21 @@ void HostLane::push(HostJob& job) {
   changed_.notify_one();
 }
 
-void HostLane::arm(void* data) {
+void HostThread::arm(void* data) {
   HostJob& job = *static_cast<HostJob*>(data);
-  std::lock_guard lock(job.lane->mutex_);
+  std::lock_guard lock(job.thread->mutex_);
   ++job.armed;
-  job.lane->changed_.notify_one();
+  job.thread->changed_.notify_one();
 }
 
-bool HostLane::wait_armed(HostJob& job, std::unique_lock<std::mutex>& lock) {
+bool HostThread::wait_armed(HostJob& job, std::unique_lock<std::mutex>& lock) {
   ++job.begun;
   while (job.waits && job.armed < job.begun && !cancelled_.load(std::memory_order_relaxed))
     changed_.wait_for(lock, std::chrono::milliseconds(50));  // nobody tells of a cancellation
   return !cancelled_.load(std::memory_order_relaxed);
 }
 
-void HostLane::run() {
+void HostThread::run() {
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [&] { return !jobs_.empty() || closed_; });
@@ -73,11 +73,11 @@ void HostLane::run() {
         job.end_ns = now_ns();
       } catch (...) {
         failed_(*job.op);
-        told_();
+        done_();
         return;
       }
       job.ended.fetch_add(1, std::memory_order_release);
-      told_();
+      done_();
       lock.lock();
     }
   }

@@ -1,0 +1,75 @@
+// The host as a device, and the choice between the two kinds of devices.
+#include "exec/rank_device.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "exec/executor.h"
+#include "exec/queue_memory.h"
+
+namespace prun {
+namespace {
+
+// Zeroed pages of this process alone.
+class HostMemory {
+ public:
+  explicit HostMemory(int64_t bytes) : bytes_(static_cast<size_t>(bytes)) {
+    if (bytes_ == 0) return;
+    void* p = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED)
+      throw Error(Exit::out_of_memory,
+                  fmt::format("no {} bytes of host memory for what is offloaded: {}", bytes, strerror(errno)));
+    data_ = static_cast<std::byte*>(p);
+  }
+  ~HostMemory() {
+    if (data_ != nullptr) munmap(data_, bytes_);
+  }
+  HostMemory(const HostMemory&) = delete;
+  HostMemory& operator=(const HostMemory&) = delete;
+  std::byte* data() const { return data_; }
+
+ private:
+  size_t bytes_;
+  std::byte* data_ = nullptr;
+};
+
+// The arena is the transport's memory where it offers some, so that peers read and write it without a copy.
+class HostDevice final : public RankDevice {
+ public:
+  HostDevice(const Device& device, const Program& program, World& world)
+      : device_(device), program_(program), host_arena_(program.host_arena_bytes) {
+    if (program.arena_bytes > 0) arena_ = static_cast<std::byte*>(world.allocate(program.arena_bytes));
+  }
+  std::byte* arena() const override { return arena_; }
+  std::byte* host_arena() const override { return host_arena_.data(); }
+  bool takes_puts() const override { return true; }
+  std::unique_ptr<JobRun> make_executor(World& world, const ExecutorOptions& options) override {
+    return std::make_unique<Executor>(program_, device_, *this, world, options);
+  }
+
+ private:
+  const Device& device_;
+  const Program& program_;
+  HostMemory host_arena_;
+  std::byte* arena_ = nullptr;
+};
+
+}  // namespace
+
+void RankDevice::account(int64_t DeviceUse::*whom) {
+  const int64_t before = use_.free;
+  use_.free = free_bytes();
+  use_.*whom += std::max<int64_t>(0, before - use_.free);
+}
+
+std::unique_ptr<RankDevice> open_rank_device(const Device& device, const Program& program, World& world,
+                                             const DeviceOptions& options) {
+  if (device.queue() != nullptr) return std::make_unique<QueueMemory>(program, *device.queue(), options, world);
+  return std::make_unique<HostDevice>(device, program, world);
+}
+
+}  // namespace prun
