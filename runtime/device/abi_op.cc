@@ -38,12 +38,6 @@ void share_of(const void* mesh, const char* axes, int64_t* index, int64_t* of) {
 
 }  // namespace
 
-bool has_workspace(const Program& program, const Op& op) {
-  if (op.writes.empty()) return false;
-  const Tensor& last = program.tensors[op.writes.back()];
-  return last.dtype == Dtype::u8 && program.buffers[last.buffer].role == Role::workspace;
-}
-
 AbiOp::AbiOp(const RankMemory& memory, const Op& op, int threads, const prun_step_values* values) : memory_(memory) {
   const bool scratch = has_workspace(*memory.program, op);
   for (const int id : op.reads) reads_.push_back(tensor(memory, id));
@@ -71,7 +65,7 @@ AbiOp::AbiOp(const RankMemory& memory, const Op& op, int threads, const prun_ste
 prun_tensor AbiOp::tensor(const RankMemory& memory, int id) const {
   const Tensor& t = memory.program->tensors[id];
   prun_tensor made{};
-  if (memory.arena != nullptr || memory.places != nullptr) made.ptr = memory.data(id);
+  if (memory.arena != nullptr || memory.tensors != nullptr) made.ptr = memory.data(id);
   made.dims = t.shape.data();
   made.rank = std::ssize(t.shape);
   made.dtype = static_cast<int>(t.dtype);

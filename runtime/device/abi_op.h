@@ -1,4 +1,4 @@
-// An op of a program in the words of prun/device.h.
+// An op of a program as a prun_op of prun/device.h.
 #pragma once
 #include <vector>
 
@@ -8,7 +8,8 @@ namespace prun {
 
 class AbiOp {
  public:
-  // `memory.arena` null: only sizes are asked for, and all pointers are null. What is passed must outlive this.
+  // Without memory.arena and memory.tensors all pointers are null: then only sizes are asked for. All arguments must
+  // outlive this.
   AbiOp(const RankMemory& memory, const Op& op, int threads, const prun_step_values* values = nullptr);
   AbiOp(const AbiOp&) = delete;
   const prun_op& get() const { return op_; }
@@ -21,8 +22,5 @@ class AbiOp {
   RankMemory memory_;
   prun_op op_{};
 };
-
-// Whether the op's last write is scratch that the memory pass gave it.
-bool has_workspace(const Program& program, const Op& op);
 
 }  // namespace prun

@@ -1,7 +1,7 @@
-// A device: memory is given to it, it makes one kernel for each compute op, and the executor calls them in order.
+// A device makes one kernel for each compute op of a program, over memory that it is given. A kernel is made once, with
+// every pointer resolved; running it takes no arguments but the step table and may not allocate.
 //
-// Surprising fact: a kernel is made once, with every pointer resolved; running it takes no arguments but the step
-// table and may not allocate.
+// How a rank takes memory, runs and accounts on a device is RankDevice's (exec/rank_device.h).
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -15,7 +15,7 @@
 
 namespace prun {
 
-// The numbers that change from step to step; written by the executor between steps, read by kernels.
+// The numbers that change from step to step. The executor writes them between steps, kernels read them.
 struct StepTable : prun_step_values {
   StepTable() : prun_step_values{} {}
   void set(const Schedule& schedule, int64_t to) {
@@ -25,19 +25,27 @@ struct StepTable : prun_step_values {
   }
 };
 
-// Where a rank's program lives.
+// Whether the op's last write is scratch that the memory pass gave it.
+inline bool has_workspace(const Program& program, const Op& op) {
+  if (op.writes.empty()) return false;
+  const Tensor& last = program.tensors[op.writes.back()];
+  return last.dtype == Dtype::u8 && program.buffers[last.buffer].role == Role::workspace;
+}
+
+// A rank's tensors and its place in the mesh, as kernels see them.
 struct RankMemory {
   std::byte* arena = nullptr;
   int rank = 0;
   const Program* program = nullptr;
   const StepTable* table = nullptr;
-  // Behind prun/device.h there is no arena to be seen: where each tensor lies, and who knows the rank's shares.
-  const std::vector<void*>* places = nullptr;
-  const prun_op* foreign = nullptr;
   std::byte* host_arena = nullptr;
+  // Instead of the arenas: the address of each tensor. For host copies of a queue device's tensors, and for an op that
+  // came through prun/device.h; the latter's caller also knows the rank's shares, instead of the program's mesh.
+  const std::vector<void*>* tensors = nullptr;
+  const prun_op* caller = nullptr;
 
   void* data(TensorId tensor) const {
-    if (places != nullptr) return (*places)[tensor];
+    if (tensors != nullptr) return (*tensors)[tensor];
     const Tensor& t = program->tensors[tensor];
     return data(program->buffers[t.buffer]) + t.byte_offset;
   }
@@ -56,11 +64,11 @@ class Device {
  public:
   virtual ~Device() = default;
   virtual std::string_view name() const = 0;
-  // Scratch that the op needs while it runs; the memory pass gives it as the op's last write (role workspace, u8).
-  // `threads` as in make_kernel: some scratch is per thread. A kernel whose workspace is missing or too small (the
-  // program was compiled for another machine) takes memory of its own when it is made.
+  // Bytes of scratch that the op needs while it runs; the memory pass gives it as the op's last write (role workspace,
+  // u8). `threads` as in make_kernel: some scratch is per thread. A kernel whose workspace is missing or too small, in
+  // a program compiled for another machine, takes memory of its own when it is made.
   virtual int64_t workspace_bytes(const Program& program, const Op& op, int threads = 1) const = 0;
-  // `threads`: cores that this kernel may use.
+  // `threads`: cores that the kernel may use.
   virtual std::unique_ptr<Kernel> make_kernel(const RankMemory& memory, const Op& op, int threads) const = 0;
   virtual bool supports(const Op& op, const Program& program) const = 0;
   // Whether it computes a fused op of this kind (compile/fuse.cc) faster than its parts one by one.

@@ -8,7 +8,6 @@
 #include <fstream>
 #include <map>
 #include <mutex>
-#include <optional>
 
 #include "base/plugin_file.h"
 #include "base/plugin_table.h"
@@ -74,7 +73,7 @@ std::vector<DevicePluginFile> files_named(const char* extension) {
   return found;
 }
 
-// Device, stream and step values that the kernels of one TableDevice share; opened with the first of them.
+// The device, stream and step values that the kernels of a TableDevice share; opened with the first kernel.
 struct Opened {
   Opened(const prun_device& table, const TableUse& use)
       : device(table, use.index, use.options),
@@ -85,7 +84,7 @@ struct Opened {
   DeviceMemory values;
 };
 
-// The device's side of an arena that the caller has on the host.
+// The device's copy of the caller's arena on the host.
 struct Mirror {
   Mirror(std::shared_ptr<Opened> device, const RankMemory& rank)
       : opened(std::move(device)),
@@ -98,7 +97,7 @@ struct Mirror {
   DeviceMemory memory;
 };
 
-// Takes the arena to the device and back, and waits for its end.
+// Copies the arena to the device, runs, copies it back and waits.
 class WaitingKernel final : public Kernel {
  public:
   WaitingKernel(std::shared_ptr<Mirror> arena, const RankMemory& memory, const Op& op, int threads, bool captured)
@@ -111,8 +110,8 @@ class WaitingKernel final : public Kernel {
     if (table_ != nullptr) values = *table_;
     stream.copy(arena_->opened->values.get(), &values, sizeof values);
     stream.copy(arena_->memory.get(), arena_->host, arena_->bytes);
-    if (graph_.has_value())
-      graph_->launch(stream);
+    if (graph_.get() != nullptr)
+      graph_.launch(stream);
     else
       kernel_.run(stream);
     stream.copy(arena_->host, arena_->memory.get(), arena_->bytes);
@@ -126,20 +125,14 @@ class WaitingKernel final : public Kernel {
     return AbiOp(memory, op, threads, reinterpret_cast<const prun_step_values*>(arena_->opened->values.get()));
   }
   void capture() {
-    const prun_device& table = device().table();
-    prun_stream* stream = arena_->opened->stream.get();
-    prun_graph* graph = nullptr;
-    device().call("beginning a capture",
-                  [&](prun_result* r) { return table.capture_begin(device().get(), stream, r); });
+    DeviceCapture capture(device(), arena_->opened->stream);
     kernel_.run(arena_->opened->stream);
-    device().call("ending a capture",
-                  [&](prun_result* r) { return table.capture_end(device().get(), stream, &graph, r); });
-    graph_.emplace(device(), graph);
+    graph_ = capture.finish();
   }
   std::shared_ptr<Mirror> arena_;
   const StepTable* table_;
   DeviceKernel kernel_;
-  std::optional<DeviceGraph> graph_;
+  DeviceGraph graph_;
 };
 
 class TableDevice final : public Device {

@@ -1,7 +1,7 @@
-// Devices that are plugins: found by name, loaded, and as a Device.
+// Device plugins: found by name, loaded, and seen as a Device.
 //
-// As a Device its kernels take the host's arena to the device and back, and wait for their end: for tests, which look
-// at one op at a time. The executor takes the table and enqueues.
+// Kernels of such a Device copy the host's arena to the device and back and wait for the end: for tests, which run one
+// op at a time. The executor enqueues on Device::queue() instead.
 #pragma once
 #include <memory>
 #include <string>
@@ -26,7 +26,7 @@ std::string why_unbuilt(const DevicePluginFile& file);
 const prun_device& load_device_plugin(const DevicePluginFile& file);
 
 struct TableUse {
-  int index = 0;  // which of the host's
+  int index = 0;  // which of the host's devices
   std::string options = {};
   bool captured = false;  // a kernel is captured when it is made; running it launches the graph
 };

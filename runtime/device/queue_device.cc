@@ -38,113 +38,65 @@ void QueueDevice::check(prun_status status, const prun_result& result, const cha
 DeviceMemory::DeviceMemory(QueueDevice& device, int64_t bytes, prun_place place) : device_(&device), place_(place) {
   const std::string doing =
       fmt::format("taking {} of {}", human_bytes(bytes), place == PRUN_PLACE_DEVICE ? "its memory" : "pinned memory");
-  device.call(doing.c_str(), [&](prun_result* result) {
-    return device.table().alloc(device.get(), static_cast<size_t>(std::max<int64_t>(bytes, 1)), place, &ptr_, result);
-  });
+  device.call<&prun_device::alloc>(doing.c_str(), static_cast<size_t>(std::max<int64_t>(bytes, 1)), place, &ptr_);
 }
 DeviceMemory::~DeviceMemory() {
   if (ptr_ != nullptr) device_->table().free(device_->get(), ptr_, place_);
 }
 
-DeviceStream::DeviceStream(QueueDevice& device, int priority) : device_(device) {
-  device.call("making a stream", [&](prun_result* result) {
-    return device.table().stream_create(device.get(), priority, &stream_, result);
-  });
-}
-DeviceStream::~DeviceStream() {
-  if (stream_ != nullptr) device_.table().stream_free(device_.get(), stream_);
+DeviceStream::DeviceStream(QueueDevice& device, int priority) : DeviceHandle(device) {
+  device.call<&prun_device::stream_create>("making a stream", priority, &made_);
 }
 void DeviceStream::copy(void* to, const void* from, int64_t bytes) {
-  device_.call("copying", [&](prun_result* result) {
-    return device_.table().copy(device_.get(), stream_, to, from, static_cast<size_t>(bytes), result);
-  });
+  device_->call<&prun_device::copy>("copying", made_, to, from, static_cast<size_t>(bytes));
 }
 void DeviceStream::zero(void* ptr, int64_t bytes) {
-  device_.call("zeroing memory", [&](prun_result* result) {
-    return device_.table().zero(device_.get(), stream_, ptr, static_cast<size_t>(bytes), result);
-  });
+  device_->call<&prun_device::zero>("zeroing memory", made_, ptr, static_cast<size_t>(bytes));
 }
 void DeviceStream::host_call(void (*function)(void*), void* data) {
-  device_.call("calling the host", [&](prun_result* result) {
-    return device_.table().host_call(device_.get(), stream_, function, data, result);
-  });
+  device_->call<&prun_device::host_call>("calling the host", made_, function, data);
 }
-bool DeviceStream::idle() const {
-  return device_.reached(
-      "at its work", [&](prun_result* result) { return device_.table().stream_test(device_.get(), stream_, result); });
-}
+bool DeviceStream::idle() const { return device_->reached<&prun_device::stream_test>("at its work", made_); }
+void DeviceStream::wait() { device_->call<&prun_device::stream_wait>("waiting for its work", made_); }
 
-void DeviceStream::wait() {
-  device_.call("waiting for its work",
-               [&](prun_result* result) { return device_.table().stream_wait(device_.get(), stream_, result); });
-}
-
-DeviceEvent::DeviceEvent(QueueDevice& device, bool timed) : device_(device) {
-  device.call("making an event", [&](prun_result* result) {
-    return device.table().event_create(device.get(), timed ? 1 : 0, &event_, result);
-  });
-}
-DeviceEvent::~DeviceEvent() {
-  if (event_ != nullptr) device_.table().event_free(device_.get(), event_);
+DeviceEvent::DeviceEvent(QueueDevice& device, bool timed) : DeviceHandle(device) {
+  device.call<&prun_device::event_create>("making an event", timed ? 1 : 0, &made_);
 }
 void DeviceEvent::record(const DeviceStream& stream, bool external) {
-  device_.call("recording an event", [&](prun_result* result) {
-    return device_.table().event_record(device_.get(), event_, stream.get(), external ? 1 : 0, result);
-  });
+  device_->call<&prun_device::event_record>("recording an event", made_, stream.get(), external ? 1 : 0);
 }
 void DeviceEvent::hold(const DeviceStream& stream) const {
-  device_.call("waiting for an event", [&](prun_result* result) {
-    return device_.table().event_wait(device_.get(), stream.get(), event_, result);
-  });
+  device_->call<&prun_device::event_wait>("waiting for an event", stream.get(), made_);
 }
-bool DeviceEvent::reached() const {
-  return device_.reached(
-      "its work", [&](prun_result* result) { return device_.table().event_test(device_.get(), event_, result); });
-}
+bool DeviceEvent::reached() const { return device_->reached<&prun_device::event_test>("its work", made_); }
 double DeviceEvent::ms_since(const DeviceEvent& earlier) const {
   double ms = 0;
-  device_.call("reading a time", [&](prun_result* result) {
-    return device_.table().event_elapsed(device_.get(), earlier.event_, event_, &ms, result);
-  });
+  device_->call<&prun_device::event_elapsed>("reading a time", earlier.made_, made_, &ms);
   return ms;
 }
 
-DeviceKernel::DeviceKernel(QueueDevice& device, const prun_op& op) : device_(device) {
-  device.call(op.kind,
-              [&](prun_result* result) { return device.table().kernel_create(device.get(), &op, &kernel_, result); });
-}
-DeviceKernel::~DeviceKernel() {
-  if (kernel_ != nullptr) device_.table().kernel_free(device_.get(), kernel_);
+DeviceKernel::DeviceKernel(QueueDevice& device, const prun_op& op) : DeviceHandle(device) {
+  device.call<&prun_device::kernel_create>(op.kind, &op, &made_);
 }
 void DeviceKernel::run(const DeviceStream& stream) {
-  device_.call("starting a kernel", [&](prun_result* result) {
-    return device_.table().kernel_run(device_.get(), kernel_, stream.get(), result);
-  });
+  device_->call<&prun_device::kernel_run>("starting a kernel", made_, stream.get());
 }
 
-DeviceGraph::~DeviceGraph() {
-  if (graph_ != nullptr) device_->table().graph_free(device_->get(), graph_);
-}
 void DeviceGraph::launch(const DeviceStream& stream) {
-  device_->call("launching a graph", [&](prun_result* result) {
-    return device_->table().graph_launch(device_->get(), graph_, stream.get(), result);
-  });
+  device_->call<&prun_device::graph_launch>("launching a graph", made_, stream.get());
 }
 
 DeviceCapture::DeviceCapture(QueueDevice& device, const DeviceStream& origin) : device_(device), origin_(origin) {
-  device.call("capturing a step",
-              [&](prun_result* result) { return device.table().capture_begin(device.get(), origin.get(), result); });
+  device.call<&prun_device::capture_begin>("capturing a step", origin.get());
   open_ = true;
 }
 DeviceGraph DeviceCapture::finish() {
   prun_graph* graph = nullptr;
   open_ = false;  // a device ends a capture that it refuses
-  device_.call("capturing a step", [&](prun_result* result) {
-    return device_.table().capture_end(device_.get(), origin_.get(), &graph, result);
-  });
+  device_.call<&prun_device::capture_end>("capturing a step", origin_.get(), &graph);
   return DeviceGraph(device_, graph);
 }
-// What the device says of a capture that is not whole is no news.
+// Ignores what the device says: it refuses captures that are not whole.
 void DeviceCapture::abandon() {
   if (!std::exchange(open_, false)) return;
   prun_graph* graph = nullptr;

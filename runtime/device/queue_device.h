@@ -1,7 +1,7 @@
 // An open device of prun/device.h: its calls with C++ lifetimes and exceptions.
 //
-// Errors: what the device says becomes Error, out of memory as Exit::out_of_memory, all else as Exit::rank_crash, with
-// the device's name in front. Threads: as prun/device.h says, one at a time.
+// Errors: a device's message becomes Error with the device's name in front, out of memory as Exit::out_of_memory, all
+// else as Exit::rank_crash. Threads: one at a time, as prun/device.h says.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -30,11 +30,16 @@ class QueueDevice {
     prun_result result{.size = sizeof(prun_result), .culprit = -1, .message = {}};
     check(f(&result), result, doing);
   }
-  // The same for what may not have come yet: false for PRUN_AGAIN.
-  template <class F>
-  bool reached(const char* doing, const F& f) const {
+  // Calls a function of the table, whose first argument is the device and whose last is the result.
+  template <auto function, class... Arguments>
+  void call(const char* doing, Arguments... arguments) const {
+    call(doing, [&](prun_result* result) { return (table_.*function)(dev_, arguments..., result); });
+  }
+  // The same for work that may be under way: false for PRUN_AGAIN.
+  template <auto function, class... Arguments>
+  bool reached(const char* doing, Arguments... arguments) const {
     prun_result result{.size = sizeof(prun_result), .culprit = -1, .message = {}};
-    const prun_status status = f(&result);
+    const prun_status status = (table_.*function)(dev_, arguments..., &result);
     if (status != PRUN_AGAIN) check(status, result, doing);
     return status == PRUN_OK;
   }
@@ -62,78 +67,68 @@ class DeviceMemory {
   prun_place place_ = PRUN_PLACE_DEVICE;
 };
 
-class DeviceStream {
+// What a device has made and `release` frees.
+template <class T, auto release>
+class DeviceHandle {
+ public:
+  DeviceHandle() = default;
+  DeviceHandle(DeviceHandle&& other) noexcept { *this = std::move(other); }
+  DeviceHandle& operator=(DeviceHandle&& other) noexcept {
+    std::swap(device_, other.device_), std::swap(made_, other.made_);
+    return *this;
+  }
+  ~DeviceHandle() {
+    if (made_ != nullptr) (device_->table().*release)(device_->get(), made_);
+  }
+  T* get() const { return made_; }
+
+ protected:
+  explicit DeviceHandle(QueueDevice& device, T* made = nullptr) : device_(&device), made_(made) {}
+  QueueDevice* device_ = nullptr;
+  T* made_ = nullptr;
+};
+
+class DeviceStream : public DeviceHandle<prun_stream, &prun_device::stream_free> {
  public:
   explicit DeviceStream(QueueDevice& device, int priority = 0);
-  DeviceStream(DeviceStream&& other) noexcept
-      : device_(other.device_), stream_(std::exchange(other.stream_, nullptr)) {}
-  ~DeviceStream();
-  prun_stream* get() const { return stream_; }
-  prun_queue queue() const { return device_.table().stream_queue(device_.get(), stream_); }
+  prun_queue queue() const { return device_->table().stream_queue(device_->get(), made_); }
   void copy(void* to, const void* from, int64_t bytes);
   void zero(void* ptr, int64_t bytes);
   void host_call(void (*function)(void*), void* data);
   bool idle() const;  // has no work left
-  void wait();        // blocks
-
- private:
-  QueueDevice& device_;
-  prun_stream* stream_ = nullptr;
+  void wait();        // blocks until it is idle
 };
 
-class DeviceEvent {
+class DeviceEvent : public DeviceHandle<prun_event, &prun_device::event_free> {
  public:
   explicit DeviceEvent(QueueDevice& device, bool timed = false);
-  DeviceEvent(DeviceEvent&& other) noexcept : device_(other.device_), event_(std::exchange(other.event_, nullptr)) {}
-  ~DeviceEvent();
   void record(const DeviceStream& stream, bool external = false);
-  void hold(const DeviceStream& stream) const;  // what comes after on that stream waits for it
+  void hold(const DeviceStream& stream) const;  // later work on that stream waits for the event
   bool reached() const;
   double ms_since(const DeviceEvent& earlier) const;
-
- private:
-  QueueDevice& device_;
-  prun_event* event_ = nullptr;
 };
 
-class DeviceKernel {
+class DeviceKernel : public DeviceHandle<prun_kernel, &prun_device::kernel_free> {
  public:
   DeviceKernel(QueueDevice& device, const prun_op& op);
-  DeviceKernel(DeviceKernel&& other) noexcept
-      : device_(other.device_), kernel_(std::exchange(other.kernel_, nullptr)) {}
-  ~DeviceKernel();
   void run(const DeviceStream& stream);
-
- private:
-  QueueDevice& device_;
-  prun_kernel* kernel_ = nullptr;
 };
 
-class DeviceGraph {
+class DeviceGraph : public DeviceHandle<prun_graph, &prun_device::graph_free> {
  public:
   DeviceGraph() = default;
-  DeviceGraph(QueueDevice& device, prun_graph* graph) : device_(&device), graph_(graph) {}
-  DeviceGraph(DeviceGraph&& other) noexcept { *this = std::move(other); }
-  DeviceGraph& operator=(DeviceGraph&& other) noexcept {
-    std::swap(device_, other.device_), std::swap(graph_, other.graph_);
-    return *this;
-  }
-  ~DeviceGraph();
+  DeviceGraph(QueueDevice& device, prun_graph* graph) : DeviceHandle(device, graph) {}
   void launch(const DeviceStream& stream);
-
- private:
-  QueueDevice* device_ = nullptr;
-  prun_graph* graph_ = nullptr;
 };
 
-// A capture under way. One that ends early, by an error, has no graph; its streams are as they were before it.
+// A capture under way. Abandoned, by an error, it leaves no graph and its streams as they were before it.
 class DeviceCapture {
  public:
   DeviceCapture(QueueDevice& device, const DeviceStream& origin);
   ~DeviceCapture() { abandon(); }
   DeviceCapture(const DeviceCapture&) = delete;
   DeviceGraph finish();  // the origin has waited for all streams that take part
-  void abandon();        // once it has ended: nothing
+  void abandon();        // does nothing once the capture has ended
 
  private:
   QueueDevice& device_;

@@ -1,7 +1,7 @@
 // Which part of a whole tensor a rank holds: its index along mesh axes, and the positions of its tokens.
 //
-// Surprising fact: a split of tokens in two chunks is not a run. Rank r of c holds chunks r and 2c−1−r of 2c, so that
-// the early tokens, which see few keys in causal attention, come with late ones.
+// Surprising fact: a split of tokens in two chunks is not contiguous. Rank r of c holds chunks r and 2c−1−r of 2c,
+// which pairs early tokens, which see few keys in causal attention, with late ones.
 #pragma once
 #include <algorithm>
 #include <string>
@@ -20,11 +20,11 @@ struct Share {
 // "dp,,tp" -> "dp", "", "tp": one name more than commas.
 inline std::vector<std::string> names_between_commas(const std::string& text) { return split(text + ",", ','); }
 
-// Along `axes`: one name, several with commas between (the first varies slowest), or "" for what is not split.
+// The rank's share along `axes`: one name, several with commas between (the first varies slowest), or "" (all of it).
 inline Share share_along(const RankMemory& memory, const std::string& axes) {
   Share share;
-  if (memory.foreign != nullptr) {
-    memory.foreign->share(memory.foreign->mesh, axes.c_str(), &share.index, &share.of);
+  if (memory.caller != nullptr) {
+    memory.caller->share(memory.caller->mesh, axes.c_str(), &share.index, &share.of);
     return share;
   }
   const Mesh& mesh = memory.program->mesh;

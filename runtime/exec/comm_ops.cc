@@ -115,7 +115,7 @@ class Nothing final : public Kernel {
 }  // namespace
 
 PutChannel* put_channel_of(const RankMemory& memory, const Op& op, World& world) {
-  if (!op.one_sided() || memory.places != nullptr) return nullptr;  // staged: the window would be the device's memory
+  if (!op.one_sided() || memory.tensors != nullptr) return nullptr;  // staged: the window would be the device's memory
   const std::vector<int> pair = members_of(memory.program->mesh, op, memory.rank);
   return world.put_channel(op.sends() ? pair[1] : pair[0], op.lane);
 }

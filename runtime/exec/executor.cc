@@ -8,9 +8,9 @@
 #include <limits>
 #include <thread>
 
+#include "device/element.h"
 #include "exec/clock.h"
 #include "exec/comm_ops.h"
-#include "exec/transfer.h"
 
 namespace prun {
 
@@ -27,23 +27,9 @@ std::vector<Executor::Worker> Executor::make_workers(const Body& body) {
     Worker worker;
     worker.stream = &stream;
     worker.done = std::make_unique<ProgressCounter>();
-    for (const Op& op : stream.ops) {
-      switch (op.def->op_class) {
-        case OpClass::communication:
-          worker.kernels.push_back(make_comm_kernel(memory_, op, world_));
-          break;
-        case OpClass::host:
-          worker.kernels.push_back(make_host_kernel(memory_, op, host_));
-          break;
-        case OpClass::transfer:
-          worker.kernels.push_back(make_transfer_kernel(memory_, op));
-          break;
-        case OpClass::lowered:  // no device has a kernel: aborts
-        case OpClass::compute:
-          worker.kernels.push_back(device_.make_kernel(memory_, op, options_.threads));
-          break;
-      }
-    }
+    for (const Op& op : stream.ops)
+      worker.kernels.push_back(op.communicates() ? make_comm_kernel(memory_, op, world_)
+                                                 : make_local_kernel(device_, memory_, op, host_, options_.threads));
     workers.push_back(std::move(worker));
   }
   return workers;
@@ -139,9 +125,7 @@ void Executor::finish_step(std::vector<Worker>& workers, int64_t step) {
 
 double Executor::loss(TensorId tensor) const {
   if (tensor < 0) return std::numeric_limits<double>::quiet_NaN();
-  const void* value = memory_.data(tensor);
-  const bool wide = program_.tensors[tensor].dtype == Dtype::f64;
-  return wide ? *static_cast<const double*>(value) : *static_cast<const float*>(value);
+  return load_element(program_.tensors[tensor].dtype, memory_.data(tensor), 0);
 }
 
 }  // namespace prun

@@ -1,4 +1,4 @@
-// Surprising fact: nothing is prepared. Which op a flag belongs to is worked out from the program when one is up.
+// Nothing is prepared for the failure: the op of a raised flag is worked out from the program when it is seen.
 #include "exec/finite.h"
 
 #include <fmt/format.h>
@@ -35,7 +35,7 @@ class RequireFinite final : public Kernel {
     return flags_[(tensor(check.writes[0]).byte_offset - notes_.byte_offset) / dtype_bytes(Dtype::i32)];
   }
 
-  // The body whose last op on stream 0 this is.
+  // The body that ends with this op on stream 0.
   const Body& body() const {
     for (const Body* one : memory_.program->bodies())
       if (one->op_count() > 0 && one->streams[0].ops.back().reads == op_.reads) return *one;
@@ -56,7 +56,7 @@ class RequireFinite final : public Kernel {
            b.byte_offset < a.byte_offset + a.bytes();
   }
 
-  // What reads `bad` after position `from` of the order, before anything overwrites it; null: nothing in this body.
+  // The first op from position `from` of the order on that reads `bad` before it is overwritten; null: none here.
   const Op* reader(const Body& body, const Order& order, size_t from, const Tensor& bad) const {
     const auto touches = [&](const std::vector<TensorId>& ids) {
       return std::any_of(ids.begin(), ids.end(), [&](int id) { return overlaps(tensor(id), bad); });

@@ -1,4 +1,4 @@
-// The end of --check-finite: require_finite reads what the checks of its body have noted.
+// require_finite, the end of a body with --check-finite: fails if a check of the body has noted something.
 #pragma once
 #include <memory>
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace prun {
 
-// A NaN or an infinity. The message names the op that made it and the one that reads it; `op` shows the former with its
-// tensors. An effect where it came from another rank.
+// A NaN or an infinity. The message names the op that made it and the one that reads it; op() shows the former with its
+// tensors. It is an effect, not the cause, if it came from another rank.
 class NonFinite : public Error {
  public:
   NonFinite(std::string message, std::string op, bool from_elsewhere);
@@ -18,7 +18,7 @@ class NonFinite : public Error {
   std::string op_;
 };
 
-// run() throws NonFinite for the first op in program order that has written a value which is not finite.
+// run() throws NonFinite for the first op in program order that wrote a value that is not finite.
 std::unique_ptr<Kernel> make_require_finite(const RankMemory& memory, const Op& op);
 
 }  // namespace prun

@@ -13,7 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "device/bf16.h"
+#include "device/element.h"
 #include "device/share.h"
 #include "exec/finite.h"
 #include "prun/philox.h"
@@ -23,22 +23,6 @@ namespace {
 
 // Keys of the random streams, apart from those of parameters (which are 0, 1, 2, ...).
 constexpr uint64_t kDataKey = 1ULL << 62, kEvalKey = kDataKey + 2;
-
-void store(Dtype dtype, void* data, int64_t i, double value) {
-  switch (dtype) {
-    case Dtype::f64:
-      static_cast<double*>(data)[i] = value;
-      break;
-    case Dtype::f32:
-      static_cast<float*>(data)[i] = static_cast<float>(value);
-      break;
-    case Dtype::bf16:
-      static_cast<bf16*>(data)[i] = to_bf16(static_cast<float>(value));
-      break;
-    default:
-      PRUN_CHECK(false, fmt::format("a batch of {}", dtype_name(dtype)));
-  }
-}
 
 class NextBatch final : public Kernel {
  public:
@@ -60,8 +44,8 @@ class NextBatch final : public Kernel {
     std::string names = op.attrs.text("names");
     for (size_t i = 0, begin = 0; i < op.writes.size(); ++i) {
       size_t end = names.find(',', begin);
-      outputs_.push_back({names.substr(begin, end - begin), &memory.program->tensors[op.writes[i]],
-                          memory.data(op.writes[i])});
+      outputs_.push_back(
+          {names.substr(begin, end - begin), &memory.program->tensors[op.writes[i]], memory.data(op.writes[i])});
       begin = end + 1;
     }
     if (outputs_[0].tensor->dtype == Dtype::i32) positions_.emplace(memory, op.attrs, outputs_[0].per_sample(local_));
@@ -92,7 +76,7 @@ class NextBatch final : public Kernel {
   void index(int64_t s, int64_t sample) {
     for (const Output& out : outputs_)
       for (int64_t i = 0, n = out.per_sample(local_); i < n; ++i)
-        store(out.tensor->dtype, out.data, s * n + i, static_cast<double>(sample));
+        store_element(out.tensor->dtype, out.data, s * n + i, static_cast<double>(sample));
   }
 
   void random(int64_t s, int64_t sample) {
@@ -104,7 +88,7 @@ class NextBatch final : public Kernel {
               memory_.table->seed, key, static_cast<uint64_t>(sample * positions_->whole() + positions_->of(i)), 0,
               source_.vocab - 1));
         else
-          store(out.tensor->dtype, out.data, s * n + i, normal(key, static_cast<uint64_t>(sample * n + i)));
+          store_element(out.tensor->dtype, out.data, s * n + i, normal(key, static_cast<uint64_t>(sample * n + i)));
       }
     }
   }
@@ -185,8 +169,7 @@ class Print final : public Kernel {
     return sum;
   }
   std::string tensor(size_t read, int64_t limit) const {
-    return tensor_text(memory_.program->tensors[op_.reads[read]], memory_.data(op_.reads[read]),
-                       limit);
+    return tensor_text(memory_.program->tensors[op_.reads[read]], memory_.data(op_.reads[read]), limit);
   }
 
   RankMemory memory_;
@@ -195,31 +178,19 @@ class Print final : public Kernel {
   std::function<void(const std::string&)> print_;
 };
 
-double load(Dtype dtype, const void* data, int64_t i) {
-  switch (dtype) {
-    case Dtype::f64:
-      return static_cast<const double*>(data)[i];
-    case Dtype::f32:
-      return static_cast<double>(static_cast<const float*>(data)[i]);
-    case Dtype::bf16:
-      return static_cast<double>(to_float(static_cast<const bf16*>(data)[i]));
-    case Dtype::i64:
-      return static_cast<double>(static_cast<const int64_t*>(data)[i]);
-    case Dtype::i32:
-      return static_cast<double>(static_cast<const int32_t*>(data)[i]);
-    case Dtype::i8:
-      return static_cast<double>(static_cast<const int8_t*>(data)[i]);
-    case Dtype::u8:
-      return static_cast<double>(static_cast<const uint8_t*>(data)[i]);
-    case Dtype::f16:
-      break;
-  }
-  PRUN_CHECK(false, "printing f16");
-  return 0;
-}
+class Transfer final : public Kernel {
+ public:
+  Transfer(const void* from, void* to, int64_t bytes) : from_(from), to_(to), bytes_(static_cast<size_t>(bytes)) {}
+  void run() override { std::memcpy(to_, from_, bytes_); }
+
+ private:
+  const void* from_;
+  void* to_;
+  size_t bytes_;
+};
 
 std::string nested(const Tensor& tensor, const void* data, size_t dim, int64_t& next) {
-  if (dim == tensor.shape.size()) return fmt::format("{:.6g}", load(tensor.dtype, data, next++));
+  if (dim == tensor.shape.size()) return fmt::format("{:.6g}", load_element(tensor.dtype, data, next++));
   std::string out = "[";
   for (int64_t i = 0; i < tensor.shape[dim]; ++i) out += (i ? ", " : "") + nested(tensor, data, dim + 1, next);
   return out + "]";
@@ -264,6 +235,15 @@ std::unique_ptr<Kernel> make_host_kernel(const RankMemory& memory, const Op& op,
   if (op.is("require_finite")) return make_require_finite(memory, op);
   PRUN_CHECK(false, "no host op " + std::string(op.def->name));
   return nullptr;
+}
+
+std::unique_ptr<Kernel> make_local_kernel(const Device& device, const RankMemory& memory, const Op& op,
+                                          const HostServices& services, int threads) {
+  if (op.def->op_class == OpClass::host) return make_host_kernel(memory, op, services);
+  if (op.def->op_class != OpClass::transfer) return device.make_kernel(memory, op, threads);
+  const int64_t from = memory.program->tensors[op.reads[0]].bytes(), to = memory.program->tensors[op.writes[0]].bytes();
+  PRUN_CHECK(from == to, fmt::format("{} of {} bytes to {}", op.def->name, from, to));
+  return std::make_unique<Transfer>(memory.data(op.reads[0]), memory.data(op.writes[0]), from);
 }
 
 std::string tensor_text(const Tensor& tensor, const void* data, int64_t limit) {

@@ -1,4 +1,4 @@
-// Ops that the host does on every device: the next batch and print.
+// Ops that the host runs on every device: the next batch, print, and copies between its arenas.
 #pragma once
 #include <functional>
 #include <memory>
@@ -34,6 +34,11 @@ HostServices open_host_services(const Program& program, std::function<void(const
 
 // run() throws Error on data that the plan cannot use (a token outside the vocabulary).
 std::unique_ptr<Kernel> make_host_kernel(const RankMemory& memory, const Op& op, const HostServices& services);
+
+// A kernel for any op but communication where the device computes in the host's memory: its own for compute, copies
+// from one arena to the other for load and store. A lowered op has no kernel: aborts.
+std::unique_ptr<Kernel> make_local_kernel(const Device& device, const RankMemory& memory, const Op& op,
+                                          const HostServices& services, int threads);
 
 // "[1, 2, 3]", nested for more dims; the first `limit` elements of the flattened tensor when limit >= 0.
 std::string tensor_text(const Tensor& tensor, const void* data, int64_t limit = -1);

@@ -104,7 +104,7 @@ void JobRun::run() {
   options_.recorder->phase.store(3, std::memory_order_release);
 }
 
-// The calendar is the same on all ranks. Counters go on from one evaluation to the next.
+// Runs the evaluation after a step. Progress counters continue from one evaluation to the next.
 void JobRun::evaluate(int64_t step) {
   const int64_t batches = program_.schedule.eval_batches, first = step / program_.schedule.eval_every * batches;
   options_.recorder->phase.store(4, std::memory_order_release);
@@ -148,7 +148,7 @@ uint64_t JobRun::bytes_sent() const {
   return bytes;
 }
 
-// Waits while the launcher has not read the ring's oldest record.
+// Appends to the ring of step records; waits until the launcher has read the record that it replaces.
 void JobRun::publish(const StepRecord& record) {
   RecorderHeader* recorder = options_.recorder;
   uint64_t written = recorder->steps_written.load(std::memory_order_relaxed);

@@ -53,7 +53,7 @@ class JobRun {
   virtual void free_init() {}  // it will not run again
 
   const Body& body(Kind kind) const;
-  // A step of the step body has ended, now or (end_ns > 0) then; its record is complete but for times and, now, bytes.
+  // Records a step that ended at end_ns, or now if that is 0; fills in times and, for a step that ended now, bytes.
   void close_step(StepRecord record, uint64_t end_ns = 0);
   void close_eval_batch(double loss) { eval_losses_ += loss; }
   void record(int stream, const OpEvent& event);

@@ -1,4 +1,4 @@
-// The order of the stores matters: the value first, then the question whether anybody sleeps.
+// The order matters: advance() stores the value before it looks for sleepers, or a sleeper could miss the value.
 #include "exec/progress_counter.h"
 
 #include <linux/futex.h>

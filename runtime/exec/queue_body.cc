@@ -90,7 +90,7 @@ void QueueBody::make_first() {
     FirstPart& part = first_.emplace_back();
     for (int slot = 0; slot < kStepSlots; ++slot) {
       part.places[slot] = places(of, context_.memory.first(slot) + first_bytes_);
-      memory.places = part.places[slot].get();
+      memory.tensors = part.places[slot].get();
       part.kernel[slot] = make_host_kernel(memory, of, context_.host);
     }
     for (int turn = 0; turn < kAhead; ++turn) {
@@ -108,7 +108,7 @@ void QueueBody::make_hosts() {
     auto part = std::make_unique<HostPart>();
     part->places = places(of, context_.memory.staging(host.op.stream));
     RankMemory memory = context_.rank;
-    memory.places = part->places.get();
+    memory.tensors = part->places.get();
     part->chunks = chunks_of(memory, context_.rank, of, context_.world);
     if (part->chunks.empty()) {
       part->kernel = of.communicates() ? make_comm_kernel(memory, of, context_.world)

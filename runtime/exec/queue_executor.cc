@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "base/text.h"
+#include "device/element.h"
 #include "exec/clock.h"
 
 namespace prun {
@@ -156,11 +157,8 @@ void QueueExecutor::finish(Kind kind, Slot& slot) {
   for (Backoff backoff; !slot.end.reached(); backoff.wait()) check_alive();
   progress_ns_ = now_ns();
   const int loss_tensor = kind == Kind::eval ? program_.eval_loss_tensor : program_.loss_tensor;
-  double loss = std::numeric_limits<double>::quiet_NaN();
-  if (loss_tensor >= 0) {
-    const bool wide = program_.tensors[loss_tensor].dtype == Dtype::f64;
-    loss = wide ? *reinterpret_cast<const double*>(slot.loss) : *reinterpret_cast<const float*>(slot.loss);
-  }
+  const double loss = loss_tensor < 0 ? std::numeric_limits<double>::quiet_NaN()
+                                      : load_element(program_.tensors[loss_tensor].dtype, slot.loss, 0);
   if (kind == Kind::eval) close_eval_batch(loss);
   if (kind != Kind::step) return;
   StepRecord record{};

@@ -15,7 +15,7 @@ std::vector<int> members(const HostSet& set) {
   return ids;
 }
 
-// What has been made of an op: the item that stands for its end on the device (-1: none), and the host ops before that.
+// The end of an op: its item on the device (-1: none), and the host ops that come before it.
 struct End {
   int item = -1;
   HostSet hosts;
@@ -49,9 +49,7 @@ class Builder {
 
  private:
   End& end(OpRef ref) { return ends_[ref.stream][ref.index]; }
-  const Op& op(OpRef ref) const {
-    return body_.streams[ref.stream].ops[ref.index];
-  }
+  const Op& op(OpRef ref) const { return body_.streams[ref.stream].ops[ref.index]; }
 
   // The ops that `ref` follows: on its stream, and by its edges.
   std::vector<OpRef> before(OpRef ref) const {

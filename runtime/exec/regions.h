@@ -1,12 +1,12 @@
 // A body divided for a queue device: regions of ops that the device runs alone, and ops that the host runs between
 // them.
 //
-// An op's region is the set of host ops that come before it in the happens-before order: ops with the same set can be
-// enqueued together once these have ended, and captured as one graph. A region is convex: what lies between two of its
-// ops is in it. A body without host ops is one region.
+// An op's region is the set of host ops that come before it in the happens-before order. Ops with the same set can be
+// enqueued together once these host ops have ended, and captured as one graph. A region is convex: any op between two
+// of its ops is in it. A body without host ops is one region.
 //
-// A host op has a place on its stream twice: `arm`, where what it reads is copied to the host, in the region before it,
-// and `land`, where what it writes is copied to the device, in the region behind it.
+// A host op appears on its stream twice: as `arm` in the region before it, where what it reads is copied to the host,
+// and as `land` in the region after it, where what it writes is copied to the device.
 #pragma once
 #include <vector>
 
@@ -15,8 +15,8 @@
 
 namespace prun {
 
-// How an op is carried out. `first`: on the host before the step's work is enqueued, for it depends on none of it
-// (the next batch): so the host makes the next one while the device computes.
+// Where an op runs. `first`: on the host before the step's work is enqueued, since it depends on none of it (the next
+// batch). So the host makes a step's batch while the device computes the step before.
 enum class How : uint8_t { device, host, first };
 
 struct Item {

@@ -13,7 +13,6 @@
 
 #include "exec/host_ops.h"
 #include "exec/plain_collectives.h"
-#include "exec/transfer.h"
 #include "ir/walk.h"
 
 namespace prun {
@@ -105,23 +104,9 @@ void Interpreter::enter(Body Program::*next) {
     rank.kernels.clear();
     for (const Stream& stream : body(rank).streams) {
       auto& list = rank.kernels.emplace_back();
-      for (const Op& op : stream.ops) {
-        switch (op.def->op_class) {
-          case OpClass::communication:
-            list.push_back(nullptr);
-            break;
-          case OpClass::host:
-            list.push_back(make_host_kernel(rank.memory, op, rank.host));
-            break;
-          case OpClass::transfer:
-            list.push_back(make_transfer_kernel(rank.memory, op));
-            break;
-          case OpClass::lowered:  // no device has a kernel: aborts
-          case OpClass::compute:
-            list.push_back(device_.make_kernel(rank.memory, op, options_.threads));
-            break;
-        }
-      }
+      for (const Op& op : stream.ops)
+        list.push_back(op.communicates() ? nullptr
+                                         : make_local_kernel(device_, rank.memory, op, rank.host, options_.threads));
     }
   }
 }

@@ -11,24 +11,16 @@
 #include <vector>
 
 #include "base/error.h"
-#include "device/bf16.h"
 #include "device/device.h"
+#include "device/element.h"
 #include "ir/op_def.h"
 
 namespace prun::test {
 
 inline double rounded_to(Dtype dtype, double x) {
-  switch (dtype) {
-    case Dtype::f32:
-      return static_cast<double>(static_cast<float>(x));
-    case Dtype::bf16:
-      return static_cast<double>(to_float(to_bf16(static_cast<float>(x))));
-    case Dtype::i32:
-    case Dtype::i64:
-      return static_cast<double>(static_cast<int64_t>(x));
-    default:
-      return x;
-  }
+  alignas(8) std::byte element[8];
+  store_element(dtype, element, 0, x);
+  return load_element(dtype, element, 0);
 }
 
 class OneOp {
@@ -78,7 +70,8 @@ class OneOp {
     std::memset(arena_.get(), kGuard, static_cast<size_t>(program_.arena_bytes));
     for (const auto& [id, values] : initial_) {
       PRUN_CHECK(static_cast<int64_t>(values.size()) == tensor(id).count(), tensor(id).name);
-      for (size_t i = 0; i < values.size(); ++i) put(id, i, values[i]);
+      for (size_t i = 0; i < values.size(); ++i)
+        store_element(tensor(id).dtype, data(id), static_cast<int64_t>(i), values[i]);
     }
     memory_.arena = arena_.get();
     memory_.program = &program_;
@@ -95,7 +88,7 @@ class OneOp {
   std::vector<double> result(size_t write = 0) const {
     const int id = op_.writes[write];
     std::vector<double> values;
-    for (int64_t i = 0; i < tensor(id).count(); ++i) values.push_back(get(id, i));
+    for (int64_t i = 0; i < tensor(id).count(); ++i) values.push_back(load_element(tensor(id).dtype, data(id), i));
     return values;
   }
   // Whether no byte between the tensors has changed.
@@ -134,48 +127,7 @@ class OneOp {
     return static_cast<int>(program_.tensors.size()) - 1;
   }
   const Tensor& tensor(int id) const { return program_.tensors[static_cast<size_t>(id)]; }
-  template <class T>
-  T* at(int id, size_t i) const {
-    return reinterpret_cast<T*>(arena_.get() + program_.buffers[static_cast<size_t>(id)].offset) + i;
-  }
-  void put(int id, size_t i, double x) {
-    switch (tensor(id).dtype) {
-      case Dtype::f64:
-        *at<double>(id, i) = x;
-        break;
-      case Dtype::f32:
-        *at<float>(id, i) = static_cast<float>(x);
-        break;
-      case Dtype::bf16:
-        *at<bf16>(id, i) = to_bf16(static_cast<float>(x));
-        break;
-      case Dtype::i64:
-        *at<int64_t>(id, i) = static_cast<int64_t>(x);
-        break;
-      case Dtype::i32:
-        *at<int32_t>(id, i) = static_cast<int32_t>(x);
-        break;
-      default:
-        PRUN_CHECK(false, std::string(dtype_name(tensor(id).dtype)));
-    }
-  }
-  double get(int id, int64_t index) const {
-    const size_t i = static_cast<size_t>(index);
-    switch (tensor(id).dtype) {
-      case Dtype::f64:
-        return *at<double>(id, i);
-      case Dtype::f32:
-        return static_cast<double>(*at<float>(id, i));
-      case Dtype::bf16:
-        return static_cast<double>(to_float(*at<bf16>(id, i)));
-      case Dtype::i64:
-        return static_cast<double>(*at<int64_t>(id, i));
-      case Dtype::i32:
-        return *at<int32_t>(id, i);
-      default:
-        return 0;
-    }
-  }
+  std::byte* data(int id) const { return arena_.get() + program_.buffers[static_cast<size_t>(id)].offset; }
 
   Op op_;
   Program program_;

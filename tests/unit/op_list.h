@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "device/bf16.h"
 #include "device/device.h"
+#include "device/element.h"
 
 namespace prun {
 
@@ -82,12 +82,14 @@ class OpList {
   void set(int id, const std::vector<double>& values) {
     const Tensor& t = program_.tensors[static_cast<size_t>(id)];
     PRUN_CHECK(static_cast<int64_t>(values.size()) == t.count(), shape_text(t.shape));
-    for (size_t i = 0; i < values.size(); ++i) put(t.dtype, memory_.data(id), i, values[i]);
+    for (size_t i = 0; i < values.size(); ++i)
+      store_element(t.dtype, memory_.data(id), static_cast<int64_t>(i), values[i]);
   }
   std::vector<double> get(int id) const {
     const Tensor& t = program_.tensors[static_cast<size_t>(id)];
     std::vector<double> values(static_cast<size_t>(t.count()));
-    for (size_t i = 0; i < values.size(); ++i) values[i] = take(t.dtype, memory_.data(id), i);
+    for (size_t i = 0; i < values.size(); ++i)
+      values[i] = load_element(t.dtype, memory_.data(id), static_cast<int64_t>(i));
     return values;
   }
   const Program& program() const { return program_; }
@@ -102,44 +104,6 @@ class OpList {
     op.writes = std::move(writes);
     op.attrs = std::move(attrs);
     return op;
-  }
-  static void put(Dtype dtype, void* data, size_t i, double value) {
-    switch (dtype) {
-      case Dtype::f64:
-        static_cast<double*>(data)[i] = value;
-        return;
-      case Dtype::f32:
-        static_cast<float*>(data)[i] = static_cast<float>(value);
-        return;
-      case Dtype::bf16:
-        static_cast<bf16*>(data)[i] = to_bf16(static_cast<float>(value));
-        return;
-      case Dtype::i64:
-        static_cast<int64_t*>(data)[i] = static_cast<int64_t>(value);
-        return;
-      case Dtype::i32:
-        static_cast<int32_t*>(data)[i] = static_cast<int32_t>(value);
-        return;
-      default:
-        PRUN_CHECK(false, std::string(dtype_name(dtype)));
-    }
-  }
-  static double take(Dtype dtype, const void* data, size_t i) {
-    switch (dtype) {
-      case Dtype::f64:
-        return static_cast<const double*>(data)[i];
-      case Dtype::f32:
-        return static_cast<const float*>(data)[i];
-      case Dtype::bf16:
-        return to_float(static_cast<const bf16*>(data)[i]);
-      case Dtype::i64:
-        return static_cast<double>(static_cast<const int64_t*>(data)[i]);
-      case Dtype::i32:
-        return static_cast<const int32_t*>(data)[i];
-      default:
-        PRUN_CHECK(false, std::string(dtype_name(dtype)));
-        return 0;
-    }
   }
   struct Free {
     void operator()(std::byte* p) const { std::free(p); }

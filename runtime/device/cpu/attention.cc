@@ -119,49 +119,45 @@ int64_t scratch_bytes(const OpView& view, int64_t (*floats)(const Sizes&)) {
   return view.threads() * round_up(floats(sizes_of(view)) * static_cast<int64_t>(sizeof(float)), kAlignBytes);
 }
 
-std::unique_ptr<Kernel> make_forward(const OpView& view) {
+template <class T>
+std::unique_ptr<Kernel> forward_kernel(const OpView& view) {
   const Sizes s = sizes_of(view);
   view.expect_count(view.write(0), s.batch * s.length * s.width);
   view.expect_count(view.write(1), s.batch * s.heads * s.length);
-  return with_float(view.read(0).dtype, [&]<class T>() -> std::unique_ptr<Kernel> {
-    return kernel_of([s, qkv = view.in<T>(0), out = view.out<T>(0), lse = view.out<float>(1), threads = view.threads(),
-                      share = scratch_bytes(view, forward_floats) / view.threads(),
-                      scratch = view.scratch(scratch_bytes(view, forward_floats))] {
-      parallel_for(threads, s.batch * s.heads, [&](int64_t i, int thread) {
-        const int64_t b = i / s.heads, h = i % s.heads;
-        forward_head(s, h, qkv + b * s.length * s.stride, out + b * s.length * s.width, lse + b * s.heads * s.length,
-                     reinterpret_cast<float*>(scratch.data + thread * share));
-      });
+  return kernel_of([s, qkv = view.in<T>(0), out = view.out<T>(0), lse = view.out<float>(1), threads = view.threads(),
+                    share = scratch_bytes(view, forward_floats) / view.threads(),
+                    scratch = view.scratch(scratch_bytes(view, forward_floats))] {
+    parallel_for(threads, s.batch * s.heads, [&](int64_t i, int thread) {
+      const int64_t b = i / s.heads, h = i % s.heads;
+      forward_head(s, h, qkv + b * s.length * s.stride, out + b * s.length * s.width, lse + b * s.heads * s.length,
+                   reinterpret_cast<float*>(scratch.data + thread * share));
     });
   });
 }
 
-std::unique_ptr<Kernel> make_backward(const OpView& view) {
+template <class T>
+std::unique_ptr<Kernel> backward_kernel(const OpView& view) {
   const Sizes s = sizes_of(view);
   for (size_t i : {1, 2}) view.expect_count(view.read(i), s.batch * s.length * s.width);
   view.expect_count(view.read(3), s.batch * s.heads * s.length);
   view.expect_count(view.write(0), s.batch * s.length * s.stride);
-  return with_float(view.read(0).dtype, [&]<class T>() -> std::unique_ptr<Kernel> {
-    return kernel_of([s, qkv = view.in<T>(0), out = view.in<T>(1), dout = view.in<T>(2), lse = view.in<float>(3),
-                      dqkv = view.out<T>(0), threads = view.threads(),
-                      share = scratch_bytes(view, backward_floats) / view.threads(),
-                      scratch = view.scratch(scratch_bytes(view, backward_floats))] {
-      parallel_for(threads, s.batch * s.kv_heads, [&](int64_t i, int thread) {
-        const int64_t b = i / s.kv_heads, wide = b * s.length * s.stride, narrow = b * s.length * s.width;
-        backward_head(s, i % s.kv_heads, qkv + wide, out + narrow, dout + narrow, lse + b * s.heads * s.length,
-                      dqkv + wide, reinterpret_cast<float*>(scratch.data + thread * share));
-      });
+  return kernel_of([s, qkv = view.in<T>(0), out = view.in<T>(1), dout = view.in<T>(2), lse = view.in<float>(3),
+                    dqkv = view.out<T>(0), threads = view.threads(),
+                    share = scratch_bytes(view, backward_floats) / view.threads(),
+                    scratch = view.scratch(scratch_bytes(view, backward_floats))] {
+    parallel_for(threads, s.batch * s.kv_heads, [&](int64_t i, int thread) {
+      const int64_t b = i / s.kv_heads, wide = b * s.length * s.stride, narrow = b * s.length * s.width;
+      backward_head(s, i % s.kv_heads, qkv + wide, out + narrow, dout + narrow, lse + b * s.heads * s.length,
+                    dqkv + wide, reinterpret_cast<float*>(scratch.data + thread * share));
     });
   });
 }
 
-constexpr KernelEntry kEntries[] = {
-    {"attention", make_forward, Accepts::floats, [](const OpView& v) { return scratch_bytes(v, forward_floats); }},
-    {"attention_grad", make_backward, Accepts::floats,
-     [](const OpView& v) { return scratch_bytes(v, backward_floats); }}};
-
 }  // namespace
 
-std::span<const KernelEntry> attention_kernels() { return kEntries; }
+const Family attention_kernels = {{"attention", PRUN_FLOAT_MAKER(read(0), forward_kernel<T>(view)), Accepts::floats,
+                                   [](const OpView& v) { return scratch_bytes(v, forward_floats); }},
+                                  {"attention_grad", PRUN_FLOAT_MAKER(read(0), backward_kernel<T>(view)),
+                                   Accepts::floats, [](const OpView& v) { return scratch_bytes(v, backward_floats); }}};
 
 }  // namespace prun::cpu

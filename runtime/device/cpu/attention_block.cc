@@ -209,60 +209,56 @@ int64_t scratch_bytes(const OpView& view, int64_t (*floats)(const Sizes&)) {
 const float* running(const OpView& view, size_t read) { return view.reads() > read ? view.in<float>(read) : nullptr; }
 const float* at(const float* data, int64_t i) { return data == nullptr ? nullptr : data + i; }
 
-std::unique_ptr<Kernel> make_forward(const OpView& view) {
+template <class T>
+std::unique_ptr<Kernel> forward_kernel(const OpView& view) {
   const Sizes s = sizes_of(view);
   PRUN_CHECK(view.reads() == 4 || view.attrs().integer("hop") == 0, "a rank's queries see its own keys first");
   view.expect_count(view.write(0), s.batch * s.length * s.width);
   view.expect_count(view.write(1), s.batch * s.heads * s.length);
-  return with_float(view.read(0).dtype, [&]<class T>() -> std::unique_ptr<Kernel> {
-    return kernel_of([s, qkv = view.in<T>(0), kv = view.in<T>(1), out_before = running(view, 2),
-                      lse_before = running(view, 3), out = view.out<float>(0), lse = view.out<float>(1),
-                      threads = view.threads(), share = scratch_bytes(view, forward_floats) / view.threads(),
-                      scratch = view.scratch(scratch_bytes(view, forward_floats))] {
-      parallel_for(threads, s.batch * s.heads, [&](int64_t i, int thread) {
-        const int64_t b = i / s.heads, h = i % s.heads, group = h * s.kv_heads / s.heads;
-        const int64_t row = b * s.length, to = row * s.width + h * s.head;
-        forward_head(s, qkv + row * s.wide + h * s.head, kv + row * s.shared + group * s.head,
-                     {at(out_before, to), out + to, s.width}, {at(lse_before, i * s.length), lse + i * s.length, 1},
-                     reinterpret_cast<float*>(scratch.data + thread * share));
-      });
+  return kernel_of([s, qkv = view.in<T>(0), kv = view.in<T>(1), out_before = running(view, 2),
+                    lse_before = running(view, 3), out = view.out<float>(0), lse = view.out<float>(1),
+                    threads = view.threads(), share = scratch_bytes(view, forward_floats) / view.threads(),
+                    scratch = view.scratch(scratch_bytes(view, forward_floats))] {
+    parallel_for(threads, s.batch * s.heads, [&](int64_t i, int thread) {
+      const int64_t b = i / s.heads, h = i % s.heads, group = h * s.kv_heads / s.heads;
+      const int64_t row = b * s.length, to = row * s.width + h * s.head;
+      forward_head(s, qkv + row * s.wide + h * s.head, kv + row * s.shared + group * s.head,
+                   {at(out_before, to), out + to, s.width}, {at(lse_before, i * s.length), lse + i * s.length, 1},
+                   reinterpret_cast<float*>(scratch.data + thread * share));
     });
   });
 }
 
-std::unique_ptr<Kernel> make_backward(const OpView& view) {
+template <class T>
+std::unique_ptr<Kernel> backward_kernel(const OpView& view) {
   const Sizes s = sizes_of(view);
   for (size_t i : {2, 3}) view.expect_count(view.read(i), s.batch * s.length * s.width);
   view.expect_count(view.read(4), s.batch * s.heads * s.length);
   view.expect_count(view.write(0), s.batch * s.length * s.width);
   view.expect_count(view.write(1), s.batch * s.length * s.shared);
-  return with_float(view.read(0).dtype, [&]<class T>() -> std::unique_ptr<Kernel> {
-    return kernel_of([s, qkv = view.in<T>(0), kv = view.in<T>(1), out = view.in<T>(2), dout = view.in<T>(3),
-                      lse = view.in<float>(4), dq_before = running(view, 5), dq = view.out<float>(0),
-                      dkv = view.out<float>(1), threads = view.threads(),
-                      share = scratch_bytes(view, backward_floats) / view.threads(),
-                      scratch = view.scratch(scratch_bytes(view, backward_floats))] {
-      parallel_for(threads, s.batch * s.kv_heads, [&](int64_t i, int thread) {
-        const int64_t b = i / s.kv_heads, group = i % s.kv_heads, row = b * s.length;
-        const int64_t head = group * s.heads / s.kv_heads, column = head * s.head, to = row * s.width + column;
-        const int64_t shared = row * s.shared + group * s.head;
-        backward_group(s, qkv + row * s.wide + column, kv + shared, out + to, dout + to,
-                       lse + (b * s.heads + head) * s.length, {at(dq_before, to), dq + to, s.width}, dkv + shared,
-                       reinterpret_cast<float*>(scratch.data + thread * share));
-      });
+  return kernel_of([s, qkv = view.in<T>(0), kv = view.in<T>(1), out = view.in<T>(2), dout = view.in<T>(3),
+                    lse = view.in<float>(4), dq_before = running(view, 5), dq = view.out<float>(0),
+                    dkv = view.out<float>(1), threads = view.threads(),
+                    share = scratch_bytes(view, backward_floats) / view.threads(),
+                    scratch = view.scratch(scratch_bytes(view, backward_floats))] {
+    parallel_for(threads, s.batch * s.kv_heads, [&](int64_t i, int thread) {
+      const int64_t b = i / s.kv_heads, group = i % s.kv_heads, row = b * s.length;
+      const int64_t head = group * s.heads / s.kv_heads, column = head * s.head, to = row * s.width + column;
+      const int64_t shared = row * s.shared + group * s.head;
+      backward_group(s, qkv + row * s.wide + column, kv + shared, out + to, dout + to,
+                     lse + (b * s.heads + head) * s.length, {at(dq_before, to), dq + to, s.width}, dkv + shared,
+                     reinterpret_cast<float*>(scratch.data + thread * share));
     });
   });
 }
 
-constexpr KernelEntry kEntries[] = {
-    {"attention_block", make_forward, Accepts::floats,
-     [](const OpView& v) { return scratch_bytes(v, forward_floats); }},
-    {"attention_block_grad", make_backward, Accepts::floats,
-     [](const OpView& v) { return scratch_bytes(v, backward_floats); }},
-};
-
 }  // namespace
 
-std::span<const KernelEntry> attention_block_kernels() { return kEntries; }
+const Family attention_block_kernels = {
+    {"attention_block", PRUN_FLOAT_MAKER(read(0), forward_kernel<T>(view)), Accepts::floats,
+     [](const OpView& v) { return scratch_bytes(v, forward_floats); }},
+    {"attention_block_grad", PRUN_FLOAT_MAKER(read(0), backward_kernel<T>(view)), Accepts::floats,
+     [](const OpView& v) { return scratch_bytes(v, backward_floats); }},
+};
 
 }  // namespace prun::cpu

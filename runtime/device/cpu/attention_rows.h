@@ -1,5 +1,4 @@
-// What attention is made of besides products of tiles: packing heads into f32 tiles, and softmax over strips of
-// queries.
+// The parts of attention besides products of tiles: packing heads into f32 tiles, and softmax over strips of queries.
 //
 // Surprising fact: the scores of a strip lie with its 16 queries side by side, a row for each key. So softmax runs down
 // the columns of whole vectors, with no sum across lanes and no remainders, and keys need no transpose.

@@ -1,4 +1,4 @@
-// Whether tensors hold NaNs or infinities: from the bits, since the compiler may assume of arithmetic what it likes.
+// Whether tensors hold NaNs or infinities. It looks at bits: the compiler may assume that arithmetic has neither.
 #include <algorithm>
 #include <atomic>
 #include <numeric>
@@ -79,10 +79,8 @@ std::unique_ptr<Kernel> make_check_finite(const OpView& view) {
   });
 }
 
-constexpr KernelEntry kEntries[] = {{"check_finite", make_check_finite, Accepts::numbers}};
-
 }  // namespace
 
-std::span<const KernelEntry> check_finite_kernels() { return kEntries; }
+const Family check_finite_kernels = {{"check_finite", make_check_finite, Accepts::numbers}};
 
 }  // namespace prun::cpu

@@ -1,5 +1,5 @@
-// The choice of experts that route and its gradient must both come to: the k largest logits of a row, largest first,
-// and of equal ones the lower expert.
+// The choice of experts, shared by route and its gradient: the k largest logits of a row, largest first; the lower
+// expert of equal ones first.
 #pragma once
 #include "device/cpu/simd.h"
 

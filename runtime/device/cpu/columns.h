@@ -1,5 +1,5 @@
-// A rank's columns of the logits: all of the vocabulary, or of one that is split over an axis a run of it, whose last
-// columns may be padding.
+// A rank's columns of the logits: the whole vocabulary, or a run of one that is split over an axis, whose last columns
+// may be padding.
 #pragma once
 #include "device/cpu/kernel.h"
 #include "device/cpu/simd.h"

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <map>
 
@@ -14,7 +15,7 @@ namespace cpu {
 Scratch OpView::scratch(int64_t bytes) const {
   Scratch scratch;
   if (bytes == 0) return scratch;
-  if (has_workspace()) {
+  if (has_workspace(program(), op_)) {
     const int id = op_.writes.back();
     if (memory_.program->tensors[id].bytes() >= bytes) {
       scratch.data = static_cast<std::byte*>(memory_.data(id));
@@ -28,12 +29,6 @@ Scratch OpView::scratch(int64_t bytes) const {
     throw Error(Exit::out_of_memory, fmt::format("no {} bytes for the scratch of {}", bytes, kind()));
   scratch.data = scratch.owned.get();
   return scratch;
-}
-
-bool OpView::has_workspace() const {
-  if (op_.writes.empty()) return false;
-  const Tensor& last = memory_.program->tensors[op_.writes.back()];
-  return last.dtype == Dtype::u8 && memory_.program->buffers[last.buffer].role == Role::workspace;
 }
 
 const Tensor& OpView::tensor(const std::vector<TensorId>& list, size_t i, const char* word) const {
@@ -58,32 +53,10 @@ namespace {
 const std::map<std::string_view, KernelEntry>& kernels() {
   static const std::map<std::string_view, KernelEntry> table = [] {
     std::map<std::string_view, KernelEntry> all;
-    for (const auto& family : {linear_kernels(),
-                               activation_kernels(),
-                               layernorm_kernels(),
-                               rmsnorm_kernels(),
-                               rotary_kernels(),
-                               attention_kernels(),
-                               embedding_kernels(),
-                               position_kernels(),
-                               cross_entropy_kernels(),
-                               split_cross_entropy_kernels(),
-                               loss_kernels(),
-                               dropout_kernels(),
-                               elementwise_kernels(),
-                               piece_kernels(),
-                               constant_kernels(),
-                               init_kernels(),
-                               optimizer_kernels(),
-                               norm_kernels(),
-                               check_finite_kernels(),
-                               route_kernels(),
-                               dispatch_kernels(),
-                               expert_linear_kernels(),
-                               attention_block_kernels(),
-                               qkv_kernels()}) {
-      for (const KernelEntry& entry : family) all[entry.kind] = entry;
-    }
+#define PRUN_ADD(name) \
+  for (const KernelEntry& entry : name##_kernels) all[entry.kind] = entry;
+    PRUN_CPU_FAMILIES(PRUN_ADD)
+#undef PRUN_ADD
     return all;
   }();
   return table;
@@ -109,7 +82,7 @@ class CpuDevice final : public Device {
     return entry_of(op).make(OpView(memory, op, threads));
   }
 
-  // Not products with their gelus: those are passes over what the cache holds, and gain nothing here.
+  // Fusing a gelu into its product gains nothing here: it is a pass over what the cache holds.
   bool fuses(std::string_view kind) const override {
     return kind == "cross_entropy_and_grad" || kind == "adamw_cast" || kind == "sgd_cast";
   }
@@ -117,30 +90,23 @@ class CpuDevice final : public Device {
   bool supports(const Op& op, const Program& program) const override {
     const auto found = kernels().find(op.def->name);
     if (found == kernels().end()) return false;
-    const bool integers_too = found->second.accepts == Accepts::numbers;
-    const auto fits = [&](int id) {
+    const bool numbers = found->second.accepts == Accepts::numbers;
+    const auto fits = [&](TensorId id) {
       switch (program.tensors[id].dtype) {
         case Dtype::f32:
         case Dtype::bf16:
-          return true;
-        case Dtype::f64:
-          return integers_too;
         case Dtype::i64:
         case Dtype::i32:
-          return true;  // tokens and counts; a kernel checks where they stand
+          return true;  // integers are tokens and counts; the kernel checks which operands they are
+        case Dtype::f64:
+          return numbers;
         case Dtype::u8:
           return program.buffers[program.tensors[id].buffer].role == Role::workspace;
         default:
           return false;
       }
     };
-    for (int id : op.reads) {
-      if (!fits(id)) return false;
-    }
-    for (int id : op.writes) {
-      if (!fits(id)) return false;
-    }
-    return true;
+    return std::all_of(op.reads.begin(), op.reads.end(), fits) && std::all_of(op.writes.begin(), op.writes.end(), fits);
   }
 };
 

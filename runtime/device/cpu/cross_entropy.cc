@@ -1,6 +1,6 @@
 // cross_entropy with its softmax fused: rows are read twice and no probabilities are stored, only the log-sum-exp.
-// cross_entropy_and_grad reads them from memory once: what is left to do for a row is done while the cache holds it.
-// The gradient serves vocabularies that are split over ranks too, whose loss is in split_cross_entropy.cc.
+// cross_entropy_and_grad reads rows from memory once: it makes a row's gradient while the cache holds the row. The
+// gradient also serves vocabularies that are split over ranks; their loss is in split_cross_entropy.cc.
 #include <cmath>
 
 #include "device/cpu/columns.h"
@@ -61,9 +61,7 @@ std::unique_ptr<Kernel> forward(const OpView& view) {
   return kernel_of([logits = view.in<T>(0), targets = view.in<int32_t>(1), loss = view.out<float>(0),
                     lse = view.out<float>(1), rows, width, columns, threads = view.threads(),
                     scale = view.attrs().number("scale", 1)] {
-    parallel_for(threads, threads, [&](int64_t i, int) {
-      log_sum_exp(logits, lse, rows * i / threads, rows * (i + 1) / threads, width);
-    });
+    parallel_rows(threads, rows, [&](int64_t begin, int64_t end) { log_sum_exp(logits, lse, begin, end, width); });
     double sum = 0;
     for (int64_t row = 0; row < rows; ++row) {
       sum +=
@@ -83,13 +81,13 @@ std::unique_ptr<Kernel> backward(const OpView& view) {
   return kernel_of([logits = view.in<T>(0), targets = view.in<int32_t>(1), lse = view.in<float>(2),
                     dlogits = view.out<T>(0), rows, columns, threads = view.threads(),
                     scale = static_cast<float>(view.attrs().number("scale", 1))] {
-    parallel_for(threads, threads, [&](int64_t i, int) {
-      gradient(logits, targets, lse, dlogits, rows * i / threads, rows * (i + 1) / threads, columns, scale);
+    parallel_rows(threads, rows, [&](int64_t begin, int64_t end) {
+      gradient(logits, targets, lse, dlogits, begin, end, columns, scale);
     });
   });
 }
 
-// A row's target logit is kept, for the sum over rows in their order, before its gradient takes the place.
+// Keeps each row's target logit, for the sum over rows in their order, before the gradient overwrites it.
 template <class T>
 std::unique_ptr<Kernel> both(const OpView& view) {
   const Columns columns = whole_columns(view);
@@ -102,8 +100,8 @@ std::unique_ptr<Kernel> both(const OpView& view) {
                     lse = view.out<float>(1), dlogits = view.out<T>(2), hits = view.scratch(workspace(view)), rows,
                     columns, threads = view.threads(), scale = view.attrs().number("scale", 1)] {
     float* hit = reinterpret_cast<float*>(hits.data);
-    parallel_for(threads, threads, [&](int64_t i, int) {
-      for (int64_t row = rows * i / threads; row < rows * (i + 1) / threads; ++row) {
+    parallel_rows(threads, rows, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
         log_sum_exp(logits, lse, row, row + 1, columns.count);
         hit[row] = load(logits[row * columns.count + columns.find(targets[row])]);
         gradient(logits, targets, lse, dlogits, row, row + 1, columns, static_cast<float>(scale));
@@ -115,22 +113,11 @@ std::unique_ptr<Kernel> both(const OpView& view) {
   });
 }
 
-std::unique_ptr<Kernel> make_forward(const OpView& view) {
-  return with_float(view.read(0).dtype, [&]<class T>() { return forward<T>(view); });
-}
-std::unique_ptr<Kernel> make_backward(const OpView& view) {
-  return with_float(view.read(0).dtype, [&]<class T>() { return backward<T>(view); });
-}
-std::unique_ptr<Kernel> make_both(const OpView& view) {
-  return with_float(view.read(0).dtype, [&]<class T>() { return both<T>(view); });
-}
-
-constexpr KernelEntry kEntries[] = {{"cross_entropy", make_forward},
-                                    {"cross_entropy_grad", make_backward},
-                                    {"cross_entropy_and_grad", make_both, Accepts::floats, workspace}};
-
 }  // namespace
 
-std::span<const KernelEntry> cross_entropy_kernels() { return kEntries; }
+const Family cross_entropy_kernels = {
+    {"cross_entropy", PRUN_FLOAT_MAKER(read(0), forward<T>(view))},
+    {"cross_entropy_grad", PRUN_FLOAT_MAKER(read(0), backward<T>(view))},
+    {"cross_entropy_and_grad", PRUN_FLOAT_MAKER(read(0), both<T>(view)), Accepts::floats, workspace}};
 
 }  // namespace prun::cpu

@@ -1,7 +1,7 @@
 // dispatch, combine and their gradients: rows that move between the order of tokens and the slots of experts.
 //
-// A slot belongs to one token at most, so tokens are cut over the threads and no two write the same row; what no token
-// took is cleared before.
+// A slot belongs to one token at most, so tokens are divided among the threads and no two write the same row. Slots
+// without a token are cleared before.
 #include <cstring>
 
 #include "device/cpu/kernel.h"
@@ -20,12 +20,6 @@ Sizes sizes_of(const OpView& view, const Tensor& slots, const Tensor& row, const
   const Sizes s{row_count(slots.shape), last_dim(slots.shape), row_count(slotted.shape), last_dim(slotted.shape)};
   view.expect_count(row, s.tokens * s.width);
   return s;
-}
-
-// f(begin, end) over the tokens.
-template <class F>
-void over_tokens(int threads, const Sizes& s, const F& f) {
-  parallel_for(threads, threads, [&](int64_t i, int) { f(s.tokens * i / threads, s.tokens * (i + 1) / threads); });
 }
 
 template <class T>
@@ -98,7 +92,7 @@ std::unique_ptr<Kernel> dispatch(const OpView& view) {
   const Sizes s = sizes_of(view, view.read(1), view.read(0), view.write(0));
   return kernel_of([s, x = view.in<T>(0), slots = view.in<int32_t>(1), y = view.out<T>(0), threads = view.threads()] {
     clear(threads, y, s.slots * s.width);
-    over_tokens(threads, s, [&](int64_t begin, int64_t end) { send_rows(s, x, slots, y, begin, end); });
+    parallel_rows(threads, s.tokens, [&](int64_t begin, int64_t end) { send_rows(s, x, slots, y, begin, end); });
   });
 }
 
@@ -106,7 +100,8 @@ template <class T>
 std::unique_ptr<Kernel> dispatch_grad(const OpView& view) {
   const Sizes s = sizes_of(view, view.read(0), view.write(0), view.read(1));
   return kernel_of([s, slots = view.in<int32_t>(0), dy = view.in<T>(1), dx = view.out<T>(0), threads = view.threads()] {
-    over_tokens(threads, s, [&](int64_t begin, int64_t end) { gather_rows<T>(s, dy, slots, nullptr, dx, begin, end); });
+    parallel_rows(threads, s.tokens,
+                  [&](int64_t begin, int64_t end) { gather_rows<T>(s, dy, slots, nullptr, dx, begin, end); });
   });
 }
 
@@ -116,7 +111,8 @@ std::unique_ptr<Kernel> combine(const OpView& view) {
   view.expect_count(view.read(2), s.tokens * s.k);
   return kernel_of([s, y = view.in<T>(0), slots = view.in<int32_t>(1), weights = view.in<float>(2),
                     out = view.out<T>(0), threads = view.threads()] {
-    over_tokens(threads, s, [&](int64_t begin, int64_t end) { gather_rows(s, y, slots, weights, out, begin, end); });
+    parallel_rows(threads, s.tokens,
+                  [&](int64_t begin, int64_t end) { gather_rows(s, y, slots, weights, out, begin, end); });
   });
 }
 
@@ -130,26 +126,19 @@ std::unique_ptr<Kernel> combine_grad(const OpView& view) {
                     dout = view.in<T>(3), dy = view.out<T>(0), dweights = view.out<float>(1),
                     threads = view.threads()] {
     clear(threads, dy, s.slots * s.width);
-    over_tokens(threads, s, [&](int64_t begin, int64_t end) {
+    parallel_rows(threads, s.tokens, [&](int64_t begin, int64_t end) {
       combine_gradients(s, y, slots, weights, dout, dy, dweights, begin, end);
     });
   });
 }
 
-#define PRUN_MAKER(name, value) \
-  [](const OpView& view) { return with_float((value).dtype, [&]<class T>() { return name<T>(view); }); }
-
-constexpr KernelEntry kEntries[] = {
-    {"dispatch", PRUN_MAKER(dispatch, view.read(0))},
-    {"dispatch_grad", PRUN_MAKER(dispatch_grad, view.read(1))},
-    {"combine", PRUN_MAKER(combine, view.read(0))},
-    {"combine_grad", PRUN_MAKER(combine_grad, view.read(0))},
-};
-
-#undef PRUN_MAKER
-
 }  // namespace
 
-std::span<const KernelEntry> dispatch_kernels() { return kEntries; }
+const Family dispatch_kernels = {
+    {"dispatch", PRUN_FLOAT_MAKER(read(0), dispatch<T>(view))},
+    {"dispatch_grad", PRUN_FLOAT_MAKER(read(1), dispatch_grad<T>(view))},
+    {"combine", PRUN_FLOAT_MAKER(read(0), combine<T>(view))},
+    {"combine_grad", PRUN_FLOAT_MAKER(read(0), combine_grad<T>(view))},
+};
 
 }  // namespace prun::cpu

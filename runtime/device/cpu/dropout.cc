@@ -51,7 +51,8 @@ PRUN_CLONES void drop(const T* x, T* y, int64_t n, uint64_t stream, uint64_t sam
   }
 }
 
-std::unique_ptr<Kernel> make_dropout(const OpView& view) {
+template <class T>
+std::unique_ptr<Kernel> dropout_kernel(const OpView& view) {
   const Attrs& attrs = view.attrs();
   const Shape& shape = view.read(0).shape;
   PRUN_CHECK(shape.size() == 2 || shape.size() == 3, shape_text(shape));
@@ -61,25 +62,21 @@ std::unique_ptr<Kernel> make_dropout(const OpView& view) {
   const double p = attrs.number("p");
   PRUN_CHECK(p >= 0 && p < 1, std::to_string(p));
   view.expect_count(view.write(0), batch * length * width);
-  return with_float(view.read(0).dtype, [&]<class T>() -> std::unique_ptr<Kernel> {
-    return kernel_of([x = view.in<T>(0), y = view.out<T>(0), rows = batch * length, length, width, sample,
-                      whole = attrs.integer("width", split.of * width), column = split.index * width,
-                      at = view.token_positions(length), key = static_cast<uint64_t>(attrs.integer("key")),
-                      bound = philox::dropout_bound(p), factor = static_cast<float>(1 / (1 - p)), table = view.table(),
-                      threads = view.threads()] {
-      const uint64_t stream = philox::dropout_stream(table->seed, key, static_cast<uint64_t>(table->step));
-      parallel_for(threads, rows, [&](int64_t row, int) {
-        drop(x + row * width, y + row * width, width, stream, static_cast<uint64_t>(sample + row / length),
-             at.of(row % length) * whole + column, bound, factor);
-      });
+  return kernel_of([x = view.in<T>(0), y = view.out<T>(0), rows = batch * length, length, width, sample,
+                    whole = attrs.integer("width", split.of * width), column = split.index * width,
+                    at = view.token_positions(length), key = static_cast<uint64_t>(attrs.integer("key")),
+                    bound = philox::dropout_bound(p), factor = static_cast<float>(1 / (1 - p)), table = view.table(),
+                    threads = view.threads()] {
+    const uint64_t stream = philox::dropout_stream(table->seed, key, static_cast<uint64_t>(table->step));
+    parallel_for(threads, rows, [&](int64_t row, int) {
+      drop(x + row * width, y + row * width, width, stream, static_cast<uint64_t>(sample + row / length),
+           at.of(row % length) * whole + column, bound, factor);
     });
   });
 }
 
-constexpr KernelEntry kEntries[] = {{"dropout", make_dropout}};
-
 }  // namespace
 
-std::span<const KernelEntry> dropout_kernels() { return kEntries; }
+const Family dropout_kernels = {{"dropout", PRUN_FLOAT_MAKER(read(0), dropout_kernel<T>(view))}};
 
 }  // namespace prun::cpu

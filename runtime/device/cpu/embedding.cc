@@ -1,9 +1,9 @@
 // embedding and its gradient. The gradient adds rows in token order within each slice of columns, so it has the same
 // bits in every run and on any number of threads.
 //
-// A token outside [0, vocab) is clamped: the data ops have refused it before (exec's next_batch), and nothing may be
-// read or written out of bounds whatever a plan feeds in. Of a table that is split over an axis the rank holds a run of
-// rows; a token outside them is another rank's, gives zeros here and takes no gradient.
+// A token outside [0, vocab) is clamped, so that no plan reads or writes out of bounds; next_batch refuses such tokens
+// before. A rank of a table split over an axis holds a run of rows. A token outside them is another rank's: it gives
+// zeros here and takes no gradient.
 #include <cstring>
 
 #include "device/cpu/kernel.h"
@@ -92,8 +92,8 @@ std::unique_ptr<Kernel> forward(const OpView& view) {
   }
   return kernel_of([ids = view.in<int32_t>(0), from = view.in<T>(1), positions, x = view.out<T>(0), count, length, rows,
                     width, threads = view.threads()] {
-    parallel_for(threads, threads, [&](int64_t i, int) {
-      gather_rows(ids, from, positions, x, count * i / threads, count * (i + 1) / threads, length, rows, width);
+    parallel_rows(threads, count, [&](int64_t begin, int64_t end) {
+      gather_rows(ids, from, positions, x, begin, end, length, rows, width);
     });
   });
 }
@@ -111,24 +111,15 @@ std::unique_ptr<Kernel> backward(const OpView& view) {
   }
   return kernel_of([ids = view.in<int32_t>(0), from = view.in<T>(1), to = view.out<float>(0), dpositions, count, length,
                     rows, positions, width, threads = view.threads()] {
-    parallel_for(threads, threads, [&](int64_t i, int) {
-      scatter_columns(ids, from, to, dpositions, count, length, rows, positions, width, width * i / threads,
-                      width * (i + 1) / threads);
+    parallel_rows(threads, width, [&](int64_t begin, int64_t end) {
+      scatter_columns(ids, from, to, dpositions, count, length, rows, positions, width, begin, end);
     });
   });
 }
 
-std::unique_ptr<Kernel> make_forward(const OpView& view) {
-  return with_float(view.read(1).dtype, [&]<class T>() { return forward<T>(view); });
-}
-std::unique_ptr<Kernel> make_backward(const OpView& view) {
-  return with_float(view.read(1).dtype, [&]<class T>() { return backward<T>(view); });
-}
-
-constexpr KernelEntry kEntries[] = {{"embedding", make_forward}, {"embedding_grad", make_backward}};
-
 }  // namespace
 
-std::span<const KernelEntry> embedding_kernels() { return kEntries; }
+const Family embedding_kernels = {{"embedding", PRUN_FLOAT_MAKER(read(1), forward<T>(view))},
+                                  {"embedding_grad", PRUN_FLOAT_MAKER(read(1), backward<T>(view))}};
 
 }  // namespace prun::cpu

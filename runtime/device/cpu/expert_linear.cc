@@ -141,19 +141,16 @@ std::unique_ptr<Kernel> make(const OpView& view) {
   return kernel_of([products = std::move(products), rows, scratch, c = view.out<float>(0), n = shape.n,
                     count = shape.m * shape.n, threads = view.threads()] {
     rows.look(threads);
-    for (int64_t e = 0; e < rows.experts; ++e)
-      run_taken(products[e], rows, e, transpose_a, c + e * count, n, count);
+    for (int64_t e = 0; e < rows.experts; ++e) run_taken(products[e], rows, e, transpose_a, c + e * count, n, count);
   });
 }
 
-constexpr KernelEntry kEntries[] = {
+}  // namespace
+
+const Family expert_linear_kernels = {
     {"expert_linear", make<false, false>, Accepts::floats, workspace<false, false>},
     {"expert_linear_dx", make<false, true>, Accepts::floats, workspace<false, true>},
     {"expert_linear_dw", make<true, false>, Accepts::floats, workspace<true, false>},
 };
-
-}  // namespace
-
-std::span<const KernelEntry> expert_linear_kernels() { return kEntries; }
 
 }  // namespace prun::cpu

@@ -1,6 +1,6 @@
 // See gemm.h. Three ways, chosen when the product is made: oneDNN's sgemm for f32, its matmul primitive (brgemm) for
 // bf16 and for the f32 shapes that sgemm is slow at, and packed_gemm where oneDNN has none of these (bf16 without
-// AVX512_BF16). Each gives the same bits on any number of threads, for which the first two are held back.
+// AVX512_BF16). Each gives the same bits on any number of threads; the first two are restricted for that.
 //
 // Surprising fact: sgemm takes its packing buffers from malloc in every call; at the sizes of training it is still
 // mostly 5 to 15 %, and on 4000-wide layers up to 90 %, faster than the f32 primitives that use our scratch.
@@ -160,7 +160,7 @@ class Brgemm {
   std::vector<dnnl_exec_arg_t> arguments_;
 };
 
-// Pages of its own, which the heap would keep.
+// Memory with pages of its own, given back when freed: the heap would keep them.
 class Room {
  public:
   explicit Room(int64_t bytes) : bytes_(static_cast<size_t>(std::max<int64_t>(bytes, 1))) {
@@ -195,9 +195,9 @@ Room random_numbers(int64_t count, Dtype dtype) {
   return room;
 }
 
-// brgemm splits the sum over k between threads where it finds too few blocks of C for them, and then adds in another
-// order. For which numbers of threads it does so is its own business; so it is tried on random numbers, once for a
-// shape: as many threads as give the bits of one. Not before a fork: it runs on them.
+// The largest number of threads with which brgemm gives the bits of one thread, found by trying once for each shape on
+// random numbers: where C has too few blocks it splits the sum over k between threads, and adds in another order. Not
+// before a fork, since it starts threads.
 int steady_threads(const GemmShape& s) {
   if (s.threads == 1) return 1;
   static std::mutex mutex;
@@ -222,8 +222,8 @@ int steady_threads(const GemmShape& s) {
   return known[s] = threads;
 }
 
-// Rows of 4096 bytes that are read down the columns all fall into one set of the first-level cache, and sgemm's copy of
-// a transposed A suffers; the primitive's does not.
+// Whether sgemm is slow: rows of 4096 bytes that are read down the columns all fall into one set of the first-level
+// cache, which slows its copy of a transposed A; the primitive's copy does not suffer.
 bool prefers_sgemm(const GemmShape& s) {
   const bool collides = s.transpose_a && s.m * dtype_bytes(s.input) % 4096 == 0;
   return s.input == Dtype::f32 && s.output == Dtype::f32 && !collides;
@@ -248,8 +248,8 @@ PRUN_CLONES void activate(float* y, int64_t n, Activation activation) {
   }
 }
 
-// The blocks of C that are computed one by one, cut by sizes alone. Each copies what it reads of A and B; at 256 rows
-// or columns and more that is a percent of its time.
+// The blocks of C that are computed one by one, cut by sizes alone. Each copies what it reads of A and B, which takes a
+// percent of its time from 256 rows or columns on.
 struct Blocks {
   int64_t rows, columns, across, count;
 
@@ -268,8 +268,8 @@ struct Blocks {
   }
 };
 
-// C = op(A)·op(B) + beta·C, of operands that lie as `s` says. sgemm cuts a product by the number of threads, and then
-// adds in another order; so it always gets one thread, for a block.
+// C = op(A)·op(B) + beta·C with the layout of `s`. sgemm cuts a product by the number of threads, which changes the
+// order of its sums; so it always gets one thread, for a block.
 void run_sgemm(const GemmShape& s, int64_t m, int64_t k, const float* a, const float* b, float beta, float* c) {
   const Blocks blocks(m, s.n, k);
   const int64_t row_of_a = s.transpose_a ? s.m : s.k, row_of_b = s.transpose_b ? s.k : s.n;

@@ -3,6 +3,7 @@
 // Surprising fact: this file is compiled without fused multiply-adds (see philox.h), so that initial weights have the
 // same bits on every machine.
 #include <algorithm>
+#include <span>
 #include <vector>
 
 #include "device/cpu/kernel.h"
@@ -131,20 +132,19 @@ void convert_range(const std::vector<Piece>& pieces, uint64_t seed, int64_t begi
   fill_range(pieces, seed, begin, end, to);
 }
 
-std::unique_ptr<Kernel> make_init_params(const OpView& view) {
+template <class T>
+std::unique_ptr<Kernel> init_params(const OpView& view) {
   const int64_t n = view.write(0).count();
   const int64_t offset = n * view.share("axis").index;
-  return with_float(view.write(0).dtype, [&]<class T>() -> std::unique_ptr<Kernel> {
-    return kernel_of(
-        [pieces = pieces_of(view), to = view.out<T>(0), n, offset, table = view.table(), threads = view.threads()] {
-          parallel_ranges(threads, n, [&](int64_t begin, int64_t end) {
-            convert_range(pieces, table->seed, offset + begin, offset + end, to + begin);
-          });
+  return kernel_of(
+      [pieces = pieces_of(view), to = view.out<T>(0), n, offset, table = view.table(), threads = view.threads()] {
+        parallel_ranges(threads, n, [&](int64_t begin, int64_t end) {
+          convert_range(pieces, table->seed, offset + begin, offset + end, to + begin);
         });
-  });
+      });
 }
 
-std::unique_ptr<Kernel> make_random_int(const OpView& view) {
+std::unique_ptr<Kernel> random_int(const OpView& view) {
   const int64_t low = view.attrs().integer("low"), high = view.attrs().integer("high");
   PRUN_CHECK(low <= high, std::to_string(low) + " > " + std::to_string(high));
   return kernel_of([y = view.out<int64_t>(0), n = view.write(0).count(), low, high, table = view.table(),
@@ -157,50 +157,37 @@ std::unique_ptr<Kernel> make_random_int(const OpView& view) {
 }
 
 template <class T>
-T number_as(double x) {
-  if constexpr (std::is_same_v<T, bf16>)
-    return to_bf16(static_cast<float>(x));
-  else
-    return static_cast<T>(x);
+std::unique_ptr<Kernel> fill(const OpView& view) {
+  return kernel_of([y = view.out<T>(0), n = view.write(0).count(),
+                    value = element_of<T>(view.attrs().number("value"))] { std::fill(y, y + n, value); });
 }
 
-std::unique_ptr<Kernel> make_fill(const OpView& view) {
-  return with_number(view.write(0).dtype, [&]<class T>() -> std::unique_ptr<Kernel> {
-    return kernel_of([y = view.out<T>(0), n = view.write(0).count(),
-                      value = number_as<T>(view.attrs().number("value"))] { std::fill(y, y + n, value); });
-  });
-}
-
-std::unique_ptr<Kernel> make_values(const OpView& view) {
-  return with_number(view.write(0).dtype, [&]<class T>() -> std::unique_ptr<Kernel> {
-    std::vector<T> values;
-    for (double x : view.attrs().numbers("values")) values.push_back(number_as<T>(x));
-    view.expect_count(view.write(0), static_cast<int64_t>(values.size()));
-    return kernel_of([values = std::move(values), y = view.out<T>(0)] { std::copy(values.begin(), values.end(), y); });
-  });
+template <class T>
+std::unique_ptr<Kernel> values(const OpView& view) {
+  std::vector<T> list;
+  for (double x : view.attrs().numbers("values")) list.push_back(element_of<T>(x));
+  view.expect_count(view.write(0), std::ssize(list));
+  return kernel_of([list = std::move(list), y = view.out<T>(0)] { std::copy(list.begin(), list.end(), y); });
 }
 
 // start + i·step; with a count, only the first n elements are counted and the rest are 0.
-std::unique_ptr<Kernel> make_iota(const OpView& view) {
-  return with_number(view.write(0).dtype, [&]<class T>() -> std::unique_ptr<Kernel> {
-    const int64_t* wanted = view.reads() > 0 ? view.in<int64_t>(0) : nullptr;
-    return kernel_of([wanted, y = view.out<T>(0), n = view.write(0).count(), start = view.attrs().number("start"),
-                      step = view.attrs().number("step", 1)] {
-      const int64_t counted = wanted == nullptr ? n : std::clamp<int64_t>(*wanted, 0, n);
-      for (int64_t i = 0; i < counted; ++i) y[i] = number_as<T>(start + static_cast<double>(i) * step);
-      std::fill(y + counted, y + n, number_as<T>(0));
-    });
+template <class T>
+std::unique_ptr<Kernel> iota(const OpView& view) {
+  const int64_t* wanted = view.reads() > 0 ? view.in<int64_t>(0) : nullptr;
+  return kernel_of([wanted, y = view.out<T>(0), n = view.write(0).count(), start = view.attrs().number("start"),
+                    step = view.attrs().number("step", 1)] {
+    const int64_t counted = wanted == nullptr ? n : std::clamp<int64_t>(*wanted, 0, n);
+    for (int64_t i = 0; i < counted; ++i) y[i] = element_of<T>(start + static_cast<double>(i) * step);
+    std::fill(y + counted, y + n, element_of<T>(0));
   });
 }
 
-constexpr KernelEntry kInit[] = {{"init_params", make_init_params}, {"random_int", make_random_int, Accepts::numbers}};
-constexpr KernelEntry kConstants[] = {{"fill", make_fill, Accepts::numbers},
-                                      {"values", make_values, Accepts::numbers},
-                                      {"iota", make_iota, Accepts::numbers}};
-
 }  // namespace
 
-std::span<const KernelEntry> init_kernels() { return kInit; }
-std::span<const KernelEntry> constant_kernels() { return kConstants; }
+const Family init_kernels = {{"init_params", PRUN_FLOAT_MAKER(write(0), init_params<T>(view))},
+                             {"random_int", random_int, Accepts::numbers},
+                             {"fill", PRUN_NUMBER_MAKER(write(0), fill<T>(view)), Accepts::numbers},
+                             {"values", PRUN_NUMBER_MAKER(write(0), values<T>(view)), Accepts::numbers},
+                             {"iota", PRUN_NUMBER_MAKER(write(0), iota<T>(view)), Accepts::numbers}};
 
 }  // namespace prun::cpu

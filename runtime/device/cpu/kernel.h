@@ -1,40 +1,28 @@
-// What a family of kernels needs: a view of one op, a table entry for each kind, a kernel made of a lambda.
+// What a family of kernels needs: a view of one op, an entry for each kind, a kernel made of a lambda.
 //
 // Convention: a maker checks shapes and resolves pointers, and its lambda does the work; the lambda may not allocate.
+// A new op is an entry in a family; a new family is a file and a name in PRUN_CPU_FAMILIES.
 #pragma once
 #include <memory>
-#include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
-#include "device/bf16.h"
 #include "device/device.h"
+#include "device/element.h"
 #include "device/share.h"
 
 namespace prun::cpu {
 
-template <class T>
-inline constexpr Dtype kDtypeOf = Dtype::u8;
-template <>
-inline constexpr Dtype kDtypeOf<double> = Dtype::f64;
-template <>
-inline constexpr Dtype kDtypeOf<float> = Dtype::f32;
-template <>
-inline constexpr Dtype kDtypeOf<bf16> = Dtype::bf16;
-template <>
-inline constexpr Dtype kDtypeOf<int64_t> = Dtype::i64;
-template <>
-inline constexpr Dtype kDtypeOf<int32_t> = Dtype::i32;
-
-// Scratch that lives as long as the kernel: the op's workspace, or memory of its own where the program was compiled
-// for another machine and brought too little.
+// Scratch that lives as long as the kernel: the op's workspace, or memory of its own where the workspace is too small
+// since the program was compiled for another machine.
 struct Scratch {
   std::byte* data = nullptr;
   std::shared_ptr<std::byte> owned;
 };
 
-// One op of a program, as a kernel's maker sees it.
+// One op of a program, as the maker of its kernel sees it.
 class OpView {
  public:
   OpView(const RankMemory& memory, const Op& op, int threads) : memory_(memory), op_(op), threads_(threads) {}
@@ -42,14 +30,16 @@ class OpView {
   int threads() const { return threads_; }
   int rank() const { return memory_.rank; }
   Share share_along(const std::string& axes) const { return prun::share_along(memory_, axes); }
-  Share share(const std::string& attribute) const { return share_along(attrs().text(attribute)); }  // it names the axes
+  Share share(const std::string& attribute) const { return share_along(attrs().text(attribute)); }  // names axes
   TokenPositions token_positions(int64_t length) const { return {memory_, attrs(), length}; }
   const StepTable* table() const { return memory_.table; }
   const Program& program() const { return *memory_.program; }
   const Attrs& attrs() const { return op_.attrs; }
   std::string_view kind() const { return op_.def->name; }
   size_t reads() const { return op_.reads.size(); }
-  size_t writes() const { return op_.writes.size() - (has_workspace() ? 1 : 0); }  // without the workspace
+  size_t writes() const {
+    return op_.writes.size() - (has_workspace(program(), op_) ? 1 : 0);
+  }  // without the workspace
   const Tensor& read(size_t i) const { return tensor(op_.reads, i, "reads"); }
   const Tensor& write(size_t i) const { return tensor(op_.writes, i, "writes"); }
 
@@ -66,7 +56,6 @@ class OpView {
   void expect_count(const Tensor& tensor, int64_t count) const;
 
  private:
-  bool has_workspace() const;
   const Tensor& tensor(const std::vector<TensorId>& list, size_t i, const char* word) const;
   void* pointer(const std::vector<TensorId>& list, size_t i, Dtype dtype, const char* word) const;
 
@@ -86,6 +75,7 @@ struct KernelEntry {
   Accepts accepts = Accepts::floats;
   int64_t (*workspace)(const OpView& view) = nullptr;  // bytes; null: none
 };
+using Family = std::vector<KernelEntry>;
 
 template <class F>
 class LambdaKernel final : public Kernel {
@@ -102,7 +92,7 @@ std::unique_ptr<Kernel> kernel_of(F body) {
   return std::make_unique<LambdaKernel<F>>(std::move(body));
 }
 
-// Calls f<T>() with the type of `dtype`.
+// Calls f<T>() with the type of `dtype`: one of Accepts::floats, or of Accepts::numbers.
 template <class F>
 auto with_float(Dtype dtype, const F& f) {
   PRUN_CHECK(dtype == Dtype::f32 || dtype == Dtype::bf16, std::string(dtype_name(dtype)));
@@ -122,36 +112,28 @@ auto with_number(Dtype dtype, const F& f) {
   }
 }
 
+// A maker for an entry: an expression of `view` and of T, the type of a tensor, read(i) or write(i).
+#define PRUN_FLOAT_MAKER(tensor, ...) \
+  [](const OpView& view) { return with_float(view.tensor.dtype, [&]<class T>() { return __VA_ARGS__; }); }
+#define PRUN_NUMBER_MAKER(tensor, ...) \
+  [](const OpView& view) { return with_number(view.tensor.dtype, [&]<class T>() { return __VA_ARGS__; }); }
+
 // The last dim, and the product of the others.
 inline int64_t last_dim(const Shape& shape) { return shape.empty() ? 1 : shape.back(); }
 inline int64_t row_count(const Shape& shape) {
   return last_dim(shape) == 0 ? 0 : element_count(shape) / last_dim(shape);
 }
 
-// The families, one file each; cpu_device.cc lists them.
-std::span<const KernelEntry> linear_kernels();
-std::span<const KernelEntry> activation_kernels();
-std::span<const KernelEntry> layernorm_kernels();
-std::span<const KernelEntry> rmsnorm_kernels();
-std::span<const KernelEntry> rotary_kernels();
-std::span<const KernelEntry> attention_kernels();
-std::span<const KernelEntry> embedding_kernels();
-std::span<const KernelEntry> position_kernels();
-std::span<const KernelEntry> attention_block_kernels();
-std::span<const KernelEntry> qkv_kernels();
-std::span<const KernelEntry> route_kernels();
-std::span<const KernelEntry> dispatch_kernels();
-std::span<const KernelEntry> expert_linear_kernels();
-std::span<const KernelEntry> cross_entropy_kernels();
-std::span<const KernelEntry> split_cross_entropy_kernels();
-std::span<const KernelEntry> loss_kernels();
-std::span<const KernelEntry> dropout_kernels();
-std::span<const KernelEntry> elementwise_kernels();
-std::span<const KernelEntry> piece_kernels();
-std::span<const KernelEntry> constant_kernels();
-std::span<const KernelEntry> init_kernels();
-std::span<const KernelEntry> optimizer_kernels();
-std::span<const KernelEntry> norm_kernels();
-std::span<const KernelEntry> check_finite_kernels();
+#define PRUN_CPU_FAMILIES(X)                                                                                          \
+  X(linear)                                                                                                           \
+  X(activation)                                                                                                       \
+  X(row_norm)                                                                                                         \
+  X(rotary)                                                                                                           \
+  X(attention)                                                                                                        \
+  X(embedding) X(position) X(cross_entropy) X(split_cross_entropy) X(loss) X(dropout) X(elementwise) X(piece) X(init) \
+      X(optimizer) X(norm) X(check_finite) X(route) X(dispatch) X(expert_linear) X(attention_block) X(qkv)
+#define PRUN_DECLARE(name) extern const Family name##_kernels;
+PRUN_CPU_FAMILIES(PRUN_DECLARE)
+#undef PRUN_DECLARE
 
 }  // namespace prun::cpu

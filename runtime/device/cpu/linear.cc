@@ -3,10 +3,8 @@
 // in two passes.
 #include <fmt/format.h>
 
+#include "device/cpu/elementwise.h"
 #include "device/cpu/gemm.h"
-#include "device/cpu/kernel.h"
-#include "device/cpu/parallel.h"
-#include "device/cpu/simd.h"
 #include "device/cpu/vector_math.h"
 
 namespace prun::cpu {
@@ -122,125 +120,98 @@ PRUN_CLONES void add_bias(const T* x, const T* b, T* y, int64_t rows, int64_t wi
   }
 }
 
-template <class T>
-PRUN_CLONES void gelu_of(const T* pre, T* y, int64_t n) {
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) store(y[i], gelu_tanh_f32(load(pre[i])));
-}
-template <class T>
-PRUN_CLONES void times_gelu_derivative(const T* pre, T* dx, int64_t n) {
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) store(dx[i], load(dx[i]) * gelu_tanh_derivative_f32(load(pre[i])));
+// The product of reads `a` and `b` into write `c`.
+struct Product {
+  Product(const OpView& view, const GemmShape& shape, size_t a, size_t b, size_t c)
+      : scratch(view.scratch(gemm_scratch_bytes(shape))),
+        gemm(shape, data_of(view, a), data_of(view, b), shape.bias ? data_of(view, 2) : nullptr, result_of(view, c),
+             scratch.data) {}
+  void run() const { gemm.run(); }
+  Scratch scratch;
+  Gemm gemm;
+};
+
+template <GemmShape (*shape)(const OpView&)>
+std::unique_ptr<Kernel> product(const OpView& view) {
+  return kernel_of([product = Product(view, shape(view), 0, 1, 0)] { product.run(); });
 }
 
-// The product, then f(pre, result) over ranges of as many elements as the first result has.
-template <class F>
-std::unique_ptr<Kernel> then_each(const OpView& view, Gemm gemm, Scratch scratch, F f) {
-  return kernel_of([gemm = std::move(gemm), scratch, f, n = view.write(0).count(), threads = view.threads()] {
-    gemm.run();
-    parallel_ranges(threads, n, f);
-  });
+template <GemmShape (*shape)(const OpView&)>
+int64_t workspace(const OpView& view) {
+  return gemm_scratch_bytes(shape(view));
 }
 
-std::unique_ptr<Kernel> make_linear_gelu(const OpView& view) {
+template <class T>
+std::unique_ptr<Kernel> linear_gelu(const OpView& view) {
   const GemmShape shape = linear_shape(view);
   view.expect_count(view.write(1), shape.m * shape.n);
-  Scratch scratch = view.scratch(gemm_scratch_bytes(shape));
-  Gemm gemm(shape, data_of(view, 0), data_of(view, 1), shape.bias ? data_of(view, 2) : nullptr, result_of(view, 1),
-            scratch.data);
-  return with_float(view.read(0).dtype, [&]<class T>() {
-    return then_each(view, std::move(gemm), scratch,
-                     [pre = view.out<T>(1), y = view.out<T>(0)](int64_t begin, int64_t end) {
-                       gelu_of(pre + begin, y + begin, end - begin);
-                     });
-  });
-}
-
-std::unique_ptr<Kernel> make_linear_dx_gelu(const OpView& view) {
-  const GemmShape shape = linear_dx_shape(view);
-  view.expect_count(view.read(2), shape.m * shape.n);
-  Scratch scratch = view.scratch(gemm_scratch_bytes(shape));
-  Gemm gemm(shape, data_of(view, 0), data_of(view, 1), nullptr, result_of(view, 0), scratch.data);
-  return with_float(view.read(0).dtype, [&]<class T>() {
-    return then_each(view, std::move(gemm), scratch,
-                     [pre = view.in<T>(2), dx = view.out<T>(0)](int64_t begin, int64_t end) {
-                       times_gelu_derivative(pre + begin, dx + begin, end - begin);
-                     });
-  });
-}
-
-std::unique_ptr<Kernel> make_linear(const OpView& view) {
-  const GemmShape shape = linear_shape(view);
-  Scratch scratch = view.scratch(gemm_scratch_bytes(shape));
-  Gemm gemm(shape, data_of(view, 0), data_of(view, 1), shape.bias ? data_of(view, 2) : nullptr, result_of(view, 0),
-            scratch.data);
-  return kernel_of([gemm = std::move(gemm), scratch] { gemm.run(); });
-}
-
-std::unique_ptr<Kernel> make_linear_dx(const OpView& view) {
-  const GemmShape shape = linear_dx_shape(view);
-  Scratch scratch = view.scratch(gemm_scratch_bytes(shape));
-  Gemm gemm(shape, data_of(view, 0), data_of(view, 1), nullptr, result_of(view, 0), scratch.data);
-  return kernel_of([gemm = std::move(gemm), scratch] { gemm.run(); });
-}
-
-std::unique_ptr<Kernel> make_linear_dw(const OpView& view) {
-  const GemmShape shape = linear_dw_shape(view);
-  const bool swap = transposed(view);
-  Scratch scratch = view.scratch(gemm_scratch_bytes(shape));
-  Gemm gemm(shape, data_of(view, swap ? 1 : 0), data_of(view, swap ? 0 : 1), nullptr, result_of(view, 0), scratch.data);
-  if (view.writes() < 2) return kernel_of([gemm = std::move(gemm), scratch] { gemm.run(); });
-  float* db = view.out<float>(1);
-  const int64_t rows = shape.k, width = last_dim(view.read(1).shape);
-  const int threads = view.threads();
-  return with_float(view.read(1).dtype, [&]<class T>() -> std::unique_ptr<Kernel> {
-    return kernel_of([gemm = std::move(gemm), scratch, dy = view.in<T>(1), db, rows, width, threads] {
-      gemm.run();
-      all_column_sums(threads, dy, rows, width, db);
+  return kernel_of([product = Product(view, shape, 0, 1, 1), pre = view.out<T>(1), y = view.out<T>(0),
+                    n = view.write(0).count(), threads = view.threads()] {
+    product.run();
+    parallel_ranges(threads, n, [&](int64_t begin, int64_t end) {
+      map_range(Inlined<gelu_tanh_f32>{}, end - begin, y + begin, pre + begin);
     });
   });
 }
 
-std::unique_ptr<Kernel> make_bias(const OpView& view) {
+template <class T>
+std::unique_ptr<Kernel> linear_dx_gelu(const OpView& view) {
+  const GemmShape shape = linear_dx_shape(view);
+  view.expect_count(view.read(2), shape.m * shape.n);
+  return kernel_of([product = Product(view, shape, 0, 1, 0), pre = view.in<T>(2), dx = view.out<T>(0),
+                    n = view.write(0).count(), threads = view.threads()] {
+    product.run();
+    const auto times_derivative = [](float g, float x) PRUN_INLINED { return g * gelu_tanh_derivative_f32(x); };
+    parallel_ranges(threads, n, [&](int64_t begin, int64_t end) {
+      map_range(times_derivative, end - begin, dx + begin, dx + begin, pre + begin);
+    });
+  });
+}
+
+template <class T>
+std::unique_ptr<Kernel> linear_dw(const OpView& view) {
+  const GemmShape shape = linear_dw_shape(view);
+  const bool swap = transposed(view);
+  Product product(view, shape, swap ? 1 : 0, swap ? 0 : 1, 0);
+  if (view.writes() < 2) return kernel_of([product = std::move(product)] { product.run(); });
+  return kernel_of([product = std::move(product), dy = view.in<T>(1), db = view.out<float>(1), rows = shape.k,
+                    width = last_dim(view.read(1).shape), threads = view.threads()] {
+    product.run();
+    all_column_sums(threads, dy, rows, width, db);
+  });
+}
+
+template <class T>
+std::unique_ptr<Kernel> bias(const OpView& view) {
   const int64_t width = last_dim(view.read(0).shape), rows = row_count(view.read(0).shape);
   view.expect_count(view.read(1), width);
   view.expect_count(view.write(0), rows * width);
-  return with_float(view.read(0).dtype, [&]<class T>() -> std::unique_ptr<Kernel> {
-    return kernel_of([x = view.in<T>(0), b = view.in<T>(1), y = view.out<T>(0), rows, width, threads = view.threads()] {
-      parallel_for(threads, threads, [&](int64_t i, int) {
-        const int64_t first = rows * i / threads, last = rows * (i + 1) / threads;
-        add_bias(x + first * width, b, y + first * width, last - first, width);
-      });
+  return kernel_of([x = view.in<T>(0), b = view.in<T>(1), y = view.out<T>(0), rows, width, threads = view.threads()] {
+    parallel_rows(threads, rows, [&](int64_t begin, int64_t end) {
+      add_bias(x + begin * width, b, y + begin * width, end - begin, width);
     });
   });
 }
 
-std::unique_ptr<Kernel> make_bias_grad(const OpView& view) {
+template <class T>
+std::unique_ptr<Kernel> bias_grad(const OpView& view) {
   const int64_t width = last_dim(view.read(0).shape), rows = row_count(view.read(0).shape);
   view.expect_count(view.write(0), width);
-  return with_float(view.read(0).dtype, [&]<class T>() -> std::unique_ptr<Kernel> {
-    return kernel_of([dy = view.in<T>(0), db = view.out<float>(0), rows, width, threads = view.threads()] {
-      all_column_sums(threads, dy, rows, width, db);
-    });
+  return kernel_of([dy = view.in<T>(0), db = view.out<float>(0), rows, width, threads = view.threads()] {
+    all_column_sums(threads, dy, rows, width, db);
   });
 }
-
-constexpr KernelEntry kEntries[] = {
-    {"linear", make_linear, Accepts::floats, [](const OpView& v) { return gemm_scratch_bytes(linear_shape(v)); }},
-    {"linear_dx", make_linear_dx, Accepts::floats,
-     [](const OpView& v) { return gemm_scratch_bytes(linear_dx_shape(v)); }},
-    {"linear_dw", make_linear_dw, Accepts::floats,
-     [](const OpView& v) { return gemm_scratch_bytes(linear_dw_shape(v)); }},
-    {"linear_gelu", make_linear_gelu, Accepts::floats,
-     [](const OpView& v) { return gemm_scratch_bytes(linear_shape(v)); }},
-    {"linear_dx_gelu", make_linear_dx_gelu, Accepts::floats,
-     [](const OpView& v) { return gemm_scratch_bytes(linear_dx_shape(v)); }},
-    {"bias", make_bias},
-    {"bias_grad", make_bias_grad},
-};
 
 }  // namespace
 
-std::span<const KernelEntry> linear_kernels() { return kEntries; }
+const Family linear_kernels = {
+    {"linear", product<linear_shape>, Accepts::floats, workspace<linear_shape>},
+    {"linear_dx", product<linear_dx_shape>, Accepts::floats, workspace<linear_dx_shape>},
+    {"linear_dw", PRUN_FLOAT_MAKER(read(1), linear_dw<T>(view)), Accepts::floats, workspace<linear_dw_shape>},
+    {"linear_gelu", PRUN_FLOAT_MAKER(read(0), linear_gelu<T>(view)), Accepts::floats, workspace<linear_shape>},
+    {"linear_dx_gelu", PRUN_FLOAT_MAKER(read(0), linear_dx_gelu<T>(view)), Accepts::floats, workspace<linear_dx_shape>},
+    {"bias", PRUN_FLOAT_MAKER(read(0), bias<T>(view))},
+    {"bias_grad", PRUN_FLOAT_MAKER(read(0), bias_grad<T>(view))},
+};
 
 }  // namespace prun::cpu

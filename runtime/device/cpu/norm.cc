@@ -4,19 +4,12 @@
 #include <cmath>
 #include <vector>
 
-#include "device/cpu/kernel.h"
-#include "device/cpu/parallel.h"
-#include "device/cpu/simd.h"
+#include "device/cpu/elementwise.h"
 
 namespace prun::cpu {
 namespace {
 
-PRUN_CLONES double sum_squares(const float* x, int64_t n) {
-  double sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (int64_t i = 0; i < n; ++i) sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
-  return sum;
-}
+constexpr auto kSquare = [](double x) PRUN_INLINED { return x * x; };
 
 struct Part {
   const float* data;
@@ -34,7 +27,7 @@ std::vector<Part> whole_tensors(const OpView& view) {
   return parts;
 }
 
-// The rank's part of one flat vector in which element piece_starts[i] and those after it weigh piece_weights[i].
+// The rank's part of one flat vector, in which elements from piece_starts[i] on weigh piece_weights[i].
 std::vector<Part> weighted_pieces(const OpView& view) {
   const std::vector<int64_t> starts = view.attrs().integers("piece_starts");
   const std::vector<double> weights = view.attrs().numbers("piece_weights");
@@ -63,7 +56,7 @@ std::unique_ptr<Kernel> make_norm2(const OpView& view) {
     double total = 0;
     for (const Part& part : parts) {
       total += part.weight * parallel_sum(threads, part.count, [&](int64_t begin, int64_t end) {
-                 return sum_squares(part.data + begin, end - begin);
+                 return sum_range(kSquare, end - begin, part.data + begin);
                });
     }
     *sum = static_cast<float>(total);
@@ -86,10 +79,8 @@ std::unique_ptr<Kernel> make_clip_coefficient(const OpView& view) {
       });
 }
 
-constexpr KernelEntry kEntries[] = {{"norm2", make_norm2}, {"clip_coefficient", make_clip_coefficient}};
-
 }  // namespace
 
-std::span<const KernelEntry> norm_kernels() { return kEntries; }
+const Family norm_kernels = {{"norm2", make_norm2}, {"clip_coefficient", make_clip_coefficient}};
 
 }  // namespace prun::cpu

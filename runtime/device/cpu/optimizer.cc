@@ -17,7 +17,7 @@ struct AdamwStep {
   float clip, decay, beta1, beta2, step_size, root_correction, eps;
 };
 
-// A parameter, and its copy where there are any: both are the same number, rounded.
+// Stores a parameter and, if kCasts, its copy: the same number, each rounded once.
 template <bool kCasts, class T>
 PRUN_INLINE void keep(float updated, T& param, bf16* copy, int64_t i) {
   store(param, updated);
@@ -59,7 +59,7 @@ PRUN_CLONES void sgd_momentum(const float* grad, T* param, float* buffer, bf16* 
   }
 }
 
-// The last write of the ops that cast.
+// The copy that the casting ops write last; null for the others.
 template <bool kCasts>
 bf16* copy_of(const OpView& view, int64_t n) {
   if constexpr (!kCasts) return nullptr;
@@ -128,20 +128,11 @@ std::unique_ptr<Kernel> make_sgd_of(const OpView& view) {
   });
 }
 
-std::unique_ptr<Kernel> make_adamw(const OpView& view) {
-  return with_float(view.read(1).dtype, [&]<class T>() { return make_adamw_of<false, T>(view); });
-}
-std::unique_ptr<Kernel> make_sgd(const OpView& view) {
-  return with_float(view.read(1).dtype, [&]<class T>() { return make_sgd_of<false, T>(view); });
-}
-
-constexpr KernelEntry kEntries[] = {{"adamw", make_adamw},
-                                    {"sgd", make_sgd},
-                                    {"adamw_cast", make_adamw_of<true, float>},
-                                    {"sgd_cast", make_sgd_of<true, float>}};
-
 }  // namespace
 
-std::span<const KernelEntry> optimizer_kernels() { return kEntries; }
+const Family optimizer_kernels = {{"adamw", PRUN_FLOAT_MAKER(read(1), make_adamw_of<false, T>(view))},
+                                  {"sgd", PRUN_FLOAT_MAKER(read(1), make_sgd_of<false, T>(view))},
+                                  {"adamw_cast", make_adamw_of<true, float>},
+                                  {"sgd_cast", make_sgd_of<true, float>}};
 
 }  // namespace prun::cpu

@@ -22,6 +22,12 @@ void parallel_for(int threads, int64_t n, const F& f) {
   }
 }
 
+// f(begin, end) over [0, n), a range for each thread: for rows that depend on nothing but themselves.
+template <class F>
+void parallel_rows(int threads, int64_t n, const F& f) {
+  parallel_for(threads, threads, [&](int64_t i, int) { f(n * i / threads, n * (i + 1) / threads); });
+}
+
 // Rows cut by their number alone, for sums over rows: each chunk has a sum of its own, and they are added in order.
 struct RowChunks {
   int64_t rows, step, count;

@@ -55,12 +55,10 @@ std::unique_ptr<Kernel> make_take(const OpView& view) {
   });
 }
 
-constexpr KernelEntry kEntries[] = {{"join_pieces", make_moved<true>, Accepts::numbers},
-                                    {"cut_pieces", make_moved<false>, Accepts::numbers},
-                                    {"take_piece", make_take, Accepts::numbers}};
-
 }  // namespace
 
-std::span<const KernelEntry> piece_kernels() { return kEntries; }
+const Family piece_kernels = {{"join_pieces", make_moved<true>, Accepts::numbers},
+                              {"cut_pieces", make_moved<false>, Accepts::numbers},
+                              {"take_piece", make_take, Accepts::numbers}};
 
 }  // namespace prun::cpu

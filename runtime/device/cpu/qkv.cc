@@ -42,23 +42,14 @@ std::unique_ptr<Kernel> join_qkv(const OpView& view) {
   view.expect_count(view.write(0), rows * (width + shared));
   return kernel_of([dq = view.in<float>(0), dkv = view.in<float>(1), dqkv = view.out<T>(0), rows, width, shared,
                     threads = view.threads()] {
-    parallel_for(threads, threads, [&](int64_t i, int) {
-      join_rows(dq, dkv, dqkv, width, shared, rows * i / threads, rows * (i + 1) / threads);
-    });
+    parallel_rows(threads, rows,
+                  [&](int64_t begin, int64_t end) { join_rows(dq, dkv, dqkv, width, shared, begin, end); });
   });
 }
 
-std::unique_ptr<Kernel> make_copy_kv(const OpView& view) {
-  return with_float(view.read(0).dtype, [&]<class T>() { return copy_kv<T>(view); });
-}
-std::unique_ptr<Kernel> make_join_qkv(const OpView& view) {
-  return with_float(view.write(0).dtype, [&]<class T>() { return join_qkv<T>(view); });
-}
-
-constexpr KernelEntry kEntries[] = {{"copy_kv", make_copy_kv}, {"join_qkv", make_join_qkv}};
-
 }  // namespace
 
-std::span<const KernelEntry> qkv_kernels() { return kEntries; }
+const Family qkv_kernels = {{"copy_kv", PRUN_FLOAT_MAKER(read(0), copy_kv<T>(view))},
+                            {"join_qkv", PRUN_FLOAT_MAKER(write(0), join_qkv<T>(view))}};
 
 }  // namespace prun::cpu

@@ -57,32 +57,29 @@ PRUN_CLONES void turn_heads(const T* x, T* y, const float* angles, int64_t heads
   }
 }
 
-std::unique_ptr<Kernel> make_rotary(const OpView& view) {
+template <class T>
+std::unique_ptr<Kernel> rotary_kernel(const OpView& view) {
   const Shape& shape = view.read(0).shape;
   PRUN_CHECK(shape.size() == 3, shape_text(shape));
   const int64_t length = shape[1], width = shape[2], rows = shape[0] * length;
   const int64_t half = view.attrs().integer("size") / 2, heads = view.attrs().integer("heads");
   PRUN_CHECK(half > 0 && heads * 2 * half <= width, shape_text(shape));
   view.expect_count(view.write(0), rows * width);
-  return with_float(view.read(0).dtype, [&]<class T>() -> std::unique_ptr<Kernel> {
-    return kernel_of([x = view.in<T>(0), y = view.out<T>(0), rows, length, width, half, heads,
-                      angles = angles_of(view, length, half), threads = view.threads(),
-                      sign = view.attrs().integer("inverse") != 0 ? -1.0f : 1.0f] {
-      parallel_for(threads, rows, [&](int64_t row, int) {
-        const T* from = x + row * width;
-        T* to = y + row * width;
-        turn_heads(from, to, angles->data() + row % length * 2 * half, heads, half, sign);
-        const int64_t turned = heads * 2 * half;
-        if (from != to) std::memcpy(to + turned, from + turned, static_cast<size_t>(width - turned) * sizeof(T));
-      });
+  return kernel_of([x = view.in<T>(0), y = view.out<T>(0), rows, length, width, half, heads,
+                    angles = angles_of(view, length, half), threads = view.threads(),
+                    sign = view.attrs().integer("inverse") != 0 ? -1.0f : 1.0f] {
+    parallel_for(threads, rows, [&](int64_t row, int) {
+      const T* from = x + row * width;
+      T* to = y + row * width;
+      turn_heads(from, to, angles->data() + row % length * 2 * half, heads, half, sign);
+      const int64_t turned = heads * 2 * half;
+      if (from != to) std::memcpy(to + turned, from + turned, static_cast<size_t>(width - turned) * sizeof(T));
     });
   });
 }
 
-constexpr KernelEntry kEntries[] = {{"rotary", make_rotary}};
-
 }  // namespace
 
-std::span<const KernelEntry> rotary_kernels() { return kEntries; }
+const Family rotary_kernels = {{"rotary", PRUN_FLOAT_MAKER(read(0), rotary_kernel<T>(view))}};
 
 }  // namespace prun::cpu

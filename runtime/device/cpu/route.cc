@@ -57,15 +57,14 @@ std::unique_ptr<Kernel> forward(const OpView& view) {
   const int64_t given = view.attrs().integer("capacity"), capacity = given == 0 ? s.tokens : given;
   return kernel_of([s, capacity, logits = view.in<T>(0), weights = view.out<float>(0), slots = view.out<int32_t>(1),
                     counts = view.out<float>(2), threads = view.threads()] {
-    parallel_for(threads, threads, [&](int64_t i, int) {
-      choose(s, logits, weights, slots, s.tokens * i / threads, s.tokens * (i + 1) / threads);
-    });
+    parallel_rows(threads, s.tokens,
+                  [&](int64_t begin, int64_t end) { choose(s, logits, weights, slots, begin, end); });
     give_slots(s, capacity, slots, counts);
   });
 }
 
-// With w the weights: dlogit = w·(dw − Σ w·dw) of the chosen. With p the probabilities and g = share·counts the
-// gradient that the balancing loss has for them: p·(g − Σ p·g) more for each expert.
+// With w the weights, a chosen expert's dlogit is w·(dw − Σ w·dw). With p the probabilities and g = share·counts their
+// gradient by the balancing loss, each expert's gains p·(g − Σ p·g).
 template <class T>
 PRUN_CLONES void gradients(const Sizes& s, const T* logits, const float* weights, const float* dweights,
                            const float* counts, float share, int32_t* chosen, float* row, T* dlogits, int64_t begin,
@@ -96,7 +95,7 @@ PRUN_CLONES void gradients(const Sizes& s, const T* logits, const float* weights
   }
 }
 
-// Of each thread: k choices and a row.
+// Scratch of a thread, in bytes: k choices and a row.
 int64_t backward_share(const OpView& view) {
   const Sizes s = sizes_of(view);
   return round_up((s.k + s.experts) * static_cast<int64_t>(sizeof(float)), kAlignBytes);
@@ -126,20 +125,12 @@ std::unique_ptr<Kernel> backward(const OpView& view) {
   });
 }
 
-std::unique_ptr<Kernel> make_forward(const OpView& view) {
-  return with_float(view.read(0).dtype, [&]<class T>() { return forward<T>(view); });
-}
-std::unique_ptr<Kernel> make_backward(const OpView& view) {
-  return with_float(view.read(0).dtype, [&]<class T>() { return backward<T>(view); });
-}
-
-constexpr KernelEntry kEntries[] = {
-    {"route", make_forward},
-    {"route_grad", make_backward, Accepts::floats, [](const OpView& v) { return backward_share(v) * v.threads(); }},
-};
-
 }  // namespace
 
-std::span<const KernelEntry> route_kernels() { return kEntries; }
+const Family route_kernels = {
+    {"route", PRUN_FLOAT_MAKER(read(0), forward<T>(view))},
+    {"route_grad", PRUN_FLOAT_MAKER(read(0), backward<T>(view)), Accepts::floats,
+     [](const OpView& v) { return backward_share(v) * v.threads(); }},
+};
 
 }  // namespace prun::cpu

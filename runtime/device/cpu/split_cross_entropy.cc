@@ -39,31 +39,27 @@ PRUN_CLONES void row_sums(const T* logits, const int32_t* targets, const float* 
   }
 }
 
-std::unique_ptr<Kernel> make_max(const OpView& view) {
+template <class T>
+std::unique_ptr<Kernel> max_kernel(const OpView& view) {
   const Columns columns = columns_of(view, view.read(0));
   const int64_t rows = row_count(view.read(0).shape);
   view.expect_count(view.write(0), rows);
-  return with_float(view.read(0).dtype, [&]<class T>() -> std::unique_ptr<Kernel> {
-    return kernel_of([logits = view.in<T>(0), maxima = view.out<float>(0), rows, columns, threads = view.threads()] {
-      parallel_for(threads, threads, [&](int64_t i, int) {
-        row_maxima(logits, maxima, rows * i / threads, rows * (i + 1) / threads, columns);
-      });
-    });
+  return kernel_of([logits = view.in<T>(0), maxima = view.out<float>(0), rows, columns, threads = view.threads()] {
+    parallel_rows(threads, rows, [&](int64_t begin, int64_t end) { row_maxima(logits, maxima, begin, end, columns); });
   });
 }
 
-std::unique_ptr<Kernel> make_sums(const OpView& view) {
+template <class T>
+std::unique_ptr<Kernel> sums_kernel(const OpView& view) {
   const Columns columns = columns_of(view, view.read(0));
   const int64_t rows = row_count(view.read(0).shape);
   view.expect_count(view.read(1), rows);
   view.expect_count(view.read(2), rows);
   view.expect_count(view.write(0), 2 * rows);
-  return with_float(view.read(0).dtype, [&]<class T>() -> std::unique_ptr<Kernel> {
-    return kernel_of([logits = view.in<T>(0), targets = view.in<int32_t>(1), maxima = view.in<float>(2),
-                      sums = view.out<float>(0), rows, columns, threads = view.threads()] {
-      parallel_for(threads, threads, [&](int64_t i, int) {
-        row_sums(logits, targets, maxima, sums, sums + rows, rows * i / threads, rows * (i + 1) / threads, columns);
-      });
+  return kernel_of([logits = view.in<T>(0), targets = view.in<int32_t>(1), maxima = view.in<float>(2),
+                    sums = view.out<float>(0), rows, columns, threads = view.threads()] {
+    parallel_rows(threads, rows, [&](int64_t begin, int64_t end) {
+      row_sums(logits, targets, maxima, sums, sums + rows, begin, end, columns);
     });
   });
 }
@@ -84,11 +80,10 @@ std::unique_ptr<Kernel> make_finish(const OpView& view) {
   });
 }
 
-constexpr KernelEntry kEntries[] = {
-    {"cross_entropy_max", make_max}, {"cross_entropy_sums", make_sums}, {"cross_entropy_finish", make_finish}};
-
 }  // namespace
 
-std::span<const KernelEntry> split_cross_entropy_kernels() { return kEntries; }
+const Family split_cross_entropy_kernels = {{"cross_entropy_max", PRUN_FLOAT_MAKER(read(0), max_kernel<T>(view))},
+                                            {"cross_entropy_sums", PRUN_FLOAT_MAKER(read(0), sums_kernel<T>(view))},
+                                            {"cross_entropy_finish", make_finish}};
 
 }  // namespace prun::cpu

@@ -1,5 +1,5 @@
-// Small f32 matrix products on tiles that lie in the first- or second-level cache, with A read at any strides; what
-// attention is made of, where a library call per tile would cost more than the tile.
+// Small f32 matrix products on tiles in the first- or second-level cache, with A read at any strides. Attention uses
+// them, where a library call for a tile would cost more than the tile.
 #pragma once
 #include <cstdint>
 

@@ -1,6 +1,5 @@
-// The table: each function is a few calls of streams.h and kernel.h, with exceptions turned into statuses.
-//
-// Surprising fact: what a caller forgets to free is freed by close: prun_dev owns all of it.
+// The table of functions: each is a few calls of streams.h and kernel.h, with exceptions turned into statuses. prun_dev
+// owns all that is made, so close frees what a caller forgets to free.
 #include "device/cpu_queue/cpu_queue.h"
 
 #include <fmt/format.h>
@@ -60,8 +59,7 @@ struct FreeBytes {
 }  // namespace
 }  // namespace prun
 
-// Members are destroyed from the last to the first: streams, which do what is left in them, before what their work
-// needs.
+// Members are destroyed from the last to the first: streams, which finish their work, before what the work needs.
 struct prun_dev {
   prun::Owned<std::byte, prun::FreeBytes> memory;
   prun::Owned<prun_kernel> kernels;
@@ -76,7 +74,7 @@ namespace {
 
 constexpr size_t kAlign = 256;
 
-// What fits; `room` includes the terminating zero.
+// Copies what fits; `room` includes the terminating zero.
 void copy_text(std::string_view text, char* to, size_t room) {
   if (room == 0) return;
   to[text.copy(to, room - 1)] = '\0';
@@ -141,7 +139,7 @@ prun_status workspace(const prun_op* op, size_t* bytes, prun_result* result) {
   return guarded(result, [&] { return *bytes = static_cast<size_t>(OneOp(*op).workspace_bytes()), PRUN_OK; });
 }
 
-// Whatever the index: ranks share the host's cores.
+// Takes any index: ranks share the host's cores.
 prun_status open(const prun_device_params* params, prun_dev** dev, prun_result* result) {
   if (*params->options != '\0')
     return failed(PRUN_EINVAL, result, fmt::format("there is no option '{}': it has none", params->options));

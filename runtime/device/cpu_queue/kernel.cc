@@ -32,7 +32,7 @@ Attr attr_of(const prun_attr& attr) {
 
 }  // namespace
 
-OneOp::OneOp(const prun_op& op) : foreign_(op), threads_(op.threads) {
+OneOp::OneOp(const prun_op& op) : caller_(op), threads_(op.threads) {
   op_.def = find_op(op.kind);
   if (op_.def == nullptr) throw plan_error(fmt::format("there is no op {}", op.kind));
   for (size_t i = 0; i < op.n_reads; ++i) op_.reads.push_back(add(op.reads[i], Role::activation));
@@ -45,11 +45,11 @@ OneOp::OneOp(const prun_op& op) : foreign_(op), threads_(op.threads) {
   memory_.rank = op.rank;
   memory_.program = &program_;
   memory_.table = static_cast<const StepTable*>(op.values);
-  memory_.places = &places_;
-  memory_.foreign = &foreign_;
+  memory_.tensors = &addresses_;
+  memory_.caller = &caller_;
 }
 
-// Tensors of one address are one: kernels tell in-place use by pointers, so there it does not matter.
+// A tensor that is read and written is added twice; kernels tell in-place use by pointers.
 int OneOp::add(const prun_tensor& tensor, Role role) {
   const int id = std::ssize(program_.tensors);
   Tensor made;
@@ -63,7 +63,7 @@ int OneOp::add(const prun_tensor& tensor, Role role) {
   buffer.bytes = made.bytes();
   program_.tensors.push_back(std::move(made));
   program_.buffers.push_back(std::move(buffer));
-  places_.push_back(tensor.ptr);
+  addresses_.push_back(tensor.ptr);
   return id;
 }
 

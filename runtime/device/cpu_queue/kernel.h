@@ -22,8 +22,8 @@ class OneOp {
   Program program_;
   Op op_;
   RankMemory memory_;
-  std::vector<void*> places_;
-  prun_op foreign_;
+  std::vector<void*> addresses_;
+  prun_op caller_;
   int threads_;
 };
 

@@ -1,7 +1,7 @@
-// Streams, events and graphs of threads: work runs when its turn comes, not when it is called.
+// Streams, events and graphs on threads: work runs when its turn comes, not when it is called.
 //
-// A graph is the list of calls that were captured; launching it makes them again, between an event that starts all of
-// its streams and those that end them. Errors are thrown as std::runtime_error by whoever calls next on that stream.
+// A graph is the list of captured calls. Launching it makes them again, between an event that starts all of its streams
+// and those that end them. An error of work is thrown as std::runtime_error by the next call on its stream.
 #pragma once
 #include <condition_variable>
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace prun::cpu_queue {
 
-// `completed` reaches what `recorded` was when its stream gets there. One lives as long as work that names it.
+// `completed` becomes what `recorded` was when the stream gets there. Lives as long as work that names it.
 struct EventState {
   std::mutex mutex;
   std::condition_variable changed;
@@ -28,9 +28,9 @@ using Event = std::shared_ptr<EventState>;
 class Stream {
  public:
   Stream();
-  ~Stream();  // what is in it still runs
+  ~Stream();  // runs what is still queued
   void push(std::function<void()> work);
-  bool idle();  // throws what its work has thrown
+  bool idle();  // throws what its work threw
   void wait();
 
  private:

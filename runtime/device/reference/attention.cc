@@ -82,10 +82,8 @@ void attention_grad(Call& c) {
   });
 }
 
-constexpr Rule kAttentionRules[] = {{"attention", attention}, {"attention_grad", attention_grad}};
-
 }  // namespace
 
-std::span<const Rule> attention_rules() { return kAttentionRules; }
+const Family attention_rules = {{"attention", attention}, {"attention_grad", attention_grad}};
 
 }  // namespace prun::reference

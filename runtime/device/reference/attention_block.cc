@@ -115,13 +115,11 @@ void join_qkv(Call& c) {
       c.writes[0][r * wide + i] = i < width ? c.reads[0][r * width + i] : c.reads[1][r * (wide - width) + i - width];
 }
 
-constexpr Rule kAttentionBlockRules[] = {{"attention_block", attention_block},
-                                         {"attention_block_grad", attention_block_grad},
-                                         {"copy_kv", copy_kv},
-                                         {"join_qkv", join_qkv}};
-
 }  // namespace
 
-std::span<const Rule> attention_block_rules() { return kAttentionBlockRules; }
+const Family attention_block_rules = {{"attention_block", attention_block},
+                                      {"attention_block_grad", attention_block_grad},
+                                      {"copy_kv", copy_kv},
+                                      {"join_qkv", join_qkv}};
 
 }  // namespace prun::reference

@@ -73,14 +73,12 @@ void linear_dx_gelu(Call& c) {
   for (int64_t i = 0; i < c.writes[0].count(); ++i) c.writes[0][i] *= gelu_derivative(c.reads[2][i], false);
 }
 
-constexpr Rule kMatrixRules[] = {{"linear", linear},
-                                 {"linear_dx", linear_dx},
-                                 {"linear_dw", linear_dw},
-                                 {"linear_gelu", linear_gelu},
-                                 {"linear_dx_gelu", linear_dx_gelu}};
-
 }  // namespace
 
-std::span<const Rule> matrix_rules() { return kMatrixRules; }
+const Family matrix_rules = {{"linear", linear},
+                             {"linear_dx", linear_dx},
+                             {"linear_dw", linear_dw},
+                             {"linear_gelu", linear_gelu},
+                             {"linear_dx_gelu", linear_dx_gelu}};
 
 }  // namespace prun::reference

@@ -130,18 +130,16 @@ void expert_linear(Call& c) { products(c.reads[0], false, c.reads[1], false, c.w
 void expert_linear_dx(Call& c) { products(c.reads[0], false, c.reads[1], true, c.writes[0]); }
 void expert_linear_dw(Call& c) { products(c.reads[0], true, c.reads[1], false, c.writes[0]); }
 
-constexpr Rule kMoeRules[] = {{"route", route},
-                              {"route_grad", route_grad},
-                              {"dispatch", dispatch},
-                              {"dispatch_grad", dispatch_grad},
-                              {"combine", combine},
-                              {"combine_grad", combine_grad},
-                              {"expert_linear", expert_linear},
-                              {"expert_linear_dx", expert_linear_dx},
-                              {"expert_linear_dw", expert_linear_dw}};
-
 }  // namespace
 
-std::span<const Rule> moe_rules() { return kMoeRules; }
+const Family moe_rules = {{"route", route},
+                          {"route_grad", route_grad},
+                          {"dispatch", dispatch},
+                          {"dispatch_grad", dispatch_grad},
+                          {"combine", combine},
+                          {"combine_grad", combine_grad},
+                          {"expert_linear", expert_linear},
+                          {"expert_linear_dx", expert_linear_dx},
+                          {"expert_linear_dw", expert_linear_dw}};
 
 }  // namespace prun::reference

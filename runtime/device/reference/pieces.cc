@@ -40,10 +40,8 @@ void take_piece(Call& c) {
   });
 }
 
-constexpr Rule kPiecesRules[] = {{"join_pieces", join_pieces}, {"cut_pieces", cut_pieces}, {"take_piece", take_piece}};
-
 }  // namespace
 
-std::span<const Rule> piece_rules() { return kPiecesRules; }
+const Family piece_rules = {{"join_pieces", join_pieces}, {"cut_pieces", cut_pieces}, {"take_piece", take_piece}};
 
 }  // namespace prun::reference

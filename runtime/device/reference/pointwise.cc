@@ -69,7 +69,9 @@ void dropout(Call& c) {
   }
 }
 
-const Rule kPointwiseRules[] = {
+}  // namespace
+
+const Family pointwise_rules = {
     {"gelu", [](Call& c) { each(c, [&, e = exact(c)](int64_t i) { return gelu(c.reads[0][i], e); }); }},
     {"gelu_dx",
      [](Call& c) {
@@ -94,9 +96,5 @@ const Rule kPointwiseRules[] = {
     {"mean", [](Call& c) { sum(c, [&](int64_t i) { return c.reads[0][i]; }); }},
     {"mean_grad", [](Call& c) { each(c, [f = scale(c)](int64_t) { return f; }); }},
 };
-
-}  // namespace
-
-std::span<const Rule> pointwise_rules() { return kPointwiseRules; }
 
 }  // namespace prun::reference

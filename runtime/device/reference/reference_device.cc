@@ -9,7 +9,7 @@
 #include <map>
 
 #include "base/error.h"
-#include "device/bf16.h"
+#include "device/element.h"
 #include "device/reference/rules.h"
 
 namespace prun {
@@ -19,45 +19,20 @@ namespace {
 const std::map<std::string_view, Rule>& rules() {
   static const std::map<std::string_view, Rule> table = [] {
     std::map<std::string_view, Rule> all;
-    for (std::span<const Rule> family :
-         {matrix_rules(), attention_rules(), row_rules(), pointwise_rules(), piece_rules(), source_rules(),
-          training_rules(), moe_rules(), attention_block_rules()})
-      for (const Rule& rule : family)
-        PRUN_CHECK(all.emplace(rule.kind, rule).second, fmt::format("two rules for {}", rule.kind));
+#define PRUN_ADD(name)                  \
+  for (const Rule& rule : name##_rules) \
+    PRUN_CHECK(all.emplace(rule.kind, rule).second, fmt::format("two rules for {}", rule.kind));
+    PRUN_REFERENCE_FAMILIES(PRUN_ADD)
+#undef PRUN_ADD
     return all;
   }();
   return table;
 }
 
-template <class T>
-void load(const void* data, std::vector<double>& values) {
-  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<double>(static_cast<const T*>(data)[i]);
-}
-template <class T>
-void store(const std::vector<double>& values, void* data) {
-  for (size_t i = 0; i < values.size(); ++i) static_cast<T*>(data)[i] = static_cast<T>(values[i]);
-}
-
 void load(Dtype dtype, const void* data, std::vector<double>& values) {
-  switch (dtype) {
-    case Dtype::f64:
-      return load<double>(data, values);
-    case Dtype::f32:
-      return load<float>(data, values);
-    case Dtype::i64:
-      return load<int64_t>(data, values);
-    case Dtype::i32:
-      return load<int32_t>(data, values);
-    case Dtype::i8:
-      return load<int8_t>(data, values);
-    case Dtype::u8:
-      return load<uint8_t>(data, values);
-    case Dtype::bf16:
-      for (size_t i = 0; i < values.size(); ++i) values[i] = to_float(static_cast<const bf16*>(data)[i]);
-      return;
-    case Dtype::f16:
-      PRUN_CHECK(false, "f16");
-  }
+  with_element_type(dtype, [&]<class T>() {
+    for (size_t i = 0; i < values.size(); ++i) values[i] = number_of(static_cast<const T*>(data)[i]);
+  });
 }
 
 // Through f32 a double would be rounded twice on its way to bf16; when that could matter (the f32 lies exactly between
@@ -71,25 +46,14 @@ bf16 round_to_bf16(double value) {
 }
 
 void store(Dtype dtype, const std::vector<double>& values, void* data) {
-  switch (dtype) {
-    case Dtype::f64:
-      return store<double>(values, data);
-    case Dtype::f32:
-      return store<float>(values, data);
-    case Dtype::i64:
-      return store<int64_t>(values, data);
-    case Dtype::i32:
-      return store<int32_t>(values, data);
-    case Dtype::i8:
-      return store<int8_t>(values, data);
-    case Dtype::u8:
-      return store<uint8_t>(values, data);
-    case Dtype::bf16:
-      for (size_t i = 0; i < values.size(); ++i) static_cast<bf16*>(data)[i] = round_to_bf16(values[i]);
-      return;
-    case Dtype::f16:
-      PRUN_CHECK(false, "f16");
-  }
+  with_element_type(dtype, [&]<class T>() {
+    for (size_t i = 0; i < values.size(); ++i) {
+      if constexpr (std::is_same_v<T, bf16>)
+        static_cast<T*>(data)[i] = round_to_bf16(values[i]);
+      else
+        static_cast<T*>(data)[i] = static_cast<T>(values[i]);
+    }
+  });
 }
 
 class ReferenceKernel final : public Kernel {

@@ -24,7 +24,7 @@ void normalize(const Call& c, const Array& x, const Array& gamma, const Array& b
   }
 }
 
-// reads[0] + reads[1], as it is stored: what a norm behind it reads.
+// reads[0] + reads[1] as it is stored, which is what the norm reads.
 const Array& rounded_sum(const Call& c, Array& sum) {
   for (int64_t i = 0; i < sum.count(); ++i) sum[i] = rounded(sum.dtype, c.reads[0][i] + c.reads[1][i]);
   return sum;
@@ -245,30 +245,28 @@ void cross_entropy_and_grad(Call& c) {
   loss_gradient(c, c.writes[1], c.writes[2]);
 }
 
-constexpr Rule kRowsRules[] = {{"layernorm", layernorm},
-                               {"layernorm_grad", layernorm_grad},
-                               {"add_layernorm", add_layernorm},
-                               {"layernorm_grad_add", norm_grad_add<layernorm_grad>},
-                               {"rmsnorm", rmsnorm},
-                               {"rmsnorm_grad", rmsnorm_grad},
-                               {"add_rmsnorm", add_rmsnorm},
-                               {"rmsnorm_grad_add", norm_grad_add<rmsnorm_grad>},
-                               {"bias", bias},
-                               {"bias_grad", bias_grad},
-                               {"embedding", embedding},
-                               {"embedding_grad", embedding_grad},
-                               {"positions", positions},
-                               {"positions_grad", positions_grad},
-                               {"rotary", rotary},
-                               {"cross_entropy", cross_entropy},
-                               {"cross_entropy_max", cross_entropy_max},
-                               {"cross_entropy_sums", cross_entropy_sums},
-                               {"cross_entropy_finish", cross_entropy_finish},
-                               {"cross_entropy_grad", cross_entropy_grad},
-                               {"cross_entropy_and_grad", cross_entropy_and_grad}};
-
 }  // namespace
 
-std::span<const Rule> row_rules() { return kRowsRules; }
+const Family row_rules = {{"layernorm", layernorm},
+                          {"layernorm_grad", layernorm_grad},
+                          {"add_layernorm", add_layernorm},
+                          {"layernorm_grad_add", norm_grad_add<layernorm_grad>},
+                          {"rmsnorm", rmsnorm},
+                          {"rmsnorm_grad", rmsnorm_grad},
+                          {"add_rmsnorm", add_rmsnorm},
+                          {"rmsnorm_grad_add", norm_grad_add<rmsnorm_grad>},
+                          {"bias", bias},
+                          {"bias_grad", bias_grad},
+                          {"embedding", embedding},
+                          {"embedding_grad", embedding_grad},
+                          {"positions", positions},
+                          {"positions_grad", positions_grad},
+                          {"rotary", rotary},
+                          {"cross_entropy", cross_entropy},
+                          {"cross_entropy_max", cross_entropy_max},
+                          {"cross_entropy_sums", cross_entropy_sums},
+                          {"cross_entropy_finish", cross_entropy_finish},
+                          {"cross_entropy_grad", cross_entropy_grad},
+                          {"cross_entropy_and_grad", cross_entropy_and_grad}};
 
 }  // namespace prun::reference

@@ -1,11 +1,10 @@
-// What a rule of the reference device sees: an op whose tensors have become arrays of double.
+// A rule of the reference device computes an op on arrays of double.
 //
-// The kernel loads all reads before the rule runs and stores all writes after it, so an op in place is nothing special,
-// and a rule meets a dtype only where its op is several in one, with a rounding between. Writes are zeros at first.
-// Whole numbers beyond 2^53 are not exact.
+// The kernel loads all reads before the rule runs and stores all writes after it, so in-place ops need no care, and
+// only rules of fused ops, which round in between, see a dtype. Writes are zeros at first. Whole numbers beyond 2^53
+// are not exact.
 #pragma once
 #include <cstdint>
-#include <span>
 #include <string_view>
 #include <vector>
 
@@ -30,7 +29,7 @@ struct Call {
   const RankMemory& memory;
 };
 
-// The number of that dtype that `value` is stored as.
+// `value` as that dtype stores it.
 double rounded(Dtype dtype, double value);
 
 struct Rule {
@@ -38,15 +37,13 @@ struct Rule {
   void (*run)(Call& call);
 };
 
-// The families, one file each; reference_device.cc lists them.
-std::span<const Rule> matrix_rules();
-std::span<const Rule> attention_rules();
-std::span<const Rule> row_rules();
-std::span<const Rule> pointwise_rules();
-std::span<const Rule> piece_rules();
-std::span<const Rule> source_rules();
-std::span<const Rule> training_rules();
-std::span<const Rule> moe_rules();
-std::span<const Rule> attention_block_rules();
+using Family = std::vector<Rule>;
+
+// A new op is a rule in a family; a new family is a file and a name here.
+#define PRUN_REFERENCE_FAMILIES(X) \
+  X(matrix) X(attention) X(row) X(pointwise) X(piece) X(source) X(training) X(moe) X(attention_block)
+#define PRUN_DECLARE(name) extern const Family name##_rules;
+PRUN_REFERENCE_FAMILIES(PRUN_DECLARE)
+#undef PRUN_DECLARE
 
 }  // namespace prun::reference

@@ -105,11 +105,9 @@ void iota(Call& c) {
     c.writes[0][i] = c.attrs.number("start") + static_cast<double>(i) * c.attrs.number("step", 1);
 }
 
-constexpr Rule kSourcesRules[] = {
-    {"init_params", init_params}, {"random_int", random_int}, {"fill", fill}, {"values", values}, {"iota", iota}};
-
 }  // namespace
 
-std::span<const Rule> source_rules() { return kSourcesRules; }
+const Family source_rules = {
+    {"init_params", init_params}, {"random_int", random_int}, {"fill", fill}, {"values", values}, {"iota", iota}};
 
 }  // namespace prun::reference

@@ -92,16 +92,14 @@ void check_finite(Call& c) {
   }
 }
 
-constexpr Rule kTrainingRules[] = {{"sgd", sgd},
-                                   {"adamw", adamw},
-                                   {"sgd_cast", sgd_cast},
-                                   {"adamw_cast", adamw_cast},
-                                   {"norm2", norm2},
-                                   {"clip_coefficient", clip_coefficient},
-                                   {"check_finite", check_finite}};
-
 }  // namespace
 
-std::span<const Rule> training_rules() { return kTrainingRules; }
+const Family training_rules = {{"sgd", sgd},
+                               {"adamw", adamw},
+                               {"sgd_cast", sgd_cast},
+                               {"adamw_cast", adamw_cast},
+                               {"norm2", norm2},
+                               {"clip_coefficient", clip_coefficient},
+                               {"check_finite", check_finite}};
 
 }  // namespace prun::reference

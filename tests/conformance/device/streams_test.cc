@@ -14,8 +14,7 @@ constexpr int64_t kCount = 1 << 14;
 class Streams : public OpenDevice {
  protected:
   bool idle(const DeviceStream& stream) {
-    return device_.reached("a stream's work",
-                           [&](prun_result* r) { return table_.stream_test(device_.get(), stream.get(), r); });
+    return device_.reached<&prun_device::stream_test>("a stream's work", stream.get());
   }
 };
 class Events : public Streams {};

@@ -1,0 +1,104 @@
+// Kernels made of a function of one element, and sums of a function over elements.
+//
+// The function takes and gives what arithmetic on an element runs in, f32 for bf16. It is a lambda marked PRUN_INLINED
+// or an Inlined<f>: what is called through a pointer does not become vector code.
+#pragma once
+#include <limits>
+#include <tuple>
+#include <type_traits>
+
+#include "device/cpu/kernel.h"
+#include "device/cpu/parallel.h"
+#include "device/cpu/simd.h"
+
+#define PRUN_INLINED __attribute__((always_inline))
+
+namespace prun::cpu {
+
+// The type that arithmetic on T runs in.
+template <class T>
+using Wide = std::conditional_t<std::is_same_v<T, bf16>, float, T>;
+
+template <class T>
+PRUN_INLINE Wide<T> widen(T x) {
+  if constexpr (std::is_same_v<T, bf16>)
+    return load(x);
+  else
+    return x;
+}
+// A float becomes a whole number toward zero, as C++ converts; what does not fit is clamped and a NaN is 0.
+template <class To, class From>
+PRUN_INLINE void narrow(To& to, From x) {
+  if constexpr (std::is_same_v<To, bf16>) {
+    store(to, static_cast<float>(x));
+  } else if constexpr (std::is_integral_v<To> && std::is_floating_point_v<From>) {
+    constexpr From kLow = static_cast<From>(std::numeric_limits<To>::min());
+    constexpr From kHigh = static_cast<From>(std::numeric_limits<To>::max());
+    to = x != x ? 0
+                : (x <= kLow ? std::numeric_limits<To>::min()
+                             : (x >= kHigh ? std::numeric_limits<To>::max() : static_cast<To>(x)));
+  } else {
+    to = static_cast<To>(x);
+  }
+}
+
+template <auto f>
+struct Inlined {
+  template <class... X>
+  PRUN_INLINE auto operator()(X... x) const {
+    return f(x...);
+  }
+};
+
+// y[i] = f(x[i]...); y may be the memory of an x.
+template <class F, class Y, class... X>
+PRUN_CLONES static void map_range(F f, int64_t n, Y* y, const X*... x) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) narrow(y[i], f(widen(x[i])...));
+}
+
+// The sum of f(x[i]...) in f64; f takes doubles.
+template <class F, class... X>
+PRUN_CLONES static double sum_range(F f, int64_t n, const X*... x) {
+  double sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < n; ++i) sum += f(static_cast<double>(widen(x[i]))...);
+  return sum;
+}
+
+inline constexpr auto kAdd = [](auto a, auto b) PRUN_INLINED { return a + b; };
+
+// The op's first reads, which have n elements each.
+template <class... X, size_t... i>
+std::tuple<const X*...> inputs(const OpView& view, [[maybe_unused]] int64_t n, std::index_sequence<i...>) {
+  (view.expect_count(view.read(i), n), ...);
+  return {view.in<X>(i)...};
+}
+
+// The op's write 0, of Y, is f of its reads, of X..., element by element.
+template <class Y, class... X, class F>
+std::unique_ptr<Kernel> map_kernel(const OpView& view, F f) {
+  const int64_t n = view.write(0).count();
+  return kernel_of([f, n, threads = view.threads(), y = view.out<Y>(0),
+                    all = inputs<X...>(view, n, std::index_sequence_for<X...>{})] {
+    parallel_ranges(threads, n, [&](int64_t begin, int64_t end) {
+      std::apply([&](const X*... x) { map_range(f, end - begin, y + begin, (x + begin)...); }, all);
+    });
+  });
+}
+
+// The op's write 0 is `scale` times the sum of f over its reads, of X...
+template <class... X, class F>
+std::unique_ptr<Kernel> sum_kernel(const OpView& view, double scale, F f) {
+  const int64_t n = view.read(0).count();
+  view.expect_count(view.write(0), 1);
+  return kernel_of([f, n, scale, threads = view.threads(), loss = view.out<float>(0),
+                    all = inputs<X...>(view, n, std::index_sequence_for<X...>{})] {
+    const double sum = parallel_sum(threads, n, [&](int64_t begin, int64_t end) {
+      return std::apply([&](const X*... x) { return sum_range(f, end - begin, (x + begin)...); }, all);
+    });
+    *loss = static_cast<float>(scale * sum);
+  });
+}
+
+}  // namespace prun::cpu

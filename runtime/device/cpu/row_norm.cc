@@ -1,0 +1,186 @@
+// layernorm and rmsnorm over the last dim, and their gradients; f32 inside, a variance from centred values.
+//
+// The gradients' sums over rows (dgamma, dbeta) are cut into chunks by the number of rows alone and added in chunk
+// order, so they have the same bits on any number of threads. The forms that take the add of a residual in run the two
+// ops in turn on a few rows at a time, which stay in the fastest cache: so they have the bits of the two ops apart, and
+// memory sees one pass.
+#include <array>
+#include <cmath>
+#include <cstring>
+
+#include "device/cpu/elementwise.h"
+
+namespace prun::cpu {
+namespace {
+
+// Pairs of which rmsnorm has only the first: the parameters gamma and beta, their gradients, statistics of rows.
+template <class T>
+using Pair = std::array<T*, 2>;
+
+// stats: the reciprocal of the standard deviation and the mean; for rmsnorm the reciprocal of the root mean square.
+template <bool centred, class T>
+PRUN_CLONES void forward_rows(const T* x, Pair<const T> params, T* y, Pair<float> stats, int64_t rows, int64_t width,
+                              float eps) {
+  const T *gamma = params[0], *beta = params[1];
+  for (int64_t row = 0; row < rows; ++row) {
+    const T* from = x + row * width;
+    T* to = y + row * width;
+    float centre = 0;
+    if constexpr (centred) {
+#pragma omp simd reduction(+ : centre)
+      for (int64_t i = 0; i < width; ++i) centre += load(from[i]);
+      centre /= static_cast<float>(width);
+      stats[1][row] = centre;
+    }
+    float squares = 0;
+#pragma omp simd reduction(+ : squares)
+    for (int64_t i = 0; i < width; ++i) {
+      const float d = centred ? load(from[i]) - centre : load(from[i]);
+      squares += d * d;
+    }
+    const float scale = 1.0f / std::sqrt(squares / static_cast<float>(width) + eps);
+#pragma omp simd
+    for (int64_t i = 0; i < width; ++i) {
+      if constexpr (centred)
+        store(to[i], (load(from[i]) - centre) * scale * load(gamma[i]) + load(beta[i]));
+      else
+        store(to[i], load(from[i]) * scale * load(gamma[i]));
+    }
+    stats[0][row] = scale;
+  }
+}
+
+// dx of some rows; adds their part of dgamma and, of a layernorm, of dbeta.
+template <bool centred, class T>
+PRUN_CLONES void backward_rows(const T* x, const T* dy, const T* gamma, Pair<const float> stats, T* dx, float* dgamma,
+                               float* dbeta, int64_t rows, int64_t width) {
+  for (int64_t row = 0; row < rows; ++row) {
+    const T *xr = x + row * width, *gr = dy + row * width;
+    T* to = dx + row * width;
+    const float scale = stats[0][row];
+    float along = 0;  // Σ g·γ·x̂
+    if constexpr (centred) {
+      const float centre = stats[1][row];
+      float through = 0;  // Σ g·γ
+#pragma omp simd reduction(+ : along, through)
+      for (int64_t i = 0; i < width; ++i) {
+        const float normal = (load(xr[i]) - centre) * scale, g = load(gr[i]), weighted = g * load(gamma[i]);
+        along += weighted * normal;
+        through += weighted;
+        dgamma[i] += g * normal;
+        dbeta[i] += g;
+      }
+      along /= static_cast<float>(width);
+      through /= static_cast<float>(width);
+#pragma omp simd
+      for (int64_t i = 0; i < width; ++i) {
+        const float normal = (load(xr[i]) - centre) * scale;
+        store(to[i], (load(gr[i]) * load(gamma[i]) - through - normal * along) * scale);
+      }
+    } else {
+#pragma omp simd reduction(+ : along)
+      for (int64_t i = 0; i < width; ++i) {
+        const float product = load(gr[i]) * load(xr[i]) * scale;
+        along += product * load(gamma[i]);
+        dgamma[i] += product;
+      }
+      const float back = along / static_cast<float>(width) * scale;
+#pragma omp simd
+      for (int64_t i = 0; i < width; ++i) store(to[i], (load(gr[i]) * load(gamma[i]) - load(xr[i]) * back) * scale);
+    }
+  }
+}
+
+// f(first, count) over a chunk of rows; with `added` over as many at a time as a cache of 32 KiB holds of four tensors.
+template <class T, bool added, class F>
+void few_rows(const RowChunks& chunks, int64_t chunk, int64_t width, const F& f) {
+  const int64_t first = chunks.first(chunk), count = chunks.size(chunk);
+  if (!added) return f(first, count);
+  const int64_t step = std::max<int64_t>(1, 24 * 1024 / (4 * width * static_cast<int64_t>(sizeof(T))));
+  for (int64_t done = 0; done < count; done += step) f(first + done, std::min(step, count - done));
+}
+
+// Reads: x, the residual that is added, gamma, beta. Writes: y, the sum, the mean, the reciprocal.
+template <bool centred, bool added, class T>
+std::unique_ptr<Kernel> forward(const OpView& view) {
+  constexpr size_t kParam = added ? 2 : 1, kStat = kParam + (centred ? 1 : 0);
+  const int64_t width = last_dim(view.read(0).shape), rows = row_count(view.read(0).shape);
+  if (added) view.expect_count(view.read(1), rows * width);
+  for (size_t i = 0; i < kParam; ++i) view.expect_count(view.write(i), rows * width);
+  for (size_t i = kParam; i <= kStat; ++i) {
+    view.expect_count(view.read(i), width);
+    view.expect_count(view.write(i), rows);
+  }
+  const Pair<const T> params = {view.in<T>(kParam), centred ? view.in<T>(kStat) : nullptr};
+  const Pair<float> stats = {view.out<float>(kStat), centred ? view.out<float>(kParam) : nullptr};
+  return kernel_of([x = view.in<T>(0), residual = added ? view.in<T>(1) : nullptr, params, y = view.out<T>(0),
+                    sum = added ? view.out<T>(1) : nullptr, stats, rows, width, threads = view.threads(),
+                    eps = static_cast<float>(view.attrs().number("eps", 1e-5))] {
+    const RowChunks chunks(rows);
+    parallel_for(threads, chunks.count, [&](int64_t i, int) {
+      few_rows<T, added>(chunks, i, width, [&](int64_t at, int64_t count) {
+        if (added) map_range(kAdd, count * width, sum + at * width, x + at * width, residual + at * width);
+        forward_rows<centred>((added ? sum : x) + at * width, params, y + at * width,
+                              {stats[0] + at, centred ? stats[1] + at : nullptr}, count, width, eps);
+      });
+    });
+  });
+}
+
+template <bool centred>
+int64_t workspace(const OpView& view) {
+  const Shape& shape = view.read(0).shape;
+  return RowChunks(row_count(shape)).count * (centred ? 2 : 1) * last_dim(shape) * static_cast<int64_t>(sizeof(float));
+}
+
+// Reads: x, dy, gamma, the mean, the reciprocal, the gradient that is added. Writes: dx, dgamma, dbeta.
+template <bool centred, bool added, class T>
+std::unique_ptr<Kernel> backward(const OpView& view) {
+  constexpr size_t kParams = centred ? 2 : 1, kScale = 2 + kParams;
+  const int64_t width = last_dim(view.read(0).shape), rows = row_count(view.read(0).shape);
+  for (size_t i : {size_t{1}, added ? kScale + 1 : 1}) view.expect_count(view.read(i), rows * width);
+  view.expect_count(view.read(2), width);
+  for (size_t i = 3; i <= kScale; ++i) view.expect_count(view.read(i), rows);
+  view.expect_count(view.write(0), rows * width);
+  for (size_t i = 1; i <= kParams; ++i) view.expect_count(view.write(i), width);
+  const Pair<const float> stats = {view.in<float>(kScale), centred ? view.in<float>(3) : nullptr};
+  return kernel_of([x = view.in<T>(0), dy = view.in<T>(1), gamma = view.in<T>(2), stats,
+                    other = added ? view.in<T>(kScale + 1) : nullptr, dx = view.out<T>(0),
+                    dparams = Pair<float>{view.out<float>(1), centred ? view.out<float>(2) : nullptr}, rows, width,
+                    threads = view.threads(), scratch = view.scratch(workspace<centred>(view))] {
+    float* sums = reinterpret_cast<float*>(scratch.data);
+    const int64_t size = kParams * width;
+    const RowChunks chunks(rows);
+    parallel_for(threads, chunks.count, [&](int64_t i, int) {
+      float* part = sums + i * size;
+      std::memset(part, 0, static_cast<size_t>(size) * sizeof(float));
+      few_rows<T, added>(chunks, i, width, [&](int64_t at, int64_t count) {
+        T* to = dx + at * width;
+        backward_rows<centred>(x + at * width, dy + at * width, gamma,
+                               {stats[0] + at, centred ? stats[1] + at : nullptr}, to, part, part + width, count,
+                               width);
+        if (added) map_range(kAdd, count * width, to, other + at * width, to);
+      });
+    });
+    for (size_t p = 0; p < kParams; ++p) {
+      std::fill(dparams[p], dparams[p] + width, 0.0f);
+      for (int64_t i = 0; i < chunks.count; ++i)
+        for (int64_t j = 0; j < width; ++j) dparams[p][j] += sums[i * size + p * width + j];
+    }
+  });
+}
+
+}  // namespace
+
+const Family row_norm_kernels = {
+    {"layernorm", PRUN_FLOAT_MAKER(read(0), forward<true, false, T>(view))},
+    {"layernorm_grad", PRUN_FLOAT_MAKER(read(0), backward<true, false, T>(view)), Accepts::floats, workspace<true>},
+    {"add_layernorm", PRUN_FLOAT_MAKER(read(0), forward<true, true, T>(view))},
+    {"layernorm_grad_add", PRUN_FLOAT_MAKER(read(0), backward<true, true, T>(view)), Accepts::floats, workspace<true>},
+    {"rmsnorm", PRUN_FLOAT_MAKER(read(0), forward<false, false, T>(view))},
+    {"rmsnorm_grad", PRUN_FLOAT_MAKER(read(0), backward<false, false, T>(view)), Accepts::floats, workspace<false>},
+    {"add_rmsnorm", PRUN_FLOAT_MAKER(read(0), forward<false, true, T>(view))},
+    {"rmsnorm_grad_add", PRUN_FLOAT_MAKER(read(0), backward<false, true, T>(view)), Accepts::floats, workspace<false>},
+};
+
+}  // namespace prun::cpu
