@@ -11,6 +11,7 @@
 #include <random>
 #include <utility>
 
+#include "device/element.h"
 #include "exec/host_ops.h"
 #include "exec/plain_collectives.h"
 #include "ir/walk.h"
@@ -244,9 +245,7 @@ std::vector<double> Interpreter::losses(TensorId Program::*tensor) const {
   for (const VirtualRank& rank : ranks_) {
     const int loss = rank.program->*tensor;
     if (loss < 0) continue;
-    const void* value = rank.memory.data(loss);
-    const bool wide = rank.program->tensors[loss].dtype == Dtype::f64;
-    values.push_back(wide ? *static_cast<const double*>(value) : *static_cast<const float*>(value));
+    values.push_back(load_element(rank.program->tensors[loss].dtype, rank.memory.data(loss), 0));
   }
   return values;
 }
