@@ -1,37 +1,71 @@
 #!/usr/bin/env python3
-"""Error texts: each NAME.lua here is a plan that something is wrong with, NAME.txt what prun should say about it.
+"""Error texts: what prun says about plans and commands that something is wrong with.
 
-The plan's first line is the command, "-- prun check PLAN --nproc 2"; PLAN becomes the file's path from the root of the
-repository, PLUGINS (cases of the folders device and cuda) a folder with device plugins. The text is "exit CODE", then what stands on stderr. Nothing may stand on stdout: a failure is never half
-done. A new case is a .lua file, then `run.py PRUN --update NAME`.
+A plan is NAME.lua, whose first line is the command ("-- prun check PLAN --nproc 2"; PLAN becomes the file's path from the
+root of the repository), with NAME.txt: "exit CODE", then what stands on stderr. A command that needs no plan of its own is
+a paragraph of commands.txt: its name, "$ prun ...", then the same text. PLUGINS (cases of the folders device and cuda)
+becomes a folder with device plugins. Nothing may stand on stdout: a failure is never half done. A new case is a .lua file,
+or a name and a command, then `run.py PRUN --update NAME`.
 """
 import pathlib
 import sys
+import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 import text_case  # noqa: E402
 
 
-def run_case(prun, path, update, devices):
+def found_text(prun, command):
+    code, out, err = text_case.run(prun, command)
+    if code <= 0:
+        print(f"exit {code}, an error was expected: {command}\n{out}{err}")
+        return None
+    return f"exit {code}\n{err}" + (f"[stdout]\n{out}" if out else "")
+
+
+def run_plan(prun, path, update, devices):
     first = path.read_bytes().split(b"\n", 1)[0].decode()
     if not first.startswith("-- "):
         raise SystemExit(f"{path}: the first line should be '-- prun ...', is {first!r}")
     plan = path.relative_to(text_case.ROOT) if path.is_relative_to(text_case.ROOT) else path
-    code, out, err = text_case.run(prun, first[3:].replace("PLAN", str(plan)).replace("PLUGINS", devices))
-    found = f"exit {code}\n{err}" + (f"[stdout]\n{out}" if out else "")
-    if code <= 0:
-        print(f"{path.name}: exit {code}, an error was expected:\n{found}")
-        return False
+    found = found_text(prun, first[3:].replace("PLAN", str(plan)).replace("PLUGINS", devices))
     text = path.with_suffix(".txt")
-    return text_case.compare(text, text.read_text() if text.exists() else "", found, update)
+    return found is not None and text_case.compare(text, text.read_text() if text.exists() else "", found, update)
+
+
+def read_commands(path):
+    """The paragraphs of a table: name -> (command, expected text)."""
+    paragraphs = [p.split("\n", 2) for p in path.read_text().rstrip("\n").split("\n\n")] if path.exists() else []
+    for lines in paragraphs:
+        if len(lines) < 2 or not lines[1].startswith("$ "):
+            raise SystemExit(f"{path}: a paragraph is a name, then '$ prun ...', not {lines[:2]}")
+    return {name: (command[2:], "".join(text) + "\n") for name, command, *text in paragraphs}
+
+
+def run_commands(prun, table, names, update, devices):
+    """The results of those cases; with `update` the table is written anew."""
+    cases, results = read_commands(table), []
+    for name in names:
+        command, expected = cases[name]
+        found = found_text(prun, command.replace("PLUGINS", devices))
+        with tempfile.NamedTemporaryFile("w+", prefix=f"{name}.") as shown:
+            passed = found is not None and text_case.compare(pathlib.Path(shown.name), expected, found, update)
+        cases[name] = (command, found if passed and not text_case.matches(expected, found) else expected)
+        results.append((name, passed))
+    if update and cases:
+        table.write_text("\n".join(f"{name}\n$ {command}\n{text}" for name, (command, text) in cases.items()))
+    return results
 
 
 def main():
     args = text_case.arguments(__doc__, folder="cases of a folder beside this file", devices="what PLUGINS becomes there")
     folder = HERE / args.folder
-    paths = [folder / f"{name}.lua" for name in args.cases] or sorted(folder.glob("*.lua"))
-    results = [(path.stem, run_case(args.prun, path, args.update, args.devices)) for path in paths]
+    table = folder / "commands.txt"
+    plans = sorted(path.stem for path in folder.glob("*.lua"))
+    wanted = args.cases or plans + list(read_commands(table))
+    results = [(name, run_plan(args.prun, folder / f"{name}.lua", args.update, args.devices)) for name in wanted if name in plans]
+    results += run_commands(args.prun, table, [name for name in wanted if name not in plans], args.update, args.devices)
     return text_case.finish(results, "when the change is meant: tests/errors/run.py PRUN --update, and read the diff")
 
 

@@ -30,7 +30,8 @@ class Runners(unittest.TestCase):
         shutil.copy(TESTS / "text_case.py", self.root / "tests")
         for part in ("golden", "errors"):
             (self.root / "tests" / part).mkdir()
-            shutil.copy(TESTS / part / "run.py", self.root / "tests" / part)
+            for script in (TESTS / part).glob("*.py"):
+                shutil.copy(script, self.root / "tests" / part)
         self.prun = self.root / "prun"
         self.prun.write_text(FAKE)
         self.prun.chmod(0o755)
@@ -83,6 +84,24 @@ class Runners(unittest.TestCase):
         self.assertEqual(self.run_part("errors"), (0, "1 of 1 as expected\n"))
         self.write("errors/axis.txt", "exit 2\ntests/errors/axis.lua:2: no axis 'pd'\n")
         self.assertEqual(self.run_part("errors")[0], 1)
+
+    def test_errors_of_commands_are_paragraphs(self):
+        self.write("errors/commands.txt", "one\n$ prun check a.lua\n\nother\n$ prun check b.lua\nexit 3\nb.lua:2: no axis 'pd'\n")
+        code, text = self.run_part("errors")
+        self.assertEqual(code, 1)
+        self.assertIn("+a.lua:2: no axis 'pd'\n", text)
+        self.assertIn("FAILED one\n1 of 2 as expected\n", text)
+        self.assertEqual(self.run_part("errors", "--update", "one")[0], 0)
+        self.assertEqual(self.run_part("errors"), (0, "2 of 2 as expected\n"))
+        self.assertTrue(self.read("errors/commands.txt").endswith("other\n$ prun check b.lua\nexit 3\nb.lua:2: no axis 'pd'\n"))
+
+    def test_a_program_is_shown_by_one_unit_of_a_class(self):
+        sys.path.insert(0, str(TESTS / "golden"))
+        import excerpt
+        whole = "program  a.lua\nstep\n\n  stream compute\n    forward block0\n      0  add  x\n    forward block1\n      1  add  y\n"
+        text = excerpt.excerpt(whole)
+        self.assertIn("      0  add  x\n      ... 2 lines like these\n\nwhole    8 lines, sha256 ", text)
+        self.assertNotEqual(text, excerpt.excerpt(whole.replace("add  y", "add  z")))  # the digest tells
 
     def test_a_plan_that_works_is_never_an_expected_error(self):
         self.write("errors/good.lua", "-- prun check PLAN\n")

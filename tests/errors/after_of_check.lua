@@ -1,1 +1,0 @@
--- prun check plans/ddp.lua --after fuse

@@ -1,1 +1,0 @@
--- prun dump plans/ddp.lua --after partitoin

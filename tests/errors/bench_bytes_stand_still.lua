@@ -1,1 +1,0 @@
--- prun bench all_reduce --bytes 8:64M:1

@@ -1,1 +1,0 @@
--- prun bench all_reduce --nproc 8 --bytes 1024G

@@ -1,1 +1,0 @@
--- prun bench send_recv --memory cuda

@@ -1,1 +1,0 @@
--- prun bench all_reduce --memory cpu_queue

@@ -1,1 +1,0 @@
--- prun bench ping_pong --nproc 1

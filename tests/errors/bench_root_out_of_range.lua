@@ -1,1 +1,0 @@
--- prun bench broadcast --nproc 2 --root 2

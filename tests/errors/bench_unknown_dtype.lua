@@ -1,1 +1,0 @@
--- prun bench all_reduce --dtype fp32

@@ -1,1 +1,0 @@
--- prun bench all_reduce --transport socket --transport-options unixx=0

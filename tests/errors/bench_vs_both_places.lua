@@ -1,1 +1,0 @@
--- prun bench all_reduce --transport shm --vs socket --place both

@@ -1,1 +1,0 @@
--- prun bench --nproc 2

@@ -1,1 +1,0 @@
--- prun check plans/moe.lua --nproc 2 --set capacity=0

@@ -1,1 +1,0 @@
--- prun check plans/moe.lua --nproc 3 --set ep=3 --set batch=3

@@ -1,1 +1,0 @@
--- prun check plans/megatron.lua --nproc 3 --set tp=3 --set width=252 --set context=126 --set heads=4

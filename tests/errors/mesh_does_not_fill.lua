@@ -1,1 +1,0 @@
--- prun check plans/3d.lua --nproc 6

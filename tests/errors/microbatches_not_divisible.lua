@@ -1,1 +1,0 @@
--- prun check plans/1f1b.lua --nproc 4 --set micro=5

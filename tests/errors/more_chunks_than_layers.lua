@@ -1,1 +1,0 @@
--- prun check plans/interleaved.lua --nproc 4 --set pp=4 --set batch=32

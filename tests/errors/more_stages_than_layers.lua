@@ -1,1 +1,0 @@
--- prun check plans/3d.lua --nproc 8 --set pp=8 --set tp=1

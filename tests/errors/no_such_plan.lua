@@ -1,1 +1,0 @@
--- prun plans/zero.lua --nproc 2

@@ -1,1 +1,0 @@
--- prun check zero3 --nproc 2

@@ -1,1 +1,0 @@
--- prun PLAN --bytes 4

@@ -1,1 +1,0 @@
--- prun plans/text --nproc 2

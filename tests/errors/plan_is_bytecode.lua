@@ -1,1 +1,0 @@
--- prun check tests/errors/files/bytecode.lua

@@ -1,1 +1,0 @@
--- prun plugins plans/ddp.lua

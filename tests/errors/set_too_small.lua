@@ -1,1 +1,0 @@
--- prun check plans/single.lua --set steps=0

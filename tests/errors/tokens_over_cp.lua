@@ -1,1 +1,0 @@
--- prun check plans/ring_attention.lua --nproc 4 --set cp=4 --set context=20

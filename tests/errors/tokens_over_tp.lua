@@ -1,1 +1,0 @@
--- prun check plans/megatron.lua --nproc 3 --set tp=3 --set heads=3 --set width=36 --set context=32

@@ -1,1 +1,0 @@
--- prun check plans/zero_bubble.lua --nproc 2 --set schedule=zb_x

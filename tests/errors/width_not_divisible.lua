@@ -1,1 +1,0 @@
--- prun check plans/zero3.lua --nproc 2 --set width=250
