@@ -6,7 +6,6 @@ Usage: wrong_plugins_test.py PRUN PLUGINS. Standard library only.
 """
 import os
 import pathlib
-import re
 import subprocess
 import sys
 import time

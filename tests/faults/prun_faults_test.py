@@ -171,7 +171,7 @@ class Faults(unittest.TestCase):
                 rng = random.Random(seed)
                 nproc = rng.choice([1, 2, 4])
                 run = self.start("--nproc", str(nproc), "--transport", rng.choice(["shm", "socket"]))
-                wait_for(lambda: len(run.ranks()) == nproc, "the start of all ranks")
+                wait_for(lambda run=run, nproc=nproc: len(run.ranks()) == nproc, "the start of all ranks")
                 ranks = run.ranks()
                 time.sleep(rng.uniform(0, 0.3))  # while they join, make initial values, or train
                 victim = rng.randrange(nproc)

@@ -2,7 +2,7 @@
 import dataclasses
 import re
 import time
-from typing import Callable
+from collections.abc import Callable
 
 from gpu_check.results import FAIL, IMPOSSIBLE, PASS, BudgetSpent, NotPossible, Result
 

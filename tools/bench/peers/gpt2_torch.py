@@ -137,4 +137,4 @@ if __name__ == "__main__":
     try:
         main()
     except torch.cuda.OutOfMemoryError as error:
-        raise SystemExit(f"out of memory: {error}")
+        raise SystemExit(f"out of memory: {error}") from None
