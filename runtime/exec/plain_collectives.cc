@@ -166,8 +166,7 @@ void run_plain_collective(std::string_view kind, Dtype dtype, RedOp op, int root
     } else if (kind == "broadcast") {
       put(me.out, 0, inputs[root], 0, me.out_count * wide);
     } else if (kind == "scatter") {
-      put(me.out, 0, inputs[root], static_cast<int64_t>(rank) * me.out_count * wide,
-          me.out_count * wide);
+      put(me.out, 0, inputs[root], static_cast<int64_t>(rank) * me.out_count * wide, me.out_count * wide);
     } else if (kind == "all_gather" || (kind == "gather" && is_root) || kind == "all_gather_v") {
       int64_t at = 0;
       for (size_t other = 0; other < n; other++) {

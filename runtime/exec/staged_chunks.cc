@@ -12,7 +12,7 @@ namespace {
 constexpr int64_t kChunkBytes = int64_t{4} << 20;
 
 // all_gather and reduce_scatter not: a chunk of theirs is a slice of every member's share, so that their larger side
-// goes in many copies, which ate up the gain (runtime/README.md).
+// goes in many copies, which ate up the gain (runtime/decisions/0063).
 bool divided(const Op& op, CollKind kind) {
   return !op.is("all_gather_v") &&
          (kind == CollKind::all_reduce || kind == CollKind::reduce || kind == CollKind::broadcast);

@@ -27,9 +27,7 @@ Routes routes_of(const BodyView& body, std::string_view kind) {
   return routes;
 }
 
-const Tensor& place_of(const BodyView& body, OpRef ref) {
-  return body.program->tensors[body.op(ref).writes.front()];
-}
+const Tensor& place_of(const BodyView& body, OpRef ref) { return body.program->tensors[body.op(ref).writes.front()]; }
 
 bool same_place(const Tensor& a, const Tensor& b) {
   return a.buffer == b.buffer && a.byte_offset == b.byte_offset && a.bytes() == b.bytes();

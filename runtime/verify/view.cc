@@ -34,8 +34,7 @@ void BodyView::collect_accesses() {
   const auto touch = [&](OpRef ref, int id, bool write) {
     const Tensor& tensor = program->tensors[id];
     if (tensor.bytes() == 0) return;
-    accesses[tensor.buffer].push_back(
-        {ref, id, tensor.byte_offset, tensor.byte_offset + tensor.bytes(), write});
+    accesses[tensor.buffer].push_back({ref, id, tensor.byte_offset, tensor.byte_offset + tensor.bytes(), write});
   };
   for (const OpRef ref : order.sequence()) {
     const Op& one = op(ref);

@@ -8,9 +8,9 @@
 #include <cstring>
 #include <random>
 
-#include "compile/ir_build.h"
 #include "compile/compile_state.h"
 #include "compile/edge_builder.h"
+#include "compile/ir_build.h"
 #include "device/bf16.h"
 #include "exec/virtual_ranks.h"
 #include "verify/verify.h"
