@@ -54,12 +54,12 @@ Op check_of(const Op& made, std::vector<TensorId> tensors, int flag) {
   return check;
 }
 
-void check_body(Program& program, Body& body, const std::string& name) {
+void check_body(Program& program, Body& body) {
   int64_t checks = 0;
   for (const Stream& stream : body.streams)
     for (const Op& op : stream.ops) checks += results(program, op).empty() ? 0 : 1;
   if (checks == 0) return;
-  const TensorId flags = add_tensor(program, "finite." + name, Role::data, {Dtype::i32, {checks}}, false,
+  const TensorId flags = add_tensor(program, "finite." + body.name, Role::data, {Dtype::i32, {checks}}, false,
                                     body.streams[0].ops.front().site);
   std::vector<std::vector<int>> moved;  // by stream: where each op, or its check, has gone
   int64_t next = 0;
@@ -92,11 +92,7 @@ void check_body(Program& program, Body& body, const std::string& name) {
 
 void check_finite(CompileState& state) {
   if (!state.options.check_finite) return;
-  Program& program = state.program;
-  check_body(program, program.init, "init");
-  check_body(program, program.step, "step");
-  check_body(program, program.eval, "eval");
-  check_body(program, program.sync, "sync");
+  for (Body& body : state.program.bodies) check_body(state.program, body);
 }
 
 }  // namespace prun

@@ -11,7 +11,11 @@
 namespace prun {
 
 StepBuilder::StepBuilder(CompileState& state, Body& body)
-    : state_(state), program_(state.program), evaluates_(&body == &state.program.eval), recorder_(state.program, body) {
+    : state_(state),
+      program_(state.program),
+      body_(body),
+      evaluates_(&body != &state.program.step()),
+      recorder_(state.program, body) {
   const Graph& graph = state.graph;
   for (const Pool& pool : program_.pools) pool_index_.try_emplace(pool.name, static_cast<int>(pool_index_.size()));
   tensor_of_.assign(static_cast<size_t>(state.plan.microbatches), Table<ValueId, TensorId>(graph.values.size()));
@@ -116,7 +120,6 @@ void StepBuilder::next_batch() {
   const Data& data = evaluates_ ? state_.plan.evaluation->data : state_.plan.data;
   op.site = data.site;
   op.attrs.set("kind", data.kind);
-  if (evaluates_) op.attrs.set("eval", int64_t{1});
   op.attrs.set("axis", state_.data_axes);
   if (state_.plan.microbatches > 1) op.attrs.set("micro", int64_t{state_.plan.microbatches});
   for (const Strategy& strategy : state_.plan.strategies)
@@ -403,11 +406,11 @@ DataSource data_source(const Data& data) {
 }
 
 void build_step(CompileState& state) {
-  StepBuilder(state, state.program.step).run();
+  StepBuilder(state, state.program.step()).run();
   // The last samples of a step: what a rate is counted in.
   Program& program = state.program;
   const Data& data = state.plan.data;
-  program.data = data_source(data);
+  program.step().data = data_source(data);
   program.tokens_per_step = data.batch;
   program.sample_word = "samples";
   for (const Value& value : state.graph.values) {

@@ -111,8 +111,9 @@ void fuse_losses(CompileState& state);     // fuse_loss.cc: a loss and the gradi
 void place(CompileState& state);           // place.cc: layouts, persistent buffers, loss scale, init body
 void schedule(CompileState& state);        // schedule.cc: the order of schedule steps
 void build_step(CompileState& state);      // communicate.cc: compute ops, what hooks asked for, optimizer, edges
-void evaluate(CompileState& state);        // evaluate.cc: the eval body
+// Each adds a body to the list, in the order in which they run after a step.
 void synchronize(CompileState& state);     // synchronize.cc: the average of weights that ranks let drift apart
+void evaluate(CompileState& state);        // evaluate.cc: forward on data of its own
 void lower_program(CompileState& state);   // lower_program.cc: level 3
 void check_finite(CompileState& state);    // check_finite.cc: --check-finite
 void add_workspaces(CompileState& state);  // workspace.cc: scratch of kernels

@@ -1,5 +1,5 @@
-// The eval body: the forward turns of the step once more, on data and a loss of their own, with what the strategies do
-// around forward. Dropout lets everything pass.
+// The evaluation body: the forward turns of the step once more, on data and a loss of their own, with what the
+// strategies do around forward. Dropout lets everything pass.
 #include <algorithm>
 
 #include "compile/ir_build.h"
@@ -39,7 +39,7 @@ void StepBuilder::run_forward() {
   Op copy;
   copy.def = &op_def("copy");
   copy.reads = {state_.loss_tensor};
-  copy.writes = {program_.eval_loss_tensor};
+  copy.writes = {body_.loss};
   copy.phase = Phase::forward;
   copy.site = state_.plan.evaluation->site;
   recorder_.record(0, std::move(copy));
@@ -49,18 +49,19 @@ void evaluate(CompileState& state) {
   if (!state.plan.evaluation) return;
   const Evaluation& evaluation = *state.plan.evaluation;
   Program& program = state.program;
-  program.schedule.eval_every = evaluation.every;
-  program.schedule.eval_batches = evaluation.batches;
-  program.eval_data = data_source(evaluation.data);
   const TensorType loss = program.tensors[state.loss_tensor].type();
-  program.eval_loss_tensor = add_tensor(program, "eval_loss", Role::data, loss, true, evaluation.site);
+  program.bodies.push_back({"evaluation",
+                            {evaluation.every, evaluation.batches},
+                            {},
+                            data_source(evaluation.data),
+                            add_tensor(program, "eval_loss", Role::data, loss, true, evaluation.site)});
 
   CompileState forward = state;
   forward.graph.nodes = nodes_for_loss(state.graph);
   forward.backward.clear();
   forward.steps = forward_of(state.steps);
   forward.loss_tensor = add_tensor(forward.program, "batch_loss", Role::data, loss, false, evaluation.site);
-  StepBuilder(forward, forward.program.eval).run_forward();
+  StepBuilder(forward, forward.program.bodies.back()).run_forward();
   state.program = std::move(forward.program);
 }
 

@@ -62,15 +62,15 @@ void check_program(const Program& program, std::string_view pass) {
     if (buffer.offset >= 0 && program.arena_bytes > 0)
       require(buffer.offset % kAlignBytes == 0 && buffer.offset + buffer.bytes <= arena_bytes(program, buffer.space),
               "an offset outside the arena", buffer.name);
-  for (const Body* body : program.bodies())
-    for (const Stream& stream : body->streams)
+  for (const Body& body : program.bodies)
+    for (const Stream& stream : body.streams)
       for (const Op& op : stream.ops) {
         for (const std::vector<TensorId>* ids : {&op.reads, &op.writes})
           for (TensorId id : *ids)
             require(id.index() >= 0 && id < program.tensors.next(), "a tensor that is not there",
                     std::string(op.def->name));
         for (const Edge& edge : op.waits)
-          require(edge.stream < body->streams.next() && edge.index < std::ssize(body->streams[edge.stream].ops),
+          require(edge.stream < body.streams.next() && edge.index < std::ssize(body.streams[edge.stream].ops),
                   "an edge to no op", std::string(op.def->name));
       }
 }

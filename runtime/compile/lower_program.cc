@@ -11,9 +11,9 @@ void lower_program(CompileState& state) {
   const RankProgram& source = *state.source;
   Program& program = state.program;
   program.schedule.steps = 1;
-  EdgeBuilder recorder(program, program.step);
+  EdgeBuilder recorder(program, program.step());
   recorder.stream("compute");
-  program.init.streams.push_back({"compute", {}});
+  program.init().streams.push_back({"compute", {}});
   std::vector<int> tensor_of;
   for (const ProgramTensor& tensor : source.tensors)
     tensor_of.push_back(add_tensor(program, tensor.name, Role::activation, tensor.type, false,

@@ -118,8 +118,8 @@ int64_t place_pools(Program& program, Role role, int64_t base) {
 }  // namespace
 
 void assign_memory(Program& program) {
-  Packer init(program, program.init), step(program, program.step), eval(program, program.eval),
-      sync(program, program.sync);
+  std::vector<Packer> packers;
+  for (const Body& body : program.bodies) packers.emplace_back(program, body);
   int64_t next = 0;
   for (int r = 0; r < kRoles; ++r) {
     Role role = static_cast<Role>(r);
@@ -127,7 +127,7 @@ void assign_memory(Program& program) {
     used += place_pools(program, role, next + used);
     // One body has ended before another begins: what lives only in one of them shares bytes with the others.
     const int64_t base = next + used;
-    used += std::max({init.pack(role, base), step.pack(role, base), eval.pack(role, base), sync.pack(role, base)});
+    for (Packer& packer : packers) used = std::max(used, base - next + packer.pack(role, base));
     program.role_bytes[r] = used;
     next += used;
   }

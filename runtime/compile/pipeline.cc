@@ -35,8 +35,8 @@ constexpr Pass kPasses[] = {
     {"place", Scope::trained, place},
     {"schedule", Scope::trained, schedule},
     {"step", Scope::trained, build_step},
-    {"evaluate", Scope::trained, evaluate},
     {"synchronize", Scope::trained, synchronize},
+    {"evaluate", Scope::trained, evaluate},
     {"lower_program", Scope::listed, lower_program},
     {"check_finite", Scope::program, check_finite},
     {"workspace", Scope::program, add_workspaces},
@@ -54,7 +54,7 @@ std::string program_text(const CompileState& state, int rank_class) {
 std::string text_of(const CompileState& state, Scope scope, int rank_class) {
   if (scope == Scope::job) return dump_job(*state.job);
   if (scope == Scope::model) return dump_graph(state.graph, state.backward);
-  if (state.program.step.op_count() == 0 && !state.steps.empty()) return schedule_text(state);
+  if (state.program.step().op_count() == 0 && !state.steps.empty()) return schedule_text(state);
   return program_text(state, rank_class);
 }
 

@@ -332,7 +332,7 @@ void initialise(CompileState& state) {
     }
   }
   stream.ops.push_back(fill_op(state.loss_tensor, state.graph.values[state.graph.loss].site));
-  state.program.init.streams.push_back(std::move(stream));
+  state.program.init().streams.push_back(std::move(stream));
 }
 
 // Losses are sums times (data ranks / global count); a rank holds 1/ranks of the samples, in microbatches that add up,
@@ -363,7 +363,7 @@ void place(CompileState& state) {
   state.loss_tensor =
       add_tensor(state.program, "loss", Role::data, {state.graph.values[state.graph.loss].type.dtype, {}}, true,
                  state.graph.values[state.graph.loss].site);
-  state.program.loss_tensor = state.loss_tensor;
+  state.program.step().loss = state.loss_tensor;
   scale_losses(state);
   initialise(state);
 }

@@ -23,11 +23,11 @@ std::map<Channel, std::vector<Op*>> ops_of(Body& body, const Mesh& mesh, int ran
 
 void address(Job& job, int rank) {
   Program& program = job.classes[job.class_of_rank[rank]];
-  for (size_t b = 0; b < program.bodies().size(); ++b) {
-    for (auto& [channel, puts] : ops_of(*program.bodies()[b], program.mesh, rank, false)) {
+  for (BodyId id : program.bodies.ids()) {
+    for (auto& [channel, puts] : ops_of(program.bodies[id], program.mesh, rank, false)) {
       const int receiver = channel.first[1];
       Program& theirs = job.classes[job.class_of_rank[receiver]];
-      const std::vector<Op*> offers = ops_of(*theirs.bodies()[b], theirs.mesh, receiver, true)[channel];
+      const std::vector<Op*> offers = ops_of(theirs.bodies[id], theirs.mesh, receiver, true)[channel];
       for (size_t k = 0; k < puts.size() && k < offers.size(); ++k) {  // verify reports what has no partner
         const Tensor& tensor = theirs.tensors[offers[k]->writes.front()];
         puts[k]->attrs.set("offset", theirs.buffers[tensor.buffer].offset + tensor.byte_offset);

@@ -30,9 +30,8 @@ void join(Body& body) {
 }  // namespace
 
 void add_step_barrier(Program& program) {
-  join(program.step);
-  join(program.eval);
-  join(program.sync);
+  for (Body& body : program.bodies)
+    if (body.when.every > 0) join(body);
 }
 
 }  // namespace prun

@@ -165,6 +165,7 @@ class StepBuilder {
 
   CompileState& state_;
   Program& program_;
+  Body& body_;
   bool evaluates_;
   EdgeBuilder recorder_;
   std::map<std::string, int> lanes_;                 // by name of stream

@@ -1,4 +1,4 @@
-// The sync body: parameters that each rank has trained on its own for some steps become their average again.
+// The synchronization body: parameters that each rank has trained on its own for some steps become their average again.
 //
 // Parameters of units that are not sharded lie side by side, so neighbours travel in one collective.
 #include <fmt/format.h>
@@ -74,9 +74,10 @@ bool synchronizes(const Plan& plan, const std::string& unit_class, const std::st
 
 void synchronize(CompileState& state) {
   Program& program = state.program;
-  program.schedule.sync_every = sync_steps(state.plan);
-  if (program.schedule.sync_every == 0) return;
-  EdgeBuilder recorder(program, program.sync);
+  const int64_t every = sync_steps(state.plan);
+  if (every == 0) return;
+  program.bodies.push_back({"synchronization", {every}, {}, {}, {}});
+  EdgeBuilder recorder(program, program.bodies.back());
   recorder.stream("compute");
   Site site;
   for (const Average& average : averages_of(state)) {

@@ -7,8 +7,8 @@ namespace prun {
 void add_workspaces(CompileState& state) {
   if (!state.options.workspace_bytes) return;
   Program& program = state.program;
-  for (Body* body : program.bodies()) {
-    for (Stream& stream : body->streams) {
+  for (Body& body : program.bodies) {
+    for (Stream& stream : body.streams) {
       for (Op& op : stream.ops) {
         if (op.def->op_class != OpClass::compute) continue;
         int64_t bytes = state.options.workspace_bytes(program, op);

@@ -39,6 +39,7 @@ struct RankMemory {
   const Program* program = nullptr;
   const StepTable* table = nullptr;
   std::byte* host_arena = nullptr;
+  BodyId body = kStepBody;  // that the kernel belongs to
   // Instead of the arenas: the address of each tensor. For host copies of a queue device's tensors, and for an op that
   // came through prun/device.h; the latter's caller also knows the rank's shares, instead of the program's mesh.
   const std::vector<void*>* tensors = nullptr;

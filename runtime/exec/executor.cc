@@ -1,6 +1,6 @@
 // Stream 0 runs on the calling thread. Its last op of a step closes the step: loss and times are recorded and the step
-// table moves on before the counter does, because every stream's next step waits for that counter. For an evaluation
-// all streams stop: its body has streams of its own.
+// table moves on before the counter does, because every stream's next step waits for that counter. Between bodies
+// all streams stop: each body has streams of its own.
 #include "exec/executor.h"
 
 #include <sys/prctl.h>
@@ -17,8 +17,10 @@ namespace prun {
 Executor::Executor(const Program& program, const Device& device, RankDevice& memory, World& world,
                    const ExecutorOptions& options)
     : JobRun(program, memory, world, options), device_(device) {
-  for (Kind kind : {Kind::init, Kind::step, Kind::eval, Kind::sync})
-    runs_.push_back({kind, body(kind), make_workers(body(kind))});
+  for (BodyId id : program.bodies.ids()) {
+    memory_.body = id;
+    runs_.push_back({id, program.bodies[id], make_workers(program.bodies[id])});
+  }
 }
 
 std::vector<Executor::Worker> Executor::make_workers(const Body& body) {
@@ -35,8 +37,8 @@ std::vector<Executor::Worker> Executor::make_workers(const Body& body) {
   return workers;
 }
 
-void Executor::run_body(Kind kind, int64_t first, int64_t end) {
-  BodyRun& run = runs_[static_cast<size_t>(kind)];
+void Executor::run_body(BodyId id, int64_t first, int64_t end) {
+  BodyRun& run = runs_[id];
   if (run.body.streams.empty()) return;
   std::vector<std::thread> threads;
   for (int s = 1; s < std::ssize(run.workers); ++s) {
@@ -57,8 +59,7 @@ void Executor::walk(BodyRun& run, int s, int64_t first, int64_t end) {
   StreamState& state = options_.recorder->stream[s];
   uint64_t ready = now_ns(), n = ops.size();
   for (int64_t step = first; step < end; ++step) {
-    const int64_t shown = run.kind == Kind::step ? step : run.kind == Kind::init ? UINT32_MAX : table_.step;
-    state.step.store(static_cast<uint32_t>(shown), std::memory_order_relaxed);
+    state.step.store(static_cast<uint32_t>(run.id == kStepBody ? step : table_.step), std::memory_order_relaxed);
     for (uint32_t i = 0; i < n; ++i) {
       const Op& op = ops[i];
       state.op.store(i, std::memory_order_relaxed);
@@ -81,10 +82,10 @@ void Executor::walk(BodyRun& run, int s, int64_t first, int64_t end) {
         worker.comm_ns += ended - begin;
         if (s == 0) worker.exposed_ns += ended - begin;
       }
-      if (run.kind == Kind::step) record(s, {static_cast<uint32_t>(step), i, ready, begin, ended});
-      if (s == 0 && i + 1 == n && run.kind == Kind::step) finish_step(workers, step);
-      if (s == 0 && i + 1 == n && run.kind == Kind::eval) {
-        close_eval_batch(loss(program_.eval_loss_tensor));
+      if (run.id == kStepBody) record(s, {static_cast<uint32_t>(step), i, ready, begin, ended});
+      if (s == 0 && i + 1 == n && run.id == kStepBody) finish_step(workers, step);
+      if (s == 0 && i + 1 == n && run.id != kStepBody) {
+        add_loss(loss(run.body.loss));
         table_.eval_batch++;
       }
       worker.done->advance(static_cast<uint64_t>(step) * n + i + 1);
@@ -113,7 +114,7 @@ bool Executor::wait_edges(std::vector<Worker>& workers, int s, const Op& op, int
 void Executor::finish_step(std::vector<Worker>& workers, int64_t step) {
   StepRecord record{};
   record.step = static_cast<uint64_t>(step);
-  record.loss = loss(program_.loss_tensor);
+  record.loss = loss(program_.step().loss);
   for (Worker& worker : workers) {
     record.comm_ns += worker.comm_ns;
     record.exposed_ns += worker.exposed_ns;

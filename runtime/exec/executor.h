@@ -26,13 +26,13 @@ class Executor final : public JobRun {
   };
 
   struct BodyRun {  // a body and the workers of its streams
-    Kind kind;
+    BodyId id;
     const Body& body;
     std::vector<Worker> workers;
   };
 
-  void run_body(Kind kind, int64_t first, int64_t end) override;
-  void free_init() override { runs_[0].workers.clear(); }
+  void run_body(BodyId id, int64_t first, int64_t end) override;
+  void free_init() override { runs_[kInitBody].workers.clear(); }
   std::vector<Worker> make_workers(const Body& body);
   void walk(BodyRun& run, int s, int64_t first, int64_t end);
   bool wait_edges(std::vector<Worker>& workers, int s, const Op& op, int64_t step, uint64_t& ready);
@@ -40,7 +40,7 @@ class Executor final : public JobRun {
   double loss(TensorId tensor) const;
 
   const Device& device_;
-  std::vector<BodyRun> runs_;  // by kind
+  Table<BodyId, BodyRun> runs_;
 };
 
 }  // namespace prun

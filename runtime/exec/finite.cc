@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "exec/job_run.h"
+#include "ir/calendar.h"
 #include "ir/order.h"
 
 namespace prun {
@@ -21,7 +22,6 @@ class RequireFinite final : public Kernel {
  public:
   RequireFinite(const RankMemory& memory, const Op& op)
       : memory_(memory),
-        op_(op),
         notes_(memory.program->tensors[op.reads[0]]),
         flags_(static_cast<const int32_t*>(memory.data(op.reads[0]))) {}
 
@@ -35,20 +35,9 @@ class RequireFinite final : public Kernel {
     return flags_[(tensor(check.writes[0]).byte_offset - notes_.byte_offset) / dtype_bytes(Dtype::i32)];
   }
 
-  // The body that ends with this op on stream 0.
-  const Body& body() const {
-    for (const Body* one : memory_.program->bodies())
-      if (one->op_count() > 0 && one->streams[0].ops.back().reads == op_.reads) return *one;
-    PRUN_CHECK(false, "require_finite stands in no body");
-    return memory_.program->step;
-  }
-
-  std::string when(const Body& body) const {
-    const int64_t step = memory_.table->step;
-    if (&body == &memory_.program->init) return "in the initial values";
-    if (&body == &memory_.program->eval) return fmt::format("in the evaluation after step {}", step);
-    if (&body == &memory_.program->sync) return fmt::format("in the synchronization after step {}", step);
-    return fmt::format("at step {}", step + 1);
+  std::string when() const {
+    return (memory_.body == kStepBody ? "at " : "in the ") +
+           moment_text(*memory_.program, memory_.body, memory_.table->step);
   }
 
   bool overlaps(const Tensor& a, const Tensor& b) const {
@@ -72,7 +61,7 @@ class RequireFinite final : public Kernel {
   }
 
   [[noreturn]] void report() const {
-    const Body& here = body();
+    const Body& here = memory_.program->bodies[memory_.body];
     const Order order(here);
     for (size_t i = 0; i < order.sequence().size(); ++i) {
       const OpRef at = order.sequence()[i];
@@ -86,7 +75,7 @@ class RequireFinite final : public Kernel {
       const Tensor& bad = tensor(check.reads.at(which));
       const bool nan = (kinds >> (2 * which) & 1) != 0, brought = made.def->op_class != OpClass::compute;
       std::string text = fmt::format("{} {} {} in '{}' {}", op_words(made), brought ? "brings" : "makes",
-                                     nan ? "a NaN" : "an infinity", bad.name, when(here));
+                                     nan ? "a NaN" : "an infinity", bad.name, when());
       if (const Op* op = reader(here, order, i + 1, bad)) text += fmt::format("; {} reads it", op_words(*op));
       throw NonFinite(std::move(text), dump_op(*memory_.program, made), made.communicates());
     }
@@ -95,7 +84,6 @@ class RequireFinite final : public Kernel {
   }
 
   RankMemory memory_;
-  const Op& op_;
   const Tensor& notes_;
   const int32_t* flags_;
 };

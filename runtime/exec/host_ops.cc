@@ -28,9 +28,8 @@ class NextBatch final : public Kernel {
  public:
   NextBatch(const RankMemory& memory, const Op& op, const HostServices& services)
       : memory_(memory),
-        eval_(op.attrs.integer("eval") != 0),
-        source_(eval_ ? memory.program->eval_data : memory.program->data),
-        dataset_(eval_ ? services.eval_dataset : services.dataset),
+        source_(memory.program->bodies[memory.body].data),
+        dataset_(services.datasets[memory.body]),
         site_(op.site) {
     const Share share = share_along(memory, op.attrs.text("axis"));
     PRUN_CHECK(source_.global_batch % share.of == 0,
@@ -53,7 +52,7 @@ class NextBatch final : public Kernel {
 
   void run() override {
     for (int64_t s = 0; s < local_; ++s) {
-      int64_t batch = eval_ ? memory_.table->eval_batch : memory_.table->step;
+      int64_t batch = of_step_ ? memory_.table->step : memory_.table->eval_batch;
       int64_t sample = batch * source_.global_batch + s / micro_ * stride_ + first_ + s % micro_;
       if (source_.kind == "index")
         index(s, sample);
@@ -125,8 +124,8 @@ class NextBatch final : public Kernel {
   }
 
   RankMemory memory_;
-  bool eval_;
-  uint64_t key_ = eval_ ? kEvalKey : kDataKey;
+  bool of_step_ = memory_.body == kStepBody;
+  uint64_t key_ = of_step_ ? kDataKey : kEvalKey;
   DataSource source_;
   std::shared_ptr<Dataset> dataset_;
   Site site_;
@@ -224,8 +223,8 @@ Dataset::~Dataset() {
 HostServices open_host_services(const Program& program, std::function<void(const std::string&)> print) {
   HostServices services;
   services.print = std::move(print);
-  if (!program.data.path.empty()) services.dataset = std::make_shared<Dataset>(program.data);
-  if (!program.eval_data.path.empty()) services.eval_dataset = std::make_shared<Dataset>(program.eval_data);
+  for (const Body& body : program.bodies)
+    services.datasets.push_back(body.data.path.empty() ? nullptr : std::make_shared<Dataset>(body.data));
   return services;
 }
 

@@ -26,8 +26,8 @@ class Dataset {
 };
 
 struct HostServices {
-  std::shared_ptr<Dataset> dataset, eval_dataset;  // null: the program reads none
-  std::function<void(const std::string&)> print;   // a whole line
+  Table<BodyId, std::shared_ptr<Dataset>> datasets;  // null: the body reads none
+  std::function<void(const std::string&)> print;     // a whole line
 };
 
 HostServices open_host_services(const Program& program, std::function<void(const std::string&)> print);

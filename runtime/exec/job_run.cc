@@ -9,6 +9,7 @@
 #include "exec/comm_ops.h"
 #include "exec/finite.h"
 #include "exec/rank_device.h"
+#include "ir/calendar.h"
 
 namespace prun {
 
@@ -44,15 +45,15 @@ JobRun::JobRun(const Program& program, RankDevice& device, World& world, const E
   memory_.host_arena = device.host_arena();
   host_ = open_host_services(program, options.print);
   make_communicators();
-  options_.recorder->streams = static_cast<uint32_t>(program.step.streams.size());
+  options_.recorder->streams = static_cast<uint32_t>(program.step().streams.size());
 }
 
 // Making a communicator is collective, and ranks whose programs differ meet their groups in different orders: so all
 // ranks make theirs in the order of members and lane.
 void JobRun::make_communicators() {
   std::set<std::pair<std::vector<int>, int>> wanted;
-  for (const Body* each : program_.bodies())
-    for (const Stream& stream : each->streams)
+  for (const Body& body : program_.bodies)
+    for (const Stream& stream : body.streams)
       for (const Op& op : stream.ops)
         if (PutChannel* channel = rank_device_.takes_puts() ? put_channel_of(memory_, op, world_) : nullptr)
           put_channels_.insert(channel);
@@ -69,54 +70,31 @@ void JobRun::publish_use() {
   for (size_t i = 0; i < std::size(members); ++i) options_.recorder->device_use[i].store(members[i]);
 }
 
-const Body& JobRun::body(Kind kind) const {
-  switch (kind) {
-    case Kind::init:
-      return program_.init;
-    case Kind::step:
-      return program_.step;
-    case Kind::eval:
-      return program_.eval;
-    case Kind::sync:
-      break;
-  }
-  return program_.sync;
-}
-
 void JobRun::run() {
-  options_.recorder->phase.store(1, std::memory_order_release);
-  run_body(Kind::init, 0, 1);
-  free_init();
-  const Schedule& schedule = program_.schedule;
-  step_begin_ns_ = now_ns();
-  for (int64_t step = 0; step < schedule.steps;) {
-    const int64_t pause = schedule.next_pause(step);
-    options_.recorder->phase.store(2, std::memory_order_release);
-    run_body(Kind::step, step, pause);
-    if (schedule.syncs_after(pause - 1)) {
-      options_.recorder->phase.store(5, std::memory_order_release);
-      run_body(Kind::sync, pause / schedule.sync_every - 1, pause / schedule.sync_every);
+  options_.recorder->phase.store(RunPhase::running, std::memory_order_release);
+  follow_calendar(program_, [&](BodyId id, int64_t first, int64_t end) {
+    if (id == kStepBody) publish_step();
+    options_.recorder->body.store(static_cast<uint32_t>(id.index()), std::memory_order_release);
+    losses_ = 0;
+    table_.eval_batch = 0;
+    run_body(id, first, end);
+    if (id == kInitBody) {
+      free_init();
+      step_begin_ns_ = now_ns();
+    } else if (id != kStepBody && program_.bodies[id].loss >= 0) {
+      close_evaluation(end - first);
     }
-    if (schedule.evaluates_after(pause - 1)) evaluate(pause - 1);
-    step = pause;
-  }
+  });
+  publish_step();
   publish_use();
-  options_.recorder->phase.store(3, std::memory_order_release);
+  options_.recorder->phase.store(RunPhase::finished, std::memory_order_release);
 }
 
-// Runs the evaluation after a step. Progress counters continue from one evaluation to the next.
-void JobRun::evaluate(int64_t step) {
-  const int64_t batches = program_.schedule.eval_batches, first = step / program_.schedule.eval_every * batches;
-  options_.recorder->phase.store(4, std::memory_order_release);
-  eval_losses_ = 0;
-  table_.eval_batch = 0;
-  run_body(Kind::eval, first, first + batches);
-  StepRecord record = unpublished_;
-  record.eval_loss = eval_losses_ / static_cast<double>(batches);
-  record.eval_ns = std::max<uint64_t>(1, now_ns() - step_begin_ns_);
+void JobRun::close_evaluation(int64_t batches) {
+  unpublished_->eval_loss = losses_ / static_cast<double>(batches);
+  unpublished_->eval_ns = std::max<uint64_t>(1, now_ns() - step_begin_ns_);
   bytes_before_ = bytes_sent();
   step_begin_ns_ = now_ns();
-  publish(record);
 }
 
 void JobRun::record(int stream, const OpEvent& event) {
@@ -135,10 +113,10 @@ void JobRun::close_step(StepRecord record, uint64_t end_ns) {
   if (end_ns == 0) record.bytes_sent = bytes - bytes_before_;
   bytes_before_ = bytes;
   step_begin_ns_ = record.end_ns;
-  if (program_.schedule.evaluates_after(static_cast<int64_t>(record.step)))
-    unpublished_ = record;
-  else
-    publish(record);
+  unpublished_ = record;
+  for (BodyId id = kStepBody + 1; id < program_.bodies.next(); ++id)
+    if (program_.bodies[id].loss >= 0 && program_.bodies[id].when.due_after(static_cast<int64_t>(record.step))) return;
+  publish_step();
 }
 
 uint64_t JobRun::bytes_sent() const {
@@ -149,14 +127,16 @@ uint64_t JobRun::bytes_sent() const {
 }
 
 // Appends to the ring of step records; waits until the launcher has read the record that it replaces.
-void JobRun::publish(const StepRecord& record) {
+void JobRun::publish_step() {
+  if (!unpublished_) return;
   RecorderHeader* recorder = options_.recorder;
   uint64_t written = recorder->steps_written.load(std::memory_order_relaxed);
   while (written - recorder->steps_read.load(std::memory_order_acquire) >= static_cast<uint64_t>(kStepRing)) {
     if (cancelled_.load() || (options_.aborted && options_.aborted())) break;
     std::this_thread::yield();
   }
-  recorder_steps(recorder)[written % static_cast<uint64_t>(kStepRing)] = record;
+  recorder_steps(recorder)[written % static_cast<uint64_t>(kStepRing)] = *unpublished_;
+  unpublished_.reset();
   recorder->steps_written.store(written + 1, std::memory_order_release);
 }
 

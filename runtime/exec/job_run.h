@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -33,7 +34,7 @@ struct ExecutorOptions {
 class JobRun {
  public:
   virtual ~JobRun() = default;
-  // Runs the init body, then all steps, with evaluations between them. Throws the first error of any stream; the others
+  // Runs the bodies as their calendar says. Throws the first error of any stream; the others
   // have then stopped.
   void run();
   // After a failure: waits a moment for the device to end what was aborted. False: work may be left, and destructors
@@ -44,18 +45,15 @@ class JobRun {
   const std::string& failed_op() const { return failed_op_; }
 
  protected:
-  enum class Kind { init, step, eval, sync };
-
   // Makes the communicators, so all ranks call it alike; `world` is connected.
   JobRun(const Program& program, RankDevice& device, World& world, const ExecutorOptions& options);
-  // The body of that kind, once for each of first, ..., end - 1. Throws as run().
-  virtual void run_body(Kind kind, int64_t first, int64_t end) = 0;
+  // A body, once for each of first, ..., end - 1. Throws as run().
+  virtual void run_body(BodyId id, int64_t first, int64_t end) = 0;
   virtual void free_init() {}  // it will not run again
 
-  const Body& body(Kind kind) const;
   // Records a step that ended at end_ns, or now if that is 0; fills in times and, for a step that ended now, bytes.
   void close_step(StepRecord record, uint64_t end_ns = 0);
-  void close_eval_batch(double loss) { eval_losses_ += loss; }
+  void add_loss(double loss) { losses_ += loss; }  // of a run of another body
   void record(int stream, const OpEvent& event);
   uint64_t bytes_sent() const;
   void fail(std::exception_ptr error, const Op* op);  // any thread; the first one counts
@@ -73,16 +71,16 @@ class JobRun {
  private:
   void make_communicators();
   void publish_use();
-  void evaluate(int64_t step);
-  void publish(const StepRecord& record);
+  void close_evaluation(int64_t batches);
+  void publish_step();
 
   std::vector<Communicator*> communicators_;
   std::set<PutChannel*> put_channels_;
   std::mutex failure_mutex_;
   std::string failed_op_;
   uint64_t step_begin_ns_ = 0, bytes_before_ = 0;
-  double eval_losses_ = 0;    // sum over the batches of the evaluation under way
-  StepRecord unpublished_{};  // of a step that is evaluated after
+  double losses_ = 0;                      // sum over the runs in a row of the body under way
+  std::optional<StepRecord> unpublished_;  // of a step that is evaluated after
 };
 
 // "all_gather of block2 forward": an op in words.

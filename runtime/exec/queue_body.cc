@@ -45,10 +45,10 @@ std::vector<Copy> joined(const std::vector<Copy>& copies) {
 
 }  // namespace
 
-QueueBody::QueueBody(const QueueContext& context, const Body& body)
+QueueBody::QueueBody(const QueueContext& context, BodyId id)
     : context_(context),
-      body_(body),
-      regions_(body, how_of(*context.rank.program, body, context.memory.enqueues())),
+      body_(program().bodies[id]),
+      regions_(body_, how_of(program(), body_, context.memory.enqueues())),
       enqueued_(regions_.items.size()),
       kernels_(regions_.items.size()),
       transfers_(regions_.items.size()),
@@ -57,10 +57,11 @@ QueueBody::QueueBody(const QueueContext& context, const Body& body)
       batch_uploaded_(context.memory.device()),
       step_start_(context.memory.device()),
       capture_fork_(context.memory.device()),
-      host_threads_(body.streams.size()) {
+      host_threads_(body_.streams.size()) {
+  context_.rank.body = id;
   QueueDevice& device = context_.memory.device();
   for (RegionState& state : states_) state.ended.emplace(device);
-  for (size_t s = 0; s < body.streams.size(); ++s) join_.emplace_back(device);
+  for (size_t s = 0; s < body_.streams.size(); ++s) join_.emplace_back(device);
   make_first();
   make_hosts();
   make_items();

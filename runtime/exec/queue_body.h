@@ -36,7 +36,7 @@ struct QueueContext {
 class QueueBody {
  public:
   // Makes all kernels. Throws what they throw.
-  QueueBody(const QueueContext& context, const Body& body);
+  QueueBody(const QueueContext& context, BodyId id);
 
   bool empty() const { return body_.streams.empty(); }
   // Runs the first ops of a step (How::first) into the host copies of slot `slot`; on any one thread.

@@ -26,7 +26,7 @@ QueueExecutor::QueueExecutor(const Program& program, QueueMemory& queue, World& 
       values_(queue_.device(), sizeof(prun_step_values), PRUN_PLACE_DEVICE) {
   QueueDevice& device = queue_.device();
   size_t most = 1;
-  for (const Body* each : program.bodies()) most = std::max(most, each->streams.size());
+  for (const Body& body : program.bodies) most = std::max(most, body.streams.size());
   for (size_t s = 0; s < most; ++s) streams_.emplace_back(device, s == 0 ? 0 : -1);
   streams_[0].zero(queue_.arena(), program.arena_bytes);
   for (int i = 0; i < kStepSlots; ++i) {
@@ -46,8 +46,7 @@ QueueExecutor::QueueExecutor(const Program& program, QueueMemory& queue, World& 
                              options.graphs,
                              cancelled_,
                              [this](const Op& op) { fail(std::current_exception(), &op); }};
-  for (Kind kind : {Kind::init, Kind::step, Kind::eval, Kind::sync})
-    bodies_.push_back(std::make_unique<QueueBody>(context, body(kind)));
+  for (BodyId id : program.bodies.ids()) bodies_.push_back(std::make_unique<QueueBody>(context, id));
 }
 
 // Wait for all streams: kernels may be freed only when no stream has work left.
@@ -75,10 +74,10 @@ bool QueueExecutor::settle() {
   return false;
 }
 
-void QueueExecutor::run_body(Kind kind, int64_t first, int64_t end) {
-  if (bodies_[static_cast<size_t>(kind)]->empty()) return;
+void QueueExecutor::run_body(BodyId id, int64_t first, int64_t end) {
+  if (bodies_[id]->empty()) return;
   try {
-    run_steps(kind, first, end);
+    run_steps(id, first, end);
   } catch (const QueueBody::Cancelled&) {
   } catch (...) {
     fail(std::current_exception(), nullptr);
@@ -86,17 +85,16 @@ void QueueExecutor::run_body(Kind kind, int64_t first, int64_t end) {
   if (failure_) std::rethrow_exception(failure_);
 }
 
-// The step table of a step. An evaluation's batches count from 0; an evaluation and a synchronization come before step
-// table_.step.
-StepTable QueueExecutor::table_of(Kind kind, int64_t step, int64_t first) const {
+// The step table of a run of a body. Between steps, runs in a row count from 0 and come before step table_.step.
+StepTable QueueExecutor::table_of(BodyId id, int64_t step, int64_t first) const {
   StepTable table = table_;
-  if (kind == Kind::step) table.set(program_.schedule, step);
-  if (kind == Kind::eval) table.eval_batch = step - first;
+  if (id == kStepBody) table.set(program_.schedule, step);
+  table.eval_batch = id == kStepBody ? 0 : step - first;
   return table;
 }
 
-void QueueExecutor::run_steps(Kind kind, int64_t first, int64_t end) {
-  QueueBody& work = *bodies_[static_cast<size_t>(kind)];
+void QueueExecutor::run_steps(BodyId id, int64_t first, int64_t end) {
+  QueueBody& work = *bodies_[id];
   Batch batch;
   batch.body = &work;
   HostJob job;
@@ -106,14 +104,14 @@ void QueueExecutor::run_steps(Kind kind, int64_t first, int64_t end) {
       "data", cancelled_, [] {}, [this](const Op& op) { fail(std::current_exception(), &op); });
   const auto make_batch = [&](int64_t step) {
     batch.slot = static_cast<int>(step % kStepSlots);
-    batch.table = table_of(kind, step, first);
+    batch.table = table_of(id, step, first);
     thread.push(job);
   };
   if (work.has_first()) make_batch(first);
   progress_ns_ = now_ns();
   for (int64_t step = first; step < end; ++step) {
     // The next step's batch takes the slot of step - 2.
-    if (step - 2 >= first) finish(kind, slot_of(step - 2));
+    if (step - 2 >= first) finish(id, slot_of(step - 2));
     if (work.has_first()) {
       for (Backoff backoff; job.ended.load(std::memory_order_acquire) < static_cast<uint64_t>(step - first + 1);
            backoff.wait())
@@ -121,14 +119,14 @@ void QueueExecutor::run_steps(Kind kind, int64_t first, int64_t end) {
       if (step + 1 < end) make_batch(step + 1);
     }
     slot_of(step).after_another = step > first;
-    issue(kind, step, table_of(kind, step, first));
+    issue(id, step, table_of(id, step, first));
   }
-  for (int64_t step = std::max(first, end - 2); step < end; ++step) finish(kind, slot_of(step));
-  if (kind == Kind::step) table_.set(program_.schedule, end);
+  for (int64_t step = std::max(first, end - 2); step < end; ++step) finish(id, slot_of(step));
+  if (id == kStepBody) table_.set(program_.schedule, end);
 }
 
-void QueueExecutor::issue(Kind kind, int64_t step, const StepTable& table) {
-  QueueBody& work = *bodies_[static_cast<size_t>(kind)];
+void QueueExecutor::issue(BodyId id, int64_t step, const StepTable& table) {
+  QueueBody& work = *bodies_[id];
   Slot& slot = slot_of(step);
   const uint64_t begin = now_ns(), sent = bytes_sent();
   table_ = table;  // for host ops, which end before issue returns
@@ -137,30 +135,26 @@ void QueueExecutor::issue(Kind kind, int64_t step, const StepTable& table) {
   slot.begin.record(streams_[0]);
   streams_[0].copy(values_.get(), slot.values, sizeof *slot.values);
   const uint64_t before = now_ns() - begin;
-  const int64_t shown = kind == Kind::step ? step : kind == Kind::init ? UINT32_MAX : table_.step;
-  work.issue(shown, static_cast<int>(step % kStepSlots), options_.recorder->stream, [this] { check_alive(); });
+  work.issue(table_.step, static_cast<int>(step % kStepSlots), options_.recorder->stream, [this] { check_alive(); });
   const uint64_t after = now_ns();
-  const TensorId loss = kind == Kind::eval   ? program_.eval_loss_tensor
-                        : kind == Kind::step ? program_.loss_tensor
-                                             : TensorId();
+  const TensorId loss = program_.bodies[id].loss;
   if (loss >= 0) streams_[0].copy(slot.loss, memory_.data(loss), program_.tensors[loss].bytes());
   slot.end.record(streams_[0]);
   slot.step = step;
   slot.host_ns = before + work.issuing_ns() + now_ns() - after;
-  if (kind == Kind::step) {
+  if (id == kStepBody) {
     eager_bytes_ = std::max(eager_bytes_, bytes_sent() - sent);
     slot.bytes = eager_bytes_;
   }
 }
 
-void QueueExecutor::finish(Kind kind, Slot& slot) {
+void QueueExecutor::finish(BodyId id, Slot& slot) {
   for (Backoff backoff; !slot.end.reached(); backoff.wait()) check_alive();
   progress_ns_ = now_ns();
-  const int loss_tensor = kind == Kind::eval ? program_.eval_loss_tensor : program_.loss_tensor;
+  const TensorId loss_tensor = program_.bodies[id].loss;
   const double loss = loss_tensor < 0 ? std::numeric_limits<double>::quiet_NaN()
                                       : load_element(program_.tensors[loss_tensor].dtype, slot.loss, 0);
-  if (kind == Kind::eval) close_eval_batch(loss);
-  if (kind != Kind::step) return;
+  if (id != kStepBody) return add_loss(loss);
   StepRecord record{};
   record.step = static_cast<uint64_t>(slot.step);
   record.loss = loss;
@@ -178,7 +172,7 @@ void QueueExecutor::finish(Kind kind, Slot& slot) {
   const uint64_t end_ns = last_end_ns_ = std::min(progress_ns_, since);
   if (options_.timed) {
     const auto ns = [&](const DeviceEvent& event) { return end_ns - ns_between(event, slot.end); };
-    bodies_[static_cast<size_t>(kind)]->read_times(
+    bodies_[id]->read_times(
         static_cast<int>(slot.step % kStepSlots), ns,
         [&](int stream, const OpEvent& event) { JobRun::record(stream, event); }, record);
   }

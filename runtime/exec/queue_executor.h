@@ -32,13 +32,13 @@ class QueueExecutor final : public JobRun {
   };
   struct Batch;  // a kernel that runs the first ops of a step
 
-  void run_body(Kind kind, int64_t first, int64_t end) override;
-  void free_init() override { bodies_[0].reset(); }
-  void run_steps(Kind kind, int64_t first, int64_t end);
-  void issue(Kind kind, int64_t step, const StepTable& table);
-  void finish(Kind kind, Slot& slot);
+  void run_body(BodyId id, int64_t first, int64_t end) override;
+  void free_init() override { bodies_[kInitBody].reset(); }
+  void run_steps(BodyId id, int64_t first, int64_t end);
+  void issue(BodyId id, int64_t step, const StepTable& table);
+  void finish(BodyId id, Slot& slot);
   void check_alive();
-  StepTable table_of(Kind kind, int64_t step, int64_t first) const;
+  StepTable table_of(BodyId id, int64_t step, int64_t first) const;
   Slot& slot_of(int64_t step) { return slots_[step % kStepSlots]; }
 
   QueueMemory& queue_;
@@ -46,10 +46,10 @@ class QueueExecutor final : public JobRun {
   DeviceStream copies_;
   DeviceMemory values_;
   std::vector<Slot> slots_;
-  std::vector<std::unique_ptr<QueueBody>> bodies_;  // by kind
-  uint64_t last_end_ns_ = 0;                        // end of the step before, in the host's time
-  uint64_t progress_ns_ = 0;                        // when the device last ended a step
-  uint64_t eager_bytes_ = 0;                        // that a step sends; replayed collectives count none
+  Table<BodyId, std::unique_ptr<QueueBody>> bodies_;
+  uint64_t last_end_ns_ = 0;  // end of the step before, in the host's time
+  uint64_t progress_ns_ = 0;  // when the device last ended a step
+  uint64_t eager_bytes_ = 0;  // that a step sends; replayed collectives count none
 };
 
 }  // namespace prun

@@ -55,13 +55,13 @@ std::vector<std::vector<How>> how_of(const Program& program, const Body& body, b
 }
 
 PinnedLayout::PinnedLayout(const Program& program, bool enqueues) {
-  for (const Body* body : program.bodies()) {
-    const std::vector<std::vector<How>> how = how_of(program, *body, enqueues);
+  for (const Body& body : program.bodies) {
+    const std::vector<std::vector<How>> how = how_of(program, body, enqueues);
     int64_t of_first = 0;
-    by_stream.resize(std::max(by_stream.size(), body->streams.size()));
-    for (size_t s = 0; s < body->streams.size(); ++s) {
-      for (size_t i = 0; i < body->streams[s].ops.size(); ++i) {
-        const int64_t bytes = staged_bytes(program, body->streams[s].ops[i]);
+    by_stream.resize(std::max(by_stream.size(), body.streams.size()));
+    for (size_t s = 0; s < body.streams.size(); ++s) {
+      for (size_t i = 0; i < body.streams[s].ops.size(); ++i) {
+        const int64_t bytes = staged_bytes(program, body.streams[s].ops[i]);
         if (how[s][i] == How::first) of_first += bytes;
         if (how[s][i] == How::host) by_stream[s] = std::max(by_stream[s], bytes);
       }

@@ -16,9 +16,12 @@ namespace prun {
 inline constexpr uint64_t kRecorderMagic = 0x70727564616e3031;
 inline constexpr int64_t kStepRing = 4096;
 
+// Where a rank is in its life; while it runs, RecorderHeader::body says in which body.
+enum class RunPhase : uint32_t { joining, running, finished };
+
 // All times are CLOCK_MONOTONIC nanoseconds.
 struct OpEvent {
-  uint32_t step;      // init and evaluation leave no events
+  uint32_t step;      // bodies other than the step leave no events
   uint32_t op;        // index on its stream
   uint64_t ready_ns;  // the op before it on the stream had ended; waiting for edges began
   uint64_t begin_ns;  // edges satisfied
@@ -41,7 +44,7 @@ struct StepRecord {
 struct StreamState {
   std::atomic<uint64_t> written;  // events in the ring so far
   std::atomic<uint32_t> op;       // the op that is waiting or running
-  std::atomic<uint32_t> step;     // init: UINT32_MAX; an evaluation, a synchronization: the next one
+  std::atomic<uint32_t> step;     // of a body between steps: the next one
   std::atomic<uint32_t> running;  // 0 waiting for edges, 1 running, 2 stream idle or ended, 3 in a replayed graph
   uint32_t unused;
 };
@@ -50,13 +53,14 @@ struct RecorderHeader {
   uint64_t magic;
   uint64_t capacity;  // events per stream, a power of two
   uint32_t streams;
-  std::atomic<uint32_t> phase;  // 0 joining, 1 init, 2 steps, 3 finished, 4 an evaluation, 5 a synchronization
+  std::atomic<RunPhase> phase;
+  std::atomic<uint32_t> body;  // a BodyId
   StreamState stream[kMaxStreams];
   std::atomic<uint64_t> steps_written;
   std::atomic<uint64_t> steps_read;    // by the launcher; the rank waits when the step ring is full
   std::atomic<uint64_t> pss;           // proportional set size in bytes after the last step; shared pages count once
   std::atomic<int64_t> device_use[6];  // of a queue device, at the end: DeviceUse's members in their order
-  char doing[160];                     // phase 0: with which plugin; the last byte stays 0
+  char doing[160];                     // joining: with which plugin; the last byte stays 0
   std::atomic<uint64_t> beat_ns;       // last time any op ended
   std::atomic<uint32_t> connected;     // 1 once `transports` says over what
   char transports[92];                 // "shm inside a host, socket between hosts (eth0)"; "" on one rank

@@ -14,6 +14,7 @@
 #include "device/element.h"
 #include "exec/host_ops.h"
 #include "exec/plain_collectives.h"
+#include "ir/calendar.h"
 #include "ir/walk.h"
 
 namespace prun {
@@ -54,11 +55,10 @@ class Interpreter : private WalkPolicy {
   void receive(StreamCursor at) override;
   bool buffers(int under_way) const override;
 
-  const Body& body(const VirtualRank& rank) const { return rank.program->*body_; }
-  void enter(Body Program::*body);
+  const Body& body(const VirtualRank& rank) const { return rank.program->bodies[body_]; }
+  void enter(BodyId next);
   void run_body();
-  void evaluate();
-  std::vector<double> losses(TensorId Program::*tensor) const;
+  std::vector<double> losses() const;
   size_t choose(const std::vector<StreamCursor>& candidates);
   void put(const Op& op, int from, int to);
   void poison();
@@ -69,8 +69,8 @@ class Interpreter : private WalkPolicy {
   VirtualOptions options_;
   mutable std::mt19937_64 random_;
   StepTable table_;
-  Body Program::*body_ = &Program::init;  // under way
-  Walk* walk_ = nullptr;                  // through it
+  BodyId body_;           // under way
+  Walk* walk_ = nullptr;  // through it
   std::vector<VirtualRank> ranks_;
   std::map<int, std::deque<Message>> messages_;  // by channel
   VirtualRun result_;
@@ -99,10 +99,11 @@ Interpreter::Interpreter(const Job& job, const Device& device, const VirtualOpti
 }
 
 // Makes the kernels of the body that runs from now on.
-void Interpreter::enter(Body Program::*next) {
+void Interpreter::enter(BodyId next) {
   body_ = next;
   for (VirtualRank& rank : ranks_) {
     rank.kernels.clear();
+    rank.memory.body = next;
     for (const Stream& stream : body(rank).streams) {
       auto& list = rank.kernels.emplace_back();
       for (const Op& op : stream.ops)
@@ -219,7 +220,7 @@ void Interpreter::report_stuck() const {
 
 void Interpreter::run_body() {
   std::vector<const Body*> bodies;
-  for (const Program& program : job_.classes) bodies.push_back(&(program.*body_));
+  for (const Program& program : job_.classes) bodies.push_back(&program.bodies[body_]);
   Walk walk(job_, bodies, Walk::By::rank, *this);
   walk_ = &walk;
   messages_.clear();
@@ -239,51 +240,36 @@ void Interpreter::poison() {
   }
 }
 
-// Of the ranks that have that tensor.
-std::vector<double> Interpreter::losses(TensorId Program::*tensor) const {
+// What the body under way has left as its loss, of the ranks that have one.
+std::vector<double> Interpreter::losses() const {
   std::vector<double> values;
   for (const VirtualRank& rank : ranks_) {
-    const int loss = rank.program->*tensor;
+    const TensorId loss = body(rank).loss;
     if (loss < 0) continue;
     values.push_back(load_element(rank.program->tensors[loss].dtype, rank.memory.data(loss), 0));
   }
   return values;
 }
 
-void Interpreter::evaluate() {
-  const int64_t batches = ranks_.front().program->schedule.eval_batches;
-  std::vector<double> sums;
-  enter(&Program::eval);
-  for (table_.eval_batch = 0; table_.eval_batch < batches; table_.eval_batch++) {
-    if (options_.poison) poison();
-    run_body();
-    const std::vector<double> batch = losses(&Program::eval_loss_tensor);
-    sums.resize(batch.size());
-    for (size_t i = 0; i < batch.size(); i++) sums[i] += batch[i];
-  }
-  for (double& sum : sums) sum /= static_cast<double>(batches);
-  result_.eval_losses.push_back(std::move(sums));
-  enter(&Program::step);
-}
-
 VirtualRun Interpreter::run() {
-  enter(&Program::init);
-  run_body();
-  enter(&Program::step);
-  const Schedule& schedule = ranks_.front().program->schedule;
-  for (int64_t step = 0; step < schedule.steps; step++) {
-    table_.set(schedule, step);
-    if (options_.poison) poison();
-    run_body();
-    if (std::vector<double> values = losses(&Program::loss_tensor); !values.empty())
-      result_.losses.push_back(std::move(values));
-    if (schedule.syncs_after(step)) {
-      enter(&Program::sync);
+  const Program& calendar = *ranks_.front().program;
+  follow_calendar(calendar, [&](BodyId id, int64_t first, int64_t end) {
+    enter(id);
+    std::vector<double> sums;
+    for (int64_t run = first; run < end; run++) {
+      if (id == kStepBody) table_.set(calendar.schedule, run);
+      table_.eval_batch = run - first;
+      if (options_.poison && id != kInitBody) poison();
       run_body();
-      enter(&Program::step);
+      const std::vector<double> values = losses();
+      if (id == kStepBody && !values.empty()) result_.losses.push_back(values);
+      sums.resize(values.size());
+      for (size_t i = 0; i < values.size(); i++) sums[i] += values[i];
     }
-    if (schedule.evaluates_after(step)) evaluate();
-  }
+    if (id == kStepBody) table_.set(calendar.schedule, end);
+    for (double& sum : sums) sum /= static_cast<double>(end - first);
+    if (id != kStepBody && !sums.empty()) result_.eval_losses.push_back(std::move(sums));
+  });
   for (const VirtualRank& rank : ranks_) {
     std::vector<VirtualBuffer>& buffers = result_.persistent.emplace_back();
     for (const Buffer& buffer : rank.program->buffers) {

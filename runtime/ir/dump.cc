@@ -102,9 +102,9 @@ void add_stream(std::string& out, const Program& program, const Body& body, cons
   }
 }
 
-void add_body(std::string& out, const Program& program, const Body& body, std::string_view name) {
+void add_body(std::string& out, const Program& program, const Body& body) {
   if (body.op_count() == 0) return;
-  out += fmt::format("\n{}\n", name);
+  out += fmt::format("\n{}\n", body.name);
   for (const Stream& stream : body.streams) add_stream(out, program, body, stream);
 }
 
@@ -160,19 +160,20 @@ void add_header(std::string& out, const Program& program, const std::vector<int>
   out += fmt::format("steps    {}, seed {}", schedule.steps, schedule.seed);
   if (schedule.learning_rate.peak != 0) out += ", learning rate " + rate_text(schedule.learning_rate);
   out += "\n";
-  const DataSource& data = program.data;
+  const DataSource& data = program.step().data;
   if (!data.kind.empty()) {
     out += fmt::format("data     {}, {} samples a step", source_text(data), data.global_batch);
     if (program.tokens_per_step != 0 && program.tokens_per_step != data.global_batch)
       out += fmt::format(" ({} {})", digits(program.tokens_per_step), program.sample_word);
     out += "\n";
   }
-  if (schedule.sync_every > 0) out += fmt::format("sync     after every {} steps\n", schedule.sync_every);
-  if (schedule.eval_every > 0)
-    out += fmt::format("evaluate {} batch{} after every {} step{}, {}\n", schedule.eval_batches,
-                       schedule.eval_batches == 1 ? "" : "es", schedule.eval_every, schedule.eval_every == 1 ? "" : "s",
-                       source_text(program.eval_data));
-  if (program.loss_tensor >= 0) out += fmt::format("loss     {}\n", program.tensors[program.loss_tensor].name);
+  for (BodyId id = kStepBody + 1; id < program.bodies.next(); ++id) {
+    const auto& [name, when, streams, source, loss] = program.bodies[id];
+    const std::string times = when.times == 1 ? "" : fmt::format("{} times ", when.times);
+    out += fmt::format("{:<8} {}after every {} step{}{}{}\n", name, times, when.every, when.every == 1 ? "" : "s",
+                       source.kind.empty() ? "" : ", ", source_text(source));
+  }
+  if (program.step().loss >= 0) out += fmt::format("loss     {}\n", program.tensors[program.step().loss].name);
 }
 
 }  // namespace
@@ -189,10 +190,7 @@ std::string dump_job(const Job& job) {
     if (c > 0) out += "\n\n";
     add_header(out, program, ranks, job.class_of_rank.size());
     add_memory(out, program);
-    add_body(out, program, program.init, "init");
-    add_body(out, program, program.step, "step");
-    add_body(out, program, program.eval, "evaluation");
-    add_body(out, program, program.sync, "synchronization");
+    for (const Body& body : program.bodies) add_body(out, program, body);
   }
   return out;
 }

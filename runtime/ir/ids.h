@@ -26,6 +26,7 @@ class Id {
 
 using TensorId = Id<struct TensorTag>;  // of Program::tensors
 using BufferId = Id<struct BufferTag>;  // of Program::buffers
+using BodyId = Id<struct BodyTag>;      // of Program::bodies
 using StreamId = Id<struct StreamTag>;  // of Body::streams; 0 computes
 using ValueId = Id<struct ValueTag>;    // of Graph::values
 using UnitId = Id<struct UnitTag>;      // of Graph::units

@@ -25,7 +25,7 @@ std::vector<TensorType> types_of(const Program& program, const std::vector<Tenso
 
 double model_flops(const Program& program) {
   double flops = 0;
-  for (const Stream& stream : program.step.streams) {
+  for (const Stream& stream : program.step().streams) {
     for (const Op& op : stream.ops) {
       if (op.def->cost == nullptr || (op.phase == Phase::backward && !derivative(op.def->name))) continue;
       flops += op.def->cost(types_of(program, op.reads), types_of(program, op.writes), op.attrs).model;

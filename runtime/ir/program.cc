@@ -1,7 +1,11 @@
 // Names of roles and phases; who takes part in a communication op.
 #include "ir/program.h"
 
+#include <fmt/format.h>
+
 #include <array>
+
+#include "ir/calendar.h"
 
 namespace prun {
 
@@ -22,6 +26,12 @@ std::vector<int> members_of(const Mesh& mesh, const Op& op, int rank) {
   int size = std::ssize(ring), peer = static_cast<int>(op.attrs.integer("peer"));
   int other = ring[((mesh.index(op.axis, rank) + peer) % size + size) % size];
   return op.sends() ? std::vector<int>{rank, other} : std::vector<int>{other, rank};
+}
+
+std::string moment_text(const Program& program, BodyId body, int64_t step) {
+  if (body == kStepBody) return fmt::format("step {}", step + 1);
+  const Body& between = program.bodies[body];
+  return between.when.every == 0 ? "initial values" : fmt::format("{} after step {}", between.name, step);
 }
 
 int64_t Body::op_count() const {

@@ -3,8 +3,6 @@
 // Surprising fact: streams meet at the end of each step (the last op of stream 0 waits for all, the first op of
 // every stream waits for that op of the step before), so one step's order proves every step's.
 #pragma once
-#include <algorithm>
-#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -95,12 +93,6 @@ struct Stream {
   std::vector<Op> ops;
 };
 
-// One program of a job: every stream walks its own list. Stream 0 computes.
-struct Body {
-  Table<StreamId, Stream> streams;
-  int64_t op_count() const;
-};
-
 struct DataSource {
   std::string kind;  // "", bytes, tokens, random
   std::string path;  // absolute
@@ -110,22 +102,30 @@ struct DataSource {
   int64_t global_batch = 0;  // samples per step over all ranks
 };
 
+// When a body runs: `times` in a row after every so many steps, or once, before step 0.
+struct When {
+  int64_t every = 0;  // steps; 0: once
+  int64_t times = 1;
+  bool due_after(int64_t step) const { return every > 0 && (step + 1) % every == 0; }
+  bool operator==(const When&) const = default;
+};
+
+// Ops that run together, on the calendar (ir/calendar.h). Every stream walks its own list; stream 0 computes.
+struct Body {
+  std::string name;
+  When when;
+  Table<StreamId, Stream> streams;
+  DataSource data;  // what its next_batch reads; a body that runs several times in a row reads one batch in each
+  TensorId loss;    // scalar that holds the global mean after a run; -1: none
+  int64_t op_count() const;
+};
+inline constexpr BodyId kInitBody = 0, kStepBody = 1;
+
 // Where a program computes besides its buffers: what the step table holds.
 struct Schedule {
   int64_t steps = 1;
   uint64_t seed = 0;
   LearningRate learning_rate;
-  int64_t eval_every = 0;    // the eval body runs after every so many steps; 0: never
-  int64_t eval_batches = 0;  // times in a row, each on a batch of its own: the same ones in every evaluation
-  int64_t sync_every = 0;    // the sync body runs after every so many steps, before an evaluation; 0: never
-
-  bool evaluates_after(int64_t step) const { return eval_every > 0 && (step + 1) % eval_every == 0; }
-  bool syncs_after(int64_t step) const { return sync_every > 0 && (step + 1) % sync_every == 0; }
-  // The step before which the run pauses next, when it has come as far as `step`: for another body, or because it ends.
-  int64_t next_pause(int64_t step) const {
-    const auto next = [&](int64_t every) { return every > 0 ? (step / every + 1) * every : steps; };
-    return std::min({steps, next(eval_every), next(sync_every)});
-  }
 };
 
 struct Pool {
@@ -143,23 +143,20 @@ struct Program {
   Table<BufferId, Buffer> buffers;
   Table<TensorId, Tensor> tensors;
   std::vector<Pool> pools;
-  Body init;  // runs once, before step 0
-  Body step;  // runs schedule.steps times
-  Body eval;  // forward alone, on eval_data; empty in a program that does not evaluate
-  Body sync;  // brings together what ranks have let drift apart (local SGD); empty when nothing does
-  DataSource data, eval_data;
+  // What runs once before step 0, the step, then what runs between steps, in the order in which it runs.
+  Table<BodyId, Body> bodies = {{"init", {0}, {}, {}, {}}, {"step", {1}, {}, {}, {}}};
   Schedule schedule;
   int64_t tokens_per_step = 0;  // global; samples when the data has no tokens
   std::string sample_word = "tokens";
-  TensorId loss_tensor;       // scalar f32 that holds the global mean after a step; -1: none
-  TensorId eval_loss_tensor;  // the same after a run of the eval body
   int64_t arena_bytes = 0;
   int64_t role_bytes[kRoles] = {};  // how the arena divides
   int64_t host_arena_bytes = 0;     // of the arena in the host's memory; 0: there is none
   int64_t host_role_bytes[kRoles] = {};
 
-  std::array<const Body*, 4> bodies() const { return {&init, &step, &eval, &sync}; }
-  std::array<Body*, 4> bodies() { return {&init, &step, &eval, &sync}; }
+  Body& init() { return bodies[kInitBody]; }
+  Body& step() { return bodies[kStepBody]; }
+  const Body& init() const { return bodies[kInitBody]; }
+  const Body& step() const { return bodies[kStepBody]; }
 };
 
 inline int64_t arena_bytes(const Program& program, Space space) {

@@ -18,7 +18,7 @@ using archive::bad;
 using archive::Like;
 
 constexpr std::string_view kMagic = "PRUNJOB";
-constexpr char kVersion = 5;  // raise it whenever a visit function below changes
+constexpr char kVersion = 6;  // raise it whenever a visit function below changes
 constexpr size_t kDigestBytes = 32;
 constexpr size_t kHeaderBytes = kMagic.size() + 1 + kDigestBytes;
 
@@ -46,11 +46,10 @@ template <class A> void visit(A& a, Like<Site> auto& v) { a(v.file, v.line); }
 template <class A> void visit(A& a, Like<Axis> auto& v) { a(v.name, v.size); }
 template <class A> void visit(A& a, Like<Edge> auto& v) { a(v.stream, v.index, v.back); }
 template <class A> void visit(A& a, Like<Stream> auto& v) { a(v.name, v.ops); }
-template <class A> void visit(A& a, Like<Body> auto& v) { a(v.streams); }
+template <class A> void visit(A& a, Like<When> auto& v) { a(v.every, v.times); }
+template <class A> void visit(A& a, Like<Body> auto& v) { a(v.name, v.when, v.streams, v.data, v.loss); }
 template <class A> void visit(A& a, Like<LearningRate> auto& v) { a(v.peak, v.kind, v.warmup, v.steps, v.least); }
-template <class A> void visit(A& a, Like<Schedule> auto& v) {
-  a(v.steps, v.seed, v.learning_rate, v.eval_every, v.eval_batches, v.sync_every);
-}
+template <class A> void visit(A& a, Like<Schedule> auto& v) { a(v.steps, v.seed, v.learning_rate); }
 template <class A> void visit(A& a, Like<Pool> auto& v) { a(v.name, v.role, v.slots, v.slot_bytes); }
 template <class A> void visit(A& a, Like<Job> auto& v) { a(v.classes, v.class_of_rank); }
 template <class A> void visit(A& a, Like<Tensor> auto& v) { a(v.name, v.buffer, v.byte_offset, v.dtype, v.shape); }
@@ -121,9 +120,8 @@ void visit(A& a, Like<Op> auto& v) {
 
 template <class A>
 void visit(A& a, Like<Program> auto& v) {
-  a(v.name, v.mesh, v.device, v.rank_order, v.buffers, v.tensors, v.pools, v.init, v.step, v.eval, v.sync, v.data,
-    v.eval_data, v.schedule, v.tokens_per_step, v.sample_word, v.loss_tensor, v.eval_loss_tensor, v.arena_bytes,
-    v.host_arena_bytes);
+  a(v.name, v.mesh, v.device, v.rank_order, v.buffers, v.tensors, v.pools, v.bodies, v.schedule, v.tokens_per_step,
+    v.sample_word, v.arena_bytes, v.host_arena_bytes);
   for (auto& bytes : v.role_bytes) a(bytes);
   for (auto& bytes : v.host_role_bytes) a(bytes);
 }
@@ -134,7 +132,18 @@ void in_range(int64_t value, int64_t least, size_t size, std::string_view what) 
   if (value < least || value >= static_cast<int64_t>(size)) bad(fmt::format("{} {} of {}", what, value, size));
 }
 
+// Those who follow the calendar divide by what it says.
+void check_bodies(const Program& program) {
+  in_range(kStepBody.index(), 0, program.bodies.size(), "body");
+  for (BodyId id : program.bodies.ids()) {
+    const When& when = program.bodies[id].when;
+    if (when.times < 1 || (id > kStepBody ? when.every < 1 : !(when == When{id.index()})))
+      bad(fmt::format("{} {} times after every {} steps", program.bodies[id].name, when.times, when.every));
+  }
+}
+
 void check_body(const Program& program, const Body& body) {
+  in_range(body.loss, -1, program.tensors.size(), "tensor");
   for (const Stream& stream : body.streams)
     for (const Op& op : stream.ops) {
       for (const std::vector<TensorId>* list : {&op.reads, &op.writes})
@@ -174,15 +183,10 @@ void check_indices(const Job& job) {
     for (const Axis& axis : program.mesh.axes())
       if (axis.size < 1 || __builtin_mul_overflow(ranks, axis.size, &ranks)) bad("axis " + axis.name);
     if (ranks != std::ssize(job.class_of_rank)) bad(fmt::format("mesh of {} ranks", ranks));
-    for (int loss : {program.loss_tensor, program.eval_loss_tensor})
-      in_range(loss, -1, program.tensors.size(), "tensor");
-    const Schedule& schedule = program.schedule;
-    if (schedule.eval_every < 0 || schedule.eval_batches < 0 ||
-        (schedule.eval_every > 0) != (schedule.eval_batches > 0))
-      bad(fmt::format("{} batches of evaluation after every {} steps", schedule.eval_batches, schedule.eval_every));
+    check_bodies(program);
     for (const Buffer& buffer : program.buffers) check_placed(program, buffer);
     for (const Tensor& tensor : program.tensors) check_tensor(program, tensor);
-    for (const Body* body : program.bodies()) check_body(program, *body);
+    for (const Body& body : program.bodies) check_body(program, body);
   }
 }
 

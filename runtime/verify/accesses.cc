@@ -169,7 +169,12 @@ void reads_follow_writes(const JobView& view, Findings& findings) {
       const Buffer& b = program.buffers[buffer];
       if (!b.persistent || (training && !is_state(b))) written[buffer] = {};
     }
-    if (training) allow_padding(view.bodies[i], view.bodies[i + 1], written);
+    const BodyView& step = view.steps.empty() ? view.bodies[i + 1] : view.steps[i / 2];
+    if (training) allow_padding(view.bodies[i], step, written);
+    check_coverage(step, written, training, findings);
+    if (view.steps.empty()) continue;
+    for (size_t buffer = 0; buffer < written.size(); buffer++)
+      if (!program.buffers[buffer].persistent) written[buffer] = {};
     check_coverage(view.bodies[i + 1], written, training, findings);
   }
 }

@@ -1,5 +1,5 @@
 // Ranks that train on their own for some steps (local SGD): their weights may differ within a step, along the axes over
-// which the sync body averages them, and the sync body must bring all of them together.
+// which a body between steps averages them, and that body must bring all of them together.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,6 +11,15 @@ namespace prun::verify {
 namespace {
 
 constexpr const char* kDriftRule = "drifting weights";
+
+// Calls what(op) for every op between steps that reduces weights.
+template <class What>
+void each_average(const Program& program, const What& what) {
+  for (BodyId id = kStepBody + 1; id < program.bodies.next(); ++id)
+    for (const Stream& stream : program.bodies[id].streams)
+      for (const Op& op : stream.ops)
+        if (averages_weights(program, op)) what(op);
+}
 
 using Range = std::pair<int64_t, int64_t>;
 
@@ -30,18 +39,17 @@ void check_program(const Program& program, const std::string& axis, Findings& fi
     return Range{tensor.byte_offset, tensor.byte_offset + tensor.bytes()};
   };
   Site site;
-  for (const Stream& stream : program.sync.streams)
-    for (const Op& op : stream.ops) {
-      if (!op.is("all_reduce") || op.axis != axis) continue;
-      site = op.site;
-      if (op.attrs.text("op", "sum") != "avg")
-        findings.add(kDriftRule,
-                     fmt::format("weights that drift apart over {} are added up between steps, not averaged", axis),
-                     op.site);
-      averaged[program.tensors[op.writes[0]].buffer].push_back(range(op.writes[0]));
-    }
+  each_average(program, [&](const Op& op) {
+    if (op.axis != axis) return;
+    site = op.site;
+    if (op.attrs.text("op", "sum") != "avg")
+      findings.add(kDriftRule,
+                   fmt::format("weights that drift apart over {} are added up between steps, not averaged", axis),
+                   op.site);
+    averaged[program.tensors[op.writes[0]].buffer].push_back(range(op.writes[0]));
+  });
   // Weights are what init_params makes.
-  for (const Stream& stream : program.init.streams)
+  for (const Stream& stream : program.init().streams)
     for (const Op& op : stream.ops) {
       if (!op.is("init_params")) continue;
       const Tensor& weights = program.tensors[op.writes[0]];
@@ -59,9 +67,7 @@ void check_program(const Program& program, const std::string& axis, Findings& fi
 
 std::vector<std::string> drift_axes(const Program& program) {
   std::set<std::string> axes;
-  for (const Stream& stream : program.sync.streams)
-    for (const Op& op : stream.ops)
-      if (op.is("all_reduce")) axes.insert(op.axis);
+  each_average(program, [&](const Op& op) { axes.insert(op.axis); });
   return {axes.begin(), axes.end()};
 }
 
@@ -69,11 +75,8 @@ void drifting_weights_meet(const Job& job, Findings& findings) {
   std::set<std::string> axes;
   for (const Program& program : job.classes)
     for (const std::string& axis : drift_axes(program)) axes.insert(axis);
-  for (const Program& program : job.classes) {
-    if (program.schedule.sync_every != job.classes.front().schedule.sync_every)
-      findings.add(kDriftRule, "ranks bring their weights together after different numbers of steps", {});
+  for (const Program& program : job.classes)
     for (const std::string& axis : axes) check_program(program, axis, findings);
-  }
 }
 
 }  // namespace prun::verify

@@ -110,7 +110,7 @@ class Flow {
     return std::any_of(accesses.begin(), accesses.end(), [](const Access& access) { return !access.write; });
   }
   BufferId loss_buffer() const {
-    const TensorId loss = body_.program->loss_tensor;
+    const TensorId loss = body_.body->loss;
     return loss < 0 ? BufferId() : body_.program->tensors[loss].buffer;
   }
 
@@ -131,7 +131,7 @@ class Flow {
 }  // namespace
 
 bool trains(const Job& job) {
-  return std::any_of(job.classes.begin(), job.classes.end(), [](const Program& p) { return p.loss_tensor >= 0; });
+  return std::any_of(job.classes.begin(), job.classes.end(), [](const Program& p) { return p.step().loss >= 0; });
 }
 
 bool is_state(const Buffer& buffer) {
@@ -148,7 +148,8 @@ void nothing_is_lost(const JobView& view, Findings& findings) {
 void streams_meet_at_the_end(const JobView& view, Findings& findings) {
   for (const BodyView& body : view.bodies) {
     const std::vector<Stream>& streams = body.body->streams;
-    if (body.is_init || body.program->schedule.steps < 2 || streams.empty() || streams[0].ops.empty()) continue;
+    if (body.is_init || (body.is_step && body.program->schedule.steps < 2) || streams.empty() || streams[0].ops.empty())
+      continue;
     const OpRef first{0, 0}, last{0, static_cast<int>(streams[0].ops.size()) - 1};
     for (int s = 1; s < std::ssize(streams); s++) {
       const std::vector<Op>& ops = streams[s].ops;

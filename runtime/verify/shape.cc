@@ -122,7 +122,7 @@ void program_is_well_formed(const Job& job, Findings& findings) {
     }
     check_buffers(program, findings);
     check_tensors(program, findings);
-    for (const Body* body : program.bodies()) check_ops(program, *body, findings);
+    for (const Body& body : program.bodies) check_ops(program, body, findings);
   }
 }
 

@@ -15,6 +15,7 @@ using Types = std::vector<TensorType>;
 
 struct Operands {
   const Program& program;
+  const Body& body;
   const Op& op;
   Types reads, writes;  // without a kernel's scratch
 };
@@ -243,9 +244,9 @@ Problem next_batch(const Operands& o) {
   }
   for (const TensorType& type : o.writes) {
     const int64_t samples = type.shape.empty() ? 1 : type.shape[0];
-    if (samples * ranks != o.program.data.global_batch)
+    if (samples * ranks != o.body.data.global_batch)
       return fmt::format("{} has {} samples on each of {} ranks, a step has {}", text(type), samples, ranks,
-                         o.program.data.global_batch);
+                         o.body.data.global_batch);
   }
   return "";
 }
@@ -316,8 +317,9 @@ Problem by_inference(const Operands& o) {
   return "";
 }
 
-Problem problem_of(const Program& program, const Op& op) {
-  Operands o{program, op, {}, {}};
+Problem problem_of(const BodyView& body, const Op& op) {
+  const Program& program = *body.program;
+  Operands o{program, *body.body, op, {}, {}};
   for (const int id : op.reads) o.reads.push_back(program.tensors[id].type());
   for (const int id : op.writes) o.writes.push_back(program.tensors[id].type());
   if (op.attrs.has("workspace") && !o.writes.empty()) o.writes.pop_back();
@@ -337,7 +339,7 @@ void shapes_fit(const JobView& view, Findings& findings) {
   if (!trains(*view.job)) return;
   for (const BodyView& body : view.bodies) {
     for (const OpRef ref : body.order.sequence()) {
-      const Problem problem = problem_of(*body.program, body.op(ref));
+      const Problem problem = problem_of(body, body.op(ref));
       if (problem.empty()) continue;
       findings.add("shapes do not fit", fmt::format("{}{}: {}", body.where(), body.describe(ref), problem),
                    body.op(ref).site);

@@ -183,7 +183,8 @@ void Values::begin_step() {
   begin_.resize(classes_.size());
   for (size_t id = 0; id < classes_.size(); id++) {
     const Program& program = view_.job->classes[id];
-    begin_[id].resize(program.buffers.size());
+    begin_[id].assign(program.buffers.size(), {});
+    classes_[id].in_place.clear();
     for (size_t b = 0; b < program.buffers.size(); b++) {
       const Buffer& buffer = program.buffers[b];
       ByteMap<Held>& bytes = classes_[id].buffers[b];
@@ -192,7 +193,10 @@ void Values::begin_step() {
         continue;
       }
       bytes.each([&](int64_t begin, int64_t end, Held& held) {
-        held.live_in = false;
+        Held before;  // this step: by nothing in it
+        before.age = held.age;
+        before.spread = held.spread;
+        held = before;
         if (buffer.role == Role::param) held.age = Age::before_update;
         begin_[id][b].push_back({begin, end, held});
       });
@@ -204,7 +208,7 @@ void Values::begin_step() {
 void Values::end_step() {
   for (size_t id = 0; id < classes_.size(); id++) {
     const BodyView& step = body(static_cast<int>(id));
-    const int loss = step.program->loss_tensor;
+    const int loss = step.body->loss;
     if (loss >= 0) {
       const Segments held = segments_of(static_cast<int>(id), step.program->tensors[loss]);
       const bool is_made = held.front().held.writer.stream >= 0;
@@ -233,13 +237,19 @@ void Values::end_step() {
                         held.writer.stream < 0 ? step.program->buffers[b].site : step.op(held.writer).site);
         });
       }
-      if (!view_.evaluates) check_update_at_end(step, static_cast<int>(b), now, findings_);
+      if (step.is_step) check_update_at_end(step, static_cast<int>(b), now, findings_);
     }
   }
 }
 
 void Values::run() {
   run_body(true);
+  if (!view_.steps.empty()) {
+    begin_step();
+    in_step_ = true;
+    run_body(false);
+    in_step_ = false;
+  }
   begin_step();
   run_body(false);
   end_step();

@@ -59,7 +59,7 @@ struct Moment {
 class Values : private WalkPolicy {
  public:
   Values(const JobView& view, Findings& findings);
-  // Both bodies of all classes.
+  // Init and the step of all classes; then the body between steps that is proved, if it is one.
   void run();
 
  private:
@@ -83,12 +83,12 @@ class Values : private WalkPolicy {
   void apply(int id, Moment& moment);
   void check_repeated(int id, const Moment& moment);
   Segments segments_of(int id, const Tensor& tensor);
-  const BodyView& body(int id) const { return view_.bodies[id * 2 + (init_ ? 0 : 1)]; }
+  const BodyView& body(int id) const { return in_step_ ? view_.steps[id] : view_.bodies[id * 2 + (init_ ? 0 : 1)]; }
 
   const JobView& view_;
   Findings& findings_;
   Spreads spreads_;
-  bool init_ = true;
+  bool init_ = true, in_step_ = false;
   Walk* walk_ = nullptr;  // through the body under way
   std::vector<Class> classes_;
   std::vector<std::vector<Segments>> begin_;      // by class and buffer: state when the step begins

@@ -37,20 +37,20 @@ bool everything_meets(const verify::Findings& findings) {
          !findings.has("messages differ") && !findings.has("unordered messages") && !findings.has("offers differ");
 }
 
-verify::JobView view_of(const Job& job) {
+verify::JobView view_of(const Job& job, BodyId body) {
   verify::JobView view;
   view.job = &job;
   for (int id = 0; id < std::ssize(job.classes); id++) {
-    view.bodies.emplace_back(job, id, true);
-    view.bodies.emplace_back(job, id, false);
+    view.bodies.emplace_back(job, id, kInitBody);
+    view.bodies.emplace_back(job, id, body);
+    if (body != kStepBody) view.steps.emplace_back(job, id, kStepBody);
   }
   return view;
 }
 
-// Init and step.
-void verify_bodies(const Job& job, int64_t memory_limit, int local_ranks, bool evaluates, verify::Findings& findings) {
-  verify::JobView view = view_of(job);
-  view.evaluates = evaluates;
+// Init, and a body that runs again and again: the step, or as if it were one.
+void verify_bodies(const Job& job, BodyId body, int64_t memory_limit, int local_ranks, verify::Findings& findings) {
+  verify::JobView view = view_of(job, body);
   view.memory_limit = memory_limit;
   view.local_ranks = local_ranks;
   verify::waits_have_no_cycle(view, findings);
@@ -68,15 +68,18 @@ std::vector<Finding> verify_job(const Job& job, int64_t memory_limit, int local_
   verify::Findings findings;
   verify::program_is_well_formed(job, findings);
   if (!findings.empty()) return findings.take();
-  verify_bodies(job, memory_limit, local_ranks, false, findings);
-  verify::evaluation_changes_nothing(job, findings);
-  verify::drifting_weights_meet(job, findings);
+  verify::calendars_agree(job, findings);
   if (!findings.empty()) return findings.take();
-  const std::optional<Job> evaluation = verify::evaluation_of(job);
-  if (!evaluation) return {};
-  verify_bodies(*evaluation, memory_limit, local_ranks, true, findings);
+  verify_bodies(job, kStepBody, memory_limit, local_ranks, findings);
+  verify::bodies_between_steps_change_nothing(job, findings);
+  verify::drifting_weights_meet(job, findings);
   std::vector<Finding> found = findings.take();
-  for (Finding& finding : found) finding.message = "in an evaluation: " + finding.message;
+  const auto& bodies = job.classes.front().bodies;
+  for (BodyId body = kStepBody + 1; body < bodies.next() && found.empty(); ++body) {
+    verify_bodies(job, body, memory_limit, local_ranks, findings);
+    found = findings.take();
+    for (Finding& finding : found) finding.message = fmt::format("in the {}: {}", bodies[body].name, finding.message);
+  }
   return found;
 }
 
@@ -86,12 +89,13 @@ std::string_view transport_class_name(TransportClass kind) {
 }
 
 bool carries(TransportClass kind, const Job& job, int credits) {
-  const verify::JobView view = view_of(job);
-  if (kind == TransportClass::queue_ordered && !verify::queues_agree(view)) return false;
   const int on_the_way = kind == TransportClass::eager ? credits : 0;
-  const std::optional<Job> evaluation = verify::evaluation_of(job);
-  if (evaluation && !carries(kind, *evaluation, credits)) return false;
-  return verify::everything_ends(view, on_the_way);
+  for (BodyId body = kStepBody; body < job.classes.front().bodies.next(); ++body) {
+    const verify::JobView view = view_of(job, body);
+    if (kind == TransportClass::queue_ordered && !verify::queues_agree(view)) return false;
+    if (!verify::everything_ends(view, on_the_way)) return false;
+  }
+  return true;
 }
 
 void require_valid(const Job& job, int64_t memory_limit, int local_ranks) {

@@ -7,12 +7,13 @@
 
 namespace prun::verify {
 
-BodyView::BodyView(const Job& job, int id, bool init)
+BodyView::BodyView(const Job& job, int id, BodyId body_id)
     : program(&job.classes[id]),
-      body(init ? &program->init : &program->step),
+      body(&program->bodies[body_id]),
       class_id(id),
       many_classes(job.classes.size() > 1),
-      is_init(init),
+      is_init(body_id == kInitBody),
+      is_step(body_id == kStepBody),
       order(*body) {
   const auto first_rank = std::find(job.class_of_rank.begin(), job.class_of_rank.end(), id);
   rank = static_cast<int>(first_rank - job.class_of_rank.begin());

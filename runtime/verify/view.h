@@ -28,13 +28,13 @@ struct BodyView {
   int class_id = 0;
   int rank = 0;  // the class's first
   bool many_classes = false;
-  bool is_init = false;
+  bool is_init = false, is_step = false;
   Order order;
   std::vector<int> position;  // of each op in order.sequence(), by flat number; -1: stuck
   std::vector<std::vector<Access>>
       accesses;  // by buffer, in the order of the sequence; an op's reads before its writes
 
-  BodyView(const Job& job, int class_id, bool init);
+  BodyView(const Job& job, int class_id, BodyId id);
   const Op& op(OpRef ref) const { return body->streams[ref.stream].ops[ref.index]; }
   int position_of(OpRef ref) const { return position[first_[ref.stream] + ref.index]; }
   bool ordered() const { return order.stuck().empty(); }
@@ -54,8 +54,8 @@ struct JobView {
   const Job* job = nullptr;
   int64_t memory_limit = 0;
   int local_ranks = 1;
-  bool evaluates = false;        // the step is an evaluation: nothing is updated
-  std::vector<BodyView> bodies;  // of class c: init at 2c, step at 2c + 1
+  std::vector<BodyView> bodies;  // of class c: init at 2c; at 2c + 1 the step, or the body between steps to be proved
+  std::vector<BodyView> steps;   // by class, for a body between steps: the step that has run before it
 };
 
 // Collects findings, at most kMost of a rule: a broken pass breaks every unit in the same way.
@@ -92,10 +92,13 @@ void values_are_right(const JobView& view, Findings& findings);
 void spaces_are_kept(const JobView& view, Findings& findings);
 void memory_suffices(const JobView& view, Findings& findings);
 
-// The job whose steps are the batches of an evaluation; nothing: there are none.
-std::optional<Job> evaluation_of(const Job& job);
-void evaluation_changes_nothing(const Job& job, Findings& findings);
-// The axes over which a program's weights differ within a step, since its sync body averages them.
+void calendars_agree(const Job& job, Findings& findings);
+void bodies_between_steps_change_nothing(const Job& job, Findings& findings);
+// Of a body between steps: brings together weights that ranks have let drift apart.
+inline bool averages_weights(const Program& program, const Op& op) {
+  return op.is("all_reduce") && program.buffers[program.tensors[op.writes[0]].buffer].role == Role::param;
+}
+// The axes over which a program's weights differ within a step, since a body between steps averages them.
 std::vector<std::string> drift_axes(const Program& program);
 void drifting_weights_meet(const Job& job, Findings& findings);
 

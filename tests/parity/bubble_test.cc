@@ -114,7 +114,7 @@ Pass pass_of(const Program& program, RecorderHeader* recorder, uint32_t step) {
   const OpEvent* events = recorder_ring(recorder, 0);
   for (uint64_t e = 0; e < recorder->stream[0].written.load(); ++e) {
     const OpEvent& event = events[e];
-    if (event.step != step || units_of(program.step.streams[0].ops[event.op]) == 0) continue;
+    if (event.step != step || units_of(program.step().streams[0].ops[event.op]) == 0) continue;
     pass.begin = std::min(pass.begin, event.begin_ns);
     pass.end = std::max(pass.end, event.end_ns);
     pass.busy += event.end_ns - event.begin_ns;

@@ -37,7 +37,7 @@ const Settings kSmall = {{"strategy", "zero3"}, {"steps", "3"}};
 
 TEST(Executor, ThreeStreamsGiveTheInterpretersBits) {
   const Job job = parity_job(1, kSmall, "reference");
-  ASSERT_EQ(job.classes[0].step.streams.size(), 3u);
+  ASSERT_EQ(job.classes[0].step().streams.size(), 3u);
   EXPECT_EQ(OneRank(job.classes[0], *open_device("reference")).run(), interpret(1, kSmall, "reference"));
 }
 

@@ -27,7 +27,7 @@ void PrintTo(const FusionCase& c, std::ostream* out) { *out << c.name; }
 std::map<std::string, int> count_ops(const Job& job) {
   std::map<std::string, int> counts;
   for (const Program& program : job.classes)
-    for (const Stream& stream : program.step.streams)
+    for (const Stream& stream : program.step().streams)
       for (const Op& op : stream.ops) counts[std::string(op.def->name)]++;
   return counts;
 }

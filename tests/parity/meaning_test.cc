@@ -83,13 +83,13 @@ TEST(MeaningMutated, AWrongFactorInAnyReductionShows) {
   const Job right = parity_job(2, exact, "reference");
   const std::vector<double> expected = losses_of(run_virtual_ranks(right, *device));
   int reductions = 0;
-  const std::vector<Stream>& streams = right.classes[0].step.streams;
+  const std::vector<Stream>& streams = right.classes[0].step().streams;
   for (size_t s = 0; s < streams.size(); s++) {
     for (size_t i = 0; i < streams[s].ops.size(); i++) {
       if (!streams[s].ops[i].is("reduce_scatter")) continue;
       reductions++;
       Job wrong = right;
-      wrong.classes[0].step.streams[s].ops[i].attrs.set("op", std::string("sum"));
+      wrong.classes[0].step().streams[s].ops[i].attrs.set("op", std::string("sum"));
       const std::vector<double> losses = losses_of(run_virtual_ranks(wrong, *device));
       EXPECT_GT(std::abs(losses.back() - expected.back()), 1e-6) << "reduction " << i << " of " << streams[s].name;
     }

@@ -108,8 +108,8 @@ TEST(QueueExecutor, AChunkIsBackBeforeTheNextHasComeToTheHost) {
   const Program& program = job.classes[0];
   const std::unique_ptr<Device> device = make_table_device(table);
   OneRank rank(program, *device);
-  for (size_t s = 0; s < program.step.streams.size(); ++s)
-    for (const Op& op : program.step.streams[s].ops)
+  for (size_t s = 0; s < program.step().streams.size(); ++s)
+    for (const Op& op : program.step().streams[s].ops)
       if (op.is("all_reduce") && staged_bytes(program, op) > (8 << 20)) {
         first_chunks.begin = rank.queue().staging(static_cast<int>(s));
         first_chunks.end = first_chunks.begin + staged_bytes(program, op);

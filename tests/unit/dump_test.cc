@@ -63,12 +63,13 @@ TEST(Dump, ClassesNameTheirRanks) {
 TEST(Dump, Evaluations) {
   Job job = sample_job();
   Program& program = job.classes[0];
-  program.schedule.eval_every = 50;
-  program.schedule.eval_batches = 4;
-  program.eval_data = program.data;
-  program.eval.streams = {{"compute", {sample_op("mean_square", {5}, {6}, Phase::forward, "", 8)}}};
+  program.bodies.push_back({"evaluation",
+                            {50, 4},
+                            {{"compute", {sample_op("mean_square", {5}, {6}, Phase::forward, "", 8)}}},
+                            program.step().data,
+                            {}});
   const std::string text = dump_job(job);
-  EXPECT_NE(text.find("\nevaluate 4 batches after every 50 steps, tokens data.bin\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("\nevaluation 4 times after every 50 steps, tokens data.bin\n"), std::string::npos) << text;
   EXPECT_TRUE(text.ends_with(R"(
 evaluation
 
@@ -90,7 +91,7 @@ TEST(Dump, ScheduledLearningRates) {
 TEST(Dump, AnOpAlone) {
   Job job = sample_job();
   const Program& program = job.classes[0];
-  EXPECT_EQ(dump_op(program, program.step.streams[1].ops[0]),
+  EXPECT_EQ(dump_op(program, program.step().streams[1].ops[0]),
             "all_gather  fc.shard:f32[328] -> fc.full:f32[1312]  over dp lane 1");
   Op update = sample_op("sgd", {1, 0}, {0}, Phase::step, "", 1);
   EXPECT_EQ(dump_op(program, update), "sgd  fc.full:f32[1312], fc.shard:f32[328] -> fc.shard");

@@ -39,8 +39,8 @@ class NextBatchTest : public testing::Test {
                                                               bool eval = false) {
     Program program;
     program.mesh = Mesh(split.mesh);
-    DataSource& source = eval ? program.eval_data : program.data;
-    source = {kind, kind == "bytes" ? path_ : "", 300, 0, 256, kBatch};
+    if (eval) program.bodies.push_back({"evaluation", {5, 3}, {}, {}, {}});
+    program.bodies.back().data = {kind, kind == "bytes" ? path_ : "", 300, 0, 256, kBatch};
     const int64_t bytes = samples * length * 4;
     for (int i = 0; i < 2; ++i) {
       program.buffers.push_back({"batch", Role::data, bytes, i * bytes});
@@ -53,13 +53,13 @@ class NextBatchTest : public testing::Test {
     op.attrs.set("tokens_axis", split.tokens_axis);
     op.attrs.set("chunks", split.chunks);
     op.attrs.set("names", std::string("tokens,targets"));
-    if (eval) op.attrs.set("eval", int64_t{1});
     StepTable table;
     table.step = step_;
     table.eval_batch = 2;
     table.seed = 5;
     std::vector<int32_t> memory(static_cast<size_t>(2 * samples * length));
-    const RankMemory rank_memory{reinterpret_cast<std::byte*>(memory.data()), rank, &program, &table};
+    RankMemory rank_memory{reinterpret_cast<std::byte*>(memory.data()), rank, &program, &table};
+    if (eval) rank_memory.body = 2;
     make_host_kernel(rank_memory, op, open_host_services(program, {}))->run();
     const auto middle = memory.begin() + static_cast<std::ptrdiff_t>(memory.size() / 2);
     return {{memory.begin(), middle}, {middle, memory.end()}};

@@ -30,7 +30,7 @@ std::string outcome(const char* kind, std::vector<Operand> reads, std::vector<Sh
   for (const Shape& shape : writes) out.push_back(tensor(shape));
   b.op(op_def(kind), in, out).attrs = std::move(attrs);
   const Job job = b.job();
-  const BodyView body(job, 0, false);
+  const BodyView body(job, 0, kStepBody);
   Findings findings;
   Moment moment{body, {0, 0}, body.op({0, 0}), {}, {}, {}, {}, findings};
   for (const int id : in) moment.read_tensors.push_back(&body.program->tensors[static_cast<size_t>(id)]);

@@ -107,10 +107,10 @@ constexpr int kLane = 1;
 class RankProgramBuilder {
  public:
   RankProgramBuilder(const Case& c, const Device& device, Dtype dtype)
-      : c_(c), device_(device), dtype_(dtype), recorder_(program_, program_.step) {
+      : c_(c), device_(device), dtype_(dtype), recorder_(program_, program_.step()) {
     program_.mesh = Mesh({{"dp", 1}, {"cp", c.ranks}});
     recorder_.stream("compute");
-    program_.init.streams.push_back({"compute", {}});
+    program_.init().streams.push_back({"compute", {}});
   }
 
   Program build(const Values& qkv_values, const Values& dout_values) {

@@ -37,7 +37,7 @@ inline Job sample_job() {
   fill.attrs.set("starts", std::vector<int64_t>{0, 16, 32, 48, 64, 80, 96, 112, 128});
   fill.attrs.set("scales", std::vector<double>{0.02, 0});
   fill.attrs.set("axis", std::string("dp"));
-  p.init.streams = {{"compute", {fill}}};
+  p.init().streams = {{"compute", {fill}}};
   Op gather = sample_op("all_gather", {0}, {1}, Phase::forward, "fc", 7);
   gather.axis = "dp";
   gather.lane = 1;
@@ -49,11 +49,11 @@ inline Job sample_job() {
   Op loss = sample_op("mean_square", {5}, {6}, Phase::forward, "", 6);
   loss.attrs.set("scale", 0.0125);
   loss.attrs.set("big", INT64_MIN);
-  p.step.streams = {{"compute", {next, linear, loss}}, {"gather", {gather}}};
-  p.data = {"tokens", "/home/someone/data.bin", 4096, 16, 50257, 8};
+  p.step().streams = {{"compute", {next, linear, loss}}, {"gather", {gather}}};
+  p.step().data = {"tokens", "/home/someone/data.bin", 4096, 16, 50257, 8};
   p.schedule = {20, UINT64_MAX, 3e-4};
   p.tokens_per_step = 1024;
-  p.loss_tensor = 6;
+  p.step().loss = 6;
   p.arena_bytes = 7104;
   p.role_bytes[0] = 1344;
   p.role_bytes[3] = 5248;

@@ -37,10 +37,10 @@ TEST(Serialize, RoundTripIsEqualToTheByte) {
   EXPECT_EQ(dump_job(back), dump_job(sample_job()));
   const Program& program = back.program(3);
   EXPECT_EQ(program.schedule.seed, UINT64_MAX);
-  EXPECT_EQ(program.step.streams[0].ops[2].attrs.integer("big"), INT64_MIN);
-  EXPECT_EQ(program.step.streams[1].ops[0].waits[0], (Edge{0, 2, 1}));
+  EXPECT_EQ(program.step().streams[0].ops[2].attrs.integer("big"), INT64_MIN);
+  EXPECT_EQ(program.step().streams[1].ops[0].waits[0], (Edge{0, 2, 1}));
   EXPECT_EQ(program.mesh, Mesh({{"dp", 4}}));
-  EXPECT_EQ(program.data.path, "/home/someone/data.bin");
+  EXPECT_EQ(program.step().data.path, "/home/someone/data.bin");
   EXPECT_EQ(program.role_bytes[3], 5248);
 }
 
@@ -61,21 +61,17 @@ TEST(Serialize, TheHostsArenaIsKept) {
 TEST(Serialize, EvaluationsAreKept) {
   Job job = sample_job();
   Program& program = job.classes[0];
-  program.eval = program.step;
-  program.eval_data = program.data;
-  program.eval_data.path = "/other.bin";
-  program.eval_loss_tensor = 6;
-  program.schedule.eval_every = 50;
-  program.schedule.eval_batches = 4;
+  program.bodies.push_back({"evaluation", {50, 4}, program.step().streams, program.step().data, 6});
+  program.bodies[2].data.path = "/other.bin";
   const std::string bytes = serialize_job(job);
   const Job back = parse_job(bytes);
   EXPECT_EQ(serialize_job(back), bytes);
   EXPECT_EQ(dump_job(back), dump_job(job));
-  EXPECT_EQ(back.classes[0].eval_data.path, "/other.bin");
-  program.eval.streams[0].ops[1].reads[0] = 99;
+  EXPECT_EQ(back.classes[0].bodies[2].data.path, "/other.bin");
+  program.bodies[2].streams[0].ops[1].reads[0] = 99;
   EXPECT_NE(refusal(serialize_job(job)), "");
-  program.eval = {};
-  program.schedule.eval_batches = 0;
+  program.bodies[2].streams.clear();
+  program.bodies[2].when.times = 0;
   EXPECT_NE(refusal(serialize_job(job)), "") << "they would divide by the number of batches";
 }
 
@@ -85,7 +81,7 @@ TEST(Serialize, HashIsStable) {
   std::string bytes = serialize_job(sample_job());
   EXPECT_EQ(job_hash(bytes), job_hash(serialize_job(sample_job())));
   Job other = sample_job();
-  other.classes[0].step.streams[0].ops[1].site.line++;
+  other.classes[0].step().streams[0].ops[1].site.line++;
   EXPECT_NE(job_hash(serialize_job(other)), job_hash(bytes));
 }
 
@@ -141,9 +137,9 @@ TEST(Serialize, RefusalsSayWhatIsWrong) {
   EXPECT_NE(refused([](Program& p, Job&) { p.tensors[5].shape = {4, 21}; }), "");
   EXPECT_NE(refused([](Program& p, Job&) { p.tensors[5].shape = {INT64_MAX, INT64_MAX}; }), "");
   EXPECT_NE(refused([](Program& p, Job&) { p.buffers[4].offset = 7104; }), "");
-  EXPECT_NE(refused([](Program& p, Job&) { p.step.streams[0].ops[1].reads[0] = -1; }), "");
-  EXPECT_NE(refused([](Program& p, Job&) { p.step.streams[0].ops[1].waits[0].index = 1; }), "");
-  EXPECT_NE(refused([](Program& p, Job&) { p.step.streams[1].ops[0].axis = "tp"; }).find("no axis 'tp'"),
+  EXPECT_NE(refused([](Program& p, Job&) { p.step().streams[0].ops[1].reads[0] = -1; }), "");
+  EXPECT_NE(refused([](Program& p, Job&) { p.step().streams[0].ops[1].waits[0].index = 1; }), "");
+  EXPECT_NE(refused([](Program& p, Job&) { p.step().streams[1].ops[0].axis = "tp"; }).find("no axis 'tp'"),
             std::string::npos);
   EXPECT_NE(refused([](Program&, Job& job) { job.class_of_rank[1] = 1; }), "");
   EXPECT_NE(refused([](Program&, Job& job) { job.class_of_rank.pop_back(); }), "");

@@ -56,7 +56,7 @@ class Builder {
   }
   Op& op(const OpDef& def, std::vector<TensorId> reads, std::vector<TensorId> writes, int stream = 0,
          std::vector<Edge> waits = {}, bool init = false) {
-    Body& body = init ? program.init : program.step;
+    Body& body = init ? program.init() : program.step();
     static const char* const kNames[] = {"compute", "comm", "other"};
     while (static_cast<int>(body.streams.size()) <= stream) body.streams.push_back({kNames[body.streams.size()], {}});
     Op o;

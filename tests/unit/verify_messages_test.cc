@@ -55,7 +55,7 @@ TEST(VerifyMessages, SidesThatDiffer) {
       "messages differ: message 0 from rank 0 to rank 1 along world (lane 1): send and receive differ in ";
   EXPECT_EQ(differ_in(first_stage(1), second_stage(1, 8)), found + "count");
   Builder other = second_stage(1);
-  other.program.step.streams[1].ops[0].attrs.set("tag", int64_t{7});
+  other.program.step().streams[1].ops[0].attrs.set("tag", int64_t{7});
   EXPECT_EQ(differ_in(first_stage(1), other), found + "tag");
   other = second_stage(1);
   other.program.tensors[0].dtype = Dtype::i32;
@@ -64,7 +64,7 @@ TEST(VerifyMessages, SidesThatDiffer) {
 
 TEST(VerifyMessages, ToItself) {
   Builder b = first_stage(1);
-  b.program.step.streams[1].ops[0].attrs.set("peer", int64_t{2});
+  b.program.step().streams[1].ops[0].attrs.set("peer", int64_t{2});
   EXPECT_EQ(check(b, second_stage(0)),
             "messages differ: rank 0: send f32[16] (program, comm#0, plan.lua:2) is to the rank itself");
 }
@@ -123,16 +123,16 @@ TEST(VerifyMessages, OneAtATimeBothWays) {
 
 TEST(VerifyMessages, OneQueueForAPairNeedsOneOrder) {
   Builder a = exchange(false, true), b = exchange(false, true);
-  Op& out = b.program.step.streams[1].ops[0];
-  Op& in = b.program.step.streams[2].ops[0];
+  Op& out = b.program.step().streams[1].ops[0];
+  Op& in = b.program.step().streams[2].ops[0];
   std::swap(out.lane, in.lane);
   Job job;
   job.classes = {a.program, b.program};
   job.class_of_rank = {0, 1};
   EXPECT_TRUE(carries(TransportClass::rendezvous, job));
   EXPECT_FALSE(carries(TransportClass::queue_ordered, job)) << "timing decides which is issued first";
-  job.classes[0].step.streams[2].ops[0].waits = {{1, 0, 0}};
-  job.classes[1].step.streams[1].ops[0].waits = {{2, 0, 0}};
+  job.classes[0].step().streams[2].ops[0].waits = {{1, 0, 0}};
+  job.classes[1].step().streams[1].ops[0].waits = {{2, 0, 0}};
   EXPECT_TRUE(carries(TransportClass::queue_ordered, job));
 }
 

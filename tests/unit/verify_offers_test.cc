@@ -40,7 +40,7 @@ Builder receiver(int count = 1) {
   return b;
 }
 
-std::vector<Op>& messages(Builder& b) { return b.program.step.streams[1].ops; }
+std::vector<Op>& messages(Builder& b) { return b.program.step().streams[1].ops; }
 
 TEST(VerifyOffers, RightOnesPass) {
   EXPECT_EQ(check(sender(), receiver()), "");
@@ -50,7 +50,7 @@ TEST(VerifyOffers, RightOnesPass) {
 TEST(VerifyOffers, APlaceThatIsNotOffered) {
   Builder b = receiver();
   messages(b).erase(messages(b).begin());
-  b.program.step.streams[0].ops[1].waits = {{1, 0, 0}};
+  b.program.step().streams[0].ops[1].waits = {{1, 0, 0}};
   const std::string found = check(sender(), b);
   EXPECT_EQ(found.find("offers differ: rank 1: wait_signal f32[16] (program, comm#0, plan.lua:3) has no signal that "
                        "offers its place"),
@@ -70,7 +70,7 @@ TEST(VerifyOffers, AnotherTensorIsAwaited) {
   Builder b = receiver();
   messages(b)[1].reads = messages(b)[1].writes = {0};
   b.program.tensors[0].shape = {16};
-  b.program.step.streams[0].ops[1].reads = {0};
+  b.program.step().streams[0].ops[1].reads = {0};
   EXPECT_EQ(check(sender(), b)
                 .find("offers differ: rank 1: signal f32[16] (program, comm#0, plan.lua:2) offers 't1', and "
                       "wait_signal f32[16] (program, comm#1, plan.lua:3) waits for 't0'"),

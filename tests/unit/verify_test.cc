@@ -62,12 +62,12 @@ TEST(Verify, MalformedPrograms) {
   EXPECT_EQ(broken([](Program& p) { p.tensors[0].byte_offset = 64; }),
             "malformed program: tensor 't0' covers bytes 64..128 of buffer 'x', which has 64");
   EXPECT_EQ(broken([](Program& p) { p.tensors[0].buffer = 9; }), "malformed program: tensor 't0' names buffer 9 of 3");
-  EXPECT_EQ(broken([](Program& p) { p.step.streams[0].ops[0].writes = {7}; }),
+  EXPECT_EQ(broken([](Program& p) { p.step().streams[0].ops[0].writes = {7}; }),
             "malformed program: add (compute#0) names tensor 7 of 3");
-  EXPECT_EQ(broken([](Program& p) { p.step.streams[1].ops[0].axis = "tp"; }),
+  EXPECT_EQ(broken([](Program& p) { p.step().streams[1].ops[0].axis = "tp"; }),
             "malformed program: all_reduce (comm#0) names axis 'tp', which mesh dp=2 has not");
   EXPECT_EQ(broken([](Program& p) {
-              p.step.streams[1].ops[0].waits = {{0, 9, 0}};
+              p.step().streams[1].ops[0].waits = {{0, 9, 0}};
             }),
             "malformed program: all_reduce (comm#0) waits for op 9 of stream 0, which is not there");
   EXPECT_EQ(broken([](Program& p) {
@@ -97,7 +97,7 @@ TEST(Verify, MalformedPrograms) {
 
 TEST(Verify, WaitCycleWithinARank) {
   Builder b = pipeline();
-  b.program.step.streams[0].ops[0].waits = {{1, 0, 0}};
+  b.program.step().streams[0].ops[0].waits = {{1, 0, 0}};
   EXPECT_EQ(check(b),
             "wait cycle: these wait for each other\n"
             "  add (program, compute#0, plan.lua:1) waits for all_reduce f32[16] sum (program, comm#0, plan.lua:2)\n"
@@ -112,9 +112,9 @@ Builder two_lanes(bool swapped) {
   b.op(kAllReduce, {x}, {x}, 1, {{0, 0, 0}});
   b.op(kAllReduce, {y}, {y}, 2, {{0, 0, 0}});
   if (swapped) {
-    b.program.step.streams[1].ops[0].waits.push_back({2, 0, 0});
+    b.program.step().streams[1].ops[0].waits.push_back({2, 0, 0});
   } else {
-    b.program.step.streams[2].ops[0].waits.push_back({1, 0, 0});
+    b.program.step().streams[2].ops[0].waits.push_back({1, 0, 0});
   }
   return b;
 }
@@ -194,7 +194,7 @@ TEST(Verify, ReorderedCollectives) {
 TEST(Verify, CollectivesThatDifferInOneThing) {
   const auto relation = [](auto mutate) {
     Builder a = collectives({{&kAllReduce, 16}, {&kBroadcast, 16}}), b = a;
-    mutate(b.program, b.program.step.streams[0].ops);
+    mutate(b.program, b.program.step().streams[0].ops);
     const std::string text = check(a, b);
     const size_t semicolon = text.find("; ");
     return text.substr(0, text.find('\n')).substr(semicolon == std::string::npos ? 0 : semicolon + 2);
@@ -305,7 +305,7 @@ TEST(Verify, OnlyTransfersTouchTheHostsMemory) {
 
 TEST(Verify, UnorderedConflictingAccesses) {
   Builder b = pipeline();
-  b.program.step.streams[0].ops[1].waits.clear();
+  b.program.step().streams[0].ops[1].waits.clear();
   b.program.buffers[2].offset = 128;
   b.program.arena_bytes = 192;
   EXPECT_EQ(
@@ -342,7 +342,7 @@ TEST(Verify, UnorderedReadsDoNotConflict) {
   // A write after one of the two reads only.
   b.op(kCompute, {}, {x});
   EXPECT_NE(check(b).find("unordered conflicting accesses: "), std::string::npos);
-  b.program.step.streams[0].ops.back().waits = {{1, 0, 0}};
+  b.program.step().streams[0].ops.back().waits = {{1, 0, 0}};
   EXPECT_EQ(check(b), "");
 }
 
@@ -370,7 +370,7 @@ TEST(Verify, OverlappingLiveBuffers) {
   b.op(kCompute, {}, {y}, 0, {{1, 0, 0}});
   b.op(kCompute, {y}, {z});
   EXPECT_EQ(check(b), "");
-  b.program.step.streams[0].ops[1].waits.clear();
+  b.program.step().streams[0].ops[1].waits.clear();
   EXPECT_EQ(check(b),
             "overlapping live buffers: buffers 'x' and 'y' share bytes 64..128 of the arena while both may be live: "
             "all_reduce "
@@ -421,43 +421,42 @@ TEST(Verify, ABufferBetweenTwoOthersIsStillCompared) {
 Builder evaluated() {
   Builder b = pipeline();
   const int x = b.buffer("x", 16), y = b.buffer("y", 16), loss = b.persistent("eval_loss", 16);
-  Body step = std::move(b.program.step);
-  b.program.step = {};
+  Table<StreamId, Stream> step = std::exchange(b.program.step().streams, {});
   b.op(kCompute, {}, {x});
   b.op(kAllReduce, {x}, {y}, 1, {{0, 0, 0}, {0, 1, 1}});
   b.op(kCompute, {y}, {loss}, 0, {{1, 0, 0}});
-  b.program.eval = std::exchange(b.program.step, std::move(step));
-  b.program.eval_loss_tensor = loss;
-  b.program.schedule.eval_every = b.program.schedule.eval_batches = 1;
+  b.program.bodies.push_back(
+      {"evaluation", {1, 1}, std::exchange(b.program.step().streams, std::move(step)), {}, loss});
   return b;
 }
 
 TEST(Verify, EvaluationsAreProvedAsStepsAre) {
   EXPECT_EQ(check(evaluated()), "");
   Builder b = evaluated();
-  b.program.eval.streams[1].ops[0].waits.clear();
-  EXPECT_NE(check(b).find("unordered conflicting accesses: in an evaluation: "), std::string::npos) << check(b);
+  b.program.bodies[2].streams[1].ops[0].waits.clear();
+  EXPECT_NE(check(b).find("unordered conflicting accesses: in the evaluation: "), std::string::npos) << check(b);
   b = evaluated();
-  b.program.eval.streams[0].ops[1].waits.clear();
-  EXPECT_NE(check(b).find("steps overlap: in an evaluation: "), std::string::npos) << check(b);
+  b.program.bodies[2].streams[0].ops[1].waits.clear();
+  EXPECT_NE(check(b).find("steps overlap: in the evaluation: "), std::string::npos) << check(b);
   b = evaluated();
-  b.program.eval.streams[0].ops[0].reads = {99};
+  b.program.bodies[2].streams[0].ops[0].reads = {99};
   EXPECT_NE(check(b).find("malformed program: "), std::string::npos) << check(b);
 }
 
 TEST(Verify, AnEvaluationChangesNothing) {
   Builder b = evaluated();
   const int weights = b.persistent("weights", 16);
-  b.program.eval.streams[0].ops[0].writes.push_back(weights);
+  b.program.bodies[2].streams[0].ops[0].writes.push_back(weights);
   EXPECT_EQ(check(b),
-            "an evaluation changes the training: add of the evaluation writes 'weights', which persists from "
+            "the evaluation changes the training: add of the evaluation writes 'weights', which persists from "
             "step to step");
 }
 
 TEST(Verify, AllRanksEvaluateAtTheSameSteps) {
   Builder a = evaluated(), b = evaluated();
-  b.program.schedule.eval_every = 2;
-  EXPECT_EQ(check(a, b), "ranks evaluate at different steps: 1 batches after every 1 steps, and 1 after every 2");
+  b.program.bodies[2].when.every = 2;
+  EXPECT_EQ(check(a, b),
+            "calendars differ: evaluation 1 times after every 1 steps, and evaluation 1 times after every 2");
 }
 
 // Memory.
@@ -490,7 +489,7 @@ TEST(Verify, IsFast) {
     const int shard = b.buffer("shard" + std::to_string(layer) + "." + std::to_string(gathers), 16);
     const int full = b.buffer("full", 16 * 1024);
     b.op(kCompute, {}, {shard});
-    const int at = static_cast<int>(b.program.step.streams[0].ops.size()) - 1;
+    const int at = static_cast<int>(b.program.step().streams[0].ops.size()) - 1;
     b.op(kAllGather, {shard}, {full}, 1, {{0, at, 0}});
     b.op(kCompute, {full}, {}, 0, {{1, gathers++, 0}});
   };
@@ -505,7 +504,7 @@ TEST(Verify, IsFast) {
              {scratch});
         if (pass == 0) {
           kept[static_cast<size_t>(i)].push_back(b.buffer("activation", 16));
-          b.program.step.streams[0].ops.back().writes.push_back(kept[static_cast<size_t>(i)].back());
+          b.program.step().streams[0].ops.back().writes.push_back(kept[static_cast<size_t>(i)].back());
         }
       }
     }
@@ -515,7 +514,8 @@ TEST(Verify, IsFast) {
   EXPECT_EQ(only(verify_job(job, 0)), "");
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   RecordProperty("milliseconds", static_cast<int>(seconds * 1000));
-  EXPECT_LT(seconds, 2.0) << job.classes[0].step.op_count() << " ops, " << job.classes[0].buffers.size() << " buffers";
+  EXPECT_LT(seconds, 2.0) << job.classes[0].step().op_count() << " ops, " << job.classes[0].buffers.size()
+                          << " buffers";
 }
 
 }  // namespace

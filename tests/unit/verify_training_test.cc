@@ -21,17 +21,17 @@ struct Training : Builder {
     loss = persistent("loss", 1);
     program.tensors[static_cast<size_t>(loss)].shape = {};
     program.buffers.back().role = Role::data;
-    program.loss_tensor = loss;
+    program.step().loss = loss;
     y = buffer("y", 16);
     op(kInit, {}, {w}, 0, {}, true).attrs.set("counts", std::vector<int64_t>{16});
-    program.init.streams[0].ops[0].attrs.set("starts", std::vector<int64_t>{0});
+    program.init().streams[0].ops[0].attrs.set("starts", std::vector<int64_t>{0});
     op(kCompute, {}, {g}, 0, {}, true);
     op(kCompute, {w}, {y}).phase = Phase::forward;
     op(kCompute, {y}, {loss}).phase = Phase::forward;
     op(kCompute, {y, w}, {g}).phase = Phase::backward;
     op(kUpdate, {g, w}, {w}).phase = Phase::step;
   }
-  std::vector<Op>& step() { return program.step.streams[0].ops; }
+  std::vector<Op>& step() { return program.step().streams[0].ops; }
 };
 
 TEST(VerifyTraining, ARightStepPasses) { EXPECT_EQ(check(Training()), ""); }
@@ -83,7 +83,7 @@ TEST(VerifyTraining, HalfOfAResultIsNotEnough) {
 
 TEST(VerifyTraining, ProgramsWithoutALossMayPrintOnly) {
   Training t;
-  t.program.loss_tensor = -1;
+  t.program.step().loss = -1;
   t.step()[2].reads = {t.w};
   t.step()[1].reads = {t.w};
   EXPECT_EQ(check(t), "");
@@ -100,7 +100,7 @@ TEST(VerifyTraining, GradientsOfTheStepBeforeAreNotThisSteps) {
 
 TEST(VerifyTraining, PaddingBetweenParametersStaysZero) {
   Training t;
-  t.program.init.streams[0].ops[0].attrs.set("counts", std::vector<int64_t>{8});
+  t.program.init().streams[0].ops[0].attrs.set("counts", std::vector<int64_t>{8});
   t.step()[2].writes = {t.tensor(1, 0, 8)};
   EXPECT_EQ(check(t), "");
 }
@@ -120,13 +120,13 @@ TEST(VerifyTraining, StreamsMeetAtTheEndOfAStep) {
   gather.op(kCompute, {}, {gather.buffer("z", 16)}, 1, {{0, 3, 1}});
   gather.step()[3].reads.push_back(4);
   gather.step()[3].waits = {{1, 0, 0}};
-  gather.program.step.streams[1].ops[0].waits.clear();
+  gather.program.step().streams[1].ops[0].waits.clear();
   EXPECT_NE(
       check(gather).find("steps overlap: add (program, comm#0, plan.lua:7) may begin before sgd (step, compute#3, "
                          "plan.lua:6) has ended the step before"),
       std::string::npos)
       << check(gather);
-  gather.program.step.streams[1].ops[0].waits = {{0, 3, 1}};
+  gather.program.step().streams[1].ops[0].waits = {{0, 3, 1}};
   gather.step()[3].waits.clear();
   EXPECT_NE(check(gather).find("steps overlap: sgd (step, compute#3, plan.lua:6) ends the step without waiting for add "
                                "(program, comm#0, plan.lua:7)"),
@@ -237,7 +237,7 @@ TEST(VerifyTraining, OptimizersUpdateAsManyElementsAsTheyRead) {
 
 TEST(VerifyTraining, InitialValuesFillTheVector) {
   Training t;
-  t.program.init.streams[0].ops[0].attrs.set("counts", std::vector<int64_t>{17});
+  t.program.init().streams[0].ops[0].attrs.set("counts", std::vector<int64_t>{17});
   EXPECT_EQ(
       check(t),
       "shapes do not fit: init_params (program, compute#0, plan.lua:1): the parameters have 17 elements, f32[16] on "

@@ -15,11 +15,11 @@ struct Step : Builder {
     w = shaped(persistent("w", 16), {8, 2}, Role::param);
     g = shaped(persistent("g", 16), {8, 2}, Role::grad);
     loss = shaped(persistent("loss", 1), {}, Role::data);
-    program.loss_tensor = loss;
+    program.step().loss = loss;
     x = shaped(buffer("x", 16), {2, 8}, Role::data);
     y = shaped(buffer("y", 4), {2, 2}, Role::activation);
     dy = shaped(buffer("dy", 4), {2, 2}, Role::activation);
-    program.data.global_batch = 4;
+    program.step().data.global_batch = 4;
     Op& init = op(op_def("init_params"), {}, {w}, 0, {}, true);
     init.attrs.set("starts", std::vector<int64_t>{0});
     init.attrs.set("counts", std::vector<int64_t>{16});
@@ -49,7 +49,7 @@ struct Step : Builder {
     made.attrs.set("op", how);
     return made;
   }
-  std::vector<Op>& ops() { return program.step.streams[0].ops; }
+  std::vector<Op>& ops() { return program.step().streams[0].ops; }
   void drop(size_t i) { ops().erase(ops().begin() + static_cast<std::ptrdiff_t>(i)); }
   void move(size_t from, size_t to) {
     Op moved = ops()[from];
@@ -313,7 +313,7 @@ TEST(VerifyValues, TheNormIsOverAllStages) {
 TEST(VerifyValues, ShardsAreGatheredAndScattered) {
   Step step;
   const int full = step.buffer("full", 16), grads = step.buffer("grads", 16);
-  Attrs& init = step.program.init.streams[0].ops[0].attrs;
+  Attrs& init = step.program.init().streams[0].ops[0].attrs;
   init.set("axis", "dp");
   step.shaped(step.w, {8}, Role::activation);
   step.shaped(step.g, {8}, Role::activation);

@@ -130,13 +130,13 @@ Program summing_program(int rank, bool waits = true) {
   };
   Op fill = op("fill", {}, {2});
   fill.attrs.set("value", 7.0);
-  program.init.streams.push_back({"compute", {fill}});
+  program.init().streams.push_back({"compute", {fill}});
   Op values = op("values", {}, {0});
   values.attrs.set("values", std::vector<double>{rank + 1.0, 0});
   Op print = op("print", {1, 2}, {}, waits ? std::vector<Edge>{{1, 0, 0}} : std::vector<Edge>{});
   print.attrs.set("parts", std::string("[\"y\", 0, 1]"));
-  program.step.streams.push_back({"compute", {values, print}});
-  program.step.streams.push_back({"reduce", {op("all_reduce", {0}, {1}, {{0, 0, 0}})}});
+  program.step().streams.push_back({"compute", {values, print}});
+  program.step().streams.push_back({"reduce", {op("all_reduce", {0}, {1}, {{0, 0, 0}})}});
   return program;
 }
 
@@ -166,11 +166,11 @@ TEST(VirtualRanks, EachStepHasItsLearningRate) {
   Job job = summing_job();
   for (Program& program : job.classes) {
     program.schedule = {4, 0, {.peak = 2, .kind = RateKind::warmup, .warmup = 2}};
-    Op gradient = program.step.streams[0].ops[0], update = program.init.streams[0].ops[0];
+    Op gradient = program.step().streams[0].ops[0], update = program.init().streams[0].ops[0];
     gradient.attrs.set("values", std::vector<double>{1, 1});
     update.def = find_op("sgd");
     update.reads = {0, 2};
-    program.step.streams = {{"compute", {gradient, update}}};
+    program.step().streams = {{"compute", {gradient, update}}};
   }
   const VirtualRun run = run_virtual_ranks(job, *open_device("reference"));
   EXPECT_EQ(reinterpret_cast<const float*>(run.persistent[1][0].bytes.data())[1], 7 - 5);
@@ -180,18 +180,17 @@ TEST(VirtualRanks, EachStepHasItsLearningRate) {
 TEST(VirtualRanks, EvaluationsComeAfterTheirSteps) {
   Job job = summing_job();
   for (Program& program : job.classes) {
-    program.schedule = {5, 0, {.peak = -1}, 2, 3};  // w grows by 1 in a step
-    Op gradient = program.step.streams[0].ops[0], update = program.init.streams[0].ops[0];
+    program.schedule = {5, 0, {.peak = -1}};  // w grows by 1 in a step
+    Op gradient = program.step().streams[0].ops[0], update = program.init().streams[0].ops[0];
     gradient.attrs.set("values", std::vector<double>{1, 1});
     update.def = find_op("sgd");
     update.reads = {0, 2};
-    Op x = program.step.streams[0].ops[0], sum = update;
+    Op x = program.step().streams[0].ops[0], sum = update;
     sum.def = find_op("add");
     sum.reads = {0, 2};
     sum.writes = {1};
-    program.step.streams = {{"compute", {gradient, update}}};
-    program.eval.streams = {{"compute", {x, sum}}};
-    program.eval_loss_tensor = 1;
+    program.step().streams = {{"compute", {gradient, update}}};
+    program.bodies.push_back({"evaluation", {2, 3}, {{"compute", {x, sum}}}, {}, 1});
   }
   const VirtualRun run = run_virtual_ranks(job, *open_device("reference"));
   EXPECT_EQ(run.eval_losses, (std::vector<std::vector<double>>{{10, 11}, {12, 13}}));
@@ -207,8 +206,8 @@ TEST(VirtualRanks, AMissingEdgeShowsAsAnotherResult) {
 
 TEST(VirtualRanks, RanksThatWaitForEachOtherAreNamed) {
   Job job = summing_job();
-  job.classes[1].step.streams[1].ops.clear();
-  job.classes[1].step.streams[0].ops[1].waits.clear();
+  job.classes[1].step().streams[1].ops.clear();
+  job.classes[1].step().streams[0].ops[1].waits.clear();
   try {
     run_virtual_ranks(job, *open_device("reference"));
     FAIL();
@@ -222,7 +221,7 @@ TEST(VirtualRanks, RanksThatWaitForEachOtherAreNamed) {
 
 TEST(VirtualRanks, CollectivesThatDifferAreNamed) {
   Job job = summing_job();
-  job.classes[1].step.streams[1].ops[0].def = find_op("broadcast");
+  job.classes[1].step().streams[1].ops[0].def = find_op("broadcast");
   try {
     run_virtual_ranks(job, *open_device("reference"));
     FAIL();
@@ -235,7 +234,7 @@ TEST(VirtualRanks, CollectivesThatDifferAreNamed) {
 Job exchanging_job(int first) {
   Job job = summing_job();
   for (Program& program : job.classes) {
-    std::vector<Op>& ops = program.step.streams[1].ops;
+    std::vector<Op>& ops = program.step().streams[1].ops;
     Op send = ops[0], recv = ops[0];
     send.def = find_op("send");
     recv.def = find_op("recv");
@@ -246,7 +245,7 @@ Job exchanging_job(int first) {
     ops = {send, recv};
     if (&program == &job.classes[0] && first == 1) std::swap(ops[0], ops[1]);
     for (Op& op : ops) op.lane = (op.is("send") == (&program == &job.classes[0])) ? 0 : 1;
-    program.step.streams[0].ops[1].waits = {{1, 1, 0}};
+    program.step().streams[0].ops[1].waits = {{1, 1, 0}};
   }
   return job;
 }

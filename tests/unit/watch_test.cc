@@ -66,7 +66,7 @@ Job small_job(int64_t steps = 3) {
   program.mesh = Mesh({{"dp", 2}});
   program.schedule.steps = steps;
   program.tokens_per_step = 1000;
-  program.loss_tensor = 0;
+  program.step().loss = 0;
   program.arena_bytes = 3 << 20;
   program.buffers.push_back({.name = "x", .bytes = 64, .offset = 0});
   program.tensors.push_back({.name = "x", .buffer = 0, .shape = {16}});
@@ -81,8 +81,8 @@ Job small_job(int64_t steps = 3) {
     if (o.communicates()) o.axis = "dp";
     return o;
   };
-  program.step.streams.push_back({"compute", {op(kLinear, {}, 1), op(kLinear, {{1, 0, 0}}, 3)}});
-  program.step.streams.push_back({"reduce", {op(kAllReduce, {{0, 0, 0}}, 2)}});
+  program.step().streams.push_back({"compute", {op(kLinear, {}, 1), op(kLinear, {{1, 0, 0}}, 3)}});
+  program.step().streams.push_back({"reduce", {op(kAllReduce, {{0, 0, 0}}, 2)}});
   Job job;
   job.classes.push_back(program);
   job.class_of_rank = {0, 0};
@@ -241,7 +241,7 @@ TEST(Progress, ColorOnlyWhereItIsWanted) {
 TEST(Progress, AProgramWithoutALossPrintsForItself) {
   FakeScreen fake;
   Job job = small_job();
-  job.classes[0].loss_tensor = -1;
+  job.classes[0].step().loss = -1;
   Progress progress(fake.screen(false));
   progress.begin(job.classes[0], 2);
   progress.step(merged(0, NAN));
@@ -349,17 +349,17 @@ TEST(Summary, SaysWhatPartOfThePeakTheModelTook) {
     return static_cast<int>(program.tensors.size()) - 1;
   };
   const int x = tensor({1024, 2048}), w = tensor({2048, 4096}), y = tensor({1024, 4096});
-  Op op = program.step.streams[0].ops[0];
+  Op op = program.step().streams[0].ops[0];
   op.def = &op_def("linear");
   op.reads = {x, w};
   op.writes = {y};
-  program.step.streams[0].ops.push_back(op);
+  program.step().streams[0].ops.push_back(op);
   op.phase = Phase::backward;  // activations made again: work, but not the model's
-  program.step.streams[0].ops.push_back(op);
+  program.step().streams[0].ops.push_back(op);
   op.def = &op_def("linear_dx");
   op.reads = {y, w};
   op.writes = {x};
-  program.step.streams[0].ops.push_back(op);
+  program.step().streams[0].ops.push_back(op);
   EXPECT_EQ(model_flops(job), 2 * 2 * 2.0 * 1024 * 2048 * 4096);
 
   Summary summary;

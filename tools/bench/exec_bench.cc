@@ -45,8 +45,8 @@ Program make_program(int64_t steps, int ops, bool edges) {
     for (int i = 0; i < ops; i += 8) a.ops[static_cast<size_t>(i)].waits = {{1, std::max(0, i - 4), i == 0 ? 1 : 0}};
     for (int i = 0; i < ops; i += 8) b.ops[static_cast<size_t>(i)].waits = {{0, std::max(0, i - 4), i == 0 ? 1 : 0}};
   }
-  program.step.streams.push_back(std::move(a));
-  if (edges) program.step.streams.push_back(std::move(b));
+  program.step().streams.push_back(std::move(a));
+  if (edges) program.step().streams.push_back(std::move(b));
   return program;
 }
 
@@ -68,7 +68,7 @@ void run(benchmark::State& state, bool edges) {
     open_rank_device(device, program, *world)->make_executor(*world, options)->run();
   }
   double ops =
-      static_cast<double>(state.iterations()) * kSteps * kOps * static_cast<double>(program.step.streams.size());
+      static_cast<double>(state.iterations()) * kSteps * kOps * static_cast<double>(program.step().streams.size());
   state.counters["time_per_op"] = benchmark::Counter(ops, benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
 }
 

@@ -48,7 +48,7 @@ bool derive_anew(Program& program, const Body& recorded) {
     recorder.record(ref.stream, std::move(op));
   }
   if (!can_be_joined(to)) return false;
-  program.step = std::move(to);
+  program.step().streams = std::move(to.streams);
   add_step_barrier(program);
   assign_memory(program);
   return true;

@@ -20,7 +20,7 @@ struct Place {
   size_t cls, stream, index;
 };
 
-Body& step_of(Job& job, Place at) { return job.classes[at.cls].step; }
+Body& step_of(Job& job, Place at) { return job.classes[at.cls].step(); }
 std::vector<Op>& ops_of(Job& job, Place at) { return step_of(job, at).streams[at.stream].ops; }
 Op& op_of(Job& job, Place at) { return ops_of(job, at)[at.index]; }
 
@@ -29,7 +29,7 @@ template <class Wanted>
 bool pick(Job& job, Random& random, Place& at, Wanted wanted) {
   std::vector<Place> places;
   for (size_t c = 0; c < job.classes.size(); c++) {
-    const std::vector<Stream>& streams = job.classes[c].step.streams;
+    const std::vector<Stream>& streams = job.classes[c].step().streams;
     for (size_t s = 0; s < streams.size(); s++)
       for (size_t i = 0; i < streams[s].ops.size(); i++)
         if (wanted(job.classes[c], streams[s].ops[i])) places.push_back({c, s, i});
@@ -155,10 +155,10 @@ struct Life {
 
 std::vector<Life> lives_of(const Program& program) {
   std::vector<Life> lives(program.buffers.size());
-  const Order order(program.step);
+  const Order order(program.step());
   int position = 0;
   for (const OpRef ref : order.sequence()) {
-    const Op& op = program.step.streams[static_cast<size_t>(ref.stream)].ops[static_cast<size_t>(ref.index)];
+    const Op& op = program.step().streams[static_cast<size_t>(ref.stream)].ops[static_cast<size_t>(ref.index)];
     for (const std::vector<TensorId>* ids : {&op.reads, &op.writes}) {
       for (const int id : *ids) {
         Life& life = lives[static_cast<size_t>(program.tensors[static_cast<size_t>(id)].buffer)];
@@ -239,7 +239,7 @@ bool mutate(const Job& right, Kind kind, std::mt19937_64& random, Mutant& mutant
   if (of_ops && random() % 2 == 0) {
     bool anew = false;
     for (Program& program : mutant.job.classes)
-      if (Order(program.step).stuck().empty()) anew = derive_anew(program, program.step) || anew;
+      if (Order(program.step()).stuck().empty()) anew = derive_anew(program, program.step()) || anew;
     if (anew) resolve_put_offsets(mutant.job);
     if (anew) mutant.what += ", recorded so";
   }

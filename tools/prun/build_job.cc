@@ -27,8 +27,8 @@ ScriptOptions script_options(const Options& options, int ranks, bool help) {
 // Throws for the first op without a kernel on this device, and names a device that has one.
 void require_supported(const Job& job, const Device& device) {
   for (const Program& program : job.classes)
-    for (const Body* body : program.bodies())
-      for (const Stream& stream : body->streams)
+    for (const Body& body : program.bodies)
+      for (const Stream& stream : body.streams)
         for (const Op& op : stream.ops) {
           if (op.def->op_class != OpClass::compute || device.supports(op, program)) continue;
           TensorId tensor = op.writes.empty() ? op.reads.at(0) : op.writes[0];

@@ -29,7 +29,7 @@ double wire_bytes(const Program& program, const Op& op) {
 
 std::map<std::string, double> bytes_per_axis(const Program& program) {
   std::map<std::string, double> bytes;
-  for (const Stream& stream : program.step.streams)
+  for (const Stream& stream : program.step().streams)
     for (const Op& op : stream.ops)
       if (op.communicates()) bytes[op.axis] += wire_bytes(program, op);
   return bytes;
@@ -50,7 +50,7 @@ nlohmann::json as_json(const Job& job) {
                        {"host_arena_bytes", program.host_arena_bytes},
                        {"host_roles", host_roles},
                        {"wire_bytes_per_step", wire},
-                       {"ops", program.step.op_count()}});
+                       {"ops", program.step().op_count()}});
   }
   nlohmann::json transports = nlohmann::json::array();
   for (TransportClass kind : {TransportClass::rendezvous, TransportClass::eager, TransportClass::queue_ordered})
@@ -65,8 +65,8 @@ void print_class(const Job& job, size_t c) {
   const Program& program = job.classes[c];
   int64_t ranks = 0;
   for (int of : job.class_of_rank) ranks += of == static_cast<int>(c);
-  fmt::print("\n{} rank{}: {} ops a step on {} stream{}\n", ranks, ranks == 1 ? "" : "s", program.step.op_count(),
-             program.step.streams.size(), program.step.streams.size() == 1 ? "" : "s");
+  fmt::print("\n{} rank{}: {} ops a step on {} stream{}\n", ranks, ranks == 1 ? "" : "s", program.step().op_count(),
+             program.step().streams.size(), program.step().streams.size() == 1 ? "" : "s");
   const auto print_arena = [](const char* what, int64_t bytes, const int64_t(&roles)[kRoles]) {
     fmt::print("  {:<18} {:>12}\n", what, human_bytes(bytes));
     for (int r = 0; r < kRoles; ++r)

@@ -7,6 +7,7 @@
 
 #include "base/text.h"
 #include "exec/job_run.h"
+#include "ir/calendar.h"
 #include "ir/model_flops.h"
 
 namespace prun {
@@ -57,8 +58,9 @@ void Observer::tick() {
   }
   if (metrics_ && !steps.empty()) metrics_->flush();
   if (!recorders_.empty()) {
-    const uint32_t phase = recorders_.front()->phase.load();
-    progress_.waiting(phase == 0 ? "joining" : phase == 1 ? "initial values" : "first step");
+    const RecorderHeader& first = *recorders_.front();
+    const bool joining = first.phase.load() == RunPhase::joining;
+    progress_.waiting(joining ? "joining" : first.body.load() == 0 ? "initial values" : "first step");
   }
   progress_.redraw();
 }
@@ -79,15 +81,15 @@ std::string Observer::where(int rank) {
   for (size_t r = 0; r < ranks_.size(); ++r) {
     if (ranks_[r] != rank || here.classes.empty()) continue;
     RecorderHeader* recorder = recorders_[r];
-    uint32_t phase = recorder->phase.load();
-    if (phase == 0) return std::string("joining") + (recorder->doing[0] != '\0' ? ": " : "") + recorder->doing;
+    if (recorder->phase.load() == RunPhase::joining)
+      return std::string("joining") + (recorder->doing[0] != '\0' ? ": " : "") + recorder->doing;
     const Program& program = here.program(rank);
-    const Body& body = phase == 1 ? program.init : phase == 4 ? program.eval : phase == 5 ? program.sync : program.step;
-    const char* when = phase == 4 ? "evaluation after step" : phase == 5 ? "synchronization after step" : "step";
+    const BodyId id = static_cast<int>(recorder->body.load());
+    const Body& body = program.bodies[id];
     for (size_t s = 0; s < body.streams.size(); ++s)
       if (recorder->stream[s].running.load() == 3)
-        return fmt::format("{} {}: a graph of it, replayed by the device (--trace FILE has its ops one by one)", when,
-                           recorder->stream[s].step.load() + (phase < 4 ? 1 : 0));
+        return fmt::format("{}: a graph of it, replayed by the device (--trace FILE has its ops one by one)",
+                           moment_text(program, id, recorder->stream[s].step.load()));
     // The stream that is inside an op, else the compute stream.
     for (bool running : {true, false}) {
       for (size_t s = 0; s < body.streams.size(); ++s) {
@@ -95,8 +97,8 @@ std::string Observer::where(int rank) {
         if (running && state.running.load() != 1) continue;
         uint32_t op = state.op.load();
         if (op < body.streams[s].ops.size())
-          return fmt::format("{} {}: {}{}", when, state.step.load() + (phase < 4 ? 1 : 0),
-                             running ? "" : "waiting to run ", op_words(body.streams[s].ops[op]));
+          return fmt::format("{}: {}{}", moment_text(program, id, state.step.load()), running ? "" : "waiting to run ",
+                             op_words(body.streams[s].ops[op]));
       }
     }
   }

@@ -42,7 +42,7 @@ void Progress::begin(const Program& program, int ranks) {
   tokens_per_step_ = program.tokens_per_step;
   word_ = program.sample_word;
   ranks_ = ranks;
-  silent_ = program.loss_tensor < 0;
+  silent_ = program.step().loss < 0;
 }
 
 void Progress::waiting(std::string_view what) {

@@ -39,7 +39,7 @@ int64_t op_bytes(const Program& program, const Op& op) {
 }
 
 OpTexts op_texts(const Program& program) {
-  const Body& body = program.step;
+  const Body& body = program.step();
   OpTexts texts(body.streams.size());
   for (size_t s = 0; s < body.streams.size(); s++) {
     for (size_t i = 0; i < body.streams[s].ops.size(); i++) {
@@ -169,7 +169,7 @@ void Trace::begin(const Job& job, const std::vector<int>& ranks, const std::vect
   job_ = &job;
   if (job.classes.empty()) return;
   for (size_t i = 0; i < ranks.size(); i++) {
-    const int streams = static_cast<int>(job.program(ranks[i]).step.streams.size());
+    const int streams = static_cast<int>(job.program(ranks[i]).step().streams.size());
     for (int s = 0; s < streams; s++) tracks_.push_back({ranks[i], s, recorders[i], 0, {}});
   }
 }
@@ -213,7 +213,7 @@ const OpEvent* Trace::find(const Track& track, uint32_t step, uint32_t op) const
 void Trace::drop_last_steps() {
   uint32_t keep = UINT32_MAX;  // steps below it
   for (const Track& track : tracks_) {
-    const size_t ops = job_->program(track.rank).step.streams[static_cast<size_t>(track.stream)].ops.size();
+    const size_t ops = job_->program(track.rank).step().streams[static_cast<size_t>(track.stream)].ops.size();
     if (ops == 0) continue;
     if (track.events.empty()) return;
     const OpEvent& last = track.events.back();
@@ -236,7 +236,7 @@ void Trace::finish() {
   Meetings meetings;
   for (const Track& track : tracks_) {
     const Program& program = job_->program(track.rank);
-    const Stream& stream = program.step.streams[static_cast<size_t>(track.stream)];
+    const Stream& stream = program.step().streams[static_cast<size_t>(track.stream)];
     const std::vector<OpText>& names = texts[static_cast<size_t>(job_->class_of_rank[static_cast<size_t>(track.rank)])]
                                             [static_cast<size_t>(track.stream)];
     out.name_track(track.rank, track.stream, stream.name);

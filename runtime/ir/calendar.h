@@ -1,0 +1,33 @@
+// The order in which the bodies of a program run: the same on all ranks, and followed by whatever runs a program.
+#pragma once
+#include <algorithm>
+#include <string>
+
+#include "ir/program.h"
+
+namespace prun {
+
+// Calls run(body, first, end) for runs first, ..., end - 1 of a body, counted over the whole job: the initial values,
+// then as many steps as follow one another, what is due after the last of them in the order of the list, and so on.
+template <class Run>
+void follow_calendar(const Program& program, const Run& run) {
+  run(kInitBody, 0, 1);
+  for (int64_t step = 0, end = 0; step < program.schedule.steps; step = end) {
+    end = program.schedule.steps;
+    for (BodyId id = kStepBody + 1; id < program.bodies.next(); ++id) {
+      const int64_t every = program.bodies[id].when.every;
+      end = std::min(end, (step / every + 1) * every);
+    }
+    run(kStepBody, step, end);
+    for (BodyId id = kStepBody + 1; id < program.bodies.next(); ++id) {
+      const When& when = program.bodies[id].when;
+      const int64_t runs = end / when.every * when.times;
+      if (when.due_after(end - 1)) run(id, runs - when.times, runs);
+    }
+  }
+}
+
+// "step 7", "evaluation after step 6", "initial values": a body that runs when the step table is at `step`.
+std::string moment_text(const Program& program, BodyId body, int64_t step);
+
+}  // namespace prun
