@@ -1,4 +1,4 @@
-"""Runs `prun dump` and `prun check --json` and reads what they say: for tests of what a program does, not of its text.
+"""Runs plans, `prun dump` and `prun check --json` and reads what they say: for tests of what a program does, not of its text.
 
 Standard library only, so that a bare machine can run it.
 """
@@ -8,6 +8,7 @@ import math
 import pathlib
 import re
 import subprocess
+import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BYTES = {"f64": 8, "f32": 4, "i32": 4, "bf16": 2, "u8": 1}
@@ -29,17 +30,32 @@ class Op:
     microbatch: int  # -1: none
 
 
-def command(prun, word, plan, ranks, settings):
-    path = pathlib.Path(plan)
-    words = [prun, word, str(path if path.is_absolute() else ROOT / plan), "--nproc", str(ranks), "--device", "reference"]
+def run(prun, *words, check=False, env=None, **settings):
+    """The ended process; a relative path of a plan is one from the root."""
     for name, value in settings.items():
-        words += ["--set", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
-    if word == "check":
-        words.append("--json")
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
-    if done.returncode != 0:
-        raise AssertionError(f"{' '.join(words)}\n{done.stderr}")
-    return done.stdout
+        words += ("--set", f"{name}={str(value).lower() if isinstance(value, bool) else value}")
+    words = [str(pathlib.Path(prun).resolve()), *map(str, words)]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, timeout=100, env=env)
+    if check and done.returncode != 0:
+        raise AssertionError(f"{' '.join(words)}\nended with {done.returncode}: {done.stdout[-500:]}{done.stderr[-1500:]}")
+    return done
+
+
+def steps(prun, plan, ranks, *options, **settings):
+    """The metrics of each step of a run."""
+    with tempfile.TemporaryDirectory() as folder:
+        metrics = pathlib.Path(folder, "metrics.jsonl")
+        run(prun, plan, "--nproc", ranks, *options, "--metrics", metrics, check=True, **settings)
+        return [json.loads(line) for line in metrics.read_text().splitlines()]
+
+
+def losses(prun, plan, ranks, *options, **settings):
+    return [step["loss"] for step in steps(prun, plan, ranks, *options, **settings)]
+
+
+def command(prun, word, plan, ranks, settings):
+    words = [word, plan, "--nproc", ranks, "--device", "reference"] + ["--json"] * (word == "check")
+    return run(prun, *words, check=True, **settings).stdout
 
 
 def check(prun, plan, ranks, **settings):

@@ -2,32 +2,23 @@
 """--check-finite names the op that makes the first NaN or infinity, on the rank where it is made and whoever else receives it;
 it finds nothing in right plans, and changes no loss. On queue devices, too. Usage: finite_test.py PRUN
 """
-import json
 import pathlib
-import subprocess
 import sys
-import tempfile
 import unittest
 
-PRUN = str(pathlib.Path(sys.argv[1]).resolve())
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+PRUN = sys.argv[1]
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import program_text  # noqa: E402
+
 DEVICES = ("cpu", "cpu-queue")
 
 
 def run(plan, *options, **settings):
-    command = [PRUN, plan, "--nproc", "2", *options]
-    for name, value in settings.items():
-        command += ["--set", f"{name}={value}"]
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=100)
+    return program_text.run(PRUN, plan, "--nproc", 2, *options, **settings)
 
 
 def losses(plan, *options, **settings):
-    with tempfile.TemporaryDirectory() as folder:
-        metrics = pathlib.Path(folder, "metrics.jsonl")
-        done = run(plan, *options, "--metrics", str(metrics), **settings)
-        if done.returncode != 0:
-            raise AssertionError(done.stderr)
-        return [json.loads(line)["loss"] for line in metrics.read_text().splitlines()]
+    return program_text.losses(PRUN, plan, 2, *options, **settings)
 
 
 class Finite(unittest.TestCase):

@@ -2,29 +2,15 @@
 """offload = "optimizer" changes where the optimizer's state lies and nothing else: the losses are the same to the bit, and the
 device's memory falls by the state less the slots, to the byte. Usage: offload_test.py PRUN
 """
-import json
 import pathlib
-import subprocess
 import sys
-import tempfile
 import unittest
 
-PRUN = str(pathlib.Path(sys.argv[1]).resolve())
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
-from program_text import check  # noqa: E402
+PRUN = sys.argv[1]
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+from program_text import check, losses  # noqa: E402
 
 PLAN = "tests/parity/offload.lua"
-
-
-def losses(plan, ranks, *options, **settings):
-    with tempfile.TemporaryDirectory() as folder:
-        metrics = pathlib.Path(folder, "metrics.jsonl")
-        command = [PRUN, plan, "--nproc", str(ranks), "--metrics", str(metrics), *options]
-        for name, value in settings.items():
-            command += ["--set", f"{name}={value}"]
-        subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT, timeout=100)
-        return [json.loads(line)["loss"] for line in metrics.read_text().splitlines()]
 
 
 class Offload(unittest.TestCase):
@@ -32,15 +18,15 @@ class Offload(unittest.TestCase):
         for settings in (dict(strategy="zero3"), dict(strategy="zero3", dtype="bf16"), dict(strategy="zero1", clip=0),
                          dict(strategy="ddp", dtype="bf16")):
             with self.subTest(**settings):
-                here = losses(PLAN, 2, **settings)
+                here = losses(PRUN, PLAN, 2, **settings)
                 self.assertEqual(len(here), 6)
-                self.assertEqual(here, losses(PLAN, 2, offload="optimizer", piece="4 KiB", **settings))
+                self.assertEqual(here, losses(PRUN, PLAN, 2, offload="optimizer", piece="4 KiB", **settings))
 
     def test_queue_devices_copy_in_order(self):
         for dtype in ("f32", "bf16"):
             with self.subTest(dtype=dtype):
-                here = losses(PLAN, 2, dtype=dtype)
-                self.assertEqual(here, losses(PLAN, 2, "--device", "cpu-queue", offload="optimizer", piece="4 KiB", dtype=dtype))
+                here = losses(PRUN, PLAN, 2, dtype=dtype)
+                self.assertEqual(here, losses(PRUN, PLAN, 2, "--device", "cpu-queue", offload="optimizer", piece="4 KiB", dtype=dtype))
 
     def test_the_device_has_slots_instead_of_state(self):
         for strategy in ("ddp", "zero1", "zero2", "zero3"):

@@ -6,40 +6,32 @@ Usage: queue_test.py PRUN [SUBSTITUTES]    SUBSTITUTES: the folder of devices/cu
 import json
 import os
 import pathlib
-import subprocess
 import sys
 import tempfile
 import unittest
 
 PRUN = sys.argv[1]
 SUBSTITUTES = pathlib.Path(sys.argv[2]) if len(sys.argv) > 2 else None
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import program_text  # noqa: E402
+
 SMALL = dict(layers=2, width=32, heads=2, context=16, batch=8, steps=5, reduce="rank_order")
+ENVIRONMENT = dict(os.environ)
+if SUBSTITUTES:
+    ENVIRONMENT.update(PRUN_DEVICE_PATH=str(SUBSTITUTES / "devices"), PRUN_SUBSTITUTE_MEMORY_MIB="512")
 
 
 def run_plain(plan, nproc, device, *more, **settings):
     """The ended process; settings in capitals are the substitutes'."""
-    command = ["timeout", "100", PRUN, str(ROOT / plan), "--nproc", str(nproc), "--device", device, *more]
-    environment = dict(os.environ)
-    if SUBSTITUTES:
-        environment.update(PRUN_DEVICE_PATH=str(SUBSTITUTES / "devices"), PRUN_SUBSTITUTE_MEMORY_MIB="512")
-    for name, value in settings.items():
-        if name.isupper():
-            environment["PRUN_SUBSTITUTE_" + name] = str(value)
-        else:
-            command += ["--set", f"{name}={value}"]
-    return subprocess.run(command, capture_output=True, text=True, env=environment)
+    theirs = {f"PRUN_SUBSTITUTE_{name}": str(value) for name, value in settings.items() if name.isupper()}
+    ours = {name: value for name, value in settings.items() if not name.isupper()}
+    return program_text.run(PRUN, plan, "--nproc", nproc, "--device", device, *more, env=ENVIRONMENT | theirs, **ours)
 
 
 def run(plan, nproc, device, *more, **settings):
     """Losses of all steps and evaluations."""
-    with tempfile.TemporaryDirectory() as folder:
-        metrics = f"{folder}/metrics.jsonl"
-        done = run_plain(plan, nproc, device, "--metrics", metrics, *more, **settings)
-        if done.returncode != 0:
-            raise AssertionError(f"{' '.join(done.args)}\nended with {done.returncode}: {done.stdout[-500:]}{done.stderr[-1500:]}")
-        steps = [json.loads(line) for line in pathlib.Path(metrics).read_text().splitlines()]
-        return [(step["loss"], step.get("eval_loss")) for step in steps]
+    steps = program_text.steps(PRUN, plan, nproc, "--device", device, *more, env=ENVIRONMENT, **settings)
+    return [(step["loss"], step.get("eval_loss")) for step in steps]
 
 
 def nccl():

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Memory per rank and bytes on the wire of the data parallel strategies are STRATEGIES.md's formulas, to the byte, with Ψ the
-padded parameters. zero1 and zero2 keep the shard of gradients beside what they reduce: 6Ψ + 16Ψ/N in bf16.
-(memory_test.py has zero3.) Usage: sharding_test.py PRUN
+padded parameters. zero1 and zero2 keep the shard of gradients beside what they reduce: 6Ψ + 16Ψ/N in bf16. zero3 keeps
+1/N of everything, plus (prefetch + 1) gathered units and (inflight + 1) unreduced gradients. Usage: sharding_test.py PRUN
 """
 import pathlib
 import sys
@@ -14,6 +14,7 @@ from program_text import check  # noqa: E402
 LINE = 32  # elements: a cache line, to which every tensor of a flat vector is padded
 F32 = 4
 CASES = [dict(layers=2, width=64, heads=2, context=16), dict(layers=3, width=60, heads=3, context=33)]
+CASES3 = CASES + [dict(layers=4, width=256, heads=4, context=128), dict(layers=1, width=8, heads=2, context=7)]
 EACH = [(case, ranks) for case in CASES for ranks in (1, 2, 3, 4)]
 
 
@@ -83,6 +84,24 @@ class Sharding(unittest.TestCase):
                                    reduce=F32 * unreduced)
                         wire = (ranks - 1) * (micro * F32 + wide) * shard + 2 * all_reduce(1, ranks)
                         self.assertEqual(got["wire_bytes_per_step"]["dp"], round(wire))
+
+    def test_zero3_splits_all_but_what_is_in_flight(self):
+        for case in CASES3:
+            for ranks in (1, 2, 3, 8):
+                with self.subTest(ranks=ranks, **case):
+                    got, sizes = check(PRUN, "plans/zero3.lua", ranks, batch=2 * ranks, **case)[0], shards(case, ranks)
+                    state, largest = F32 * sum(sizes), F32 * max(sizes) * ranks
+                    self.roles(got, param=state, grad=state, optimizer=2 * state, gathered=2 * largest, reduce=2 * largest)
+                    # Forward gathers all; backward neither the head (kept) nor the embedding (not read); gradients all.
+                    wire = (ranks - 1) * F32 * (2 * sum(sizes) + sum(sizes[1:-1])) + 2 * all_reduce(1, ranks)
+                    self.assertEqual(got["wire_bytes_per_step"]["dp"], round(wire))
+
+    def test_zero3_is_an_eighth_of_single(self):
+        single, split = (check(PRUN, f"plans/{plan}.lua", ranks, batch=8, **CASES3[2])[0]["roles"]
+                         for plan, ranks in (("single", 1), ("zero3", 8)))
+        for role in ("param", "grad", "optimizer"):
+            self.assertLessEqual(split[role] * 8 - single[role], 6 * 8 * LINE * F32 * 2)
+            self.assertGreaterEqual(split[role] * 8, single[role])
 
     def test_zero3_that_keeps_parameters_is_zero2(self):
         for case, ranks in EACH:
