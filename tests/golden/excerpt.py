@@ -45,7 +45,7 @@ def shortened(lines, microbatches, activations):
         if is_heading(line):
             hides = (unit is not None and unit[1] != first[unit[0]]) or microbatch_of(line) >= microbatches
         fill = re.match(r" +\d+  fill +->", line) is not None
-        alone = fill or indented and unit is not None and unit[1] != first[unit[0]] 
+        alone = fill or indented and unit is not None and unit[1] != first[unit[0]]
         alone = alone or indented and microbatch_of(line) >= min(1, microbatches)
         alone = alone or not activations and re.match(r" +[\d,]+ +[\d,]+  activation ", line) is not None
         if hides or alone:
@@ -88,7 +88,7 @@ def terse(line):
 
 def excerpt(text):
     for microbatches, activations in ((2, True), (1, True), (2, False), (1, False)):
-        first, *others = [shortened([terse(line) for line in part], microbatches, activations) for part in parts(text)]
+        first, *others = (shortened([terse(line) for line in part], microbatches, activations) for part in parts(text))
         lines = [row for part in [first, *map(step_alone, others)] for line in part for row in wrapped(line)]
         if len(lines) < MOST_LINES - 3:
             break
