@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <new>
 #include <string_view>
 #include <unordered_map>
@@ -102,6 +103,16 @@ prun_status guarded(prun_result* result, const F& f) {
   }
 }
 
+// For functions that succeed unless they throw.
+template <class F>
+prun_status done(prun_result* result, const F& f) {
+  return guarded(result, [&] { return f(), PRUN_OK; });
+}
+
+prun_status enqueue(prun_dev* dev, prun_stream* stream, prun_result* result, std::function<void()> work) {
+  return done(result, [&] { dev->issuer.issue({&stream->stream, std::move(work), {}, {}}); });
+}
+
 uint64_t memory_bytes(const char* wanted) {
   std::ifstream meminfo("/proc/meminfo");
   std::string key, unit;
@@ -136,7 +147,7 @@ prun_status supports(const prun_op* op, prun_result* result) {
 }
 
 prun_status workspace(const prun_op* op, size_t* bytes, prun_result* result) {
-  return guarded(result, [&] { return *bytes = static_cast<size_t>(OneOp(*op).workspace_bytes()), PRUN_OK; });
+  return done(result, [&] { *bytes = static_cast<size_t>(OneOp(*op).workspace_bytes()); });
 }
 
 // Takes any index: ranks share the host's cores.
@@ -160,7 +171,7 @@ prun_status memory_info(prun_dev*, uint64_t* free_bytes, uint64_t* total_bytes) 
 }
 
 prun_status stream_create(prun_dev* dev, int, prun_stream** stream, prun_result* result) {
-  return guarded(result, [&] { return *stream = dev->streams.keep(new prun_stream), PRUN_OK; });
+  return done(result, [&] { *stream = dev->streams.keep(new prun_stream); });
 }
 void stream_free(prun_dev* dev, prun_stream* stream) { dev->streams.free(stream); }
 prun_queue stream_queue(prun_dev*, prun_stream*) { return {PRUN_MEM_HOST, nullptr}; }
@@ -168,18 +179,18 @@ prun_status stream_test(prun_dev*, prun_stream* stream, prun_result* result) {
   return guarded(result, [&] { return stream->stream.idle() ? PRUN_OK : PRUN_AGAIN; });
 }
 prun_status stream_wait(prun_dev*, prun_stream* stream, prun_result* result) {
-  return guarded(result, [&] { return stream->stream.wait(), PRUN_OK; });
+  return done(result, [&] { stream->stream.wait(); });
 }
 
 prun_status event_create(prun_dev* dev, int, prun_event** event, prun_result* result) {
-  return guarded(result, [&] { return *event = dev->events.keep(new prun_event), PRUN_OK; });
+  return done(result, [&] { *event = dev->events.keep(new prun_event); });
 }
 void event_free(prun_dev* dev, prun_event* event) { dev->events.free(event); }
 prun_status event_record(prun_dev* dev, prun_event* event, prun_stream* stream, int, prun_result* result) {
-  return guarded(result, [&] { return dev->issuer.issue({&stream->stream, {}, event->state, {}}), PRUN_OK; });
+  return done(result, [&] { dev->issuer.issue({&stream->stream, {}, event->state, {}}); });
 }
 prun_status event_wait(prun_dev* dev, prun_stream* stream, prun_event* event, prun_result* result) {
-  return guarded(result, [&] { return dev->issuer.issue({&stream->stream, {}, {}, event->state}), PRUN_OK; });
+  return done(result, [&] { dev->issuer.issue({&stream->stream, {}, {}, event->state}); });
 }
 prun_status event_test(prun_dev*, prun_event* event, prun_result*) {
   std::lock_guard lock(event->state->mutex);
@@ -195,48 +206,33 @@ prun_status event_elapsed(prun_dev*, prun_event* from, prun_event* to, double* m
 }
 
 prun_status copy(prun_dev* dev, prun_stream* stream, void* to, const void* from, size_t bytes, prun_result* result) {
-  return guarded(result, [&] {
-    dev->issuer.issue({&stream->stream, [=] { std::memcpy(to, from, bytes); }, {}, {}});
-    return PRUN_OK;
-  });
+  return enqueue(dev, stream, result, [=] { std::memcpy(to, from, bytes); });
 }
 prun_status zero(prun_dev* dev, prun_stream* stream, void* ptr, size_t bytes, prun_result* result) {
-  return guarded(result, [&] {
-    dev->issuer.issue({&stream->stream, [=] { std::memset(ptr, 0, bytes); }, {}, {}});
-    return PRUN_OK;
-  });
+  return enqueue(dev, stream, result, [=] { std::memset(ptr, 0, bytes); });
 }
 
 prun_status host_call(prun_dev* dev, prun_stream* stream, void (*function)(void*), void* data, prun_result* result) {
-  return guarded(result, [&] {
-    dev->issuer.issue({&stream->stream, [=] { function(data); }, {}, {}});
-    return PRUN_OK;
-  });
+  return enqueue(dev, stream, result, [=] { function(data); });
 }
 
 prun_status kernel_create(prun_dev* dev, const prun_op* op, prun_kernel** kernel, prun_result* result) {
   if (const prun_status status = supports(op, result); status != PRUN_OK) return status;
-  return guarded(result, [&] { return *kernel = dev->kernels.keep(new prun_kernel(*op)), PRUN_OK; });
+  return done(result, [&] { *kernel = dev->kernels.keep(new prun_kernel(*op)); });
 }
 void kernel_free(prun_dev* dev, prun_kernel* kernel) { dev->kernels.free(kernel); }
 prun_status kernel_run(prun_dev* dev, prun_kernel* kernel, prun_stream* stream, prun_result* result) {
-  return guarded(result, [&] {
-    dev->issuer.issue({&stream->stream, [kernel] { kernel->kernel->run(); }, {}, {}});
-    return PRUN_OK;
-  });
+  return enqueue(dev, stream, result, [kernel] { kernel->kernel->run(); });
 }
 
 prun_status capture_begin(prun_dev* dev, prun_stream* stream, prun_result* result) {
-  return guarded(result, [&] { return dev->issuer.begin_capture(&stream->stream), PRUN_OK; });
+  return done(result, [&] { dev->issuer.begin_capture(&stream->stream); });
 }
 prun_status capture_end(prun_dev* dev, prun_stream* stream, prun_graph** graph, prun_result* result) {
-  return guarded(result, [&] {
-    *graph = dev->graphs.keep(new prun_graph{dev->issuer.end_capture(&stream->stream)});
-    return PRUN_OK;
-  });
+  return done(result, [&] { *graph = dev->graphs.keep(new prun_graph{dev->issuer.end_capture(&stream->stream)}); });
 }
 prun_status graph_launch(prun_dev* dev, prun_graph* graph, prun_stream* stream, prun_result* result) {
-  return guarded(result, [&] { return dev->issuer.launch(*graph->graph, &stream->stream), PRUN_OK; });
+  return done(result, [&] { dev->issuer.launch(*graph->graph, &stream->stream); });
 }
 void graph_free(prun_dev* dev, prun_graph* graph) { dev->graphs.free(graph); }
 

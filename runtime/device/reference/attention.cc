@@ -37,14 +37,6 @@ struct Layout {
   }
 };
 
-// Calls f(b, t, h) for each query of each head.
-template <class F>
-void each_query(const Layout& at, F f) {
-  for (int64_t b = 0; b < at.batch; ++b)
-    for (int64_t h = 0; h < at.heads; ++h)
-      for (int64_t t = 0; t < at.length; ++t) f(b, t, h);
-}
-
 void attention(Call& c) {
   Layout at(c);
   const Array& x = c.reads[0];

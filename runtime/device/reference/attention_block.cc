@@ -47,19 +47,11 @@ double dot(const Array& a, int64_t i, const Array& b, int64_t j, int64_t n) {
   return sum;
 }
 
-// Calls f(b, t, h) for each query of each head.
-template <class F>
-void each_block_query(const BlockLayout& at, F f) {
-  for (int64_t b = 0; b < at.batch; ++b)
-    for (int64_t h = 0; h < at.heads; ++h)
-      for (int64_t t = 0; t < at.length; ++t) f(b, t, h);
-}
-
 void attention_block(Call& c) {
   BlockLayout at(c);
   const Array &qkv = c.reads[0], &kv = c.reads[1];
   Array &out = c.writes[0], &lse = c.writes[1];
-  each_block_query(at, [&](int64_t b, int64_t t, int64_t h) {
+  each_query(at, [&](int64_t b, int64_t t, int64_t h) {
     const int64_t row = at.out(b, t, h), row_lse = at.lse(b, t, h);
     auto score = [&](int64_t s) { return dot(qkv, at.q(b, t, h), kv, at.k(b, s, h), at.size) * at.scale(); };
     const bool first = c.reads.size() < 4;
@@ -85,7 +77,7 @@ void attention_block_grad(Call& c) {
   const Array &qkv = c.reads[0], &kv = c.reads[1], &out = c.reads[2], &dout = c.reads[3], &lse = c.reads[4];
   Array &dq = c.writes[0], &dkv = c.writes[1];
   if (c.reads.size() > 5) dq.v = c.reads[5].v;
-  each_block_query(at, [&](int64_t b, int64_t t, int64_t h) {
+  each_query(at, [&](int64_t b, int64_t t, int64_t h) {
     const int64_t row = at.out(b, t, h), q = at.q(b, t, h);
     double along = dot(dout, row, out, row, at.size);
     for (int64_t s = 0; s < at.length; ++s) {

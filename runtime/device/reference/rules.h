@@ -37,6 +37,14 @@ struct Rule {
   void (*run)(Call& call);
 };
 
+// Calls f(b, t, h) for each query of each head; `at` has the sizes.
+template <class Layout, class F>
+void each_query(const Layout& at, F f) {
+  for (int64_t b = 0; b < at.batch; ++b)
+    for (int64_t h = 0; h < at.heads; ++h)
+      for (int64_t t = 0; t < at.length; ++t) f(b, t, h);
+}
+
 using Family = std::vector<Rule>;
 
 // A new op is a rule in a family; a new family is a file and a name here.
