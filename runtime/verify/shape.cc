@@ -9,12 +9,12 @@
 namespace prun::verify {
 namespace {
 
-constexpr const char* kRule = "malformed program";
+constexpr const char* kMalformed = "malformed program";
 
 void check_buffers(const Program& program, Findings& findings) {
   for (const Buffer& buffer : program.buffers) {
     const auto bad = [&](const std::string& what) {
-      findings.add(kRule, fmt::format("buffer '{}' {}", buffer.name, what), buffer.site);
+      findings.add(kMalformed, fmt::format("buffer '{}' {}", buffer.name, what), buffer.site);
     };
     if (buffer.bytes < 0 || buffer.bytes % kAlignBytes != 0) {
       bad(fmt::format("has {} bytes, which is not a multiple of {}", buffer.bytes, kAlignBytes));
@@ -42,7 +42,7 @@ void check_buffers(const Program& program, Findings& findings) {
 void check_tensors(const Program& program, Findings& findings) {
   for (const Tensor& tensor : program.tensors) {
     if (tensor.buffer < 0 || tensor.buffer >= std::ssize(program.buffers)) {
-      findings.add(kRule,
+      findings.add(kMalformed,
                    fmt::format("tensor '{}' names buffer {} of {}", tensor.name, tensor.buffer, program.buffers.size()),
                    {});
       continue;
@@ -50,7 +50,7 @@ void check_tensors(const Program& program, Findings& findings) {
     const Buffer& buffer = program.buffers[tensor.buffer];
     const int64_t end = tensor.byte_offset + tensor.bytes();
     if (tensor.byte_offset < 0 || end > buffer.bytes) {
-      findings.add(kRule,
+      findings.add(kMalformed,
                    fmt::format("tensor '{}' covers bytes {}..{} of buffer '{}', which has {}", tensor.name,
                                tensor.byte_offset, end, buffer.name, buffer.bytes),
                    buffer.site);
@@ -64,7 +64,7 @@ void check_ops(const Program& program, const Body& body, Findings& findings) {
     for (size_t index = 0; index < stream.ops.size(); index++) {
       const Op& op = stream.ops[index];
       const auto bad = [&](const std::string& what) {
-        findings.add(kRule,
+        findings.add(kMalformed,
                      fmt::format("{} ({}#{}) {}", op.def == nullptr ? "op" : op.def->name, stream.name, index, what),
                      op.site);
       };
@@ -99,24 +99,24 @@ void program_is_well_formed(const Job& job, Findings& findings) {
   std::vector<bool> used(job.classes.size(), false);
   for (const int id : job.class_of_rank) {
     if (id < 0 || id >= std::ssize(job.classes)) {
-      findings.add(kRule, fmt::format("a rank is of class {} of {}", id, job.classes.size()), {});
+      findings.add(kMalformed, fmt::format("a rank is of class {} of {}", id, job.classes.size()), {});
     } else {
       used[id] = true;
     }
   }
   for (size_t id = 0; id < used.size(); id++) {
-    if (!used[id]) findings.add(kRule, fmt::format("no rank is of class {}", id), {});
+    if (!used[id]) findings.add(kMalformed, fmt::format("no rank is of class {}", id), {});
   }
   for (const Program& program : job.classes) {
     if (static_cast<size_t>(program.mesh.ranks()) != job.class_of_rank.size()) {
-      findings.add(kRule,
+      findings.add(kMalformed,
                    fmt::format("mesh {} has {} ranks, the job {}", program.mesh.text(), program.mesh.ranks(),
                                job.class_of_rank.size()),
                    {});
     }
     if (!(program.mesh == job.classes.front().mesh)) {
       findings.add(
-          kRule,
+          kMalformed,
           fmt::format("ranks disagree on the mesh: {} and {}", job.classes.front().mesh.text(), program.mesh.text()),
           {});
     }
