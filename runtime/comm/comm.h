@@ -11,44 +11,40 @@
 
 #include "base/error.h"
 #include "base/rank_place.h"
+#include "ir/coll_kind.h"
 #include "ir/types.h"
 #include "prun/transport.h"
 
 namespace prun {
 
-enum class CollKind : uint8_t {
-  all_reduce,
-  all_gather,
-  reduce_scatter,
-  broadcast,
-  reduce,
-  gather,
-  scatter,
-  all_to_all,
-  barrier,
-  all_gather_v,
-  all_to_all_v
-};
-std::string_view coll_name(CollKind kind);
-
-// One collective call; counts as in prun_coll_params. The -v forms take `counts` (elements per member of the group);
-// all_gather_v: counts[i] is member i's share, packed in order in recv. all_to_all_v: counts is what goes to each
-// member, recv_counts what comes; both packed.
+// One collective call; counts are elements, as in prun_coll_params. all_gather_v: counts[i] is member i's share, packed
+// in order in `recv`. all_to_all_v: `counts` go to the members, `recv_counts` come from them; both packed.
 struct CollCall {
   CollKind kind = CollKind::barrier;
   Dtype dtype = Dtype::f32;
   RedOp redop = RedOp::sum;
-  int root = 0;
+  int root = 0;  // index in the group
   const void* send = nullptr;
   void* recv = nullptr;
   int64_t count = 0;
   const int64_t* counts = nullptr;
   const int64_t* recv_counts = nullptr;
-  bool rank_order = false;
-  prun_queue queue{PRUN_MEM_HOST,
-                   nullptr};  // CUDA: behind what is in that stream, on device memory; queue-ordered transports
+  bool rank_order = false;  // sums are ((x0 + x1) + x2) + ..., the same bits over every transport
+  // A CUDA stream: the call runs on device memory behind what is in that stream. Queue-ordered transports only.
+  prun_queue queue{PRUN_MEM_HOST, nullptr};
 };
 std::string describe(const CollCall& call);  // "all_reduce f32[1024] sum"
+
+struct Algorithm;
+// A call and what each run of it needs, computed once by Communicator::prepare. It may be run on that communicator as
+// often as wanted, while its pointers and the values of its counts stay.
+struct PreparedCall : CollCall {
+  uint64_t fingerprint = 0;              // kind, dtype, redop, root and rank_order (collectives/call.h)
+  uint64_t agreed_count = 0;             // equal on all members
+  uint64_t counts_hash = 0;              // of counts that must be equal on all members
+  int64_t bytes = 0;                     // of the largest buffer that the call names on any rank
+  const Algorithm* algorithm = nullptr;  // the core's; null while the transport's own may run it
+};
 
 // Thrown where a wait ends because the job is ending: some other rank is the cause, and whoever catches this reports
 // nothing. The message is the reason, if the bootstrap knows one.
@@ -78,11 +74,11 @@ struct WorldOptions : RankPlace {
   std::string transport_options;   // "key=value,..."; NAME.key=value is for the plugin NAME only
   std::vector<std::string> plugin_dirs;
   std::string network_interface;
-  std::string algorithm;                 // comm.algorithm: "" by size and ranks, or the name of one (algorithm.cc)
-  prun_mem_kind memory = PRUN_MEM_HOST;  // that the ranks compute on: `auto` prefers a transport that works on it
-  int device = -1;                       // which of the host's devices
-  double deadline_s = 60;                // of one collective without progress, and of connecting
-  std::string host;  // "": measured (hosts.h). Tests name hosts, so that ranks of one look like those of several
+  std::string algorithm;                     // comm.algorithm: the name of one (algorithm.cc), "": by size and ranks
+  prun_mem_kind memory = PRUN_MEM_HOST;      // that the ranks compute on: `auto` prefers a transport that works on it
+  int device = -1;                           // which of the machine's devices
+  double deadline_s = 60;                    // of one collective without progress, and of connecting
+  std::string host;                          // "": measured (host_map.h); tests name hosts to simulate several
   void (*adapt)(prun_transport&) = nullptr;  // tests put themselves between the core and the plugin
 };
 
@@ -92,24 +88,27 @@ struct CollPath {
   std::string why;        // "the plugin leaves it to the core; more than 64 KiB"
 };
 
-// A group of ranks on one lane. One thread at a time; different communicators may be used at once.
+// A group of ranks. `lane` tells communicators of the same ranks apart. One thread at a time; different communicators
+// may be used at once. Calls throw Error: mismatch (names both calls and the rank), transport (names the rank that is
+// gone or late), hang (no progress within the deadline); or Aborted.
 class Communicator {
  public:
   virtual ~Communicator() = default;
   virtual int index() const = 0;  // of this rank in the group
   virtual int size() const = 0;
+  virtual PreparedCall prepare(const CollCall& call) const = 0;
   // Blocks until the collective is complete on this rank; with a queue, until it is in the queue (World::check tells
-  // what becomes of it). Throws Error: mismatch (names both calls and the rank), transport (names the rank that is gone
-  // or late), hang (deadline).
-  virtual void run(const CollCall& call) = 0;
+  // what becomes of it).
+  virtual void run(const PreparedCall& call) = 0;
+  void run(const CollCall& call) { run(prepare(call)); }
   // Point to point inside the group, blocking; peers are indices of the group, -1 for none on that side.
   virtual void send_recv(int to, const void* send, int64_t send_bytes, int from, void* recv, int64_t recv_bytes) = 0;
-  // Throws what the transport knows to have gone wrong with calls in replayed graphs, which nobody has told it of.
-  // Returns a rank that it seems to wait for, or -1, where the device has ended nothing for so long. Of the thread that
-  // made it.
+  // Throws what the transport knows to have gone wrong with calls in replayed graphs, which it is not told of. Returns
+  // a rank that it seems to wait for, or -1, where the device has ended nothing for `waited_s`. Called by the thread
+  // that made the communicator.
   virtual int check(double /*waited_s*/) { return -1; }
-  // Whether a call of part of the elements gives these the bits that the whole call gives them, the same on every
-  // member: the order of sums may depend on a call's size, or on an element's place in it.
+  // Whether a call of part of the elements gives these the same bits as the whole call; the same answer on every
+  // member. The order of sums may depend on a call's size, or on an element's place in it.
   virtual bool divides(const CollCall& /*whole*/, const CollCall& /*part*/) const { return false; }
   // How a call like this one goes; the last run was such a call (only trying tells what a plugin does itself).
   virtual CollPath path_of(const CollCall& /*call*/) const { return {}; }
@@ -128,9 +127,11 @@ class PutChannel {
   virtual int64_t bytes_sent() const = 0;
 };
 
+// A rank's connection to the others. Opened, allocated from, connected and destroyed by one thread.
 class World {
  public:
-  // Loads and opens the transport(s). Then allocate memory, then connect.
+  // Loads and opens the transport(s). Then allocate memory, then connect. `bootstrap` outlives the world. Throws Error:
+  // usage (options, names), transport, join.
   static std::unique_ptr<World> open(const WorldOptions& options, Bootstrap& bootstrap);
   virtual ~World() = default;
   // Memory for an arena, zeroed: the transport's own where it offers some (then peers read it directly), else
@@ -138,20 +139,21 @@ class World {
   virtual void* allocate(int64_t bytes) = 0;
   // Whether this world works on a device's memory in the order of its streams (CollCall::queue).
   virtual bool enqueues(prun_mem_kind /*kind*/) const { return false; }
-  // The transport's own memory on the device, or null; and of memory that is not its own, to be told of it. Before
-  // connect.
+  // The transport's own memory on the device, or null. Before connect.
   virtual void* allocate_device(int64_t /*bytes*/, prun_mem_kind /*kind*/) { return nullptr; }
+  // Registers memory on the device that is not the transport's own. Before connect.
   virtual void adopt_device(void* /*ptr*/, int64_t /*bytes*/, prun_mem_kind /*kind*/) {}
+  // Throws Error(join) naming ranks that differ, Error(transport) naming who is missing at the deadline, or Aborted.
   virtual void connect() = 0;
   // The communicator of these global ranks (this rank among them) on this lane; made on first use, in which the
-  // members agree on a lane of the transport. So: one thread makes communicators, and all ranks make them in one
-  // global order (sorted, say), else they wait for each other. Owned by the world.
+  // members agree on a tag of the transport. So one thread makes communicators, and all ranks make them in one global
+  // order (sorted, say), else they wait for each other. Owned by the world.
   virtual Communicator& communicator(const std::vector<int>& ranks, int lane) = 0;
-  // Of one peer and lane (0 .. 126), owned by the world. Null: the transport has no one-sided calls.
+  // The channel to one peer on a lane (0 .. 126), owned by the world. Null: the transport has no one-sided calls.
   virtual PutChannel* put_channel(int peer, int lane) = 0;
   // Throws what has gone wrong with calls that were enqueued (CollCall::queue) since; for whoever waits for the device,
-  // as often as it likes: the transport itself is asked ten times a second. Returns a rank that seems to be what is
-  // waited for, or -1. Of the thread that makes communicators.
+  // as often as it likes: the transport itself is asked ten times a second. Returns a rank that the device seems to
+  // wait for, or -1. Called by the thread that makes communicators.
   virtual int check(double /*waited_s*/) { return -1; }
   virtual void abort() = 0;                        // any thread: everything under way throws soon
   virtual std::string transport_name() const = 0;  // "shm"; "shm+socket": inside hosts and between them

@@ -1,5 +1,4 @@
-// Worlds: of one rank, which needs no transport, and of many, which opens one, or one inside hosts and one between
-// them.
+// Worlds: one rank needs no transport; many ranks have one, or one inside hosts and another between them.
 #include <fmt/format.h>
 #include <sys/mman.h>
 
@@ -44,7 +43,7 @@ class Pages {
 
 class LoneWorld : public World {
  public:
-  ~LoneWorld() override { set_host(nullptr, 1); }
+  ~LoneWorld() override { set_job(nullptr, 1); }
   void* allocate(int64_t bytes) override { return pages_.allocate(bytes); }
   void connect() override {}
   Communicator& communicator(const std::vector<int>& ranks, int) override {
@@ -52,7 +51,7 @@ class LoneWorld : public World {
     return *communicator_;
   }
   PutChannel* put_channel(int, int) override { return nullptr; }
-  void abort() override { set_aborted(); }
+  void abort() override { set_job_aborted(); }
   std::string transport_name() const override { return "none"; }
 
  private:
@@ -82,26 +81,26 @@ class CallWatch {
 class TransportWorld : public World {
  public:
   // The transport inside hosts is opened first: memory is its own where it offers some.
-  TransportWorld(Transports transports, Hosts hosts, const WorldOptions& options, Bootstrap& bootstrap)
+  TransportWorld(Transports transports, HostMap hosts, const WorldOptions& options, Bootstrap& bootstrap)
       : options_(options),
         bootstrap_(bootstrap),
         hosts_(std::move(hosts)),
-        mixed_(transports.inside.has_value()),
+        two_level_(transports.inside.has_value()),
         watch_(transports, options, bootstrap) {
     const std::vector<int>& here = hosts_.with(options.rank);
-    if (mixed_ && here.size() > 1) inside_.emplace(std::move(*transports.inside), options, here);
-    between_.emplace(std::move(transports.between), options);
-    if (mixed_) between_->be_patient(kPatience);
+    if (two_level_ && here.size() > 1) inside_.emplace(std::move(*transports.inside), options_, here);
+    between_.emplace(std::move(transports.between), options_);
+    if (two_level_) between_->set_patience(kPatience);
   }
   ~TransportWorld() override {
     between_->enqueued().finish();
     communicators_.clear();
-    set_host(nullptr, 1);
+    set_job(nullptr, 1);
   }
 
   void* allocate(int64_t bytes) override {
     const int64_t size = std::max<int64_t>(bytes, 1);
-    Link& nearest = inside_ ? *inside_ : *between_;
+    TransportSession& nearest = inside_ ? *inside_ : *between_;
     void* memory = nearest.allocate(size);
     const bool own = memory != nullptr;
     if (!own) memory = pages_.allocate(bytes);
@@ -110,14 +109,14 @@ class TransportWorld : public World {
     return memory;
   }
   bool enqueues(prun_mem_kind kind) const override {
-    return !mixed_ && between_->table().queue_ordered != 0 && (between_->table().mem_kinds & 1u << kind) != 0;
+    return !two_level_ && between_->table().queue_ordered != 0 && (between_->table().mem_kinds & 1u << kind) != 0;
   }
   void* allocate_device(int64_t bytes, prun_mem_kind kind) override { return between_->allocate(bytes, kind); }
   void adopt_device(void* ptr, int64_t bytes, prun_mem_kind kind) override { between_->adopt(ptr, bytes, kind); }
   void connect() override {
     if (inside_)
       join_and_connect(*inside_, options_, bootstrap_);
-    else if (mixed_)
+    else if (two_level_)
       join_without(bootstrap_);
     join_and_connect(*between_, options_, bootstrap_);
   }
@@ -127,11 +126,11 @@ class TransportWorld : public World {
     if (entry == nullptr) entry = make(ranks, lane);
     return *entry;
   }
-  // Between hosts of a mixed world the memory is the other transport's: there is no window.
+  // Where two transports are open, the memory belongs to the one inside the host: between hosts there is no window.
   PutChannel* put_channel(int peer, int lane) override {
     auto [entry, fresh] = put_channels_.try_emplace({peer, lane});
     const bool near = inside_ && hosts_.same(peer, options_.rank);
-    if (fresh && (near || !mixed_)) entry->second = make_put_channel(near ? *inside_ : *between_, peer, lane);
+    if (fresh && (near || !two_level_)) entry->second = make_put_channel(near ? *inside_ : *between_, peer, lane);
     return entry->second.get();
   }
   int check(double waited_s) override {
@@ -152,9 +151,9 @@ class TransportWorld : public World {
 
  private:
   static constexpr auto kAskEvery = std::chrono::milliseconds(100);
-  static constexpr double kPatience = 0.5;  // between hosts: who waits for a rank of its own host knows more
+  static constexpr double kPatience = 0.5;  // between hosts: a rank that waits for one of its own host knows more
 
-  // A group inside a host, or with one rank a host, has one transport; any other both.
+  // A group inside a host, or with one rank per host, has one transport; any other has both.
   std::unique_ptr<Communicator> make(const std::vector<int>& ranks, int lane) {
     auto self = std::find(ranks.begin(), ranks.end(), options_.rank);
     PRUN_CHECK(self != ranks.end(),
@@ -163,23 +162,23 @@ class TransportWorld : public World {
     const int index = static_cast<int>(self - ranks.begin());
     std::set<int> hosts;
     for (int rank : ranks) hosts.insert(hosts_.host_of[rank]);
-    if (mixed_ && hosts.size() > 1 && hosts.size() < ranks.size())
-      return make_mixed_communicator(inside_ ? &*inside_ : nullptr, *between_, hosts_, ranks, index, lane,
-                                     options_.algorithm);
-    Link& link = mixed_ && hosts.size() == 1 ? *inside_ : *between_;
-    return make_communicator(link, ranks, index, agree_on_lanes(link, ranks, index, lane, 1), options_.algorithm);
+    if (two_level_ && hosts.size() > 1 && hosts.size() < ranks.size())
+      return make_hierarchical_communicator(inside_ ? &*inside_ : nullptr, *between_, hosts_, ranks, index, lane,
+                                            options_.algorithm);
+    TransportSession& session = two_level_ && hosts.size() == 1 ? *inside_ : *between_;
+    return make_communicator(session, ranks, index, agree_on_tags(session, ranks, index, lane, 1), options_.algorithm);
   }
 
   WorldOptions options_;
   Bootstrap& bootstrap_;
-  Hosts hosts_;
-  bool mixed_;  // some host's ranks have a transport of their own, if perhaps not this one's
+  HostMap hosts_;
+  bool two_level_;  // some host's ranks have a transport of their own inside it, perhaps not this one's
   Pages pages_;
-  CallWatch watch_;  // also of closing
-  std::optional<Link> inside_, between_;
+  CallWatch watch_;  // outlives the sessions: it also watches their closing
+  std::optional<TransportSession> inside_, between_;
   std::map<std::pair<std::vector<int>, int>, std::unique_ptr<Communicator>> communicators_;
-  std::chrono::steady_clock::time_point asked_{};                            // the transport, by check
-  int awaited_ = -1;                                                         // what it said then
+  std::chrono::steady_clock::time_point asked_{};                            // when check last asked the transport
+  int awaited_ = -1;                                                         // its answer
   std::map<std::pair<int, int>, std::unique_ptr<PutChannel>> put_channels_;  // by peer and lane
 };
 
@@ -187,18 +186,18 @@ class TransportWorld : public World {
 
 std::unique_ptr<World> World::open(const WorldOptions& options, Bootstrap& bootstrap) {
   check_algorithm_name(options.algorithm);
-  set_host(&bootstrap, options.local_ranks);
+  set_job(&bootstrap, options.local_ranks);
   if (options.ranks == 1) {
     // Nothing to transport; but a name that is wrong is wrong on one rank, too.
     if (options.transport != "auto") choose_transports(options, group_by_host({""}), bootstrap);
     return std::make_unique<LoneWorld>();
   }
-  Hosts hosts = find_hosts(options, bootstrap);
+  HostMap hosts = find_hosts(options, bootstrap);
   const std::vector<int>& here = hosts.with(options.rank);
   WorldOptions placed = options;
   placed.local_ranks = std::ssize(here);
   placed.local_rank = static_cast<int>(std::find(here.begin(), here.end(), options.rank) - here.begin());
-  set_host(&bootstrap, placed.local_ranks);
+  set_job(&bootstrap, placed.local_ranks);
   Transports transports = choose_transports(placed, hosts, bootstrap);
   if (options.adapt != nullptr) options.adapt(transports.between.table);
   placed.transport = transports.name();

@@ -1,24 +1,42 @@
-// Communication ops of a program as kernels over communicators.
+// Communication ops of a program as kernels over communicators. Each call is prepared once, when its kernel is made.
+//
+// Making a communicator is collective, so all ranks make the kernels of their ops in the same order (stream by stream,
+// op by op), or the communicators beforehand. What run() throws is what Communicator::run throws.
 #pragma once
 #include <memory>
+#include <utility>
 
 #include "comm/comm.h"
 #include "device/device.h"
 
 namespace prun {
 
-// A kernel that runs `op` over its group's communicator; run() throws what Communicator::run throws. Makes the
-// communicator, so all ranks must call it for their ops in the same order (stream by stream, op by op).
+// A kernel that calls `body`.
+template <class Body>
+std::unique_ptr<Kernel> kernel_of(Body body) {
+  class BodyKernel final : public Kernel {
+   public:
+    explicit BodyKernel(Body body) : body_(std::move(body)) {}
+    void run() override { body_(); }
+
+   private:
+    Body body_;
+  };
+  return std::make_unique<BodyKernel>(std::move(body));
+}
+
+// A kernel that runs `op` over its group's communicator, or over a put channel.
 std::unique_ptr<Kernel> make_comm_kernel(const RankMemory& memory, const Op& op, World& world);
 
 // The same where the transport enqueues on a device's streams: run() returns once it is in `queue`; nothing for an
 // offer.
 std::unique_ptr<Kernel> make_enqueued_kernel(const RankMemory& memory, const Op& op, World& world, prun_queue queue);
 
-// Where a one-sided op is carried out by the transport; null: it is a message through a communicator, or no such op.
+// The channel of a one-sided op that the transport carries out; null: it is a message through a communicator, or no
+// such op.
 PutChannel* put_channel_of(const RankMemory& memory, const Op& op, World& world);
 
-// Of the op's group, on its lane.
+// The communicator of the op's group, on its lane.
 Communicator& communicator_of(const RankMemory& memory, const Op& op, World& world);
 
 // The collective that an op stands for, with this rank's pointers; counts are in elements. Not for all_gather_v.

@@ -1,9 +1,9 @@
-// Collectives by definition: every member's pointers at once, plain loops in rank order. What transports must equal.
+// Collectives by definition: every member's pointers at once, in rank order. What transports must equal.
 #pragma once
 #include <cstdint>
-#include <string_view>
 #include <vector>
 
+#include "ir/coll_kind.h"
 #include "ir/types.h"
 
 namespace prun {
@@ -17,9 +17,8 @@ struct PlainMember {
   int64_t* shares = nullptr;       // all_gather_v: every member's
 };
 
-// Reductions accumulate in f32 for bf16 and f16, in 64 bits for averages of integers, else in the dtype itself; an
-// average is the sum times 1/N. Inputs are read before any output is written, so they may share memory.
-void run_plain_collective(std::string_view kind, Dtype dtype, RedOp op, int root,
-                          const std::vector<PlainMember>& members);
+// Sums and averages are those of comm/reduce.h. Inputs are read before any output is written, so they may share memory.
+// Not for all_to_all_v.
+void run_plain_collective(CollKind kind, Dtype dtype, RedOp op, int root, const std::vector<PlainMember>& members);
 
 }  // namespace prun

@@ -22,11 +22,11 @@ struct StagedChunk {
   CollCall call;
 };
 
-// Of an op whose tensors lie in both memories; at least two, or none: it is small, of a kind that is not divided, or
-// its sums would have other bits. The same on every member.
+// The chunks of an op whose tensors lie in both memories: at least two, or none where it is small, of a kind that is
+// not divided, or its sums would have other bits. The same on every member.
 std::vector<StagedChunk> chunks_of(const RankMemory& host, const RankMemory& device, const Op& op, World& world);
 
-// Each run() makes the call of the next chunk; behind the last comes the first.
+// A kernel whose every run() makes the call of the next chunk; behind the last comes the first.
 std::unique_ptr<Kernel> make_chunks_kernel(const RankMemory& host, const Op& op, World& world,
                                            const std::vector<StagedChunk>& chunks);
 

@@ -198,7 +198,8 @@ void Interpreter::meet(const std::vector<StreamCursor>& members) {
     }
     operands.push_back(operand);
   }
-  run_plain_collective(op.def->name, dtype, parse_redop(op.attrs.text("op", "sum")).value_or(RedOp::sum),
+  PRUN_CHECK(op.def->coll.has_value(), std::string(op.def->name) + " is no collective");
+  run_plain_collective(*op.def->coll, dtype, parse_redop(op.attrs.text("op", "sum")).value_or(RedOp::sum),
                        static_cast<int>(op.attrs.integer("root")), operands);
 }
 

@@ -5,12 +5,14 @@
 // tensor in both. Tensors are contiguous and row-major. "rows" below means the product of all dims but the last.
 #pragma once
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/error.h"
 #include "ir/attrs.h"
+#include "ir/coll_kind.h"
 #include "ir/ids.h"
 #include "ir/types.h"
 
@@ -51,6 +53,8 @@ struct OpDef {
   // FLOPs and bytes of one call; null: bytes only, every tensor once.
   Cost (*cost)(const std::vector<TensorType>& inputs, const std::vector<TensorType>& outputs,
                const Attrs& attrs) = nullptr;
+  // Of a communication op: the collective that carries it. A message is a broadcast in its pair, sender first.
+  std::optional<CollKind> coll = std::nullopt;
 };
 
 // What a derivative rule may do. `gradient(v)` is the id of the gradient that has arrived for value v (-1: none).

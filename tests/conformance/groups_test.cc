@@ -113,26 +113,26 @@ TEST(Groups, CreatedAndFreed) {
   job.ranks = 2;
   job.timeout_s = 300;
   auto reports = run_ranks(job, [times](LocalBootstrap& bootstrap) -> std::string {
-    set_host(&bootstrap, 2);
+    set_job(&bootstrap, 2);
     WorldOptions options = suite().options(bootstrap);
-    Link link(load_named(options.transport, options.plugin_dirs, host_table()), options);
-    join_and_connect(link, options, bootstrap);
-    const prun_transport& table = link.table();
+    TransportSession session(load_named(options.transport, options.plugin_dirs), options);
+    join_and_connect(session, options, bootstrap);
+    const prun_transport& table = session.table();
     const int ranks[] = {0, 1};
     for (int i = 0; i < times && table.comm_create != nullptr; ++i) {
       prun_comm* comm = nullptr;
       prun_result result = empty_result();
-      prun_status status = table.comm_create(link.ctx(), ranks, 2, 1 + i % 50000, &comm, &result);
+      prun_status status = table.comm_create(session.ctx(), ranks, 2, 1 + i % 50000, &comm, &result);
       if (status == PRUN_ENOTSUP) break;
       const double end = now_s() + 10;
       while (status == PRUN_OK && table.comm_test != nullptr && now_s() < end) {
-        status = table.comm_test(link.ctx(), comm, &result);
+        status = table.comm_test(session.ctx(), comm, &result);
         if (status != PRUN_AGAIN) break;
         status = PRUN_OK;
       }
       if (status != PRUN_OK || comm == nullptr) return fmt::format("group {}: {}", i, status_text(status, result));
       bootstrap.barrier();
-      if (table.comm_free != nullptr) table.comm_free(link.ctx(), comm);
+      if (table.comm_free != nullptr) table.comm_free(session.ctx(), comm);
     }
     bootstrap.barrier();
     return "";

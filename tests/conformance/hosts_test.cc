@@ -450,7 +450,7 @@ TEST(HostsFaults, AbortEndsWhatIsUnderWay) {
 }
 
 TEST(Hosts, AreGroupedByWhatTheyCallThemselves) {
-  Hosts hosts = group_by_host({"a", "a", "b", "a", "b"});
+  HostMap hosts = group_by_host({"a", "a", "b", "a", "b"});
   EXPECT_EQ(hosts.text(), "ranks 0-1, 3 | 2, 4");
   EXPECT_EQ(hosts.with(3), (std::vector<int>{0, 1, 3}));
   EXPECT_FALSE(hosts.same(1, 2));

@@ -20,7 +20,7 @@ const std::string kBad = std::string(PRUN_TEST_PLUGINS) + "/bad";
 // What loading this plugin of the tests says; "" when it is taken.
 std::string refusal(const std::string& name, Exit want = Exit::transport) {
   try {
-    load_named(name, {kBad}, host_table());
+    load_named(name, {kBad});
     return "";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), want) << error.what();
@@ -57,7 +57,7 @@ TEST(Load, RefusesWhatIsNoSharedObject) {
   TemporaryDir dir;
   std::ofstream(dir.path + "/text.so") << "not a shared object";
   try {
-    load_named("text", {dir.path}, host_table());
+    load_named("text", {dir.path});
     FAIL() << "loaded a text file";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), Exit::transport);
@@ -68,7 +68,7 @@ TEST(Load, RefusesWhatIsNoSharedObject) {
 TEST(Load, TakesShorterAndLongerTables) {
   EXPECT_EQ(refusal("longer"), "");
   EXPECT_EQ(refusal("shorter"), "");
-  prun_transport table = load_named("shorter", {kBad}, host_table()).table;
+  prun_transport table = load_named("shorter", {kBad}).table;
   EXPECT_EQ(table.wait_fd, nullptr);
   EXPECT_EQ(table.ext, nullptr);
 }
@@ -79,7 +79,7 @@ TEST(Load, UnknownNameListsWhatIsThere) {
             "no_symbol, null, "
             "past, shorter, tiny");
   try {
-    load_named("shm", {"/nonexistent"}, host_table());
+    load_named("shm", {"/nonexistent"});
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.message(), "unknown transport 'shm': there is no plugin in /nonexistent");

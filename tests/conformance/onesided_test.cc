@@ -23,26 +23,26 @@ constexpr size_t kWindow = 4 << 20;
 // A rank with nothing above the plugin, and a window that the others reach.
 struct Raw {
   LocalBootstrap& bootstrap;
-  Link& link;
+  TransportSession& session;
   char* window;
   int rank, ranks;
 
   using Call = std::function<prun_status(const prun_transport&, prun_ctx*, prun_req**, prun_result*)>;
   prun_status start(const Call& call, prun_req** req, prun_result& result) {
     result = empty_result();
-    return call(link.table(), link.ctx(), req, &result);
+    return call(session.table(), session.ctx(), req, &result);
   }
   prun_req* post(const Call& call) {
     prun_req* req = nullptr;
     prun_result result{};
     prun_status status = start(call, &req, result);
-    if (status != PRUN_OK) link.fail(status, result, "starting");
+    if (status != PRUN_OK) session.fail(status, result, "starting");
     return req;
   }
   void wait(prun_req* req) {
     prun_result result = empty_result();
-    prun_status status = link.wait(req, 0, result);
-    if (status != PRUN_OK) link.fail(status, result, "waiting");
+    prun_status status = session.wait(req, 0, result);
+    if (status != PRUN_OK) session.fail(status, result, "waiting");
   }
 
   static Call put(int peer, const void* src, size_t offset, size_t bytes, uint64_t signal) {
@@ -70,13 +70,13 @@ struct Raw {
 
 std::vector<RankReport> run_raw(const LocalJob& job, const std::function<std::string(Raw&)>& body) {
   return run_ranks(job, [&](LocalBootstrap& bootstrap) -> std::string {
-    set_host(&bootstrap, job.ranks);
+    set_job(&bootstrap, job.ranks);
     WorldOptions options = suite().options(bootstrap);
-    Link link(load_named(options.transport, options.plugin_dirs, host_table()), options);
-    char* window = static_cast<char*>(link.allocate(kWindow));
+    TransportSession session(load_named(options.transport, options.plugin_dirs), options);
+    char* window = static_cast<char*>(session.allocate(kWindow));
     if (window == nullptr) return "the plugin has put, and no memory to put into";
-    join_and_connect(link, options, bootstrap);
-    Raw raw{bootstrap, link, window, bootstrap.rank(), bootstrap.ranks()};
+    join_and_connect(session, options, bootstrap);
+    Raw raw{bootstrap, session, window, bootstrap.rank(), bootstrap.ranks()};
     std::string text = body(raw);
     if (text.empty()) bootstrap.barrier();
     return text;
@@ -98,7 +98,7 @@ std::vector<char> pattern(size_t bytes, int seed) {
 class OneSided : public ::testing::Test {
  protected:
   void SetUp() override {
-    prun_transport table = load_named(suite().transport, suite().plugin_dirs, host_table()).table;
+    prun_transport table = load_named(suite().transport, suite().plugin_dirs).table;
     if (table.put == nullptr) GTEST_SKIP() << "no one-sided calls";
     ASSERT_TRUE(table.get != nullptr && table.signal != nullptr && table.wait_signal != nullptr)
         << "put without get, signal and wait_signal";
@@ -209,7 +209,7 @@ TEST_F(OneSided, EveryPairCountsItsOwnSignals) {
                       prun_req* more = raw.post(Raw::await(0, 1, count));
                       prun_result result = empty_result();
                       for (int i = 0; i < 3; ++i) {
-                        if (raw.link.table().test(raw.link.ctx(), more, &result) != PRUN_AGAIN)
+                        if (raw.session.table().test(raw.session.ctx(), more, &result) != PRUN_AGAIN)
                           return "a signal that nobody has raised";
                       }
                       raw.bootstrap.barrier();

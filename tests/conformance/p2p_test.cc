@@ -20,7 +20,7 @@ namespace {
 // A rank with nothing above the plugin.
 struct Raw {
   LocalBootstrap& bootstrap;
-  Link& link;
+  TransportSession& session;
   int rank, ranks;
 
   static prun_p2p send(int to, uint64_t lane, const void* data, size_t bytes) {
@@ -32,14 +32,14 @@ struct Raw {
   prun_req* post(std::vector<prun_p2p> ops) {
     prun_req* req = nullptr;
     prun_result result = empty_result();
-    prun_status status = link.batch(ops, &req, result);
+    prun_status status = session.batch(ops, &req, result);
     if (status != PRUN_OK) throw Error(Exit::transport, status_text(status, result));
     return req;
   }
   void wait(prun_req* req) {
     prun_result result = empty_result();
-    prun_status status = link.wait(req, 0, result);
-    if (status != PRUN_OK) link.fail(status, result, "waiting");
+    prun_status status = session.wait(req, 0, result);
+    if (status != PRUN_OK) session.fail(status, result, "waiting");
   }
   void run(const std::vector<prun_p2p>& ops) { wait(post(ops)); }
 };
@@ -49,11 +49,11 @@ std::string run_raw(int ranks, const std::function<std::string(Raw&)>& body, dou
   job.timeout_s = timeout_s;
   job.ranks = ranks;
   return failures(run_ranks(job, [&](LocalBootstrap& bootstrap) -> std::string {
-    set_host(&bootstrap, ranks);
+    set_job(&bootstrap, ranks);
     WorldOptions options = suite().options(bootstrap);
-    Link link(load_named(options.transport, options.plugin_dirs, host_table()), options);
-    join_and_connect(link, options, bootstrap);
-    Raw raw{bootstrap, link, bootstrap.rank(), ranks};
+    TransportSession session(load_named(options.transport, options.plugin_dirs), options);
+    join_and_connect(session, options, bootstrap);
+    Raw raw{bootstrap, session, bootstrap.rank(), ranks};
     std::string text = body(raw);
     if (text.empty()) bootstrap.barrier();
     return text;
@@ -70,9 +70,7 @@ int64_t available_bytes() {
 }
 
 // Such a transport keeps the order of a queue on both sides: a send may hold up what is behind it until it is received.
-bool queue_ordered() {
-  return load_named(suite().transport, suite().plugin_dirs, host_table()).table.queue_ordered != 0;
-}
+bool queue_ordered() { return load_named(suite().transport, suite().plugin_dirs).table.queue_ordered != 0; }
 
 std::vector<char> pattern(size_t bytes, int seed) {
   std::vector<char> data(bytes);
@@ -251,8 +249,8 @@ TEST(PointToPoint, MoreThanTwoGiB) {
                   prun_req* req =
                       raw.post({raw.rank == 0 ? Raw::send(1, 0, data, kBytes) : Raw::recv(0, 0, data, kBytes)});
                   prun_result result = empty_result();
-                  prun_status status = raw.link.wait(req, static_cast<int64_t>(kBytes), result);
-                  if (status != PRUN_OK) raw.link.fail(status, result, "waiting");
+                  prun_status status = raw.session.wait(req, static_cast<int64_t>(kBytes), result);
+                  if (status != PRUN_OK) raw.session.fail(status, result, "waiting");
                   for (size_t at = 0; at < kBytes; at += kStep) {
                     if (data[at] != value(at)) return fmt::format("byte {} is wrong", at);
                   }
@@ -271,7 +269,7 @@ TEST(PointToPoint, SizesThatDifferAreAnError) {
       prun_req* req =
           raw.post({raw.rank == 0 ? Raw::send(1, 0, data.data(), bytes) : Raw::recv(0, 0, data.data(), bytes)});
       prun_result result = empty_result();
-      prun_status status = raw.link.wait(req, 0, result);
+      prun_status status = raw.session.wait(req, 0, result);
       if (raw.rank == 0) return "";  // a sender may or may not learn of it
       if (status != PRUN_EMISMATCH) return fmt::format("status {}: {}", static_cast<int>(status), result.message);
       return fmt::format("mismatch with rank {}: {}", result.culprit, result.message);

@@ -76,7 +76,7 @@ constexpr size_t kItems = 1000;
 // A rank with queues and nothing above the plugin. What it allocates ends with the process.
 struct Queued {
   LocalBootstrap& bootstrap;
-  Link& link;
+  TransportSession& session;
   Runtime cuda;
   int rank, ranks;
   uint64_t sequence = 0;
@@ -103,13 +103,14 @@ struct Queued {
   prun_comm* communicator(int lane) {
     prun_comm* comm = nullptr;
     prun_result result = empty_result();
-    prun_status status = link.table().comm_create(link.ctx(), all_ranks(ranks).data(), ranks, lane, &comm, &result);
+    prun_status status =
+        session.table().comm_create(session.ctx(), all_ranks(ranks).data(), ranks, lane, &comm, &result);
     for (double start = now_s(); status == PRUN_OK || status == PRUN_AGAIN;) {
-      status = link.table().comm_test(link.ctx(), comm, &result);
+      status = session.table().comm_test(session.ctx(), comm, &result);
       if (status == PRUN_OK) return comm;
       if (now_s() - start > 20) break;
     }
-    link.fail(status, result, "making a communicator");
+    session.fail(status, result, "making a communicator");
   }
   prun_status start(prun_comm* comm, CollKind kind, const float* send, float* recv, Stream queue, prun_req** req,
                     size_t count = kItems) {
@@ -126,8 +127,8 @@ struct Queued {
     params.sequence = sequence++;
     params.fingerprint = pack_fingerprint(call);
     prun_result result = empty_result();
-    prun_status status = link.table().coll(link.ctx(), comm, &params, {PRUN_MEM_CUDA, queue}, req, &result);
-    if (status != PRUN_OK && status != PRUN_ENOTSUP) link.fail(status, result, "enqueueing");
+    prun_status status = session.table().coll(session.ctx(), comm, &params, {PRUN_MEM_CUDA, queue}, req, &result);
+    if (status != PRUN_OK && status != PRUN_ENOTSUP) session.fail(status, result, "enqueueing");
     return status;
   }
   prun_req* sum(prun_comm* comm, const float* send, float* recv, Stream queue) {
@@ -138,12 +139,12 @@ struct Queued {
   }
   void wait(prun_req* req) {
     prun_result result = empty_result();
-    prun_status status = link.wait(req, 0, result);
-    if (status != PRUN_OK) link.fail(status, result, "waiting");
+    prun_status status = session.wait(req, 0, result);
+    if (status != PRUN_OK) session.fail(status, result, "waiting");
   }
   bool pending(prun_req* req) {
     prun_result result = empty_result();
-    return link.table().test(link.ctx(), req, &result) == PRUN_AGAIN;
+    return session.table().test(session.ctx(), req, &result) == PRUN_AGAIN;
   }
   float total() const { return static_cast<float>(ranks * (ranks + 1) / 2); }  // of rank + 1
 };
@@ -156,11 +157,11 @@ std::string all_are(const float* values, float want, const char* what) {
 
 std::vector<RankReport> run_queued(const LocalJob& job, const std::function<std::string(Queued&)>& body) {
   return run_ranks(job, [&](LocalBootstrap& bootstrap) -> std::string {
-    set_host(&bootstrap, job.ranks);
+    set_job(&bootstrap, job.ranks);
     WorldOptions options = suite().options(bootstrap);
-    Link link(load_named(options.transport, options.plugin_dirs, host_table()), options);
-    join_and_connect(link, options, bootstrap);
-    Queued queued{bootstrap, link, {}, bootstrap.rank(), job.ranks};
+    TransportSession session(load_named(options.transport, options.plugin_dirs), options);
+    join_and_connect(session, options, bootstrap);
+    Queued queued{bootstrap, session, {}, bootstrap.rank(), job.ranks};
     std::string text = body(queued);
     if (text.empty() && job.abort_on_death) bootstrap.barrier();
     return text;
@@ -175,7 +176,7 @@ std::vector<RankReport> run_queued(int ranks, const std::function<std::string(Qu
 class Queue : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (load_named(suite().transport, suite().plugin_dirs, host_table()).table.queue_ordered == 0)
+    if (load_named(suite().transport, suite().plugin_dirs).table.queue_ordered == 0)
       GTEST_SKIP() << "not queue-ordered";
   }
 };
@@ -242,7 +243,7 @@ TEST_F(Queue, ResultsFeedWhatComesNext) {
                   const prun_p2p ops[] = {{1, previous, 1, got, bytes, PRUN_MEM_CUDA, nullptr},
                                           {0, next, 1, q.rank == 0 ? sum : in, bytes, PRUN_MEM_CUDA, nullptr}};
                   prun_result said = empty_result();
-                  if (q.link.table().batch(q.link.ctx(), ops, 2, {PRUN_MEM_CUDA, queue}, &sent, &said) != 0)
+                  if (q.session.table().batch(q.session.ctx(), ops, 2, {PRUN_MEM_CUDA, queue}, &sent, &said) != 0)
                     return said.message;
                   if (q.start(comm, CollKind::all_gather, got, all, queue, &gathered) != PRUN_OK)
                     return "no all_gather of its own";
@@ -333,7 +334,7 @@ TEST_F(Queue, ADeathAfterEnqueueingIsTold) {
     if (q.rank == 1) kill(getpid(), SIGKILL);
     prun_req* req = q.sum(comm, in, out, queue);
     prun_result result = empty_result();
-    prun_status status = q.link.wait(req, 0, result);
+    prun_status status = q.session.wait(req, 0, result);
     return fmt::format("status {}, culprit {}: {}", static_cast<int>(status), result.culprit, result.message);
   });
   EXPECT_EQ(reports[0].text.rfind(fmt::format("status {}, culprit 1: ", static_cast<int>(PRUN_EPEER)), 0), 0u)
@@ -349,7 +350,7 @@ TEST_F(Queue, CallsThatDifferAreFoundBehindTheirBack) {
     prun_req* req = nullptr;
     q.start(comm, CollKind::all_reduce, in, out, queue, &req, kItems - static_cast<size_t>(q.rank));
     prun_result result = empty_result();
-    prun_status status = q.link.wait(req, 0, result);
+    prun_status status = q.session.wait(req, 0, result);
     return status == PRUN_EMISMATCH ? fmt::format("mismatch with {}", result.culprit)
                                     : fmt::format("status {}", static_cast<int>(status));
   });
@@ -372,10 +373,10 @@ TEST_F(Queue, AbortEndsWhatIsEnqueued) {
                                   if (q.rank == 1) return q.bootstrap.barrier(), "";
                                   prun_req* req = q.sum(comm, in, out, queue);
                                   double before = now_s();
-                                  std::thread([&] { q.link.abort(), q.link.abort(); }).join();
+                                  std::thread([&] { q.session.abort(), q.session.abort(); }).join();
                                   double took = now_s() - before;
                                   prun_result result = empty_result();
-                                  prun_status status = q.link.wait(req, 0, result);
+                                  prun_status status = q.session.wait(req, 0, result);
                                   q.bootstrap.barrier();
                                   if (status != PRUN_EABORTED)
                                     return fmt::format("status {}", static_cast<int>(status));

@@ -30,6 +30,8 @@ ONLY_IN = {  # library header -> the folder that may include it
 MEMORY_KINDS = {"cuda"}  # words of prun_mem_kind, which comm reads in manifests; a device has the same name
 COMM_ROOMS = ["transport", "collectives", "hierarchical"]  # each may include itself and those before it
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
+NAMESPACE = re.compile(r"^namespace (prun[\w:]*) \{", re.MULTILINE)
+TYPE = re.compile(r"^(?:struct|class|enum class) (?:\w+\(\S*\) )?(\w+)[^;]*?\{", re.MULTILINE)
 STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 
 
@@ -88,6 +90,17 @@ class IncludeDirections(unittest.TestCase):
                 rooms = [header.split("/")[1] for _, header in includes(path) if header.startswith("comm/")]
                 later = [r for r in rooms if r in COMM_ROOMS[index + 1 :]]
                 self.assertEqual(later, [], f"{path.relative_to(ROOT)}: {room} may not include {later}")
+
+    def test_type_names_are_unique(self):
+        """Two types of one name in one program: the linker takes one's inline functions for both."""
+        seen = {}
+        for path in sources(RUNTIME):
+            text = without_comments(path.read_text())
+            for namespace in NAMESPACE.findall(text)[:1] if path.suffix == ".h" else []:
+                for name in TYPE.findall(text):
+                    first = seen.setdefault((namespace, name), path)
+                    self.assertEqual(first, path, f"{namespace}::{name} is defined twice")
+        self.assertGreater(len(seen), 100)
 
     def test_plugins_see_only_the_public_headers(self):
         faults = [f for path in sources(PLUGINS) for f in plugin_faults(path.relative_to(ROOT), includes(path))]

@@ -15,7 +15,7 @@ namespace {
 using Floats = std::vector<float>;
 
 // Runs one collective on `inputs`, one per member; outputs have `out` elements, at first -1.
-std::vector<Floats> collective(const char* kind, std::vector<Floats> inputs, size_t out, RedOp op = RedOp::sum,
+std::vector<Floats> collective(CollKind kind, std::vector<Floats> inputs, size_t out, RedOp op = RedOp::sum,
                                int root = 0) {
   std::vector<Floats> outputs(inputs.size(), Floats(out, -1));
   std::vector<PlainMember> members;
@@ -29,36 +29,36 @@ std::vector<Floats> collective(const char* kind, std::vector<Floats> inputs, siz
 
 TEST(PlainCollectives, Reductions) {
   const std::vector<Floats> in = {{1, 2}, {3, 5}, {8, -4}};
-  EXPECT_EQ(collective("all_reduce", in, 2), (std::vector<Floats>{{12, 3}, {12, 3}, {12, 3}}));
-  EXPECT_EQ(collective("all_reduce", in, 2, RedOp::avg)[1], (Floats{12 * (1.0f / 3), 3 * (1.0f / 3)}));
-  EXPECT_EQ(collective("all_reduce", in, 2, RedOp::max)[2], (Floats{8, 5}));
-  EXPECT_EQ(collective("all_reduce", in, 2, RedOp::min)[2], (Floats{1, -4}));
-  EXPECT_EQ(collective("all_reduce", in, 2, RedOp::prod)[0], (Floats{24, -40}));
-  EXPECT_EQ(collective("reduce", in, 2, RedOp::sum, 1), (std::vector<Floats>{{-1, -1}, {12, 3}, {-1, -1}}));
-  EXPECT_EQ(collective("reduce_scatter", {{1, 2}, {3, 4}}, 1), (std::vector<Floats>{{4}, {6}}));
+  EXPECT_EQ(collective(CollKind::all_reduce, in, 2), (std::vector<Floats>{{12, 3}, {12, 3}, {12, 3}}));
+  EXPECT_EQ(collective(CollKind::all_reduce, in, 2, RedOp::avg)[1], (Floats{12 * (1.0f / 3), 3 * (1.0f / 3)}));
+  EXPECT_EQ(collective(CollKind::all_reduce, in, 2, RedOp::max)[2], (Floats{8, 5}));
+  EXPECT_EQ(collective(CollKind::all_reduce, in, 2, RedOp::min)[2], (Floats{1, -4}));
+  EXPECT_EQ(collective(CollKind::all_reduce, in, 2, RedOp::prod)[0], (Floats{24, -40}));
+  EXPECT_EQ(collective(CollKind::reduce, in, 2, RedOp::sum, 1), (std::vector<Floats>{{-1, -1}, {12, 3}, {-1, -1}}));
+  EXPECT_EQ(collective(CollKind::reduce_scatter, {{1, 2}, {3, 4}}, 1), (std::vector<Floats>{{4}, {6}}));
 }
 
 TEST(PlainCollectives, SumsAreInRankOrder) {
   // (big + 1) - big is 0 in f32, and 1 in any other order.
-  EXPECT_EQ(collective("all_reduce", {{1e10f}, {1}, {-1e10f}}, 1)[0], (Floats{0}));
-  EXPECT_EQ(collective("all_reduce", {{1e10f}, {-1e10f}, {1}}, 1)[0], (Floats{1}));
+  EXPECT_EQ(collective(CollKind::all_reduce, {{1e10f}, {1}, {-1e10f}}, 1)[0], (Floats{0}));
+  EXPECT_EQ(collective(CollKind::all_reduce, {{1e10f}, {-1e10f}, {1}}, 1)[0], (Floats{1}));
 }
 
 TEST(PlainCollectives, MovesOfData) {
   const std::vector<Floats> in = {{1, 2}, {3, 4}};
-  EXPECT_EQ(collective("broadcast", in, 2, RedOp::sum, 1), (std::vector<Floats>{{3, 4}, {3, 4}}));
-  EXPECT_EQ(collective("all_gather", in, 4), (std::vector<Floats>{{1, 2, 3, 4}, {1, 2, 3, 4}}));
-  EXPECT_EQ(collective("gather", in, 4, RedOp::sum, 1), (std::vector<Floats>{{-1, -1, -1, -1}, {1, 2, 3, 4}}));
-  EXPECT_EQ(collective("scatter", in, 1, RedOp::sum, 1), (std::vector<Floats>{{3}, {4}}));
-  EXPECT_EQ(collective("all_to_all", in, 2), (std::vector<Floats>{{1, 3}, {2, 4}}));
-  EXPECT_EQ(collective("barrier", in, 2), (std::vector<Floats>{{-1, -1}, {-1, -1}}));
+  EXPECT_EQ(collective(CollKind::broadcast, in, 2, RedOp::sum, 1), (std::vector<Floats>{{3, 4}, {3, 4}}));
+  EXPECT_EQ(collective(CollKind::all_gather, in, 4), (std::vector<Floats>{{1, 2, 3, 4}, {1, 2, 3, 4}}));
+  EXPECT_EQ(collective(CollKind::gather, in, 4, RedOp::sum, 1), (std::vector<Floats>{{-1, -1, -1, -1}, {1, 2, 3, 4}}));
+  EXPECT_EQ(collective(CollKind::scatter, in, 1, RedOp::sum, 1), (std::vector<Floats>{{3}, {4}}));
+  EXPECT_EQ(collective(CollKind::all_to_all, in, 2), (std::vector<Floats>{{1, 3}, {2, 4}}));
+  EXPECT_EQ(collective(CollKind::barrier, in, 2), (std::vector<Floats>{{-1, -1}, {-1, -1}}));
 }
 
 TEST(PlainCollectives, SharesOfDifferentSizesArePacked) {
   std::vector<Floats> in = {{1, 9}, {2, 3}}, out(2, Floats(4, -1));
   const int64_t share[] = {1, 2};
   int64_t shares[2][2] = {};
-  run_plain_collective("all_gather_v", Dtype::f32, RedOp::sum, 0,
+  run_plain_collective(CollKind::all_gather_v, Dtype::f32, RedOp::sum, 0,
                        {{in[0].data(), out[0].data(), 2, 4, &share[0], shares[0]},
                         {in[1].data(), out[1].data(), 2, 4, &share[1], shares[1]}});
   EXPECT_EQ(out[1], (Floats{1, 2, 3, -1}));
@@ -71,7 +71,7 @@ TEST(PlainCollectives, NarrowFloatsAccumulateInF32) {
   std::vector<bf16> in = {to_bf16(256), to_bf16(1), to_bf16(1), to_bf16(1)}, out(4);
   std::vector<PlainMember> members;
   for (size_t i = 0; i < 4; i++) members.push_back({&in[i], &out[i], 1, 1, nullptr, nullptr});
-  run_plain_collective("all_reduce", Dtype::bf16, RedOp::sum, 0, members);
+  run_plain_collective(CollKind::all_reduce, Dtype::bf16, RedOp::sum, 0, members);
   EXPECT_EQ(to_float(out[0]), 260);
 
   // f16: 2048 + 1 + 1 + 1 = 2051, halfway between 2050 and 2052, goes to even; 65504 + 65504 is infinite.
@@ -80,7 +80,7 @@ TEST(PlainCollectives, NarrowFloatsAccumulateInF32) {
   const auto reduce_halves = [&](RedOp op) {
     std::vector<PlainMember> all;
     for (size_t i = 0; i < halves.size(); i++) all.push_back({&halves[i], &sums[i], 1, 1, nullptr, nullptr});
-    run_plain_collective("all_reduce", Dtype::f16, op, 0, all);
+    run_plain_collective(CollKind::all_reduce, Dtype::f16, op, 0, all);
     return sums[0];
   };
   EXPECT_EQ(reduce_halves(RedOp::sum), k2052);
@@ -96,9 +96,9 @@ TEST(PlainCollectives, IntegersDoNotOverflowInAnAverage) {
   std::vector<int8_t> in = {100, 100, 101}, out(3);
   std::vector<PlainMember> members;
   for (size_t i = 0; i < 3; i++) members.push_back({&in[i], &out[i], 1, 1, nullptr, nullptr});
-  run_plain_collective("all_reduce", Dtype::i8, RedOp::avg, 0, members);
+  run_plain_collective(CollKind::all_reduce, Dtype::i8, RedOp::avg, 0, members);
   EXPECT_EQ(out[0], 100);
-  run_plain_collective("all_reduce", Dtype::i8, RedOp::sum, 0, members);
+  run_plain_collective(CollKind::all_reduce, Dtype::i8, RedOp::sum, 0, members);
   EXPECT_EQ(out[0], static_cast<int8_t>(301 & 0xff));
 }
 

@@ -60,7 +60,8 @@ constexpr Algorithm kAlgorithms[] = {
 };
 // clang-format on
 
-// Partial sums of 16-bit floats would be rounded at every hop, and those of small integers' averages would wrap.
+// Whether partial sums in the buffer's own type lose something: those of 16-bit floats would be rounded at every hop,
+// those of small integers' averages would wrap.
 bool loses_in_partials(const CollCall& call) {
   switch (call.dtype) {
     case Dtype::bf16:
@@ -96,14 +97,14 @@ const Algorithm& choose_algorithm(const CollCall& call, int size, const std::str
 
 bool divides(const CollCall& whole, const CollCall& part, int size, const std::string& wanted) {
   const auto in_order = [&](const CollCall& call) { return !choose_algorithm(call, size, wanted).rounds_partials; };
-  return !is_reduction(whole.kind) || (in_order(whole) && in_order(part));
+  return !traits(whole.kind).reduces || (in_order(whole) && in_order(part));
 }
 
 std::string explain_algorithm(const CollCall& call, int size, const std::string& wanted) {
   const Algorithm& chosen = choose_algorithm(call, size, wanted);
   if (wanted == chosen.name) return "asked for by name";
   std::string why = wanted.empty() ? "" : fmt::format("{} does not do it; ", wanted);
-  int64_t above = 0;  // the limit of the rows before, which are for smaller calls
+  int64_t above = 0;  // the limit of the rows before it, for smaller calls
   int rows = 0;
   for (const Algorithm& row : kAlgorithms) {
     if (row.kind != call.kind) continue;
@@ -147,11 +148,14 @@ std::byte* Scratch::get(int64_t bytes) {
   return data_;
 }
 
+void copy_block(void* to, const void* from, int64_t bytes) {
+  if (bytes > 0 && to != from) std::memmove(to, from, static_cast<size_t>(bytes));
+}
+
 void run_alone(const CollCall& call) {
-  int64_t count = is_vector(call.kind) ? call.counts[0] : call.count;
-  if (call.kind == CollKind::barrier || count == 0) return;
-  // A product or average of one is that one; reduce() keeps the rounding rules in one place, but nothing rounds here.
-  if (call.recv != call.send) std::memcpy(call.recv, call.send, static_cast<size_t>(count * dtype_bytes(call.dtype)));
+  const int64_t count = traits(call.kind).vector ? call.counts[0] : call.count;
+  // A product or average of one input is that input: nothing rounds here.
+  if (call.kind != CollKind::barrier) copy_block(call.recv, call.send, count * dtype_bytes(call.dtype));
 }
 
 }  // namespace prun

@@ -19,8 +19,6 @@ class Scratch {
   int64_t bytes_ = 0;
 };
 
-constexpr int kPeersPerBatch = 32;  // of messages straight to many peers
-
 // What an algorithm runs on. Algorithms queue messages on the wire, in the same order on every member, and leave when
 // nothing of theirs is in flight; Wire::finish sees to the rest.
 struct Group {
@@ -31,29 +29,37 @@ struct Group {
   int left(int distance = 1) const { return (index + size - distance) % size; }
 };
 
+// Copies bytes that are not there already.
+void copy_block(void* to, const void* from, int64_t bytes);
+// How partial sums are added up: an average divides only the last one.
+inline RedOp partial_op(const CollCall& call) { return call.redop == RedOp::avg ? RedOp::sum : call.redop; }
+
 using AlgorithmFn = void (*)(Group&, const CollCall&);
 
 struct Algorithm {
   CollKind kind;
   const char* name;
-  int64_t max_bytes;  // of call_bytes; the first row that fits runs
+  int64_t max_bytes;  // largest call_bytes; the first row that fits runs
   int max_ranks;
   bool rounds_partials;  // partial sums travel in the buffer's own type and in no fixed order
   Wire::Ring ring;
   AlgorithmFn run;
-  bool in_pairs = false;  // only for numbers of members that are powers of two
+  bool in_pairs = false;  // only for a power of two members
 };
 
 // `wanted` (comm.algorithm) wins where a row of that name can do the call, whatever its limits.
 const Algorithm& choose_algorithm(const CollCall& call, int size, const std::string& wanted);
-// Whether a part of a call gets the bits of the whole: by whichever algorithms, both sum in the order of the members.
+// Whether a part of a call gets the bits of the whole: the algorithms of both sum in the order of the members.
 bool divides(const CollCall& whole, const CollCall& part, int size, const std::string& wanted);
-// Why it is that one: "more than 64 KiB, up to 32 ranks".
+// Why choose_algorithm takes that one: "more than 64 KiB, up to 32 ranks".
 std::string explain_algorithm(const CollCall& call, int size, const std::string& wanted);
-// usage_error unless "" or the name of an algorithm.
+// Throws usage_error unless `wanted` is "" or the name of an algorithm.
 void check_algorithm_name(const std::string& wanted);
 
-// One file each.
+// Gathers blocks of `bytes`: blocks[0] is the own one, blocks[d] becomes that of member left(d). Bruck et al. 1997.
+void bruck_exchange(Group& group, std::byte* blocks, int64_t bytes);
+
+// The algorithms, one file for each family.
 void all_reduce_gather(Group&, const CollCall&);  // everybody gathers all inputs: small
 void all_reduce_direct(Group&, const CollCall&);  // slices to their owners, sums in rank order, results to all
 void all_reduce_ring(Group&, const CollCall&);
@@ -76,7 +82,7 @@ void all_to_all_direct(Group&, const CollCall&);
 void all_to_all_v_direct(Group&, const CollCall&);
 void barrier_dissemination(Group&, const CollCall&);
 
-// What a call amounts to in a group of one; no messages.
+// A call in a group of one: a copy.
 void run_alone(const CollCall& call);
 
 }  // namespace prun

@@ -8,7 +8,7 @@
 
 namespace prun {
 
-// Bruck et al. 1997: ceil(log2 n) rounds of everything gathered so far, then n local additions.
+// ceil(log2 n) rounds of everything gathered so far, then n local additions.
 void all_reduce_gather(Group& group, const CollCall& call) {
   const int n = group.size;
   const int64_t bytes = call.count * dtype_bytes(call.dtype), slot = round_up(bytes, 64);
@@ -17,12 +17,7 @@ void all_reduce_gather(Group& group, const CollCall& call) {
   auto** inputs = reinterpret_cast<const void**>(room);
   std::byte* blocks = room + pointers;  // blocks[d]: the input of member left(d)
   if (bytes > 0) std::memcpy(blocks, call.send, static_cast<size_t>(bytes));
-  for (int have = 1; have < n; have *= 2) {
-    int64_t part = bytes == 0 ? 0 : std::min(have, n - have) * slot;
-    group.wire.send(group.right(have), blocks, part);
-    group.wire.recv(group.left(have), blocks + have * slot, part);
-    group.wire.flush();
-  }
+  bruck_exchange(group, blocks, bytes == 0 ? 0 : slot);
   for (int d = 0; d < n; ++d) inputs[group.left(d)] = blocks + d * slot;
   reduce(call.dtype, call.redop, inputs, n, call.recv, call.count, n);
 }
@@ -88,8 +83,8 @@ void all_reduce_ring(Group& group, const CollCall& call) {
       int64_t at = range(slice, tick % rounds);
       const void* inputs[2] = {room + tick % 2 * slot, send + at};
       bool last = step(tick) == n - 2;
-      RedOp op = call.redop == RedOp::avg && !last ? RedOp::sum : call.redop;
-      reduce(call.dtype, op, inputs, 2, recv + at, bytes(slice, tick % rounds) / item, n);
+      reduce(call.dtype, last ? call.redop : partial_op(call), inputs, 2, recv + at, bytes(slice, tick % rounds) / item,
+             n);
     }
     if (!ahead && tick + 1 < ticks) tickets[(tick + 1) % 2] = post(tick + 1);
   }

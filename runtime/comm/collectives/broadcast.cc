@@ -1,7 +1,5 @@
 // Broadcast: a binomial tree for small buffers, a pipelined chain for large ones, where each rank sends everything
 // once.
-#include <cstring>
-
 #include "comm/collectives/slices.h"
 
 namespace prun {
@@ -21,7 +19,7 @@ void broadcast_tree(Group& group, const CollCall& call) {
     if (place + bit < n) group.wire.send(member(place + bit), data, bytes);
   }
   int64_t ticket = group.wire.post();
-  if (place == 0 && call.recv != call.send && bytes > 0) std::memcpy(call.recv, call.send, static_cast<size_t>(bytes));
+  if (place == 0) copy_block(call.recv, call.send, bytes);
   group.wire.wait(ticket);
 }
 
@@ -48,9 +46,7 @@ void broadcast_chain(Group& group, const CollCall& call) {
     group.wire.send(group.right(), source + round * chunk * item, bytes(round));
     out[round % kDepth] = group.wire.post();
   }
-  if (place == 0 && call.recv != call.send && call.count > 0) {
-    std::memcpy(call.recv, call.send, static_cast<size_t>(call.count * item));
-  }
+  if (place == 0) copy_block(call.recv, call.send, call.count * item);
 }
 
 }  // namespace prun

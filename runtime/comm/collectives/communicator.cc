@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <thread>
 
 #include "base/text.h"
@@ -15,71 +14,78 @@
 namespace prun {
 namespace {
 
+void copy_to_itself(const void* send, int64_t send_bytes, void* recv, int64_t recv_bytes) {
+  PRUN_CHECK(send_bytes == recv_bytes, fmt::format("{} bytes to itself, {} back", send_bytes, recv_bytes));
+  copy_block(recv, send, send_bytes);
+}
+
 class LoneCommunicator : public Communicator {
  public:
   int index() const override { return 0; }
   int size() const override { return 1; }
-  void run(const CollCall& call) override {
-    check_call(call, 1);
-    run_alone(call);
-  }
+  PreparedCall prepare(const CollCall& call) const override { return prepare_call(call, 1); }
+  void run(const PreparedCall& call) override { run_alone(call); }
   void send_recv(int to, const void* send, int64_t send_bytes, int from, void* recv, int64_t recv_bytes) override {
-    PRUN_CHECK(to == from && send_bytes == recv_bytes,
-               fmt::format("{} bytes to {}, {} from {}", send_bytes, to, recv_bytes, from));
-    if (to == 0 && send != recv && send_bytes > 0) std::memmove(recv, send, static_cast<size_t>(send_bytes));
+    PRUN_CHECK(to == from, fmt::format("one rank sends to {} and receives from {}", to, from));
+    if (to == 0) copy_to_itself(send, send_bytes, recv, recv_bytes);
   }
   bool divides(const CollCall&, const CollCall&) const override { return true; }
   CollPath path_of(const CollCall&) const override { return {"copy", "one rank"}; }
   int64_t bytes_sent() const override { return 0; }
 };
 
-class TransportCommunicator : public Communicator {
+class TransportCommunicator : public MessageCommunicator {
  public:
-  TransportCommunicator(Link& link, const std::vector<int>& ranks, int index, int lane, std::string algorithm)
-      : link_(link), wire_(Route(link, lane), ranks, index, group_hash(ranks, lane)), algorithm_(std::move(algorithm)) {
-    if (link.table().coll != nullptr && link.table().comm_create != nullptr) create_native(lane);
-    if (link.table().ext != nullptr) alarm_ = static_cast<const prun_alarm*>(link.table().ext(PRUN_ALARM));
+  TransportCommunicator(TransportSession& session, const std::vector<int>& ranks, int index, int tag,
+                        const std::string& algorithm)
+      : MessageCommunicator(Wire(Route(session, tag), ranks, index, group_hash(ranks, tag)), algorithm),
+        session_(session) {
+    if (session.table().coll != nullptr && session.table().comm_create != nullptr) create_native(tag);
+    alarm_ = static_cast<const prun_alarm*>(extension(PRUN_ALARM));
   }
   ~TransportCommunicator() override {
-    if (native_ != nullptr && link_.table().comm_free != nullptr) link_.table().comm_free(link_.ctx(), native_);
+    if (native_ != nullptr && session_.table().comm_free != nullptr)
+      session_.table().comm_free(session_.ctx(), native_);
   }
-  int index() const override { return wire_.index(); }
-  int size() const override { return wire_.size(); }
-  int64_t bytes_sent() const override { return wire_.bytes_sent(); }
 
   bool divides(const CollCall& whole, const CollCall& part) const override {
-    if (native_ == nullptr || !algorithm_.empty()) return prun::divides(whole, part, size(), algorithm_);
-    if (!is_reduction(whole.kind) || whole.rank_order) return true;
-    return link_.table().ext != nullptr && link_.table().ext("sums_in_rank_order") != nullptr;
+    if (!prefers_native()) return prun::divides(whole, part, size(), algorithm_);
+    return !traits(whole.kind).reduces || whole.rank_order || extension("sums_in_rank_order") != nullptr;
   }
 
   CollPath path_of(const CollCall& call) const override {
-    if (ran_native_) return {"native", fmt::format("{} has its own{}", link_.plugin().name, native_path())};
-    std::string why = native_ == nullptr   ? fmt::format("{} has no collectives", link_.plugin().name)
-                      : algorithm_.empty() ? fmt::format("{} leaves it to the core", link_.plugin().name)
-                                           : "not the plugin's";
-    return {choose_algorithm(call, size(), algorithm_).name, why + "; " + explain_algorithm(call, size(), algorithm_)};
+    const std::string& name = session_.plugin().name;
+    if (ran_native_) return {"native", fmt::format("{} has its own{}", name, native_path())};
+    return core_path(call, native_ == nullptr ? name + " has no collectives"
+                           : prefers_native() ? name + " leaves it to the core"
+                                              : "not the plugin's");
   }
 
   // An abort is never the news: whatever caused it is told elsewhere.
   int check(double waited_s) override {
     if (native_ == nullptr || alarm_ == nullptr) return -1;
     prun_result result = empty_result();
-    InPlugin inside("alarm");
+    PluginCall guard("alarm");
     const int waited_ms = static_cast<int>(std::min(waited_s, 1e6) * 1e3);
-    const prun_status status = link_.told(alarm_->comm(link_.ctx(), native_, waited_ms, &result), result, "alarm");
+    const prun_status status =
+        session_.checked(alarm_->comm(session_.ctx(), native_, waited_ms, &result), result, "alarm");
     if (status == PRUN_AGAIN) return result.culprit;
     if (status != PRUN_OK && status != PRUN_EABORTED)
-      link_.fail(status, result, fmt::format("collectives of ranks {}", fmt::join(wire_.ranks(), ", ")));
+      session_.fail(status, result, fmt::format("collectives of ranks {}", fmt::join(wire_.ranks(), ", ")));
     return -1;
   }
 
-  void run(const CollCall& call) override {
-    check_call(call, size());
+  PreparedCall prepare(const CollCall& call) const override {
+    PreparedCall prepared = prepare_call(call, size());
+    if (!prefers_native()) prepared.algorithm = &choose_algorithm(call, size(), algorithm_);
+    return prepared;
+  }
+
+  void run(const PreparedCall& call) override {
     ran_native_ = false;
-    if (native_ != nullptr && algorithm_.empty()) {
-      wire_.begin(header_of(call, size(), native_sequence_), Wire::Ring::none);  // so that errors know the call
-      if (!is_vector(call.kind) && run_native(call, call.kind)) {
+    if (prefers_native()) {
+      wire_.begin(call, native_sequence_, Wire::Ring::none);  // so that errors know the call
+      if (!traits(call.kind).vector && run_native(call, call.kind)) {
         wire_.add_bytes_sent(native_bytes_sent(call, index(), size()));
         ran_native_ = true;
         return;
@@ -89,177 +95,153 @@ class TransportCommunicator : public Communicator {
       run_native(call, CollKind::barrier);
     }
     refuse_queue(call);
-    try {
-      run_core(call);
-    } catch (...) {
-      wire_.give_up();
-      throw;
-    }
-  }
-
-  void send_recv(int to, const void* send, int64_t send_bytes, int from, void* recv, int64_t recv_bytes) override {
-    if (to == index() && from == index()) {
-      PRUN_CHECK(send_bytes == recv_bytes, fmt::format("{} bytes to itself, {} back", send_bytes, recv_bytes));
-      if (send_bytes > 0 && send != recv) std::memmove(recv, send, static_cast<size_t>(send_bytes));
-      return;
-    }
-    FrameHeader header{};
-    header.fingerprint = kSendRecvKind;
-    wire_.begin(header, Wire::Ring::none);
-    try {
-      if (from >= 0) wire_.recv(from, recv, recv_bytes);
-      if (to >= 0) wire_.send(to, send, send_bytes);
+    guarded([&] {
+      const Algorithm& algorithm = algorithm_of(call);
+      wire_.begin(call, sequence_, algorithm.ring);
+      Group group{wire_, scratch_, index(), size()};
+      algorithm.run(group, call);
       wire_.finish();
-    } catch (...) {
-      wire_.give_up();
-      throw;
-    }
+      ++sequence_;
+    });
   }
 
  private:
-  // What the plugin says of its last collective, with a semicolon before it.
-  std::string native_path() const {
-    const void* found = link_.table().ext != nullptr ? link_.table().ext("coll_path") : nullptr;
-    if (found == nullptr) return "";
-    return fmt::format("; {}", reinterpret_cast<prun_coll_path>(const_cast<void*>(found))(link_.ctx(), native_));
+  bool prefers_native() const { return native_ != nullptr && algorithm_.empty(); }
+  const void* extension(const char* id) const {
+    return session_.table().ext != nullptr ? session_.table().ext(id) : nullptr;
   }
 
-  void create_native(int lane) {
-    prun_result result = empty_result();
+  // What the plugin says of its last collective, with a semicolon before it.
+  std::string native_path() const {
+    const void* found = extension("coll_path");
+    if (found == nullptr) return "";
+    return fmt::format("; {}", reinterpret_cast<prun_coll_path>(const_cast<void*>(found))(session_.ctx(), native_));
+  }
+
+  void create_native(int tag) {
     const std::vector<int>& ranks = wire_.ranks();
     std::vector<int> own;
-    for (int rank : ranks) own.push_back(link_.own_rank(rank));
-    InPlugin inside("comm_create");
+    for (int rank : ranks) own.push_back(session_.plugin_rank(rank));
+    prun_result result;
     prun_status status =
-        link_.told(link_.table().comm_create(link_.ctx(), own.data(), size(), lane, &native_, &result), result);
+        session_.call("comm_create", &prun_transport::comm_create, result, own.data(), size(), tag, &native_);
     if (status == PRUN_ENOTSUP) {
       native_ = nullptr;
       return;
     }
-    auto start = std::chrono::steady_clock::now();
-    auto limit = std::chrono::duration<double>(link_.deadline_s());
-    while (status == PRUN_OK && link_.table().comm_test != nullptr) {
-      result = empty_result();
-      prun_status ready = link_.told(link_.table().comm_test(link_.ctx(), native_, &result), result);
+    const auto start = std::chrono::steady_clock::now();
+    const std::chrono::duration<double> limit(session_.deadline_s());
+    while (status == PRUN_OK && session_.table().comm_test != nullptr) {
+      const prun_status ready = session_.call("comm_test", &prun_transport::comm_test, result, native_);
       if (ready == PRUN_OK) return;
       if (ready != PRUN_AGAIN || std::chrono::steady_clock::now() - start > limit) status = ready;
       std::this_thread::yield();
     }
     if (status != PRUN_OK)
-      link_.fail(status, result, fmt::format("making the communicator of ranks {}", fmt::join(ranks, ", ")));
+      session_.fail(status, result, fmt::format("making the communicator of ranks {}", fmt::join(ranks, ", ")));
   }
 
   // Device memory reaches the core's algorithms once it is staged; until then only the plugin's own can work on it.
   void refuse_queue(const CollCall& call) const {
     if (call.queue.kind == PRUN_MEM_HOST) return;
     throw Error(Exit::transport, fmt::format("{} on a CUDA stream: {} has no collective of its own for that",
-                                             describe(call), link_.plugin().name));
+                                             describe(call), session_.plugin().name));
   }
 
-  // As `kind`, but under the fingerprint of the call. False: the plugin leaves it to the core, on every member alike.
-  bool run_native(const CollCall& call, CollKind kind) {
+  // Runs the call as `kind`, but under its own fingerprint. False: the plugin leaves it to the core, on every member
+  // alike.
+  bool run_native(const PreparedCall& call, CollKind kind) {
     prun_coll_params params{};
     params.size = sizeof params;
     params.kind = static_cast<int>(kind);
     params.sequence = native_sequence_;
-    params.fingerprint = pack_fingerprint(call);
+    params.fingerprint = call.fingerprint;
     if (kind == call.kind) {
       params.dtype = static_cast<int>(call.dtype);
       params.redop = static_cast<int>(call.redop);
       params.root = call.root;
       params.send = call.send;
       params.recv = call.recv;
-      params.count = agreed_count(call, size());
+      params.count = call.agreed_count;
       params.rank_order = call.rank_order ? 1 : 0;
     } else {
       params.fingerprint |= kCountlessBit;  // a barrier has none
     }
+    const bool queued = call.queue.kind != PRUN_MEM_HOST;
     prun_req* req = nullptr;
-    prun_result result = empty_result();
-    prun_status status = [&] {
-      InPlugin inside("coll");
-      return link_.table().coll(link_.ctx(), native_, &params, call.queue, &req, &result);
-    }();
-    if (link_.told(status, result, "coll") == PRUN_ENOTSUP) return false;
+    prun_result result;
+    prun_status status = session_.call("coll", &prun_transport::coll, result, native_,
+                                       static_cast<const prun_coll_params*>(&params), call.queue, &req);
+    if (status == PRUN_ENOTSUP) return false;
     ++native_sequence_;
-    if (status == PRUN_EABORTED && call.queue.kind != PRUN_MEM_HOST) link_.enqueued().explain();
-    if (status == PRUN_OK && call.queue.kind != PRUN_MEM_HOST) {
-      link_.enqueued().add(req, wire_.doing());
+    if (status == PRUN_EABORTED && queued) session_.enqueued().explain();
+    if (status == PRUN_OK && queued) {
+      session_.enqueued().add(req, wire_.doing());
       return true;
     }
-    if (status == PRUN_OK) {
-      status = link_.wait(req, call_bytes(call, size()), result);
-      if (status == PRUN_AGAIN) link_.drain({req});
-    }
+    if (status == PRUN_OK) status = session_.finish(req, call.bytes, result);
     if (status != PRUN_OK) native_failed(status, result);
     return true;
   }
 
   [[noreturn]] void native_failed(prun_status status, const prun_result& result) {
-    if (status == PRUN_EMISMATCH && link_.table().coll_seen != nullptr) {
+    if (status == PRUN_EMISMATCH && session_.table().coll_seen != nullptr) {
       prun_coll_seen seen{.size = sizeof(prun_coll_seen)};
       const std::vector<int>& ranks = wire_.ranks();
       for (int member = 0; member < size(); ++member) {
         if (ranks[member] != result.culprit) continue;
-        if (link_.table().coll_seen(link_.ctx(), native_, &seen) != PRUN_OK) break;
+        if (session_.table().coll_seen(session_.ctx(), native_, &seen) != PRUN_OK) break;
         wire_.throw_mismatch(member, seen.fingerprint, seen.count, seen.sequence, "");
       }
     }
-    if (status == PRUN_AGAIN) {
-      std::string whom = result.culprit >= 0 ? fmt::format("rank {}", result.culprit) : "its members";
-      throw Error(Exit::hang, fmt::format("{}: no progress for {}, waiting for {}", wire_.doing(),
-                                          human_seconds(link_.deadline_s()), whom));
-    }
-    link_.fail(status, result, wire_.doing());
+    if (status == PRUN_AGAIN)
+      session_.fail_late(wire_.doing(), result.culprit >= 0 ? fmt::format("rank {}", result.culprit) : "its members");
+    session_.fail(status, result, wire_.doing());
   }
 
-  void run_core(const CollCall& call) {
-    const Algorithm& algorithm = choose_algorithm(call, size(), algorithm_);
-    wire_.begin(header_of(call, size(), sequence_), algorithm.ring);
-    Group group{wire_, scratch_, index(), size()};
-    algorithm.run(group, call);
-    wire_.finish();
-    ++sequence_;
-  }
-
-  Link& link_;
-  Wire wire_;
-  Scratch scratch_;
-  std::string algorithm_;
+  TransportSession& session_;
   prun_comm* native_ = nullptr;
   const prun_alarm* alarm_ = nullptr;  // where the transport has it
-  uint64_t sequence_ = 0, native_sequence_ = 0;
+  uint64_t native_sequence_ = 0;
   bool ran_native_ = false;  // the last run
 };
 
 }  // namespace
 
-// FNV-1a over the members and the lane.
-uint64_t group_hash(const std::vector<int>& ranks, int lane) {
+void MessageCommunicator::send_recv(int to, const void* send, int64_t send_bytes, int from, void* recv,
+                                    int64_t recv_bytes) {
+  if (to == index() && from == index()) return copy_to_itself(send, send_bytes, recv, recv_bytes);
+  guarded([&] {
+    PreparedCall message;
+    message.fingerprint = kSendRecvKind;
+    wire_.begin(message, 0, Wire::Ring::none);
+    if (from >= 0) wire_.recv(from, recv, recv_bytes);
+    if (to >= 0) wire_.send(to, send, send_bytes);
+    wire_.finish();
+  });
+}
+
+CollPath MessageCommunicator::core_path(const CollCall& call, const std::string& why) const {
+  return {choose_algorithm(call, size(), algorithm_).name, why + "; " + explain_algorithm(call, size(), algorithm_)};
+}
+
+// FNV-1a over the members and the number.
+uint64_t group_hash(const std::vector<int>& ranks, int number) {
   uint64_t hash = 0xcbf29ce484222325u;
   for (int rank : ranks) hash = (hash ^ static_cast<uint64_t>(rank)) * 0x100000001b3u;
-  return (hash ^ static_cast<uint64_t>(lane)) * 0x100000001b3u;
+  return (hash ^ static_cast<uint64_t>(number)) * 0x100000001b3u;
 }
 
-FrameHeader header_of(const CollCall& call, int size, uint64_t sequence) {
-  FrameHeader header{};
-  header.fingerprint = pack_fingerprint(call);
-  header.count = agreed_count(call, size);
-  header.counts_hash = counts_hash(call, size);
-  header.sequence = sequence;
-  return header;
-}
-
-std::unique_ptr<Communicator> make_communicator(Link& link, const std::vector<int>& ranks, int index, int lane,
-                                                const std::string& algorithm) {
-  return std::make_unique<TransportCommunicator>(link, ranks, index, lane, algorithm);
+std::unique_ptr<Communicator> make_communicator(TransportSession& session, const std::vector<int>& ranks, int index,
+                                                int tag, const std::string& algorithm) {
+  return std::make_unique<TransportCommunicator>(session, ranks, index, tag, algorithm);
 }
 
 std::unique_ptr<Communicator> make_lone_communicator() { return std::make_unique<LoneCommunicator>(); }
 
-int agree_on_lanes(Link& link, const std::vector<int>& ranks, int index, int user_lane, int count) {
-  // An all-reduce like any other, on lane 0, which nothing else uses; the frames tell if members make other groups.
-  int32_t mine = link.next_lane, agreed = 0;
+int agree_on_tags(TransportSession& session, const std::vector<int>& ranks, int index, int lane, int count) {
+  // An all-reduce like any other, on tag 0, which nothing else uses; the frames tell if members make other groups.
+  int32_t mine = session.next_tag, agreed = 0;
   CollCall call;
   call.kind = CollKind::all_reduce;
   call.dtype = Dtype::i32;
@@ -267,26 +249,24 @@ int agree_on_lanes(Link& link, const std::vector<int>& ranks, int index, int use
   call.send = &mine;
   call.recv = &agreed;
   call.count = 1;
-  int size = std::ssize(ranks);
-  Wire wire(Route(link, 0), ranks, index, group_hash(ranks, user_lane));
+  const int size = std::ssize(ranks);
+  Wire wire(Route(session, 0), ranks, index, group_hash(ranks, lane));
   Scratch scratch;
   Group group{wire, scratch, index, size};
   try {
-    wire.begin(header_of(call, size, 0), Wire::Ring::within);
+    wire.begin(prepare_call(call, size), 0, Wire::Ring::within);
     all_reduce_gather(group, call);
     wire.finish();
-  } catch (Aborted&) {
-    wire.give_up();
-    throw;
   } catch (Error& error) {
     wire.give_up();
-    error.prefix(
-        fmt::format("making the communicator of ranks {} on lane {} (do all ranks make theirs in the same order?)",
-                    fmt::join(ranks, ", "), user_lane));
+    if (dynamic_cast<Aborted*>(&error) == nullptr)
+      error.prefix(
+          fmt::format("making the communicator of ranks {} on lane {} (do all ranks make theirs in the same order?)",
+                      fmt::join(ranks, ", "), lane));
     throw;
   }
-  link.next_lane = agreed + count;
-  if (link.next_lane > PRUN_MAX_LANE + 1) {
+  session.next_tag = agreed + count;
+  if (session.next_tag > PRUN_MAX_LANE + 1) {
     throw Error(Exit::transport, fmt::format("more than {} communicators in one job", PRUN_MAX_LANE));
   }
   return agreed;

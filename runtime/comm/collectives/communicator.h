@@ -1,4 +1,4 @@
-// The communicator of a transport: native collectives where the plugin has them, else the core's algorithms.
+// Communicators over messages: of one rank, and of a transport.
 #pragma once
 #include <memory>
 #include <string>
@@ -6,22 +6,54 @@
 
 #include "comm/collectives/algorithm.h"
 #include "comm/collectives/wire.h"
-#include "comm/transport/transport_session.h"
 
 namespace prun {
 
-// Tells groups apart in frames.
-uint64_t group_hash(const std::vector<int>& ranks, int lane);
-// What the frames of a call say.
-FrameHeader header_of(const CollCall& call, int size, uint64_t sequence);
+// What every communicator over messages has: its wire, point to point, and the core's algorithms.
+class MessageCommunicator : public Communicator {
+ public:
+  MessageCommunicator(Wire wire, std::string algorithm) : wire_(std::move(wire)), algorithm_(std::move(algorithm)) {}
+  int index() const override { return wire_.index(); }
+  int size() const override { return wire_.size(); }
+  int64_t bytes_sent() const override { return wire_.bytes_sent(); }
+  void send_recv(int to, const void* send, int64_t send_bytes, int from, void* recv, int64_t recv_bytes) override;
 
-// `lane` of the transport, agreed on by the members and theirs alone.
-std::unique_ptr<Communicator> make_communicator(Link& link, const std::vector<int>& ranks, int index, int lane,
-                                                const std::string& algorithm);
+ protected:
+  // Runs `body`. When it throws, nothing of this call touches memory any more.
+  template <class Body>
+  void guarded(Body body) {
+    try {
+      body();
+    } catch (...) {
+      give_up();
+      throw;
+    }
+  }
+  virtual void give_up() { wire_.give_up(); }
+  const Algorithm& algorithm_of(const PreparedCall& call) const {
+    return call.algorithm != nullptr ? *call.algorithm : choose_algorithm(call, size(), algorithm_);
+  }
+  // The core's algorithm for a call like this one; `why` opens the explanation.
+  CollPath core_path(const CollCall& call, const std::string& why) const;
+
+  Wire wire_;
+  Scratch scratch_;
+  const std::string algorithm_;  // as WorldOptions::algorithm
+  uint64_t sequence_ = 0;        // of the core's collectives
+};
+
+// Tells groups apart in frames.
+uint64_t group_hash(const std::vector<int>& ranks, int number);
+
+// `tag` of the transport, agreed on by the members and theirs alone. With an `algorithm` the plugin's own collectives
+// are not used.
+std::unique_ptr<Communicator> make_communicator(TransportSession& session, const std::vector<int>& ranks, int index,
+                                                int tag, const std::string& algorithm);
 // A group of one: no messages, no transport.
 std::unique_ptr<Communicator> make_lone_communicator();
 
-// The first of `count` lanes of the transport that no member uses yet. Collective over the members.
-int agree_on_lanes(Link& link, const std::vector<int>& ranks, int index, int user_lane, int count);
+// The first of `count` tags of the transport that no member uses yet. Collective over the members; `lane` is the
+// communicator's, for the error text.
+int agree_on_tags(TransportSession& session, const std::vector<int>& ranks, int index, int lane, int count);
 
 }  // namespace prun

@@ -1,4 +1,5 @@
-// Sums in pairs at doubling distances: fewest messages, for buffers whose time is that of messages and wake-ups.
+// Recursive doubling and halving: sums in pairs at doubling distances. They need the fewest messages, which counts for
+// buffers whose time is that of messages and wake-ups.
 //
 // Every sum is formed along one tree, so all members get the same bits, every time; but not those of the rank order.
 // Rabenseifner 2004; Thakur, Rabenseifner and Gropp 2005, also for numbers of members that are no power of two.
@@ -10,8 +11,8 @@
 namespace prun {
 namespace {
 
-// The members that form pairs are as many as the largest power of two. Of the others each has a neighbour stand in:
-// among the first 2 * extra members an even one hands its input to the odd one after it and gets the result from there.
+// As many members form pairs as the largest power of two. Each of the others has a neighbour stand in for it: among the
+// first 2 * extra members an even one hands its input to the odd one after it and gets the result from there.
 class Pairs {
  public:
   explicit Pairs(const Group& group)
@@ -28,14 +29,13 @@ class Pairs {
   int places_, extra_, index_;
 };
 
-// `mine` and `theirs`, each a sum over places from one half of the tree, in the order of the places.
+// Adds `mine` and `theirs`, each a sum over one half of the tree, in the order of the places.
 struct Summer {
   const CollCall& call;
   int divisor;
   void operator()(const void* mine, const void* theirs, bool mine_first, bool last, void* out, int64_t count) const {
     const void* inputs[2] = {mine_first ? mine : theirs, mine_first ? theirs : mine};
-    RedOp op = call.redop == RedOp::avg && !last ? RedOp::sum : call.redop;
-    if (count > 0) reduce(call.dtype, op, inputs, 2, out, count, divisor);
+    if (count > 0) reduce(call.dtype, last ? call.redop : partial_op(call), inputs, 2, out, count, divisor);
   }
 };
 
@@ -96,7 +96,7 @@ void all_reduce_halving(Group& group, const CollCall& call) {
     auto at = [&](int slice) { return slices.begin(slice) * item; };
     auto length = [&](int from, int to) { return slices.end(to - 1) - slices.begin(from); };
     std::byte* room = group.scratch.get((slices.length() * places / 2) * item);
-    // Of the `distance` slices around the own one; `place` without its low bits is the first.
+    // Each member keeps the `distance` slices around its own; `place` without its low bits is the first of them.
     for (int distance = places / 2; distance > 0; distance /= 2) {
       int partner = place ^ distance, mine = place & -distance, theirs = partner & -distance;
       group.wire.send(pairs.member(partner), source + at(theirs), length(theirs, theirs + distance) * item);

@@ -33,8 +33,8 @@ void reduce_scatter_ring(Group& group, const CollCall& call) {
       group.wire.flush();
       bool last = step == n - 2;
       const void* inputs[2] = {incoming, input(from_slice)};
-      RedOp op = call.redop == RedOp::avg && !last ? RedOp::sum : call.redop;
-      reduce(call.dtype, op, inputs, 2, last ? recv + begin * item : partial, count, n);
+      reduce(call.dtype, last ? call.redop : partial_op(call), inputs, 2, last ? recv + begin * item : partial, count,
+             n);
     }
   }
 }

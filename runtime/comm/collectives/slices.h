@@ -1,5 +1,5 @@
-// How a buffer is divided among the members of a group, and how a slice is reduced: every owner collects all members'
-// parts of its slice, chunk by chunk, and sums them in the order of the members. Same volume as a ring, one hop.
+// The division of a buffer among the members of a group, and the reduction of a slice: its owner collects all members'
+// parts of it, chunk by chunk, and sums them in the order of the members. Same volume as a ring, one hop.
 #pragma once
 #include <algorithm>
 #include <cstdint>

@@ -3,6 +3,9 @@
 // Frames have a fixed size, so that ranks in different calls can still read each other's; small payloads ride in them.
 // In every collective each member sends its first frame to the next member of the group, whatever the algorithm: the
 // group is a ring, so if calls differ anywhere, two neighbours differ and one of them says so at once.
+//
+// A larger payload is a message of its own behind its frame, because a receive names its size and its place beforehand:
+// one message for both would be copied once more, and ranks in different calls could not read it.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -30,14 +33,15 @@ static_assert(sizeof(FrameHeader) == 64 && sizeof(CallFrame) == kFrameBytes);
 
 class Wire {
  public:
-  // within: the algorithm's first batch sends to the next member and receives from the previous one. apart: it may not,
-  // so frames without payload are exchanged. none: no collective (send_recv).
+  // How neighbours compare calls. within: the algorithm's first batch sends to the next member and receives from the
+  // previous one. apart: it may not, so frames without payload are exchanged. none: no collective (send_recv).
   enum class Ring { within, apart, none };
 
+  // `ranks`: the members, of the job; `index` is this one. `group` tells groups apart in frames.
   Wire(Route route, std::vector<int> ranks, int index, uint64_t group);
 
-  // Starts a call; what it is stands in `header` (fingerprint, count, counts_hash, sequence).
-  void begin(const FrameHeader& header, Ring ring);
+  // Starts a call, the `sequence`th of the group.
+  void begin(const PreparedCall& call, uint64_t sequence, Ring ring);
   // Queue messages; nothing moves before post(). One message a peer and direction in a batch that frames it.
   // `data` stays untouched until the ticket has been waited for.
   void send(int to, const void* data, int64_t bytes);
@@ -71,29 +75,25 @@ class Wire {
     void* data;
     int64_t bytes;
   };
-  struct Queue {  // not yet posted
-    std::vector<prun_p2p> receives, sends;
+  struct Part {
+    Route::Request request;
     std::vector<Arrival> arrivals;
     std::vector<int> sources;  // members that it receives from
     int64_t bytes = 0;
     void clear();
   };
-  struct Request {
-    Route::Request req;
-    std::vector<Arrival> arrivals;
-    std::vector<int> sources;
-    int64_t bytes = 0;
-  };
   struct Batch {
     int64_t ticket = -1;
-    Request stages[kStages];
+    Part parts[kStages];
   };
+  Batch& open_batch();  // the one that messages are queued in
   void add(Stage stage, bool is_recv, int member, void* data, int64_t bytes);
-  void post_stage(Queue& queue, Request& request);
-  void wait_stage(Request& request);
+  int previous() const { return (index_ + size() - 1) % size(); }
+  int next() const { return (index_ + 1) % size(); }
+  void wait_part(Part& part);
   void check_frame(const Arrival& arrival);
-  [[noreturn]] void failed(Request& request, prun_status status, prun_result& result);
-  std::string awaited(const Request& request, const prun_result& result) const;
+  [[noreturn]] void failed(const Part& part, prun_status status, const prun_result& result);
+  std::string awaited(const Part& part, const prun_result& result) const;
 
   Route route_;
   std::vector<int> ranks_;
@@ -101,9 +101,9 @@ class Wire {
   FrameHeader header_{};
   Ring ring_ = Ring::none;
   std::vector<CallFrame> out_, in_;
-  std::vector<char> framed_out_, framed_in_;  // per member, in this call
-  Queue queues_[kStages];
+  std::vector<char> framed_out_, framed_in_;  // by member: this call's frame has been queued
   Batch batches_[kInFlight];
+  std::vector<prun_p2p> receives_[kStages], sends_;  // of the open batch; the last stage posts the sends
   int64_t next_ticket_ = 0;
   int64_t bytes_sent_ = 0;
 };

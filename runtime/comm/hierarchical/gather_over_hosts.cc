@@ -1,6 +1,5 @@
-// Blocks brought to every host once, then handed round inside it.
+// Gathers and broadcasts over hosts: blocks are brought to every host once, then handed round inside it.
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 
 #include "comm/collectives/slices.h"
@@ -9,7 +8,7 @@
 namespace prun {
 namespace {
 
-// Where each member's block lies in the result.
+// Each member's block in the result.
 struct Layout {
   std::byte* base;
   int64_t item;
@@ -22,109 +21,107 @@ struct Layout {
   }
 };
 
-// A block of another host comes to the local rank whose turn it is; each sends its own to one rank of every other host.
-void exchange(Span& span, const CollCall& call, const Layout& layout) {
-  const int self = span.member(span.host, span.place);
-  for (int d = 1; d < span.host_count(); ++d) {
-    const int to = (span.host + d) % span.host_count(), from = (span.host + span.host_count() - d) % span.host_count();
-    const auto& sources = span.hosts[from];
-    const int there = std::ssize(span.hosts[to]);
-    span.wire.send(span.member(to, span.place % there), call.send, layout.bytes(self));
-    for (size_t j = static_cast<size_t>(span.place); j < sources.size(); j += static_cast<size_t>(span.here()))
-      span.wire.recv(sources[j], layout.at(sources[j]), layout.bytes(sources[j]));
+// Sends this rank's block to one rank of every other host, and receives the blocks that it is to hand on here.
+void exchange(HierarchicalGroup& group, const CollCall& call, const Layout& layout) {
+  const int self = group.member(group.map.host, group.map.place);
+  for (int d = 1; d < group.host_count(); ++d) {
+    const int to = (group.map.host + d) % group.host_count(),
+              from = (group.map.host + group.host_count() - d) % group.host_count();
+    const auto& sources = group.map.hosts[from];
+    const int there = std::ssize(group.map.hosts[to]);
+    group.wire.send(group.member(to, group.map.place % there), call.send, layout.bytes(self));
+    for (size_t j = static_cast<size_t>(group.map.place); j < sources.size(); j += static_cast<size_t>(group.here()))
+      group.wire.recv(sources[j], layout.at(sources[j]), layout.bytes(sources[j]));
   }
 }
 
-// What has come of host `h`, to all on this one.
-void hand_round(Span& span, const CollCall& call, const Layout& layout, int h) {
-  const auto& members = span.hosts[h];
+// Hands the blocks of host `h` to all ranks of this one.
+void hand_round(HierarchicalGroup& group, const CollCall& call, const Layout& layout, int h) {
+  const auto& members = group.map.hosts[h];
   CollCall step = call;
   step.counts = nullptr;
-  if (span.in_order && span.even && layout.counts == nullptr) {
+  if (group.map.in_order && group.map.even && layout.counts == nullptr) {
     step.kind = CollKind::all_gather;
-    step.send = layout.at(span.member(h, span.place));
+    step.send = layout.at(group.member(h, group.map.place));
     step.recv = layout.at(members.front());
-    span.run_inside(step);
+    group.run_inside(step);
     return;
   }
   step.kind = CollKind::broadcast;
   for (size_t j = 0; j < members.size(); ++j) {
-    step.root = static_cast<int>(j) % span.here();
+    step.root = static_cast<int>(j) % group.here();
     step.send = step.recv = layout.at(members[j]);
     step.count = layout.elements(members[j]);
-    span.run_inside(step);
+    group.run_inside(step);
   }
 }
 
 }  // namespace
 
-bool spanning_all_gather(Span& span, const CollCall& call) {
+bool hierarchical_all_gather(HierarchicalGroup& group, const CollCall& call) {
   const Layout layout{static_cast<std::byte*>(call.recv), dtype_bytes(call.dtype), call.counts, call.count};
-  const int self = span.member(span.host, span.place);
-  span.start();
-  exchange(span, call, layout);
-  const int64_t ticket = span.wire.post();
-  if (call.send != layout.at(self) && layout.bytes(self) > 0)
-    std::memcpy(layout.at(self), call.send, static_cast<size_t>(layout.bytes(self)));
-  hand_round(span, call, layout, span.host);  // while the others' blocks are on their way
-  span.wire.wait(ticket);
-  for (int d = 1; d < span.host_count(); ++d) hand_round(span, call, layout, (span.host + d) % span.host_count());
+  const int self = group.member(group.map.host, group.map.place);
+  group.start();
+  exchange(group, call, layout);
+  const int64_t ticket = group.wire.post();
+  copy_block(layout.at(self), call.send, layout.bytes(self));
+  hand_round(group, call, layout, group.map.host);  // while the others' blocks are on their way
+  group.wire.wait(ticket);
+  for (int d = 1; d < group.host_count(); ++d)
+    hand_round(group, call, layout, (group.map.host + d) % group.host_count());
   return true;
 }
 
-// From the root to one rank of each other host: down a tree when it is one piece, host by host when it is many.
-bool spanning_broadcast(Span& span, const CollCall& call) {
+// From the root to the leader of each other host: down a tree when it is one piece, host by host when it is many.
+bool hierarchical_broadcast(HierarchicalGroup& group, const CollCall& call) {
   constexpr int64_t kPiece = 512 << 10;
   constexpr int kDepth = 2;
-  const int hosts = span.host_count();
+  const int hosts = group.host_count();
   const int64_t bytes = call.count * dtype_bytes(call.dtype), piece = kPiece / 64 * 64;
   const int64_t pieces = (bytes + piece - 1) / piece;
-  int root_host = 0, root_place = 0;
-  for (int h = 0; h < hosts; ++h) {
-    for (int p = 0; p < std::ssize(span.hosts[h]); ++p)
-      if (span.member(h, p) == call.root) root_host = h, root_place = p;
-  }
-  const int turn = (span.host - root_host + hosts) % hosts;  // of this host
-  const int gate = turn == 0 ? root_place : 0;
-  auto gate_of = [&](int t) { return t == 0 ? call.root : span.member((root_host + t) % hosts, 0); };
+  const auto [root_host, root_place] = group.map.find(call.root);
+  const int first = root_host;
+  const int turn = (group.map.host - first + hosts) % hosts;  // of this host; the root's is 0
+  const int leader = turn == 0 ? root_place : 0;              // the place of the host leader
+  auto leader_of = [&](int t) { return t == 0 ? call.root : group.member((first + t) % hosts, 0); };
   int parent = turn - 1;
   std::vector<int> children;
   if (pieces > 1) {
-    if (turn + 1 < hosts) children.push_back(gate_of(turn + 1));
+    if (turn + 1 < hosts) children.push_back(leader_of(turn + 1));
   } else {
     int bit = 1;
     while (bit < hosts && (turn & bit) == 0) bit *= 2;  // the lowest set bit: the parent is without it
     parent = turn - bit;
     for (bit /= 2; bit > 0; bit /= 2)
-      if (turn + bit < hosts) children.push_back(gate_of(turn + bit));
+      if (turn + bit < hosts) children.push_back(leader_of(turn + bit));
   }
-  const bool speaks = span.place == gate, at_root = call.root == span.wire.index();
+  const bool leads = group.map.place == leader, at_root = call.root == group.wire.index();
   auto* recv = static_cast<std::byte*>(call.recv);
   const auto* data = at_root ? static_cast<const std::byte*>(call.send) : recv;
   auto size = [&](int64_t i) { return std::min(piece, bytes - i * piece); };
   int64_t came[kDepth] = {-1, -1}, went[kDepth] = {-1, -1};
   auto expect = [&](int64_t i) {
-    if (!speaks || turn == 0 || i >= pieces) return;
-    span.wire.recv(gate_of(parent), recv + i * piece, size(i));
-    came[i % kDepth] = span.wire.post();
+    if (!leads || turn == 0 || i >= pieces) return;
+    group.wire.recv(leader_of(parent), recv + i * piece, size(i));
+    came[i % kDepth] = group.wire.post();
   };
-  span.start();
+  group.start();
   expect(0);
   for (int64_t i = 0; i < pieces; ++i) {
     expect(i + 1);
-    if (speaks) {
-      span.wire.wait(came[i % kDepth]);
-      span.wire.wait(went[i % kDepth]);
-      for (int child : children) span.wire.send(child, data + i * piece, size(i));
-      went[i % kDepth] = span.wire.post();
+    if (leads) {
+      group.wire.wait(came[i % kDepth]);
+      group.wire.wait(went[i % kDepth]);
+      for (int child : children) group.wire.send(child, data + i * piece, size(i));
+      went[i % kDepth] = group.wire.post();
     }
     CollCall step = call;
     step.dtype = Dtype::u8;
-    step.root = gate;
+    step.root = leader;
     step.send = data + i * piece;
     step.recv = recv + i * piece;
     step.count = size(i);
-    span.run_inside(step);
+    group.run_inside(step);
   }
   return true;
 }

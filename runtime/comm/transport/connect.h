@@ -10,9 +10,9 @@ namespace prun {
 
 // Exchanges addresses through the bootstrap. Throws Error(join) naming the ranks whose ABI, plugin, version, build or
 // options differ; then connects, and throws Error(transport) naming who is missing at the deadline.
-// Only the link's members are compared and connected, but all ranks of the job must call, those without a link
-// join_without.
-void join_and_connect(Link& link, const WorldOptions& options, Bootstrap& bootstrap);
+// Only the session's members are compared and connected, but all ranks of the job must call; those without a session
+// call join_without.
+void join_and_connect(TransportSession& session, const WorldOptions& options, Bootstrap& bootstrap);
 inline void join_without(Bootstrap& bootstrap) { bootstrap.all_gather(""); }
 
 // The GNU build id of the object that holds this address, in hex; "" if it was linked without one.

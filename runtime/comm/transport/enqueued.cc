@@ -1,3 +1,4 @@
+// One thread tests all requests in turn.
 #include "comm/transport/enqueued.h"
 
 #include <fmt/format.h>
@@ -13,13 +14,13 @@ namespace prun {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr auto kSettle =
-    std::chrono::seconds(1);  // plugins keep a failed request until the device has let go of its memory
+// Plugins keep a failed request until the device has let go of its memory.
+constexpr auto kSettle = std::chrono::seconds(1);
 
 }  // namespace
 
 void Enqueued::add(prun_req* req, std::string doing) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   entries_.push_back({req, std::move(doing)});
   if (!thread_.joinable()) {
     closed_ = false;
@@ -29,21 +30,21 @@ void Enqueued::add(prun_req* req, std::string doing) {
 }
 
 void Enqueued::check() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (failure_) std::rethrow_exception(failure_);
-  if (aborted_ && Clock::now() - aborted_at_ > kSettle) throw Aborted(host_abort_reason());
+  if (aborted_ && Clock::now() - aborted_at_ > kSettle) throw Aborted(job_abort_reason());
 }
 
 void Enqueued::explain() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (const Clock::time_point end = Clock::now() + kSettle; !failure_ && Clock::now() < end;)
-    changed_.wait_for(lock, std::chrono::milliseconds(10));
+    lock.wait_for(changed_, std::chrono::milliseconds(10));
   if (failure_) std::rethrow_exception(failure_);
 }
 
 void Enqueued::finish() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     closed_ = true;
   }
   changed_.notify_all();
@@ -55,26 +56,26 @@ void Enqueued::failed(prun_status status, const prun_result& result, const std::
     if (status == PRUN_AGAIN) {
       const std::string whom = result.culprit >= 0 ? fmt::format("rank {}", result.culprit) : "its members";
       throw Error(Exit::hang, fmt::format("{}: no progress on the device for {}, waiting for {}", doing,
-                                          human_seconds(link_.deadline_s()), whom));
+                                          human_seconds(session_.deadline_s()), whom));
     }
-    link_.fail(status, result, doing);
+    session_.fail(status, result, doing);
   } catch (const Aborted&) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!std::exchange(aborted_, true)) aborted_at_ = Clock::now();
   } catch (...) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!failure_) failure_ = std::current_exception();
     changed_.notify_all();
   }
 }
 
-// Each in turn; a test may take 10 ms, and what ends out of turn loses nothing by that.
+// Requests are tested in turn, up to 10 ms each; one that ends out of turn loses nothing by waiting for its own.
 void Enqueued::run() {
   Clock::time_point moved = Clock::now(), closing{};
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
     if (entries_.empty()) {
-      changed_.wait(lock, [&] { return !entries_.empty() || closed_; });
+      while (entries_.empty() && !closed_) lock.wait(changed_);
       if (entries_.empty()) return;
       moved = Clock::now();
     }
@@ -83,12 +84,12 @@ void Enqueued::run() {
     entries_.pop_front();
     lock.unlock();
     prun_result result = empty_result();
-    const prun_status status = link_.test(entry.req, result);
-    const bool late = std::chrono::duration<double>(Clock::now() - moved).count() > link_.deadline_s();
-    const bool leaving = closing != Clock::time_point{} && Clock::now() - closing > std::chrono::seconds(1);
+    const prun_status status = session_.test(entry.req, result);
+    const bool late = std::chrono::duration<double>(Clock::now() - moved).count() > session_.deadline_s();
+    const bool leaving = closing != Clock::time_point{} && Clock::now() - closing > kSettle;
     if (status == PRUN_AGAIN && (late || leaving)) {
       if (late) failed(status, result, entry.doing);
-      link_.drain({entry.req});
+      session_.drain({entry.req});
     } else if (status != PRUN_OK && status != PRUN_AGAIN) {
       failed(status, result, entry.doing);
     }

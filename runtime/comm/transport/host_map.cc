@@ -22,8 +22,8 @@ std::string this_host() {
   return key;
 }
 
-Hosts group_by_host(const std::vector<std::string>& host_of_rank) {
-  Hosts hosts;
+HostMap group_by_host(const std::vector<std::string>& host_of_rank) {
+  HostMap hosts;
   std::map<std::string, int> numbers;
   for (size_t rank = 0; rank < host_of_rank.size(); ++rank) {
     auto [entry, is_new] = numbers.emplace(host_of_rank[rank], hosts.count());
@@ -34,13 +34,13 @@ Hosts group_by_host(const std::vector<std::string>& host_of_rank) {
   return hosts;
 }
 
-Hosts find_hosts(const WorldOptions& options, Bootstrap& bootstrap) {
+HostMap find_hosts(const WorldOptions& options, Bootstrap& bootstrap) {
   if (options.local_ranks >= options.ranks && options.host.empty())
     return group_by_host(std::vector<std::string>(static_cast<size_t>(options.ranks)));
   return group_by_host(bootstrap.all_gather(options.host.empty() ? this_host() : options.host));
 }
 
-std::string Hosts::text() const {
+std::string HostMap::text() const {
   std::vector<std::string> parts;
   for (const std::vector<int>& ranks : ranks_of) {
     std::string part;

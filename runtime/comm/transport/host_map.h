@@ -1,5 +1,5 @@
-// Which ranks share a host: measured, not told. Two ranks do if they run under one kernel (boot id) and in the same
-// network and IPC namespaces, in which the names and the memory live that local transports pass around.
+// Which ranks share a machine ("host"): measured, not told. Two ranks do if they run under one kernel (boot id) and in
+// the same network and IPC namespaces, where the names and the memory live that local transports pass around.
 //
 // Surprising fact: a node of the launcher is not a host. Two nodes may be started on one machine, and their ranks then
 // share memory like any others; two containers on one machine may not.
@@ -11,19 +11,19 @@
 
 namespace prun {
 
-struct Hosts {
+struct HostMap {
   std::vector<int> host_of;                // by rank
   std::vector<std::vector<int>> ranks_of;  // by host, in order; hosts in the order of their first ranks
   int count() const { return static_cast<int>(ranks_of.size()); }
-  const std::vector<int>& with(int rank) const { return ranks_of[host_of[rank]]; }
+  const std::vector<int>& with(int rank) const { return ranks_of[host_of[rank]]; }  // all ranks of this rank's host
   bool same(int a, int b) const { return host_of[a] == host_of[b]; }
   std::string text() const;  // "ranks 0-3 | 4-7"
 };
 
-// What is equal on all ranks of a host and nowhere else.
+// A text that is equal on all ranks of a host and nowhere else.
 std::string this_host();
 // Collective over all ranks if the launcher says that some are elsewhere; ranks of one launcher share its host.
-Hosts find_hosts(const WorldOptions& options, Bootstrap& bootstrap);
-Hosts group_by_host(const std::vector<std::string>& host_of_rank);
+HostMap find_hosts(const WorldOptions& options, Bootstrap& bootstrap);
+HostMap group_by_host(const std::vector<std::string>& host_of_rank);
 
 }  // namespace prun

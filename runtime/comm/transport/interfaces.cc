@@ -62,7 +62,7 @@ bool in_network(const Bytes& address, const Bytes& network, size_t bits) {
 
 std::string bare(const std::string& address) { return address.substr(0, address.find('/')); }
 
-// One word of what is wanted.
+// Whether an interface fits one word of `--interface`.
 bool fits(const Interface& interface, const std::string& word) {
   if (word[0] == '=') return interface.name == word.substr(1);
   const size_t slash = word.find('/');
@@ -82,7 +82,7 @@ std::string why_not(const Interface& interface) {
   return !interface.up ? "is down" : interface.addresses.empty() ? "has no IP address" : "";
 }
 
-// Those that a word means: of a name that is there in full, that one alone.
+// The interfaces that a word means: one whose full name it is, else all that fit.
 std::vector<const Interface*> meant_by(const std::string& word, const std::vector<Interface>& interfaces) {
   std::vector<const Interface*> meant;
   for (const Interface& interface : interfaces) {
@@ -100,7 +100,7 @@ std::vector<std::string> words_of(const std::string& text) {
   return words;
 }
 
-// Without a wish: what reaches the rendezvous, else the first that leads out of this host.
+// The default: the interface that reaches the rendezvous, else the first that leads out of this host.
 InterfaceChoice choose_freely(const std::string& towards, const std::vector<const Interface*>& usable) {
   for (const Interface* interface : usable) {
     if (interface->name != towards) continue;

@@ -1,5 +1,4 @@
-// Which network interface connects this host to others: what `--interface` may say, and what is taken when it says
-// nothing.
+// The network interface that connects this host to others: the forms of `--interface`, and the default.
 #pragma once
 #include <string>
 #include <vector>
@@ -21,14 +20,14 @@ struct InterfaceChoice {
   std::string why;
 };
 
-// `wanted`, a list of names, beginnings of names, addresses or networks with commas between ("eth0", "eth", "=eth0",
-// "10.0.0.2", "10.0.0.0/24"), or of names to leave out ("^docker,virbr"). Of several that fit, the one that reaches the
-// rendezvous (`towards`), else the first. Throws usage_error, with what there is, when none fits, is up and has an
+// Chooses by `wanted`: names, beginnings of names, addresses or networks with commas between ("eth0", "eth", "=eth0",
+// "10.0.0.2", "10.0.0.0/24"), or names to leave out ("^docker,virbr"). Of several that fit, the one that reaches the
+// rendezvous (`towards`), else the first. Throws usage_error, listing the interfaces, when none fits, is up and has an
 // address.
 InterfaceChoice choose_interface(const std::string& wanted, const std::string& towards,
                                  const std::vector<Interface>& interfaces);
 
-// The name for WorldOptions::network_interface, of a job of so many nodes; "" if none was wanted and none is needed.
+// WorldOptions::network_interface of a job of `nnodes` nodes; "" if none was wanted and none is needed.
 std::string interface_of_job(const std::string& wanted, int nnodes, const std::string& rendezvous);
 
 }  // namespace prun

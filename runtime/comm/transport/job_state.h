@@ -1,5 +1,5 @@
-// What prun offers a plugin: its log, the news that the job is ending, the share of cores. One per process, because the
-// callbacks of the ABI carry no pointer of ours and a plugin keeps the struct for good.
+// The state of the job that plugins and wait loops see: the log, the news that the job is ending, the share of cores.
+// One per process, because the callbacks of prun_host carry no pointer of ours and a plugin keeps the struct for good.
 #pragma once
 #include <string>
 
@@ -7,13 +7,17 @@
 
 namespace prun {
 
-const prun_host& host_table();  // cores_per_rank as last set
+// What the core offers a plugin.
+const prun_host& core_services();
 
-// The bootstrap whose abort flag plugins see; null: none. set_host(nullptr) also forgets an abort.
-void set_host(const Bootstrap* bootstrap, int local_ranks);
-void set_aborted();                        // any thread: World::abort
-bool host_aborted();                       // any thread
-std::string host_abort_reason();           // "the job is ending" when nobody knows more
-void host_doing(const std::string& what);  // Bootstrap::doing
+// Makes `bootstrap` the one whose abort flag everybody sees (null: none), forgets World::abort, and divides this
+// process's cores among `local_ranks`. Not while a transport is open.
+void set_job(const Bootstrap* bootstrap, int local_ranks);
+
+// The rest may be called by any thread.
+void set_job_aborted();                         // World::abort
+bool job_aborted();                             // by the bootstrap or set_job_aborted
+std::string job_abort_reason();                 // "the job is ending" when nobody knows more
+void report_activity(const std::string& what);  // Bootstrap::doing
 
 }  // namespace prun

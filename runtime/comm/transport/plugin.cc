@@ -1,4 +1,4 @@
-// Loading of transports.
+// Manifests, tables, options.
 #include "comm/transport/plugin.h"
 
 #include <fmt/format.h>
@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -79,7 +80,7 @@ void each_option(const std::string& options, Use use) {
   }
 }
 
-// In a child first: a plugin that crashes there must not take along whoever only wants a list.
+// Loads the plugin in a child process: one that crashes there must not take a mere list of plugins along.
 void try_to_load(const PluginFile& file) {
   std::fflush(nullptr);
   pid_t child = fork();
@@ -88,7 +89,7 @@ void try_to_load(const PluginFile& file) {
     rlimit none{0, 0};
     setrlimit(RLIMIT_CORE, &none);
     try {
-      load_plugin(file, host_table());
+      load_plugin(file);
     } catch (const Error&) {  // it will be thrown again
     }
     _exit(0);
@@ -105,7 +106,7 @@ PluginInfo describe_plugin(const PluginFile& file) {
   PluginInfo info{.name = file.name, .path = file.path};
   try {
     try_to_load(file);
-    prun_transport table = load_plugin(file, host_table()).table;
+    prun_transport table = load_plugin(file).table;
     info.name = table.name;
     info.version = table.version;
     info.summary = table.summary != nullptr ? table.summary : "";
@@ -145,14 +146,14 @@ std::vector<PluginFile> find_plugins(const std::vector<std::string>& dirs) {
   return found;
 }
 
-Plugin load_plugin(const PluginFile& file, const prun_host& host) {
+Plugin load_plugin(const PluginFile& file) {
   refuse_world_writable(file.path);
-  host_doing("loading " + file.path);
+  report_activity("loading " + file.path);
   std::string why;
   void* symbol = load_entry(file.path, "prun_transport_v1", why);
   if (symbol == nullptr) refuse(file.path, why.rfind("it has", 0) == 0 ? "no prun transport: " + why : why);
   auto entry = reinterpret_cast<prun_transport_entry>(symbol);
-  const prun_transport* theirs = entry(&host);
+  const prun_transport* theirs = entry(&core_services());
   if (theirs == nullptr) refuse(file.path, "it cannot work with this prun (its log line says why)");
   return Plugin{.name = file.name, .path = file.path, .table = checked_copy(theirs, file.path)};
 }
@@ -173,16 +174,27 @@ PluginFile find_named(std::string_view name, const std::vector<std::string>& dir
                                 near.empty() ? "" : fmt::format(" (did you mean '{}'?)", near), join(names, ", ")));
 }
 
-Plugin load_named(std::string_view name, const std::vector<std::string>& dirs, const prun_host& host) {
-  return load_plugin(find_named(name, dirs), host);
+Plugin load_named(std::string_view name, const std::vector<std::string>& dirs) {
+  return load_plugin(find_named(name, dirs));
 }
 
-std::string options_of(const std::string& name, const std::string& options) {
+OpenParams::OpenParams(const WorldOptions& world, const std::string& plugin) : prun_open_params{} {
   std::vector<std::string> own;
-  each_option(options, [&](const std::string& whose, const std::string& setting) {
-    if (whose.empty() || whose == name) own.push_back(setting);
+  each_option(world.transport_options, [&](const std::string& whose, const std::string& setting) {
+    if (whose.empty() || whose == plugin) own.push_back(setting);
   });
-  return join(own, ",");
+  own_options_ = join(own, ",");
+  size = sizeof(prun_open_params);
+  rank = world.rank;
+  ranks = world.ranks;
+  local_rank = world.local_rank;
+  local_ranks = world.local_ranks;
+  options = own_options_.c_str();
+  std::memcpy(job_secret, world.job_secret.data(), std::min(world.job_secret.size(), sizeof job_secret));
+  std::strncpy(job_id, world.job_id.c_str(), sizeof job_id - 1);
+  interface_name = world.network_interface.empty() ? nullptr : world.network_interface.c_str();
+  mem_kind = world.memory;
+  device = world.device;
 }
 
 void check_options(const std::string& options, const std::vector<std::string>& dirs) {

@@ -1,9 +1,7 @@
-// Finding and loading transports: a plugin is NAME.so in a plugin directory, and nothing is loaded that nobody asked
-// for.
+// Finding and loading transports: a plugin is NAME.so in a plugin directory, and is loaded only when it is needed.
 //
-// Surprising fact: `auto` cannot ask a plugin what it is for without loading it (and with it NCCL, say), so a plugin
-// that wants to be chosen says so in a small text file NAME.plugin beside it: auto, memory, local_only. What it does
-// not claim to do (not_claimed) stands there, too.
+// `auto` cannot ask a plugin what it is for without loading it (and with it NCCL, say). So a plugin that wants to be
+// chosen says so in a text file NAME.plugin beside it: auto, memory, local_only, and what it does not claim to do.
 #pragma once
 #include <string>
 #include <string_view>
@@ -18,10 +16,10 @@ struct Plugin {
   prun_transport table{};  // ours: what the plugin's own table is too short for is zero
 };
 
-// A NAME.so that lies in a plugin directory, not loaded.
+// A NAME.so in a plugin directory, not loaded, with what NAME.plugin says.
 struct PluginFile {
   std::string name, path;
-  bool automatic = false;  // the rest is from NAME.plugin; without one `auto` does not consider it
+  bool automatic = false;  // `auto` considers it
   bool host_memory = false, cuda_memory = false;
   bool local_only = false;
   std::vector<std::string> not_claimed;  // items of the conformance suite
@@ -32,17 +30,23 @@ struct PluginFile {
 std::vector<PluginFile> find_plugins(const std::vector<std::string>& dirs);
 
 // Loads and checks. Throws Error(transport), one sentence with the file's name for each way to be wrong.
-// The host struct stays alive as long as the process does.
-Plugin load_plugin(const PluginFile& file, const prun_host& host);
+Plugin load_plugin(const PluginFile& file);
 
 // The plugin of this name; usage_error with the names that are there.
 PluginFile find_named(std::string_view name, const std::vector<std::string>& dirs);
 // The same, loaded.
-Plugin load_named(std::string_view name, const std::vector<std::string>& dirs, const prun_host& host);
+Plugin load_named(std::string_view name, const std::vector<std::string>& dirs);
 
-// Of "key=value,shm.key=value,..." what is meant for this plugin: keys without a name before them, and its own.
-std::string options_of(const std::string& name, const std::string& options);
-// usage_error for a name before a key that is no plugin's.
+// What a plugin is opened and asked with. Its texts are those of `world`, which outlives it.
+struct OpenParams : prun_open_params {
+  OpenParams(const WorldOptions& world, const std::string& plugin);
+  OpenParams(const OpenParams&) = delete;
+  OpenParams& operator=(const OpenParams&) = delete;
+
+ private:
+  std::string own_options_;  // those of WorldOptions::transport_options that are meant for this plugin
+};
+// usage_error for a name before a key in "key=value,NAME.key=value,..." that is no plugin's.
 void check_options(const std::string& options, const std::vector<std::string>& dirs);
 
 }  // namespace prun

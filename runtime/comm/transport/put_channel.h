@@ -1,7 +1,7 @@
 // One-sided transfers of one pair of ranks, over a transport's put, signal and wait_signal.
 //
-// The receiver offers a place in its window; the sender waits for the offer, puts the bytes there and raises a signal;
-// the receiver waits for that. Offers and puts of a channel are taken in order, so each side only counts.
+// The receiver offers a place in its window; the sender waits for the offer, puts the bytes there and raises a signal,
+// for which the receiver waits. Offers and puts of a channel happen in order, so each side only counts them.
 #pragma once
 #include <memory>
 
@@ -11,6 +11,6 @@
 namespace prun {
 
 // Null: the transport has no one-sided calls, on any rank.
-std::unique_ptr<PutChannel> make_put_channel(Link& link, int peer, int lane);
+std::unique_ptr<PutChannel> make_put_channel(TransportSession& session, int peer, int lane);
 
 }  // namespace prun

@@ -1,9 +1,8 @@
 // Which transport leads to which member of a group: one for all, or one inside the host and another between hosts. Each
-// has a lane of its own, which the group's members agreed on.
+// has a tag of its own (prun_p2p), which the group's members agreed on.
 //
-// Surprising fact: with two transports a request has two parts, and whoever waits for one must give the other its
-// turns, or ranks that wait in different orders would wait for each other. Parts take turns of a test each (10 ms at
-// most).
+// With two transports a request has two parts, and whoever waits for one must give the other its turns, or ranks that
+// wait in different orders would wait for each other. Parts take turns of a test each (10 ms at most).
 #pragma once
 #include <vector>
 
@@ -13,10 +12,10 @@ namespace prun {
 
 class Route {
  public:
-  Route(Link& only, int lane) : legs_{{&only, lane, {}}, {}} {}
+  Route(TransportSession& only, int tag) : legs_{{&only, tag, {}}, {}} {}
   // Ranks that `inside` connects are reached by it, all others by `between`.
-  Route(Link& inside, int inside_lane, Link& between, int between_lane)
-      : legs_{{&inside, inside_lane, {}}, {&between, between_lane, {}}} {}
+  Route(TransportSession& inside, int inside_tag, TransportSession& between, int between_tag)
+      : legs_{{&inside, inside_tag, {}}, {&between, between_tag, {}}} {}
 
   // A batch under way: at most one request of each transport.
   struct Request {
@@ -26,31 +25,25 @@ class Route {
   // Starts messages to and from ranks of the job; `ops` are used up. Parts that have started stay in `request`, also
   // after a failure.
   prun_status batch(std::vector<prun_p2p>& ops, Request& request, prun_result& result);
-  // As Link::wait: PRUN_AGAIN at the deadline, with the parts that have not ended left in `request`.
+  // As TransportSession::wait: PRUN_AGAIN at the deadline, with the parts that have not ended left in `request`.
   prun_status wait(Request& request, int64_t bytes, prun_result& result);
   void drain(const std::vector<Request>& requests);
 
-  bool queue_ordered() const {  // any of them
-    return legs_[0].link->table().queue_ordered != 0 ||
-           (legs_[1].link != nullptr && legs_[1].link->table().queue_ordered != 0);
-  }
-  double deadline_s() const { return legs_[0].link->deadline_s(); }
-  // As Link::fail, of the transport that failed last.
-  [[noreturn]] void fail(prun_status status, const prun_result& result, const std::string& doing) const {
-    failed_->fail(status, result, doing);
-  }
+  bool queue_ordered() const;  // any of them
+  // The session that failed last.
+  const TransportSession& failed() const { return *failed_; }
 
  private:
   struct Leg {
-    Link* link = nullptr;
-    int lane = 0;
+    TransportSession* session = nullptr;
+    int tag = 0;
     std::vector<prun_p2p> ops;  // of one batch, kept for its capacity
   };
-  prun_status start(size_t leg, std::vector<prun_p2p>& ops, Request& request, prun_result& result);
+  prun_status start(int leg, std::vector<prun_p2p>& ops, Request& request, prun_result& result);
   prun_status wait_in_turns(Request& request, int64_t bytes, prun_result& result);
 
   Leg legs_[2];  // the second is empty where one transport leads to all
-  const Link* failed_ = legs_[0].link;
+  const TransportSession* failed_ = legs_[0].session;
 };
 
 }  // namespace prun

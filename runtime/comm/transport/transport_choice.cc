@@ -10,7 +10,6 @@
 #include <sstream>
 
 #include "base/text.h"
-#include "comm/transport/job_state.h"
 
 namespace prun {
 namespace {
@@ -21,7 +20,7 @@ std::vector<int> all_ranks(int n) {
   return ranks;
 }
 
-// Why a plugin is not even asked; "" if it is. Known from its manifest alone.
+// Why a plugin is not asked for a score, by its manifest alone; "" if it is asked.
 std::string not_asked(const PluginFile& file, bool several_hosts, prun_mem_kind memory) {
   if (!file.automatic) return "does not offer itself to auto (its manifest, AUTO); by name only";
   if (memory == PRUN_MEM_HOST && !file.host_memory) return "does not take host memory";
@@ -31,19 +30,9 @@ std::string not_asked(const PluginFile& file, bool several_hosts, prun_mem_kind 
 }
 
 void ask(Candidate& candidate, const WorldOptions& options, const std::vector<int>& ranks) {
-  prun_open_params params{};
-  params.size = sizeof params;
-  params.rank = options.rank;
-  params.ranks = options.ranks;
-  params.local_rank = options.local_rank;
-  params.local_ranks = options.local_ranks;
-  const std::string own_options = options_of(candidate.file.name, options.transport_options);
-  params.options = own_options.c_str();
-  params.interface_name = options.network_interface.empty() ? nullptr : options.network_interface.c_str();
-  params.mem_kind = options.memory;
-  params.device = options.device;
+  const OpenParams params(options, candidate.file.name);
   try {
-    candidate.plugin = load_plugin(candidate.file, host_table());
+    candidate.plugin = load_plugin(candidate.file);
     const prun_transport& table = candidate.plugin->table;
     candidate.score = table.score == nullptr
                           ? 1
@@ -55,7 +44,7 @@ void ask(Candidate& candidate, const WorldOptions& options, const std::vector<in
   }
 }
 
-// What a rank can offer: "name score" of each plugin, one a line.
+// A rank's offers: a line "name score" for each plugin.
 std::string pack(const std::vector<Candidate>& candidates) {
   std::string text;
   for (const Candidate& c : candidates)
@@ -82,7 +71,8 @@ std::string best_of(const std::vector<std::string>& offers, const std::vector<in
   return best;
 }
 
-[[noreturn]] void nothing_fits(const WorldOptions& options, const Hosts& hosts, const std::vector<Candidate>& weighed) {
+[[noreturn]] void nothing_fits(const WorldOptions& options, const HostMap& hosts,
+                               const std::vector<Candidate>& weighed) {
   std::string reasons;
   for (const Candidate& c : weighed)
     reasons += fmt::format("; {} {}", c.file.name, c.reason.empty() ? "is not offered by all ranks" : c.reason);
@@ -104,9 +94,9 @@ std::pair<std::string, std::string> split_name(const std::string& transport) {
   return {transport.substr(0, plus), transport.substr(plus + 1)};
 }
 
-Transports by_name(const WorldOptions& options, const Hosts& hosts) {
+Transports by_name(const WorldOptions& options, const HostMap& hosts) {
   auto [inside, between] = split_name(options.transport);
-  Transports named{load_named(between, options.plugin_dirs, host_table()), std::nullopt};
+  Transports named{load_named(between, options.plugin_dirs), std::nullopt};
   if (named.between.table.local_only != 0 && hosts.count() > 1) {
     throw usage_error(fmt::format(
         "transport {} reaches ranks of one host only, and these are on {}: {}; use auto, or {}+NAME for another one "
@@ -114,13 +104,13 @@ Transports by_name(const WorldOptions& options, const Hosts& hosts) {
         between, hosts.count(), hosts.text(), between));
   }
   if (inside.empty() || inside == between) return named;
-  Plugin near = load_named(inside, options.plugin_dirs, host_table());
+  Plugin near = load_named(inside, options.plugin_dirs);
   if (hosts.count() == 1) return {std::move(near), std::nullopt};
   if (hosts.count() < options.ranks) named.inside = std::move(near);
   return named;
 }
 
-// Of what works on the device's own memory, the best that all ranks have; none: memory of the host it is.
+// The best transport that all ranks have for the device's own memory; none: the job uses the host's memory.
 std::optional<Plugin> on_device(const WorldOptions& options, const std::vector<int>& all, bool several,
                                 Bootstrap& bootstrap) {
   std::vector<Candidate> found = weigh(options, all, several, options.memory);
@@ -129,7 +119,7 @@ std::optional<Plugin> on_device(const WorldOptions& options, const std::vector<i
   return taken(found, best);
 }
 
-Transports by_score(const WorldOptions& options, const Hosts& hosts, Bootstrap& bootstrap) {
+Transports by_score(const WorldOptions& options, const HostMap& hosts, Bootstrap& bootstrap) {
   const std::vector<int> all = all_ranks(options.ranks);
   const bool several = hosts.count() > 1;
   if (options.memory != PRUN_MEM_HOST) {
@@ -156,8 +146,8 @@ Transports by_score(const WorldOptions& options, const Hosts& hosts, Bootstrap& 
   Transports chosen{taken(far, best_far), std::nullopt};
   const std::string best_near = best_of(offers, in_company);
   if (best_near.empty() || best_near == best_far) return chosen;
-  // A rank alone on its host never opens it, but must know of it.
-  chosen.inside = near.empty() ? load_named(best_near, options.plugin_dirs, host_table()) : taken(near, best_near);
+  // A rank alone on its host never opens the inside transport, but its groups take part in choosing between both.
+  chosen.inside = near.empty() ? load_named(best_near, options.plugin_dirs) : taken(near, best_near);
   return chosen;
 }
 
@@ -176,7 +166,7 @@ std::vector<Candidate> weigh(const WorldOptions& options, const std::vector<int>
   return all;
 }
 
-Transports choose_transports(const WorldOptions& options, const Hosts& hosts, Bootstrap& bootstrap) {
+Transports choose_transports(const WorldOptions& options, const HostMap& hosts, Bootstrap& bootstrap) {
   check_options(options.transport_options, options.plugin_dirs);
   return options.transport == "auto" ? by_score(options, hosts, bootstrap) : by_name(options, hosts);
 }

@@ -19,7 +19,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr auto kAbortGrace = std::chrono::milliseconds(300);
-// Below this a transfer counts as standing still; it bounds what a deadline adds for large messages.
+// A slower transfer counts as standing still: large messages extend the deadline by their bytes over this.
 constexpr double kSlowestBytesPerSecond = 10e6;
 
 const char* status_name(prun_status status) {
@@ -51,7 +51,7 @@ Exit exit_of(prun_status status) {
   }
 }
 
-// The plugin's fault, whatever it says.
+// Makes a result the plugin's own fault.
 prun_status blame(prun_result& result, const std::string& what) {
   std::snprintf(result.message, sizeof result.message, "%s", what.c_str());
   result.culprit = -1;
@@ -88,31 +88,21 @@ std::string fill_ranks(std::string_view text, const std::vector<int>& numbers, s
   return filled;
 }
 
-Link::Link(Plugin plugin, const WorldOptions& options, std::vector<int> members)
-    : plugin_(std::move(plugin)), deadline_s_(options.deadline_s), rank_(options.rank), members_(std::move(members)) {
+TransportSession::TransportSession(Plugin plugin, const WorldOptions& options, std::vector<int> members)
+    : plugin_(std::move(plugin)), options_(options), members_(std::move(members)) {
   std::vector<int> all(static_cast<size_t>(options.ranks));
   std::iota(all.begin(), all.end(), 0);
   if (members_.empty()) members_ = all;
-  const bool whole = members_.size() == all.size();
   renumbered_ = !std::equal(members_.begin(), members_.end(), all.begin());
-  prun_open_params params{};
-  params.size = sizeof params;
-  params.rank = own_rank(options.rank);
-  params.ranks = std::ssize(members_);
-  params.local_rank = whole ? options.local_rank : params.rank;
-  params.local_ranks = whole ? options.local_ranks : params.ranks;
-  const std::string own_options = options_of(plugin_.name, options.transport_options);
-  params.options = own_options.c_str();
-  std::memcpy(params.job_secret, options.job_secret.data(),
-              std::min(options.job_secret.size(), sizeof params.job_secret));
-  std::strncpy(params.job_id, options.job_id.c_str(), sizeof params.job_id - 1);
-  params.interface_name = options.network_interface.empty() ? nullptr : options.network_interface.c_str();
-  params.mem_kind = options.memory;
-  params.device = options.device;
+  OpenParams params(options, plugin_.name);
+  if (members_.size() != all.size()) {  // a world of one host
+    params.rank = params.local_rank = plugin_rank(options.rank);
+    params.ranks = params.local_ranks = std::ssize(members_);
+  }
   prun_result result = empty_result();
-  host_doing(fmt::format("opening transport {} ({})", plugin_.name, plugin_.path));
-  InPlugin inside("open");
-  prun_status status = told(table().open(&params, &ctx_, &result), result, "open");
+  report_activity(fmt::format("opening transport {} ({})", plugin_.name, plugin_.path));
+  PluginCall guard("open");
+  const prun_status status = checked(table().open(&params, &ctx_, &result), result, "open");
   if (status == PRUN_OK && ctx_ == nullptr) {
     throw Error(Exit::transport, fmt::format("opening {}: open returned no context ({})", plugin_.name, plugin_.path));
   }
@@ -123,18 +113,18 @@ Link::Link(Plugin plugin, const WorldOptions& options, std::vector<int> members)
   if (status != PRUN_OK) fail(status, result, "opening");
 }
 
-int Link::own_rank(int rank) const {
+int TransportSession::plugin_rank(int rank) const {
   auto at = std::find(members_.begin(), members_.end(), rank);
   return at == members_.end() ? -1 : static_cast<int>(at - members_.begin());
 }
 
-prun_status Link::told(prun_status status, prun_result& result, const char* function) const {
+prun_status TransportSession::checked(prun_status status, prun_result& result, const char* function) const {
   if (status == PRUN_OK) return status;
   result.message[sizeof result.message - 1] = '\0';
   const int number = static_cast<int>(status), ranks = std::ssize(members_);
   if (number < PRUN_OK || number > PRUN_ESYSTEM)
     return blame(result, fmt::format("{} returned status {}, which there is not", function, number));
-  if (result.culprit < -1 || result.culprit >= ranks) {  // who it was is lost; what it was may help
+  if (result.culprit < -1 || result.culprit >= ranks) {  // the message may help all the same
     std::string text = status_text(status, result);
     return blame(result, fmt::format("{} blames rank {} of {}: {}", function, result.culprit, ranks, text));
   }
@@ -142,21 +132,22 @@ prun_status Link::told(prun_status status, prun_result& result, const char* func
   return status;
 }
 
-Link::~Link() {
+TransportSession::~TransportSession() {
   enqueued_.finish();
-  InPlugin inside("close");
+  PluginCall guard("close");
   for (const Memory& memory : memory_) {
     if (table().mem_free != nullptr) table().mem_free(ctx_, memory.begin, memory.handle);
   }
   table().close(ctx_);
 }
 
-void* Link::allocate(int64_t bytes, prun_mem_kind kind) {
+void* TransportSession::allocate(int64_t bytes, prun_mem_kind kind) {
   if (table().mem_alloc == nullptr) return nullptr;
   void* ptr = nullptr;
   void* handle = nullptr;
-  prun_result result = empty_result();
-  prun_status status = table().mem_alloc(ctx_, static_cast<size_t>(bytes), kind, &ptr, &handle, &result);
+  prun_result result;
+  const prun_status status =
+      call("mem_alloc", &prun_transport::mem_alloc, result, static_cast<size_t>(bytes), kind, &ptr, &handle);
   if (status == PRUN_ENOTSUP) return nullptr;
   if (status != PRUN_OK) fail(status, result, fmt::format("allocating {}", human_bytes(bytes)));
   PRUN_CHECK(reinterpret_cast<uintptr_t>(ptr) % kAlignBytes == 0, fmt::format("{} allocated at {}", plugin_.name, ptr));
@@ -164,57 +155,60 @@ void* Link::allocate(int64_t bytes, prun_mem_kind kind) {
   return ptr;
 }
 
-void Link::adopt(void* ptr, int64_t bytes, prun_mem_kind kind) {
+void TransportSession::adopt(void* ptr, int64_t bytes, prun_mem_kind kind) {
   if (table().mem_reg == nullptr) return;
   void* handle = nullptr;
-  prun_result result = empty_result();
-  prun_status status = table().mem_reg(ctx_, ptr, static_cast<size_t>(bytes), kind, &handle, &result);
+  prun_result result;
+  const prun_status status =
+      call("mem_reg", &prun_transport::mem_reg, result, ptr, static_cast<size_t>(bytes), kind, &handle);
   if (status == PRUN_ENOTSUP) return;  // it can do without
-  if (told(status, result) != PRUN_OK) fail(status, result, fmt::format("registering {}", human_bytes(bytes)));
+  if (status != PRUN_OK) fail(status, result, fmt::format("registering {}", human_bytes(bytes)));
   memory_.push_back({static_cast<char*>(ptr), bytes, handle});
 }
 
-prun_status Link::batch(std::vector<prun_p2p>& ops, prun_req** req, prun_result& result) {
+prun_status TransportSession::batch(std::vector<prun_p2p>& ops, prun_req** req, prun_result& result) {
   for (prun_p2p& op : ops) {
     op.mem_handle = handle_of(op.ptr);
-    if (renumbered_) op.peer = own_rank(op.peer);
+    if (renumbered_) op.peer = plugin_rank(op.peer);
   }
-  InPlugin inside("batch");
-  prun_status status =
-      told(table().batch(ctx_, ops.data(), ops.size(), {PRUN_MEM_HOST, nullptr}, req, &result), result, "batch");
+  const prun_status status =
+      call("batch", &prun_transport::batch, result, ops.data(), ops.size(), prun_queue{PRUN_MEM_HOST, nullptr}, req);
   return status == PRUN_OK && *req == nullptr ? blame(result, "batch returned no request") : status;
 }
 
-void* Link::handle_of(const void* ptr) const {
+void* TransportSession::handle_of(const void* ptr) const {
   for (const Memory& memory : memory_) {
     if (ptr >= memory.begin && ptr < memory.begin + memory.bytes) return memory.handle;
   }
   return nullptr;
 }
 
-prun_status Link::wait(prun_req* req, int64_t bytes, prun_result& result) {
+prun_status TransportSession::wait(prun_req* req, int64_t bytes, prun_result& result) {
   // The clock is read only once the first test has not been enough: small messages mostly end there.
   prun_status status = test(req, result);
   if (status != PRUN_AGAIN) return status;
-  auto start = Clock::now();
-  auto limit = std::chrono::duration<double>(limit_s(deadline_s_ + patience_s_, bytes));
-  bool told = false;
-  for (;;) {
-    result = empty_result();
+  const auto start = Clock::now();
+  const std::chrono::duration<double> limit(limit_s(deadline_s() + patience_s_, bytes));
+  for (bool aborted = false;;) {
     status = test(req, result);
-    if (status != PRUN_AGAIN) return status;
-    if (Clock::now() - start > limit) return PRUN_AGAIN;
-    if (!told && host_aborted()) {  // also for a plugin that does not ask
+    if (status != PRUN_AGAIN || Clock::now() - start > limit) return status;
+    if (!aborted && job_aborted()) {  // for plugins that do not call prun_host::aborted
       table().abort(ctx_);
-      told = true;
+      aborted = true;
     }
   }
 }
 
-void Link::drain(const std::vector<prun_req*>& requests) {
+prun_status TransportSession::finish(prun_req* req, int64_t bytes, prun_result& result) {
+  const prun_status status = wait(req, bytes, result);
+  if (status == PRUN_AGAIN) drain({req});
+  return status;
+}
+
+void TransportSession::drain(const std::vector<prun_req*>& requests) {
   if (requests.empty()) return;
   abort();
-  InPlugin inside("test");
+  PluginCall guard("test");
   auto end = Clock::now() + std::chrono::seconds(1);
   for (prun_req* req : requests) {
     prun_result result = empty_result();
@@ -223,23 +217,28 @@ void Link::drain(const std::vector<prun_req*>& requests) {
   }
 }
 
-void Link::abort() {
-  set_aborted();
-  InPlugin inside("abort");
+void TransportSession::abort() {
+  set_job_aborted();
+  PluginCall guard("abort");
   table().abort(ctx_);
 }
 
-void Link::fail(prun_status status, const prun_result& result, const std::string& doing) const {
+void TransportSession::fail(prun_status status, const prun_result& result, const std::string& doing) const {
   if (status == PRUN_EPEER) {
     auto end = Clock::now() + kAbortGrace;
-    while (!host_aborted() && Clock::now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    while (!job_aborted() && Clock::now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
-  if (status == PRUN_EABORTED || (status == PRUN_EPEER && host_aborted())) throw Aborted(host_abort_reason());
+  if (status == PRUN_EABORTED || (status == PRUN_EPEER && job_aborted())) throw Aborted(job_abort_reason());
   std::vector<int> named;
   const std::string text = fill_ranks(status_text(status, result), members_, &named);
   const bool names_culprit = std::find(named.begin(), named.end(), result.culprit) != named.end();
   const std::string peer = result.culprit < 0 || names_culprit ? "" : fmt::format("rank {}: ", result.culprit);
   throw Error(exit_of(status), fmt::format("{} over {}: {}{}", doing, plugin_.name, peer, text));
+}
+
+void TransportSession::fail_late(const std::string& doing, const std::string& whom) const {
+  throw Error(Exit::hang,
+              fmt::format("{}: no progress for {}, waiting for {}", doing, human_seconds(deadline_s()), whom));
 }
 
 }  // namespace prun

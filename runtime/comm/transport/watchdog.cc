@@ -3,17 +3,17 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <deque>
 #include <map>
-#include <mutex>
 #include <thread>
 #include <utility>
+
+#include "base/thread_annotations.h"
 
 namespace prun {
 namespace {
 
-constexpr double kInterval_s = 0.25;
+constexpr std::chrono::duration<double> kInterval(0.25);
 
 struct Slot {
   std::atomic<const char*> function{nullptr};
@@ -21,93 +21,99 @@ struct Slot {
   std::atomic<bool> taken{true};
 };
 
-struct Watch {
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::deque<Slot> slots;  // never moved
-  std::function<void(const char*)> blocked;
-  double limit_s = 0;
-  bool started = false;
-};
-Watch& watch() {
-  static Watch* instance = new Watch;  // outlives every thread
-  return *instance;
-}
-
-struct SlotOwner {
-  Slot* slot;
-  SlotOwner() {
-    std::lock_guard lock(watch().mutex);
-    for (Slot& free : watch().slots) {
-      bool taken = false;
-      if (free.taken.compare_exchange_strong(taken, true)) {
-        slot = &free;
-        return;
-      }
-    }
-    slot = &watch().slots.emplace_back();
+class Watchdog {
+ public:
+  Slot& take_slot() {
+    MutexLock lock(mutex_);
+    for (Slot& slot : slots_)
+      if (!slot.taken.exchange(true)) return slot;
+    return slots_.emplace_back();
   }
-  ~SlotOwner() {
-    slot->function.store(nullptr);
-    slot->taken.store(false);
-  }
-};
-Slot& own_slot() {
-  thread_local SlotOwner place;
-  return *place.slot;
-}
 
-void look() {
+  void watch(double limit_s, std::function<void(const char*)> blocked) {
+    MutexLock lock(mutex_);
+    limit_s_ = limit_s;
+    blocked_ = std::move(blocked);
+    if (blocked_ != nullptr && !std::exchange(started_, true)) std::thread([this] { run(); }).detach();
+    changed_.notify_all();
+  }
+
+ private:
   struct Seen {
     uint64_t calls = 0;
     double blocked_s = 0;  // in whole intervals: while the process is stopped nothing is anybody's fault
   };
-  std::map<const Slot*, Seen> seen;
-  std::unique_lock lock(watch().mutex);
-  for (;;) {
-    watch().changed.wait(lock, [] { return watch().blocked != nullptr; });
-    watch().changed.wait_for(lock, std::chrono::duration<double>(kInterval_s),
-                             [] { return watch().blocked == nullptr; });
-    if (watch().blocked == nullptr) {
-      seen.clear();
-      continue;
-    }
-    for (const Slot& slot : watch().slots) {
-      const char* function = slot.function.load(std::memory_order_relaxed);
-      uint64_t calls = slot.calls.load(std::memory_order_relaxed);
-      auto [entry, fresh] = seen.try_emplace(&slot);
-      if (fresh || function == nullptr || calls != entry->second.calls) {
-        entry->second = {calls, 0};
-      } else if ((entry->second.blocked_s += kInterval_s) >= watch().limit_s) {
-        auto blocked = std::exchange(watch().blocked, nullptr);
-        lock.unlock();
-        blocked(function);
-        lock.lock();
-        break;
+
+  [[noreturn]] void run() {
+    std::map<const Slot*, Seen> seen;
+    MutexLock lock(mutex_);
+    for (;;) {
+      if (blocked_ == nullptr) {
+        seen.clear();
+        lock.wait(changed_);
+        continue;
       }
+      if (lock.wait_for(changed_, kInterval) == std::cv_status::no_timeout || blocked_ == nullptr) continue;
+      const char* function = overdue(seen);
+      if (function == nullptr) continue;
+      auto blocked = std::exchange(blocked_, nullptr);
+      lock.unlock();
+      blocked(function);
+      lock.lock();
     }
   }
+
+  // The function that some thread has been in for the limit, or null. Called once an interval.
+  const char* overdue(std::map<const Slot*, Seen>& seen) PRUN_REQUIRES(mutex_) {
+    for (const Slot& slot : slots_) {
+      const char* function = slot.function.load(std::memory_order_relaxed);
+      const uint64_t calls = slot.calls.load(std::memory_order_relaxed);
+      auto [entry, fresh] = seen.try_emplace(&slot);
+      if (fresh || function == nullptr || calls != entry->second.calls)
+        entry->second = {calls, 0};
+      else if ((entry->second.blocked_s += kInterval.count()) >= limit_s_)
+        return function;
+    }
+    return nullptr;
+  }
+
+  Mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Slot> slots_ PRUN_GUARDED_BY(mutex_);  // never moved
+  std::function<void(const char*)> blocked_ PRUN_GUARDED_BY(mutex_);
+  double limit_s_ PRUN_GUARDED_BY(mutex_) = 0;
+  bool started_ PRUN_GUARDED_BY(mutex_) = false;
+};
+
+Watchdog& watchdog() {
+  static Watchdog* instance = new Watchdog;  // outlives every thread
+  return *instance;
+}
+
+Slot& own_slot() {
+  struct Lease {
+    Slot& slot = watchdog().take_slot();
+    ~Lease() {
+      slot.function.store(nullptr);
+      slot.taken.store(false);
+    }
+  };
+  thread_local Lease lease;
+  return lease.slot;
 }
 
 }  // namespace
 
-InPlugin::InPlugin(const char* function) {
+PluginCall::PluginCall(const char* function) {
   Slot& slot = own_slot();
   outer_ = slot.function.load(std::memory_order_relaxed);
   slot.calls.store(slot.calls.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   slot.function.store(function, std::memory_order_relaxed);
 }
-InPlugin::~InPlugin() { own_slot().function.store(outer_, std::memory_order_relaxed); }
+PluginCall::~PluginCall() { own_slot().function.store(outer_, std::memory_order_relaxed); }
 
 void watch_plugin_calls(double limit_s, std::function<void(const char*)> blocked) {
-  std::lock_guard lock(watch().mutex);
-  watch().limit_s = limit_s;
-  watch().blocked = std::move(blocked);
-  if (!watch().started && watch().blocked != nullptr) {
-    watch().started = true;
-    std::thread(look).detach();
-  }
-  watch().changed.notify_all();
+  watchdog().watch(limit_s, std::move(blocked));
 }
 
 }  // namespace prun

@@ -57,27 +57,28 @@ void derive_all_to_all(GradientBuilder& builder, const NodeView& node) {
       x, builder.emit("all_to_all", {builder.gradient(node.outputs[0])}, {builder.type(x)}, over(node, false))[0]);
 }
 
-constexpr OpDef communication_op(std::string_view name, void (*derive)(GradientBuilder&, const NodeView&) = nullptr) {
-  return {.name = name, .op_class = OpClass::communication, .derive = derive};
+constexpr OpDef communication_op(std::string_view name, std::optional<CollKind> coll,
+                                 void (*derive)(GradientBuilder&, const NodeView&) = nullptr) {
+  return {.name = name, .op_class = OpClass::communication, .derive = derive, .coll = coll};
 }
 
 const OpDef kCommunicationOps[] = {
-    communication_op("all_reduce", derive_all_reduce),
-    communication_op("reduce"),
-    communication_op("broadcast"),
-    communication_op("all_gather", derive_all_gather),
-    communication_op("gather"),
-    communication_op("scatter"),
-    communication_op("reduce_scatter", derive_reduce_scatter),
-    communication_op("all_to_all", derive_all_to_all),
-    communication_op("barrier"),
-    communication_op("all_gather_v"),
-    communication_op("send"),
-    communication_op("recv"),
-    communication_op("put"),
-    communication_op("signal"),
-    communication_op("wait_signal"),
-    communication_op("enter", derive_enter),
+    communication_op("all_reduce", CollKind::all_reduce, derive_all_reduce),
+    communication_op("reduce", CollKind::reduce),
+    communication_op("broadcast", CollKind::broadcast),
+    communication_op("all_gather", CollKind::all_gather, derive_all_gather),
+    communication_op("gather", CollKind::gather),
+    communication_op("scatter", CollKind::scatter),
+    communication_op("reduce_scatter", CollKind::reduce_scatter, derive_reduce_scatter),
+    communication_op("all_to_all", CollKind::all_to_all, derive_all_to_all),
+    communication_op("barrier", CollKind::barrier),
+    communication_op("all_gather_v", CollKind::all_gather_v),
+    communication_op("send", CollKind::broadcast),
+    communication_op("recv", CollKind::broadcast),
+    communication_op("put", CollKind::broadcast),
+    communication_op("signal", std::nullopt),
+    communication_op("wait_signal", CollKind::broadcast),
+    communication_op("enter", std::nullopt, derive_enter),
 };
 
 }  // namespace

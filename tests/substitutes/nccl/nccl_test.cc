@@ -211,36 +211,37 @@ TEST(Nccl, DeviceMemoryIsRegisteredWithEveryCommunicator) {
   for (const std::string& library : {kNew, kOld}) {
     LocalJob job;
     job.ranks = 2;
-    EXPECT_EQ(failures(run_ranks(
-                  job,
-                  [&](LocalBootstrap& bootstrap) -> std::string {
-                    set_host(&bootstrap, 2);
-                    WorldOptions options = suite().options(bootstrap);
-                    options.transport_options = libraries(library);
-                    Link link(load_named("nccl", options.plugin_dirs, host_table()), options);
-                    void *memory = nullptr, *handle = nullptr;
-                    prun_result result = empty_result();
-                    if (link.table().mem_alloc(link.ctx(), 4096, PRUN_MEM_CUDA, &memory, &handle, &result) != PRUN_OK)
-                      return result.message;
-                    join_and_connect(link, options, bootstrap);
-                    auto* values = static_cast<char*>(memory);
-                    if (std::any_of(values, values + 4096, [](char c) { return c != 0; })) return "not zeroed";
-                    const int peer = 1 - bootstrap.rank();
-                    const prun_p2p ops[] = {{1, peer, 0, values, 100, PRUN_MEM_CUDA, handle},
-                                            {0, peer, 0, values + 2048, 100, PRUN_MEM_CUDA, handle}};
-                    prun_req* req = nullptr;
-                    if (link.table().batch(link.ctx(), ops, 2, {PRUN_MEM_HOST, nullptr}, &req, &result) != PRUN_OK ||
-                        link.wait(req, 0, result) != PRUN_OK)
-                      return result.message;
-                    auto count = reinterpret_cast<int (*)()>(
-                        dlsym(dlopen(library.c_str(), RTLD_NOW | RTLD_NOLOAD), "substitute_registrations"));
-                    const int want = library == kNew ? 1 : 0;
-                    if (count() != want) return fmt::format("{} buffers are registered, not {}", count(), want);
-                    bootstrap.barrier();
-                    link.table().mem_free(link.ctx(), memory, handle);
-                    return count() == 0 ? "" : "it stays registered";
-                  })),
-              "")
+    EXPECT_EQ(
+        failures(run_ranks(
+            job,
+            [&](LocalBootstrap& bootstrap) -> std::string {
+              set_job(&bootstrap, 2);
+              WorldOptions options = suite().options(bootstrap);
+              options.transport_options = libraries(library);
+              TransportSession session(load_named("nccl", options.plugin_dirs), options);
+              void *memory = nullptr, *handle = nullptr;
+              prun_result result = empty_result();
+              if (session.table().mem_alloc(session.ctx(), 4096, PRUN_MEM_CUDA, &memory, &handle, &result) != PRUN_OK)
+                return result.message;
+              join_and_connect(session, options, bootstrap);
+              auto* values = static_cast<char*>(memory);
+              if (std::any_of(values, values + 4096, [](char c) { return c != 0; })) return "not zeroed";
+              const int peer = 1 - bootstrap.rank();
+              const prun_p2p ops[] = {{1, peer, 0, values, 100, PRUN_MEM_CUDA, handle},
+                                      {0, peer, 0, values + 2048, 100, PRUN_MEM_CUDA, handle}};
+              prun_req* req = nullptr;
+              if (session.table().batch(session.ctx(), ops, 2, {PRUN_MEM_HOST, nullptr}, &req, &result) != PRUN_OK ||
+                  session.wait(req, 0, result) != PRUN_OK)
+                return result.message;
+              auto count = reinterpret_cast<int (*)()>(
+                  dlsym(dlopen(library.c_str(), RTLD_NOW | RTLD_NOLOAD), "substitute_registrations"));
+              const int want = library == kNew ? 1 : 0;
+              if (count() != want) return fmt::format("{} buffers are registered, not {}", count(), want);
+              bootstrap.barrier();
+              session.table().mem_free(session.ctx(), memory, handle);
+              return count() == 0 ? "" : "it stays registered";
+            })),
+        "")
         << library;
   }
 }

@@ -48,7 +48,7 @@ int small_value(RedOp redop, int member, int ranks, int64_t i, uint32_t random) 
 
 BenchData::BenchData(const BenchOp& op, const CollCall& call, int ranks)
     : op_(op), call_(call), ranks_(ranks), item_(dtype_bytes(call.dtype)) {
-  const bool reduces = op.what == BenchOp::What::collective && is_reduction(call.kind);
+  const bool reduces = op.what == BenchOp::What::collective && traits(call.kind).reduces;
   const size_t bytes = static_cast<size_t>(kPeriod * item_);
   for (int member = 0; member < ranks; ++member) {
     Period& values = inputs_.emplace_back(bytes);
@@ -68,7 +68,7 @@ BenchData::BenchData(const BenchOp& op, const CollCall& call, int ranks)
   std::vector<PlainMember> members;
   for (size_t m = 0; m < results.size(); ++m)
     members.push_back({inputs_[m].data(), results[m].data(), kPeriod, kPeriod, nullptr, nullptr});
-  run_plain_collective("all_reduce", call.dtype, call.redop, 0, members);
+  run_plain_collective(CollKind::all_reduce, call.dtype, call.redop, 0, members);
   reduced_ = std::move(results[0]);
 }
 

@@ -51,7 +51,7 @@ CollCall call_of(const BenchOp& op, int64_t bytes, Dtype dtype, RedOp redop, int
   call.kind = op.kind;
   call.dtype = dtype;
   call.redop = redop;
-  if (is_rooted(op.kind)) call.root = root;
+  if (traits(op.kind).rooted) call.root = root;
   if (!op.sized) return call;
   const bool whole = op.what != BenchOp::What::collective || op.kind == CollKind::all_reduce ||
                      op.kind == CollKind::broadcast || op.kind == CollKind::reduce;

@@ -53,7 +53,7 @@ class Rows {
         idle(op);
         continue;
       }
-      const bool reduces = op.what == BenchOp::What::collective && is_reduction(op.kind);
+      const bool reduces = op.what == BenchOp::What::collective && traits(op.kind).reduces;
       for (Dtype dtype : op.sized ? settings_.dtypes : std::vector{Dtype::u8})
         for (RedOp redop : reduces ? settings_.redops : std::vector{RedOp::sum}) sizes(op, dtype, redop);
     }
@@ -66,7 +66,7 @@ class Rows {
     std::set<int64_t> counts;  // several small sizes may become one element
     for (int64_t bytes : op.sized ? settings_.bytes : std::vector<int64_t>{0}) {
       CollCall call = call_of(op, bytes, dtype, redop, settings_.root, ranks());
-      call.rank_order = settings_.rank_order && op.what == BenchOp::What::collective && is_reduction(op.kind);
+      call.rank_order = settings_.rank_order && op.what == BenchOp::What::collective && traits(op.kind).reduces;
       if (counts.insert(call.count).second) row(op, call);
     }
   }
@@ -75,12 +75,12 @@ class Rows {
     Json row = head(op);
     const int64_t bytes =
         op.what == BenchOp::What::collective ? call_bytes(call, ranks()) : call.count * dtype_bytes(call.dtype);
-    const bool reduces = op.what == BenchOp::What::collective && is_reduction(op.kind);
+    const bool reduces = op.what == BenchOp::What::collective && traits(op.kind).reduces;
     row["bytes"] = bytes;
     row["count"] = call.count;
     row["dtype"] = op.sized ? Json(dtype_name(call.dtype)) : Json(nullptr);
     row["redop"] = reduces ? Json(redop_name(call.redop)) : Json(nullptr);
-    row["root"] = op.what == BenchOp::What::collective && is_rooted(op.kind) ? Json(call.root) : Json(nullptr);
+    row["root"] = op.what == BenchOp::What::collective && traits(op.kind).rooted ? Json(call.root) : Json(nullptr);
     const BenchData data(op, call, ranks());
     const bool in_first = settings_.place == BenchPlace::in && op.in_place;
     row["place"] = in_first ? "in" : "out";
