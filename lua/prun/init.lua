@@ -19,14 +19,14 @@ local words = {
   tensor_parallel = "prun.strategies.tensor_parallel", recompute = "prun.strategies.recompute",
   context_parallel = "prun.strategies.context_parallel", expert_parallel = "prun.strategies.expert_parallel",
   schedule = "prun.schedule",
-  -- optimizers
-  sgd = "prun.optimizers.sgd", adamw = "prun.optimizers.adamw",
   -- learning rates
   cosine = "prun.learning_rates.cosine", linear = "prun.learning_rates.linear",
   warmup = "prun.learning_rates.warmup",
   -- the number of ranks
   world = host.world, rest = "rest",
 }
+
+for _, name in ipairs(host.optimizers) do words[name] = "prun.optimizers." .. name end
 
 -- Words that record into the hook or the program that is running.
 for _, word in ipairs {

@@ -115,7 +115,9 @@ end
 nn.moe = "prun.moe"  -- nn.moe("moe", x, { experts = 4, choices = 2 }): a mixture of experts
 
 function nn.gelu(x, approximate) return (graph.op("gelu", { x }, { approximate = approximate or "tanh" })) end
-function nn.relu(x) return (graph.op("relu", { x })) end
+for _, op in ipairs(host.unary_ops) do  -- nn.relu(x), nn.tanh(x): ops whose rows say that they are words
+  nn[op] = function(x) return (graph.op(op, { x })) end
+end
 function nn.silu_mul(gate, up) return (graph.op("silu_mul", { gate, up })) end  -- SwiGLU: silu(gate)·up
 function nn.add(a, b) return (graph.op("add", { a, b })) end
 function nn.mul(a, b) return (graph.op("mul", { a, b })) end

@@ -8,10 +8,10 @@ local optimizer = {}
 function optimizer.result(given, steps)
   local options, rate = given.options, given.options.lr
   local scheduled = type(rate) == "table"
-  return { kind = given.name, lr = scheduled and rate.options.lr or rate,
-           schedule = scheduled and rate.result(steps) or nil,
-           momentum = options.momentum or 0.0, betas = options.betas or { 0.9, 0.999 }, eps = options.eps or 1e-8,
-           weight_decay = options.weight_decay, clip = options.clip, site = given.site }
+  local result = { kind = given.name, schedule = scheduled and rate.result(steps) or nil, site = given.site }
+  for name, value in pairs(options) do result[name] = value end
+  result.lr = scheduled and rate.options.lr or rate
+  return result
 end
 
 return setmetatable(optimizer, {

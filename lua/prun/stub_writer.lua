@@ -14,7 +14,7 @@ local types = {
 }
 
 local results = {
-  ["prun.plan"] = "prun.Plan", ["prun.sgd"] = "prun.Optimizer", ["prun.adamw"] = "prun.Optimizer",
+  ["prun.plan"] = "prun.Plan",
   ["prun.eval"] = "prun.Evaluation", ["prun.cosine"] = "prun.LearningRate", ["prun.linear"] = "prun.LearningRate",
   ["prun.warmup"] = "prun.LearningRate",
 }
@@ -24,6 +24,8 @@ for _, name in ipairs {
 } do
   results["prun." .. name] = "prun.Strategy"
 end
+
+for _, name in ipairs(host.optimizers) do results["prun." .. name] = "prun.Optimizer" end
 
 local signatures = {
   prun = {
@@ -74,7 +76,6 @@ local signatures = {
     rotary = "fun(x: prun.Tensor, options: prun.nn.rotary.options): prun.Tensor",
     dropout = "fun(x: prun.Tensor, p: number): prun.Tensor",
     gelu = "fun(x: prun.Tensor, approximate?: string): prun.Tensor",
-    relu = "fun(x: prun.Tensor): prun.Tensor",
     silu_mul = "fun(gate: prun.Tensor, up: prun.Tensor): prun.Tensor",
     add = "fun(a: prun.Tensor, b: prun.Tensor): prun.Tensor",
     mul = "fun(a: prun.Tensor, b: prun.Tensor): prun.Tensor",
@@ -88,6 +89,8 @@ local signatures = {
   },
   ["prun.models"] = {}, ["prun.data"] = {},
 }
+
+for _, name in ipairs(host.unary_ops) do signatures["prun.nn"][name] = "fun(x: prun.Tensor): prun.Tensor" end
 
 local fixed = [[
 ---@meta

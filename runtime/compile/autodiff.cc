@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "compile/compile_state.h"
+#include "ir/ops.h"
 
 namespace prun {
 namespace {
@@ -26,13 +27,13 @@ class Recorder final : public GradientBuilder {
     return static_cast<size_t>(value) < gradient_.size() ? gradient_[value] : -1;
   }
 
-  std::vector<ValueId> emit(std::string_view kind, std::vector<ValueId> inputs, std::vector<TensorType> types,
+  std::vector<ValueId> emit(const OpDef& op, std::vector<ValueId> inputs, std::vector<TensorType> types,
                             Attrs attrs) override {
-    Node node{&op_def(kind), std::move(inputs), {}, std::move(attrs), current_->call, current_->site};
+    Node node{&op, std::move(inputs), {}, std::move(attrs), current_->call, current_->site};
     for (size_t i = 0; i < types.size(); ++i) {
       Value value;
-      value.name =
-          fmt::format("{}.{}", current_label_, types.size() == 1 ? std::string(kind) : fmt::format("{}{}", kind, i));
+      value.name = fmt::format("{}.{}", current_label_,
+                               types.size() == 1 ? std::string(op.name) : fmt::format("{}{}", op.name, i));
       value.type = types[i];
       value.site = current_->site;
       node.outputs.push_back(static_cast<int>(graph_.values.size()));
@@ -51,7 +52,7 @@ class Recorder final : public GradientBuilder {
       known = gradient;
       return;
     }
-    std::vector<ValueId> sum = emit("add", {known, gradient}, {new_gradient.type}, {});
+    std::vector<ValueId> sum = emit(ops::add, {known, gradient}, {new_gradient.type}, {});
     graph_.values[sum[0]].name = "d " + graph_.values[value].name;
     known = sum[0];
   }
@@ -94,7 +95,7 @@ void differentiate(CompileState& state) {
   if (state.graph.loss < 0) throw plan_error("the plan has no loss: add loss = prun.losses.…", state.plan.mesh_site);
   Recorder(state).run();
   for (Node& node : state.backward)
-    if (node.op->name == "route_grad")
+    if (node.op == &ops::route_grad)
       for (ValueId& input : node.inputs)
         if (auto it = state.global_counts.find(input); it != state.global_counts.end()) input = it->second;
   for (const Unit& unit : state.graph.units) {

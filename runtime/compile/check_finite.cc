@@ -10,6 +10,7 @@
 
 #include "compile/compile_state.h"
 #include "compile/ir_build.h"
+#include "ir/ops.h"
 
 namespace prun {
 namespace {
@@ -18,7 +19,7 @@ constexpr size_t kMostReads = 15;  // of a check: two bits each
 
 // Ops whose results are looked at elsewhere: those of an offer when the put has arrived; what is stored in the host's
 // memory, when it was made, and again when it is loaded.
-bool is_seen_elsewhere(const Op& op) { return op.offers() || op.is("store"); }
+bool is_seen_elsewhere(const Op& op) { return op.offers() || op.is(ops::store); }
 
 // Float tensors that the op has written, each once.
 std::vector<TensorId> results(const Program& program, const Op& op) {
@@ -26,8 +27,7 @@ std::vector<TensorId> results(const Program& program, const Op& op) {
   if (is_seen_elsewhere(op)) return tensors;
   for (const int id : op.writes) {
     const Dtype dtype = program.tensors[id].dtype;
-    const bool is_float = dtype == Dtype::f64 || dtype == Dtype::f32 || dtype == Dtype::bf16;
-    if (is_float && std::find(tensors.begin(), tensors.end(), id) == tensors.end()) tensors.push_back(id);
+    if (computes(dtype) && std::find(tensors.begin(), tensors.end(), id) == tensors.end()) tensors.push_back(id);
   }
   PRUN_CHECK(tensors.size() <= kMostReads, fmt::format("{} writes {} tensors", op.def->name, tensors.size()));
   return tensors;
@@ -35,18 +35,18 @@ std::vector<TensorId> results(const Program& program, const Op& op) {
 
 Op check_of(const Op& made, std::vector<TensorId> tensors, int flag) {
   Op check;
-  check.def = &op_def("check_finite");
+  check.def = &ops::check_finite;
   check.reads = std::move(tensors);
   check.writes = {flag};
-  if (made.is("reduce") || made.is("gather")) {  // the others' results stay unwritten
+  if (made.is(ops::reduce) || made.is(ops::gather)) {  // the others' results stay unwritten
     check.attrs.set("axis", made.axis);
     check.attrs.set("root", made.attrs.integer("root"));
   }
-  if (made.is("all_gather_v")) {
+  if (made.is(ops::all_gather_v)) {
     check.attrs.set("counted", int64_t{1});
     check.reads.push_back(made.writes[1]);
   }
-  if (made.is("cross_entropy_max")) check.attrs.set("infinite", int64_t{1});  // of columns that are all padding
+  if (made.is(ops::cross_entropy_max)) check.attrs.set("infinite", int64_t{1});  // of columns that are all padding
   check.phase = made.phase;
   check.unit = made.unit;
   check.microbatch = made.microbatch;
@@ -82,7 +82,7 @@ void check_body(Program& program, Body& body) {
     for (Op& op : stream.ops)
       for (Edge& edge : op.waits) edge.index = moved[edge.stream][edge.index];
   Op require;
-  require.def = &op_def("require_finite");
+  require.def = &ops::require_finite;
   require.reads = {flags};
   require.phase = body.streams[0].ops.back().phase;
   body.streams[0].ops.push_back(std::move(require));  // the last op of stream 0 waits for all others: step_barrier.cc

@@ -7,6 +7,7 @@
 
 #include "compile/ir_build.h"
 #include "compile/step_builder.h"
+#include "ir/ops.h"
 
 namespace prun {
 
@@ -115,7 +116,7 @@ std::string StepBuilder::microbatch_name(const std::string& name) const {
 // All samples of the step at once; a microbatch is a view of them.
 void StepBuilder::next_batch() {
   Op op;
-  op.def = &op_def("next_batch");
+  op.def = &ops::next_batch;
   op.phase = Phase::data;
   const Data& data = evaluates_ ? state_.plan.evaluation->data : state_.plan.data;
   op.site = data.site;
@@ -172,7 +173,7 @@ void StepBuilder::turn(const ScheduleStep& turn) {
 void StepBuilder::take_early_gradients(const ScheduleStep& turn) {
   for (const EarlyGradient& early : early_gradients_[{turn.call, turn.microbatch}]) {
     Op op;
-    op.def = &op_def("copy");
+    op.def = &ops::copy;
     op.reads = {early.tensor};
     op.writes = {gradient_tensor(early.unit, early.parameter, turn)};
     op.phase = turn.phase;
@@ -196,7 +197,7 @@ TensorId StepBuilder::input_of(int value) {
 // into += what.
 void StepBuilder::add_in_place(TensorId into, TensorId what, const ScheduleStep& turn, int stream, const Site& site) {
   Op op;
-  op.def = &op_def("add");
+  op.def = &ops::add;
   op.reads = {into, what};
   op.writes = {into};
   op.phase = turn.phase;
@@ -209,19 +210,19 @@ void StepBuilder::add_in_place(TensorId into, TensorId what, const ScheduleStep&
 void StepBuilder::lower(const Node& node, const ScheduleStep& turn) {
   const Graph& graph = state_.graph;
   // A name for what is there already.
-  if (node.op->name == "enter" || (evaluates_ && node.op->name == "dropout")) {
+  if (node.op == &ops::enter || (evaluates_ && node.op == &ops::dropout)) {
     tensor_of(node.outputs[0]) = input_of(node.inputs[0]);
     return;
   }
-  const bool with_gradient = node.op->name == "cross_entropy_and_grad";
+  const bool with_gradient = node.op == &ops::cross_entropy_and_grad;
   if (with_gradient && (evaluates_ || (turn.phase == Phase::forward && recomputes(turn))))
     return lower(without_gradient(node), turn);
-  if (node.op->name == "ring_attention" || node.op->name == "ring_attention_grad") return lower_ring(node, turn);
+  if (node.op == &ops::ring_attention || node.op == &ops::ring_attention_grad) return lower_ring(node, turn);
   Op op;
   op.def = node.op;
   op.attrs = node.attrs;
   op.attrs.values().erase("again");
-  if (op.is("dropout")) {  // the mask depends on the sample's place in the whole batch
+  if (op.is(ops::dropout)) {  // the mask depends on the sample's place in the whole batch
     int64_t samples = graph.values[node.inputs[0]].type.shape.front();
     op.attrs.set("rows_axis", state_.data_axes);
     int64_t ranks = 1;
@@ -254,7 +255,7 @@ void StepBuilder::lower(const Node& node, const ScheduleStep& turn) {
                                : gradient_tensor(unit, index, turn);
       if (summed) sums.emplace_back(gradient_tensor(unit, index, turn), tensor);
       if (early) early_gradients_[{turn.call, turn.microbatch}].push_back({unit, index, tensor});
-    } else if (op.is("all_reduce")) {
+    } else if (op.is(ops::all_reduce)) {
       tensor = op.reads[0];                                       // a sum takes the place of its parts
     } else if (with_gradient && output == node.outputs.back()) {  // the gradient that of the logits
       tensor = add_view(program_, microbatch_name(value.name), op.reads[0], 0, value.type.shape);
@@ -322,10 +323,10 @@ void StepBuilder::apply(const ScheduleStep& turn, int strategy, const HookAction
   throw plan_error(fmt::format("a hook cannot do '{}'", action.kind), action.site);
 }
 
-Op StepBuilder::communication(const char* kind, const HookAction& action, const ScheduleStep& turn, TensorId read,
+Op StepBuilder::communication(const OpDef& kind, const HookAction& action, const ScheduleStep& turn, TensorId read,
                               TensorId write) const {
   Op op;
-  op.def = &op_def(kind);
+  op.def = &kind;
   op.reads = {read};
   op.writes = {write};
   op.axis = action.axis;
@@ -333,7 +334,7 @@ Op StepBuilder::communication(const char* kind, const HookAction& action, const 
   op.unit = unit_name(unit_of(turn));
   op.microbatch = state_.plan.microbatches > 1 ? turn.microbatch : -1;
   op.site = action.site;
-  if (std::string(kind) != "all_gather") op.attrs.set("op", action.op);
+  if (&kind != &ops::all_gather) op.attrs.set("op", action.op);
   return op;
 }
 
@@ -355,7 +356,7 @@ void StepBuilder::average_loss() {
   const Site& site = state_.graph.values[state_.graph.loss].site;
   auto reduce = [&](const std::string& axis, const char* how) {
     Op op;
-    op.def = &op_def("all_reduce");
+    op.def = &ops::all_reduce;
     op.reads = op.writes = {state_.loss_tensor};
     op.axis = axis;
     op.attrs.set("op", std::string(how));
@@ -365,7 +366,7 @@ void StepBuilder::average_loss() {
   };
   if (state_.plan.pipeline && !here(static_cast<int>(state_.graph.calls.size()) - 1)) {
     Op zero;
-    zero.def = &op_def("fill");
+    zero.def = &ops::fill;
     zero.writes = {state_.loss_tensor};
     zero.attrs.set("value", 0.0);
     zero.phase = Phase::forward;
@@ -379,7 +380,7 @@ void StepBuilder::average_loss() {
 
 void StepBuilder::print(const ScheduleStep& turn, const HookAction& action) {
   Op op;
-  op.def = &op_def("print");
+  op.def = &ops::print;
   op.phase = turn.phase;
   op.unit = unit_name(unit_of(turn));
   op.site = action.site;

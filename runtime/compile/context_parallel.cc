@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include "ir/ops.h"
+
 namespace prun {
 namespace {
 
@@ -55,20 +57,20 @@ class TokenSplitter {
       attrs.set("tokens_axis", axis_);
       attrs.set("chunks", int64_t{2});
     };
-    std::string_view op = node.op->name;
-    if (op == "attention") {
-      node.op = &op_def("ring_attention");
+    const OpDef* const op = node.op;
+    if (op == &ops::attention) {
+      node.op = &ops::ring_attention;
       own_tokens(node.attrs);
-    } else if (op == "rotary" || op == "dropout" || op == "positions") {
+    } else if (op == &ops::rotary || op == &ops::dropout || op == &ops::positions) {
       own_tokens(node.attrs);
-    } else if (op == "combine") {
+    } else if (op == &ops::combine) {
       node.attrs.set("tokens", node.attrs.integer("tokens") / ranks_);
     }
-    if ((op == "route" || op == "dispatch" || op == "combine") && node.attrs.integer("capacity") > 0)
+    if ((op == &ops::route || op == &ops::dispatch || op == &ops::combine) && node.attrs.integer("capacity") > 0)
       node.attrs.set("capacity", (node.attrs.integer("capacity") + ranks_ - 1) / ranks_);
-    if (op != "embedding" || node.inputs.size() < 3) return add(std::move(node));
+    if (op != &ops::embedding || node.inputs.size() < 3) return add(std::move(node));
     // Positions are another op where tokens do not lie in a row.
-    Node rows = node, places{&op_def("positions"), {}, node.outputs, {}, node.call, node.site};
+    Node rows = node, places{&ops::positions, {}, node.outputs, {}, node.call, node.site};
     own_tokens(places.attrs);
     Value sum = value(node.outputs[0]);
     sum.name += ".rows";

@@ -1,6 +1,5 @@
-// How each op works on a rank's part: one rule an op, for the axes that split weights (tensor parallelism).
-//
-// An op without a rule takes everything whole and computes the same on every rank.
+// How ops work on a rank's part, for the axes that split weights (tensor parallelism): the rules that
+// OpDef::distribution names, and ops' own.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,6 +7,7 @@
 #include "compile/context_parallel.h"
 #include "compile/distributor.h"
 #include "compile/expert_parallel.h"
+#include "ir/ops.h"
 
 namespace prun {
 namespace {
@@ -67,10 +67,10 @@ void linear(Distributor& d, const Node& node) {
                     "it along its outputs, S(1)",
                     d.graph().values[w].name, node.site.text()));
   bool tokens = d.sequence(node);
-  int y = d.sum(d.emit("linear", {x, w}, node.attrs, {d.type(node.outputs[0])})[0], tokens);
+  int y = d.sum(d.emit(ops::linear, {x, w}, node.attrs, {d.type(node.outputs[0])})[0], tokens);
   if (node.inputs.size() > 2) {
     if (tokens) d.partial_gradient(node.inputs[2]);
-    y = d.emit("bias", {y, node.inputs[2]}, {}, {d.type(y)}, d.form(y))[0];
+    y = d.emit(ops::bias, {y, node.inputs[2]}, {}, {d.type(y)}, d.form(y))[0];
   }
   d.define(node.outputs[0], y);
 }
@@ -129,7 +129,7 @@ void embedding(Distributor& d, const Node& node) {
   if (!split && !tokens) return whole(d, node);
   Attrs attrs;
   if (split) attrs.set("axis", d.axis());
-  int rows = d.emit("embedding", {node.inputs[0], table}, attrs, {d.type(node.outputs[0])})[0];
+  int rows = d.emit(ops::embedding, {node.inputs[0], table}, attrs, {d.type(node.outputs[0])})[0];
   rows = split ? d.sum(rows, tokens) : d.tokens_of(rows);
   if (node.inputs.size() > 2) {
     Attrs places;
@@ -138,7 +138,7 @@ void embedding(Distributor& d, const Node& node) {
       places.set("chunks", int64_t{1});
       d.partial_gradient(node.inputs[2]);
     }
-    rows = d.emit("positions", {rows, node.inputs[2]}, places, {d.type(rows)}, d.form(rows))[0];
+    rows = d.emit(ops::positions, {rows, node.inputs[2]}, places, {d.type(rows)}, d.form(rows))[0];
   }
   d.define(node.outputs[0], rows);
 }
@@ -166,35 +166,51 @@ void cross_entropy(Distributor& d, const Node& node) {
       both = rows;
   both.shape.insert(both.shape.begin(), 2);
   reduce.set("op", std::string("max"));
-  int m = d.emit("all_reduce", d.emit("cross_entropy_max", {logits}, attrs, {rows}), reduce, {rows})[0];
+  int m = d.emit(ops::all_reduce, d.emit(ops::cross_entropy_max, {logits}, attrs, {rows}), reduce, {rows})[0];
   reduce.set("op", std::string("sum"));
-  int sums = d.emit("all_reduce", d.emit("cross_entropy_sums", {logits, targets, m}, attrs, {both}), reduce, {both})[0];
-  std::vector<ValueId> loss = d.emit("cross_entropy_finish", {sums, m, logits, targets}, attrs,
+  int sums =
+      d.emit(ops::all_reduce, d.emit(ops::cross_entropy_sums, {logits, targets, m}, attrs, {both}), reduce, {both})[0];
+  std::vector<ValueId> loss = d.emit(ops::cross_entropy_finish, {sums, m, logits, targets}, attrs,
                                      {d.type(node.outputs[0]), d.type(node.outputs[1])});
   d.define(node.outputs[0], loss[0]);
   d.define(node.outputs[1], loss[1]);
 }
 
-struct Row {
-  std::string_view op;
+struct OwnRule {
+  const OpDef* op;
   DistributeRule rule;
 };
-constexpr Row kRules[] = {
-    {"linear", linear},    {"attention", attention}, {"ring_attention", attention},
-    {"rotary", rotary},    {"layernorm", norm},      {"rmsnorm", norm},
-    {"dropout", dropout},  {"embedding", embedding}, {"expert_linear", expert_linear},
-    {"combine", combine},  {"positions", positions}, {"cross_entropy", cross_entropy},
-    {"gelu", elementwise}, {"relu", elementwise},    {"silu_mul", elementwise},
-    {"add", elementwise},  {"mul", elementwise},     {"scale", elementwise},
-    {"cast", elementwise}, {"copy", elementwise},
+constexpr OwnRule kOwnRules[] = {
+    {&ops::linear, linear},
+    {&ops::attention, attention},
+    {&ops::ring_attention, attention},
+    {&ops::rotary, rotary},
+    {&ops::dropout, dropout},
+    {&ops::embedding, embedding},
+    {&ops::combine, combine},
+    {&ops::positions, positions},
+    {&ops::expert_linear, expert_linear},
+    {&ops::cross_entropy, cross_entropy},
 };
 
 }  // namespace
 
-DistributeRule distribute_rule(std::string_view op) {
-  for (const Row& row : kRules)
-    if (row.op == op) return row.rule;
-  return whole;
+DistributeRule distribute_rule(const OpDef& op) {
+  switch (op.distribution) {
+    case Distribution::whole:
+      return whole;
+    case Distribution::elementwise:
+      return elementwise;
+    case Distribution::by_rows:
+      return norm;
+    case Distribution::own:
+      for (const OwnRule& own : kOwnRules)
+        if (own.op == &op) return own.rule;
+      [[fallthrough]];
+    case Distribution::none:
+      break;
+  }
+  PRUN_CHECK(false, fmt::format("{} has no rule of distribution", op.name));
 }
 
 // Tokens first, then experts, then weights: what one axis inserts, the next passes on.

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "ir/ops.h"
+
 namespace prun {
 namespace {
 
@@ -97,12 +99,12 @@ bool Distributor::sequence(const Node& node) const {
   return false;
 }
 
-std::vector<ValueId> Distributor::emit(std::string_view kind, const std::vector<ValueId>& inputs, Attrs attrs,
+std::vector<ValueId> Distributor::emit(const OpDef& op, const std::vector<ValueId>& inputs, Attrs attrs,
                                        const std::vector<TensorType>& types, Form form) {
-  Node node{&op_def(kind), inputs, {}, std::move(attrs), current_->call, current_->site};
+  Node node{&op, inputs, {}, std::move(attrs), current_->call, current_->site};
   for (const TensorType& type : types) {
     Value value;
-    value.name = fmt::format("{}.{}", graph_.values[inputs[0]].name, kind);
+    value.name = fmt::format("{}.{}", graph_.values[inputs[0]].name, op.name);
     value.type = type;
     value.site = current_->site;
     node.outputs.push_back(static_cast<int>(graph_.values.size()));
@@ -144,7 +146,7 @@ int Distributor::convert(ValueId value, bool partial_gradient) {
   Form from = form(value);
   Attrs attrs;
   attrs.set("axis", axis_);
-  if (from.kind == Form::whole) return partial_gradient ? emit("enter", {value}, attrs, {type(value)})[0] : value;
+  if (from.kind == Form::whole) return partial_gradient ? emit(ops::enter, {value}, attrs, {type(value)})[0] : value;
   TensorType gathered = type(value), joined = gathered;
   gathered.shape.insert(gathered.shape.begin(), ranks_);
   joined.shape[from.dim] *= ranks_;
@@ -160,8 +162,8 @@ int Distributor::convert(ValueId value, bool partial_gradient) {
     attrs.set("again", int64_t{1});
     join.set("again", int64_t{1});
   }
-  int pieces = emit("all_gather", {value}, attrs, {gathered})[0];
-  return emit("join_pieces", {pieces}, join, {joined})[0];
+  int pieces = emit(ops::all_gather, {value}, attrs, {gathered})[0];
+  return emit(ops::join_pieces, {pieces}, join, {joined})[0];
 }
 
 int Distributor::whole(ValueId value) {
@@ -192,13 +194,14 @@ int Distributor::sum(int partial, bool tokens) {
   Attrs attrs;
   attrs.set("axis", axis_);
   attrs.set("op", std::string("sum"));
-  if (!tokens) return emit("all_reduce", {partial}, attrs, {type(partial)})[0];
+  if (!tokens) return emit(ops::all_reduce, {partial}, attrs, {type(partial)})[0];
   TensorType piece = piece_of_tokens(type(partial)), pieces = piece;
   pieces.shape.insert(pieces.shape.begin(), ranks_);
   Attrs cut;
   cut.set("pieces", int64_t{ranks_});
   cut.set("dim", int64_t{1});
-  return emit("reduce_scatter", emit("cut_pieces", {partial}, cut, {pieces}), attrs, {piece}, {Form::shard, 1})[0];
+  return emit(ops::reduce_scatter, emit(ops::cut_pieces, {partial}, cut, {pieces}), attrs, {piece},
+              {Form::shard, 1})[0];
 }
 
 int Distributor::tokens_of(ValueId value) {
@@ -211,7 +214,7 @@ int Distributor::tokens_of(ValueId value) {
   attrs.set("pieces", int64_t{ranks_});
   attrs.set("dim", int64_t{1});
   TensorType piece = piece_of_tokens(type(value));
-  return it->second = emit("take_piece", {value}, attrs, {piece}, {Form::shard, 1})[0];
+  return it->second = emit(ops::take_piece, {value}, attrs, {piece}, {Form::shard, 1})[0];
 }
 
 void Distributor::partial_gradient(ValueId parameter) {
@@ -226,7 +229,7 @@ void Distributor::run() {
     current_ = &node;
     for (ValueId& input : node.inputs)
       if (auto it = now_.find(input); it != now_.end()) input = it->second;
-    distribute_rule(node.op->name)(*this, node);
+    distribute_rule (*node.op)(*this, node);
   }
   if (auto it = now_.find(graph_.loss); it != now_.end()) graph_.loss = it->second;
   graph_.nodes = std::move(nodes_);

@@ -44,7 +44,7 @@ class Distributor {
   // The rank's tokens of a whole value.
   int tokens_of(ValueId value);
   // Adds a node at the current one's place; its outputs are new values of `form`.
-  std::vector<ValueId> emit(std::string_view kind, const std::vector<ValueId>& inputs, Attrs attrs,
+  std::vector<ValueId> emit(const OpDef& op, const std::vector<ValueId>& inputs, Attrs attrs,
                             const std::vector<TensorType>& types, Form form = {});
   // Whoever reads `value` of the whole graph reads `now` from here on.
   void define(ValueId value, int now);
@@ -76,6 +76,6 @@ class Distributor {
 
 // What an op does to the forms; distribute.cc has the table.
 using DistributeRule = void (*)(Distributor& d, const Node& node);
-DistributeRule distribute_rule(std::string_view op);
+DistributeRule distribute_rule(const OpDef& op);
 
 }  // namespace prun

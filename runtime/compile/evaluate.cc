@@ -4,6 +4,7 @@
 
 #include "compile/ir_build.h"
 #include "compile/step_builder.h"
+#include "ir/ops.h"
 
 namespace prun {
 namespace {
@@ -37,7 +38,7 @@ void StepBuilder::run_forward() {
   walk_turns();
   if (state_.plan.pipeline) average_loss();
   Op copy;
-  copy.def = &op_def("copy");
+  copy.def = &ops::copy;
   copy.reads = {state_.loss_tensor};
   copy.writes = {body_.loss};
   copy.phase = Phase::forward;

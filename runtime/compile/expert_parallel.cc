@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "compile/distributor.h"
+#include "ir/ops.h"
 
 namespace prun {
 namespace {
@@ -17,7 +18,7 @@ void sum_loads(CompileState& state) {
   std::vector<Node> nodes;
   for (Node& node : state.graph.nodes) {
     nodes.push_back(node);
-    if (node.op->name != "route" || node.attrs.number("aux") == 0) continue;
+    if (node.op != &ops::route || node.attrs.number("aux") == 0) continue;
     int counts = node.outputs[2];
     auto value = [&](int id) -> Value& { return state.graph.values[id]; };
     const Shape& weights = value(node.outputs[0]).type.shape;
@@ -25,8 +26,7 @@ void sum_loads(CompileState& state) {
     nodes.back().attrs.set("tokens", tokens * state.data_ranks);
     nodes.back().attrs.set("scale", 1.0 / static_cast<double>(tokens * state.plan.microbatches));
     for (const std::string& axis : state.loss_axes) {
-      Node reduce{
-          &op_def("all_reduce"), {counts}, {static_cast<int>(state.graph.values.size())}, {}, node.call, node.site};
+      Node reduce{&ops::all_reduce, {counts}, {static_cast<int>(state.graph.values.size())}, {}, node.call, node.site};
       reduce.attrs.set("axis", axis);
       reduce.attrs.set("op", std::string("sum"));
       Value sum = value(counts);
@@ -74,7 +74,7 @@ void expert_linear(Distributor& d, const Node& node) {
     join.set("pieces", int64_t{d.ranks()});
     join.set("dim", int64_t{1});
     copy.inputs[0] =
-        d.emit("join_pieces", d.emit("all_to_all", {x}, exchange, {pieces}), join, {joined}, {Form::shard, 0})[0];
+        d.emit(ops::join_pieces, d.emit(ops::all_to_all, {x}, exchange, {pieces}), join, {joined}, {Form::shard, 0})[0];
   }
   d.keep(std::move(copy), {Form::shard, 0});
 }
@@ -92,7 +92,7 @@ void combine(Distributor& d, const Node& node) {
     exchange.set("axis", d.axis());
     cut.set("pieces", int64_t{d.ranks()});
     cut.set("dim", int64_t{1});
-    copy.inputs[0] = d.emit("all_to_all", d.emit("cut_pieces", {y}, cut, {pieces}), exchange, {home})[0];
+    copy.inputs[0] = d.emit(ops::all_to_all, d.emit(ops::cut_pieces, {y}, cut, {pieces}), exchange, {home})[0];
   }
   d.keep(std::move(copy), {});
 }

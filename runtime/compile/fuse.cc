@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "compile/compile_state.h"
+#include "ir/ops.h"
 
 namespace prun {
 namespace {
@@ -38,10 +39,10 @@ int64_t readers(const std::vector<Node>& nodes, ValueId value) {
 // Others may read gelu's input, too: it is still made. A linear with two gelus takes in the first.
 bool take_in(std::vector<Node>& nodes, size_t at) {
   const Node& gelu = nodes[at];
-  if (gelu.op->name != "gelu" || !is_tanh(gelu)) return false;
+  if (gelu.op != &ops::gelu || !is_tanh(gelu)) return false;
   Node* linear = maker(nodes, at, gelu.inputs[0]);
-  if (linear == nullptr || linear->op->name != "linear" || !linear->attrs.text("act").empty()) return false;
-  linear->op = &op_def("linear_gelu");
+  if (linear == nullptr || linear->op != &ops::linear || !linear->attrs.text("act").empty()) return false;
+  linear->op = &ops::linear_gelu;
   linear->attrs = product_attrs(*linear);
   linear->outputs = {gelu.outputs[0], gelu.inputs[0]};
   return true;
@@ -49,22 +50,22 @@ bool take_in(std::vector<Node>& nodes, size_t at) {
 
 bool take_in_derivative(std::vector<Node>& nodes, size_t at) {
   const Node& gelu_dx = nodes[at];
-  if (gelu_dx.op->name != "gelu_dx" || !is_tanh(gelu_dx)) return false;
+  if (gelu_dx.op != &ops::gelu_dx || !is_tanh(gelu_dx)) return false;
   const int pre = gelu_dx.inputs[0], dy = gelu_dx.inputs[1];
   Node* product = maker(nodes, at, dy);
-  if (product == nullptr || product->op->name != "linear_dx" || readers(nodes, dy) != 1) return false;
-  product->op = &op_def("linear_dx_gelu");
+  if (product == nullptr || product->op != &ops::linear_dx || readers(nodes, dy) != 1) return false;
+  product->op = &ops::linear_dx_gelu;
   product->inputs.push_back(pre);
   product->outputs = gelu_dx.outputs;
   return true;
 }
 
-// Norms by their names alone, with an add in front, and behind their gradients.
+// Norms alone, with an add in front, and behind their gradients.
 struct Norm {
-  const char *forward, *added, *gradient, *gradient_added;
+  const OpDef &forward, &added, &gradient, &gradient_added;
 };
-constexpr Norm kNorms[] = {{"layernorm", "add_layernorm", "layernorm_grad", "layernorm_grad_add"},
-                           {"rmsnorm", "add_rmsnorm", "rmsnorm_grad", "rmsnorm_grad_add"}};
+constexpr Norm kNorms[] = {{ops::layernorm, ops::add_layernorm, ops::layernorm_grad, ops::layernorm_grad_add},
+                           {ops::rmsnorm, ops::add_rmsnorm, ops::rmsnorm_grad, ops::rmsnorm_grad_add}};
 
 // Whether what a call ends with may be left to the next one, which has its own parameters by then. Not to one that is
 // computed twice: it keeps its input, and would have to keep both terms of it.
@@ -76,12 +77,12 @@ bool next_may_compute(const CompileState& state, CallId call, int next) {
 
 // The sum keeps its value: others read it, too. Nothing stands between the two ops, so no memory is needed for longer.
 bool take_add_in_front(const CompileState& state, std::vector<Node>& nodes, size_t at, const Norm& kinds) {
-  if (at == 0 || nodes[at].op->name != kinds.forward || nodes[at - 1].op->name != "add") return false;
+  if (at == 0 || nodes[at].op != &kinds.forward || nodes[at - 1].op != &ops::add) return false;
   Node& add = nodes[at - 1];
   Node norm = nodes[at];
   const int sum = add.outputs[0];
   if (norm.inputs[0] != sum || !next_may_compute(state, add.call, norm.call)) return false;
-  norm.op = &op_def(kinds.added);
+  norm.op = &kinds.added;
   norm.inputs[0] = add.inputs[1];
   norm.inputs.insert(norm.inputs.begin(), add.inputs[0]);
   norm.outputs.insert(norm.outputs.begin() + 1, sum);
@@ -91,11 +92,11 @@ bool take_add_in_front(const CompileState& state, std::vector<Node>& nodes, size
 
 bool take_add_behind(std::vector<Node>& nodes, size_t at, const Norm& kinds) {
   const Node& add = nodes[at];
-  if (at == 0 || add.op->name != "add" || add.call != nodes[at - 1].call) return false;
+  if (at == 0 || add.op != &ops::add || add.call != nodes[at - 1].call) return false;
   Node& norm_grad = nodes[at - 1];
   const int dx = norm_grad.outputs[0], own = add.inputs[0] == dx ? 0 : 1, other = add.inputs[1 - own];
-  if (norm_grad.op->name != kinds.gradient || add.inputs[own] != dx || readers(nodes, dx) != 1) return false;
-  norm_grad.op = &op_def(kinds.gradient_added);
+  if (norm_grad.op != &kinds.gradient || add.inputs[own] != dx || readers(nodes, dx) != 1) return false;
+  norm_grad.op = &kinds.gradient_added;
   norm_grad.inputs.push_back(other);
   norm_grad.outputs[0] = add.outputs[0];
   return true;
@@ -116,13 +117,13 @@ void fuse_nodes(std::vector<Node>& nodes, Rule rule) {
 void fuse(CompileState& state) {
   const auto& wants = state.options.fuses;
   if (!wants) return;
-  if (wants("linear_gelu")) fuse_nodes(state.graph.nodes, take_in);
-  if (wants("linear_dx_gelu")) fuse_nodes(state.backward, take_in_derivative);
+  if (wants(ops::linear_gelu.name)) fuse_nodes(state.graph.nodes, take_in);
+  if (wants(ops::linear_dx_gelu.name)) fuse_nodes(state.backward, take_in_derivative);
   for (const Norm& kinds : kNorms) {
     std::vector<Node>& forward = state.graph.nodes;
-    if (wants(kinds.added))
+    if (wants(kinds.added.name))
       fuse_nodes(forward, [&](auto& nodes, size_t at) { return take_add_in_front(state, nodes, at, kinds); });
-    if (wants(kinds.gradient_added))
+    if (wants(kinds.gradient_added.name))
       fuse_nodes(state.backward, [&](auto& nodes, size_t at) { return take_add_behind(nodes, at, kinds); });
   }
 }

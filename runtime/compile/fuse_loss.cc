@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "compile/compile_state.h"
+#include "ir/ops.h"
 
 namespace prun {
 namespace {
@@ -39,14 +40,14 @@ bool may_overwrite(const CompileState& state, const Node& loss, const Node& grad
 
 void fuse_losses(CompileState& state) {
   const auto& wants = state.options.fuses;
-  if (!wants || !wants("cross_entropy_and_grad")) return;
+  if (!wants || !wants(ops::cross_entropy_and_grad.name)) return;
   for (Node& loss : state.graph.nodes) {
-    if (loss.op->name != "cross_entropy") continue;
+    if (loss.op != &ops::cross_entropy) continue;
     const auto gradient = std::find_if(state.backward.begin(), state.backward.end(), [&](const Node& node) {
-      return node.op->name == "cross_entropy_grad" && node.inputs[2] == loss.outputs[1];
+      return node.op == &ops::cross_entropy_grad && node.inputs[2] == loss.outputs[1];
     });
     if (gradient == state.backward.end() || !may_overwrite(state, loss, *gradient)) continue;
-    loss.op = &op_def("cross_entropy_and_grad");
+    loss.op = &ops::cross_entropy_and_grad;
     loss.outputs.push_back(gradient->outputs[0]);
     state.backward.erase(gradient);
   }
@@ -54,7 +55,7 @@ void fuse_losses(CompileState& state) {
 
 Node without_gradient(const Node& loss) {
   Node alone = loss;
-  alone.op = &op_def("cross_entropy");
+  alone.op = &ops::cross_entropy;
   alone.outputs.pop_back();
   return alone;
 }

@@ -8,6 +8,7 @@
 
 #include "compile/ir_build.h"
 #include "compile/step_builder.h"
+#include "ir/ops.h"
 
 namespace prun {
 
@@ -96,7 +97,7 @@ void StepBuilder::gather(const ScheduleStep& turn, int strategy, const HookActio
     const TensorId arrived = wire == dtype ? full
                                            : add_tensor(program_, unit_name(unit) + ".arrived", Role::workspace,
                                                         {wire, {padded}}, false, action.site);
-    Op op = communication("all_gather", action, turn, shard, arrived);
+    Op op = communication(ops::all_gather, action, turn, shard, arrived);
     op.unit = unit_name(unit);
     communicate_on(action.stream, std::move(op));
     if (arrived != full) cast_into(arrived, full, action, turn, stream);
@@ -128,8 +129,8 @@ TensorId StepBuilder::cast(TensorId tensor, Dtype dtype, const std::string& name
 
 void StepBuilder::cast_into(TensorId from, TensorId to, const HookAction& action, const ScheduleStep& turn,
                             int stream) {
-  Op op = communication("all_gather", action, turn, from, to);
-  op.def = &op_def("cast");
+  Op op = communication(ops::all_gather, action, turn, from, to);
+  op.def = &ops::cast;
   op.axis.clear();
   op.attrs.set("dtype", std::string(dtype_name(program_.tensors[to].dtype)));
   recorder_.record(stream, std::move(op));

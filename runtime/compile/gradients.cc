@@ -8,6 +8,7 @@
 
 #include "compile/ir_build.h"
 #include "compile/step_builder.h"
+#include "ir/ops.h"
 
 namespace prun {
 namespace {
@@ -73,7 +74,7 @@ void StepBuilder::zero_gaps(UnitId unit, TensorId flat, const ScheduleStep& turn
   for (auto [start, count] : pieces) {
     if (start > next) {
       Op fill;
-      fill.def = &op_def("fill");
+      fill.def = &ops::fill;
       fill.writes = {add_view(program_, u.name + ".pad", flat, next, {start - next})};
       fill.attrs.set("value", 0.0);
       fill.phase = turn.phase;
@@ -161,7 +162,7 @@ void StepBuilder::sum_partial_gradients(const ScheduleStep& turn) {
     for (const auto& [axis, of_axis] : runs) {
       for (const Run& run : of_axis) {
         Op op;
-        op.def = &op_def("all_reduce");
+        op.def = &ops::all_reduce;
         op.reads = op.writes = {add_view(program_, unit_name(unit) + ".partial", whole_gradient_of(unit, turn),
                                          run.begin, {run.end - run.begin})};
         op.attrs.set("op", std::string("sum"));
@@ -229,7 +230,7 @@ void StepBuilder::reduced_once(UnitId unit, const HookAction& action) {
 }
 
 // `from` reduced into `to`, in the dtype that the action wants on the wire.
-void StepBuilder::reduce_over_wire(const char* kind, TensorId from, TensorId to, const HookAction& action,
+void StepBuilder::reduce_over_wire(const OpDef& kind, TensorId from, TensorId to, const HookAction& action,
                                    const ScheduleStep& turn) {
   int stream = recorder_.stream(action.stream);
   Dtype dtype = program_.tensors[from].dtype, wire = action.wire.empty() ? dtype : *parse_dtype(action.wire);
@@ -256,7 +257,7 @@ void StepBuilder::reduce_scatter(const ScheduleStep& turn, UnitId unit, const Ho
     if (!is_last(turn)) return;
     require_gradients(unit, turn, action);
     reduced_once(unit, action);
-    return reduce_over_wire("reduce_scatter", storage.whole_grad, storage.grad, action, turn);
+    return reduce_over_wire(ops::reduce_scatter, storage.whole_grad, storage.grad, action, turn);
   }
   Bucket& bucket = buckets_[unit];
   if (bucket.reduced && bucket.microbatch == turn.microbatch)
@@ -264,11 +265,11 @@ void StepBuilder::reduce_scatter(const ScheduleStep& turn, UnitId unit, const Ho
   require_gradients(unit, turn, action);
   bucket.reduced = true;
   if (is_last(turn)) reduced_once(unit, action);
-  if (is_first(turn)) return reduce_over_wire("reduce_scatter", bucket.flat, storage.grad, action, turn);
+  if (is_first(turn)) return reduce_over_wire(ops::reduce_scatter, bucket.flat, storage.grad, action, turn);
   // Shards of later microbatches are added where the first one's lies.
   TensorId piece = add_tensor(program_, microbatch_name(unit_name(unit) + ".grad_shard"), Role::reduce,
                               {state_.master_dtype(), {storage.shard}}, false, action.site);
-  reduce_over_wire("reduce_scatter", bucket.flat, piece, action, turn);
+  reduce_over_wire(ops::reduce_scatter, bucket.flat, piece, action, turn);
   add_in_place(storage.grad, piece, turn, recorder_.stream(action.stream), action.site);
 }
 
@@ -282,7 +283,7 @@ void StepBuilder::all_reduce_shard(const ScheduleStep& turn, UnitId unit, int st
                                  unit_name(unit), action.axis, storage.axis, state_.plan.strategies[strategy].name),
                      state_.plan.strategies[strategy].site);
   reduced_once(unit, action);
-  reduce_over_wire("all_reduce", storage.grad, storage.grad, action, turn);
+  reduce_over_wire(ops::all_reduce, storage.grad, storage.grad, action, turn);
 }
 
 // Parameters that are split over an axis that divides the data (experts) see the data of all its ranks; what an average
@@ -292,8 +293,8 @@ void StepBuilder::scale_split_gradients(UnitId unit, const ScheduleStep& turn, c
   if (!is_last(turn)) return;
   reduced_once(unit, action);
   if (action.op != "avg") return;
-  Op op = communication("all_reduce", action, turn, storage.grad, storage.grad);
-  op.def = &op_def("scale");
+  Op op = communication(ops::all_reduce, action, turn, storage.grad, storage.grad);
+  op.def = &ops::scale;
   op.attrs = {};
   op.attrs.set("factor", 1.0 / state_.plan.mesh.size(action.axis));
   op.axis.clear();
@@ -342,7 +343,7 @@ void StepBuilder::flush(int strategy, bool all) {
 void StepBuilder::emit_all_reduce(PendingReduce& pending, int64_t end) {
   TensorId bucket = add_view(program_, fmt::format("bucket{}", pending.buckets), state_.flat_grads, pending.first,
                              {end - pending.first});
-  reduce_over_wire("all_reduce", bucket, bucket, pending.action, pending.turn);
+  reduce_over_wire(ops::all_reduce, bucket, bucket, pending.action, pending.turn);
   ++pending.buckets;
   pending.first = end;
 }

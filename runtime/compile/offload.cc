@@ -10,12 +10,13 @@
 
 #include "compile/ir_build.h"
 #include "compile/step_builder.h"
+#include "ir/ops.h"
 
 namespace prun {
 
-void StepBuilder::transfer(const char* kind, TensorId from, TensorId to, int stream, UnitId unit) {
+void StepBuilder::transfer(const OpDef& kind, TensorId from, TensorId to, int stream, UnitId unit) {
   Op op;
-  op.def = &op_def(kind);
+  op.def = &kind;
   op.reads = {from};
   op.writes = {to};
   op.phase = Phase::step;
@@ -35,7 +36,8 @@ void StepBuilder::update_offloaded(UnitId unit, TensorId clip, bool last) {
   const int64_t most = std::max(line, offload.offload_piece / dtype_bytes(dtype) / line * line);
   std::vector<TensorId> away = storage.optimizer;
   if (storage.master_offloaded) away.insert(away.begin(), storage.master);
-  const int load = recorder_.stream("load"), store = recorder_.stream("store");
+  const int load = recorder_.stream(std::string(ops::load.name)),
+            store = recorder_.stream(std::string(ops::store.name));
   const int pool = pool_of("optimizer.staged", Role::optimizer, offload.offload_ahead + 1);
   for (int64_t first = 0; first < storage.shard; first += most) {
     const Shape shape = {std::min(most, storage.shard - first)};
@@ -52,7 +54,7 @@ void StepBuilder::update_offloaded(UnitId unit, TensorId clip, bool last) {
       home.push_back(piece(away[i]));
       here.push_back(
           add_view(program_, program_.tensors[home[i]].name + ".staged", all, stride * static_cast<int64_t>(i), shape));
-      transfer("load", home[i], here[i], load, unit);
+      transfer(ops::load, home[i], here[i], load, unit);
     }
     Updated what{piece(storage.grad), here.front(), here, piece(storage.compute)};
     if (storage.master_offloaded)
@@ -61,7 +63,7 @@ void StepBuilder::update_offloaded(UnitId unit, TensorId clip, bool last) {
       what.master = piece(storage.master);
     update(unit, clip, what);
     const bool ends = last && first + most >= storage.shard;
-    for (size_t i = 0; i < away.size(); ++i) transfer("store", here[i], home[i], ends ? 0 : store, unit);
+    for (size_t i = 0; i < away.size(); ++i) transfer(ops::store, here[i], home[i], ends ? 0 : store, unit);
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include "compile/ir_build.h"
 #include "compile/step_builder.h"
+#include "ir/ops.h"
 
 namespace prun {
 
@@ -66,9 +67,9 @@ TensorId StepBuilder::clip_coefficient() {
   Site site = state_.plan.optimizer.site;
   std::vector<std::string> split = split_axes();
   TensorType scalar{state_.master_dtype(), {}};
-  auto op = [&](const char* kind, std::vector<TensorId> reads, std::vector<TensorId> writes) {
+  auto op = [&](const OpDef& kind, std::vector<TensorId> reads, std::vector<TensorId> writes) {
     Op made;
-    made.def = &op_def(kind);
+    made.def = &kind;
     made.reads = std::move(reads);
     made.writes = std::move(writes);
     made.phase = Phase::step;
@@ -76,7 +77,7 @@ TensorId StepBuilder::clip_coefficient() {
     return made;
   };
   auto sum_over = [&](const std::string& axis, TensorId tensor) {
-    Op reduce = op("all_reduce", {tensor}, {tensor});
+    Op reduce = op(ops::all_reduce, {tensor}, {tensor});
     reduce.axis = axis;
     reduce.attrs.set("op", std::string("sum"));
     communicate_on(gradient_stream(), std::move(reduce));
@@ -88,7 +89,7 @@ TensorId StepBuilder::clip_coefficient() {
       return;
     }
     int both = compute_tensor("norm2.all", scalar, site);
-    recorder_.record(0, op("add", {total, sum}, {both}));
+    recorder_.record(0, op(ops::add, {total, sum}, {both}));
     total = both;
   };
 
@@ -106,7 +107,7 @@ TensorId StepBuilder::clip_coefficient() {
       continue;
     }
     TensorId sum = compute_tensor("norm2." + unit.name, scalar, site);
-    Op norm = op("norm2", squares.tensors, {sum});
+    Op norm = op(ops::norm2, squares.tensors, {sum});
     norm.attrs.set("piece_starts", squares.starts);
     norm.attrs.set("piece_weights", squares.weights);
     norm.attrs.set("axis", storage.axis);
@@ -118,7 +119,7 @@ TensorId StepBuilder::clip_coefficient() {
     std::vector<TensorId> sums = mixed[axis];
     if (!squares.tensors.empty()) {
       TensorId sum = compute_tensor(axis.empty() ? "norm2" : "norm2." + axis, scalar, site);
-      Op norm = op("norm2", squares.tensors, {sum});
+      Op norm = op(ops::norm2, squares.tensors, {sum});
       if (!split.empty()) norm.attrs.set("weights", squares.weights);
       recorder_.record(0, std::move(norm));
       sums.push_back(sum);
@@ -126,7 +127,7 @@ TensorId StepBuilder::clip_coefficient() {
     int shards = sums[0];
     for (size_t i = 1; i < sums.size(); ++i) {
       int both = compute_tensor("norm2.shards", scalar, site);
-      recorder_.record(0, op("add", {shards, sums[i]}, {both}));
+      recorder_.record(0, op(ops::add, {shards, sums[i]}, {both}));
       shards = both;
     }
     if (!axis.empty()) sum_over(axis, shards);
@@ -135,7 +136,7 @@ TensorId StepBuilder::clip_coefficient() {
   for (const std::string& axis : split) sum_over(axis, total);
   if (state_.plan.pipeline) sum_over(state_.plan.pipeline->axis, total);
   int coefficient = compute_tensor("clip", scalar, site), norm = compute_tensor("grad_norm", scalar, site);
-  Op clip = op("clip_coefficient", {total}, {coefficient, norm});
+  Op clip = op(ops::clip_coefficient, {total}, {coefficient, norm});
   clip.attrs.set("max", state_.plan.optimizer.clip);
   recorder_.record(0, std::move(clip));
   return coefficient;
@@ -146,22 +147,16 @@ TensorId StepBuilder::clip_coefficient() {
 void StepBuilder::update(UnitId unit, TensorId clip, const Updated& what) {
   const Optimizer& optimizer = state_.plan.optimizer;
   const auto& wants = state_.options.fuses;
-  const std::string with_cast = optimizer.kind + "_cast";
-  const bool casts = what.compute >= 0 && wants && wants(with_cast);
+  const OpDef* const with_cast = optimizer.op->optimizer->with_cast;
+  const bool casts = what.compute >= 0 && with_cast != nullptr && wants && wants(with_cast->name);
   Op op;
-  op.def = &op_def(casts ? with_cast : optimizer.kind);
+  op.def = casts ? with_cast : optimizer.op;
+  op.attrs = optimizer.numbers;
   op.reads = {what.grad, what.master};
   op.writes = {what.master};
   for (TensorId slot : what.states) op.reads.push_back(slot), op.writes.push_back(slot);
   if (clip >= 0) op.reads.push_back(clip);
   if (casts) op.writes.push_back(what.compute);
-  if (optimizer.kind == "adamw") {
-    op.attrs.set("beta1", optimizer.beta1);
-    op.attrs.set("beta2", optimizer.beta2);
-    op.attrs.set("eps", optimizer.eps);
-  } else {
-    op.attrs.set("momentum", optimizer.momentum);
-  }
   op.attrs.set("weight_decay", optimizer.weight_decay);
   op.phase = Phase::step;
   op.unit = unit_name(unit);
@@ -169,7 +164,7 @@ void StepBuilder::update(UnitId unit, TensorId clip, const Updated& what) {
   recorder_.record(0, std::move(op));
   if (what.compute < 0 || casts) return;
   Op cast;
-  cast.def = &op_def("cast");
+  cast.def = &ops::cast;
   cast.reads = {what.master};
   cast.writes = {what.compute};
   cast.attrs.set("dtype", std::string(dtype_name(state_.plan.param_dtype)));

@@ -9,6 +9,7 @@
 
 #include "compile/compile_state.h"
 #include "compile/ir_build.h"
+#include "ir/ops.h"
 
 namespace prun {
 namespace {
@@ -48,9 +49,11 @@ const StrategyUnit* sharding_of(const Plan& plan, const std::string& unit_class)
 }
 
 std::vector<std::string> optimizer_slots(const Optimizer& optimizer) {
-  if (optimizer.kind == "adamw") return {"adamw.m", "adamw.v"};
-  if (optimizer.momentum != 0) return {"sgd.momentum"};
-  return {};
+  std::vector<std::string> slots;
+  const OptimizerTraits& traits = *optimizer.op->optimizer;
+  if (traits.slots_if.empty() || optimizer.numbers.number(std::string(traits.slots_if)) != 0)
+    for (std::string_view slot : traits.slots) slots.push_back(fmt::format("{}.{}", optimizer.op->name, slot));
+  return slots;
 }
 
 // What keeps the optimizer state of a class of units in the host's memory; null: nothing does.
@@ -61,9 +64,9 @@ const StrategyUnit* offload_of(const Plan& plan, const std::string& unit_class) 
   return nullptr;
 }
 
-Op init_op(const char* kind, std::vector<TensorId> writes, const Site& site) {
+Op init_op(const OpDef& kind, std::vector<TensorId> writes, const Site& site) {
   Op op;
-  op.def = &op_def(kind);
+  op.def = &kind;
   op.writes = std::move(writes);
   op.phase = Phase::init;
   op.site = site;
@@ -115,7 +118,7 @@ Op init_unit(const CompileState& state, size_t u, TensorId tensor) {
     scales.push_back(value.init.scale);
     keys.push_back(value.key);
   }
-  Op op = init_op("init_params", {tensor}, state.graph.values[unit.parameters.front()].site);
+  Op op = init_op(ops::init_params, {tensor}, state.graph.values[unit.parameters.front()].site);
   op.attrs.set("starts", starts);
   op.attrs.set("counts", counts);
   op.attrs.set("kinds", kinds);
@@ -129,7 +132,7 @@ Op init_unit(const CompileState& state, size_t u, TensorId tensor) {
 }
 
 Op fill_op(TensorId tensor, const Site& site) {
-  Op op = init_op("fill", {tensor}, site);
+  Op op = init_op(ops::fill, {tensor}, site);
   op.attrs.set("value", 0.0);
   return op;
 }
@@ -310,13 +313,13 @@ void initialise(CompileState& state) {
     // What is offloaded begins in the gradient's memory: as large, of the same type, and not needed yet.
     const int initial = storage.master_offloaded ? storage.grad : storage.master;
     const auto store = [&](int to) {
-      Op op = init_op("store", {to}, storage.offload->offload_site);
+      Op op = init_op(ops::store, {to}, storage.offload->offload_site);
       op.reads = {storage.grad};
       stream.ops.push_back(std::move(op));
     };
     stream.ops.push_back(init_unit(state, u, initial));
     if (storage.compute >= 0) {
-      Op cast = init_op("cast", {storage.compute}, state.plan.optimizer.site);
+      Op cast = init_op(ops::cast, {storage.compute}, state.plan.optimizer.site);
       cast.reads = {initial};
       cast.attrs.set("dtype", std::string(dtype_name(state.plan.param_dtype)));
       stream.ops.push_back(std::move(cast));
@@ -340,14 +343,10 @@ void initialise(CompileState& state) {
 void scale_losses(CompileState& state) {
   auto set = [&](std::vector<Node>& nodes) {
     for (Node& node : nodes) {
-      bool finish = node.op->name == "cross_entropy_finish";
-      bool loss = finish || node.op->name == "cross_entropy" || node.op->name == "cross_entropy_grad" ||
-                  node.op->name == "cross_entropy_and_grad";
-      bool elementwise = node.op->name.starts_with("mse") || node.op->name.starts_with("mean");
-      if (!loss && !elementwise) continue;
-      Shape shape = state.graph.values[node.inputs[finish ? 2 : 0]].type.shape;
+      if (node.op->loss == Loss::none) continue;
+      Shape shape = state.graph.values[node.inputs[node.op->counted]].type.shape;
       int64_t count = element_count(shape);
-      if (loss) count /= shape.back();
+      if (node.op->counts_rows) count /= shape.back();
       node.attrs.set("scale", 1.0 / (static_cast<double>(count) * state.plan.microbatches));
     }
   };

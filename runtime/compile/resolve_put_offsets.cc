@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "compile/compile_state.h"
+#include "ir/ops.h"
 
 namespace prun {
 namespace {
@@ -17,7 +18,7 @@ std::map<Channel, std::vector<Op*>> ops_of(Body& body, const Mesh& mesh, int ran
   std::map<Channel, std::vector<Op*>> ops;
   for (Stream& stream : body.streams)
     for (Op& op : stream.ops)
-      if (offers ? op.offers() : op.is("put")) ops[{members_of(mesh, op, rank), op.lane}].push_back(&op);
+      if (offers ? op.offers() : op.is(ops::put)) ops[{members_of(mesh, op, rank), op.lane}].push_back(&op);
   return ops;
 }
 

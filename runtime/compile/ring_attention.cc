@@ -26,12 +26,12 @@ class Ring {
       pass_keys(hop);
       std::vector<TensorId> reads = {qkv, keys(hop)};
       if (hop > 0) reads.insert(reads.end(), {sum, lse});
-      add("attention_block", reads, {sum, lse}, block_attrs(hop));
+      add(ops::attention_block, reads, {sum, lse}, block_attrs(hop));
     }
     if (narrow) {
       Attrs attrs;
       attrs.set("dtype", std::string(dtype_name(node_.qkv.dtype)));
-      add("cast", {sum}, {out}, attrs);
+      add(ops::cast, {sum}, {out}, attrs);
     }
     return std::move(steps_);
   }
@@ -48,12 +48,12 @@ class Ring {
       pass_keys(hop);
       std::vector<TensorId> reads = {qkv, keys(hop), out, dout, lse};
       if (hop > 0) reads.push_back(dq);
-      add("attention_block_grad", reads, {dq, sum}, block_attrs(hop));
-      if (hop > 0) add("add", {sum, arriving}, {sum}, {});
+      add(ops::attention_block_grad, reads, {dq, sum}, block_attrs(hop));
+      if (hop > 0) add(ops::add, {sum, arriving}, {sum}, {});
       if (ranks_ > 1) send(sum, ranks_ + hop);
     }
     if (ranks_ > 1) receive(arriving, 2 * ranks_ - 1);
-    add("join_qkv", {dq, ranks_ > 1 ? arriving : sums[0]}, {node_.writes[0]}, {});
+    add(ops::join_qkv, {dq, ranks_ > 1 ? arriving : sums[0]}, {node_.writes[0]}, {});
     return std::move(steps_);
   }
 
@@ -64,7 +64,7 @@ class Ring {
   void copy_keys(int qkv) {
     keys_[0] = temporary_("kv", kv_);
     if (ranks_ > 1) keys_[1] = temporary_("kv of the next hop", kv_);
-    add("copy_kv", {qkv}, {keys_[0]}, {});
+    add(ops::copy_kv, {qkv}, {keys_[0]}, {});
   }
   void pass_keys(int hop) {
     if (hop + 1 == ranks_) return;
@@ -77,17 +77,17 @@ class Ring {
     attrs.set("hop", int64_t{hop});
     return attrs;
   }
-  void send(TensorId tensor, int tag) { add("send", {tensor}, {}, message(1, tag), "ring_send"); }
-  void receive(TensorId tensor, int tag) { add("recv", {}, {tensor}, message(-1, tag), "ring_recv"); }
+  void send(TensorId tensor, int tag) { add(ops::send, {tensor}, {}, message(1, tag), "ring_send"); }
+  void receive(TensorId tensor, int tag) { add(ops::recv, {}, {tensor}, message(-1, tag), "ring_recv"); }
   static Attrs message(int64_t peer, int64_t tag) {
     Attrs attrs;
     attrs.set("peer", peer);
     attrs.set("tag", tag);
     return attrs;
   }
-  void add(std::string_view kind, std::vector<TensorId> reads, std::vector<TensorId> writes, Attrs attrs,
+  void add(const OpDef& kind, std::vector<TensorId> reads, std::vector<TensorId> writes, Attrs attrs,
            const std::string& stream = "") {
-    steps_.push_back({kind, std::move(reads), std::move(writes), std::move(attrs), stream});
+    steps_.push_back({&kind, std::move(reads), std::move(writes), std::move(attrs), stream});
   }
 
   const RingNode& node_;

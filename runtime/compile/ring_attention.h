@@ -14,7 +14,7 @@ namespace prun {
 
 // One op of the expansion, to be recorded in this order. Ids are the caller's.
 struct RingStep {
-  std::string_view kind;
+  const OpDef* op;
   std::vector<TensorId> reads, writes;
   Attrs attrs;
   std::string stream;  // "", "ring_send" or "ring_recv"

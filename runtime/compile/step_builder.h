@@ -59,7 +59,7 @@ class StepBuilder {
   std::vector<const Node*> nodes_of(const ScheduleStep& turn) const;
   TensorId& tensor_of(ValueId value) { return tensor_of_[microbatch_][value]; }
   std::string microbatch_name(const std::string& name) const;
-  Op communication(const char* kind, const HookAction& action, const ScheduleStep& turn, TensorId read,
+  Op communication(const OpDef& kind, const HookAction& action, const ScheduleStep& turn, TensorId read,
                    TensorId write) const;
   TensorId input_of(int value);
 
@@ -128,7 +128,7 @@ class StepBuilder {
   void reduce_scatter(const ScheduleStep& turn, UnitId unit, const HookAction& action);
   void all_reduce(const ScheduleStep& turn, UnitId unit, int strategy, const HookAction& action);
   void all_reduce_shard(const ScheduleStep& turn, UnitId unit, int strategy, const HookAction& action);
-  void reduce_over_wire(const char* kind, TensorId from, TensorId to, const HookAction& action,
+  void reduce_over_wire(const OpDef& kind, TensorId from, TensorId to, const HookAction& action,
                         const ScheduleStep& turn);
   void flush(int strategy, bool all);
   void emit_all_reduce(PendingReduce& pending, int64_t end);
@@ -159,7 +159,7 @@ class StepBuilder {
 
   // offload.cc: optimizer state that lives in the host's memory
   void update_offloaded(UnitId unit, TensorId clip, bool last);
-  void transfer(const char* kind, TensorId from, TensorId to, int stream, UnitId unit);
+  void transfer(const OpDef& kind, TensorId from, TensorId to, int stream, UnitId unit);
 
   TensorId compute_tensor(const std::string& name, TensorType type, const Site& site);
 

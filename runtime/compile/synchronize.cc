@@ -9,6 +9,7 @@
 #include "compile/compile_state.h"
 #include "compile/edge_builder.h"
 #include "compile/ir_build.h"
+#include "ir/ops.h"
 
 namespace prun {
 namespace {
@@ -84,7 +85,7 @@ void synchronize(CompileState& state) {
     site = average.action->site;
     for (auto [begin, end] : average.ranges) {
       Op op;
-      op.def = &op_def("all_reduce");
+      op.def = &ops::all_reduce;
       op.reads = op.writes = {add_view(program, "params.synced", state.flat_params, begin, {end - begin})};
       op.attrs.set("op", average.action->op);
       op.axis = average.action->axis;
@@ -97,7 +98,7 @@ void synchronize(CompileState& state) {
     const UnitStorage& storage = state.storage[u];
     if (!storage.here || storage.compute < 0 || state.graph.units[u].parameters.empty()) continue;
     Op cast;
-    cast.def = &op_def("cast");
+    cast.def = &ops::cast;
     cast.reads = {storage.master};
     cast.writes = {storage.compute};
     cast.attrs.set("dtype", std::string(dtype_name(state.plan.param_dtype)));

@@ -11,6 +11,7 @@
 #include "compile/ir_build.h"
 #include "compile/ring_attention.h"
 #include "compile/step_builder.h"
+#include "ir/ops.h"
 
 namespace prun {
 namespace {
@@ -91,7 +92,7 @@ void StepBuilder::transfer(bool sends, const StageStep& turn, int value, int64_t
   if (!sends) tensor_of(value) = compute_tensor(microbatch_name(v.name), v.type, v.site);
   const bool puts = state_.plan.pipeline->puts;
   Op op;
-  op.def = &op_def(sends ? (puts ? "put" : "send") : (puts ? "wait_signal" : "recv"));
+  op.def = sends ? (puts ? &ops::put : &ops::send) : (puts ? &ops::wait_signal : &ops::recv);
   (sends ? op.reads : op.writes) = {input_of(value)};
   op.axis = state_.plan.pipeline->axis;
   op.attrs.set("peer", int64_t{peer});
@@ -110,7 +111,7 @@ void StepBuilder::transfer(bool sends, const StageStep& turn, int value, int64_t
     if (std::optional<OpRef> sent = used_before(turn, other_stage)) floors.push_back(*sent);
     if (puts) {
       Op offer = op;
-      offer.def = &op_def("signal");
+      offer.def = &ops::signal;
       recorder_.record(stream, std::move(offer), floors);
       op.reads = op.writes;  // what the signal has offered
       floors.clear();
@@ -152,11 +153,11 @@ void StepBuilder::lower_ring(const Node& node, const ScheduleStep& turn) {
   auto temporary = [&](std::string_view suffix, TensorType type) {
     return compute_tensor(microbatch_name(fmt::format("{}.{}", name, suffix)), std::move(type), node.site);
   };
-  bool forward = node.op->name == "ring_attention";
+  bool forward = node.op == &ops::ring_attention;
   for (RingStep& step :
        (forward ? lower_ring_attention : lower_ring_attention_grad)(ring, state_.plan.mesh.size(axis), temporary)) {
     Op op;
-    op.def = &op_def(step.kind);
+    op.def = step.op;
     op.reads = std::move(step.reads);
     op.writes = std::move(step.writes);
     op.attrs = std::move(step.attrs);
@@ -168,7 +169,7 @@ void StepBuilder::lower_ring(const Node& node, const ScheduleStep& turn) {
       op.axis = axis;
       op.lane = kRingLane;
     }
-    bool arrives = op.is("recv");
+    bool arrives = op.is(ops::recv);
     recorder_.record(recorder_.stream(step.stream), std::move(op),
                      arrives ? recorder_.last_compute() : std::vector<OpRef>());
   }
@@ -193,7 +194,7 @@ void StepBuilder::exchange_tied_gradients() {
         add_tensor(program_, unit_name(unit) + ".tied", Role::reduce, own.type(), false, state_.plan.pipeline->site);
     for (bool sends : {true, false}) {
       Op op;
-      op.def = &op_def(sends ? "send" : "recv");
+      op.def = sends ? &ops::send : &ops::recv;
       (sends ? op.reads : op.writes) = {sends ? state_.storage[unit].grad : received};
       op.axis = state_.plan.pipeline->axis;
       op.attrs.set("peer", int64_t{other - here});

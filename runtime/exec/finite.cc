@@ -7,6 +7,7 @@
 
 #include "exec/job_run.h"
 #include "ir/calendar.h"
+#include "ir/ops.h"
 #include "ir/order.h"
 
 namespace prun {
@@ -53,7 +54,7 @@ class RequireFinite final : public Kernel {
     for (size_t i = from; i < order.sequence().size(); ++i) {
       const OpRef at = order.sequence()[i];
       const Op& op = body.streams[at.stream].ops[at.index];
-      if (op.is("check_finite")) continue;
+      if (op.is(ops::check_finite)) continue;
       if (touches(op.reads)) return &op;
       if (touches(op.writes)) return nullptr;
     }
@@ -67,7 +68,7 @@ class RequireFinite final : public Kernel {
       const OpRef at = order.sequence()[i];
       const std::vector<Op>& ops = here.streams[at.stream].ops;
       const Op& check = ops[at.index];
-      const int32_t kinds = check.is("check_finite") ? flag(check) : 0;
+      const int32_t kinds = check.is(ops::check_finite) ? flag(check) : 0;
       if (kinds == 0) continue;
       const Op& made = ops[static_cast<size_t>(at.index) - 1];
       size_t which = 0;

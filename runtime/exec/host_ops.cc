@@ -16,6 +16,7 @@
 #include "device/element.h"
 #include "device/share.h"
 #include "exec/finite.h"
+#include "ir/ops.h"
 #include "prun/philox.h"
 
 namespace prun {
@@ -229,9 +230,9 @@ HostServices open_host_services(const Program& program, std::function<void(const
 }
 
 std::unique_ptr<Kernel> make_host_kernel(const RankMemory& memory, const Op& op, const HostServices& services) {
-  if (op.is("next_batch")) return std::make_unique<NextBatch>(memory, op, services);
-  if (op.is("print")) return std::make_unique<Print>(memory, op, services.print);
-  if (op.is("require_finite")) return make_require_finite(memory, op);
+  if (op.is(ops::next_batch)) return std::make_unique<NextBatch>(memory, op, services);
+  if (op.is(ops::print)) return std::make_unique<Print>(memory, op, services.print);
+  if (op.is(ops::require_finite)) return make_require_finite(memory, op);
   PRUN_CHECK(false, "no host op " + std::string(op.def->name));
   return nullptr;
 }

@@ -9,6 +9,7 @@
 #include "device/abi_op.h"
 #include "exec/clock.h"
 #include "exec/comm_ops.h"
+#include "ir/ops.h"
 
 namespace prun {
 namespace {
@@ -17,13 +18,13 @@ namespace {
 // that it writes only in part.
 std::vector<TensorId> seen_by(const Op& op) {
   std::vector<TensorId> ids = op.receives() ? std::vector<TensorId>{} : op.reads;
-  if (op.is("all_gather_v")) ids.insert(ids.end(), op.writes.begin(), op.writes.end());
+  if (op.is(ops::all_gather_v)) ids.insert(ids.end(), op.writes.begin(), op.writes.end());
   return ids;
 }
 
 // Whether the op writes on this rank: reduce and gather write at their root alone.
 bool lands_here(const Program& program, const Op& op, int rank) {
-  if (!op.is("reduce") && !op.is("gather")) return true;
+  if (!op.is(ops::reduce) && !op.is(ops::gather)) return true;
   return members_of(program.mesh, op, rank)[op.attrs.integer("root")] == rank;
 }
 

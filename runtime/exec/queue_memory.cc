@@ -8,6 +8,7 @@
 
 #include "base/text.h"
 #include "exec/queue_executor.h"
+#include "ir/ops.h"
 
 namespace prun {
 namespace {
@@ -15,12 +16,12 @@ namespace {
 // Whether the host must call the collective, since no transport enqueues it: counts that the host reads, sums in rank
 // order, averages of integers, groups of one.
 bool needs_host(const Program& program, const Op& op) {
-  if (op.is("all_gather_v")) return true;
+  if (op.is(ops::all_gather_v)) return true;
   if (op.attrs.text("op") == "avg") {
     const Dtype dtype = program.tensors[op.reads[0]].dtype;
     if (dtype == Dtype::i64 || dtype == Dtype::i32 || dtype == Dtype::i8 || dtype == Dtype::u8) return true;
   }
-  const bool sums = op.is("all_reduce") || op.is("reduce_scatter") || op.is("reduce");
+  const bool sums = op.is(ops::all_reduce) || op.is(ops::reduce_scatter) || op.is(ops::reduce);
   return (sums && program.rank_order) || members_of(program.mesh, op, 0).size() < 2;
 }
 

@@ -15,6 +15,7 @@
 #include "exec/host_ops.h"
 #include "exec/plain_collectives.h"
 #include "ir/calendar.h"
+#include "ir/ops.h"
 #include "ir/walk.h"
 
 namespace prun {
@@ -192,7 +193,7 @@ void Interpreter::meet(const std::vector<StreamCursor>& members) {
       operand.out = rank.memory.data(mine.writes[0]);
       operand.out_count = tensor(mine.writes[0]).count();
     }
-    if (mine.is("all_gather_v")) {
+    if (mine.is(ops::all_gather_v)) {
       operand.share = static_cast<const int64_t*>(rank.memory.data(mine.reads[1]));
       operand.shares = static_cast<int64_t*>(rank.memory.data(mine.writes[1]));
     }

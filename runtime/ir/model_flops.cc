@@ -1,19 +1,10 @@
-// An op that computes activations in the backward phase does so for the second time; ops of the derivatives are told
-// from it by their names, which all families keep to.
+// An op of the model in the backward phase computes activations for the second time: it does not count.
 #include "ir/model_flops.h"
 
-#include <string_view>
 #include <vector>
 
 namespace prun {
 namespace {
-
-bool derivative(std::string_view kind) {
-  for (std::string_view part : {"_grad", "_dx", "_dw"}) {
-    if (kind.find(part) != std::string_view::npos) return true;
-  }
-  return false;
-}
 
 std::vector<TensorType> types_of(const Program& program, const std::vector<TensorId>& tensors) {
   std::vector<TensorType> types;
@@ -27,7 +18,7 @@ double model_flops(const Program& program) {
   double flops = 0;
   for (const Stream& stream : program.step().streams) {
     for (const Op& op : stream.ops) {
-      if (op.def->cost == nullptr || (op.phase == Phase::backward && !derivative(op.def->name))) continue;
+      if (op.def->cost == nullptr || (op.phase == Phase::backward && op.def->role != OpRole::derivative)) continue;
       flops += op.def->cost(types_of(program, op.reads), types_of(program, op.writes), op.attrs).model;
     }
   }

@@ -95,9 +95,10 @@ struct Pipeline {
 };
 
 struct Optimizer {
-  std::string kind;  // sgd, adamw
+  const OpDef* op = nullptr;
   LearningRate lr;
-  double momentum = 0, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0, clip = 0;
+  Attrs numbers;  // that OptimizerTraits names
+  double weight_decay = 0, clip = 0;
   Site site;
 };
 

@@ -223,18 +223,19 @@ void check_defined_once(const Field& field, const Graph& graph, const Node& node
 
 // Only a loss can be differentiated with seed 1 and be scaled to the mean over all ranks.
 void check_loss(const Graph& graph) {
-  static const std::vector<std::string> kLosses = {"cross_entropy", "mse", "mean_square", "mean"};
+  std::vector<std::string> losses;
+  for (const OpDef* op : all_ops())
+    if (op->loss == Loss::loss) losses.emplace_back(op->name);
+  const auto returns = [&](std::string_view what, const Site& site) {
+    return plan_error(
+        fmt::format("the model returns {}, it should return a loss (one of: {})", what, join(losses, ", ")), site);
+  };
   for (const Node& node : graph.nodes)
     for (int output : node.outputs)
-      if (output == graph.loss && std::find(kLosses.begin(), kLosses.end(), node.op->name) == kLosses.end())
-        throw plan_error(fmt::format("the model returns the result of {}, it should return a loss (one of: {})",
-                                     node.op->name, join(kLosses, ", ")),
-                         node.site);
+      if (output == graph.loss && node.op->loss != Loss::loss)
+        throw returns(fmt::format("the result of {}", node.op->name), node.site);
   const Value& loss = graph.values[graph.loss];
-  if (loss.kind != ValueKind::activation || !loss.type.shape.empty())
-    throw plan_error(
-        fmt::format("the model returns {}, it should return a loss (one of: {})", loss.name, join(kLosses, ", ")),
-        loss.site);
+  if (loss.kind != ValueKind::activation || !loss.type.shape.empty()) throw returns(loss.name, loss.site);
 }
 
 Graph read_graph(const Field& root) {
@@ -320,16 +321,21 @@ LearningRate read_learning_rate(const Field& optimizer, int64_t steps) {
 
 Optimizer read_optimizer(const Field& field, int64_t steps) {
   Optimizer optimizer;
-  field.at("kind").word({"sgd", "adamw"});
+  std::vector<std::string> kinds;
+  for (const OpDef* op : all_ops())
+    if (op->optimizer != nullptr && !op->optimizer->casts) kinds.emplace_back(op->name);
+  optimizer.op = find_op(kinds[field.at("kind").word(kinds)]);
   optimizer.lr = read_learning_rate(field, steps);
-  std::vector<double> betas = {optimizer.beta1, optimizer.beta2};
-  if (field.has("betas")) betas.clear();
-  field.need("kind", optimizer.kind);
-  field.may("momentum", optimizer.momentum, "eps", optimizer.eps, "weight_decay", optimizer.weight_decay, "clip",
-            optimizer.clip, "betas", betas, "site", optimizer.site);
-  if (betas.size() != 2) field.at("betas").fail("two numbers");
-  optimizer.beta1 = betas[0];
-  optimizer.beta2 = betas[1];
+  std::vector<double> betas;
+  field.may("weight_decay", optimizer.weight_decay, "clip", optimizer.clip, "betas", betas, "site", optimizer.site);
+  if (field.has("betas") && betas.size() != 2) field.at("betas").fail("two numbers");
+  for (const OptimizerNumber& number : optimizer.op->optimizer->numbers) {
+    double value = number.name == "beta1" && !betas.empty()   ? betas[0]
+                   : number.name == "beta2" && !betas.empty() ? betas[1]
+                                                              : number.usual;
+    field.may(number.name.data(), value);
+    optimizer.numbers.set(std::string(number.name), value);
+  }
   return optimizer;
 }
 

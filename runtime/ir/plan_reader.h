@@ -12,7 +12,7 @@
 //     "loss": id, "steps": 20, "seed": 1, "reduce": "rank_order" | "any", "dtype": "f32"|"bf16"|"f64",
 //     "data": { "kind", "path" (absolute), "batch", "file_bytes", "skip_bytes", "vocab", "context", "site": S },
 //     "eval": { "every", "batches", "data": as "data", "site": S } (or none),
-//     "optimizer": { "kind": "adamw", "lr", "momentum", "betas": [b1, b2], "eps", "weight_decay", "clip", "site": S,
+//     "optimizer": { "kind": "adamw", "lr", "weight_decay", "clip", its OptimizerTraits::numbers or "betas", "site": S,
 //                    "schedule": { "kind": "cosine" | "linear" | "warmup", "warmup", "steps", "least" } (or none) },
 //     "strategies": [ { "name", "axis", "site": S, "units": [ { "class", "sharded": bool, "shard_axis", "site": S,
 //         "hooks": [ { "when": "before"|"after", "phase": "forward"|"backward", "intents": [

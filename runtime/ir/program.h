@@ -72,14 +72,14 @@ struct Op {
   std::string unit;     // label; "" outside units
   int microbatch = -1;  // label; -1 outside microbatches
   Site site;
-  bool is(std::string_view kind) const { return def->name == kind; }
+  bool is(const OpDef& kind) const { return def == &kind; }
   bool communicates() const { return def->op_class == OpClass::communication; }
   // Messages of a pair of ranks. One-sided ones: the receiver says where (signal), the sender puts, the receiver waits.
-  bool sends() const { return is("send") || is("put"); }
-  bool receives() const { return is("recv") || is("wait_signal"); }
+  bool sends() const { return def->message.sends; }
+  bool receives() const { return def->message.receives; }
   bool point_to_point() const { return sends() || receives(); }
-  bool offers() const { return is("signal"); }
-  bool one_sided() const { return is("put") || is("wait_signal") || offers(); }
+  bool offers() const { return def->message.offers; }
+  bool one_sided() const { return def->message.one_sided; }
 };
 
 // The global ranks that a communication op of `rank` involves, in the order of the group: all along the axis; of a

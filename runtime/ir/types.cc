@@ -11,14 +11,22 @@ namespace {
 struct DtypeRow {
   std::string_view name;
   int64_t bytes;
+  bool computes;  // ops compute with it, as with a float
 };
-constexpr std::array<DtypeRow, 8> kDtypes = {
-    {{"f64", 8}, {"f32", 4}, {"bf16", 2}, {"f16", 2}, {"i64", 8}, {"i32", 4}, {"i8", 1}, {"u8", 1}}};
+constexpr std::array<DtypeRow, 8> kDtypes = {{{"f64", 8, true},
+                                              {"f32", 4, true},
+                                              {"bf16", 2, true},
+                                              {"f16", 2, false},
+                                              {"i64", 8, false},
+                                              {"i32", 4, false},
+                                              {"i8", 1, false},
+                                              {"u8", 1, false}}};
 constexpr std::array<std::string_view, 5> kRedOps = {"sum", "prod", "min", "max", "avg"};
 
 }  // namespace
 
 int64_t dtype_bytes(Dtype dtype) { return kDtypes[static_cast<size_t>(dtype)].bytes; }
+bool computes(Dtype dtype) { return kDtypes[static_cast<size_t>(dtype)].computes; }
 std::string_view dtype_name(Dtype dtype) { return kDtypes[static_cast<size_t>(dtype)].name; }
 
 std::optional<Dtype> parse_dtype(std::string_view name) {

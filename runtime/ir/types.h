@@ -11,6 +11,7 @@ namespace prun {
 enum class Dtype : uint8_t { f64 = 0, f32 = 1, bf16 = 2, f16 = 3, i64 = 4, i32 = 5, i8 = 6, u8 = 7 };
 
 int64_t dtype_bytes(Dtype dtype);
+bool computes(Dtype dtype);  // f64, f32, bf16: ops compute with it; others are stored, moved or counted with
 std::string_view dtype_name(Dtype dtype);
 std::optional<Dtype> parse_dtype(std::string_view name);
 

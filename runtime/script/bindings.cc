@@ -185,6 +185,18 @@ int declare_arguments(lua_State* L, Host& host) {
   return 0;
 }
 
+// The names of some ops, as a list in the host table.
+template <class Which>
+void push_ops(lua_State* L, const char* field, Which which) {
+  lua_newtable(L);
+  for (const OpDef* op : all_ops()) {
+    if (!which(*op)) continue;
+    lua_pushlstring(L, op->name.data(), op->name.size());
+    lua_rawseti(L, -2, static_cast<lua_Integer>(lua_rawlen(L, -2)) + 1);
+  }
+  lua_setfield(L, -2, field);
+}
+
 }  // namespace
 
 void push_host_table(lua_State* L) {
@@ -215,6 +227,8 @@ void push_host_table(lua_State* L) {
     lua_setfield(L, -2, name.c_str());
   }
   lua_setfield(L, -2, "settings");
+  push_ops(L, "unary_ops", [](const OpDef& op) { return op.word; });
+  push_ops(L, "optimizers", [](const OpDef& op) { return op.optimizer != nullptr && !op.optimizer->casts; });
 }
 
 }  // namespace prun

@@ -6,26 +6,14 @@
 #include <algorithm>
 #include <set>
 
+#include "ir/ops.h"
 #include "verify/view.h"
 
 namespace prun::verify {
 namespace {
 
-bool reduces(std::string_view kind) { return kind == "all_reduce" || kind == "reduce" || kind == "reduce_scatter"; }
-bool rooted(std::string_view kind) {
-  return kind == "reduce" || kind == "broadcast" || kind == "gather" || kind == "scatter";
-}
-
 const Tensor* first_of(const Program& program, const std::vector<TensorId>& ids) {
   return ids.empty() ? nullptr : &program.tensors[ids.front()];
-}
-
-// How the sizes of input and output relate in a group of N.
-enum class Ratio { same, grows, shrinks };
-Ratio ratio_of(std::string_view kind) {
-  if (kind == "all_gather" || kind == "gather" || kind == "all_gather_v") return Ratio::grows;
-  if (kind == "scatter" || kind == "reduce_scatter") return Ratio::shrinks;
-  return Ratio::same;
 }
 
 void check_fit(const BodyView& body, OpRef ref, Findings& findings) {
@@ -36,12 +24,12 @@ void check_fit(const BodyView& body, OpRef ref, Findings& findings) {
     findings.add(kRule, fmt::format("{}{} {}", body.where(), body.describe(ref), what), op.site);
   };
   const int size = program.mesh.size(op.axis);
-  const std::string_view kind = op.def->name;
-  if (rooted(kind)) {
+  const CollTraits& kind = op.def->collective();
+  if (kind.rooted) {
     const int64_t root = op.attrs.integer("root");
     if (root < 0 || root >= size) bad(fmt::format("has root {} in a group of {} along {}", root, size, op.axis));
   }
-  if (reduces(kind) && !parse_redop(op.attrs.text("op", "sum"))) {
+  if (kind.reduces && !parse_redop(op.attrs.text("op", "sum"))) {
     bad(fmt::format("has the unknown reduction '{}'", op.attrs.text("op")));
   }
   const Tensor* in = first_of(program, op.reads);
@@ -49,8 +37,8 @@ void check_fit(const BodyView& body, OpRef ref, Findings& findings) {
   if (in == nullptr || out == nullptr) return;
   if (in->dtype != out->dtype)
     bad(fmt::format("reads {} and writes {}", dtype_name(in->dtype), dtype_name(out->dtype)));
-  const Ratio ratio = ratio_of(kind);
-  const int64_t in_share = ratio == Ratio::shrinks ? size : 1, out_share = ratio == Ratio::grows ? size : 1;
+  const int64_t in_share = kind.whole_input && !kind.whole_output ? size : 1,
+                out_share = kind.whole_output && !kind.whole_input ? size : 1;
   if (in->count() * out_share != out->count() * in_share) {
     bad(fmt::format("reads {} elements and writes {} in a group of {} along {}; it should write {}", in->count(),
                     out->count(), size, op.axis, in->count() * out_share / in_share));
@@ -134,22 +122,24 @@ std::map<Lane, std::vector<OpRef>> lanes_of(const BodyView& body) {
 
 Signature signature_of(const Program& program, const Op& op) {
   Signature signature;
-  signature.kind = op.def->name;
+  const CollTraits& kind = op.def->collective();
+  signature.kind = op.def;
   // The tensor whose size is the same on root and others.
-  const bool by_output = ratio_of(signature.kind) == Ratio::shrinks;
+  const bool by_output = kind.whole_input && !kind.whole_output;
   const Tensor* tensor = first_of(program, by_output ? op.writes : op.reads);
   if (tensor == nullptr) tensor = first_of(program, by_output ? op.reads : op.writes);
   if (tensor != nullptr) {
     signature.dtype = tensor->dtype;
     signature.count = tensor->count();
   }
-  if (reduces(signature.kind)) signature.redop = op.attrs.text("op", "sum");
-  if (rooted(signature.kind)) signature.root = op.attrs.integer("root");
+  if (kind.reduces) signature.redop = op.attrs.text("op", "sum");
+  if (kind.rooted) signature.root = op.attrs.integer("root");
   return signature;
 }
 
 std::string Signature::text() const {
-  std::string text = kind == "barrier" ? std::string(kind) : fmt::format("{} {}[{}]", kind, dtype_name(dtype), count);
+  std::string text = std::string(kind->name);
+  if (kind != &ops::barrier) text += fmt::format(" {}[{}]", dtype_name(dtype), count);
   if (!redop.empty()) text += " " + redop;
   if (root >= 0) text += fmt::format(" root {}", root);
   return text;

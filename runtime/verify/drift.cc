@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "ir/ops.h"
 #include "verify/view.h"
 
 namespace prun::verify {
@@ -51,7 +52,7 @@ void check_program(const Program& program, const std::string& axis, Findings& fi
   // Weights are what init_params makes.
   for (const Stream& stream : program.init().streams)
     for (const Op& op : stream.ops) {
-      if (!op.is("init_params")) continue;
+      if (!op.is(ops::init_params)) continue;
       const Tensor& weights = program.tensors[op.writes[0]];
       const auto [begin, end] = uncovered(range(op.writes[0]), averaged[weights.buffer]);
       if (begin < end)

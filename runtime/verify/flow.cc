@@ -11,26 +11,12 @@
 namespace prun::verify {
 namespace {
 
-// Outputs that a right program may leave unread: statistics for a backward pass that may not want them, what people
-// look at, and parts of a sample that the model has no use for.
-struct SideResults {
-  std::string_view op;
-  size_t first, end = SIZE_MAX;  // of the outputs
-};
-constexpr SideResults kSideResults[] = {{"layernorm", 1},       {"rmsnorm", 1},
-                                        {"attention", 1},       {"route", 2},
-                                        {"cross_entropy", 1},   {"cross_entropy_finish", 1},
-                                        {"all_gather_v", 1},    {"clip_coefficient", 1},
-                                        {"attention_block", 1}, {"next_batch", 0},
-                                        {"linear_gelu", 1},     {"add_layernorm", 1},
-                                        {"add_rmsnorm", 1},     {"cross_entropy_and_grad", 1, 2}};
-
+// Outputs that a right program may leave unread.
 bool may_go_unread(const Op& op, size_t output) {
   // A loss is made again where backward computes its unit again, for the statistics or the gradient beside it.
-  const bool loss = op.is("cross_entropy") || op.is("cross_entropy_finish") || op.is("cross_entropy_and_grad");
-  if (loss && output == 0 && op.phase == Phase::backward) return true;
-  return std::any_of(std::begin(kSideResults), std::end(kSideResults),
-                     [&](const SideResults& row) { return op.is(row.op) && output >= row.first && output < row.end; });
+  const bool loss = op.def->loss == Loss::loss || op.def->loss == Loss::inner;
+  if (loss && op.writes.size() > 1 && output == 0 && op.phase == Phase::backward) return true;
+  return output >= op.def->side_first && output < op.def->side_end;
 }
 
 struct Written {

@@ -8,6 +8,7 @@
 #include <set>
 #include <tuple>
 
+#include "ir/ops.h"
 #include "verify/view.h"
 
 namespace prun::verify {
@@ -17,7 +18,7 @@ namespace {
 using Route = std::tuple<Lane, std::string, int>;
 using Routes = std::map<Route, std::vector<OpRef>>;
 
-Routes routes_of(const BodyView& body, std::string_view kind) {
+Routes routes_of(const BodyView& body, const OpDef& kind) {
   Routes routes;
   for (const OpRef ref : body.order.sequence()) {
     const Op& op = body.op(ref);
@@ -58,7 +59,7 @@ void check_pair(const BodyView& body, OpRef offer, OpRef wait, Findings& finding
 }
 
 void check_body(const BodyView& body, Findings& findings) {
-  Routes offers = routes_of(body, "signal"), waits = routes_of(body, "wait_signal");
+  Routes offers = routes_of(body, ops::signal), waits = routes_of(body, ops::wait_signal);
   for (const auto& [route, refs] : waits) offers[route];
   for (const auto& [route, offered] : offers) {
     const std::vector<OpRef>& awaited = waits[route];
@@ -78,12 +79,12 @@ void check_body(const BodyView& body, Findings& findings) {
 // The receivers' places, as the puts know them.
 void check_places(const BodyView& mine, int rank, const JobView& view, size_t init_or_step, Findings& findings) {
   const Mesh& mesh = mine.program->mesh;
-  for (const auto& [route, puts] : routes_of(mine, "put")) {
+  for (const auto& [route, puts] : routes_of(mine, ops::put)) {
     const auto& [lane, axis, offset] = route;
     const int receiver = peer_rank(mesh, mine.op(puts.front()), rank);
     const size_t id = static_cast<size_t>(view.job->class_of_rank[receiver]);
     const BodyView& its = view.bodies[id * 2 + init_or_step];
-    Routes offers = routes_of(its, "signal");
+    Routes offers = routes_of(its, ops::signal);
     const std::vector<OpRef>& offered = offers[{lane, axis, (mesh.size(axis) - offset) % mesh.size(axis)}];
     for (size_t k = 0; k < std::min(puts.size(), offered.size()); k++) {
       const Tensor& place = place_of(its, offered[k]);
@@ -109,7 +110,7 @@ void offered_places_are_left_alone(const JobView& view, Findings& findings) {
     // Of each class the ranks whose puts go to other classes than those of the ranks looked at before.
     std::vector<std::vector<OpRef>> routes(job.classes.size());
     for (size_t id = 0; id < job.classes.size(); id++)
-      for (const auto& [route, puts] : routes_of(view.bodies[id * 2 + init_or_step], "put"))
+      for (const auto& [route, puts] : routes_of(view.bodies[id * 2 + init_or_step], ops::put))
         routes[id].push_back(puts.front());
     std::set<std::pair<size_t, std::vector<int>>> looked;
     for (int rank = 0; rank < job.classes.front().mesh.ranks(); rank++) {

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/text.h"
+#include "ir/ops.h"
 #include "verify/values.h"
 
 namespace prun::verify {
@@ -58,7 +59,7 @@ Spreads::Spreads(const JobView& view) {
   for (const BodyView& body : view.bodies) {
     for (const Stream& stream : body.body->streams) {
       for (const Op& op : stream.ops) {
-        if (!op.is("next_batch")) continue;
+        if (!op.is(ops::next_batch)) continue;
         for (const std::string& name : split(op.attrs.text("axis"), ',')) data.insert(name);
         tokens.insert(op.attrs.text("tokens_axis"));
       }
@@ -166,16 +167,15 @@ AxisOutcome Spreads::on_axis(const Moment& moment, AxisRule rule, size_t axis, c
   };
   const auto everywhere = [&](Mark mark) { return AxisOutcome{Marks(moment.writes.size(), mark), "", 0}; };
   // Of what a norm or an update takes, what is known must be right.
-  const bool lenient = moment.op.is("norm2") || is_optimizer(moment.op);
+  const bool lenient = moment.op.is(ops::norm2) || is_optimizer(moment.op);
   if (any(Kind::unknown) && !lenient) return everywhere(kUnknown);
   const AxisView view{moment, axes_[axis], sizes_[axis], combine_[axis]};
   const bool plain = !any(Kind::partial) && !any(Kind::shard) && !any(Kind::varying) && !any(Kind::unknown);
   const bool splits = view("axis") || view("tokens_axis");
   const bool weighted = moment.op.attrs.has("weights") || moment.op.attrs.has("piece_weights");
-  const bool cut = moment.op.is("cut_pieces") ||
+  const bool cut = moment.op.is(ops::cut_pieces) ||
                    std::any_of(reads.begin(), reads.end(), [](const Mark& mark) { return mark.pieces >= 0; });
   if (plain && !splits && !weighted && !cut && !any(Kind::zero)) return everywhere(kSame);
-  if (rule == nullptr) return everywhere(plain && !splits ? kSame : kUnknown);
   if (any(Kind::varying) && !lenient) return everywhere(kVarying);
   AxisOutcome outcome = rule(view, reads);
   outcome.writes.resize(moment.writes.size(), outcome.writes.empty() ? kUnknown : outcome.writes.back());
@@ -192,7 +192,7 @@ void Spreads::by_tensor(Moment& moment, AxisRule rule) {
     std::vector<const Spread*> spreads;
     for (const Segment& segment : segments) spreads.push_back(&segment.held.spread);
     // A norm looks at each segment; other ops want tensors of one kind.
-    const bool one_by_one = moment.op.is("norm2");
+    const bool one_by_one = moment.op.is(ops::norm2);
     for (size_t s = 0; s < (one_by_one ? segments.size() : 1); s++) {
       operands.push_back(marks(one_by_one ? spreads[s]->marks : joined(spreads)));
       held.push_back(segments.empty() ? &kNothing : &segments[s].held);
@@ -293,17 +293,16 @@ void Spreads::elementwise(Moment& moment, AxisRule rule) {
 
 void Spreads::sources(Moment& moment) {
   const Op& op = moment.op;
-  const bool known = op.is("fill") || op.is("values") || op.is("iota") || op.is("next_batch") || op.is("init_params");
-  Marks base = all(known ? kSame : kUnknown);
-  if (op.is("fill") && op.attrs.number("value") == 0) base = all(kZero);
-  if (op.is("random_int")) base = all(kVarying);
-  if (op.is("next_batch")) {
+  const Mark* mark = find_source_mark(*op.def);
+  PRUN_CHECK(mark != nullptr, fmt::format("{} reads nothing and has no placement rule", op.def->name));
+  Marks base = all(op.is(ops::fill) && op.attrs.number("value") == 0 ? kZero : *mark);
+  if (op.is(ops::next_batch)) {
     for (const std::string& name : split(op.attrs.text("axis"), ','))
       for (const size_t a : axes_of(name)) base[a] = shard(0);
     for (const size_t a : axes_of(op.attrs.text("tokens_axis"))) base[a] = shard(1);
   }
   for (size_t w = 0; w < moment.writes.size(); w++) moment.writes[w] = whole(*moment.write_tensors[w], {id_of(base)});
-  if (!op.is("init_params")) return;
+  if (!op.is(ops::init_params)) return;
 
   for (size_t a = 0; a < axes_.size(); a++)
     if (stages_[a] || drifts_[a]) base[a] = kVarying;
@@ -343,8 +342,10 @@ void Spreads::follow(Moment& moment) {
   for (size_t w = 0; w < moment.writes.size(); w++) moment.writes[w] = whole(*moment.write_tensors[w], {});
   if (moment.op.communicates()) return communicate(moment);
   if (moment.reads.empty()) return sources(moment);
-  if (const AxisRule rule = find_elementwise_rule(moment.op.def->name)) return elementwise(moment, rule);
-  by_tensor(moment, find_axis_rule(moment.op.def->name));
+  if (const AxisRule rule = find_elementwise_rule(*moment.op.def)) return elementwise(moment, rule);
+  const AxisRule rule = find_axis_rule(*moment.op.def);
+  PRUN_CHECK(rule != nullptr, fmt::format("{} has no placement rule", moment.op.def->name));
+  by_tensor(moment, rule);
 }
 
 }  // namespace prun::verify

@@ -78,10 +78,15 @@ struct AxisView {
 };
 
 using AxisRule = AxisOutcome (*)(const AxisView& axis, const Marks& reads);
-// placement_rules.cc: null when there is none for the op.
-AxisRule find_axis_rule(std::string_view op);
+// placement_rules.cc: null for ops that communicate, make tensors of nothing, or write none.
+AxisRule find_axis_rule(const OpDef& op);
 // The rules of ops whose operands correspond element by element; null for others.
-AxisRule find_elementwise_rule(std::string_view op);
+AxisRule find_elementwise_rule(const OpDef& op);
+// Of an op that reads nothing: how what it makes is spread, before its attributes say more. Null: it is no such op.
+const Mark* find_source_mark(const OpDef& op);
+// Whether somebody has thought about the placements that the op makes. A test asks for all ops, and a check for each op
+// of a program.
+bool has_placement_rule(const OpDef& op);
 
 class Spreads {
  public:

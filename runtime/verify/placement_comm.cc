@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "ir/ops.h"
 #include "verify/values.h"
 
 namespace prun::verify {
@@ -46,21 +47,21 @@ void Spreads::communicate(Moment& moment) {
   const std::vector<size_t> axes = axes_of(op.axis);
   if (op.reads.empty() || op.writes.empty()) return;
   if (axes.empty()) return alone(moment);
-  if (op.is("all_reduce")) return reduce(moment, axes);
-  if (op.is("all_gather") && axes.size() == 1) return gather(moment, axes[0]);
-  if (op.is("all_to_all")) check_pieces(moment);
-  if (op.is("all_to_all") && axes.size() == 1) return exchange(moment, axes[0]);
-  if (op.is("reduce_scatter") && axes.size() == 1) return reduce_scatter(moment, axes[0]);
+  if (op.is(ops::all_reduce)) return reduce(moment, axes);
+  if (op.is(ops::all_gather) && axes.size() == 1) return gather(moment, axes[0]);
+  if (op.is(ops::all_to_all)) check_pieces(moment);
+  if (op.is(ops::all_to_all) && axes.size() == 1) return exchange(moment, axes[0]);
+  if (op.is(ops::reduce_scatter) && axes.size() == 1) return reduce_scatter(moment, axes[0]);
   std::vector<const Spread*> spreads;
   for (const Segment& segment : moment.reads[0]) spreads.push_back(&segment.held.spread);
   Marks result = marks(joined(spreads));
-  for (const size_t a : axes) result[a] = op.is("broadcast") ? kSame : kUnknown;
+  for (const size_t a : axes) result[a] = op.is(ops::broadcast) ? kSame : kUnknown;
   moment.writes[0] = whole(*moment.write_tensors[0], {id_of(result)});
 }
 
 // A group of one copies, perhaps with a dim for the ranks before the others, or without it.
 void Spreads::alone(Moment& moment) {
-  elementwise(moment, find_elementwise_rule("copy"));
+  elementwise(moment, find_elementwise_rule(ops::copy));
   const int more =
       static_cast<int>(moment.write_tensors[0]->shape.size()) - static_cast<int>(moment.read_tensors[0]->shape.size());
   if (more == 0) return;

@@ -1,4 +1,4 @@
-// What each op does to placements on one axis: one table, from the op's name to its rule.
+// What each op does to placements on one axis: one table, from the op to its rule.
 //
 // A rule sees marks that are known and not varying. Surprising fact: all of them are consequences of two sentences: a
 // sum over a dim that is sharded is partial, and what is not linear may not see a partial sum.
@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <span>
 
+#include "ir/ops.h"
 #include "verify/values.h"
 
 namespace prun::verify {
@@ -271,7 +272,7 @@ AxisOutcome positions_grad(const AxisView& axis, const Marks& reads) {
 AxisOutcome loss(const AxisView& axis, const Marks& reads) {
   for (size_t r = 0; r < reads.size(); r++)
     if (is_partial(reads[r])) return needs_whole(axis, r);
-  if (by_columns(axis, reads, 0) && axis.moment.op.def->name.starts_with("cross_entropy"))
+  if (by_columns(axis, reads, 0) && axis.moment.op.def->counts_rows)
     return bad(0, fmt::format("takes each rank's part of the vocabulary over {} for all of it", axis.axis));
   if (is_shard(reads[0])) return gives({partial(axis.combine), reads[0]});
   return gives({kSame});
@@ -394,7 +395,7 @@ AxisOutcome attention_block(const AxisView& axis, const Marks& reads) {
     if (kv.turn != hops.hop % hops.ranks)
       return bad(
           1, fmt::format("takes keys from {} ranks before along {} for those of hop {}", kv.turn, axis.axis, hops.hop));
-    if (hops.hop > 0 && axis.moment.op.is("attention_block") &&
+    if (hops.hop > 0 && axis.moment.op.is(ops::attention_block) &&
         (reads.size() < 4 || reads[2].turn != hops.hop % hops.ranks))
       return bad(1, fmt::format("is hop {} along {}, and the hops before it are not all done", hops.hop, axis.axis));
     return gives({hops.after(1), hops.after(2)});
@@ -482,96 +483,128 @@ AxisOutcome expert_linear_dw(const AxisView& axis, const Marks& reads) {
 }
 
 AxisOutcome unary(const AxisView&, const Marks& reads) { return gives({reads[0]}); }
+// What a check notes is read by people's ops only.
+AxisOutcome note(const AxisView&, const Marks&) { return gives({kUnknown}); }
 
 struct Row {
-  std::string_view op;
+  const OpDef* op;
   AxisRule rule;
 };
 
 constexpr Row kElementwise[] = {
-    {"add", linear_elementwise},
-    {"copy", linear_elementwise},
-    {"cast", linear_elementwise},
-    {"load", linear_elementwise},
-    {"store", linear_elementwise},
-    {"scale", scale},
-    {"mul", product},
-    {"gelu", nonlinear_elementwise},
-    {"relu", nonlinear_elementwise},
-    {"gelu_dx", elementwise_grad},
-    {"relu_dx", elementwise_grad},
-    {"silu_mul", nonlinear_elementwise},
-    {"silu_mul_grad", elementwise_grad},
-    {"mse_grad", nonlinear_elementwise},
-    {"mean_square_grad", nonlinear_elementwise},
-    {"mean_grad", nonlinear_elementwise},
-    {"sgd", optimizer},
-    {"adamw", optimizer},
-    {"sgd_cast", optimizer},
-    {"adamw_cast", optimizer},
+    {&ops::add, linear_elementwise},
+    {&ops::copy, linear_elementwise},
+    {&ops::cast, linear_elementwise},
+    {&ops::load, linear_elementwise},
+    {&ops::store, linear_elementwise},
+    {&ops::scale, scale},
+    {&ops::mul, product},
+    {&ops::gelu, nonlinear_elementwise},
+    {&ops::relu, nonlinear_elementwise},
+    {&ops::gelu_dx, elementwise_grad},
+    {&ops::relu_dx, elementwise_grad},
+    {&ops::silu_mul, nonlinear_elementwise},
+    {&ops::silu_mul_grad, elementwise_grad},
+    {&ops::mse_grad, nonlinear_elementwise},
+    {&ops::mean_square_grad, nonlinear_elementwise},
+    {&ops::mean_grad, nonlinear_elementwise},
+    {&ops::sgd, optimizer},
+    {&ops::adamw, optimizer},
+    {&ops::sgd_cast, optimizer},
+    {&ops::adamw_cast, optimizer},
 };
 
 constexpr Row kRows[] = {
-    {"linear", linear},
-    {"linear_dx", linear_dx},
-    {"linear_dw", linear_dw},
-    {"linear_gelu", linear_gelu},
-    {"linear_dx_gelu", linear_dx_gelu},
-    {"bias", bias},
-    {"bias_grad", bias_grad},
-    {"layernorm", norm},
-    {"layernorm_grad", norm_grad},
-    {"add_layernorm", add_norm},
-    {"layernorm_grad_add", norm_grad_add},
-    {"rmsnorm", norm},
-    {"rmsnorm_grad", norm_grad},
-    {"add_rmsnorm", add_norm},
-    {"rmsnorm_grad_add", norm_grad_add},
-    {"attention", attention},
-    {"attention_grad", attention_grad},
-    {"rotary", unary},
-    {"copy_kv", unary},
-    {"join_qkv", linear_elementwise},
-    {"attention_block", attention_block},
-    {"attention_block_grad", attention_block_grad},
-    {"route", route},
-    {"route_grad", route_grad},
-    {"dispatch", dispatch},
-    {"dispatch_grad", dispatch_grad},
-    {"combine", combine},
-    {"combine_grad", combine_grad},
-    {"expert_linear", expert_linear},
-    {"expert_linear_dx", expert_linear},
-    {"expert_linear_dw", expert_linear_dw},
-    {"dropout", unary},
-    {"embedding", embedding},
-    {"embedding_grad", embedding_grad},
-    {"positions", positions},
-    {"positions_grad", positions_grad},
-    {"cross_entropy", loss},
-    {"cross_entropy_grad", cross_entropy_grad},
-    {"cross_entropy_and_grad", cross_entropy_and_grad},
-    {"cross_entropy_max", cross_entropy_max},
-    {"cross_entropy_sums", cross_entropy_sums},
-    {"cross_entropy_finish", cross_entropy_finish},
-    {"mse", loss},
-    {"mean_square", loss},
-    {"mean", loss},
-    {"norm2", norm2},
-    {"clip_coefficient", clip_coefficient},
-    {"join_pieces", join_pieces},
-    {"cut_pieces", cut_pieces},
-    {"take_piece", take_piece},
+    {&ops::linear, linear},
+    {&ops::linear_dx, linear_dx},
+    {&ops::linear_dw, linear_dw},
+    {&ops::linear_gelu, linear_gelu},
+    {&ops::linear_dx_gelu, linear_dx_gelu},
+    {&ops::bias, bias},
+    {&ops::bias_grad, bias_grad},
+    {&ops::layernorm, norm},
+    {&ops::layernorm_grad, norm_grad},
+    {&ops::add_layernorm, add_norm},
+    {&ops::layernorm_grad_add, norm_grad_add},
+    {&ops::rmsnorm, norm},
+    {&ops::rmsnorm_grad, norm_grad},
+    {&ops::add_rmsnorm, add_norm},
+    {&ops::rmsnorm_grad_add, norm_grad_add},
+    {&ops::attention, attention},
+    {&ops::attention_grad, attention_grad},
+    {&ops::rotary, unary},
+    {&ops::copy_kv, unary},
+    {&ops::join_qkv, linear_elementwise},
+    {&ops::attention_block, attention_block},
+    {&ops::attention_block_grad, attention_block_grad},
+    {&ops::route, route},
+    {&ops::route_grad, route_grad},
+    {&ops::dispatch, dispatch},
+    {&ops::dispatch_grad, dispatch_grad},
+    {&ops::combine, combine},
+    {&ops::combine_grad, combine_grad},
+    {&ops::expert_linear, expert_linear},
+    {&ops::expert_linear_dx, expert_linear},
+    {&ops::expert_linear_dw, expert_linear_dw},
+    {&ops::dropout, unary},
+    {&ops::embedding, embedding},
+    {&ops::embedding_grad, embedding_grad},
+    {&ops::positions, positions},
+    {&ops::positions_grad, positions_grad},
+    {&ops::cross_entropy, loss},
+    {&ops::cross_entropy_grad, cross_entropy_grad},
+    {&ops::cross_entropy_and_grad, cross_entropy_and_grad},
+    {&ops::cross_entropy_max, cross_entropy_max},
+    {&ops::cross_entropy_sums, cross_entropy_sums},
+    {&ops::cross_entropy_finish, cross_entropy_finish},
+    {&ops::mse, loss},
+    {&ops::mean_square, loss},
+    {&ops::mean, loss},
+    {&ops::norm2, norm2},
+    {&ops::clip_coefficient, clip_coefficient},
+    {&ops::join_pieces, join_pieces},
+    {&ops::cut_pieces, cut_pieces},
+    {&ops::take_piece, take_piece},
+    {&ops::check_finite, note},
 };
 
-AxisRule find(std::span<const Row> rows, std::string_view op) {
-  const auto row = std::find_if(rows.begin(), rows.end(), [op](const Row& one) { return one.op == op; });
+AxisRule find(std::span<const Row> rows, const OpDef& op) {
+  const auto row = std::find_if(rows.begin(), rows.end(), [&](const Row& one) { return one.op == &op; });
   return row == rows.end() ? nullptr : row->rule;
 }
 
+struct SourceRow {
+  const OpDef* op;
+  Mark mark;
+};
+constexpr SourceRow kSources[] = {{&ops::fill, kSame},       {&ops::values, kSame},      {&ops::iota, kSame},
+                                  {&ops::next_batch, kSame}, {&ops::init_params, kSame}, {&ops::random_int, kVarying}};
+
+// Followed in placement_comm.cc and, messages, in values.cc; and what is not followed: results that only a root has, or
+// whose sizes are data, and what autodiff and ring attention leave in no program.
+constexpr const OpDef* kCommunication[] = {&ops::all_reduce, &ops::all_gather, &ops::all_to_all, &ops::reduce_scatter,
+                                           &ops::broadcast,  &ops::send,       &ops::recv,       &ops::put,
+                                           &ops::signal,     &ops::wait_signal};
+constexpr const OpDef* kNotFollowed[] = {
+    &ops::reduce,       &ops::gather,        &ops::scatter,        &ops::barrier,
+    &ops::all_gather_v, &ops::enter,         &ops::ring_attention, &ops::ring_attention_grad,
+    &ops::print,        &ops::require_finite};
+
 }  // namespace
 
-AxisRule find_axis_rule(std::string_view op) { return find(kRows, op); }
-AxisRule find_elementwise_rule(std::string_view op) { return find(kElementwise, op); }
+AxisRule find_axis_rule(const OpDef& op) { return find(kRows, op); }
+AxisRule find_elementwise_rule(const OpDef& op) { return find(kElementwise, op); }
+
+const Mark* find_source_mark(const OpDef& op) {
+  const auto row =
+      std::find_if(std::begin(kSources), std::end(kSources), [&](const SourceRow& r) { return r.op == &op; });
+  return row == std::end(kSources) ? nullptr : &row->mark;
+}
+
+bool has_placement_rule(const OpDef& op) {
+  const auto in = [&](const auto& list) { return std::find(std::begin(list), std::end(list), &op) != std::end(list); };
+  return find_axis_rule(op) != nullptr || find_elementwise_rule(op) != nullptr || find_source_mark(op) != nullptr ||
+         in(kCommunication) || in(kNotFollowed);
+}
 
 }  // namespace prun::verify

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "ir/ops.h"
 #include "verify/values.h"
 
 namespace prun::verify {
@@ -32,13 +33,13 @@ bool same_rows(const Shape& a, const Shape& b) {
 }  // namespace
 
 void check_reads(const Moment& moment) {
-  if (moment.op.def->op_class != OpClass::compute || moment.op.is("norm2") || is_check(moment.op)) return;
+  if (moment.op.def->op_class != OpClass::compute || moment.op.is(ops::norm2) || is_check(moment.op)) return;
   for (size_t r = 0; r < moment.reads.size(); r++) {
     const Tensor& read = *moment.read_tensors[r];
     if (moment.reads[r].empty()) continue;
     const Held& held = moment.reads[r].front().held;
     const int64_t piece = held.spread.piece_count;
-    if (find_elementwise_rule(moment.op.def->name) == nullptr && piece > 0 && read.count() != piece) {
+    if (find_elementwise_rule(*moment.op.def) == nullptr && piece > 0 && read.count() != piece) {
       moment.report("part of a tensor",
                     fmt::format("reads {} elements of buffer '{}' where a parameter of {} begins", read.count(),
                                 moment.body.buffer_name(read.buffer), piece),
@@ -53,7 +54,7 @@ void check_reads(const Moment& moment) {
       return;
     }
     if (written == nullptr || read.shape.size() < 2 || written->shape.size() < 2) continue;
-    const bool samples = moment.body.op(held.writer).is("next_batch") && same_rows(read.shape, written->shape);
+    const bool samples = moment.body.op(held.writer).is(ops::next_batch) && same_rows(read.shape, written->shape);
     if (read.count() >= written->count() || samples) continue;
     moment.report("part of a tensor",
                   fmt::format("reads {} of what is {}", shape_text(read.shape), shape_text(written->shape)), held);

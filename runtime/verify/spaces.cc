@@ -1,6 +1,7 @@
 // Ops work in the device's memory; only transfers touch the host's: a load reads there, a store writes there.
 #include <fmt/format.h>
 
+#include "ir/ops.h"
 #include "verify/view.h"
 
 namespace prun::verify {
@@ -19,8 +20,8 @@ void spaces_are_kept(const JobView& view, Findings& findings) {
                        op.site);
         }
       };
-      expect(op.reads, op.is("load") ? Space::host : Space::device, "reads");
-      expect(op.writes, op.is("store") ? Space::host : Space::device, "writes");
+      expect(op.reads, op.is(ops::load) ? Space::host : Space::device, "reads");
+      expect(op.writes, op.is(ops::store) ? Space::host : Space::device, "writes");
     }
   }
 }

@@ -11,15 +11,6 @@
 namespace prun::verify {
 namespace {
 
-// Ops whose output is their input, elsewhere or rounded: a copy of a parameter stays one.
-constexpr std::string_view kMoves[] = {"cast",       "copy",        "load",       "store",
-                                       "all_gather", "broadcast",   "all_reduce", "scatter",
-                                       "all_to_all", "join_pieces", "cut_pieces", "take_piece"};
-
-bool moves(const Op& op) {
-  return std::any_of(std::begin(kMoves), std::end(kMoves), [&](std::string_view name) { return op.is(name); });
-}
-
 void update(Moment& moment) {
   for (size_t w = 0; w < moment.writes.size(); w++) {
     const auto at = std::find(moment.op.reads.begin(), moment.op.reads.end(), moment.op.writes[w]);
@@ -80,7 +71,7 @@ void follow_updates(Moment& moment) {
       return;
     }
   }
-  if (!moves(moment.op)) return;
+  if (!moment.op.def->moves) return;
   for (Segments& write : moment.writes)
     for (Segment& segment : write) segment.held.age = oldest;
 }

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "ir/ops.h"
+
 namespace prun::verify {
 
 void Moment::report(const std::string& rule, const std::string& what, const Held& held) const {
@@ -74,7 +76,7 @@ void Values::meet(const std::vector<StreamCursor>& members) {
   std::vector<Moment> moments;
   for (const StreamCursor at : members) moments.push_back(moment_of(at));
   const auto brings_one = [](const Moment& moment) {
-    return moment.op.is("all_reduce") && moment.reads[0].size() == 1;
+    return moment.op.is(ops::all_reduce) && moment.reads[0].size() == 1;
   };
   if (members.size() > 1 && std::all_of(moments.begin(), moments.end(), brings_one)) {
     std::vector<const Spread*> all;
@@ -140,7 +142,7 @@ void Values::apply(int id, Moment& moment) {
       });
     }
   }
-  if (!moment.op.is("norm2") || init_) return;
+  if (!moment.op.is(ops::norm2) || init_) return;
   for (const Tensor* tensor : moment.read_tensors)
     state.buffers[tensor->buffer].over(tensor->byte_offset, tensor->byte_offset + tensor->bytes(),
                                        [](int64_t, int64_t, Held& held) { held.norms++; });

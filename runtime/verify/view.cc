@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "ir/ops.h"
+
 namespace prun::verify {
 
 BodyView::BodyView(const Job& job, int id, BodyId body_id)
@@ -40,7 +42,7 @@ void BodyView::collect_accesses() {
   for (const OpRef ref : order.sequence()) {
     const Op& one = op(ref);
     // scatter reads on its root only: where this class has no root, its input need not hold anything.
-    const bool reads = !(one.is("scatter") && one.communicates() && many_classes &&
+    const bool reads = !(one.is(ops::scatter) && one.communicates() && many_classes &&
                          program->mesh.index(one.axis, rank) != one.attrs.integer("root"));
     if (reads)
       for (const int id : one.reads) touch(ref, id, false);

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "ir/ops.h"
 #include "ir/order.h"
 #include "ir/program.h"
 #include "verify/verify.h"
@@ -96,7 +97,7 @@ void calendars_agree(const Job& job, Findings& findings);
 void bodies_between_steps_change_nothing(const Job& job, Findings& findings);
 // Of a body between steps: brings together weights that ranks have let drift apart.
 inline bool averages_weights(const Program& program, const Op& op) {
-  return op.is("all_reduce") && program.buffers[program.tensors[op.writes[0]].buffer].role == Role::param;
+  return op.is(ops::all_reduce) && program.buffers[program.tensors[op.writes[0]].buffer].role == Role::param;
 }
 // The axes over which a program's weights differ within a step, since a body between steps averages them.
 std::vector<std::string> drift_axes(const Program& program);
@@ -108,12 +109,10 @@ bool trains(const Job& job);
 bool is_state(const Buffer& buffer);
 
 // Looks at values, and what it makes is no result of the step.
-inline bool is_check(const Op& op) { return op.is("check_finite"); }
-// Beside its update an optimizer may leave a copy of the parameters in another dtype, its last write.
-inline bool updates_and_casts(const Op& op) { return op.is("sgd_cast") || op.is("adamw_cast"); }
-inline bool is_optimizer(const Op& op) { return op.is("sgd") || op.is("adamw") || updates_and_casts(op); }
+inline bool is_check(const Op& op) { return op.def->role == OpRole::check && op.def->op_class == OpClass::compute; }
+inline bool is_optimizer(const Op& op) { return op.def->role == OpRole::optimizer; }
 // How many tensors an optimizer updates: the parameters, then their state.
-inline size_t updated_by(const Op& op) { return op.writes.size() - (updates_and_casts(op) ? 1 : 0); }
+inline size_t updated_by(const Op& op) { return op.writes.size() - (op.def->optimizer->casts ? 1 : 0); }
 
 // The collectives of each lane of a body that have partners, in the order in which they are issued.
 std::map<Lane, std::vector<OpRef>> lanes_of(const BodyView& body);
@@ -123,7 +122,7 @@ bool queues_agree(const JobView& view);
 
 // What all members of a group must agree on, call by call.
 struct Signature {
-  std::string_view kind;
+  const OpDef* kind = nullptr;
   Dtype dtype = Dtype::f32;
   int64_t count = 0;
   std::string redop;  // "" where the kind does not reduce

@@ -15,6 +15,7 @@
 #include "comm/comm.h"
 #include "exec/clock.h"
 #include "exec/rank_device.h"
+#include "ir/ops.h"
 #include "tests/conformance/local_bootstrap.h"
 #include "tests/parity/parity_job.h"
 
@@ -34,8 +35,8 @@ void sleep_until(uint64_t ns) {
 // How many units of time an op takes. Nobody needs the gradient of the first layer's input: its weights take its time,
 // which is the same because every schedule runs both halves of stage 0 one after the other.
 int units_of(const Op& op) {
-  if (op.is("linear") || op.is("linear_dx")) return 1;
-  return op.is("linear_dw") ? (op.unit == "layer0" ? 2 : 1) : 0;
+  if (op.is(ops::linear) || op.is(ops::linear_dx)) return 1;
+  return op.is(ops::linear_dw) ? (op.unit == "layer0" ? 2 : 1) : 0;
 }
 
 class SleepingDevice final : public Device {

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <tuple>
 
+#include "ir/ops.h"
 #include "tests/parity/parity_job.h"
 
 namespace prun::test {
@@ -86,7 +87,7 @@ TEST(MeaningMutated, AWrongFactorInAnyReductionShows) {
   const std::vector<Stream>& streams = right.classes[0].step().streams;
   for (size_t s = 0; s < streams.size(); s++) {
     for (size_t i = 0; i < streams[s].ops.size(); i++) {
-      if (!streams[s].ops[i].is("reduce_scatter")) continue;
+      if (!streams[s].ops[i].is(ops::reduce_scatter)) continue;
       reductions++;
       Job wrong = right;
       wrong.classes[0].step().streams[s].ops[i].attrs.set("op", std::string("sum"));

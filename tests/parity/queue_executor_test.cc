@@ -9,6 +9,7 @@
 
 #include "device/cpu_queue/cpu_queue.h"
 #include "device/plugin_device.h"
+#include "ir/ops.h"
 #include "tests/parity/one_rank.h"
 #include "tests/parity/parity_job.h"
 
@@ -110,7 +111,7 @@ TEST(QueueExecutor, AChunkIsBackBeforeTheNextHasComeToTheHost) {
   OneRank rank(program, *device);
   for (size_t s = 0; s < program.step().streams.size(); ++s)
     for (const Op& op : program.step().streams[s].ops)
-      if (op.is("all_reduce") && staged_bytes(program, op) > (8 << 20)) {
+      if (op.is(ops::all_reduce) && staged_bytes(program, op) > (8 << 20)) {
         first_chunks.begin = rank.queue().staging(static_cast<int>(s));
         first_chunks.end = first_chunks.begin + staged_bytes(program, op);
       }

@@ -9,6 +9,7 @@
 #include <random>
 #include <set>
 
+#include "ir/ops.h"
 #include "tests/unit/op_list.h"
 
 namespace prun {
@@ -53,9 +54,9 @@ class Recorder final : public GradientBuilder {
   TensorType type(ValueId value) const override { return types[value]; }
   bool wants(ValueId value) const override { return wanted[value]; }
   ValueId gradient(ValueId value) const override { return gradients.count(value) ? gradients.at(value) : ValueId(); }
-  std::vector<ValueId> emit(std::string_view kind, std::vector<ValueId> inputs, std::vector<TensorType> outputs,
+  std::vector<ValueId> emit(const OpDef& op, std::vector<ValueId> inputs, std::vector<TensorType> outputs,
                             Attrs attrs) override {
-    Recorded node{std::string(kind), std::move(inputs), {}, std::move(attrs)};
+    Recorded node{std::string(op.name), std::move(inputs), {}, std::move(attrs)};
     for (const TensorType& output : outputs) {
       node.outputs.push_back(static_cast<int>(types.size()));
       types.push_back(output);
@@ -68,7 +69,7 @@ class Recorder final : public GradientBuilder {
     EXPECT_TRUE(wants(value));
     EXPECT_EQ(type(value).shape, type(gradient).shape);
     ValueId& known = gradients[value];
-    known = known < 0 ? gradient : emit("add", {known, gradient}, {type(gradient)}, {})[0];
+    known = known < 0 ? gradient : emit(ops::add, {known, gradient}, {type(gradient)}, {})[0];
   }
 };
 

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "ir/op_def.h"
+#include "ir/ops.h"
 
 namespace prun {
 namespace {
@@ -206,18 +207,18 @@ TEST(Infer, OthersSayByWhat) {
 
 TEST(Infer, CostsCountMultiplyAddsTwice) {
   Types inputs = {f32({2, 3, 5}), f32({5, 7})};
-  EXPECT_EQ(op_cost(op_def("linear"), inputs, {f32({2, 3, 7})}, {}).flops, 2 * 6 * 5 * 7);
-  EXPECT_EQ(op_cost(op_def("linear_dx"), {f32({6, 7}), f32({5, 7})}, {f32({6, 5})}, {}).flops, 2 * 6 * 5 * 7);
-  EXPECT_EQ(op_cost(op_def("linear_dw"), {f32({6, 5}), f32({6, 7})}, {f32({5, 7})}, {}).flops, 2 * 6 * 5 * 7);
-  EXPECT_EQ(op_cost(op_def("attention"), {f32({2, 3, 24})}, {}, {}).flops, 2 * (2 * 2 * 3 * 3 * 8));
-  EXPECT_EQ(op_cost(op_def("expert_linear"), {f32({4, 6, 5}), f32({4, 5, 7})}, {f32({4, 6, 7})}, {}).flops,
+  EXPECT_EQ(op_cost(ops::linear, inputs, {f32({2, 3, 7})}, {}).flops, 2 * 6 * 5 * 7);
+  EXPECT_EQ(op_cost(ops::linear_dx, {f32({6, 7}), f32({5, 7})}, {f32({6, 5})}, {}).flops, 2 * 6 * 5 * 7);
+  EXPECT_EQ(op_cost(ops::linear_dw, {f32({6, 5}), f32({6, 7})}, {f32({5, 7})}, {}).flops, 2 * 6 * 5 * 7);
+  EXPECT_EQ(op_cost(ops::attention, {f32({2, 3, 24})}, {}, {}).flops, 2 * (2 * 2 * 3 * 3 * 8));
+  EXPECT_EQ(op_cost(ops::expert_linear, {f32({4, 6, 5}), f32({4, 5, 7})}, {f32({4, 6, 7})}, {}).flops,
             2 * 4 * 6 * 5 * 7);
   // Backward makes the scores again, which is no work of the model's.
-  const Cost grad = op_cost(op_def("attention_grad"), {f32({2, 3, 24})}, {}, {});
+  const Cost grad = op_cost(ops::attention_grad, {f32({2, 3, 24})}, {}, {});
   EXPECT_EQ(grad.flops, 5 * (2 * 2 * 3 * 3 * 8));
   EXPECT_EQ(grad.model, 4 * (2 * 2 * 3 * 3 * 8));
-  EXPECT_EQ(op_cost(op_def("gelu"), {f32({6})}, {f32({6})}, {}).model, 0);
-  EXPECT_EQ(op_cost(op_def("copy"), {f32({6})}, {f32({6})}, {}).bytes, 48);
+  EXPECT_EQ(op_cost(ops::gelu, {f32({6})}, {f32({6})}, {}).model, 0);
+  EXPECT_EQ(op_cost(ops::copy, {f32({6})}, {f32({6})}, {}).bytes, 48);
 }
 
 TEST(Infer, EveryOpOfTheTableIsThere) {
@@ -225,11 +226,16 @@ TEST(Infer, EveryOpOfTheTableIsThere) {
   for (const OpDef* op : all_ops()) {
     EXPECT_EQ(find_op(op->name), op);
     EXPECT_TRUE(op->infer || !op->derive || op->op_class == OpClass::communication) << op->name;
+    EXPECT_TRUE(!(op->infer || op->derive) || op->distribution != Distribution::none) << op->name;
+    bool declared = op->role == OpRole::source || op->role == OpRole::collective || op->role == OpRole::message ||
+                    op->op_class == OpClass::host || op->op_class == OpClass::lowered;
+    EXPECT_TRUE(declared || op->infer || op->optimizer || !op->shapes.empty()) << op->name;
+    EXPECT_EQ(op->role == OpRole::optimizer, op->optimizer != nullptr) << op->name;
     bool in_models = op->op_class == OpClass::compute || op->op_class == OpClass::lowered;
     EXPECT_TRUE(!op->infer || in_models) << op->name;
   }
-  EXPECT_EQ(op_def("all_gather_v").op_class, OpClass::communication);
-  EXPECT_EQ(op_def("next_batch").op_class, OpClass::host);
+  EXPECT_EQ(ops::all_gather_v.op_class, OpClass::communication);
+  EXPECT_EQ(ops::next_batch.op_class, OpClass::host);
 }
 
 }  // namespace

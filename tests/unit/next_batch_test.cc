@@ -7,6 +7,7 @@
 #include <map>
 
 #include "exec/host_ops.h"
+#include "ir/ops.h"
 
 namespace prun {
 namespace {
@@ -47,7 +48,7 @@ class NextBatchTest : public testing::Test {
       program.tensors.push_back({"batch", i, 0, Dtype::i32, {samples, length}});
     }
     Op op;
-    op.def = &op_def("next_batch");
+    op.def = &ops::next_batch;
     op.writes = {0, 1};
     op.attrs.set("axis", split.axis);
     op.attrs.set("tokens_axis", split.tokens_axis);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "compile/compile.h"
+#include "ir/ops.h"
 
 namespace prun {
 namespace {
@@ -43,11 +44,11 @@ Plan two_layers(int ranks) {
     graph.calls.push_back({layer, 0});
     const ValueId w = value(name + ".weight", {8, 8}, ValueKind::parameter, layer);
     const ValueId out = value(name + ".out", {4, 8}, ValueKind::activation);
-    graph.nodes.push_back({&op_def("linear"), {x, w}, {out}, {}, layer, {}});
+    graph.nodes.push_back({&ops::linear, {x, w}, {out}, {}, layer, {}});
     x = out;
   }
   graph.loss = value("loss", {}, ValueKind::activation);
-  graph.nodes.push_back({&op_def("mse"), {x, y}, {graph.loss}, {}, 1, {}});
+  graph.nodes.push_back({&ops::mse, {x, y}, {graph.loss}, {}, 1, {}});
   if (ranks > 1) {
     plan.pipeline = Pipeline{.axis = "pp", .schedule = "gpipe"};
     plan.pipeline->turns.assign(ranks, {{PipelineTurn::Kind::forward, 0, 0}, {PipelineTurn::Kind::backward, 0, 0}});

@@ -37,8 +37,8 @@ std::string outcome(const char* kind, std::vector<Operand> reads, std::vector<Sh
   for (const int id : out) moment.write_tensors.push_back(&body.program->tensors[static_cast<size_t>(id)]);
   moment.reads.resize(in.size());
   moment.writes.resize(out.size());
-  AxisRule rule = find_elementwise_rule(kind);
-  if (rule == nullptr) rule = find_axis_rule(kind);
+  AxisRule rule = find_elementwise_rule(op_def(kind));
+  if (rule == nullptr) rule = find_axis_rule(op_def(kind));
   const std::string axis = "tp";
   const AxisOutcome result = rule(AxisView{moment, axis, 2, combine}, marks);
   if (!result.problem.empty()) return result.problem;
@@ -201,6 +201,10 @@ TEST(PlacementRules, Experts) {
       "updates parameters with gradients that add up the samples of all ranks of tp, where an average is due: a factor "
       "1/2 is missing");
   EXPECT_EQ(outcome("scale", {{{8}, added}}, {{8}}, with("factor", 0.5)), "S(0)");
+}
+
+TEST(PlacementRules, EveryOpHasOne) {
+  for (const OpDef* op : all_ops()) EXPECT_TRUE(has_placement_rule(*op)) << op->name;
 }
 
 }  // namespace

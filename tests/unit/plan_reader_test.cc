@@ -5,6 +5,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "ir/ops.h"
+
 namespace prun {
 namespace {
 
@@ -62,7 +64,7 @@ TEST(PlanReader, ReadsATrainingPlan) {
   EXPECT_EQ(plan.graph.values[1].blocks, (std::vector<int64_t>{1, 3}));
   EXPECT_TRUE(plan.graph.values[0].blocks.empty());
   EXPECT_EQ(plan.graph.values[3].type.shape, Shape{});
-  EXPECT_EQ(plan.graph.nodes[0].op, &op_def("linear"));
+  EXPECT_EQ(plan.graph.nodes[0].op, &ops::linear);
   EXPECT_EQ(plan.graph.nodes[0].attrs.text("act"), "relu");
   EXPECT_EQ(plan.graph.nodes[1].site.text(), "a.lua:4");
   EXPECT_EQ(plan.graph.units[0].parameters, std::vector<ValueId>{1});
@@ -71,8 +73,8 @@ TEST(PlanReader, ReadsATrainingPlan) {
   EXPECT_EQ(plan.seed, 7u);
   EXPECT_TRUE(plan.rank_order);
   EXPECT_EQ(plan.data.batch, 8);
-  EXPECT_EQ(plan.optimizer.beta1, 0.8);
-  EXPECT_EQ(plan.optimizer.eps, 1e-8);
+  EXPECT_EQ(plan.optimizer.numbers.number("beta1"), 0.8);
+  EXPECT_EQ(plan.optimizer.numbers.number("eps"), 1e-8);
   EXPECT_EQ(plan.optimizer.clip, 1);
   const Hook& hook = plan.strategies.at(0).units.at(0).hooks.at(0);
   EXPECT_TRUE(hook.after);

@@ -155,7 +155,7 @@ class RankProgramBuilder {
   }
   void record(RingStep step) {
     Op op;
-    op.def = &op_def(step.kind);
+    op.def = step.op;
     op.reads = std::move(step.reads);
     op.writes = std::move(step.writes);
     op.attrs = std::move(step.attrs);
@@ -245,7 +245,7 @@ TEST(RingAttention, OnStripsThatEndWithinChunks) {
 
 TEST(RingAttention, KeysTakeOneHopLessThanGradients) {
   const auto count = [](const std::vector<RingStep>& steps, std::string_view kind) {
-    return std::count_if(steps.begin(), steps.end(), [&](const RingStep& step) { return step.kind == kind; });
+    return std::count_if(steps.begin(), steps.end(), [&](const RingStep& step) { return step.op->name == kind; });
   };
   int next = 10;
   const MakeTemporary temporary = [&](std::string_view, const TensorType&) { return next++; };
@@ -258,7 +258,8 @@ TEST(RingAttention, KeysTakeOneHopLessThanGradients) {
   const std::vector<RingStep> backward = lower_ring_attention_grad(node, 4, temporary);
   EXPECT_EQ(count(backward, "send"), 3 + 4);
   EXPECT_EQ(count(backward, "attention_block_grad"), 4);
-  for (const RingStep& step : lower_ring_attention(node, 1, temporary)) EXPECT_TRUE(step.stream.empty()) << step.kind;
+  for (const RingStep& step : lower_ring_attention(node, 1, temporary))
+    EXPECT_TRUE(step.stream.empty()) << step.op->name;
 }
 
 }  // namespace

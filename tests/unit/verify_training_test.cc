@@ -175,7 +175,7 @@ TEST(VerifyTraining, DerivativesHaveRulesOfTheirOwn) {
             "f32[3] should have 4 elements");
   EXPECT_EQ(shapes("layernorm_grad_add", {{4, 8}, {4, 8}, {8}, {4}, {4}, {4, 8}}, {{4, 8}, {8}, {8}}), "");
   EXPECT_EQ(shapes("rmsnorm_grad_add", {{4, 8}, {4, 8}, {8}, {4}, {4, 7}}, {{4, 8}, {8}}),
-            "f32[4, 7] and f32[4, 8] should have one shape");
+            "f32[4, 8] and f32[4, 7] should have one shape");
   EXPECT_EQ(shapes("add_rmsnorm", {{4, 8}, {4, 8}, {8}}, {{4, 8}, {4, 8}, {4}}), "");
   EXPECT_EQ(shapes("add_rmsnorm", {{4, 8}, {4, 8}, {7}}, {{4, 8}, {4, 8}, {4}}), "f32[7] should be [8]");
   EXPECT_EQ(shapes("add_layernorm", {{4, 8}, {4, 8}, {8}, {8}}, {{4, 8}, {4, 8}, {4}, {5}}),

@@ -2,6 +2,7 @@
 // with both places.
 #include <gtest/gtest.h>
 
+#include "ir/ops.h"
 #include "tests/unit/verify_builder.h"
 
 namespace prun {
@@ -20,11 +21,11 @@ struct Step : Builder {
     y = shaped(buffer("y", 4), {2, 2}, Role::activation);
     dy = shaped(buffer("dy", 4), {2, 2}, Role::activation);
     program.step().data.global_batch = 4;
-    Op& init = op(op_def("init_params"), {}, {w}, 0, {}, true);
+    Op& init = op(ops::init_params, {}, {w}, 0, {}, true);
     init.attrs.set("starts", std::vector<int64_t>{0});
     init.attrs.set("counts", std::vector<int64_t>{16});
-    op(op_def("fill"), {}, {g}, 0, {}, true);
-    op(op_def("next_batch"), {}, {x}).attrs.set("axis", "dp");
+    op(ops::fill, {}, {g}, 0, {}, true);
+    op(ops::next_batch, {}, {x}).attrs.set("axis", "dp");
     add("linear", {x, w}, {y}, Phase::forward);
     add("mean_square", {y}, {loss}, Phase::forward);
     add("mean_square_grad", {y}, {dy}, Phase::backward);
@@ -116,7 +117,7 @@ TEST(VerifyValues, ALossOfOneRank) {
 TEST(VerifyValues, WeightsThatPartTheirWays) {
   // Every rank updates with its own random numbers.
   Step step;
-  step.op(op_def("random_int"), {}, {step.g});
+  step.op(ops::random_int, {}, {step.g});
   step.move(8, 7);
   step.drop(6);
   step.drop(4);
@@ -149,7 +150,7 @@ TEST(VerifyValues, ForwardReadsParametersBeforeTheirUpdate) {
 Step with_copy() {
   Step step;
   const int copy = step.shaped(step.persistent("copy", 16), {8, 2}, Role::param);
-  step.op(op_def("copy"), {step.w}, {copy}, 0, {}, true);
+  step.op(ops::copy, {step.w}, {copy}, 0, {}, true);
   step.ops()[1].reads[1] = copy;
   step.add("copy", {step.w}, {copy}, Phase::step);
   return step;
@@ -178,7 +179,7 @@ TEST(VerifyValues, UpdatesThatCopyParameters) {
   Step step = with_copy();
   const int copy = step.ops()[8].writes[0];
   step.drop(8);
-  step.ops()[7].def = &op_def("sgd_cast");
+  step.ops()[7].def = &ops::sgd_cast;
   step.ops()[7].writes.push_back(copy);
   EXPECT_EQ(check(step), "");
   const int z = step.shaped(step.buffer("z", 4), {2, 2}, Role::activation);
@@ -207,10 +208,10 @@ TEST(VerifyValues, ATableIsReadAsAWhole) {
   const int y = step.shaped(step.buffer("y2", 32), {2, 8, 2}, Role::activation);
   const int dy = step.shaped(step.buffer("dy2", 32), {2, 8, 2}, Role::activation);
   step.program.tensors[static_cast<size_t>(step.x)].dtype = Dtype::i32;
-  step.ops()[1].def = &op_def("embedding");
+  step.ops()[1].def = &ops::embedding;
   step.ops()[1].writes = step.ops()[2].reads = step.ops()[3].reads = {y};
   step.ops()[3].writes = {dy};
-  step.ops()[4].def = &op_def("embedding_grad");
+  step.ops()[4].def = &ops::embedding_grad;
   step.ops()[4].reads = {step.x, dy};
   step.ops()[4].attrs.set("vocab", int64_t{8});
   EXPECT_EQ(check(step), "");
@@ -247,10 +248,10 @@ TEST(VerifyValues, LogitsAreNotTheirGradient) {
   tensor(step.dy).name = "dy";
   tensor(step.dy).buffer = tensor(step.y).buffer;
   step.ops()[0].writes.push_back(targets);
-  step.ops()[2].def = &op_def("cross_entropy");
+  step.ops()[2].def = &ops::cross_entropy;
   step.ops()[2].reads = {step.y, targets};
   step.ops()[2].writes = {step.loss, lse};
-  step.ops()[3].def = &op_def("cross_entropy_and_grad");
+  step.ops()[3].def = &ops::cross_entropy_and_grad;
   step.ops()[3].reads = {step.y, targets};
   step.ops()[3].writes = {again, lse, step.dy};
   step.add("linear", {step.x, step.w}, {step.y}, Phase::backward);
@@ -323,7 +324,7 @@ TEST(VerifyValues, ShardsAreGatheredAndScattered) {
   step.ops()[1].reads[1] = weight;
   step.ops()[4].writes = {gradient};
   step.ops()[6] = step.ops()[5];
-  step.ops()[6].def = &op_def("reduce_scatter");
+  step.ops()[6].def = &ops::reduce_scatter;
   step.ops()[6].reads = {grads};
   step.ops()[6].writes = {step.g};
   Op& gather = step.add("all_gather", {step.w}, {full}, Phase::forward);
@@ -336,7 +337,7 @@ TEST(VerifyValues, ShardsAreGatheredAndScattered) {
             partly = shorter.tensor(shorter.program.tensors[static_cast<size_t>(full)].buffer, 0, 8);
   shorter.ops()[1].reads = {part};
   shorter.ops()[1].writes = {partly};
-  shorter.op(op_def("fill"), {}, {shorter.tensor(shorter.program.tensors[static_cast<size_t>(full)].buffer, 8, 8)});
+  shorter.op(ops::fill, {}, {shorter.tensor(shorter.program.tensors[static_cast<size_t>(full)].buffer, 8, 8)});
   shorter.move(9, 1);
   EXPECT_EQ(
       found(shorter),

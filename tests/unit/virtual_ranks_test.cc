@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "device/bf16.h"
 #include "exec/plain_collectives.h"
+#include "ir/ops.h"
 
 namespace prun {
 namespace {
@@ -244,7 +245,7 @@ Job exchanging_job(int first) {
     for (Op* op : {&send, &recv}) op->attrs.set("peer", int64_t{1});
     ops = {send, recv};
     if (&program == &job.classes[0] && first == 1) std::swap(ops[0], ops[1]);
-    for (Op& op : ops) op.lane = (op.is("send") == (&program == &job.classes[0])) ? 0 : 1;
+    for (Op& op : ops) op.lane = (op.is(ops::send) == (&program == &job.classes[0])) ? 0 : 1;
     program.step().streams[0].ops[1].waits = {{1, 1, 0}};
   }
   return job;

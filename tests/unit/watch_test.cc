@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "ir/model_flops.h"
+#include "ir/ops.h"
 #include "tools/prun/metrics.h"
 #include "tools/prun/progress.h"
 #include "tools/prun/steps.h"
@@ -350,13 +351,13 @@ TEST(Summary, SaysWhatPartOfThePeakTheModelTook) {
   };
   const int x = tensor({1024, 2048}), w = tensor({2048, 4096}), y = tensor({1024, 4096});
   Op op = program.step().streams[0].ops[0];
-  op.def = &op_def("linear");
+  op.def = &ops::linear;
   op.reads = {x, w};
   op.writes = {y};
   program.step().streams[0].ops.push_back(op);
   op.phase = Phase::backward;  // activations made again: work, but not the model's
   program.step().streams[0].ops.push_back(op);
-  op.def = &op_def("linear_dx");
+  op.def = &ops::linear_dx;
   op.reads = {y, w};
   op.writes = {x};
   program.step().streams[0].ops.push_back(op);

@@ -7,6 +7,7 @@
 
 #include "comm/comm.h"
 #include "exec/rank_device.h"
+#include "ir/ops.h"
 
 namespace prun {
 namespace {
@@ -38,7 +39,7 @@ Program make_program(int64_t steps, int ops, bool edges) {
   program.mesh = Mesh({{"dp", 1}});
   program.schedule.steps = steps;
   Op op;
-  op.def = &op_def("fill");
+  op.def = &ops::fill;
   Stream a{"compute", std::vector<Op>(static_cast<size_t>(ops), op)}, b{"other", {}};
   if (edges) {
     b.ops = a.ops;

@@ -7,6 +7,7 @@
 #include <array>
 
 #include "compile/compile_state.h"
+#include "ir/ops.h"
 #include "ir/order.h"
 
 namespace prun::mutate {
@@ -59,7 +60,7 @@ void renumber(Body& body, size_t stream, Renumber to) {
   }
 }
 
-bool is_silent(const Op& op) { return op.is("print") || op.is("barrier"); }
+bool is_silent(const Op& op) { return op.is(ops::print) || op.is(ops::barrier); }
 
 bool drop(Job& job, Random& random, Mutant& mutant) {
   Place at;

@@ -20,7 +20,7 @@ void derive_gelu(GradientBuilder& builder, const NodeView& node) {
   int x = node.inputs[0];
   if (!builder.wants(x)) return;
   int dy = builder.gradient(node.outputs[0]);
-  builder.contribute(x, builder.emit("gelu_dx", {x, dy}, {builder.type(x)}, node.attrs)[0]);
+  builder.contribute(x, builder.emit(gelu_dx, {x, dy}, {builder.type(x)}, node.attrs)[0]);
 }
 
 Types infer_relu(const Types& inputs, const Attrs&) {
@@ -32,7 +32,7 @@ Types infer_relu(const Types& inputs, const Attrs&) {
 void derive_relu(GradientBuilder& builder, const NodeView& node) {
   int x = node.inputs[0], y = node.outputs[0];
   if (!builder.wants(x)) return;
-  builder.contribute(x, builder.emit("relu_dx", {y, builder.gradient(y)}, {builder.type(x)}, {})[0]);
+  builder.contribute(x, builder.emit(relu_dx, {y, builder.gradient(y)}, {builder.type(x)}, {})[0]);
 }
 
 Types infer_silu_mul(const Types& inputs, const Attrs&) {
@@ -46,23 +46,37 @@ Types infer_silu_mul(const Types& inputs, const Attrs&) {
 void derive_silu_mul(GradientBuilder& builder, const NodeView& node) {
   int gate = node.inputs[0], up = node.inputs[1];
   if (!builder.wants(gate) && !builder.wants(up)) return;
-  std::vector<ValueId> grads = builder.emit("silu_mul_grad", {gate, up, builder.gradient(node.outputs[0])},
+  std::vector<ValueId> grads = builder.emit(silu_mul_grad, {gate, up, builder.gradient(node.outputs[0])},
                                             {builder.type(gate), builder.type(up)}, {});
   for (size_t i : {0, 1})
     if (builder.wants(node.inputs[i])) builder.contribute(node.inputs[i], grads[i]);
 }
 
-const OpDef kActivationsOps[] = {
-    {.name = "gelu", .infer = infer_gelu, .derive = derive_gelu, .cost = per_output<10>},
-    {.name = "gelu_dx", .cost = per_output<20>},
-    {.name = "relu", .infer = infer_relu, .derive = derive_relu, .cost = per_output<1>},
-    {.name = "relu_dx", .cost = per_output<1>},
-    {.name = "silu_mul", .infer = infer_silu_mul, .derive = derive_silu_mul, .cost = per_output<7>},
-    {.name = "silu_mul_grad", .cost = per_output<14>},
-};
-
 }  // namespace
 
-std::span<const OpDef> activations() { return kActivationsOps; }
+const OpDef gelu = {.name = "gelu",
+                    .distribution = Distribution::elementwise,
+                    .infer = infer_gelu,
+                    .derive = derive_gelu,
+                    .cost = per_output<10>};
+const OpDef gelu_dx = {
+    .name = "gelu_dx", .role = OpRole::derivative, .shapes = "x, dy as x -> dx as x", .cost = per_output<20>};
+const OpDef relu = {.name = "relu",
+                    .distribution = Distribution::elementwise,
+                    .infer = infer_relu,
+                    .derive = derive_relu,
+                    .cost = per_output<1>,
+                    .word = true};
+const OpDef relu_dx = {
+    .name = "relu_dx", .role = OpRole::derivative, .shapes = "y, dy as y -> dx as y", .cost = per_output<1>};
+const OpDef silu_mul = {.name = "silu_mul",
+                        .distribution = Distribution::elementwise,
+                        .infer = infer_silu_mul,
+                        .derive = derive_silu_mul,
+                        .cost = per_output<7>};
+const OpDef silu_mul_grad = {.name = "silu_mul_grad",
+                             .role = OpRole::derivative,
+                             .shapes = "gate, up as gate, dy as gate -> dgate as gate, dup as gate",
+                             .cost = per_output<14>};
 
 }  // namespace prun::ops

@@ -40,8 +40,8 @@ Types infer_attention(const Types& inputs, const Attrs& attrs) {
 void derive_attention(GradientBuilder& builder, const NodeView& node) {
   int qkv = node.inputs[0], out = node.outputs[0];
   if (!builder.wants(qkv)) return;
-  std::vector<ValueId> grad = builder.emit("attention_grad", {qkv, out, builder.gradient(out), node.outputs[1]},
-                                           {builder.type(qkv)}, node.attrs);
+  std::vector<ValueId> grad =
+      builder.emit(attention_grad, {qkv, out, builder.gradient(out), node.outputs[1]}, {builder.type(qkv)}, node.attrs);
   builder.contribute(qkv, grad[0]);
 }
 
@@ -60,13 +60,17 @@ Cost cost_attention_grad(const Types& inputs, const Types& outputs, const Attrs&
   return cost;
 }
 
-const OpDef kAttentionOps[] = {
-    {.name = "attention", .infer = infer_attention, .derive = derive_attention, .cost = cost_attention},
-    {.name = "attention_grad", .cost = cost_attention_grad},
-};
-
 }  // namespace
 
-std::span<const OpDef> attention() { return kAttentionOps; }
+const OpDef attention = {.name = "attention",
+                         .distribution = Distribution::own,
+                         .side_first = 1,
+                         .infer = infer_attention,
+                         .derive = derive_attention,
+                         .cost = cost_attention};
+const OpDef attention_grad = {.name = "attention_grad",
+                              .role = OpRole::derivative,
+                              .shapes = "qkv [..,W], out [..,D], dout as out, lse #R*heads -> dqkv as qkv",
+                              .cost = cost_attention_grad};
 
 }  // namespace prun::ops

@@ -23,17 +23,18 @@ Types infer_bias(const Types& inputs, const Attrs&) {
 
 void derive_bias(GradientBuilder& builder, const NodeView& node) {
   int x = node.inputs[0], b = node.inputs[1], dy = builder.gradient(node.outputs[0]);
-  if (builder.wants(b)) builder.contribute(b, builder.emit("bias_grad", {dy}, {wide_like(builder.type(b))}, {})[0]);
+  if (builder.wants(b)) builder.contribute(b, builder.emit(bias_grad, {dy}, {wide_like(builder.type(b))}, {})[0]);
   if (builder.wants(x)) builder.contribute(x, dy);
 }
 
-const OpDef kBiasOps[] = {
-    {.name = "bias", .infer = infer_bias, .derive = derive_bias, .cost = per_output<1>},
-    {.name = "bias_grad", .cost = per_input<1>},
-};
-
 }  // namespace
 
-std::span<const OpDef> bias() { return kBiasOps; }
+const OpDef bias = {.name = "bias",
+                    .distribution = Distribution::whole,
+                    .infer = infer_bias,
+                    .derive = derive_bias,
+                    .cost = per_output<1>};
+const OpDef bias_grad = {
+    .name = "bias_grad", .role = OpRole::derivative, .shapes = "dy [..,N] -> db [N]", .cost = per_input<1>};
 
 }  // namespace prun::ops

@@ -3,15 +3,8 @@
 #include "ir/ops/rules.h"
 
 namespace prun::ops {
-namespace {
-
-const OpDef kCheckFiniteOps[] = {
-    {.name = "check_finite", .cost = per_input<1>},
-    {.name = "require_finite", .op_class = OpClass::host},
-};
-
-}  // namespace
-
-std::span<const OpDef> check_finite() { return kCheckFiniteOps; }
+const OpDef check_finite = {
+    .name = "check_finite", .role = OpRole::check, .shapes = "value, ... -> flag #1", .cost = per_input<1>};
+const OpDef require_finite = {.name = "require_finite", .op_class = OpClass::host, .role = OpRole::check};
 
 }  // namespace prun::ops

@@ -26,7 +26,7 @@ void derive_enter(GradientBuilder& builder, const NodeView& node) {
   int x = node.inputs[0];
   if (!builder.wants(x)) return;
   builder.contribute(
-      x, builder.emit("all_reduce", {builder.gradient(node.outputs[0])}, {builder.type(x)}, over(node, true))[0]);
+      x, builder.emit(all_reduce, {builder.gradient(node.outputs[0])}, {builder.type(x)}, over(node, true))[0]);
 }
 
 // Every rank makes a part of the gradient of what it has gathered, or (gradient = "whole") all of it.
@@ -34,55 +34,71 @@ void derive_all_gather(GradientBuilder& builder, const NodeView& node) {
   int x = node.inputs[0], dy = builder.gradient(node.outputs[0]);
   if (!builder.wants(x)) return;
   if (node.attrs.text("gradient") != "whole") {
-    builder.contribute(x, builder.emit("reduce_scatter", {dy}, {builder.type(x)}, over(node, true))[0]);
+    builder.contribute(x, builder.emit(reduce_scatter, {dy}, {builder.type(x)}, over(node, true))[0]);
     return;
   }
   Attrs attrs = over(node, false);
   attrs.set("pieces", builder.type(node.outputs[0]).shape.front());
   attrs.set("dim", int64_t{0});
-  builder.contribute(x, builder.emit("take_piece", {dy}, {builder.type(x)}, attrs)[0]);
+  builder.contribute(x, builder.emit(take_piece, {dy}, {builder.type(x)}, attrs)[0]);
 }
 
 void derive_reduce_scatter(GradientBuilder& builder, const NodeView& node) {
   int x = node.inputs[0];
   if (!builder.wants(x)) return;
   builder.contribute(
-      x, builder.emit("all_gather", {builder.gradient(node.outputs[0])}, {builder.type(x)}, over(node, false))[0]);
+      x, builder.emit(all_gather, {builder.gradient(node.outputs[0])}, {builder.type(x)}, over(node, false))[0]);
 }
 
 void derive_all_to_all(GradientBuilder& builder, const NodeView& node) {
   int x = node.inputs[0];
   if (!builder.wants(x)) return;
   builder.contribute(
-      x, builder.emit("all_to_all", {builder.gradient(node.outputs[0])}, {builder.type(x)}, over(node, false))[0]);
+      x, builder.emit(all_to_all, {builder.gradient(node.outputs[0])}, {builder.type(x)}, over(node, false))[0]);
 }
 
-constexpr OpDef communication_op(std::string_view name, std::optional<CollKind> coll,
-                                 void (*derive)(GradientBuilder&, const NodeView&) = nullptr) {
-  return {.name = name, .op_class = OpClass::communication, .derive = derive, .coll = coll};
+constexpr OpDef communication(std::string_view name, OpRole role, std::optional<CollKind> coll, bool moves = false,
+                              void (*derive)(GradientBuilder&, const NodeView&) = nullptr) {
+  return {.name = name,
+          .op_class = OpClass::communication,
+          .role = role,
+          .distribution = derive != nullptr ? Distribution::whole : Distribution::none,
+          .moves = moves,
+          .derive = derive,
+          .coll = coll};
 }
-
-const OpDef kCommunicationOps[] = {
-    communication_op("all_reduce", CollKind::all_reduce, derive_all_reduce),
-    communication_op("reduce", CollKind::reduce),
-    communication_op("broadcast", CollKind::broadcast),
-    communication_op("all_gather", CollKind::all_gather, derive_all_gather),
-    communication_op("gather", CollKind::gather),
-    communication_op("scatter", CollKind::scatter),
-    communication_op("reduce_scatter", CollKind::reduce_scatter, derive_reduce_scatter),
-    communication_op("all_to_all", CollKind::all_to_all, derive_all_to_all),
-    communication_op("barrier", CollKind::barrier),
-    communication_op("all_gather_v", CollKind::all_gather_v),
-    communication_op("send", CollKind::broadcast),
-    communication_op("recv", CollKind::broadcast),
-    communication_op("put", CollKind::broadcast),
-    communication_op("signal", std::nullopt),
-    communication_op("wait_signal", CollKind::broadcast),
-    communication_op("enter", std::nullopt, derive_enter),
-};
+constexpr OpDef collective(CollKind kind, bool moves = false,
+                           void (*derive)(GradientBuilder&, const NodeView&) = nullptr) {
+  return communication(traits(kind).name, OpRole::collective, kind, moves, derive);
+}
+constexpr OpDef message_op(std::string_view name, MessageTraits message) {
+  OpDef op = communication(name, OpRole::message, message.offers ? std::nullopt : std::optional(CollKind::broadcast));
+  op.message = message;
+  return op;
+}
+constexpr OpDef unequal_gather() {
+  OpDef op = collective(CollKind::all_gather_v);
+  op.side_first = 1;
+  return op;
+}
 
 }  // namespace
 
-std::span<const OpDef> communication() { return kCommunicationOps; }
+const OpDef all_reduce = collective(CollKind::all_reduce, true, derive_all_reduce);
+const OpDef reduce = collective(CollKind::reduce);
+const OpDef broadcast = collective(CollKind::broadcast, true);
+const OpDef all_gather = collective(CollKind::all_gather, true, derive_all_gather);
+const OpDef gather = collective(CollKind::gather);
+const OpDef scatter = collective(CollKind::scatter, true);
+const OpDef reduce_scatter = collective(CollKind::reduce_scatter, false, derive_reduce_scatter);
+const OpDef all_to_all = collective(CollKind::all_to_all, true, derive_all_to_all);
+const OpDef barrier = collective(CollKind::barrier);
+const OpDef all_gather_v = unequal_gather();
+const OpDef send = message_op("send", {.sends = true});
+const OpDef recv = message_op("recv", {.receives = true});
+const OpDef put = message_op("put", {.sends = true, .one_sided = true});
+const OpDef signal = message_op("signal", {.offers = true, .one_sided = true});
+const OpDef wait_signal = message_op("wait_signal", {.receives = true, .one_sided = true});
+const OpDef enter = communication("enter", OpRole::collective, std::nullopt, false, derive_enter);
 
 }  // namespace prun::ops

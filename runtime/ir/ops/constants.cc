@@ -3,16 +3,11 @@
 #include "ir/ops/rules.h"
 
 namespace prun::ops {
-namespace {
-
-const OpDef kConstantsOps[] = {
-    {.name = "fill"},   {.name = "init_params", .cost = per_output<20>},  // Philox and Box-Muller, an estimate
-    {.name = "values"}, {.name = "random_int"},
-    {.name = "iota"},
-};
-
-}  // namespace
-
-std::span<const OpDef> constants() { return kConstantsOps; }
+const OpDef fill = {.name = "fill", .role = OpRole::source};
+const OpDef init_params = {
+    .name = "init_params", .role = OpRole::source, .cost = per_output<20>};  // Philox and Box-Muller, an estimate
+const OpDef values = {.name = "values", .role = OpRole::source, .shapes = "-> y #values"};
+const OpDef random_int = {.name = "random_int", .role = OpRole::source};
+const OpDef iota = {.name = "iota", .role = OpRole::source};
 
 }  // namespace prun::ops

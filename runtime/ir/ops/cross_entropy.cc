@@ -76,7 +76,7 @@ void derive_logits(GradientBuilder& builder, const NodeView& node, std::string_v
   require_end_of_model(op, builder, node);
   if (!builder.wants(logits)) return;
   std::vector<ValueId> grad =
-      builder.emit("cross_entropy_grad", {logits, targets, node.outputs[1]}, {builder.type(logits)}, node.attrs);
+      builder.emit(cross_entropy_grad, {logits, targets, node.outputs[1]}, {builder.type(logits)}, node.attrs);
   builder.contribute(logits, grad[0]);
 }
 void derive_cross_entropy(GradientBuilder& builder, const NodeView& node) {
@@ -95,17 +95,42 @@ Cost cost_both(const Types& inputs, const Types& outputs, const Attrs&) {
   return cost_of(7 * count(inputs[0]), inputs, outputs);
 }
 
-const OpDef kCrossEntropyOps[] = {
-    {.name = "cross_entropy", .infer = infer_cross_entropy, .derive = derive_cross_entropy, .cost = per_input<3>},
-    {.name = "cross_entropy_grad", .cost = per_output<4>},
-    {.name = "cross_entropy_and_grad", .cost = cost_both},
-    {.name = "cross_entropy_max", .infer = infer_max, .cost = per_input<1>},
-    {.name = "cross_entropy_sums", .infer = infer_sums, .cost = per_input<2>},
-    {.name = "cross_entropy_finish", .infer = infer_finish, .derive = derive_finish, .cost = cost_finish},
-};
-
 }  // namespace
 
-std::span<const OpDef> cross_entropy() { return kCrossEntropyOps; }
+const OpDef cross_entropy = {.name = "cross_entropy",
+                             .distribution = Distribution::own,
+                             .side_first = 1,
+                             .loss = Loss::loss,
+                             .counts_rows = true,
+                             .infer = infer_cross_entropy,
+                             .derive = derive_cross_entropy,
+                             .cost = per_input<3>};
+const OpDef cross_entropy_grad = {.name = "cross_entropy_grad",
+                                  .role = OpRole::derivative,
+                                  .loss = Loss::gradient,
+                                  .counts_rows = true,
+                                  .shapes = "logits [..,V], targets #R, lse #R -> dlogits as logits",
+                                  .cost = per_output<4>};
+const OpDef cross_entropy_and_grad = {.name = "cross_entropy_and_grad",
+                                      .role = OpRole::derivative,
+                                      .side_first = 1,
+                                      .side_end = 2,
+                                      .loss = Loss::inner,
+                                      .counts_rows = true,
+                                      .shapes = "logits [..,V], targets #R -> loss #1, lse #R, dlogits as logits",
+                                      .cost = cost_both};
+const OpDef cross_entropy_max = {
+    .name = "cross_entropy_max", .distribution = Distribution::whole, .infer = infer_max, .cost = per_input<1>};
+const OpDef cross_entropy_sums = {
+    .name = "cross_entropy_sums", .distribution = Distribution::whole, .infer = infer_sums, .cost = per_input<2>};
+const OpDef cross_entropy_finish = {.name = "cross_entropy_finish",
+                                    .distribution = Distribution::whole,
+                                    .side_first = 1,
+                                    .loss = Loss::inner,
+                                    .counted = 2,
+                                    .counts_rows = true,
+                                    .infer = infer_finish,
+                                    .derive = derive_finish,
+                                    .cost = cost_finish};
 
 }  // namespace prun::ops

@@ -24,15 +24,15 @@ Types infer_dropout(const Types& inputs, const Attrs& attrs) {
 void derive_dropout(GradientBuilder& builder, const NodeView& node) {
   int x = node.inputs[0];
   if (!builder.wants(x)) return;
-  builder.contribute(x, builder.emit("dropout", {builder.gradient(node.outputs[0])}, {builder.type(x)}, node.attrs)[0]);
+  builder.contribute(x, builder.emit(dropout, {builder.gradient(node.outputs[0])}, {builder.type(x)}, node.attrs)[0]);
 }
-
-const OpDef kDropoutOps[] = {
-    {.name = "dropout", .infer = infer_dropout, .derive = derive_dropout, .cost = per_output<25>},  // Philox, about
-};
 
 }  // namespace
 
-std::span<const OpDef> dropout() { return kDropoutOps; }
+const OpDef dropout = {.name = "dropout",
+                       .distribution = Distribution::own,
+                       .infer = infer_dropout,
+                       .derive = derive_dropout,
+                       .cost = per_output<25>};  // Philox, about
 
 }  // namespace prun::ops

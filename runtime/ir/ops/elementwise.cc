@@ -26,7 +26,7 @@ void derive_mul(GradientBuilder& builder, const NodeView& node) {
   int dy = builder.gradient(node.outputs[0]);
   for (size_t i : {0, 1}) {
     int input = node.inputs[i], other = node.inputs[1 - i];
-    if (builder.wants(input)) builder.contribute(input, builder.emit("mul", {dy, other}, {builder.type(input)}, {})[0]);
+    if (builder.wants(input)) builder.contribute(input, builder.emit(mul, {dy, other}, {builder.type(input)}, {})[0]);
   }
 }
 
@@ -39,7 +39,7 @@ Types infer_scale(const Types& inputs, const Attrs&) {
 void derive_scale(GradientBuilder& builder, const NodeView& node) {
   int x = node.inputs[0];
   if (!builder.wants(x)) return;
-  builder.contribute(x, builder.emit("scale", {builder.gradient(node.outputs[0])}, {builder.type(x)}, node.attrs)[0]);
+  builder.contribute(x, builder.emit(scale, {builder.gradient(node.outputs[0])}, {builder.type(x)}, node.attrs)[0]);
 }
 
 Types infer_cast(const Types& inputs, const Attrs& attrs) {
@@ -57,7 +57,7 @@ void derive_cast(GradientBuilder& builder, const NodeView& node) {
   if (!builder.wants(x)) return;
   Attrs attrs;
   attrs.set("dtype", std::string(dtype_name(builder.type(x).dtype)));
-  builder.contribute(x, builder.emit("cast", {builder.gradient(node.outputs[0])}, {builder.type(x)}, attrs)[0]);
+  builder.contribute(x, builder.emit(cast, {builder.gradient(node.outputs[0])}, {builder.type(x)}, attrs)[0]);
 }
 
 Types infer_copy(const Types& inputs, const Attrs&) {
@@ -69,16 +69,32 @@ void derive_copy(GradientBuilder& builder, const NodeView& node) {
   if (builder.wants(node.inputs[0])) builder.contribute(node.inputs[0], builder.gradient(node.outputs[0]));
 }
 
-const OpDef kElementwiseOps[] = {
-    {.name = "add", .infer = infer_add, .derive = derive_add, .cost = per_output<1>},
-    {.name = "mul", .infer = infer_mul, .derive = derive_mul, .cost = per_output<1>},
-    {.name = "scale", .infer = infer_scale, .derive = derive_scale, .cost = per_output<1>},
-    {.name = "cast", .infer = infer_cast, .derive = derive_cast},
-    {.name = "copy", .infer = infer_copy, .derive = derive_copy},
-};
-
 }  // namespace
 
-std::span<const OpDef> elementwise() { return kElementwiseOps; }
+const OpDef add = {.name = "add",
+                   .distribution = Distribution::elementwise,
+                   .infer = infer_add,
+                   .derive = derive_add,
+                   .cost = per_output<1>};
+const OpDef mul = {.name = "mul",
+                   .distribution = Distribution::elementwise,
+                   .infer = infer_mul,
+                   .derive = derive_mul,
+                   .cost = per_output<1>};
+const OpDef scale = {.name = "scale",
+                     .distribution = Distribution::elementwise,
+                     .infer = infer_scale,
+                     .derive = derive_scale,
+                     .cost = per_output<1>};
+const OpDef cast = {.name = "cast",
+                    .distribution = Distribution::elementwise,
+                    .moves = true,
+                    .infer = infer_cast,
+                    .derive = derive_cast};
+const OpDef copy = {.name = "copy",
+                    .distribution = Distribution::elementwise,
+                    .moves = true,
+                    .infer = infer_copy,
+                    .derive = derive_copy};
 
 }  // namespace prun::ops

@@ -43,7 +43,7 @@ void derive_embedding(GradientBuilder& builder, const NodeView& node) {
   Types types = {wide_like(builder.type(table))};
   if (with_positions) types.push_back(wide_like(builder.type(positions)));
   std::vector<ValueId> grads =
-      builder.emit("embedding_grad", {node.inputs[0], builder.gradient(node.outputs[0])}, types, attrs);
+      builder.emit(embedding_grad, {node.inputs[0], builder.gradient(node.outputs[0])}, types, attrs);
   if (builder.wants(table)) builder.contribute(table, grads[0]);
   if (with_positions) builder.contribute(positions, grads[1]);
 }
@@ -59,13 +59,16 @@ Cost cost_embedding_grad(const Types& inputs, const Types& outputs, const Attrs&
   return cost_of(static_cast<double>(outputs.size()) * count(inputs[1]), inputs, outputs);
 }
 
-const OpDef kEmbeddingOps[] = {
-    {.name = "embedding", .infer = infer_embedding, .derive = derive_embedding, .cost = cost_embedding},
-    {.name = "embedding_grad", .cost = cost_embedding_grad},
-};
-
 }  // namespace
 
-std::span<const OpDef> embedding() { return kEmbeddingOps; }
+const OpDef embedding = {.name = "embedding",
+                         .distribution = Distribution::own,
+                         .infer = infer_embedding,
+                         .derive = derive_embedding,
+                         .cost = cost_embedding};
+const OpDef embedding_grad = {.name = "embedding_grad",
+                              .role = OpRole::derivative,
+                              .shapes = "tokens #R, dy [..,W] -> dtable [vocab,W], dpositions? [positions,W]",
+                              .cost = cost_embedding_grad};
 
 }  // namespace prun::ops

@@ -28,32 +28,38 @@ void derive_expert_linear(GradientBuilder& builder, const NodeView& node) {
   int x = node.inputs[0], w = node.inputs[1], dy = builder.gradient(node.outputs[0]);
   // Weights first, as in linear.
   if (builder.wants(w))
-    builder.contribute(w, builder.emit("expert_linear_dw", {x, dy}, {wide_like(builder.type(w))}, {})[0]);
-  if (builder.wants(x)) builder.contribute(x, builder.emit("expert_linear_dx", {dy, w}, {builder.type(x)}, {})[0]);
+    builder.contribute(w, builder.emit(expert_linear_dw, {x, dy}, {wide_like(builder.type(w))}, {})[0]);
+  if (builder.wants(x)) builder.contribute(x, builder.emit(expert_linear_dx, {dy, w}, {builder.type(x)}, {})[0]);
 }
 
 // Each of [.., K] is used for every one of the N columns.
 Cost cost_product(const TensorType& k_side, const TensorType& n_side, const Types& inputs, const Types& outputs) {
   return product_cost(2 * count(k_side) * static_cast<double>(last_dim(n_side)), inputs, outputs);
 }
-Cost cost_linear(const Types& inputs, const Types& outputs, const Attrs&) {
+Cost cost_experts(const Types& inputs, const Types& outputs, const Attrs&) {
   return cost_product(inputs[0], outputs[0], inputs, outputs);
 }
-Cost cost_dx(const Types& inputs, const Types& outputs, const Attrs&) {
+Cost cost_experts_dx(const Types& inputs, const Types& outputs, const Attrs&) {
   return cost_product(outputs[0], inputs[0], inputs, outputs);
 }
-Cost cost_dw(const Types& inputs, const Types& outputs, const Attrs&) {
+Cost cost_experts_dw(const Types& inputs, const Types& outputs, const Attrs&) {
   return cost_product(inputs[0], inputs[1], inputs, outputs);
 }
 
-const OpDef kExpertLinearOps[] = {
-    {.name = "expert_linear", .infer = infer_expert_linear, .derive = derive_expert_linear, .cost = cost_linear},
-    {.name = "expert_linear_dx", .cost = cost_dx},
-    {.name = "expert_linear_dw", .cost = cost_dw},
-};
-
 }  // namespace
 
-std::span<const OpDef> expert_linear() { return kExpertLinearOps; }
+const OpDef expert_linear = {.name = "expert_linear",
+                             .distribution = Distribution::own,
+                             .infer = infer_expert_linear,
+                             .derive = derive_expert_linear,
+                             .cost = cost_experts};
+const OpDef expert_linear_dx = {.name = "expert_linear_dx",
+                                .role = OpRole::derivative,
+                                .shapes = "dy [E,S,N], w [E,K,N] -> dx [E,S,K]",
+                                .cost = cost_experts_dx};
+const OpDef expert_linear_dw = {.name = "expert_linear_dw",
+                                .role = OpRole::derivative,
+                                .shapes = "x [E,S,K], dy [E,S,N] -> dw [E,K,N]",
+                                .cost = cost_experts_dw};
 
 }  // namespace prun::ops

@@ -2,15 +2,7 @@
 #include "ir/ops/rules.h"
 
 namespace prun::ops {
-namespace {
-
-const OpDef kHostOps[] = {
-    {.name = "next_batch", .op_class = OpClass::host},
-    {.name = "print", .op_class = OpClass::host},
-};
-
-}  // namespace
-
-std::span<const OpDef> host() { return kHostOps; }
+const OpDef next_batch = {.name = "next_batch", .op_class = OpClass::host, .role = OpRole::source, .side_first = 0};
+const OpDef print = {.name = "print", .op_class = OpClass::host, .role = OpRole::output};
 
 }  // namespace prun::ops

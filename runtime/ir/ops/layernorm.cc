@@ -28,21 +28,33 @@ void derive_layernorm(GradientBuilder& builder, const NodeView& node) {
   int x = node.inputs[0], gamma = node.inputs[1], beta = node.inputs[2];
   if (!builder.wants(x) && !builder.wants(gamma) && !builder.wants(beta)) return;
   std::vector<ValueId> grads =
-      builder.emit("layernorm_grad", {x, builder.gradient(node.outputs[0]), gamma, node.outputs[1], node.outputs[2]},
+      builder.emit(layernorm_grad, {x, builder.gradient(node.outputs[0]), gamma, node.outputs[1], node.outputs[2]},
                    {builder.type(x), wide_like(builder.type(gamma)), wide_like(builder.type(beta))}, {});
   for (size_t i : {0, 1, 2})
     if (builder.wants(node.inputs[i])) builder.contribute(node.inputs[i], grads[i]);
 }
 
-const OpDef kLayernormOps[] = {
-    {.name = "layernorm", .infer = infer_layernorm, .derive = derive_layernorm, .cost = per_output<8>},
-    {.name = "layernorm_grad", .cost = per_output<16>},
-    {.name = "add_layernorm", .cost = per_output<9>},  // fuse.cc makes these two
-    {.name = "layernorm_grad_add", .cost = per_output<17>},
-};
-
 }  // namespace
 
-std::span<const OpDef> layernorm() { return kLayernormOps; }
+const OpDef layernorm = {.name = "layernorm",
+                         .distribution = Distribution::by_rows,
+                         .side_first = 1,
+                         .infer = infer_layernorm,
+                         .derive = derive_layernorm,
+                         .cost = per_output<8>};
+const OpDef layernorm_grad = {
+    .name = "layernorm_grad",
+    .role = OpRole::derivative,
+    .shapes = "x [..,N], dy as x, gamma [N], mean #R, rstd #R -> dx as x, dgamma [N], dbeta [N]",
+    .cost = per_output<16>};
+const OpDef add_layernorm = {.name = "add_layernorm",
+                             .side_first = 1,
+                             .shapes = "a [..,N], b as a, gamma [N], beta [N] -> y as a, sum as a, mean #R, rstd #R",
+                             .cost = per_output<9>};  // fuse.cc makes these two
+const OpDef layernorm_grad_add = {
+    .name = "layernorm_grad_add",
+    .role = OpRole::derivative,
+    .shapes = "x [..,N], dy as x, gamma [N], mean #R, rstd #R, other as x -> dx as x, dgamma [N], dbeta [N]",
+    .cost = per_output<17>};
 
 }  // namespace prun::ops

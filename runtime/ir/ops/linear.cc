@@ -44,18 +44,18 @@ void derive_linear(GradientBuilder& builder, const NodeView& node) {
   int dy = builder.gradient(y);
   std::string act = node.attrs.text("act");
   PRUN_CHECK(act.empty() || act == "relu", "linear with a fused " + act + " has no derivative");
-  if (act == "relu") dy = builder.emit("relu_dx", {y, dy}, {builder.type(y)}, {})[0];
+  if (act == "relu") dy = builder.emit(relu_dx, {y, dy}, {builder.type(y)}, {})[0];
   Attrs attrs;
   if (transposed(node.attrs)) attrs.set("transpose", int64_t{1});
   bool bias = node.inputs.size() == 3 && builder.wants(node.inputs[2]);
   auto gradient_of_x = [&] {
-    if (builder.wants(x)) builder.contribute(x, builder.emit("linear_dx", {dy, w}, {builder.type(x)}, attrs)[0]);
+    if (builder.wants(x)) builder.contribute(x, builder.emit(linear_dx, {dy, w}, {builder.type(x)}, attrs)[0]);
   };
   auto gradient_of_weights = [&] {
     if (!builder.wants(w) && !bias) return;
     Types types = {wide_like(builder.type(w))};
     if (bias) types.push_back(wide_like(builder.type(node.inputs[2])));
-    std::vector<ValueId> dw = builder.emit("linear_dw", {x, dy}, types, attrs);
+    std::vector<ValueId> dw = builder.emit(linear_dw, {x, dy}, types, attrs);
     if (builder.wants(w)) builder.contribute(w, dw[0]);
     if (bias) builder.contribute(node.inputs[2], dw[1]);
   };
@@ -94,16 +94,26 @@ Cost cost_dx_gelu(const Types& inputs, const Types& outputs, const Attrs&) {
   return cost;
 }
 
-const OpDef kLinearOps[] = {
-    {.name = "linear", .infer = infer_linear, .derive = derive_linear, .cost = cost_linear},
-    {.name = "linear_dx", .cost = cost_dx},
-    {.name = "linear_dw", .cost = cost_dw},
-    {.name = "linear_gelu", .cost = cost_gelu},
-    {.name = "linear_dx_gelu", .cost = cost_dx_gelu},
-};
-
 }  // namespace
 
-std::span<const OpDef> linear() { return kLinearOps; }
+const OpDef linear = {.name = "linear",
+                      .distribution = Distribution::own,
+                      .infer = infer_linear,
+                      .derive = derive_linear,
+                      .cost = cost_linear};
+const OpDef linear_dx = {
+    .name = "linear_dx", .role = OpRole::derivative, .shapes = "dy [..,N], w [K,N]t -> dx [..,K]", .cost = cost_dx};
+const OpDef linear_dw = {.name = "linear_dw",
+                         .role = OpRole::derivative,
+                         .shapes = "x [..,K], dy [..,N] -> dw [K,N]t, db? [N]",
+                         .cost = cost_dw};
+const OpDef linear_gelu = {.name = "linear_gelu",
+                           .side_first = 1,
+                           .shapes = "x [..,K], w [K,N]t, b? [N] -> y [..,N], pre as y",
+                           .cost = cost_gelu};
+const OpDef linear_dx_gelu = {.name = "linear_dx_gelu",
+                              .role = OpRole::derivative,
+                              .shapes = "dy [..,N], w [K,N]t, pre [..,K] -> dx as pre",
+                              .cost = cost_dx_gelu};
 
 }  // namespace prun::ops

@@ -1,51 +1,16 @@
-// All ops, family by family: a family is a file here that defines a function of its name, and a line in the list below.
+// All ops by number and by name.
 #include <unordered_map>
 
 #include "ir/ops/rules.h"
 
-// clang-format off
-#define PRUN_OP_FAMILIES(X) \
-  X(linear)        \
-  X(bias)          \
-  X(activations)   \
-  X(layernorm)     \
-  X(rmsnorm)       \
-  X(rotary)        \
-  X(attention)     \
-  X(ring_attention) \
-  X(embedding)     \
-  X(positions)     \
-  X(moe)           \
-  X(expert_linear) \
-  X(cross_entropy) \
-  X(losses)        \
-  X(dropout)       \
-  X(elementwise)   \
-  X(pieces)        \
-  X(constants)     \
-  X(optimizers)    \
-  X(check_finite)  \
-  X(host)          \
-  X(communication) \
-  X(transfers)
-// clang-format on
-
 namespace prun {
-namespace ops {
-#define PRUN_DECLARE_FAMILY(name) std::span<const OpDef> name();
-PRUN_OP_FAMILIES(PRUN_DECLARE_FAMILY)
-#undef PRUN_DECLARE_FAMILY
-}  // namespace ops
 
 const std::vector<const OpDef*>& all_ops() {
-  static const std::vector<const OpDef*> list = [] {
-    std::vector<const OpDef*> ops;
-#define PRUN_APPEND_FAMILY(name) \
-  for (const OpDef& op : ops::name()) ops.push_back(&op);
-    PRUN_OP_FAMILIES(PRUN_APPEND_FAMILY)
-#undef PRUN_APPEND_FAMILY
-    return ops;
-  }();
+  static const std::vector<const OpDef*> list = {
+#define OP(name) &ops::name,
+#include "ir/ops/list.def"
+#undef OP
+  };
   return list;
 }
 

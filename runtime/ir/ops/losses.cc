@@ -21,12 +21,12 @@ void derive_mse(GradientBuilder& builder, const NodeView& node) {
   require_end_of_model("mse", builder, node);
   int y = node.inputs[0], target = node.inputs[1];
   if (!builder.wants(y) && !builder.wants(target)) return;
-  int dy = builder.emit("mse_grad", {y, target}, {builder.type(y)}, node.attrs)[0];
+  int dy = builder.emit(mse_grad, {y, target}, {builder.type(y)}, node.attrs)[0];
   if (builder.wants(y)) builder.contribute(y, dy);
   if (builder.wants(target)) {
     Attrs minus;
     minus.set("factor", -1.0);
-    builder.contribute(target, builder.emit("scale", {dy}, {builder.type(target)}, minus)[0]);
+    builder.contribute(target, builder.emit(scale, {dy}, {builder.type(target)}, minus)[0]);
   }
 }
 
@@ -42,27 +42,47 @@ Types infer_mean(const Types& inputs, const Attrs&) {
   return loss_type(inputs[0]);
 }
 
-void derive_sum(GradientBuilder& builder, const NodeView& node, std::string_view kind, std::string_view grad_kind) {
-  require_end_of_model(kind, builder, node);
+void derive_sum(GradientBuilder& builder, const NodeView& node, const OpDef& loss, const OpDef& grad) {
+  require_end_of_model(loss.name, builder, node);
   int y = node.inputs[0];
-  if (builder.wants(y)) builder.contribute(y, builder.emit(grad_kind, {y}, {builder.type(y)}, node.attrs)[0]);
+  if (builder.wants(y)) builder.contribute(y, builder.emit(grad, {y}, {builder.type(y)}, node.attrs)[0]);
 }
 void derive_mean_square(GradientBuilder& builder, const NodeView& node) {
-  derive_sum(builder, node, "mean_square", "mean_square_grad");
+  derive_sum(builder, node, mean_square, mean_square_grad);
 }
-void derive_mean(GradientBuilder& builder, const NodeView& node) { derive_sum(builder, node, "mean", "mean_grad"); }
-
-const OpDef kLossesOps[] = {
-    {.name = "mse", .infer = infer_mse, .derive = derive_mse, .cost = per_input<2>},
-    {.name = "mse_grad", .cost = per_output<2>},
-    {.name = "mean_square", .infer = infer_mean_square, .derive = derive_mean_square, .cost = per_input<2>},
-    {.name = "mean_square_grad", .cost = per_output<1>},
-    {.name = "mean", .infer = infer_mean, .derive = derive_mean, .cost = per_input<1>},
-    {.name = "mean_grad"},
-};
+void derive_mean(GradientBuilder& builder, const NodeView& node) { derive_sum(builder, node, mean, mean_grad); }
 
 }  // namespace
 
-std::span<const OpDef> losses() { return kLossesOps; }
+const OpDef mse = {.name = "mse",
+                   .distribution = Distribution::whole,
+                   .loss = Loss::loss,
+                   .infer = infer_mse,
+                   .derive = derive_mse,
+                   .cost = per_input<2>};
+const OpDef mse_grad = {.name = "mse_grad",
+                        .role = OpRole::derivative,
+                        .loss = Loss::gradient,
+                        .shapes = "y, target as y -> dy as y",
+                        .cost = per_output<2>};
+const OpDef mean_square = {.name = "mean_square",
+                           .distribution = Distribution::whole,
+                           .loss = Loss::loss,
+                           .infer = infer_mean_square,
+                           .derive = derive_mean_square,
+                           .cost = per_input<2>};
+const OpDef mean_square_grad = {.name = "mean_square_grad",
+                                .role = OpRole::derivative,
+                                .loss = Loss::gradient,
+                                .shapes = "y -> dy as y",
+                                .cost = per_output<1>};
+const OpDef mean = {.name = "mean",
+                    .distribution = Distribution::whole,
+                    .loss = Loss::loss,
+                    .infer = infer_mean,
+                    .derive = derive_mean,
+                    .cost = per_input<1>};
+const OpDef mean_grad = {
+    .name = "mean_grad", .role = OpRole::derivative, .loss = Loss::gradient, .shapes = "y -> dy as y"};
 
 }  // namespace prun::ops

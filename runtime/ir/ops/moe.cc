@@ -49,7 +49,7 @@ void derive_route(GradientBuilder& builder, const NodeView& node) {
   attrs.set("aux", node.attrs.number("aux"));
   if (node.attrs.has("tokens")) attrs.set("tokens", node.attrs.integer("tokens"));
   if (node.attrs.has("scale")) attrs.set("scale", node.attrs.number("scale"));
-  builder.contribute(logits, builder.emit("route_grad", inputs, {builder.type(logits)}, attrs)[0]);
+  builder.contribute(logits, builder.emit(route_grad, inputs, {builder.type(logits)}, attrs)[0]);
 }
 
 Types infer_dispatch(const Types& inputs, const Attrs& attrs) {
@@ -70,7 +70,7 @@ void derive_dispatch(GradientBuilder& builder, const NodeView& node) {
   int x = node.inputs[0], slots = node.inputs[1];
   if (!builder.wants(x)) return;
   int dy = builder.gradient(node.outputs[0]);
-  builder.contribute(x, builder.emit("dispatch_grad", {slots, dy}, {builder.type(x)}, {})[0]);
+  builder.contribute(x, builder.emit(dispatch_grad, {slots, dy}, {builder.type(x)}, {})[0]);
 }
 
 Types infer_combine(const Types& inputs, const Attrs& attrs) {
@@ -91,7 +91,7 @@ Types infer_combine(const Types& inputs, const Attrs& attrs) {
 void derive_combine(GradientBuilder& builder, const NodeView& node) {
   int y = node.inputs[0], slots = node.inputs[1], weights = node.inputs[2];
   if (!builder.wants(y) && !builder.wants(weights)) return;
-  std::vector<ValueId> grads = builder.emit("combine_grad", {y, slots, weights, builder.gradient(node.outputs[0])},
+  std::vector<ValueId> grads = builder.emit(combine_grad, {y, slots, weights, builder.gradient(node.outputs[0])},
                                             {builder.type(y), builder.type(weights)}, {});
   if (builder.wants(y)) builder.contribute(y, grads[0]);
   if (builder.wants(weights)) builder.contribute(weights, grads[1]);
@@ -120,17 +120,36 @@ Cost cost_combine_grad(const Types& inputs, const Types& outputs, const Attrs&) 
   return cost_moved(inputs[1], inputs[0], 3 * chosen(inputs[1], inputs[0]), {inputs[3], outputs[0], outputs[1]});
 }
 
-const OpDef kMoeOps[] = {
-    {.name = "route", .infer = infer_route, .derive = derive_route, .cost = per_input<4>},
-    {.name = "route_grad", .cost = per_output<8>},
-    {.name = "dispatch", .infer = infer_dispatch, .derive = derive_dispatch, .cost = cost_dispatch},
-    {.name = "dispatch_grad", .cost = cost_dispatch_grad},
-    {.name = "combine", .infer = infer_combine, .derive = derive_combine, .cost = cost_combine},
-    {.name = "combine_grad", .cost = cost_combine_grad},
-};
-
 }  // namespace
 
-std::span<const OpDef> moe() { return kMoeOps; }
+const OpDef route = {.name = "route",
+                     .distribution = Distribution::whole,
+                     .side_first = 2,
+                     .infer = infer_route,
+                     .derive = derive_route,
+                     .cost = per_input<4>};
+const OpDef route_grad = {.name = "route_grad",
+                          .role = OpRole::derivative,
+                          .shapes = "logits [..,E], weights #R*k, dweights as weights, counts? #E -> dlogits as logits",
+                          .cost = per_output<8>};
+const OpDef dispatch = {.name = "dispatch",
+                        .distribution = Distribution::whole,
+                        .infer = infer_dispatch,
+                        .derive = derive_dispatch,
+                        .cost = cost_dispatch};
+const OpDef dispatch_grad = {.name = "dispatch_grad",
+                             .role = OpRole::derivative,
+                             .shapes = "slots [N,K], dy [E,C,D] -> dx #N*D",
+                             .cost = cost_dispatch_grad};
+const OpDef combine = {.name = "combine",
+                       .distribution = Distribution::own,
+                       .infer = infer_combine,
+                       .derive = derive_combine,
+                       .cost = cost_combine};
+const OpDef combine_grad = {
+    .name = "combine_grad",
+    .role = OpRole::derivative,
+    .shapes = "y [E,C,D], slots [N,K], weights as slots, dout #N*D -> dy as y, dweights as weights",
+    .cost = cost_combine_grad};
 
 }  // namespace prun::ops

@@ -5,14 +5,25 @@
 namespace prun::ops {
 namespace {
 
-const OpDef kOptimizersOps[] = {
-    {.name = "sgd", .cost = per_output<4>},    {.name = "sgd_cast", .cost = per_output<4>},
-    {.name = "adamw", .cost = per_output<14>}, {.name = "adamw_cast", .cost = per_output<14>},
-    {.name = "norm2", .cost = per_input<2>},   {.name = "clip_coefficient", .cost = per_output<4>},
-};
+constexpr std::string_view kMomentum[] = {"momentum"}, kMoments[] = {"m", "v"};
+constexpr OptimizerNumber kSgdNumbers[] = {{"momentum", 0}},
+                          kAdamwNumbers[] = {{"beta1", 0.9}, {"beta2", 0.999}, {"eps", 1e-8}};
+constexpr OptimizerTraits kSgd = {kMomentum, kSgdNumbers, "momentum", &sgd_cast},
+                          kSgdCast = {kMomentum, kSgdNumbers, "momentum", nullptr, true},
+                          kAdamw = {kMoments, kAdamwNumbers, "", &adamw_cast},
+                          kAdamwCast = {kMoments, kAdamwNumbers, "", nullptr, true};
 
 }  // namespace
-
-std::span<const OpDef> optimizers() { return kOptimizersOps; }
+const OpDef sgd = {.name = "sgd", .role = OpRole::optimizer, .optimizer = &kSgd, .cost = per_output<4>};
+const OpDef sgd_cast = {.name = "sgd_cast", .role = OpRole::optimizer, .optimizer = &kSgdCast, .cost = per_output<4>};
+const OpDef adamw = {.name = "adamw", .role = OpRole::optimizer, .optimizer = &kAdamw, .cost = per_output<14>};
+const OpDef adamw_cast = {
+    .name = "adamw_cast", .role = OpRole::optimizer, .optimizer = &kAdamwCast, .cost = per_output<14>};
+const OpDef norm2 = {.name = "norm2", .role = OpRole::clipping, .shapes = "grad, ... -> sum #1", .cost = per_input<2>};
+const OpDef clip_coefficient = {.name = "clip_coefficient",
+                                .role = OpRole::clipping,
+                                .side_first = 1,
+                                .shapes = "sum #1 -> coefficient #1, norm #1",
+                                .cost = per_output<4>};
 
 }  // namespace prun::ops

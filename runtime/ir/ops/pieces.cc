@@ -62,13 +62,13 @@ Types infer_take(const Types& inputs, const Attrs& attrs) {
   return {{inputs[0].dtype, piece_shape("take_piece", inputs, attrs)}};
 }
 
-void derive_by(GradientBuilder& builder, const NodeView& node, std::string_view inverse) {
+void derive_by(GradientBuilder& builder, const NodeView& node, const OpDef& inverse) {
   int x = node.inputs[0];
   if (!builder.wants(x)) return;
   builder.contribute(x, builder.emit(inverse, {builder.gradient(node.outputs[0])}, {builder.type(x)}, node.attrs)[0]);
 }
-void derive_join(GradientBuilder& builder, const NodeView& node) { derive_by(builder, node, "cut_pieces"); }
-void derive_cut(GradientBuilder& builder, const NodeView& node) { derive_by(builder, node, "join_pieces"); }
+void derive_join(GradientBuilder& builder, const NodeView& node) { derive_by(builder, node, cut_pieces); }
+void derive_cut(GradientBuilder& builder, const NodeView& node) { derive_by(builder, node, join_pieces); }
 
 // The other ranks have the gradients of theirs.
 void derive_take(GradientBuilder& builder, const NodeView& node) {
@@ -78,24 +78,30 @@ void derive_take(GradientBuilder& builder, const NodeView& node) {
   pieces.shape.insert(pieces.shape.begin(), node.attrs.integer("pieces", 1));
   Attrs gather;
   gather.set("axis", node.attrs.text("axis"));
-  int all = builder.emit("all_gather", {builder.gradient(node.outputs[0])}, {pieces}, gather)[0];
+  int all = builder.emit(all_gather, {builder.gradient(node.outputs[0])}, {pieces}, gather)[0];
   Attrs join;
   join.set("pieces", node.attrs.integer("pieces", 1));
   join.set("dim", node.attrs.integer("dim"));
-  builder.contribute(x, builder.emit("join_pieces", {all}, {builder.type(x)}, join)[0]);
+  builder.contribute(x, builder.emit(join_pieces, {all}, {builder.type(x)}, join)[0]);
 }
 
 // Only the piece is read.
 Cost cost_take(const Types&, const Types& outputs, const Attrs&) { return cost_of(0, outputs, outputs); }
 
-const OpDef kPiecesOps[] = {
-    {.name = "join_pieces", .infer = infer_join, .derive = derive_join},
-    {.name = "cut_pieces", .infer = infer_cut, .derive = derive_cut},
-    {.name = "take_piece", .infer = infer_take, .derive = derive_take, .cost = cost_take},
-};
-
 }  // namespace
 
-std::span<const OpDef> pieces() { return kPiecesOps; }
+const OpDef join_pieces = {.name = "join_pieces",
+                           .distribution = Distribution::whole,
+                           .moves = true,
+                           .infer = infer_join,
+                           .derive = derive_join};
+const OpDef cut_pieces = {
+    .name = "cut_pieces", .distribution = Distribution::whole, .moves = true, .infer = infer_cut, .derive = derive_cut};
+const OpDef take_piece = {.name = "take_piece",
+                          .distribution = Distribution::whole,
+                          .moves = true,
+                          .infer = infer_take,
+                          .derive = derive_take,
+                          .cost = cost_take};
 
 }  // namespace prun::ops

@@ -30,7 +30,7 @@ void derive_positions(GradientBuilder& builder, const NodeView& node) {
   int x = node.inputs[0], table = node.inputs[1], dy = builder.gradient(node.outputs[0]);
   if (builder.wants(table))
     builder.contribute(
-        table, builder.emit("positions_grad", {dy}, {wide_like(builder.type(table))}, token_attrs(node.attrs))[0]);
+        table, builder.emit(positions_grad, {dy}, {wide_like(builder.type(table))}, token_attrs(node.attrs))[0]);
   if (builder.wants(x)) builder.contribute(x, dy);
 }
 
@@ -39,13 +39,14 @@ Cost cost_positions(const Types& inputs, const Types& outputs, const Attrs&) {
   return cost_of(count(outputs[0]), {inputs[0]}, outputs);
 }
 
-const OpDef kPositionsOps[] = {
-    {.name = "positions", .infer = infer_positions, .derive = derive_positions, .cost = cost_positions},
-    {.name = "positions_grad", .cost = per_input<1>},
-};
-
 }  // namespace
 
-std::span<const OpDef> positions() { return kPositionsOps; }
+const OpDef positions = {.name = "positions",
+                         .distribution = Distribution::own,
+                         .infer = infer_positions,
+                         .derive = derive_positions,
+                         .cost = cost_positions};
+const OpDef positions_grad = {
+    .name = "positions_grad", .role = OpRole::derivative, .shapes = "dy [..,W] -> dtable [P,W]", .cost = per_input<1>};
 
 }  // namespace prun::ops

@@ -24,21 +24,31 @@ void derive_rmsnorm(GradientBuilder& builder, const NodeView& node) {
   int x = node.inputs[0], gamma = node.inputs[1];
   if (!builder.wants(x) && !builder.wants(gamma)) return;
   std::vector<ValueId> grads =
-      builder.emit("rmsnorm_grad", {x, builder.gradient(node.outputs[0]), gamma, node.outputs[1]},
+      builder.emit(rmsnorm_grad, {x, builder.gradient(node.outputs[0]), gamma, node.outputs[1]},
                    {builder.type(x), wide_like(builder.type(gamma))}, {});
   for (size_t i : {0, 1})
     if (builder.wants(node.inputs[i])) builder.contribute(node.inputs[i], grads[i]);
 }
 
-const OpDef kRmsnormOps[] = {
-    {.name = "rmsnorm", .infer = infer_rmsnorm, .derive = derive_rmsnorm, .cost = per_output<4>},
-    {.name = "rmsnorm_grad", .cost = per_output<10>},
-    {.name = "add_rmsnorm", .cost = per_output<5>},  // fuse.cc makes these two
-    {.name = "rmsnorm_grad_add", .cost = per_output<11>},
-};
-
 }  // namespace
 
-std::span<const OpDef> rmsnorm() { return kRmsnormOps; }
+const OpDef rmsnorm = {.name = "rmsnorm",
+                       .distribution = Distribution::by_rows,
+                       .side_first = 1,
+                       .infer = infer_rmsnorm,
+                       .derive = derive_rmsnorm,
+                       .cost = per_output<4>};
+const OpDef rmsnorm_grad = {.name = "rmsnorm_grad",
+                            .role = OpRole::derivative,
+                            .shapes = "x [..,N], dy as x, gamma [N], rrms #R -> dx as x, dgamma [N]",
+                            .cost = per_output<10>};
+const OpDef add_rmsnorm = {.name = "add_rmsnorm",
+                           .side_first = 1,
+                           .shapes = "a [..,N], b as a, gamma [N] -> y as a, sum as a, rrms #R",
+                           .cost = per_output<5>};  // fuse.cc makes these two
+const OpDef rmsnorm_grad_add = {.name = "rmsnorm_grad_add",
+                                .role = OpRole::derivative,
+                                .shapes = "x [..,N], dy as x, gamma [N], rrms #R, other as x -> dx as x, dgamma [N]",
+                                .cost = per_output<11>};
 
 }  // namespace prun::ops

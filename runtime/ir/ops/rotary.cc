@@ -32,15 +32,15 @@ void derive_rotary(GradientBuilder& builder, const NodeView& node) {
   if (!builder.wants(x)) return;
   Attrs attrs = node.attrs;
   attrs.set("inverse", 1 - node.attrs.integer("inverse"));
-  builder.contribute(x, builder.emit("rotary", {builder.gradient(node.outputs[0])}, {builder.type(x)}, attrs)[0]);
+  builder.contribute(x, builder.emit(rotary, {builder.gradient(node.outputs[0])}, {builder.type(x)}, attrs)[0]);
 }
-
-const OpDef kRotaryOps[] = {
-    {.name = "rotary", .infer = infer_rotary, .derive = derive_rotary, .cost = per_output<3>},
-};
 
 }  // namespace
 
-std::span<const OpDef> rotary() { return kRotaryOps; }
+const OpDef rotary = {.name = "rotary",
+                      .distribution = Distribution::own,
+                      .infer = infer_rotary,
+                      .derive = derive_rotary,
+                      .cost = per_output<3>};
 
 }  // namespace prun::ops

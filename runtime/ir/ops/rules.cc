@@ -12,7 +12,7 @@ void require_inputs(std::string_view op, const Types& inputs, size_t least, size
 }
 
 void require_float(std::string_view op, std::string_view what, const TensorType& type) {
-  if (type.dtype == Dtype::f64 || type.dtype == Dtype::f32 || type.dtype == Dtype::bf16) return;
+  if (computes(type.dtype)) return;
   throw plan_error(fmt::format("{}: {} is {}, should be f32, bf16 or f64", op, what, dtype_name(type.dtype)));
 }
 

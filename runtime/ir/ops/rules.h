@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "ir/op_def.h"
+#include "ir/ops.h"
 
 namespace prun::ops {
 

@@ -2,15 +2,15 @@
 #include "ir/ops/rules.h"
 
 namespace prun::ops {
-namespace {
-
-const OpDef kTransfersOps[] = {
-    {.name = "load", .op_class = OpClass::transfer},
-    {.name = "store", .op_class = OpClass::transfer},
-};
-
-}  // namespace
-
-std::span<const OpDef> transfers() { return kTransfersOps; }
+const OpDef load = {.name = "load",
+                    .op_class = OpClass::transfer,
+                    .role = OpRole::transfer,
+                    .moves = true,
+                    .shapes = "from -> to is from"};
+const OpDef store = {.name = "store",
+                     .op_class = OpClass::transfer,
+                     .role = OpRole::transfer,
+                     .moves = true,
+                     .shapes = "from -> to is from"};
 
 }  // namespace prun::ops

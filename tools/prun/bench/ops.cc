@@ -12,17 +12,20 @@ namespace prun {
 
 const std::vector<BenchOp>& bench_ops() {
   using What = BenchOp::What;
+  const auto collective = [](CollKind kind, bool in_place, bool sized = true) {
+    return BenchOp{traits(kind).name.data(), What::collective, kind, sized, in_place, true, 1};
+  };
   static const std::vector<BenchOp> ops = {
-      // name             what              kind                      sized  in place  all    ranks
-      {"all_reduce", What::collective, CollKind::all_reduce, true, true, true, 1},
-      {"reduce_scatter", What::collective, CollKind::reduce_scatter, true, true, true, 1},
-      {"all_gather", What::collective, CollKind::all_gather, true, true, true, 1},
-      {"broadcast", What::collective, CollKind::broadcast, true, true, true, 1},
-      {"all_to_all", What::collective, CollKind::all_to_all, true, false, true, 1},
-      {"reduce", What::collective, CollKind::reduce, true, true, true, 1},
-      {"gather", What::collective, CollKind::gather, true, false, true, 1},
-      {"scatter", What::collective, CollKind::scatter, true, false, true, 1},
-      {"barrier", What::collective, CollKind::barrier, false, false, true, 1},
+      collective(CollKind::all_reduce, true),
+      collective(CollKind::reduce_scatter, true),
+      collective(CollKind::all_gather, true),
+      collective(CollKind::broadcast, true),
+      collective(CollKind::all_to_all, false),
+      collective(CollKind::reduce, true),
+      collective(CollKind::gather, false),
+      collective(CollKind::scatter, false),
+      collective(CollKind::barrier, false, false),
+      // name        what             kind            sized  in place  all  ranks
       {"send_recv", What::send_recv, CollKind::barrier, true, false, true, 1},
       {"ping_pong", What::ping_pong, CollKind::barrier, true, false, false, 2},
       {"idle", What::idle, CollKind::barrier, false, false, false, 2},

@@ -1,0 +1,29 @@
+#!/usr/bin/env python3
+"""Ops are named by their handles (ops::linear), not by text: counts op names in quotes outside runtime/ir/ops, the
+devices, and the benchmarks, which name what they measure."""
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+MOST = 60
+APART = ("runtime/ir/ops/", "runtime/device/", "plugins/cuda/", "tools/bench/")
+
+
+def main():
+    names = set(re.findall(r"^OP\((\w+)\)", (ROOT / "runtime/ir/ops/list.def").read_text(), re.M))
+    found = []
+    for folder in ("runtime", "plugins", "tools"):
+        for path in sorted((ROOT / folder).rglob("*")):
+            place = path.relative_to(ROOT).as_posix()
+            if path.suffix not in (".cc", ".h", ".cu", ".cuh", ".py") or place.startswith(APART):
+                continue
+            for number, line in enumerate(path.read_text().splitlines(), 1):
+                found += [f"{place}:{number}: {name}" for name in re.findall(r'"(\w+)"', line) if name in names]
+    print("\n".join(found))
+    print(f"{len(found)} op names as text, {MOST} at most; {len(names)} ops")
+    return len(names) < 90 or len(found) >= MOST
+
+
+if __name__ == "__main__":
+    sys.exit(main())
