@@ -336,4 +336,5 @@
 ---@field rotary fun(x: prun.Tensor, options: prun.nn.rotary.options): prun.Tensor
 ---@field scale fun(x: prun.Tensor, factor: number): prun.Tensor
 ---@field silu_mul fun(gate: prun.Tensor, up: prun.Tensor): prun.Tensor
+---@field tanh fun(x: prun.Tensor): prun.Tensor
 ---@field unit fun(name: string, fn: fun(): any): any

@@ -1,4 +1,4 @@
-// gelu, relu and silu_mul with their gradients: one pass, f32 inside, in place where the program wishes.
+// gelu, relu, tanh and silu_mul with their gradients: one pass, f32 inside, in place where the program wishes.
 //
 // In bf16 a GPU's memory brings about five elements a clock to each multiprocessor, which leaves 24 instructions for an
 // element: hence exp2 with its constant folded in, and the quick division.
@@ -42,6 +42,12 @@ struct Relu {
 struct ReluDx {
   __device__ void operator()(const float* x, float* y) const { y[0] = x[0] > 0.0f ? x[1] : 0.0f; }
 };
+struct Tanh {
+  __device__ void operator()(const float* x, float* y) const { y[0] = tanhf(x[0]); }
+};
+struct TanhDx {
+  __device__ void operator()(const float* x, float* y) const { y[0] = x[1] * (1.0f - x[0] * x[0]); }
+};
 struct SiluMul {
   __device__ void operator()(const float* x, float* y) const { y[0] = x[0] * sigmoid(x[0]) * x[1]; }
 };
@@ -71,6 +77,8 @@ constexpr KernelEntry kEntries[] = {{"gelu", make_gelu},
                                     {"gelu_dx", make_gelu_dx},
                                     {"relu", make<1, 1, Relu>},
                                     {"relu_dx", make<2, 1, ReluDx>},
+                                    {"tanh", make<1, 1, Tanh>},
+                                    {"tanh_dx", make<2, 1, TanhDx>},
                                     {"silu_mul", make<2, 1, SiluMul>},
                                     {"silu_mul_grad", make<3, 2, SiluMulGrad>}};
 

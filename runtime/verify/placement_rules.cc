@@ -503,6 +503,8 @@ constexpr Row kElementwise[] = {
     {&ops::relu, nonlinear_elementwise},
     {&ops::gelu_dx, elementwise_grad},
     {&ops::relu_dx, elementwise_grad},
+    {&ops::tanh, nonlinear_elementwise},
+    {&ops::tanh_dx, elementwise_grad},
     {&ops::silu_mul, nonlinear_elementwise},
     {&ops::silu_mul_grad, elementwise_grad},
     {&ops::mse_grad, nonlinear_elementwise},

@@ -394,6 +394,9 @@ std::vector<Case> pointwise_cases() {
     out.push_back({"relu", {x, x}, {"relu", {0}, {1}}});
     out.push_back({"relu in place", {x}, {"relu", {0}, {0}}});
     out.push_back({"relu_dx", {x, x, x}, {"relu_dx", {0, 1}, {2}}});
+    out.push_back({"tanh", {x, x}, {"tanh", {0}, {1}}, {}, 2e-6});
+    out.push_back({"tanh in place", {x}, {"tanh", {0}, {0}}, {}, 2e-6});
+    out.push_back({"tanh_dx", {x, x, x}, {"tanh_dx", {0, 1}, {2}}, {}, 2e-6});
     out.push_back({"silu_mul", {x, x, x}, {"silu_mul", {0, 1}, {2}}, {}, 2e-6});
     out.push_back({"silu_mul_grad", {x, x, x, x, x}, {"silu_mul_grad", {0, 1, 2}, {3, 4}}, {}, 2e-6});
     out.push_back({"silu_mul_grad in place", {x, x, x}, {"silu_mul_grad", {0, 1, 2}, {0, 1}}, {}, 2e-6});

@@ -240,6 +240,7 @@ const std::vector<Case>& cases() {
       {"gelu tanh", "gelu", {{{3, 7}}}, text("approximate", "tanh")},
       {"gelu exact", "gelu", {{{3, 7}}}, text("approximate", "none")},
       {"relu", "relu", {{{3, 7}}}},
+      {"tanh", "tanh", {{{3, 7}}}},
       {"layernorm", "layernorm", {{{2, 3, 7}}, {{7}}, {{7}}}},
       {"layernorm with a large eps", "layernorm", {{{3, 5}}, {{5}}, {{5}}}, make_attrs({{"eps", 0.5}})},
       {"layernorm, only gamma", "layernorm", {unwanted({3, 5}), {{5}}, unwanted({5})}},

@@ -1,4 +1,4 @@
-// gelu, relu and silu_mul with their gradients: one pass, f32 inside, in place where the program wishes.
+// gelu, relu, tanh and silu_mul with their gradients: one pass, f32 inside, in place where the program wishes.
 #include "device/cpu/elementwise.h"
 #include "device/cpu/vector_math.h"
 
@@ -13,6 +13,15 @@ PRUN_CLONES void silu_mul_grad_range(const T* gate, const T* up, const T* dy, T*
     store(dgate[i], g * u * s * (1.0f + x * (1.0f - s)));
     store(dup[i], g * x * s);
   }
+}
+
+// By its Taylor series where 1 − e^(−2|x|) would lose digits.
+PRUN_INLINE float tanh_f32(float x) {
+  const float magnitude = x < 0 ? -x : x, square = x * x;
+  const float series =
+      1.0f + square * (-1.0f / 3 + square * (2.0f / 15 + square * (-17.0f / 315 + square * (62.0f / 2835))));
+  const float t = exp_f32(-2.0f * magnitude), large = (1.0f - t) / (1.0f + t);
+  return magnitude < 0.25f ? x * series : (x < 0 ? -large : large);  // a NaN stays one
 }
 
 bool exact_gelu(const OpView& view) { return view.attrs().text("approximate", "tanh") == "none"; }
@@ -45,6 +54,7 @@ std::unique_ptr<Kernel> silu_mul_grad(const OpView& view) {
 
 constexpr auto kRelu = [](float x) PRUN_INLINED { return x < 0.0f ? 0.0f : x; };  // a NaN stays one
 constexpr auto kReluDx = [](float y, float dy) PRUN_INLINED { return y > 0.0f ? dy : 0.0f; };
+constexpr auto kTanhDx = [](float y, float dy) PRUN_INLINED { return dy * (1.0f - y * y); };
 constexpr auto kSiluMul = [](float gate, float up) PRUN_INLINED { return gate * sigmoid_f32(gate) * up; };
 
 }  // namespace
@@ -53,6 +63,8 @@ const Family activation_kernels = {{"gelu", PRUN_FLOAT_MAKER(read(0), gelu<T>(vi
                                    {"gelu_dx", PRUN_FLOAT_MAKER(read(0), gelu_dx<T>(view))},
                                    {"relu", PRUN_FLOAT_MAKER(read(0), map_kernel<T, T>(view, kRelu))},
                                    {"relu_dx", PRUN_FLOAT_MAKER(read(0), map_kernel<T, T, T>(view, kReluDx))},
+                                   {"tanh", PRUN_FLOAT_MAKER(read(0), map_kernel<T, T>(view, Inlined<tanh_f32>{}))},
+                                   {"tanh_dx", PRUN_FLOAT_MAKER(read(0), map_kernel<T, T, T>(view, kTanhDx))},
                                    {"silu_mul", PRUN_FLOAT_MAKER(read(0), map_kernel<T, T, T>(view, kSiluMul))},
                                    {"silu_mul_grad", PRUN_FLOAT_MAKER(read(0), silu_mul_grad<T>(view))}};
 

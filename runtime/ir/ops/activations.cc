@@ -1,5 +1,6 @@
-// gelu, relu and silu(gate)·up. gelu's derivative needs its input, relu's only its output (which the next op keeps
-// anyway). silu(x) = x·sigmoid(x); with `up` it is the SwiGLU of Shazeer, GLU Variants Improve Transformer, 2020.
+// gelu, relu, tanh and silu(gate)·up. gelu's derivative needs its input, those of relu and tanh only their output
+// (which the next op keeps anyway). silu(x) = x·sigmoid(x); with `up` it is the SwiGLU of Shazeer, GLU Variants Improve
+// Transformer, 2020.
 #include <fmt/format.h>
 
 #include "ir/ops/rules.h"
@@ -23,17 +24,21 @@ void derive_gelu(GradientBuilder& builder, const NodeView& node) {
   builder.contribute(x, builder.emit(gelu_dx, {x, dy}, {builder.type(x)}, node.attrs)[0]);
 }
 
-Types infer_relu(const Types& inputs, const Attrs&) {
-  require_inputs("relu", inputs, 1, 1);
-  require_float("relu", "the input", inputs[0]);
+Types infer_unary(const OpDef& op, const Types& inputs) {
+  require_inputs(op.name, inputs, 1, 1);
+  require_float(op.name, "the input", inputs[0]);
   return {inputs[0]};
 }
+Types infer_relu(const Types& inputs, const Attrs&) { return infer_unary(relu, inputs); }
+Types infer_tanh(const Types& inputs, const Attrs&) { return infer_unary(tanh, inputs); }
 
-void derive_relu(GradientBuilder& builder, const NodeView& node) {
+void derive_by_output(GradientBuilder& builder, const NodeView& node, const OpDef& derivative) {
   int x = node.inputs[0], y = node.outputs[0];
   if (!builder.wants(x)) return;
-  builder.contribute(x, builder.emit(relu_dx, {y, builder.gradient(y)}, {builder.type(x)}, {})[0]);
+  builder.contribute(x, builder.emit(derivative, {y, builder.gradient(y)}, {builder.type(x)}, {})[0]);
 }
+void derive_relu(GradientBuilder& builder, const NodeView& node) { derive_by_output(builder, node, relu_dx); }
+void derive_tanh(GradientBuilder& builder, const NodeView& node) { derive_by_output(builder, node, tanh_dx); }
 
 Types infer_silu_mul(const Types& inputs, const Attrs&) {
   require_inputs("silu_mul", inputs, 2, 2);
@@ -69,6 +74,14 @@ const OpDef relu = {.name = "relu",
                     .word = true};
 const OpDef relu_dx = {
     .name = "relu_dx", .role = OpRole::derivative, .shapes = "y, dy as y -> dx as y", .cost = per_output<1>};
+const OpDef tanh = {.name = "tanh",
+                    .distribution = Distribution::elementwise,
+                    .infer = infer_tanh,
+                    .derive = derive_tanh,
+                    .cost = per_output<10>,
+                    .word = true};
+const OpDef tanh_dx = {
+    .name = "tanh_dx", .role = OpRole::derivative, .shapes = "y, dy as y -> dx as y", .cost = per_output<3>};
 const OpDef silu_mul = {.name = "silu_mul",
                         .distribution = Distribution::elementwise,
                         .infer = infer_silu_mul,
