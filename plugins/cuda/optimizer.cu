@@ -1,4 +1,5 @@
-// sgd and adamw, each in one pass over gradient, parameter and state; formulas of torch.optim.SGD and AdamW.
+// sgd, adamw and lion, each in one pass over gradient, parameter and state; formulas of torch.optim.SGD and AdamW, and
+// of Chen et al., Symbolic Discovery of Optimization Algorithms, 2023.
 // adamw_cast and sgd_cast write a bf16 copy of the parameters in the same pass.
 //
 // Surprising fact: a parameter may be bf16 while its gradient and state are f32; the update runs in f32 and rounds
@@ -114,6 +115,38 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
     sgd_update<1>(grad + i, param + i, buffer != nullptr ? buffer + i : nullptr, copy + i, s);
 }
 
+struct LionStep {
+  float rate, clip, decay, beta1, beta2;
+};
+
+template <int N, class T>
+__device__ __forceinline__ void lion_update(const float* grad, T* param, float* m, const LionStep& s) {
+  float g[N], p[N], mean[N];
+  load(grad, g), load(param, p), load(m, mean);
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    g[i] *= s.clip;
+    const float direction = s.beta1 * mean[i] + (1.0f - s.beta1) * g[i];
+    const float sign = direction > 0.0f ? 1.0f : (direction < 0.0f ? -1.0f : direction);  // a NaN stays one
+    mean[i] = s.beta2 * mean[i] + (1.0f - s.beta2) * g[i];
+    p[i] -= s.rate * (sign + s.decay * p[i]);
+  }
+  store(param, p), store(m, mean);
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
+    lion(const float* grad, T* param, float* m, int64_t n, int64_t packs, float beta1, float beta2, float decay,
+         const float* clip, const prun_step_values* values) {
+  const LionStep s{static_cast<float>(values->learning_rate), clip != nullptr ? *clip : 1.0f, decay, beta1, beta2};
+  for (int64_t i = first_item(); i < packs; i += item_stride()) {
+    const int64_t at = i * kElements;
+    lion_update<kElements>(grad + at, param + at, m + at, s);
+  }
+  for (int64_t i = packs * kElements + first_item(); i < n; i += item_stride())
+    lion_update<1>(grad + i, param + i, m + i, s);
+}
+
 unsigned grid_of(const OpView& view, int64_t n) {
   return blocks_for((n + kElements - 1) / kElements, kThreads,
                     view.context().multiprocessors() * kBlocksPerMultiprocessor);
@@ -178,6 +211,26 @@ std::unique_ptr<Kernel> make_sgd_of(const OpView& view) {
   });
 }
 
+template <class T>
+std::unique_ptr<Kernel> make_lion_of(const OpView& view) {
+  const int64_t n = view.read(1).count();
+  view.expect_count(view.read(0), n);
+  for (size_t i : {0, 1}) view.expect_count(view.write(i), n), expect_in_place(view, i + 1, i);
+  const float* grad = view.in<float>(0);
+  T* param = view.out<T>(0);
+  float* m = view.out<float>(1);
+  const auto number = [&](const char* name, double usual) { return static_cast<float>(view.number(name, usual)); };
+  return kernel_of([grad, param, m, n, packs = aligned(grad, m) && aligned(param) ? n / kElements : 0,
+                    beta1 = number("beta1", 0.9), beta2 = number("beta2", 0.99), decay = number("weight_decay", 0),
+                    clip = view.reads() > 3 ? view.in<float>(3) : nullptr, values = view.values(),
+                    grid = grid_of(view, n)](cudaStream_t stream) {
+    launch(lion<T>, grid, kThreads, 0, stream, grad, param, m, n, packs, beta1, beta2, decay, clip, values);
+  });
+}
+
+std::unique_ptr<Kernel> make_lion(const OpView& view) {
+  return with_float(view.read(1).dtype, [&]<class T>() { return make_lion_of<T>(view); });
+}
 std::unique_ptr<Kernel> make_adamw(const OpView& view) {
   return with_float(view.read(1).dtype, [&]<class T>() { return make_adamw_of<T, NoCopy>(view); });
 }
@@ -187,6 +240,7 @@ std::unique_ptr<Kernel> make_sgd(const OpView& view) {
 
 constexpr KernelEntry kEntries[] = {{"adamw", make_adamw},
                                     {"sgd", make_sgd},
+                                    {"lion", make_lion},
                                     {"adamw_cast", make_adamw_of<float, bf16*>},
                                     {"sgd_cast", make_sgd_of<float, bf16*>}};
 

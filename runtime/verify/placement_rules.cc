@@ -514,6 +514,7 @@ constexpr Row kElementwise[] = {
     {&ops::adamw, optimizer},
     {&ops::sgd_cast, optimizer},
     {&ops::adamw_cast, optimizer},
+    {&ops::lion, optimizer},
 };
 
 constexpr Row kRows[] = {

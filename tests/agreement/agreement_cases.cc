@@ -452,6 +452,9 @@ std::vector<Case> training_cases() {
     out.push_back({"sgd clipped", {grad, param, clip}, {"sgd", {0, 1, 2}, {1}, plain}});
     out.push_back({"sgd with momentum", {grad, param, m}, {"sgd", {0, 1, 2}, {1, 2}, heavy}});
     out.push_back({"sgd with momentum, clipped", {grad, param, m, clip}, {"sgd", {0, 1, 2, 3}, {1, 2}, heavy}});
+    Attrs signs = make_attrs({{"beta1", 0.9}, {"beta2", 0.99}, {"weight_decay", 0.1}});
+    out.push_back({"lion", {grad, param, m}, {"lion", {0, 1, 2}, {1, 2}, signs}, {}, 2e-6});
+    out.push_back({"lion clipped", {grad, param, m, clip}, {"lion", {0, 1, 2, 3}, {1, 2}, signs}, {}, 2e-6});
     Slot master{F32, {n}}, low{Dtype::bf16, {n}};
     const auto cast = [](int to) { return OpLine{"cast", {1}, {to}, make_attrs({{"dtype", std::string("bf16")}})}; };
     out.push_back({"adamw_cast",

@@ -1,4 +1,5 @@
-// sgd and adamw, each in one pass over gradient, parameter and state; formulas of torch.optim.SGD and AdamW.
+// sgd, adamw and lion, each in one pass over gradient, parameter and state; formulas of torch.optim.SGD and AdamW, and
+// of Chen et al., Symbolic Discovery of Optimization Algorithms, 2023.
 //
 // adamw_cast and sgd_cast write a bf16 copy of the parameters in the same pass.
 //
@@ -56,6 +57,22 @@ PRUN_CLONES void sgd_momentum(const float* grad, T* param, float* buffer, bf16* 
     const float velocity = momentum * buffer[i] + (grad[i] * clip + decay * p);
     buffer[i] = velocity;
     keep<kCasts>(p - rate * velocity, param[i], copy, i);
+  }
+}
+
+struct LionStep {
+  float rate, clip, decay, beta1, beta2;
+};
+
+template <class T>
+PRUN_CLONES void lion(const float* grad, T* param, float* m, int64_t n, LionStep s) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+    const float g = grad[i] * s.clip, p = load(param[i]);
+    const float direction = s.beta1 * m[i] + (1.0f - s.beta1) * g;
+    const float sign = direction > 0.0f ? 1.0f : (direction < 0.0f ? -1.0f : direction);  // a NaN stays one
+    m[i] = s.beta2 * m[i] + (1.0f - s.beta2) * g;
+    store(param[i], p - s.rate * (sign + s.decay * p));
   }
 }
 
@@ -128,10 +145,30 @@ std::unique_ptr<Kernel> make_sgd_of(const OpView& view) {
   });
 }
 
+template <class T>
+std::unique_ptr<Kernel> make_lion_of(const OpView& view) {
+  const int64_t n = view.read(1).count();
+  for (size_t i : {0, 2}) view.expect_count(view.read(i), n);
+  for (size_t i : {0, 1}) view.expect_count(view.write(i), n);
+  PRUN_CHECK(view.in<T>(1) == view.out<T>(0) && view.in<float>(2) == view.out<float>(1), "lion updates in place");
+  const auto number = [&](const char* name, double usual) {
+    return static_cast<float>(view.attrs().number(name, usual));
+  };
+  return kernel_of([grad = view.in<float>(0), param = view.out<T>(0), m = view.out<float>(1),
+                    clip = view.reads() > 3 ? view.in<float>(3) : nullptr, n, table = view.table(),
+                    threads = view.threads(), beta1 = number("beta1", 0.9), beta2 = number("beta2", 0.99),
+                    decay = number("weight_decay", 0)] {
+    const LionStep s{static_cast<float>(table->learning_rate), clip != nullptr ? *clip : 1.0f, decay, beta1, beta2};
+    parallel_ranges(threads, n,
+                    [&](int64_t begin, int64_t end) { lion(grad + begin, param + begin, m + begin, end - begin, s); });
+  });
+}
+
 }  // namespace
 
 const Family optimizer_kernels = {{"adamw", PRUN_FLOAT_MAKER(read(1), make_adamw_of<false, T>(view))},
                                   {"sgd", PRUN_FLOAT_MAKER(read(1), make_sgd_of<false, T>(view))},
+                                  {"lion", PRUN_FLOAT_MAKER(read(1), make_lion_of<T>(view))},
                                   {"adamw_cast", make_adamw_of<true, float>},
                                   {"sgd_cast", make_sgd_of<true, float>}};
 

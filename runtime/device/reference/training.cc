@@ -42,6 +42,19 @@ void adamw(Call& c) {
   }
 }
 
+// Chen et al., Symbolic Discovery of Optimization Algorithms, 2023.
+void lion(Call& c) {
+  double beta1 = c.attrs.number("beta1", 0.9), beta2 = c.attrs.number("beta2", 0.99);
+  double decay = c.attrs.number("weight_decay"), lr = c.memory.table->learning_rate;
+  bool clip = c.reads.size() > 3;
+  for (int64_t i = 0; i < c.writes[0].count(); ++i) {
+    double gradient = c.reads[0][i] * (clip ? c.reads[3][0] : 1), m = c.reads[2][i], p = c.reads[1][i];
+    double direction = beta1 * m + (1 - beta1) * gradient;
+    c.writes[0][i] = p - lr * ((direction > 0) - (direction < 0) + decay * p);
+    c.writes[1][i] = beta2 * m + (1 - beta2) * gradient;
+  }
+}
+
 // The copy, which is written last, is rounded once: where parameters are f32, from more digits than they have.
 void sgd_cast(Call& c) {
   sgd_update(c, c.writes.size() - 1);
@@ -98,6 +111,7 @@ const Family training_rules = {{"sgd", sgd},
                                {"adamw", adamw},
                                {"sgd_cast", sgd_cast},
                                {"adamw_cast", adamw_cast},
+                               {"lion", lion},
                                {"norm2", norm2},
                                {"clip_coefficient", clip_coefficient},
                                {"check_finite", check_finite}};

@@ -5,13 +5,14 @@
 namespace prun::ops {
 namespace {
 
-constexpr std::string_view kMomentum[] = {"momentum"}, kMoments[] = {"m", "v"};
+constexpr std::string_view kMomentum[] = {"momentum"}, kMoments[] = {"m", "v"}, kLionSlots[] = {"m"};
 constexpr OptimizerNumber kSgdNumbers[] = {{"momentum", 0}},
-                          kAdamwNumbers[] = {{"beta1", 0.9}, {"beta2", 0.999}, {"eps", 1e-8}};
+                          kAdamwNumbers[] = {{"beta1", 0.9}, {"beta2", 0.999}, {"eps", 1e-8}},
+                          kLionNumbers[] = {{"beta1", 0.9}, {"beta2", 0.99}};
 constexpr OptimizerTraits kSgd = {kMomentum, kSgdNumbers, "momentum", &sgd_cast},
                           kSgdCast = {kMomentum, kSgdNumbers, "momentum", nullptr, true},
                           kAdamw = {kMoments, kAdamwNumbers, "", &adamw_cast},
-                          kAdamwCast = {kMoments, kAdamwNumbers, "", nullptr, true};
+                          kAdamwCast = {kMoments, kAdamwNumbers, "", nullptr, true}, kLion = {kLionSlots, kLionNumbers};
 
 }  // namespace
 const OpDef sgd = {.name = "sgd", .role = OpRole::optimizer, .optimizer = &kSgd, .cost = per_output<4>};
@@ -19,6 +20,7 @@ const OpDef sgd_cast = {.name = "sgd_cast", .role = OpRole::optimizer, .optimize
 const OpDef adamw = {.name = "adamw", .role = OpRole::optimizer, .optimizer = &kAdamw, .cost = per_output<14>};
 const OpDef adamw_cast = {
     .name = "adamw_cast", .role = OpRole::optimizer, .optimizer = &kAdamwCast, .cost = per_output<14>};
+const OpDef lion = {.name = "lion", .role = OpRole::optimizer, .optimizer = &kLion, .cost = per_output<10>};
 const OpDef norm2 = {.name = "norm2", .role = OpRole::clipping, .shapes = "grad, ... -> sum #1", .cost = per_input<2>};
 const OpDef clip_coefficient = {.name = "clip_coefficient",
                                 .role = OpRole::clipping,
