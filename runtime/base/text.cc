@@ -64,6 +64,10 @@ std::string short_number(double value, std::string_view unit) {
   return fmt::format("{:.{}f}{}{}{}", value, digits, unit.empty() ? "" : " ", kPrefix[power], unit);
 }
 
+std::string counted(int64_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
 std::string human_bytes(int64_t bytes) {
   static const char* const kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
   double value = static_cast<double>(bytes);

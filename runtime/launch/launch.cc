@@ -21,14 +21,6 @@ std::string host_name() {
   return *name ? name : "this host";
 }
 
-void check_options(const LaunchOptions& options) {
-  if (options.nproc < 1) throw usage_error(fmt::format("--nproc must be at least 1, not {}", options.nproc));
-  if (options.nnodes < 1) throw usage_error(fmt::format("--nnodes must be at least 1, not {}", options.nnodes));
-  if (options.node_rank < 0 || options.node_rank >= options.nnodes)
-    throw usage_error(
-        fmt::format("--node-rank must lie between 0 and {}, not {}", options.nnodes - 1, options.node_rank));
-}
-
 RankStart start_of(const JobOffer& offer, const std::string& secret) {
   RankStart start;
   start.job = offer.job;
@@ -39,6 +31,15 @@ RankStart start_of(const JobOffer& offer, const std::string& secret) {
 }
 
 }  // namespace
+
+void check_options(const LaunchOptions& options) {
+  if (options.nproc < 1) throw usage_error(fmt::format("--nproc must be at least 1, not {}", options.nproc));
+  if (options.nnodes < 1) throw usage_error(fmt::format("--nnodes must be at least 1, not {}", options.nnodes));
+  if (options.node_rank < 0 || options.node_rank >= options.nnodes)
+    throw usage_error(fmt::format("--node-rank {} is not below --nnodes {}", options.node_rank, options.nnodes));
+  if (options.nnodes > 1 && options.rendezvous.empty())
+    throw usage_error("--nnodes needs --rendezvous HOST:PORT, the address where node 0 listens");
+}
 
 void LaunchObserver::message(const std::string& text) { std::fputs(text.c_str(), stderr); }
 

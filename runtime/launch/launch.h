@@ -60,6 +60,9 @@ struct LaunchObserver {
   virtual void message(const std::string& text);
 };
 
+// Throws usage_error for options that do not go together, in the command line's words.
+void check_options(const LaunchOptions& options);
+
 // This node's launcher, in three steps: the nodes join, node 0 gives the job, the ranks run.
 class Launch {
  public:

@@ -66,8 +66,8 @@ void print_class(const Job& job, size_t c) {
   const Program& program = job.classes[c];
   int64_t ranks = 0;
   for (int of : job.class_of_rank) ranks += of == static_cast<int>(c);
-  fmt::print("\n{} rank{}: {} ops a step on {} stream{}\n", ranks, ranks == 1 ? "" : "s", program.step().op_count(),
-             program.step().streams.size(), program.step().streams.size() == 1 ? "" : "s");
+  fmt::print("\n{}: {} ops a step on {}\n", counted(ranks, "rank"), program.step().op_count(),
+             counted(std::ssize(program.step().streams), "stream"));
   const auto print_arena = [](const char* what, int64_t bytes, const int64_t(&roles)[kRoles]) {
     fmt::print("  {:<18} {:>12}\n", what, human_bytes(bytes));
     for (int r = 0; r < kRoles; ++r)
@@ -89,8 +89,8 @@ int check_command(Options& options) {
     fmt::print("{}\n", as_json(job).dump(2));
     return 0;
   }
-  fmt::print("{}: verified for {} rank{} ({})\n", options.plan, job.class_of_rank.size(),
-             job.class_of_rank.size() == 1 ? "" : "s", job.classes.front().mesh.text());
+  fmt::print("{}: verified for {} ({})\n", options.plan, counted(std::ssize(job.class_of_rank), "rank"),
+             job.classes.front().mesh.text());
   for (size_t c = 0; c < job.classes.size() && c < 8; ++c) print_class(job, c);
   if (job.classes.size() > 8) fmt::print("\nand {} more classes of ranks (--json lists all)\n", job.classes.size() - 8);
   return 0;

@@ -45,10 +45,6 @@ std::string suite_program(const Options& options, const char* name) {
   throw usage_error(fmt::format("{} cannot be started: {}", words[0], std::strerror(errno)));
 }
 
-bool is_path(const std::string& typed) {
-  return typed.find('/') != std::string::npos || fs::path(typed).extension() == ".so";
-}
-
 // Searches the file for the symbol's name. Loading the library could crash.
 bool names_symbol(const fs::path& file, const std::string& symbol) {
   std::ifstream in(file, std::ios::binary);
@@ -58,7 +54,7 @@ bool names_symbol(const fs::path& file, const std::string& symbol) {
 
 bool is_device(const Options& options) {
   if (options.device_given) return true;
-  if (is_path(options.plan))
+  if (is_plugin_path(options.plan))
     return names_symbol(options.plan, "prun_device_v1") && !names_symbol(options.plan, "prun_transport_v1");
   std::vector<std::string> names;
   for (const PluginFile& file : find_plugins(options.world.plugin_dirs)) names.push_back(file.name);
@@ -72,7 +68,7 @@ bool is_device(const Options& options) {
 
 // Puts the folder of a path in front of the folders where devices are looked for.
 std::string name_device(const std::string& typed) {
-  if (!is_path(typed)) return typed;
+  if (!is_plugin_path(typed)) return typed;
   const NamedPlugin plugin = name_plugin(typed, {});
   const char* path = std::getenv("PRUN_DEVICE_PATH");
   setenv("PRUN_DEVICE_PATH", (plugin.dirs.front() + (path == nullptr ? "" : std::string(":") + path)).c_str(), 1);

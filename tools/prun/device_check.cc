@@ -63,11 +63,6 @@ std::string advice(const Program& program) {
                       : "prun.zero3 divides parameters, gradients and optimizer state among the ranks";
 }
 
-const FoundDevice& found(const DeviceReport& report, int index) {
-  return *std::find_if(report.devices.begin(), report.devices.end(),
-                       [&](const FoundDevice& device) { return device.index == index; });
-}
-
 // "--nproc N would fit: ..." if ranks on all remaining devices, which share out the state, fit into `bytes` each; else
 // advice. Compiles the plan once more.
 std::string what_would_fit(const Options& options, const DeviceReport& report, int64_t bytes, const Program& program) {
@@ -117,7 +112,7 @@ void require_devices(const Options& options, const DeviceReport& report) {
   if (report.mem_kind == PRUN_MEM_HOST) return;
   require_enough(options, report.probe.devices);
   for (const int index : devices_of_ranks(options)) {
-    const FoundDevice& device = found(report, index);
+    const FoundDevice& device = *report.find(index);
     if (!device.problem.empty())
       throw usage_error(fmt::format("--device {}: {}", device_word(options, index), device.problem));
     if (options.ranks_per_device > 1 && device.health.exclusive != 0)
@@ -144,10 +139,10 @@ void check_device_memory(const Options& options, const Job& job, const DeviceRep
   for (int rank = 0; rank < options.launch.nproc; ++rank)
     programs[device_of(options, rank)].push_back(&job.program(options.launch.node_rank * options.launch.nproc + rank));
   for (const auto& [index, of_ranks] : programs) {
-    const prun_device_info& info = found(report, index).info;
+    const prun_device_info& info = report.find(index)->info;
     const int64_t free = static_cast<int64_t>(info.free_bytes);
     // The free bytes were measured with one context open; every rank opens its own.
-    const int64_t contexts = static_cast<int64_t>((of_ranks.size() - 1) * found(report, index).health.context_bytes);
+    const int64_t contexts = static_cast<int64_t>((of_ranks.size() - 1) * report.find(index)->health.context_bytes);
     const int64_t needed = std::accumulate(of_ranks.begin(), of_ranks.end(), int64_t{0},
                                            [](int64_t sum, const Program* p) { return sum + needed_on_device(*p); }) +
                            contexts;

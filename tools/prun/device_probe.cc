@@ -140,6 +140,12 @@ DeviceReport ask(const std::string& name) {
 
 }  // namespace
 
+const FoundDevice* DeviceReport::find(int index) const {
+  for (const FoundDevice& device : devices)
+    if (device.index == index) return &device;
+  return nullptr;
+}
+
 double peak_flops(const DeviceReport& report) {
   double sum = 0;
   for (const FoundDevice& device : report.devices) {

@@ -21,6 +21,8 @@ struct DeviceReport {
   prun_device_probe probe{};
   std::string problem;  // "" when devices of this name can be used
   std::vector<FoundDevice> devices;
+
+  const FoundDevice* find(int index) const;  // null: not described
 };
 
 // Peak FLOP/s of all described devices in bf16; 0 where one of them is unknown.

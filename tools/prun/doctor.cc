@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -52,13 +51,6 @@ Findings examine(const Options& options) {
 
 void print_row(const std::string& left, const std::string& right) { fmt::print("  {:<14} {}\n", left, right); }
 
-std::vector<std::string> lines_of(const char* text) {
-  std::vector<std::string> lines;
-  std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);) lines.push_back(line);
-  return lines;
-}
-
 // "ECC on; NVLink to GPU 1; a context takes 400 MiB of it".
 std::string facts_of(const FoundDevice& device) {
   std::string facts = device.health.facts;
@@ -86,7 +78,7 @@ void print_device(const DeviceReport& report) {
                           human_bytes(static_cast<int64_t>(device.info.total_bytes)), device.info.id);
     print_row("", fmt::format("{}:{}  {}", report.name, device.index, state));
     if (const std::string facts = facts_of(device); !facts.empty()) print_row("", "        " + facts);
-    for (const std::string& advice : lines_of(device.health.advice)) print_row("", "        ! " + advice);
+    for (const std::string& advice : split(device.health.advice, '\n')) print_row("", "        ! " + advice);
   }
 }
 
@@ -117,7 +109,7 @@ nlohmann::json device_json(const DeviceReport& report) {
                        {"context_bytes", device.health.context_bytes},
                        {"exclusive", device.health.exclusive != 0},
                        {"facts", device.health.facts},
-                       {"advice", lines_of(device.health.advice)},
+                       {"advice", split(device.health.advice, '\n')},
                        {"problem", device.problem}});
   return {{"name", report.name},
           {"version", report.version},

@@ -27,9 +27,8 @@ std::string ranks_with(const std::vector<std::string>& descriptions, const std::
 }  // namespace
 
 std::string describe_device(const DeviceReport& report, int index) {
-  const auto found = std::find_if(report.devices.begin(), report.devices.end(),
-                                  [&](const FoundDevice& device) { return device.index == index; });
-  if (found == report.devices.end()) return "";
+  const FoundDevice* found = report.find(index);
+  if (found == nullptr) return "";
   return fmt::format("{} ({}) with {}", found->info.name, found->info.architecture, report.probe.libraries);
 }
 

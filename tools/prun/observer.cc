@@ -31,10 +31,8 @@ void Observer::started(const std::vector<int>& ranks, const std::vector<int>&, c
 
 void Observer::announce() const {
   const Program& program = job.classes.front();
-  const size_t ranks = job.class_of_rank.size();
-  fmt::print(stderr, "{} on {} rank{} ({}): {} step{}, {} a rank\n", program.name, ranks, ranks == 1 ? "" : "s",
-             program.mesh.text(), program.schedule.steps, program.schedule.steps == 1 ? "" : "s",
-             human_bytes(program.arena_bytes));
+  fmt::print(stderr, "{} on {} ({}): {}, {} a rank\n", program.name, counted(std::ssize(job.class_of_rank), "rank"),
+             program.mesh.text(), counted(program.schedule.steps, "step"), human_bytes(program.arena_bytes));
 }
 
 void Observer::announce_transports() {

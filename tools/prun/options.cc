@@ -213,11 +213,7 @@ void read_operands(Options& o, const Command& command) {
 
 // What must hold between options.
 void check_together(Options& o, const Command& command) {
-  const LaunchOptions& launch = o.launch;
-  if (launch.nnodes > 1 && launch.rendezvous.empty() && (command.bit & (kCheck | kDump)) == 0)
-    throw usage_error("--nnodes needs --rendezvous HOST:PORT, the address where node 0 listens");
-  if (launch.node_rank >= launch.nnodes)
-    throw usage_error(fmt::format("--node-rank {} is not below --nnodes {}", launch.node_rank, launch.nnodes));
+  if ((command.bit & (kRun | kPlugins | kBench)) != 0) check_options(o.launch);
   if (command.bit == kConform && o.plan.empty() && !o.device_given)
     throw usage_error("which plugin? For example: prun conform shm, or prun conform build/lib/prun/plugins/mine.so");
   if ((command.bit & (kRun | kCheck | kDump)) != 0 && o.plan.empty())

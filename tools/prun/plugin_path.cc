@@ -10,9 +10,13 @@
 namespace prun {
 namespace fs = std::filesystem;
 
+bool is_plugin_path(const std::string& typed) {
+  return typed.find('/') != std::string::npos || fs::path(typed).extension() == ".so";
+}
+
 NamedPlugin name_plugin(const std::string& typed, const std::vector<std::string>& plugin_dirs) {
   NamedPlugin plugin{typed, plugin_dirs};
-  if (typed.find('/') == std::string::npos && fs::path(typed).extension() != ".so") return plugin;
+  if (!is_plugin_path(typed)) return plugin;
   const fs::path path = fs::absolute(typed);
   if (!fs::is_regular_file(path)) throw usage_error(fmt::format("there is no plugin {}", typed));
   plugin.name = path.stem().string();

@@ -46,8 +46,7 @@ void Progress::begin(const Program& program, int ranks) {
 }
 
 void Progress::waiting(std::string_view what) {
-  if (screen_.live && !silent_ && step_time_ == 0)
-    draw(fmt::format("{} rank{}: {}", ranks_, ranks_ == 1 ? "" : "s", what));
+  if (screen_.live && !silent_ && step_time_ == 0) draw(fmt::format("{}: {}", counted(ranks_, "rank"), what));
 }
 
 void Progress::step(const MergedStep& step) {

@@ -49,11 +49,11 @@ std::string Summary::text(const Job& job, const std::vector<int>& ranks, const s
                           double peak_flops) const {
   if (steps_ == 0 || job.classes.empty()) return "";
   const Program& program = job.program(ranks.front());
-  std::string text = fmt::format("loss       {:.4f} -> {:.4f} over {} step{}\n", first_.loss, last_.loss, steps_,
-                                 steps_ == 1 ? "" : "s");
+  std::string text = fmt::format("loss       {:.4f} -> {:.4f} over {}\n", first_.loss, last_.loss,
+                                 counted(static_cast<int64_t>(steps_), "step"));
   if (evaluations_ > 0)
-    text += fmt::format("evaluated  {:.4f} -> {:.4f}, {} time{}, {} in all\n", first_eval_loss_, last_eval_loss_,
-                        evaluations_, evaluations_ == 1 ? "" : "s", human_seconds(sum_.eval_s));
+    text += fmt::format("evaluated  {:.4f} -> {:.4f}, {}, {} in all\n", first_eval_loss_, last_eval_loss_,
+                        counted(static_cast<int64_t>(evaluations_), "time"), human_seconds(sum_.eval_s));
   text += fmt::format("time       {}", human_seconds(sum_.time_s));
   if (program.tokens_per_step > 0) {
     text += fmt::format(", {} {}/s", short_number(steps_per_s() * static_cast<double>(program.tokens_per_step)),

@@ -14,6 +14,7 @@
 #include "commands.h"
 #include "device/device.h"
 #include "device_check.h"
+#include "launch/control.h"
 #include "launch/launch.h"
 #include "launch/preflight.h"
 #include "plugin_path.h"
@@ -86,9 +87,8 @@ int bench_command(Options& options) {
     options.launch.nproc = ranks;
     BenchObserver observer(table);
     Launch launch(options.launch, observer);
-    const int code = launch.run(pack_words(options.words), [&](const RankStart& start) {
-      return run_bench_rank(start, options.world.plugin_dirs);
-    });
+    const int code = launch.run(
+        pack(options.words), [&](const RankStart& start) { return run_bench_rank(start, options.world.plugin_dirs); });
     if (code != 0) return code;
   }
   table.finish();

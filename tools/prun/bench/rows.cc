@@ -17,6 +17,7 @@
 #include "bench/settings.h"
 #include "bench/transport.h"
 #include "comm/collectives/call.h"
+#include "launch/control.h"
 #include "launcher_bootstrap.h"
 #include "rank.h"
 
@@ -27,13 +28,6 @@ using Json = nlohmann::ordered_json;
 
 // Six significant digits; JSON would print all of a double.
 double digits(double value) { return std::stod(fmt::format("{:.6g}", value)); }
-
-std::vector<std::string> unpack_words(std::string_view packed) {
-  std::vector<std::string> words;
-  for (size_t end; (end = packed.find('\0')) != std::string_view::npos; packed.remove_prefix(end + 1))
-    words.emplace_back(packed.substr(0, end));
-  return words;
-}
 
 double cpu_seconds() {
   timespec time;
@@ -198,16 +192,10 @@ class Rows {
 
 }  // namespace
 
-std::string pack_words(const std::vector<std::string>& words) {
-  std::string packed;
-  for (const std::string& word : words) packed += word + '\0';
-  return packed;
-}
-
 int run_bench_rank(const RankStart& start, const std::vector<std::string>& plugin_dirs) {
   return be_rank(start, [&](std::string& where) {
     where = "joining";
-    Options options = parse_options(unpack_words(start.job));
+    Options options = parse_options(unpack<std::vector<std::string>>(start.job));
     for (WorldOptions& side : options.bench.sides) side.plugin_dirs = plugin_dirs;
     LauncherBootstrap bootstrap(*start.launcher, nullptr);
     std::vector<BenchTransport> sides;

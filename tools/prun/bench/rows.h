@@ -8,12 +8,10 @@
 
 namespace prun {
 
-// start.job holds the words of the command line. start.recorder is kBenchNote bytes of text: what the rank does.
+// start.job holds the packed words of the command line. start.recorder is kBenchNote bytes of text: what the rank does.
 constexpr size_t kBenchNote = 256;
 
 // The exit code of the rank's process; failures go to the launcher through start.launcher.
 int run_bench_rank(const RankStart& start, const std::vector<std::string>& plugin_dirs);
-
-std::string pack_words(const std::vector<std::string>& words);
 
 }  // namespace prun
