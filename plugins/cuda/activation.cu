@@ -4,7 +4,7 @@
 // element: hence exp2 with its constant folded in, and the quick division.
 #include "pointwise.cuh"
 
-namespace prun_cuda {
+namespace prun::cuda {
 namespace {
 
 constexpr float kLog2e = 1.44269504f;
@@ -86,4 +86,4 @@ constexpr KernelEntry kEntries[] = {{"gelu", make_gelu},
 
 std::span<const KernelEntry> activation_kernels() { return kEntries; }
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

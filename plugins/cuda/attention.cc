@@ -11,7 +11,7 @@
 
 #include "attention_cudnn.h"
 
-namespace prun_cuda {
+namespace prun::cuda {
 namespace {
 
 constexpr int64_t kMostHead = 256, kMostLength = 65535 * 16;  // blocks of at least 16 rows
@@ -191,4 +191,4 @@ constexpr KernelEntry kEntries[] = {
 
 std::span<const KernelEntry> attention_kernels() { return kEntries; }
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

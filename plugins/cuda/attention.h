@@ -13,7 +13,7 @@
 
 #include "op.h"
 
-namespace prun_cuda {
+namespace prun::cuda {
 
 // Heads of one sort in a tensor [batch, length, row]: `data` is the first one's, `row` and `sample` count elements.
 template <class T>
@@ -23,7 +23,7 @@ struct Heads {
   __host__ __device__ T* head(int64_t b, int64_t h, int size) const { return data + b * sample + h * size; }
 };
 
-// Of the rank's tokens, which are one chunk or two of `chunk` each, query t sees this many of the keys.
+// How many keys query t sees. The rank's tokens are one chunk or two of `chunk` each.
 struct Sight {
   int chunk;
   int seen[2], more[2];  // the first query of a chunk, and how many more each next one sees
@@ -95,4 +95,4 @@ void allow_shared(void (*kernel)(Params...), int bytes) {
         "cudaFuncSetAttribute");
 }
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

@@ -8,7 +8,7 @@
 #include "attention_dots.cuh"
 #include "attention_tiles.cuh"
 
-namespace prun_cuda {
+namespace prun::cuda {
 namespace {
 
 constexpr float kLog2e = 1.4426950408889634f;
@@ -187,4 +187,4 @@ std::unique_ptr<Kernel> own_attention_backward(const AttentionBackward<bf16>& a)
   return make<Cut<256, 256, 4, 1, 32, 1>, Cut<256, 128, 4, 1, 32, 1>>(a);
 }
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

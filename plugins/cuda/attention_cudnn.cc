@@ -14,7 +14,7 @@
 #include "attention_graphs.h"
 #endif
 
-namespace prun_cuda {
+namespace prun::cuda {
 
 #ifdef PRUN_CUDA_CUDNN
 namespace {
@@ -125,4 +125,4 @@ std::unique_ptr<Kernel> cudnn_attention_backward(const OpView&, const AttentionB
 
 #endif
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

@@ -10,7 +10,7 @@
 
 #include "attention.h"
 
-namespace prun_cuda {
+namespace prun::cuda {
 
 inline constexpr size_t kCudnnForwardBytes = 256;
 
@@ -25,7 +25,7 @@ inline CudnnSlice cudnn_backward_slice(const AttentionSizes& s, bool determinist
   const auto slice = [&](int64_t batch, int64_t kv_heads) -> CudnnSlice {
     const int64_t heads = batch * kv_heads * group, shared = group > 1 ? 2 * heads * s.length * s.head : 0;
     const int64_t sums = deterministic ? 0 : (4 * heads * s.length * s.head + 255) / 256 * 256;
-    // Of scores, or before Hopper of sums; and dk and dv of each head of a group.
+    // Scratch of scores, or of sums before Hopper; and dk and dv of each head of a group.
     const int64_t gradients = deterministic ? 2 * heads * padded * padded : 4 * heads * padded * s.head;
     return {batch, kv_heads, static_cast<size_t>(sums), static_cast<size_t>(sums + gradients + 2 * shared + 256)};
   };
@@ -45,4 +45,4 @@ inline size_t cudnn_backward_bytes(const AttentionSizes& s) {
 std::unique_ptr<Kernel> cudnn_attention_forward(const OpView& view, const AttentionForward<bf16>& a);
 std::unique_ptr<Kernel> cudnn_attention_backward(const OpView& view, const AttentionBackward<bf16>& a);
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

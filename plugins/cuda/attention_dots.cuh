@@ -3,7 +3,7 @@
 #include "attention.h"
 #include "launch.h"
 
-namespace prun_cuda {
+namespace prun::cuda {
 
 inline __device__ float as_float(float x) { return x; }
 inline __device__ float as_float(bf16 x) { return __bfloat162float(x); }
@@ -30,4 +30,4 @@ void run_dots(const AttentionBackward<T>& a, cudaStream_t stream) {
   launch(dots_kernel<T>, blocks_for(rows, kThreads / 32, INT32_MAX), kThreads, 0, stream, a);
 }
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

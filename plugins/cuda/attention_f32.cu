@@ -6,7 +6,7 @@
 // all 32 banks. A thread's row of probabilities is read by the 16 threads of its own half warp only.
 #include "attention_dots.cuh"
 
-namespace prun_cuda {
+namespace prun::cuda {
 namespace {
 
 constexpr int kSide = 16, kThreads = kSide * kSide;
@@ -285,4 +285,4 @@ std::unique_ptr<Kernel> own_attention_backward(const AttentionBackward<float>& a
   return make_backward<256, 1, 1>(a);
 }
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

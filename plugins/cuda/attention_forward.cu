@@ -7,7 +7,7 @@
 #include "attention_tiles.cuh"
 #include "launch.h"
 
-namespace prun_cuda {
+namespace prun::cuda {
 namespace {
 
 constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
@@ -154,4 +154,4 @@ std::unique_ptr<Kernel> own_attention_forward(const AttentionForward<bf16>& a) {
   return make<256, 1, 32>(a);
 }
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-namespace prun_cuda {
+namespace prun::cuda {
 namespace {
 
 using Four = CudnnGraph::Four;
@@ -126,4 +126,4 @@ CudnnGraph attention_gradient_graph(const CudnnAttentionShape& shape, bool summe
   return std::move(c.graph);
 }
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

@@ -5,7 +5,7 @@
 
 #include "cudnn_plan.h"
 
-namespace prun_cuda {
+namespace prun::cuda {
 
 struct CudnnAttentionShape {
   int64_t batch, length, heads, kv_heads, head;
@@ -22,4 +22,4 @@ CudnnGraph attention_graph(const CudnnAttentionShape& shape);
 // order: that needs no memory for gradients of scores, but gives other bits in each run. A yardstick for tools/bench.
 CudnnGraph attention_gradient_graph(const CudnnAttentionShape& shape, bool summed = false);
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

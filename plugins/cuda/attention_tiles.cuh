@@ -8,7 +8,7 @@
 #include "attention.h"
 #include "mma.h"
 
-namespace prun_cuda {
+namespace prun::cuda {
 
 __device__ __forceinline__ uint32_t pair_of(float first, float second) {
   const __nv_bfloat162 pair = __floats2bfloat162_rn(first, second);
@@ -114,4 +114,4 @@ __device__ __forceinline__ void add_product(float (&c)[M][O][4], const float (&p
   }
 }
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

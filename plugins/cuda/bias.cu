@@ -6,7 +6,7 @@
 #include "launch.h"
 #include "sums.h"
 
-namespace prun_cuda {
+namespace prun::cuda {
 namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / kWarp;
@@ -141,4 +141,4 @@ void column_sums(cudaStream_t stream, const void* x, int dtype, int64_t rows, in
 
 std::span<const KernelEntry> bias_kernels() { return kEntries; }
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace prun_cuda {
+namespace prun::cuda {
 
 // sums[j] = Σ over rows of x[row][j], f32 from f32 or bf16; the same bits in every run. `workspace` has
 // column_sums_bytes, whatever the dtype.
@@ -13,4 +13,4 @@ void column_sums(cudaStream_t stream, const void* x, int dtype, int64_t rows, in
                  float* sums);
 size_t column_sums_bytes(int64_t rows, int64_t width);
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

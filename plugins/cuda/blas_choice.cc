@@ -7,7 +7,7 @@
 #include "blas_trial.h"
 #include "context.h"
 
-namespace prun_cuda {
+namespace prun::cuda {
 namespace {
 
 constexpr size_t kCompared = size_t{16} << 20;  // of each result, in bytes
@@ -62,7 +62,7 @@ class Trial {
     return all;
   }
 
-  // Of the quickest of some runs, in milliseconds.
+  // Milliseconds of the quickest of several runs.
   float time(const cublasLtMatmulAlgo_t& algorithm) {
     float best = 0;
     for (int i = 0; i < 5; ++i) {
@@ -144,11 +144,11 @@ cublasLtMatmulAlgo_t choose(Context& context, const Gemm& gemm, const Epilogue& 
     Trial trial(context, gemm, epilogue, workspace_bytes);
     best = fastest(trial, found);
   } catch (const Failure& failure) {
-    if (failure.status() != PRUN_ENOMEM) throw;
+    if (failure.status != PRUN_ENOMEM) throw;
     context.log(1, fmt::format("no memory to compare algorithms for a product of {} x {} x {}", s.m, s.n, s.k));
   }
   context.algorithms()[key] = best;
   return best;
 }
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

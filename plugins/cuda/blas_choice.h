@@ -11,10 +11,10 @@
 
 #include "blas_product.h"
 
-namespace prun_cuda {
+namespace prun::cuda {
 
 // `found` is not empty. Asks for memory of its own for the measurement; where that is missing, the first.
 cublasLtMatmulAlgo_t choose(Context& context, const Gemm& gemm, const Epilogue& epilogue, size_t workspace_bytes,
                             const std::vector<cublasLtMatmulHeuristicResult_t>& found);
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

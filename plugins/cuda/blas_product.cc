@@ -5,7 +5,7 @@
 #include "blas_choice.h"
 #include "context.h"
 
-namespace prun_cuda {
+namespace prun::cuda {
 namespace {
 
 constexpr int kCompared = 16;  // algorithms, with autotune=1 or where the first is refused
@@ -131,4 +131,4 @@ cublasStatus_t BlasProduct::enqueue(const cublasLtMatmulAlgo_t& algorithm, cudaS
 
 void BlasProduct::run(cudaStream_t stream) { check(enqueue(algorithm_, stream), "cublasLtMatmul"); }
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

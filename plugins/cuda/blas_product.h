@@ -15,7 +15,7 @@
 
 #include "gemm.h"
 
-namespace prun_cuda {
+namespace prun::cuda {
 
 struct Epilogue {
   cublasLtEpilogue_t kind = CUBLASLT_EPILOGUE_DEFAULT;
@@ -57,4 +57,4 @@ class BlasProduct final : public Kernel {
   cublasLtMatmulAlgo_t algorithm_{};
 };
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

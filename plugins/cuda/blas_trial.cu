@@ -2,7 +2,7 @@
 #include "block.cuh"
 #include "launch.h"
 
-namespace prun_cuda {
+namespace prun::cuda {
 namespace {
 
 // In [-1, 1), by the mixing function of MurmurHash3.
@@ -35,4 +35,4 @@ void fill(cudaStream_t stream, const TrialMatrix& matrix, int dtype, void* data)
   });
 }
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-namespace prun_cuda {
+namespace prun::cuda {
 
 // A matrix of `dtype` [rows, columns], random numbers in [-1, 1), `batch` of them. Mirrored: along k, which are its
 // rows or else its columns, the second half mirrors the first, in B with the other sign. So the product's sums are 0
@@ -16,4 +16,4 @@ struct TrialMatrix {
 };
 void fill(cudaStream_t stream, const TrialMatrix& matrix, int dtype, void* data);
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

@@ -12,7 +12,7 @@
 
 #include "op.h"
 
-namespace prun_cuda {
+namespace prun::cuda {
 
 inline constexpr int kWarp = 32;
 inline constexpr unsigned kAllLanes = 0xffffffffu;
@@ -59,7 +59,7 @@ __device__ __forceinline__ void store_pack(T* to, const Pack<T, N>& pack) {
   using Whole = Word<sizeof(T) * N>;
   __stwb(reinterpret_cast<Whole*>(to), std::bit_cast<Whole>(pack));
 }
-// Of what nobody reads soon: it leaves the L2 cache first.
+// Stores what nobody reads soon: it leaves the L2 cache first.
 template <int N, class T>
 __device__ __forceinline__ void stream_pack(T* to, const Pack<T, N>& pack) {
   using Whole = Word<sizeof(T) * N>;
@@ -210,4 +210,4 @@ __device__ __forceinline__ T block_max(T x) {
   return one[0];
 }
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

@@ -6,7 +6,7 @@
 #include "block.cuh"
 #include "launch.h"
 
-namespace prun_cuda {
+namespace prun::cuda {
 namespace {
 
 constexpr int kThreads = 256;
@@ -112,4 +112,4 @@ constexpr KernelEntry kEntries[] = {{"check_finite", make_check_finite, nullptr,
 
 std::span<const KernelEntry> check_finite_kernels() { return kEntries; }
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

@@ -8,7 +8,7 @@
 #include "hardware.h"
 #include "probe.h"
 
-namespace prun_cuda {
+namespace prun::cuda {
 namespace {
 
 int attribute(cudaDeviceAttr which, int device) {
@@ -20,7 +20,7 @@ int attribute(cudaDeviceAttr which, int device) {
 }  // namespace
 
 Context::Context(const prun_device_params& params)
-    : options_(parse_options(params.options != nullptr ? params.options : "")), index_(params.index), log_(params.log) {
+    : options_(parse_options(params.options)), index_(params.index), log_(params.log) {
   int devices = 0;
   if (const std::string problem = find_devices(devices); !problem.empty()) throw Failure(PRUN_ENOTSUP, problem);
   if (index_ < 0 || index_ >= devices) throw Failure(PRUN_ENOTSUP, no_such_device(index_, devices));
@@ -64,4 +64,4 @@ void Context::log(int level, const std::string& text) const {
   if (log_ != nullptr) log_(level, text.c_str());
 }
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

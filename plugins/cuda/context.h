@@ -14,7 +14,7 @@
 
 struct cudnnContext;
 
-namespace prun_cuda {
+namespace prun::cuda {
 
 class Context {
  public:
@@ -51,4 +51,4 @@ class Context {
   void (*log_)(int level, const char* text) = nullptr;
 };
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

@@ -14,7 +14,7 @@
 #include "sums.h"
 #include "vocabulary.cuh"
 
-namespace prun_cuda {
+namespace prun::cuda {
 namespace {
 
 struct Normalizer {
@@ -214,4 +214,4 @@ constexpr KernelEntry kEntries[] = {{"cross_entropy", make_forward, workspace},
 
 std::span<const KernelEntry> cross_entropy_kernels() { return kEntries; }
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

@@ -3,16 +3,16 @@
 
 #include "shared_library.h"
 
-namespace prun_cuda {
+namespace prun::cuda {
 namespace {
 
 constexpr SharedLibrary kCublas("libcublasLt.so." PRUN_TEXT(CUBLAS_VER_MAJOR),
                                 "cuBLAS of CUDA " PRUN_TEXT(CUBLAS_VER_MAJOR));
 
 }  // namespace
-}  // namespace prun_cuda
+}  // namespace prun::cuda
 
-using prun_cuda::kCublas;
+using prun::cuda::kCublas;
 
 extern "C" {
 

@@ -4,15 +4,15 @@
 
 #include "shared_library.h"
 
-namespace prun_cuda {
+namespace prun::cuda {
 namespace {
 
 constexpr SharedLibrary kCudnn("libcudnn.so." PRUN_TEXT(CUDNN_MAJOR), "cuDNN " PRUN_TEXT(CUDNN_MAJOR));
 
 }  // namespace
-}  // namespace prun_cuda
+}  // namespace prun::cuda
 
-using prun_cuda::kCudnn;
+using prun::cuda::kCudnn;
 
 extern "C" {
 

@@ -7,10 +7,10 @@
 
 #include "failure.h"
 
-namespace prun_cuda {
+namespace prun::cuda {
 namespace {
 
-// Of tensors in memory, in bytes: those that are copied in vectors, and statistics, which may begin at any row.
+// Alignments in bytes: of tensors that are copied in vectors, and of statistics, which may begin at any row.
 int64_t alignment_of(cudnnDataType_t type) { return type == CUDNN_DATA_BFLOAT16 ? 16 : 4; }
 
 void check_cudnn(cudnnStatus_t status, const char* call, prun_status otherwise = PRUN_ENOTSUP) {
@@ -245,4 +245,4 @@ CudnnPlan CudnnGraph::plan(const CudnnTarget& target, bool repeatable_only) cons
   throw Failure(PRUN_ENOTSUP, "cuDNN: " + reason);
 }
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

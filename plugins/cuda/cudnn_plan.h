@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-namespace prun_cuda {
+namespace prun::cuda {
 
 // A descriptor of cuDNN's; every failure throws Failure(PRUN_ENOTSUP) with cuDNN's reason.
 class CudnnDescriptor {
@@ -105,4 +105,4 @@ class CudnnGraph {
   std::vector<std::pair<int64_t, float>> numbers_;
 };
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

@@ -7,7 +7,7 @@
 #include "block.cuh"
 #include "launch.h"
 
-namespace prun_cuda {
+namespace prun::cuda {
 namespace {
 
 constexpr int kThreads = 256;
@@ -180,4 +180,4 @@ constexpr KernelEntry kEntries[] = {
 
 std::span<const KernelEntry> dispatch_kernels() { return kEntries; }
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

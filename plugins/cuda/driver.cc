@@ -9,7 +9,7 @@
 #include <fstream>
 #include <sstream>
 
-namespace prun_cuda {
+namespace prun::cuda {
 namespace {
 
 namespace fs = std::filesystem;
@@ -44,4 +44,4 @@ Driver find_driver() {
   return driver;
 }
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

@@ -2,7 +2,7 @@
 #pragma once
 #include <string>
 
-namespace prun_cuda {
+namespace prun::cuda {
 
 struct Driver {
   bool library = false;  // libcuda.so.1 can be loaded
@@ -12,4 +12,4 @@ struct Driver {
 };
 Driver find_driver();
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

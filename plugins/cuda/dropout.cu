@@ -9,7 +9,7 @@
 #include "launch.h"
 #include "prun/philox.h"
 
-namespace prun_cuda {
+namespace prun::cuda {
 namespace {
 
 namespace philox = prun::philox;
@@ -122,4 +122,4 @@ constexpr KernelEntry kEntries[] = {{"dropout", make_dropout}};
 
 std::span<const KernelEntry> dropout_kernels() { return kEntries; }
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

@@ -4,7 +4,7 @@
 
 #include "pointwise.cuh"
 
-namespace prun_cuda {
+namespace prun::cuda {
 namespace {
 
 // A number on its way between types: to a whole number toward zero, as C++ converts; what does not fit is clamped and a
@@ -190,4 +190,4 @@ constexpr KernelEntry kEntries[] = {
 
 std::span<const KernelEntry> elementwise_kernels() { return kEntries; }
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

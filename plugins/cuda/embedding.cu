@@ -3,7 +3,7 @@
 #include "embedding.h"
 #include "launch.h"
 
-namespace prun_cuda {
+namespace prun::cuda {
 namespace {
 
 constexpr int kThreads = 256;
@@ -57,4 +57,4 @@ constexpr KernelEntry kEntries[] = {{"embedding", make_embedding}};
 
 std::span<const KernelEntry> embedding_kernels() { return kEntries; }
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

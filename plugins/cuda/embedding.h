@@ -8,7 +8,7 @@
 
 #include "op.h"
 
-namespace prun_cuda {
+namespace prun::cuda {
 
 // The row of a token; kernels take it by value.
 struct TokenRow {
@@ -16,7 +16,7 @@ struct TokenRow {
   int64_t first, vocab;  // the rank's rows of the table: `vocab` of them from `first` on
   bool split;
 
-  // Of token i, or -1 for another rank's.
+  // Row of token i in this rank's table, -1 for another rank's.
   __device__ int32_t operator()(int64_t i) const {
     const int64_t row = tokens[i] - first;
     const int64_t inside = row < 0 ? 0 : row >= vocab ? vocab - 1 : row;
@@ -31,4 +31,4 @@ inline TokenRow token_row(const OpView& view, const Shape& table) {
   return {view.in<int32_t>(0), view.share("axis").index * vocab, vocab, !view.text("axis").empty()};
 }
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

@@ -9,7 +9,7 @@
 #include "positions.h"
 #include "ranks.cuh"
 
-namespace prun_cuda {
+namespace prun::cuda {
 namespace {
 
 constexpr int kThreads = 256, kBlocksPerMultiprocessor = 8;
@@ -162,4 +162,4 @@ constexpr KernelEntry kEntries[] = {
 
 std::span<const KernelEntry> embedding_grad_kernels() { return kEntries; }
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

@@ -6,7 +6,7 @@
 
 #include "gemm.h"
 
-namespace prun_cuda {
+namespace prun::cuda {
 namespace {
 
 // C = op(A)·op(B) for each expert, with A and B the reads and C the write; all are [experts, rows, columns].
@@ -49,4 +49,4 @@ constexpr KernelEntry kEntries[] = {
 
 std::span<const KernelEntry> expert_linear_kernels() { return kEntries; }
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-namespace prun_cuda {
+namespace prun::cuda {
 namespace {
 
 // The context is lost with these; every call that follows returns the same.
@@ -44,4 +44,4 @@ void check(cublasStatus_t status, const char* call) {
                 fmt::format("{}: {}", call, cublasLtGetStatusName(status)));
 }
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

@@ -10,12 +10,12 @@
 #include "part.h"
 #include "plain_product.h"
 
-namespace prun_cuda {
+namespace prun::cuda {
 namespace {
 
 constexpr int64_t kMostScratch = int64_t{32} << 20;  // NVIDIA's advice for Hopper
 
-// Of a matrix: rows and columns. Tensors made of it point to it.
+// Rows and columns of a matrix. Tensors made of it point to it.
 using Dims = std::array<int64_t, 2>;
 Tensor matrix(const void* data, const Dims& dims, int dtype) { return {const_cast<void*>(data), {dims}, dtype}; }
 Tensor row(const void* data, const Dims& dims, int dtype) {
@@ -172,4 +172,4 @@ size_t gemm_workspace(const Gemm& gemm) {
 
 std::unique_ptr<Kernel> make_gemm(const OpView& view, const Gemm& gemm) { return Plan(view, gemm).make(); }
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

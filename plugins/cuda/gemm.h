@@ -10,7 +10,7 @@
 
 #include "op.h"
 
-namespace prun_cuda {
+namespace prun::cuda {
 
 struct GemmShape {
   int64_t m = 0, n = 0, k = 0;
@@ -43,4 +43,4 @@ size_t gemm_workspace(const Gemm& gemm);
 // Its scratch comes from the view. Any size may be 0.
 std::unique_ptr<Kernel> make_gemm(const OpView& view, const Gemm& gemm);
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

@@ -10,7 +10,7 @@
 #define PRUN_CUDA_ARCHITECTURES "80"  // where kernels are not compiled for GPUs at all
 #endif
 
-namespace prun_cuda {
+namespace prun::cuda {
 namespace {
 
 constexpr int kLeast = 80;  // bf16
@@ -97,4 +97,4 @@ double peak_flops_bf16(std::string_view name, int capability, int multiprocessor
   return flops_per_cycle(capability) * multiprocessors * clock_hz;
 }
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

@@ -3,7 +3,7 @@
 #include <string>
 #include <string_view>
 
-namespace prun_cuda {
+namespace prun::cuda {
 
 // Why a GPU of this compute capability (90 for 9.0) cannot run what `architectures` says was compiled, as in
 // CMAKE_CUDA_ARCHITECTURES but with commas ("80-real,90"); "" when it can.
@@ -14,4 +14,4 @@ std::string why_unusable(int capability);  // by this build
 // 0: unknown.
 double peak_flops_bf16(std::string_view name, int capability, int multiprocessors, double clock_hz);
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

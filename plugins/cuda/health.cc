@@ -11,9 +11,8 @@
 #include "failure.h"
 #include "management.h"
 #include "probe.h"
-#include "report.h"
 
-namespace prun_cuda {
+namespace prun::cuda {
 namespace {
 
 int attribute(cudaDeviceAttr which, int device) {
@@ -101,7 +100,7 @@ void write(const std::vector<std::string>& lines, const char* between, char* to,
   std::string text;
   for (const std::string& line : lines)
     if (text.size() + std::strlen(between) + line.size() < room) text += (text.empty() ? "" : between) + line;
-  copy_text(text, to, room);
+  sdk::copy_text(text, to, room);
 }
 
 }  // namespace
@@ -136,4 +135,4 @@ void examine_device(int index, prun_health_report& report) {
   cudaGetLastError();  // `describe` says why it cannot be opened
 }
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

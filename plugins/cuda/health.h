@@ -2,9 +2,9 @@
 #pragma once
 #include "prun/health.h"
 
-namespace prun_cuda {
+namespace prun::cuda {
 
 // Opens the GPU, so in a process of its own. Throws Failure.
 void examine_device(int index, prun_health_report& report);
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

@@ -8,7 +8,7 @@
 #include "launch.h"
 #include "prun/philox.h"
 
-namespace prun_cuda {
+namespace prun::cuda {
 namespace {
 
 namespace philox = prun::philox;
@@ -231,4 +231,4 @@ constexpr KernelEntry kEntries[] = {
 
 std::span<const KernelEntry> init_kernels() { return kEntries; }
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

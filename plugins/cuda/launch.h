@@ -13,7 +13,7 @@
 #define PRUN_SHARED(name) extern __shared__ __align__(16) unsigned char name[]
 #endif
 
-namespace prun_cuda {
+namespace prun::cuda {
 
 // Throws Failure for a launch that CUDA refuses.
 template <class... Params, class... Args>
@@ -33,4 +33,4 @@ inline unsigned blocks_for(int64_t count, int threads, int64_t most = 65535 * 16
   return static_cast<unsigned>(blocks < 1 ? 1 : blocks > most ? most : blocks);
 }
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

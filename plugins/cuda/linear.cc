@@ -3,7 +3,7 @@
 
 #include "gemm.h"
 
-namespace prun_cuda {
+namespace prun::cuda {
 namespace {
 
 Activation activation_of(const OpView& view) {
@@ -118,4 +118,4 @@ constexpr KernelEntry kEntries[] = {
 
 std::span<const KernelEntry> linear_kernels() { return kEntries; }
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

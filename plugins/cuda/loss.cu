@@ -5,7 +5,7 @@
 #include "pointwise.cuh"
 #include "sums.h"
 
-namespace prun_cuda {
+namespace prun::cuda {
 namespace {
 
 constexpr int kThreads = 256;
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) parts[blockIdx.x] = sum;
 }
 
-// Of 4096 elements each, until there are enough to fill a large GPU.
+// Blocks of 4096 elements each, until there are enough to fill a large GPU.
 int64_t part_count(int64_t elements) { return std::clamp<int64_t>((elements + 4095) / 4096, 1, 1056); }
 
 size_t workspace(const OpView& view) { return static_cast<size_t>(part_count(view.read(0).count())) * sizeof(double); }
@@ -120,4 +120,4 @@ constexpr KernelEntry kEntries[] = {
 
 std::span<const KernelEntry> loss_kernels() { return kEntries; }
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

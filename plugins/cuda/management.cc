@@ -2,7 +2,7 @@
 
 #include <dlfcn.h>
 
-namespace prun_cuda {
+namespace prun::cuda {
 namespace {
 
 // As nvml.h has them. Every function returns 0 for success; states are 0 and 1.
@@ -98,4 +98,4 @@ std::optional<bool> Management::waits_for_reset(const std::string& pci) const {
   return rows(find<RowsOf>("nvmlDeviceGetRemappedRows"), device(pci), false);
 }
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

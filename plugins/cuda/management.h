@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-namespace prun_cuda {
+namespace prun::cuda {
 
 class Management {
  public:
@@ -16,7 +16,7 @@ class Management {
   Management(const Management&) = delete;
 
   int mig_gpus() const;  // of the whole machine, that are divided into instances (MIG)
-  // Of the GPU at this place, as CUDA writes it ("0000:65:00.0"):
+  // All of the GPU at this PCI address, as CUDA writes it ("0000:65:00.0"):
   std::optional<uint64_t> used_bytes(const std::string& pci) const;  // by all processes
   std::optional<bool> persistent(const std::string& pci) const;
   std::optional<uint64_t> lost_bits(
@@ -32,4 +32,4 @@ class Management {
   void* library_ = nullptr;  // null: not there, or it does not start
 };
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

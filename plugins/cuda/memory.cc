@@ -7,7 +7,7 @@
 
 #include "context.h"
 
-namespace prun_cuda {
+namespace prun::cuda {
 namespace {
 
 // "1.5 GiB".
@@ -77,4 +77,4 @@ void Memory::unpin(void* ptr) {
   if (pinned_.erase(ptr) != 0) cudaHostUnregister(ptr);
 }
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

@@ -7,7 +7,7 @@
 
 #include "prun/device.h"
 
-namespace prun_cuda {
+namespace prun::cuda {
 
 class Context;
 
@@ -31,4 +31,4 @@ class Memory {
   std::set<void*> pinned_;
 };
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

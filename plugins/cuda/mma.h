@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-namespace prun_cuda {
+namespace prun::cuda {
 
 // d [16,8] += a [16,16]·b [16,8]: d is f32, a and b hold bf16 in pairs, the first in the lower half.
 //   d: 0, 1 are (row g, columns 2t, 2t+1); 2, 3 are (row g+8, the same)
@@ -69,4 +69,4 @@ __device__ __forceinline__ float exp2_approximate(float x) {
 
 #endif
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

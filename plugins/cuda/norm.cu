@@ -10,7 +10,7 @@
 #include "launch.h"
 #include "sums.h"
 
-namespace prun_cuda {
+namespace prun::cuda {
 namespace {
 
 constexpr int kThreads = 256;
@@ -136,4 +136,4 @@ constexpr KernelEntry kEntries[] = {{"norm2", make_norm2, workspace}, {"clip_coe
 
 std::span<const KernelEntry> norm_kernels() { return kEntries; }
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

@@ -6,7 +6,7 @@
 
 #include "context.h"
 
-namespace prun_cuda {
+namespace prun::cuda {
 namespace {
 
 constexpr const char* kDtypeNames[] = {"f64", "f32", "bf16", "f16", "i64", "i32", "i8", "u8"};
@@ -108,7 +108,7 @@ TokenPositions OpView::token_positions(int64_t length) const {
 
 namespace {
 
-// Of an entry that does not say itself what it takes.
+// Default dtype check for kernels without a predicate of their own.
 std::string refuses_by_type(const OpView& view) {
   const auto fits = [](int dtype) {
     return dtype == PRUN_F32 || dtype == PRUN_BF16 || dtype == PRUN_I32 || dtype == PRUN_I64;
@@ -156,4 +156,4 @@ Scratch scratch(const OpView& view, size_t bytes) {
   return scratch;
 }
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

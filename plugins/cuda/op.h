@@ -16,7 +16,7 @@
 #include "failure.h"
 #include "prun/device.h"
 
-namespace prun_cuda {
+namespace prun::cuda {
 
 using bf16 = __nv_bfloat16;
 class Context;  // context.h: the open device, with its libraries' handles
@@ -191,4 +191,4 @@ std::string why_refused(const OpView& view);
 // The entry of a kind, from the families that op_table.cc lists, one file each; null where there is none.
 const KernelEntry* find_entry(std::string_view kind);
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

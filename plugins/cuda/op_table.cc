@@ -9,7 +9,7 @@
   X(activation) X(attention) X(bias) X(cross_entropy) X(elementwise) X(expert_linear) X(linear) X(loss) X(norm) X(row_norm) X(row_norm_grad) X(split_cross_entropy) X(check_finite)
 // clang-format on
 
-namespace prun_cuda {
+namespace prun::cuda {
 
 #define PRUN_DECLARE_FAMILY(name) std::span<const KernelEntry> name##_kernels();
 PRUN_CUDA_FAMILIES(PRUN_DECLARE_FAMILY)
@@ -28,4 +28,4 @@ const KernelEntry* find_entry(std::string_view kind) {
   return found == table.end() ? nullptr : found->second;
 }
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

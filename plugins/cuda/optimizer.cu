@@ -8,7 +8,7 @@
 #include "context.h"
 #include "launch.h"
 
-namespace prun_cuda {
+namespace prun::cuda {
 namespace {
 
 constexpr int kThreads = 512, kBlocksPerMultiprocessor = 2;
@@ -248,4 +248,4 @@ constexpr KernelEntry kEntries[] = {{"adamw", make_adamw},
 
 std::span<const KernelEntry> optimizer_kernels() { return kEntries; }
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

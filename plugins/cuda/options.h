@@ -1,8 +1,7 @@
 // --device-options: "key=value,key=value".
 #pragma once
-#include <string_view>
 
-namespace prun_cuda {
+namespace prun::cuda {
 
 struct Options {
   bool cudnn = true;          // attention by cuDNN, where it is there and can do it
@@ -11,7 +10,7 @@ struct Options {
   bool deterministic = true;  // the same bits in every run; else cuDNN's gradient of attention adds in any order
 };
 
-// Throws Failure(PRUN_EINVAL): the key or the value, and what it could have been.
-Options parse_options(std::string_view text);
+// `text` may be null. Throws Failure(PRUN_EINVAL): the key or the value, and what it could have been.
+Options parse_options(const char* text);
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-namespace prun_cuda {
+namespace prun::cuda {
 namespace {
 
 prun_tensor plain(const Tensor& t) { return {t.ptr, t.shape.dims.data(), static_cast<int>(t.shape.rank()), t.dtype}; }
@@ -41,4 +41,4 @@ std::unique_ptr<Kernel> make_part(Context& context, const Part& part, const Scra
   });
 }
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

@@ -8,7 +8,7 @@
 
 #include "op.h"
 
-namespace prun_cuda {
+namespace prun::cuda {
 
 struct Part {
   const char* kind;
@@ -20,4 +20,4 @@ size_t part_workspace(const Part& part);
 // Throws Failure as the op's own maker does.
 std::unique_ptr<Kernel> make_part(Context& context, const Part& part, const Scratch& scratch, size_t scratch_bytes);
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

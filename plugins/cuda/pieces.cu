@@ -2,7 +2,7 @@
 #include "block.cuh"
 #include "launch.h"
 
-namespace prun_cuda {
+namespace prun::cuda {
 namespace {
 
 constexpr int kThreads = 256;
@@ -144,4 +144,4 @@ constexpr KernelEntry kEntries[] = {
 
 std::span<const KernelEntry> pieces_kernels() { return kEntries; }
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

@@ -3,7 +3,7 @@
 #include "launch.h"
 #include "plain_product.h"
 
-namespace prun_cuda {
+namespace prun::cuda {
 namespace {
 
 constexpr int kTile = 16;
@@ -56,4 +56,4 @@ std::unique_ptr<Kernel> make_plain_product(const GemmShape& shape, const void* a
   return shape.output == PRUN_F32 ? make<bf16, float>(shape, a, b, c) : make<bf16, bf16>(shape, a, b, c);
 }
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

@@ -4,8 +4,8 @@
 
 #include "gemm.h"
 
-namespace prun_cuda {
+namespace prun::cuda {
 
 std::unique_ptr<Kernel> make_plain_product(const GemmShape& shape, const void* a, const void* b, void* c);
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

@@ -11,14 +11,13 @@
 #include "memory.h"
 #include "op.h"
 #include "probe.h"
-#include "report.h"
 #include "stream.h"
 
 struct prun_kernel {
-  std::unique_ptr<prun_cuda::Kernel> body;
+  std::unique_ptr<prun::cuda::Kernel> body;
 };
 
-namespace prun_cuda {
+namespace prun::cuda {
 namespace {
 
 template <class T>
@@ -39,34 +38,31 @@ class Owned {
 };
 
 }  // namespace
-}  // namespace prun_cuda
+}  // namespace prun::cuda
 
 // Members are destroyed from the last to the first.
 struct prun_dev {
   explicit prun_dev(const prun_device_params& params) : context(params), memory(context) {}
 
-  prun_cuda::Context context;
-  prun_cuda::Memory memory;
-  prun_cuda::Owned<prun_stream> streams;
-  prun_cuda::Owned<prun_event> events;
-  prun_cuda::Owned<prun_kernel> kernels;
-  prun_cuda::Owned<prun_graph> graphs;
+  prun::cuda::Context context;
+  prun::cuda::Memory memory;
+  prun::cuda::Owned<prun_stream> streams;
+  prun::cuda::Owned<prun_event> events;
+  prun::cuda::Owned<prun_kernel> kernels;
+  prun::cuda::Owned<prun_graph> graphs;
 };
 
-namespace prun_cuda {
+namespace prun::cuda {
 namespace {
 
-// body() with the device current in this thread; PRUN_OK unless it says otherwise.
+using sdk::guarded;
+
+// body() with the device current in this thread.
 template <class Body>
 prun_status on_device(prun_dev* dev, prun_result* result, const Body& body) {
-  return guarded(result, [&]() -> prun_status {
+  return guarded(result, [&] {
     dev->context.use();
-    if constexpr (std::is_void_v<decltype(body())>) {
-      body();
-      return PRUN_OK;
-    } else {
-      return body();
-    }
+    return body();
   });
 }
 
@@ -83,7 +79,6 @@ prun_status probe(prun_device_probe* out) {
     prun_device_probe ours{.size = std::min(out->size, sizeof ours)};
     probe_machine(ours);
     std::memcpy(out, &ours, ours.size);
-    return PRUN_OK;
   });
 }
 
@@ -92,14 +87,13 @@ prun_status describe(int index, prun_device_info* out, prun_result* result) {
     prun_device_info ours{.size = std::min(out->size, sizeof ours)};
     describe_device(index, ours);
     std::memcpy(out, &ours, ours.size);
-    return PRUN_OK;
   });
 }
 
 prun_status supports(const prun_op* op, prun_result* result) {
   return guarded(result, [&] {
     const std::string why = why_refused(OpView(*op, nullptr));
-    return why.empty() ? PRUN_OK : report(PRUN_ENOTSUP, why, result);
+    return why.empty() ? Failure() : Failure(PRUN_ENOTSUP, why);
   });
 }
 
@@ -108,14 +102,12 @@ prun_status workspace(const prun_op* op, size_t* bytes, prun_result* result) {
     const KernelEntry* entry = find_entry(op->kind);
     *bytes = entry == nullptr || entry->workspace == nullptr ? 0 : entry->workspace(OpView(*op, nullptr));
     if (*bytes > 0) *bytes += kScratchAlign;  // so that it can begin there wherever the arena puts it
-    return PRUN_OK;
   });
 }
 
 prun_status open(const prun_device_params* params, prun_dev** dev, prun_result* result) {
   return guarded(result, [&] {
     *dev = new prun_dev(*params);
-    return PRUN_OK;
   });
 }
 
@@ -210,9 +202,9 @@ prun_status host_call(prun_dev* dev, prun_stream* stream, void (*function)(void*
 
 // CUDA loads a kernel when it is first launched, and may wait for the device's work to do so: for a collective,
 // perhaps, that waits for a peer, which is loading, too. So it is launched into a graph that is thrown away.
-void load(prun_cuda::Kernel& kernel) {
+void load(prun::cuda::Kernel& kernel) {
   const prun_stream stream(0);
-  prun_cuda::begin_capture(stream);
+  prun::cuda::begin_capture(stream);
   std::exception_ptr failure;
   try {
     kernel.run(stream.handle);
@@ -282,7 +274,6 @@ prun_status examine(int index, prun_health_report* out, prun_result* result) {
     examine_device(index, ours);
     ours.size = std::min(out->size, sizeof ours);
     std::memcpy(out, &ours, ours.size);
-    return PRUN_OK;
   });
 }
 constexpr prun_health kHealth = {sizeof(prun_health), examine};
@@ -337,8 +328,8 @@ const prun_device kTable = {
 };
 
 }  // namespace
-}  // namespace prun_cuda
+}  // namespace prun::cuda
 
 extern "C" const prun_device* prun_device_v1(uint32_t abi) {
-  return abi < PRUN_DEVICE_ABI ? nullptr : &prun_cuda::kTable;
+  return abi < PRUN_DEVICE_ABI ? nullptr : &prun::cuda::kTable;
 }

@@ -8,7 +8,7 @@
 #include "block.cuh"
 #include "launch.h"
 
-namespace prun_cuda {
+namespace prun::cuda {
 
 inline constexpr int kPointwiseThreads = 256;
 
@@ -82,7 +82,7 @@ std::unique_ptr<Kernel> pointwise_kernel(const Streams<T, kIn, kOut>& streams, i
   });
 }
 
-// Of the op's first kIn reads and all of its kOut writes, which have the same number of elements.
+// Pointers to the op's first kIn reads and all of its kOut writes, which have the same number of elements.
 template <class T, int kIn, int kOut, class F>
 std::unique_ptr<Kernel> pointwise_op(const OpView& view, F f) {
   const int64_t count = view.write(0).count();
@@ -98,4 +98,4 @@ std::unique_ptr<Kernel> pointwise_op(const OpView& view, F f) {
   return pointwise_kernel(streams, count, f);
 }
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

@@ -4,7 +4,7 @@
 #include "launch.h"
 #include "positions.h"
 
-namespace prun_cuda {
+namespace prun::cuda {
 namespace {
 
 constexpr int kThreads = 256;
@@ -106,4 +106,4 @@ template void sum_over_samples<bf16>(const bf16*, float*, int64_t, int64_t, int6
 
 std::span<const KernelEntry> positions_kernels() { return kEntries; }
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

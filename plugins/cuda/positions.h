@@ -2,7 +2,7 @@
 #pragma once
 #include "op.h"
 
-namespace prun_cuda {
+namespace prun::cuda {
 
 // Enqueues dtable[p] = Σ over the samples, in their order, of dy's token at position p; 0 where this rank has none.
 // dy is [batch, length, width], dtable [rows, width].
@@ -10,4 +10,4 @@ template <class T>
 void sum_over_samples(const T* dy, float* dtable, int64_t batch, int64_t rows, int64_t width, const TokenPositions& at,
                       cudaStream_t stream);
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

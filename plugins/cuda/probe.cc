@@ -14,9 +14,8 @@
 #include "failure.h"
 #include "hardware.h"
 #include "management.h"
-#include "report.h"
 
-namespace prun_cuda {
+namespace prun::cuda {
 namespace {
 
 // The oldest driver whose CUDA serves programs of this toolkit's major version; NVIDIA's release notes, table "CUDA
@@ -59,7 +58,7 @@ std::string none_seen(const Driver& driver) {
   return fmt::format("the driver {} sees no GPU (nvidia-smi says more)", driver.version);
 }
 
-// What to do about errors of a machine that is set up only half; "" for all others.
+// Advice for errors of a half set-up machine; "" for all others.
 const char* remedy(cudaError_t error) {
   switch (error) {
     case cudaErrorSystemNotReady:
@@ -123,7 +122,7 @@ std::string uuid_text(const cudaUUID_t& uuid) {
   return text;
 }
 
-// Of several that are installed, the file that the loader took; "" where none is loaded.
+// The file that the loader took, of several that may be installed; "" where none is loaded.
 std::string loaded_file(const std::string& name) {
   std::pair<std::string, std::string> search{"/" + name + ".so", ""};
   dl_iterate_phdr(
@@ -181,8 +180,8 @@ void probe_machine(prun_device_probe& probe) {
   std::string text = driver.version;
   if (driver_cuda > 0)
     text += fmt::format("{}CUDA {}{}", text.empty() ? "" : " (", cuda_version(driver_cuda), text.empty() ? "" : ")");
-  copy_text(text, probe.driver, sizeof probe.driver);
-  copy_text("CUDA runtime " + cuda_version(CUDART_VERSION), probe.runtime, sizeof probe.runtime);
+  sdk::copy_text(text, probe.driver, sizeof probe.driver);
+  sdk::copy_text("CUDA runtime " + cuda_version(CUDART_VERSION), probe.runtime, sizeof probe.runtime);
   const Library cublas = find_library("cuBLASLt", "libcublasLt", cublasLtGetVersion, CUBLAS_VERSION);
   std::string libraries = cublas.text;
 #ifdef PRUN_CUDA_CUDNN
@@ -190,10 +189,10 @@ void probe_machine(prun_device_probe& probe) {
 #else
   libraries += ", built without cuDNN";
 #endif
-  copy_text(libraries, probe.libraries, sizeof probe.libraries);
+  sdk::copy_text(libraries, probe.libraries, sizeof probe.libraries);
   if (problem.empty()) problem = cublas.problem;
   probe.devices = problem.empty() ? devices : 0;
-  copy_text(problem, probe.problem, sizeof probe.problem);
+  sdk::copy_text(problem, probe.problem, sizeof probe.problem);
 }
 
 void describe_device(int index, prun_device_info& info) {
@@ -203,9 +202,9 @@ void describe_device(int index, prun_device_info& info) {
   cudaDeviceProp properties;
   check(cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties");
   const int capability = 10 * properties.major + properties.minor;
-  copy_text(properties.name, info.name, sizeof info.name);
-  copy_text(fmt::format("sm_{}", capability), info.architecture, sizeof info.architecture);
-  copy_text(uuid_text(properties.uuid), info.id, sizeof info.id);
+  sdk::copy_text(properties.name, info.name, sizeof info.name);
+  sdk::copy_text(fmt::format("sm_{}", capability), info.architecture, sizeof info.architecture);
+  sdk::copy_text(uuid_text(properties.uuid), info.id, sizeof info.id);
   info.peak_flops_bf16 = peak_flops_bf16(properties.name, capability, properties.multiProcessorCount,
                                          1e3 * attribute(cudaDevAttrClockRate, index));
   if (const std::string why = why_unusable(capability); !why.empty())
@@ -221,4 +220,4 @@ void describe_device(int index, prun_device_info& info) {
   info.total_bytes = total;
 }
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

@@ -4,7 +4,7 @@
 
 #include "prun/device.h"
 
-namespace prun_cuda {
+namespace prun::cuda {
 
 // "13.0" of 13000.
 std::string cuda_version(int code);
@@ -19,4 +19,4 @@ std::string no_such_device(int index, int devices);
 void probe_machine(prun_device_probe& probe);
 void describe_device(int index, prun_device_info& info);  // throws Failure
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

@@ -10,7 +10,7 @@
 #include "block.cuh"
 #include "launch.h"
 
-namespace prun_cuda {
+namespace prun::cuda {
 
 inline constexpr int kRankThreads = 256;
 
@@ -97,4 +97,4 @@ void rank_in_chunks(Key key, Take take, const Chunks& chunks, int32_t* counts, c
          counts);
 }
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

@@ -10,7 +10,7 @@
 #include "block.cuh"
 #include "launch.h"
 
-namespace prun_cuda {
+namespace prun::cuda {
 namespace {
 
 constexpr int kThreads = 256;
@@ -104,4 +104,4 @@ constexpr KernelEntry kEntries[] = {{"rotary", make_rotary}};
 
 std::span<const KernelEntry> rotary_kernels() { return kEntries; }
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

@@ -6,7 +6,7 @@
 #include "launch.h"
 #include "ranks.cuh"
 
-namespace prun_cuda {
+namespace prun::cuda {
 namespace {
 
 constexpr int kThreads = 256;
@@ -206,4 +206,4 @@ constexpr KernelEntry kEntries[] = {
 
 std::span<const KernelEntry> route_kernels() { return kEntries; }
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

@@ -5,7 +5,7 @@
 // A sum is rounded before it is normalized: the bits are those of the two ops apart.
 #include "row_norm.cuh"
 
-namespace prun_cuda {
+namespace prun::cuda {
 namespace {
 
 constexpr int kWarpsPerBlock = 4;  // where a warp has a row of its own
@@ -179,4 +179,4 @@ constexpr KernelEntry kEntries[] = {{"layernorm", make_forward<true, false>},
 
 std::span<const KernelEntry> row_norm_kernels() { return kEntries; }
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

@@ -4,7 +4,7 @@
 #include "block.cuh"
 #include "launch.h"
 
-namespace prun_cuda {
+namespace prun::cuda {
 
 inline constexpr int kLooseThreads = 256;  // a block of these takes a row that no team can hold
 
@@ -16,4 +16,4 @@ int64_t team_of(int64_t width, int packs) {
   return team;
 }
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

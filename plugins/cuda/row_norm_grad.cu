@@ -11,7 +11,7 @@
 #include "row_norm.cuh"
 #include "sums.h"
 
-namespace prun_cuda {
+namespace prun::cuda {
 namespace {
 
 constexpr int kGradPacks = 3;          // with two sums for each element, what 128 registers hold
@@ -227,4 +227,4 @@ constexpr KernelEntry kEntries[] = {{"layernorm_grad", make_backward<true, false
 
 std::span<const KernelEntry> row_norm_grad_kernels() { return kEntries; }
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

@@ -5,7 +5,7 @@
 
 #include "failure.h"
 
-namespace prun_cuda {
+namespace prun::cuda {
 
 // dlopen counts: after the first time it finds what is loaded. It looks where this plugin's own RUNPATH leads, too.
 void* SharedLibrary::find(const char* function) const {
@@ -22,4 +22,4 @@ void* SharedLibrary::find(const char* function) const {
   return found;
 }
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

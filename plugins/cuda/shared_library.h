@@ -4,7 +4,7 @@
 #pragma once
 #include <string>
 
-namespace prun_cuda {
+namespace prun::cuda {
 
 class SharedLibrary {
  public:
@@ -19,7 +19,7 @@ class SharedLibrary {
   const char* package_;
 };
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda
 
 // Defines a function of a library's header: it calls the library's own.
 #define PRUN_FORWARD(library, result, function, parameters, arguments)                          \

@@ -4,7 +4,7 @@
 #include "sums.h"
 #include "vocabulary.cuh"
 
-namespace prun_cuda {
+namespace prun::cuda {
 namespace {
 
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
@@ -101,4 +101,4 @@ constexpr KernelEntry kEntries[] = {{"cross_entropy_max", make_max},
 
 std::span<const KernelEntry> split_cross_entropy_kernels() { return kEntries; }
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

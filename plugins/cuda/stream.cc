@@ -4,7 +4,7 @@
 
 #include "failure.h"
 
-using prun_cuda::check;
+using prun::cuda::check;
 
 namespace {
 
@@ -71,6 +71,6 @@ prun_graph::~prun_graph() { cudaGraphExecDestroy(handle); }
 
 // Relaxed: only what is enqueued on these streams belongs to the graph, whatever this or another thread calls meanwhile
 // (a transport that polls its events, a library that loads its kernels).
-void prun_cuda::begin_capture(const prun_stream& stream) {
+void prun::cuda::begin_capture(const prun_stream& stream) {
   check(cudaStreamBeginCapture(stream.handle, cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
 }

@@ -39,8 +39,8 @@ struct prun_graph {
   cudaGraphExec_t handle = nullptr;
 };
 
-namespace prun_cuda {
+namespace prun::cuda {
 
 void begin_capture(const prun_stream& stream);
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

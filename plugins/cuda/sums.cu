@@ -2,7 +2,7 @@
 #include "launch.h"
 #include "sums.h"
 
-namespace prun_cuda {
+namespace prun::cuda {
 namespace {
 
 __global__ void __launch_bounds__(1024) add_parts(const double* parts, int64_t count, double scale, float* sum) {
@@ -48,4 +48,4 @@ void finish_columns(cudaStream_t stream, const float* parts, int64_t count, int6
          second);
 }
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-namespace prun_cuda {
+namespace prun::cuda {
 
 // *sum = scale·Σ parts, in f64, rounded once.
 void finish_sum(cudaStream_t stream, const double* parts, int64_t count, double scale, float* sum);
@@ -14,4 +14,4 @@ void finish_sum(cudaStream_t stream, const double* parts, int64_t count, double 
 void finish_columns(cudaStream_t stream, const float* parts, int64_t count, int64_t width, float* sums,
                     float* second = nullptr);
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

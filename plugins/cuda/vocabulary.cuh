@@ -5,7 +5,7 @@
 
 #include "block.cuh"
 
-namespace prun_cuda {
+namespace prun::cuda {
 
 inline constexpr int kRowThreads = 512;  // of the block that has a wide row: the most
 inline constexpr int kRowBlocks = 2;     // of them on a multiprocessor, at least
@@ -68,4 +68,4 @@ __device__ __forceinline__ void each_in_row(const T* row, int64_t count, const F
   }
 }
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

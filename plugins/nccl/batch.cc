@@ -1,12 +1,10 @@
 // Batches: messages as one group of NCCL for each communicator they travel on. NCCL has no tags; a lane is the
 // communicator that was made for it.
-#include <fmt/format.h>
-
 #include <cstring>
 
 #include "context.h"
 
-namespace prun_nccl {
+namespace prun::nccl {
 namespace {
 
 struct Transfer {
@@ -28,16 +26,9 @@ ncclResult_t run_group(const Nccl& nccl, ncclComm_t comm, cudaStream_t stream, c
   return first != ncclSuccess ? first : ended;
 }
 
-void check_op(const Context& c, const prun_p2p& op) {
-  if (op.peer < 0 || op.peer >= c.ranks)
-    throw Failure{PRUN_EINVAL, -1, fmt::format("rank #{} of {} is no peer", op.peer, c.ranks)};
-  if (op.tag > PRUN_MAX_LANE) throw Failure{PRUN_EINVAL, -1, fmt::format("tag {} is no lane", op.tag)};
-  if (op.ptr == nullptr && op.bytes > 0) throw Failure{PRUN_EINVAL, -1, "a message without memory"};
-}
-
 class Builder {
  public:
-  Builder(Context& c, prun_queue queue) : c_(c), queue_(queue), request_(std::make_unique<prun_req>()) {}
+  Builder(Context& c, prun_queue queue) : c_(c), queue_(queue), request_(std::make_unique<Request>()) {}
 
   void send_to_itself(const prun_p2p& op) {
     const Cuda& cuda = c_.library->cuda();
@@ -79,10 +70,10 @@ class Builder {
     transfers_of(comm).push_back({op.is_recv != 0, comm.index_of(op.peer), ptr, op.bytes});
   }
 
-  prun_req* start() {
+  std::unique_ptr<Request> start() {
     for (auto& [comm, transfers] : groups_) {
       cudaStream_t stream = stream_of(*comm);
-      prun_req::Part& part = request_->parts.emplace_back();
+      Request::Part& part = request_->parts.emplace_back();
       part.comm = comm;
       part.launch.call = "ncclGroupEnd";
       part.launch.stream = stream;
@@ -90,8 +81,8 @@ class Builder {
         return run_group(*nccl, comm->handle(), stream, list);
       };
     }
-    for (prun_req::Part& part : request_->parts) part.comm->push(&part.launch);
-    return request_.release();
+    for (Request::Part& part : request_->parts) part.comm->push(&part.launch);
+    return std::move(request_);
   }
 
  private:
@@ -106,25 +97,24 @@ class Builder {
 
   Context& c_;
   const prun_queue queue_;
-  std::unique_ptr<prun_req> request_;
+  std::unique_ptr<Request> request_;
   std::vector<std::pair<Comm*, std::vector<Transfer>>> groups_;
 };
 
 }  // namespace
 
-prun_req* start_batch(Context& c, const prun_p2p* ops, size_t n, prun_queue queue) {
-  for (size_t i = 0; i < n; ++i) check_op(c, ops[i]);
+std::unique_ptr<Request> start_batch(Context& c, std::span<const prun_p2p> ops, prun_queue queue) {
   Builder builder(c, queue);
   // Its own sends first, so that the receives of the same batch find them.
-  for (size_t i = 0; i < n; ++i)
-    if (ops[i].peer == c.rank && ops[i].is_recv == 0) builder.send_to_itself(ops[i]);
-  for (size_t i = 0; i < n; ++i) {
-    if (ops[i].peer != c.rank)
-      builder.add(ops[i]);
-    else if (ops[i].is_recv != 0)
-      builder.receive_from_itself(ops[i]);
+  for (const prun_p2p& op : ops)
+    if (op.peer == c.rank && op.is_recv == 0) builder.send_to_itself(op);
+  for (const prun_p2p& op : ops) {
+    if (op.peer != c.rank)
+      builder.add(op);
+    else if (op.is_recv != 0)
+      builder.receive_from_itself(op);
   }
   return builder.start();
 }
 
-}  // namespace prun_nccl
+}  // namespace prun::nccl

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-namespace prun_nccl {
+namespace prun::nccl {
 namespace {
 
 // What a rank sent through NCCL before it left may still be on its way.
@@ -13,7 +13,7 @@ constexpr auto kLostGrace = std::chrono::milliseconds(50);
 
 void Board::deliver(int from, const Note& note) {
   std::lock_guard lock(mutex_);
-  heard_[static_cast<size_t>(from)] = Clock::now();
+  heard_[from] = Clock::now();
   switch (note.kind) {
     case Note::call:
       calls_[{note.key, from}][note.sequence] = {note.sequence, note.fingerprint, note.count};
@@ -43,7 +43,7 @@ void Board::deliver(int from, const Note& note) {
 
 void Board::lose(int rank) {
   std::lock_guard lock(mutex_);
-  if (!lost_[static_cast<size_t>(rank)]) lost_[static_cast<size_t>(rank)] = Clock::now();
+  if (!lost_[rank]) lost_[rank] = Clock::now();
   ++news_;
   changed_.notify_all();
 }
@@ -114,7 +114,7 @@ std::optional<Note> Board::take_go(uint64_t key) {
 int Board::lost_among(const std::vector<int>& ranks) {
   std::lock_guard lock(mutex_);
   for (int rank : ranks) {
-    const auto& since = lost_[static_cast<size_t>(rank)];
+    const auto& since = lost_[rank];
     if (since && Clock::now() - *since > kLostGrace) return rank;
   }
   return -1;
@@ -140,4 +140,4 @@ void Board::wake() {
   changed_.notify_all();
 }
 
-}  // namespace prun_nccl
+}  // namespace prun::nccl

@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-namespace prun_nccl {
+namespace prun::nccl {
 
 using Clock = std::chrono::steady_clock;
 
@@ -85,4 +85,4 @@ class Board {
   std::vector<Clock::time_point> heard_;  // when each last told something
 };
 
-}  // namespace prun_nccl
+}  // namespace prun::nccl

@@ -3,29 +3,20 @@
 // What is left to the core: sums in rank order, averages that NCCL would round another way than this ABI says (of
 // integers, and of floats where 1/n is not a power of two: NCCL multiplies before it sums), and all that has counts per
 // member. On a program's queue, which the core has no collectives for, floats are averaged as NCCL does.
+#include <prun/sdk/reduce.h>
+
 #include <array>
 #include <bit>
 #include <cstring>
 
 #include "context.h"
 
-namespace prun_nccl {
+namespace prun::nccl {
 namespace {
 
-struct Type {
-  ncclDataType_t type;
-  size_t bytes;
-  bool floating;
-};
 // By prun_dtype.
-constexpr std::array<Type, 8> kTypes = {{{ncclFloat64, 8, true},
-                                         {ncclFloat32, 4, true},
-                                         {ncclBfloat16, 2, true},
-                                         {ncclFloat16, 2, true},
-                                         {ncclInt64, 8, false},
-                                         {ncclInt32, 4, false},
-                                         {ncclInt8, 1, false},
-                                         {ncclUint8, 1, false}}};
+constexpr std::array<ncclDataType_t, 8> kTypes = {ncclFloat64, ncclFloat32, ncclBfloat16, ncclFloat16,
+                                                  ncclInt64,   ncclInt32,   ncclInt8,     ncclUint8};
 static_assert(PRUN_F64 == 0 && PRUN_BF16 == 2 && PRUN_U8 == 7);
 // By prun_redop.
 constexpr std::array<ncclRedOp_t, 5> kOps = {ncclSum, ncclProd, ncclMin, ncclMax, ncclAvg};
@@ -34,14 +25,15 @@ static_assert(PRUN_SUM == 0 && PRUN_MIN == 2 && PRUN_AVG == 4);
 struct Call {
   int kind, root, me, size;
   size_t count;
-  Type type;
+  int dtype;
   ncclRedOp_t op;
   const char* send;
   char* recv;
   ncclComm_t comm;
   cudaStream_t stream;
 
-  size_t piece() const { return count * type.bytes; }
+  size_t piece() const { return count * sdk::dtype_bytes(dtype); }
+  ncclDataType_t type() const { return kTypes[dtype]; }
 };
 
 bool reduces(int kind) { return kind == PRUN_ALL_REDUCE || kind == PRUN_REDUCE_SCATTER || kind == PRUN_REDUCE; }
@@ -49,7 +41,7 @@ bool reduces(int kind) { return kind == PRUN_ALL_REDUCE || kind == PRUN_REDUCE_S
 bool native(const prun_coll_params& params, int size, bool on_queue) {
   if (params.kind < 0 || params.kind > PRUN_BARRIER || params.dtype < 0 || params.dtype > PRUN_U8) return false;
   if (!reduces(params.kind)) return true;
-  const bool floating = kTypes[static_cast<size_t>(params.dtype)].floating;
+  const bool floating = sdk::is_float(params.dtype);
   const bool picks = params.redop == PRUN_MIN || params.redop == PRUN_MAX;
   const bool exact = std::has_single_bit(static_cast<unsigned>(size));
   if (params.redop == PRUN_AVG && (!floating || !(exact || on_queue))) return false;
@@ -84,23 +76,23 @@ ncclResult_t issue(const Nccl& nccl, const Call& c) {
   switch (c.kind) {
     case PRUN_ALL_REDUCE:
     case PRUN_BARRIER:
-      return nccl.all_reduce(c.send, c.recv, c.count, c.type.type, c.op, c.comm, c.stream);
+      return nccl.all_reduce(c.send, c.recv, c.count, c.type(), c.op, c.comm, c.stream);
     case PRUN_ALL_GATHER:
-      return nccl.all_gather(c.send, c.recv, c.count, c.type.type, c.comm, c.stream);
+      return nccl.all_gather(c.send, c.recv, c.count, c.type(), c.comm, c.stream);
     case PRUN_REDUCE_SCATTER:
-      return nccl.reduce_scatter(c.send, c.recv, c.count, c.type.type, c.op, c.comm, c.stream);
+      return nccl.reduce_scatter(c.send, c.recv, c.count, c.type(), c.op, c.comm, c.stream);
     case PRUN_BROADCAST:
-      return nccl.broadcast(c.send, c.recv, c.count, c.type.type, c.root, c.comm, c.stream);
+      return nccl.broadcast(c.send, c.recv, c.count, c.type(), c.root, c.comm, c.stream);
     case PRUN_REDUCE:
-      return nccl.reduce(c.send, c.recv, c.count, c.type.type, c.op, c.root, c.comm, c.stream);
+      return nccl.reduce(c.send, c.recv, c.count, c.type(), c.op, c.root, c.comm, c.stream);
     case PRUN_GATHER:
-      if (nccl.gather != nullptr) return nccl.gather(c.send, c.recv, c.count, c.type.type, c.root, c.comm, c.stream);
+      if (nccl.gather != nullptr) return nccl.gather(c.send, c.recv, c.count, c.type(), c.root, c.comm, c.stream);
       break;
     case PRUN_SCATTER:
-      if (nccl.scatter != nullptr) return nccl.scatter(c.send, c.recv, c.count, c.type.type, c.root, c.comm, c.stream);
+      if (nccl.scatter != nullptr) return nccl.scatter(c.send, c.recv, c.count, c.type(), c.root, c.comm, c.stream);
       break;
     default:
-      if (nccl.all_to_all != nullptr) return nccl.all_to_all(c.send, c.recv, c.count, c.type.type, c.comm, c.stream);
+      if (nccl.all_to_all != nullptr) return nccl.all_to_all(c.send, c.recv, c.count, c.type(), c.comm, c.stream);
   }
   return in_messages(nccl, c);
 }
@@ -109,7 +101,7 @@ const char* name_of(int kind) {
   constexpr std::array<const char*, 9> kNames = {"ncclAllReduce", "ncclAllGather", "ncclReduceScatter",
                                                  "ncclBroadcast", "ncclReduce",    "ncclGather",
                                                  "ncclScatter",   "ncclAlltoAll",  "ncclAllReduce (barrier)"};
-  return kNames[static_cast<size_t>(kind)];
+  return kNames[kind];
 }
 
 struct Sizes {
@@ -139,7 +131,7 @@ Sizes sizes_of(const Call& c) {
 }
 
 // Replaces buffers that the device cannot reach.
-void bounce(Context& context, Call& c, prun_req& request) {
+void bounce(Context& context, Call& c, Request& request) {
   const Sizes sizes = sizes_of(c);
   if (sizes.send > 0 && !context.memory.reachable(c.send)) {
     void* pinned = context.memory.take_bounce(sizes.send);
@@ -154,7 +146,7 @@ void bounce(Context& context, Call& c, prun_req& request) {
   }
 }
 
-void tell_next(Context& context, Comm& comm, const prun_coll_params& params, prun_req& request) {
+void tell_next(Context& context, Comm& comm, const prun_coll_params& params, Request& request) {
   request.call = {params.sequence, params.fingerprint, params.count};
   Note note;
   note.kind = Note::call;
@@ -167,9 +159,10 @@ void tell_next(Context& context, Comm& comm, const prun_coll_params& params, pru
 
 }  // namespace
 
-prun_req* start_collective(Context& context, Comm& comm, const prun_coll_params& params, prun_queue queue) {
+std::unique_ptr<Request> start_collective(Context& context, Comm& comm, const prun_coll_params& params,
+                                          prun_queue queue) {
   if (!native(params, comm.size(), queue.kind == PRUN_MEM_CUDA)) return nullptr;
-  auto request = std::make_unique<prun_req>();
+  auto request = std::make_unique<Request>();
   request->collective = &comm;
   for (int rank : comm.ranks())
     if (rank != context.rank) request->peers.push_back(rank);
@@ -179,8 +172,8 @@ prun_req* start_collective(Context& context, Comm& comm, const prun_coll_params&
          comm.index(),
          comm.size(),
          params.count,
-         kTypes[static_cast<size_t>(params.dtype)],
-         kOps[static_cast<size_t>(params.redop)],
+         params.dtype,
+         kOps[params.redop],
          static_cast<const char*>(params.send),
          static_cast<char*>(params.recv),
          comm.handle(),
@@ -188,7 +181,7 @@ prun_req* start_collective(Context& context, Comm& comm, const prun_coll_params&
   if (params.kind == PRUN_BARRIER) {
     if (comm.scratch == nullptr) comm.scratch = context.memory.take_bounce(1);
     c.count = 1;
-    c.type = kTypes[PRUN_U8];
+    c.dtype = PRUN_U8;
     c.op = ncclMax;
     c.send = c.recv = static_cast<char*>(comm.scratch);
   } else if (queue.kind == PRUN_MEM_HOST) {
@@ -196,14 +189,14 @@ prun_req* start_collective(Context& context, Comm& comm, const prun_coll_params&
   }
   if (context.options.check && comm.size() > 1) tell_next(context, comm, params, *request);
   if (c.count > 0) {
-    prun_req::Part& part = request->parts.emplace_back();
+    Request::Part& part = request->parts.emplace_back();
     part.comm = &comm;
     part.launch.call = name_of(params.kind);
     part.launch.stream = c.stream;
     part.launch.issue = [nccl = &context.library->nccl(), c] { return issue(*nccl, c); };
     comm.push(&part.launch);
   }
-  return request.release();
+  return request;
 }
 
-}  // namespace prun_nccl
+}  // namespace prun::nccl

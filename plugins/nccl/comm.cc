@@ -9,10 +9,10 @@
 
 #include "context.h"
 
-namespace prun_nccl {
+namespace prun::nccl {
 namespace {
 
-// Of replayed steps. A member is silent when it should have told several times that it waits, too.
+// Waits in replayed steps. A member counts as silent when it has missed several of the notes that it waits, too.
 constexpr auto kLongWait = std::chrono::seconds(2), kTellEvery = std::chrono::seconds(1),
                kSilent = std::chrono::seconds(3);
 
@@ -168,7 +168,7 @@ void Comm::deregister(const void* ptr) {
 
 void Comm::check_alive() const {
   if (failure_) throw failure_;
-  if (native_->retiring) throw Failure{PRUN_EABORTED, -1, "aborted"};
+  if (native_->retiring) throw Failure{PRUN_EABORTED, "aborted"};
 }
 
 void Comm::push(Launch* launch) {
@@ -299,4 +299,4 @@ Failure Comm::failure() {
   return failure_;
 }
 
-}  // namespace prun_nccl
+}  // namespace prun::nccl

@@ -15,10 +15,9 @@
 #include <vector>
 
 #include "board.h"
-#include "failure.h"
 #include "retire.h"
 
-namespace prun_nccl {
+namespace prun::nccl {
 
 class Context;
 
@@ -102,8 +101,4 @@ class Comm {
   Clock::time_point told_{};  // the others, by check
 };
 
-}  // namespace prun_nccl
-
-struct prun_comm : prun_nccl::Comm {
-  using Comm::Comm;
-};
+}  // namespace prun::nccl

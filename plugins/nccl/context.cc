@@ -2,14 +2,15 @@
 #include "context.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
+#include <prun/alarm.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
+#include <numeric>
 
-namespace prun_nccl {
+namespace prun::nccl {
 namespace {
 
 // What every rank tells all others before anything else; the address of the line beside NCCL follows.
@@ -26,8 +27,7 @@ int choose_device(const prun_open_params& params, const Options& options, const 
   const int device = options.device >= 0 ? options.device : told ? params.device : params.local_rank;
   if (device < library.devices()) return device;
   if (options.device >= 0)
-    throw Failure{PRUN_EINVAL, -1,
-                  fmt::format("nccl option device={}: there are {} devices", device, library.devices())};
+    throw Failure{PRUN_EINVAL, fmt::format("nccl option device={}: there are {} devices", device, library.devices())};
   throw Failure{
       PRUN_ENOTSUP, -1,
       fmt::format("{} local ranks and {} CUDA devices: every rank needs one of its own (NCCL refuses to share)",
@@ -45,23 +45,20 @@ std::shared_ptr<const Library> load(const Options& options, const prun_open_para
 
 }  // namespace
 
-Context::Context(const prun_open_params& params, const prun_host* host_of_process)
-    : host(host_of_process),
-      options(parse_options(params.options != nullptr ? params.options : "")),
-      rank(params.rank),
-      ranks(params.ranks),
+Context::Context(const prun_open_params& params)
+    : Transport(params),
+      options(parse_options(params.options)),
       library(load(options, params)),
       device(choose_device(params, options, *library)),
       board(params.ranks),
-      control(params, host_of_process, board),
+      control(params, board),
       memory(*library),
       retirement(library) {
   if (!options.cta_policy.empty()) {
     constexpr int kSince = NCCL_VERSION(2, 28, 0);
     if (std::min(library->version(), static_cast<int>(NCCL_VERSION_CODE)) < kSince)
-      throw Failure{PRUN_EINVAL, -1,
-                    fmt::format("nccl option cta_policy: wants NCCL 2.28, here is {} (built with {})", library->text(),
-                                version_text(NCCL_VERSION_CODE))};
+      throw Failure{PRUN_EINVAL, fmt::format("nccl option cta_policy: wants NCCL 2.28, here is {} (built with {})",
+                                             library->text(), version_text(NCCL_VERSION_CODE))};
   }
   use_device();
   log(rank == 0 ? 1 : 0, describe_self());  // which library it was is the first question later
@@ -83,10 +80,6 @@ std::string Context::describe_self() const {
                      library->devices());
 }
 
-void Context::log(int level, const std::string& text) const {
-  if (host != nullptr && host->log != nullptr) host->log(level, text.c_str());
-}
-
 ncclConfig_t Context::config(const std::string& name) const {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
@@ -104,74 +97,106 @@ ncclConfig_t Context::config(const std::string& name) const {
   return config;
 }
 
-size_t Context::address(void* blob, size_t room) {
+std::string Context::address() {
   Address mine;
-  if (room < sizeof mine) throw Failure{PRUN_EINVAL, -1, "too little room for the address"};
   mine.nccl_version = library->version();
-  library->text().copy(mine.library, sizeof mine.library - 1);
+  sdk::copy_text(library->text(), mine.library, sizeof mine.library);
   if (rank == 0) {
     const ncclResult_t result = library->nccl().get_unique_id(&mine.id);
     if (result != ncclSuccess) throw library->failure("ncclGetUniqueId", result);
   }
-  std::memcpy(blob, &mine, sizeof mine);
-  return sizeof mine + control.address(static_cast<char*>(blob) + sizeof mine, room - sizeof mine);
+  return sdk::bytes_of(mine) + control.address(PRUN_MAX_ADDRESS - sizeof mine);
 }
 
-prun_status Context::connect(const void* const* blobs, const size_t* bytes, prun_result* result) {
-  if (aborted()) throw Failure{PRUN_EABORTED, -1, "aborted while connecting"};
-  std::vector<Address> addresses(static_cast<size_t>(ranks));
-  std::vector<const void*> lines;
-  std::vector<size_t> line_bytes;
-  for (size_t r = 0; r < addresses.size(); ++r) {
-    const int who = static_cast<int>(r);
-    if (bytes[r] < sizeof(Address)) throw Failure{PRUN_EPEER, who, fmt::format("rank #{} gave no address of nccl", r)};
-    std::memcpy(&addresses[r], blobs[r], sizeof(Address));
-    addresses[r].library[sizeof addresses[r].library - 1] = '\0';
-    if (addresses[r].magic != Address().magic)
-      throw Failure{PRUN_EPEER, who, fmt::format("rank #{} gave no address of nccl", r)};
-    if (addresses[r].nccl_version != library->version())
-      throw Failure{PRUN_EMISMATCH, who,
-                    fmt::format("rank #{} has loaded {}, rank #{} {}: all need the same version", r,
-                                addresses[r].library, rank, library->text())};
-    lines.push_back(static_cast<const char*>(blobs[r]) + sizeof(Address));
-    line_bytes.push_back(bytes[r] - sizeof(Address));
+Failure Context::connect(const sdk::Blobs& blobs) {
+  std::vector<Address> addresses(blobs.size());
+  sdk::Blobs lines;
+  for (int r = 0; r < ranks; ++r) {
+    Address& theirs = addresses[r];
+    if (blobs[r].size() >= sizeof theirs) std::memcpy(&theirs, blobs[r].data(), sizeof theirs);
+    if (blobs[r].size() < sizeof theirs || theirs.magic != Address().magic)
+      throw Failure{PRUN_EPEER, r, fmt::format("rank #{} gave no address of nccl", r)};
+    theirs.library[sizeof theirs.library - 1] = '\0';
+    if (theirs.nccl_version != library->version())
+      throw Failure{PRUN_EMISMATCH, r,
+                    fmt::format("rank #{} has loaded {}, rank #{} {}: all need the same version", r, theirs.library,
+                                rank, library->text())};
+    lines.push_back(blobs[r].substr(sizeof theirs));
   }
   if (world == nullptr) {
-    const prun_status status = control.connect(lines.data(), line_bytes.data(), result);
-    if (status != PRUN_OK) return status;
+    if (Failure missing = control.connect(lines)) return missing;
     control.start();
-    std::vector<int> all(static_cast<size_t>(ranks));
-    for (int r = 0; r < ranks; ++r) all[static_cast<size_t>(r)] = r;
-    world = std::make_unique<prun_comm>(*this, all, -1);
+    std::vector<int> all(blobs.size());
+    std::iota(all.begin(), all.end(), 0);
+    world = std::make_unique<Comm>(*this, all, -1);
     world->init(addresses[0].id);
   }
   int missing = -1;
-  if (world->ready(missing)) return PRUN_OK;
-  if (const int lost = board.lost_among(world->ranks()); lost >= 0)
+  if (world->ready(missing)) return {};
+  check_not_lost(*world);
+  return {PRUN_AGAIN, "NCCL makes its first communicator"};
+}
+
+// That a rank is gone on the line beside NCCL.
+void Context::check_not_lost(const Comm& comm) {
+  if (const int lost = board.lost_among(comm.ranks()); lost >= 0)
     throw Failure{PRUN_EPEER, lost, fmt::format("rank #{} is gone", lost)};
-  return report({PRUN_AGAIN, -1, "NCCL makes its first communicator"}, result);
+}
+
+Request* Context::batch(std::span<const prun_p2p> ops, prun_queue queue) {
+  use_device();
+  const RelaxedCapture guard(library->cuda());
+  return submit(start_batch(*this, ops, queue), queue);
+}
+
+Request* Context::coll(Comm& comm, const prun_coll_params& params, prun_queue queue) {
+  use_device();
+  const RelaxedCapture guard(library->cuda());
+  std::unique_ptr<Request> request = start_collective(*this, comm, params, queue);
+  return request == nullptr ? nullptr : submit(std::move(request), queue);
+}
+
+// A program's own queue must have everything in it when the call returns, or what the program enqueues next would
+// overtake it. Our own queues have time: test goes on.
+Request* Context::submit(std::unique_ptr<Request> request, prun_queue queue) {
+  try {
+    if (queue.kind == PRUN_MEM_CUDA)
+      enqueue(*this, *request);
+    else
+      for (Request::Part& part : request->parts) part.comm->pump();
+  } catch (const Failure&) {
+    for (Request::Part& part : request->parts) part.comm->withdraw(&part.launch);
+    throw;
+  }
+  return request.release();
 }
 
 void Context::abort() {
-  aborted_ = true;
-  std::vector<prun_comm*> comms;
+  Transport::abort();
   {
     std::lock_guard lock(mutex_);
-    comms = comms_;
-    if (world != nullptr) comms.push_back(world.get());
-    for (prun_comm* comm : comms) comm->abort();
+    for (Comm* comm : comms_) comm->abort();
+    if (world != nullptr) world->abort();
   }
   board.wake();
 }
 
-prun_comm* Context::create(const int* members, int n, int lane) {
-  const std::vector<int> group(members, members + n);
-  if (std::find(group.begin(), group.end(), rank) == group.end())
-    throw Failure{PRUN_EINVAL, rank, fmt::format("rank #{} is not in the group #{}", rank, fmt::join(group, ", #"))};
-  for (int r : group)
-    if (r < 0 || r >= ranks) throw Failure{PRUN_EINVAL, -1, fmt::format("rank #{} of {} is no member", r, ranks)};
-  auto comm = std::make_unique<prun_comm>(*this, group, lane);
-  const int first = *std::min_element(group.begin(), group.end());
+void* Context::mem_alloc(size_t bytes, int kind, void*& handle) {
+  use_device();
+  Region* region = memory.allocate(bytes, kind);
+  handle = region;
+  return region->ptr;
+}
+
+void Context::mem_free(void* ptr, void* handle) {
+  use_device();
+  deregister(ptr);
+  memory.remove(ptr, handle);
+}
+
+Comm* Context::comm_create(std::span<const int> members, int lane) {
+  auto comm = std::make_unique<Comm>(*this, std::vector<int>(members.begin(), members.end()), lane);
+  const int first = *std::min_element(members.begin(), members.end());
   Note want;
   want.kind = Note::want;
   want.key = comm->key();
@@ -184,7 +209,15 @@ prun_comm* Context::create(const int* members, int n, int lane) {
   return comm.release();
 }
 
-void Context::free(prun_comm* comm) {
+Failure Context::comm_test(Comm& comm) {
+  int missing = -1;
+  if (comm.ready(missing)) return {};
+  check_not_lost(comm);
+  board.wait(std::chrono::milliseconds(1));
+  return {PRUN_AGAIN, missing};
+}
+
+void Context::comm_free(Comm* comm) {
   {
     std::lock_guard lock(mutex_);
     std::erase(comms_, comm);
@@ -192,16 +225,40 @@ void Context::free(prun_comm* comm) {
   delete comm;
 }
 
+// Only where it can work at all; how good it is for host memory nobody should ask.
+int Context::score(const prun_open_params& params, std::span<const int>) {
+  try {
+    const Options options = parse_options(params.options);
+    return missing_here(options.library, options.cudart).empty() ? 80 : 0;
+  } catch (const Failure&) {  // opening it says what is wrong with them
+    return 80;
+  }
+}
+
+// That a rank is gone on the line beside NCCL is no error: it may have ended well while this one's device still
+// computes.
+const void* Context::ext(std::string_view id) {
+  static constexpr prun_alarm kAlarm = {
+      sizeof(prun_alarm), [](prun_ctx* ctx, prun_comm* comm, int waited_ms, prun_result* result) {
+        return sdk::guarded(result, [&]() -> Failure {
+          sdk::context_of<Context>(ctx).check_running();
+          const int silent = reinterpret_cast<nccl::Comm*>(comm)->check(std::chrono::milliseconds(waited_ms));
+          return silent < 0 ? Failure() : Failure(PRUN_AGAIN, silent);
+        });
+      }};
+  return id == PRUN_ALARM ? &kAlarm : nullptr;
+}
+
 Comm& Context::comm_of(int lane, int peer) {
   std::lock_guard lock(mutex_);
-  for (prun_comm* comm : comms_)
+  for (Comm* comm : comms_)
     if (comm->lane() == lane && comm->index_of(peer) >= 0) return *comm;
   return *world;
 }
 
 void Context::deregister(const void* ptr) {
   std::lock_guard lock(mutex_);
-  for (prun_comm* comm : comms_) comm->deregister(ptr);
+  for (Comm* comm : comms_) comm->deregister(ptr);
   if (world != nullptr) world->deregister(ptr);
 }
 
@@ -224,4 +281,16 @@ void Context::give_event(cudaEvent_t event) {
   events_.push_back(event);
 }
 
-}  // namespace prun_nccl
+}  // namespace prun::nccl
+
+const prun_transport* prun_transport_v1(const prun_host* host) {
+  using namespace prun::nccl;
+  static const std::string missing = missing_here();
+  static const std::string summary = "NVIDIA GPUs, by NCCL 2.18 or newer; " +
+                                     (missing.empty() ? "here " + found_here() : "not usable here: " + missing);
+  return prun::sdk::transport_table<Context>(host, {.name = "nccl",
+                                                    .version = "1.0.0",
+                                                    .summary = summary.c_str(),
+                                                    .mem_kinds = 1u << PRUN_MEM_HOST | 1u << PRUN_MEM_CUDA,
+                                                    .queue_ordered = true});
+}

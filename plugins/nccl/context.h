@@ -1,6 +1,6 @@
 // A context: one rank's end of the transport, on one device.
 #pragma once
-#include <prun/transport.h>
+#include <prun/sdk/transport.h>
 
 #include <atomic>
 #include <memory>
@@ -17,35 +17,43 @@
 #include "request.h"
 #include "retire.h"
 
-namespace prun_nccl {
+namespace prun::nccl {
 
-class Context {
+class Context : public sdk::Transport {
  public:
-  Context(const prun_open_params& params, const prun_host* host);  // throws Failure
+  using Request = nccl::Request;
+  using Comm = nccl::Comm;
+
+  explicit Context(const prun_open_params& params);
   ~Context();
-  Context(const Context&) = delete;
 
-  size_t address(void* blob, size_t room);
-  prun_status connect(const void* const* blobs, const size_t* bytes, prun_result* result);
+  // The functions of the table.
+  std::string address();
+  Failure connect(const sdk::Blobs& blobs);
+  Request* batch(std::span<const prun_p2p> ops, prun_queue queue);
+  Failure test(Request* request);  // request.cc
   void abort();
+  void* mem_alloc(size_t bytes, int kind, void*& handle);
+  void* mem_reg(void* ptr, size_t bytes, int kind) { return memory.add(ptr, bytes, kind); }
+  void mem_free(void* ptr, void* handle);
+  Comm* comm_create(std::span<const int> members, int lane);
+  Failure comm_test(Comm& comm);
+  void comm_free(Comm* comm);
+  Request* coll(Comm& comm, const prun_coll_params& params, prun_queue queue);
+  static int score(const prun_open_params& params, std::span<const int> ranks);
+  static const void* ext(std::string_view id);
 
-  prun_comm* create(const int* ranks, int n, int lane);
-  void free(prun_comm* comm);
   // Where messages of this lane go: the communicator that was made for it, else the world's.
   Comm& comm_of(int lane, int peer);
 
-  bool aborted() const { return aborted_ || (host != nullptr && host->aborted != nullptr && host->aborted() != 0); }
   void use_device() const { library->cuda().set_device(device); }  // CUDA's current device is each thread's own
   ncclConfig_t config(const std::string& name) const;
   cudaEvent_t take_event();
   void give_event(cudaEvent_t event);
-  void log(int level, const std::string& text) const;
   std::string describe_self() const;  // which libraries, which device
   void deregister(const void* ptr);
 
-  const prun_host* const host;
   const Options options;
-  const int rank, ranks;
   const std::shared_ptr<const Library> library;
   int device = 0;
   Board board;
@@ -53,27 +61,25 @@ class Context {
   Memory memory;
   Retirement retirement;
   SelfMessages to_itself;
-  std::unique_ptr<prun_comm> world;
+  std::unique_ptr<Comm> world;
   std::atomic<uint64_t> next_split{0};      // whose turn it is
   std::atomic<uint64_t> splits_ordered{0};  // by this rank, where it is the one that orders
 
  private:
-  std::atomic<bool> aborted_{false};
+  void check_not_lost(const Comm& comm);
+  Request* submit(std::unique_ptr<Request> request, prun_queue queue);
+
   std::mutex mutex_;  // of what follows
-  std::vector<prun_comm*> comms_;
+  std::vector<Comm*> comms_;
   std::vector<cudaEvent_t> events_;
 };
 
-// Throws Failure; also where a request fails at once.
-prun_req* start_batch(Context& context, const prun_p2p* ops, size_t n, prun_queue queue);
+// Both throw Failure, also where a request fails at once.
+std::unique_ptr<Request> start_batch(Context& context, std::span<const prun_p2p> ops, prun_queue queue);
 // nullptr: NCCL does not do that.
-prun_req* start_collective(Context& context, Comm& comm, const prun_coll_params& params, prun_queue queue);
+std::unique_ptr<Request> start_collective(Context& context, Comm& comm, const prun_coll_params& params,
+                                          prun_queue queue);
 // Returns once everything of it is in its queue, which takes long only where NCCL connects ranks for the first time.
-void enqueue(Context& context, prun_req& request);
-prun_status test_request(Context& context, prun_req* request, prun_result* result);
+void enqueue(Context& context, Request& request);
 
-}  // namespace prun_nccl
-
-struct prun_ctx {
-  prun_nccl::Context context;
-};
+}  // namespace prun::nccl

@@ -7,13 +7,15 @@
 #include <cstring>
 #include <iterator>
 
-namespace prun_nccl {
+namespace prun::nccl {
 namespace {
 
 constexpr int kNapMs = 10;
 constexpr uint64_t kLane = 0;
 
 prun_result empty() { return {.size = sizeof(prun_result), .culprit = -1, .message = {}}; }
+
+Failure failure_of(prun_status status, const prun_result& result) { return {status, result.culprit, result.message}; }
 
 std::string sibling(const char* name) {
   Dl_info info{};
@@ -22,28 +24,27 @@ std::string sibling(const char* name) {
   return path.substr(0, path.rfind('/') + 1) + name;
 }
 
-const prun_transport* load_socket(const prun_host* host) {
+const prun_transport* load_socket() {
   const std::string path = sibling("socket.so");
   void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   const auto entry =
       handle != nullptr ? reinterpret_cast<prun_transport_entry>(dlsym(handle, "prun_transport_v1")) : nullptr;
-  const prun_transport* table = entry != nullptr ? entry(host) : nullptr;
+  const prun_transport* table = entry != nullptr ? entry(sdk::host_of_process) : nullptr;
   if (table == nullptr || table->ext == nullptr || table->ext(PRUN_PROGRESS) == nullptr)
-    throw Failure{PRUN_ENOTSUP, -1,
-                  fmt::format("nccl needs the socket transport of the same prun beside it ({})", path)};
+    throw Failure{PRUN_ENOTSUP, fmt::format("nccl needs the socket transport of the same prun beside it ({})", path)};
   return table;
 }
 
 }  // namespace
 
-Control::Control(const prun_open_params& params, const prun_host* host, Board& board)
-    : table_(load_socket(host)), board_(board), rank_(params.rank) {
+Control::Control(const prun_open_params& params, Board& board)
+    : table_(load_socket()), board_(board), rank_(params.rank) {
   progress_ = static_cast<const prun_progress*>(table_->ext(PRUN_PROGRESS));
   prun_open_params mine = params;
   mine.options = "";
   prun_result result = empty();
   const prun_status status = table_->open(&mine, &ctx_, &result);
-  if (status != PRUN_OK) throw Failure{status, result.culprit, result.message};
+  if (status != PRUN_OK) throw failure_of(status, result);
   incoming_.resize(static_cast<size_t>(params.ranks));
 }
 
@@ -61,15 +62,21 @@ Control::~Control() {
   table_->close(ctx_);
 }
 
-size_t Control::address(void* blob, size_t room) {
+std::string Control::address(size_t room) {
   prun_result result = empty();
-  const prun_status status = table_->address(ctx_, blob, &room, &result);
-  if (status != PRUN_OK) throw Failure{status, result.culprit, result.message};
-  return room;
+  std::string blob(room, '\0');
+  const prun_status status = table_->address(ctx_, blob.data(), &room, &result);
+  if (status != PRUN_OK) throw failure_of(status, result);
+  blob.resize(room);
+  return blob;
 }
 
-prun_status Control::connect(const void* const* blobs, const size_t* bytes, prun_result* result) {
-  return table_->connect(ctx_, blobs, bytes, result);
+Failure Control::connect(const sdk::Blobs& blobs) {
+  std::vector<const void*> data;
+  std::vector<size_t> bytes;
+  for (std::string_view blob : blobs) data.push_back(blob.data()), bytes.push_back(blob.size());
+  prun_result result = empty();
+  return failure_of(table_->connect(ctx_, data.data(), bytes.data(), &result), result);
 }
 
 void Control::abort() {
@@ -78,7 +85,7 @@ void Control::abort() {
 }
 
 bool Control::receive(int peer) {
-  Incoming& in = incoming_[static_cast<size_t>(peer)];
+  Incoming& in = incoming_[peer];
   const prun_p2p op = {1, peer, kLane, &in.note, sizeof in.note, PRUN_MEM_HOST, nullptr};
   prun_result result = empty();
   if (table_->batch(ctx_, &op, 1, {PRUN_MEM_HOST, nullptr}, &in.req, &result) == PRUN_OK) return true;
@@ -94,7 +101,7 @@ void Control::start() {
 }
 
 void Control::take(int peer) {
-  Incoming& in = incoming_[static_cast<size_t>(peer)];
+  Incoming& in = incoming_[peer];
   while (in.req != nullptr && progress_->ended(ctx_, in.req) != 0) {
     prun_result result = empty();
     const prun_status status = table_->test(ctx_, in.req, &result);
@@ -137,4 +144,4 @@ void Control::send(int to, const Note& note) {
     outgoing_.pop_back();
 }
 
-}  // namespace prun_nccl
+}  // namespace prun::nccl

@@ -3,6 +3,7 @@
 // board.
 #pragma once
 #include <prun/progress.h>
+#include <prun/sdk/transport.h>
 
 #include <atomic>
 #include <list>
@@ -11,19 +12,20 @@
 #include <vector>
 
 #include "board.h"
-#include "failure.h"
 
-namespace prun_nccl {
+namespace prun::nccl {
+
+using sdk::Failure;
 
 class Control {
  public:
   // Throws Failure.
-  Control(const prun_open_params& params, const prun_host* host, Board& board);
+  Control(const prun_open_params& params, Board& board);
   ~Control();
   Control(const Control&) = delete;
 
-  size_t address(void* blob, size_t room);
-  prun_status connect(const void* const* blobs, const size_t* bytes, prun_result* result);
+  std::string address(size_t room);
+  Failure connect(const sdk::Blobs& blobs);
   void start();                         // once connected
   void send(int to, const Note& note);  // any thread; what a lost peer would be told is dropped
   void abort();
@@ -54,4 +56,4 @@ class Control {
   std::thread thread_;
 };
 
-}  // namespace prun_nccl
+}  // namespace prun::nccl

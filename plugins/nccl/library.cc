@@ -6,7 +6,7 @@
 
 #include <vector>
 
-namespace prun_nccl {
+namespace prun::nccl {
 namespace {
 
 constexpr int kOldest = NCCL_VERSION(2, 18, 0);
@@ -21,7 +21,7 @@ void* open_first(const std::vector<std::string>& names, const char* what) {
     if (void* handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL)) return handle;
     if (why.empty()) why = dlerror();
   }
-  throw Failure{PRUN_ENOTSUP, -1, fmt::format("{} cannot be loaded: {}", what, why)};
+  throw Failure{PRUN_ENOTSUP, fmt::format("{} cannot be loaded: {}", what, why)};
 }
 
 std::string path_of(const void* symbol) {
@@ -33,7 +33,7 @@ template <class Function>
 void bind(void* handle, const char* name, Function& function, const char* since = nullptr) {
   function = reinterpret_cast<Function>(dlsym(handle, name));
   if (function == nullptr && since == nullptr)
-    throw Failure{PRUN_ENOTSUP, -1, fmt::format("the library that was loaded has no {}", name)};
+    throw Failure{PRUN_ENOTSUP, fmt::format("the library that was loaded has no {}", name)};
 }
 
 std::vector<std::string> nccl_names(const std::string& name) {
@@ -107,7 +107,7 @@ bool says_no_memory(const std::string& words) {
     if (words.find(phrase) != std::string::npos) return true;
   return false;
 }
-// Of a container whose /dev/shm has 64 MiB.
+// NCCL's words in a container whose /dev/shm has 64 MiB.
 bool says_no_shared_memory(const std::string& words) {
   return words.find("No space left on device") != std::string::npos;
 }
@@ -120,7 +120,7 @@ std::string version_text(int code) { return fmt::format("{}.{}.{}", code / 10000
 
 Library::Library(const std::string& nccl_name, const std::string& cudart_name) {
   // The driver first: without one the runtime's own words ("driver version is insufficient") mislead.
-  if (nccl_name.empty() && cudart_name.empty() && !has_driver()) throw Failure{PRUN_ENOTSUP, -1, kNoDriver};
+  if (nccl_name.empty() && cudart_name.empty() && !has_driver()) throw Failure{PRUN_ENOTSUP, kNoDriver};
   cuda_ = bind_cuda(open_first(cudart_names(cudart_name), "the CUDA runtime"));
   cudart_path_ = path_of(reinterpret_cast<const void*>(cuda_.set_device));
   void* handle = open_first(nccl_names(nccl_name), "NCCL");
@@ -128,12 +128,12 @@ Library::Library(const std::string& nccl_name, const std::string& cudart_name) {
   nccl_.get_version(&version_);
   text_ = fmt::format("NCCL {}, {}", version_text(version_), path_of(reinterpret_cast<const void*>(nccl_.get_version)));
   if (version_ < kOldest)
-    throw Failure{PRUN_ENOTSUP, -1, fmt::format("{} is needed, loaded is {}", version_text(kOldest), text_)};
+    throw Failure{PRUN_ENOTSUP, fmt::format("{} is needed, loaded is {}", version_text(kOldest), text_)};
   nccl_ = bind_nccl(handle);
   cudaError_t error = cuda_.get_device_count(&devices_);
   if (error != cudaSuccess || devices_ == 0) {
     std::string why = error != cudaSuccess ? cuda_.error_string(error) : "there is none";
-    throw Failure{PRUN_ENOTSUP, -1, fmt::format("no CUDA device: {} ({})", why, cuda_text())};
+    throw Failure{PRUN_ENOTSUP, fmt::format("no CUDA device: {} ({})", why, cuda_text())};
   }
 }
 
@@ -198,4 +198,4 @@ std::string missing_here(const std::string& nccl_name, const std::string& cudart
   }
 }
 
-}  // namespace prun_nccl
+}  // namespace prun::nccl

@@ -6,12 +6,13 @@
 #pragma once
 #include <cuda_runtime_api.h>
 #include <nccl.h>
+#include <prun/sdk/failure.h>
 
 #include <string>
 
-#include "failure.h"
+namespace prun::nccl {
 
-namespace prun_nccl {
+using sdk::Failure;
 
 struct Cuda {
   decltype(&::cudaGetDeviceCount) get_device_count;
@@ -114,4 +115,4 @@ std::string found_here();
 // Without loading more than it must: why no context can be opened here, or "".
 std::string missing_here(const std::string& nccl_name = "", const std::string& cudart_name = "");
 
-}  // namespace prun_nccl
+}  // namespace prun::nccl

@@ -7,7 +7,7 @@
 #include <bit>
 #include <cstring>
 
-namespace prun_nccl {
+namespace prun::nccl {
 
 Memory::~Memory() {
   for (const auto& region : regions_) release(*region);
@@ -116,4 +116,4 @@ void Memory::give_bounce(void* bounce, size_t bytes) {
   idle_[size_class(bytes)].push_back(bounce);
 }
 
-}  // namespace prun_nccl
+}  // namespace prun::nccl

@@ -8,7 +8,7 @@
 
 #include "library.h"
 
-namespace prun_nccl {
+namespace prun::nccl {
 
 struct Region {  // of mem_alloc or mem_reg; the handle of both
   void* ptr = nullptr;
@@ -46,4 +46,4 @@ class Memory {
   std::map<size_t, std::vector<void*>> idle_;
 };
 
-}  // namespace prun_nccl
+}  // namespace prun::nccl

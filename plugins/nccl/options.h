@@ -1,9 +1,8 @@
 // The plugin's options: "key=value,key=value". All ranks must be given the same; the core checks it when they join.
 #pragma once
 #include <string>
-#include <string_view>
 
-namespace prun_nccl {
+namespace prun::nccl {
 
 struct Options {
   std::string library;             // file of NCCL; "": libnccl.so.2 as the loader finds it
@@ -17,7 +16,7 @@ struct Options {
   int abort_ms = 5000;             // how long close waits for ncclCommAbort and ncclCommDestroy
 };
 
-// Throws Failure(PRUN_EINVAL) that names the key or value, and all keys.
-Options parse_options(std::string_view text);
+// `text` may be null. Throws Failure(PRUN_EINVAL) that names the key or value and the likely right one.
+Options parse_options(const char* text);
 
-}  // namespace prun_nccl
+}  // namespace prun::nccl

@@ -9,7 +9,7 @@
 
 #include "context.h"
 
-namespace prun_nccl {
+namespace prun::nccl {
 namespace {
 
 constexpr auto kTestLimit = std::chrono::milliseconds(10);
@@ -18,8 +18,8 @@ constexpr auto kFirstNap = std::chrono::microseconds(20), kLongestNap = std::chr
 constexpr auto kStall = std::chrono::milliseconds(100);   // then everybody is told where this rank waits
 constexpr auto kSettle = std::chrono::milliseconds(500);  // for an aborted communicator to let go of memory
 
-void check_call(Context& c, prun_req& req) {
-  prun_req::Call& call = *req.call;
+void check_call(Context& c, Request& req) {
+  Request::Call& call = *req.call;
   if (call.agreed) return;
   Comm& comm = *req.collective;
   const auto theirs = c.board.call(comm.key(), comm.previous(), call.sequence);
@@ -32,8 +32,8 @@ void check_call(Context& c, prun_req& req) {
   call.agreed = true;
 }
 
-void check_arrivals(Context& c, prun_req& req) {
-  for (prun_req::Arrival& arrival : req.arrivals) {
+void check_arrivals(Context& c, Request& req) {
+  for (Request::Arrival& arrival : req.arrivals) {
     if (arrival.agreed) continue;
     const auto bytes = c.board.bytes_of(arrival.peer, arrival.lane, arrival.number);
     if (!bytes) continue;
@@ -46,10 +46,10 @@ void check_arrivals(Context& c, prun_req& req) {
 }
 
 // Messages to itself whose send has come by now.
-void receive_from_itself(Context& c, prun_req& req) {
+void receive_from_itself(Context& c, Request& req) {
   const Cuda& cuda = c.library->cuda();
   std::lock_guard lock(c.to_itself.mutex);
-  std::erase_if(req.from_itself, [&](const prun_req::SelfReceive& receive) {
+  std::erase_if(req.from_itself, [&](const Request::SelfReceive& receive) {
     auto& waiting = c.to_itself.by_lane[receive.lane];
     if (waiting.empty()) return false;
     const SelfMessage message = waiting.front();
@@ -68,7 +68,7 @@ void receive_from_itself(Context& c, prun_req& req) {
   });
 }
 
-bool copies_done(Context& c, prun_req& req) {
+bool copies_done(Context& c, Request& req) {
   std::erase_if(req.copies, [&](const SelfMessage& copy) {
     const cudaError_t error = c.library->cuda().event_query(copy.event);
     if (error == cudaErrorNotReady) return false;
@@ -81,8 +81,8 @@ bool copies_done(Context& c, prun_req& req) {
 }
 
 // The members of a collective, or the senders, that have not come.
-int missing(Context& c, const prun_req& req) {
-  for (const prun_req::Arrival& arrival : req.arrivals)
+int missing(Context& c, const Request& req) {
+  for (const Request::Arrival& arrival : req.arrivals)
     if (!arrival.agreed) return arrival.peer;
   if (req.collective == nullptr || !req.call) return -1;
   if (!req.call->agreed && req.collective->size() == 2) return req.collective->previous();
@@ -92,7 +92,7 @@ int missing(Context& c, const prun_req& req) {
   return -1;
 }
 
-void tell_everybody(Context& c, prun_req& req) {
+void tell_everybody(Context& c, Request& req) {
   if (req.stalled || Clock::now() - req.since < kStall) return;
   req.stalled = true;
   if (!req.call) return;
@@ -104,12 +104,12 @@ void tell_everybody(Context& c, prun_req& req) {
     if (rank != c.rank && rank != req.collective->next()) c.control.send(rank, note);
 }
 
-bool step(Context& c, prun_req& req) {
-  if (c.aborted()) throw Failure{PRUN_EABORTED, -1, "aborted"};
+bool step(Context& c, Request& req) {
+  c.check_running();
   if (req.call) check_call(c, req);
   check_arrivals(c, req);
   bool done = true;
-  for (prun_req::Part& part : req.parts) {
+  for (Request::Part& part : req.parts) {
     if (part.launch.state == Launch::State::ended) continue;
     part.comm->pump();
     done = part.comm->done(part.launch) && done;
@@ -126,39 +126,39 @@ bool step(Context& c, prun_req& req) {
 }
 
 // After a failure NCCL's kernels may still write to memory, until the communicators are down.
-bool settled(prun_req& req) {
+bool settled(Request& req) {
   if (Clock::now() - req.failed_at > kSettle) return true;
-  return std::all_of(req.parts.begin(), req.parts.end(), [](prun_req::Part& part) {
+  return std::all_of(req.parts.begin(), req.parts.end(), [](Request::Part& part) {
     return part.launch.state == Launch::State::ended || part.launch.state == Launch::State::waiting ||
            part.comm->quiet();
   });
 }
 
-void fail(prun_req& req, const Failure& failure) {
+void fail(Request& req, const Failure& failure) {
   req.failure = failure;
   req.failed_at = Clock::now();
-  for (prun_req::Part& part : req.parts) {
+  for (Request::Part& part : req.parts) {
     part.comm->withdraw(&part.launch);
     part.comm->fail(
         {PRUN_EABORTED, failure.culprit, "an earlier operation of this communicator failed: " + failure.message});
   }
 }
 
-prun_status finish(Context& c, prun_req* request, prun_result* result) {
-  const std::unique_ptr<prun_req> owner(request);
+Failure finish(Context& c, Request* request) {
+  const std::unique_ptr<Request> owner(request);
   const bool failed = static_cast<bool>(request->failure);
-  for (prun_req::Part& part : request->parts)
+  for (Request::Part& part : request->parts)
     if (part.launch.event != nullptr) c.give_event(part.launch.event);
   for (const Bounce& bounce : request->bounces) {
     if (!failed && bounce.user != nullptr) std::memcpy(bounce.user, bounce.pinned, bounce.bytes);
     // After a failure the device may still be at it: then it is given up with the communicator.
     if (!failed) c.memory.give_bounce(bounce.pinned, bounce.bytes);
   }
-  return failed ? report(request->failure, result) : PRUN_OK;
+  return std::move(request->failure);
 }
 
-void nap(Context& c, prun_req& req) {
-  const bool own_core = c.host != nullptr && c.host->cores_per_rank >= 1.0;
+void nap(Context& c, Request& req) {
+  const bool own_core = c.host.cores_per_rank >= 1.0;
   if (own_core && Clock::now() - req.since < kSpin) return std::this_thread::yield();
   req.nap = req.nap.count() == 0 ? kFirstNap : std::min(req.nap * 2, kLongestNap);
   c.board.wait(req.nap);
@@ -166,12 +166,12 @@ void nap(Context& c, prun_req& req) {
 
 }  // namespace
 
-void enqueue(Context& c, prun_req& request) {
+void enqueue(Context& c, Request& request) {
   while (std::any_of(request.parts.begin(), request.parts.end(), [](const auto& part) {
     return part.launch.state == Launch::State::waiting || part.launch.state == Launch::State::issued;
   })) {
-    if (c.aborted()) throw Failure{PRUN_EABORTED, -1, "aborted"};
-    for (prun_req::Part& part : request.parts) part.comm->pump();
+    c.check_running();
+    for (Request::Part& part : request.parts) part.comm->pump();
     std::this_thread::yield();
   }
   receive_from_itself(c, request);
@@ -179,21 +179,21 @@ void enqueue(Context& c, prun_req& request) {
     throw Failure{PRUN_EINVAL, c.rank, "a receive from itself in front of its send would hold its queue for ever"};
 }
 
-prun_status test_request(Context& c, prun_req* request, prun_result* result) {
-  c.use_device();
-  const RelaxedCapture guard(c.library->cuda());
+Failure Context::test(Request* request) {
+  use_device();
+  const RelaxedCapture guard(library->cuda());
   const auto deadline = Clock::now() + kTestLimit;
   for (;;) {
     try {
-      if (!request->failure && step(c, *request)) return finish(c, request, result);
+      if (!request->failure && step(*this, *request)) return finish(*this, request);
     } catch (const Failure& failure) {
       fail(*request, failure);
     }
-    if (request->failure && settled(*request)) return finish(c, request, result);
+    if (request->failure && settled(*request)) return finish(*this, request);
     if (Clock::now() >= deadline) break;
-    nap(c, *request);
+    nap(*this, *request);
   }
-  return report({PRUN_AGAIN, missing(c, *request), ""}, result);
+  return {PRUN_AGAIN, missing(*this, *request)};
 }
 
-}  // namespace prun_nccl
+}  // namespace prun::nccl

@@ -12,9 +12,8 @@
 #include <vector>
 
 #include "comm.h"
-#include "failure.h"
 
-namespace prun_nccl {
+namespace prun::nccl {
 
 // Data that the device cannot reach travels in pinned memory.
 struct Bounce {
@@ -34,12 +33,10 @@ struct SelfMessages {
   std::map<uint64_t, std::deque<SelfMessage>> by_lane;
 };
 
-}  // namespace prun_nccl
-
-struct prun_req {
+struct Request {
   struct Part {  // of a communicator
-    prun_nccl::Comm* comm;
-    prun_nccl::Launch launch;
+    Comm* comm;
+    Launch launch;
   };
   struct Arrival {  // a message that must come with these bytes
     int peer, lane;
@@ -58,16 +55,18 @@ struct prun_req {
   };
 
   std::deque<Part> parts;  // launches are pointed at
-  std::vector<prun_nccl::Bounce> bounces;
+  std::vector<Bounce> bounces;
   std::vector<Arrival> arrivals;
   std::vector<SelfReceive> from_itself;
-  std::vector<prun_nccl::SelfMessage> copies;  // on their way
-  std::vector<int> peers;                      // without whom it cannot end
-  prun_nccl::Comm* collective = nullptr;
+  std::vector<SelfMessage> copies;  // on their way
+  std::vector<int> peers;           // without whom it cannot end
+  Comm* collective = nullptr;
   std::optional<Call> call;
 
-  prun_nccl::Failure failure;
-  prun_nccl::Clock::time_point since = prun_nccl::Clock::now(), failed_at{};
+  Failure failure;
+  Clock::time_point since = Clock::now(), failed_at{};
   bool stalled = false;
   std::chrono::microseconds nap{0};
 };
+
+}  // namespace prun::nccl

@@ -6,7 +6,7 @@
 #include <system_error>
 #include <thread>
 
-namespace prun_nccl {
+namespace prun::nccl {
 namespace {
 
 constexpr auto kStuck = std::chrono::seconds(1);
@@ -58,4 +58,4 @@ std::vector<std::string> Retirement::finish(int milliseconds) {
   return left;
 }
 
-}  // namespace prun_nccl
+}  // namespace prun::nccl

@@ -14,7 +14,7 @@
 
 #include "library.h"
 
-namespace prun_nccl {
+namespace prun::nccl {
 
 // NCCL's side of a communicator; outlives the context where ncclCommAbort never returns.
 struct Native {
@@ -50,4 +50,4 @@ class Retirement {
   std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
-}  // namespace prun_nccl
+}  // namespace prun::nccl

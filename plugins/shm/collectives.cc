@@ -14,18 +14,24 @@ namespace {
 // After something that members may sleep for: they sleep on this rank's bell.
 void ring_members(const Comm& comm) { ring(comm.block().bell); }
 
-prun_status complete(Comm& comm, uint64_t steps) {
-  Member& self = comm.members[static_cast<size_t>(comm.me)];
+void complete(Comm& comm, uint64_t steps) {
+  Member& self = comm.members[comm.me];
   comm.calls++;
   comm.steps += steps;
   comm.stage = Stage::idle;
   self.block->done.store(self.first_call + comm.calls, std::memory_order_release);
-  return PRUN_OK;
 }
 
-// Waits until there(member) holds for each other member. PRUN_OK or what test returns.
+// Its flags mean nothing any more.
+[[noreturn]] void break_off(Comm& comm, const Failure& failure) {
+  comm.broken = true;
+  comm.stage = Stage::idle;
+  throw failure;
+}
+
+// Here and below: false, the time of this call of test is over. Waits until there(member) holds for each other member.
 template <class There>
-prun_status wait_for_all(Context& c, Comm& comm, uint64_t& start, prun_result* result, There there) {
+bool wait_for_all(Context& c, Comm& comm, uint64_t& start, There there) {
   auto ready = [&] {
     while (comm.waited < comm.size() &&
            (comm.waited == static_cast<size_t>(comm.me) || there(comm.members[comm.waited])))
@@ -44,49 +50,44 @@ prun_status wait_for_all(Context& c, Comm& comm, uint64_t& start, prun_result* r
   auto bell = [&]() -> Doorbell& { return comm.members[comm.waited].block->bell; };  // of the first that is missing
   switch (wait_until(
       c.wait, bell, comm.patience, start, ready, [&] { return c.stopped(); }, idle)) {
-    case Wait::time: {
-      const int rank = comm.members[comm.waited].rank;
-      return fail(result, PRUN_AGAIN, rank, "waiting for rank #%d", rank);
-    }
+    case Wait::time:
+      comm.awaited = comm.members[comm.waited].rank;
+      return false;
     case Wait::aborted:
-      comm.broken = true;
-      return report_aborted(result);
+      break_off(comm, aborted_failure());
     case Wait::lost:
-      comm.broken = true;
-      return report_lost(c, lost, how, result);
+      break_off(comm, c.loss(lost, how));
     case Wait::ready:
       break;
   }
   comm.waited = 0;
   comm.patience.progress();
-  return PRUN_OK;
+  return true;
 }
 
 // Progress `step` of this call has been reached here.
 void publish(Comm& comm, uint64_t step) {
-  const Member& self = comm.members[static_cast<size_t>(comm.me)];
+  const Member& self = comm.members[comm.me];
   self.block->progress.store(self.first_step + comm.steps + step, std::memory_order_seq_cst);
   ring_members(comm);
 }
 
-prun_status wait_for_step(Context& c, Comm& comm, uint64_t step, uint64_t& start, prun_result* result) {
-  return wait_for_all(c, comm, start, result, [&](const Member& m) {
+bool wait_for_step(Context& c, Comm& comm, uint64_t step, uint64_t& start) {
+  return wait_for_all(c, comm, start, [&](const Member& m) {
     return m.block->progress.load(std::memory_order_acquire) >= m.first_step + comm.steps + step;
   });
 }
 
-prun_status check_calls(Comm& comm, prun_result* result) {
+void check_calls(Comm& comm) {
   for (const Member& m : comm.members) {
     const CallLine& line = line_of(comm, m);
     if (line.fingerprint == comm.params.fingerprint && line.count == comm.params.count &&
         line.sequence == comm.params.sequence)
       continue;
     comm.seen = {sizeof(prun_coll_seen), line.fingerprint, line.count, line.sequence};
-    comm.broken = true;
-    return fail(result, PRUN_EMISMATCH, m.rank, "rank #%d called another collective: count %llu, sequence %llu", m.rank,
-                static_cast<unsigned long long>(line.count), static_cast<unsigned long long>(line.sequence));
+    break_off(comm, {PRUN_EMISMATCH, m.rank, "rank #", m.rank, " called another collective: count ", line.count,
+                     ", sequence ", line.sequence});
   }
-  return PRUN_OK;
 }
 
 bool is_small(const Comm& comm, const Shape& s) { return s.input() <= comm.small; }
@@ -110,54 +111,74 @@ void take_small(const Comm& comm, const Shape& s) {
   take(comm, s, from, 0, s.piece, false);
 }
 
-prun_status test_staged(Context& c, Comm& comm, const Shape& s, uint64_t& start, prun_result* result) {
+bool test_staged(Context& c, Comm& comm, const Shape& s, uint64_t& start) {
   const size_t steps = steps_staged(comm, s);
   while (true) {
     if (!comm.published) {
       work_staged(comm, s, comm.step);
-      if (comm.step + 1 == steps) return complete(comm, steps - 1);
+      if (comm.step + 1 == steps) {
+        complete(comm, steps - 1);
+        return true;
+      }
       publish(comm, comm.step + 1);
       comm.published = true;
     }
-    if (prun_status status = wait_for_step(c, comm, comm.step + 1, start, result); status != PRUN_OK) return status;
+    if (!wait_for_step(c, comm, comm.step + 1, start)) return false;
     comm.published = false;
     comm.step++;
     if (start == 0) start = now_ns();
-    if (now_ns() - start > c.wait.call_ns) return PRUN_AGAIN;
+    if (now_ns() - start > c.wait.call_ns) return false;
   }
 }
 
 // Direct work until it is done or time is up.
-prun_status test_direct(Context& c, Comm& comm, const Shape& s, uint64_t& start, prun_result* result) {
+bool test_direct(Context& c, Comm& comm, const Shape& s, uint64_t& start) {
   if (start == 0) start = now_ns();
   while (work_direct(comm, s)) {
-    if (c.stopped()) {
-      comm.broken = true;
-      return report_aborted(result);
-    }
-    if (now_ns() - start > c.wait.call_ns) return PRUN_AGAIN;
+    if (c.stopped()) break_off(comm, aborted_failure());
+    if (now_ns() - start > c.wait.call_ns) return false;
   }
   publish(comm, 1);
   comm.stage = Stage::leave;
-  return PRUN_OK;
+  return true;
 }
 
-prun_status test_arrival(Context& c, Comm& comm, const Shape& s, uint64_t& start, prun_result* result) {
-  const prun_status status = wait_for_all(c, comm, start, result, [&](const Member& m) {
+bool test_arrival(Context& c, Comm& comm, const Shape& s, uint64_t& start) {
+  const bool all_here = wait_for_all(c, comm, start, [&](const Member& m) {
     return line_of(comm, m).number.load(std::memory_order_acquire) >= m.first_call + comm.calls + 1;
   });
-  if (status != PRUN_OK) return status;
-  if (const prun_status same = check_calls(comm, result); same != PRUN_OK) return same;
+  if (!all_here) return false;
+  check_calls(comm);
   if (is_small(comm, s)) {
     comm.path = "small: the input comes with the call's flag (option small)";
     take_small(comm, s);
-    return complete(comm, 0);
+    complete(comm, 0);
+    return true;
   }
   comm.stream = streams(c, comm, s);
   comm.stage = resolve(c, comm, s) ? Stage::direct : Stage::staged;
   comm.path = comm.stage == Stage::direct ? "direct: read and written where the members have it"
                                           : "staged: in chunks through blocks that the members share (option chunk)";
-  return PRUN_OK;
+  return true;
+}
+
+// One stage. On the way out of the last one the communicator is idle.
+bool advance(Context& c, Comm& comm, const Shape& s, uint64_t& start) {
+  switch (comm.stage) {
+    case Stage::arrive:
+      return test_arrival(c, comm, s, start);
+    case Stage::direct:
+      return test_direct(c, comm, s, start);
+    case Stage::leave:
+      if (!wait_for_step(c, comm, 1, start)) return false;
+      complete(comm, 1);
+      return true;
+    case Stage::staged:
+      return test_staged(c, comm, s, start);
+    case Stage::idle:
+      break;
+  }
+  throw Failure(PRUN_EINVAL, "no collective is under way");
 }
 
 }  // namespace
@@ -172,8 +193,7 @@ void take(const Comm& comm, const Shape& s, const std::byte* const* from, size_t
       const void* inputs[kMaxMembers];
       for (size_t i = 0; i < s.n; i++) inputs[i] = from[i];
       void* const output = to;
-      reduce(comm.params.dtype, comm.params.redop, inputs, static_cast<int>(s.n), &output, 1, bytes / s.element,
-             stream);
+      sdk::reduce(reduction_of(comm), inputs, static_cast<int>(s.n), &output, 1, bytes / s.element, stream);
       return;
     }
     case PRUN_ALL_GATHER:
@@ -197,16 +217,14 @@ bool streams(const Context& c, const Comm& comm, const Shape& s) {
   return inputs * s.input() + outputs * s.recv_bytes() > c.last_cache + c.last_cache / 2;
 }
 
-prun_status start_collective(Context& c, Comm& comm, const prun_coll_params& params, prun_req** request,
-                             prun_result* result) {
-  if (comm.broken) return fail(result, PRUN_EABORTED, -1, "an earlier collective of this group has failed");
+Request* Context::coll(Comm& comm, const prun_coll_params& params, prun_queue) {
+  if (comm.broken) throw Failure(PRUN_EABORTED, "an earlier collective of this group has failed");
   if (!comm.ready || comm.stage != Stage::idle)
-    return fail(result, PRUN_EINVAL, -1, "a group runs one collective at a time, once it is connected");
-  if (params.kind < PRUN_ALL_REDUCE || params.kind > PRUN_BARRIER || dtype_bytes(params.dtype) == 0 ||
-      params.redop < PRUN_SUM || params.redop > PRUN_AVG || params.root < 0 ||
-      static_cast<size_t>(params.root) >= comm.size())
-    return fail(result, PRUN_ENOTSUP, -1, "collective %d of type %d, operation %d, root %d", params.kind, params.dtype,
-                params.redop, params.root);
+    throw Failure(PRUN_EINVAL, "a group runs one collective at a time, once it is connected");
+  if (params.kind < PRUN_ALL_REDUCE || params.kind > PRUN_BARRIER || sdk::dtype_bytes(params.dtype) == 0 ||
+      params.redop < PRUN_SUM || params.redop > PRUN_AVG || params.root < 0 || params.root >= std::ssize(comm.members))
+    throw Failure(PRUN_ENOTSUP, -1, "collective ", params.kind, " of type ", params.dtype, ", operation ", params.redop,
+                  ", root ", params.root);
   comm.params = params;
   comm.stage = Stage::arrive;
   comm.waited = 0;
@@ -215,51 +233,32 @@ prun_status start_collective(Context& c, Comm& comm, const prun_coll_params& par
   comm.patience.progress();
 
   const Shape s = shape_of(comm);
-  const Member& self = comm.members[static_cast<size_t>(comm.me)];
-  CallLine& line = line_of(comm, self);
+  const Member& own = comm.members[comm.me];
+  CallLine& line = line_of(comm, own);
   line.fingerprint = params.fingerprint;
   line.count = params.count;
   line.sequence = params.sequence;
   if (is_small(comm, s)) {
     put_small(comm, s);
   } else {
-    line.send = s.send_bytes() > 0 ? c.place_of(params.send, s.send_bytes()) : Place{-1, 0, 0};
-    line.recv = s.recv_bytes() > 0 ? c.place_of(params.recv, s.recv_bytes()) : Place{-1, 0, 0};
+    line.send = s.send_bytes() > 0 ? place_of(params.send, s.send_bytes()) : Place{-1, 0, 0};
+    line.recv = s.recv_bytes() > 0 ? place_of(params.recv, s.recv_bytes()) : Place{-1, 0, 0};
   }
-  line.number.store(self.first_call + comm.calls + 1, std::memory_order_seq_cst);
+  line.number.store(own.first_call + comm.calls + 1, std::memory_order_seq_cst);
   ring_members(comm);
-  *request = &comm.request;
-  return PRUN_OK;
+  return &comm.request;
 }
 
-prun_status test_collective(Context& c, Comm& comm, prun_result* result) {
+Failure test_collective(Context& c, Comm& comm) {
   const Shape s = shape_of(comm);
   uint64_t start = 0;
-  while (true) {
-    prun_status status = PRUN_OK;
-    switch (comm.stage) {
-      case Stage::arrive:
-        status = test_arrival(c, comm, s, start, result);
-        break;
-      case Stage::direct:
-        status = test_direct(c, comm, s, start, result);
-        break;
-      case Stage::leave:
-        status = wait_for_step(c, comm, 1, start, result);
-        if (status == PRUN_OK) return complete(comm, 1);
-        break;
-      case Stage::staged:
-        status = test_staged(c, comm, s, start, result);
-        break;
-      case Stage::idle:
-        return fail(result, PRUN_EINVAL, -1, "no collective is under way");
-    }
-    if (status == PRUN_AGAIN) return status;
-    if (status != PRUN_OK || comm.stage == Stage::idle) {
-      comm.stage = Stage::idle;
-      return status;
-    }
-  }
+  comm.awaited = -1;
+  do {
+    if (advance(c, comm, s, start)) continue;
+    if (comm.awaited < 0) return {PRUN_AGAIN, ""};
+    return {PRUN_AGAIN, comm.awaited, "waiting for rank #", comm.awaited};
+  } while (comm.stage != Stage::idle);
+  return {};
 }
 
 }  // namespace prun::shm

@@ -2,9 +2,8 @@
 #include "comm.h"
 
 #include <algorithm>
-#include <cstring>
 
-#include "reduce.h"
+#include "shape.h"
 
 namespace prun::shm {
 namespace {
@@ -34,66 +33,62 @@ int take_slot(Context& c) {
 
 }  // namespace
 
-prun_status create_comm(Context& c, const int* ranks, int n, int lane, prun_comm** made, prun_result* result) {
-  if (n < 1 || n > kMaxMembers) return fail(result, PRUN_ENOTSUP, -1, "a group of %d ranks", n);
-  auto comm = std::make_unique<prun_comm>();
-  comm->members.resize(static_cast<size_t>(n));
-  comm->me = -1;
-  comm->key = mix(static_cast<uint64_t>(lane), static_cast<uint64_t>(n));
-  for (int i = 0; i < n; i++) {
-    if (ranks[i] < 0 || ranks[i] >= c.ranks) return fail(result, PRUN_EINVAL, -1, "no rank #%d", ranks[i]);
-    Member& m = comm->members[static_cast<size_t>(i)];
-    m.rank = ranks[i];
-    m.local = c.local_of[static_cast<size_t>(m.rank)];
-    if (m.local < 0) return fail(result, PRUN_ENOTSUP, m.rank, "rank #%d is not on this host", m.rank);
-    if (m.rank == c.rank)
-      comm->me = i;
+Comm* Context::comm_create(std::span<const int> group, int lane) {
+  const size_t n = group.size();
+  if (n > kMaxMembers) throw Failure(PRUN_ENOTSUP, -1, "a group of ", n, " ranks");
+  auto comm = std::make_unique<Comm>();
+  comm->members.resize(n);
+  comm->key = mix(static_cast<uint64_t>(lane), n);
+  for (size_t i = 0; i < n; i++) {
+    Member& m = comm->members[i];
+    m.rank = group[i];
+    m.local = local_of[m.rank];
+    if (m.local < 0) throw Failure(PRUN_ENOTSUP, m.rank, "rank #", m.rank, " is not on this host");
+    if (m.rank == rank)
+      comm->me = static_cast<int>(i);
     else
       comm->locals.push_back(m.local);
     comm->key = mix(comm->key, static_cast<uint64_t>(m.rank));
   }
-  if (comm->me < 0) return fail(result, PRUN_EINVAL, c.rank, "rank #%d is not in the group", c.rank);
-  comm->small = c.options.small;
-  comm->chunk = c.options.chunk;
-  comm->ring = c.ring;
-  comm->request.kind = prun_req::Kind::coll;
+  comm->small = options.small;
+  comm->chunk = options.chunk;
+  comm->ring = ring;
+  comm->request.kind = Request::Kind::coll;
   comm->request.comm = comm.get();
 
-  std::lock_guard lock(c.mutex);
-  comm->slot = take_slot(c);
-  if (comm->slot < 0) return fail(result, PRUN_ENOTSUP, -1, "%d groups at once are too many", kMaxComms);
-  Member& self = comm->members[static_cast<size_t>(comm->me)];
-  self.block = &c.self().block(comm->slot);
-  self.first_call = self.block->done.load(std::memory_order_relaxed);
-  self.first_call += self.first_call & 1;  // call k uses line k & 1 on all members
-  self.block->done.store(self.first_call, std::memory_order_release);
-  self.first_step = self.block->progress.load(std::memory_order_relaxed);
+  std::lock_guard lock(mutex);
+  comm->slot = take_slot(*this);
+  if (comm->slot < 0) throw Failure(PRUN_ENOTSUP, -1, kMaxComms, " groups at once are too many");
+  Member& own = comm->members[comm->me];
+  own.block = &self().block(comm->slot);
+  own.first_call = own.block->done.load(std::memory_order_relaxed);
+  own.first_call += own.first_call & 1;  // call k uses line k & 1 on all members
+  own.block->done.store(own.first_call, std::memory_order_release);
+  own.first_step = own.block->progress.load(std::memory_order_relaxed);
   for (int local : comm->locals)
-    send_note(c, local,
-              CommNote{comm->key, self.first_call, self.first_step, comm->slot, n, static_cast<uint32_t>(comm->small),
-                       static_cast<uint32_t>(comm->chunk), static_cast<uint32_t>(comm->ring)});
-  *made = comm.release();
-  return PRUN_OK;
+    send_note(*this, local,
+              CommNote{comm->key, own.first_call, own.first_step, comm->slot, static_cast<int32_t>(n),
+                       static_cast<uint32_t>(comm->small), static_cast<uint32_t>(comm->chunk),
+                       static_cast<uint32_t>(comm->ring)});
+  return comm.release();
 }
 
-prun_status test_comm(Context& c, Comm& comm, prun_result* result) {
-  if (comm.ready) return PRUN_OK;
-  if (c.stopped()) return report_aborted(result);
-  std::lock_guard lock(c.mutex);
-  progress(c);
+Failure Context::comm_test(Comm& comm) {
+  if (comm.ready) return {};
+  std::lock_guard lock(mutex);
+  progress(*this);
   for (Member& m : comm.members) {
     if (m.block) continue;
-    auto& notes = c.p2p.links[static_cast<size_t>(m.local)].notes;
+    auto& notes = p2p.links[m.local].notes;
     auto note = std::find_if(notes.begin(), notes.end(), [&](const CommNote& x) {
       return x.key == comm.key && x.members == static_cast<int>(comm.size());
     });
     if (note == notes.end()) {
       RankState how = RankState::running;
-      if (const int lost = c.lost_peer({m.local}, how); lost >= 0 && !progress(c))
-        return report_lost(c, lost, how, result);
-      return fail(result, PRUN_AGAIN, m.rank, "waiting for rank #%d to join the group", m.rank);
+      if (const int lost = lost_peer({m.local}, how); lost >= 0 && !progress(*this)) return loss(lost, how);
+      return {PRUN_AGAIN, m.rank, "waiting for rank #", m.rank, " to join the group"};
     }
-    m.block = &c.peers[static_cast<size_t>(m.local)].block(note->slot);
+    m.block = &peers[m.local].block(note->slot);
     m.first_call = note->first_call;
     m.first_step = note->first_step;
     comm.small = std::min<size_t>(comm.small, note->small);
@@ -102,20 +97,20 @@ prun_status test_comm(Context& c, Comm& comm, prun_result* result) {
     notes.erase(note);
   }
   for (int local : comm.locals)  // our own notes must be out before we stop calling
-    if (!c.p2p.links[static_cast<size_t>(local)].out.empty()) return PRUN_AGAIN;
+    if (!p2p.links[local].out.empty()) return {PRUN_AGAIN, ""};
   comm.ready = true;
-  return PRUN_OK;
+  return {};
 }
 
-void free_comm(Context& c, Comm* comm) {
-  std::unique_ptr<prun_comm> owned(static_cast<prun_comm*>(comm));
+void Context::comm_free(Comm* comm) {
+  const std::unique_ptr<Comm> owned(comm);
   if (!comm->ready || comm->broken || comm->stage != Stage::idle) return;  // its peers may read it for ever
   Resting rest;
   rest.slot = comm->slot;
   for (const Member& m : comm->members)
-    if (m.rank != c.rank) rest.needs.push_back({&m.block->done, m.first_call + comm->calls});
-  std::lock_guard lock(c.mutex);
-  c.resting.push_back(std::move(rest));
+    if (m.rank != rank) rest.needs.push_back({&m.block->done, m.first_call + comm->calls});
+  std::lock_guard lock(mutex);
+  resting.push_back(std::move(rest));
 }
 
 }  // namespace prun::shm

@@ -24,7 +24,7 @@ struct Member {
 enum class Stage { idle, arrive, direct, leave, staged };
 
 struct Comm;
-struct CollRequest : prun_req {
+struct CollRequest : Request {
   Comm* comm = nullptr;
 };
 
@@ -47,6 +47,7 @@ struct Comm {
   Stage stage = Stage::idle;
   Patience patience;
   bool broken = false;      // ended with an error: its flags mean nothing any more
+  int awaited = -1;         // the rank that the last wait in vain was for
   size_t waited = 0;        // members known to have arrived where they are waited for
   uint64_t at = 0;          // bytes done of the direct work
   uint64_t step = 0;        // barriers passed after the arrival
@@ -56,18 +57,10 @@ struct Comm {
   const char* path = "";    // of the last call, in words
   prun_coll_seen seen{};
 
-  CommBlock& block() const { return *members[static_cast<size_t>(me)].block; }
+  CommBlock& block() const { return *members[me].block; }
   size_t size() const { return members.size(); }
 };
 
-prun_status create_comm(Context& c, const int* ranks, int n, int lane, prun_comm** comm, prun_result* result);
-prun_status test_comm(Context& c, Comm& comm, prun_result* result);
-void free_comm(Context& c, Comm* comm);
-
-prun_status start_collective(Context& c, Comm& comm, const prun_coll_params& params, prun_req** request,
-                             prun_result* result);
-prun_status test_collective(Context& c, Comm& comm, prun_result* result);
+Failure test_collective(Context& c, Comm& comm);
 
 }  // namespace prun::shm
-
-struct prun_comm : prun::shm::Comm {};

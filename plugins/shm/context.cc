@@ -1,63 +1,101 @@
-// Options, results, and what a rank knows of its peers' memory and lives.
+// The life of a context, its memory, and what it knows of its peers' memory and lives.
 #include "context.h"
 
 #include <poll.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstring>
-#include <string_view>
+
+#include "caches.h"
+#include "comm.h"
+#include "connect.h"
+#include "onesided.h"
+#include "prun/sdk/options.h"
+#include "ring.h"
 
 namespace prun::shm {
 
-std::string parse_options(const char* text, Options& options) {
-  std::string_view rest = text ? text : "";
-  while (!rest.empty()) {
-    const size_t comma = std::min(rest.find(','), rest.size());
-    const std::string_view word = rest.substr(0, comma);
-    rest.remove_prefix(std::min(comma + 1, rest.size()));
-    const size_t equals = std::min(word.find('='), word.size());
-    const std::string_view key = word.substr(0, equals);
-    const std::string_view value = word.substr(std::min(equals + 1, word.size()));
-    size_t number = 0;
-    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
-    const bool good = error == std::errc() && end == value.data() + value.size();
-    if (key == "small" && good && number >= 64 && number <= kSlotBytes)
-      options.small = number;
-    else if (key == "chunk" && good && number >= 4096 && number <= kMaxChunk)
-      options.chunk = number / 64 * 64;
-    else if (key == "huge" && good && number <= 1)
-      options.huge = number == 1;
-    else
-      return std::string(word);
-  }
-  return "";
+Context::Context(const prun_open_params& params) : Transport(params) {
+  const sdk::Option rows[] = {{"chunk", &options.chunk, 4096, kMaxChunk, "bytes"},
+                              {"huge", &options.huge},
+                              {"small", &options.small, 64, kSlotBytes, "bytes"}};
+  sdk::parse_options("shm", params.options, rows);
+  // Spinning pays only while nobody else wants the core; and where it does not, a barrier saved is worth a copy.
+  const bool roomy = host.cores_per_rank >= 1.0;
+  if (roomy) wait.spin_ns = 50'000;
+  if (options.small == 0) options.small = roomy ? 256 : 8192;
+  if (options.chunk == 0) options.chunk = roomy ? 128 << 10 : 256 << 10;
+  options.chunk = options.chunk / 64 * 64;
+  // Ranks that take turns on a core share its caches: longer rings would only fill them.
+  ring = std::max<size_t>(roomy ? kStageBytes : kStageBytes / 2, 4 * options.chunk);
+  last_cache = cache_bytes(3);
+  connector = std::make_unique<Connector>(*this, params);
 }
 
-prun_status fail(prun_result* result, prun_status status, int culprit, const char* format, ...) {
-  if (!result || result->size < sizeof(prun_result)) return status;
-  result->culprit = culprit;
-  va_list args;
-  va_start(args, format);
-  std::vsnprintf(result->message, sizeof result->message, format, args);
-  va_end(args);
-  return status;
+Context::~Context() {
+  if (segment.mapping && !aborted)
+    self().header().state.store(static_cast<uint32_t>(RankState::closed), std::memory_order_seq_cst);
 }
 
-prun_status report_aborted(prun_result* result) { return fail(result, PRUN_EABORTED, -1, "aborted"); }
+std::string Context::address() { return connector->address(); }
 
-prun_status report_lost(Context& c, int lost, RankState how, prun_result* result) {
-  const int rank = c.peers[static_cast<size_t>(lost)].rank;
-  switch (how) {
-    // It aborted because of something else: naming it would blame a victim.
-    case RankState::aborted:
-      return fail(result, PRUN_EABORTED, -1, "rank #%d aborted", rank);
-    case RankState::closed:
-      return fail(result, PRUN_EPEER, rank, "rank #%d has closed its transport", rank);
-    case RankState::running:
-      break;
-  }
-  return fail(result, PRUN_EPEER, rank, "the process of rank #%d is gone", rank);
+Failure Context::connect(const sdk::Blobs& blobs) {
+  Failure missing = connector->connect(blobs);
+  if (!missing) connector.reset();
+  return missing;
+}
+
+Failure Context::test(Request* request) {
+  if (request->kind == Request::Kind::p2p) return test_batch(*this, static_cast<P2pRequest*>(request));
+  if (request->kind == Request::Kind::signal) return test_signal(*this, static_cast<SignalRequest*>(request));
+  return test_collective(*this, *static_cast<CollRequest*>(request)->comm);
+}
+
+// Sleepers wake within their nap of 4 ms; the peers see the state.
+void Context::abort() {
+  Transport::abort();
+  if (!connected) return;
+  self().header().state.store(static_cast<uint32_t>(RankState::aborted), std::memory_order_seq_cst);
+  shm::ring(self().header().bell);
+}
+
+void* Context::mem_alloc(size_t bytes, int, void*&) {
+  const int index = static_cast<int>(arenas.size());
+  if (connector == nullptr || connector->listens() || index >= kMaxArenas)
+    throw Failure(PRUN_ENOTSUP, -1, "memory for peers is allocated before address, ", kMaxArenas, " pieces at most");
+  Arena a;
+  const size_t skew = arena_skew(rank, index);
+  const size_t whole = (std::max<size_t>(bytes, 1) + skew + kPage - 1) / kPage * kPage;
+  a.memory = create_memory("prun-shm-arena", whole, options.huge && whole >= (4 << 20));
+  if (!a.memory.mapping)
+    throw Failure(errno == ENOMEM ? PRUN_ENOMEM : PRUN_ESYSTEM, -1, bytes,
+                  " bytes of shared memory: ", strerror(errno));
+  a.start = a.memory.mapping.base() + skew;
+  a.bytes = bytes;
+  a.shared = true;
+  arenas.push_back(std::move(a));
+  return arenas.back().start;
+}
+
+void Context::mem_free(void* ptr, void*) {
+  const auto a = std::find_if(arenas.begin(), arenas.end(), [&](const Arena& x) { return x.start == ptr; });
+  if (a == arenas.end()) return;
+  *a = {};
+  if (connector != nullptr && !connector->listens())
+    arenas.erase(a);  // later, peers know arenas by index: a gap is left
+}
+
+int Context::score(const prun_open_params& params, std::span<const int> ranks) {
+  return std::ssize(ranks) <= params.local_ranks ? 90 : 0;
+}
+
+// "sums_in_rank_order" only asks whether it is so; they are, on every path (plugins/README.md).
+const void* Context::ext(std::string_view id) {
+  static const prun_coll_path coll_path = [](prun_ctx*, prun_comm* comm) {
+    return reinterpret_cast<const shm::Comm*>(comm)->path;
+  };
+  const bool known = id == "coll_path" || id == "sums_in_rank_order";
+  return known ? reinterpret_cast<const void*>(coll_path) : nullptr;
 }
 
 Place Context::place_of(const void* ptr, size_t bytes) const {
@@ -65,25 +103,46 @@ Place Context::place_of(const void* ptr, size_t bytes) const {
   for (size_t i = 0; i < arenas.size(); i++) {
     const Arena& a = arenas[i];
     if (a.shared && p >= a.start && p < a.start + a.bytes && bytes <= static_cast<size_t>(a.start + a.bytes - p))
-      return {static_cast<int32_t>(i), 0, static_cast<uint64_t>(p - a.mapping.base)};
+      return {static_cast<int32_t>(i), 0, static_cast<uint64_t>(p - a.memory.mapping.base())};
   }
   return {-1, 0, 0};
 }
 
 std::byte* Context::address_of(const Peer& peer, const Place& place) const {
-  return peer.arenas[static_cast<size_t>(place.arena)].base + place.offset;
+  return peer.arenas[place.arena].base + place.offset;
+}
+
+int Context::local_index(int peer) const {
+  const int local = local_of[peer];
+  if (local < 0) throw Failure(PRUN_EPEER, peer, "rank #", peer, " is not on this host");
+  return local;
 }
 
 int Context::lost_peer(const std::vector<int>& among, RankState& how) {
   std::vector<pollfd> polls;
-  for (int i : among) polls.push_back({i == me ? -1 : peers[static_cast<size_t>(i)].socket, POLLIN | POLLRDHUP, 0});
+  for (int i : among) polls.push_back({i == me ? -1 : peers[i].socket.get(), POLLIN | POLLRDHUP, 0});
   poll(polls.data(), polls.size(), 0);
   for (size_t i = 0; i < among.size(); i++) {
     if (among[i] == me) continue;
-    how = static_cast<RankState>(peers[static_cast<size_t>(among[i])].header().state.load(std::memory_order_acquire));
+    how = static_cast<RankState>(peers[among[i]].header().state.load(std::memory_order_acquire));
     if (polls[i].revents != 0 || how != RankState::running) return among[i];
   }
   return -1;
 }
 
+Failure Context::loss(int local, RankState how) const {
+  const int who = peers[local].rank;
+  // A rank that aborts does so because of something else: naming it would blame a victim.
+  if (how == RankState::aborted) return {PRUN_EABORTED, -1, "rank #", who, " aborted"};
+  if (how == RankState::closed) return {PRUN_EPEER, who, "rank #", who, " has closed its transport"};
+  return {PRUN_EPEER, who, "the process of rank #", who, " is gone"};
+}
+
 }  // namespace prun::shm
+
+const prun_transport* prun_transport_v1(const prun_host* host) {
+  return prun::sdk::transport_table<prun::shm::Context>(host, {.name = "shm",
+                                                               .version = "1.0.0",
+                                                               .summary = "shared memory between the ranks of one host",
+                                                               .local_only = true});
+}

@@ -23,8 +23,7 @@ bool work_on_slice(Comm& comm, const Shape& s) {
     from[i] = comm.members[i].send + at;
     if (s.kind == PRUN_ALL_REDUCE || k == s.root) to[outputs++] = comm.members[k].recv + at;
   }
-  reduce(comm.params.dtype, comm.params.redop, from, static_cast<int>(s.n), to, outputs, bytes / s.element,
-         comm.stream);
+  sdk::reduce(reduction_of(comm), from, static_cast<int>(s.n), to, outputs, bytes / s.element, comm.stream);
   comm.at += bytes;
   return true;
 }
@@ -36,7 +35,7 @@ bool resolve(Context& c, Comm& comm, const Shape& s) {
   for (size_t i = 0; i < s.n; i++) {
     Member& m = comm.members[i];
     const CallLine& line = line_of(comm, m);
-    const Peer& peer = c.peers[static_cast<size_t>(m.local)];
+    const Peer& peer = c.peers[m.local];
     m.send = line.send.arena >= 0 ? c.address_of(peer, line.send) : nullptr;
     m.recv = line.recv.arena >= 0 ? c.address_of(peer, line.recv) : nullptr;
     all_send &= m.send != nullptr;

@@ -7,32 +7,19 @@
 #include "context.h"
 
 namespace prun::shm {
-
 namespace {
 
-// Throughout: PRUN_OK, or a status whose reason is in `result`.
-prun_status find_peer(const Context& c, int rank, uint64_t signal, int& index, prun_result* result) {
-  if (!c.connected || rank < 0 || rank >= c.ranks || signal > PRUN_MAX_SIGNAL)
-    return fail(result, PRUN_EINVAL, -1, "a one-sided call to rank #%d with signal %llu", rank,
-                static_cast<unsigned long long>(signal));
-  if (c.stopped()) return report_aborted(result);
-  index = c.local_of[static_cast<size_t>(rank)];
-  return index >= 0 ? PRUN_OK : fail(result, PRUN_EPEER, rank, "rank #%d is not on this host", rank);
-}
-
 // Where [offset, offset + bytes) of a rank's window lies in this process.
-prun_status find_place(Context& c, int index, size_t offset, size_t bytes, std::byte*& place, prun_result* result) {
-  const Peer& peer = c.peers[static_cast<size_t>(index)];
+std::byte* find_place(const Peer& peer, size_t offset, size_t bytes) {
   const size_t skew = arena_skew(peer.rank, 0), size = peer.arenas.empty() ? 0 : peer.arenas[0].bytes - skew;
   if (offset > size || bytes > size - offset)
-    return fail(result, PRUN_EINVAL, peer.rank, "%zu bytes at %zu of the window of rank #%d, which has %zu", bytes,
-                offset, peer.rank, size);
-  place = peer.arenas[0].base + skew + offset;
-  return PRUN_OK;
+    throw Failure(PRUN_EINVAL, peer.rank, bytes, " bytes at ", offset, " of the window of rank #", peer.rank,
+                  ", which has ", size);
+  return peer.arenas[0].base + skew + offset;
 }
 
 void raise(Context& c, int index, uint64_t signal) {
-  const Peer& peer = c.peers[static_cast<size_t>(index)];
+  const Peer& peer = c.peers[index];
   peer.inbox(c.me).signals[signal].fetch_add(1, std::memory_order_seq_cst);
   ring(peer.header().bell);
 }
@@ -41,54 +28,43 @@ uint64_t raised(Context& c, int index, uint64_t signal) {
   return c.self().inbox(index).signals[signal].load(std::memory_order_seq_cst);
 }
 
-// Of calls that are complete when they return: nothing to wait for, nothing to free.
-prun_status complete(prun_req** request) {
-  static SignalRequest done{{prun_req::Kind::signal}};
-  *request = &done;
-  return PRUN_OK;
+// For calls that are complete when they return: nothing to wait for, nothing to free.
+Request* completed() {
+  static SignalRequest done{{Request::Kind::signal}};
+  return &done;
 }
 
 }  // namespace
 
-prun_status put(Context& c, int peer, const void* src, size_t offset, size_t bytes, uint64_t signal, prun_req** request,
-                prun_result* result) {
-  int index = -1;
-  std::byte* place = nullptr;
-  if (prun_status status = find_peer(c, peer, signal, index, result); status != PRUN_OK) return status;
-  if (prun_status status = find_place(c, index, offset, bytes, place, result); status != PRUN_OK) return status;
+Request* Context::put(int peer, const void* src, size_t offset, size_t bytes, uint64_t number) {
+  const int index = local_index(peer);
+  std::byte* const place = find_place(peers[index], offset, bytes);
   if (bytes > 0) std::memcpy(place, src, bytes);
-  if (signal != 0) raise(c, index, signal);
-  return complete(request);
+  if (number != 0) raise(*this, index, number);
+  return completed();
 }
 
-prun_status get(Context& c, int peer, void* dst, size_t offset, size_t bytes, prun_req** request, prun_result* result) {
-  int index = -1;
-  std::byte* place = nullptr;
-  if (prun_status status = find_peer(c, peer, 0, index, result); status != PRUN_OK) return status;
-  if (prun_status status = find_place(c, index, offset, bytes, place, result); status != PRUN_OK) return status;
+Request* Context::get(int peer, void* dst, size_t offset, size_t bytes) {
+  const std::byte* const place = find_place(peers[local_index(peer)], offset, bytes);
   if (bytes > 0) std::memcpy(dst, place, bytes);
-  return complete(request);
+  return completed();
 }
 
-prun_status raise_signal(Context& c, int peer, uint64_t signal, prun_req** request, prun_result* result) {
-  int index = -1;
-  if (prun_status status = find_peer(c, peer, signal, index, result); status != PRUN_OK) return status;
-  if (signal != 0) raise(c, index, signal);
-  return complete(request);
+Request* Context::signal(int peer, uint64_t number) {
+  const int index = local_index(peer);
+  if (number != 0) raise(*this, index, number);
+  return completed();
 }
 
-prun_status wait_signal(Context& c, int peer, uint64_t signal, uint64_t count, prun_req** request,
-                        prun_result* result) {
-  int index = -1;
-  if (prun_status status = find_peer(c, peer, signal, index, result); status != PRUN_OK) return status;
-  if (signal == 0 || raised(c, index, signal) >= count) return complete(request);
-  *request = new SignalRequest{{prun_req::Kind::signal}, index, signal, count, {}};
-  return PRUN_OK;
+Request* Context::wait_signal(int peer, uint64_t number, uint64_t count) {
+  const int index = local_index(peer);
+  if (number == 0 || raised(*this, index, number) >= count) return completed();
+  return new SignalRequest{{Request::Kind::signal}, index, number, count, {}};
 }
 
-prun_status test_signal(Context& c, SignalRequest* request, prun_result* result) {
+Failure test_signal(Context& c, SignalRequest* request) {
   const int peer = request->peer;
-  if (peer < 0) return PRUN_OK;
+  if (peer < 0) return {};
   RankState how = RankState::running;
   auto ready = [&] { return raised(c, peer, request->signal) >= request->count; };
   auto idle = [&] { return c.lost_peer({peer}, how) >= 0; };
@@ -96,13 +72,10 @@ prun_status test_signal(Context& c, SignalRequest* request, prun_result* result)
   uint64_t start = 0;
   const Wait wait = wait_until(
       c.wait, own_bell, request->patience, start, ready, [&] { return c.stopped(); }, idle);
-  if (wait == Wait::time) {
-    if (result) result->culprit = c.peers[static_cast<size_t>(peer)].rank;
-    return PRUN_AGAIN;
-  }
+  if (wait == Wait::time) return {PRUN_AGAIN, c.peers[peer].rank};
   delete request;
-  if (wait == Wait::aborted) return report_aborted(result);
-  return wait == Wait::lost ? report_lost(c, peer, how, result) : PRUN_OK;
+  if (wait == Wait::aborted) return aborted_failure();
+  return wait == Wait::lost ? c.loss(peer, how) : Failure();
 }
 
 }  // namespace prun::shm

@@ -19,7 +19,7 @@ namespace {
 
 // A message met its receive.
 void match(Context& c, Transfer* t, const Record& r, const std::byte* body, Transfer* from_self) {
-  Link& link = c.p2p.links[static_cast<size_t>(t->peer)];
+  Link& link = c.p2p.links[t->peer];
   if (r.bytes != t->bytes) {
     refuse(c, t, r, from_self);
     return;
@@ -35,7 +35,7 @@ void match(Context& c, Transfer* t, const Record& r, const std::byte* body, Tran
         t->source = from_self->ptr;
       } else {
         t->answer_to = r.id;
-        t->source = c.address_of(c.peers[static_cast<size_t>(t->peer)], Place{r.arena, 0, r.offset});
+        t->source = c.address_of(c.peers[t->peer], Place{r.arena, 0, r.offset});
       }
       link.direct_in.push_back(t);
       return;
@@ -51,7 +51,7 @@ void match(Context& c, Transfer* t, const Record& r, const std::byte* body, Tran
 }
 
 void post_receive(Context& c, Transfer* t) {
-  Lane& lane = c.p2p.links[static_cast<size_t>(t->peer)].lanes[t->lane];
+  Lane& lane = c.p2p.links[t->peer].lanes[t->lane];
   if (lane.unexpected.empty()) {
     lane.posted.push_back(t);
     return;
@@ -114,14 +114,6 @@ void abandon(Context& c, P2pRequest* request) {
   c.p2p.abandoned.emplace_back(request);
 }
 
-prun_status end_with_error(Context& c, P2pRequest* request, prun_status status, prun_result* result) {
-  const int culprit = request->culprit;
-  if (status == request->status) fail(result, status, culprit, "%s", request->message.c_str());
-  std::lock_guard lock(c.mutex);
-  abandon(c, request);
-  return status;
-}
-
 }  // namespace
 
 void finish(Transfer* t) {
@@ -131,23 +123,16 @@ void finish(Transfer* t) {
 }
 
 void finish_with_mismatch(Context& c, Transfer* t, uint64_t others) {
-  P2pRequest& request = *t->request;
-  if (request.status == PRUN_OK) {
-    request.status = PRUN_EMISMATCH;
-    request.culprit = c.peers[static_cast<size_t>(t->peer)].rank;
-    char text[200];
-    std::snprintf(text, sizeof text,
-                  t->recv ? "rank #%d sent %llu bytes on lane %d, but %llu are to be received here"
-                          : "rank #%d receives %llu bytes on lane %d, but %llu were sent to it",
-                  request.culprit, static_cast<unsigned long long>(others), t->lane,
-                  static_cast<unsigned long long>(t->bytes));
-    request.message = text;
-  }
+  const int who = c.peers[t->peer].rank;
+  const char* const text = t->recv ? " bytes are to be received here on lane " : " bytes were sent to it on lane ";
+  const char* const verb = t->recv ? " sent " : " receives ";
+  Failure& failure = t->request->failure;
+  if (!failure) failure = {PRUN_EMISMATCH, who, "rank #", who, verb, others, " bytes, but ", t->bytes, text, t->lane};
   finish(t);
 }
 
 void arrived(Context& c, int peer, const Record& record, const std::byte* body, Transfer* from_self) {
-  Lane& lane = c.p2p.links[static_cast<size_t>(peer)].lanes[record.lane];
+  Lane& lane = c.p2p.links[peer].lanes[record.lane];
   if (!lane.posted.empty()) {
     Transfer* t = lane.posted.front();
     lane.posted.pop_front();
@@ -160,43 +145,34 @@ void arrived(Context& c, int peer, const Record& record, const std::byte* body, 
   if (record.kind == RecordKind::eager) u.body.assign(body, body + record.bytes);
 }
 
-prun_status start_batch(Context& c, const prun_p2p* ops, size_t n, prun_req** request, prun_result* result) {
-  for (size_t i = 0; i < n; i++) {
-    const prun_p2p& op = ops[i];
-    if (op.tag > PRUN_MAX_LANE || op.mem_kind != PRUN_MEM_HOST || op.peer < 0 || op.peer >= c.ranks)
-      return fail(result, PRUN_EINVAL, -1, "op %zu of a batch: peer %d, tag %llu, memory kind %d", i, op.peer,
-                  static_cast<unsigned long long>(op.tag), op.mem_kind);
-    if (c.local_of[static_cast<size_t>(op.peer)] < 0)
-      return fail(result, PRUN_EPEER, op.peer, "rank #%d is not on this host", op.peer);
-  }
+Request* Context::batch(std::span<const prun_p2p> ops, prun_queue) {
   auto made = std::make_unique<P2pRequest>();
-  made->kind = prun_req::Kind::p2p;
-  made->transfers.resize(n);
-  made->left = n;
-  for (size_t i = 0; i < n; i++) {
+  made->kind = Request::Kind::p2p;
+  made->transfers.resize(ops.size());
+  made->left = ops.size();
+  for (size_t i = 0; i < ops.size(); i++) {
     Transfer& t = made->transfers[i];
     t.request = made.get();
     t.ptr = static_cast<std::byte*>(ops[i].ptr);
     t.bytes = ops[i].bytes;
-    t.peer = c.local_of[static_cast<size_t>(ops[i].peer)];
+    t.peer = local_index(ops[i].peer);
     t.lane = static_cast<uint16_t>(ops[i].tag);
     t.recv = ops[i].is_recv != 0;
   }
-  std::lock_guard lock(c.mutex);
+  std::lock_guard lock(mutex);
   for (Transfer& t : made->transfers)
-    if (t.recv) post_receive(c, &t);
+    if (t.recv) post_receive(*this, &t);
   for (Transfer& t : made->transfers)
-    if (!t.recv) post_send(c, &t);
-  *request = made.release();
-  return PRUN_OK;
+    if (!t.recv) post_send(*this, &t);
+  return made.release();
 }
 
-prun_status test_batch(Context& c, P2pRequest* request, prun_result* result) {
+Failure test_batch(Context& c, P2pRequest* request) {
   auto ready = [&] {
     std::lock_guard lock(c.mutex);
     const bool moved = progress(c);
     if (moved) request->patience.progress();
-    return request->left == 0 || request->status != PRUN_OK;
+    return request->left == 0 || request->failure;
   };
   std::vector<int> among;
   RankState how = RankState::running;
@@ -213,21 +189,17 @@ prun_status test_batch(Context& c, P2pRequest* request, prun_result* result) {
   uint64_t start = 0;
   const Wait wait = wait_until(
       c.wait, own_bell, request->patience, start, ready, [&] { return c.stopped(); }, idle);
-  switch (wait) {
-    case Wait::time:
-      return PRUN_AGAIN;
-    case Wait::aborted:
-      end_with_error(c, request, PRUN_EABORTED, nullptr);
-      return report_aborted(result);
-    case Wait::lost:
-      end_with_error(c, request, PRUN_EPEER, nullptr);
-      return report_lost(c, lost, how, result);
-    case Wait::ready:
-      break;
+  if (wait == Wait::time) return {PRUN_AGAIN, ""};
+  if (wait == Wait::ready && !request->failure) {
+    delete request;
+    return {};
   }
-  if (request->status != PRUN_OK) return end_with_error(c, request, request->status, result);
-  delete request;
-  return PRUN_OK;
+  Failure failure = wait == Wait::aborted ? aborted_failure()
+                    : wait == Wait::lost  ? c.loss(lost, how)
+                                          : request->failure;
+  std::lock_guard lock(c.mutex);
+  abandon(c, request);
+  return failure;
 }
 
 }  // namespace prun::shm

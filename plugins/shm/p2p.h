@@ -13,15 +13,14 @@
 #include <unordered_map>
 #include <vector>
 
-#include "prun/transport.h"
-
-struct prun_req {
-  enum class Kind { p2p, coll, signal } kind;
-};
-
 namespace prun::shm {
 
 struct Context;
+
+struct Request {
+  enum class Kind { p2p, coll, signal } kind;
+};
+
 struct P2pRequest;
 
 struct Transfer {  // one op of a batch
@@ -99,10 +98,6 @@ struct P2p {
   P2p();
   ~P2p();
 };
-
-// The ABI's batch and test.
-prun_status start_batch(Context& c, const prun_p2p* ops, size_t n, prun_req** request, prun_result* result);
-prun_status test_batch(Context& c, P2pRequest* request, prun_result* result);
 
 // Both under c.mutex. `progress` moves what can be moved within about a millisecond; true: something moved.
 void send_note(Context& c, int peer, const CommNote& note);

@@ -20,8 +20,8 @@ size_t record_bytes(const Outgoing& o) {
 }
 
 bool push(Context& c, int peer, Outgoing& o) {
-  Link& link = c.p2p.links[static_cast<size_t>(peer)];
-  Peer& to = c.peers[static_cast<size_t>(peer)];
+  Link& link = c.p2p.links[peer];
+  Peer& to = c.peers[peer];
   Inbox& inbox = to.inbox(c.me);
   const size_t need = record_bytes(o);
   size_t at = link.tail % kRingBytes;
@@ -54,7 +54,7 @@ bool push(Context& c, int peer, Outgoing& o) {
 }
 
 bool flush(Context& c, int peer) {
-  Link& link = c.p2p.links[static_cast<size_t>(peer)];
+  Link& link = c.p2p.links[peer];
   bool moved = false;
   while (!link.out.empty() && push(c, peer, link.out.front())) {
     link.out.pop_front();
@@ -74,7 +74,7 @@ Transfer* take_waiting(Context& c, uint64_t id) {
 }
 
 void handle(Context& c, int peer, const Record& r, const std::byte* at) {
-  Link& link = c.p2p.links[static_cast<size_t>(peer)];
+  Link& link = c.p2p.links[peer];
   switch (r.kind) {
     case RecordKind::pad:
       return;
@@ -103,7 +103,7 @@ void handle(Context& c, int peer, const Record& r, const std::byte* at) {
 }
 
 bool drain(Context& c, int peer) {
-  Link& link = c.p2p.links[static_cast<size_t>(peer)];
+  Link& link = c.p2p.links[peer];
   Inbox& inbox = c.self().inbox(peer);
   const uint64_t tail = inbox.tail.load(std::memory_order_acquire);
   if (tail == link.head) return false;
@@ -116,12 +116,12 @@ bool drain(Context& c, int peer) {
     link.head += r.length;
   }
   inbox.head.store(link.head, std::memory_order_seq_cst);
-  ring(c.peers[static_cast<size_t>(peer)].header().bell);
+  ring(c.peers[peer].header().bell);
   return true;
 }
 
 bool read_direct(Context& c, int peer) {
-  Link& link = c.p2p.links[static_cast<size_t>(peer)];
+  Link& link = c.p2p.links[peer];
   if (link.direct_in.empty()) return false;
   for (size_t budget = kMoveAtOnce; budget > 0 && !link.direct_in.empty();) {
     Transfer* t = link.direct_in.front();
@@ -146,9 +146,9 @@ bool read_direct(Context& c, int peer) {
 }
 
 bool write_bounce(Context& c, int peer) {
-  Link& link = c.p2p.links[static_cast<size_t>(peer)];
+  Link& link = c.p2p.links[peer];
   if (link.bounce_out.empty()) return false;
-  Peer& to = c.peers[static_cast<size_t>(peer)];
+  Peer& to = c.peers[peer];
   Inbox& inbox = to.inbox(c.me);
   bool moved = false;
   while (!link.bounce_out.empty()) {
@@ -169,7 +169,7 @@ bool write_bounce(Context& c, int peer) {
 }
 
 bool read_bounce(Context& c, int peer) {
-  Link& link = c.p2p.links[static_cast<size_t>(peer)];
+  Link& link = c.p2p.links[peer];
   if (link.bounce_in.empty()) return false;
   Inbox& inbox = c.self().inbox(peer);
   bool moved = false;
@@ -180,7 +180,7 @@ bool read_bounce(Context& c, int peer) {
       std::memcpy(t->ptr + t->moved, inbox.bounce + link.taken % kBounceChunks * kBounceBytes, n);
     t->moved += n;
     inbox.bounce_taken.store(++link.taken, std::memory_order_seq_cst);
-    ring(c.peers[static_cast<size_t>(peer)].header().bell);
+    ring(c.peers[peer].header().bell);
     moved = true;
     if (t->moved < t->bytes) continue;
     link.bounce_in.pop_front();
@@ -192,7 +192,7 @@ bool read_bounce(Context& c, int peer) {
 }  // namespace
 
 void post(Context& c, int peer, const Outgoing& outgoing) {
-  Link& link = c.p2p.links[static_cast<size_t>(peer)];
+  Link& link = c.p2p.links[peer];
   Outgoing o = outgoing;
   if (!link.out.empty() || !push(c, peer, o)) link.out.push_back(o);
 }

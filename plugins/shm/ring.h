@@ -1,22 +1,24 @@
 // The moving of point to point: records through rings, large messages by chunks. Everything here under Context::mutex.
 #pragma once
-#include <string>
 #include <vector>
 
 #include "p2p.h"
+#include "prun/sdk/failure.h"
 #include "wait.h"
 
 namespace prun::shm {
 
-struct P2pRequest : prun_req {
+using sdk::Failure;
+
+struct P2pRequest : Request {
   std::vector<Transfer> transfers;
   size_t left = 0;
-  prun_status status = PRUN_OK;
-  int culprit = -1;
-  std::string message;
+  Failure failure;
   bool abandoned = false;
   Patience patience;
 };
+
+Failure test_batch(Context& c, P2pRequest* request);
 
 void finish(Transfer* t);
 // The sizes of a send and its receive differ; `others` is the peer's.

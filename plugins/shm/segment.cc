@@ -15,14 +15,13 @@ namespace {
 constexpr size_t kHugePage = 2 << 20;
 
 // Maps at a huge page's boundary where huge pages are wanted, else anywhere.
-std::byte* map_shared(int fd, size_t bytes, bool huge) {
+sdk::Mapping map_shared(int fd, size_t bytes, bool huge) {
   const size_t room = huge ? bytes + kHugePage : bytes;
   void* hole = mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (hole == MAP_FAILED) return nullptr;
+  if (hole == MAP_FAILED) return {};
   auto* start = static_cast<std::byte*>(hole);
   if (huge) {
-    auto address = reinterpret_cast<uintptr_t>(start);
-    const size_t skip = (kHugePage - address % kHugePage) % kHugePage;
+    const size_t skip = (kHugePage - reinterpret_cast<uintptr_t>(start) % kHugePage) % kHugePage;
     if (skip > 0) munmap(start, skip);
     start += skip;
     if (room - skip > bytes) munmap(start + bytes, room - skip - bytes);
@@ -31,52 +30,30 @@ std::byte* map_shared(int fd, size_t bytes, bool huge) {
     const int error = errno;
     munmap(start, bytes);
     errno = error;
-    return nullptr;
+    return {};
   }
   if (huge) madvise(start, bytes, MADV_HUGEPAGE);  // a wish: without it pages are small, and all else is the same
-  return start;
+  return {start, bytes};
 }
 
 }  // namespace
 
-Mapping create_mapping(const char* name, size_t bytes, bool huge) {
-  Mapping m;
-  m.fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (m.fd < 0) return m;
-  if (ftruncate(m.fd, static_cast<off_t>(bytes)) == 0 &&
-      fcntl(m.fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0) {
-    m.base = map_shared(m.fd, bytes, huge);
-    m.bytes = bytes;
-  }
-  if (!m.base) {
-    const int error = errno;
-    close(m.fd);
-    m.fd = -1;
-    errno = error;
-  }
-  return m;
+SharedMemory create_memory(const char* name, size_t bytes, bool huge) {
+  SharedMemory memory{sdk::Descriptor(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING)), {}};
+  const int fd = memory.fd.get();
+  if (fd >= 0 && ftruncate(fd, static_cast<off_t>(bytes)) == 0 &&
+      fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
+    memory.mapping = map_shared(fd, bytes, huge);
+  return memory;
 }
 
-Mapping map_peer(int fd, size_t bytes, bool huge) {
-  Mapping m;
+sdk::Mapping map_peer(const sdk::Descriptor& fd, size_t bytes, bool huge) {
   struct stat st {};
-  const int seals = fcntl(fd, F_GET_SEALS);
-  if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(fd, &st) != 0 || static_cast<size_t>(st.st_size) < bytes) {
-    errno = EINVAL;
-  } else {
-    m.base = map_shared(fd, bytes, huge);
-    m.bytes = bytes;
-  }
-  const int error = errno;
-  close(fd);
-  errno = error;
-  return m;
-}
-
-void unmap(Mapping& mapping) {
-  if (mapping.base) munmap(mapping.base, mapping.bytes);
-  if (mapping.fd >= 0) close(mapping.fd);
-  mapping = Mapping{};
+  const int seals = fcntl(fd.get(), F_GET_SEALS);
+  if (seals >= 0 && (seals & F_SEAL_SHRINK) && fstat(fd.get(), &st) == 0 && static_cast<size_t>(st.st_size) >= bytes)
+    return map_shared(fd.get(), bytes, huge);
+  errno = EINVAL;
+  return {};
 }
 
 size_t arena_skew(int local_index, int arena) {

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "prun/sdk/descriptor.h"
 #include "prun/transport.h"
 
 namespace prun::shm {
@@ -89,16 +90,14 @@ struct SegmentLayout {
   size_t bytes() const { return (block(kMaxComms) + 2 * kPage) / kPage * kPage; }
 };
 
-// A memfd that cannot shrink, mapped and zeroed. Throws nothing: fd is -1 and errno says why.
-struct Mapping {
-  int fd = -1;
-  std::byte* base = nullptr;
-  size_t bytes = 0;
+// Memory behind a memfd that cannot shrink, zeroed. Empty where it fails, and errno says why.
+struct SharedMemory {
+  sdk::Descriptor fd;  // until all peers have mapped it
+  sdk::Mapping mapping;
 };
-Mapping create_mapping(const char* name, size_t bytes, bool huge);
-// A peer's memfd; refuses one that is smaller than it says or may still shrink. Closes fd in any case.
-Mapping map_peer(int fd, size_t bytes, bool huge);
-void unmap(Mapping& mapping);
+SharedMemory create_memory(const char* name, size_t bytes, bool huge);
+// A peer's memfd; refuses one that is smaller than it says or may still shrink.
+sdk::Mapping map_peer(const sdk::Descriptor& fd, size_t bytes, bool huge);
 
 // How far into an arena the memory of this local rank starts.
 size_t arena_skew(int local_index, int arena);

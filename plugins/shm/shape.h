@@ -3,9 +3,13 @@
 #include <algorithm>
 
 #include "comm.h"
-#include "reduce.h"
+#include "prun/sdk/reduce.h"
 
 namespace prun::shm {
+
+using sdk::copy;
+
+inline constexpr int kMaxMembers = 1024;  // of a group
 
 struct Shape {
   int kind;
@@ -32,11 +36,15 @@ struct Shape {
 
 inline Shape shape_of(const Comm& comm) {
   const prun_coll_params& p = comm.params;
-  const size_t element = dtype_bytes(p.dtype);
+  const size_t element = sdk::dtype_bytes(p.dtype);
   return {p.kind, element, p.count * element, comm.size(), static_cast<size_t>(comm.me), static_cast<size_t>(p.root)};
 }
 
 inline const std::byte* send_of(const Comm& comm) { return static_cast<const std::byte*>(comm.params.send); }
+// Averages are over all members.
+inline sdk::Reduction reduction_of(const Comm& comm) {
+  return {comm.params.dtype, comm.params.redop, static_cast<int>(comm.size())};
+}
 inline std::byte* recv_of(const Comm& comm) { return static_cast<std::byte*>(comm.params.recv); }
 inline CallLine& line_of(const Comm& comm, const Member& m) { return m.block->line[comm.calls & 1]; }
 

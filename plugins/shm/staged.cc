@@ -60,8 +60,8 @@ void reduce_slice(const Comm& comm, const Shape& s, const Chunks& chunks, size_t
   int outputs = 0;
   if (s.kind == PRUN_ALL_REDUCE || s.me != s.root) to[outputs++] = out_of(comm, s.me, t) + slice.begin;
   if (s.recv_bytes() > 0) to[outputs++] = recv_of(comm) + chunks.begin(t) + slice.begin;
-  reduce(comm.params.dtype, comm.params.redop, from, static_cast<int>(s.n), to, outputs,
-         (slice.end - slice.begin) / s.element, false);
+  sdk::reduce(reduction_of(comm), from, static_cast<int>(s.n), to, outputs, (slice.end - slice.begin) / s.element,
+              false);
 }
 
 void take_slices(const Comm& comm, const Shape& s, const Chunks& chunks, size_t t) {

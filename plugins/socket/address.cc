@@ -6,20 +6,16 @@
 #include <fmt/format.h>
 #include <ifaddrs.h>
 #include <net/if.h>
+#include <prun/sdk/local_socket.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <memory>
 #include <random>
 #include <vector>
 
-#include "failure.h"
-
-namespace prun_socket {
+namespace prun::socket {
 namespace {
 
 constexpr std::array<char, 8> kAddressMagic = {'p', 'r', 'u', 'n', 's', 'o', 'c', '1'};
@@ -47,7 +43,7 @@ Found interface_address(const char* name) {
     return found;
   }
   ifaddrs* list = nullptr;
-  if (::getifaddrs(&list) != 0) throw system_failure("getifaddrs", errno);
+  if (::getifaddrs(&list) != 0) throw sdk::system_failure("getifaddrs");
   const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(list, ::freeifaddrs);
   std::vector<std::string> names;
   for (const ifaddrs* it = list; it != nullptr; it = it->ifa_next) {
@@ -71,7 +67,7 @@ Found interface_address(const char* name) {
 void put_tcp_address(int fd, Address& address) {
   sockaddr_storage bound{};
   socklen_t length = sizeof bound;
-  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&bound), &length) != 0) throw system_failure("getsockname", errno);
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&bound), &length) != 0) throw sdk::system_failure("getsockname");
   if (bound.ss_family == AF_INET) {
     const auto& v4 = reinterpret_cast<const sockaddr_in&>(bound);
     address.family = 4;
@@ -91,10 +87,10 @@ void put_tcp_address(int fd, Address& address) {
 Descriptor listen_tcp(const prun_open_params& params, Address& address) {
   const Found found = interface_address(params.interface_name);
   Descriptor fd(::socket(found.address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!fd) throw system_failure("socket", errno);
+  if (!fd) throw sdk::system_failure("socket");
   if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&found.address), found.length) != 0)
-    throw system_failure(fmt::format("bind to {}", params.interface_name ? params.interface_name : "loopback"), errno);
-  if (::listen(fd.get(), kBacklog) != 0) throw system_failure("listen", errno);
+    throw sdk::system_failure(fmt::format("bind to {}", params.interface_name ? params.interface_name : "loopback"));
+  if (::listen(fd.get(), kBacklog) != 0) throw sdk::system_failure("listen");
   put_tcp_address(fd.get(), address);
   const bool secret =
       std::any_of(std::begin(params.job_secret), std::end(params.job_secret), [](uint8_t b) { return b; });
@@ -107,48 +103,36 @@ Descriptor listen_tcp(const prun_open_params& params, Address& address) {
 Descriptor listen_unix(const prun_open_params& params, Address& address) {
   std::random_device random;
   const std::string job(params.job_id, strnlen(params.job_id, sizeof params.job_id));
-  copy_text(address.unix_name, fmt::format("prun/{:.36}/{}/{:08x}", job, params.rank, random()), "the AF_UNIX name");
-  Descriptor fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!fd) throw system_failure("socket", errno);
-  socklen_t length;
-  const sockaddr_un name = unix_address(address, &length);
-  if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&name), length) != 0) throw system_failure("bind", errno);
-  if (::listen(fd.get(), kBacklog) != 0) throw system_failure("listen", errno);
+  const std::string name = fmt::format("prun/{:.36}/{}/{:08x}", job, params.rank, random());
+  copy_text(address.unix_name, name, "the AF_UNIX name");
+  Descriptor fd = sdk::listen_locally(name, SOCK_STREAM, kBacklog);
+  if (!fd) throw sdk::system_failure("listen on AF_UNIX");
   return fd;
 }
 
 }  // namespace
-
-Host Host::here() {
-  Host host;
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  file.read(host.boot_id.data(), host.boot_id.size());
-  struct stat info {};
-  if (::stat("/proc/self/ns/net", &info) == 0) host.net_namespace = info.st_ino;
-  return host;
-}
 
 Listeners listen(const prun_open_params& params, const Options& options) {
   Listeners listeners;
   Address& address = listeners.address;
   address.magic = kAddressMagic;
   copy_text(address.version, kVersion, "the version");
-  copy_text(address.options, options.text(), "the option string");
-  address.host = Host::here();
+  copy_text(address.options, options.text, "the option string");
+  address.host = sdk::this_host();
   if (params.ranks == 1) return listeners;
   if (options.use_unix) listeners.unix_socket = listen_unix(params, address);
   if (!options.use_unix || params.local_ranks < params.ranks) listeners.tcp_socket = listen_tcp(params, address);
   return listeners;
 }
 
-Address Address::decode(const void* blob, size_t bytes, int rank) {
+Address Address::decode(std::string_view blob, int rank) {
   Address address;
-  if (blob == nullptr || bytes != sizeof address)
+  if (blob.size() != sizeof address)
     throw Failure{PRUN_EINVAL, rank,
                   fmt::format("the address of rank #{} has {} bytes instead of {}: another version of "
                               "the socket plugin?",
-                              rank, bytes, sizeof address)};
-  std::memcpy(&address, blob, sizeof address);
+                              rank, blob.size(), sizeof address)};
+  std::memcpy(&address, blob.data(), sizeof address);
   if (address.magic != kAddressMagic)
     throw Failure{PRUN_EINVAL, rank, fmt::format("the address of rank #{} is not one of the socket plugin", rank)};
   address.version.back() = address.options.back() = address.unix_name.back() = '\0';
@@ -180,13 +164,4 @@ sockaddr_storage Address::tcp(socklen_t* length) const {
   return out;
 }
 
-sockaddr_un unix_address(const Address& address, socklen_t* length) {
-  sockaddr_un out{};
-  out.sun_family = AF_UNIX;
-  const size_t used = std::strlen(address.unix_name.data());
-  std::memcpy(out.sun_path + 1, address.unix_name.data(), used);
-  *length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + used);
-  return out;
-}
-
-}  // namespace prun_socket
+}  // namespace prun::socket

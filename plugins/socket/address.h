@@ -1,34 +1,27 @@
 // Where a rank listens, and how its peers learn it: host identity, listeners, the address blob.
 //
-// Two ranks share a host if boot id and network namespace are equal: then abstract AF_UNIX names, which belong to the
-// namespace and leave no file behind, connect them.
+// Two ranks are near each other if they share a network namespace: then abstract AF_UNIX names connect them.
 #pragma once
 #include <netinet/in.h>
+#include <prun/sdk/host.h>
 #include <prun/transport.h>
-#include <sys/un.h>
 
 #include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "options.h"
 #include "poller.h"
 
-namespace prun_socket {
-
-struct Host {
-  std::array<char, 36> boot_id{};
-  uint64_t net_namespace = 0;  // inode of /proc/self/ns/net
-  bool operator==(const Host&) const = default;
-  static Host here();
-};
+namespace prun::socket {
 
 // Travels as it lies in memory; fixed size, so that nothing of a peer's needs parsing.
 struct Address {
   std::array<char, 8> magic{};
   std::array<char, 16> version{};   // of the plugin
   std::array<char, 256> options{};  // canonical
-  Host host;
+  sdk::HostId host;
   std::array<char, 64> unix_name{};  // abstract, without its leading 0; empty: none
   uint8_t family = 0;                // 4, 6, or 0: does not listen on TCP
   uint8_t loopback = 0;
@@ -36,8 +29,8 @@ struct Address {
   std::array<uint8_t, 16> ip{};
   uint32_t scope = 0;  // of a link-local IPv6 address
 
-  static Address decode(const void* blob, size_t bytes, int rank);  // throws Failure
-  std::string tcp_text() const;                                     // "10.0.0.2:4711"
+  static Address decode(std::string_view blob, int rank);  // throws Failure
+  std::string tcp_text() const;                            // "10.0.0.2:4711"
   sockaddr_storage tcp(socklen_t* length) const;
 };
 
@@ -50,8 +43,6 @@ struct Listeners {
 // Throws Failure.
 Listeners listen(const prun_open_params& params, const Options& options);
 
-sockaddr_un unix_address(const Address& address, socklen_t* length);
+inline constexpr const char* kVersion = "1.0.0";
 
-extern const char* const kVersion;
-
-}  // namespace prun_socket
+}  // namespace prun::socket

@@ -15,7 +15,7 @@
 #include <cerrno>
 #include <cstring>
 
-namespace prun_socket {
+namespace prun::socket {
 namespace {
 
 // One eager message, its header and what the core sends before it arrive in one call; copying them on costs less than
@@ -323,4 +323,4 @@ void Connection::close_orderly(Goodbye reason, int culprit) {
   abandon({PRUN_EABORTED, -1, "closed"});
 }
 
-}  // namespace prun_socket
+}  // namespace prun::socket

@@ -9,7 +9,7 @@
 #include "match.h"
 #include "poller.h"
 
-namespace prun_socket {
+namespace prun::socket {
 
 class Connection : public EventSource {
  public:
@@ -66,4 +66,4 @@ class Connection : public EventSource {
   int write_error_ = 0;   // told only after everything that the peer had sent was read
 };
 
-}  // namespace prun_socket
+}  // namespace prun::socket

@@ -2,15 +2,12 @@
 // for all, one thread at a time, and sleeps in epoll_wait without the lock; the others wait until it is their turn.
 #include "context.h"
 
-#include <fmt/format.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 
-namespace prun_socket {
+namespace prun::socket {
 namespace {
 
 constexpr auto kTestLimit = std::chrono::milliseconds(10);
@@ -23,76 +20,41 @@ int milliseconds_until(Clock::time_point deadline) {
   return static_cast<int>(std::clamp<int64_t>(left, 0, 10));
 }
 
-Identity identity_of(const prun_open_params& params) {
-  Identity identity;
-  identity.rank = params.rank;
-  identity.ranks = params.ranks;
-  std::copy(std::begin(params.job_id), std::end(params.job_id), identity.job.begin());
-  std::copy(std::begin(params.job_secret), std::end(params.job_secret), identity.secret.begin());
-  return identity;
-}
-
 }  // namespace
 
-Context::Context(const prun_open_params& params, const prun_host* host)
-    : host_(host),
-      rank_(params.rank),
-      may_spin_(host != nullptr && host->cores_per_rank >= 1.0),
-      options_(parse_options(params.options ? params.options : "")),
-      identity_(identity_of(params)),
+Context::Context(const prun_open_params& params)
+    : Transport(params),
+      may_spin_(host.cores_per_rank >= 1.0),
+      options_(parse_options(params.options)),
+      identity_(params),
       matcher_(options_, params.rank, params.ranks) {
   waker_.event = Descriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!waker_.event) throw system_failure("eventfd", errno);
+  if (!waker_.event) throw sdk::system_failure("eventfd");
   poller_.add(waker_.event.get(), &waker_, EPOLLIN);
-  join_.emplace(identity_, options_, listen(params, options_), poller_, matcher_);
+  connector_.emplace(identity_, options_, listen(params, options_), poller_, matcher_);
 }
 
 Context::~Context() {
   const Failure& failure = matcher_.first_failure();
-  const bool failed = failure || aborted();
+  const bool failed = failure || stopped();
   const Goodbye reason = failed ? Goodbye::failed : Goodbye::closed;
   for (Peer& peer : matcher_.peers())
     for (auto& connection : peer.connections)
       if (connection) connection->close_orderly(reason, failed ? failure.culprit : -1);
 }
 
-void Context::log(int level, const std::string& text) const {
-  if (host_ != nullptr && host_->log != nullptr) host_->log(level, text.c_str());
+Failure Context::connect(const sdk::Blobs& blobs) {
+  if (!connector_->step(blobs)) return connector_->missing();
+  log(connector_->strangers() > 0 ? 2 : 0, connector_->summary());
+  connector_.reset();
+  return {};
 }
 
-size_t Context::address(void* blob, size_t room) {
-  const Address& address = join_->address();
-  if (room < sizeof address) throw Failure{PRUN_EINVAL, -1, "too little room for the address"};
-  std::memcpy(blob, &address, sizeof address);
-  return sizeof address;
-}
-
-bool Context::connect(const void* const* blobs, const size_t* bytes) {
-  if (connected_) return true;
-  if (aborted()) throw Failure{PRUN_EABORTED, -1, "aborted while connecting"};
-  if (!join_->step(blobs, bytes)) return false;
-  log(join_->strangers() > 0 ? 2 : 0, join_->summary());
-  join_.reset();
-  connected_ = true;
-  return true;
-}
-
-void Context::check(const prun_p2p& op) const {
-  const int ranks = static_cast<int>(identity_.ranks);
-  if (op.peer < 0 || op.peer >= ranks)
-    throw Failure{PRUN_EINVAL, -1, fmt::format("rank #{} of {} is no peer", op.peer, ranks)};
-  if (op.tag > PRUN_MAX_LANE) throw Failure{PRUN_EINVAL, -1, fmt::format("tag {} is no lane", op.tag)};
-  if (op.mem_kind != PRUN_MEM_HOST) throw Failure{PRUN_EINVAL, -1, "socket moves host memory only"};
-  if (op.ptr == nullptr && op.bytes > 0) throw Failure{PRUN_EINVAL, -1, "a message without memory"};
-}
-
-prun_req* Context::batch(const prun_p2p* ops, size_t n) {
-  if (!connected_) throw Failure{PRUN_EINVAL, -1, "batch before connect"};
-  auto request = std::make_unique<prun_req>();
-  request->messages.resize(n);
-  request->pending = n;
-  for (size_t i = 0; i < n; ++i) {
-    check(ops[i]);
+Request* Context::batch(std::span<const prun_p2p> ops, prun_queue) {
+  auto request = std::make_unique<Request>();
+  request->messages.resize(ops.size());
+  request->pending = ops.size();
+  for (size_t i = 0; i < ops.size(); ++i) {
     Message& message = request->messages[i];
     message.request = request.get();
     message.peer = &matcher_.peer(ops[i].peer);
@@ -102,7 +64,7 @@ prun_req* Context::batch(const prun_p2p* ops, size_t n) {
     message.is_recv = ops[i].is_recv != 0;
   }
   const std::lock_guard lock(mutex_);
-  if (aborted()) throw Failure{PRUN_EABORTED, -1, "aborted"};
+  check_running();
   matcher_.start(*request);
   flush();
   return request.release();
@@ -110,26 +72,25 @@ prun_req* Context::batch(const prun_p2p* ops, size_t n) {
 
 void Context::flush() {
   for (Peer* peer : matcher_.take_dirty()) {
-    if (peer->rank == rank_ && matcher_.exchange_with_itself()) matcher_.mark_dirty(*peer);
+    if (peer->rank == rank && matcher_.exchange_with_itself()) matcher_.mark_dirty(*peer);
     for (auto& connection : peer->connections)
       if (connection) connection->write_some();
   }
 }
 
-prun_status Context::finish(prun_req* request, prun_result* result) {
-  const std::unique_ptr<prun_req> owner(request);
-  if (!request->failure) return PRUN_OK;
-  matcher_.drop(*request);
-  return report(request->failure, result);
+Failure Context::finish(Request* request) {
+  const std::unique_ptr<Request> owner(request);
+  if (request->failure) matcher_.drop(*request);
+  return std::move(request->failure);
 }
 
-prun_status Context::test(prun_req* request, prun_result* result) {
+Failure Context::test(Request* request) {
   std::unique_lock lock(mutex_);
-  if (request->ended()) return finish(request, result);  // the common case reads no clock
+  if (request->ended()) return finish(request);  // the common case reads no clock
   const auto deadline = Clock::now() + kTestLimit;
   do {
-    if (aborted()) {
-      request->failure = {PRUN_EABORTED, -1, "aborted"};
+    if (stopped()) {
+      request->failure = {PRUN_EABORTED, "aborted"};
     } else if (someone_polls_) {
       ++waiting_;
       changed_.wait_until(lock, deadline, [&] { return request->ended() || !someone_polls_; });
@@ -140,22 +101,22 @@ prun_status Context::test(prun_req* request, prun_result* result) {
       someone_polls_ = false;
       if (waiting_ > 0) changed_.notify_all();
     }
-    if (request->ended()) return finish(request, result);
+    if (request->ended()) return finish(request);
   } while (Clock::now() < deadline);
-  return PRUN_AGAIN;
+  return {PRUN_AGAIN, ""};
 }
 
 // Until the request ends, the deadline passes or the job is aborted. Called with the lock held; polls without it.
-void Context::make_progress(std::unique_lock<std::mutex>& lock, prun_req& request, Clock::time_point deadline) {
+void Context::make_progress(std::unique_lock<std::mutex>& lock, Request& request, Clock::time_point deadline) {
   const int patience = may_spin_ ? kSpins : 1;
-  for (int idle = 0; !request.ended() && !aborted();) {
+  for (int idle = 0; !request.ended() && !stopped();) {
     const uint64_t ended = matcher_.ended();
     const bool busy = matcher_.has_dirty();
     const int timeout = busy || idle < patience ? 0 : milliseconds_until(deadline);
     lock.unlock();
     const bool events = poller_.wait(timeout);
     lock.lock();
-    if (aborted()) return;
+    if (stopped()) return;
     if (events) poller_.dispatch();
     if (!events && timeout > 0) matcher_.announce_waiting(Clock::now());
     flush();
@@ -166,9 +127,16 @@ void Context::make_progress(std::unique_lock<std::mutex>& lock, prun_req& reques
 }
 
 void Context::abort() {
-  aborted_.store(true);
+  Transport::abort();
   const uint64_t one = 1;
   (void)!::write(waker_.event.get(), &one, sizeof one);
 }
 
-}  // namespace prun_socket
+}  // namespace prun::socket
+
+const prun_transport* prun_transport_v1(const prun_host* host) {
+  return prun::sdk::transport_table<prun::socket::Context>(
+      host, {.name = "socket",
+             .version = prun::socket::kVersion,
+             .summary = "TCP between hosts, AF_UNIX stream sockets between ranks of one host"});
+}

@@ -1,30 +1,33 @@
 // A context: one rank's end of the transport. Owns everything; its lock guards everything below it.
 #pragma once
-#include <atomic>
 #include <condition_variable>
 #include <mutex>
 #include <optional>
 
 #include "connection.h"
-#include "join.h"
+#include "connector.h"
 
-namespace prun_socket {
+namespace prun::socket {
 
-class Context {
+class Context : public sdk::Transport {
  public:
-  Context(const prun_open_params& params, const prun_host* host);  // throws Failure
-  ~Context();
-  Context(const Context&) = delete;
+  using Request = socket::Request;
 
-  size_t address(void* blob, size_t room);                      // throws Failure
-  bool connect(const void* const* blobs, const size_t* bytes);  // false: Join::missing says who; throws
-  Failure missing() const { return join_->missing(); }
-  prun_req* batch(const prun_p2p* ops, size_t n);  // throws Failure
-  prun_status test(prun_req* request, prun_result* result);
-  void progress(int milliseconds);  // progress.cc
-  bool ended(const prun_req* request);
+  explicit Context(const prun_open_params& params);
+  ~Context();
+
+  std::string address() { return sdk::bytes_of(connector_->address()); }
+  Failure connect(const sdk::Blobs& blobs);
+  Request* batch(std::span<const prun_p2p> ops, prun_queue);
+  Failure test(Request* request);
   void abort();
   int wait_fd() const { return poller_.fd(); }
+  // Any ranks can be reached; memory that ranks share is better where it can be had.
+  static int score(const prun_open_params&, std::span<const int>) { return 20; }
+  static const void* ext(std::string_view id);  // progress.cc
+
+  void progress(int milliseconds);  // progress.cc
+  bool ended(const Request* request);
 
  private:
   struct Waker : EventSource {  // ends an epoll_wait from another thread
@@ -32,26 +35,17 @@ class Context {
     void on_event(uint32_t) override {}
   };
 
-  bool aborted() const {
-    return aborted_.load(std::memory_order_relaxed) || (host_ && host_->aborted && host_->aborted());
-  }
-  void check(const prun_p2p& op) const;
   void flush();  // under the lock
-  void make_progress(std::unique_lock<std::mutex>& lock, prun_req& request, Clock::time_point deadline);
-  prun_status finish(prun_req* request, prun_result* result);
-  void log(int level, const std::string& text) const;
+  void make_progress(std::unique_lock<std::mutex>& lock, Request& request, Clock::time_point deadline);
+  Failure finish(Request* request);
 
-  const prun_host* const host_;
-  const int rank_;
   const bool may_spin_;
   const Options options_;
-  Identity identity_;
+  const sdk::Identity identity_;
   Poller poller_;
   Waker waker_;
   Matcher matcher_;
-  std::optional<Join> join_;  // until connected
-  std::atomic<bool> aborted_{false};
-  bool connected_ = false;
+  std::optional<Connector> connector_;  // until connected
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -59,10 +53,4 @@ class Context {
   int waiting_ = 0;             // threads that wait for it
 };
 
-const void* extension(const char* id);  // progress.cc
-
-}  // namespace prun_socket
-
-struct prun_ctx {
-  prun_socket::Context context;
-};
+}  // namespace prun::socket

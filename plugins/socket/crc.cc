@@ -14,7 +14,7 @@
 #include <immintrin.h>
 #endif
 
-namespace prun_socket {
+namespace prun::socket {
 namespace {
 
 constexpr uint32_t kPolynomial = 0x82f63b78;  // reflected
@@ -170,4 +170,4 @@ std::vector<uint32_t> crc32c_every_way(uint32_t crc, const void* data, size_t by
   return results;
 }
 
-}  // namespace prun_socket
+}  // namespace prun::socket

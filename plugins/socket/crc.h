@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace prun_socket {
+namespace prun::socket {
 
 // Continues `crc` (0 to start) over `bytes` bytes: crc32c(crc32c(0, a), b) is the checksum of a followed by b.
 uint32_t crc32c(uint32_t crc, const void* data, size_t bytes);
@@ -12,4 +12,4 @@ uint32_t crc32c(uint32_t crc, const void* data, size_t bytes);
 // By each way that this processor has, for the test that they agree.
 std::vector<uint32_t> crc32c_every_way(uint32_t crc, const void* data, size_t bytes);
 
-}  // namespace prun_socket
+}  // namespace prun::socket

@@ -7,7 +7,7 @@
 
 #include "crc.h"
 
-namespace prun_socket {
+namespace prun::socket {
 
 enum class FrameKind : uint8_t {
   eager = 1,     // a whole small message
@@ -43,4 +43,4 @@ static_assert(sizeof(FrameHeader) == 48, "headers travel as they lie in memory")
 // a before b, where both wrap.
 inline bool sequence_before(uint32_t a, uint32_t b) { return static_cast<int32_t>(a - b) < 0; }
 
-}  // namespace prun_socket
+}  // namespace prun::socket

@@ -9,7 +9,7 @@
 
 #include "connection.h"
 
-namespace prun_socket {
+namespace prun::socket {
 namespace {
 
 constexpr auto kAnnounceAfter = std::chrono::milliseconds(20);
@@ -71,7 +71,7 @@ std::vector<Peer*> Matcher::take_dirty() {
 
 // ---- posting ----
 
-void Matcher::start(prun_req& request) {
+void Matcher::start(Request& request) {
   for (Message& message : request.messages) message.lane = &lane(*message.peer, message.lane_id);
   for (Message& message : request.messages)
     if (message.is_recv && !request.failure) post_receive(message);
@@ -373,7 +373,7 @@ void Matcher::mismatch(Message& message, uint64_t theirs) {
 }
 
 void Matcher::fail(Message* message, const Failure& failure) {
-  prun_req& request = *message->request;
+  Request& request = *message->request;
   if (!first_failure_) first_failure_ = failure;
   if (message->is_recv) close_receive(*message->lane, message->sequence);
   if (request.failure) return;
@@ -400,7 +400,7 @@ void Matcher::lost(Peer& peer, const Failure& failure) {
   }
 }
 
-void Matcher::drop(prun_req& request) {
+void Matcher::drop(Request& request) {
   for (Message& message : request.messages)
     if (!message.complete && message.lane != nullptr) drop(message);
 }
@@ -422,4 +422,4 @@ void Matcher::drop(Message& message) {
   std::erase_if(peer.outbox, [&](const OutFrame& frame) { return frame.message == &message; });
 }
 
-}  // namespace prun_socket
+}  // namespace prun::socket

@@ -17,7 +17,7 @@
 #include "options.h"
 #include "request.h"
 
-namespace prun_socket {
+namespace prun::socket {
 
 class Connection;
 
@@ -84,8 +84,8 @@ class Matcher {
   Peer& peer(int rank) { return peers_[static_cast<size_t>(rank)]; }
   std::vector<Peer>& peers() { return peers_; }
 
-  void start(prun_req& request);  // receives first, then sends
-  void drop(prun_req& request);   // from now on nothing touches the caller's memory
+  void start(Request& request);  // receives first, then sends
+  void drop(Request& request);   // from now on nothing touches the caller's memory
   // Announces sends that have long waited for their receive, so that a wrong size is found and not waited for.
   void announce_waiting(Clock::time_point now);
 
@@ -137,4 +137,4 @@ class Matcher {
   Failure first_failure_;
 };
 
-}  // namespace prun_socket
+}  // namespace prun::socket

@@ -1,35 +1,20 @@
 // epoll, level-triggered: what is not read in one turn is reported again, so turns can be bounded.
 #include "poller.h"
 
-#include <unistd.h>
+#include <prun/sdk/failure.h>
 
 #include <algorithm>
-#include <cerrno>
+#include <utility>
 
-#include "failure.h"
-
-namespace prun_socket {
-
-Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
-  if (this != &other) {
-    reset();
-    fd_ = other.release();
-  }
-  return *this;
-}
-
-void Descriptor::reset() {
-  if (fd_ >= 0) ::close(fd_);
-  fd_ = -1;
-}
+namespace prun::socket {
 
 Poller::Poller() : epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
-  if (!epoll_) throw system_failure("epoll_create1", errno);
+  if (!epoll_) throw sdk::system_failure("epoll_create1");
 }
 
 void Poller::add(int fd, EventSource* source, uint32_t events) {
   epoll_event event{.events = events, .data = {.ptr = source}};
-  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) throw system_failure("epoll_ctl add", errno);
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) throw sdk::system_failure("epoll_ctl add");
 }
 
 void Poller::modify(int fd, EventSource* source, uint32_t events) {
@@ -49,4 +34,4 @@ void Poller::dispatch() {
   for (int i = 0; i < ready; ++i) static_cast<EventSource*>(events_[i].data.ptr)->on_event(events_[i].events);
 }
 
-}  // namespace prun_socket
+}  // namespace prun::socket

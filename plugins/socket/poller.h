@@ -3,34 +3,20 @@
 // wait and dispatch are apart because a thread waits without the context's lock and dispatches under it. Sources
 // outlive the set, except handshakes, which exist only while a single thread is connecting.
 #pragma once
+#include <prun/sdk/descriptor.h>
 #include <sys/epoll.h>
 
 #include <array>
 #include <cstdint>
-#include <utility>
 
-namespace prun_socket {
+namespace prun::socket {
+
+using sdk::Descriptor;
 
 class EventSource {
  public:
   virtual ~EventSource() = default;
   virtual void on_event(uint32_t events) = 0;
-};
-
-// A descriptor that is closed when its owner goes.
-class Descriptor {
- public:
-  explicit Descriptor(int fd = -1) : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(other.release()) {}
-  Descriptor& operator=(Descriptor&& other) noexcept;
-  ~Descriptor() { reset(); }
-  int get() const { return fd_; }
-  explicit operator bool() const { return fd_ >= 0; }
-  int release() { return std::exchange(fd_, -1); }
-  void reset();
-
- private:
-  int fd_;
 };
 
 class Poller {
@@ -50,4 +36,4 @@ class Poller {
   int ready_ = 0;
 };
 
-}  // namespace prun_socket
+}  // namespace prun::socket

@@ -1,11 +1,9 @@
 // Progress without a request in mind.
 #include <prun/progress.h>
 
-#include <cstring>
-
 #include "context.h"
 
-namespace prun_socket {
+namespace prun::socket {
 
 void Context::progress(int milliseconds) {
   std::unique_lock lock(mutex_);
@@ -24,17 +22,21 @@ void Context::progress(int milliseconds) {
   changed_.notify_all();
 }
 
-bool Context::ended(const prun_req* request) {
+bool Context::ended(const Request* request) {
   const std::lock_guard lock(mutex_);
-  return request->ended() || aborted();
+  return request->ended() || stopped();
 }
 
-const void* extension(const char* id) {
+const void* Context::ext(std::string_view id) {
   static const prun_progress table = {
       .size = sizeof(prun_progress),
-      .progress = [](prun_ctx* ctx, int milliseconds) { ctx->context.progress(milliseconds); },
-      .ended = [](prun_ctx* ctx, prun_req* req) { return ctx->context.ended(req) ? 1 : 0; }};
-  return std::strcmp(id, PRUN_PROGRESS) == 0 ? &table : nullptr;
+      .progress = [](prun_ctx* ctx, int milliseconds) { sdk::context_of<Context>(ctx).progress(milliseconds); },
+      .ended =
+          [](prun_ctx* ctx, prun_req* req) {
+            const auto* request = reinterpret_cast<const Request*>(req);
+            return sdk::context_of<Context>(ctx).ended(request) ? 1 : 0;
+          }};
+  return id == PRUN_PROGRESS ? &table : nullptr;
 }
 
-}  // namespace prun_socket
+}  // namespace prun::socket

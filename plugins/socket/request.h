@@ -1,23 +1,23 @@
 // A request (one batch) and its messages. The addresses of messages are stable: queues and connections point at them
 // until the message is complete or its request has been dropped.
 #pragma once
-#include <prun/transport.h>
+#include <prun/sdk/failure.h>
 
 #include <chrono>
 #include <cstdint>
 #include <vector>
 
-#include "failure.h"
+namespace prun::socket {
 
-namespace prun_socket {
-
+using sdk::Failure;
 using Clock = std::chrono::steady_clock;
 
 struct Peer;
 struct Lane;
+struct Request;
 
 struct Message {
-  prun_req* request = nullptr;
+  Request* request = nullptr;
   Peer* peer = nullptr;
   Lane* lane = nullptr;
   char* data = nullptr;  // the caller's
@@ -32,12 +32,12 @@ struct Message {
   Clock::time_point since{};  // when a large send began to wait for its receiver
 };
 
-}  // namespace prun_socket
-
-struct prun_req {
-  std::vector<prun_socket::Message> messages;  // sized once
+struct Request {
+  std::vector<Message> messages;  // sized once
   size_t pending = 0;
-  prun_socket::Failure failure;  // the first one; ends the request
+  Failure failure;  // the first one; ends the request
 
   bool ended() const { return pending == 0 || failure; }
 };
+
+}  // namespace prun::socket

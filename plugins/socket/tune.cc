@@ -10,9 +10,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "failure.h"
-
-namespace prun_socket {
+namespace prun::socket {
 namespace {
 
 constexpr int kUnixBuffer = 256 << 10;  // more than that leaves the second-level cache between the two copies
@@ -52,7 +50,7 @@ std::string tune_tcp(int fd, const Options& options) {
     const std::string name = automatic ? "cubic" : options.congestion;
     const int failed = ::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(), static_cast<socklen_t>(name.size()));
     if (failed && !automatic && errno != EPERM)
-      throw Failure{PRUN_EINVAL, -1,
+      throw Failure{PRUN_EINVAL,
                     fmt::format("socket option congestion={}: {} (see net.ipv4.tcp_available_congestion_control)", name,
                                 std::strerror(errno))};
   }
@@ -66,4 +64,4 @@ void tune_unix(int fd, const Options& options) {
   set_buffers(fd, options.buffer > 0 ? static_cast<int>(options.buffer) : kUnixBuffer);
 }
 
-}  // namespace prun_socket
+}  // namespace prun::socket

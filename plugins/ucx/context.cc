@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <cstring>
 
-namespace prun_ucx {
+namespace prun::ucx {
 namespace {
 
 constexpr auto kTestLimit = std::chrono::milliseconds(8);  // the ABI allows 10
@@ -20,24 +20,20 @@ constexpr uint64_t kSenderMask = 0xffffffffull << kSenderShift;
 
 uint64_t tag_of(int sender, uint64_t lane) { return static_cast<uint64_t>(sender) << kSenderShift | lane; }
 
-bool has_core_of_its_own(const prun_host* host) { return host->cores_per_rank >= 1.0; }
-
 }  // namespace
 
 // Yields early: whoever is waited for may want this very core, even where there are enough. Sleeps late: being woken by
 // UCX takes long, and ranks that sleep for each other keep each other asleep.
-Context::Context(const prun_open_params& params, const prun_host* host)
-    : host_(host),
-      rank_(params.rank),
-      ranks_(params.ranks),
-      spin_(std::chrono::microseconds(has_core_of_its_own(host) ? 1 : 0)),
+Context::Context(const prun_open_params& params)
+    : Transport(params),
+      spin_(std::chrono::microseconds(host.cores_per_rank >= 1.0 ? 1 : 0)),
       yield_(std::chrono::microseconds(1500)),
       mark_(mark_of(params.job_secret)),
-      worker_(params, parse_options(params.options != nullptr ? params.options : ""), kSenderMask, host),
+      worker_(params, parse_options(params.options), kSenderMask, host),
       peers_(static_cast<size_t>(params.ranks)) {
-  for (int rank = 0; rank < ranks_; ++rank) {
-    peers_[static_cast<size_t>(rank)].context = this;
-    peers_[static_cast<size_t>(rank)].rank = rank;
+  for (int r = 0; r < ranks; ++r) {
+    peers_[r].context = this;
+    peers_[r].rank = r;
   }
   listen_to_signals();
   listen_to_takers();
@@ -69,27 +65,12 @@ void Context::fail(Failure failure) {
 }
 
 void Context::check_usable() {
-  if (!connected_) throw Failure{PRUN_EINVAL, -1, "used before it is connected"};
-  if (stopped()) fail({PRUN_EABORTED, -1, "aborted"});
+  if (stopped()) fail({PRUN_EABORTED, "aborted"});
   if (failure_) throw failure_;
 }
 
-Peer& Context::peer_of(int rank) {
-  if (rank < 0 || rank >= ranks_)
-    throw Failure{PRUN_EINVAL, -1, fmt::format("rank #{} of {} is no peer", rank, ranks_)};
-  return peers_[static_cast<size_t>(rank)];
-}
-
-void Context::check_message(const prun_p2p& op) const {
-  if (op.peer < 0 || op.peer >= ranks_)
-    throw Failure{PRUN_EINVAL, -1, fmt::format("rank #{} of {} is no peer", op.peer, ranks_)};
-  if (op.tag > PRUN_MAX_LANE) throw Failure{PRUN_EINVAL, -1, fmt::format("tag {} is no lane", op.tag)};
-  if (op.mem_kind != PRUN_MEM_HOST) throw Failure{PRUN_EINVAL, -1, "ucx moves host memory only"};
-  if (op.ptr == nullptr && op.bytes > 0) throw Failure{PRUN_EINVAL, -1, "a message without memory"};
-}
-
-std::unique_ptr<prun_req> Context::new_request(size_t operations) {
-  auto request = std::make_unique<prun_req>();
+std::unique_ptr<Request> Context::new_request(size_t operations) {
+  auto request = std::make_unique<Request>();
   request->operations.resize(operations);
   for (Operation& operation : request->operations) {
     operation.context = this;
@@ -100,18 +81,17 @@ std::unique_ptr<prun_req> Context::new_request(size_t operations) {
   return request;
 }
 
-prun_req* Context::batch(const prun_p2p* ops, size_t n) {
-  for (size_t i = 0; i < n; ++i) check_message(ops[i]);
+Request* Context::batch(std::span<const prun_p2p> ops, prun_queue) {
   std::unique_lock lock = enter();
   check_usable();
-  std::unique_ptr<prun_req> request = new_request(n);
-  for (size_t i = 0; i < n; ++i) {
+  std::unique_ptr<Request> request = new_request(ops.size());
+  for (size_t i = 0; i < ops.size(); ++i) {
     Operation& operation = request->operations[i];
     operation.peer = ops[i].peer;
     operation.is_recv = ops[i].is_recv != 0;
     operation.lane = static_cast<uint16_t>(ops[i].tag);
     operation.bytes = ops[i].bytes;
-    post(operation, tag_of(operation.is_recv ? operation.peer : rank_, operation.lane), ops[i].ptr);
+    post(operation, tag_of(operation.is_recv ? operation.peer : rank, operation.lane), ops[i].ptr);
   }
   return hand_over(std::move(request));
 }
@@ -126,7 +106,7 @@ ucp_request_param_t Context::with_callback(ucp_send_nbx_callback_t callback, Ope
 }
 
 void Context::post(Operation& operation, uint64_t tag, void* data) {
-  Peer& peer = peers_[static_cast<size_t>(operation.peer)];
+  Peer& peer = peers_[operation.peer];
   operation.data = data;
   ucp_request_param_t param = with_callback(on_ended, operation);
   if (!operation.is_recv) {
@@ -200,7 +180,7 @@ void Context::on_received(void* ucx, ucs_status_t status, const ucp_tag_recv_inf
 }
 
 // A sleeping thread would not see what was added.
-prun_req* Context::hand_over(std::unique_ptr<prun_req> request) {
+Request* Context::hand_over(std::unique_ptr<Request> request) {
   if (someone_sleeps_) worker_.wake();
   if (!failure_ || request->ended()) return request.release();
   unfinished_.push_back(std::move(request));
@@ -208,12 +188,12 @@ prun_req* Context::hand_over(std::unique_ptr<prun_req> request) {
 }
 
 // Whether there is anything left to wait for.
-bool Context::settled(const prun_req& request) {
+bool Context::settled(const Request& request) {
   if (failure_ || request.ended()) return true;
-  if (stopped()) fail({PRUN_EABORTED, -1, "aborted"});
+  if (stopped()) fail({PRUN_EABORTED, "aborted"});
   for (const Operation& operation : request.operations) {
     if (!some_lost_) break;
-    const Peer& peer = peers_[static_cast<size_t>(operation.peer)];
+    const Peer& peer = peers_[operation.peer];
     if ((operation.open || request.counter != nullptr) && peer.lost != UCS_OK)
       fail({PRUN_EPEER, peer.rank,
             fmt::format("the connection to rank #{} is lost: {}", peer.rank, ucs_status_string(peer.lost))});
@@ -221,17 +201,17 @@ bool Context::settled(const prun_req& request) {
   return static_cast<bool>(failure_);
 }
 
-prun_status Context::finish(prun_req* request, prun_result* result) {
-  std::unique_ptr<prun_req> owner(request);
-  if (request->ended() && !request->failed) return PRUN_OK;
+Failure Context::finish(Request* request) {
+  std::unique_ptr<Request> owner(request);
+  if (request->ended() && !request->failed) return {};
   if (request->open > 0) unfinished_.push_back(std::move(owner));
-  return report(failure_, result);
+  return failure_;
 }
 
-prun_status Context::test(prun_req* request, prun_result* result) {
+Failure Context::test(Request* request) {
   std::unique_lock lock = enter();
   if (!failure_ && !request->ended()) progress();
-  if (settled(*request)) return finish(request, result);
+  if (settled(*request)) return finish(request);
   const auto deadline = Clock::now() + kTestLimit;
   do {
     if (someone_sleeps_) {
@@ -241,17 +221,17 @@ prun_status Context::test(prun_req* request, prun_result* result) {
     } else {
       make_progress(lock, *request, deadline);
     }
-    if (settled(*request)) return finish(request, result);
+    if (settled(*request)) return finish(request);
   } while (Clock::now() < deadline);
-  return report(awaited(*request), result);
+  return awaited(*request);
 }
 
 // Names the one rank that is waited for, if it is one.
-Failure Context::awaited(const prun_req& request) const {
-  Failure again{PRUN_AGAIN, -1, ""};
+Failure Context::awaited(const Request& request) const {
+  Failure again{PRUN_AGAIN, ""};
   for (const Operation& operation : request.operations) {
     if ((!operation.open && request.counter == nullptr) || operation.peer == again.culprit) continue;
-    if (again.culprit >= 0) return {PRUN_AGAIN, -1, ""};
+    if (again.culprit >= 0) return {PRUN_AGAIN, ""};
     again.culprit = operation.peer;
   }
   return again;
@@ -259,7 +239,7 @@ Failure Context::awaited(const prun_req& request) const {
 
 // Until the request has ended, the deadline is over or somebody else sleeps for all. Spins first, then yields, then
 // sleeps; from one call of test to the next, as long as nothing happens.
-void Context::make_progress(std::unique_lock<std::mutex>& lock, const prun_req& request, Clock::time_point deadline) {
+void Context::make_progress(std::unique_lock<std::mutex>& lock, const Request& request, Clock::time_point deadline) {
   while (!someone_sleeps_) {
     while (!failure_ && progress()) {
       quiet_since_ = {};
@@ -300,8 +280,16 @@ void Context::sleep(std::unique_lock<std::mutex>& lock, Clock::time_point deadli
 }
 
 void Context::abort() {
-  aborted_.store(true);
+  Transport::abort();
   worker_.wake();
 }
 
-}  // namespace prun_ucx
+}  // namespace prun::ucx
+
+const prun_transport* prun_transport_v1(const prun_host* host) {
+  using namespace prun;
+  const prun_transport* table = sdk::transport_table<ucx::Context>(
+      host, {.name = "ucx", .version = "1.0.0", .summary = "UCX: InfiniBand and RoCE, shared memory, TCP"});
+  if (table != nullptr) ucx::take_over_log(host);
+  return table;
+}

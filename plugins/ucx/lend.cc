@@ -11,7 +11,7 @@
 
 #include "context.h"
 
-namespace prun_ucx {
+namespace prun::ucx {
 namespace {
 
 constexpr size_t kLeast = 8 << 10;    // below, being sent it is as fast
@@ -47,7 +47,7 @@ bool Context::lend(Operation& operation, Peer& peer, uint64_t tag) {
 
 // A receive has got a place instead of a message.
 void Context::borrow(Operation& operation, const Place& place) {
-  Peer& peer = peers_[static_cast<size_t>(operation.peer)];
+  Peer& peer = peers_[operation.peer];
   if (place.bytes != operation.bytes) return differs(operation, place.bytes);
   const bool known = place.memory < peer.memory.size() && place.offset <= peer.memory[place.memory].bytes &&
                      place.bytes <= peer.memory[place.memory].bytes - place.offset;
@@ -83,8 +83,8 @@ bool Context::copy_some() {
 void Context::was_got(Operation& operation, ucs_status_t status) {
   if (status != UCS_OK) return ended(operation, status);
   const ucp_request_param_t param = with_callback(on_ended, operation);
-  started(operation, ucp_am_send_nbx(peers_[static_cast<size_t>(operation.peer)].endpoint, kTakenMessage,
-                                     &operation.place.number, sizeof operation.place.number, nullptr, 0, &param));
+  started(operation, ucp_am_send_nbx(peers_[operation.peer].endpoint, kTakenMessage, &operation.place.number,
+                                     sizeof operation.place.number, nullptr, 0, &param));
 }
 
 void Context::on_got(void* ucx, ucs_status_t status, void* user_data) {
@@ -108,4 +108,4 @@ ucs_status_t Context::on_taken(void* user_data, const void* header, size_t bytes
 
 void Context::listen_to_takers() { listen(kTakenMessage, on_taken); }
 
-}  // namespace prun_ucx
+}  // namespace prun::ucx

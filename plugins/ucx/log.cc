@@ -10,7 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-namespace prun_ucx {
+namespace prun::ucx {
 namespace {
 
 const prun_host* host_of_log = nullptr;
@@ -63,4 +63,4 @@ Overheard::Overheard() { listener = this; }
 Overheard::~Overheard() { listener = nullptr; }
 void Overheard::add(const char* line) { text_ += (text_.empty() ? "" : "; ") + std::string(line); }
 
-}  // namespace prun_ucx
+}  // namespace prun::ucx

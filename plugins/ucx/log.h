@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-namespace prun_ucx {
+namespace prun::ucx {
 
 void take_over_log(const prun_host* host);  // once a process
 
@@ -34,4 +34,4 @@ class LogOpen {
   bool left_ = false;
 };
 
-}  // namespace prun_ucx
+}  // namespace prun::ucx

@@ -9,14 +9,14 @@
 
 #include "context.h"
 
-namespace prun_ucx {
+namespace prun::ucx {
 namespace {
 
 constexpr unsigned kSignalMessage = 1;
 
 }  // namespace
 
-void* Context::allocate(size_t bytes, void** handle) {
+void* Context::mem_alloc(size_t bytes, int, void*& handle) {
   ucp_mem_map_params_t params{};
   params.field_mask = UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_FLAGS;
   params.length = bytes;
@@ -28,18 +28,18 @@ void* Context::allocate(size_t bytes, void** handle) {
   const ucs_status_t status = ucp_mem_query(memory, &attributes);
   memory_.push_back({memory, static_cast<const char*>(attributes.address), bytes});
   check("ucp_mem_query", status);
-  *handle = memory;
+  handle = memory;
   return attributes.address;
 }
 
 // Once they are told, others know memory by its place in the list: what is freed then leaves a gap.
-void Context::free(void* handle) {
+void Context::mem_free(void*, void* handle) {
   std::unique_lock lock = enter();
   const auto memory = std::find_if(memory_.begin(), memory_.end(), [&](const Memory& m) { return m.handle == handle; });
   if (memory == memory_.end() || handle == nullptr) return;
   ucp_mem_unmap(worker_.context(), memory->handle);
   *memory = {};
-  if (joining_ == nullptr) memory_.erase(memory);
+  if (connecting_ == nullptr) memory_.erase(memory);
 }
 
 void Context::listen(unsigned message, ucp_am_recv_callback_t callback) {
@@ -65,33 +65,30 @@ ucs_status_t Context::on_signal(void* user_data, const void* header, size_t byte
 
 // A request with one operation that `start` begins.
 template <class Start>
-prun_req* Context::one_sided(int peer, uint64_t number, Start start) {
-  Peer& other = peer_of(peer);
-  if (number > PRUN_MAX_SIGNAL)
-    throw Failure{PRUN_EINVAL, -1, fmt::format("signal {}; there are 1 to {}", number, PRUN_MAX_SIGNAL)};
+Request* Context::one_sided(int peer, uint64_t number, Start start) {
+  Peer& other = peers_[peer];
   std::unique_lock lock = enter();
   check_usable();
-  std::unique_ptr<prun_req> request = new_request(1);
+  std::unique_ptr<Request> request = new_request(1);
   Operation& operation = request->operations[0];
   operation.peer = peer;
-  operation.signal = {static_cast<uint32_t>(rank_), static_cast<uint32_t>(number)};
+  operation.signal = {static_cast<uint32_t>(rank), static_cast<uint32_t>(number)};
   start(other, operation);
   return hand_over(std::move(request));
 }
 
 // The peer's window, which must hold [offset, offset + bytes).
-const Peer::Memory& Context::window(int rank, size_t offset, size_t bytes) {
+const Peer::Memory& Context::window(int peer, size_t offset, size_t bytes) {
   static const Peer::Memory kNone;
-  const Peer& peer = peer_of(rank);
-  const Peer::Memory& memory = peer.memory.empty() ? kNone : peer.memory[0];
+  const Peer::Memory& memory = peers_[peer].memory.empty() ? kNone : peers_[peer].memory[0];
   if (offset > memory.bytes || bytes > memory.bytes - offset)
     throw Failure{
-        PRUN_EINVAL, rank,
-        fmt::format("{} bytes at {} of the window of rank #{}, which has {}", bytes, offset, rank, memory.bytes)};
+        PRUN_EINVAL, peer,
+        fmt::format("{} bytes at {} of the window of rank #{}, which has {}", bytes, offset, peer, memory.bytes)};
   return memory;
 }
 
-prun_req* Context::put(int peer, const void* src, size_t offset, size_t bytes, uint64_t signal) {
+Request* Context::put(int peer, const void* src, size_t offset, size_t bytes, uint64_t signal) {
   const Peer::Memory& to = window(peer, offset, bytes);
   return one_sided(peer, signal, [&](Peer& other, Operation& operation) {
     const ucp_request_param_t param = with_callback(on_put, operation);
@@ -101,7 +98,7 @@ prun_req* Context::put(int peer, const void* src, size_t offset, size_t bytes, u
   });
 }
 
-prun_req* Context::get(int peer, void* dst, size_t offset, size_t bytes) {
+Request* Context::get(int peer, void* dst, size_t offset, size_t bytes) {
   const Peer::Memory& from = window(peer, offset, bytes);
   return one_sided(peer, 0, [&](Peer& other, Operation& operation) {
     const ucp_request_param_t param = with_callback(on_ended, operation);
@@ -110,11 +107,11 @@ prun_req* Context::get(int peer, void* dst, size_t offset, size_t bytes) {
   });
 }
 
-prun_req* Context::signal(int peer, uint64_t number) {
+Request* Context::signal(int peer, uint64_t number) {
   return one_sided(peer, number, [&](Peer&, Operation& operation) { was_put(operation, UCS_OK); });
 }
 
-prun_req* Context::wait_signal(int peer, uint64_t number, uint64_t count) {
+Request* Context::wait_signal(int peer, uint64_t number, uint64_t count) {
   return one_sided(peer, number, [&](Peer& other, Operation& operation) {
     operation.request->counter = &other.raised[number];
     operation.request->count = count;
@@ -126,15 +123,15 @@ prun_req* Context::wait_signal(int peer, uint64_t number, uint64_t count) {
 void Context::was_put(Operation& operation, ucs_status_t status) {
   if (status != UCS_OK || operation.signal.number == 0) return ended(operation, status);
   const ucp_request_param_t param = with_callback(on_flushed, operation);
-  const ucs_status_ptr_t ucx = ucp_ep_flush_nbx(peers_[static_cast<size_t>(operation.peer)].endpoint, &param);
+  const ucs_status_ptr_t ucx = ucp_ep_flush_nbx(peers_[operation.peer].endpoint, &param);
   if (!UCS_PTR_IS_PTR(ucx)) was_flushed(operation, UCS_PTR_RAW_STATUS(ucx));
 }
 
 void Context::was_flushed(Operation& operation, ucs_status_t status) {
   if (status != UCS_OK) return ended(operation, status);
   const ucp_request_param_t param = with_callback(on_ended, operation);
-  started(operation, ucp_am_send_nbx(peers_[static_cast<size_t>(operation.peer)].endpoint, kSignalMessage,
-                                     &operation.signal, sizeof operation.signal, nullptr, 0, &param));
+  started(operation, ucp_am_send_nbx(peers_[operation.peer].endpoint, kSignalMessage, &operation.signal,
+                                     sizeof operation.signal, nullptr, 0, &param));
 }
 
 void Context::on_put(void* ucx, ucs_status_t status, void* user_data) {
@@ -149,4 +146,4 @@ void Context::on_flushed(void* ucx, ucs_status_t status, void* user_data) {
   ucp_request_free(ucx);
 }
 
-}  // namespace prun_ucx
+}  // namespace prun::ucx

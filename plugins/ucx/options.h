@@ -1,10 +1,9 @@
 // The plugin's options, "key=value,key=value": each sets one of UCX's own, which otherwise come from UCX_* variables.
 #pragma once
 #include <string>
-#include <string_view>
 #include <vector>
 
-namespace prun_ucx {
+namespace prun::ucx {
 
 struct Setting {
   std::string option;    // "tls", or where it comes from: "--interface"
@@ -12,7 +11,8 @@ struct Setting {
   std::string value;
 };
 
-// Throws Failure(PRUN_EINVAL) that names the word and what there is. `+` in a value stands for UCX's comma.
-std::vector<Setting> parse_options(std::string_view text);
+// `text` may be null. `+` in a value stands for UCX's comma. Throws Failure(PRUN_EINVAL) that names the word and what
+// there is.
+std::vector<Setting> parse_options(const char* text);
 
-}  // namespace prun_ucx
+}  // namespace prun::ucx

@@ -6,7 +6,7 @@
 #include <array>
 #include <vector>
 
-namespace prun_ucx {
+namespace prun::ucx {
 
 class Context;
 
@@ -27,4 +27,4 @@ struct Peer {
   std::array<uint64_t, PRUN_MAX_SIGNAL + 1> raised{};  // how often it has raised each signal here
 };
 
-}  // namespace prun_ucx
+}  // namespace prun::ucx

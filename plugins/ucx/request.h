@@ -9,9 +9,10 @@
 #include <string>
 #include <vector>
 
-namespace prun_ucx {
+namespace prun::ucx {
 
 class Context;
+struct Request;
 
 // Where a message lies that the receiver may copy from its sender's memory, as it travels.
 struct Place {
@@ -23,7 +24,7 @@ struct Place {
 
 struct Operation {
   Context* context = nullptr;
-  prun_req* request = nullptr;
+  Request* request = nullptr;
   int peer = -1;
   bool is_recv = false;
   bool open = true;
@@ -32,7 +33,7 @@ struct Operation {
   uint16_t lane = 0;
   void* data = nullptr;
   size_t bytes = 0;
-  // Of a message that is lent: where it lies, and how much of it has been copied. Also where a receive of less than a
+  // A lent message: where it lies, and how much of it has been copied. Also where a receive of less than a
   // Place arrives, which may be one.
   Place place;
   const char* source = nullptr;
@@ -42,14 +43,14 @@ struct Operation {
   } signal;
 };
 
-}  // namespace prun_ucx
-
-struct prun_req {
-  std::vector<prun_ucx::Operation> operations;  // sized once
-  size_t open = 0;                              // of them
-  bool failed = false;                          // one of them has
-  const uint64_t* counter = nullptr;            // wait_signal: of this signal
-  uint64_t count = 0;                           // that it waits for
+struct Request {
+  std::vector<Operation> operations;  // sized once
+  size_t open = 0;                    // of them
+  bool failed = false;                // one of them has
+  const uint64_t* counter = nullptr;  // wait_signal: of this signal
+  uint64_t count = 0;                 // that it waits for
 
   bool ended() const { return open == 0 && (counter == nullptr || *counter >= count); }
 };
+
+}  // namespace prun::ucx

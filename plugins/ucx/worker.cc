@@ -15,7 +15,7 @@
 #include "failure.h"
 #include "log.h"
 
-namespace prun_ucx {
+namespace prun::ucx {
 namespace {
 
 using Config = std::unique_ptr<ucp_config_t, decltype(&ucp_config_release)>;
@@ -37,7 +37,7 @@ void set(ucp_config_t* config, const Setting& setting) {
 void check_interface(const std::string& name) {
   const std::string rdma = "/sys/class/infiniband/" + name.substr(0, name.find(':'));
   if (if_nametoindex(name.c_str()) == 0 && access(rdma.c_str(), F_OK) != 0)
-    throw Failure{PRUN_EINVAL, -1, fmt::format("there is no network interface and no RDMA device '{}'", name)};
+    throw Failure{PRUN_EINVAL, fmt::format("there is no network interface and no RDMA device '{}'", name)};
 }
 
 Config make_config(const prun_open_params& params, std::vector<Setting> settings) {
@@ -58,16 +58,16 @@ Config make_config(const prun_open_params& params, std::vector<Setting> settings
 
 // UCX's words for a name that it does not know: "transport 'x' is not available, please use one or more of: ...". Only
 // what was given to prun is judged; with variables UCX does as it always does.
-void judge(const std::string& warned, const prun_host* host, bool ours) {
+void judge(const std::string& warned, const prun_host& host, bool ours) {
   if (warned.empty()) return;
-  if (ours && warned.find("not available") != std::string::npos) throw Failure{PRUN_EINVAL, -1, warned};
-  if (host->log != nullptr) host->log(2, ("ucx: " + warned).c_str());
+  if (ours && warned.find("not available") != std::string::npos) throw Failure{PRUN_EINVAL, warned};
+  if (host.log != nullptr) host.log(2, ("ucx: " + warned).c_str());
 }
 
 }  // namespace
 
 Worker::Worker(const prun_open_params& params, const std::vector<Setting>& settings, uint64_t tag_sender_mask,
-               const prun_host* host) {
+               const prun_host& host) {
   const Config config = make_config(params, settings);
   ucp_params_t wanted{};
   wanted.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_TAG_SENDER_MASK | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS |
@@ -102,4 +102,4 @@ std::string Worker::address() const {
   return copy;
 }
 
-}  // namespace prun_ucx
+}  // namespace prun::ucx

@@ -10,13 +10,13 @@
 
 #include "options.h"
 
-namespace prun_ucx {
+namespace prun::ucx {
 
 class Worker {
  public:
   // Throws Failure; PRUN_EINVAL where UCX does not know what a setting names.
   Worker(const prun_open_params& params, const std::vector<Setting>& settings, uint64_t tag_sender_mask,
-         const prun_host* host);
+         const prun_host& host);
 
   ucp_worker_h get() const { return worker_.get(); }
   ucp_context_h context() const { return context_.get(); }
@@ -39,4 +39,4 @@ class Worker {
   int fd_ = -1;
 };
 
-}  // namespace prun_ucx
+}  // namespace prun::ucx

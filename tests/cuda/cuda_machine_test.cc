@@ -43,8 +43,8 @@ TEST(CudaMachine, OutOfMemorySaysHowMuchIsFree) {
 }
 
 TEST(CudaMachine, OptionsAreChecked) {
-  EXPECT_NE(message_of([] { QueueDevice(table(), 0, "tf64=1"); }).find("there is no option 'tf64'"), std::string::npos);
-  EXPECT_NE(message_of([] { QueueDevice(table(), 0, "cudnn=maybe"); }).find("wants 0 or 1"), std::string::npos);
+  EXPECT_NE(message_of([] { QueueDevice(table(), 0, "tf64=1"); }).find("cuda has no option 'tf64' (did you mean 'tf32'?)"), std::string::npos);
+  EXPECT_NE(message_of([] { QueueDevice(table(), 0, "cudnn=maybe"); }).find("cuda option cudnn=maybe: wants 0 or 1"), std::string::npos);
   EXPECT_EQ(message_of([] { QueueDevice(table(), 0, "cudnn=0,"); }), "no error");
   EXPECT_NE(message_of([] { QueueDevice(table(), 99, ""); }).find("there is no GPU 99"), std::string::npos);
 }
@@ -119,7 +119,7 @@ TEST(CudaMachine, CloseFreesWhatIsLeft) {
 }
 
 TEST(CudaHardware, MachineCodeRunsOnItsFamilyAndPtxOnNewerOnes) {
-  using prun_cuda::why_unusable;
+  using prun::cuda::why_unusable;
   for (const int capability : {80, 86, 89, 90, 100, 120})
     EXPECT_EQ(why_unusable(capability, "80-real,90"), "") << capability;
   EXPECT_NE(why_unusable(75, "80-real,90").find("7.5 is below 8.0"), std::string::npos);
@@ -132,7 +132,7 @@ TEST(CudaHardware, MachineCodeRunsOnItsFamilyAndPtxOnNewerOnes) {
 }
 
 TEST(CudaHardware, PeaksAreThoseOfDataSheets) {
-  using prun_cuda::peak_flops_bf16;
+  using prun::cuda::peak_flops_bf16;
   EXPECT_EQ(peak_flops_bf16("NVIDIA H200", 90, 132, 1.98e9), 989.4e12);
   EXPECT_EQ(peak_flops_bf16("NVIDIA H200 NVL", 90, 132, 1.98e9), 835.5e12);
   EXPECT_EQ(peak_flops_bf16("NVIDIA A100-SXM4-80GB", 80, 108, 1.41e9), 312e12);

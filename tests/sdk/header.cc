@@ -1,3 +1,11 @@
 // The published header by itself, in C++.
 #include "abi.h"
 #include "device_abi.h"
+#include "prun/sdk/descriptor.h"
+#include "prun/sdk/float16.h"
+#include "prun/sdk/handshake.h"
+#include "prun/sdk/host.h"
+#include "prun/sdk/local_socket.h"
+#include "prun/sdk/messages.h"
+#include "prun/sdk/options.h"
+#include "prun/sdk/reduce.h"

@@ -1,6 +1,7 @@
 """Who may include whom: base <- ir <- {compile, verify}; comm, device and exec use base, ir and the public headers, exec
-also comm and device; script uses base and ir; launch uses base; plugins see only the public headers. The runtime never
-names a plugin, and each library with a face of its own (Lua, oneDNN) is included in one place.
+also comm and device; script uses base and ir; launch uses base. Plugins see only the public headers and their own
+library, of which the runtime shares what is written once for both. The runtime never names a plugin, and each library
+with a face of its own (Lua, oneDNN) is included in one place.
 """
 import pathlib
 import re
@@ -10,7 +11,9 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 RUNTIME = ROOT / "runtime"
 PLUGINS = ROOT / "plugins"
 
-PUBLIC = "prun"  # runtime/include/prun
+PUBLIC = "prun"  # runtime/include/prun, plugins/sdk/include/prun
+SDK = "prun/sdk/"
+SHARED = {"comm": {"reduce.h"}, "device": {"float16.h"}}  # of the plugins' library, by part of the runtime
 MAY_INCLUDE = {
     "include": {PUBLIC},
     "base": {"base"},
@@ -57,6 +60,8 @@ def include_faults(part, path, found):
             faults.append(f'{path}: "{header}" should be named from runtime/')
         elif ours and folder not in MAY_INCLUDE[part]:
             faults.append(f"{path}: {part} may not include {folder} ({header})")
+        elif header.startswith(SDK) and header.removeprefix(SDK) not in SHARED.get(part, ()):
+            faults.append(f"{path}: {part} shares nothing of {header} with plugins")
     return faults
 
 
@@ -126,6 +131,8 @@ class IncludeDirections(unittest.TestCase):
         self.assertEqual(include_faults("ir", "f", [('"', "base/error.h"), ("<", "vector"), ("<", "fmt/format.h")]), [])
         self.assertEqual(len(include_faults("ir", "f", [('"', "compile/compile.h")])), 1)
         self.assertEqual(len(include_faults("launch", "f", [("<", "ir/plan.h")])), 1)
+        self.assertEqual(include_faults("comm", "f", [("<", "prun/sdk/reduce.h")]), [])
+        self.assertEqual(len(include_faults("comm", "f", [("<", "prun/sdk/failure.h")])), 1)
         self.assertEqual(len(include_faults("ir", "f", [('"', "types.h")])), 1)
         self.assertEqual(len(include_faults("base", "f", [('"', "base/../ir/types.h")])), 1)
         self.assertEqual(plugin_faults("f", [('"', "prun/transport.h"), ('"', "ring.h"), ("<", "sys/mman.h")]), [])

@@ -7,8 +7,8 @@
 
 namespace {
 
-using prun_socket::crc32c;
-using prun_socket::crc32c_every_way;
+using prun::socket::crc32c;
+using prun::socket::crc32c_every_way;
 
 TEST(SocketCrc, HasThePublishedValues) {  // RFC 3720 appendix B.4, and the check value of the CRC catalogue
   EXPECT_EQ(crc32c(0, "123456789", 9), 0xe3069283u);

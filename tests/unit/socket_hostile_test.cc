@@ -13,7 +13,7 @@
 namespace {
 
 using namespace socket_world;
-using prun_socket::Address;
+using prun::socket::Address;
 
 void expect_all_well(const std::vector<int>& ends) {
   for (size_t r = 0; r < ends.size(); ++r) EXPECT_EQ(ends[r], 0) << "rank " << r;

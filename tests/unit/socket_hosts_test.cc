@@ -40,7 +40,7 @@ TEST(SocketHosts, TalkOverTheInterfaceThatWasGiven) {
   expect_all_well_on_two_hosts([](Rank& me) {
     me.params.interface_name = "eth0";
     me.start();
-    const auto* address = reinterpret_cast<const prun_socket::Address*>(me.shared->blobs[me.rank]);
+    const auto* address = reinterpret_cast<const prun::socket::Address*>(me.shared->blobs[me.rank]);
     RANK_CHECK(address->family == 4 && address->ip[0] == 10 && address->ip[3] == me.rank + 1);
     RANK_CHECK(last_log.find("0 connections over unix, 1 over tcp") != std::string::npos, "%s", last_log.c_str());
     std::vector<char> in(3 << 20), out(3 << 20, static_cast<char>(7 + me.rank));

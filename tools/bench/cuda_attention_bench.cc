@@ -13,10 +13,10 @@
 namespace prun::bench {
 namespace {
 
-using prun_cuda::CudnnAttentionShape;
-using prun_cuda::CudnnCall;
-using prun_cuda::CudnnGraph;
-using prun_cuda::CudnnPlan;
+using prun::cuda::CudnnAttentionShape;
+using prun::cuda::CudnnCall;
+using prun::cuda::CudnnGraph;
+using prun::cuda::CudnnPlan;
 
 struct Shape {
   const char *model, *name;
@@ -36,7 +36,7 @@ class Yardstick {
   explicit Yardstick(CudaBench& bench) : bench_(bench) {
     try {
       if (cudnnCreate(&handle_) != CUDNN_STATUS_SUCCESS) handle_ = nullptr;
-    } catch (const prun_cuda::Failure&) {  // it is not installed
+    } catch (const prun::cuda::Failure&) {  // it is not installed
     }
   }
   ~Yardstick() {
@@ -57,7 +57,7 @@ class Yardstick {
         if (sums != 0) check(cudaMemsetAsync(zeros, 0, sums, bench_.stream()), "cudaMemsetAsync");
         call.enqueue(handle_, bench_.stream());
       };
-    } catch (const prun_cuda::Failure&) {
+    } catch (const prun::cuda::Failure&) {
       return std::nullopt;
     }
   }

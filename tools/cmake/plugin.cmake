@@ -1,8 +1,8 @@
 # prun_plugin, for the transports of this repository and, installed beside prunConfig.cmake, for everybody else's.
 
 # prun_plugin(name SOURCES a.cc ... [LINKS lib ...] [AUTO] [LOCAL_ONLY] [MEMORY host cuda] [NOT_CLAIMED item ...]): the
-# target prun_NAME, a transport that prun loads at run time; it sees only prun/transport.h, and only prun_transport_v1
-# is visible in it. AUTO: `--transport auto` may choose it; the runtime reads that, and what memory it takes, from
+# target prun_NAME, a transport that prun loads at run time; it sees the public headers and prun/sdk, and only
+# prun_transport_v1 is visible in it. AUTO: `--transport auto` may choose it; the runtime reads that, and what memory it takes, from
 # NAME.plugin beside the library, so that it need not load a plugin to learn that nobody wants it. NOT_CLAIMED: items of
 # `prun conform` that it does not mean to hold. Both files lie in lib/prun/plugins of the build folder, and of the
 # prefix once installed.

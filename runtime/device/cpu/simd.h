@@ -16,13 +16,8 @@
 namespace prun::cpu {
 
 PRUN_INLINE float load(float x) { return x; }
-PRUN_INLINE float load(bf16 x) { return __builtin_bit_cast(float, static_cast<uint32_t>(x.bits) << 16); }
+PRUN_INLINE float load(bf16 x) { return to_float(x); }
 PRUN_INLINE void store(float& to, float x) { to = x; }
-PRUN_INLINE void store(bf16& to, float x) {
-  const uint32_t bits = __builtin_bit_cast(uint32_t, x);
-  const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-  const uint32_t quiet_nan = (bits >> 16) | 0x40u;
-  to.bits = static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? quiet_nan : rounded);
-}
+PRUN_INLINE void store(bf16& to, float x) { to = to_bf16(x); }
 
 }  // namespace prun::cpu

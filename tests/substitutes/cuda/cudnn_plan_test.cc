@@ -6,7 +6,7 @@
 #include "plugins/cuda/attention_cudnn.h"
 #include "plugins/cuda/attention_graphs.h"
 
-namespace prun_cuda {
+namespace prun::cuda {
 namespace {
 
 // As cuDNN describes a device, in the words of CUDA's device properties.
@@ -79,4 +79,4 @@ TEST(CudnnPlans, SlicesAreSamplesThenHeads) {
 }
 
 }  // namespace
-}  // namespace prun_cuda
+}  // namespace prun::cuda

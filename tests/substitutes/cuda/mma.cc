@@ -7,7 +7,7 @@
 #include <cmath>
 #include <cstring>
 
-namespace prun_cuda {
+namespace prun::cuda {
 namespace {
 
 using substitute::Here;
@@ -98,4 +98,4 @@ void wait_copies() { substitute::wait_for_copies(); }
 
 float exp2_approximate(float x) { return x < -126 ? 0 : std::exp2(x); }
 
-}  // namespace prun_cuda
+}  // namespace prun::cuda

@@ -90,8 +90,10 @@ TEST(Nccl, WithoutADriverItLoadsAndSaysSo) {
 
 TEST(Nccl, OptionsThatAreWrong) {
   EXPECT_EQ(opening("max_cta=3"),
-            "Exit 2: transport nccl: nccl has no option 'max_cta'; it has abort_ms, check, cta_policy, cudart, device, "
-            "library, max_ctas, min_ctas, register, split_share");
+            "Exit 2: transport nccl: nccl has no option 'max_cta' (did you mean 'max_ctas'?)");
+  EXPECT_EQ(opening("speed=3"),
+            "Exit 2: transport nccl: nccl has no option 'speed' (one of: abort_ms, check, cta_policy, cudart, device, "
+            "library, max_ctas, min_ctas, register, split_share)");
   EXPECT_EQ(opening("max_ctas=0"), "Exit 2: transport nccl: nccl option max_ctas=0: wants 1 .. 64");
   EXPECT_EQ(opening("max_ctas=2,min_ctas=4"),
             "Exit 2: transport nccl: nccl options min_ctas=4 and max_ctas=2: the first is larger");

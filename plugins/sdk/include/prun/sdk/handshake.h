@@ -7,16 +7,19 @@
 //        ◄── HMAC "welcome" ───────────────────────      now the dialler knows that it is in
 //
 // Each HMAC-SHA256 is over its label and both hellos, so it holds for these nonces, ranks, job and version only and
-// cannot be replayed or reflected. No length is ever read from the peer.
+// cannot be replayed or reflected. No length is ever read from the peer. Of two ranks the higher one dials. The library
+// prun::sdk has it; link OpenSSL's libcrypto beside it.
 #pragma once
+#include <prun/transport.h>
+
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <string>
 
-#include "poller.h"
-#include "request.h"
+#include "descriptor.h"
 
-namespace prun_socket {
+namespace prun::sdk {
 
 using Secret = std::array<uint8_t, 32>;
 using Mac = std::array<uint8_t, 32>;
@@ -33,36 +36,40 @@ struct Hello {
 };
 static_assert(sizeof(Hello) == 104);
 
-struct Identity {  // what this rank says in its hellos
-  int rank = 0, ranks = 1;
-  std::array<char, 40> job{};
-  Secret secret{};
+// What a rank says in its hellos.
+struct Identity {
+  explicit Identity(const prun_open_params& params);
+  int rank, ranks;
+  std::array<char, 40> job;
+  Secret secret;
 };
 
-class Handshake : public EventSource {
+class Handshake {
  public:
+  using Clock = std::chrono::steady_clock;
   enum class State { running, done, refused };
 
-  // As the dialler (rank and index say to whom) or, with to = -1, as the acceptor.
-  Handshake(Descriptor socket, bool tcp, const Identity& identity, int to, int index, Poller& poller);
-  ~Handshake() override;
+  // Over a nonblocking stream or SOCK_SEQPACKET socket, which may still be connecting: as the dialler of rank `to`, or
+  // with to = -1 as the acceptor. `identity` outlives it. Throws Failure.
+  Handshake(Descriptor socket, const Identity& identity, int to, int index = 0);
 
-  void on_event(uint32_t events) override;
+  State advance();     // as far as it goes without blocking
+  bool reads() const;  // it waits for something to read, else for room to write
   State state() const { return state_; }
   const std::string& why_refused() const { return why_; }
   int error() const { return error_; }  // errno, 0: refused for another reason
   bool dialler() const { return to_ >= 0; }
-  bool tcp() const { return tcp_; }
   Clock::time_point begun() const { return begun_; }
+  int fd() const { return socket_.get(); }
   // Once done: the peer and the connection's index; release gives the socket up.
   int peer() const { return dialler() ? to_ : theirs_.from; }
   int index() const { return dialler() ? index_ : theirs_.index; }
-  Descriptor release();
+  Descriptor release() { return std::move(socket_); }
 
  private:
   enum class Step { connecting, send_hello, read_hello, send_answer, read_mac, send_mac, read_welcome, send_welcome };
 
-  bool advance();  // one step; false: would block, or ended
+  bool step();  // false: would block, or ended
   bool transfer(bool sending, void* data, size_t bytes);
   bool finish_connecting();
   bool hello_is_sane();
@@ -71,10 +78,8 @@ class Handshake : public EventSource {
   void refuse(std::string why, int error = 0);
 
   Descriptor socket_;
-  const bool tcp_;
   const Identity& identity_;
   const int to_, index_;
-  Poller& poller_;
   Step step_;
   State state_ = State::running;
   std::string why_;
@@ -89,4 +94,4 @@ class Handshake : public EventSource {
   Mac mac_{};
 };
 
-}  // namespace prun_socket
+}  // namespace prun::sdk

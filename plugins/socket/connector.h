@@ -3,50 +3,69 @@
 // A dialler that is dropped dials again, so that a crowd of strangers can delay a rank but not keep it out. Who
 // does not prove itself within 2 s is dropped and counted, and listening goes on until all ranks are connected.
 #pragma once
+#include <prun/sdk/handshake.h>
+#include <prun/sdk/transport.h>
+
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "address.h"
-#include "handshake.h"
 #include "match.h"
 
-namespace prun_socket {
+namespace prun::socket {
 
-class Join {
+using sdk::Identity;
+
+// The handshake of one connection, as a source of events.
+class Greeting : public EventSource {
  public:
-  Join(const Identity& identity, const Options& options, Listeners listeners, Poller& poller, Matcher& matcher);
-  ~Join();
+  Greeting(Descriptor socket, bool tcp, const Identity& identity, int to, int index, Poller& poller);
+  ~Greeting() override;
+  void on_event(uint32_t events) override;
+  Descriptor release();
+  const sdk::Handshake& state() const { return handshake_; }
+  bool tcp() const { return tcp_; }
+
+ private:
+  sdk::Handshake handshake_;
+  const bool tcp_;
+  Poller& poller_;
+};
+
+class Connector {
+ public:
+  Connector(const Identity& identity, const Options& options, Listeners listeners, Poller& poller, Matcher& matcher);
+  ~Connector();
 
   const Address& address() const { return listeners_.address; }
   // Nonblocking. True once every peer is connected. Throws Failure.
-  bool step(const void* const* blobs, const size_t* bytes);
+  bool step(const sdk::Blobs& blobs);
   Failure missing() const;      // PRUN_AGAIN and who is missing
   std::string summary() const;  // once connected, for the log
   uint64_t strangers() const { return strangers_; }
 
  private:
   struct Listener : EventSource {
-    Join* join = nullptr;
+    Connector* connector = nullptr;
     int fd = -1;
     bool tcp = false;
-    void on_event(uint32_t) override { join->accept_all(*this); }
+    void on_event(uint32_t) override { connector->accept_all(*this); }
   };
   struct Dial {  // one connection that this rank has to open
     int peer, index;
-    std::unique_ptr<Handshake> handshake;
+    std::unique_ptr<Greeting> greeting;
     Clock::time_point next{};
     std::string trouble;  // of the last try
     bool connected = false;
   };
 
-  void read_addresses(const void* const* blobs, const size_t* bytes);
+  void read_addresses(const sdk::Blobs& blobs);
   void accept_all(Listener& listener);
   void dial(Dial& dial);
   void look_after(Dial& dial);
   void look_after_accepted();
-  void establish(Handshake& handshake);
-  void drop_stranger(size_t index);
+  void establish(Greeting& greeting);
 
   const Identity& identity_;
   const Options& options_;
@@ -56,10 +75,10 @@ class Join {
   Listener unix_listener_, tcp_listener_;
   std::vector<Address> addresses_;
   std::vector<Dial> dials_;
-  std::vector<std::unique_ptr<Handshake>> accepted_;
+  std::vector<std::unique_ptr<Greeting>> accepted_;
   std::string congestion_;
   int over_unix_ = 0, over_tcp_ = 0;
   uint64_t strangers_ = 0;
 };
 
-}  // namespace prun_socket
+}  // namespace prun::socket

@@ -1,5 +1,5 @@
 // The handshake as a list of steps, each of which moves a fixed number of bytes without blocking.
-#include "handshake.h"
+#include "prun/sdk/handshake.h"
 
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
@@ -7,27 +7,32 @@
 #include <openssl/rand.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
-#include "failure.h"
+#include "prun/sdk/failure.h"
 
-namespace prun_socket {
+namespace prun::sdk {
 namespace {
 
 constexpr std::array<char, 8> kMagic = {'p', 'r', 'u', 'n', 'h', 'i', '0', '1'};
 constexpr uint32_t kByteOrder = 0x01020304;
 constexpr uint32_t kProtocol = 1;
+constexpr const char* kStranger = "it is not a rank of this job";
 
 }  // namespace
 
-Handshake::Handshake(Descriptor socket, bool tcp, const Identity& identity, int to, int index, Poller& poller)
+Identity::Identity(const prun_open_params& params) : rank(params.rank), ranks(params.ranks) {
+  std::copy(std::begin(params.job_id), std::end(params.job_id), job.begin());
+  std::copy(std::begin(params.job_secret), std::end(params.job_secret), secret.begin());
+}
+
+Handshake::Handshake(Descriptor socket, const Identity& identity, int to, int index)
     : socket_(std::move(socket)),
-      tcp_(tcp),
       identity_(identity),
       to_(to),
       index_(index),
-      poller_(poller),
       step_(to >= 0 ? Step::connecting : Step::read_hello) {
   ours_.magic = kMagic;
   ours_.byte_order = kByteOrder;
@@ -38,17 +43,7 @@ Handshake::Handshake(Descriptor socket, bool tcp, const Identity& identity, int 
   ours_.index = index;
   ours_.job = identity.job;
   if (::RAND_bytes(ours_.nonce.data(), static_cast<int>(ours_.nonce.size())) != 1)
-    throw Failure{PRUN_ESYSTEM, -1, "no random numbers for the handshake"};
-  poller_.add(socket_.get(), this, dialler() ? EPOLLOUT : EPOLLIN);
-}
-
-Handshake::~Handshake() {
-  if (socket_) poller_.remove(socket_.get());
-}
-
-Descriptor Handshake::release() {
-  poller_.remove(socket_.get());
-  return std::move(socket_);
+    throw Failure(PRUN_ESYSTEM, "no random numbers for the handshake");
 }
 
 void Handshake::refuse(std::string why, int error) {
@@ -57,15 +52,17 @@ void Handshake::refuse(std::string why, int error) {
   error_ = error;
 }
 
-void Handshake::on_event(uint32_t) {
-  while (state_ == State::running && advance()) {
+Handshake::State Handshake::advance() {
+  while (state_ == State::running && step()) {
   }
-  if (state_ != State::running) return;
-  const bool reading = step_ == Step::read_hello || step_ == Step::read_mac || step_ == Step::read_welcome;
-  poller_.modify(socket_.get(), this, reading ? EPOLLIN : EPOLLOUT);
+  return state_;
 }
 
-bool Handshake::advance() {
+bool Handshake::reads() const {
+  return step_ == Step::read_hello || step_ == Step::read_mac || step_ == Step::read_welcome;
+}
+
+bool Handshake::step() {
   Step next = step_;
   switch (step_) {
     case Step::connecting:
@@ -133,7 +130,9 @@ bool Handshake::transfer(bool sending, void* data, size_t bytes) {
                             : ::recv(socket_.get(), at, left, MSG_DONTWAIT);
   if (n > 0) moved_ += static_cast<size_t>(n);
   if (moved_ == bytes) return true;
-  if (n == 0) refuse("it hung up");
+  // A stranger's first words may be shorter than a hello, and the last ones.
+  if (step_ == Step::read_hello && moved_ >= kMagic.size() && theirs_.magic != kMagic) refuse(kStranger);
+  if (state_ == State::running && n == 0) refuse("it hung up");
   if (n < 0 && errno != EAGAIN && errno != EINTR) refuse(std::strerror(errno), errno);
   return false;
 }
@@ -153,7 +152,7 @@ bool Handshake::hello_is_sane() {
                     h.ranks == identity_.ranks && h.job == identity_.job && h.to == identity_.rank;
   const bool from = dialler() ? h.from == to_ && h.index == index_
                               : h.from > identity_.rank && h.from < identity_.ranks && h.index >= 0;
-  if (!ours || !from) refuse("it is not a rank of this job");
+  if (!ours || !from) refuse(kStranger);
   return ours && from;
 }
 
@@ -168,8 +167,8 @@ Mac Handshake::mac(const char* label) const {
   unsigned length = out.size();
   if (::HMAC(::EVP_sha256(), identity_.secret.data(), static_cast<int>(identity_.secret.size()), text.data(),
              text.size(), out.data(), &length) == nullptr)
-    throw Failure{PRUN_ESYSTEM, -1, "HMAC-SHA256 is not available"};
+    throw Failure(PRUN_ESYSTEM, "HMAC-SHA256 is not available");
   return out;
 }
 
-}  // namespace prun_socket
+}  // namespace prun::sdk

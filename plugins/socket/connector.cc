@@ -1,9 +1,8 @@
-// The state of joining: dials under way, connections accepted but not yet believed, who is missing.
-#include "join.h"
+// Dials under way, connections that are accepted but not yet authenticated, and the ranks that are missing.
+#include "connector.h"
 
 #include <fmt/format.h>
-#include <sys/socket.h>
-#include <unistd.h>
+#include <prun/sdk/local_socket.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -12,8 +11,10 @@
 #include "connection.h"
 #include "tune.h"
 
-namespace prun_socket {
+namespace prun::socket {
 namespace {
+
+using State = sdk::Handshake::State;
 
 constexpr auto kHandshakeDeadline = std::chrono::seconds(2);
 constexpr auto kDialAgain = std::chrono::milliseconds(20);
@@ -26,10 +27,30 @@ bool passes_by_itself(int error) {
 
 }  // namespace
 
-Join::Join(const Identity& identity, const Options& options, Listeners listeners, Poller& poller, Matcher& matcher)
+Greeting::Greeting(Descriptor socket, bool tcp, const Identity& identity, int to, int index, Poller& poller)
+    : handshake_(std::move(socket), identity, to, index), tcp_(tcp), poller_(poller) {
+  poller_.add(handshake_.fd(), this, handshake_.dialler() ? EPOLLOUT : EPOLLIN);
+}
+
+Greeting::~Greeting() {
+  if (handshake_.fd() >= 0) poller_.remove(handshake_.fd());
+}
+
+Descriptor Greeting::release() {
+  poller_.remove(handshake_.fd());
+  return handshake_.release();
+}
+
+void Greeting::on_event(uint32_t) {
+  if (handshake_.advance() == State::running)
+    poller_.modify(handshake_.fd(), this, handshake_.reads() ? EPOLLIN : EPOLLOUT);
+}
+
+Connector::Connector(const Identity& identity, const Options& options, Listeners listeners, Poller& poller,
+                     Matcher& matcher)
     : identity_(identity), options_(options), listeners_(std::move(listeners)), poller_(poller), matcher_(matcher) {
   const auto watch = [&](Listener& listener, const Descriptor& fd, bool tcp) {
-    listener.join = this;
+    listener.connector = this;
     listener.fd = fd.get();
     listener.tcp = tcp;
     if (fd) poller_.add(fd.get(), &listener, EPOLLIN);
@@ -38,15 +59,15 @@ Join::Join(const Identity& identity, const Options& options, Listeners listeners
   watch(tcp_listener_, listeners_.tcp_socket, true);
 }
 
-Join::~Join() {
+Connector::~Connector() {
   for (const Listener* listener : {&unix_listener_, &tcp_listener_})
     if (listener->fd >= 0) poller_.remove(listener->fd);
 }
 
-void Join::read_addresses(const void* const* blobs, const size_t* bytes) {
+void Connector::read_addresses(const sdk::Blobs& blobs) {
   const Address& ours = listeners_.address;
   for (int r = 0; r < identity_.ranks; ++r) {
-    Address theirs = r == identity_.rank ? ours : Address::decode(blobs[r], bytes[r], r);
+    Address theirs = r == identity_.rank ? ours : Address::decode(blobs[r], r);
     if (theirs.version != ours.version)
       throw Failure{PRUN_EINVAL, r,
                     fmt::format("rank #{} has version {} of the socket plugin, rank #{} has {}", r,
@@ -57,11 +78,11 @@ void Join::read_addresses(const void* const* blobs, const size_t* bytes) {
                                 theirs.options.data(), ours.options.data())};
     addresses_.push_back(theirs);
     if (r == identity_.rank) continue;
-    const bool near = options_.use_unix && theirs.host == ours.host;
+    const bool near = options_.use_unix && theirs.host.same_network(ours.host);
     if (!near && theirs.family == 0)
       throw Failure{PRUN_EINVAL, r,
                     fmt::format("rank #{} is on another host but was told that all ranks share one", r)};
-    if (!near && theirs.loopback && !(theirs.host == ours.host))
+    if (!near && theirs.loopback && !theirs.host.same_network(ours.host))
       throw Failure{PRUN_EINVAL, r,
                     fmt::format("rank #{} is on another host but listens on loopback only: give the "
                                 "network interface to use",
@@ -71,32 +92,33 @@ void Join::read_addresses(const void* const* blobs, const size_t* bytes) {
   }
 }
 
-bool Join::step(const void* const* blobs, const size_t* bytes) {
-  if (addresses_.empty()) read_addresses(blobs, bytes);
+bool Connector::step(const sdk::Blobs& blobs) {
+  if (addresses_.empty()) read_addresses(blobs);
   for (Dial& each : dials_)
-    if (!each.connected && !each.handshake && Clock::now() >= each.next) dial(each);
+    if (!each.connected && !each.greeting && Clock::now() >= each.next) dial(each);
   for (int turn = 0; turn < 16 && poller_.wait(0); ++turn) poller_.dispatch();
   for (Dial& each : dials_)
-    if (each.handshake) look_after(each);
+    if (each.greeting) look_after(each);
   look_after_accepted();
   return over_unix_ + over_tcp_ == (identity_.ranks - 1) * options_.connections;
 }
 
-void Join::dial(Dial& dial) {
+void Connector::dial(Dial& dial) {
   const Address& to = addresses_[dial.peer];
-  const bool tcp = !(options_.use_unix && to.host == listeners_.address.host);
+  const bool tcp = !(options_.use_unix && to.host.same_network(listeners_.address.host));
   dial.next = Clock::now() + kDialAgain;
-  socklen_t length = 0;
-  sockaddr_storage address{};
+  Descriptor fd;
   if (tcp) {
-    address = to.tcp(&length);
+    socklen_t length = 0;
+    const sockaddr_storage address = to.tcp(&length);
+    fd.reset(::socket(address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    if (!fd) throw sdk::system_failure("socket");
+    if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 && errno != EINPROGRESS)
+      fd.reset();
   } else {
-    const sockaddr_un name = unix_address(to, &length);
-    std::memcpy(&address, &name, length);
+    fd = sdk::connect_locally(to.unix_name.data(), SOCK_STREAM);
   }
-  Descriptor fd(::socket(address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!fd) throw system_failure("socket", errno);
-  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 && errno != EINPROGRESS) {
+  if (!fd) {
     if (errno == ECONNREFUSED)
       throw Failure{
           PRUN_EPEER, dial.peer,
@@ -104,15 +126,15 @@ void Join::dial(Dial& dial) {
     dial.trouble = std::strerror(errno);
     return;
   }
-  dial.handshake = std::make_unique<Handshake>(std::move(fd), tcp, identity_, dial.peer, dial.index, poller_);
-  dial.handshake->on_event(0);
+  dial.greeting = std::make_unique<Greeting>(std::move(fd), tcp, identity_, dial.peer, dial.index, poller_);
+  dial.greeting->on_event(0);
 }
 
-void Join::look_after(Dial& dial) {
-  Handshake& handshake = *dial.handshake;
-  if (handshake.state() == Handshake::State::running) return;
-  if (handshake.state() == Handshake::State::done) {
-    establish(handshake);
+void Connector::look_after(Dial& dial) {
+  const sdk::Handshake& handshake = dial.greeting->state();
+  if (handshake.state() == State::running) return;
+  if (handshake.state() == State::done) {
+    establish(*dial.greeting);
     dial.connected = true;
   } else {
     dial.trouble = handshake.why_refused();
@@ -120,40 +142,35 @@ void Join::look_after(Dial& dial) {
       throw Failure{PRUN_EPEER, dial.peer,
                     fmt::format("rank #{} no longer listens on {}", dial.peer, addresses_[dial.peer].tcp_text())};
   }
-  dial.handshake.reset();
+  dial.greeting.reset();
 }
 
-void Join::accept_all(Listener& listener) {
+void Connector::accept_all(Listener& listener) {
   const size_t cap = kStrangersAtOnce + static_cast<size_t>(identity_.ranks) * options_.connections;
   for (;;) {
     Descriptor fd(::accept4(listener.fd, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!fd) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
       if (passes_by_itself(errno)) return;
-      throw system_failure("accept", errno);
+      throw sdk::system_failure("accept");
     }
-    if (!listener.tcp) {
-      ucred who{};
-      socklen_t length = sizeof who;
-      const bool known = ::getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &who, &length) == 0;
-      if (!known || (who.uid != ::geteuid() && who.uid != 0)) {
-        ++strangers_;
-        continue;
-      }
+    if (!listener.tcp && !sdk::same_user(fd.get())) {
+      ++strangers_;
+      continue;
     }
-    accepted_.push_back(std::make_unique<Handshake>(std::move(fd), listener.tcp, identity_, -1, -1, poller_));
+    accepted_.push_back(std::make_unique<Greeting>(std::move(fd), listener.tcp, identity_, -1, -1, poller_));
     if (accepted_.size() > cap) return;  // the rest waits in the backlog; look_after_accepted makes room
   }
 }
 
-void Join::look_after_accepted() {
+void Connector::look_after_accepted() {
   const size_t cap = kStrangersAtOnce + static_cast<size_t>(identity_.ranks) * options_.connections;
   const auto now = Clock::now();
   for (size_t i = 0; i < accepted_.size();) {
-    Handshake& handshake = *accepted_[i];
-    if (handshake.state() == Handshake::State::done && handshake.index() < options_.connections) {
-      establish(handshake);
-    } else if (handshake.state() != Handshake::State::running || now - handshake.begun() > kHandshakeDeadline ||
+    const sdk::Handshake& handshake = accepted_[i]->state();
+    if (handshake.state() == State::done && handshake.index() < options_.connections) {
+      establish(*accepted_[i]);
+    } else if (handshake.state() != State::running || now - handshake.begun() > kHandshakeDeadline ||
                accepted_.size() > cap) {
       ++strangers_;
     } else {
@@ -164,7 +181,8 @@ void Join::look_after_accepted() {
   }
 }
 
-void Join::establish(Handshake& handshake) {
+void Connector::establish(Greeting& greeting) {
+  const sdk::Handshake& handshake = greeting.state();
   Peer& peer = matcher_.peer(handshake.peer());
   std::unique_ptr<Connection>& slot = peer.connections[handshake.index()];
   if (slot) {  // it lost its first connection before it knew that it was in, and came again
@@ -172,8 +190,8 @@ void Join::establish(Handshake& handshake) {
     --(slot->tcp() ? over_tcp_ : over_unix_);
     peer.gone = {};
   }
-  const bool tcp = handshake.tcp();
-  Descriptor fd = handshake.release();
+  const bool tcp = greeting.tcp();
+  Descriptor fd = greeting.release();
   if (tcp) {
     congestion_ = tune_tcp(fd.get(), options_);
   } else {
@@ -184,7 +202,7 @@ void Join::establish(Handshake& handshake) {
   ++(tcp ? over_tcp_ : over_unix_);
 }
 
-Failure Join::missing() const {
+Failure Connector::missing() const {
   constexpr int kNamed = 16;
   std::string names;
   int missing = 0, first = -1;
@@ -193,20 +211,20 @@ Failure Join::missing() const {
     if (std::all_of(connections.begin(), connections.end(), [](const auto& c) { return c != nullptr; })) continue;
     if (missing++ == 0) first = r;
     if (missing > kNamed) continue;
-    names += fmt::format("{}#{}", missing == 1 ? "" : ", ", r);
-    if (!addresses_.empty() && !(addresses_[r].host == listeners_.address.host))
+    names += fmt::format("{}{}", missing == 1 ? "" : ", ", r);
+    if (!addresses_.empty() && !addresses_[r].host.same_network(listeners_.address.host))
       names += " at " + addresses_[r].tcp_text();
     const auto dial = std::find_if(dials_.begin(), dials_.end(), [&](const Dial& d) { return d.peer == r; });
     if (dial != dials_.end() && !dial->trouble.empty()) names += fmt::format(" ({})", dial->trouble);
   }
   if (missing > kNamed) names += fmt::format(" and {} more", missing - kNamed);
-  std::string text = fmt::format("connected to {} of {} peers; missing: rank {}", identity_.ranks - 1 - missing,
+  std::string text = fmt::format("connected to {} of {} peers; missing: rank #{}", identity_.ranks - 1 - missing,
                                  identity_.ranks - 1, names);
   if (strangers_ > 0) text += fmt::format("; strangers turned away: {}", strangers_);
   return {PRUN_AGAIN, first, text};
 }
 
-std::string Join::summary() const {
+std::string Connector::summary() const {
   std::string text =
       fmt::format("socket: rank {} has {} connections over unix, {} over tcp", identity_.rank, over_unix_, over_tcp_);
   if (over_tcp_ > 0)
@@ -215,4 +233,4 @@ std::string Join::summary() const {
   return text;
 }
 
-}  // namespace prun_socket
+}  // namespace prun::socket

@@ -3,42 +3,30 @@
 // Surprising fact: UCX's error handling costs what is fastest on one host (posix, sysv and cma do without it, 1.13),
 // and there it would tell of a death 20 s later than the launcher does. So endpoints of one host go without.
 #include <fmt/format.h>
+#include <prun/sdk/host.h>
 #include <sched.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <optional>
 
 #include "context.h"
 #include "log.h"
 
-namespace prun_ucx {
+namespace prun::ucx {
 namespace {
 
 constexpr char kMagic[8] = {'p', 'r', 'u', 'n', 'u', 'c', 'x', '1'};
 constexpr uint64_t kHelloTag = uint64_t{1} << 56;  // above senders and lanes
-
-// Ranks that share a kernel, its network and its shared memory.
-uint64_t this_host() {
-  std::string id;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> id;
-  for (const char* space : {"/proc/self/ns/net", "/proc/self/ns/ipc"}) {
-    struct stat status {};
-    if (stat(space, &status) == 0) id += fmt::format("/{}", status.st_ino);
-  }
-  uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
-  for (char c : id) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3u;
-  return hash;
-}
 
 // What a blob starts with; the worker's address follows.
 struct AddressHeader {
   char magic[8];
   uint32_t bytes;  // of the address
   uint16_t ucx_major, ucx_minor;
-  uint64_t host;  // the same for ranks of one host
+  sdk::HostId host;
 };
 
 // The first message: one of these for each piece of memory, its packed key behind it.
@@ -55,35 +43,49 @@ AddressHeader own_header(size_t bytes) {
   header.bytes = static_cast<uint32_t>(bytes);
   header.ucx_major = static_cast<uint16_t>(major);
   header.ucx_minor = static_cast<uint16_t>(minor);
-  header.host = this_host();
+  header.host = sdk::this_host();
   return header;
 }
 
 // The worker's address in a rank's blob.
-std::string read_blob(int rank, const void* blob, size_t bytes, const AddressHeader& mine, AddressHeader& theirs) {
-  if (bytes >= sizeof theirs) std::memcpy(&theirs, blob, sizeof theirs);
-  if (bytes < sizeof theirs || std::memcmp(theirs.magic, kMagic, sizeof kMagic) != 0 ||
-      theirs.bytes != bytes - sizeof theirs)
+std::string read_blob(int rank, std::string_view blob, const AddressHeader& mine, AddressHeader& theirs) {
+  if (blob.size() >= sizeof theirs) std::memcpy(&theirs, blob.data(), sizeof theirs);
+  if (blob.size() < sizeof theirs || std::memcmp(theirs.magic, kMagic, sizeof kMagic) != 0 ||
+      theirs.bytes != blob.size() - sizeof theirs)
     throw Failure{PRUN_EINVAL, rank, fmt::format("what rank #{} sent is no address of this transport", rank)};
   if (theirs.ucx_major != mine.ucx_major || theirs.ucx_minor != mine.ucx_minor)
     throw Failure{PRUN_EINVAL, rank,
-                  fmt::format("rank #{} has UCX {}.{}, this rank {}.{}: all ranks need the same", rank,
+                  fmt::format("rank #{} has UCX {}.{}, this rank #{}.{}: all ranks need the same", rank,
                               theirs.ucx_major, theirs.ucx_minor, mine.ucx_major, mine.ucx_minor)};
-  return {static_cast<const char*>(blob) + sizeof theirs, theirs.bytes};
+  return std::string(blob.substr(sizeof theirs));
+}
+
+// A port of an RDMA device that is up.
+bool has_rdma() {
+  std::error_code none;
+  for (const auto& device : std::filesystem::directory_iterator("/sys/class/infiniband", none)) {
+    for (const auto& port : std::filesystem::directory_iterator(device.path() / "ports", none)) {
+      std::string state;
+      std::getline(std::ifstream(port.path() / "state"), state);
+      if (state.find("ACTIVE") != std::string::npos) return true;
+    }
+  }
+  return false;
 }
 
 }  // namespace
 
-size_t Context::address(void* blob, size_t room) {
+// Where UCX drives RDMA nothing else of ours does; over TCP socket is faster, and between ranks of one host shm.
+int Context::score(const prun_open_params&, std::span<const int>) { return has_rdma() ? 60 : 10; }
+
+std::string Context::address() {
   const std::string address = worker_.address();
   const AddressHeader header = own_header(address.size());
-  if (sizeof header + address.size() > room)
-    throw Failure{PRUN_ESYSTEM, -1,
+  if (sizeof header + address.size() > PRUN_MAX_ADDRESS)
+    throw Failure{PRUN_ESYSTEM,
                   fmt::format("UCX's address has {} bytes, {} are possible: use fewer devices (devices=, --interface)",
-                              address.size(), room - sizeof header)};
-  std::memcpy(blob, &header, sizeof header);
-  std::memcpy(static_cast<char*>(blob) + sizeof header, address.data(), address.size());
-  return sizeof header + address.size();
+                              address.size(), PRUN_MAX_ADDRESS - sizeof header)};
+  return sdk::bytes_of(header) + address;
 }
 
 void Context::create_endpoint(Peer& peer, const std::string& address) {
@@ -127,47 +129,45 @@ std::string Context::own_hello() {
 }
 
 // Everybody tells everybody where its window is; then all pairs are known to be connected.
-void Context::start_connecting(const void* const* blobs, const size_t* bytes) {
+void Context::start_connecting(const sdk::Blobs& blobs) {
   const AddressHeader mine = own_header(0);
   for (Peer& peer : peers_) {
     AddressHeader theirs{};
-    const size_t r = static_cast<size_t>(peer.rank);
-    const std::string address = read_blob(peer.rank, blobs[r], bytes[r], mine, theirs);
+    const std::string address = read_blob(peer.rank, blobs[peer.rank], mine, theirs);
     peer.same_host = theirs.host == mine.host;
     create_endpoint(peer, address);
   }
   hellos_.assign(peers_.size() + 1, std::string(kHelloRoom, '\0'));
   hellos_.back() = own_hello();
-  joining_ = new_request(2 * peers_.size());
-  for (size_t i = 0; i < joining_->operations.size(); ++i) {
-    Operation& operation = joining_->operations[i];
+  connecting_ = new_request(2 * peers_.size());
+  for (size_t i = 0; i < connecting_->operations.size(); ++i) {
+    Operation& operation = connecting_->operations[i];
     operation.peer = static_cast<int>(i / 2);
     operation.is_recv = i % 2 == 0;
     std::string& hello = operation.is_recv ? hellos_[i / 2] : hellos_.back();
     operation.any_size = &hello;
     operation.bytes = hello.size();
-    post(operation, kHelloTag | static_cast<uint64_t>(operation.is_recv ? operation.peer : rank_), hello.data());
+    post(operation, kHelloTag | static_cast<uint64_t>(operation.is_recv ? operation.peer : rank), hello.data());
   }
 }
 
-prun_status Context::connect(const void* const* blobs, const size_t* bytes, prun_result* result) {
+Failure Context::connect(const sdk::Blobs& blobs) {
   std::unique_lock lock = enter();
-  if (joining_ == nullptr) start_connecting(blobs, bytes);
+  if (connecting_ == nullptr) start_connecting(blobs);
   while (!failure_ && progress()) {
   }
-  if (!settled(*joining_)) return report(awaited_to_join(), result);
-  if (failure_) return report(failure_, result);
-  for (Peer& peer : peers_) read_hello(peer, hellos_[static_cast<size_t>(peer.rank)]);
+  if (!settled(*connecting_)) return awaited_to_connect();
+  if (failure_) return failure_;
+  for (Peer& peer : peers_) read_hello(peer, hellos_[peer.rank]);
   hellos_.clear();
-  connected_ = true;
-  return PRUN_OK;
+  return {};
 }
 
-Failure Context::awaited_to_join() const {
-  for (const Operation& operation : joining_->operations) {
+Failure Context::awaited_to_connect() const {
+  for (const Operation& operation : connecting_->operations) {
     if (operation.open && operation.is_recv) return {PRUN_AGAIN, operation.peer, "it has not said hello"};
   }
-  return {PRUN_AGAIN, -1, ""};
+  return {PRUN_AGAIN, ""};
 }
 
 void Context::read_hello(Peer& peer, std::string_view hello) {
@@ -229,4 +229,4 @@ void Context::close(std::unique_ptr<Context> context) {
   left.push_back(std::move(context));
 }
 
-}  // namespace prun_ucx
+}  // namespace prun::ucx

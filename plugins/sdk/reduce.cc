@@ -2,7 +2,7 @@
 //
 // Two vectors of each input at a time, in registers, then out to every output: long runs of one input at a time starve
 // the prefetchers, and were half as fast with 8 ranks.
-#include "reduce.h"
+#include "prun/sdk/reduce.h"
 
 #include <algorithm>
 #include <bit>
@@ -10,14 +10,14 @@
 #include <cstring>
 #include <type_traits>
 
+#include "prun/sdk/float16.h"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
-namespace prun::shm {
+namespace prun::sdk {
 namespace {
-
-#define PRUN_INLINE inline __attribute__((always_inline))
 
 // Vectors of the compiler's own kind: where a processor has shorter ones, it splits them.
 template <class T, size_t kLanes>
@@ -28,7 +28,7 @@ template <class T, size_t kLanes>
 using Vec = typename Vector<T, kLanes>::type;
 
 template <class To, class From>
-PRUN_INLINE To bits(const From& from) {
+PRUN_SDK_INLINE To bits(const From& from) {
   static_assert(sizeof(To) == sizeof(From));
   To to;
   std::memcpy(&to, &from, sizeof to);
@@ -43,76 +43,68 @@ struct Plain {
   using Stored = Vec<T, kLanes>;
   using Acc = Stored;
   using Wrap = Vec<Wrapping, kLanes>;
-  static PRUN_INLINE Acc widen(const Stored& x) { return x; }
-  static PRUN_INLINE Stored narrow(const Acc& x) { return x; }
+  static PRUN_SDK_INLINE Acc widen(const Stored& x) { return x; }
+  static PRUN_SDK_INLINE Stored narrow(const Acc& x) { return x; }
 };
 
-struct Bf16 {
+// An average of integers is summed in 64 bits.
+template <class T, class Sum64>
+struct Wide {
+  static constexpr size_t kLanes = 64 / sizeof(T);
+  static constexpr bool kInteger = true;
+  using Stored = Vec<T, kLanes>;
+  using Acc = Vec<Sum64, kLanes>;
+  using Wrap = Vec<uint64_t, kLanes>;
+  static PRUN_SDK_INLINE Acc widen(const Stored& x) { return __builtin_convertvector(x, Acc); }
+  static PRUN_SDK_INLINE Stored narrow(const Acc& x) { return __builtin_convertvector(x, Stored); }
+};
+
+struct Float16 {
   static constexpr size_t kLanes = 16;
   static constexpr bool kInteger = false;
   using Stored = Vec<uint16_t, kLanes>;
   using Acc = Vec<float, kLanes>;
   using Wrap = Acc;
-  using U = Vec<uint32_t, kLanes>;
-  static PRUN_INLINE Acc widen(const Stored& x) { return bits<Acc>(__builtin_convertvector(x, U) << 16); }
-  static PRUN_INLINE Stored narrow(const Acc& x) {
-    const U u = bits<U>(x);
-    const U rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
-    const U nan = (u >> 16) | 0x40u;
-    return __builtin_convertvector((u & 0x7fffffffu) > 0x7f800000u ? nan : rounded, Stored);
+  using Word = Vec<uint32_t, kLanes>;
+};
+struct Bf16 : Float16 {
+  static PRUN_SDK_INLINE Acc widen(const Stored& x) { return bits<Acc>(__builtin_convertvector(x, Word) << 16); }
+  static PRUN_SDK_INLINE Stored narrow(const Acc& x) {
+    return __builtin_convertvector(round_to_bf16(bits<Word>(x)), Stored);
   }
 };
-
-struct F16 {
-  static constexpr size_t kLanes = 16;
-  static constexpr bool kInteger = false;
-  using Stored = Vec<uint16_t, kLanes>;
-  using Acc = Vec<float, kLanes>;
-  using Wrap = Acc;
-  using U = Vec<uint32_t, kLanes>;
-  static PRUN_INLINE Acc widen(const Stored& x) {
-    const U h = __builtin_convertvector(x, U);
-    const U sign = (h & 0x8000u) << 16, rest = (h & 0x7fffu) << 13;
-    // 2^112 moves the exponent's bias and makes subnormals normal; infinity and NaN need their exponent back.
-    const U scaled = bits<U>(bits<Acc>(rest) * 0x1p112f);
-    return bits<Acc>(sign | (rest >= 0x0f800000u ? rest | 0x7f800000u : scaled));
+struct F16 : Float16 {
+  static PRUN_SDK_INLINE Acc widen(const Stored& x) {
+    return bits<Acc>(widen_f16<Acc>(__builtin_convertvector(x, Word)));
   }
-  static PRUN_INLINE Stored narrow(const Acc& x) {
-    const U u = bits<U>(x);
-    const U a = u & 0x7fffffffu;
-    const U normal = (a - 0x38000000u + 0x0fffu + ((a >> 13) & 1u)) >> 13;
-    // Adding 0.5 lets the adder round a subnormal at the right bit.
-    const U small = bits<U>(bits<Acc>(a) + 0.5f) - 0x3f000000u;
-    U h = a < 0x38800000u ? small : normal;
-    h = a >= 0x477ff000u ? h * 0 + 0x7c00u : h;
-    h = a > 0x7f800000u ? (0x7e00u | ((a >> 13) & 0x3ffu)) : h;
-    return __builtin_convertvector(((u >> 16) & 0x8000u) | h, Stored);
+  static PRUN_SDK_INLINE Stored narrow(const Acc& x) {
+    return __builtin_convertvector(round_to_f16<Acc>(bits<Word>(x)), Stored);
   }
 };
 
 struct Sum {
   template <class Type, class A>
-  static PRUN_INLINE A apply(const A& a, const A& b) {
+  static PRUN_SDK_INLINE A apply(const A& a, const A& b) {
     using W = typename Type::Wrap;
     return bits<A>(bits<W>(a) + bits<W>(b));
   }
 };
 struct Prod {
   template <class Type, class A>
-  static PRUN_INLINE A apply(const A& a, const A& b) {
+  static PRUN_SDK_INLINE A apply(const A& a, const A& b) {
     using W = typename Type::Wrap;
     return bits<A>(bits<W>(a) * bits<W>(b));
   }
 };
 struct Min {
   template <class Type, class A>
-  static PRUN_INLINE A apply(const A& a, const A& b) {
+  static PRUN_SDK_INLINE A apply(const A& a, const A& b) {
     return b < a ? b : a;
   }
 };
 struct Max {
   template <class Type, class A>
-  static PRUN_INLINE A apply(const A& a, const A& b) {
+  static PRUN_SDK_INLINE A apply(const A& a, const A& b) {
     return a < b ? b : a;
   }
 };
@@ -124,26 +116,27 @@ struct Task {
   void* const* to;
   int m;
   size_t bytes;
-  int average;  // n of an avg, else 0
+  int divisor;  // of an average, else 0
   bool stream;  // every output begins at a line
 };
 
 constexpr int kVectors = 2;  // of each input at a time
 
 template <class Type>
-PRUN_INLINE void scale(typename Type::Acc& acc, int average) {
+PRUN_SDK_INLINE void scale(typename Type::Acc& acc, int divisor) {
   if constexpr (Type::kInteger) {
     for (size_t i = 0; i < Type::kLanes; i++)
-      acc[i] = static_cast<std::remove_reference_t<decltype(acc[i])>>(static_cast<int64_t>(acc[i]) / average);
+      acc[i] = static_cast<std::remove_reference_t<decltype(acc[i])>>(
+          acc[i] / static_cast<std::remove_cvref_t<decltype(acc[i])>>(divisor));
   } else {
     using F = std::remove_cvref_t<decltype(acc[0])>;
-    acc = acc * (F(1) / static_cast<F>(average));
+    acc = acc * (F(1) / static_cast<F>(divisor));
   }
 }
 
 // kVectors vectors at `at`, or the last `bytes` of them.
 template <class Type, class Op>
-PRUN_INLINE void fold_group(const Task& t, size_t at, size_t bytes, typename Type::Stored* out) {
+PRUN_SDK_INLINE void fold_group(const Task& t, size_t at, size_t bytes, typename Type::Stored* out) {
   using S = typename Type::Stored;
   S in[kVectors] = {};
   std::memcpy(in, static_cast<const std::byte*>(t.from[0]) + at, bytes);
@@ -154,14 +147,14 @@ PRUN_INLINE void fold_group(const Task& t, size_t at, size_t bytes, typename Typ
     for (int v = 0; v < kVectors; v++) acc[v] = Op::template apply<Type>(acc[v], Type::widen(in[v]));
   }
   for (int v = 0; v < kVectors; v++) {
-    if (t.average) scale<Type>(acc[v], t.average);
+    if (t.divisor) scale<Type>(acc[v], t.divisor);
     out[v] = Type::narrow(acc[v]);
   }
 }
 
 // Past the caches, in whole lines where the processor has such a store: pieces of lines cost a quarter of the speed.
 template <int kLevel, class S>
-PRUN_INLINE void stream_out(std::byte* to, const S (&group)[kVectors]) {
+PRUN_SDK_INLINE void stream_out(std::byte* to, const S (&group)[kVectors]) {
 #if defined(__x86_64__)
   if constexpr (kLevel == 4) {
     for (int v = 0; v < kVectors; v++)
@@ -179,7 +172,7 @@ PRUN_INLINE void stream_out(std::byte* to, const S (&group)[kVectors]) {
 }
 
 template <class Type, class Op, int kLevel, bool kStream>
-PRUN_INLINE size_t fold_groups(const Task& t) {
+PRUN_SDK_INLINE size_t fold_groups(const Task& t) {
   typename Type::Stored out[kVectors];
   size_t at = 0;
   for (; at + sizeof out <= t.bytes; at += sizeof out) {
@@ -196,7 +189,7 @@ PRUN_INLINE size_t fold_groups(const Task& t) {
 }
 
 template <class Type, class Op, int kLevel>
-PRUN_INLINE void fold(const Task& t) {
+PRUN_SDK_INLINE void fold(const Task& t) {
   const size_t at = t.stream ? fold_groups<Type, Op, kLevel, true>(t) : fold_groups<Type, Op, kLevel, false>(t);
   if (at == t.bytes) return;
   typename Type::Stored out[kVectors];
@@ -237,47 +230,45 @@ Fold choose() {
   return fold_any<Type, Op>;
 }
 
-template <class Type>
+// In the order of prun_redop.
+template <class Type, class Average = Type>
 Fold choose(int redop) {
   switch (redop) {
-    case 1:
+    case PRUN_PROD:
       return choose<Type, Prod>();
-    case 2:
+    case PRUN_MIN:
       return choose<Type, Min>();
-    case 3:
+    case PRUN_MAX:
       return choose<Type, Max>();
+    case PRUN_AVG:
+      return choose<Average, Sum>();
     default:
-      return choose<Type, Sum>();  // and avg
+      return choose<Type, Sum>();
   }
 }
 
-Fold choose(int dtype, int redop) {  // in the order of prun_dtype
+Fold choose(int dtype, int redop) {
   switch (dtype) {
-    case 0:
+    case PRUN_F64:
       return choose<Plain<double, double>>(redop);
-    case 1:
+    case PRUN_F32:
       return choose<Plain<float, float>>(redop);
-    case 2:
+    case PRUN_BF16:
       return choose<Bf16>(redop);
-    case 3:
+    case PRUN_F16:
       return choose<F16>(redop);
-    case 4:
+    case PRUN_I64:
       return choose<Plain<int64_t, uint64_t>>(redop);
-    case 5:
-      return choose<Plain<int32_t, uint32_t>>(redop);
-    case 6:
-      return choose<Plain<int8_t, uint8_t>>(redop);
+    case PRUN_I32:
+      return choose<Plain<int32_t, uint32_t>, Wide<int32_t, int64_t>>(redop);
+    case PRUN_I8:
+      return choose<Plain<int8_t, uint8_t>, Wide<int8_t, int64_t>>(redop);
     default:
-      return choose<Plain<uint8_t, uint8_t>>(redop);
+      return choose<Plain<uint8_t, uint8_t>, Wide<uint8_t, uint64_t>>(redop);
   }
 }
 
 }  // namespace
-
-size_t dtype_bytes(int dtype) {
-  constexpr size_t kBytes[] = {8, 4, 2, 2, 8, 4, 1, 1};
-  return dtype >= 0 && dtype < 8 ? kBytes[dtype] : 0;
-}
 
 void copy(void* to, const void* from, size_t bytes, bool stream) {
   if (bytes == 0 || to == from) return;
@@ -303,12 +294,13 @@ void copy(void* to, const void* from, size_t bytes, bool stream) {
   std::memcpy(to, from, bytes);
 }
 
-void reduce(int dtype, int redop, const void* const* from, int n, void* const* to, int m, size_t count, bool stream) {
+void reduce(const Reduction& how, const void* const* from, int n, void* const* to, int m, size_t count, bool stream) {
   for (int k = 0; k < m; k++) stream &= reinterpret_cast<uintptr_t>(to[k]) % 64 == 0;
-  choose(dtype, redop)(Task{from, n, to, m, count * dtype_bytes(dtype), redop == 4 ? n : 0, stream});
+  const int divisor = how.redop == PRUN_AVG ? how.divisor : 0;
+  choose(how.dtype, how.redop)(Task{from, n, to, m, count * dtype_bytes(how.dtype), divisor, stream});
 #if defined(__x86_64__)
   if (stream) _mm_sfence();
 #endif
 }
 
-}  // namespace prun::shm
+}  // namespace prun::sdk

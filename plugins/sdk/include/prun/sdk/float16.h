@@ -1,0 +1,55 @@
+// bf16 and f16: the one place where a float is rounded to 16 bits, to nearest even; a NaN stays one.
+//
+// The functions over words take a uint32_t, or a vector of them as GCC and Clang have them, and have no branches, so
+// that loops vectorize. They are always inlined: code around them may be compiled for one level of a processor.
+#pragma once
+#include <bit>
+#include <cstdint>
+#include <type_traits>
+
+#define PRUN_SDK_INLINE inline __attribute__((always_inline))
+
+namespace prun::sdk {
+
+// From the bits of f32; the result has 16 bits.
+template <class Word>
+PRUN_SDK_INLINE constexpr Word round_to_bf16(Word f32) {
+  const Word rounded = (f32 + 0x7fffu + ((f32 >> 16) & 1u)) >> 16;
+  const Word quiet_nan = (f32 >> 16) | 0x40u;
+  return (f32 & 0x7fffffffu) > 0x7f800000u ? quiet_nan : rounded;
+}
+
+// Float: float, or the vector of as many.
+template <class Float, class Word>
+PRUN_SDK_INLINE constexpr Word round_to_f16(Word f32) {
+  const Word sign = (f32 >> 16) & 0x8000u, rest = f32 & 0x7fffffffu;
+  // Normal: rebase the exponent. Subnormal: let the addition of 0.5 align and round.
+  const Word normal = (rest - 0x38000000u + 0x0fffu + ((rest >> 13) & 1u)) >> 13;
+  const Word subnormal = __builtin_bit_cast(Word, __builtin_bit_cast(Float, rest) + 0.5f) - 0x3f000000u;
+  Word half = rest < 0x38800000u ? subnormal : normal;
+  half = rest >= 0x477ff000u ? half * 0 + 0x7c00u : half;  // from 65520 on: infinity
+  half = rest > 0x7f800000u ? 0x7e00u | ((rest >> 13) & 0x3ffu) : half;
+  return sign | half;
+}
+
+// The bits of the f32 that has the value of an f16. Its subnormals cost nothing: no float here is one.
+template <class Float, class Word>
+PRUN_SDK_INLINE constexpr Word widen_f16(Word half) {
+  const Word sign = (half & 0x8000u) << 16, rest = half & 0x7fffu, shifted = rest << 13;
+  const Word magic = rest * 0 + (113u << 23);
+  const Word subnormal =
+      __builtin_bit_cast(Word, __builtin_bit_cast(Float, shifted + magic) - __builtin_bit_cast(Float, magic));
+  Word bits = rest < 0x400u ? subnormal : shifted + (112u << 23);
+  bits = rest >= 0x7c00u ? shifted + (224u << 23) : bits;
+  return bits | sign;
+}
+
+struct bf16 {
+  uint16_t bits = 0;
+};
+PRUN_SDK_INLINE constexpr float to_float(bf16 x) { return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16); }
+PRUN_SDK_INLINE constexpr bf16 to_bf16(float x) {
+  return {static_cast<uint16_t>(round_to_bf16(std::bit_cast<uint32_t>(x)))};
+}
+
+}  // namespace prun::sdk

@@ -1,0 +1,105 @@
+// The base of a transport that moves messages and nothing else: requests, the lock, and the end of everything with the
+// first failure. What is left to write is how a message starts, how all of them progress, and how to wait.
+#pragma once
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "transport.h"
+
+namespace prun::sdk {
+
+class MessageTransport : public Transport {
+ public:
+  struct Request {
+    size_t left = 0;  // messages that have not ended
+  };
+  using Transport::Transport;
+  virtual ~MessageTransport() = default;
+
+  Request* batch(std::span<const prun_p2p> ops, prun_queue) {
+    const std::lock_guard lock(mutex_);
+    if (failure_) throw failure_;
+    auto request = std::make_unique<Request>();
+    request->left = ops.size();
+    for (const prun_p2p& op : ops) unstarted_[op.is_recv != 0].push_back({op, request.get()});
+    attempt([&] { advance(); });
+    return request.release();
+  }
+
+  // After a failure nothing touches the request any more: `progress` is not called again.
+  Failure test(Request* request) {
+    {
+      const std::lock_guard lock(mutex_);
+      attempt([&] { advance(); });
+      attempt([&] { check_running(); });
+      if (request->left == 0 || failure_) {
+        const std::unique_ptr<Request> owner(request);
+        return request->left == 0 ? Failure() : failure_;
+      }
+    }
+    wait();
+    return {PRUN_AGAIN, ""};
+  }
+
+ protected:
+  // For connect, where only a message tells whether a peer is there: one without bytes to every rank and from it, with
+  // a tag above all lanes. PRUN_AGAIN, and a rank that has not answered.
+  Failure greet() {
+    int missing = -1;
+    {
+      const std::lock_guard lock(mutex_);
+      attempt([&] {
+        for (int r = static_cast<int>(greetings_.size()); r < ranks; ++r) {
+          Request& greeting = greetings_.emplace_back(Request{2});
+          for (int is_recv : {0, 1})
+            unstarted_[is_recv].push_back(
+                {{is_recv, r, PRUN_MAX_LANE + 1, nullptr, 0, PRUN_MEM_HOST, nullptr}, &greeting});
+        }
+        advance();
+      });
+      if (failure_) return failure_;
+      for (int r = 0; r < ranks && missing < 0; ++r)
+        if (greetings_[r].left > 0) missing = r;
+    }
+    if (missing < 0) return {};
+    wait();
+    return {PRUN_AGAIN, missing};
+  }
+
+  // Both under the lock; what they throw ends the transport. A message that has ended is taken off its request's
+  // `left`. False: there is no room for it yet, and it is tried again, before others of its kind. Receives are started
+  // first.
+  virtual bool start(const prun_p2p& op, Request& request) = 0;
+  virtual void progress() = 0;
+  // Without the lock, at most 10 ms; briefly where another thread may end what this one waits for.
+  virtual void wait() = 0;
+
+  std::mutex mutex_;
+
+ private:
+  struct Unstarted {
+    prun_p2p op;
+    Request* request;
+  };
+  void advance() {
+    for (std::deque<Unstarted>* queue : {&unstarted_[1], &unstarted_[0]})
+      while (!queue->empty() && start(queue->front().op, *queue->front().request)) queue->pop_front();
+    progress();
+  }
+  template <class Body>
+  void attempt(const Body& body) {
+    if (failure_) return;
+    try {
+      body();
+    } catch (const Failure& failure) {
+      failure_ = failure;
+    }
+  }
+  Failure failure_;
+  std::deque<Unstarted> unstarted_[2];  // sends, receives
+  std::deque<Request> greetings_;       // by rank
+};
+
+}  // namespace prun::sdk
