@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "compile/compile.h"
+#include "compile/strategy_index.h"
 #include "ir/plan.h"
 #include "ir/program.h"
 
@@ -33,6 +34,11 @@ struct UnitStorage {
   const StrategyUnit* offload = nullptr;  // where it says that optimizer state lives in the host's memory
   bool master_offloaded = false;
   int64_t bucket_start = 0;  // not sharded: where the unit's gradient starts in the flat buffer of all
+
+  // What forward and backward read, or gather: in the dtype of compute.
+  TensorId read() const { return compute.index() >= 0 ? compute : master; }
+  // From microbatch to microbatch; else it goes to a bucket, and its shard is kept.
+  bool keeps_whole_gradient() const { return !sharded || whole_grad.index() >= 0; }
 };
 
 // Backward as a whole, or one of its halves: gradients of what came in, gradients of parameters.
@@ -53,11 +59,22 @@ struct StageStep {
   const ScheduleStep& front() const { return calls.front(); }
 };
 
+// Ranks along the pipeline's axis and stages; 1 and 1 without a pipeline.
+int pipeline_ranks(const Plan& plan);
+int pipeline_stages(const Plan& plan);
+DataSource data_source(const Data& data);  // as the program has it
+int rank_of_stage(const Plan& plan, int stage);
+int stage_of_chunk(const Plan& plan, int rank, int chunk);
+
 // One class of ranks on its way to a program. The passes up to `differentiate` are the same for all of a pipeline's
 // ranks.
 struct CompileState {
+  CompileState(const Plan& the_plan, const CompileOptions& the_options, const StrategyIndex& the_strategies)
+      : plan(the_plan), options(the_options), strategies(the_strategies) {}
+
   const Plan& plan;
   const CompileOptions& options;
+  const StrategyIndex& strategies;
   Job* job = nullptr;  // the programs of the classes that are done
   int pipeline_rank = 0;
   const RankProgram* source = nullptr;  // level 3: the ops as the plan lists them
@@ -78,24 +95,15 @@ struct CompileState {
   Program program;
 
   Dtype master_dtype() const { return plan.param_dtype == Dtype::f64 ? Dtype::f64 : Dtype::f32; }
+  UnitId unit_of(const ScheduleStep& step) const { return graph.calls[step.call].unit; }
+  const std::string& unit_name(UnitId unit) const { return graph.units[unit].name; }
+  bool is_here(CallId call) const { return rank_of_stage(plan, graph.calls[call].stage) == pipeline_rank; }
+  // Whether this rank updates parameters of the unit.
+  bool trains(UnitId unit) const { return storage[unit].here && !graph.units[unit].parameters.empty(); }
 };
-
-// Ranks along the pipeline's axis and stages; 1 and 1 without a pipeline.
-int pipeline_ranks(const Plan& plan);
-int pipeline_stages(const Plan& plan);
-DataSource data_source(const Data& data);  // as the program has it
-int rank_of_stage(const Plan& plan, int stage);
-int stage_of_chunk(const Plan& plan, int rank, int chunk);
 
 // Of a cross_entropy_and_grad: the loss only (fuse_loss.cc).
 Node without_gradient(const Node& loss);
-
-bool splits_data(const Plan& plan, const std::string& axis);
-// Whether a strategy averages the class's weights over the axis every so many steps, and not its gradients in each.
-bool synchronizes(const Plan& plan, const std::string& unit_class, const std::string& axis);
-
-// Whether a strategy has backward compute the class's activations once more.
-bool recomputes(const Plan& plan, const std::string& unit_class);
 
 // What the schedule runs, one line a stage step (schedule.cc).
 std::string schedule_text(const CompileState& state);
@@ -111,14 +119,13 @@ void fuse_losses(CompileState& state);     // fuse_loss.cc: a loss and the gradi
 void place(CompileState& state);           // place.cc: layouts, persistent buffers, loss scale, init body
 void schedule(CompileState& state);        // schedule.cc: the order of schedule steps
 void build_step(CompileState& state);      // communicate.cc: compute ops, what hooks asked for, optimizer, edges
-// Each adds a body to the list, in the order in which they run after a step.
-void synchronize(CompileState& state);     // synchronize.cc: the average of weights that ranks let drift apart
 void evaluate(CompileState& state);        // evaluate.cc: forward on data of its own
+void synchronize(CompileState& state);     // synchronize.cc: the average of weights that ranks let drift apart
 void lower_program(CompileState& state);   // lower_program.cc: level 3
 void check_finite(CompileState& state);    // check_finite.cc: --check-finite
-void add_workspaces(CompileState& state);  // workspace.cc: scratch of kernels
-void add_step_barrier(Program& program);   // step_barrier.cc: streams meet at the end of a step
-void assign_memory(Program& program);      // memory.cc: offsets
-void resolve_put_offsets(Job& job);        // resolve_put_offsets.cc: places of puts in other ranks' arenas
+void add_workspaces(Program& program, const CompileOptions& options);  // workspace.cc: scratch of kernels
+void add_step_barrier(Program& program);  // step_barrier.cc: streams meet at the end of a step
+void assign_memory(Program& program);     // memory.cc: offsets
+void resolve_put_offsets(Job& job);       // resolve_put_offsets.cc: places of puts in other ranks' arenas
 
 }  // namespace prun

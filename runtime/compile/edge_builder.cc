@@ -10,24 +10,24 @@
 
 namespace prun {
 
-int EdgeBuilder::stream(const std::string& name) {
+StreamId EdgeBuilder::stream(const std::string& name) {
   if (body_.streams.empty()) body_.streams.push_back({"compute", {}});
   std::string wanted = name.empty() ? "compute" : name;
-  for (size_t s = 0; s < body_.streams.size(); ++s)
-    if (body_.streams[s].name == wanted) return static_cast<int>(s);
-  if (body_.streams.size() == static_cast<size_t>(kMaxStreams))
+  for (StreamId id : body_.streams.ids())
+    if (body_.streams[id].name == wanted) return id;
+  if (std::ssize(body_.streams) == kMaxStreams)
     throw plan_error(fmt::format("stream '{}' would be the {}th: a program has at most {}", wanted,
                                  body_.streams.size() + 1, kMaxStreams));
   body_.streams.push_back({wanted, {}});
-  return static_cast<int>(body_.streams.size()) - 1;
+  return body_.streams.next().index() - 1;
 }
 
 std::vector<EdgeBuilder::Access>& EdgeBuilder::history(BufferId buffer) {
-  if (history_.size() <= static_cast<size_t>(buffer)) history_.resize(program_.buffers.size());
+  if (!(buffer < history_.next())) history_.resize(program_.buffers.size());
   return history_[buffer];
 }
 
-void EdgeBuilder::need(std::vector<int>& latest, TensorId tensor, bool write) {
+void EdgeBuilder::need(Table<StreamId, int>& latest, TensorId tensor, bool write) {
   const Tensor& t = program_.tensors[tensor];
   int64_t begin = t.byte_offset, end = begin + t.bytes();
   for (const Access& access : history(t.buffer)) {
@@ -52,36 +52,34 @@ void EdgeBuilder::note(OpRef at, TensorId tensor, bool write) {
 }
 
 std::vector<OpRef> EdgeBuilder::last_compute() const {
-  int ops = body_.streams.empty() ? 0 : static_cast<int>(body_.streams[0].ops.size());
-  if (ops == 0) return {};
-  return {{0, ops - 1}};
+  if (body_.streams.empty() || body_.streams[0].ops.empty()) return {};
+  return {{0, static_cast<int>(std::ssize(body_.streams[0].ops)) - 1}};
 }
 
-OpRef EdgeBuilder::record(int stream, Op op, const std::vector<OpRef>& floors) {
+OpRef EdgeBuilder::append(StreamId stream, Op op, const std::vector<OpRef>& floors) {
   size_t streams = body_.streams.size();
   clocks_.resize(streams);
-  std::vector<int> latest(streams, -1);
+  Table<StreamId, int> latest(streams, -1);
   for (const OpRef& floor : floors) latest[floor.stream] = floor.index;
   for (TensorId tensor : op.reads) need(latest, tensor, false);
   for (TensorId tensor : op.writes) need(latest, tensor, true);
 
-  OpRef at{stream, static_cast<int>(body_.streams[stream].ops.size())};
+  OpRef at{stream, static_cast<int>(std::ssize(body_.streams[stream].ops))};
   std::vector<Clock>& own = clocks_[stream];
   Clock clock = own.empty() ? Clock() : own.back();
   clock.resize(streams, 0);
-  auto clock_of = [&](int s) -> const Clock& { return clocks_[s][latest[s]]; };
-  for (int s = 0; s < static_cast<int>(streams); ++s) {
+  auto clock_of = [&](StreamId s) -> const Clock& { return clocks_[s][latest[s]]; };
+  for (StreamId s : body_.streams.ids()) {
     if (s == stream || latest[s] < 0 || covered(clock, s) > latest[s]) continue;
     bool implied = false;
-    for (int other = 0; other < static_cast<int>(streams) && !implied; ++other) {
-      if (other == s || other == stream || latest[other] < 0) continue;
-      implied = covered(clock_of(other), s) > latest[s];
-    }
+    for (StreamId other : body_.streams.ids())
+      if (other != s && other != stream && latest[other] >= 0)
+        implied = implied || covered(clock_of(other), s) > latest[s];
     if (!implied) op.waits.push_back({s, latest[s], 0});
   }
   for (const Edge& edge : op.waits) {
     const Clock& seen = clocks_[edge.stream][edge.index];
-    for (size_t s = 0; s < seen.size(); ++s) clock[s] = std::max(clock[s], seen[s]);
+    for (StreamId s : seen.ids()) clock[s] = std::max(clock[s], seen[s]);
   }
   clock[stream] = at.index + 1;
   own.push_back(std::move(clock));
@@ -92,7 +90,7 @@ OpRef EdgeBuilder::record(int stream, Op op, const std::vector<OpRef>& floors) {
   return at;
 }
 
-void EdgeBuilder::take_over(BufferId buffer, int previous) {
+void EdgeBuilder::take_over(BufferId buffer, BufferId previous) {
   std::vector<Access> inherited = history(previous);
   int64_t bytes = program_.buffers[buffer].bytes;
   for (Access& access : inherited) access.begin = 0, access.end = bytes, access.write = true;

@@ -16,13 +16,13 @@ class EdgeBuilder {
  public:
   EdgeBuilder(Program& program, Body& body) : program_(program), body_(body) {}
   // The stream of that name, made on first use. "" and "compute" are stream 0.
-  int stream(const std::string& name);
+  StreamId stream(const std::string& name);
   // Appends `op` to a stream with the edges that its reads and writes need, and after `floors`; returns where it is.
-  OpRef record(int stream, Op op, const std::vector<OpRef>& floors = {});
+  OpRef append(StreamId stream, Op op, const std::vector<OpRef>& floors = {});
   // The op that stream 0 has ended with so far, if any.
   std::vector<OpRef> last_compute() const;
   // `buffer` takes over the bytes of `previous`: its first accesses wait for the previous one's last.
-  void take_over(BufferId buffer, int previous);
+  void take_over(BufferId buffer, BufferId previous);
 
  private:
   struct Access {
@@ -30,17 +30,17 @@ class EdgeBuilder {
     int64_t begin, end;  // bytes of the buffer
     bool write;
   };
-  using Clock = std::vector<int>;  // per stream: how many of its ops are certain to have completed
+  using Clock = Table<StreamId, int>;  // per stream: how many of its ops are certain to have completed
 
   std::vector<Access>& history(BufferId buffer);
-  void need(std::vector<int>& latest, TensorId tensor, bool write);
+  void need(Table<StreamId, int>& latest, TensorId tensor, bool write);
   void note(OpRef at, TensorId tensor, bool write);
-  int covered(const Clock& clock, int stream) const { return stream < std::ssize(clock) ? clock[stream] : 0; }
+  int covered(const Clock& clock, StreamId stream) const { return stream < clock.next() ? clock[stream] : 0; }
 
   Program& program_;
   Body& body_;
-  std::vector<std::vector<Access>> history_;  // by buffer
-  std::vector<std::vector<Clock>> clocks_;    // by stream and op: what has completed when the op completes
+  Table<BufferId, std::vector<Access>> history_;
+  Table<StreamId, std::vector<Clock>> clocks_;  // by op: what has completed when the op completes
 };
 
 }  // namespace prun

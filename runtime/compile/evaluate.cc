@@ -1,4 +1,4 @@
-// The evaluation body: the forward turns of the step once more, on data and a loss of their own, with what the
+// The evaluation body: the forward steps of the schedule once more, on data and a loss of their own, with what the
 // strategies do around forward. Dropout lets everything pass.
 #include <algorithm>
 
@@ -9,22 +9,22 @@
 namespace prun {
 namespace {
 
-std::vector<StageStep> forward_of(const std::vector<StageStep>& turns) {
+std::vector<StageStep> forward_of(const std::vector<StageStep>& steps) {
   std::vector<StageStep> forward;
-  for (const StageStep& turn : turns)
-    if (turn.front().phase == Phase::forward) forward.push_back(turn);
+  for (const StageStep& step : steps)
+    if (step.front().phase == Phase::forward) forward.push_back(step);
   return forward;
 }
 
 // Nodes that only backward reads go: the counts of a mixture of experts, say, which travel for the load-balancing loss.
 std::vector<Node> nodes_for_loss(const Graph& graph) {
   std::vector<bool> wanted(graph.values.size(), false);
-  wanted[graph.loss] = true;
+  wanted[graph.loss.index()] = true;
   std::vector<Node> kept;
   for (auto node = graph.nodes.rbegin(); node != graph.nodes.rend(); ++node) {
-    const auto is_wanted = [&](int value) { return wanted[value]; };
+    const auto is_wanted = [&](ValueId value) { return wanted[value.index()]; };
     if (std::none_of(node->outputs.begin(), node->outputs.end(), is_wanted)) continue;
-    for (ValueId input : node->inputs) wanted[input] = true;
+    for (ValueId input : node->inputs) wanted[input.index()] = true;
     kept.push_back(*node);
   }
   std::reverse(kept.begin(), kept.end());
@@ -35,15 +35,10 @@ std::vector<Node> nodes_for_loss(const Graph& graph) {
 
 // The compute stream ends with the loss, whatever stream has averaged it.
 void StepBuilder::run_forward() {
-  walk_turns();
+  walk_schedule();
   if (state_.plan.pipeline) average_loss();
-  Op copy;
-  copy.def = &ops::copy;
-  copy.reads = {state_.loss_tensor};
-  copy.writes = {body_.loss};
-  copy.phase = Phase::forward;
-  copy.site = state_.plan.evaluation->site;
-  recorder_.record(0, std::move(copy));
+  emitter_.compute(
+      make_op(ops::copy, {state_.loss_tensor}, {body_.loss}, Phase::forward, state_.plan.evaluation->site));
 }
 
 void evaluate(CompileState& state) {

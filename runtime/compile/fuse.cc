@@ -72,7 +72,7 @@ constexpr Norm kNorms[] = {{ops::layernorm, ops::add_layernorm, ops::layernorm_g
 bool next_may_compute(const CompileState& state, CallId call, int next) {
   if (call == next) return true;
   const Call &from = state.graph.calls[call], &to = state.graph.calls[next];
-  return call + 1 == next && from.stage == to.stage && !recomputes(state.plan, state.graph.units[to.unit].unit_class);
+  return call + 1 == next && from.stage == to.stage && !state.strategies.of(state.graph.units[to.unit]).recompute;
 }
 
 // The sum keeps its value: others read it, too. Nothing stands between the two ops, so no memory is needed for longer.

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "ir/ops.h"
+
 namespace prun {
 
 BufferId add_buffer(Program& program, const std::string& name, Role role, int64_t bytes, bool persistent,
@@ -43,6 +45,35 @@ TensorId add_view(Program& program, const std::string& name, TensorId of, int64_
       fmt::format("view {} of {}: elements {} + {} of {}", name, base.name, first, tensor.count(), base.count()));
   program.tensors.push_back(std::move(tensor));
   return static_cast<int>(program.tensors.size()) - 1;
+}
+
+Op make_op(const OpDef& def, std::vector<TensorId> reads, std::vector<TensorId> writes, Phase phase, const Site& site) {
+  Op op;
+  op.def = &def;
+  op.reads = std::move(reads);
+  op.writes = std::move(writes);
+  op.phase = phase;
+  op.site = site;
+  return op;
+}
+
+Op make_cast(const Program& program, TensorId from, TensorId to, Phase phase, const Site& site) {
+  Op op = make_op(ops::cast, {from}, {to}, phase, site);
+  op.attrs.set("dtype", std::string(dtype_name(program.tensors[to].dtype)));
+  return op;
+}
+
+Op make_all_reduce(TensorId tensor, const std::string& how, const std::string& axis, Phase phase, const Site& site) {
+  Op op = make_op(ops::all_reduce, {tensor}, {tensor}, phase, site);
+  op.attrs.set("op", how);
+  op.axis = axis;
+  return op;
+}
+
+Op make_zero(TensorId tensor, Phase phase, const Site& site) {
+  Op op = make_op(ops::fill, {}, {tensor}, phase, site);
+  op.attrs.set("value", 0.0);
+  return op;
 }
 
 }  // namespace prun

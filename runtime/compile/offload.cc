@@ -9,25 +9,19 @@
 #include <algorithm>
 
 #include "compile/ir_build.h"
-#include "compile/step_builder.h"
+#include "compile/optimizer_step.h"
 #include "ir/ops.h"
 
 namespace prun {
 
-void StepBuilder::transfer(const OpDef& kind, TensorId from, TensorId to, int stream, UnitId unit) {
-  Op op;
-  op.def = &kind;
-  op.reads = {from};
-  op.writes = {to};
-  op.phase = Phase::step;
-  op.unit = unit_name(unit);
-  op.site = state_.storage[unit].offload->offload_site;
-  recorder_.record(stream, std::move(op));
+void OptimizerStep::transfer(const OpDef& def, TensorId from, TensorId to, StreamId stream, UnitId unit) {
+  Op op = make_op(def, {from}, {to}, Phase::step, state_.storage[unit].offload->offload_site);
+  op.unit = state_.unit_name(unit);
+  emitter_.append(stream, std::move(op));
 }
 
-// `last`: nothing is computed after this unit's update, so the compute stream, which ends a step, stores the last
-// piece.
-void StepBuilder::update_offloaded(UnitId unit, TensorId clip, bool last) {
+// The compute stream ends a step, so after the last update it stores the last piece.
+void OptimizerStep::update_offloaded(UnitId unit, TensorId clip, bool last) {
   const UnitStorage& storage = state_.storage[unit];
   const StrategyUnit& offload = *storage.offload;
   const Dtype dtype = state_.master_dtype();
@@ -36,24 +30,25 @@ void StepBuilder::update_offloaded(UnitId unit, TensorId clip, bool last) {
   const int64_t most = std::max(line, offload.offload_piece / dtype_bytes(dtype) / line * line);
   std::vector<TensorId> away = storage.optimizer;
   if (storage.master_offloaded) away.insert(away.begin(), storage.master);
-  const int load = recorder_.stream(std::string(ops::load.name)),
-            store = recorder_.stream(std::string(ops::store.name));
-  const int pool = pool_of("optimizer.staged", Role::optimizer, offload.offload_ahead + 1);
+  const StreamId load = emitter_.stream(std::string(ops::load.name)),
+                 store = emitter_.stream(std::string(ops::store.name));
+  const int pool = emitter_.pool_of("optimizer.staged", Role::optimizer, offload.offload_ahead + 1);
   for (int64_t first = 0; first < storage.shard; first += most) {
     const Shape shape = {std::min(most, storage.shard - first)};
     const auto piece = [&](TensorId of) {
-      if (of < 0 || shape[0] == storage.shard) return of;
-      return add_view(program_, fmt::format("{}[{}]", program_.tensors[of].name, first / most), of, first, shape);
+      if (of.index() < 0 || shape[0] == storage.shard) return of;
+      return add_view(state_.program, fmt::format("{}[{}]", state_.program.tensors[of].name, first / most), of, first,
+                      shape);
     };
     const int64_t stride = round_up(shape[0] * dtype_bytes(dtype), kAlignBytes) / dtype_bytes(dtype);
-    const TensorId all = add_tensor(program_, unit_name(unit) + ".staged", Role::optimizer,
+    const TensorId all = add_tensor(state_.program, state_.unit_name(unit) + ".staged", Role::optimizer,
                                     {dtype, {stride * static_cast<int64_t>(away.size())}}, false, offload.offload_site);
-    enter_pool(program_.tensors[all].buffer, pool, slot_counter_[pool]++ % program_.pools[pool].slots);
+    emitter_.enter_pool(state_.program.tensors[all].buffer, pool, emitter_.next_slot(pool));
     std::vector<TensorId> home, here;
     for (size_t i = 0; i < away.size(); ++i) {
       home.push_back(piece(away[i]));
-      here.push_back(
-          add_view(program_, program_.tensors[home[i]].name + ".staged", all, stride * static_cast<int64_t>(i), shape));
+      here.push_back(add_view(state_.program, state_.program.tensors[home[i]].name + ".staged", all,
+                              stride * static_cast<int64_t>(i), shape));
       transfer(ops::load, home[i], here[i], load, unit);
     }
     Updated what{piece(storage.grad), here.front(), here, piece(storage.compute)};
@@ -63,7 +58,7 @@ void StepBuilder::update_offloaded(UnitId unit, TensorId clip, bool last) {
       what.master = piece(storage.master);
     update(unit, clip, what);
     const bool ends = last && first + most >= storage.shard;
-    for (size_t i = 0; i < away.size(); ++i) transfer(ops::store, here[i], home[i], ends ? 0 : store, unit);
+    for (size_t i = 0; i < away.size(); ++i) transfer(ops::store, here[i], home[i], ends ? StreamId(0) : store, unit);
   }
 }
 

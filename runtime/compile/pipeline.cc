@@ -35,11 +35,12 @@ constexpr Pass kPasses[] = {
     {"place", Scope::trained, place},
     {"schedule", Scope::trained, schedule},
     {"step", Scope::trained, build_step},
+
     {"synchronize", Scope::trained, synchronize},
     {"evaluate", Scope::trained, evaluate},
     {"lower_program", Scope::listed, lower_program},
     {"check_finite", Scope::program, check_finite},
-    {"workspace", Scope::program, add_workspaces},
+    {"workspace", Scope::program, [](CompileState& state) { add_workspaces(state.program, state.options); }},
     {"step_barrier", Scope::program, [](CompileState& state) { add_step_barrier(state.program); }},
     {"memory", Scope::program, [](CompileState& state) { assign_memory(state.program); }},
     {"put_offsets", Scope::job, [](CompileState& state) { resolve_put_offsets(*state.job); }},
@@ -90,7 +91,9 @@ Job compile(const Plan& plan, const CompileOptions& options) {
   const bool listed = !plan.programs.empty();
   for (int rank = 0; rank < plan.mesh.ranks() && !listed; ++rank)
     job.class_of_rank.push_back(plan.pipeline ? plan.mesh.index(plan.pipeline->axis, rank) : 0);
-  CompileState model{plan, options, &job};
+  const StrategyIndex strategies(plan);
+  CompileState model(plan, options, strategies);
+  model.job = &job;
   model.graph = plan.graph;
   model.program = describe(plan, options);
   if (!listed) run_passes(Scope::model, model);

@@ -30,47 +30,12 @@ UnitLayout layout_of(const CompileState& state, const Unit& unit) {
   return layout;
 }
 
-const StrategyUnit* sharding_of(const Plan& plan, const std::string& unit_class) {
-  const StrategyUnit* found = nullptr;
-  const Strategy* first = nullptr;
-  for (const Strategy& strategy : plan.strategies) {
-    for (const StrategyUnit& unit : strategy.units) {
-      if (!unit.sharded || unit.unit_class != unit_class) continue;
-      if (found)
-        throw plan_error(
-            fmt::format("the parameters of '{}' are sharded twice: over '{}' by {} at {}, and over '{}' by {} here",
-                        unit_class, found->shard_axis, first->name, first->site.text(), unit.shard_axis, strategy.name),
-            strategy.site);
-      found = &unit;
-      first = &strategy;
-    }
-  }
-  return found;
-}
-
 std::vector<std::string> optimizer_slots(const Optimizer& optimizer) {
   std::vector<std::string> slots;
   const OptimizerTraits& traits = *optimizer.op->optimizer;
   if (traits.slots_if.empty() || optimizer.numbers.number(std::string(traits.slots_if)) != 0)
     for (std::string_view slot : traits.slots) slots.push_back(fmt::format("{}.{}", optimizer.op->name, slot));
   return slots;
-}
-
-// What keeps the optimizer state of a class of units in the host's memory; null: nothing does.
-const StrategyUnit* offload_of(const Plan& plan, const std::string& unit_class) {
-  for (const Strategy& strategy : plan.strategies)
-    for (const StrategyUnit& unit : strategy.units)
-      if (unit.offload && unit.unit_class == unit_class) return &unit;
-  return nullptr;
-}
-
-Op init_op(const OpDef& kind, std::vector<TensorId> writes, const Site& site) {
-  Op op;
-  op.def = &kind;
-  op.writes = std::move(writes);
-  op.phase = Phase::init;
-  op.site = site;
-  return op;
 }
 
 // Which part of each parameter the rank has, as init_params reads it; nothing when all are whole.
@@ -103,7 +68,7 @@ void describe_splits(const CompileState& state, const Unit& unit, Attrs& attrs) 
 }
 
 // The initial values of unit `u`, flat, or this rank's shard of them.
-Op init_unit(const CompileState& state, size_t u, TensorId tensor) {
+Op init_unit(const CompileState& state, UnitId u, TensorId tensor) {
   const Unit& unit = state.graph.units[u];
   std::vector<int64_t> starts, counts, kinds, keys;
   std::vector<double> scales;
@@ -118,7 +83,7 @@ Op init_unit(const CompileState& state, size_t u, TensorId tensor) {
     scales.push_back(value.init.scale);
     keys.push_back(value.key);
   }
-  Op op = init_op(ops::init_params, {tensor}, state.graph.values[unit.parameters.front()].site);
+  Op op = make_op(ops::init_params, {}, {tensor}, Phase::init, state.graph.values[unit.parameters.front()].site);
   op.attrs.set("starts", starts);
   op.attrs.set("counts", counts);
   op.attrs.set("kinds", kinds);
@@ -128,12 +93,6 @@ Op init_unit(const CompileState& state, size_t u, TensorId tensor) {
   const UnitStorage& storage = state.storage[u];
   op.attrs.set("axis", storage.sharded ? storage.axis : std::string());
   op.unit = unit.name;
-  return op;
-}
-
-Op fill_op(TensorId tensor, const Site& site) {
-  Op op = init_op(ops::fill, {tensor}, site);
-  op.attrs.set("value", 0.0);
   return op;
 }
 
@@ -150,13 +109,13 @@ bool on_this_rank(const CompileState& state, UnitId unit) {
 void separate_parts(CompileState& state) {
   Graph& graph = state.graph;
   for (int u = 0, units = std::ssize(graph.units); u < units; ++u) {
-    const StrategyUnit* sharding = sharding_of(state.plan, graph.units[u].unit_class);
+    const StrategyUnit* sharding = state.strategies.of(graph.units[u]).sharding();
     std::map<std::pair<bool, bool>, std::vector<ValueId>> groups;
     for (ValueId parameter : graph.units[u].parameters) {
       const Value& value = graph.values[parameter];
       bool small =
           sharding && element_count(value.type.shape) * dtype_bytes(state.master_dtype()) < sharding->shard_least;
-      groups[{small, !value.split_axis.empty() && splits_data(state.plan, value.split_axis)}].push_back(parameter);
+      groups[{small, !value.split_axis.empty() && state.strategies.splits_data(value.split_axis)}].push_back(parameter);
     }
     if (groups.size() < 2) continue;
     auto keep = groups.begin();
@@ -177,7 +136,7 @@ void separate_parts(CompileState& state) {
 
 // What of a unit the strategy shards; small parts are not.
 const StrategyUnit* sharding_of_unit(const CompileState& state, const Unit& unit) {
-  const StrategyUnit* sharding = sharding_of(state.plan, unit.unit_class);
+  const StrategyUnit* sharding = state.strategies.of(unit).sharding();
   if (!sharding || unit.parameters.empty()) return sharding;
   int64_t largest = 0;
   for (ValueId parameter : unit.parameters)
@@ -200,13 +159,11 @@ Offload place_offloaded(CompileState& state) {
     const Unit& unit = state.graph.units[u];
     UnitStorage& storage = state.storage[u];
     if (!storage.here || unit.parameters.empty()) continue;
-    storage.offload = offload_of(state.plan, unit.unit_class);
+    storage.offload = state.strategies.of(unit).offload;
     if (storage.offload && !low && optimizer_slots(state.plan.optimizer).empty())
       throw plan_error("there is nothing to offload: sgd without momentum keeps no state from step to step",
                        state.plan.optimizer.site);
-    for (const Strategy& strategy : state.plan.strategies)
-      for (const StrategyUnit& of : strategy.units)
-        synced = synced || (!storage.sharded && of.unit_class == unit.unit_class && !of.sync.empty());
+    synced = synced || (!storage.sharded && state.strategies.of(unit).synchronizes);
     if (storage.sharded) {
       storage.master_offloaded = storage.offload && low;
       continue;
@@ -289,7 +246,7 @@ void place_units(CompileState& state) {
     };
     storage.master = storage.sharded ? own("shard", Role::param, storage.master_offloaded) : view("params", params);
     storage.grad = storage.sharded ? own("grad_shard", Role::grad) : view("grads", grads);
-    const StrategyUnit* sharding = storage.sharded ? sharding_of(state.plan, graph.units[u].unit_class) : nullptr;
+    const StrategyUnit* sharding = storage.sharded ? state.strategies.of(graph.units[u]).sharding() : nullptr;
     if (sharding && sharding->accumulate)
       storage.whole_grad =
           add_tensor(program, name + ".grads", Role::grad, {master, {state.layouts[u].padded}}, true, site);
@@ -307,34 +264,26 @@ void place_units(CompileState& state) {
 void initialise(CompileState& state) {
   Stream stream;
   stream.name = "compute";
-  for (size_t u = 0; u < state.storage.size(); ++u) {
-    const UnitStorage& storage = state.storage[u];
-    if (!storage.here || state.graph.units[u].parameters.empty()) continue;
-    // What is offloaded begins in the gradient's memory: as large, of the same type, and not needed yet.
-    const int initial = storage.master_offloaded ? storage.grad : storage.master;
-    const auto store = [&](int to) {
-      Op op = init_op(ops::store, {to}, storage.offload->offload_site);
-      op.reads = {storage.grad};
-      stream.ops.push_back(std::move(op));
+  for (UnitId unit : state.graph.units.ids()) {
+    const UnitStorage& storage = state.storage[unit];
+    if (!state.trains(unit)) continue;
+    // Offloaded state is made in the gradient's memory first: as large, of the same type, and not needed yet.
+    const TensorId initial = storage.master_offloaded ? storage.grad : storage.master;
+    const auto store = [&](TensorId to) {
+      stream.ops.push_back(make_op(ops::store, {storage.grad}, {to}, Phase::init, storage.offload->offload_site));
     };
-    stream.ops.push_back(init_unit(state, u, initial));
-    if (storage.compute >= 0) {
-      Op cast = init_op(ops::cast, {storage.compute}, state.plan.optimizer.site);
-      cast.reads = {initial};
-      cast.attrs.set("dtype", std::string(dtype_name(state.plan.param_dtype)));
-      stream.ops.push_back(std::move(cast));
-    }
+    const auto zero = [&](TensorId tensor) {
+      stream.ops.push_back(make_zero(tensor, Phase::init, state.plan.optimizer.site));
+    };
+    stream.ops.push_back(init_unit(state, unit, initial));
+    if (storage.compute.index() >= 0)
+      stream.ops.push_back(make_cast(state.program, initial, storage.compute, Phase::init, state.plan.optimizer.site));
     if (storage.master_offloaded) store(storage.master);
-    stream.ops.push_back(fill_op(storage.grad, state.plan.optimizer.site));
-    if (storage.whole_grad >= 0) stream.ops.push_back(fill_op(storage.whole_grad, state.plan.optimizer.site));
-    for (TensorId slot : storage.optimizer) {
-      if (storage.offload)
-        store(slot);
-      else
-        stream.ops.push_back(fill_op(slot, state.plan.optimizer.site));
-    }
+    zero(storage.grad);
+    if (storage.whole_grad.index() >= 0) zero(storage.whole_grad);
+    for (TensorId slot : storage.optimizer) storage.offload ? store(slot) : zero(slot);
   }
-  stream.ops.push_back(fill_op(state.loss_tensor, state.graph.values[state.graph.loss].site));
+  stream.ops.push_back(make_zero(state.loss_tensor, Phase::init, state.graph.values[state.graph.loss].site));
   state.program.init().streams.push_back(std::move(stream));
 }
 
@@ -344,7 +293,7 @@ void scale_losses(CompileState& state) {
   auto set = [&](std::vector<Node>& nodes) {
     for (Node& node : nodes) {
       if (node.op->loss == Loss::none) continue;
-      Shape shape = state.graph.values[node.inputs[node.op->counted]].type.shape;
+      const Shape& shape = state.graph.values[node.inputs[node.op->counted]].type.shape;
       int64_t count = element_count(shape);
       if (node.op->counts_rows) count /= shape.back();
       node.attrs.set("scale", 1.0 / (static_cast<double>(count) * state.plan.microbatches));

@@ -8,21 +8,10 @@
 
 namespace prun {
 
-bool recomputes(const Plan& plan, const std::string& unit_class) {
-  for (const Strategy& strategy : plan.strategies)
-    for (const StrategyUnit& unit : strategy.units)
-      if (unit.recompute && unit.unit_class == unit_class) return true;
-  return false;
-}
-
-bool StepBuilder::recomputes(const ScheduleStep& turn) const {
-  return prun::recomputes(state_.plan, state_.graph.units[unit_of(turn)].unit_class);
-}
-
 // The forward nodes that `wanted` values come from, in their order, as far as `again` lets them be computed once more.
-std::vector<const Node*> StepBuilder::forward_of(CallId call, std::set<int> wanted,
+std::vector<const Node*> StepBuilder::forward_of(CallId call, std::set<ValueId> wanted,
                                                  const std::function<bool(const Node&)>& again) const {
-  const std::vector<const Node*>& forward = forward_[call];
+  const std::vector<const Node*>& forward = index_.forward(call);
   std::vector<const Node*> nodes;
   for (auto node = forward.rbegin(); node != forward.rend(); ++node) {
     bool any = false;
@@ -36,24 +25,24 @@ std::vector<const Node*> StepBuilder::forward_of(CallId call, std::set<int> want
 }
 
 // All that backward needs; the outputs become new tensors, so that the old ones are dead after forward.
-void StepBuilder::recompute(const ScheduleStep& turn) {
-  std::set<int> wanted;
-  for (const Node* node : backward_[turn.call]) wanted.insert(node->inputs.begin(), node->inputs.end());
+void StepBuilder::recompute(const ScheduleStep& step) {
+  std::set<ValueId> wanted;
+  for (const Node* node : index_.backward(step.call)) wanted.insert(node->inputs.begin(), node->inputs.end());
   for (auto [own, global] : state_.global_counts) wanted.erase(global);  // small, and not worth another collective
-  for (const Node* node : forward_of(turn.call, wanted, [](const Node&) { return true; })) lower(*node, turn);
+  for (const Node* node : forward_of(step.call, wanted, [](const Node&) { return true; })) lower(*node, step);
 }
 
 // Sequence parallelism gathers the tokens of a layer once more for the gradient of its weights, instead of keeping
 // them: before the first node that shares an input with that one, the gradient of the layer's input, which hides it.
-void StepBuilder::gather_again(const Node& node, const std::vector<const Node*>& nodes, const ScheduleStep& turn) {
+void StepBuilder::gather_again(const Node& node, const std::vector<const Node*>& nodes, const ScheduleStep& step) {
   const auto marked = [](const Node& one) { return one.attrs.has("again"); };
   for (const Node* reader : nodes) {
-    const bool near = std::any_of(reader->inputs.begin(), reader->inputs.end(), [&](int input) {
+    const bool near = std::any_of(reader->inputs.begin(), reader->inputs.end(), [&](ValueId input) {
       return std::find(node.inputs.begin(), node.inputs.end(), input) != node.inputs.end();
     });
     if (!near) continue;
-    for (const Node* gather : forward_of(turn.call, {reader->inputs.begin(), reader->inputs.end()}, marked))
-      if (gathered_again_.emplace(gather, turn.microbatch).second) lower(*gather, turn);
+    for (const Node* gather : forward_of(step.call, {reader->inputs.begin(), reader->inputs.end()}, marked))
+      if (gathered_again_.emplace(gather, step.microbatch).second) lower(*gather, step);
   }
 }
 

@@ -1,23 +1,23 @@
-// Backward in two halves: a node belongs to the half of the weights when nothing but gradients of parameters comes of
-// it.
-#include "compile/step_builder.h"
+// Backward in two halves, as zero-bubble schedules run it: a node belongs to the half of the weights when only
+// gradients of parameters depend on it.
+#include "compile/step_index.h"
 
 namespace prun {
 
-void StepBuilder::split_backward() {
-  const std::vector<Node>& nodes = state_.backward;
-  for_weights_.assign(nodes.size(), false);
-  std::vector<bool> urgent(state_.graph.values.size(), false);  // somebody's input half waits for it
-  std::vector<int> made_by(state_.graph.values.size(), -1);     // call
-  for (const Node& node : nodes)
+std::vector<bool> split_backward(const Graph& graph, const std::vector<Node>& backward) {
+  std::vector<bool> for_weights(backward.size(), false);
+  std::vector<bool> urgent(graph.values.size(), false);  // the half of the inputs of some call waits for it
+  Table<ValueId, CallId> made_by(graph.values.size());
+  for (const Node& node : backward)
     for (ValueId output : node.outputs) made_by[output] = node.call;
-  for (size_t n = nodes.size(); n-- > 0;) {
+  for (size_t n = backward.size(); n-- > 0;) {
     bool input = false;
-    for (ValueId output : nodes[n].outputs) input = input || urgent[output];
-    for_weights_[n] = !input;
-    for (ValueId value : nodes[n].inputs)
-      if (input || made_by[value] != nodes[n].call) urgent[value] = true;
+    for (ValueId output : backward[n].outputs) input = input || urgent[output.index()];
+    for_weights[n] = !input;
+    for (ValueId value : backward[n].inputs)
+      if (input || made_by[value] != backward[n].call) urgent[value.index()] = true;
   }
+  return for_weights;
 }
 
 }  // namespace prun

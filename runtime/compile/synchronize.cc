@@ -9,7 +9,6 @@
 #include "compile/compile_state.h"
 #include "compile/edge_builder.h"
 #include "compile/ir_build.h"
-#include "ir/ops.h"
 
 namespace prun {
 namespace {
@@ -38,74 +37,53 @@ int64_t sync_steps(const Plan& plan) {
 std::vector<Average> averages_of(const CompileState& state) {
   std::vector<Average> averages;
   std::map<std::pair<std::string, std::string>, size_t> known;  // axis and reduction
-  for (size_t u = state.graph.units.size(); u-- > 0;) {         // the order of the layout
-    const UnitStorage& storage = state.storage[u];
-    const Unit& unit = state.graph.units[u];
-    if (!storage.here || unit.parameters.empty()) continue;
-    for (const Strategy& strategy : state.plan.strategies)
-      for (const StrategyUnit& of : strategy.units)
-        for (const HookAction& action : of.sync) {
-          if (of.unit_class != unit.unit_class) continue;
-          if (storage.sharded)
-            throw plan_error(fmt::format("the parameters of '{}' are sharded over '{}': there is nothing to average",
-                                         unit.name, storage.axis),
-                             action.site);
-          auto [it, fresh] = known.try_emplace({action.axis, action.op}, averages.size());
-          if (fresh) averages.push_back({&action, {}});
-          auto& ranges = averages[it->second].ranges;
-          int64_t begin = storage.bucket_start, end = begin + storage.shard;
-          if (!ranges.empty() && ranges.back().second == begin)
-            ranges.back().second = end;
-          else
-            ranges.emplace_back(begin, end);
-        }
+  for (UnitId id = state.graph.units.next().index() - 1; id.index() >= 0;
+       id = id.index() - 1) {  // the order of the layout
+    const UnitStorage& storage = state.storage[id];
+    const Unit& unit = state.graph.units[id];
+    if (!state.trains(id)) continue;
+    for (const auto& [strategy, part] : state.strategies.of(unit).parts)
+      for (const HookAction& action : part->sync) {
+        if (storage.sharded)
+          throw plan_error(fmt::format("the parameters of '{}' are sharded over '{}': there is nothing to average",
+                                       unit.name, storage.axis),
+                           action.site);
+        auto [it, fresh] = known.try_emplace({action.axis, action.op}, averages.size());
+        if (fresh) averages.push_back({&action, {}});
+        auto& ranges = averages[it->second].ranges;
+        const int64_t begin = storage.bucket_start, end = begin + storage.shard;
+        if (!ranges.empty() && ranges.back().second == begin)
+          ranges.back().second = end;
+        else
+          ranges.emplace_back(begin, end);
+      }
   }
   return averages;
 }
 
 }  // namespace
 
-bool synchronizes(const Plan& plan, const std::string& unit_class, const std::string& axis) {
-  for (const Strategy& strategy : plan.strategies)
-    for (const StrategyUnit& unit : strategy.units)
-      for (const HookAction& action : unit.sync)
-        if (unit.unit_class == unit_class && action.axis == axis) return true;
-  return false;
-}
-
 void synchronize(CompileState& state) {
   Program& program = state.program;
   const int64_t every = sync_steps(state.plan);
   if (every == 0) return;
   program.bodies.push_back({"synchronization", {every}, {}, {}, {}});
-  EdgeBuilder recorder(program, program.bodies.back());
-  recorder.stream("compute");
+  EdgeBuilder edges(program, program.bodies.back());
+  edges.stream("compute");
   Site site;
   for (const Average& average : averages_of(state)) {
     site = average.action->site;
     for (auto [begin, end] : average.ranges) {
-      Op op;
-      op.def = &ops::all_reduce;
-      op.reads = op.writes = {add_view(program, "params.synced", state.flat_params, begin, {end - begin})};
-      op.attrs.set("op", average.action->op);
-      op.axis = average.action->axis;
-      op.phase = Phase::step;
-      op.site = site;
-      recorder.record(0, std::move(op));
+      const TensorId part = add_view(program, "params.synced", state.flat_params, begin, {end - begin});
+      edges.append(0, make_all_reduce(part, average.action->op, average.action->axis, Phase::step, site));
     }
   }
-  for (size_t u = 0; u < state.storage.size(); ++u) {
-    const UnitStorage& storage = state.storage[u];
-    if (!storage.here || storage.compute < 0 || state.graph.units[u].parameters.empty()) continue;
-    Op cast;
-    cast.def = &ops::cast;
-    cast.reads = {storage.master};
-    cast.writes = {storage.compute};
-    cast.attrs.set("dtype", std::string(dtype_name(state.plan.param_dtype)));
-    cast.phase = Phase::step;
-    cast.unit = state.graph.units[u].name;
-    cast.site = site;
-    recorder.record(0, std::move(cast));
+  for (UnitId unit : state.graph.units.ids()) {
+    const UnitStorage& storage = state.storage[unit];
+    if (!state.trains(unit) || storage.compute.index() < 0) continue;
+    Op cast = make_cast(program, storage.master, storage.compute, Phase::step, site);
+    cast.unit = state.unit_name(unit);
+    edges.append(0, std::move(cast));
   }
 }
 

@@ -4,14 +4,13 @@
 
 namespace prun {
 
-void add_workspaces(CompileState& state) {
-  if (!state.options.workspace_bytes) return;
-  Program& program = state.program;
+void add_workspaces(Program& program, const CompileOptions& options) {
+  if (!options.workspace_bytes) return;
   for (Body& body : program.bodies) {
     for (Stream& stream : body.streams) {
       for (Op& op : stream.ops) {
         if (op.def->op_class != OpClass::compute) continue;
-        int64_t bytes = state.options.workspace_bytes(program, op);
+        int64_t bytes = options.workspace_bytes(program, op);
         if (bytes <= 0) continue;
         TensorId tensor = add_tensor(program, "scratch", Role::workspace, {Dtype::u8, {bytes}}, false, op.site);
         op.writes.push_back(tensor);

@@ -38,6 +38,7 @@ struct Value {
   // Parameter: over these axes the ranks' gradients are parts of a sum (sequence parallel norms).
   std::vector<std::string> partial_over;
   Site site;
+  int64_t count() const { return element_count(type.shape); }
 };
 
 struct Node {

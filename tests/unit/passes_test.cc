@@ -9,6 +9,7 @@
 
 #include "compile/compile.h"
 #include "ir/ops.h"
+#include "ir/ops.h"
 
 namespace prun {
 namespace {
@@ -24,7 +25,7 @@ Plan two_layers(int ranks) {
   Plan plan;
   plan.path = "two_layers";
   plan.mesh = Mesh({{"pp", ranks}});
-  plan.optimizer.kind = "sgd";
+  plan.optimizer.op = &ops::sgd;
   plan.data = {.kind = "random", .batch = 4};
   Graph& graph = plan.graph;
   const auto value = [&](const std::string& name, const Shape& shape, ValueKind kind, UnitId unit = {}) {

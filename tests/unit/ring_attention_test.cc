@@ -13,6 +13,7 @@
 #include "compile/ir_build.h"
 #include "device/bf16.h"
 #include "exec/virtual_ranks.h"
+#include "ir/ops.h"
 #include "verify/verify.h"
 
 namespace prun {
@@ -123,7 +124,7 @@ class RankProgramBuilder {
     for (const auto& [id, values] : {std::pair(qkv, &qkv_values), {dout, &dout_values}}) {
       Attrs attrs;
       attrs.set("values", *values);
-      record({"values", {}, {id}, attrs, ""});
+      record({&ops::values, {}, {id}, attrs, ""});
     }
     Attrs attrs;
     attrs.set("tokens_axis", std::string("cp"));
@@ -160,7 +161,7 @@ class RankProgramBuilder {
     op.writes = std::move(step.writes);
     op.attrs = std::move(step.attrs);
     if (op.communicates()) op.axis = "cp", op.lane = kLane;
-    recorder_.record(recorder_.stream(step.stream), std::move(op));
+    recorder_.append(recorder_.stream(step.stream), std::move(op));
   }
 
   const Case& c_;

@@ -45,7 +45,7 @@ bool derive_anew(Program& program, const Body& recorded) {
         slot->second = buffer;
       }
     }
-    recorder.record(ref.stream, std::move(op));
+    recorder.append(ref.stream, std::move(op));
   }
   if (!can_be_joined(to)) return false;
   program.step().streams = std::move(to.streams);

@@ -1,0 +1,108 @@
+// A pool has prefetch + 1 slots handed out in turn. A gather may run as soon as the former content of its slot has
+// been read for the last time, so the slots are the credits, and at most prefetch + 1 gathered calls are live.
+#include "compile/gathered_parameters.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "compile/ir_build.h"
+#include "ir/ops.h"
+
+namespace prun {
+
+void GatheredParameters::gather(const ScheduleStep& step, int strategy, const HookAction& action) {
+  const std::vector<UnitId> units = index_.sharded_units_read(step);
+  if (units.empty()) return;                             // nobody would read it (an embedding's backward)
+  if (find_live(step, strategy, action.handle)) return;  // kept since another microbatch
+  Program& program = state_.program;
+  const std::string& name = state_.unit_name(state_.unit_of(step));
+  int64_t elements = 0, first = 0;
+  for (UnitId unit : units) elements += state_.layouts[unit].padded;
+
+  Gathered g;
+  g.strategy = strategy;
+  g.handle = action.handle;
+  g.call = step.call;
+  g.keep = action.keep;
+  g.site = action.site;
+  if (!action.keep) {
+    g.pool = emitter_.pool_of(fmt::format("{}.gathered", state_.plan.strategies[strategy].name), Role::gathered,
+                              action.prefetch + 1);
+    g.slot = emitter_.claim_slot(g.pool, "the all_gather of " + name, action.site, [&](int slot) {
+      for (const Gathered& other : gathered_)
+        if (other.live && other.pool == g.pool && other.slot == slot)
+          return fmt::format("{} (gathered at {}, never freed)", state_.unit_name(state_.graph.calls[other.call].unit),
+                             other.site.text());
+      return std::string();
+    });
+  }
+  const TensorId all =
+      add_tensor(program, emitter_.name_of(fmt::format("{}.full.{}", name, phase_name(step.phase)), step.microbatch),
+                 Role::gathered, {state_.plan.param_dtype, {elements}}, false, action.site);
+  if (!action.keep) emitter_.enter_pool(program.tensors[all].buffer, g.pool, g.slot);
+  emitter_.stream(action.stream);
+  for (UnitId unit : units) {
+    const UnitStorage& storage = state_.storage[unit];
+    const int64_t padded = state_.layouts[unit].padded;
+    const TensorId full =
+        units.size() == 1 ? all : add_view(program, state_.unit_name(unit) + ".full", all, first, {padded});
+    first += padded;
+    g.full[unit] = full;
+    emitter_.communicate_over_wire(ops::all_gather, storage.read(), full, action, step, unit);
+  }
+  gathered_.push_back(std::move(g));
+}
+
+GatheredParameters::Gathered* GatheredParameters::find_live(const ScheduleStep& step, int strategy, int handle) {
+  const UnitId unit = state_.unit_of(step);
+  for (Gathered& g : gathered_)
+    if (g.live && g.strategy == strategy && g.handle == handle && state_.graph.calls[g.call].unit == unit) return &g;
+  return nullptr;
+}
+
+void GatheredParameters::free(const ScheduleStep& step, int strategy, const HookAction& action,
+                              const ScheduleStep* next) {
+  const bool backward_next =
+      step.phase == Phase::forward && next && next->phase == Phase::backward && next->call == step.call;
+  if (action.keep_last && backward_next) return;
+  Gathered* g = find_live(step, strategy, action.handle);
+  if (!g) return;
+  if (g->keep && !(step.phase == Phase::backward && index_.is_last(step))) return;  // other microbatches read it still
+  g->live = false;
+  g->freed = action.site;
+}
+
+// Points at the strategy's line, which is the one to change.
+void GatheredParameters::not_gathered(const Value& parameter, const OpDef& reader, const Site& site,
+                                      const Site& freed) const {
+  if (freed.known())
+    throw plan_error(
+        fmt::format("'{}' is freed here, before {} at {} reads it", parameter.name, reader.name, site.text()), freed);
+  const Unit& unit = state_.graph.units[parameter.unit];
+  throw plan_error(
+      fmt::format("the parameters of '{}' are sharded here, but no hook gathers them before {} at {} reads '{}'",
+                  unit.name, reader.name, site.text(), parameter.name),
+      state_.strategies.of(unit).sharding()->shard_site);
+}
+
+TensorId GatheredParameters::parameter(ValueId value, const OpDef& reader, const Site& site) {
+  const Value& v = state_.graph.values[value];
+  const UnitStorage& storage = state_.storage[v.unit];
+  const std::vector<ValueId>& parameters = state_.graph.units[v.unit].parameters;
+  TensorId flat = storage.sharded ? TensorId() : storage.read();
+  Site freed;
+  for (const Gathered& g : gathered_) {
+    const auto full = g.full.find(v.unit);
+    if (full == g.full.end()) continue;
+    if (g.live)
+      flat = full->second;
+    else
+      freed = g.freed;
+  }
+  if (flat.index() < 0) not_gathered(v, reader, site, freed);
+  const auto at = std::find(parameters.begin(), parameters.end(), value) - parameters.begin();
+  return emitter_.parameter_view(v.unit, static_cast<int>(at), flat, v.name);
+}
+
+}  // namespace prun

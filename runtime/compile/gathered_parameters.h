@@ -1,0 +1,44 @@
+// The whole parameters of sharded units: gathered, read, freed, as the strategies' hooks ask.
+#pragma once
+#include <map>
+#include <string>
+#include <vector>
+
+#include "compile/op_emitter.h"
+#include "compile/step_index.h"
+
+namespace prun {
+
+class GatheredParameters {
+ public:
+  GatheredParameters(CompileState& state, OpEmitter& emitter, const StepIndex& index)
+      : state_(state), emitter_(emitter), index_(index) {}
+
+  void gather(const ScheduleStep& step, int strategy, const HookAction& action);
+  // `next`: what this rank computes after the step; null: nothing.
+  void free(const ScheduleStep& step, int strategy, const HookAction& action, const ScheduleStep* next);
+  // The tensor that a node reads as its parameter; throws when it is sharded and not gathered.
+  TensorId parameter(ValueId value, const OpDef& reader, const Site& site);
+
+ private:
+  struct Gathered {
+    int strategy, handle;
+    CallId call;
+    bool keep;  // until the last microbatch, in memory of its own
+    Site site;
+    int pool = -1, slot = -1;
+    std::map<UnitId, TensorId> full;  // over each unit's whole flat vector
+    bool live = true;
+    Site freed;
+  };
+  Gathered* find_live(const ScheduleStep& step, int strategy, int handle);
+  [[noreturn]] void not_gathered(const Value& parameter, const OpDef& reader, const Site& site,
+                                 const Site& freed) const;
+
+  CompileState& state_;
+  OpEmitter& emitter_;
+  const StepIndex& index_;
+  std::vector<Gathered> gathered_;
+};
+
+}  // namespace prun

@@ -1,0 +1,332 @@
+// A sharded unit's whole gradient lives in a slot of a pool of inflight + 1 until its reduce-scatter has read it; all
+// other units' gradients are views of one flat buffer, so that a bucket is a contiguous range and needs no copy.
+#include "compile/gradient_buckets.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "compile/ir_build.h"
+#include "ir/ops.h"
+
+namespace prun {
+
+GradientBuckets::GradientBuckets(CompileState& state, OpEmitter& emitter, const StepIndex& index)
+    : state_(state), emitter_(emitter), index_(index) {
+  for (UnitId unit : state.graph.units.ids()) {
+    const std::vector<ValueId>& parameters = state.graph.units[unit].parameters;
+    for (int i = 0; i < std::ssize(parameters); ++i)
+      if (ValueId gradient = state.parameter_grad[parameters[i]]; gradient.index() >= 0) targets_[gradient] = {unit, i};
+  }
+  buckets_.resize(state.graph.units.size());
+  reduced_over_.resize(state.graph.units.size());
+}
+
+const GradientBuckets::Target* GradientBuckets::target_of(ValueId value) const {
+  const auto found = targets_.find(value);
+  return found == targets_.end() ? nullptr : &found->second;
+}
+
+void GradientBuckets::keep_early(const Target& target, TensorId tensor, const ScheduleStep& step) {
+  early_[{step.call, step.microbatch}].push_back({target, tensor});
+}
+
+void GradientBuckets::take_early(const ScheduleStep& step) {
+  for (const auto& [target, tensor] : early_[{step.call, step.microbatch}])
+    emitter_.compute(emitter_.op(ops::copy, {tensor}, {this->tensor(target, step)}, step,
+                                 state_.program.buffers[state_.program.tensors[tensor].buffer].site, target.unit));
+}
+
+void GradientBuckets::open_bucket(UnitId unit, const ScheduleStep& step) {
+  const Unit& u = state_.graph.units[unit];
+  const HookAction* action = state_.strategies.of(u).reduce_scatter;
+  if (!action)
+    throw plan_error(fmt::format("the parameters of '{}' are sharded, but no hook reduces their gradients: add "
+                                 "prun.reduce_scatter(unit.grads, …) after backward",
+                                 u.unit_class),
+                     state_.plan.strategies.back().site);
+  Bucket& bucket = buckets_[unit];
+  bucket.flat = add_tensor(state_.program, emitter_.name_of(u.name + ".grads", step.microbatch), Role::reduce,
+                           {state_.master_dtype(), {state_.layouts[unit].padded}}, false, action->site);
+  const int pool = emitter_.pool_of("unreduced", Role::reduce, action->inflight + 1);
+  const int slot = emitter_.claim_slot(pool, "the gradient of " + u.name, action->site, [&](int wanted) {
+    for (UnitId other : buckets_.ids())
+      if (!buckets_[other].reduced && buckets_[other].slot == wanted)
+        return "the unreduced gradient of " + state_.unit_name(other);
+    return std::string();
+  });
+  bucket = {bucket.flat, slot, step.microbatch, false};
+  emitter_.enter_pool(state_.program.tensors[bucket.flat].buffer, pool, slot);
+  zero_gaps(unit, bucket.flat, step, action->site);
+}
+
+// What no gradient covers takes part in the reduction: make it zero.
+void GradientBuckets::zero_gaps(UnitId unit, TensorId flat, const ScheduleStep& step, const Site& site) {
+  const UnitLayout& layout = state_.layouts[unit];
+  const Unit& u = state_.graph.units[unit];
+  std::vector<std::pair<int64_t, int64_t>> pieces;
+  for (size_t i = 0; i < u.parameters.size(); ++i)
+    if (state_.parameter_grad[u.parameters[i]].index() >= 0)
+      pieces.emplace_back(layout.start[i], state_.graph.values[u.parameters[i]].count());
+  pieces.emplace_back(layout.padded, 0);
+  std::sort(pieces.begin(), pieces.end());
+  int64_t next = 0;
+  for (auto [start, count] : pieces) {
+    if (start > next) {
+      Op fill = make_zero(add_view(state_.program, u.name + ".pad", flat, next, {start - next}), step.phase, site);
+      fill.unit = u.name;
+      emitter_.compute(std::move(fill));
+    }
+    next = start + count;
+  }
+}
+
+void GradientBuckets::zero_missing(const ScheduleStep& step) {
+  for (UnitId unit : index_.parts_of(state_.unit_of(step))) {
+    const UnitStorage& storage = state_.storage[unit];
+    const std::vector<ValueId>& parameters = state_.graph.units[unit].parameters;
+    const bool missing = std::any_of(parameters.begin(), parameters.end(),
+                                     [&](ValueId parameter) { return state_.parameter_grad[parameter].index() < 0; });
+    if (storage.whole_grad.index() >= 0 || (missing && !storage.sharded))
+      zero_gaps(unit, whole_gradient_of(unit, step), step, state_.plan.optimizer.site);
+  }
+}
+
+// The flat vector that backward writes the unit's gradients into.
+TensorId GradientBuckets::whole_gradient_of(UnitId unit, const ScheduleStep& step) {
+  const UnitStorage& storage = state_.storage[unit];
+  if (storage.keeps_whole_gradient()) return storage.sharded ? storage.whole_grad : storage.grad;
+  if (buckets_[unit].microbatch != step.microbatch) open_bucket(unit, step);
+  return buckets_[unit].flat;
+}
+
+TensorId GradientBuckets::tensor(const Target& target, const ScheduleStep& step) {
+  const ValueId parameter = state_.graph.units[target.unit].parameters[target.parameter];
+  return emitter_.parameter_view(target.unit, target.parameter, whole_gradient_of(target.unit, step),
+                                 "d " + state_.graph.values[parameter].name);
+}
+
+void GradientBuckets::require_whole(UnitId unit, const ScheduleStep& step, const HookAction& action) {
+  for (ValueId parameter : state_.graph.units[unit].parameters) {
+    const ValueId gradient = state_.parameter_grad[parameter];
+    if (gradient.index() < 0 || emitter_.tensor_of(gradient, step.microbatch).index() >= 0) continue;
+    throw plan_error(
+        fmt::format(
+            "{} of the gradients of '{}' before they are whole: '{}' is also used by a call whose backward comes later",
+            action.kind, state_.unit_name(unit), state_.graph.values[parameter].name),
+        action.site);
+  }
+}
+
+// Neighbours in the layout are summed together.
+void GradientBuckets::sum_partial(const ScheduleStep& step) {
+  if (!index_.is_first_call(step)) return;
+  for (UnitId unit : index_.parts_of(state_.unit_of(step))) {
+    if (!index_.is_last(step) && state_.storage[unit].keeps_whole_gradient()) continue;
+    const UnitLayout& layout = state_.layouts[unit];
+    struct Run {
+      int64_t begin, end;
+    };
+    std::map<std::string, std::vector<Run>> runs;  // by axis
+    const std::vector<ValueId>& parameters = state_.graph.units[unit].parameters;
+    Site site;
+    int64_t before = -1;                            // where the parameter before in the layout ends
+    for (size_t i = parameters.size(); i-- > 0;) {  // the order of the layout
+      const Value& value = state_.graph.values[parameters[i]];
+      const int64_t begin = layout.start[i], end = begin + value.count();
+      for (const std::string& axis : value.partial_over) {
+        std::vector<Run>& of_axis = runs[axis];
+        if (!of_axis.empty() && of_axis.back().end == before && begin - before < kAlignBytes)
+          of_axis.back().end = end;
+        else
+          of_axis.push_back({begin, end});
+        site = value.site;
+      }
+      before = end;
+    }
+    for (const auto& [axis, of_axis] : runs) {
+      for (const Run& run : of_axis) {
+        const TensorId part = add_view(state_.program, state_.unit_name(unit) + ".partial",
+                                       whole_gradient_of(unit, step), run.begin, {run.end - run.begin});
+        Op op = make_all_reduce(part, "sum", axis, step.phase, site);
+        op.unit = state_.unit_name(unit);
+        emitter_.communicate(axis, std::move(op));
+      }
+    }
+  }
+}
+
+void GradientBuckets::reduce(const ScheduleStep& step, int strategy, const HookAction& action) {
+  if (action.target == "params")
+    throw plan_error("parameters are averaged between steps: unit:every(steps, function() ... end)", action.site);
+  const UnitId unit = state_.unit_of(step);
+  bool any = false;
+  for (UnitId part : index_.parts_of(unit)) any = reduce_part(step, part, strategy, action) || any;
+  // Units of one class may have small parameters or not, so that a strategy that keeps those apart says both.
+  if (any || state_.strategies.of(state_.graph.units[unit]).keeps_small_whole) return;
+  if (action.kind == "reduce_scatter")
+    throw plan_error(
+        fmt::format("reduce_scatter needs sharded parameters, those of '{}' are not: place them first with "
+                    "unit.params:flat():place {{ {} = \"S(0)\" }}",
+                    state_.unit_name(unit), action.axis),
+        action.site);
+  throw plan_error(fmt::format("all_reduce of sharded gradients: '{}' is placed S(0) on '{}'; use reduce_scatter, and "
+                               "all_reduce of unit.grad_shard over another axis",
+                               state_.unit_name(unit), state_.storage[unit].axis),
+                   action.site);
+}
+
+// Whether the action is one for the way in which this part is kept.
+bool GradientBuckets::reduce_part(const ScheduleStep& step, UnitId unit, int strategy, const HookAction& action) {
+  const UnitStorage& storage = state_.storage[unit];
+  const std::vector<ValueId>& parameters = state_.graph.units[unit].parameters;
+  if (parameters.empty()) return false;
+  const bool scatters = action.kind == "reduce_scatter";
+  if (state_.graph.values[parameters.front()].split_axis == action.axis)
+    scale_split(unit, step, action);
+  else if (scatters && storage.sharded)
+    reduce_scatter(step, unit, action);
+  else if (!scatters && storage.sharded && (action.target == "grad_shard" || action.axis != storage.axis))
+    all_reduce_shard(step, unit, strategy, action);
+  else if (!scatters && !storage.sharded)
+    all_reduce(step, unit, strategy, action);
+  else
+    return false;
+  return true;
+}
+
+void GradientBuckets::reduced_once(UnitId unit, const HookAction& action) {
+  std::vector<std::string>& over = reduced_over_[unit];
+  if (std::find(over.begin(), over.end(), action.axis) != over.end())
+    throw plan_error(
+        fmt::format("the gradients of '{}' are reduced over '{}' twice", state_.unit_name(unit), action.axis),
+        action.site);
+  over.push_back(action.axis);
+}
+
+void GradientBuckets::over_wire(const OpDef& def, TensorId from, TensorId to, const HookAction& action,
+                                const ScheduleStep& step) {
+  emitter_.communicate_over_wire(def, from, to, action, step, state_.unit_of(step));
+}
+
+void GradientBuckets::reduce_scatter(const ScheduleStep& step, UnitId unit, const HookAction& action) {
+  UnitStorage& storage = state_.storage[unit];
+  if (action.axis != storage.axis)
+    throw plan_error(
+        fmt::format("the parameters of '{}' are sharded over '{}', but their gradients are reduced over '{}'",
+                    state_.unit_name(unit), storage.axis, action.axis),
+        action.site);
+  if (storage.whole_grad.index() >= 0) {
+    if (!index_.is_last(step)) return;
+    require_whole(unit, step, action);
+    reduced_once(unit, action);
+    return over_wire(ops::reduce_scatter, storage.whole_grad, storage.grad, action, step);
+  }
+  Bucket& bucket = buckets_[unit];
+  if (bucket.reduced && bucket.microbatch == step.microbatch)
+    throw plan_error(fmt::format("the gradients of '{}' are reduced twice", state_.unit_name(unit)), action.site);
+  require_whole(unit, step, action);
+  bucket.reduced = true;
+  if (index_.is_last(step)) reduced_once(unit, action);
+  if (index_.is_first(step)) return over_wire(ops::reduce_scatter, bucket.flat, storage.grad, action, step);
+  // Shards of later microbatches are added where the first one's lies.
+  TensorId piece = add_tensor(state_.program, emitter_.name_of(state_.unit_name(unit) + ".grad_shard", step.microbatch),
+                              Role::reduce, {state_.master_dtype(), {storage.shard}}, false, action.site);
+  over_wire(ops::reduce_scatter, bucket.flat, piece, action, step);
+  emitter_.add_in_place(storage.grad, piece, step, action.site, emitter_.stream(action.stream));
+}
+
+void GradientBuckets::all_reduce_shard(const ScheduleStep& step, UnitId unit, int strategy, const HookAction& action) {
+  if (!index_.is_last(step)) return;
+  const UnitStorage& storage = state_.storage[unit];
+  const std::vector<std::string>& over = reduced_over_[unit];
+  if (std::find(over.begin(), over.end(), storage.axis) == over.end())
+    throw plan_error(
+        fmt::format("the gradients of '{}' are all-reduced over '{}' before they are scattered over '{}': "
+                    "put the strategy that shards parameters before {} in the list",
+                    state_.unit_name(unit), action.axis, storage.axis, state_.plan.strategies[strategy].name),
+        state_.plan.strategies[strategy].site);
+  reduced_once(unit, action);
+  over_wire(ops::all_reduce, storage.grad, storage.grad, action, step);
+}
+
+// Parameters that are split over an axis that divides the data (experts) see the data of all its ranks; what an average
+// over the axis would divide by is all there is to do.
+void GradientBuckets::scale_split(UnitId unit, const ScheduleStep& step, const HookAction& action) {
+  const UnitStorage& storage = state_.storage[unit];
+  if (!index_.is_last(step)) return;
+  reduced_once(unit, action);
+  if (action.op != "avg") return;
+  Op op = emitter_.op(ops::scale, {storage.grad}, {storage.grad}, step, action.site);
+  op.attrs.set("factor", 1.0 / state_.plan.mesh.size(action.axis));
+  emitter_.append(storage.sharded ? emitter_.stream(action.stream) : StreamId(0), std::move(op));
+}
+
+void GradientBuckets::all_reduce(const ScheduleStep& step, UnitId unit, int strategy, const HookAction& action) {
+  if (!index_.is_last(step)) return;
+  const UnitStorage& storage = state_.storage[unit];
+  require_whole(unit, step, action);
+  reduced_once(unit, action);
+  PendingReduce& pending = pending_[strategy];
+  if (pending.first >= 0 && (pending.end != storage.bucket_start || pending.action.axis != action.axis))
+    flush(strategy, true);  // not its neighbour
+  if (pending.first < 0) pending.first = storage.bucket_start;
+  pending.end = storage.bucket_start + state_.layouts[unit].padded;
+  pending.action = action;
+  pending.step = step;
+  flush(strategy, action.bucket == 0);
+}
+
+// Issues the buckets that are full. Boundaries are those of tensors: a bucket closes with the tensor that fills it.
+void GradientBuckets::flush(int strategy, bool all) {
+  PendingReduce& pending = pending_[strategy];
+  if (pending.first < 0) return;
+  int64_t size = dtype_bytes(state_.master_dtype());
+  std::vector<int64_t> ends;  // of the tensors in (first, end], ascending
+  for (UnitId unit : state_.graph.units.ids()) {
+    const UnitStorage& storage = state_.storage[unit];
+    const UnitLayout& layout = state_.layouts[unit];
+    if (storage.sharded || !storage.here || layout.padded == 0) continue;
+    for (int64_t start : layout.start)
+      if (start > 0) ends.push_back(storage.bucket_start + start);
+    ends.push_back(storage.bucket_start + layout.padded);
+  }
+  std::sort(ends.begin(), ends.end());
+  for (int64_t end : ends) {
+    if (end <= pending.first || end > pending.end) continue;
+    int64_t cap = pending.buckets == 0 && pending.action.first > 0 ? pending.action.first : pending.action.bucket;
+    if (cap > 0 && (end - pending.first) * size >= cap) emit_all_reduce(pending, end);
+  }
+  if (all && pending.first < pending.end) emit_all_reduce(pending, pending.end);
+  if (pending.first == pending.end) pending.first = -1;
+}
+
+void GradientBuckets::emit_all_reduce(PendingReduce& pending, int64_t end) {
+  TensorId bucket = add_view(state_.program, fmt::format("bucket{}", pending.buckets), state_.flat_grads, pending.first,
+                             {end - pending.first});
+  over_wire(ops::all_reduce, bucket, bucket, pending.action, pending.step);
+  ++pending.buckets;
+  pending.first = end;
+}
+
+void GradientBuckets::finish() {
+  for (auto& [strategy, pending] : pending_) flush(strategy, true);
+  for (UnitId unit : state_.graph.units.ids()) {
+    if (!state_.trains(unit)) continue;
+    const std::vector<std::string>& over = reduced_over_[unit];
+    const ClassStrategies& strategies = state_.strategies.of(state_.graph.units[unit]);
+    for (const Strategy& strategy : state_.plan.strategies) {
+      if (strategy.splits == Splits::nothing) continue;
+      for (const std::string& axis : strategy.axes) {
+        if (std::find(over.begin(), over.end(), axis) != over.end() || strategies.synchronizes_over(axis)) continue;
+        throw plan_error(
+            fmt::format(
+                "the gradients of '{}' are never reduced over '{}': each rank would train on its own share of the {}",
+                state_.unit_name(unit), axis, strategy.splits == Splits::batch ? "batch" : "tokens"),
+            strategy.site);
+      }
+    }
+  }
+}
+
+}  // namespace prun

@@ -1,0 +1,112 @@
+// Lowers a node of the model graph to an op on the compute stream, or on the stream of the axis over which it
+// communicates.
+#include <fmt/format.h>
+
+#include "compile/ir_build.h"
+#include "compile/ring_attention.h"
+#include "compile/step_builder.h"
+#include "ir/ops.h"
+
+namespace prun {
+
+void StepBuilder::lower(const Node& node, const ScheduleStep& step) {
+  // A name for what is there already.
+  if (node.op == &ops::enter || (evaluates_ && node.op == &ops::dropout)) {
+    emitter_.tensor_of(node.outputs[0], step.microbatch) = emitter_.input_of(node.inputs[0], step.microbatch);
+    return;
+  }
+  if (node.op == &ops::cross_entropy_and_grad &&
+      (evaluates_ || (step.phase == Phase::forward && index_.recomputes(step))))
+    return lower(without_gradient(node), step);
+  if (node.op == &ops::ring_attention || node.op == &ops::ring_attention_grad) return lower_ring(node, step);
+  Op op = emitter_.op(*node.op, {}, {}, step, node.site, state_.graph.calls[node.call].unit);
+  op.attrs = node.attrs;
+  op.attrs.values().erase("again");
+  if (op.is(ops::dropout)) {  // the mask depends on the sample's place in the whole batch
+    const int64_t samples = state_.graph.values[node.inputs[0]].type.shape.front();
+    int64_t ranks = 1;
+    for (const std::string& axis : state_.plan.batch_axes) ranks *= state_.plan.mesh.size(axis);
+    op.attrs.set("rows_axis", state_.data_axes);
+    op.attrs.set("first", samples * ranks * step.microbatch);
+    op.attrs.set("samples", samples);
+  }
+  for (ValueId input : node.inputs)
+    op.reads.push_back(state_.graph.values[input].kind == ValueKind::parameter
+                           ? gathered_.parameter(input, *node.op, node.site)
+                           : emitter_.input_of(input, step.microbatch));
+  std::vector<std::pair<TensorId, TensorId>> sums;  // what is added to which tensor afterwards
+  for (ValueId output : node.outputs) {
+    const TensorId tensor = output_of(node, output, op, step, sums);
+    emitter_.tensor_of(output, step.microbatch) = tensor;
+    op.writes.push_back(tensor);
+  }
+  if (op.communicates()) {
+    const std::string axis = op.axis = op.attrs.text("axis");
+    op.attrs.values().erase("axis");
+    op.attrs.values().erase("gradient");
+    emitter_.communicate(axis, std::move(op));
+  } else {
+    emitter_.compute(std::move(op));
+  }
+  for (auto [into, what] : sums) emitter_.add_in_place(into, what, step, node.site);
+}
+
+// The tensor that a node's op writes as one of its outputs.
+TensorId StepBuilder::output_of(const Node& node, ValueId output, const Op& op, const ScheduleStep& step,
+                                std::vector<std::pair<TensorId, TensorId>>& sums) {
+  const Value& value = state_.graph.values[output];
+  const auto activation = [&] { return emitter_.activation(value, step.microbatch); };
+  if (output == state_.graph.loss && step.phase == Phase::forward) {
+    if (!std::exchange(loss_begun_, true)) return state_.loss_tensor;
+    const TensorId tensor = activation();
+    sums.emplace_back(state_.loss_tensor, tensor);
+    return tensor;
+  }
+  if (const GradientBuckets::Target* target = gradients_.target_of(output)) {
+    const bool kept = state_.storage[target->unit].keeps_whole_gradient();
+    if (kept && !index_.is_first(step, index_.for_weights(node))) {
+      const TensorId tensor = activation();
+      sums.emplace_back(gradients_.tensor(*target, step), tensor);
+      return tensor;
+    }
+    if (kept || step.half != Half::input) return gradients_.tensor(*target, step);
+    const TensorId tensor = activation();  // its bucket opens with the other half
+    gradients_.keep_early(*target, tensor, step);
+    return tensor;
+  }
+  if (op.is(ops::all_reduce)) return op.reads[0];                           // a sum takes the place of its parts
+  if (op.is(ops::cross_entropy_and_grad) && output == node.outputs.back())  // the gradient that of the logits
+    return add_view(state_.program, emitter_.name_of(value.name, step.microbatch), op.reads[0], 0, value.type.shape);
+  return activation();
+}
+
+// Attention over a ring of ranks: blocks on the compute stream, keys, values and their gradients on streams of their
+// own.
+void StepBuilder::lower_ring(const Node& node, const ScheduleStep& step) {
+  RingNode ring;
+  ring.qkv = state_.graph.values[node.inputs[0]].type;
+  ring.attrs = node.attrs;
+  for (ValueId input : node.inputs) ring.reads.push_back(emitter_.input_of(input, step.microbatch));
+  for (ValueId output : node.outputs)
+    ring.writes.push_back(emitter_.tensor_of(output, step.microbatch) =
+                              emitter_.activation(state_.graph.values[output], step.microbatch));
+  const std::string axis = node.attrs.text("tokens_axis"), &name = state_.graph.values[node.outputs[0]].name;
+  const auto temporary = [&](std::string_view suffix, TensorType type) {
+    return emitter_.activation(emitter_.name_of(fmt::format("{}.{}", name, suffix), step.microbatch), std::move(type),
+                               node.site);
+  };
+  const auto expand = node.op == &ops::ring_attention ? lower_ring_attention : lower_ring_attention_grad;
+  for (RingStep& part : expand(ring, state_.plan.mesh.size(axis), temporary)) {
+    Op op = emitter_.op(*part.op, std::move(part.reads), std::move(part.writes), step, node.site);
+    op.attrs = std::move(part.attrs);
+    if (op.communicates()) {
+      op.axis = axis;
+      op.lane = static_cast<int>(MessageLane::ring);
+    }
+    const bool arrives = op.is(ops::recv);
+    emitter_.append(emitter_.stream(part.stream), std::move(op),
+                    arrives ? emitter_.last_compute() : std::vector<OpRef>());
+  }
+}
+
+}  // namespace prun

@@ -1,0 +1,45 @@
+// The end of a step: global norm and clip coefficient, then one update of each unit's parameters.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "compile/op_emitter.h"
+
+namespace prun {
+
+class OptimizerStep {
+ public:
+  OptimizerStep(CompileState& state, OpEmitter& emitter) : state_(state), emitter_(emitter) {}
+  void run();
+
+ private:
+  // The tensors of gradients and what the squares in each count: 1 over the number of ranks that have the same
+  // elements.
+  struct Squares {
+    std::vector<TensorId> tensors;
+    std::vector<double> weights;
+    std::vector<int64_t> starts;  // not empty: the only tensor is a shard whose pieces have these weights
+  };
+  struct Updated {
+    TensorId grad, master;
+    std::vector<TensorId> states;
+    TensorId compute;  // none: parameters have the master's dtype
+  };
+  std::vector<std::string> split_axes() const;
+  Squares squares_of(UnitId unit, const std::vector<std::string>& split);
+  TensorId clip_coefficient();
+  TensorId scalar(const std::string& name);
+  TensorId add(TensorId a, TensorId b, const char* name);
+  TensorId norm2(const std::vector<TensorId>& tensors, Attrs attrs, const std::string& name,
+                 const std::string& unit = "");
+  void sum_over(const std::string& axis, TensorId tensor);
+  void update(UnitId unit, TensorId clip, const Updated& what);
+  // offload.cc: of a unit whose optimizer state lives in the host's memory. `last`: nothing is computed after it.
+  void update_offloaded(UnitId unit, TensorId clip, bool last);
+  void transfer(const OpDef& def, TensorId from, TensorId to, StreamId stream, UnitId unit);
+
+  CompileState& state_;
+  OpEmitter& emitter_;
+};
+
+}  // namespace prun

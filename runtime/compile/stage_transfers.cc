@@ -1,0 +1,149 @@
+// Each direction of each phase has a stream and a lane of its own, so that a rank that waits to send never keeps
+// another from receiving. A receive is posted one step ahead of the compute that needs it: it hides, and its memory is
+// bounded. What was sent is free when something arrives that the other rank has made with it.
+#include "compile/stage_transfers.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "compile/ir_build.h"
+#include "ir/ops.h"
+
+namespace prun {
+
+StageTransfers::StageTransfers(CompileState& state, OpEmitter& emitter) : state_(state), emitter_(emitter) {
+  if (state.plan.pipeline) find_crossings();
+}
+
+void StageTransfers::find_crossings() {
+  const Graph& graph = state_.graph;
+  const size_t borders = static_cast<size_t>(pipeline_stages(state_.plan) - 1);
+  forward_.resize(borders);
+  backward_.resize(borders);
+  struct Span {
+    int made = -1, lowest = INT32_MAX, highest = -1;  // stages
+    bool forward = false;
+  };
+  Table<ValueId, Span> spans(graph.values.size());
+  const auto visit = [&](const std::vector<Node>& nodes, bool forward) {
+    for (const Node& node : nodes) {
+      const int stage = graph.calls[node.call].stage;
+      for (ValueId input : node.inputs) {
+        spans[input].lowest = std::min(spans[input].lowest, stage);
+        spans[input].highest = std::max(spans[input].highest, stage);
+      }
+      for (ValueId output : node.outputs) spans[output].made = stage, spans[output].forward = forward;
+    }
+  };
+  visit(graph.nodes, true);
+  visit(state_.backward, false);
+  for (ValueId value : graph.values.ids()) {
+    const auto [made, lowest, highest, forward] = spans[value];
+    if (made < 0 || highest < 0) continue;
+    PRUN_CHECK(forward ? lowest >= made : highest <= made, graph.values[value].name + " flows against its phase");
+    if (forward)
+      for (int s = made; s < highest; ++s) forward_[s].push_back(value);
+    else
+      for (int s = lowest; s < made; ++s) backward_[s].push_back(value);
+  }
+}
+
+// Nothing crosses at an end of the pipeline.
+void StageTransfers::cross(const StageStep& step, bool sends) {
+  if (!state_.plan.pipeline || step.front().half == Half::weight) return;
+  const bool forward = step.front().phase == Phase::forward;
+  const int border = forward == sends ? step.stage : step.stage - 1;
+  if (border < 0 || border + 1 >= pipeline_stages(state_.plan)) return;
+  const std::vector<ValueId>& values = (forward ? forward_ : backward_)[border];
+  int64_t tag = (int64_t{border} * state_.plan.microbatches + step.front().microbatch) * std::ssize(values);
+  for (ValueId value : values) transfer(sends, step, value, tag++);
+}
+
+void StageTransfers::transfer(bool sends, const StageStep& step, ValueId value, int64_t tag) {
+  const Pipeline& pipeline = *state_.plan.pipeline;
+  const ScheduleStep& now = step.front();
+  const bool forward = now.phase == Phase::forward;
+  const int other_stage = step.stage + (sends == forward ? 1 : -1);
+  const int other = rank_of_stage(state_.plan, other_stage), ranks = pipeline_ranks(state_.plan);
+  if (other == state_.pipeline_rank) return;  // the tensor is here
+  int peer = other - state_.pipeline_rank;
+  if (2 * peer > ranks) peer -= ranks;
+  if (2 * peer < -ranks) peer += ranks;
+  const bool back = pipeline.v_placement && std::min(step.stage, other_stage) >= ranks;
+
+  if (!sends)
+    emitter_.tensor_of(value, now.microbatch) = emitter_.activation(state_.graph.values[value], now.microbatch);
+  const TensorId tensor = emitter_.input_of(value, now.microbatch);
+  Op op = emitter_.op(sends ? (pipeline.puts ? ops::put : ops::send) : (pipeline.puts ? ops::wait_signal : ops::recv),
+                      {}, {}, now, pipeline.site, state_.unit_of(sends ? step.calls.back() : now));
+  (sends ? op.reads : op.writes) = {tensor};
+  op.axis = pipeline.axis;
+  op.attrs.set("peer", int64_t{peer});
+  op.attrs.set("tag", tag);
+  op.lane = static_cast<int>(forward ? MessageLane::forward : MessageLane::backward);
+  const StreamId stream =
+      emitter_.stream(fmt::format("{} {}{}", sends ? "send" : "recv", phase_name(now.phase), back ? " back" : ""));
+  if (sends) {
+    sent_[{now.phase, step.stage, now.microbatch}] = emitter_.append(stream, std::move(op));
+    return;
+  }
+  std::vector<OpRef> floors = emitter_.last_compute();
+  if (std::optional<OpRef> sent = used_before(step, other_stage)) floors.push_back(*sent);
+  if (pipeline.puts) {
+    Op offer = op;
+    offer.def = &ops::signal;
+    emitter_.append(stream, std::move(offer), floors);
+    op.reads = op.writes;  // what the signal has offered
+    floors.clear();
+  }
+  emitter_.append(stream, std::move(op), floors);
+}
+
+// The last send over this border that the other rank has computed with when it makes what `step` receives. So it has
+// ended by then, and waiting for it takes no time.
+std::optional<OpRef> StageTransfers::used_before(const StageStep& step, int other_stage) const {
+  std::optional<OpRef> last;
+  int other = rank_of_stage(state_.plan, other_stage);
+  for (const PipelineTurn& theirs : state_.plan.pipeline->turns[other]) {
+    if (theirs.kind == PipelineTurn::Kind::weight) continue;
+    if (stage_of_chunk(state_.plan, other, theirs.chunk) != other_stage) continue;
+    Phase phase = theirs.kind == PipelineTurn::Kind::forward ? Phase::forward : Phase::backward;
+    bool same = phase == step.front().phase;
+    if (same && theirs.microbatch == step.front().microbatch) break;
+    auto sent = same ? sent_.end() : sent_.find({phase, step.stage, theirs.microbatch});
+    if (sent != sent_.end() && (!last || last->index < sent->second.index)) last = sent->second;
+  }
+  return last;
+}
+
+// Both twins get the sum of both gradients: the sum of two numbers is the same in either order.
+void StageTransfers::exchange_tied_gradients(const StepIndex& index) {
+  const auto rank_of = [&](UnitId unit) {
+    return rank_of_stage(state_.plan, state_.graph.calls[index.first_call(unit)].stage);
+  };
+  for (UnitId twin : state_.graph.units.ids()) {
+    const UnitId owner = state_.graph.units[twin].twin_of;
+    if (owner.index() < 0) continue;
+    const int here = state_.pipeline_rank, first = rank_of(owner), second = rank_of(twin);
+    if (here != first && here != second) continue;
+    const UnitId unit = here == second ? twin : owner;
+    const TensorId own = state_.storage[unit].grad;
+    const Site& site = state_.plan.pipeline->site;
+    const TensorId received = add_tensor(state_.program, state_.unit_name(unit) + ".tied", Role::reduce,
+                                         state_.program.tensors[own].type(), false, site);
+    for (bool sends : {true, false}) {
+      Op op = make_op(sends ? ops::send : ops::recv, {}, {}, Phase::step, site);
+      (sends ? op.reads : op.writes) = {sends ? own : received};
+      op.axis = state_.plan.pipeline->axis;
+      op.attrs.set("peer", int64_t{(here == second ? first : second) - here});
+      op.attrs.set("tag", int64_t{twin.index()});
+      op.lane = static_cast<int>(MessageLane::tied);
+      op.unit = state_.unit_name(unit);
+      emitter_.append(emitter_.stream(fmt::format("{} tied", op.def->name)), std::move(op), emitter_.last_compute());
+    }
+    emitter_.add_in_place(own, received, {Phase::step, index.first_call(unit)}, site);
+  }
+}
+
+}  // namespace prun

@@ -1,0 +1,185 @@
+// The step reads top to bottom in run().
+#include "compile/step_builder.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "compile/ir_build.h"
+#include "ir/ops.h"
+
+namespace prun {
+
+StepBuilder::StepBuilder(CompileState& state, Body& body)
+    : state_(state),
+      body_(body),
+      evaluates_(&body != &state.program.step()),
+      emitter_(state, body),
+      index_(state),
+      gathered_(state, emitter_, index_),
+      gradients_(state, emitter_, index_),
+      transfers_(state, emitter_) {}
+
+void StepBuilder::run() {
+  walk_schedule();
+  gradients_.finish();
+  if (state_.plan.pipeline) average_loss();
+  transfers_.exchange_tied_gradients(index_);
+  OptimizerStep(state_, emitter_).run();
+}
+
+void StepBuilder::walk_schedule() {
+  next_batch();
+  const int steps = std::ssize(state_.steps);
+  for (int i = 0; i < steps; ++i) {
+    const StageStep& stage = state_.steps[i];
+    if (i == 0) transfers_.receive(stage);
+    if (i + 1 < steps) transfers_.receive(state_.steps[i + 1]);  // while this one computes
+    for (size_t c = 0; c < stage.calls.size(); ++c) {
+      const ScheduleStep& step = stage.calls[c];
+      const ScheduleStep* next = c + 1 < stage.calls.size() ? &stage.calls[c + 1]
+                                 : i + 1 < steps            ? &state_.steps[i + 1].front()
+                                                            : nullptr;
+      if (step.half != Half::weight) hooks(step, false, next);
+      compute(step);
+      hooks(step, true, next);
+    }
+    transfers_.send(stage);
+    const ScheduleStep& last = stage.calls.back();
+    const bool loss_is_whole = last.phase == Phase::forward && last.microbatch + 1 == state_.plan.microbatches &&
+                               last.call.index() + 1 == std::ssize(state_.graph.calls);
+    if (loss_is_whole && !state_.plan.pipeline) average_loss();
+  }
+}
+
+// All samples of the step at once; a microbatch is a view of them.
+void StepBuilder::next_batch() {
+  const Data& data = evaluates_ ? state_.plan.evaluation->data : state_.plan.data;
+  const int microbatches = state_.plan.microbatches;
+  Op op = make_op(ops::next_batch, {}, {}, Phase::data, data.site);
+  op.attrs.set("kind", data.kind);
+  op.attrs.set("axis", state_.data_axes);
+  if (microbatches > 1) op.attrs.set("micro", int64_t{microbatches});
+  for (const Strategy& strategy : state_.plan.strategies)
+    if (strategy.splits == Splits::tokens) {
+      op.attrs.set("tokens_axis", strategy.axes.front());
+      op.attrs.set("chunks", int64_t{2});
+    }
+  std::set<ValueId> read;
+  for (CallId call : state_.graph.calls.ids())
+    if (state_.is_here(call))
+      for (const std::vector<const Node*>* nodes : {&index_.forward(call), &index_.backward(call)})
+        for (const Node* node : *nodes) read.insert(node->inputs.begin(), node->inputs.end());
+  std::string names;
+  for (ValueId id : state_.graph.values.ids()) {
+    const Value& value = state_.graph.values[id];
+    if (value.kind != ValueKind::input || read.count(id) == 0) continue;
+    TensorType all = value.type;
+    all.shape.front() *= microbatches;
+    const TensorId tensor = add_tensor(state_.program, value.name, Role::data, all, false, op.site);
+    op.writes.push_back(tensor);
+    names += (names.empty() ? "" : ",") + value.name;
+    for (int m = 0; m < microbatches; ++m)
+      emitter_.tensor_of(id, m) = microbatches == 1 ? tensor
+                                                    : add_view(state_.program, emitter_.name_of(value.name, m), tensor,
+                                                               m * value.count(), value.type.shape);
+  }
+  if (op.writes.empty()) return;
+  op.attrs.set("names", names);
+  emitter_.compute(std::move(op));
+}
+
+void StepBuilder::compute(const ScheduleStep& step) {
+  const bool backward = step.phase == Phase::backward, makes_gradients = backward && step.half != Half::input;
+  const bool again = backward && index_.recomputes(step);
+  if (again && step.half != Half::weight) recompute(step);
+  if (step.half == Half::weight) gradients_.take_early(step);
+  if (makes_gradients && index_.is_first(step) && index_.is_first_call(step)) gradients_.zero_missing(step);
+  const std::vector<const Node*> nodes = index_.nodes_of(step);
+  for (const Node* node : nodes) {
+    if (backward && !again) gather_again(*node, nodes, step);
+    lower(*node, step);
+  }
+  if (makes_gradients) gradients_.sum_partial(step);
+}
+
+void StepBuilder::hooks(const ScheduleStep& step, bool after, const ScheduleStep* next) {
+  for (const auto& [strategy, hook] : state_.strategies.of(state_.graph.units[state_.unit_of(step)]).hooks)
+    if (hook->phase == step.phase && hook->after == after)
+      for (const HookAction& action : hook->actions) apply(step, strategy, action, next);
+}
+
+void StepBuilder::apply(const ScheduleStep& step, int strategy, const HookAction& action, const ScheduleStep* next) {
+  // A unit without parameters has nothing to move.
+  if (state_.graph.units[state_.unit_of(step)].parameters.empty() && index_.sharded_units_read(step).empty()) return;
+  const bool reduces = action.kind == "reduce_scatter" || action.kind == "all_reduce", prints = action.kind == "print";
+  // After the first half of backward its inputs' readers are done; gradients are there after the second.
+  if (action.kind == "free" ? step.half == Half::weight : (reduces || prints) && step.half == Half::input) return;
+  // Gradients of tied weights are whole after the last backward.
+  if ((reduces || (prints && action.target == "grads")) && !index_.is_first_call(step)) return;
+  if (action.kind == "all_gather" || action.kind == "ensure")
+    gathered_.gather(step, strategy, action);
+  else if (action.kind == "free")
+    gathered_.free(step, strategy, action, next);
+  else if (prints)
+    print(step, action);
+  else if (reduces)
+    gradients_.reduce(step, strategy, action);
+  else
+    throw plan_error(fmt::format("a hook cannot do '{}'", action.kind), action.site);
+}
+
+// The loss that is shown is the mean over all data ranks. On a pipeline's other ranks it is 0 until the last one's is
+// added.
+void StepBuilder::average_loss() {
+  const Site& site = state_.graph.values[state_.graph.loss].site;
+  const auto reduce = [&](const std::string& axis, const char* how) {
+    emitter_.communicate(state_.strategies.gradient_stream(),
+                         make_all_reduce(state_.loss_tensor, how, axis, Phase::forward, site));
+  };
+  if (state_.plan.pipeline && !state_.is_here(static_cast<int>(std::ssize(state_.graph.calls)) - 1))
+    emitter_.compute(make_zero(state_.loss_tensor, Phase::forward, site));
+  else
+    for (const std::string& axis : state_.loss_axes) reduce(axis, "avg");
+  if (state_.plan.pipeline) reduce(state_.plan.pipeline->axis, "sum");
+}
+
+void StepBuilder::print(const ScheduleStep& step, const HookAction& action) {
+  const UnitId unit = state_.unit_of(step);
+  Op op = make_op(ops::print, {}, {}, step.phase, action.site);
+  op.unit = state_.unit_name(unit);
+  std::string parts = "[\"rank\",null," + nlohmann::json(action.text).dump();
+  const std::vector<ValueId>& parameters = state_.graph.units[unit].parameters;
+  for (int i = 0; i < std::ssize(parameters); ++i) {
+    if (action.target == "grads")
+      op.reads.push_back(gradients_.tensor({unit, i}, step));
+    else if (action.target == "params")
+      op.reads.push_back(gathered_.parameter(parameters[i], ops::print, action.site));
+    else
+      break;
+    parts += fmt::format(",{}", i);
+  }
+  op.attrs.set("parts", parts + "]");
+  emitter_.compute(std::move(op));
+}
+
+DataSource data_source(const Data& data) {
+  return {data.kind, data.path, data.file_bytes, data.skip_bytes, data.vocab, data.batch};
+}
+
+void build_step(CompileState& state) {
+  StepBuilder(state, state.program.step()).run();
+  // The last samples of a step: what a rate is counted in.
+  Program& program = state.program;
+  const Data& data = state.plan.data;
+  program.step().data = data_source(data);
+  program.tokens_per_step = data.batch;
+  program.sample_word = "samples";
+  for (const Value& value : state.graph.values) {
+    if (value.kind != ValueKind::input || value.name != "tokens") continue;
+    program.tokens_per_step = element_count(value.type.shape) * state.data_ranks * state.plan.microbatches;
+    program.sample_word = "tokens";
+  }
+}
+
+}  // namespace prun

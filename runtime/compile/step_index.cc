@@ -1,0 +1,60 @@
+// Built once for a body from the graph and the schedule.
+#include "compile/step_index.h"
+
+#include <algorithm>
+
+namespace prun {
+
+StepIndex::StepIndex(const CompileState& state)
+    : state_(state), for_weights_(split_backward(state.graph, state.backward)) {
+  forward_.resize(state.graph.calls.size());
+  backward_.resize(state.graph.calls.size());
+  for (const Node& node : state.graph.nodes) forward_[node.call].push_back(&node);
+  for (const Node& node : state.backward) backward_[node.call].push_back(&node);
+  for (const StageStep& stage : state.steps)
+    for (const ScheduleStep& step : stage.calls) {
+      if (step.phase != Phase::backward) continue;
+      for (const bool weights : {false, true}) {
+        if (step.half == (weights ? Half::input : Half::weight)) continue;
+        auto [found, fresh] = microbatches_.try_emplace({step.call, weights}, step.microbatch, step.microbatch);
+        found->second.second = step.microbatch;
+      }
+    }
+}
+
+std::vector<const Node*> StepIndex::nodes_of(const ScheduleStep& step) const {
+  if (step.phase == Phase::forward) return forward_[step.call];
+  std::vector<const Node*> nodes;
+  for (const Node* node : backward_[step.call])
+    if (step.half == Half::whole || (step.half == Half::weight) == for_weights(*node)) nodes.push_back(node);
+  return nodes;
+}
+
+std::vector<UnitId> StepIndex::sharded_units_read(const ScheduleStep& step) const {
+  std::vector<UnitId> units;
+  std::vector<const Node*> nodes = nodes_of(step);
+  if (step.phase == Phase::backward && recomputes(step))
+    nodes.insert(nodes.end(), forward_[step.call].begin(), forward_[step.call].end());
+  for (const Node* node : nodes)
+    for (ValueId input : node->inputs) {
+      const Value& value = state_.graph.values[input];
+      if (value.kind != ValueKind::parameter || !state_.storage[value.unit].sharded) continue;
+      if (std::find(units.begin(), units.end(), value.unit) == units.end()) units.push_back(value.unit);
+    }
+  return units;
+}
+
+CallId StepIndex::first_call(UnitId unit) const {
+  CallId call = 0;
+  while (state_.graph.calls[call].unit != unit) ++call;
+  return call;
+}
+
+std::vector<UnitId> StepIndex::parts_of(UnitId unit) const {
+  std::vector<UnitId> parts = {unit};
+  for (UnitId other : state_.graph.units.ids())
+    if (state_.graph.units[other].part_of == unit) parts.push_back(other);
+  return parts;
+}
+
+}  // namespace prun

@@ -1,0 +1,53 @@
+// Which nodes a schedule step computes, and which steps of a call are its first and its last.
+#pragma once
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "compile/compile_state.h"
+
+namespace prun {
+
+class StepIndex {
+ public:
+  explicit StepIndex(const CompileState& state);
+
+  const std::vector<const Node*>& forward(CallId call) const { return forward_[call]; }
+  const std::vector<const Node*>& backward(CallId call) const { return backward_[call]; }
+  std::vector<const Node*> nodes_of(const ScheduleStep& step) const;
+  // Whether the backward node makes nothing but gradients of parameters.
+  bool for_weights(const Node& node) const { return for_weights_[&node - state_.backward.data()]; }
+  // Whether backward computes the step's activations once more.
+  bool recomputes(const ScheduleStep& step) const { return state_.strategies.of(unit(step)).recompute; }
+  // The sharded units whose parameters the step's nodes read; a call with tied weights reads another unit's too.
+  std::vector<UnitId> sharded_units_read(const ScheduleStep& step) const;
+
+  // Among all steps that go backward through the call; gradients of parameters come with the weights' half, or the
+  // input's.
+  bool is_first(const ScheduleStep& step, bool weights) const {
+    return step.microbatch == microbatches_.at({step.call, weights}).first;
+  }
+  bool is_first(const ScheduleStep& step) const { return is_first(step, step.half != Half::input); }
+  bool is_last(const ScheduleStep& step) const {
+    return step.microbatch == microbatches_.at({step.call, step.half != Half::input}).second;
+  }
+  // The unit's first call: the last one to go backward, so that gradients of tied weights are whole after it.
+  CallId first_call(UnitId unit) const;
+  bool is_first_call(const ScheduleStep& step) const { return step.call == first_call(state_.unit_of(step)); }
+  // A unit and those that hold the parameters that it keeps apart.
+  std::vector<UnitId> parts_of(UnitId unit) const;
+
+ private:
+  const Unit& unit(const ScheduleStep& step) const { return state_.graph.units[state_.unit_of(step)]; }
+
+  const CompileState& state_;
+  Table<CallId, std::vector<const Node*>> forward_, backward_;
+  std::vector<bool> for_weights_;  // by backward node
+  // First and last microbatch of a backward call, of the weights' half (true) or the input's; a whole step is both.
+  std::map<std::pair<CallId, bool>, std::pair<int, int>> microbatches_;
+};
+
+// Splits backward in two halves: for each node whether it belongs to the half of the weights (split_backward.cc).
+std::vector<bool> split_backward(const Graph& graph, const std::vector<Node>& backward);
+
+}  // namespace prun
