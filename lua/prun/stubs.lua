@@ -119,6 +119,13 @@
 ---@field steps? integer the step at which it has reached `least`; by default the plan's number of steps
 ---@field least? number the rate at the end and from there on (default 0.0)
 
+---@class prun.lion.options
+---@field lr? number|prun.LearningRate learning rate, or how it goes (default 0.0001)
+---@field beta1? number share of the average in the step's direction (default 0.9)
+---@field beta2? number decay of the running average (default 0.99)
+---@field weight_decay? number share of the parameter taken off, times lr (default 0.0)
+---@field clip? number bound of the norm of all gradients; 0: none (default 0.0)
+
 ---@class prun.models.gpt.options
 ---@field vocab? integer number of different tokens (default 256)
 ---@field layers? integer number of transformer blocks (default 12)
@@ -274,6 +281,7 @@
 ---@field gather fun(x: prun.Tensor, root?: integer, options?: table): prun.Tensor?
 ---@field iota fun(n: integer|prun.Tensor, options?: table): prun.Tensor
 ---@field linear fun(options: prun.linear.options): prun.LearningRate
+---@field lion fun(options: prun.lion.options): prun.Optimizer
 ---@field losses prun.losses
 ---@field mesh fun(axes: table): prun.Mesh
 ---@field model fun(name: string, defaults: table, build: fun(opt: table, batch: prun.Batch): prun.Tensor): fun(options: table): prun.Model

@@ -60,7 +60,8 @@ class Fit {
     const auto from = parts_of(sentences[0].substr(0, arrow), ','), to = parts_of(sentences[0].substr(arrow + 2), ',');
     const auto needed = [](const std::vector<std::string_view>& operands) {
       size_t all = 0;
-      for (std::string_view operand : operands) all += operand.substr(0, operand.find(' ')).ends_with('?') ? 0 : 1;
+      for (std::string_view operand : operands)
+        all += operand == "..." || operand.substr(0, operand.find(' ')).ends_with('?') ? 0 : 1;
       return all;
     };
     std::string problem = too_few(reads, writes, needed(from), needed(to));

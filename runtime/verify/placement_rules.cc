@@ -572,7 +572,7 @@ constexpr Row kRows[] = {
 };
 
 AxisRule find(std::span<const Row> rows, const OpDef& op) {
-  const auto row = std::find_if(rows.begin(), rows.end(), [&](const Row& one) { return one.op == &op; });
+  const auto row = std::find_if(rows.begin(), rows.end(), [&](const Row& one) { return one.op->name == op.name; });
   return row == rows.end() ? nullptr : row->rule;
 }
 

@@ -1,28 +1,32 @@
 // Small hand-made programs for the tests of runtime/verify.
-//
-// Surprising fact: the ops here are not those of ir/ops; most rules look at a kind's name and class only.
 #pragma once
 #include <algorithm>
 #include <string>
 #include <vector>
 
+#include "ir/ops.h"
 #include "ir/program.h"
 #include "verify/verify.h"
 
 namespace prun {
 
-inline const OpDef kCompute{.name = "add", .op_class = OpClass::compute};
-inline const OpDef kAllReduce{.name = "all_reduce", .op_class = OpClass::communication};
-inline const OpDef kAllGather{.name = "all_gather", .op_class = OpClass::communication};
-inline const OpDef kBroadcast{.name = "broadcast", .op_class = OpClass::communication};
-inline const OpDef kSend{.name = "send", .op_class = OpClass::communication};
-inline const OpDef kRecv{.name = "recv", .op_class = OpClass::communication};
-inline const OpDef kPut{.name = "put", .op_class = OpClass::communication};
-inline const OpDef kSignal{.name = "signal", .op_class = OpClass::communication};
-inline const OpDef kWaitSignal{.name = "wait_signal", .op_class = OpClass::communication};
+// The op of that row, which may read and write as many tensors as a test likes.
+inline OpDef without_shapes(OpDef op) {
+  op.infer = nullptr;
+  return op;
+}
+inline const OpDef kCompute = without_shapes(ops::add);
+inline const OpDef& kAllReduce = ops::all_reduce;
+inline const OpDef& kAllGather = ops::all_gather;
+inline const OpDef& kBroadcast = ops::broadcast;
+inline const OpDef& kSend = ops::send;
+inline const OpDef& kRecv = ops::recv;
+inline const OpDef& kPut = ops::put;
+inline const OpDef& kSignal = ops::signal;
+inline const OpDef& kWaitSignal = ops::wait_signal;
 
-inline const OpDef kLoad{.name = "load", .op_class = OpClass::transfer};
-inline const OpDef kStore{.name = "store", .op_class = OpClass::transfer};
+inline const OpDef& kLoad = ops::load;
+inline const OpDef& kStore = ops::store;
 
 // Builds a program line by line; every op's site is plan.lua:<number of the op>.
 class Builder {

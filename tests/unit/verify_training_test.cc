@@ -2,13 +2,14 @@
 // join its streams, and give each op tensors that fit.
 #include <gtest/gtest.h>
 
+#include "ir/ops.h"
 #include "tests/unit/verify_builder.h"
 
 namespace prun {
 namespace {
 
-const OpDef kUpdate{.name = "sgd", .op_class = OpClass::compute};
-const OpDef kInit{.name = "init_params", .op_class = OpClass::compute};
+const OpDef& kUpdate = ops::sgd;
+const OpDef& kInit = ops::init_params;
 
 // One weight of 16 elements: y = f(w), the loss of y, the gradient, the update.
 struct Training : Builder {
@@ -56,7 +57,7 @@ TEST(VerifyTraining, AValueThatIsOverwritten) {
 }
 
 TEST(VerifyTraining, StatisticsMayGoUnread) {
-  const OpDef norm{.name = "layernorm", .op_class = OpClass::compute};
+  const OpDef norm = without_shapes(ops::layernorm);
   Training t;
   const int statistics = t.buffer("statistics", 16);
   t.step()[0].writes.push_back(statistics);

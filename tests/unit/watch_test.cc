@@ -24,7 +24,7 @@ namespace prun {
 namespace {
 
 const OpDef kLinear{.name = "linear", .op_class = OpClass::compute};
-const OpDef kAllReduce{.name = "all_reduce", .op_class = OpClass::communication};
+const OpDef& kAllReduce = ops::all_reduce;
 
 class FakeRecorder {
  public:
