@@ -284,8 +284,13 @@ void Spreads::elementwise(Moment& moment, AxisRule rule) {
         continue;
       }
       Spread spread = result;
-      spread.marks = id_of(results[w]);
       spread.origin = result.layout < 0 ? 0 : tensor.byte_offset + result.origin * dtype_bytes(tensor.dtype);
+      // What is updated in place holds the same parameters as before, whatever the gradient beside it looks like.
+      const std::vector<TensorId>& reads = moment.op.reads;
+      const auto updated = std::find(reads.begin(), reads.end(), moment.op.writes[w]);
+      if (updated != reads.end() && held[updated - reads.begin()]->spread.layout >= 0)
+        spread = held[updated - reads.begin()]->spread;
+      spread.marks = id_of(results[w]);
       moment.writes[w].push_back(part(tensor, begin, end, spread));
     }
   }

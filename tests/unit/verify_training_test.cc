@@ -26,7 +26,7 @@ struct Training : Builder {
     y = buffer("y", 16);
     op(kInit, {}, {w}, 0, {}, true).attrs.set("counts", std::vector<int64_t>{16});
     program.init().streams[0].ops[0].attrs.set("starts", std::vector<int64_t>{0});
-    op(kCompute, {}, {g}, 0, {}, true);
+    op(ops::fill, {}, {g}, 0, {}, true);
     op(kCompute, {w}, {y}).phase = Phase::forward;
     op(kCompute, {y}, {loss}).phase = Phase::forward;
     op(kCompute, {y, w}, {g}).phase = Phase::backward;
@@ -118,18 +118,18 @@ TEST(VerifyTraining, StreamsMeetAtTheEndOfAStep) {
 
   Training gather({{"dp", 2}});
   gather.program.schedule.steps = 2;
-  gather.op(kCompute, {}, {gather.buffer("z", 16)}, 1, {{0, 3, 1}});
+  gather.op(ops::fill, {}, {gather.buffer("z", 16)}, 1, {{0, 3, 1}});
   gather.step()[3].reads.push_back(4);
   gather.step()[3].waits = {{1, 0, 0}};
   gather.program.step().streams[1].ops[0].waits.clear();
   EXPECT_NE(
-      check(gather).find("steps overlap: add (program, comm#0, plan.lua:7) may begin before sgd (step, compute#3, "
+      check(gather).find("steps overlap: fill (program, comm#0, plan.lua:7) may begin before sgd (step, compute#3, "
                          "plan.lua:6) has ended the step before"),
       std::string::npos)
       << check(gather);
   gather.program.step().streams[1].ops[0].waits = {{0, 3, 1}};
   gather.step()[3].waits.clear();
-  EXPECT_NE(check(gather).find("steps overlap: sgd (step, compute#3, plan.lua:6) ends the step without waiting for add "
+  EXPECT_NE(check(gather).find("steps overlap: sgd (step, compute#3, plan.lua:6) ends the step without waiting for fill "
                                "(program, comm#0, plan.lua:7)"),
             std::string::npos)
       << check(gather);
