@@ -7,10 +7,8 @@ namespace prun::cuda {
 
 Options parse_options(const char* text) {
   Options o;
-  const sdk::Option rows[] = {{"autotune", &o.autotune},
-                              {"cudnn", &o.cudnn},
-                              {"deterministic", &o.deterministic},
-                              {"tf32", &o.tf32}};
+  const sdk::Option rows[] = {
+      {"autotune", &o.autotune}, {"cudnn", &o.cudnn}, {"deterministic", &o.deterministic}, {"tf32", &o.tf32}};
   sdk::parse_options("cuda", text, rows);
   return o;
 }

@@ -106,9 +106,7 @@ prun_status workspace(const prun_op* op, size_t* bytes, prun_result* result) {
 }
 
 prun_status open(const prun_device_params* params, prun_dev** dev, prun_result* result) {
-  return guarded(result, [&] {
-    *dev = new prun_dev(*params);
-  });
+  return guarded(result, [&] { *dev = new prun_dev(*params); });
 }
 
 // Only its own streams are waited for: those of other libraries on this device are none of its business.

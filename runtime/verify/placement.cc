@@ -296,6 +296,23 @@ void Spreads::elementwise(Moment& moment, AxisRule rule) {
   }
 }
 
+namespace {
+
+struct SourceRow {
+  const OpDef* op;
+  Mark mark;
+};
+constexpr SourceRow kSources[] = {{&ops::fill, kSame},       {&ops::values, kSame},      {&ops::iota, kSame},
+                                  {&ops::next_batch, kSame}, {&ops::init_params, kSame}, {&ops::random_int, kVarying}};
+
+}  // namespace
+
+const Mark* find_source_mark(const OpDef& op) {
+  const auto row =
+      std::find_if(std::begin(kSources), std::end(kSources), [&](const SourceRow& r) { return r.op == &op; });
+  return row == std::end(kSources) ? nullptr : &row->mark;
+}
+
 void Spreads::sources(Moment& moment) {
   const Op& op = moment.op;
   const Mark* mark = find_source_mark(*op.def);

@@ -574,13 +574,6 @@ AxisRule find(std::span<const Row> rows, const OpDef& op) {
   return row == rows.end() ? nullptr : row->rule;
 }
 
-struct SourceRow {
-  const OpDef* op;
-  Mark mark;
-};
-constexpr SourceRow kSources[] = {{&ops::fill, kSame},       {&ops::values, kSame},      {&ops::iota, kSame},
-                                  {&ops::next_batch, kSame}, {&ops::init_params, kSame}, {&ops::random_int, kVarying}};
-
 // Followed in placement_comm.cc and, messages, in values.cc; and what is not followed: results that only a root has, or
 // whose sizes are data, and what autodiff and ring attention leave in no program.
 constexpr const OpDef* kCommunication[] = {&ops::all_reduce, &ops::all_gather, &ops::all_to_all, &ops::reduce_scatter,
@@ -595,12 +588,6 @@ constexpr const OpDef* kNotFollowed[] = {
 
 AxisRule find_axis_rule(const OpDef& op) { return find(kRows, op); }
 AxisRule find_elementwise_rule(const OpDef& op) { return find(kElementwise, op); }
-
-const Mark* find_source_mark(const OpDef& op) {
-  const auto row =
-      std::find_if(std::begin(kSources), std::end(kSources), [&](const SourceRow& r) { return r.op == &op; });
-  return row == std::end(kSources) ? nullptr : &row->mark;
-}
 
 bool has_placement_rule(const OpDef& op) {
   const auto in = [&](const auto& list) { return std::find(std::begin(list), std::end(list), &op) != std::end(list); };

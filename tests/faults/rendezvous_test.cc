@@ -221,7 +221,7 @@ TEST_F(RendezvousTest, BadAddressesAreRefused) {
     head.rendezvous = text;
     NodeResult result = run({head}, exchange_and_print)[0];
     EXPECT_EQ(result.code, 2) << text;
-    expect_says(result, "--rendezvous must be HOST:PORT");
+    expect_says(result, *text == '\0' ? "--nnodes needs --rendezvous HOST:PORT" : "--rendezvous must be HOST:PORT");
   }
 }
 

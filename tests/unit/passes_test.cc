@@ -9,7 +9,6 @@
 
 #include "compile/compile.h"
 #include "ir/ops.h"
-#include "ir/ops.h"
 
 namespace prun {
 namespace {

@@ -129,9 +129,10 @@ TEST(VerifyTraining, StreamsMeetAtTheEndOfAStep) {
       << check(gather);
   gather.program.step().streams[1].ops[0].waits = {{0, 3, 1}};
   gather.step()[3].waits.clear();
-  EXPECT_NE(check(gather).find("steps overlap: sgd (step, compute#3, plan.lua:6) ends the step without waiting for fill "
-                               "(program, comm#0, plan.lua:7)"),
-            std::string::npos)
+  EXPECT_NE(
+      check(gather).find("steps overlap: sgd (step, compute#3, plan.lua:6) ends the step without waiting for fill "
+                         "(program, comm#0, plan.lua:7)"),
+      std::string::npos)
       << check(gather);
 }
 

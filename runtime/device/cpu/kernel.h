@@ -124,18 +124,13 @@ inline int64_t row_count(const Shape& shape) {
   return last_dim(shape) == 0 ? 0 : element_count(shape) / last_dim(shape);
 }
 
-#define PRUN_CPU_FAMILIES(X)                                                                                      \
-  X(linear)                                                                                                       \
-  X(activation)                                                                                                   \
-  X(row_norm)                                                                                                     \
-  X(rotary)                                                                                                       \
-  X(attention)                                                                                                    \
-  X(embedding)                                                                                                    \
-  X(position)                                                                                                     \
-  X(cross_entropy) X(split_cross_entropy) X(loss) X(dropout) X(elementwise) X(piece) X(init) X(optimizer) X(norm) \
-      X(check_finite) X(route) X(dispatch) X(expert_linear) X(attention_block) X(qkv)
-#define PRUN_DECLARE(name) extern const Family name##_kernels;
-PRUN_CPU_FAMILIES(PRUN_DECLARE)
-#undef PRUN_DECLARE
+// clang-format off
+#define PRUN_CPU_FAMILIES(X) \
+  X(linear) X(activation) X(row_norm) X(rotary) X(attention) \
+  X(embedding) X(position) X(cross_entropy) X(split_cross_entropy) X(loss) \
+  X(dropout) X(elementwise) X(piece) X(init) X(optimizer) \
+  X(norm) X(check_finite) X(route) X(dispatch) X(expert_linear) \
+  X(attention_block) X(qkv)
+// clang-format on
 
 }  // namespace prun::cpu

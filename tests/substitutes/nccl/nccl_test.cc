@@ -89,8 +89,7 @@ TEST(Nccl, WithoutADriverItLoadsAndSaysSo) {
 }
 
 TEST(Nccl, OptionsThatAreWrong) {
-  EXPECT_EQ(opening("max_cta=3"),
-            "Exit 2: transport nccl: nccl has no option 'max_cta' (did you mean 'max_ctas'?)");
+  EXPECT_EQ(opening("max_cta=3"), "Exit 2: transport nccl: nccl has no option 'max_cta' (did you mean 'max_ctas'?)");
   EXPECT_EQ(opening("speed=3"),
             "Exit 2: transport nccl: nccl has no option 'speed' (one of: abort_ms, check, cta_policy, cudart, device, "
             "library, max_ctas, min_ctas, register, split_share)");

@@ -61,10 +61,11 @@ struct Option {
   }
 };
 
-// "did you mean 'chunk'?" of the nearest row, if it differs in at most a third of the letters; else all of them.
+// "did you mean 'chunk'?" of the nearest row, if it differs in at most a third of the letters, rounded up; else all of
+// them.
 inline std::string suggest_option(std::string_view word, std::span<const Option> rows) {
   const Option* nearest = nullptr;
-  size_t best = std::max<size_t>(1, word.size() / 3) + 1;
+  size_t best = (word.size() + 2) / 3 + 1;
   std::string all;
   for (const Option& row : rows) {
     std::vector<size_t> distance(row.name.size() + 1);  // of prefixes: insert, delete or replace a letter
