@@ -132,5 +132,8 @@ inline int64_t row_count(const Shape& shape) {
   X(norm) X(check_finite) X(route) X(dispatch) X(expert_linear) \
   X(attention_block) X(qkv)
 // clang-format on
+#define PRUN_DECLARE(name) extern const Family name##_kernels;
+PRUN_CPU_FAMILIES(PRUN_DECLARE)
+#undef PRUN_DECLARE
 
 }  // namespace prun::cpu
