@@ -61,11 +61,11 @@ struct Option {
   }
 };
 
-// "did you mean 'chunk'?" of the nearest row, if it differs in at most a third of the letters, rounded up; else all of
-// them.
+// "did you mean 'chunk'?" of the nearest row, if at most a third of the letters differ, or half of them behind the same
+// first letter; else all of them.
 inline std::string suggest_option(std::string_view word, std::span<const Option> rows) {
   const Option* nearest = nullptr;
-  size_t best = (word.size() + 2) / 3 + 1;
+  size_t best = word.size() + 1;
   std::string all;
   for (const Option& row : rows) {
     std::vector<size_t> distance(row.name.size() + 1);  // of prefixes: insert, delete or replace a letter
@@ -78,7 +78,9 @@ inline std::string suggest_option(std::string_view word, std::span<const Option>
         distance[j] = std::min({distance[j] + 1, distance[j - 1] + 1, replaced});
       }
     }
-    if (distance.back() < best) best = distance.back(), nearest = &row;
+    const bool begins_alike = !word.empty() && !row.name.empty() && word[0] == row.name[0];
+    const size_t most = begins_alike ? word.size() / 2 : std::max<size_t>(1, word.size() / 3);
+    if (distance.back() <= most && distance.back() < best) best = distance.back(), nearest = &row;
     all += concat(all.empty() ? "" : ", ", row.name);
   }
   return nearest != nullptr ? concat("did you mean '", nearest->name, "'?") : "one of: " + all;
