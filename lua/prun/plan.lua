@@ -17,12 +17,25 @@ local entries = schema.register("prun.plan", {
   { name = "optimizer", kind = "optimizer", help = "such as prun.adamw { lr = 3e-4 }" },
   { name = "micro", kind = "integer", default = 1, least = 1, help = "microbatches of a step" },
   { name = "eval", kind = "eval", optional = true, help = "such as prun.eval { every = 50, batches = 4 }" },
+  { name = "report", kind = "any", optional = true,
+    help = "norms of each unit's parameters and gradients in --metrics: { every = 10, norms = true }" },
   { name = "steps", kind = "integer", default = 20, least = 1, help = "training steps" },
   { name = "seed", kind = "integer", default = 0, least = 0, help = "of initial weights and the order of data" },
   { name = "dtype", kind = "text", default = "f32", choices = { "f32", "bf16", "f64" }, help = "what compute uses" },
   { name = "reduce", kind = "text", default = "any", choices = { "any", "rank_order" },
     help = "rank_order: sums in the order of ranks, the same bits on every transport" },
 })
+
+local report_entries = schema.register("prun.plan.report", {
+  { name = "every", kind = "integer", least = 1, help = "a report comes after every so many steps" },
+  { name = "norms", kind = "boolean", default = true, help = "of each unit's parameters and gradients" },
+})
+
+-- What the plan holds of a report; nil when nothing is wanted in it.
+local function report_result(given, site)
+  local options = schema.check("prun.plan: report", report_entries, given, site)
+  return options.norms and { every = options.every, site = site } or nil
+end
 
 local function check_strategies(list, site)
   if list.kind_of == "strategy" then list = { list } end
@@ -164,6 +177,7 @@ return function(given)
   result.reduce, result.dtype, result.data = plan.reduce, plan.dtype, source
   result.batch_axes = axes
   if plan.eval then result.eval = evaluation.result(plan.eval, plan, model) end
+  if plan.report then result.report = report_result(plan.report, host.site_of_word(site, "report")) end
   result.optimizer = optimizer.result(plan.optimizer, plan.steps)
   result.strategies = {}
   local classes = classes_of(recorded.units)

@@ -198,10 +198,15 @@
 ---@field optimizer prun.Optimizer such as prun.adamw { lr = 3e-4 }
 ---@field micro? integer microbatches of a step (default 1)
 ---@field eval? prun.Evaluation such as prun.eval { every = 50, batches = 4 }
+---@field report? any norms of each unit's parameters and gradients in --metrics: { every = 10, norms = true }
 ---@field steps? integer training steps (default 20)
 ---@field seed? integer of initial weights and the order of data (default 0)
 ---@field dtype? string what compute uses (default 'f32')
 ---@field reduce? string rank_order: sums in the order of ranks, the same bits on every transport (default 'any')
+
+---@class prun.plan.report.options
+---@field every integer a report comes after every so many steps
+---@field norms? boolean of each unit's parameters and gradients (default true)
 
 ---@class prun.program.options
 ---@field mesh? prun.Mesh axes for collectives over a part of the ranks

@@ -121,6 +121,7 @@ void schedule(CompileState& state);        // schedule.cc: the order of schedule
 void build_step(CompileState& state);      // communicate.cc: compute ops, what hooks asked for, optimizer, edges
 void evaluate(CompileState& state);        // evaluate.cc: forward on data of its own
 void synchronize(CompileState& state);     // synchronize.cc: the average of weights that ranks let drift apart
+void report(CompileState& state);          // report.cc: norms of units
 void lower_program(CompileState& state);   // lower_program.cc: level 3
 void check_finite(CompileState& state);    // check_finite.cc: --check-finite
 void add_workspaces(Program& program, const CompileOptions& options);  // workspace.cc: scratch of kernels

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "compile/ir_build.h"
+#include "compile/norms.h"
 #include "compile/optimizer_step.h"
 #include "ir/ops.h"
 
@@ -21,46 +22,6 @@ void OptimizerStep::run() {
     else
       update(unit, clip, {storage.grad, storage.master, storage.optimizer, storage.compute});
   }
-}
-
-// Mesh axes over which ranks hold different parameters.
-std::vector<std::string> OptimizerStep::split_axes() const {
-  std::vector<std::string> axes;
-  for (const Axis& axis : state_.plan.mesh.axes())
-    for (const Value& value : state_.graph.values)
-      if (axis.size > 1 && value.split_axis == axis.name) {
-        axes.push_back(axis.name);
-        break;
-      }
-  return axes;
-}
-
-// The tensors of a unit's gradient and what the squares in each count: 1 over the number of ranks that have the same
-// elements. `starts` is not empty for a shard whose pieces count differently: its only tensor then has several weights.
-OptimizerStep::Squares OptimizerStep::squares_of(UnitId unit, const std::vector<std::string>& split) {
-  const UnitStorage& storage = state_.storage[unit];
-  const std::vector<ValueId>& parameters = state_.graph.units[unit].parameters;
-  Squares squares;
-  std::vector<std::pair<int64_t, double>> pieces;  // start, weight; in the order of the layout
-  for (size_t i = parameters.size(); i-- > 0;) {
-    double weight = 1;
-    for (const std::string& axis : split)
-      if (state_.graph.values[parameters[i]].split_axis != axis) weight /= state_.plan.mesh.size(axis);
-    if (pieces.empty() || pieces.back().second != weight) pieces.emplace_back(state_.layouts[unit].start[i], weight);
-  }
-  if (pieces.size() == 1) return {{storage.grad}, {pieces[0].second}, {}};
-  if (storage.sharded) {
-    squares.tensors = {storage.grad};
-    for (auto [start, weight] : pieces) squares.starts.push_back(start), squares.weights.push_back(weight);
-    return squares;
-  }
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    int64_t end = i + 1 < pieces.size() ? pieces[i + 1].first : storage.shard;
-    squares.tensors.push_back(add_view(state_.program, state_.unit_name(unit) + ".squares", storage.grad,
-                                       pieces[i].first, {end - pieces[i].first}));
-    squares.weights.push_back(pieces[i].second);
-  }
-  return squares;
 }
 
 TensorId OptimizerStep::scalar(const std::string& name) {
@@ -93,25 +54,21 @@ TensorId OptimizerStep::norm2(const std::vector<TensorId>& tensors, Attrs attrs,
 // Shards are summed over the axis that shards them, then all over the axes on which ranks hold different parameters;
 // tied twins count on one rank.
 TensorId OptimizerStep::clip_coefficient() {
-  const std::vector<std::string> split = split_axes();
+  const std::vector<std::string> split = split_axes(state_);
   std::map<std::string, Squares> by_axis;  // "" = whole on every rank
   std::map<std::string, std::vector<TensorId>> mixed;
   for (UnitId id : state_.graph.units.ids()) {
     const Unit& unit = state_.graph.units[id];
     const std::string& axis = state_.storage[id].axis;
     if (!state_.trains(id) || unit.twin_of.index() >= 0) continue;
-    const Squares squares = squares_of(id, split);
+    const Squares squares = squares_of(state_, id, state_.storage[id].grad, split);
     Squares& all = by_axis[axis];
     if (squares.starts.empty()) {
       all.tensors.insert(all.tensors.end(), squares.tensors.begin(), squares.tensors.end());
       all.weights.insert(all.weights.end(), squares.weights.begin(), squares.weights.end());
       continue;
     }
-    Attrs attrs;
-    attrs.set("piece_starts", squares.starts);
-    attrs.set("piece_weights", squares.weights);
-    attrs.set("axis", axis);
-    mixed[axis].push_back(norm2(squares.tensors, std::move(attrs), "norm2." + unit.name, unit.name));
+    mixed[axis].push_back(norm2(squares.tensors, squares.attrs(axis), "norm2." + unit.name, unit.name));
   }
   TensorId total;
   for (const auto& [axis, squares] : by_axis) {

@@ -13,20 +13,11 @@ class OptimizerStep {
   void run();
 
  private:
-  // The tensors of gradients and what the squares in each count: 1 over the number of ranks that have the same
-  // elements.
-  struct Squares {
-    std::vector<TensorId> tensors;
-    std::vector<double> weights;
-    std::vector<int64_t> starts;  // not empty: the only tensor is a shard whose pieces have these weights
-  };
   struct Updated {
     TensorId grad, master;
     std::vector<TensorId> states;
     TensorId compute;  // none: parameters have the master's dtype
   };
-  std::vector<std::string> split_axes() const;
-  Squares squares_of(UnitId unit, const std::vector<std::string>& split);
   TensorId clip_coefficient();
   TensorId scalar(const std::string& name);
   TensorId add(TensorId a, TensorId b, const char* name);

@@ -37,6 +37,7 @@ constexpr Pass kPasses[] = {
     {"step", Scope::trained, build_step},
 
     {"synchronize", Scope::trained, synchronize},
+    {"report", Scope::trained, report},
     {"evaluate", Scope::trained, evaluate},
     {"lower_program", Scope::listed, lower_program},
     {"check_finite", Scope::program, check_finite},

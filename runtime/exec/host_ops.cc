@@ -9,7 +9,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <cstring>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -178,6 +180,45 @@ class Print final : public Kernel {
   std::function<void(const std::string&)> print_;
 };
 
+// {"step":9,"report":{"block0":{"param_norm":1.5,"grad_norm":0.25}}}, from squares of norms. Ranks that differ only
+// along the op's axis have units of their own; of those that have the same, the first one reports.
+class ReportNorms final : public Kernel {
+ public:
+  ReportNorms(const RankMemory& memory, const Op& op, std::function<void(const std::string&)> print)
+      : memory_(memory),
+        norms_(op.reads[0]),
+        units_(nlohmann::json::parse(op.attrs.text("units"))),
+        print_(std::move(print)) {
+    const Mesh& mesh = memory.program->mesh;
+    for (const Axis& axis : mesh.axes())
+      reports_ = reports_ && (axis.name == op.attrs.text("axis") || mesh.index(axis.name, memory.rank) == 0);
+  }
+
+  void run() override {
+    if (!reports_) return;
+    nlohmann::ordered_json line = {{"step", memory_.table->step - 1}};
+    const auto square = [&](int64_t i) {
+      return load_element(memory_.program->tensors[norms_].dtype, memory_.data(norms_), i);
+    };
+    std::map<std::string, std::pair<double, double>> squares;  // a unit whose parameters lie apart has several
+    for (int64_t i = 0; i < std::ssize(units_); ++i) {
+      auto& [param, grad] = squares[units_[i].get<std::string>()];
+      param += square(2 * i);
+      grad += square(2 * i + 1);
+    }
+    for (const auto& [unit, both] : squares)
+      line["report"][unit] = {{"param_norm", std::sqrt(both.first)}, {"grad_norm", std::sqrt(both.second)}};
+    print_(kForMetrics + line.dump());
+  }
+
+ private:
+  RankMemory memory_;
+  TensorId norms_;
+  nlohmann::json units_;
+  std::function<void(const std::string&)> print_;
+  bool reports_ = true;
+};
+
 class Transfer final : public Kernel {
  public:
   Transfer(const void* from, void* to, int64_t bytes) : from_(from), to_(to), bytes_(static_cast<size_t>(bytes)) {}
@@ -232,6 +273,7 @@ HostServices open_host_services(const Program& program, std::function<void(const
 std::unique_ptr<Kernel> make_host_kernel(const RankMemory& memory, const Op& op, const HostServices& services) {
   if (op.is(ops::next_batch)) return std::make_unique<NextBatch>(memory, op, services);
   if (op.is(ops::print)) return std::make_unique<Print>(memory, op, services.print);
+  if (op.is(ops::report_norms)) return std::make_unique<ReportNorms>(memory, op, services.print);
   if (op.is(ops::require_finite)) return make_require_finite(memory, op);
   PRUN_CHECK(false, "no host op " + std::string(op.def->name));
   return nullptr;

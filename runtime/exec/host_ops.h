@@ -25,6 +25,9 @@ class Dataset {
   int64_t mapped_ = 0, size_ = 0;
 };
 
+// Begins a line of a rank that is meant for --metrics, not for the user.
+inline constexpr char kForMetrics = '\x1e';
+
 struct HostServices {
   Table<BodyId, std::shared_ptr<Dataset>> datasets;  // null: the body reads none
   std::function<void(const std::string&)> print;     // a whole line

@@ -121,6 +121,12 @@ struct Evaluation {
   Site site;
 };
 
+// Norms of each unit's parameters and gradients, for --metrics.
+struct Report {
+  int64_t every = 0;  // steps
+  Site site;
+};
+
 // A tensor and an op of a level 3 program.
 struct ProgramTensor {
   std::string name;
@@ -146,6 +152,7 @@ struct Plan {
   Graph graph;  // shapes are whole, for one microbatch of one rank's share of the batch
   Data data;
   std::optional<Evaluation> evaluation;
+  std::optional<Report> report;
   Optimizer optimizer;
   std::vector<Strategy> strategies;
   std::optional<Pipeline> pipeline;

@@ -405,6 +405,12 @@ void read(const Field& field, Evaluation& evaluation) {
   if (evaluation.batches < 1) field.at("batches").fail("at least 1");
 }
 
+void read(const Field& field, Report& report) {
+  field.need("every", report.every);
+  field.may("site", report.site);
+  if (report.every < 1) field.at("every").fail("at least 1");
+}
+
 void read_training(const Field& root, Plan& plan) {
   std::string reduce;
   plan.graph = read_graph(root);
@@ -413,6 +419,7 @@ void read_training(const Field& root, Plan& plan) {
   root.may("reduce", reduce, "micro", plan.microbatches);
   plan.rank_order = reduce == "rank_order";
   if (root.has("eval")) root.need("eval", plan.evaluation.emplace());
+  if (root.has("report")) root.need("report", plan.report.emplace());
   plan.optimizer = read_optimizer(root.at("optimizer"), plan.steps);
   if (root.has("pipeline")) plan.pipeline = read_pipeline(root.at("pipeline"), plan.microbatches);
 }

@@ -56,15 +56,14 @@ Spreads::Spreads(const JobView& view) {
   const Job& job = *view.job;
   const Mesh& mesh = job.classes.front().mesh;
   std::set<std::string> data, tokens;
-  for (const BodyView& body : view.bodies) {
-    for (const Stream& stream : body.body->streams) {
-      for (const Op& op : stream.ops) {
+  for (const std::vector<BodyView>* bodies : {&view.bodies, &view.steps})
+    for (const BodyView& body : *bodies)
+      for (const OpRef ref : body.order.sequence()) {
+        const Op& op = body.op(ref);
         if (!op.is(ops::next_batch)) continue;
         for (const std::string& name : split(op.attrs.text("axis"), ',')) data.insert(name);
         tokens.insert(op.attrs.text("tokens_axis"));
       }
-    }
-  }
   for (const Axis& axis : mesh.axes()) {
     if (axis.size < 2) continue;
     axes_.push_back(axis.name);

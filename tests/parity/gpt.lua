@@ -9,6 +9,7 @@ local arg = prun.args {
   layers = 2, width = 32, heads = 2, context = 16, batch = 24, steps = 20, seed = 7, lr = 1e-3,
   tied = { false, "the head is the token embedding" },
   eval = { 0, "evaluations after every so many steps; 0: none", least = 0 },
+  report = { 0, "reports after every so many steps; 0: none", least = 0 },
   dtype = "f32",
   reduce = "rank_order",
 }
@@ -27,6 +28,7 @@ return prun.plan {
   strategy  = strategies[arg.strategy](),
   optimizer = prun[arg.optimizer] { lr = arg.lr, clip = arg.clip },
   eval      = arg.eval > 0 and prun.eval { every = arg.eval, batches = 2 } or nil,
+  report    = arg.report > 0 and { every = arg.report, norms = true } or nil,
   steps     = arg.steps,
   seed      = arg.seed,
   dtype     = arg.dtype,

@@ -85,6 +85,7 @@ return prun.plan {
   data      = is_mlp and prun.data.random { batch = arg.batch } or
               prun.data.bytes { path = "text/sample.txt", batch = arg.batch },
   strategy  = strategies,
+  report    = { every = 2, norms = true },
   eval      = prun.eval { every = 3, batches = 2 },
   optimizer = prun[arg.optimizer] { lr = arg.lr, clip = arg.clip },
   micro     = arg.micro,

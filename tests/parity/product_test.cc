@@ -1,7 +1,7 @@
 // Every strategy on every mesh with every model computes what one rank computes: losses of five steps and of an
-// evaluation between them on the reference device in f64, to 1e-10 relative. A wrong reduction, a stale weight or a
-// sample seen twice stays large there, rounding vanishes. All in one process, on virtual ranks that interleave at
-// random.
+// evaluation between them, and the norms that they report of each unit, on the reference device in f64, to 1e-10
+// relative. A wrong reduction, a stale weight or a sample seen twice stays large there, rounding vanishes. All in one
+// process, on virtual ranks that interleave at random.
 //
 //   parity_product [--some] [--table FILE] [WORD ...]   WORDs: only cases whose line contains all of them
 #include <fmt/format.h>
@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <fstream>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
 
@@ -22,7 +23,8 @@ namespace {
 
 constexpr double kMost = 1e-10;  // relative
 
-using Losses = std::vector<std::vector<double>>;  // by step, then rank; evaluations behind the steps
+// By step, then rank; behind the steps evaluations, then norms that any rank has reported.
+using Losses = std::vector<std::vector<double>>;
 
 struct Outcome {
   std::string problem;  // empty: passed
@@ -38,6 +40,15 @@ Losses losses_on(int ranks, const std::string& plan, const Settings& settings, u
   const Job job = parity_job(ranks, settings, "reference", plan);
   VirtualRun run = run_virtual_ranks(job, *device, {.order = VirtualOrder::random, .seed = seed});
   run.losses.insert(run.losses.end(), run.eval_losses.begin(), run.eval_losses.end());
+  std::map<std::string, double> norms;  // "3 block0 grad_norm"
+  for (const auto& [rank, line] : run.printed) {
+    const nlohmann::json object = nlohmann::json::parse(line.substr(1));
+    for (const auto& [unit, both] : object["report"].items())
+      for (const auto& [name, norm] : both.items())
+        if (!norms.emplace(fmt::format("{} {} {}", object["step"].dump(), unit, name), norm).second)
+          throw plan_error(fmt::format("{} is reported by two ranks, one is {}", unit, rank));
+  }
+  for (const auto& [what, norm] : norms) run.losses.push_back({norm});
   return run.losses;
 }
 
@@ -61,14 +72,14 @@ class Product {
   }
 
   static Outcome compare(const Losses& found, const Losses& expected) {
-    if (found.size() != expected.size()) return {fmt::format("{} steps of {}", found.size(), expected.size()), 0};
+    if (found.size() != expected.size()) return {fmt::format("{} values of {}", found.size(), expected.size()), 0};
     Outcome outcome;
     for (size_t step = 0; step < found.size(); step++) {
       for (const double loss : found[step]) {
         const double difference = std::abs(loss - expected[step][0]) / std::abs(expected[step][0]);
         outcome.difference = std::max(outcome.difference, difference);
         if (difference <= kMost || !outcome.problem.empty()) continue;  // NaN is not
-        outcome.problem = fmt::format("step {}: loss {:.12g}, one rank has {:.12g}", step + 1, loss, expected[step][0]);
+        outcome.problem = fmt::format("value {}: {:.12g}, one rank has {:.12g}", step + 1, loss, expected[step][0]);
       }
     }
     return outcome;

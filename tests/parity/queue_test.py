@@ -56,6 +56,19 @@ class CpuQueue(unittest.TestCase):
     def test_evaluations_and_clipping(self):
         self.same("tests/parity/gpt.lua", 2, strategy="zero3", eval=2, clip=1, steps=6)
 
+    def test_reports_are_the_same_wherever_ranks_and_bodies_run(self):
+        def reports(nproc, device, strategy):
+            objects = program_text.steps(PRUN, "tests/parity/gpt.lua", nproc, "--device", device, strategy=strategy, report=2, **SMALL)
+            return [one for one in objects if "report" in one]
+        one, two, queued = reports(1, "cpu", "single"), reports(2, "cpu", "zero3"), reports(2, "cpu-queue", "zero3")
+        self.assertEqual([report["step"] for report in one], [1, 3])
+        self.assertEqual(queued, two)
+        for a, b in zip(one, two, strict=True):
+            self.assertEqual(list(a["report"]), list(b["report"]))
+            for unit, norms in a["report"].items():
+                for name in ("param_norm", "grad_norm"):
+                    self.assertAlmostEqual(norms[name], b["report"][unit][name], delta=1e-3 * norms[name])
+
     def test_messages_between_stages(self):
         self.same("plans/one_sided.lua", 2, **{**SMALL, "reduce": "any"})
 

@@ -19,6 +19,7 @@ class Metrics {
   explicit Metrics(const std::string& path) : file_(path, "metrics") {}
   void begin() { file_.begin(); }
   void add(const MergedStep& step, const StepWork& work);
+  void add(const std::string& object) { file_.write(object + "\n"); }  // that a rank has made
   void flush() { file_.flush(); }
   const OutputFile& file() const { return file_; }
 

@@ -64,6 +64,10 @@ void Observer::tick() {
 }
 
 void Observer::line(int, const std::string& text) {
+  if (text.starts_with(kForMetrics)) {
+    if (metrics_) metrics_->add(text.substr(1));
+    return;
+  }
   progress_.clear();
   fmt::print("{}\n", text);
   std::fflush(stdout);
