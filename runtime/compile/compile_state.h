@@ -118,7 +118,7 @@ void fuse(CompileState& state);            // fuse.cc: two ops that are one on t
 void fuse_losses(CompileState& state);     // fuse_loss.cc: a loss and the gradient of its logits as one op
 void place(CompileState& state);           // place.cc: layouts, persistent buffers, loss scale, init body
 void schedule(CompileState& state);        // schedule.cc: the order of schedule steps
-void build_step(CompileState& state);      // communicate.cc: compute ops, what hooks asked for, optimizer, edges
+void build_step(CompileState& state);      // step_builder.cc: compute ops, what hooks asked for, optimizer, edges
 void evaluate(CompileState& state);        // evaluate.cc: forward on data of its own
 void synchronize(CompileState& state);     // synchronize.cc: the average of weights that ranks let drift apart
 void report(CompileState& state);          // report.cc: norms of units
