@@ -12,8 +12,8 @@
 namespace prun {
 namespace {
 
-Form last_dim_shard(const Distributor& d, ValueId value) {
-  return {Form::shard, static_cast<int>(d.type(value).shape.size()) - 1};
+Placement last_dim_shard(const Distributor& d, ValueId value) {
+  return shard_of(static_cast<int>(d.type(value).shape.size()) - 1);
 }
 
 void whole(Distributor& d, const Node& node) {
@@ -30,16 +30,18 @@ void whole(Distributor& d, const Node& node) {
 // The same on each element: shards stay shards. Where forms differ, tokens win over the whole.
 void elementwise(Distributor& d, const Node& node) {
   Node copy = node;
-  Form form;
+  Placement placement;
   for (ValueId input : copy.inputs)
-    if (d.form(input).kind == Form::shard && (form == Form{} || d.form(input).dim == 1)) form = d.form(input);
-  bool same = std::all_of(copy.inputs.begin(), copy.inputs.end(), [&](int input) { return d.form(input) == form; });
+    if (d.placement(input).kind == PlacementKind::shard && (placement == Placement{} || d.placement(input).dim == 1))
+      placement = d.placement(input);
+  bool same =
+      std::all_of(copy.inputs.begin(), copy.inputs.end(), [&](int input) { return d.placement(input) == placement; });
   if (!same) {
-    bool tokens = form == Form{Form::shard, 1};
+    bool tokens = placement == shard_of(1);
     for (ValueId& input : copy.inputs) input = tokens ? d.tokens_of(input) : d.whole(input);
-    if (!tokens) form = {};
+    if (!tokens) placement = {};
   }
-  d.keep(std::move(copy), form);
+  d.keep(std::move(copy), placement);
 }
 
 // x·w + b with w split over its outputs (column), its inputs (row), or not.
@@ -48,20 +50,20 @@ void linear(Distributor& d, const Node& node) {
   const bool column = dim == (node.attrs.integer("transpose") != 0 ? 0 : 1);
   Node copy = node;
   if (dim < 0) {
-    if (d.form(x) != Form{Form::shard, 1} || last_dim_shard(d, x).dim == 1) {
+    if (d.placement(x) != shard_of(1) || last_dim_shard(d, x).dim == 1) {
       copy.inputs[0] = d.whole(x);
       return d.keep(std::move(copy), {});
     }
     for (size_t i = 1; i < node.inputs.size(); ++i)
       d.partial_gradient(node.inputs[i]);  // other tokens, the same weights
-    return d.keep(std::move(copy), d.form(x));
+    return d.keep(std::move(copy), d.placement(x));
   }
   if (column) {
     copy.inputs[0] = d.replicated(x);
     copy.attrs.set("dx_first", int64_t{1});  // so that its sum hides behind dw
     return d.keep(std::move(copy), last_dim_shard(d, node.outputs[0]));
   }
-  if (d.form(x) != last_dim_shard(d, x))
+  if (d.placement(x) != last_dim_shard(d, x))
     d.fail(
         fmt::format("'{}' is sharded along its inputs, but what the linear at {} reads is not: shard the layer before "
                     "it along its outputs, S(1)",
@@ -70,7 +72,7 @@ void linear(Distributor& d, const Node& node) {
   int y = d.sum(d.emit(ops::linear, {x, w}, node.attrs, {d.type(node.outputs[0])})[0], tokens);
   if (node.inputs.size() > 2) {
     if (tokens) d.partial_gradient(node.inputs[2]);
-    y = d.emit(ops::bias, {y, node.inputs[2]}, {}, {d.type(y)}, d.form(y))[0];
+    y = d.emit(ops::bias, {y, node.inputs[2]}, {}, {d.type(y)}, d.placement(y))[0];
   }
   d.define(node.outputs[0], y);
 }
@@ -78,7 +80,7 @@ void linear(Distributor& d, const Node& node) {
 // Heads are split as the columns of qkv are.
 void attention(Distributor& d, const Node& node) {
   int qkv = node.inputs[0];
-  if (d.form(qkv) != last_dim_shard(d, qkv)) return whole(d, node);
+  if (d.placement(qkv) != last_dim_shard(d, qkv)) return whole(d, node);
   Node copy = node;
   for (const char* name : {"heads", "kv_heads"}) {
     if (!node.attrs.has(name)) continue;
@@ -94,7 +96,7 @@ void attention(Distributor& d, const Node& node) {
 
 void rotary(Distributor& d, const Node& node) {
   int x = node.inputs[0];
-  if (d.form(x) != last_dim_shard(d, x)) return whole(d, node);
+  if (d.placement(x) != last_dim_shard(d, x)) return whole(d, node);
   Node copy = node;
   copy.attrs.set("heads", node.attrs.integer("heads") / d.ranks());
   d.keep(std::move(copy), last_dim_shard(d, x));
@@ -102,21 +104,21 @@ void rotary(Distributor& d, const Node& node) {
 
 // Each token by itself: on a part of the tokens the gradients of its parameters are parts of a sum.
 void norm(Distributor& d, const Node& node) {
-  Form form = d.form(node.inputs[0]);
-  if (form != Form{Form::shard, 1}) return whole(d, node);
+  Placement placement = d.placement(node.inputs[0]);
+  if (placement != shard_of(1)) return whole(d, node);
   for (size_t i = 1; i < node.inputs.size(); ++i) d.partial_gradient(node.inputs[i]);
-  d.keep(node, form);
+  d.keep(node, placement);
 }
 
 void dropout(Distributor& d, const Node& node) {
-  Form form = d.form(node.inputs[0]);
-  if (form.kind != Form::shard) return whole(d, node);
+  Placement placement = d.placement(node.inputs[0]);
+  if (placement.kind != PlacementKind::shard) return whole(d, node);
   Node copy = node;
-  bool tokens = form.dim == 1 && d.type(node.inputs[0]).shape.size() == 3;
+  bool tokens = placement.dim == 1 && d.type(node.inputs[0]).shape.size() == 3;
   copy.attrs.set(tokens ? "tokens_axis" : "split_axis", d.axis());
   if (!tokens) copy.attrs.set("width", d.whole_type(node.outputs[0]).shape.back());
   if (tokens) copy.attrs.set("chunks", int64_t{1});
-  d.keep(std::move(copy), form);
+  d.keep(std::move(copy), placement);
 }
 
 // A table that is split over its rows gives the rows that it has; the ranks' results add up. Positions come afterwards.
@@ -138,14 +140,14 @@ void embedding(Distributor& d, const Node& node) {
       places.set("chunks", int64_t{1});
       d.partial_gradient(node.inputs[2]);
     }
-    rows = d.emit(ops::positions, {rows, node.inputs[2]}, places, {d.type(rows)}, d.form(rows))[0];
+    rows = d.emit(ops::positions, {rows, node.inputs[2]}, places, {d.type(rows)}, d.placement(rows))[0];
   }
   d.define(node.outputs[0], rows);
 }
 
 // Positions that an axis of tokens has set apart from its embedding.
 void positions(Distributor& d, const Node& node) {
-  if (d.form(node.inputs[0]) == Form{Form::shard, 1})
+  if (d.placement(node.inputs[0]) == shard_of(1))
     d.fail(
         fmt::format("axis '{}' (sequence) and the axis of context_parallel would both divide the tokens of the "
                     "positions at {}: leave sequence out, or take a model without a table of positions",
@@ -157,7 +159,7 @@ void positions(Distributor& d, const Node& node) {
 // combined over the ranks (Shoeybi et al. 2019, "Megatron-LM").
 void cross_entropy(Distributor& d, const Node& node) {
   int logits = node.inputs[0], targets = node.inputs[1];
-  if (d.form(logits) != last_dim_shard(d, logits)) return whole(d, node);
+  if (d.placement(logits) != last_dim_shard(d, logits)) return whole(d, node);
   Attrs attrs, reduce;
   attrs.set("vocab", d.whole_type(logits).shape.back());
   attrs.set("axis", d.axis());

@@ -37,9 +37,9 @@ Distributor::Distributor(CompileState& state, std::string axis)
 
 void Distributor::fail(const std::string& text) const { throw plan_error(text, site_); }
 
-void Distributor::set_form(ValueId value, Form form) {
-  if (form_.size() <= static_cast<size_t>(value)) form_.resize(graph_.values.size());
-  form_[value] = form;
+void Distributor::set_placement(ValueId value, Placement placement) {
+  if (placement_.size() <= static_cast<size_t>(value)) placement_.resize(graph_.values.size());
+  placement_[value] = placement;
 }
 
 int Distributor::split_dim(ValueId parameter) const {
@@ -48,7 +48,7 @@ int Distributor::split_dim(ValueId parameter) const {
 }
 
 // Each rank has an equal share of a dim, or of each block of the last one; what does not divide is padded with zeros.
-void Distributor::split_parameter(ValueId parameter, const Placement& placement, bool bias) {
+void Distributor::split_parameter(ValueId parameter, const LayerPlacement& placement, bool bias) {
   Value& value = graph_.values[parameter];
   int dims = std::ssize(value.type.shape), dim = placement.dim;
   if (bias) {
@@ -77,7 +77,7 @@ void Distributor::split_parameter(ValueId parameter, const Placement& placement,
 void Distributor::split_parameters() {
   for (const Strategy& strategy : state_.plan.strategies) {
     for (const StrategyUnit& unit : strategy.units) {
-      for (const Placement& placement : unit.layers) {
+      for (const LayerPlacement& placement : unit.layers) {
         if (placement.axis != axis_) continue;
         for (size_t v = 0; v < graph_.values.size(); ++v) {
           const Value& value = graph_.values[v];
@@ -94,13 +94,13 @@ bool Distributor::sequence(const Node& node) const {
   const std::string& unit_class = graph_.units[graph_.calls[node.call].unit].unit_class;
   for (const Strategy& strategy : state_.plan.strategies)
     for (const StrategyUnit& unit : strategy.units)
-      for (const Placement& placement : unit.activations)
+      for (const LayerPlacement& placement : unit.activations)
         if (unit.unit_class == unit_class && placement.axis == axis_) return true;
   return false;
 }
 
 std::vector<ValueId> Distributor::emit(const OpDef& op, const std::vector<ValueId>& inputs, Attrs attrs,
-                                       const std::vector<TensorType>& types, Form form) {
+                                       const std::vector<TensorType>& types, Placement placement) {
   Node node{&op, inputs, {}, std::move(attrs), current_->call, current_->site};
   for (const TensorType& type : types) {
     Value value;
@@ -112,7 +112,7 @@ std::vector<ValueId> Distributor::emit(const OpDef& op, const std::vector<ValueI
   }
   std::vector<ValueId> made = node.outputs;
   nodes_.push_back(std::move(node));
-  for (ValueId output : made) set_form(output, form);
+  for (ValueId output : made) set_placement(output, placement);
   return made;
 }
 
@@ -121,12 +121,12 @@ void Distributor::define(ValueId value, int now) {
   graph_.values[now].name = graph_.values[value].name;
 }
 
-void Distributor::keep(Node node, Form form) {
+void Distributor::keep(Node node, Placement placement) {
   bool changed = false;
   std::vector<TensorType> inputs;
   for (ValueId input : node.inputs) inputs.push_back(type(input));
   for (ValueId input : node.inputs)
-    changed = changed || this->form(input) != Form{} || graph_.values[input].split_axis == axis_;
+    changed = changed || this->placement(input) != Placement{} || graph_.values[input].split_axis == axis_;
   if (node.op->infer) {
     std::vector<TensorType> types;
     try {
@@ -138,15 +138,16 @@ void Distributor::keep(Node node, Form form) {
   } else {
     PRUN_CHECK(!changed, fmt::format("{} has no shape rule", node.op->name));
   }
-  for (ValueId output : node.outputs) set_form(output, form);
+  for (ValueId output : node.outputs) set_placement(output, placement);
   nodes_.push_back(std::move(node));
 }
 
 int Distributor::convert(ValueId value, bool partial_gradient) {
-  Form from = form(value);
+  Placement from = placement(value);
   Attrs attrs;
   attrs.set("axis", axis_);
-  if (from.kind == Form::whole) return partial_gradient ? emit(ops::enter, {value}, attrs, {type(value)})[0] : value;
+  if (from.kind == PlacementKind::invariant)
+    return partial_gradient ? emit(ops::enter, {value}, attrs, {type(value)})[0] : value;
   TensorType gathered = type(value), joined = gathered;
   gathered.shape.insert(gathered.shape.begin(), ranks_);
   joined.shape[from.dim] *= ranks_;
@@ -158,7 +159,7 @@ int Distributor::convert(ValueId value, bool partial_gradient) {
   join.set("pieces", int64_t{ranks_});
   join.set("dim", int64_t{from.dim});
   if (!partial_gradient) attrs.set("gradient", std::string("whole"));  // backward takes the rank's piece
-  if (from == Form{Form::shard, 1} && partial_gradient) {  // backward gathers once more instead of keeping all tokens
+  if (from == shard_of(1) && partial_gradient) {  // backward gathers once more instead of keeping all tokens
     attrs.set("again", int64_t{1});
     join.set("again", int64_t{1});
   }
@@ -167,7 +168,7 @@ int Distributor::convert(ValueId value, bool partial_gradient) {
 }
 
 int Distributor::whole(ValueId value) {
-  if (form(value) == Form{}) return value;
+  if (placement(value) == Placement{}) return value;
   auto [it, fresh] = converted_.try_emplace({value, kWhole}, -1);
   if (fresh) it->second = convert(value, false);
   return it->second;
@@ -200,12 +201,11 @@ int Distributor::sum(int partial, bool tokens) {
   Attrs cut;
   cut.set("pieces", int64_t{ranks_});
   cut.set("dim", int64_t{1});
-  return emit(ops::reduce_scatter, emit(ops::cut_pieces, {partial}, cut, {pieces}), attrs, {piece},
-              {Form::shard, 1})[0];
+  return emit(ops::reduce_scatter, emit(ops::cut_pieces, {partial}, cut, {pieces}), attrs, {piece}, shard_of(1))[0];
 }
 
 int Distributor::tokens_of(ValueId value) {
-  if (form(value) == Form{Form::shard, 1}) return value;
+  if (placement(value) == shard_of(1)) return value;
   value = whole(value);
   auto [it, fresh] = converted_.try_emplace({value, kTokens}, -1);
   if (!fresh) return it->second;
@@ -214,7 +214,7 @@ int Distributor::tokens_of(ValueId value) {
   attrs.set("pieces", int64_t{ranks_});
   attrs.set("dim", int64_t{1});
   TensorType piece = piece_of_tokens(type(value));
-  return it->second = emit(ops::take_piece, {value}, attrs, {piece}, {Form::shard, 1})[0];
+  return it->second = emit(ops::take_piece, {value}, attrs, {piece}, shard_of(1))[0];
 }
 
 void Distributor::partial_gradient(ValueId parameter) {

@@ -9,14 +9,9 @@
 #include <vector>
 
 #include "compile/compile_state.h"
+#include "ir/placement.h"
 
 namespace prun {
-
-struct Form {
-  enum Kind { whole, shard } kind = whole;
-  int dim = 0;  // of a shard
-  bool operator==(const Form&) const = default;
-};
 
 class Distributor {
  public:
@@ -27,7 +22,9 @@ class Distributor {
   const Graph& graph() const { return graph_; }
   const std::string& axis() const { return axis_; }
   int ranks() const { return ranks_; }
-  Form form(ValueId value) const { return static_cast<size_t>(value) < form_.size() ? form_[value] : Form{}; }
+  Placement placement(ValueId value) const {
+    return static_cast<size_t>(value) < placement_.size() ? placement_[value] : Placement{};
+  }
   const TensorType& type(ValueId value) const { return graph_.values[value].type; }
   // Of a value of the whole graph, before the axis split anything.
   const TensorType& whole_type(ValueId value) const { return whole_types_[value]; }
@@ -43,21 +40,21 @@ class Distributor {
   int sum(int partial, bool tokens);
   // The rank's tokens of a whole value.
   int tokens_of(ValueId value);
-  // Adds a node at the current one's place; its outputs are new values of `form`.
+  // Adds a node at the current one's place; its outputs are new values of `placement`.
   std::vector<ValueId> emit(const OpDef& op, const std::vector<ValueId>& inputs, Attrs attrs,
-                            const std::vector<TensorType>& types, Form form = {});
+                            const std::vector<TensorType>& types, Placement placement = {});
   // Whoever reads `value` of the whole graph reads `now` from here on.
   void define(ValueId value, int now);
-  // Adds the node as it is, its output types inferred again; all outputs get `form`.
-  void keep(Node node, Form form);
+  // Adds the node as it is, its output types inferred again; all outputs get `placement`.
+  void keep(Node node, Placement placement);
   // A parameter read by something that sees a part of the tokens: its gradient is a part of a sum.
   void partial_gradient(ValueId parameter);
-  void set_form(ValueId value, Form form);
+  void set_placement(ValueId value, Placement placement);
   [[noreturn]] void fail(const std::string& text) const;
 
  private:
   void split_parameters();
-  void split_parameter(ValueId parameter, const Placement& placement, bool bias);
+  void split_parameter(ValueId parameter, const LayerPlacement& placement, bool bias);
   int convert(ValueId value, bool partial_gradient);
   TensorType piece_of_tokens(const TensorType& whole) const;
 
@@ -67,7 +64,7 @@ class Distributor {
   int ranks_;
   Site site_;  // of the strategy that uses the axis
   std::vector<Node> nodes_;
-  std::vector<Form> form_;
+  std::vector<Placement> placement_;
   std::vector<TensorType> whole_types_;           // of the values that were there before
   std::map<std::pair<int, int>, int> converted_;  // (value, kind of conversion) -> value
   std::map<int, int> now_;                        // values that another stands for

@@ -63,7 +63,7 @@ void expert_linear(Distributor& d, const Node& node) {
                                : fmt::format("the {} experts of '{}' do not divide over the {} ranks of axis '{}'",
                                              weight.whole[0], weight.name, d.ranks(), d.axis()));
   Node copy = node;
-  if (d.form(x) == Form{}) {
+  if (d.placement(x) == Placement{}) {
     TensorType pieces = d.type(x),
                joined = pieces;  // [E, C, K] -> [ranks, E / ranks, C, K] -> [E / ranks, ranks · C, K]
     pieces.shape[0] /= d.ranks();
@@ -74,16 +74,16 @@ void expert_linear(Distributor& d, const Node& node) {
     join.set("pieces", int64_t{d.ranks()});
     join.set("dim", int64_t{1});
     copy.inputs[0] =
-        d.emit(ops::join_pieces, d.emit(ops::all_to_all, {x}, exchange, {pieces}), join, {joined}, {Form::shard, 0})[0];
+        d.emit(ops::join_pieces, d.emit(ops::all_to_all, {x}, exchange, {pieces}), join, {joined}, shard_of(0))[0];
   }
-  d.keep(std::move(copy), {Form::shard, 0});
+  d.keep(std::move(copy), shard_of(0));
 }
 
 // The results go back to the ranks that have the tokens.
 void combine(Distributor& d, const Node& node) {
   int y = node.inputs[0];
   Node copy = node;
-  if (d.form(y) == Form{Form::shard, 0}) {
+  if (d.placement(y) == shard_of(0)) {
     TensorType pieces = d.type(y), home = pieces;
     pieces.shape[1] /= d.ranks();
     home.shape = {pieces.shape[0] * d.ranks(), pieces.shape[1], pieces.shape[2]};

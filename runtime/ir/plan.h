@@ -39,7 +39,7 @@ struct Hook {
 };
 
 // A layer's weight (layer not empty) or a unit's activations, sharded along a dim over a mesh axis.
-struct Placement {
+struct LayerPlacement {
   std::string layer;  // "qkv": the parameters qkv.weight and qkv.bias of the unit
   std::string axis;
   int dim = 0;
@@ -59,7 +59,7 @@ struct StrategyUnit {
   int offload_ahead = 2;      // pieces of it on their way, besides the one that is updated
   int64_t offload_piece = 0;  // bytes of each state tensor that travel at once
   Site offload_site;
-  std::vector<Placement> layers, activations;
+  std::vector<LayerPlacement> layers, activations;
   int64_t sync_every = 0;        // steps; 0: never
   std::vector<HookAction> sync;  // all_reduce of parameters
   std::vector<Hook> hooks;

@@ -281,7 +281,7 @@ void read(const Field& field, Hook& hook) {
   field.need("intents", hook.actions);
 }
 
-void read(const Field& field, Placement& placement) {
+void read(const Field& field, LayerPlacement& placement) {
   field.need("axis", placement.axis);
   field.may("layer", placement.layer, "dim", placement.dim, "site", placement.site);
 }

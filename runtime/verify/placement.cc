@@ -13,46 +13,47 @@
 
 namespace prun::verify {
 
-Segments whole(const Tensor& tensor, const Spread& spread) {
-  Held held;
-  held.spread = spread;
-  return {{tensor.byte_offset, tensor.byte_offset + tensor.bytes(), held}};
+Segments whole(const Tensor& tensor, const TensorPlacement& placement) {
+  ValueState state;
+  state.placement = placement;
+  return {{tensor.byte_offset, tensor.byte_offset + tensor.bytes(), state}};
 }
 
-Segment part(const Tensor& tensor, int64_t begin, int64_t end, const Spread& spread) {
-  Held held;
-  held.spread = spread;
+Segment part(const Tensor& tensor, int64_t begin, int64_t end, const TensorPlacement& placement) {
+  ValueState state;
+  state.placement = placement;
   const int64_t size = dtype_bytes(tensor.dtype);
-  return {tensor.byte_offset + begin * size, tensor.byte_offset + end * size, held};
+  return {tensor.byte_offset + begin * size, tensor.byte_offset + end * size, state};
 }
 
-Spread parameter(const Piece& piece) { return {piece.marks, -1, 0, piece.begin, piece.end - piece.begin}; }
+TensorPlacement parameter(const Piece& piece) { return {piece.by_axis, -1, 0, piece.begin, piece.end - piece.begin}; }
 
-std::string mark_text(const Mark& mark) {
-  switch (mark.kind) {
-    case Kind::unknown:
+std::string placement_text(const AxisPlacement& placement) {
+  switch (placement.kind) {
+    case PlacementKind::unknown:
       return "unknown";
-    case Kind::zero:
+    case PlacementKind::zero:
       return "zero";
-    case Kind::same:
+    case PlacementKind::invariant:
       return "I";
-    case Kind::shard:
-      return mark.dim == kFlat ? "S" : fmt::format("S({})", mark.dim);
-    case Kind::partial:
+    case PlacementKind::shard:
+      return placement.dim == kFlat ? "S" : fmt::format("S({})", placement.dim);
+    case PlacementKind::partial:
       return "P";
-    case Kind::varying:
+    case PlacementKind::varying:
       return "V";
   }
   return "";
 }
 
-void move_shard(Mark& mark, int by) {
-  if (mark.kind == Kind::shard && mark.dim != kFlat) mark.dim = static_cast<int8_t>(mark.dim + by);
+void move_shard(AxisPlacement& placement, int by) {
+  if (placement.kind == PlacementKind::shard && placement.dim != kFlat)
+    placement.dim = static_cast<int8_t>(placement.dim + by);
 }
 
-bool AxisView::operator()(const char* attribute) const { return moment.op.attrs.text(attribute) == axis; }
+bool AxisView::operator()(const char* attribute) const { return context.op.attrs.text(attribute) == axis; }
 
-Spreads::Spreads(const JobView& view) {
+PlacementFlow::PlacementFlow(const JobView& view) {
   const Job& job = *view.job;
   const Mesh& mesh = job.classes.front().mesh;
   std::set<std::string> data, tokens;
@@ -81,216 +82,227 @@ Spreads::Spreads(const JobView& view) {
   id_of(all(kUnknown));
 }
 
-int Spreads::id_of(const Marks& marks) {
-  const auto [known, fresh] = mark_ids_.try_emplace(marks, static_cast<int>(marks_.size()));
-  if (fresh) marks_.push_back(marks);
+int PlacementFlow::id_of(const AxisPlacements& axes) {
+  const auto [known, fresh] = ids_.try_emplace(axes, static_cast<int>(by_id_.size()));
+  if (fresh) by_id_.push_back(axes);
   return known->second;
 }
 
-int Spreads::id_of(Layout layout) {
+int PlacementFlow::id_of(Layout layout) {
   const auto [known, fresh] = layout_ids_.try_emplace(layout, static_cast<int>(layouts_.size()));
   if (fresh) layouts_.push_back(std::move(layout));
   return known->second;
 }
 
-std::vector<size_t> Spreads::axes_of(const std::string& name) const {
+std::vector<size_t> PlacementFlow::axes_of(const std::string& name) const {
   std::vector<size_t> found;
   for (size_t a = 0; a < axes_.size(); a++)
     if (name == kWorld || axes_[a] == name) found.push_back(a);
   return found;
 }
 
-// One mark for several pieces on each axis; zeros go along with anything.
-int Spreads::joined(const std::vector<const Spread*>& spreads) {
-  if (spreads.empty()) return 0;
-  Marks result = marks(spreads[0]->marks);
-  for (const Spread* spread : spreads) {
-    const Marks& other = marks(spread->marks);
+// One placement for several pieces on each axis; zeros go along with anything.
+int PlacementFlow::joined(const std::vector<const TensorPlacement*>& placements) {
+  if (placements.empty()) return 0;
+  AxisPlacements result = on_axes(placements[0]->by_axis);
+  for (const TensorPlacement* placement : placements) {
+    const AxisPlacements& other = on_axes(placement->by_axis);
     for (size_t a = 0; a < axes_.size(); a++) {
-      if (result[a] == other[a] || other[a].kind == Kind::zero) continue;
+      if (result[a] == other[a] || other[a].kind == PlacementKind::zero) continue;
       // What is partial in places is not whole.
-      const bool partly = result[a].kind == Kind::partial && other[a].kind == Kind::same;
-      const bool now = result[a].kind == Kind::same && other[a].kind == Kind::partial;
+      const bool partly = result[a].kind == PlacementKind::partial && other[a].kind == PlacementKind::invariant;
+      const bool now = result[a].kind == PlacementKind::invariant && other[a].kind == PlacementKind::partial;
       if (partly) continue;
-      result[a] = result[a].kind == Kind::zero || now ? other[a] : kUnknown;
+      result[a] = result[a].kind == PlacementKind::zero || now ? other[a] : kUnknown;
     }
   }
   return id_of(result);
 }
 
 // What is partial on some of the ranks is partial in the sum.
-Spread Spreads::together(const std::vector<const Spread*>& spreads) {
-  Marks result = marks(joined(spreads));
-  for (const Spread* spread : spreads)
+TensorPlacement PlacementFlow::together(const std::vector<const TensorPlacement*>& placements) {
+  AxisPlacements result = on_axes(joined(placements));
+  for (const TensorPlacement* placement : placements)
     for (size_t a = 0; a < axes_.size(); a++)
-      if (marks(spread->marks)[a].kind == Kind::partial) result[a] = marks(spread->marks)[a];
+      if (on_axes(placement->by_axis)[a].kind == PlacementKind::partial) result[a] = on_axes(placement->by_axis)[a];
   return {id_of(result)};
 }
 
 // Stages of a pipeline hold different things; a ring hands on the parts of one.
-Spread Spreads::arrived(const Spread& sent, const std::string& axis, int offset) {
-  Marks result = marks(sent.marks);
+TensorPlacement PlacementFlow::arrived(const TensorPlacement& sent, const std::string& axis, int offset) {
+  AxisPlacements result = on_axes(sent.by_axis);
   for (const size_t a : axes_of(axis)) {
-    if (result[a].kind == Kind::shard && !stages_[a]) {
+    if (result[a].kind == PlacementKind::shard && !stages_[a]) {
       result[a].turn = static_cast<int16_t>((result[a].turn + offset) % sizes_[a]);
-    } else if (result[a].kind != Kind::same || stages_[a]) {
+    } else if (result[a].kind != PlacementKind::invariant || stages_[a]) {
       result[a] = kVarying;
     }
   }
   return {id_of(result)};
 }
 
-std::string Spreads::not_whole(const Spread& spread) const {
+std::string PlacementFlow::not_whole(const TensorPlacement& placement) const {
   for (size_t a = 0; a < axes_.size(); a++) {
-    const Mark& mark = marks(spread.marks)[a];
-    const bool differs = mark.kind == Kind::partial || mark.kind == Kind::shard || mark.kind == Kind::varying;
-    if (differs && !stages_[a]) return fmt::format("{} over {}", mark_text(mark), axes_[a]);
+    const AxisPlacement& here = on_axes(placement.by_axis)[a];
+    const bool differs =
+        here.kind == PlacementKind::partial || here.kind == PlacementKind::shard || here.kind == PlacementKind::varying;
+    if (differs && !stages_[a]) return fmt::format("{} over {}", placement_text(here), axes_[a]);
   }
   return "";
 }
 
-std::string Spreads::difference(const Spread& before, const Spread& now) const {
+std::string PlacementFlow::difference(const TensorPlacement& before, const TensorPlacement& now) const {
   for (size_t a = 0; a < axes_.size(); a++) {
-    const Mark &x = marks(before.marks)[a], &y = marks(now.marks)[a];
-    const bool free = x.kind == Kind::unknown || y.kind == Kind::unknown || x.kind == Kind::zero ||
-                      y.kind == Kind::zero || x.kind == Kind::varying;
-    if (y.kind == Kind::partial || (!free && (x.kind != y.kind || x.dim != y.dim)))
-      return fmt::format("begin a step {} and end it {} over {}", mark_text(x), mark_text(y), axes_[a]);
+    const AxisPlacement &x = on_axes(before.by_axis)[a], &y = on_axes(now.by_axis)[a];
+    const bool free = x.kind == PlacementKind::unknown || y.kind == PlacementKind::unknown ||
+                      x.kind == PlacementKind::zero || y.kind == PlacementKind::zero ||
+                      x.kind == PlacementKind::varying;
+    if (y.kind == PlacementKind::partial || (!free && (x.kind != y.kind || x.dim != y.dim)))
+      return fmt::format("begin a step {} and end it {} over {}", placement_text(x), placement_text(y), axes_[a]);
   }
   return "";
 }
 
-AxisOutcome Spreads::on_axis(const Moment& moment, AxisRule rule, size_t axis, const Marks& reads) {
-  const auto any = [&](Kind kind) {
-    return std::any_of(reads.begin(), reads.end(), [kind](const Mark& mark) { return mark.kind == kind; });
+AxisOutcome PlacementFlow::on_axis(const OpContext& context, AxisRule rule, size_t axis, const AxisPlacements& reads) {
+  const auto any = [&](PlacementKind kind) {
+    return std::any_of(reads.begin(), reads.end(),
+                       [kind](const AxisPlacement& placement) { return placement.kind == kind; });
   };
-  const auto everywhere = [&](Mark mark) { return AxisOutcome{Marks(moment.writes.size(), mark), "", 0}; };
+  const auto everywhere = [&](AxisPlacement placement) {
+    return AxisOutcome{AxisPlacements(context.writes.size(), placement), "", 0};
+  };
   // Of what a norm or an update takes, what is known must be right.
-  const bool lenient = moment.op.is(ops::norm2) || is_optimizer(moment.op);
-  if (any(Kind::unknown) && !lenient) return everywhere(kUnknown);
-  const AxisView view{moment, axes_[axis], sizes_[axis], combine_[axis]};
-  const bool plain = !any(Kind::partial) && !any(Kind::shard) && !any(Kind::varying) && !any(Kind::unknown);
+  const bool lenient = context.op.is(ops::norm2) || is_optimizer(context.op);
+  if (any(PlacementKind::unknown) && !lenient) return everywhere(kUnknown);
+  const AxisView view{context, axes_[axis], sizes_[axis], combine_[axis]};
+  const bool plain = !any(PlacementKind::partial) && !any(PlacementKind::shard) && !any(PlacementKind::varying) &&
+                     !any(PlacementKind::unknown);
   const bool splits = view("axis") || view("tokens_axis");
-  const bool weighted = moment.op.attrs.has("weights") || moment.op.attrs.has("piece_weights");
-  const bool cut = moment.op.is(ops::cut_pieces) ||
-                   std::any_of(reads.begin(), reads.end(), [](const Mark& mark) { return mark.pieces >= 0; });
-  if (plain && !splits && !weighted && !cut && !any(Kind::zero)) return everywhere(kSame);
-  if (any(Kind::varying) && !lenient) return everywhere(kVarying);
+  const bool weighted = context.op.attrs.has("weights") || context.op.attrs.has("piece_weights");
+  const bool cut =
+      context.op.is(ops::cut_pieces) ||
+      std::any_of(reads.begin(), reads.end(), [](const AxisPlacement& placement) { return placement.pieces >= 0; });
+  if (plain && !splits && !weighted && !cut && !any(PlacementKind::zero)) return everywhere(kInvariant);
+  if (any(PlacementKind::varying) && !lenient) return everywhere(kVarying);
   AxisOutcome outcome = rule(view, reads);
-  outcome.writes.resize(moment.writes.size(), outcome.writes.empty() ? kUnknown : outcome.writes.back());
+  outcome.writes.resize(context.writes.size(), outcome.writes.empty() ? kUnknown : outcome.writes.back());
   return outcome;
 }
 
-void Spreads::by_tensor(Moment& moment, AxisRule rule) {
-  std::vector<Marks> operands;
-  std::vector<const Held*> held;
+void PlacementFlow::by_tensor(OpContext& context, AxisRule rule) {
+  std::vector<AxisPlacements> operands;
+  std::vector<const ValueState*> state;
   std::vector<size_t> read_of;  // by operand
-  static const Held kNothing;
-  for (size_t r = 0; r < moment.reads.size(); r++) {
-    const Segments& segments = moment.reads[r];
-    std::vector<const Spread*> spreads;
-    for (const Segment& segment : segments) spreads.push_back(&segment.held.spread);
+  static const ValueState kNothing;
+  for (size_t r = 0; r < context.reads.size(); r++) {
+    const Segments& segments = context.reads[r];
+    std::vector<const TensorPlacement*> placements;
+    for (const Segment& segment : segments) placements.push_back(&segment.state.placement);
     // A norm looks at each segment; other ops want tensors of one kind.
-    const bool one_by_one = moment.op.is(ops::norm2);
+    const bool one_by_one = context.op.is(ops::norm2);
     for (size_t s = 0; s < (one_by_one ? segments.size() : 1); s++) {
-      operands.push_back(marks(one_by_one ? spreads[s]->marks : joined(spreads)));
-      held.push_back(segments.empty() ? &kNothing : &segments[s].held);
+      operands.push_back(on_axes(one_by_one ? placements[s]->by_axis : joined(placements)));
+      state.push_back(segments.empty() ? &kNothing : &segments[s].state);
       read_of.push_back(r);
     }
   }
-  std::vector<Marks> results(moment.writes.size(), all(kUnknown));
+  std::vector<AxisPlacements> results(context.writes.size(), all(kUnknown));
   for (size_t a = 0; a < axes_.size(); a++) {
-    Marks reads;
-    for (const Marks& operand : operands) reads.push_back(operand[a]);
-    const AxisOutcome outcome = on_axis(moment, rule, a, reads);
-    if (!outcome.problem.empty()) moment.report("placement", outcome.problem, *held[outcome.read]);
+    AxisPlacements reads;
+    for (const AxisPlacements& operand : operands) reads.push_back(operand[a]);
+    const AxisOutcome outcome = on_axis(context, rule, a, reads);
+    if (!outcome.problem.empty()) context.report("placement", outcome.problem, *state[outcome.read]);
     for (size_t w = 0; w < results.size(); w++) results[w][a] = outcome.problem.empty() ? outcome.writes[w] : kUnknown;
   }
-  for (size_t w = 0; w < results.size(); w++) moment.writes[w] = whole(*moment.write_tensors[w], {id_of(results[w])});
-  if (moment.op.attrs.has("weights"))
-    moment.writes[0].front().held.spread.marks = weighted_norm(moment, operands, read_of, id_of(results[0]));
+  for (size_t w = 0; w < results.size(); w++) context.writes[w] = whole(*context.write_tensors[w], {id_of(results[w])});
+  if (context.op.attrs.has("weights"))
+    context.writes[0].front().state.placement.by_axis = weighted_norm(context, operands, read_of, id_of(results[0]));
 }
 
 // Weights that the axes with parts explain, 1 over the ranks that have the same there, leave the other axes as they
 // are.
-int Spreads::weighted_norm(const Moment& moment, const std::vector<Marks>& operands, const std::vector<size_t>& reads,
-                           int id) {
-  const std::vector<double> weights = moment.op.attrs.numbers("weights");
-  Marks result = marks(id);
+int PlacementFlow::weighted_norm(const OpContext& context, const std::vector<AxisPlacements>& operands,
+                                 const std::vector<size_t>& reads, int id) {
+  const std::vector<double> weights = context.op.attrs.numbers("weights");
+  AxisPlacements result = on_axes(id);
   for (size_t o = 0; o < operands.size(); o++) {
     double weight = reads[o] < weights.size() ? weights[reads[o]] : 1;
-    const bool padding =
-        std::any_of(operands[o].begin(), operands[o].end(), [](const Mark& mark) { return mark.kind == Kind::zero; });
+    const bool padding = std::any_of(operands[o].begin(), operands[o].end(), [](const AxisPlacement& placement) {
+      return placement.kind == PlacementKind::zero;
+    });
     if (padding) continue;
     for (size_t a = 0; a < axes_.size(); a++)
-      if (result[a].kind == Kind::partial && operands[o][a].kind == Kind::same) weight *= sizes_[a];
+      if (result[a].kind == PlacementKind::partial && operands[o][a].kind == PlacementKind::invariant)
+        weight *= sizes_[a];
     if (weight < 0.999 || weight > 1.001) return id;
   }
   for (size_t a = 0; a < axes_.size(); a++) {
-    const bool same = std::all_of(operands.begin(), operands.end(), [a](const Marks& operand) {
-      return operand[a].kind == Kind::same || operand[a].kind == Kind::zero;
+    const bool same = std::all_of(operands.begin(), operands.end(), [a](const AxisPlacements& operand) {
+      return operand[a].kind == PlacementKind::invariant || operand[a].kind == PlacementKind::zero;
     });
-    if (same && result[a].kind == Kind::unknown) result[a] = kSame;
+    if (same && result[a].kind == PlacementKind::unknown) result[a] = kInvariant;
   }
   return id_of(result);
 }
 
 // Operands of as many elements as the output are cut where any of them changes; the others are scalars.
-void Spreads::elementwise(Moment& moment, AxisRule rule) {
-  const int64_t count = moment.write_tensors[0]->count();
+void PlacementFlow::elementwise(OpContext& context, AxisRule rule) {
+  const int64_t count = context.write_tensors[0]->count();
   std::set<int64_t> cuts = {0, count};
-  for (size_t r = 0; r < moment.reads.size(); r++) {
-    const Tensor& tensor = *moment.read_tensors[r];
+  for (size_t r = 0; r < context.reads.size(); r++) {
+    const Tensor& tensor = *context.read_tensors[r];
     if (tensor.count() != count) continue;
-    for (const Segment& segment : moment.reads[r])
+    for (const Segment& segment : context.reads[r])
       cuts.insert((segment.begin - tensor.byte_offset) / dtype_bytes(tensor.dtype));
   }
-  for (Segments& write : moment.writes) write.clear();
-  std::vector<size_t> at(moment.reads.size(), 0);
+  for (Segments& write : context.writes) write.clear();
+  std::vector<size_t> at(context.reads.size(), 0);
   for (auto cut = cuts.begin(); std::next(cut) != cuts.end(); ++cut) {
     const int64_t begin = *cut, end = *std::next(cut);
-    std::vector<const Held*> held;
-    Spread result;
-    for (size_t r = 0; r < moment.reads.size(); r++) {
-      const Tensor& tensor = *moment.read_tensors[r];
-      const Segments& segments = moment.reads[r];
-      if (segments.empty()) return by_tensor(moment, rule);
+    std::vector<const ValueState*> state;
+    TensorPlacement result;
+    for (size_t r = 0; r < context.reads.size(); r++) {
+      const Tensor& tensor = *context.read_tensors[r];
+      const Segments& segments = context.reads[r];
+      if (segments.empty()) return by_tensor(context, rule);
       if (tensor.count() == count)
         while (at[r] + 1 < segments.size() &&
                segments[at[r]].end <= tensor.byte_offset + begin * dtype_bytes(tensor.dtype))
           at[r]++;
-      held.push_back(&segments[at[r]].held);
-      const Spread& spread = held.back()->spread;
-      if (spread.piece_count > 0) result.piece_begin = spread.piece_begin, result.piece_count = spread.piece_count;
-      if (spread.layout >= 0 && result.layout < 0) {
-        result.layout = spread.layout;
-        result.origin = (spread.origin - tensor.byte_offset) / dtype_bytes(tensor.dtype);  // elements before the tensor
+      state.push_back(&segments[at[r]].state);
+      const TensorPlacement& placement = state.back()->placement;
+      if (placement.piece_count > 0)
+        result.piece_begin = placement.piece_begin, result.piece_count = placement.piece_count;
+      if (placement.layout >= 0 && result.layout < 0) {
+        result.layout = placement.layout;
+        result.origin =
+            (placement.origin - tensor.byte_offset) / dtype_bytes(tensor.dtype);  // elements before the tensor
       }
     }
-    std::vector<Marks> results(moment.writes.size(), all(kUnknown));
+    std::vector<AxisPlacements> results(context.writes.size(), all(kUnknown));
     for (size_t a = 0; a < axes_.size(); a++) {
-      Marks reads;
-      for (const Held* one : held) reads.push_back(marks(one->spread.marks)[a]);
-      const AxisOutcome outcome = on_axis(moment, rule, a, reads);
-      if (!outcome.problem.empty()) moment.report("placement", outcome.problem, *held[outcome.read]);
+      AxisPlacements reads;
+      for (const ValueState* one : state) reads.push_back(on_axes(one->placement.by_axis)[a]);
+      const AxisOutcome outcome = on_axis(context, rule, a, reads);
+      if (!outcome.problem.empty()) context.report("placement", outcome.problem, *state[outcome.read]);
       for (size_t w = 0; w < results.size(); w++)
         results[w][a] = outcome.problem.empty() ? outcome.writes[w] : kUnknown;
     }
-    for (size_t w = 0; w < moment.writes.size(); w++) {
-      const Tensor& tensor = *moment.write_tensors[w];
+    for (size_t w = 0; w < context.writes.size(); w++) {
+      const Tensor& tensor = *context.write_tensors[w];
       if (tensor.count() != count) {
-        if (begin == 0) moment.writes[w] = whole(tensor, {id_of(results[w])});
+        if (begin == 0) context.writes[w] = whole(tensor, {id_of(results[w])});
         continue;
       }
-      Spread spread = result;
-      spread.origin = result.layout < 0 ? 0 : tensor.byte_offset + result.origin * dtype_bytes(tensor.dtype);
+      TensorPlacement placement = result;
+      placement.origin = result.layout < 0 ? 0 : tensor.byte_offset + result.origin * dtype_bytes(tensor.dtype);
       // What is updated in place holds the same parameters as before, whatever the gradient beside it looks like.
-      const std::vector<TensorId>& reads = moment.op.reads;
-      const auto updated = std::find(reads.begin(), reads.end(), moment.op.writes[w]);
-      if (updated != reads.end() && held[updated - reads.begin()]->spread.layout >= 0)
-        spread = held[updated - reads.begin()]->spread;
-      spread.marks = id_of(results[w]);
-      moment.writes[w].push_back(part(tensor, begin, end, spread));
+      const std::vector<TensorId>& reads = context.op.reads;
+      const auto updated = std::find(reads.begin(), reads.end(), context.op.writes[w]);
+      if (updated != reads.end() && state[updated - reads.begin()]->placement.layout >= 0)
+        placement = state[updated - reads.begin()]->placement;
+      placement.by_axis = id_of(results[w]);
+      context.writes[w].push_back(part(tensor, begin, end, placement));
     }
   }
 }
@@ -299,30 +311,32 @@ namespace {
 
 struct SourceRow {
   const OpDef* op;
-  Mark mark;
+  AxisPlacement placement;
 };
-constexpr SourceRow kSources[] = {{&ops::fill, kSame},       {&ops::values, kSame},      {&ops::iota, kSame},
-                                  {&ops::next_batch, kSame}, {&ops::init_params, kSame}, {&ops::random_int, kVarying}};
+constexpr SourceRow kSources[] = {{&ops::fill, kInvariant},        {&ops::values, kInvariant},
+                                  {&ops::iota, kInvariant},        {&ops::next_batch, kInvariant},
+                                  {&ops::init_params, kInvariant}, {&ops::random_int, kVarying}};
 
 }  // namespace
 
-const Mark* find_source_mark(const OpDef& op) {
+const AxisPlacement* find_source_placement(const OpDef& op) {
   const auto row =
       std::find_if(std::begin(kSources), std::end(kSources), [&](const SourceRow& r) { return r.op == &op; });
-  return row == std::end(kSources) ? nullptr : &row->mark;
+  return row == std::end(kSources) ? nullptr : &row->placement;
 }
 
-void Spreads::sources(Moment& moment) {
-  const Op& op = moment.op;
-  const Mark* mark = find_source_mark(*op.def);
-  PRUN_CHECK(mark != nullptr, fmt::format("{} reads nothing and has no placement rule", op.def->name));
-  Marks base = all(op.is(ops::fill) && op.attrs.number("value") == 0 ? kZero : *mark);
+void PlacementFlow::sources(OpContext& context) {
+  const Op& op = context.op;
+  const AxisPlacement* placement = find_source_placement(*op.def);
+  PRUN_CHECK(placement != nullptr, fmt::format("{} reads nothing and has no placement rule", op.def->name));
+  AxisPlacements base = all(op.is(ops::fill) && op.attrs.number("value") == 0 ? kZero : *placement);
   if (op.is(ops::next_batch)) {
     for (const std::string& name : split(op.attrs.text("axis"), ','))
       for (const size_t a : axes_of(name)) base[a] = shard(0);
     for (const size_t a : axes_of(op.attrs.text("tokens_axis"))) base[a] = shard(1);
   }
-  for (size_t w = 0; w < moment.writes.size(); w++) moment.writes[w] = whole(*moment.write_tensors[w], {id_of(base)});
+  for (size_t w = 0; w < context.writes.size(); w++)
+    context.writes[w] = whole(*context.write_tensors[w], {id_of(base)});
   if (!op.is(ops::init_params)) return;
 
   for (size_t a = 0; a < axes_.size(); a++)
@@ -333,40 +347,40 @@ void Spreads::sources(Moment& moment) {
   const std::vector<std::string> axes = split(op.attrs.text("split_axis"), ',');
   std::vector<Piece> pieces;
   for (size_t p = 0; p < starts.size() && p < counts.size(); p++) {
-    Marks mine = base;
+    AxisPlacements mine = base;
     const std::string axis = p < axes.size() ? axes[p] : "";
     if (p < outer.size() && outer[p] > 0)
       for (const size_t a : axes_of(axis)) mine[a] = shard(outer[p] == 1 ? 0 : 1);
     pieces.push_back({starts[p], starts[p] + counts[p], id_of(mine)});
   }
   std::sort(pieces.begin(), pieces.end());
-  const Tensor& flat = *moment.write_tensors[0];
+  const Tensor& flat = *context.write_tensors[0];
   const std::string over = op.attrs.text("axis");
   const std::vector<size_t> sharded = axes_of(over);
   if (over.empty() || sharded.empty()) {
-    moment.writes[0] = whole(flat, {id_of(all(kZero))});
-    for (const Piece& piece : pieces) moment.writes[0].push_back(part(flat, piece.begin, piece.end, parameter(piece)));
+    context.writes[0] = whole(flat, {id_of(all(kZero))});
+    for (const Piece& piece : pieces) context.writes[0].push_back(part(flat, piece.begin, piece.end, parameter(piece)));
     return;
   }
-  std::vector<const Spread*> spreads;
-  std::vector<Spread> of_pieces;
-  for (const Piece& piece : pieces) of_pieces.push_back({piece.marks});
-  for (const Spread& spread : of_pieces) spreads.push_back(&spread);
-  Marks of_shard = marks(joined(spreads));
+  std::vector<const TensorPlacement*> placements;
+  std::vector<TensorPlacement> of_pieces;
+  for (const Piece& piece : pieces) of_pieces.push_back({piece.by_axis});
+  for (const TensorPlacement& of_piece : of_pieces) placements.push_back(&of_piece);
+  AxisPlacements of_shard = on_axes(joined(placements));
   for (const size_t a : sharded) of_shard[a] = shard(kFlat);
   const int layout = sharded.size() == 1 ? id_of(Layout{static_cast<int>(sharded[0]), flat.count(), pieces}) : -1;
-  moment.writes[0] = whole(flat, {id_of(of_shard), layout, flat.byte_offset});
+  context.writes[0] = whole(flat, {id_of(of_shard), layout, flat.byte_offset});
 }
 
-void Spreads::follow(Moment& moment) {
-  if (moment.writes.empty()) return;
-  for (size_t w = 0; w < moment.writes.size(); w++) moment.writes[w] = whole(*moment.write_tensors[w], {});
-  if (moment.op.communicates()) return communicate(moment);
-  if (moment.reads.empty()) return sources(moment);
-  if (const AxisRule rule = find_elementwise_rule(*moment.op.def)) return elementwise(moment, rule);
-  const AxisRule rule = find_axis_rule(*moment.op.def);
-  PRUN_CHECK(rule != nullptr, fmt::format("{} has no placement rule", moment.op.def->name));
-  by_tensor(moment, rule);
+void PlacementFlow::follow(OpContext& context) {
+  if (context.writes.empty()) return;
+  for (size_t w = 0; w < context.writes.size(); w++) context.writes[w] = whole(*context.write_tensors[w], {});
+  if (context.op.communicates()) return communicate(context);
+  if (context.reads.empty()) return sources(context);
+  if (const AxisRule rule = find_elementwise_rule(*context.op.def)) return elementwise(context, rule);
+  const AxisRule rule = find_axis_rule(*context.op.def);
+  PRUN_CHECK(rule != nullptr, fmt::format("{} has no placement rule", context.op.def->name));
+  by_tensor(context, rule);
 }
 
 }  // namespace prun::verify

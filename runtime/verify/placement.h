@@ -8,50 +8,50 @@
 #include <string>
 #include <vector>
 
+#include "ir/placement.h"
 #include "verify/view.h"
 
 namespace prun::verify {
 
-struct Moment;
-
-enum class Kind : uint8_t { unknown, zero, same, shard, partial, varying };
+struct OpContext;
 
 // How partial values combine: losses and gradients over data axes are averaged, all else is added up.
 enum class Combine : uint8_t { any, average, sum, max };
 
-struct Mark {
-  Kind kind = Kind::unknown;
+struct AxisPlacement {
+  PlacementKind kind = PlacementKind::unknown;
   int8_t dim = 0;                  // shard: the dim
   int8_t pieces = -1;              // >= 0: the first dim holds one piece for each rank, of this dim
   Combine combine = Combine::any;  // shard: `sum` where samples of all ranks were added up and an average is due
   int16_t turn = 0;                // shard: that of the rank so many places before
-  auto operator<=>(const Mark&) const = default;
+  auto operator<=>(const AxisPlacement&) const = default;
 };
 
 inline constexpr int8_t kFlat = 100;  // the dim of a shard of a flat vector
 
-inline constexpr Mark kUnknown{}, kZero{Kind::zero}, kSame{Kind::same}, kVarying{Kind::varying};
-inline Mark shard(int dim) { return {Kind::shard, static_cast<int8_t>(dim)}; }
-inline Mark partial(Combine combine) { return {Kind::partial, 0, -1, combine, 0}; }
+inline constexpr AxisPlacement kUnknown{}, kZero{PlacementKind::zero}, kInvariant{PlacementKind::invariant},
+    kVarying{PlacementKind::varying};
+inline AxisPlacement shard(int dim) { return {PlacementKind::shard, static_cast<int8_t>(dim)}; }
+inline AxisPlacement partial(Combine combine) { return {PlacementKind::partial, 0, -1, combine, 0}; }
 
-std::string mark_text(const Mark& mark);  // "S(0)"
-void move_shard(Mark& mark, int by);      // a dim more, or less, stands before the sharded one
+std::string placement_text(const AxisPlacement& placement);  // "S(0)"
+void move_shard(AxisPlacement& placement, int by);           // a dim more, or less, stands before the sharded one
 
-using Marks = std::vector<Mark>;  // by axis, or by operand
+using AxisPlacements = std::vector<AxisPlacement>;  // by axis, or by operand
 
-// What an interval of bytes is: marks by axis; and of a shard of a flat vector the layout of the whole, because its
-// pieces may be spread differently and a shard holds other ones on other ranks.
-struct Spread {
-  int marks = 0;  // 0: unknown on every axis
+// What an interval of bytes is: its placement by axis (an id); and of a shard of a flat vector the layout of the whole,
+// because its pieces may be spread differently and a shard holds other ones on other ranks.
+struct TensorPlacement {
+  int by_axis = 0;  // 0: unknown on every axis
   int layout = -1;
   int64_t origin = 0;                        // where the shard begins in the buffer
   int64_t piece_begin = 0, piece_count = 0;  // the parameter that it is part of, in elements of its flat vector
-  bool operator==(const Spread&) const = default;
+  bool operator==(const TensorPlacement&) const = default;
 };
 
 struct Piece {
   int64_t begin = 0, end = 0;  // elements
-  int marks = 0;
+  int by_axis = 0;
   auto operator<=>(const Piece&) const = default;
 };
 
@@ -64,64 +64,64 @@ struct Layout {
 
 // What one op does on one axis.
 struct AxisOutcome {
-  Marks writes;
+  AxisPlacements writes;
   std::string problem;  // "" when right
   size_t read = 0;      // the operand it is about
 };
 
 struct AxisView {
-  const Moment& moment;
+  const OpContext& context;
   const std::string& axis;
   int ranks = 1;
   Combine combine = Combine::sum;                // of what is added up over shards of the batch along this axis
   bool operator()(const char* attribute) const;  // the op's attribute names this axis
 };
 
-using AxisRule = AxisOutcome (*)(const AxisView& axis, const Marks& reads);
+using AxisRule = AxisOutcome (*)(const AxisView& axis, const AxisPlacements& reads);
 // placement_rules.cc: null for ops that communicate, make tensors of nothing, or write none.
 AxisRule find_axis_rule(const OpDef& op);
 // The rules of ops whose operands correspond element by element; null for others.
 AxisRule find_elementwise_rule(const OpDef& op);
-// Of an op that reads nothing: how what it makes is spread, before its attributes say more. Null: it is no such op.
-const Mark* find_source_mark(const OpDef& op);
+// Of an op that reads nothing: how what it makes is placement, before its attributes say more. Null: it is no such op.
+const AxisPlacement* find_source_placement(const OpDef& op);
 // Whether somebody has thought about the placements that the op makes. A test asks for all ops, and a check for each op
 // of a program.
 bool has_placement_rule(const OpDef& op);
 
-class Spreads {
+class PlacementFlow {
  public:
-  explicit Spreads(const JobView& view);
-  // Sets the spreads of the moment's writes, and reports what cannot be.
-  void follow(Moment& moment);
+  explicit PlacementFlow(const JobView& view);
+  // Sets the placements of the context's writes, and reports what cannot be.
+  void follow(OpContext& context);
   // Of what is added up over ranks of different programs.
-  Spread together(const std::vector<const Spread*>& spreads);
+  TensorPlacement together(const std::vector<const TensorPlacement*>& placements);
   // Of a value that arrives from the rank `offset` places before along `axis`.
-  Spread arrived(const Spread& sent, const std::string& axis, int offset);
+  TensorPlacement arrived(const TensorPlacement& sent, const std::string& axis, int offset);
   // "P over dp" where a value is not the same on all ranks; "" when it is, or nothing is known.
-  std::string not_whole(const Spread& spread) const;
+  std::string not_whole(const TensorPlacement& placement) const;
   // "": `now` is what `before` was; else what has changed.
-  std::string difference(const Spread& before, const Spread& now) const;
+  std::string difference(const TensorPlacement& before, const TensorPlacement& now) const;
 
  private:
-  int id_of(const Marks& marks);
+  int id_of(const AxisPlacements& placements);
   int id_of(Layout layout);
-  const Marks& marks(int id) const { return marks_[id]; }
-  Marks all(Mark mark) const { return Marks(axes_.size(), mark); }
+  const AxisPlacements& on_axes(int id) const { return by_id_[id]; }
+  AxisPlacements all(AxisPlacement placement) const { return AxisPlacements(axes_.size(), placement); }
 
-  void sources(Moment& moment);
-  void communicate(Moment& moment);
-  void alone(Moment& moment);
-  void reduce(Moment& moment, const std::vector<size_t>& axes);
-  void check_pieces(const Moment& moment);
-  void exchange(Moment& moment, size_t axis);
-  void gather(Moment& moment, size_t axis);
-  void reduce_scatter(Moment& moment, size_t axis);
-  void elementwise(Moment& moment, AxisRule rule);
-  void by_tensor(Moment& moment, AxisRule rule);
-  AxisOutcome on_axis(const Moment& moment, AxisRule rule, size_t axis, const Marks& reads);
-  int weighted_norm(const Moment& moment, const std::vector<Marks>& operands, const std::vector<size_t>& reads,
-                    int result);
-  int joined(const std::vector<const Spread*>& spreads);
+  void sources(OpContext& context);
+  void communicate(OpContext& context);
+  void alone(OpContext& context);
+  void reduce(OpContext& context, const std::vector<size_t>& axes);
+  void check_pieces(const OpContext& context);
+  void exchange(OpContext& context, size_t axis);
+  void gather(OpContext& context, size_t axis);
+  void reduce_scatter(OpContext& context, size_t axis);
+  void elementwise(OpContext& context, AxisRule rule);
+  void by_tensor(OpContext& context, AxisRule rule);
+  AxisOutcome on_axis(const OpContext& context, AxisRule rule, size_t axis, const AxisPlacements& reads);
+  int weighted_norm(const OpContext& context, const std::vector<AxisPlacements>& operands,
+                    const std::vector<size_t>& reads, int result);
+  int joined(const std::vector<const TensorPlacement*>& placements);
   std::vector<size_t> axes_of(const std::string& name) const;
 
   std::vector<std::string> axes_;  // those with more than one rank
@@ -129,8 +129,8 @@ class Spreads {
   std::vector<Combine> combine_;
   std::vector<bool> stages_;  // axes along which programs differ
   std::vector<bool> drifts_;  // axes along which weights differ between two syncs
-  std::vector<Marks> marks_;
-  std::map<Marks, int> mark_ids_;
+  std::vector<AxisPlacements> by_id_;
+  std::map<AxisPlacements, int> ids_;
   std::vector<Layout> layouts_;
   std::map<Layout, int> layout_ids_;
 };

@@ -17,209 +17,212 @@ constexpr const char* kPlacementRule = "placement";
 bool averages(const Op& op) { return op.attrs.text("op", "sum") == "avg"; }
 bool picks(const Op& op) { return op.attrs.text("op", "sum") == "max" || op.attrs.text("op", "sum") == "min"; }
 
-// What a reduction over an axis makes of a mark; "" or what is wrong.
-std::string reduced(const Op& op, const std::string& axis, Mark& mark) {
-  const bool partial = mark.kind == Kind::partial;
+// What a reduction over an axis makes of a placement; "" or what is wrong.
+std::string reduced(const Op& op, const std::string& axis, AxisPlacement& placement) {
+  const bool partial = placement.kind == PlacementKind::partial;
   std::string problem;
-  if (mark.kind == Kind::same) {
+  if (placement.kind == PlacementKind::invariant) {
     problem = fmt::format(
         "reduces over {} what is the same on all its ranks: it was reduced before, or never was partial", axis);
-  } else if (mark.kind == Kind::shard) {
-    problem = fmt::format("reduces over {} what are different parts there, {}", axis, mark_text(mark));
-  } else if (partial && (mark.combine == Combine::max) != picks(op)) {
+  } else if (placement.kind == PlacementKind::shard) {
+    problem = fmt::format("reduces over {} what are different parts there, {}", axis, placement_text(placement));
+  } else if (partial && (placement.combine == Combine::max) != picks(op)) {
     problem = fmt::format("reduces over {} by {}, and {}", axis, op.attrs.text("op", "sum"),
                           picks(op) ? "these are terms of a sum" : "these are candidates for a maximum");
-  } else if (partial && mark.combine == Combine::sum && averages(op)) {
+  } else if (partial && placement.combine == Combine::sum && averages(op)) {
     problem = fmt::format("averages over {} what are terms of a sum", axis);
-  } else if (partial && mark.combine == Combine::average && !averages(op)) {
+  } else if (partial && placement.combine == Combine::average && !averages(op)) {
     problem = fmt::format("adds over {} what each rank has scaled for an average", axis);
   }
-  const int8_t pieces = mark.pieces;
-  if (mark.kind != Kind::zero) mark = kSame;  // whatever it was
-  mark.pieces = pieces;
+  const int8_t pieces = placement.pieces;
+  if (placement.kind != PlacementKind::zero) placement = kInvariant;  // whatever it was
+  placement.pieces = pieces;
   return problem;
 }
 
 }  // namespace
 
-void Spreads::communicate(Moment& moment) {
-  const Op& op = moment.op;
+void PlacementFlow::communicate(OpContext& context) {
+  const Op& op = context.op;
   const std::vector<size_t> axes = axes_of(op.axis);
   if (op.reads.empty() || op.writes.empty()) return;
-  if (axes.empty()) return alone(moment);
-  if (op.is(ops::all_reduce)) return reduce(moment, axes);
-  if (op.is(ops::all_gather) && axes.size() == 1) return gather(moment, axes[0]);
-  if (op.is(ops::all_to_all)) check_pieces(moment);
-  if (op.is(ops::all_to_all) && axes.size() == 1) return exchange(moment, axes[0]);
-  if (op.is(ops::reduce_scatter) && axes.size() == 1) return reduce_scatter(moment, axes[0]);
-  std::vector<const Spread*> spreads;
-  for (const Segment& segment : moment.reads[0]) spreads.push_back(&segment.held.spread);
-  Marks result = marks(joined(spreads));
-  for (const size_t a : axes) result[a] = op.is(ops::broadcast) ? kSame : kUnknown;
-  moment.writes[0] = whole(*moment.write_tensors[0], {id_of(result)});
+  if (axes.empty()) return alone(context);
+  if (op.is(ops::all_reduce)) return reduce(context, axes);
+  if (op.is(ops::all_gather) && axes.size() == 1) return gather(context, axes[0]);
+  if (op.is(ops::all_to_all)) check_pieces(context);
+  if (op.is(ops::all_to_all) && axes.size() == 1) return exchange(context, axes[0]);
+  if (op.is(ops::reduce_scatter) && axes.size() == 1) return reduce_scatter(context, axes[0]);
+  std::vector<const TensorPlacement*> placements;
+  for (const Segment& segment : context.reads[0]) placements.push_back(&segment.state.placement);
+  AxisPlacements result = on_axes(joined(placements));
+  for (const size_t a : axes) result[a] = op.is(ops::broadcast) ? kInvariant : kUnknown;
+  context.writes[0] = whole(*context.write_tensors[0], {id_of(result)});
 }
 
 // A group of one copies, perhaps with a dim for the ranks before the others, or without it.
-void Spreads::alone(Moment& moment) {
-  elementwise(moment, find_elementwise_rule(ops::copy));
-  const int more =
-      static_cast<int>(moment.write_tensors[0]->shape.size()) - static_cast<int>(moment.read_tensors[0]->shape.size());
+void PlacementFlow::alone(OpContext& context) {
+  elementwise(context, find_elementwise_rule(ops::copy));
+  const int more = static_cast<int>(context.write_tensors[0]->shape.size()) -
+                   static_cast<int>(context.read_tensors[0]->shape.size());
   if (more == 0) return;
-  for (Segment& segment : moment.writes[0]) {
-    Marks result = marks(segment.held.spread.marks);
-    for (Mark& mark : result) {
-      move_shard(mark, more);
-      if (more < 0) mark.pieces = -1;
+  for (Segment& segment : context.writes[0]) {
+    AxisPlacements result = on_axes(segment.state.placement.by_axis);
+    for (AxisPlacement& placement : result) {
+      move_shard(placement, more);
+      if (more < 0) placement.pieces = -1;
     }
-    segment.held.spread.marks = id_of(result);
+    segment.state.placement.by_axis = id_of(result);
   }
 }
 
-void Spreads::reduce(Moment& moment, const std::vector<size_t>& axes) {
-  const Tensor &from = *moment.read_tensors[0], &to = *moment.write_tensors[0];
+void PlacementFlow::reduce(OpContext& context, const std::vector<size_t>& axes) {
+  const Tensor &from = *context.read_tensors[0], &to = *context.write_tensors[0];
   if (from.count() != to.count()) return;
-  moment.writes[0].clear();
-  for (const Segment& segment : moment.reads[0]) {
-    Spread spread = segment.held.spread;
-    Marks result = marks(spread.marks);
+  context.writes[0].clear();
+  for (const Segment& segment : context.reads[0]) {
+    TensorPlacement placement = segment.state.placement;
+    AxisPlacements result = on_axes(placement.by_axis);
     bool others_differ = false;  // ranks of other programs bring what we do not see here
     for (const size_t a : axes) {
-      others_differ = others_differ || (stages_[a] && !moment.met && result[a].kind == Kind::zero);
-      const std::string problem = reduced(moment.op, axes_[a], result[a]);
-      if (!problem.empty()) moment.report(kPlacementRule, problem, segment.held);
+      others_differ = others_differ || (stages_[a] && !context.met && result[a].kind == PlacementKind::zero);
+      const std::string problem = reduced(context.op, axes_[a], result[a]);
+      if (!problem.empty()) context.report(kPlacementRule, problem, segment.state);
     }
-    spread.marks = others_differ ? 0 : id_of(result);
-    if (spread.layout >= 0) {
-      Layout layout = layouts_[spread.layout];
+    placement.by_axis = others_differ ? 0 : id_of(result);
+    if (placement.layout >= 0) {
+      Layout layout = layouts_[placement.layout];
       for (Piece& piece : layout.pieces) {
-        Marks inner = marks(piece.marks);
-        for (const size_t a : axes) reduced(moment.op, axes_[a], inner[a]);
-        piece.marks = id_of(inner);
+        AxisPlacements inner = on_axes(piece.by_axis);
+        for (const size_t a : axes) reduced(context.op, axes_[a], inner[a]);
+        piece.by_axis = id_of(inner);
       }
-      spread.layout = id_of(std::move(layout));
-      spread.origin += to.byte_offset - from.byte_offset;
+      placement.layout = id_of(std::move(layout));
+      placement.origin += to.byte_offset - from.byte_offset;
     }
     const int64_t shift = to.byte_offset - from.byte_offset;
-    Held held;
-    held.spread = spread;
-    moment.writes[0].push_back({segment.begin + shift, segment.end + shift, held});
+    ValueState state;
+    state.placement = placement;
+    context.writes[0].push_back({segment.begin + shift, segment.end + shift, state});
   }
 }
 
 // What one rank sends to each, or has from each, is a piece for every rank of the group.
-void Spreads::check_pieces(const Moment& moment) {
-  const Shape &from = moment.read_tensors[0]->shape, &to = moment.write_tensors[0]->shape;
+void PlacementFlow::check_pieces(const OpContext& context) {
+  const Shape &from = context.read_tensors[0]->shape, &to = context.write_tensors[0]->shape;
   if (from.size() == to.size()) return;
   const int64_t pieces = from.size() < to.size() ? to.front() : from.front();
-  const int ranks = moment.body.program->mesh.size(moment.op.axis);
-  if (pieces != ranks && !moment.reads[0].empty())
-    moment.report(kPlacementRule,
-                  fmt::format("exchanges {} pieces in a group of {} along {}", pieces, ranks, moment.op.axis),
-                  moment.reads[0].front().held);
+  const int ranks = context.body.program->mesh.size(context.op.axis);
+  if (pieces != ranks && !context.reads[0].empty())
+    context.report(kPlacementRule,
+                   fmt::format("exchanges {} pieces in a group of {} along {}", pieces, ranks, context.op.axis),
+                   context.reads[0].front().state);
 }
 
 // Each rank sends a run of the first dim to each: the first dim is split then, and the one that was split is whole, in
 // pieces before the others until join_pieces; and back.
-void Spreads::exchange(Moment& moment, size_t axis) {
-  const Tensor &from = *moment.read_tensors[0], &to = *moment.write_tensors[0];
-  std::vector<const Spread*> spreads;
-  for (const Segment& segment : moment.reads[0]) spreads.push_back(&segment.held.spread);
-  Marks result = marks(joined(spreads));
-  const Mark before = result[axis];
+void PlacementFlow::exchange(OpContext& context, size_t axis) {
+  const Tensor &from = *context.read_tensors[0], &to = *context.write_tensors[0];
+  std::vector<const TensorPlacement*> placements;
+  for (const Segment& segment : context.reads[0]) placements.push_back(&segment.state.placement);
+  AxisPlacements result = on_axes(joined(placements));
+  const AxisPlacement before = result[axis];
   const int more = std::ssize(to.shape) - static_cast<int>(from.shape.size());
-  for (Mark& mark : result) {
-    move_shard(mark, more);
-    if (more < 0) mark.pieces = -1;
+  for (AxisPlacement& placement : result) {
+    move_shard(placement, more);
+    if (more < 0) placement.pieces = -1;
   }
-  Mark& mark = result[axis];
-  mark = kUnknown;
-  if (before.kind == Kind::shard && before.pieces < 0 && more == 1) {
-    mark = shard(1);
-    mark.pieces = before.dim;
-  } else if (before.kind == Kind::shard && before.pieces >= 0 && before.dim == 1 && more == -1) {
-    mark = shard(before.pieces);
-  } else if (more != 0 && before.kind != Kind::unknown && before.kind != Kind::zero && before.kind != Kind::varying) {
-    moment.report(kPlacementRule,
-                  fmt::format("exchanges over {} what is not split there so: {}", axes_[axis], mark_text(before)),
-                  moment.reads[0].front().held);
+  AxisPlacement& placement = result[axis];
+  placement = kUnknown;
+  if (before.kind == PlacementKind::shard && before.pieces < 0 && more == 1) {
+    placement = shard(1);
+    placement.pieces = before.dim;
+  } else if (before.kind == PlacementKind::shard && before.pieces >= 0 && before.dim == 1 && more == -1) {
+    placement = shard(before.pieces);
+  } else if (more != 0 && before.kind != PlacementKind::unknown && before.kind != PlacementKind::zero &&
+             before.kind != PlacementKind::varying) {
+    context.report(kPlacementRule,
+                   fmt::format("exchanges over {} what is not split there so: {}", axes_[axis], placement_text(before)),
+                   context.reads[0].front().state);
   }
-  moment.writes[0] = whole(to, {id_of(result)});
+  context.writes[0] = whole(to, {id_of(result)});
 }
 
-void Spreads::gather(Moment& moment, size_t axis) {
-  const Tensor &from = *moment.read_tensors[0], &to = *moment.write_tensors[0];
-  const Segments& reads = moment.reads[0];
+void PlacementFlow::gather(OpContext& context, size_t axis) {
+  const Tensor &from = *context.read_tensors[0], &to = *context.write_tensors[0];
+  const Segments& reads = context.reads[0];
   if (reads.empty()) return;
-  const Spread first = reads.front().held.spread;
-  const bool one = std::all_of(reads.begin(), reads.end(), [&](const Segment& s) { return s.held.spread == first; });
+  const TensorPlacement first = reads.front().state.placement;
+  const bool one =
+      std::all_of(reads.begin(), reads.end(), [&](const Segment& s) { return s.state.placement == first; });
   if (one && first.layout >= 0 && layouts_[first.layout].axis == static_cast<int>(axis)) {
     const Layout layout = layouts_[first.layout];
     if (layout.elements != from.count() || first.origin != from.byte_offset) {
-      moment.report(kPlacementRule,
-                    fmt::format("gathers {} elements of a shard of {} over {}: the parts of the ranks do not join",
-                                from.count(), layout.elements, axes_[axis]),
-                    reads.front().held);
+      context.report(kPlacementRule,
+                     fmt::format("gathers {} elements of a shard of {} over {}: the parts of the ranks do not join",
+                                 from.count(), layout.elements, axes_[axis]),
+                     reads.front().state);
       return;
     }
-    moment.writes[0] = whole(to, {id_of(all(kZero))});
+    context.writes[0] = whole(to, {id_of(all(kZero))});
     for (const Piece& piece : layout.pieces)
-      moment.writes[0].push_back(part(to, piece.begin, std::min(piece.end, to.count()), parameter(piece)));
+      context.writes[0].push_back(part(to, piece.begin, std::min(piece.end, to.count()), parameter(piece)));
     return;
   }
-  std::vector<const Spread*> spreads;
-  for (const Segment& segment : reads) spreads.push_back(&segment.held.spread);
-  Marks result = marks(joined(spreads));
-  Mark& mark = result[axis];
-  if (mark.kind == Kind::same)
-    moment.report(kPlacementRule, fmt::format("gathers over {} what every rank has already", axes_[axis]),
-                  reads.front().held);
-  if (mark.kind == Kind::partial)
-    moment.report(kPlacementRule, fmt::format("gathers over {} partial sums: a reduction is missing", axes_[axis]),
-                  reads.front().held);
+  std::vector<const TensorPlacement*> placements;
+  for (const Segment& segment : reads) placements.push_back(&segment.state.placement);
+  AxisPlacements result = on_axes(joined(placements));
+  AxisPlacement& placement = result[axis];
+  if (placement.kind == PlacementKind::invariant)
+    context.report(kPlacementRule, fmt::format("gathers over {} what every rank has already", axes_[axis]),
+                   reads.front().state);
+  if (placement.kind == PlacementKind::partial)
+    context.report(kPlacementRule, fmt::format("gathers over {} partial sums: a reduction is missing", axes_[axis]),
+                   reads.front().state);
   const bool stacked = to.shape.size() == from.shape.size() + 1;  // [ranks, ...], for join_pieces
-  const int8_t dim = mark.kind == Kind::shard ? mark.dim : int8_t{-1};
-  if (mark.kind != Kind::unknown && mark.kind != Kind::zero) mark = kSame;
+  const int8_t dim = placement.kind == PlacementKind::shard ? placement.dim : int8_t{-1};
+  if (placement.kind != PlacementKind::unknown && placement.kind != PlacementKind::zero) placement = kInvariant;
   if (stacked) {
-    for (Mark& other : result) move_shard(other, 1);
+    for (AxisPlacement& other : result) move_shard(other, 1);
     result[axis].pieces = dim;
   }
-  moment.writes[0] = whole(to, {id_of(result)});
+  context.writes[0] = whole(to, {id_of(result)});
 }
 
-void Spreads::reduce_scatter(Moment& moment, size_t axis) {
-  const Tensor &from = *moment.read_tensors[0], &to = *moment.write_tensors[0];
-  std::vector<const Spread*> spreads;
-  std::vector<Spread> inner;
+void PlacementFlow::reduce_scatter(OpContext& context, size_t axis) {
+  const Tensor &from = *context.read_tensors[0], &to = *context.write_tensors[0];
+  std::vector<const TensorPlacement*> placements;
+  std::vector<TensorPlacement> inner;
   std::vector<Piece> pieces;
   int8_t cut = -1;
   bool shards = false;
-  for (const Segment& segment : moment.reads[0]) {
-    shards = shards || segment.held.spread.layout >= 0;
-    Marks result = marks(segment.held.spread.marks);
+  for (const Segment& segment : context.reads[0]) {
+    shards = shards || segment.state.placement.layout >= 0;
+    AxisPlacements result = on_axes(segment.state.placement.by_axis);
     cut = std::max(cut, result[axis].pieces);
-    const std::string problem = reduced(moment.op, axes_[axis], result[axis]);
-    if (!problem.empty()) moment.report(kPlacementRule, problem, segment.held);
+    const std::string problem = reduced(context.op, axes_[axis], result[axis]);
+    if (!problem.empty()) context.report(kPlacementRule, problem, segment.state);
     const int64_t begin = (segment.begin - from.byte_offset) / dtype_bytes(from.dtype),
                   end = (segment.end - from.byte_offset) / dtype_bytes(from.dtype);
     const int id = id_of(result);
-    if (!pieces.empty() && pieces.back().marks == id) {
+    if (!pieces.empty() && pieces.back().by_axis == id) {
       pieces.back().end = end;
     } else {
       pieces.push_back({begin, end, id});
     }
     inner.push_back({id});
   }
-  for (const Spread& spread : inner) spreads.push_back(&spread);
-  Marks result = marks(joined(spreads));
-  const bool known = result[axis].kind != Kind::unknown && !shards;
+  for (const TensorPlacement& placement : inner) placements.push_back(&placement);
+  AxisPlacements result = on_axes(joined(placements));
+  const bool known = result[axis].kind != PlacementKind::unknown && !shards;
   const bool flat = from.shape.size() == 1;
   if (from.shape.size() == to.shape.size() + 1)
-    for (Mark& other : result) move_shard(other, -1), other.pieces = -1;  // [ranks, ...], from cut_pieces
+    for (AxisPlacement& other : result) move_shard(other, -1), other.pieces = -1;  // [ranks, ...], from cut_pieces
   if (known) result[axis] = flat ? shard(kFlat) : shard(std::max<int8_t>(cut, 0));
-  Spread spread{id_of(result)};
+  TensorPlacement placement{id_of(result)};
   if (flat && known)
-    spread = {spread.marks, id_of(Layout{static_cast<int>(axis), to.count(), std::move(pieces)}), to.byte_offset};
-  moment.writes[0] = whole(to, shards ? Spread{} : spread);
+    placement = {placement.by_axis, id_of(Layout{static_cast<int>(axis), to.count(), std::move(pieces)}),
+                 to.byte_offset};
+  context.writes[0] = whole(to, shards ? TensorPlacement{} : placement);
 }
 
 }  // namespace prun::verify

@@ -15,10 +15,10 @@ namespace prun::verify {
 namespace {
 
 // The output of the writer that covers the first byte; null: of another step, or there is none.
-const Tensor* written_as(const Moment& moment, const Tensor& read, const Held& held) {
-  if (held.writer.stream < 0) return nullptr;
-  for (const int id : moment.body.op(held.writer).writes) {
-    const Tensor& tensor = moment.body.program->tensors[id];
+const Tensor* written_as(const OpContext& context, const Tensor& read, const ValueState& state) {
+  if (state.writer.stream < 0) return nullptr;
+  for (const int id : context.body.op(state.writer).writes) {
+    const Tensor& tensor = context.body.program->tensors[id];
     const bool covers = tensor.buffer == read.buffer && tensor.byte_offset <= read.byte_offset &&
                         read.byte_offset < tensor.byte_offset + tensor.bytes();
     if (covers) return &tensor;
@@ -32,32 +32,32 @@ bool same_rows(const Shape& a, const Shape& b) {
 
 }  // namespace
 
-void check_reads(const Moment& moment) {
-  if (moment.op.def->op_class != OpClass::compute || moment.op.is(ops::norm2) || is_check(moment.op)) return;
-  for (size_t r = 0; r < moment.reads.size(); r++) {
-    const Tensor& read = *moment.read_tensors[r];
-    if (moment.reads[r].empty()) continue;
-    const Held& held = moment.reads[r].front().held;
-    const int64_t piece = held.spread.piece_count;
-    if (find_elementwise_rule(*moment.op.def) == nullptr && piece > 0 && read.count() != piece) {
-      moment.report("part of a tensor",
-                    fmt::format("reads {} elements of buffer '{}' where a parameter of {} begins", read.count(),
-                                moment.body.buffer_name(read.buffer), piece),
-                    held);
+void check_reads(const OpContext& context) {
+  if (context.op.def->op_class != OpClass::compute || context.op.is(ops::norm2) || is_check(context.op)) return;
+  for (size_t r = 0; r < context.reads.size(); r++) {
+    const Tensor& read = *context.read_tensors[r];
+    if (context.reads[r].empty()) continue;
+    const ValueState& state = context.reads[r].front().state;
+    const int64_t piece = state.placement.piece_count;
+    if (find_elementwise_rule(*context.op.def) == nullptr && piece > 0 && read.count() != piece) {
+      context.report("part of a tensor",
+                     fmt::format("reads {} elements of buffer '{}' where a parameter of {} begins", read.count(),
+                                 context.body.buffer_name(read.buffer), piece),
+                     state);
       return;
     }
-    const Tensor* written = written_as(moment, read, held);
-    const Program& program = *moment.body.program;
+    const Tensor* written = written_as(context, read, state);
+    const Program& program = *context.body.program;
     const bool is_result = program.buffers[read.buffer].role == Role::activation;
     if (written != nullptr && written != &read && is_result && read.shape == written->shape) {
-      moment.report("another value", fmt::format("reads '{}' where '{}' lies", read.name, written->name), held);
+      context.report("another value", fmt::format("reads '{}' where '{}' lies", read.name, written->name), state);
       return;
     }
     if (written == nullptr || read.shape.size() < 2 || written->shape.size() < 2) continue;
-    const bool samples = moment.body.op(held.writer).is(ops::next_batch) && same_rows(read.shape, written->shape);
+    const bool samples = context.body.op(state.writer).is(ops::next_batch) && same_rows(read.shape, written->shape);
     if (read.count() >= written->count() || samples) continue;
-    moment.report("part of a tensor",
-                  fmt::format("reads {} of what is {}", shape_text(read.shape), shape_text(written->shape)), held);
+    context.report("part of a tensor",
+                   fmt::format("reads {} of what is {}", shape_text(read.shape), shape_text(written->shape)), state);
     return;
   }
 }

@@ -11,88 +11,88 @@
 namespace prun::verify {
 namespace {
 
-void update(Moment& moment) {
-  for (size_t w = 0; w < moment.writes.size(); w++) {
-    const auto at = std::find(moment.op.reads.begin(), moment.op.reads.end(), moment.op.writes[w]);
-    if (at == moment.op.reads.end()) continue;
-    for (const Segment& segment : moment.reads[at - moment.op.reads.begin()]) {
-      const OpRef writer = segment.held.writer;
-      if (writer.stream < 0 || !is_optimizer(moment.body.op(writer))) continue;
-      moment.report("updated twice",
-                    fmt::format("updates bytes {}..{} of buffer '{}' for the second time in a step", segment.begin,
-                                segment.end, moment.body.buffer_name(moment.write_tensors[w]->buffer)),
-                    segment.held);
+void update(OpContext& context) {
+  for (size_t w = 0; w < context.writes.size(); w++) {
+    const auto at = std::find(context.op.reads.begin(), context.op.reads.end(), context.op.writes[w]);
+    if (at == context.op.reads.end()) continue;
+    for (const Segment& segment : context.reads[at - context.op.reads.begin()]) {
+      const OpRef writer = segment.state.writer;
+      if (writer.stream < 0 || !is_optimizer(context.body.op(writer))) continue;
+      context.report("updated twice",
+                     fmt::format("updates bytes {}..{} of buffer '{}' for the second time in a step", segment.begin,
+                                 segment.end, context.body.buffer_name(context.write_tensors[w]->buffer)),
+                     segment.state);
       break;
     }
   }
-  for (const size_t w : {size_t{0}, updated_by(moment.op)}) {  // the parameters and a copy of them
-    if (w == moment.writes.size()) continue;
-    for (Segment& segment : moment.writes[w]) segment.held.age = Age::after_update;
+  for (const size_t w : {size_t{0}, updated_by(context.op)}) {  // the parameters and a copy of them
+    if (w == context.writes.size()) continue;
+    for (Segment& segment : context.writes[w]) segment.state.params = ParamVersion::after_update;
   }
 }
 
 // Every element of a clipped gradient is in the norm that clips it, once. Twins of tied weights are in another rank's.
-void check_norm(const Moment& moment) {
-  const bool clips = moment.op.reads.size() > updated_by(moment.op) + 1;
+void check_norm(const OpContext& context) {
+  const bool clips = context.op.reads.size() > updated_by(context.op) + 1;
   if (!clips) return;
-  const Segments& grads = moment.reads[0];
-  const bool any = std::any_of(grads.begin(), grads.end(), [](const Segment& s) { return s.held.norms > 0; });
+  const Segments& grads = context.reads[0];
+  const bool any = std::any_of(grads.begin(), grads.end(), [](const Segment& s) { return s.state.norms > 0; });
   for (const Segment& segment : grads) {
-    const int norms = segment.held.norms;
-    if (norms == 1 || (norms == 0 && !any && moment.body.many_classes)) continue;
-    moment.report("norm of gradients",
-                  fmt::format("clips bytes {}..{} of buffer '{}' by a norm that counts them {}", segment.begin,
-                              segment.end, moment.body.buffer_name(moment.read_tensors[0]->buffer),
-                              norms == 0 ? "not at all" : fmt::format("{} times", norms)),
-                  segment.held);
+    const int norms = segment.state.norms;
+    if (norms == 1 || (norms == 0 && !any && context.body.many_classes)) continue;
+    context.report("norm of gradients",
+                   fmt::format("clips bytes {}..{} of buffer '{}' by a norm that counts them {}", segment.begin,
+                               segment.end, context.body.buffer_name(context.read_tensors[0]->buffer),
+                               norms == 0 ? "not at all" : fmt::format("{} times", norms)),
+                   segment.state);
     return;
   }
 }
 
 }  // namespace
 
-void follow_updates(Moment& moment) {
-  const Phase phase = moment.op.phase;
-  if (is_optimizer(moment.op)) {
-    check_norm(moment);
-    return update(moment);
+void follow_updates(OpContext& context) {
+  const Phase phase = context.op.phase;
+  if (is_optimizer(context.op)) {
+    check_norm(context);
+    return update(context);
   }
-  Age oldest = Age::none;
-  for (size_t r = 0; r < moment.reads.size(); r++) {
-    for (const Segment& segment : moment.reads[r]) {
-      const Held& held = segment.held;
-      if (held.age == Age::none) continue;
-      if (oldest == Age::none || held.age < oldest) oldest = held.age;
-      if (held.age != Age::after_update || (phase != Phase::forward && phase != Phase::backward)) continue;
-      moment.report("read after update",
-                    fmt::format("reads bytes {}..{} of buffer '{}', parameters that the step has already updated",
-                                segment.begin, segment.end, moment.body.buffer_name(moment.read_tensors[r]->buffer)),
-                    held);
+  ParamVersion oldest = ParamVersion::none;
+  for (size_t r = 0; r < context.reads.size(); r++) {
+    for (const Segment& segment : context.reads[r]) {
+      const ValueState& state = segment.state;
+      if (state.params == ParamVersion::none) continue;
+      if (oldest == ParamVersion::none || state.params < oldest) oldest = state.params;
+      if (state.params != ParamVersion::after_update || (phase != Phase::forward && phase != Phase::backward)) continue;
+      context.report("read after update",
+                     fmt::format("reads bytes {}..{} of buffer '{}', parameters that the step has already updated",
+                                 segment.begin, segment.end, context.body.buffer_name(context.read_tensors[r]->buffer)),
+                     state);
       return;
     }
   }
-  if (!moment.op.def->moves) return;
-  for (Segments& write : moment.writes)
-    for (Segment& segment : write) segment.held.age = oldest;
+  if (!context.op.def->moves) return;
+  for (Segments& write : context.writes)
+    for (Segment& segment : write) segment.state.params = oldest;
 }
 
 void check_update_at_end(const BodyView& step, BufferId id, const Segments& end, Findings& findings) {
   const Buffer& buffer = step.program->buffers[id];
   for (const Segment& segment : end) {
-    const Held& held = segment.held;
+    const ValueState& state = segment.state;
     const auto bytes = [&] {
       return fmt::format("{}bytes {}..{} of buffer '{}'", step.where(), segment.begin, segment.end, buffer.name);
     };
-    if (held.writer.stream < 0) {
+    if (state.writer.stream < 0) {
       findings.add("never updated",
                    fmt::format("{} are {}, and nothing in a step writes them", bytes(),
                                buffer.role == Role::param ? "parameters" : "optimizer state"),
                    buffer.site);
-    } else if (held.age == Age::before_update && held.live_in) {
+    } else if (state.params == ParamVersion::before_update && state.live_in) {
       findings.add("stale weights",
                    fmt::format("{} begin a step as a copy of parameters, and {} made it before they were updated",
-                               bytes(), step.describe(held.writer)),
-                   step.op(held.writer).site);
+                               bytes(), step.describe(state.writer)),
+                   step.op(state.writer).site);
     }
   }
 }

@@ -9,94 +9,94 @@
 
 namespace prun::verify {
 
-void Moment::report(const std::string& rule, const std::string& what, const Held& held) const {
+void OpContext::report(const std::string& rule, const std::string& what, const ValueState& state) const {
   const std::string who =
-      held.writer.stream < 0 ? "it is from before the step" : fmt::format("{} wrote it", body.describe(held.writer));
+      state.writer.stream < 0 ? "it is from before the step" : fmt::format("{} wrote it", body.describe(state.writer));
   findings.add(rule, fmt::format("{}{} {}; {}", body.where(), body.describe(ref), what, who), op.site);
 }
 
-Values::Values(const JobView& view, Findings& findings) : view_(view), findings_(findings), spreads_(view) {
+Values::Values(const JobView& view, Findings& findings) : view_(view), findings_(findings), flow_(view) {
   for (const Program& program : view.job->classes)
-    classes_.push_back({std::vector<ByteMap<Held>>(program.buffers.size())});
+    classes_.push_back({std::vector<ByteMap<ValueState>>(program.buffers.size())});
 }
 
 Segments Values::segments_of(int id, const Tensor& tensor) {
   Segments list;
   if (tensor.bytes() == 0) return list;
   classes_[id].buffers[tensor.buffer].over(
-      tensor.byte_offset, tensor.byte_offset + tensor.bytes(), [&](int64_t begin, int64_t end, Held& held) {
-        if (held.version == 0) held.live_in = true;
-        if (!list.empty() && list.back().held.version == held.version && list.back().held.spread == held.spread &&
-            list.back().held.writer == held.writer && list.back().held.base == held.base &&
-            list.back().held.norms == held.norms) {
+      tensor.byte_offset, tensor.byte_offset + tensor.bytes(), [&](int64_t begin, int64_t end, ValueState& state) {
+        if (state.version == 0) state.live_in = true;
+        if (!list.empty() && list.back().state.version == state.version &&
+            list.back().state.placement == state.placement && list.back().state.writer == state.writer &&
+            list.back().state.base == state.base && list.back().state.norms == state.norms) {
           list.back().end = end;  // one write, split by an earlier look at a part of it
         } else {
-          list.push_back({begin, end, held});
+          list.push_back({begin, end, state});
         }
       });
   return list;
 }
 
 void Values::send(StreamCursor at) {
-  Moment moment = moment_of(at);
-  messages_[walk_->channel(at)].push_back(moment.reads[0]);
-  finish(at.actor, moment);
+  OpContext context = context_of(at);
+  messages_[walk_->channel(at)].push_back(context.reads[0]);
+  finish(at.actor, context);
 }
 
 // A receive takes what the matching send of the other class holds.
 void Values::receive(StreamCursor at) {
-  Moment moment = moment_of(at);
-  const Mesh& mesh = moment.body.program->mesh;
-  const int size = mesh.size(moment.op.axis), offset = (size - peer_offset(mesh, moment.op)) % size;
-  const Tensor& to = *moment.write_tensors[0];
+  OpContext context = context_of(at);
+  const Mesh& mesh = context.body.program->mesh;
+  const int size = mesh.size(context.op.axis), offset = (size - peer_offset(mesh, context.op)) % size;
+  const Tensor& to = *context.write_tensors[0];
   std::deque<Segments>& sent = messages_[walk_->channel(at)];
   if (sent.empty()) {
-    moment.writes[0] = {{to.byte_offset, to.byte_offset + to.bytes(), {}}};
+    context.writes[0] = {{to.byte_offset, to.byte_offset + to.bytes(), {}}};
   } else {
     const Segments message = std::move(sent.front());
     sent.pop_front();
     const int64_t shift = message.empty() ? 0 : to.byte_offset - message.front().begin;
     for (const Segment& segment : message) {
-      Held held;
-      held.spread = spreads_.arrived(segment.held.spread, moment.op.axis, offset);
-      moment.writes[0].push_back({segment.begin + shift, segment.end + shift, held});
+      ValueState state;
+      state.placement = flow_.arrived(segment.state.placement, context.op.axis, offset);
+      context.writes[0].push_back({segment.begin + shift, segment.end + shift, state});
     }
   }
-  finish(at.actor, moment);
+  finish(at.actor, context);
 }
 
 void Values::run(StreamCursor at) {
-  Moment moment = moment_of(at);
-  spreads_.follow(moment);
-  finish(at.actor, moment);
+  OpContext context = context_of(at);
+  flow_.follow(context);
+  finish(at.actor, context);
 }
 
 // A reduction across programs adds up what all of them bring.
 void Values::meet(const std::vector<StreamCursor>& members) {
-  std::vector<Moment> moments;
-  for (const StreamCursor at : members) moments.push_back(moment_of(at));
-  const auto brings_one = [](const Moment& moment) {
-    return moment.op.is(ops::all_reduce) && moment.reads[0].size() == 1;
+  std::vector<OpContext> moments;
+  for (const StreamCursor at : members) moments.push_back(context_of(at));
+  const auto brings_one = [](const OpContext& context) {
+    return context.op.is(ops::all_reduce) && context.reads[0].size() == 1;
   };
   if (members.size() > 1 && std::all_of(moments.begin(), moments.end(), brings_one)) {
-    std::vector<const Spread*> all;
-    for (const Moment& moment : moments) all.push_back(&moment.reads[0].front().held.spread);
-    const Spread together = spreads_.together(all);
-    for (Moment& moment : moments) {
-      moment.reads[0].front().held.spread = together;
-      moment.met = true;
+    std::vector<const TensorPlacement*> all;
+    for (const OpContext& context : moments) all.push_back(&context.reads[0].front().state.placement);
+    const TensorPlacement together = flow_.together(all);
+    for (OpContext& context : moments) {
+      context.reads[0].front().state.placement = together;
+      context.met = true;
     }
   }
   for (size_t i = 0; i < members.size(); ++i) {
-    spreads_.follow(moments[i]);
+    flow_.follow(moments[i]);
     finish(members[i].actor, moments[i]);
   }
 }
 
 // The same op on the same bytes with the same operands, in place: the second makes something else of what the first
 // made.
-void Values::check_repeated(int id, const Moment& moment) {
-  const Op& op = moment.op;
+void Values::check_repeated(int id, const OpContext& context) {
+  const Op& op = context.op;
   if (is_optimizer(op)) return;
   std::vector<int64_t> key = {reinterpret_cast<int64_t>(op.def)};
   for (const char letter : op.axis) key.push_back(letter);
@@ -104,69 +104,70 @@ void Values::check_repeated(int id, const Moment& moment) {
   for (size_t i = 0; i < op.reads.size(); i++) {
     const bool updated = std::find(op.writes.begin(), op.writes.end(), op.reads[i]) != op.writes.end();
     in_place = in_place || updated;
-    key.push_back(moment.read_tensors[i]->buffer);
+    key.push_back(context.read_tensors[i]->buffer);
     int last = -1;
-    for (const Segment& segment : moment.reads[i]) {
-      const int version = updated ? segment.held.base : segment.held.version;
+    for (const Segment& segment : context.reads[i]) {
+      const int version = updated ? segment.state.base : segment.state.version;
       if (version != last) key.insert(key.end(), {segment.begin, version});
       last = version;
     }
     key.push_back(-1);
   }
   if (!in_place) return;
-  const auto [known, fresh] = classes_[id].in_place.try_emplace(std::move(key), moment.ref);
+  const auto [known, fresh] = classes_[id].in_place.try_emplace(std::move(key), context.ref);
   if (fresh) return;
-  findings_.add("applied twice",
-                fmt::format("{}{} does to '{}' what {} has done to it already", moment.body.where(),
-                            moment.body.describe(moment.ref), moment.body.buffer_name(moment.write_tensors[0]->buffer),
-                            moment.body.describe(known->second)),
-                op.site);
+  findings_.add(
+      "applied twice",
+      fmt::format("{}{} does to '{}' what {} has done to it already", context.body.where(),
+                  context.body.describe(context.ref), context.body.buffer_name(context.write_tensors[0]->buffer),
+                  context.body.describe(known->second)),
+      op.site);
 }
 
-void Values::apply(int id, Moment& moment) {
+void Values::apply(int id, OpContext& context) {
   Class& state = classes_[id];
-  for (size_t w = 0; w < moment.op.writes.size(); w++) {
-    const Tensor& tensor = *moment.write_tensors[w];
+  for (size_t w = 0; w < context.op.writes.size(); w++) {
+    const Tensor& tensor = *context.write_tensors[w];
     if (tensor.bytes() == 0) continue;
-    const auto read = std::find(moment.op.reads.begin(), moment.op.reads.end(), moment.op.writes[w]);
+    const auto read = std::find(context.op.reads.begin(), context.op.reads.end(), context.op.writes[w]);
     const int version = ++state.version;
-    for (Segment& segment : moment.writes[w]) {
-      state.buffers[tensor.buffer].over(segment.begin, segment.end, [&](int64_t, int64_t, Held& held) {
-        Held next = segment.held;
-        next.writer = init_ ? OpRef{-1, 0} : moment.ref;
+    for (Segment& segment : context.writes[w]) {
+      state.buffers[tensor.buffer].over(segment.begin, segment.end, [&](int64_t, int64_t, ValueState& value) {
+        ValueState next = segment.state;
+        next.writer = init_ ? OpRef{-1, 0} : context.ref;
         next.version = init_ ? 0 : version;
-        next.base = read == moment.op.reads.end() ? next.version : held.base;
-        next.live_in = !init_ && held.live_in;
+        next.base = read == context.op.reads.end() ? next.version : value.base;
+        next.live_in = !init_ && value.live_in;
         next.norms = 0;
-        held = next;
+        value = next;
       });
     }
   }
-  if (!moment.op.is(ops::norm2) || init_) return;
-  for (const Tensor* tensor : moment.read_tensors)
+  if (!context.op.is(ops::norm2) || init_) return;
+  for (const Tensor* tensor : context.read_tensors)
     state.buffers[tensor->buffer].over(tensor->byte_offset, tensor->byte_offset + tensor->bytes(),
-                                       [](int64_t, int64_t, Held& held) { held.norms++; });
+                                       [](int64_t, int64_t, ValueState& value) { value.norms++; });
 }
 
-Moment Values::moment_of(StreamCursor at) {
+OpContext Values::context_of(StreamCursor at) {
   const BodyView& view = body(at.actor);
-  Moment moment{view, walk_->ref(at), walk_->op(at), {}, {}, {}, {}, findings_};
-  for (const TensorId id : moment.op.reads) {
-    moment.read_tensors.push_back(&view.program->tensors[id]);
-    moment.reads.push_back(segments_of(at.actor, *moment.read_tensors.back()));
+  OpContext context{view, walk_->ref(at), walk_->op(at), {}, {}, {}, {}, findings_};
+  for (const TensorId id : context.op.reads) {
+    context.read_tensors.push_back(&view.program->tensors[id]);
+    context.reads.push_back(segments_of(at.actor, *context.read_tensors.back()));
   }
-  for (const TensorId id : moment.op.writes) moment.write_tensors.push_back(&view.program->tensors[id]);
-  moment.writes.resize(moment.op.writes.size());
-  return moment;
+  for (const TensorId id : context.op.writes) context.write_tensors.push_back(&view.program->tensors[id]);
+  context.writes.resize(context.op.writes.size());
+  return context;
 }
 
-void Values::finish(int id, Moment& moment) {
+void Values::finish(int id, OpContext& context) {
   if (!init_) {
-    check_repeated(id, moment);
-    check_reads(moment);
-    follow_updates(moment);
+    check_repeated(id, context);
+    check_reads(context);
+    follow_updates(context);
   }
-  apply(id, moment);
+  apply(id, context);
 }
 
 void Values::run_body(bool init) {
@@ -189,18 +190,18 @@ void Values::begin_step() {
     classes_[id].in_place.clear();
     for (size_t b = 0; b < program.buffers.size(); b++) {
       const Buffer& buffer = program.buffers[b];
-      ByteMap<Held>& bytes = classes_[id].buffers[b];
+      ByteMap<ValueState>& bytes = classes_[id].buffers[b];
       if (!buffer.persistent) {
         bytes = {};
         continue;
       }
-      bytes.each([&](int64_t begin, int64_t end, Held& held) {
-        Held before;  // this step: by nothing in it
-        before.age = held.age;
-        before.spread = held.spread;
-        held = before;
-        if (buffer.role == Role::param) held.age = Age::before_update;
-        begin_[id][b].push_back({begin, end, held});
+      bytes.each([&](int64_t begin, int64_t end, ValueState& state) {
+        ValueState before;  // this step: by nothing in it
+        before.params = state.params;
+        before.placement = state.placement;
+        state = before;
+        if (buffer.role == Role::param) state.params = ParamVersion::before_update;
+        begin_[id][b].push_back({begin, end, state});
       });
     }
   }
@@ -212,31 +213,31 @@ void Values::end_step() {
     const BodyView& step = body(static_cast<int>(id));
     const int loss = step.body->loss;
     if (loss >= 0) {
-      const Segments held = segments_of(static_cast<int>(id), step.program->tensors[loss]);
-      const bool is_made = held.front().held.writer.stream >= 0;
+      const Segments state = segments_of(static_cast<int>(id), step.program->tensors[loss]);
+      const bool is_made = state.front().state.writer.stream >= 0;
       if (!is_made)
         findings_.add("lost value", step.where() + "a step ends without a loss: nothing in it writes one", {});
-      const std::string missing = spreads_.not_whole(held.front().held.spread);
+      const std::string missing = flow_.not_whole(state.front().state.placement);
       if (!missing.empty() && is_made)
         findings_.add("placement",
                       fmt::format("{}the loss ends a step {}; {} wrote it", step.where(), missing,
-                                  step.describe(held.front().held.writer)),
-                      step.op(held.front().held.writer).site);
+                                  step.describe(state.front().state.writer)),
+                      step.op(state.front().state.writer).site);
     }
     for (size_t b = 0; b < begin_[id].size(); b++) {
       if (!is_state(step.program->buffers[b])) continue;
-      ByteMap<Held>& bytes = classes_[id].buffers[b];
+      ByteMap<ValueState>& bytes = classes_[id].buffers[b];
       Segments now;
       for (const Segment& before : begin_[id][b]) {
-        bytes.over(before.begin, before.end, [&](int64_t begin, int64_t end, Held& held) {
-          now.push_back({begin, end, held});
-          const std::string changed = spreads_.difference(before.held.spread, held.spread);
+        bytes.over(before.begin, before.end, [&](int64_t begin, int64_t end, ValueState& state) {
+          now.push_back({begin, end, state});
+          const std::string changed = flow_.difference(before.state.placement, state.placement);
           if (changed.empty()) return;
           findings_.add("placement",
                         fmt::format("{}bytes {}..{} of buffer '{}' {}; {} wrote them", step.where(), begin, end,
                                     step.buffer_name(static_cast<int>(b)), changed,
-                                    held.writer.stream < 0 ? "init" : step.describe(held.writer)),
-                        held.writer.stream < 0 ? step.program->buffers[b].site : step.op(held.writer).site);
+                                    state.writer.stream < 0 ? "init" : step.describe(state.writer)),
+                        state.writer.stream < 0 ? step.program->buffers[b].site : step.op(state.writer).site);
         });
       }
       if (step.is_step) check_update_at_end(step, static_cast<int>(b), now, findings_);

@@ -16,42 +16,42 @@
 namespace prun::verify {
 
 // Whether a value is a copy of parameters, and of which version.
-enum class Age : uint8_t { none, before_update, after_update };
+enum class ParamVersion : uint8_t { none, before_update, after_update };
 
-struct Held {
+struct ValueState {
   OpRef writer{-1, 0};  // stream -1: init, or the step before
   int version = 0;      // counts the writes of the class's step; 0: before the step
   int base = 0;         // the last version that was not made from the one before in place
-  Age age = Age::none;
+  ParamVersion params = ParamVersion::none;
   bool live_in = false;  // what the step before left here was read in this one
   int norms = 0;         // how many norm2 have read it
-  Spread spread;
+  TensorPlacement placement;
 };
 
 struct Segment {
   int64_t begin = 0, end = 0;  // bytes of the buffer
-  Held held;
+  ValueState state;
 };
 using Segments = std::vector<Segment>;
 
-// All of a tensor, or elements of it, with one spread; a spread for one parameter of a flat vector.
-Segments whole(const Tensor& tensor, const Spread& spread);
-Segment part(const Tensor& tensor, int64_t begin, int64_t end, const Spread& spread);
-Spread parameter(const Piece& piece);
+// All of a tensor, or elements of it, with one placement; a placement for one parameter of a flat vector.
+Segments whole(const Tensor& tensor, const TensorPlacement& placement);
+Segment part(const Tensor& tensor, int64_t begin, int64_t end, const TensorPlacement& placement);
+TensorPlacement parameter(const Piece& piece);
 
 // One op with what its operands hold; rules fill in the writes.
-struct Moment {
+struct OpContext {
   const BodyView& body;
   OpRef ref;
   const Op& op;
   std::vector<const Tensor*> read_tensors, write_tensors;
   std::vector<Segments> reads;
-  std::vector<Segments> writes;  // in a write, held is what the op leaves there
+  std::vector<Segments> writes;  // in a write, state is what the op leaves there
   Findings& findings;
   bool met = false;  // a reduction that has seen what ranks of other programs bring
 
   // "reads, by 'embed.grads'": rule's message with both sites.
-  void report(const std::string& rule, const std::string& what, const Held& held) const;
+  void report(const std::string& rule, const std::string& what, const ValueState& state) const;
 };
 
 // Classes walk in the place of their ranks. A send leaves what it holds behind; where nothing moves any more, because
@@ -64,7 +64,7 @@ class Values : private WalkPolicy {
 
  private:
   struct Class {
-    std::vector<ByteMap<Held>> buffers;
+    std::vector<ByteMap<ValueState>> buffers;
     int version = 0;
     std::map<std::vector<int64_t>, OpRef> in_place;  // ops that update in place, with the versions they read
   };
@@ -78,16 +78,16 @@ class Values : private WalkPolicy {
   void run_body(bool init);
   void begin_step();
   void end_step();
-  Moment moment_of(StreamCursor at);
-  void finish(int id, Moment& moment);
-  void apply(int id, Moment& moment);
-  void check_repeated(int id, const Moment& moment);
+  OpContext context_of(StreamCursor at);
+  void finish(int id, OpContext& context);
+  void apply(int id, OpContext& context);
+  void check_repeated(int id, const OpContext& context);
   Segments segments_of(int id, const Tensor& tensor);
   const BodyView& body(int id) const { return in_step_ ? view_.steps[id] : view_.bodies[id * 2 + (init_ ? 0 : 1)]; }
 
   const JobView& view_;
   Findings& findings_;
-  Spreads spreads_;
+  PlacementFlow flow_;
   bool init_ = true, in_step_ = false;
   Walk* walk_ = nullptr;  // through the body under way
   std::vector<Class> classes_;
@@ -96,9 +96,9 @@ class Values : private WalkPolicy {
 };
 
 // reads.cc: operands are what was written, not a part of it.
-void check_reads(const Moment& moment);
+void check_reads(const OpContext& context);
 // updates.cc: parameters are updated once, copies of them follow, reads come before. Sets the ages of the writes.
-void follow_updates(Moment& moment);
+void follow_updates(OpContext& context);
 void check_update_at_end(const BodyView& step, BufferId buffer, const Segments& end, Findings& findings);
 
 }  // namespace prun::verify

@@ -1,4 +1,4 @@
-// The table of placements: each op on one axis of two ranks, marks in, marks or a problem out.
+// The table of placements: each op on one axis of two ranks, axes in, axes or a problem out.
 #include <gtest/gtest.h>
 
 #include "tests/unit/verify_builder.h"
@@ -9,7 +9,7 @@ namespace {
 
 struct Operand {
   Shape shape;
-  Mark mark;
+  AxisPlacement placement;
 };
 
 // "S(1), I", or what is wrong. The axis is called "tp".
@@ -17,7 +17,7 @@ std::string outcome(const char* kind, std::vector<Operand> reads, std::vector<Sh
                     Combine combine = Combine::sum) {
   Builder b({{"tp", 2}});
   std::vector<TensorId> in, out;
-  Marks marks;
+  AxisPlacements axes;
   const auto tensor = [&](const Shape& shape) {
     const int id = b.buffer("b", element_count(shape));
     b.program.tensors.back().shape = shape;
@@ -25,25 +25,25 @@ std::string outcome(const char* kind, std::vector<Operand> reads, std::vector<Sh
   };
   for (const Operand& read : reads) {
     in.push_back(tensor(read.shape));
-    marks.push_back(read.mark);
+    axes.push_back(read.placement);
   }
   for (const Shape& shape : writes) out.push_back(tensor(shape));
   b.op(op_def(kind), in, out).attrs = std::move(attrs);
   const Job job = b.job();
   const BodyView body(job, 0, kStepBody);
   Findings findings;
-  Moment moment{body, {0, 0}, body.op({0, 0}), {}, {}, {}, {}, findings};
-  for (const int id : in) moment.read_tensors.push_back(&body.program->tensors[static_cast<size_t>(id)]);
-  for (const int id : out) moment.write_tensors.push_back(&body.program->tensors[static_cast<size_t>(id)]);
-  moment.reads.resize(in.size());
-  moment.writes.resize(out.size());
+  OpContext context{body, {0, 0}, body.op({0, 0}), {}, {}, {}, {}, findings};
+  for (const int id : in) context.read_tensors.push_back(&body.program->tensors[static_cast<size_t>(id)]);
+  for (const int id : out) context.write_tensors.push_back(&body.program->tensors[static_cast<size_t>(id)]);
+  context.reads.resize(in.size());
+  context.writes.resize(out.size());
   AxisRule rule = find_elementwise_rule(op_def(kind));
   if (rule == nullptr) rule = find_axis_rule(op_def(kind));
   const std::string axis = "tp";
-  const AxisOutcome result = rule(AxisView{moment, axis, 2, combine}, marks);
+  const AxisOutcome result = rule(AxisView{context, axis, 2, combine}, axes);
   if (!result.problem.empty()) return result.problem;
   std::string text;
-  for (const Mark& mark : result.writes) text += (text.empty() ? "" : ", ") + mark_text(mark);
+  for (const AxisPlacement& placement : result.writes) text += (text.empty() ? "" : ", ") + placement_text(placement);
   return text;
 }
 
@@ -53,65 +53,77 @@ Attrs with(const std::string& name, Attr value) {
   return attrs;
 }
 
-const Mark kPartial = partial(Combine::sum);
+const AxisPlacement kPartial = partial(Combine::sum);
 
 TEST(PlacementRules, ColumnsAndRowsOfAWeight) {
-  EXPECT_EQ(outcome("linear", {{{4, 8}, kSame}, {{8, 3}, shard(1)}, {{3}, shard(0)}}, {{4, 3}}), "S(1)");
+  EXPECT_EQ(outcome("linear", {{{4, 8}, kInvariant}, {{8, 3}, shard(1)}, {{3}, shard(0)}}, {{4, 3}}), "S(1)");
   EXPECT_EQ(outcome("linear", {{{4, 8}, shard(1)}, {{8, 3}, shard(0)}}, {{4, 3}}), "P");
-  EXPECT_EQ(outcome("linear", {{{4, 8}, shard(1)}, {{8, 3}, shard(0)}, {{3}, kSame}}, {{4, 3}}),
+  EXPECT_EQ(outcome("linear", {{{4, 8}, shard(1)}, {{8, 3}, shard(0)}, {{3}, kInvariant}}, {{4, 3}}),
             "adds a bias to each rank's partial sum over tp");
-  EXPECT_EQ(outcome("linear", {{{4, 8}, shard(1)}, {{8, 3}, kSame}}, {{4, 3}}),
+  EXPECT_EQ(outcome("linear", {{{4, 8}, shard(1)}, {{8, 3}, kInvariant}}, {{4, 3}}),
             "combines operands that are spread differently over tp: S(1), I");
-  EXPECT_EQ(outcome("linear", {{{4, 8}, kSame}, {{3, 8}, shard(0)}}, {{4, 3}}, with("transpose", int64_t{1})), "S(1)");
+  EXPECT_EQ(outcome("linear", {{{4, 8}, kInvariant}, {{3, 8}, shard(0)}}, {{4, 3}}, with("transpose", int64_t{1})),
+            "S(1)");
   EXPECT_EQ(outcome("linear_dx", {{{4, 3}, shard(1)}, {{8, 3}, shard(1)}}, {{4, 8}}), "P");
-  EXPECT_EQ(outcome("linear_dx", {{{4, 3}, kSame}, {{8, 3}, shard(0)}}, {{4, 8}}), "S(1)");
+  EXPECT_EQ(outcome("linear_dx", {{{4, 3}, kInvariant}, {{8, 3}, shard(0)}}, {{4, 8}}), "S(1)");
   EXPECT_EQ(outcome("linear_dw", {{{4, 8}, shard(0)}, {{4, 3}, shard(0)}}, {{8, 3}, {3}}), "P, P");
-  EXPECT_EQ(outcome("linear_dw", {{{4, 8}, shard(1)}, {{4, 3}, kSame}}, {{8, 3}, {3}}), "S(0), I");
-  EXPECT_EQ(outcome("linear_dw", {{{4, 8}, kSame}, {{4, 3}, shard(1)}}, {{8, 3}, {3}}), "S(1), S(0)");
+  EXPECT_EQ(outcome("linear_dw", {{{4, 8}, shard(1)}, {{4, 3}, kInvariant}}, {{8, 3}, {3}}), "S(0), I");
+  EXPECT_EQ(outcome("linear_dw", {{{4, 8}, kInvariant}, {{4, 3}, shard(1)}}, {{8, 3}, {3}}), "S(1), S(0)");
 }
 
 TEST(PlacementRules, ProductsThatTakeInAGelu) {
   const std::string missing = "takes partial sums over tp for whole values: a reduction over tp is missing";
-  EXPECT_EQ(outcome("linear_gelu", {{{4, 8}, kSame}, {{8, 3}, shard(1)}, {{3}, shard(0)}}, {{4, 3}, {4, 3}}),
+  EXPECT_EQ(outcome("linear_gelu", {{{4, 8}, kInvariant}, {{8, 3}, shard(1)}, {{3}, shard(0)}}, {{4, 3}, {4, 3}}),
             "S(1), S(1)");
   EXPECT_EQ(outcome("linear_gelu", {{{4, 8}, shard(1)}, {{8, 3}, shard(0)}}, {{4, 3}, {4, 3}}), missing);
-  EXPECT_EQ(outcome("linear_dx_gelu", {{{4, 3}, kSame}, {{8, 3}, shard(0)}, {{4, 8}, shard(1)}}, {{4, 8}}), "S(1)");
-  EXPECT_EQ(outcome("linear_dx_gelu", {{{4, 3}, shard(1)}, {{8, 3}, shard(1)}, {{4, 8}, kSame}}, {{4, 8}}), "P");
-  EXPECT_EQ(outcome("linear_dx_gelu", {{{4, 3}, kSame}, {{8, 3}, kSame}, {{4, 8}, kPartial}}, {{4, 8}}), missing);
-  EXPECT_EQ(outcome("linear_dx_gelu", {{{4, 3}, kSame}, {{8, 3}, shard(0)}, {{4, 8}, shard(0)}}, {{4, 8}}),
+  EXPECT_EQ(outcome("linear_dx_gelu", {{{4, 3}, kInvariant}, {{8, 3}, shard(0)}, {{4, 8}, shard(1)}}, {{4, 8}}),
+            "S(1)");
+  EXPECT_EQ(outcome("linear_dx_gelu", {{{4, 3}, shard(1)}, {{8, 3}, shard(1)}, {{4, 8}, kInvariant}}, {{4, 8}}), "P");
+  EXPECT_EQ(outcome("linear_dx_gelu", {{{4, 3}, kInvariant}, {{8, 3}, kInvariant}, {{4, 8}, kPartial}}, {{4, 8}}),
+            missing);
+  EXPECT_EQ(outcome("linear_dx_gelu", {{{4, 3}, kInvariant}, {{8, 3}, shard(0)}, {{4, 8}, shard(0)}}, {{4, 8}}),
             "combines operands that are spread differently over tp: S(0), S(1)");
 }
 
 TEST(PlacementRules, NormsThatTakeInAnAdd) {
   const std::string missing = "takes partial sums over tp for whole values: a reduction over tp is missing";
   const std::vector<Shape> made = {{4, 8}, {4, 8}, {4}, {4}};
-  EXPECT_EQ(outcome("add_layernorm", {{{4, 8}, shard(0)}, {{4, 8}, shard(0)}, {{8}, kSame}, {{8}, kSame}}, made),
-            "S(0)");
-  EXPECT_EQ(outcome("add_layernorm", {{{4, 8}, kSame}, {{4, 8}, kPartial}, {{8}, kSame}, {{8}, kSame}}, made),
-            "combines operands that are spread differently over tp: I, P");
-  EXPECT_EQ(outcome("add_layernorm", {{{4, 8}, kPartial}, {{4, 8}, kPartial}, {{8}, kSame}, {{8}, kSame}}, made),
-            missing);
-  EXPECT_EQ(outcome("add_rmsnorm", {{{4, 8}, kSame}, {{4, 8}, kSame}, {{8}, shard(0)}}, {{4, 8}, {4, 8}, {4}}),
-            "combines operands that are spread differently over tp: I, S(0)");
   EXPECT_EQ(
-      outcome(
-          "layernorm_grad_add",
-          {{{4, 8}, shard(0)}, {{4, 8}, shard(0)}, {{8}, kSame}, {{4}, shard(0)}, {{4}, shard(0)}, {{4, 8}, shard(0)}},
-          {{4, 8}, {8}, {8}}),
-      "S(0), P, P");
-  EXPECT_EQ(outcome("rmsnorm_grad_add",
-                    {{{4, 8}, kSame}, {{4, 8}, kPartial}, {{8}, kSame}, {{4}, kSame}, {{4, 8}, kSame}}, {{4, 8}, {8}}),
-            "combines operands that are spread differently over tp: P, I");
+      outcome("add_layernorm", {{{4, 8}, shard(0)}, {{4, 8}, shard(0)}, {{8}, kInvariant}, {{8}, kInvariant}}, made),
+      "S(0)");
+  EXPECT_EQ(
+      outcome("add_layernorm", {{{4, 8}, kInvariant}, {{4, 8}, kPartial}, {{8}, kInvariant}, {{8}, kInvariant}}, made),
+      "combines operands that are spread differently over tp: I, P");
+  EXPECT_EQ(
+      outcome("add_layernorm", {{{4, 8}, kPartial}, {{4, 8}, kPartial}, {{8}, kInvariant}, {{8}, kInvariant}}, made),
+      missing);
+  EXPECT_EQ(
+      outcome("add_rmsnorm", {{{4, 8}, kInvariant}, {{4, 8}, kInvariant}, {{8}, shard(0)}}, {{4, 8}, {4, 8}, {4}}),
+      "combines operands that are spread differently over tp: I, S(0)");
+  EXPECT_EQ(outcome("layernorm_grad_add",
+                    {{{4, 8}, shard(0)},
+                     {{4, 8}, shard(0)},
+                     {{8}, kInvariant},
+                     {{4}, shard(0)},
+                     {{4}, shard(0)},
+                     {{4, 8}, shard(0)}},
+                    {{4, 8}, {8}, {8}}),
+            "S(0), P, P");
+  EXPECT_EQ(
+      outcome("rmsnorm_grad_add",
+              {{{4, 8}, kInvariant}, {{4, 8}, kPartial}, {{8}, kInvariant}, {{4}, kInvariant}, {{4, 8}, kInvariant}},
+              {{4, 8}, {8}}),
+      "combines operands that are spread differently over tp: P, I");
 }
 
 TEST(PlacementRules, LossesThatTakeInTheirGradient) {
   const std::vector<Shape> writes = {{}, {4}, {4, 8}};
   EXPECT_EQ(outcome("cross_entropy_and_grad", {{{4, 8}, shard(0)}, {{4}, shard(0)}}, writes), "P, S(0), S(0)");
-  EXPECT_EQ(outcome("cross_entropy_and_grad", {{{4, 8}, shard(0)}, {{4}, kSame}}, writes),
+  EXPECT_EQ(outcome("cross_entropy_and_grad", {{{4, 8}, shard(0)}, {{4}, kInvariant}}, writes),
             "combines operands that are spread differently over tp: S(0), I");
-  EXPECT_EQ(outcome("cross_entropy_and_grad", {{{4, 8}, shard(1)}, {{4}, kSame}}, writes),
+  EXPECT_EQ(outcome("cross_entropy_and_grad", {{{4, 8}, shard(1)}, {{4}, kInvariant}}, writes),
             "takes each rank's part of the vocabulary over tp for all of it");
-  EXPECT_EQ(outcome("cross_entropy_and_grad", {{{4, 8}, kPartial}, {{4}, kSame}}, writes),
+  EXPECT_EQ(outcome("cross_entropy_and_grad", {{{4, 8}, kPartial}, {{4}, kInvariant}}, writes),
             "takes partial sums over tp for whole values: a reduction over tp is missing");
 }
 
@@ -119,11 +131,12 @@ TEST(PlacementRules, WhatIsNotLinearNeedsWholeValues) {
   const std::string missing = "takes partial sums over tp for whole values: a reduction over tp is missing";
   EXPECT_EQ(outcome("gelu", {{{4, 8}, kPartial}}, {{4, 8}}), missing);
   EXPECT_EQ(outcome("gelu", {{{4, 8}, shard(1)}}, {{4, 8}}), "S(1)");
-  EXPECT_EQ(outcome("gelu_dx", {{{4, 8}, kSame}, {{4, 8}, kPartial}}, {{4, 8}}), "P");
-  EXPECT_EQ(outcome("layernorm", {{{4, 8}, kPartial}, {{8}, kSame}, {{8}, kSame}}, {{4, 8}, {4}, {4}}), missing);
-  EXPECT_EQ(outcome("layernorm", {{{4, 8}, shard(1)}, {{8}, kSame}, {{8}, kSame}}, {{4, 8}, {4}, {4}}),
+  EXPECT_EQ(outcome("gelu_dx", {{{4, 8}, kInvariant}, {{4, 8}, kPartial}}, {{4, 8}}), "P");
+  EXPECT_EQ(outcome("layernorm", {{{4, 8}, kPartial}, {{8}, kInvariant}, {{8}, kInvariant}}, {{4, 8}, {4}, {4}}),
+            missing);
+  EXPECT_EQ(outcome("layernorm", {{{4, 8}, shard(1)}, {{8}, kInvariant}, {{8}, kInvariant}}, {{4, 8}, {4}, {4}}),
             "normalizes rows of which each rank has a part over tp");
-  EXPECT_EQ(outcome("add", {{{4, 8}, kPartial}, {{4, 8}, kSame}}, {{4, 8}}),
+  EXPECT_EQ(outcome("add", {{{4, 8}, kPartial}, {{4, 8}, kInvariant}}, {{4, 8}}),
             "combines operands that are spread differently over tp: P, I");
   EXPECT_EQ(outcome("add", {{{4, 8}, kPartial}, {{4, 8}, kZero}}, {{4, 8}}), "P");
   EXPECT_EQ(outcome("mul", {{{4, 8}, kPartial}, {{4, 8}, kPartial}}, {{4, 8}}), missing);
@@ -131,42 +144,43 @@ TEST(PlacementRules, WhatIsNotLinearNeedsWholeValues) {
 
 TEST(PlacementRules, SplitVocabulary) {
   Attrs split = with("axis", std::string("tp"));
-  EXPECT_EQ(outcome("embedding", {{{4, 8}, kSame}, {{16, 3}, shard(0)}}, {{4, 8, 3}}, split), "P");
+  EXPECT_EQ(outcome("embedding", {{{4, 8}, kInvariant}, {{16, 3}, shard(0)}}, {{4, 8, 3}}, split), "P");
   EXPECT_EQ(outcome("cross_entropy_max", {{{4, 8}, shard(1)}}, {{4}}, split), "P");
-  EXPECT_EQ(
-      outcome("cross_entropy_sums", {{{4, 8}, shard(1)}, {{4}, kSame}, {{4}, partial(Combine::max)}}, {{2, 4}}, split),
-      "takes partial sums over tp for whole values: a reduction over tp is missing");
-  EXPECT_EQ(outcome("cross_entropy", {{{4, 8}, shard(1)}, {{4}, kSame}}, {{}, {4}}),
+  EXPECT_EQ(outcome("cross_entropy_sums", {{{4, 8}, shard(1)}, {{4}, kInvariant}, {{4}, partial(Combine::max)}},
+                    {{2, 4}}, split),
+            "takes partial sums over tp for whole values: a reduction over tp is missing");
+  EXPECT_EQ(outcome("cross_entropy", {{{4, 8}, shard(1)}, {{4}, kInvariant}}, {{}, {4}}),
             "takes each rank's part of the vocabulary over tp for all of it");
 }
 
 TEST(PlacementRules, NormsCountEveryElementOnce) {
   EXPECT_EQ(outcome("norm2", {{{8}, shard(kFlat)}, {{8}, shard(kFlat)}}, {{}}), "P");
-  EXPECT_EQ(outcome("norm2", {{{8}, shard(kFlat)}, {{8}, kSame}}, {{}}),
+  EXPECT_EQ(outcome("norm2", {{{8}, shard(kFlat)}, {{8}, kInvariant}}, {{}}),
             "counts what every rank has once for each rank of tp, beside parts");
-  EXPECT_EQ(outcome("norm2", {{{8}, shard(kFlat)}, {{8}, kSame}}, {{}}, with("weights", std::vector<double>{1, 0.5})),
-            "P");
+  EXPECT_EQ(
+      outcome("norm2", {{{8}, shard(kFlat)}, {{8}, kInvariant}}, {{}}, with("weights", std::vector<double>{1, 0.5})),
+      "P");
   EXPECT_EQ(outcome("norm2", {{{8}, kVarying}}, {{}}), "P");
 }
 
 TEST(PlacementRules, PiecesOfTensors) {
-  Mark cut = kPartial;
+  AxisPlacement cut = kPartial;
   cut.pieces = 1;
   EXPECT_EQ(outcome("join_pieces", {{{2, 4, 3}, cut}}, {{4, 6}}, with("dim", int64_t{1})), "P");
   EXPECT_EQ(outcome("join_pieces", {{{2, 4, 3}, cut}}, {{8, 3}}, with("dim", int64_t{0})),
             "combines operands that are spread differently over tp: P");
   Attrs take = with("axis", std::string("tp"));
   take.set("dim", int64_t{1});
-  EXPECT_EQ(outcome("take_piece", {{{4, 6}, kSame}}, {{4, 3}}, take), "S(1)");
+  EXPECT_EQ(outcome("take_piece", {{{4, 6}, kInvariant}}, {{4, 3}}, take), "S(1)");
 }
 
 // Ring attention: keys come from as many ranks before as the hop says, after all hops before it.
 TEST(PlacementRules, HopsOfARing) {
   const Shape q = {2, 4, 6}, kv = {2, 4, 4}, out = {2, 4, 2}, lse = {2, 1, 4};
   const auto turned = [](int dim, int turn) {
-    Mark mark = shard(dim);
-    mark.turn = static_cast<int16_t>(turn);
-    return mark;
+    AxisPlacement placement = shard(dim);
+    placement.turn = static_cast<int16_t>(turn);
+    return placement;
   };
   Attrs hop = with("tokens_axis", std::string("tp"));
   hop.set("hop", int64_t{0});
@@ -194,7 +208,7 @@ TEST(PlacementRules, Experts) {
   EXPECT_EQ(outcome("expert_linear", {{{8, 4, 3}, shard(0)}, {{8, 3, 5}, shard(0)}}, {{8, 4, 5}}), "S(0)");
   EXPECT_EQ(outcome("expert_linear", {{{8, 4, 3}, shard(1)}, {{8, 3, 5}, shard(0)}}, {{8, 4, 5}}),
             "combines operands that are spread differently over tp: S(1), S(0)");
-  Mark added = shard(0);
+  AxisPlacement added = shard(0);
   added.combine = Combine::sum;
   EXPECT_EQ(
       outcome("sgd", {{{8}, added}, {{8}, shard(0)}}, {{8}}),
