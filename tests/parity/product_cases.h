@@ -21,4 +21,7 @@ struct ProductCase {
 // Strategies x meshes x models of product.lua, then the plans of plans/ and plans/custom/.
 std::vector<ProductCase> product_cases();
 
+// The commands in the table of plans/atlas/README.md; `strategy` is the command.
+std::vector<ProductCase> atlas_cases();
+
 }  // namespace prun::test

@@ -3,7 +3,9 @@
 // relative. A wrong reduction, a stale weight or a sample seen twice stays large there, rounding vanishes. All in one
 // process, on virtual ranks that interleave at random.
 //
-//   parity_product [--some] [--table FILE] [WORD ...]   WORDs: only cases whose line contains all of them
+//   parity_product [--some] [--atlas] [--table FILE] [WORD ...]   WORDs: only cases whose line contains all of them
+//
+// --atlas takes the commands of plans/atlas/README.md, and with --table writes what differs into its rows.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -91,6 +93,7 @@ class Product {
 
 struct Arguments {
   bool some = false;
+  bool atlas = false;
   std::string table;
   std::vector<std::string> words;
 
@@ -142,23 +145,39 @@ class Table {
   std::vector<Row> rows_;
 };
 
+// The last cell of the row that has the command.
+void write_difference(const std::string& path, const ProductCase& one, const Outcome& outcome) {
+  std::ifstream old(path);
+  std::string text, line;
+  while (std::getline(old, line)) {
+    const bool of_row = line.starts_with("|") && line.find("`" + one.strategy + "`") != std::string::npos;
+    if (of_row) {
+      line.erase(line.rfind('|', line.size() - 2) + 1);
+      line += fmt::format(" {:.1e} |", outcome.difference);
+    }
+    text += line + "\n";
+  }
+  std::ofstream(path) << text;
+}
+
 int run_all(const Arguments& arguments) {
   Product product;
   Table table;
   int passed = 0, failed = 0;
-  for (const ProductCase& one : product_cases()) {
+  for (const ProductCase& one : arguments.atlas ? atlas_cases() : product_cases()) {
     if (!arguments.wants(one)) continue;
     const auto begin = std::chrono::steady_clock::now();
     const Outcome outcome = product.run(one);
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     table.add(one, outcome);
+    if (arguments.atlas && !arguments.table.empty()) write_difference(arguments.table, one, outcome);
     (outcome.problem.empty() ? passed : failed)++;
     fmt::print("{}  {:<60} {:.1e}  {:.2f} s\n", outcome.problem.empty() ? "ok    " : "FAILED", line_of(one),
                outcome.difference, seconds);
     if (!outcome.problem.empty()) fmt::print("        {}\n", outcome.problem);
     std::fflush(stdout);
   }
-  if (!arguments.table.empty()) table.write(arguments.table);
+  if (!arguments.atlas && !arguments.table.empty()) table.write(arguments.table);
   fmt::print("{} passed, {} failed\n", passed, failed);
   return failed == 0 && passed > 0 ? 0 : 1;
 }
@@ -172,6 +191,8 @@ int main(int argc, char** argv) {
     const std::string_view word = argv[i];
     if (word == "--some")
       arguments.some = true;
+    else if (word == "--atlas")
+      arguments.atlas = true;
     else if (word == "--table" && i + 1 < argc)
       arguments.table = argv[++i];
     else

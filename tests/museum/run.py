@@ -1,0 +1,162 @@
+#!/usr/bin/env python3
+"""The museum: bugs that other systems had, each as a plan of ours that `prun check` refuses, and its corrected twin.
+
+An exhibit is NAME.lua. Its first comment says in `key: value` lines (a value may go on in the next line) what happened, where it
+was reported, which law it breaks, who else could have found it, on how many ranks, and what `prun check` says. The line of the
+mistake ends in "-- here". With `--set right=1` the same file is the twin. README.md lists all of them; the part between its two
+marks is written from the exhibits. `run.py PRUN --update` writes it and the texts anew.
+"""
+import pathlib
+import re
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+import text_case  # noqa: E402
+
+KEYS = ["mistake", "happened", "report", "law", "others", "ranks", "says"]
+LAWS = {
+    "whole sums": "a gradient is summed over every axis whose ranks have terms of it",
+    "sums once": "what has been summed is not summed again",
+    "scale": "a mean is divided by the number of its terms, once",
+    "order of sums": "a reduction follows everything that adds to what it reduces",
+    "parts and wholes": "an op that needs all of a tensor is not given one rank's part of it",
+    "one call for all": "all ranks of a group call the same collective, on the same type and size, with the same root",
+    "no circle": "no ranks wait for each other in a circle",
+    "messages meet": "each send meets the receive that was meant",
+    "lifetimes": "nothing is read before it is there, or after it is gone",
+    "credits": "what runs ahead has a place to go to, and gives it back",
+    "every turn": "each microbatch goes through every layer once, forward, then backward",
+    "drift": "weights that ranks let drift apart are brought together, all of them, by their mean",
+    "division": "what is dealt out divides evenly, so that nothing is dropped or seen twice",
+    "reach": "every parameter reaches the loss, so that it is trained",
+    "names": "a name means one thing",
+    "axes": "each axis of the mesh divides one thing",
+    "one model": "model, data and evaluation agree about what a sample is",
+    "ranges": "an index lies within what it indexes",
+    "room": "what a rank holds fits into its memory",
+}
+MARKS = "<!-- written by run.py --update -->\n", "<!-- to here -->\n"
+WIDTH = 100
+
+
+class Exhibit:
+    def __init__(self, path):
+        self.path, self.name = path, path.stem
+        self.lines = path.read_text().splitlines()
+        self.header = next(i for i, line in enumerate(self.lines) if not line.startswith("--"))
+        self.fields, key = {}, None
+        for line in self.lines[:self.header]:
+            text = line[2:].strip()
+            found = re.match(r"(\w+): +(.*)", text)
+            if found and found[1] in KEYS:
+                key = found[1]
+                self.fields[key] = found[2]
+            elif key:
+                self.fields[key] += " " + text
+        self.here = [i for i, line in enumerate(self.lines, 1) if line.endswith("-- here")]
+
+    def problems(self):
+        """What is wrong with the file itself."""
+        missing = [key for key in KEYS if not self.fields.get(key)]
+        if missing:
+            yield f"its header lacks {', '.join(missing)}"
+        elif self.fields["law"] not in LAWS:
+            yield f"no law '{self.fields['law']}' (there are {', '.join(LAWS)})"
+        elif not re.fullmatch(r"https://github.com/[\w.-]+/[\w.-]+/(issues|pull)/\d+", self.fields["report"]):
+            yield f"its report is no issue or pull request: {self.fields['report']}"
+        if len(self.here) != 1:
+            yield f"{len(self.here)} lines end in '-- here', one should"
+
+    def check(self, prun, right=False):
+        command = f"prun check {self.path.relative_to(text_case.ROOT)} --nproc {self.fields.get('ranks', 2)}"
+        return text_case.run(prun, command + (" --set right=1" if right else ""))
+
+    def place(self):
+        return f"{self.path.relative_to(text_case.ROOT)}:{self.here[0]}"
+
+    def said(self, first):
+        """A message without its place, and without numbers that change with files beside this one."""
+        text = first.removeprefix(f"prun: {self.place()}: ").replace(self.place(), "here")
+        return re.sub(r"(lua/prun/\S+\.lua):\d+", r"\1", re.sub(r"#\d+", "", text))
+
+    def run(self, prun, update):
+        """Whether the mistake is refused at its line, in its words, and the twin accepted."""
+        bad = [] if update else list(self.problems())
+        code, _, err = self.check(prun)
+        first = err.split("\n", 1)[0]
+        if code != 3:
+            bad.append(f"prun check ends with {code}, not 3: {first}")
+        elif not self.here or not first.startswith(f"prun: {self.place()}: "):
+            bad.append(f"refused elsewhere, not in line {self.here}: {first}")
+        elif self.fields.get("says") != self.said(first):
+            if update:
+                self.write(self.said(first))
+            else:
+                bad.append(f"says: {self.said(first)}")
+        code, _, err = self.check(prun, right=True)
+        if code != 0:
+            bad.append(f"the corrected twin is refused: {err}")
+        for text in bad:
+            print(f"{self.name}: {text}")
+        return not bad
+
+    def write(self, says):
+        kept = [f"-- {key}: {line}" if i == 0 else f"--   {line}" for key, value in [*self.fields.items(), ("says", says)]
+                if key != "says" or value is says for i, line in enumerate(wrap(value, WIDTH - len(key) - 5))]
+        self.path.write_text("\n".join(kept + self.lines[self.header:]) + "\n")
+        self.__init__(self.path)
+
+    def row(self):
+        link = re.sub(r"https://github.com/(.*)/(?:issues|pull)/(\d+)", r"\1#\2", self.fields["report"])
+        cells = [f"[{self.fields['mistake']}]({self.path.name})", f"{self.fields['happened']} ([{link}]({self.fields['report']}))",
+                 self.fields["law"], self.fields["says"], self.fields["others"]]
+        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
+
+
+def wrap(text, width):
+    lines = [""]
+    for word in text.split():
+        if lines[-1] and len(lines[-1]) + 1 + len(word) > width:
+            lines.append("")
+        lines[-1] += (" " if lines[-1] else "") + word
+    return lines
+
+
+def page(exhibits):
+    order = list(LAWS)
+    laws = {law: sum(one.fields.get("law") == law for one in exhibits) for law in order}
+    text = f"{len(exhibits)} exhibits break {sum(count > 0 for count in laws.values())} laws.\n\n"
+    text += "| law | | exhibits |\n|---|---|---|\n"
+    text += "".join(f"| {law} | {LAWS[law]} | {laws[law]} |\n" for law in order if laws[law])
+    text += "\n| mistake | what happened | law | `prun check` says | who else could have found it |\n|---|---|---|---|---|\n"
+    return text + "".join(one.row() for one in sorted(exhibits, key=lambda one: (order.index(one.fields["law"]), one.name)))
+
+
+def page_agrees(exhibits, update):
+    path = HERE / "README.md"
+    before, _, rest = path.read_text().partition(MARKS[0])
+    old, _, after = rest.partition(MARKS[1])
+    new = "\n" + page(exhibits) + "\n"
+    if old == new:
+        return True
+    if update:
+        path.write_text(before + MARKS[0] + new + MARKS[1] + after)
+        return True
+    return text_case.compare(path, old, new, False)
+
+
+def main():
+    args = text_case.arguments(__doc__)
+    exhibits = [Exhibit(path) for path in sorted(HERE.glob("*.lua")) if path.stem != "museum"]
+    wanted = [one for one in exhibits if not args.cases or one.name in args.cases]
+    results = [(one.name, one.run(args.prun, args.update)) for one in wanted]
+    if not args.cases:
+        mistakes = [one.fields.get("mistake") for one in exhibits]
+        results.append(("no mistake is there twice", len(set(mistakes)) == len(mistakes)))
+        results.append(("README.md", page_agrees(exhibits, args.update)))
+    return text_case.finish(results, "when the change is meant: tests/museum/run.py PRUN --update, and read the diff")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
