@@ -1,96 +1,156 @@
 // Offsets in the rank's arenas, role by role: persistent buffers one after another, pools as slots x stride, and all
 // else packed so that two buffers share bytes only if the happens-before order proves that one is dead before the
-// other lives. Greedy by size (Pisarchyk & Lee, arXiv 2001.03288).
+// other lives. Greedy by size (Pisarchyk & Lee, arXiv 2001.03288); occupied_bytes.h finds the lowest free place.
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "compile/compile_state.h"
+#include "compile/occupied_bytes.h"
 #include "ir/order.h"
 
 namespace prun {
 namespace {
 
-// First and last access of a buffer on each stream of a body; -1 = none.
-struct Life {
-  int first[kMaxStreams], last[kMaxStreams];
-  bool any = false;
-  Life() { std::fill(first, first + kMaxStreams, -1), std::fill(last, last + kMaxStreams, -1); }
+// First and last access of a buffer on a stream of a body.
+struct StreamLife {
+  StreamId stream;
+  int first = 0, last = 0;
 };
 
-std::vector<Life> lives(const Program& program, const Body& body) {
-  std::vector<Life> out(program.buffers.size());
-  for (size_t s = 0; s < body.streams.size(); ++s) {
-    for (size_t i = 0; i < body.streams[s].ops.size(); ++i) {
-      auto touch = [&](TensorId tensor) {
-        Life& life = out[program.tensors[tensor].buffer];
-        life.any = true;
-        if (life.first[s] < 0) life.first[s] = static_cast<int>(i);
-        life.last[s] = static_cast<int>(i);
-      };
-      for (TensorId tensor : body.streams[s].ops[i].reads) touch(tensor);
-      for (TensorId tensor : body.streams[s].ops[i].writes) touch(tensor);
-    }
-  }
-  return out;
-}
+// What of a buffer's life other buffers are held against. `first` and `last` are instants of the compute stream: its op
+// i is instant 2i + 1, and what happens between ops i - 1 and i is instant 2i. Seen from a buffer that only the compute
+// stream touches, another one is in the way if and only if their instants overlap.
+struct Life {
+  std::vector<StreamLife> streams;
+  int first = 0, last = 0;
+  int first_position = 0, last_position = 0;  // in the order's sequence: buffers in each other's way overlap
+  bool any() const { return !streams.empty(); }
+  bool computes_only() const { return streams.size() == 1 && streams.front().stream == 0; }
+};
 
+constexpr int kPositionsABucket = 512;
+
+// Packs what lives in one body.
 class Packer {
  public:
-  Packer(Program& program, const Body& body)
-      : program_(program),
-        order_(body),
-        streams_(static_cast<int>(body.streams.size())),
-        lives_(lives(program, body)) {}
+  Packer(Program& program, const Body& body) : program_(program), body_(body), order_(body) {
+    lives_.resize(program.buffers.size());
+    for (StreamId s : body.streams.ids())
+      for (int i = 0; i < ops_on(s); ++i)
+        for (const std::vector<TensorId>* ids : {&body.streams[s].ops[i].reads, &body.streams[s].ops[i].writes})
+          for (TensorId tensor : *ids) touch(lives_[program.tensors[tensor].buffer], s, i);
+    positions_.resize(body.streams.size());
+    for (StreamId s : body.streams.ids()) positions_[s].assign(ops_on(s), 0);
+    for (int i = 0; i < std::ssize(order_.sequence()); ++i)
+      positions_[order_.sequence()[i].stream][order_.sequence()[i].index] = i;
+    for (Life& life : lives_)
+      if (life.any()) find_instants(life);
+  }
 
   // Packs the buffers of one role from `base`; returns the bytes used.
   int64_t pack(Role role, int64_t base) {
-    std::vector<TensorId> wanted;
-    for (size_t b = 0; b < program_.buffers.size(); ++b) {
+    std::vector<BufferId> wanted;
+    for (BufferId b : program_.buffers.ids()) {
       const Buffer& buffer = program_.buffers[b];
-      if (buffer.role == role && !buffer.persistent && buffer.pool < 0 && lives_[b].any)
-        wanted.push_back(static_cast<int>(b));
+      if (buffer.role == role && !buffer.persistent && buffer.pool < 0 && lives_[b].any()) wanted.push_back(b);
     }
-    std::stable_sort(wanted.begin(), wanted.end(), [&](int a, int b) { return bytes(a) > bytes(b); });
-    std::vector<int> placed;  // by offset
+    if (wanted.empty()) return 0;
+    std::stable_sort(wanted.begin(), wanted.end(), [&](BufferId a, BufferId b) { return bytes(a) > bytes(b); });
+    const int instants = 2 * ops_on(0) + 1;
+    OccupiedBytes of_compute(instants), of_others(instants);
+    std::vector<std::vector<BufferId>> others(order_.sequence().size() / kPositionsABucket + 1);
     int64_t end = 0;
-    for (int b : wanted) {
-      int64_t at = 0;
-      for (int other : placed) {
-        int64_t start = program_.buffers[other].offset - base;
-        if (start + bytes(other) <= at || disjoint(b, other)) continue;
-        if (start >= at + bytes(b)) break;
-        at = start + bytes(other);
+    for (BufferId b : wanted) {
+      const Life& life = lives_[b];
+      std::vector<const ByteRuns*> taken;
+      ByteRuns in_the_way;
+      of_compute.collect(life.first, life.last, taken);
+      if (life.computes_only()) {
+        of_others.collect(life.first, life.last, taken);
+      } else {
+        for (int bucket = life.first_position / kPositionsABucket; bucket <= life.last_position / kPositionsABucket;
+             ++bucket)
+          for (BufferId other : others[bucket])
+            if (!disjoint(b, other))
+              in_the_way.add(program_.buffers[other].offset - base,
+                             program_.buffers[other].offset - base + bytes(other));
+        taken.push_back(&in_the_way);
       }
+      const int64_t at = lowest_place(taken, bytes(b));
       program_.buffers[b].offset = base + at;
       end = std::max(end, at + bytes(b));
-      auto position = std::upper_bound(placed.begin(), placed.end(), b, [&](int x, int y) {
-        return program_.buffers[x].offset < program_.buffers[y].offset;
-      });
-      placed.insert(position, b);
+      (life.computes_only() ? of_compute : of_others).take(life.first, life.last, at, at + bytes(b));
+      if (life.computes_only()) continue;
+      for (int bucket = life.first_position / kPositionsABucket; bucket <= life.last_position / kPositionsABucket;
+           ++bucket)
+        others[bucket].push_back(b);
     }
     return end;
   }
 
  private:
-  int64_t bytes(int b) const { return program_.buffers[b].bytes; }
-  bool disjoint(int a, int b) const { return precedes(a, b) || precedes(b, a); }
-  // Every access of a has completed before any of b begins.
-  bool precedes(int a, int b) const {
-    for (int s = 0; s < streams_; ++s) {
-      if (lives_[a].last[s] < 0) continue;
-      for (int t = 0; t < streams_; ++t) {
-        int first = lives_[b].first[t];
-        if (first >= 0 && !order_.before({s, lives_[a].last[s]}, {t, first})) return false;
-      }
+  int64_t bytes(BufferId b) const { return program_.buffers[b].bytes; }
+  int ops_on(StreamId s) const {
+    return s < body_.streams.next() ? static_cast<int>(std::ssize(body_.streams[s].ops)) : 0;
+  }
+
+  static void touch(Life& life, StreamId stream, int index) {
+    if (life.streams.empty() || life.streams.back().stream != stream) life.streams.push_back({stream, index, index});
+    life.streams.back().last = index;
+  }
+
+  // The first op of a stream that begins when the buffer is dead.
+  int dead_from(const Life& life, StreamId stream) const {
+    int low = 0, high = ops_on(stream);
+    while (low < high) {
+      const int middle = (low + high) / 2;
+      const bool dead = std::all_of(life.streams.begin(), life.streams.end(), [&](const StreamLife& on) {
+        return order_.before({on.stream, on.last}, {stream, middle});
+      });
+      (dead ? high : low) = dead ? middle : middle + 1;
     }
+    return low;
+  }
+
+  // How many ops of the compute stream have ended before the buffer lives.
+  int ended_before(const Life& life) const {
+    int ended = ops_on(0);
+    for (const StreamLife& on : life.streams) ended = std::min(ended, order_.ended_before({on.stream, on.first}, 0));
+    return ended;
+  }
+
+  void find_instants(Life& life) const {
+    if (life.computes_only()) {
+      life.first = 2 * life.streams.front().first + 1;
+      life.last = 2 * life.streams.front().last + 1;
+      return;
+    }
+    life.first = 2 * ended_before(life);
+    life.last = 2 * dead_from(life, 0);
+    life.first_position = INT32_MAX;
+    for (const StreamLife& on : life.streams)
+      life.first_position = std::min(life.first_position, positions_[on.stream][on.first]);
+    for (StreamId s : body_.streams.ids())
+      if (const int dead = dead_from(life, s); dead > 0)
+        life.last_position = std::max(life.last_position, positions_[s][dead - 1]);
+    life.last_position = std::max(life.last_position, life.first_position);
+  }
+
+  bool disjoint(BufferId a, BufferId b) const { return precedes(a, b) || precedes(b, a); }
+  // Every access of a has completed before any of b begins.
+  bool precedes(BufferId a, BufferId b) const {
+    for (const StreamLife& of_a : lives_[a].streams)
+      for (const StreamLife& of_b : lives_[b].streams)
+        if (!order_.before({of_a.stream, of_a.last}, {of_b.stream, of_b.first})) return false;
     return true;
   }
 
   Program& program_;
+  const Body& body_;
   Order order_;
-  int streams_;
-  std::vector<Life> lives_;
+  Table<BufferId, Life> lives_;
+  Table<StreamId, std::vector<int>> positions_;  // of each op in the order's sequence
 };
 
 int64_t place_persistent(Program& program, Role role, Space space, int64_t base) {

@@ -16,9 +16,9 @@ class Order {
   explicit Order(const Body& body);
   const std::vector<OpRef>& stuck() const { return stuck_; }
   // True when `a` has completed before `b` begins, on every execution.
-  bool before(OpRef a, OpRef b) const {
-    return a.stream == b.stream ? a.index < b.index : clock(b)[a.stream] > a.index;
-  }
+  bool before(OpRef a, OpRef b) const { return ended_before(b, a.stream) > a.index; }
+  // How many ops of a stream have completed before `op` begins.
+  int ended_before(OpRef op, StreamId stream) const { return op.stream == stream ? op.index : clock(op)[stream]; }
   // Ops in one legal sequence.
   const std::vector<OpRef>& sequence() const { return sequence_; }
 

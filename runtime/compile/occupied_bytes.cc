@@ -1,0 +1,85 @@
+// An interval of time is the union of O(log n) nodes. What lives in one of them either covers a node above it, or
+// begins or ends in it or below.
+#include "compile/occupied_bytes.h"
+
+#include <algorithm>
+
+namespace prun {
+
+void ByteRuns::add(int64_t begin, int64_t end) {
+  auto first = std::partition_point(runs_.begin(), runs_.end(), [&](const auto& run) { return run.second < begin; });
+  auto last = first;
+  for (; last != runs_.end() && last->first <= end; ++last) {
+    begin = std::min(begin, last->first);
+    end = std::max(end, last->second);
+  }
+  if (first == last) {
+    runs_.insert(first, {begin, end});
+    return;
+  }
+  *first = {begin, end};
+  runs_.erase(first + 1, last);
+}
+
+int64_t ByteRuns::free_place(int64_t from, int64_t bytes) const {
+  auto run = std::partition_point(runs_.begin(), runs_.end(), [&](const auto& one) { return one.second <= from; });
+  for (; run != runs_.end() && run->first < from + bytes; ++run) from = run->second;
+  return from;
+}
+
+OccupiedBytes::OccupiedBytes(int instants) {
+  while (span_ <= instants) span_ *= 2;
+  nodes_.resize(2 * static_cast<size_t>(span_));
+}
+
+void OccupiedBytes::add(int& runs, int64_t begin, int64_t end) {
+  if (runs < 0) {
+    runs = static_cast<int>(runs_.size());
+    runs_.emplace_back();
+  }
+  runs_[static_cast<size_t>(runs)].add(begin, end);
+}
+
+void OccupiedBytes::take(int first, int last, int64_t begin, int64_t end) {
+  take(1, 0, span_ - 1, first, last, begin, end);
+}
+
+void OccupiedBytes::take(size_t node, int low, int high, int first, int last, int64_t begin, int64_t end) {
+  if (last < low || high < first) return;
+  if (first <= low && high <= last) return add(nodes_[node].always, begin, end);
+  add(nodes_[node].sometimes, begin, end);
+  const int middle = (low + high) / 2;
+  take(2 * node, low, middle, first, last, begin, end);
+  take(2 * node + 1, middle + 1, high, first, last, begin, end);
+}
+
+void OccupiedBytes::collect(int first, int last, std::vector<const ByteRuns*>& taken) const {
+  collect(1, 0, span_ - 1, first, last, taken);
+}
+
+void OccupiedBytes::collect(size_t node, int low, int high, int first, int last,
+                            std::vector<const ByteRuns*>& taken) const {
+  if (last < low || high < first) return;
+  const auto [always, sometimes] = nodes_[node];
+  if (always >= 0) taken.push_back(&runs_[static_cast<size_t>(always)]);
+  if (sometimes < 0) return;
+  if (first <= low && high <= last) {
+    taken.push_back(&runs_[static_cast<size_t>(sometimes)]);
+    return;
+  }
+  const int middle = (low + high) / 2;
+  collect(2 * node, low, middle, first, last, taken);
+  collect(2 * node + 1, middle + 1, high, first, last, taken);
+}
+
+int64_t lowest_place(const std::vector<const ByteRuns*>& taken, int64_t bytes) {
+  int64_t at = 0;
+  for (size_t i = 0, agreed = 0; agreed < taken.size(); i = i + 1 < taken.size() ? i + 1 : 0) {
+    const int64_t here = taken[i]->free_place(at, bytes);
+    agreed = here == at ? agreed + 1 : 1;
+    at = here;
+  }
+  return at;
+}
+
+}  // namespace prun
