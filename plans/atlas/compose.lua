@@ -1,5 +1,5 @@
--- Any model under any composition of strategies: each axis that is given a size gets its strategy, dp the ranks that the
--- others leave. README.md has the commands.
+-- Any model under any composition of strategies: each axis that is given a size gets its strategy, and dp has the ranks
+-- that the others leave. README.md has the commands.
 --
 --   prun plans/atlas/compose.lua --nproc 8 --set pp=2 --set tp=2 --set data_parallel=zero3
 
@@ -25,8 +25,8 @@ local arg = prun.args {
   kv_heads = { 0, "(llama)" },
   experts = { 4, "(moe)" }, choices = { 2, "(moe)" },
   optimizer = { "sgd", "adamw, lion or sgd" }, lr = 0.1, clip = { 0.0, "bound of the norm of all gradients" },
-  layers = 4, width = 24, heads = 4, vocab = 256, context = 12, batch = 24, micro = 1, eval = { 0, "every so many steps" },
-  steps = 20, dtype = "f32",
+  layers = 4, width = 24, heads = 4, vocab = 256, context = 12, batch = 24, micro = 1,
+  eval = { 0, "an evaluation after every so many steps; 0: none" }, steps = 20, dtype = "f32",
 }
 
 local shape = { vocab = arg.vocab, layers = arg.layers, width = arg.width, heads = arg.heads, context = arg.context }

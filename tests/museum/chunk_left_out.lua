@@ -19,5 +19,6 @@ local mine = prun.schedule("mine", function(_, _, micro, chunks) -- here
 end, { chunks = 2 })
 
 return museum.plan {
-  mesh = { pp = 2 }, model = museum.gpt { layers = 4 }, micro = 4, strategy = { prun.pipeline { schedule = mine } },
+  mesh = prun.mesh { pp = 2 }, model = museum.gpt { layers = 4 }, micro = 4,
+  strategy = { prun.pipeline { schedule = mine } },
 }

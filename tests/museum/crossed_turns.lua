@@ -17,6 +17,6 @@ local mine = prun.schedule("mine", function(rank, _, micro)
 end)
 
 return museum.plan {
-  mesh = { pp = 2 }, micro = 4,
+  mesh = prun.mesh { pp = 2 }, micro = 4,
   strategy = { prun.pipeline { schedule = mine } }, -- here
 }

@@ -14,4 +14,4 @@ local mine = prun.schedule("mine", function(_, _, micro) -- here
   for i = museum.wrong and micro - 1 or 0, micro - 1 do prun.backward(i) end
 end)
 
-return museum.plan { mesh = { pp = 2 }, micro = 4, strategy = { prun.pipeline { schedule = mine } } }
+return museum.plan { mesh = prun.mesh { pp = 2 }, micro = 4, strategy = { prun.pipeline { schedule = mine } } }

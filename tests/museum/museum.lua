@@ -27,9 +27,9 @@ end
 
 -- A plan; what is not given is that GPT on dp, with plain SGD.
 function museum.plan(given)
-  local plan = { mesh = { dp = prun.rest }, model = museum.gpt(), data = museum.text, optimizer = prun.sgd {} }
+  local plan = { mesh = prun.mesh { dp = prun.rest }, model = museum.gpt(), data = museum.text,
+                 optimizer = prun.sgd {} }
   for name, value in pairs(given) do plan[name] = value end
-  plan.mesh = prun.mesh(plan.mesh)
   return prun.plan(plan)
 end
 

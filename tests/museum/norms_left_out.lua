@@ -26,6 +26,6 @@ local function model(batch)
 end
 
 return museum.plan {
-  mesh = { cp = 2 }, model = model, data = museum.text,
+  mesh = prun.mesh { cp = 2 }, model = model, data = museum.text,
   strategy = { tokens {} }, -- here
 }

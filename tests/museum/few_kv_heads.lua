@@ -1,0 +1,15 @@
+-- mistake: fewer heads of keys than ranks to split them
+-- happened: the number of a rank's heads was kv_heads // tp: with 2 over 8 ranks, none
+-- report: https://github.com/ai-dynamo/modelexpress/pull/650
+-- law: division
+-- others: a test with more ranks than heads
+-- ranks: 4
+-- says: 2 key and value heads of the attention at lua/prun/models/llama.lua do not divide over the
+--   4 ranks of axis 'tp'
+local prun, museum = require "prun", require "museum"
+
+
+return museum.plan {
+  mesh = prun.mesh { tp = 4 }, strategy = { prun.tensor_parallel {} }, -- here
+  model = prun.models.llama { layers = 1, width = 32, heads = 4, kv_heads = museum.wrong and 2 or 4, context = 16 },
+}

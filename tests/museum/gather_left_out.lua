@@ -1,0 +1,28 @@
+-- mistake: all_gather left out before a unit's forward
+-- happened: the order in which gathers were started was not that of the forward pass: a layer
+--   computed with the weights of the step before
+-- report: https://github.com/NVIDIA/Megatron-LM/issues/950
+-- law: lifetimes
+-- others: a parity run
+-- ranks: 2
+-- says: the parameters of 'block0' are sharded here, but no hook gathers them before layernorm at
+--   lua/prun/models/gpt.lua reads 'block0.ln1.weight'
+local prun, museum = require "prun", require "museum"
+
+
+local mine = prun.strategy("mine", { axis = "dp" }, function(unit, opt)
+  local full
+  local function gather() full = prun.all_gather(unit.params, { axis = opt.axis }) end
+  unit.params:flat():place { [opt.axis] = "S(0)" } -- here
+  if not (museum.wrong and unit.name == "block") then
+    unit:before("forward", gather)
+    unit:after("forward", function() prun.free(full) end)
+  end
+  unit:before("backward", gather)
+  unit:after("backward", function()
+    prun.free(full)
+    prun.reduce_scatter(unit.grads, { axis = opt.axis, op = "avg", into = unit.grad_shard })
+  end)
+end)
+
+return museum.plan { strategy = { mine {} } }

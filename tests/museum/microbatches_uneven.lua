@@ -1,0 +1,17 @@
+-- mistake: a batch that does not divide into the microbatches
+-- happened: a batch of 8 over 3 microbatches made some of another size, which the later stages'
+--   buffers were not made for
+-- report: https://github.com/pytorch/pytorch/issues/126600
+-- law: division
+-- others: a test with a batch that does not divide
+-- ranks: 2
+-- says: the global batch of 8 samples is not divisible by the 1 ranks times 3 microbatches of pp=2;
+--   the next that is: 9
+local prun, museum = require "prun", require "museum"
+
+
+return museum.plan {
+  mesh = prun.mesh { pp = 2 },
+  data = prun.data.bytes { path = "text/sample.txt", batch = 8, context = 16 }, -- here
+  micro = museum.wrong and 3 or 4, strategy = { prun.pipeline {} },
+}

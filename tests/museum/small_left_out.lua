@@ -1,0 +1,27 @@
+-- mistake: all_reduce left out of parameters that are not sharded beside the shards
+-- happened: biases and norms were whole on every rank of the axis over which all else is sharded,
+--   and their gradients were not summed
+-- report: https://github.com/axonn-ai/axonn/pull/57
+-- law: whole sums
+-- others: a parity run; a comparison of ranks' weights
+-- ranks: 2
+-- says: the gradients of 'block0.small' are never reduced over 'dp': each rank would train on its
+--   own share of the batch
+local prun, museum = require "prun", require "museum"
+
+
+local mine = prun.strategy("mine", { axis = "dp" }, function(unit, opt) -- biases and norms stay whole
+  local full
+  local function gather() full = prun.all_gather(unit.params, { axis = opt.axis }) end
+  unit.params:flat { least = 2048 }:place { [opt.axis] = "S(0)" }
+  unit:before("forward", gather)
+  unit:after("forward", function() prun.free(full) end)
+  unit:before("backward", gather)
+  unit:after("backward", function()
+    prun.free(full)
+    prun.reduce_scatter(unit.grads, { axis = opt.axis, op = "avg", into = unit.grad_shard })
+    if not museum.wrong then prun.all_reduce(unit.grads, { axis = opt.axis, op = "avg" }) end
+  end)
+end)
+
+return museum.plan { strategy = { mine {} } } -- here
