@@ -87,8 +87,10 @@ bool Walk::classes_are_alike(const std::vector<const Body*>& bodies) const {
 }
 
 void Walk::find_groups() {
-  std::map<std::vector<int>, int> known;
+  std::map<std::vector<int>, int> of_ranks;  // axes with the same groups share them
   for (const std::string& axis : axes_) {
+    std::map<std::vector<int>, int> of_classes;  // groups of the same classes along two axes are not the same groups
+    std::map<std::vector<int>, int>& known = by_class_ && mesh_->size(axis) < mesh_->ranks() ? of_classes : of_ranks;
     std::vector<int> group_of(mesh_->ranks(), -1);
     for (Actor& actor : actors_) {
       if (group_of[actor.rank] < 0) {

@@ -28,6 +28,29 @@ Segment part(const Tensor& tensor, int64_t begin, int64_t end, const TensorPlace
 
 TensorPlacement parameter(const Piece& piece) { return {piece.by_axis, -1, 0, piece.begin, piece.end - piece.begin}; }
 
+std::string placement_words(const AxisPlacement& placement) {
+  switch (placement.kind) {
+    case PlacementKind::unknown:
+      return "unknown";
+    case PlacementKind::zero:
+      return "zeros";
+    case PlacementKind::invariant:
+      return "the same on every rank";
+    case PlacementKind::shard:
+      return placement.dim == kFlat ? "each rank's part of a flat vector"
+                                    : fmt::format("each rank's part of dim {}", placement.dim);
+    case PlacementKind::partial:
+      return placement.combine == Combine::average ? "terms of an average"
+             : placement.combine == Combine::max   ? "candidates for a maximum"
+                                                   : "terms of a sum";
+    case PlacementKind::varying:
+      return placement.differs == Differs::stages  ? "each stage's own parameters"
+             : placement.differs == Differs::drift ? "weights that each rank has trained by itself"
+                                                   : "another value on each rank";
+  }
+  return "";
+}
+
 std::string placement_text(const AxisPlacement& placement) {
   switch (placement.kind) {
     case PlacementKind::unknown:
@@ -56,21 +79,21 @@ bool AxisView::operator()(const char* attribute) const { return context.op.attrs
 PlacementFlow::PlacementFlow(const JobView& view) {
   const Job& job = *view.job;
   const Mesh& mesh = job.classes.front().mesh;
-  std::set<std::string> data, tokens;
+  std::set<std::string> data;
   for (const std::vector<BodyView>* bodies : {&view.bodies, &view.steps})
     for (const BodyView& body : *bodies)
       for (const OpRef ref : body.order.sequence()) {
         const Op& op = body.op(ref);
         if (!op.is(ops::next_batch)) continue;
         for (const std::string& name : split(op.attrs.text("axis"), ',')) data.insert(name);
-        tokens.insert(op.attrs.text("tokens_axis"));
+        data.insert(op.attrs.text("tokens_axis"));
       }
   for (const Axis& axis : mesh.axes()) {
     if (axis.size < 2) continue;
     axes_.push_back(axis.name);
     sizes_.push_back(axis.size);
     const bool averaged = data.count(axis.name) != 0 || data.count(kWorld) != 0;
-    combine_.push_back(averaged ? Combine::average : tokens.count(axis.name) != 0 ? Combine::any : Combine::sum);
+    combine_.push_back(averaged ? Combine::average : Combine::sum);
     bool stages = false;
     for (int rank = 0; rank < mesh.ranks() && !stages && job.classes.size() > 1; rank++)
       for (const int other : mesh.group(axis.name, rank))
@@ -146,7 +169,7 @@ std::string PlacementFlow::not_whole(const TensorPlacement& placement) const {
     const AxisPlacement& here = on_axes(placement.by_axis)[a];
     const bool differs =
         here.kind == PlacementKind::partial || here.kind == PlacementKind::shard || here.kind == PlacementKind::varying;
-    if (differs && !stages_[a]) return fmt::format("{} over {}", placement_text(here), axes_[a]);
+    if (differs && !stages_[a]) return fmt::format("as {} over {}", placement_words(here), axes_[a]);
   }
   return "";
 }
@@ -156,9 +179,10 @@ std::string PlacementFlow::difference(const TensorPlacement& before, const Tenso
     const AxisPlacement &x = on_axes(before.by_axis)[a], &y = on_axes(now.by_axis)[a];
     const bool free = x.kind == PlacementKind::unknown || y.kind == PlacementKind::unknown ||
                       x.kind == PlacementKind::zero || y.kind == PlacementKind::zero ||
-                      x.kind == PlacementKind::varying;
+                      x.kind == PlacementKind::varying || (drifts_[a] && y.differs == Differs::drift);
     if (y.kind == PlacementKind::partial || (!free && (x.kind != y.kind || x.dim != y.dim)))
-      return fmt::format("begin a step {} and end it {} over {}", placement_text(x), placement_text(y), axes_[a]);
+      return fmt::format("begin a step as {} and end it as {} over {}", placement_words(x), placement_words(y),
+                         axes_[a]);
   }
   return "";
 }
@@ -174,7 +198,7 @@ AxisOutcome PlacementFlow::on_axis(const OpContext& context, AxisRule rule, size
   // Of what a norm or an update takes, what is known must be right.
   const bool lenient = context.op.is(ops::norm2) || is_optimizer(context.op);
   if (any(PlacementKind::unknown) && !lenient) return everywhere(kUnknown);
-  const AxisView view{context, axes_[axis], sizes_[axis], combine_[axis]};
+  const AxisView view{context, axes_[axis], sizes_[axis], combine_[axis], drifts_[axis]};
   const bool plain = !any(PlacementKind::partial) && !any(PlacementKind::shard) && !any(PlacementKind::varying) &&
                      !any(PlacementKind::unknown);
   const bool splits = view("axis") || view("tokens_axis");
@@ -340,7 +364,7 @@ void PlacementFlow::sources(OpContext& context) {
   if (!op.is(ops::init_params)) return;
 
   for (size_t a = 0; a < axes_.size(); a++)
-    if (stages_[a] || drifts_[a]) base[a] = kVarying;
+    if (stages_[a]) base[a] = varying(Differs::stages);
   const std::vector<int64_t> starts = op.attrs.integers("starts"), counts = op.attrs.integers("counts");
   const std::vector<int64_t> outer =
       op.attrs.has("split_outer") ? op.attrs.integers("split_outer") : std::vector<int64_t>();

@@ -15,15 +15,20 @@ namespace prun::verify {
 
 struct OpContext;
 
-// How partial values combine: losses and gradients over data axes are averaged, all else is added up.
+// How partial values combine: losses and gradients over axes that divide the data are averaged, all else is added up.
 enum class Combine : uint8_t { any, average, sum, max };
+
+// Why values differ, where it is known: they are parameters of other stages, or the same ones that each rank has
+// trained by itself since the last average.
+enum class Differs : uint8_t { unknown, stages, drift };
 
 struct AxisPlacement {
   PlacementKind kind = PlacementKind::unknown;
-  int8_t dim = 0;                  // shard: the dim
-  int8_t pieces = -1;              // >= 0: the first dim holds one piece for each rank, of this dim
-  Combine combine = Combine::any;  // shard: `sum` where samples of all ranks were added up and an average is due
-  int16_t turn = 0;                // shard: that of the rank so many places before
+  int8_t dim = 0;                      // shard: the dim
+  int8_t pieces = -1;                  // >= 0: the first dim holds one piece for each rank, of this dim
+  Combine combine = Combine::any;      // shard: `sum` where samples of all ranks were added up and an average is due
+  int16_t turn = 0;                    // shard: that of the rank so many places before
+  Differs differs = Differs::unknown;  // varying
   auto operator<=>(const AxisPlacement&) const = default;
 };
 
@@ -33,9 +38,11 @@ inline constexpr AxisPlacement kUnknown{}, kZero{PlacementKind::zero}, kInvarian
     kVarying{PlacementKind::varying};
 inline AxisPlacement shard(int dim) { return {PlacementKind::shard, static_cast<int8_t>(dim)}; }
 inline AxisPlacement partial(Combine combine) { return {PlacementKind::partial, 0, -1, combine, 0}; }
+inline AxisPlacement varying(Differs differs) { return {PlacementKind::varying, 0, -1, Combine::any, 0, differs}; }
 
-std::string placement_text(const AxisPlacement& placement);  // "S(0)"
-void move_shard(AxisPlacement& placement, int by);           // a dim more, or less, stands before the sharded one
+std::string placement_text(const AxisPlacement& placement);   // "S(0)"
+std::string placement_words(const AxisPlacement& placement);  // "each rank's part of dim 0"
+void move_shard(AxisPlacement& placement, int by);            // a dim more, or less, stands before the sharded one
 
 using AxisPlacements = std::vector<AxisPlacement>;  // by axis, or by operand
 
@@ -74,6 +81,7 @@ struct AxisView {
   const std::string& axis;
   int ranks = 1;
   Combine combine = Combine::sum;                // of what is added up over shards of the batch along this axis
+  bool drifts = false;                           // ranks train by themselves between averages over this axis
   bool operator()(const char* attribute) const;  // the op's attribute names this axis
 };
 
@@ -93,6 +101,9 @@ class PlacementFlow {
   explicit PlacementFlow(const JobView& view);
   // Sets the placements of the context's writes, and reports what cannot be.
   void follow(OpContext& context);
+  // What ranks of different programs add up is one thing: of what differs from stage to stage, one of them brings
+  // some, and the others zeros.
+  void check_same(const std::vector<OpContext>& members);
   // Of what is added up over ranks of different programs.
   TensorPlacement together(const std::vector<const TensorPlacement*>& placements);
   // Of a value that arrives from the rank `offset` places before along `axis`.

@@ -18,14 +18,18 @@ bool averages(const Op& op) { return op.attrs.text("op", "sum") == "avg"; }
 bool picks(const Op& op) { return op.attrs.text("op", "sum") == "max" || op.attrs.text("op", "sum") == "min"; }
 
 // What a reduction over an axis makes of a placement; "" or what is wrong.
-std::string reduced(const Op& op, const std::string& axis, AxisPlacement& placement) {
+std::string reduced(const Op& op, const std::string& axis, AxisPlacement& placement, bool weights = false) {
   const bool partial = placement.kind == PlacementKind::partial;
   std::string problem;
-  if (placement.kind == PlacementKind::invariant) {
+  if (placement.kind == PlacementKind::invariant && weights) {
+    // The average of weights that have not drifted; drift.cc refuses a sum.
+  } else if (placement.kind == PlacementKind::invariant) {
     problem = fmt::format(
         "reduces over {} what is the same on all its ranks: it was reduced before, or never was partial", axis);
   } else if (placement.kind == PlacementKind::shard) {
-    problem = fmt::format("reduces over {} what are different parts there, {}", axis, placement_text(placement));
+    problem = fmt::format("reduces over {} what are different things there: {}", axis, placement_words(placement));
+  } else if (placement.differs == Differs::stages) {
+    problem = fmt::format("reduces over {} what are different things there: {}", axis, placement_words(placement));
   } else if (partial && (placement.combine == Combine::max) != picks(op)) {
     problem = fmt::format("reduces over {} by {}, and {}", axis, op.attrs.text("op", "sum"),
                           picks(op) ? "these are terms of a sum" : "these are candidates for a maximum");
@@ -41,6 +45,25 @@ std::string reduced(const Op& op, const std::string& axis, AxisPlacement& placem
 }
 
 }  // namespace
+
+void PlacementFlow::check_same(const std::vector<OpContext>& members) {
+  if (members.size() < 2 || !(members[0].op.is(ops::all_reduce) || members[0].op.is(ops::reduce_scatter))) return;
+  for (const size_t a : axes_of(members[0].op.axis)) {
+    if (!stages_[a]) continue;
+    int bring = 0;
+    for (const OpContext& member : members) {
+      const auto differs = [&](const Segment& segment) {
+        return on_axes(segment.state.placement.by_axis)[a].kind == PlacementKind::varying;
+      };
+      const auto first = std::find_if(member.reads[0].begin(), member.reads[0].end(), differs);
+      if (first == member.reads[0].end() || ++bring < 2) continue;
+      member.report(kPlacementRule,
+                    fmt::format("reduces over {} what are different things there: each stage brings its own", axes_[a]),
+                    first->state);
+      return;
+    }
+  }
+}
 
 void PlacementFlow::communicate(OpContext& context) {
   const Op& op = context.op;
@@ -78,6 +101,7 @@ void PlacementFlow::alone(OpContext& context) {
 void PlacementFlow::reduce(OpContext& context, const std::vector<size_t>& axes) {
   const Tensor &from = *context.read_tensors[0], &to = *context.write_tensors[0];
   if (from.count() != to.count()) return;
+  const bool weights = averages_weights(*context.body.program, context.op);
   context.writes[0].clear();
   for (const Segment& segment : context.reads[0]) {
     TensorPlacement placement = segment.state.placement;
@@ -85,7 +109,7 @@ void PlacementFlow::reduce(OpContext& context, const std::vector<size_t>& axes) 
     bool others_differ = false;  // ranks of other programs bring what we do not see here
     for (const size_t a : axes) {
       others_differ = others_differ || (stages_[a] && !context.met && result[a].kind == PlacementKind::zero);
-      const std::string problem = reduced(context.op, axes_[a], result[a]);
+      const std::string problem = reduced(context.op, axes_[a], result[a], weights);
       if (!problem.empty()) context.report(kPlacementRule, problem, segment.state);
     }
     placement.by_axis = others_differ ? 0 : id_of(result);
@@ -140,9 +164,10 @@ void PlacementFlow::exchange(OpContext& context, size_t axis) {
     placement = shard(before.pieces);
   } else if (more != 0 && before.kind != PlacementKind::unknown && before.kind != PlacementKind::zero &&
              before.kind != PlacementKind::varying) {
-    context.report(kPlacementRule,
-                   fmt::format("exchanges over {} what is not split there so: {}", axes_[axis], placement_text(before)),
-                   context.reads[0].front().state);
+    context.report(
+        kPlacementRule,
+        fmt::format("exchanges over {} what is not split there so: {}", axes_[axis], placement_words(before)),
+        context.reads[0].front().state);
   }
   context.writes[0] = whole(to, {id_of(result)});
 }

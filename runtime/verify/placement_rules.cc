@@ -23,7 +23,7 @@ AxisOutcome needs_whole(const AxisView& axis, size_t read) {
 }
 AxisOutcome do_not_match(const AxisView& axis, const AxisPlacements& reads, size_t read) {
   std::string list;
-  for (const AxisPlacement& placement : reads) list += (list.empty() ? "" : ", ") + placement_text(placement);
+  for (const AxisPlacement& placement : reads) list += (list.empty() ? "" : "; ") + placement_words(placement);
   return bad(read, fmt::format("combines operands that are spread differently over {}: {}", axis.axis, list));
 }
 
@@ -54,12 +54,8 @@ Agreement agreement(const AxisPlacements& reads, size_t from, size_t to) {
     if (is(result.placement, Kind::zero)) {
       result.placement = placement;
     } else if (result.placement != placement) {
-      if (is_partial(result.placement) && is_partial(placement)) {
-        result.placement.combine = Combine::any;
-      } else {
-        result.agree = false;
-        result.read = r;
-      }
+      result.agree = false;
+      result.read = r;
     }
   }
   return result;
@@ -97,7 +93,8 @@ AxisOutcome elementwise_grad(const AxisView& axis, const AxisPlacements& reads) 
 
 // grad, param, states, clip?; some may be unknown.
 AxisOutcome optimizer(const AxisView& axis, const AxisPlacements& reads) {
-  if (is_partial(reads[0])) {
+  const bool by_itself = axis.drifts && is_partial(reads[0]) && reads[0].combine == Combine::average;
+  if (is_partial(reads[0]) && !by_itself) {
     return bad(
         0, fmt::format("updates parameters with gradients that are partial over {0}: a reduction over {0} is missing",
                        axis.axis));
@@ -109,9 +106,12 @@ AxisOutcome optimizer(const AxisView& axis, const AxisPlacements& reads) {
   }
   const size_t operands = std::min(reads.size(), 1 + updated_by(axis.context.op));
   if (operands < reads.size() && is_partial(reads.back())) return needs_whole(axis, reads.size() - 1);
-  for (const Kind kind : {Kind::unknown, Kind::varying})
-    for (size_t r = 0; r < operands; r++)
-      if (is(reads[r], kind)) return gives({reads[r]});
+  for (size_t r = 0; r < operands; r++)
+    if (is(reads[r], Kind::unknown)) return gives({reads[r]});
+  if (by_itself && whole(reads[1])) return gives({varying(Differs::drift)});
+  if (is(reads[1], Kind::varying)) return gives({reads[1]});
+  for (size_t r = 0; r < reads.size(); r++)
+    if (is(reads[r], Kind::varying)) return gives({reads[r]});
   const Agreement result = agreement(reads, 0, operands);
   if (!result.agree) return do_not_match(axis, reads, result.read);
   return gives({result.placement});
@@ -317,7 +317,12 @@ AxisOutcome cross_entropy_finish(const AxisView& axis, const AxisPlacements& rea
 AxisOutcome norm2(const AxisView& axis, const AxisPlacements& reads) {
   const bool weights = axis.context.op.attrs.has("weights") || axis.context.op.attrs.has("piece_weights");
   size_t parts = 0, wholes = 0, whole_at = 0;
+  bool alone = false;  // the rank's own gradient
   for (size_t r = 0; r < reads.size(); r++) {
+    if (axis.drifts && is_partial(reads[r]) && reads[r].combine == Combine::average) {
+      alone = true;
+      continue;
+    }
     if (is_partial(reads[r])) return needs_whole(axis, r);
     if (is_shard(reads[r]) || is(reads[r], Kind::varying)) parts++;
     if (is(reads[r], Kind::invariant)) wholes++, whole_at = r;
@@ -325,6 +330,7 @@ AxisOutcome norm2(const AxisView& axis, const AxisPlacements& reads) {
   const bool unknown = std::any_of(reads.begin(), reads.end(),
                                    [](const AxisPlacement& placement) { return is(placement, Kind::unknown); });
   if (unknown) return gives({kUnknown});
+  if (alone) return gives({varying(Differs::drift)});
   if (parts > 0 && wholes > 0 && !weights)
     return bad(whole_at, fmt::format("counts what every rank has once for each rank of {}, beside parts", axis.axis));
   if (parts > 0) return gives({partial(Combine::sum)});

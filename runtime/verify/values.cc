@@ -78,6 +78,7 @@ void Values::meet(const std::vector<StreamCursor>& members) {
   const auto brings_one = [](const OpContext& context) {
     return context.op.is(ops::all_reduce) && context.reads[0].size() == 1;
   };
+  flow_.check_same(moments);
   if (members.size() > 1 && std::all_of(moments.begin(), moments.end(), brings_one)) {
     std::vector<const TensorPlacement*> all;
     for (const OpContext& context : moments) all.push_back(&context.reads[0].front().state.placement);

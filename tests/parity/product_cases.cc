@@ -186,6 +186,30 @@ const std::vector<PlanRow> kPlans = {
     {"custom/eager_1f1b", kGpt, "pp=1", {{2, ""}, {4, "pp=4"}}},
 };
 
+// What laws.lua says is right: its cases, and the ranks of each.
+const std::vector<std::pair<const char*, int>> kTwins = {
+    {"tokens_summed", 2},    {"token_shards_summed", 2},       {"summed_beside_an_average", 2},
+    {"stages_averaged", 4},  {"gradients_of_stages_added", 4}, {"experts_averaged", 2},
+    {"columns_averaged", 4},
+};
+
+std::vector<ProductCase> twins() {
+  std::vector<ProductCase> cases;
+  for (const auto& [name, ranks] : kTwins) {
+    ProductCase one;
+    one.plan = "tests/parity/laws.lua";
+    one.strategy = "twins of what is refused";
+    one.model = "of the case";
+    one.mesh = name;
+    one.ranks = ranks;
+    one.settings = {{"case", name}};
+    one.yardstick = {{"case", name}, {"n", "1"}};
+    one.some = true;
+    cases.push_back(std::move(one));
+  }
+  return cases;
+}
+
 std::vector<ProductCase> shipped() {
   std::vector<ProductCase> cases;
   for (const PlanRow& row : kPlans) {
@@ -208,8 +232,8 @@ std::vector<ProductCase> shipped() {
 }  // namespace
 
 std::vector<ProductCase> product_cases() {
-  std::vector<ProductCase> cases = composed(), plans = shipped();
-  cases.insert(cases.end(), plans.begin(), plans.end());
+  std::vector<ProductCase> cases = composed();
+  for (const std::vector<ProductCase>& more : {shipped(), twins()}) cases.insert(cases.end(), more.begin(), more.end());
   return cases;
 }
 

@@ -61,7 +61,7 @@ TEST(PlacementRules, ColumnsAndRowsOfAWeight) {
   EXPECT_EQ(outcome("linear", {{{4, 8}, shard(1)}, {{8, 3}, shard(0)}, {{3}, kInvariant}}, {{4, 3}}),
             "adds a bias to each rank's partial sum over tp");
   EXPECT_EQ(outcome("linear", {{{4, 8}, shard(1)}, {{8, 3}, kInvariant}}, {{4, 3}}),
-            "combines operands that are spread differently over tp: S(1), I");
+            "combines operands that are spread differently over tp: each rank's part of dim 1; the same on every rank");
   EXPECT_EQ(outcome("linear", {{{4, 8}, kInvariant}, {{3, 8}, shard(0)}}, {{4, 3}}, with("transpose", int64_t{1})),
             "S(1)");
   EXPECT_EQ(outcome("linear_dx", {{{4, 3}, shard(1)}, {{8, 3}, shard(1)}}, {{4, 8}}), "P");
@@ -81,8 +81,9 @@ TEST(PlacementRules, ProductsThatTakeInAGelu) {
   EXPECT_EQ(outcome("linear_dx_gelu", {{{4, 3}, shard(1)}, {{8, 3}, shard(1)}, {{4, 8}, kInvariant}}, {{4, 8}}), "P");
   EXPECT_EQ(outcome("linear_dx_gelu", {{{4, 3}, kInvariant}, {{8, 3}, kInvariant}, {{4, 8}, kPartial}}, {{4, 8}}),
             missing);
-  EXPECT_EQ(outcome("linear_dx_gelu", {{{4, 3}, kInvariant}, {{8, 3}, shard(0)}, {{4, 8}, shard(0)}}, {{4, 8}}),
-            "combines operands that are spread differently over tp: S(0), S(1)");
+  EXPECT_EQ(
+      outcome("linear_dx_gelu", {{{4, 3}, kInvariant}, {{8, 3}, shard(0)}, {{4, 8}, shard(0)}}, {{4, 8}}),
+      "combines operands that are spread differently over tp: each rank's part of dim 0; each rank's part of dim 1");
 }
 
 TEST(PlacementRules, NormsThatTakeInAnAdd) {
@@ -93,13 +94,13 @@ TEST(PlacementRules, NormsThatTakeInAnAdd) {
       "S(0)");
   EXPECT_EQ(
       outcome("add_layernorm", {{{4, 8}, kInvariant}, {{4, 8}, kPartial}, {{8}, kInvariant}, {{8}, kInvariant}}, made),
-      "combines operands that are spread differently over tp: I, P");
+      "combines operands that are spread differently over tp: the same on every rank; terms of a sum");
   EXPECT_EQ(
       outcome("add_layernorm", {{{4, 8}, kPartial}, {{4, 8}, kPartial}, {{8}, kInvariant}, {{8}, kInvariant}}, made),
       missing);
   EXPECT_EQ(
       outcome("add_rmsnorm", {{{4, 8}, kInvariant}, {{4, 8}, kInvariant}, {{8}, shard(0)}}, {{4, 8}, {4, 8}, {4}}),
-      "combines operands that are spread differently over tp: I, S(0)");
+      "combines operands that are spread differently over tp: the same on every rank; each rank's part of dim 0");
   EXPECT_EQ(outcome("layernorm_grad_add",
                     {{{4, 8}, shard(0)},
                      {{4, 8}, shard(0)},
@@ -113,14 +114,14 @@ TEST(PlacementRules, NormsThatTakeInAnAdd) {
       outcome("rmsnorm_grad_add",
               {{{4, 8}, kInvariant}, {{4, 8}, kPartial}, {{8}, kInvariant}, {{4}, kInvariant}, {{4, 8}, kInvariant}},
               {{4, 8}, {8}}),
-      "combines operands that are spread differently over tp: P, I");
+      "combines operands that are spread differently over tp: terms of a sum; the same on every rank");
 }
 
 TEST(PlacementRules, LossesThatTakeInTheirGradient) {
   const std::vector<Shape> writes = {{}, {4}, {4, 8}};
   EXPECT_EQ(outcome("cross_entropy_and_grad", {{{4, 8}, shard(0)}, {{4}, shard(0)}}, writes), "P, S(0), S(0)");
   EXPECT_EQ(outcome("cross_entropy_and_grad", {{{4, 8}, shard(0)}, {{4}, kInvariant}}, writes),
-            "combines operands that are spread differently over tp: S(0), I");
+            "combines operands that are spread differently over tp: each rank's part of dim 0; the same on every rank");
   EXPECT_EQ(outcome("cross_entropy_and_grad", {{{4, 8}, shard(1)}, {{4}, kInvariant}}, writes),
             "takes each rank's part of the vocabulary over tp for all of it");
   EXPECT_EQ(outcome("cross_entropy_and_grad", {{{4, 8}, kPartial}, {{4}, kInvariant}}, writes),
@@ -137,7 +138,7 @@ TEST(PlacementRules, WhatIsNotLinearNeedsWholeValues) {
   EXPECT_EQ(outcome("layernorm", {{{4, 8}, shard(1)}, {{8}, kInvariant}, {{8}, kInvariant}}, {{4, 8}, {4}, {4}}),
             "normalizes rows of which each rank has a part over tp");
   EXPECT_EQ(outcome("add", {{{4, 8}, kPartial}, {{4, 8}, kInvariant}}, {{4, 8}}),
-            "combines operands that are spread differently over tp: P, I");
+            "combines operands that are spread differently over tp: terms of a sum; the same on every rank");
   EXPECT_EQ(outcome("add", {{{4, 8}, kPartial}, {{4, 8}, kZero}}, {{4, 8}}), "P");
   EXPECT_EQ(outcome("mul", {{{4, 8}, kPartial}, {{4, 8}, kPartial}}, {{4, 8}}), missing);
 }
@@ -168,7 +169,7 @@ TEST(PlacementRules, PiecesOfTensors) {
   cut.pieces = 1;
   EXPECT_EQ(outcome("join_pieces", {{{2, 4, 3}, cut}}, {{4, 6}}, with("dim", int64_t{1})), "P");
   EXPECT_EQ(outcome("join_pieces", {{{2, 4, 3}, cut}}, {{8, 3}}, with("dim", int64_t{0})),
-            "combines operands that are spread differently over tp: P");
+            "combines operands that are spread differently over tp: terms of a sum");
   Attrs take = with("axis", std::string("tp"));
   take.set("dim", int64_t{1});
   EXPECT_EQ(outcome("take_piece", {{{4, 6}, kInvariant}}, {{4, 3}}, take), "S(1)");
@@ -206,8 +207,9 @@ TEST(PlacementRules, Experts) {
             "takes partial sums over tp for whole values: a reduction over tp is missing");
   EXPECT_EQ(outcome("dispatch", {{{2, 4, 3}, shard(0)}, {{8, 2}, shard(0)}}, {{8, 4, 3}}), "S(1)");
   EXPECT_EQ(outcome("expert_linear", {{{8, 4, 3}, shard(0)}, {{8, 3, 5}, shard(0)}}, {{8, 4, 5}}), "S(0)");
-  EXPECT_EQ(outcome("expert_linear", {{{8, 4, 3}, shard(1)}, {{8, 3, 5}, shard(0)}}, {{8, 4, 5}}),
-            "combines operands that are spread differently over tp: S(1), S(0)");
+  EXPECT_EQ(
+      outcome("expert_linear", {{{8, 4, 3}, shard(1)}, {{8, 3, 5}, shard(0)}}, {{8, 4, 5}}),
+      "combines operands that are spread differently over tp: each rank's part of dim 1; each rank's part of dim 0");
   AxisPlacement added = shard(0);
   added.combine = Combine::sum;
   EXPECT_EQ(

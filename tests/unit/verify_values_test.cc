@@ -111,7 +111,7 @@ TEST(VerifyValues, ASumWhereAnAverageIsDue) {
 TEST(VerifyValues, ALossOfOneRank) {
   Step step;
   step.drop(5);
-  EXPECT_EQ(found(step), "placement: the loss ends a step P over dp; mean_square wrote it");
+  EXPECT_EQ(found(step), "placement: the loss ends a step as terms of an average over dp; mean_square wrote it");
 }
 
 TEST(VerifyValues, WeightsThatPartTheirWays) {
@@ -122,7 +122,9 @@ TEST(VerifyValues, WeightsThatPartTheirWays) {
   step.drop(6);
   step.drop(4);
   step.drop(3);
-  EXPECT_EQ(found(step), "placement: bytes 0..64 of buffer 'w' begin a step I and end it V over dp; sgd wrote them");
+  EXPECT_EQ(found(step),
+            "placement: bytes 0..64 of buffer 'w' begin a step as the same on every rank and end it as another value "
+            "on each rank over dp; sgd wrote them");
 }
 
 TEST(VerifyValues, ParametersAreUpdatedOnce) {
