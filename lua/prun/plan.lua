@@ -6,6 +6,7 @@ local evaluation = require "prun.eval"
 local graph = require "prun.graph"
 local optimizer = require "prun.optimizer"
 local schema = require "prun.schema"
+local shrink = require "prun.shrink"
 local strategy = require "prun.strategy"
 local tensor = require "prun.tensor"
 
@@ -158,6 +159,7 @@ return function(given)
       plan.mesh.ranks == 1 and "" or "s", host.world == 1 and "is" or "are", host.world), plan.mesh.site)
   end
   check_axes(plan.mesh, strategies)
+  if host.shrink then strategies = shrink(plan, strategies) end
   local axes, ranks = batch_axes(plan.mesh, strategies)
   local batch, pieces = plan.data.options.batch, ranks * plan.micro
   if batch % pieces ~= 0 then

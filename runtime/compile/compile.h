@@ -23,6 +23,7 @@ struct PassReport {
 struct CompileOptions {
   std::string device = "cpu";
   bool check_finite = false;  // ops that find NaNs and infinities
+  bool widen = false;         // every float is stored as f64: the program is the same, casts and wires change nothing
   // Scratch of one op on that device; null: none needed.
   std::function<int64_t(const Program&, const Op&)> workspace_bytes;
   // Whether the device wants ops to be made one op of that kind (fuse.cc); null: it has no such kernels.

@@ -124,6 +124,7 @@ void synchronize(CompileState& state);     // synchronize.cc: the average of wei
 void report(CompileState& state);          // report.cc: norms of units
 void lower_program(CompileState& state);   // lower_program.cc: level 3
 void check_finite(CompileState& state);    // check_finite.cc: --check-finite
+void widen(CompileState& state);           // widen.cc: floats as f64, for proofs
 void add_workspaces(Program& program, const CompileOptions& options);  // workspace.cc: scratch of kernels
 void add_step_barrier(Program& program);  // step_barrier.cc: streams meet at the end of a step
 void assign_memory(Program& program);     // memory.cc: offsets

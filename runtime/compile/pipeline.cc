@@ -42,6 +42,7 @@ constexpr Pass kPasses[] = {
     {"lower_program", Scope::listed, lower_program},
     {"check_finite", Scope::program, check_finite},
     {"workspace", Scope::program, [](CompileState& state) { add_workspaces(state.program, state.options); }},
+    {"widen", Scope::program, widen},
     {"step_barrier", Scope::program, [](CompileState& state) { add_step_barrier(state.program); }},
     {"memory", Scope::program, [](CompileState& state) { assign_memory(state.program); }},
     {"put_offsets", Scope::job, [](CompileState& state) { resolve_put_offsets(*state.job); }},

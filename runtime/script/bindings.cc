@@ -221,6 +221,13 @@ void push_host_table(lua_State* L) {
   lua_setfield(L, -2, "help");
   push_text(L, options.plan_path);
   lua_setfield(L, -2, "plan_path");
+  if (options.sizes) {
+    const PlanSizes& sizes = *options.sizes;
+    push_json(L, {{"axes", sizes.axes}, {"micro", sizes.microbatches}, {"batch", sizes.batch}, {"alone", sizes.alone}});
+  } else {
+    lua_pushboolean(L, 0);
+  }
+  lua_setfield(L, -2, "shrink");
   lua_newtable(L);
   for (const auto& [name, value] : options.settings) {
     push_text(L, value);

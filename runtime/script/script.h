@@ -2,8 +2,11 @@
 #pragma once
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "ir/plan_sizes.h"
 
 namespace prun {
 
@@ -13,6 +16,7 @@ struct ScriptOptions {
   int world = 1;
   std::map<std::string, std::string> settings;  // --set name=value
   bool help = false;                            // only list the plan's arguments
+  std::optional<PlanSizes> sizes;               // instead of the plan's own
   double cpu_seconds = 10;                      // limit of the child
   int64_t memory_bytes = 512LL << 20;
 };

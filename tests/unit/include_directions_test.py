@@ -25,6 +25,7 @@ MAY_INCLUDE = {
     "comm": {"base", "ir", "comm", PUBLIC},
     "device": {"base", "ir", "device", PUBLIC},
     "exec": {"base", "ir", "comm", "device", "exec", PUBLIC},
+    "prove": {"base", "ir", "compile", "device", "exec", "prove"},
 }
 ONLY_IN = {  # library header -> the folder that may include it
     r"(lua|lualib|lauxlib)\.h": "runtime/script",

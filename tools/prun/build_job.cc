@@ -42,9 +42,15 @@ void require_supported(const Job& job, const Device& device) {
 
 }  // namespace
 
-Job build_job(const Options& options, int ranks) {
+Plan record_plan(const Options& options, int ranks, std::optional<PlanSizes> sizes) {
+  ScriptOptions script = script_options(options, ranks, false);
+  script.sizes = std::move(sizes);
+  return read_plan(run_script(script).plan_cbor);
+}
+
+Job build_job(const Options& options, int ranks, Plan* read) {
   PassWatch watch(options.after);
-  Plan plan = read_plan(run_script(script_options(options, ranks, false)).plan_cbor);
+  Plan plan = record_plan(options, ranks);
   watch.lap("script");
 
   std::unique_ptr<Device> device = open_device(options.device);
@@ -65,6 +71,7 @@ Job build_job(const Options& options, int ranks) {
   require_valid(job, runs ? available_memory() / options.launch.nproc : 0, options.launch.nproc);
   watch.lap("verify");
   if (options.time_passes) watch.print_times();
+  if (read != nullptr) *read = std::move(plan);
   return job;
 }
 

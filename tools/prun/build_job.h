@@ -1,5 +1,7 @@
 // From a plan's path to a verified job: script, plan, compile, verify, in this order.
 #pragma once
+#include <optional>
+
 #include "device/device.h"
 #include "ir/plan.h"
 #include "ir/program.h"
@@ -8,7 +10,9 @@
 
 namespace prun {
 
-Job build_job(const Options& options, int ranks);
+Job build_job(const Options& options, int ranks, Plan* read = nullptr);  // `read`: gets the plan
+// The plan as the script records it, or with other sizes.
+Plan record_plan(const Options& options, int ranks, std::optional<PlanSizes> sizes = std::nullopt);
 // The description and the arguments that the plan declares; compiles nothing.
 ScriptResult describe_plan(const Options& options);
 void print_plan_help(const Options& options);

@@ -9,6 +9,7 @@
 #include "build_job.h"
 #include "commands.h"
 #include "ir/ops.h"
+#include "proof.h"
 #include "verify/verify.h"
 
 namespace prun {
@@ -84,13 +85,17 @@ void print_class(const Job& job, size_t c) {
 }  // namespace
 
 int check_command(Options& options) {
-  Job job = build_job(options, options.launch.nproc * options.launch.nnodes);
+  const int ranks = options.launch.nproc * options.launch.nnodes;
+  Plan plan;
+  Job job = build_job(options, ranks, &plan);
+  const std::string proof = options.prove ? prove_plan(options, plan, ranks) : "";
   if (options.json) {
     fmt::print("{}\n", as_json(job).dump(2));
     return 0;
   }
   fmt::print("{}: verified for {} ({})\n", options.plan, counted(std::ssize(job.class_of_rank), "rank"),
              job.classes.front().mesh.text());
+  if (!proof.empty()) fmt::print("{}\n", proof);
   for (size_t c = 0; c < job.classes.size() && c < 8; ++c) print_class(job, c);
   if (job.classes.size() > 8) fmt::print("\nand {} more classes of ranks (--json lists all)\n", job.classes.size() - 8);
   return 0;

@@ -128,6 +128,8 @@ void define_options(CLI::App& app, Commands command, Options& o) {
                "ranks that share a device (default 1)");
   define.flag(kPlanCommands, "--check-finite", o.check_finite,
               "end with the op that first makes a NaN or an infinity (slower)");
+  define.flag(kRun | kCheck, "--prove", o.prove,
+              "run it, made small, in this process: it must compute what one rank computes");
   define.flag(kPlanCommands, "--time-passes", o.time_passes, "print what each pass of the compiler takes");
   define.parsed(
       kDump, "--after", "PASS",

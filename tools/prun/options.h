@@ -18,7 +18,8 @@ struct Options {
   bool help = false, json = false;
   bool explain = false;  // plugins
   bool check_finite = false, time_passes = false;
-  std::string after;  // dump: the pass whose result is printed
+  bool prove = false;  // run, check: run the plan, made small, beside one rank
+  std::string after;   // dump: the pass whose result is printed
   LaunchOptions launch;
   WorldOptions world;  // without the rank's place and device, which a rank fills in
   std::string device = "cpu", device_options;

@@ -3,8 +3,8 @@
 // Random values are f32 numbers on every device, f64 plans included, so that a plan starts from the same weights
 // wherever it runs; hence the products in float below, and no fused multiply-adds in this file.
 #include "base/error.h"
+#include "device/reference/parameter_elements.h"
 #include "device/reference/rules.h"
-#include "device/share.h"
 #include "prun/philox.h"
 
 namespace prun::reference {
@@ -31,52 +31,12 @@ float initial(int64_t kind, float scale, uint64_t seed, uint64_t key, int64_t e)
   return 0;
 }
 
-// How a rank's element of a parameter is numbered in the whole one when it is split: by row, block, slice.
-struct Split {
-  int64_t slice;
-  std::vector<int64_t> blocks;  // elements of the whole
-  Share share;
-  int64_t room(int64_t block) const { return (block / slice + share.of - 1) / share.of * slice; }
-  // -1: padding
-  int64_t whole(int64_t e) const {
-    int64_t row = 0, whole_row = 0, begin = 0;
-    for (int64_t block : blocks) row += room(block), whole_row += block;
-    int64_t within = e % row;
-    for (int64_t block : blocks) {
-      if (within < room(block)) {
-        int64_t at = share.index * room(block) + within;
-        return at < block ? e / row * whole_row + begin + at : -1;
-      }
-      within -= room(block), begin += block;
-    }
-    return -1;
-  }
-};
-
 void init_params(Call& c) {
-  Array& flat = c.writes[0];
-  int64_t first = flat.count() * share_along(c.memory, c.attrs.text("axis")).index;
-  auto list = [&](const char* name) { return c.attrs.integers(name); };
-  std::vector<int64_t> starts = list("starts"), counts = list("counts"), kinds = list("kinds"), keys = list("keys");
-  std::vector<int64_t> outer = list("split_outer"), slices = list("split_slice"), blocks = list("split_blocks");
-  std::vector<std::string> axes = names_between_commas(c.attrs.text("split_axis"));
-  std::vector<double> scales = c.attrs.numbers("scales");
-  auto block = blocks.begin();
-  for (size_t p = 0; p < starts.size(); ++p) {
-    bool is_split = !outer.empty() && outer[p] != 0;
-    Split split{1, {}, {}};
-    if (is_split) {
-      auto end = block + list("split_block_count")[p];
-      split = {slices[p], {block, end}, share_along(c.memory, axes[p])};
-      block = end;
-    }
-    for (int64_t g = std::max(first, starts[p]); g < std::min(first + flat.count(), starts[p] + counts[p]); ++g) {
-      int64_t e = is_split ? split.whole(g - starts[p]) : g - starts[p];
-      if (e >= 0)
-        flat[g - first] =
-            initial(kinds[p], static_cast<float>(scales[p]), c.memory.table->seed, static_cast<uint64_t>(keys[p]), e);
-    }
-  }
+  const std::vector<int64_t> kinds = c.attrs.integers("kinds");
+  const std::vector<double> scales = c.attrs.numbers("scales");
+  for (const ParameterElement& at : parameter_elements(c.attrs, c.writes[0].count(), c.memory))
+    c.writes[0][at.here] = initial(kinds[at.parameter], static_cast<float>(scales[at.parameter]), c.memory.table->seed,
+                                   static_cast<uint64_t>(at.key), at.whole);
 }
 
 void random_int(Call& c) {

@@ -1,0 +1,34 @@
+// CompileOptions::widen: the program as it is, with f64 wherever it stores or sends a float, so that only its order of
+// sums rounds. A cast becomes a copy.
+//
+// Buffers hold one dtype each, since a view has that of the tensor it is of; so bytes grow by one factor a buffer.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "compile/compile_state.h"
+
+namespace prun {
+
+void widen(CompileState& state) {
+  if (!state.options.widen) return;
+  Program& program = state.program;
+  Table<BufferId, int64_t> factor(program.buffers.size(), 0);
+  for (Tensor& tensor : program.tensors) {
+    const int64_t wanted = computes(tensor.dtype) ? dtype_bytes(Dtype::f64) / dtype_bytes(tensor.dtype) : 1;
+    int64_t& of_buffer = factor[tensor.buffer];
+    PRUN_CHECK(of_buffer == 0 || of_buffer == wanted, fmt::format("{} is in a buffer of other floats", tensor.name));
+    of_buffer = wanted;
+    if (computes(tensor.dtype)) tensor.dtype = Dtype::f64;
+    tensor.byte_offset *= wanted;
+  }
+  for (BufferId id : program.buffers.ids()) program.buffers[id].bytes *= std::max<int64_t>(factor[id], 1);
+  for (size_t p = 0; p < program.pools.size(); p++) {
+    program.pools[p].slot_bytes = 0;
+    for (const Buffer& buffer : program.buffers)
+      if (buffer.pool == static_cast<int>(p))
+        program.pools[p].slot_bytes = std::max(program.pools[p].slot_bytes, buffer.bytes);
+  }
+}
+
+}  // namespace prun

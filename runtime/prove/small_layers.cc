@@ -1,0 +1,131 @@
+#include "prove/small_layers.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "ir/ops.h"
+
+namespace prun {
+namespace {
+
+// How many units of a class with `count` of them stay.
+int kept_units(const Plan& plan, int count) {
+  if (plan.pipeline) {
+    const int stages = plan.mesh.size(plan.pipeline->axis) * plan.pipeline->chunks;
+    const int each = count / stages >= 2 && stages <= 4 ? 2 : 1;
+    return std::min(count, stages * each + (count % stages != 0 ? 1 : 0));
+  }
+  int ahead = 0;
+  for (const Strategy& strategy : plan.strategies)
+    for (const StrategyUnit& unit : strategy.units)
+      for (const Hook& hook : unit.hooks)
+        for (const HookAction& action : hook.actions) ahead = std::max({ahead, action.prefetch, action.inflight - 1});
+  return std::min(count, std::min(ahead, 2) + 2);
+}
+
+struct Calls {
+  std::vector<std::vector<int>> nodes;  // by call
+  explicit Calls(const Graph& graph) : nodes(graph.calls.size()) {
+    for (int n = 0; n < std::ssize(graph.nodes); n++) nodes[graph.nodes[n].call].push_back(n);
+  }
+};
+
+// Whether call `b` computes what `a` does with parameters of its own.
+bool repeats(const Graph& graph, const Calls& calls, int a, int b) {
+  const auto &first = calls.nodes[a], &second = calls.nodes[b];
+  if (first.size() != second.size()) return false;
+  for (size_t i = 0; i < first.size(); i++) {
+    const Node &x = graph.nodes[first[i]], &y = graph.nodes[second[i]];
+    if (x.op != y.op || x.inputs.size() != y.inputs.size() || x.outputs.size() != y.outputs.size()) return false;
+    for (size_t o = 0; o < x.outputs.size(); o++)
+      if (graph.values[x.outputs[o]].type.shape != graph.values[y.outputs[o]].type.shape) return false;
+  }
+  return true;
+}
+
+// The graph without these calls, whose results those of the calls before them replace.
+Graph without(const Graph& graph, const Calls& calls, const std::vector<bool>& dropped) {
+  Graph made;
+  Table<ValueId, ValueId> instead(graph.values.size());
+  std::vector<bool> gone(graph.values.size(), false);
+  Table<UnitId, UnitId> unit_now(graph.units.size());
+  Table<CallId, CallId> call_now(graph.calls.size());
+  std::vector<bool> unit_gone(graph.units.size(), false);
+  for (ValueId id : graph.values.ids()) instead[id] = id;
+  for (CallId call : graph.calls.ids()) {
+    if (!dropped[call.index()]) continue;
+    unit_gone[graph.calls[call].unit.index()] = true;
+    const auto &from = calls.nodes[call.index()], &to = calls.nodes[call.index() - 1];
+    for (size_t i = 0; i < from.size(); i++)
+      for (size_t o = 0; o < graph.nodes[from[i]].outputs.size(); o++) {
+        const ValueId output = graph.nodes[from[i]].outputs[o];
+        gone[output.index()] = true;
+        instead[output] = instead[graph.nodes[to[i]].outputs[o]];
+      }
+  }
+  for (UnitId id : graph.units.ids()) {
+    if (unit_gone[id.index()])
+      for (ValueId parameter : graph.units[id].parameters) gone[parameter.index()] = true;
+    else
+      unit_now[id] = made.units.next(), made.units.push_back(graph.units[id]);
+  }
+  Table<ValueId, ValueId> value_now(graph.values.size());
+  for (ValueId id : graph.values.ids()) {
+    if (gone[id.index()]) continue;
+    value_now[id] = made.values.next();
+    made.values.push_back(graph.values[id]);
+    if (UnitId& unit = made.values.back().unit; unit.index() >= 0) unit = unit_now[unit];
+  }
+  const auto move = [&](std::vector<ValueId>& ids) {
+    for (ValueId& id : ids) id = value_now[instead[id]];
+  };
+  for (Unit& unit : made.units) move(unit.parameters);
+  for (CallId call : graph.calls.ids()) {
+    if (dropped[call.index()]) continue;
+    call_now[call] = made.calls.next();
+    made.calls.push_back({.unit = unit_now[graph.calls[call].unit]});
+  }
+  for (const Node& node : graph.nodes) {
+    if (dropped[node.call.index()]) continue;
+    Node& copy = made.nodes.emplace_back(node);
+    move(copy.inputs);
+    move(copy.outputs);
+    copy.call = call_now[copy.call];
+  }
+  made.loss = value_now[instead[graph.loss]];
+  return made;
+}
+
+// Of classes with more units than they need, the last ones that repeat the call before them.
+std::vector<bool> surplus(const Plan& plan, const Calls& calls) {
+  const Graph& graph = plan.graph;
+  std::map<std::string, int> more;  // units of a class that may go
+  std::vector<int> times(graph.units.size(), 0);
+  for (const Unit& unit : graph.units) more[unit.unit_class]++;
+  for (auto& [name, count] : more) count -= kept_units(plan, count);
+  for (const Call& call : graph.calls) times[call.unit.index()]++;
+  std::vector<bool> dropped(graph.calls.size(), false);
+  for (int b = static_cast<int>(graph.calls.size()) - 1; b > 0; b--) {
+    const UnitId unit = graph.calls[b].unit, before = graph.calls[b - 1].unit;
+    const std::string& of_class = graph.units[unit].unit_class;
+    if (unit == before || of_class != graph.units[before].unit_class || times[unit.index()] != 1 ||
+        times[before.index()] != 1 || more[of_class] == 0 || !repeats(graph, calls, b - 1, b))
+      continue;
+    dropped[b] = true;
+    more[of_class]--;
+  }
+  return dropped;
+}
+
+}  // namespace
+
+void drop_layers(Plan& small, Plan& one) {
+  const Calls calls(small.graph);
+  const std::vector<bool> dropped = surplus(small, calls);
+  one.graph = without(one.graph, Calls(one.graph), dropped);
+  small.graph = without(small.graph, calls, dropped);
+}
+
+}  // namespace prun

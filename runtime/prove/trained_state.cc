@@ -1,0 +1,104 @@
+#include "prove/trained_state.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "device/element.h"
+#include "device/reference/parameter_elements.h"
+#include "ir/ops.h"
+
+namespace prun {
+namespace {
+
+// place.cc makes a unit's tensors before all others of their names.
+TensorId find_tensor(const Program& program, const std::string& name) {
+  for (TensorId id : program.tensors.ids())
+    if (program.tensors[id].name == name) return id;
+  return {};
+}
+
+TensorId tensor_of(const Program& program, const std::string& unit, const StateKind& kind) {
+  const TensorId shard = find_tensor(program, unit + "." + kind.suffix_shard);
+  return shard.index() >= 0 ? shard : find_tensor(program, unit + "." + kind.suffix_whole);
+}
+
+// The bytes of a persistent tensor after a run.
+const std::byte* bytes_of(const Program& program, const std::vector<VirtualBuffer>& buffers, TensorId id) {
+  const Tensor& tensor = program.tensors[id];
+  int64_t at = 0;
+  for (BufferId buffer : program.buffers.ids()) {
+    if (buffer == tensor.buffer) break;
+    if (program.buffers[buffer].persistent) at++;
+  }
+  PRUN_CHECK(program.buffers[tensor.buffer].persistent && at < std::ssize(buffers), tensor.name);
+  return buffers[at].bytes.data() + tensor.byte_offset;
+}
+
+template <class F>
+void each_init(const Program& program, const F& f) {
+  for (const Stream& stream : program.init().streams)
+    for (const Op& op : stream.ops)
+      if (op.is(ops::init_params)) f(op);
+}
+
+}  // namespace
+
+std::vector<StateKind> state_kinds(const Job& job) {
+  std::vector<StateKind> kinds = {{"gradients", "grads", "grad_shard"}};
+  for (const Program& program : job.classes)
+    each_init(program, [&](const Op& init) {
+      for (const Tensor& tensor : program.tensors) {
+        const std::string_view name = tensor.name;
+        if (program.buffers[tensor.buffer].role != Role::optimizer || !program.buffers[tensor.buffer].persistent ||
+            !name.starts_with(init.unit + "."))
+          continue;
+        const std::string slot(name.substr(init.unit.size() + 1));
+        for (const OpDef* op : all_ops()) {
+          if (op->optimizer == nullptr) continue;
+          for (const std::string_view known : op->optimizer->slots)
+            if (slot == fmt::format("{}.{}", op->name, known) &&
+                std::none_of(kinds.begin(), kinds.end(), [&](const StateKind& k) { return k.name == slot; }))
+              kinds.push_back({slot, slot, slot});
+        }
+      }
+    });
+  kinds.push_back({"parameters", "params", "shard"});
+  return kinds;
+}
+
+std::vector<HeldState> held_state(const Job& job, const VirtualRun& run, const StateKind& kind) {
+  std::vector<HeldState> all;
+  for (int rank = 0; rank < std::ssize(job.class_of_rank); rank++) {
+    const Program& program = job.program(rank);
+    RankMemory memory;
+    memory.rank = rank;
+    memory.program = &program;
+    each_init(program, [&](const Op& init) {
+      HeldState held{rank, init.unit, tensor_of(program, init.unit, kind), {}};
+      if (held.tensor.index() < 0) return;
+      const Tensor& tensor = program.tensors[held.tensor];
+      const std::byte* bytes = bytes_of(program, run.persistent[rank], held.tensor);
+      const int64_t count = program.tensors[init.writes[0]].count();
+      PRUN_CHECK(tensor.count() == count, fmt::format("{} has {} elements of {}", tensor.name, tensor.count(), count));
+      for (const ParameterElement& at : parameter_elements(init.attrs, count, memory))
+        held.elements.push_back({at.key, at.whole, load_element(tensor.dtype, bytes, at.here)});
+      all.push_back(std::move(held));
+    });
+  }
+  return all;
+}
+
+std::map<int64_t, std::vector<double>> whole_state(const Job& job, const VirtualRun& run, const StateKind& kind) {
+  std::map<int64_t, std::vector<double>> whole;
+  for (const HeldState& held : held_state(job, run, kind))
+    for (const HeldState::Element& element : held.elements) {
+      std::vector<double>& values = whole[element.key];
+      if (std::ssize(values) <= element.whole) values.resize(static_cast<size_t>(element.whole) + 1);
+      values[element.whole] = element.value;
+    }
+  return whole;
+}
+
+}  // namespace prun
