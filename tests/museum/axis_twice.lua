@@ -1,0 +1,17 @@
+-- mistake: an axis that splits the batch for one strategy and the tokens for another
+-- happened: the sharder was given a mesh of dp and cp and took the second for the one to shard
+--   over, the first for replicas
+-- report: https://github.com/NVIDIA-NeMo/Automodel/pull/2768
+-- law: axes
+-- others: a look at the size of the shards
+-- ranks: 4
+-- says: axis 'cp' is used twice: context_parallel splits the tokens over it, and zero3
+--   (tests/museum/axis_twice.lua:12) splits the batch; give each its own
+local prun, museum = require "prun", require "museum"
+
+
+local zero3 = prun.zero3 { axis = "dp", over = museum.wrong and { "dp", "cp" } or nil }
+return museum.plan {
+  mesh = prun.mesh { dp = 2, cp = 2 }, model = prun.models.llama { layers = 1, width = 32, heads = 2, context = 16 },
+  strategy = { zero3, prun.context_parallel { axis = "cp" } }, -- here
+}

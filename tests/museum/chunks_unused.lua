@@ -1,0 +1,16 @@
+-- mistake: two stages a rank under a schedule that runs one
+-- happened: two chunks were asked for and the schedule stayed that of one: the model's second half
+--   met the first's activations
+-- report: https://github.com/hpcaitech/ColossalAI/issues/3187
+-- law: every turn
+-- others: the first step, where shapes differ
+-- ranks: 2
+-- says: the schedule 1f1b has one chunk a rank, not 2; interleaved has several
+local prun, museum = require "prun", require "museum"
+
+
+local schedule = museum.wrong and "1f1b" or "interleaved"
+return museum.plan {
+  mesh = prun.mesh { pp = 2 }, model = museum.gpt { layers = 4 }, micro = 4,
+  strategy = { prun.pipeline { schedule = schedule, chunks = 2 } }, -- here
+}
