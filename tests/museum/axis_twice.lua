@@ -6,7 +6,7 @@
 -- others: a look at the size of the shards
 -- ranks: 4
 -- says: axis 'cp' is used twice: context_parallel splits the tokens over it, and zero3
---   (tests/museum/axis_twice.lua:12) splits the batch; give each its own
+--   (tests/museum/axis_twice.lua:13) splits the batch; give each its own
 local prun, museum = require "prun", require "museum"
 
 
