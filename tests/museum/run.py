@@ -154,6 +154,7 @@ def main():
     if not args.cases:
         mistakes = [one.fields.get("mistake") for one in exhibits]
         results.append(("no mistake is there twice", len(set(mistakes)) == len(mistakes)))
+        results.append(("40 exhibits, 12 laws", len(exhibits) >= 40 and len({one.fields["law"] for one in exhibits}) >= 12))
         results.append(("README.md", page_agrees(exhibits, args.update)))
     return text_case.finish(results, "when the change is meant: tests/museum/run.py PRUN --update, and read the diff")
 
