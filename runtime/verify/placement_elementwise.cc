@@ -1,0 +1,111 @@
+// Ops whose operands correspond element by element, optimizers and norms of gradients.
+//
+// Surprising fact: a sum of squares is of parts where its operands are; what every rank has counts once.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "ir/ops.h"
+#include "verify/placement_rules.h"
+
+namespace prun::verify::rules {
+
+// y is a sum of the operands: all must be whole, or parts, or partial sums.
+AxisOutcome linear_elementwise(const AxisView& axis, const AxisPlacements& reads) {
+  const Agreement result = agreement(reads, 0, reads.size());
+  if (!result.agree) return do_not_match(axis, reads, result.read);
+  return gives({result.placement});
+}
+
+AxisOutcome nonlinear_elementwise(const AxisView& axis, const AxisPlacements& reads) {
+  for (size_t r = 0; r < reads.size(); r++)
+    if (is_partial(reads[r])) return needs_whole(axis, r);
+  return linear_elementwise(axis, reads);
+}
+
+// A product is linear in one factor: the others must be whole.
+AxisOutcome product(const AxisView& axis, const AxisPlacements& reads) {
+  const size_t at = std::find_if(reads.begin(), reads.end(), is_partial) - reads.begin();
+  if (at == reads.size()) return linear_elementwise(axis, reads);
+  for (size_t r = 0; r < reads.size(); r++)
+    if (r != at && !whole(reads[r])) return needs_whole(axis, at);
+  return gives({reads[at]});
+}
+
+// Derivatives of elementwise ops: linear in dy, the last operand.
+AxisOutcome elementwise_grad(const AxisView& axis, const AxisPlacements& reads) {
+  const size_t dy = reads.size() - 1;
+  for (size_t r = 0; r < dy; r++)
+    if (is_partial(reads[r])) return needs_whole(axis, r);
+  return product(axis, reads);
+}
+
+// A sum over all ranks' samples becomes their average.
+AxisOutcome scale(const AxisView& axis, const AxisPlacements& reads) {
+  AxisPlacement placement = reads[0];
+  const double factor = axis.context.op.attrs.number("factor", 1) * axis.ranks;
+  if (is_shard(placement) && factor > 0.999 && factor < 1.001) placement.combine = Combine::any;
+  return gives({placement});
+}
+
+// grad, param, states, clip?; some may be unknown.
+AxisOutcome optimizer(const AxisView& axis, const AxisPlacements& reads) {
+  const bool by_itself = axis.drifts && is_partial(reads[0]) && reads[0].combine == Combine::average;
+  if (is_partial(reads[0]) && !by_itself) {
+    return bad(
+        0, fmt::format("updates parameters with gradients that are partial over {0}: a reduction over {0} is missing",
+                       axis.axis));
+  }
+  if (is_shard(reads[0]) && reads[0].combine == Combine::sum) {
+    return bad(0, fmt::format("updates parameters with gradients that add up the samples of all ranks of {}, where an "
+                              "average is due: a factor 1/{} is missing",
+                              axis.axis, axis.ranks));
+  }
+  const size_t operands = std::min(reads.size(), 1 + updated_by(axis.context.op));
+  if (operands < reads.size() && is_partial(reads.back())) return needs_whole(axis, reads.size() - 1);
+  for (size_t r = 0; r < operands; r++)
+    if (is(reads[r], Kind::unknown)) return gives({reads[r]});
+  if (by_itself && whole(reads[1])) return gives({varying(Differs::drift)});
+  if (is(reads[1], Kind::varying)) return gives({reads[1]});
+  for (size_t r = 0; r < reads.size(); r++)
+    if (is(reads[r], Kind::varying)) return gives({reads[r]});
+  const Agreement result = agreement(reads, 0, operands);
+  if (!result.agree) return do_not_match(axis, reads, result.read);
+  return gives({result.placement});
+}
+
+// Squares of shards are terms of a sum over the ranks; what all ranks have counts once, unless weights say otherwise.
+AxisOutcome norm2(const AxisView& axis, const AxisPlacements& reads) {
+  const bool weights = axis.context.op.attrs.has("weights") || axis.context.op.attrs.has("piece_weights");
+  size_t parts = 0, wholes = 0, whole_at = 0;
+  bool alone = false;  // the rank's own gradient
+  for (size_t r = 0; r < reads.size(); r++) {
+    if (axis.drifts && is_partial(reads[r]) && reads[r].combine == Combine::average) {
+      alone = true;
+      continue;
+    }
+    if (is_partial(reads[r])) return needs_whole(axis, r);
+    if (is_shard(reads[r]) || is(reads[r], Kind::varying)) parts++;
+    if (is(reads[r], Kind::invariant)) wholes++, whole_at = r;
+  }
+  const bool unknown = std::any_of(reads.begin(), reads.end(),
+                                   [](const AxisPlacement& placement) { return is(placement, Kind::unknown); });
+  if (unknown) return gives({kUnknown});
+  if (alone) return gives({varying(Differs::drift)});
+  if (parts > 0 && wholes > 0 && !weights)
+    return bad(whole_at, fmt::format("counts what every rank has once for each rank of {}, beside parts", axis.axis));
+  if (parts > 0) return gives({partial(Combine::sum)});
+  return gives({weights ? kUnknown : kInvariant});
+}
+
+AxisOutcome clip_coefficient(const AxisView& axis, const AxisPlacements& reads) {
+  if (!is_partial(reads[0])) return gives({reads[0]});
+  return bad(0, fmt::format("clips by the norm of one rank's part over {0}: a sum over {0} is missing", axis.axis));
+}
+
+AxisOutcome unary(const AxisView&, const AxisPlacements& reads) { return gives({reads[0]}); }
+
+// What a check notes is read by people's ops only.
+AxisOutcome note(const AxisView&, const AxisPlacements&) { return gives({kUnknown}); }
+
+}  // namespace prun::verify::rules

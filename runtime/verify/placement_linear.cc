@@ -1,0 +1,147 @@
+// Products with weights, biases, norms of rows and tables: what a rank has of a weight decides what comes out.
+//
+// Surprising fact: it is not enough that both sides are parts of the dim that is summed over; they must be cut alike.
+#include <fmt/format.h>
+
+#include "ir/ops.h"
+#include "verify/placement_rules.h"
+
+namespace prun::verify::rules {
+
+// y = act(x·w + b).
+AxisOutcome linear(const AxisView& axis, const AxisPlacements& reads) {
+  const Op& op = axis.context.op;
+  const AxisPlacement &x = reads[0], &w = reads[1];
+  const int k = op.attrs.integer("transpose") != 0 ? 1 : 0;
+  const bool bias = reads.size() > 2;
+  const bool nonlinear = bias || !op.attrs.text("act").empty();
+  const int last = last_dim(axis, 0);
+  if (by_columns(axis, reads, 0) && is_shard(w) && w.dim == k) {
+    if (bias) return bad(2, fmt::format("adds a bias to each rank's partial sum over {}", axis.axis));
+    return nonlinear ? needs_whole(axis, 0) : gives({partial(Combine::sum)});
+  }
+  if (whole(x) && is_shard(w) && w.dim == 1 - k && (!bias || is_shard(reads[2]))) return gives({shard(last)});
+  if (is_partial(x) && whole(w)) return nonlinear ? needs_whole(axis, 0) : gives({x});
+  if (by_rows(axis, reads, 0) && whole(w) && (!bias || whole(reads[2]))) return gives({x});
+  if (whole(x) && whole(w) && (!bias || whole(reads[2]))) return gives({kInvariant});
+  return do_not_match(axis, reads, 0);
+}
+
+AxisOutcome linear_dx(const AxisView& axis, const AxisPlacements& reads) {
+  const AxisPlacement &dy = reads[0], &w = reads[1];
+  const int k = axis.context.op.attrs.integer("transpose") != 0 ? 1 : 0;
+  if (by_columns(axis, reads, 0) && is_shard(w) && w.dim == 1 - k) return gives({partial(Combine::sum)});
+  if (whole(dy) && is_shard(w) && w.dim == k) return gives({shard(last_dim(axis, 0))});
+  if (whole(w) && (is_partial(dy) || by_rows(axis, reads, 0) || whole(dy))) return gives({dy});
+  return do_not_match(axis, reads, 0);
+}
+
+AxisOutcome linear_dw(const AxisView& axis, const AxisPlacements& reads) {
+  const AxisPlacement &x = reads[0], &dy = reads[1];
+  const int k = axis.context.op.attrs.integer("transpose") != 0 ? 1 : 0;
+  if (by_rows(axis, reads, 0) && by_rows(axis, reads, 1) && x.dim == dy.dim)
+    return gives({partial(axis.combine), partial(axis.combine)});
+  if (by_columns(axis, reads, 0) && whole(dy)) return gives({shard(k), kInvariant});
+  if (whole(x) && by_columns(axis, reads, 1)) return gives({shard(1 - k), shard(0)});
+  if (whole(x) && is_partial(dy)) return gives({dy, dy});
+  if (is_partial(x) && whole(dy)) return gives({x, kInvariant});
+  if (whole(x) && whole(dy)) return gives({kInvariant, kInvariant});
+  return do_not_match(axis, reads, 1);
+}
+
+// pre = x·w + b, of which gelu may not see a partial sum.
+AxisOutcome linear_gelu(const AxisView& axis, const AxisPlacements& reads) {
+  const AxisOutcome pre = linear(axis, reads);
+  if (!pre.problem.empty()) return pre;
+  if (is_partial(pre.writes[0])) return needs_whole(axis, 0);
+  return gives({pre.writes[0], pre.writes[0]});
+}
+
+// dy, w, pre: the product is what gelu's derivative, a function of pre, multiplies.
+AxisOutcome linear_dx_gelu(const AxisView& axis, const AxisPlacements& reads) {
+  const AxisOutcome product = linear_dx(axis, reads);
+  if (!product.problem.empty()) return product;
+  AxisOutcome dx = elementwise_grad(axis, {reads[2], product.writes[0]});
+  if (!dx.problem.empty()) dx.read = dx.read == 0 ? 2 : 0;
+  return dx;
+}
+
+AxisOutcome bias(const AxisView& axis, const AxisPlacements& reads) {
+  if (is_partial(reads[0])) return bad(0, fmt::format("adds a bias to each rank's partial sum over {}", axis.axis));
+  if (by_columns(axis, reads, 0) && is_shard(reads[1])) return gives({reads[0]});
+  if ((by_rows(axis, reads, 0) || whole(reads[0])) && whole(reads[1])) return gives({reads[0]});
+  return do_not_match(axis, reads, 1);
+}
+
+AxisOutcome bias_grad(const AxisView& axis, const AxisPlacements& reads) {
+  if (by_rows(axis, reads, 0)) return gives({partial(axis.combine)});
+  if (by_columns(axis, reads, 0)) return gives({shard(0)});
+  return gives({reads[0]});
+}
+
+// Statistics of rows are spread as the rows are.
+AxisOutcome norm(const AxisView& axis, const AxisPlacements& reads) {
+  if (is_partial(reads[0])) return needs_whole(axis, 0);
+  if (by_columns(axis, reads, 0))
+    return bad(0, fmt::format("normalizes rows of which each rank has a part over {}", axis.axis));
+  for (size_t r = 1; r < reads.size(); r++)
+    if (!whole(reads[r])) return do_not_match(axis, reads, r);
+  return gives({reads[0]});
+}
+
+// x, dy, gamma, statistics; dx and the gradients of gamma and beta.
+AxisOutcome norm_grad(const AxisView& axis, const AxisPlacements& reads) {
+  if (by_rows(axis, reads, 0) && reads[0] == reads[1])
+    return gives({reads[0], partial(axis.combine), partial(axis.combine)});
+  if (whole(reads[0]) && (whole(reads[1]) || is_partial(reads[1]))) return gives({reads[1], reads[1], reads[1]});
+  return do_not_match(axis, reads, 1);
+}
+
+// a, b, gamma, beta?: a norm sees their sum.
+AxisOutcome add_norm(const AxisView& axis, const AxisPlacements& reads) {
+  const AxisOutcome sum = linear_elementwise(axis, {reads[0], reads[1]});
+  if (!sum.problem.empty()) return sum;
+  AxisPlacements seen(reads.begin() + 1, reads.end());
+  seen[0] = sum.writes[0];
+  AxisOutcome outcome = norm(axis, seen);
+  if (outcome.read > 0) outcome.read++;
+  return outcome;
+}
+
+// As norm_grad, with another gradient behind, which is added to dx.
+AxisOutcome norm_grad_add(const AxisView& axis, const AxisPlacements& reads) {
+  AxisOutcome outcome = norm_grad(axis, reads);
+  if (!outcome.problem.empty()) return outcome;
+  const AxisPlacements terms = {outcome.writes[0], reads.back()};
+  const Agreement dx = agreement(terms, 0, 2);
+  if (!dx.agree) return do_not_match(axis, terms, reads.size() - 1);
+  outcome.writes[0] = dx.placement;
+  return outcome;
+}
+
+AxisOutcome embedding(const AxisView& axis, const AxisPlacements& reads) {
+  if (axis("axis") && whole(reads[0]) && is_shard(reads[1])) return gives({partial(Combine::sum)});
+  if (axis("axis") || !whole(reads[1])) return do_not_match(axis, reads, 1);
+  return gives({reads[0]});
+}
+
+AxisOutcome embedding_grad(const AxisView& axis, const AxisPlacements& reads) {
+  if (axis("axis"))
+    return whole(reads[0]) && whole(reads[1]) ? gives({shard(0), kInvariant}) : do_not_match(axis, reads, 1);
+  if (is_shard(reads[0]) && reads[0] == reads[1]) return gives({partial(axis.combine), partial(axis.combine)});
+  if (whole(reads[0]) && (whole(reads[1]) || is_partial(reads[1]))) return gives({reads[1], reads[1]});
+  return do_not_match(axis, reads, 1);
+}
+
+AxisOutcome positions(const AxisView& axis, const AxisPlacements& reads) {
+  if (is_partial(reads[0])) return bad(0, fmt::format("adds positions to each rank's partial sum over {}", axis.axis));
+  if (axis("tokens_axis") != (is_shard(reads[0]) && reads[0].dim == 1) || !whole(reads[1]))
+    return do_not_match(axis, reads, 0);
+  return gives({reads[0]});
+}
+
+AxisOutcome positions_grad(const AxisView& axis, const AxisPlacements& reads) {
+  return gives({is_shard(reads[0]) ? partial(axis.combine) : reads[0]});
+}
+
+}  // namespace prun::verify::rules

@@ -1,0 +1,59 @@
+// What the rules of placements share, and the rules, by the family of their ops.
+//
+// A rule sees axes that are known and not varying. Surprising fact: all of them are consequences of two sentences: a
+// sum over a dim that is sharded is partial, and what is not linear may not see a partial sum.
+#pragma once
+#include <string>
+
+#include "verify/values.h"
+
+namespace prun::verify::rules {
+
+using Kind = PlacementKind;
+inline AxisOutcome gives(AxisPlacements axes) { return {std::move(axes), "", 0}; }
+inline AxisOutcome bad(size_t read, std::string problem) { return {{}, std::move(problem), read}; }
+AxisOutcome needs_whole(const AxisView& axis, size_t read);
+AxisOutcome do_not_match(const AxisView& axis, const AxisPlacements& reads, size_t read);
+
+inline bool is(const AxisPlacement& placement, Kind kind) { return placement.kind == kind; }
+inline bool whole(const AxisPlacement& placement) {
+  return is(placement, Kind::invariant) || is(placement, Kind::zero);
+}
+inline bool is_partial(const AxisPlacement& placement) { return is(placement, Kind::partial); }
+inline bool is_shard(const AxisPlacement& placement) { return is(placement, Kind::shard); }
+inline int last_dim(const AxisView& axis, size_t read) {
+  return std::ssize(axis.context.read_tensors[read]->shape) - 1;
+}
+// Sharded along the dim that products sum over, or along rows.
+inline bool by_columns(const AxisView& axis, const AxisPlacements& reads, size_t read) {
+  return is_shard(reads[read]) && reads[read].dim == last_dim(axis, read);
+}
+inline bool by_rows(const AxisView& axis, const AxisPlacements& reads, size_t read) {
+  return is_shard(reads[read]) && reads[read].dim < last_dim(axis, read);
+}
+
+// The one placement of operands that must agree, zeros apart; nothing when they do not.
+struct Agreement {
+  bool agree = true;
+  AxisPlacement placement = kZero;
+  size_t read = 0;  // who disagrees
+};
+Agreement agreement(const AxisPlacements& reads, size_t from, size_t to);
+
+using Rule = AxisOutcome(const AxisView& axis, const AxisPlacements& reads);
+// placement_elementwise.cc
+Rule linear_elementwise, nonlinear_elementwise, product, elementwise_grad, scale, optimizer, norm2, clip_coefficient,
+    unary, note;
+// placement_linear.cc
+Rule linear, linear_dx, linear_dw, linear_gelu, linear_dx_gelu, bias, bias_grad, norm, norm_grad, add_norm,
+    norm_grad_add, embedding, embedding_grad, positions, positions_grad;
+// placement_attention.cc
+Rule attention, attention_grad, attention_block, attention_block_grad;
+// placement_experts.cc
+Rule route, route_grad, dispatch, dispatch_grad, combine, combine_grad, expert_linear, expert_linear_dw;
+// placement_loss.cc
+Rule loss, cross_entropy_grad, cross_entropy_and_grad, cross_entropy_max, cross_entropy_sums, cross_entropy_finish;
+// placement_pieces.cc
+Rule join_pieces, cut_pieces, take_piece;
+
+}  // namespace prun::verify::rules
