@@ -91,6 +91,7 @@ void attention(Distributor& d, const Node& node) {
                          d.axis()));
     copy.attrs.set(name, heads / d.ranks());
   }
+  copy.attrs.set("of_heads", node.attrs.integer("heads"));
   d.keep(std::move(copy), last_dim_shard(d, node.outputs[0]));
 }
 
@@ -98,7 +99,12 @@ void rotary(Distributor& d, const Node& node) {
   int x = node.inputs[0];
   if (d.placement(x) != last_dim_shard(d, x)) return whole(d, node);
   Node copy = node;
-  copy.attrs.set("heads", node.attrs.integer("heads") / d.ranks());
+  const int64_t heads = node.attrs.integer("heads");
+  if (heads % d.ranks() != 0)
+    d.fail(fmt::format("{} heads that the rotary at {} turns do not divide over the {} ranks of axis '{}'", heads,
+                       node.site.text(), d.ranks(), d.axis()));
+  copy.attrs.set("heads", heads / d.ranks());
+  copy.attrs.set("of_heads", heads);
   d.keep(std::move(copy), last_dim_shard(d, x));
 }
 

@@ -28,53 +28,12 @@ Segment part(const Tensor& tensor, int64_t begin, int64_t end, const TensorPlace
 
 TensorPlacement parameter(const Piece& piece) { return {piece.by_axis, -1, 0, piece.begin, piece.end - piece.begin}; }
 
-std::string placement_words(const AxisPlacement& placement) {
-  switch (placement.kind) {
-    case PlacementKind::unknown:
-      return "unknown";
-    case PlacementKind::zero:
-      return "zeros";
-    case PlacementKind::invariant:
-      return "the same on every rank";
-    case PlacementKind::shard:
-      return placement.dim == kFlat ? "each rank's part of a flat vector"
-                                    : fmt::format("each rank's part of dim {}", placement.dim);
-    case PlacementKind::partial:
-      return placement.combine == Combine::average ? "terms of an average"
-             : placement.combine == Combine::max   ? "candidates for a maximum"
-                                                   : "terms of a sum";
-    case PlacementKind::varying:
-      return placement.differs == Differs::stages  ? "each stage's own parameters"
-             : placement.differs == Differs::drift ? "weights that each rank has trained by itself"
-                                                   : "another value on each rank";
-  }
-  return "";
-}
-
-std::string placement_text(const AxisPlacement& placement) {
-  switch (placement.kind) {
-    case PlacementKind::unknown:
-      return "unknown";
-    case PlacementKind::zero:
-      return "zero";
-    case PlacementKind::invariant:
-      return "I";
-    case PlacementKind::shard:
-      return placement.dim == kFlat ? "S" : fmt::format("S({})", placement.dim);
-    case PlacementKind::partial:
-      return "P";
-    case PlacementKind::varying:
-      return "V";
-  }
-  return "";
-}
-
-void move_shard(AxisPlacement& placement, int by) {
-  if (placement.kind == PlacementKind::shard && placement.dim != kFlat)
-    placement.dim = static_cast<int8_t>(placement.dim + by);
-}
-
 bool AxisView::operator()(const char* attribute) const { return context.op.attrs.text(attribute) == axis; }
+
+bool AxisView::names(const char* attribute) const {
+  const std::vector<std::string> axes = split(context.op.attrs.text(attribute), ',');
+  return std::find(axes.begin(), axes.end(), axis) != axes.end();
+}
 
 PlacementFlow::PlacementFlow(const JobView& view) {
   const Job& job = *view.job;
@@ -201,7 +160,7 @@ AxisOutcome PlacementFlow::on_axis(const OpContext& context, AxisRule rule, size
   const AxisView view{context, axes_[axis], sizes_[axis], combine_[axis], drifts_[axis]};
   const bool plain = !any(PlacementKind::partial) && !any(PlacementKind::shard) && !any(PlacementKind::varying) &&
                      !any(PlacementKind::unknown);
-  const bool splits = view("axis") || view("tokens_axis");
+  const bool splits = view("axis") || view("tokens_axis") || view("split_axis") || view.names("rows_axis");
   const bool weighted = context.op.attrs.has("weights") || context.op.attrs.has("piece_weights");
   const bool cut =
       context.op.is(ops::cut_pieces) ||
@@ -357,7 +316,10 @@ void PlacementFlow::sources(OpContext& context) {
   if (op.is(ops::next_batch)) {
     for (const std::string& name : split(op.attrs.text("axis"), ','))
       for (const size_t a : axes_of(name)) base[a] = shard(0);
-    for (const size_t a : axes_of(op.attrs.text("tokens_axis"))) base[a] = shard(1);
+    const Shape& shape = context.write_tensors[0]->shape;
+    const int chunks = static_cast<int>(op.attrs.integer("chunks", 1));
+    for (const size_t a : axes_of(op.attrs.text("tokens_axis")))
+      base[a] = shard(1, cut_into({shape.back() * sizes_[a]}, sizes_[a], chunks));
   }
   for (size_t w = 0; w < context.writes.size(); w++)
     context.writes[w] = whole(*context.write_tensors[w], {id_of(base)});
@@ -369,12 +331,22 @@ void PlacementFlow::sources(OpContext& context) {
   const std::vector<int64_t> outer =
       op.attrs.has("split_outer") ? op.attrs.integers("split_outer") : std::vector<int64_t>();
   const std::vector<std::string> axes = split(op.attrs.text("split_axis"), ',');
+  std::vector<int64_t> slices, block_counts, blocks;
+  if (!outer.empty()) {
+    slices = op.attrs.integers("split_slice"), block_counts = op.attrs.integers("split_block_count");
+    blocks = op.attrs.integers("split_blocks");
+  }
+  auto next_block = blocks.begin();
   std::vector<Piece> pieces;
   for (size_t p = 0; p < starts.size() && p < counts.size(); p++) {
     AxisPlacements mine = base;
     const std::string axis = p < axes.size() ? axes[p] : "";
-    if (p < outer.size() && outer[p] > 0)
-      for (const size_t a : axes_of(axis)) mine[a] = shard(outer[p] == 1 ? 0 : 1);
+    if (p < outer.size() && outer[p] > 0) {
+      std::vector<int64_t> extents(next_block, next_block + block_counts[p]);
+      next_block += block_counts[p];
+      for (int64_t& extent : extents) extent /= slices[p];
+      for (const size_t a : axes_of(axis)) mine[a] = shard(outer[p] == 1 ? 0 : 1, cut_into(extents, sizes_[a]));
+    }
     pieces.push_back({starts[p], starts[p] + counts[p], id_of(mine)});
   }
   std::sort(pieces.begin(), pieces.end());

@@ -22,6 +22,17 @@ enum class Combine : uint8_t { any, average, sum, max };
 // trained by itself since the last average.
 enum class Differs : uint8_t { unknown, stages, drift };
 
+// How a dim that is sharded is cut: each block of it by itself, into runs of as many elements, rank after rank, the
+// last ones shorter where it does not divide; or in as many chunks a rank, from both ends.
+struct Cut {
+  std::vector<int64_t> blocks;  // elements of the whole
+  int chunks = 1;
+  auto operator<=>(const Cut&) const = default;
+};
+// Null: one block that divides, in one chunk a rank.
+const Cut* cut_into(std::vector<int64_t> blocks, int ranks, int chunks = 1);
+int64_t part_of(int64_t block, int ranks);  // elements on a rank, padding counted
+
 struct AxisPlacement {
   PlacementKind kind = PlacementKind::unknown;
   int8_t dim = 0;                      // shard: the dim
@@ -29,6 +40,7 @@ struct AxisPlacement {
   Combine combine = Combine::any;      // shard: `sum` where samples of all ranks were added up and an average is due
   int16_t turn = 0;                    // shard: that of the rank so many places before
   Differs differs = Differs::unknown;  // varying
+  const Cut* cut = nullptr;            // shard
   auto operator<=>(const AxisPlacement&) const = default;
 };
 
@@ -36,7 +48,12 @@ inline constexpr int8_t kFlat = 100;  // the dim of a shard of a flat vector
 
 inline constexpr AxisPlacement kUnknown{}, kZero{PlacementKind::zero}, kInvariant{PlacementKind::invariant},
     kVarying{PlacementKind::varying};
-inline AxisPlacement shard(int dim) { return {PlacementKind::shard, static_cast<int8_t>(dim)}; }
+inline AxisPlacement shard(int dim, const Cut* cut = nullptr) {
+  return {PlacementKind::shard, static_cast<int8_t>(dim), -1, Combine::any, 0, Differs::unknown, cut};
+}
+bool is_one_run(const AxisPlacement& placement);
+// Whether shards of a dim are the same elements of it on each rank.
+bool cut_alike(const AxisPlacement& a, const AxisPlacement& b);
 inline AxisPlacement partial(Combine combine) { return {PlacementKind::partial, 0, -1, combine, 0}; }
 inline AxisPlacement varying(Differs differs) { return {PlacementKind::varying, 0, -1, Combine::any, 0, differs}; }
 
@@ -83,6 +100,7 @@ struct AxisView {
   Combine combine = Combine::sum;                // of what is added up over shards of the batch along this axis
   bool drifts = false;                           // ranks train by themselves between averages over this axis
   bool operator()(const char* attribute) const;  // the op's attribute names this axis
+  bool names(const char* attribute) const;       // so does one of several, with commas between
 };
 
 using AxisRule = AxisOutcome (*)(const AxisView& axis, const AxisPlacements& reads);

@@ -8,19 +8,111 @@
 
 namespace prun::verify::rules {
 
+namespace {
+
+// Over an axis that splits columns: q, k and v (or with `keys` the last two of them) are blocks of their own, of which
+// the rank has as many whole heads as the op counts.
+std::string heads_problem(const AxisView& axis, const AxisPlacements& reads, size_t read, bool keys = false) {
+  const Attrs& attrs = axis.context.op.attrs;
+  const int64_t heads = attrs.integer("heads", 1), shared = attrs.integer("kv_heads", heads),
+                all = attrs.integer("of_heads");
+  if (heads * axis.ranks != all)
+    return fmt::format("counts {} heads on each of the {} ranks of {}, and there are {} in all", heads, axis.ranks,
+                       axis.axis, all);
+  const int64_t here = axis.context.read_tensors[read]->shape.back();
+  const int64_t size = here / (keys ? 2 * shared : heads + 2 * shared) * axis.ranks;
+  std::vector<int64_t> blocks = {heads * size, shared * size, shared * size};
+  if (keys) blocks.erase(blocks.begin());
+  if (column_blocks(axis, reads, read) == blocks) return "";
+  return fmt::format(
+      "takes {} columns for whole heads of q, k and v, and over {} they are {}: the layer that makes them needs blocks "
+      "= {{ {}, {}, {} }}, to cut each by itself",
+      here, axis.axis, placement_words(reads[read]), heads * size, shared * size, shared * size);
+}
+
+}  // namespace
+
 AxisOutcome attention(const AxisView& axis, const AxisPlacements& reads) {
   if (is_partial(reads[0])) return needs_whole(axis, 0);
   if (is_shard(reads[0]) && reads[0].dim == 0) return gives({shard(0), shard(0)});
-  if (by_columns(axis, reads, 0)) return gives({shard(2), shard(1)});
+  if (by_columns(axis, reads, 0)) {
+    const std::string problem = heads_problem(axis, reads, 0);
+    return problem.empty() ? gives({shard(2), shard(1)}) : bad(0, problem);
+  }
   if (is_shard(reads[0]))
     return bad(0, fmt::format("attends to the rank's own tokens only, of those split over {}", axis.axis));
   return gives({kInvariant, kInvariant});
 }
 
+// qkv, out, dout, lse.
 AxisOutcome attention_grad(const AxisView& axis, const AxisPlacements& reads) {
+  if (by_columns(axis, reads, 0)) {
+    const std::string problem = heads_problem(axis, reads, 0);
+    if (!problem.empty()) return bad(0, problem);
+    return reads[1] == shard(2) && reads[2] == shard(2) ? gives({reads[0]}) : do_not_match(axis, reads, 2);
+  }
   if (is_shard(reads[0]) && reads[0] == reads[2]) return gives({reads[0]});
   if (whole(reads[0]) && (whole(reads[2]) || is_partial(reads[2]))) return gives({reads[2]});
   return do_not_match(axis, reads, 2);
+}
+
+// Of the heads that turn, which come first, a rank has its part of each block.
+AxisOutcome rotary(const AxisView& axis, const AxisPlacements& reads) {
+  const std::string problem = tokens_problem(axis, reads);
+  if (!problem.empty()) return bad(0, problem);
+  if (!by_columns(axis, reads, 0)) return gives({reads[0]});
+  const Attrs& attrs = axis.context.op.attrs;
+  const int64_t size = attrs.integer("size"), heads = attrs.integer("heads"), all = attrs.integer("of_heads");
+  if (heads * axis.ranks != all)
+    return bad(0, fmt::format("turns {} heads on each of the {} ranks of {}, and there are {} in all", heads,
+                              axis.ranks, axis.axis, all));
+  int64_t left = all * size;  // columns that turn, beyond the blocks so far
+  for (const int64_t block : column_blocks(axis, reads, 0)) {
+    if (left <= 0) break;
+    left = block % (axis.ranks * size) == 0 ? left - block : -1;
+  }
+  if (left == 0) return gives({reads[0]});
+  return bad(0, fmt::format("turns the first {} columns for whole heads of {}, and over {} they are {}: the layer that "
+                            "makes them needs blocks that are whole heads on each rank",
+                            heads * size, size, axis.axis, placement_words(reads[0])));
+}
+
+// The last blocks.
+AxisOutcome copy_kv(const AxisView& axis, const AxisPlacements& reads) {
+  if (!by_columns(axis, reads, 0)) return gives({reads[0]});
+  std::vector<int64_t> blocks = column_blocks(axis, reads, 0);
+  if (blocks.size() != 3) return gives({kUnknown});
+  blocks.erase(blocks.begin());
+  return gives({shard(reads[0].dim, cut_into(std::move(blocks), axis.ranks))});
+}
+
+// dq and dkv, side by side.
+AxisOutcome join_qkv(const AxisView& axis, const AxisPlacements& reads) {
+  if (!by_columns(axis, reads, 0) || !by_columns(axis, reads, 1)) return linear_elementwise(axis, reads);
+  std::vector<int64_t> blocks = column_blocks(axis, reads, 0);
+  for (const int64_t block : column_blocks(axis, reads, 1)) blocks.push_back(block);
+  return gives({shard(reads[0].dim, cut_into(std::move(blocks), axis.ranks))});
+}
+
+// The mask is that of the element's place in the batch.
+AxisOutcome dropout(const AxisView& axis, const AxisPlacements& reads) {
+  const Attrs& attrs = axis.context.op.attrs;
+  const AxisPlacement& x = reads[0];
+  const bool rows = by_rows(axis, reads, 0) && x.dim == 0, columns = by_columns(axis, reads, 0);
+  const std::string problem = tokens_problem(axis, reads);
+  if (!problem.empty()) return bad(0, problem);
+  if (rows != axis.names("rows_axis"))
+    return bad(0, fmt::format("draws its mask for {} samples over {}, which are {}", rows ? "all" : "a rank's",
+                              axis.axis, placement_words(x)));
+  if (columns != axis("split_axis"))
+    return bad(0, fmt::format("draws its mask for {} columns over {}, which are {}", columns ? "all" : "a rank's",
+                              axis.axis, placement_words(x)));
+  if (!columns) return gives({x});
+  const int64_t width = column_blocks(axis, reads, 0).front();
+  if (!is_one_run(x) || attrs.integer("width") != width)
+    return bad(0, fmt::format("draws its mask for a run of {} columns over {}, and they are {}", attrs.integer("width"),
+                              axis.axis, placement_words(x)));
+  return gives({x});
 }
 
 namespace {
@@ -29,10 +121,11 @@ namespace {
 // by as many places as hops are done, and all of them are a whole turn.
 struct Hops {
   int hop, ranks;
-  explicit Hops(const AxisView& axis)
-      : hop(static_cast<int>(axis.context.op.attrs.integer("hop"))), ranks(axis.ranks) {}
+  const Cut* cut;  // of the queries' tokens
+  Hops(const AxisView& axis, const AxisPlacement& q)
+      : hop(static_cast<int>(axis.context.op.attrs.integer("hop"))), ranks(axis.ranks), cut(q.cut) {}
   AxisPlacement after(int dim) const {
-    AxisPlacement placement = shard(dim);
+    AxisPlacement placement = shard(dim, cut);
     placement.turn = static_cast<int16_t>((hop + 1) % ranks);
     return placement;
   }
@@ -45,8 +138,11 @@ AxisOutcome attention_block(const AxisView& axis, const AxisPlacements& reads) {
   for (const size_t r : {0u, 1u})
     if (is_partial(reads[r])) return needs_whole(axis, r);
   if (axis("tokens_axis")) {
-    const Hops hops(axis);
-    if (!is_shard(q) || q.dim != 1 || q.turn != 0 || !is_shard(kv)) return do_not_match(axis, reads, 1);
+    const Hops hops(axis, q);
+    const std::string problem = tokens_problem(axis, reads);
+    if (!problem.empty()) return bad(0, problem);
+    if (!is_shard(q) || q.dim != 1 || q.turn != 0 || !is_shard(kv) || q.cut != kv.cut)
+      return do_not_match(axis, reads, 1);
     if (kv.turn != hops.hop % hops.ranks)
       return bad(
           1, fmt::format("takes keys from {} ranks before along {} for those of hop {}", kv.turn, axis.axis, hops.hop));
@@ -55,8 +151,12 @@ AxisOutcome attention_block(const AxisView& axis, const AxisPlacements& reads) {
       return bad(1, fmt::format("is hop {} along {}, and the hops before it are not all done", hops.hop, axis.axis));
     return gives({hops.after(1), hops.after(2)});
   }
+  if (by_columns(axis, reads, 0) && by_columns(axis, reads, 1)) {
+    std::string problem = heads_problem(axis, reads, 0);
+    if (problem.empty()) problem = heads_problem(axis, reads, 1, true);
+    return problem.empty() ? gives({shard(2), shard(1)}) : bad(0, problem);
+  }
   if (q != kv) return do_not_match(axis, reads, 1);
-  if (by_columns(axis, reads, 0)) return gives({q, shard(1)});
   return gives({q});
 }
 
@@ -64,13 +164,18 @@ AxisOutcome attention_block(const AxisView& axis, const AxisPlacements& reads) {
 AxisOutcome attention_block_grad(const AxisView& axis, const AxisPlacements& reads) {
   const AxisPlacement &q = reads[0], &kv = reads[1], &dout = reads[3];
   if (axis("tokens_axis")) {
-    const Hops hops(axis);
+    const Hops hops(axis, q);
     const AxisOutcome forward = attention_block(axis, reads);
     if (!forward.problem.empty()) return forward;
     if (dout != q) return do_not_match(axis, reads, 3);
     if (hops.hop > 0 && (reads.size() < 6 || reads[5].turn != hops.hop % hops.ranks))
       return bad(1, fmt::format("is hop {} along {}, and the hops before it are not all done", hops.hop, axis.axis));
     return gives({hops.after(1), kv});
+  }
+  if (by_columns(axis, reads, 0)) {
+    const AxisOutcome forward = attention_block(axis, reads);
+    if (!forward.problem.empty()) return forward;
+    return dout == shard(2) ? gives({shard(2), kv}) : do_not_match(axis, reads, 3);
   }
   if (q != kv || (q != dout && !is_partial(dout))) return do_not_match(axis, reads, 3);
   return gives({dout, dout});

@@ -203,6 +203,12 @@ void PlacementFlow::gather(OpContext& context, size_t axis) {
   if (placement.kind == PlacementKind::partial)
     context.report(kPlacementRule, fmt::format("gathers over {} partial sums: a reduction is missing", axes_[axis]),
                    reads.front().state);
+  if (placement.kind == PlacementKind::shard && placement.cut != nullptr)
+    context.report(kPlacementRule,
+                   fmt::format("puts the ranks' parts over {} side by side, and they are {}: another order than the "
+                               "whole's",
+                               axes_[axis], placement_words(placement)),
+                   reads.front().state);
   const bool stacked = to.shape.size() == from.shape.size() + 1;  // [ranks, ...], for join_pieces
   const int8_t dim = placement.kind == PlacementKind::shard ? placement.dim : int8_t{-1};
   if (placement.kind != PlacementKind::unknown && placement.kind != PlacementKind::zero) placement = kInvariant;

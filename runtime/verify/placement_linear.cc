@@ -8,6 +8,16 @@
 
 namespace prun::verify::rules {
 
+namespace {
+
+// Columns of one operand meet rows of the other, or other columns, that are not the same ones.
+AxisOutcome other_columns(const AxisView& axis, const AxisPlacement& x, const AxisPlacement& w) {
+  return bad(0, fmt::format("multiplies what is cut differently over {}: {}, with {} of the weight", axis.axis,
+                            placement_words(x), placement_words(w)));
+}
+
+}  // namespace
+
 // y = act(x·w + b).
 AxisOutcome linear(const AxisView& axis, const AxisPlacements& reads) {
   const Op& op = axis.context.op;
@@ -17,10 +27,12 @@ AxisOutcome linear(const AxisView& axis, const AxisPlacements& reads) {
   const bool nonlinear = bias || !op.attrs.text("act").empty();
   const int last = last_dim(axis, 0);
   if (by_columns(axis, reads, 0) && is_shard(w) && w.dim == k) {
+    if (!cut_alike(x, w)) return other_columns(axis, x, w);
     if (bias) return bad(2, fmt::format("adds a bias to each rank's partial sum over {}", axis.axis));
     return nonlinear ? needs_whole(axis, 0) : gives({partial(Combine::sum)});
   }
-  if (whole(x) && is_shard(w) && w.dim == 1 - k && (!bias || is_shard(reads[2]))) return gives({shard(last)});
+  if (whole(x) && is_shard(w) && w.dim == 1 - k && (!bias || (is_shard(reads[2]) && cut_alike(w, reads[2]))))
+    return gives({shard(last, w.cut)});
   if (is_partial(x) && whole(w)) return nonlinear ? needs_whole(axis, 0) : gives({x});
   if (by_rows(axis, reads, 0) && whole(w) && (!bias || whole(reads[2]))) return gives({x});
   if (whole(x) && whole(w) && (!bias || whole(reads[2]))) return gives({kInvariant});
@@ -30,8 +42,9 @@ AxisOutcome linear(const AxisView& axis, const AxisPlacements& reads) {
 AxisOutcome linear_dx(const AxisView& axis, const AxisPlacements& reads) {
   const AxisPlacement &dy = reads[0], &w = reads[1];
   const int k = axis.context.op.attrs.integer("transpose") != 0 ? 1 : 0;
-  if (by_columns(axis, reads, 0) && is_shard(w) && w.dim == 1 - k) return gives({partial(Combine::sum)});
-  if (whole(dy) && is_shard(w) && w.dim == k) return gives({shard(last_dim(axis, 0))});
+  if (by_columns(axis, reads, 0) && is_shard(w) && w.dim == 1 - k)
+    return cut_alike(dy, w) ? gives({partial(Combine::sum)}) : other_columns(axis, dy, w);
+  if (whole(dy) && is_shard(w) && w.dim == k) return gives({shard(last_dim(axis, 0), w.cut)});
   if (whole(w) && (is_partial(dy) || by_rows(axis, reads, 0) || whole(dy))) return gives({dy});
   return do_not_match(axis, reads, 0);
 }
@@ -39,10 +52,10 @@ AxisOutcome linear_dx(const AxisView& axis, const AxisPlacements& reads) {
 AxisOutcome linear_dw(const AxisView& axis, const AxisPlacements& reads) {
   const AxisPlacement &x = reads[0], &dy = reads[1];
   const int k = axis.context.op.attrs.integer("transpose") != 0 ? 1 : 0;
-  if (by_rows(axis, reads, 0) && by_rows(axis, reads, 1) && x.dim == dy.dim)
+  if (by_rows(axis, reads, 0) && by_rows(axis, reads, 1) && x.dim == dy.dim && cut_alike(x, dy))
     return gives({partial(axis.combine), partial(axis.combine)});
-  if (by_columns(axis, reads, 0) && whole(dy)) return gives({shard(k), kInvariant});
-  if (whole(x) && by_columns(axis, reads, 1)) return gives({shard(1 - k), shard(0)});
+  if (by_columns(axis, reads, 0) && whole(dy)) return gives({shard(k, x.cut), kInvariant});
+  if (whole(x) && by_columns(axis, reads, 1)) return gives({shard(1 - k, dy.cut), shard(0, dy.cut)});
   if (whole(x) && is_partial(dy)) return gives({dy, dy});
   if (is_partial(x) && whole(dy)) return gives({x, kInvariant});
   if (whole(x) && whole(dy)) return gives({kInvariant, kInvariant});
@@ -68,14 +81,14 @@ AxisOutcome linear_dx_gelu(const AxisView& axis, const AxisPlacements& reads) {
 
 AxisOutcome bias(const AxisView& axis, const AxisPlacements& reads) {
   if (is_partial(reads[0])) return bad(0, fmt::format("adds a bias to each rank's partial sum over {}", axis.axis));
-  if (by_columns(axis, reads, 0) && is_shard(reads[1])) return gives({reads[0]});
+  if (by_columns(axis, reads, 0) && is_shard(reads[1]) && cut_alike(reads[0], reads[1])) return gives({reads[0]});
   if ((by_rows(axis, reads, 0) || whole(reads[0])) && whole(reads[1])) return gives({reads[0]});
   return do_not_match(axis, reads, 1);
 }
 
 AxisOutcome bias_grad(const AxisView& axis, const AxisPlacements& reads) {
   if (by_rows(axis, reads, 0)) return gives({partial(axis.combine)});
-  if (by_columns(axis, reads, 0)) return gives({shard(0)});
+  if (by_columns(axis, reads, 0)) return gives({shard(0, reads[0].cut)});
   return gives({reads[0]});
 }
 
@@ -120,7 +133,10 @@ AxisOutcome norm_grad_add(const AxisView& axis, const AxisPlacements& reads) {
 }
 
 AxisOutcome embedding(const AxisView& axis, const AxisPlacements& reads) {
-  if (axis("axis") && whole(reads[0]) && is_shard(reads[1])) return gives({partial(Combine::sum)});
+  if (reads.size() > 2 && is_shard(reads[0]) && reads[0].dim == 1)
+    return bad(0, fmt::format("adds the first positions to the rank's own tokens, of those split over {}", axis.axis));
+  if (axis("axis") && whole(reads[0]) && is_shard(reads[1]) && is_one_run(reads[1]))
+    return gives({partial(Combine::sum)});
   if (axis("axis") || !whole(reads[1])) return do_not_match(axis, reads, 1);
   return gives({reads[0]});
 }
@@ -135,12 +151,14 @@ AxisOutcome embedding_grad(const AxisView& axis, const AxisPlacements& reads) {
 
 AxisOutcome positions(const AxisView& axis, const AxisPlacements& reads) {
   if (is_partial(reads[0])) return bad(0, fmt::format("adds positions to each rank's partial sum over {}", axis.axis));
-  if (axis("tokens_axis") != (is_shard(reads[0]) && reads[0].dim == 1) || !whole(reads[1]))
-    return do_not_match(axis, reads, 0);
-  return gives({reads[0]});
+  const std::string problem = tokens_problem(axis, reads);
+  if (!problem.empty()) return bad(0, problem);
+  return whole(reads[1]) ? gives({reads[0]}) : do_not_match(axis, reads, 0);
 }
 
 AxisOutcome positions_grad(const AxisView& axis, const AxisPlacements& reads) {
+  const std::string problem = tokens_problem(axis, reads);
+  if (!problem.empty()) return bad(0, problem);
   return gives({is_shard(reads[0]) ? partial(axis.combine) : reads[0]});
 }
 

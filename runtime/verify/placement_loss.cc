@@ -1,17 +1,47 @@
 // Losses, whole or over a vocabulary that is split. A loss adds up rows.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "ir/ops.h"
 #include "verify/placement_rules.h"
 
 namespace prun::verify::rules {
 
-// A loss adds up rows.
+namespace {
+
+// Of logits whose columns are the rank's run of the vocabulary, which the op must know; "": right.
+std::string vocabulary_problem(const AxisView& axis, const AxisPlacements& reads, size_t logits) {
+  const bool columns = by_columns(axis, reads, logits);
+  if (columns != axis("axis"))
+    return columns ? fmt::format("takes each rank's part of the vocabulary over {} for all of it", axis.axis)
+                   : fmt::format("takes logits for a rank's part of the vocabulary over {}, and they are {}", axis.axis,
+                                 placement_words(reads[logits]));
+  if (!columns) return "";
+  const int64_t vocab = axis.context.op.attrs.integer("vocab"), has = column_blocks(axis, reads, logits).front();
+  if (!is_one_run(reads[logits]))
+    return fmt::format("takes columns for a run of the vocabulary over {}, and they are {}", axis.axis,
+                       placement_words(reads[logits]));
+  return vocab == has ? ""
+                      : fmt::format("counts {} columns of logits over {}, and there are {}", vocab, axis.axis, has);
+}
+
+// Operands from the first on that must be spread alike, those that are whole apart.
+bool alike(const AxisPlacements& reads) {
+  return std::all_of(reads.begin(), reads.end(),
+                     [&](const AxisPlacement& read) { return read == reads[0] || (whole(read) && whole(reads[0])); });
+}
+
+}  // namespace
+
 AxisOutcome loss(const AxisView& axis, const AxisPlacements& reads) {
   for (size_t r = 0; r < reads.size(); r++)
     if (is_partial(reads[r])) return needs_whole(axis, r);
   if (by_columns(axis, reads, 0) && axis.context.op.def->counts_rows)
     return bad(0, fmt::format("takes each rank's part of the vocabulary over {} for all of it", axis.axis));
+  if (by_columns(axis, reads, 0) && last_dim(axis, 0) > 0)
+    return bad(0, fmt::format("takes each rank's part of the columns over {} for all of them", axis.axis));
+  if (!alike(reads)) return do_not_match(axis, reads, 0);
   if (is_shard(reads[0])) return gives({partial(axis.combine), reads[0]});
   return gives({kInvariant});
 }
@@ -20,7 +50,10 @@ AxisOutcome loss(const AxisView& axis, const AxisPlacements& reads) {
 AxisOutcome cross_entropy_grad(const AxisView& axis, const AxisPlacements& reads) {
   for (size_t r = 0; r < reads.size(); r++)
     if (is_partial(reads[r])) return needs_whole(axis, r);
-  if (by_columns(axis, reads, 0)) return axis("axis") ? gives({reads[0]}) : do_not_match(axis, reads, 0);
+  const std::string problem = vocabulary_problem(axis, reads, 0);
+  if (!problem.empty()) return bad(0, problem);
+  if (by_columns(axis, reads, 0))
+    return whole(reads[1]) && whole(reads[2]) ? gives({reads[0]}) : do_not_match(axis, reads, 1);
   if (reads[0] != reads[1] || reads[0] != reads[2]) return do_not_match(axis, reads, 1);
   return gives({reads[0]});
 }
@@ -35,18 +68,24 @@ AxisOutcome cross_entropy_and_grad(const AxisView& axis, const AxisPlacements& r
 
 AxisOutcome cross_entropy_max(const AxisView& axis, const AxisPlacements& reads) {
   if (is_partial(reads[0])) return needs_whole(axis, 0);
+  const std::string problem = vocabulary_problem(axis, reads, 0);
+  if (!problem.empty()) return bad(0, problem);
   return gives({by_columns(axis, reads, 0) ? partial(Combine::max) : reads[0]});
 }
 
 AxisOutcome cross_entropy_sums(const AxisView& axis, const AxisPlacements& reads) {
   for (const size_t r : {0u, 2u})
     if (is_partial(reads[r])) return needs_whole(axis, r);
+  const std::string problem = vocabulary_problem(axis, reads, 0);
+  if (!problem.empty()) return bad(0, problem);
   return gives({by_columns(axis, reads, 0) ? partial(Combine::sum) : reads[0]});
 }
 
 AxisOutcome cross_entropy_finish(const AxisView& axis, const AxisPlacements& reads) {
   for (const size_t r : {0u, 1u})
     if (is_partial(reads[r])) return needs_whole(axis, r);
+  const std::string problem = vocabulary_problem(axis, reads, 2);
+  if (!problem.empty()) return bad(2, problem);
   if (by_rows(axis, reads, 2)) return gives({partial(axis.combine), reads[2]});
   return gives({kInvariant});
 }

@@ -21,6 +21,21 @@ AxisOutcome do_not_match(const AxisView& axis, const AxisPlacements& reads, size
   return bad(read, fmt::format("combines operands that are spread differently over {}: {}", axis.axis, list));
 }
 
+std::vector<int64_t> column_blocks(const AxisView& axis, const AxisPlacements& reads, size_t read) {
+  if (reads[read].cut != nullptr) return reads[read].cut->blocks;
+  return {axis.context.read_tensors[read]->shape.back() * axis.ranks};
+}
+
+std::string tokens_problem(const AxisView& axis, const AxisPlacements& reads) {
+  const bool split = by_rows(axis, reads, 0) && reads[0].dim == 1, counts = axis("tokens_axis");
+  if (split && !counts) return fmt::format("counts the rank's own tokens, of those split over {0}, from 0", axis.axis);
+  if (!split && counts) return fmt::format("counts tokens as if they were split over {}", axis.axis);
+  const int64_t chunks = axis.context.op.attrs.integer("chunks", 1), has = reads[0].cut ? reads[0].cut->chunks : 1;
+  if (split && chunks != has)
+    return fmt::format("counts {} chunks of tokens on each rank of {}, which has {}", chunks, axis.axis, has);
+  return "";
+}
+
 Agreement agreement(const AxisPlacements& reads, size_t from, size_t to) {
   Agreement result;
   for (size_t r = from; r < to; r++) {
@@ -28,7 +43,10 @@ Agreement agreement(const AxisPlacements& reads, size_t from, size_t to) {
     AxisPlacement placement = reads[r];
     if (is(result.placement, Kind::zero)) {
       result.placement = placement;
-    } else if (result.placement != placement) {
+    } else if (AxisPlacement other = placement; cut_alike(result.placement, placement) &&
+                                                (other.cut = result.placement.cut, other == result.placement)) {
+      if (result.placement.cut == nullptr) result.placement = placement;
+    } else {
       result.agree = false;
       result.read = r;
     }
@@ -85,9 +103,9 @@ constexpr Row kRows[] = {
     {&ops::rmsnorm_grad_add, norm_grad_add},
     {&ops::attention, attention},
     {&ops::attention_grad, attention_grad},
-    {&ops::rotary, unary},
-    {&ops::copy_kv, unary},
-    {&ops::join_qkv, linear_elementwise},
+    {&ops::rotary, rotary},
+    {&ops::copy_kv, copy_kv},
+    {&ops::join_qkv, join_qkv},
     {&ops::attention_block, attention_block},
     {&ops::attention_block_grad, attention_block_grad},
     {&ops::route, route},
@@ -99,7 +117,7 @@ constexpr Row kRows[] = {
     {&ops::expert_linear, expert_linear},
     {&ops::expert_linear_dx, expert_linear},
     {&ops::expert_linear_dw, expert_linear_dw},
-    {&ops::dropout, unary},
+    {&ops::dropout, dropout},
     {&ops::embedding, embedding},
     {&ops::embedding_grad, embedding_grad},
     {&ops::positions, positions},

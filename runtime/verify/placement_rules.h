@@ -40,6 +40,11 @@ struct Agreement {
 };
 Agreement agreement(const AxisPlacements& reads, size_t from, size_t to);
 
+// The blocks of the last dim of operand `read`, a shard along it, in elements of the whole.
+std::vector<int64_t> column_blocks(const AxisView& axis, const AxisPlacements& reads, size_t read);
+// What is wrong with how the op counts the tokens of operand 0 along the axis; "": nothing.
+std::string tokens_problem(const AxisView& axis, const AxisPlacements& reads);
+
 using Rule = AxisOutcome(const AxisView& axis, const AxisPlacements& reads);
 // placement_elementwise.cc
 Rule linear_elementwise, nonlinear_elementwise, product, elementwise_grad, scale, optimizer, norm2, clip_coefficient,
@@ -48,7 +53,7 @@ Rule linear_elementwise, nonlinear_elementwise, product, elementwise_grad, scale
 Rule linear, linear_dx, linear_dw, linear_gelu, linear_dx_gelu, bias, bias_grad, norm, norm_grad, add_norm,
     norm_grad_add, embedding, embedding_grad, positions, positions_grad;
 // placement_attention.cc
-Rule attention, attention_grad, attention_block, attention_block_grad;
+Rule attention, attention_grad, attention_block, attention_block_grad, rotary, copy_kv, join_qkv, dropout;
 // placement_experts.cc
 Rule route, route_grad, dispatch, dispatch_grad, combine, combine_grad, expert_linear, expert_linear_dw;
 // placement_loss.cc

@@ -2,6 +2,7 @@
 -- trains as one rank does (product_cases.cc). n: the ranks of each axis.
 
 local prun = require "prun"
+local nn = prun.nn
 
 local arg = prun.args { case = { "tokens_summed", "a function below" }, wrong = false, n = 2 }
 
@@ -81,6 +82,100 @@ function cases.columns_averaged()
     unit:every(1, function() prun.all_reduce(unit.params, { axis = arg.wrong and "tp" or "dp", op = "avg" }) end)
     if arg.wrong then unit:after("backward", function() prun.all_reduce(unit.grads, { axis = "dp" }) end) end
   end) {} }
+end
+
+-- Under tensor parallelism a rank's columns are a run of them, or of each block: heads, sums, products, masks and
+-- vocabularies must mean the same ones. `block(x, wrong)` is what stands between an embedding and a head.
+local width = 24
+local function split(block, options)
+  local function model(batch)
+    local x = nn.unit("embed", function()
+      return nn.embedding(batch.tokens, nn.parameter("token.weight", { 256, width }, { "normal", 0.5 }))
+    end)
+    x = nn.unit("block0", function() return x + block(x) end)
+    local blocks = options and options.blocks
+    return nn.unit("head", function()
+      return prun.losses.cross_entropy(nn.linear("logits", x, 256, { blocks = blocks }), batch.targets)
+    end)
+  end
+  return { "dp", "tp" }, model, { prun.tensor_parallel { axis = "tp" }, prun.ddp { axis = "dp" } },
+    prun.data.bytes { path = "text/sample.txt", batch = 24, context = 8 }
+end
+local function halves(wrong) return wrong and { width, width } or nil end
+
+function cases.blocks_forgotten()
+  return split(function(x)
+    local qkv = nn.linear("qkv", x, 3 * width, { blocks = not arg.wrong and { width, width, width } or nil })
+    return nn.linear("proj", nn.attention(qkv, 4), width)
+  end)
+end
+
+-- q and k turned in pairs that span two ranks' columns.
+function cases.turned_columns()
+  return split(function(x)
+    local qkv = nn.linear("qkv", x, 3 * width, { blocks = not arg.wrong and { width, width, width } or nil })
+    return nn.linear("proj", nn.attention(nn.rotary(qkv, { size = 6, heads = 8 }), 4), width)
+  end)
+end
+
+function cases.blocks_of_halves()
+  return split(function(x)
+    local half = width // 2
+    local blocks = arg.wrong and { half, half, half, half, half, half } or { width, width, width }
+    return nn.linear("proj", nn.attention(nn.linear("qkv", x, 3 * width, { blocks = blocks }), 4), width)
+  end)
+end
+
+function cases.kv_blocks_of_queries()
+  return split(function(x)
+    local blocks = arg.wrong and { width // 2, width // 2, width } or { width, width // 2, width // 2 }
+    local qkv = nn.linear("qkv", x, 2 * width, { blocks = blocks })
+    return nn.linear("proj", nn.attention(qkv, 4, { kv_heads = 2 }), width)
+  end)
+end
+
+function cases.cuts_added()
+  return split(function(x)
+    local sum = nn.linear("up", x, 2 * width, { blocks = halves(arg.wrong) }) + nn.linear("gate", x, 2 * width)
+    return nn.linear("proj", sum, width)
+  end)
+end
+
+function cases.cuts_gated()
+  return split(function(x)
+    local up, gate = nn.linear("up", x, 2 * width, { blocks = halves(arg.wrong) }), nn.linear("gate", x, 2 * width)
+    return nn.linear("proj", nn.silu_mul(gate, up), width)
+  end)
+end
+
+function cases.blocks_into_rows()
+  return split(function(x)
+    return nn.linear("proj", nn.gelu(nn.linear("up", x, 2 * width, { blocks = halves(arg.wrong) })), width)
+  end)
+end
+
+function cases.blocks_into_a_plain_layer()
+  return split(function(x)
+    return nn.linear("out", nn.gelu(nn.linear("up", x, 2 * width, { blocks = halves(arg.wrong) })), width)
+  end)
+end
+
+function cases.blocks_dropped_out()
+  return split(function(x)
+    return nn.linear("out", nn.dropout(nn.linear("up", x, 2 * width, { blocks = halves(arg.wrong) }), 0.3), width)
+  end)
+end
+
+function cases.blocks_of_a_vocabulary()
+  return split(function(x) return nn.linear("proj", nn.gelu(nn.linear("up", x, width)), width) end,
+    { blocks = arg.wrong and { 128, 128 } or nil })
+end
+
+function cases.turned_heads_uneven()
+  return split(function(x)
+    local heads = arg.wrong and 3 or 4
+    return nn.linear("proj", nn.rotary(nn.linear("q", x, width), { size = width // heads, heads = heads }), width)
+  end)
 end
 
 local axes, model, strategies, data = cases[arg.case]()

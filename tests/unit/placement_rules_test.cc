@@ -146,7 +146,14 @@ TEST(PlacementRules, WhatIsNotLinearNeedsWholeValues) {
 TEST(PlacementRules, SplitVocabulary) {
   Attrs split = with("axis", std::string("tp"));
   EXPECT_EQ(outcome("embedding", {{{4, 8}, kInvariant}, {{16, 3}, shard(0)}}, {{4, 8, 3}}, split), "P");
+  EXPECT_EQ(outcome("cross_entropy_max", {{{4, 8}, shard(1)}}, {{4}}, split),
+            "counts 0 columns of logits over tp, and there are 16");
+  split.set("vocab", int64_t{16});
   EXPECT_EQ(outcome("cross_entropy_max", {{{4, 8}, shard(1)}}, {{4}}, split), "P");
+  EXPECT_EQ(outcome("cross_entropy_max", {{{4, 8}, shard(1, cut_into({15}, 2))}}, {{4}}, split),
+            "counts 16 columns of logits over tp, and there are 15");
+  EXPECT_EQ(outcome("cross_entropy_max", {{{4, 8}, kInvariant}}, {{4}}, split),
+            "takes logits for a rank's part of the vocabulary over tp, and they are the same on every rank");
   EXPECT_EQ(outcome("cross_entropy_sums", {{{4, 8}, shard(1)}, {{4}, kInvariant}, {{4}, partial(Combine::max)}},
                     {{2, 4}}, split),
             "takes partial sums over tp for whole values: a reduction over tp is missing");
@@ -217,6 +224,61 @@ TEST(PlacementRules, Experts) {
       "updates parameters with gradients that add up the samples of all ranks of tp, where an average is due: a factor "
       "1/2 is missing");
   EXPECT_EQ(outcome("scale", {{{8}, added}}, {{8}}, with("factor", 0.5)), "S(0)");
+}
+
+// Which columns a rank has: blocks that were each cut by itself are not a run, and heads are whole only in blocks of q,
+// k and v.
+TEST(PlacementRules, CutsOfColumns) {
+  const Cut* const qkv = cut_into({8, 8, 8}, 2);
+  Attrs two = with("heads", int64_t{2});
+  EXPECT_EQ(outcome("attention", {{{2, 4, 12}, shard(2, qkv)}}, {{2, 4, 4}, {2, 2, 4}}, two),
+            "counts 2 heads on each of the 2 ranks of tp, and there are 0 in all");
+  two.set("of_heads", int64_t{4});
+  EXPECT_EQ(outcome("attention", {{{2, 4, 12}, shard(2, qkv)}}, {{2, 4, 4}, {2, 2, 4}}, two), "S(2), S(1)");
+  EXPECT_EQ(outcome("attention", {{{2, 4, 12}, shard(2)}}, {{2, 4, 4}, {2, 2, 4}}, two),
+            "takes 12 columns for whole heads of q, k and v, and over tp they are each rank's part of dim 2: the layer "
+            "that makes them needs blocks = { 8, 8, 8 }, to cut each by itself");
+  Attrs turn = with("size", int64_t{2});
+  turn.set("heads", int64_t{4});
+  turn.set("of_heads", int64_t{8});
+  EXPECT_EQ(outcome("rotary", {{{2, 4, 12}, shard(2, qkv)}}, {{2, 4, 12}}, turn), "S(2)");
+  EXPECT_EQ(outcome("rotary", {{{2, 4, 12}, shard(2, cut_into({12, 12}, 2))}}, {{2, 4, 12}}, turn),
+            "turns the first 8 columns for whole heads of 2, and over tp they are each rank's part of each of the 2 "
+            "blocks (12, 12) of dim 2: the layer that makes them needs blocks that are whole heads on each rank");
+  EXPECT_EQ(outcome("linear", {{{4, 12}, shard(1, qkv)}, {{12, 3}, shard(0)}}, {{4, 3}}),
+            "multiplies what is cut differently over tp: each rank's part of each of the 3 blocks (8, 8, 8) of dim 1, "
+            "with each rank's part of dim 0 of the weight");
+  EXPECT_EQ(outcome("mul", {{{4, 12}, shard(1, qkv)}, {{4, 12}, shard(1)}}, {{4, 12}}),
+            "combines operands that are spread differently over tp: each rank's part of each of the 3 blocks (8, 8, 8) "
+            "of dim 1; each rank's part of dim 1");
+  EXPECT_EQ(outcome("sgd", {{{9}, shard(0)}, {{9}, shard(0, cut_into({17}, 2))}}, {{9}}), "S(0)");
+  EXPECT_EQ(outcome("join_qkv", {{{2, 4, 4}, shard(2)}, {{2, 4, 8}, shard(2, cut_into({8, 8}, 2))}}, {{2, 4, 12}}),
+            "S(2)");
+}
+
+// Ops whose values depend on the element's place in the whole say which part they see.
+TEST(PlacementRules, PlacesOfElements) {
+  EXPECT_EQ(outcome("dropout", {{{4, 8}, shard(0)}}, {{4, 8}}),
+            "draws its mask for all samples over tp, which are each rank's part of dim 0");
+  EXPECT_EQ(outcome("dropout", {{{4, 8}, shard(0)}}, {{4, 8}}, with("rows_axis", std::string("dp,tp"))), "S(0)");
+  EXPECT_EQ(outcome("dropout", {{{4, 8}, kInvariant}}, {{4, 8}}, with("rows_axis", std::string("tp"))),
+            "draws its mask for a rank's samples over tp, which are the same on every rank");
+  Attrs columns = with("split_axis", std::string("tp"));
+  columns.set("width", int64_t{16});
+  EXPECT_EQ(outcome("dropout", {{{4, 8}, shard(1)}}, {{4, 8}}, columns), "S(1)");
+  EXPECT_EQ(outcome("dropout", {{{4, 8}, shard(1)}}, {{4, 8}}),
+            "draws its mask for all columns over tp, which are each rank's part of dim 1");
+  EXPECT_EQ(outcome("dropout", {{{4, 8}, shard(1, cut_into({8, 8}, 2))}}, {{4, 8}}, columns),
+            "draws its mask for a run of 16 columns over tp, and they are each rank's part of each of the 2 blocks (8, "
+            "8) of dim 1");
+  Attrs tokens = with("tokens_axis", std::string("tp"));
+  EXPECT_EQ(outcome("positions", {{{2, 4, 8}, shard(1)}, {{8, 8}, kInvariant}}, {{2, 4, 8}}),
+            "counts the rank's own tokens, of those split over tp, from 0");
+  EXPECT_EQ(outcome("positions", {{{2, 4, 8}, kInvariant}, {{8, 8}, kInvariant}}, {{2, 4, 8}}, tokens),
+            "counts tokens as if they were split over tp");
+  EXPECT_EQ(
+      outcome("positions", {{{2, 4, 8}, shard(1, cut_into({8}, 2, 2))}, {{8, 8}, kInvariant}}, {{2, 4, 8}}, tokens),
+      "counts 1 chunks of tokens on each rank of tp, which has 2");
 }
 
 TEST(PlacementRules, EveryOpHasOne) {
