@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Error texts: what prun says about plans and commands that something is wrong with.
 
-A plan is NAME.lua, whose first line is the command ("-- prun check PLAN --nproc 2"; PLAN becomes the file's path from the
-root of the repository), with NAME.txt: "exit CODE", then what stands on stderr. A command that needs no plan of its own is
-a paragraph of commands.txt: its name, "$ prun ...", then the same text. PLUGINS (cases of the folders device and cuda)
-becomes a folder with device plugins. Nothing may stand on stdout: a failure is never half done. A new case is a .lua file,
-or a name and a command, then `run.py PRUN --update NAME`.
+A case is a paragraph of commands.txt: its name, "$ prun ...", "exit CODE", then what stands on stderr. files/ has what they
+run: mistakes.lua, strategies.lua and schedules.lua are tables of mistakes, of which `--set case=NAME` takes one; new ones
+come last, since texts name lines. A plan that must stand alone is NAME.lua, whose first line is the command ("-- prun check
+PLAN --nproc 2"; PLAN becomes the file's path from the root of the repository), with NAME.txt: the same text. PLUGINS (cases
+of the folders device and cuda) becomes a folder with device plugins. Nothing may stand on stdout: a failure is never half
+done. `run.py PRUN --update NAME` writes the text of a new case.
 """
 import pathlib
 import sys

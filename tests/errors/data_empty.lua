@@ -1,8 +1,0 @@
--- prun check PLAN
-local prun = require "prun"
-return prun.plan {
-  mesh      = prun.mesh { dp = 1 },
-  model     = prun.models.gpt { layers = 1, width = 8, heads = 1, context = 8 },
-  data      = prun.data.bytes { path = "files/empty.txt", batch = 1 },
-  optimizer = prun.sgd { lr = 0.1 },
-}

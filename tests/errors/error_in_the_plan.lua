@@ -1,3 +1,0 @@
--- prun check PLAN
-local settings = {}
-local width = settings.model.width

@@ -1,3 +1,0 @@
--- prun check PLAN
-local prun = require "prun"
-local eval = prun.eval { every = 0 }

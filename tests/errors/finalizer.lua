@@ -1,2 +1,0 @@
--- prun check PLAN
-setmetatable({}, { __gc = function() end })

@@ -1,5 +1,0 @@
--- prun check PLAN
-local n = 0
-while true do
-  pcall(function() n = n + 1 end)
-end

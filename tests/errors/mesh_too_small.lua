@@ -1,9 +1,0 @@
--- prun check PLAN --nproc 4
-local prun = require "prun"
-return prun.plan {
-  mesh      = prun.mesh { dp = 2 },
-  model     = prun.models.mlp { inputs = 8, outputs = 8, width = 8 },
-  data      = prun.data.random { batch = 4 },
-  strategy  = { prun.ddp { axis = "dp" } },
-  optimizer = prun.sgd { lr = 0.1 },
-}

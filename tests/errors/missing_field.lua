@@ -1,5 +1,0 @@
--- prun check PLAN
-local prun = require "prun"
-return prun.plan {
-  mesh = prun.mesh { dp = 1 },
-}

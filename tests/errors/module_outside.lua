@@ -1,2 +1,0 @@
--- prun check PLAN
-local passwords = require "../../etc/passwd"

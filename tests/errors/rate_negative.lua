@@ -1,3 +1,0 @@
--- prun check PLAN
-local prun = require "prun"
-local optimizer = prun.sgd { lr = -0.1 }

@@ -1,4 +1,0 @@
--- prun PLAN --nnodes 2
-local prun = require "prun"
-
-return prun.program(function() prun.barrier() end)

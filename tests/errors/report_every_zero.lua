@@ -1,9 +1,0 @@
--- prun check PLAN
-local prun = require "prun"
-return prun.plan {
-  mesh      = prun.mesh {},
-  model     = prun.models.mlp { inputs = 4, outputs = 4, width = 8, layers = 1 },
-  data      = prun.data.random { batch = 4 },
-  report    = { every = 0, norms = true },
-  optimizer = prun.sgd {},
-}

@@ -1,4 +1,0 @@
--- prun chek PLAN
-local prun = require "prun"
-
-return prun.program(function() prun.barrier() end)

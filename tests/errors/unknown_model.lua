@@ -1,3 +1,0 @@
--- prun check PLAN
-local prun = require "prun"
-local model = prun.models.gtp { layers = 2 }

@@ -1,5 +1,0 @@
--- prun check PLAN --nproc 2
-local prun = require "prun"
-return prun.program(function(r)
-  prun.print(r.ranks)
-end)

@@ -1,3 +1,0 @@
--- prun check PLAN
-local prun = require "prun"
-return prun.plam {}

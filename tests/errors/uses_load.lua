@@ -1,2 +1,0 @@
--- prun check PLAN
-local f = load("return 1")

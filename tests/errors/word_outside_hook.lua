@@ -1,3 +1,0 @@
--- prun check PLAN
-local prun = require "prun"
-prun.all_reduce(1, "sum")

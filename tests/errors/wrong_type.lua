@@ -1,5 +1,0 @@
--- prun check PLAN
-local prun = require "prun"
-local model = prun.models.gpt {
-  layers = "four",
-}
