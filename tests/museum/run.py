@@ -3,7 +3,7 @@
 
 An exhibit is NAME.lua. Its first comment says in `key: value` lines (a value may go on in the next line) what happened, where it
 was reported, which law it breaks, who else could have found it, on how many ranks, and what `prun check` says. The line of the
-mistake ends in "-- here". With `--set right=1` the same file is the twin. README.md lists all of them; the part between its two
+mistake ends in "-- here". With `--set right=1` the same file is the twin, which `--prove` compares with one rank. README.md lists all of them; the part between its two
 marks is written from the exhibits. `run.py PRUN --update` writes it and the texts anew.
 """
 import pathlib
@@ -70,7 +70,9 @@ class Exhibit:
 
     def check(self, prun, right=False):
         command = f"prun check {self.path.relative_to(text_case.ROOT)} --nproc {self.fields.get('ranks', 2)}"
-        return text_case.run(prun, command + (" --set right=1" if right else ""))
+        if right:  # equal to one rank, unless weights drift apart on purpose
+            command += " --set right=1" + (" --prove" if self.fields.get("law") != "drift" else "")
+        return text_case.run(prun, command)
 
     def place(self):
         return f"{self.path.relative_to(text_case.ROOT)}:{self.here[0]}"
@@ -81,7 +83,7 @@ class Exhibit:
         return re.sub(r"(lua/prun/\S+\.lua):\d+", r"\1", re.sub(r"#\d+", "", text))
 
     def run(self, prun, update):
-        """Whether the mistake is refused at its line, in its words, and the twin accepted."""
+        """Whether the mistake is refused at its line, in its words, and the twin accepted and proved."""
         bad = [] if update else list(self.problems())
         code, _, err = self.check(prun)
         first = err.split("\n", 1)[0]

@@ -1,0 +1,20 @@
+-- mistake: all_reduce of gradients before backward has made them
+-- happened: a bucket was reduced when the stream that asked for it was ready, and not all streams
+--   that wrote it
+-- report: https://github.com/deepspeedai/DeepSpeed/issues/8061
+-- law: order of sums
+-- others: a sanitizer of races between streams; NaN
+-- ranks: 2
+-- says: all_reduce of the gradients of 'head' before they are whole: 'head.ln.weight' is also used
+--   by a call whose backward comes later
+local prun, museum = require "prun", require "museum"
+
+
+local mine = prun.strategy("mine", { axis = "dp" }, function(unit, opt)
+  local function reduce()
+    prun.all_reduce(unit.grads, { axis = opt.axis, op = "avg", stream = "reduce" }) -- here
+  end
+  if museum.wrong then unit:before("backward", reduce) else unit:after("backward", reduce) end
+end)
+
+return museum.plan { strategy = { mine {} } }
