@@ -5,8 +5,8 @@
 -- law: axes
 -- others: a look at the size of the shards
 -- ranks: 4
--- says: axis 'cp' is used twice: context_parallel splits the tokens over it, and zero3
---   (tests/museum/axis_twice.lua:13) splits the batch; give each its own
+-- says: axis 'cp' is used twice: context_parallel splits the tokens over it, and zero3 (this file)
+--   splits the batch; give each its own
 local prun, museum = require "prun", require "museum"
 
 

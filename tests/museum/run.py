@@ -80,6 +80,7 @@ class Exhibit:
     def said(self, first):
         """A message without its place, and without numbers that change with files beside this one."""
         text = first.removeprefix(f"prun: {self.place()}: ").replace(self.place(), "here")
+        text = re.sub(re.escape(str(self.path.relative_to(text_case.ROOT))) + r":\d+", "this file", text)
         return re.sub(r"(lua/prun/\S+\.lua):\d+", r"\1", re.sub(r"#\d+", "", text))
 
     def run(self, prun, update):
