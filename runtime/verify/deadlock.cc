@@ -25,8 +25,15 @@ std::vector<const Body*> bodies_of(const JobView& view, bool init) {
   return bodies;
 }
 
-std::string circle_text(const JobView& view, const Walk& walk, bool init) {
-  const std::vector<StreamCursor> circle = walk.circle();
+// From a stream that waits for another rank: its line is the plan's, those of compute may be a model's.
+std::vector<StreamCursor> circle_across_ranks(const Walk& walk) {
+  std::vector<StreamCursor> circle = walk.circle();
+  const auto across = [&](StreamCursor at) { return walk.waits_for_others(at); };
+  std::rotate(circle.begin(), std::find_if(circle.begin(), circle.end(), across), circle.end());
+  return circle;
+}
+
+std::string circle_text(const JobView& view, const Walk& walk, const std::vector<StreamCursor>& circle, bool init) {
   std::string text;
   for (size_t i = 0; i < circle.size(); ++i) {
     const StreamCursor at = circle[i], next = circle[(i + 1) % circle.size()];
@@ -62,8 +69,9 @@ void ranks_do_not_wait_in_a_circle(const JobView& view, Findings& findings) {
     Credits rendezvous(0);
     Walk walk(*view.job, bodies_of(view, init), Walk::By::class_if_alike, rendezvous);
     if (walk.run()) continue;
-    findings.add("wait cycle across ranks", "these wait for each other" + circle_text(view, walk, init),
-                 walk.op(walk.circle().front()).site);
+    const std::vector<StreamCursor> circle = circle_across_ranks(walk);
+    findings.add("wait cycle across ranks", "these wait for each other" + circle_text(view, walk, circle, init),
+                 walk.op(circle.front()).site);
   }
 }
 

@@ -1,0 +1,26 @@
+-- mistake: one rank goes backward at once, the next one forward first
+-- happened: each of two ranks waited to send before it would receive what the other sent
+-- report: https://github.com/pytorch/pytorch/issues/172668
+-- law: no circle
+-- others: a watchdog, after its timeout
+-- ranks: 2
+-- says: wait cycle across ranks: these wait for each other
+local prun, museum = require "prun", require "museum"
+
+
+local mine = prun.schedule("mine", function(rank, _, micro)
+  if museum.wrong and rank == 0 then
+    for i = 0, micro - 1 do
+      prun.forward(i)
+      prun.backward(i)
+    end
+  else
+    for i = 0, micro - 1 do prun.forward(i) end
+    for i = 0, micro - 1 do prun.backward(i) end
+  end
+end)
+
+return museum.plan {
+  mesh = prun.mesh { pp = 2 }, micro = 4,
+  strategy = { prun.pipeline { schedule = mine } }, -- here
+}
