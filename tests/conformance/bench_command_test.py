@@ -126,10 +126,10 @@ class Table(unittest.TestCase):
 
 class Failures(unittest.TestCase):
     def test_wrong_results_are_counted_and_fail(self):
-        status, out, _ = bench("send_recv", "--nproc", 2, "--transport", PLUGINS / "flipping.so", "--bytes", "64,64K", *QUICK, "--json")
+        status, out, _ = bench("send_recv", "--nproc", 2, "--transport", PLUGINS / "faulty.so", "--transport-options", "fault=flips_bits", "--bytes", "64,64K", *QUICK, "--json")
         self.assertEqual(status, 1)
         self.assertEqual([json.loads(line)["wrong"] for line in out.splitlines()], [0, 2])  # one element on each rank
-        status, out, _ = bench("all_gather", "--nproc", 2, "--transport", PLUGINS / "flipping.so", "--bytes", "64K", *QUICK)
+        status, out, _ = bench("all_gather", "--nproc", 2, "--transport", PLUGINS / "faulty.so", "--transport-options", "fault=flips_bits", "--bytes", "64K", *QUICK)
         self.assertEqual(status, 1)
         self.assertRegex(out, r"# Out of bounds values : \d+ FAILED")
 

@@ -3,6 +3,7 @@
 
 Usage: conform_command_test.py PRUN PLUGINS. The suite itself is run by the tests beside this one; here two short items of it.
 """
+import json
 import pathlib
 import subprocess
 import sys
@@ -39,8 +40,8 @@ class Conform(unittest.TestCase):
         status, text = conform(PLUGINS / "bad/missing.so")
         self.assertEqual(status, 1)
         lines = lines_of(text)
-        self.assertEqual(len(lines), 13, text)
-        self.assertIn("FAILED  Open.SaysWhatItIs: ", lines["load"])
+        self.assertEqual(len(lines), 14, text)
+        self.assertRegex(lines["load"], r"^FAILED  .*\(Open\.SaysWhatItIs\)$")
         self.assertIn("the mandatory function 'batch' is missing", lines["load"])
         self.assertEqual(lines["messages"], "FAILED  not tried: it does not load")
 
@@ -49,6 +50,22 @@ class Conform(unittest.TestCase):
         self.assertEqual(status, 1)
         self.assertIn("this plugin only gets loaded", text)
 
+    def test_as_json(self):
+        status, text = conform("shm", "queue", "load:SaysWhatItIs", "--json")
+        rows = [json.loads(line) for line in text.splitlines()]
+        self.assertEqual((status, [(row["item"], row["result"]) for row in rows]),
+                         (0, [("load", "ok"), ("queue", "not claimed")]), text)
+        status, text = conform(PLUGINS / "bad/missing.so", "--json")
+        rows = [json.loads(line) for line in text.splitlines()]
+        self.assertEqual((status, {row["result"] for row in rows[1:]}), (1, {"not tried"}), text)
+        self.assertEqual((rows[0]["result"], rows[0]["case"]), ("failed", "Open.SaysWhatItIs"))
+
+    def test_help(self):
+        status, text = conform("--help")
+        self.assertEqual(status, 0)
+        for word in ("prun conform PLUGIN [ITEM]", "--transport-options", "--json", "--timeout"):
+            self.assertIn(word, text)
+
     def test_words_that_are_wrong(self):
         self.assertEqual(conform(), (2, "prun: which plugin? For example: prun conform shm, or prun conform "
                                         "build/lib/prun/plugins/mine.so\n"))
@@ -56,6 +73,9 @@ class Conform(unittest.TestCase):
         status, text = conform("shm", "mesages")
         self.assertEqual(status, 2)
         self.assertIn("prun conform: there is no item 'mesages' (did you mean 'messages'?); the items are load,", text)
+        status, text = conform("shm", "messages:LanesPassEachOthr")
+        self.assertEqual(status, 2)
+        self.assertIn("there is no case 'LanesPassEachOthr' (did you mean 'LanesPassEachOther'?)", text)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@
 #include <cctype>
 #include <csignal>
 #include <cstring>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -37,6 +38,20 @@ std::string one_line(const std::string& text) {
   return line.substr(0, kBegin) + " ... " + line.substr(line.size() - kEnd);
 }
 
+// Of the ranks' reports the first that is not only told by another; how many there are besides.
+std::string first_report(const std::string& reports) {
+  std::vector<std::string> own, all;
+  for (size_t at = 0, end; at < reports.size(); at = end + 2) {
+    end = std::min(reports.find("\\n", at), reports.size());
+    std::string line = reports.substr(at, end - at);
+    if (line.empty()) continue;
+    if (line.find(": Aborted: ") == std::string::npos) own.push_back(line);
+    all.push_back(line);
+  }
+  if (own.empty()) own = all;
+  return own.empty() ? reports : own.size() == 1 ? own[0] : fmt::format("{}; and {} more", own[0], own.size() - 1);
+}
+
 // What the ranks reported, or was thrown, without GoogleTest's words around it.
 std::string reason_of(std::string summary) {
   constexpr std::string_view kWord = "Failed\n", kTrace = "Google Test trace:\n";
@@ -53,8 +68,7 @@ std::string reason_of(std::string summary) {
   if (begin == std::string::npos) return one_line(summary);
   begin += kBefore.size();
   std::string text = summary.substr(begin, summary.find("\"\n", begin) - begin);
-  for (size_t at = 0; (at = text.find("\\n", at)) != std::string::npos;) text.replace(at, 2, " ");
-  return one_line(text);
+  return one_line(first_report(text));
 }
 
 // Tells the parent of the first failure, or of what was not tried, and why.
@@ -69,7 +83,7 @@ class FirstFailure : public ::testing::EmptyTestEventListener {
     if (result.skipped()) not_tried_ += fmt::format("; not tried: {}", one_line(result.message()));
     if (!result.failed() || told_) return;
     told_ = true;
-    tell(fmt::format("{}: {}", test_, reason_of(result.summary())));
+    tell(fmt::format("{}\n{}", test_, reason_of(result.summary())));
   }
   void OnTestProgramEnd(const ::testing::UnitTest&) override {
     if (!told_) tell(not_tried_);
@@ -106,6 +120,16 @@ class FirstFailure : public ::testing::EmptyTestEventListener {
   _exit(status);
 }
 
+void print_json(const Item& item, const Outcome& outcome, std::string result) {
+  for (char& c : result) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  nlohmann::ordered_json row;
+  row["item"] = item.name;
+  row["result"] = result;
+  row["text"] = outcome.text;
+  row["case"] = outcome.name;
+  fmt::print("{}\n", row.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+}
+
 bool has(const std::vector<std::string>& names, const char* name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
@@ -128,6 +152,11 @@ Outcome run_cases(const std::string& filter, unsigned seconds, Show show) {
   fcntl(ends[0], F_SETFL, O_NONBLOCK);
   for (ssize_t n; (n = read(ends[0], buffer, sizeof buffer)) > 0;) why.append(buffer, static_cast<size_t>(n));
   close(ends[0]);
+  std::string name;
+  if (const size_t line = why.find('\n'); line != std::string::npos) {
+    name = why.substr(0, line);
+    why.erase(0, line + 1);
+  }
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return {true, true, why};
   if (WIFEXITED(status) && WEXITSTATUS(status) == kNothingRan) return {true, false, why};
   const bool late = WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM;
@@ -137,7 +166,12 @@ Outcome run_cases(const std::string& filter, unsigned seconds, Show show) {
     why = fmt::format("crashed with signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)));
   else if (why.empty())
     why = fmt::format("ended with exit code {}", WEXITSTATUS(status));
-  return {false, true, why, late};
+  return {false, true, why, late, name};
+}
+
+std::pair<std::string, std::string> split_case(const std::string& word) {
+  const size_t colon = std::min(word.find(':'), word.size());
+  return {word.substr(0, colon), word.substr(std::min(word.size(), colon + 1))};
 }
 
 void check_items(const std::vector<std::string>& names, std::span<const Item> items, const std::string& where) {
@@ -154,11 +188,12 @@ int conform(const Subject& subject, std::span<const Item> items, const std::vect
             const std::function<Outcome(const Item&)>& run) {
   int failed = 0, held = 0;
   bool loads = true;
-  fmt::print("{}\n", subject.path);
+  if (!subject.json) fmt::print("{}\n", subject.path);
   for (const Item& item : items) {
     if (!chosen.empty() && !has(chosen, item.name)) continue;
     std::fflush(stdout);
-    Outcome outcome{.claimed = false};
+    Outcome outcome;
+    outcome.claimed = false;
     if (!loads)
       outcome = {false, true, "not tried: it does not load"};
     else if (!has(subject.not_claimed, item.name))
@@ -167,11 +202,18 @@ int conform(const Subject& subject, std::span<const Item> items, const std::vect
     loads = loads && (&item != &items.front() || outcome.holds);
     failed += outcome.holds ? 0 : 1;
     held += outcome.holds && outcome.claimed ? 1 : 0;
-    const char* word = !outcome.holds ? "FAILED" : outcome.claimed ? "ok" : "not claimed";
-    fmt::print("{:>2} {:<12} {:<7}{}{}\n", &item - items.data() + 1, item.name, word, outcome.text.empty() ? "" : " ",
-               outcome.text);
+    const char* word = !outcome.holds    ? (loads || &item == &items.front() ? "FAILED" : "not tried")
+                       : outcome.claimed ? "ok"
+                                         : "not claimed";
+    if (subject.json)
+      print_json(item, outcome, word);
+    else
+      fmt::print("{:>2} {:<12} {:<7}{}{}\n", &item - items.data() + 1, item.name, outcome.holds ? word : "FAILED",
+                 outcome.text.empty() ? "" : " ",
+                 outcome.name.empty() ? outcome.text : fmt::format("{} ({})", outcome.text, outcome.name));
     std::fflush(stdout);
   }
+  if (subject.json) return failed == 0 ? 0 : 1;
   fmt::print("{}: {} of its items hold, {} {}\n", subject.name, held, failed, failed == 1 ? "fails" : "fail");
   return failed == 0 ? 0 : 1;
 }

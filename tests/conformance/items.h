@@ -16,14 +16,16 @@ struct Item {
 
 struct Outcome {
   bool holds = true, claimed = true;
-  std::string text;
-  bool late = false;  // not finished in time
+  std::string text = "";
+  bool late = false;      // not finished in time
+  std::string name = "";  // of the case that failed first
 };
 
 // What is tried: the file, and what it does not mean to hold.
 struct Subject {
   std::string name, path;
   std::vector<std::string> not_claimed = {};
+  bool json = false;  // an object an item: item, result, text, case
 };
 
 enum class Show {
@@ -38,6 +40,9 @@ Outcome run_cases(const std::string& filter, unsigned seconds, Show show);
 
 // Throws usage_error for a name that is no item's; `where` begins the sentence.
 void check_items(const std::vector<std::string>& names, std::span<const Item> items, const std::string& where);
+
+// "item:case" in two.
+std::pair<std::string, std::string> split_case(const std::string& word);
 
 // The items that are chosen (none: all), a line each. Where the first does not hold, the others are not tried. The exit
 // code: 0 if all that is claimed holds, else 1.

@@ -113,6 +113,13 @@ class SharedBootstrap : public LocalBootstrap {
   std::exit(status);
 }
 
+// How a rank ended that may have had no word to say, with a space before it.
+std::string end_of(const RankReport& report) {
+  const char* signal = report.status > 128 ? sigabbrev_np(report.status - 128) : nullptr;
+  if (signal != nullptr) return fmt::format(" was killed by SIG{} after {:.1f} s", signal, report.seconds);
+  return report.text.empty() ? fmt::format(" ended with exit code {}", report.status) : "";
+}
+
 }  // namespace
 
 std::vector<RankReport> run_ranks(const LocalJob& job, const std::function<std::string(LocalBootstrap&)>& body) {
@@ -163,8 +170,7 @@ std::string failures(const std::vector<RankReport>& reports) {
   std::string text;
   for (size_t rank = 0; rank < reports.size(); ++rank) {
     if (reports[rank].status == 0) continue;
-    text += fmt::format("rank {} (status {}, {:.1f} s): {}\n", rank, reports[rank].status, reports[rank].seconds,
-                        reports[rank].text);
+    text += fmt::format("rank {}{}: {}\n", rank, end_of(reports[rank]), reports[rank].text);
   }
   return text;
 }

@@ -1,9 +1,11 @@
 // Messages over Unix sockets of one host, in one file: the least that the suite holds for, and what it is tested with.
 #include <poll.h>
+#include <prun/sdk/handshake.h>
 #include <prun/sdk/local_socket.h>
 #include <prun/sdk/messages.h>
 #include <prun/sdk/options.h>
 
+#include <list>
 #include <map>
 
 namespace prun::pipe {
@@ -39,7 +41,7 @@ struct Peer {
 
 class Pipe : public sdk::MessageTransport {
  public:
-  explicit Pipe(const prun_open_params& params) : MessageTransport(params), peers_(params.ranks) {
+  explicit Pipe(const prun_open_params& params) : MessageTransport(params), peers_(params.ranks), identity_(params) {
     bool quiet = false;
     const sdk::Option rows[] = {{"quiet", &quiet}};
     sdk::parse_options("pipe", params.options, rows);
@@ -49,22 +51,22 @@ class Pipe : public sdk::MessageTransport {
   }
   std::string address() { return name_; }
 
-  // Every rank connects to those below it and says who it is; those above connect to it.
+  // Every rank dials those below it; those above dial it. Both ends prove that they know the job's secret.
   Failure connect(const sdk::Blobs& blobs) {
-    for (int r = 0; r < rank; ++r) {
-      if (peers_[r].fd) continue;
-      Descriptor fd = sdk::connect_locally(blobs[r], SOCK_STREAM);
-      if (fd && ::send(fd.get(), &rank, sizeof rank, MSG_NOSIGNAL) == sizeof rank)
-        peers_[r].fd = std::move(fd);
-      else if (errno != EAGAIN)
-        return {PRUN_EPEER, r, strerror(errno)};
+    for (; dialled_ < rank; ++dialled_) {
+      Descriptor fd = sdk::connect_locally(blobs[dialled_], SOCK_STREAM);
+      if (!fd && errno == EAGAIN) break;
+      if (!fd) return {PRUN_EPEER, dialled_, strerror(errno)};
+      handshakes_.emplace_back(std::move(fd), identity_, dialled_);
     }
     for (int fd; (fd = accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0;)
-      accepted_.emplace_back(fd);
-    for (Descriptor& fd : accepted_) {
-      int who = -1;
-      if (fd && recv(fd.get(), &who, sizeof who, MSG_DONTWAIT) == sizeof who && who > rank && who < ranks)
-        peers_[who].fd = std::move(fd);
+      handshakes_.emplace_back(Descriptor(fd), identity_, -1);
+    for (auto hand = handshakes_.begin(); hand != handshakes_.end();) {
+      const sdk::Handshake::State state = hand->advance();
+      if (state == sdk::Handshake::State::refused && hand->dialler())
+        return {PRUN_EPEER, hand->peer(), hand->why_refused()};
+      if (state == sdk::Handshake::State::done) peers_[hand->peer()].fd = hand->release();
+      hand = state == sdk::Handshake::State::running ? std::next(hand) : handshakes_.erase(hand);
     }
     for (int r = 0; r < ranks; ++r)
       if (r != rank && !peers_[r].fd) return {PRUN_AGAIN, r};
@@ -108,7 +110,9 @@ class Pipe : public sdk::MessageTransport {
   std::string name_;
   Descriptor listener_;
   std::vector<Peer> peers_;
-  std::vector<Descriptor> accepted_;  // connections whose first word, the peer's rank, is still to be read
+  const sdk::Identity identity_;
+  int dialled_ = 0;                       // ranks below this one, so far
+  std::list<sdk::Handshake> handshakes_;  // that are under way
 };
 
 void Pipe::write_some(int peer) {

@@ -27,7 +27,7 @@ def main(build):
         environment = {"PREFIX": str(here / "prefix"), "CXXFLAGS": "-Wall -Wextra -Werror"}
         script = f'set -e\nPATH="{here}/prefix/bin:$PATH"\n' + "".join(blocks(text, "sh"))
         output = run("bash", "-c", script, env=environment, cwd=here)
-    for line in ("mail       1.0.0    files in the receiver's folder", "mail: 4 of its items hold, 0 fail", "# Out of bounds values : 0 OK"):
+    for line in ("mail       1.0.0    files in the receiver's folder", "mail: 5 of its items hold, 0 fail", "# Out of bounds values : 0 OK"):
         assert line in output, output
     print(output)
 

@@ -36,7 +36,8 @@ std::string suite_program(const Options& options, const char* name) {
   return program.string();
 }
 
-[[noreturn]] void become(std::vector<std::string> words, const std::vector<std::string>& items) {
+[[noreturn]] void become(std::vector<std::string> words, const std::vector<std::string>& items, bool json) {
+  if (json) words.emplace_back("--json");
   words.insert(words.end(), items.begin(), items.end());
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
@@ -97,7 +98,7 @@ void require_device(const std::string& name, int index) {
                                     fmt::format("--index={}", options.first_device),
                                     fmt::format("--seconds={:.0f}", options.world.deadline_s)};
   if (!options.device_options.empty()) words.push_back("--options=" + options.device_options);
-  become(std::move(words), options.operands);
+  become(std::move(words), options.operands, options.json);
 }
 
 }  // namespace
@@ -108,7 +109,7 @@ int conform_command(Options& options) {
   std::vector<std::string> words = {suite_program(options, "prun_conform"), "--transport=" + plugin.name};
   for (const std::string& dir : plugin.dirs) words.push_back("--plugin-dir=" + dir);
   if (!options.world.transport_options.empty()) words.push_back("--options=" + options.world.transport_options);
-  become(std::move(words), options.operands);
+  become(std::move(words), options.operands, options.json);
 }
 
 }  // namespace prun

@@ -71,7 +71,7 @@ const Command kCommands[] = {
     {"doctor", kDoctor, "prun doctor [--device NAME]",
      "what prun has here: memory, limits, transports, devices, and what to do about problems", doctor_command},
     {"conform", kConform, "prun conform PLUGIN [ITEM]",
-     "try a transport or a device with the suite for all of them; ops:gelu: one case of an item", conform_command},
+     "try a transport or a device with the suite for all of them; ITEM:CASE: one case of an item", conform_command},
     {"bench", kBench, "prun bench OP[,OP] [..]", "collectives by size over a transport, in nccl-tests' columns",
      bench_command},
 };
@@ -154,8 +154,10 @@ void define_options(CLI::App& app, Commands command, Options& o) {
       },
       "how long a collective or a missing rank is waited for (default 60)");
   define.flag(kPlugins, "--explain", o.explain, "which transport auto takes for which ranks, and why");
-  define.flag(kAllCommands & ~(kRun | kDump | kConform), "--json", o.json,
-              command == kBench ? "one JSON object a row" : "as JSON");
+  define.flag(kAllCommands & ~(kRun | kDump), "--json", o.json,
+              command == kBench     ? "one JSON object a row"
+              : command == kConform ? "one JSON object an item: item, result, text, case"
+                                    : "as JSON");
   define.flag(kAllCommands, "--help,-h", o.help,
               command == kRun ? "this text; with a plan also its arguments" : "this text");
 }

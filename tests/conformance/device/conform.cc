@@ -1,7 +1,7 @@
 // prun_conform_device, what `prun conform` starts for devices: the suite for anybody's, one line an item, status 0 if
 // all holds that the device has.
 //
-//     prun_conform_device --device=NAME [--index=N] [--options=key=value,...] [--seconds=N] [ITEM[:CASE] ...]
+//     prun_conform_device --device=NAME [--index=N] [--options=key=value,...] [--seconds=N] [--json] [ITEM[:CASE] ...]
 //
 // Surprising fact: each case is a child process, which loads and opens the device itself. A driver's state does not
 // survive a fork, and what one case breaks no other sees.
@@ -38,7 +38,8 @@ constexpr Item kItems[] = {
 
 struct Settings {
   std::vector<std::string> items, cases;  // a case of the item at the same place, or ""
-  bool verbose() const { return !items.empty(); }
+  bool json = false;
+  bool verbose() const { return !items.empty() && !json; }
 };
 
 struct Known {
@@ -86,8 +87,7 @@ Outcome run_item(const Item& item, const Settings& settings) {
     Outcome outcome =
         run_cases(known.filter, device_suite().seconds, settings.verbose() ? Show::plugin : Show::nothing);
     if (!outcome.holds) {
-      if (!outcome.text.starts_with(known.filter)) outcome.text = known.filter + ": " + outcome.text;
-      outcome.text.replace(0, known.filter.size(), known.shown);
+      outcome.text = known.shown + ": " + outcome.text;
       if (failed.empty()) first = outcome.text;
       failed.push_back(known.shown);
     } else if (!outcome.claimed) {
@@ -133,7 +133,7 @@ std::string path_of(const std::string& name) {
 int conform_device(const Settings& settings) {
   check_cases(settings);
   const std::string& name = device_suite().name;
-  return conform({name, path_of(name)}, kItems, settings.items,
+  return conform({name, path_of(name), {}, settings.json}, kItems, settings.items,
                  [&](const Item& item) { return run_item(item, settings); });
 }
 
@@ -157,10 +157,12 @@ int main(int argc, char** argv) {
       suite.options = *options;
     else if (const auto seconds = value_of("--seconds="))
       suite.seconds = static_cast<unsigned>(std::atoi(seconds->c_str()));
+    else if (arg == "--json")
+      settings.json = true;
     else {
-      const size_t colon = std::min(arg.find(':'), arg.size());
-      settings.items.emplace_back(arg.substr(0, colon));
-      settings.cases.emplace_back(arg.substr(std::min(arg.size(), colon + 1)));
+      const auto [item, name] = prun::testing::split_case(std::string(arg));
+      settings.items.push_back(item);
+      settings.cases.push_back(name);
     }
   }
   try {
