@@ -10,69 +10,70 @@ local tensor = require "prun.tensor"
 
 local collectives = {}
 
+local most = graph.most_elements
 local reductions = { "sum", "prod", "min", "max", "avg" }
 local dtypes = { "f32", "f64", "bf16", "i64", "i32", "i8", "u8" }
 
+local x = { name = "x", kind = "tensor", help = "the tensor that moves" }
+local op = { name = "op", kind = "text", default = "sum", choices = reductions, help = "how to reduce" }
+local root = { name = "root", kind = "integer", default = 0, signed = true, help = "a rank of the group" }
 local dtype = { name = "dtype", kind = "text", default = "f32", choices = dtypes, help = "type of the elements" }
-local axis = { name = "axis", kind = "text", default = "world", help = "mesh axis of the group; by default all ranks" }
-local max = { name = "max", kind = "integer", optional = true, least = 1, help = "most elements that a rank may have" }
+local axis = { name = "axis", kind = "axis", default = "world", help = "mesh axis of the group; by default all ranks" }
+local max = { name = "max", kind = "integer", optional = true, least = 1, most = most,
+              help = "most elements that a rank may have" }
 
-local options_of = {
-  full = { dtype }, tensor = { dtype },
-  iota = {
-    { name = "start", kind = "integer", default = 0, help = "first element" },
-    { name = "step", kind = "integer", default = 1, help = "from one element to the next" },
-    dtype, max,
-  },
-  broadcast = { axis }, reduce = { axis }, all_reduce = { axis }, gather = { axis }, all_gather = { axis },
-  scatter = { axis }, reduce_scatter = { axis }, all_to_all = { axis }, barrier = { axis },
-  all_gather_v = { axis, max },
-}
-
-local function options(word, given) return schema.check("prun." .. word, options_of[word], given, host.site("user")) end
-
-local function need_tensor(word, x)
-  if not tensor.is(x) then
-    host.fail(("prun.%s needs a tensor, not %s"):format(word, type(x) == "table" and "a table" or schema.show(x)))
-  end
-  return x
+local function whole(name, default, help)
+  return { name = name, kind = "integer", default = default, least = -schema.most_exact, most = schema.most_exact,
+           signed = true, help = help }
 end
 
-local function elements(x)
+-- A word of programs.
+local function word(name, arguments, fn)
+  arguments.scope = "program"
+  return schema.word("prun." .. name, arguments, fn)
+end
+
+local function elements(input)
   local count = 1
-  for _, size in ipairs(x.shape) do count = count * size end
+  for _, size in ipairs(input.shape) do count = count * size end
   return count
 end
 
-local function dims(word, given)
-  if type(given) == "number" then given = { given } end
-  local shape = {}
-  for i, size in ipairs(type(given) == "table" and given or host.fail(("prun.%s takes dims, such as { 5 }"):format(
-    word))) do
-    shape[i] = type(size) == "number" and math.tointeger(size)
-    if not shape[i] or shape[i] < 1 then
-      host.fail(("prun.%s: dim %d must be a whole number of at least 1, not %s"):format(word, i, schema.show(size)))
-    end
+-- Counts that prun.random_int makes: what they may be.
+local range_of = setmetatable({}, { __mode = "k" })
+
+-- A count known only at run time is one i64, and where it comes from random_int, at most `most`.
+local function check_count(name, n, largest)
+  if n.dtype ~= "i64" or elements(n) ~= 1 then
+    host.fail(("prun.%s: the count must be a tensor of one i64, such as prun.random_int makes"):format(name))
   end
-  return shape
+  local range = range_of[n]
+  if range and (range[1] < 0 or range[2] > largest) then
+    host.fail(("prun.%s: the count is from %d to %d, should be from 0 to max, which is %d"):format(
+      name, range[1], range[2], largest))
+  end
 end
 
-local function reduction(word, op)
-  op = op or "sum"
-  for _, known in ipairs(reductions) do
-    if op == known then return op end
+-- Whole numbers that fit is what a tensor of integers holds.
+local bits = { i8 = 7, u8 = 8, i32 = 31 }
+local function check_elements(name, values, of)
+  if of == "f32" or of == "f64" or of == "bf16" then return end
+  local largest = bits[of] and 2.0 ^ bits[of] or 2.0 ^ 63
+  local smallest = of == "u8" and 0 or -largest
+  for _, value in ipairs(values) do
+    if value ~= math.floor(value) or value < smallest or value >= largest then
+      host.fail(("prun.%s: %s is no %s"):format(name, schema.show(value), of))
+    end
   end
-  return host.fail(("prun.%s has no reduction '%s'%s"):format(
-    word, tostring(op), host.did_you_mean(tostring(op), reductions)))
 end
 
 -- The dims of x with the first one multiplied (or divided) by the size of the group.
-local function resized(word, x, ranks, grow)
-  local shape = table.move(x.shape, 1, #x.shape, 1, {})
+local function resized(name, input, ranks, grow)
+  local shape = table.move(input.shape, 1, #input.shape, 1, {})
   local first = shape[1] or 1
   if not grow and first % ranks ~= 0 then
     host.fail(("prun.%s: %d elements along the first dim do not divide into the %d pieces of the group"):format(
-      word, first, ranks))
+      name, first, ranks))
   end
   shape[1] = grow and first * ranks or first // ranks
   return shape
@@ -82,50 +83,68 @@ end
 local function add_sources(words)
   local keys = 0  -- a random tensor's key is its number in the program
 
-  function words.full(shape, value, given)
-    local opt = options("full", given)
-    if type(value) ~= "number" then host.fail(("prun.full needs a number to fill with, not %s"):format(
-      schema.show(value))) end
-    local y = graph.tensor("full", opt.dtype, dims("full", shape))
+  words.full = word("full", {
+    { name = "dims", kind = "dims", least = 1, most = most, help = "its dims, such as { 5 }" },
+    { name = "value", kind = "number", infinite = true, nan = true, signed = true, help = "what fills it" },
+    options = { dtype },
+  }, function(dims, value, opt)
+    check_elements("full", { value }, opt.dtype)
+    local y = graph.tensor("full", opt.dtype, dims)
     graph.add("fill", {}, { y }, { value = value + 0.0 })
     return y
-  end
+  end)
 
-  function words.tensor(list, given)
-    local opt = options("tensor", given)
-    local values = schema.convert("numbers", list)
-    if not values or #values == 0 then host.fail("prun.tensor takes a list of numbers: prun.tensor { 1, 2, 3 }") end
+  words.tensor = word("tensor", {
+    { name = "values", kind = "numbers", infinite = true, nan = true, signed = true,
+      help = "its elements: prun.tensor { 1, 2, 3 }" },
+    options = { dtype },
+  }, function(values, opt)
+    if #values == 0 then host.fail("prun.tensor takes a list of numbers: prun.tensor { 1, 2, 3 }") end
+    check_elements("tensor", values, opt.dtype)
     local y = graph.tensor("tensor", opt.dtype, { #values })
     graph.add("values", {}, { y }, { values = values })
     return y
-  end
+  end)
 
   -- n is a number, or a tensor with one element that is known at run time only and at most `max`.
-  function words.iota(n, given)
-    local opt = options("iota", given)
+  words.iota = word("iota", {
+    { name = "n", kind = "count", least = 1, most = most, help = "how many, or a tensor of one i64" },
+    options = { whole("start", 0, "first element"), whole("step", 1, "from one element to the next"), dtype, max },
+  }, function(n, opt)
     local known = type(n) == "number"
     if not known and not opt.max then host.fail("prun.iota of a count known only at run time needs max = ...") end
-    local y = graph.tensor("iota", opt.dtype, dims("iota", known and n or opt.max))
-    if not known then rawset(y, "count", need_tensor("iota", n)) end
+    if known and opt.max and n > opt.max then
+      host.fail(("prun.iota: %d elements, and max is %d"):format(n, opt.max))
+    end
+    if not known then check_count("iota", n, opt.max) end
+    local y = graph.tensor("iota", opt.dtype, { known and n or opt.max })
+    if not known then rawset(y, "count", n) end
     graph.add("iota", known and {} or { n }, { y }, { start = opt.start, step = opt.step })
     return y
-  end
+  end)
 
   -- One number in [low, high], another on every rank and in every step.
-  function words.random_int(low, high)
-    if math.type(low) ~= "integer" or math.type(high) ~= "integer" or low > high then
-      host.fail("prun.random_int takes two whole numbers, the smaller one first")
-    end
+  words.random_int = word("random_int", {
+    whole("low", nil, "the least number"), whole("high", nil, "the largest number"),
+  }, function(low, high)
+    if low > high then host.fail("prun.random_int takes two whole numbers, the smaller one first") end
     keys = keys + 1
     local y = graph.tensor("random_int", "i64", {})
     graph.add("random_int", {}, { y }, { low = low, high = high, key = keys })
+    range_of[y] = { low, high }
     return y
-  end
+  end)
+end
+
+-- A tensor that changes in place is no longer what random_int made.
+local function changed(input)
+  range_of[input] = nil
+  return input
 end
 
 -- Words that move tensors between the ranks of a group.
 local function add_collectives(words, rank, mesh)
-  local function group(word, opt)
+  local function group(name, opt)
     if opt.axis == "world" then return opt.axis, host.world, rank end
     local stride = mesh.ranks
     for _, one in ipairs(mesh.axes) do
@@ -135,100 +154,97 @@ local function add_collectives(words, rank, mesh)
     local names = { "world" }
     for _, one in ipairs(mesh.axes) do names[#names + 1] = one[1] end
     return host.fail(("prun.%s: the mesh has no axis '%s'%s"):format(
-      word, opt.axis, host.did_you_mean(opt.axis, names)))
+      name, opt.axis, host.did_you_mean(opt.axis, names)))
   end
 
-  local function root_of(word, root, ranks)
-    root = root or 0
-    if math.type(root) ~= "integer" or root < 0 or root >= ranks then
+  local function root_of(name, given, ranks)
+    if given < 0 or given >= ranks then
       host.fail(("prun.%s: the root must be a rank of the group, 0 to %d, not %s"):format(
-        word, ranks - 1, schema.show(root)))
+        name, ranks - 1, schema.show(given)))
     end
-    return root
+    return given
   end
 
   -- In place.
-  function words.broadcast(x, root, given)
-    local name, ranks = group("broadcast", options("broadcast", given))
-    graph.add("broadcast", { need_tensor("broadcast", x) }, { x }, { root = root_of("broadcast", root, ranks) }, name)
-    return x
-  end
+  words.broadcast = word("broadcast", { x, root, options = { axis } }, function(input, from, opt)
+    local of, ranks = group("broadcast", opt)
+    graph.add("broadcast", { input }, { input }, { root = root_of("broadcast", from, ranks) }, of)
+    return changed(input)
+  end)
 
   -- In place on the root; the others keep what they have.
-  function words.reduce(x, op, root, given)
-    local name, ranks = group("reduce", options("reduce", given))
-    graph.add("reduce", { need_tensor("reduce", x) }, { x },
-      { op = reduction("reduce", op), root = root_of("reduce", root, ranks) }, name)
-    return x
-  end
+  words.reduce = word("reduce", { x, op, root, options = { axis } }, function(input, how, to, opt)
+    local of, ranks = group("reduce", opt)
+    graph.add("reduce", { input }, { input }, { op = how, root = root_of("reduce", to, ranks) }, of)
+    return changed(input)
+  end)
 
   -- In place.
-  function words.all_reduce(x, op, given)
-    local name = group("all_reduce", options("all_reduce", given))
-    graph.add("all_reduce", { need_tensor("all_reduce", x) }, { x }, { op = reduction("all_reduce", op) }, name)
-    return x
-  end
+  words.all_reduce = word("all_reduce", { x, op, options = { axis } }, function(input, how, opt)
+    graph.add("all_reduce", { input }, { input }, { op = how }, (group("all_reduce", opt)))
+    return changed(input)
+  end)
 
   -- Returns all pieces on the root and nil elsewhere.
-  function words.gather(x, root, given)
-    local name, ranks, me = group("gather", options("gather", given))
-    root = root_of("gather", root, ranks)
-    local y = graph.tensor("gather", need_tensor("gather", x).dtype, resized("gather", x, ranks, true))
-    graph.add("gather", { x }, { y }, { root = root }, name)
-    return me == root and y or nil
-  end
+  words.gather = word("gather", { x, root, options = { axis } }, function(input, to, opt)
+    local of, ranks, me = group("gather", opt)
+    to = root_of("gather", to, ranks)
+    local y = graph.tensor("gather", input.dtype, resized("gather", input, ranks, true))
+    graph.add("gather", { input }, { y }, { root = to }, of)
+    return me == to and y or nil
+  end)
 
-  function words.all_gather(x, given)
-    local name, ranks = group("all_gather", options("all_gather", given))
-    local y = graph.tensor("all_gather", need_tensor("all_gather", x).dtype, resized("all_gather", x, ranks, true))
-    graph.add("all_gather", { x }, { y }, {}, name)
+  words.all_gather = word("all_gather", { x, options = { axis } }, function(input, opt)
+    local of, ranks = group("all_gather", opt)
+    local y = graph.tensor("all_gather", input.dtype, resized("all_gather", input, ranks, true))
+    graph.add("all_gather", { input }, { y }, {}, of)
     return y
-  end
+  end)
 
   -- x is of the same size on every rank; only the root's is read.
-  function words.scatter(x, root, given)
-    local name, ranks = group("scatter", options("scatter", given))
-    local y = graph.tensor("scatter", need_tensor("scatter", x).dtype, resized("scatter", x, ranks, false))
-    graph.add("scatter", { x }, { y }, { root = root_of("scatter", root, ranks) }, name)
+  words.scatter = word("scatter", { x, root, options = { axis } }, function(input, from, opt)
+    local of, ranks = group("scatter", opt)
+    local y = graph.tensor("scatter", input.dtype, resized("scatter", input, ranks, false))
+    graph.add("scatter", { input }, { y }, { root = root_of("scatter", from, ranks) }, of)
     return y
-  end
+  end)
 
-  function words.reduce_scatter(x, op, given)
-    local name, ranks = group("reduce_scatter", options("reduce_scatter", given))
-    local shape = resized("reduce_scatter", need_tensor("reduce_scatter", x), ranks, false)
-    local y = graph.tensor("reduce_scatter", x.dtype, shape)
-    graph.add("reduce_scatter", { x }, { y }, { op = reduction("reduce_scatter", op) }, name)
+  words.reduce_scatter = word("reduce_scatter", { x, op, options = { axis } }, function(input, how, opt)
+    local of, ranks = group("reduce_scatter", opt)
+    local y = graph.tensor("reduce_scatter", input.dtype, resized("reduce_scatter", input, ranks, false))
+    graph.add("reduce_scatter", { input }, { y }, { op = how }, of)
     return y
-  end
+  end)
 
-  function words.all_to_all(x, given)
-    local name, ranks = group("all_to_all", options("all_to_all", given))
-    resized("all_to_all", need_tensor("all_to_all", x), ranks, false)
-    local y = graph.tensor("all_to_all", x.dtype, table.move(x.shape, 1, #x.shape, 1, {}))
-    graph.add("all_to_all", { x }, { y }, {}, name)
+  words.all_to_all = word("all_to_all", { x, options = { axis } }, function(input, opt)
+    local of, ranks = group("all_to_all", opt)
+    resized("all_to_all", input, ranks, false)
+    local y = graph.tensor("all_to_all", input.dtype, table.move(input.shape, 1, #input.shape, 1, {}))
+    graph.add("all_to_all", { input }, { y }, {}, of)
     return y
-  end
+  end)
 
-  function words.barrier(given) graph.add("barrier", {}, {}, {}, (group("barrier", options("barrier", given)))) end
+  words.barrier = word("barrier", { options = { axis } }, function(opt)
+    graph.add("barrier", {}, {}, {}, (group("barrier", opt)))
+  end)
 
   -- The first n elements of x of each rank, one after another. n is a tensor with one element, at most max.
-  function words.all_gather_v(x, n, given)
-    local opt = options("all_gather_v", given)
-    local name, ranks = group("all_gather_v", opt)
-    local most = opt.max or elements(need_tensor("all_gather_v", x))
-    if elements(need_tensor("all_gather_v", x)) ~= most then
+  words.all_gather_v = word("all_gather_v", {
+    x, { name = "n", kind = "tensor", help = "how many of its elements: a tensor of one i64" }, options = { axis, max },
+  }, function(input, n, opt)
+    local of, ranks = group("all_gather_v", opt)
+    local largest = opt.max or elements(input)
+    if elements(input) ~= largest then
       host.fail(("prun.all_gather_v: the tensor has %d elements and max is %d: they must be equal"):format(
-        elements(x), most))
+        elements(input), largest))
     end
-    if need_tensor("all_gather_v", n).dtype ~= "i64" or elements(n) ~= 1 then
-      host.fail("prun.all_gather_v: the count must be a tensor of one i64, such as prun.random_int makes")
-    end
-    local y = graph.tensor("all_gather_v", x.dtype, { ranks * most })
+    check_count("all_gather_v", n, largest)
+    local y = graph.tensor("all_gather_v", input.dtype, { ranks * largest })
     local counts = graph.tensor("counts", "i64", { ranks })
-    graph.add("all_gather_v", { x, n }, { y, counts }, {}, name)
+    graph.add("all_gather_v", { input, n }, { y, counts }, {}, of)
     rawset(y, "count", counts)
     return y, counts
-  end
+  end)
 end
 
 -- The words for one rank.
@@ -240,8 +256,8 @@ function collectives.words(rank, mesh)
   -- Texts and numbers as they are, tensors with the values they have at this place of the program.
   function words.print(...)
     local parts, inputs = {}, {}
-    local function input(x)
-      inputs[#inputs + 1] = x
+    local function input(part)
+      inputs[#inputs + 1] = part
       return #inputs - 1
     end
     local given = table.pack(...)

@@ -11,7 +11,8 @@ local shared = { "context", "vocab", "inputs", "outputs" }
 -- A constructor such as prun.data.bytes. `spec`: entries, inputs = function(opt) -> list of { name, dtype, dims },
 -- dtype "" standing for the plan's.
 function data.source(kind, spec)
-  local entries = { { name = "batch", kind = "integer", least = 1, help = "samples in a step, over all ranks" } }
+  local entries = { { name = "batch", kind = "integer", least = 1, most = schema.most_exact,
+                    help = "samples in a step, over all ranks" } }
   for i, entry in ipairs(spec.entries) do entries[i + 1] = entry end
   schema.register("prun.data." .. kind, entries)
   return setmetatable({ entries = entries }, {

@@ -7,7 +7,8 @@ local schema = require "prun.schema"
 local eval = {}
 
 local entries = schema.register("prun.eval", {
-  { name = "every", kind = "integer", least = 1, help = "an evaluation comes after every so many steps" },
+  { name = "every", kind = "integer", least = 1, most = schema.most_exact,
+    help = "an evaluation comes after every so many steps" },
   { name = "batches", kind = "integer", default = 1, least = 1,
     help = "batches of an evaluation, each as large as a step's" },
   { name = "data", kind = "data", optional = true, help = "samples to evaluate on; by default the training's data" },

@@ -3,15 +3,19 @@
 -- A call is one use of a unit in the forward pass. Ops outside any unit belong to the last call: the loss, mostly. A
 -- program (program.lua) is recorded here too: it is a graph without units.
 
+local schema = require "prun.schema"
 local tensor = require "prun.tensor"
 
-local graph = { current = nil }
+-- No tensor has more elements (2^46), and no recording more bytes (2^53), so that sums of bytes stay exact.
+local graph = { current = nil, most_elements = 70368744177664, most_bytes = schema.most_exact }
+
+local recording_of = setmetatable({}, { __mode = "k" })  -- of each tensor: the graph that it was recorded in
 
 -- Records what fn(...) does into a new graph; returns the graph and fn's result. `has_units` is false for programs.
 function graph.record(dtype, has_units, fn, ...)
   local outer = graph.current
   graph.current = { values = {}, nodes = {}, units = {}, calls = {}, unit_of = {}, counts = {}, dtype = dtype,
-                    has_units = has_units }
+                    has_units = has_units, bytes = 0.0 }
   local result = fn(...)
   local recorded = graph.current
   graph.current = outer
@@ -35,30 +39,33 @@ end
 local function call_unit(g, unit, fn)
   if g.open then host.fail(("unit '%s' inside unit '%s': units do not nest"):format(unit.name, g.open.name)) end
   g.calls[#g.calls + 1] = { unit = unit.id }
-  g.open = unit
+  g.open, unit.made_now = unit, {}
   local results = table.pack(fn())
   g.open = nil
   return table.unpack(results, 1, results.n)
 end
 
+local fn = { name = "fn", kind = "fn", help = "a function, which records the unit's ops" }
+
 -- A new unit. Its class is its name without the number at the end: hooks run once for each class.
-function graph.unit(name, fn)
+graph.unit = schema.word("prun.nn.unit", {
+  { name = "name", kind = "name", help = 'of the unit, such as "block" .. i' }, fn,
+}, function(name, body)
   local g = here_with_units("nn.unit")
-  if type(name) ~= "string" or type(fn) ~= "function" then
-    host.fail('nn.unit takes a name and a function: nn.unit("block" .. i, function() ... end)')
-  end
   if g.unit_of[name] then
     host.fail(("there is a unit '%s' already (nn.again runs it once more, with the same parameters)"):format(name))
   end
   local unit = { id = #g.units, name = name, class = name:match("^(.-)%d*$"), parameters = {}, parameter_of = {},
-                 counts = {} }
+                 counts = {}, made_now = {} }
   if unit.class == "" then unit.class = name end
   g.units[#g.units + 1], g.unit_of[name] = unit, unit
-  return call_unit(g, unit, fn)
-end
+  return call_unit(g, unit, body)
+end)
 
 -- One more call of a unit, with the same parameters: tied weights.
-function graph.again(name, fn)
+graph.again = schema.word("prun.nn.again", {
+  { name = "name", kind = "name", help = "of a unit that was called before" }, fn,
+}, function(name, body)
   local g = here_with_units("nn.again")
   local unit = g.unit_of[name]
   if not unit then
@@ -66,8 +73,8 @@ function graph.again(name, fn)
     for i, known in ipairs(g.units) do names[i] = known.name end
     host.fail(("no unit '%s' so far%s"):format(tostring(name), host.did_you_mean(tostring(name), names)))
   end
-  return call_unit(g, unit, fn)
-end
+  return call_unit(g, unit, body)
+end)
 
 -- The unit that an op or parameter belongs to now.
 local function owner(g)
@@ -78,11 +85,30 @@ local function owner(g)
   return g.units[1]
 end
 
+local bytes_of = { f64 = 8, i64 = 8, f32 = 4, i32 = 4, bf16 = 2, f16 = 2 }
+
+-- Products of sizes, as floats: whole numbers would wrap round.
+local function check_size(g, value)
+  local elements = 1.0
+  for _, size in ipairs(value.shape) do elements = elements * size end
+  g.bytes = g.bytes + elements * (bytes_of[value.dtype] or 1)
+  if elements <= graph.most_elements and g.bytes <= graph.most_bytes then return end
+  host.fail(("%s '%s' is [%s], %s"):format(value.kind == "parameter" and "the parameter" or "the tensor", value.name,
+    table.concat(value.shape, ", "), elements > graph.most_elements and
+    ("%.3g elements; a tensor has at most %d"):format(elements, graph.most_elements) or
+    ("and with it a rank has %.3g bytes; at most %d can be planned"):format(g.bytes, graph.most_bytes)))
+end
+
 local function add_value(g, value)
+  check_size(g, value)
   value.id = #g.values
   g.values[#g.values + 1] = value
+  recording_of[value] = g
   return tensor.new(value)
 end
+
+-- The size of a row.
+function graph.last_dim(x) return #x.shape > 0 and x.shape[#x.shape] or 1 end
 
 -- "block3.add2": the unit, the name, and which of that name it is.
 local function label(g, name)
@@ -92,17 +118,26 @@ local function label(g, name)
   return (unit and unit.name .. "." or "") .. name .. (counts[name] > 1 and tostring(counts[name]) or "")
 end
 
-local function ids(tensors)
+-- Ids count from 0 in each recording, so those of another one would stand for whatever has the number here.
+local function ids(g, kind, tensors)
   local result = {}
-  for i, one in ipairs(tensors) do result[i] = one.id end
+  for i, one in ipairs(tensors) do
+    if recording_of[one] ~= g then
+      local where = g.has_units and "in another recording of a model" or
+        "in the program of another rank, which is recorded by itself"
+      host.fail(("%s: '%s' was made %s, at %s:%d: it means nothing here"):format(
+        kind, one.name, where, one.site[1], one.site[2]))
+    end
+    result[i] = one.id
+  end
   return result
 end
 
 -- Adds an op whose outputs are known. Programs use this for what is not an op of models; `axis` is for communication.
 function graph.add(kind, inputs, outputs, attrs, axis)
   local g = graph.here("prun." .. kind)
-  g.nodes[#g.nodes + 1] = { op = kind, inputs = ids(inputs), outputs = ids(outputs), attrs = host.map(attrs or {}),
-                            call = #g.calls - 1, axis = axis or "", site = host.site() }
+  g.nodes[#g.nodes + 1] = { op = kind, inputs = ids(g, kind, inputs), outputs = ids(g, kind, outputs),
+                            attrs = host.map(attrs or {}), call = #g.calls - 1, axis = axis or "", site = host.site() }
 end
 
 -- A new tensor, named after what makes it.
@@ -117,30 +152,36 @@ function graph.input(name, dtype, shape)
   return add_value(g, { name = name, dtype = dtype, shape = shape, kind = "input", unit = -1, site = host.site() })
 end
 
-local inits = { zeros = 0, ones = 0, constant = 1, normal = 1, uniform = 1 }
+-- The parameter of this name that the unit has already.
+local function known_parameter(unit, name, parameter, shape, shared)
+  local first = ("%s:%d"):format(parameter.site[1], parameter.site[2])
+  if not shared and unit.made_now[name] then
+    host.fail(("the unit '%s' has a layer with the parameter '%s' already (%s): two layers of a name would share " ..
+      "it; to share on purpose, make it with nn.parameter and give it to both as `weight`"):format(
+      unit.name, name, first))
+  end
+  local dims, wanted = table.concat(parameter.shape, ", "), table.concat(shape, ", ")
+  if dims ~= wanted then
+    host.fail(("the parameter '%s' is [%s] (%s) and cannot be [%s], too: in a unit a name stands for one parameter")
+      :format(parameter.name, dims, first, wanted))
+  end
+  unit.made_now[name] = true
+  return parameter
+end
 
--- A parameter of the current unit; the second request for a name gives the same one. `blocks`: the sizes of the pieces
--- that its last dim consists of, such as q, k and v.
-function graph.parameter(name, shape, init, blocks)
+-- A parameter of the current unit; the second request for a name gives the same one, in the same call of the unit only
+-- where `shared`. `init`: { "normal", 0.02 } or as the schema has it. `blocks`: the sizes of the pieces that its last
+-- dim consists of, such as q, k and v.
+function graph.parameter(name, shape, init, blocks, shared)
   local g = here_with_units("nn.parameter")
   local unit = owner(g)
-  if unit.parameter_of[name] then return unit.parameter_of[name] end
-  local kind, scale = init[1] or "zeros", init[2] or 0
-  if not inits[kind] then
-    host.fail(("no initial values '%s'%s"):format(tostring(kind),
-      host.did_you_mean(tostring(kind), { "zeros", "ones", "constant", "normal", "uniform" })))
-  end
-  for _, size in ipairs(shape) do
-    if not math.tointeger(size) or size < 1 then
-      host.fail(("parameter '%s' has the dims [%s]: each must be a whole number of at least 1"):format(
-        name, table.concat(shape, ", ")))
-    end
-  end
+  local known = unit.parameter_of[name]
+  if known then return known_parameter(unit, name, known, shape, shared) end
   local parameter = add_value(g, { name = unit.name .. "." .. name, dtype = g.dtype, shape = shape, kind = "parameter",
-                                   unit = unit.id, init = { kind = kind, scale = scale + 0.0 }, blocks = blocks,
-                                   site = host.site() })
+                                   unit = unit.id, init = init.kind and init or schema.convert("init", init),
+                                   blocks = blocks, site = host.site() })
   unit.parameters[#unit.parameters + 1] = parameter.id
-  unit.parameter_of[name] = parameter
+  unit.parameter_of[name], unit.made_now[name] = parameter, true
   return parameter
 end
 
@@ -153,12 +194,6 @@ end
 -- Records an op and returns its outputs. `name` labels them; `more` names those after the first.
 function graph.op(kind, inputs, attrs, name, more)
   local g = graph.here("nn." .. kind)
-  for i, input in ipairs(inputs) do
-    if not tensor.is(input) then
-      host.fail(("%s: input %d is %s, not a tensor"):format(
-        kind, i, type(input) == "table" and "a table" or tostring(input)))
-    end
-  end
   local outputs, first = {}, label(g, name or kind)
   for i, type in ipairs(host.infer(kind, types(inputs), host.map(attrs or {}))) do
     local suffix = i == 1 and "" or "." .. (more and more[i - 1] or tostring(i))

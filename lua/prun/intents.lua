@@ -3,58 +3,42 @@
 --
 -- Handles have numbers of their own in each strategy, so that two strategies on one unit cannot meet by accident.
 
+local kinds = require "prun.kinds"
 local schema = require "prun.schema"
 
 local intents = {}
 
-local axis = { name = "axis", kind = "text", help = "mesh axis of the group" }
+local axis = { name = "axis", kind = "axis", help = "mesh axis of the group" }
 local op = { name = "op", kind = "text", default = "avg", choices = { "avg", "sum" }, help = "how to reduce" }
 local stream = { name = "stream", kind = "text", default = "", help = "stream of its own; empty: the compute stream" }
 local wire = { name = "wire", kind = "text", default = "", choices = { "", "f32", "bf16" },
                help = "dtype that travels; empty: that of the data" }
+local handle = { name = "handle", kind = "handle", help = "what an all_gather returned" }
+local what = { name = "what", kind = "target", help = "what to reduce first: unit.grads" }
+local most_pieces = 1000000  -- of anything that may be on its way at once
 
-local options_of = {
-  all_gather = {
-    axis, stream,
-    { name = "prefetch", kind = "integer", default = 0, least = 0, help = "how many gathers may run ahead" },
-    { name = "keep", kind = "boolean", default = false, help = "gather once a step, outside of the pool of slots" },
-    wire,
-  },
-  reduce_scatter = {
-    axis, op,
-    { name = "into", kind = "any", help = "where the rank's piece goes: unit.grad_shard" },
-    stream,
-    { name = "inflight", kind = "integer", default = 1, least = 1,
-      help = "how many may be unfinished behind backward" },
-    { name = "bucket", kind = "text", default = "unit", choices = { "unit" }, help = "one reduction a unit" },
-    wire,
-  },
-  all_reduce = {
-    axis, op, stream,
-    { name = "bucket", kind = "bytes", optional = true,
-      help = "gradients of several units in one reduction of this size" },
-    { name = "first", kind = "bytes", optional = true, help = "size of the first bucket, to start early" },
-    wire,
-  },
-  free = { { name = "keep", kind = "any", optional = true, help = "unit.last: not where backward comes next" } },
-}
+-- What a hook can name: one of the unit's vectors, or what an all_gather made. `unit`: whose it is.
+function intents.target(name, unit, fields)
+  local target = fields or {}
+  target.kind_of, target.target, target.unit = "target", name, unit
+  return schema.closed("unit." .. name, target)
+end
 
--- What a hook can name: one of the unit's vectors, or what an all_gather made.
-function intents.target(name) return { kind_of = "target", target = name } end
-
-local function expect(value, kind, word, example)
-  if type(value) ~= "table" or value.kind_of ~= kind then
-    host.fail(("prun.%s needs %s"):format(word, example))
+-- Fails unless `value` is one of the vectors `names` of the unit whose hook runs.
+local function expect(value, unit, word, names)
+  if value.unit ~= unit then
+    host.fail(("prun.%s: this is unit.%s of the class '%s', and the hook is of '%s'"):format(
+      word, value.target, value.unit.class, unit.class))
   end
-  return value
+  for _, name in ipairs(names) do
+    if value.target == name then return name end
+  end
+  return host.fail(("prun.%s is of unit.%s, not of unit.%s"):format(word, table.concat(names, " or unit."),
+    value.target))
 end
 
-local function options(word, given)
-  return schema.check("prun." .. word, options_of[word], given, host.site("user"))
-end
-
--- A recorder: its words add to its field `intents`.
-function intents.recorder()
+-- A recorder for the hooks of `unit`; its words add to its field `intents`.
+function intents.recorder(unit)
   local self = { intents = nil, next_handle = 0, words = {} }
   local words = self.words
 
@@ -64,28 +48,49 @@ function intents.recorder()
     return intent
   end
 
-  function words.all_gather(what, given)
-    local opt = options("all_gather", given)
-    local name = expect(what, "target", "all_gather", "what to gather first: unit.params").target
-    local handle = self.next_handle
-    self.next_handle = handle + 1
-    add { kind = "all_gather", target = name, handle = handle, axis = opt.axis, stream = opt.stream,
-          prefetch = opt.prefetch, keep = opt.keep, wire = opt.wire }
-    return { kind_of = "handle", handle = handle }
+  local function expect_handle(word, given)
+    if given.unit ~= unit then
+      host.fail(("prun.%s: this was gathered by a hook of the class '%s', and the hook is of '%s'"):format(
+        word, given.unit.class, unit.class))
+    end
+    return given.handle
   end
 
-  function words.free(handle, given)
-    local opt = options("free", given)
-    add { kind = "free", handle = expect(handle, "handle", "free", "what an all_gather returned").handle,
-          keep_last = opt.keep ~= nil }
+  local function word(name, arguments, fn)
+    arguments.scope = "hook"
+    words[name] = schema.word("prun." .. name, arguments, fn)
   end
+
+  word("all_gather", {
+    { name = "what", kind = "target", help = "what to gather first: unit.params" },
+    options = {
+      axis, stream,
+      { name = "prefetch", kind = "integer", default = 0, least = 0, most = most_pieces,
+        help = "how many gathers may run ahead" },
+      { name = "keep", kind = "boolean", default = false, help = "gather once a step, outside of the pool of slots" },
+      wire,
+    },
+  }, function(given, opt)
+    local target, number = expect(given, unit, "all_gather", { "params" }), self.next_handle
+    self.next_handle = number + 1
+    add { kind = "all_gather", target = target, handle = number, axis = opt.axis, stream = opt.stream,
+          prefetch = opt.prefetch, keep = opt.keep, wire = opt.wire }
+    return { kind_of = "handle", handle = number, unit = unit }
+  end)
+
+  word("free", {
+    handle,
+    options = { { name = "keep", kind = "last", optional = true, help = "unit.last: not where backward comes next" } },
+  }, function(given, opt)
+    add { kind = "free", handle = expect_handle("free", given), keep_last = opt.keep ~= nil }
+  end)
 
   -- Gathers again unless the handle is live still: one op, since a hook cannot know.
-  function words.ensure(handle, gather)
-    local number = handle and expect(handle, "handle", "ensure", "what an all_gather returned").handle
-    if type(gather) ~= "function" then
-      host.fail("prun.ensure needs the function that gathers, as its second argument")
-    end
+  word("ensure", {
+    { name = "handle", kind = "handle", optional = true, help = "what an all_gather returned" },
+    { name = "gather", kind = "fn", help = "the function that gathers" },
+  }, function(given, gather)
+    local number = given and expect_handle("ensure", given)
     local outer, next_handle = self.intents, self.next_handle
     self.intents, self.next_handle = {}, number or next_handle
     gather()
@@ -96,35 +101,57 @@ function intents.recorder()
     end
     inner[1].kind = "ensure"
     add(inner[1])
-  end
+  end)
 
-  function words.reduce_scatter(what, given)
-    local opt = options("reduce_scatter", given)
-    local name = expect(what, "target", "reduce_scatter", "what to reduce first: unit.grads").target
-    expect(opt.into, "target", "reduce_scatter", "into = unit.grad_shard")
-    add { kind = "reduce_scatter", target = name, axis = opt.axis, op = opt.op, stream = opt.stream,
+  word("reduce_scatter", {
+    what,
+    options = {
+      axis, op,
+      { name = "into", kind = "target", help = "where the rank's piece goes: unit.grad_shard" },
+      stream,
+      { name = "inflight", kind = "integer", default = 1, least = 1, most = most_pieces,
+        help = "how many may be unfinished behind backward" },
+      { name = "bucket", kind = "text", default = "unit", choices = { "unit" }, help = "one reduction a unit" },
+      wire,
+    },
+  }, function(given, opt, site)
+    local target = expect(given, unit, "reduce_scatter", { "grads" })
+    if opt.into.unit ~= unit or opt.into.target ~= "grad_shard" then
+      host.fail(("prun.reduce_scatter: 'into' must be the unit's own unit.grad_shard, not unit.%s%s"):format(
+        opt.into.target, opt.into.unit == unit and "" or " of the class '" .. opt.into.unit.class .. "'"),
+        host.site_of_word(site, "into"))
+    end
+    add { kind = "reduce_scatter", target = target, axis = opt.axis, op = opt.op, stream = opt.stream,
           inflight = opt.inflight, bucket = 0, wire = opt.wire }
-  end
+  end)
 
-  function words.all_reduce(what, given)
-    local opt = options("all_reduce", given)
-    local name = expect(what, "target", "all_reduce", "what to reduce first: unit.grads").target
-    add { kind = "all_reduce", target = name, axis = opt.axis, op = opt.op, stream = opt.stream,
+  word("all_reduce", {
+    what,
+    options = {
+      axis, op, stream,
+      { name = "bucket", kind = "bytes", optional = true, least = 0,
+        help = "gradients of several units in one reduction of this size" },
+      { name = "first", kind = "bytes", optional = true, least = 0, help = "size of the first bucket, to start early" },
+      wire,
+    },
+  }, function(given, opt)
+    local target = expect(given, unit, "all_reduce", { "grads", "grad_shard", "params" })
+    add { kind = "all_reduce", target = target, axis = opt.axis, op = opt.op, stream = opt.stream,
           bucket = opt.bucket or 0, first = opt.first or 0, wire = opt.wire }
-  end
+  end)
 
   -- prun.print("gradient before averaging:", unit.grads)
   function words.print(...)
-    local texts, what = {}, nil
+    local texts, what_printed = {}, nil
     for _, part in ipairs { ... } do
-      if type(part) == "table" and part.kind_of == "target" then
-        if what then host.fail("prun.print in a hook prints one vector at a time") end
-        what = part.target
+      if kinds.kind_of(part) == "target" then
+        if what_printed then host.fail("prun.print in a hook prints one vector at a time") end
+        what_printed = expect(part, unit, "print", { "params", "grads", "grad_shard" })
       else
         texts[#texts + 1] = tostring(part)
       end
     end
-    add { kind = "print", target = what or "", text = table.concat(texts, " ") }
+    add { kind = "print", target = what_printed or "", text = table.concat(texts, " ") }
   end
 
   return self

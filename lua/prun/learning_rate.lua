@@ -6,9 +6,9 @@ local schema = require "prun.schema"
 -- Options that several of them have.
 local entries_of = {
   lr = { name = "lr", kind = "number", least = 0, help = "the greatest rate, reached when the warm-up ends" },
-  warmup = { name = "warmup", kind = "integer", default = 0, least = 0,
+  warmup = { name = "warmup", kind = "integer", default = 0, least = 0, most = schema.most_exact,
              help = "steps in which it rises from 0; the first step has 0" },
-  steps = { name = "steps", kind = "integer", optional = true, least = 1,
+  steps = { name = "steps", kind = "integer", optional = true, least = 1, most = schema.most_exact,
             help = "the step at which it has reached `least`; by default the plan's number of steps" },
   least = { name = "least", kind = "number", default = 0.0, least = 0, help = "the rate at the end and from there on" },
 }

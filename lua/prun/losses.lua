@@ -3,15 +3,27 @@
 
 local graph = require "prun.graph"
 local namespace = require "prun.namespace"
+local schema = require "prun.schema"
 
 local losses = {}
 
--- logits [.., vocab], targets [..] of token ids.
-function losses.cross_entropy(logits, targets)
-  return (graph.op("cross_entropy", { logits, targets }, {}, "loss", { "lse" }))
+local function word(name, arguments, fn)
+  arguments.before = function() graph.here("prun.losses." .. name) end
+  return schema.word("prun.losses." .. name, arguments, fn)
 end
-function losses.mse(y, target) return (graph.op("mse", { y, target }, {}, "loss")) end
-function losses.mean_square(y) return (graph.op("mean_square", { y }, {}, "loss")) end
-function losses.mean(y) return (graph.op("mean", { y }, {}, "loss")) end
+
+local function tensor(name, help) return { name = name, kind = "tensor", help = help } end
+local y = tensor("y", "what the model computes")
+
+-- logits [.., vocab], targets [..] of token ids.
+losses.cross_entropy = word("cross_entropy", {
+  tensor("logits", "[.., vocab]"), tensor("targets", "token ids, batch.targets"),
+}, function(logits, targets) return (graph.op("cross_entropy", { logits, targets }, {}, "loss", { "lse" })) end)
+losses.mse = word("mse", { y, tensor("target", "what it should be, batch.y") },
+  function(result, target) return (graph.op("mse", { result, target }, {}, "loss")) end)
+for _, op in ipairs { "mean_square", "mean" } do
+  losses[op] = word(op, { y },
+    function(result) return (graph.op(op, { result }, {}, "loss")) end)
+end
 
 return namespace("prun.losses", losses)

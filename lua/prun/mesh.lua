@@ -5,6 +5,8 @@
 -- Surprising fact: the order of axes matters (the last one is a run of neighbouring ranks) and a Lua table of names has
 -- none, so several axes come in the field's order, and others as a list: prun.mesh { { "x", 2 }, { "y", 4 } }.
 
+local schema = require "prun.schema"
+
 local usual = { "pp", "replicate", "dp", "shard", "cp", "ep", "tp" }
 local place_of = {}
 for i, name in ipairs(usual) do place_of[name] = i end
@@ -14,7 +16,7 @@ local function ordered_axes(given, site)
   for key, value in pairs(given) do
     if type(key) == "string" then
       axes[#axes + 1], named = { key, value }, named + 1
-    elseif type(value) == "table" and type(value[1]) == "string" then
+    elseif type(value) == "table" and #value == 2 and type(value[1]) == "string" then
       axes[#axes + 1] = { value[1], value[2] }
     else
       host.fail('an axis of a mesh is dp = 8, or in a list { "dp", 8 }', site)
@@ -32,15 +34,22 @@ local function ordered_axes(given, site)
   return axes
 end
 
+local most_ranks = 2147483647
+
 -- The size of the axis that takes the ranks which the others leave.
 local function rest_of(axes, site)
-  local others, text = 1, {}
+  local others, text, rests = 1, {}, {}
   for _, axis in ipairs(axes) do
-    local size = math.type(axis[2]) and math.tointeger(axis[2])
-    if size and size > 0 then
+    local size = type(axis[2]) == "number" and math.tointeger(axis[2])
+    if axis[2] == "rest" then rests[#rests + 1] = axis[1] end
+    if size and size > 0 and size <= most_ranks and others <= most_ranks then
       others = others * size
       text[#text + 1] = axis[1] .. "=" .. size
     end
+  end
+  if #rests > 1 then
+    host.fail(("the axes '%s' and '%s' are both prun.rest: one takes the ranks that the others leave, so the others " ..
+      "need sizes"):format(rests[1], rests[2]), host.site_of_word(site, rests[2]))
   end
   if host.world % others ~= 0 then
     host.fail(("%s need a multiple of %d ranks, and there %s %d (--nproc)"):format(
@@ -49,24 +58,30 @@ local function rest_of(axes, site)
   return host.world // others
 end
 
-return function(given)
-  local site = host.site("user")
-  if type(given) ~= "table" then host.fail("prun.mesh takes a table of axes, such as { dp = prun.world }", site) end
+local size_entry = { name = "size", kind = "integer", least = 1, help = "how many ranks it has" }
+local name_entry = { name = "name", kind = "axis", help = "of the axis" }
+
+return schema.word("prun.mesh", {
+  { name = "axes", kind = "table", help = "by name, such as { dp = prun.world }" },
+}, function(given, site)
   local axes, size_of, ranks = ordered_axes(given, site), {}, 1
   for _, axis in ipairs(axes) do
-    local name, size = axis[1], math.type(axis[2]) and math.tointeger(axis[2])
-    local place = host.site_of_word(site, name)
-    if axis[2] == "rest" then size = rest_of(axes, site) end
-    if not size or size < 1 then
-      host.fail(("the size of axis '%s' must be a whole number of at least 1, not %s"):format(
-        name, tostring(axis[2])), place)
+    local name, size, place = axis[1], axis[2], host.site_of_word(site, axis[1])
+    schema.value("prun.mesh: an axis", name_entry, name, place)
+    if size == "rest" then
+      size = rest_of(axes, site)
+    else
+      size = schema.value(("prun.mesh: axis '%s'"):format(name), size_entry, size, place)
     end
     if name == "world" then host.fail("no axis may be called 'world': that is the group of all ranks", place) end
     if size_of[name] then host.fail(("axis '%s' is given twice"):format(name), place) end
     axis[2], size_of[name], ranks = size, size, ranks * size
+    if ranks > most_ranks then
+      host.fail(("the mesh has more than %d ranks: axis '%s' of %d is too much"):format(most_ranks, name, size), place)
+    end
   end
   local text = {}
   for i, axis in ipairs(axes) do text[i] = axis[1] .. "=" .. axis[2] end
   return { kind_of = "mesh", axes = axes, size_of = size_of, ranks = ranks, site = site,
            text = #text > 0 and table.concat(text, " x ") or "without axes" }
-end
+end)

@@ -6,7 +6,11 @@
 
 local schema = require "prun.schema"
 
-return function(name, defaults, build)
+return schema.word("prun.model", {
+  { name = "name", kind = "name", help = "of the model, in messages" },
+  { name = "defaults", kind = "table", help = "its options, such as { width = 64 }" },
+  { name = "build", kind = "fn", help = "function(opt, batch), which returns the loss" },
+}, function(name, defaults, build)
   local what = "the model " .. name
   local entries = schema.register("prun.models." .. name, schema.from_defaults(what, defaults, host.site()))
   return setmetatable({ entries = entries }, {
@@ -17,4 +21,4 @@ return function(name, defaults, build)
                build = host.word(function(batch) return build(options, batch) end, site) }
     end),
   })
-end
+end)

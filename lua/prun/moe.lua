@@ -5,35 +5,35 @@
 
 local graph = require "prun.graph"
 local schema = require "prun.schema"
-local tensor = require "prun.tensor"
 
-local entries = schema.register("prun.nn.moe", {
-  { name = "hidden", kind = "integer", optional = true, least = 1, help = "size inside an expert; default 4 · width" },
-  { name = "experts", kind = "integer", default = 4, least = 1, help = "number of experts" },
-  { name = "choices", kind = "integer", default = 2, least = 1, help = "experts that each token goes to" },
-  { name = "capacity", kind = "number", default = math.huge,
+local most = graph.most_elements
+local options = {
+  { name = "hidden", kind = "integer", optional = true, least = 1, most = most,
+    help = "size inside an expert; default 4 · width" },
+  { name = "experts", kind = "integer", default = 4, least = 1, most = most, help = "number of experts" },
+  { name = "choices", kind = "integer", default = 2, least = 1, most = most, help = "experts that each token goes to" },
+  { name = "capacity", kind = "number", default = math.huge, above = 0, infinite = true,
+    instead = "; 1.25 is usual, and inf drops nothing",
     help = "room of an expert as a multiple of its even share of the choices; inf: enough for all" },
   { name = "aux", kind = "number", default = 0.01, least = 0, help = "weight of the load-balancing loss" },
-  { name = "init", kind = "any", optional = true, help = 'initial weights, such as { "normal", 0.02 }' },
-  { name = "down_init", kind = "any", optional = true, help = "initial weights of the experts' second layer" },
-})
+  { name = "init", kind = "init", optional = true, help = 'initial weights, such as { "normal", 0.02 }' },
+  { name = "down_init", kind = "init", optional = true, help = "initial weights of the experts' second layer" },
+}
 
 -- Slots of one expert; 0 for as many as there are tokens.
 local function slots_of(opt, tokens)
   if opt.capacity == math.huge then return 0 end
-  return math.min(tokens, math.ceil(opt.capacity * opt.choices * tokens / opt.experts))
+  return math.min(tokens, math.ceil((opt.capacity + 0.0) * opt.choices * tokens / opt.experts))
 end
 
 -- y [B, T, width] from x [B, T, width].
-return function(name, x, options)
-  local site = host.site("user")
-  local opt = schema.check("nn.moe", entries, options, site)
-  if not tensor.is(x) or #x.shape ~= 3 then
+return schema.word("prun.nn.moe", {
+  { name = "name", kind = "name", help = "of the layer; its weights are called after it" },
+  { name = "x", kind = "tensor", help = "[samples, tokens, width]" },
+  options = options,
+}, function(name, x, opt, site)
+  if #x.shape ~= 3 then
     host.fail(("nn.moe '%s': the input must be a tensor [samples, tokens, width]"):format(name), site)
-  end
-  if opt.capacity <= 0 then
-    host.fail(("nn.moe '%s': capacity %s leaves an expert no room; 1.25 is usual, and inf drops nothing"):format(
-      name, opt.capacity), host.site_of_word(site, "capacity"))
   end
   if opt.choices > opt.experts then
     host.fail(("nn.moe '%s': each token goes to %d experts, and there %s %d"):format(
@@ -56,4 +56,4 @@ return function(name, x, options)
   local inner = graph.op("gelu", { wide }, { approximate = "tanh" }, name .. ".gelu")
   local result = graph.op("expert_linear", { inner, down }, {}, name .. ".down")
   return (graph.op("combine", { result, places, weights }, { batch = batch, tokens = tokens }, name .. ".combine"))
-end
+end)

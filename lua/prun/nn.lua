@@ -4,123 +4,165 @@
 local graph = require "prun.graph"
 local namespace = require "prun.namespace"
 local schema = require "prun.schema"
-local tensor = require "prun.tensor"
 
 local nn = {}
 
 nn.unit = graph.unit    -- nn.unit("block" .. i, function() ... end): what a strategy schedules as a whole
 nn.again = graph.again  -- nn.again("embed", function() ... end): the same unit and parameters once more
 
--- A parameter: nn.parameter("w", { 10, 20 }, { "normal", 0.02 }).
-function nn.parameter(name, shape, init) return graph.parameter(name, shape, init or { "zeros" }) end
-
-local function last_dim(what, x)
-  if not tensor.is(x) then host.fail(what .. ": the input is not a tensor") end
-  return x.shape[#x.shape]
+-- A word that records into a model.
+local function word(called, arguments, fn)
+  arguments.before = function() graph.here("nn." .. called) end
+  return schema.word("prun.nn." .. called, arguments, fn)
 end
 
-local linear_options = schema.register("prun.nn.linear", {
-  { name = "bias", kind = "boolean", default = true, help = "add a bias" },
-  { name = "init", kind = "any", optional = true, help = 'initial weights, such as { "normal", 0.02 }' },
-  { name = "bias_init", kind = "any", optional = true, help = 'initial bias, such as { "uniform", 0.1 }' },
-  { name = "weight", kind = "any", optional = true, help = "a parameter [out, in] to use instead (tied weights)" },
-  { name = "blocks", kind = "numbers", optional = true,
-    help = "the outputs are several results side by side, of these sizes: each is split by itself over ranks" },
-})
+local most_elements = graph.most_elements
+local name = { name = "name", kind = "name", help = "of the layer; its weights are called after it" }
+local x = { name = "x", kind = "tensor", help = "the tensor that it works on" }
+local eps = { name = "eps", kind = "number", default = 1e-5, least = 0, help = "added to the variance" }
 
-local function check_blocks(name, blocks, out, site)
+local function size(of, help, more)
+  local entry = { name = of, kind = "integer", least = 1, most = most_elements, help = help }
+  for key, value in pairs(more or {}) do entry[key] = value end
+  return entry
+end
+
+-- A parameter: nn.parameter("w", { 10, 20 }, { "normal", 0.02 }). The same name in a unit is the same parameter.
+nn.parameter = word("parameter", {
+  { name = "name", kind = "name", help = "of the parameter, within its unit" },
+  { name = "dims", kind = "dims", least = 1, most = most_elements, help = "its dims, such as { 10, 20 }" },
+  { name = "init", kind = "init", default = { kind = "zeros", scale = 0.0 }, help = "initial values" },
+}, function(called, dims, init) return graph.parameter(called, dims, init, nil, true) end)
+
+local linear_options = {
+  { name = "bias", kind = "boolean", optional = true, help = "add a bias; by default yes, with `weight` no" },
+  { name = "init", kind = "init", optional = true, help = 'initial weights, such as { "normal", 0.02 }' },
+  { name = "bias_init", kind = "init", optional = true, help = 'initial bias, such as { "uniform", 0.1 }' },
+  { name = "weight", kind = "tensor", optional = true,
+    help = "a parameter [out, in] to use instead (tied weights)" },
+  { name = "blocks", kind = "integers", optional = true, least = 1, most = most_elements,
+    help = "the outputs are several results side by side, of these sizes: each is split by itself over ranks" },
+}
+
+local function check_blocks(layer, blocks, out, site)
   local sum = 0
-  for _, size in ipairs(blocks) do
-    if not math.tointeger(size) or size < 1 then
-      host.fail(("nn.linear '%s': blocks are whole numbers of at least 1, not %s"):format(
-        name, schema.show(blocks)), site)
-    end
-    sum = sum + size
-  end
+  for _, one in ipairs(blocks) do sum = sum + one end
   if sum ~= out then
     host.fail(("nn.linear '%s': the blocks %s add up to %d, the layer has %d outputs"):format(
-      name, schema.show(blocks), sum, out), site)
+      layer, schema.show(blocks), sum, out), site)
+  end
+end
+
+-- The weight of another layer has its own dims, initial values and blocks.
+local function check_tied(layer, opt, width, out, site)
+  local place = host.site_of_word(site, "weight")
+  for _, option in ipairs { "init", "blocks" } do
+    if opt[option] ~= nil then
+      host.fail(("nn.linear '%s': '%s' belongs to a weight of the layer's own, and 'weight' gives it another's"):format(
+        layer, option), host.site_of_word(site, option))
+    end
+  end
+  local dims = opt.weight.shape
+  if #dims ~= 2 or dims[1] ~= out or dims[2] ~= width then
+    host.fail(("nn.linear '%s': the weight '%s' is [%s], should be [out, in], [%d, %d]"):format(
+      layer, opt.weight.name, table.concat(dims, ", "), out, width), place)
   end
 end
 
 -- y [.., out] = x [.., in] · weight [in, out] + bias. By default initialized as torch.nn.Linear is.
-function nn.linear(name, x, out, options)
-  local site = host.site("user")
-  local opt = schema.check("nn.linear", linear_options, options, site)
-  local width = last_dim("nn.linear", x)
-  if opt.blocks then check_blocks(name, opt.blocks, out, host.site_of_word(site, "blocks")) end
-  if opt.weight then return (graph.op("linear", { x, opt.weight }, { transpose = 1 }, name)) end
-  local init = opt.init or { "uniform", 1 / math.sqrt(width) }
-  local inputs = { x, graph.parameter(name .. ".weight", { width, out }, init, opt.blocks) }
-  if opt.bias then inputs[3] = graph.parameter(name .. ".bias", { out }, opt.bias_init or { "zeros" }, opt.blocks) end
-  return (graph.op("linear", inputs, {}, name))
-end
+nn.linear = word("linear", {
+  name, x, size("out", "how many outputs a row has"), options = linear_options,
+}, function(layer, input, out, opt, site)
+  local width = graph.last_dim(input)
+  local with_bias = opt.bias
+  if with_bias == nil then with_bias = not opt.weight end
+  if opt.bias_init and not with_bias then
+    host.fail(("nn.linear '%s': 'bias_init' is of a bias, and the layer has none"):format(layer),
+      host.site_of_word(site, "bias_init"))
+  end
+  if opt.blocks then check_blocks(layer, opt.blocks, out, host.site_of_word(site, "blocks")) end
+  if opt.weight then check_tied(layer, opt, width, out, site) end
+  local inputs = { input, opt.weight or graph.parameter(layer .. ".weight", { width, out },
+                                                        opt.init or { "uniform", 1 / math.sqrt(width) }, opt.blocks) }
+  if with_bias then inputs[3] = graph.parameter(layer .. ".bias", { out }, opt.bias_init or { "zeros" }, opt.blocks) end
+  return (graph.op("linear", inputs, opt.weight and { transpose = 1 } or {}, layer))
+end)
 
 -- Over the last dim, with a learned scale and shift.
-function nn.layernorm(name, x, eps)
-  local width = last_dim("nn.layernorm", x)
-  local gamma = graph.parameter(name .. ".weight", { width }, { "ones" })
-  local beta = graph.parameter(name .. ".bias", { width }, { "zeros" })
-  return (graph.op("layernorm", { x, gamma, beta }, { eps = eps or 1e-5 }, name, { "mean", "rstd" }))
-end
+nn.layernorm = word("layernorm", { name, x, eps }, function(layer, input, added)
+  local width = graph.last_dim(input)
+  local gamma = graph.parameter(layer .. ".weight", { width }, { "ones" })
+  local beta = graph.parameter(layer .. ".bias", { width }, { "zeros" })
+  return (graph.op("layernorm", { input, gamma, beta }, { eps = added }, layer, { "mean", "rstd" }))
+end)
 
 -- x [B, T, width] = table[tokens] (+ positions[0..T)); `table` is a parameter [vocab, width], `positions` [T, width].
-function nn.embedding(tokens, weights, positions)
-  return (graph.op("embedding", { tokens, weights, positions }, {}))
-end
+nn.embedding = word("embedding", {
+  { name = "tokens", kind = "tensor", help = "batch.tokens" },
+  { name = "table", kind = "tensor", help = "a parameter [vocab, width]" },
+  { name = "positions", kind = "tensor", optional = true, help = "a parameter [tokens, width]" },
+}, function(tokens, weights, positions) return (graph.op("embedding", { tokens, weights, positions }, {})) end)
 
 -- Over the last dim, by its root mean square alone, with a learned scale.
-function nn.rmsnorm(name, x, eps)
-  local gamma = graph.parameter(name .. ".weight", { last_dim("nn.rmsnorm", x) }, { "ones" })
-  return (graph.op("rmsnorm", { x, gamma }, { eps = eps or 1e-5 }, name, { "rrms" }))
-end
-
-local attention_options = schema.register("prun.nn.attention", {
-  { name = "causal", kind = "boolean", default = true, help = "a token sees those before it and itself" },
-  { name = "kv_heads", kind = "integer", optional = true, help = "heads of keys and of values; by default as many" },
-})
+nn.rmsnorm = word("rmsnorm", { name, x, eps }, function(layer, input, added)
+  local gamma = graph.parameter(layer .. ".weight", { graph.last_dim(input) }, { "ones" })
+  return (graph.op("rmsnorm", { input, gamma }, { eps = added }, layer, { "rrms" }))
+end)
 
 -- qkv [B, T, (heads + 2·kv_heads)·size] -> [B, T, heads·size]: softmax(q·k' / sqrt(size))·v in each head. qkv has the
 -- heads of q, then of k, then of v; with fewer of k and v, neighbouring heads of q share them.
-function nn.attention(qkv, heads, options)
-  local opt = schema.check("nn.attention", attention_options, options, host.site("user"))
+nn.attention = word("attention", {
+  { name = "qkv", kind = "tensor", help = "queries, keys and values side by side" }, size("heads", "of the queries"),
+  options = {
+    { name = "causal", kind = "boolean", default = true, help = "a token sees those before it and itself" },
+    size("kv_heads", "heads of keys and of values; by default as many", { optional = true }),
+  },
+}, function(qkv, heads, opt)
   local attrs = { heads = heads, causal = opt.causal and 1 or 0, kv_heads = opt.kv_heads }
   return (graph.op("attention", { qkv }, attrs, nil, { "lse" }))
-end
-
-local rotary_options = schema.register("prun.nn.rotary", {
-  { name = "size", kind = "integer", help = "elements of a head; even" },
-  { name = "heads", kind = "integer", optional = true, help = "how many to turn, from the first; by default all" },
-  { name = "base", kind = "number", default = 10000.0, help = "pair i turns by base^(-2i/size) a token" },
-})
+end)
 
 -- x [B, T, heads·size .. ]: turns the pairs (i, i + size/2) of each head by the token's position; heads after the first
 -- `heads` stay, so that q and k of a fused qkv are turned at once.
-function nn.rotary(x, options)
-  local opt = schema.check("nn.rotary", rotary_options, options, host.site("user"))
-  local heads = opt.heads or last_dim("nn.rotary", x) // math.max(1, opt.size)
-  return (graph.op("rotary", { x }, { size = opt.size, heads = heads, base = opt.base }))
-end
+nn.rotary = word("rotary", {
+  x, options = {
+    size("size", "elements of a head; even"),
+    size("heads", "how many to turn, from the first; by default all", { optional = true }),
+    { name = "base", kind = "number", default = 10000.0, above = 0, help = "pair i turns by base^(-2i/size) a token" },
+  },
+}, function(input, opt)
+  local heads = opt.heads or graph.last_dim(input) // opt.size
+  return (graph.op("rotary", { input }, { size = opt.size, heads = heads, base = opt.base }))
+end)
 
 -- Zeros a share p of the elements, another one in each step, and multiplies the rest by 1 / (1 - p).
-function nn.dropout(x, p)
+nn.dropout = word("dropout", {
+  x, { name = "p", kind = "number", least = 0, below = 1, help = "the share to zero, such as 0.1" },
+}, function(input, p)
   local g = graph.here("nn.dropout")
-  if type(p) ~= "number" then
-    host.fail(("nn.dropout: p is %s, should be the share to zero, such as 0.1"):format(tostring(p)))
-  end
   g.dropouts = (g.dropouts or 0) + 1
-  return (graph.op("dropout", { x }, { p = p + 0.0, key = g.dropouts }))
-end
+  return (graph.op("dropout", { input }, { p = p + 0.0, key = g.dropouts }))
+end)
 
 nn.moe = "prun.moe"  -- nn.moe("moe", x, { experts = 4, choices = 2 }): a mixture of experts
 
-function nn.gelu(x, approximate) return (graph.op("gelu", { x }, { approximate = approximate or "tanh" })) end
+nn.gelu = word("gelu", {
+  x, { name = "approximate", kind = "text", default = "tanh", choices = { "tanh", "none" }, help = "or the exact one" },
+}, function(input, approximate) return (graph.op("gelu", { input }, { approximate = approximate })) end)
 for _, op in ipairs(host.unary_ops) do  -- nn.relu(x), nn.tanh(x): ops whose rows say that they are words
-  nn[op] = function(x) return (graph.op(op, { x })) end
+  nn[op] = word(op, { x }, function(input) return (graph.op(op, { input })) end)
 end
-function nn.silu_mul(gate, up) return (graph.op("silu_mul", { gate, up })) end  -- SwiGLU: silu(gate)·up
-function nn.add(a, b) return (graph.op("add", { a, b })) end
-function nn.mul(a, b) return (graph.op("mul", { a, b })) end
-function nn.scale(x, factor) return (graph.op("scale", { x }, { factor = factor + 0.0 })) end
+nn.silu_mul = word("silu_mul", {  -- SwiGLU: silu(gate)·up
+  { name = "gate", kind = "tensor", help = "what goes through silu" },
+  { name = "up", kind = "tensor", help = "what it is multiplied with" },
+}, function(gate, up) return (graph.op("silu_mul", { gate, up })) end)
+for _, op in ipairs { "add", "mul" } do
+  nn[op] = word(op, {
+    { name = "a", kind = "tensor", help = "one tensor" }, { name = "b", kind = "tensor", help = "the other" },
+  }, function(a, b) return (graph.op(op, { a, b })) end)
+end
+nn.scale = word("scale", {
+  x, { name = "factor", kind = "number", signed = true, help = "what it is multiplied by" },
+}, function(input, factor) return (graph.op("scale", { input }, { factor = factor + 0.0 })) end)
 
 return namespace("prun.nn", nn)

@@ -7,11 +7,13 @@ local schema = require "prun.schema"
 
 local placements = {}
 
+local shards = { { name = "placement", kind = "table", help = 'by mesh axis, such as { dp = "S(0)" }' } }
+
 -- Calls each(axis, dim) for { tp = "S(1)" }.
 local function each_shard(given, what, each)
-  if type(given) ~= "table" then host.fail('place takes a table, such as { dp = "S(0)" }') end
+  if next(given) == nil then host.fail(('%s: place takes an axis, such as { dp = "S(0)" }'):format(what)) end
   for axis, placement in pairs(given) do
-    local dim = type(placement) == "string" and placement:match("^S%((%d)%)$")
+    local dim = type(axis) == "string" and type(placement) == "string" and placement:match("^S%((%d)%)$")
     if not dim then
       host.fail(("placement '%s' of %s on axis '%s' is not known; \"S(0)\", sharded along dim 0, would be one"):format(
         tostring(placement), what, tostring(axis)))
@@ -20,84 +22,89 @@ local function each_shard(given, what, each)
   end
 end
 
+-- What has a method place.
+local function placed(kind, word, what, each, fields)
+  local self = fields or {}
+  self.kind_of = kind
+  self.place = schema.method(kind, word .. ":place", shards, function(this, given)
+    each_shard(given, what, each)
+    return this
+  end)
+  return schema.closed(word, self)
+end
+
 -- unit.params:flat():place { dp = "S(0)" }: one padded vector, a piece on each rank. flat { least = bytes } leaves
 -- smaller parameters out; they stay whole on every rank.
 function placements.params(result)
-  local params = intents.target "params"
-  function params.flat(self, options)
-    local least = options and options.least or 0
-    return { place = function(_, given)
-      each_shard(given, "a flat vector", function(axis, dim)
-        if dim ~= 0 then
-          host.fail(("placement 'S(%d)' of a flat vector on axis '%s': it has one dim, S(0)"):format(dim, axis))
-        end
-        if result.sharded then host.fail("the parameters are placed on one axis already") end
-        result.sharded, result.shard_axis, result.site = true, axis, host.site()
-        result.shard_least = least
-      end)
-      return self
-    end }
-  end
-  return params
+  local flat = schema.method("target", "unit.params:flat", {
+    options = { { name = "least", kind = "bytes", default = 0, least = 0, help = "smaller ones stay whole" } },
+  }, function(_, options)
+    return placed("flat", "unit.params:flat()", "a flat vector", function(axis, dim)
+      if dim ~= 0 then
+        host.fail(("placement 'S(%d)' of a flat vector on axis '%s': it has one dim, S(0)"):format(dim, axis))
+      end
+      if result.sharded then host.fail("the parameters are placed on one axis already") end
+      result.sharded, result.shard_axis, result.site = true, axis, host.site()
+      result.shard_least = options.least
+    end)
+  end)
+  return intents.target("params", result, { flat = flat })
 end
 
 -- unit.grads:accumulate(): the gradients of all microbatches are summed whole on each rank before anything is reduced.
 function placements.grads(result)
-  local grads = intents.target "grads"
-  function grads.accumulate(self)
-    result.accumulate = true
-    return self
-  end
-  return grads
+  return intents.target("grads", result, { accumulate = schema.method("target", "unit.grads:accumulate", {},
+    function(self)
+      result.accumulate = true
+      return self
+    end) })
 end
 
 -- unit.optimizer:offload { ahead = 2, piece = "16 MiB" }: what the optimizer keeps of the unit (m and v, and the f32
 -- parameters of a bf16 plan) lives in the host's memory and comes to the device for its update, in pieces.
 local offload = {
-  { name = "ahead", kind = "integer", default = 2, least = 0, help = "pieces on their way besides the one updated" },
+  { name = "ahead", kind = "integer", default = 2, least = 0, most = 1000000,
+    help = "pieces on their way besides the one updated" },
   { name = "piece", kind = "bytes", default = "16 MiB", least = 64, help = "of each of the optimizer's tensors" },
 }
 function placements.optimizer(result)
-  return { kind_of = "optimizer_state", offload = function(self, given)
-    local options = schema.check("unit.optimizer:offload", offload, given, host.site())
-    result.offload = { ahead = options.ahead, piece = options.piece, site = host.site() }
-    return self
-  end }
+  return schema.closed("unit.optimizer", {
+    kind_of = "optimizer_state",
+    offload = schema.method("optimizer_state", "unit.optimizer:offload", { options = offload }, function(self, options)
+      result.offload = { ahead = options.ahead, piece = options.piece, site = host.site() }
+      return self
+    end),
+  })
 end
 
 -- unit.activations:place { tp = "S(1)" }: what flows between a unit's ops, [batch, tokens, width], where no layer says
 -- otherwise.
 function placements.activations(result)
-  return { kind_of = "activations", place = function(self, given)
-    each_shard(given, "activations", function(axis, dim)
-      if dim ~= 1 then
-        host.fail(("placement 'S(%d)' of activations on axis '%s': they can be sharded along tokens, S(1)"):format(
-          dim, axis))
-      end
-      result.activations[#result.activations + 1] = { axis = axis, dim = dim, site = host.site() }
-    end)
-    return self
-  end }
+  return placed("activations", "unit.activations", "activations", function(axis, dim)
+    if dim ~= 1 then
+      host.fail(("placement 'S(%d)' of activations on axis '%s': they can be sharded along tokens, S(1)"):format(
+        dim, axis))
+    end
+    result.activations[#result.activations + 1] = { axis = axis, dim = dim, site = host.site() }
+  end)
 end
 
 -- unit:find { "qkv", "up" }: the layers of these names that the unit has; layer:place { tp = "S(1)" } shards the weight
 -- along that dim, and the bias with it when the outputs are split.
 function placements.find(result, layers)
-  return function(_, names)
-    if type(names) == "string" then names = { names } end
+  return schema.method("unit", "unit:find", {
+    { name = "names", kind = "texts", help = 'of layers, such as { "qkv", "up" }' },
+  }, function(_, names)
     local found = {}
     for _, name in ipairs(names) do
       if layers[name] then
-        found[#found + 1] = { kind_of = "layer", name = name, place = function(self, given)
-          each_shard(given, "layer '" .. name .. "'", function(axis, dim)
-            result.layers[#result.layers + 1] = { layer = name, axis = axis, dim = dim, site = host.site() }
-          end)
-          return self
-        end }
+        found[#found + 1] = placed("layer", "layer", "layer '" .. name .. "'", function(axis, dim)
+          result.layers[#result.layers + 1] = { layer = name, axis = axis, dim = dim, site = host.site() }
+        end, { name = name })
       end
     end
     return found
-  end
+  end)
 end
 
 return placements

@@ -4,6 +4,7 @@
 local data = require "prun.data"
 local evaluation = require "prun.eval"
 local graph = require "prun.graph"
+local kinds = require "prun.kinds"
 local optimizer = require "prun.optimizer"
 local schema = require "prun.schema"
 local shrink = require "prun.shrink"
@@ -14,21 +15,23 @@ local entries = schema.register("prun.plan", {
   { name = "mesh", kind = "mesh", help = "the ranks: prun.mesh { dp = prun.world }" },
   { name = "model", kind = "model", help = "what is trained, such as prun.models.gpt { ... }" },
   { name = "data", kind = "data", help = "samples, such as prun.data.bytes { ... }" },
-  { name = "strategy", kind = "array", default = {}, help = "a list, such as { prun.zero3 { axis = \"dp\" } }" },
+  { name = "strategy", kind = "strategies", default = {}, help = "a list, such as { prun.zero3 { axis = \"dp\" } }" },
   { name = "optimizer", kind = "optimizer", help = "such as prun.adamw { lr = 3e-4 }" },
   { name = "micro", kind = "integer", default = 1, least = 1, help = "microbatches of a step" },
   { name = "eval", kind = "eval", optional = true, help = "such as prun.eval { every = 50, batches = 4 }" },
-  { name = "report", kind = "any", optional = true,
+  { name = "report", kind = "table", optional = true,
     help = "norms of each unit's parameters and gradients in --metrics: { every = 10, norms = true }" },
-  { name = "steps", kind = "integer", default = 20, least = 1, help = "training steps" },
-  { name = "seed", kind = "integer", default = 0, least = 0, help = "of initial weights and the order of data" },
+  { name = "steps", kind = "integer", default = 20, least = 1, most = schema.most_exact, help = "training steps" },
+  { name = "seed", kind = "integer", default = 0, least = 0, most = math.maxinteger,
+    help = "of initial weights and the order of data" },
   { name = "dtype", kind = "text", default = "f32", choices = { "f32", "bf16", "f64" }, help = "what compute uses" },
   { name = "reduce", kind = "text", default = "any", choices = { "any", "rank_order" },
     help = "rank_order: sums in the order of ranks, the same bits on every transport" },
 })
 
 local report_entries = schema.register("prun.plan.report", {
-  { name = "every", kind = "integer", least = 1, help = "a report comes after every so many steps" },
+  { name = "every", kind = "integer", least = 1, most = schema.most_exact,
+    help = "a report comes after every so many steps" },
   { name = "norms", kind = "boolean", default = true, help = "of each unit's parameters and gradients" },
 })
 
@@ -39,11 +42,18 @@ local function report_result(given, site)
 end
 
 local function check_strategies(list, site)
-  if list.kind_of == "strategy" then list = { list } end
-  for i, element in ipairs(list) do
-    if type(element) ~= "table" or rawget(element, "kind_of") ~= "strategy" then
+  local last = 0
+  for place in pairs(list) do
+    if math.type(place) ~= "integer" then
+      host.fail(("prun.plan: 'strategy' is a list without names, and has '%s'"):format(tostring(place)),
+        host.site_of_word(site, "strategy"))
+    end
+    last = math.max(last, place)
+  end
+  for i = 1, last do
+    if kinds.kind_of(list[i]) ~= "strategy" then
       host.fail(("strategy %d in the list is %s; it should be such as prun.zero3 { axis = \"dp\" }"):format(i,
-        type(element) == "table" and "a table" or schema.show(element)), host.site_of_word(site, "strategy"))
+        schema.show(list[i])), host.site_of_word(site, "strategy"))
     end
   end
   return list
@@ -67,6 +77,12 @@ local function check_axes(mesh, strategies)
           host.site_of_word(one.site, "axis"))
       end
       local other = used[axis]
+      if other and (one.pipeline == nil) ~= (other.pipeline == nil) then
+        local stages, tenant = other.pipeline and other or one, other.pipeline and one or other
+        host.fail(("axis '%s' has the stages of the pipeline (%s:%d), and %s works on it, too: its ranks have " ..
+          "different layers; give each its own axis"):format(axis, stages.site[1], stages.site[2], tenant.name),
+          host.site_of_word(tenant.site, "axis"))
+      end
       if other and (other.splits ~= one.splits or other.name == one.name) then
         host.fail(("axis '%s' is used twice: %s splits %s over it, and %s (%s:%d) splits %s; give each its own"):format(
           axis, one.name,

@@ -8,9 +8,12 @@ local schema = require "prun.schema"
 
 local most_ranks = 1024
 
-local entries = schema.register("prun.program", {
-  { name = "mesh", kind = "mesh", optional = true, help = "axes for collectives over a part of the ranks" },
-})
+local arguments = {
+  { name = "fn", kind = "fn", help = "what a rank does: prun.program(function(r) ... end)" },
+  options = {
+    { name = "mesh", kind = "mesh", optional = true, help = "axes for collectives over a part of the ranks" },
+  },
+}
 
 -- What the function is given: its rank, the number of ranks and its place along each axis of the mesh.
 local function make_rank(rank, mesh)
@@ -49,10 +52,7 @@ local function record_rank(fn, rank, mesh)
   return { tensors = tensors, ops = ops }
 end
 
-return function(fn, options)
-  local site = host.site("user")
-  if type(fn) ~= "function" then host.fail("prun.program takes a function: prun.program(function(r) ... end)", site) end
-  local opt = schema.check("prun.program", entries, options, site)
+return schema.word("prun.program", arguments, function(fn, opt, site)
   if host.world > most_ranks then
     host.fail(("a program is recorded rank by rank, for at most %d ranks, not %d"):format(most_ranks, host.world), site)
   end
@@ -73,4 +73,4 @@ return function(fn, options)
   end
   return host.result { path = host.plan_path, kind = "program", mesh = { axes = mesh.axes, site = mesh.site },
                        programs = programs, program_of_rank = program_of_rank }
-end
+end)

@@ -6,8 +6,12 @@
 -- traits.placement: "round" (chunk c of rank r is stage c·ranks + r) or "v" (the second chunks come back).
 
 local record = require "prun.record"
+local schema = require "prun.schema"
 
 local kinds = { forward = 0, backward = 1, backward_input = 2, backward_weight = 3 }
+
+local microbatch_of = { name = "microbatch", kind = "integer", signed = true, help = "which one, from 0" }
+local chunk_of = { name = "chunk", kind = "integer", default = 0, signed = true, help = "which of the rank's, from 0" }
 
 -- A recorder of one rank's turns; it refuses what no order of the others could make right.
 local function recorder(name, micro, chunks, site)
@@ -19,12 +23,12 @@ local function recorder(name, micro, chunks, site)
     end
   end
   for kind, number in pairs(kinds) do
-    words[kind] = function(microbatch, chunk)
-      chunk = chunk or 0
-      if math.type(microbatch) ~= "integer" or microbatch < 0 or microbatch >= micro then
+    local arguments = { microbatch_of, chunk_of, scope = "schedule" }
+    words[kind] = schema.word("prun." .. kind, arguments, function(microbatch, chunk)
+      if microbatch < 0 or microbatch >= micro then
         refuse("there is no microbatch %s; they are 0 to %d", tostring(microbatch), micro - 1)
       end
-      if math.type(chunk) ~= "integer" or chunk < 0 or chunk >= chunks then
+      if chunk < 0 or chunk >= chunks then
         refuse("there is no chunk %s; they are 0 to %d", tostring(chunk), chunks - 1)
       end
       turns.now = kind
@@ -37,7 +41,7 @@ local function recorder(name, micro, chunks, site)
       end
       done[kind .. key] = true
       turns[#turns + 1] = { number, microbatch, chunk }
-    end
+    end)
   end
   local function finish(rank)
     for microbatch = 0, micro - 1 do
@@ -58,17 +62,17 @@ local function recorder(name, micro, chunks, site)
   return words, finish
 end
 
-return host.word(function(name, order, traits)
-  if type(name) ~= "string" or type(order) ~= "function" then
-    host.fail('prun.schedule takes a name and a function: prun.schedule("mine", function(rank, ranks, micro) ... end)')
-  end
-  local site = host.site("user")
-  local self = { kind_of = "schedule", name = name, chunks = traits and traits.chunks or 1,
-                 placement = traits and traits.placement or "round" }
-  if self.placement ~= "round" and self.placement ~= "v" then
-    host.fail(("the schedule %s: the placement '%s' is not known%s"):format(
-      name, tostring(self.placement), host.did_you_mean(tostring(self.placement), { "round", "v" })))
-  end
+return host.word(schema.word("prun.schedule", {
+  { name = "name", kind = "name", help = "of the schedule, in messages" },
+  { name = "order", kind = "fn", help = "function(rank, ranks, micro, chunks)" },
+  options = {
+    { name = "chunks", kind = "integer", default = 1, least = 1, most = 1000000,
+      help = "stages that a rank has unless the plan says otherwise" },
+    { name = "placement", kind = "text", default = "round", choices = { "round", "v" },
+      help = "round: chunk c of rank r is stage c * ranks + r; v: the second chunks come back" },
+  },
+}, function(name, order, traits, site)
+  local self = { kind_of = "schedule", name = name, chunks = traits.chunks, placement = traits.placement }
   -- The turns of each rank.
   function self.record(ranks, micro, chunks)
     local all = {}
@@ -80,4 +84,4 @@ return host.word(function(name, order, traits)
     return all
   end
   return self
-end)
+end))

@@ -1,9 +1,17 @@
--- One entry for each option of each word: name, kind, default, help. It serves the check of a plan's fields, the likely
--- right word, --help, and the editor stubs.
+-- One entry for each option and argument of each word: name, kind (kinds.lua), default, help. It serves the check of
+-- what a plan gives, the likely right word, --help, and the editor stubs.
 --
--- An entry without a default that is not `optional` must be given.
+-- An entry without a default that is not `optional` must be given. Numbers are finite unless the entry is `infinite`;
+-- least, most, above and below bound them, and the elements of lists; `count` is how many elements a list has.
 
-local schema = { registered = {} }
+local elsewhere = require "prun.elsewhere"
+local kinds = require "prun.kinds"
+
+local schema = { registered = {}, words = {} }
+
+-- The largest whole number without a bound of its own: the runtime's int. Sizes are bounded by their products.
+local most_integer = 2147483647
+schema.most_exact = 9007199254740992  -- up to this, 2^53, every whole number is a float
 
 -- Makes the options of a word known to stub_writer.lua. Returns them.
 function schema.register(word, entries)
@@ -11,77 +19,104 @@ function schema.register(word, entries)
   return entries
 end
 
--- "25 MiB" -> bytes.
-local units = { B = 1, KiB = 2 ^ 10, MiB = 2 ^ 20, GiB = 2 ^ 30, KB = 1e3, MB = 1e6, GB = 1e9 }
-local function bytes(value)
-  if type(value) == "string" then
-    local number, unit = value:match("^%s*([%d.]+)%s*(%a+)%s*$")
-    value = number and units[unit] and tonumber(number) and tonumber(number) * units[unit]
-  end
-  return value and math.tointeger(value)
-end
-
-local function marked(kind)
-  return function(value)
-    if type(value) == "table" and rawget(value, "kind_of") == kind then return value end
-  end
-end
-
--- Each kind: what it is called, and the value as the plan holds it, or nil when the given one is not of this kind.
-local kinds = {
-  integer = { "a whole number", function(value) return type(value) == "number" and math.tointeger(value) or nil end },
-  number = { "a number", function(value) return type(value) == "number" and value or nil end },
-  text = { "a text", function(value) return type(value) == "string" and value or nil end },
-  boolean = { "true or false", function(value) if type(value) == "boolean" then return value end end },
-  bytes = { 'a size such as "25 MiB"', bytes },
-  numbers = { "a list of numbers", function(value)
-    if type(value) ~= "table" then return nil end
-    for _, element in ipairs(value) do if type(element) ~= "number" then return nil end end
-    return value
-  end },
-  texts = { "a list of texts", function(value)
-    if type(value) == "string" then value = { value } end
-    if type(value) ~= "table" then return nil end
-    for _, element in ipairs(value) do if type(element) ~= "string" then return nil end end
-    return value
-  end },
-  array = { "a list", function(value) return type(value) == "table" and value or nil end },
-  any = { "anything", function(value) return value end },
-  mesh = { "a mesh: prun.mesh { dp = prun.world }", marked "mesh" },
-  data = { "data, such as prun.data.bytes { ... }", marked "data" },
-  eval = { "an evaluation: prun.eval { every = 50, batches = 4 }", marked "eval" },
-  rate = { "a number or a schedule, such as prun.cosine { lr = 3e-4, warmup = 100 }", function(value)
-    return type(value) == "number" and value or marked "rate"(value)
-  end },
-  optimizer = { "an optimizer, such as prun.adamw { ... }", marked "optimizer" },
-  model = { "a model, such as prun.models.gpt { ... }, or a function", function(value)
-    return type(value) == "function" and value or marked "model"(value)
-  end },
-}
-
 -- The value in the form of `kind`, or nil.
-function schema.convert(kind, value) return kinds[kind][2](value) end
-function schema.kind_text(kind) return kinds[kind][1] end
+function schema.convert(kind, value) return (kinds.known[kind][2](value)) end
+function schema.kind_text(kind) return kinds.known[kind][1] end
+schema.show = kinds.show
+
+local function names_of(entries)
+  local names = {}
+  for i, entry in ipairs(entries) do names[i] = entry.name end
+  return names
+end
+
+-- What is wrong with a number, or "".
+local function range_problem(entry, value)
+  local most = entry.most or (entry.kind == "integer" and most_integer) or
+    (entry.kind == "bytes" and schema.most_exact) or nil
+  if value ~= value then return entry.nan and "" or "must be a number" end
+  if (value == math.huge or value == -math.huge) and not entry.infinite then return "must be finite" end
+  if entry.least and value < entry.least then return ("must be at least %s"):format(entry.least) end
+  if entry.above and value <= entry.above then return ("must be more than %s"):format(entry.above) end
+  if entry.below and value >= entry.below then return ("must be less than %s"):format(entry.below) end
+  if most and value > most then return ("must be at most %s"):format(most) end
+  return ""
+end
+
+-- What is wrong with a value that has the right kind, or "".
+local function problem_of(entry, value)
+  if type(value) == "number" then return range_problem(entry, value) end
+  if kinds.is_list(value) then
+    if entry.count and #value ~= entry.count then return ("must be %d numbers"):format(entry.count) end
+    for _, element in ipairs(value) do
+      local problem = type(element) == "number" and range_problem(entry, element) or ""
+      if problem ~= "" then return "each " .. problem end
+    end
+  end
+  return ""
+end
+
+-- The given value as the plan holds it. `what`: the word; without a place the message has the user's line, and ours.
+function schema.value(what, entry, given, place)
+  local value, why = kinds.known[entry.kind][2](given)
+  if value == nil then
+    local whole = type(given) == "number" and given == math.floor(given) and given - given == 0
+    why = why or whole and problem_of(entry, given)
+    if not why or why == "" then
+      why = ("must be %s, not %s"):format(kinds.known[entry.kind][1], kinds.show(given))
+    elseif whole then
+      why = ("%s, not %s"):format(why, kinds.show(given))
+    end
+    host.fail(("%s: '%s' %s"):format(what, entry.name, why), place)
+  end
+  local problem = problem_of(entry, value)
+  if problem ~= "" then
+    local shown = kinds.show(given) .. (entry.instead or "")
+    host.fail(("%s: '%s' %s, not %s"):format(what, entry.name, problem, shown), place)
+  end
+  if entry.choices then
+    local found = false
+    for _, choice in ipairs(entry.choices) do found = found or choice == value end
+    if not found then
+      host.fail(("%s: '%s' cannot be '%s'%s"):format(
+        what, entry.name, value, host.did_you_mean(value, entry.choices)), place)
+    end
+  end
+  return value
+end
 
 -- The kind of option that a default value stands for.
 function schema.kind_of_default(value)
   if math.type(value) == "integer" then return "integer" end
   if type(value) == "number" then return "number" end
   if type(value) == "boolean" then return "boolean" end
-  if type(value) == "string" then return bytes(value) and "bytes" or "text" end
-  if type(value) == "table" then return type(value[1]) == "string" and "texts" or "numbers" end
-  return nil
+  if type(value) == "string" then return schema.convert("bytes", value) and "bytes" or "text" end
+  if type(value) ~= "table" then return nil end
+  return schema.convert("numbers", value) and "numbers" or schema.convert("texts", value) and "texts" or nil
 end
 
--- A value as a message or --help shows it.
-function schema.show(value)
-  if type(value) == "string" then return "'" .. value .. "'" end
-  if type(value) == "table" then
-    local parts = {}
-    for i, element in ipairs(value) do parts[i] = schema.show(element) end
-    return "{" .. table.concat(parts, ", ") .. "}"
+-- What an entry of from_defaults may have besides its default and help.
+local bounds = {
+  { name = "least", kind = "number", optional = true, signed = true, infinite = true, help = "the smallest value" },
+  { name = "most", kind = "number", optional = true, signed = true, infinite = true, help = "the largest value" },
+  { name = "above", kind = "number", optional = true, signed = true, infinite = true, help = "values are larger" },
+  { name = "below", kind = "number", optional = true, signed = true, infinite = true, help = "values are smaller" },
+  { name = "choices", kind = "texts", optional = true, help = "what a text may be" },
+}
+
+local function bounds_of(what, name, given, place)
+  local named = {}
+  for key, value in pairs(given) do
+    if type(key) ~= "number" then named[key] = value end
   end
-  return tostring(value)
+  return schema.check(("%s: the default of '%s'"):format(what, name), bounds, named, place)
+end
+
+-- Whether an entry is { default, "help", least = 1 } and not a list. `over` is a list of axes, and needs no help then.
+local function is_described(name, given)
+  if type(given) ~= "table" or given[3] ~= nil then return false end
+  if name == "over" and type(given[1]) == "string" and not tostring(given[2]):find(" ") then return false end
+  return type(given[2]) == "string" or (#given == 1 and not kinds.is_list(given))
 end
 
 -- Entries from { name = default } or { name = { default, "help", least = 1, choices = { ... } } }, in the order in
@@ -92,14 +127,17 @@ function schema.from_defaults(what, defaults, site)
     local place = host.site_of_word(site, tostring(name))
     if type(name) ~= "string" then host.fail(what .. " takes names with defaults, such as { width = 256 }", site) end
     local default, help, more = given, "", {}
-    if type(given) == "table" and type(given[2]) == "string" then default, help, more = given[1], given[2], given end
+    if is_described(name, given) then
+      default, help, more = given[1], given[2] or "", bounds_of(what, name, given, place)
+    end
     local kind = schema.kind_of_default(default)
     if not kind then
-      host.fail(("%s: the default of '%s' is a %s; it may be a number, a text, true or false, or a list of numbers")
-        :format(what, name, type(default)), place)
+      host.fail(("%s: the default of '%s' is %s; it may be a number, a text, true or false, or a list of numbers")
+        :format(what, name, kinds.show(default)), place)
     end
     entries[#entries + 1] = { name = name, kind = kind, default = default, help = help, line = place[2],
-                              least = more.least, choices = more.choices }
+                              least = more.least, most = more.most or kind == "integer" and schema.most_exact or nil,
+                              above = more.above, below = more.below, choices = more.choices, infinite = true }
   end
   table.sort(entries, function(a, b)
     if a.line ~= b.line then return a.line < b.line end
@@ -108,43 +146,27 @@ function schema.from_defaults(what, defaults, site)
   return entries
 end
 
-local function names_of(entries)
-  local names = {}
-  for i, entry in ipairs(entries) do names[i] = entry.name end
-  return names
-end
-
 -- The options with defaults filled in. Fails at the line of the wrong field.
 function schema.check(what, entries, given, site)
   if given == nil then given = {} end
-  if type(given) ~= "table" then
-    host.fail(("%s takes a table of options, not %s"):format(what, schema.show(given)), site)
+  if type(given) ~= "table" or kinds.kind_of(given) then
+    host.fail(("%s takes a table of options, not %s"):format(what, kinds.show(given)), site)
   end
   local by_name, values = {}, {}
   for _, entry in ipairs(entries) do by_name[entry.name] = entry end
   for name, value in pairs(given) do
     local entry = by_name[name]
     local place = host.site_of_word(site, tostring(name))
+    if not entry and type(name) == "number" then
+      host.fail(("%s takes options with names, such as { %s = ... }, not %s alone"):format(what,
+        entries[1] and entries[1].name or "name", kinds.show(value)), place)
+    end
     if not entry then
-      local hint = #entries > 0 and host.did_you_mean(tostring(name), names_of(entries)) or ""
+      local ours = elsewhere.option(name, by_name)
+      local hint = ours or #entries > 0 and host.did_you_mean(tostring(name), names_of(entries)) or ": it has none"
       host.fail(("%s has no option '%s'%s"):format(what, tostring(name), hint), place)
     end
-    values[name] = schema.convert(entry.kind, value)
-    if values[name] == nil then
-      local shown = (type(value) == "table" or type(value) == "function") and "a " .. type(value) or schema.show(value)
-      host.fail(("%s: '%s' must be %s, not %s"):format(what, name, schema.kind_text(entry.kind), shown), place)
-    end
-    if entry.least and type(values[name]) == "number" and values[name] < entry.least then
-      host.fail(("%s: '%s' must be at least %s, not %s"):format(what, name, entry.least, schema.show(value)), place)
-    end
-    if entry.choices then
-      local found = false
-      for _, choice in ipairs(entry.choices) do found = found or choice == value end
-      if not found then
-        host.fail(("%s: '%s' cannot be '%s'%s"):format(
-          what, name, value, host.did_you_mean(value, entry.choices)), place)
-      end
-    end
+    values[name] = schema.value(what, entry, value, place)
   end
   for _, entry in ipairs(entries) do
     if values[entry.name] == nil then
@@ -156,6 +178,64 @@ function schema.check(what, entries, given, site)
     end
   end
   return values
+end
+
+-- A word that takes `arguments` (entries) in their order, then a table of `arguments.options`, if it has any. fn gets
+-- the checked values, the options, the user's site. `arguments.scope`: where a word that means several things has this
+-- meaning; `arguments.before()` may fail where the word has none.
+function schema.word(word, arguments, fn)
+  local options, count = arguments.options, #arguments
+  schema.words[arguments.scope and arguments.scope .. " " .. word or word] = arguments
+  if options and not arguments.scope then schema.register(word, options) end
+  local name, places = word:gsub("^prun%.nn", "nn"), names_of(arguments)
+  if options then places[count + 1] = "options" end
+  local shown = ("%s(%s)"):format(name, table.concat(places, ", "))
+  return function(...)
+    if arguments.before then arguments.before() end
+    local site, values, given = host.site("user"), {}, table.pack(...)
+    for i = #places + 1, given.n do
+      if given[i] ~= nil then
+        host.fail(("%s takes no %s argument, %s"):format(shown, i == 1 and "first" or "more", kinds.show(given[i])))
+      end
+    end
+    for i, entry in ipairs(arguments) do
+      if given[i] ~= nil then
+        values[i] = schema.value(shown, entry, given[i])
+      elseif entry.default == nil and not entry.optional then
+        host.fail(("%s needs '%s': %s"):format(shown, entry.name, entry.help))
+      else
+        values[i] = entry.default
+      end
+    end
+    if options then values[count + 1] = schema.check(name, options, given[count + 1], site) end
+    values[#places + 1] = site
+    return fn(table.unpack(values, 1, #places + 1))
+  end
+end
+
+-- As schema.word, for what is called with a colon on a table that one of our words made: fn gets that first.
+function schema.method(kind, word, arguments, fn)
+  arguments.scope = kind
+  local self_given
+  local call = schema.word(word, arguments, function(...) return fn(self_given, ...) end)
+  return function(self, ...)
+    if kinds.kind_of(self) ~= kind then
+      host.fail(("%s is called with a colon, as %s(...)"):format(word:gsub("^.*:", "'") .. "'", word))
+    end
+    self_given = self
+    return call(...)
+  end
+end
+
+-- A table of these fields, in which a misspelt one is an error with the likely right one.
+function schema.closed(what, fields)
+  return setmetatable(fields, { __index = function(self, name)
+    local names = {}
+    for known in next, self do
+      if known ~= "kind_of" then names[#names + 1] = known end
+    end
+    host.fail(("%s has no '%s'%s"):format(what, tostring(name), host.did_you_mean(tostring(name), names)))
+  end })
 end
 
 return schema

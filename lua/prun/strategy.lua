@@ -10,7 +10,27 @@ local record = require "prun.record"
 local schema = require "prun.schema"
 
 local phases = { "forward", "backward" }
-local splits = { batch = true, tokens = true, nothing = true }
+local phase = { name = "phase", kind = "text", choices = phases, help = "forward or backward" }
+local hook_fn = { name = "hook", kind = "fn", help = "a function, which records what happens then" }
+
+-- The hooks of a unit run in their order: what is freed must have been gathered since it was freed last.
+local function check_frees(hooks)
+  local freed = {}  -- by handle: where
+  for _, hook in ipairs(hooks) do
+    for _, intent in ipairs(hook.intents) do
+      local before = intent.handle and freed[intent.handle]
+      if intent.kind == "free" then
+        if before then
+          host.fail(("prun.free: this was freed before, at %s:%d, and not gathered since"):format(before[1], before[2]),
+            intent.site)
+        end
+        freed[intent.handle] = not intent.keep_last and intent.site or nil
+      elseif before then
+        freed[intent.handle] = nil
+      end
+    end
+  end
+end
 
 -- Runs the body for one class; returns what the plan holds of it.
 local function record_unit(strategy, class)
@@ -19,50 +39,46 @@ local function record_unit(strategy, class)
                    activations = {}, hooks = {} }
   local hooks = {}
   local function adder(when)
-    return function(_, phase, fn)
-      if phase ~= "forward" and phase ~= "backward" then
-        host.fail(("no phase '%s'%s"):format(tostring(phase), host.did_you_mean(tostring(phase), phases)))
-      end
-      if type(fn) ~= "function" then host.fail(("unit:%s takes a phase and a function"):format(when)) end
-      hooks[#hooks + 1] = { when = when, phase = phase, fn = fn }
-    end
+    return schema.method("unit", "unit:" .. when, { phase, hook_fn }, function(_, of, fn)
+      hooks[#hooks + 1] = { when = when, phase = of, fn = fn }
+    end)
   end
-  local words = {
+  local unit = schema.closed("a unit", {
     kind_of = "unit", name = class.name, last = { kind_of = "last" },
-    params = placements.params(result), grads = placements.grads(result), grad_shard = intents.target "grad_shard",
+    params = placements.params(result), grads = placements.grads(result),
+    grad_shard = intents.target("grad_shard", result),
     activations = placements.activations(result), optimizer = placements.optimizer(result),
     find = placements.find(result, class.layers),
     before = adder "before", after = adder "after",
     -- Between steps, after every so many: what ranks have let drift apart is brought together.
-    every = function(_, steps, fn)
-      if math.type(steps) ~= "integer" or steps < 1 or type(fn) ~= "function" then
-        host.fail("unit:every takes a number of steps and a function: unit:every(10, function() ... end)")
+    every = schema.method("unit", "unit:every", {
+      { name = "steps", kind = "integer", least = 1, most = schema.most_exact, help = "after every so many of them" },
+      hook_fn,
+    }, function(_, steps, fn)
+      if result.sync_every ~= 0 and result.sync_every ~= steps then
+        host.fail(("unit:every(%d, ...) of a unit that has unit:every(%d, ...): one rhythm each"):format(
+          steps, result.sync_every))
       end
       result.sync_every = steps
       hooks[#hooks + 1] = { when = "every", fn = fn }
-    end,
+    end),
     -- Forward activations inside the unit are not kept: backward computes them again.
-    recompute = function() result.recompute = true end,
-  }
-  local unit = setmetatable({}, { __index = function(_, word)
-    if words[word] ~= nil then return words[word] end
-    local names = {}
-    for name in pairs(words) do names[#names + 1] = name end
-    host.fail(("a unit has no '%s'%s"):format(tostring(word), host.did_you_mean(tostring(word), names)))
-  end })
+    recompute = schema.method("unit", "unit:recompute", {}, function() result.recompute = true end),
+  })
   strategy.body(unit, strategy.options)
-  local recorder = intents.recorder()
-  for _, phase in ipairs(phases) do
+  local recorder = intents.recorder(result)
+  for _, of in ipairs(phases) do
     for _, when in ipairs { "before", "after" } do
       for _, hook in ipairs(hooks) do
-        if hook.phase == phase and hook.when == when then
+        if hook.phase == of and hook.when == when then
           recorder.intents = {}
           record.within("a strategy's hook", recorder.words, hook.fn)
-          result.hooks[#result.hooks + 1] = { when = when, phase = phase, intents = recorder.intents }
+          result.hooks[#result.hooks + 1] = { when = when, phase = of, intents = recorder.intents }
         end
       end
     end
   end
+  check_frees(result.hooks)
   for _, hook in ipairs(hooks) do
     if hook.when == "every" then
       recorder.intents = {}
@@ -157,20 +173,21 @@ end
 
 local define
 
-define = host.word(function(name, defaults, body, traits)
-  if type(name) ~= "string" or type(defaults) ~= "table" or type(body) ~= "function" then
-    host.fail('prun.strategy takes a name, default options and a function: prun.strategy("mine", { axis = "dp" }, ' ..
-      "function(unit, opt) ... end)")
-  end
+local traits_entries = {
+  { name = "splits", kind = "text", default = "batch", choices = { "batch", "tokens", "nothing" },
+    help = "what the axis divides" },
+}
+
+define = host.word(schema.word("prun.strategy", {
+  { name = "name", kind = "name", help = "of the strategy, in messages" },
+  { name = "defaults", kind = "table", help = 'its options, such as { axis = "dp" }' },
+  { name = "body", kind = "fn", help = "function(unit, opt)" },
+  options = traits_entries,
+}, function(name, defaults, body, traits)
   local entries = schema.from_defaults("the strategy " .. name, defaults, host.site())
   schema.register("prun." .. name, entries)
   if type(defaults.axis) ~= "string" and type(defaults.axis) ~= "table" then
     host.fail(("the strategy %s needs an option `axis`, such as { axis = \"dp\" }"):format(name))
-  end
-  local divided = traits and traits.splits or "batch"
-  if not splits[divided] then
-    host.fail(("the strategy %s splits '%s'%s"):format(
-      name, tostring(divided), host.did_you_mean(tostring(divided), { "batch", "tokens", "nothing" })))
   end
   local self = { entries = entries }
   -- The same strategy by another name.
@@ -179,10 +196,10 @@ define = host.word(function(name, defaults, body, traits)
     __call = host.word(function(_, given)
       local site = host.site("user")
       local options = schema.check("the strategy " .. name, entries, given, site)
-      return { kind_of = "strategy", name = name, site = site, body = body, splits = divided, options = options,
+      return { kind_of = "strategy", name = name, site = site, body = body, splits = traits.splits, options = options,
                axes = axes_of(name, options, site) }
     end),
   })
-end)
+end))
 
 return setmetatable(make, { __call = function(_, ...) return define(...) end })

@@ -5,12 +5,14 @@ require "prun"
 local namespace = require "prun.namespace"
 local schema = require "prun.schema"
 
--- The type of an option's value, as the Lua language server writes it.
+-- The type of an option's value, as the Lua language server writes it; others are tables of ours.
 local types = {
-  integer = "integer", number = "number", text = "string", boolean = "boolean", bytes = "string|integer",
-  numbers = "number[]", texts = "string|string[]", array = "prun.Strategy[]", any = "any", mesh = "prun.Mesh",
-  data = "prun.Data", optimizer = "prun.Optimizer", rate = "number|prun.LearningRate", eval = "prun.Evaluation",
-  model = "prun.Model|fun(batch: prun.Batch): prun.Tensor",
+  integer = "integer", number = "number", text = "string", name = "string", axis = "string", boolean = "boolean",
+  bytes = "string|integer", numbers = "number[]", integers = "integer[]", texts = "string|string[]",
+  dims = "integer|integer[]", init = "string|table", tensor = "prun.Tensor", count = "integer|prun.Tensor",
+  fn = "fun(): any", table = "table", strategies = "prun.Strategy[]", mesh = "prun.Mesh", data = "prun.Data",
+  optimizer = "prun.Optimizer", rate = "number|prun.LearningRate", eval = "prun.Evaluation",
+  schedule = "string|prun.Schedule", model = "prun.Model|fun(batch: prun.Batch): prun.Tensor",
 }
 
 local results = {
@@ -63,34 +65,9 @@ local signatures = {
     scatter = "fun(x: prun.Tensor, root?: integer, options?: table): prun.Tensor",
     tensor = "fun(values: number[], options?: table): prun.Tensor",
   },
-  ["prun.nn"] = {
-    unit = "fun(name: string, fn: fun(): any): any",
-    again = "fun(name: string, fn: fun(): any): any",
-    parameter = "fun(name: string, dims: integer[], init?: table): prun.Tensor",
-    linear = "fun(name: string, x: prun.Tensor, out: integer, options?: prun.nn.linear.options): prun.Tensor",
-    layernorm = "fun(name: string, x: prun.Tensor, eps?: number): prun.Tensor",
-    embedding = "fun(tokens: prun.Tensor, table: prun.Tensor, positions?: prun.Tensor): prun.Tensor",
-    moe = "fun(name: string, x: prun.Tensor, options?: prun.nn.moe.options): prun.Tensor",
-    rmsnorm = "fun(name: string, x: prun.Tensor, eps?: number): prun.Tensor",
-    attention = "fun(qkv: prun.Tensor, heads: integer, options?: prun.nn.attention.options): prun.Tensor",
-    rotary = "fun(x: prun.Tensor, options: prun.nn.rotary.options): prun.Tensor",
-    dropout = "fun(x: prun.Tensor, p: number): prun.Tensor",
-    gelu = "fun(x: prun.Tensor, approximate?: string): prun.Tensor",
-    silu_mul = "fun(gate: prun.Tensor, up: prun.Tensor): prun.Tensor",
-    add = "fun(a: prun.Tensor, b: prun.Tensor): prun.Tensor",
-    mul = "fun(a: prun.Tensor, b: prun.Tensor): prun.Tensor",
-    scale = "fun(x: prun.Tensor, factor: number): prun.Tensor",
-  },
-  ["prun.losses"] = {
-    cross_entropy = "fun(logits: prun.Tensor, targets: prun.Tensor): prun.Tensor",
-    mse = "fun(y: prun.Tensor, target: prun.Tensor): prun.Tensor",
-    mean_square = "fun(y: prun.Tensor): prun.Tensor",
-    mean = "fun(y: prun.Tensor): prun.Tensor",
-  },
+  ["prun.nn"] = {}, ["prun.losses"] = {},
   ["prun.models"] = {}, ["prun.data"] = {},
 }
-
-for _, name in ipairs(host.unary_ops) do signatures["prun.nn"][name] = "fun(x: prun.Tensor): prun.Tensor" end
 
 local fixed = [[
 ---@meta
@@ -146,13 +123,30 @@ local function split(word) return word:match("^(.*)%.([^.]+)$") end
 
 local family_results = { ["prun.models"] = "prun.Model", ["prun.data"] = "prun.Data" }
 
+-- The signatures of words that make tensors in a model, from their arguments.
+local function add_signatures()
+  for word, arguments in pairs(schema.words) do
+    local family, name = split(word)
+    if family == "prun.nn" or family == "prun.losses" then
+      local parts = {}
+      for i, entry in ipairs(arguments) do
+        local optional = (entry.optional or entry.default ~= nil) and "?" or ""
+        parts[i] = ("%s%s: %s"):format(entry.name, optional, types[entry.kind])
+      end
+      if arguments.options then parts[#parts + 1] = ("options?: %s.options"):format(word) end
+      local result = arguments[2] and arguments[2].kind == "fn" and "any" or "prun.Tensor"
+      signatures[family][name] = ("fun(%s): %s"):format(table.concat(parts, ", "), result)
+    end
+  end
+end
+
 -- The options of all words, as classes; adds the signatures of the words that take nothing else.
 local function option_classes(lines)
   for word, entries in pairs(schema.registered) do
     lines[#lines + 1] = ("---@class %s.options"):format(word)
     for _, entry in ipairs(entries) do
       local optional = (entry.optional or entry.default ~= nil) and "?" or ""
-      local shown = entry.default ~= nil and entry.kind ~= "array"
+      local shown = entry.default ~= nil and entry.kind ~= "strategies"
       lines[#lines + 1] = ("---@field %s%s %s %s%s"):format(entry.name, optional, types[entry.kind], entry.help,
         shown and (" (default %s)"):format(schema.show(entry.default)) or "")
     end
@@ -166,9 +160,12 @@ end
 
 return function()
   local lines = { fixed }
-  for _, family in pairs(namespace.known) do
-    for _, name in ipairs(family.names) do local _ = family.words[name] end  -- loads its module
+  for _ = 1, 2 do  -- a family may be a word of another one
+    for _, family in pairs(namespace.known) do
+      for _, name in ipairs(family.names) do local _ = family.words[name] end  -- loads its module
+    end
   end
+  add_signatures()
   option_classes(lines)
   for name, family in pairs(namespace.known) do
     lines[#lines + 1] = ("---@class %s"):format(name)

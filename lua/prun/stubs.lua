@@ -172,11 +172,20 @@
 ---@field kv_heads? integer heads of keys and of values; by default as many
 
 ---@class prun.nn.linear.options
----@field bias? boolean add a bias (default true)
----@field init? any initial weights, such as { "normal", 0.02 }
----@field bias_init? any initial bias, such as { "uniform", 0.1 }
----@field weight? any a parameter [out, in] to use instead (tied weights)
----@field blocks? number[] the outputs are several results side by side, of these sizes: each is split by itself over ranks
+---@field bias? boolean add a bias; by default yes, with `weight` no
+---@field init? string|table initial weights, such as { "normal", 0.02 }
+---@field bias_init? string|table initial bias, such as { "uniform", 0.1 }
+---@field weight? prun.Tensor a parameter [out, in] to use instead (tied weights)
+---@field blocks? integer[] the outputs are several results side by side, of these sizes: each is split by itself over ranks
+
+---@class prun.nn.moe.options
+---@field hidden? integer size inside an expert; default 4 · width
+---@field experts? integer number of experts (default 4)
+---@field choices? integer experts that each token goes to (default 2)
+---@field capacity? number room of an expert as a multiple of its even share of the choices; inf: enough for all (default inf)
+---@field aux? number weight of the load-balancing loss (default 0.01)
+---@field init? string|table initial weights, such as { "normal", 0.02 }
+---@field down_init? string|table initial weights of the experts' second layer
 
 ---@class prun.nn.rotary.options
 ---@field size integer elements of a head; even
@@ -185,7 +194,7 @@
 
 ---@class prun.pipeline.options
 ---@field axis? string mesh axis of the stages (default 'pp')
----@field schedule? any gpipe, 1f1b, interleaved, zb_h1, zb_v, or what prun.schedule made (default '1f1b')
+---@field schedule? string|prun.Schedule gpipe, 1f1b, interleaved, zb_h1, zb_v, or what prun.schedule made (default '1f1b')
 ---@field chunks? integer stages of one rank; by default the schedule's
 ---@field split? string what stages share equally (default 'layers')
 ---@field transfer? string send: messages; put: the sender writes into the receiver's memory, one-sided (default 'send')
@@ -198,7 +207,7 @@
 ---@field optimizer prun.Optimizer such as prun.adamw { lr = 3e-4 }
 ---@field micro? integer microbatches of a step (default 1)
 ---@field eval? prun.Evaluation such as prun.eval { every = 50, batches = 4 }
----@field report? any norms of each unit's parameters and gradients in --metrics: { every = 10, norms = true }
+---@field report? table norms of each unit's parameters and gradients in --metrics: { every = 10, norms = true }
 ---@field steps? integer training steps (default 20)
 ---@field seed? integer of initial weights and the order of data (default 0)
 ---@field dtype? string what compute uses (default 'f32')
@@ -215,11 +224,18 @@
 ---@field axis? string none (default '')
 ---@field units? string|string[] classes of units to recompute (default {'block'})
 
+---@class prun.schedule.options
+---@field chunks? integer stages that a rank has unless the plan says otherwise (default 1)
+---@field placement? string round: chunk c of rank r is stage c * ranks + r; v: the second chunks come back (default 'round')
+
 ---@class prun.sgd.options
 ---@field lr? number|prun.LearningRate learning rate, or how it goes (default 0.01)
 ---@field momentum? number share of the last update that is kept (default 0.0)
 ---@field weight_decay? number added to the gradient, times the parameter (default 0.0)
 ---@field clip? number bound of the norm of all gradients; 0: none (default 0.0)
+
+---@class prun.strategy.options
+---@field splits? string what the axis divides (default 'batch')
 
 ---@class prun.tensor_parallel.options
 ---@field axis? string mesh axis over which weights are split (default 'tp')
@@ -343,10 +359,10 @@
 ---@field linear fun(name: string, x: prun.Tensor, out: integer, options?: prun.nn.linear.options): prun.Tensor
 ---@field moe fun(name: string, x: prun.Tensor, options?: prun.nn.moe.options): prun.Tensor
 ---@field mul fun(a: prun.Tensor, b: prun.Tensor): prun.Tensor
----@field parameter fun(name: string, dims: integer[], init?: table): prun.Tensor
+---@field parameter fun(name: string, dims: integer|integer[], init?: string|table): prun.Tensor
 ---@field relu fun(x: prun.Tensor): prun.Tensor
 ---@field rmsnorm fun(name: string, x: prun.Tensor, eps?: number): prun.Tensor
----@field rotary fun(x: prun.Tensor, options: prun.nn.rotary.options): prun.Tensor
+---@field rotary fun(x: prun.Tensor, options?: prun.nn.rotary.options): prun.Tensor
 ---@field scale fun(x: prun.Tensor, factor: number): prun.Tensor
 ---@field silu_mul fun(gate: prun.Tensor, up: prun.Tensor): prun.Tensor
 ---@field tanh fun(x: prun.Tensor): prun.Tensor

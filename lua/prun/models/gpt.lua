@@ -12,7 +12,7 @@ return prun.model("gpt", {
   width = { 768, "size of a token's vector", least = 1 },
   heads = { 12, "attention heads in a block", least = 1 },
   context = { 1024, "tokens in a sample", least = 1 },
-  dropout = { 0.0, "share of embeddings and block results that are dropped", least = 0 },
+  dropout = { 0.0, "share of embeddings and block results that are dropped", least = 0, below = 1 },
   tied = { false, "use the token embedding as the head's weights" },
 }, function(opt, batch)
   local width, thirds, normal = opt.width, { opt.width, opt.width, opt.width }, { "normal", 0.02 }

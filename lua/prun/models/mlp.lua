@@ -4,9 +4,9 @@ local prun = require "prun"
 local nn = prun.nn
 
 return prun.model("mlp", {
-  inputs = { 256, "size of a sample" },
-  outputs = { 256, "size of a result" },
-  width = { 256, "size between the layers" },
+  inputs = { 256, "size of a sample", least = 1 },
+  outputs = { 256, "size of a result", least = 1 },
+  width = { 256, "size between the layers", least = 1 },
   layers = { 2, "number of linear layers", least = 1 },
   bias = { true, "add a bias in each layer" },
   activation = { "relu", "relu, gelu or none", choices = { "relu", "gelu", "none" } },

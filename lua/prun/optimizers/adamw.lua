@@ -2,9 +2,11 @@
 
 return require "prun.optimizer" ("adamw", {
   { name = "lr", kind = "rate", default = 1e-3, least = 0, help = "learning rate, or how it goes" },
-  { name = "betas", kind = "numbers", default = { 0.9, 0.999 }, help = "decay of the two running averages" },
+  { name = "betas", kind = "numbers", default = { 0.9, 0.999 }, count = 2, least = 0, below = 1,
+    help = "decay of the two running averages" },
   { name = "eps", kind = "number", default = 1e-8, least = 0, help = "added to the root of the second average" },
   { name = "weight_decay", kind = "number", default = 1e-2, least = 0,
     help = "share of the parameter taken off, times lr" },
-  { name = "clip", kind = "number", default = 0.0, least = 0, help = "bound of the norm of all gradients; 0: none" },
+  { name = "clip", kind = "number", default = 0.0, least = 0, instead = "; 0 does not clip",
+    help = "bound of the norm of all gradients; 0: none" },
 })

@@ -3,9 +3,11 @@
 
 return require "prun.optimizer" ("lion", {
   { name = "lr", kind = "rate", default = 1e-4, least = 0, help = "learning rate, or how it goes" },
-  { name = "beta1", kind = "number", default = 0.9, least = 0, help = "share of the average in the step's direction" },
-  { name = "beta2", kind = "number", default = 0.99, least = 0, help = "decay of the running average" },
+  { name = "beta1", kind = "number", default = 0.9, least = 0, below = 1,
+    help = "share of the average in the step's direction" },
+  { name = "beta2", kind = "number", default = 0.99, least = 0, below = 1, help = "decay of the running average" },
   { name = "weight_decay", kind = "number", default = 0.0, least = 0,
     help = "share of the parameter taken off, times lr" },
-  { name = "clip", kind = "number", default = 0.0, least = 0, help = "bound of the norm of all gradients; 0: none" },
+  { name = "clip", kind = "number", default = 0.0, least = 0, instead = "; 0 does not clip",
+    help = "bound of the norm of all gradients; 0: none" },
 })

@@ -6,7 +6,7 @@ local prun = require "prun"
 
 return prun.strategy("context_parallel", {
   axis = { "cp", "mesh axis over which tokens are split" },
-  bucket = { "25 MiB", "size of a bucket of gradients" },
+  bucket = { "25 MiB", "size of a bucket of gradients", least = 0 },
 }, function(unit, opt)
   unit:after("backward", function()
     prun.all_reduce(unit.grads, { axis = opt.axis, op = "avg", stream = "reduce", bucket = opt.bucket })

@@ -5,12 +5,12 @@ local prun = require "prun"
 
 return prun.strategy("ddp", {
   axis = { "dp", "mesh axis over which the batch is split" },
-  bucket = { "25 MiB", "size of a bucket of gradients" },
-  first = { "1 MiB", "size of the first bucket, small so that it starts early" },
+  bucket = { "25 MiB", "size of a bucket of gradients", least = 0 },
+  first = { "1 MiB", "size of the first bucket, small so that it starts early", least = 0 },
   offload = { "", "optimizer: its state lives in the host's memory; empty: in the device's",
               choices = { "", "optimizer" } },
-  offload_ahead = { 2, "pieces of that state on their way besides the one that is updated", least = 0 },
-  offload_piece = { "16 MiB", "size of a piece, of each of the optimizer's tensors" },
+  offload_ahead = { 2, "pieces of that state on their way besides the one that is updated", least = 0, most = 1000000 },
+  offload_piece = { "16 MiB", "size of a piece, of each of the optimizer's tensors", least = 64 },
 }, function(unit, opt)
   unit:after("backward", function()
     prun.all_reduce(unit.grads, { axis = opt.axis, op = "avg", stream = "reduce",

@@ -7,10 +7,10 @@ local schema = require "prun.schema"
 local schedules = { "gpipe", "1f1b", "interleaved", "zb_h1", "zb_v" }
 
 local entries = schema.register("prun.pipeline", {
-  { name = "axis", kind = "text", default = "pp", help = "mesh axis of the stages" },
-  { name = "schedule", kind = "any", default = "1f1b",
+  { name = "axis", kind = "axis", default = "pp", help = "mesh axis of the stages" },
+  { name = "schedule", kind = "schedule", default = "1f1b",
     help = "gpipe, 1f1b, interleaved, zb_h1, zb_v, or what prun.schedule made" },
-  { name = "chunks", kind = "integer", optional = true, least = 1,
+  { name = "chunks", kind = "integer", optional = true, least = 1, most = 1000000,
     help = "stages of one rank; by default the schedule's" },
   { name = "split", kind = "text", default = "layers", choices = { "layers", "flops" },
     help = "what stages share equally" },

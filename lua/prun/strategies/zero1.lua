@@ -9,8 +9,8 @@ return prun.strategy("zero1", {
   wire = { "", "dtype of gradients that travels: f32 or bf16; empty: their own", choices = { "", "f32", "bf16" } },
   offload = { "", "optimizer: its state lives in the host's memory; empty: in the device's",
               choices = { "", "optimizer" } },
-  offload_ahead = { 2, "pieces of that state on their way besides the one that is updated", least = 0 },
-  offload_piece = { "16 MiB", "size of a piece, of each of the optimizer's tensors" },
+  offload_ahead = { 2, "pieces of that state on their way besides the one that is updated", least = 0, most = 1000000 },
+  offload_piece = { "16 MiB", "size of a piece, of each of the optimizer's tensors", least = 64 },
 }, function(unit, opt)
   local full
   unit.params:flat():place { [opt.axis] = "S(0)" }

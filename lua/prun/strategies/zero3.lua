@@ -9,16 +9,16 @@ local prun = require "prun"
 return prun.strategy("zero3", {
   axis = { "dp", "mesh axis over which the batch and the parameters are split" },
   over = { { "" }, "two axes instead: one whose ranks hold the same shards, one that shards" },
-  prefetch = { 1, "how many units are gathered ahead of compute", least = 0 },
-  inflight = { 1, "how many reductions of gradients may be unfinished behind backward", least = 1 },
+  prefetch = { 1, "how many units are gathered ahead of compute", least = 0, most = 1000000 },
+  inflight = { 1, "how many reductions of gradients may be unfinished behind backward", least = 1, most = 1000000 },
   bucket = { "unit", "gradients reduced at once: those of one unit", choices = { "unit" } },
   reshard_after_forward = { true, "free parameters after forward; false keeps them until backward has read them" },
-  persist_below = { "0 B", "parameters smaller than this stay whole on every rank" },
+  persist_below = { "0 B", "parameters smaller than this stay whole on every rank", least = 0 },
   wire = { "", "dtype that travels: f32 or bf16; empty: that of the data", choices = { "", "f32", "bf16" } },
   offload = { "", "optimizer: its state lives in the host's memory; empty: in the device's",
               choices = { "", "optimizer" } },
-  offload_ahead = { 2, "pieces of that state on their way besides the one that is updated", least = 0 },
-  offload_piece = { "16 MiB", "size of a piece, of each of the optimizer's tensors" },
+  offload_ahead = { 2, "pieces of that state on their way besides the one that is updated", least = 0, most = 1000000 },
+  offload_piece = { "16 MiB", "size of a piece, of each of the optimizer's tensors", least = 64 },
 }, function(unit, opt)
   local replicate, shard = opt.over[1], opt.over[2] or opt.axis
   local full

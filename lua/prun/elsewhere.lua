@@ -1,0 +1,119 @@
+-- Words of PyTorch, DeepSpeed, Megatron-LM and Hugging Face, and ours for them: what a message adds to a word that prun
+-- has not. strategies/README.md has the longer table ("Names elsewhere"), for reading.
+
+local elsewhere = {}
+
+-- Options: a name of ours, or a sentence with the word that has it.
+local options = {
+  -- sizes of models and data
+  n_layer = "layers", n_layers = "layers", num_layers = "layers", num_hidden_layers = "layers", depth = "layers",
+  n_head = "heads", n_heads = "heads", num_heads = "heads", num_attention_heads = "heads", nhead = "heads",
+  n_kv_heads = "kv_heads", num_key_value_heads = "kv_heads", num_query_groups = "kv_heads",
+  n_embd = "width", d_model = "width", hidden_size = "width", embed_dim = "width", dim = "width",
+  intermediate_size = "hidden", ffn_hidden_size = "hidden", d_ff = "hidden", hidden_dim = "hidden",
+  vocab_size = "vocab", block_size = "context", seq_len = "context", seq_length = "context", max_seq_len = "context",
+  n_positions = "context", max_position_embeddings = "context", rope_theta = "base",
+  tie_word_embeddings = "tied", tie_embeddings = "tied",
+  num_experts = "experts", num_local_experts = "experts", n_experts = "experts",
+  top_k = "choices", num_experts_per_tok = "choices", moe_router_topk = "choices",
+  capacity_factor = "capacity", moe_expert_capacity_factor = "capacity", moe_aux_loss_coeff = "aux",
+  in_features = "inputs", out_features = "outputs",
+  batch_size = "batch", global_batch_size = "batch", train_batch_size = "batch",
+  -- training
+  learning_rate = "lr", lr_scheduler = "lr = prun.cosine { ... } of the optimizer",
+  warmup_steps = "warmup", num_warmup_steps = "warmup", num_training_steps = "steps", min_lr = "least",
+  max_steps = "steps", train_iters = "steps", epochs = "steps", num_epochs = "steps",
+  grad_clip = "clip", max_grad_norm = "clip", gradient_clipping = "clip", clip_grad_norm = "clip",
+  gradient_accumulation_steps = "micro", num_microbatches = "micro", n_microbatches = "micro",
+  grad_accum_steps = "micro",
+  micro_batch_size = "micro = how many; a microbatch has batch / data ranks / micro samples",
+  train_micro_batch_size_per_gpu = "micro = how many; a microbatch has batch / data ranks / micro samples",
+  beta1 = "betas", beta2 = "betas", epsilon = "eps", decay = "weight_decay",
+  bf16 = 'dtype = "bf16" of the plan', fp16 = 'dtype = "bf16" of the plan; f16 is not there',
+  precision = "dtype of the plan", mixed_precision = 'dtype = "bf16" of the plan', param_dtype = "dtype of the plan",
+  random_seed = "seed", manual_seed = "seed",
+  -- data parallel
+  bucket_cap_mb = 'bucket = "25 MiB"', bucket_size = "bucket", reduce_bucket_size = "bucket, in bytes",
+  allgather_bucket_size = "prefetch, in units", first_bucket_bytes_cap = "first", first_bucket_mb = 'first = "1 MiB"',
+  find_unused_parameters = "nothing: a parameter that does not reach the loss is refused",
+  gradient_as_bucket_view = "nothing: buckets are always views", static_graph = "nothing: graphs are always static",
+  broadcast_buffers = "nothing: there are no buffers", contiguous_gradients = "nothing: they always are",
+  overlap_comm = "nothing: communication always overlaps", no_sync = "micro of the plan",
+  overlap_grad_reduce = "nothing: communication always overlaps",
+  overlap_param_gather = "nothing: communication always overlaps",
+  forward_prefetch = "prefetch = 1, in units", backward_prefetch = "prefetch = 1, in units",
+  stage3_prefetch_bucket_size = "prefetch = 1, in units", limit_all_gathers = "prefetch, in units",
+  stage3_max_live_parameters = "prefetch: prefetch + 1 units are gathered at most",
+  stage3_param_persistence_threshold = 'persist_below = "100 KiB"',
+  reshard = "reshard_after_forward", use_orig_params = "nothing: parameters keep their names",
+  sharding_strategy = "prun.ddp, prun.zero1, prun.zero2 or prun.zero3", stage = "prun.ddp, zero1, zero2 or zero3",
+  zero_stage = "prun.ddp, zero1, zero2 or zero3", mics_shard_size = 'over = { "replicate", "shard" }',
+  hybrid_shard = 'over = { "replicate", "shard" }', shard_size = 'over = { "replicate", "shard" }',
+  reduce_dtype = 'wire = "bf16"', communication_data_type = 'wire = "bf16"', grad_reduce_dtype = 'wire = "bf16"',
+  mp_policy = 'dtype = "bf16" of the plan, wire = "bf16" of the strategy',
+  cpu_offload = 'offload = "optimizer"', offload_policy = 'offload = "optimizer"',
+  offload_optimizer = 'offload = "optimizer"', offload_param = 'offload = "optimizer"; parameters stay on the device',
+  use_distributed_optimizer = "prun.zero1 in place of prun.ddp",
+  process_group = "axis", device_mesh = "axis", mesh_dim = "axis", mesh_dim_name = "axis", group = "axis",
+  reduce_op = "op", async_op = "stream",
+  -- other axes
+  tensor_model_parallel_size = "an axis tp of the mesh, and prun.tensor_parallel",
+  tensor_parallel_size = "an axis tp of the mesh, and prun.tensor_parallel",
+  pipeline_model_parallel_size = "an axis pp of the mesh, and prun.pipeline",
+  pipeline_parallel_size = "an axis pp of the mesh, and prun.pipeline",
+  context_parallel_size = "an axis cp of the mesh, and prun.context_parallel",
+  expert_model_parallel_size = "an axis ep of the mesh, and prun.expert_parallel",
+  expert_parallel_size = "an axis ep of the mesh, and prun.expert_parallel",
+  sequence_parallel = "sequence", colwise = "column", rowwise = "row",
+  num_stages = "the size of the pipeline's axis", num_chunks = "chunks",
+  virtual_pipeline_model_parallel_size = "chunks",
+  num_layers_per_virtual_pipeline_stage = "chunks", num_model_chunks = "chunks",
+  checkpoint_activations = "prun.recompute", activation_checkpointing = "prun.recompute",
+  gradient_checkpointing = "prun.recompute", recompute_granularity = "prun.recompute",
+  approximation = "approximate", is_causal = "causal", nproc_per_node = "--nproc on the command line",
+}
+
+-- Words of prun and its families: ours.
+local words = {
+  fully_shard = "prun.fsdp", fullyshardeddataparallel = "prun.fsdp", fsdp1 = "prun.fsdp", fsdp2 = "prun.fsdp",
+  zero = "prun.zero1, prun.zero2 or prun.zero3", deepspeed = "prun.zero1, prun.zero2 or prun.zero3",
+  distributeddataparallel = "prun.ddp", dataparallel = "prun.ddp", data_parallel = "prun.ddp", replicate = "prun.ddp",
+  dp = "prun.ddp", tp = "prun.tensor_parallel", pp = "prun.pipeline", cp = "prun.context_parallel",
+  ep = "prun.expert_parallel", parallelize_module = "prun.tensor_parallel",
+  colwiseparallel = "prun.tensor_parallel { column = { ... } }",
+  rowwiseparallel = "prun.tensor_parallel { row = { ... } }",
+  sequence_parallel = "prun.tensor_parallel { sequence = true }",
+  sequenceparallel = "prun.tensor_parallel { sequence = true }",
+  pipeline_parallel = "prun.pipeline", model_parallel = "prun.tensor_parallel or prun.pipeline",
+  ulysses = "prun.context_parallel", ring_attention = "prun.context_parallel", moe = "prun.nn.moe, prun.models.moe",
+  checkpoint = "prun.recompute", checkpoint_wrapper = "prun.recompute", activation_checkpoint = "prun.recompute",
+  init_device_mesh = "prun.mesh", devicemesh = "prun.mesh", device_mesh = "prun.mesh", init_process_group = "prun.mesh",
+  world_size = "prun.world", get_world_size = "prun.world", get_rank = "r.rank, in a program",
+  adam = "prun.adamw", optim = "prun.adamw, prun.sgd", transformer = "prun.models.gpt",
+  dataloader = "prun.data.bytes",
+  all_gather_into_tensor = "prun.all_gather", reduce_scatter_tensor = "prun.reduce_scatter",
+  allreduce = "prun.all_reduce",
+  allgather = "prun.all_gather", alltoall = "prun.all_to_all", all_to_all_single = "prun.all_to_all",
+  send = "prun.pipeline, or a collective", recv = "prun.pipeline, or a collective",
+  cosineannealinglr = "prun.cosine", lambdalr = "prun.cosine, prun.linear or prun.warmup",
+  crossentropyloss = "prun.losses.cross_entropy", mseloss = "prun.losses.mse", mse_loss = "prun.losses.mse",
+  scaled_dot_product_attention = "prun.nn.attention", multiheadattention = "prun.nn.attention",
+  module = "prun.nn.unit", sequential = "prun.nn.unit", embed = "prun.nn.embedding", rope = "prun.nn.rotary",
+  swiglu = "prun.nn.silu_mul", silu = "prun.nn.silu_mul(gate, up)", layer_norm = "prun.nn.layernorm",
+  rms_norm = "prun.nn.rmsnorm", dense = "prun.nn.linear", conv2d = "prun.nn.linear",
+}
+
+-- " (here: ...)" or nil. `has`: the options of the word by name; one of ours that it has not is another word's.
+function elsewhere.option(name, has)
+  local ours = options[tostring(name):lower():gsub("-", "_")]
+  if not ours then return nil end
+  if ours:find("^[%w_]+$") and not has[ours] then return nil end
+  return (" (here: %s)"):format(ours)
+end
+
+function elsewhere.word(name)
+  local ours = words[tostring(name):lower()]
+  return ours and (" (here: %s)"):format(ours)
+end
+
+return elsewhere

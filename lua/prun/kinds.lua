@@ -1,0 +1,168 @@
+-- What an option or an argument of a word may be: for each kind what it is called, and a function from the given value
+-- and the entry to the value as the plan holds it, or nil when the value is not of this kind. It may return a second
+-- value, what is wrong in words, where the kind's name alone would not help.
+--
+-- Surprising fact: Lua's `/` makes the float 4.0 of 8 / 2, so a float that is a whole number is one.
+
+local tensor = require "prun.tensor"
+
+local kinds = {}
+
+-- "25 MiB" -> bytes.
+local units = { B = 1, KiB = 2 ^ 10, MiB = 2 ^ 20, GiB = 2 ^ 30, KB = 1e3, MB = 1e6, GB = 1e9 }
+local function bytes(value)
+  if type(value) == "string" then
+    local number, unit = value:match("^%s*(-?[%d.]+)%s*(%a+)%s*$")
+    value = number and units[unit] and tonumber(number) and tonumber(number) * units[unit]
+  end
+  return type(value) == "number" and math.tointeger(value) or nil
+end
+
+-- The marks of a table that one of our words made.
+local function kind_of(value) return type(value) == "table" and rawget(value, "kind_of") or nil end
+kinds.kind_of = kind_of
+
+local function marked(kind)
+  return function(value) return kind_of(value) == kind and value or nil end
+end
+
+local function of_type(name)
+  return function(value) if type(value) == name then return value end end
+end
+
+-- Whether a table has the positions 1 .. n and nothing else.
+local function is_list(value)
+  if type(value) ~= "table" or kind_of(value) or tensor.is(value) then return false end
+  local count = 0
+  for _ in pairs(value) do count = count + 1 end
+  return count == #value
+end
+
+kinds.is_list = is_list
+
+local function list_of(element)
+  return function(value)
+    if not is_list(value) then return nil end
+    local result = {}
+    for i, one in ipairs(value) do
+      result[i] = element(one)
+      if result[i] == nil then return nil end
+    end
+    return result
+  end
+end
+
+local function integer(value) return type(value) == "number" and math.tointeger(value) or nil end
+local number, text = of_type "number", of_type "string"
+
+-- A name stands in programs, messages and traces, in lists with commas.
+local function name(value)
+  if type(value) ~= "string" then return nil end
+  if value == "" then return nil, "must not be empty" end
+  if not utf8.len(value) or value:find("[%c,\"]") then
+    return nil, "is a name: it has no commas, quotes or control characters"
+  end
+  return value
+end
+
+local function axis(value)
+  if type(value) ~= "string" then return nil end
+  if not value:find("^[%w_%-]+$") then
+    return nil, ("must be the name of a mesh axis, of letters, digits and _, not '%s'"):format(value)
+  end
+  return value
+end
+
+-- Initial values: their kinds, and what the number behind each means.
+local scales = { zeros = false, ones = false, constant = "the value", normal = "its standard deviation",
+                 uniform = "the bound" }
+local init_names = { "zeros", "ones", "constant", "normal", "uniform" }
+
+-- { "normal", 0.02 }; { "zeros" } may be written "zeros".
+local function init(value)
+  if type(value) == "string" then value = { value } end
+  if not is_list(value) or type(value[1]) ~= "string" then return nil end
+  local kind, scale, more = value[1], value[2], value[3]
+  if scales[kind] == nil then
+    return nil, ("is '%s', and there are no such initial values%s"):format(kind, host.did_you_mean(kind, init_names))
+  end
+  if not scales[kind] then
+    if scale ~= nil then return nil, ("takes no number after \"%s\""):format(kind) end
+    return { kind = kind, scale = 0.0 }
+  end
+  local finite = type(scale) == "number" and scale - scale == 0
+  if not finite or more ~= nil or (scale < 0 and kind ~= "constant") then
+    return nil, ("takes one number after \"%s\", %s, such as { \"%s\", 0.02 }"):format(kind, scales[kind], kind)
+  end
+  return { kind = kind, scale = scale + 0.0 }
+end
+
+local function dims(value)
+  if type(value) == "number" then value = { value } end
+  return list_of(integer)(value)
+end
+
+-- A text or a list of texts.
+local function texts(value)
+  if type(value) == "string" then value = { value } end
+  return list_of(text)(value)
+end
+
+kinds.known = {
+  integer = { "a whole number", integer },
+  number = { "a number", number },
+  text = { "a text", text },
+  name = { "a name, a text", name },
+  axis = { "the name of a mesh axis, a text", axis },
+  boolean = { "true or false", of_type "boolean" },
+  bytes = { 'a size such as "25 MiB"', bytes },
+  numbers = { "a list of numbers", list_of(number) },
+  integers = { "a list of whole numbers", list_of(integer) },
+  texts = { "a list of texts", texts },
+  dims = { "a list of dims, such as { 5 }", dims },
+  init = { 'initial values, such as { "normal", 0.02 }', init },
+  tensor = { "a tensor", function(value) return tensor.is(value) and value or nil end },
+  count = { "a whole number or a tensor", function(value) return tensor.is(value) and value or integer(value) end },
+  fn = { "a function", of_type "function" },
+  table = { "a table", of_type "table" },
+  mesh = { "a mesh: prun.mesh { dp = prun.world }", marked "mesh" },
+  data = { "data, such as prun.data.bytes { ... }", marked "data" },
+  eval = { "an evaluation: prun.eval { every = 50, batches = 4 }", marked "eval" },
+  rate = { "a number or a schedule, such as prun.cosine { lr = 3e-4, warmup = 100 }", function(value)
+    return type(value) == "number" and value or marked "rate"(value)
+  end },
+  optimizer = { "an optimizer, such as prun.adamw { ... }", marked "optimizer" },
+  strategies = { 'a list of strategies, such as { prun.zero3 { axis = "dp" } }', function(value)
+    return kind_of(value) == "strategy" and { value } or of_type "table"(value)
+  end },
+  schedule = { 'a schedule\'s name, such as "1f1b", or what prun.schedule made', function(value)
+    return type(value) == "string" and value or marked "schedule"(value)
+  end },
+  model = { "a model, such as prun.models.gpt { ... }, or a function", function(value)
+    return type(value) == "function" and value or marked "model"(value)
+  end },
+  -- in a hook
+  target = { "one of the unit's vectors, such as unit.grads", marked "target" },
+  handle = { "what prun.all_gather returned", marked "handle" },
+  last = { "unit.last", marked "last" },
+}
+
+-- A value as a message or --help shows it.
+function kinds.show(value)
+  if type(value) == "string" then return "'" .. value .. "'" end
+  if type(value) == "number" then
+    return value ~= value and "nan (not a number)" or tostring(value)
+  end
+  if tensor.is(value) then return "a tensor" end
+  if is_list(value) then
+    local parts = {}
+    for i, element in ipairs(value) do parts[i] = type(element) == "table" and "a table" or kinds.show(element) end
+    return "{" .. table.concat(parts, ", ") .. "}"
+  end
+  if type(value) == "table" or type(value) == "function" then
+    return kind_of(value) and ("a " .. kind_of(value)):gsub("_", " ") or "a " .. type(value)
+  end
+  return tostring(value)
+end
+
+return kinds
