@@ -10,7 +10,7 @@ local intents = {}
 
 local axis = { name = "axis", kind = "axis", help = "mesh axis of the group" }
 local op = { name = "op", kind = "text", default = "avg", choices = { "avg", "sum" }, help = "how to reduce" }
-local stream = { name = "stream", kind = "text", default = "", help = "stream of its own; empty: the compute stream" }
+local stream = { name = "stream", kind = "stream", default = "", help = "stream of its own; empty: the compute stream" }
 local wire = { name = "wire", kind = "text", default = "", choices = { "", "f32", "bf16" },
                help = "dtype that travels; empty: that of the data" }
 local handle = { name = "handle", kind = "handle", help = "what an all_gather returned" }

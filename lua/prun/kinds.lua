@@ -114,6 +114,10 @@ kinds.known = {
   text = { "a text", text },
   name = { "a name, a text", name },
   axis = { "the name of a mesh axis, a text", axis },
+  stream = { "the name of a stream, a text", function(value)
+    if value == "" then return value end
+    return name(value)
+  end },
   boolean = { "true or false", of_type "boolean" },
   bytes = { 'a size such as "25 MiB"', bytes },
   numbers = { "a list of numbers", list_of(number) },
@@ -151,7 +155,7 @@ kinds.known = {
 function kinds.show(value)
   if type(value) == "string" then return "'" .. value .. "'" end
   if type(value) == "number" then
-    return value ~= value and "nan (not a number)" or tostring(value)
+    return value ~= value and "nan (not a number)" or tostring(math.tointeger(value) or value)
   end
   if tensor.is(value) then return "a tensor" end
   if is_list(value) then
@@ -159,6 +163,7 @@ function kinds.show(value)
     for i, element in ipairs(value) do parts[i] = type(element) == "table" and "a table" or kinds.show(element) end
     return "{" .. table.concat(parts, ", ") .. "}"
   end
+  if type(value) == "table" and rawget(value, "entries") then return "a word without its options, { ... }" end
   if type(value) == "table" or type(value) == "function" then
     return kind_of(value) and ("a " .. kind_of(value)):gsub("_", " ") or "a " .. type(value)
   end

@@ -50,7 +50,7 @@
 ---@field betas? number[] decay of the two running averages (default {0.9, 0.999})
 ---@field eps? number added to the root of the second average (default 1e-08)
 ---@field weight_decay? number share of the parameter taken off, times lr (default 0.01)
----@field clip? number bound of the norm of all gradients; 0: none (default 0.0)
+---@field clip? number bound of the norm of all gradients; 0: none (default 0)
 
 ---@class prun.context_parallel.options
 ---@field axis? string mesh axis over which tokens are split (default 'cp')
@@ -60,7 +60,7 @@
 ---@field lr number the greatest rate, reached when the warm-up ends
 ---@field warmup? integer steps in which it rises from 0; the first step has 0 (default 0)
 ---@field steps? integer the step at which it has reached `least`; by default the plan's number of steps
----@field least? number the rate at the end and from there on (default 0.0)
+---@field least? number the rate at the end and from there on (default 0)
 
 ---@class prun.data.bytes.options
 ---@field batch integer samples in a step, over all ranks
@@ -117,14 +117,14 @@
 ---@field lr number the greatest rate, reached when the warm-up ends
 ---@field warmup? integer steps in which it rises from 0; the first step has 0 (default 0)
 ---@field steps? integer the step at which it has reached `least`; by default the plan's number of steps
----@field least? number the rate at the end and from there on (default 0.0)
+---@field least? number the rate at the end and from there on (default 0)
 
 ---@class prun.lion.options
 ---@field lr? number|prun.LearningRate learning rate, or how it goes (default 0.0001)
 ---@field beta1? number share of the average in the step's direction (default 0.9)
 ---@field beta2? number decay of the running average (default 0.99)
----@field weight_decay? number share of the parameter taken off, times lr (default 0.0)
----@field clip? number bound of the norm of all gradients; 0: none (default 0.0)
+---@field weight_decay? number share of the parameter taken off, times lr (default 0)
+---@field clip? number bound of the norm of all gradients; 0: none (default 0)
 
 ---@class prun.models.gpt.options
 ---@field vocab? integer number of different tokens (default 256)
@@ -132,7 +132,7 @@
 ---@field width? integer size of a token's vector (default 768)
 ---@field heads? integer attention heads in a block (default 12)
 ---@field context? integer tokens in a sample (default 1024)
----@field dropout? number share of embeddings and block results that are dropped (default 0.0)
+---@field dropout? number share of embeddings and block results that are dropped (default 0)
 ---@field tied? boolean use the token embedding as the head's weights (default false)
 
 ---@class prun.models.llama.options
@@ -143,7 +143,7 @@
 ---@field kv_heads? integer heads of keys and values, shared by the heads of queries; 0: as many as heads (default 0)
 ---@field hidden? integer size inside the MLP; 0: 8/3 of the width, rounded up to a multiple of 8 (default 0)
 ---@field context? integer tokens in a sample (default 1024)
----@field base? number of the rotary angles (default 10000.0)
+---@field base? number of the rotary angles (default 10000)
 ---@field tied? boolean use the token embedding as the head's weights (default false)
 
 ---@class prun.models.mlp.options
@@ -190,7 +190,7 @@
 ---@class prun.nn.rotary.options
 ---@field size integer elements of a head; even
 ---@field heads? integer how many to turn, from the first; by default all
----@field base? number pair i turns by base^(-2i/size) a token (default 10000.0)
+---@field base? number pair i turns by base^(-2i/size) a token (default 10000)
 
 ---@class prun.pipeline.options
 ---@field axis? string mesh axis of the stages (default 'pp')
@@ -230,9 +230,9 @@
 
 ---@class prun.sgd.options
 ---@field lr? number|prun.LearningRate learning rate, or how it goes (default 0.01)
----@field momentum? number share of the last update that is kept (default 0.0)
----@field weight_decay? number added to the gradient, times the parameter (default 0.0)
----@field clip? number bound of the norm of all gradients; 0: none (default 0.0)
+---@field momentum? number share of the last update that is kept (default 0)
+---@field weight_decay? number added to the gradient, times the parameter (default 0)
+---@field clip? number bound of the norm of all gradients; 0: none (default 0)
 
 ---@class prun.strategy.options
 ---@field splits? string what the axis divides (default 'batch')

@@ -23,6 +23,11 @@ function meta.__add(a, b) return both("add", a, b) end
 function meta.__mul(a, b) return both("mul", a, b) end
 function meta.__tostring(self) return ("tensor %s %s[%s]"):format(
   self.name, self.dtype, table.concat(self.shape, ", ")) end
+-- What a plan may ask a tensor for; its record has more.
+function meta.__index(_, name)
+  host.fail(("a tensor has no '%s'%s"):format(tostring(name), host.did_you_mean(tostring(name),
+    { "shape", "dtype", "name" })))
+end
 function meta.__len() host.fail("a tensor's dims are in its field `shape`; it has no length") end
 
 return tensor

@@ -2,7 +2,8 @@
 //
 // Each struct has one `read`: need(name, member) for what the document must have, may(name, member) for what else keeps
 // its default. What is wrong here is a mistake of a DSL module (the user's mistakes were caught in Lua), so that
-// messages name the place in the document: "nodes[3].inputs".
+// messages name the place in the document, "nodes[3].inputs", and the line of the plan that the nearest struct around
+// it has as its site.
 #include "ir/plan_reader.h"
 
 #include <fmt/format.h>
@@ -22,12 +23,13 @@ using Json = nlohmann::json;
 // A value of the document and the path that leads to it.
 class Field {
  public:
-  Field(const Json& json, std::string path) : json_(json), path_(std::move(path)) {}
+  Field(const Json& json, std::string path, const Json* site = nullptr)
+      : json_(json), path_(std::move(path)), site_(has("site") ? &json.at("site") : site) {}
 
   bool has(const char* name) const { return json_.is_object() && json_.contains(name) && !json_.at(name).is_null(); }
   Field at(const char* name) const {
-    if (!has(name)) throw plan_error(fmt::format("the plan has no {}", below(name)));
-    return Field(json_.at(name), below(name));
+    if (!has(name)) throw plan_error(fmt::format("the plan has no {}", below(name)), site());
+    return Field(json_.at(name), below(name), site_);
   }
   // Read what the document must have, or may have, into members: a name, the member, and so on.
   template <class T, class... Rest>
@@ -46,7 +48,7 @@ class Field {
     // Lua cannot tell an empty list from an empty table.
     if (json_.is_object() && json_.empty()) return;
     if (!json_.is_array()) fail("a list");
-    for (size_t i = 0; i < json_.size(); ++i) take(Field(json_[i], fmt::format("{}[{}]", path_, i)));
+    for (size_t i = 0; i < json_.size(); ++i) take(Field(json_[i], fmt::format("{}[{}]", path_, i), site_));
   }
   size_t size() const { return json_.size(); }
 
@@ -91,22 +93,32 @@ class Field {
     each([&](const Field& item) { ids.push_back(item.index(size)); });
   }
   const Json& json() const { return json_; }
+  std::optional<Site> as_site() const {
+    if (!json_.is_array() || json_.size() != 2 || !json_[0].is_string() || !json_[1].is_number_integer())
+      return std::nullopt;
+    return Site{json_[0].get<std::string>(), json_[1].get<int>()};
+  }
   [[noreturn]] void fail(const std::string& expected) const {
-    std::string found = json_.dump();
+    std::string found = json_.dump(-1, ' ', false, Json::error_handler_t::replace);
     if (found.size() > 60) found = found.substr(0, 57) + "...";
-    throw plan_error(fmt::format("the plan's {} should be {}, is {}", path_, expected, found));
+    throw plan_error(fmt::format("the plan's {} should be {}, is {}", path_, expected, found), site());
   }
 
  private:
+  std::optional<Site> site() const { return site_ == nullptr ? std::nullopt : Field(*site_, "").as_site(); }
   std::string below(const char* name) const { return path_.empty() ? name : path_ + "." + name; }
 
   const Json& json_;
   std::string path_;
+  const Json* site_;  // of the nearest struct around
 };
 
 void read(const Field& field, std::string& value) { value = field.text(); }
 void read(const Field& field, bool& value) { value = field.boolean(); }
-void read(const Field& field, double& value) { value = field.number(); }
+void read(const Field& field, double& value) {
+  value = field.number();
+  if (!std::isfinite(value)) field.fail("a finite number");
+}
 void read(const Field& field, int64_t& value) { value = field.integer(); }
 void read(const Field& field, uint64_t& value) { value = static_cast<uint64_t>(field.integer()); }
 
@@ -122,10 +134,9 @@ void read(const Field& field, std::vector<T>& items) {
 }
 
 void read(const Field& field, Site& site) {
-  const Json& json = field.json();
-  if (!json.is_array() || json.size() != 2 || !json[0].is_string() || !json[1].is_number_integer())
-    field.fail("[file, line]");
-  site = {json[0].get<std::string>(), json[1].get<int>()};
+  const std::optional<Site> read = field.as_site();
+  if (!read) field.fail("[file, line]");
+  site = *read;
 }
 
 void read(const Field& field, Dtype& dtype) {
@@ -140,6 +151,7 @@ void read(const Field& field, TensorType& type) {
     type.shape.push_back(dim.integer());
     if (type.shape.back() < 0) dim.fail("a length");
   });
+  if (!is_countable(type.shape)) field.at("shape").fail(fmt::format("dims of at most {} elements", kMostElements));
 }
 
 // A whole number serves as a double, never the other way round: whatever is whole becomes an integer.
@@ -273,6 +285,8 @@ void read(const Field& field, HookAction& action) {
             action.op, "text", action.text, "prefetch", action.prefetch, "inflight", action.inflight, "bucket",
             action.bucket, "first", action.first, "keep", action.keep, "wire", action.wire, "keep_last",
             action.keep_last, "site", action.site);
+  if (action.prefetch < 0 || action.inflight < 1 || action.bucket < 0 || action.first < 0)
+    field.fail("of prefetch, bucket and first from 0, inflight from 1");
 }
 
 void read(const Field& field, Hook& hook) {
@@ -336,6 +350,8 @@ Optimizer read_optimizer(const Field& field, int64_t steps) {
     field.may(number.name.data(), value);
     optimizer.numbers.set(std::string(number.name), value);
   }
+  if (optimizer.lr.peak < 0 || optimizer.weight_decay < 0 || optimizer.clip < 0)
+    field.fail("of lr, weight_decay and clip from 0");
   return optimizer;
 }
 

@@ -49,6 +49,12 @@ int64_t element_count(const Shape& shape) {
   return n;
 }
 
+bool is_countable(const Shape& shape) {
+  double n = 1;
+  for (int64_t dim : shape) n *= static_cast<double>(dim);
+  return n <= static_cast<double>(kMostElements);
+}
+
 std::string shape_text(const Shape& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
 
 }  // namespace prun

@@ -21,6 +21,9 @@ std::optional<RedOp> parse_redop(std::string_view name);
 
 using Shape = std::vector<int64_t>;  // row-major, outermost dim first; a scalar is {}
 int64_t element_count(const Shape& shape);
+// Whether a plan may have a tensor of this shape: 2^46 elements, so that no sum of their bytes can leave int64.
+constexpr int64_t kMostElements = int64_t{1} << 46;
+bool is_countable(const Shape& shape);
 std::string shape_text(const Shape& shape);  // "[8, 128, 256]"
 
 // Values of -1 mean "all"; used wherever a range of a flat vector is meant.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
+#include <cmath>
 #include <filesystem>
 
 #include "base/text.h"
@@ -18,7 +19,11 @@ using nlohmann::json;
 Attr attr_of(const std::string& name, const json& value) {
   if (value.is_boolean()) return static_cast<int64_t>(value.get<bool>());
   if (value.is_number_integer()) return value.get<int64_t>();
-  if (value.is_number()) return value.get<double>();
+  if (value.is_number()) {  // Lua's division makes a float of a whole number: it still counts as one
+    const double number = value.get<double>();
+    const bool whole = number == std::trunc(number) && std::abs(number) <= 9007199254740992.0;
+    return whole ? Attr(static_cast<int64_t>(number)) : Attr(number);
+  }
   if (value.is_string()) return value.get<std::string>();
   if (!value.is_array()) throw plan_error(fmt::format("attribute '{}' must be a number, a text or a list", name));
   bool whole = true;

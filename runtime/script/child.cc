@@ -69,7 +69,9 @@ void stop_at_limit(lua_State* L, const char* text) {
 Line g_refused;
 void note_refusal(lua_State* L) { g_refused = line_of(L); }
 
-// Adds the user's line to an error that Lua itself raised in a module of ours.
+// Adds the user's line to an error that Lua itself raised in a module of ours, or in a function of its own that was
+// called by none: ipairs(nil) fails when the loop asks for the first element. A text that the plan raised without a
+// line, error("...", 0), stays without.
 int name_the_users_line(lua_State* L, Host& host) {
   Site user = host.site(L, Layer::user);
   if (lua_type(L, 1) != LUA_TSTRING) {
@@ -78,7 +80,12 @@ int name_the_users_line(lua_State* L, Host& host) {
     Error error = host.error_of(text_argument(L, 1, "error"));
     bool ours = error.what() == std::string_view(host.last.what());
     auto source = error.site() ? host.sources.find(error.site()->file) : host.sources.end();
-    if (!ours && source != host.sources.end() && source->second.layer != Layer::user)
+    lua_Debug frame;
+    const bool raised = lua_getstack(L, 1, &frame) != 0 && lua_getinfo(L, "n", &frame) != 0 && frame.name != nullptr &&
+                        std::string_view(frame.name) == "error";
+    if (!ours && !error.site() && !raised && user.known())
+      error = Error(error.code(), error.message(), user);
+    else if (!ours && source != host.sources.end() && source->second.layer != Layer::user)
       error = Error(error.code(), fmt::format("{} (in {})", error.message(), error.site()->text()), user);
     host.last = error;
   }
