@@ -152,6 +152,19 @@ local function classes_of(units)
   return classes
 end
 
+-- Samples and tokens are counted through the whole run.
+local function check_samples(plan)
+  local function check(what, count, word, place)
+    local most = schema.most_exact
+    if 1.0 * count * plan.data.options.batch * (plan.data.options.context or 1) > most then
+      host.fail(("prun.plan: %d %s of %d samples are more than can be counted, 2^53: lower '%s' or 'batch'"):format(
+        count, what, plan.data.options.batch, word), place)
+    end
+  end
+  check("steps", plan.steps, "steps", plan.data.site)
+  if plan.eval then check("batches", plan.eval.options.batches, "batches", plan.eval.site) end
+end
+
 -- The one pipeline among the strategies.
 local function find_pipeline(strategies)
   local found
@@ -183,6 +196,7 @@ return function(given)
       plan.micro == 1 and ("%d ranks"):format(ranks) or ("%d ranks times %d microbatches"):format(ranks, plan.micro),
       plan.mesh.text, (batch // pieces + 1) * pieces), host.site_of_word(plan.data.site, "batch"))
   end
+  check_samples(plan)
   local model = plan.model
   if type(model) == "function" then model = { build = model, site = host.site_of_word(site, "model") } end
   data.agree(plan.data, model)

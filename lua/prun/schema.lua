@@ -137,7 +137,8 @@ function schema.from_defaults(what, defaults, site)
     end
     entries[#entries + 1] = { name = name, kind = kind, default = default, help = help, line = place[2],
                               least = more.least, most = more.most or kind == "integer" and schema.most_exact or nil,
-                              above = more.above, below = more.below, choices = more.choices, infinite = true }
+                              above = more.above, below = more.below, choices = more.choices,
+                              infinite = default == math.huge or not (more.least or more.above) }
   end
   table.sort(entries, function(a, b)
     if a.line ~= b.line then return a.line < b.line end
@@ -195,7 +196,8 @@ function schema.word(word, arguments, fn)
     local site, values, given = host.site("user"), {}, table.pack(...)
     for i = #places + 1, given.n do
       if given[i] ~= nil then
-        host.fail(("%s takes no %s argument, %s"):format(shown, i == 1 and "first" or "more", kinds.show(given[i])))
+        host.fail(("%s takes no %sargument, and there is %s"):format(shown, i == 1 and "" or "further ",
+          kinds.show(given[i])))
       end
     end
     for i, entry in ipairs(arguments) do

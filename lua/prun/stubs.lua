@@ -164,7 +164,7 @@
 ---@field context? integer tokens in a sample (default 1024)
 ---@field experts? integer experts in a block (default 4)
 ---@field choices? integer experts that each token goes to (default 2)
----@field capacity? number room of an expert as a multiple of its even share of the choices; inf: enough for all (default inf)
+---@field capacity? number room of an expert as a multiple of its even share; inf: enough for all (default inf)
 ---@field aux? number weight of the load-balancing loss (default 0.01)
 
 ---@class prun.nn.attention.options

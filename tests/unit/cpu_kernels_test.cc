@@ -353,11 +353,15 @@ TEST_P(CpuKernels, EmbeddingAndItsGradient) {
   expect_near(got[1], dpositions, Dtype::f32, 1e-6, 1e-6);
 }
 
-TEST_P(CpuKernels, TokensOutsideTheVocabularyAreClamped) {
-  const Values table = {1, 2, 3};
-  OneOp op("embedding");
-  op.read(Dtype::i32, {1, 4}, {-7, 2, 3, 2e9}).read(dtype, {3, 1}, table).write(dtype, {1, 4, 1});
-  EXPECT_EQ(outputs(op)[0], (Values{1, 3, 3, 3}));
+TEST_P(CpuKernels, IdsOutsideATableOrTheLogitsEndTheJob) {
+  for (const double id : {-7.0, 3.0, 2e9}) {
+    OneOp embedding("embedding"), loss("cross_entropy");
+    embedding.read(Dtype::i32, {1, 2}, {2, id}).read(dtype, {3, 1}, {1, 2, 3}).write(dtype, {1, 2, 1});
+    EXPECT_THROW(outputs(embedding), Error) << id;
+    loss.read(dtype, {2, 3}, {1, 2, 3, 4, 5, 6}).read(Dtype::i32, {2}, {id, 0});
+    loss.write(Dtype::f32, {}).write(Dtype::f32, {2});
+    EXPECT_THROW(outputs(loss), Error) << id;
+  }
 }
 
 TEST_P(CpuKernels, CrossEntropyAndItsGradient) {

@@ -102,12 +102,13 @@ TEST(PlanReader, ReadsAScheduledLearningRate) {
     return message(other);
   };
   EXPECT_EQ(changed("kind", "sine"),
-            "the plan's optimizer.schedule.kind should be constant, warmup, linear or cosine, is \"sine\"");
+            "a.lua:10: the plan's optimizer.schedule.kind should be constant, warmup, linear or cosine, is \"sine\"");
   EXPECT_EQ(changed("warmup", 21),
-            "the plan's optimizer.schedule.warmup should be from 0 to the schedule's 20 steps, is 21");
+            "a.lua:10: the plan's optimizer.schedule.warmup should be from 0 to the schedule's 20 steps, is 21");
   EXPECT_EQ(changed("warmup", -1),
-            "the plan's optimizer.schedule.warmup should be from 0 to the schedule's 20 steps, is -1");
-  EXPECT_EQ(changed("least", 0.02), "the plan's optimizer.schedule.least should be from 0 to lr, 0.01, is 0.02");
+            "a.lua:10: the plan's optimizer.schedule.warmup should be from 0 to the schedule's 20 steps, is -1");
+  EXPECT_EQ(changed("least", 0.02),
+            "a.lua:10: the plan's optimizer.schedule.least should be from 0 to lr, 0.01, is 0.02");
 }
 
 TEST(PlanReader, ReadsAnEvaluation) {
@@ -122,7 +123,7 @@ TEST(PlanReader, ReadsAnEvaluation) {
   EXPECT_EQ(plan.evaluation->data.kind, "random");
   EXPECT_EQ(plan.evaluation->data.site.text(), "a.lua:13");
   json["eval"]["every"] = 0;
-  EXPECT_EQ(message(json), "the plan's eval.every should be at least 1, is 0");
+  EXPECT_EQ(message(json), "a.lua:12: the plan's eval.every should be at least 1, is 0");
 }
 
 TEST(PlanReader, ReadsAProgram) {
@@ -149,26 +150,26 @@ TEST(PlanReader, NamesThePlaceInTheDocument) {
   EXPECT_EQ(changed([](Json& j) { j["loss"] = 4; }), "the plan's loss should be an index below 4, is 4");
   EXPECT_EQ(changed([](Json& j) { j["steps"] = 2.5; }), "the plan's steps should be a whole number, is 2.5");
   EXPECT_EQ(changed([](Json& j) { j["nodes"][1]["inputs"][0] = -1; }),
-            "the plan's nodes[1].inputs[0] should be an index below 4, is -1");
+            "a.lua:4: the plan's nodes[1].inputs[0] should be an index below 4, is -1");
   EXPECT_EQ(changed([](Json& j) { j["nodes"][1]["op"] = "medium"; }),
-            "the plan's nodes[1].op should be an op's name, is \"medium\"");
+            "a.lua:4: the plan's nodes[1].op should be an op's name, is \"medium\"");
   EXPECT_EQ(changed([](Json& j) { j["nodes"][1]["op"] = "adamw"; }),
-            "the plan's nodes[1].op should be an op of a model, is \"adamw\"");
+            "a.lua:4: the plan's nodes[1].op should be an op of a model, is \"adamw\"");
   EXPECT_EQ(changed([](Json& j) {
               j["values"][2]["shape"] = {2, 5};
             }),
-            "the plan's nodes[0].outputs should be of type f32[2, 4], is [2]");
+            "a.lua:3: the plan's nodes[0].outputs should be of type f32[2, 4], is [2]");
   EXPECT_EQ(changed([](Json& j) {
               j["values"][1]["blocks"] = {1, 2};
             }),
-            "the plan's values[1].blocks should be sizes that add up to 4, is [1,2]");
+            "a.lua:2: the plan's values[1].blocks should be sizes that add up to 4, is [1,2]");
   EXPECT_EQ(changed([](Json& j) { j["values"][0]["dtype"] = "f33"; }),
-            "the plan's values[0].dtype should be a dtype, is \"f33\"");
+            "a.lua:1: the plan's values[0].dtype should be a dtype, is \"f33\"");
   EXPECT_EQ(changed([](Json& j) { j["kind"] = 3; }), "the plan's kind should be a text, is 3");
   EXPECT_EQ(changed([](Json& j) { j["optimizer"]["betas"] = {1}; }),
-            "the plan's optimizer.betas should be two numbers, is [1]");
+            "a.lua:10: the plan's optimizer.betas should be two numbers, is [1]");
   EXPECT_EQ(changed([](Json& j) { j["mesh"]["axes"][0][1] = 0; }),
-            "the plan's mesh.axes[0] should be [name, size], is [\"dp\",0]");
+            "plans/mlp.lua:3: the plan's mesh.axes[0] should be [name, size], is [\"dp\",0]");
   EXPECT_EQ(message(3), "the script sent no plan");
 }
 
@@ -199,10 +200,10 @@ TEST(PlanReader, TheModelReturnsALoss) {
 TEST(PlanReader, ValuesAreMadeOnceAndBeforeTheyAreUsed) {
   Json json = training();
   std::swap(json["nodes"][0], json["nodes"][1]);
-  EXPECT_EQ(message(json), "the plan's nodes[0].inputs should be values made before (h is not), is [2]");
+  EXPECT_EQ(message(json), "a.lua:4: the plan's nodes[0].inputs should be values made before (h is not), is [2]");
   json = training();
   json["nodes"].push_back(json["nodes"][1]);
-  EXPECT_EQ(message(json), "the plan's nodes[2].outputs should be new values (loss is not), is [3]");
+  EXPECT_EQ(message(json), "a.lua:4: the plan's nodes[2].outputs should be new values (loss is not), is [3]");
 }
 
 TEST(PlanReader, BytesThatAreNoDocumentAreRefused) {

@@ -193,6 +193,13 @@ TEST_F(Script, StubsForEditorsAreUpToDate) {
   EXPECT_TRUE(found == text) << "run PRUN_UPDATE=1 script_test --gtest_filter=*Stubs*, and read the diff";
 }
 
+TEST_F(Script, EveryOptionOfEveryWordIsTypedAndRanged) {
+  ScriptOptions walk = options(PRUN_SOURCE_DIR "/tests/unit/words_walk.lua");
+  walk.memory_bytes = 512 << 20;
+  walk.cpu_seconds = 10;
+  EXPECT_EQ(run_failing(walk).message(), "all refused");
+}
+
 TEST_F(Script, TiedHeadCallsTheEmbeddingTwice) {
   std::string plan_path = write("plan.lua", R"(
     local prun = require "prun"

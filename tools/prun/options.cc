@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -43,10 +44,15 @@ void Definer::whole(unsigned commands, const char* name, const char* unit, int& 
   parsed(commands, name, unit, read, help);
 }
 
+constexpr int kMostWhole = 1000000;
+
 int whole_number(const std::string& option, const std::string& text, int least) {
   char* end = nullptr;
   long value = std::strtol(text.c_str(), &end, 10);
-  if (text.empty() || *end != '\0' || value < least || value > 1000000)
+  const bool whole = !text.empty() && *end == '\0';
+  if (whole && value > kMostWhole)
+    throw usage_error(fmt::format("{} wants a whole number of at most {}, not '{}'", option, kMostWhole, text));
+  if (!whole || value < least)
     throw usage_error(fmt::format("{} wants a whole number of at least {}, not '{}'", option, least, text));
   return static_cast<int>(value);
 }
@@ -169,6 +175,40 @@ std::vector<std::string> names_of_options(const CLI::App& app) {
   return names;
 }
 
+// Options of torchrun, deepspeed and mpirun, and ours for them.
+constexpr std::pair<const char*, const char*> kElsewhere[] = {
+    {"--nproc-per-node", "--nproc"},
+    {"--num-gpus", "--nproc"},
+    {"--np", "--nproc"},
+    {"--world-size", "--nproc, of each of --nnodes"},
+    {"--num-nodes", "--nnodes"},
+    {"--rank", "--node-rank"},
+    {"--machine-rank", "--node-rank"},
+    {"--rdzv-endpoint", "--rendezvous HOST:PORT"},
+    {"--rdzv-conf", "--rendezvous HOST:PORT"},
+    {"--rdzv-backend", "nothing: --rendezvous HOST:PORT is all"},
+    {"--rdzv-id", "nothing: --rendezvous HOST:PORT is all"},
+    {"--master-addr", "--rendezvous HOST:PORT"},
+    {"--master-port", "--rendezvous HOST:PORT"},
+    {"--hostfile", "--rendezvous HOST:PORT, on each node"},
+    {"--standalone", "nothing: without --rendezvous all ranks are here"},
+    {"--max-restarts", "nothing: a failed job is started again"},
+    {"--backend", "--transport"},
+    {"--config", "a plan, and --set NAME=VALUE"},
+    {"--deepspeed", "a plan with prun.zero1, zero2 or zero3"},
+    {"--tensor-model-parallel-size", "--set tp=N, where the plan has it"},
+    {"--pipeline-model-parallel-size", "--set pp=N, where the plan has it"},
+    {"--detect-anomaly", "--check-finite"},
+    {"--profile", "--trace FILE"}};
+
+// " (here: --nproc)", or "".
+std::string here(std::string name) {
+  std::replace(name.begin(), name.end(), '_', '-');
+  for (const auto& [theirs, ours] : kElsewhere)
+    if (name == theirs) return fmt::format(" (here: {})", ours);
+  return "";
+}
+
 // Before CLI11 parses, whose message would not say what was meant.
 void check_option_names(const std::vector<std::string>& words, const CLI::App& app, const Command& command) {
   for (const std::string& word : words) {
@@ -184,7 +224,10 @@ void check_option_names(const std::vector<std::string>& words, const CLI::App& a
       if (theirs.get_option_no_throw(name) != nullptr)
         others.push_back(other.bit == kRun ? "prun PLAN" : fmt::format("prun {}", other.name));
     }
-    if (others.empty()) throw usage_error(fmt::format("there is no option {}{}", name, did_you_mean(name, own)));
+    if (others.empty()) {
+      const std::string ours = here(name);
+      throw usage_error(fmt::format("there is no option {}{}", name, ours.empty() ? did_you_mean(name, own) : ours));
+    }
     const bool runs = command.bit == kRun;
     throw usage_error(fmt::format("{} has no option {}, but {} has (`prun {}--help` lists its own)",
                                   runs ? "prun PLAN" : fmt::format("prun {}", command.name), name, join(others, ", "),
@@ -217,6 +260,9 @@ void read_operands(Options& o, const Command& command) {
 
 // What must hold between options.
 void check_together(Options& o, const Command& command) {
+  if (int64_t{o.launch.nproc} * o.launch.nnodes > kMostWhole)
+    throw usage_error(
+        fmt::format("--nproc {} on --nnodes {} are more than {} ranks", o.launch.nproc, o.launch.nnodes, kMostWhole));
   if ((command.bit & (kRun | kPlugins | kBench)) != 0) check_options(o.launch);
   if (command.bit == kConform && o.plan.empty() && !o.device_given)
     throw usage_error("which plugin? For example: prun conform shm, or prun conform build/lib/prun/plugins/mine.so");

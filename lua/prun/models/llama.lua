@@ -14,7 +14,7 @@ return prun.model("llama", {
   kv_heads = { 0, "heads of keys and values, shared by the heads of queries; 0: as many as heads", least = 0 },
   hidden = { 0, "size inside the MLP; 0: 8/3 of the width, rounded up to a multiple of 8", least = 0 },
   context = { 1024, "tokens in a sample", least = 1 },
-  base = { 10000.0, "of the rotary angles", least = 1, most = 1e300 },
+  base = { 10000.0, "of the rotary angles", least = 1 },
   tied = { false, "use the token embedding as the head's weights" },
 }, function(opt, batch)
   local width, heads, normal = opt.width, opt.heads, { "normal", 0.02 }

@@ -12,8 +12,8 @@ return prun.model("moe", {
   context = { 1024, "tokens in a sample", least = 1 },
   experts = { 4, "experts in a block", least = 1 },
   choices = { 2, "experts that each token goes to", least = 1 },
-  capacity = { math.huge, "room of an expert as a multiple of its even share of the choices; inf: enough for all" },
-  aux = { 0.01, "weight of the load-balancing loss", least = 0, most = 1e300 },
+  capacity = { math.huge, "room of an expert as a multiple of its even share; inf: enough for all", above = 0 },
+  aux = { 0.01, "weight of the load-balancing loss", least = 0 },
 }, function(opt, batch)
   local width, thirds, normal = opt.width, { opt.width, opt.width, opt.width }, { "normal", 0.02 }
   local residual = { "normal", 0.02 / math.sqrt(2 * opt.layers) }  -- so that the sum of all blocks keeps its scale

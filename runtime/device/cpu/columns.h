@@ -3,6 +3,7 @@
 #pragma once
 #include "device/cpu/kernel.h"
 #include "device/cpu/simd.h"
+#include "device/ids.h"
 
 namespace prun::cpu {
 
@@ -10,12 +11,12 @@ struct Columns {
   int64_t first, count, valid;  // in the rank's `count` columns from `first` on, only `valid` are in the vocabulary
   int64_t vocab;
 
-  // The column of a target, or -1 when it is another rank's. Targets outside the vocabulary are clamped, as tokens are
-  // in embedding.cc.
+  // The column of a target, or -1 when it is another rank's.
   PRUN_INLINE int64_t find(int32_t target) const {
-    const int64_t clamped = target < 0 ? 0 : (target >= vocab ? vocab - 1 : target);
-    return clamped < first || clamped >= first + count ? -1 : clamped - first;
+    return target < first || target >= first + count ? -1 : target - first;
   }
+  // A target outside the vocabulary ends the job, in the ops that make the loss: a gradient has seen it by then.
+  void require(const int32_t* targets, int64_t rows) const { require_ids(targets, rows, vocab, kTargetOutside); }
 };
 
 inline Columns columns_of(const OpView& view, const Tensor& logits) {

@@ -61,6 +61,7 @@ std::unique_ptr<Kernel> forward(const OpView& view) {
   return kernel_of([logits = view.in<T>(0), targets = view.in<int32_t>(1), loss = view.out<float>(0),
                     lse = view.out<float>(1), rows, width, columns, threads = view.threads(),
                     scale = view.attrs().number("scale", 1)] {
+    columns.require(targets, rows);
     parallel_rows(threads, rows, [&](int64_t begin, int64_t end) { log_sum_exp(logits, lse, begin, end, width); });
     double sum = 0;
     for (int64_t row = 0; row < rows; ++row) {
@@ -99,6 +100,7 @@ std::unique_ptr<Kernel> both(const OpView& view) {
   return kernel_of([logits = view.in<T>(0), targets = view.in<int32_t>(1), loss = view.out<float>(0),
                     lse = view.out<float>(1), dlogits = view.out<T>(2), hits = view.scratch(workspace(view)), rows,
                     columns, threads = view.threads(), scale = view.attrs().number("scale", 1)] {
+    columns.require(targets, rows);
     float* hit = reinterpret_cast<float*>(hits.data);
     parallel_rows(threads, rows, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {

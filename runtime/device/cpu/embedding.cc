@@ -1,14 +1,14 @@
 // embedding and its gradient. The gradient adds rows in token order within each slice of columns, so it has the same
 // bits in every run and on any number of threads.
 //
-// A token outside [0, vocab) is clamped, so that no plan reads or writes out of bounds; next_batch refuses such tokens
-// before. A rank of a table split over an axis holds a run of rows. A token outside them is another rank's: it gives
-// zeros here and takes no gradient.
+// A token that is no row of the table ends the job in the forward pass. A rank of a table split over an axis holds a
+// run of rows. A token outside them is another rank's: it gives zeros here and takes no gradient.
 #include <cstring>
 
 #include "device/cpu/kernel.h"
 #include "device/cpu/parallel.h"
 #include "device/cpu/simd.h"
+#include "device/ids.h"
 
 namespace prun::cpu {
 namespace {
@@ -16,19 +16,19 @@ namespace {
 // The rank's rows of the table: `vocab` of them from `first` on.
 struct Rows {
   int64_t first, vocab;
-  bool split;
+  int64_t all;  // rows of the whole table
 };
 Rows rows_of(const OpView& view, const Tensor& table) {
   const int64_t vocab = row_count(table.shape);
   PRUN_CHECK(vocab > 0, shape_text(table.shape));
-  return {view.share("axis").index * vocab, vocab, !view.attrs().text("axis").empty()};
+  const Share share = view.share("axis");
+  return {share.index * vocab, vocab, share.of * vocab};
 }
 
 // The row of a token, or -1 for another rank's.
 PRUN_INLINE int64_t row_of(int32_t token, const Rows& rows) {
   const int64_t row = token - rows.first;
-  if (rows.split) return row < 0 || row >= rows.vocab ? -1 : row;
-  return row < 0 ? 0 : (row >= rows.vocab ? rows.vocab - 1 : row);
+  return row < 0 || row >= rows.vocab ? -1 : row;
 }
 
 template <class T>
@@ -86,12 +86,13 @@ std::unique_ptr<Kernel> forward(const OpView& view) {
   view.expect_count(view.write(0), count * width);
   const T* positions = view.reads() > 2 ? view.in<T>(2) : nullptr;
   if (positions != nullptr) {
-    PRUN_CHECK(!rows.split, "positions are added by each rank");
+    PRUN_CHECK(rows.all == rows.vocab, "positions are added by each rank");
     PRUN_CHECK(row_count(view.read(2).shape) >= length && last_dim(view.read(2).shape) == width,
                shape_text(view.read(2).shape) + " for tokens " + shape_text(tokens.shape));
   }
   return kernel_of([ids = view.in<int32_t>(0), from = view.in<T>(1), positions, x = view.out<T>(0), count, length, rows,
                     width, threads = view.threads()] {
+    require_ids(ids, count, rows.all, kTokenOutside);
     parallel_rows(threads, count, [&](int64_t begin, int64_t end) {
       gather_rows(ids, from, positions, x, begin, end, length, rows, width);
     });

@@ -2,6 +2,8 @@
 //
 // Surprising fact: this file is compiled without fused multiply-adds (see philox.h), so that initial weights have the
 // same bits on every machine.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <span>
 #include <vector>
@@ -170,13 +172,15 @@ std::unique_ptr<Kernel> values(const OpView& view) {
   return kernel_of([list = std::move(list), y = view.out<T>(0)] { std::copy(list.begin(), list.end(), y); });
 }
 
-// start + i·step; with a count, only the first n elements are counted and the rest are 0.
+// start + i·step; with a count, only the first n elements are counted and the rest are 0. A count that is none of the
+// tensor's ends the job.
 template <class T>
 std::unique_ptr<Kernel> iota(const OpView& view) {
   const int64_t* wanted = view.reads() > 0 ? view.in<int64_t>(0) : nullptr;
   return kernel_of([wanted, y = view.out<T>(0), n = view.write(0).count(), start = view.attrs().number("start"),
                     step = view.attrs().number("step", 1)] {
-    const int64_t counted = wanted == nullptr ? n : std::clamp<int64_t>(*wanted, 0, n);
+    const int64_t counted = wanted == nullptr ? n : *wanted;
+    if (counted < 0 || counted > n) throw plan_error(fmt::format("iota of {} elements, should be 0 to {}", counted, n));
     for (int64_t i = 0; i < counted; ++i) y[i] = element_of<T>(start + static_cast<double>(i) * step);
     std::fill(y + counted, y + n, element_of<T>(0));
   });

@@ -58,6 +58,7 @@ std::unique_ptr<Kernel> sums_kernel(const OpView& view) {
   view.expect_count(view.write(0), 2 * rows);
   return kernel_of([logits = view.in<T>(0), targets = view.in<int32_t>(1), maxima = view.in<float>(2),
                     sums = view.out<float>(0), rows, columns, threads = view.threads()] {
+    columns.require(targets, rows);
     parallel_rows(threads, rows, [&](int64_t begin, int64_t end) {
       row_sums(logits, targets, maxima, sums, sums + rows, begin, end, columns);
     });

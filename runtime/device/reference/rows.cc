@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "device/ids.h"
 #include "device/reference/rules.h"
 #include "device/share.h"
 
@@ -99,17 +100,17 @@ void bias_grad(Call& c) {
   for (int64_t i = 0; i < c.reads[0].count(); ++i) c.writes[0][i % c.writes[0].count()] += c.reads[0][i];
 }
 
-int64_t index_below(double value, int64_t size) {
-  int64_t index = static_cast<int64_t>(value);
-  PRUN_CHECK(index >= 0 && index < size, fmt::format("index {} of {}", index, size));
+int64_t index_below(double value, int64_t size, const char* text) {
+  const int64_t index = static_cast<int64_t>(value);
+  require_id(index, size, text);
   return index;
 }
 
 // The row of a table of `rows` that this rank holds, or -1 when the table is split and the row is another rank's.
 int64_t table_row(const Call& c, double token, int64_t rows) {
   const std::string axis = c.attrs.text("axis");
-  if (axis.empty()) return index_below(token, rows);
-  const int64_t row = static_cast<int64_t>(token) - share_along(c.memory, axis).index * rows;
+  const Share share = share_along(c.memory, axis);
+  const int64_t row = index_below(token, share.of * rows, kTokenOutside) - share.index * rows;
   return row >= 0 && row < rows ? row : -1;
 }
 
@@ -180,7 +181,7 @@ struct Columns {
     vocab = c.attrs.integer("vocab", share.of * width);
   }
   bool padding(int64_t i) const { return first + i >= vocab; }
-  bool is(int64_t i, double target) const { return first + i == index_below(target, vocab); }
+  bool is(int64_t i, double target) const { return first + i == index_below(target, vocab, kTargetOutside); }
 };
 
 void cross_entropy_max(Call& c) {
@@ -223,7 +224,7 @@ void cross_entropy(Call& c) {
     for (int64_t i = 0; i < n; ++i) top = std::max(top, logits[r * n + i]);
     for (int64_t i = 0; i < n; ++i) sum += std::exp(logits[r * n + i] - top);
     c.writes[1][r] = top + std::log(sum);
-    loss += c.writes[1][r] - logits[r * n + index_below(targets[r], n)];
+    loss += c.writes[1][r] - logits[r * n + index_below(targets[r], n, kTargetOutside)];
   }
   c.writes[0][0] = loss * c.attrs.number("scale", 1);
 }

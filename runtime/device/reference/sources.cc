@@ -2,6 +2,8 @@
 //
 // Random values are f32 numbers on every device, f64 plans included, so that a plan starts from the same weights
 // wherever it runs; hence the products in float below, and no fused multiply-adds in this file.
+#include <fmt/format.h>
+
 #include "base/error.h"
 #include "device/reference/parameter_elements.h"
 #include "device/reference/rules.h"
@@ -60,7 +62,8 @@ void values(Call& c) {
 
 // With a count, only so many elements are counted and the rest are 0.
 void iota(Call& c) {
-  double limit = c.reads.empty() ? static_cast<double>(c.writes[0].count()) : c.reads[0][0];
+  const double most = static_cast<double>(c.writes[0].count()), limit = c.reads.empty() ? most : c.reads[0][0];
+  if (limit < 0 || limit > most) throw plan_error(fmt::format("iota of {} elements, should be 0 to {}", limit, most));
   for (int64_t i = 0; i < c.writes[0].count() && static_cast<double>(i) < limit; ++i)
     c.writes[0][i] = c.attrs.number("start") + static_cast<double>(i) * c.attrs.number("step", 1);
 }

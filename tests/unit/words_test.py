@@ -1,0 +1,29 @@
+#!/usr/bin/env python3
+"""What was meant by the mistakes of tests/errors/files/words.lua is accepted, and each mistake has its text there.
+
+words_test.py PRUN
+"""
+import pathlib
+import re
+import subprocess
+import sys
+
+ERRORS = pathlib.Path(__file__).resolve().parent.parent / "errors"
+
+
+def main():
+    prun, plan = pathlib.Path(sys.argv[1]).resolve(), ERRORS / "files" / "words.lua"
+    cases = re.findall(r"^  (\w+) = \{$", plan.read_text(), re.M)
+    told = set(re.findall(r"files/words.lua .*--set case=(\w+)", (ERRORS / "commands.txt").read_text()))
+    failed = [f"{case}: no text in commands.txt" for case in cases if case not in told]
+    for case in cases:
+        done = subprocess.run([prun, "check", plan, "--nproc", "2", "--set", f"case={case}", "--set", "right=true"],
+                              capture_output=True, text=True, timeout=60, cwd=ERRORS.parent.parent)
+        if done.returncode != 0:
+            failed.append(f"{case}: exit {done.returncode}\n{done.stderr}")
+    print("\n".join(failed) or f"{len(cases)} corrected plans are accepted")
+    return 1 if failed or not cases else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
