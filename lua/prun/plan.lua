@@ -17,7 +17,7 @@ local entries = schema.register("prun.plan", {
   { name = "data", kind = "data", help = "samples, such as prun.data.bytes { ... }" },
   { name = "strategy", kind = "strategies", default = {}, help = "a list, such as { prun.zero3 { axis = \"dp\" } }" },
   { name = "optimizer", kind = "optimizer", help = "such as prun.adamw { lr = 3e-4 }" },
-  { name = "micro", kind = "integer", default = 1, least = 1, help = "microbatches of a step" },
+  { name = "micro", kind = "integer", default = 1, least = 1, most = 1000000, help = "microbatches of a step" },
   { name = "eval", kind = "eval", optional = true, help = "such as prun.eval { every = 50, batches = 4 }" },
   { name = "report", kind = "table", optional = true,
     help = "norms of each unit's parameters and gradients in --metrics: { every = 10, norms = true }" },
