@@ -131,10 +131,7 @@ std::vector<Values> wanted(const Case& c, Dtype dtype, const std::vector<Values>
   if (c.attr != nullptr) op.attr(c.attr, c.attr_value);
   for (size_t i = 0; i < reads.size(); ++i) op.read(dtype, c.reads[i], reads[i]);
   for (const Shape& shape : c.writes) op.write(c.result(dtype), shape);
-  op.run(*reference);
-  std::vector<Values> results;
-  for (size_t i = 0; i < c.writes.size(); ++i) results.push_back(op.result(i));
-  return results;
+  return op.run(*reference).results();
 }
 
 void expect_near(const std::vector<Values>& found, const std::vector<Values>& right, double tolerance) {

@@ -12,8 +12,6 @@
 namespace prun::test {
 namespace {
 
-using Values = std::vector<double>;
-
 struct Routed {
   Values weights, slots, counts;
 };
@@ -24,7 +22,7 @@ Routed route(const char* device, const Values& logits, int64_t experts, int64_t 
   op.attr("k", k).attr("capacity", capacity).read(Dtype::f32, {1, tokens, experts}, logits);
   op.write(Dtype::f32, {tokens, k}).write(Dtype::i32, {tokens, k}).write(Dtype::f32, {experts});
   op.run(*open_device(device));
-  EXPECT_TRUE(op.guards_intact());
+  EXPECT_EQ(op.written_beside(), "");
   return {op.result(0), op.result(1), op.result(2)};
 }
 

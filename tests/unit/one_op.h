@@ -1,21 +1,21 @@
-// A program of one op, for tests of kernels: tensors hold doubles at the rim and the op's own types inside.
-//
-// Surprising fact: every buffer is followed by a guard of 64 bytes that run() checks, so a kernel that writes past a
-// tensor fails its test.
+// One op with its operands, run by any device, and numbers for it: for tests and benchmarks of kernels.
 #pragma once
-#include <cstdlib>
-#include <cstring>
-#include <functional>
 #include <memory>
+#include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "base/error.h"
-#include "device/device.h"
-#include "device/element.h"
-#include "ir/op_def.h"
+#include "tests/unit/op_list.h"
 
 namespace prun::test {
+
+using Values = std::vector<double>;
+
+inline const Device& cpu() {
+  static const std::unique_ptr<Device> device = open_device("cpu");
+  return *device;
+}
 
 inline double rounded_to(Dtype dtype, double x) {
   alignas(8) std::byte element[8];
@@ -23,31 +23,46 @@ inline double rounded_to(Dtype dtype, double x) {
   return load_element(dtype, element, 0);
 }
 
+// Numbers in [-most, most) that the type holds exactly.
+inline Values random_values(int64_t count, unsigned seed, Dtype dtype = Dtype::f32, double most = 1) {
+  std::mt19937 generator(seed);
+  std::uniform_real_distribution<double> uniform(-most, most);
+  Values values;
+  for (int64_t i = 0; i < count; ++i) values.push_back(rounded_to(dtype, uniform(generator)));
+  return values;
+}
+inline Values random_tokens(int64_t count, unsigned seed, int64_t vocab) {
+  std::mt19937 generator(seed);
+  Values values;
+  for (int64_t i = 0; i < count; ++i) values.push_back(static_cast<double>(generator() % static_cast<unsigned>(vocab)));
+  return values;
+}
+
 class OneOp {
  public:
-  explicit OneOp(const std::string& kind) { op_.def = &op_def(kind); }
+  explicit OneOp(std::string kind) : kind_(std::move(kind)) {}
 
   OneOp& attr(const std::string& name, Attr value) {
-    op_.attrs.set(name, std::move(value));
+    attrs_.set(name, std::move(value));
     return *this;
   }
-  OneOp& read(Dtype dtype, Shape shape, const std::vector<double>& values) {
-    op_.reads.push_back(add(dtype, std::move(shape)));
-    initial_.emplace_back(op_.reads.back(), values);
+  OneOp& read(Dtype dtype, Shape shape, Values values) {
+    reads_.push_back(add(dtype, std::move(shape)));
+    values_.push_back(std::move(values));
     return *this;
   }
   OneOp& write(Dtype dtype, Shape shape) {
-    op_.writes.push_back(add(dtype, std::move(shape)));
+    writes_.push_back(add(dtype, std::move(shape)));
     return *this;
   }
   // The op's next output is the memory of its input `read`.
   OneOp& write_over(size_t read) {
-    op_.writes.push_back(op_.reads[read]);
+    writes_.push_back(reads_[read]);
     return *this;
   }
   OneOp& mesh(std::vector<Axis> axes, int rank) {
-    program_.mesh = Mesh(std::move(axes));
-    memory_.rank = rank;
+    mesh_ = Mesh(std::move(axes));
+    rank_ = rank;
     return *this;
   }
   OneOp& at_step(int64_t step, double learning_rate, uint64_t seed = 0) {
@@ -57,85 +72,60 @@ class OneOp {
     return *this;
   }
 
+  // The same op with f64 where this one has numbers of other types.
+  OneOp in_f64() const {
+    OneOp wide(kind_);
+    wide.attrs_ = attrs_, wide.types_ = types_, wide.reads_ = reads_, wide.writes_ = writes_, wide.values_ = values_;
+    wide.mesh_ = mesh_, wide.rank_ = rank_, wide.table_ = table_;
+    for (TensorType& type : wide.types_)
+      if (type.dtype == Dtype::f32 || type.dtype == Dtype::bf16) type.dtype = Dtype::f64;
+    return wide;
+  }
+  bool runs_on(const Device& device) const {
+    OpList list(device);
+    for (const TensorType& type : types_) list.tensor(type);
+    return list.supports(kind_, reads_, writes_, attrs_);
+  }
+
   // Makes the kernel (with its workspace) and fills the inputs.
   Kernel& prepare(const Device& device, int threads = 1) {
-    const size_t outputs = op_.writes.size();
-    const int64_t bytes = device.workspace_bytes(program_, op_, threads);
-    if (bytes > 0) {
-      op_.writes.push_back(add(Dtype::u8, {bytes}));
-      program_.buffers.back().role = Role::workspace;
-    }
-    program_.arena_bytes += kAlignBytes;
-    arena_.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignBytes, static_cast<size_t>(program_.arena_bytes))));
-    std::memset(arena_.get(), kGuard, static_cast<size_t>(program_.arena_bytes));
-    for (const auto& [id, values] : initial_) {
-      PRUN_CHECK(static_cast<int64_t>(values.size()) == tensor(id).count(), tensor(id).name);
-      for (size_t i = 0; i < values.size(); ++i)
-        store_element(tensor(id).dtype, data(id), static_cast<int64_t>(i), values[i]);
-    }
-    memory_.arena = arena_.get();
-    memory_.program = &program_;
-    memory_.table = &table_;
-    kernel_ = device.make_kernel(memory_, op_, threads);
-    op_.writes.resize(outputs);
-    return *kernel_;
+    list_ = std::make_unique<OpList>(device, threads);
+    list_->place(mesh_, rank_, table_);
+    for (const TensorType& type : types_) list_->tensor(type);
+    list_->op(kind_, reads_, writes_, attrs_);
+    list_->make();
+    for (size_t i = 0; i < reads_.size(); ++i) list_->set(reads_[i], values_[i]);
+    return list_->kernel();
   }
   OneOp& run(const Device& device, int threads = 1) {
     prepare(device, threads).run();
     return *this;
   }
-
-  std::vector<double> result(size_t write = 0) const {
-    const int id = op_.writes[write];
-    std::vector<double> values;
-    for (int64_t i = 0; i < tensor(id).count(); ++i) values.push_back(load_element(tensor(id).dtype, data(id), i));
-    return values;
+  Values result(size_t write = 0) const { return list_->get(writes_[write]); }
+  std::vector<Values> results() const {
+    std::vector<Values> all;
+    for (const TensorId id : writes_) all.push_back(list_->get(id));
+    return all;
   }
-  // Whether no byte between the tensors has changed.
-  bool guards_intact() const {
-    for (size_t i = 0; i < program_.buffers.size(); ++i) {
-      const Buffer& b = program_.buffers[i];
-      const int64_t end = b.offset + round_up(b.bytes, kAlignBytes) + kAlignBytes;
-      for (int64_t at = b.offset + program_.tensors[i].bytes(); at < end; ++at) {
-        if (arena_.get()[at] != std::byte{kGuard}) return false;
-      }
-    }
-    return true;
-  }
-  const Op& op() const { return op_; }
-  const Program& program() const { return program_; }
+  // Names a tensor beside which the kernel has written; "" for none.
+  std::string written_beside() const { return list_->written_beside(); }
+  const std::string& kind() const { return kind_; }
 
  private:
-  static constexpr int kGuard = 0x5a;
-  struct Free {
-    void operator()(std::byte* p) const { std::free(p); }
-  };
-
   int add(Dtype dtype, Shape shape) {
-    Tensor t;
-    t.name = "t" + std::to_string(program_.tensors.size());
-    t.buffer = static_cast<int>(program_.buffers.size());
-    t.dtype = dtype;
-    t.shape = std::move(shape);
-    Buffer b;
-    b.name = t.name;
-    b.bytes = t.bytes();
-    b.offset = program_.arena_bytes;
-    program_.arena_bytes += round_up(b.bytes, kAlignBytes) + kAlignBytes;
-    program_.tensors.push_back(std::move(t));
-    program_.buffers.push_back(std::move(b));
-    return static_cast<int>(program_.tensors.size()) - 1;
+    types_.push_back({dtype, std::move(shape)});
+    return static_cast<int>(types_.size()) - 1;
   }
-  const Tensor& tensor(int id) const { return program_.tensors[static_cast<size_t>(id)]; }
-  std::byte* data(int id) const { return arena_.get() + program_.buffers[static_cast<size_t>(id)].offset; }
 
-  Op op_;
-  Program program_;
-  RankMemory memory_;
+  std::string kind_;
+  Attrs attrs_;
+  std::vector<TensorType> types_;
+  std::vector<TensorId> reads_, writes_;  // indices into types_
+  std::vector<Values> values_;
+  Mesh mesh_;
+  int rank_ = 0;
   StepTable table_;
-  std::vector<std::pair<int, std::vector<double>>> initial_;
-  std::unique_ptr<std::byte, Free> arena_;
-  std::unique_ptr<Kernel> kernel_;
+  std::unique_ptr<OpList> list_;
 };
 
 }  // namespace prun::test

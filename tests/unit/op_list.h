@@ -28,6 +28,13 @@ class OpList {
     table_.learning_rate = 0.01;
   }
 
+  // Before the first tensor: the rank that runs the ops, rank 2 of dp=4 otherwise, and the values of its step.
+  void place(const Mesh& mesh, int rank, const StepTable& table) {
+    program_.mesh = mesh;
+    rank_ = rank;
+    table_ = table;
+  }
+
   int tensor(const TensorType& type, Role role = Role::activation) { return tensor(type, skew_, role); }
   int tensor(const TensorType& type, int64_t elements_beside, Role role = Role::activation) {
     const int64_t skew = role == Role::workspace ? 0 : elements_beside * dtype_bytes(type.dtype);
@@ -57,10 +64,11 @@ class OpList {
     arena_.reset(static_cast<std::byte*>(
         std::aligned_alloc(kPage, static_cast<size_t>(round_up(program_.arena_bytes + kAlignBytes, kPage)))));
     std::memset(arena_.get(), kUnset, static_cast<size_t>(program_.arena_bytes));
-    memory_ = {arena_.get(), 2, &program_, &table_};
+    memory_ = {arena_.get(), rank_, &program_, &table_};
     for (const Op& op : ops_) kernels_.push_back(device_.make_kernel(memory_, op, threads_));
   }
 
+  Kernel& kernel() const { return *kernels_.back(); }
   void run() {
     for (const auto& kernel : kernels_) kernel->run();
   }
@@ -112,6 +120,7 @@ class OpList {
   const Device& device_;
   int threads_;
   int64_t skew_;
+  int rank_ = 2;
   Program program_;
   StepTable table_;
   std::vector<Op> ops_;

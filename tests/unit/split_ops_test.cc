@@ -2,33 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <random>
 
 #include "tests/unit/one_op.h"
 
 namespace prun::test {
 namespace {
-
-using Values = std::vector<double>;
-
-const Device& cpu() {
-  static const std::unique_ptr<Device> device = open_device("cpu");
-  return *device;
-}
-
-Values random_values(int64_t count, unsigned seed) {
-  std::mt19937 generator(seed);
-  std::uniform_real_distribution<double> uniform(-4, 4);
-  Values values;
-  for (int64_t i = 0; i < count; ++i) values.push_back(rounded_to(Dtype::f32, uniform(generator)));
-  return values;
-}
-Values random_tokens(int64_t count, int64_t below) {
-  std::mt19937 generator(3);
-  Values values;
-  for (int64_t i = 0; i < count; ++i) values.push_back(static_cast<double>(generator() % static_cast<unsigned>(below)));
-  return values;
-}
 
 Values slice(const Values& all, int64_t first, int64_t count) {
   Values out(static_cast<size_t>(count));  // beyond the end: zeros
@@ -50,8 +28,8 @@ int64_t ceil_of(int64_t n, int64_t parts) { return (n + parts - 1) / parts; }
 
 TEST(SplitOps, EmbeddingOfASplitVocabulary) {
   const int64_t vocab = 11, width = 3, tokens = 14;
-  const Values ids = random_tokens(tokens, vocab), table = random_values(vocab * width, 1),
-               dy = random_values(tokens * width, 2);
+  const Values ids = random_tokens(tokens, 3, vocab), table = random_values(vocab * width, 1, Dtype::f32, 4),
+               dy = random_values(tokens * width, 2, Dtype::f32, 4);
   OneOp whole("embedding"), whole_grad("embedding_grad");
   whole.read(Dtype::i32, {2, 7}, ids).read(Dtype::f32, {vocab, width}, table).write(Dtype::f32, {2, 7, width});
   whole_grad.read(Dtype::i32, {2, 7}, ids).read(Dtype::f32, {2, 7, width}, dy).write(Dtype::f32, {vocab, width});
@@ -61,7 +39,7 @@ TEST(SplitOps, EmbeddingOfASplitVocabulary) {
     Values sum(want.size()), grads;
     for (int rank = 0; rank < ranks; ++rank) {
       OneOp part("embedding"), grad("embedding_grad");
-      for (OneOp* op : {&part, &grad}) op->mesh({{"tp", ranks}}, rank).attr("axis", std::string("tp"));
+      for (OneOp* op : {&part, &grad}) op->mesh({{"tp", ranks}}, rank).attr("axis", "tp");
       part.read(Dtype::i32, {2, 7}, ids);
       part.read(Dtype::f32, {rows, width}, slice(table, rank * rows * width, rows * width));
       const Values y = part.write(Dtype::f32, {2, 7, width}).run(cpu()).result();
@@ -96,7 +74,7 @@ TEST(SplitOps, PositionsOfASplitSample) {
       const int64_t length = static_cast<int64_t>(held.size());
       OneOp op("positions"), grad("positions_grad");
       for (OneOp* one : {&op, &grad})
-        one->mesh({{"cp", split.ranks}}, rank).attr("tokens_axis", std::string("cp")).attr("chunks", split.chunks);
+        one->mesh({{"cp", split.ranks}}, rank).attr("tokens_axis", "cp").attr("chunks", split.chunks);
       op.read(Dtype::f32, {1, length, 1}, Values(held.size(), 0)).read(Dtype::f32, {10, 1}, positions);
       EXPECT_EQ(op.write(Dtype::f32, {1, length, 1}).run(cpu()).result(), held) << rank << " of " << split.ranks;
       Values dy = held;
@@ -112,7 +90,7 @@ TEST(SplitOps, PositionsOfASplitSample) {
 // What the ranks of a tensor-parallel group do, the all-reduces by hand; the last ranks have padding only.
 TEST(SplitOps, CrossEntropyOfASplitVocabulary) {
   const int64_t vocab = 9, rows = 5;
-  const Values logits = random_values(rows * vocab, 1), targets = random_tokens(rows, vocab);
+  const Values logits = random_values(rows * vocab, 1, Dtype::f32, 4), targets = random_tokens(rows, 3, vocab);
   OneOp whole("cross_entropy");
   whole.attr("scale", 0.25).read(Dtype::f32, {rows, vocab}, logits).read(Dtype::i32, {rows}, targets);
   whole.write(Dtype::f32, {}).write(Dtype::f32, {rows}).run(cpu());
@@ -126,7 +104,7 @@ TEST(SplitOps, CrossEntropyOfASplitVocabulary) {
     const int64_t width = ceil_of(vocab, ranks);
     auto op = [&](const char* kind, int rank) {
       OneOp one(kind);
-      one.mesh({{"tp", ranks}}, rank).attr("axis", std::string("tp")).attr("vocab", vocab).attr("scale", 0.25);
+      one.mesh({{"tp", ranks}}, rank).attr("axis", "tp").attr("vocab", vocab).attr("scale", 0.25);
       return one;
     };
     auto local = [&](int rank) { return columns(logits, vocab, rank * width, width, 1e9); };
@@ -163,13 +141,13 @@ TEST(SplitOps, PiecesJoinAndCut) {
   const Values joined = {0, 1, 10, 11, 20, 21, 2, 3, 12, 13, 22, 23};
   auto op = [](const char* kind) {
     OneOp one(kind);
-    one.attr("pieces", int64_t{3}).attr("dim", int64_t{1});
+    one.attr("pieces", 3).attr("dim", 1);
     return one;
   };
   OneOp join = op("join_pieces"), cut = op("cut_pieces"), take = op("take_piece");
   EXPECT_EQ(join.read(Dtype::f32, {3, 2, 2}, ranks).write(Dtype::f32, {2, 6}).run(cpu()).result(), joined);
   EXPECT_EQ(cut.read(Dtype::bf16, {2, 6}, joined).write(Dtype::bf16, {3, 2, 2}).run(cpu()).result(), ranks);
-  take.mesh({{"tp", 3}}, 1).attr("axis", std::string("tp")).read(Dtype::i64, {2, 6}, joined);
+  take.mesh({{"tp", 3}}, 1).attr("axis", "tp").read(Dtype::i64, {2, 6}, joined);
   EXPECT_EQ(take.write(Dtype::i64, {2, 2}).run(cpu()).result(), slice(ranks, 4, 4));
 }
 
@@ -178,9 +156,9 @@ TEST(SplitOps, DropoutIsTheSameUnderEverySharding) {
   const int64_t batch = 4, length = 8, width = 90;
   auto masked = [&](std::vector<Axis> mesh, int rank, Shape shape, int64_t first, int64_t samples, int64_t chunks) {
     OneOp op("dropout");
-    op.mesh(std::move(mesh), rank).at_step(5, 0, 42).attr("p", 0.25).attr("key", int64_t{3});
-    op.attr("rows_axis", std::string("dp,ep")).attr("tokens_axis", std::string("cp")).attr("chunks", chunks);
-    op.attr("split_axis", std::string("tp")).attr("first", first).attr("samples", samples);
+    op.mesh(std::move(mesh), rank).at_step(5, 0, 42).attr("p", 0.25).attr("key", 3);
+    op.attr("rows_axis", "dp,ep").attr("tokens_axis", "cp").attr("chunks", chunks);
+    op.attr("split_axis", "tp").attr("first", first).attr("samples", samples);
     op.read(Dtype::f32, shape, Values(static_cast<size_t>(element_count(shape)), 3.0));
     return op.write(Dtype::f32, shape).run(cpu()).result();
   };
@@ -213,7 +191,7 @@ TEST(SplitOps, DropoutIsTheSameUnderEverySharding) {
   EXPECT_EQ(second, slice(whole, 3 * length * width, length * width));
   for (int other : {0, 1, 2}) {
     OneOp op("dropout");
-    op.at_step(other == 0 ? 6 : 5, 0, other == 1 ? 43 : 42).attr("p", 0.25).attr("key", int64_t{other == 2 ? 4 : 3});
+    op.at_step(other == 0 ? 6 : 5, 0, other == 1 ? 43 : 42).attr("p", 0.25).attr("key", other == 2 ? 4 : 3);
     op.read(Dtype::f32, {batch, length, width}, Values(whole.size(), 3.0)).write(Dtype::f32, {batch, length, width});
     EXPECT_NE(op.run(cpu()).result(), whole);
   }
@@ -223,8 +201,8 @@ TEST(SplitOps, DropoutIsTheSameUnderEverySharding) {
 TEST(SplitOps, RotaryTurnsByThePositionInTheWholeSample) {
   const Values held = {2, 3, 4, 5};  // of 8 positions, rank 1 of 2 with balanced chunks
   OneOp op("rotary");
-  op.mesh({{"cp", 2}}, 1).attr("tokens_axis", std::string("cp")).attr("chunks", int64_t{2});
-  op.attr("size", int64_t{4}).attr("heads", int64_t{1}).attr("base", 100.0);
+  op.mesh({{"cp", 2}}, 1).attr("tokens_axis", "cp").attr("chunks", 2);
+  op.attr("size", 4).attr("heads", 1).attr("base", 100.0);
   Values x;
   for (int token = 0; token < 4; ++token)
     for (double value : {1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0}) x.push_back(value);
@@ -309,7 +287,7 @@ TEST(SplitOps, NormsCountWhatIsOnSeveralRanksOnce) {
   for (int rank :
        {0, 1, 2}) {  // a flat vector 1 2 3 | 4 5 6 | 7 8 9, whose elements 2 to 6 weigh a half, the last none
     OneOp flat("norm2");
-    flat.mesh({{"dp", 3}}, rank).attr("axis", std::string("dp"));
+    flat.mesh({{"dp", 3}}, rank).attr("axis", "dp");
     flat.attr("piece_starts", std::vector<int64_t>{0, 2, 7, 8})
         .attr("piece_weights", std::vector<double>{1, 0.5, 1, 0});
     sum += flat.read(Dtype::f32, {3}, {3.0 * rank + 1, 3.0 * rank + 2, 3.0 * rank + 3})

@@ -15,11 +15,10 @@ import socket
 import statistics
 import subprocess
 import sys
-import tempfile
+
+from figures import median_of, steps
 
 HERE = pathlib.Path(__file__).resolve().parent
-TOP = HERE.parent.parent
-PRUN = TOP / "build/release/bin/prun"
 
 # name: (plan, ranks, settings of the plan, peer's model, peer's mode, peer's extra arguments, bar)
 # The bars of eager rows are for the default peer.
@@ -42,16 +41,6 @@ def free_port():
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]
-
-
-def prun_ms(plan, ranks, settings, steps):
-    with tempfile.NamedTemporaryFile(suffix=".jsonl") as metrics:
-        command = [PRUN, TOP / f"plans/{plan}.lua", "--nproc", ranks, "--metrics", metrics.name, "--set", f"steps={steps + 3}"]
-        for name, value in settings.items():
-            command += ["--set", f"{name}={value}"]
-        subprocess.run([str(c) for c in command], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        times = [json.loads(line)["time_s"] for line in open(metrics.name)]
-    return statistics.median(times[3:]) * 1e3
 
 
 def torch_ms(python, model, mode, ranks, extra, steps):
@@ -82,7 +71,8 @@ def main():
         ours, theirs, version = [], [], ""
         try:
             for _ in range(args.rounds):
-                ours.append(prun_ms(plan, ranks, settings, args.steps))
+                rows = steps(plan, ranks, skip=3, **settings, steps=args.steps + 3)
+                ours.append(median_of(rows, "time_s") * 1e3)
                 peer = torch_ms(args.torch, model, mode, ranks, extra, args.steps)
                 theirs.append(peer["median_ms"])
                 version = peer["torch"]

@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+"""Figures of prun by itself, each beside its bar; exits with 1 where one falls short.
+
+    tools/bench/figures.py                      # all of them
+    tools/bench/figures.py startup memory       # some
+    tools/bench/figures.py overlap --transport socket --nproc 2
+
+bf16     of a gpt step under ddp, against our own f32, both in turn
+check    `prun check` of a 96-layer gpt under zero3 on 1,024 ranks
+memory   what ranks of zero3 take (proportional set size, the most of any) over the prediction and an idle rank, which trains
+         a model of 72 parameters
+overlap  communication of zero3 with prefetch 1 that compute waits for, as a share of all; a wide gpt with a long batch
+startup  from command to its end, with one step of a small plan
+"""
+import argparse
+import json
+import pathlib
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+TOP = pathlib.Path(__file__).resolve().parent.parent.parent
+MIB = {"B": 1 / (1 << 20), "KiB": 1 / 1024, "MiB": 1, "GiB": 1024}
+IDLE = """local prun = require "prun"
+return prun.plan {
+  mesh = prun.mesh { dp = prun.world },
+  model = prun.models.mlp { layers = 1, width = 8 },
+  data = prun.data.random { batch = prun.world },
+  strategy = { prun.ddp { axis = "dp" } },
+  optimizer = prun.sgd { lr = 0.1 },
+  steps = 3,
+}
+"""
+
+
+def prun(*words, **settings):
+    """The ended process, and its wall time."""
+    words = [TOP / "build/release/bin/prun", *words]
+    for name, value in settings.items():
+        words += ["--set", f"{name}={value}"]
+    begin = time.perf_counter()
+    done = subprocess.run([str(word) for word in words], check=True, capture_output=True, text=True)
+    return done, time.perf_counter() - begin
+
+
+def steps(plan, nproc, *words, skip, **settings):
+    with tempfile.NamedTemporaryFile(suffix=".jsonl") as metrics:
+        prun(TOP / f"plans/{plan}.lua", "--nproc", nproc, *words, "--metrics", metrics.name, **settings)
+        return [json.loads(line) for line in open(metrics.name)][skip:]
+
+
+def median_of(rows, name):
+    return statistics.median(row[name] for row in rows)
+
+
+def bf16(args):
+    nproc = args.nproc or 2
+    times = [[median_of(steps("ddp", nproc, skip=3, batch=8 * nproc, steps=13, dtype=dtype), "time_s") * 1e3
+              for dtype in ("f32", "bf16")] for _ in range(3)]
+    single, half = (statistics.median(column) for column in zip(*times))
+    return f"gpt, {nproc} ranks: f32 {single:.0f} ms, bf16 {half:.0f} ms, ratio {single / half:.2f}, bar 1.5", single / half >= 1.5
+
+
+def check(args):
+    nproc = args.nproc or 1024
+    times = [prun("check", TOP / "plans/zero3.lua", "--nproc", nproc, layers=96, width=768, heads=12, context=128, batch=nproc)[1]
+             for _ in range(7)]
+    median = statistics.median(times)
+    return f"prun check, 96 layers, {nproc:,} ranks: median {median * 1e3:.0f} ms, bar 1000 ms", median < 1
+
+
+def memory(args):
+    nproc = args.nproc or 8
+
+    def taken(plan, **settings):
+        """(predicted, taken) in MiB, as the summary says them."""
+        text = prun(plan, "--nproc", nproc, **settings)[0].stderr
+        line = next(line for line in text.splitlines() if line.startswith("memory"))
+        sizes = [float(n) * MIB[unit] for n, unit in re.findall(r"([\d.]+) (B|KiB|MiB|GiB)", line)]
+        return sizes[0], max(sizes[1:])
+    with tempfile.NamedTemporaryFile("w", suffix=".lua") as idle:
+        idle.write(IDLE)
+        idle.flush()
+        _, base = taken(idle.name)
+    predicted, most = taken(TOP / "plans/zero3.lua", steps=3, batch=8 * nproc)
+    over = most - predicted - base
+    return (f"zero3 on {nproc} ranks: predicted {predicted:.1f} MiB, an idle rank {base:.1f} MiB, taken {most:.1f} MiB: {over:+.1f} MiB, "
+            "bar 64 MiB"), over <= 64
+
+
+def overlap(args):
+    nproc = args.nproc or 2
+    rows = steps("zero3", nproc, "--transport", args.transport, skip=2, steps=12, layers=4, width=512, heads=8, context=256, batch=32)
+    share = statistics.median(row["exposed_comm_s"] / row["comm_s"] for row in rows)
+    return (f"zero3, {nproc} ranks, {args.transport}: step {median_of(rows, 'time_s') * 1e3:.0f} ms, communication "
+            f"{median_of(rows, 'comm_s') * 1e3:.0f} ms, exposed {share * 100:.1f} % of it, bar 10 %"), share < 0.1
+
+
+def startup(args):
+    nproc = args.nproc or 8
+    times = [prun(TOP / "plans/zero3.lua", "--nproc", nproc, steps=1, layers=2, width=64, context=32, batch=nproc)[1] for _ in range(11)]
+    median = statistics.median(times)
+    return (f"{nproc} ranks, command to its end after 1 step: median {median * 1e3:.0f} ms, least {min(times) * 1e3:.0f} ms, bar 500 ms",
+            median < 0.5)
+
+
+FIGURES = {figure.__name__: figure for figure in (bf16, check, memory, overlap, startup)}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("figures", nargs="*", metavar="FIGURE", help="of: " + ", ".join(FIGURES))
+    parser.add_argument("--nproc", type=int, help="default: each figure's own")
+    parser.add_argument("--transport", default="socket", help="of overlap")
+    args = parser.parse_args()
+    short = False
+    for name in args.figures or FIGURES:
+        if name not in FIGURES:
+            parser.error(f"there is no figure {name}; there are " + ", ".join(FIGURES))
+        text, holds = FIGURES[name](args)
+        print(text, flush=True)
+        short = short or not holds
+    return 1 if short else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
