@@ -22,6 +22,19 @@ local function recorder(name, micro, chunks, site)
       refuse("%s of microbatch %d, chunk %d, comes before its %s", turns.now, microbatch, chunk, kind)
     end
   end
+  -- A rank's stages follow each other: a chunk needs what the one before has made, backward what the next one has. A
+  -- chunk that is left out altogether is told first.
+  local turned
+  local function follow(kind, microbatch, chunk)
+    local forward = kind == "forward"
+    local other = forward and chunk - 1 or chunk + 1
+    if turned or kind == "backward_weight" or other < 0 or other >= chunks then return end
+    local key = microbatch .. "/" .. other
+    if done[kind .. key] or not forward and (done["backward" .. key] or done["backward_input" .. key]) then return end
+    local phase = forward and "forward" or "backward"
+    turned = { ("the schedule %s: %s of microbatch %d, chunk %d, comes before %s of its chunk %d"):format(
+      name, phase, microbatch, chunk, phase, other), host.site "user" }
+  end
   for kind, number in pairs(kinds) do
     local arguments = { microbatch_of, chunk_of, scope = "schedule" }
     words[kind] = schema.word("prun." .. kind, arguments, function(microbatch, chunk)
@@ -35,6 +48,7 @@ local function recorder(name, micro, chunks, site)
       local key = microbatch .. "/" .. chunk
       if done[kind .. key] then refuse("%s of microbatch %d, chunk %d, is there twice", kind, microbatch, chunk) end
       if kind ~= "forward" then need("forward", microbatch, chunk) end
+      follow(kind, microbatch, chunk)
       if kind == "backward_weight" then need("backward_input", microbatch, chunk) end
       if done["backward" .. key] or (kind == "backward" and done["backward_input" .. key]) then
         refuse("backward of microbatch %d, chunk %d, is there twice, whole and in halves", microbatch, chunk)
@@ -56,6 +70,7 @@ local function recorder(name, micro, chunks, site)
         end
       end
     end
+    if turned then host.fail(turned[1], turned[2]) end
     turns.now = nil
     return turns
   end

@@ -2,6 +2,9 @@
 // rule record backward nodes. A value used twice has its contributions added in the order in which they arrive.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <set>
+
 #include "compile/compile_state.h"
 #include "ir/ops.h"
 
@@ -24,7 +27,7 @@ class Recorder final : public GradientBuilder {
   TensorType type(ValueId value) const override { return graph_.values[value].type; }
   bool wants(ValueId value) const override { return static_cast<size_t>(value) < wants_.size() && wants_[value]; }
   ValueId gradient(ValueId value) const override {
-    return static_cast<size_t>(value) < gradient_.size() ? gradient_[value] : -1;
+    return static_cast<size_t>(value) < gradient_.size() ? gradient_[value] : ValueId();
   }
 
   std::vector<ValueId> emit(const OpDef& op, std::vector<ValueId> inputs, std::vector<TensorType> types,
@@ -45,7 +48,7 @@ class Recorder final : public GradientBuilder {
   }
 
   void contribute(ValueId value, ValueId gradient) override {
-    int& known = gradient_[value];
+    ValueId& known = gradient_[value];
     Value& new_gradient = graph_.values[gradient];
     if (known < 0) {
       new_gradient.name = "d " + graph_.values[value].name;
@@ -58,6 +61,7 @@ class Recorder final : public GradientBuilder {
   }
 
   void run() {
+    std::set<ValueId> maybe_unwanted;
     // graph_.nodes stays as it is while derive records into state_.backward.
     for (auto node = graph_.nodes.rbegin(); node != graph_.nodes.rend(); ++node) {
       bool is_loss = false, arrived = false, wanted = false;
@@ -73,8 +77,16 @@ class Recorder final : public GradientBuilder {
       // The rule may grow graph_.values, never graph_.nodes; it sees copies so that references stay good.
       const std::vector<ValueId> inputs = node->inputs, outputs = node->outputs;
       const Attrs attrs = node->attrs;
+      const size_t before = state_.backward.size();
       node->op->derive(*this, NodeView{inputs, outputs, attrs});
+      const bool all = std::all_of(inputs.begin(), inputs.end(), [&](ValueId input) { return wants(input); });
+      for (size_t n = before; n < state_.backward.size() && !all; ++n)
+        maybe_unwanted.insert(state_.backward[n].outputs.begin(), state_.backward[n].outputs.end());
     }
+    for (const Node& node : state_.backward)
+      for (ValueId input : node.inputs) maybe_unwanted.erase(input);
+    for (ValueId gradient : gradient_) maybe_unwanted.erase(gradient);
+    for (ValueId value : maybe_unwanted) graph_.values[value].unwanted = true;
     state_.parameter_grad.assign(graph_.values.size(), -1);
     for (size_t v = 0; v < gradient_.size(); ++v)
       if (graph_.values[v].kind == ValueKind::parameter) state_.parameter_grad[v] = gradient_[v];
@@ -83,11 +95,31 @@ class Recorder final : public GradientBuilder {
  private:
   CompileState& state_;
   Graph& graph_;
-  std::vector<int> gradient_;
+  std::vector<ValueId> gradient_;
   std::vector<bool> wants_;
   const Node* current_ = nullptr;
   std::string current_label_;
 };
+
+// Of twins one is enough: they get the sum of all their gradients.
+void require_trained(const CompileState& state) {
+  const Table<UnitId, Unit>& units = state.graph.units;
+  std::set<std::pair<UnitId, int>> trained;  // a unit that is no twin, and which of its parameters
+  const auto each = [&](auto take) {
+    for (UnitId id : units.ids())
+      for (int i = 0; i < std::ssize(units[id].parameters); ++i)
+        take(std::pair(units[id].twin_of.index() >= 0 ? units[id].twin_of : id, i), units[id].parameters[i]);
+  };
+  each([&](const auto& key, ValueId parameter) {
+    if (state.parameter_grad[parameter].index() >= 0) trained.insert(key);
+  });
+  each([&](const auto& key, ValueId parameter) {
+    if (trained.count(key) != 0) return;
+    const Value& value = state.graph.values[parameter];
+    throw plan_error(fmt::format("parameter '{}' does not reach the loss: it would never be trained", value.name),
+                     value.site);
+  });
+}
 
 }  // namespace
 
@@ -98,14 +130,7 @@ void differentiate(CompileState& state) {
     if (node.op == &ops::route_grad)
       for (ValueId& input : node.inputs)
         if (auto it = state.global_counts.find(input); it != state.global_counts.end()) input = it->second;
-  for (const Unit& unit : state.graph.units) {
-    for (ValueId parameter : unit.parameters) {
-      if (state.parameter_grad[parameter] >= 0 || unit.twin_of >= 0) continue;
-      const Value& value = state.graph.values[parameter];
-      throw plan_error(fmt::format("parameter '{}' does not reach the loss: it would never be trained", value.name),
-                       value.site);
-    }
-  }
+  require_trained(state);
 }
 
 }  // namespace prun

@@ -31,13 +31,15 @@ void whole(Distributor& d, const Node& node) {
 void elementwise(Distributor& d, const Node& node) {
   Node copy = node;
   Placement placement;
-  for (ValueId input : copy.inputs)
-    if (d.placement(input).kind == PlacementKind::shard && (placement == Placement{} || d.placement(input).dim == 1))
+  bool tokens = false;
+  for (ValueId input : copy.inputs) {
+    if (d.placement(input).kind == PlacementKind::shard && (placement == Placement{} || d.is_tokens(input)))
       placement = d.placement(input);
+    tokens = tokens || d.is_tokens(input);
+  }
   bool same =
       std::all_of(copy.inputs.begin(), copy.inputs.end(), [&](int input) { return d.placement(input) == placement; });
   if (!same) {
-    bool tokens = placement == shard_of(1);
     for (ValueId& input : copy.inputs) input = tokens ? d.tokens_of(input) : d.whole(input);
     if (!tokens) placement = {};
   }
@@ -50,7 +52,7 @@ void linear(Distributor& d, const Node& node) {
   const bool column = dim == (node.attrs.integer("transpose") != 0 ? 0 : 1);
   Node copy = node;
   if (dim < 0) {
-    if (d.placement(x) != shard_of(1) || last_dim_shard(d, x).dim == 1) {
+    if (!d.is_tokens(x)) {
       copy.inputs[0] = d.whole(x);
       return d.keep(std::move(copy), {});
     }
@@ -107,17 +109,16 @@ void rotary(Distributor& d, const Node& node) {
 
 // Each token by itself: on a part of the tokens the gradients of its parameters are parts of a sum.
 void norm(Distributor& d, const Node& node) {
-  Placement placement = d.placement(node.inputs[0]);
-  if (placement != shard_of(1)) return whole(d, node);
+  if (!d.is_tokens(node.inputs[0])) return whole(d, node);
   for (size_t i = 1; i < node.inputs.size(); ++i) d.partial_gradient(node.inputs[i]);
-  d.keep(node, placement);
+  d.keep(node, d.placement(node.inputs[0]));
 }
 
 void dropout(Distributor& d, const Node& node) {
   Placement placement = d.placement(node.inputs[0]);
   if (placement.kind != PlacementKind::shard) return whole(d, node);
   Node copy = node;
-  bool tokens = placement.dim == 1 && d.type(node.inputs[0]).shape.size() == 3;
+  const bool tokens = d.is_tokens(node.inputs[0]);
   copy.attrs.set(tokens ? "tokens_axis" : "split_axis", d.axis());
   if (!tokens) copy.attrs.set("width", d.whole_type(node.outputs[0]).shape.back());
   if (tokens) copy.attrs.set("chunks", int64_t{1});
@@ -150,7 +151,7 @@ void embedding(Distributor& d, const Node& node) {
 
 // Positions that an axis of tokens has set apart from its embedding.
 void positions(Distributor& d, const Node& node) {
-  if (d.placement(node.inputs[0]) == shard_of(1))
+  if (d.is_tokens(node.inputs[0]))
     d.fail(
         fmt::format("axis '{}' (sequence) and the axis of context_parallel would both divide the tokens of the "
                     "positions at {}: leave sequence out, or take a model without a table of positions",

@@ -159,7 +159,7 @@ int Distributor::convert(ValueId value, bool partial_gradient) {
   join.set("pieces", int64_t{ranks_});
   join.set("dim", int64_t{from.dim});
   if (!partial_gradient) attrs.set("gradient", std::string("whole"));  // backward takes the rank's piece
-  if (from == shard_of(1) && partial_gradient) {  // backward gathers once more instead of keeping all tokens
+  if (is_tokens(value) && partial_gradient) {  // backward gathers once more instead of keeping all tokens
     attrs.set("again", int64_t{1});
     join.set("again", int64_t{1});
   }
@@ -205,7 +205,7 @@ int Distributor::sum(int partial, bool tokens) {
 }
 
 int Distributor::tokens_of(ValueId value) {
-  if (placement(value) == shard_of(1)) return value;
+  if (is_tokens(value)) return value;
   value = whole(value);
   auto [it, fresh] = converted_.try_emplace({value, kTokens}, -1);
   if (!fresh) return it->second;

@@ -25,6 +25,8 @@ class Distributor {
   Placement placement(ValueId value) const {
     return static_cast<size_t>(value) < placement_.size() ? placement_[value] : Placement{};
   }
+  // Whether it is a rank's tokens, of [samples, tokens, features].
+  bool is_tokens(ValueId value) const { return placement(value) == shard_of(1) && type(value).shape.size() > 2; }
   const TensorType& type(ValueId value) const { return graph_.values[value].type; }
   // Of a value of the whole graph, before the axis split anything.
   const TensorType& whole_type(ValueId value) const { return whole_types_[value]; }

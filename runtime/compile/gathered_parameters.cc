@@ -12,9 +12,10 @@
 namespace prun {
 
 void GatheredParameters::gather(const ScheduleStep& step, int strategy, const HookAction& action) {
-  const std::vector<UnitId> units = index_.sharded_units_read(step);
-  if (units.empty()) return;                             // nobody would read it (an embedding's backward)
-  if (find_live(step, strategy, action.handle)) return;  // kept since another microbatch
+  std::vector<UnitId> units = index_.sharded_units_read(step);
+  for (const Gathered* g : live(step, strategy, action.handle))  // kept since another microbatch, or another call
+    std::erase_if(units, [&](UnitId unit) { return g->full.count(unit) != 0; });
+  if (units.empty()) return;  // nobody would read it (an embedding's backward)
   Program& program = state_.program;
   const std::string& name = state_.unit_name(state_.unit_of(step));
   int64_t elements = 0, first = 0;
@@ -54,11 +55,14 @@ void GatheredParameters::gather(const ScheduleStep& step, int strategy, const Ho
   gathered_.push_back(std::move(g));
 }
 
-GatheredParameters::Gathered* GatheredParameters::find_live(const ScheduleStep& step, int strategy, int handle) {
+std::vector<GatheredParameters::Gathered*> GatheredParameters::live(const ScheduleStep& step, int strategy,
+                                                                    int handle) {
   const UnitId unit = state_.unit_of(step);
+  std::vector<Gathered*> found;
   for (Gathered& g : gathered_)
-    if (g.live && g.strategy == strategy && g.handle == handle && state_.graph.calls[g.call].unit == unit) return &g;
-  return nullptr;
+    if (g.live && g.strategy == strategy && g.handle == handle && state_.graph.calls[g.call].unit == unit)
+      found.push_back(&g);
+  return found;
 }
 
 void GatheredParameters::free(const ScheduleStep& step, int strategy, const HookAction& action,
@@ -66,11 +70,12 @@ void GatheredParameters::free(const ScheduleStep& step, int strategy, const Hook
   const bool backward_next =
       step.phase == Phase::forward && next && next->phase == Phase::backward && next->call == step.call;
   if (action.keep_last && backward_next) return;
-  Gathered* g = find_live(step, strategy, action.handle);
-  if (!g) return;
-  if (g->keep && !(step.phase == Phase::backward && index_.is_last(step))) return;  // other microbatches read it still
-  g->live = false;
-  g->freed = action.site;
+  const bool read_last = step.phase == Phase::backward && index_.is_last(step) && index_.is_first_call(step);
+  for (Gathered* g : live(step, strategy, action.handle)) {
+    if (g->keep && !read_last) continue;  // other microbatches and calls read it still
+    g->live = false;
+    g->freed = action.site;
+  }
 }
 
 // Points at the strategy's line, which is the one to change.

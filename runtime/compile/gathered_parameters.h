@@ -31,7 +31,7 @@ class GatheredParameters {
     bool live = true;
     Site freed;
   };
-  Gathered* find_live(const ScheduleStep& step, int strategy, int handle);
+  std::vector<Gathered*> live(const ScheduleStep& step, int strategy, int handle);
   [[noreturn]] void not_gathered(const Value& parameter, const OpDef& reader, const Site& site,
                                  const Site& freed) const;
 

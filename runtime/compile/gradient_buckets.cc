@@ -160,8 +160,12 @@ void GradientBuckets::reduce(const ScheduleStep& step, int strategy, const HookA
   if (action.target == "params")
     throw plan_error("parameters are averaged between steps: unit:every(steps, function() ... end)", action.site);
   const UnitId unit = state_.unit_of(step);
-  bool any = false;
-  for (UnitId part : index_.parts_of(unit)) any = reduce_part(step, part, strategy, action) || any;
+  bool any = false, has_any = false;
+  for (UnitId part : index_.parts_of(unit)) {
+    any = reduce_part(step, part, strategy, action) || any;
+    has_any = has_any || !state_.graph.units[part].parameters.empty();
+  }
+  if (!has_any) return;  // it borrows what it reads
   // Units of one class may have small parameters or not, so that a strategy that keeps those apart says both.
   if (any || state_.strategies.of(state_.graph.units[unit]).keeps_small_whole) return;
   if (action.kind == "reduce_scatter")
@@ -225,6 +229,7 @@ void GradientBuckets::reduce_scatter(const ScheduleStep& step, UnitId unit, cons
   Bucket& bucket = buckets_[unit];
   if (bucket.reduced && bucket.microbatch == step.microbatch)
     throw plan_error(fmt::format("the gradients of '{}' are reduced twice", state_.unit_name(unit)), action.site);
+  if (bucket.microbatch != step.microbatch) open_bucket(unit, step);  // a twin that is not read on this rank
   require_whole(unit, step, action);
   bucket.reduced = true;
   if (index_.is_last(step)) reduced_once(unit, action);

@@ -87,6 +87,11 @@ std::string OpEmitter::name_of(const std::string& name, int microbatch) const {
   return state_.plan.microbatches == 1 ? name : fmt::format("{}#{}", name, microbatch);
 }
 
+TensorId OpEmitter::activation(const Value& value, int microbatch) {
+  const Role role = value.unwanted ? Role::workspace : Role::activation;
+  return add_tensor(program_, name_of(value.name, microbatch), role, value.type, false, value.site);
+}
+
 TensorId OpEmitter::activation(const std::string& name, TensorType type, const Site& site) {
   return add_tensor(program_, name, Role::activation, std::move(type), false, site);
 }

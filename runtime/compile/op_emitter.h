@@ -37,10 +37,8 @@ class OpEmitter : public EdgeBuilder {
   // "name#3" where a step has several microbatches.
   std::string name_of(const std::string& name, int microbatch) const;
   TensorId activation(const std::string& name, TensorType type, const Site& site);
-  // A new activation for the value.
-  TensorId activation(const Value& value, int microbatch) {
-    return activation(name_of(value.name, microbatch), value.type, value.site);
-  }
+  // A new activation for the value; scratch of its op where nobody wants it.
+  TensorId activation(const Value& value, int microbatch);
   TensorId& tensor_of(ValueId value, int microbatch) { return tensor_of_[microbatch][value]; }
   // As tensor_of, of a value that has been written.
   TensorId input_of(ValueId value, int microbatch);

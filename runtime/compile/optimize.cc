@@ -11,10 +11,10 @@
 namespace prun {
 
 void OptimizerStep::run() {
-  const TensorId clip = state_.plan.optimizer.clip > 0 ? clip_coefficient() : TensorId();
   std::vector<UnitId> units;
   for (UnitId unit : state_.graph.units.ids())
     if (state_.trains(unit)) units.push_back(unit);
+  const TensorId clip = state_.plan.optimizer.clip > 0 ? clip_coefficient(units) : TensorId();
   for (UnitId unit : units) {
     const UnitStorage& storage = state_.storage[unit];
     if (storage.offload)
@@ -53,14 +53,14 @@ TensorId OptimizerStep::norm2(const std::vector<TensorId>& tensors, Attrs attrs,
 
 // Shards are summed over the axis that shards them, then all over the axes on which ranks hold different parameters;
 // tied twins count on one rank.
-TensorId OptimizerStep::clip_coefficient() {
+TensorId OptimizerStep::clip_coefficient(const std::vector<UnitId>& units) {
   const std::vector<std::string> split = split_axes(state_);
   std::map<std::string, Squares> by_axis;  // "" = whole on every rank
   std::map<std::string, std::vector<TensorId>> mixed;
-  for (UnitId id : state_.graph.units.ids()) {
+  for (UnitId id : units) {
     const Unit& unit = state_.graph.units[id];
     const std::string& axis = state_.storage[id].axis;
-    if (!state_.trains(id) || unit.twin_of.index() >= 0) continue;
+    if (unit.twin_of.index() >= 0) continue;
     const Squares squares = squares_of(state_, id, state_.storage[id].grad, split);
     Squares& all = by_axis[axis];
     if (squares.starts.empty()) {
@@ -82,8 +82,13 @@ TensorId OptimizerStep::clip_coefficient() {
     if (!axis.empty()) sum_over(axis, shards);
     total = add(total, shards, "norm2.all");
   }
+  if (total.index() < 0) {  // nothing is trained here, or nothing but twins
+    total = scalar("norm2");
+    emitter_.compute(make_zero(total, Phase::step, state_.plan.optimizer.site));
+  }
   for (const std::string& axis : split) sum_over(axis, total);
   if (state_.plan.pipeline) sum_over(state_.plan.pipeline->axis, total);
+  if (units.empty()) return {};
   const TensorId coefficient = scalar("clip"), norm = scalar("grad_norm");
   Op clip = make_op(ops::clip_coefficient, {total}, {coefficient, norm}, Phase::step, state_.plan.optimizer.site);
   clip.attrs.set("max", state_.plan.optimizer.clip);

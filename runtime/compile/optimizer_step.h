@@ -18,7 +18,7 @@ class OptimizerStep {
     std::vector<TensorId> states;
     TensorId compute;  // none: parameters have the master's dtype
   };
-  TensorId clip_coefficient();
+  TensorId clip_coefficient(const std::vector<UnitId>& units);
   TensorId scalar(const std::string& name);
   TensorId add(TensorId a, TensorId b, const char* name);
   TensorId norm2(const std::vector<TensorId>& tensors, Attrs attrs, const std::string& name,

@@ -1,12 +1,14 @@
 // Which stage of the pipeline each call belongs to, and tied weights that two ranks need.
 //
-// Surprising fact: a unit that is called on two ranks (tied embeddings: the first and the last) becomes two units with
-// the same initial values, twins. Each rank updates its own with the sum of both gradients, so that they stay equal.
+// Surprising fact: a unit that several ranks call or read a weight of (tied embeddings: the first and the last) becomes
+// as many units with the same initial values, twins. Each rank updates its own with the sum of all their gradients, so
+// that they stay equal. A twin that another unit reads first is a part of that unit.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <set>
 
 #include "compile/compile_state.h"
 
@@ -78,29 +80,51 @@ int make_twin(Graph& graph, UnitId unit) {
   return number;
 }
 
-void separate_tied_units(const Plan& plan, Graph& graph) {
-  std::map<std::pair<int, int>, int> unit_on_rank;  // (unit, rank) -> unit or its twin
-  std::vector<int> owner(graph.units.size(), -1);
-  for (size_t c = 0; c < graph.calls.size(); ++c) {
-    Call& call = graph.calls[c];
-    UnitId unit = call.unit, rank = rank_of_stage(plan, call.stage);
-    if (owner[unit] < 0) owner[unit] = rank;
-    auto [it, fresh] = unit_on_rank.try_emplace({unit, rank}, unit);
-    if (fresh && owner[unit] != rank) {
-      if (graph.units[unit].parameters.empty()) continue;
-      it->second = make_twin(graph, unit);
-    }
-    if (it->second == unit) continue;
-    call.unit = it->second;
-    const std::vector<ValueId> from = graph.units[unit].parameters, to = graph.units[it->second].parameters;
-    for (Node& node : graph.nodes) {
-      if (node.call != static_cast<int>(c)) continue;
-      for (ValueId& input : node.inputs) {
-        auto at = std::find(from.begin(), from.end(), input);
-        if (at != from.end()) input = to[at - from.begin()];
-      }
+// The units whose parameters a call reads: its own, and those that lend it a weight.
+std::vector<std::set<UnitId>> units_read(const Graph& graph) {
+  std::vector<std::set<UnitId>> units(graph.calls.size());
+  for (CallId call : graph.calls.ids()) units[call.index()].insert(graph.calls[call].unit);
+  for (const Node& node : graph.nodes)
+    for (ValueId input : node.inputs)
+      if (graph.values[input].kind == ValueKind::parameter) units[node.call.index()].insert(graph.values[input].unit);
+  return units;
+}
+
+// What the rank's nodes read of `unit`, they read of its twin.
+void read_twin(const Plan& plan, Graph& graph, UnitId unit, UnitId twin, int rank) {
+  const std::vector<ValueId> from = graph.units[unit].parameters, to = graph.units[twin].parameters;
+  for (Node& node : graph.nodes) {
+    if (rank_of_stage(plan, graph.calls[node.call].stage) != rank) continue;
+    for (ValueId& input : node.inputs) {
+      const auto at = std::find(from.begin(), from.end(), input);
+      if (at != from.end()) input = to[at - from.begin()];
     }
   }
+}
+
+void separate_tied_units(const Plan& plan, Graph& graph) {
+  const std::vector<std::set<UnitId>> read = units_read(graph);
+  std::map<UnitId, int> owner;                       // the rank of a unit's first call
+  std::map<std::pair<UnitId, int>, UnitId> twins;    // of a unit on a rank
+  std::map<std::pair<UnitId, int>, CallId> lent_to;  // the first call that reads a twin, where that is another unit's
+  for (CallId call : graph.calls.ids())
+    owner.try_emplace(graph.calls[call].unit, rank_of_stage(plan, graph.calls[call].stage));
+  for (CallId call : graph.calls.ids()) {
+    const int rank = rank_of_stage(plan, graph.calls[call].stage);
+    for (UnitId unit : read[call.index()]) {
+      if (owner.at(unit) == rank || graph.units[unit].parameters.empty()) continue;
+      const auto [twin, fresh] = twins.try_emplace({unit, rank}, -1);
+      if (fresh) {
+        twin->second = make_twin(graph, unit);
+        read_twin(plan, graph, unit, twin->second, rank);
+      }
+      if (graph.calls[call].unit == unit)
+        graph.calls[call].unit = twin->second;
+      else if (fresh)
+        lent_to[{unit, rank}] = call;
+    }
+  }
+  for (const auto& [at, call] : lent_to) graph.units[twins.at(at)].part_of = graph.calls[call].unit;
 }
 
 }  // namespace

@@ -108,9 +108,11 @@ bool on_this_rank(const CompileState& state, UnitId unit) {
 // too small to be sharded, and those that are split over an axis that divides the data (experts).
 void separate_parts(CompileState& state) {
   Graph& graph = state.graph;
+  using Kept = std::pair<bool, bool>;  // whole, by experts
+  std::map<std::pair<UnitId, Kept>, UnitId> parts;
   for (int u = 0, units = std::ssize(graph.units); u < units; ++u) {
     const StrategyUnit* sharding = state.strategies.of(graph.units[u]).sharding();
-    std::map<std::pair<bool, bool>, std::vector<ValueId>> groups;
+    std::map<Kept, std::vector<ValueId>> groups;
     for (ValueId parameter : graph.units[u].parameters) {
       const Value& value = graph.values[parameter];
       bool small =
@@ -123,10 +125,9 @@ void separate_parts(CompileState& state) {
     for (auto group = std::next(keep); group != groups.end(); ++group) {
       Unit part = graph.units[u];
       part.name += group->first.first ? ".small" : ".experts";
-      part.part_of = u;
-      if (part.twin_of >= 0)
-        throw plan_error(fmt::format("the tied parameters of '{}' cannot lie apart on two pipeline ranks", part.name),
-                         state.plan.pipeline->site);
+      if (part.part_of.index() < 0) part.part_of = u;
+      parts[{u, group->first}] = graph.units.next();
+      if (part.twin_of.index() >= 0) part.twin_of = parts.at({part.twin_of, group->first});  // twins lie apart alike
       part.parameters = group->second;
       for (ValueId parameter : part.parameters) graph.values[parameter].unit = std::ssize(graph.units);
       graph.units.push_back(std::move(part));
@@ -235,7 +236,7 @@ void place_units(CompileState& state) {
   }
   for (size_t u = 0; u < graph.units.size(); ++u) {
     UnitStorage& storage = state.storage[u];
-    if (!storage.here) continue;
+    if (!storage.here || graph.units[u].parameters.empty()) continue;
     const std::string& name = graph.units[u].name;
     Shape shape = {storage.shard};
     auto own = [&](const std::string& what, Role role, bool offloaded = false) {

@@ -1,5 +1,7 @@
 // Backward in two halves, as zero-bubble schedules run it: a node belongs to the half of the weights when only
-// gradients of parameters depend on it.
+// gradients of parameters depend on it, and neither it nor they read parameters.
+#include <algorithm>
+
 #include "compile/step_index.h"
 
 namespace prun {
@@ -11,7 +13,9 @@ std::vector<bool> split_backward(const Graph& graph, const std::vector<Node>& ba
   for (const Node& node : backward)
     for (ValueId output : node.outputs) made_by[output] = node.call;
   for (size_t n = backward.size(); n-- > 0;) {
-    bool input = false;
+    // Parameters are there until the half of the inputs ends: strategies free them behind it.
+    bool input = std::any_of(backward[n].inputs.begin(), backward[n].inputs.end(),
+                             [&](ValueId value) { return graph.values[value].kind == ValueKind::parameter; });
     for (ValueId output : backward[n].outputs) input = input || urgent[output.index()];
     for_weights[n] = !input;
     for (ValueId value : backward[n].inputs)

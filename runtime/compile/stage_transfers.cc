@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
+#include <span>
 
 #include "compile/ir_build.h"
 #include "ir/ops.h"
@@ -16,36 +18,40 @@ StageTransfers::StageTransfers(CompileState& state, OpEmitter& emitter) : state_
   if (state.plan.pipeline) find_crossings();
 }
 
+// A value goes from stage to stage, from where it is made to all that read it; a rank with several stages gets it once.
 void StageTransfers::find_crossings() {
   const Graph& graph = state_.graph;
   const size_t borders = static_cast<size_t>(pipeline_stages(state_.plan) - 1);
   forward_.resize(borders);
   backward_.resize(borders);
   struct Span {
-    int made = -1, lowest = INT32_MAX, highest = -1;  // stages
+    int made = -1;  // stage
     bool forward = false;
+    std::set<int> readers;  // stages
   };
   Table<ValueId, Span> spans(graph.values.size());
   const auto visit = [&](const std::vector<Node>& nodes, bool forward) {
     for (const Node& node : nodes) {
       const int stage = graph.calls[node.call].stage;
-      for (ValueId input : node.inputs) {
-        spans[input].lowest = std::min(spans[input].lowest, stage);
-        spans[input].highest = std::max(spans[input].highest, stage);
-      }
+      for (ValueId input : node.inputs) spans[input].readers.insert(stage);
       for (ValueId output : node.outputs) spans[output].made = stage, spans[output].forward = forward;
     }
   };
   visit(graph.nodes, true);
   visit(state_.backward, false);
   for (ValueId value : graph.values.ids()) {
-    const auto [made, lowest, highest, forward] = spans[value];
-    if (made < 0 || highest < 0) continue;
-    PRUN_CHECK(forward ? lowest >= made : highest <= made, graph.values[value].name + " flows against its phase");
-    if (forward)
-      for (int s = made; s < highest; ++s) forward_[s].push_back(value);
-    else
-      for (int s = lowest; s < made; ++s) backward_[s].push_back(value);
+    const auto& [made, forward, readers] = spans[value];
+    if (made < 0 || readers.empty()) continue;
+    PRUN_CHECK(forward ? *readers.begin() >= made : *readers.rbegin() <= made,
+               graph.values[value].name + " flows against its phase");
+    std::set<int> holders = {rank_of_stage(state_.plan, made)};
+    const auto lacks = [&](int stage) { return holders.count(rank_of_stage(state_.plan, stage)) == 0; };
+    const int step = forward ? 1 : -1;
+    for (int stage = made; std::any_of(readers.begin(), readers.end(), lacks); stage += step) {
+      if (!lacks(stage + step)) continue;
+      (forward ? forward_ : backward_)[std::min(stage, stage + step)].push_back(value);
+      holders.insert(rank_of_stage(state_.plan, stage + step));
+    }
   }
 }
 
@@ -66,7 +72,6 @@ void StageTransfers::transfer(bool sends, const StageStep& step, ValueId value, 
   const bool forward = now.phase == Phase::forward;
   const int other_stage = step.stage + (sends == forward ? 1 : -1);
   const int other = rank_of_stage(state_.plan, other_stage), ranks = pipeline_ranks(state_.plan);
-  if (other == state_.pipeline_rank) return;  // the tensor is here
   int peer = other - state_.pipeline_rank;
   if (2 * peer > ranks) peer -= ranks;
   if (2 * peer < -ranks) peer += ranks;
@@ -117,32 +122,53 @@ std::optional<OpRef> StageTransfers::used_before(const StageStep& step, int othe
   return last;
 }
 
-// Both twins get the sum of both gradients: the sum of two numbers is the same in either order.
+// Every twin sends its gradient to all others and adds up what all have made in one order, that of their numbers, so
+// that they get the same bits.
 void StageTransfers::exchange_tied_gradients(const StepIndex& index) {
-  const auto rank_of = [&](UnitId unit) {
-    return rank_of_stage(state_.plan, state_.graph.calls[index.first_call(unit)].stage);
-  };
-  for (UnitId twin : state_.graph.units.ids()) {
-    const UnitId owner = state_.graph.units[twin].twin_of;
-    if (owner.index() < 0) continue;
-    const int here = state_.pipeline_rank, first = rank_of(owner), second = rank_of(twin);
-    if (here != first && here != second) continue;
-    const UnitId unit = here == second ? twin : owner;
-    const TensorId own = state_.storage[unit].grad;
-    const Site& site = state_.plan.pipeline->site;
-    const TensorId received = add_tensor(state_.program, state_.unit_name(unit) + ".tied", Role::reduce,
-                                         state_.program.tensors[own].type(), false, site);
+  const Table<UnitId, Unit>& units = state_.graph.units;
+  for (UnitId owner : units.ids()) {
+    if (units[owner].twin_of.index() >= 0) continue;
+    std::vector<UnitId> twins = {owner};
+    UnitId here;
+    for (UnitId other : units.ids())
+      if (units[other].twin_of == owner) twins.push_back(other);
+    for (UnitId twin : twins)
+      if (rank_of(twin, index) == state_.pipeline_rank) here = twin;
+    if (twins.size() > 1 && here.index() >= 0) exchange(here, twins, index);
+  }
+}
+
+int StageTransfers::rank_of(UnitId unit, const StepIndex& index) const {
+  return rank_of_stage(state_.plan, state_.graph.calls[index.first_call(unit)].stage);
+}
+
+void StageTransfers::exchange(UnitId here, const std::vector<UnitId>& twins, const StepIndex& index) {
+  const TensorId own = state_.storage[here].grad;
+  const Site& site = state_.plan.pipeline->site;
+  const std::string& name = state_.unit_name(here);
+  std::vector<TensorId> gradients;
+  for (UnitId twin : twins) {
+    gradients.push_back(own);
+    if (twin == here) continue;
+    gradients.back() =
+        add_tensor(state_.program, name + ".tied", Role::reduce, state_.program.tensors[own].type(), false, site);
     for (bool sends : {true, false}) {
       Op op = make_op(sends ? ops::send : ops::recv, {}, {}, Phase::step, site);
-      (sends ? op.reads : op.writes) = {sends ? own : received};
+      (sends ? op.reads : op.writes) = {gradients.back()};
+      if (sends) op.reads = {own};
       op.axis = state_.plan.pipeline->axis;
-      op.attrs.set("peer", int64_t{(here == second ? first : second) - here});
-      op.attrs.set("tag", int64_t{twin.index()});
+      op.attrs.set("peer", int64_t{rank_of(twin, index) - state_.pipeline_rank});
+      op.attrs.set("tag", int64_t{(sends ? here : twin).index()});
       op.lane = static_cast<int>(MessageLane::tied);
-      op.unit = state_.unit_name(unit);
+      op.unit = name;
       emitter_.append(emitter_.stream(fmt::format("{} tied", op.def->name)), std::move(op), emitter_.last_compute());
     }
-    emitter_.add_in_place(own, received, {Phase::step, index.first_call(unit)}, site);
+  }
+  const ScheduleStep step{Phase::step, index.first_call(here)};
+  TensorId sum = gradients.front();
+  for (TensorId gradient : std::span(gradients).subspan(1)) {
+    if (gradient == own) std::swap(sum, gradient);
+    emitter_.add_in_place(sum, gradient, step, site);
   }
 }
 

@@ -24,6 +24,8 @@ class StageTransfers {
   void find_crossings();
   void cross(const StageStep& step, bool sends);
   void transfer(bool sends, const StageStep& step, ValueId value, int64_t tag);
+  int rank_of(UnitId unit, const StepIndex& index) const;
+  void exchange(UnitId here, const std::vector<UnitId>& twins, const StepIndex& index);
   std::optional<OpRef> used_before(const StageStep& step, int other_stage) const;
 
   CompileState& state_;

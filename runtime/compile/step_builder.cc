@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "compile/ir_build.h"
@@ -111,7 +112,9 @@ void StepBuilder::hooks(const ScheduleStep& step, bool after, const ScheduleStep
 
 void StepBuilder::apply(const ScheduleStep& step, int strategy, const HookAction& action, const ScheduleStep* next) {
   // A unit without parameters has nothing to move.
-  if (state_.graph.units[state_.unit_of(step)].parameters.empty() && index_.sharded_units_read(step).empty()) return;
+  const std::vector<UnitId> parts = index_.parts_of(state_.unit_of(step));
+  const auto empty = [&](UnitId unit) { return state_.graph.units[unit].parameters.empty(); };
+  if (std::all_of(parts.begin(), parts.end(), empty) && index_.sharded_units_read(step).empty()) return;
   const bool reduces = action.kind == "reduce_scatter" || action.kind == "all_reduce", prints = action.kind == "print";
   // After the first half of backward its inputs' readers are done; gradients are there after the second.
   if (action.kind == "free" ? step.half == Half::weight : (reduces || prints) && step.half == Half::input) return;

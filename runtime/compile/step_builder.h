@@ -1,7 +1,6 @@
 // Builds the ops of a body from the schedule: what strategies ask for before a step, its nodes, what they ask for
 // behind it. The order in which ops are emitted gives the body its meaning; EdgeBuilder derives the edges from it.
 #pragma once
-#include <functional>
 #include <set>
 #include <string>
 #include <utility>
@@ -41,8 +40,6 @@ class StepBuilder {
   // recompute.cc: activations that backward computes again
   void recompute(const ScheduleStep& step);
   void gather_again(const Node& node, const std::vector<const Node*>& nodes, const ScheduleStep& step);
-  std::vector<const Node*> forward_of(CallId call, std::set<ValueId> wanted,
-                                      const std::function<bool(const Node&)>& again) const;
 
   CompileState& state_;
   Body& body_;

@@ -30,11 +30,40 @@ std::vector<const Node*> StepIndex::nodes_of(const ScheduleStep& step) const {
   return nodes;
 }
 
+std::vector<const Node*> StepIndex::forward_of(
+    CallId call, std::set<ValueId> wanted,
+    const std::function<bool(const Node&, const std::set<ValueId>& wanted)>& again) const {
+  std::vector<const Node*> nodes;
+  for (auto node = forward_[call].rbegin(); node != forward_[call].rend(); ++node) {
+    const auto& outputs = (*node)->outputs;
+    const bool any = std::any_of(outputs.begin(), outputs.end(), [&](ValueId id) { return wanted.count(id) != 0; });
+    if (!any || !again(**node, wanted)) continue;
+    wanted.insert((*node)->inputs.begin(), (*node)->inputs.end());
+    nodes.push_back(*node);
+  }
+  std::reverse(nodes.begin(), nodes.end());
+  return nodes;
+}
+
+std::vector<const Node*> StepIndex::recomputed(CallId call) const {
+  std::set<ValueId> needed;
+  for (const Node* node : backward_[call]) needed.insert(node->inputs.begin(), node->inputs.end());
+  for (auto [own, global] : state_.global_counts) needed.erase(global);  // small, and not worth another collective
+  return forward_of(call, needed, [](const Node& node, const std::set<ValueId>& wanted) {
+    bool results = node.op->loss != Loss::none;
+    for (int i = 0; i < std::ssize(node.outputs); ++i)
+      results = results || ((i < node.op->side_first || i >= node.op->side_end) && wanted.count(node.outputs[i]) != 0);
+    return results;
+  });
+}
+
 std::vector<UnitId> StepIndex::sharded_units_read(const ScheduleStep& step) const {
   std::vector<UnitId> units;
   std::vector<const Node*> nodes = nodes_of(step);
-  if (step.phase == Phase::backward && recomputes(step))
-    nodes.insert(nodes.end(), forward_[step.call].begin(), forward_[step.call].end());
+  if (step.phase == Phase::backward && recomputes(step)) {
+    const std::vector<const Node*> again = recomputed(step.call);
+    nodes.insert(nodes.end(), again.begin(), again.end());
+  }
   for (const Node* node : nodes)
     for (ValueId input : node->inputs) {
       const Value& value = state_.graph.values[input];
@@ -45,6 +74,7 @@ std::vector<UnitId> StepIndex::sharded_units_read(const ScheduleStep& step) cons
 }
 
 CallId StepIndex::first_call(UnitId unit) const {
+  if (state_.graph.units[unit].part_of.index() >= 0) unit = state_.graph.units[unit].part_of;
   CallId call = 0;
   while (state_.graph.calls[call].unit != unit) ++call;
   return call;

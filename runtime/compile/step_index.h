@@ -1,6 +1,8 @@
 // Which nodes a schedule step computes, and which steps of a call are its first and its last.
 #pragma once
+#include <functional>
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -19,6 +21,12 @@ class StepIndex {
   bool for_weights(const Node& node) const { return for_weights_[&node - state_.backward.data()]; }
   // Whether backward computes the step's activations once more.
   bool recomputes(const ScheduleStep& step) const { return state_.strategies.of(unit(step)).recompute; }
+  // The forward nodes of a call that `wanted` values come from, in their order, as far as `again` takes them.
+  std::vector<const Node*> forward_of(
+      CallId call, std::set<ValueId> wanted,
+      const std::function<bool(const Node&, const std::set<ValueId>& wanted)>& again) const;
+  // Those that backward runs once more. Statistics alone are small: they are kept rather than made again.
+  std::vector<const Node*> recomputed(CallId call) const;
   // The sharded units whose parameters the step's nodes read; a call with tied weights reads another unit's too.
   std::vector<UnitId> sharded_units_read(const ScheduleStep& step) const;
 

@@ -37,6 +37,7 @@ struct Value {
   Shape whole;
   // Parameter: over these axes the ranks' gradients are parts of a sum (sequence parallel norms).
   std::vector<std::string> partial_over;
+  bool unwanted = false;  // a gradient that its op makes beside others, of a value that needs none
   Site site;
   int64_t count() const { return element_count(type.shape); }
 };

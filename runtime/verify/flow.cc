@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "ir/ops.h"
 #include "verify/byte_map.h"
 #include "verify/view.h"
 
@@ -45,11 +46,20 @@ class Flow {
   }
 
  private:
-  // Of what moves, padding may stay unread; of what was computed, nothing.
+  // Of what moves, or is cast on the way, padding may stay unread; of what was computed, nothing.
   bool is_lost(const Fate& fate) const {
     const Op& op = body_.op(fate.op);
-    if (fate.end == 0 || may_go_unread(op, fate.output)) return false;
-    return !fate.used || op.def->op_class == OpClass::compute;
+    if (fate.end == 0 || may_go_unread(op, fate.output) || (is_owed(op) && !trains_here())) return false;
+    return !fate.used || (op.def->op_class == OpClass::compute && !op.is(ops::cast));
+  }
+
+  // A rank of a pipeline that trains nothing adds its zero to the norm of all gradients, and has no use for the sum.
+  static bool is_owed(const Op& op) { return op.is(ops::all_reduce) && op.phase == Phase::step; }
+  bool trains_here() const {
+    const auto updates = [](const Op& op) { return op.def->role == OpRole::optimizer; };
+    return !body_.is_step || std::any_of(body_.body->streams.begin(), body_.body->streams.end(), [&](const Stream& s) {
+      return std::any_of(s.ops.begin(), s.ops.end(), updates);
+    });
   }
 
   void close(int64_t begin, int64_t end, const Written& written, OpRef by) {

@@ -1,17 +1,18 @@
--- Any model under any composition of strategies, tiny: what product_test.cc compares with one rank. Without arguments it
--- is the plan `single`: an axis of size 0 is not there, nor is its strategy.
+-- Any model under any composition of strategies, tiny: what product_test.cc compares with one rank. Without arguments
+-- it is the plan `single`: an axis of size 0 is not there, nor is its strategy.
 
 local prun = require "prun"
+local odd = require "odd_models"
 
 local arg = prun.args {
-  model = { "gpt", "gpt, llama, moe or mlp" },
+  model = { "gpt", "gpt, llama, moe, mlp, or one of odd_models.lua" },
   pp = 0, replicate = 0, dp = 0, cp = 0, ep = 0, tp = 0,
   data_parallel = { "ddp", "ddp, zero1, zero2, zero3, or zero3 with an option: keep, ahead, whole" },
   schedule = "1f1b",
   split = "layers",
   transfer = "send",
   sequence = { false, "tokens are split between the layers of tp" },
-  recompute = { "", "blocks, or head" },
+  recompute = { "", "blocks, or the name of a class of units" },
   offload = { false, "optimizer state lives on the host" },
   tied = { false, "the head is the token embedding" },
   dropout = 0.0,
@@ -39,6 +40,10 @@ local models = {
                              loss = arg.loss }
   end,
 }
+for name, build in pairs(odd) do
+  models[name] = function() return function(batch) return build(batch, arg.width, arg.layers) end end
+end
+local has_tokens = arg.model ~= "mlp" and not odd[arg.model]
 
 local zero3 = { zero3 = {}, keep = { reshard_after_forward = false }, ahead = { prefetch = 3, inflight = 2 },
                 whole = { persist_below = "256 B" } }
@@ -66,7 +71,7 @@ add(arg.pp > 0, function()
   return prun.pipeline { axis = "pp", schedule = arg.schedule, split = arg.split, transfer = arg.transfer }
 end)
 add(arg.tp > 0, function()
-  if arg.model == "mlp" then
+  if not has_tokens then
     return prun.tensor_parallel { axis = "tp", column = { "linear" }, row = {}, rows = {} }
   end
   return prun.tensor_parallel { axis = "tp", sequence = arg.sequence }
@@ -74,16 +79,15 @@ end)
 add(arg.ep > 0, function() return prun.expert_parallel { axis = "ep" } end)
 add(arg.cp > 0, function() return prun.context_parallel { axis = "cp" } end)
 add(arg.recompute ~= "", function()
-  return prun.recompute { units = arg.recompute == "head" and { "head" } or nil }
+  return prun.recompute { units = arg.recompute ~= "blocks" and { arg.recompute } or nil }
 end)
 
-local is_mlp = arg.model == "mlp"
 return prun.plan {
   mesh      = prun.mesh(axes),
   model     = models[arg.model] { vocab = arg.vocab, layers = arg.layers, width = arg.width, heads = arg.heads,
                                   context = arg.context },
-  data      = is_mlp and prun.data.random { batch = arg.batch } or
-              prun.data.bytes { path = "text/sample.txt", batch = arg.batch },
+  data      = has_tokens and prun.data.bytes { path = "text/sample.txt", batch = arg.batch } or
+              prun.data.random { batch = arg.batch, inputs = 24, outputs = 24 },
   strategy  = strategies,
   report    = { every = 2, norms = true },
   eval      = prun.eval { every = 3, batches = 2 },

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <map>
 #include <sstream>
 
 namespace prun::test {
@@ -44,10 +45,14 @@ Settings yardstick_of(const Settings& settings) {
 
 struct Row {
   const char* strategy;
-  const char* models;  // of g(pt), l(lama), m(oe), p: mlp
+  const char* models;  // of kModels
   const char* common;  // settings of all its meshes
   std::vector<const char*> meshes;
 };
+
+const std::map<char, const char*> kModels = {{'g', "gpt"},   {'l', "llama"}, {'m', "moe"},   {'p', "mlp"},
+                                             {'a', "again"}, {'w', "lent"},  {'t', "table"}, {'u', "unet"},
+                                             {'r', "raw"},   {'b', "bare"},  {'n', "after"}};
 
 // The first mesh of each row is part of CI for its first model.
 const std::vector<Row> kRows = {
@@ -90,6 +95,33 @@ const std::vector<Row> kRows = {
     {"tp with shared keys", "l", "kv_heads=4", {"tp=2", "tp=4"}},
     {"tp + sequence", "gl", "sequence=true", {"tp=2", "tp=4", "tp=2 micro=3"}},
     {"tied", "gl", "tied=true", {"dp=3", "tp=2", "tp=3", "pp=2 micro=3", "pp=3 micro=2", "dp=2 data_parallel=zero3"}},
+    {"tied, and nothing else on the last rank",
+     "gl",
+     "tied=true clip=0.5 split=flops layers=2",
+     {"pp=4 micro=2", "pp=4 dp=2 micro=2 data_parallel=zero3", "pp=4 schedule=zb_h1 micro=4"}},
+    {"tied, recomputed", "gl", "tied=true recompute=head", {"dp=2", "pp=2 micro=2", "dp=2 data_parallel=zero3"}},
+    {"a unit on every rank",
+     "awt",
+     "clip=0.3",
+     {"pp=3 micro=2", "pp=2 micro=3", "pp=3 dp=2 data_parallel=zero3 micro=2",
+      "pp=3 dp=2 data_parallel=zero2 schedule=zb_h1", "pp=3 data_parallel=whole dp=2 micro=2",
+      "pp=2 layers=4 schedule=interleaved micro=4 split=flops", "pp=3 transfer=put", "dp=2 data_parallel=zero3",
+      "dp=3 data_parallel=zero1", "pp=2 dp=2 data_parallel=zero1 layers=4 schedule=zb_h1 micro=4"}},
+    {"skips over stages",
+     "ur",
+     "layers=4",
+     {"pp=4 micro=3", "pp=4", "pp=2 schedule=interleaved micro=3", "pp=2 schedule=zb_v micro=2",
+      "pp=3 dp=2 data_parallel=zero3 micro=2 schedule=zb_h1", "pp=4 transfer=put micro=2",
+      "pp=2 recompute=layer micro=3"}},
+    {"a rank without parameters",
+     "b",
+     "layers=4 clip=0.3",
+     {"pp=3 micro=2", "pp=2 dp=2 data_parallel=zero3 schedule=zb_h1 micro=3"}},
+    {"norms of the batch, norms at the end",
+     "rn",
+     "",
+     {"dp=2", "recompute=layer", "dp=2 data_parallel=zero3 recompute=layer", "tp=2",
+      "pp=3 schedule=zb_h1 dp=2 data_parallel=zero2 micro=2"}},
     {"dropout", "g", "dropout=0.2", {"dp=2 tp=2", "dp=3", "tp=2 sequence=true", "pp=2 micro=3", "dp=2 micro=3"}},
     {"ddp x tp", "glp", "", {"dp=2 tp=2", "dp=4 tp=2", "dp=2 tp=4", "dp=2 tp=2 micro=3"}},
     {"ddp x tp + sequence", "gl", "sequence=true", {"dp=2 tp=2", "dp=2 tp=4 micro=3"}},
@@ -137,7 +169,7 @@ std::vector<ProductCase> composed() {
   std::vector<ProductCase> cases;
   for (const Row& row : kRows) {
     for (const char model : std::string(row.models)) {
-      const std::string name = model == 'g' ? "gpt" : model == 'l' ? "llama" : model == 'm' ? "moe" : "mlp";
+      const std::string name = kModels.at(model);
       for (const char* mesh : row.meshes) {
         ProductCase one;
         one.strategy = row.strategy;

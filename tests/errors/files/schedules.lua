@@ -37,10 +37,24 @@ function cases.schedule_weight_first(rank, ranks, micro)
   for i = 0, micro - 1 do prun.forward(i) prun.backward_weight(i) prun.backward_input(i) end
 end
 
-local wrong = prun.schedule("wrong", cases[prun.args { case = "" }.case])
+-- A rank has two stages, and takes the later one first.
+function cases.schedule_chunks_turned(rank, ranks, micro)
+  for i = 0, micro - 1 do prun.forward(i, 1) prun.forward(i, 0) end
+  for i = 0, micro - 1 do prun.backward(i, 1) prun.backward(i, 0) end
+end
+
+-- Backward of its earlier stage comes first.
+function cases.schedule_chunks_turned_backward(rank, ranks, micro)
+  for i = 0, micro - 1 do
+    prun.forward(i, 0) prun.forward(i, 1) prun.backward_input(i, 0) prun.backward(i, 1) prun.backward_weight(i, 0)
+  end
+end
+
+local arg = prun.args { case = "", chunks = 1, placement = "round" }
+local wrong = prun.schedule("wrong", cases[arg.case], { chunks = arg.chunks, placement = arg.placement })
 
 return plans.gpt {
-  mesh     = prun.mesh { pp = 2 },
+  mesh     = prun.mesh { pp = prun.world },
   strategy = { prun.pipeline { axis = "pp", schedule = wrong } },
   micro    = 2,
 }

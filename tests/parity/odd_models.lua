@@ -1,0 +1,94 @@
+-- Models whose units share weights, skip over stages or have none: what is rare in a pipeline, and right. Each takes
+-- (batch, width, layers) and returns its loss.
+
+local prun = require "prun"
+local nn = prun.nn
+
+local odd = {}
+
+local function layer(i, x, width)
+  return nn.unit("layer" .. i, function() return x + nn.gelu(nn.linear("linear", x, width)) end)
+end
+
+local function weight(width) return nn.parameter("w", { width, width }, { "normal", 0.2 }) end
+
+-- A unit that is called again after each layer, with a norm, whose parameters are small.
+function odd.again(batch, width, layers)
+  local function shared(x) return nn.gelu(nn.linear("s", nn.layernorm("norm", x), width)) end
+  local x = nn.unit("shared", function() return shared(nn.linear("first", batch.x, width)) end)
+  for i = 1, layers do
+    x = layer(i, x, width)
+    x = nn.again("shared", function() return shared(x) end)
+  end
+  return prun.losses.mse(x, batch.y)
+end
+
+-- The last unit has no weight but that of the first, which is called once more behind it.
+function odd.lent(batch, width, layers)
+  local w
+  local function first(x) return nn.gelu(nn.linear("in", x, width, { weight = w })) end
+  local x = nn.unit("first", function()
+    w = weight(width)
+    return first(batch.x)
+  end)
+  for i = 1, layers do x = layer(i, x, width) end
+  x = nn.unit("head", function() return nn.gelu(nn.linear("out", x, width, { weight = w })) end)
+  x = nn.again("first", function() return first(x) end)
+  return prun.losses.mse(x, batch.y)
+end
+
+-- A unit that has a weight and never reads it: all layers do.
+function odd.table(batch, width, layers)
+  local x, w = batch.x, nil
+  nn.unit("table", function() w = weight(width) end)
+  for i = 1, layers do
+    x = nn.unit("layer" .. i, function()
+      return x + nn.gelu(nn.linear("own", nn.linear("linear", x, width, { weight = w }), width))
+    end)
+  end
+  return prun.losses.mse(x, batch.y)
+end
+
+-- The shape of a U-Net (Ronneberger et al. 2015): what each layer makes is read again by its counterpart.
+function odd.unet(batch, width, layers)
+  local skips, x = {}, batch.x
+  for i = 1, layers do
+    x = layer(i, x, width)
+    skips[i] = x
+  end
+  for i = layers, 1, -1 do
+    x = nn.unit("up" .. i, function() return nn.gelu(nn.linear("linear", x + skips[i], width)) end)
+  end
+  return prun.losses.mse(x, batch.y)
+end
+
+-- Every layer reads the batch, and norms it.
+function odd.raw(batch, width, layers)
+  local x = batch.x
+  for i = 1, layers do
+    x = nn.unit("layer" .. i, function()
+      return nn.layernorm("norm", batch.x) + nn.gelu(nn.linear("linear", nn.rmsnorm("rms", x), width))
+    end)
+  end
+  return prun.losses.mse(x, batch.y)
+end
+
+-- Behind the first, units without parameters.
+function odd.bare(batch, width, layers)
+  local x = nn.unit("layer0", function() return nn.linear("linear", batch.x, width) end)
+  for i = 1, layers do x = nn.unit("layer" .. i, function() return nn.gelu(x) end) end
+  return prun.losses.mse(x, batch.y)
+end
+
+-- Norms behind the residuals, the last thing that a unit computes.
+function odd.after(batch, width, layers)
+  local x = batch.x
+  for i = 1, layers do
+    x = nn.unit("layer" .. i, function()
+      return nn.layernorm("norm", x + nn.linear("linear", nn.gelu(nn.linear("up", x, width)), width))
+    end)
+  end
+  return prun.losses.mse(x, batch.y)
+end
+
+return odd
