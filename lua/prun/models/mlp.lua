@@ -22,5 +22,6 @@ return prun.model("mlp", {
       return nn[opt.activation](y)
     end)
   end
-  return prun.losses[opt.loss](x, batch.y)
+  if opt.loss == "mse" then return prun.losses.mse(x, batch.y) end
+  return prun.losses[opt.loss](x)
 end)
