@@ -23,6 +23,8 @@ enum class Exit : int {
   mismatch = 12,
   join = 13,
   transport = 14,
+  checkpoint_write = 15,
+  checkpoint_invalid = 16,
   corrupt_link = 17,
   out_of_memory = 18,
   script_limit = 19,

@@ -24,6 +24,8 @@ struct CompileOptions {
   std::string device = "cpu";
   bool check_finite = false;  // ops that find NaNs and infinities
   bool widen = false;         // every float is stored as f64: the program is the same, casts and wires change nothing
+  int64_t checkpoint_every = 0;  // steps; 0: no checkpoints
+  int64_t first_step = -1;       // >= 0: begins at this step with the state of a checkpoint
   // Scratch of one op on that device; null: none needed.
   std::function<int64_t(const Program&, const Op&)> workspace_bytes;
   // Whether the device wants ops to be made one op of that kind (fuse.cc); null: it has no such kernels.

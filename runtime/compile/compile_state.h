@@ -31,6 +31,7 @@ struct UnitStorage {
   TensorId grad;        // the gradient the optimizer reads: the shard, or all
   TensorId whole_grad;  // sharded, and microbatches are summed before they are reduced: the sum
   std::vector<TensorId> optimizer;        // sgd: momentum; adamw: m, v
+  std::vector<TensorId> staged;           // copies of master and optimizer in the host's memory, for a checkpoint
   const StrategyUnit* offload = nullptr;  // where it says that optimizer state lives in the host's memory
   bool master_offloaded = false;
   int64_t bucket_start = 0;  // not sharded: where the unit's gradient starts in the flat buffer of all
@@ -62,7 +63,8 @@ struct StageStep {
 // Ranks along the pipeline's axis and stages; 1 and 1 without a pipeline.
 int pipeline_ranks(const Plan& plan);
 int pipeline_stages(const Plan& plan);
-DataSource data_source(const Data& data);  // as the program has it
+DataSource data_source(const Data& data);                              // as the program has it
+std::vector<std::string> optimizer_slots(const Optimizer& optimizer);  // "adamw.m"
 int rank_of_stage(const Plan& plan, int stage);
 int stage_of_chunk(const Plan& plan, int rank, int chunk);
 
@@ -122,6 +124,8 @@ void build_step(CompileState& state);      // step_builder.cc: compute ops, what
 void evaluate(CompileState& state);        // evaluate.cc: forward on data of its own
 void synchronize(CompileState& state);     // synchronize.cc: the average of weights that ranks let drift apart
 void report(CompileState& state);          // report.cc: norms of units
+void checkpoint(CompileState& state);      // checkpoint.cc: the state to the host's memory, and on to the disk
+void describe_state(CompileState& state);  // checkpoint.cc: called by place
 void lower_program(CompileState& state);   // lower_program.cc: level 3
 void check_finite(CompileState& state);    // check_finite.cc: --check-finite
 void widen(CompileState& state);           // widen.cc: floats as f64, for proofs

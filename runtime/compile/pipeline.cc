@@ -1,5 +1,6 @@
 // The order of the passes, and the runner that calls, times and checks each of them. A new pass is a file of its own
 // and a line in kPasses.
+#include <algorithm>
 #include <chrono>
 
 #include "compile/compile.h"
@@ -39,6 +40,7 @@ constexpr Pass kPasses[] = {
     {"synchronize", Scope::trained, synchronize},
     {"report", Scope::trained, report},
     {"evaluate", Scope::trained, evaluate},
+    {"checkpoint", Scope::trained, checkpoint},
     {"lower_program", Scope::listed, lower_program},
     {"check_finite", Scope::program, check_finite},
     {"workspace", Scope::program, [](CompileState& state) { add_workspaces(state.program, state.options); }},
@@ -81,7 +83,7 @@ Program describe(const Plan& plan, const CompileOptions& options) {
   program.mesh = plan.mesh;
   program.device = options.device;
   program.rank_order = plan.rank_order;
-  program.schedule = {plan.steps, plan.seed, plan.optimizer.lr};
+  program.schedule = {plan.steps, std::max<int64_t>(0, options.first_step), plan.seed, plan.optimizer.lr};
   return program;
 }
 

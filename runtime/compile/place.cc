@@ -30,6 +30,8 @@ UnitLayout layout_of(const CompileState& state, const Unit& unit) {
   return layout;
 }
 
+}  // namespace
+
 std::vector<std::string> optimizer_slots(const Optimizer& optimizer) {
   std::vector<std::string> slots;
   const OptimizerTraits& traits = *optimizer.op->optimizer;
@@ -37,6 +39,8 @@ std::vector<std::string> optimizer_slots(const Optimizer& optimizer) {
     for (std::string_view slot : traits.slots) slots.push_back(fmt::format("{}.{}", optimizer.op->name, slot));
   return slots;
 }
+
+namespace {
 
 // Which part of each parameter the rank has, as init_params reads it; nothing when all are whole.
 void describe_splits(const CompileState& state, const Unit& unit, Attrs& attrs) {
@@ -276,13 +280,31 @@ void initialise(CompileState& state) {
     const auto zero = [&](TensorId tensor) {
       stream.ops.push_back(make_zero(tensor, Phase::init, state.plan.optimizer.site));
     };
-    stream.ops.push_back(init_unit(state, unit, initial));
+    const bool resumes = state.options.first_step >= 0;
+    Op init = init_unit(state, unit, initial);
+    // The same parts of the same parameters, or of a moment of each, from a checkpoint.
+    const auto read = [&](TensorId state_tensor, TensorId to) {
+      Op op = init;
+      op.def = &ops::load_state;
+      op.writes = {to};
+      op.attrs.set("state", int64_t{state_tensor.index()});
+      stream.ops.push_back(std::move(op));
+    };
+    if (resumes)
+      read(storage.master, initial);
+    else
+      stream.ops.push_back(init);
     if (storage.compute.index() >= 0)
       stream.ops.push_back(make_cast(state.program, initial, storage.compute, Phase::init, state.plan.optimizer.site));
     if (storage.master_offloaded) store(storage.master);
     zero(storage.grad);
     if (storage.whole_grad.index() >= 0) zero(storage.whole_grad);
-    for (TensorId slot : storage.optimizer) storage.offload ? store(slot) : zero(slot);
+    for (TensorId slot : storage.optimizer) {
+      if (resumes) read(slot, storage.offload ? storage.grad : slot);
+      if (storage.offload) store(slot);
+      if (!resumes && !storage.offload) zero(slot);
+    }
+    if (resumes && storage.offload) zero(storage.grad);
   }
   stream.ops.push_back(make_zero(state.loss_tensor, Phase::init, state.graph.values[state.graph.loss].site));
   state.program.init().streams.push_back(std::move(stream));
@@ -314,6 +336,7 @@ void place(CompileState& state) {
                  state.graph.values[state.graph.loss].site);
   state.program.step().loss = state.loss_tensor;
   scale_losses(state);
+  describe_state(state);
   initialise(state);
 }
 

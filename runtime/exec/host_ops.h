@@ -5,6 +5,7 @@
 #include <string>
 
 #include "device/device.h"
+#include "exec/checkpoint_ops.h"
 
 namespace prun {
 
@@ -31,6 +32,7 @@ inline constexpr char kForMetrics = '\x1e';
 struct HostServices {
   Table<BodyId, std::shared_ptr<Dataset>> datasets;  // null: the body reads none
   std::function<void(const std::string&)> print;     // a whole line
+  std::shared_ptr<CheckpointServices> checkpoints;
 };
 
 HostServices open_host_services(const Program& program, std::function<void(const std::string&)> print);

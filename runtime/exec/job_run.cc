@@ -37,13 +37,14 @@ std::string failed_op_words(const std::exception_ptr& error, const Op* op) {
 
 JobRun::JobRun(const Program& program, RankDevice& device, World& world, const ExecutorOptions& options)
     : program_(program), rank_device_(device), world_(world), options_(options) {
-  table_.set(program.schedule, 0);
+  table_.set(program.schedule, program.schedule.first);
   memory_.rank = options.rank;
   memory_.program = &program;
   memory_.table = &table_;
   memory_.arena = device.arena();
   memory_.host_arena = device.host_arena();
   host_ = open_host_services(program, options.print);
+  host_.checkpoints = open_checkpoints(options.checkpoint, program, options.rank, options.aborted);
   make_communicators();
   options_.recorder->streams = static_cast<uint32_t>(program.step().streams.size());
 }
@@ -86,6 +87,7 @@ void JobRun::run() {
     }
   });
   publish_step();
+  if (host_.checkpoints->writer) host_.checkpoints->writer->wait();
   publish_use();
   options_.recorder->phase.store(RunPhase::finished, std::memory_order_release);
 }

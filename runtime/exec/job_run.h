@@ -29,6 +29,7 @@ struct ExecutorOptions {
   RecorderHeader* recorder = nullptr;  // zeroed mapping with magic and capacity set
   std::function<bool()> aborted;       // the job is ending
   std::function<void(const std::string&)> print;
+  CheckpointOptions checkpoint;
 };
 
 class JobRun {

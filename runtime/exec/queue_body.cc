@@ -71,7 +71,7 @@ QueueBody::QueueBody(const QueueContext& context, BodyId id)
 // Addresses of the op's tensors in the host's memory from `base` on, by tensor id.
 std::unique_ptr<std::vector<void*>> QueueBody::places(const Op& op, std::byte* base) const {
   auto places = std::make_unique<std::vector<void*>>(program().tensors.size());
-  for (const int id : staged_tensors(op)) {
+  for (const int id : staged_tensors(program(), op)) {
     (*places)[id] = base;
     base += round_up(program().tensors[id].bytes(), kAlignBytes);
   }
@@ -116,7 +116,8 @@ void QueueBody::make_hosts() {
       part->kernel = of.communicates() ? make_comm_kernel(memory, of, context_.world)
                                        : make_host_kernel(memory, of, context_.host);
       StagedChunk& whole = part->chunks.emplace_back();
-      for (const int id : seen_by(of)) whole.out.push_back(copy_of(id, *part->places, true));
+      for (const int id : of.is(ops::save_state) ? std::vector<TensorId>{} : seen_by(of))
+        whole.out.push_back(copy_of(id, *part->places, true));
       for (const int id : of.writes) whole.in.push_back(copy_of(id, *part->places, false));
     } else {
       part->kernel = make_chunks_kernel(memory, of, context_.world, part->chunks);

@@ -27,16 +27,17 @@ bool needs_host(const Program& program, const Op& op) {
 
 }  // namespace
 
-std::vector<TensorId> staged_tensors(const Op& op) {
+std::vector<TensorId> staged_tensors(const Program& program, const Op& op) {
   std::vector<TensorId> ids = op.reads;
   for (const int id : op.writes)
     if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
+  std::erase_if(ids, [&](TensorId id) { return program.buffers[program.tensors[id].buffer].space == Space::host; });
   return ids;
 }
 
 int64_t staged_bytes(const Program& program, const Op& op) {
   int64_t bytes = 0;
-  for (const int id : staged_tensors(op)) bytes += round_up(program.tensors[id].bytes(), kAlignBytes);
+  for (const int id : staged_tensors(program, op)) bytes += round_up(program.tensors[id].bytes(), kAlignBytes);
   return bytes;
 }
 

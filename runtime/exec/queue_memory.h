@@ -63,7 +63,7 @@ class QueueMemory final : public RankDevice {
 };
 
 // The tensors that a host op reads and writes, each once, in the order of their host copies.
-std::vector<TensorId> staged_tensors(const Op& op);
+std::vector<TensorId> staged_tensors(const Program& program, const Op& op);
 // Bytes of those copies.
 int64_t staged_bytes(const Program& program, const Op& op);
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 
+#include "ir/ops.h"
+
 namespace prun {
 namespace {
 
@@ -118,7 +120,7 @@ class Builder {
 Regions::Regions(const Body& body, const std::vector<std::vector<How>>& how) { Builder(body, how, *this).build(); }
 
 bool can_come_first(const Op& op) {
-  return op.def->op_class == OpClass::host && op.reads.empty() &&
+  return op.is(ops::next_batch) && op.reads.empty() &&
          std::all_of(op.waits.begin(), op.waits.end(), [](const Edge& edge) { return edge.back > 0; });
 }
 

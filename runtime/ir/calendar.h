@@ -12,16 +12,17 @@ namespace prun {
 template <class Run>
 void follow_calendar(const Program& program, const Run& run) {
   run(kInitBody, 0, 1);
-  for (int64_t step = 0, end = 0; step < program.schedule.steps; step = end) {
+  for (int64_t step = program.schedule.first, end = 0; step < program.schedule.steps; step = end) {
     end = program.schedule.steps;
     for (BodyId id = kStepBody + 1; id < program.bodies.next(); ++id) {
-      const int64_t every = program.bodies[id].when.every;
-      end = std::min(end, (step / every + 1) * every);
+      const When& when = program.bodies[id].when;
+      end = std::min(end, (step / when.every + 1) * when.every);
+      if (when.last > step) end = std::min(end, when.last);
     }
     run(kStepBody, step, end);
     for (BodyId id = kStepBody + 1; id < program.bodies.next(); ++id) {
       const When& when = program.bodies[id].when;
-      const int64_t runs = end / when.every * when.times;
+      const int64_t runs = (end + when.every - 1) / when.every * when.times;
       if (when.due_after(end - 1)) run(id, runs - when.times, runs);
     }
   }

@@ -13,13 +13,14 @@
 #include "ir/learning_rate.h"
 #include "ir/mesh.h"
 #include "ir/op_def.h"
+#include "ir/state.h"
 #include "ir/types.h"
 
 namespace prun {
 
-enum class Role : uint8_t { param, grad, optimizer, gathered, reduce, activation, data, workspace };
+enum class Role : uint8_t { param, grad, optimizer, gathered, reduce, activation, data, workspace, snapshot };
 std::string_view role_name(Role role);
-inline constexpr int kRoles = 8;
+inline constexpr int kRoles = 9;
 
 // Whose memory: each rank has an arena in both. Ops work in the device's; `load` and `store` copy between them.
 enum class Space : uint8_t { device, host };
@@ -106,7 +107,8 @@ struct DataSource {
 struct When {
   int64_t every = 0;  // steps; 0: once
   int64_t times = 1;
-  bool due_after(int64_t step) const { return every > 0 && (step + 1) % every == 0; }
+  int64_t last = 0;  // also after this many steps; 0: not
+  bool due_after(int64_t step) const { return every > 0 && ((step + 1) % every == 0 || step + 1 == last); }
   bool operator==(const When&) const = default;
 };
 
@@ -124,6 +126,7 @@ inline constexpr BodyId kInitBody = 0, kStepBody = 1;
 // Where a program computes besides its buffers: what the step table holds.
 struct Schedule {
   int64_t steps = 1;
+  int64_t first = 0;  // the first step of this run: those before it are in the checkpoint that it begins with
   uint64_t seed = 0;
   LearningRate learning_rate;
 };
@@ -143,6 +146,7 @@ struct Program {
   Table<BufferId, Buffer> buffers;
   Table<TensorId, Tensor> tensors;
   std::vector<Pool> pools;
+  std::vector<StateTensor> state;  // what a checkpoint holds of this class
   // What runs once before step 0, the step, then what runs between steps, in the order in which it runs.
   Table<BodyId, Body> bodies = {{"init", {0}, {}, {}, {}}, {"step", {1}, {}, {}, {}}};
   Schedule schedule;

@@ -18,7 +18,7 @@ using archive::bad;
 using archive::Like;
 
 constexpr std::string_view kMagic = "PRUNJOB";
-constexpr char kVersion = 6;  // raise it whenever a visit function below changes
+constexpr char kVersion = 7;  // raise it whenever a visit function below changes
 constexpr size_t kDigestBytes = 32;
 constexpr size_t kHeaderBytes = kMagic.size() + 1 + kDigestBytes;
 
@@ -34,11 +34,11 @@ std::array<unsigned char, kDigestBytes> sha256(std::string_view bytes) {
 
 // The last enumerators, for Reader's bounds.
 constexpr Dtype last_of(Dtype) { return Dtype::u8; }
-constexpr Role last_of(Role) { return Role::workspace; }
+constexpr Role last_of(Role) { return Role::snapshot; }
 constexpr Space last_of(Space) { return Space::host; }
 constexpr Phase last_of(Phase) { return Phase::program; }
 constexpr RateKind last_of(RateKind) { return RateKind::cosine; }
-static_assert(static_cast<int>(Role::workspace) + 1 == kRoles);
+static_assert(static_cast<int>(Role::snapshot) + 1 == kRoles);
 
 // One visit function per struct; order is the format.
 // clang-format off
@@ -46,10 +46,10 @@ template <class A> void visit(A& a, Like<Site> auto& v) { a(v.file, v.line); }
 template <class A> void visit(A& a, Like<Axis> auto& v) { a(v.name, v.size); }
 template <class A> void visit(A& a, Like<Edge> auto& v) { a(v.stream, v.index, v.back); }
 template <class A> void visit(A& a, Like<Stream> auto& v) { a(v.name, v.ops); }
-template <class A> void visit(A& a, Like<When> auto& v) { a(v.every, v.times); }
+template <class A> void visit(A& a, Like<When> auto& v) { a(v.every, v.times, v.last); }
 template <class A> void visit(A& a, Like<Body> auto& v) { a(v.name, v.when, v.streams, v.data, v.loss); }
 template <class A> void visit(A& a, Like<LearningRate> auto& v) { a(v.peak, v.kind, v.warmup, v.steps, v.least); }
-template <class A> void visit(A& a, Like<Schedule> auto& v) { a(v.steps, v.seed, v.learning_rate); }
+template <class A> void visit(A& a, Like<Schedule> auto& v) { a(v.steps, v.first, v.seed, v.learning_rate); }
 template <class A> void visit(A& a, Like<Pool> auto& v) { a(v.name, v.role, v.slots, v.slot_bytes); }
 template <class A> void visit(A& a, Like<Job> auto& v) { a(v.classes, v.class_of_rank); }
 template <class A> void visit(A& a, Like<Tensor> auto& v) { a(v.name, v.buffer, v.byte_offset, v.dtype, v.shape); }
@@ -58,6 +58,9 @@ template <class A> void visit(A& a, Like<Buffer> auto& v) {
 }
 template <class A> void visit(A& a, Like<DataSource> auto& v) {
   a(v.kind, v.path, v.file_bytes, v.skip_bytes, v.vocab, v.global_batch);
+}
+template <class A> void visit(A& a, Like<StateTensor> auto& v) {
+  a(v.name, v.tensor, v.staged, v.begin, v.shape, v.split_axis, v.split_dim, v.blocks, v.shard_axis, v.replicated, v.copy);
 }
 // clang-format on
 
@@ -120,8 +123,8 @@ void visit(A& a, Like<Op> auto& v) {
 
 template <class A>
 void visit(A& a, Like<Program> auto& v) {
-  a(v.name, v.mesh, v.device, v.rank_order, v.buffers, v.tensors, v.pools, v.bodies, v.schedule, v.tokens_per_step,
-    v.sample_word, v.arena_bytes, v.host_arena_bytes);
+  a(v.name, v.mesh, v.device, v.rank_order, v.buffers, v.tensors, v.pools, v.state, v.bodies, v.schedule,
+    v.tokens_per_step, v.sample_word, v.arena_bytes, v.host_arena_bytes);
   for (auto& bytes : v.role_bytes) a(bytes);
   for (auto& bytes : v.host_role_bytes) a(bytes);
 }

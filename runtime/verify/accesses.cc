@@ -118,7 +118,7 @@ void allow_padding(const BodyView& init, const BodyView& step, Coverage& written
   for (const OpRef ref : init.order.sequence()) {
     const Op& op = init.op(ref);
     if (op.def->op_class == OpClass::transfer) move_pieces(program, op, pieces);
-    if (!op.is(ops::init_params)) continue;
+    if (!makes_state(op)) continue;
     const Tensor& flat = program.tensors[op.writes[0]];
     const int64_t size = dtype_bytes(flat.dtype);
     const std::vector<int64_t> starts = op.attrs.integers("starts"), counts = op.attrs.integers("counts");

@@ -52,7 +52,7 @@ void check_program(const Program& program, const std::string& axis, Findings& fi
   // Weights are what init_params makes.
   for (const Stream& stream : program.init().streams)
     for (const Op& op : stream.ops) {
-      if (!op.is(ops::init_params)) continue;
+      if (!makes_state(op)) continue;
       const Tensor& weights = program.tensors[op.writes[0]];
       const auto [begin, end] = uncovered(range(op.writes[0]), averaged[weights.buffer]);
       if (begin < end)

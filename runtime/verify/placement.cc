@@ -298,7 +298,8 @@ struct SourceRow {
 };
 constexpr SourceRow kSources[] = {{&ops::fill, kInvariant},        {&ops::values, kInvariant},
                                   {&ops::iota, kInvariant},        {&ops::next_batch, kInvariant},
-                                  {&ops::init_params, kInvariant}, {&ops::random_int, kVarying}};
+                                  {&ops::init_params, kInvariant}, {&ops::load_state, kInvariant},
+                                  {&ops::random_int, kVarying}};
 
 }  // namespace
 
@@ -323,7 +324,7 @@ void PlacementFlow::sources(OpContext& context) {
   }
   for (size_t w = 0; w < context.writes.size(); w++)
     context.writes[w] = whole(*context.write_tensors[w], {id_of(base)});
-  if (!op.is(ops::init_params)) return;
+  if (!makes_state(op)) return;
 
   for (size_t a = 0; a < axes_.size(); a++)
     if (stages_[a]) base[a] = varying(Differs::stages);

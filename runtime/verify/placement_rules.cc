@@ -150,9 +150,10 @@ constexpr const OpDef* kCommunication[] = {&ops::all_reduce, &ops::all_gather, &
                                            &ops::broadcast,  &ops::send,       &ops::recv,       &ops::put,
                                            &ops::signal,     &ops::wait_signal};
 constexpr const OpDef* kNotFollowed[] = {
-    &ops::reduce,       &ops::gather,       &ops::scatter,        &ops::barrier,
-    &ops::all_gather_v, &ops::enter,        &ops::ring_attention, &ops::ring_attention_grad,
-    &ops::print,        &ops::report_norms, &ops::require_finite};
+    &ops::reduce,        &ops::gather,       &ops::scatter,          &ops::barrier,
+    &ops::all_gather_v,  &ops::enter,        &ops::ring_attention,   &ops::ring_attention_grad,
+    &ops::print,         &ops::report_norms, &ops::await_checkpoint, &ops::save_state,
+    &ops::require_finite};
 
 }  // namespace
 }  // namespace rules

@@ -46,7 +46,7 @@ std::string problem_of(const BodyView& body, const Op& op) {
   for (const int id : op.reads) reads.push_back(program.tensors[id].type());
   for (const int id : op.writes) writes.push_back(program.tensors[id].type());
   if (op.attrs.has("workspace") && !writes.empty()) writes.pop_back();
-  if (op.is(ops::init_params)) return init_params(program, op, writes.at(0));
+  if (makes_state(op)) return init_params(program, op, writes.at(0));
   if (op.is(ops::next_batch)) return next_batch(body, op, writes);
   return shape_problem(*op.def, reads, writes, op.attrs);
 }

@@ -1,4 +1,5 @@
-// Ops work in the device's memory; only transfers touch the host's: a load reads there, a store writes there.
+// Ops work in the device's memory; only transfers touch the host's: a load reads there, a store writes there, and what
+// goes to a checkpoint is read there.
 #include <fmt/format.h>
 
 #include "ir/ops.h"
@@ -20,7 +21,7 @@ void spaces_are_kept(const JobView& view, Findings& findings) {
                        op.site);
         }
       };
-      expect(op.reads, op.is(ops::load) ? Space::host : Space::device, "reads");
+      expect(op.reads, op.is(ops::load) || op.is(ops::save_state) ? Space::host : Space::device, "reads");
       expect(op.writes, op.is(ops::store) ? Space::host : Space::device, "writes");
     }
   }

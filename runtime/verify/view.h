@@ -111,6 +111,8 @@ bool is_state(const Buffer& buffer);
 // Looks at values, and what it makes is no result of the step.
 inline bool is_check(const Op& op) { return op.def->role == OpRole::check && op.def->op_class == OpClass::compute; }
 inline bool is_optimizer(const Op& op) { return op.def->role == OpRole::optimizer; }
+// Makes what a unit begins with: parameters, or the state of a checkpoint.
+inline bool makes_state(const Op& op) { return op.is(ops::init_params) || op.is(ops::load_state); }
 // How many tensors an optimizer updates: the parameters, then their state.
 inline size_t updated_by(const Op& op) { return op.writes.size() - (op.def->optimizer->casts ? 1 : 0); }
 

@@ -20,11 +20,12 @@ MAY_INCLUDE = {
     "ir": {"base", "ir"},
     "compile": {"base", "ir", "compile"},
     "verify": {"base", "ir", "verify"},
+    "checkpoint": {"base", "ir", "checkpoint"},
     "script": {"base", "ir", "script"},
     "launch": {"base", "launch"},
     "comm": {"base", "ir", "comm", PUBLIC},
     "device": {"base", "ir", "device", PUBLIC},
-    "exec": {"base", "ir", "comm", "device", "exec", PUBLIC},
+    "exec": {"base", "ir", "checkpoint", "comm", "device", "exec", PUBLIC},
     "prove": {"base", "ir", "compile", "device", "exec", "prove"},
 }
 ONLY_IN = {  # library header -> the folder that may include it

@@ -57,6 +57,10 @@ Job build_job(const Options& options, int ranks, Plan* read) {
   CompileOptions compile_options;
   compile_options.device = options.device;
   compile_options.check_finite = options.check_finite;
+  const CheckpointSettings& checkpoint = options.checkpoint;
+  if (!checkpoint.folder.empty() || checkpoint.every > 0)
+    compile_options.checkpoint_every = checkpoint.every > 0 ? checkpoint.every : plan.steps;
+  compile_options.first_step = checkpoint.first_step;
   compile_options.workspace_bytes = [&](const Program& program, const Op& op) {
     return device->workspace_bytes(program, op, threads_per_rank(options.launch.nproc));
   };

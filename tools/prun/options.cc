@@ -146,6 +146,12 @@ void define_options(CLI::App& app, Commands command, Options& o) {
       "what the compiler has after this pass: graph, schedule or program (--time-passes names all)");
   define.text(kRun, "--metrics", "FILE", o.metrics, "write one JSON object a step");
   define.text(kRun, "--trace", "FILE", o.trace, "write a timeline that opens in Perfetto");
+  define.text(kRun, "--checkpoint", "DIR", o.checkpoint.folder, "keep what was trained: checkpoints go to this folder");
+  define.whole(kPlanCommands, "--checkpoint-every", "K", o.checkpoint.every, 1,
+               "steps from one checkpoint to the next (default: one at the end)");
+  define.whole(kRun, "--checkpoint-keep", "N", o.checkpoint.keep, 1, "remove all but the newest N (default: keep all)");
+  define.text(kRun, "--resume", "auto|PATH", o.checkpoint.resume,
+              "go on from a checkpoint; auto: the newest whole one in --checkpoint, if any");
   define.whole(kSpans | kCheck | kDump, "--nnodes", "N", o.launch.nnodes, 1, "nodes of the job (default 1)");
   define.whole(kRun | kBench, "--node-rank", "I", o.launch.node_rank, 0, "which of them this is, from 0");
   define.text(kSpans, "--rendezvous", "HOST:PORT", o.launch.rendezvous, "where node 0 listens; needed with --nnodes");
@@ -268,6 +274,7 @@ void check_together(Options& o, const Command& command) {
     throw usage_error("which plugin? For example: prun conform shm, or prun conform build/lib/prun/plugins/mine.so");
   if ((command.bit & (kRun | kCheck | kDump)) != 0 && o.plan.empty())
     throw usage_error("which plan? For example: prun plans/zero3.lua --nproc 8");
+  if (command.bit == kRun) check_checkpoint_options(o.checkpoint);
   if (command.bit == kBench) finish_bench(o);
 }
 

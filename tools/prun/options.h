@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "bench/settings.h"
+#include "checkpoints.h"
 #include "comm/comm.h"
 #include "launch/launch.h"
 
@@ -27,6 +28,7 @@ struct Options {
   int first_device = 0, ranks_per_device = 1;
   std::map<std::string, std::string> settings;  // --set
   std::string metrics, trace;
+  CheckpointSettings checkpoint;
   BenchSettings bench;
 
   std::string program, lua_dir;  // this executable, and the DSL that it finds

@@ -12,6 +12,7 @@
 #include "comm/comm.h"
 #include "comm/transport/transport_choice.h"
 #include "device/device.h"
+#include "exec/clock.h"
 #include "exec/rank_device.h"
 #include "heterogeneous_devices.h"
 #include "launcher_bootstrap.h"
@@ -74,6 +75,18 @@ ExecutorOptions executor_options(const RankStart& start, const Options& options)
   return executor;
 }
 
+// Rank 0's process and time name the run, the same on all ranks.
+CheckpointOptions checkpoint_options(const RankStart& start, const Options& options) {
+  CheckpointOptions checkpoint;
+  checkpoint.folder = options.checkpoint.folder;
+  checkpoint.resume = options.checkpoint.resume;
+  checkpoint.keep = options.checkpoint.keep;
+  checkpoint.program = start.job_hash;
+  if (!checkpoint.folder.empty())
+    checkpoint.run = start.launcher->all_gather(fmt::format("{:x}{:x}", getpid(), now_ns()))[0];
+  return checkpoint;
+}
+
 // What a rank takes, in the order of taking; it outlives the report of an error.
 struct Rank {
   explicit Rank(const RankStart& start) : bootstrap(*start.launcher, static_cast<RecorderHeader*>(start.recorder)) {}
@@ -93,7 +106,8 @@ void train(const RankStart& start, const Options& options, const DeviceReport& d
     throw Error(Exit::mismatch, fmt::format("rank {} has another program than the launcher sent", start.rank));
   rank.job = parse_job(start.job);
   const Program& program = rank.job.program(start.rank);
-  const ExecutorOptions execution = executor_options(start, options);
+  ExecutorOptions execution = executor_options(start, options);
+  execution.checkpoint = checkpoint_options(start, options);
   rank.device = open_device(program.device);
   if (rank.device->memory_kind() != PRUN_MEM_HOST) compare_devices(start, options, devices);
   rank.world = World::open(world_options(start, options, *rank.device), rank.bootstrap);

@@ -40,10 +40,13 @@ int train_rank(const RankStart& start, const Options& options, const DeviceRepor
 int run_command(Options& options) {
   const DeviceReport devices = check_devices(options);
   settle_options(options, devices);
+  settle_checkpoints(options.checkpoint);
+  const CheckpointLock lock(options.checkpoint.folder);
   Observer observer(options, peak_flops(devices) * options.launch.nnodes);  // other nodes have what this one has
   Launch launch(options.launch, observer);
   try {
     if (launch.gives_job()) observer.job = build_job(options, launch.ranks());
+    if (launch.gives_job()) require_checkpoint_fits(options.checkpoint, observer.job);
     if (launch.gives_job()) check_device_memory(options, observer.job, devices);
   } catch (const Error& error) {
     launch.refuse(error);

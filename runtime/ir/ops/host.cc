@@ -5,5 +5,10 @@ namespace prun::ops {
 const OpDef next_batch = {.name = "next_batch", .op_class = OpClass::host, .role = OpRole::source, .side_first = 0};
 const OpDef print = {.name = "print", .op_class = OpClass::host, .role = OpRole::output};
 const OpDef report_norms = {.name = "report_norms", .op_class = OpClass::host, .role = OpRole::output};
+// The state of a checkpoint: parameters or a moment, as init_params makes them; the end of the one that is written; and
+// the state in the host's memory on its way to the disk.
+const OpDef load_state = {.name = "load_state", .op_class = OpClass::host, .role = OpRole::source};
+const OpDef await_checkpoint = {.name = "await_checkpoint", .op_class = OpClass::host, .role = OpRole::output};
+const OpDef save_state = {.name = "save_state", .op_class = OpClass::host, .role = OpRole::output};
 
 }  // namespace prun::ops

@@ -1,0 +1,99 @@
+#include "checkpoint/index.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "checkpoint/folder.h"
+
+namespace prun::checkpoint {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json tensors_json(const std::map<std::string, SavedTensor>& tensors) {
+  Json all = Json::object();
+  for (const auto& [name, tensor] : tensors) {
+    Json pieces = Json::array();
+    for (const SavedPiece& piece : tensor.pieces)
+      pieces.push_back(
+          {{"file", piece.file}, {"offset", piece.offset}, {"shape", piece.shape}, {"sha256", piece.sha256}});
+    all[name] = {{"dtype", tensor.dtype}, {"shape", tensor.shape}, {"pieces", std::move(pieces)}};
+  }
+  return all;
+}
+
+std::map<std::string, SavedTensor> read_tensors(const Json& all) {
+  std::map<std::string, SavedTensor> tensors;
+  for (const auto& [name, entry] : all.items()) {
+    SavedTensor tensor{entry.at("dtype").get<std::string>(), entry.at("shape").get<Shape>(), {}};
+    for (const Json& piece : entry.at("pieces"))
+      tensor.pieces.push_back({piece.at("file").get<std::string>(), piece.at("offset").get<Shape>(),
+                               piece.at("shape").get<Shape>(), piece.at("sha256").get<std::string>()});
+    tensors.emplace(name, std::move(tensor));
+  }
+  return tensors;
+}
+
+Error invalid(const std::string& path, const std::string& what) {
+  return Error(Exit::checkpoint_invalid, fmt::format("{}: {}", path, what));
+}
+
+}  // namespace
+
+std::string index_text(const Index& index) {
+  const Json json = {{"format", "prun checkpoint"},
+                     {"version", kFormat},
+                     {"step", index.step},
+                     {"steps", index.steps},
+                     {"seed", index.seed},
+                     {"samples", index.samples},
+                     {"ranks", index.ranks},
+                     {"mesh", index.mesh},
+                     {"plan", index.plan},
+                     {"program", index.program},
+                     {"data", index.data},
+                     {"learning_rate", index.rate},
+                     {"tensors", tensors_json(index.tensors)}};
+  return json.dump(1) + "\n";
+}
+
+Index read_index(const std::string& folder) {
+  const std::string path = folder + "/index.json", text = read_file(path);
+  const Json json = Json::parse(text, nullptr, false);
+  if (!json.is_object() || json.value("format", "") != "prun checkpoint")
+    throw invalid(path, "this is not the index of a checkpoint");
+  const int version = json.value("version", 0);
+  if (version > kFormat)
+    throw invalid(path, fmt::format("format {} is of a newer prun; this one reads up to {}", version, kFormat));
+  try {
+    Index index;
+    index.step = json.at("step").get<int64_t>();
+    index.steps = json.at("steps").get<int64_t>();
+    index.seed = json.at("seed").get<uint64_t>();
+    index.samples = json.at("samples").get<int64_t>();
+    index.ranks = json.at("ranks").get<int64_t>();
+    index.mesh = json.at("mesh").get<std::string>();
+    index.plan = json.at("plan").get<std::string>();
+    index.program = json.at("program").get<std::string>();
+    index.data = json.at("data").get<std::string>();
+    index.rate = json.at("learning_rate").get<std::string>();
+    index.tensors = read_tensors(json.at("tensors"));
+    return index;
+  } catch (const Json::exception& error) {
+    throw invalid(path, fmt::format("the index is damaged ({})", error.what()));
+  }
+}
+
+std::string manifest_text(const std::map<std::string, SavedTensor>& tensors) { return tensors_json(tensors).dump(); }
+
+std::map<std::string, SavedTensor> parse_manifest(const std::string& text, const std::string& path) {
+  try {
+    return read_tensors(Json::parse(text));
+  } catch (const Json::exception& error) {
+    throw invalid(path, error.what());
+  }
+}
+
+}  // namespace prun::checkpoint

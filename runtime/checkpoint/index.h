@@ -1,0 +1,48 @@
+// index.json of a checkpoint: what it holds, at which step, and where each piece of each tensor is.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "ir/types.h"
+
+namespace prun::checkpoint {
+
+inline constexpr int kFormat = 1;  // raised when a reader of before would misread
+
+// A box of a logical tensor, in one file under the tensor's name.
+struct SavedPiece {
+  std::string file;  // relative to the checkpoint's folder
+  Shape offset, shape;
+  std::string sha256;  // of its data
+};
+
+struct SavedTensor {
+  std::string dtype;  // as safetensors has it
+  Shape shape;
+  std::vector<SavedPiece> pieces;
+};
+
+struct Index {
+  int64_t step = 0;   // steps that were done
+  int64_t steps = 0;  // that the run was to do
+  uint64_t seed = 0;
+  int64_t ranks = 0;
+  std::string mesh;        // "dp=2 tp=4"
+  std::string plan;        // as typed
+  std::string program;     // SHA-256 of the job
+  std::string data, rate;  // what the data and the learning rate were, in words
+  int64_t samples = 0;     // of the data that were read
+  std::map<std::string, SavedTensor> tensors;
+};
+
+// Throws checkpoint_invalid for a file that is missing or damaged, and for a format of a newer prun.
+Index read_index(const std::string& folder);
+std::string index_text(const Index& index);
+
+// A rank's part of the index, as it writes it beside its files.
+std::string manifest_text(const std::map<std::string, SavedTensor>& tensors);
+std::map<std::string, SavedTensor> parse_manifest(const std::string& text, const std::string& path);
+
+}  // namespace prun::checkpoint

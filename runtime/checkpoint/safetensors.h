@@ -1,0 +1,55 @@
+// safetensors files: a header of JSON, then the data of the tensors one after another. Sharded files carry where each
+// piece lies in its tensor, as PyTorch's distributed checkpoints read it (DCP_SHARDING_INFO).
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "checkpoint/sha256.h"
+#include "ir/types.h"
+
+namespace prun::checkpoint {
+
+std::string_view safetensors_dtype(Dtype dtype);  // "F32"
+
+// A piece to write: `fill(to, first, count)` gives elements of the piece in row-major order.
+struct PieceToWrite {
+  std::string name;
+  Dtype dtype = Dtype::f32;
+  Shape shape, offset;  // offset: in the logical tensor
+  std::function<void(std::byte* to, int64_t first, int64_t count)> fill;
+};
+
+// Writes the file and waits for the disk; returns the SHA-256 of each piece's data. Throws checkpoint_write.
+std::vector<std::string> write_safetensors(const std::string& path, const std::vector<PieceToWrite>& pieces,
+                                           const std::function<bool()>& cancelled);
+
+// A file mapped for reading. Throws checkpoint_invalid for what is not a safetensors file, or a cut one.
+class SafetensorsFile {
+ public:
+  struct Tensor {
+    std::string dtype;
+    Shape shape;
+    const std::byte* data = nullptr;
+    int64_t bytes = 0;
+  };
+  explicit SafetensorsFile(const std::string& path);
+  ~SafetensorsFile();
+  SafetensorsFile(const SafetensorsFile&) = delete;
+  SafetensorsFile& operator=(const SafetensorsFile&) = delete;
+  const Tensor* find(const std::string& name) const;
+  const std::map<std::string, Tensor>& tensors() const { return tensors_; }
+  const std::string& path() const { return path_; }
+
+ private:
+  void read_header();
+  std::string path_;
+  const std::byte* mapping_ = nullptr;
+  int64_t size_ = 0;
+  std::map<std::string, Tensor> tensors_;
+};
+
+}  // namespace prun::checkpoint

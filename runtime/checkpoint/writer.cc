@@ -1,0 +1,142 @@
+#include "checkpoint/writer.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <vector>
+
+#include "checkpoint/folder.h"
+#include "checkpoint/index.h"
+#include "checkpoint/box_copy.h"
+#include "checkpoint/safetensors.h"
+#include "ir/state.h"
+
+namespace prun::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string mesh_text(const Mesh& mesh) {
+  std::string text;
+  for (const Axis& axis : mesh.axes()) text += fmt::format("{}{}={}", text.empty() ? "" : " ", axis.name, axis.size);
+  return text;
+}
+
+std::string rate_text(const LearningRate& rate) {
+  return fmt::format("peak {:g}, warmup {}, over {} steps, least {:g}", rate.peak, rate.warmup, rate.steps, rate.least);
+}
+
+}  // namespace
+
+Writer::Writer(WriterOptions options, const Program& program, int rank, std::function<bool()> cancelled)
+    : options_(std::move(options)), program_(program), rank_(rank), cancelled_(std::move(cancelled)) {
+  if (rank_ != 0) return;
+  // What runs that died left half-written.
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(options_.folder, error)) {
+    const std::string name = entry.path().filename().string();
+    if (name.rfind("step_", 0) == 0 && entry.path().extension() == ".tmp" &&
+        name.find(options_.run) == std::string::npos)
+      fs::remove_all(entry.path(), error);
+  }
+}
+
+Writer::~Writer() {
+  if (thread_.joinable()) thread_.join();
+}
+
+void Writer::wait() {
+  if (thread_.joinable()) thread_.join();
+  if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+}
+
+void Writer::start(int64_t step, std::function<const std::byte*(TensorId)> data) {
+  wait();
+  thread_ = std::thread([this, step, data = std::move(data)] {
+    try {
+      write(step, data);
+      if (rank_ == 0) commit_all(step);
+    } catch (...) {
+      failure_ = std::current_exception();
+    }
+  });
+}
+
+std::string Writer::manifest(const std::string& staging, int rank) const {
+  return fmt::format("{}/rank_{:05}.json", staging, rank);
+}
+
+// The k-th box of a tensor goes to the k-th file, since a name stands once in a file.
+void Writer::write(int64_t step, const std::function<const std::byte*(TensorId)>& data) {
+  const std::string staging = staging_folder(options_.folder, step, options_.run);
+  make_folder(staging);
+  std::vector<std::vector<PieceToWrite>> files;
+  std::map<std::string, SavedTensor> saved;
+  for (const StateTensor& state : program_.state) {
+    const Dtype dtype = program_.tensors[state.tensor].dtype;
+    const std::vector<Box> boxes = saved_boxes(program_, state, rank_);
+    for (size_t k = 0; k < boxes.size(); ++k) {
+      if (files.size() <= k) files.resize(k + 1);
+      const std::byte* from = data(state.staged);
+      files[k].push_back(
+          {state.name, dtype, boxes[k].shape, boxes[k].offset,
+           [from, box = boxes[k], size = dtype_bytes(dtype)](std::byte* to, int64_t first, int64_t n) {
+             gather_elements(box, size, from, first, n, to);
+           }});
+    }
+  }
+  for (size_t k = 0; k < files.size(); ++k) {
+    const std::string name = fmt::format("rank_{:05}_{}.safetensors", rank_, k);
+    const std::vector<std::string> sums = write_safetensors(staging + "/" + name, files[k], cancelled_);
+    for (size_t i = 0; i < sums.size(); ++i) {
+      const PieceToWrite& piece = files[k][i];
+      saved[piece.name].pieces.push_back({name, piece.offset, piece.shape, sums[i]});
+    }
+  }
+  for (const StateTensor& state : program_.state) {
+    const auto found = saved.find(state.name);
+    if (found == saved.end()) continue;
+    found->second.dtype = safetensors_dtype(program_.tensors[state.tensor].dtype);
+    found->second.shape = state.shape;
+  }
+  const std::string path = manifest(staging, rank_);
+  write_file(path + ".part", manifest_text(saved));
+  if (std::rename((path + ".part").c_str(), path.c_str()) != 0) throw write_failed(path, errno);
+}
+
+void Writer::commit_all(int64_t step) {
+  const std::string staging = staging_folder(options_.folder, step, options_.run);
+  Index index;
+  index.step = step;
+  index.steps = program_.schedule.steps;
+  index.seed = program_.schedule.seed;
+  index.ranks = program_.mesh.ranks();
+  index.mesh = mesh_text(program_.mesh);
+  index.plan = program_.name;
+  index.program = options_.program;
+  const DataSource& data = program_.step().data;
+  index.data = data.path.empty() ? data.kind : fmt::format("{} {} ({} bytes)", data.kind, data.path, data.file_bytes);
+  index.rate = rate_text(program_.schedule.learning_rate);
+  index.samples = step * data.global_batch;
+  for (int rank = 0; rank < program_.mesh.ranks(); ++rank) {
+    const std::string path = manifest(staging, rank);
+    while (!fs::exists(path)) {
+      if (cancelled_()) throw Error(Exit::checkpoint_write, "the job ended while a checkpoint was written");
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    for (auto& [name, tensor] : parse_manifest(read_file(path), path)) {
+      SavedTensor& all = index.tensors[name];
+      all.dtype = tensor.dtype;
+      all.shape = tensor.shape;
+      all.pieces.insert(all.pieces.end(), tensor.pieces.begin(), tensor.pieces.end());
+    }
+    fs::remove(path);
+  }
+  write_file(staging + "/index.json", index_text(index));
+  commit(options_.folder, staging, step, options_.keep);
+}
+
+}  // namespace prun::checkpoint

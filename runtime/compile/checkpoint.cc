@@ -1,0 +1,116 @@
+// What a checkpoint holds, and the body that takes it: a copy of the state in the host's memory, which is written to
+// the disk while the next steps run. A run that resumes reads its first state into the same memory.
+//
+// Surprising fact: weights that drift apart between averages are as many models as there are ranks, so no checkpoint is
+// taken of them.
+#include <fmt/format.h>
+
+#include "compile/compile_state.h"
+#include "compile/edge_builder.h"
+#include "compile/ir_build.h"
+#include "ir/ops.h"
+
+namespace prun {
+namespace {
+
+bool checkpoints(const CompileState& state) { return state.options.checkpoint_every > 0; }
+
+void refuse_drift(const CompileState& state) {
+  for (const UnitId unit : state.graph.units.ids()) {
+    const ClassStrategies& of = state.strategies.of(state.graph.units[unit]);
+    if (of.synchronizes)
+      throw plan_error(
+          fmt::format("the weights of '{}' differ from rank to rank between averages (unit:every), and a checkpoint "
+                      "holds one of each: leave --checkpoint and --resume, or reduce gradients in every step",
+                      state.unit_name(unit)),
+          state.plan.optimizer.site);
+  }
+}
+
+StateTensor state_tensor(const CompileState& state, UnitId unit, int parameter) {
+  const Value& value = state.graph.values[state.graph.units[unit].parameters[parameter]];
+  const UnitStorage& storage = state.storage[unit];
+  StateTensor of;
+  of.begin = state.layouts[unit].start[parameter];
+  of.shape = value.split_axis.empty() ? value.type.shape : value.whole;
+  of.split_axis = value.split_axis;
+  if (!of.split_axis.empty()) {
+    of.split_dim = value.split_dim;
+    const bool fused = value.split_dim + 1 == std::ssize(value.whole) && !value.blocks.empty();
+    of.blocks = fused ? value.blocks : std::vector<int64_t>{value.whole[value.split_dim]};
+  }
+  if (storage.sharded) of.shard_axis = storage.axis;
+  for (const Axis& axis : state.plan.mesh.axes()) {
+    const bool stages = state.plan.pipeline && state.plan.pipeline->axis == axis.name;
+    if (axis.size > 1 && !stages && axis.name != of.split_axis && axis.name != of.shard_axis)
+      of.replicated.push_back(axis.name);
+  }
+  of.copy = state.graph.units[unit].twin_of.index() >= 0;
+  return of;
+}
+
+TensorId stage(CompileState& state, TensorId tensor, const Site& site) {
+  const Tensor of = state.program.tensors[tensor];
+  const TensorId staged = add_tensor(state.program, of.name + ".snapshot", Role::snapshot, of.type(), true, site);
+  state.program.buffers[state.program.tensors[staged].buffer].space = Space::host;
+  return staged;
+}
+
+}  // namespace
+
+void describe_state(CompileState& state) {
+  const bool staged = checkpoints(state);
+  if (staged || state.options.first_step >= 0) refuse_drift(state);
+  const std::vector<std::string> slots = optimizer_slots(state.plan.optimizer);
+  for (const UnitId unit : state.graph.units.ids()) {
+    if (!state.trains(unit)) continue;
+    UnitStorage& storage = state.storage[unit];
+    std::vector<TensorId> tensors = {storage.master};
+    tensors.insert(tensors.end(), storage.optimizer.begin(), storage.optimizer.end());
+    for (size_t t = 0; t < tensors.size(); ++t) {
+      if (staged) storage.staged.push_back(stage(state, tensors[t], state.plan.optimizer.site));
+      for (int p = 0; p < std::ssize(state.graph.units[unit].parameters); ++p) {
+        StateTensor of = state_tensor(state, unit, p);
+        const std::string& name = state.graph.values[state.graph.units[unit].parameters[p]].name;
+        of.name = t == 0 ? name : fmt::format("optimizer.{}.{}", slots[t - 1], name);
+        of.tensor = tensors[t];
+        if (staged) of.staged = storage.staged[t];
+        state.program.state.push_back(std::move(of));
+      }
+    }
+  }
+}
+
+// Offloaded state goes through the gradient's memory, which is free between two steps and must be zero in the next.
+void checkpoint(CompileState& state) {
+  if (!checkpoints(state)) return;
+  const Site& site = state.plan.optimizer.site;
+  state.program.bodies.push_back({"checkpoint", {state.options.checkpoint_every, 1, state.plan.steps}, {}, {}, {}});
+  EdgeBuilder edges(state.program, state.program.bodies.back());
+  edges.stream("compute");
+  edges.append(0, make_op(ops::await_checkpoint, {}, {}, Phase::step, site));
+  std::vector<TensorId> all;
+  for (const UnitId unit : state.graph.units.ids()) {
+    if (!state.trains(unit)) continue;
+    const UnitStorage& storage = state.storage[unit];
+    std::vector<TensorId> tensors = {storage.master};
+    tensors.insert(tensors.end(), storage.optimizer.begin(), storage.optimizer.end());
+    bool borrowed = false;
+    for (size_t t = 0; t < tensors.size(); ++t) {
+      const bool away = t == 0 ? storage.master_offloaded : storage.offload != nullptr;
+      const auto add = [&](const OpDef& def, TensorId from, TensorId to) {
+        Op op = make_op(def, {from}, {to}, Phase::step, site);
+        op.unit = state.unit_name(unit);
+        edges.append(0, std::move(op));
+      };
+      if (away) add(ops::load, tensors[t], storage.grad);
+      add(ops::store, away ? storage.grad : tensors[t], storage.staged[t]);
+      borrowed = borrowed || away;
+      all.push_back(storage.staged[t]);
+    }
+    if (borrowed) edges.append(0, make_zero(storage.grad, Phase::step, site));
+  }
+  edges.append(0, make_op(ops::save_state, all, {}, Phase::step, site));
+}
+
+}  // namespace prun

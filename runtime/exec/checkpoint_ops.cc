@@ -1,0 +1,78 @@
+#include "exec/checkpoint_ops.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "ir/ops.h"
+#include "ir/state.h"
+
+namespace prun {
+namespace {
+
+template <class Run>
+class Called final : public Kernel {
+ public:
+  explicit Called(Run run) : run_(std::move(run)) {}
+  void run() override { run_(); }
+
+ private:
+  Run run_;
+};
+template <class Run>
+std::unique_ptr<Kernel> kernel(Run run) {
+  return std::make_unique<Called<Run>>(std::move(run));
+}
+
+// All parts of one tensor of the program; what no part covers is padding, which init leaves zero, too.
+void load(checkpoint::Reader& reader, const RankMemory& memory, TensorId of, TensorId into) {
+  const Program& program = *memory.program;
+  std::byte* to = static_cast<std::byte*>(memory.data(into));
+  std::memset(to, 0, static_cast<size_t>(program.tensors[into].bytes()));
+  for (const StateTensor& state : program.state)
+    if (state.tensor == of) reader.read(program, state, memory.rank, to);
+}
+
+}  // namespace
+
+std::shared_ptr<CheckpointServices> open_checkpoints(const CheckpointOptions& options, const Program& program, int rank,
+                                                     std::function<bool()> aborted) {
+  auto services = std::make_shared<CheckpointServices>();
+  if (!options.folder.empty())
+    services->writer = std::make_unique<checkpoint::Writer>(options, program, rank, std::move(aborted));
+  if (options.resume.empty()) return services;
+  services->reader = std::make_unique<checkpoint::Reader>(options.resume);
+  if (services->reader->index().step != program.schedule.first)
+    throw Error(Exit::mismatch, fmt::format("{} is the state after {} steps here, and after {} where the job began: "
+                                            "all nodes need the same folder",
+                                            options.resume, services->reader->index().step, program.schedule.first));
+  return services;
+}
+
+std::unique_ptr<Kernel> make_checkpoint_kernel(const RankMemory& memory, const Op& op,
+                                               const std::shared_ptr<CheckpointServices>& services) {
+  const auto need = [&](const auto& service) {
+    PRUN_CHECK(services != nullptr && service(*services) != nullptr,
+               std::string(op.def->name) + " without a checkpoint");
+  };
+  if (op.is(ops::load_state)) {
+    need([](const CheckpointServices& s) { return s.reader.get(); });
+    const TensorId of = static_cast<int>(op.attrs.integer("state"));
+    return kernel([services, memory, of, into = op.writes[0]] { load(*services->reader, memory, of, into); });
+  }
+  if (op.is(ops::await_checkpoint)) {
+    need([](const CheckpointServices& s) { return s.writer.get(); });
+    return kernel([services] { services->writer->wait(); });
+  }
+  if (!op.is(ops::save_state)) return nullptr;
+  need([](const CheckpointServices& s) { return s.writer.get(); });
+  // Its tensors lie in the host's memory on every device, and the step table is past the last step already.
+  return kernel([services, memory] {
+    services->writer->start(memory.table->step, [memory](TensorId tensor) {
+      const Tensor& t = memory.program->tensors[tensor];
+      return memory.data(memory.program->buffers[t.buffer]) + t.byte_offset;
+    });
+  });
+}
+
+}  // namespace prun

@@ -1,0 +1,29 @@
+// The ops that read a checkpoint and write one (compile/checkpoint.cc), and what they share in a rank.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "checkpoint/reader.h"
+#include "checkpoint/writer.h"
+#include "device/device.h"
+
+namespace prun {
+
+struct CheckpointOptions : checkpoint::WriterOptions {
+  std::string resume;  // the checkpoint that the run begins with; "": none
+};
+
+struct CheckpointServices {
+  std::unique_ptr<checkpoint::Writer> writer;  // null: no checkpoints are taken
+  std::unique_ptr<checkpoint::Reader> reader;  // null: the run begins at step 0
+};
+
+// Throws checkpoint_invalid, or mismatch where the checkpoint is not of the step that the program begins with.
+std::shared_ptr<CheckpointServices> open_checkpoints(const CheckpointOptions& options, const Program& program, int rank,
+                                                     std::function<bool()> aborted);
+
+// Null: `op` is none of them.
+std::unique_ptr<Kernel> make_checkpoint_kernel(const RankMemory& memory, const Op& op,
+                                               const std::shared_ptr<CheckpointServices>& services);
+
+}  // namespace prun

@@ -1,0 +1,141 @@
+#include "ir/state.h"
+
+#include <algorithm>
+
+#include "ir/program.h"
+
+namespace prun {
+namespace {
+
+struct Run {
+  int64_t begin = 0, end = 0;  // of the flattened local part
+};
+
+Shape strides_of(const Shape& shape) {
+  Shape strides(shape.size(), 1);
+  for (size_t d = shape.size(); d-- > 1;) strides[d - 1] = strides[d] * shape[d];
+  return strides;
+}
+
+// Boxes whose elements, in row-major order, are the run: a head and a tail for each dim but the last, and the middle.
+void boxes_of_run(const Shape& shape, size_t dim, Shape offset, Run run, std::vector<Box>& boxes) {
+  if (run.begin >= run.end) return;
+  const auto add = [&](int64_t first, int64_t count) {
+    Box box{offset, Shape(shape.size(), 1), 0, {}};
+    if (dim < shape.size()) {
+      box.offset[dim] = first;
+      box.shape[dim] = count;
+      for (size_t d = dim + 1; d < shape.size(); ++d) box.shape[d] = shape[d];
+    }
+    boxes.push_back(std::move(box));
+  };
+  const int64_t row = dim < shape.size() ? element_count(Shape(shape.begin() + dim + 1, shape.end())) : 1;
+  int64_t first = run.begin / row, last = run.end / row;
+  const auto inside = [&](int64_t index, Run part) {
+    Shape at = offset;
+    at[dim] = index;
+    boxes_of_run(shape, dim + 1, std::move(at), part, boxes);
+  };
+  if (first == last && row > 1) return inside(first, {run.begin % row, run.end % row});
+  if (run.begin % row != 0) {
+    inside(first, {run.begin % row, row});
+    ++first;
+  }
+  if (first < last) add(first, last - first);
+  if (run.end % row != 0) inside(last, {0, run.end % row});
+}
+
+// A part of the local tensor that lies in one block: local positions of the split dim, and where they are in the whole.
+struct Cut {
+  int64_t local = 0, whole = 0, count = 0;
+};
+
+struct LocalPart {
+  Shape shape;
+  std::vector<Cut> cuts;  // one that spans everything where nothing is split
+  Run run;                // of the flattened part: what the rank holds
+  int64_t first = 0;      // element of the rank's tensor where the run begins
+};
+
+LocalPart local_part(const Program& program, const StateTensor& state, int rank) {
+  LocalPart part;
+  part.shape = state.shape;
+  if (!state.split_axis.empty()) {
+    const int64_t of = program.mesh.size(state.split_axis), index = program.mesh.index(state.split_axis, rank);
+    int64_t local = 0, whole = 0;
+    for (const int64_t extent : state.blocks) {
+      const int64_t room = (extent + of - 1) / of, begin = room * index;
+      part.cuts.push_back({local, whole + begin, std::clamp<int64_t>(extent - begin, 0, room)});
+      local += room;
+      whole += extent;
+    }
+    part.shape[state.split_dim] = local;
+  }
+  part.run = {0, element_count(part.shape)};
+  part.first = state.begin;
+  if (!state.shard_axis.empty()) {
+    const int64_t shard = program.tensors[state.tensor].count();
+    const int64_t from = shard * program.mesh.index(state.shard_axis, rank) - state.begin;
+    part.run = {std::clamp<int64_t>(from, 0, part.run.end), std::clamp<int64_t>(from + shard, 0, part.run.end)};
+    part.first = part.run.begin - from;
+  }
+  return part;
+}
+
+// The box of the local part within one cut, in the coordinates of the whole; empty where they do not meet.
+Box within(const Box& box, const StateTensor& state, const LocalPart& part, const Cut& cut) {
+  Box part_of_box = box;
+  const int d = state.split_dim;
+  const int64_t begin = std::max(box.offset[d], cut.local),
+                end = std::min(box.offset[d] + box.shape[d], cut.local + cut.count);
+  part_of_box.shape[d] = std::max<int64_t>(0, end - begin);
+  const Shape strides = strides_of(part.shape);
+  part_of_box.first += (begin - box.offset[d]) * strides[d];
+  part_of_box.offset[d] = begin - cut.local + cut.whole;
+  return part_of_box;
+}
+
+std::vector<Box> boxes_of(const StateTensor& state, const LocalPart& part, Run run) {
+  std::vector<Box> boxes, found;
+  if (part.shape.empty()) {
+    if (run.begin < run.end) found.push_back({{}, {}, part.first, {}});
+    return found;
+  }
+  boxes_of_run(part.shape, 0, Shape(part.shape.size(), 0), run, boxes);
+  const Shape strides = strides_of(part.shape);
+  for (Box& box : boxes) {
+    box.strides = strides;
+    box.first = part.first - part.run.begin;
+    for (size_t d = 0; d < strides.size(); ++d) box.first += box.offset[d] * strides[d];
+    if (part.cuts.empty()) found.push_back(box);
+    for (const Cut& cut : part.cuts)
+      if (Box part_of_box = within(box, state, part, cut); part_of_box.elements() > 0) found.push_back(std::move(part_of_box));
+  }
+  return found;
+}
+
+}  // namespace
+
+std::vector<Box> held_boxes(const Program& program, const StateTensor& state, int rank) {
+  const LocalPart part = local_part(program, state, rank);
+  return boxes_of(state, part, part.run);
+}
+
+std::vector<Box> saved_boxes(const Program& program, const StateTensor& state, int rank) {
+  if (state.copy) return {};
+  const LocalPart part = local_part(program, state, rank);
+  int64_t index = 0, of = 1;
+  for (const std::string& axis : state.replicated) {
+    index = index * program.mesh.size(axis) + program.mesh.index(axis, rank);
+    of *= program.mesh.size(axis);
+  }
+  // Whole rows where there are enough of them, so that most tensors stay one box in one file.
+  const int64_t count = part.run.end - part.run.begin;
+  const int64_t row =
+      part.shape.empty() ? 1 : std::max<int64_t>(1, element_count(part.shape) / std::max<int64_t>(1, part.shape[0]));
+  const int64_t grain = count / row >= of ? row : 1, rows = (count + grain - 1) / grain;
+  const auto at = [&](int64_t i) { return part.run.begin + std::min(count, rows * i / of * grain); };
+  return boxes_of(state, part, {at(index), at(index + 1)});
+}
+
+}  // namespace prun

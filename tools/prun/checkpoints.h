@@ -1,0 +1,40 @@
+// --checkpoint and --resume: what they mean before the job is compiled, and whether the checkpoint fits it after.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "ir/program.h"
+
+namespace prun {
+
+struct Options;
+
+struct CheckpointSettings {
+  std::string folder;       // --checkpoint
+  int every = 0;            // steps; 0: at the end only
+  int keep = 0;             // 0: all
+  std::string resume;       // auto or a path; settled: the checkpoint's folder, or ""
+  int64_t first_step = -1;  // settled: of a run that resumes
+};
+
+// Of one run in the folder: another run that would write there is refused until this is gone.
+class CheckpointLock {
+ public:
+  explicit CheckpointLock(const std::string& folder);  // throws usage_error; "": locks nothing
+  ~CheckpointLock();
+  CheckpointLock(const CheckpointLock&) = delete;
+  CheckpointLock& operator=(const CheckpointLock&) = delete;
+
+ private:
+  int fd_ = -1;
+};
+
+// Throws usage_error for options that do not go together.
+void check_checkpoint_options(const CheckpointSettings& settings);
+// Makes the folder, finds the checkpoint to begin with and reads it whole; a damaged one is said, and with `auto` the
+// one before is taken. Throws checkpoint_write and checkpoint_invalid.
+void settle_checkpoints(CheckpointSettings& settings);
+// Throws checkpoint_invalid, with both sides, where the job is another model's.
+void require_checkpoint_fits(const CheckpointSettings& settings, const Job& job);
+
+}  // namespace prun
