@@ -29,8 +29,8 @@ inline void gather_elements(const Box& box, int64_t size, const std::byte* from,
 
 // What a piece of a file and a box have in common, from the piece's data into the tensor of the box; returns how
 // many elements that were.
-inline int64_t copy_common(const Shape& piece_offset, const Shape& piece_shape, const std::byte* piece,
-                           const Box& box, int64_t size, std::byte* tensor) {
+inline int64_t copy_common(const Shape& piece_offset, const Shape& piece_shape, const std::byte* piece, const Box& box,
+                           int64_t size, std::byte* tensor) {
   Box common = box, source{piece_offset, piece_shape, 0, Shape(piece_shape.size(), 1)};
   for (size_t d = piece_shape.size(); d-- > 1;) source.strides[d - 1] = source.strides[d] * piece_shape[d];
   for (size_t d = 0; d < piece_shape.size(); ++d) {

@@ -63,16 +63,18 @@ void Reader::verify() {
 }
 
 void Reader::read(const Program& program, const StateTensor& state, int rank, std::byte* to) {
-  const SavedTensor& saved = index_.tensors.at(state.name);
-  const int64_t size = dtype_bytes(program.tensors[state.tensor].dtype);
-  for (const Box& box : held_boxes(program, state, rank)) {
-    int64_t read = 0;
-    for (const SavedPiece& piece : saved.pieces)
-      read += copy_common(piece.offset, piece.shape, data_of(state.name, piece, saved.dtype).data, box, size, to);
-    if (read != box.elements())
-      throw Error(Exit::checkpoint_invalid, fmt::format("{}: the pieces of {} hold {} of {} elements that a rank needs",
-                                                        folder_, state.name, read, box.elements()));
-  }
+  for (const Box& box : held_boxes(program, state, rank)) read_box(state.name, box, to);
+}
+
+void Reader::read_box(const std::string& name, const Box& box, std::byte* to) {
+  const SavedTensor& saved = index_.tensors.at(name);
+  const int64_t size = dtype_bytes_of(saved.dtype);
+  int64_t read = 0;
+  for (const SavedPiece& piece : saved.pieces)
+    read += copy_common(piece.offset, piece.shape, data_of(name, piece, saved.dtype).data, box, size, to);
+  if (read != box.elements())
+    throw Error(Exit::checkpoint_invalid, fmt::format("{}: the pieces of {} hold {} of {} elements that are needed",
+                                                      folder_, name, read, box.elements()));
 }
 
 }  // namespace prun::checkpoint

@@ -24,6 +24,8 @@ class Reader {
   // What `rank` holds of the state, into the tensor that it says; all of the tensor is written by `read` of all its
   // parts after it was zeroed.
   void read(const Program& program, const StateTensor& state, int rank, std::byte* tensor);
+  // One box of a tensor, to where it says. Throws checkpoint_invalid where the pieces do not cover it.
+  void read_box(const std::string& name, const Box& box, std::byte* tensor);
 
  private:
   const SafetensorsFile::Tensor& data_of(const std::string& name, const SavedPiece& piece, const std::string& dtype);

@@ -71,9 +71,16 @@ class Output {
 
 }  // namespace
 
-std::string_view safetensors_dtype(Dtype dtype) {
-  static constexpr std::string_view kNames[] = {"F64", "F32", "BF16", "F16", "I64", "I32", "I8", "U8"};
-  return kNames[static_cast<int>(dtype)];
+namespace {
+constexpr std::string_view kDtypes[] = {"F64", "F32", "BF16", "F16", "I64", "I32", "I8", "U8"};  // by Dtype
+}
+
+std::string_view safetensors_dtype(Dtype dtype) { return kDtypes[static_cast<int>(dtype)]; }
+
+int64_t dtype_bytes_of(const std::string& name) {
+  for (int i = 0; i < std::ssize(kDtypes); ++i)
+    if (kDtypes[i] == name) return dtype_bytes(static_cast<Dtype>(i));
+  throw Error(Exit::checkpoint_invalid, fmt::format("prun has no element type {}", name));
 }
 
 std::vector<std::string> write_safetensors(const std::string& path, const std::vector<PieceToWrite>& pieces,

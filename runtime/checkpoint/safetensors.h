@@ -13,7 +13,8 @@
 
 namespace prun::checkpoint {
 
-std::string_view safetensors_dtype(Dtype dtype);  // "F32"
+std::string_view safetensors_dtype(Dtype dtype);               // "F32"
+int64_t dtype_bytes_of(const std::string& safetensors_dtype);  // throws checkpoint_invalid for one that prun has not
 
 // A piece to write: `fill(to, first, count)` gives elements of the piece in row-major order.
 struct PieceToWrite {

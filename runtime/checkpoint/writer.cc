@@ -8,9 +8,9 @@
 #include <map>
 #include <vector>
 
+#include "checkpoint/box_copy.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/index.h"
-#include "checkpoint/box_copy.h"
 #include "checkpoint/safetensors.h"
 #include "ir/state.h"
 
@@ -81,11 +81,10 @@ void Writer::write(int64_t step, const std::function<const std::byte*(TensorId)>
     for (size_t k = 0; k < boxes.size(); ++k) {
       if (files.size() <= k) files.resize(k + 1);
       const std::byte* from = data(state.staged);
-      files[k].push_back(
-          {state.name, dtype, boxes[k].shape, boxes[k].offset,
-           [from, box = boxes[k], size = dtype_bytes(dtype)](std::byte* to, int64_t first, int64_t n) {
-             gather_elements(box, size, from, first, n, to);
-           }});
+      files[k].push_back({state.name, dtype, boxes[k].shape, boxes[k].offset,
+                          [from, box = boxes[k], size = dtype_bytes(dtype)](std::byte* to, int64_t first, int64_t n) {
+                            gather_elements(box, size, from, first, n, to);
+                          }});
     }
   }
   for (size_t k = 0; k < files.size(); ++k) {

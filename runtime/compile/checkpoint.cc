@@ -81,7 +81,7 @@ void describe_state(CompileState& state) {
   }
 }
 
-// Offloaded state goes through the gradient's memory, which is free between two steps and must be zero in the next.
+// Offloaded state comes to the device first: transfers go from one memory to the other.
 void checkpoint(CompileState& state) {
   if (!checkpoints(state)) return;
   const Site& site = state.plan.optimizer.site;
@@ -95,20 +95,21 @@ void checkpoint(CompileState& state) {
     const UnitStorage& storage = state.storage[unit];
     std::vector<TensorId> tensors = {storage.master};
     tensors.insert(tensors.end(), storage.optimizer.begin(), storage.optimizer.end());
-    bool borrowed = false;
     for (size_t t = 0; t < tensors.size(); ++t) {
-      const bool away = t == 0 ? storage.master_offloaded : storage.offload != nullptr;
       const auto add = [&](const OpDef& def, TensorId from, TensorId to) {
         Op op = make_op(def, {from}, {to}, Phase::step, site);
         op.unit = state.unit_name(unit);
         edges.append(0, std::move(op));
       };
-      if (away) add(ops::load, tensors[t], storage.grad);
-      add(ops::store, away ? storage.grad : tensors[t], storage.staged[t]);
-      borrowed = borrowed || away;
+      TensorId from = tensors[t];
+      if (t == 0 ? storage.master_offloaded : storage.offload != nullptr) {
+        const Tensor away = state.program.tensors[from];
+        from = add_tensor(state.program, away.name + ".loaded", Role::workspace, away.type(), false, site);
+        add(ops::load, tensors[t], from);
+      }
+      add(ops::store, from, storage.staged[t]);
       all.push_back(storage.staged[t]);
     }
-    if (borrowed) edges.append(0, make_zero(storage.grad, Phase::step, site));
   }
   edges.append(0, make_op(ops::save_state, all, {}, Phase::step, site));
 }

@@ -12,6 +12,9 @@ namespace prun {
 template <class Run>
 void follow_calendar(const Program& program, const Run& run) {
   run(kInitBody, 0, 1);
+  // A run that resumes where it is to end keeps its state all the same: another mesh's copy of a checkpoint.
+  for (BodyId id = kStepBody + 1; id < program.bodies.next(); ++id)
+    if (program.bodies[id].when.last == program.schedule.first && program.schedule.first > 0) run(id, 0, 1);
   for (int64_t step = program.schedule.first, end = 0; step < program.schedule.steps; step = end) {
     end = program.schedule.steps;
     for (BodyId id = kStepBody + 1; id < program.bodies.next(); ++id) {

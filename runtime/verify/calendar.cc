@@ -1,5 +1,6 @@
 // Bodies between steps are proved as steps are: every rule holds for them, too. What is left to say is that they change
-// nothing that training builds on, except to average weights (drift.cc), and that all ranks run them at the same steps.
+// nothing that training builds on (a checkpoint's copy is none), except to average weights (drift.cc), and that all
+// ranks run them at the same steps.
 #include "ir/calendar.h"
 
 #include <fmt/format.h>
@@ -37,7 +38,8 @@ void bodies_between_steps_change_nothing(const Job& job, Findings& findings) {
           for (const TensorId tensor : op.writes) {
             const BufferId buffer = program.tensors[tensor].buffer;
             const Buffer& written = program.buffers[buffer];
-            if (!written.persistent || buffer == own || averages_weights(program, op)) continue;
+            if (!written.persistent || written.role == Role::snapshot || buffer == own || averages_weights(program, op))
+              continue;
             if (averages && written.role == Role::param) continue;
             findings.add(fmt::format("the {} changes the training", body.name),
                          fmt::format("{} of the {} writes '{}', which persists from step to step", op.def->name,

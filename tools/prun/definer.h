@@ -19,7 +19,8 @@ enum Commands : unsigned {
   kDoctor = 32,
   kConform = 64,
   kBench = 128,
-  kAllCommands = 255
+  kCkpt = 256,
+  kAllCommands = 511
 };
 
 class Definer {

@@ -78,6 +78,8 @@ const Command kCommands[] = {
      "what prun has here: memory, limits, transports, devices, and what to do about problems", doctor_command},
     {"conform", kConform, "prun conform PLUGIN [ITEM]",
      "try a transport or a device with the suite for all of them; ITEM:CASE: one case of an item", conform_command},
+    {"ckpt", kCkpt, "prun ckpt ls|show|verify|diff DIR ..",
+     "what a folder of checkpoints holds, whether one is whole, how two differ", ckpt_command},
     {"bench", kBench, "prun bench OP[,OP] [..]", "collectives by size over a transport, in nccl-tests' columns",
      bench_command},
 };
@@ -244,7 +246,7 @@ void check_option_names(const std::vector<std::string>& words, const CLI::App& a
 // The first operand becomes the plan, or what is to be tried; the commands without a plan have none.
 void read_operands(Options& o, const Command& command) {
   std::vector<std::string>& words = o.operands;
-  if (command.bit == kBench) return;
+  if (command.bit == kBench || command.bit == kCkpt) return;
   if (command.bit == kConform) {
     if (o.device_given || words.empty()) return;
   } else if (!words.empty()) {

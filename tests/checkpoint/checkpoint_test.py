@@ -1,0 +1,189 @@
+#!/usr/bin/env python3
+"""Checkpoints keep what was trained: any mesh and strategy resumes any other's to the bit, the same mesh goes on as if it
+had never stopped, and what is damaged is named. Usage: checkpoint_test.py PRUN [--all]
+"""
+import itertools
+import json
+import pathlib
+import random
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+PRUN = sys.argv[1]
+ALL = "--all" in sys.argv[2:]
+SIZES = ["layers=4", "width=32", "heads=4", "context=16", "batch=8"]
+GPT = [  # plan, ranks, settings of the plan
+    ("single", 1, []), ("ddp", 2, []), ("ddp", 3, ["batch=9"]), ("zero1", 2, []), ("zero2", 4, []), ("zero3", 2, []), ("zero3", 3, ["batch=9"]),
+    ("fsdp", 4, []), ("megatron", 2, []), ("megatron", 4, []), ("1f1b", 2, []), ("1f1b", 4, ["batch=16"]), ("zero_bubble", 2, []), ("interleaved", 2, []),
+    ("3d", 8, []), ("3d", 4, ["pp=1"]), ("ring_attention", 2, [])]
+
+
+def prun(*words, check=True):
+    done = subprocess.run([PRUN, *map(str, words)], capture_output=True, text=True, timeout=100)
+    if check and done.returncode != 0:
+        raise AssertionError(f"{words}: exit code {done.returncode}\n{done.stderr}")
+    return done
+
+
+def train(plan, ranks, steps, *options, settings=(), check=True):
+    sets = [word for setting in [*SIZES, *settings, f"steps={steps}"] for word in ("--set", setting)]
+    return prun(f"plans/{plan}.lua", "--nproc", ranks, *sets, *options, check=check)
+
+
+def losses(path):
+    rows = [json.loads(line) for line in pathlib.Path(path).read_text().splitlines()]
+    return {row["step"]: row["loss"] for row in rows if "loss" in row}
+
+
+def same(one, other):
+    return prun("ckpt", "diff", one, other, "--json", check=False)
+
+
+class Folders(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="prun-checkpoint-"))
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def at(self, name):
+        return self.folder / name
+
+
+class AnyMesh(Folders):
+    def pairs(self, configurations, most):
+        pairs = list(itertools.permutations(configurations, 2))
+        return pairs if ALL else random.Random(7).sample(pairs, min(most, len(pairs)))
+
+    def kept(self, plan, ranks, settings):
+        """A checkpoint after two steps of a configuration; made once."""
+        folder = self.at("-".join([plan, str(ranks), *settings]))
+        if not folder.exists():
+            train(plan, ranks, 2, "--checkpoint", folder, settings=settings)
+        return folder
+
+    def check_pairs(self, pairs):
+        for number, (one, other) in enumerate(pairs):
+            with self.subTest(written=one, read=other):
+                copy = self.at(f"copy-{number}")
+                written = self.kept(*one)
+                train(other[0], other[1], 2, "--resume", written, "--checkpoint", copy, settings=other[2])
+                answer = same(written, copy)
+                self.assertEqual((answer.returncode, json.loads(answer.stdout)), (0, {"differ": {}}))
+                shutil.rmtree(copy)
+
+    def test_every_strategy_reads_every_other_to_the_bit(self):
+        self.check_pairs(self.pairs(GPT, 16))
+
+    def test_experts(self):
+        self.check_pairs(self.pairs([("moe", n, ["experts=4", f"ep={ep}"]) for n, ep in ((1, 1), (2, 2), (4, 2), (4, 4))], 4))
+
+
+class GoesOn(Folders):
+    def test_resumed_losses_are_those_of_a_run_that_was_never_stopped(self):
+        for plan, ranks in (("zero3", 2), ("megatron", 2), ("1f1b", 2), ("ddp", 2)):
+            with self.subTest(plan=plan):
+                whole, folder = self.at(f"{plan}.json"), self.at(plan)
+                train(plan, ranks, 6, "--metrics", whole, settings=["seed=3"])
+                train(plan, ranks, 3, "--checkpoint", folder, settings=["seed=3"])
+                rest = self.at(f"{plan}.rest.json")
+                train(plan, ranks, 6, "--resume", "auto", "--checkpoint", folder, "--metrics", rest, settings=["seed=3"])
+                expected = {step: loss for step, loss in losses(whole).items() if step >= 3}
+                self.assertEqual(losses(rest), expected)
+
+    def test_killed_at_random_it_goes_on_from_what_was_committed(self):
+        whole = self.at("whole.json")
+        train("zero3", 2, 40, "--metrics", whole)
+        expected, chance = losses(whole), random.Random(11)
+        for kill in range(20 if ALL else 5):
+            folder, rest = self.at(f"killed-{kill}"), self.at(f"rest-{kill}.json")
+            sets = [word for setting in [*SIZES, "steps=40"] for word in ("--set", setting)]
+            run = subprocess.Popen([PRUN, "plans/zero3.lua", "--nproc", "2", *sets, "--checkpoint", folder, "--checkpoint-every", "3"],
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            time.sleep(chance.uniform(0.05, 0.6))
+            run.send_signal(signal.SIGKILL)
+            run.wait()
+            train("zero3", 2, 40, "--checkpoint", folder, "--resume", "auto", "--metrics", rest)
+            got = losses(rest)
+            self.assertEqual(got, {step: expected[step] for step in got})
+            self.assertEqual(sorted(path.name for path in folder.glob("*.tmp")), [])
+            self.assertEqual(prun("ckpt", "verify", folder).returncode, 0)
+
+    def test_only_the_newest_are_kept(self):
+        folder = self.at("keep")
+        train("ddp", 2, 7, "--checkpoint", folder, "--checkpoint-every", 2, "--checkpoint-keep", 2)
+        rows = [json.loads(line) for line in prun("ckpt", "ls", folder, "--json").stdout.splitlines()]
+        self.assertEqual([row["step"] for row in rows], [7, 6])
+
+
+class Damage(Folders):
+    def setUp(self):
+        super().setUp()
+        self.kept = self.at("kept")
+        train("zero3", 2, 4, "--checkpoint", self.kept, "--checkpoint-every", 2)
+
+    def damage(self, change):
+        path = sorted((self.kept / "step_00000004").glob("*.safetensors"))[0]
+        path.write_bytes(change(path.read_bytes()))
+        return path
+
+    def refused(self, *words):
+        done = train("zero3", 2, 6, *words, check=False)
+        self.assertEqual(done.returncode, 16, done.stderr)
+        return done.stderr
+
+    def test_a_flipped_bit_is_named_and_auto_takes_the_one_before(self):
+        path = self.damage(lambda data: data[:-1] + bytes([data[-1] ^ 1]))
+        message = self.refused("--resume", self.kept)
+        self.assertIn(f"{path}: the data of ", message)
+        done = train("zero3", 2, 6, "--resume", "auto", "--checkpoint", self.kept, "--metrics", self.at("m"))
+        self.assertIn("taking the checkpoint before it", done.stderr)
+        self.assertEqual(min(losses(self.at("m"))), 2)
+        self.assertEqual(prun("ckpt", "verify", self.kept / "step_00000002").returncode, 0)
+
+    def test_a_cut_file(self):
+        path = self.damage(lambda data: data[:-100])
+        self.assertRegex(self.refused("--resume", self.kept), f"{path}: tensor .* the file is cut")
+        self.assertEqual(prun("ckpt", "verify", self.kept, check=False).returncode, 1)
+
+    def test_a_header_that_lies(self):
+        path = self.damage(lambda data: struct.pack("<Q", 1 << 40) + data[8:])
+        self.assertIn(f"{path}: a header of 1099511627776 bytes in a file of", self.refused("--resume", self.kept))
+
+    def test_a_file_that_is_missing(self):
+        path = sorted((self.kept / "step_00000004").glob("*.safetensors"))[0]
+        path.unlink()
+        self.assertIn(f"{path}: No such file or directory", self.refused("--resume", self.kept))
+
+    def test_an_index_of_a_newer_format(self):
+        path = self.kept / "step_00000004" / "index.json"
+        index = json.loads(path.read_text())
+        path.write_text(json.dumps({**index, "version": 99}))
+        self.assertIn("format 99 is of a newer prun", self.refused("--resume", self.kept))
+
+    def test_another_model(self):
+        done = train("zero3", 2, 6, "--resume", self.kept, settings=["width=64"], check=False)
+        self.assertEqual(done.returncode, 16)
+        self.assertRegex(done.stderr, r"does not fit this plan: .* is F32\[.*32.*\] there and F32\[.*64.*\] here")
+        done = train("zero3", 2, 6, "--resume", self.kept, settings=["seed=5"], check=False)
+        self.assertIn("was trained with seed 0, this plan has 5", done.stderr)
+
+    def test_two_runs_do_not_write_to_one_folder(self):
+        sets = [word for setting in [*SIZES, "steps=100000"] for word in ("--set", setting)]
+        other = subprocess.Popen([PRUN, "plans/zero3.lua", "--nproc", "2", *sets, "--checkpoint", self.kept],
+                                 stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        other.stderr.readline()
+        done = train("zero3", 2, 6, "--checkpoint", self.kept, check=False)
+        other.kill()
+        other.wait()
+        other.stderr.close()
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("another run writes its checkpoints to", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0]])

@@ -1,0 +1,166 @@
+// prun ckpt ls|show|verify|diff: what a folder of checkpoints holds. A checkpoint says everything itself, so no plan is
+// needed; data are mapped and never held whole.
+#include <fmt/format.h>
+
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/text.h"
+#include "checkpoint/box_copy.h"
+#include "checkpoint/folder.h"
+#include "checkpoint/reader.h"
+#include "commands.h"
+#include "options.h"
+
+namespace prun {
+namespace {
+
+using checkpoint::Reader;
+using checkpoint::SavedPiece;
+using checkpoint::SavedTensor;
+using Json = nlohmann::ordered_json;
+
+int64_t bytes_of(const checkpoint::Index& index) {
+  int64_t bytes = 0;
+  for (const auto& [name, tensor] : index.tensors)
+    bytes += element_count(tensor.shape) * checkpoint::dtype_bytes_of(tensor.dtype);
+  return bytes;
+}
+
+Json summary(const Reader& reader) {
+  const checkpoint::Index& index = reader.index();
+  return {{"checkpoint", reader.folder()},
+          {"step", index.step},
+          {"steps", index.steps},
+          {"plan", index.plan},
+          {"mesh", index.mesh},
+          {"ranks", index.ranks},
+          {"tensors", index.tensors.size()},
+          {"bytes", bytes_of(index)}};
+}
+
+int list(const Options& options, const std::string& folder) {
+  for (const std::string& path : checkpoint::whole_checkpoints(folder)) {
+    const Reader reader(path);
+    if (options.json) {
+      fmt::print("{}\n", summary(reader).dump());
+      continue;
+    }
+    fmt::print("{}  step {} of {}, {} on {}, {} tensors, {}\n", std::filesystem::path(path).filename().string(),
+               reader.index().step, reader.index().steps, reader.index().plan, reader.index().mesh,
+               reader.index().tensors.size(), human_bytes(bytes_of(reader.index())));
+  }
+  return 0;
+}
+
+int show(const Options& options, const std::string& folder) {
+  const Reader reader(checkpoint::resolve(folder));
+  Json all = summary(reader);
+  if (!options.json) {
+    fmt::print("{}: after step {} of {}, {} on {}\n{}\n{}\n", reader.folder(), reader.index().step,
+               reader.index().steps, reader.index().plan, reader.index().mesh, reader.index().data,
+               reader.index().rate);
+    for (const auto& [name, tensor] : reader.index().tensors)
+      fmt::print("  {:<44} {:<5} {:<16} {}\n", name, tensor.dtype, shape_text(tensor.shape),
+                 counted(std::ssize(tensor.pieces), "piece"));
+    return 0;
+  }
+  for (const auto& [name, tensor] : reader.index().tensors)
+    all["state"][name] = {{"dtype", tensor.dtype}, {"shape", tensor.shape}, {"pieces", tensor.pieces.size()}};
+  fmt::print("{}\n", all.dump());
+  return 0;
+}
+
+int verify(const Options& options, const std::string& folder) {
+  Reader reader(checkpoint::resolve(folder));
+  std::string problem;
+  try {
+    reader.verify();
+  } catch (const Error& error) {
+    problem = error.message();
+  }
+  if (options.json) {
+    Json line = summary(reader);
+    line["whole"] = problem.empty();
+    if (!problem.empty()) line["problem"] = problem;
+    fmt::print("{}\n", line.dump());
+  } else {
+    fmt::print("{}\n", problem.empty()
+                           ? fmt::format("{}: whole, {}", reader.folder(), human_bytes(bytes_of(reader.index())))
+                           : problem);
+  }
+  return static_cast<int>(problem.empty() ? Exit::ok : Exit::check_failed);
+}
+
+// Elements of one tensor whose bytes differ, in boxes of at most so many elements.
+int64_t differing(Reader& a, Reader& b, const std::string& name) {
+  constexpr int64_t kMost = int64_t{1} << 20;
+  const SavedTensor &mine = a.index().tensors.at(name), &theirs = b.index().tensors.at(name);
+  const int64_t size = checkpoint::dtype_bytes_of(mine.dtype);
+  int64_t count = 0;
+  std::vector<std::byte> here, there;
+  for (const SavedPiece& piece : mine.pieces) {
+    const int64_t rows = piece.shape.empty() ? 1 : piece.shape[0],
+                  row = element_count(piece.shape) / std::max<int64_t>(1, rows);
+    const int64_t step = std::max<int64_t>(1, kMost / std::max<int64_t>(1, row));
+    for (int64_t first = 0; first < rows; first += step) {
+      Box box{piece.offset, piece.shape, 0, Shape(piece.shape.size(), 1)};
+      if (!box.shape.empty()) box.shape[0] = std::min(step, rows - first), box.offset[0] += first;
+      for (size_t d = box.shape.size(); d-- > 1;) box.strides[d - 1] = box.strides[d] * box.shape[d];
+      const size_t bytes = static_cast<size_t>(box.elements() * size);
+      here.assign(bytes, std::byte{0});
+      there.assign(bytes, std::byte{0});
+      a.read_box(name, box, here.data());
+      b.read_box(name, box, there.data());
+      for (int64_t i = 0; i < box.elements(); ++i) count += std::memcmp(&here[i * size], &there[i * size], size) != 0;
+    }
+  }
+  return theirs.pieces.empty() ? element_count(mine.shape) : count;
+}
+
+// Exit code 1 where they differ, as diff's.
+int diff(const Options& options, const std::string& one, const std::string& other) {
+  Reader a(checkpoint::resolve(one)), b(checkpoint::resolve(other));
+  Json found = Json::object();
+  for (const auto& [name, tensor] : a.index().tensors) {
+    const auto there = b.index().tensors.find(name);
+    if (there == b.index().tensors.end())
+      found[name] = "only in the first";
+    else if (there->second.shape != tensor.shape || there->second.dtype != tensor.dtype)
+      found[name] = fmt::format("{}{} and {}{}", tensor.dtype, shape_text(tensor.shape), there->second.dtype,
+                                shape_text(there->second.shape));
+    else if (const int64_t n = differing(a, b, name); n > 0)
+      found[name] = fmt::format("{} of {} elements differ", n, element_count(tensor.shape));
+  }
+  for (const auto& [name, tensor] : b.index().tensors)
+    if (!a.index().tensors.contains(name)) found[name] = "only in the second";
+  if (options.json) fmt::print("{}\n", Json{{"differ", found}}.dump());
+  for (const auto& [name, what] : found.items())
+    if (!options.json) fmt::print("{}: {}\n", name, what.get<std::string>());
+  if (!options.json && found.empty()) fmt::print("the same {} tensors, bit for bit\n", a.index().tensors.size());
+  return static_cast<int>(found.empty() ? Exit::ok : Exit::check_failed);
+}
+
+}  // namespace
+
+int ckpt_command(Options& options) {
+  const std::vector<std::string>& words = options.operands;
+  const std::string verb = words.empty() ? "" : words[0];
+  const size_t folders = verb == "diff" ? 2 : 1;
+  const std::vector<std::string> verbs = {"ls", "show", "verify", "diff"};
+  if (std::find(verbs.begin(), verbs.end(), verb) == verbs.end())
+    throw usage_error(verb.empty() ? "prun ckpt what? One of: ls, show, verify, diff"
+                                   : fmt::format("prun ckpt has no '{}'{}; one of: {}", verb, did_you_mean(verb, verbs),
+                                                 join(verbs, ", ")));
+  if (words.size() != folders + 1)
+    throw usage_error(fmt::format("prun ckpt {} wants {}, as in: prun ckpt {} runs/a{}", verb,
+                                  counted(static_cast<int64_t>(folders), "folder"), verb,
+                                  folders > 1 ? " runs/b" : ""));
+  if (verb == "ls") return list(options, words[1]);
+  if (verb == "show") return show(options, words[1]);
+  if (verb == "verify") return verify(options, words[1]);
+  return diff(options, words[1], words[2]);
+}
+
+}  // namespace prun
