@@ -61,8 +61,9 @@ return function(defaults, shared)
       host.fail(("--set %s: must be %s, as its default %s is, not '%s'"):format(name, schema.kind_text(entry.kind),
         schema.show(entry.default), text), place, "usage")
     end
-    if entry.least and values[name] < entry.least then
-      host.fail(("--set %s: must be at least %s, not %s"):format(name, entry.least, text), place, "usage")
+    local problem = schema.problem_of(entry, values[name])
+    if problem ~= "" then
+      host.fail(("--set %s: %s%s"):format(name, problem, entry.choices and "" or ", not " .. text), place, "usage")
     end
   end
   return setmetatable({}, {

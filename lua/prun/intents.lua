@@ -17,6 +17,27 @@ local handle = { name = "handle", kind = "handle", help = "what an all_gather re
 local what = { name = "what", kind = "target", help = "what to reduce first: unit.grads" }
 local most_pieces = 1000000  -- of anything that may be on its way at once
 
+local recording  -- the unit whose body or hooks run
+
+-- Runs fn(...) for `unit`; returns what it returns.
+function intents.within(unit, fn, ...)
+  recording = unit
+  local results = table.pack(fn(...))
+  recording = nil
+  return table.unpack(results, 1, results.n)
+end
+
+-- A method of a unit or of what belongs to it: what another unit's body says would come too late.
+function intents.method(unit, kind, word, arguments, fn)
+  return schema.method(kind, word, arguments, function(...)
+    if recording ~= unit then
+      host.fail(("%s: this unit is of the class '%s', and %s"):format(word, unit.class, recording and
+        ("the strategy's body runs for '%s'"):format(recording.class) or "its strategy's body has ended"))
+    end
+    return fn(...)
+  end)
+end
+
 -- What a hook can name: one of the unit's vectors, or what an all_gather made. `unit`: whose it is.
 function intents.target(name, unit, fields)
   local target = fields or {}

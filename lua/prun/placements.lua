@@ -23,10 +23,10 @@ local function each_shard(given, what, each)
 end
 
 -- What has a method place.
-local function placed(kind, word, what, each, fields)
+local function placed(unit, kind, word, what, each, fields)
   local self = fields or {}
   self.kind_of = kind
-  self.place = schema.method(kind, word .. ":place", shards, function(this, given)
+  self.place = intents.method(unit, kind, word .. ":place", shards, function(this, given)
     each_shard(given, what, each)
     return this
   end)
@@ -36,10 +36,10 @@ end
 -- unit.params:flat():place { dp = "S(0)" }: one padded vector, a piece on each rank. flat { least = bytes } leaves
 -- smaller parameters out; they stay whole on every rank.
 function placements.params(result)
-  local flat = schema.method("target", "unit.params:flat", {
+  local flat = intents.method(result, "target", "unit.params:flat", {
     options = { { name = "least", kind = "bytes", default = 0, least = 0, help = "smaller ones stay whole" } },
   }, function(_, options)
-    return placed("flat", "unit.params:flat()", "a flat vector", function(axis, dim)
+    return placed(result, "flat", "unit.params:flat()", "a flat vector", function(axis, dim)
       if dim ~= 0 then
         host.fail(("placement 'S(%d)' of a flat vector on axis '%s': it has one dim, S(0)"):format(dim, axis))
       end
@@ -53,7 +53,7 @@ end
 
 -- unit.grads:accumulate(): the gradients of all microbatches are summed whole on each rank before anything is reduced.
 function placements.grads(result)
-  return intents.target("grads", result, { accumulate = schema.method("target", "unit.grads:accumulate", {},
+  return intents.target("grads", result, { accumulate = intents.method(result, "target", "unit.grads:accumulate", {},
     function(self)
       result.accumulate = true
       return self
@@ -70,17 +70,18 @@ local offload = {
 function placements.optimizer(result)
   return schema.closed("unit.optimizer", {
     kind_of = "optimizer_state",
-    offload = schema.method("optimizer_state", "unit.optimizer:offload", { options = offload }, function(self, options)
-      result.offload = { ahead = options.ahead, piece = options.piece, site = host.site() }
-      return self
-    end),
+    offload = intents.method(result, "optimizer_state", "unit.optimizer:offload", { options = offload },
+      function(self, options)
+        result.offload = { ahead = options.ahead, piece = options.piece, site = host.site() }
+        return self
+      end),
   })
 end
 
 -- unit.activations:place { tp = "S(1)" }: what flows between a unit's ops, [batch, tokens, width], where no layer says
 -- otherwise.
 function placements.activations(result)
-  return placed("activations", "unit.activations", "activations", function(axis, dim)
+  return placed(result, "activations", "unit.activations", "activations", function(axis, dim)
     if dim ~= 1 then
       host.fail(("placement 'S(%d)' of activations on axis '%s': they can be sharded along tokens, S(1)"):format(
         dim, axis))
@@ -92,13 +93,13 @@ end
 -- unit:find { "qkv", "up" }: the layers of these names that the unit has; layer:place { tp = "S(1)" } shards the weight
 -- along that dim, and the bias with it when the outputs are split.
 function placements.find(result, layers)
-  return schema.method("unit", "unit:find", {
+  return intents.method(result, "unit", "unit:find", {
     { name = "names", kind = "texts", help = 'of layers, such as { "qkv", "up" }' },
   }, function(_, names)
     local found = {}
     for _, name in ipairs(names) do
       if layers[name] then
-        found[#found + 1] = placed("layer", "layer", "layer '" .. name .. "'", function(axis, dim)
+        found[#found + 1] = placed(result, "layer", "layer", "layer '" .. name .. "'", function(axis, dim)
           result.layers[#result.layers + 1] = { layer = name, axis = axis, dim = dim, site = host.site() }
         end, { name = name })
       end

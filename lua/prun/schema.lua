@@ -45,22 +45,30 @@ end
 
 -- What is wrong with a value that has the right kind, or "".
 local function problem_of(entry, value)
+  if entry.choices then
+    for _, choice in ipairs(entry.choices) do
+      if choice == value then return "" end
+    end
+    return ("cannot be '%s'%s"):format(value, host.did_you_mean(value, entry.choices))
+  end
   if type(value) == "number" then return range_problem(entry, value) end
   if kinds.is_list(value) then
     if entry.count and #value ~= entry.count then return ("must be %d numbers"):format(entry.count) end
     for _, element in ipairs(value) do
       local problem = type(element) == "number" and range_problem(entry, element) or ""
-      if problem ~= "" then return "each " .. problem end
+      if problem ~= "" then return problem:gsub("^must be", "must be numbers that are") end
     end
   end
   return ""
 end
+schema.problem_of = problem_of
 
 -- The given value as the plan holds it. `what`: the word; without a place the message has the user's line, and ours.
 function schema.value(what, entry, given, place)
   local value, why = kinds.known[entry.kind][2](given)
   if value == nil then
-    local whole = type(given) == "number" and given == math.floor(given) and given - given == 0
+    local counts = entry.kind == "integer" or entry.kind == "bytes" or entry.kind == "count"
+    local whole = counts and type(given) == "number" and given == math.floor(given) and given - given == 0
     why = why or whole and problem_of(entry, given)
     if not why or why == "" then
       why = ("must be %s, not %s"):format(kinds.known[entry.kind][1], kinds.show(given))
@@ -71,16 +79,8 @@ function schema.value(what, entry, given, place)
   end
   local problem = problem_of(entry, value)
   if problem ~= "" then
-    local shown = kinds.show(given) .. (entry.instead or "")
-    host.fail(("%s: '%s' %s, not %s"):format(what, entry.name, problem, shown), place)
-  end
-  if entry.choices then
-    local found = false
-    for _, choice in ipairs(entry.choices) do found = found or choice == value end
-    if not found then
-      host.fail(("%s: '%s' cannot be '%s'%s"):format(
-        what, entry.name, value, host.did_you_mean(value, entry.choices)), place)
-    end
+    local shown = entry.choices and "" or (", not %s%s"):format(kinds.show(given), entry.instead or "")
+    host.fail(("%s: '%s' %s%s"):format(what, entry.name, problem, shown), place)
   end
   return value
 end
@@ -139,6 +139,7 @@ function schema.from_defaults(what, defaults, site)
                               least = more.least, most = more.most or kind == "integer" and schema.most_exact or nil,
                               above = more.above, below = more.below, choices = more.choices,
                               infinite = default == math.huge or not (more.least or more.above) }
+    schema.value(what .. ": the default of", entries[#entries], default, place)
   end
   table.sort(entries, function(a, b)
     if a.line ~= b.line then return a.line < b.line end

@@ -15,16 +15,19 @@ local hook_fn = { name = "hook", kind = "fn", help = "a function, which records 
 
 -- The hooks of a unit run in their order: what is freed must have been gathered since it was freed last.
 local function check_frees(hooks)
-  local freed = {}  -- by handle: where
-  for _, hook in ipairs(hooks) do
+  local freed = {}  -- by handle: where; unless the unit is the last of the forward pass, that counts in this phase only
+  for i, hook in ipairs(hooks) do
+    if i > 1 and hook.phase ~= hooks[i - 1].phase then
+      for handle, intent in pairs(freed) do freed[handle] = not intent.keep_last and intent or nil end
+    end
     for _, intent in ipairs(hook.intents) do
       local before = intent.handle and freed[intent.handle]
       if intent.kind == "free" then
         if before then
-          host.fail(("prun.free: this was freed before, at %s:%d, and not gathered since"):format(before[1], before[2]),
-            intent.site)
+          host.fail(("prun.free: this was freed before, at %s:%d, and not gathered since"):format(before.site[1],
+            before.site[2]), intent.site)
         end
-        freed[intent.handle] = not intent.keep_last and intent.site or nil
+        freed[intent.handle] = intent
       elseif before then
         freed[intent.handle] = nil
       end
@@ -39,7 +42,7 @@ local function record_unit(strategy, class)
                    activations = {}, hooks = {} }
   local hooks = {}
   local function adder(when)
-    return schema.method("unit", "unit:" .. when, { phase, hook_fn }, function(_, of, fn)
+    return intents.method(result, "unit", "unit:" .. when, { phase, hook_fn }, function(_, of, fn)
       hooks[#hooks + 1] = { when = when, phase = of, fn = fn }
     end)
   end
@@ -51,7 +54,7 @@ local function record_unit(strategy, class)
     find = placements.find(result, class.layers),
     before = adder "before", after = adder "after",
     -- Between steps, after every so many: what ranks have let drift apart is brought together.
-    every = schema.method("unit", "unit:every", {
+    every = intents.method(result, "unit", "unit:every", {
       { name = "steps", kind = "integer", least = 1, most = schema.most_exact, help = "after every so many of them" },
       hook_fn,
     }, function(_, steps, fn)
@@ -63,16 +66,16 @@ local function record_unit(strategy, class)
       hooks[#hooks + 1] = { when = "every", fn = fn }
     end),
     -- Forward activations inside the unit are not kept: backward computes them again.
-    recompute = schema.method("unit", "unit:recompute", {}, function() result.recompute = true end),
+    recompute = intents.method(result, "unit", "unit:recompute", {}, function() result.recompute = true end),
   })
-  strategy.body(unit, strategy.options)
+  intents.within(result, strategy.body, unit, strategy.options)
   local recorder = intents.recorder(result)
   for _, of in ipairs(phases) do
     for _, when in ipairs { "before", "after" } do
       for _, hook in ipairs(hooks) do
         if hook.phase == of and hook.when == when then
           recorder.intents = {}
-          record.within("a strategy's hook", recorder.words, hook.fn)
+          record.within("a strategy's hook", recorder.words, intents.within, result, hook.fn)
           result.hooks[#result.hooks + 1] = { when = when, phase = of, intents = recorder.intents }
         end
       end
@@ -82,7 +85,7 @@ local function record_unit(strategy, class)
   for _, hook in ipairs(hooks) do
     if hook.when == "every" then
       recorder.intents = {}
-      record.within("a strategy's hook", recorder.words, hook.fn)
+      record.within("a strategy's hook", recorder.words, intents.within, result, hook.fn)
       for _, intent in ipairs(recorder.intents) do
         if intent.kind ~= "all_reduce" or intent.target ~= "params" then
           host.fail(("between steps a strategy averages parameters, prun.all_reduce(unit.params, ...), not %s of %s")

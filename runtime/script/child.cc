@@ -42,18 +42,22 @@ void write_all(const char* data, size_t size) {
   reply(kReplyError, fmt::format("{} {} {}\n{}", code, site.line, site.file, error.message()));
 }
 
-// The line that Lua is at. Called from hooks, the allocator and signal handlers, so nothing here allocates.
+// The line of the plan that Lua is at, or else of ours. Called from hooks, the allocator and signal handlers, so
+// nothing here allocates.
 struct Line {
   const char* file = "";
   int line = 0;
 };
 Line line_of(lua_State* L) {
   lua_Debug frame;
+  Line innermost;
   for (int level = 0; lua_getstack(L, level, &frame); ++level) {
     lua_getinfo(L, "Sl", &frame);
-    if (frame.source[0] == '@' && frame.currentline > 0) return {frame.source + 1, frame.currentline};
+    if (frame.source[0] != '@' || frame.currentline <= 0) continue;
+    if (innermost.line == 0) innermost = {frame.source + 1, frame.currentline};
+    if (!std::string_view(frame.source).starts_with("@lua/prun/")) return {frame.source + 1, frame.currentline};
   }
-  return {};
+  return innermost;
 }
 
 void stop_at_limit(lua_State* L, const char* text) {

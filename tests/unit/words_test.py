@@ -17,10 +17,16 @@ def main():
     told = set(re.findall(r"files/words.lua .*--set case=(\w+)", (ERRORS / "commands.txt").read_text()))
     failed = [f"{case}: no text in commands.txt" for case in cases if case not in told]
     for case in cases:
-        done = subprocess.run([prun, "check", plan, "--nproc", "2", "--set", f"case={case}", "--set", "right=true"],
+        done = subprocess.run([prun, "check", plan, "--nproc", "2", "--set", f"case={case}", "--set", "right=true", "--prove"],
                               capture_output=True, text=True, timeout=60, cwd=ERRORS.parent.parent)
         if done.returncode != 0:
             failed.append(f"{case}: exit {done.returncode}\n{done.stderr}")
+    for change, what in (("average", "averages of parameters"), ("eval", "evaluations"), ("report", "reports")):
+        done = subprocess.run([prun, "check", ERRORS / "files" / "never.lua", "--nproc", "2", "--set", f"what={change}"],
+                              capture_output=True, text=True, timeout=60, cwd=ERRORS.parent.parent)
+        said = f"{what} after every 1000 steps never come in a run of 4 steps"
+        if done.returncode != 0 or not re.search(r"^prun: .*never\.lua:\d+: " + said, done.stderr, re.M):
+            failed.append(f"{change}: exit {done.returncode}, not said: {said}\n{done.stderr}")
     print("\n".join(failed) or f"{len(cases)} corrected plans are accepted")
     return 1 if failed or not cases else 0
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "base/cores.h"
+#include "base/text.h"
 #include "compile/compile.h"
 #include "ir/plan_reader.h"
 #include "launch/preflight.h"
@@ -40,6 +41,24 @@ void require_supported(const Job& job, const Device& device) {
         }
 }
 
+// What comes after every so many steps never comes in a run of fewer. That is what a short trial of a plan looks like,
+// so it is said and not refused.
+void say_what_never_comes(const Plan& plan) {
+  const auto say = [&](std::string_view what, int64_t every, const Site& site) {
+    if (every > plan.steps)
+      fmt::print(stderr, "prun: {}: {} after every {} steps never come in a run of {}\n", site.text(), what, every,
+                 counted(plan.steps, "step"));
+  };
+  if (plan.evaluation) say("evaluations", plan.evaluation->every, plan.evaluation->site);
+  if (plan.report) say("reports", plan.report->every, plan.report->site);
+  for (const Strategy& strategy : plan.strategies)
+    for (const StrategyUnit& unit : strategy.units)
+      if (!unit.sync.empty() && unit.sync_every > plan.steps) {
+        say("averages of parameters", unit.sync_every, unit.sync.front().site);
+        return;
+      }
+}
+
 }  // namespace
 
 Plan record_plan(const Options& options, int ranks, std::optional<PlanSizes> sizes) {
@@ -74,6 +93,7 @@ Job build_job(const Options& options, int ranks, Plan* read) {
   const bool runs = options.command == "run" && device->memory_kind() == PRUN_MEM_HOST;
   require_valid(job, runs ? available_memory() / options.launch.nproc : 0, options.launch.nproc);
   watch.lap("verify");
+  say_what_never_comes(plan);
   if (options.time_passes) watch.print_times();
   if (read != nullptr) *read = std::move(plan);
   return job;

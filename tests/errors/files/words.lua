@@ -2,7 +2,7 @@
 -- The messages stand in commands.txt; tests/unit/words_test.py runs what was meant.
 local prun = require "prun"
 local nn = prun.nn
-local arg = prun.args { case = "", right = false }
+local arg = prun.args { case = "", right = false, dtype = { "f32", "type", choices = { "f32", "bf16" } } }
 
 -- A plan with these fields in place of its own.
 local function plan(fields)
@@ -309,6 +309,58 @@ local cases = {
   axis_for_the_reduction = {
     function() return prun.program(function() prun.all_reduce(prun.full(4, 1), { axis = "world" }) end) end,
     function() return prun.program(function() prun.all_reduce(prun.full(4, 1), "sum", { axis = "world" }) end) end,
+  },
+  -- more of hooks
+  freed_twice_but_for_the_last = {
+    function()
+      return strategy { after = function(full, unit)
+        prun.ensure(full, function() return prun.all_gather(unit.params, { axis = "dp", keep = true }) end)
+        prun.free(full, { keep = unit.last })
+        prun.free(full, { keep = unit.last })
+      end }
+    end,
+    function() return strategy {} end,
+  },
+  unit_of_another_class = {
+    function()
+      local first
+      return strategy { body = function(unit)
+        first = first or unit
+        first.grads:accumulate()
+      end }
+    end,
+    function() return strategy { body = function(unit) unit.grads:accumulate() end } end,
+  },
+  default_out_of_its_range = {
+    function() return plan { model = prun.model("own", { width = { 0, "size", least = 1 } }, print) {} } end,
+    function()
+      return plan { data = prun.data.random { batch = 8, inputs = 4, outputs = 4 },
+                    model = prun.model("own", { width = { 4, "size", least = 1 } }, function(opt, batch)
+        return prun.losses.mean(nn.linear("a", batch.x, opt.width))
+      end) {} }
+    end,
+  },
+  bound_misspelt = {
+    function() return prun.model("own", { width = { 4, "size", leest = 1 } }, print) end,
+    function()
+      return plan { data = prun.data.random { batch = 8, inputs = 4, outputs = 4 },
+                    model = prun.model("own", { width = { 4, least = 1 } }, function(opt, batch)
+        return prun.losses.mean(nn.linear("a", batch.x, opt.width))
+      end) {} }
+    end,
+  },
+  axes_by_default = {
+    function()
+      return plan { strategy = { prun.strategy("own", { axis = "dp", over = { "replicate" } }, function() end) {} } }
+    end,
+    function()
+      return plan { mesh = prun.mesh { replicate = 1, dp = prun.world },
+                    strategy = { prun.strategy("own", { axis = "dp", over = { "replicate", "dp" } }, function(unit, opt)
+        unit:after("backward", function()
+          for _, axis in ipairs(opt.over) do prun.all_reduce(unit.grads, { axis = axis }) end
+        end)
+      end) {} } }
+    end,
   },
 }
 
