@@ -103,8 +103,9 @@ local function add_value(g, value)
   check_size(g, value)
   value.id = #g.values
   g.values[#g.values + 1] = value
-  recording_of[value] = g
-  return tensor.new(value)
+  local made = tensor.new(value)
+  recording_of[made] = g
+  return made
 end
 
 -- The size of a row.

@@ -138,6 +138,13 @@ local function record_model(plan, model, batch)
   return recorded, loss
 end
 
+local function require_parameters(recorded, site)
+  for _, unit in ipairs(recorded.units) do
+    if #unit.parameters > 0 then return end
+  end
+  host.fail("the model has no parameters, such as those of nn.linear: there is nothing to train", site)
+end
+
 -- The classes of units in order, each with the names of its layers.
 local function classes_of(units)
   local classes, seen = {}, {}
@@ -202,6 +209,7 @@ return function(given)
   data.agree(plan.data, model)
   local source = data.result(plan.data)
   local recorded, loss = record_model(plan, model, batch // pieces)
+  require_parameters(recorded, model.site)
   local result = graph.result(recorded)
   result.path, result.kind = host.plan_path, "plan"
   result.mesh = { axes = plan.mesh.axes, site = plan.mesh.site }

@@ -1,12 +1,17 @@
 -- What a model or program holds in its hands: a name for a value that will exist when the program runs. No numbers.
 
 local tensor = {}
-local meta = { __name = "tensor" }
+local meta = { __name = "tensor", __metatable = "tensor" }
+local record_of = setmetatable({}, { __mode = "k" })
 
--- `value` is the record that the plan will contain; a tensor is that record with operators.
-function tensor.new(value) return setmetatable(value, meta) end
+-- `value` is the record that the plan will contain; a tensor shows it, and has operators.
+function tensor.new(value)
+  local self = setmetatable({}, meta)
+  record_of[self] = value
+  return self
+end
 
-function tensor.is(value) return type(value) == "table" and getmetatable(value) == meta end
+function tensor.is(value) return type(value) == "table" and record_of[value] ~= nil end
 
 local function both(kind, a, b)
   local nn = require "prun.nn"
@@ -23,10 +28,17 @@ function meta.__add(a, b) return both("add", a, b) end
 function meta.__mul(a, b) return both("mul", a, b) end
 function meta.__tostring(self) return ("tensor %s %s[%s]"):format(
   self.name, self.dtype, table.concat(self.shape, ", ")) end
--- What a plan may ask a tensor for; its record has more.
-function meta.__index(_, name)
+-- The record is not a plan's to change: of its dims there is a copy.
+function meta.__index(self, name)
+  local record = record_of[self]
+  if name == "shape" then return table.move(record.shape, 1, #record.shape, 1, {}) end
+  if record[name] ~= nil then return record[name] end
   host.fail(("a tensor has no '%s'%s"):format(tostring(name), host.did_you_mean(tostring(name),
     { "shape", "dtype", "name" })))
+end
+function meta.__newindex(self, name)
+  host.fail(("a tensor's '%s' is not a plan's to change: %s is what was recorded"):format(tostring(name),
+    tostring(self)))
 end
 function meta.__len() host.fail("a tensor's dims are in its field `shape`; it has no length") end
 

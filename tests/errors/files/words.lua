@@ -362,6 +362,24 @@ local cases = {
       end) {} } }
     end,
   },
+  tensor_is_changed = {
+    function()
+      return model(function(x)
+        x.shape = { 4, 16 }
+        return nn.linear("a", x, 8)
+      end)
+    end,
+    function()
+      return model(function(x)
+        x.shape[2] = 16  -- of a copy
+        return nn.linear("a", x, x.shape[2])
+      end)
+    end,
+  },
+  model_without_parameters = {
+    function() return model(function(x) return nn.relu(x) end) end,
+    function() return model(function(x) return nn.relu(nn.linear("a", x, 8)) end) end,
+  },
 }
 
 local case = cases[arg.case] or error("no case '" .. arg.case .. "'", 0)
