@@ -264,7 +264,7 @@ function collectives.words(rank, mesh)
     for i = 1, given.n do
       local part = given[i]
       if not tensor.is(part) then
-        parts[i] = tostring(part)
+        parts[i] = schema.printed("prun.print", part)
       elseif rawget(part, "count") then
         parts[i] = { input(part), input(part.count) }
       else

@@ -103,15 +103,43 @@ local words = {
   rms_norm = "prun.nn.rmsnorm", dense = "prun.nn.linear", conv2d = "prun.nn.linear",
 }
 
--- " (here: ...)" or nil. `has`: the options of the word by name; one of ours that it has not is another word's.
-function elsewhere.option(name, has)
-  local ours = options[tostring(name):lower():gsub("-", "_")]
-  if not ours then return nil end
-  if ours:find("^[%w_]+$") and not has[ours] then return nil end
-  return (" (here: %s)"):format(ours)
+-- Whose our options are, for those that are looked for in the wrong word.
+local owner_of = {}
+for owner, names in pairs {
+  ["the plan"] = { "micro", "steps", "seed", "dtype", "reduce", "eval", "report" },
+  ["the model"] = { "vocab", "layers", "width", "heads", "kv_heads", "hidden", "context", "base", "tied", "dropout",
+                    "experts", "choices", "capacity", "aux", "activation" },
+  ["the data"] = { "batch", "path", "skip_bytes" },
+  ["the optimizer"] = { "lr", "betas", "eps", "weight_decay", "clip", "momentum" },
+  ["a learning rate, such as prun.cosine"] = { "warmup", "least" },
+  ["some strategies"] = { "axis", "bucket", "first", "prefetch", "inflight", "wire", "offload", "reshard_after_forward",
+                     "over", "persist_below", "sequence", "column", "row" },
+  ["prun.pipeline"] = { "schedule", "chunks", "split", "transfer" },
+} do
+  for _, name in ipairs(names) do owner_of[name] = owner end
 end
 
-function elsewhere.word(name)
+-- What a message says of an option that a word has not: " (here: ...)" of another system's, then the likely right one,
+-- then whose it is, then the list. `has`: the options of the word by name, `names` in their order.
+function elsewhere.option(name, has, names)
+  local ours = options[tostring(name):lower():gsub("-", "_")]
+  if ours then
+    local owner = ours:find("^[%w_]+$") and not has[ours] and owner_of[ours]
+    return owner and (" (here: %s, an option of %s)"):format(ours, owner) or (" (here: %s)"):format(ours)
+  end
+  local likely = #names > 0 and host.did_you_mean(tostring(name), names) or ": it has none"
+  if owner_of[name] and not likely:find "did you mean" then
+    return (" (that is an option of %s)"):format(owner_of[name])
+  end
+  return likely
+end
+
+-- The same for the words of a family, which has `names`.
+function elsewhere.word(name, names)
+  local function plain(text) return (text:lower():gsub("_", "")) end
+  for _, known in ipairs(names) do
+    if plain(known) == plain(tostring(name)) then return (" (did you mean '%s'?)"):format(known) end
+  end
   local ours = words[tostring(name):lower()]
   return ours and (" (here: %s)"):format(ours)
 end

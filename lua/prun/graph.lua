@@ -9,8 +9,6 @@ local tensor = require "prun.tensor"
 -- No tensor has more elements (2^46), and no recording more bytes (2^53), so that sums of bytes stay exact.
 local graph = { current = nil, most_elements = 70368744177664, most_bytes = schema.most_exact }
 
-local recording_of = setmetatable({}, { __mode = "k" })  -- of each tensor: the graph that it was recorded in
-
 -- Records what fn(...) does into a new graph; returns the graph and fn's result. `has_units` is false for programs.
 function graph.record(dtype, has_units, fn, ...)
   local outer = graph.current
@@ -103,13 +101,14 @@ local function add_value(g, value)
   check_size(g, value)
   value.id = #g.values
   g.values[#g.values + 1] = value
-  local made = tensor.new(value)
-  recording_of[made] = g
-  return made
+  return tensor.new(value, g)
 end
 
 -- The size of a row.
-function graph.last_dim(x) return #x.shape > 0 and x.shape[#x.shape] or 1 end
+function graph.last_dim(x)
+  local shape = tensor.record(x).shape
+  return #shape > 0 and shape[#shape] or 1
+end
 
 -- "block3.add2": the unit, the name, and which of that name it is.
 local function label(g, name)
@@ -123,13 +122,14 @@ end
 local function ids(g, kind, tensors)
   local result = {}
   for i, one in ipairs(tensors) do
-    if recording_of[one] ~= g then
+    local record, recording = tensor.record(one)
+    if recording ~= g then
       local where = g.has_units and "in another recording of a model" or
         "in the program of another rank, which is recorded by itself"
       host.fail(("%s: '%s' was made %s, at %s:%d: it means nothing here"):format(
         kind, one.name, where, one.site[1], one.site[2]))
     end
-    result[i] = one.id
+    result[i] = record.id
   end
   return result
 end
@@ -188,7 +188,10 @@ end
 
 local function types(inputs)
   local result = {}
-  for i, input in ipairs(inputs) do result[i] = { dtype = input.dtype, shape = input.shape } end
+  for i, input in ipairs(inputs) do
+    local record = tensor.record(input)
+    result[i] = { dtype = record.dtype, shape = record.shape }
+  end
   return result
 end
 

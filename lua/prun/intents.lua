@@ -135,12 +135,12 @@ function intents.recorder(unit)
       { name = "bucket", kind = "text", default = "unit", choices = { "unit" }, help = "one reduction a unit" },
       wire,
     },
-  }, function(given, opt, site)
+  }, function(given, opt)
     local target = expect(given, unit, "reduce_scatter", { "grads" })
     if opt.into.unit ~= unit or opt.into.target ~= "grad_shard" then
       host.fail(("prun.reduce_scatter: 'into' must be the unit's own unit.grad_shard, not unit.%s%s"):format(
         opt.into.target, opt.into.unit == unit and "" or " of the class '" .. opt.into.unit.class .. "'"),
-        host.site_of_word(site, "into"))
+        host.site_of_word(host.site("user"), "into"))
     end
     add { kind = "reduce_scatter", target = target, axis = opt.axis, op = opt.op, stream = opt.stream,
           inflight = opt.inflight, bucket = 0, wire = opt.wire }
@@ -169,7 +169,7 @@ function intents.recorder(unit)
         if what_printed then host.fail("prun.print in a hook prints one vector at a time") end
         what_printed = expect(part, unit, "print", { "params", "grads", "grad_shard" })
       else
-        texts[#texts + 1] = tostring(part)
+        texts[#texts + 1] = schema.printed("prun.print", part)
       end
     end
     add { kind = "print", target = what_printed or "", text = table.concat(texts, " ") }

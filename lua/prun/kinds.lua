@@ -34,7 +34,7 @@ end
 local function is_list(value)
   if type(value) ~= "table" or kind_of(value) or tensor.is(value) then return false end
   local count = 0
-  for _ in pairs(value) do count = count + 1 end
+  for _ in host.next, value do count = count + 1 end
   return count == #value
 end
 

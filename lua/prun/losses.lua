@@ -22,7 +22,8 @@ losses.cross_entropy = word("cross_entropy", {
 losses.mse = word("mse", { y, tensor("target", "what it should be, batch.y") },
   function(result, target) return (graph.op("mse", { result, target }, {}, "loss")) end)
 for _, op in ipairs { "mean_square", "mean" } do
-  losses[op] = word(op, { y },
+  -- A model that takes its loss by name gives all of them a target.
+  losses[op] = word(op, { y, { name = "target", kind = "tensor", optional = true, help = "not looked at" } },
     function(result) return (graph.op(op, { result }, {}, "loss")) end)
 end
 

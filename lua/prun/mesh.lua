@@ -63,6 +63,7 @@ local name_entry = { name = "name", kind = "axis", help = "of the axis" }
 
 return schema.word("prun.mesh", {
   { name = "axes", kind = "table", help = "by name, such as { dp = prun.world }" },
+  site = true,
 }, function(given, site)
   local axes, size_of, ranks = ordered_axes(given, site), {}, 1
   for _, axis in ipairs(axes) do

@@ -31,13 +31,14 @@ return schema.word("prun.nn.moe", {
   { name = "name", kind = "name", help = "of the layer; its weights are called after it" },
   { name = "x", kind = "tensor", help = "[samples, tokens, width]" },
   options = options,
-}, function(name, x, opt, site)
+}, function(name, x, opt)
   if #x.shape ~= 3 then
-    host.fail(("nn.moe '%s': the input must be a tensor [samples, tokens, width]"):format(name), site)
+    host.fail(("nn.moe '%s': the input must be a tensor [samples, tokens, width]"):format(name))
   end
   if opt.choices > opt.experts then
     host.fail(("nn.moe '%s': each token goes to %d experts, and there %s %d"):format(
-      name, opt.choices, opt.experts == 1 and "is" or "are", opt.experts), host.site_of_word(site, "choices"))
+      name, opt.choices, opt.experts == 1 and "is" or "are", opt.experts),
+      host.site_of_word(host.site("user"), "choices"))
   end
   local batch, tokens, width = x.shape[1], x.shape[2], x.shape[3]
   local experts, hidden, slots = opt.experts, opt.hidden or 4 * width, slots_of(opt, batch * tokens)

@@ -16,7 +16,7 @@ local function make(_, name, fields)
     local value = fields[word]
     if value == nil then
       host.fail(("%s has no '%s'%s"):format(name, tostring(word),
-        elsewhere.word(word) or host.did_you_mean(tostring(word), names_of(fields))))
+        elsewhere.word(word, names_of(fields)) or host.did_you_mean(tostring(word), names_of(fields))))
     end
     if type(value) == "string" and value:find("^prun%.") then value = require(value) end
     if type(value) == "function" then value = host.word(value) end

@@ -44,18 +44,18 @@ local linear_options = {
     help = "the outputs are several results side by side, of these sizes: each is split by itself over ranks" },
 }
 
-local function check_blocks(layer, blocks, out, site)
+local function check_blocks(layer, blocks, out)
   local sum = 0
   for _, one in ipairs(blocks) do sum = sum + one end
   if sum ~= out then
     host.fail(("nn.linear '%s': the blocks %s add up to %d, the layer has %d outputs"):format(
-      layer, schema.show(blocks), sum, out), site)
+      layer, schema.show(blocks), sum, out), host.site_of_word(host.site("user"), "blocks"))
   end
 end
 
 -- The weight of another layer has its own dims, initial values and blocks.
-local function check_tied(layer, opt, width, out, site)
-  local place = host.site_of_word(site, "weight")
+local function check_tied(layer, opt, width, out)
+  local site = host.site("user")
   for _, option in ipairs { "init", "blocks" } do
     if opt[option] ~= nil then
       host.fail(("nn.linear '%s': '%s' belongs to a weight of the layer's own, and 'weight' gives it another's"):format(
@@ -65,23 +65,23 @@ local function check_tied(layer, opt, width, out, site)
   local dims = opt.weight.shape
   if #dims ~= 2 or dims[1] ~= out or dims[2] ~= width then
     host.fail(("nn.linear '%s': the weight '%s' is [%s], should be [out, in], [%d, %d]"):format(
-      layer, opt.weight.name, table.concat(dims, ", "), out, width), place)
+      layer, opt.weight.name, table.concat(dims, ", "), out, width), host.site_of_word(site, "weight"))
   end
 end
 
 -- y [.., out] = x [.., in] · weight [in, out] + bias. By default initialized as torch.nn.Linear is.
 nn.linear = word("linear", {
   name, x, size("out", "how many outputs a row has"), options = linear_options,
-}, function(layer, input, out, opt, site)
+}, function(layer, input, out, opt)
   local width = graph.last_dim(input)
   local with_bias = opt.bias
   if with_bias == nil then with_bias = not opt.weight end
   if opt.bias_init and not with_bias then
     host.fail(("nn.linear '%s': 'bias_init' is of a bias, and the layer has none"):format(layer),
-      host.site_of_word(site, "bias_init"))
+      host.site_of_word(host.site("user"), "bias_init"))
   end
-  if opt.blocks then check_blocks(layer, opt.blocks, out, host.site_of_word(site, "blocks")) end
-  if opt.weight then check_tied(layer, opt, width, out, site) end
+  if opt.blocks then check_blocks(layer, opt.blocks, out) end
+  if opt.weight then check_tied(layer, opt, width, out) end
   local inputs = { input, opt.weight or graph.parameter(layer .. ".weight", { width, out },
                                                         opt.init or { "uniform", 1 / math.sqrt(width) }, opt.blocks) }
   if with_bias then inputs[3] = graph.parameter(layer .. ".bias", { out }, opt.bias_init or { "zeros" }, opt.blocks) end

@@ -35,6 +35,8 @@ local report_entries = schema.register("prun.plan.report", {
   { name = "norms", kind = "boolean", default = true, help = "of each unit's parameters and gradients" },
 })
 
+local most_step_bytes = 2.0 ^ 58  -- with gradients, state and padding, sums stay within 64 bits
+
 -- What the plan holds of a report; nil when nothing is wanted in it.
 local function report_result(given, site)
   local options = schema.check("prun.plan: report", report_entries, given, site)
@@ -210,6 +212,10 @@ return function(given)
   local source = data.result(plan.data)
   local recorded, loss = record_model(plan, model, batch // pieces)
   require_parameters(recorded, model.site)
+  if recorded.bytes * plan.micro > most_step_bytes then
+    host.fail(("prun.plan: the tensors of %d microbatches are %.3g bytes; at most 2^58 can be planned"):format(
+      plan.micro, recorded.bytes * plan.micro), host.site_of_word(site, "micro"))
+  end
   local result = graph.result(recorded)
   result.path, result.kind = host.plan_path, "plan"
   result.mesh = { axes = plan.mesh.axes, site = plan.mesh.site }

@@ -13,6 +13,7 @@ local arguments = {
   options = {
     { name = "mesh", kind = "mesh", optional = true, help = "axes for collectives over a part of the ranks" },
   },
+  site = true,
 }
 
 -- What the function is given: its rank, the number of ranks and its place along each axis of the mesh.

@@ -86,6 +86,7 @@ return host.word(schema.word("prun.schedule", {
     { name = "placement", kind = "text", default = "round", choices = { "round", "v" },
       help = "round: chunk c of rank r is stage c * ranks + r; v: the second chunks come back" },
   },
+  site = true,
 }, function(name, order, traits, site)
   local self = { kind_of = "schedule", name = name, chunks = traits.chunks, placement = traits.placement }
   -- The turns of each rank.

@@ -63,7 +63,14 @@ local function problem_of(entry, value)
 end
 schema.problem_of = problem_of
 
--- The given value as the plan holds it. `what`: the word; without a place the message has the user's line, and ours.
+-- A place in the plan is looked for when something is wrong only: most words are right.
+local function found(place)
+  if type(place) == "function" then return place() end
+  return place
+end
+
+-- The given value as the plan holds it. `what`: the word; `place`: its site, or a function that finds it; without one
+-- the message has the user's line, and ours.
 function schema.value(what, entry, given, place)
   local value, why = kinds.known[entry.kind][2](given)
   if value == nil then
@@ -75,12 +82,12 @@ function schema.value(what, entry, given, place)
     elseif whole then
       why = ("%s, not %s"):format(why, kinds.show(given))
     end
-    host.fail(("%s: '%s' %s"):format(what, entry.name, why), place)
+    host.fail(("%s: '%s' %s"):format(what, entry.name, why), found(place))
   end
   local problem = problem_of(entry, value)
   if problem ~= "" then
     local shown = entry.choices and "" or (", not %s%s"):format(kinds.show(given), entry.instead or "")
-    host.fail(("%s: '%s' %s%s"):format(what, entry.name, problem, shown), place)
+    host.fail(("%s: '%s' %s%s"):format(what, entry.name, problem, shown), found(place))
   end
   return value
 end
@@ -148,43 +155,56 @@ function schema.from_defaults(what, defaults, site)
   return entries
 end
 
--- The options with defaults filled in. Fails at the line of the wrong field.
+-- Fails for the first field that is no option.
+local function refuse_unknown(what, entries, given, site)
+  local by_name = {}
+  for _, entry in ipairs(entries) do by_name[entry.name] = entry end
+  for name, value in pairs(given) do
+    if not by_name[name] then
+      local place = host.site_of_word(site or host.site("user"), tostring(name))
+      if type(name) == "number" then
+        host.fail(("%s takes options with names, such as { %s = ... }, not %s alone"):format(what,
+          entries[1] and entries[1].name or "name", kinds.show(value)), place)
+      end
+      host.fail(("%s has no option '%s'%s"):format(what, tostring(name),
+        elsewhere.option(name, by_name, names_of(entries))), place)
+    end
+  end
+end
+
+-- The options with defaults filled in. Fails at the line of the wrong field; `site`: of the word, or nil for the line
+-- that runs.
 function schema.check(what, entries, given, site)
   if given == nil then given = {} end
   if type(given) ~= "table" or kinds.kind_of(given) then
-    host.fail(("%s takes a table of options, not %s"):format(what, kinds.show(given)), site)
+    host.fail(("%s takes a table of options, not %s"):format(what, kinds.show(given)), site or host.site("user"))
   end
-  local by_name, values = {}, {}
-  for _, entry in ipairs(entries) do by_name[entry.name] = entry end
-  for name, value in pairs(given) do
-    local entry = by_name[name]
-    local place = host.site_of_word(site, tostring(name))
-    if not entry and type(name) == "number" then
-      host.fail(("%s takes options with names, such as { %s = ... }, not %s alone"):format(what,
-        entries[1] and entries[1].name or "name", kinds.show(value)), place)
-    end
-    if not entry then
-      local ours = elsewhere.option(name, by_name)
-      local hint = ours or #entries > 0 and host.did_you_mean(tostring(name), names_of(entries)) or ": it has none"
-      host.fail(("%s has no option '%s'%s"):format(what, tostring(name), hint), place)
-    end
-    values[name] = schema.value(what, entry, value, place)
-  end
+  local values, left = {}, 0
+  for _ in host.next, given do left = left + 1 end
   for _, entry in ipairs(entries) do
-    if values[entry.name] == nil then
-      if entry.default == nil and not entry.optional then
-        host.fail(("%s needs '%s': %s"):format(what, entry.name, entry.help), site)
-      end
-      values[entry.name] = entry.default
-      if entry.kind == "bytes" and entry.default then values[entry.name] = schema.convert("bytes", entry.default) end
+    local name = entry.name
+    local value = given[name]
+    if value ~= nil then
+      left = left - 1
+      values[name] = schema.value(what, entry, value,
+        function() return host.site_of_word(site or host.site("user"), name) end)
+    else
+      values[name] = entry.default
+      if entry.kind == "bytes" and entry.default then values[name] = schema.convert("bytes", entry.default) end
+    end
+  end
+  if left > 0 then refuse_unknown(what, entries, given, site) end
+  for _, entry in ipairs(entries) do
+    if values[entry.name] == nil and not entry.optional then
+      host.fail(("%s needs '%s': %s"):format(what, entry.name, entry.help), site or host.site("user"))
     end
   end
   return values
 end
 
 -- A word that takes `arguments` (entries) in their order, then a table of `arguments.options`, if it has any. fn gets
--- the checked values, the options, the user's site. `arguments.scope`: where a word that means several things has this
--- meaning; `arguments.before()` may fail where the word has none.
+-- the checked values, the options, and where `arguments.site` is true the user's site. `arguments.scope`: where a word
+-- that means several things has this meaning; `arguments.before()` may fail where the word has none.
 function schema.word(word, arguments, fn)
   local options, count = arguments.options, #arguments
   schema.words[arguments.scope and arguments.scope .. " " .. word or word] = arguments
@@ -194,7 +214,7 @@ function schema.word(word, arguments, fn)
   local shown = ("%s(%s)"):format(name, table.concat(places, ", "))
   return function(...)
     if arguments.before then arguments.before() end
-    local site, values, given = host.site("user"), {}, table.pack(...)
+    local values, given = {}, table.pack(...)
     for i = #places + 1, given.n do
       if given[i] ~= nil then
         host.fail(("%s takes no %sargument, and there is %s"):format(shown, i == 1 and "" or "further ",
@@ -210,10 +230,16 @@ function schema.word(word, arguments, fn)
         values[i] = entry.default
       end
     end
-    if options then values[count + 1] = schema.check(name, options, given[count + 1], site) end
-    values[#places + 1] = site
+    if options then values[count + 1] = schema.check(name, options, given[count + 1]) end
+    if arguments.site then values[#places + 1] = host.site("user") end
     return fn(table.unpack(values, 1, #places + 1))
   end
+end
+
+-- The text of what a word prints: tables and functions have addresses, which are others in every run.
+function schema.printed(word, value)
+  if type(value) ~= "table" and type(value) ~= "function" then return tostring(value) end
+  return host.fail(("%s prints texts, numbers and tensors, not %s"):format(word, kinds.show(value)))
 end
 
 -- As schema.word, for what is called with a colon on a table that one of our words made: fn gets that first.

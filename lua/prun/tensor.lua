@@ -2,16 +2,15 @@
 
 local tensor = {}
 local meta = { __name = "tensor", __metatable = "tensor" }
-local record_of = setmetatable({}, { __mode = "k" })
+local record, recording = {}, {}  -- keys that no plan has
 
--- `value` is the record that the plan will contain; a tensor shows it, and has operators.
-function tensor.new(value)
-  local self = setmetatable({}, meta)
-  record_of[self] = value
-  return self
-end
+-- `value` is the record that the plan will contain; a tensor shows it, and has operators. `graph`: what it belongs to.
+function tensor.new(value, graph) return setmetatable({ [record] = value, [recording] = graph }, meta) end
 
-function tensor.is(value) return type(value) == "table" and record_of[value] ~= nil end
+-- What the plan will contain of a tensor, to be read; and the graph that it was recorded in.
+function tensor.record(self) return rawget(self, record), rawget(self, recording) end
+
+function tensor.is(value) return type(value) == "table" and rawget(value, record) ~= nil end
 
 local function both(kind, a, b)
   local nn = require "prun.nn"
@@ -30,9 +29,9 @@ function meta.__tostring(self) return ("tensor %s %s[%s]"):format(
   self.name, self.dtype, table.concat(self.shape, ", ")) end
 -- The record is not a plan's to change: of its dims there is a copy.
 function meta.__index(self, name)
-  local record = record_of[self]
-  if name == "shape" then return table.move(record.shape, 1, #record.shape, 1, {}) end
-  if record[name] ~= nil then return record[name] end
+  local value = rawget(self, record)
+  if name == "shape" then return table.move(value.shape, 1, #value.shape, 1, {}) end
+  if value[name] ~= nil then return value[name] end
   host.fail(("a tensor has no '%s'%s"):format(tostring(name), host.did_you_mean(tostring(name),
     { "shape", "dtype", "name" })))
 end

@@ -226,6 +226,8 @@ void push_host_table(lua_State* L) {
   lua_setfield(L, -2, "help");
   push_text(L, options.plan_path);
   lua_setfield(L, -2, "plan_path");
+  lua_getglobal(L, "next");  // Lua's own, in no order, to count with
+  lua_setfield(L, -2, "next");
   if (options.sizes) {
     const PlanSizes& sizes = *options.sizes;
     push_json(L, {{"axes", sizes.axes}, {"micro", sizes.microbatches}, {"batch", sizes.batch}, {"alone", sizes.alone}});

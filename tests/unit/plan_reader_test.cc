@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "ir/ops.h"
@@ -138,6 +139,30 @@ TEST(PlanReader, ReadsAProgram) {
   EXPECT_EQ(plan.programs[0].ops[0].attrs.integers("values"), (std::vector<int64_t>{1, 2, 3}));
   EXPECT_EQ(plan.programs[0].ops[1].axis, "world");
   EXPECT_EQ(plan.programs[0].ops[1].site.text(), "p.lua:4");
+}
+
+// What the words of a plan have refused before, once more: the compiler counts on it.
+TEST(PlanReader, RefusesWhatWouldCrashTheCompiler) {
+  const auto changed = [](auto change) {
+    Json json = training();
+    change(json);
+    return message(json);
+  };
+  EXPECT_EQ(changed([](Json& j) {
+              j["values"][0]["shape"] = {1LL << 40, 1LL << 40};
+            }),
+            "a.lua:1: the plan's values[0].shape should be dims of at most 70368744177664 elements, is "
+            "[1099511627776,1099511627776]");
+  for (const double rate : {-0.1, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()})
+    for (const char* name : {"lr", "clip", "weight_decay"})
+      EXPECT_EQ(changed([&](Json& j) { j["optimizer"][name] = rate; }).find("a.lua:10: the plan's optimizer"), 0u)
+          << name << " " << rate;
+  for (const char* name : {"prefetch", "inflight", "bucket", "first"})
+    EXPECT_EQ(changed([&](Json& j) {
+                j["strategies"][0]["units"][0]["hooks"][0]["intents"][0][name] = -1;
+              }).find("b.lua:5: the plan's strategies[0].units[0].hooks[0].intents[0]"),
+              0u)
+        << name;
 }
 
 TEST(PlanReader, NamesThePlaceInTheDocument) {

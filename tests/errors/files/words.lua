@@ -380,6 +380,30 @@ local cases = {
     function() return model(function(x) return nn.relu(x) end) end,
     function() return model(function(x) return nn.relu(nn.linear("a", x, 8)) end) end,
   },
+  table_is_printed = {
+    function() return prun.program(function() prun.print("all", { 1, 2 }) end) end,
+    function() return prun.program(function() prun.print("all", 1, nil, true, prun.full(2, 1)) end) end,
+  },
+  option_of_another_word = {
+    function() return plan { lr = 0.1 } end,
+    function() return plan { optimizer = prun.sgd { lr = 0.1 } } end,
+  },
+  huggingface_batch = {
+    function() return plan { train_batch_size = 8 } end,
+    function() return plan { data = prun.data.bytes { path = "text/sample.txt", batch = 8 } } end,
+  },
+  bytes_beyond_all = {
+    function()
+      return plan { micro = 1024, optimizer = prun.sgd {},
+                    data = prun.data.random { batch = 1024 * prun.world, inputs = 1, outputs = 1 },
+                    model = function(batch) return prun.losses.mean(nn.linear("a", batch.x, 2 ^ 45)) end }
+    end,
+    function()
+      return plan { micro = 1024, optimizer = prun.sgd {},
+                    data = prun.data.random { batch = 1024 * prun.world, inputs = 1, outputs = 1 },
+                    model = function(batch) return prun.losses.mean(nn.linear("a", batch.x, 2 ^ 5)) end }
+    end,
+  },
 }
 
 local case = cases[arg.case] or error("no case '" .. arg.case .. "'", 0)
