@@ -206,6 +206,11 @@ constexpr std::pair<const char*, const char*> kElsewhere[] = {
     {"--deepspeed", "a plan with prun.zero1, zero2 or zero3"},
     {"--tensor-model-parallel-size", "--set tp=N, where the plan has it"},
     {"--pipeline-model-parallel-size", "--set pp=N, where the plan has it"},
+    {"--output-dir", "--checkpoint DIR"},
+    {"--save-steps", "--checkpoint-every K"},
+    {"--save-interval", "--checkpoint-every K"},
+    {"--save-total-limit", "--checkpoint-keep N"},
+    {"--resume-from-checkpoint", "--resume auto|PATH"},
     {"--detect-anomaly", "--check-finite"},
     {"--profile", "--trace FILE"}};
 
