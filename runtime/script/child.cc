@@ -87,7 +87,7 @@ int name_the_users_line(lua_State* L, Host& host) {
     lua_Debug frame;
     const bool raised = lua_getstack(L, 1, &frame) != 0 && lua_getinfo(L, "n", &frame) != 0 && frame.name != nullptr &&
                         std::string_view(frame.name) == "error";
-    if (!ours && !error.site() && !raised && user.known())
+    if (!error.site() && !raised && user.known())
       error = Error(error.code(), error.message(), user);
     else if (!ours && source != host.sources.end() && source->second.layer != Layer::user)
       error = Error(error.code(), fmt::format("{} (in {})", error.message(), error.site()->text()), user);
