@@ -194,10 +194,6 @@ __device__ __forceinline__ T warp_sum(T x) {
   return warp_reduce(x, Add{});
 }
 template <class T>
-__device__ __forceinline__ T warp_max(T x) {
-  return warp_reduce(x, Larger{});
-}
-template <class T>
 __device__ __forceinline__ T block_sum(T x) {
   T one[1] = {x};
   block_reduce(one, T(0), Add{});

@@ -28,7 +28,6 @@ Context::Context(const prun_device_params& params)
   capability_ =
       10 * attribute(cudaDevAttrComputeCapabilityMajor, index_) + attribute(cudaDevAttrComputeCapabilityMinor, index_);
   multiprocessors_ = attribute(cudaDevAttrMultiProcessorCount, index_);
-  shared_bytes_ = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, index_);
   cudaDeviceProp properties;
   check(cudaGetDeviceProperties(&properties, index_), "cudaGetDeviceProperties");
   name_ = properties.name;

@@ -31,7 +31,6 @@ class Context {
   const std::string& name() const { return name_; }  // "NVIDIA H200"
   int capability() const { return capability_; }     // 90 for sm_90
   int multiprocessors() const { return multiprocessors_; }
-  int shared_bytes_per_block() const { return shared_bytes_; }  // the most a kernel may opt in to
   const Options& options() const { return options_; }
   cublasLtHandle_t cublas() const { return cublas_; }
   cudnnContext* cudnn();  // made on first use; null where cuDNN is missing, was not built in, or is not wanted
@@ -42,7 +41,7 @@ class Context {
 
  private:
   Options options_;
-  int index_ = 0, capability_ = 0, multiprocessors_ = 0, shared_bytes_ = 0;
+  int index_ = 0, capability_ = 0, multiprocessors_ = 0;
   std::string name_;
   cublasLtHandle_t cublas_ = nullptr;
   cudnnContext* cudnn_ = nullptr;

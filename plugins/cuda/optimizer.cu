@@ -14,33 +14,75 @@ namespace {
 constexpr int kThreads = 512, kBlocksPerMultiprocessor = 2;
 constexpr int kElements = 4;  // of a thread at once: 16 bytes of f32
 
+// Each rule says how many tensors of state it keeps, and what of an element's numbers it makes, from those of the step.
+
 struct Adamw {
+  static constexpr int kStates = 2;  // mean, square
   double beta1, beta2, eps, weight_decay;
-};
-struct AdamwStep {
-  float clip, decay, beta1, beta2, step_size, root_correction, eps;
+
+  struct Step {
+    float decay, beta1, beta2, step_size, root_correction, eps;
+    __device__ void operator()(float g, float& p, float (&state)[kStates]) const {
+      auto& [mean, square] = state;
+      mean = mean + (1.0f - beta1) * (g - mean);
+      square = beta2 * square + (1.0f - beta2) * g * g;
+      p = p * decay - step_size * mean / (sqrtf(square) * root_correction + eps);
+    }
+  };
+  // All threads of a block call it.
+  __device__ Step at(const prun_step_values* values) const {
+    __shared__ float corrected[2];
+    const double rate = values->learning_rate;
+    if (threadIdx.x < 2) {
+      const double t = static_cast<double>(values->step + 1);
+      const double left = 1 - pow(threadIdx.x == 0 ? beta1 : beta2, t);
+      corrected[threadIdx.x] = static_cast<float>(threadIdx.x == 0 ? rate / left : 1 / sqrt(left));
+    }
+    __syncthreads();
+    return {static_cast<float>(1 - rate * weight_decay),
+            static_cast<float>(beta1),
+            static_cast<float>(beta2),
+            corrected[0],
+            corrected[1],
+            static_cast<float>(eps)};
+  }
 };
 
-// All threads of a block call it.
-__device__ AdamwStep step_of(const Adamw& a, const float* clip, const prun_step_values* values) {
-  __shared__ float corrected[2];
-  const double rate = values->learning_rate;
-  if (threadIdx.x < 2) {
-    const double t = static_cast<double>(values->step + 1);
-    const double left = 1 - pow(threadIdx.x == 0 ? a.beta1 : a.beta2, t);
-    corrected[threadIdx.x] = static_cast<float>(threadIdx.x == 0 ? rate / left : 1 / sqrt(left));
+template <int kMomenta>
+struct Sgd {
+  static constexpr int kStates = kMomenta;
+  float momentum, decay;
+
+  struct Step {
+    float rate, momentum, decay;
+    __device__ void operator()(float g, float& p, float (&velocity)[kMomenta > 0 ? kMomenta : 1]) const {
+      g = g + decay * p;
+      if constexpr (kMomenta > 0) g = velocity[0] = momentum * velocity[0] + g;
+      p -= rate * g;
+    }
+  };
+  __device__ Step at(const prun_step_values* values) const {
+    return {static_cast<float>(values->learning_rate), momentum, decay};
   }
-  __syncthreads();
-  AdamwStep s;
-  s.clip = clip != nullptr ? *clip : 1.0f;
-  s.decay = static_cast<float>(1 - rate * a.weight_decay);
-  s.beta1 = static_cast<float>(a.beta1);
-  s.beta2 = static_cast<float>(a.beta2);
-  s.step_size = corrected[0];
-  s.root_correction = corrected[1];
-  s.eps = static_cast<float>(a.eps);
-  return s;
-}
+};
+
+struct Lion {
+  static constexpr int kStates = 1;
+  float beta1, beta2, decay;
+
+  struct Step {
+    float rate, beta1, beta2, decay;
+    __device__ void operator()(float g, float& p, float (&mean)[kStates]) const {
+      const float direction = beta1 * mean[0] + (1.0f - beta1) * g;
+      const float sign = direction > 0.0f ? 1.0f : (direction < 0.0f ? -1.0f : direction);  // a NaN stays one
+      mean[0] = beta2 * mean[0] + (1.0f - beta2) * g;
+      p -= rate * (sign + decay * p);
+    }
+  };
+  __device__ Step at(const prun_step_values* values) const {
+    return {static_cast<float>(values->learning_rate), beta1, beta2, decay};
+  }
+};
 
 // The copy of ops that cast; null otherwise: known when a kernel is compiled, so it costs the others nothing.
 struct NoCopy {
@@ -53,107 +95,45 @@ __device__ __forceinline__ void store_copy(bf16* copy, const float (&p)[N]) {
   store(copy, p);
 }
 
-template <int N, class T, class Copy>
-__device__ __forceinline__ void adamw_update(const float* grad, T* param, float* m, float* v, Copy copy,
-                                             const AdamwStep& s) {
-  float g[N], p[N], mean[N], square[N];
-  load(grad, g), load(param, p), load(m, mean), load(v, square);
-#pragma unroll
-  for (int i = 0; i < N; ++i) {
-    g[i] *= s.clip;
-    mean[i] = mean[i] + (1.0f - s.beta1) * (g[i] - mean[i]);
-    square[i] = s.beta2 * square[i] + (1.0f - s.beta2) * g[i] * g[i];
-    p[i] = p[i] * s.decay - s.step_size * mean[i] / (sqrtf(square[i]) * s.root_correction + s.eps);
-  }
-  store(param, p), store(m, mean), store(v, square);
-  store_copy(copy, p);
-}
-
-template <class T, class Copy>
-__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
-    adamw(const float* grad, T* param, float* m, float* v, Copy copy, int64_t n, int64_t packs, Adamw attrs,
-          const float* clip, const prun_step_values* values) {
-  const AdamwStep s = step_of(attrs, clip, values);
-  for (int64_t i = first_item(); i < packs; i += item_stride()) {
-    const int64_t at = i * kElements;
-    adamw_update<kElements>(grad + at, param + at, m + at, v + at, copy + at, s);
-  }
-  for (int64_t i = packs * kElements + first_item(); i < n; i += item_stride())
-    adamw_update<1>(grad + i, param + i, m + i, v + i, copy + i, s);
-}
-
-struct SgdStep {
-  float rate, clip, decay, momentum;
+template <class T, class Copy, int kStates>
+struct Operands {
+  const float* grad;
+  T* param;
+  float* state[kStates > 0 ? kStates : 1];
+  Copy copy;
 };
 
-template <int N, class T, class Copy>
-__device__ __forceinline__ void sgd_update(const float* grad, T* param, float* buffer, Copy copy, const SgdStep& s) {
-  float g[N], p[N], velocity[N];
-  load(grad, g), load(param, p);
-  if (buffer != nullptr) load(buffer, velocity);
+template <int N, class T, class Copy, int kStates, class Step>
+__device__ __forceinline__ void update_at(const Operands<T, Copy, kStates>& o, int64_t at, float clip,
+                                          const Step& step) {
+  constexpr int kRows = kStates > 0 ? kStates : 1;
+  float g[N], p[N], state[kRows][N];
+  load(o.grad + at, g), load(o.param + at, p);
+#pragma unroll
+  for (int k = 0; k < kStates; ++k) load(o.state[k] + at, state[k]);
 #pragma unroll
   for (int i = 0; i < N; ++i) {
-    g[i] = g[i] * s.clip + s.decay * p[i];
-    velocity[i] = buffer != nullptr ? s.momentum * velocity[i] + g[i] : g[i];
-    p[i] -= s.rate * velocity[i];
-  }
-  store(param, p);
-  store_copy(copy, p);
-  if (buffer != nullptr) store(buffer, velocity);
-}
-
-template <class T, class Copy>
-__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
-    sgd(const float* grad, T* param, float* buffer, Copy copy, int64_t n, int64_t packs, float momentum, float decay,
-        const float* clip, const prun_step_values* values) {
-  const SgdStep s{static_cast<float>(values->learning_rate), clip != nullptr ? *clip : 1.0f, decay, momentum};
-  for (int64_t i = first_item(); i < packs; i += item_stride()) {
-    const int64_t at = i * kElements;
-    sgd_update<kElements>(grad + at, param + at, buffer != nullptr ? buffer + at : nullptr, copy + at, s);
-  }
-  for (int64_t i = packs * kElements + first_item(); i < n; i += item_stride())
-    sgd_update<1>(grad + i, param + i, buffer != nullptr ? buffer + i : nullptr, copy + i, s);
-}
-
-struct LionStep {
-  float rate, clip, decay, beta1, beta2;
-};
-
-template <int N, class T>
-__device__ __forceinline__ void lion_update(const float* grad, T* param, float* m, const LionStep& s) {
-  float g[N], p[N], mean[N];
-  load(grad, g), load(param, p), load(m, mean);
+    float of_one[kRows];
 #pragma unroll
-  for (int i = 0; i < N; ++i) {
-    g[i] *= s.clip;
-    const float direction = s.beta1 * mean[i] + (1.0f - s.beta1) * g[i];
-    const float sign = direction > 0.0f ? 1.0f : (direction < 0.0f ? -1.0f : direction);  // a NaN stays one
-    mean[i] = s.beta2 * mean[i] + (1.0f - s.beta2) * g[i];
-    p[i] -= s.rate * (sign + s.decay * p[i]);
+    for (int k = 0; k < kStates; ++k) of_one[k] = state[k][i];
+    step(g[i] * clip, p[i], of_one);
+#pragma unroll
+    for (int k = 0; k < kStates; ++k) state[k][i] = of_one[k];
   }
-  store(param, p), store(m, mean);
+  store(o.param + at, p);
+#pragma unroll
+  for (int k = 0; k < kStates; ++k) store(o.state[k] + at, state[k]);
+  store_copy(o.copy + at, p);
 }
 
-template <class T>
+template <class Rule, class T, class Copy>
 __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
-    lion(const float* grad, T* param, float* m, int64_t n, int64_t packs, float beta1, float beta2, float decay,
-         const float* clip, const prun_step_values* values) {
-  const LionStep s{static_cast<float>(values->learning_rate), clip != nullptr ? *clip : 1.0f, decay, beta1, beta2};
-  for (int64_t i = first_item(); i < packs; i += item_stride()) {
-    const int64_t at = i * kElements;
-    lion_update<kElements>(grad + at, param + at, m + at, s);
-  }
-  for (int64_t i = packs * kElements + first_item(); i < n; i += item_stride())
-    lion_update<1>(grad + i, param + i, m + i, s);
-}
-
-unsigned grid_of(const OpView& view, int64_t n) {
-  return blocks_for((n + kElements - 1) / kElements, kThreads,
-                    view.context().multiprocessors() * kBlocksPerMultiprocessor);
-}
-
-void expect_in_place(const OpView& view, size_t read, size_t write) {
-  view.expect(view.read(read).ptr == view.write(write).ptr, "it updates in place");
+    update(Operands<T, Copy, Rule::kStates> o, int64_t n, int64_t packs, Rule rule, const float* clip,
+           const prun_step_values* values) {
+  const auto step = rule.at(values);
+  const float factor = clip != nullptr ? *clip : 1.0f;
+  for (int64_t i = first_item(); i < packs; i += item_stride()) update_at<kElements>(o, i * kElements, factor, step);
+  for (int64_t i = packs * kElements + first_item(); i < n; i += item_stride()) update_at<1>(o, i, factor, step);
 }
 
 // The last write of ops that cast.
@@ -169,67 +149,48 @@ Copy copy_of(const OpView& view, int64_t n) {
 bool packable(NoCopy) { return true; }
 bool packable(const bf16* copy) { return reinterpret_cast<uintptr_t>(copy) % (kElements * sizeof(bf16)) == 0; }
 
+// Reads: grad, param, state..., clip?. Writes: param, state..., copy?.
+template <class T, class Copy, class Rule>
+std::unique_ptr<Kernel> make_update(const OpView& view, const Rule& rule) {
+  constexpr size_t kUpdated = 1 + Rule::kStates;
+  const int64_t n = view.read(1).count();
+  view.expect_count(view.read(0), n);
+  Operands<T, Copy, Rule::kStates> o{view.in<float>(0), view.out<T>(0), {}, copy_of<Copy>(view, n)};
+  bool packed = aligned(o.grad) && aligned(o.param) && packable(o.copy);
+  for (size_t i = 0; i < kUpdated; ++i) {
+    view.expect_count(view.read(i + 1), n), view.expect_count(view.write(i), n);
+    view.expect(view.read(i + 1).ptr == view.write(i).ptr, "it updates in place");
+    if (i > 0) o.state[i - 1] = view.out<float>(i), packed = packed && aligned(o.state[i - 1]);
+  }
+  const unsigned grid = blocks_for((n + kElements - 1) / kElements, kThreads,
+                                   view.context().multiprocessors() * kBlocksPerMultiprocessor);
+  return kernel_of([o, n, rule, grid, packs = packed ? n / kElements : 0,
+                    clip = view.reads() > kUpdated + 1 ? view.in<float>(kUpdated + 1) : nullptr,
+                    values = view.values()](cudaStream_t stream) {
+    launch(update<Rule, T, Copy>, grid, kThreads, 0, stream, o, n, packs, rule, clip, values);
+  });
+}
+
 template <class T, class Copy>
 std::unique_ptr<Kernel> make_adamw_of(const OpView& view) {
-  const int64_t n = view.read(1).count();
-  for (size_t i : {0, 2, 3}) view.expect_count(view.read(i), n);
-  for (size_t i : {0, 1, 2}) view.expect_count(view.write(i), n), expect_in_place(view, i + 1, i);
-  const float* grad = view.in<float>(0);
-  T* param = view.out<T>(0);
-  float *m = view.out<float>(1), *v = view.out<float>(2);
-  const auto copy = copy_of<Copy>(view, n);
-  const bool packed = aligned(grad, m, v) && aligned(param) && packable(copy);
-  const Adamw attrs{view.number("beta1", 0.9), view.number("beta2", 0.999), view.number("eps", 1e-8),
-                    view.number("weight_decay", 0.01)};
-  return kernel_of([grad, param, m, v, copy, n, attrs, packs = packed ? n / kElements : 0,
-                    clip = view.reads() > 4 ? view.in<float>(4) : nullptr, values = view.values(),
-                    grid = grid_of(view, n)](cudaStream_t stream) {
-    launch(adamw<T, Copy>, grid, kThreads, 0, stream, grad, param, m, v, copy, n, packs, attrs, clip, values);
-  });
+  return make_update<T, Copy>(view, Adamw{view.number("beta1", 0.9), view.number("beta2", 0.999),
+                                          view.number("eps", 1e-8), view.number("weight_decay", 0.01)});
 }
 
-// Reads: grad, param, momentum?, clip?. A plan without momentum has no state, so the third read is then the clip.
+// A plan without momentum has no state, so the third read is then the clip.
 template <class T, class Copy>
 std::unique_ptr<Kernel> make_sgd_of(const OpView& view) {
-  const int64_t n = view.read(1).count();
+  const float momentum = static_cast<float>(view.number("momentum", 0)),
+              decay = static_cast<float>(view.number("weight_decay", 0));
   const size_t updated = view.writes() - (std::is_same_v<Copy, NoCopy> ? 0 : 1);
-  const bool has_state = updated > 1;
-  view.expect_count(view.read(0), n);
-  for (size_t i = 0; i < updated; ++i) view.expect_count(view.write(i), n), expect_in_place(view, i + 1, i);
-  const size_t clip_read = has_state ? 3 : 2;
-  const float* grad = view.in<float>(0);
-  T* param = view.out<T>(0);
-  float* buffer = has_state ? view.out<float>(1) : nullptr;
-  const auto copy = copy_of<Copy>(view, n);
-  const bool packed = aligned(grad, buffer) && aligned(param) && packable(copy);
-  return kernel_of([grad, param, buffer, copy, n, packs = packed ? n / kElements : 0,
-                    momentum = static_cast<float>(view.number("momentum", 0)),
-                    decay = static_cast<float>(view.number("weight_decay", 0)),
-                    clip = view.reads() > clip_read ? view.in<float>(clip_read) : nullptr, values = view.values(),
-                    grid = grid_of(view, n)](cudaStream_t stream) {
-    launch(sgd<T, Copy>, grid, kThreads, 0, stream, grad, param, buffer, copy, n, packs, momentum, decay, clip, values);
-  });
-}
-
-template <class T>
-std::unique_ptr<Kernel> make_lion_of(const OpView& view) {
-  const int64_t n = view.read(1).count();
-  view.expect_count(view.read(0), n);
-  for (size_t i : {0, 1}) view.expect_count(view.write(i), n), expect_in_place(view, i + 1, i);
-  const float* grad = view.in<float>(0);
-  T* param = view.out<T>(0);
-  float* m = view.out<float>(1);
-  const auto number = [&](const char* name, double usual) { return static_cast<float>(view.number(name, usual)); };
-  return kernel_of([grad, param, m, n, packs = aligned(grad, m) && aligned(param) ? n / kElements : 0,
-                    beta1 = number("beta1", 0.9), beta2 = number("beta2", 0.99), decay = number("weight_decay", 0),
-                    clip = view.reads() > 3 ? view.in<float>(3) : nullptr, values = view.values(),
-                    grid = grid_of(view, n)](cudaStream_t stream) {
-    launch(lion<T>, grid, kThreads, 0, stream, grad, param, m, n, packs, beta1, beta2, decay, clip, values);
-  });
+  return updated > 1 ? make_update<T, Copy>(view, Sgd<1>{momentum, decay})
+                     : make_update<T, Copy>(view, Sgd<0>{momentum, decay});
 }
 
 std::unique_ptr<Kernel> make_lion(const OpView& view) {
-  return with_float(view.read(1).dtype, [&]<class T>() { return make_lion_of<T>(view); });
+  const auto number = [&](const char* name, double usual) { return static_cast<float>(view.number(name, usual)); };
+  const Lion rule{number("beta1", 0.9), number("beta2", 0.99), number("weight_decay", 0)};
+  return with_float(view.read(1).dtype, [&]<class T>() { return make_update<T, NoCopy>(view, rule); });
 }
 std::unique_ptr<Kernel> make_adamw(const OpView& view) {
   return with_float(view.read(1).dtype, [&]<class T>() { return make_adamw_of<T, NoCopy>(view); });

@@ -123,7 +123,6 @@ class Context : public sdk::Transport {
   size_t shared_ = 0;                // of it, that others know
   std::vector<std::string> hellos_;  // everybody's, and ours as it is sent
   std::unique_ptr<Request> connecting_;
-  bool connected_ = false;
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -48,11 +48,23 @@ T& of(Handle handle) {
   return *reinterpret_cast<T*>(handle);
 }
 
-template <class T>
-cublasStatus_t set(T& field, const void* value, size_t size) {
-  if (value == nullptr || size != sizeof(T)) return CUBLAS_STATUS_INVALID_VALUE;
-  std::memcpy(&field, value, size);
-  return CUBLAS_STATUS_SUCCESS;
+// A field of a descriptor, by the attribute that sets it.
+struct Field {
+  template <class T>
+  Field(int its_attribute, T& field) : attribute(its_attribute), data(&field), bytes(sizeof field) {}
+  int attribute;
+  void* data;
+  size_t bytes;
+};
+
+cublasStatus_t set(std::initializer_list<Field> fields, int attribute, const void* value, size_t size) {
+  for (const Field& field : fields) {
+    if (field.attribute != attribute) continue;
+    if (value == nullptr || size != field.bytes) return CUBLAS_STATUS_INVALID_VALUE;
+    std::memcpy(field.data, value, size);
+    return CUBLAS_STATUS_SUCCESS;
+  }
+  die("cuBLASLt's attribute " + std::to_string(attribute) + " is none that the substitute knows (blas.cc)");
 }
 
 uint64_t shape_of(const Operands& all) {
@@ -138,75 +150,6 @@ Operands operands(cublasLtMatmulDesc_t product, cublasLtMatrixLayout_t a, cublas
   return {of<Product>(product), of<Layout>(a), of<Layout>(b), of<Layout>(c), of<Layout>(d), {}, {}, {}, {}, 1, 0};
 }
 
-cublasStatus_t set_product(Product& p, cublasLtMatmulDescAttributes_t attribute, const void* value, size_t size) {
-  switch (attribute) {
-    case CUBLASLT_MATMUL_DESC_TRANSA:
-      return set(p.transpose_a, value, size);
-    case CUBLASLT_MATMUL_DESC_TRANSB:
-      return set(p.transpose_b, value, size);
-    case CUBLASLT_MATMUL_DESC_POINTER_MODE:
-      return set(p.pointer_mode, value, size);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE:
-      return set(p.epilogue, value, size);
-    case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
-      return set(p.bias, value, size);
-    case CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE:
-      return set(p.bias_stride, value, size);
-    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
-      return set(p.bias_type, value, size);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:
-      return set(p.aux, value, size);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
-      return set(p.aux_ld, value, size);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE:
-      return set(p.aux_stride, value, size);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE:
-      return set(p.aux_type, value, size);
-    default:
-      die("the product's attribute " + std::to_string(attribute) + " is none that the substitute knows (blas.cc)");
-  }
-}
-
-cublasStatus_t set_layout(Layout& l, cublasLtMatrixLayoutAttribute_t attribute, const void* value, size_t size) {
-  switch (attribute) {
-    case CUBLASLT_MATRIX_LAYOUT_TYPE:
-      return set(l.type, value, size);
-    case CUBLASLT_MATRIX_LAYOUT_ORDER:
-      return set(l.order, value, size);
-    case CUBLASLT_MATRIX_LAYOUT_ROWS:
-      return set(l.rows, value, size);
-    case CUBLASLT_MATRIX_LAYOUT_COLS:
-      return set(l.columns, value, size);
-    case CUBLASLT_MATRIX_LAYOUT_LD:
-      return set(l.ld, value, size);
-    case CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT:
-      return set(l.batch, value, size);
-    case CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET:
-      return set(l.stride, value, size);
-    default:
-      die("the layout's attribute " + std::to_string(attribute) + " is none that the substitute knows (blas.cc)");
-  }
-}
-
-cublasStatus_t set_preference(Preference& p, cublasLtMatmulPreferenceAttributes_t attribute, const void* value,
-                              size_t size) {
-  uint32_t ignored = 0;
-  switch (attribute) {
-    case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES:
-      return set(p.workspace, value, size);
-    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES:
-    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES:
-    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES:
-    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES:
-      return set(p.alignment[attribute - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES], value, size);
-    case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK:
-    case CUBLASLT_MATMUL_PREF_SEARCH_MODE:
-      return set(ignored, value, size);
-    default:
-      die("the preference " + std::to_string(attribute) + " is none that the substitute knows (blas.cc)");
-  }
-}
-
 }  // namespace
 }  // namespace substitute
 
@@ -252,7 +195,15 @@ ENTRY cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) 
 ENTRY cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
                                                       cublasLtMatrixLayoutAttribute_t attribute, const void* value,
                                                       size_t size) {
-  return set_layout(of<Layout>(layout), attribute, value, size);
+  Layout& l = of<Layout>(layout);
+  return set({{CUBLASLT_MATRIX_LAYOUT_TYPE, l.type},
+              {CUBLASLT_MATRIX_LAYOUT_ORDER, l.order},
+              {CUBLASLT_MATRIX_LAYOUT_ROWS, l.rows},
+              {CUBLASLT_MATRIX_LAYOUT_COLS, l.columns},
+              {CUBLASLT_MATRIX_LAYOUT_LD, l.ld},
+              {CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, l.batch},
+              {CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, l.stride}},
+             attribute, value, size);
 }
 
 ENTRY cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* product, cublasComputeType_t compute,
@@ -267,7 +218,19 @@ ENTRY cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t product) {
 ENTRY cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t product,
                                                     cublasLtMatmulDescAttributes_t attribute, const void* value,
                                                     size_t size) {
-  return set_product(of<Product>(product), attribute, value, size);
+  Product& p = of<Product>(product);
+  return set({{CUBLASLT_MATMUL_DESC_TRANSA, p.transpose_a},
+              {CUBLASLT_MATMUL_DESC_TRANSB, p.transpose_b},
+              {CUBLASLT_MATMUL_DESC_POINTER_MODE, p.pointer_mode},
+              {CUBLASLT_MATMUL_DESC_EPILOGUE, p.epilogue},
+              {CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias},
+              {CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE, p.bias_stride},
+              {CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, p.bias_type},
+              {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, p.aux},
+              {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.aux_ld},
+              {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, p.aux_stride},
+              {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, p.aux_type}},
+             attribute, value, size);
 }
 
 ENTRY cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* preference) {
@@ -281,7 +244,16 @@ ENTRY cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t 
 ENTRY cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
                                                           cublasLtMatmulPreferenceAttributes_t attribute,
                                                           const void* value, size_t size) {
-  return set_preference(of<Preference>(preference), attribute, value, size);
+  Preference& p = of<Preference>(preference);
+  uint32_t ignored = 0;
+  return set({{CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, p.workspace},
+              {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, p.alignment[0]},
+              {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, p.alignment[1]},
+              {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, p.alignment[2]},
+              {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, p.alignment[3]},
+              {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, ignored},
+              {CUBLASLT_MATMUL_PREF_SEARCH_MODE, ignored}},
+             attribute, value, size);
 }
 
 ENTRY cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t product,

@@ -165,26 +165,19 @@ void Block::leave(Thread& thread) {
     if (warp.groups[i].arrived == (warp.groups[i].mask & ~warp.gone)) finish(warp, warp.groups[i], nullptr);
 }
 
-int Block::meet(int value, const char* what, const Here& here) {
+void Block::meet(const char* what, const Here& here) {
   Thread& self = *running_;
   if (done_ > 0)
     die("thread " + text(self.index) + " of a block is at " + text(what, here) + ", which other threads have left out");
   if (arrived_++ == 0) {
     what_ = what, here_ = here;
-    votes_ = 0;
   } else if (!same(here, here_)) {
     die("threads of a block meet at different places: " + text(self.index) + " at " + text(what, here) +
         ", others at " + text(what_, here_));
   }
-  votes_ += value != 0 ? 1 : 0;
-  if (arrived_ < threads_.size()) {
-    suspend();
-    return met_;
-  }
+  if (arrived_ < threads_.size()) return suspend();
   arrived_ = 0;
-  met_ = votes_;
   wake(threads_.data(), threads_.size(), [&](const Thread& thread) { return &thread != &self; });
-  return met_;
 }
 
 Block::Group& Block::arrive(Warp& warp, unsigned lane, unsigned mask, const char* what, const Here& here,
@@ -248,7 +241,7 @@ void Block::die_stuck() const {
 void die_in_kernel(const char* why, const char* what, const Here& here) {
   die("thread " + text(threadIdx) + " of block " + text(blockIdx) + ", " + text(what, here) + ": " + why);
 }
-int meet_block(int value, const char* what, const Here& here) { return current->meet(value, what, here); }
+void meet_block(const char* what, const Here& here) { current->meet(what, here); }
 void meet_warp(unsigned mask, const char* what, const Here& here, Lane lane, Combine combine) {
   current->meet_lanes(mask, what, here, lane, combine);
 }

@@ -18,7 +18,7 @@ class Block {
   void run(uint3 index);
 
   // For the thread that runs: see kernel.h.
-  int meet(int value, const char* what, const Here& here);
+  void meet(const char* what, const Here& here);
   void meet_lanes(unsigned mask, const char* what, const Here& here, Lane lane, Combine combine);
   unsigned lane() const { return running_->number % 32; }
   void copy_later(void* to, const void* from, size_t bytes) { running_->copies.push_back({to, from, bytes}); }
@@ -78,7 +78,6 @@ class Block {
   size_t arrived_ = 0;
   const char* what_ = nullptr;
   Here here_;
-  int votes_ = 0, met_ = 0;
 
   Fiber main_;
   std::vector<std::unique_ptr<Fiber>> fibers_;

@@ -141,11 +141,6 @@ ENTRY cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
   const Handle graph = ::of(exec);
   return result(substitute::enqueue(stream, [graph, tickets = graph->begin_records()] { graph->run(tickets); }));
 }
-ENTRY cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count) {
-  if (nodes != nullptr) substitute::die("cudaGraphGetNodes: the substitute only counts them");
-  *count = reinterpret_cast<substitute::Graph*>(graph)->nodes.size();
-  return cudaSuccess;
-}
 ENTRY cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
   return delete reinterpret_cast<substitute::Graph*>(graph), cudaSuccess;
 }

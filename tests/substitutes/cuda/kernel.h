@@ -24,8 +24,8 @@ extern constinit thread_local unsigned char* dynamic_shared __attribute__((tls_m
 
 using Here = std::source_location;
 
-// Waits for all threads of the block; returns how many of them gave a value that is not 0.
-int meet_block(int value, const char* what, const Here& here);
+// Waits for all threads of the block.
+void meet_block(const char* what, const Here& here);
 
 // One lane's part of something that lanes of a warp do together.
 struct Lane {

@@ -77,12 +77,10 @@ ENTRY cudaError_t cudaSetDevice(int index) {
   }
   return result(error);
 }
-ENTRY cudaError_t cudaInitDevice(int index, unsigned, unsigned) { return result(substitute::check_device(index)); }
 ENTRY cudaError_t cudaGetDevice(int* index) { return *index = substitute::device, cudaSuccess; }
 ENTRY cudaError_t cudaRuntimeGetVersion(int* version) { return *version = CUDART_VERSION, cudaSuccess; }
 ENTRY cudaError_t cudaDriverGetVersion(int* version) { return *version = substitute::driver(), cudaSuccess; }
 ENTRY cudaError_t cudaGetLastError() { return std::exchange(substitute::last_error, cudaSuccess); }
-ENTRY cudaError_t cudaPeekAtLastError() { return substitute::last_error; }
 
 ENTRY cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int index) {
   const cudaError_t error = substitute::check_device(index);
@@ -124,51 +122,19 @@ ENTRY cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, i
   cudaDeviceProp p;
   const cudaError_t error = cudaGetDeviceProperties(&p, index);
   if (error != cudaSuccess) return error;
-  switch (attribute) {
-    case cudaDevAttrComputeCapabilityMajor:
-      return *value = p.major, cudaSuccess;
-    case cudaDevAttrComputeCapabilityMinor:
-      return *value = p.minor, cudaSuccess;
-    case cudaDevAttrMultiProcessorCount:
-      return *value = p.multiProcessorCount, cudaSuccess;
-    case cudaDevAttrMaxSharedMemoryPerBlock:
-      return *value = static_cast<int>(p.sharedMemPerBlock), cudaSuccess;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-      return *value = static_cast<int>(p.sharedMemPerBlockOptin), cudaSuccess;
-    case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
-      return *value = static_cast<int>(p.sharedMemPerMultiprocessor), cudaSuccess;
-    case cudaDevAttrMaxThreadsPerBlock:
-      return *value = p.maxThreadsPerBlock, cudaSuccess;
-    case cudaDevAttrMaxThreadsPerMultiProcessor:
-      return *value = p.maxThreadsPerMultiProcessor, cudaSuccess;
-    case cudaDevAttrWarpSize:
-      return *value = p.warpSize, cudaSuccess;
-    case cudaDevAttrL2CacheSize:
-      return *value = p.l2CacheSize, cudaSuccess;
-    case cudaDevAttrGlobalMemoryBusWidth:
-      return *value = p.memoryBusWidth, cudaSuccess;
-    case cudaDevAttrClockRate:
-      return *value = 1500000, cudaSuccess;  // kHz
-    case cudaDevAttrMemoryClockRate:
-      return *value = 2000000, cudaSuccess;
-    case cudaDevAttrPciBusId:
-      return *value = p.pciBusID, cudaSuccess;
-    case cudaDevAttrHostRegisterSupported:
-    case cudaDevAttrUnifiedAddressing:
-    case cudaDevAttrConcurrentKernels:
-      return *value = 1, cudaSuccess;
-    case cudaDevAttrComputeMode:
-      return *value = static_cast<int>(substitute::setting("COMPUTE_MODE", 0)), cudaSuccess;
-    case cudaDevAttrEccEnabled:
-      return *value = static_cast<int>(substitute::setting("ECC", 1)), cudaSuccess;
-    case cudaDevAttrPageableMemoryAccess:
-    case cudaDevAttrPciDeviceId:
-    case cudaDevAttrPciDomainId:
-      return *value = 0, cudaSuccess;
-    default:
-      substitute::die("device attribute " + std::to_string(attribute) +
-                      " is none that the substitute knows (machine.cc)");
-  }
+  const auto set = [](const char* name, int otherwise) {
+    return static_cast<int>(substitute::setting(name, otherwise));
+  };
+  const std::pair<cudaDeviceAttr, int> known[] = {
+      {cudaDevAttrComputeCapabilityMajor, p.major},
+      {cudaDevAttrComputeCapabilityMinor, p.minor},
+      {cudaDevAttrMultiProcessorCount, p.multiProcessorCount},
+      {cudaDevAttrClockRate, 1500000},  // kHz
+      {cudaDevAttrComputeMode, set("COMPUTE_MODE", 0)},
+      {cudaDevAttrEccEnabled, set("ECC", 1)}};
+  for (const auto& [name, number] : known)
+    if (name == attribute) return *value = number, cudaSuccess;
+  substitute::die("device attribute " + std::to_string(attribute) + " is none that the substitute knows (machine.cc)");
 }
 ENTRY cudaError_t cudaDeviceGetPCIBusId(char* text, int length, int index) {
   const cudaError_t error = substitute::check_device(index);

@@ -155,7 +155,6 @@ ENTRY cudaError_t cudaFree(void* ptr) { return substitute::release(ptr, cudaMemo
 ENTRY cudaError_t cudaHostAlloc(void** ptr, size_t bytes, unsigned) {
   return substitute::allocate(ptr, bytes, cudaMemoryTypeHost);
 }
-ENTRY cudaError_t cudaMallocHost(void** ptr, size_t bytes) { return cudaHostAlloc(ptr, bytes, 0); }
 ENTRY cudaError_t cudaFreeHost(void* ptr) { return substitute::release(ptr, cudaMemoryTypeHost); }
 ENTRY cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   std::lock_guard lock(memory().mutex);
@@ -180,10 +179,6 @@ ENTRY cudaError_t cudaHostUnregister(void* ptr) {
   if (found == memory().blocks.end() || found->second.owned) return result(cudaErrorHostMemoryNotRegistered);
   memory().blocks.erase(found);
   return cudaSuccess;
-}
-ENTRY cudaError_t cudaHostGetDevicePointer(void** device, void* host, unsigned) {
-  if (!substitute::reachable(host, 1)) return result(cudaErrorInvalidValue);
-  return *device = host, cudaSuccess;
 }
 ENTRY cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* ptr) {
   *attributes = {};

@@ -150,7 +150,6 @@ ENTRY cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, i
 ENTRY cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
   return cudaStreamCreateWithPriority(stream, flags, 0);
 }
-ENTRY cudaError_t cudaStreamCreate(cudaStream_t* stream) { return cudaStreamCreateWithPriority(stream, 0, 0); }
 // As with CUDA, what is in it still runs.
 ENTRY cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   if (substitute::capturing(stream)) substitute::invalidate(stream, cudaErrorStreamCaptureInvalidated);
