@@ -61,7 +61,7 @@ TEST(CudaAgreement, TensorsBesideAlignedAddresses) { check_all(all_cases(), 1); 
 
 // Blocks and threads go in another order each time, and no sum may show it.
 TEST(CudaAgreement, AttentionHasTheSameBitsInEveryRun) {
-  const Attrs attrs = make_attrs({{"heads", int64_t{4}}, {"kv_heads", int64_t{2}}, {"causal", int64_t{1}}});
+  const Attrs attrs = make_attrs({{"heads", 4}, {"kv_heads", 2}, {"causal", 1}});
   for (const Dtype dtype : {Dtype::f32, Dtype::bf16}) {
     OpList list(cuda());
     const int qkv = list.tensor({dtype, {1, 150, 8 * 16}}), out = list.tensor({dtype, {1, 150, 4 * 16}});
@@ -87,7 +87,7 @@ TEST(CudaAgreement, AttentionHasTheSameBitsInEveryRun) {
 
 // cuDNN is promised 16 bytes of what is written, too: wherever that lies, the numbers are the same.
 TEST(CudaAgreement, AttentionWhoseResultsLieBesideAlignedAddresses) {
-  const Attrs attrs = make_attrs({{"heads", int64_t{2}}, {"causal", int64_t{1}}});
+  const Attrs attrs = make_attrs({{"heads", 2}, {"causal", 1}});
   const TensorType packed{Dtype::bf16, {1, 20, 3 * 2 * 16}}, narrow{Dtype::bf16, {1, 20, 2 * 16}};
   std::vector<std::vector<double>> aligned;
   for (const auto& [out_beside, gradient_beside] : {std::pair<int64_t, int64_t>{0, 0}, {4, 0}, {0, 4}}) {

@@ -114,24 +114,6 @@ TEST(Algorithm, PartsHaveTheBitsOfTheWholeWhereSumsAreInOrder) {
   EXPECT_TRUE(divides(whole, part, 64, ""));
 }
 
-TEST(Algorithm, AnUnknownNameGetsTheRightOnes) {
-  auto message = [](const char* wanted) -> std::string {
-    try {
-      check_algorithm_name(wanted);
-      return "";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), Exit::usage);
-      return error.message();
-    }
-  };
-  EXPECT_EQ(message("rign"),
-            "comm.algorithm: unknown algorithm 'rign' (did you mean 'ring'? one of: gather, direct, doubling, halving, "
-            "ring, bruck, tree, chain, dissemination)");
-  EXPECT_EQ(message("quantum").substr(0, 64), "comm.algorithm: unknown algorithm 'quantum' (one of: gather, dir");
-  EXPECT_EQ(message("halving"), "");
-  EXPECT_EQ(message(""), "");
-}
-
 TEST(Plugins, DirectoriesInOrder) {
   setenv("PRUN_PLUGIN_PATH", "/a::/b/c", 1);
   EXPECT_EQ(plugin_directories("/opt/prun/bin/prun"),

@@ -204,19 +204,19 @@ Input given(Shape shape, std::vector<double> values) {
 // Two choices for each of six tokens, of three experts with three slots; two choices have found their expert full.
 Input slots() { return given({6, 2}, {0, 3, 6, 1, 7, 4, 2, 5, 8, -1, -1, -1}); }
 
-Attrs transpose() { return make_attrs({{"transpose", int64_t{1}}}); }
-Attrs heads(int64_t n, bool causal) { return make_attrs({{"heads", n}, {"causal", int64_t{causal}}}); }
+Attrs transpose() { return make_attrs({{"transpose", 1}}); }
+Attrs heads(int64_t n, bool causal) { return make_attrs({{"heads", n}, {"causal", causal}}); }
 Attrs shared_heads(int64_t n, int64_t kv, bool causal) {
-  return make_attrs({{"heads", n}, {"kv_heads", kv}, {"causal", int64_t{causal}}});
+  return make_attrs({{"heads", n}, {"kv_heads", kv}, {"causal", causal}});
 }
 Attrs rotated(int64_t heads) {
-  return make_attrs({{"size", int64_t{4}}, {"heads", heads}, {"tokens_axis", std::string("dp")}, {"base", 100.0}});
+  return make_attrs({{"size", 4}, {"heads", heads}, {"tokens_axis", "dp"}, {"base", 100.0}});
 }
 Attrs scaled(double scale) { return make_attrs({{"scale", scale}}); }
 Attrs text(const char* name, const char* value) { return make_attrs({{name, std::string(value)}}); }
 
 Attrs pieces(int64_t n, int64_t dim) { return make_attrs({{"pieces", n}, {"dim", dim}}); }
-Attrs two_chunks() { return make_attrs({{"tokens_axis", std::string("dp")}, {"chunks", int64_t{2}}}); }
+Attrs two_chunks() { return make_attrs({{"tokens_axis", "dp"}, {"chunks", 2}}); }
 // Maxima, sums, logits and targets; the first two are made from the others.
 std::vector<Input> split_loss() { return {unwanted({6}), unwanted({2, 6}), {{2, 3, 7}}, integers({2, 3}, 5)}; }
 std::vector<Before> split_loss_before() {
@@ -230,10 +230,7 @@ const std::vector<Case>& cases() {
       {"linear transposed", "linear", {{{3, 5}}, {{7, 5}}, {{7}}}, transpose()},
       {"linear of one vector", "linear", {{{5}}, {{5, 3}}, {{3}}}},
       {"linear with relu", "linear", {{{4, 5}}, {{5, 6}}, {{6}}}, text("act", "relu")},
-      {"linear with relu, transposed",
-       "linear",
-       {{{4, 5}}, {{6, 5}}},
-       make_attrs({{"act", std::string("relu")}, {"transpose", int64_t{1}}})},
+      {"linear with relu, transposed", "linear", {{{4, 5}}, {{6, 5}}}, make_attrs({{"act", "relu"}, {"transpose", 1}})},
       {"linear, only the input", "linear", {{{3, 5}}, unwanted({5, 2}), unwanted({2})}},
       {"linear, only the weight", "linear", {unwanted({3, 5}), {{5, 2}}, unwanted({2})}},
       {"linear, only the bias", "linear", {unwanted({3, 5}), unwanted({5, 2}), {{2}}}},
@@ -251,11 +248,8 @@ const std::vector<Case>& cases() {
       {"rmsnorm with a large eps", "rmsnorm", {{{3, 5}}, {{5}}}, make_attrs({{"eps", 0.5}})},
       {"rmsnorm, only gamma", "rmsnorm", {unwanted({3, 5}), {{5}}}},
       {"rotary", "rotary", {{{2, 3, 13 * 4}}}, rotated(9)},
-      {"rotary back",
-       "rotary",
-       {{{2, 3, 4}}},
-       make_attrs({{"size", int64_t{4}}, {"heads", int64_t{1}}, {"inverse", int64_t{1}}})},
-      {"dropout", "dropout", {{{2, 3, 7}}}, make_attrs({{"p", 0.3}, {"key", int64_t{2}}})},
+      {"rotary back", "rotary", {{{2, 3, 4}}}, make_attrs({{"size", 4}, {"heads", 1}, {"inverse", 1}})},
+      {"dropout", "dropout", {{{2, 3, 7}}}, make_attrs({{"p", 0.3}, {"key", 2}})},
       {"attention", "attention", {{{2, 5, 12}}}, heads(2, false)},
       {"attention with shared keys", "attention", {{{2, 5, 16}}}, shared_heads(4, 2, true)},
       {"attention with one head of keys", "attention", {{{1, 4, 10}}}, shared_heads(3, 1, false)},
@@ -269,17 +263,14 @@ const std::vector<Case>& cases() {
       {"positions of a rank", "positions", {{{2, 6, 3}}, {{24, 3}}}, text("tokens_axis", "dp")},
       {"positions of two chunks", "positions", {{{2, 6, 3}}, {{25, 3}}}, two_chunks()},
       {"positions, only the table", "positions", {unwanted({2, 6, 3}), {{6, 3}}}},
-      {"route", "route", {{{2, 3, 5}}}, make_attrs({{"k", int64_t{3}}})},
-      {"route to all", "route", {{{1, 4, 3}}}, make_attrs({{"k", int64_t{3}}, {"capacity", int64_t{2}}})},
-      {"dispatch", "dispatch", {{{2, 3, 4}}, slots()}, make_attrs({{"experts", int64_t{3}}, {"capacity", int64_t{3}}})},
-      {"combine",
-       "combine",
-       {{{3, 3, 4}}, slots(), {{6, 2}}},
-       make_attrs({{"batch", int64_t{2}}, {"tokens", int64_t{3}}})},
+      {"route", "route", {{{2, 3, 5}}}, make_attrs({{"k", 3}})},
+      {"route to all", "route", {{{1, 4, 3}}}, make_attrs({{"k", 3}, {"capacity", 2}})},
+      {"dispatch", "dispatch", {{{2, 3, 4}}, slots()}, make_attrs({{"experts", 3}, {"capacity", 3}})},
+      {"combine", "combine", {{{3, 3, 4}}, slots(), {{6, 2}}}, make_attrs({{"batch", 2}, {"tokens", 3}})},
       {"combine, only the weights",
        "combine",
        {unwanted({3, 3, 4}), slots(), {{6, 2}}},
-       make_attrs({{"batch", int64_t{2}}, {"tokens", int64_t{3}}})},
+       make_attrs({{"batch", 2}, {"tokens", 3}})},
       {"expert_linear", "expert_linear", {{{2, 3, 5}}, {{2, 5, 4}}}},
       {"expert_linear, only the weight", "expert_linear", {unwanted({2, 3, 5}), {{2, 5, 4}}}},
       {"cross_entropy", "cross_entropy", {{{2, 3, 7}}, integers({2, 3}, 7)}, scaled(0.3)},
@@ -287,13 +278,13 @@ const std::vector<Case>& cases() {
       {"cross_entropy_finish with padding",
        "cross_entropy_finish",
        split_loss(),
-       make_attrs({{"scale", 0.3}, {"vocab", int64_t{5}}}),
+       make_attrs({{"scale", 0.3}, {"vocab", 5}}),
        {1, 0, 2, 3},
        split_loss_before()},
       {"cross_entropy_finish of a rank",
        "cross_entropy_finish",
        split_loss(),
-       make_attrs({{"scale", 0.3}, {"vocab", int64_t{19}}, {"axis", std::string("dp")}}),
+       make_attrs({{"scale", 0.3}, {"vocab", 19}, {"axis", "dp"}}),
        {1, 0, 2, 3},
        split_loss_before()},
       {"mse", "mse", {{{3, 5}}, unwanted({3, 5})}, scaled(0.3)},
@@ -337,7 +328,7 @@ TEST(Gradient, CollectivesDeriveAsOneAnother) {
     recorder.types = {{Dtype::f32, std::move(x)}, {Dtype::f32, y}, {Dtype::f32, y}};
     recorder.wanted = {true, true, false};
     recorder.gradients[1] = 2;
-    attrs.set("axis", std::string("tp"));
+    attrs.set("axis", "tp");
     std::vector<ValueId> in = {0}, out = {1};
     op_def(kind).derive(recorder, {in, out, attrs});
     std::string text;

@@ -41,15 +41,14 @@ std::string message(const char* op, const Types& inputs, const Attrs& a = {}) {
 
 TEST(Infer, Types) {
   EXPECT_EQ(types("linear", {f32({2, 3, 5}), f32({5, 7}), f32({7})}), "f32[2, 3, 7]");
-  EXPECT_EQ(types("linear", {bf16({5}), bf16({7, 5})}, attrs({{"transpose", int64_t{1}}})), "bf16[7]");
+  EXPECT_EQ(types("linear", {bf16({5}), bf16({7, 5})}, attrs({{"transpose", 1}})), "bf16[7]");
   EXPECT_EQ(types("layernorm", {bf16({2, 3, 5}), bf16({5}), bf16({5})}), "bf16[2, 3, 5] f32[6] f32[6]");
-  EXPECT_EQ(types("attention", {f64({2, 3, 24})}, attrs({{"heads", int64_t{4}}})), "f64[2, 3, 8] f64[2, 4, 3]");
-  EXPECT_EQ(types("attention", {f32({2, 3, 24})}, attrs({{"heads", int64_t{4}}, {"kv_heads", int64_t{1}}})),
+  EXPECT_EQ(types("attention", {f64({2, 3, 24})}, attrs({{"heads", 4}})), "f64[2, 3, 8] f64[2, 4, 3]");
+  EXPECT_EQ(types("attention", {f32({2, 3, 24})}, attrs({{"heads", 4}, {"kv_heads", 1}})),
             "f32[2, 3, 16] f32[2, 4, 3]");
   EXPECT_EQ(types("rmsnorm", {bf16({2, 3, 5}), bf16({5})}), "bf16[2, 3, 5] f32[6]");
   EXPECT_EQ(types("silu_mul", {bf16({2, 3}), bf16({2, 3})}), "bf16[2, 3]");
-  EXPECT_EQ(types("rotary", {bf16({2, 3, 12})}, attrs({{"heads", int64_t{2}}, {"size", int64_t{4}}})),
-            "bf16[2, 3, 12]");
+  EXPECT_EQ(types("rotary", {bf16({2, 3, 12})}, attrs({{"heads", 2}, {"size", 4}})), "bf16[2, 3, 12]");
   EXPECT_EQ(types("dropout", {f32({2, 3})}, attrs({{"p", 0.5}})), "f32[2, 3]");
   EXPECT_EQ(types("embedding", {i32({2, 3}), bf16({9, 5}), bf16({4, 5})}), "bf16[2, 3, 5]");
   EXPECT_EQ(types("cross_entropy", {bf16({2, 3, 9}), i32({2, 3})}), "f32[] f32[6]");
@@ -58,25 +57,24 @@ TEST(Infer, Types) {
   EXPECT_EQ(types("cross_entropy_finish", {f32({2, 6}), f32({6}), bf16({2, 3, 9}), i32({2, 3})}), "f32[] f32[6]");
   EXPECT_EQ(types("bias", {bf16({2, 3, 5}), bf16({5})}), "bf16[2, 3, 5]");
   EXPECT_EQ(types("positions", {f64({2, 3, 5}), f64({4, 5})}), "f64[2, 3, 5]");
-  Attrs pieces = attrs({{"pieces", int64_t{4}}, {"dim", int64_t{1}}});
+  Attrs pieces = attrs({{"pieces", 4}, {"dim", 1}});
   EXPECT_EQ(types("join_pieces", {bf16({4, 2, 3, 5})}, pieces), "bf16[2, 12, 5]");
   EXPECT_EQ(types("cut_pieces", {i32({2, 12, 5})}, pieces), "i32[4, 2, 3, 5]");
   EXPECT_EQ(types("take_piece", {f32({2, 12, 5})}, pieces), "f32[2, 3, 5]");
   EXPECT_EQ(types("mse", {f64({2, 3}), f64({2, 3})}), "f64[]");
-  EXPECT_EQ(types("route", {bf16({2, 3, 5})}, attrs({{"k", int64_t{2}}})), "f32[6, 2] i32[6, 2] f32[5]");
-  EXPECT_EQ(types("dispatch", {bf16({2, 3, 5}), i32({6, 2})}, attrs({{"experts", int64_t{4}}})), "bf16[4, 6, 5]");
+  EXPECT_EQ(types("route", {bf16({2, 3, 5})}, attrs({{"k", 2}})), "f32[6, 2] i32[6, 2] f32[5]");
+  EXPECT_EQ(types("dispatch", {bf16({2, 3, 5}), i32({6, 2})}, attrs({{"experts", 4}})), "bf16[4, 6, 5]");
   EXPECT_EQ(types("expert_linear", {bf16({4, 6, 5}), bf16({4, 5, 7})}), "bf16[4, 6, 7]");
-  EXPECT_EQ(types("combine", {bf16({4, 6, 5}), i32({6, 2}), f32({6, 2})},
-                  attrs({{"batch", int64_t{2}}, {"tokens", int64_t{3}}})),
+  EXPECT_EQ(types("combine", {bf16({4, 6, 5}), i32({6, 2}), f32({6, 2})}, attrs({{"batch", 2}, {"tokens", 3}})),
             "bf16[2, 3, 5]");
   EXPECT_EQ(types("mean", {f32({})}), "f32[]");
-  EXPECT_EQ(types("cast", {f32({2})}, attrs({{"dtype", std::string("bf16")}})), "bf16[2]");
+  EXPECT_EQ(types("cast", {f32({2})}, attrs({{"dtype", "bf16"}})), "bf16[2]");
 }
 
 TEST(Infer, LinearSaysByWhat) {
   EXPECT_EQ(message("linear", {f32({8, 250}), f32({256, 10})}),
             "linear: the input's last dim is 250, the weight has 256 rows");
-  EXPECT_EQ(message("linear", {f32({8, 250}), f32({10, 256})}, attrs({{"transpose", int64_t{1}}})),
+  EXPECT_EQ(message("linear", {f32({8, 250}), f32({10, 256})}, attrs({{"transpose", 1}})),
             "linear: the input's last dim is 250, the weight has 256 columns (it is transposed)");
   EXPECT_EQ(message("linear", {f32({8, 4}), f32({4, 10}), f32({4})}),
             "linear: the bias has 4 elements, the weight has 10 columns");
@@ -86,7 +84,7 @@ TEST(Infer, LinearSaysByWhat) {
             "linear: the input is f32, the weight is bf16; they should be the same");
   EXPECT_EQ(message("linear", {i32({4}), i32({4, 4})}), "linear: the input is i32, should be f32, bf16 or f64");
   EXPECT_EQ(message("linear", {f32({4})}), "linear: takes 2 to 3 tensors, got 1");
-  EXPECT_EQ(message("linear", {f32({4}), f32({4, 4})}, attrs({{"act", std::string("tanh")}})),
+  EXPECT_EQ(message("linear", {f32({4}), f32({4, 4})}, attrs({{"act", "tanh"}})),
             "linear: act is 'tanh', should be 'relu' or 'gelu'");
 }
 
@@ -105,7 +103,7 @@ TEST(Infer, AttentionSaysByWhat) {
 }
 
 TEST(Infer, RingAttentionIsOfTheRanksPart) {
-  Attrs a = attrs({{"heads", int64_t{4}}, {"tokens_axis", std::string("cp")}, {"chunks", int64_t{2}}});
+  Attrs a = attrs({{"heads", 4}, {"tokens_axis", "cp"}, {"chunks", 2}});
   EXPECT_EQ(types("ring_attention", {bf16({2, 6, 24})}, a), "bf16[2, 6, 8] f32[2, 4, 6]");
   EXPECT_EQ(message("ring_attention", {f32({2, 6, 25})}, a), message("attention", {f32({2, 6, 25})}, a));
   EXPECT_NE(message("ring_attention", {f32({2, 5, 24})}, a), "accepted");
@@ -128,9 +126,9 @@ TEST(Infer, PartsSayByWhat) {
             "positions: a sample has 300 tokens, the table has 128 rows");
   EXPECT_EQ(message("positions", {f32({2, 3, 5}), f32({128, 6})}),
             "positions: the input's last dim is 5, the table is 6 wide");
-  EXPECT_EQ(message("positions", {f32({2, 3, 5}), f32({8, 5})}, attrs({{"chunks", int64_t{2}}})),
+  EXPECT_EQ(message("positions", {f32({2, 3, 5}), f32({8, 5})}, attrs({{"chunks", 2}})),
             "positions: 3 tokens do not divide into 2 chunks");
-  EXPECT_EQ(message("positions", {f32({2, 3, 5}), f32({8, 5})}, attrs({{"chunks", int64_t{3}}})),
+  EXPECT_EQ(message("positions", {f32({2, 3, 5}), f32({8, 5})}, attrs({{"chunks", 3}})),
             "positions: chunks is 3, should be 1 or 2");
   auto pieces = [](int64_t n, int64_t dim) { return attrs({{"pieces", n}, {"dim", dim}}); };
   EXPECT_EQ(message("join_pieces", {f32({3, 5})}, pieces(4, 0)),
@@ -155,16 +153,16 @@ TEST(Infer, LossesSayByWhat) {
 }
 
 TEST(Infer, MixtureOfExpertsSaysByWhat) {
-  EXPECT_EQ(message("route", {f32({2, 3, 4})}, attrs({{"k", int64_t{5}}})),
+  EXPECT_EQ(message("route", {f32({2, 3, 4})}, attrs({{"k", 5}})),
             "route: 5 choices of 4 experts, should be between 1 and 4");
-  EXPECT_EQ(message("route", {f32({2, 3, 4})}, attrs({{"capacity", int64_t{-1}}})),
+  EXPECT_EQ(message("route", {f32({2, 3, 4})}, attrs({{"capacity", -1}})),
             "route: capacity is -1, should be at least 1 slot, or 0 for enough");
   EXPECT_EQ(message("route", {f32({1, 1 << 20, 4096})}),
             "route: 4096 experts of 1048576 slots each are too many to count");
-  EXPECT_EQ(message("dispatch", {f32({2, 3, 4}), i32({5, 2})}, attrs({{"experts", int64_t{4}}})),
+  EXPECT_EQ(message("dispatch", {f32({2, 3, 4}), i32({5, 2})}, attrs({{"experts", 4}})),
             "dispatch: the input has 6 tokens, the slots are of 5");
   EXPECT_EQ(message("dispatch", {f32({2, 3, 4}), i32({6, 2})}), "dispatch: 0 experts; at least 1 is needed");
-  EXPECT_EQ(message("combine", {f32({4, 6, 5}), i32({6, 2}), f32({6, 2})}, attrs({{"batch", int64_t{4}}})),
+  EXPECT_EQ(message("combine", {f32({4, 6, 5}), i32({6, 2}), f32({6, 2})}, attrs({{"batch", 4}})),
             "combine: the slots are of 6 tokens, the result of 4 samples of 6");
   EXPECT_EQ(message("combine", {f32({4, 6, 5}), i32({6, 2}), f32({6, 1})}),
             "combine: the slot tensor is [6, 2], the weight tensor is [6, 1]; they should be the same");
@@ -196,11 +194,10 @@ TEST(Infer, OthersSayByWhat) {
             "add: the first tensor is [2, 5], the second is [5]; they should be the same");
   EXPECT_EQ(message("mul", {f32({2}), f64({2})}),
             "mul: the first tensor is f32, the second is f64; they should be the same");
-  EXPECT_EQ(message("gelu", {f32({2})}, attrs({{"approximate", std::string("tan")}})),
+  EXPECT_EQ(message("gelu", {f32({2})}, attrs({{"approximate", "tan"}})),
             "gelu: approximate is 'tan', should be 'tanh' or 'none'");
-  EXPECT_EQ(message("cast", {f32({2})}, attrs({{"dtype", std::string("bf61")}})),
-            "cast: no dtype 'bf61' (did you mean 'bf16'?)");
-  EXPECT_EQ(message("cast", {f32({2})}, attrs({{"dtype", std::string("i32")}})),
+  EXPECT_EQ(message("cast", {f32({2})}, attrs({{"dtype", "bf61"}})), "cast: no dtype 'bf61' (did you mean 'bf16'?)");
+  EXPECT_EQ(message("cast", {f32({2})}, attrs({{"dtype", "i32"}})),
             "cast: the output is i32, should be f32, bf16 or f64");
   EXPECT_EQ(message("relu", {i32({2})}), "relu: the input is i32, should be f32, bf16 or f64");
 }

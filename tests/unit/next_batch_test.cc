@@ -53,7 +53,7 @@ class NextBatchTest : public testing::Test {
     op.attrs.set("axis", split.axis);
     op.attrs.set("tokens_axis", split.tokens_axis);
     op.attrs.set("chunks", split.chunks);
-    op.attrs.set("names", std::string("tokens,targets"));
+    op.attrs.set("names", "tokens,targets");
     StepTable table;
     table.step = step_;
     table.eval_batch = 2;

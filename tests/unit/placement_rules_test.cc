@@ -62,8 +62,7 @@ TEST(PlacementRules, ColumnsAndRowsOfAWeight) {
             "adds a bias to each rank's partial sum over tp");
   EXPECT_EQ(outcome("linear", {{{4, 8}, shard(1)}, {{8, 3}, kInvariant}}, {{4, 3}}),
             "combines operands that are spread differently over tp: each rank's part of dim 1; the same on every rank");
-  EXPECT_EQ(outcome("linear", {{{4, 8}, kInvariant}, {{3, 8}, shard(0)}}, {{4, 3}}, with("transpose", int64_t{1})),
-            "S(1)");
+  EXPECT_EQ(outcome("linear", {{{4, 8}, kInvariant}, {{3, 8}, shard(0)}}, {{4, 3}}, with("transpose", 1)), "S(1)");
   EXPECT_EQ(outcome("linear_dx", {{{4, 3}, shard(1)}, {{8, 3}, shard(1)}}, {{4, 8}}), "P");
   EXPECT_EQ(outcome("linear_dx", {{{4, 3}, kInvariant}, {{8, 3}, shard(0)}}, {{4, 8}}), "S(1)");
   EXPECT_EQ(outcome("linear_dw", {{{4, 8}, shard(0)}, {{4, 3}, shard(0)}}, {{8, 3}, {3}}), "P, P");
@@ -144,11 +143,11 @@ TEST(PlacementRules, WhatIsNotLinearNeedsWholeValues) {
 }
 
 TEST(PlacementRules, SplitVocabulary) {
-  Attrs split = with("axis", std::string("tp"));
+  Attrs split = with("axis", "tp");
   EXPECT_EQ(outcome("embedding", {{{4, 8}, kInvariant}, {{16, 3}, shard(0)}}, {{4, 8, 3}}, split), "P");
   EXPECT_EQ(outcome("cross_entropy_max", {{{4, 8}, shard(1)}}, {{4}}, split),
             "counts 0 columns of logits over tp, and there are 16");
-  split.set("vocab", int64_t{16});
+  split.set("vocab", 16);
   EXPECT_EQ(outcome("cross_entropy_max", {{{4, 8}, shard(1)}}, {{4}}, split), "P");
   EXPECT_EQ(outcome("cross_entropy_max", {{{4, 8}, shard(1, cut_into({15}, 2))}}, {{4}}, split),
             "counts 16 columns of logits over tp, and there are 15");
@@ -174,11 +173,11 @@ TEST(PlacementRules, NormsCountEveryElementOnce) {
 TEST(PlacementRules, PiecesOfTensors) {
   AxisPlacement cut = kPartial;
   cut.pieces = 1;
-  EXPECT_EQ(outcome("join_pieces", {{{2, 4, 3}, cut}}, {{4, 6}}, with("dim", int64_t{1})), "P");
-  EXPECT_EQ(outcome("join_pieces", {{{2, 4, 3}, cut}}, {{8, 3}}, with("dim", int64_t{0})),
+  EXPECT_EQ(outcome("join_pieces", {{{2, 4, 3}, cut}}, {{4, 6}}, with("dim", 1)), "P");
+  EXPECT_EQ(outcome("join_pieces", {{{2, 4, 3}, cut}}, {{8, 3}}, with("dim", 0)),
             "combines operands that are spread differently over tp: terms of a sum");
-  Attrs take = with("axis", std::string("tp"));
-  take.set("dim", int64_t{1});
+  Attrs take = with("axis", "tp");
+  take.set("dim", 1);
   EXPECT_EQ(outcome("take_piece", {{{4, 6}, kInvariant}}, {{4, 3}}, take), "S(1)");
 }
 
@@ -190,12 +189,12 @@ TEST(PlacementRules, HopsOfARing) {
     placement.turn = static_cast<int16_t>(turn);
     return placement;
   };
-  Attrs hop = with("tokens_axis", std::string("tp"));
-  hop.set("hop", int64_t{0});
+  Attrs hop = with("tokens_axis", "tp");
+  hop.set("hop", 0);
   EXPECT_EQ(outcome("attention_block", {{q, shard(1)}, {kv, shard(1)}}, {out, lse}, hop), "S(1), S(2)");
   EXPECT_EQ(outcome("attention_block", {{q, shard(1)}, {kv, turned(1, 1)}}, {out, lse}, hop),
             "takes keys from 1 ranks before along tp for those of hop 0");
-  hop.set("hop", int64_t{1});
+  hop.set("hop", 1);
   EXPECT_EQ(outcome("attention_block", {{q, shard(1)}, {kv, turned(1, 1)}, {out, turned(1, 1)}, {lse, turned(2, 1)}},
                     {out, lse}, hop),
             "S(1), S(2)");
@@ -210,7 +209,7 @@ TEST(PlacementRules, HopsOfARing) {
 TEST(PlacementRules, Experts) {
   EXPECT_EQ(outcome("route", {{{2, 4, 8}, shard(0)}}, {{8, 2}, {8, 2}, {8}}), "S(0), S(0), P");
   EXPECT_EQ(outcome("route_grad", {{{2, 4, 8}, shard(0)}, {{8, 2}, shard(0)}, {{8, 2}, shard(0)}, {{8}, kPartial}},
-                    {{2, 4, 8}}, with("tokens", int64_t{64})),
+                    {{2, 4, 8}}, with("tokens", 64)),
             "takes partial sums over tp for whole values: a reduction over tp is missing");
   EXPECT_EQ(outcome("dispatch", {{{2, 4, 3}, shard(0)}, {{8, 2}, shard(0)}}, {{8, 4, 3}}), "S(1)");
   EXPECT_EQ(outcome("expert_linear", {{{8, 4, 3}, shard(0)}, {{8, 3, 5}, shard(0)}}, {{8, 4, 5}}), "S(0)");
@@ -230,17 +229,17 @@ TEST(PlacementRules, Experts) {
 // k and v.
 TEST(PlacementRules, CutsOfColumns) {
   const Cut* const qkv = cut_into({8, 8, 8}, 2);
-  Attrs two = with("heads", int64_t{2});
+  Attrs two = with("heads", 2);
   EXPECT_EQ(outcome("attention", {{{2, 4, 12}, shard(2, qkv)}}, {{2, 4, 4}, {2, 2, 4}}, two),
             "counts 2 heads on each of the 2 ranks of tp, and there are 0 in all");
-  two.set("of_heads", int64_t{4});
+  two.set("of_heads", 4);
   EXPECT_EQ(outcome("attention", {{{2, 4, 12}, shard(2, qkv)}}, {{2, 4, 4}, {2, 2, 4}}, two), "S(2), S(1)");
   EXPECT_EQ(outcome("attention", {{{2, 4, 12}, shard(2)}}, {{2, 4, 4}, {2, 2, 4}}, two),
             "takes 12 columns for whole heads of q, k and v, and over tp they are each rank's part of dim 2: the layer "
             "that makes them needs blocks = { 8, 8, 8 }, to cut each by itself");
-  Attrs turn = with("size", int64_t{2});
-  turn.set("heads", int64_t{4});
-  turn.set("of_heads", int64_t{8});
+  Attrs turn = with("size", 2);
+  turn.set("heads", 4);
+  turn.set("of_heads", 8);
   EXPECT_EQ(outcome("rotary", {{{2, 4, 12}, shard(2, qkv)}}, {{2, 4, 12}}, turn), "S(2)");
   EXPECT_EQ(outcome("rotary", {{{2, 4, 12}, shard(2, cut_into({12, 12}, 2))}}, {{2, 4, 12}}, turn),
             "turns the first 8 columns for whole heads of 2, and over tp they are each rank's part of each of the 2 "
@@ -260,18 +259,18 @@ TEST(PlacementRules, CutsOfColumns) {
 TEST(PlacementRules, PlacesOfElements) {
   EXPECT_EQ(outcome("dropout", {{{4, 8}, shard(0)}}, {{4, 8}}),
             "draws its mask for all samples over tp, which are each rank's part of dim 0");
-  EXPECT_EQ(outcome("dropout", {{{4, 8}, shard(0)}}, {{4, 8}}, with("rows_axis", std::string("dp,tp"))), "S(0)");
-  EXPECT_EQ(outcome("dropout", {{{4, 8}, kInvariant}}, {{4, 8}}, with("rows_axis", std::string("tp"))),
+  EXPECT_EQ(outcome("dropout", {{{4, 8}, shard(0)}}, {{4, 8}}, with("rows_axis", "dp,tp")), "S(0)");
+  EXPECT_EQ(outcome("dropout", {{{4, 8}, kInvariant}}, {{4, 8}}, with("rows_axis", "tp")),
             "draws its mask for a rank's samples over tp, which are the same on every rank");
-  Attrs columns = with("split_axis", std::string("tp"));
-  columns.set("width", int64_t{16});
+  Attrs columns = with("split_axis", "tp");
+  columns.set("width", 16);
   EXPECT_EQ(outcome("dropout", {{{4, 8}, shard(1)}}, {{4, 8}}, columns), "S(1)");
   EXPECT_EQ(outcome("dropout", {{{4, 8}, shard(1)}}, {{4, 8}}),
             "draws its mask for all columns over tp, which are each rank's part of dim 1");
   EXPECT_EQ(outcome("dropout", {{{4, 8}, shard(1, cut_into({8, 8}, 2))}}, {{4, 8}}, columns),
             "draws its mask for a run of 16 columns over tp, and they are each rank's part of each of the 2 blocks (8, "
             "8) of dim 1");
-  Attrs tokens = with("tokens_axis", std::string("tp"));
+  Attrs tokens = with("tokens_axis", "tp");
   EXPECT_EQ(outcome("positions", {{{2, 4, 8}, shard(1)}, {{8, 8}, kInvariant}}, {{2, 4, 8}}),
             "counts the rank's own tokens, of those split over tp, from 0");
   EXPECT_EQ(outcome("positions", {{{2, 4, 8}, kInvariant}, {{8, 8}, kInvariant}}, {{2, 4, 8}}, tokens),

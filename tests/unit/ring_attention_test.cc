@@ -127,11 +127,11 @@ class RankProgramBuilder {
       record({&ops::values, {}, {id}, attrs, ""});
     }
     Attrs attrs;
-    attrs.set("tokens_axis", std::string("cp"));
+    attrs.set("tokens_axis", "cp");
     attrs.set("chunks", c_.chunks);
     attrs.set("heads", c_.heads);
     attrs.set("kv_heads", c_.kv_heads);
-    attrs.set("causal", int64_t{c_.causal});
+    attrs.set("causal", c_.causal);
     const MakeTemporary temporary = [&](std::string_view name, TensorType type) {
       return tensor(std::string(name), std::move(type), false);
     };

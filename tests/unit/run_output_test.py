@@ -165,13 +165,6 @@ class Files(unittest.TestCase):
                 begin, end, _ = tracks[key][bisect.bisect_right(begins[key], at) - 1]
                 self.assertTrue(begin <= at < end, e)
 
-    def test_files_that_cannot_be_written_are_refused_before_launch(self):
-        for option, word in (("--trace", "trace"), ("--metrics", "metrics")):
-            result = self.run_prun(option, "/no/such/folder/file")
-            self.assertEqual(result.returncode, 2)
-            self.assertEqual(result.stderr, f"prun: cannot write the {word} to /no/such/folder/file: No such file or directory\n")
-            self.assertEqual(result.stdout, "")
-
     def test_a_plan_with_an_error_leaves_the_last_trace(self):
         with open(self.path("t"), "w") as file:
             file.write("of the run before")

@@ -80,11 +80,6 @@ TEST_F(Script, ProtectsItsEnvironment) {
   EXPECT_EQ(said("setmetatable({}, { __gc = print })"), "a plan cannot have finalizers (__gc)");
 }
 
-TEST_F(Script, ReadsTextOnly) {
-  write("stage.lua", std::string("\x1bLua\x54\0", 6));
-  EXPECT_NE(said("require 'stage'").find("stage.lua is compiled Lua; a plan must be Lua text"), std::string::npos);
-}
-
 TEST_F(Script, RequiresFromItsFolderOnly) {
   write("parts/model.lua", "return { width = 7 }");
   write("loop.lua", "return require 'loop'");
@@ -150,10 +145,6 @@ TEST_F(Script, LongPathsKeepTheirLines) {
   Error error = run_failing(options(write(std::string(150, 'd') + "/plan.lua", "\n\nlocal x = nil + 1")));
   EXPECT_EQ(error.site()->line, 3);
   EXPECT_EQ(error.message(), "attempt to perform arithmetic on a nil value");
-}
-
-TEST_F(Script, SuggestsALocalName) {
-  EXPECT_EQ(said("local layers = 4\nreturn layer"), "unknown name 'layer' (did you mean 'layers'?)");
 }
 
 TEST_F(Script, ListsArgumentsWithoutRunningThePlan) {

@@ -1,6 +1,7 @@
 // Sends and receives: each matches its partner, nobody waits in a circle, and which transports may carry them.
 #include <gtest/gtest.h>
 
+#include "tests/unit/expected_text.h"
 #include "tests/unit/verify_builder.h"
 
 namespace prun {
@@ -11,7 +12,7 @@ Op& message(Builder& b, const OpDef& def, int tensor, int peer, int64_t tag, int
   Op& op = b.op(def, sends ? std::vector<TensorId>{tensor} : std::vector<TensorId>{},
                 sends ? std::vector<TensorId>{} : std::vector<TensorId>{tensor}, stream, std::move(waits));
   op.axis = "dp";
-  op.attrs.set("peer", int64_t{peer});
+  op.attrs.set("peer", peer);
   op.attrs.set("tag", tag);
   return op;
 }
@@ -38,12 +39,8 @@ Builder second_stage(int count, int64_t floats = 16) {
 TEST(VerifyMessages, MatchingStagesPass) { EXPECT_EQ(check(first_stage(3), second_stage(3)), ""); }
 
 TEST(VerifyMessages, AMissingReceive) {
-  EXPECT_EQ(check(first_stage(2), second_stage(1)),
-            "messages differ: message 1 from rank 0 to rank 1 along world (lane 1): send and receive differ in number\n"
-            "  rank 0: send f32[16] (program, comm#1, plan.lua:3), tag 1\n"
-            "  rank 1: nothing more");
-  EXPECT_EQ(check(second_stage(1), second_stage(1)).substr(0, 78),
-            "messages differ: message 0 from rank 1 to rank 0 along world (lane 1): send an");
+  EXPECT_EQ(check(first_stage(2), second_stage(1)), expected());
+  EXPECT_EQ(check(second_stage(1), second_stage(1)).substr(0, 78), expected());
 }
 
 TEST(VerifyMessages, SidesThatDiffer) {
@@ -55,7 +52,7 @@ TEST(VerifyMessages, SidesThatDiffer) {
       "messages differ: message 0 from rank 0 to rank 1 along world (lane 1): send and receive differ in ";
   EXPECT_EQ(differ_in(first_stage(1), second_stage(1, 8)), found + "count");
   Builder other = second_stage(1);
-  other.program.step().streams[1].ops[0].attrs.set("tag", int64_t{7});
+  other.program.step().streams[1].ops[0].attrs.set("tag", 7);
   EXPECT_EQ(differ_in(first_stage(1), other), found + "tag");
   other = second_stage(1);
   other.program.tensors[0].dtype = Dtype::i32;
@@ -64,9 +61,8 @@ TEST(VerifyMessages, SidesThatDiffer) {
 
 TEST(VerifyMessages, ToItself) {
   Builder b = first_stage(1);
-  b.program.step().streams[1].ops[0].attrs.set("peer", int64_t{2});
-  EXPECT_EQ(check(b, second_stage(0)),
-            "messages differ: rank 0: send f32[16] (program, comm#0, plan.lua:2) is to the rank itself");
+  b.program.step().streams[1].ops[0].attrs.set("peer", 2);
+  EXPECT_EQ(check(b, second_stage(0)), expected());
 }
 
 TEST(VerifyMessages, OfOneWayAreOrdered) {
@@ -91,9 +87,7 @@ Builder ring(bool one_stream) {
 
 TEST(VerifyMessages, ARingThatSendsFirstBlocks) {
   EXPECT_EQ(check(ring(false)), "");
-  EXPECT_EQ(check(ring(true)),
-            "wait cycle across ranks: these wait for each other\n"
-            "  rank 0: send f32[16] (program, comm#0, plan.lua:2) waits for rank 1");
+  EXPECT_EQ(check(ring(true)), expected());
 }
 
 TEST(VerifyMessages, EagerTransportsCarryMore) {

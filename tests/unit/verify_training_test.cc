@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "ir/ops.h"
+#include "tests/unit/expected_text.h"
 #include "tests/unit/verify_builder.h"
 
 namespace prun {
@@ -41,19 +42,14 @@ TEST(VerifyTraining, AValueThatNobodyReads) {
   Training t;
   t.step()[1].reads = {t.w};
   t.step()[2].reads = {t.w};
-  EXPECT_EQ(
-      check(t),
-      "lost value: add (forward, compute#0, plan.lua:3) writes bytes 0..64 of buffer 'y', and nothing reads them in "
-      "the step");
+  EXPECT_EQ(check(t), expected());
 }
 
 TEST(VerifyTraining, AValueThatIsOverwritten) {
   Training t;
   t.op(kCompute, {t.w}, {t.y});
   std::rotate(t.step().begin() + 1, t.step().end() - 1, t.step().end());
-  EXPECT_EQ(check(t),
-            "lost value: add (forward, compute#0, plan.lua:3) writes bytes 0..64 of buffer 'y', and add (program, "
-            "compute#1, plan.lua:7) overwrites them before anything reads them");
+  EXPECT_EQ(check(t), expected());
 }
 
 TEST(VerifyTraining, StatisticsMayGoUnread) {
@@ -76,10 +72,7 @@ TEST(VerifyTraining, HalfOfAResultIsNotEnough) {
   Training t;
   t.step()[1].reads = {t.tensor(3, 0, 8)};
   t.step()[2].reads = {t.w};
-  EXPECT_EQ(
-      check(t),
-      "lost value: add (forward, compute#0, plan.lua:3) writes bytes 32..64 of buffer 'y', and nothing reads them in "
-      "the step");
+  EXPECT_EQ(check(t), expected());
 }
 
 TEST(VerifyTraining, ProgramsWithoutALossMayPrintOnly) {
@@ -157,14 +150,13 @@ std::string shapes(const char* kind, std::vector<Shape> reads, std::vector<Shape
 
 TEST(VerifyTraining, OpsOfModelsInferTheirShapes) {
   EXPECT_EQ(shapes("linear", {{4, 8}, {8, 3}, {3}}, {{4, 3}}), "");
-  EXPECT_EQ(shapes("linear", {{4, 8}, {8, 3}, {2}}, {{4, 3}}),
-            "linear: the bias has 2 elements, the weight has 3 columns");
+  EXPECT_EQ(shapes("linear", {{4, 8}, {8, 3}, {2}}, {{4, 3}}), expected());
   EXPECT_EQ(shapes("linear", {{4, 8}, {8, 3}}, {{4, 2}}), "it makes f32[4, 3], and f32[4, 2] is written");
 }
 
 TEST(VerifyTraining, DerivativesHaveRulesOfTheirOwn) {
   Attrs transposed;
-  transposed.set("transpose", int64_t{1});
+  transposed.set("transpose", 1);
   EXPECT_EQ(shapes("linear_dx", {{4, 3}, {8, 3}}, {{4, 8}}), "");
   EXPECT_EQ(shapes("linear_dx", {{4, 3}, {3, 8}}, {{4, 8}}, transposed), "");
   EXPECT_EQ(shapes("linear_dx", {{4, 3}, {8, 2}}, {{4, 8}}), "f32[8, 2] should be [8, 3]");
@@ -173,33 +165,28 @@ TEST(VerifyTraining, DerivativesHaveRulesOfTheirOwn) {
   EXPECT_EQ(shapes("linear_dw", {{4, 8}, {4, 3}}, {{8, 3}, {2}}), "f32[2] should be [3]");
   EXPECT_EQ(shapes("gelu_dx", {{4, 8}, {4, 7}}, {{4, 8}}), "f32[4, 8] and f32[4, 7] should have one shape");
   EXPECT_EQ(shapes("layernorm_grad", {{4, 8}, {4, 8}, {8}, {4}, {4}}, {{4, 8}, {8}, {8}}), "");
-  EXPECT_EQ(shapes("layernorm_grad", {{4, 8}, {4, 8}, {8}, {3}, {4}}, {{4, 8}, {8}, {8}}),
-            "f32[3] should have 4 elements");
+  EXPECT_EQ(shapes("layernorm_grad", {{4, 8}, {4, 8}, {8}, {3}, {4}}, {{4, 8}, {8}, {8}}), expected());
   EXPECT_EQ(shapes("layernorm_grad_add", {{4, 8}, {4, 8}, {8}, {4}, {4}, {4, 8}}, {{4, 8}, {8}, {8}}), "");
-  EXPECT_EQ(shapes("rmsnorm_grad_add", {{4, 8}, {4, 8}, {8}, {4}, {4, 7}}, {{4, 8}, {8}}),
-            "f32[4, 8] and f32[4, 7] should have one shape");
+  EXPECT_EQ(shapes("rmsnorm_grad_add", {{4, 8}, {4, 8}, {8}, {4}, {4, 7}}, {{4, 8}, {8}}), expected());
   EXPECT_EQ(shapes("add_rmsnorm", {{4, 8}, {4, 8}, {8}}, {{4, 8}, {4, 8}, {4}}), "");
   EXPECT_EQ(shapes("add_rmsnorm", {{4, 8}, {4, 8}, {7}}, {{4, 8}, {4, 8}, {4}}), "f32[7] should be [8]");
-  EXPECT_EQ(shapes("add_layernorm", {{4, 8}, {4, 8}, {8}, {8}}, {{4, 8}, {4, 8}, {4}, {5}}),
-            "f32[5] should have 4 elements");
+  EXPECT_EQ(shapes("add_layernorm", {{4, 8}, {4, 8}, {8}, {8}}, {{4, 8}, {4, 8}, {4}, {5}}), expected());
   EXPECT_EQ(shapes("cross_entropy_grad", {{4, 8}, {3}, {4}}, {{4, 8}}), "f32[3] should have 4 elements");
   EXPECT_EQ(shapes("cross_entropy_and_grad", {{4, 8}, {4}}, {{}, {4}, {4, 8}}), "");
   EXPECT_EQ(shapes("cross_entropy_and_grad", {{4, 8}, {4}}, {{}, {3}, {4, 8}}), "f32[3] should have 4 elements");
-  EXPECT_EQ(shapes("cross_entropy_and_grad", {{4, 8}, {4}}, {{}, {4}, {4, 7}}),
-            "f32[4, 8] and f32[4, 7] should have one shape");
+  EXPECT_EQ(shapes("cross_entropy_and_grad", {{4, 8}, {4}}, {{}, {4}, {4, 7}}), expected());
 }
 
 TEST(VerifyTraining, ExpertsHaveRulesOfTheirOwn) {
   Attrs two;
-  two.set("k", int64_t{2});
+  two.set("k", 2);
   EXPECT_EQ(shapes("route_grad", {{1, 4, 3}, {4, 2}, {4, 2}, {3}}, {{1, 4, 3}}, two), "");
   EXPECT_EQ(shapes("route_grad", {{1, 4, 3}, {4, 2}, {4, 2}, {4}}, {{1, 4, 3}}, two), "f32[4] should have 3 elements");
   EXPECT_EQ(shapes("route_grad", {{1, 4, 3}, {3, 2}, {3, 2}}, {{1, 4, 3}}, two), "f32[3, 2] should have 8 elements");
   EXPECT_EQ(shapes("dispatch_grad", {{4, 2}, {3, 4, 8}}, {{1, 4, 8}}), "");
   EXPECT_EQ(shapes("dispatch_grad", {{4, 2}, {3, 4, 8}}, {{1, 3, 8}}), "f32[1, 3, 8] should have 32 elements");
   EXPECT_EQ(shapes("combine_grad", {{3, 4, 8}, {4, 2}, {4, 2}, {1, 4, 8}}, {{3, 4, 8}, {4, 2}}), "");
-  EXPECT_EQ(shapes("combine_grad", {{3, 4, 8}, {4, 2}, {4, 2}, {1, 4, 8}}, {{3, 4, 8}, {4, 1}}),
-            "f32[4, 2] and f32[4, 1] should have one shape");
+  EXPECT_EQ(shapes("combine_grad", {{3, 4, 8}, {4, 2}, {4, 2}, {1, 4, 8}}, {{3, 4, 8}, {4, 1}}), expected());
   EXPECT_EQ(shapes("expert_linear_dx", {{3, 4, 5}, {3, 8, 5}}, {{3, 4, 8}}), "");
   EXPECT_EQ(shapes("expert_linear_dx", {{3, 4, 5}, {3, 8, 5}}, {{3, 2, 8}}), "f32[3, 2, 8] should be [3, 4, 8]");
   EXPECT_EQ(shapes("expert_linear_dw", {{3, 4, 8}, {3, 4, 5}}, {{3, 8, 5}}), "");
@@ -208,16 +195,15 @@ TEST(VerifyTraining, ExpertsHaveRulesOfTheirOwn) {
 
 TEST(VerifyTraining, HopsOfRingAttentionHaveRulesOfTheirOwn) {
   Attrs attrs;  // 4 heads of 2 elements, 2 of keys and values: qkv is 16 wide, kv 8
-  attrs.set("heads", int64_t{4});
-  attrs.set("kv_heads", int64_t{2});
+  attrs.set("heads", 4);
+  attrs.set("kv_heads", 2);
   const Shape qkv = {1, 4, 16}, kv = {1, 4, 8}, out = {1, 4, 8}, lse = {1, 4, 4}, less = {1, 3, 8};
   EXPECT_EQ(shapes("attention_block", {qkv, kv}, {out, lse}, attrs), "");
   EXPECT_EQ(shapes("attention_block", {qkv, kv, out, lse}, {out, lse}, attrs), "");
   EXPECT_EQ(shapes("attention_block", {qkv, less}, {out, lse}, attrs), "f32[1, 3, 8] should have 32 elements");
   EXPECT_EQ(shapes("attention_block", {qkv, kv, less, lse}, {out, lse}, attrs), "f32[1, 3, 8] should have 32 elements");
   EXPECT_EQ(shapes("attention_block_grad", {qkv, kv, out, out, lse, out}, {out, kv}, attrs), "");
-  EXPECT_EQ(shapes("attention_block_grad", {qkv, kv, out, out, lse}, {out, less}, attrs),
-            "f32[1, 3, 8] should have 32 elements");
+  EXPECT_EQ(shapes("attention_block_grad", {qkv, kv, out, out, lse}, {out, less}, attrs), expected());
   EXPECT_EQ(shapes("copy_kv", {qkv}, {kv}), "");
   EXPECT_EQ(shapes("copy_kv", {qkv}, {less}), "f32[1, 3, 8] should have 32 elements");
   EXPECT_EQ(shapes("join_qkv", {out, kv}, {qkv}), "");
@@ -226,13 +212,11 @@ TEST(VerifyTraining, HopsOfRingAttentionHaveRulesOfTheirOwn) {
 
 TEST(VerifyTraining, OptimizersUpdateAsManyElementsAsTheyRead) {
   EXPECT_EQ(shapes("adamw", {{8}, {8}, {8}, {8}, {}}, {{8}, {8}, {8}}), "");
-  EXPECT_EQ(shapes("adamw", {{8}, {8}, {8}, {7}, {}}, {{8}, {8}, {8}}),
-            "f32[8] and f32[7] should have as many elements");
+  EXPECT_EQ(shapes("adamw", {{8}, {8}, {8}, {7}, {}}, {{8}, {8}, {8}}), expected());
   EXPECT_EQ(shapes("adamw", {{8}, {8}, {8}, {8}, {2}}, {{8}, {8}, {8}}), "f32[2] should have 1 elements");
   EXPECT_EQ(shapes("adamw", {{8}, {8}}, {{8}}), "it reads 2 and writes 1 tensors, 4 and 3 are the least");
   EXPECT_EQ(shapes("adamw_cast", {{8}, {8}, {8}, {8}, {}}, {{8}, {8}, {8}, {8}}), "");
-  EXPECT_EQ(shapes("adamw_cast", {{8}, {8}, {8}, {8}}, {{8}, {8}, {8}, {7}}),
-            "f32[8] and f32[7] should have as many elements");
+  EXPECT_EQ(shapes("adamw_cast", {{8}, {8}, {8}, {8}}, {{8}, {8}, {8}, {7}}), expected());
   EXPECT_EQ(shapes("sgd_cast", {{8}, {8}, {}}, {{8}, {8}}), "");
   EXPECT_EQ(shapes("sgd_cast", {{8}, {8}}, {{8}}), "it reads 2 and writes 1 tensors, 2 and 2 are the least");
 }
@@ -240,10 +224,7 @@ TEST(VerifyTraining, OptimizersUpdateAsManyElementsAsTheyRead) {
 TEST(VerifyTraining, InitialValuesFillTheVector) {
   Training t;
   t.program.init().streams[0].ops[0].attrs.set("counts", std::vector<int64_t>{17});
-  EXPECT_EQ(
-      check(t),
-      "shapes do not fit: init_params (program, compute#0, plan.lua:1): the parameters have 17 elements, f32[16] on "
-      "1 rank is less");
+  EXPECT_EQ(check(t), expected());
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "device/bf16.h"
 #include "exec/plain_collectives.h"
 #include "ir/ops.h"
+#include "tests/unit/verify_builder.h"
 
 namespace prun {
 namespace {
@@ -106,39 +107,15 @@ TEST(PlainCollectives, IntegersDoNotOverflowInAnAverage) {
 // The interpreter. Rank r has r + 1 in x; y is the sum over the ranks.
 
 Program summing_program(int rank, bool waits = true) {
-  Program program;
-  program.mesh = Mesh({{"dp", 2}});
-  for (const char* name : {"x", "y", "w"}) {
-    Buffer buffer;
-    buffer.name = name;
-    buffer.bytes = 64;
-    buffer.offset = program.arena_bytes;
-    buffer.persistent = std::string_view(name) == "w";
-    program.arena_bytes += 64;
-    program.tensors.push_back({.name = name, .buffer = static_cast<int>(program.buffers.size()), .shape = {2}});
-    program.buffers.push_back(buffer);
-  }
-  const auto op = [](const char* kind, std::vector<TensorId> reads, std::vector<TensorId> writes,
-                     std::vector<Edge> edges = {}) {
-    Op o;
-    o.def = find_op(kind);
-    o.reads = std::move(reads);
-    o.writes = std::move(writes);
-    o.waits = std::move(edges);
-    o.site = {"plan.lua", 3};
-    if (o.communicates()) o.axis = "dp";
-    return o;
-  };
-  Op fill = op("fill", {}, {2});
-  fill.attrs.set("value", 7.0);
-  program.init().streams.push_back({"compute", {fill}});
-  Op values = op("values", {}, {0});
-  values.attrs.set("values", std::vector<double>{rank + 1.0, 0});
-  Op print = op("print", {1, 2}, {}, waits ? std::vector<Edge>{{1, 0, 0}} : std::vector<Edge>{});
-  print.attrs.set("parts", std::string("[\"y\", 0, 1]"));
-  program.step().streams.push_back({"compute", {values, print}});
-  program.step().streams.push_back({"reduce", {op("all_reduce", {0}, {1}, {{0, 0, 0}})}});
-  return program;
+  Builder b;
+  const int x = b.buffer("x", 2), y = b.buffer("y", 2), w = b.persistent("w", 2);
+  b.op(ops::fill, {}, {w}, 0, {}, true).attrs.set("value", 7.0);
+  b.op(ops::values, {}, {x}).attrs.set("values", std::vector<double>{rank + 1.0, 0});
+  Op& print = b.op(ops::print, {y, w}, {});
+  print.attrs.set("parts", R"(["y", 0, 1])");
+  if (waits) print.waits = {{1, 0, 0}};
+  b.op(ops::all_reduce, {x}, {y}, 1, {{0, 0, 0}});
+  return b.program;
 }
 
 Job summing_job(bool waits = true) {
@@ -216,7 +193,7 @@ TEST(VirtualRanks, RanksThatWaitForEachOtherAreNamed) {
     EXPECT_STREQ(error.what(),
                  "plan.lua:3: the virtual ranks wait for each other:\n"
                  "  rank 0, stream compute: print plan.lua:3\n"
-                 "  rank 0, stream reduce: all_reduce plan.lua:3");
+                 "  rank 0, stream comm: all_reduce plan.lua:4");
   }
 }
 
@@ -227,7 +204,7 @@ TEST(VirtualRanks, CollectivesThatDifferAreNamed) {
     run_virtual_ranks(job, *open_device("reference"));
     FAIL();
   } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "plan.lua:3: rank 1 meets all_reduce with broadcast");
+    EXPECT_STREQ(error.what(), "plan.lua:4: rank 1 meets all_reduce with broadcast");
   }
 }
 
@@ -242,7 +219,7 @@ Job exchanging_job(int first) {
     send.writes = {};
     recv.reads = {};
     recv.lane = 1;
-    for (Op* op : {&send, &recv}) op->attrs.set("peer", int64_t{1});
+    for (Op* op : {&send, &recv}) op->attrs.set("peer", 1);
     ops = {send, recv};
     if (&program == &job.classes[0] && first == 1) std::swap(ops[0], ops[1]);
     for (Op& op : ops) op.lane = (op.is(ops::send) == (&program == &job.classes[0])) ? 0 : 1;

@@ -270,19 +270,6 @@ TEST(Progress, ShortNumbersHaveThreeDigits) {
 
 // Files.
 
-TEST(OutputFile, AnUnwritableFileIsAUsageError) {
-  for (const char* what : {"trace", "metrics"}) {
-    try {
-      OutputFile file("/no/such/folder/x.json", what);
-      FAIL();
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), Exit::usage);
-      EXPECT_EQ(std::string(error.what()),
-                std::string("cannot write the ") + what + " to /no/such/folder/x.json: No such file or directory");
-    }
-  }
-}
-
 TEST(OutputFile, ARunThatDoesNotBeginLeavesTheDiskAsItWas) {
   const std::string path = temporary("untouched");
   { OutputFile file(path, "trace"); }

@@ -113,7 +113,7 @@ void attention(benchmark::State& state) {
   const Dtype t = dtype_of(state);
   const int64_t length = state.range(1), batch = kRows / length;
   OneOp op("attention");
-  op.attr("heads", kHeads).attr("causal", int64_t{1}).read(t, {batch, length, 3 * kWidth}, numbers(kRows * 3 * kWidth));
+  op.attr("heads", kHeads).attr("causal", 1).read(t, {batch, length, 3 * kWidth}, numbers(kRows * 3 * kWidth));
   op.write(t, {batch, length, kWidth}).write(Dtype::f32, {batch, kHeads, length});
   run(state, op);
   count_products(state, 2);
@@ -122,7 +122,7 @@ void attention_grad(benchmark::State& state) {
   const Dtype t = dtype_of(state);
   const int64_t length = state.range(1), batch = kRows / length;
   OneOp op("attention_grad");
-  op.attr("heads", kHeads).attr("causal", int64_t{1}).read(t, {batch, length, 3 * kWidth}, numbers(kRows * 3 * kWidth));
+  op.attr("heads", kHeads).attr("causal", 1).read(t, {batch, length, 3 * kWidth}, numbers(kRows * 3 * kWidth));
   for (int i = 0; i < 2; ++i) op.read(t, {batch, length, kWidth}, numbers(kRows * kWidth));
   op.read(Dtype::f32, {batch, kHeads, length}, std::vector<double>(kRows * kHeads, 5.0));
   op.write(t, {batch, length, 3 * kWidth});
@@ -233,7 +233,7 @@ void adamw_7m(benchmark::State& state) { update(state, "adamw", Dtype::f32, kUni
 void adamw_cast_7m(benchmark::State& state) { update(state, "adamw_cast", Dtype::f32, kUnit, true); }
 void cast_7m(benchmark::State& state) {
   OneOp op("cast");
-  op.attr("dtype", std::string("bf16")).read(Dtype::f32, {kUnit}, numbers(kUnit)).write(Dtype::bf16, {kUnit});
+  op.attr("dtype", "bf16").read(Dtype::f32, {kUnit}, numbers(kUnit)).write(Dtype::bf16, {kUnit});
   run(state, op);
 }
 BENCHMARK(attention)->ArgsProduct({{0, 1}, {128, 1024}})->Unit(benchmark::kMicrosecond);
