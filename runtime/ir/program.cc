@@ -10,8 +10,8 @@
 namespace prun {
 
 std::string_view role_name(Role role) {
-  static constexpr std::array<std::string_view, kRoles> kNames = {"param",  "grad",       "optimizer", "gathered",
-                                                                  "reduce", "activation", "data",      "workspace",  "snapshot"};
+  static constexpr std::array<std::string_view, kRoles> kNames = {
+      "param", "grad", "optimizer", "gathered", "reduce", "activation", "data", "workspace", "snapshot"};
   return kNames[static_cast<size_t>(role)];
 }
 

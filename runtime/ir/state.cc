@@ -109,7 +109,8 @@ std::vector<Box> boxes_of(const StateTensor& state, const LocalPart& part, Run r
     for (size_t d = 0; d < strides.size(); ++d) box.first += box.offset[d] * strides[d];
     if (part.cuts.empty()) found.push_back(box);
     for (const Cut& cut : part.cuts)
-      if (Box part_of_box = within(box, state, part, cut); part_of_box.elements() > 0) found.push_back(std::move(part_of_box));
+      if (Box part_of_box = within(box, state, part, cut); part_of_box.elements() > 0)
+        found.push_back(std::move(part_of_box));
   }
   return found;
 }

@@ -125,13 +125,12 @@ ENTRY cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, i
   const auto set = [](const char* name, int otherwise) {
     return static_cast<int>(substitute::setting(name, otherwise));
   };
-  const std::pair<cudaDeviceAttr, int> known[] = {
-      {cudaDevAttrComputeCapabilityMajor, p.major},
-      {cudaDevAttrComputeCapabilityMinor, p.minor},
-      {cudaDevAttrMultiProcessorCount, p.multiProcessorCount},
-      {cudaDevAttrClockRate, 1500000},  // kHz
-      {cudaDevAttrComputeMode, set("COMPUTE_MODE", 0)},
-      {cudaDevAttrEccEnabled, set("ECC", 1)}};
+  const std::pair<cudaDeviceAttr, int> known[] = {{cudaDevAttrComputeCapabilityMajor, p.major},
+                                                  {cudaDevAttrComputeCapabilityMinor, p.minor},
+                                                  {cudaDevAttrMultiProcessorCount, p.multiProcessorCount},
+                                                  {cudaDevAttrClockRate, 1500000},  // kHz
+                                                  {cudaDevAttrComputeMode, set("COMPUTE_MODE", 0)},
+                                                  {cudaDevAttrEccEnabled, set("ECC", 1)}};
   for (const auto& [name, number] : known)
     if (name == attribute) return *value = number, cudaSuccess;
   substitute::die("device attribute " + std::to_string(attribute) + " is none that the substitute knows (machine.cc)");
