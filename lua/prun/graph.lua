@@ -13,7 +13,7 @@ local graph = { current = nil, most_elements = 70368744177664, most_bytes = sche
 function graph.record(dtype, has_units, fn, ...)
   local outer = graph.current
   graph.current = { values = {}, nodes = {}, units = {}, calls = {}, unit_of = {}, counts = {}, dtype = dtype,
-                    has_units = has_units, bytes = 0.0 }
+                    has_units = has_units, bytes = 0.0, site_of = {} }
   local result = fn(...)
   local recorded = graph.current
   graph.current = outer
@@ -178,11 +178,17 @@ function graph.parameter(name, shape, init, blocks, shared)
   local unit = owner(g)
   local known = unit.parameter_of[name]
   if known then return known_parameter(unit, name, known, shape, shared) end
-  local parameter = add_value(g, { name = unit.name .. "." .. name, dtype = g.dtype, shape = shape, kind = "parameter",
+  local whole = unit.name .. "." .. name
+  local other = g.site_of[whole]
+  if other then
+    host.fail(("the parameter '%s' of the unit '%s' has the name of another unit's (%s:%d): checkpoints " ..
+      "and messages know parameters by their names"):format(whole, unit.name, other[1], other[2]))
+  end
+  local parameter = add_value(g, { name = whole, dtype = g.dtype, shape = shape, kind = "parameter",
                                    unit = unit.id, init = init.kind and init or schema.convert("init", init),
                                    blocks = blocks, site = host.site() })
   unit.parameters[#unit.parameters + 1] = parameter.id
-  unit.parameter_of[name], unit.made_now[name] = parameter, true
+  unit.parameter_of[name], unit.made_now[name], g.site_of[whole] = parameter, true, tensor.record(parameter).site
   return parameter
 end
 

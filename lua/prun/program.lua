@@ -58,6 +58,10 @@ return schema.word("prun.program", arguments, function(fn, opt, site)
     host.fail(("a program is recorded rank by rank, for at most %d ranks, not %d"):format(most_ranks, host.world), site)
   end
   local mesh = opt.mesh or { axes = { { "rank", host.world } }, ranks = host.world, site = site }
+  if opt.mesh and mesh.size_of.rank and mesh.size_of.rank ~= host.world then
+    host.fail("no axis of a program's mesh may be called 'rank': r.rank is the number of the rank",
+      host.site_of_word(mesh.site, "rank"))
+  end
   if mesh.ranks ~= host.world then
     host.fail(("the mesh %s is for %d ranks, and there are %d (--nproc)"):format(
       mesh.text, mesh.ranks, host.world), mesh.site)

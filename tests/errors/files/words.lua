@@ -404,6 +404,26 @@ local cases = {
                     model = function(batch) return prun.losses.mean(nn.linear("a", batch.x, 2 ^ 5)) end }
     end,
   },
+  parameters_of_one_name = {
+    function()
+      return model(function(x)
+        x = nn.unit("a", function() return nn.linear("b.c", x, 8) end)
+        return nn.unit("a.b", function() return nn.linear("c", x, 8) end)
+      end)
+    end,
+    function()
+      return model(function(x)
+        x = nn.unit("a", function() return nn.linear("b.c", x, 8) end)
+        return nn.unit("a.b", function() return nn.linear("d", x, 8) end)
+      end)
+    end,
+  },
+  axis_named_rank = {
+    function() return prun.program(print, { mesh = prun.mesh { { "rank", 1 }, { "x", prun.world } } }) end,
+    function()
+      return prun.program(function(r) prun.print(r.rank, r.x) end, { mesh = prun.mesh { { "x", prun.world } } })
+    end,
+  },
 }
 
 local case = cases[arg.case] or error("no case '" .. arg.case .. "'", 0)
