@@ -45,11 +45,16 @@ function intents.target(name, unit, fields)
   return schema.closed("unit." .. name, target)
 end
 
+-- Whose something is that a hook of `unit` cannot mean.
+local function owner_text(owner, unit)
+  if owner.class == unit.class then return "of another strategy" end
+  return ("of the class '%s', and the hook is of '%s'"):format(owner.class, unit.class)
+end
+
 -- Fails unless `value` is one of the vectors `names` of the unit whose hook runs.
 local function expect(value, unit, word, names)
   if value.unit ~= unit then
-    host.fail(("prun.%s: this is unit.%s of the class '%s', and the hook is of '%s'"):format(
-      word, value.target, value.unit.class, unit.class))
+    host.fail(("prun.%s: this is unit.%s %s"):format(word, value.target, owner_text(value.unit, unit)))
   end
   for _, name in ipairs(names) do
     if value.target == name then return name end
@@ -71,8 +76,7 @@ function intents.recorder(unit)
 
   local function expect_handle(word, given)
     if given.unit ~= unit then
-      host.fail(("prun.%s: this was gathered by a hook of the class '%s', and the hook is of '%s'"):format(
-        word, given.unit.class, unit.class))
+      host.fail(("prun.%s: this was gathered by a hook %s"):format(word, owner_text(given.unit, unit)))
     end
     return given.handle
   end
@@ -139,7 +143,7 @@ function intents.recorder(unit)
     local target = expect(given, unit, "reduce_scatter", { "grads" })
     if opt.into.unit ~= unit or opt.into.target ~= "grad_shard" then
       host.fail(("prun.reduce_scatter: 'into' must be the unit's own unit.grad_shard, not unit.%s%s"):format(
-        opt.into.target, opt.into.unit == unit and "" or " of the class '" .. opt.into.unit.class .. "'"),
+        opt.into.target, opt.into.unit == unit and "" or " " .. owner_text(opt.into.unit, unit)),
         host.site_of_word(host.site("user"), "into"))
     end
     add { kind = "reduce_scatter", target = target, axis = opt.axis, op = opt.op, stream = opt.stream,
