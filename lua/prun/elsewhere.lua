@@ -103,6 +103,14 @@ local words = {
   rms_norm = "prun.nn.rmsnorm", dense = "prun.nn.linear", conv2d = "prun.nn.linear",
 }
 
+-- Values of options: dtypes, reductions, stages.
+local values = {
+  float64 = "f64", double = "f64", fp64 = "f64", float32 = "f32", float = "f32", fp32 = "f32", tf32 = "f32",
+  bfloat16 = "bf16", float16 = "bf16", half = "bf16", fp16 = "bf16", f16 = "bf16", int64 = "i64", long = "i64",
+  int32 = "i32", int = "i32", int8 = "i8", uint8 = "u8", mean = "avg", average = "avg", add = "sum", product = "prod",
+  cpu = "optimizer", layer = "layers", gelu_new = "gelu", gelu_tanh = "tanh",
+}
+
 -- Whose our options are, for those that are looked for in the wrong word.
 local owner_of = {}
 for owner, names in pairs {
@@ -132,6 +140,15 @@ function elsewhere.option(name, has, names)
     return (" (that is an option of %s)"):format(owner_of[name])
   end
   return likely
+end
+
+-- " (here: 'bf16')" or the likely right one of `choices`.
+function elsewhere.value(value, choices)
+  local ours = values[tostring(value):lower()]
+  for _, choice in ipairs(choices) do
+    if choice == ours then return (" (here: '%s')"):format(ours) end
+  end
+  return host.did_you_mean(tostring(value), choices)
 end
 
 -- The same for the words of a family, which has `names`.

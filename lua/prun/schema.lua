@@ -49,7 +49,7 @@ local function problem_of(entry, value)
     for _, choice in ipairs(entry.choices) do
       if choice == value then return "" end
     end
-    return ("cannot be '%s'%s"):format(value, host.did_you_mean(value, entry.choices))
+    return ("cannot be '%s'%s"):format(value, elsewhere.value(value, entry.choices))
   end
   if type(value) == "number" then return range_problem(entry, value) end
   if kinds.is_list(value) then

@@ -424,6 +424,27 @@ local cases = {
       return prun.program(function(r) prun.print(r.rank, r.x) end, { mesh = prun.mesh { { "x", prun.world } } })
     end,
   },
+  torch_dtype = {
+    function() return plan { dtype = "bfloat16" } end,
+    function() return plan { dtype = "bf16" } end,
+  },
+  torch_reduction = {
+    function() return prun.program(function() prun.all_reduce(prun.full(4, 1), "mean") end) end,
+    function() return prun.program(function() prun.all_reduce(prun.full(4, 1), "avg") end) end,
+  },
+  handle_of_another_strategy = {
+    function()
+      local first
+      local function own(name)
+        return prun.strategy(name, { axis = "dp" }, function(unit, opt)
+          unit:before("forward", function() first = first or prun.all_gather(unit.params, opt) end)
+          unit:after("forward", function() prun.free(first) end)
+        end) {}
+      end
+      return plan { strategy = { own "one", own "two" } }
+    end,
+    function() return strategy {} end,
+  },
 }
 
 local case = cases[arg.case] or error("no case '" .. arg.case .. "'", 0)
