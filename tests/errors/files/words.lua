@@ -434,11 +434,11 @@ local cases = {
   },
   handle_of_another_strategy = {
     function()
-      local first
+      local first = {}
       local function own(name)
         return prun.strategy(name, { axis = "dp" }, function(unit, opt)
-          unit:before("forward", function() first = first or prun.all_gather(unit.params, opt) end)
-          unit:after("forward", function() prun.free(first) end)
+          unit:before("forward", function() first[unit.name] = first[unit.name] or prun.all_gather(unit.params, opt) end)
+          unit:after("forward", function() prun.free(first[unit.name]) end)
         end) {}
       end
       return plan { strategy = { own "one", own "two" } }
