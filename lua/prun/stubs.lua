@@ -338,8 +338,8 @@
 
 ---@class prun.losses
 ---@field cross_entropy fun(logits: prun.Tensor, targets: prun.Tensor): prun.Tensor
----@field mean fun(y: prun.Tensor): prun.Tensor
----@field mean_square fun(y: prun.Tensor): prun.Tensor
+---@field mean fun(y: prun.Tensor, target?: prun.Tensor): prun.Tensor
+---@field mean_square fun(y: prun.Tensor, target?: prun.Tensor): prun.Tensor
 ---@field mse fun(y: prun.Tensor, target: prun.Tensor): prun.Tensor
 
 ---@class prun.models
