@@ -54,7 +54,7 @@ TEST(LearningRate, AWarmupMayTakeAllSteps) {
 }
 
 TEST(LearningRate, TheStepTableTakesItFromTheSchedule) {
-  const Schedule schedule{10, 7, {.peak = 10, .kind = RateKind::linear, .steps = 10}};
+  const Schedule schedule{.steps = 10, .seed = 7, .learning_rate = {.peak = 10, .kind = RateKind::linear, .steps = 10}};
   StepTable table;
   table.set(schedule, 3);
   EXPECT_EQ(table.step, 3);

@@ -143,7 +143,7 @@ TEST(VirtualRanks, RunAProgramAndKeepWhatPersists) {
 TEST(VirtualRanks, EachStepHasItsLearningRate) {
   Job job = summing_job();
   for (Program& program : job.classes) {
-    program.schedule = {4, 0, {.peak = 2, .kind = RateKind::warmup, .warmup = 2}};
+    program.schedule = {.steps = 4, .learning_rate = {.peak = 2, .kind = RateKind::warmup, .warmup = 2}};
     Op gradient = program.step().streams[0].ops[0], update = program.init().streams[0].ops[0];
     gradient.attrs.set("values", std::vector<double>{1, 1});
     update.def = find_op("sgd");
@@ -158,7 +158,7 @@ TEST(VirtualRanks, EachStepHasItsLearningRate) {
 TEST(VirtualRanks, EvaluationsComeAfterTheirSteps) {
   Job job = summing_job();
   for (Program& program : job.classes) {
-    program.schedule = {5, 0, {.peak = -1}};  // w grows by 1 in a step
+    program.schedule = {.steps = 5, .learning_rate = {.peak = -1}};  // w grows by 1 in a step
     Op gradient = program.step().streams[0].ops[0], update = program.init().streams[0].ops[0];
     gradient.attrs.set("values", std::vector<double>{1, 1});
     update.def = find_op("sgd");
