@@ -163,12 +163,14 @@ std::string optimizer_problem(const OptimizerTraits& traits, const Types& reads,
 
 // What the model's own rule infers is what is written.
 std::string inference_problem(const OpDef& op, const Types& reads, const Types& writes, const Attrs& attrs) {
+  const bool pieces = attrs.has("pieces");  // these ops do nothing but move dims
   try {
     const Types expected = op.infer(reads, attrs);
     if (expected.size() != writes.size())
       return fmt::format("it has {} outputs, and {} are written", expected.size(), writes.size());
     for (size_t i = 0; i < expected.size(); i++)
-      if (expected[i].dtype != writes[i].dtype || !same_count(expected[i], writes[i]).empty())
+      if (expected[i].dtype != writes[i].dtype || !same_count(expected[i], writes[i]).empty() ||
+          (pieces && expected[i].shape.size() == writes[i].shape.size() && expected[i].shape != writes[i].shape))
         return fmt::format("it makes {}, and {} is written", text(expected[i]), text(writes[i]));
   } catch (const Error& error) {
     return error.what();

@@ -175,7 +175,6 @@ AxisOutcome PlacementFlow::on_axis(const OpContext& context, AxisRule rule, size
 void PlacementFlow::by_tensor(OpContext& context, AxisRule rule) {
   std::vector<AxisPlacements> operands;
   std::vector<const ValueState*> state;
-  std::vector<size_t> read_of;  // by operand
   static const ValueState kNothing;
   for (size_t r = 0; r < context.reads.size(); r++) {
     const Segments& segments = context.reads[r];
@@ -186,7 +185,6 @@ void PlacementFlow::by_tensor(OpContext& context, AxisRule rule) {
     for (size_t s = 0; s < (one_by_one ? segments.size() : 1); s++) {
       operands.push_back(on_axes(one_by_one ? placements[s]->by_axis : joined(placements)));
       state.push_back(segments.empty() ? &kNothing : &segments[s].state);
-      read_of.push_back(r);
     }
   }
   std::vector<AxisPlacements> results(context.writes.size(), all(kUnknown));
@@ -198,34 +196,8 @@ void PlacementFlow::by_tensor(OpContext& context, AxisRule rule) {
     for (size_t w = 0; w < results.size(); w++) results[w][a] = outcome.problem.empty() ? outcome.writes[w] : kUnknown;
   }
   for (size_t w = 0; w < results.size(); w++) context.writes[w] = whole(*context.write_tensors[w], {id_of(results[w])});
-  if (context.op.attrs.has("weights"))
-    context.writes[0].front().state.placement.by_axis = weighted_norm(context, operands, read_of, id_of(results[0]));
-}
-
-// Weights that the axes with parts explain, 1 over the ranks that have the same there, leave the other axes as they
-// are.
-int PlacementFlow::weighted_norm(const OpContext& context, const std::vector<AxisPlacements>& operands,
-                                 const std::vector<size_t>& reads, int id) {
-  const std::vector<double> weights = context.op.attrs.numbers("weights");
-  AxisPlacements result = on_axes(id);
-  for (size_t o = 0; o < operands.size(); o++) {
-    double weight = reads[o] < weights.size() ? weights[reads[o]] : 1;
-    const bool padding = std::any_of(operands[o].begin(), operands[o].end(), [](const AxisPlacement& placement) {
-      return placement.kind == PlacementKind::zero;
-    });
-    if (padding) continue;
-    for (size_t a = 0; a < axes_.size(); a++)
-      if (result[a].kind == PlacementKind::partial && operands[o][a].kind == PlacementKind::invariant)
-        weight *= sizes_[a];
-    if (weight < 0.999 || weight > 1.001) return id;
-  }
-  for (size_t a = 0; a < axes_.size(); a++) {
-    const bool same = std::all_of(operands.begin(), operands.end(), [a](const AxisPlacements& operand) {
-      return operand[a].kind == PlacementKind::invariant || operand[a].kind == PlacementKind::zero;
-    });
-    if (same && result[a].kind == PlacementKind::unknown) result[a] = kInvariant;
-  }
-  return id_of(result);
+  if (context.op.attrs.has("weights") || context.op.attrs.has("piece_weights"))
+    context.writes[0].front().state.placement.by_axis = weighted_norm(context, id_of(results[0]));
 }
 
 // Operands of as many elements as the output are cut where any of them changes; the others are scalars.

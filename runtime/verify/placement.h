@@ -148,8 +148,10 @@ class PlacementFlow {
   void elementwise(OpContext& context, AxisRule rule);
   void by_tensor(OpContext& context, AxisRule rule);
   AxisOutcome on_axis(const OpContext& context, AxisRule rule, size_t axis, const AxisPlacements& reads);
-  int weighted_norm(const OpContext& context, const std::vector<AxisPlacements>& operands,
-                    const std::vector<size_t>& reads, int result);
+  // placement_norms.cc
+  struct Square;
+  std::vector<Square> squares_of(const OpContext& context);
+  int weighted_norm(const OpContext& context, int result);
   int joined(const std::vector<const TensorPlacement*>& placements);
   std::vector<size_t> axes_of(const std::string& name) const;
 

@@ -27,6 +27,7 @@ constexpr Rule kRules[] = {
     verify::buffers_share_bytes_only_in_turn,
     verify::streams_meet_at_the_end,
     verify::shapes_fit,
+    verify::factors_are_right,
     verify::nothing_is_lost,
     verify::memory_suffices,
 };

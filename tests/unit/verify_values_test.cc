@@ -28,8 +28,8 @@ struct Step : Builder {
     op(ops::fill, {}, {g}, 0, {}, true);
     op(ops::next_batch, {}, {x}).attrs.set("axis", "dp");
     add("linear", {x, w}, {y}, Phase::forward);
-    add("mean_square", {y}, {loss}, Phase::forward);
-    add("mean_square_grad", {y}, {dy}, Phase::backward);
+    add("mean_square", {y}, {loss}, Phase::forward).attrs.set("scale", 0.25);
+    add("mean_square_grad", {y}, {dy}, Phase::backward).attrs.set("scale", 0.25);
     add("linear_dw", {x, dy}, {g}, Phase::backward);
     reduce(loss, "avg");
     reduce(g, "avg");
@@ -71,6 +71,14 @@ std::string found(const Step& step) {
 }
 
 TEST(VerifyValues, ARightStepPasses) { EXPECT_EQ(check(Step()), ""); }
+
+TEST(VerifyValues, AMeanOverOtherElements) {
+  Step step;
+  step.ops()[2].attrs.set("scale", 0.5);
+  EXPECT_EQ(found(step),
+            "wrong factor: mean_square multiplies a sum over 4 elements by 0.5, and for the mean over 1 microbatch "
+            "0.25 is due");
+}
 
 TEST(VerifyValues, AGradientThatIsNeverReduced) {
   Step step;
@@ -194,6 +202,7 @@ TEST(VerifyValues, ATableIsReadAsAWhole) {
   step.ops()[4].def = &ops::embedding_grad;
   step.ops()[4].reads = {step.x, dy};
   step.ops()[4].attrs.set("vocab", 8);
+  for (const size_t loss : {2u, 3u}) step.ops()[loss].attrs.set("scale", 1.0 / 32);
   EXPECT_EQ(check(step), "");
   Tensor rows = step.program.tensors[static_cast<size_t>(step.w)];
   rows.shape = {4, 2};
@@ -208,7 +217,8 @@ TEST(VerifyValues, AResultIsReadAsItWasMade) {
   columns.shape = {2, 1};
   step.program.tensors.push_back(columns);
   const int id = static_cast<int>(step.program.tensors.size()) - 1;
-  step.add("mean_square", {id}, {step.shaped(step.buffer("other", 1), {}, Role::activation)}, Phase::forward);
+  step.add("mean_square", {id}, {step.shaped(step.buffer("other", 1), {}, Role::activation)}, Phase::forward)
+      .attrs.set("scale", 0.5);
   step.add("print", {id + 1}, {}, Phase::forward);
   EXPECT_EQ(found(step), "part of a tensor: mean_square reads [2, 1] of what is [2, 2]; linear wrote it");
 }
@@ -231,6 +241,7 @@ TEST(VerifyValues, LogitsAreNotTheirGradient) {
   step.ops()[3].def = &ops::cross_entropy_and_grad;
   step.ops()[3].reads = {step.y, targets};
   step.ops()[3].writes = {again, lse, step.dy};
+  for (const size_t loss : {2u, 3u}) step.ops()[loss].attrs.set("scale", 0.5);
   step.add("linear", {step.x, step.w}, {step.y}, Phase::backward);
   step.move(8, 3);
   EXPECT_EQ(check(step), "");

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 
 #include "compile/compile_state.h"
 #include "ir/ops.h"
@@ -19,21 +20,22 @@ size_t below(Random& random, size_t n) { return static_cast<size_t>(random() % n
 
 struct Place {
   size_t cls, stream, index;
+  BodyId body = kStepBody;
 };
 
-Body& step_of(Job& job, Place at) { return job.classes[at.cls].step(); }
+Body& step_of(Job& job, Place at) { return job.classes[at.cls].bodies[at.body]; }
 std::vector<Op>& ops_of(Job& job, Place at) { return step_of(job, at).streams[at.stream].ops; }
 Op& op_of(Job& job, Place at) { return ops_of(job, at)[at.index]; }
 
-// A random op of a step that `wanted` accepts.
+// A random op of a step, or of another body, that `wanted` accepts.
 template <class Wanted>
-bool pick(Job& job, Random& random, Place& at, Wanted wanted) {
+bool pick(Job& job, Random& random, Place& at, Wanted wanted, BodyId body = kStepBody) {
   std::vector<Place> places;
   for (size_t c = 0; c < job.classes.size(); c++) {
-    const std::vector<Stream>& streams = job.classes[c].step().streams;
+    const std::vector<Stream>& streams = job.classes[c].bodies[body].streams;
     for (size_t s = 0; s < streams.size(); s++)
       for (size_t i = 0; i < streams[s].ops.size(); i++)
-        if (wanted(job.classes[c], streams[s].ops[i])) places.push_back({c, s, i});
+        if (wanted(job.classes[c], streams[s].ops[i])) places.push_back({c, s, i, body});
   }
   if (places.empty()) return false;
   at = places[below(random, places.size())];
@@ -220,6 +222,117 @@ bool count(Job& job, Random& random, Mutant& mutant) {
   return true;
 }
 
+bool reduction(Job& job, Random& random, Mutant& mutant) {
+  Place at;
+  if (!pick(job, random, at,
+            [](const Program&, const Op& op) { return op.is(ops::all_reduce) || op.is(ops::reduce_scatter); }))
+    return false;
+  Op& op = op_of(job, at);
+  const std::string from = op.attrs.text("op", "sum");
+  std::vector<std::string> others = {"sum", "avg", "max"};
+  std::erase(others, from);
+  const std::string to = others[below(random, others.size())];
+  mutant.what = fmt::format("{} reduces by {}, not {}", name_of(job, at), to, from);
+  mutant.site = op.site;
+  op.attrs.set("op", to);
+  return true;
+}
+
+bool heads(Job& job, Random& random, Mutant& mutant) {
+  Place at;
+  const auto of_a_part = [](const Program&, const Op& op) { return op.attrs.has("of_heads"); };
+  if (!pick(job, random, at, of_a_part)) return false;
+  Op& op = op_of(job, at);
+  const char* const names[] = {"heads", "kv_heads", "of_heads"};
+  const std::string name = names[below(random, 3)];
+  const int64_t from = op.attrs.integer(name, op.attrs.integer("heads"));
+  const int64_t to = random() % 2 == 0 ? 2 * from : std::max<int64_t>(1, from / 2);
+  if (to == from) return false;
+  mutant.what = fmt::format("{} counts {} {}, not {}", name_of(job, at), to, name, from);
+  mutant.site = op.site;
+  mutant.without_effect = name == "of_heads";
+  op.attrs.set(name, to);
+  return true;
+}
+
+// Another cut of a parameter of which each rank has a part.
+bool blocks(Job& job, Random& random, Mutant& mutant) {
+  Place at;
+  const auto cuts = [](const Program&, const Op& op) { return op.attrs.has("split_blocks"); };
+  if (!pick(job, random, at, cuts, kInitBody)) return false;
+  Op& op = op_of(job, at);
+  std::vector<int64_t> counts = op.attrs.integers("split_block_count"), all = op.attrs.integers("split_blocks");
+  std::vector<size_t> split;
+  for (size_t p = 0; p < counts.size(); p++)
+    if (counts[p] > 0) split.push_back(p);
+  const size_t piece = split[below(random, split.size())];
+  const auto begin = all.begin() + std::accumulate(counts.begin(), counts.begin() + static_cast<int>(piece), 0);
+  const auto end = begin + counts[piece];
+  const int64_t whole = std::accumulate(begin, end, int64_t{0});
+  std::vector<int64_t> now(begin, end);
+  switch (random() % 3) {
+    case 0:
+      now = {whole};
+      break;
+    case 1:
+      now.front() /= 2;
+      now.push_back(whole - std::accumulate(now.begin(), now.end(), int64_t{0}));
+      break;
+    case 2:
+      std::rotate(now.begin(), now.begin() + 1, now.end());
+  }
+  if (std::equal(begin, end, now.begin(), now.end())) return false;
+  mutant.what = fmt::format("{} cuts {} into {}, not {}", name_of(job, at), whole, attr_text(now),
+                            attr_text(std::vector<int64_t>(begin, end)));
+  mutant.site = op.site;
+  counts[piece] = std::ssize(now);
+  all.insert(all.erase(begin, end), now.begin(), now.end());
+  op.attrs.set("split_block_count", counts);
+  op.attrs.set("split_blocks", all);
+  return true;
+}
+
+// Attributes that follow from placements, and not the plan's own numbers or what a derivative is of its op.
+constexpr const char* kDerived[] = {"axis",   "tokens_axis", "rows_axis", "split_axis",    "chunks",      "samples",
+                                    "first",  "width",       "vocab",     "positions",     "tokens",      "scale",
+                                    "factor", "pieces",      "dim",       "capacity",      "batch",       "experts",
+                                    "hop",    "peer",        "weights",   "piece_weights", "piece_starts"};
+
+bool attribute(Job& job, Random& random, Mutant& mutant) {
+  Place at;
+  std::string name;
+  const auto has = [&](const Program&, const Op& op) { return op.attrs.has(name); };
+  for (int attempt = 0; attempt < 20; attempt++) {
+    name = kDerived[below(random, std::size(kDerived))];
+    if (!pick(job, random, at, has)) continue;
+    Op& op = op_of(job, at);
+    const Attr from = op.attrs.values().at(name);
+    Attr to = from;
+    if (const auto* number = std::get_if<int64_t>(&from)) {
+      const int64_t others[] = {*number + 1, *number - 1, 2 * *number, *number / 2};
+      to = others[below(random, 4)];
+    } else if (const auto* real = std::get_if<double>(&from)) {
+      to = random() % 2 == 0 ? 2 * *real : *real / 2;
+    } else if (const auto* text = std::get_if<std::string>(&from)) {
+      std::vector<std::string> others = {""};
+      for (const Axis& axis : job.classes[at.cls].mesh.axes()) others.push_back(axis.name);
+      std::erase(others, *text);
+      if (others.empty()) continue;
+      to = others[below(random, others.size())];
+    } else if (auto* reals = std::get_if<std::vector<double>>(&to)) {
+      (*reals)[below(random, reals->size())] *= 2;
+    } else if (auto* numbers = std::get_if<std::vector<int64_t>>(&to)) {
+      (*numbers)[below(random, numbers->size())] += 1;
+    }
+    if (to == from) continue;
+    mutant.what = fmt::format("{} has {} = {}, not {}", name_of(job, at), name, attr_text(to), attr_text(from));
+    mutant.site = op.site;
+    op.attrs.set(name, to);
+    return true;
+  }
+  return false;
+}
+
 using Make = bool (*)(Job&, Random&, Mutant&);
 constexpr std::array<std::pair<std::string_view, Make>, kKinds> kMakers = {{{"drop", drop},
                                                                             {"double", twice},
@@ -227,7 +340,11 @@ constexpr std::array<std::pair<std::string_view, Make>, kKinds> kMakers = {{{"dr
                                                                             {"axis", axis},
                                                                             {"edge", edge},
                                                                             {"lifetime", lifetime},
-                                                                            {"count", count}}};
+                                                                            {"count", count},
+                                                                            {"reduction", reduction},
+                                                                            {"heads", heads},
+                                                                            {"blocks", blocks},
+                                                                            {"attribute", attribute}}};
 
 }  // namespace
 

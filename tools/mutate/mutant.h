@@ -10,8 +10,8 @@
 
 namespace prun::mutate {
 
-enum class Kind { drop, twice, swap, axis, edge, lifetime, count };
-inline constexpr int kKinds = 7;
+enum class Kind { drop, twice, swap, axis, edge, lifetime, count, reduction, heads, blocks, attribute };
+inline constexpr int kKinds = 11;
 std::string_view kind_name(Kind kind);
 
 struct Mutant {

@@ -1,0 +1,113 @@
+// Numbers that an op has beside its tensors and that follow from their shapes: the scale of a mean, the tokens that
+// counts cover, the slots of an expert.
+//
+// Surprising fact: how many microbatches a step has is read off the batch: who reads it sees one of so many views.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "base/text.h"
+#include "verify/view.h"
+
+namespace prun::verify {
+namespace {
+
+constexpr const char* kRule = "wrong factor";
+
+bool near(double a, double b) { return std::abs(a - b) <= 1e-9 * std::abs(b); }
+
+// Of a step: its microbatches, and the ranks over which its samples or tokens are split. 0 microbatches: nobody reads a
+// batch.
+struct Share {
+  int64_t microbatches = 0, ranks = 1;
+};
+
+Share share_of(const JobView& view, bool init) {
+  Share share;
+  std::set<std::string> axes;
+  for (size_t id = init ? 0 : 1; id < view.bodies.size(); id += 2) {
+    const BodyView& body = view.bodies[id];
+    const Program& program = *body.program;
+    std::map<BufferId, int64_t> batch;  // buffer -> elements
+    for (const OpRef ref : body.order.sequence()) {
+      const Op& op = body.op(ref);
+      for (const TensorId read : op.reads) {
+        const auto found = batch.find(program.tensors[read].buffer);
+        if (found == batch.end() || program.tensors[read].count() == 0) continue;
+        share.microbatches = std::max(share.microbatches, found->second / program.tensors[read].count());
+        if (op.def->moves || op.def->op_class == OpClass::transfer)
+          for (const TensorId write : op.writes) batch[program.tensors[write].buffer] = program.tensors[write].count();
+      }
+      if (!op.is(ops::next_batch)) continue;
+      for (const TensorId write : op.writes) batch[program.tensors[write].buffer] = program.tensors[write].count();
+      for (const std::string& axis : split(op.attrs.text("axis"), ',')) axes.insert(axis);
+      if (!op.attrs.text("tokens_axis").empty()) axes.insert(op.attrs.text("tokens_axis"));
+    }
+  }
+  for (const std::string& axis : axes) share.ranks *= view.job->classes.front().mesh.size(axis);
+  return share;
+}
+
+std::string loss_problem(const Program& program, const Op& op, const Share& share) {
+  const Shape& shape = program.tensors[op.reads[op.def->counted]].shape;
+  int64_t count = element_count(shape);
+  if (op.def->counts_rows) count /= shape.back();
+  const double scale = op.attrs.number("scale", 1), due = 1.0 / static_cast<double>(count * share.microbatches);
+  if (near(scale, due)) return "";
+  return fmt::format("multiplies a sum over {} {} by {}, and for the mean over {} microbatch{} {} is due", count,
+                     op.def->counts_rows ? "rows" : "elements", scale, share.microbatches,
+                     share.microbatches == 1 ? "" : "es", due);
+}
+
+std::string balance_problem(const Program& program, const Op& op, const Share& share) {
+  if (op.attrs.number("aux") == 0 || !op.attrs.has("tokens")) return "";
+  const int64_t tokens = program.tensors[op.reads[1]].shape.front(), covered = op.attrs.integer("tokens");
+  if (covered != tokens * share.ranks)
+    return fmt::format("takes counts for those of {} tokens, and they are of {} on each of {} ranks", covered, tokens,
+                       share.ranks);
+  const double scale = op.attrs.number("scale"), due = 1.0 / static_cast<double>(tokens * share.microbatches);
+  return near(scale, due) ? ""
+                          : fmt::format("multiplies a sum over {} tokens by {}, and {} is due", tokens, scale, due);
+}
+
+// Slots are numbered by the capacity of the route that gave them.
+std::string slots_problem(const Program& program, const Op& op, const Op* route) {
+  if (route == nullptr || !route->is(ops::route)) return "";
+  const TensorId experts = op.is(ops::dispatch) || op.is(ops::dispatch_grad)
+                               ? op.is(ops::dispatch) ? op.writes[0] : op.reads[1]
+                               : op.reads[0];
+  const int64_t tokens = program.tensors[route->writes[1]].shape.front(), slots = program.tensors[experts].shape.at(1);
+  const int64_t capacity = route->attrs.integer("capacity"), numbered = capacity == 0 ? tokens : capacity;
+  return numbered == slots ? ""
+                           : fmt::format("takes {} slots an expert, and they were numbered for {}", slots, numbered);
+}
+
+}  // namespace
+
+void factors_are_right(const JobView& view, Findings& findings) {
+  if (!trains(*view.job)) return;
+  for (size_t id = 0; id < view.bodies.size(); id++) {
+    const BodyView& body = view.bodies[id];
+    const Program& program = *body.program;
+    const Share share = share_of(view, body.is_init);
+    std::map<TensorId, const Op*> writer;
+    for (const OpRef ref : body.order.sequence()) {
+      const Op& op = body.op(ref);
+      std::string problem;
+      if (op.def->loss != Loss::none && share.microbatches > 0) problem = loss_problem(program, op, share);
+      if (op.is(ops::route_grad) && share.microbatches > 0) problem = balance_problem(program, op, share);
+      const int slots = op.is(ops::dispatch) || op.is(ops::combine) || op.is(ops::combine_grad) ? 1
+                        : op.is(ops::dispatch_grad)                                             ? 0
+                                                                                                : -1;
+      if (slots >= 0) problem = slots_problem(program, op, writer[op.reads[slots]]);
+      if (!problem.empty())
+        findings.add(kRule, fmt::format("{}{} {}", body.where(), body.describe(ref), problem), op.site);
+      for (const TensorId write : op.writes) writer[write] = &op;
+    }
+  }
+}
+
+}  // namespace prun::verify
