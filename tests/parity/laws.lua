@@ -69,7 +69,7 @@ end
 
 -- Ranks of ep hold other experts, those of tp other columns.
 function cases.experts_averaged()
-  local model = prun.models.moe { vocab = 256, layers = 2, width = 24, heads = 4, context = 8, experts = 4, choices = 2 }
+  local model = prun.models.moe { vocab = 256, layers = 2, width = 24, heads = 4, context = 8, experts = 4 }
   return { "ep" }, model, { prun.strategy("mine", { axis = "ep" }, function(unit, opt)
     for _, layer in ipairs(unit:find { "moe.up", "moe.down" }) do layer:place { [opt.axis] = "S(0)" } end
     unit:after("backward", function() average(unit, opt) end)
@@ -78,7 +78,7 @@ function cases.experts_averaged()
 end
 
 function cases.columns_averaged()
-  return { "dp", "tp" }, gpt(), { prun.tensor_parallel { axis = "tp" }, prun.strategy("mine", { axis = "dp" }, function(unit)
+  return { "dp", "tp" }, gpt(), { prun.tensor_parallel {}, prun.strategy("mine", { axis = "dp" }, function(unit)
     unit:every(1, function() prun.all_reduce(unit.params, { axis = arg.wrong and "tp" or "dp", op = "avg" }) end)
     if arg.wrong then unit:after("backward", function() prun.all_reduce(unit.grads, { axis = "dp" }) end) end
   end) {} }
