@@ -22,8 +22,9 @@ struct PassReport {
 
 struct CompileOptions {
   std::string device = "cpu";
-  bool check_finite = false;  // ops that find NaNs and infinities
-  bool widen = false;         // every float is stored as f64: the program is the same, casts and wires change nothing
+  bool check_finite = false;   // ops that find NaNs and infinities
+  int64_t check_replicas = 0;  // steps after which ranks compare what they have alike; 0: never
+  bool widen = false;          // every float is stored as f64: the program is the same, casts and wires change nothing
   int64_t checkpoint_every = 0;  // steps; 0: no checkpoints
   int64_t first_step = -1;       // >= 0: begins at this step with the state of a checkpoint
   // Scratch of one op on that device; null: none needed.

@@ -123,6 +123,7 @@ void schedule(CompileState& state);        // schedule.cc: the order of schedule
 void build_step(CompileState& state);      // step_builder.cc: compute ops, what hooks asked for, optimizer, edges
 void evaluate(CompileState& state);        // evaluate.cc: forward on data of its own
 void synchronize(CompileState& state);     // synchronize.cc: the average of weights that ranks let drift apart
+void check_replicas(CompileState& state);  // check_replicas.cc: --check-replicas
 void report(CompileState& state);          // report.cc: norms of units
 void checkpoint(CompileState& state);      // checkpoint.cc: the state to the host's memory, and on to the disk
 void describe_state(CompileState& state);  // checkpoint.cc: called by place

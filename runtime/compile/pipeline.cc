@@ -38,6 +38,7 @@ constexpr Pass kPasses[] = {
     {"step", Scope::trained, build_step},
 
     {"synchronize", Scope::trained, synchronize},
+    {"check_replicas", Scope::trained, check_replicas},
     {"report", Scope::trained, report},
     {"evaluate", Scope::trained, evaluate},
     {"checkpoint", Scope::trained, checkpoint},

@@ -156,7 +156,8 @@ AxisOutcome PlacementFlow::on_axis(const OpContext& context, AxisRule rule, size
   };
   // Of what a norm or an update takes, what is known must be right.
   const bool lenient = context.op.is(ops::norm2) || is_optimizer(context.op);
-  if (any(PlacementKind::unknown) && !lenient) return everywhere(kUnknown);
+  // What a check notes is of this rank, also where ranks should note the same.
+  if ((any(PlacementKind::unknown) && !lenient) || is_check(context.op)) return everywhere(kUnknown);
   const AxisView view{context, axes_[axis], sizes_[axis], combine_[axis], drifts_[axis]};
   const bool plain = !any(PlacementKind::partial) && !any(PlacementKind::shard) && !any(PlacementKind::varying) &&
                      !any(PlacementKind::unknown);

@@ -137,6 +137,7 @@ constexpr Row kRows[] = {
     {&ops::cut_pieces, cut_pieces},
     {&ops::take_piece, take_piece},
     {&ops::check_finite, note},
+    {&ops::fingerprint, note},
 };
 
 AxisRule find(std::span<const Row> rows, const OpDef& op) {
@@ -150,10 +151,10 @@ constexpr const OpDef* kCommunication[] = {&ops::all_reduce, &ops::all_gather, &
                                            &ops::broadcast,  &ops::send,       &ops::recv,       &ops::put,
                                            &ops::signal,     &ops::wait_signal};
 constexpr const OpDef* kNotFollowed[] = {
-    &ops::reduce,        &ops::gather,       &ops::scatter,          &ops::barrier,
-    &ops::all_gather_v,  &ops::enter,        &ops::ring_attention,   &ops::ring_attention_grad,
-    &ops::print,         &ops::report_norms, &ops::await_checkpoint, &ops::save_state,
-    &ops::require_finite};
+    &ops::reduce,         &ops::gather,       &ops::scatter,          &ops::barrier,
+    &ops::all_gather_v,   &ops::enter,        &ops::ring_attention,   &ops::ring_attention_grad,
+    &ops::print,          &ops::report_norms, &ops::await_checkpoint, &ops::save_state,
+    &ops::require_finite, &ops::require_same};
 
 }  // namespace
 }  // namespace rules

@@ -483,6 +483,10 @@ std::vector<Case> training_cases() {
     f.add("check_finite of a beginning", {"check_finite large counts > flags", make_attrs({{"counted", 1}})}, 1e-6,
           {times("scale x > large", 3.45e38)});
   }
+  for (int64_t n : {1, 40001}) {
+    Family f(out, {{"x y", {T, {n}}}, {"counts", {I64, {3}, 0, 1000}}, {"prints", {I64, {3}}}});
+    f.add("fingerprint", "fingerprint x counts y > prints");
+  }
   return out;
 }
 

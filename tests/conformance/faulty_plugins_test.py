@@ -4,11 +4,13 @@
 Usage: faulty_plugins_test.py PRUN PLUGINS. Standard library only.
 """
 import json
+import os
 import pathlib
 import subprocess
 import sys
 import unittest
 
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 PRUN, PLUGINS = "", pathlib.Path()
 
 # The item's case that finds it, and what the plugin did, in words.
@@ -54,6 +56,29 @@ class Faulty(unittest.TestCase):
                 self.assertEqual(status, 0, text)
 
 
+class Replicas(unittest.TestCase):
+    """A transport that turns a bit over in 2 of 50 large messages: no op sees it, and ranks drift apart."""
+
+    def train(self, fault, *more):
+        words = [PRUN, "plans/ddp.lua", "--nproc", "2", "--transport", "faulty",
+                 "--transport-options", f"fault={fault}", *more]
+        for setting in ("layers=1", "width=64", "heads=2", "context=16", "batch=4", "steps=100"):
+            words += ["--set", setting]
+        done = subprocess.run(words, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=100,
+                              cwd=ROOT, env={**os.environ, "PRUN_PLUGIN_PATH": str(PLUGINS)})
+        return done.returncode, done.stdout
+
+    def test_flipped_bits_end_the_job(self):
+        status, text = self.train("flips_2_of_50", "--check-replicas", "10")
+        self.assertEqual(status, 17, text)
+        self.assertRegex(text, r"rank 1 holds another '[a-z0-9.]+' than rank 0 along dp after step \d*9: the program keeps them alike, so data was changed")
+
+    def test_what_is_alike_passes_and_0_looks_never(self):
+        self.assertEqual(self.train("slow_abort", "--check-replicas", "10")[0], 0)
+        status, text = self.train("flips_2_of_50", "--check-replicas", "0")
+        self.assertEqual(status, 0, text)
+
+
 if __name__ == "__main__":
-    PRUN, PLUGINS = sys.argv.pop(1), pathlib.Path(sys.argv.pop(1))
+    PRUN, PLUGINS = str(pathlib.Path(sys.argv.pop(1)).resolve()), pathlib.Path(sys.argv.pop(1))
     unittest.main(verbosity=2)

@@ -80,6 +80,7 @@ Job build_job(const Options& options, int ranks, Plan* read) {
   if (!checkpoint.folder.empty() || checkpoint.every > 0)
     compile_options.checkpoint_every = checkpoint.every > 0 ? checkpoint.every : plan.steps;
   compile_options.first_step = checkpoint.first_step;
+  compile_options.check_replicas = options.check_replicas;
   compile_options.workspace_bytes = [&](const Program& program, const Op& op) {
     return device->workspace_bytes(program, op, threads_per_rank(options.launch.nproc));
   };

@@ -138,6 +138,8 @@ void define_options(CLI::App& app, Commands command, Options& o) {
               "end with the op that first makes a NaN or an infinity (slower)");
   define.flag(kRun | kCheck, "--prove", o.prove,
               "run it, made small, in this process: it must compute what one rank computes");
+  define.whole(kPlanCommands, "--check-replicas", "K", o.check_replicas, 0,
+               "every K steps compare what ranks hold alike (default 100; 0: never)");
   define.flag(kPlanCommands, "--time-passes", o.time_passes, "print what each pass of the compiler takes");
   define.parsed(
       kDump, "--after", "PASS",

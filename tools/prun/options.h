@@ -20,6 +20,7 @@ struct Options {
   bool explain = false;  // plugins
   bool check_finite = false, time_passes = false;
   bool prove = false;  // run, check: run the plan, made small, beside one rank
+  int check_replicas = 100;  // steps; 0: never
   std::string after;   // dump: the pass whose result is printed
   LaunchOptions launch;
   WorldOptions world;  // without the rank's place and device, which a rank fills in

@@ -1,9 +1,11 @@
 // Optimizers and global-norm clipping, by the formulas in the documentation of torch.optim and of
 // torch.nn.utils.clip_grad_norm_; and whether numbers are finite.
+#include <bit>
 #include <cmath>
 
 #include "device/reference/rules.h"
 #include "device/share.h"
+#include "prun/fingerprint.h"
 
 namespace prun::reference {
 namespace {
@@ -105,6 +107,27 @@ void check_finite(Call& c) {
   }
 }
 
+void fingerprint(Call& c) {
+  for (size_t i = 0; i < c.reads.size(); ++i) {
+    const Array& x = c.reads[i];
+    uint64_t sum = 0;
+    for (int64_t e = 0; e < x.count(); ++e) {
+      const auto whole =
+          x.dtype == Dtype::f64 ? std::bit_cast<uint64_t>(x[e]) : std::bit_cast<uint64_t>(static_cast<int64_t>(x[e]));
+      const uint32_t single = std::bit_cast<uint32_t>(static_cast<float>(x[e]));
+      if (dtype_bytes(x.dtype) == 8)
+        sum += fingerprint_of(static_cast<uint32_t>(whole), 2 * e) +
+               fingerprint_of(static_cast<uint32_t>(whole >> 32), 2 * e + 1);
+      else
+        sum += fingerprint_of(x.dtype == Dtype::i32    ? static_cast<uint32_t>(whole)
+                              : x.dtype == Dtype::bf16 ? single >> 16
+                                                       : single,
+                              e);
+    }
+    c.writes[0][static_cast<int64_t>(i)] = static_cast<double>(sum & kFingerprintMask);
+  }
+}
+
 }  // namespace
 
 const Family training_rules = {{"sgd", sgd},
@@ -114,6 +137,7 @@ const Family training_rules = {{"sgd", sgd},
                                {"lion", lion},
                                {"norm2", norm2},
                                {"clip_coefficient", clip_coefficient},
-                               {"check_finite", check_finite}};
+                               {"check_finite", check_finite},
+                               {"fingerprint", fingerprint}};
 
 }  // namespace prun::reference

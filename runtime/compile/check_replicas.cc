@@ -1,0 +1,166 @@
+// --check-replicas: after every so many steps ranks compare fingerprints of parameters, optimizer state and loss with
+// those ranks that have the same, axis by axis: nobody else would see that they have drifted apart.
+//
+// What ranks have alike is what the place pass has not split. Weights that a strategy lets drift are the same only when
+// they have just been averaged, so their body runs at the averages; their optimizer state never is. Not compared: what
+// lies in the host's memory, and parameters that are whole along an axis but in one shard with others that are not.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "compile/compile_state.h"
+#include "compile/edge_builder.h"
+#include "compile/ir_build.h"
+#include "ir/ops.h"
+
+namespace prun {
+namespace {
+
+using Axes = std::set<std::string>;
+
+struct Same {
+  TensorId tensor;
+  std::string name;
+  Axes axes;  // along which ranks have it alike
+};
+
+Axes without(Axes axes, const Axes& others) {
+  for (const std::string& other : others) axes.erase(other);
+  return axes;
+}
+
+// Axes along which the strategies average the unit's weights between steps.
+Axes drifting(const CompileState& state, UnitId unit) {
+  Axes axes;
+  for (const auto& [strategy, part] : state.strategies.of(state.graph.units[unit]).parts)
+    for (const HookAction& action : part->sync) axes.insert(action.axis);
+  return axes;
+}
+
+class Replicas {
+ public:
+  explicit Replicas(CompileState& state) : state_(state) {
+    for (const Axis& axis : state.plan.mesh.axes())
+      if (axis.size > 1 && !(state.plan.pipeline && state.plan.pipeline->axis == axis.name)) axes_.insert(axis.name);
+  }
+
+  std::vector<Same> find() {
+    for (UnitId unit : state_.graph.units.ids())
+      if (state_.trains(unit)) add_unit(unit);
+    Axes averaged;
+    for (const std::string& axis : state_.loss_axes)
+      if (axes_.contains(axis)) averaged.insert(axis);
+    add(state_.loss_tensor, "loss", averaged);
+    return std::move(same_);
+  }
+
+ private:
+  // Parameters of the unit that lie behind one another and are split alike, from `begin` on.
+  struct Run {
+    int64_t begin;
+    Axes split;
+    std::string name;  // "" if there are several
+  };
+
+  std::vector<Run> runs_of(UnitId unit) const {
+    const std::vector<ValueId>& parameters = state_.graph.units[unit].parameters;
+    std::vector<Run> runs;
+    for (size_t i = parameters.size(); i-- > 0;) {  // the order of the layout
+      const Value& value = state_.graph.values[parameters[i]];
+      const Axes split = value.split_axis.empty() ? Axes() : Axes{value.split_axis};
+      if (!runs.empty() && runs.back().split == split)
+        runs.back().name = "";
+      else
+        runs.push_back({state_.layouts[unit].start[i], split, value.name});
+    }
+    return runs;
+  }
+
+  void add_unit(UnitId unit) {
+    const UnitStorage& storage = state_.storage[unit];
+    const TensorId weights = storage.master_offloaded ? storage.compute : storage.master;
+    Axes alike = axes_;
+    alike.erase(storage.sharded ? storage.axis : "");
+    const Axes drift = drifting(state_, unit);
+    std::vector<Run> runs = runs_of(unit);
+    if (storage.sharded)
+      for (const Run& run : runs) alike = without(alike, run.split);
+    if (storage.sharded || runs.size() == 1) {
+      if (!storage.sharded) alike = without(alike, runs[0].split);
+      add(weights, "", alike);
+      for (const TensorId slot : storage.optimizer) add(slot, "", without(alike, drift));
+      return;
+    }
+    for (size_t r = 0; r < runs.size(); ++r) {
+      const int64_t begin = runs[r].begin, end = r + 1 < runs.size() ? runs[r + 1].begin : storage.shard;
+      const Axes axes = without(alike, runs[r].split);
+      const auto part = [&](TensorId of, const Axes& along) {
+        if (along.empty() || is_in_host_memory(of)) return;
+        const std::string of_unit = state_.program.tensors[of].name;
+        const std::string name = runs[r].name.empty() ? of_unit : of_unit + " (" + runs[r].name + ")";
+        add(add_view(state_.program, of_unit + ".alike", of, begin, {end - begin}), name, along);
+      };
+      part(weights, axes);
+      for (const TensorId slot : storage.optimizer) part(slot, without(axes, drift));
+    }
+  }
+
+  bool is_in_host_memory(TensorId tensor) const {
+    return state_.program.buffers[state_.program.tensors[tensor].buffer].space == Space::host;
+  }
+
+  void add(TensorId tensor, std::string name, const Axes& axes) {
+    if (axes.empty() || is_in_host_memory(tensor)) return;
+    if (name.empty()) name = state_.program.tensors[tensor].name;
+    same_.push_back({tensor, std::move(name), axes});
+  }
+
+  CompileState& state_;
+  Axes axes_;
+  std::vector<Same> same_;
+};
+
+// The body's rhythm: a multiple of that of the averages, if there are any; 0 where it would never run.
+int64_t rhythm(const CompileState& state) {
+  int64_t every = state.options.check_replicas;
+  for (const Body& body : state.program.bodies)
+    if (body.name == "synchronization") every = round_up(every, body.when.every);
+  return every <= state.program.schedule.steps ? every : 0;
+}
+
+}  // namespace
+
+void check_replicas(CompileState& state) {
+  const int64_t every = rhythm(state);
+  const std::vector<Same> same = every > 0 ? Replicas(state).find() : std::vector<Same>();
+  if (same.empty()) return;
+  Program& program = state.program;
+  program.bodies.push_back({"replicas", {every}, {}, {}, {}});
+  EdgeBuilder edges(program, program.bodies.back());
+  edges.stream("compute");
+  const Site& site = state.plan.optimizer.site;
+  const int64_t n = std::ssize(same);
+  std::vector<TensorId> tensors;
+  Axes axes;
+  for (const Same& one : same) {
+    tensors.push_back(one.tensor);
+    axes.insert(one.axes.begin(), one.axes.end());
+  }
+  const TensorId prints = add_tensor(program, "prints", Role::data, {Dtype::i64, {n}}, false, site);
+  edges.append(0, make_op(ops::fingerprint, std::move(tensors), {prints}, Phase::step, site));
+  for (const std::string& axis : axes) {
+    const TensorId all =
+        add_tensor(program, "prints." + axis, Role::data, {Dtype::i64, {n * state.plan.mesh.size(axis)}}, false, site);
+    Op gather = make_op(ops::all_gather, {prints}, {all}, Phase::step, site);
+    gather.axis = axis;
+    edges.append(0, std::move(gather));
+    nlohmann::json names = nlohmann::json::array();
+    for (const Same& one : same) names.push_back(one.axes.contains(axis) ? one.name : "");
+    Op require = make_op(ops::require_same, {all}, {}, Phase::step, site);
+    require.attrs.set("axis", axis);
+    require.attrs.set("tensors", names.dump());
+    edges.append(0, std::move(require));
+  }
+}
+
+}  // namespace prun
