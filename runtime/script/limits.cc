@@ -105,7 +105,6 @@ lua_State* new_limited_state(const Limits& limits) {
   limit_address_space();
   g_state = lua_newstate(allocate, nullptr);
   if (g_state == nullptr) return nullptr;
-  lua_gc(g_state, LUA_GCINC, 1000, 0, 0);  // a script is short: it may collect late, the memory limit sees to the rest
   limit_time();
   return g_state;
 }
