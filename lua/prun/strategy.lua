@@ -2,7 +2,8 @@
 -- activations lie and what moves before and after each phase. It runs once a class and records.
 --
 -- A strategy works on the mesh axis of its option `axis` (or on the axes of its option `over`). `traits.splits` says
--- what that axis divides: "batch" (the default), "tokens" of each sample, or "nothing" of the data.
+-- what that axis divides: "batch" (the default), "tokens" of each sample, or "nothing" of the data. `traits.differs` says
+-- why it trains something else than one rank would, which prun check --prove refuses otherwise.
 
 local intents = require "prun.intents"
 local placements = require "prun.placements"
@@ -158,7 +159,8 @@ function make.result(strategy, classes, mesh)
     require_axes(strategy, units[i], mesh)
   end
   require_effect(strategy, units, classes)
-  return { name = strategy.name, axes = strategy.axes, splits = strategy.splits, site = strategy.site, units = units }
+  return { name = strategy.name, axes = strategy.axes, splits = strategy.splits, differs = strategy.differs,
+           site = strategy.site, units = units }
 end
 
 -- The axes that a strategy's options name.
@@ -179,6 +181,8 @@ local define
 local traits_entries = {
   { name = "splits", kind = "text", default = "batch", choices = { "batch", "tokens", "nothing" },
     help = "what the axis divides" },
+  { name = "differs", kind = "text", default = "",
+    help = 'why it trains something else than one rank would: "weights drift between averages"; empty: it does not' },
 }
 
 define = host.word(schema.word("prun.strategy", {
@@ -199,8 +203,8 @@ define = host.word(schema.word("prun.strategy", {
     __call = host.word(function(_, given)
       local site = host.site("user")
       local options = schema.check("the strategy " .. name, entries, given, site)
-      return { kind_of = "strategy", name = name, site = site, body = body, splits = traits.splits, options = options,
-               axes = axes_of(name, options, site) }
+      return { kind_of = "strategy", name = name, site = site, body = body, splits = traits.splits,
+               differs = traits.differs, options = options, axes = axes_of(name, options, site) }
     end),
   })
 end))

@@ -8,7 +8,7 @@ local local_sgd = prun.strategy("local_sgd", {
 }, function(unit, opt)
   -- No gradient is reduced: between the averages the ranks' weights drift apart.
   unit:every(opt.every, function() prun.all_reduce(unit.params, { axis = opt.axis, op = "avg" }) end)
-end)
+end, { differs = "weights drift between averages" })
 
 local arg = prun.shared_args {
   every = { 4, "steps between two averages", least = 1 },

@@ -63,6 +63,9 @@ class Interpreter : private WalkPolicy {
   size_t choose(const std::vector<StreamCursor>& candidates);
   void put(const Op& op, int from, int to);
   void poison();
+  void look(StreamCursor at) const {
+    if (options_.after) options_.after(ranks_[at.actor].memory, walk_->op(at));
+  }
   [[noreturn]] void report_stuck() const;
 
   const Job& job_;
@@ -127,6 +130,7 @@ void Interpreter::run(StreamCursor at) {
   const OpRef ref = walk_->ref(at);
   if (Kernel* kernel = ranks_[at.actor].kernels[ref.stream][ref.index].get()) {
     kernel->run();
+    look(at);
   } else if (!walk_->op(at).offers()) {
     meet({at});  // a group of one
   }
@@ -171,6 +175,7 @@ void Interpreter::receive(StreamCursor at) {
                                  op.attrs.integer("tag"), message.bytes.size(), message.tag),
                      op.site);
   std::memcpy(rank.memory.data(op.writes[0]), message.bytes.data(), message.bytes.size());
+  look(at);
 }
 
 void Interpreter::meet(const std::vector<StreamCursor>& members) {
@@ -202,6 +207,7 @@ void Interpreter::meet(const std::vector<StreamCursor>& members) {
   PRUN_CHECK(op.def->coll.has_value(), std::string(op.def->name) + " is no collective");
   run_plain_collective(*op.def->coll, dtype, parse_redop(op.attrs.text("op", "sum")).value_or(RedOp::sum),
                        static_cast<int>(op.attrs.integer("root")), operands);
+  for (const StreamCursor at : members) look(at);
 }
 
 void Interpreter::report_stuck() const {

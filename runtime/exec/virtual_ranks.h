@@ -5,6 +5,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,6 +24,8 @@ struct VirtualOptions {
   uint64_t seed = 1;   // of VirtualOrder::random
   int threads = 1;     // of a kernel, as the rank has them that is compared: they decide the order of some sums
   bool poison = true;  // fill what is not persistent with NaNs before every step
+  // Called behind each op that has written something; null: nobody looks.
+  std::function<void(const RankMemory& memory, const Op& op)> after;
 };
 
 struct VirtualBuffer {

@@ -72,6 +72,7 @@ struct Strategy {
   std::string name;
   std::vector<std::string> axes;
   Splits splits = Splits::batch;
+  std::string differs;  // why what it trains is not what one rank trains; "": it is
   Site site;
   std::vector<StrategyUnit> units;
 };

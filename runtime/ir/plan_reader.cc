@@ -314,7 +314,7 @@ void read(const Field& field, StrategyUnit& unit) {
 void read(const Field& field, Strategy& strategy) {
   strategy.splits = static_cast<Splits>(field.at("splits").word({"batch", "tokens", "nothing"}));
   field.need("name", strategy.name, "axes", strategy.axes, "units", strategy.units);
-  field.may("site", strategy.site);
+  field.may("site", strategy.site, "differs", strategy.differs);
 }
 
 // `steps`: of the plan, which a schedule takes unless it says otherwise.

@@ -2,12 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace prun {
 namespace {
 
-bool near(double found, double expected, double scale) {
-  return std::abs(found - expected) <= kMostDifference * scale;  // NaN is not
+bool near(double found, double right, double scale) {
+  return std::abs(found - right) <= kMostDifference * scale;  // NaN is not
 }
 
 double largest_of(const std::map<int64_t, std::vector<double>>& whole) {
@@ -19,62 +20,112 @@ double largest_of(const std::map<int64_t, std::vector<double>>& whole) {
 
 class Comparer {
  public:
-  explicit Comparer(const JobRunPair& pair) : pair_(pair) {}
+  Comparer(const RunPair& pair, const CompareOptions& options) : pair_(pair), options_(options) {}
 
   Comparison run() {
-    losses("loss", pair_.run.losses, pair_.one.losses);
+    losses(kLoss, pair_.run.losses, pair_.one.losses);
     for (const StateKind& kind : state_kinds(pair_.one_job)) state(kind);
-    losses("loss of the evaluation", pair_.run.eval_losses, pair_.one.eval_losses);
+    if (!options_.own_updates) losses(kEvalLoss, pair_.run.eval_losses, pair_.one.eval_losses);
     return std::move(result_);
   }
 
  private:
   using Losses = std::vector<std::vector<double>>;
 
-  void losses(const char* what, const Losses& found, const Losses& expected) {
-    for (size_t step = 0; step < std::min(found.size(), expected.size()); step++)
+  void losses(std::string_view what, const Losses& found, const Losses& right) {
+    PRUN_CHECK(found.size() == right.size(), std::to_string(found.size()));
+    for (size_t step = 0; step < found.size(); step++)
       for (size_t rank = 0; rank < found[step].size(); rank++) {
-        const double mine = found[step][rank], right = expected[step].front(), scale = std::abs(right);
-        note(mine, right, scale);
-        if (near(mine, right, scale) || result_.first) continue;
-        result_.first = {what, static_cast<int>(rank), -1, {}, mine, right, scale};
+        const double mine = found[step][rank], theirs = right[step].front(), scale = std::abs(theirs);
+        note(mine, theirs, scale);
+        if (near(mine, theirs, scale) || result_.first) continue;
+        result_.first = {std::string(what), {}, static_cast<int>(rank), -1, {}, mine, theirs, scale};
       }
   }
 
   void state(const StateKind& kind) {
+    const bool weights = kind.name == kParameters, gradients = kind.name == kGradients;
+    if (options_.own_updates && !weights && !gradients) return;
     const std::map<int64_t, std::vector<double>> whole = whole_state(pair_.one_job, pair_.one, kind);
     const double scale = largest_of(whole);
-    const HeldState* worst = nullptr;
-    int64_t key = -1;
-    HeldState::Element at{};
-    const std::vector<HeldState> all = held_state(pair_.job, pair_.run, kind);
-    for (const HeldState& held : all)
-      for (const HeldState::Element& element : held.elements) {
-        const double right = whole.at(element.key)[element.whole];
+    std::vector<HeldState> all = held_state(pair_.job, pair_.run, kind);
+    std::vector<HeldState> means = all;
+    take_means(means);
+    if (gradients) all = means;
+    std::map<int64_t, std::vector<bool>> held_somewhere;
+    for (const auto& [key, values] : whole) held_somewhere[key].resize(values.size());
+    std::optional<Difference> first;
+    for (size_t h = 0; h < all.size(); h++)
+      for (size_t e = 0; e < all[h].elements.size(); e++) {
+        const HeldState::Element& element = all[h].elements[e];
+        held_somewhere.at(element.key)[element.whole] = true;
+        if (weights && options_.signs && is_rounding(element)) continue;
+        const double right =
+            weights && options_.own_updates ? means[h].elements[e].value : whole.at(element.key)[element.whole];
         note(element.value, right, scale);
         // Backward makes the last parameters' gradients first.
-        if (near(element.value, right, scale) || element.key <= key) continue;
-        worst = &held, key = element.key, at = element;
+        if (near(element.value, right, scale) || (first && element.key <= first->key)) continue;
+        first = {kind.name, kind, all[h].rank, element.key, all[h], element.value, right, scale};
       }
-    if (worst == nullptr || result_.first) return;
-    Difference difference{kind.name, worst->rank, key, *worst, at.value, whole.at(key)[at.whole], scale};
-    std::erase_if(difference.held.elements, [&](const HeldState::Element& element) { return element.key != key; });
-    result_.first = std::move(difference);
+    if (gradients) gradients_ = whole;
+    lost(kind, held_somewhere, first);
+    if (!first || result_.first) return;
+    std::erase_if(first->held.elements, [&](const HeldState::Element& each) { return each.key != first->key; });
+    result_.first = std::move(first);
   }
 
-  void note(double found, double expected, double scale) {
-    const double relative = std::abs(found - expected) / scale;
+  // Elements that no rank has.
+  static void lost(const StateKind& kind, const std::map<int64_t, std::vector<bool>>& held,
+                   std::optional<Difference>& first) {
+    for (const auto& [key, elements] : held)
+      if (!first && std::find(elements.begin(), elements.end(), false) != elements.end())
+        first = {kind.name, kind, 0, key, {}, NAN, NAN, 1};
+  }
+
+  bool is_rounding(const HeldState::Element& element) const {
+    const double gradient = gradients_.at(element.key)[element.whole];
+    return gradient != 0 && std::abs(gradient) < 1e-9 * largest_of(gradients_);
+  }
+
+  // Each element becomes the mean over the ranks that differ along the drifting axes only and hold it.
+  void take_means(std::vector<HeldState>& all) const {
+    if (options_.drift_axes.empty()) return;
+    const Mesh& mesh = pair_.job.classes.front().mesh;
+    struct Sum {
+      double values = 0;
+      int ranks = 0;
+    };
+    std::map<std::vector<int64_t>, Sum> sums;  // by place along the other axes, parameter, element
+    const auto each = [&](auto visit) {
+      for (HeldState& held : all) {
+        std::vector<int64_t> at;
+        for (const Axis& axis : mesh.axes())
+          if (std::find(options_.drift_axes.begin(), options_.drift_axes.end(), axis.name) == options_.drift_axes.end())
+            at.push_back(mesh.index(axis.name, held.rank));
+        at.resize(at.size() + 2);
+        for (HeldState::Element& element : held.elements) {
+          at.end()[-2] = element.key, at.end()[-1] = element.whole;
+          visit(sums[at], element);
+        }
+      }
+    };
+    each([](Sum& sum, const HeldState::Element& element) { sum.values += element.value, sum.ranks++; });
+    each([](const Sum& sum, HeldState::Element& element) { element.value = sum.values / sum.ranks; });
+  }
+
+  void note(double found, double right, double scale) {
+    const double relative = std::abs(found - right) / scale;
     result_.largest = std::max(result_.largest, std::isnan(relative) ? INFINITY : relative);
   }
 
-  const JobRunPair& pair_;
+  const RunPair& pair_;
+  const CompareOptions& options_;
+  std::map<int64_t, std::vector<double>> gradients_;  // of one rank
   Comparison result_;
 };
 
 }  // namespace
 
-double Difference::relative() const { return std::abs(found - expected) / scale; }
-
-Comparison compare(const JobRunPair& pair) { return Comparer(pair).run(); }
+Comparison compare(const RunPair& pair, const CompareOptions& options) { return Comparer(pair, options).run(); }
 
 }  // namespace prun

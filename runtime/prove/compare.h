@@ -2,6 +2,7 @@
 #pragma once
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "exec/virtual_ranks.h"
@@ -11,28 +12,39 @@ namespace prun {
 
 inline constexpr double kMostDifference = 1e-12;  // of the largest number of its kind
 
-// The first thing that differs, in the order in which a step makes them.
-struct Difference {
-  std::string what;  // "loss", or a kind of state
-  int rank = 0;
-  int64_t key = -1;  // of the parameter
-  HeldState held;    // of that parameter only
-  double found = 0, expected = 0, scale = 1;
-  double relative() const;
-};
+inline constexpr std::string_view kLoss = "loss", kEvalLoss = "loss of the evaluation";
 
-struct Comparison {
-  std::optional<Difference> first;
-  double largest = 0;  // relative
-};
-
-struct JobRunPair {
+struct RunPair {
   const Job& job;
   const VirtualRun& run;
   const Job& one_job;
   const VirtualRun& one;
 };
 
-Comparison compare(const JobRunPair& pair);
+struct CompareOptions {
+  // Over which weights drift apart between averages: the mean of their gradients is what one rank has.
+  std::vector<std::string> drift_axes;
+  // The optimizer makes something else of gradients than of their mean: weights are the same on all ranks, and no more.
+  bool own_updates = false;
+  bool signs = false;  // of gradients decide an update (lion): where one rank's is rounding alone, weights may differ
+};
+
+// The first thing that differs, in the order in which a step makes them.
+struct Difference {
+  std::string what;  // kLoss, kEvalLoss, or the name of a StateKind
+  StateKind kind;
+  int rank = 0;
+  int64_t key = -1;  // of the parameter; -1: what differs is a loss
+  HeldState held;    // of that parameter only
+  double found = 0, right = 0;
+  double scale = 1;  // the largest number of its kind
+};
+
+struct Comparison {
+  std::optional<Difference> first;
+  double largest = 0;  // relative to the largest number of its kind
+};
+
+Comparison compare(const RunPair& pair, const CompareOptions& options);
 
 }  // namespace prun

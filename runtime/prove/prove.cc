@@ -1,81 +1,221 @@
+// The order: twins, one rank, the ranks under each interleaving, and where all is well a plan that lets weights drift
+// once more with plain SGD, whose averages are exactly what one rank has.
 #include "prove/prove.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
+#include "base/text.h"
 #include "compile/compile.h"
-#include "prove/compare.h"
+#include "ir/ops.h"
+#include "prove/explain.h"
 #include "prove/small_plan.h"
 
 namespace prun {
 namespace {
 
-Job compile_widened(const Plan& plan, const ProofOptions& options) {
-  CompileOptions compile_options;
-  compile_options.device = "reference";
-  compile_options.widen = true;
-  compile_options.fuses = options.fuses;
-  return compile(plan, compile_options);
-}
+constexpr std::string_view kDrifts = "weights drift between averages";
 
-// The same model twice: with the plan's strategies on a small mesh, and on one rank.
-struct Twins {
-  Plan small, one;
-  Job small_job, one_job;
+// What the plan says of itself.
+struct Claims {
+  std::vector<std::string> drift_axes;  // over which weights are averaged between steps
+  const Strategy* drifts = nullptr;     // the first strategy that does
+  const Strategy* differs = nullptr;    // the first one that says so
+  bool drift_is_claimed() const { return differs != nullptr && differs->differs == kDrifts; }
 };
 
-// The smallest sizes that the plan's schedule and model take.
-std::optional<Twins> make_twins(const Plan& plan, const ProofOptions& options, std::string& why_not) {
-  for (const PlanSizes& sizes : small_sizes(plan)) {
-    for (const bool shrinks : {true, false}) {
-      try {
-        Twins twins{options.record(sizes), options.record(alone(sizes)), {}, {}};
-        if (shrinks) shrink_model(plan, twins.small, twins.one);
-        for (Plan* each : {&twins.small, &twins.one}) set_conditions(*each);
-        twins.small_job = compile_widened(twins.small, options);
-        twins.one_job = compile_widened(twins.one, options);
-        return twins;
-      } catch (const Error& error) {
-        if (why_not.empty()) why_not = error.what();
+Claims claims_of(const Plan& plan) {
+  Claims claims;
+  std::set<std::string> axes;
+  for (const Strategy& strategy : plan.strategies) {
+    if (!strategy.differs.empty() && claims.differs == nullptr) claims.differs = &strategy;
+    for (const StrategyUnit& unit : strategy.units)
+      for (const HookAction& action : unit.sync) {
+        axes.insert(action.axis);
+        if (claims.drifts == nullptr) claims.drifts = &strategy;
       }
-    }
   }
-  if (why_not.empty()) why_not = fmt::format("its smallest mesh has more than {} ranks", kMostProvenRanks);
-  return std::nullopt;
+  claims.drift_axes = {axes.begin(), axes.end()};
+  return claims;
+}
+
+double work_of(const Job& job) {
+  double work = 0;
+  for (int rank = 0; rank < std::ssize(job.class_of_rank); rank++)
+    for (const Body& body : job.program(rank).bodies)
+      for (const Stream& stream : body.streams)
+        for (const Op& op : stream.ops) {
+          const auto types = [&](const std::vector<TensorId>& ids) {
+            std::vector<TensorType> all;
+            for (const TensorId id : ids) all.push_back(job.program(rank).tensors[id].type());
+            return all;
+          };
+          const Cost cost = op_cost(*op.def, types(op.reads), types(op.writes), op.attrs);
+          work += 2 + cost.flops / 500 + cost.bytes / 4000;
+        }
+  return work;
+}
+
+// "dp=2 x tp=2, 3 microbatches of 2 samples, 4 units, 1,664 parameters"
+std::string sizes_text(const Twins& twins) {
+  int64_t parameters = 0;
+  for (const Value& value : twins.small.graph.values)
+    if (value.kind == ValueKind::parameter) parameters += value.count();
+  return fmt::format(
+      "{}, {}, {}, {}", twins.small.mesh.text(),
+      fmt::format("{} microbatch{}", twins.small.microbatches, twins.small.microbatches == 1 ? "" : "es"),
+      counted(std::ssize(twins.small.graph.units), "unit"), counted(parameters, "parameter"));
+}
+
+Proof not_run(std::string why) { return {Proof::Verdict::not_run, std::move(why), std::nullopt}; }
+
+VirtualOptions interleaving(uint64_t seed) {
+  VirtualOptions options;
+  options.order = VirtualOrder::random;
+  options.seed = seed;
+  return options;
+}
+
+class Prover {
+ public:
+  Prover(const Plan& plan, const ProofOptions& options) : plan_(plan), options_(options), claims_(claims_of(plan)) {}
+
+  Proof run() {
+    if (claims_.differs != nullptr && !claims_.drift_is_claimed())
+      return not_run(fmt::format("the strategy {} says that it differs from one rank: {}", claims_.differs->name,
+                                 claims_.differs->differs));
+    if (claims_.differs != nullptr && claims_.drifts == nullptr)
+      return {Proof::Verdict::differs,
+              fmt::format("the strategy {} says that {}, and nothing averages them: see unit:every",
+                          claims_.differs->name, kDrifts),
+              claims_.differs->site};
+    const bool drifts = claims_.differs != nullptr;
+    Proof proof = beside_one_rank(false, drifts);
+    if (!drifts || proof.verdict != Proof::Verdict::equal) return proof;
+    proof = beside_one_rank(true, false);
+    if (proof.verdict != Proof::Verdict::equal) return proof;
+    proof.verdict = Proof::Verdict::as_it_says;
+    proof.text = fmt::format("{}, as {} says; with plain SGD their averages equal one rank's to {:.0e} ({})", kDrifts,
+                             claims_.differs->name, largest_, made_small_);
+    return proof;
+  }
+
+ private:
+  Proof beside_one_rank(bool sgd, bool own_updates) {
+    std::string why_not;
+    std::optional<Twins> twins = make_twins(plan_, options_.record, options_.fuses, sgd, why_not);
+    if (!twins) return not_run(why_not);
+    if (options_.spoil) options_.spoil(twins->small_job);
+    const double work = work_of(twins->small_job) + work_of(twins->one_job);
+    made_small_ = sizes_text(*twins);
+    if (options_.most_work > 0 && work > options_.most_work)
+      return not_run(fmt::format("it would take about {} ({})", human_seconds(work * 1e-6), made_small_));
+    const CompareOptions how{claims_.drift_axes, own_updates, twins->small.optimizer.op == &ops::lion};
+    const std::unique_ptr<Device> device = open_device("reference");
+    // A second step shows what the first one leaves behind. Where weights are only averages, one is all.
+    for (int steps = 1; steps <= (own_updates ? 1 : 2); steps++) {
+      for (Job* job : {&twins->small_job, &twins->one_job})
+        for (Program& program : job->classes) program.schedule.steps = steps;
+      const VirtualRun one = run_virtual_ranks(twins->one_job, *device);
+      const VirtualOptions options = interleaving(static_cast<uint64_t>(steps));
+      const VirtualRun run = run_virtual_ranks(twins->small_job, *device, options);
+      const RunPair pair{twins->small_job, run, twins->one_job, one};
+      const Comparison comparison = compare(pair, how);
+      largest_ = std::max(largest_, comparison.largest);
+      if (comparison.first) return refused(*twins, pair, options, *comparison.first, steps);
+    }
+    return {Proof::Verdict::equal, fmt::format("equals one rank to {:.0e} ({})", largest_, made_small_), std::nullopt};
+  }
+
+  Proof refused(const Twins& twins, const RunPair& pair, const VirtualOptions& options, const Difference& first,
+                int steps) const {
+    Explanation told = explain(plan_, options_.record, twins, pair, options, first);
+    told.text = fmt::format("the plan computes something else than one rank does{} ({}){}",
+                            steps > 1 ? ", from its second step on" : "", made_small_, told.text);
+    const bool undeclared = claims_.drifts != nullptr && claims_.differs == nullptr;
+    return {undeclared ? Proof::Verdict::undeclared : Proof::Verdict::differs, std::move(told.text),
+            std::move(told.site)};
+  }
+
+  const Plan& plan_;
+  const ProofOptions& options_;
+  Claims claims_;
+  double largest_ = 0;
+  std::string made_small_;
+};
+
+// The plan as if the strategy that averages weights had said so.
+Proof prove_declared(Plan plan, const ProofOptions& given) {
+  const auto declare = [](Plan& each) {
+    for (Strategy& strategy : each.strategies)
+      for (const StrategyUnit& unit : strategy.units)
+        if (!unit.sync.empty()) strategy.differs = kDrifts;
+  };
+  declare(plan);
+  ProofOptions options = given;
+  options.record = [&](const PlanSizes& sizes) {
+    Plan recorded = given.record(sizes);
+    declare(recorded);
+    return recorded;
+  };
+  return Prover(plan, options).run();
+}
+
+Proof prove_training(const Plan& plan, const ProofOptions& options) {
+  Proof proof = Prover(plan, options).run();
+  if (proof.verdict != Proof::Verdict::undeclared) return proof;
+  Proof declared = prove_declared(plan, options);
+  if (declared.verdict != Proof::Verdict::as_it_says) return declared;
+  const Strategy& drifts = *claims_of(plan).drifts;
+  proof.site = drifts.site;
+  proof.text = fmt::format(
+      "{} averages weights between steps, which one rank has no need of; when that is meant, it "
+      "says so: prun.strategy(\"{}\", ..., {{ differs = \"{}\" }})",
+      drifts.name, drifts.name, kDrifts);
+  return proof;
+}
+
+// What each rank prints, under one interleaving.
+std::vector<std::vector<std::string>> printed_by(const Job& job, const VirtualOptions& options) {
+  std::vector<std::vector<std::string>> lines(job.class_of_rank.size());
+  for (auto& [rank, line] : run_virtual_ranks(job, *open_device("reference"), options).printed)
+    lines[rank].push_back(line);
+  return lines;
+}
+
+// A program has no model that one rank could train: what it prints must not depend on which op is first.
+Proof prove_program(const Plan& plan) {
+  constexpr int kInterleavings = 8;
+  if (plan.mesh.ranks() > kMostProvenRanks)
+    return not_run(fmt::format("a program is run as it is, on at most {} ranks", kMostProvenRanks));
+  CompileOptions options;
+  options.device = "reference";
+  Job job = compile(plan, options);
+  for (Program& program : job.classes) program.schedule.steps = 1;
+  const auto expected = printed_by(job, {});
+  for (uint64_t seed = 1; seed <= kInterleavings; seed++) {
+    const auto found = printed_by(job, interleaving(seed));
+    for (size_t rank = 0; rank < found.size(); rank++)
+      if (found[rank] != expected[rank])
+        return {Proof::Verdict::differs,
+                fmt::format("rank {} prints something else when its ops run in another order", rank), std::nullopt};
+  }
+  return {Proof::Verdict::equal,
+          fmt::format("prints the same under {} interleavings of its {}", kInterleavings,
+                      counted(plan.mesh.ranks(), "rank")),
+          std::nullopt};
 }
 
 }  // namespace
 
 Proof prove(const Plan& plan, const ProofOptions& options) {
-  Proof proof;
-  if (!plan.programs.empty()) {
-    proof.text = "a program of explicit ops has no model that one rank could train";
-    return proof;
+  try {
+    return plan.programs.empty() ? prove_training(plan, options) : prove_program(plan);
+  } catch (const Error& error) {  // ranks that wait for each other, a kernel's own complaint
+    return {Proof::Verdict::differs, error.message(), error.site()};
   }
-  std::string why_not;
-  const std::optional<Twins> twins = make_twins(plan, options, why_not);
-  if (!twins) {
-    proof.text = "the plan could not be made small: " + why_not;
-    return proof;
-  }
-  const std::unique_ptr<Device> device = open_device("reference");
-  const VirtualRun one = run_virtual_ranks(twins->one_job, *device);
-  for (int seed = 1; seed <= options.interleavings; seed++) {
-    const VirtualRun run = run_virtual_ranks(twins->small_job, *device,
-                                             {.order = VirtualOrder::random, .seed = static_cast<uint64_t>(seed)});
-    const Comparison comparison = compare({twins->small_job, run, twins->one_job, one});
-    proof.largest = std::max(proof.largest, comparison.largest);
-    if (!comparison.first) continue;
-    const Difference& first = *comparison.first;
-    proof.verdict = Proof::Verdict::differs;
-    proof.text = fmt::format("{} differs on rank {}: {} is {}, {} on one rank", first.what, first.rank, first.held.unit,
-                             first.found, first.expected);
-    return proof;
-  }
-  proof.verdict = Proof::Verdict::equal;
-  proof.text = fmt::format("on {} ranks ({})", twins->small.mesh.ranks(), twins->small.mesh.text());
-  return proof;
 }
 
 }  // namespace prun

@@ -6,27 +6,30 @@
 #include <functional>
 #include <optional>
 #include <string>
-#include <string_view>
-#include <vector>
 
 #include "base/error.h"
-#include "ir/plan.h"
-#include "ir/plan_sizes.h"
+#include "prove/twins.h"
 
 namespace prun {
 
 struct ProofOptions {
-  std::function<Plan(const PlanSizes&)> record;      // the plan once more, with other sizes
-  std::function<bool(std::string_view kind)> fuses;  // as CompileOptions
-  int interleavings = 2;
+  RecordPlan record;
+  FusesOp fuses;                    // as CompileOptions
+  double most_work = 0;             // in units of about a microsecond; 0: whatever it takes
+  std::function<void(Job&)> spoil;  // tests: makes a mistake in the small plan's program
 };
 
 struct Proof {
-  enum class Verdict : uint8_t { equal, differs, not_run };
+  enum class Verdict : uint8_t {
+    equal,       // to one rank
+    as_it_says,  // a strategy says that it differs; it does what it says
+    differs,
+    undeclared,  // weights drift between averages, and no strategy says so
+    not_run
+  };
   Verdict verdict = Verdict::not_run;
-  std::string text;  // what was proven; the first difference; why nothing was
+  std::string text;  // what was proven; the first difference, in lines; why nothing was
   std::optional<Site> site;
-  double largest = 0;  // difference, relative to the largest number of its kind
 };
 
 // Throws nothing that a plan can cause: what cannot be made small or run is `not_run`.

@@ -1,9 +1,11 @@
 #include "prove/small_dims.h"
 
 #include <algorithm>
-#include <cmath>
+#include <functional>
 #include <map>
 #include <set>
+#include <string>
+#include <utility>
 
 #include "base/error.h"
 #include "ir/ops.h"
@@ -11,38 +13,45 @@
 namespace prun {
 namespace {
 
-constexpr int64_t kLeast = 4;  // of what is made smaller
-// Attributes that are sizes of tensors; heads and experts are, too, but count what the mesh divides.
-constexpr const char* kSizes[] = {"size", "tokens"};
+// What a number counts. Equal numbers of a kind become equal ones; a model's 16 heads and its 16 tokens need not.
+enum Kind { kDim, kHead, kHeads };
+constexpr int64_t kLeast[] = {4, 2, 2};  // of what is made smaller
 
-using Sizes = std::map<int64_t, int64_t>;  // real -> small
+struct SizeAttr {
+  const char* name;
+  Kind kind;
+};
+constexpr SizeAttr kSizeAttrs[] = {
+    {"experts", kDim}, {"tokens", kDim}, {"size", kHead}, {"heads", kHeads}, {"kv_heads", kHeads}};
 
-int64_t small_of(const Sizes& sizes, int64_t real) {
-  const auto found = sizes.find(real);
+using Sizes = std::map<std::pair<Kind, int64_t>, int64_t>;  // real -> small
+
+int64_t small_of(const Sizes& sizes, Kind kind, int64_t real) {
+  const auto found = sizes.find({kind, real});
   return found == sizes.end() ? real : found->second;
 }
 
-// Calls f(size, least) for each size that the model names; batches are not among them.
+// Calls f(kind, size) for each size that the model names; batches are not among them.
 template <class F>
 void each_size(Graph& graph, const F& f) {
   for (Value& value : graph.values) {
     if (value.kind == ValueKind::activation) continue;
     for (size_t d = value.kind == ValueKind::input ? 1 : 0; d < value.type.shape.size(); d++)
-      f(value.type.shape[d], kLeast);
-    for (int64_t& block : value.blocks) f(block, kLeast);
+      f(kDim, value.type.shape[d]);
+    for (int64_t& block : value.blocks) f(kDim, block);
   }
   for (Node& node : graph.nodes)
-    for (const char* name : kSizes) {
-      if (!node.attrs.has(name)) continue;
-      int64_t size = node.attrs.integer(name);
-      f(size, 2);
-      node.attrs.set(name, size);
+    for (const SizeAttr& attr : kSizeAttrs) {
+      if (!node.attrs.has(attr.name)) continue;
+      int64_t size = node.attrs.integer(attr.name);
+      f(attr.kind, size);
+      node.attrs.set(attr.name, size);
     }
 }
 
 bool fits(const Graph& graph, const Sizes& sizes) {
   Graph tried = graph;
-  each_size(tried, [&](int64_t& size, int64_t) { size = small_of(sizes, size); });
+  each_size(tried, [&](Kind kind, int64_t& size) { size = small_of(sizes, kind, size); });
   try {
     infer_types(tried);
   } catch (const Error&) {
@@ -51,76 +60,98 @@ bool fits(const Graph& graph, const Sizes& sizes) {
   return true;
 }
 
+// Axes that split dims, those of weights, activations and tokens, and into how many pieces a rank: two chunks of
+// tokens.
+std::map<std::string, int> splitting_axes(const Plan& plan) {
+  std::map<std::string, int> pieces;
+  for (const Strategy& strategy : plan.strategies) {
+    for (const StrategyUnit& unit : strategy.units) {
+      for (const LayerPlacement& placement : unit.layers) pieces[placement.axis] = 1;
+      for (const LayerPlacement& placement : unit.activations) pieces[placement.axis] = 1;
+    }
+    if (strategy.splits != Splits::tokens) continue;
+    for (const std::string& axis : strategy.axes) pieces[axis] = 2;
+  }
+  return pieces;
+}
+
 class DimShrinker {
  public:
   DimShrinker(const Plan& real, const Plan& small) : graph_(small.graph) {
     Graph copy = graph_;
-    each_size(copy, [&](int64_t& size, int64_t least) {
-      sizes_[size] = size;
-      int64_t& most = least_.try_emplace(size, 0).first->second;
-      most = std::max(most, least);
-    });
-    for (const Axis& axis : real.mesh.axes())
-      if (small.mesh.size(axis.name) > 1)
-        for (const int chunks : {1, 2}) divisors_.emplace_back(chunks * axis.size, chunks * small.mesh.size(axis.name));
+    each_size(copy, [&](Kind kind, int64_t& size) { sizes_[{kind, size}] = size; });
+    for (const auto& [axis, pieces] : splitting_axes(small)) {
+      if (small.mesh.size(axis) == 1) continue;
+      divisors_.emplace_back(real.mesh.size(axis), small.mesh.size(axis));
+      divisors_.emplace_back(pieces * real.mesh.size(axis), pieces * small.mesh.size(axis));
+    }
   }
 
   Sizes run() {
     for (bool changed = true; changed;) {
       changed = false;
-      std::vector<int64_t> bases;
-      for (const auto& [real, small] : sizes_) bases.push_back(small);
-      std::sort(bases.rbegin(), bases.rend());
+      std::set<int64_t, std::greater<>> bases;
+      for (const auto& [real, small] : sizes_)
+        if (real.first == kDim) bases.insert(small);
       for (const int64_t base : bases) changed = shrink(base) || changed;
     }
     return sizes_;
   }
 
  private:
-  // All multiples of `base` by one factor, the largest first; else those that equal it, to a number of their own.
+  // All multiples of `base` by one factor, the largest first, alone, with the size of heads or with their number; else
+  // dims that equal it, to a number of their own.
   bool shrink(int64_t base) {
-    for (int64_t small = 1; small < base; small++)
-      if (base % small == 0 &&
-          accept(base, [&](int64_t size) { return size % base == 0 ? size / base * small : size; }))
-        return true;
-    for (int64_t small = kLeast; small < std::min<int64_t>(base, 4 * kLeast); small++)
-      if (accept(base, [&](int64_t size) { return size == base ? small : size; })) return true;
+    for (int64_t small = 1; small < base; small++) {
+      if (base % small != 0) continue;
+      const int64_t factor = base / small;
+      for (const Kind along : {kDim, kHead, kHeads}) {
+        const auto smaller = [&](Kind kind, int64_t size) -> int64_t {
+          if (kind == kDim) return size % base == 0 ? size / factor : size;
+          return kind == along ? (size % factor == 0 ? size / factor : 0) : size;
+        };
+        if (accept(smaller)) return true;
+      }
+    }
+    for (int64_t small = kLeast[kDim]; small < std::min<int64_t>(base, 4 * kLeast[kDim]); small++)
+      if (accept([&](Kind kind, int64_t size) { return kind == kDim && size == base ? small : size; })) return true;
     return false;
   }
 
   template <class F>
-  bool accept(int64_t base, const F& smaller) {
+  bool accept(const F& smaller) {
     Sizes tried = sizes_;
     std::set<int64_t> taken;
-    bool hit = false;
+    bool changed = false;
     for (auto& [real, small] : tried) {
-      const int64_t before = small;
-      small = smaller(small);
-      hit = hit || before == base;
-      if (small != before && small < least_.at(real)) return false;
-      if (!taken.insert(small).second) return false;
+      const auto& [kind, size] = real;
+      const int64_t before = std::exchange(small, smaller(kind, small));
+      changed = changed || small != before;
+      if (small != before && small < kLeast[kind]) return false;
+      if (kind == kDim && !taken.insert(small).second) return false;
       for (const auto& [all, few] : divisors_)
-        if ((real % all == 0) != (small % few == 0)) return false;
+        if (kind != kHead && (size % all == 0) != (small % few == 0)) return false;
     }
-    if (!hit || !fits(graph_, tried)) return false;
+    if (!changed || !fits(graph_, tried)) return false;
     sizes_ = std::move(tried);
     return true;
   }
 
   const Graph& graph_;
-  Sizes sizes_, least_;
+  Sizes sizes_;
   std::vector<std::pair<int64_t, int64_t>> divisors_;  // what an axis divides into, really and now
 };
 
 void apply(Plan& plan, const Sizes& sizes) {
-  each_size(plan.graph, [&](int64_t& size, int64_t) { size = small_of(sizes, size); });
+  each_size(plan.graph, [&](Kind kind, int64_t& size) { size = small_of(sizes, kind, size); });
   infer_types(plan.graph);
   // Data may have fewer tokens than the model's table.
   if (plan.data.vocab > 0) {
-    const auto table = sizes.lower_bound(plan.data.vocab);
-    if (table != sizes.end()) plan.data.vocab = std::max<int64_t>(1, plan.data.vocab * table->second / table->first);
+    const auto table = sizes.lower_bound({kDim, plan.data.vocab});
+    if (table != sizes.end() && table->first.first == kDim)
+      plan.data.vocab = std::max<int64_t>(1, plan.data.vocab * table->second / table->first.second);
   }
-  plan.data.context = small_of(sizes, plan.data.context);
+  plan.data.context = small_of(sizes, kDim, plan.data.context);
 }
 
 }  // namespace
@@ -134,10 +165,10 @@ void infer_types(Graph& graph) {
   }
 }
 
-void shrink_dims(const Plan& real, Plan& small, Plan& one) {
+void shrink_dims(const Plan& real, Plan& small, const std::vector<Plan*>& others) {
   const Sizes sizes = DimShrinker(real, small).run();
   apply(small, sizes);
-  apply(one, sizes);
+  for (Plan* other : others) apply(*other, sizes);
 }
 
 }  // namespace prun

@@ -121,10 +121,10 @@ std::vector<bool> surplus(const Plan& plan, const Calls& calls) {
 
 }  // namespace
 
-void drop_layers(Plan& small, Plan& one) {
+void drop_layers(Plan& small, const std::vector<Plan*>& others) {
   const Calls calls(small.graph);
   const std::vector<bool> dropped = surplus(small, calls);
-  one.graph = without(one.graph, Calls(one.graph), dropped);
+  for (Plan* other : others) other->graph = without(other->graph, Calls(other->graph), dropped);
   small.graph = without(small.graph, calls, dropped);
 }
 

@@ -17,19 +17,61 @@ constexpr int64_t kSamples = 2;        // of a microbatch on a rank
 // Two ranks of an even number, three of an odd one.
 int small_axis(int size) { return size <= 3 ? size : size % 2 == 0 ? 2 : 3; }
 
-int64_t ranks_of_batch(const Plan& plan, const std::map<std::string, int>& axes) {
+// Bytes of all parameters, as buckets count them.
+double parameter_bytes(const Plan& plan) {
+  double bytes = 0;
+  for (const Value& value : plan.graph.values)
+    if (value.kind == ValueKind::parameter) bytes += static_cast<double>(value.count() * dtype_bytes(value.type.dtype));
+  return bytes;
+}
+
+// The bound that leaves the same parameters of a class of units below it: those of `real` that are smaller than
+// `least`, by their names. Where no bound does, one that has some on either side.
+int64_t bound_between(const Plan& real, const Plan& small, const std::string& unit_class, int64_t least) {
+  const auto bytes = [](const Value& value) { return value.count() * dtype_bytes(Dtype::f32); };
+  std::map<std::string, bool> below;
+  for (const Value& value : real.graph.values)
+    if (value.kind == ValueKind::parameter && real.graph.units[value.unit].unit_class == unit_class)
+      below[value.name] = bytes(value) < least;
+  int64_t lower = 0, upper = INT64_MAX;
+  for (const Value& value : small.graph.values) {
+    const auto known = below.find(value.name);
+    if (value.kind != ValueKind::parameter || known == below.end()) continue;
+    if (known->second)
+      lower = std::max(lower, bytes(value));
+    else
+      upper = std::min(upper, bytes(value));
+  }
+  return upper == INT64_MAX ? lower + 1 : std::min(lower + 1, upper);
+}
+
+void shrink_bytes(const Plan& real, Plan& small) {
+  const double share = parameter_bytes(small) / parameter_bytes(real);
+  const auto scale = [&](int64_t& bytes) {
+    if (bytes > 0) bytes = std::max<int64_t>(1, static_cast<int64_t>(static_cast<double>(bytes) * share));
+  };
+  for (Strategy& strategy : small.strategies)
+    for (StrategyUnit& unit : strategy.units) {
+      scale(unit.offload_piece);
+      if (unit.shard_least > 0) unit.shard_least = bound_between(real, small, unit.unit_class, unit.shard_least);
+      for (Hook& hook : unit.hooks)
+        for (HookAction& action : hook.actions) scale(action.bucket), scale(action.first);
+    }
+}
+
+}  // namespace
+
+int64_t batch_ranks(const Plan& plan, const std::map<std::string, int>& axes) {
   int64_t ranks = 1;
   for (const std::string& axis : plan.batch_axes) ranks *= axes.at(axis);
   return ranks;
 }
 
-}  // namespace
-
 std::vector<PlanSizes> small_sizes(const Plan& plan) {
   std::vector<PlanSizes> all;
   std::map<std::string, int> real;
   for (const Axis& axis : plan.mesh.axes()) real[axis.name] = axis.size;
-  const int64_t samples = plan.data.batch / (ranks_of_batch(plan, real) * plan.microbatches);
+  const int64_t samples = plan.data.batch / (batch_ranks(plan, real) * plan.microbatches);
   const auto add = [&](int pipeline_ranks, bool few_microbatches) {
     PlanSizes sizes;
     int ranks = 1, stages = 1;
@@ -42,7 +84,7 @@ std::vector<PlanSizes> small_sizes(const Plan& plan) {
     if (ranks > kMostProvenRanks) return;
     const int few = plan.pipeline ? stages + 2 : kMicrobatchesAlone;
     sizes.microbatches = few_microbatches ? std::min(plan.microbatches, few) : plan.microbatches;
-    sizes.batch = ranks_of_batch(plan, sizes.axes) * sizes.microbatches * std::min(samples, kSamples);
+    sizes.batch = batch_ranks(plan, sizes.axes) * sizes.microbatches * std::min(samples, kSamples);
     all.push_back(std::move(sizes));
   };
   if (!plan.pipeline) {
@@ -62,9 +104,10 @@ PlanSizes alone(PlanSizes sizes) {
   return sizes;
 }
 
-void shrink_model(const Plan& real, Plan& small, Plan& one) {
-  drop_layers(small, one);
-  shrink_dims(real, small, one);
+void shrink_model(const Plan& real, Plan& small, const std::vector<Plan*>& others) {
+  drop_layers(small, others);
+  shrink_dims(real, small, others);
+  shrink_bytes(real, small);
 }
 
 void set_conditions(Plan& plan) {
@@ -85,7 +128,7 @@ void set_conditions(Plan& plan) {
     if (node.op == &ops::route || node.op == &ops::dispatch) node.attrs.set("capacity", int64_t{0});
   for (Strategy& strategy : plan.strategies)
     for (StrategyUnit& unit : strategy.units)
-      if (unit.sync_every > 0) unit.sync_every = 1;
+      if (unit.sync_every > 0 && !strategy.differs.empty()) unit.sync_every = 1;
 }
 
 }  // namespace prun

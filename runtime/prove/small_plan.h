@@ -16,9 +16,12 @@ std::vector<PlanSizes> small_sizes(const Plan& plan);
 // The same on one rank without strategies.
 PlanSizes alone(PlanSizes sizes);
 
-// Drops repeated units and makes dims small, in both plans, which differ in mesh and batch only. `real`: the plan as it
-// is. What cannot be made smaller stays.
-void shrink_model(const Plan& real, Plan& small, Plan& one);
+// Over how many ranks the samples of a batch are spread.
+int64_t batch_ranks(const Plan& plan, const std::map<std::string, int>& axes);
+
+// Drops repeated units and makes dims small, in `small` and in the others, which differ from it in mesh and batch only.
+// `real`: the plan as it is. What cannot be made smaller stays; sizes in bytes, of buckets and the like, shrink along.
+void shrink_model(const Plan& real, Plan& small, const std::vector<Plan*>& others);
 
 // What a run of one step needs to show mistakes: random data and weights, no warm-up, gradients that are clipped, an
 // evaluation after the step.

@@ -46,7 +46,7 @@ void each_init(const Program& program, const F& f) {
 }  // namespace
 
 std::vector<StateKind> state_kinds(const Job& job) {
-  std::vector<StateKind> kinds = {{"gradients", "grads", "grad_shard"}};
+  std::vector<StateKind> kinds = {{std::string(kGradients), "grads", "grad_shard"}};
   for (const Program& program : job.classes)
     each_init(program, [&](const Op& init) {
       for (const Tensor& tensor : program.tensors) {
@@ -64,8 +64,20 @@ std::vector<StateKind> state_kinds(const Job& job) {
         }
       }
     });
-  kinds.push_back({"parameters", "params", "shard"});
+  kinds.push_back({std::string(kParameters), "params", "shard"});
   return kinds;
+}
+
+std::vector<UnitPlace> unit_places(const Program& program, const StateKind& kind) {
+  std::vector<UnitPlace> places;
+  each_init(program, [&](const Op& init) {
+    const TensorId tensor = tensor_of(program, init.unit, kind);
+    if (tensor.index() < 0) return;
+    const int64_t count = program.tensors[init.writes[0]].count(), wanted = program.tensors[tensor].count();
+    PRUN_CHECK(wanted == count, fmt::format("{} has {} elements of {}", program.tensors[tensor].name, wanted, count));
+    places.push_back({init.unit, tensor, &init});
+  });
+  return places;
 }
 
 std::vector<HeldState> held_state(const Job& job, const VirtualRun& run, const StateKind& kind) {
@@ -75,17 +87,14 @@ std::vector<HeldState> held_state(const Job& job, const VirtualRun& run, const S
     RankMemory memory;
     memory.rank = rank;
     memory.program = &program;
-    each_init(program, [&](const Op& init) {
-      HeldState held{rank, init.unit, tensor_of(program, init.unit, kind), {}};
-      if (held.tensor.index() < 0) return;
-      const Tensor& tensor = program.tensors[held.tensor];
-      const std::byte* bytes = bytes_of(program, run.persistent[rank], held.tensor);
-      const int64_t count = program.tensors[init.writes[0]].count();
-      PRUN_CHECK(tensor.count() == count, fmt::format("{} has {} elements of {}", tensor.name, tensor.count(), count));
-      for (const ParameterElement& at : parameter_elements(init.attrs, count, memory))
+    for (const UnitPlace& place : unit_places(program, kind)) {
+      HeldState held{rank, place.unit, place.tensor, {}};
+      const Tensor& tensor = program.tensors[place.tensor];
+      const std::byte* bytes = bytes_of(program, run.persistent[rank], place.tensor);
+      for (const ParameterElement& at : parameter_elements(place.init->attrs, tensor.count(), memory))
         held.elements.push_back({at.key, at.whole, load_element(tensor.dtype, bytes, at.here)});
       all.push_back(std::move(held));
-    });
+    }
   }
   return all;
 }

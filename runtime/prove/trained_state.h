@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "exec/virtual_ranks.h"
@@ -14,9 +15,10 @@
 
 namespace prun {
 
-// "parameters", "gradients", or a tensor of the optimizer's state such as "adamw.m".
+inline constexpr std::string_view kParameters = "parameters", kGradients = "gradients";
+
 struct StateKind {
-  std::string name;
+  std::string name;                        // one of these, or of the optimizer's state: "adamw.m"
   std::string suffix_whole, suffix_shard;  // of the unit's tensor, by place.cc: "block0.params", "block0.shard"
 };
 
@@ -36,6 +38,14 @@ struct HeldState {
 };
 
 std::vector<HeldState> held_state(const Job& job, const VirtualRun& run, const StateKind& kind);
+
+// The parameters that an init_params lists, where its rank has what of them.
+struct UnitPlace {
+  std::string unit;
+  TensorId tensor;  // of the kind asked for
+  const Op* init;
+};
+std::vector<UnitPlace> unit_places(const Program& program, const StateKind& kind);
 
 // By parameter: all its elements, of a job of one rank.
 std::map<int64_t, std::vector<double>> whole_state(const Job& job, const VirtualRun& run, const StateKind& kind);

@@ -37,7 +37,7 @@ std::map<std::string, double> bytes_per_axis(const Program& program) {
   return bytes;
 }
 
-nlohmann::json as_json(const Job& job) {
+nlohmann::json as_json(const Job& job, const std::string& proof) {
   nlohmann::json classes = nlohmann::json::array();
   for (const Program& program : job.classes) {
     nlohmann::json roles, host_roles, wire;
@@ -58,6 +58,7 @@ nlohmann::json as_json(const Job& job) {
   for (TransportClass kind : {TransportClass::rendezvous, TransportClass::eager, TransportClass::queue_ordered})
     if (carries(kind, job)) transports.push_back(std::string(transport_class_name(kind)));
   return {{"transports", transports},
+          {"proof", proof},
           {"ranks", job.class_of_rank.size()},
           {"classes", classes},
           {"class_of_rank", job.class_of_rank}};
@@ -88,14 +89,14 @@ int check_command(Options& options) {
   const int ranks = options.launch.nproc * options.launch.nnodes;
   Plan plan;
   Job job = build_job(options, ranks, &plan);
-  const std::string proof = options.prove ? prove_plan(options, plan, ranks) : "";
+  const std::string proof = prove_plan(options, plan, ranks);
   if (options.json) {
-    fmt::print("{}\n", as_json(job).dump(2));
+    fmt::print("{}\n", as_json(job, proof).dump(2));
     return 0;
   }
   fmt::print("{}: verified for {} ({})\n", options.plan, counted(std::ssize(job.class_of_rank), "rank"),
              job.classes.front().mesh.text());
-  if (!proof.empty()) fmt::print("{}\n", proof);
+  fmt::print("{}\n", proof);
   for (size_t c = 0; c < job.classes.size() && c < 8; ++c) print_class(job, c);
   if (job.classes.size() > 8) fmt::print("\nand {} more classes of ranks (--json lists all)\n", job.classes.size() - 8);
   return 0;

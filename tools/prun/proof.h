@@ -1,4 +1,5 @@
-// --prove: what runtime/prove says of a plan, for the screen.
+// What runtime/prove says of a plan, for the screen: under --prove whatever it takes, otherwise where it takes a
+// moment.
 #pragma once
 #include <string>
 
@@ -7,7 +8,8 @@
 
 namespace prun {
 
-// One sentence on what was proven, or on why nothing was. Throws plan_error at the first difference.
+// One sentence: what was proven, or why nothing was. Throws plan_error at the first difference; under --prove, where
+// nothing could be proven, Error(check_failed).
 std::string prove_plan(const Options& options, const Plan& plan, int ranks);
 
 }  // namespace prun

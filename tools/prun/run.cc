@@ -10,6 +10,7 @@
 #include "exec/recorder.h"
 #include "launch/launch.h"
 #include "observer.h"
+#include "proof.h"
 #include "rank.h"
 
 namespace prun {
@@ -45,9 +46,14 @@ int run_command(Options& options) {
   Observer observer(options, peak_flops(devices) * options.launch.nnodes);  // other nodes have what this one has
   Launch launch(options.launch, observer);
   try {
-    if (launch.gives_job()) observer.job = build_job(options, launch.ranks());
-    if (launch.gives_job()) require_checkpoint_fits(options.checkpoint, observer.job);
-    if (launch.gives_job()) check_device_memory(options, observer.job, devices);
+    if (launch.gives_job()) {
+      Plan plan;
+      observer.job = build_job(options, launch.ranks(), &plan);
+      require_checkpoint_fits(options.checkpoint, observer.job);
+      check_device_memory(options, observer.job, devices);
+      if (options.prove) fmt::print(stderr, "{}
+", prove_plan(options, plan, launch.ranks()));
+    }
   } catch (const Error& error) {
     launch.refuse(error);
     throw;

@@ -1,0 +1,68 @@
+#include "prove/twins.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "compile/compile.h"
+#include "ir/ops.h"
+#include "prove/small_plan.h"
+
+namespace prun {
+namespace {
+
+Job compile_widened(const Plan& plan, const FusesOp& fuses) {
+  CompileOptions options;
+  options.device = "reference";
+  options.widen = true;
+  options.fuses = fuses;
+  return compile(plan, options);
+}
+
+}  // namespace
+
+std::optional<Twins> make_twins(const Plan& plan, const RecordPlan& record, const FusesOp& fuses, bool sgd,
+                                std::string& why_not) {
+  for (const PlanSizes& sizes : small_sizes(plan)) {
+    for (const bool shrinks : {true, false}) {
+      try {
+        Twins twins{sizes, shrinks, record(sizes), record(alone(sizes)), {}, {}};
+        if (shrinks) shrink_model(plan, twins.small, {&twins.one});
+        for (Plan* each : {&twins.small, &twins.one}) {
+          set_conditions(*each);
+          if (!sgd) continue;
+          each->optimizer.op = &ops::sgd;
+          each->optimizer.numbers = {};
+          each->optimizer.clip = 0;
+        }
+        twins.small_job = compile_widened(twins.small, fuses);
+        twins.one_job = compile_widened(twins.one, fuses);
+        return twins;
+      } catch (const Error& error) {
+        if (why_not.empty()) why_not = fmt::format("the plan could not be made small: {}", error.what());
+      }
+    }
+  }
+  if (why_not.empty()) why_not = fmt::format("the smallest mesh of its kind has more than {} ranks", kMostProvenRanks);
+  return std::nullopt;
+}
+
+Contributions make_contributions(const Plan& plan, const RecordPlan& record, const Twins& twins) {
+  PlanSizes part = alone(twins.sizes);
+  Contributions made{{}, {}, batch_ranks(plan, twins.sizes.axes)};
+  const int64_t steps = made.batch_ranks * twins.sizes.microbatches;
+  part.batch = twins.sizes.batch / steps;
+  part.microbatches = 1;
+  Plan small = record(twins.sizes);
+  made.plan = record(part);
+  if (twins.shrunk) shrink_model(plan, small, {&made.plan});
+  set_conditions(made.plan);
+  made.plan.steps = steps;
+  made.plan.evaluation.reset();
+  made.plan.optimizer.lr.peak = made.plan.optimizer.clip = 0;
+  made.job = compile_widened(made.plan, {});
+  return made;
+}
+
+}  // namespace prun

@@ -1,0 +1,38 @@
+// The same model twice: with the plan's strategies on a small mesh, and on one rank without them.
+#pragma once
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ir/plan.h"
+#include "ir/plan_sizes.h"
+
+namespace prun {
+
+using RecordPlan = std::function<Plan(const PlanSizes&)>;  // the plan once more, with other sizes
+using FusesOp = std::function<bool(std::string_view kind)>;
+
+struct Twins {
+  PlanSizes sizes;
+  bool shrunk = true;  // layers and dims, too
+  Plan small, one;
+  Job small_job, one_job;
+};
+
+// With the smallest sizes that the plan's schedule and model take; none: `why_not` says why. `sgd`: with plain SGD in
+// place of the plan's optimizer.
+std::optional<Twins> make_twins(const Plan& plan, const RecordPlan& record, const FusesOp& fuses, bool sgd,
+                                std::string& why_not);
+
+// One rank that takes the samples of each rank and microbatch as a step of its own, with weights that stay: what each
+// of them contributes to the gradients.
+struct Contributions {
+  Plan plan;
+  Job job;
+  int64_t batch_ranks = 1;  // step = microbatch * batch_ranks + rank
+};
+Contributions make_contributions(const Plan& plan, const RecordPlan& record, const Twins& twins);
+
+}  // namespace prun

@@ -1,0 +1,176 @@
+// What --prove says of plans, without the static verifier in front of it: every right plan of the parity product equals
+// one rank, and mistakes are told by tensor, line and what they look like.
+//
+// PRUN_PROVE=long: all cases of the product, not only those of CI.
+#include "prove/prove.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <numeric>
+
+#include "device/device.h"
+#include "ir/ops.h"
+#include "ir/plan_reader.h"
+#include "prove/looks_like.h"
+#include "script/script.h"
+#include "tests/parity/product_cases.h"
+
+namespace prun::test {
+namespace {
+
+using Spoil = std::function<void(Job&)>;
+
+Proof proof_of(const std::string& path, int ranks, const Settings& settings, Spoil spoil = nullptr) {
+  const auto record = [&](std::optional<PlanSizes> sizes) {
+    ScriptOptions script;
+    script.plan_path = PRUN_SOURCE_DIR "/" + path;
+    script.lua_dir = PRUN_SOURCE_DIR "/lua";
+    script.world = ranks;
+    script.settings = settings;
+    script.sizes = std::move(sizes);
+    return read_plan(run_script(script).plan_cbor);
+  };
+  ProofOptions options;
+  options.record = record;
+  options.spoil = std::move(spoil);
+  return prove(record(std::nullopt), options);
+}
+
+TEST(Prove, RightPlansEqualOneRank) {
+  const bool all = std::getenv("PRUN_PROVE") != nullptr;
+  int cases = 0;
+  for (const ProductCase& one : product_cases()) {
+    if (!all && !one.some) continue;
+    const Proof proof = proof_of(one.plan, one.ranks, one.settings);
+    EXPECT_TRUE(proof.verdict == Proof::Verdict::equal || proof.verdict == Proof::Verdict::undeclared)
+        << one.strategy << " " << one.model << " " << one.mesh << ": " << proof.text;
+    cases++;
+  }
+  EXPECT_GT(cases, 60);
+}
+
+TEST(Prove, DriftThatIsDeclaredIsCheckedAtTheAverages) {
+  const Proof proof = proof_of("plans/custom/local_sgd.lua", 4, {});
+  EXPECT_EQ(proof.verdict, Proof::Verdict::as_it_says) << proof.text;
+  const auto added = [](Job& job) {
+    for (Program& program : job.classes)
+      for (Op& op : program.bodies[2].streams[0].ops)
+        if (op.is(ops::all_reduce)) op.attrs.set("op", std::string("sum"));
+  };
+  const Proof spoilt = proof_of("plans/custom/local_sgd.lua", 4, {}, added);
+  EXPECT_EQ(spoilt.verdict, Proof::Verdict::differs);
+  EXPECT_NE(spoilt.text.find("added up over dp (2 ranks) where the average is due"), std::string::npos) << spoilt.text;
+}
+
+struct Expected {
+  int line = 0;
+  std::string first, looks;
+};
+
+void expect_told(const Proof& proof, const std::string& name, const Expected& expected) {
+  EXPECT_EQ(proof.verdict, Proof::Verdict::differs) << name << ": " << proof.text;
+  EXPECT_EQ(proof.site.value_or(Site{}).line, expected.line) << name << ": " << proof.text;
+  EXPECT_NE(proof.text.find(expected.first), std::string::npos) << name << ": " << proof.text;
+  EXPECT_NE(proof.text.find("looks like: " + expected.looks), std::string::npos) << name << ": " << proof.text;
+}
+
+// Plans whose script is wrong.
+TEST(Prove, WrongPlansAreTold) {
+  struct Wrong {
+    const char* name;
+    int ranks;
+    Expected expected;
+  };
+  const std::vector<Wrong> cases = {
+      {"tokens_summed", 2, {24, "the gradient of 'head.logits.weight' on rank 0", "2 times too large"}},
+      {"token_shards_summed", 2, {38, "the gradient of 'head.logits.weight' on rank 0", "2 times too large"}},
+      {"summed_beside_an_average", 2, {47, "the gradient of 'head.logits.weight' on rank 0", "2 times too large"}},
+      {"gradients_of_stages_added", 4, {65, "the gradient of 'block1.", ""}},
+      {"stages_averaged", 4, {57, "'layer3.linear.", ""}},
+      {"experts_averaged", 2, {75, "'block1.moe.down.weight' on rank 0", ""}},
+      {"columns_averaged", 4, {81, "'head.logits.weight' on rank 0", ""}},
+  };
+  for (const Wrong& wrong : cases) {
+    const Proof right = proof_of("tests/parity/laws.lua", wrong.ranks, {{"case", wrong.name}});
+    EXPECT_TRUE(right.verdict == Proof::Verdict::equal || right.verdict == Proof::Verdict::undeclared)
+        << wrong.name << ": " << right.text;
+    expect_told(proof_of("tests/parity/laws.lua", wrong.ranks, {{"case", wrong.name}, {"wrong", "true"}}), wrong.name,
+                wrong.expected);
+  }
+}
+
+// An op becomes one that leaves its tensor as it is.
+void skip(Op& op) {
+  op.def = &ops::scale;
+  op.reads = {op.writes.at(0)};
+  op.attrs = {};
+  op.attrs.set("factor", 1.0);
+  op.axis.clear();
+}
+
+template <class Which>
+Spoil skip_first(Which which) {
+  return [which](Job& job) {
+    for (Program& program : job.classes)
+      for (Stream& stream : program.step().streams)
+        if (const auto op = std::find_if(stream.ops.begin(), stream.ops.end(), which); op != stream.ops.end())
+          skip(*op);
+  };
+}
+
+// Programs that a compiler with a mistake would make.
+TEST(Prove, WrongProgramsAreTold) {
+  const Settings small = {{"layers", "2"}, {"width", "64"}, {"context", "16"}, {"batch", "24"}, {"micro", "3"}};
+  const auto reduces = [](const Op& op) { return op.is(ops::all_reduce) && op.phase == Phase::backward; };
+  expect_told(proof_of("plans/ddp.lua", 2, small, skip_first(reduces)), "never reduced",
+              {13, "the gradient of ", "this rank's own: the average over dp (2 ranks) is missing"});
+  const auto adds = [](const Op& op) { return op.is(ops::add) && op.microbatch == 1 && op.unit == "embed"; };
+  expect_told(proof_of("plans/ddp.lua", 2, small, skip_first(adds)), "a microbatch is lost",
+              {13, "the gradient of 'embed.", "microbatch 1 is missing"});
+  const auto updates = [](const Op& op) { return op.is(ops::adamw) && op.unit == "block0"; };
+  expect_told(proof_of("plans/ddp.lua", 2, small, skip_first(updates)), "not updated",
+              {13, "adamw.m of 'block0.", "zeros: nothing has arrived here"});
+}
+
+TEST(Prove, WhatDoesNotHoldIsNotClaimed) {
+  ProofOptions options;
+  options.record = [](const PlanSizes&) -> Plan { throw plan_error("this schedule wants 8 microbatches"); };
+  Plan plan;
+  plan.data.batch = 8;
+  const Proof proof = prove(plan, options);
+  EXPECT_EQ(proof.verdict, Proof::Verdict::not_run);
+  EXPECT_EQ(proof.text, "the plan could not be made small: this schedule wants 8 microbatches");
+}
+
+TEST(LooksLike, NamesWhatItSees) {
+  std::vector<double> right(12);
+  std::iota(right.begin(), right.end(), 1.0);
+  const auto looks = [&](std::vector<double> found, const std::vector<Suspect>& suspects = {}) {
+    return looks_like(found, right, 12, {{2, "added up over dp"}}, suspects);
+  };
+  const auto changed = [&](auto change) {
+    std::vector<double> found = right;
+    for (size_t i = 0; i < found.size(); i++) found[i] = change(i);
+    return found;
+  };
+  EXPECT_EQ(looks(changed([&](size_t i) { return 2 * right[i]; })), "2 times too large: added up over dp");
+  EXPECT_EQ(looks(changed([&](size_t i) { return right[i] / 3; })), "1/3 of the right numbers");
+  EXPECT_EQ(looks(std::vector<double>(12, 0)), "zeros: nothing has arrived here");
+  EXPECT_EQ(looks(std::vector<double>(12, NAN)),
+            "12 of 12 numbers are NaN: memory that nobody has written yet, or no longer");
+  EXPECT_EQ(looks(changed([&](size_t i) { return right[(i + 6) % 12]; })),
+            "its parts in another order: part 1 of 2 is where part 0 belongs");
+  EXPECT_EQ(looks(changed([&](size_t i) { return right[i * 5 % 12]; })),
+            "the same numbers in another order: a permutation");
+  EXPECT_EQ(looks(changed([&](size_t i) { return i < 5 ? right[i] : -7.5; })),
+            "5 of 12 numbers are right, element 5 is the first that is not");
+  const std::vector<double> other = changed([](size_t i) { return std::sqrt(static_cast<double>(i) + 0.5); });
+  EXPECT_EQ(looks(other, {{"the numbers of 'bias'", other}}), "the numbers of 'bias'");
+  EXPECT_EQ(looks(other), "no factor, no missing summand, no permutation");
+}
+
+}  // namespace
+}  // namespace prun::test
