@@ -2,8 +2,8 @@
 -- activations lie and what moves before and after each phase. It runs once a class and records.
 --
 -- A strategy works on the mesh axis of its option `axis` (or on the axes of its option `over`). `traits.splits` says
--- what that axis divides: "batch" (the default), "tokens" of each sample, or "nothing" of the data. `traits.differs` says
--- why it trains something else than one rank would, which prun check --prove refuses otherwise.
+-- what that axis divides: "batch" (the default), "tokens" of each sample, or "nothing" of the data. `traits.differs`
+-- says why it trains something else than one rank would, which prun check --prove refuses otherwise.
 
 local intents = require "prun.intents"
 local placements = require "prun.placements"

@@ -9,6 +9,7 @@ bf16     of a gpt step under ddp, against our own f32, both in turn
 check    `prun check` of a 96-layer gpt under zero3 on 1,024 ranks
 memory   what ranks of zero3 take (proportional set size, the most of any) over the prediction and an idle rank, which trains
          a model of 72 parameters
+prove    `prun check --prove` of each plan that comes with prun, the slowest
 overlap  communication of zero3 with prefetch 1 that compute waits for, as a share of all; a wide gpt with a long batch
 startup  from command to its end, with one step of a small plan
 """
@@ -99,6 +100,17 @@ def overlap(args):
             f"{median_of(rows, 'comm_s') * 1e3:.0f} ms, exposed {share * 100:.1f} % of it, bar 10 %"), share < 0.1
 
 
+def prove(args):
+    ranks = {"3d": 8, "single": 1, "megatron": 4, "fsdp": 4}
+    plans = [TOP / "plans" / f"{name}.lua" for name in sorted(path.stem for path in (TOP / "plans").glob("*.lua"))]
+    plans += sorted((TOP / "plans/custom").glob("*.lua"))
+    times = {plan.stem: statistics.median(prun("check", plan, "--prove", "--nproc", args.nproc or ranks.get(plan.stem, 2))[1]
+                                          for _ in range(3)) for plan in plans}
+    slowest = max(times, key=times.get)
+    return (f"prun check --prove, {len(times)} plans: {sum(times.values()):.1f} s, slowest {slowest} {times[slowest] * 1e3:.0f} ms, "
+            "bar 2000 ms"), times[slowest] < 2
+
+
 def startup(args):
     nproc = args.nproc or 8
     times = [prun(TOP / "plans/zero3.lua", "--nproc", nproc, steps=1, layers=2, width=64, context=32, batch=nproc)[1] for _ in range(11)]
@@ -107,7 +119,7 @@ def startup(args):
             median < 0.5)
 
 
-FIGURES = {figure.__name__: figure for figure in (bf16, check, memory, overlap, startup)}
+FIGURES = {figure.__name__: figure for figure in (bf16, check, memory, overlap, prove, startup)}
 
 
 def main():

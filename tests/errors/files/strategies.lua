@@ -156,6 +156,17 @@ function cases.two_rhythms(unit, opt)
   unit:every(unit.name == "head" and 2 or 4, function() prun.all_reduce(unit.params, { axis = opt.axis }) end)
 end
 
-local wrong = prun.strategy("wrong", { axis = "dp" }, cases[prun.args { case = "" }.case])
+-- Right, but for who wants what one rank would train: nobody says that weights drift apart.
+function cases.drifts_unsaid(unit, opt)
+  unit:every(4, function() prun.all_reduce(unit.params, { axis = opt.axis }) end)
+end
+
+-- Right, unless it says that weights drift apart.
+function cases.gradients_averaged(unit, opt)
+  unit:after("backward", function() prun.all_reduce(unit.grads, { axis = opt.axis }) end)
+end
+
+local arg = prun.args { case = "", differs = "" }
+local wrong = prun.strategy("wrong", { axis = "dp" }, cases[arg.case], { differs = arg.differs })
 
 return plans.gpt { strategy = { wrong {} } }
