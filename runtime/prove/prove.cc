@@ -108,7 +108,7 @@ class Prover {
     std::optional<Twins> twins = make_twins(plan_, options_.record, options_.fuses, sgd, why_not);
     if (!twins) return not_run(why_not);
     if (options_.spoil) options_.spoil(twins->small_job);
-    const double work = work_of(twins->small_job) + work_of(twins->one_job);
+    const double work = 1.5 * (work_of(twins->small_job) + work_of(twins->one_job));
     made_small_ = sizes_text(*twins);
     if (options_.most_work > 0 && work > options_.most_work)
       return not_run(fmt::format("it would take about {} ({})", human_seconds(work * 1e-6), made_small_));
@@ -118,7 +118,12 @@ class Prover {
     for (int steps = 1; steps <= (own_updates ? 1 : 2); steps++) {
       for (Job* job : {&twins->small_job, &twins->one_job})
         for (Program& program : job->classes) program.schedule.steps = steps;
-      const VirtualRun one = run_virtual_ranks(twins->one_job, *device);
+      VirtualRun one;
+      try {
+        one = run_virtual_ranks(twins->one_job, *device);
+      } catch (const Error& error) {
+        return not_run(fmt::format("one rank ends with: {}", error.what()));
+      }
       const VirtualOptions options = interleaving(static_cast<uint64_t>(steps));
       const VirtualRun run = run_virtual_ranks(twins->small_job, *device, options);
       const RunPair pair{twins->small_job, run, twins->one_job, one};

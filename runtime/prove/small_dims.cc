@@ -145,12 +145,11 @@ class DimShrinker {
 void apply(Plan& plan, const Sizes& sizes) {
   each_size(plan.graph, [&](Kind kind, int64_t& size) { size = small_of(sizes, kind, size); });
   infer_types(plan.graph);
-  // Data may have fewer tokens than the model's table.
-  if (plan.data.vocab > 0) {
-    const auto table = sizes.lower_bound({kDim, plan.data.vocab});
-    if (table != sizes.end() && table->first.first == kDim)
-      plan.data.vocab = std::max<int64_t>(1, plan.data.vocab * table->second / table->first.second);
-  }
+  // Data may have fewer tokens than the tables and logits that take them.
+  const int64_t vocab = plan.data.vocab;
+  for (const auto& [real, few] : sizes)
+    if (real.first == kDim && vocab > 0 && real.second >= vocab)
+      plan.data.vocab = std::min(plan.data.vocab, std::max<int64_t>(1, vocab * few / real.second));
   plan.data.context = small_of(sizes, kDim, plan.data.context);
 }
 

@@ -104,9 +104,9 @@ PlanSizes alone(PlanSizes sizes) {
   return sizes;
 }
 
-void shrink_model(const Plan& real, Plan& small, const std::vector<Plan*>& others) {
-  drop_layers(small, others);
-  shrink_dims(real, small, others);
+void shrink_model(const Plan& real, Shrink shrink, Plan& small, const std::vector<Plan*>& others) {
+  if (shrink != Shrink::nothing) drop_layers(small, others);
+  if (shrink == Shrink::dims) shrink_dims(real, small, others);
   shrink_bytes(real, small);
 }
 

@@ -7,7 +7,6 @@
 #include "base/error.h"
 #include "compile/compile.h"
 #include "ir/ops.h"
-#include "prove/small_plan.h"
 
 namespace prun {
 namespace {
@@ -25,10 +24,10 @@ Job compile_widened(const Plan& plan, const FusesOp& fuses) {
 std::optional<Twins> make_twins(const Plan& plan, const RecordPlan& record, const FusesOp& fuses, bool sgd,
                                 std::string& why_not) {
   for (const PlanSizes& sizes : small_sizes(plan)) {
-    for (const bool shrinks : {true, false}) {
+    for (const Shrink shrink : {Shrink::dims, Shrink::layers, Shrink::nothing}) {
       try {
-        Twins twins{sizes, shrinks, record(sizes), record(alone(sizes)), {}, {}};
-        if (shrinks) shrink_model(plan, twins.small, {&twins.one});
+        Twins twins{sizes, shrink, record(sizes), record(alone(sizes)), {}, {}};
+        shrink_model(plan, shrink, twins.small, {&twins.one});
         for (Plan* each : {&twins.small, &twins.one}) {
           set_conditions(*each);
           if (!sgd) continue;
@@ -56,7 +55,7 @@ Contributions make_contributions(const Plan& plan, const RecordPlan& record, con
   part.microbatches = 1;
   Plan small = record(twins.sizes);
   made.plan = record(part);
-  if (twins.shrunk) shrink_model(plan, small, {&made.plan});
+  shrink_model(plan, twins.shrink, small, {&made.plan});
   set_conditions(made.plan);
   made.plan.steps = steps;
   made.plan.evaluation.reset();

@@ -8,6 +8,7 @@
 
 #include "ir/plan.h"
 #include "ir/plan_sizes.h"
+#include "prove/small_plan.h"
 
 namespace prun {
 
@@ -16,7 +17,7 @@ using FusesOp = std::function<bool(std::string_view kind)>;
 
 struct Twins {
   PlanSizes sizes;
-  bool shrunk = true;  // layers and dims, too
+  Shrink shrink = Shrink::dims;  // of the model
   Plan small, one;
   Job small_job, one_job;
 };
