@@ -236,6 +236,7 @@
 
 ---@class prun.strategy.options
 ---@field splits? string what the axis divides (default 'batch')
+---@field differs? string why it trains something else than one rank would: "weights drift between averages"; empty: it does not (default '')
 
 ---@class prun.tensor_parallel.options
 ---@field axis? string mesh axis over which weights are split (default 'tp')

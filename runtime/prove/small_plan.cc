@@ -126,6 +126,7 @@ void set_conditions(Plan& plan) {
     if (value.kind == ValueKind::parameter && value.init.kind != "normal") value.init = {"uniform", 0.5};
   for (Node& node : plan.graph.nodes)
     if (node.op == &ops::route || node.op == &ops::dispatch) node.attrs.set("capacity", int64_t{0});
+  infer_types(plan.graph);
   for (Strategy& strategy : plan.strategies)
     for (StrategyUnit& unit : strategy.units)
       if (unit.sync_every > 0 && !strategy.differs.empty()) unit.sync_every = 1;
