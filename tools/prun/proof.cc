@@ -20,8 +20,8 @@ namespace {
 // Of a check that nobody asked to prove anything: about half a second, and models that a script records in a moment.
 constexpr double kWorkUnasked = 0.5e6;
 constexpr size_t kNodesUnasked = 5000;
-constexpr double kWorkAsked = 120e6;
-constexpr std::chrono::seconds kMostUnasked{20}, kMostAsked{600};
+constexpr double kWorkAsked = 10e6;
+constexpr std::chrono::seconds kMostUnasked{5}, kMostAsked{60};
 
 void reply(int pipe, const Proof& proof) {
   const Site site = proof.site.value_or(Site{});
