@@ -51,8 +51,7 @@ int run_command(Options& options) {
       observer.job = build_job(options, launch.ranks(), &plan);
       require_checkpoint_fits(options.checkpoint, observer.job);
       check_device_memory(options, observer.job, devices);
-      if (options.prove) fmt::print(stderr, "{}
-", prove_plan(options, plan, launch.ranks()));
+      if (options.prove) fmt::print(stderr, "{}\n", prove_plan(options, plan, launch.ranks()));
     }
   } catch (const Error& error) {
     launch.refuse(error);
