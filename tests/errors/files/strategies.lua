@@ -158,7 +158,7 @@ end
 
 -- Right, but for who wants what one rank would train: nobody says that weights drift apart.
 function cases.drifts_unsaid(unit, opt)
-  unit:every(4, function() prun.all_reduce(unit.params, { axis = opt.axis }) end)
+  unit:every(2, function() prun.all_reduce(unit.params, { axis = opt.axis }) end)
 end
 
 -- Right, unless it says that weights drift apart.
