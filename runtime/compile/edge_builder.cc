@@ -90,10 +90,18 @@ OpRef EdgeBuilder::append(StreamId stream, Op op, const std::vector<OpRef>& floo
   return at;
 }
 
+// Of each stream the last access stands for all.
 void EdgeBuilder::take_over(BufferId buffer, BufferId previous) {
-  std::vector<Access> inherited = history(previous);
-  int64_t bytes = program_.buffers[buffer].bytes;
-  for (Access& access : inherited) access.begin = 0, access.end = bytes, access.write = true;
+  const int64_t bytes = program_.buffers[buffer].bytes;
+  std::vector<Access> inherited;
+  for (const Access& access : history(previous)) {
+    const auto known = std::find_if(inherited.begin(), inherited.end(),
+                                    [&](const Access& other) { return other.at.stream == access.at.stream; });
+    if (known == inherited.end())
+      inherited.push_back({access.at, 0, bytes, true});
+    else
+      known->at.index = std::max(known->at.index, access.at.index);
+  }
   history(buffer) = std::move(inherited);
 }
 

@@ -31,11 +31,11 @@ void GatheredParameters::gather(const ScheduleStep& step, int strategy, const Ho
     g.pool = emitter_.pool_of(fmt::format("{}.gathered", state_.plan.strategies[strategy].name), Role::gathered,
                               action.prefetch + 1);
     g.slot = emitter_.claim_slot(g.pool, "the all_gather of " + name, action.site, [&](int slot) {
-      for (const Gathered& other : gathered_)
-        if (other.live && other.pool == g.pool && other.slot == slot)
-          return fmt::format("{} (gathered at {}, never freed)", state_.unit_name(state_.graph.calls[other.call].unit),
-                             other.site.text());
-      return std::string();
+      const auto held = holder_.find({g.pool, slot});
+      if (held == holder_.end() || !gathered_[held->second].live) return std::string();
+      const Gathered& other = gathered_[held->second];
+      return fmt::format("{} (gathered at {}, never freed)", state_.unit_name(state_.graph.calls[other.call].unit),
+                         other.site.text());
     });
   }
   const TensorId all =
@@ -52,6 +52,10 @@ void GatheredParameters::gather(const ScheduleStep& step, int strategy, const Ho
     g.full[unit] = full;
     emitter_.communicate_over_wire(ops::all_gather, storage.read(), full, action, step, unit);
   }
+  const int number = static_cast<int>(gathered_.size());
+  if (!g.keep) holder_[{g.pool, g.slot}] = number;
+  of_caller_[state_.graph.calls[g.call].unit].push_back(number);
+  for (const auto& [unit, full] : g.full) live_of_[unit].push_back(number);
   gathered_.push_back(std::move(g));
 }
 
@@ -59,9 +63,8 @@ std::vector<GatheredParameters::Gathered*> GatheredParameters::live(const Schedu
                                                                     int handle) {
   const UnitId unit = state_.unit_of(step);
   std::vector<Gathered*> found;
-  for (Gathered& g : gathered_)
-    if (g.live && g.strategy == strategy && g.handle == handle && state_.graph.calls[g.call].unit == unit)
-      found.push_back(&g);
+  for (int number : of_caller_[unit])
+    if (Gathered& g = gathered_[number]; g.strategy == strategy && g.handle == handle) found.push_back(&g);
   return found;
 }
 
@@ -75,12 +78,17 @@ void GatheredParameters::free(const ScheduleStep& step, int strategy, const Hook
     if (g->keep && !read_last) continue;  // other microbatches and calls read it still
     g->live = false;
     g->freed = action.site;
+    const int number = static_cast<int>(g - gathered_.data());
+    std::erase(of_caller_[state_.graph.calls[g->call].unit], number);
+    for (const auto& [unit, full] : g->full) std::erase(live_of_[unit], number);
   }
 }
 
 // Points at the strategy's line, which is the one to change.
-void GatheredParameters::not_gathered(const Value& parameter, const OpDef& reader, const Site& site,
-                                      const Site& freed) const {
+void GatheredParameters::not_gathered(const Value& parameter, const OpDef& reader, const Site& site) const {
+  Site freed;
+  for (const Gathered& g : gathered_)
+    if (g.full.count(parameter.unit) != 0) freed = g.freed;
   if (freed.known())
     throw plan_error(
         fmt::format("'{}' is freed here, before {} at {} reads it", parameter.name, reader.name, site.text()), freed);
@@ -96,16 +104,8 @@ TensorId GatheredParameters::parameter(ValueId value, const OpDef& reader, const
   const UnitStorage& storage = state_.storage[v.unit];
   const std::vector<ValueId>& parameters = state_.graph.units[v.unit].parameters;
   TensorId flat = storage.sharded ? TensorId() : storage.read();
-  Site freed;
-  for (const Gathered& g : gathered_) {
-    const auto full = g.full.find(v.unit);
-    if (full == g.full.end()) continue;
-    if (g.live)
-      flat = full->second;
-    else
-      freed = g.freed;
-  }
-  if (flat.index() < 0) not_gathered(v, reader, site, freed);
+  if (const std::vector<int>& live = live_of_[v.unit]; !live.empty()) flat = gathered_[live.back()].full.at(v.unit);
+  if (flat.index() < 0) not_gathered(v, reader, site);
   const auto at = std::find(parameters.begin(), parameters.end(), value) - parameters.begin();
   return emitter_.parameter_view(v.unit, static_cast<int>(at), flat, v.name);
 }

@@ -12,7 +12,11 @@ namespace prun {
 class GatheredParameters {
  public:
   GatheredParameters(CompileState& state, OpEmitter& emitter, const StepIndex& index)
-      : state_(state), emitter_(emitter), index_(index) {}
+      : state_(state),
+        emitter_(emitter),
+        index_(index),
+        of_caller_(state.graph.units.size()),
+        live_of_(state.graph.units.size()) {}
 
   void gather(const ScheduleStep& step, int strategy, const HookAction& action);
   // `next`: what this rank computes after the step; null: nothing.
@@ -32,13 +36,15 @@ class GatheredParameters {
     Site freed;
   };
   std::vector<Gathered*> live(const ScheduleStep& step, int strategy, int handle);
-  [[noreturn]] void not_gathered(const Value& parameter, const OpDef& reader, const Site& site,
-                                 const Site& freed) const;
+  [[noreturn]] void not_gathered(const Value& parameter, const OpDef& reader, const Site& site) const;
 
   CompileState& state_;
   OpEmitter& emitter_;
   const StepIndex& index_;
   std::vector<Gathered> gathered_;
+  std::map<std::pair<int, int>, int> holder_;  // (pool, slot) -> the last one there
+  Table<UnitId, std::vector<int>> of_caller_;  // by the unit for whose call they were gathered: those that are live
+  Table<UnitId, std::vector<int>> live_of_;    // by unit whose parameters they hold: those that are live
 };
 
 }  // namespace prun

@@ -11,6 +11,17 @@ StepIndex::StepIndex(const CompileState& state)
   backward_.resize(state.graph.calls.size());
   for (const Node& node : state.graph.nodes) forward_[node.call].push_back(&node);
   for (const Node& node : state.backward) backward_[node.call].push_back(&node);
+  first_call_.assign(state.graph.units.size(), {});
+  parts_.resize(state.graph.units.size());
+  for (CallId call = state.graph.calls.next() - 1; call >= 0; call = call - 1)
+    first_call_[state.graph.calls[call].unit] = call;
+  for (UnitId unit : state.graph.units.ids()) {
+    parts_[unit].insert(parts_[unit].begin(), unit);
+    const UnitId whole = state.graph.units[unit].part_of;
+    if (whole.index() < 0) continue;
+    parts_[whole].push_back(unit);
+    first_call_[unit] = first_call_[whole];
+  }
   for (const StageStep& stage : state.steps)
     for (const ScheduleStep& step : stage.calls) {
       if (step.phase != Phase::backward) continue;
@@ -71,20 +82,6 @@ std::vector<UnitId> StepIndex::sharded_units_read(const ScheduleStep& step) cons
       if (std::find(units.begin(), units.end(), value.unit) == units.end()) units.push_back(value.unit);
     }
   return units;
-}
-
-CallId StepIndex::first_call(UnitId unit) const {
-  if (state_.graph.units[unit].part_of.index() >= 0) unit = state_.graph.units[unit].part_of;
-  CallId call = 0;
-  while (state_.graph.calls[call].unit != unit) ++call;
-  return call;
-}
-
-std::vector<UnitId> StepIndex::parts_of(UnitId unit) const {
-  std::vector<UnitId> parts = {unit};
-  for (UnitId other : state_.graph.units.ids())
-    if (state_.graph.units[other].part_of == unit) parts.push_back(other);
-  return parts;
 }
 
 }  // namespace prun

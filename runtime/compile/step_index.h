@@ -40,16 +40,18 @@ class StepIndex {
     return step.microbatch == microbatches_.at({step.call, step.half != Half::input}).second;
   }
   // The unit's first call: the last one to go backward, so that gradients of tied weights are whole after it.
-  CallId first_call(UnitId unit) const;
+  CallId first_call(UnitId unit) const { return first_call_[unit]; }
   bool is_first_call(const ScheduleStep& step) const { return step.call == first_call(state_.unit_of(step)); }
   // A unit and those that hold the parameters that it keeps apart.
-  std::vector<UnitId> parts_of(UnitId unit) const;
+  const std::vector<UnitId>& parts_of(UnitId unit) const { return parts_[unit]; }
 
  private:
   const Unit& unit(const ScheduleStep& step) const { return state_.graph.units[state_.unit_of(step)]; }
 
   const CompileState& state_;
   Table<CallId, std::vector<const Node*>> forward_, backward_;
+  Table<UnitId, CallId> first_call_;
+  Table<UnitId, std::vector<UnitId>> parts_;
   std::vector<bool> for_weights_;  // by backward node
   // First and last microbatch of a backward call, of the weights' half (true) or the input's; a whole step is both.
   std::map<std::pair<CallId, bool>, std::pair<int, int>> microbatches_;
