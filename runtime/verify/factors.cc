@@ -89,10 +89,11 @@ std::string slots_problem(const Program& program, const Op& op, const Op* route)
 
 void factors_are_right(const JobView& view, Findings& findings) {
   if (!trains(*view.job)) return;
+  const Share of_step = share_of(view, false), of_init = share_of(view, true);
   for (size_t id = 0; id < view.bodies.size(); id++) {
     const BodyView& body = view.bodies[id];
     const Program& program = *body.program;
-    const Share share = share_of(view, body.is_init);
+    const Share& share = body.is_init ? of_init : of_step;
     std::map<TensorId, const Op*> writer;
     for (const OpRef ref : body.order.sequence()) {
       const Op& op = body.op(ref);
