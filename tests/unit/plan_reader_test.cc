@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ir/ops.h"
+#include "tests/unit/expected_text.h"
 
 namespace prun {
 namespace {
@@ -102,14 +103,10 @@ TEST(PlanReader, ReadsAScheduledLearningRate) {
     other["optimizer"]["schedule"][name] = std::move(value);
     return message(other);
   };
-  EXPECT_EQ(changed("kind", "sine"),
-            "a.lua:10: the plan's optimizer.schedule.kind should be constant, warmup, linear or cosine, is \"sine\"");
-  EXPECT_EQ(changed("warmup", 21),
-            "a.lua:10: the plan's optimizer.schedule.warmup should be from 0 to the schedule's 20 steps, is 21");
-  EXPECT_EQ(changed("warmup", -1),
-            "a.lua:10: the plan's optimizer.schedule.warmup should be from 0 to the schedule's 20 steps, is -1");
-  EXPECT_EQ(changed("least", 0.02),
-            "a.lua:10: the plan's optimizer.schedule.least should be from 0 to lr, 0.01, is 0.02");
+  EXPECT_EQ(changed("kind", "sine"), expected());
+  EXPECT_EQ(changed("warmup", 21), expected());
+  EXPECT_EQ(changed("warmup", -1), expected());
+  EXPECT_EQ(changed("least", 0.02), expected());
 }
 
 TEST(PlanReader, ReadsAnEvaluation) {
@@ -124,7 +121,7 @@ TEST(PlanReader, ReadsAnEvaluation) {
   EXPECT_EQ(plan.evaluation->data.kind, "random");
   EXPECT_EQ(plan.evaluation->data.site.text(), "a.lua:13");
   json["eval"]["every"] = 0;
-  EXPECT_EQ(message(json), "a.lua:12: the plan's eval.every should be at least 1, is 0");
+  EXPECT_EQ(message(json), expected());
 }
 
 TEST(PlanReader, ReadsAProgram) {
@@ -148,11 +145,7 @@ TEST(PlanReader, RefusesWhatWouldCrashTheCompiler) {
     change(json);
     return message(json);
   };
-  EXPECT_EQ(changed([](Json& j) {
-              j["values"][0]["shape"] = {1LL << 40, 1LL << 40};
-            }),
-            "a.lua:1: the plan's values[0].shape should be dims of at most 70368744177664 elements, is "
-            "[1099511627776,1099511627776]");
+  EXPECT_EQ(changed([](Json& j) { j["values"][0]["shape"] = {1LL << 40, 1LL << 40}; }), expected());
   for (const double rate : {-0.1, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()})
     for (const char* name : {"lr", "clip", "weight_decay"})
       EXPECT_EQ(changed([&](Json& j) { j["optimizer"][name] = rate; }).find("a.lua:10: the plan's optimizer"), 0u)
@@ -171,37 +164,25 @@ TEST(PlanReader, NamesThePlaceInTheDocument) {
     change(json);
     return message(json);
   };
-  EXPECT_EQ(changed([](Json& j) { j.erase("loss"); }), "the plan has no loss");
-  EXPECT_EQ(changed([](Json& j) { j["loss"] = 4; }), "the plan's loss should be an index below 4, is 4");
-  EXPECT_EQ(changed([](Json& j) { j["steps"] = 2.5; }), "the plan's steps should be a whole number, is 2.5");
-  EXPECT_EQ(changed([](Json& j) { j["nodes"][1]["inputs"][0] = -1; }),
-            "a.lua:4: the plan's nodes[1].inputs[0] should be an index below 4, is -1");
-  EXPECT_EQ(changed([](Json& j) { j["nodes"][1]["op"] = "medium"; }),
-            "a.lua:4: the plan's nodes[1].op should be an op's name, is \"medium\"");
-  EXPECT_EQ(changed([](Json& j) { j["nodes"][1]["op"] = "adamw"; }),
-            "a.lua:4: the plan's nodes[1].op should be an op of a model, is \"adamw\"");
-  EXPECT_EQ(changed([](Json& j) {
-              j["values"][2]["shape"] = {2, 5};
-            }),
-            "a.lua:3: the plan's nodes[0].outputs should be of type f32[2, 4], is [2]");
-  EXPECT_EQ(changed([](Json& j) {
-              j["values"][1]["blocks"] = {1, 2};
-            }),
-            "a.lua:2: the plan's values[1].blocks should be sizes that add up to 4, is [1,2]");
-  EXPECT_EQ(changed([](Json& j) { j["values"][0]["dtype"] = "f33"; }),
-            "a.lua:1: the plan's values[0].dtype should be a dtype, is \"f33\"");
-  EXPECT_EQ(changed([](Json& j) { j["kind"] = 3; }), "the plan's kind should be a text, is 3");
-  EXPECT_EQ(changed([](Json& j) { j["optimizer"]["betas"] = {1}; }),
-            "a.lua:10: the plan's optimizer.betas should be two numbers, is [1]");
-  EXPECT_EQ(changed([](Json& j) { j["mesh"]["axes"][0][1] = 0; }),
-            "plans/mlp.lua:3: the plan's mesh.axes[0] should be [name, size], is [\"dp\",0]");
-  EXPECT_EQ(message(3), "the script sent no plan");
+  EXPECT_EQ(changed([](Json& j) { j.erase("loss"); }), expected());
+  EXPECT_EQ(changed([](Json& j) { j["loss"] = 4; }), expected());
+  EXPECT_EQ(changed([](Json& j) { j["steps"] = 2.5; }), expected());
+  EXPECT_EQ(changed([](Json& j) { j["nodes"][1]["inputs"][0] = -1; }), expected());
+  EXPECT_EQ(changed([](Json& j) { j["nodes"][1]["op"] = "medium"; }), expected());
+  EXPECT_EQ(changed([](Json& j) { j["nodes"][1]["op"] = "adamw"; }), expected());
+  EXPECT_EQ(changed([](Json& j) { j["values"][2]["shape"] = {2, 5}; }), expected());
+  EXPECT_EQ(changed([](Json& j) { j["values"][1]["blocks"] = {1, 2}; }), expected());
+  EXPECT_EQ(changed([](Json& j) { j["values"][0]["dtype"] = "f33"; }), expected());
+  EXPECT_EQ(changed([](Json& j) { j["kind"] = 3; }), expected());
+  EXPECT_EQ(changed([](Json& j) { j["optimizer"]["betas"] = {1}; }), expected());
+  EXPECT_EQ(changed([](Json& j) { j["mesh"]["axes"][0][1] = 0; }), expected());
+  EXPECT_EQ(message(3), expected());
 }
 
 TEST(PlanReader, ShapesThatDoNotFitAreTheUsersMistakeAndCarryTheirLine) {
   Json json = training();
   json["values"][0]["shape"] = {2, 9};
-  EXPECT_EQ(message(json), "a.lua:3: linear: the input's last dim is 9, the weight has 8 rows");
+  EXPECT_EQ(message(json), expected());
 }
 
 TEST(PlanReader, TheModelReturnsALoss) {
@@ -214,21 +195,18 @@ TEST(PlanReader, TheModelReturnsALoss) {
                            {"site", {"a.lua", 6}}});
   json["values"].push_back({{"name", "twice"}, {"dtype", "f32"}, {"shape", Json::array()}, {"kind", "activation"}});
   json["loss"] = 4;
-  EXPECT_EQ(message(json),
-            "a.lua:6: the model returns the result of scale, it should return a loss (one of: cross_entropy, mse, "
-            "mean_square, mean)");
+  EXPECT_EQ(message(json), expected());
   json["loss"] = 0;
-  EXPECT_EQ(message(json),
-            "a.lua:1: the model returns x, it should return a loss (one of: cross_entropy, mse, mean_square, mean)");
+  EXPECT_EQ(message(json), expected());
 }
 
 TEST(PlanReader, ValuesAreMadeOnceAndBeforeTheyAreUsed) {
   Json json = training();
   std::swap(json["nodes"][0], json["nodes"][1]);
-  EXPECT_EQ(message(json), "a.lua:4: the plan's nodes[0].inputs should be values made before (h is not), is [2]");
+  EXPECT_EQ(message(json), expected());
   json = training();
   json["nodes"].push_back(json["nodes"][1]);
-  EXPECT_EQ(message(json), "a.lua:4: the plan's nodes[2].outputs should be new values (loss is not), is [3]");
+  EXPECT_EQ(message(json), expected());
 }
 
 TEST(PlanReader, BytesThatAreNoDocumentAreRefused) {
