@@ -48,8 +48,13 @@ Writer::~Writer() {
   if (thread_.joinable()) thread_.join();
 }
 
+void Writer::check() {
+  if (failed_.load(std::memory_order_acquire)) wait();
+}
+
 void Writer::wait() {
   if (thread_.joinable()) thread_.join();
+  failed_.store(false);
   if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
@@ -61,6 +66,7 @@ void Writer::start(int64_t step, std::function<const std::byte*(TensorId)> data)
       if (rank_ == 0) commit_all(step);
     } catch (...) {
       failure_ = std::current_exception();
+      failed_.store(true, std::memory_order_release);
     }
   });
 }

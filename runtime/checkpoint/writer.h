@@ -3,6 +3,7 @@
 // Ranks meet in the file system: each leaves a manifest when its files are on the disk, and rank 0 waits for all of
 // them before it writes the index and renames the folder. So a checkpoint is whole or has another name, whoever dies.
 #pragma once
+#include <atomic>
 #include <cstddef>
 #include <exception>
 #include <functional>
@@ -29,6 +30,8 @@ class Writer {
   Writer(const Writer&) = delete;
   Writer& operator=(const Writer&) = delete;
 
+  // Throws what has gone wrong so far. Called between steps, so that a full disk is told before the next checkpoint.
+  void check();
   // Waits until what was started is on the disk, on rank 0 until it is committed. Throws what went wrong.
   void wait();
   // Begins to write the state after `step` steps; `data` stays as it is until wait() returns.
@@ -45,6 +48,7 @@ class Writer {
   std::function<bool()> cancelled_;
   std::thread thread_;
   std::exception_ptr failure_;
+  std::atomic<bool> failed_{false};
 };
 
 }  // namespace prun::checkpoint

@@ -40,6 +40,10 @@ std::vector<Executor::Worker> Executor::make_workers(const Body& body) {
 void Executor::run_body(BodyId id, int64_t first, int64_t end) {
   BodyRun& run = runs_[id];
   if (run.body.streams.empty()) return;
+  // Steps before the first one of a run that resumes count as done.
+  for (Worker& worker : run.workers)
+    if (const uint64_t before = static_cast<uint64_t>(first) * worker.stream->ops.size(); worker.done->value() < before)
+      worker.done->advance(before);
   std::vector<std::thread> threads;
   for (int s = 1; s < std::ssize(run.workers); ++s) {
     threads.emplace_back([&, s] {
@@ -89,6 +93,8 @@ void Executor::walk(BodyRun& run, int s, int64_t first, int64_t end) {
         table_.eval_batch++;
       }
       worker.done->advance(static_cast<uint64_t>(step) * n + i + 1);
+      if (s == 0 && i + 1 == n && cancelled_.load(std::memory_order_relaxed))
+        for (Worker& other : workers) other.done->wake();
       ready = ended;
     }
   }

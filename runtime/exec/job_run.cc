@@ -109,6 +109,11 @@ void JobRun::record(int stream, const OpEvent& event) {
 }
 
 void JobRun::close_step(StepRecord record, uint64_t end_ns) {
+  try {
+    if (host_.checkpoints->writer) host_.checkpoints->writer->check();
+  } catch (...) {
+    fail(std::current_exception(), nullptr);
+  }
   record.begin_ns = step_begin_ns_;
   record.end_ns = end_ns > 0 ? std::max(end_ns, step_begin_ns_) : now_ns();
   const uint64_t bytes = bytes_sent();

@@ -83,6 +83,35 @@ class AnyMesh(Folders):
         self.check_pairs(self.pairs([("moe", n, ["experts=4", f"ep={ep}"]) for n, ep in ((1, 1), (2, 2), (4, 2), (4, 4))], 4))
 
 
+class AnyState(Folders):
+    """State that is kept in other ways, from one to the next to the next: tensors are logical, wherever they are."""
+    CHAINS = [
+        ["strategy=pp tied=true", "strategy=none tied=true", "strategy=zero3 tied=true"],
+        ["strategy=zero3 dtype=bf16 offload=optimizer", "strategy=ddp dtype=bf16", "strategy=ddp dtype=bf16 offload=optimizer"],
+        ["strategy=tp optimizer=sgd model=llama", "strategy=pp optimizer=sgd model=llama", "strategy=zero3 optimizer=sgd model=llama --device cpu-queue",
+         "strategy=ddp optimizer=sgd model=llama offload=optimizer --device cpu-queue"]]
+
+    def test_chains(self):
+        for chain in self.CHAINS:
+            before = None
+            for link in chain:
+                words, folder = link.split(), self.at(link.replace(" ", "_"))
+                device = words[words.index("--device"):] if "--device" in words else []
+                sets = [word for setting in words[:len(words) - len(device)] for word in ("--set", setting)]
+                prun("tests/checkpoint/kinds.lua", "--nproc", 1 if "strategy=none" in words else 2, *sets, *device, "--checkpoint", folder,
+                     *(["--resume", before] if before else []))
+                if before:
+                    self.assertEqual(json.loads(same(before, folder).stdout), {"differ": {}}, link)
+                before = folder
+
+    def test_another_optimizer(self):
+        kept = self.at("sgd")
+        prun("tests/checkpoint/kinds.lua", "--set", "optimizer=sgd", "--checkpoint", kept)
+        done = prun("tests/checkpoint/kinds.lua", "--set", "optimizer=lion", "--resume", kept, check=False)
+        self.assertEqual(done.returncode, 16)
+        self.assertIn("it has no optimizer.lion.m.", done.stderr)
+
+
 class GoesOn(Folders):
     def test_resumed_losses_are_those_of_a_run_that_was_never_stopped(self):
         for plan, ranks in (("zero3", 2), ("megatron", 2), ("1f1b", 2), ("ddp", 2)):
@@ -171,6 +200,18 @@ class Damage(Folders):
         self.assertRegex(done.stderr, r"does not fit this plan: .* is F32\[.*32.*\] there and F32\[.*64.*\] here")
         done = train("zero3", 2, 6, "--resume", self.kept, settings=["seed=5"], check=False)
         self.assertIn("was trained with seed 0, this plan has 5", done.stderr)
+
+    def test_a_disk_that_is_full_ends_the_job_and_leaves_what_was_committed(self):
+        full = self.at("full")
+        full.mkdir()
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", full], capture_output=True)
+        if mounted.returncode != 0:
+            self.skipTest("no tmpfs can be mounted here")
+        self.addCleanup(subprocess.run, ["umount", full])
+        done = train("zero3", 2, 400, "--checkpoint", full, "--checkpoint-every", 2, check=False)
+        self.assertEqual(done.returncode, 15, done.stderr)
+        self.assertIn("No space left on device; make room, or keep fewer (--checkpoint-keep)", done.stderr)
+        self.assertEqual(prun("ckpt", "verify", full).returncode, 0)
 
     def test_two_runs_do_not_write_to_one_folder(self):
         sets = [word for setting in [*SIZES, "steps=100000"] for word in ("--set", setting)]
