@@ -107,10 +107,13 @@ local function names_in_order(list)
   return table.concat(names, ", ")
 end
 
--- A strategy that splits nothing of the data must place something, or its ranks would all do the same; one without an
--- axis must do something else.
-local function require_effect(strategy, units, classes)
+-- A strategy that splits nothing of the data must place something, or its ranks would all do the same (one rank would
+-- not); one without an axis must do something else.
+local function require_effect(strategy, units, classes, mesh)
   if strategy.splits ~= "nothing" or strategy.pipeline then return end
+  local ranks = 1
+  for _, axis in ipairs(strategy.axes) do ranks = ranks * mesh.size_of[axis] end
+  if #strategy.axes > 0 and ranks == 1 then return end
   for _, unit in ipairs(units) do
     if #unit.layers > 0 or #unit.activations > 0 then return end
     if #strategy.axes == 0 and (unit.recompute or #unit.hooks > 0) then return end
@@ -158,7 +161,7 @@ function make.result(strategy, classes, mesh)
     units[i] = run(strategy, class)
     require_axes(strategy, units[i], mesh)
   end
-  require_effect(strategy, units, classes)
+  require_effect(strategy, units, classes, mesh)
   return { name = strategy.name, axes = strategy.axes, splits = strategy.splits, differs = strategy.differs,
            site = strategy.site, units = units }
 end

@@ -92,7 +92,8 @@ class TokenSplitter {
 
 void split_tokens(CompileState& state) {
   for (const Strategy& strategy : state.plan.strategies)
-    if (strategy.splits == Splits::tokens) TokenSplitter(state, strategy).run();
+    if (strategy.splits == Splits::tokens && state.plan.mesh.size(strategy.axes.front()) > 1)
+      TokenSplitter(state, strategy).run();
 }
 
 }  // namespace prun

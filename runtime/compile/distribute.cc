@@ -219,13 +219,15 @@ DistributeRule distribute_rule(const OpDef& op) {
   PRUN_CHECK(false, fmt::format("{} has no rule of distribution", op.name));
 }
 
-// Tokens first, then experts, then weights: what one axis inserts, the next passes on.
+// Tokens first, then experts, then weights: what one axis inserts, the next passes on. An axis of one rank splits
+// nothing.
 void distribute(CompileState& state) {
   split_tokens(state);
   split_experts(state);
   for (const Strategy& strategy : state.plan.strategies)
     for (const std::string& axis : strategy.axes)
-      if (strategy.splits == Splits::nothing && !(state.plan.pipeline && axis == state.plan.pipeline->axis))
+      if (strategy.splits == Splits::nothing && state.plan.mesh.size(axis) > 1 &&
+          !(state.plan.pipeline && axis == state.plan.pipeline->axis))
         Distributor(state, axis).run();
 }
 

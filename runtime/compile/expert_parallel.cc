@@ -47,7 +47,8 @@ void split_experts(CompileState& state) {
     bool places = std::any_of(strategy.units.begin(), strategy.units.end(),
                               [](const StrategyUnit& unit) { return !unit.layers.empty(); });
     if (strategy.splits == Splits::nothing || !places) continue;
-    for (const std::string& axis : strategy.axes) Distributor(state, axis).run();
+    for (const std::string& axis : strategy.axes)
+      if (state.plan.mesh.size(axis) > 1) Distributor(state, axis).run();
   }
   sum_loads(state);
 }

@@ -29,7 +29,7 @@ void GatheredParameters::gather(const ScheduleStep& step, int strategy, const Ho
   g.site = action.site;
   if (!action.keep) {
     g.pool = emitter_.pool_of(fmt::format("{}.gathered", state_.plan.strategies[strategy].name), Role::gathered,
-                              action.prefetch + 1);
+                              int64_t{action.prefetch} + 1);
     g.slot = emitter_.claim_slot(g.pool, "the all_gather of " + name, action.site, [&](int slot) {
       const auto held = holder_.find({g.pool, slot});
       if (held == holder_.end() || !gathered_[held->second].live) return std::string();

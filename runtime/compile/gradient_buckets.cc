@@ -48,7 +48,7 @@ void GradientBuckets::open_bucket(UnitId unit, const ScheduleStep& step) {
   Bucket& bucket = buckets_[unit];
   bucket.flat = add_tensor(state_.program, emitter_.name_of(u.name + ".grads", step.microbatch), Role::reduce,
                            {state_.master_dtype(), {state_.layouts[unit].padded}}, false, action->site);
-  const int pool = emitter_.pool_of("unreduced", Role::reduce, action->inflight + 1);
+  const int pool = emitter_.pool_of("unreduced", Role::reduce, int64_t{action->inflight} + 1);
   const int slot = emitter_.claim_slot(pool, "the gradient of " + u.name, action->site, [&](int wanted) {
     for (UnitId other : buckets_.ids())
       if (!buckets_[other].reduced && buckets_[other].slot == wanted)
@@ -245,6 +245,7 @@ void GradientBuckets::all_reduce_shard(const ScheduleStep& step, UnitId unit, in
   if (!index_.is_last(step)) return;
   const UnitStorage& storage = state_.storage[unit];
   const std::vector<std::string>& over = reduced_over_[unit];
+  if (state_.plan.mesh.size(action.axis) == 1) return reduced_once(unit, action);  // the sum of one
   if (std::find(over.begin(), over.end(), storage.axis) == over.end())
     throw plan_error(
         fmt::format("the gradients of '{}' are all-reduced over '{}' before they are scattered over '{}': "

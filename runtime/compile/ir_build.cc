@@ -23,11 +23,16 @@ BufferId add_buffer(Program& program, const std::string& name, Role role, int64_
 
 TensorId add_tensor(Program& program, const std::string& name, Role role, TensorType type, bool persistent,
                     const Site& site) {
+  const std::optional<int64_t> bytes = byte_count(type.dtype, type.shape);
+  if (!bytes)
+    throw plan_error(fmt::format("'{}' would be {}{}: more bytes than a program can have", name, dtype_name(type.dtype),
+                                 shape_text(type.shape)),
+                     site);
   Tensor tensor;
   tensor.name = name;
   tensor.dtype = type.dtype;
   tensor.shape = std::move(type.shape);
-  tensor.buffer = add_buffer(program, name, role, tensor.bytes(), persistent, site);
+  tensor.buffer = add_buffer(program, name, role, *bytes, persistent, site);
   program.tensors.push_back(std::move(tensor));
   return static_cast<int>(program.tensors.size()) - 1;
 }

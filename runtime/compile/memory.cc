@@ -175,9 +175,36 @@ int64_t place_pools(Program& program, Role role, int64_t base) {
   return next;
 }
 
+// A pool has no more slots than were handed out.
+void shrink_pools(Program& program) {
+  std::vector<int> used(program.pools.size(), 0);
+  for (const Buffer& buffer : program.buffers)
+    if (buffer.pool >= 0) used[buffer.pool] = std::max(used[buffer.pool], buffer.slot + 1);
+  for (int p = 0; p < std::ssize(used); ++p) program.pools[p].slots = std::min(program.pools[p].slots, used[p]);
+}
+
+// Buffers one after another, and pools of them, are a number of bytes.
+void require_countable(const Program& program) {
+  int64_t all = 0, of_pool = 0;
+  const auto add = [&](int64_t bytes, const std::string& name, const Site& site) {
+    if (!__builtin_add_overflow(all, bytes, &all)) return;
+    throw plan_error(fmt::format("with '{}' of {} bytes the memory of a rank is too large to be planned", name, bytes),
+                     site);
+  };
+  for (const Pool& pool : program.pools) {
+    if (__builtin_mul_overflow(pool.slot_bytes, pool.slots, &of_pool))
+      throw plan_error(fmt::format("{} slots of {} bytes are wanted for '{}': more than can be planned", pool.slots,
+                                   pool.slot_bytes, pool.name));
+    add(of_pool, pool.name, {});
+  }
+  for (const Buffer& buffer : program.buffers) add(buffer.bytes, buffer.name, buffer.site);
+}
+
 }  // namespace
 
 void assign_memory(Program& program) {
+  shrink_pools(program);
+  require_countable(program);
   std::vector<Packer> packers;
   for (const Body& body : program.bodies) packers.emplace_back(program, body);
   int64_t next = 0;

@@ -32,7 +32,7 @@ void OptimizerStep::update_offloaded(UnitId unit, TensorId clip, bool last) {
   if (storage.master_offloaded) away.insert(away.begin(), storage.master);
   const StreamId load = emitter_.stream(std::string(ops::load.name)),
                  store = emitter_.stream(std::string(ops::store.name));
-  const int pool = emitter_.pool_of("optimizer.staged", Role::optimizer, offload.offload_ahead + 1);
+  const int pool = emitter_.pool_of("optimizer.staged", Role::optimizer, int64_t{offload.offload_ahead} + 1);
   for (int64_t first = 0; first < storage.shard; first += most) {
     const Shape shape = {std::min(most, storage.shard - first)};
     const auto piece = [&](TensorId of) {

@@ -110,11 +110,11 @@ TensorId OpEmitter::parameter_view(UnitId unit, int parameter, TensorId flat, co
   return view->second;
 }
 
-int OpEmitter::pool_of(const std::string& name, Role role, int slots) {
+int OpEmitter::pool_of(const std::string& name, Role role, int64_t slots) {
   auto [found, fresh] = pool_index_.try_emplace(name, static_cast<int>(program_.pools.size()));
-  if (fresh) program_.pools.push_back({name, role, slots, 0});
+  if (fresh) program_.pools.push_back({name, role, 0, 0});
   Pool& pool = program_.pools[found->second];
-  pool.slots = std::max(pool.slots, slots);
+  pool.slots = std::max(pool.slots, static_cast<int>(std::min<int64_t>(slots, INT32_MAX)));
   return found->second;
 }
 

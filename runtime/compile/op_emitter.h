@@ -46,7 +46,7 @@ class OpEmitter : public EdgeBuilder {
   TensorId parameter_view(UnitId unit, int parameter, TensorId flat, const std::string& name);
 
   // The pool of that name, with at least so many slots.
-  int pool_of(const std::string& name, Role role, int slots);
+  int pool_of(const std::string& name, Role role, int64_t slots);
   // Slots are handed out in turn.
   int next_slot(int pool) { return slot_counter_[pool]++ % program_.pools[pool].slots; }
   // As next_slot; `holder` says what still holds a slot, "" when nothing does: then `what` is refused.

@@ -62,7 +62,7 @@ void StepBuilder::next_batch() {
   op.attrs.set("axis", state_.data_axes);
   if (microbatches > 1) op.attrs.set("micro", int64_t{microbatches});
   for (const Strategy& strategy : state_.plan.strategies)
-    if (strategy.splits == Splits::tokens) {
+    if (strategy.splits == Splits::tokens && state_.plan.mesh.size(strategy.axes.front()) > 1) {
       op.attrs.set("tokens_axis", strategy.axes.front());
       op.attrs.set("chunks", int64_t{2});
     }

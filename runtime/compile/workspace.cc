@@ -1,4 +1,6 @@
 // Scratch of library kernels as buffers like any other: live only while their op runs, so ops of one stream share.
+#include <fmt/format.h>
+
 #include "compile/compile_state.h"
 #include "compile/ir_build.h"
 
@@ -11,7 +13,9 @@ void add_workspaces(Program& program, const CompileOptions& options) {
       for (Op& op : stream.ops) {
         if (op.def->op_class != OpClass::compute) continue;
         int64_t bytes = options.workspace_bytes(program, op);
-        if (bytes <= 0) continue;
+        if (bytes < 0)
+          throw plan_error(fmt::format("{} would need more scratch than can be counted", op.def->name), op.site);
+        if (bytes == 0) continue;
         TensorId tensor = add_tensor(program, "scratch", Role::workspace, {Dtype::u8, {bytes}}, false, op.site);
         op.writes.push_back(tensor);
         op.attrs.set("workspace", bytes);

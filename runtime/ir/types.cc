@@ -55,6 +55,14 @@ bool is_countable(const Shape& shape) {
   return n <= static_cast<double>(kMostElements);
 }
 
+std::optional<int64_t> byte_count(Dtype dtype, const Shape& shape) {
+  constexpr int64_t kMost = int64_t{1} << 60;
+  int64_t bytes = dtype_bytes(dtype);
+  for (const int64_t dim : shape)
+    if (__builtin_mul_overflow(bytes, dim, &bytes)) return std::nullopt;
+  return bytes <= kMost ? std::optional(bytes) : std::nullopt;
+}
+
 std::string shape_text(const Shape& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
 
 }  // namespace prun

@@ -8,6 +8,7 @@ local arg = prun.args {
   model = { "gpt", "gpt, llama, moe, mlp, or one of odd_models.lua" },
   pp = 0, replicate = 0, dp = 0, cp = 0, ep = 0, tp = 0,
   data_parallel = { "ddp", "ddp, zero1, zero2, zero3, or zero3 with an option: keep, ahead, whole" },
+  wire = { "", "dtype in which zero1, zero2 and zero3 send" },
   schedule = "1f1b",
   split = "layers",
   transfer = "send",
@@ -52,6 +53,7 @@ local zero3 = { zero3 = {}, keep = { reshard_after_forward = false }, ahead = { 
 local function data_parallel()
   local options = zero3[arg.data_parallel] or {}
   if arg.offload then options.offload, options.offload_ahead, options.offload_piece = "optimizer", 1, "512 B" end
+  if arg.data_parallel ~= "ddp" then options.wire = arg.wire end
   if not zero3[arg.data_parallel] then
     options.axis = "dp"
     return prun[arg.data_parallel](options)

@@ -67,6 +67,10 @@ TEST(Types, NamesReadBack) {
   EXPECT_EQ(element_count({}), 1);
   EXPECT_EQ(element_count({3, 0}), 0);
   EXPECT_EQ(shape_text({2, 3}), "[2, 3]");
+  EXPECT_EQ(byte_count(Dtype::f32, {2, 3}), 24);
+  EXPECT_EQ(byte_count(Dtype::f32, {int64_t{1} << 58}), int64_t{1} << 60);
+  EXPECT_EQ(byte_count(Dtype::f32, {int64_t{1} << 59}), std::nullopt);
+  EXPECT_EQ(byte_count(Dtype::u8, {int64_t{1} << 32, int64_t{1} << 32}), std::nullopt);  // 0 modulo 2^64
 }
 
 }  // namespace
