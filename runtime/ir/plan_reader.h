@@ -14,7 +14,8 @@
 //     "eval": { "every", "batches", "data": as "data", "site": S } (or none),
 //     "optimizer": { "kind": "adamw", "lr", "weight_decay", "clip", its OptimizerTraits::numbers or "betas", "site": S,
 //                    "schedule": { "kind": "cosine" | "linear" | "warmup", "warmup", "steps", "least" } (or none) },
-//     "strategies": [ { "name", "axis", "differs", "site": S, "units": [ { "class", "sharded": bool, "shard_axis", "site": S,
+//     "strategies": [ { "name", "axis", "differs", "site": S, "units": [ { "class", "sharded": bool, "shard_axis",
+//     "site": S,
 //         "hooks": [ { "when": "before"|"after", "phase": "forward"|"backward", "intents": [
 //            { "kind", "target", "handle", "axis", "stream", "op", "text", "prefetch", "inflight", "bucket", "first",
 //              "keep_last", "site": S } ] } ] } ] } ]

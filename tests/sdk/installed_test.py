@@ -80,7 +80,7 @@ class Installed(unittest.TestCase):
         self.assertTrue(os.path.samefile(plugindir, self.prefix / "lib/prun/plugins"), plugindir)
         folder = self.here / "by hand"
         folder.mkdir()
-        run("sh", "-c", f'eval c++ -std=c++20 -O1 -shared -fPIC $(pkg-config --cflags prun) "{PIPE}" -o pipe.so',
+        run("sh", "-c", f'eval c++ -std=c++20 -O1 -shared -fPIC $(pkg-config --cflags prun) "{PIPE}" $(pkg-config --libs --static prun) -o pipe.so',
             env=config, cwd=folder)
         self.check_pipe(folder)
 

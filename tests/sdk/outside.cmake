@@ -3,4 +3,5 @@ cmake_minimum_required(VERSION 3.25)
 project(outside LANGUAGES CXX)
 set(CMAKE_CXX_STANDARD 20)
 find_package(prun 0.1 REQUIRED)
-prun_plugin(pipe SOURCES pipe_plugin.cc LOCAL_ONLY)
+find_package(OpenSSL REQUIRED)  # of the library's handshake
+prun_plugin(pipe SOURCES pipe_plugin.cc LINKS prun::sdk OpenSSL::Crypto LOCAL_ONLY)

@@ -19,9 +19,9 @@ struct Options {
   bool help = false, json = false;
   bool explain = false;  // plugins
   bool check_finite = false, time_passes = false;
-  bool prove = false;  // run, check: run the plan, made small, beside one rank
+  bool prove = false;        // run, check: run the plan, made small, beside one rank
   int check_replicas = 100;  // steps; 0: never
-  std::string after;   // dump: the pass whose result is printed
+  std::string after;         // dump: the pass whose result is printed
   LaunchOptions launch;
   WorldOptions world;  // without the rank's place and device, which a rank fills in
   std::string device = "cpu", device_options;
