@@ -1,5 +1,6 @@
 // Copies between boxes of tensors in memory.
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 

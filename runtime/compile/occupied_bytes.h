@@ -3,6 +3,7 @@
 // A segment tree over time. Surprising fact: nobody looks at buffers one by one. A node keeps the union of the bytes
 // of all that live in its span, and since buffers lie close together such a union is a few runs.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <utility>

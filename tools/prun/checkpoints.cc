@@ -5,6 +5,8 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <cerrno>
+
 #include "base/error.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/reader.h"

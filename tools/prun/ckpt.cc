@@ -2,6 +2,7 @@
 // needed; data are mapped and never held whole.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
