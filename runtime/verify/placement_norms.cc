@@ -48,7 +48,8 @@ std::vector<PlacementFlow::Square> PlacementFlow::squares_of(const OpContext& co
         AxisPlacements axes = on_axes(piece.by_axis);
         const bool padding = axes[layout.axis].kind == PlacementKind::zero;
         if (!padding) axes[layout.axis] = shard(kFlat);
-        if (!by_piece) add(axes, weight, segment.state);
+        // Elements before the first start weigh 1.
+        if (!by_piece || starts.empty() || piece.begin < starts.front()) add(axes, weight, segment.state);
         for (size_t p = 0; by_piece && p < starts.size(); p++) {
           const int64_t end = p + 1 < starts.size() ? starts[p + 1] : layout.elements * sizes_[layout.axis];
           if (std::max(starts[p], piece.begin) < std::min(end, piece.end)) add(axes, weights[p], segment.state);
