@@ -42,7 +42,7 @@ int64_t mapped_bytes() {
 
 // Does it `times` times in each of four rounds, after one that does not count. "" or what grew in every round, memory
 // by `least_bytes` a time or more.
-std::string kept_by(int times, const std::string& what, const std::function<void()>& once, int64_t least_bytes = 8) {
+std::string kept_in_rounds(int times, const std::string& what, const std::function<void()>& once, int64_t least_bytes) {
   constexpr int64_t kPage = 4096;
   struct Held {
     int64_t descriptors, threads, allocated, mapped;
@@ -74,6 +74,16 @@ std::string kept_by(int times, const std::string& what, const std::function<void
     return fmt::format("the plugin left memory mapped: {} bytes more after {} {}, {} bytes each", lost(&Held::mapped),
                        all, what, lost(&Held::mapped) / all);
   return "";
+}
+
+// What was kept in three goes one after another: what a library's threads take at their own time was not leaked.
+std::string kept_by(int times, const std::string& what, const std::function<void()>& once, int64_t least_bytes = 8) {
+  std::string kept;
+  for (int go = 0; go < 3; ++go) {
+    kept = kept_in_rounds(times, what, once, least_bytes);
+    if (kept.empty()) return "";
+  }
+  return kept;
 }
 
 TEST(Open, OpeningAndClosingLeavesNothing) {
