@@ -222,6 +222,7 @@ return function(given)
   result.loss, result.steps, result.seed, result.micro = loss.id, plan.steps, plan.seed, plan.micro
   result.reduce, result.dtype, result.data = plan.reduce, plan.dtype, source
   result.batch_axes = axes
+  if model.options then result.model = { name = model.name, arguments = model.options } end
   if plan.eval then result.eval = evaluation.result(plan.eval, plan, model) end
   if plan.report then result.report = report_result(plan.report, host.site_of_word(site, "report")) end
   result.optimizer = optimizer.result(plan.optimizer, plan.steps)

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -36,6 +38,34 @@ std::map<std::string, SavedTensor> read_tensors(const Json& all) {
   return tensors;
 }
 
+Json attr_json(const Attr& attr) {
+  if (const double* number = std::get_if<double>(&attr); number != nullptr && !std::isfinite(*number)) return "inf";
+  return std::visit([](const auto& value) { return Json(value); }, attr);
+}
+
+Attr read_attr(const Json& json) {
+  if (json.is_string() && json.get<std::string>() == "inf") return std::numeric_limits<double>::infinity();
+  if (json.is_string()) return json.get<std::string>();
+  if (json.is_number_integer()) return json.get<int64_t>();
+  if (json.is_number()) return json.get<double>();
+  return json.get<std::vector<double>>();
+}
+
+Json model_json(const ModelDescription& model) {
+  Json arguments = Json::object();
+  for (const auto& [name, value] : model.arguments.values()) arguments[name] = attr_json(value);
+  return {{"name", model.name}, {"arguments", std::move(arguments)}};
+}
+
+// Checkpoints of before have none.
+ModelDescription read_model(const Json& json) {
+  ModelDescription model;
+  if (!json.is_object()) return model;
+  model.name = json.at("name").get<std::string>();
+  for (const auto& [name, value] : json.at("arguments").items()) model.arguments.set(name, read_attr(value));
+  return model;
+}
+
 Error invalid(const std::string& path, const std::string& what) {
   return Error(Exit::checkpoint_invalid, fmt::format("{}: {}", path, what));
 }
@@ -55,6 +85,7 @@ std::string index_text(const Index& index) {
                      {"program", index.program},
                      {"data", index.data},
                      {"learning_rate", index.rate},
+                     {"model", model_json(index.model)},
                      {"tensors", tensors_json(index.tensors)}};
   return json.dump(1) + "\n";
 }
@@ -79,6 +110,7 @@ Index read_index(const std::string& folder) {
     index.program = json.at("program").get<std::string>();
     index.data = json.at("data").get<std::string>();
     index.rate = json.at("learning_rate").get<std::string>();
+    index.model = read_model(json.value("model", Json()));
     index.tensors = read_tensors(json.at("tensors"));
     return index;
   } catch (const Json::exception& error) {

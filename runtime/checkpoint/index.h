@@ -5,10 +5,12 @@
 #include <string>
 #include <vector>
 
+#include "ir/model_description.h"
 #include "ir/types.h"
 
 namespace prun::checkpoint {
 
+inline constexpr const char* kOptimizerPrefix = "optimizer.";  // names of its state begin so
 inline constexpr int kFormat = 1;  // raised when a reader of before would misread
 
 // A box of a logical tensor, in one file under the tensor's name.
@@ -34,6 +36,7 @@ struct Index {
   std::string program;     // SHA-256 of the job
   std::string data, rate;  // what the data and the learning rate were, in words
   int64_t samples = 0;     // of the data that were read
+  ModelDescription model;  // its name is "" where the plan had a model of its own
   std::map<std::string, SavedTensor> tensors;
 };
 

@@ -26,10 +26,11 @@ Error damaged(const std::string& path, const std::string& what) {
   return Error(Exit::checkpoint_invalid, fmt::format("{}: {}", path, what));
 }
 
-std::string header_of(const std::vector<PieceToWrite>& pieces) {
+std::string header_of(const std::vector<PieceToWrite>& pieces, bool sharded) {
   Json header, places = Json::object();
   for (const PieceToWrite& piece : pieces) places[piece.name] = {{"saved_offsets", piece.offset}};
-  header["__metadata__"] = {{"format", "pt"}, {"DCP_VERSION", "1.0"}, {"DCP_SHARDING_INFO", places.dump()}};
+  header["__metadata__"] = {{"format", "pt"}};
+  if (sharded) header["__metadata__"].update({{"DCP_VERSION", "1.0"}, {"DCP_SHARDING_INFO", places.dump()}});
   int64_t at = 0;
   for (const PieceToWrite& piece : pieces) {
     const int64_t end = at + element_count(piece.shape) * dtype_bytes(piece.dtype);
@@ -85,9 +86,9 @@ int64_t dtype_bytes_of(const std::string& name) {
 }
 
 std::vector<std::string> write_safetensors(const std::string& path, const std::vector<PieceToWrite>& pieces,
-                                           const std::function<bool()>& cancelled) {
+                                           const std::function<bool()>& cancelled, bool sharded) {
   Output output(path);
-  const std::string header = header_of(pieces);
+  const std::string header = header_of(pieces, sharded);
   const uint64_t length = header.size();  // little-endian, as all machines that prun runs on
   output.write(&length, sizeof length);
   output.write(header.data(), header.size());
@@ -152,6 +153,7 @@ void SafetensorsFile::read_header() {
         throw damaged(path_, fmt::format("tensor {} ends at byte {} of {}: the file is cut", name,
                                          range.empty() ? 0 : range.back(), data_bytes));
       tensor.data = data + range[0];
+      tensor.at = 8 + static_cast<int64_t>(length) + range[0];
       tensor.bytes = range[1] - range[0];
       tensors_.emplace(name, std::move(tensor));
     } catch (const Json::exception&) {

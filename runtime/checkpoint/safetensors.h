@@ -24,9 +24,10 @@ struct PieceToWrite {
   std::function<void(std::byte* to, int64_t first, int64_t count)> fill;
 };
 
-// Writes the file and waits for the disk; returns the SHA-256 of each piece's data. Throws checkpoint_write.
+// Writes the file and waits for the disk; returns the SHA-256 of each piece's data. `sharded`: with where each piece lies
+// in its tensor. Throws checkpoint_write.
 std::vector<std::string> write_safetensors(const std::string& path, const std::vector<PieceToWrite>& pieces,
-                                           const std::function<bool()>& cancelled);
+                                           const std::function<bool()>& cancelled, bool sharded = true);
 
 // A file mapped for reading. Throws checkpoint_invalid for what is not a safetensors file, or a cut one.
 class SafetensorsFile {
@@ -35,7 +36,7 @@ class SafetensorsFile {
     std::string dtype;
     Shape shape;
     const std::byte* data = nullptr;
-    int64_t bytes = 0;
+    int64_t at = 0, bytes = 0;  // in the file
   };
   explicit SafetensorsFile(const std::string& path);
   ~SafetensorsFile();

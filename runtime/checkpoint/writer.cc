@@ -128,6 +128,7 @@ void Writer::commit_all(int64_t step) {
   const DataSource& data = program_.step().data;
   index.data = data.path.empty() ? data.kind : fmt::format("{} {} ({} bytes)", data.kind, data.path, data.file_bytes);
   index.rate = rate_text(program_.schedule.learning_rate);
+  index.model = program_.model;
   index.samples = step * data.global_batch;
   for (int rank = 0; rank < program_.mesh.ranks(); ++rank) {
     const std::string path = manifest(staging, rank);

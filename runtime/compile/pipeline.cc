@@ -81,6 +81,7 @@ void run_passes(Scope scope, CompileState& state, int rank_class = -1) {
 Program describe(const Plan& plan, const CompileOptions& options) {
   Program program;
   program.name = plan.path;
+  program.model = plan.model;
   program.mesh = plan.mesh;
   program.device = options.device;
   program.rank_order = plan.rank_order;

@@ -9,6 +9,7 @@
 #include "ir/graph.h"
 #include "ir/learning_rate.h"
 #include "ir/mesh.h"
+#include "ir/model_description.h"
 #include "ir/program.h"
 
 namespace prun {
@@ -151,6 +152,7 @@ struct Plan {
   Site mesh_site;
   // Level 1 and 2.
   Graph graph;  // shapes are whole, for one microbatch of one rank's share of the batch
+  ModelDescription model;
   Data data;
   std::optional<Evaluation> evaluation;
   std::optional<Report> report;

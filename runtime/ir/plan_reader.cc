@@ -428,12 +428,14 @@ void read(const Field& field, Report& report) {
   if (report.every < 1) field.at("every").fail("at least 1");
 }
 
+void read(const Field& field, ModelDescription& model) { field.need("name", model.name, "arguments", model.arguments); }
+
 void read_training(const Field& root, Plan& plan) {
   std::string reduce;
   plan.graph = read_graph(root);
   root.need("steps", plan.steps, "seed", plan.seed, "dtype", plan.param_dtype, "data", plan.data, "strategies",
             plan.strategies, "batch_axes", plan.batch_axes);
-  root.may("reduce", reduce, "micro", plan.microbatches);
+  root.may("reduce", reduce, "micro", plan.microbatches, "model", plan.model);
   plan.rank_order = reduce == "rank_order";
   if (root.has("eval")) root.need("eval", plan.evaluation.emplace());
   if (root.has("report")) root.need("report", plan.report.emplace());

@@ -12,6 +12,7 @@
 #include "ir/ids.h"
 #include "ir/learning_rate.h"
 #include "ir/mesh.h"
+#include "ir/model_description.h"
 #include "ir/op_def.h"
 #include "ir/state.h"
 #include "ir/types.h"
@@ -140,6 +141,7 @@ struct Pool {
 
 struct Program {
   std::string name;  // the plan's path as typed
+  ModelDescription model;
   Mesh mesh;
   std::string device = "cpu";
   bool rank_order = false;  // reductions sum in rank order

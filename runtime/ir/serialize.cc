@@ -18,7 +18,7 @@ using archive::bad;
 using archive::Like;
 
 constexpr std::string_view kMagic = "PRUNJOB";
-constexpr char kVersion = 7;  // raise it whenever a visit function below changes
+constexpr char kVersion = 8;  // raise it whenever a visit function below changes
 constexpr size_t kDigestBytes = 32;
 constexpr size_t kHeaderBytes = kMagic.size() + 1 + kDigestBytes;
 
@@ -42,6 +42,7 @@ static_assert(static_cast<int>(Role::snapshot) + 1 == kRoles);
 
 // One visit function per struct; order is the format.
 // clang-format off
+template <class A> void visit(A& a, Like<ModelDescription> auto& v) { a(v.name, v.arguments); }
 template <class A> void visit(A& a, Like<Site> auto& v) { a(v.file, v.line); }
 template <class A> void visit(A& a, Like<Axis> auto& v) { a(v.name, v.size); }
 template <class A> void visit(A& a, Like<Edge> auto& v) { a(v.stream, v.index, v.back); }
@@ -123,7 +124,7 @@ void visit(A& a, Like<Op> auto& v) {
 
 template <class A>
 void visit(A& a, Like<Program> auto& v) {
-  a(v.name, v.mesh, v.device, v.rank_order, v.buffers, v.tensors, v.pools, v.state, v.bodies, v.schedule,
+  a(v.name, v.model, v.mesh, v.device, v.rank_order, v.buffers, v.tensors, v.pools, v.state, v.bodies, v.schedule,
     v.tokens_per_step, v.sample_word, v.arena_bytes, v.host_arena_bytes);
   for (auto& bytes : v.role_bytes) a(bytes);
   for (auto& bytes : v.host_role_bytes) a(bytes);

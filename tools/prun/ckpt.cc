@@ -1,5 +1,5 @@
 // prun ckpt ls|show|verify|diff: what a folder of checkpoints holds. A checkpoint says everything itself, so no plan is
-// needed; data are mapped and never held whole.
+// needed; data are mapped and never held whole. The verbs that make files stand in ckpt_convert.cc.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,7 +10,9 @@
 #include "base/text.h"
 #include "checkpoint/box_copy.h"
 #include "checkpoint/folder.h"
+#include "checkpoint/hf_folder.h"
 #include "checkpoint/reader.h"
+#include "ckpt.h"
 #include "commands.h"
 #include "options.h"
 
@@ -56,6 +58,7 @@ int list(const Options& options, const std::string& folder) {
 }
 
 int show(const Options& options, const std::string& folder) {
+  if (checkpoint::is_hf_folder(folder)) return ckpt_show_hf(options, folder);
   const Reader reader(checkpoint::resolve(folder));
   Json all = summary(reader);
   if (!options.json) {
@@ -143,25 +146,37 @@ int diff(const Options& options, const std::string& one, const std::string& othe
   return static_cast<int>(found.empty() ? Exit::ok : Exit::check_failed);
 }
 
+struct Verb {
+  const char* name;
+  size_t folders;
+  const char* more;  // what its example ends with
+  int (*run)(const Options&);
+};
+const Verb kVerbs[] = {
+    {"ls", 1, "", [](const Options& o) { return list(o, o.operands[1]); }},
+    {"show", 1, "", [](const Options& o) { return show(o, o.operands[1]); }},
+    {"verify", 1, "", [](const Options& o) { return verify(o, o.operands[1]); }},
+    {"diff", 2, " runs/b", [](const Options& o) { return diff(o, o.operands[1], o.operands[2]); }},
+    {"reshard", 1, " --ranks 4 --out runs/b", ckpt_reshard},
+    {"export", 1, " --format hf --out model", ckpt_export},
+    {"import", 1, " --out runs/b", ckpt_import},
+};
+
 }  // namespace
 
 int ckpt_command(Options& options) {
   const std::vector<std::string>& words = options.operands;
-  const std::string verb = words.empty() ? "" : words[0];
-  const size_t folders = verb == "diff" ? 2 : 1;
-  const std::vector<std::string> verbs = {"ls", "show", "verify", "diff"};
-  if (std::find(verbs.begin(), verbs.end(), verb) == verbs.end())
-    throw usage_error(verb.empty() ? "prun ckpt what? One of: ls, show, verify, diff"
-                                   : fmt::format("prun ckpt has no '{}'{}; one of: {}", verb, did_you_mean(verb, verbs),
-                                                 join(verbs, ", ")));
-  if (words.size() != folders + 1)
-    throw usage_error(fmt::format("prun ckpt {} wants {}, as in: prun ckpt {} runs/a{}", verb,
-                                  counted(static_cast<int64_t>(folders), "folder"), verb,
-                                  folders > 1 ? " runs/b" : ""));
-  if (verb == "ls") return list(options, words[1]);
-  if (verb == "show") return show(options, words[1]);
-  if (verb == "verify") return verify(options, words[1]);
-  return diff(options, words[1], words[2]);
+  std::vector<std::string> names;
+  for (const Verb& verb : kVerbs) names.emplace_back(verb.name);
+  if (words.empty()) throw usage_error(fmt::format("prun ckpt what? One of: {}", join(names, ", ")));
+  const auto verb = std::find_if(std::begin(kVerbs), std::end(kVerbs), [&](const Verb& v) { return words[0] == v.name; });
+  if (verb == std::end(kVerbs))
+    throw usage_error(fmt::format("prun ckpt has no '{}'{}; one of: {}", words[0], did_you_mean(words[0], names),
+                                  join(names, ", ")));
+  if (words.size() != verb->folders + 1)
+    throw usage_error(fmt::format("prun ckpt {} wants {}, as in: prun ckpt {} runs/a{}", verb->name,
+                                  counted(static_cast<int64_t>(verb->folders), "folder"), verb->name, verb->more));
+  return verb->run(options);
 }
 
 }  // namespace prun

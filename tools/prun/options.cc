@@ -78,8 +78,8 @@ const Command kCommands[] = {
      "what prun has here: memory, limits, transports, devices, and what to do about problems", doctor_command},
     {"conform", kConform, "prun conform PLUGIN [ITEM]",
      "try a transport or a device with the suite for all of them; ITEM:CASE: one case of an item", conform_command},
-    {"ckpt", kCkpt, "prun ckpt ls|show|verify|diff DIR ..",
-     "what a folder of checkpoints holds, whether one is whole, how two differ", ckpt_command},
+    {"ckpt", kCkpt, "prun ckpt VERB DIR ..",
+     "checkpoints: ls, show, verify, diff, reshard; export to and import from Hugging Face", ckpt_command},
     {"bench", kBench, "prun bench OP[,OP] [..]", "collectives by size over a transport, in nccl-tests' columns",
      bench_command},
 };
@@ -156,6 +156,10 @@ void define_options(CLI::App& app, Commands command, Options& o) {
   define.whole(kRun, "--checkpoint-keep", "N", o.checkpoint.keep, 1, "remove all but the newest N (default: keep all)");
   define.text(kRun, "--resume", "auto|PATH", o.checkpoint.resume,
               "go on from a checkpoint; auto: the newest whole one in --checkpoint, if any");
+  define.text(kCkpt, "--out", "FOLDER", o.ckpt.out, "reshard, export, import: the folder to make");
+  define.text(kCkpt, "--format", "hf", o.ckpt.format, "export: hf, a folder that transformers loads");
+  define.whole(kCkpt, "--ranks", "N", o.ckpt.ranks, 1, "reshard: how many ranks share the files");
+  define.whole(kCkpt, "--file-mib", "N", o.ckpt.file_mib, 1, "export: the most of a file, in MiB (default 5000)");
   define.whole(kSpans | kCheck | kDump, "--nnodes", "N", o.launch.nnodes, 1, "nodes of the job (default 1)");
   define.whole(kRun | kBench, "--node-rank", "I", o.launch.node_rank, 0, "which of them this is, from 0");
   define.text(kSpans, "--rendezvous", "HOST:PORT", o.launch.rendezvous, "where node 0 listens; needed with --nnodes");

@@ -6,6 +6,7 @@
 
 #include "bench/settings.h"
 #include "checkpoints.h"
+#include "ckpt.h"
 #include "comm/comm.h"
 #include "launch/launch.h"
 
@@ -31,6 +32,7 @@ struct Options {
   std::string metrics, trace;
   CheckpointSettings checkpoint;
   BenchSettings bench;
+  CkptSettings ckpt;
 
   std::string program, lua_dir;  // this executable, and the DSL that it finds
 };

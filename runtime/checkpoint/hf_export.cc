@@ -1,0 +1,128 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "checkpoint/convert.h"
+#include "checkpoint/folder.h"
+#include "checkpoint/hf_architecture.h"
+#include "checkpoint/safetensors.h"
+#include "checkpoint/window.h"
+
+namespace prun::checkpoint {
+namespace {
+
+const HfArchitecture& require_architecture(const Weights& weights) {
+  std::vector<std::string> ours;
+  for (const HfArchitecture& one : hf_architectures()) ours.push_back("prun.models." + one.ours);
+  const std::string have = join(ours, ", ");
+  if (weights.model.name.empty())
+    throw Error(Exit::checkpoint_invalid,
+                fmt::format("{} does not say which model it holds: its plan had a model of its own, or an older prun "
+                            "wrote it; a Hugging Face form have {}",
+                            weights.folder, have));
+  const HfArchitecture* architecture = hf_architecture_for(weights.model.name);
+  if (architecture == nullptr)
+    throw Error(Exit::checkpoint_invalid,
+                fmt::format("{} holds the model '{}', which has no Hugging Face form; {} have one", weights.folder,
+                            weights.model.name, have));
+  return *architecture;
+}
+
+// A model of a plan's own may have the name of one of ours.
+void require_tensors(const Weights& weights, const HfArchitecture& architecture, const std::vector<HfTensor>& tensors) {
+  for (const HfTensor& tensor : tensors) {
+    const auto found = weights.tensors.find(tensor.ours);
+    if (found != weights.tensors.end() && found->second.shape == tensor.whole) continue;
+    throw Error(Exit::checkpoint_invalid,
+                fmt::format("{}: as {} it should have {} {}, and it has {}", weights.folder, architecture.theirs,
+                            tensor.ours, shape_text(tensor.whole),
+                            found == weights.tensors.end() ? "none" : shape_text(found->second.shape)));
+  }
+}
+
+nlohmann::ordered_json config_of(const HfArchitecture& architecture, const Weights& weights) {
+  const Attrs& arguments = weights.model.arguments;
+  const std::string dtype = weights.tensors.begin()->second.dtype == Dtype::f64 ? "float64" : "float32";
+  nlohmann::ordered_json config = {{"architectures", {architecture.theirs}}, {"model_type", architecture.type}};
+  config.update(architecture.config(arguments));
+  config.update({{"vocab_size", arguments.integer("vocab")},
+                 {"tie_word_embeddings", arguments.integer("tied") != 0},
+                 {"bos_token_id", nullptr},
+                 {"eos_token_id", nullptr},
+                 {"use_cache", true},
+                 {"torch_dtype", dtype}});
+  return config;
+}
+
+int64_t bytes_of(const HfTensor& tensor, const Weights& weights) {
+  return element_count(tensor.shape) * dtype_bytes(weights.tensors.at(tensor.ours).dtype);
+}
+
+// Which tensors go to one file.
+std::vector<std::vector<HfTensor>> divide(const std::vector<HfTensor>& all, const Weights& weights, int64_t most) {
+  std::vector<std::vector<HfTensor>> files(1);
+  int64_t in_file = 0;
+  for (const HfTensor& tensor : all) {
+    const int64_t bytes = bytes_of(tensor, weights);
+    if (in_file > 0 && in_file + bytes > most) {
+      files.emplace_back();
+      in_file = 0;
+    }
+    files.back().push_back(tensor);
+    in_file += bytes;
+  }
+  return files;
+}
+
+void write_files(const Weights& weights, const std::vector<HfTensor>& tensors, const std::string& folder,
+                 int64_t file_bytes, const Advance& advance) {
+  int64_t total = 0, done = 0;
+  for (const HfTensor& tensor : tensors) total += bytes_of(tensor, weights);
+  const auto files = divide(tensors, weights, file_bytes);
+  nlohmann::ordered_json map = nlohmann::ordered_json::object();
+  for (size_t k = 0; k < files.size(); ++k) {
+    const std::string name = files.size() == 1 ? "model.safetensors"
+                                               : fmt::format("model-{:05}-of-{:05}.safetensors", k + 1, files.size());
+    std::vector<PieceToWrite> pieces;
+    for (const HfTensor& tensor : files[k]) {
+      const Dtype dtype = weights.tensors.at(tensor.ours).dtype;
+      Shape shape;
+      for (const int d : tensor.order) shape.push_back(tensor.shape[d]);
+      const auto window =
+          std::make_shared<Window>(weights, tensor.ours, tensor.offset, tensor.shape, tensor.order, dtype);
+      pieces.push_back({tensor.theirs, dtype, shape, {}, [=, &done, &advance](std::byte* to, int64_t first, int64_t n) {
+                          window->read(to, first, n);
+                          advance(done += n * dtype_bytes(dtype), total);
+                        }});
+      map[tensor.theirs] = name;
+    }
+    write_safetensors(folder + "/" + name, pieces, [] { return false; }, false);
+  }
+  if (files.size() == 1) return;
+  const nlohmann::ordered_json index = {{"metadata", {{"total_size", total}}}, {"weight_map", std::move(map)}};
+  write_file(folder + "/model.safetensors.index.json", index.dump(2) + "\n");
+}
+
+}  // namespace
+
+void export_hf(const Weights& weights, const std::string& out, int64_t file_bytes, const Advance& advance) {
+  const HfArchitecture& architecture = require_architecture(weights);
+  const std::vector<HfTensor> tensors = architecture.tensors(architecture.settled(weights.model.arguments));
+  require_tensors(weights, architecture, tensors);
+  if (std::filesystem::exists(out) && !std::filesystem::is_empty(out))
+    throw usage_error(fmt::format("{} has files already: --out names a folder that is made", out));
+  const std::string staging = fmt::format("{}.{}.tmp", out, getpid());
+  make_folder(staging);
+  write_files(weights, tensors, staging, file_bytes, advance);
+  write_file(staging + "/config.json", config_of(architecture, weights).dump(2) + "\n");
+  sync_folder(staging);
+  if (std::rename(staging.c_str(), out.c_str()) != 0) throw write_failed(out, errno);
+}
+
+}  // namespace prun::checkpoint

@@ -1,0 +1,196 @@
+#include "checkpoint/weights.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <functional>
+
+#include "base/error.h"
+#include "checkpoint/data_file.h"
+
+namespace prun::checkpoint {
+namespace {
+
+constexpr int64_t kBlockBytes = int64_t{8} << 20;  // that are read before they are put where they belong
+constexpr int64_t kTile = 32;                      // rows and columns that are turned at once, within the cache
+
+// A box of a piece, in the order of the file's dims.
+struct Region {
+  Shape begin, count;      // within the piece
+  int64_t to = 0;          // element of the destination
+  Shape to_strides;
+  int64_t elements() const { return element_count(count); }
+};
+
+Shape file_shape(const WeightPiece& piece) {
+  Shape shape;
+  for (const int d : piece.order) shape.push_back(piece.shape[d]);
+  return shape;
+}
+
+// What the box and the piece have in common; no elements where that is nothing.
+Region common_region(const WeightPiece& piece, const Box& box) {
+  Region region;
+  region.to = box.first;
+  Shape begin, count;
+  for (size_t d = 0; d < box.shape.size(); ++d) {
+    const int64_t from = std::max(box.offset[d], piece.offset[d]),
+                  end = std::min(box.offset[d] + box.shape[d], piece.offset[d] + piece.shape[d]);
+    if (from >= end) return {{0}, {0}, 0, {1}};
+    begin.push_back(from - piece.offset[d]);
+    count.push_back(end - from);
+    region.to += (from - box.offset[d]) * box.strides[d];
+  }
+  for (const int d : piece.order) {
+    region.begin.push_back(begin[d]);
+    region.count.push_back(count[d]);
+    region.to_strides.push_back(box.strides[d]);
+  }
+  return region;
+}
+
+// The region's elements from the file, one after another. Runs that follow each other are one read.
+void read_region(const WeightPiece& piece, const Region& region, std::byte* to) {
+  const Shape shape = file_shape(piece);
+  const int64_t size = dtype_bytes(piece.dtype);
+  int64_t run = 1;
+  size_t outer = shape.size();
+  while (outer > 0) {
+    --outer;
+    run *= region.count[outer];
+    if (region.count[outer] != shape[outer]) break;
+  }
+  const int64_t runs = region.elements() / run;
+  for (int64_t r = 0; r < runs; ++r) {
+    int64_t at = 0, stride = 1, row = r;
+    for (size_t d = shape.size(); d-- > 0; stride *= shape[d]) {
+      at += region.begin[d] * stride;
+      if (d >= outer) continue;
+      at += row % region.count[d] * stride;
+      row /= region.count[d];
+    }
+    piece.file->read(piece.at + at * size, run * size, to);
+    to += run * size;
+  }
+}
+
+float widen_bf16(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
+
+float widen_f16(uint16_t bits) {
+  const uint32_t sign = uint32_t{bits} >> 15 << 31, exponent = bits >> 10 & 31, fraction = bits & 1023;
+  if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000u | fraction << 13);
+  if (exponent != 0) return std::bit_cast<float>(sign | (exponent + 112) << 23 | fraction << 13);
+  const float tiny = static_cast<float>(fraction) * 0x1p-24f;  // a subnormal
+  return sign != 0 ? -tiny : tiny;
+}
+
+// Puts elements that lie one after another, `count` of each dim, where the strides say.
+template <class From, class To, class Convert>
+void scatter(const From* from, const Shape& count, size_t dim, To* to, const Shape& strides, const Convert& convert) {
+  const size_t left = count.size() - dim;
+  if (left == 0) {
+    *to = convert(*from);
+  } else if (left == 1) {
+    for (int64_t i = 0; i < count[dim]; ++i) to[i * strides[dim]] = convert(from[i]);
+  } else if (left == 2) {
+    const int64_t rows = count[dim], columns = count[dim + 1];
+    for (int64_t r0 = 0; r0 < rows; r0 += kTile)
+      for (int64_t c0 = 0; c0 < columns; c0 += kTile)
+        for (int64_t r = r0; r < std::min(rows, r0 + kTile); ++r)
+          for (int64_t c = c0; c < std::min(columns, c0 + kTile); ++c)
+            to[r * strides[dim] + c * strides[dim + 1]] = convert(from[r * columns + c]);
+  } else {
+    const int64_t inner = element_count(Shape(count.begin() + static_cast<int64_t>(dim) + 1, count.end()));
+    for (int64_t i = 0; i < count[dim]; ++i)
+      scatter(from + i * inner, count, dim + 1, to + i * strides[dim], strides, convert);
+  }
+}
+
+template <class From, class Convert>
+void scatter_as(Dtype dtype, const std::byte* from, const Region& r, std::byte* to, const Convert& convert) {
+  const From* source = reinterpret_cast<const From*>(from);
+  if (dtype == Dtype::f64)
+    scatter(source, r.count, 0, reinterpret_cast<double*>(to) + r.to, r.to_strides,
+            [&](From x) { return static_cast<double>(convert(x)); });
+  else
+    scatter(source, r.count, 0, reinterpret_cast<float*>(to) + r.to, r.to_strides,
+            [&](From x) { return static_cast<float>(convert(x)); });
+}
+
+void convert_region(Dtype from_dtype, const std::byte* from, const Region& r, Dtype dtype, std::byte* to) {
+  switch (from_dtype) {
+    case Dtype::f64: return scatter_as<double>(dtype, from, r, to, [](double x) { return x; });
+    case Dtype::f32: return scatter_as<float>(dtype, from, r, to, [](float x) { return x; });
+    case Dtype::bf16: return scatter_as<uint16_t>(dtype, from, r, to, widen_bf16);
+    case Dtype::f16: return scatter_as<uint16_t>(dtype, from, r, to, widen_f16);
+    default: PRUN_CHECK(false, fmt::format("weights of {}", dtype_name(from_dtype)));
+  }
+}
+
+template <class T>
+void move_as(const std::byte* from, const Region& r, std::byte* to) {
+  scatter(reinterpret_cast<const T*>(from), r.count, 0, reinterpret_cast<T*>(to) + r.to, r.to_strides,
+          [](T x) { return x; });
+}
+
+void move_region(int64_t size, const std::byte* from, const Region& r, std::byte* to) {
+  if (size == 8) return move_as<uint64_t>(from, r, to);
+  if (size == 4) return move_as<uint32_t>(from, r, to);
+  if (size == 2) return move_as<uint16_t>(from, r, to);
+  move_as<uint8_t>(from, r, to);
+}
+
+using Place = std::function<void(const WeightPiece&, const std::byte*, const Region&)>;
+
+// Reads the region in parts that fit the buffer.
+void read_in_parts(const WeightPiece& piece, const Region& region, std::vector<std::byte>& buffer, const Place& place) {
+  const int64_t bytes = region.elements() * dtype_bytes(piece.dtype);
+  if (bytes <= kBlockBytes) {
+    buffer.resize(static_cast<size_t>(bytes));
+    read_region(piece, region, buffer.data());
+    return place(piece, buffer.data(), region);
+  }
+  size_t d = 0;
+  while (region.count[d] == 1) ++d;
+  const int64_t step = std::max<int64_t>(1, kBlockBytes / (bytes / region.count[d]));
+  for (int64_t first = 0; first < region.count[d]; first += step) {
+    Region part = region;
+    part.begin[d] += first;
+    part.count[d] = std::min(step, region.count[d] - first);
+    part.to += first * region.to_strides[d];
+    read_in_parts(piece, part, buffer, place);
+  }
+}
+
+void read_pieces(const std::string& folder, const std::string& name, const Weight& weight, const Box& box,
+                 const Place& place) {
+  std::vector<std::byte> buffer;
+  int64_t found = 0;
+  for (const WeightPiece& piece : weight.pieces) {
+    const Region region = common_region(piece, box);
+    if (region.elements() == 0) continue;
+    found += region.elements();
+    read_in_parts(piece, region, buffer, place);
+  }
+  if (found != box.elements())
+    throw Error(Exit::checkpoint_invalid, fmt::format("{}: the pieces of {} hold {} of {} elements that are needed",
+                                                      folder, name, found, box.elements()));
+}
+
+}  // namespace
+
+void Weights::read_box(const std::string& name, const Box& box, Dtype dtype, std::byte* tensor) const {
+  read_pieces(folder, name, tensors.at(name), box, [&](const WeightPiece& piece, const std::byte* from, const Region& r) {
+    convert_region(piece.dtype, from, r, dtype, tensor);
+  });
+}
+
+void Weights::read_stored(const std::string& name, const Box& box, std::byte* tensor) const {
+  read_pieces(folder, name, tensors.at(name), box, [&](const WeightPiece& piece, const std::byte* from, const Region& r) {
+    move_region(dtype_bytes(piece.dtype), from, r, tensor);
+  });
+}
+
+}  // namespace prun::checkpoint

@@ -1,0 +1,56 @@
+// The weights of a model from files of any layout: our checkpoints, folders of Hugging Face. Each tensor has prun's name
+// and shape; its pieces say where in which file they are, and which of their dims are which of ours.
+//
+// Surprising fact: nothing is mapped. Elements are read as they are needed, through a buffer of a few MiB, so that a
+// model larger than memory can be turned around (Linear layers of PyTorch are [out, in], ours [in, out]).
+#pragma once
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ir/model_description.h"
+#include "ir/state.h"
+#include "ir/types.h"
+
+namespace prun::checkpoint {
+
+class DataFile;
+
+// A tensor of a file, as a box of one of ours.
+struct WeightPiece {
+  std::shared_ptr<DataFile> file;
+  int64_t at = 0;          // byte of the file where its data begin
+  Dtype dtype = Dtype::f32;
+  Shape offset, shape;     // of our tensor
+  std::vector<int> order;  // the file's dims, outermost first, as dims of ours; those that are left out have length 1
+};
+
+struct Weight {
+  Dtype dtype = Dtype::f32;
+  Shape shape;
+  std::vector<WeightPiece> pieces;
+};
+
+class Weights {
+ public:
+  ModelDescription model;  // its name is "" where the files do not say
+  std::string folder;
+  std::string origin;  // for messages: "a checkpoint", "a Hugging Face folder (LlamaForCausalLM)"
+  std::map<std::string, Weight> tensors;
+
+  // Elements of the box, as `dtype` (f32 or f64), to where its strides say; these may be those of a transposed tensor.
+  // Throws checkpoint_invalid where the pieces do not cover the box or a file ends too early.
+  void read_box(const std::string& name, const Box& box, Dtype dtype, std::byte* tensor) const;
+  // As they are stored: the tensor's own dtype.
+  void read_stored(const std::string& name, const Box& box, std::byte* tensor) const;
+};
+
+// Weights of a checkpoint (or the newest in a folder of them), without the optimizer's state, or of a Hugging Face
+// folder. Throws checkpoint_invalid.
+Weights open_weights(const std::string& path);
+// Of one checkpoint, with what the optimizer keeps or without.
+Weights open_checkpoint(const std::string& folder, bool optimizer);
+
+}  // namespace prun::checkpoint

@@ -1,0 +1,30 @@
+// Verbs of `prun ckpt` and what they share. Each returns the exit code and throws Error.
+#pragma once
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "checkpoint/index.h"
+#include "checkpoint/weights.h"
+
+namespace prun {
+
+struct Options;
+
+struct CkptSettings {
+  std::string out, format;
+  int ranks = 0;
+  int file_mib = 5000;  // of a file of an exported folder
+};
+
+int ckpt_export(const Options& options);
+int ckpt_import(const Options& options);
+int ckpt_reshard(const Options& options);
+int ckpt_show_hf(const Options& options, const std::string& folder);  // prun ckpt show HF-FOLDER
+
+int64_t weight_bytes(const checkpoint::Weights& weights);
+// "prun.models.llama { vocab = 32000, ... }": what a plan writes to have this model.
+std::string model_text(const ModelDescription& model);
+nlohmann::ordered_json model_json(const ModelDescription& model);
+
+}  // namespace prun

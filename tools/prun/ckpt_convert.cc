@@ -1,0 +1,169 @@
+// prun ckpt export|import|reshard: weights and checkpoints as files of another layout, with a bar on a terminal.
+#include <fmt/format.h>
+
+#include <chrono>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/text.h"
+#include "checkpoint/convert.h"
+#include "checkpoint/folder.h"
+#include "checkpoint/hf_folder.h"
+#include "ckpt.h"
+#include "options.h"
+#include "progress.h"
+
+namespace prun {
+namespace {
+
+using checkpoint::Weights;
+using Clock = std::chrono::steady_clock;
+
+// A bar on stderr, where that is a terminal.
+class Bar {
+ public:
+  explicit Bar(std::string what) : what_(std::move(what)) {}
+  ~Bar() {
+    if (drawn_) screen_.write("\r\x1b[K");
+  }
+  Bar(const Bar&) = delete;
+  Bar& operator=(const Bar&) = delete;
+  void advance(int64_t bytes, int64_t of) {
+    if (!screen_.live || Clock::now() - last_ < std::chrono::milliseconds(100)) return;
+    last_ = Clock::now();
+    drawn_ = true;
+    const double part = static_cast<double>(bytes) / static_cast<double>(std::max<int64_t>(1, of));
+    const size_t full = static_cast<size_t>(20 * part);
+    screen_.write(fmt::format("\r\x1b[K{} [{}{}] {:.0f}% of {}", what_, std::string(full, '#'),
+                              std::string(20 - full, ' '), 100 * part, human_bytes(of)));
+  }
+
+ private:
+  std::string what_;
+  Screen screen_ = standard_screen();
+  Clock::time_point last_;
+  bool drawn_ = false;
+};
+
+void require_out(const Options& options, const char* verb) {
+  if (options.ckpt.out.empty())
+    throw usage_error(fmt::format("prun ckpt {} needs --out FOLDER, which is made", verb));
+}
+
+// What was made, in one line or as JSON.
+int say(const Options& options, const Weights& weights, const std::string& what, const std::string& from) {
+  if (options.json)
+    fmt::print("{}\n", nlohmann::ordered_json{{"from", from},
+                                              {"out", options.ckpt.out},
+                                              {"tensors", weights.tensors.size()},
+                                              {"bytes", weight_bytes(weights)},
+                                              {"model", model_json(weights.model)}}
+                           .dump());
+  else
+    fmt::print("{}: {}, {} tensors, {}\n", options.ckpt.out, what, weights.tensors.size(),
+               human_bytes(weight_bytes(weights)));
+  return 0;
+}
+
+}  // namespace
+
+int ckpt_export(const Options& options) {
+  require_out(options, "export");
+  const std::string& format = options.ckpt.format;
+  if (format != "hf")
+    throw usage_error(format.empty() ? "prun ckpt export needs --format hf"
+                                     : fmt::format("--format '{}' is none; there is hf (Hugging Face)", format));
+  const std::string from = checkpoint::resolve(options.operands[1]);
+  const Weights weights = checkpoint::open_checkpoint(from, false);
+  {
+    Bar bar("export");
+    checkpoint::export_hf(weights, options.ckpt.out, int64_t{options.ckpt.file_mib} << 20,
+                          [&](int64_t bytes, int64_t of) { bar.advance(bytes, of); });
+  }
+  return say(options, weights, fmt::format("{} of {} for transformers", weights.model.name, from), from);
+}
+
+int ckpt_import(const Options& options) {
+  require_out(options, "import");
+  const std::string& from = options.operands[1];
+  const Weights weights = checkpoint::open_weights(from);
+  if (!checkpoint::whole_checkpoints(options.ckpt.out).empty())
+    throw usage_error(fmt::format("{} has checkpoints already: --out names a folder that is made", options.ckpt.out));
+  checkpoint::Index index;
+  index.ranks = 1;
+  index.mesh = "one rank";
+  index.plan = from;
+  index.model = weights.model;
+  {
+    Bar bar("import");
+    checkpoint::write_checkpoint(weights, index, options.ckpt.out, "f32",
+                                 [&](int64_t bytes, int64_t of) { bar.advance(bytes, of); });
+  }
+  return say(options, weights, model_text(weights.model), from);
+}
+
+int ckpt_reshard(const Options& options) {
+  require_out(options, "reshard");
+  if (options.ckpt.ranks < 1) throw usage_error("prun ckpt reshard needs --ranks N: how many ranks share the files");
+  const std::string from = checkpoint::resolve(options.operands[1]);
+  checkpoint::Index index = checkpoint::read_index(from);
+  const Weights weights = checkpoint::open_checkpoint(from, true);
+  index.ranks = options.ckpt.ranks;
+  index.mesh = fmt::format("{} (resharded)", counted(index.ranks, "rank"));
+  if (std::filesystem::exists(checkpoint::step_folder(options.ckpt.out, index.step)))
+    throw usage_error(fmt::format("{} is there already: --out names another folder",
+                                  checkpoint::step_folder(options.ckpt.out, index.step)));
+  {
+    Bar bar("reshard");
+    checkpoint::write_checkpoint(weights, index, options.ckpt.out, "",
+                                 [&](int64_t bytes, int64_t of) { bar.advance(bytes, of); });
+  }
+  return say(options, weights, fmt::format("step {} of {} for {}", index.step, from, counted(index.ranks, "rank")),
+             from);
+}
+
+int ckpt_show_hf(const Options& options, const std::string& folder) {
+  const Weights weights = checkpoint::open_hf_folder(folder);
+  if (options.json) {
+    nlohmann::ordered_json all = {{"folder", folder}, {"model", model_json(weights.model)}};
+    for (const auto& [name, weight] : weights.tensors)
+      all["state"][name] = {{"dtype", dtype_name(weight.dtype)}, {"shape", weight.shape}};
+    fmt::print("{}\n", all.dump());
+    return 0;
+  }
+  fmt::print("{}: {}, {}\n{}\n", folder, weights.origin, human_bytes(weight_bytes(weights)),
+             model_text(weights.model));
+  for (const auto& [name, weight] : weights.tensors)
+    fmt::print("  {:<44} {:<5} {}\n", name, dtype_name(weight.dtype), shape_text(weight.shape));
+  return 0;
+}
+
+int64_t weight_bytes(const Weights& weights) {
+  int64_t bytes = 0;
+  for (const auto& [name, weight] : weights.tensors)
+    bytes += element_count(weight.shape) * dtype_bytes(weight.dtype);
+  return bytes;
+}
+
+std::string model_text(const ModelDescription& model) {
+  if (model.name.empty()) return "a model of its plan's own";
+  std::string text;
+  for (const auto& [name, value] : model.arguments.values()) {
+    const bool flag = name == "tied" || name.ends_with("_bias");
+    const auto* word = std::get_if<std::string>(&value);
+    text += fmt::format("{}{} = {}", text.empty() ? "" : ", ", name,
+                        flag   ? (model.arguments.integer(name) != 0 ? "true" : "false")
+                        : word ? fmt::format("\"{}\"", *word)
+                               : attr_text(value));
+  }
+  return fmt::format("prun.models.{} {{ {} }}", model.name, text);
+}
+
+nlohmann::ordered_json model_json(const ModelDescription& model) {
+  nlohmann::ordered_json arguments = nlohmann::ordered_json::object();
+  for (const auto& [name, value] : model.arguments.values())
+    arguments[name] = std::visit([](const auto& held) { return nlohmann::ordered_json(held); }, value);
+  return {{"name", model.name}, {"arguments", std::move(arguments)}};
+}
+
+}  // namespace prun
