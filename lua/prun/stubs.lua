@@ -132,6 +132,10 @@
 ---@field width? integer size of a token's vector (default 768)
 ---@field heads? integer attention heads in a block (default 12)
 ---@field context? integer tokens in a sample (default 1024)
+---@field positions? integer rows of the table of positions; 0: as many as a sample has tokens (default 0)
+---@field hidden? integer size inside the MLP; 0: 4 times the width (default 0)
+---@field eps? number added to the variance in norms (default 1e-05)
+---@field gelu? string tanh (GPT-2's), or none: the exact one (default 'tanh')
 ---@field dropout? number share of embeddings and block results that are dropped (default 0)
 ---@field tied? boolean use the token embedding as the head's weights (default false)
 
@@ -141,9 +145,13 @@
 ---@field width? integer size of a token's vector (default 768)
 ---@field heads? integer attention heads in a block (default 12)
 ---@field kv_heads? integer heads of keys and values, shared by the heads of queries; 0: as many as heads (default 0)
+---@field head_size? integer elements of a head; 0: the width over the heads (default 0)
 ---@field hidden? integer size inside the MLP; 0: 8/3 of the width, rounded up to a multiple of 8 (default 0)
 ---@field context? integer tokens in a sample (default 1024)
 ---@field base? number of the rotary angles (default 10000)
+---@field eps? number added to the mean square in norms (default 1e-05)
+---@field attention_bias? boolean add biases to q, k, v and what follows attention (default false)
+---@field mlp_bias? boolean add biases in the MLP (default false)
 ---@field tied? boolean use the token embedding as the head's weights (default false)
 
 ---@class prun.models.mlp.options

@@ -31,7 +31,8 @@ const std::vector<HfArchitecture>& hf_architectures() {
 
 const HfArchitecture& hf_architecture_of(const Json& config, const std::string& path) {
   const Json named = config.value("architectures", Json());
-  const std::string name = named.is_array() && !named.empty() && named[0].is_string() ? named[0].get<std::string>() : "";
+  const std::string name =
+      named.is_array() && !named.empty() && named[0].is_string() ? named[0].get<std::string>() : "";
   const std::string type = hf_text(config, "model_type", "");
   std::vector<std::string> names;
   for (const HfArchitecture& one : hf_architectures()) {
@@ -39,12 +40,11 @@ const HfArchitecture& hf_architecture_of(const Json& config, const std::string& 
     if (name.empty() ? one.type == type : one.theirs == name) return one;
     names.push_back(one.theirs);
   }
-  throw Error(Exit::checkpoint_invalid,
-              fmt::format("{}: prun has no architecture {}; it has {}", path,
-                          !name.empty()   ? name
-                          : !type.empty() ? "of model_type " + type
-                                          : "without a name",
-                          join(names, ", ")));
+  throw Error(Exit::checkpoint_invalid, fmt::format("{}: prun has no architecture {}; it has {}", path,
+                                                    !name.empty()   ? name
+                                                    : !type.empty() ? "of model_type " + type
+                                                                    : "without a name",
+                                                    join(names, ", ")));
 }
 
 const HfArchitecture* hf_architecture_for(const std::string& model) {

@@ -87,8 +87,8 @@ void write_files(const Weights& weights, const std::vector<HfTensor>& tensors, c
   const auto files = divide(tensors, weights, file_bytes);
   nlohmann::ordered_json map = nlohmann::ordered_json::object();
   for (size_t k = 0; k < files.size(); ++k) {
-    const std::string name = files.size() == 1 ? "model.safetensors"
-                                               : fmt::format("model-{:05}-of-{:05}.safetensors", k + 1, files.size());
+    const std::string name =
+        files.size() == 1 ? "model.safetensors" : fmt::format("model-{:05}-of-{:05}.safetensors", k + 1, files.size());
     std::vector<PieceToWrite> pieces;
     for (const HfTensor& tensor : files[k]) {
       const Dtype dtype = weights.tensors.at(tensor.ours).dtype;
@@ -102,7 +102,8 @@ void write_files(const Weights& weights, const std::vector<HfTensor>& tensors, c
                         }});
       map[tensor.theirs] = name;
     }
-    write_safetensors(folder + "/" + name, pieces, [] { return false; }, false);
+    write_safetensors(
+        folder + "/" + name, pieces, [] { return false; }, false);
   }
   if (files.size() == 1) return;
   const nlohmann::ordered_json index = {{"metadata", {{"total_size", total}}}, {"weight_map", std::move(map)}};

@@ -37,7 +37,8 @@ std::set<std::string> files_of(const std::string& folder) {
     const std::string path = folder + "/" + kIndex;
     const Json index = read_json(path);
     std::set<std::string> files;
-    if (!index.contains("weight_map") || !index.at("weight_map").is_object()) throw invalid_folder(path, "no 'weight_map'");
+    if (!index.contains("weight_map") || !index.at("weight_map").is_object())
+      throw invalid_folder(path, "no 'weight_map'");
     for (const auto& [name, file] : index.at("weight_map").items()) {
       if (!file.is_string() || file.get<std::string>().find('/') != std::string::npos)
         throw invalid_folder(path, fmt::format("the file of {} is {}", name, file.dump()));
@@ -48,9 +49,11 @@ std::set<std::string> files_of(const std::string& folder) {
   if (fs::exists(fs::path(folder) / "model.safetensors")) return {"model.safetensors"};
   for (const char* pickle : {"pytorch_model.bin", "pytorch_model.bin.index.json"})
     if (fs::exists(fs::path(folder) / pickle))
-      throw invalid_folder(folder, "its weights are a pickle (pytorch_model.bin), which prun does not read; transformers turns "
-                            "it into safetensors: AutoModelForCausalLM.from_pretrained(folder).save_pretrained(folder)");
-  throw invalid_folder(folder, "a config.json without weights: neither model.safetensors nor model.safetensors.index.json");
+      throw invalid_folder(folder,
+                           "its weights are a pickle (pytorch_model.bin), which prun does not read; transformers turns "
+                           "it into safetensors: AutoModelForCausalLM.from_pretrained(folder).save_pretrained(folder)");
+  throw invalid_folder(folder,
+                       "a config.json without weights: neither model.safetensors nor model.safetensors.index.json");
 }
 
 struct Stored {
@@ -83,7 +86,7 @@ void refuse_unknown(const std::string& folder, const HfArchitecture& architectur
     for (const std::string& end : architecture.ignored) known = known || name.ends_with(end);
     if (!known)
       throw invalid_folder(folder, fmt::format("it has a tensor {}, which {} as config.json has it does not", name,
-                                        architecture.theirs));
+                                               architecture.theirs));
   }
 }
 
@@ -94,7 +97,8 @@ bool is_hf_folder(const std::string& path) { return fs::exists(fs::path(path) / 
 Weights open_hf_folder(const std::string& folder) {
   const std::string path = folder + "/config.json";
   const Json config = read_json(path);
-  if (config.contains("quantization_config")) throw invalid_folder(path, "its weights are quantized, which prun has not");
+  if (config.contains("quantization_config"))
+    throw invalid_folder(path, "its weights are quantized, which prun has not");
   const HfArchitecture& architecture = hf_architecture_of(config, path);
   Weights weights;
   weights.folder = folder;
@@ -111,18 +115,19 @@ Weights open_hf_folder(const std::string& folder) {
     if (found == stored.end() && tensor.theirs.starts_with(architecture.prefix))
       found = stored.find(tensor.theirs.substr(architecture.prefix.size()));
     if (found == stored.end())
-      throw invalid_folder(folder, fmt::format("there is no tensor {}, which {} as config.json has it needs", tensor.theirs,
-                                        architecture.theirs));
+      throw invalid_folder(folder, fmt::format("there is no tensor {}, which {} as config.json has it needs",
+                                               tensor.theirs, architecture.theirs));
     const auto& [file, data] = found->second;
     Shape shape;
     for (const int d : tensor.order) shape.push_back(tensor.shape[d]);
     if (data.shape != shape)
       throw invalid_folder(file->path(), fmt::format("{} is {}, and by config.json it should be {}", tensor.theirs,
-                                              shape_text(data.shape), shape_text(shape)));
+                                                     shape_text(data.shape), shape_text(shape)));
     const Dtype dtype = dtype_of(file->path(), tensor.theirs, data.dtype);
     if (data.bytes != element_count(shape) * dtype_bytes(dtype))
-      throw invalid_folder(file->path(), fmt::format("{} has {} bytes of data, its shape {} needs {}", tensor.theirs,
-                                              data.bytes, shape_text(shape), element_count(shape) * dtype_bytes(dtype)));
+      throw invalid_folder(file->path(),
+                           fmt::format("{} has {} bytes of data, its shape {} needs {}", tensor.theirs, data.bytes,
+                                       shape_text(shape), element_count(shape) * dtype_bytes(dtype)));
     Weight& weight = weights.tensors[tensor.ours];
     weight.dtype = dtype;
     weight.shape = tensor.whole;

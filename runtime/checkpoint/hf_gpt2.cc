@@ -90,8 +90,9 @@ std::vector<HfTensor> gpt_tensors(const Attrs& of) {
 }  // namespace
 
 HfArchitecture hf_gpt2() {
-  return {"GPT2LMHeadModel", "gpt2",      "gpt",      "transformer.", gpt_model, gpt_config, gpt_tensors,
-          gpt_settled,       {".attn.bias", ".attn.masked_bias"}};
+  return {"GPT2LMHeadModel", "gpt2",      "gpt",
+          "transformer.",    gpt_model,   gpt_config,
+          gpt_tensors,       gpt_settled, {".attn.bias", ".attn.masked_bias"}};
 }
 
 }  // namespace prun::checkpoint

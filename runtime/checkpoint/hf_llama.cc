@@ -93,8 +93,7 @@ std::vector<HfTensor> llama_tensors(const Attrs& of) {
 }  // namespace
 
 HfArchitecture hf_llama() {
-  return {"LlamaForCausalLM", "llama",       "llama",       "model.",
-          llama_model,        llama_config,  llama_tensors, llama_settled,
+  return {"LlamaForCausalLM",      "llama", "llama", "model.", llama_model, llama_config, llama_tensors, llama_settled,
           {".rotary_emb.inv_freq"}};
 }
 

@@ -11,7 +11,7 @@
 namespace prun::checkpoint {
 
 inline constexpr const char* kOptimizerPrefix = "optimizer.";  // names of its state begin so
-inline constexpr int kFormat = 1;  // raised when a reader of before would misread
+inline constexpr int kFormat = 1;                              // raised when a reader of before would misread
 
 // A box of a logical tensor, in one file under the tensor's name.
 struct SavedPiece {

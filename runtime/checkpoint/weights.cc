@@ -18,8 +18,8 @@ constexpr int64_t kTile = 32;                      // rows and columns that are 
 
 // A box of a piece, in the order of the file's dims.
 struct Region {
-  Shape begin, count;      // within the piece
-  int64_t to = 0;          // element of the destination
+  Shape begin, count;  // within the piece
+  int64_t to = 0;      // element of the destination
   Shape to_strides;
   int64_t elements() const { return element_count(count); }
 };
@@ -121,11 +121,16 @@ void scatter_as(Dtype dtype, const std::byte* from, const Region& r, std::byte* 
 
 void convert_region(Dtype from_dtype, const std::byte* from, const Region& r, Dtype dtype, std::byte* to) {
   switch (from_dtype) {
-    case Dtype::f64: return scatter_as<double>(dtype, from, r, to, [](double x) { return x; });
-    case Dtype::f32: return scatter_as<float>(dtype, from, r, to, [](float x) { return x; });
-    case Dtype::bf16: return scatter_as<uint16_t>(dtype, from, r, to, widen_bf16);
-    case Dtype::f16: return scatter_as<uint16_t>(dtype, from, r, to, widen_f16);
-    default: PRUN_CHECK(false, fmt::format("weights of {}", dtype_name(from_dtype)));
+    case Dtype::f64:
+      return scatter_as<double>(dtype, from, r, to, [](double x) { return x; });
+    case Dtype::f32:
+      return scatter_as<float>(dtype, from, r, to, [](float x) { return x; });
+    case Dtype::bf16:
+      return scatter_as<uint16_t>(dtype, from, r, to, widen_bf16);
+    case Dtype::f16:
+      return scatter_as<uint16_t>(dtype, from, r, to, widen_f16);
+    default:
+      PRUN_CHECK(false, fmt::format("weights of {}", dtype_name(from_dtype)));
   }
 }
 
@@ -182,15 +187,17 @@ void read_pieces(const std::string& folder, const std::string& name, const Weigh
 }  // namespace
 
 void Weights::read_box(const std::string& name, const Box& box, Dtype dtype, std::byte* tensor) const {
-  read_pieces(folder, name, tensors.at(name), box, [&](const WeightPiece& piece, const std::byte* from, const Region& r) {
-    convert_region(piece.dtype, from, r, dtype, tensor);
-  });
+  read_pieces(folder, name, tensors.at(name), box,
+              [&](const WeightPiece& piece, const std::byte* from, const Region& r) {
+                convert_region(piece.dtype, from, r, dtype, tensor);
+              });
 }
 
 void Weights::read_stored(const std::string& name, const Box& box, std::byte* tensor) const {
-  read_pieces(folder, name, tensors.at(name), box, [&](const WeightPiece& piece, const std::byte* from, const Region& r) {
-    move_region(dtype_bytes(piece.dtype), from, r, tensor);
-  });
+  read_pieces(folder, name, tensors.at(name), box,
+              [&](const WeightPiece& piece, const std::byte* from, const Region& r) {
+                move_region(dtype_bytes(piece.dtype), from, r, tensor);
+              });
 }
 
 }  // namespace prun::checkpoint

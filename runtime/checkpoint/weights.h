@@ -1,5 +1,5 @@
-// The weights of a model from files of any layout: our checkpoints, folders of Hugging Face. Each tensor has prun's name
-// and shape; its pieces say where in which file they are, and which of their dims are which of ours.
+// The weights of a model from files of any layout: our checkpoints, folders of Hugging Face. Each tensor has prun's
+// name and shape; its pieces say where in which file they are, and which of their dims are which of ours.
 //
 // Surprising fact: nothing is mapped. Elements are read as they are needed, through a buffer of a few MiB, so that a
 // model larger than memory can be turned around (Linear layers of PyTorch are [out, in], ours [in, out]).
@@ -21,7 +21,7 @@ class DataFile;
 // A tensor of a file, as a box of one of ours.
 struct WeightPiece {
   std::shared_ptr<DataFile> file;
-  int64_t at = 0;          // byte of the file where its data begin
+  int64_t at = 0;  // byte of the file where its data begin
   Dtype dtype = Dtype::f32;
   Shape offset, shape;     // of our tensor
   std::vector<int> order;  // the file's dims, outermost first, as dims of ours; those that are left out have length 1

@@ -1,5 +1,5 @@
-// A model of lua/prun/models by its name and arguments, as a plan made it: what tells other programs how to compute with
-// the weights of a checkpoint.
+// A model of lua/prun/models by its name and arguments, as a plan made it: what tells other programs how to compute
+// with the weights of a checkpoint.
 #pragma once
 #include <string>
 

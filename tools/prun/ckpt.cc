@@ -1,5 +1,7 @@
 // prun ckpt ls|show|verify|diff: what a folder of checkpoints holds. A checkpoint says everything itself, so no plan is
 // needed; data are mapped and never held whole. The verbs that make files stand in ckpt_convert.cc.
+#include "ckpt.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,7 +14,6 @@
 #include "checkpoint/folder.h"
 #include "checkpoint/hf_folder.h"
 #include "checkpoint/reader.h"
-#include "ckpt.h"
 #include "commands.h"
 #include "options.h"
 
@@ -169,10 +170,11 @@ int ckpt_command(Options& options) {
   std::vector<std::string> names;
   for (const Verb& verb : kVerbs) names.emplace_back(verb.name);
   if (words.empty()) throw usage_error(fmt::format("prun ckpt what? One of: {}", join(names, ", ")));
-  const auto verb = std::find_if(std::begin(kVerbs), std::end(kVerbs), [&](const Verb& v) { return words[0] == v.name; });
+  const auto verb =
+      std::find_if(std::begin(kVerbs), std::end(kVerbs), [&](const Verb& v) { return words[0] == v.name; });
   if (verb == std::end(kVerbs))
-    throw usage_error(fmt::format("prun ckpt has no '{}'{}; one of: {}", words[0], did_you_mean(words[0], names),
-                                  join(names, ", ")));
+    throw usage_error(
+        fmt::format("prun ckpt has no '{}'{}; one of: {}", words[0], did_you_mean(words[0], names), join(names, ", ")));
   if (words.size() != verb->folders + 1)
     throw usage_error(fmt::format("prun ckpt {} wants {}, as in: prun ckpt {} runs/a{}", verb->name,
                                   counted(static_cast<int64_t>(verb->folders), "folder"), verb->name, verb->more));

@@ -46,8 +46,7 @@ class Bar {
 };
 
 void require_out(const Options& options, const char* verb) {
-  if (options.ckpt.out.empty())
-    throw usage_error(fmt::format("prun ckpt {} needs --out FOLDER, which is made", verb));
+  if (options.ckpt.out.empty()) throw usage_error(fmt::format("prun ckpt {} needs --out FOLDER, which is made", verb));
 }
 
 // What was made, in one line or as JSON.
@@ -131,8 +130,7 @@ int ckpt_show_hf(const Options& options, const std::string& folder) {
     fmt::print("{}\n", all.dump());
     return 0;
   }
-  fmt::print("{}: {}, {}\n{}\n", folder, weights.origin, human_bytes(weight_bytes(weights)),
-             model_text(weights.model));
+  fmt::print("{}: {}, {}\n{}\n", folder, weights.origin, human_bytes(weight_bytes(weights)), model_text(weights.model));
   for (const auto& [name, weight] : weights.tensors)
     fmt::print("  {:<44} {:<5} {}\n", name, dtype_name(weight.dtype), shape_text(weight.shape));
   return 0;
@@ -140,8 +138,7 @@ int ckpt_show_hf(const Options& options, const std::string& folder) {
 
 int64_t weight_bytes(const Weights& weights) {
   int64_t bytes = 0;
-  for (const auto& [name, weight] : weights.tensors)
-    bytes += element_count(weight.shape) * dtype_bytes(weight.dtype);
+  for (const auto& [name, weight] : weights.tensors) bytes += element_count(weight.shape) * dtype_bytes(weight.dtype);
   return bytes;
 }
 

@@ -19,16 +19,15 @@ return prun.model("gpt", {
   dropout = { 0.0, "share of embeddings and block results that are dropped", least = 0, below = 1 },
   tied = { false, "use the token embedding as the head's weights" },
 }, function(opt, batch)
-  local width, thirds, normal = opt.width, { opt.width, opt.width, opt.width }, { "normal", 0.02 }
+  local width, eps, normal = opt.width, opt.eps, { "normal", 0.02 }
+  local thirds = { width, width, width }
   local residual = { "normal", 0.02 / math.sqrt(2 * opt.layers) }  -- so that the sum of all blocks keeps its scale
 
-  local hidden = opt.hidden > 0 and opt.hidden or 4 * width
-  local rows = opt.positions > 0 and opt.positions or opt.context
+  local hidden, rows = opt.hidden > 0 and opt.hidden or 4 * width, opt.positions > 0 and opt.positions or opt.context
   if rows < opt.context then
     host.fail(("the model gpt: %d positions, and a sample has %d tokens (context)"):format(rows, opt.context))
   end
 
-  local function norm(name, y) return nn.layernorm(name, y, opt.eps) end
   local function drop(y) return opt.dropout > 0 and nn.dropout(y, opt.dropout) or y end
 
   local x = nn.unit("embed", function()
@@ -39,22 +38,22 @@ return prun.model("gpt", {
 
   for i = 0, opt.layers - 1 do
     x = nn.unit("block" .. i, function()
-      local qkv = nn.linear("qkv", norm("ln1", x), 3 * width, { init = normal, blocks = thirds })
+      local qkv = nn.linear("qkv", nn.layernorm("ln1", x, eps), 3 * width, { init = normal, blocks = thirds })
       local mixed = x + drop(nn.linear("proj", nn.attention(qkv, opt.heads), width, { init = residual }))
-      local up = nn.gelu(nn.linear("up", norm("ln2", mixed), hidden, { init = normal }), opt.gelu)
+      local up = nn.gelu(nn.linear("up", nn.layernorm("ln2", mixed, eps), hidden, { init = normal }), opt.gelu)
       return mixed + drop(nn.linear("down", up, width, { init = residual }))
     end)
   end
 
   if opt.tied then
-    x = nn.unit("head", function() return norm("ln", x) end)
+    x = nn.unit("head", function() return nn.layernorm("ln", x, eps) end)
     return nn.again("embed", function()
       local table = nn.parameter("token.weight", { opt.vocab, width }, normal)
       return prun.losses.cross_entropy(nn.linear("logits", x, opt.vocab, { weight = table }), batch.targets)
     end)
   end
   return nn.unit("head", function()
-    local logits = nn.linear("logits", norm("ln", x), opt.vocab, { init = normal, bias = false })
+    local logits = nn.linear("logits", nn.layernorm("ln", x, eps), opt.vocab, { init = normal, bias = false })
     return prun.losses.cross_entropy(logits, batch.targets)
   end)
 end)

@@ -28,13 +28,13 @@ return prun.model("llama", {
   local residual = { "normal", 0.02 / math.sqrt(2 * opt.layers) }  -- so that the sum of all blocks keeps its scale
   local size = opt.head_size > 0 and opt.head_size or width // heads
   local kv_heads = opt.kv_heads > 0 and opt.kv_heads or heads
-  local queries, shared = heads * size, kv_heads * size
+  local queries, shared, biased = heads * size, kv_heads * size, opt.attention_bias
+  local parts = { queries, shared, shared }
   local hidden = opt.hidden > 0 and opt.hidden or math.ceil(width / 3) * 8
 
   local function linear(name, x, out, bias, init, blocks)
     return nn.linear(name, x, out, { init = init or normal, bias = bias, blocks = blocks })
   end
-  local function norm(name, y) return nn.rmsnorm(name, y, opt.eps) end
 
   local x = nn.unit("embed", function()
     return nn.embedding(batch.tokens, nn.parameter("token.weight", { opt.vocab, width }, normal))
@@ -42,23 +42,23 @@ return prun.model("llama", {
 
   for i = 0, opt.layers - 1 do
     x = nn.unit("block" .. i, function()
-      local qkv = linear("qkv", norm("ln1", x), queries + 2 * shared, opt.attention_bias, normal, { queries, shared, shared })
+      local qkv = linear("qkv", nn.rmsnorm("ln1", x, opt.eps), queries + 2 * shared, biased, normal, parts)
       local turned = nn.rotary(qkv, { size = size, heads = heads + kv_heads, base = opt.base })
-      local mixed = x + linear("proj", nn.attention(turned, heads, { kv_heads = kv_heads }), width, opt.attention_bias, residual)
-      local inner = norm("ln2", mixed)
+      local mixed = x + linear("proj", nn.attention(turned, heads, { kv_heads = kv_heads }), width, biased, residual)
+      local inner = nn.rmsnorm("ln2", mixed, opt.eps)
       local gated = nn.silu_mul(linear("gate", inner, hidden, opt.mlp_bias), linear("up", inner, hidden, opt.mlp_bias))
       return mixed + linear("down", gated, width, opt.mlp_bias, residual)
     end)
   end
 
   if opt.tied then
-    x = nn.unit("head", function() return norm("ln", x) end)
+    x = nn.unit("head", function() return nn.rmsnorm("ln", x, opt.eps) end)
     return nn.again("embed", function()
       local table = nn.parameter("token.weight", { opt.vocab, width }, normal)
       return prun.losses.cross_entropy(nn.linear("logits", x, opt.vocab, { weight = table }), batch.targets)
     end)
   end
   return nn.unit("head", function()
-    return prun.losses.cross_entropy(linear("logits", norm("ln", x), opt.vocab, false), batch.targets)
+    return prun.losses.cross_entropy(linear("logits", nn.rmsnorm("ln", x, opt.eps), opt.vocab, false), batch.targets)
   end)
 end)
