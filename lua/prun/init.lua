@@ -5,8 +5,8 @@ local record = require "prun.record"
 
 local words = {
   -- plans and their parts
-  plan = "prun.plan", eval = "prun.eval", args = "prun.args", shared_args = "prun.shared_args", mesh = "prun.mesh",
-  program = "prun.program",
+  plan = "prun.plan", eval = "prun.eval", checkpoint = "prun.checkpoint", args = "prun.args",
+  shared_args = "prun.shared_args", mesh = "prun.mesh", program = "prun.program",
   model = "prun.model", nn = "prun.nn", losses = "prun.losses", strategy = "prun.strategy",
   models = namespace("prun.models", { gpt = "prun.models.gpt", mlp = "prun.models.mlp", moe = "prun.models.moe",
                                       llama = "prun.models.llama" }),

@@ -132,6 +132,7 @@ kinds.known = {
   mesh = { "a mesh: prun.mesh { dp = prun.world }", marked "mesh" },
   data = { "data, such as prun.data.bytes { ... }", marked "data" },
   eval = { "an evaluation: prun.eval { every = 50, batches = 4 }", marked "eval" },
+  checkpoint = { "checkpoints: prun.checkpoint { every = 500 }", marked "checkpoint" },
   rate = { "a number or a schedule, such as prun.cosine { lr = 3e-4, warmup = 100 }", function(value)
     return type(value) == "number" and value or marked "rate"(value)
   end },

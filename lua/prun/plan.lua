@@ -19,6 +19,8 @@ local entries = schema.register("prun.plan", {
   { name = "optimizer", kind = "optimizer", help = "such as prun.adamw { lr = 3e-4 }" },
   { name = "micro", kind = "integer", default = 1, least = 1, most = 1000000, help = "microbatches of a step" },
   { name = "eval", kind = "eval", optional = true, help = "such as prun.eval { every = 50, batches = 4 }" },
+  { name = "checkpoint", kind = "checkpoint", optional = true,
+    help = "such as prun.checkpoint { every = 500, keep = 3 }; --checkpoint DIR says where" },
   { name = "report", kind = "table", optional = true,
     help = "norms of each unit's parameters and gradients in --metrics: { every = 10, norms = true }" },
   { name = "steps", kind = "integer", default = 20, least = 1, most = schema.most_exact, help = "training steps" },
@@ -224,6 +226,10 @@ return function(given)
   result.batch_axes = axes
   if model.options then result.model = { name = model.name, arguments = model.options } end
   if plan.eval then result.eval = evaluation.result(plan.eval, plan, model) end
+  if plan.checkpoint then
+    local options = plan.checkpoint.options
+    result.checkpoint = { every = options.every, keep = options.keep, site = plan.checkpoint.site }
+  end
   if plan.report then result.report = report_result(plan.report, host.site_of_word(site, "report")) end
   result.optimizer = optimizer.result(plan.optimizer, plan.steps)
   result.strategies = {}

@@ -12,12 +12,14 @@ local types = {
   dims = "integer|integer[]", init = "string|table", tensor = "prun.Tensor", count = "integer|prun.Tensor",
   fn = "fun(): any", table = "table", strategies = "prun.Strategy[]", mesh = "prun.Mesh", data = "prun.Data",
   optimizer = "prun.Optimizer", rate = "number|prun.LearningRate", eval = "prun.Evaluation",
+  checkpoint = "prun.Checkpoints",
   schedule = "string|prun.Schedule", model = "prun.Model|fun(batch: prun.Batch): prun.Tensor",
 }
 
 local results = {
   ["prun.plan"] = "prun.Plan",
-  ["prun.eval"] = "prun.Evaluation", ["prun.cosine"] = "prun.LearningRate", ["prun.linear"] = "prun.LearningRate",
+  ["prun.eval"] = "prun.Evaluation", ["prun.checkpoint"] = "prun.Checkpoints",
+  ["prun.cosine"] = "prun.LearningRate", ["prun.linear"] = "prun.LearningRate",
   ["prun.warmup"] = "prun.LearningRate",
 }
 for _, name in ipairs {

@@ -52,6 +52,10 @@
 ---@field weight_decay? number share of the parameter taken off, times lr (default 0.01)
 ---@field clip? number bound of the norm of all gradients; 0: none (default 0)
 
+---@class prun.checkpoint.options
+---@field every? integer a checkpoint comes after every so many steps; by default at the end only (--checkpoint-every)
+---@field keep? integer all but the newest so many are removed; by default none (--checkpoint-keep)
+
 ---@class prun.context_parallel.options
 ---@field axis? string mesh axis over which tokens are split (default 'cp')
 ---@field bucket? string|integer size of a bucket of gradients (default '25 MiB')
@@ -215,6 +219,7 @@
 ---@field optimizer prun.Optimizer such as prun.adamw { lr = 3e-4 }
 ---@field micro? integer microbatches of a step (default 1)
 ---@field eval? prun.Evaluation such as prun.eval { every = 50, batches = 4 }
+---@field checkpoint? prun.Checkpoints such as prun.checkpoint { every = 500, keep = 3 }; --checkpoint DIR says where
 ---@field report? table norms of each unit's parameters and gradients in --metrics: { every = 10, norms = true }
 ---@field steps? integer training steps (default 20)
 ---@field seed? integer of initial weights and the order of data (default 0)
@@ -297,6 +302,7 @@
 ---@field backward_weight fun(microbatch: integer, chunk?: integer)
 ---@field barrier fun(options?: table)
 ---@field broadcast fun(x: prun.Tensor, root?: integer, options?: table): prun.Tensor
+---@field checkpoint fun(options: prun.checkpoint.options): prun.Checkpoints
 ---@field context_parallel fun(options: prun.context_parallel.options): prun.Strategy
 ---@field cosine fun(options: prun.cosine.options): prun.LearningRate
 ---@field data prun.data

@@ -29,6 +29,7 @@ enum class Exit : int {
   out_of_memory = 18,
   script_limit = 19,
   non_finite = 20,
+  preempted = 75,  // stopped by SIGTERM after a checkpoint: --resume auto goes on
 };
 
 // A place in a plan, strategy or model: what every op, tensor and message points at.

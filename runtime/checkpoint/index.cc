@@ -78,14 +78,18 @@ std::string index_text(const Index& index) {
                      {"step", index.step},
                      {"steps", index.steps},
                      {"seed", index.seed},
-                     {"samples", index.samples},
                      {"ranks", index.ranks},
                      {"mesh", index.mesh},
                      {"plan", index.plan},
                      {"program", index.program},
-                     {"data", index.data},
+                     {"data",
+                      {{"kind", index.data.kind},
+                       {"path", index.data.path},
+                       {"file_bytes", index.data.file_bytes},
+                       {"samples", index.data.samples}}},
                      {"learning_rate", index.rate},
                      {"model", model_json(index.model)},
+                     {"kernels", index.kernels},
                      {"tensors", tensors_json(index.tensors)}};
   return json.dump(1) + "\n";
 }
@@ -103,14 +107,16 @@ Index read_index(const std::string& folder) {
     index.step = json.at("step").get<int64_t>();
     index.steps = json.at("steps").get<int64_t>();
     index.seed = json.at("seed").get<uint64_t>();
-    index.samples = json.at("samples").get<int64_t>();
     index.ranks = json.at("ranks").get<int64_t>();
     index.mesh = json.at("mesh").get<std::string>();
     index.plan = json.at("plan").get<std::string>();
     index.program = json.at("program").get<std::string>();
-    index.data = json.at("data").get<std::string>();
+    const Json& data = json.at("data");
+    index.data = {data.at("kind").get<std::string>(), data.at("path").get<std::string>(),
+                  data.at("file_bytes").get<int64_t>(), data.at("samples").get<int64_t>()};
     index.rate = json.at("learning_rate").get<std::string>();
     index.model = read_model(json.value("model", Json()));
+    index.kernels = json.value("kernels", "");
     index.tensors = read_tensors(json.at("tensors"));
     return index;
   } catch (const Json::exception& error) {

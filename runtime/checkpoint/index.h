@@ -26,16 +26,24 @@ struct SavedTensor {
   std::vector<SavedPiece> pieces;
 };
 
+// What was read, and how far.
+struct DataCursor {
+  std::string kind, path;  // "": no file
+  int64_t file_bytes = 0;
+  int64_t samples = 0;  // read so far, over all ranks
+};
+
 struct Index {
   int64_t step = 0;   // steps that were done
   int64_t steps = 0;  // that the run was to do
-  uint64_t seed = 0;
+  uint64_t seed = 0;  // of all random numbers, with the step
   int64_t ranks = 0;
-  std::string mesh;        // "dp=2 tp=4"
-  std::string plan;        // as typed
-  std::string program;     // SHA-256 of the job
-  std::string data, rate;  // what the data and the learning rate were, in words
-  int64_t samples = 0;     // of the data that were read
+  std::string mesh;     // "dp=2 tp=4"
+  std::string plan;     // as typed
+  std::string program;  // SHA-256 of the job
+  DataCursor data;
+  std::string rate;        // LearningRate::text
+  std::string kernels;     // Device::numerics of rank 0: others give the same to rounding
   ModelDescription model;  // its name is "" where the plan had a model of its own
   std::map<std::string, SavedTensor> tensors;
 };

@@ -15,8 +15,6 @@ void Reader::require_fit(const Job& job) const {
   const auto refuse = [&](const std::string& what) {
     throw Error(Exit::checkpoint_invalid, fmt::format("the checkpoint {} does not fit this plan: {}", folder_, what));
   };
-  std::vector<std::string> names;
-  for (const auto& [name, tensor] : index_.tensors) names.push_back(name);
   size_t wanted = 0;
   std::map<std::string, bool> seen;
   for (const Program& program : job.classes)
@@ -24,8 +22,7 @@ void Reader::require_fit(const Job& job) const {
       wanted += seen.emplace(state.name, true).second ? 1 : 0;
       const auto found = index_.tensors.find(state.name);
       if (found == index_.tensors.end())
-        refuse(fmt::format("it has no {}{} (it was written by {})", state.name, did_you_mean(state.name, names),
-                           index_.plan));
+        refuse(fmt::format("it has no {} (it was written by {})", state.name, index_.plan));
       const SavedTensor& saved = found->second;
       const std::string_view dtype = safetensors_dtype(program.tensors[state.tensor].dtype);
       if (saved.shape != state.shape || saved.dtype != dtype)

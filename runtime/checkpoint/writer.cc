@@ -28,10 +28,6 @@ std::string mesh_text(const Mesh& mesh) {
   return text;
 }
 
-std::string rate_text(const LearningRate& rate) {
-  return fmt::format("peak {:g}, warmup {}, over {} steps, least {:g}", rate.peak, rate.warmup, rate.steps, rate.least);
-}
-
 }  // namespace
 
 Writer::Writer(WriterOptions options, const Program& program, int rank, std::function<bool()> cancelled)
@@ -126,10 +122,10 @@ void Writer::commit_all(int64_t step) {
   index.plan = program_.name;
   index.program = options_.program;
   const DataSource& data = program_.step().data;
-  index.data = data.path.empty() ? data.kind : fmt::format("{} {} ({} bytes)", data.kind, data.path, data.file_bytes);
-  index.rate = rate_text(program_.schedule.learning_rate);
+  index.data = {data.kind, data.path, data.file_bytes, step * data.global_batch};
+  index.rate = program_.schedule.learning_rate.text();
+  index.kernels = options_.kernels;
   index.model = program_.model;
-  index.samples = step * data.global_batch;
   for (int rank = 0; rank < program_.mesh.ranks(); ++rank) {
     const std::string path = manifest(staging, rank);
     while (!fs::exists(path)) {

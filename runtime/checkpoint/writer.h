@@ -19,6 +19,7 @@ struct WriterOptions {
   int keep = 0;         // whole checkpoints that stay; 0: all
   std::string run;      // the same on all ranks, another one in each run: tells what a dead run left behind
   std::string program;  // SHA-256 of the job
+  std::string kernels;  // Device::numerics
 };
 
 class Writer {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "ir/ops.h"
@@ -33,11 +34,20 @@ void load(checkpoint::Reader& reader, const RankMemory& memory, TensorId of, Ten
     if (state.tensor == of) reader.read(program, state, memory.rank, to);
 }
 
+bool keeps_checkpoints(const Program& program) {
+  return std::any_of(program.bodies.begin(), program.bodies.end(),
+                     [](const Body& body) { return body.name == "checkpoint"; });
+}
+
 }  // namespace
 
 std::shared_ptr<CheckpointServices> open_checkpoints(const CheckpointOptions& options, const Program& program, int rank,
                                                      std::function<bool()> aborted) {
   auto services = std::make_shared<CheckpointServices>();
+  if (keeps_checkpoints(program) && options.folder.empty())
+    throw usage_error(
+        "the job keeps checkpoints, and this node was started without --checkpoint DIR: give all nodes the "
+        "same folder");
   if (!options.folder.empty())
     services->writer = std::make_unique<checkpoint::Writer>(options, program, rank, std::move(aborted));
   if (options.resume.empty()) return services;
@@ -46,6 +56,11 @@ std::shared_ptr<CheckpointServices> open_checkpoints(const CheckpointOptions& op
     throw Error(Exit::mismatch, fmt::format("{} is the state after {} steps here, and after {} where the job began: "
                                             "all nodes need the same folder",
                                             options.resume, services->reader->index().step, program.schedule.first));
+  if (const std::string& before = services->reader->index().kernels;
+      rank == 0 && !before.empty() && before != options.kernels)
+    fmt::print(stderr,
+               "prun: the checkpoint was computed by other kernels ({}; here {}): the same to rounding, not bits\n",
+               before, options.kernels);
   return services;
 }
 

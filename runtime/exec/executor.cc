@@ -5,6 +5,7 @@
 
 #include <sys/prctl.h>
 
+#include <algorithm>
 #include <limits>
 #include <thread>
 
@@ -62,7 +63,7 @@ void Executor::walk(BodyRun& run, int s, int64_t first, int64_t end) {
   const std::vector<Op>& ops = worker.stream->ops;
   StreamState& state = options_.recorder->stream[s];
   uint64_t ready = now_ns(), n = ops.size();
-  for (int64_t step = first; step < end; ++step) {
+  for (int64_t step = first; step < (run.id == kStepBody ? std::min(end, steps()) : end); ++step) {
     state.step.store(static_cast<uint32_t>(run.id == kStepBody ? step : table_.step), std::memory_order_relaxed);
     for (uint32_t i = 0; i < n; ++i) {
       const Op& op = ops[i];
@@ -128,6 +129,7 @@ void Executor::finish_step(std::vector<Worker>& workers, int64_t step) {
   }
   table_.set(program_.schedule, step + 1);
   close_step(record);
+  begin_step(step + 1);
 }
 
 double Executor::loss(TensorId tensor) const {

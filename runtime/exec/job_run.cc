@@ -36,7 +36,7 @@ std::string failed_op_words(const std::exception_ptr& error, const Op* op) {
 }  // namespace
 
 JobRun::JobRun(const Program& program, RankDevice& device, World& world, const ExecutorOptions& options)
-    : program_(program), rank_device_(device), world_(world), options_(options) {
+    : program_(program), rank_device_(device), world_(world), options_(options), steps_(program.schedule.steps) {
   table_.set(program.schedule, program.schedule.first);
   memory_.rank = options.rank;
   memory_.program = &program;
@@ -73,7 +73,7 @@ void JobRun::publish_use() {
 
 void JobRun::run() {
   options_.recorder->phase.store(RunPhase::running, std::memory_order_release);
-  follow_calendar(program_, [&](BodyId id, int64_t first, int64_t end) {
+  const auto run = [&](BodyId id, int64_t first, int64_t end) {
     if (id == kStepBody) publish_step();
     options_.recorder->body.store(static_cast<uint32_t>(id.index()), std::memory_order_release);
     losses_ = 0;
@@ -85,11 +85,18 @@ void JobRun::run() {
     } else if (id != kStepBody && program_.bodies[id].loss >= 0) {
       close_evaluation(end - first);
     }
-  });
+    if (id == kInitBody) begin_step(program_.schedule.first);
+  };
+  follow_calendar(program_, run, [this] { return steps(); });
   publish_step();
   if (host_.checkpoints->writer) host_.checkpoints->writer->wait();
   publish_use();
   options_.recorder->phase.store(RunPhase::finished, std::memory_order_release);
+}
+
+void JobRun::begin_step(int64_t step) {
+  if (!options_.begin_step || step >= steps()) return;
+  steps_.store(std::min(steps(), options_.begin_step(step)), std::memory_order_release);
 }
 
 void JobRun::close_evaluation(int64_t batches) {

@@ -30,6 +30,7 @@ struct ExecutorOptions {
   std::function<bool()> aborted;       // the job is ending
   std::function<void(const std::string&)> print;
   CheckpointOptions checkpoint;
+  std::function<int64_t(int64_t)> begin_step;  // LauncherClient::begin_step, where the job may stop early; or empty
 };
 
 class JobRun {
@@ -44,6 +45,7 @@ class JobRun {
   // "all_gather of block2 (plans/zero3.lua:12)": what failed, for the message; NonFinite::op() where a value was not
   // finite. Empty when nothing failed.
   const std::string& failed_op() const { return failed_op_; }
+  bool stopped_early() const { return steps_.load() < program_.schedule.steps; }
 
  protected:
   // Makes the communicators, so all ranks call it alike; `world` is connected.
@@ -51,6 +53,10 @@ class JobRun {
   // A body, once for each of first, ..., end - 1. Throws as run().
   virtual void run_body(BodyId id, int64_t first, int64_t end) = 0;
   virtual void free_init() {}  // it will not run again
+
+  // Before a step, on one thread: how many steps there are may fall.
+  void begin_step(int64_t step);
+  int64_t steps() const { return steps_.load(std::memory_order_acquire); }
 
   // Records a step that ended at end_ns, or now if that is 0; fills in times and, for a step that ended now, bytes.
   void close_step(StepRecord record, uint64_t end_ns = 0);
@@ -77,6 +83,7 @@ class JobRun {
 
   std::vector<Communicator*> communicators_;
   std::set<PutChannel*> put_channels_;
+  std::atomic<int64_t> steps_;
   std::mutex failure_mutex_;
   std::string failed_op_;
   uint64_t step_begin_ns_ = 0, bytes_before_ = 0;

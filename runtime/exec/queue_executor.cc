@@ -110,6 +110,11 @@ void QueueExecutor::run_steps(BodyId id, int64_t first, int64_t end) {
   if (work.has_first()) make_batch(first);
   progress_ns_ = now_ns();
   for (int64_t step = first; step < end; ++step) {
+    if (id == kStepBody) {
+      begin_step(step);
+      end = std::min(end, steps());
+      if (step == end) break;
+    }
     // The next step's batch takes the slot of step - 2.
     if (step - 2 >= first) finish(id, slot_of(step - 2));
     if (work.has_first()) {

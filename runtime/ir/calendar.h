@@ -7,28 +7,36 @@
 
 namespace prun {
 
-// Calls run(body, first, end) for runs first, ..., end - 1 of a body, counted over the whole job: the initial values,
-// then as many steps as follow one another, what is due after the last of them in the order of the list, and so on.
-template <class Run>
-void follow_calendar(const Program& program, const Run& run) {
+// `steps`: how many steps there are; it may fall while steps run, but never below what has been begun on any rank, and
+// a run of steps then ends early. What is due after the last step is due there, too. Calls run(body, first, end) for
+// runs first, ..., end - 1 of a body, counted over the whole job: the initial values, then as many steps as follow one
+// another, what is due after the last of them in the order of the list, and so on.
+template <class Run, class Steps>
+void follow_calendar(const Program& program, const Run& run, const Steps& steps) {
   run(kInitBody, 0, 1);
   // A run that resumes where it is to end keeps its state all the same: another mesh's copy of a checkpoint.
   for (BodyId id = kStepBody + 1; id < program.bodies.next(); ++id)
     if (program.bodies[id].when.last == program.schedule.first && program.schedule.first > 0) run(id, 0, 1);
-  for (int64_t step = program.schedule.first, end = 0; step < program.schedule.steps; step = end) {
-    end = program.schedule.steps;
+  for (int64_t step = program.schedule.first, end = 0; step < steps(); step = end) {
+    end = steps();
     for (BodyId id = kStepBody + 1; id < program.bodies.next(); ++id) {
       const When& when = program.bodies[id].when;
       end = std::min(end, (step / when.every + 1) * when.every);
       if (when.last > step) end = std::min(end, when.last);
     }
     run(kStepBody, step, end);
+    end = std::min(end, steps());
+    const bool early = end == steps() && end < program.schedule.steps;
     for (BodyId id = kStepBody + 1; id < program.bodies.next(); ++id) {
       const When& when = program.bodies[id].when;
       const int64_t runs = (end + when.every - 1) / when.every * when.times;
-      if (when.due_after(end - 1)) run(id, runs - when.times, runs);
+      if (when.due_after(end - 1) || (early && when.last > 0)) run(id, runs - when.times, runs);
     }
   }
+}
+template <class Run>
+void follow_calendar(const Program& program, const Run& run) {
+  follow_calendar(program, run, [&] { return program.schedule.steps; });
 }
 
 // "step 7", "evaluation after step 6", "initial values": a body that runs when the step table is at `step`.

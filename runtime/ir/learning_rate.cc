@@ -1,6 +1,8 @@
 // Computed in doubles throughout: no step and no warm-up can overflow.
 #include "ir/learning_rate.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -29,6 +31,14 @@ double LearningRate::at(int64_t step) const {
   const double progress = std::min(1.0, (t - w) / std::max(1.0, static_cast<double>(steps) - w));
   const double share = kind == RateKind::linear ? 1 - progress : 0.5 * (1 + std::cos(std::numbers::pi * progress));
   return least + (peak - least) * share;
+}
+
+std::string LearningRate::text() const {
+  std::string words = fmt::format("{}, peak {:g}", rate_kind_name(kind), peak);
+  if (kind != RateKind::constant) words += fmt::format(", warmup {}", warmup);
+  if (kind == RateKind::linear || kind == RateKind::cosine)
+    words += fmt::format(", over {} steps, least {:g}", steps, least);
+  return words;
 }
 
 }  // namespace prun

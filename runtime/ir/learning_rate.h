@@ -5,6 +5,7 @@
 #pragma once
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 
 namespace prun {
@@ -24,6 +25,7 @@ struct LearningRate {
   // Of step t, from 0. Below the warm-up w: peak · t/w. Then, with p = min(1, (t − w) / (steps − w)), least + (peak −
   // least) · (1 − p) or · (1 + cos πp)/2.
   double at(int64_t step) const;
+  std::string text() const;  // "cosine, peak 0.0003, warmup 10, over 100 steps, least 0": what tells two apart
 };
 
 }  // namespace prun

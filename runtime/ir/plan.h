@@ -123,6 +123,13 @@ struct Evaluation {
   Site site;
 };
 
+// When a run keeps what it has trained, where it is told where.
+struct Keeping {
+  int64_t every = 0;  // steps; 0: at the end only
+  int64_t keep = 0;   // the newest so many; 0: all
+  Site site;
+};
+
 // Norms of each unit's parameters and gradients, for --metrics.
 struct Report {
   int64_t every = 0;  // steps
@@ -156,6 +163,7 @@ struct Plan {
   Data data;
   std::optional<Evaluation> evaluation;
   std::optional<Report> report;
+  std::optional<Keeping> keeping;
   Optimizer optimizer;
   std::vector<Strategy> strategies;
   std::optional<Pipeline> pipeline;

@@ -428,6 +428,10 @@ void read(const Field& field, Report& report) {
   if (report.every < 1) field.at("every").fail("at least 1");
 }
 
+void read(const Field& field, Keeping& keeping) {
+  field.may("every", keeping.every, "keep", keeping.keep, "site", keeping.site);
+}
+
 void read(const Field& field, ModelDescription& model) { field.need("name", model.name, "arguments", model.arguments); }
 
 void read_training(const Field& root, Plan& plan) {
@@ -439,6 +443,7 @@ void read_training(const Field& root, Plan& plan) {
   plan.rank_order = reduce == "rank_order";
   if (root.has("eval")) root.need("eval", plan.evaluation.emplace());
   if (root.has("report")) root.need("report", plan.report.emplace());
+  if (root.has("checkpoint")) root.need("checkpoint", plan.keeping.emplace());
   plan.optimizer = read_optimizer(root.at("optimizer"), plan.steps);
   if (root.has("pipeline")) plan.pipeline = read_pipeline(root.at("pipeline"), plan.microbatches);
 }

@@ -12,6 +12,7 @@
 //     "loss": id, "steps": 20, "seed": 1, "reduce": "rank_order" | "any", "dtype": "f32"|"bf16"|"f64",
 //     "data": { "kind", "path" (absolute), "batch", "file_bytes", "skip_bytes", "vocab", "context", "site": S },
 //     "eval": { "every", "batches", "data": as "data", "site": S } (or none),
+//     "checkpoint": { "every", "keep", "site": S } (or none),
 //     "optimizer": { "kind": "adamw", "lr", "weight_decay", "clip", its OptimizerTraits::numbers or "betas", "site": S,
 //                    "schedule": { "kind": "cosine" | "linear" | "warmup", "warmup", "steps", "least" } (or none) },
 //     "strategies": [ { "name", "axis", "differs", "site": S, "units": [ { "class", "sharded": bool, "shard_axis",

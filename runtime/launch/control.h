@@ -22,6 +22,9 @@ enum class FrameKind : uint32_t {
   ended,       // launcher -> node 0: this rank returned 0
   failure,     // launcher -> node 0: a Failure that it has seen
   job,         // node 0 -> launcher: the job, or why there is none
+  stop,        // launcher -> node 0 -> launchers: SIGTERM asks for an early end
+  begun,       // launcher -> node 0: the last step that its ranks have begun
+  steps,       // node 0 -> launcher: how many steps the job does
   verdict,     // node 0 -> launcher: the job has ended, with this Failure or none
 };
 

@@ -39,6 +39,8 @@ class Coordination {
   virtual void line(int rank, const std::string& text) = 0;
   virtual void ended(int rank) = 0;  // returned 0
   virtual void failed(Failure failure) = 0;
+  virtual void stop() = 0;               // SIGTERM here asks for an early end
+  virtual void begun(int64_t step) = 0;  // the answer to stop_asked: the last step that local ranks have begun
 
   // The channels to other launchers, for the poll loop.
   virtual std::vector<Channel*> channels() = 0;
@@ -50,10 +52,14 @@ class Coordination {
   // Results: payloads of FrameKind::gathered that local ranks wait for; the end of the job, once it is decided.
   std::vector<std::string> take_gathered() { return std::exchange(gathered_, {}); }
   const std::optional<Verdict>& verdict() const { return verdict_; }
+  bool stop_asked() const { return stop_asked_; }
+  int64_t steps() const { return steps_; }  // that the job does, once all launchers have answered; 0: not known
 
  protected:
   std::vector<std::string> gathered_;
   std::optional<Verdict> verdict_;
+  bool stop_asked_ = false;
+  int64_t steps_ = 0;
 };
 
 // `members[i]` is the channel to node i + 1. `options` and `observer` outlive the result.

@@ -26,6 +26,8 @@ class Head : public Coordination {
   void line(int rank, const std::string& text) override { observer_.line(rank, text); }
   void ended(int rank) override;
   void failed(Failure failure) override;
+  void stop() override;
+  void begun(int64_t step) override;
   std::vector<Channel*> channels() override;
   void receive(Channel& channel) override;
   Clock::time_point deadline() const override;
@@ -50,6 +52,8 @@ class Head : public Coordination {
   Clock::time_point waiting_since_, next_report_;
   std::vector<bool> has_ended_;
   int ended_count_ = 0;
+  int stop_answers_ = 0;  // of launchers
+  int64_t last_begun_ = 0;
   std::optional<Failure> symptom_;
   Clock::time_point symptom_settles_;
 };
@@ -91,6 +95,20 @@ void Head::ended(int rank) {
   check_gathering();
 }
 
+void Head::stop() {
+  if (stop_asked_) return;
+  stop_asked_ = true;
+  for (Channel& member : members_) member.send(FrameKind::stop, -1, "");
+}
+
+// A stream may be at the beginning of the step after the last one already, so that one is done, too.
+void Head::begun(int64_t step) {
+  last_begun_ = std::max(last_begun_, step);
+  if (++stop_answers_ < topology_.node_count()) return;
+  steps_ = last_begun_ + 2;
+  for (Channel& member : members_) member.send(FrameKind::steps, -1, Packer().number(steps_).take());
+}
+
 void Head::failed(Failure failure) {
   if (verdict_) return;  // an effect of the end that is under way
   if (!failure.symptom) return decide(std::move(failure));
@@ -126,6 +144,12 @@ void Head::receive(Channel& channel) {
         break;
       case FrameKind::ended:
         ended(frame.rank);
+        break;
+      case FrameKind::stop:
+        stop();
+        break;
+      case FrameKind::begun:
+        begun(Unpacker(frame.payload).number());
         break;
       case FrameKind::failure:
         failed(unpack<Failure>(frame.payload));

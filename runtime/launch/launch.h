@@ -20,7 +20,11 @@ class LauncherClient {
  public:
   virtual ~LauncherClient() = default;
   virtual std::vector<std::string> all_gather(const std::string& blob) = 0;  // by rank; throws Error(join)
-  virtual bool aborted() const = 0;                                          // any thread: the job is ending
+  // Before each step: tells which one begins, and returns how many steps the job does in all, no limit unless it was
+  // asked to stop early (LaunchOptions::grace_s). Then every rank gets the same number, at least step + 1, and waits
+  // for it.
+  virtual int64_t begin_step(int64_t step) = 0;
+  virtual bool aborted() const = 0;                                     // any thread: the job is ending
   virtual void fail(const Error& error, const std::string& where) = 0;  // this rank is the cause; `where` names the op
   virtual void print(const std::string& line) = 0;  // a line for the user, whole and in order per rank
 };
@@ -40,6 +44,9 @@ struct LaunchOptions {
   std::string secret_file;     // the caller reads `secret` from it
   double join_timeout_s = 60;  // of a node, and of the last rank in an all_gather
   double join_report_s = 5;    // between two reports of who is missing
+  // How long SIGTERM lets ranks go on, to end after a step that all have begun, with Exit::preempted; 0: it ends the
+  // job.
+  double grace_s = 0;
   size_t recorder_bytes = 0;
   std::string command;  // as typed after "prun"; failures advise a next command with it
 };

@@ -4,7 +4,10 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
 #include <csignal>
+#include <limits>
+#include <thread>
 
 #include "base/thread_annotations.h"
 
@@ -13,8 +16,10 @@ namespace {
 
 class SocketClient : public LauncherClient {
  public:
-  SocketClient(int rank, int ranks, Fd control, const AbortPage* page)
-      : rank_(rank), ranks_(ranks), control_(std::move(control)), page_(page) {}
+  SocketClient(const RankPlace& place, Fd control, JobPage* page)
+      : rank_(place.rank), ranks_(place.ranks), control_(std::move(control)), page_(page) {
+    begun_ = &page->begun()[place.local_rank];
+  }
 
   std::vector<std::string> all_gather(const std::string& blob) override {
     MutexLock gather_lock(gather_mutex_);
@@ -32,6 +37,17 @@ class SocketClient : public LauncherClient {
 
   bool aborted() const override { return page_->aborted.load(std::memory_order_acquire) != 0; }
 
+  int64_t begin_step(int64_t step) override {
+    begun_->store(step, std::memory_order_seq_cst);
+    if (page_->stopping.load(std::memory_order_seq_cst) == 0) return std::numeric_limits<int64_t>::max();
+    int64_t steps = 0;
+    while ((steps = page_->steps.load(std::memory_order_acquire)) == 0) {
+      if (aborted()) return std::numeric_limits<int64_t>::max();
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return steps;
+  }
+
   void fail(const Error& error, const std::string& where) override {
     Packer packer;
     packer.number(static_cast<int>(error.code())).number(error.effect ? 1 : 0).text(error.what()).text(where);
@@ -48,15 +64,16 @@ class SocketClient : public LauncherClient {
 
   int rank_, ranks_;
   Fd control_;
-  const AbortPage* page_;
-  Mutex gather_mutex_;  // of the reads of control_: one all_gather at a time
-  Mutex send_mutex_;    // of its writes
+  JobPage* page_;
+  std::atomic<int64_t>* begun_ = nullptr;  // in page_
+  Mutex gather_mutex_;                     // of the reads of control_: one all_gather at a time
+  Mutex send_mutex_;                       // of its writes
 };
 
 }  // namespace
 
-std::unique_ptr<LauncherClient> make_launcher_client(int rank, int ranks, Fd control, const AbortPage* page) {
-  return std::make_unique<SocketClient>(rank, ranks, std::move(control), page);
+std::unique_ptr<LauncherClient> make_launcher_client(const RankPlace& place, Fd control, JobPage* page) {
+  return std::make_unique<SocketClient>(place, std::move(control), page);
 }
 
 }  // namespace prun

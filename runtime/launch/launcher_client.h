@@ -1,18 +1,32 @@
-// A rank's client of its launcher, over the control socket.
+// A rank's client of its launcher, over the control socket and a page that both map.
 #pragma once
 #include <atomic>
+#include <cstddef>
+#include <cstdint>
 
+#include "base/rank_place.h"
 #include "launch/control.h"
 #include "launch/launch.h"
 
 namespace prun {
 
-// Lies in memory that the launcher shares with its ranks.
-struct AbortPage {
+// Lies in memory that the launcher shares with its ranks, zeroed; behind it `begun` of each local rank.
+//
+// How a job stops early, all ranks after the same step: a launcher sets `stopping`, then reads what each rank has
+// begun. A rank writes what it begins, then reads `stopping`. Both in one total order, so a rank that the launcher has
+// seen in step k waits at the end of step k at the latest, until `steps` tells how many steps the job does; what waits
+// there nobody needs before that, since the number comes from the launchers alone.
+struct JobPage {
   std::atomic<uint32_t> aborted;
+  std::atomic<uint32_t> stopping;
+  std::atomic<int64_t> steps;  // 0: not known yet
+  std::atomic<int64_t>* begun() { return reinterpret_cast<std::atomic<int64_t>*>(this + 1); }
+  static size_t bytes(int local_ranks) {
+    return sizeof(JobPage) + static_cast<size_t>(local_ranks) * sizeof(std::atomic<int64_t>);
+  }
 };
 
 // `control` is a connected stream socket; owned. `page` outlives the client.
-std::unique_ptr<LauncherClient> make_launcher_client(int rank, int ranks, Fd control, const AbortPage* page);
+std::unique_ptr<LauncherClient> make_launcher_client(const RankPlace& place, Fd control, JobPage* page);
 
 }  // namespace prun

@@ -16,6 +16,9 @@ class Member : public Coordination {
   void line(int rank, const std::string& text) override { head_.send(FrameKind::line, rank, text); }
   void ended(int rank) override { head_.send(FrameKind::ended, rank, ""); }
 
+  void stop() override { head_.send(FrameKind::stop, -1, ""); }
+  void begun(int64_t step) override { head_.send(FrameKind::begun, -1, Packer().number(step).take()); }
+
   void failed(Failure failure) override {
     if (verdict_) return;
     head_.send(FrameKind::failure, -1, pack(failure));
@@ -33,6 +36,8 @@ class Member : public Coordination {
     bool alive = head_.receive(frames);
     for (Frame& frame : frames) {
       if (frame.kind == FrameKind::gathered) gathered_.push_back(std::move(frame.payload));
+      if (frame.kind == FrameKind::stop) stop_asked_ = true;
+      if (frame.kind == FrameKind::steps) steps_ = Unpacker(frame.payload).number();
       if (frame.kind == FrameKind::verdict) follow(frame.payload);
     }
     if (alive) return;

@@ -107,7 +107,7 @@ RankProcesses::RankProcesses(int local_ranks, size_t recorder_bytes, std::vector
     : local_ranks_(local_ranks),
       closed_in_ranks_(std::move(closed_in_ranks)),
       signals_(signals),
-      abort_(sizeof(AbortPage)),
+      page_(JobPage::bytes(local_ranks)),
       children_before_(children()) {
   raise_open_files();
   for (int i = 0; i < local_ranks; ++i) recorders_.emplace_back(recorder_bytes);
@@ -168,8 +168,7 @@ void RankProcesses::run_rank(RankStart start, const std::function<int(const Rank
   for (int fd : closed_in_ranks_) ::close(fd);
   die_with_lifeline(lifeline_read_.get());
   sigprocmask(SIG_SETMASK, &signals_, nullptr);
-  std::unique_ptr<LauncherClient> client =
-      make_launcher_client(start.rank, start.ranks, std::move(control), abort_page());
+  std::unique_ptr<LauncherClient> client = make_launcher_client(start, std::move(control), page());
   start.launcher = client.get();
   int code = guarded(start, rank_main);
   std::fflush(nullptr);
@@ -194,9 +193,19 @@ std::optional<ExitStatus> RankProcesses::reap(RankProcess& rank) {
 }
 
 void RankProcesses::set_aborted() {
-  abort_page()->aborted.store(1, std::memory_order_release);
+  page()->aborted.store(1, std::memory_order_release);
   for (RankProcess& rank : ranks_) rank.control.end_sending();
 }
+
+int64_t RankProcesses::ask_to_stop() {
+  page()->stopping.store(1, std::memory_order_seq_cst);
+  int64_t most = 0;
+  for (int local = 0; local < local_ranks_; ++local)
+    most = std::max(most, page()->begun()[local].load(std::memory_order_seq_cst));
+  return most;
+}
+
+void RankProcesses::set_steps(int64_t steps) { page()->steps.store(steps, std::memory_order_release); }
 
 void RankProcesses::kill_running() {
   for (const RankProcess& rank : ranks_)

@@ -63,19 +63,21 @@ class RankProcesses {
   int running() const;
   std::optional<ExitStatus> reap(RankProcess& rank);  // nothing when it still runs; never blocks
   void set_aborted();                                 // LauncherClient::aborted, and the end of every all_gather
-  void kill_running();                                // SIGKILL for each rank's process group
+  int64_t ask_to_stop();          // ranks wait before their next step; returns the last one that has been begun here
+  void set_steps(int64_t steps);  // how many the job does in all, after ask_to_stop
+  void kill_running();            // SIGKILL for each rank's process group
   // Kills and reaps processes that ranks left behind; they became children of this process, a subreaper.
   void kill_orphans();
 
  private:
   [[noreturn]] void run_rank(RankStart start, const std::function<int(const RankStart&)>& rank_main, Fd control,
                              pid_t launcher);
-  AbortPage* abort_page() const { return static_cast<AbortPage*>(abort_.at()); }
+  JobPage* page() const { return static_cast<JobPage*>(page_.at()); }
 
   int local_ranks_;
   std::vector<int> closed_in_ranks_;
   sigset_t signals_;
-  SharedMemory abort_;
+  SharedMemory page_;
   std::vector<SharedMemory> recorders_;
   Fd lifeline_read_, lifeline_write_;
   std::vector<RankProcess> ranks_;

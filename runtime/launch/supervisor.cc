@@ -18,6 +18,7 @@ namespace {
 
 constexpr auto kTick = std::chrono::milliseconds(50);
 constexpr auto kGrace = std::chrono::milliseconds(200);
+constexpr auto kRepeat = std::chrono::milliseconds(500);  // of one and the same signal
 constexpr auto kGiveUp = std::chrono::seconds(3);  // ranks in an uninterruptible wait, launchers that do not answer
 
 // Signals that end the job, as a descriptor; the destructor restores the former handlers.
@@ -61,12 +62,13 @@ class Supervisor {
         topology_(topology),
         coordination_(coordination),
         observer_(observer),
-        processes_(topology.here().ranks, options.recorder_bytes, launcher_fds(), signals_.before()) {}
+        processes_(topology.here().ranks, options.recorder_bytes, launcher_fds(), signals_of_ranks()) {}
 
   int run(RankStart start, const std::function<int(const RankStart&)>& rank_main);
 
  private:
   std::vector<int> launcher_fds();
+  sigset_t signals_of_ranks() const;
   void start_ranks(RankStart start, const std::function<int(const RankStart&)>& rank_main);
   bool finished() { return ending_ && ((processes_.running() == 0 && coordination_.others_ended()) || gave_up_); }
   void wait_for_events();
@@ -75,6 +77,8 @@ class Supervisor {
   void read_rank(RankProcess& rank);
   void reap(RankProcess& rank);
   void deliver_gathered();
+  void follow_stop(Clock::time_point now);
+  std::string node_words() const;
   void begin_end();
   void continue_end(Clock::time_point now);
   int tell_verdict();
@@ -91,12 +95,23 @@ class Supervisor {
   std::vector<bool> reported_;  // by local rank: LauncherClient::fail was called
   Clock::time_point started_ = Clock::now(), next_tick_ = Clock::now(), kill_at_, give_up_at_;
   bool ending_ = false, killed_ = false, gave_up_ = false;
+  bool asked_ = false;      // SIGTERM has asked for an early end here
+  bool stopping_ = false;   // ranks wait for the number of steps, or have it
+  bool preempted_ = false;  // a rank ended early
+  Clock::time_point grace_ends_ = Clock::time_point::max(), second_counts_;
 };
 
 std::vector<int> Supervisor::launcher_fds() {
   std::vector<int> fds{signals_.fd()};
   for (Channel* channel : coordination_.channels()) fds.push_back(channel->fd());
   return fds;
+}
+
+// Schedulers send SIGTERM to all processes of a job: where it means an early end, it is the launcher's to follow.
+sigset_t Supervisor::signals_of_ranks() const {
+  sigset_t signals = signals_.before();
+  if (options_.grace_s > 0) sigaddset(&signals, SIGTERM);
+  return signals;
 }
 
 RankName Supervisor::name_of(const RankProcess& rank) const {
@@ -132,6 +147,7 @@ int Supervisor::run(RankStart start, const std::function<int(const RankStart&)>&
     wait_for_events();
     deliver_gathered();
     Clock::time_point now = Clock::now();
+    follow_stop(now);
     if (now >= coordination_.deadline()) coordination_.expire(now);
     if (coordination_.verdict() && !ending_) begin_end();
     if (ending_) continue_end(now);
@@ -148,7 +164,7 @@ int Supervisor::run(RankStart start, const std::function<int(const RankStart&)>&
 }
 
 Clock::time_point Supervisor::next_deadline() const {
-  Clock::time_point next = std::min(next_tick_, coordination_.deadline());
+  Clock::time_point next = std::min({next_tick_, coordination_.deadline(), grace_ends_});
   if (ending_) next = std::min(next, killed_ ? give_up_at_ : kill_at_);
   return next;
 }
@@ -198,11 +214,39 @@ void Supervisor::take_signal() {
     kill_at_ = Clock::now();
     return;
   }
-  std::string node =
-      topology_.node_count() > 1 ? fmt::format(" on node {} ({})", topology_.node, topology_.here().host) : "";
+  // timeout(1) sends its signal to the process and again to its group.
+  if (number == SIGTERM && asked_ && Clock::now() < second_counts_) return;
+  if (number == SIGTERM && options_.grace_s > 0 && !asked_) {
+    asked_ = true;
+    second_counts_ = Clock::now() + kRepeat;
+    observer_.message(
+        fmt::format("prun: SIGTERM{}: a checkpoint, then the end; a second one ends the job at once\n", node_words()));
+    return coordination_.stop();
+  }
   Failure failure;
   failure.code = 128 + number;
-  failure.what = fmt::format("ended by {}{}", signal_name(number), node);
+  failure.what = fmt::format("ended by {}{}", signal_name(number), node_words());
+  coordination_.failed(std::move(failure));
+}
+
+std::string Supervisor::node_words() const {
+  return topology_.node_count() > 1 ? fmt::format(" on node {} ({})", topology_.node, topology_.here().host) : "";
+}
+
+void Supervisor::follow_stop(Clock::time_point now) {
+  if (coordination_.stop_asked() && !stopping_) {
+    stopping_ = true;
+    if (options_.grace_s > 0) grace_ends_ = after(now, options_.grace_s);
+    coordination_.begun(processes_.ask_to_stop());
+  }
+  if (coordination_.steps() > 0) processes_.set_steps(coordination_.steps());
+  if (now < grace_ends_) return;
+  grace_ends_ = Clock::time_point::max();
+  if (coordination_.verdict()) return;
+  Failure failure;
+  failure.code = 128 + SIGTERM;
+  failure.what = fmt::format("ended by SIGTERM{}: no checkpoint was whole within --grace {:g}; those before it are",
+                             node_words(), options_.grace_s);
   coordination_.failed(std::move(failure));
 }
 
@@ -232,7 +276,9 @@ void Supervisor::reap(RankProcess& rank) {
   if (!status) return;
   read_rank(rank);  // what it said before its end
   rank.control.close();
-  if (!status->killed && status->status == 0) return coordination_.ended(rank.rank);
+  const bool stopped = stopping_ && status->status == static_cast<int>(Exit::preempted);
+  preempted_ = preempted_ || (!status->killed && stopped);
+  if (!status->killed && (status->status == 0 || stopped)) return coordination_.ended(rank.rank);
   if (coordination_.verdict()) return;  // an effect of our ending the job
   if (!status->killed && reported_[rank.rank - topology_.here().first_rank]) return;
   RankEnd end{status->killed, status->status, status->core_dumped, false, seconds()};
@@ -262,7 +308,7 @@ void Supervisor::continue_end(Clock::time_point now) {
 
 int Supervisor::tell_verdict() {
   const std::optional<Failure>& failure = coordination_.verdict()->failure;
-  if (!failure) return 0;
+  if (!failure) return preempted_ ? static_cast<int>(Exit::preempted) : 0;
   observer_.message(render(*failure));
   for (const RankProcess& rank : processes_.all())
     if (rank.running)

@@ -8,6 +8,7 @@ import pathlib
 import random
 import shutil
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -124,19 +125,32 @@ class GoesOn(Folders):
                 expected = {step: loss for step, loss in losses(whole).items() if step >= 3}
                 self.assertEqual(losses(rest), expected)
 
+    def test_steps_is_the_total(self):
+        folder = self.at("kept")
+        train("ddp", 2, 4, "--checkpoint", folder)
+        done = train("ddp", 2, 3, "--resume", folder, check=False)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("step_00000004 is the state after 4 steps, and this plan has 3 in all: raise 'steps'", done.stderr)
+        done = train("ddp", 2, 4, "--resume", folder)
+        self.assertIn("has all 4 steps of this plan: nothing is left to train", done.stderr)
+
     def test_killed_at_random_it_goes_on_from_what_was_committed(self):
-        whole = self.at("whole.json")
-        train("zero3", 2, 40, "--metrics", whole)
-        expected, chance = losses(whole), random.Random(11)
-        for kill in range(20 if ALL else 5):
+        ran, chance = {}, random.Random(11)
+        for kill in range(20):
+            plan = ("zero3", "ddp", "1f1b", "megatron")[kill % 4]
+            if plan not in ran:
+                whole = self.at(f"{plan}.json")
+                train(plan, 2, 40, "--metrics", whole)
+                ran[plan] = losses(whole)
+            expected = ran[plan]
             folder, rest = self.at(f"killed-{kill}"), self.at(f"rest-{kill}.json")
             sets = [word for setting in [*SIZES, "steps=40"] for word in ("--set", setting)]
-            run = subprocess.Popen([PRUN, "plans/zero3.lua", "--nproc", "2", *sets, "--checkpoint", folder, "--checkpoint-every", "3"],
+            run = subprocess.Popen([PRUN, f"plans/{plan}.lua", "--nproc", "2", *sets, "--checkpoint", folder, "--checkpoint-every", "3"],
                                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             time.sleep(chance.uniform(0.05, 0.6))
             run.send_signal(signal.SIGKILL)
             run.wait()
-            train("zero3", 2, 40, "--checkpoint", folder, "--resume", "auto", "--metrics", rest)
+            train(plan, 2, 40, "--checkpoint", folder, "--resume", "auto", "--metrics", rest)
             got = losses(rest)
             self.assertEqual(got, {step: expected[step] for step in got})
             self.assertEqual(sorted(path.name for path in folder.glob("*.tmp")), [])
@@ -147,6 +161,77 @@ class GoesOn(Folders):
         train("ddp", 2, 7, "--checkpoint", folder, "--checkpoint-every", 2, "--checkpoint-keep", 2)
         rows = [json.loads(line) for line in prun("ckpt", "ls", folder, "--json").stdout.splitlines()]
         self.assertEqual([row["step"] for row in rows], [7, 6])
+
+
+class Stops(Folders):
+    """SIGTERM: a checkpoint within the grace time, then exit code 75."""
+    LONG = ["--set", "steps=100000", *[word for setting in SIZES for word in ("--set", setting)]]
+
+    def start(self, plan, ranks, *options):
+        return subprocess.Popen([PRUN, f"plans/{plan}.lua", "--nproc", str(ranks), *self.LONG, *map(str, options)], text=True,
+                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+    def stop(self, run, *signals):
+        time.sleep(1)
+        for number in signals:
+            run.send_signal(number)
+            time.sleep(0.6)
+        _, said = run.communicate(timeout=60)
+        return run.returncode, said
+
+    def test_all_ranks_end_after_the_same_step_and_go_on_from_it(self):
+        for plan, ranks, device in (("zero3", 2, "cpu"), ("1f1b", 2, "cpu"), ("3d", 8, "cpu"), ("megatron", 2, "cpu-queue"), ("single", 1, "cpu-queue")):
+            with self.subTest(plan=plan, device=device):
+                folder, rest, whole = self.at(f"{plan}"), self.at("rest"), self.at("whole")
+                code, said = self.stop(self.start(plan, ranks, "--device", device, "--checkpoint", folder), signal.SIGTERM)
+                self.assertEqual(code, 75, said)
+                index = json.loads(prun("ckpt", "show", folder, "--json").stdout)
+                self.assertIn(f"prun: stopped by SIGTERM; {index['checkpoint']} has what was trained, --resume auto goes on", said)
+                steps = index["step"] + 3
+                train(plan, ranks, steps, "--device", device, "--checkpoint", folder, "--resume", "auto", "--metrics", rest)
+                train(plan, ranks, steps, "--device", device, "--metrics", whole)
+                got, expected = losses(rest), losses(whole)
+                self.assertEqual(got, {step: expected[step] for step in got})
+                self.assertEqual(len(got), 3)
+                for path in (rest, whole):
+                    path.unlink()
+
+    def test_on_two_nodes(self):
+        folder = self.at("kept")
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        nodes = [self.start("zero3", 2, "--nnodes", 2, "--node-rank", node, "--rendezvous", f"127.0.0.1:{port}", "--checkpoint", folder)
+                 for node in (0, 1)]
+        code, said = self.stop(nodes[1], signal.SIGTERM)
+        _, other = nodes[0].communicate(timeout=60)
+        self.assertEqual((code, nodes[0].returncode), (75, 75), said + other)
+        self.assertEqual(prun("ckpt", "verify", folder).returncode, 0)
+
+    def test_without_a_folder_and_the_second_time_it_ends_the_job(self):
+        self.assertEqual(self.stop(self.start("zero3", 2), signal.SIGTERM)[0], 143)
+        slow = self.start("zero3", 2, "--checkpoint", self.at("slow"), "--set", "width=768", "--set", "batch=64", "--set", "context=128")
+        code, said = self.stop(slow, signal.SIGTERM, signal.SIGTERM)
+        self.assertEqual(code, 143, said)
+
+    def test_grace_is_over_before_a_step_is(self):
+        slow = self.start("zero3", 2, "--checkpoint", self.at("slow"), "--grace", 1, "--set", "width=768", "--set", "batch=128", "--set", "context=256")
+        code, said = self.stop(slow, signal.SIGTERM)
+        self.assertEqual(code, 143, said)
+        self.assertIn("no checkpoint was whole within --grace 1", said)
+
+
+class InThePlan(Folders):
+    def test_the_plan_says_when_the_command_where(self):
+        plan = "tests/checkpoint/kinds.lua"
+        folder = self.at("kept")
+        prun(plan, "--nproc", 2, "--set", "strategy=ddp", "--set", "steps=3", "--set", "every=1", "--set", "keep=2", "--checkpoint", folder)
+        self.assertEqual([row["step"] for row in map(json.loads, prun("ckpt", "ls", folder, "--json").stdout.splitlines())], [3, 2])
+        other = self.at("other")
+        prun(plan, "--nproc", 2, "--set", "strategy=ddp", "--set", "steps=3", "--set", "every=1", "--checkpoint", other, "--checkpoint-every", 2, "--checkpoint-keep", 1)
+        self.assertEqual([row["step"] for row in map(json.loads, prun("ckpt", "ls", other, "--json").stdout.splitlines())], [3])
+        said = prun(plan, "--nproc", 2, "--set", "strategy=ddp", "--set", "steps=3", "--set", "every=1").stderr
+        self.assertRegex(said, r"kinds.lua:\d+: the plan keeps checkpoints, and nothing says where: give --checkpoint DIR")
 
 
 class Damage(Folders):
@@ -200,6 +285,31 @@ class Damage(Folders):
         self.assertRegex(done.stderr, r"does not fit this plan: .* is F32\[.*32.*\] there and F32\[.*64.*\] here")
         done = train("zero3", 2, 6, "--resume", self.kept, settings=["seed=5"], check=False)
         self.assertIn("was trained with seed 0, this plan has 5", done.stderr)
+
+    def test_other_data_and_another_curve_are_said(self):
+        data = self.at("text")
+        text = pathlib.Path("README.md").read_bytes()
+        data.write_bytes(text)
+        kept = self.at("own")
+        train("ddp", 2, 2, "--checkpoint", kept, settings=[f"data={data}"])
+        data.write_bytes(text + b"more")
+        self.assertIn(f"the data are others than before: bytes {data} ({len(text)} bytes), now bytes {data} ({len(text) + 4} bytes)",
+                      train("ddp", 2, 3, "--resume", kept, settings=[f"data={data}"]).stderr)
+        data.write_bytes(text[:-7])
+        done = train("ddp", 2, 3, "--resume", kept, settings=[f"data={data}"], check=False)
+        self.assertEqual(done.returncode, 16)
+        self.assertIn(f"was trained on {data} of {len(text)} bytes, which has shrunk to {len(text) - 7}: put back", done.stderr)
+        kinds = self.at("kinds")
+        prun("tests/checkpoint/kinds.lua", "--nproc", 2, "--set", "strategy=ddp", "--set", "steps=3", "--set", "cosine=true", "--checkpoint", kinds)
+        said = prun("tests/checkpoint/kinds.lua", "--nproc", 2, "--set", "strategy=ddp", "--set", "cosine=true", "--set", "steps=5", "--resume", kinds).stderr
+        self.assertRegex(said, r"from step 4 on the learning rate follows another curve: cosine, .* over 5 steps.*; before: cosine, .* over 3 steps")
+
+    def test_other_kernels_are_said(self):
+        path = self.kept / "step_00000004" / "index.json"
+        index = json.loads(path.read_text())
+        self.assertIn("cpu: oneDNN", index["kernels"])
+        path.write_text(json.dumps({**index, "kernels": "others"}))
+        self.assertIn("computed by other kernels (others; here cpu: oneDNN", train("zero3", 2, 6, "--resume", self.kept).stderr)
 
     def test_a_disk_that_is_full_ends_the_job_and_leaves_what_was_committed(self):
         full = self.at("full")

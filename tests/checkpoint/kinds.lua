@@ -6,6 +6,7 @@ local arg = prun.args {
   model = { "gpt", "the model", choices = { "gpt", "llama" } },
   optimizer = { "adamw", "the optimizer", choices = { "adamw", "sgd", "lion" } },
   tied = false, dtype = "f32", offload = "", steps = 2,
+  every = { 0, "steps between checkpoints; 0: the plan says nothing of them" }, keep = 0, cosine = false,
 }
 local strategies = {
   none = function() return {} end,
@@ -15,7 +16,7 @@ local strategies = {
   tp = function() return { prun.tensor_parallel { axis = "tp" } } end,
 }
 local optimizers = {
-  adamw = function() return prun.adamw { lr = 1e-3, clip = 1 } end,
+  adamw = function() return prun.adamw { lr = arg.cosine and prun.cosine { lr = 1e-3 } or 1e-3, clip = 1 } end,
   sgd = function() return prun.sgd { lr = 0.1, momentum = 0.9 } end,
   lion = function() return prun.lion { lr = 1e-4 } end,
 }
@@ -26,4 +27,5 @@ return prun.plan {
   data = prun.data.bytes { path = "text/sample.txt", batch = 8 },
   strategy = strategies[arg.strategy](), optimizer = optimizers[arg.optimizer](),
   micro = arg.strategy == "pp" and 4 or 1, dtype = arg.dtype, steps = arg.steps,
+  checkpoint = arg.every > 0 and prun.checkpoint { every = arg.every, keep = arg.keep > 0 and arg.keep or nil } or nil,
 }

@@ -49,6 +49,7 @@ void say_what_never_comes(const Plan& plan) {
       fmt::print(stderr, "prun: {}: {} after every {} steps never come in a run of {}\n", site.text(), what, every,
                  counted(plan.steps, "step"));
   };
+  if (plan.keeping) say("checkpoints", plan.keeping->every, plan.keeping->site);
   if (plan.evaluation) say("evaluations", plan.evaluation->every, plan.evaluation->site);
   if (plan.report) say("reports", plan.report->every, plan.report->site);
   for (const Strategy& strategy : plan.strategies)
@@ -57,6 +58,15 @@ void say_what_never_comes(const Plan& plan) {
         say("averages of parameters", unit.sync_every, unit.sync.front().site);
         return;
       }
+}
+
+// 0: the job keeps none. A check or a dump shows what the plan asks for, a run needs a folder.
+int64_t steps_between_checkpoints(const Options& options, const Plan& plan) {
+  const CheckpointSettings& checkpoint = options.checkpoint;
+  const bool wanted = !checkpoint.folder.empty() || checkpoint.every > 0 || (plan.keeping && options.command != "run");
+  if (!wanted) return 0;
+  if (checkpoint.every > 0) return checkpoint.every;
+  return plan.keeping && plan.keeping->every > 0 ? plan.keeping->every : plan.steps;
 }
 
 }  // namespace
@@ -76,10 +86,8 @@ Job build_job(const Options& options, int ranks, Plan* read) {
   CompileOptions compile_options;
   compile_options.device = options.device;
   compile_options.check_finite = options.check_finite;
-  const CheckpointSettings& checkpoint = options.checkpoint;
-  if (!checkpoint.folder.empty() || checkpoint.every > 0)
-    compile_options.checkpoint_every = checkpoint.every > 0 ? checkpoint.every : plan.steps;
-  compile_options.first_step = checkpoint.first_step;
+  compile_options.checkpoint_every = steps_between_checkpoints(options, plan);
+  compile_options.first_step = options.checkpoint.first_step;
   compile_options.check_replicas = options.check_replicas;
   compile_options.workspace_bytes = [&](const Program& program, const Op& op) {
     return device->workspace_bytes(program, op, threads_per_rank(options.launch.nproc));

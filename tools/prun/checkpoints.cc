@@ -6,8 +6,11 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
+#include <thread>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/reader.h"
 
@@ -18,7 +21,12 @@ CheckpointLock::CheckpointLock(const std::string& folder) {
   const std::string path = folder + "/.lock";
   fd_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (fd_ < 0) throw checkpoint::write_failed(path, errno);
-  if (flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
+  // Ranks hold the lock, too, as forks; those of a launcher that was killed end within a second.
+  for (auto until = std::chrono::steady_clock::now() + std::chrono::seconds(2);;) {
+    if (flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
+    if (std::chrono::steady_clock::now() > until) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
   close(fd_);
   throw usage_error(fmt::format("another run writes its checkpoints to {}: give this one a folder of its own", folder));
 }
@@ -60,11 +68,49 @@ void settle_checkpoints(CheckpointSettings& s) {
   }
 }
 
+void take_from_plan(CheckpointSettings& s, const Plan& plan) {
+  if (!plan.keeping) return;
+  if (s.folder.empty())
+    fmt::print(stderr, "prun: {}: the plan keeps checkpoints, and nothing says where: give --checkpoint DIR\n",
+               plan.keeping->site.text());
+  if (s.keep == 0) s.keep = static_cast<int>(plan.keeping->keep);
+}
+
+namespace {
+
+// A run that goes on sees what it would have seen. Data that have shrunk are refused: what is left was trained on, or
+// is other data. Data that are others, or have grown, and another learning rate are the user's choice.
+void require_same_course(const CheckpointSettings& s, const checkpoint::Index& index, const Program& program) {
+  const DataSource& data = program.step().data;
+  const checkpoint::DataCursor& before = index.data;
+  if (data.path == before.path && data.file_bytes < before.file_bytes)
+    throw Error(
+        Exit::checkpoint_invalid,
+        fmt::format("{} was trained on {} of {} bytes, which has shrunk to {}: put back what is missing, or name "
+                    "other data",
+                    s.resume, data.path, before.file_bytes, data.file_bytes));
+  if (data.path != before.path || data.kind != before.kind || data.file_bytes > before.file_bytes)
+    fmt::print(stderr, "prun: the data are others than before: {} {} ({} bytes), now {} {} ({} bytes)\n", before.kind,
+               before.path, before.file_bytes, data.kind, data.path, data.file_bytes);
+  if (const std::string rate = program.schedule.learning_rate.text(); rate != index.rate)
+    fmt::print(stderr, "prun: from step {} on the learning rate follows another curve: {}; before: {}\n",
+               s.first_step + 1, rate, index.rate);
+}
+
+}  // namespace
+
 void require_checkpoint_fits(const CheckpointSettings& s, const Job& job) {
   if (s.first_step < 0) return;
   const checkpoint::Reader reader(s.resume);
   reader.require_fit(job);
   const Program& program = job.classes.front();
+  if (s.first_step > program.schedule.steps)
+    throw usage_error(fmt::format("{} is the state after {}, and this plan has {} in all: raise 'steps'", s.resume,
+                                  counted(s.first_step, "step"), program.schedule.steps));
+  if (s.first_step == program.schedule.steps)
+    fmt::print(stderr, "prun: {} has all {} of this plan: nothing is left to train; raise 'steps' to go on\n", s.resume,
+               counted(s.first_step, "step"));
+  require_same_course(s, reader.index(), program);
   if (reader.index().seed != program.schedule.seed)
     throw Error(Exit::checkpoint_invalid,
                 fmt::format("{} was trained with seed {}, this plan has {}: its data would come in another order",

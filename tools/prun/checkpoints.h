@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 
+#include "ir/plan.h"
 #include "ir/program.h"
 
 namespace prun {
@@ -13,6 +14,7 @@ struct CheckpointSettings {
   std::string folder;       // --checkpoint
   int every = 0;            // steps; 0: at the end only
   int keep = 0;             // 0: all
+  int grace_s = 25;         // from SIGTERM until there must be a checkpoint
   std::string resume;       // auto or a path; settled: the checkpoint's folder, or ""
   int64_t first_step = -1;  // settled: of a run that resumes
 };
@@ -34,6 +36,8 @@ void check_checkpoint_options(const CheckpointSettings& settings);
 // Makes the folder, finds the checkpoint to begin with and reads it whole; a damaged one is said, and with `auto` the
 // one before is taken. Throws checkpoint_write and checkpoint_invalid.
 void settle_checkpoints(CheckpointSettings& settings);
+// What the plan asks for, where the command line says nothing else.
+void take_from_plan(CheckpointSettings& settings, const Plan& plan);
 // Throws checkpoint_invalid, with both sides, where the job is another model's.
 void require_checkpoint_fits(const CheckpointSettings& settings, const Job& job);
 

@@ -45,6 +45,7 @@ Json summary(const Reader& reader) {
 }
 
 int list(const Options& options, const std::string& folder) {
+  checkpoint::resolve(folder);  // throws where there is none
   for (const std::string& path : checkpoint::whole_checkpoints(folder)) {
     const Reader reader(path);
     if (options.json) {
@@ -52,8 +53,9 @@ int list(const Options& options, const std::string& folder) {
       continue;
     }
     fmt::print("{}  step {} of {}, {} on {}, {} tensors, {}\n", std::filesystem::path(path).filename().string(),
-               reader.index().step, reader.index().steps, reader.index().plan, reader.index().mesh,
-               reader.index().tensors.size(), human_bytes(bytes_of(reader.index())));
+               reader.index().step, reader.index().steps, reader.index().plan,
+               reader.index().mesh.empty() ? "one rank" : reader.index().mesh, reader.index().tensors.size(),
+               human_bytes(bytes_of(reader.index())));
   }
   return 0;
 }
@@ -63,9 +65,13 @@ int show(const Options& options, const std::string& folder) {
   const Reader reader(checkpoint::resolve(folder));
   Json all = summary(reader);
   if (!options.json) {
-    fmt::print("{}: after step {} of {}, {} on {}\n{}\n{}\n", reader.folder(), reader.index().step,
-               reader.index().steps, reader.index().plan, reader.index().mesh, reader.index().data,
-               reader.index().rate);
+    const checkpoint::Index& index = reader.index();
+    fmt::print("{}: after step {} of {}, {} on {}, seed {}\n", reader.folder(), index.step, index.steps, index.plan,
+               index.mesh.empty() ? "one rank" : index.mesh, index.seed);
+    fmt::print(
+        "data           {}{}, {} read\nlearning rate  {}\nkernels        {}\n", index.data.kind,
+        index.data.path.empty() ? "" : fmt::format(" {} ({})", index.data.path, human_bytes(index.data.file_bytes)),
+        counted(index.data.samples, "sample"), index.rate, index.kernels);
     for (const auto& [name, tensor] : reader.index().tensors)
       fmt::print("  {:<44} {:<5} {:<16} {}\n", name, tensor.dtype, shape_text(tensor.shape),
                  counted(std::ssize(tensor.pieces), "piece"));
@@ -101,7 +107,7 @@ int verify(const Options& options, const std::string& folder) {
 // Elements of one tensor whose bytes differ, in boxes of at most so many elements.
 int64_t differing(Reader& a, Reader& b, const std::string& name) {
   constexpr int64_t kMost = int64_t{1} << 20;
-  const SavedTensor &mine = a.index().tensors.at(name), &theirs = b.index().tensors.at(name);
+  const SavedTensor& mine = a.index().tensors.at(name);
   const int64_t size = checkpoint::dtype_bytes_of(mine.dtype);
   int64_t count = 0;
   std::vector<std::byte> here, there;
@@ -121,7 +127,7 @@ int64_t differing(Reader& a, Reader& b, const std::string& name) {
       for (int64_t i = 0; i < box.elements(); ++i) count += std::memcmp(&here[i * size], &there[i * size], size) != 0;
     }
   }
-  return theirs.pieces.empty() ? element_count(mine.shape) : count;
+  return count;
 }
 
 // Exit code 1 where they differ, as diff's.

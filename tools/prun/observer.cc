@@ -134,7 +134,8 @@ void Observer::ended(int exit_code) {
   progress_.end();
   if (trace_) trace_->finish();
   warn_of_lost_output();
-  if (exit_code != 0 || progress_.silent() || job.classes.empty()) return;
+  const bool whole = exit_code == 0 || exit_code == static_cast<int>(Exit::preempted);
+  if (!whole || progress_.silent() || job.classes.empty()) return;
   std::vector<uint64_t> peaks;
   for (const RecorderHeader* recorder : recorders_) peaks.push_back(recorder->pss.load());
   summary_.set_device_use(device_use());

@@ -154,6 +154,8 @@ void define_options(CLI::App& app, Commands command, Options& o) {
   define.whole(kPlanCommands, "--checkpoint-every", "K", o.checkpoint.every, 1,
                "steps from one checkpoint to the next (default: one at the end)");
   define.whole(kRun, "--checkpoint-keep", "N", o.checkpoint.keep, 1, "remove all but the newest N (default: keep all)");
+  define.whole(kRun, "--grace", "SECONDS", o.checkpoint.grace_s, 1,
+               "after SIGTERM, how long a last checkpoint may take; then exit code 75 (default 25)");
   define.text(kRun, "--resume", "auto|PATH", o.checkpoint.resume,
               "go on from a checkpoint; auto: the newest whole one in --checkpoint, if any");
   define.text(kCkpt, "--out", "FOLDER", o.ckpt.out, "reshard, export, import: the folder to make");

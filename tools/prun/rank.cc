@@ -72,6 +72,7 @@ ExecutorOptions executor_options(const RankStart& start, const Options& options)
   executor.print = [&](const std::string& line) { start.launcher->print(line); };
   executor.deadline_s = options.world.deadline_s;
   executor.timed = !options.trace.empty();
+  if (options.launch.grace_s > 0) executor.begin_step = [&](int64_t step) { return start.launcher->begin_step(step); };
   return executor;
 }
 
@@ -109,6 +110,7 @@ void train(const RankStart& start, const Options& options, const DeviceReport& d
   ExecutorOptions execution = executor_options(start, options);
   execution.checkpoint = checkpoint_options(start, options);
   rank.device = open_device(program.device);
+  execution.checkpoint.kernels = rank.device->numerics(execution.threads);
   if (rank.device->memory_kind() != PRUN_MEM_HOST) compare_devices(start, options, devices);
   rank.world = World::open(world_options(start, options, *rank.device), rank.bootstrap);
   rank.memory = open_rank_device(*rank.device, program, *rank.world,
@@ -156,6 +158,7 @@ int be_rank(const RankStart& start, const std::function<void(std::string& where)
 int run_rank(const RankStart& start, const Options& options, const DeviceReport& devices) {
   Rank rank(start);
   const int code = be_rank(start, [&](std::string& where) { train(start, options, devices, rank, where); });
+  if (code == 0 && rank.executor->stopped_early()) return static_cast<int>(Exit::preempted);
   if (code == 0 || rank.executor == nullptr || rank.executor->settle()) return code;
   std::fflush(nullptr);
   _exit(code);  // destructors would block on device work

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "build_job.h"
+#include "checkpoint/folder.h"
 #include "comm/transport/interfaces.h"
 #include "comm/transport/transport_choice.h"
 #include "commands.h"
@@ -24,6 +25,7 @@ void settle_options(Options& options, const DeviceReport& devices) {
   check_transport_name(world.transport, world.plugin_dirs);
   check_options(world.transport_options, world.plugin_dirs);
   world.network_interface = interface_of_job(world.network_interface, launch.nnodes, launch.rendezvous);
+  launch.grace_s = options.checkpoint.folder.empty() ? 0 : options.checkpoint.grace_s;
   launch.secret = read_secret(launch.secret_file);
   launch.recorder_bytes = recorder_bytes(Observer::recorder_capacity(options));
   launch.command = fmt::format("{} --nproc {}", options.plan, launch.nproc);
@@ -42,13 +44,14 @@ int run_command(Options& options) {
   const DeviceReport devices = check_devices(options);
   settle_options(options, devices);
   settle_checkpoints(options.checkpoint);
-  const CheckpointLock lock(options.checkpoint.folder);
+  const CheckpointLock lock(options.launch.node_rank == 0 ? options.checkpoint.folder : "");  // of the job
   Observer observer(options, peak_flops(devices) * options.launch.nnodes);  // other nodes have what this one has
   Launch launch(options.launch, observer);
   try {
     if (launch.gives_job()) {
       Plan plan;
       observer.job = build_job(options, launch.ranks(), &plan);
+      take_from_plan(options.checkpoint, plan);
       require_checkpoint_fits(options.checkpoint, observer.job);
       check_device_memory(options, observer.job, devices);
       if (options.prove) fmt::print(stderr, "{}\n", prove_plan(options, plan, launch.ranks()));
@@ -57,8 +60,12 @@ int run_command(Options& options) {
     launch.refuse(error);
     throw;
   }
-  return launch.run(launch.gives_job() ? serialize_job(observer.job) : "",
-                    [&](const RankStart& start) { return train_rank(start, options, devices); });
+  const int code = launch.run(launch.gives_job() ? serialize_job(observer.job) : "",
+                              [&](const RankStart& start) { return train_rank(start, options, devices); });
+  if (code == static_cast<int>(Exit::preempted) && launch.gives_job())
+    fmt::print(stderr, "prun: stopped by SIGTERM; {} has what was trained, --resume auto goes on\n",
+               checkpoint::resolve(options.checkpoint.folder));
+  return code;
 }
 
 }  // namespace prun

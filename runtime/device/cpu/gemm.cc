@@ -297,6 +297,12 @@ void run_whole(const GemmShape& s, const float* a, const float* b, const float* 
 
 }  // namespace
 
+std::string gemm_library() {
+  const dnnl_version_t* version = dnnl_version();
+  return fmt::format("oneDNN {}.{}.{} for instruction set {:#x}", version->major, version->minor, version->patch,
+                     static_cast<unsigned>(dnnl_get_effective_cpu_isa()));
+}
+
 int64_t gemm_scratch_bytes(const GemmShape& shape) {
   PRUN_CHECK(shape.m > 0 && shape.n > 0 && shape.k > 0, fmt::format("m={} n={} k={}", shape.m, shape.n, shape.k));
   if (prefers_sgemm(shape)) return 0;

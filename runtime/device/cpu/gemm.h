@@ -5,6 +5,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "ir/types.h"
 
@@ -23,6 +24,8 @@ struct GemmShape {
   int threads = 1;
   auto operator<=>(const GemmShape&) const = default;
 };
+
+std::string gemm_library();  // "oneDNN 2.7.2 for instruction set 0x3e7", of its cpu_isa
 
 // Bytes of scratch that a product of this shape needs; remembered, so cheap for a shape seen before.
 int64_t gemm_scratch_bytes(const GemmShape& shape);
