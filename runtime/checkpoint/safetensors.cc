@@ -60,6 +60,9 @@ class Output {
       if (n <= 0) throw write_failed(path_, n < 0 ? errno : EIO);
       from += n;
       bytes -= static_cast<size_t>(n);
+      // The disk begins at once, while the next chunk is made.
+      sync_file_range(fd_, written_, n, SYNC_FILE_RANGE_WRITE);
+      written_ += n;
     }
   }
   void sync() {
@@ -69,6 +72,7 @@ class Output {
  private:
   std::string path_;
   int fd_;
+  int64_t written_ = 0;
 };
 
 }  // namespace
@@ -76,6 +80,17 @@ class Output {
 namespace {
 constexpr std::string_view kDtypes[] = {"F64", "F32", "BF16", "F16", "I64", "I32", "I8", "U8"};  // by Dtype
 }
+
+namespace {
+void advise(const std::byte* data, int64_t bytes, int advice) {
+  const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE)), at = reinterpret_cast<uintptr_t>(data);
+  const uintptr_t first = at / page * page;
+  madvise(reinterpret_cast<void*>(first), at + static_cast<uintptr_t>(bytes) - first, advice);
+}
+}  // namespace
+
+void populate(const std::byte* data, int64_t bytes) { advise(data, bytes, MADV_POPULATE_READ); }
+void release(const std::byte* data, int64_t bytes) { advise(data, bytes, MADV_DONTNEED); }
 
 std::string_view safetensors_dtype(Dtype dtype) { return kDtypes[static_cast<int>(dtype)]; }
 
@@ -122,6 +137,7 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
   void* mapping = size_ > 0 ? mmap(nullptr, static_cast<size_t>(size_), PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
   close(fd);
   if (mapping == MAP_FAILED) throw damaged(path, size_ == 0 ? "the file is empty" : strerror(errno));
+  madvise(mapping, static_cast<size_t>(size_), MADV_SEQUENTIAL);
   mapping_ = static_cast<const std::byte*>(mapping);
   read_header();
 }

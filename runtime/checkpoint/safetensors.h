@@ -1,6 +1,7 @@
 // safetensors files: a header of JSON, then the data of the tensors one after another. Sharded files carry where each
 // piece lies in its tensor, as PyTorch's distributed checkpoints read it (DCP_SHARDING_INFO).
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -28,6 +29,10 @@ struct PieceToWrite {
 // lies in its tensor. Throws checkpoint_write.
 std::vector<std::string> write_safetensors(const std::string& path, const std::vector<PieceToWrite>& pieces,
                                            const std::function<bool()>& cancelled, bool sharded = true);
+
+// Of a mapped file's data: reads its pages in one go; lets them go again, to be read anew if they are touched.
+void populate(const std::byte* data, int64_t bytes);
+void release(const std::byte* data, int64_t bytes);
 
 // A file mapped for reading. Throws checkpoint_invalid for what is not a safetensors file, or a cut one.
 class SafetensorsFile {
