@@ -1,4 +1,4 @@
--- prun.checkpoint { every = 500, keep = 3 }: when a run keeps what it has trained. The run says where: --checkpoint DIR.
+-- prun.checkpoint { every = 500, keep = 3 }: when a run keeps what it has trained. --checkpoint DIR says where.
 
 local schema = require "prun.schema"
 

@@ -288,7 +288,7 @@ class Damage(Folders):
 
     def test_other_data_and_another_curve_are_said(self):
         data = self.at("text")
-        text = pathlib.Path("README.md").read_bytes()
+        text = pathlib.Path(__file__).read_bytes()
         data.write_bytes(text)
         kept = self.at("own")
         train("ddp", 2, 2, "--checkpoint", kept, settings=[f"data={data}"])
