@@ -4,6 +4,7 @@ had never stopped, and what is damaged is named. Usage: checkpoint_test.py PRUN 
 """
 import itertools
 import json
+import os
 import pathlib
 import random
 import shutil
@@ -155,6 +156,22 @@ class GoesOn(Folders):
             self.assertEqual(got, {step: expected[step] for step in got})
             self.assertEqual(sorted(path.name for path in folder.glob("*.tmp")), [])
             self.assertEqual(prun("ckpt", "verify", folder).returncode, 0)
+
+    def test_a_rank_killed_while_it_writes_loses_nothing_that_was_committed(self):
+        folder = self.at("kept")
+        sets = [word for setting in [*SIZES, "width=256", "steps=100000"] for word in ("--set", setting)]
+        run = subprocess.Popen([PRUN, "plans/zero3.lua", "--nproc", "2", *sets, "--checkpoint", folder, "--checkpoint-every", "2"],
+                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        while not (folder / "LATEST").exists() or not list(folder.glob("*.tmp/*")):
+            self.assertIsNone(run.poll())
+        children = pathlib.Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
+        os.kill(int(children[-1]), signal.SIGKILL)
+        _, said = run.communicate(timeout=60)
+        self.assertEqual(run.returncode, 10, said)
+        self.assertEqual(prun("ckpt", "verify", folder).returncode, 0)
+        step = json.loads(prun("ckpt", "show", folder, "--json").stdout)["step"]
+        train("zero3", 2, step + 1, "--checkpoint", folder, "--resume", "auto", settings=["width=256"])
+        self.assertEqual(sorted(path.name for path in folder.glob("*.tmp")), [])
 
     def test_only_the_newest_are_kept(self):
         folder = self.at("keep")
