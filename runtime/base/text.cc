@@ -64,6 +64,12 @@ std::string short_number(double value, std::string_view unit) {
   return fmt::format("{:.{}f}{}{}{}", value, digits, unit.empty() ? "" : " ", kPrefix[power], unit);
 }
 
+std::string grouped(int64_t number) {
+  std::string text = std::to_string(number);
+  for (int64_t at = std::ssize(text) - 3; at > (number < 0 ? 1 : 0); at -= 3) text.insert(static_cast<size_t>(at), ",");
+  return text;
+}
+
 std::string counted(int64_t count, std::string_view noun) {
   return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
 }

@@ -72,7 +72,7 @@ void describe_state(CompileState& state) {
       for (int p = 0; p < std::ssize(state.graph.units[unit].parameters); ++p) {
         StateTensor of = state_tensor(state, unit, p);
         const std::string& name = state.graph.values[state.graph.units[unit].parameters[p]].name;
-        of.name = t == 0 ? name : fmt::format("optimizer.{}.{}", slots[t - 1], name);
+        of.name = t == 0 ? name : fmt::format("{}{}.{}", kOptimizerState, slots[t - 1], name);
         of.tensor = tensors[t];
         if (staged) of.staged = storage.staged[t];
         state.program.state.push_back(std::move(of));

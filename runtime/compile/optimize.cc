@@ -89,7 +89,10 @@ TensorId OptimizerStep::clip_coefficient(const std::vector<UnitId>& units) {
   for (const std::string& axis : split) sum_over(axis, total);
   if (state_.plan.pipeline) sum_over(state_.plan.pipeline->axis, total);
   if (units.empty()) return {};
-  const TensorId coefficient = scalar("clip"), norm = scalar("grad_norm");
+  const TensorId coefficient = scalar("clip");
+  const TensorId norm = state_.program.step().norm =  // read between steps, as the loss is
+      add_tensor(state_.program, "grad_norm", Role::data, {state_.master_dtype(), {}}, true,
+                 state_.plan.optimizer.site);
   Op clip = make_op(ops::clip_coefficient, {total}, {coefficient, norm}, Phase::step, state_.plan.optimizer.site);
   clip.attrs.set("max", state_.plan.optimizer.clip);
   emitter_.compute(std::move(clip));

@@ -90,7 +90,7 @@ void Executor::walk(BodyRun& run, int s, int64_t first, int64_t end) {
       if (run.id == kStepBody) record(s, {static_cast<uint32_t>(step), i, ready, begin, ended});
       if (s == 0 && i + 1 == n && run.id == kStepBody) finish_step(workers, step);
       if (s == 0 && i + 1 == n && run.id != kStepBody) {
-        add_loss(loss(run.body.loss));
+        add_loss(scalar(run.body.loss));
         table_.eval_batch++;
       }
       worker.done->advance(static_cast<uint64_t>(step) * n + i + 1);
@@ -121,7 +121,8 @@ bool Executor::wait_edges(std::vector<Worker>& workers, int s, const Op& op, int
 void Executor::finish_step(std::vector<Worker>& workers, int64_t step) {
   StepRecord record{};
   record.step = static_cast<uint64_t>(step);
-  record.loss = loss(program_.step().loss);
+  record.loss = scalar(program_.step().loss);
+  record.norm = scalar(program_.step().norm);
   for (Worker& worker : workers) {
     record.comm_ns += worker.comm_ns;
     record.exposed_ns += worker.exposed_ns;
@@ -132,7 +133,7 @@ void Executor::finish_step(std::vector<Worker>& workers, int64_t step) {
   begin_step(step + 1);
 }
 
-double Executor::loss(TensorId tensor) const {
+double Executor::scalar(TensorId tensor) const {
   if (tensor < 0) return std::numeric_limits<double>::quiet_NaN();
   return load_element(program_.tensors[tensor].dtype, memory_.data(tensor), 0);
 }

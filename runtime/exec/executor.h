@@ -37,7 +37,7 @@ class Executor final : public JobRun {
   void walk(BodyRun& run, int s, int64_t first, int64_t end);
   bool wait_edges(std::vector<Worker>& workers, int s, const Op& op, int64_t step, uint64_t& ready);
   void finish_step(std::vector<Worker>& workers, int64_t step);
-  double loss(TensorId tensor) const;
+  double scalar(TensorId tensor) const;  // NaN: there is none
 
   const Device& device_;
   Table<BodyId, BodyRun> runs_;

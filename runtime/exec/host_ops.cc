@@ -181,7 +181,7 @@ class Print final : public Kernel {
   std::function<void(const std::string&)> print_;
 };
 
-// {"step":9,"report":{"block0":{"param_norm":1.5,"grad_norm":0.25}}}, from squares of norms. Ranks that differ only
+// {"step":10,"report":{"block0":{"param_norm":1.5,"grad_norm":0.25}}}, from squares of norms. Ranks that differ only
 // along the op's axis have units of their own; of those that have the same, the first one reports.
 class ReportNorms final : public Kernel {
  public:
@@ -197,7 +197,7 @@ class ReportNorms final : public Kernel {
 
   void run() override {
     if (!reports_) return;
-    nlohmann::ordered_json line = {{"step", memory_.table->step - 1}};
+    nlohmann::ordered_json line = {{"step", memory_.table->step}};  // counted from 1
     const auto square = [&](int64_t i) {
       return load_element(memory_.program->tensors[norms_].dtype, memory_.data(norms_), i);
     };

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "base/text.h"
 #include "device/element.h"
@@ -33,6 +34,7 @@ QueueExecutor::QueueExecutor(const Program& program, QueueMemory& queue, World& 
     Slot& slot = slots_.emplace_back(device);
     slot.values = reinterpret_cast<prun_step_values*>(queue_.values(i));
     slot.loss = queue_.values(i) + kAlignBytes;
+    slot.norm = slot.loss + sizeof(double);
   }
   const QueueContext context{queue_,
                              streams_,
@@ -142,8 +144,9 @@ void QueueExecutor::issue(BodyId id, int64_t step, const StepTable& table) {
   const uint64_t before = now_ns() - begin;
   work.issue(table_.step, static_cast<int>(step % kStepSlots), options_.recorder->stream, [this] { check_alive(); });
   const uint64_t after = now_ns();
-  const TensorId loss = program_.bodies[id].loss;
-  if (loss >= 0) streams_[0].copy(slot.loss, memory_.data(loss), program_.tensors[loss].bytes());
+  const Body& body = program_.bodies[id];
+  for (const auto& [result, to] : {std::pair(body.loss, slot.loss), std::pair(body.norm, slot.norm)})
+    if (result >= 0) streams_[0].copy(to, memory_.data(result), program_.tensors[result].bytes());
   slot.end.record(streams_[0]);
   slot.step = step;
   slot.host_ns = before + work.issuing_ns() + now_ns() - after;
@@ -156,13 +159,15 @@ void QueueExecutor::issue(BodyId id, int64_t step, const StepTable& table) {
 void QueueExecutor::finish(BodyId id, Slot& slot) {
   for (Backoff backoff; !slot.end.reached(); backoff.wait()) check_alive();
   progress_ns_ = now_ns();
-  const TensorId loss_tensor = program_.bodies[id].loss;
-  const double loss = loss_tensor < 0 ? std::numeric_limits<double>::quiet_NaN()
-                                      : load_element(program_.tensors[loss_tensor].dtype, slot.loss, 0);
+  const auto scalar = [&](TensorId tensor, const std::byte* at) {
+    return tensor < 0 ? std::numeric_limits<double>::quiet_NaN() : load_element(program_.tensors[tensor].dtype, at, 0);
+  };
+  const double loss = scalar(program_.bodies[id].loss, slot.loss);
   if (id != kStepBody) return add_loss(loss);
   StepRecord record{};
   record.step = static_cast<uint64_t>(slot.step);
   record.loss = loss;
+  record.norm = scalar(program_.step().norm, slot.norm);
   record.host_ns = slot.host_ns;
   record.bytes_sent = slot.bytes;
   const Slot& previous = slot_of(slot.step + kStepSlots - 1);

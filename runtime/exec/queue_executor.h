@@ -24,9 +24,9 @@ class QueueExecutor final : public JobRun {
   struct Slot {  // a step under way
     explicit Slot(QueueDevice& device) : begin(device, true), end(device, true) {}
     DeviceEvent begin, end;
-    prun_step_values* values = nullptr;  // pinned
-    std::byte* loss = nullptr;           // pinned
-    int64_t step = -1;                   // -1: none
+    prun_step_values* values = nullptr;          // pinned
+    std::byte *loss = nullptr, *norm = nullptr;  // pinned
+    int64_t step = -1;                           // -1: none
     uint64_t issued_ns = 0, host_ns = 0, bytes = 0;
     bool after_another = false;  // enqueued behind a step of the same run
   };

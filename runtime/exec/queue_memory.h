@@ -44,7 +44,7 @@ class QueueMemory final : public RankDevice {
   QueueDevice& device() { return *device_; }
   bool enqueues() const { return enqueues_; }
   // Pinned memory: the host's copies of a stream's host op's tensors; those of a step's first ops; and a step's values,
-  // with the loss kAlignBytes behind them.
+  // with the loss kAlignBytes behind them and the norm of the gradients behind it.
   std::byte* staging(int stream) const;
   std::byte* first(int slot) const { return pinned_ + slot * layout_.first; }
   std::byte* ahead(int turn) const { return ahead_.get() + turn * layout_.first; }  // the device's; as first(slot)

@@ -39,6 +39,7 @@ struct StepRecord {
            idle_ns = 0;  // of a queue device: enqueuing the step; between the step before and it on the device
   uint64_t eval_ns = 0;  // > 0: there was an evaluation after the step
   double eval_loss = std::numeric_limits<double>::quiet_NaN();  // mean over its batches
+  double norm = std::numeric_limits<double>::quiet_NaN();  // of the gradients before clipping; NaN: as for the loss
 };
 
 struct StreamState {

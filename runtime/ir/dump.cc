@@ -6,18 +6,13 @@
 
 #include <algorithm>
 
+#include "base/text.h"
 #include "ir/program.h"
 
 namespace prun {
 namespace {
 
 constexpr size_t kListShown = 8;  // longer attribute lists are cut
-
-std::string digits(int64_t number) {  // 1,234,567
-  std::string text = std::to_string(number);
-  for (int64_t at = std::ssize(text) - 3; at > (number < 0 ? 1 : 0); at -= 3) text.insert(static_cast<size_t>(at), ",");
-  return text;
-}
 
 std::string type_text(const Tensor& tensor) {
   return fmt::format("{}[{}]", dtype_name(tensor.dtype), fmt::join(tensor.shape, ","));
@@ -112,20 +107,20 @@ void add_memory(std::string& out, const Program& program) {
   const auto add_roles = [&](const int64_t(&bytes)[kRoles]) {
     for (int role = 0; role < kRoles; ++role)
       if (bytes[role] != 0)
-        out += fmt::format("  {:<10}  {:>15}\n", role_name(static_cast<Role>(role)), digits(bytes[role]));
+        out += fmt::format("  {:<10}  {:>15}\n", role_name(static_cast<Role>(role)), grouped(bytes[role]));
   };
-  out += fmt::format("\narena    {} bytes\n", digits(program.arena_bytes));
+  out += fmt::format("\narena    {} bytes\n", grouped(program.arena_bytes));
   add_roles(program.role_bytes);
-  if (program.host_arena_bytes != 0) out += fmt::format("on host  {} bytes\n", digits(program.host_arena_bytes));
+  if (program.host_arena_bytes != 0) out += fmt::format("on host  {} bytes\n", grouped(program.host_arena_bytes));
   add_roles(program.host_role_bytes);
   if (!program.pools.empty()) out += "\npools\n";
   for (const Pool& pool : program.pools)
     out += fmt::format("  {:<10}  {:>2} x {:>13} bytes  {}\n", role_name(pool.role), pool.slots,
-                       digits(pool.slot_bytes), pool.name);
+                       grouped(pool.slot_bytes), pool.name);
   if (!program.buffers.empty()) out += fmt::format("\nbuffers{:>8}{:>15}  role\n", "offset", "bytes");
   for (const Buffer& buffer : program.buffers) {
-    out += fmt::format("{:>15}{:>15}  {:<10}  {}", buffer.offset < 0 ? "unplaced" : digits(buffer.offset),
-                       digits(buffer.bytes), role_name(buffer.role), buffer.name);
+    out += fmt::format("{:>15}{:>15}  {:<10}  {}", buffer.offset < 0 ? "unplaced" : grouped(buffer.offset),
+                       grouped(buffer.bytes), role_name(buffer.role), buffer.name);
     if (buffer.pool >= 0) {
       const std::string& pool = program.pools[buffer.pool].name;
       out += fmt::format("  in {} slot {}", pool, buffer.slot);
@@ -164,11 +159,11 @@ void add_header(std::string& out, const Program& program, const std::vector<int>
   if (!data.kind.empty()) {
     out += fmt::format("data     {}, {} samples a step", source_text(data), data.global_batch);
     if (program.tokens_per_step != 0 && program.tokens_per_step != data.global_batch)
-      out += fmt::format(" ({} {})", digits(program.tokens_per_step), program.sample_word);
+      out += fmt::format(" ({} {})", grouped(program.tokens_per_step), program.sample_word);
     out += "\n";
   }
   for (BodyId id = kStepBody + 1; id < program.bodies.next(); ++id) {
-    const auto& [name, when, streams, source, loss] = program.bodies[id];
+    const auto& [name, when, streams, source, loss, norm] = program.bodies[id];
     const std::string times = when.times == 1 ? "" : fmt::format("{} times ", when.times);
     out += fmt::format("{:<8} {}after every {} step{}{}{}\n", name, times, when.every, when.every == 1 ? "" : "s",
                        source.kind.empty() ? "" : ", ", source_text(source));

@@ -118,8 +118,9 @@ struct Body {
   std::string name;
   When when;
   Table<StreamId, Stream> streams;
-  DataSource data;  // what its next_batch reads; a body that runs several times in a row reads one batch in each
-  TensorId loss;    // scalar that holds the global mean after a run; -1: none
+  DataSource data;     // what its next_batch reads; a body that runs several times in a row reads one batch in each
+  TensorId loss;       // scalar that holds the global mean after a run; -1: none
+  TensorId norm = {};  // scalar that holds the norm of all gradients before clipping; -1: none
   int64_t op_count() const;
 };
 inline constexpr BodyId kInitBody = 0, kStepBody = 1;

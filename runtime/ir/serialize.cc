@@ -48,7 +48,7 @@ template <class A> void visit(A& a, Like<Axis> auto& v) { a(v.name, v.size); }
 template <class A> void visit(A& a, Like<Edge> auto& v) { a(v.stream, v.index, v.back); }
 template <class A> void visit(A& a, Like<Stream> auto& v) { a(v.name, v.ops); }
 template <class A> void visit(A& a, Like<When> auto& v) { a(v.every, v.times, v.last); }
-template <class A> void visit(A& a, Like<Body> auto& v) { a(v.name, v.when, v.streams, v.data, v.loss); }
+template <class A> void visit(A& a, Like<Body> auto& v) { a(v.name, v.when, v.streams, v.data, v.loss, v.norm); }
 template <class A> void visit(A& a, Like<LearningRate> auto& v) { a(v.peak, v.kind, v.warmup, v.steps, v.least); }
 template <class A> void visit(A& a, Like<Schedule> auto& v) { a(v.steps, v.first, v.seed, v.learning_rate); }
 template <class A> void visit(A& a, Like<Pool> auto& v) { a(v.name, v.role, v.slots, v.slot_bytes); }
@@ -147,7 +147,7 @@ void check_bodies(const Program& program) {
 }
 
 void check_body(const Program& program, const Body& body) {
-  in_range(body.loss, -1, program.tensors.size(), "tensor");
+  for (const TensorId result : {body.loss, body.norm}) in_range(result, -1, program.tensors.size(), "tensor");
   for (const Stream& stream : body.streams)
     for (const Op& op : stream.ops) {
       for (const std::vector<TensorId>* list : {&op.reads, &op.writes})

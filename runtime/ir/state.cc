@@ -1,6 +1,7 @@
 #include "ir/state.h"
 
 #include <algorithm>
+#include <map>
 
 #include "ir/program.h"
 
@@ -137,6 +138,16 @@ std::vector<Box> saved_boxes(const Program& program, const StateTensor& state, i
   const int64_t grain = count / row >= of ? row : 1, rows = (count + grain - 1) / grain;
   const auto at = [&](int64_t i) { return part.run.begin + std::min(count, rows * i / of * grain); };
   return boxes_of(state, part, {at(index), at(index + 1)});
+}
+
+int64_t parameter_count(const Job& job) {
+  std::map<std::string, int64_t> parameters;
+  for (const Program& program : job.classes)
+    for (const StateTensor& state : program.state)
+      if (!state.copy && !state.name.starts_with(kOptimizerState)) parameters[state.name] = element_count(state.shape);
+  int64_t count = 0;
+  for (const auto& [name, elements] : parameters) count += elements;
+  return count;
 }
 
 }  // namespace prun

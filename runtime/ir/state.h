@@ -9,7 +9,10 @@
 
 namespace prun {
 
+struct Job;
 struct Program;
+
+inline constexpr const char* kOptimizerState = "optimizer.";  // begins the names of moments
 
 // One logical tensor in one class of ranks. A rank holds a run of the flattened local part: all of it, or where the
 // unit's flat vector is sharded the elements that lie in the rank's shard.
@@ -39,5 +42,8 @@ struct Box {
 // divide it evenly. At most (2 x dims - 1) x blocks.
 std::vector<Box> held_boxes(const Program& program, const StateTensor& state, int rank);
 std::vector<Box> saved_boxes(const Program& program, const StateTensor& state, int rank);
+
+// Elements of all logical parameters of the model, each once; 0: it trains none.
+int64_t parameter_count(const Job& job);
 
 }  // namespace prun

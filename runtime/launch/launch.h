@@ -51,6 +51,8 @@ struct LaunchOptions {
   std::string command;  // as typed after "prun"; failures advise a next command with it
 };
 
+struct Failure;  // launch/failure.h
+
 // Told of the running job, in the launcher's single thread.
 struct LaunchObserver {
   virtual ~LaunchObserver() = default;
@@ -63,6 +65,7 @@ struct LaunchObserver {
   virtual void line(int rank, const std::string& text) = 0;  // LauncherClient::print; on node 0, of all nodes' ranks
   // What the rank was doing, from its recorder: for the message when it died or failed.
   virtual std::string where(int rank) = 0;
+  virtual void failed(const Failure& /*failure*/) {}  // what ended the job, before its message
   // The launcher's messages to the user, whole lines: who has not joined yet, the failure. Default: to stderr.
   virtual void message(const std::string& text);
 };

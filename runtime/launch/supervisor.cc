@@ -309,6 +309,7 @@ void Supervisor::continue_end(Clock::time_point now) {
 int Supervisor::tell_verdict() {
   const std::optional<Failure>& failure = coordination_.verdict()->failure;
   if (!failure) return preempted_ ? static_cast<int>(Exit::preempted) : 0;
+  observer_.failed(*failure);
   observer_.message(render(*failure));
   for (const RankProcess& rank : processes_.all())
     if (rank.running)

@@ -47,24 +47,6 @@ std::string likely_plan(const std::string& typed, const fs::path& installed) {
   return fmt::format(" (plans of prun: {})", join(plans_in(installed), ", "));
 }
 
-// The plan's file: as typed, else among the plans beside lua/, which come with prun.
-std::string find_plan(const ScriptOptions& options) {
-  fs::path typed = options.plan_path, root = fs::path(options.lua_dir) / "..";
-  std::vector<fs::path> places = {typed};
-  if (typed.is_relative()) {
-    places.push_back(root / typed);
-    places.push_back(root / "plans" / typed);
-  }
-  for (const fs::path& place : places) {
-    std::error_code error;
-    if (fs::is_regular_file(place, error)) return place.string();
-    if (fs::exists(place, error))
-      throw usage_error(fmt::format("'{}' is no file{}", options.plan_path,
-                                    fs::is_directory(place, error) ? " but a folder; name a plan in it" : ""));
-  }
-  throw usage_error(fmt::format("no plan '{}'{}", options.plan_path, likely_plan(options.plan_path, root / "plans")));
-}
-
 // The description of a plan: the first sentence of the comment that it begins with.
 std::string first_sentence(const std::string& file) {
   std::ifstream lines(file);
@@ -101,8 +83,25 @@ Error parse_error(const std::string& reply) {
 
 }  // namespace
 
+std::string find_plan(const std::string& plan_path, const std::string& lua_dir) {
+  fs::path typed = plan_path, root = fs::path(lua_dir) / "..";
+  std::vector<fs::path> places = {typed};
+  if (typed.is_relative()) {
+    places.push_back(root / typed);
+    places.push_back(root / "plans" / typed);
+  }
+  for (const fs::path& place : places) {
+    std::error_code error;
+    if (fs::is_regular_file(place, error)) return place.string();
+    if (fs::exists(place, error))
+      throw usage_error(fmt::format("'{}' is no file{}", plan_path,
+                                    fs::is_directory(place, error) ? " but a folder; name a plan in it" : ""));
+  }
+  throw usage_error(fmt::format("no plan '{}'{}", plan_path, likely_plan(plan_path, root / "plans")));
+}
+
 ScriptResult run_script(const ScriptOptions& options) {
-  std::string plan_file = find_plan(options);
+  std::string plan_file = find_plan(options.plan_path, options.lua_dir);
   ScriptResult result;
   result.description = first_sentence(plan_file);
   ChildProcess child([&](int pipe) { run_child(options, plan_file, pipe); });

@@ -36,6 +36,9 @@ struct ScriptResult {
   std::string description;              // the first sentence of the comment that the plan begins with
 };
 
+// The plan's file: as typed, else among the plans beside lua/, which come with prun. Throws usage_error.
+std::string find_plan(const std::string& plan_path, const std::string& lua_dir);
+
 // Throws Error: plan (with file and line), script_limit, usage (no such plan, unknown --set name).
 ScriptResult run_script(const ScriptOptions& options);
 
