@@ -5,8 +5,9 @@ A case is a paragraph of commands.txt: its name, "$ prun ...", "exit CODE", then
 run: mistakes.lua, strategies.lua and schedules.lua are tables of mistakes, of which `--set case=NAME` takes one; new ones
 come last, since texts name lines. A plan that must stand alone is NAME.lua, whose first line is the command ("-- prun check
 PLAN --nproc 2"; PLAN becomes the file's path from the root of the repository), with NAME.txt: the same text. PLUGINS (cases
-of the folders device and cuda) becomes a folder with device plugins. Nothing may stand on stdout: a failure is never half
-done. `run.py PRUN --update NAME` writes the text of a new case.
+of the folders device and cuda) becomes a folder with device plugins. What stands on stdout follows a line "[stdout]": of a
+run that had begun, what it is; else nothing, since a failure is never half done. `run.py PRUN --update NAME` writes the text
+of a new case.
 """
 import pathlib
 import sys

@@ -18,7 +18,6 @@ import tempfile
 import time
 import unittest
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 PRUN, KILLS, SUBSTITUTES, SLOW = "", 4, None, False
 DEADLINE_S = 10  # for a job to end; generous, because a test machine may be busy
 ENDLESS = ["plans/zero3.lua", "--set", "layers=2", "--set", "width=32", "--set", "heads=2", "--set", "context=16",
@@ -52,10 +51,10 @@ class Run:
     def __init__(self, *options, plan=ENDLESS, before=()):
         self.folder = tempfile.TemporaryDirectory()
         self.metrics = pathlib.Path(self.folder.name, "metrics.jsonl")
-        self.errors = pathlib.Path(self.folder.name, "stderr")
+        self.errors = pathlib.Path(self.folder.name, "words")
         with self.errors.open("w") as errors:
-            self.process = subprocess.Popen([*before, PRUN, *plan, *options, "--metrics", self.metrics], cwd=ROOT,
-                                            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors)
+            self.process = subprocess.Popen([*before, PRUN, *plan, *options, "--metrics", self.metrics], cwd=self.folder.name,
+                                            stdin=subprocess.DEVNULL, stdout=errors, stderr=errors)
 
     def steps(self):
         return self.metrics.read_bytes().count(b"\n") if self.metrics.exists() else 0

@@ -30,11 +30,11 @@ def environment(**changes):
     return env
 
 
-def on_terminal(columns, **changes):
-    """Standard error of a run on a terminal of so many columns."""
+def on_terminal(columns, out=None, **changes):
+    """What a terminal of so many columns shows of a run: both outputs, or standard error where `out` is another file."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    run = subprocess.Popen(command(), stdout=subprocess.DEVNULL, stderr=slave, env=environment(**changes))
+    run = subprocess.Popen(command(), stdout=out or slave, stderr=slave, env=environment(**changes))
     os.close(slave)
     shown = b""
     while True:
@@ -47,7 +47,10 @@ def on_terminal(columns, **changes):
         shown += more
     os.close(master)
     assert run.wait() == 0, shown
-    return shown.decode()
+    return shown.decode().replace("\r\n", "\n")
+
+
+PLAIN_STEP = r"(?m)^step [15]/5  loss 5\."
 
 
 class Terminal(unittest.TestCase):
@@ -59,6 +62,7 @@ class Terminal(unittest.TestCase):
         self.assertLessEqual(max(map(len, live)), 39)
         self.assertIn("\x1b[36m", shown)
         self.assertIn("loss  ", shown[shown.rindex("\x1b[K"):], "the summary follows the line that was cleared")
+        self.assertNotRegex(shown, PLAIN_STEP, "the live line shows the steps already")
 
     def test_no_color(self):
         shown = on_terminal(100, TERM="xterm", NO_COLOR="1")
@@ -68,8 +72,28 @@ class Terminal(unittest.TestCase):
     def test_a_dumb_terminal_gets_plain_lines(self):
         shown = on_terminal(100, TERM="dumb")
         self.assertNotIn("\x1b", shown)
-        self.assertRegex(shown, r"(?m)^step 1/5  loss 5\.")
-        self.assertRegex(shown, r"(?m)^step 5/5  loss ")
+        self.assertEqual(len(re.findall(PLAIN_STEP, shown)), 2, shown)
+
+    def test_a_log_has_everything_and_the_terminal_the_live_line(self):
+        with tempfile.TemporaryFile("w+") as log:
+            shown = on_terminal(100, out=log, TERM="xterm")
+            log.seek(0)
+            text = log.read()
+        self.assertIn("\r\x1b[K", shown)
+        self.assertNotRegex(shown, r"(?m)^(loss|time) ")
+        self.check_log(text)
+
+    def test_a_pipe_has_everything_and_no_live_line_comes_between(self):
+        tee = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        shown = on_terminal(100, out=tee.stdin, TERM="xterm")
+        self.check_log(tee.communicate()[0])
+        self.assertEqual(shown, "")
+
+    def check_log(self, text):
+        self.assertNotIn("\x1b", text)
+        self.assertRegex(text, r"\A\S+zero3.lua on 2 ranks \(dp=2\): [\d,]+ parameters, 5 steps, .* a rank\nover shm\n")
+        self.assertEqual(len(re.findall(PLAIN_STEP, text)), 2, text)
+        self.assertRegex(text, r"(?m)^loss       5\.\d+ -> 5\.\d+ over 5 steps$")
 
 
 class Files(unittest.TestCase):
@@ -88,9 +112,10 @@ class Files(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         with open(self.path("m")) as file:
             steps = [json.loads(line) for line in file]
-        self.assertEqual([s["step"] for s in steps], list(range(300)))
+        self.assertEqual([s["step"] for s in steps], list(range(1, 301)))
         for s in steps:
-            self.assertEqual(set(s), {"step", "loss", "time_s", "tokens_per_s", "comm_s", "exposed_comm_s", "model_flops_per_s"})
+            self.assertEqual(set(s), {"step", "loss", "learning_rate", "grad_norm", "tokens", "time_s", "wall_time", "tokens_per_s", "comm_s",
+                                      "exposed_comm_s", "memory_bytes", "model_flops_per_s"})
             self.assertGreater(s["time_s"], 0)
             self.assertAlmostEqual(s["tokens_per_s"] * s["time_s"], 8 * 16, delta=1)
 
@@ -101,12 +126,12 @@ class Files(unittest.TestCase):
         plans = [("single", 1, []), ("zero3", 2, []), ("1f1b", 2, ["micro=2"]), ("megatron", 2, []),
                  ("ring_attention", 2, [])]
         for plan, ranks, settings in plans:
-            words = [PRUN, f"{TOP}/plans/{plan}.lua", "--nproc", str(ranks), "--metrics", self.path("m"), "--set", "steps=2", *SMALL]
+            words = [PRUN, f"{TOP}/plans/{plan}.lua", "--nproc", str(ranks), "--metrics", self.path("m"), "--overwrite", "--set", "steps=2", *SMALL]
             for setting in settings:
                 words += ["--set", setting]
             result = subprocess.run(words, capture_output=True, text=True, env=environment())
             self.assertEqual(result.returncode, 0, result.stderr)
-            self.assertRegex(result.stderr, r"(?m)^compute    [\d.]+ [kMGT]FLOP/s$")
+            self.assertRegex(result.stdout, r"(?m)^compute    [\d.]+ [kMGT]FLOP/s$")
             with open(self.path("m")) as file:
                 step = json.loads(file.readline())
             self.assertAlmostEqual(step["model_flops_per_s"] * step["time_s"] / expected, 1, delta=1e-4, msg=plan)
@@ -118,10 +143,10 @@ class Files(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         with open(self.path("m")) as file:
             steps = [json.loads(line) for line in file]
-        self.assertEqual([s["step"] for s in steps if "eval_loss" in s], [4, 9, 14, 19])
+        self.assertEqual([s["step"] for s in steps if "eval_loss" in s], [5, 10, 15, 20])
         self.assertGreater(steps[4]["eval_loss"], steps[19]["eval_loss"])
-        self.assertRegex(result.stderr, r"(?m)^step 10/20  loss \d\.\d+  evaluated \d\.\d+ ")
-        self.assertRegex(result.stderr, r"(?m)^evaluated  \d\.\d+ -> \d\.\d+, 4 times, ")
+        self.assertRegex(result.stdout, r"(?m)^step 10/20  loss \d\.\d+  evaluated \d\.\d+ ")
+        self.assertRegex(result.stdout, r"(?m)^evaluated  \d\.\d+ -> \d\.\d+, 4 times, ")
 
     def test_the_trace(self):
         result = self.run_prun("--trace", self.path("t"))

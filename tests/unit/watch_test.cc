@@ -137,11 +137,15 @@ TEST(StepReader, AStepIsCompleteWhenEveryRankHasWrittenIt) {
 // Progress.
 
 struct FakeScreen {
-  std::string shown;
+  std::string shown, lines;  // lines: plain ones beside a live line
   double time = 0;
   int columns = 120;
   Screen screen(bool live, bool color = false) {
-    return {live, color, [this] { return columns; }, [this](std::string_view text) { shown += text; },
+    return {live,
+            color,
+            [this] { return columns; },
+            [this](std::string_view text) { shown += text; },
+            [this, live](std::string_view text) { (live ? lines : shown) += text; },
             [this] { return time; }};
   }
 };
@@ -183,6 +187,7 @@ TEST(Progress, StepsWithAnEvaluationAreShownWithIt) {
   line.step(evaluated(1, 5.25, 5.0));
   line.step(merged(2, 5));
   line.redraw();
+  EXPECT_EQ(live.lines, "step 2/4  loss 5.2500  evaluated 5.0000  500.0 ms  2.00k tokens/s  ETA 1.0 s\n");
   EXPECT_EQ(live.shown, "\r\x1b[Kstep 3/4  loss 5.0000  evaluated 5.0000  500.0 ms  2.00k tokens/s  ETA 500.0 ms");
 }
 
@@ -295,24 +300,32 @@ TEST(OutputFile, AFullDiskIsNoticed) {
   EXPECT_EQ(file.failure(), "No space left on device");
 }
 
-TEST(Metrics, OneObjectAStep) {
-  const std::string path = temporary("metrics");
-  {
-    Metrics metrics(path);
-    metrics.begin();
-    metrics.add(merged(0, 5.25, 0.5, 0.2, 0.05), {1000});
-    metrics.add(merged(1, NAN, 0.25), {1000});
-    metrics.add(evaluated(2, 5, 4.5), {1000, 1e12});
-    metrics.add(merged(3, 5, 0.5), {1000, 1e12, 8e12});
-  }
-  EXPECT_EQ(contents(path),
-            "{\"step\":0,\"loss\":5.25,\"time_s\":0.5,\"tokens_per_s\":2000.0,\"comm_s\":0.2,\"exposed_comm_s\":0.05}\n"
-            "{\"step\":1,\"loss\":null,\"time_s\":0.25,\"tokens_per_s\":4000.0,\"comm_s\":0,\"exposed_comm_s\":0}\n"
-            "{\"step\":2,\"loss\":5,\"time_s\":0.5,\"tokens_per_s\":2000.0,\"comm_s\":0,\"exposed_comm_s\":0,"
-            "\"model_flops_per_s\":2e+12,\"eval_loss\":4.5,\"eval_s\":0.25}\n"
-            "{\"step\":3,\"loss\":5,\"time_s\":0.5,\"tokens_per_s\":2000.0,\"comm_s\":0,\"exposed_comm_s\":0,"
-            "\"model_flops_per_s\":2e+12,\"mfu\":0.2500}\n");
-  std::remove(path.c_str());
+TEST(Metrics, ARowOfAStep) {
+  const StepWork work{.tokens = 1000, .rate = {.peak = 0.5}};
+  EXPECT_EQ(metrics_row(merged(0, 5.25, 0.5, 0.2, 0.05), work, 0),
+            "{\"step\":1,\"loss\":5.25,\"learning_rate\":0.5,\"tokens\":1000,\"time_s\":0.5,\"wall_time\":0.000000,"
+            "\"tokens_per_s\":2000.0,\"comm_s\":0.2,\"exposed_comm_s\":0.05}\n");
+  EXPECT_EQ(metrics_row(merged(1, NAN, 0.25), work, 4096),
+            "{\"step\":2,\"loss\":null,\"learning_rate\":0.5,\"tokens\":2000,\"time_s\":0.25,\"wall_time\":0.000000,"
+            "\"tokens_per_s\":4000.0,\"comm_s\":0,\"exposed_comm_s\":0,\"memory_bytes\":4096}\n");
+}
+
+TEST(Metrics, ARowHasWhatThereIs) {
+  const auto keys = [](const MergedStep& step, const StepWork& work) {
+    return nlohmann::json::parse(metrics_row(step, work, 0));
+  };
+  nlohmann::json row = keys(evaluated(2, 5, 4.5), {.tokens = 1000, .flops = 1e12});
+  EXPECT_EQ(row["model_flops_per_s"], 2e12);
+  EXPECT_EQ(row["eval_loss"], 4.5);
+  EXPECT_EQ(row["eval_s"], 0.25);
+  row = keys(merged(3, 5, 0.5), {.tokens = 1000, .flops = 1e12, .peak_flops = 8e12});
+  EXPECT_EQ(row["mfu"], 0.25);
+  MergedStep clipped = merged(0, 5);
+  clipped.norm = 1.5;
+  EXPECT_EQ(keys(clipped, {.clips = true})["grad_norm"], 1.5);
+  clipped.norm = NAN;
+  EXPECT_TRUE(keys(clipped, {.clips = true})["grad_norm"].is_null());
+  EXPECT_FALSE(keys(clipped, {}).contains("grad_norm"));
 }
 
 TEST(Summary, SaysWhatTheRunWas) {

@@ -78,7 +78,7 @@ def memory(args):
 
     def taken(plan, **settings):
         """(predicted, taken) in MiB, as the summary says them."""
-        text = prun(plan, "--nproc", nproc, **settings)[0].stderr
+        text = prun(plan, "--nproc", nproc, **settings)[0].stdout
         line = next(line for line in text.splitlines() if line.startswith("memory"))
         sizes = [float(n) * MIB[unit] for n, unit in re.findall(r"([\d.]+) (B|KiB|MiB|GiB)", line)]
         return sizes[0], max(sizes[1:])

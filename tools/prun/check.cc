@@ -9,6 +9,7 @@
 #include "build_job.h"
 #include "commands.h"
 #include "ir/ops.h"
+#include "ir/state.h"
 #include "proof.h"
 #include "verify/verify.h"
 
@@ -57,11 +58,8 @@ nlohmann::json as_json(const Job& job, const std::string& proof) {
   nlohmann::json transports = nlohmann::json::array();
   for (TransportClass kind : {TransportClass::rendezvous, TransportClass::eager, TransportClass::queue_ordered})
     if (carries(kind, job)) transports.push_back(std::string(transport_class_name(kind)));
-  return {{"transports", transports},
-          {"proof", proof},
-          {"ranks", job.class_of_rank.size()},
-          {"classes", classes},
-          {"class_of_rank", job.class_of_rank}};
+  return {{"transports", transports},           {"proof", proof},     {"ranks", job.class_of_rank.size()},
+          {"parameters", parameter_count(job)}, {"classes", classes}, {"class_of_rank", job.class_of_rank}};
 }
 
 void print_class(const Job& job, size_t c) {
@@ -97,6 +95,8 @@ int check_command(Options& options) {
   fmt::print("{}: verified for {} ({})\n", options.plan, counted(std::ssize(job.class_of_rank), "rank"),
              job.classes.front().mesh.text());
   fmt::print("{}\n", proof);
+  if (const int64_t parameters = parameter_count(job); parameters > 0)
+    fmt::print("{} parameters\n", grouped(parameters));
   for (size_t c = 0; c < job.classes.size() && c < 8; ++c) print_class(job, c);
   if (job.classes.size() > 8) fmt::print("\nand {} more classes of ranks (--json lists all)\n", job.classes.size() - 8);
   return 0;

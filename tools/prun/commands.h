@@ -15,6 +15,7 @@ int explain_plugins(const Options& options);  // explain.cc
 int doctor_command(Options& options);         // doctor.cc
 int conform_command(Options& options);        // conform.cc
 int ckpt_command(Options& options);           // ckpt.cc
+int runs_command(Options& options);           // runs.cc
 int bench_command(Options& options);          // bench/bench.cc
 
 }  // namespace prun

@@ -1,35 +1,42 @@
 // --metrics FILE: one JSON object a line and step, every step exactly once, readable while the job runs.
 #pragma once
+#include <cstdint>
 #include <string>
 
-#include "output_file.h"
+#include "ir/learning_rate.h"
+#include "metrics_file.h"
 #include "steps.h"
 
 namespace prun {
 
-// The work of one step, the same for all steps of a job.
+// What the rows of a job have in common.
 struct StepWork {
-  int64_t tokens = 0;
-  double flops = 0;       // of the model (ir/model_flops.h)
+  int64_t tokens = 0;     // of one step
+  double flops = 0;       // of one step's model (ir/model_flops.h)
   double peak_flops = 0;  // of all devices, a second; 0 where it is not known
+  LearningRate rate = {};
+  bool clips = false;  // so there is a norm of the gradients
 };
 
 class Metrics {
  public:
-  explicit Metrics(const std::string& path) : file_(path, "metrics") {}
+  // Throws as MetricsFile.
+  Metrics(const MetricsSettings& settings, int64_t first_step) : file_(settings, first_step) {}
   void begin() { file_.begin(); }
-  void add(const MergedStep& step, const StepWork& work);
-  void add(const std::string& object) { file_.write(object + "\n"); }  // that a rank has made
-  void flush() { file_.flush(); }
-  const OutputFile& file() const { return file_; }
+  void add(const std::string& row) { file_.output().write(row); }  // with its newline
+  void flush() { file_.output().flush(); }
+  const OutputFile& file() const { return file_.output(); }
+  const std::string& remark() const { return file_.remark(); }
 
  private:
-  OutputFile file_;
+  MetricsFile file_;
 };
 
-// {"step":0,"loss":5.55,"time_s":0.1,"tokens_per_s":81920,"comm_s":0.02,"exposed_comm_s":0.001}; no loss: null;
-// a model with matrix products adds "model_flops_per_s":1.2e12 and, where the devices' peak is known, "mfu":0.41;
-// a step with an evaluation adds "eval_loss":5.5,"eval_s":0.2
-std::string metrics_line(const MergedStep& step, const StepWork& work);
+// {"step":1,"loss":5.55,"learning_rate":0.0003,"grad_norm":1.2,"tokens":8192,"time_s":0.1,"wall_time":1795000000.125,
+// "tokens_per_s":81920,"comm_s":0.02,"exposed_comm_s":0.001,"memory_bytes":52428800}; no loss: null. Absent where there
+// is none: the norm of gradients that are not clipped, memory that is not known. A model with matrix products adds
+// "model_flops_per_s":1.2e12 and, where the devices' peak is known, "mfu":0.41; a queue device "host_us" and "idle"; a
+// step with an evaluation "eval_loss":5.5,"eval_s":0.2.
+std::string metrics_row(const MergedStep& step, const StepWork& work, uint64_t memory_bytes);
 
 }  // namespace prun

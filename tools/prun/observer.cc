@@ -2,37 +2,55 @@
 #include "observer.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
-#include <cstdio>
+#include <algorithm>
+#include <cmath>
 
 #include "base/text.h"
 #include "exec/job_run.h"
 #include "ir/calendar.h"
 #include "ir/model_flops.h"
+#include "ir/state.h"
 
 namespace prun {
 
-Observer::Observer(const Options& options, double peak_flops) : peak_flops_(peak_flops), progress_(standard_screen()) {
-  if (!options.metrics.empty()) metrics_.emplace(options.metrics);
+Observer::Observer(const Options& options, double peak_flops, RunFolder& folder)
+    : told_not_finite_(options.check_finite),  // which ends the run with more than the loss can tell
+      peak_flops_(peak_flops),
+      folder_(folder),
+      console_(standard_stream(options.metrics.path) == STDOUT_FILENO),
+      progress_(console_.screen()) {
+  console_.log = [this](std::string_view text) { folder_.log(text); };
+  if (!options.metrics.path.empty() && options.launch.node_rank == 0)
+    metrics_.emplace(options.metrics, options.checkpoint.first_step);
   if (!options.trace.empty()) trace_.emplace(options.trace);
 }
 
-void Observer::started(const std::vector<int>& ranks, const std::vector<int>&, const std::vector<void*>& recorders) {
+void Observer::started(const std::vector<int>& ranks, const std::vector<int>& pids,
+                       const std::vector<void*>& recorders) {
   ranks_ = ranks;
   for (void* recorder : recorders) recorders_.push_back(static_cast<RecorderHeader*>(recorder));
   steps_.open(recorders_);
+  memory_.open(pids);
   if (metrics_) metrics_->begin();
+  if (metrics_ && !metrics_->remark().empty()) console_.warn(fmt::format("prun: {}\n", metrics_->remark()));
   if (trace_) trace_->begin(job, ranks_, recorders_);
   if (job.classes.empty()) return;
-  work_ = {job.classes.front().tokens_per_step, model_flops(job), peak_flops_};
-  progress_.begin(job.classes.front(), static_cast<int>(job.class_of_rank.size()));
+  const Program& program = job.classes.front();
+  work_ = {program.tokens_per_step, model_flops(job), peak_flops_, program.schedule.learning_rate};
+  for (const Program& one : job.classes) work_.clips = work_.clips || one.step().norm >= 0;
+  progress_.begin(program, static_cast<int>(job.class_of_rank.size()));
   if (!progress_.silent()) announce();
 }
 
-void Observer::announce() const {
+void Observer::announce() {
   const Program& program = job.classes.front();
-  fmt::print(stderr, "{} on {} ({}): {}, {} a rank\n", program.name, counted(std::ssize(job.class_of_rank), "rank"),
-             program.mesh.text(), counted(program.schedule.steps, "step"), human_bytes(program.arena_bytes));
+  const int64_t parameters = parameter_count(job);
+  console_.say(fmt::format("{} on {} ({}): {}{}, {} a rank\n", program.name,
+                           counted(std::ssize(job.class_of_rank), "rank"), program.mesh.text(),
+                           parameters > 0 ? grouped(parameters) + " parameters, " : "",
+                           counted(program.schedule.steps, "step"), human_bytes(program.arena_bytes)));
 }
 
 void Observer::announce_transports() {
@@ -41,7 +59,7 @@ void Observer::announce_transports() {
   const char* words = recorders_.front()->transports;
   if (*words == '\0' || progress_.silent()) return;
   progress_.clear();
-  fmt::print(stderr, "over {}\n", words);
+  console_.say(fmt::format("over {}\n", words));
 }
 
 void Observer::tick() {
@@ -52,9 +70,12 @@ void Observer::tick() {
   for (const MergedStep& step : steps) {
     progress_.step(step);
     summary_.add(step);
-    if (metrics_) metrics_->add(step, work_);
+    folder_.step(step);
+    add_row(metrics_row(step, work_, memory_bytes()));
+    tell_not_finite(step);
   }
   if (metrics_ && !steps.empty()) metrics_->flush();
+  if (!steps.empty()) folder_.flush();
   if (!recorders_.empty()) {
     const RecorderHeader& first = *recorders_.front();
     const bool joining = first.phase.load() == RunPhase::joining;
@@ -65,17 +86,40 @@ void Observer::tick() {
 
 void Observer::line(int, const std::string& text) {
   if (text.starts_with(kForMetrics)) {
-    if (metrics_) metrics_->add(text.substr(1));
+    add_row(text.substr(1) + "\n");
     return;
   }
   progress_.clear();
-  fmt::print("{}\n", text);
-  std::fflush(stdout);
+  console_.say(text + "\n");
+}
+
+// Ranks that have ended have said it themselves.
+uint64_t Observer::memory_bytes() {
+  uint64_t most = memory_.most();
+  for (const RecorderHeader* recorder : recorders_) most = std::max(most, recorder->pss.load());
+  return most;
+}
+
+void Observer::add_row(const std::string& row) {
+  if (metrics_ && standard_stream(metrics_->file().path()) >= 0) progress_.clear();
+  if (metrics_) metrics_->add(row);
+  folder_.row(row);
+}
+
+void Observer::tell_not_finite(const MergedStep& step) {
+  const bool loss = !std::isfinite(step.loss), evaluation = step.evaluated() && !std::isfinite(step.eval_loss);
+  if (told_not_finite_ || progress_.silent() || !(loss || evaluation)) return;
+  told_not_finite_ = true;
+  progress_.clear();
+  console_.warn(
+      fmt::format("prun: the {} step {} is {}: --check-finite ends the run at the op that makes the first NaN "
+                  "or infinity\n",
+                  loss ? "loss of" : "evaluation after", step.step + 1, loss ? step.loss : step.eval_loss));
 }
 
 void Observer::message(const std::string& text) {
   progress_.clear();
-  LaunchObserver::message(text);
+  console_.warn(text);
 }
 
 std::string Observer::where(int rank) {
@@ -108,15 +152,16 @@ std::string Observer::where(int rank) {
 }
 
 void Observer::warn_of_lost_output() {
-  const auto warn = [](const OutputFile& file) {
-    if (!file.failure().empty()) fmt::print(stderr, "prun: {} is incomplete: {}\n", file.path(), file.failure());
+  const auto incomplete = [&](std::string_view path, const std::string& why) {
+    if (!why.empty()) console_.warn(fmt::format("prun: {} is incomplete: {}\n", path, why));
   };
-  if (metrics_) warn(metrics_->file());
+  incomplete("standard output", console_.failure());
+  if (metrics_) incomplete(metrics_->file().path(), metrics_->file().failure());
   if (!trace_) return;
-  warn(trace_->file());
+  incomplete(trace_->file().path(), trace_->file().failure());
   if (trace_->lost() > 0)
-    fmt::print(stderr, "prun: {} lacks {} events that came too fast\n", trace_->file().path(), trace_->lost());
-  if (trace_->full()) fmt::print(stderr, "prun: {} holds the first steps only\n", trace_->file().path());
+    console_.warn(fmt::format("prun: {} lacks {} events that came too fast\n", trace_->file().path(), trace_->lost()));
+  if (trace_->full()) console_.warn(fmt::format("prun: {} holds the first steps only\n", trace_->file().path()));
 }
 
 std::vector<DeviceUse> Observer::device_use() const {
@@ -133,14 +178,14 @@ void Observer::ended(int exit_code) {
   tick();
   progress_.end();
   if (trace_) trace_->finish();
-  warn_of_lost_output();
   const bool whole = exit_code == 0 || exit_code == static_cast<int>(Exit::preempted);
-  if (!whole || progress_.silent() || job.classes.empty()) return;
+  if (!whole || progress_.silent() || job.classes.empty()) return warn_of_lost_output();
   std::vector<uint64_t> peaks;
   for (const RecorderHeader* recorder : recorders_) peaks.push_back(recorder->pss.load());
   summary_.set_device_use(device_use());
-  fmt::print(stderr, "{}", summary_.text(job, ranks_, peaks, work_.peak_flops));
-  if (trace_) fmt::print(stderr, "trace      {} (open it in https://ui.perfetto.dev)\n", trace_->file().path());
+  console_.say(summary_.text(job, ranks_, peaks, work_.peak_flops));
+  if (trace_) console_.say(fmt::format("trace      {} (open it in https://ui.perfetto.dev)\n", trace_->file().path()));
+  warn_of_lost_output();
 }
 
 }  // namespace prun

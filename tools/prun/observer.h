@@ -4,12 +4,15 @@
 #include <string>
 #include <vector>
 
+#include "console.h"
 #include "exec/recorder.h"
 #include "ir/program.h"
 #include "launch/launch.h"
+#include "memory_use.h"
 #include "metrics.h"
 #include "options.h"
 #include "progress.h"
+#include "run_folder.h"
 #include "steps.h"
 #include "summary.h"
 #include "trace.h"
@@ -18,33 +21,41 @@ namespace prun {
 
 class Observer final : public LaunchObserver {
  public:
-  // Throws usage_error when the trace or the metrics cannot be written.
-  Observer(const Options& options, double peak_flops);
+  // Throws usage_error when the trace or the metrics cannot be written. `folder` outlives this.
+  Observer(const Options& options, double peak_flops, RunFolder& folder);
   static uint64_t recorder_capacity(const Options& options) { return options.trace.empty() ? 1u << 12 : 1u << 16; }
   void job_received(std::string_view bytes) override { received_ = parse_job(bytes); }
   void started(const std::vector<int>& ranks, const std::vector<int>& pids,
                const std::vector<void*>& recorders) override;
   void tick() override;
   void line(int rank, const std::string& text) override;
+  void failed(const Failure& failure) override { folder_.failed(failure); }
   void message(const std::string& text) override;
+  void say(const std::string& text) { console_.say(text); }
   std::string where(int rank) override;
   void ended(int exit_code) override;
 
   Job job;  // of node 0; the other nodes show nothing
 
  private:
-  void announce() const;
+  void announce();
   void announce_transports();
   std::vector<DeviceUse> device_use() const;
   void warn_of_lost_output();
+  uint64_t memory_bytes();  // the most of any local rank
+  void add_row(const std::string& row);
+  void tell_not_finite(const MergedStep& step);
 
   Job received_;  // of the other nodes: names the op of a failed rank
   std::vector<int> ranks_;
   std::vector<RecorderHeader*> recorders_;
-  bool told_transports_ = false;
+  bool told_transports_ = false, told_not_finite_;
   StepReader steps_;
   double peak_flops_;  // of all devices of the job; 0 where it is not known
   StepWork work_;
+  MemoryWatch memory_;
+  RunFolder& folder_;
+  Console console_;
   Progress progress_;
   Summary summary_;
   std::optional<Metrics> metrics_;

@@ -80,6 +80,8 @@ const Command kCommands[] = {
      "try a transport or a device with the suite for all of them; ITEM:CASE: one case of an item", conform_command},
     {"ckpt", kCkpt, "prun ckpt VERB DIR ..",
      "checkpoints: ls, show, verify, diff, reshard; export to and import from Hugging Face", ckpt_command},
+    {"runs", kRuns, "prun runs [DIR]", "list the runs that --runs or --checkpoint kept (default: those in runs)",
+     runs_command},
     {"bench", kBench, "prun bench OP[,OP] [..]", "collectives by size over a transport, in nccl-tests' columns",
      bench_command},
 };
@@ -148,7 +150,10 @@ void define_options(CLI::App& app, Commands command, Options& o) {
         o.after = text;
       },
       "what the compiler has after this pass: graph, schedule or program (--time-passes names all)");
-  define.text(kRun, "--metrics", "FILE", o.metrics, "write one JSON object a step");
+  define.text(kRun, "--metrics", "FILE", o.metrics.path,
+              "write one JSON object a step (-: standard output); --resume goes on in it");
+  define.flag(kRun, "--overwrite", o.metrics.overwrite, "replace what --metrics FILE has of another run");
+  define.text(kRun, "--runs", "DIR", o.runs, "keep plan, arguments, metrics and log of this run in a folder there");
   define.text(kRun, "--trace", "FILE", o.trace, "write a timeline that opens in Perfetto");
   define.text(kRun, "--checkpoint", "DIR", o.checkpoint.folder, "keep what was trained: checkpoints go to this folder");
   define.whole(kPlanCommands, "--checkpoint-every", "K", o.checkpoint.every, 1,
@@ -215,6 +220,8 @@ constexpr std::pair<const char*, const char*> kElsewhere[] = {
     {"--tensor-model-parallel-size", "--set tp=N, where the plan has it"},
     {"--pipeline-model-parallel-size", "--set pp=N, where the plan has it"},
     {"--output-dir", "--checkpoint DIR"},
+    {"--logging-dir", "--runs DIR"},
+    {"--log-dir", "--runs DIR"},
     {"--save-steps", "--checkpoint-every K"},
     {"--save-interval", "--checkpoint-every K"},
     {"--save-total-limit", "--checkpoint-keep N"},
@@ -259,7 +266,7 @@ void check_option_names(const std::vector<std::string>& words, const CLI::App& a
 // The first operand becomes the plan, or what is to be tried; the commands without a plan have none.
 void read_operands(Options& o, const Command& command) {
   std::vector<std::string>& words = o.operands;
-  if (command.bit == kBench || command.bit == kCkpt) return;
+  if (command.bit == kBench || command.bit == kCkpt || command.bit == kRuns) return;
   if (command.bit == kConform) {
     if (o.device_given || words.empty()) return;
   } else if (!words.empty()) {
@@ -289,7 +296,11 @@ void check_together(Options& o, const Command& command) {
     throw usage_error("which plugin? For example: prun conform shm, or prun conform build/lib/prun/plugins/mine.so");
   if ((command.bit & (kRun | kCheck | kDump)) != 0 && o.plan.empty())
     throw usage_error("which plan? For example: prun plans/zero3.lua --nproc 8");
-  if (command.bit == kRun) check_checkpoint_options(o.checkpoint);
+  if (command.bit == kRun) {
+    check_checkpoint_options(o.checkpoint);
+    check_metrics_options(o.metrics);
+    o.metrics.resumes = !o.checkpoint.resume.empty();
+  }
   if (command.bit == kBench) finish_bench(o);
 }
 

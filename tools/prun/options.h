@@ -9,11 +9,12 @@
 #include "ckpt.h"
 #include "comm/comm.h"
 #include "launch/launch.h"
+#include "metrics_file.h"
 
 namespace prun {
 
 struct Options {
-  std::string command = "run";        // run, check, dump, plans, plugins, doctor, conform, bench
+  std::string command = "run";        // run, check, dump, plans, plugins, doctor, conform, runs, bench
   std::string plan;                   // conform: the plugin, unless --device names it
   std::vector<std::string> operands;  // what follows: conform's items, bench's operations
   std::vector<std::string> words;     // all, as typed
@@ -29,7 +30,8 @@ struct Options {
   bool device_given = false;  // doctor, conform: this device is asked about
   int first_device = 0, ranks_per_device = 1;
   std::map<std::string, std::string> settings;  // --set
-  std::string metrics, trace;
+  MetricsSettings metrics;
+  std::string trace, runs;  // runs: the folder for this run's folder
   CheckpointSettings checkpoint;
   BenchSettings bench;
   CkptSettings ckpt;

@@ -55,11 +55,10 @@ void Progress::step(const MergedStep& step) {
   latest_ = step;
   if (step.evaluated()) evaluated_ = step;
   dirty_ = true;
-  if (screen_.live) return;
   const bool edge = step.step == 0 || static_cast<int64_t>(step.step) + 1 == steps_ || step.evaluated();
   if (!edge && screen_.now() - last_line_ < 1.0) return;
   last_line_ = screen_.now();
-  screen_.write(text(step, step) + "\n");
+  screen_.line(text(step, step) + "\n");
 }
 
 std::string Progress::text(const MergedStep& step, const MergedStep& evaluated) const {

@@ -1,4 +1,4 @@
-// Progress of a running job on stderr: one live line on a terminal, plain lines elsewhere.
+// Progress of a running job: one live line on a terminal, and plain lines for who keeps them (console.h).
 //
 // Plain lines show the first and the last step, steps with an evaluation, and at most one step a second between them: a
 // log has every step of a slow job, and a fast one does not fill the disk.
@@ -16,10 +16,11 @@ struct Screen {
   bool live = false;  // a terminal that can redraw a line
   bool color = false;
   std::function<int()> width;                   // columns; asked again for every drawing
-  std::function<void(std::string_view)> write;  // to stderr
+  std::function<void(std::string_view)> write;  // the live line, to stderr
+  std::function<void(std::string_view)> line;   // a plain line
   std::function<double()> now;                  // seconds
 };
-// Looks at stderr, TERM and NO_COLOR (https://no-color.org).
+// Looks at stderr, TERM and NO_COLOR (https://no-color.org). Has no `line`.
 Screen standard_screen();
 
 class Progress {

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <fstream>
 
 #include "base/cores.h"
 #include "comm/comm.h"
@@ -16,21 +15,10 @@
 #include "exec/rank_device.h"
 #include "heterogeneous_devices.h"
 #include "launcher_bootstrap.h"
+#include "memory_use.h"
 
 namespace prun {
 namespace {
-
-// Memory of this process, pages that others map too divided among them: peers' arenas are not counted N times. All of
-// the arena has been touched by the end of a step, so this is the peak as well.
-uint64_t proportional_set_size() {
-  std::ifstream rollup("/proc/self/smaps_rollup");
-  std::string line;
-  while (std::getline(rollup, line)) {
-    unsigned long long kilobytes = 0;
-    if (std::sscanf(line.c_str(), "Pss: %llu kB", &kilobytes) == 1) return kilobytes * 1024;
-  }
-  return 0;
-}
 
 void tell_transports(RecorderHeader& recorder, const std::string& name, const std::string& interface) {
   std::string words = name == "none" ? "" : transport_words(name);
@@ -131,7 +119,8 @@ void train(const RankStart& start, const Options& options, const DeviceReport& d
     where = rank.executor->failed_op();
     throw;
   }
-  execution.recorder->pss.store(proportional_set_size());
+  // All of the arena has been touched by the end of a step, so this is the peak as well.
+  execution.recorder->pss.store(proportional_set_size("self"));
 }
 
 }  // namespace

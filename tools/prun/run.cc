@@ -45,7 +45,9 @@ int run_command(Options& options) {
   settle_options(options, devices);
   settle_checkpoints(options.checkpoint);
   const CheckpointLock lock(options.launch.node_rank == 0 ? options.checkpoint.folder : "");  // of the job
-  Observer observer(options, peak_flops(devices) * options.launch.nnodes);  // other nodes have what this one has
+  RunFolder folder(options);
+  const double peak = peak_flops(devices) * options.launch.nnodes;  // other nodes have what this one has
+  Observer observer(options, peak, folder);
   Launch launch(options.launch, observer);
   try {
     if (launch.gives_job()) {
@@ -54,7 +56,8 @@ int run_command(Options& options) {
       take_from_plan(options.checkpoint, plan);
       require_checkpoint_fits(options.checkpoint, observer.job);
       check_device_memory(options, observer.job, devices);
-      if (options.prove) fmt::print(stderr, "{}\n", prove_plan(options, plan, launch.ranks()));
+      if (options.prove) observer.say(prove_plan(options, plan, launch.ranks()) + "\n");
+      folder.begin(observer.job);
     }
   } catch (const Error& error) {
     launch.refuse(error);
@@ -63,8 +66,9 @@ int run_command(Options& options) {
   const int code = launch.run(launch.gives_job() ? serialize_job(observer.job) : "",
                               [&](const RankStart& start) { return train_rank(start, options, devices); });
   if (code == static_cast<int>(Exit::preempted) && launch.gives_job())
-    fmt::print(stderr, "prun: stopped by SIGTERM; {} has what was trained, --resume auto goes on\n",
-               checkpoint::resolve(options.checkpoint.folder));
+    observer.message(fmt::format("prun: stopped by SIGTERM; {} has what was trained, --resume auto goes on\n",
+                                 checkpoint::resolve(options.checkpoint.folder)));
+  observer.message(folder.end(code));
   return code;
 }
 

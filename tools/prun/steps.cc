@@ -2,8 +2,19 @@
 #include "steps.h"
 
 #include <algorithm>
+#include <cmath>
+#include <ctime>
 
 namespace prun {
+namespace {
+
+int64_t nanoseconds(clockid_t clock) {
+  timespec t;
+  clock_gettime(clock, &t);
+  return static_cast<int64_t>(t.tv_sec) * 1'000'000'000 + t.tv_nsec;
+}
+
+}  // namespace
 
 MergedStep& MergedStep::operator+=(const MergedStep& other) {
   for (const auto member : {&MergedStep::time_s, &MergedStep::comm_s, &MergedStep::exposed_s, &MergedStep::bytes_sent,
@@ -19,6 +30,7 @@ std::vector<MergedStep> StepReader::take() {
   for (const RecorderHeader* recorder : recorders_) {
     complete = std::min(complete, recorder->steps_written.load(std::memory_order_acquire));
   }
+  const int64_t since_1970 = nanoseconds(CLOCK_REALTIME) - nanoseconds(CLOCK_MONOTONIC);
   const double ranks = static_cast<double>(recorders_.size());
   for (; next_ < complete; next_++) {
     MergedStep merged;
@@ -29,8 +41,11 @@ std::vector<MergedStep> StepReader::take() {
         merged.loss = record.loss;
         merged.eval_loss = record.eval_loss;
         merged.eval_s = static_cast<double>(record.eval_ns) / 1e9;
+        merged.norm = record.norm;
+        merged.wall_time = static_cast<double>(static_cast<int64_t>(record.end_ns) + since_1970) / 1e9;
         merged.time_s = static_cast<double>(record.end_ns - record.begin_ns) / 1e9;
       }
+      if (std::isnan(merged.norm)) merged.norm = record.norm;  // a stage that trains nothing has none
       merged.comm_s += static_cast<double>(record.comm_ns) / 1e9 / ranks;
       merged.exposed_s += static_cast<double>(record.exposed_ns) / 1e9 / ranks;
       merged.host_s = std::max(merged.host_s, static_cast<double>(record.host_ns) / 1e9);

@@ -18,6 +18,8 @@ struct MergedStep {
   double idle_s = 0;      // how long the device was idle before the step, the most of any rank
   double eval_s = 0;      // of the evaluation after the step, not part of time_s; 0: there was none
   double eval_loss = 0;   // the first rank's; NaN: the program has none
+  double norm = 0;        // of all gradients before clipping; NaN: it is not finite, or nothing is clipped
+  double wall_time = 0;   // when the step ended, in seconds since 1970
 
   bool evaluated() const { return eval_s > 0; }
   MergedStep& operator+=(const MergedStep& other);  // adds times and bytes

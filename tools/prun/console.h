@@ -1,0 +1,36 @@
+// Where the words of a run go. What it found goes to standard output, so that `> log` and `| tee` have it; warnings and
+// the live line go to standard error.
+//
+// On a terminal nothing stands twice: lines of steps are left to the live line where standard output is a terminal, and
+// the live line to the lines where standard output is a pipe, which likely ends on the same terminal (`| tee`).
+#pragma once
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "progress.h"
+
+namespace prun {
+
+class Console {
+ public:
+  // `output_taken`: rows of metrics have standard output (--metrics -); then words go to standard error.
+  explicit Console(bool output_taken);
+  void say(std::string_view text);   // whole lines
+  void warn(std::string_view text);  // whole lines, to standard error
+  Screen screen();                   // for Progress; `this` must stay where it is
+  // Gets all lines, those of steps too, whatever the terminal shows.
+  std::function<void(std::string_view)> log;
+  // What the first failed write to standard output said, else "".
+  const std::string& failure() const { return failure_; }
+
+ private:
+  void step_line(std::string_view text);
+  void write(std::string_view text);
+
+  std::FILE* words_;
+  bool live_, terminal_;  // a live line can be drawn; words go to a terminal
+  std::string failure_;
+};
+
+}  // namespace prun

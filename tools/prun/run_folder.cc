@@ -1,0 +1,219 @@
+// run.json is written when the run begins, and again, by a rename, when it has ended: one without an end is of a run
+// that goes on, or that was killed together with its launcher.
+#include "run_folder.h"
+
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "launch/secret.h"
+#include "options.h"
+#include "run_environment.h"
+#include "script/script.h"
+
+namespace prun {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+constexpr size_t kMostLines = 10'000;  // of each kind, of a run without a folder
+
+double seconds_since_1970() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::string time_text(double seconds, const char* format) {
+  const std::time_t whole = static_cast<std::time_t>(seconds);
+  std::tm parts{};
+  gmtime_r(&whole, &parts);
+  char text[64];
+  return {text, std::strftime(text, sizeof text, format, &parts)};
+}
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// The same for runs that train the same: of the plan's text, its arguments, and the ranks.
+std::string short_hash(const Options& options) {
+  std::string text = read_file(find_plan(options.plan, options.lua_dir));
+  for (const auto& [name, value] : options.settings) text += fmt::format("\n{}={}", name, value);
+  text += fmt::format("\n{} x {} on {}", options.launch.nnodes, options.launch.nproc, options.device);
+  std::string hash;
+  for (const char byte : sha256(text).substr(0, 3)) hash += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  return hash;
+}
+
+// A path that holds when both are moved together.
+std::string relative_to(const std::string& folder, const std::string& path) {
+  std::error_code error;
+  const fs::path relative = fs::relative(path, folder, error);
+  return error || relative.empty() ? path : relative.string();
+}
+
+Json number(double value) { return std::isfinite(value) ? Json(value) : Json(); }
+
+void write_whole(const std::string& path, const std::string& text) {
+  OutputFile file(path, "run");
+  file.begin();
+  file.write(text);
+  file.flush();
+  if (!file.failure().empty()) throw usage_error(fmt::format("cannot write {}: {}", path, file.failure()));
+}
+
+}  // namespace
+
+RunFolder::RunFolder(const Options& options) : options_(options), started_(seconds_since_1970()) {}
+
+RunFolder::~RunFolder() = default;
+
+void RunFolder::begin(const Job& job) {
+  const Program& program = job.classes.front();
+  const std::string plan = fs::path(options_.plan).stem().string();
+  id_ = fmt::format("{}-{}-{}", time_text(started_, "%Y%m%d-%H%M%S"), plan, short_hash(options_));
+  job_text_ = Json{{"ranks", job.class_of_rank.size()},
+                   {"mesh", program.mesh.text()},
+                   {"device", program.device},
+                   {"parameters", parameter_count(job)},
+                   {"steps", program.schedule.steps},
+                   {"first_step", program.schedule.first},
+                   {"tokens_per_step", program.tokens_per_step}}
+                  .dump();
+  if (!options_.runs.empty()) return make(options_.runs);
+  if (options_.checkpoint.folder.empty()) return;
+  try {
+    make(kRunsFolder);
+  } catch (const Error& error) {
+    trouble_ = error.what();
+  }
+}
+
+// Two runs that begin in one second get different folders.
+void RunFolder::make(const std::string& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  const std::string id = id_;
+  bool made = false;
+  for (int number = 2; !error && !made; ++number) {
+    path_ = (fs::path(folder) / id_).string();
+    made = fs::create_directory(path_, error);
+    if (!made && !error) id_ = fmt::format("{}-{}", id, number);
+  }
+  if (error) {
+    path_.clear();
+    throw usage_error(fmt::format("cannot make a folder for this run in {}: {}", folder, error.message()));
+  }
+  log_ = std::make_unique<OutputFile>((fs::path(path_) / kRunLog).string(), "log");
+  metrics_ = std::make_unique<OutputFile>((fs::path(path_) / "metrics.jsonl").string(), "metrics");
+  for (const auto& file : {log_.get(), metrics_.get()}) file->begin();
+  flock(log_->descriptor(), LOCK_EX | LOCK_NB);  // who finds it locked knows that the run goes on
+  write_whole((fs::path(path_) / "plan.lua").string(), read_file(find_plan(options_.plan, options_.lua_dir)));
+  write_whole((fs::path(path_) / "environment.json").string(), run_environment_json());
+  if (!options_.checkpoint.folder.empty())  // run.json has the path for file systems without links
+    fs::create_symlink(relative_to(path_, options_.checkpoint.folder), fs::path(path_) / "checkpoints", error);
+  write_about();
+  for (const std::string& row : rows_) metrics_->write(row);
+  for (const std::string& line : lines_) log_->write(line);
+  rows_.clear();
+  lines_.clear();
+  flush();
+}
+
+std::string RunFolder::about_text(int exit_code) const {
+  const auto relative = [&](const std::string& path) { return path.empty() ? Json() : Json(relative_to(path_, path)); };
+  Json about = {{"format", kRunFormat},
+                {"id", id_},
+                {"plan", options_.plan},
+                {"arguments", options_.words},
+                {"directory", fs::current_path().string()},
+                {"started", time_text(started_, "%Y-%m-%dT%H:%M:%SZ")}};
+  about.update(Json::parse(job_text_));
+  about["nodes"] = options_.launch.nnodes;
+  about["checkpoints"] = relative(options_.checkpoint.folder);
+  about["resumed_from"] = relative(options_.checkpoint.resume);
+  if (exit_code < 0) return about.dump(2) + "\n";
+  const double now = seconds_since_1970();
+  about["ended"] = time_text(now, "%Y-%m-%dT%H:%M:%SZ");
+  about["seconds"] = std::round((now - started_) * 1e3) / 1e3;
+  about["exit_code"] = exit_code;
+  about["steps_done"] = steps_ > 0 ? last_.step + 1 : 0;
+  about["loss"] = steps_ > 0 ? Json{{"first", number(first_.loss)}, {"last", number(last_.loss)}} : Json();
+  return about.dump(2) + "\n";
+}
+
+void RunFolder::write_about() {
+  const std::string path = (fs::path(path_) / kRunFile).string(), next = path + ".tmp";
+  write_whole(next, about_text(exit_code_));
+  fs::rename(next, path);
+}
+
+void RunFolder::keep(std::deque<std::string>& lines, std::string_view text) {
+  lines.emplace_back(text);
+  if (lines.size() > kMostLines) lines.pop_front();
+}
+
+void RunFolder::step(const MergedStep& step) {
+  if (steps_++ == 0) first_ = step;
+  last_ = step;
+}
+
+void RunFolder::row(std::string_view row) {
+  if (metrics_ != nullptr)
+    metrics_->write(row);
+  else
+    keep(rows_, row);
+}
+
+void RunFolder::log(std::string_view lines) {
+  if (log_ == nullptr) return keep(lines_, lines);
+  log_->write(lines);
+  log_->flush();  // also before ranks are forked, which would write what is left a second time
+}
+
+void RunFolder::flush() {
+  if (metrics_ != nullptr) metrics_->flush();
+}
+
+void RunFolder::failed(const Failure& failure) { failure_ = failure; }
+
+std::string RunFolder::end(int exit_code) {
+  exit_code_ = exit_code;
+  const bool fails = exit_code != 0;
+  try {
+    if (path_.empty() && fails && steps_ > 0) make(kRunsFolder);
+    if (path_.empty()) return trouble_.empty() ? "" : fmt::format("prun: {} (--runs DIR names another)\n", trouble_);
+    if (fails)
+      write_whole((fs::path(path_) / "failure.json").string(),
+                  Json{{"code", exit_code},
+                       {"what", failure_.what},
+                       {"who", failure_.who},
+                       {"op", failure_.op},
+                       {"evidence", failure_.evidence},
+                       {"next", failure_.next}}
+                          .dump(2, ' ', false, Json::error_handler_t::replace) +
+                      "\n");
+    flush();
+    write_about();
+    for (const auto* file : {metrics_.get(), log_.get()})
+      if (!file->failure().empty()) return fmt::format("prun: {} is incomplete: {}\n", file->path(), file->failure());
+  } catch (const std::exception& error) {
+    return fmt::format("prun: {}\n", error.what());
+  }
+  return fails ? fmt::format("  kept:     {}   # metrics, log, plan, failure\n", path_) : "";
+}
+
+}  // namespace prun

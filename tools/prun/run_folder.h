@@ -1,0 +1,58 @@
+// runs/<id>/: what a run leaves behind: plan, arguments, environment, metrics, log, a link to its checkpoints, and what
+// ended it. README.md beside this file lists the files.
+//
+// Surprising fact: a run that nobody asked to keep is held in memory, and gets its folder when it fails after its first
+// step.
+#pragma once
+#include <deque>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "ir/program.h"
+#include "launch/failure.h"
+#include "output_file.h"
+#include "steps.h"
+
+namespace prun {
+
+struct Options;
+
+inline constexpr const char* kRunsFolder = "runs";  // where runs go that --runs does not name a folder for
+inline constexpr const char* kRunFile = "run.json";
+inline constexpr const char* kRunLog = "log.txt";  // locked while the run goes on
+inline constexpr int kRunFormat = 1;               // raised when `prun runs` of before would misread
+
+class RunFolder {
+ public:
+  explicit RunFolder(const Options& options);  // lives as long as this
+  ~RunFolder();
+  // The job is known, and no rank has started. Makes the folder where --runs or --checkpoint asks for it. Throws
+  // usage_error where --runs names one that cannot be written; without --runs that is only said.
+  void begin(const Job& job);
+  void step(const MergedStep& step);
+  void row(std::string_view row);  // of metrics, with its newline
+  void log(std::string_view lines);
+  void flush();
+  void failed(const Failure& failure);
+  // Returns a line for the user, with its newline: where the folder is, where nobody named one. "": nothing.
+  std::string end(int exit_code);
+
+ private:
+  void make(const std::string& folder);
+  void write_about();
+  std::string about_text(int exit_code) const;
+  void keep(std::deque<std::string>& lines, std::string_view text);
+
+  const Options& options_;
+  std::string id_, path_, job_text_, trouble_;
+  double started_ = 0;
+  uint64_t steps_ = 0;
+  MergedStep first_, last_;
+  Failure failure_;
+  int exit_code_ = -1;                    // not yet
+  std::deque<std::string> rows_, lines_;  // of a run without a folder: the last ones
+  std::unique_ptr<OutputFile> metrics_, log_;
+};
+
+}  // namespace prun

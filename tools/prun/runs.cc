@@ -1,0 +1,119 @@
+// prun runs [DIR]: lists the runs whose folders are in DIR, the oldest first; DIR may also be the folder of one run.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "commands.h"
+#include "run_folder.h"
+
+namespace prun {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+bool is_locked(const fs::path& file) {
+  const int fd = open(file.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return false;
+  const bool locked = flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  close(fd);
+  return locked;
+}
+
+// A run that goes on has said in its last row how far it is.
+void add_progress(Json& run, const fs::path& folder) {
+  std::ifstream metrics(folder / "metrics.jsonl");
+  for (std::string line; std::getline(metrics, line);) {
+    const Json row = Json::parse(line, nullptr, false);
+    if (!row.is_object() || !row.contains("loss")) continue;
+    if (!run.contains("loss")) run["loss"]["first"] = row["loss"];
+    run["loss"]["last"] = row["loss"];
+    run["steps_done"] = row["step"];
+  }
+}
+
+Json read_run(const fs::path& folder) {
+  const std::string path = (folder / kRunFile).string();
+  std::ifstream file(path);
+  Json run = Json::parse(file, nullptr, false);
+  if (!run.is_object() || !run.contains("id") || !run.contains("format"))
+    return {{"path", folder.string()}, {"state", "unreadable"}, {"problem", path + " is damaged"}};
+  if (run["format"] > kRunFormat)
+    return {{"path", folder.string()}, {"state", "unreadable"}, {"problem", path + " is of a newer prun"}};
+  const int code = run.value("exit_code", -1);
+  run["path"] = folder.string();
+  run["state"] = code == 0 ? "done" : code > 0 ? "failed" : is_locked(folder / kRunLog) ? "running" : "killed";
+  if (code < 0) add_progress(run, folder);
+  return run;
+}
+
+std::vector<fs::path> run_folders(const std::string& where) {
+  std::error_code error;
+  if (fs::exists(fs::path(where) / kRunFile, error)) return {where};
+  std::vector<fs::path> folders;
+  for (const fs::directory_entry& entry : fs::directory_iterator(where, error))
+    if (fs::exists(entry.path() / kRunFile)) folders.push_back(entry.path());
+  if (error)
+    throw usage_error(fmt::format("{}: {}; `prun PLAN --runs {}` keeps runs there", where, error.message(), where));
+  std::sort(folders.begin(), folders.end());
+  return folders;
+}
+
+std::string loss_text(const Json& run) {
+  if (!run.contains("loss") || !run["loss"].is_object()) return "-";
+  const auto number = [&](const char* which) {
+    const Json& value = run["loss"][which];
+    return value.is_number() ? fmt::format("{:.4f}", value.get<double>()) : "nan";
+  };
+  return number("first") + " -> " + number("last");
+}
+
+// The words behind "prun", without what names the plan's folder.
+std::string command_text(const Json& run) {
+  std::string text;
+  for (const Json& word : run["arguments"]) text += (text.empty() ? "" : " ") + word.get<std::string>();
+  return text;
+}
+
+void print_run(const Json& run, size_t width) {
+  const std::string id = fs::path(run["path"].get<std::string>()).filename().string();
+  if (run["state"] == "unreadable") {
+    fmt::print("{:<{}}  {}\n", id, width, run["problem"].get<std::string>());
+    return;
+  }
+  std::string state = run["state"];
+  if (state == "failed") state += fmt::format(" ({})", run["exit_code"].get<int>());
+  fmt::print("{:<{}}  {:<12} {:>13}  {:<18} {:>9}  {}\n", id, width, state,
+             fmt::format("{}/{} steps", run.value("steps_done", 0), run["steps"].get<int64_t>()), loss_text(run),
+             run.contains("seconds") ? human_seconds(run["seconds"].get<double>()) : "", command_text(run));
+}
+
+}  // namespace
+
+int runs_command(Options& options) {
+  if (options.operands.size() > 1)
+    throw usage_error(fmt::format("prun runs wants one folder, not {}", options.operands.size()));
+  const std::string where = options.operands.empty() ? kRunsFolder : options.operands[0];
+  Json runs = Json::array();
+  for (const fs::path& folder : run_folders(where)) runs.push_back(read_run(folder));
+  if (options.json) {
+    fmt::print("{}\n", runs.dump(2));
+    return 0;
+  }
+  size_t width = 0;
+  for (const Json& run : runs)
+    width = std::max(width, fs::path(run["path"].get<std::string>()).filename().string().size());
+  for (const Json& run : runs) print_run(run, width);
+  if (runs.empty()) fmt::print("no runs in {}\n", where);
+  return 0;
+}
+
+}  // namespace prun
