@@ -4,6 +4,7 @@
 // On a terminal nothing stands twice: lines of steps are left to the live line where standard output is a terminal, and
 // the live line to the lines where standard output is a pipe, which likely ends on the same terminal (`| tee`).
 #pragma once
+#include <cstdio>
 #include <functional>
 #include <string>
 #include <string_view>

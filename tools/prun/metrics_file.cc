@@ -7,9 +7,11 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <chrono>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <thread>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -24,6 +26,16 @@ std::optional<int64_t> step_of(const std::string& line) {
   return step != row.end() && step->is_number_integer() ? std::optional(step->get<int64_t>()) : std::nullopt;
 }
 
+// Ranks of a run that was killed have its lock until they have noticed.
+bool lock(int descriptor) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+  while (flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  return true;
+}
+
 }  // namespace
 
 void check_metrics_options(const MetricsSettings& s) {
@@ -34,7 +46,7 @@ MetricsFile::MetricsFile(const MetricsSettings& s, int64_t first_step)
     : output_(s.path, "metrics", standard_stream(s.path)) {
   struct stat info;
   if (standard_stream(s.path) >= 0 || fstat(output_.descriptor(), &info) != 0 || !S_ISREG(info.st_mode)) return;
-  if (flock(output_.descriptor(), LOCK_EX | LOCK_NB) != 0)
+  if (!lock(output_.descriptor()))
     throw usage_error(fmt::format("another run writes its metrics to {}: give this one a file of its own", s.path));
   if (info.st_size == 0 || s.overwrite) return;
   if (!s.resumes)

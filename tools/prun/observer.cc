@@ -15,13 +15,13 @@
 
 namespace prun {
 
-Observer::Observer(const Options& options, double peak_flops, RunFolder& folder)
+Observer::Observer(const Options& options, double peak_flops, RunFolder* folder)
     : told_not_finite_(options.check_finite),  // which ends the run with more than the loss can tell
       peak_flops_(peak_flops),
       folder_(folder),
       console_(standard_stream(options.metrics.path) == STDOUT_FILENO),
       progress_(console_.screen()) {
-  console_.log = [this](std::string_view text) { folder_.log(text); };
+  if (folder_ != nullptr) console_.log = [this](std::string_view text) { folder_->log(text); };
   if (!options.metrics.path.empty() && options.launch.node_rank == 0)
     metrics_.emplace(options.metrics, options.checkpoint.first_step);
   if (!options.trace.empty()) trace_.emplace(options.trace);
@@ -70,12 +70,12 @@ void Observer::tick() {
   for (const MergedStep& step : steps) {
     progress_.step(step);
     summary_.add(step);
-    folder_.step(step);
+    if (folder_ != nullptr) folder_->step(step);
     add_row(metrics_row(step, work_, memory_bytes()));
     tell_not_finite(step);
   }
   if (metrics_ && !steps.empty()) metrics_->flush();
-  if (!steps.empty()) folder_.flush();
+  if (folder_ != nullptr && !steps.empty()) folder_->flush();
   if (!recorders_.empty()) {
     const RecorderHeader& first = *recorders_.front();
     const bool joining = first.phase.load() == RunPhase::joining;
@@ -103,7 +103,7 @@ uint64_t Observer::memory_bytes() {
 void Observer::add_row(const std::string& row) {
   if (metrics_ && standard_stream(metrics_->file().path()) >= 0) progress_.clear();
   if (metrics_) metrics_->add(row);
-  folder_.row(row);
+  if (folder_ != nullptr) folder_->row(row);
 }
 
 void Observer::tell_not_finite(const MergedStep& step) {
@@ -111,10 +111,14 @@ void Observer::tell_not_finite(const MergedStep& step) {
   if (told_not_finite_ || progress_.silent() || !(loss || evaluation)) return;
   told_not_finite_ = true;
   progress_.clear();
-  console_.warn(
-      fmt::format("prun: the {} step {} is {}: --check-finite ends the run at the op that makes the first NaN "
-                  "or infinity\n",
-                  loss ? "loss of" : "evaluation after", step.step + 1, loss ? step.loss : step.eval_loss));
+  const double value = loss ? step.loss : step.eval_loss;
+  console_.warn(fmt::format(
+      "prun: the {} step {} is {}: --check-finite ends the run at the op that makes the first NaN or infinity\n",
+      loss ? "loss of" : "evaluation after", step.step + 1, std::isnan(value) ? "NaN" : "infinite"));
+}
+
+void Observer::failed(const Failure& failure) {
+  if (folder_ != nullptr) folder_->failed(failure);
 }
 
 void Observer::message(const std::string& text) {

@@ -21,15 +21,15 @@ namespace prun {
 
 class Observer final : public LaunchObserver {
  public:
-  // Throws usage_error when the trace or the metrics cannot be written. `folder` outlives this.
-  Observer(const Options& options, double peak_flops, RunFolder& folder);
+  // Throws usage_error when the trace or the metrics cannot be written. `folder` outlives this; null: nothing is kept.
+  Observer(const Options& options, double peak_flops, RunFolder* folder = nullptr);
   static uint64_t recorder_capacity(const Options& options) { return options.trace.empty() ? 1u << 12 : 1u << 16; }
   void job_received(std::string_view bytes) override { received_ = parse_job(bytes); }
   void started(const std::vector<int>& ranks, const std::vector<int>& pids,
                const std::vector<void*>& recorders) override;
   void tick() override;
   void line(int rank, const std::string& text) override;
-  void failed(const Failure& failure) override { folder_.failed(failure); }
+  void failed(const Failure& failure) override;
   void message(const std::string& text) override;
   void say(const std::string& text) { console_.say(text); }
   std::string where(int rank) override;
@@ -54,7 +54,7 @@ class Observer final : public LaunchObserver {
   double peak_flops_;  // of all devices of the job; 0 where it is not known
   StepWork work_;
   MemoryWatch memory_;
-  RunFolder& folder_;
+  RunFolder* folder_;
   Console console_;
   Progress progress_;
   Summary summary_;

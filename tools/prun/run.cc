@@ -47,7 +47,7 @@ int run_command(Options& options) {
   const CheckpointLock lock(options.launch.node_rank == 0 ? options.checkpoint.folder : "");  // of the job
   RunFolder folder(options);
   const double peak = peak_flops(devices) * options.launch.nnodes;  // other nodes have what this one has
-  Observer observer(options, peak, folder);
+  Observer observer(options, peak, &folder);
   Launch launch(options.launch, observer);
   try {
     if (launch.gives_job()) {

@@ -16,6 +16,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "ir/state.h"
 #include "launch/secret.h"
 #include "options.h"
 #include "run_environment.h"
@@ -192,6 +193,7 @@ void RunFolder::failed(const Failure& failure) { failure_ = failure; }
 
 std::string RunFolder::end(int exit_code) {
   exit_code_ = exit_code;
+  if (id_.empty()) return "";  // another node has the job
   const bool fails = exit_code != 0;
   try {
     if (path_.empty() && fails && steps_ > 0) make(kRunsFolder);

@@ -4,6 +4,7 @@
 // Surprising fact: a run that nobody asked to keep is held in memory, and gets its folder when it fails after its first
 // step.
 #pragma once
+#include <cstdint>
 #include <deque>
 #include <memory>
 #include <string>

@@ -2,7 +2,7 @@
 """Writes the metrics of prun as TensorBoard's event files; README.md says how. Needs PyPI's `tensorboard`, nothing else.
 
     prun_tensorboard.py runs --out board          # every run of a folder of runs, one curve each
-    prun_tensorboard.py metrics.jsonl --out board --follow    # and what is added to it, until Ctrl-C
+    prun_tensorboard.py metrics.jsonl --out board --follow    # and what is added, until Ctrl-C
 """
 import argparse
 import json
@@ -37,17 +37,23 @@ class Curve:
     """One metrics file and the folder of its event file."""
 
     def __init__(self, metrics, out):
-        self.metrics, self.place, self.line, self.time = metrics, 0, 0, None
-        for old in out.glob(f"events.out.tfevents.*{SUFFIX}"):
+        self.metrics, self.out, self.writer = metrics, out, None
+        self.begin()
+
+    def begin(self):
+        self.place, self.line, self.time = 0, 0, None
+        if self.writer:
+            self.writer.close()
+        for old in self.out.glob(f"events.out.tfevents.*{SUFFIX}"):
             old.unlink()
-        self.writer = EventFileWriter(str(out), filename_suffix=SUFFIX)
+        self.writer = EventFileWriter(str(self.out), filename_suffix=SUFFIX)
 
     def take(self):
         """Converts the whole rows that were added since the last call; returns how many."""
         added = 0
         with self.metrics.open("rb") as file:
-            if file.seek(0, 2) < self.place:
-                sys.exit(f"prun_tensorboard: {self.metrics} has become shorter: a run was started again; convert it anew")
+            if file.seek(0, 2) < self.place:  # the run goes on from an earlier step, or was started again
+                self.begin()
             file.seek(self.place)
             for line in file:
                 if not line.endswith(b"\n"):  # being written
@@ -88,17 +94,22 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, required=True, help="folder for tensorboard --logdir")
     parser.add_argument("--follow", action="store_true", help="go on with what is added, until Ctrl-C")
     args = parser.parse_args()
-    curves = [Curve(metrics, out) for metrics, out in find_metrics(args.metrics, args.out)]
-    rows = sum(curve.take() for curve in curves)
+    curves = {}
+
+    def take():
+        for metrics, out in find_metrics(args.metrics, args.out):
+            if metrics not in curves:
+                curves[metrics] = Curve(metrics, out)
+        return sum(curve.take() for curve in curves.values())
+    rows = take()
     print(f"{rows} rows of {len(curves)} {'run' if len(curves) == 1 else 'runs'}: tensorboard --logdir {args.out}", flush=True)
     try:
         while args.follow:
             time.sleep(1)
-            for curve in curves:
-                curve.take()
+            take()
     except KeyboardInterrupt:
         pass
-    for curve in curves:
+    for curve in curves.values():
         curve.writer.close()
 
 
