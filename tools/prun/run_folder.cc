@@ -194,7 +194,7 @@ void RunFolder::failed(const Failure& failure) { failure_ = failure; }
 std::string RunFolder::end(int exit_code) {
   exit_code_ = exit_code;
   if (id_.empty()) return "";  // another node has the job
-  const bool fails = exit_code != 0;
+  const bool fails = exit_code != 0 && exit_code != static_cast<int>(Exit::preempted);
   try {
     if (path_.empty() && fails && steps_ > 0) make(kRunsFolder);
     if (path_.empty()) return trouble_.empty() ? "" : fmt::format("prun: {} (--runs DIR names another)\n", trouble_);

@@ -43,6 +43,12 @@ void add_progress(Json& run, const fs::path& folder) {
   }
 }
 
+std::string state_of(int code, const fs::path& folder) {
+  if (code == static_cast<int>(Exit::preempted)) return "preempted";
+  if (code >= 0) return code == 0 ? "done" : "failed";
+  return is_locked(folder / kRunLog) ? "running" : "killed";
+}
+
 Json read_run(const fs::path& folder) {
   const std::string path = (folder / kRunFile).string();
   std::ifstream file(path);
@@ -53,7 +59,7 @@ Json read_run(const fs::path& folder) {
     return {{"path", folder.string()}, {"state", "unreadable"}, {"problem", path + " is of a newer prun"}};
   const int code = run.value("exit_code", -1);
   run["path"] = folder.string();
-  run["state"] = code == 0 ? "done" : code > 0 ? "failed" : is_locked(folder / kRunLog) ? "running" : "killed";
+  run["state"] = state_of(code, folder);
   if (code < 0) add_progress(run, folder);
   return run;
 }
