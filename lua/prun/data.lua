@@ -1,6 +1,6 @@
--- A source of samples as a plan holds it. `inputs(opt)` names the model's inputs and the dims of one sample;
--- `file(opt)` checks the file. What data and model must agree on (context, vocab, inputs, outputs) is taken from the
--- model's options when the plan does not repeat it.
+-- A source of samples as a plan holds it. `inputs(opt, source)` names the model's inputs and the dims of one sample;
+-- `finish` says which files it reads. What data and model must agree on (context, vocab, inputs, outputs) is taken from
+-- the model's options when the plan does not repeat it.
 
 local schema = require "prun.schema"
 
@@ -8,8 +8,11 @@ local data = {}
 
 local shared = { "context", "vocab", "inputs", "outputs" }
 
--- A constructor such as prun.data.bytes. `spec`: entries, inputs = function(opt) -> list of { name, dtype, dims },
--- dtype "" standing for the plan's.
+data.order = { name = "order", kind = "text", default = "random", choices = { "random", "epochs" },
+  help = "random: with repetition; epochs: every sample once before any comes again" }
+
+-- A constructor such as prun.data.bytes. `spec`: entries, inputs = function(opt, source) -> list of { name, dtype,
+-- dims }, dtype "" standing for the plan's; and where it has them agree(source, model), finish(source, result).
 function data.source(kind, spec)
   local entries = { { name = "batch", kind = "integer", least = 1, most = schema.most_exact,
                     help = "samples in a step, over all ranks" } }
@@ -44,12 +47,13 @@ function data.agree(source, model)
       end
     end
   end
+  if source.spec.agree then source.spec.agree(source, model.options or {}) end
 end
 
 -- The inputs of the model for `batch` samples: list of { name, dtype, shape }.
 function data.inputs(source, batch, dtype)
   local result = {}
-  for i, input in ipairs(source.spec.inputs(source.options)) do
+  for i, input in ipairs(source.spec.inputs(source.options, source)) do
     local shape = { batch }
     for _, size in ipairs(input[3]) do shape[#shape + 1] = size end
     result[i] = { name = input[1], dtype = input[2] == "" and dtype or input[2], shape = shape }
@@ -57,28 +61,74 @@ function data.inputs(source, batch, dtype)
   return result
 end
 
--- Checks that a file of tokens is there and holds more than one sample. Returns its absolute path and size.
-function data.file(source, bytes_of_token, skip)
-  local path, size = host.file_info(source.options.path)
-  local place = host.site_of_word(source.site, "path")
-  if not path then host.fail(("data: %s"):format(size), place) end
-  if size == 0 then host.fail(("data: the file '%s' is empty"):format(source.options.path), place) end
-  local tokens = (size - skip) // bytes_of_token
+-- Whole samples are what arrays have: their dims are nobody's tokens.
+function data.check_splits(source, mesh, strategies)
+  if source.kind ~= "arrays" then return end
+  for _, one in ipairs(strategies) do
+    if one.splits == "tokens" and mesh.size_of[one.axes[1]] > 1 then
+      host.fail(("prun.data.arrays gives whole samples, and %s splits their tokens"):format(one.name), one.site)
+    end
+  end
+end
+
+-- The files of an option's path: a list of { path, shown, bytes }, sorted by name where the path is a pattern. `one`: there is
+-- to be one.
+function data.files(source, option, one)
+  local list, why = host.data_files(source.options[option])
+  local place = host.site_of_word(source.site, option)
+  if not list then host.fail(("data: %s"):format(why), place) end
+  if one and #list > 1 then
+    host.fail(("data: '%s' are %d files; an array is one"):format(source.options[option], #list), place)
+  end
+  for _, file in ipairs(list) do
+    if file.bytes == 0 then host.fail(("data: the file '%s' is empty"):format(file.shown), place) end
+  end
+  return list, place
+end
+
+-- Checks that files of tokens hold more than one sample; `result` gets their number.
+function data.count_tokens(source, result, width, place)
+  local tokens = 0
+  for _, file in ipairs(result.files) do
+    tokens = tokens + math.max(0, file.bytes - file.skip_bytes) // width
+  end
   local needed = source.options.context + 1
   if tokens < needed then
     host.fail(("data: '%s' has %d tokens; one sample needs %d (context %d, and one to predict)"):format(
-      source.options.path, math.max(tokens, 0), needed, source.options.context), place)
+      source.options.path, tokens, needed, source.options.context), place)
   end
-  return path, size
+  result.count = tokens
 end
 
 -- What the plan holds of the data.
 function data.result(source)
   local options = source.options
-  local result = { kind = source.kind, path = "", batch = options.batch, site = source.site,
-                   context = options.context or 0, vocab = options.vocab or 0, file_bytes = 0, skip_bytes = 0 }
+  local result = { kind = source.kind, batch = options.batch, site = source.site, context = options.context or 0,
+                   vocab = options.vocab or 0, order = options.order or "random", scale = options.scale or 1,
+                   first = 0, count = 0, part = false, files = {} }
   if source.spec.finish then source.spec.finish(source, result) end
   return result
+end
+
+-- The end of the training's data, which it loses: what the plan holds of it for evaluations. `share`: of all of it, and
+-- at least one sample.
+function data.hold_out(training, share, steps, site)
+  local held = {}
+  for name, value in pairs(training) do held[name] = value end
+  if training.kind == "index" then held.first = steps * training.batch end
+  if training.count == 0 then return held end
+  local one = training.context > 0 and training.context + 1 or 1
+  held.count = math.max(math.floor(training.count * share), one)
+  training.count = training.count - held.count
+  held.first = training.first + training.count
+  held.part, training.part = true, true
+  if training.count < one then
+    local what = training.context > 0 and "tokens" or "samples"
+    host.fail(("prun.eval holds out the last %d %s of the data, which leaves %d to train with, and a sample " ..
+      "needs %d: lower hold_out, or give prun.eval data of its own"):format(held.count, what,
+      training.count, one), site)
+  end
+  return held
 end
 
 return data

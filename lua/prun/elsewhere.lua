@@ -117,7 +117,7 @@ for owner, names in pairs {
   ["the plan"] = { "micro", "steps", "seed", "dtype", "reduce", "eval", "report", "checkpoint" },
   ["the model"] = { "vocab", "layers", "width", "heads", "kv_heads", "hidden", "context", "base", "tied", "dropout",
                     "experts", "choices", "capacity", "aux", "activation" },
-  ["the data"] = { "batch", "path", "skip_bytes" },
+  ["the data"] = { "batch", "path", "skip_bytes", "order" },
   ["the optimizer"] = { "lr", "betas", "eps", "weight_decay", "clip", "momentum" },
   ["a learning rate, such as prun.cosine"] = { "warmup", "least" },
   ["some strategies"] = { "axis", "bucket", "first", "prefetch", "inflight", "wire", "offload", "reshard_after_forward",

@@ -1,5 +1,6 @@
 -- prun.eval { every = 50, batches = 4 }: the loss on samples that are not trained with, after every 50th step. Without
--- data of its own it takes the training's file, in another random order; every evaluation sees the same samples.
+-- data of its own it takes the end of the training's files, which the training loses; every evaluation sees the same
+-- samples.
 
 local data = require "prun.data"
 local schema = require "prun.schema"
@@ -11,7 +12,10 @@ local entries = schema.register("prun.eval", {
     help = "an evaluation comes after every so many steps" },
   { name = "batches", kind = "integer", default = 1, least = 1,
     help = "batches of an evaluation, each as large as a step's" },
-  { name = "data", kind = "data", optional = true, help = "samples to evaluate on; by default the training's data" },
+  { name = "hold_out", kind = "number", optional = true, above = 0, most = 0.9,
+    help = "without data of its own: how much of the training's file is kept for evaluations, its end (default 0.05)" },
+  { name = "data", kind = "data", optional = true,
+    help = "samples to evaluate on; by default the end of the training's data" },
 })
 
 -- An evaluation runs the training's program, so its samples must look the same.
@@ -29,9 +33,14 @@ local function check_inputs(source, training)
   end
 end
 
--- What the plan holds of it.
-function eval.result(given, plan, model)
-  local source = given.options.data
+-- What the plan holds of it. `training`: what it holds of the data, which may lose its end to evaluations.
+function eval.result(given, plan, model, training)
+  local source, share = given.options.data, given.options.hold_out
+  if source and share then
+    host.fail("prun.eval: 'hold_out' is a share of the training's data, and there is 'data' to evaluate on",
+      host.site_of_word(given.site, "hold_out"))
+  end
+  local held
   if source then
     data.agree(source, model)
     check_inputs(source, plan.data)
@@ -39,8 +48,11 @@ function eval.result(given, plan, model)
       host.fail(("prun.eval: the data's batch is %d samples, that of the training %d; they must be equal"):format(
         source.options.batch, plan.data.options.batch), host.site_of_word(source.site, "batch"))
     end
+    held = data.result(source)
+  else
+    held = data.hold_out(training, share or 0.05, plan.steps, given.site)
   end
-  return { every = given.options.every, batches = given.options.batches, data = data.result(source or plan.data),
+  return { every = given.options.every, batches = given.options.batches, data = held,
            site = given.site }
 end
 

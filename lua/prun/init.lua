@@ -12,6 +12,7 @@ local words = {
                                       llama = "prun.models.llama" }),
   data = namespace("prun.data", {
     bytes = "prun.data.bytes", tokens = "prun.data.tokens", random = "prun.data.random", index = "prun.data.index",
+    arrays = "prun.data.arrays",
   }),
   -- strategies
   ddp = "prun.strategies.ddp", zero1 = "prun.strategies.zero1", zero2 = "prun.strategies.zero2",

@@ -208,6 +208,7 @@ return function(given)
       plan.mesh.text, (batch // pieces + 1) * pieces), host.site_of_word(plan.data.site, "batch"))
   end
   check_samples(plan)
+  data.check_splits(plan.data, plan.mesh, strategies)
   local model = plan.model
   if type(model) == "function" then model = { build = model, site = host.site_of_word(site, "model") } end
   data.agree(plan.data, model)
@@ -225,7 +226,7 @@ return function(given)
   result.reduce, result.dtype, result.data = plan.reduce, plan.dtype, source
   result.batch_axes = axes
   if model.options then result.model = { name = model.name, arguments = model.options } end
-  if plan.eval then result.eval = evaluation.result(plan.eval, plan, model) end
+  if plan.eval then result.eval = evaluation.result(plan.eval, plan, model, source) end
   if plan.checkpoint then
     local options = plan.checkpoint.options
     result.checkpoint = { every = options.every, keep = options.keep, site = plan.checkpoint.site }

@@ -66,10 +66,20 @@
 ---@field steps? integer the step at which it has reached `least`; by default the plan's number of steps
 ---@field least? number the rate at the end and from there on (default 0)
 
+---@class prun.data.arrays.options
+---@field batch integer samples in a step, over all ranks
+---@field x string a .npy file with the inputs, one entry a sample
+---@field y? string a .npy file with what the model should say of them
+---@field x_as? string whether x holds numbers or ids; by default floats and uint8 are numbers
+---@field y_as? string whether y holds numbers or ids; by default floats are numbers
+---@field scale? number x is multiplied by it: 1 / 255 for pictures of uint8 (default 1)
+---@field order? string random: with repetition; epochs: every sample once before any comes again (default 'epochs')
+
 ---@class prun.data.bytes.options
 ---@field batch integer samples in a step, over all ranks
----@field path string the file; looked for here, beside the plan, then among prun's plans
+---@field path string the file, or a pattern; looked for here, beside the plan, then among prun's plans
 ---@field context? integer tokens in a sample; by default the model's
+---@field order? string random: with repetition; epochs: every sample once before any comes again (default 'random')
 
 ---@class prun.data.index.options
 ---@field batch integer samples in a step, over all ranks
@@ -81,10 +91,12 @@
 
 ---@class prun.data.tokens.options
 ---@field batch integer samples in a step, over all ranks
----@field path string the file; looked for here, beside the plan, then among prun's plans
----@field skip_bytes? integer size of a header; 1024 for files of llm.c (default 0)
+---@field path string the file, or a pattern; looked for here, beside the plan, then among prun's plans
+---@field skip_bytes? integer size of a header; by default that of llm.c where there is one
+---@field dtype? string of the ids; by default what a header says, or uint16
 ---@field context? integer tokens in a sample; by default the model's
 ---@field vocab? integer a larger id is an error; by default the model's
+---@field order? string random: with repetition; epochs: every sample once before any comes again (default 'random')
 
 ---@class prun.ddp.options
 ---@field axis? string mesh axis over which the batch is split (default 'dp')
@@ -97,7 +109,8 @@
 ---@class prun.eval.options
 ---@field every integer an evaluation comes after every so many steps
 ---@field batches? integer batches of an evaluation, each as large as a step's (default 1)
----@field data? prun.Data samples to evaluate on; by default the training's data
+---@field hold_out? number without data of its own: how much of the training's file is kept for evaluations, its end (default 0.05)
+---@field data? prun.Data samples to evaluate on; by default the end of the training's data
 
 ---@class prun.expert_parallel.options
 ---@field axis? string mesh axis over which experts and the batch are split (default 'ep')
@@ -166,7 +179,7 @@
 ---@field bias? boolean add a bias in each layer (default true)
 ---@field activation? string relu, gelu or none (default 'relu')
 ---@field activate_last? boolean put an activation after the last layer too (default false)
----@field loss? string mse (against y), mean_square or mean (of the result) (default 'mse')
+---@field loss? string against y, or of the result alone (default 'mse')
 
 ---@class prun.models.moe.options
 ---@field vocab? integer number of different tokens (default 256)
@@ -346,6 +359,7 @@
 ---@field zero3 fun(options: prun.zero3.options): prun.Strategy
 
 ---@class prun.data
+---@field arrays fun(options: prun.data.arrays.options): prun.Data
 ---@field bytes fun(options: prun.data.bytes.options): prun.Data
 ---@field index fun(options: prun.data.index.options): prun.Data
 ---@field random fun(options: prun.data.random.options): prun.Data

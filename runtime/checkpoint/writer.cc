@@ -122,7 +122,7 @@ void Writer::commit_all(int64_t step) {
   index.plan = program_.name;
   index.program = options_.program;
   const DataSource& data = program_.step().data;
-  index.data = {data.kind, data.path, data.file_bytes, step * data.global_batch};
+  index.data = {data.words(), data.path(), data.file_bytes(), step * data.global_batch};
   index.rate = program_.schedule.learning_rate.text();
   index.kernels = options_.kernels;
   index.model = program_.model;

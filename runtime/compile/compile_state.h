@@ -63,7 +63,6 @@ struct StageStep {
 // Ranks along the pipeline's axis and stages; 1 and 1 without a pipeline.
 int pipeline_ranks(const Plan& plan);
 int pipeline_stages(const Plan& plan);
-DataSource data_source(const Data& data);                              // as the program has it
 std::vector<std::string> optimizer_slots(const Optimizer& optimizer);  // "adamw.m"
 int rank_of_stage(const Plan& plan, int stage);
 int stage_of_chunk(const Plan& plan, int rank, int chunk);

@@ -49,7 +49,7 @@ void evaluate(CompileState& state) {
   program.bodies.push_back({"evaluation",
                             {evaluation.every, evaluation.batches},
                             {},
-                            data_source(evaluation.data),
+                            evaluation.data,
                             add_tensor(program, "eval_loss", Role::data, loss, true, evaluation.site)});
 
   CompileState forward = state;

@@ -166,17 +166,13 @@ void StepBuilder::print(const ScheduleStep& step, const HookAction& action) {
   emitter_.compute(std::move(op));
 }
 
-DataSource data_source(const Data& data) {
-  return {data.kind, data.path, data.file_bytes, data.skip_bytes, data.vocab, data.batch};
-}
-
 void build_step(CompileState& state) {
   StepBuilder(state, state.program.step()).run();
   // The last samples of a step: what a rate is counted in.
   Program& program = state.program;
   const Data& data = state.plan.data;
-  program.step().data = data_source(data);
-  program.tokens_per_step = data.batch;
+  program.step().data = data;
+  program.tokens_per_step = data.global_batch;
   program.sample_word = "samples";
   for (const Value& value : state.graph.values) {
     if (value.kind != ValueKind::input || value.name != "tokens") continue;

@@ -1,143 +1,20 @@
-// The next batch depends on the seed, the step and the global index of the sample only, never on the mesh. An
-// evaluation's depends on its place in the evaluation instead of the step, so that all evaluations see the same
-// samples.
 #include "exec/host_ops.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "device/element.h"
-#include "device/share.h"
 #include "exec/finite.h"
+#include "exec/next_batch.h"
 #include "exec/replicas.h"
 #include "ir/ops.h"
-#include "prun/philox.h"
 
 namespace prun {
 namespace {
-
-// Keys of the random streams, apart from those of parameters (which are 0, 1, 2, ...).
-constexpr uint64_t kDataKey = 1ULL << 62, kEvalKey = kDataKey + 2;
-
-class NextBatch final : public Kernel {
- public:
-  NextBatch(const RankMemory& memory, const Op& op, const HostServices& services)
-      : memory_(memory),
-        source_(memory.program->bodies[memory.body].data),
-        dataset_(services.datasets[memory.body]),
-        site_(op.site) {
-    const Share share = share_along(memory, op.attrs.text("axis"));
-    PRUN_CHECK(source_.global_batch % share.of == 0,
-               fmt::format("{} samples on {} ranks", source_.global_batch, share.of));
-    PRUN_CHECK(op.attrs.text("tokens_axis").empty() || op.attrs.has("chunks"),
-               "next_batch: tokens_axis without chunks");
-    local_ = source_.global_batch / share.of;
-    micro_ = local_ / op.attrs.integer("micro", 1);
-    first_ = micro_ * share.index;
-    stride_ = micro_ * share.of;
-    std::string names = op.attrs.text("names");
-    for (size_t i = 0, begin = 0; i < op.writes.size(); ++i) {
-      size_t end = names.find(',', begin);
-      outputs_.push_back(
-          {names.substr(begin, end - begin), &memory.program->tensors[op.writes[i]], memory.data(op.writes[i])});
-      begin = end + 1;
-    }
-    if (outputs_[0].tensor->dtype == Dtype::i32) positions_.emplace(memory, op.attrs, outputs_[0].per_sample(local_));
-  }
-
-  void run() override {
-    for (int64_t s = 0; s < local_; ++s) {
-      int64_t batch = of_step_ ? memory_.table->step : memory_.table->eval_batch;
-      int64_t sample = batch * source_.global_batch + s / micro_ * stride_ + first_ + s % micro_;
-      if (source_.kind == "index")
-        index(s, sample);
-      else if (source_.kind == "random")
-        random(s, sample);
-      else
-        tokens(s, sample);
-    }
-  }
-
- private:
-  struct Output {
-    std::string name;
-    const Tensor* tensor;
-    void* data;
-    int64_t per_sample(int64_t local) const { return tensor->count() / local; }
-    bool is_target() const { return name == "y" || name == "targets"; }
-  };
-
-  void index(int64_t s, int64_t sample) {
-    for (const Output& out : outputs_)
-      for (int64_t i = 0, n = out.per_sample(local_); i < n; ++i)
-        store_element(out.tensor->dtype, out.data, s * n + i, static_cast<double>(sample));
-  }
-
-  void random(int64_t s, int64_t sample) {
-    for (const Output& out : outputs_) {
-      uint64_t key = key_ + (out.is_target() ? 1 : 0);  // by name: a pipeline's stage may need only one of them
-      for (int64_t i = 0, n = out.per_sample(local_); i < n; ++i) {
-        if (out.tensor->dtype == Dtype::i32)
-          static_cast<int32_t*>(out.data)[s * n + i] = static_cast<int32_t>(philox::integer(
-              memory_.table->seed, key, static_cast<uint64_t>(sample * positions_->whole() + positions_->of(i)), 0,
-              source_.vocab - 1));
-        else
-          store_element(out.tensor->dtype, out.data, s * n + i, normal(key, static_cast<uint64_t>(sample * n + i)));
-      }
-    }
-  }
-
-  double normal(uint64_t key, uint64_t element) const {
-    philox::Words words = philox::block(memory_.table->seed, key, element);
-    return static_cast<double>(philox::normals(words[0], words[1]).first);
-  }
-
-  // A window of context + 1 tokens at a random place: inputs are all but the last, targets all but the first. Of both
-  // this rank may hold a part.
-  void tokens(int64_t s, int64_t sample) {
-    int64_t length = outputs_[0].per_sample(local_), context = positions_->whole(),
-            width = source_.kind == "tokens" ? 2 : 1;
-    int64_t places = dataset_->size() / width - context;
-    int64_t at = philox::integer(memory_.table->seed, key_, static_cast<uint64_t>(sample), 0, places - 1);
-    for (const Output& out : outputs_) {
-      int32_t* data = static_cast<int32_t*>(out.data) + s * length;
-      int64_t shift = out.is_target() ? 1 : 0;
-      for (int64_t i = 0; i < length; ++i) {
-        int64_t place = at + positions_->of(i) + shift;
-        const uint8_t* p = dataset_->bytes() + place * width;
-        data[i] = width == 1 ? p[0] : p[0] | p[1] << 8;
-        if (data[i] >= source_.vocab) out_of_vocabulary(data[i], place);
-      }
-    }
-  }
-
-  [[noreturn]] void out_of_vocabulary(int32_t token, int64_t place) const {
-    throw usage_error(fmt::format(
-        "{}: token {} at position {} is not in the vocabulary of {}: make vocab larger or check that the file is "
-        "what data says",
-        source_.path, token, place, source_.vocab));
-  }
-
-  RankMemory memory_;
-  bool of_step_ = memory_.body == kStepBody;
-  uint64_t key_ = of_step_ ? kDataKey : kEvalKey;
-  DataSource source_;
-  std::shared_ptr<Dataset> dataset_;
-  Site site_;
-  // Samples: of this rank, of its microbatches; where its first one begins, and the next one behind it.
-  int64_t local_ = 0, micro_ = 0, first_ = 0, stride_ = 0;
-  std::optional<TokenPositions> positions_;  // of this rank in a sample, where samples are tokens
-  std::vector<Output> outputs_;
-};
 
 class Print final : public Kernel {
  public:
@@ -240,39 +117,8 @@ std::string nested(const Tensor& tensor, const void* data, size_t dim, int64_t& 
 
 }  // namespace
 
-Dataset::Dataset(const DataSource& source) {
-  int fd = open(source.path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) throw usage_error(fmt::format("data file {}: {}", source.path, strerror(errno)));
-  struct stat info;
-  if (fstat(fd, &info) != 0 || info.st_size != source.file_bytes) {
-    close(fd);
-    throw usage_error(
-        fmt::format("data file {} has {} bytes, the plan was compiled for {}: is it the same file on every node?",
-                    source.path, static_cast<int64_t>(info.st_size), source.file_bytes));
-  }
-  mapped_ = info.st_size;
-  void* p = mmap(nullptr, static_cast<size_t>(mapped_), PROT_READ, MAP_SHARED, fd, 0);
-  close(fd);
-  if (p == MAP_FAILED) throw usage_error(fmt::format("data file {}: {}", source.path, strerror(errno)));
-  mapping_ = static_cast<const uint8_t*>(p);
-  bytes_ = mapping_ + source.skip_bytes;
-  size_ = mapped_ - source.skip_bytes;
-}
-
-Dataset::~Dataset() {
-  if (mapping_) munmap(const_cast<uint8_t*>(mapping_), static_cast<size_t>(mapped_));
-}
-
-HostServices open_host_services(const Program& program, std::function<void(const std::string&)> print) {
-  HostServices services;
-  services.print = std::move(print);
-  for (const Body& body : program.bodies)
-    services.datasets.push_back(body.data.path.empty() ? nullptr : std::make_shared<Dataset>(body.data));
-  return services;
-}
-
 std::unique_ptr<Kernel> make_host_kernel(const RankMemory& memory, const Op& op, const HostServices& services) {
-  if (op.is(ops::next_batch)) return std::make_unique<NextBatch>(memory, op, services);
+  if (op.is(ops::next_batch)) return make_next_batch(memory, op);
   if (op.is(ops::print)) return std::make_unique<Print>(memory, op, services.print);
   if (op.is(ops::report_norms)) return std::make_unique<ReportNorms>(memory, op, services.print);
   if (std::unique_ptr<Kernel> kernel = make_checkpoint_kernel(memory, op, services.checkpoints)) return kernel;

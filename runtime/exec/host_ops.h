@@ -9,33 +9,13 @@
 
 namespace prun {
 
-// A data file mapped for reading; shared by the kernels of a rank.
-class Dataset {
- public:
-  // Throws usage_error when the file is gone or has another size than the program was compiled for.
-  explicit Dataset(const DataSource& source);
-  ~Dataset();
-  Dataset(const Dataset&) = delete;
-  Dataset& operator=(const Dataset&) = delete;
-  const uint8_t* bytes() const { return bytes_; }
-  int64_t size() const { return size_; }  // without the header
-
- private:
-  const uint8_t* mapping_ = nullptr;
-  const uint8_t* bytes_ = nullptr;
-  int64_t mapped_ = 0, size_ = 0;
-};
-
 // Begins a line of a rank that is meant for --metrics, not for the user.
 inline constexpr char kForMetrics = '\x1e';
 
 struct HostServices {
-  Table<BodyId, std::shared_ptr<Dataset>> datasets;  // null: the body reads none
-  std::function<void(const std::string&)> print;     // a whole line
+  std::function<void(const std::string&)> print;  // a whole line
   std::shared_ptr<CheckpointServices> checkpoints;
 };
-
-HostServices open_host_services(const Program& program, std::function<void(const std::string&)> print);
 
 // run() throws Error on data that the plan cannot use (a token outside the vocabulary).
 std::unique_ptr<Kernel> make_host_kernel(const RankMemory& memory, const Op& op, const HostServices& services);

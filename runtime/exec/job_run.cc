@@ -43,7 +43,7 @@ JobRun::JobRun(const Program& program, RankDevice& device, World& world, const E
   memory_.table = &table_;
   memory_.arena = device.arena();
   memory_.host_arena = device.host_arena();
-  host_ = open_host_services(program, options.print);
+  host_.print = options.print;
   host_.checkpoints = open_checkpoints(options.checkpoint, program, options.rank, options.aborted);
   make_communicators();
   options_.recorder->streams = static_cast<uint32_t>(program.step().streams.size());

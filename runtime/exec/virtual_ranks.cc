@@ -96,8 +96,7 @@ Interpreter::Interpreter(const Job& job, const Device& device, const VirtualOpti
     make(rank.host_arena, rank.program->host_arena_bytes);
     rank.memory = {rank.arena.get(), r, rank.program, &table_};
     rank.memory.host_arena = rank.host_arena.get();
-    rank.host = open_host_services(*rank.program,
-                                   [this, r](const std::string& line) { result_.printed.emplace_back(r, line); });
+    rank.host.print = [this, r](const std::string& line) { result_.printed.emplace_back(r, line); };
     ranks_.push_back(std::move(rank));
   }
 }

@@ -139,10 +139,15 @@ std::string rate_text(const LearningRate& rate) {
   return out + ")";
 }
 
-// "tokens data.bin"
+// "tokens data.bin", "tokens a.bin to c.bin", "bytes data.txt, 50 from 950 on"
 std::string source_text(const DataSource& data) {
-  std::string file = data.path.substr(data.path.find_last_of('/') + 1);
-  return file.empty() ? data.kind : data.kind + " " + file;
+  std::string text = data.kind;
+  const auto name = [](const DataFile& file) { return file.path.substr(file.path.find_last_of('/') + 1); };
+  if (!data.files.empty()) text += " " + name(data.files.front());
+  if (data.files.size() > 1) text += (data.kind == "arrays" ? " and " : " to ") + name(data.files.back());
+  if (data.order != "random") text += ", " + data.order;
+  if (data.part) text += fmt::format(", {} from {} on", data.count, data.first);
+  return text;
 }
 
 void add_header(std::string& out, const Program& program, const std::vector<int>& ranks, size_t all) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "ir/data_source.h"
 #include "ir/graph.h"
 #include "ir/learning_rate.h"
 #include "ir/mesh.h"
@@ -104,14 +105,8 @@ struct Optimizer {
   Site site;
 };
 
-struct Data {
-  std::string kind;  // bytes, tokens, random, index
-  std::string path;
-  int64_t batch = 0;       // global
-  int64_t file_bytes = 0;  // of the file at `path`
-  int64_t skip_bytes = 0;  // header of the file
-  int64_t vocab = 0;       // tokens at or above it are an error
-  int64_t context = 0;     // tokens in a sample; 0: samples have no tokens
+struct Data : DataSource {
+  int64_t context = 0;  // tokens in a sample; 0: samples have no tokens
   Site site;
 };
 

@@ -14,6 +14,7 @@
 #include <numeric>
 
 #include "base/text.h"
+#include "ir/id_limits.h"
 
 namespace prun {
 namespace {
@@ -409,10 +410,15 @@ void read(const Field& field, Mesh& mesh) {
   mesh = Mesh(std::move(axes));
 }
 
+void read(const Field& field, DataFile& file) {
+  field.need("path", file.path, "bytes", file.bytes, "skip_bytes", file.skip_bytes, "element", file.element);
+  field.may("name", file.name);
+}
+
 void read(const Field& field, Data& data) {
-  field.need("kind", data.kind, "batch", data.batch);
-  field.may("path", data.path, "file_bytes", data.file_bytes, "skip_bytes", data.skip_bytes, "vocab", data.vocab,
-            "context", data.context, "site", data.site);
+  field.need("kind", data.kind, "batch", data.global_batch);
+  field.may("files", data.files, "vocab", data.vocab, "context", data.context, "order", data.order, "first", data.first,
+            "count", data.count, "part", data.part, "scale", data.scale, "site", data.site);
 }
 
 void read(const Field& field, Evaluation& evaluation) {
@@ -441,6 +447,10 @@ void read_training(const Field& root, Plan& plan) {
             plan.strategies, "batch_axes", plan.batch_axes);
   root.may("reduce", reduce, "micro", plan.microbatches, "model", plan.model);
   plan.rank_order = reduce == "rank_order";
+  // Ids of arrays: as many as the model has rows for.
+  for (const IdLimit& limit : id_limits(plan.graph))
+    if (plan.data.kind == "arrays" && (plan.data.vocab == 0 || limit.size < plan.data.vocab))
+      plan.data.vocab = limit.size;
   if (root.has("eval")) root.need("eval", plan.evaluation.emplace());
   if (root.has("report")) root.need("report", plan.report.emplace());
   if (root.has("checkpoint")) root.need("checkpoint", plan.keeping.emplace());

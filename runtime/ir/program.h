@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "ir/attrs.h"
+#include "ir/data_source.h"
 #include "ir/ids.h"
 #include "ir/learning_rate.h"
 #include "ir/mesh.h"
@@ -93,15 +94,6 @@ inline constexpr int kMaxStreams = 16;  // of one body
 struct Stream {
   std::string name;
   std::vector<Op> ops;
-};
-
-struct DataSource {
-  std::string kind;  // "", bytes, tokens, random
-  std::string path;  // absolute
-  int64_t file_bytes = 0;
-  int64_t skip_bytes = 0;    // header of the file
-  int64_t vocab = 0;         // tokens at or above it are an error
-  int64_t global_batch = 0;  // samples per step over all ranks
 };
 
 // When a body runs: `times` in a row after every so many steps, or once, before step 0.

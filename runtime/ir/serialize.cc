@@ -18,7 +18,7 @@ using archive::bad;
 using archive::Like;
 
 constexpr std::string_view kMagic = "PRUNJOB";
-constexpr char kVersion = 8;  // raise it whenever a visit function below changes
+constexpr char kVersion = 9;  // raise it whenever a visit function below changes
 constexpr size_t kDigestBytes = 32;
 constexpr size_t kHeaderBytes = kMagic.size() + 1 + kDigestBytes;
 
@@ -57,8 +57,9 @@ template <class A> void visit(A& a, Like<Tensor> auto& v) { a(v.name, v.buffer, 
 template <class A> void visit(A& a, Like<Buffer> auto& v) {
   a(v.name, v.role, v.bytes, v.offset, v.persistent, v.pool, v.slot, v.site, v.space);
 }
+template <class A> void visit(A& a, Like<DataFile> auto& v) { a(v.path, v.bytes, v.skip_bytes, v.element, v.name); }
 template <class A> void visit(A& a, Like<DataSource> auto& v) {
-  a(v.kind, v.path, v.file_bytes, v.skip_bytes, v.vocab, v.global_batch);
+  a(v.kind, v.files, v.vocab, v.global_batch, v.order, v.first, v.count, v.part, v.scale);
 }
 template <class A> void visit(A& a, Like<StateTensor> auto& v) {
   a(v.name, v.tensor, v.staged, v.begin, v.shape, v.split_axis, v.split_dim, v.blocks, v.shard_axis, v.replicated, v.copy);

@@ -176,7 +176,7 @@ std::optional<FirstActivation> first_activation(const Twins& twins, const Virtua
   const Forward one = watch(twins.one_job, {}, body == kStepBody ? kStepBody : last_of_one);
   const Forward small = watch(twins.small_job, options, body);
   const Matcher matcher(twins);
-  const int64_t samples = twins.one.data.batch / twins.one.microbatches;
+  const int64_t samples = twins.one.data.global_batch / twins.one.microbatches;
   for (const std::string& name : one.order) {
     const Seen& whole = one.ranks[0].at(name);
     // What is not arranged by samples (experts' slots, say) is arranged otherwise on several ranks.

@@ -71,7 +71,7 @@ std::vector<PlanSizes> small_sizes(const Plan& plan) {
   std::vector<PlanSizes> all;
   std::map<std::string, int> real;
   for (const Axis& axis : plan.mesh.axes()) real[axis.name] = axis.size;
-  const int64_t samples = plan.data.batch / (batch_ranks(plan, real) * plan.microbatches);
+  const int64_t samples = plan.data.global_batch / (batch_ranks(plan, real) * plan.microbatches);
   const auto add = [&](int pipeline_ranks, bool few_microbatches) {
     PlanSizes sizes;
     int ranks = 1, stages = 1;
@@ -115,8 +115,10 @@ void set_conditions(Plan& plan) {
   plan.seed = 1;
   plan.report.reset();
   plan.data.kind = "random";
-  plan.data.path.clear();
-  plan.data.file_bytes = plan.data.skip_bytes = 0;
+  plan.data.files.clear();
+  plan.data.first = plan.data.count = 0;
+  plan.data.part = false;
+  plan.data.order = "random";
   plan.evaluation = Evaluation{1, 1, plan.data, plan.optimizer.site};
   plan.optimizer.lr = {.peak = std::max(plan.optimizer.lr.peak, 1e-3)};
   // Small enough to clip; steps of Adam that do not hide the gradient's size.

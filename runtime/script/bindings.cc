@@ -1,13 +1,12 @@
 // The table `host` that the modules in lua/prun see: the op table, places in the source, likely words, files, encoding.
 // It decides nothing: Lua gives a plan its meaning.
 #include <fmt/format.h>
-#include <sys/stat.h>
 
 #include <cmath>
-#include <filesystem>
 
 #include "base/text.h"
 #include "ir/op_def.h"
+#include "script/data_files.h"
 #include "script/host.h"
 #include "script/lua_json.h"
 
@@ -106,44 +105,6 @@ int suggest(lua_State* L, Host&) {
   return 1;
 }
 
-// The file nearest in name to `path`, in the folders where it was looked for; or "".
-std::string nearest_file(const std::string& path, const std::vector<std::string>& places) {
-  std::filesystem::path wanted(path);
-  std::vector<std::string> names;
-  for (const std::string& place : places) {
-    std::error_code error;
-    for (const auto& entry : std::filesystem::directory_iterator(std::filesystem::path(place).parent_path(), error))
-      names.push_back((wanted.parent_path() / entry.path().filename()).string());
-  }
-  return nearest_word(path, names);
-}
-
-// file_info(path) -> absolute path and size; or nil and why. Looks in the current folder, beside the plan and among
-// the plans of the installation.
-int file_info(lua_State* L, Host& host) {
-  std::string path = text_argument(L, 1, "file_info");
-  std::vector<std::string> places = {path};
-  if (!path.starts_with("/")) {
-    places.push_back(host.plan_folder + "/" + path);
-    places.push_back(host.options.lua_dir + "/../plans/" + path);
-  }
-  for (const std::string& place : places) {
-    struct stat status;
-    if (stat(place.c_str(), &status) != 0) continue;
-    if (!S_ISREG(status.st_mode)) continue;
-    std::string absolute = place.starts_with("/") ? place : host.working_folder + "/" + place;
-    push_text(L, absolute);
-    lua_pushinteger(L, status.st_size);
-    return 2;
-  }
-  std::string near = nearest_file(path, places);
-  std::string hint = " in the current folder, beside the plan or in prun's plans";
-  if (!near.empty()) hint = did_you_mean(path, {near});
-  lua_pushnil(L);
-  push_text(L, fmt::format("no file '{}'{}", path, hint));
-  return 2;
-}
-
 // encode(value) -> the same bytes for equal values.
 int encode(lua_State* L, Host&) {
   std::vector<uint8_t> bytes = json::to_cbor(to_json(L, 1));
@@ -210,7 +171,9 @@ void push_host_table(lua_State* L) {
                                        {"site_of_word", thunk<site_of_word>},
                                        {"fail", thunk<fail>},
                                        {"did_you_mean", thunk<suggest>},
-                                       {"file_info", thunk<file_info>},
+                                       {"data_files", thunk<data_files>},
+                                       {"token_header", thunk<token_header>},
+                                       {"array_header", thunk<array_header>},
                                        {"encode", thunk<encode>},
                                        {"json", thunk<json_text>},
                                        {"map", thunk<map>},

@@ -157,7 +157,7 @@ TEST(Prove, WhatDoesNotHoldIsNotClaimed) {
   ProofOptions options;
   options.record = [](const PlanSizes&) -> Plan { throw plan_error("this schedule wants 8 microbatches"); };
   Plan plan;
-  plan.data.batch = 8;
+  plan.data.global_batch = 8;
   const Proof proof = prove(plan, options);
   EXPECT_EQ(proof.verdict, Proof::Verdict::not_run);
   EXPECT_EQ(proof.text, "the plan could not be made small: this schedule wants 8 microbatches");

@@ -1,5 +1,5 @@
 """Who may include whom: base <- ir <- {compile, verify}; comm, device and exec use base, ir and the public headers, exec
-also comm and device; script uses base and ir; launch uses base. Plugins see only the public headers and their own
+also comm, data and device; script uses base, ir and data; launch uses base. Plugins see only the public headers and their own
 library, of which the runtime shares what is written once for both. The runtime never names a plugin, and each library
 with a face of its own (Lua, oneDNN) is included in one place.
 """
@@ -21,11 +21,12 @@ MAY_INCLUDE = {
     "compile": {"base", "ir", "compile"},
     "verify": {"base", "ir", "verify"},
     "checkpoint": {"base", "ir", "checkpoint"},
-    "script": {"base", "ir", "script"},
+    "data": {"base", "ir", "data", PUBLIC},
+    "script": {"base", "ir", "data", "script"},
     "launch": {"base", "launch"},
     "comm": {"base", "ir", "comm", PUBLIC},
     "device": {"base", "ir", "device", PUBLIC},
-    "exec": {"base", "ir", "checkpoint", "comm", "device", "exec", PUBLIC},
+    "exec": {"base", "ir", "checkpoint", "comm", "data", "device", "exec", PUBLIC},
     "prove": {"base", "ir", "compile", "device", "exec", "prove"},
 }
 ONLY_IN = {  # library header -> the folder that may include it

@@ -14,9 +14,25 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 GUIDES = {  # and how many blocks each has at least
     "README.md": 1,
     "lua/prun/README.md": 8,
+    "lua/prun/data/README.md": 2,
     "lua/prun/strategies/README.md": 2,
     "lua/prun/schedules/README.md": 1,
     "plans/custom/README.md": 3,
+}
+
+
+def zeros(descr, shape, size):
+    """A .npy file of zeros."""
+    header = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(size)
+
+
+FILES = {  # that blocks read
+    "images.npy": zeros("|u1", (64, 28, 28), 64 * 28 * 28),
+    "labels.npy": zeros("<i8", (64,), 64 * 8),
+    "train_000000.bin": bytes(4000),  # uint16 without a header
+    "train_000001.bin": bytes(4000),
+    "validation_000000.bin": bytes(400),
 }
 
 
@@ -26,6 +42,8 @@ def check(prun, guide, least):
         sys.exit(f"{guide}: only {len(blocks)} blocks found")
     failed = 0
     with tempfile.TemporaryDirectory() as folder:
+        for name, data in FILES.items():
+            (pathlib.Path(folder) / name).write_bytes(data)
         for name, _, text in blocks:
             (pathlib.Path(folder) / name).write_text("--" + text)
         for name, ranks, text in blocks:

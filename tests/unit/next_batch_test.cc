@@ -2,11 +2,16 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <map>
+#include <set>
 
+#include "data/data_files.h"
+#include "device/ids.h"
 #include "exec/host_ops.h"
+#include "exec/read_ahead.h"
 #include "ir/ops.h"
 
 namespace prun {
@@ -41,7 +46,7 @@ class NextBatchTest : public testing::Test {
     Program program;
     program.mesh = Mesh(split.mesh);
     if (eval) program.bodies.push_back({"evaluation", {5, 3}, {}, {}, {}});
-    program.bodies.back().data = {kind, kind == "bytes" ? path_ : "", 300, 0, 256, kBatch};
+    program.bodies.back().data = source(kind);
     const int64_t bytes = samples * length * 4;
     for (int i = 0; i < 2; ++i) {
       program.buffers.push_back({"batch", Role::data, bytes, i * bytes});
@@ -61,13 +66,23 @@ class NextBatchTest : public testing::Test {
     std::vector<int32_t> memory(static_cast<size_t>(2 * samples * length));
     RankMemory rank_memory{reinterpret_cast<std::byte*>(memory.data()), rank, &program, &table};
     if (eval) rank_memory.body = 2;
-    make_host_kernel(rank_memory, op, open_host_services(program, {}))->run();
+    make_host_kernel(rank_memory, op, {})->run();
     const auto middle = memory.begin() + static_cast<std::ptrdiff_t>(memory.size() / 2);
     return {{memory.begin(), middle}, {middle, memory.end()}};
   }
 
-  std::string path_;
-  int64_t step_ = 2;
+  DataSource source(const std::string& kind) const {
+    DataSource data;
+    data.kind = kind;
+    data.vocab = 256;
+    data.global_batch = kBatch;
+    data.order = order_;
+    if (kind == "bytes") data.files = {{path_, 300, 0, "u8", ""}}, data.first = first_, data.count = count_;
+    return data;
+  }
+
+  std::string path_, order_ = "random";
+  int64_t step_ = 2, first_ = 0, count_ = 300;
 };
 
 // `position(rank, i)`: where the rank's token i stands in its sample; `first(rank)`: the rank's first sample.
@@ -129,6 +144,74 @@ TEST_F(NextBatchTest, TokensAreSplitInBalancedChunksOrRuns) {
       expect_part(two.second, whole.second, 4, rank, first, chunks);
     }
   }
+}
+
+// The file's bytes are i * 7 % 251, so that the first of a window tells its place, up to 251.
+TEST_F(NextBatchTest, AnEpochTakesEveryWindowOnceAndTheNextOneInAnotherOrder) {
+  order_ = "epochs", first_ = 24, count_ = 10 * kContext + 1;  // 10 windows; a step takes 6
+  std::vector<int32_t> starts;
+  for (step_ = 0; step_ < 10; ++step_) {
+    const auto [tokens, targets] = batch({{}, "", "", 1}, 0, kBatch, kContext);
+    for (int64_t s = 0; s < kBatch; ++s) starts.push_back(tokens[static_cast<size_t>(s * kContext)]);
+  }
+  std::vector<int32_t> windows;
+  for (int w = 0; w < 10; ++w) windows.push_back((24 + w * static_cast<int>(kContext)) * 7 % 251);
+  std::sort(windows.begin(), windows.end());
+  std::set<std::vector<int32_t>> orders;
+  for (int epoch = 0; epoch < 6; ++epoch) {
+    std::vector<int32_t> taken(starts.begin() + epoch * 10, starts.begin() + epoch * 10 + 10);
+    orders.insert(taken);
+    std::sort(taken.begin(), taken.end());
+    EXPECT_EQ(taken, windows) << epoch;
+  }
+  EXPECT_EQ(orders.size(), 6u);
+}
+
+TEST_F(NextBatchTest, APartOfTheFileIsAllThatIsRead) {
+  std::set<int32_t> allowed;
+  for (int i = 200; i < 240; ++i) allowed.insert(i * 7 % 251);
+  first_ = 200, count_ = 40;
+  for (const std::string order : {"random", "epochs"}) {
+    order_ = order;
+    for (step_ = 0; step_ < 20; ++step_)
+      for (const auto& part :
+           {batch({{}, "", "", 1}, 0, kBatch, kContext).first, batch({{}, "", "", 1}, 0, kBatch, kContext).second})
+        for (const int32_t id : part) ASSERT_EQ(allowed.count(id), 1u) << order << " " << id;
+  }
+}
+
+TEST_F(NextBatchTest, AFileThatIsCutWhileItIsReadIsNamed) {
+  DataFiles files(source("bytes"), "");
+  std::vector<uint8_t> bytes(300);
+  ASSERT_EQ(truncate(path_.c_str(), 100), 0);
+  try {
+    files.read(0, 300, bytes.data());
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(error.message().find("ends at byte 100, and had 300 bytes when the job began"), std::string::npos)
+        << error.message();
+  }
+  EXPECT_THROW(DataFiles(source("bytes"), ""), Error);
+}
+
+TEST(ReadAhead, GivesWhatWasAskedForAndThrowsWhereItIs) {
+  ReadAhead ahead({8}, [](int64_t number, const std::vector<void*>& to) {
+    if (number == 5) throw usage_error("five");
+    *static_cast<int64_t*>(to[0]) = number;
+  });
+  int64_t out = 0;
+  for (const int64_t number : {0, 1, 2, 7, 8, 3, 4}) {
+    ahead.take(number, {&out});
+    EXPECT_EQ(out, number);
+  }
+  EXPECT_THROW(ahead.take(5, {&out}), Error);
+}
+
+TEST(Ids, ThoseWithoutARowAreRefused) {
+  const int32_t ids[] = {0, 9, 3}, negative[] = {2, -1};
+  EXPECT_NO_THROW(require_ids(ids, 3, 10, kTokenOutside));
+  EXPECT_THROW(require_ids(ids, 3, 9, kTokenOutside), Error);
+  EXPECT_THROW(require_ids(negative, 2, 9, kTargetOutside), Error);
 }
 
 }  // namespace

@@ -74,7 +74,7 @@ TEST(PlanReader, ReadsATrainingPlan) {
   EXPECT_EQ(plan.steps, 20);
   EXPECT_EQ(plan.seed, 7u);
   EXPECT_TRUE(plan.rank_order);
-  EXPECT_EQ(plan.data.batch, 8);
+  EXPECT_EQ(plan.data.global_batch, 8);
   EXPECT_EQ(plan.optimizer.numbers.number("beta1"), 0.8);
   EXPECT_EQ(plan.optimizer.numbers.number("eps"), 1e-8);
   EXPECT_EQ(plan.optimizer.clip, 1);

@@ -40,7 +40,7 @@ TEST(Serialize, RoundTripIsEqualToTheByte) {
   EXPECT_EQ(program.step().streams[0].ops[2].attrs.integer("big"), INT64_MIN);
   EXPECT_EQ(program.step().streams[1].ops[0].waits[0], (Edge{0, 2, 1}));
   EXPECT_EQ(program.mesh, Mesh({{"dp", 4}}));
-  EXPECT_EQ(program.step().data.path, "/home/someone/data.bin");
+  EXPECT_EQ(program.step().data.files.at(0).path, "/home/someone/data.bin");
   EXPECT_EQ(program.role_bytes[3], 5248);
 }
 
@@ -62,12 +62,12 @@ TEST(Serialize, EvaluationsAreKept) {
   Job job = sample_job();
   Program& program = job.classes[0];
   program.bodies.push_back({"evaluation", {50, 4}, program.step().streams, program.step().data, 6});
-  program.bodies[2].data.path = "/other.bin";
+  program.bodies[2].data.files.at(0).path = "/other.bin";
   const std::string bytes = serialize_job(job);
   const Job back = parse_job(bytes);
   EXPECT_EQ(serialize_job(back), bytes);
   EXPECT_EQ(dump_job(back), dump_job(job));
-  EXPECT_EQ(back.classes[0].bodies[2].data.path, "/other.bin");
+  EXPECT_EQ(back.classes[0].bodies[2].data.files.at(0).path, "/other.bin");
   program.bodies[2].streams[0].ops[1].reads[0] = 99;
   EXPECT_NE(refusal(serialize_job(job)), "");
   program.bodies[2].streams.clear();

@@ -6,6 +6,7 @@
 #include "base/cores.h"
 #include "base/text.h"
 #include "compile/compile.h"
+#include "data/check_range.h"
 #include "ir/plan_reader.h"
 #include "launch/preflight.h"
 #include "pass_watch.h"
@@ -51,6 +52,11 @@ void say_what_never_comes(const Plan& plan) {
   };
   if (plan.keeping) say("checkpoints", plan.keeping->every, plan.keeping->site);
   if (plan.evaluation) say("evaluations", plan.evaluation->every, plan.evaluation->site);
+  if (plan.evaluation && !plan.data.part && !plan.data.files.empty() && plan.evaluation->data.files == plan.data.files)
+    fmt::print(stderr,
+               "prun: {}: evaluations read the files that are trained with; without data of its own prun.eval holds "
+               "out a part of them\n",
+               plan.evaluation->site.text());
   if (plan.report) say("reports", plan.report->every, plan.report->site);
   for (const Strategy& strategy : plan.strategies)
     for (const StrategyUnit& unit : strategy.units)
@@ -102,6 +108,8 @@ Job build_job(const Options& options, int ranks, Plan* read) {
   const bool runs = options.command == "run" && device->memory_kind() == PRUN_MEM_HOST;
   require_valid(job, runs ? available_memory() / options.launch.nproc : 0, options.launch.nproc);
   watch.lap("verify");
+  if (options.command == "run" || options.command == "check") check_data(plan);
+  watch.lap("data");
   say_what_never_comes(plan);
   if (options.time_passes) watch.print_times();
   if (read != nullptr) *read = std::move(plan);

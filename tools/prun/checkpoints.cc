@@ -83,15 +83,15 @@ namespace {
 void require_same_course(const CheckpointSettings& s, const checkpoint::Index& index, const Program& program) {
   const DataSource& data = program.step().data;
   const checkpoint::DataCursor& before = index.data;
-  if (data.path == before.path && data.file_bytes < before.file_bytes)
+  if (data.path() == before.path && data.file_bytes() < before.file_bytes)
     throw Error(
         Exit::checkpoint_invalid,
         fmt::format("{} was trained on {} of {} bytes, which has shrunk to {}: put back what is missing, or name "
                     "other data",
-                    s.resume, data.path, before.file_bytes, data.file_bytes));
-  if (data.path != before.path || data.kind != before.kind || data.file_bytes > before.file_bytes)
+                    s.resume, data.path(), before.file_bytes, data.file_bytes()));
+  if (data.path() != before.path || data.words() != before.kind || data.file_bytes() > before.file_bytes)
     fmt::print(stderr, "prun: the data are others than before: {} {} ({} bytes), now {} {} ({} bytes)\n", before.kind,
-               before.path, before.file_bytes, data.kind, data.path, data.file_bytes);
+               before.path, before.file_bytes, data.words(), data.path(), data.file_bytes());
   if (const std::string rate = program.schedule.learning_rate.text(); rate != index.rate)
     fmt::print(stderr, "prun: from step {} on the learning rate follows another curve: {}; before: {}\n",
                s.first_step + 1, rate, index.rate);

@@ -1,16 +1,22 @@
--- prun.data.bytes: any file; each byte is a token, so the vocabulary is 256.
+-- prun.data.bytes: any file, or several; each byte is a token, so the vocabulary is 256.
 
 local data = require "prun.data"
 
 return data.source("bytes", {
   entries = {
-    { name = "path", kind = "text", help = "the file; looked for here, beside the plan, then among prun's plans" },
+    { name = "path", kind = "text",
+      help = "the file, or a pattern; looked for here, beside the plan, then among prun's plans" },
     { name = "context", kind = "integer", optional = true, least = 1, most = 70368744177664,
       help = "tokens in a sample; by default the model's" },
+    data.order,
   },
   inputs = function(opt) return { { "tokens", "i32", { opt.context } }, { "targets", "i32", { opt.context } } } end,
   finish = function(source, result)
+    local files, place = data.files(source, "path")
+    for i, file in ipairs(files) do
+      result.files[i] = { path = file.path, bytes = file.bytes, skip_bytes = 0, element = "u8" }
+    end
+    data.count_tokens(source, result, 1, place)
     result.vocab = 256
-    result.path, result.file_bytes = data.file(source, 1, 0)
   end,
 })

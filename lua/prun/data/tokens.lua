@@ -1,21 +1,60 @@
--- prun.data.tokens: a file of uint16 token ids in little-endian order, as nanoGPT writes it, or with the header of
--- 1,024 bytes that llm.c puts in front (skip_bytes = 1024).
+-- prun.data.tokens: files of token ids, uint16 or uint32 in little-endian order, as nanoGPT writes them, or behind the
+-- header that llm.c and tools/tokenize put in front, which says how they are written and how many there are. A pattern,
+-- such as "train_*.bin", names several: their tokens follow each other in the order of the names.
 
 local data = require "prun.data"
 
+local elements = { uint16 = "u16", uint32 = "u32" }
+local widths = { u16 = 2, u32 = 4 }
+
+-- The file as the plan holds it: what its header says, and what the options say.
+local function described(file, opt, place)
+  local function fail(text, ...) host.fail(("data: %s: "):format(file.shown) .. text:format(...), place) end
+  local header, why = host.token_header(file.path)
+  if header == nil then fail("%s", why) end
+  local given, skip = elements[opt.dtype], opt.skip_bytes
+  if not header then
+    return { path = file.path, bytes = file.bytes, skip_bytes = skip or 0, element = given or "u16" }
+  end
+  if skip and skip ~= header.skip_bytes then
+    fail("it has a header of %d bytes, and skip_bytes is %d: leave it away", header.skip_bytes, skip)
+  end
+  if given and given ~= header.element then
+    fail("its header says %s, and dtype is '%s': leave it away", header.element:gsub("^u", "uint"), opt.dtype)
+  end
+  local tokens = (file.bytes - header.skip_bytes) / widths[header.element]
+  if tokens ~= header.tokens then
+    fail("its header counts %d tokens, and there are %s: it has been cut or is not whole yet", header.tokens,
+      math.tointeger(tokens) or tokens)
+  end
+  return { path = file.path, bytes = file.bytes, skip_bytes = header.skip_bytes, element = header.element }
+end
+
 return data.source("tokens", {
   entries = {
-    { name = "path", kind = "text", help = "the file; looked for here, beside the plan, then among prun's plans" },
-    { name = "skip_bytes", kind = "integer", default = 0, least = 0, most = 70368744177664,
-      help = "size of a header; 1024 for files of llm.c" },
+    { name = "path", kind = "text",
+      help = "the file, or a pattern; looked for here, beside the plan, then among prun's plans" },
+    { name = "skip_bytes", kind = "integer", optional = true, least = 0, most = 70368744177664,
+      help = "size of a header; by default that of llm.c where there is one" },
+    { name = "dtype", kind = "text", optional = true, choices = { "uint16", "uint32" },
+      help = "of the ids; by default what a header says, or uint16" },
     { name = "context", kind = "integer", optional = true, least = 1, most = 70368744177664,
       help = "tokens in a sample; by default the model's" },
     { name = "vocab", kind = "integer", optional = true, least = 1, most = 70368744177664,
       help = "a larger id is an error; by default the model's" },
+    data.order,
   },
   inputs = function(opt) return { { "tokens", "i32", { opt.context } }, { "targets", "i32", { opt.context } } } end,
   finish = function(source, result)
-    result.skip_bytes = source.options.skip_bytes
-    result.path, result.file_bytes = data.file(source, 2, result.skip_bytes)
+    local files, place = data.files(source, "path")
+    for i, file in ipairs(files) do
+      result.files[i] = described(file, source.options, place)
+      local first, here = result.files[1].element, result.files[i].element
+      if first ~= here then
+        host.fail(("data: %s holds %s and %s %s"):format(files[1].shown, first:gsub("^u", "uint"), file.shown,
+          here:gsub("^u", "uint")), place)
+      end
+    end
+    data.count_tokens(source, result, widths[result.files[1].element], place)
   end,
 })

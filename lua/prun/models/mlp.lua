@@ -11,7 +11,7 @@ return prun.model("mlp", {
   bias = { true, "add a bias in each layer" },
   activation = { "relu", "relu, gelu or none", choices = { "relu", "gelu", "none" } },
   activate_last = { false, "put an activation after the last layer too" },
-  loss = { "mse", "mse (against y), mean_square or mean (of the result)", choices = { "mse", "mean_square", "mean" } },
+  loss = { "mse", "against y, or of the result alone", choices = { "mse", "cross_entropy", "mean_square", "mean" } },
 }, function(opt, batch)
   local x = batch.x
   for i = 1, opt.layers do
@@ -22,6 +22,6 @@ return prun.model("mlp", {
       return nn[opt.activation](y)
     end)
   end
-  if opt.loss == "mse" then return prun.losses.mse(x, batch.y) end
+  if opt.loss == "mse" or opt.loss == "cross_entropy" then return prun.losses[opt.loss](x, batch.y) end
   return prun.losses[opt.loss](x)
 end)

@@ -1,0 +1,86 @@
+// The header's dictionary is a Python literal with three keys in any order; only what numpy writes is read.
+#include "data/array_file.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+
+#include "base/error.h"
+
+namespace prun {
+namespace {
+
+[[noreturn]] void damaged(std::string_view what) { throw plan_error(fmt::format("its .npy header {}", what)); }
+
+// What follows "'key': " in the dictionary.
+std::string_view field(std::string_view header, std::string_view key) {
+  const std::string name = fmt::format("'{}':", key);
+  const size_t at = header.find(name);
+  if (at == std::string_view::npos) damaged(fmt::format("has no '{}'", key));
+  std::string_view rest = header.substr(at + name.size());
+  rest.remove_prefix(std::min(rest.find_first_not_of(' '), rest.size()));
+  return rest;
+}
+
+Element element_of(std::string_view descr) {
+  struct Name {
+    std::string_view descr;
+    Element element;
+  };
+  constexpr Name kNames[] = {{"|u1", Element::u8},  {"|b1", Element::u8},  {"<u2", Element::u16},
+                             {"<u4", Element::u32}, {"<i4", Element::i32}, {"<i8", Element::i64},
+                             {"<f4", Element::f32}, {"<f8", Element::f64}};
+  if (!descr.starts_with('\'')) throw plan_error("it is an array of records: save each field as an array of its own");
+  descr = descr.substr(1, descr.find('\'', 1) - 1);
+  for (const Name& name : kNames)
+    if (name.descr == descr) return name.element;
+  if (descr.starts_with('>'))
+    throw plan_error(
+        fmt::format("its numbers are in big-endian order ('{}'): save a.astype('<{}')", descr, descr.substr(1)));
+  throw plan_error(
+      fmt::format("its numbers are '{}', and uint8, uint16, uint32, int32, int64, float32 and float64 are "
+                  "read: save a.astype('float32'), say",
+                  descr));
+}
+
+std::vector<int64_t> shape_of(std::string_view text) {
+  std::vector<int64_t> shape;
+  if (!text.starts_with('(')) damaged("has no shape");
+  const std::string_view numbers = text.substr(1, text.find(')') - 1);
+  for (const char *p = numbers.data(), *end = p + numbers.size(); p < end;) {
+    if (*p == ' ' || *p == ',') {
+      ++p;
+      continue;
+    }
+    int64_t size = 0;
+    const auto [next, error] = std::from_chars(p, end, size);
+    if (error != std::errc() || size < 0) damaged("has no shape");
+    shape.push_back(size);
+    p = next;
+  }
+  return shape;
+}
+
+}  // namespace
+
+ArrayHeader parse_array_header(std::string_view begin) {
+  constexpr std::string_view kMagic = "\x93NUMPY";
+  if (!begin.starts_with(kMagic) || begin.size() < 12)
+    throw plan_error("it is no .npy file: numpy.save(file, array) writes one");
+  const int version = static_cast<unsigned char>(begin[6]);
+  if (version < 1 || version > 3) damaged(fmt::format("is of version {}, and 1 to 3 are known", version));
+  const size_t width = version == 1 ? 2 : 4, prefix = 8 + width;
+  size_t size = 0;
+  for (size_t i = 0; i < width; ++i) size |= static_cast<size_t>(static_cast<unsigned char>(begin[8 + i])) << 8 * i;
+  if (prefix + size > begin.size()) damaged(fmt::format("of {} bytes does not end", size));
+  const std::string_view header = begin.substr(prefix, size);
+  if (field(header, "fortran_order").starts_with("True"))
+    throw plan_error("its numbers lie column by column: save numpy.ascontiguousarray(a)");
+  ArrayHeader result;
+  result.element = element_of(field(header, "descr"));
+  result.shape = shape_of(field(header, "shape"));
+  result.skip_bytes = static_cast<int64_t>(prefix + size);
+  return result;
+}
+
+}  // namespace prun

@@ -1,0 +1,196 @@
+// The next batch depends on the seed, the step and the global index of the sample only, never on the mesh. An
+// evaluation's depends on its place in the evaluation instead of the step, so that all evaluations see the same
+// samples.
+//
+// Surprising fact: what comes from files has mostly been read when it is asked for. While a step computes, a thread
+// reads the next one's samples (exec/read_ahead.h), as a batch is a function of its number alone.
+#include "exec/next_batch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "data/data_files.h"
+#include "data/sample_order.h"
+#include "device/element.h"
+#include "device/share.h"
+#include "exec/read_ahead.h"
+#include "prun/philox.h"
+
+namespace prun {
+namespace {
+
+class NextBatch final : public Kernel {
+ public:
+  NextBatch(const RankMemory& memory, const Op& op)
+      : memory_(memory), source_(memory.program->bodies[memory.body].data) {
+    const Share share = share_along(memory, op.attrs.text("axis"));
+    PRUN_CHECK(source_.global_batch % share.of == 0,
+               fmt::format("{} samples on {} ranks", source_.global_batch, share.of));
+    PRUN_CHECK(op.attrs.text("tokens_axis").empty() || op.attrs.has("chunks"),
+               "next_batch: tokens_axis without chunks");
+    local_ = source_.global_batch / share.of;
+    micro_ = local_ / op.attrs.integer("micro", 1);
+    first_ = micro_ * share.index;
+    stride_ = micro_ * share.of;
+    const std::vector<std::string> names = names_between_commas(op.attrs.text("names"));
+    std::vector<int64_t> bytes;
+    for (size_t i = 0; i < op.writes.size(); ++i) {
+      const Tensor& tensor = memory.program->tensors[op.writes[i]];
+      Output out{names.at(i), &tensor, tensor.count() / local_, std::nullopt, nullptr};
+      if (tensor.dtype == Dtype::i32) out.positions.emplace(memory, op.attrs, out.per_sample);
+      if (!source_.files.empty()) out.files = files_of(out.name);
+      bytes.push_back(tensor.bytes());
+      outputs_.push_back(std::move(out));
+      data_.push_back(memory.data(op.writes[i]));
+    }
+    if (!source_.files.empty())
+      ahead_.emplace(std::move(bytes), [this](int64_t batch, const std::vector<void*>& to) { fill(batch, to); });
+  }
+
+  void run() override {
+    const int64_t batch = of_step_ ? memory_.table->step : memory_.table->eval_batch;
+    if (ahead_)
+      ahead_->take(batch, data_);
+    else
+      fill(batch, data_);
+  }
+
+ private:
+  struct Output {
+    std::string name;
+    const Tensor* tensor;
+    int64_t per_sample;
+    std::optional<TokenPositions> positions;  // of the rank's ids in a sample
+    std::shared_ptr<DataFiles> files;
+    bool is_target() const { return name == "y" || name == "targets"; }
+  };
+
+  // Tokens and targets come from the same files, arrays each from one of its own.
+  std::shared_ptr<DataFiles> files_of(const std::string& name) {
+    if (source_.kind == "arrays") return std::make_shared<DataFiles>(source_, name);
+    if (tokens_ == nullptr) tokens_ = std::make_shared<DataFiles>(source_, "");
+    return tokens_;
+  }
+
+  void fill(int64_t batch, const std::vector<void*>& to) {
+    for (int64_t s = 0; s < local_; ++s) {
+      const int64_t sample = batch * source_.global_batch + s / micro_ * stride_ + first_ + s % micro_;
+      if (source_.kind == "index")
+        index(s, sample, to);
+      else if (source_.kind == "random")
+        random(s, sample, to);
+      else if (source_.kind == "arrays")
+        rows(s, sample, to);
+      else
+        tokens(s, sample, to);
+    }
+  }
+
+  void index(int64_t s, int64_t sample, const std::vector<void*>& to) {
+    for (size_t o = 0; o < outputs_.size(); ++o)
+      for (int64_t i = 0, n = outputs_[o].per_sample; i < n; ++i)
+        store_element(outputs_[o].tensor->dtype, to[o], s * n + i, static_cast<double>(source_.first + sample));
+  }
+
+  void random(int64_t s, int64_t sample, const std::vector<void*>& to) {
+    for (size_t o = 0; o < outputs_.size(); ++o) {
+      const Output& out = outputs_[o];
+      const uint64_t key =
+          sample_key(use_) + (out.is_target() ? 1 : 0);  // a pipeline's stage may need only one of them
+      for (int64_t i = 0, n = out.per_sample; i < n; ++i) {
+        if (out.positions)
+          static_cast<int32_t*>(to[o])[s * n + i] = static_cast<int32_t>(philox::integer(
+              memory_.table->seed, key, static_cast<uint64_t>(sample * out.positions->whole() + out.positions->of(i)),
+              0, source_.vocab - 1));
+        else
+          store_element(out.tensor->dtype, to[o], s * n + i, normal(key, static_cast<uint64_t>(sample * n + i)));
+      }
+    }
+  }
+
+  double normal(uint64_t key, uint64_t element) const {
+    philox::Words words = philox::block(memory_.table->seed, key, element);
+    return static_cast<double>(philox::normals(words[0], words[1]).first);
+  }
+
+  // The sample's place among `random` many, or in the epoch's order among `whole` many that do not overlap.
+  int64_t place(int64_t sample, int64_t random, int64_t whole) const {
+    const uint64_t seed = memory_.table->seed;
+    return source_.order == "epochs" ? epoch_place(sample, whole, seed, use_)
+                                     : random_place(sample, random, seed, use_);
+  }
+
+  // A window of context + 1 tokens: inputs are all but the last, targets all but the first. Of both this rank may hold
+  // a part. In epochs a window begins with the last token of the one before it.
+  void tokens(int64_t s, int64_t sample, const std::vector<void*>& to) {
+    const int64_t context = outputs_[0].positions->whole(), width = element_width(tokens_->element());
+    const int64_t window = place(sample, source_.count - context, (source_.count - 1) / context);
+    const int64_t at = source_.first + window * (source_.order == "epochs" ? context : 1);
+    raw_.resize(static_cast<size_t>((context + 1) * width));
+    tokens_->read(at, context + 1, raw_.data());
+    for (size_t o = 0; o < outputs_.size(); ++o) {
+      const Output& out = outputs_[o];
+      int32_t* data = static_cast<int32_t*>(to[o]) + s * out.per_sample;
+      const int64_t shift = out.is_target() ? 1 : 0;
+      with_elements(tokens_->element(), raw_.data(), [&](const auto* ids) {
+        for (int64_t i = 0; i < out.per_sample; ++i) {
+          const int64_t inside = out.positions->of(i) + shift;
+          if (std::cmp_less(static_cast<int64_t>(ids[inside]), source_.vocab))
+            data[i] = static_cast<int32_t>(ids[inside]);
+          else
+            out_of_vocabulary(static_cast<int64_t>(ids[inside]), at + inside);
+        }
+      });
+    }
+  }
+
+  void rows(int64_t s, int64_t sample, const std::vector<void*>& to) {
+    const int64_t row = source_.first + place(sample, source_.count, source_.count);
+    for (size_t o = 0; o < outputs_.size(); ++o) {
+      const Output& out = outputs_[o];
+      const int64_t n = out.per_sample;
+      const double scale = out.is_target() ? 1 : source_.scale;
+      raw_.resize(static_cast<size_t>(n * element_width(out.files->element())));
+      out.files->read(row * n, n, raw_.data());
+      with_elements(out.files->element(), raw_.data(), [&](const auto* numbers) {
+        for (int64_t i = 0; i < n; ++i) {
+          if (out.tensor->dtype == Dtype::i32)
+            static_cast<int32_t*>(to[o])[s * n + i] = static_cast<int32_t>(numbers[i]);
+          else
+            store_element(out.tensor->dtype, to[o], s * n + i, static_cast<double>(numbers[i]) * scale);
+        }
+      });
+    }
+  }
+
+  [[noreturn]] void out_of_vocabulary(int64_t token, int64_t element) const {
+    const DataFiles::Place found = tokens_->place(element);
+    throw usage_error(fmt::format(
+        "{}: token {} at position {} is not in the vocabulary of {}: make vocab larger or check that the file is "
+        "what data says",
+        found.path, token, found.element, source_.vocab));
+  }
+
+  RankMemory memory_;
+  bool of_step_ = memory_.body == kStepBody;
+  SampleUse use_ = of_step_ ? SampleUse::training : SampleUse::evaluation;
+  DataSource source_;
+  // Samples: of this rank, of its microbatches; where its first one begins, and the next one behind it.
+  int64_t local_ = 0, micro_ = 0, first_ = 0, stride_ = 0;
+  std::vector<Output> outputs_;
+  std::vector<void*> data_;  // of the outputs
+  std::shared_ptr<DataFiles> tokens_;
+  std::vector<std::byte> raw_;      // a sample as the file has it
+  std::optional<ReadAhead> ahead_;  // last: its thread ends before what it reads with
+};
+
+}  // namespace
+
+std::unique_ptr<Kernel> make_next_batch(const RankMemory& memory, const Op& op) {
+  return std::make_unique<NextBatch>(memory, op);
+}
+
+}  // namespace prun

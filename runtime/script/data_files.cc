@@ -1,0 +1,128 @@
+#include "script/data_files.h"
+
+#include <fmt/format.h>
+#include <glob.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "base/text.h"
+#include "data/array_file.h"
+#include "data/data_files.h"
+#include "data/token_file.h"
+#include "script/lua_json.h"
+
+namespace prun {
+namespace {
+
+using nlohmann::json;
+
+// The file nearest in name to `path`, in the folders where it was looked for; or "".
+std::string nearest_file(const std::string& path, const std::vector<std::string>& places) {
+  std::filesystem::path wanted(path);
+  std::vector<std::string> names;
+  for (const std::string& place : places) {
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator(std::filesystem::path(place).parent_path(), error))
+      names.push_back((wanted.parent_path() / entry.path().filename()).string());
+  }
+  return nearest_word(path, names);
+}
+
+// The files of a pattern in the order of their names; a name without wildcards is itself.
+std::vector<std::string> matching(const std::string& pattern) {
+  struct stat status = {};
+  if (stat(pattern.c_str(), &status) == 0) return {pattern};
+  std::vector<std::string> found;
+  glob_t matches = {};
+  if (glob(pattern.c_str(), 0, nullptr, &matches) == 0)
+    for (size_t i = 0; i < matches.gl_pathc; ++i) found.emplace_back(matches.gl_pathv[i]);
+  globfree(&matches);
+  return found;
+}
+
+int nothing(lua_State* L, const std::string& why) {
+  lua_pushnil(L);
+  push_text(L, why);
+  return 2;
+}
+
+std::string first_bytes(const std::string& path, int64_t most) {
+  std::ifstream file(path, std::ios::binary);
+  std::string begin(static_cast<size_t>(most), '\0');
+  file.read(begin.data(), most);
+  if (file.bad() || !file.is_open()) throw usage_error(strerror(errno));
+  begin.resize(static_cast<size_t>(file.gcount()));
+  return begin;
+}
+
+}  // namespace
+
+// data_files(pattern) -> list of { path (absolute), shown (as messages have it), bytes }, sorted by name; or nil and
+// why. Looks in the current folder, beside the plan and among the plans of the installation; the first that has some
+// counts.
+int data_files(lua_State* L, Host& host) {
+  const std::string path = text_argument(L, 1, "data_files");
+  std::vector<std::string> places = {path};
+  if (!path.starts_with("/")) {
+    places.push_back(host.plan_folder + "/" + path);
+    places.push_back(host.options.lua_dir + "/../plans/" + path);
+  }
+  for (const std::string& place : places) {
+    json files = json::array();
+    for (const std::string& name : matching(place)) {
+      struct stat status = {};
+      if (stat(name.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) continue;
+      const std::string absolute = name.starts_with("/") ? name : host.working_folder + "/" + name;
+      files.push_back({{"path", absolute},
+                       {"shown", shown_path(absolute, host.working_folder)},
+                       {"bytes", static_cast<int64_t>(status.st_size)}});
+    }
+    if (files.empty()) continue;
+    push_json(L, files);
+    return 1;
+  }
+  const std::string near = nearest_file(path, places);
+  std::string hint = " in the current folder, beside the plan or in prun's plans";
+  if (!near.empty()) hint = did_you_mean(path, {near});
+  return nothing(L, fmt::format("no file '{}'{}", path, hint));
+}
+
+// token_header(path) -> { element, tokens, skip_bytes }; false: it has none; or nil and what is wrong with it.
+int token_header(lua_State* L, Host&) {
+  const std::string path = text_argument(L, 1, "token_header");
+  try {
+    const std::optional<TokenHeader> header = parse_token_header(first_bytes(path, kTokenHeaderBytes));
+    if (header) {
+      push_json(L, {{"element", std::string(element_name(header->element))},
+                    {"tokens", header->tokens},
+                    {"skip_bytes", kTokenHeaderBytes}});
+    } else {
+      lua_pushboolean(L, 0);
+    }
+    return 1;
+  } catch (const Error& error) {
+    return nothing(L, error.message());
+  }
+}
+
+// array_header(path) -> { element, numpy, width, shape, skip_bytes }; or nil and what is wrong with it.
+int array_header(lua_State* L, Host&) {
+  const std::string path = text_argument(L, 1, "array_header");
+  try {
+    const ArrayHeader header = parse_array_header(first_bytes(path, kArrayHeaderMost));
+    push_json(L, {{"element", std::string(element_name(header.element))},
+                  {"numpy", std::string(numpy_name(header.element))},
+                  {"width", element_width(header.element)},
+                  {"shape", header.shape},
+                  {"skip_bytes", header.skip_bytes}});
+    return 1;
+  } catch (const Error& error) {
+    return nothing(L, error.message());
+  }
+}
+
+}  // namespace prun
