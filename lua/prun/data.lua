@@ -71,8 +71,8 @@ function data.check_splits(source, mesh, strategies)
   end
 end
 
--- The files of an option's path: a list of { path, shown, bytes }, sorted by name where the path is a pattern. `one`: there is
--- to be one.
+-- The files of an option's path: a list of { path, shown, bytes }, sorted by name where the path is a pattern. `one`:
+-- there is to be one.
 function data.files(source, option, one)
   local list, why = host.data_files(source.options[option])
   local place = host.site_of_word(source.site, option)

@@ -18,6 +18,9 @@ local options = {
   top_k = "choices", num_experts_per_tok = "choices", moe_router_topk = "choices",
   capacity_factor = "capacity", moe_expert_capacity_factor = "capacity", moe_aux_loss_coeff = "aux",
   in_features = "inputs", out_features = "outputs",
+  shuffle = "order", data_path = "path", train_data_path = "path", val_split = "hold_out",
+  validation_split = "hold_out",
+  valid_data_path = "data of prun.eval", eval_dataset = "data of prun.eval", dataset = "data",
   batch_size = "batch", global_batch_size = "batch", train_batch_size = "batch",
   -- training
   learning_rate = "lr", lr_scheduler = "lr = prun.cosine { ... } of the optimizer",

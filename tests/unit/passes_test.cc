@@ -25,7 +25,8 @@ Plan two_layers(int ranks) {
   plan.path = "two_layers";
   plan.mesh = Mesh({{"pp", ranks}});
   plan.optimizer.op = &ops::sgd;
-  plan.data = {.kind = "random", .batch = 4};
+  plan.data.kind = "random";
+  plan.data.global_batch = 4;
   Graph& graph = plan.graph;
   const auto value = [&](const std::string& name, const Shape& shape, ValueKind kind, UnitId unit = {}) {
     Value made;

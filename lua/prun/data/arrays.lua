@@ -68,7 +68,8 @@ return data.source("arrays", {
       help = "whether x holds numbers or ids; by default floats and uint8 are numbers" },
     { name = "y_as", kind = "text", optional = true, choices = as,
       help = "whether y holds numbers or ids; by default floats are numbers" },
-    { name = "scale", kind = "number", default = 1, above = 0, help = "x is multiplied by it: 1 / 255 for pictures of uint8" },
+    { name = "scale", kind = "number", default = 1, above = 0,
+      help = "x is multiplied by it: 1 / 255 for pictures of uint8" },
     { name = "order", kind = "text", default = "epochs", choices = data.order.choices, help = data.order.help },
   },
   agree = function(source, model)
