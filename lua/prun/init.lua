@@ -9,11 +9,12 @@ local words = {
   shared_args = "prun.shared_args", mesh = "prun.mesh", program = "prun.program",
   model = "prun.model", nn = "prun.nn", losses = "prun.losses", strategy = "prun.strategy",
   models = namespace("prun.models", { gpt = "prun.models.gpt", mlp = "prun.models.mlp", moe = "prun.models.moe",
-                                      llama = "prun.models.llama" }),
+                                      llama = "prun.models.llama", mixtral = "prun.models.mixtral" }),
   data = namespace("prun.data", {
     bytes = "prun.data.bytes", tokens = "prun.data.tokens", random = "prun.data.random", index = "prun.data.index",
     arrays = "prun.data.arrays",
   }),
+  init = namespace("prun.init", { from = "prun.initial.from" }),
   -- strategies
   ddp = "prun.strategies.ddp", zero1 = "prun.strategies.zero1", zero2 = "prun.strategies.zero2",
   zero3 = "prun.strategies.zero3", fsdp = "prun.strategies.fsdp", pipeline = "prun.strategies.pipeline",

@@ -131,6 +131,7 @@ kinds.known = {
   table = { "a table", of_type "table" },
   mesh = { "a mesh: prun.mesh { dp = prun.world }", marked "mesh" },
   data = { "data, such as prun.data.bytes { ... }", marked "data" },
+  weights = { "weights that exist: prun.init.from { path = \"model\" }", marked "weights" },
   eval = { "an evaluation: prun.eval { every = 50, batches = 4 }", marked "eval" },
   checkpoint = { "checkpoints: prun.checkpoint { every = 500 }", marked "checkpoint" },
   rate = { "a number or a schedule, such as prun.cosine { lr = 3e-4, warmup = 100 }", function(value)

@@ -1,5 +1,5 @@
 -- nn.moe: a mixture of experts in place of an MLP. Each token goes to the `choices` experts that a router likes best;
--- each expert is a gelu MLP; the results are added, weighted by the router's softmax.
+-- each expert is a gelu MLP, or with `gated` a SwiGLU; the results are added, weighted by the router's softmax.
 --
 -- Surprising fact: without a capacity every expert keeps room for all tokens, so that none is ever dropped.
 
@@ -16,6 +16,7 @@ local options = {
     instead = "; 1.25 is usual, and inf drops nothing",
     help = "room of an expert as a multiple of its even share of the choices; inf: enough for all" },
   { name = "aux", kind = "number", default = 0.01, least = 0, help = "weight of the load-balancing loss" },
+  { name = "gated", kind = "boolean", default = false, help = "SwiGLU experts, with a third matrix" },
   { name = "init", kind = "init", optional = true, help = 'initial weights, such as { "normal", 0.02 }' },
   { name = "down_init", kind = "init", optional = true, help = "initial weights of the experts' second layer" },
 }
@@ -46,6 +47,7 @@ return schema.word("prun.nn.moe", {
   local down_init = opt.down_init or opt.init or { "uniform", 1 / math.sqrt(hidden) }
 
   local router = graph.parameter(name .. ".router.weight", { width, experts }, init)
+  local gate = opt.gated and graph.parameter(name .. ".gate.weight", { experts, width, hidden }, init)
   local up = graph.parameter(name .. ".up.weight", { experts, width, hidden }, init)
   local down = graph.parameter(name .. ".down.weight", { experts, hidden, width }, down_init)
 
@@ -54,7 +56,13 @@ return schema.word("prun.nn.moe", {
                                    name .. ".route", { "slots", "counts" })
   local sent = graph.op("dispatch", { x, places }, { experts = experts, capacity = slots }, name .. ".dispatch")
   local wide = graph.op("expert_linear", { sent, up }, {}, name .. ".up")
-  local inner = graph.op("gelu", { wide }, { approximate = "tanh" }, name .. ".gelu")
+  local inner
+  if gate then
+    inner = graph.op("silu_mul", { graph.op("expert_linear", { sent, gate }, {}, name .. ".gate"), wide }, {},
+                     name .. ".silu_mul")
+  else
+    inner = graph.op("gelu", { wide }, { approximate = "tanh" }, name .. ".gelu")
+  end
   local result = graph.op("expert_linear", { inner, down }, {}, name .. ".down")
   return (graph.op("combine", { result, places, weights }, { batch = batch, tokens = tokens }, name .. ".combine"))
 end)

@@ -17,6 +17,8 @@ local entries = schema.register("prun.plan", {
   { name = "data", kind = "data", help = "samples, such as prun.data.bytes { ... }" },
   { name = "strategy", kind = "strategies", default = {}, help = "a list, such as { prun.zero3 { axis = \"dp\" } }" },
   { name = "optimizer", kind = "optimizer", help = "such as prun.adamw { lr = 3e-4 }" },
+  { name = "init", kind = "weights", optional = true,
+    help = "weights to begin with, such as prun.init.from { path = \"model\" }; else the model's initial values" },
   { name = "micro", kind = "integer", default = 1, least = 1, most = 1000000, help = "microbatches of a step" },
   { name = "eval", kind = "eval", optional = true, help = "such as prun.eval { every = 50, batches = 4 }" },
   { name = "checkpoint", kind = "checkpoint", optional = true,
@@ -231,6 +233,7 @@ return function(given)
     local options = plan.checkpoint.options
     result.checkpoint = { every = options.every, keep = options.keep, site = plan.checkpoint.site }
   end
+  if plan.init then result.initial_weights = { path = plan.init.path, site = plan.init.site } end
   if plan.report then result.report = report_result(plan.report, host.site_of_word(site, "report")) end
   result.optimizer = optimizer.result(plan.optimizer, plan.steps)
   result.strategies = {}

@@ -11,5 +11,6 @@ return function(plan, strategies)
   plan.mesh = { kind_of = "mesh", axes = axes, size_of = size_of, ranks = ranks, site = plan.mesh.site,
                 text = table.concat(text, " x ") }
   plan.micro, plan.data.options.batch, plan.eval = sizes.micro, sizes.batch, nil
+  plan.init = nil  -- of the model's own sizes
   return sizes.alone and {} or strategies
 end

@@ -12,13 +12,14 @@ local types = {
   dims = "integer|integer[]", init = "string|table", tensor = "prun.Tensor", count = "integer|prun.Tensor",
   fn = "fun(): any", table = "table", strategies = "prun.Strategy[]", mesh = "prun.Mesh", data = "prun.Data",
   optimizer = "prun.Optimizer", rate = "number|prun.LearningRate", eval = "prun.Evaluation",
-  checkpoint = "prun.Checkpoints",
+  checkpoint = "prun.Checkpoints", weights = "prun.Weights",
   schedule = "string|prun.Schedule", model = "prun.Model|fun(batch: prun.Batch): prun.Tensor",
 }
 
 local results = {
   ["prun.plan"] = "prun.Plan",
   ["prun.eval"] = "prun.Evaluation", ["prun.checkpoint"] = "prun.Checkpoints",
+  ["prun.init.from"] = "prun.Weights",
   ["prun.cosine"] = "prun.LearningRate", ["prun.linear"] = "prun.LearningRate",
   ["prun.warmup"] = "prun.LearningRate",
 }
@@ -48,7 +49,7 @@ local signatures = {
     backward = "fun(microbatch: integer, chunk?: integer)",
     backward_input = "fun(microbatch: integer, chunk?: integer)",
     backward_weight = "fun(microbatch: integer, chunk?: integer)",
-    models = "prun.models", data = "prun.data", nn = "prun.nn", losses = "prun.losses",
+    models = "prun.models", data = "prun.data", init = "prun.init", nn = "prun.nn", losses = "prun.losses",
     all_gather = "fun(what: prun.Target|prun.Tensor, options?: table): prun.Handle|prun.Tensor",
     all_gather_v = "fun(x: prun.Tensor, n: prun.Tensor, options?: table): prun.Tensor, prun.Tensor",
     all_reduce = "fun(what: prun.Target|prun.Tensor, op: string|table, options?: table): prun.Tensor?",
@@ -68,7 +69,7 @@ local signatures = {
     tensor = "fun(values: number[], options?: table): prun.Tensor",
   },
   ["prun.nn"] = {}, ["prun.losses"] = {},
-  ["prun.models"] = {}, ["prun.data"] = {},
+  ["prun.models"] = {}, ["prun.data"] = {}, ["prun.init"] = {},
 }
 
 local fixed = [[
@@ -82,6 +83,7 @@ local fixed = [[
 ---@class prun.Optimizer
 ---@class prun.LearningRate
 ---@class prun.Evaluation
+---@class prun.Weights
 ---@class prun.Strategy
 ---@class prun.Schedule
 ---@class prun.Handle

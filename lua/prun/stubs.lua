@@ -8,6 +8,7 @@
 ---@class prun.Optimizer
 ---@class prun.LearningRate
 ---@class prun.Evaluation
+---@class prun.Weights
 ---@class prun.Strategy
 ---@class prun.Schedule
 ---@class prun.Handle
@@ -115,7 +116,7 @@
 ---@class prun.expert_parallel.options
 ---@field axis? string mesh axis over which experts and the batch are split (default 'ep')
 ---@field bucket? string|integer size of a bucket of gradients (default '25 MiB')
----@field experts? string|string[] layers whose first dim is the experts (default {'moe.up', 'moe.down'})
+---@field experts? string|string[] layers whose first dim is the experts (default {'moe.gate', 'moe.up', 'moe.down'})
 
 ---@class prun.fsdp.options
 ---@field axis? string mesh axis over which the batch and the parameters are split (default 'dp')
@@ -129,6 +130,9 @@
 ---@field prefetch? integer how many units are gathered ahead of compute (default 1)
 ---@field reshard_after_forward? boolean free parameters after forward; false keeps them until backward has read them (default true)
 ---@field wire? string dtype that travels: f32 or bf16; empty: that of the data (default '')
+
+---@class prun.init.from.options
+---@field path string a Hugging Face folder, a checkpoint, or a folder of checkpoints, whose newest is taken
 
 ---@class prun.linear.options
 ---@field lr number the greatest rate, reached when the warm-up ends
@@ -171,6 +175,22 @@
 ---@field mlp_bias? boolean add biases in the MLP (default false)
 ---@field tied? boolean use the token embedding as the head's weights (default false)
 
+---@class prun.models.mixtral.options
+---@field vocab? integer number of different tokens (default 256)
+---@field layers? integer number of transformer blocks (default 12)
+---@field width? integer size of a token's vector (default 768)
+---@field heads? integer attention heads in a block (default 12)
+---@field kv_heads? integer heads of keys and values, shared by the heads of queries; 0: as many as heads (default 0)
+---@field head_size? integer elements of a head; 0: the width over the heads (default 0)
+---@field hidden? integer size inside an expert; 0: 7/2 of the width, rounded up to a multiple of 8 (default 0)
+---@field experts? integer experts in a block (default 8)
+---@field choices? integer experts that each token goes to (default 2)
+---@field aux? number weight of the load-balancing loss (default 0.001)
+---@field context? integer tokens in a sample (default 1024)
+---@field base? number of the rotary angles (default 1000000)
+---@field eps? number added to the mean square in norms (default 1e-05)
+---@field tied? boolean use the token embedding as the head's weights (default false)
+
 ---@class prun.models.mlp.options
 ---@field inputs? integer size of a sample (default 256)
 ---@field outputs? integer size of a result (default 256)
@@ -209,6 +229,7 @@
 ---@field choices? integer experts that each token goes to (default 2)
 ---@field capacity? number room of an expert as a multiple of its even share of the choices; inf: enough for all (default inf)
 ---@field aux? number weight of the load-balancing loss (default 0.01)
+---@field gated? boolean SwiGLU experts, with a third matrix (default false)
 ---@field init? string|table initial weights, such as { "normal", 0.02 }
 ---@field down_init? string|table initial weights of the experts' second layer
 
@@ -230,6 +251,7 @@
 ---@field data prun.Data samples, such as prun.data.bytes { ... }
 ---@field strategy? prun.Strategy[] a list, such as { prun.zero3 { axis = "dp" } }
 ---@field optimizer prun.Optimizer such as prun.adamw { lr = 3e-4 }
+---@field init? prun.Weights weights to begin with, such as prun.init.from { path = "model" }; else the model's initial values
 ---@field micro? integer microbatches of a step (default 1)
 ---@field eval? prun.Evaluation such as prun.eval { every = 50, batches = 4 }
 ---@field checkpoint? prun.Checkpoints such as prun.checkpoint { every = 500, keep = 3 }; --checkpoint DIR says where
@@ -328,6 +350,7 @@
 ---@field fsdp fun(options: prun.fsdp.options): prun.Strategy
 ---@field full fun(dims: integer|integer[], value: number, options?: table): prun.Tensor
 ---@field gather fun(x: prun.Tensor, root?: integer, options?: table): prun.Tensor?
+---@field init prun.init
 ---@field iota fun(n: integer|prun.Tensor, options?: table): prun.Tensor
 ---@field linear fun(options: prun.linear.options): prun.LearningRate
 ---@field lion fun(options: prun.lion.options): prun.Optimizer
@@ -365,6 +388,9 @@
 ---@field random fun(options: prun.data.random.options): prun.Data
 ---@field tokens fun(options: prun.data.tokens.options): prun.Data
 
+---@class prun.init
+---@field from fun(options: prun.init.from.options): prun.Weights
+
 ---@class prun.losses
 ---@field cross_entropy fun(logits: prun.Tensor, targets: prun.Tensor): prun.Tensor
 ---@field mean fun(y: prun.Tensor, target?: prun.Tensor): prun.Tensor
@@ -374,6 +400,7 @@
 ---@class prun.models
 ---@field gpt fun(options: prun.models.gpt.options): prun.Model
 ---@field llama fun(options: prun.models.llama.options): prun.Model
+---@field mixtral fun(options: prun.models.mixtral.options): prun.Model
 ---@field mlp fun(options: prun.models.mlp.options): prun.Model
 ---@field moe fun(options: prun.models.moe.options): prun.Model
 

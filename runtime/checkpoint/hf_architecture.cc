@@ -25,7 +25,7 @@ T member(const Json& config, const char* name, const T& usual) {
 }  // namespace
 
 const std::vector<HfArchitecture>& hf_architectures() {
-  static const std::vector<HfArchitecture> all = {hf_gpt2(), hf_llama()};
+  static const std::vector<HfArchitecture> all = {hf_gpt2(), hf_llama(), hf_mixtral()};
   return all;
 }
 

@@ -39,6 +39,7 @@ const HfArchitecture* hf_architecture_for(const std::string& model);
 
 HfArchitecture hf_gpt2();
 HfArchitecture hf_llama();
+HfArchitecture hf_mixtral();
 
 // What the architectures' files share.
 HfTensor hf_whole(std::string theirs, std::string ours, Shape shape);               // the same tensor

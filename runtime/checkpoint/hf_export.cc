@@ -27,6 +27,10 @@ const HfArchitecture& require_architecture(const Weights& weights) {
                             "wrote it; a Hugging Face form have {}",
                             weights.folder, have));
   const HfArchitecture* architecture = hf_architecture_for(weights.model.name);
+  if (weights.model.name == "moe")
+    throw Error(Exit::checkpoint_invalid,
+                fmt::format("{} holds the GPT form of moe, which has no Hugging Face form; prun.models.mixtral has one",
+                            weights.folder));
   if (architecture == nullptr)
     throw Error(Exit::checkpoint_invalid,
                 fmt::format("{} holds the model '{}', which has no Hugging Face form; {} have one", weights.folder,

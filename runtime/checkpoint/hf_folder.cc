@@ -72,12 +72,6 @@ std::map<std::string, Stored> stored_tensors(const std::string& folder) {
   return all;
 }
 
-Dtype dtype_of(const std::string& path, const std::string& name, const std::string& dtype) {
-  for (const Dtype one : {Dtype::f32, Dtype::bf16, Dtype::f16, Dtype::f64})
-    if (safetensors_dtype(one) == dtype) return one;
-  throw invalid_folder(path, fmt::format("{} is {}; prun reads F32, BF16, F16 and F64", name, dtype));
-}
-
 // Everything in the files is the model's: what is left over belongs to another one.
 void refuse_unknown(const std::string& folder, const HfArchitecture& architecture, std::map<std::string, Stored> left,
                     bool tied) {
@@ -123,11 +117,7 @@ Weights open_hf_folder(const std::string& folder) {
     if (data.shape != shape)
       throw invalid_folder(file->path(), fmt::format("{} is {}, and by config.json it should be {}", tensor.theirs,
                                                      shape_text(data.shape), shape_text(shape)));
-    const Dtype dtype = dtype_of(file->path(), tensor.theirs, data.dtype);
-    if (data.bytes != element_count(shape) * dtype_bytes(dtype))
-      throw invalid_folder(file->path(),
-                           fmt::format("{} has {} bytes of data, its shape {} needs {}", tensor.theirs, data.bytes,
-                                       shape_text(shape), element_count(shape) * dtype_bytes(dtype)));
+    const Dtype dtype = stored_dtype(file->path(), tensor.theirs, data);
     Weight& weight = weights.tensors[tensor.ours];
     weight.dtype = dtype;
     weight.shape = tensor.whole;

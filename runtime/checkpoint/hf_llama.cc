@@ -26,7 +26,7 @@ ModelDescription llama_model(const nlohmann::ordered_json& config) {
   to.set("head_size", hf_integer(config, "head_dim", 0));
   to.set("hidden", hf_integer(config, "intermediate_size"));
   to.set("context", hf_integer(config, "max_position_embeddings", 2048));
-  to.set("base", hf_rope_theta(config));
+  to.set("base", hf_rope_theta(config, 10000));
   to.set("eps", hf_number(config, "rms_norm_eps", 1e-6));
   to.set("attention_bias", int64_t{hf_flag(config, "attention_bias", false)});
   to.set("mlp_bias", int64_t{hf_flag(config, "mlp_bias", false)});

@@ -9,8 +9,8 @@
 namespace prun::checkpoint {
 
 // transformers 5 has rope_parameters, those before it rope_theta and rope_scaling.
-double hf_rope_theta(const nlohmann::ordered_json& config) {
-  double theta = hf_number(config, "rope_theta", 10000);
+double hf_rope_theta(const nlohmann::ordered_json& config, double usual) {
+  double theta = hf_number(config, "rope_theta", usual);
   for (const char* name : {"rope_parameters", "rope_scaling"}) {
     if (!config.contains(name) || !config.at(name).is_object()) continue;
     const nlohmann::ordered_json& rope = config.at(name);

@@ -8,6 +8,7 @@
 #include "checkpoint/hf_folder.h"
 #include "checkpoint/index.h"
 #include "checkpoint/safetensors.h"
+#include "checkpoint/sharded_folder.h"
 #include "checkpoint/weights.h"
 
 namespace prun::checkpoint {
@@ -31,6 +32,7 @@ Weights open_checkpoint(const std::string& folder, bool optimizer) {
   Weights weights;
   weights.model = index.model;
   weights.folder = folder;
+  weights.checkpoint = true;
   weights.origin = "a checkpoint";
   std::map<std::string, OpenFile> files;
   for (const auto& [name, saved] : index.tensors) {
@@ -59,6 +61,7 @@ Weights open_weights(const std::string& path) {
   if (!fs::exists(path))
     throw Error(Exit::checkpoint_invalid, fmt::format("there are no weights at {}: no such folder", path));
   if (is_hf_folder(path)) return open_hf_folder(path);
+  if (!fs::exists(path + "/index.json") && is_sharded_folder(path)) return open_sharded_folder(path);
   if (!fs::exists(path + "/index.json") && whole_checkpoints(path).empty())
     throw Error(Exit::checkpoint_invalid,
                 fmt::format("there are no weights in {}: no config.json of a Hugging Face folder, no index.json of a "

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -40,12 +41,19 @@ void Reader::require_fit(const Job& job) const {
   const auto refuse = [&](const std::string& what) {
     throw Error(Exit::checkpoint_invalid, fmt::format("the checkpoint {} does not fit this plan: {}", folder_, what));
   };
+  const bool trained = std::any_of(index_.tensors.begin(), index_.tensors.end(),
+                                   [](const auto& tensor) { return tensor.first.starts_with(kOptimizerPrefix); });
   size_t wanted = 0;
   std::map<std::string, bool> seen;
   for (const Program& program : job.classes)
     for (const StateTensor& state : program.state) {
       wanted += seen.emplace(state.name, true).second ? 1 : 0;
       const auto found = index_.tensors.find(state.name);
+      if (!trained && state.name.starts_with(kOptimizerPrefix))
+        refuse(
+            fmt::format("it has no optimizer state: its weights begin a run anew with init = prun.init.from {{ "
+                        "path = \"{}\" }}",
+                        folder_));
       if (found == index_.tensors.end())
         refuse(fmt::format("it has no {} (it was written by {})", state.name, index_.plan));
       const SavedTensor& saved = found->second;
@@ -65,21 +73,25 @@ const SafetensorsFile::Tensor& Reader::data_of(const std::string& name, const Sa
   std::unique_ptr<SafetensorsFile>& file = files_[piece.file];
   if (file == nullptr) file = std::make_unique<SafetensorsFile>(path);
   const SafetensorsFile::Tensor* tensor = file->find(name);
-  if (tensor == nullptr || tensor->shape != piece.shape || tensor->dtype != dtype)
+  if (tensor == nullptr || tensor->shape != piece.shape || tensor->dtype != dtype ||
+      tensor->bytes != element_count(piece.shape) * dtype_bytes_of(dtype))
     throw Error(Exit::checkpoint_invalid,
                 fmt::format("{}: it holds no {} {}{}, as the index says", path, name, dtype, shape_text(piece.shape)));
   return *tensor;
 }
 
-void Reader::verify() {
+void Reader::verify(const std::function<void(int64_t, int64_t)>& advance) {
   struct Part {
     const std::string* name;
     const SavedPiece* piece;
     const SafetensorsFile::Tensor* data;
   };
   std::vector<Part> parts;
+  int64_t done = 0, all = 0;
+  std::mutex advancing;
   for (const auto& [name, tensor] : index_.tensors)
     for (const SavedPiece& piece : tensor.pieces) parts.push_back({&name, &piece, &data_of(name, piece, tensor.dtype)});
+  for (const Part& part : parts) all += part.data->bytes;
   // In the order of the files, which is the order on the disk.
   std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) {
     return std::pair(a.piece->file, a.data->data) < std::pair(b.piece->file, b.data->data);
@@ -87,7 +99,12 @@ void Reader::verify() {
   std::atomic<size_t> next = 0, damaged = parts.size();
   const auto work = [&] {
     for (size_t i = 0; (i = next++) < parts.size();) {
-      if (sum_of(*parts[i].data) == parts[i].piece->sha256) continue;
+      const bool whole = sum_of(*parts[i].data) == parts[i].piece->sha256;
+      if (advance) {
+        const std::lock_guard lock(advancing);
+        advance(done += parts[i].data->bytes, all);
+      }
+      if (whole) continue;
       for (size_t first = damaged; i < first && !damaged.compare_exchange_weak(first, i);) continue;
     }
   };

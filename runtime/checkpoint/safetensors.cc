@@ -159,7 +159,10 @@ void SafetensorsFile::read_header() {
   const std::byte* data = mapping_ + 8 + length;
   const int64_t data_bytes = room - static_cast<int64_t>(length);
   for (const auto& [name, entry] : header.items()) {
-    if (name == "__metadata__") continue;
+    if (name == "__metadata__") {
+      read_offsets(entry.is_object() ? entry.value("DCP_SHARDING_INFO", "") : "");
+      continue;
+    }
     try {
       Tensor tensor;
       tensor.dtype = entry.at("dtype").get<std::string>();
@@ -176,6 +179,27 @@ void SafetensorsFile::read_header() {
       throw damaged(path_, fmt::format("the header's entry for {} is damaged", name));
     }
   }
+}
+
+void SafetensorsFile::read_offsets(const std::string& text) {
+  if (text.empty()) return;
+  try {
+    const Json places = Json::parse(text);
+    for (const auto& [name, place] : places.items()) offsets_[name] = place.at("saved_offsets").get<Shape>();
+  } catch (const Json::exception&) {
+    throw damaged(path_, "its DCP_SHARDING_INFO is damaged");
+  }
+}
+
+Dtype stored_dtype(const std::string& path, const std::string& name, const SafetensorsFile::Tensor& tensor) {
+  for (const Dtype one : {Dtype::f32, Dtype::bf16, Dtype::f16, Dtype::f64}) {
+    if (safetensors_dtype(one) != tensor.dtype) continue;
+    if (const int64_t needed = element_count(tensor.shape) * dtype_bytes(one); tensor.bytes != needed)
+      throw damaged(path, fmt::format("{} has {} bytes of data, its shape {} needs {}", name, tensor.bytes,
+                                      shape_text(tensor.shape), needed));
+    return one;
+  }
+  throw damaged(path, fmt::format("{} is {}; prun reads F32, BF16, F16 and F64", name, tensor.dtype));
 }
 
 const SafetensorsFile::Tensor* SafetensorsFile::find(const std::string& name) const {

@@ -49,14 +49,22 @@ class SafetensorsFile {
   SafetensorsFile& operator=(const SafetensorsFile&) = delete;
   const Tensor* find(const std::string& name) const;
   const std::map<std::string, Tensor>& tensors() const { return tensors_; }
+  // Where each tensor of a sharded file lies in the whole (DCP_SHARDING_INFO).
+  const std::map<std::string, Shape>& offsets() const { return offsets_; }
   const std::string& path() const { return path_; }
 
  private:
   void read_header();
+  void read_offsets(const std::string& text);
   std::string path_;
   const std::byte* mapping_ = nullptr;
   int64_t size_ = 0;
   std::map<std::string, Tensor> tensors_;
+  std::map<std::string, Shape> offsets_;
 };
+
+// Of a tensor that a model may have as a weight. Throws checkpoint_invalid for another type, or where the file's data
+// are not as long as its shape says.
+Dtype stored_dtype(const std::string& path, const std::string& name, const SafetensorsFile::Tensor& tensor);
 
 }  // namespace prun::checkpoint

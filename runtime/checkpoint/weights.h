@@ -37,7 +37,8 @@ class Weights {
  public:
   ModelDescription model;  // its name is "" where the files do not say
   std::string folder;
-  std::string origin;  // for messages: "a checkpoint", "a Hugging Face folder (LlamaForCausalLM)"
+  bool checkpoint = false;  // of ours: an index has the SHA-256 of every piece
+  std::string origin;       // for messages: "a checkpoint", "a Hugging Face folder (LlamaForCausalLM)"
   std::map<std::string, Weight> tensors;
 
   // Elements of the box, as `dtype` (f32 or f64), to where its strides say; these may be those of a transposed tensor.
@@ -47,8 +48,8 @@ class Weights {
   void read_stored(const std::string& name, const Box& box, std::byte* tensor) const;
 };
 
-// Weights of a checkpoint (or the newest in a folder of them), without the optimizer's state, or of a Hugging Face
-// folder. Throws checkpoint_invalid.
+// Weights of a checkpoint (or the newest in a folder of them), without the optimizer's state, of a Hugging Face folder,
+// or of a folder of sharded safetensors. Throws checkpoint_invalid.
 Weights open_weights(const std::string& path);
 // Of one checkpoint, with what the optimizer keeps or without.
 Weights open_checkpoint(const std::string& folder, bool optimizer);

@@ -82,6 +82,7 @@ Program describe(const Plan& plan, const CompileOptions& options) {
   Program program;
   program.name = plan.path;
   program.model = plan.model;
+  if (plan.initial_weights && options.first_step < 0) program.initial_weights = plan.initial_weights->path;
   program.mesh = plan.mesh;
   program.device = options.device;
   program.rank_order = plan.rank_order;

@@ -280,7 +280,7 @@ void initialise(CompileState& state) {
     const auto zero = [&](TensorId tensor) {
       stream.ops.push_back(make_zero(tensor, Phase::init, state.plan.optimizer.site));
     };
-    const bool resumes = state.options.first_step >= 0;
+    const bool resumes = state.options.first_step >= 0, given = !state.program.initial_weights.empty();
     Op init = init_unit(state, unit, initial);
     // The same parts of the same parameters, or of a moment of each, from a checkpoint.
     const auto read = [&](TensorId state_tensor, TensorId to) {
@@ -290,7 +290,7 @@ void initialise(CompileState& state) {
       op.attrs.set("state", int64_t{state_tensor.index()});
       stream.ops.push_back(std::move(op));
     };
-    if (resumes)
+    if (resumes || given)
       read(storage.master, initial);
     else
       stream.ops.push_back(init);

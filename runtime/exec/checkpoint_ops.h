@@ -4,6 +4,7 @@
 #include <string>
 
 #include "checkpoint/reader.h"
+#include "checkpoint/weights.h"
 #include "checkpoint/writer.h"
 #include "device/device.h"
 
@@ -15,7 +16,8 @@ struct CheckpointOptions : checkpoint::WriterOptions {
 
 struct CheckpointServices {
   std::unique_ptr<checkpoint::Writer> writer;  // null: no checkpoints are taken
-  std::unique_ptr<checkpoint::Reader> reader;  // null: the run begins at step 0
+  std::unique_ptr<checkpoint::Reader> reader;    // null: the run begins at step 0
+  std::unique_ptr<checkpoint::Weights> weights;  // that it begins with there; null: the model's initial values
 };
 
 // Throws checkpoint_invalid, or mismatch where the checkpoint is not of the step that the program begins with.

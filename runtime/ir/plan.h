@@ -125,6 +125,12 @@ struct Keeping {
   Site site;
 };
 
+// Weights that the run begins with, instead of the model's initial values.
+struct InitialWeights {
+  std::string path;  // absolute; a Hugging Face folder, a checkpoint or a folder of them
+  Site site;
+};
+
 // Norms of each unit's parameters and gradients, for --metrics.
 struct Report {
   int64_t every = 0;  // steps
@@ -159,6 +165,7 @@ struct Plan {
   std::optional<Evaluation> evaluation;
   std::optional<Report> report;
   std::optional<Keeping> keeping;
+  std::optional<InitialWeights> initial_weights;
   Optimizer optimizer;
   std::vector<Strategy> strategies;
   std::optional<Pipeline> pipeline;

@@ -440,6 +440,8 @@ void read(const Field& field, Keeping& keeping) {
 
 void read(const Field& field, ModelDescription& model) { field.need("name", model.name, "arguments", model.arguments); }
 
+void read(const Field& field, InitialWeights& weights) { field.need("path", weights.path, "site", weights.site); }
+
 void read_training(const Field& root, Plan& plan) {
   std::string reduce;
   plan.graph = read_graph(root);
@@ -452,6 +454,7 @@ void read_training(const Field& root, Plan& plan) {
     if (plan.data.kind == "arrays" && (plan.data.vocab == 0 || limit.size < plan.data.vocab))
       plan.data.vocab = limit.size;
   if (root.has("eval")) root.need("eval", plan.evaluation.emplace());
+  if (root.has("initial_weights")) root.need("initial_weights", plan.initial_weights.emplace());
   if (root.has("report")) root.need("report", plan.report.emplace());
   if (root.has("checkpoint")) root.need("checkpoint", plan.keeping.emplace());
   plan.optimizer = read_optimizer(root.at("optimizer"), plan.steps);

@@ -135,6 +135,7 @@ struct Pool {
 struct Program {
   std::string name;  // the plan's path as typed
   ModelDescription model;
+  std::string initial_weights;  // path of those that the run begins with; "": made by init_params
   Mesh mesh;
   std::string device = "cpu";
   bool rank_order = false;  // reductions sum in rank order

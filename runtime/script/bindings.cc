@@ -172,6 +172,7 @@ void push_host_table(lua_State* L) {
                                        {"fail", thunk<fail>},
                                        {"did_you_mean", thunk<suggest>},
                                        {"data_files", thunk<data_files>},
+                                       {"folder_info", thunk<folder_info>},
                                        {"token_header", thunk<token_header>},
                                        {"array_header", thunk<array_header>},
                                        {"encode", thunk<encode>},

@@ -59,24 +59,39 @@ std::string first_bytes(const std::string& path, int64_t most) {
   return begin;
 }
 
+// Where a relative name is looked for: the current folder, beside the plan, among the plans of the installation.
+std::vector<std::string> places_of(const std::string& path, const Host& host) {
+  std::vector<std::string> places = {path};
+  if (path.starts_with("/")) return places;
+  places.push_back(host.plan_folder + "/" + path);
+  places.push_back(host.options.lua_dir + "/../plans/" + path);
+  return places;
+}
+
+std::string absolute_path(const std::string& name, const Host& host) {
+  return name.starts_with("/") ? name : host.working_folder + "/" + name;
+}
+
+int not_found(lua_State* L, const char* what, const std::string& path, const std::vector<std::string>& places) {
+  const std::string near = nearest_file(path, places);
+  std::string hint = " in the current folder, beside the plan or in prun's plans";
+  if (!near.empty()) hint = did_you_mean(path, {near});
+  return nothing(L, fmt::format("no {} '{}'{}", what, path, hint));
+}
+
 }  // namespace
 
 // data_files(pattern) -> list of { path (absolute), shown (as messages have it), bytes }, sorted by name; or nil and
-// why. Looks in the current folder, beside the plan and among the plans of the installation; the first that has some
-// counts.
+// why. The first place that has some counts.
 int data_files(lua_State* L, Host& host) {
   const std::string path = text_argument(L, 1, "data_files");
-  std::vector<std::string> places = {path};
-  if (!path.starts_with("/")) {
-    places.push_back(host.plan_folder + "/" + path);
-    places.push_back(host.options.lua_dir + "/../plans/" + path);
-  }
+  const std::vector<std::string> places = places_of(path, host);
   for (const std::string& place : places) {
     json files = json::array();
     for (const std::string& name : matching(place)) {
       struct stat status = {};
       if (stat(name.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) continue;
-      const std::string absolute = name.starts_with("/") ? name : host.working_folder + "/" + name;
+      const std::string absolute = absolute_path(name, host);
       files.push_back({{"path", absolute},
                        {"shown", shown_path(absolute, host.working_folder)},
                        {"bytes", static_cast<int64_t>(status.st_size)}});
@@ -85,10 +100,20 @@ int data_files(lua_State* L, Host& host) {
     push_json(L, files);
     return 1;
   }
-  const std::string near = nearest_file(path, places);
-  std::string hint = " in the current folder, beside the plan or in prun's plans";
-  if (!near.empty()) hint = did_you_mean(path, {near});
-  return nothing(L, fmt::format("no file '{}'{}", path, hint));
+  return not_found(L, "file", path, places);
+}
+
+// folder_info(path) -> the absolute path; or nil and why.
+int folder_info(lua_State* L, Host& host) {
+  const std::string path = text_argument(L, 1, "folder_info");
+  const std::vector<std::string> places = places_of(path, host);
+  for (const std::string& place : places) {
+    struct stat status = {};
+    if (stat(place.c_str(), &status) != 0 || !S_ISDIR(status.st_mode)) continue;
+    push_text(L, absolute_path(place, host));
+    return 1;
+  }
+  return not_found(L, "folder", path, places);
 }
 
 // token_header(path) -> { element, tokens, skip_bytes }; false: it has none; or nil and what is wrong with it.

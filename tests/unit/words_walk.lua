@@ -34,7 +34,7 @@ local accepts = {
   dims = "whole table",
   init = "", tensor = "tensor", count = "whole tensor", fn = "function", table = "table tables",
   strategies = "table tables",
-  mesh = "", data = "", eval = "", checkpoint = "", optimizer = "",
+  mesh = "", data = "", eval = "", checkpoint = "", weights = "", optimizer = "",
   rate = "whole fraction huge", schedule = "text", model = "function",
   target = "", handle = "", last = "",
 }

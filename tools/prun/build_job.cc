@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "compile/compile.h"
 #include "data/check_range.h"
+#include "initial_weights.h"
 #include "ir/plan_reader.h"
 #include "launch/preflight.h"
 #include "pass_watch.h"
@@ -86,6 +87,7 @@ Plan record_plan(const Options& options, int ranks, std::optional<PlanSizes> siz
 Job build_job(const Options& options, int ranks, Plan* read) {
   PassWatch watch(options.after);
   Plan plan = record_plan(options, ranks);
+  require_weights_fit(plan, options.command == "run" && options.checkpoint.first_step < 0);
   watch.lap("script");
 
   std::unique_ptr<Device> device = open_device(options.device);

@@ -1,5 +1,5 @@
 // prun ckpt ls|show|verify|diff: what a folder of checkpoints holds. A checkpoint says everything itself, so no plan is
-// needed; data are mapped and never held whole. The verbs that make files stand in ckpt_convert.cc.
+// needed; data are read in parts and never held whole. The verbs that make files stand in ckpt_convert.cc.
 #include "ckpt.h"
 
 #include <fmt/format.h>
@@ -9,11 +9,13 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "bar.h"
 #include "base/text.h"
-#include "checkpoint/box_copy.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/hf_folder.h"
 #include "checkpoint/reader.h"
+#include "checkpoint/safetensors.h"
+#include "checkpoint/weights.h"
 #include "commands.h"
 #include "options.h"
 
@@ -21,8 +23,6 @@ namespace prun {
 namespace {
 
 using checkpoint::Reader;
-using checkpoint::SavedPiece;
-using checkpoint::SavedTensor;
 using Json = nlohmann::ordered_json;
 
 int64_t bytes_of(const checkpoint::Index& index) {
@@ -87,7 +87,8 @@ int verify(const Options& options, const std::string& folder) {
   Reader reader(checkpoint::resolve(folder));
   std::string problem;
   try {
-    reader.verify();
+    Bar bar("verify");
+    reader.verify([&](int64_t bytes, int64_t of) { bar.advance(bytes, of); });
   } catch (const Error& error) {
     problem = error.message();
   }
@@ -105,13 +106,13 @@ int verify(const Options& options, const std::string& folder) {
 }
 
 // Elements of one tensor whose bytes differ, in boxes of at most so many elements.
-int64_t differing(Reader& a, Reader& b, const std::string& name) {
+int64_t differing(const checkpoint::Weights& a, const checkpoint::Weights& b, const std::string& name) {
   constexpr int64_t kMost = int64_t{1} << 20;
-  const SavedTensor& mine = a.index().tensors.at(name);
-  const int64_t size = checkpoint::dtype_bytes_of(mine.dtype);
+  const checkpoint::Weight& mine = a.tensors.at(name);
+  const int64_t size = dtype_bytes(mine.dtype);
   int64_t count = 0;
   std::vector<std::byte> here, there;
-  for (const SavedPiece& piece : mine.pieces) {
+  for (const checkpoint::WeightPiece& piece : mine.pieces) {
     const int64_t rows = piece.shape.empty() ? 1 : piece.shape[0],
                   row = element_count(piece.shape) / std::max<int64_t>(1, rows);
     const int64_t step = std::max<int64_t>(1, kMost / std::max<int64_t>(1, row));
@@ -122,8 +123,8 @@ int64_t differing(Reader& a, Reader& b, const std::string& name) {
       const size_t bytes = static_cast<size_t>(box.elements() * size);
       here.assign(bytes, std::byte{0});
       there.assign(bytes, std::byte{0});
-      a.read_box(name, box, here.data());
-      b.read_box(name, box, there.data());
+      a.read_stored(name, box, here.data());
+      b.read_stored(name, box, there.data());
       for (int64_t i = 0; i < box.elements(); ++i) count += std::memcmp(&here[i * size], &there[i * size], size) != 0;
     }
   }
@@ -132,24 +133,25 @@ int64_t differing(Reader& a, Reader& b, const std::string& name) {
 
 // Exit code 1 where they differ, as diff's.
 int diff(const Options& options, const std::string& one, const std::string& other) {
-  Reader a(checkpoint::resolve(one)), b(checkpoint::resolve(other));
+  const auto a = checkpoint::open_checkpoint(checkpoint::resolve(one), true),
+             b = checkpoint::open_checkpoint(checkpoint::resolve(other), true);
   Json found = Json::object();
-  for (const auto& [name, tensor] : a.index().tensors) {
-    const auto there = b.index().tensors.find(name);
-    if (there == b.index().tensors.end())
+  for (const auto& [name, tensor] : a.tensors) {
+    const auto there = b.tensors.find(name);
+    if (there == b.tensors.end())
       found[name] = "only in the first";
     else if (there->second.shape != tensor.shape || there->second.dtype != tensor.dtype)
-      found[name] = fmt::format("{}{} and {}{}", tensor.dtype, shape_text(tensor.shape), there->second.dtype,
-                                shape_text(there->second.shape));
+      found[name] = fmt::format("{}{} and {}{}", checkpoint::safetensors_dtype(tensor.dtype), shape_text(tensor.shape),
+                                checkpoint::safetensors_dtype(there->second.dtype), shape_text(there->second.shape));
     else if (const int64_t n = differing(a, b, name); n > 0)
       found[name] = fmt::format("{} of {} elements differ", n, element_count(tensor.shape));
   }
-  for (const auto& [name, tensor] : b.index().tensors)
-    if (!a.index().tensors.contains(name)) found[name] = "only in the second";
+  for (const auto& [name, tensor] : b.tensors)
+    if (!a.tensors.contains(name)) found[name] = "only in the second";
   if (options.json) fmt::print("{}\n", Json{{"differ", found}}.dump());
   for (const auto& [name, what] : found.items())
     if (!options.json) fmt::print("{}: {}\n", name, what.get<std::string>());
-  if (!options.json && found.empty()) fmt::print("the same {} tensors, bit for bit\n", a.index().tensors.size());
+  if (!options.json && found.empty()) fmt::print("the same {} tensors, bit for bit\n", a.tensors.size());
   return static_cast<int>(found.empty() ? Exit::ok : Exit::check_failed);
 }
 

@@ -1,49 +1,21 @@
 // prun ckpt export|import|reshard: weights and checkpoints as files of another layout, with a bar on a terminal.
 #include <fmt/format.h>
 
-#include <chrono>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "bar.h"
 #include "base/text.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/hf_folder.h"
 #include "ckpt.h"
 #include "options.h"
-#include "progress.h"
 
 namespace prun {
 namespace {
 
 using checkpoint::Weights;
-using Clock = std::chrono::steady_clock;
-
-// A bar on stderr, where that is a terminal.
-class Bar {
- public:
-  explicit Bar(std::string what) : what_(std::move(what)) {}
-  ~Bar() {
-    if (drawn_) screen_.write("\r\x1b[K");
-  }
-  Bar(const Bar&) = delete;
-  Bar& operator=(const Bar&) = delete;
-  void advance(int64_t bytes, int64_t of) {
-    if (!screen_.live || Clock::now() - last_ < std::chrono::milliseconds(100)) return;
-    last_ = Clock::now();
-    drawn_ = true;
-    const double part = static_cast<double>(bytes) / static_cast<double>(std::max<int64_t>(1, of));
-    const size_t full = static_cast<size_t>(20 * part);
-    screen_.write(fmt::format("\r\x1b[K{} [{}{}] {:.0f}% of {}", what_, std::string(full, '#'),
-                              std::string(20 - full, ' '), 100 * part, human_bytes(of)));
-  }
-
- private:
-  std::string what_;
-  Screen screen_ = standard_screen();
-  Clock::time_point last_;
-  bool drawn_ = false;
-};
 
 void require_out(const Options& options, const char* verb) {
   if (options.ckpt.out.empty()) throw usage_error(fmt::format("prun ckpt {} needs --out FOLDER, which is made", verb));

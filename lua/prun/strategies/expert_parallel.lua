@@ -6,7 +6,7 @@ local prun = require "prun"
 
 return prun.strategy("expert_parallel", {
   axis = { "ep", "mesh axis over which experts and the batch are split" },
-  experts = { { "moe.up", "moe.down" }, "layers whose first dim is the experts" },
+  experts = { { "moe.gate", "moe.up", "moe.down" }, "layers whose first dim is the experts" },
   bucket = { "25 MiB", "size of a bucket of gradients", least = 0 },
 }, function(unit, opt)
   for _, layer in ipairs(unit:find(opt.experts)) do layer:place { [opt.axis] = "S(0)" } end

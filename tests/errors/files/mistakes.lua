@@ -462,5 +462,15 @@ function cases.wrong_type()
   }
 end
 
+function cases.init_from_nowhere()
+  prun.init.from {
+    path = "no/such/model",
+  }
+end
+
+function cases.init_is_a_text() return plans.gpt { init = "model" } end
+function cases.init_word_misspelled() return plans.gpt { init = prun.init.form { path = "model" } } end
+function cases.positions_too_few() return plans.gpt { model = prun.models.gpt { context = 64, positions = 32 } } end
+
 local name = prun.args { case = "" }.case
 return models[name] and plans.mlp { model = models[name] } or cases[name]()

@@ -1,0 +1,18 @@
+-- init = prun.init.from { path = "model" }: the run begins with weights that exist, those of a Hugging Face folder or
+-- of a checkpoint; the optimizer begins anew, at step 0. prun reads the folder when the plan has been recorded: a
+-- script sees no files.
+
+local schema = require "prun.schema"
+
+local entries = schema.register("prun.init.from", {
+  { name = "path", kind = "text",
+    help = "a Hugging Face folder, a checkpoint, or a folder of checkpoints, whose newest is taken" },
+})
+
+return function(given)
+  local site = host.site("user")
+  local options = schema.check("prun.init.from", entries, given, site)
+  local path, why = host.folder_info(options.path)
+  if not path then host.fail(("prun.init.from: %s"):format(why), host.site_of_word(site, "path")) end
+  return { kind_of = "weights", path = path, site = host.site_of_word(site, "path") }
+end

@@ -1,0 +1,286 @@
+#!/usr/bin/env python3
+"""Hugging Face folders, resharded checkpoints and sharded safetensors, written and read here by hand: no package is needed.
+transformers_test.py does the same with transformers and PyTorch. Usage: hf_files_test.py PRUN
+"""
+import array
+import json
+import pathlib
+import re
+import resource
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PRUN = sys.argv[1]
+BYTES = {"F32": 4, "F16": 2, "BF16": 2, "F64": 8}
+WIDTH, HEADS, SHARED, HIDDEN, VOCAB = 8, 4, 2, 12, 256
+CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": VOCAB, "hidden_size": WIDTH, "intermediate_size": HIDDEN,
+          "num_hidden_layers": 1, "num_attention_heads": HEADS, "num_key_value_heads": SHARED, "max_position_embeddings": 16, "rms_norm_eps": 1e-6,
+          "rope_theta": 10000.0, "hidden_act": "silu", "tie_word_embeddings": False}
+SHAPES = {"model.embed_tokens.weight": (VOCAB, WIDTH), "lm_head.weight": (VOCAB, WIDTH), "model.norm.weight": (WIDTH,)}
+for _name, _shape in {"input_layernorm": (WIDTH,), "post_attention_layernorm": (WIDTH,), "self_attn.q_proj": (WIDTH, WIDTH),
+                      "self_attn.k_proj": (4, WIDTH), "self_attn.v_proj": (4, WIDTH), "self_attn.o_proj": (WIDTH, WIDTH),
+                      "mlp.gate_proj": (HIDDEN, WIDTH), "mlp.up_proj": (HIDDEN, WIDTH), "mlp.down_proj": (WIDTH, HIDDEN)}.items():
+    SHAPES[f"model.layers.0.{_name}.weight"] = _shape
+PLAN = """local prun = require "prun"
+local arg = prun.args {{ path = "theirs", heads = 4, eps = 1e-6, width = 8, steps = 1, vocab = 256 }}
+return prun.plan {{
+  mesh = prun.mesh {{ dp = prun.world }},
+  model = prun.models.{model},
+  data = prun.data.bytes {{ path = "text/sample.txt", batch = 4 }},
+  init = prun.init.from {{ path = arg.path }},
+  strategy = {{ prun.zero3 {{ axis = "dp" }} }},
+  optimizer = prun.adamw {{ lr = 1e-3 }},
+  steps = arg.steps,
+}}
+"""
+LLAMA = "llama { vocab = arg.vocab, layers = 1, width = arg.width, heads = arg.heads, kv_heads = 2, hidden = 12, context = 16, eps = arg.eps }"
+
+
+def run(*words, cwd, code=0):
+    done = subprocess.run([PRUN, *map(str, words)], capture_output=True, text=True, timeout=100, cwd=cwd)
+    if done.returncode != code:
+        raise AssertionError(f"{words}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout if code == 0 else done.stderr.strip()
+
+
+def size(shape):
+    count = 1
+    for n in shape:
+        count *= n
+    return count
+
+
+def numbers(name, shape):
+    """The same for a name: small whole numbers, which every type has."""
+    first = sum(name.encode()) % 50
+    return [float((first + 7 * i) % 101 - 50) for i in range(size(shape))]
+
+
+def encode(values, dtype):
+    if dtype == "BF16":
+        return b"".join(struct.pack("<f", value)[2:] for value in values)
+    return struct.pack(f"<{len(values)}{ {'F32': 'f', 'F16': 'e', 'F64': 'd'}[dtype] }", *values)
+
+
+def write_safetensors(path, tensors, metadata=None):
+    """tensors: name -> (dtype, shape, values)"""
+    header, data = {"__metadata__": metadata or {"format": "pt"}}, b""
+    for name, (dtype, shape, values) in tensors.items():
+        bytes_of = encode(values, dtype)
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [len(data), len(data) + len(bytes_of)]}
+        data += bytes_of
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+def read_safetensors(path):
+    whole = path.read_bytes()
+    length, = struct.unpack_from("<Q", whole)
+    header, found = json.loads(whole[8:8 + length]), {}
+    for name, entry in header.items():
+        if name != "__metadata__":
+            begin, end = entry["data_offsets"]
+            found[name] = (entry["shape"], list(array.array("f", whole[8 + length + begin:8 + length + end])))
+    return found, header["__metadata__"]
+
+
+def checkpoint_tensors(folder):
+    """name -> (shape, values), of pieces that are rows."""
+    index, found = json.loads((folder / "index.json").read_text()), {}
+    for name, tensor in index["tensors"].items():
+        values = []
+        for piece in sorted(tensor["pieces"], key=lambda p: p["offset"]):
+            values += read_safetensors(folder / piece["file"])[0][name][1]
+        found[name] = (tensor["shape"], values)
+    return found
+
+
+def turned(values, rows, columns):
+    return [values[r * columns + c] for c in range(columns) for r in range(rows)]
+
+
+class Folders(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="prun-hf-files-"))
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def at(self, name):
+        return self.folder / name
+
+    def theirs(self, name="theirs", dtypes=("F32",), shards=1, config=None, shapes=None, left_out=()):
+        """A folder as transformers writes it."""
+        folder = self.at(name)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps({**CONFIG, **(config or {})}))
+        files, where = [{} for _ in range(shards)], {}
+        for i, (tensor, shape) in enumerate({**SHAPES, **(shapes or {})}.items()):
+            if tensor in left_out:
+                continue
+            files[i % shards][tensor] = (dtypes[i % len(dtypes)], shape, numbers(tensor, shape))
+            where[tensor] = f"model-{i % shards + 1:05}-of-{shards:05}.safetensors"
+        if shards == 1:
+            write_safetensors(folder / "model.safetensors", files[0])
+            return folder
+        for k, tensors in enumerate(files):
+            write_safetensors(folder / f"model-{k + 1:05}-of-{shards:05}.safetensors", tensors)
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": where}))
+        return folder
+
+    def plan(self, model=LLAMA):
+        self.at("plan.lua").write_text(PLAN.format(model=model))
+
+
+class Conversions(Folders):
+    def test_every_type_and_shards_become_one_checkpoint(self):
+        for dtypes, shards in ((("F32",), 1), (("BF16", "F16", "F64"), 3)):
+            self.theirs(dtypes=dtypes, shards=shards)
+            shutil.rmtree(self.at("runs"), ignore_errors=True)
+            run("ckpt", "import", "theirs", "--out", "runs", cwd=self.folder)
+            run("ckpt", "verify", "runs", cwd=self.folder)
+            ours = checkpoint_tensors(self.at("runs/step_00000000"))
+            of = {name: numbers(name, shape) for name, shape in SHAPES.items()}
+            block = "model.layers.0."
+            self.assertEqual(ours["embed.token.weight"], ([VOCAB, WIDTH], of["model.embed_tokens.weight"]))
+            self.assertEqual(ours["head.logits.weight"], ([WIDTH, VOCAB], turned(of["lm_head.weight"], VOCAB, WIDTH)))
+            self.assertEqual(ours["block0.down.weight"], ([HIDDEN, WIDTH], turned(of[block + "mlp.down_proj.weight"], WIDTH, HIDDEN)))
+            # The rows of q, k and v below each other, turned.
+            rows = sum((of[f"{block}self_attn.{one}_proj.weight"] for one in "qkv"), [])
+            self.assertEqual(ours["block0.qkv.weight"], ([WIDTH, 16], turned(rows, 16, WIDTH)))
+
+    def test_there_and_back(self):
+        self.theirs()
+        run("ckpt", "import", "theirs", "--out", "runs", cwd=self.folder)
+        run("ckpt", "export", "runs", "--format", "hf", "--out", "back", cwd=self.folder)
+        before, after = (read_safetensors(self.at(name) / "model.safetensors") for name in ("theirs", "back"))
+        self.assertEqual(before[0], after[0])
+        self.assertEqual(after[1], {"format": "pt"})
+        config = json.loads(self.at("back/config.json").read_text())
+        self.assertEqual({**config, **CONFIG}, config)
+
+    def test_reshard_keeps_every_bit(self):
+        self.theirs()
+        self.plan()
+        run("plan.lua", "--nproc", 2, "--checkpoint", "runs", cwd=self.folder)
+        for ranks in (1, 3):
+            run("ckpt", "reshard", "runs", "--ranks", ranks, "--out", f"to{ranks}", cwd=self.folder)
+            self.assertEqual(len(list(self.at(f"to{ranks}/step_00000001").glob("rank_*"))), ranks)
+            run("ckpt", "verify", f"to{ranks}", cwd=self.folder)
+            run("ckpt", "diff", "runs", f"to{ranks}", cwd=self.folder)
+        run("plan.lua", "--nproc", 2, "--set", "steps=2", "--resume", "to3", cwd=self.folder)
+
+    def test_json(self):
+        self.theirs()
+        for words in (("import", "theirs", "--out", "runs"), ("export", "runs", "--format", "hf", "--out", "back"),
+                      ("reshard", "runs", "--ranks", 2, "--out", "two")):
+            line = json.loads(run("ckpt", *words, "--json", cwd=self.folder))
+            self.assertEqual((line["out"], line["tensors"], line["model"]["name"]), (words[-1], 10, "llama"))
+        self.assertEqual(json.loads(run("ckpt", "show", "theirs", "--json", cwd=self.folder))["model"]["arguments"]["kv_heads"], 2)
+
+    def test_memory_does_not_grow_with_the_model(self):
+        rows, columns = 128 * 1024, 2048  # a GiB, most of it a hole
+        header = {"embed.token.weight": {"dtype": "F32", "shape": [rows, columns], "data_offsets": [0, rows * columns * 4]},
+                  "__metadata__": {"DCP_SHARDING_INFO": json.dumps({"embed.token.weight": {"saved_offsets": [0, 0]}})}}
+        self.at("large").mkdir()
+        text = json.dumps(header).encode()
+        with open(self.at("large/one.safetensors"), "wb") as file:
+            file.write(struct.pack("<Q", len(text)) + text)
+            file.truncate(8 + len(text) + rows * columns * 4)
+        run("ckpt", "import", "large", "--out", "runs", cwd=self.folder)
+        run("ckpt", "reshard", "runs", "--ranks", 3, "--out", "three", cwd=self.folder)
+        run("ckpt", "verify", "three", cwd=self.folder)
+        run("ckpt", "diff", "runs", "three", cwd=self.folder)
+        self.assertLess(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, 256 * 1024)
+
+    def test_sharded_safetensors_are_joined(self):
+        self.at("shards").mkdir()
+        values = numbers("w", (6, 4))
+        for k, (first, last) in enumerate(((0, 2), (2, 6))):
+            places = json.dumps({"w": {"saved_offsets": [first, 0]}})
+            write_safetensors(self.at(f"shards/{k}.safetensors"), {"w": ("F32", (last - first, 4), values[4 * first:4 * last])},
+                              {"DCP_SHARDING_INFO": places})
+        run("ckpt", "import", "shards", "--out", "runs", cwd=self.folder)
+        self.assertEqual(checkpoint_tensors(self.at("runs/step_00000000")), {"w": ([6, 4], values)})
+        self.at("shards/0.safetensors").unlink()
+        self.assertIn("the pieces of w hold 16 of its 24 elements", run("ckpt", "import", "shards", "--out", "more", cwd=self.folder, code=16))
+
+
+class Mistakes(Folders):
+    def refused(self, part, *words, code=16):
+        self.assertIn(part, run(*words, cwd=self.folder, code=code))
+
+    def importing(self, part, **changes):
+        self.theirs(**changes)
+        self.refused(part, "ckpt", "import", "theirs", "--out", "runs")
+
+    def test_folders(self):
+        self.importing("theirs/config.json: prun has no architecture BertForMaskedLM; it has GPT2LMHeadModel, LlamaForCausalLM, MixtralForCausalLM",
+                       config={"architectures": ["BertForMaskedLM"]})
+        self.importing("config.json: 'hidden_size' is \"big\"", config={"hidden_size": "big"})
+        self.importing("config.json: 'num_hidden_layers' is null", config={"num_hidden_layers": None})
+        self.importing("config.json: its weights are quantized, which prun has not", config={"quantization_config": {}})
+        self.importing("config.json: the rotary angles are scaled (rope_scaling 'llama3'), which prun has not",
+                       config={"rope_scaling": {"rope_type": "llama3"}})
+        self.importing("config.json: prun.models.llama has silu in its MLP, not gelu", config={"hidden_act": "gelu"})
+        self.importing("theirs: there is no tensor model.norm.weight, which LlamaForCausalLM as config.json has it needs", left_out=["model.norm.weight"])
+        self.importing("model.norm.weight is [9], and by config.json it should be [8]", shapes={"model.norm.weight": (9,)})
+        self.importing("theirs: it has a tensor model.extra, which LlamaForCausalLM as config.json has it does not", shapes={"model.extra": (2,)})
+        file = self.theirs() / "model.safetensors"
+        file.write_bytes(file.read_bytes()[:-9])
+        self.refused("the file is cut", "ckpt", "import", "theirs", "--out", "runs")
+        file.rename(self.at("theirs/pytorch_model.bin"))
+        self.refused("its weights are a pickle (pytorch_model.bin)", "ckpt", "import", "theirs", "--out", "runs")
+        self.at("theirs/pytorch_model.bin").unlink()
+        self.refused("neither model.safetensors nor model.safetensors.index.json", "ckpt", "import", "theirs", "--out", "runs")
+        self.at("empty").mkdir()
+        self.refused("there are no weights in empty: no config.json", "ckpt", "import", "empty", "--out", "runs")
+
+    def test_plans_that_begin_with_other_weights(self):
+        self.theirs()
+        self.plan()
+        run("check", "plan.lua", "--nproc", 2, cwd=self.folder)
+        where = "prun: plan.lua:7: the weights of "
+        for setting, part in (("heads=2", "head_size is 2 there and 4 here, heads is 4 there and 2 here; there it is prun.models.llama { "),
+                              ("eps=1e-5", "eps is 1e-06 there and 1e-05 here"), ("width=16", "width is 8 there and 16 here"),
+                              ("vocab=300", "vocab is 256 there and 300 here")):
+            self.assertIn(where, run("check", "plan.lua", "--set", setting, cwd=self.folder, code=16))
+            self.refused(part, "check", "plan.lua", "--set", setting)
+        self.refused("prun: plan.lua:7: prun.init.from: no folder 'thiers' (did you mean 'theirs'?)", "check", "plan.lua", "--set", "path=thiers", code=3)
+        self.plan("gpt { vocab = 256, layers = 1, width = 8, heads = 4, context = 16 }")
+        self.refused("they are of prun.models.llama, and the plan has prun.models.gpt", "check", "plan.lua")
+
+    def test_what_cannot_be_exported(self):
+        self.theirs()
+        self.plan()
+        run("ckpt", "import", "theirs", "--out", "runs", cwd=self.folder)
+        self.refused("theirs has files already: --out names a folder that is made", "ckpt", "export", "runs", "--format", "hf", "--out", "theirs", code=2)
+        path = self.at("runs/step_00000000/index.json")
+        index = json.loads(path.read_text())
+        for name, part in (("", "step_00000000 does not say which model it holds"),
+                           ("moe", "holds the GPT form of moe, which has no Hugging Face form"),
+                           ("mlp", "holds the model 'mlp', which has no Hugging Face form; prun.models.gpt, prun.models.llama"),
+                           ("gpt", "as GPT2LMHeadModel it should have embed.position.weight [16, 8], and it has none")):
+            path.write_text(json.dumps({**index, "model": {**index["model"], "name": name}}))
+            self.refused(part, "ckpt", "export", "runs", "--format", "hf", "--out", "back")
+        self.refused("it has no optimizer state: its weights begin a run anew with init = prun.init.from { path = ", "plan.lua", "--resume", "runs")
+
+
+class Guide(Folders):
+    def test_its_commands(self):
+        text = (pathlib.Path(__file__).resolve().parents[2] / "runtime/checkpoint/README.md").read_text()
+        (name, plan), = re.findall(r"```lua\n-- (\S+\.lua)(:.*?)```", text, re.S)
+        self.at(name).write_text("--" + plan)
+        commands, = re.findall(r"```sh\n(.*?)```", text, re.S)
+        for command in commands.splitlines():
+            words = command.partition("#")[0].split()
+            self.assertEqual(words[0], "prun")
+            run(*words[1:], cwd=self.folder)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], "-v"])

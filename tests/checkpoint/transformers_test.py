@@ -1,0 +1,234 @@
+#!/usr/bin/env python3
+"""Weights go to Hugging Face's transformers and come from there: the same logits, the same losses of a training loop.
+Nothing is downloaded but packages: models are made with random weights.
+
+Usage: transformers_test.py PRUN VENV [--all]. VENV is made with torch, transformers and safetensors of PyPI where it is not
+there; PRUN_HF_PYTHON names a Python that has them. --all: also a GPT-2 of 124M parameters.
+"""
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PRUN, VENV, ALL = sys.argv[1], pathlib.Path(sys.argv[2]), "--all" in sys.argv[3:]
+PACKAGES = ["torch", "transformers", "safetensors", "numpy"]
+
+
+def in_venv():
+    """Runs this file again with the Python that has the packages."""
+    python = os.environ.get("PRUN_HF_PYTHON", "")
+    if not python:
+        python = str(VENV / "bin/python")
+        if not (VENV / "done").exists():
+            shutil.rmtree(VENV, ignore_errors=True)
+            print(f"making {VENV} with {', '.join(PACKAGES)}, once", flush=True)
+            subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
+            if subprocess.run([str(VENV / "bin/pip"), "install", "-q", *PACKAGES]).returncode != 0:
+                raise SystemExit(f"pip cannot install {', '.join(PACKAGES)}: PRUN_HF_PYTHON=/path/of/python names one "
+                                 "that has them")
+            (VENV / "done").touch()
+    os.execv(python, [python, __file__, *sys.argv[1:], "--inside"])
+
+
+if "--inside" not in sys.argv:
+    in_venv()
+
+os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error", TOKENIZERS_PARALLELISM="false")
+import torch  # noqa: E402
+import torch.distributed.checkpoint as dcp  # noqa: E402
+import transformers  # noqa: E402
+from safetensors import safe_open  # noqa: E402
+from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MixtralConfig  # noqa: E402
+
+torch.set_num_threads(2)
+transformers.utils.logging.disable_progress_bar()
+CONTEXT, VOCAB = 32, 200
+PLAN = """local prun = require "prun"
+local arg = prun.args {{ steps = 1, dp = "rest", tp = 1 }}
+return prun.plan {{
+  mesh = prun.mesh {{ dp = arg.dp, tp = arg.tp }},
+  model = {model}, {init}
+  data = prun.data.bytes {{ path = "window", batch = {batch} }},
+  strategy = {{ prun.tensor_parallel {{ axis = "tp" }}, prun.zero3 {{ axis = "dp" }} }},
+  optimizer = prun.adamw {{ lr = 1e-3, betas = {{ 0.9, 0.99 }}, weight_decay = 0.1 }},
+  steps = arg.steps,
+}}
+"""
+GPT = "prun.models.gpt { vocab = 256, layers = 2, width = 64, heads = 4, context = 32%s }"
+LLAMA = "prun.models.llama { vocab = 256, layers = 2, width = 64, heads = 4, context = 32%s }"
+OURS = {
+    "gpt": GPT % "", "gpt_tied": GPT % ", tied = true", "gpt_exact": GPT % ', gelu = "none", hidden = 96, positions = 48, eps = 1e-6',
+    "llama": LLAMA % "", "llama_shared": LLAMA % ", kv_heads = 2, tied = true, base = 5e5, eps = 1e-6",
+    "llama_biased": LLAMA % ", kv_heads = 2, head_size = 32, hidden = 80, attention_bias = true, mlp_bias = true",
+    "mixtral": LLAMA.replace("llama", "mixtral") % ", kv_heads = 2, experts = 3"}
+SMALL = {"vocab_size": VOCAB, "bos_token_id": None, "eos_token_id": None}
+GPT2 = {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": CONTEXT, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, **SMALL}
+LLAMA2 = {"hidden_size": 64, "intermediate_size": 112, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+          "max_position_embeddings": CONTEXT, **SMALL}
+THEIRS = {
+    "gpt2": GPT2Config(**GPT2), "gpt2_untied": GPT2Config(**GPT2, tie_word_embeddings=False, activation_function="gelu"),
+    "llama": LlamaConfig(**LLAMA2), "llama_tied": LlamaConfig(**LLAMA2, tie_word_embeddings=True, rope_theta=5e5, rms_norm_eps=1e-5),
+    "llama_biased": LlamaConfig(**LLAMA2, head_dim=32, attention_bias=True, mlp_bias=True),
+    "mixtral": MixtralConfig(**LLAMA2, num_local_experts=3), "mixtral_tied": MixtralConfig(**LLAMA2, num_local_experts=4, tie_word_embeddings=True)}
+
+
+def prun(*words, cwd, check=True):
+    done = subprocess.run([PRUN, *map(str, words)], capture_output=True, text=True, timeout=900, cwd=cwd)
+    if check and done.returncode != 0:
+        raise AssertionError(f"{words}: exit code {done.returncode}\n{done.stderr}")
+    return done
+
+
+def tokens_of(folder, context):
+    return torch.tensor(list((folder / "window").read_bytes()[:context + 1]))[None]
+
+
+def loss_of(model, tokens):
+    logits = model(tokens[:, :-1]).logits
+    return torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]).double(), tokens[:, 1:].reshape(-1))
+
+
+def logits_of(folder, tokens):
+    model, info = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True, dtype=torch.float32)
+    if any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")):
+        raise AssertionError(info)
+    with torch.no_grad():
+        return model(tokens[:, :-1]).logits
+
+
+class Folders(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="prun-hf-"))
+        self.addCleanup(shutil.rmtree, self.folder)
+        self.window(CONTEXT)
+
+    def window(self, context):
+        """A file of one sample, so that every batch is that one."""
+        generator = torch.Generator().manual_seed(5)
+        (self.folder / "window").write_bytes(bytes(torch.randint(0, VOCAB, (context + 1,), generator=generator).tolist()))
+
+    def train(self, model, steps, *options, init="", ranks=1, batch=4):
+        (self.folder / "plan.lua").write_text(PLAN.format(model=model, init=init, batch=batch))
+        metrics = self.folder / "metrics"
+        metrics.unlink(missing_ok=True)
+        prun("plan.lua", "--nproc", ranks, "--set", f"steps={steps}", "--metrics", "metrics", *options, cwd=self.folder)
+        rows = [json.loads(line) for line in metrics.read_text().splitlines()]
+        return [row["loss"] for row in rows if "loss" in row]
+
+    def near(self, found, wanted, relative):
+        self.assertEqual(len(found), len(wanted))
+        for one, other in zip(found, wanted):
+            self.assertLess(abs(one - other), relative * abs(other), f"{found}\n{wanted}")
+
+
+class Export(Folders):
+    def test_what_prun_trained_computes_the_same_in_transformers(self):
+        for name, model in OURS.items():
+            for ranks, sets in ((1, []), (4, ["--set", "tp=2"])):
+                with self.subTest(name=name, ranks=ranks):
+                    shutil.rmtree(self.folder / "runs", ignore_errors=True)
+                    shutil.rmtree(self.folder / "hf", ignore_errors=True)
+                    losses = self.train(model, 4, "--checkpoint", "runs", "--checkpoint-every", 3, *sets, ranks=ranks)
+                    prun("ckpt", "export", "runs/step_00000003", "--format", "hf", "--out", "hf", cwd=self.folder)
+                    theirs = AutoModelForCausalLM.from_pretrained(self.folder / "hf")
+                    with torch.no_grad():
+                        self.near([losses[3]], [loss_of(theirs, tokens_of(self.folder, CONTEXT)).item()], 1e-5)
+
+    def test_shards(self):
+        self.train(OURS["llama"].replace("width = 64", "width = 128"), 1, "--checkpoint", "runs")
+        for out, most in (("whole", 5000), ("shards", 1)):
+            prun("ckpt", "export", "runs", "--format", "hf", "--out", out, "--file-mib", most, cwd=self.folder)
+        self.assertGreater(len(list((self.folder / "shards").glob("model-*-of-*.safetensors"))), 1)
+        tokens = tokens_of(self.folder, CONTEXT)
+        self.assertTrue(torch.equal(logits_of(self.folder / "whole", tokens), logits_of(self.folder / "shards", tokens)))
+
+
+class Import(Folders):
+    def make(self, config, name="theirs", dtype=torch.float32, **saving):
+        torch.manual_seed(3)
+        model = AutoModelForCausalLM.from_config(config)
+        with torch.no_grad():  # biases and norms, too
+            for parameter in model.parameters():
+                parameter.add_(0.05 * torch.randn_like(parameter))
+        model.to(dtype).save_pretrained(self.folder / name, **saving)
+        return model.float()
+
+    def test_there_and_back(self):
+        tokens = tokens_of(self.folder, CONTEXT)
+        for name, config in THEIRS.items():
+            for dtype in (torch.float32, torch.bfloat16, torch.float16):
+                with self.subTest(name=name, dtype=dtype):
+                    for folder in ("theirs", "runs", "back"):
+                        shutil.rmtree(self.folder / folder, ignore_errors=True)
+                    self.make(config, dtype=dtype, max_shard_size="100KB")
+                    self.assertTrue((self.folder / "theirs/model.safetensors.index.json").exists())
+                    prun("ckpt", "import", "theirs", "--out", "runs", cwd=self.folder)
+                    prun("ckpt", "export", "runs", "--format", "hf", "--out", "back", cwd=self.folder)
+                    self.assertTrue(torch.equal(logits_of(self.folder / "theirs", tokens), logits_of(self.folder / "back", tokens)))
+
+    def fine_tune(self, config, ranks=1, sets=(), steps=10, batch=4, context=CONTEXT, bound=1e-4):
+        self.window(context)
+        theirs = self.make(config)
+        shown = prun("ckpt", "show", "theirs", cwd=self.folder).stdout.splitlines()[1]
+        shown = shown.replace("choices =", "aux = 0, choices =")  # transformers adds it only where it is asked for
+        found = self.train(shown, steps, *sets, init='init = prun.init.from { path = "theirs" },', ranks=ranks, batch=batch)
+        optimizer = torch.optim.AdamW(theirs.parameters(), lr=1e-3, betas=(0.9, 0.99), weight_decay=0.1)
+        tokens, wanted = tokens_of(self.folder, context), []
+        for _ in range(steps):
+            loss = loss_of(theirs, tokens)
+            wanted.append(loss.item())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        print(f"{config.model_type}: {found[0]:.6f} .. {found[-1]:.6f}, PyTorch {wanted[0]:.6f} .. {wanted[-1]:.6f}")
+        self.near(found, wanted, bound)
+        self.assertLess(wanted[-1], wanted[0])
+
+    def test_fine_tuning_equals_the_loop_of_pytorch(self):
+        for name, config in THEIRS.items():
+            for ranks, sets in ((1, []), (4, ["--set", "tp=2"])):
+                with self.subTest(name=name, ranks=ranks):
+                    shutil.rmtree(self.folder / "theirs", ignore_errors=True)
+                    self.fine_tune(config, ranks, sets)
+
+    @unittest.skipUnless(ALL, "with --all")
+    def test_gpt2_of_124_million_parameters(self):
+        config = GPT2Config(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
+        self.fine_tune(config, batch=1, context=1024)
+
+    def test_weights_of_a_checkpoint_begin_a_run_anew(self):
+        self.train(OURS["llama"], 3, "--checkpoint", "runs", "--checkpoint-every", 2)
+        whole = self.train(OURS["llama"], 3)
+        found = self.train(OURS["llama"], 1, init='init = prun.init.from { path = "runs/step_00000002" },', ranks=2)
+        self.near(found, whole[2:], 1e-6)
+
+
+class DistributedCheckpoints(Folders):
+    """torch.distributed.checkpoint reads our files as they are, and writes some that we read."""
+    def test_both_ways(self):
+        self.train(OURS["llama"], 2, "--checkpoint", "runs", ranks=4)
+        folder = self.folder / "runs/step_00000002"
+        saved = json.loads((folder / "index.json").read_text())["tensors"]
+        self.assertTrue(any(len(tensor["pieces"]) > 1 for tensor in saved.values()))
+        state = {name: torch.full(tensor["shape"], float("nan")) for name, tensor in saved.items()}
+        dcp.load(state, storage_reader=dcp.HuggingFaceStorageReader(str(folder)))
+        for name, tensor in saved.items():
+            for piece in tensor["pieces"]:
+                with safe_open(folder / piece["file"], "pt") as file:
+                    place = tuple(slice(at, at + n) for at, n in zip(piece["offset"], piece["shape"]))
+                    self.assertTrue(torch.equal(state[name][place], file.get_tensor(name)), name)
+            self.assertFalse(state[name].isnan().any(), name)
+        dcp.save(state, storage_writer=dcp.HuggingFaceStorageWriter(str(self.folder / "theirs"), save_distributed=True))
+        prun("ckpt", "import", "theirs", "--out", "back", cwd=self.folder)
+        differ = json.loads(prun("ckpt", "diff", "runs", "back", "--json", cwd=self.folder, check=False).stdout)["differ"]
+        self.assertTrue(all(name.startswith("optimizer.") for name in differ), differ)
+        whole = self.train(OURS["llama"], 3)
+        self.near(self.train(OURS["llama"], 1, init='init = prun.init.from { path = "theirs" },'), whole[2:], 1e-6)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], "-v"])
