@@ -7,6 +7,7 @@ stand   how much longer a step is that a checkpoint comes before, against a copy
 beside  steps while the checkpoint is written, against steps before it
 write   from the snapshot to the commit, against `dd conv=fsync` of the same bytes on the same disk
 read    `prun ckpt verify` (reads all, SHA-256 of all) with the page cache dropped, against `dd` of the same files
+reshard `prun ckpt reshard` to three ranks, against `dd conv=fsync` of the same bytes
 
 Each round does all of them in turn; medians. Dropping the page cache needs root; without it, reading is not measured.
 """
@@ -113,6 +114,10 @@ def one_round(args, plan, work):
                "beside_s": statistics.median(busy) if busy else float("nan"), "write_s": written}
     figures["dd_write_s"] = dd_seconds("if=/dev/zero", f"of={work / 'dd'}", f"count={size >> 24}", "conv=fsync")
     whole = kept / f"step_{middle:08}"
+    begin = time.perf_counter()
+    subprocess.run([PRUN, "ckpt", "reshard", whole, "--ranks", "3", "--out", work / "other"], check=True, capture_output=True)
+    figures["reshard_s"] = time.perf_counter() - begin
+    shutil.rmtree(work / "other")
     if drop_caches():
         begin = time.perf_counter()
         subprocess.run([PRUN, "ckpt", "verify", whole], check=True, capture_output=True)
@@ -158,6 +163,8 @@ def main():
     row("beside", f"{middle['beside_s'] * 1e3:.0f} ms", f"before {middle['step_s'] * 1e3:.0f} ms", beside, "1.1", beside <= 1.1)
     write = middle["dd_write_s"] / middle["write_s"]
     row("write", f"{rate / middle['write_s']:.0f} MB/s", f"dd {rate / middle['dd_write_s']:.0f} MB/s", write, "0.8", write >= 0.8)
+    reshard = middle["dd_write_s"] / middle["reshard_s"]
+    row("reshard", f"{rate / middle['reshard_s']:.0f} MB/s", f"dd {rate / middle['dd_write_s']:.0f} MB/s", reshard, "0.5", reshard >= 0.5)
     if "read_s" in middle:
         read = middle["dd_read_s"] / middle["read_s"]
         row("read", f"{rate / middle['read_s']:.0f} MB/s", f"dd {rate / middle['dd_read_s']:.0f} MB/s", read, "0.8", read >= 0.8)
