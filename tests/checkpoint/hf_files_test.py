@@ -163,6 +163,18 @@ class Conversions(Folders):
         config = json.loads(self.at("back/config.json").read_text())
         self.assertEqual({**config, **CONFIG}, config)
 
+    def test_every_mesh_begins_with_the_same(self):
+        self.theirs(config={"num_hidden_layers": 1})
+        losses = set()
+        for ranks, axes, strategy, micro in ((1, "dp = 1", "", 1), (2, "pp = 2", 'prun.pipeline { axis = "pp", schedule = "1f1b" }', 2),
+                                             (2, "cp = 2", 'prun.context_parallel { axis = "cp" }', 1),
+                                             (4, "dp = 2, tp = 2", 'prun.tensor_parallel { axis = "tp" }, prun.fsdp { axis = "dp" }', 1)):
+            text = PLAN.format(model=LLAMA).replace("dp = prun.world", axes).replace('prun.zero3 { axis = "dp" }', strategy)
+            self.at("plan.lua").write_text(text.replace("steps = arg.steps", f'steps = arg.steps, micro = {micro}'))
+            run("plan.lua", "--nproc", ranks, "--metrics", "metrics", cwd=self.folder)
+            losses.add(f"{json.loads(self.at('metrics').read_text().splitlines()[0])['loss']:.5g}")
+        self.assertEqual(len(losses), 1, losses)
+
     def test_reshard_keeps_every_bit(self):
         self.theirs()
         self.plan()
