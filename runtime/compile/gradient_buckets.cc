@@ -265,6 +265,7 @@ void GradientBuckets::scale_split(UnitId unit, const ScheduleStep& step, const H
   if (action.op != "avg") return;
   Op op = emitter_.op(ops::scale, {storage.grad}, {storage.grad}, step, action.site);
   op.attrs.set("factor", 1.0 / state_.plan.mesh.size(action.axis));
+  op.attrs.set("axis", action.axis);
   emitter_.append(storage.sharded ? emitter_.stream(action.stream) : StreamId(0), std::move(op));
 }
 

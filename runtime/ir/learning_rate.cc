@@ -17,12 +17,6 @@ constexpr std::array<std::string_view, 4> kNames = {"constant", "warmup", "linea
 
 std::string_view rate_kind_name(RateKind kind) { return kNames[static_cast<size_t>(kind)]; }
 
-std::optional<RateKind> parse_rate_kind(std::string_view name) {
-  const auto found = std::find(kNames.begin(), kNames.end(), name);
-  if (found == kNames.end()) return std::nullopt;
-  return static_cast<RateKind>(found - kNames.begin());
-}
-
 double LearningRate::at(int64_t step) const {
   const double t = static_cast<double>(step), w = static_cast<double>(warmup);
   if (kind == RateKind::constant) return peak;

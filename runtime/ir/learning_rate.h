@@ -4,7 +4,6 @@
 // and get_constant_schedule_with_warmup. Surprising fact, theirs too: with a warm-up, step 0 has the rate 0.
 #pragma once
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 
@@ -13,7 +12,6 @@ namespace prun {
 // How the rate goes on after the warm-up; constant and warmup: it stays.
 enum class RateKind : uint8_t { constant, warmup, linear, cosine };
 std::string_view rate_kind_name(RateKind kind);
-std::optional<RateKind> parse_rate_kind(std::string_view name);
 
 struct LearningRate {
   double peak = 0;

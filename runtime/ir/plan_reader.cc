@@ -152,7 +152,6 @@ void read(const Field& field, TensorType& type) {
     type.shape.push_back(dim.integer());
     if (type.shape.back() < 0) dim.fail("a length");
   });
-  if (!byte_count(type.dtype, type.shape)) field.at("shape").fail("a smaller tensor");
   if (!is_countable(type.shape)) field.at("shape").fail(fmt::format("dims of at most {} elements", kMostElements));
 }
 

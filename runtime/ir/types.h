@@ -21,9 +21,10 @@ std::optional<RedOp> parse_redop(std::string_view name);
 
 using Shape = std::vector<int64_t>;  // row-major, outermost dim first; a scalar is {}
 int64_t element_count(const Shape& shape);
-// Of a tensor that can be planned for: at most 2^60 bytes; else none, where the product overflows too.
+// Of a program's tensor, a flat vector of all parameters among them: at most 2^60 bytes; else none.
 std::optional<int64_t> byte_count(Dtype dtype, const Shape& shape);
-// Whether a plan may have a tensor of this shape: 2^46 elements, so that no sum of their bytes can leave int64.
+// Whether a model or its data may have a tensor of this shape: 2^46 elements, so that no sum of their bytes can leave
+// int64.
 constexpr int64_t kMostElements = int64_t{1} << 46;
 bool is_countable(const Shape& shape);
 std::string shape_text(const Shape& shape);  // "[8, 128, 256]"

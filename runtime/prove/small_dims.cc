@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <numeric>
 #include <set>
 #include <string>
 #include <utility>
@@ -49,9 +50,17 @@ void each_size(Graph& graph, const F& f) {
     }
 }
 
+// Blocks side by side are a dim together.
+bool blocks_join(const Value& value) {
+  const int64_t together = std::accumulate(value.blocks.begin(), value.blocks.end(), int64_t{0});
+  const Shape& shape = value.type.shape;
+  return value.blocks.empty() || std::find(shape.begin(), shape.end(), together) != shape.end();
+}
+
 bool fits(const Graph& graph, const Sizes& sizes) {
   Graph tried = graph;
   each_size(tried, [&](Kind kind, int64_t& size) { size = small_of(sizes, kind, size); });
+  if (!std::all_of(tried.values.begin(), tried.values.end(), blocks_join)) return false;
   try {
     infer_types(tried);
   } catch (const Error&) {
@@ -88,20 +97,27 @@ class DimShrinker {
   }
 
   Sizes run() {
-    for (bool changed = true; changed;) {
-      changed = false;
-      std::set<int64_t, std::greater<>> bases;
-      for (const auto& [real, small] : sizes_)
-        if (real.first == kDim) bases.insert(small);
-      for (const int64_t base : bases) changed = shrink(base) || changed;
+    // The least first, with all its multiples: a number that one dim takes for itself is one that no other can come to.
+    while (each_base<std::less<>>([this](int64_t base) { return shrink_multiples(base); })) {
+    }
+    while (each_base<std::greater<>>([this](int64_t base) { return shrink_multiples(base) || shrink_alone(base); })) {
     }
     return sizes_;
   }
 
  private:
-  // All multiples of `base` by one factor, the largest first, alone, with the size of heads or with their number; else
-  // dims that equal it, to a number of their own.
-  bool shrink(int64_t base) {
+  template <class Order, class F>
+  bool each_base(const F& f) {
+    std::set<int64_t, Order> bases;
+    for (const auto& [real, small] : sizes_)
+      if (real.first == kDim) bases.insert(small);
+    bool changed = false;
+    for (const int64_t base : bases) changed = f(base) || changed;
+    return changed;
+  }
+
+  // All multiples of `base` by one factor, the largest first, alone, with the size of heads or with their number.
+  bool shrink_multiples(int64_t base) {
     for (int64_t small = 1; small < base; small++) {
       if (base % small != 0) continue;
       const int64_t factor = base / small;
@@ -113,6 +129,11 @@ class DimShrinker {
         if (accept(smaller)) return true;
       }
     }
+    return false;
+  }
+
+  // Dims that equal it, to a number of their own.
+  bool shrink_alone(int64_t base) {
     for (int64_t small = kLeast[kDim]; small < std::min<int64_t>(base, 4 * kLeast[kDim]); small++)
       if (accept([&](Kind kind, int64_t size) { return kind == kDim && size == base ? small : size; })) return true;
     return false;

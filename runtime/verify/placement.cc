@@ -112,15 +112,17 @@ TensorPlacement PlacementFlow::together(const std::vector<const TensorPlacement*
 
 // Stages of a pipeline hold different things; a ring hands on the parts of one.
 TensorPlacement PlacementFlow::arrived(const TensorPlacement& sent, const std::string& axis, int offset) {
-  AxisPlacements result = on_axes(sent.by_axis);
-  for (const size_t a : axes_of(axis)) {
-    if (result[a].kind == PlacementKind::shard && !stages_[a]) {
-      result[a].turn = static_cast<int16_t>((result[a].turn + offset) % sizes_[a]);
-    } else if (result[a].kind != PlacementKind::invariant || stages_[a]) {
-      result[a] = kVarying;
+  const std::vector<size_t> over = axes_of(axis);
+  TensorPlacement result = each_piece(sent, [&](size_t a, AxisPlacement& placement) {
+    if (std::find(over.begin(), over.end(), a) == over.end()) return;
+    if (placement.kind == PlacementKind::shard && !stages_[a]) {
+      placement.turn = static_cast<int16_t>((placement.turn + offset) % sizes_[a]);
+    } else if (placement.kind != PlacementKind::invariant || stages_[a]) {
+      placement = kVarying;
     }
-  }
-  return {id_of(result)};
+  });
+  result.piece_begin = result.piece_count = 0;
+  return result;
 }
 
 std::string PlacementFlow::not_whole(const TensorPlacement& placement) const {
@@ -134,8 +136,17 @@ std::string PlacementFlow::not_whole(const TensorPlacement& placement) const {
 }
 
 std::string PlacementFlow::difference(const TensorPlacement& before, const TensorPlacement& now) const {
+  std::string changed = difference(on_axes(before.by_axis), on_axes(now.by_axis));
+  if (before.layout == now.layout || before.layout < 0 || now.layout < 0) return changed;
+  const Layout &was = layouts_[before.layout], &is = layouts_[now.layout];
+  for (const int64_t begin : borders_of({&was, &is}))
+    if (changed.empty()) changed = difference(on_axes_at(was, begin), on_axes_at(is, begin));
+  return changed;
+}
+
+std::string PlacementFlow::difference(const AxisPlacements& before, const AxisPlacements& now) const {
   for (size_t a = 0; a < axes_.size(); a++) {
-    const AxisPlacement &x = on_axes(before.by_axis)[a], &y = on_axes(now.by_axis)[a];
+    const AxisPlacement &x = before[a], &y = now[a];
     const bool free = x.kind == PlacementKind::unknown || y.kind == PlacementKind::unknown ||
                       x.kind == PlacementKind::zero || y.kind == PlacementKind::zero ||
                       x.kind == PlacementKind::varying || (drifts_[a] && y.differs == Differs::drift);
@@ -186,6 +197,15 @@ void PlacementFlow::by_tensor(OpContext& context, AxisRule rule) {
     for (size_t s = 0; s < (one_by_one ? segments.size() : 1); s++) {
       operands.push_back(on_axes(one_by_one ? placements[s]->by_axis : joined(placements)));
       state.push_back(segments.empty() ? &kNothing : &segments[s].state);
+      if (!one_by_one || placements[s]->layout < 0) continue;
+      const Layout& layout = layouts_[placements[s]->layout];
+      const AxisPlacement on_its_axis = operands.back()[layout.axis];
+      operands.pop_back(), state.pop_back();
+      for (const Piece& piece : layout.pieces) {
+        operands.push_back(on_axes(piece.by_axis));
+        operands.back()[layout.axis] = on_its_axis;
+        state.push_back(&segments[s].state);
+      }
     }
   }
   std::vector<AxisPlacements> results(context.writes.size(), all(kUnknown));
@@ -235,32 +255,37 @@ void PlacementFlow::elementwise(OpContext& context, AxisRule rule) {
             (placement.origin - tensor.byte_offset) / dtype_bytes(tensor.dtype);  // elements before the tensor
       }
     }
-    std::vector<AxisPlacements> results(context.writes.size(), all(kUnknown));
-    for (size_t a = 0; a < axes_.size(); a++) {
-      AxisPlacements reads;
-      for (const ValueState* one : state) reads.push_back(on_axes(one->placement.by_axis)[a]);
-      const AxisOutcome outcome = on_axis(context, rule, a, reads);
-      if (!outcome.problem.empty()) context.report("placement", outcome.problem, *state[outcome.read]);
-      for (size_t w = 0; w < results.size(); w++)
-        results[w][a] = outcome.problem.empty() ? outcome.writes[w] : kUnknown;
-    }
+    const std::vector<TensorPlacement> made = follow_segment(context, rule, state);
     for (size_t w = 0; w < context.writes.size(); w++) {
       const Tensor& tensor = *context.write_tensors[w];
       if (tensor.count() != count) {
-        if (begin == 0) context.writes[w] = whole(tensor, {id_of(results[w])});
+        if (begin == 0) context.writes[w] = whole(tensor, {made[w].by_axis});
         continue;
       }
-      TensorPlacement placement = result;
+      TensorPlacement placement = made[w];
       placement.origin = result.layout < 0 ? 0 : tensor.byte_offset + result.origin * dtype_bytes(tensor.dtype);
-      // What is updated in place holds the same parameters as before, whatever the gradient beside it looks like.
-      const std::vector<TensorId>& reads = context.op.reads;
-      const auto updated = std::find(reads.begin(), reads.end(), context.op.writes[w]);
-      if (updated != reads.end() && state[updated - reads.begin()]->placement.layout >= 0)
-        placement = state[updated - reads.begin()]->placement;
-      placement.by_axis = id_of(results[w]);
+      placement.piece_begin = result.piece_begin, placement.piece_count = result.piece_count;
       context.writes[w].push_back(part(tensor, begin, end, placement));
     }
   }
+}
+
+// What an elementwise op makes of one segment of each of its operands.
+std::vector<TensorPlacement> PlacementFlow::follow_segment(const OpContext& context, AxisRule rule,
+                                                           const std::vector<const ValueState*>& state) {
+  if (std::any_of(state.begin(), state.end(), [](const ValueState* one) { return one->placement.layout >= 0; }))
+    return follow_pieces(context, rule, state);
+  std::vector<AxisPlacements> results(context.writes.size(), all(kUnknown));
+  for (size_t a = 0; a < axes_.size(); a++) {
+    AxisPlacements reads;
+    for (const ValueState* one : state) reads.push_back(on_axes(one->placement.by_axis)[a]);
+    const AxisOutcome outcome = on_axis(context, rule, a, reads);
+    if (!outcome.problem.empty()) context.report("placement", outcome.problem, *state[outcome.read]);
+    for (size_t w = 0; w < results.size(); w++) results[w][a] = outcome.problem.empty() ? outcome.writes[w] : kUnknown;
+  }
+  std::vector<TensorPlacement> placements;
+  for (const AxisPlacements& result : results) placements.push_back({id_of(result)});
+  return placements;
 }
 
 namespace {

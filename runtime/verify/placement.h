@@ -4,6 +4,7 @@
 // two more: zeros, which are all of these, and unknown, which no rule looks at. Surprising fact: a rule sees one axis
 // at a time; axes never interact.
 #pragma once
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@
 namespace prun::verify {
 
 struct OpContext;
+struct ValueState;
 
 // How partial values combine: losses and gradients over axes that divide the data are averaged, all else is added up.
 enum class Combine : uint8_t { any, average, sum, max };
@@ -134,6 +136,7 @@ class PlacementFlow {
  private:
   int id_of(const AxisPlacements& placements);
   int id_of(Layout layout);
+  std::string difference(const AxisPlacements& before, const AxisPlacements& now) const;
   const AxisPlacements& on_axes(int id) const { return by_id_[id]; }
   AxisPlacements all(AxisPlacement placement) const { return AxisPlacements(axes_.size(), placement); }
 
@@ -148,6 +151,17 @@ class PlacementFlow {
   void elementwise(OpContext& context, AxisRule rule);
   void by_tensor(OpContext& context, AxisRule rule);
   AxisOutcome on_axis(const OpContext& context, AxisRule rule, size_t axis, const AxisPlacements& reads);
+  // placement_flat.cc
+  AxisPlacements on_axes_at(const Layout& layout, int64_t element) const;
+  std::vector<int64_t> borders_of(const std::vector<const Layout*>& layouts) const;
+  int joined_pieces(const Layout& layout, AxisPlacement on_its_axis);
+  // Changes what a tensor is on each axis; of a shard of a flat vector, what each of its pieces is.
+  TensorPlacement each_piece(const TensorPlacement& placement,
+                             const std::function<void(size_t, AxisPlacement&)>& change);
+  std::vector<TensorPlacement> follow_segment(const OpContext& context, AxisRule rule,
+                                              const std::vector<const ValueState*>& state);
+  std::vector<TensorPlacement> follow_pieces(const OpContext& context, AxisRule rule,
+                                             const std::vector<const ValueState*>& state);
   // placement_norms.cc
   struct Square;
   std::vector<Square> squares_of(const OpContext& context);

@@ -104,25 +104,15 @@ void PlacementFlow::reduce(OpContext& context, const std::vector<size_t>& axes) 
   const bool weights = averages_weights(*context.body.program, context.op);
   context.writes[0].clear();
   for (const Segment& segment : context.reads[0]) {
-    TensorPlacement placement = segment.state.placement;
-    AxisPlacements result = on_axes(placement.by_axis);
     bool others_differ = false;  // ranks of other programs bring what we do not see here
-    for (const size_t a : axes) {
-      others_differ = others_differ || (stages_[a] && !context.met && result[a].kind == PlacementKind::zero);
-      const std::string problem = reduced(context.op, axes_[a], result[a], weights);
+    TensorPlacement placement = each_piece(segment.state.placement, [&](size_t a, AxisPlacement& one) {
+      if (std::find(axes.begin(), axes.end(), a) == axes.end()) return;
+      others_differ = others_differ || (stages_[a] && !context.met && one.kind == PlacementKind::zero);
+      const std::string problem = reduced(context.op, axes_[a], one, weights);
       if (!problem.empty()) context.report(kPlacementRule, problem, segment.state);
-    }
-    placement.by_axis = others_differ ? 0 : id_of(result);
-    if (placement.layout >= 0) {
-      Layout layout = layouts_[placement.layout];
-      for (Piece& piece : layout.pieces) {
-        AxisPlacements inner = on_axes(piece.by_axis);
-        for (const size_t a : axes) reduced(context.op, axes_[a], inner[a]);
-        piece.by_axis = id_of(inner);
-      }
-      placement.layout = id_of(std::move(layout));
-      placement.origin += to.byte_offset - from.byte_offset;
-    }
+    });
+    if (others_differ) placement.by_axis = 0;
+    if (placement.layout >= 0) placement.origin += to.byte_offset - from.byte_offset;
     const int64_t shift = to.byte_offset - from.byte_offset;
     ValueState state;
     state.placement = placement;

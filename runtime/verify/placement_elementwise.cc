@@ -40,11 +40,16 @@ AxisOutcome elementwise_grad(const AxisView& axis, const AxisPlacements& reads) 
   return product(axis, reads);
 }
 
-// A sum over all ranks' samples becomes their average.
+// With `axis` the division of an average over it: due where a sum over all ranks' samples has become each rank's part.
 AxisOutcome scale(const AxisView& axis, const AxisPlacements& reads) {
   AxisPlacement placement = reads[0];
+  if (!axis("axis") || is(placement, Kind::zero)) return gives({placement});
+  if (!is_shard(placement) || placement.combine != Combine::sum)
+    return bad(0, fmt::format("divides by the ranks of {} for an average over them, and nothing was added up over "
+                              "them: {}",
+                              axis.axis, placement_words(placement)));
   const double factor = axis.context.op.attrs.number("factor", 1) * axis.ranks;
-  if (is_shard(placement) && factor > 0.999 && factor < 1.001) placement.combine = Combine::any;
+  if (factor > 0.999 && factor < 1.001) placement.combine = Combine::any;
   return gives({placement});
 }
 

@@ -59,6 +59,7 @@ void Values::receive(StreamCursor at) {
     for (const Segment& segment : message) {
       ValueState state;
       state.placement = flow_.arrived(segment.state.placement, context.op.axis, offset);
+      if (state.placement.layout >= 0) state.placement.origin += shift;
       context.writes[0].push_back({segment.begin + shift, segment.end + shift, state});
     }
   }

@@ -197,9 +197,12 @@ std::vector<Case> attention_block_cases() {
   return out;
 }
 
-std::vector<Case> row_cases() {
-  std::vector<Case> out;
-  using Sizes = std::vector<std::pair<int64_t, int64_t>>;
+namespace {
+
+using Sizes = std::vector<std::pair<int64_t, int64_t>>;
+
+// A norm, a bias and a loss of rows.
+void add_rows(std::vector<Case>& out) {
   for (auto [rows, n] :
        Sizes{{1, 1}, {3, 5}, {7, 33}, {17, 257}, {130, 24}, {67, 136}, {37, 1024}, {2, 2056}, {1, 12296}}) {
     const Slot x{T, {rows, n}}, vector{T, {n}}, grad{F32, {n}}, statistic{F32, {rows}};
@@ -248,7 +251,10 @@ std::vector<Case> row_cases() {
                 {top, sum, finish});
     }
   }
-  // A residual and a norm as one: each way in which a kernel holds a row.
+}
+
+// A residual and a norm as one: each way in which a kernel holds a row.
+void add_residual_norms(std::vector<Case>& out) {
   for (auto [rows, n] : Sizes{{7, 33}, {130, 24}, {37, 1024}, {1, 12296}}) {
     Family f(out, {{"x residual y sum dy dsum dx dx_alone", {T, {rows, n}}},
                    {"gamma beta", {T, {n}}},
@@ -264,6 +270,9 @@ std::vector<Case> row_cases() {
           {"layernorm x gamma beta > y mean rstd"},
           {"layernorm_grad x dy gamma mean rstd > dx_alone dgamma dbeta", "add dsum dx_alone > dx"});
   }
+}
+
+void add_tables(std::vector<Case>& out) {
   for (int64_t d : {1, 7, 33, 40}) {
     Family f(out, {{"tokens", {I32, {3, 5}, 0, 11}},
                    {"of_four_ranks", {I32, {3, 5}, 0, 44}},
@@ -298,6 +307,15 @@ std::vector<Case> row_cases() {
     f.add("embedding_grad of many tokens",
           {"embedding_grad tokens y > dtable dpositions", make_attrs({{"vocab", vocab}, {"positions", 1400}})}, 1e-5);
   }
+}
+
+}  // namespace
+
+std::vector<Case> row_cases() {
+  std::vector<Case> out;
+  add_rows(out);
+  add_residual_norms(out);
+  add_tables(out);
   return out;
 }
 

@@ -178,6 +178,34 @@ function cases.turned_heads_uneven()
   end)
 end
 
+-- What tensor parallelism has split is another part on each rank, so that nothing over tp is due for it.
+function cases.parts_averaged()
+  return { "dp", "tp" }, gpt(), { prun.tensor_parallel {}, reduces("mine", {}, function(unit, opt)
+    average(unit, opt)
+    if arg.wrong and #unit:find "token" > 0 then prun.all_reduce(unit.grads, { axis = "tp", op = "avg" }) end
+  end) }
+end
+
+-- A shard of a flat vector has columns, rows and what every rank of tp has, too, side by side.
+local function of_shards(op)
+  return { "dp", "tp" }, gpt(), { prun.tensor_parallel { sequence = true }, prun.strategy("mine", { axis = "dp" },
+    function(unit, opt)
+      local full
+      local function gather() full = prun.all_gather(unit.params, { axis = opt.axis }) end
+      unit.params:flat():place { [opt.axis] = "S(0)" }
+      unit:before("forward", gather)
+      unit:after("forward", function() prun.free(full) end)
+      unit:before("backward", function() prun.ensure(full, gather) end)
+      unit:after("backward", function()
+        prun.free(full)
+        prun.reduce_scatter(unit.grads, { axis = opt.axis, op = "avg", into = unit.grad_shard })
+        if arg.wrong then prun.all_reduce(unit.grad_shard, { axis = "tp", op = op }) end
+      end)
+    end) {} }
+end
+function cases.shards_of_parts_averaged() return of_shards "avg" end
+function cases.shards_of_parts_added() return of_shards "sum" end
+
 local axes, model, strategies, data = cases[arg.case]()
 for i, axis in ipairs(axes) do axes[i] = { axis, arg.n } end
 return prun.plan {

@@ -237,6 +237,7 @@ const std::vector<std::pair<const char*, int>> kTwins = {
     {"blocks_of_halves", 4},   {"kv_blocks_of_queries", 4},      {"cuts_added", 4},
     {"cuts_gated", 4},         {"blocks_into_rows", 4},          {"blocks_into_a_plain_layer", 4},
     {"blocks_dropped_out", 4}, {"blocks_of_a_vocabulary", 4},    {"turned_heads_uneven", 4},
+    {"parts_averaged", 4},     {"shards_of_parts_averaged", 4},  {"shards_of_parts_added", 4},
 };
 
 std::vector<ProductCase> twins() {

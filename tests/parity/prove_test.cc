@@ -109,6 +109,9 @@ TEST(Prove, WrongPlansAreTold) {
       {"stages_averaged", 4, {"arg.wrong and \"pp\"", "'layer3.linear.", ""}},
       {"experts_averaged", 2, {"unit:every(1", "'block1.moe.down.weight' on rank 0", ""}},
       {"columns_averaged", 4, {"arg.wrong and \"tp\"", "'head.logits.weight' on rank 0", ""}},
+      {"parts_averaged", 4, {"arg.wrong and #unit:find", "the gradient of 'embed.position.weight' on rank 0", ""}},
+      {"shards_of_parts_averaged", 4, {"if arg.wrong", "the gradient of 'head.logits.weight' on rank 0", ""}},
+      {"shards_of_parts_added", 4, {"if arg.wrong", "the gradient of 'head.logits.weight' on rank 0", ""}},
   };
   for (const Wrong& wrong : cases) {
     const Proof right = proof_of("tests/parity/laws.lua", wrong.ranks, {{"case", wrong.name}});

@@ -223,8 +223,9 @@ std::vector<Before> split_loss_before() {
   return {{"cross_entropy_max", {2}, {0}}, {"cross_entropy_sums", {2, 3, 0}, {1}}};
 }
 
-const std::vector<Case>& cases() {
-  static const std::vector<Case> list = {
+// Of layers.
+std::vector<Case> layer_cases() {
+  return {
       {"linear", "linear", {{{2, 3, 5}}, {{5, 7}}}},
       {"linear with a bias", "linear", {{{3, 5}}, {{5, 2}}, {{2}}}},
       {"linear transposed", "linear", {{{3, 5}}, {{7, 5}}, {{7}}}, transpose()},
@@ -273,6 +274,12 @@ const std::vector<Case>& cases() {
        make_attrs({{"batch", 2}, {"tokens", 3}})},
       {"expert_linear", "expert_linear", {{{2, 3, 5}}, {{2, 5, 4}}}},
       {"expert_linear, only the weight", "expert_linear", {unwanted({2, 3, 5}), {{2, 5, 4}}}},
+  };
+}
+
+// Of losses, and of what stands between layers.
+std::vector<Case> loss_and_elementwise_cases() {
+  return {
       {"cross_entropy", "cross_entropy", {{{2, 3, 7}}, integers({2, 3}, 7)}, scaled(0.3)},
       {"cross_entropy_finish", "cross_entropy_finish", split_loss(), scaled(0.3), {1, 0, 2, 3}, split_loss_before()},
       {"cross_entropy_finish with padding",
@@ -304,7 +311,12 @@ const std::vector<Case>& cases() {
       {"cast", "cast", {{{3, 5}}}, text("dtype", "f64")},
       {"copy", "copy", {{{3, 5}}}},
   };
-  return list;
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> all = layer_cases();
+  for (Case& one : loss_and_elementwise_cases()) all.push_back(std::move(one));
+  return all;
 }
 
 TEST(Gradient, EveryRuleAgreesWithFiniteDifferences) {

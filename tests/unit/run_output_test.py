@@ -53,6 +53,26 @@ def on_terminal(columns, out=None, **changes):
 PLAIN_STEP = r"(?m)^step [15]/5  loss 5\."
 
 
+class Proof(unittest.TestCase):
+    """--prove of a run: before any rank starts."""
+
+    def test_what_is_proven_trains(self):
+        result = subprocess.run(command("--prove", steps=2), capture_output=True, text=True)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertRegex(result.stderr, r"\Aproven: equals one rank to \d+e-1\d \(dp=2, .* parameters\)\n")
+        self.assertIn("2 steps", result.stderr)
+
+    def test_what_differs_starts_no_rank(self):
+        with tempfile.TemporaryDirectory() as folder:
+            metrics = f"{folder}/metrics"
+            plan = f"{TOP}/tests/errors/files/strategies.lua"
+            words = [PRUN, plan, "--nproc", "2", "--prove", "--set", "case=drifts_unsaid", "--metrics", metrics]
+            result = subprocess.run(words, capture_output=True, text=True)
+            self.assertEqual(result.returncode, 3, result.stderr)
+            self.assertIn("averages weights between steps, which one rank has no need of", result.stderr)
+            self.assertFalse(os.path.exists(metrics) and os.path.getsize(metrics))
+
+
 class Terminal(unittest.TestCase):
     def test_the_live_line_is_redrawn_and_fits(self):
         shown = on_terminal(40, TERM="xterm")

@@ -1,0 +1,120 @@
+// Shards of flat vectors: a shard holds other parameters on other ranks, which may be spread differently over the other
+// axes, so that what holds for it must hold for each of them.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "verify/values.h"
+
+namespace prun::verify {
+
+// The part of `layout` that begins at an element; padding is zeros.
+AxisPlacements PlacementFlow::on_axes_at(const Layout& layout, int64_t element) const {
+  auto piece = std::upper_bound(layout.pieces.begin(), layout.pieces.end(), element,
+                                [](int64_t at, const Piece& one) { return at < one.begin; });
+  if (piece != layout.pieces.begin() && element < (--piece)->end) return on_axes(piece->by_axis);
+  return all(kZero);
+}
+
+std::vector<int64_t> PlacementFlow::borders_of(const std::vector<const Layout*>& layouts) const {
+  std::vector<int64_t> borders;
+  for (const Layout* layout : layouts)
+    for (const Piece& piece : layout->pieces) borders.insert(borders.end(), {piece.begin, piece.end});
+  std::sort(borders.begin(), borders.end());
+  borders.erase(std::unique(borders.begin(), borders.end()), borders.end());
+  return borders;
+}
+
+// What the pieces are together, on all axes but the one over which the vector is sharded.
+int PlacementFlow::joined_pieces(const Layout& layout, AxisPlacement on_its_axis) {
+  std::vector<TensorPlacement> of_pieces;
+  for (const Piece& piece : layout.pieces) of_pieces.push_back({piece.by_axis});
+  std::vector<const TensorPlacement*> placements;
+  for (const TensorPlacement& placement : of_pieces) placements.push_back(&placement);
+  AxisPlacements result = placements.empty() ? all(kZero) : on_axes(joined(placements));
+  result[layout.axis] = on_its_axis;
+  return id_of(result);
+}
+
+TensorPlacement PlacementFlow::each_piece(const TensorPlacement& placement,
+                                          const std::function<void(size_t, AxisPlacement&)>& change) {
+  AxisPlacements outer = on_axes(placement.by_axis);
+  TensorPlacement result = placement;
+  if (placement.layout < 0) {
+    for (size_t a = 0; a < axes_.size(); a++) change(a, outer[a]);
+    result.by_axis = id_of(outer);
+    return result;
+  }
+  Layout layout = layouts_[placement.layout];
+  change(static_cast<size_t>(layout.axis), outer[layout.axis]);
+  for (Piece& piece : layout.pieces) {
+    AxisPlacements inner = on_axes(piece.by_axis);
+    for (size_t a = 0; a < axes_.size(); a++)
+      if (static_cast<int>(a) != layout.axis) change(a, inner[a]);
+    piece.by_axis = id_of(inner);
+  }
+  result.by_axis = joined_pieces(layout, outer[layout.axis]);
+  result.layout = id_of(std::move(layout));
+  return result;
+}
+
+// Operands of an elementwise op, one segment of each: those that are shards of one flat vector, piece by piece.
+std::vector<TensorPlacement> PlacementFlow::follow_pieces(const OpContext& context, AxisRule rule,
+                                                          const std::vector<const ValueState*>& state) {
+  std::vector<const Layout*> of_operands(state.size(), nullptr), layouts;
+  const Layout* first = nullptr;
+  for (size_t r = 0; r < state.size(); r++) {
+    if (state[r]->placement.layout < 0) continue;
+    const Layout* layout = &layouts_[state[r]->placement.layout];
+    if (first == nullptr) first = layout;
+    if (layout->axis != first->axis || layout->elements != first->elements) continue;
+    of_operands[r] = layout;
+    layouts.push_back(layout);
+  }
+  std::vector<int64_t> borders = borders_of(layouts);
+  if (borders.size() < 2) borders = {0, 1};
+  const size_t axis = first->axis;
+  const int axis_number = first->axis;
+  const int64_t elements = first->elements;
+  const std::vector<TensorId>& reads = context.op.reads;
+  std::vector<std::vector<Piece>> pieces(context.writes.size());
+  std::vector<AxisPlacement> on_its_axis(context.writes.size());
+  for (size_t i = 0; i + 1 < borders.size(); i++) {
+    std::vector<AxisPlacements> operands;
+    for (size_t r = 0; r < state.size(); r++) {
+      const AxisPlacements& outer = on_axes(state[r]->placement.by_axis);
+      operands.push_back(of_operands[r] ? on_axes_at(*of_operands[r], borders[i]) : outer);
+      operands.back()[axis] = outer[axis];
+    }
+    std::vector<AxisPlacements> results(context.writes.size(), all(kUnknown));
+    for (size_t a = 0; a < axes_.size(); a++) {
+      AxisPlacements here;
+      for (const AxisPlacements& operand : operands) here.push_back(operand[a]);
+      const AxisOutcome outcome = on_axis(context, rule, a, here);
+      if (!outcome.problem.empty()) context.report("placement", outcome.problem, *state[outcome.read]);
+      for (size_t w = 0; w < results.size(); w++) {
+        AxisPlacement made = outcome.problem.empty() ? outcome.writes[w] : kUnknown;
+        // What is updated in place holds the same parameters as before, whatever the gradient beside it looks like.
+        const size_t updated = std::find(reads.begin(), reads.end(), context.op.writes[w]) - reads.begin();
+        if (made.kind == PlacementKind::unknown && updated < reads.size() && of_operands[updated])
+          made = operands[updated][a];
+        results[w][a] = made;
+      }
+    }
+    for (size_t w = 0; w < results.size(); w++) {
+      on_its_axis[w] = results[w][axis];
+      results[w][axis] = kInvariant;
+      pieces[w].push_back({borders[i], borders[i + 1], id_of(results[w])});
+    }
+  }
+  std::vector<TensorPlacement> placements;
+  for (size_t w = 0; w < pieces.size(); w++) {
+    Layout layout{axis_number, elements, std::move(pieces[w])};
+    TensorPlacement placement{joined_pieces(layout, on_its_axis[w])};
+    placement.layout = id_of(std::move(layout));
+    placements.push_back(placement);
+  }
+  return placements;
+}
+
+}  // namespace prun::verify
