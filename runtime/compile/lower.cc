@@ -21,7 +21,7 @@ void StepBuilder::lower(const Node& node, const ScheduleStep& step) {
   if (node.op == &ops::ring_attention || node.op == &ops::ring_attention_grad) return lower_ring(node, step);
   Op op = emitter_.op(*node.op, {}, {}, step, node.site, state_.graph.calls[node.call].unit);
   op.attrs = node.attrs;
-  op.attrs.values().erase("again");
+  op.attrs.erase("again");
   if (op.is(ops::dropout)) {  // the mask depends on the sample's place in the whole batch
     const int64_t samples = state_.graph.values[node.inputs[0]].type.shape.front();
     int64_t ranks = 1;
@@ -42,8 +42,8 @@ void StepBuilder::lower(const Node& node, const ScheduleStep& step) {
   }
   if (op.communicates()) {
     const std::string axis = op.axis = op.attrs.text("axis");
-    op.attrs.values().erase("axis");
-    op.attrs.values().erase("gradient");
+    op.attrs.erase("axis");
+    op.attrs.erase("gradient");
     emitter_.communicate(axis, std::move(op));
   } else {
     emitter_.compute(std::move(op));

@@ -69,12 +69,7 @@ class Packer {
       if (life.computes_only()) {
         of_others.collect(life.first, life.last, taken);
       } else {
-        for (int bucket = life.first_position / kPositionsABucket; bucket <= life.last_position / kPositionsABucket;
-             ++bucket)
-          for (BufferId other : others[bucket])
-            if (!disjoint(b, other))
-              in_the_way.add(program_.buffers[other].offset - base,
-                             program_.buffers[other].offset - base + bytes(other));
+        in_the_way = ByteRuns(runs_in_the_way(b, others, base));
         taken.push_back(&in_the_way);
       }
       const int64_t at = lowest_place(taken, bytes(b));
@@ -82,9 +77,7 @@ class Packer {
       end = std::max(end, at + bytes(b));
       (life.computes_only() ? of_compute : of_others).take(life.first, life.last, at, at + bytes(b));
       if (life.computes_only()) continue;
-      for (int bucket = life.first_position / kPositionsABucket; bucket <= life.last_position / kPositionsABucket;
-           ++bucket)
-        others[bucket].push_back(b);
+      for (int bucket = first_bucket(b); bucket <= last_bucket(b); ++bucket) others[bucket].push_back(b);
     }
     return end;
   }
@@ -93,6 +86,21 @@ class Packer {
   int64_t bytes(BufferId b) const { return program_.buffers[b].bytes; }
   int ops_on(StreamId s) const {
     return s < body_.streams.next() ? static_cast<int>(std::ssize(body_.streams[s].ops)) : 0;
+  }
+
+  int first_bucket(BufferId b) const { return lives_[b].first_position / kPositionsABucket; }
+  int last_bucket(BufferId b) const { return lives_[b].last_position / kPositionsABucket; }
+
+  // Where the buffers lie that are in the way of one that streams beside the compute stream touch, too.
+  ByteRuns::Runs runs_in_the_way(BufferId b, const std::vector<std::vector<BufferId>>& others, int64_t base) const {
+    ByteRuns::Runs runs;
+    for (int bucket = first_bucket(b); bucket <= last_bucket(b); ++bucket)
+      for (BufferId other : others[bucket]) {
+        const bool seen = bucket > std::max(first_bucket(b), first_bucket(other));
+        const int64_t at = program_.buffers[other].offset - base;
+        if (!seen && !disjoint(b, other)) runs.emplace_back(at, at + bytes(other));
+      }
+    return runs;
   }
 
   static void touch(Life& life, StreamId stream, int index) {

@@ -6,24 +6,52 @@
 
 namespace prun {
 
-void ByteRuns::add(int64_t begin, int64_t end) {
-  auto first = std::partition_point(runs_.begin(), runs_.end(), [&](const auto& run) { return run.second < begin; });
+namespace {
+
+// Adds a run to others in order, which are one where less than `gap` bytes, or nothing, lie between them.
+void add_run(ByteRuns::Runs& runs, int64_t begin, int64_t end, int64_t gap) {
+  auto first =
+      std::partition_point(runs.begin(), runs.end(), [&](const auto& run) { return run.second + gap < begin; });
   auto last = first;
-  for (; last != runs_.end() && last->first <= end; ++last) {
+  for (; last != runs.end() && last->first <= end + gap; ++last) {
     begin = std::min(begin, last->first);
     end = std::max(end, last->second);
   }
   if (first == last) {
-    runs_.insert(first, {begin, end});
+    runs.insert(first, {begin, end});
     return;
   }
   *first = {begin, end};
-  runs_.erase(first + 1, last);
+  runs.erase(first + 1, last);
+}
+
+ByteRuns::Runs joined(const ByteRuns::Runs& in_order, int64_t gap) {
+  ByteRuns::Runs runs;
+  for (const auto& [begin, end] : in_order) {
+    if (runs.empty() || runs.back().second + gap < begin)
+      runs.emplace_back(begin, end);
+    else
+      runs.back().second = std::max(runs.back().second, end);
+  }
+  return runs;
+}
+
+}  // namespace
+
+ByteRuns::ByteRuns(Runs any_order) {
+  std::sort(any_order.begin(), any_order.end());
+  runs_ = joined(any_order, 0);
+}
+
+void ByteRuns::add(int64_t begin, int64_t end) {
+  add_run(runs_, begin, end, 0);
+  if (wanted_ > 0) add_run(wide_, begin, end, wanted_ - 1);
 }
 
 int64_t ByteRuns::free_place(int64_t from, int64_t bytes) const {
-  auto run = std::partition_point(runs_.begin(), runs_.end(), [&](const auto& one) { return one.second <= from; });
-  for (; run != runs_.end() && run->first < from + bytes; ++run) from = run->second;
+  if (bytes != wanted_) wide_ = joined(runs_, bytes - 1), wanted_ = bytes;
+  auto run = std::partition_point(wide_.begin(), wide_.end(), [&](const auto& one) { return one.second <= from; });
+  for (; run != wide_.end() && run->first < from + bytes; ++run) from = run->second;
   return from;
 }
 

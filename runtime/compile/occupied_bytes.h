@@ -14,12 +14,19 @@ namespace prun {
 // Disjoint runs of bytes, in order; runs that touch are one.
 class ByteRuns {
  public:
+  using Runs = std::vector<std::pair<int64_t, int64_t>>;
+  ByteRuns() = default;
+  explicit ByteRuns(Runs any_order);
+
   void add(int64_t begin, int64_t end);
   // The lowest place at or above `from` where `bytes` are free.
   int64_t free_place(int64_t from, int64_t bytes) const;
 
  private:
-  std::vector<std::pair<int64_t, int64_t>> runs_;
+  Runs runs_;
+  // The same without gaps of less than `wanted_` bytes, what was last asked for: buffers come sorted by size.
+  mutable Runs wide_;
+  mutable int64_t wanted_ = 0;
 };
 
 class OccupiedBytes {

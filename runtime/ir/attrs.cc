@@ -19,33 +19,50 @@ const T* find(const std::map<std::string, Attr>& values, const std::string& name
 
 }  // namespace
 
+const Attrs::Values& Attrs::values() const {
+  static const Values kNone;
+  return values_ ? *values_ : kNone;
+}
+
+Attrs::Values& Attrs::own() {
+  if (!values_)
+    values_ = std::make_shared<Values>();
+  else if (values_.use_count() > 1)
+    values_ = std::make_shared<Values>(*values_);
+  return *values_;
+}
+
+void Attrs::erase(const std::string& name) {
+  if (has(name)) own().erase(name);
+}
+
 int64_t Attrs::integer(const std::string& name, int64_t fallback) const {
-  const int64_t* value = find<int64_t>(values_, name);
+  const int64_t* value = find<int64_t>(values(), name);
   return value ? *value : fallback;
 }
 
 double Attrs::number(const std::string& name, double fallback) const {
-  auto it = values_.find(name);
-  if (it == values_.end()) return fallback;
+  auto it = values().find(name);
+  if (it == values().end()) return fallback;
   if (const int64_t* whole = std::get_if<int64_t>(&it->second)) return static_cast<double>(*whole);
-  return *find<double>(values_, name);
+  return *find<double>(values(), name);
 }
 
 std::string Attrs::text(const std::string& name, const std::string& fallback) const {
-  const std::string* value = find<std::string>(values_, name);
+  const std::string* value = find<std::string>(values(), name);
   return value ? *value : fallback;
 }
 
 std::vector<int64_t> Attrs::integers(const std::string& name) const {
-  const auto* value = find<std::vector<int64_t>>(values_, name);
+  const auto* value = find<std::vector<int64_t>>(values(), name);
   return value ? *value : std::vector<int64_t>();
 }
 
 std::vector<double> Attrs::numbers(const std::string& name) const {
-  auto it = values_.find(name);
-  if (it == values_.end()) return {};
+  auto it = values().find(name);
+  if (it == values().end()) return {};
   if (const auto* whole = std::get_if<std::vector<int64_t>>(&it->second)) return {whole->begin(), whole->end()};
-  return *find<std::vector<double>>(values_, name);
+  return *find<std::vector<double>>(values(), name);
 }
 
 std::string attr_text(const Attr& attr) {

@@ -43,12 +43,6 @@ std::optional<RedOp> parse_redop(std::string_view name) {
   return std::nullopt;
 }
 
-int64_t element_count(const Shape& shape) {
-  int64_t n = 1;
-  for (int64_t dim : shape) n *= dim;
-  return n;
-}
-
 bool is_countable(const Shape& shape) {
   double n = 1;
   for (int64_t dim : shape) n *= static_cast<double>(dim);

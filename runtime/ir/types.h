@@ -20,7 +20,11 @@ std::string_view redop_name(RedOp op);
 std::optional<RedOp> parse_redop(std::string_view name);
 
 using Shape = std::vector<int64_t>;  // row-major, outermost dim first; a scalar is {}
-int64_t element_count(const Shape& shape);
+inline int64_t element_count(const Shape& shape) {
+  int64_t n = 1;
+  for (const int64_t dim : shape) n *= dim;
+  return n;
+}
 // Of a program's tensor, a flat vector of all parameters among them: at most 2^60 bytes; else none.
 std::optional<int64_t> byte_count(Dtype dtype, const Shape& shape);
 // Whether a model or its data may have a tensor of this shape: 2^46 elements, so that no sum of their bytes can leave

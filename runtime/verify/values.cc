@@ -99,13 +99,14 @@ void Values::meet(const std::vector<StreamCursor>& members) {
 // made.
 void Values::check_repeated(int id, const OpContext& context) {
   const Op& op = context.op;
-  if (is_optimizer(op)) return;
+  const auto is_updated = [&](TensorId read) {
+    return std::find(op.writes.begin(), op.writes.end(), read) != op.writes.end();
+  };
+  if (is_optimizer(op) || std::none_of(op.reads.begin(), op.reads.end(), is_updated)) return;
   std::vector<int64_t> key = {reinterpret_cast<int64_t>(op.def)};
   for (const char letter : op.axis) key.push_back(letter);
-  bool in_place = false;
   for (size_t i = 0; i < op.reads.size(); i++) {
-    const bool updated = std::find(op.writes.begin(), op.writes.end(), op.reads[i]) != op.writes.end();
-    in_place = in_place || updated;
+    const bool updated = is_updated(op.reads[i]);
     key.push_back(context.read_tensors[i]->buffer);
     int last = -1;
     for (const Segment& segment : context.reads[i]) {
@@ -115,7 +116,6 @@ void Values::check_repeated(int id, const OpContext& context) {
     }
     key.push_back(-1);
   }
-  if (!in_place) return;
   const auto [known, fresh] = classes_[id].in_place.try_emplace(std::move(key), context.ref);
   if (fresh) return;
   findings_.add(

@@ -9,6 +9,7 @@ local arg = prun.args {
   optimizer = "adamw",
   dtype = "f32",
   clip = 1.0,
+  evaluates = false,
 }
 
 return prun.plan {
@@ -18,6 +19,7 @@ return prun.plan {
   strategy  = { prun[arg.strategy] { axis = "dp", offload = arg.offload, offload_piece = arg.piece,
                                      offload_ahead = arg.ahead } },
   optimizer = prun[arg.optimizer] { lr = 1e-2, clip = arg.clip },
+  eval      = arg.evaluates and prun.eval { every = 2, batches = 1 } or nil,
   steps     = 6,
   dtype     = arg.dtype,
   reduce    = "rank_order",

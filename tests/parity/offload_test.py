@@ -8,7 +8,7 @@ import unittest
 
 PRUN = sys.argv[1]
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-from program_text import check, losses  # noqa: E402
+from program_text import check, losses, steps  # noqa: E402
 
 PLAN = "tests/parity/offload.lua"
 
@@ -21,6 +21,15 @@ class Offload(unittest.TestCase):
                 here = losses(PRUN, PLAN, 2, **settings)
                 self.assertEqual(len(here), 6)
                 self.assertEqual(here, losses(PRUN, PLAN, 2, offload="optimizer", piece="4 KiB", **settings))
+
+    def test_evaluations_read_what_updates_on_the_host_leave(self):
+        for strategy in ("zero1", "zero2", "zero3"):
+            with self.subTest(strategy=strategy):
+                settings = dict(strategy=strategy, dtype="bf16", evaluates="true")
+                here, away = ([(step["loss"], step.get("eval_loss")) for step in steps(PRUN, PLAN, 2, **settings, **more)]
+                              for more in ({}, dict(offload="optimizer", piece="4 KiB")))
+                self.assertEqual(sum(evaluated is not None for _, evaluated in here), 3)
+                self.assertEqual(here, away)
 
     def test_queue_devices_copy_in_order(self):
         for dtype in ("f32", "bf16"):

@@ -15,7 +15,7 @@
 namespace prun::test {
 
 Job parity_job(int ranks, const Settings& settings, const std::string& device_name, const std::string& plan_path,
-               bool fused) {
+               bool fused, int64_t check_replicas) {
   ScriptOptions script;
   script.plan_path = PRUN_SOURCE_DIR "/" + plan_path;
   script.lua_dir = PRUN_SOURCE_DIR "/lua";
@@ -25,6 +25,7 @@ Job parity_job(int ranks, const Settings& settings, const std::string& device_na
   const std::unique_ptr<Device> device = open_device(device_name);
   CompileOptions options;
   options.device = device_name;
+  options.check_replicas = check_replicas;
   options.workspace_bytes = [&](const Program& program, const Op& op) { return device->workspace_bytes(program, op); };
   options.fuses = [&, fused](std::string_view kind) { return fused || device->fuses(kind); };
   Job job = compile(plan, options);

@@ -97,8 +97,9 @@ Job build_job(const Options& options, int ranks, Plan* read) {
   compile_options.checkpoint_every = steps_between_checkpoints(options, plan);
   compile_options.first_step = options.checkpoint.first_step;
   compile_options.check_replicas = options.check_replicas;
-  compile_options.workspace_bytes = [&](const Program& program, const Op& op) {
-    return device->workspace_bytes(program, op, threads_per_rank(options.launch.nproc));
+  const int threads = threads_per_rank(options.launch.nproc);
+  compile_options.workspace_bytes = [&, threads](const Program& program, const Op& op) {
+    return device->workspace_bytes(program, op, threads);
   };
   compile_options.fuses = [&](std::string_view kind) { return device->fuses(kind); };
   if (options.time_passes || !options.after.empty())

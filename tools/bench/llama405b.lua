@@ -1,0 +1,20 @@
+-- The shape of Llama 3.1 405B (Dubey et al. 2024) on 16,384 ranks: to plan and to prove, not to run.
+local prun = require "prun"
+
+local arg = prun.args { pp = 16, tp = 8, micro = 128 }
+
+return prun.plan {
+  mesh      = prun.mesh { pp = arg.pp, dp = prun.rest, tp = arg.tp },
+  model     = prun.models.llama {
+    vocab = 128256, layers = 126, width = 16384, heads = 128, kv_heads = 8, hidden = 53248, context = 8192, base = 500000,
+  },
+  data      = prun.data.bytes { path = "text/sample.txt", batch = prun.world // (arg.pp * arg.tp) * arg.micro },
+  strategy  = {
+    prun.pipeline { axis = "pp" },
+    prun.tensor_parallel { axis = "tp", sequence = true },
+    prun.zero1 { axis = "dp" },
+  },
+  optimizer = prun.adamw { lr = 8e-5, clip = 1.0 },
+  micro     = arg.micro,
+  dtype     = "bf16",
+}
