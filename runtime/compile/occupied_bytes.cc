@@ -48,11 +48,9 @@ void ByteRuns::add(int64_t begin, int64_t end) {
   if (wanted_ > 0) add_run(wide_, begin, end, wanted_ - 1);
 }
 
-int64_t ByteRuns::free_place(int64_t from, int64_t bytes) const {
+const ByteRuns::Runs& ByteRuns::around(int64_t bytes) const {
   if (bytes != wanted_) wide_ = joined(runs_, bytes - 1), wanted_ = bytes;
-  auto run = std::partition_point(wide_.begin(), wide_.end(), [&](const auto& one) { return one.second <= from; });
-  for (; run != wide_.end() && run->first < from + bytes; ++run) from = run->second;
-  return from;
+  return wide_;
 }
 
 OccupiedBytes::OccupiedBytes(int instants) {
@@ -100,12 +98,28 @@ void OccupiedBytes::collect(size_t node, int low, int high, int first, int last,
   collect(2 * node + 1, middle + 1, high, first, last, taken);
 }
 
+// Goes through the runs of all in the order of their begins, past those that end before the place found so far.
 int64_t lowest_place(const std::vector<const ByteRuns*>& taken, int64_t bytes) {
+  struct Rest {
+    const std::pair<int64_t, int64_t>*next, *end;
+    bool operator<(const Rest& other) const { return next->first > other.next->first; }  // the first begin on top
+  };
+  std::vector<Rest> rests;
+  for (const ByteRuns* one : taken) {
+    const ByteRuns::Runs& runs = one->around(bytes);
+    if (!runs.empty()) rests.push_back({runs.data(), runs.data() + runs.size()});
+  }
+  std::make_heap(rests.begin(), rests.end());
   int64_t at = 0;
-  for (size_t i = 0, agreed = 0; agreed < taken.size(); i = i + 1 < taken.size() ? i + 1 : 0) {
-    const int64_t here = taken[i]->free_place(at, bytes);
-    agreed = here == at ? agreed + 1 : 1;
-    at = here;
+  while (!rests.empty() && rests.front().next->first < at + bytes) {
+    std::pop_heap(rests.begin(), rests.end());
+    Rest& rest = rests.back();
+    at = std::max(at, rest.next->second);
+    rest.next = std::partition_point(rest.next + 1, rest.end, [at](const auto& run) { return run.second <= at; });
+    if (rest.next == rest.end)
+      rests.pop_back();
+    else
+      std::push_heap(rests.begin(), rests.end());
   }
   return at;
 }

@@ -19,12 +19,12 @@ class ByteRuns {
   explicit ByteRuns(Runs any_order);
 
   void add(int64_t begin, int64_t end);
-  // The lowest place at or above `from` where `bytes` are free.
-  int64_t free_place(int64_t from, int64_t bytes) const;
+  // The runs, those as one between which less than `bytes` are free.
+  const Runs& around(int64_t bytes) const;
 
  private:
   Runs runs_;
-  // The same without gaps of less than `wanted_` bytes, what was last asked for: buffers come sorted by size.
+  // Around `wanted_` bytes, what was last asked for: buffers come sorted by size.
   mutable Runs wide_;
   mutable int64_t wanted_ = 0;
 };
