@@ -29,7 +29,7 @@ json table_to_json(lua_State* L, int table, int depth) {
   if (depth > kMaxDepth) throw plan_error("a table that contains itself cannot be part of a plan");
   luaL_checkstack(L, 8, nullptr);
   lua_Unsigned length = lua_rawlen(L, table);
-  std::map<std::string, json> fields;
+  json::object_t fields;  // another map would be copied, with all that lies below
   bool has_other_keys = false;
   lua_pushnil(L);
   while (lua_next(L, table)) {
