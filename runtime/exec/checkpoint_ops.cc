@@ -26,12 +26,19 @@ std::unique_ptr<Kernel> kernel(Run run) {
 }
 
 // All parts of one tensor of the program; what no part covers is padding, which init leaves zero, too.
-void load(checkpoint::Reader& reader, const RankMemory& memory, TensorId of, TensorId into) {
+void load(const CheckpointServices& from, const RankMemory& memory, TensorId of, TensorId into) {
   const Program& program = *memory.program;
   std::byte* to = static_cast<std::byte*>(memory.data(into));
   std::memset(to, 0, static_cast<size_t>(program.tensors[into].bytes()));
-  for (const StateTensor& state : program.state)
-    if (state.tensor == of) reader.read(program, state, memory.rank, to);
+  for (const StateTensor& state : program.state) {
+    if (state.tensor != of) continue;
+    if (from.reader != nullptr) {
+      from.reader->read(program, state, memory.rank, to);
+      continue;
+    }
+    for (const Box& box : held_boxes(program, state, memory.rank))
+      from.weights->read_box(state.name, box, program.tensors[into].dtype, to);
+  }
 }
 
 bool keeps_checkpoints(const Program& program) {
@@ -51,6 +58,10 @@ std::shared_ptr<CheckpointServices> open_checkpoints(const CheckpointOptions& op
   if (!options.folder.empty())
     services->writer = std::make_unique<checkpoint::Writer>(options, program, rank, std::move(aborted));
   if (options.resume.empty()) return services;
+  if (options.weights_only) {
+    services->weights = std::make_unique<checkpoint::Weights>(checkpoint::open_weights(options.resume));
+    return services;
+  }
   services->reader = std::make_unique<checkpoint::Reader>(options.resume);
   if (services->reader->index().step != program.schedule.first)
     throw Error(Exit::mismatch, fmt::format("{} is the state after {} steps here, and after {} where the job began: "
@@ -67,20 +78,19 @@ std::shared_ptr<CheckpointServices> open_checkpoints(const CheckpointOptions& op
 std::unique_ptr<Kernel> make_checkpoint_kernel(const RankMemory& memory, const Op& op,
                                                const std::shared_ptr<CheckpointServices>& services) {
   const auto need = [&](const auto& service) {
-    PRUN_CHECK(services != nullptr && service(*services) != nullptr,
-               std::string(op.def->name) + " without a checkpoint");
+    PRUN_CHECK(services != nullptr && service(*services), std::string(op.def->name) + " without a checkpoint");
   };
   if (op.is(ops::load_state)) {
-    need([](const CheckpointServices& s) { return s.reader.get(); });
+    need([](const CheckpointServices& s) { return s.reader != nullptr || s.weights != nullptr; });
     const TensorId of = static_cast<int>(op.attrs.integer("state"));
-    return kernel([services, memory, of, into = op.writes[0]] { load(*services->reader, memory, of, into); });
+    return kernel([services, memory, of, into = op.writes[0]] { load(*services, memory, of, into); });
   }
   if (op.is(ops::await_checkpoint)) {
-    need([](const CheckpointServices& s) { return s.writer.get(); });
+    need([](const CheckpointServices& s) { return s.writer != nullptr; });
     return kernel([services] { services->writer->wait(); });
   }
   if (!op.is(ops::save_state)) return nullptr;
-  need([](const CheckpointServices& s) { return s.writer.get(); });
+  need([](const CheckpointServices& s) { return s.writer != nullptr; });
   // Its tensors lie in the host's memory on every device, and the step table is past the last step already.
   return kernel([services, memory] {
     services->writer->start(memory.table->step, [memory](TensorId tensor) {

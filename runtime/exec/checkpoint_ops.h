@@ -4,18 +4,21 @@
 #include <string>
 
 #include "checkpoint/reader.h"
+#include "checkpoint/weights.h"
 #include "checkpoint/writer.h"
 #include "device/device.h"
 
 namespace prun {
 
 struct CheckpointOptions : checkpoint::WriterOptions {
-  std::string resume;  // the checkpoint that the run begins with; "": none
+  std::string resume;         // the checkpoint that the run begins with; "": none
+  bool weights_only = false;  // a run that is no training: `resume` may be any folder of weights
 };
 
 struct CheckpointServices {
-  std::unique_ptr<checkpoint::Writer> writer;  // null: no checkpoints are taken
-  std::unique_ptr<checkpoint::Reader> reader;  // null: the run begins at step 0
+  std::unique_ptr<checkpoint::Writer> writer;    // null: no checkpoints are taken
+  std::unique_ptr<checkpoint::Reader> reader;    // null: the run begins at step 0
+  std::unique_ptr<checkpoint::Weights> weights;  // of weights_only
 };
 
 // Throws checkpoint_invalid, or mismatch where the checkpoint is not of the step that the program begins with.

@@ -6,6 +6,7 @@
 
 #include "device/device.h"
 #include "exec/checkpoint_ops.h"
+#include "exec/generation_ops.h"
 
 namespace prun {
 
@@ -33,6 +34,7 @@ struct HostServices {
   Table<BodyId, std::shared_ptr<Dataset>> datasets;  // null: the body reads none
   std::function<void(const std::string&)> print;     // a whole line
   std::shared_ptr<CheckpointServices> checkpoints;
+  std::shared_ptr<GenerationServices> generation;  // null: the job trains
 };
 
 HostServices open_host_services(const Program& program, std::function<void(const std::string&)> print);

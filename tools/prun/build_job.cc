@@ -77,9 +77,16 @@ Plan record_plan(const Options& options, int ranks, std::optional<PlanSizes> siz
   return read_plan(run_script(script).plan_cbor);
 }
 
+Plan record_generation(const Options& options, int ranks) {
+  PlanSizes sizes;
+  sizes.tensor_ranks = ranks;
+  return generation_plan(record_plan(options, ranks, std::move(sizes)), options.generation.generation());
+}
+
 Job build_job(const Options& options, int ranks, Plan* read) {
   PassWatch watch(options.after);
-  Plan plan = record_plan(options, ranks);
+  const bool generates = options.command == "generate";
+  Plan plan = generates ? record_generation(options, ranks) : record_plan(options, ranks);
   watch.lap("script");
 
   std::unique_ptr<Device> device = open_device(options.device);
@@ -89,6 +96,7 @@ Job build_job(const Options& options, int ranks, Plan* read) {
   compile_options.checkpoint_every = steps_between_checkpoints(options, plan);
   compile_options.first_step = options.checkpoint.first_step;
   compile_options.check_replicas = options.check_replicas;
+  if (generates) compile_options.generation = options.generation.generation();
   compile_options.workspace_bytes = [&](const Program& program, const Op& op) {
     return device->workspace_bytes(program, op, threads_per_rank(options.launch.nproc));
   };
@@ -99,7 +107,7 @@ Job build_job(const Options& options, int ranks, Plan* read) {
   watch.require_printed(options.plan);
   require_supported(job, *device);
   // Only a run on host memory is held against this host's memory; check and dump may describe any cluster.
-  const bool runs = options.command == "run" && device->memory_kind() == PRUN_MEM_HOST;
+  const bool runs = (options.command == "run" || generates) && device->memory_kind() == PRUN_MEM_HOST;
   require_valid(job, runs ? available_memory() / options.launch.nproc : 0, options.launch.nproc);
   watch.lap("verify");
   say_what_never_comes(plan);

@@ -20,7 +20,8 @@ enum Commands : unsigned {
   kConform = 64,
   kBench = 128,
   kCkpt = 256,
-  kAllCommands = 511
+  kGenerate = 512,
+  kAllCommands = 1023
 };
 
 class Definer {

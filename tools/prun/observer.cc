@@ -68,6 +68,7 @@ void Observer::line(int, const std::string& text) {
     if (metrics_) metrics_->add(text.substr(1));
     return;
   }
+  if (told) return told(text);
   progress_.clear();
   fmt::print("{}\n", text);
   std::fflush(stdout);

@@ -8,6 +8,7 @@
 #include "checkpoints.h"
 #include "ckpt.h"
 #include "comm/comm.h"
+#include "generation_settings.h"
 #include "launch/launch.h"
 
 namespace prun {
@@ -31,6 +32,7 @@ struct Options {
   std::map<std::string, std::string> settings;  // --set
   std::string metrics, trace;
   CheckpointSettings checkpoint;
+  GenerationSettings generation;
   BenchSettings bench;
   CkptSettings ckpt;
 
