@@ -51,6 +51,7 @@ local function rest_of(axes, site)
     host.fail(("the axes '%s' and '%s' are both prun.rest: one takes the ranks that the others leave, so the others " ..
       "need sizes"):format(rests[1], rests[2]), host.site_of_word(site, rests[2]))
   end
+  if host.shrink and host.shrink.tensor_ranks > 0 then return 1 end  -- a generation, on ranks of its own
   if host.world % others ~= 0 then
     host.fail(("%s need a multiple of %d ranks, and there %s %d (--nproc)"):format(
       table.concat(text, " x "), others, host.world == 1 and "is" or "are", host.world), site)

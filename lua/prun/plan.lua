@@ -196,7 +196,8 @@ return function(given)
   local site = host.site("user")
   local plan = schema.check("prun.plan", entries, given, site)
   local strategies = check_strategies(plan.strategy, site)
-  if plan.mesh.ranks ~= host.world then
+  local generates = host.shrink and host.shrink.tensor_ranks > 0  -- on ranks of its own
+  if plan.mesh.ranks ~= host.world and not generates then
     host.fail(("the mesh %s is for %d rank%s, and there %s %d (--nproc)"):format(plan.mesh.text, plan.mesh.ranks,
       plan.mesh.ranks == 1 and "" or "s", host.world == 1 and "is" or "are", host.world), plan.mesh.site)
   end

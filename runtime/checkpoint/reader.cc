@@ -20,6 +20,8 @@ namespace prun::checkpoint {
 
 namespace {
 
+bool is_in(Part part, const std::string& name) { return part == Part::state || !name.starts_with(kOptimizerPrefix); }
+
 // Pages come in runs that a disk reads at its speed, not one by one as they are touched, and go when they are summed.
 std::string sum_of(const SafetensorsFile::Tensor& tensor) {
   constexpr int64_t kRun = int64_t{8} << 20;
@@ -80,20 +82,21 @@ const SafetensorsFile::Tensor& Reader::data_of(const std::string& name, const Sa
   return *tensor;
 }
 
-void Reader::verify(const std::function<void(int64_t, int64_t)>& advance) {
-  struct Part {
+void Reader::verify(Part of, const std::function<void(int64_t, int64_t)>& advance) {
+  struct Piece {
     const std::string* name;
     const SavedPiece* piece;
     const SafetensorsFile::Tensor* data;
   };
-  std::vector<Part> parts;
+  std::vector<Piece> parts;
   int64_t done = 0, all = 0;
   std::mutex advancing;
   for (const auto& [name, tensor] : index_.tensors)
-    for (const SavedPiece& piece : tensor.pieces) parts.push_back({&name, &piece, &data_of(name, piece, tensor.dtype)});
-  for (const Part& part : parts) all += part.data->bytes;
+    for (const SavedPiece& piece : tensor.pieces)
+      if (is_in(of, name)) parts.push_back({&name, &piece, &data_of(name, piece, tensor.dtype)});
+  for (const Piece& part : parts) all += part.data->bytes;
   // In the order of the files, which is the order on the disk.
-  std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) {
+  std::sort(parts.begin(), parts.end(), [](const Piece& a, const Piece& b) {
     return std::pair(a.piece->file, a.data->data) < std::pair(b.piece->file, b.data->data);
   });
   std::atomic<size_t> next = 0, damaged = parts.size();
@@ -113,7 +116,7 @@ void Reader::verify(const std::function<void(int64_t, int64_t)>& advance) {
   work();
   for (std::thread& other : others) other.join();
   if (damaged == parts.size()) return;
-  const Part& part = parts[damaged];
+  const Piece& part = parts[damaged];
   throw Error(Exit::checkpoint_invalid,
               fmt::format("{}/{}: the data of {} is damaged: its SHA-256 is not the one that was written", folder_,
                           part.piece->file, *part.name));

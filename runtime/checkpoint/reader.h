@@ -1,6 +1,7 @@
 // Reads a checkpoint onto any mesh: a rank takes from each piece what it has in common with what the rank holds.
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -12,6 +13,8 @@
 
 namespace prun::checkpoint {
 
+enum class Part : uint8_t { state, parameters };
+
 class Reader {
  public:
   explicit Reader(const std::string& folder);  // throws checkpoint_invalid
@@ -20,9 +23,9 @@ class Reader {
 
   // Throws checkpoint_invalid, with both sides, unless the checkpoint has what each of the programs keeps.
   void require_fit(const Job& job) const;
-  // Reads all pieces and compares their SHA-256, and says how far it is. Throws checkpoint_invalid, with file and
-  // tensor.
-  void verify(const std::function<void(int64_t bytes, int64_t of)>& advance = {});
+  // Reads all pieces of the part and compares their SHA-256, and says how far it is. Throws checkpoint_invalid, with
+  // file and tensor.
+  void verify(Part part = Part::state, const std::function<void(int64_t bytes, int64_t of)>& advance = {});
   // What `rank` holds of the state, into the tensor that it says; all of the tensor is written by `read` of all its
   // parts after it was zeroed.
   void read(const Program& program, const StateTensor& state, int rank, std::byte* tensor);

@@ -182,6 +182,25 @@ void cross_entropy(Distributor& d, const Node& node) {
   d.define(node.outputs[1], loss[1]);
 }
 
+// All columns of the logits on every rank, padding of the last ones included.
+void sample_token(Distributor& d, const Node& node) {
+  const ValueId logits = node.inputs[0];
+  Node copy = node;
+  if (d.placement(logits) == last_dim_shard(d, logits)) {
+    Attrs gather, join;
+    gather.set("axis", d.axis());
+    join.set("pieces", int64_t{d.ranks()});
+    join.set("dim", static_cast<int64_t>(d.type(logits).shape.size()) - 1);
+    TensorType pieces = d.type(logits), joined = pieces;
+    pieces.shape.insert(pieces.shape.begin(), d.ranks());
+    joined.shape.back() *= d.ranks();
+    const int64_t vocab = d.whole_type(logits).shape.back();
+    if (joined.shape.back() != vocab) gather.set("padded", vocab), copy.attrs.set("vocab", vocab);
+    copy.inputs[0] = d.emit(ops::join_pieces, d.emit(ops::all_gather, {logits}, gather, {pieces}), join, {joined})[0];
+  }
+  d.keep(std::move(copy), {});
+}
+
 struct OwnRule {
   const OpDef* op;
   DistributeRule rule;
@@ -191,6 +210,9 @@ constexpr OwnRule kOwnRules[] = {
     {&ops::attention, attention},
     {&ops::ring_attention, attention},
     {&ops::rotary, rotary},
+    {&ops::rotary_at, rotary},
+    {&ops::cached_attention, attention},
+    {&ops::sample_token, sample_token},
     {&ops::dropout, dropout},
     {&ops::embedding, embedding},
     {&ops::combine, combine},

@@ -19,29 +19,34 @@ enum class Scope : uint8_t {
   job,      // the programs of all classes: once
 };
 
+enum class Purpose : uint8_t { any, training, generation };
+
 struct Pass {
   std::string_view name;
   Scope scope;
   void (*run)(CompileState& state);
+  Purpose purpose = Purpose::any;  // of the program
 };
 
 constexpr Pass kPasses[] = {
-    {"data_axes", Scope::model, find_data_axes},
-    {"partition", Scope::model, partition},
+    {"decode", Scope::model, decode, Purpose::generation},
+    {"data_axes", Scope::model, find_data_axes, Purpose::training},
+    {"partition", Scope::model, partition, Purpose::training},
     {"distribute", Scope::model, distribute},
-    {"autodiff", Scope::model, differentiate},
-    {"overlap_dw", Scope::model, overlap_dw},
+    {"autodiff", Scope::model, differentiate, Purpose::training},
+    {"overlap_dw", Scope::model, overlap_dw, Purpose::training},
     {"fuse", Scope::model, fuse},
-    {"fuse_loss", Scope::model, fuse_losses},
+    {"fuse_loss", Scope::model, fuse_losses, Purpose::training},
     {"place", Scope::trained, place},
-    {"schedule", Scope::trained, schedule},
-    {"step", Scope::trained, build_step},
+    {"schedule", Scope::trained, schedule, Purpose::training},
+    {"step", Scope::trained, build_step, Purpose::training},
+    {"generate", Scope::trained, generate, Purpose::generation},
 
-    {"synchronize", Scope::trained, synchronize},
-    {"check_replicas", Scope::trained, check_replicas},
-    {"report", Scope::trained, report},
-    {"evaluate", Scope::trained, evaluate},
-    {"checkpoint", Scope::trained, checkpoint},
+    {"synchronize", Scope::trained, synchronize, Purpose::training},
+    {"check_replicas", Scope::trained, check_replicas, Purpose::training},
+    {"report", Scope::trained, report, Purpose::training},
+    {"evaluate", Scope::trained, evaluate, Purpose::training},
+    {"checkpoint", Scope::trained, checkpoint, Purpose::training},
     {"lower_program", Scope::listed, lower_program},
     {"check_finite", Scope::program, check_finite},
     {"workspace", Scope::program, [](CompileState& state) { add_workspaces(state.program, state.options); }},
@@ -65,8 +70,9 @@ std::string text_of(const CompileState& state, Scope scope, int rank_class) {
 }
 
 void run_passes(Scope scope, CompileState& state, int rank_class = -1) {
+  const Purpose purpose = state.options.generation ? Purpose::generation : Purpose::training;
   for (const Pass& pass : kPasses) {
-    if (pass.scope != scope) continue;
+    if (pass.scope != scope || (pass.purpose != Purpose::any && pass.purpose != purpose)) continue;
     const auto begin = std::chrono::steady_clock::now();
     pass.run(state);
     const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;

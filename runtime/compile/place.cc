@@ -222,6 +222,7 @@ void place_units(CompileState& state) {
     state.storage[u].bucket_start = flat;
     flat += state.layouts[u].padded;
   }
+  const bool trains = !state.options.generation;
   Dtype master = state.master_dtype();
   Site site = state.plan.optimizer.site;
   const Offload offload = place_offloaded(state);
@@ -234,7 +235,7 @@ void place_units(CompileState& state) {
     if (state.plan.param_dtype != master)
       low = add_tensor(program, "params." + std::string(dtype_name(state.plan.param_dtype)), Role::param,
                        {state.plan.param_dtype, {flat}}, true, site);
-    grads = state.flat_grads = add_tensor(program, "grads", Role::grad, {master, {flat}}, true, site);
+    if (trains) grads = state.flat_grads = add_tensor(program, "grads", Role::grad, {master, {flat}}, true, site);
     for (const std::string& slot : optimizer_slots(state.plan.optimizer))
       slots.push_back(add_state(program, slot, Role::optimizer, {master, {flat}}, space(offload.shared_state), site));
   }
@@ -250,7 +251,7 @@ void place_units(CompileState& state) {
       return add_view(program, name + "." + what, of, storage.bucket_start, shape);
     };
     storage.master = storage.sharded ? own("shard", Role::param, storage.master_offloaded) : view("params", params);
-    storage.grad = storage.sharded ? own("grad_shard", Role::grad) : view("grads", grads);
+    if (trains) storage.grad = storage.sharded ? own("grad_shard", Role::grad) : view("grads", grads);
     const StrategyUnit* sharding = storage.sharded ? state.strategies.of(graph.units[u]).sharding() : nullptr;
     if (sharding && sharding->accumulate)
       storage.whole_grad =
@@ -280,7 +281,8 @@ void initialise(CompileState& state) {
     const auto zero = [&](TensorId tensor) {
       stream.ops.push_back(make_zero(tensor, Phase::init, state.plan.optimizer.site));
     };
-    const bool resumes = state.options.first_step >= 0, given = !state.program.initial_weights.empty();
+    const bool resumes = state.options.first_step >= 0 || state.options.generation,
+               given = !state.program.initial_weights.empty();
     Op init = init_unit(state, unit, initial);
     // The same parts of the same parameters, or of a moment of each, from a checkpoint.
     const auto read = [&](TensorId state_tensor, TensorId to) {
@@ -297,7 +299,7 @@ void initialise(CompileState& state) {
     if (storage.compute.index() >= 0)
       stream.ops.push_back(make_cast(state.program, initial, storage.compute, Phase::init, state.plan.optimizer.site));
     if (storage.master_offloaded) store(storage.master);
-    zero(storage.grad);
+    if (storage.grad.index() >= 0) zero(storage.grad);
     if (storage.whole_grad.index() >= 0) zero(storage.whole_grad);
     for (TensorId slot : storage.optimizer) {
       if (resumes) read(slot, storage.offload ? storage.grad : slot);
@@ -306,7 +308,8 @@ void initialise(CompileState& state) {
     }
     if (resumes && storage.offload) zero(storage.grad);
   }
-  stream.ops.push_back(make_zero(state.loss_tensor, Phase::init, state.graph.values[state.graph.loss].site));
+  if (state.loss_tensor.index() >= 0)
+    stream.ops.push_back(make_zero(state.loss_tensor, Phase::init, state.graph.values[state.graph.loss].site));
   state.program.init().streams.push_back(std::move(stream));
 }
 
@@ -331,11 +334,13 @@ void scale_losses(CompileState& state) {
 void place(CompileState& state) {
   separate_parts(state);
   place_units(state);
-  state.loss_tensor =
-      add_tensor(state.program, "loss", Role::data, {state.graph.values[state.graph.loss].type.dtype, {}}, true,
-                 state.graph.values[state.graph.loss].site);
-  state.program.step().loss = state.loss_tensor;
-  scale_losses(state);
+  if (!state.options.generation) {
+    state.loss_tensor =
+        add_tensor(state.program, "loss", Role::data, {state.graph.values[state.graph.loss].type.dtype, {}}, true,
+                   state.graph.values[state.graph.loss].site);
+    state.program.step().loss = state.loss_tensor;
+    scale_losses(state);
+  }
   describe_state(state);
   initialise(state);
 }

@@ -57,6 +57,10 @@ std::shared_ptr<CheckpointServices> open_checkpoints(const CheckpointOptions& op
         "same folder");
   if (!options.folder.empty())
     services->writer = std::make_unique<checkpoint::Writer>(options, program, rank, std::move(aborted));
+  if (options.weights_only) {
+    services->weights = std::make_unique<checkpoint::Weights>(checkpoint::open_weights(options.resume));
+    return services;
+  }
   if (options.resume.empty()) {
     if (!program.initial_weights.empty())
       services->weights = std::make_unique<checkpoint::Weights>(checkpoint::open_weights(program.initial_weights));
@@ -78,8 +82,7 @@ std::shared_ptr<CheckpointServices> open_checkpoints(const CheckpointOptions& op
 std::unique_ptr<Kernel> make_checkpoint_kernel(const RankMemory& memory, const Op& op,
                                                const std::shared_ptr<CheckpointServices>& services) {
   const auto need = [&](const auto& service) {
-    PRUN_CHECK(services != nullptr && service(*services),
-               std::string(op.def->name) + " without a checkpoint");
+    PRUN_CHECK(services != nullptr && service(*services), std::string(op.def->name) + " without a checkpoint");
   };
   if (op.is(ops::load_state)) {
     need([](const CheckpointServices& s) { return s.reader != nullptr || s.weights != nullptr; });
@@ -87,11 +90,11 @@ std::unique_ptr<Kernel> make_checkpoint_kernel(const RankMemory& memory, const O
     return kernel([services, memory, of, into = op.writes[0]] { load(*services, memory, of, into); });
   }
   if (op.is(ops::await_checkpoint)) {
-    need([](const CheckpointServices& s) { return s.writer.get(); });
+    need([](const CheckpointServices& s) { return s.writer != nullptr; });
     return kernel([services] { services->writer->wait(); });
   }
   if (!op.is(ops::save_state)) return nullptr;
-  need([](const CheckpointServices& s) { return s.writer.get(); });
+  need([](const CheckpointServices& s) { return s.writer != nullptr; });
   // Its tensors lie in the host's memory on every device, and the step table is past the last step already.
   return kernel([services, memory] {
     services->writer->start(memory.table->step, [memory](TensorId tensor) {

@@ -11,7 +11,8 @@
 namespace prun {
 
 struct CheckpointOptions : checkpoint::WriterOptions {
-  std::string resume;  // the checkpoint that the run begins with; "": none
+  std::string resume;         // the checkpoint that the run begins with; "": none
+  bool weights_only = false;  // a run that is no training: `resume` may be any folder of weights
 };
 
 struct CheckpointServices {

@@ -73,7 +73,7 @@ void Executor::walk(BodyRun& run, int s, int64_t first, int64_t end) {
         state.running.store(0, std::memory_order_relaxed);
         if (!wait_edges(workers, s, op, step, begin)) return;
       }
-      if (cancelled_.load(std::memory_order_relaxed)) return;
+      if (cancelled_.load(std::memory_order_relaxed) || (run.id == kStepBody && step >= steps())) return;
       state.running.store(1, std::memory_order_relaxed);
       try {
         worker.kernels[i]->run();

@@ -122,6 +122,7 @@ std::unique_ptr<Kernel> make_host_kernel(const RankMemory& memory, const Op& op,
   if (op.is(ops::print)) return std::make_unique<Print>(memory, op, services.print);
   if (op.is(ops::report_norms)) return std::make_unique<ReportNorms>(memory, op, services.print);
   if (std::unique_ptr<Kernel> kernel = make_checkpoint_kernel(memory, op, services.checkpoints)) return kernel;
+  if (std::unique_ptr<Kernel> kernel = make_generation_kernel(memory, op, services.generation)) return kernel;
   if (op.is(ops::require_finite)) return make_require_finite(memory, op);
   if (op.is(ops::require_same)) return make_require_same(memory, op);
   PRUN_CHECK(false, "no host op " + std::string(op.def->name));

@@ -6,6 +6,7 @@
 
 #include "device/device.h"
 #include "exec/checkpoint_ops.h"
+#include "exec/generation_ops.h"
 
 namespace prun {
 
@@ -15,6 +16,7 @@ inline constexpr char kForMetrics = '\x1e';
 struct HostServices {
   std::function<void(const std::string&)> print;  // a whole line
   std::shared_ptr<CheckpointServices> checkpoints;
+  std::shared_ptr<GenerationServices> generation;  // null: the job trains
 };
 
 // run() throws Error on data that the plan cannot use (a token outside the vocabulary).

@@ -45,6 +45,8 @@ JobRun::JobRun(const Program& program, RankDevice& device, World& world, const E
   memory_.host_arena = device.host_arena();
   host_.print = options.print;
   host_.checkpoints = open_checkpoints(options.checkpoint, program, options.rank, options.aborted);
+  if (!options.generation.prompt.empty())
+    host_.generation = std::make_shared<GenerationServices>(options.generation, options.rank, options.print);
   make_communicators();
   options_.recorder->streams = static_cast<uint32_t>(program.step().streams.size());
 }
@@ -95,6 +97,7 @@ void JobRun::run() {
 }
 
 void JobRun::begin_step(int64_t step) {
+  if (host_.generation && host_.generation->ended()) steps_.store(std::min(steps(), step), std::memory_order_release);
   if (!options_.begin_step || step >= steps()) return;
   steps_.store(std::min(steps(), options_.begin_step(step)), std::memory_order_release);
 }

@@ -31,6 +31,7 @@ struct ExecutorOptions {
   std::function<void(const std::string&)> print;
   CheckpointOptions checkpoint;
   std::function<int64_t(int64_t)> begin_step;  // LauncherClient::begin_step, where the job may stop early; or empty
+  GenerationOptions generation;
 };
 
 class JobRun {
@@ -45,7 +46,7 @@ class JobRun {
   // "all_gather of block2 (plans/zero3.lua:12)": what failed, for the message; NonFinite::op() where a value was not
   // finite. Empty when nothing failed.
   const std::string& failed_op() const { return failed_op_; }
-  bool stopped_early() const { return steps_.load() < program_.schedule.steps; }
+  bool stopped_early() const { return !host_.generation && steps_.load() < program_.schedule.steps; }
 
  protected:
   // Makes the communicators, so all ranks call it alike; `world` is connected.

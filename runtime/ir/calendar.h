@@ -14,6 +14,8 @@ namespace prun {
 template <class Run, class Steps>
 void follow_calendar(const Program& program, const Run& run, const Steps& steps) {
   run(kInitBody, 0, 1);
+  for (BodyId id = kStepBody + 1; id < program.bodies.next(); ++id)
+    if (program.bodies[id].when.every == 0) run(id, 0, program.bodies[id].when.times);
   // A run that resumes where it is to end keeps its state all the same: another mesh's copy of a checkpoint.
   for (BodyId id = kStepBody + 1; id < program.bodies.next(); ++id)
     if (program.bodies[id].when.last == program.schedule.first && program.schedule.first > 0) run(id, 0, 1);
@@ -21,6 +23,7 @@ void follow_calendar(const Program& program, const Run& run, const Steps& steps)
     end = steps();
     for (BodyId id = kStepBody + 1; id < program.bodies.next(); ++id) {
       const When& when = program.bodies[id].when;
+      if (when.every == 0) continue;
       end = std::min(end, (step / when.every + 1) * when.every);
       if (when.last > step) end = std::min(end, when.last);
     }
@@ -29,6 +32,7 @@ void follow_calendar(const Program& program, const Run& run, const Steps& steps)
     const bool early = end == steps() && end < program.schedule.steps;
     for (BodyId id = kStepBody + 1; id < program.bodies.next(); ++id) {
       const When& when = program.bodies[id].when;
+      if (when.every == 0) continue;
       const int64_t runs = (end + when.every - 1) / when.every * when.times;
       if (when.due_after(end - 1) || (early && when.last > 0)) run(id, runs - when.times, runs);
     }

@@ -170,6 +170,10 @@ void add_header(std::string& out, const Program& program, const std::vector<int>
   for (BodyId id = kStepBody + 1; id < program.bodies.next(); ++id) {
     const auto& [name, when, streams, source, loss, norm] = program.bodies[id];
     const std::string times = when.times == 1 ? "" : fmt::format("{} times ", when.times);
+    if (when.every == 0) {
+      out += fmt::format("{:<8} {}before step 0\n", name, times);
+      continue;
+    }
     out += fmt::format("{:<8} {}after every {} step{}{}{}\n", name, times, when.every, when.every == 1 ? "" : "s",
                        source.kind.empty() ? "" : ", ", source_text(source));
   }

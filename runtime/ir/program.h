@@ -20,9 +20,9 @@
 
 namespace prun {
 
-enum class Role : uint8_t { param, grad, optimizer, gathered, reduce, activation, data, workspace, snapshot };
+enum class Role : uint8_t { param, grad, optimizer, gathered, reduce, activation, data, workspace, snapshot, cache };
 std::string_view role_name(Role role);
-inline constexpr int kRoles = 9;
+inline constexpr int kRoles = 10;
 
 // Whose memory: each rank has an arena in both. Ops work in the device's; `load` and `store` copy between them.
 enum class Space : uint8_t { device, host };
@@ -98,7 +98,7 @@ struct Stream {
 
 // When a body runs: `times` in a row after every so many steps, or once, before step 0.
 struct When {
-  int64_t every = 0;  // steps; 0: once
+  int64_t every = 0;  // steps; 0: before step 0
   int64_t times = 1;
   int64_t last = 0;  // also after this many steps; 0: not
   bool due_after(int64_t step) const { return every > 0 && ((step + 1) % every == 0 || step + 1 == last); }

@@ -34,11 +34,11 @@ std::array<unsigned char, kDigestBytes> sha256(std::string_view bytes) {
 
 // The last enumerators, for Reader's bounds.
 constexpr Dtype last_of(Dtype) { return Dtype::u8; }
-constexpr Role last_of(Role) { return Role::snapshot; }
+constexpr Role last_of(Role) { return Role::cache; }
 constexpr Space last_of(Space) { return Space::host; }
 constexpr Phase last_of(Phase) { return Phase::program; }
 constexpr RateKind last_of(RateKind) { return RateKind::cosine; }
-static_assert(static_cast<int>(Role::snapshot) + 1 == kRoles);
+static_assert(static_cast<int>(Role::cache) + 1 == kRoles);
 
 // One visit function per struct; order is the format.
 // clang-format off
@@ -137,12 +137,12 @@ void in_range(int64_t value, int64_t least, size_t size, std::string_view what) 
   if (value < least || value >= static_cast<int64_t>(size)) bad(fmt::format("{} {} of {}", what, value, size));
 }
 
-// Those who follow the calendar divide by what it says.
+// Those who follow the calendar count runs by what it says.
 void check_bodies(const Program& program) {
   in_range(kStepBody.index(), 0, program.bodies.size(), "body");
   for (BodyId id : program.bodies.ids()) {
     const When& when = program.bodies[id].when;
-    if (when.times < 1 || (id > kStepBody ? when.every < 1 : !(when == When{id.index()})))
+    if (when.times < 1 || (id > kStepBody ? when.every < 0 : !(when == When{id.index()})))
       bad(fmt::format("{} {} times after every {} steps", program.bodies[id].name, when.times, when.every));
   }
 }

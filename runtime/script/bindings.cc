@@ -194,7 +194,11 @@ void push_host_table(lua_State* L) {
   lua_setfield(L, -2, "next");
   if (options.sizes) {
     const PlanSizes& sizes = *options.sizes;
-    push_json(L, {{"axes", sizes.axes}, {"micro", sizes.microbatches}, {"batch", sizes.batch}, {"alone", sizes.alone}});
+    push_json(L, {{"axes", sizes.axes},
+                  {"micro", sizes.microbatches},
+                  {"batch", sizes.batch},
+                  {"alone", sizes.alone},
+                  {"tensor_ranks", sizes.tensor_ranks}});
   } else {
     lua_pushboolean(L, 0);
   }

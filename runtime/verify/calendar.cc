@@ -30,6 +30,7 @@ void bodies_between_steps_change_nothing(const Job& job, Findings& findings) {
   for (const Program& program : job.classes)
     for (BodyId id = kStepBody + 1; id < program.bodies.next(); ++id) {
       const Body& body = program.bodies[id];
+      if (body.when.every == 0) continue;  // not between steps: it makes what the first one begins with
       const BufferId own = body.loss < 0 ? BufferId() : program.tensors[body.loss].buffer;
       bool averages = false;  // what the averages are cast to changes, too
       for (const Stream& stream : body.streams)

@@ -130,12 +130,22 @@ bool trains(const Job& job) {
   return std::any_of(job.classes.begin(), job.classes.end(), [](const Program& p) { return p.step().loss >= 0; });
 }
 
+bool has_model(const Job& job) {
+  const auto generates = [](const Program& program) {
+    return std::ranges::any_of(program.step().streams, [](const Stream& stream) {
+      return std::ranges::any_of(stream.ops, [](const Op& op) { return op.is(ops::sample_token); });
+    });
+  };
+  return trains(job) || std::ranges::any_of(job.classes, generates);
+}
+
 bool is_state(const Buffer& buffer) {
-  return buffer.persistent && (buffer.role == Role::param || buffer.role == Role::optimizer);
+  return buffer.persistent &&
+         (buffer.role == Role::param || buffer.role == Role::optimizer || buffer.role == Role::cache);
 }
 
 void nothing_is_lost(const JobView& view, Findings& findings) {
-  if (!trains(*view.job)) return;
+  if (!has_model(*view.job)) return;
   for (const BodyView& body : view.bodies)
     if (!body.is_init) Flow(body).run(findings);
 }

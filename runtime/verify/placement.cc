@@ -296,8 +296,8 @@ struct SourceRow {
 };
 constexpr SourceRow kSources[] = {{&ops::fill, kInvariant},        {&ops::values, kInvariant},
                                   {&ops::iota, kInvariant},        {&ops::next_batch, kInvariant},
-                                  {&ops::init_params, kInvariant}, {&ops::load_state, kInvariant},
-                                  {&ops::random_int, kVarying}};
+                                  {&ops::feed_tokens, kInvariant}, {&ops::init_params, kInvariant},
+                                  {&ops::load_state, kInvariant},  {&ops::random_int, kVarying}};
 
 }  // namespace
 
@@ -368,7 +368,7 @@ void PlacementFlow::sources(OpContext& context) {
 }
 
 void PlacementFlow::follow(OpContext& context) {
-  if (context.writes.empty()) return;
+  if (context.writes.empty() && !context.op.is(ops::sample_token)) return;
   for (size_t w = 0; w < context.writes.size(); w++) context.writes[w] = whole(*context.write_tensors[w], {});
   if (context.op.communicates()) return communicate(context);
   if (context.reads.empty()) return sources(context);

@@ -44,6 +44,29 @@ AxisOutcome attention(const AxisView& axis, const AxisPlacements& reads) {
   return gives({kInvariant, kInvariant});
 }
 
+// qkv, positions, cache: a rank keeps keys and values of its own heads, from step to step.
+AxisOutcome cached_attention(const AxisView& axis, const AxisPlacements& reads) {
+  if (is_partial(reads[0])) return needs_whole(axis, 0);
+  if (!whole(reads[1])) return do_not_match(axis, reads, 1);
+  if (whole(reads[0])) return whole(reads[2]) ? gives({kInvariant, kInvariant}) : do_not_match(axis, reads, 2);
+  if (!by_columns(axis, reads, 0))
+    return bad(0, fmt::format("attends to the rank's own tokens only, of those split over {}", axis.axis));
+  const std::string problem = heads_problem(axis, reads, 0);
+  if (!problem.empty()) return bad(0, problem);
+  std::vector<int64_t> blocks = column_blocks(axis, reads, 0);
+  blocks.erase(blocks.begin());
+  const AxisPlacement kept = shard(2, cut_into(std::move(blocks), axis.ranks));
+  if (!is(reads[2], Kind::zero) && reads[2] != kept) return do_not_match(axis, reads, 2);
+  return gives({shard(2), kept});
+}
+
+// All ranks choose alike, so all of them see all logits.
+AxisOutcome sample_token(const AxisView& axis, const AxisPlacements& reads) {
+  return whole(reads[0]) ? gives({})
+                         : bad(0, fmt::format("chooses a token from logits that are {} over {}",
+                                              placement_words(reads[0]), axis.axis));
+}
+
 // qkv, out, dout, lse.
 AxisOutcome attention_grad(const AxisView& axis, const AxisPlacements& reads) {
   if (by_columns(axis, reads, 0)) {

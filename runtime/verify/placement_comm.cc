@@ -193,7 +193,12 @@ void PlacementFlow::gather(OpContext& context, size_t axis) {
   if (placement.kind == PlacementKind::partial)
     context.report(kPlacementRule, fmt::format("gathers over {} partial sums: a reduction is missing", axes_[axis]),
                    reads.front().state);
-  if (placement.kind == PlacementKind::shard && placement.cut != nullptr)
+  // Runs of one block are in order, and padding behind the last one is no part of the whole: of who reads that nothing
+  // is known here.
+  const bool padded = is_one_run(placement) && context.op.attrs.has("padded");
+  if (placement.kind == PlacementKind::shard && placement.cut != nullptr && padded)
+    placement = kUnknown;
+  else if (placement.kind == PlacementKind::shard && placement.cut != nullptr)
     context.report(kPlacementRule,
                    fmt::format("puts the ranks' parts over {} side by side, and they are {}: another order than the "
                                "whole's",

@@ -54,7 +54,7 @@ std::string problem_of(const BodyView& body, const Op& op) {
 }  // namespace
 
 void shapes_fit(const JobView& view, Findings& findings) {
-  if (!trains(*view.job)) return;
+  if (!has_model(*view.job)) return;
   for (const BodyView& body : view.bodies) {
     for (const OpRef ref : body.order.sequence()) {
       const std::string problem = problem_of(body, body.op(ref));

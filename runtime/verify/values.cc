@@ -242,7 +242,7 @@ void Values::end_step() {
                         state.writer.stream < 0 ? step.program->buffers[b].site : step.op(state.writer).site);
         });
       }
-      if (step.is_step) check_update_at_end(step, static_cast<int>(b), now, findings_);
+      if (step.is_step && trains(*view_.job)) check_update_at_end(step, static_cast<int>(b), now, findings_);
     }
   }
 }
@@ -261,7 +261,7 @@ void Values::run() {
 }
 
 void values_are_right(const JobView& view, Findings& findings) {
-  if (trains(*view.job)) Values(view, findings).run();
+  if (has_model(*view.job)) Values(view, findings).run();
 }
 
 }  // namespace prun::verify

@@ -106,6 +106,8 @@ void drifting_weights_meet(const Job& job, Findings& findings);
 
 // A job whose steps train, as against one that only moves data: it has a loss.
 bool trains(const Job& job);
+// Whether it runs a model, to train it or to continue a text; else the plan lists its ops.
+bool has_model(const Job& job);
 // Parameters and optimizer state: all that a training step finds from the step before.
 bool is_state(const Buffer& buffer);
 

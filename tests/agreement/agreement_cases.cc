@@ -156,6 +156,27 @@ std::vector<Case> attention_cases() {
   return out;
 }
 
+// A chunk of a prompt, one token, and tokens that stand in any order.
+std::vector<Case> decode_cases() {
+  std::vector<Case> out;
+  struct Sizes {
+    int64_t batch, length, context, heads, kv_heads, size;
+  };
+  for (Sizes s : {Sizes{1, 1, 1, 1, 1, 2}, {1, 1, 130, 3, 3, 16}, {2, 5, 37, 4, 2, 14}, {1, 33, 100, 6, 1, 64}}) {
+    const int64_t kept = 2 * s.kv_heads * s.size;
+    Family f(out, {{"qkv turned", {T, {s.batch, s.length, s.heads * s.size + kept}, -2, 2}},
+                   {"at", {I32, {s.batch, s.length}, 0, static_cast<double>(s.context)}},
+                   {"cache", {T, {s.batch, s.context, kept}, -2, 2}},
+                   {"y", {T, {s.batch, s.length, s.heads * s.size}}}});
+    const Attrs heads = make_attrs({{"heads", s.heads}, {"kv_heads", s.kv_heads}, {"context", s.context}});
+    const Attrs turns = make_attrs({{"heads", s.heads}, {"size", s.size}, {"base", 5000.0}});
+    f.add("cached_attention", {"cached_attention qkv at cache > y cache", heads}, 4e-6);
+    f.add("rotary_at", {"rotary_at qkv at > turned", turns});
+    f.add("rotary_at in place", {"rotary_at qkv at > qkv", turns});
+  }
+  return out;
+}
+
 // Of rank 2 of 4: hop 1 sees earlier keys, hop 3 later ones.
 std::vector<Case> attention_block_cases() {
   std::vector<Case> out;
@@ -556,7 +577,7 @@ std::vector<Case> source_cases() {
 std::vector<Case> all_cases() {
   std::vector<Case> all;
   for (const auto& family : {matrix_cases(), attention_cases(), row_cases(), pointwise_cases(), piece_cases(),
-                             training_cases(), source_cases(), moe_cases(), attention_block_cases()})
+                             training_cases(), source_cases(), moe_cases(), attention_block_cases(), decode_cases()})
     all.insert(all.end(), family.begin(), family.end());
   return all;
 }

@@ -32,6 +32,7 @@ struct Case {
 std::vector<Case> matrix_cases();
 std::vector<Case> attention_cases();
 std::vector<Case> attention_block_cases();
+std::vector<Case> decode_cases();
 std::vector<Case> row_cases();
 std::vector<Case> moe_cases();
 std::vector<Case> pointwise_cases();

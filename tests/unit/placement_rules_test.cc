@@ -244,6 +244,24 @@ TEST(PlacementRules, CutsOfColumns) {
   EXPECT_EQ(outcome("rotary", {{{2, 4, 12}, shard(2, cut_into({12, 12}, 2))}}, {{2, 4, 12}}, turn),
             "turns the first 8 columns for whole heads of 2, and over tp they are each rank's part of each of the 2 "
             "blocks (12, 12) of dim 2: the layer that makes them needs blocks that are whole heads on each rank");
+  const Cut* const kv = cut_into({8, 8}, 2);
+  two.set("context", 9);
+  const std::vector<Shape> kept = {{2, 4, 4}, {2, 9, 8}};
+  EXPECT_EQ(
+      outcome("cached_attention", {{{2, 4, 12}, shard(2, qkv)}, {{2, 4}, kInvariant}, {{2, 9, 8}, kZero}}, kept, two),
+      "S(2), S(2)");
+  EXPECT_EQ(outcome("cached_attention", {{{2, 4, 12}, shard(2, qkv)}, {{2, 4}, kInvariant}, {{2, 9, 8}, shard(2, kv)}},
+                    kept, two),
+            "S(2), S(2)");
+  EXPECT_EQ(outcome("cached_attention", {{{2, 4, 12}, shard(2, qkv)}, {{2, 4}, kInvariant}, {{2, 9, 8}, kInvariant}},
+                    kept, two),
+            "combines operands that are spread differently over tp: each rank's part of each of the 3 blocks (8, 8, 8) "
+            "of dim 2; the same on every rank; the same on every rank");
+  EXPECT_EQ(
+      outcome("cached_attention", {{{2, 4, 12}, shard(1)}, {{2, 4}, kInvariant}, {{2, 9, 8}, kInvariant}}, kept, two),
+      "attends to the rank's own tokens only, of those split over tp");
+  EXPECT_EQ(outcome("sample_token", {{{1, 1, 8}, shard(2)}}, {}),
+            "chooses a token from logits that are each rank's part of dim 2 over tp");
   EXPECT_EQ(outcome("linear", {{{4, 12}, shard(1, qkv)}, {{12, 3}, shard(0)}}, {{4, 3}}),
             "multiplies what is cut differently over tp: each rank's part of each of the 3 blocks (8, 8, 8) of dim 1, "
             "with each rank's part of dim 0 of the weight");

@@ -84,10 +84,17 @@ Plan record_plan(const Options& options, int ranks, std::optional<PlanSizes> siz
   return read_plan(run_script(script).plan_cbor);
 }
 
+Plan record_generation(const Options& options, int ranks) {
+  PlanSizes sizes;
+  sizes.tensor_ranks = ranks;
+  return generation_plan(record_plan(options, ranks, std::move(sizes)), options.generation.generation());
+}
+
 Job build_job(const Options& options, int ranks, Plan* read) {
   PassWatch watch(options.after);
-  Plan plan = record_plan(options, ranks);
-  require_weights_fit(plan, options.command == "run" && options.checkpoint.first_step < 0);
+  const bool generates = options.command == "generate";
+  Plan plan = generates ? record_generation(options, ranks) : record_plan(options, ranks);
+  if (!generates) require_weights_fit(plan, options.command == "run" && options.checkpoint.first_step < 0);
   watch.lap("script");
 
   std::unique_ptr<Device> device = open_device(options.device);
@@ -97,6 +104,7 @@ Job build_job(const Options& options, int ranks, Plan* read) {
   compile_options.checkpoint_every = steps_between_checkpoints(options, plan);
   compile_options.first_step = options.checkpoint.first_step;
   compile_options.check_replicas = options.check_replicas;
+  if (generates) compile_options.generation = options.generation.generation();
   const int threads = threads_per_rank(options.launch.nproc);
   compile_options.workspace_bytes = [&, threads](const Program& program, const Op& op) {
     return device->workspace_bytes(program, op, threads);
@@ -108,7 +116,7 @@ Job build_job(const Options& options, int ranks, Plan* read) {
   watch.require_printed(options.plan);
   require_supported(job, *device);
   // Only a run on host memory is held against this host's memory; check and dump may describe any cluster.
-  const bool runs = options.command == "run" && device->memory_kind() == PRUN_MEM_HOST;
+  const bool runs = (options.command == "run" || generates) && device->memory_kind() == PRUN_MEM_HOST;
   require_valid(job, runs ? available_memory() / options.launch.nproc : 0, options.launch.nproc);
   watch.lap("verify");
   if (options.command == "run" || options.command == "check") check_data(plan);

@@ -13,6 +13,8 @@ namespace prun {
 Job build_job(const Options& options, int ranks, Plan* read = nullptr);  // `read`: gets the plan
 // The plan as the script records it, or with other sizes.
 Plan record_plan(const Options& options, int ranks, std::optional<PlanSizes> sizes = std::nullopt);
+// Of `prun generate`: the model for one sample, its weights split over the ranks.
+Plan record_generation(const Options& options, int ranks);
 // The description and the arguments that the plan declares; compiles nothing.
 ScriptResult describe_plan(const Options& options);
 void print_plan_help(const Options& options);

@@ -88,7 +88,7 @@ int verify(const Options& options, const std::string& folder) {
   std::string problem;
   try {
     Bar bar("verify");
-    reader.verify([&](int64_t bytes, int64_t of) { bar.advance(bytes, of); });
+    reader.verify(checkpoint::Part::state, [&](int64_t bytes, int64_t of) { bar.advance(bytes, of); });
   } catch (const Error& error) {
     problem = error.message();
   }

@@ -21,7 +21,8 @@ enum Commands : unsigned {
   kBench = 128,
   kCkpt = 256,
   kRuns = 512,
-  kAllCommands = 1023
+  kGenerate = 1024,
+  kAllCommands = 2047
 };
 
 class Definer {

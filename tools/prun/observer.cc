@@ -89,6 +89,7 @@ void Observer::line(int, const std::string& text) {
     add_row(text.substr(1) + "\n");
     return;
   }
+  if (told) return told(text);
   progress_.clear();
   console_.say(text + "\n");
 }

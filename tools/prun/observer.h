@@ -1,5 +1,6 @@
 // Shows a running job: reads the flight recorders of the local ranks and never asks a rank.
 #pragma once
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -35,7 +36,8 @@ class Observer final : public LaunchObserver {
   std::string where(int rank) override;
   void ended(int exit_code) override;
 
-  Job job;  // of node 0; the other nodes show nothing
+  std::function<void(const std::string&)> told;  // gets the lines of ranks; null: they go to standard output
+  Job job;                                       // of node 0; the other nodes show nothing
 
  private:
   void announce();

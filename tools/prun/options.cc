@@ -69,6 +69,8 @@ struct Command {
 const Command kCommands[] = {
     // the first is meant where none is named
     {"run", kRun, "prun PLAN [options]", "train: run the plan on --nproc ranks", run_command},
+    {"generate", kGenerate, "prun generate PLAN|FOLDER [options]", "continue a text with the model that was trained",
+     generate_command},
     {"check", kCheck, "prun check PLAN [options]", "verify it and predict memory and traffic; starts no rank",
      check_command},
     {"dump", kDump, "prun dump PLAN [options]", "print the program that the ranks would run", dump_command},
@@ -114,14 +116,15 @@ void read_device(Options& options, const std::string& text) {
 
 void define_options(CLI::App& app, Commands command, Options& o) {
   constexpr unsigned kPlanCommands = kRun | kCheck | kDump, kSpans = kRun | kPlugins | kBench;
+  constexpr unsigned kRecords = kPlanCommands | kGenerate;  // a plan, with its arguments
   Definer define(app, command);
   app.set_help_flag();
   app.add_option("operands", o.operands);
-  define.whole(kPlanCommands | kPlugins | kDoctor, "--nproc", "N", o.launch.nproc, 1, "ranks on this node (default 1)");
+  define.whole(kRecords | kPlugins | kDoctor, "--nproc", "N", o.launch.nproc, 1, "ranks on this node (default 1)");
   define.parsed(
-      kPlanCommands, "--set", "NAME=VALUE", [&o](const std::string& text) { read_setting(o, text); },
+      kRecords, "--set", "NAME=VALUE", [&o](const std::string& text) { read_setting(o, text); },
       "an argument of the plan; `prun PLAN --help` lists them", true);
-  define.text(kRun | kBench, "--transport", "NAME", o.world.transport,
+  define.text(kRun | kGenerate | kBench, "--transport", "NAME", o.world.transport,
               command == kBench ? "auto (default), a plugin's name (`prun plugins`) or the path of a .so"
                                 : "auto (default), shm, socket, another plugin, or two: inside a host+between");
   define.text(kSpans | kConform, "--transport-options", "K=V,..", o.world.transport_options,
@@ -129,8 +132,9 @@ void define_options(CLI::App& app, Commands command, Options& o) {
   define.text(kBench, "--algorithm", "NAME", o.world.algorithm,
               "the core's algorithm of this name (default: by size and ranks)");
   if (command == kBench) define_bench_options(define, o.bench);
+  if (command == kGenerate) define_generation_options(define, o.generation);
   define.parsed(
-      kPlanCommands | kDoctor | kConform, "--device", "NAME[:FIRST]",
+      kRecords | kDoctor | kConform, "--device", "NAME[:FIRST]",
       [&o](const std::string& text) { read_device(o, text); },
       "what computes (default cpu): a rank each from the host's device FIRST on");
   define.text(kRun | kConform, "--device-options", "K=V,..", o.device_options, "options of the device");
@@ -175,16 +179,17 @@ void define_options(CLI::App& app, Commands command, Options& o) {
   define.text(kSpans, "--interface", "NAME", o.world.network_interface,
               "network interface between hosts, or its address or network (default: to --rendezvous)");
   define.parsed(
-      kRun | kConform | kBench, "--timeout", "SECONDS",
+      kRun | kGenerate | kConform | kBench, "--timeout", "SECONDS",
       [&o](const std::string& text) {
         o.world.deadline_s = o.launch.join_timeout_s = whole_number("--timeout", text, 1);
       },
       "how long a collective or a missing rank is waited for (default 60)");
   define.flag(kPlugins, "--explain", o.explain, "which transport auto takes for which ranks, and why");
   define.flag(kAllCommands & ~(kRun | kDump), "--json", o.json,
-              command == kBench     ? "one JSON object a row"
-              : command == kConform ? "one JSON object an item: item, result, text, case"
-                                    : "as JSON");
+              command == kBench      ? "one JSON object a row"
+              : command == kGenerate ? "one JSON object at the end: prompt, ids, log_probabilities, text"
+              : command == kConform  ? "one JSON object an item: item, result, text, case"
+                                     : "as JSON");
   define.flag(kAllCommands, "--help,-h", o.help,
               command == kRun ? "this text; with a plan also its arguments" : "this text");
 }
@@ -272,7 +277,8 @@ void read_operands(Options& o, const Command& command) {
   } else if (!words.empty()) {
     // A word before a plan, or one that can be no file, was meant as a command.
     const std::string& first = words[0];
-    if (first.find_first_of("./") == std::string::npos &&
+    const bool folder = command.bit == kGenerate && std::filesystem::is_directory(first);
+    if (!folder && first.find_first_of("./") == std::string::npos &&
         (words.size() > 1 || !nearest_word(first, command_names()).empty()))
       throw usage_error(fmt::format("there is no command '{}'{}", first, did_you_mean(first, command_names())));
     if (command.bit == kDoctor)
@@ -294,13 +300,14 @@ void check_together(Options& o, const Command& command) {
   if ((command.bit & (kRun | kPlugins | kBench)) != 0) check_options(o.launch);
   if (command.bit == kConform && o.plan.empty() && !o.device_given)
     throw usage_error("which plugin? For example: prun conform shm, or prun conform build/lib/prun/plugins/mine.so");
-  if ((command.bit & (kRun | kCheck | kDump)) != 0 && o.plan.empty())
+  if ((command.bit & (kRun | kCheck | kDump | kGenerate)) != 0 && o.plan.empty())
     throw usage_error("which plan? For example: prun plans/zero3.lua --nproc 8");
   if (command.bit == kRun) {
     check_checkpoint_options(o.checkpoint);
     check_metrics_options(o.metrics);
     o.metrics.resumes = !o.checkpoint.resume.empty();
   }
+  if (command.bit == kGenerate) check_generation_options(o.generation, o.plan);
   if (command.bit == kBench) finish_bench(o);
 }
 

@@ -8,6 +8,7 @@
 #include "checkpoints.h"
 #include "ckpt.h"
 #include "comm/comm.h"
+#include "generation_settings.h"
 #include "launch/launch.h"
 #include "metrics_file.h"
 
@@ -33,6 +34,7 @@ struct Options {
   MetricsSettings metrics;
   std::string trace, runs;  // runs: the folder for this run's folder
   CheckpointSettings checkpoint;
+  GenerationSettings generation;
   BenchSettings bench;
   CkptSettings ckpt;
 

@@ -70,6 +70,7 @@ CheckpointOptions checkpoint_options(const RankStart& start, const Options& opti
   checkpoint.folder = options.checkpoint.folder;
   checkpoint.resume = options.checkpoint.resume;
   checkpoint.keep = options.checkpoint.keep;
+  checkpoint.weights_only = !options.generation.options.prompt.empty();
   checkpoint.program = start.job_hash;
   if (!checkpoint.folder.empty())
     checkpoint.run = start.launcher->all_gather(fmt::format("{:x}{:x}", getpid(), now_ns()))[0];
@@ -97,6 +98,7 @@ void train(const RankStart& start, const Options& options, const DeviceReport& d
   const Program& program = rank.job.program(start.rank);
   ExecutorOptions execution = executor_options(start, options);
   execution.checkpoint = checkpoint_options(start, options);
+  execution.generation = options.generation.options;
   rank.device = open_device(program.device);
   execution.checkpoint.kernels = rank.device->numerics(execution.threads);
   if (rank.device->memory_kind() != PRUN_MEM_HOST) compare_devices(start, options, devices);

@@ -10,6 +10,7 @@ return data.source("bytes", {
       help = "tokens in a sample; by default the model's" },
     data.order,
   },
+  vocab = 256,
   inputs = function(opt) return { { "tokens", "i32", { opt.context } }, { "targets", "i32", { opt.context } } } end,
   finish = function(source, result)
     local files, place = data.files(source, "path")
@@ -17,6 +18,5 @@ return data.source("bytes", {
       result.files[i] = { path = file.path, bytes = file.bytes, skip_bytes = 0, element = "u8" }
     end
     data.count_tokens(source, result, 1, place)
-    result.vocab = 256
   end,
 })

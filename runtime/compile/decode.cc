@@ -1,0 +1,199 @@
+// The model graph for the next tokens of a sequence instead of whole samples. Attention and rotary become the ops that
+// know positions and keep a cache, a table of positions is looked up, dropout and the loss go.
+//
+// Surprising fact: every other op of a model works on each token by itself, so nothing else changes but the shapes; a
+// model with an op that does not is refused.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "compile/compile_state.h"
+#include "compile/generation.h"
+#include "ir/ops.h"
+
+namespace prun {
+namespace {
+
+const OpDef* const kByToken[] = {&ops::linear,   &ops::bias,          &ops::gelu,    &ops::relu,  &ops::tanh,
+                                 &ops::silu_mul, &ops::layernorm,     &ops::rmsnorm, &ops::route, &ops::dispatch,
+                                 &ops::combine,  &ops::expert_linear, &ops::add,     &ops::mul,   &ops::scale};
+
+ValueId input_of(const Graph& graph, std::string_view name) {
+  for (const ValueId id : graph.values.ids())
+    if (graph.values[id].kind == ValueKind::input && graph.values[id].name == name) return id;
+  return -1;
+}
+
+// The loss that compares logits with the next tokens.
+const Node& loss_of(const Graph& graph) {
+  const ValueId targets = input_of(graph, "targets");
+  for (const Node& node : graph.nodes)
+    if (node.op == &ops::cross_entropy && node.inputs[1] == targets && input_of(graph, "tokens").index() >= 0)
+      return node;
+  throw plan_error(
+      "this is no language model, whose loss is prun.losses.cross_entropy of batch.targets: there is no text to "
+      "continue",
+      graph.values[graph.loss].site);
+}
+
+class Decoder {
+ public:
+  Decoder(Graph& graph, int64_t tokens, int64_t text, bool sample)
+      : graph_(graph), sample_(sample), tokens_(tokens), text_(text) {}
+
+  void run() {
+    const Node loss = loss_of(graph_);
+    const ValueId tokens = input_of(graph_, "tokens");
+    graph_.values[tokens].type.shape = {1, tokens_};
+    positions_ = graph_.values.next();
+    Value positions = graph_.values[tokens];
+    positions.name = "positions";
+    graph_.values.push_back(std::move(positions));
+    const std::vector<Node> nodes = std::move(graph_.nodes);
+    graph_.nodes.clear();
+    for (const Node& node : nodes) {
+      if (node.outputs == loss.outputs) break;
+      take(node);
+    }
+    if (sample_) add(ops::sample_token, {now(loss.inputs[0])}, {}, loss, {});
+    drop_unread();
+    graph_.loss = now(loss.inputs[0]);  // what it ends with, for those who look at the graph
+  }
+
+ private:
+  ValueId now(ValueId value) const {
+    const auto found = now_.find(value);
+    return found == now_.end() ? value : found->second;
+  }
+
+  // The node `like`, as another op with results of its own.
+  ValueId add(const OpDef& op, std::vector<ValueId> inputs, Attrs attrs, const Node& like,
+              std::vector<ValueId> outputs) {
+    Node node{&op, std::move(inputs), std::move(outputs), std::move(attrs), like.call, like.site};
+    std::vector<TensorType> types;
+    for (const ValueId input : node.inputs) types.push_back(graph_.values[input].type);
+    try {
+      types = op.infer ? op.infer(types, node.attrs) : std::vector<TensorType>();
+    } catch (const Error& error) {
+      throw plan_error(fmt::format("token by token: {}", error.message()), like.site);
+    }
+    for (size_t i = 0; i < types.size(); ++i) {
+      if (i == node.outputs.size()) {
+        Value value;
+        value.name = fmt::format("{}.{}", graph_.values[like.outputs[0]].name, i == 0 ? op.name : "cache");
+        value.site = like.site;
+        node.outputs.push_back(graph_.values.next());
+        graph_.values.push_back(std::move(value));
+      }
+      graph_.values[node.outputs[i]].type = types[i];
+    }
+    const ValueId first = node.outputs.empty() ? ValueId() : node.outputs[0];
+    graph_.nodes.push_back(std::move(node));
+    return first;
+  }
+
+  void take(const Node& node) {
+    std::vector<ValueId> inputs;
+    for (const ValueId input : node.inputs) inputs.push_back(now(input));
+    Attrs attrs = node.attrs;
+    if (node.op == &ops::dropout) {
+      now_[node.outputs[0]] = inputs[0];
+    } else if (node.op == &ops::attention) {
+      if (attrs.integer("causal") == 0)
+        throw plan_error("this attention sees tokens that come after (causal = false): such a model continues no text",
+                         node.site);
+      attrs.erase("causal");
+      attrs.set("context", text_);
+      add(ops::cached_attention, {inputs[0], positions_}, std::move(attrs), node, {node.outputs[0]});
+    } else if (node.op == &ops::rotary) {
+      add(ops::rotary_at, {inputs[0], positions_}, std::move(attrs), node, node.outputs);
+    } else if (node.op == &ops::embedding && inputs.size() > 2) {
+      const ValueId rows = add(ops::embedding, {inputs[0], inputs[1]}, attrs, node, {});
+      const ValueId places = add(ops::embedding, {positions_, inputs[2]}, attrs, node, {});
+      add(ops::add, {rows, places}, {}, node, node.outputs);
+    } else if (node.op == &ops::embedding || std::ranges::find(kByToken, node.op) != std::end(kByToken)) {
+      if (node.op == &ops::route || node.op == &ops::dispatch) attrs.set("capacity", int64_t{0});
+      if (node.op == &ops::combine) attrs.set("batch", int64_t{1}), attrs.set("tokens", tokens_);
+      add(*node.op, std::move(inputs), std::move(attrs), node, node.outputs);
+    } else {
+      throw plan_error(
+          fmt::format("{} does not work on each token by itself: prun generate cannot run it", node.op->name),
+          node.site);
+    }
+  }
+
+  // What leads to no choice, and to nothing that is kept: the last layer's MLP in a prompt.
+  void drop_unread() {
+    std::set<ValueId> read;
+    std::vector<Node> kept;
+    for (auto node = graph_.nodes.rbegin(); node != graph_.nodes.rend(); ++node) {
+      const bool wanted = node->op == &ops::cached_attention || node->op == &ops::sample_token ||
+                          std::ranges::any_of(node->outputs, [&](ValueId value) { return read.contains(value); });
+      if (!wanted) continue;
+      read.insert(node->inputs.begin(), node->inputs.end());
+      kept.push_back(std::move(*node));
+    }
+    std::ranges::reverse(kept);
+    graph_.nodes = std::move(kept);
+  }
+
+  Graph& graph_;
+  const bool sample_;
+  const int64_t tokens_, text_;
+  ValueId positions_;
+  std::map<ValueId, ValueId> now_;  // values that another stands for
+};
+
+}  // namespace
+
+int64_t context_of(const Graph& graph) {
+  loss_of(graph);
+  return graph.values[input_of(graph, "tokens")].type.shape.at(1);
+}
+
+int64_t vocabulary_of(const Graph& graph) { return graph.values[loss_of(graph).inputs[0]].type.shape.back(); }
+
+void decode_graph(Graph& graph, int64_t tokens, int64_t text, bool sample) {
+  Decoder(graph, tokens, text, sample).run();
+}
+
+int64_t text_of(const Plan& plan, const Generation& generation) { return generation.prompt + plan.steps - 1; }
+
+void decode(CompileState& state) { decode_graph(state.graph, 1, text_of(state.plan, *state.options.generation), true); }
+
+Plan generation_plan(Plan plan, const Generation& generation) {
+  if (!plan.programs.empty())
+    throw plan_error("a plan that lists its program op by op has no model to continue a text with", plan.mesh_site);
+  const int64_t context = context_of(plan.graph);
+  const Site& site = plan.data.site;
+  if (generation.prompt > context)
+    throw plan_error(fmt::format("the prompt has {} tokens, the model's context is {}", generation.prompt, context),
+                     site);
+  const int64_t room = context - generation.prompt + 1;
+  if (generation.tokens > room)
+    throw plan_error(fmt::format("the prompt has {} tokens and the model's context is {}: at most {} more can be made, "
+                                 "not {} (--tokens)",
+                                 generation.prompt, context, room, generation.tokens),
+                     site);
+  plan.steps = generation.tokens > 0 ? generation.tokens : std::min(room, kUsualTokens);
+  plan.microbatches = 1;
+  plan.evaluation.reset();
+  plan.report.reset();
+  plan.pipeline.reset();
+  plan.batch_axes.clear();
+  plan.optimizer.op = &ops::sgd;  // keeps no state
+  plan.optimizer.numbers = {};
+  plan.optimizer.clip = 0;
+  for (Strategy& strategy : plan.strategies)
+    for (StrategyUnit& unit : strategy.units) {
+      unit.activations.clear();  // tokens are too few to be split
+      unit.hooks.clear();
+      unit.sync.clear();
+      unit.sync_every = 0;
+      unit.sharded = unit.accumulate = unit.recompute = unit.offload = false;
+    }
+  return plan;
+}
+
+}  // namespace prun

@@ -1,0 +1,70 @@
+// Ops of a generation, which computes the next tokens of a sequence from those before: their positions are data, and
+// the keys and values of what came before lie in a cache. compile/decode.cc puts them in place of a model's own.
+//
+// Surprising fact: nobody derives through them, so the last tokens of a chunk may be padding: their keys are written,
+// and written again before anything sees them.
+#include <fmt/format.h>
+
+#include "ir/ops/rules.h"
+
+namespace prun::ops {
+namespace {
+
+void require_positions(std::string_view op, const TensorType& x, const TensorType& positions) {
+  require_float(op, "the input", x);
+  require_rank(op, "the input", x, 3);
+  require_dtype(op, "the position tensor", positions, Dtype::i32);
+  if (positions.shape != Shape{x.shape[0], x.shape[1]})
+    throw plan_error(
+        fmt::format("{}: the input is {}, the positions are {}", op, shape_text(x.shape), shape_text(positions.shape)));
+}
+
+Types infer_rotary_at(const Types& inputs, const Attrs& attrs) {
+  require_inputs("rotary_at", inputs, 2, 2);
+  require_positions("rotary_at", inputs[0], inputs[1]);
+  const int64_t size = attrs.integer("size"), heads = attrs.integer("heads"), width = last_dim(inputs[0]);
+  if (size < 2 || size % 2 != 0 || width % size != 0 || heads < 0 || heads > width / size)
+    throw plan_error(fmt::format("rotary_at: {} heads of size {} in a last dim of {}", heads, size, width));
+  return {inputs[0]};
+}
+
+// The cache as a third input is the one that is written.
+Types infer_cached_attention(const Types& inputs, const Attrs& attrs) {
+  require_inputs("cached_attention", inputs, 2, 3);
+  require_positions("cached_attention", inputs[0], inputs[1]);
+  const TensorType& qkv = inputs[0];
+  const int64_t heads = attrs.integer("heads", 1), shared = attrs.integer("kv_heads", heads);
+  const int64_t context = attrs.integer("context"), all = heads + 2 * shared;
+  if (heads < 1 || shared < 1 || heads % shared != 0 || last_dim(qkv) % all != 0)
+    throw plan_error(
+        fmt::format("cached_attention: {} heads and {} kv_heads in a last dim of {}", heads, shared, last_dim(qkv)));
+  if (context < qkv.shape[1])
+    throw plan_error(fmt::format("cached_attention: {} tokens, and a cache of {}", qkv.shape[1], context));
+  const int64_t size = last_dim(qkv) / all;
+  const TensorType cache{qkv.dtype, {qkv.shape[0], context, 2 * shared * size}};
+  if (inputs.size() > 2) require_same_shape("cached_attention", "the cache", inputs[2], "what it holds", cache);
+  return {{qkv.dtype, {qkv.shape[0], qkv.shape[1], heads * size}}, cache};
+}
+
+// As if the cache were full.
+Cost cost_cached_attention(const Types& inputs, const Types& outputs, const Attrs&) {
+  const double queries = count(outputs[0]), keys = static_cast<double>(outputs[1].shape[1]);
+  return product_cost(4 * queries * keys, inputs, outputs);
+}
+
+}  // namespace
+
+const OpDef rotary_at = {
+    .name = "rotary_at", .distribution = Distribution::own, .infer = infer_rotary_at, .cost = per_output<3>};
+const OpDef cached_attention = {.name = "cached_attention",
+                                .distribution = Distribution::own,
+                                .side_first = 0,  // of the last layer a prompt needs the cache alone
+                                .side_end = 1,
+                                .infer = infer_cached_attention,
+                                .cost = cost_cached_attention};
+// The tokens whose turn it is, with their positions; and the next one, chosen by the host from the logits.
+const OpDef feed_tokens = {.name = "feed_tokens", .op_class = OpClass::host, .role = OpRole::source, .side_first = 1};
+const OpDef sample_token = {
+    .name = "sample_token", .op_class = OpClass::host, .role = OpRole::output, .distribution = Distribution::own};
+
+}  // namespace prun::ops

@@ -1,0 +1,145 @@
+// prun generate: the model of a plan, with the weights of a checkpoint, continues a text. Ranks choose tokens; rank 0
+// tells them here, where they become text as they come.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "base/text.h"
+#include "build_job.h"
+#include "checkpoint/folder.h"
+#include "checkpoint/hf_folder.h"
+#include "checkpoint/reader.h"
+#include "checkpoint/weights.h"
+#include "comm/transport/interfaces.h"
+#include "comm/transport/transport_choice.h"
+#include "commands.h"
+#include "device_check.h"
+#include "exec/job_run.h"
+#include "generation_weights.h"
+#include "launch/launch.h"
+#include "observer.h"
+#include "rank.h"
+#include "tokenizer/tokenizer.h"
+
+namespace prun {
+namespace {
+
+// What has been made so far, and the stream of it.
+class Text {
+ public:
+  Text(const Tokenizer& tokenizer, bool streams) : tokenizer_(tokenizer), streams_(streams) {}
+
+  // "TOKEN LOG_PROBABILITY", as rank 0 says it.
+  void take(const std::string& line) {
+    char* rest = nullptr;
+    const long id = std::strtol(line.c_str(), &rest, 10);
+    last_ = std::chrono::steady_clock::now();
+    if (ids_.empty()) first_ = last_;
+    ids_.push_back(id);
+    log_probabilities_.push_back(std::strtod(rest, nullptr));
+    const std::string piece = tokenizer_.piece(id);
+    text_ += piece;
+    if (!streams_) return;
+    std::fwrite(piece.data(), 1, piece.size(), stdout);
+    std::fflush(stdout);
+  }
+
+  // "100 tokens, 83.2 a second": after the first, which waits for the prompt and for ranks to start.
+  std::string rate() const {
+    const double seconds = std::chrono::duration<double>(last_ - first_).count();
+    const std::string made = counted(std::ssize(ids_), "token");
+    return ids_.size() < 2 || seconds <= 0
+               ? made
+               : fmt::format("{}, {:.3g} a second", made, static_cast<double>(ids_.size() - 1) / seconds);
+  }
+
+  std::string json(const std::vector<int32_t>& prompt) const {
+    const nlohmann::ordered_json all = {
+        {"prompt", prompt}, {"ids", ids_}, {"log_probabilities", log_probabilities_}, {"text", text_}};
+    return all.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  }
+
+ private:
+  const Tokenizer& tokenizer_;
+  bool streams_;
+  std::chrono::steady_clock::time_point first_, last_;  // tokens
+  std::vector<int64_t> ids_;
+  std::vector<double> log_probabilities_;
+  std::string text_;
+};
+
+void settle(Options& options) {
+  LaunchOptions& launch = options.launch;
+  check_transport_name(options.world.transport, options.world.plugin_dirs);
+  options.world.network_interface = interface_of_job("", 1, "");
+  launch.recorder_bytes = recorder_bytes(Observer::recorder_capacity(options));
+  launch.command = fmt::format("generate {} --nproc {}", options.plan, launch.nproc);
+  options.check_replicas = 0;
+}
+
+// Whether the tokens are the model's.
+void check_vocabulary(const GenerationSettings& settings, const Tokenizer& tokenizer, const Plan& plan) {
+  const int64_t vocabulary = vocabulary_of(plan.graph);
+  if (settings.tokenizer.empty() && vocabulary > tokenizer.size())
+    throw usage_error(
+        fmt::format("the model knows {} tokens, and without --tokenizer FILE a token is a byte: name the "
+                    "tokenizer.json that its training data was made with",
+                    vocabulary));
+  for (const int32_t id : settings.options.prompt)
+    if (id >= vocabulary)
+      throw usage_error(fmt::format("the prompt has the token {}, and the model knows {} (the tokenizer {})", id,
+                                    vocabulary, tokenizer.size()));
+}
+
+Job generation_job(Options& options, const Tokenizer& tokenizer) {
+  Plan plan;
+  Job job = build_job(options, options.launch.nproc, &plan);
+  check_vocabulary(options.generation, tokenizer, plan);
+  std::string& folder = options.checkpoint.resume = options.generation.checkpoint;
+  if (!checkpoint::is_hf_folder(folder)) folder = checkpoint::resolve(folder);
+  require_fit(checkpoint::open_weights(folder), job);
+  if (!checkpoint::is_hf_folder(folder)) checkpoint::Reader(folder).verify(checkpoint::Part::parameters);
+  return job;
+}
+
+}  // namespace
+
+int generate_command(Options& options) {
+  const DeviceReport devices = check_devices(options);
+  settle(options);
+  GenerationSettings& settings = options.generation;
+  if (std::filesystem::is_directory(options.plan)) take_folder(options);
+  const std::unique_ptr<Tokenizer> tokenizer =
+      settings.tokenizer.empty() ? byte_tokenizer() : read_tokenizer(settings.tokenizer);
+  settings.options.prompt = tokenizer->encode(settings.prompt);
+  settings.options.ends = tokenizer->ends();
+  std::ranges::copy(ends_of_folder(settings.checkpoint), std::back_inserter(settings.options.ends));
+  Observer observer(options, 0);
+  Launch launch(options.launch, observer);
+  observer.job = generation_job(options, *tokenizer);
+  check_device_memory(options, observer.job, devices);
+
+  Text text(*tokenizer, !options.json);
+  observer.told = [&](const std::string& line) { text.take(line); };
+  if (!options.json) fmt::print("{}", settings.prompt);
+  std::fflush(stdout);
+  const int code = launch.run(serialize_job(observer.job), [&](const RankStart& start) {
+    RecorderHeader* recorder = static_cast<RecorderHeader*>(start.recorder);
+    recorder->capacity = Observer::recorder_capacity(options);
+    recorder->magic = kRecorderMagic;
+    return run_rank(start, options, devices);
+  });
+  if (code != 0) return code;
+  fmt::print("{}\n", options.json ? text.json(settings.options.prompt) : "");
+  std::fflush(stdout);
+  fmt::print(stderr, "{}\n", text.rate());
+  return 0;
+}
+
+}  // namespace prun

@@ -1,0 +1,77 @@
+// Surprising fact: eos_token_id is a number or a list of them.
+#include "generation_weights.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <type_traits>
+#include <variant>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "checkpoint/folder.h"
+
+namespace prun {
+
+void require_fit(const checkpoint::Weights& weights, const Job& job) {
+  const auto refuse = [&](const std::string& what) {
+    throw Error(Exit::checkpoint_invalid,
+                fmt::format("the weights in {} do not fit this plan: {}", weights.folder, what));
+  };
+  std::vector<std::string> names;
+  for (const auto& [name, weight] : weights.tensors) names.push_back(name);
+  std::set<std::string> wanted;
+  for (const StateTensor& state : job.classes.front().state) {
+    wanted.insert(state.name);
+    const auto found = weights.tensors.find(state.name);
+    if (found == weights.tensors.end())
+      refuse(fmt::format("there is no {}{}", state.name, did_you_mean(state.name, names)));
+    if (found->second.shape != state.shape)
+      refuse(fmt::format("{} is {} there and {} here", state.name, shape_text(found->second.shape),
+                         shape_text(state.shape)));
+  }
+  for (const std::string& name : names)
+    if (!wanted.contains(name)) refuse(fmt::format("there is {}, which this plan has not", name));
+}
+
+void take_folder(Options& options) {
+  GenerationSettings& settings = options.generation;
+  if (!options.settings.empty())
+    throw usage_error(fmt::format("{} has no arguments: --set goes with a plan", options.plan));
+  const ModelDescription model = checkpoint::open_weights(options.plan).model;
+  if (model.name.empty())
+    throw usage_error(
+        fmt::format("the weights in {} are of a model that its plan wrote itself: prun generate PLAN "
+                    "--checkpoint {}",
+                    options.plan, options.plan));
+  std::string arguments;
+  for (const auto& [name, value] : model.arguments.values()) {
+    const auto text = [](const auto& held) -> std::string {
+      using Held = std::decay_t<decltype(held)>;
+      if constexpr (std::is_arithmetic_v<Held> || std::is_same_v<Held, std::string>) return fmt::format("{}", held);
+      return "";
+    };
+    arguments += fmt::format("{}={} ", name, std::visit(text, value));
+  }
+  settings.checkpoint = options.plan;
+  if (const std::string file = options.plan + "/tokenizer.json";
+      settings.tokenizer.empty() && std::filesystem::exists(file))
+    settings.tokenizer = file;
+  options.plan = options.lua_dir + "/prun/described_model.lua";
+  options.settings = {{"model", model.name}, {"arguments", arguments}};
+}
+
+std::vector<int32_t> ends_of_folder(const std::string& folder) {
+  for (const char* name : {"/generation_config.json", "/config.json"}) {
+    if (!std::filesystem::exists(folder + name)) continue;
+    const nlohmann::json config = nlohmann::json::parse(checkpoint::read_file(folder + name), nullptr, false);
+    const nlohmann::json ends = config.is_object() ? config.value("eos_token_id", nlohmann::json()) : nlohmann::json();
+    if (ends.is_number_integer()) return {ends.get<int32_t>()};
+    if (ends.is_array()) return ends.get<std::vector<int32_t>>();
+  }
+  return {};
+}
+
+}  // namespace prun
