@@ -16,7 +16,7 @@ struct CheckpointOptions : checkpoint::WriterOptions {
 };
 
 struct CheckpointServices {
-  std::unique_ptr<checkpoint::Writer> writer;  // null: no checkpoints are taken
+  std::unique_ptr<checkpoint::Writer> writer;    // null: no checkpoints are taken
   std::unique_ptr<checkpoint::Reader> reader;    // null: the run begins at step 0
   std::unique_ptr<checkpoint::Weights> weights;  // that it begins with there; null: the model's initial values
 };

@@ -125,8 +125,8 @@ void visit(A& a, Like<Op> auto& v) {
 
 template <class A>
 void visit(A& a, Like<Program> auto& v) {
-  a(v.name, v.model, v.initial_weights, v.mesh, v.device, v.rank_order, v.buffers, v.tensors, v.pools, v.state, v.bodies, v.schedule,
-    v.tokens_per_step, v.sample_word, v.arena_bytes, v.host_arena_bytes);
+  a(v.name, v.model, v.initial_weights, v.mesh, v.device, v.rank_order, v.buffers, v.tensors, v.pools, v.state,
+    v.bodies, v.schedule, v.tokens_per_step, v.sample_word, v.arena_bytes, v.host_arena_bytes);
   for (auto& bytes : v.role_bytes) a(bytes);
   for (auto& bytes : v.host_role_bytes) a(bytes);
 }
