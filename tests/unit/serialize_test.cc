@@ -122,8 +122,8 @@ TEST(Serialize, RefusalsSayWhatIsWrong) {
   EXPECT_EQ(refusal("nonsense"),
             "the program is damaged or of another version of prun: it does not begin with PRUNJOB");
   std::string other = bytes;
-  other[7] = 9;
-  EXPECT_NE(refusal(other).find("format 9, this prun reads "), std::string::npos);
+  other[7] = 99;
+  EXPECT_NE(refusal(other).find("format 99, this prun reads "), std::string::npos);
   other = bytes;
   other.back() = static_cast<char>(other.back() ^ 1);
   EXPECT_NE(refusal(other).find("its digest is wrong"), std::string::npos);
