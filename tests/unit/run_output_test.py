@@ -59,8 +59,8 @@ class Proof(unittest.TestCase):
     def test_what_is_proven_trains(self):
         result = subprocess.run(command("--prove", steps=2), capture_output=True, text=True)
         self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertRegex(result.stderr, r"\Aproven: equals one rank to \d+e-1\d \(dp=2, .* parameters\)\n")
-        self.assertIn("2 steps", result.stderr)
+        self.assertRegex(result.stdout, r"\Aproven: equals one rank to \d+e-1\d \(dp=2, .* parameters\)\n")
+        self.assertIn("2 steps", result.stdout)
 
     def test_what_differs_starts_no_rank(self):
         with tempfile.TemporaryDirectory() as folder:
