@@ -171,6 +171,7 @@ class Conversions(Folders):
                                              (4, "dp = 2, tp = 2", 'prun.tensor_parallel { axis = "tp" }, prun.fsdp { axis = "dp" }', 1)):
             text = PLAN.format(model=LLAMA).replace("dp = prun.world", axes).replace('prun.zero3 { axis = "dp" }', strategy)
             self.at("plan.lua").write_text(text.replace("steps = arg.steps", f'steps = arg.steps, micro = {micro}'))
+            self.at("metrics").unlink(missing_ok=True)
             run("plan.lua", "--nproc", ranks, "--metrics", "metrics", cwd=self.folder)
             losses.add(f"{json.loads(self.at('metrics').read_text().splitlines()[0])['loss']:.5g}")
         self.assertEqual(len(losses), 1, losses)
