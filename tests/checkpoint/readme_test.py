@@ -1,0 +1,18 @@
+#!/usr/bin/env python3
+"""The commands of README's section "Keep what was trained", word for word, in an empty folder. Usage: readme_test.py PRUN"""
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+TOP = pathlib.Path(__file__).resolve().parents[2]
+text = (TOP / "README.md").read_text()
+section = text[text.index("## Keep what was trained"):]
+commands = re.search(r"```sh\n(.*?)```", section, re.S).group(1)
+with tempfile.TemporaryDirectory(prefix="prun-readme-") as folder:
+    run = pathlib.Path(folder, "tools", "run")
+    run.parent.mkdir()
+    run.write_text(f'#!/bin/sh\nexec "{pathlib.Path(sys.argv[1]).resolve()}" "$@"\n')
+    run.chmod(0o755)
+    sys.exit(subprocess.run(["bash", "-ex", "-c", commands], cwd=folder, timeout=280).returncode)
