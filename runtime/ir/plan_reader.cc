@@ -460,9 +460,11 @@ void read_training(const Field& root, Plan& plan) {
   if (root.has("pipeline")) plan.pipeline = read_pipeline(root.at("pipeline"), plan.microbatches);
 }
 
-Json parse_cbor(std::string_view cbor) {
+// As Json::from_cbor, which copies all of what it has read before it returns.
+void parse_cbor(std::string_view cbor, Json& json) {
+  nlohmann::detail::json_sax_dom_parser<Json> parser(json);
   try {
-    return Json::from_cbor(cbor.begin(), cbor.end());
+    Json::sax_parse(cbor.begin(), cbor.end(), &parser, Json::input_format_t::cbor);
   } catch (const Json::exception& error) {
     throw plan_error(fmt::format("the script sent a plan that cannot be read: {}", error.what()));
   }
@@ -471,7 +473,8 @@ Json parse_cbor(std::string_view cbor) {
 }  // namespace
 
 Plan read_plan(std::string_view cbor) {
-  const Json json = parse_cbor(cbor);
+  Json json;
+  parse_cbor(cbor, json);
   const Field root(json, "");
   if (!json.is_object()) throw plan_error("the script sent no plan");
   Plan plan;

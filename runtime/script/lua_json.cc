@@ -4,8 +4,6 @@
 
 #include <fmt/format.h>
 
-#include <map>
-
 #include "base/error.h"
 
 namespace prun {
