@@ -180,6 +180,7 @@ Plan generation_plan(Plan plan, const Generation& generation) {
   plan.microbatches = 1;
   plan.evaluation.reset();
   plan.report.reset();
+  plan.keeping.reset();
   plan.pipeline.reset();
   plan.batch_axes.clear();
   plan.optimizer.op = &ops::sgd;  // keeps no state

@@ -84,6 +84,12 @@ class Generate(unittest.TestCase):
                     self.assert_alike(alone, self.made(settings, "--temperature", 0, "--nproc", 2, prompt=prompt, tokens=16, then=then))
         self.assert_alike(self.made([]), self.made([], "--nproc", 2, then=["tp=2"]))
 
+    def test_a_device_that_is_enqueued_on_chooses_the_same(self):
+        prompt = "the time of the sea is "
+        for settings in ([], ["model=llama"]):
+            there = self.made(settings, "--temperature", 0, "--device", "cpu-queue", prompt=prompt, tokens=8)
+            self.assert_alike(self.made(settings, "--temperature", 0, prompt=prompt, tokens=8), there)
+
     def test_a_seed_gives_the_same_text(self):
         one = self.made([], "--seed", 1)
         self.assertEqual(one, self.made([], "--seed", 1))
