@@ -42,7 +42,7 @@ HfArchitecture hf_llama();
 HfArchitecture hf_mixtral();
 
 // What the architectures' files share.
-HfTensor hf_whole(std::string theirs, std::string ours, Shape shape);               // the same tensor
+HfTensor hf_whole(std::string theirs, std::string ours, const Shape& shape);        // the same tensor
 HfTensor hf_turned(std::string theirs, std::string ours, int64_t in, int64_t out);  // theirs is [out, in]
 // Columns [begin, begin + count) of ours [in, out]; theirs is [count, in].
 HfTensor hf_columns(std::string theirs, std::string ours, int64_t in, int64_t out, int64_t begin, int64_t count);

@@ -73,8 +73,8 @@ std::map<std::string, Stored> stored_tensors(const std::string& folder) {
 }
 
 // Everything in the files is the model's: what is left over belongs to another one.
-void refuse_unknown(const std::string& folder, const HfArchitecture& architecture, std::map<std::string, Stored> left,
-                    bool tied) {
+void refuse_unknown(const std::string& folder, const HfArchitecture& architecture,
+                    const std::map<std::string, Stored>& left, bool tied) {
   for (const auto& [name, stored] : left) {
     bool known = tied && name == "lm_head.weight";
     for (const std::string& end : architecture.ignored) known = known || name.ends_with(end);

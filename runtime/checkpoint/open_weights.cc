@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <numeric>
 
 #include "base/error.h"
 #include "checkpoint/data_file.h"
@@ -38,8 +39,8 @@ Weights open_checkpoint(const std::string& folder, bool optimizer) {
   for (const auto& [name, saved] : index.tensors) {
     if (!optimizer && name.starts_with(kOptimizerPrefix)) continue;
     Weight weight{dtype_of(saved.dtype), saved.shape, {}};
-    std::vector<int> order;
-    for (int d = 0; d < std::ssize(saved.shape); ++d) order.push_back(d);
+    std::vector<int> order(saved.shape.size());
+    std::iota(order.begin(), order.end(), 0);
     for (const SavedPiece& piece : saved.pieces) {
       const std::string path = folder + "/" + piece.file;
       OpenFile& open = files[piece.file];

@@ -84,8 +84,8 @@ constexpr std::string_view kDtypes[] = {"F64", "F32", "BF16", "F16", "I64", "I32
 namespace {
 void advise(const std::byte* data, int64_t bytes, int advice) {
   const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE)), at = reinterpret_cast<uintptr_t>(data);
-  const uintptr_t first = at / page * page;
-  madvise(reinterpret_cast<void*>(first), at + static_cast<uintptr_t>(bytes) - first, advice);
+  const uintptr_t before = at % page;
+  madvise(const_cast<std::byte*>(data - before), before + static_cast<uintptr_t>(bytes), advice);
 }
 }  // namespace
 

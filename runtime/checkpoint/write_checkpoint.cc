@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <numeric>
 
 #include "checkpoint/convert.h"
 #include "checkpoint/folder.h"
@@ -44,8 +45,8 @@ void write_checkpoint(const Weights& weights, Index index, const std::string& ou
       const Box box = share_of(weight.shape, rank, index.ranks);
       if (box.elements() == 0) continue;
       const Dtype of = stored(weight);
-      std::vector<int> order;
-      for (int d = 0; d < std::ssize(box.shape); ++d) order.push_back(d);
+      std::vector<int> order(box.shape.size());
+      std::iota(order.begin(), order.end(), 0);
       const auto window = std::make_shared<Window>(weights, name, box.offset, box.shape, order, of);
       pieces.push_back({name, of, box.shape, box.offset, [=, &done, &advance](std::byte* to, int64_t first, int64_t n) {
                           window->read(to, first, n);

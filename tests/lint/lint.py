@@ -74,7 +74,8 @@ def changed():
             name = line[len("+++ b/"):]
         elif found := re.match(r"@@ \S+ \+(\d+)(?:,(\d+))?", line):
             first, count = int(found[1]), int(found[2] or 1)
-            parts.setdefault(name, []).append([first, max(first, first + count - 1)])
+            if count > 0:
+                parts.setdefault(name, []).append([first, first + count - 1])
     return parts
 
 

@@ -53,10 +53,10 @@ class Text {
   // "100 tokens, 83.2 a second": after the first, which waits for the prompt and for ranks to start.
   std::string rate() const {
     const double seconds = std::chrono::duration<double>(last_ - first_).count();
-    const std::string made = counted(std::ssize(ids_), "token");
-    return ids_.size() < 2 || seconds <= 0
-               ? made
-               : fmt::format("{}, {:.3g} a second", made, static_cast<double>(ids_.size() - 1) / seconds);
+    std::string made = counted(std::ssize(ids_), "token");
+    if (ids_.size() < 2 || seconds <= 0) return made;
+    const double rate = static_cast<double>(ids_.size() - 1) / seconds;
+    return fmt::format("{}, {:.{}f} a second", made, rate, rate < 100 ? 1 : 0);
   }
 
   std::string json(const std::vector<int32_t>& prompt) const {
