@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "checkpoint/box_copy.h"
+#include "checkpoint/model_fit.h"
 #include "checkpoint/sha256.h"
 #include "ir/state.h"
 
@@ -64,6 +65,8 @@ void Reader::require_fit(const Job& job) const {
         refuse(fmt::format("{} is {}{} there and {}{} here", state.name, saved.dtype, shape_text(saved.shape), dtype,
                            shape_text(state.shape)));
     }
+  if (const std::string differs = differing_model(index_.model, job.classes.front().model); !differs.empty())
+    refuse(differs);
   if (wanted == index_.tensors.size()) return;
   for (const auto& [name, tensor] : index_.tensors)
     if (!seen.contains(name)) refuse(fmt::format("it has {}, which this plan has not", name));

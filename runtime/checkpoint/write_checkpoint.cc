@@ -13,14 +13,14 @@
 namespace prun::checkpoint {
 namespace {
 
-// The part of a tensor that a rank writes: rows of its longest dim, so that no rank has much more than another.
+// The part of a tensor that a rank writes: rows of the first dim, as ranks of a run divide it, or of the longest where
+// that one is too short for all of them.
 Box share_of(const Shape& shape, int64_t rank, int64_t ranks) {
   Box box{Shape(shape.size(), 0), shape, 0, {}};
   if (shape.empty()) {
     if (rank > 0) box.shape = {0};
     return box;
   }
-  // The first dim, as ranks of a run divide it, unless it is too short.
   size_t d = 0;
   if (shape[0] < ranks) d = static_cast<size_t>(std::max_element(shape.begin(), shape.end()) - shape.begin());
   box.offset[d] = shape[d] * rank / ranks;

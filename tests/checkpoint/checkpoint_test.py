@@ -300,6 +300,9 @@ class Damage(Folders):
         done = train("zero3", 2, 6, "--resume", self.kept, settings=["width=64"], check=False)
         self.assertEqual(done.returncode, 16)
         self.assertRegex(done.stderr, r"does not fit this plan: .* is F32\[.*32.*\] there and F32\[.*64.*\] here")
+        done = train("zero3", 2, 6, "--resume", self.kept, settings=["heads=2"], check=False)
+        self.assertEqual(done.returncode, 16)
+        self.assertIn("does not fit this plan: heads is 4 there and 2 here", done.stderr)
         done = train("zero3", 2, 6, "--resume", self.kept, settings=["seed=5"], check=False)
         self.assertIn("was trained with seed 0, this plan has 5", done.stderr)
 

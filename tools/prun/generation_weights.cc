@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "checkpoint/folder.h"
+#include "checkpoint/model_fit.h"
 
 namespace prun {
 
@@ -34,6 +35,9 @@ void require_fit(const checkpoint::Weights& weights, const Job& job) {
   }
   for (const std::string& name : names)
     if (!wanted.contains(name)) refuse(fmt::format("there is {}, which this plan has not", name));
+  if (const std::string differs = checkpoint::differing_model(weights.model, job.classes.front().model);
+      !differs.empty())
+    refuse(differs);
 }
 
 void take_folder(Options& options) {

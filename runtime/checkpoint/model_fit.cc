@@ -1,0 +1,39 @@
+#include "checkpoint/model_fit.h"
+
+#include <fmt/format.h>
+
+#include "checkpoint/hf_architecture.h"
+
+namespace prun::checkpoint {
+namespace {
+
+// Of a model that Hugging Face has not: the arguments that neither shapes tell nor training changes.
+Attrs beside_shapes(const Attrs& arguments) {
+  Attrs of;
+  for (const char* name : {"heads", "choices"})
+    if (arguments.has(name)) of.set(name, arguments.integer(name));
+  return of;
+}
+
+}  // namespace
+
+std::string differing_model(const ModelDescription& there, const ModelDescription& here) {
+  if (there.name.empty() || here.name.empty()) return "";
+  if (there.name != here.name)
+    return fmt::format("they are of prun.models.{}, and the plan has prun.models.{}", there.name, here.name);
+  const HfArchitecture* architecture = hf_architecture_for(here.name);
+  const auto compared = architecture != nullptr ? architecture->settled : beside_shapes;
+  const Attrs theirs = compared(there.arguments), ours = compared(here.arguments);
+  std::string text;
+  for (const auto& [name, value] : theirs.values()) {
+    if (!ours.has(name)) continue;
+    const Attr& own = ours.values().at(name);
+    const bool numbers = own.index() < 2 && value.index() < 2;
+    if (own == value || (numbers && theirs.number(name) == ours.number(name))) continue;
+    text +=
+        fmt::format("{}{} is {} there and {} here", text.empty() ? "" : ", ", name, attr_text(value), attr_text(own));
+  }
+  return text;
+}
+
+}  // namespace prun::checkpoint
