@@ -102,7 +102,7 @@ QueueMemory::QueueMemory(const Program& program, const prun_device& table, const
   prun_result result{.size = sizeof(prun_result), .culprit = -1, .message = {}};
   const prun_status status = table.pin(device_->get(), pinned_, static_cast<size_t>(layout_.total), &result);
   if (status == PRUN_ENOTSUP) {
-    spdlog::warn("device {}: {}; copies to and from the host will be slow", table.name, result.message);
+    spdlog::warn("device: {}: {}; copies to and from the host will be slow", table.name, result.message);
     return;
   }
   const std::string doing = fmt::format("pinning {} of the host's memory", human_bytes(layout_.total));

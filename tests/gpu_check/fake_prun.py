@@ -30,10 +30,10 @@ def leave(status, text):
 
 if words[0] == "plans":
     shared = [argument("width", 256), argument("batch", 64), argument("steps", 20)]
-    print(json.dumps([{"name": "single", "path": "single.lua", "error": "", "arguments": shared},
+    print(json.dumps({"plans": [{"name": "single", "path": "single.lua", "error": "", "arguments": shared},
                       {"name": "ddp", "path": "ddp.lua", "error": "", "arguments": shared},
                       {"name": "huge", "path": "huge.lua", "error": "", "arguments": []},
-                      {"name": "broken", "path": "broken.lua", "error": "syntax", "arguments": []}]))
+                      {"name": "broken", "path": "broken.lua", "error": "syntax", "arguments": []}]}))
 elif words[0] == "check":
     ranks = int(value("--nproc"))
     sys.exit(0 if (words[1], ranks) in (("single.lua", 1), ("ddp.lua", 1), ("ddp.lua", 2), ("ddp.lua", 4)) else 3)

@@ -44,7 +44,7 @@ class Runs(unittest.TestCase):
         return self.prun(*self.words(*options, steps=steps, ranks=ranks, settings=settings), code=code)
 
     def kept(self, *words):
-        return json.loads(self.prun("runs", *words, "--json").stdout)
+        return json.loads(self.prun("runs", *words, "--json").stdout)["runs"]
 
 
 class Rows(Runs):

@@ -39,7 +39,7 @@ class Plans(unittest.TestCase):
         self.assertEqual({path for path in found if "custom" not in path}, mine)
 
     def test_json_has_the_same_and_the_arguments(self):
-        rows = json.loads(plans(PRUN, "--json"))
+        rows = json.loads(plans(PRUN, "--json"))["plans"]
         self.assertEqual([row["path"] for row in rows], [line.split()[0] for line in plans(PRUN).splitlines()])
         for row in rows:
             self.assertEqual(set(row), {"name", "path", "description", "arguments", "error"})
@@ -64,7 +64,7 @@ class Plans(unittest.TestCase):
             self.assertRegex(lines[0], r"^plans/whole\.lua +A plan in two lines: it has words\.$")
             self.assertRegex(lines[1], r"^plans/custom/broken\.lua +cannot be read: .*broken\.lua:2: ")
             self.assertRegex(lines[2], r"^plans/custom/silent\.lua *$")
-            whole = json.loads(plans(program, "--json"))[0]
+            whole = json.loads(plans(program, "--json"))["plans"][0]
             self.assertEqual(whole["name"], "whole")
             self.assertEqual(
                 {a["name"]: (a["kind"], a["default"], a["help"]) for a in whole["arguments"]},

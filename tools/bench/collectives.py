@@ -191,7 +191,7 @@ def parse(argv):
     if not args.prun.exists():
         parser.error(f"{args.prun} is not there: tools/run builds it, or --prun names another")
     if args.transports is None:
-        found = {p["name"] for p in json.loads(subprocess.check_output([args.prun, "plugins", "--json"])) if not p["error"]}
+        found = {p["name"] for p in json.loads(subprocess.check_output([args.prun, "plugins", "--json"]))["plugins"] if not p["error"]}
         args.transports = [name for name, (plugin, _) in OURS.items() if plugin in found]
     for name in args.transports:
         if name not in OURS:

@@ -21,7 +21,7 @@ NOT_SO = (2, 3)  # exit codes of prun check where a plan does not run on so many
 
 def plans(context, done):
     wanted = context.options.plans
-    return [plan for plan in json.loads(done.out) if not plan["error"] and (not wanted or plan["name"] in wanted)]
+    return [plan for plan in json.loads(done.out)["plans"] if not plan["error"] and (not wanted or plan["name"] in wanted)]
 
 
 def settings_of(context, plan, dtype="f32"):

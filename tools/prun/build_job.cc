@@ -4,11 +4,13 @@
 #include <fmt/format.h>
 
 #include "base/cores.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "compile/compile.h"
 #include "data/check_range.h"
 #include "initial_weights.h"
 #include "ir/plan_reader.h"
+#include "ir/state.h"
 #include "launch/preflight.h"
 #include "pass_watch.h"
 #include "script/script.h"
@@ -96,6 +98,7 @@ Job build_job(const Options& options, int ranks, Plan* read) {
   Plan plan = generates ? record_generation(options, ranks) : record_plan(options, ranks);
   if (!generates) require_weights_fit(plan, options.command == "run" && options.checkpoint.first_step < 0);
   watch.lap("script");
+  log_info("script", "{} is recorded", options.plan);
 
   std::unique_ptr<Device> device = open_device(options.device);
   CompileOptions compile_options;
@@ -113,12 +116,15 @@ Job build_job(const Options& options, int ranks, Plan* read) {
   if (options.time_passes || !options.after.empty())
     compile_options.after_pass = [&](const PassReport& report) { watch.add(report); };
   Job job = compile(plan, compile_options);
+  log_info("compile", "programs for ranks of {}, {} parameters", counted(std::ssize(job.classes), "kind"),
+           grouped(parameter_count(job)));
   watch.require_printed(options.plan);
   require_supported(job, *device);
   // Only a run on host memory is held against this host's memory; check and dump may describe any cluster.
   const bool runs = (options.command == "run" || generates) && device->memory_kind() == PRUN_MEM_HOST;
   require_valid(job, runs ? available_memory() / options.launch.nproc : 0, options.launch.nproc);
   watch.lap("verify");
+  log_info("verify", "{} for {}: no finding", options.plan, counted(ranks, "rank"));
   if (options.command == "run" || options.command == "check") check_data(plan);
   watch.lap("data");
   say_what_never_comes(plan);

@@ -89,7 +89,7 @@ int check_command(Options& options) {
   Job job = build_job(options, ranks, &plan);
   const std::string proof = prove_plan(options, plan, ranks);
   if (options.json) {
-    fmt::print("{}\n", as_json(job, proof).dump(2));
+    fmt::print("{}\n", as_json(job, proof).dump());
     return 0;
   }
   fmt::print("{}: verified for {} ({})\n", options.plan, counted(std::ssize(job.class_of_rank), "rank"),

@@ -173,10 +173,14 @@ const Verb kVerbs[] = {
 
 }  // namespace
 
-int ckpt_command(Options& options) {
-  const std::vector<std::string>& words = options.operands;
+std::vector<std::string> ckpt_verbs() {
   std::vector<std::string> names;
   for (const Verb& verb : kVerbs) names.emplace_back(verb.name);
+  return names;
+}
+
+int ckpt_command(Options& options) {
+  const std::vector<std::string>&words = options.operands, names = ckpt_verbs();
   if (words.empty()) throw usage_error(fmt::format("prun ckpt what? One of: {}", join(names, ", ")));
   const auto verb =
       std::find_if(std::begin(kVerbs), std::end(kVerbs), [&](const Verb& v) { return words[0] == v.name; });

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <vector>
 
 #include "checkpoint/index.h"
 #include "checkpoint/weights.h"
@@ -17,6 +18,7 @@ struct CkptSettings {
   int file_mib = 5000;  // of a file of an exported folder
 };
 
+std::vector<std::string> ckpt_verbs();
 int ckpt_export(const Options& options);
 int ckpt_import(const Options& options);
 int ckpt_reshard(const Options& options);

@@ -18,5 +18,11 @@ int conform_command(Options& options);        // conform.cc
 int ckpt_command(Options& options);           // ckpt.cc
 int runs_command(Options& options);           // runs.cc
 int bench_command(Options& options);          // bench/bench.cc
+int init_command(Options& options);           // init.cc
+int version_command(Options& options);        // version.cc
+int completion_command(Options& options);     // completion.cc
+int man_command(Options& options);            // man.cc
+// prun __complete WORD ..: candidates for the last word, one a line; no errors. `words` are those behind it.
+int complete_command(const std::vector<std::string>& words);  // complete.cc
 
 }  // namespace prun

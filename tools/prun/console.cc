@@ -17,9 +17,10 @@ bool is_pipe(int descriptor) {
 
 }  // namespace
 
-Console::Console(bool output_taken)
+Console::Console(bool output_taken, bool quiet)
     : words_(output_taken ? stderr : stdout),
-      live_(standard_screen().live && (output_taken || !is_pipe(STDOUT_FILENO))),
+      quiet_(quiet),
+      live_(!quiet && standard_screen().live && (output_taken || !is_pipe(STDOUT_FILENO))),
       terminal_(isatty(fileno(words_)) == 1) {}
 
 void Console::write(std::string_view text) {
@@ -29,6 +30,11 @@ void Console::write(std::string_view text) {
 }
 
 void Console::say(std::string_view text) {
+  if (!quiet_) write(text);
+  if (log) log(text);
+}
+
+void Console::print(std::string_view text) {
   write(text);
   if (log) log(text);
 }
@@ -39,7 +45,7 @@ void Console::warn(std::string_view text) {
 }
 
 void Console::step_line(std::string_view text) {
-  if (!(live_ && terminal_)) write(text);
+  if (!quiet_ && !(live_ && terminal_)) write(text);
   if (log) log(text);
 }
 

@@ -16,10 +16,12 @@ namespace prun {
 class Console {
  public:
   // `output_taken`: rows of metrics have standard output (--metrics -); then words go to standard error.
-  explicit Console(bool output_taken);
-  void say(std::string_view text);   // whole lines
-  void warn(std::string_view text);  // whole lines, to standard error
-  Screen screen();                   // for Progress; `this` must stay where it is
+  // `quiet`: nothing is said or drawn but warnings and what the plan prints.
+  explicit Console(bool output_taken, bool quiet = false);
+  void say(std::string_view text);    // whole lines
+  void print(std::string_view text);  // whole lines that the plan printed
+  void warn(std::string_view text);   // whole lines, to standard error
+  Screen screen();                    // for Progress; `this` must stay where it is
   // Gets all lines, those of steps too, whatever the terminal shows.
   std::function<void(std::string_view)> log;
   // What the first failed write to standard output said, else "".
@@ -30,6 +32,7 @@ class Console {
   void write(std::string_view text);
 
   std::FILE* words_;
+  bool quiet_;
   bool live_, terminal_;  // a live line can be drawn; words go to a terminal
   std::string failure_;
 };

@@ -22,7 +22,11 @@ enum Commands : unsigned {
   kCkpt = 256,
   kRuns = 512,
   kGenerate = 1024,
-  kAllCommands = 2047
+  kInit = 1 << 20,
+  kVersion = 1 << 21,
+  kCompletion = 1 << 22,
+  kMan = 1 << 23,
+  kAllCommands = (1 << 24) - 1
 };
 
 class Definer {

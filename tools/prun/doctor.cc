@@ -134,7 +134,7 @@ void print_json(const Findings& findings) {
                               {"machine", machine},
                               {"transports", transports},
                               {"devices", devices}};
-  fmt::print("{}\n", all.dump(2));
+  fmt::print("{}\n", all.dump());
 }
 
 }  // namespace

@@ -1,14 +1,20 @@
 // prun dump PLAN: the program as text, which golden tests compare; --after PASS: the result of that pass instead.
 #include <fmt/format.h>
 
+#include <nlohmann/json.hpp>
+
 #include "build_job.h"
 #include "commands.h"
+#include "program_json.h"
 
 namespace prun {
 
 int dump_command(Options& options) {
   const Job job = build_job(options, options.launch.nproc * options.launch.nnodes);
-  if (options.after.empty()) fmt::print("{}", dump_job(job));  // else build_job has printed what was asked for
+  if (options.json)
+    fmt::print("{}\n", job_json(job).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  else if (options.after.empty())
+    fmt::print("{}", dump_job(job));  // else build_job has printed what was asked for
   return 0;
 }
 

@@ -6,6 +6,7 @@
 #include <link.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <set>
 
@@ -77,6 +78,25 @@ void print_interfaces(const std::vector<Interface>& interfaces, const InterfaceC
   fmt::print("  {}: {}\n", chosen.name.empty() ? "none" : chosen.name, chosen.why);
 }
 
+void print_json(const std::vector<GroupKind>& kinds, const std::vector<std::vector<Candidate>>& weighed,
+                const std::vector<Interface>& interfaces, const InterfaceChoice& chosen,
+                const std::set<std::string>& loaded) {
+  nlohmann::ordered_json groups = nlohmann::ordered_json::array(), networks = nlohmann::ordered_json::array();
+  for (size_t i = 0; i < kinds.size(); ++i) {
+    nlohmann::ordered_json candidates = nlohmann::ordered_json::array();
+    for (const Candidate& c : weighed[i])
+      candidates.push_back({{"name", c.file.name}, {"score", c.score}, {"reason", c.reason}});
+    groups.push_back({{"group", kinds[i].name}, {"candidates", candidates}});
+  }
+  for (const Interface& each : interfaces)
+    networks.push_back({{"name", each.name}, {"up", each.up}, {"addresses", each.addresses}});
+  fmt::print("{}\n", nlohmann::ordered_json{{"groups", groups},
+                                            {"interfaces", networks},
+                                            {"interface", {{"name", chosen.name}, {"why", chosen.why}}},
+                                            {"libraries", loaded}}
+                         .dump());
+}
+
 }  // namespace
 
 int explain_plugins(const Options& options) {
@@ -86,7 +106,7 @@ int explain_plugins(const Options& options) {
   const int near = std::max(options.launch.nproc, 2), all = near * std::max(options.launch.nnodes, 2);
   const std::string inside = fmt::format("ranks of one host ({}), host memory", near);
   const std::string between = fmt::format("ranks of several hosts ({} on {}), host memory", all, all / near);
-  const GroupKind kinds[] = {
+  const std::vector<GroupKind> kinds = {
       {inside.c_str(), near, near, PRUN_MEM_HOST},
       {between.c_str(), all, near, PRUN_MEM_HOST},
       {"CUDA memory (--device cuda)", near, near, PRUN_MEM_CUDA},
@@ -103,6 +123,12 @@ int explain_plugins(const Options& options) {
                                                                  : transport_words(one + "+" + several);
   const std::string staged =
       one.empty() ? "" : fmt::format("through the host's memory: {}", several.empty() ? one : over_hosts);
+  if (options.json) {
+    std::set<std::string> loaded = loaded_objects();
+    for (const std::string& path : before) loaded.erase(path);
+    print_json(kinds, weighed, interfaces, chosen, loaded);
+    return 0;
+  }
   const char* nothing = "nothing here can carry it";
   print_kind(kinds[0], weighed[0], nothing);
   print_kind(kinds[1], weighed[1], nothing);

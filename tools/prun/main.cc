@@ -1,18 +1,19 @@
 // prun: the launcher and its commands. Errors end here, as one message and an exit code.
 #include <fmt/format.h>
-#include <spdlog/cfg/env.h>
-#include <spdlog/sinks/stdout_color_sinks.h>
-#include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "build_job.h"
+#include "commands.h"
 #include "options.h"
 
 namespace prun {
@@ -28,8 +29,9 @@ void limit_spinning(char** argv) {
   execv(program.c_str(), argv);  // returns only on failure; then kernels spin longer
 }
 
-int dispatch(int argc, char** argv) {
-  Options options = parse_options({argv + 1, argv + argc});
+int dispatch(const std::vector<std::string>& words) {
+  Options options = parse_options(words);
+  start_log(options.log_level.empty() && options.verbose ? "info" : options.log_level);
   const bool has_plan = !options.plan.empty() && options.command != "conform";
   if (options.help && !has_plan) {
     fmt::print("{}", usage(options));
@@ -41,22 +43,28 @@ int dispatch(int argc, char** argv) {
   return 0;
 }
 
+// With --json those who read standard output find the reason there, too.
+void tell(const std::string& message, int code, const std::vector<std::string>& words) {
+  fmt::print(stderr, "prun: {}\n", message);
+  if (std::find(words.begin(), words.end(), "--json") == words.end()) return;
+  const nlohmann::ordered_json all = {{"exit_code", code}, {"error", message}};
+  fmt::print("{}\n", all.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
 }  // namespace
 }  // namespace prun
 
 int main(int argc, char** argv) {
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  if (argc > 1 && words[0] == "__complete") return prun::complete_command({words.begin() + 1, words.end()});
   prun::limit_spinning(argv);
-  // Standard output carries only what the user asked for: plans' prints, --json.
-  spdlog::set_default_logger(
-      std::make_shared<spdlog::logger>("", std::make_shared<spdlog::sinks::stderr_color_sink_mt>()));
-  spdlog::cfg::load_env_levels();  // SPDLOG_LEVEL=debug
   try {
-    return prun::dispatch(argc, argv);
+    return prun::dispatch(words);
   } catch (const prun::Error& error) {
-    fmt::print(stderr, "prun: {}\n", error.what());
+    prun::tell(error.what(), static_cast<int>(error.code()), words);
     return static_cast<int>(error.code());
   } catch (const std::exception& error) {
-    fmt::print(stderr, "prun: {}\n", error.what());
+    prun::tell(error.what(), static_cast<int>(prun::Exit::usage), words);
     return static_cast<int>(prun::Exit::usage);
   }
 }

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/log.h"
 #include "base/text.h"
 #include "exec/job_run.h"
 #include "ir/calendar.h"
@@ -19,17 +20,18 @@ Observer::Observer(const Options& options, double peak_flops, RunFolder* folder)
     : told_not_finite_(options.check_finite),  // which ends the run with more than the loss can tell
       peak_flops_(peak_flops),
       folder_(folder),
-      console_(standard_stream(options.metrics.path) == STDOUT_FILENO),
+      console_(options.json || standard_stream(options.metrics.path) == STDOUT_FILENO, options.quiet),
       progress_(console_.screen()) {
   if (folder_ != nullptr) console_.log = [this](std::string_view text) { folder_->log(text); };
   if (!options.metrics.path.empty() && options.launch.node_rank == 0)
     metrics_.emplace(options.metrics, options.checkpoint.first_step);
-  if (!options.trace.empty()) trace_.emplace(options.trace);
+  if (!options.trace.empty()) trace_.emplace(options.trace, options.trace_steps);
 }
 
 void Observer::started(const std::vector<int>& ranks, const std::vector<int>& pids,
                        const std::vector<void*>& recorders) {
   ranks_ = ranks;
+  for (size_t r = 0; r < ranks.size(); ++r) log_info("launch", "rank {} is process {}", ranks[r], pids[r]);
   for (void* recorder : recorders) recorders_.push_back(static_cast<RecorderHeader*>(recorder));
   steps_.open(recorders_);
   memory_.open(pids);
@@ -44,6 +46,8 @@ void Observer::started(const std::vector<int>& ranks, const std::vector<int>& pi
   if (!progress_.silent()) announce();
 }
 
+std::string Observer::result(int exit_code) const { return result_.text(job, exit_code); }
+
 void Observer::announce() {
   const Program& program = job.classes.front();
   const int64_t parameters = parameter_count(job);
@@ -57,6 +61,7 @@ void Observer::announce_transports() {
   if (told_transports_ || recorders_.empty() || recorders_.front()->connected.load() == 0) return;
   told_transports_ = true;
   const char* words = recorders_.front()->transports;
+  result_.connected(words);
   if (*words == '\0' || progress_.silent()) return;
   progress_.clear();
   console_.say(fmt::format("over {}\n", words));
@@ -70,6 +75,7 @@ void Observer::tick() {
   for (const MergedStep& step : steps) {
     progress_.step(step);
     summary_.add(step);
+    result_.add(step);
     if (folder_ != nullptr) folder_->step(step);
     add_row(metrics_row(step, work_, memory_bytes()));
     tell_not_finite(step);
@@ -91,7 +97,7 @@ void Observer::line(int, const std::string& text) {
   }
   if (told) return told(text);
   progress_.clear();
-  console_.say(text + "\n");
+  console_.print(text + "\n");
 }
 
 // Ranks that have ended have said it themselves.
@@ -119,6 +125,7 @@ void Observer::tell_not_finite(const MergedStep& step) {
 }
 
 void Observer::failed(const Failure& failure) {
+  result_.failed(failure);
   if (folder_ != nullptr) folder_->failed(failure);
 }
 
@@ -166,7 +173,8 @@ void Observer::warn_of_lost_output() {
   incomplete(trace_->file().path(), trace_->file().failure());
   if (trace_->lost() > 0)
     console_.warn(fmt::format("prun: {} lacks {} events that came too fast\n", trace_->file().path(), trace_->lost()));
-  if (trace_->full()) console_.warn(fmt::format("prun: {} holds the first steps only\n", trace_->file().path()));
+  if (trace_->full() && !trace_->windowed())
+    console_.warn(fmt::format("prun: {} holds the first steps only\n", trace_->file().path()));
 }
 
 std::vector<DeviceUse> Observer::device_use() const {
@@ -179,6 +187,7 @@ std::vector<DeviceUse> Observer::device_use() const {
 }
 
 void Observer::ended(int exit_code) {
+  log_info("launch", "the ranks of this node have ended, exit code {}", exit_code);
   if (recorders_.empty()) return;
   tick();
   progress_.end();

@@ -14,6 +14,7 @@
 #include "options.h"
 #include "progress.h"
 #include "run_folder.h"
+#include "run_result.h"
 #include "steps.h"
 #include "summary.h"
 #include "trace.h"
@@ -34,6 +35,7 @@ class Observer final : public LaunchObserver {
   void message(const std::string& text) override;
   void say(const std::string& text) { console_.say(text); }
   std::string where(int rank) override;
+  std::string result(int exit_code) const;  // run_result.h
   void ended(int exit_code) override;
 
   std::function<void(const std::string&)> told;  // gets the lines of ranks; null: they go to standard output
@@ -60,6 +62,7 @@ class Observer final : public LaunchObserver {
   Console console_;
   Progress progress_;
   Summary summary_;
+  RunResult result_;
   std::optional<Metrics> metrics_;
   std::optional<Trace> trace_;
 };

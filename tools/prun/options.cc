@@ -6,15 +6,20 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cctype>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/text.h"
+#include "comm/transport/plugin.h"
 #include "commands.h"
 #include "definer.h"
+#include "device/device.h"
+#include "elsewhere.h"
 #include "pass_watch.h"
 
 namespace prun {
@@ -86,6 +91,13 @@ const Command kCommands[] = {
      runs_command},
     {"bench", kBench, "prun bench OP[,OP] [..]", "collectives by size over a transport, in nccl-tests' columns",
      bench_command},
+    {"init", kInit, "prun init [FOLDER]", "begin a folder of plans: a first plan, and .luarc.json for the editor",
+     init_command},
+    {"version", kVersion, "prun version", "version, commit, ABIs and devices of this prun", version_command},
+    {"completion", kCompletion, "prun completion SHELL", "what makes bash, zsh or fish complete prun's words",
+     completion_command},
+    {"man", kMan, "prun man [COMMAND]", "the manual page of prun or of a command; --out FOLDER: all of them",
+     man_command},
 };
 
 std::vector<std::string> command_names() {
@@ -111,7 +123,27 @@ void read_device(Options& options, const std::string& text) {
   options.device_given = true;
   const size_t colon = text.find(':');
   options.device = text.substr(0, colon);
+  if (const std::string hint = value_here("--device", options.device); !hint.empty()) {
+    const std::vector<std::string> names = device_names();
+    if (std::find(names.begin(), names.end(), options.device) == names.end())
+      throw usage_error(fmt::format("no device '{}'{}", options.device, hint));
+  }
   if (colon != std::string::npos) options.first_device = whole_number("--device NAME:FIRST", text.substr(colon + 1), 0);
+}
+
+const char* json_help(Commands command) {
+  switch (command) {
+    case kRun:
+      return "at the end one JSON object on standard output: exit_code, steps, loss, seconds; the rest goes to stderr";
+    case kBench:
+      return "one JSON object a row";
+    case kGenerate:
+      return "one JSON object at the end: prompt, ids, log_probabilities, text";
+    case kConform:
+      return "one JSON object an item: item, result, text, case";
+    default:
+      return "one JSON object on one line";
+  }
 }
 
 void define_options(CLI::App& app, Commands command, Options& o) {
@@ -159,6 +191,9 @@ void define_options(CLI::App& app, Commands command, Options& o) {
   define.flag(kRun, "--overwrite", o.metrics.overwrite, "replace what --metrics FILE has of another run");
   define.text(kRun, "--runs", "DIR", o.runs, "keep plan, arguments, metrics and log of this run in a folder there");
   define.text(kRun, "--trace", "FILE", o.trace, "write a timeline that opens in Perfetto");
+  define.parsed(
+      kRun, "--trace-steps", "A:B", [&o](const std::string& text) { o.trace_steps = parse_step_window(text); },
+      "of these steps alone, as the screen counts them; A: or :B is open, A is one step (default: from the first on)");
   define.text(kRun, "--checkpoint", "DIR", o.checkpoint.folder, "keep what was trained: checkpoints go to this folder");
   define.whole(kPlanCommands, "--checkpoint-every", "K", o.checkpoint.every, 1,
                "steps from one checkpoint to the next (default: one at the end)");
@@ -167,7 +202,9 @@ void define_options(CLI::App& app, Commands command, Options& o) {
                "after SIGTERM, how long a last checkpoint may take; then exit code 75 (default 25)");
   define.text(kRun, "--resume", "auto|PATH", o.checkpoint.resume,
               "go on from a checkpoint; auto: the newest whole one in --checkpoint, if any");
-  define.text(kCkpt, "--out", "FOLDER", o.ckpt.out, "reshard, export, import: the folder to make");
+  define.text(
+      kCkpt | kMan, "--out", "FOLDER", o.ckpt.out,
+      command == kMan ? "write the pages of all commands there" : "reshard, export, import: the folder to make");
   define.text(kCkpt, "--format", "hf", o.ckpt.format, "export: hf, a folder that transformers loads");
   define.whole(kCkpt, "--ranks", "N", o.ckpt.ranks, 1, "reshard: how many ranks share the files");
   define.whole(kCkpt, "--file-mib", "N", o.ckpt.file_mib, 1, "export: the most of a file, in MiB (default 5000)");
@@ -185,80 +222,49 @@ void define_options(CLI::App& app, Commands command, Options& o) {
       },
       "how long a collective or a missing rank is waited for (default 60)");
   define.flag(kPlugins, "--explain", o.explain, "which transport auto takes for which ranks, and why");
-  define.flag(kAllCommands & ~(kRun | kDump), "--json", o.json,
-              command == kBench      ? "one JSON object a row"
-              : command == kGenerate ? "one JSON object at the end: prompt, ids, log_probabilities, text"
-              : command == kConform  ? "one JSON object an item: item, result, text, case"
-                                     : "as JSON");
+  define.flag(kAllCommands & ~(kCompletion | kMan), "--json", o.json, json_help(command));
+  define.flag(kRun, "--quiet,-q", o.quiet, "say nothing but what the plan prints, warnings and failures");
+  define.flag(kAllCommands, "--verbose,-v", o.verbose, "--log-level info");
+  define.parsed(
+      kAllCommands, "--log-level", "debug|info|warning|error",
+      [&o](const std::string& text) { o.log_level = check_log_level("--log-level", text); },
+      "log a line an event on standard error (default warning, or PRUN_LOG)");
   define.flag(kAllCommands, "--help,-h", o.help,
               command == kRun ? "this text; with a plan also its arguments" : "this text");
 }
 
 std::vector<std::string> names_of_options(const CLI::App& app) {
   std::vector<std::string> names;
-  for (const CLI::Option* option : app.get_options())
+  for (const CLI::Option* option : app.get_options()) {
     for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+    for (const std::string& name : option->get_snames()) names.push_back("-" + name);
+  }
   return names;
-}
-
-// Options of torchrun, deepspeed and mpirun, and ours for them.
-constexpr std::pair<const char*, const char*> kElsewhere[] = {
-    {"--nproc-per-node", "--nproc"},
-    {"--num-gpus", "--nproc"},
-    {"--np", "--nproc"},
-    {"--world-size", "--nproc, of each of --nnodes"},
-    {"--num-nodes", "--nnodes"},
-    {"--rank", "--node-rank"},
-    {"--machine-rank", "--node-rank"},
-    {"--rdzv-endpoint", "--rendezvous HOST:PORT"},
-    {"--rdzv-conf", "--rendezvous HOST:PORT"},
-    {"--rdzv-backend", "nothing: --rendezvous HOST:PORT is all"},
-    {"--rdzv-id", "nothing: --rendezvous HOST:PORT is all"},
-    {"--master-addr", "--rendezvous HOST:PORT"},
-    {"--master-port", "--rendezvous HOST:PORT"},
-    {"--hostfile", "--rendezvous HOST:PORT, on each node"},
-    {"--standalone", "nothing: without --rendezvous all ranks are here"},
-    {"--max-restarts", "nothing: a failed job is started again"},
-    {"--backend", "--transport"},
-    {"--config", "a plan, and --set NAME=VALUE"},
-    {"--deepspeed", "a plan with prun.zero1, zero2 or zero3"},
-    {"--tensor-model-parallel-size", "--set tp=N, where the plan has it"},
-    {"--pipeline-model-parallel-size", "--set pp=N, where the plan has it"},
-    {"--output-dir", "--checkpoint DIR"},
-    {"--logging-dir", "--runs DIR"},
-    {"--log-dir", "--runs DIR"},
-    {"--save-steps", "--checkpoint-every K"},
-    {"--save-interval", "--checkpoint-every K"},
-    {"--save-total-limit", "--checkpoint-keep N"},
-    {"--resume-from-checkpoint", "--resume auto|PATH"},
-    {"--detect-anomaly", "--check-finite"},
-    {"--profile", "--trace FILE"}};
-
-// " (here: --nproc)", or "".
-std::string here(std::string name) {
-  std::replace(name.begin(), name.end(), '_', '-');
-  for (const auto& [theirs, ours] : kElsewhere)
-    if (name == theirs) return fmt::format(" (here: {})", ours);
-  return "";
 }
 
 // Before CLI11 parses, whose message would not say what was meant.
 void check_option_names(const std::vector<std::string>& words, const CLI::App& app, const Command& command) {
   for (const std::string& word : words) {
-    if (word.size() < 3 || word.compare(0, 2, "--") != 0) continue;
+    const bool is_long = word.size() > 2 && word.starts_with("--");
+    if (!is_long && (word.size() < 2 || word[0] != '-' || std::isalpha(static_cast<unsigned char>(word[1])) == 0))
+      continue;  // "-1" and "-" are values
     const std::string name = word.substr(0, word.find('='));
     const std::vector<std::string> own = names_of_options(app);
-    if (std::find(own.begin(), own.end(), name) != own.end()) continue;
+    const auto is_own = [&](const std::string& n) { return std::find(own.begin(), own.end(), n) != own.end(); };
+    if (is_own(name)) continue;
+    std::string dashed = name;
+    std::replace(dashed.begin(), dashed.end(), '_', '-');
+    if (is_own(dashed)) throw usage_error(fmt::format("there is no option {} (here: {})", name, dashed));
     std::vector<std::string> others;
     for (const Command& other : kCommands) {
       CLI::App theirs;
       Options unused;
       define_options(theirs, other.bit, unused);
-      if (theirs.get_option_no_throw(name) != nullptr)
+      if (is_long && theirs.get_option_no_throw(name) != nullptr)
         others.push_back(other.bit == kRun ? "prun PLAN" : fmt::format("prun {}", other.name));
     }
     if (others.empty()) {
-      const std::string ours = here(name);
+      const std::string ours = option_here(name);
       throw usage_error(fmt::format("there is no option {}{}", name, ours.empty() ? did_you_mean(name, own) : ours));
     }
     const bool runs = command.bit == kRun;
@@ -271,7 +277,7 @@ void check_option_names(const std::vector<std::string>& words, const CLI::App& a
 // The first operand becomes the plan, or what is to be tried; the commands without a plan have none.
 void read_operands(Options& o, const Command& command) {
   std::vector<std::string>& words = o.operands;
-  if (command.bit == kBench || command.bit == kCkpt || command.bit == kRuns) return;
+  if ((command.bit & (kBench | kCkpt | kRuns | kInit | kVersion | kCompletion | kMan)) != 0) return;
   if (command.bit == kConform) {
     if (o.device_given || words.empty()) return;
   } else if (!words.empty()) {
@@ -307,8 +313,26 @@ void check_together(Options& o, const Command& command) {
     check_metrics_options(o.metrics);
     o.metrics.resumes = !o.checkpoint.resume.empty();
   }
+  if (command.bit == kDump && o.json && !o.after.empty()) throw usage_error("--after prints text: not with --json");
+  if (command.bit == kRun && o.trace_steps.given && o.trace.empty())
+    throw usage_error("--trace-steps needs --trace FILE, where the timeline goes");
   if (command.bit == kGenerate) check_generation_options(o.generation, o.plan);
   if (command.bit == kBench) finish_bench(o);
+}
+
+std::vector<OptionText> option_texts(Commands command) {
+  CLI::App app;
+  Options unused;
+  define_options(app, command, unused);
+  std::vector<OptionText> texts;
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->get_lnames().empty()) continue;
+    OptionText text{{}, option->get_type_size_max() == 0 ? "" : option->get_type_name(), option->get_description()};
+    for (const std::string& name : option->get_lnames()) text.names.push_back("--" + name);
+    for (const std::string& name : option->get_snames()) text.names.push_back("-" + name);
+    texts.push_back(std::move(text));
+  }
+  return texts;
 }
 
 }  // namespace
@@ -328,6 +352,13 @@ std::string read_secret(const std::string& secret_file) {
   return secret;
 }
 
+std::vector<CommandText> command_texts() {
+  std::vector<CommandText> texts;
+  for (const Command& command : kCommands)
+    texts.push_back({command.name, command.usage, command.help, option_texts(command.bit)});
+  return texts;
+}
+
 std::string usage(const Options& options) {
   const auto line = [](const Command& command) { return fmt::format("{:<27} {}\n", command.usage, command.help); };
   const Command& command = find_command(options.command);
@@ -338,16 +369,9 @@ std::string usage(const Options& options) {
     text += "`prun COMMAND --help` lists the options of a command.\n";
   }
   if (command.bit == kBench) text += "\n" + bench_operations();
-  CLI::App app;
-  Options unused;
-  define_options(app, command.bit, unused);
   text += command.bit == kRun ? "\noptions of prun PLAN:\n" : "\noptions:\n";
-  for (const CLI::Option* option : app.get_options())
-    if (!option->get_lnames().empty()) {
-      const std::string unit = option->get_type_size_max() == 0 ? "" : option->get_type_name();
-      text +=
-          fmt::format("  {:<28}{}\n", fmt::format("--{} {}", option->get_lnames()[0], unit), option->get_description());
-    }
+  for (const OptionText& option : option_texts(command.bit))
+    text += fmt::format("  {:<28}{}\n", fmt::format("{} {}", join(option.names, ", "), option.unit), option.help);
   return command.bit == kBench ? text + bench_terms() : text;
 }
 
@@ -359,9 +383,10 @@ Options parse_options(const std::vector<std::string>& given) {
     options.command = words[0];
     words.erase(words.begin());
   }
-  if (std::find(words.begin(), words.end(), "--version") != words.end()) {
-    fmt::print("prun {}\n", PRUN_VERSION);
-    std::exit(0);
+  if (const auto version = std::find(words.begin(), words.end(), "--version"); version != words.end()) {
+    options.command = "version";
+    const bool json = std::find(words.begin(), words.end(), "--json") != words.end();
+    words = json ? std::vector<std::string>{"--json"} : std::vector<std::string>{};
   }
   const Command& command = find_command(options.command);
   CLI::App app;
@@ -394,6 +419,14 @@ void find_installation(Options& options) {
   options.world.plugin_dirs = plugin_directories(options.program);
 }
 
-int run_chosen_command(Options& options) { return find_command(options.command).run(options); }
+int run_chosen_command(Options& options) {
+  if (const std::string hint = value_here("--transport", options.world.transport); !hint.empty()) {
+    const std::vector<PluginFile> files = find_plugins(options.world.plugin_dirs);
+    if (std::none_of(files.begin(), files.end(),
+                     [&](const auto& file) { return file.name == options.world.transport; }))
+      throw usage_error(fmt::format("unknown transport '{}'{}", options.world.transport, hint));
+  }
+  return find_command(options.command).run(options);
+}
 
 }  // namespace prun

@@ -11,16 +11,18 @@
 #include "generation_settings.h"
 #include "launch/launch.h"
 #include "metrics_file.h"
+#include "step_window.h"
 
 namespace prun {
 
 struct Options {
-  std::string command = "run";        // run, check, dump, plans, plugins, doctor, conform, runs, bench
+  std::string command = "run";        // a name of command_texts()
   std::string plan;                   // conform: the plugin, unless --device names it
   std::vector<std::string> operands;  // what follows: conform's items, bench's operations
   std::vector<std::string> words;     // all, as typed
-  bool help = false, json = false;
-  bool explain = false;  // plugins
+  bool help = false, json = false, quiet = false, verbose = false;
+  std::string log_level;  // "": PRUN_LOG, or warnings
+  bool explain = false;   // plugins
   bool check_finite = false, time_passes = false;
   bool prove = false;        // run, check: run the plan, made small, beside one rank
   int check_replicas = 100;  // steps; 0: never
@@ -32,6 +34,7 @@ struct Options {
   int first_device = 0, ranks_per_device = 1;
   std::map<std::string, std::string> settings;  // --set
   MetricsSettings metrics;
+  StepWindow trace_steps;
   std::string trace, runs;  // runs: the folder for this run's folder
   CheckpointSettings checkpoint;
   GenerationSettings generation;
@@ -41,7 +44,18 @@ struct Options {
   std::string program, lua_dir;  // this executable, and the DSL that it finds
 };
 
-// Throws usage_error; --version prints and exits.
+// A command's words as the option tables have them: for --help, completion and manual pages.
+struct OptionText {
+  std::vector<std::string> names;  // "--quiet", "-q"
+  std::string unit, help;          // unit: "" for a flag
+};
+struct CommandText {
+  std::string name, usage, help;
+  std::vector<OptionText> options;
+};
+std::vector<CommandText> command_texts();  // the first is `prun PLAN`
+
+// Throws usage_error.
 Options parse_options(const std::vector<std::string>& words);
 // Sets program, lua_dir and the folders of plugins. Throws usage_error where lua/ is not beside the program.
 void find_installation(Options& options);

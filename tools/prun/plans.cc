@@ -8,6 +8,7 @@
 
 #include "build_job.h"
 #include "commands.h"
+#include "plan_paths.h"
 
 namespace prun {
 namespace {
@@ -19,18 +20,6 @@ struct ListedPlan {
   ScriptResult about;
   std::string error;  // why it cannot be read
 };
-
-std::vector<std::string> plan_paths(const fs::path& root) {
-  std::vector<std::string> paths;
-  for (const char* folder : {"plans", "plans/custom"}) {
-    const size_t first = paths.size();
-    std::error_code error;
-    for (const fs::directory_entry& entry : fs::directory_iterator(root / folder, error))
-      if (entry.path().extension() == ".lua") paths.push_back((fs::path(folder) / entry.path().filename()).string());
-    std::sort(paths.begin() + static_cast<std::ptrdiff_t>(first), paths.end());
-  }
-  return paths;
-}
 
 std::vector<ListedPlan> list_plans(const Options& given) {
   std::vector<ListedPlan> plans;
@@ -70,12 +59,24 @@ nlohmann::json plan_as_json(const ListedPlan& plan) {
 
 }  // namespace
 
+std::vector<std::string> plan_paths(const fs::path& root) {
+  std::vector<std::string> paths;
+  for (const char* folder : {"plans", "plans/custom"}) {
+    const size_t first = paths.size();
+    std::error_code error;
+    for (const fs::directory_entry& entry : fs::directory_iterator(root / folder, error))
+      if (entry.path().extension() == ".lua") paths.push_back((fs::path(folder) / entry.path().filename()).string());
+    std::sort(paths.begin() + static_cast<std::ptrdiff_t>(first), paths.end());
+  }
+  return paths;
+}
+
 int plans_command(Options& options) {
   const std::vector<ListedPlan> plans = list_plans(options);
   if (options.json) {
     nlohmann::json rows = nlohmann::json::array();
     for (const ListedPlan& plan : plans) rows.push_back(plan_as_json(plan));
-    fmt::print("{}\n", rows.dump(2));
+    fmt::print("{}\n", nlohmann::json{{"plans", rows}}.dump());
     return 0;
   }
   size_t width = 0;

@@ -21,7 +21,7 @@ int plugins_command(Options& options) {
                       {"path", p.path},
                       {"capabilities", p.capabilities},
                       {"error", p.error}});
-    fmt::print("{}\n", rows.dump(2));
+    fmt::print("{}\n", nlohmann::json{{"plugins", rows}}.dump());
     return 0;
   }
   for (const PluginInfo& p : plugins) {

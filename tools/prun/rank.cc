@@ -8,6 +8,8 @@
 #include <cstdio>
 
 #include "base/cores.h"
+#include "base/log.h"
+#include "base/text.h"
 #include "comm/comm.h"
 #include "comm/transport/transport_choice.h"
 #include "device/device.h"
@@ -91,6 +93,7 @@ struct Rank {
 void train(const RankStart& start, const Options& options, const DeviceReport& devices, Rank& rank,
            std::string& where) {
   where = "joining";
+  log_as_rank(start.rank);
   keep_freed_memory();
   if (job_hash(start.job) != start.job_hash)
     throw Error(Exit::mismatch, fmt::format("rank {} has another program than the launcher sent", start.rank));
@@ -107,6 +110,7 @@ void train(const RankStart& start, const Options& options, const DeviceReport& d
                                  {device_of(options, start.local_rank), options.device_options});
   try {
     rank.world->connect();
+    log_info("transport", "connected over {}", rank.world->transport_name());
     tell_transports(*execution.recorder, rank.world->transport_name(), options.world.network_interface);
     rank.executor = rank.memory->make_executor(*rank.world, execution);
   } catch (const Aborted&) {
@@ -115,12 +119,15 @@ void train(const RankStart& start, const Options& options, const DeviceReport& d
     throw rank.memory->explained(error);
   }
   where.clear();
+  log_debug("exec", "{} of arena on {}, {} threads", human_bytes(program.arena_bytes), program.device,
+            execution.threads);
   try {
     rank.executor->run();
   } catch (...) {
     where = rank.executor->failed_op();
     throw;
   }
+  log_debug("exec", "the program has ended");
   // All of the arena has been touched by the end of a step, so this is the peak as well.
   execution.recorder->pss.store(proportional_set_size("self"));
 }

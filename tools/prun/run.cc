@@ -69,6 +69,7 @@ int run_command(Options& options) {
     observer.message(fmt::format("prun: stopped by SIGTERM; {} has what was trained, --resume auto goes on\n",
                                  checkpoint::resolve(options.checkpoint.folder)));
   observer.message(folder.end(code));
+  if (options.json && launch.gives_job()) fmt::print("{}\n", observer.result(code));
   return code;
 }
 

@@ -114,7 +114,7 @@ int runs_command(Options& options) {
   Json runs = Json::array();
   for (const fs::path& folder : run_folders(where)) runs.push_back(read_run(folder));
   if (options.json) {
-    fmt::print("{}\n", runs.dump(2));
+    fmt::print("{}\n", Json{{"runs", runs}}.dump());
     return 0;
   }
   size_t width = 0;

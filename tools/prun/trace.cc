@@ -189,6 +189,10 @@ void Trace::collect() {
     const uint64_t torn = std::min(oldest > from ? oldest - from : 0, written - from);
     track.events.erase(track.events.begin() + static_cast<std::ptrdiff_t>(kept),
                        track.events.begin() + static_cast<std::ptrdiff_t>(kept + torn));
+    const auto copied = track.events.begin() + static_cast<std::ptrdiff_t>(kept);
+    track.events.erase(
+        std::remove_if(copied, track.events.end(), [&](const OpEvent& event) { return !window_.holds(event.step); }),
+        track.events.end());
     lost_ += from - track.read + torn;
     track.read = written;
     kept_ += track.events.size() - kept;

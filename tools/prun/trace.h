@@ -12,6 +12,7 @@
 #include "exec/recorder.h"
 #include "ir/program.h"
 #include "output_file.h"
+#include "step_window.h"
 
 namespace prun {
 
@@ -19,12 +20,14 @@ class Trace {
  public:
   static constexpr size_t kMostEvents = 1 << 20;
 
-  explicit Trace(const std::string& path, size_t most = kMostEvents) : file_(path, "trace"), most_(most) {}
+  explicit Trace(const std::string& path, StepWindow window = {}, size_t most = kMostEvents)
+      : file_(path, "trace"), window_(window), most_(most) {}
   void begin(const Job& job, const std::vector<int>& ranks, const std::vector<RecorderHeader*>& recorders);
   void collect();  // copies new events; called too rarely, it loses some and counts them
   void finish();   // writes the file
   uint64_t lost() const { return lost_; }
   bool full() const { return kept_ >= most_; }
+  bool windowed() const { return window_.given; }
   const OutputFile& file() const { return file_; }
 
  private:
@@ -39,6 +42,7 @@ class Trace {
   void drop_last_steps();
 
   OutputFile file_;
+  StepWindow window_;
   size_t most_, kept_ = 0;
   uint64_t lost_ = 0;
   const Job* job_ = nullptr;

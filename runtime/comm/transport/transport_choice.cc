@@ -128,7 +128,7 @@ Transports by_score(const WorldOptions& options, const HostMap& hosts, Bootstrap
   std::vector<Candidate> far = weigh(options, all, several);
   for (const Candidate& c : far) {
     if (c.file.automatic && !c.plugin && !c.reason.empty() && not_asked(c.file, several, PRUN_MEM_HOST).empty())
-      spdlog::warn("transport auto passes over {}", c.reason);
+      spdlog::warn("transport: auto passes over {}", c.reason);
   }
   if (!several) {
     if (far.empty() || far.front().score == 0) nothing_fits(options, hosts, far);

@@ -1,0 +1,34 @@
+// The log: one line an event on standard error, with time, level, rank and source.
+//
+//     2026-03-01T09:26:53.589 debug rank 3 transport: auto takes shm inside a host
+//
+// Standard output carries only what the user asked for. PRUN_LOG=debug, info, warning or error says how much; ranks are
+// forks, so they inherit it.
+#pragma once
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <string>
+#include <utility>
+
+namespace prun {
+
+// `level`: of the command line, "" where it says nothing. Throws usage_error for a wrong PRUN_LOG.
+void start_log(const std::string& level);
+// Throws usage_error, with the likely word; returns it.
+std::string check_log_level(const std::string& who, const std::string& level);
+void log_as_rank(int rank);  // from now on in this process, which was the launcher's
+
+// `source`: launch, script, compile, transport, ..
+template <class... Args>
+void log_info(const char* source, fmt::format_string<Args...> text, Args&&... args) {
+  if (spdlog::should_log(spdlog::level::info))
+    spdlog::info("{}: {}", source, fmt::format(text, std::forward<Args>(args)...));
+}
+template <class... Args>
+void log_debug(const char* source, fmt::format_string<Args...> text, Args&&... args) {
+  if (spdlog::should_log(spdlog::level::debug))
+    spdlog::debug("{}: {}", source, fmt::format(text, std::forward<Args>(args)...));
+}
+
+}  // namespace prun

@@ -1,0 +1,206 @@
+#!/usr/bin/env python3
+"""What surrounds a run: completion in the shells, manual pages, version, --json of every command, the log, prun init.
+Usage: command_line_test.py PRUN TOP
+"""
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PRUN, TOP = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve()
+SMALL = ["--set", "layers=2", "--set", "width=32", "--set", "context=16", "--set", "batch=8", "--set", "steps=6"]
+RUN = [f"{TOP}/plans/zero3.lua", "--nproc", "2", *SMALL]
+ENVIRONMENT = {**{k: v for k, v in os.environ.items() if k not in ("PRUN_LOG", "SPDLOG_LEVEL")},
+               "PATH": f"{PRUN.parent}:{os.environ['PATH']}"}
+
+
+def run(*words, text=None, **environment):
+    return subprocess.run([str(word) for word in words], cwd=TOP, env={**ENVIRONMENT, **environment}, input=text, text=True,
+                          capture_output=True, timeout=120)
+
+
+def prun(*words, **environment):
+    return run(PRUN, *words, **environment)
+
+
+def complete(*words):
+    """The candidates, with what they mean, and what the shell may add."""
+    rows = [line.split("\t") for line in prun("__complete", *words).stdout.splitlines()]
+    return {row[0]: row[1] for row in rows if len(row) == 2}, [row[0] for row in rows if len(row) == 1]
+
+
+class Completion(unittest.TestCase):
+    def test_commands_options_plans(self):
+        words, more = complete("")
+        self.assertIn("doctor", words)
+        self.assertIn("plans/zero3.lua", words)
+        self.assertEqual(more, [":files"])
+        self.assertEqual(set(complete("check", "plans/ddp.lua", "--check-")[0]), {"--check-finite", "--check-replicas"})
+        self.assertIn("fully sharded", complete("dump", "plans/zero3")[0]["plans/zero3.lua"])
+
+    def test_values(self):
+        self.assertIn("width=", complete("plans/zero3.lua", "--nproc", "2", "--set", "wi")[0])
+        self.assertEqual(complete("--set", "wi"), ({}, []))
+        self.assertEqual(set(complete("plans/zero3.lua", "--device=c")[0]) & {"--device=cpu", "--device=cuda"}, {"--device=cpu", "--device=cuda"})
+        self.assertIn("shm", complete("bench", "all_reduce", "--transport", "")[0])
+        self.assertIn("fuse", complete("dump", "--after", "fu")[0])
+        self.assertEqual(set(complete("plans/ddp.lua", "--log-level", "")[0]), {"debug", "info", "warning", "error"})
+        self.assertEqual(complete("plans/ddp.lua", "--checkpoint", "")[1], [":folders"])
+        self.assertEqual(set(complete("ckpt", "ver")[0]), {"verify"})
+        self.assertEqual(set(complete("completion", "")[0]), {"bash", "fish", "zsh"})
+
+    def test_a_plan_that_is_wrong_has_no_candidates(self):
+        self.assertEqual(complete("no/such.lua", "--set", ""), ({}, []))
+
+    def test_bash(self):
+        script = """
+          eval "$(prun completion bash)"
+          compopt() { :; }
+          try() { COMP_LINE=$1; COMP_POINT=${#1}; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _prun; echo "${COMPREPLY[*]}"; }
+          try "prun plug" prun plug
+          try "prun check plans/zero3.lua --set wi" prun check plans/zero3.lua --set wi
+          try "prun plans/zero3.lua --device=cpu-" prun plans/zero3.lua --device = cpu-
+          try "prun plans/zero3.lua --resume=" prun plans/zero3.lua --resume =
+        """
+        done = run("bash", "-c", script)
+        self.assertEqual((done.stdout.split("\n")[:4], done.stderr), (["plugins", "width=", "cpu-queue", "auto"], ""))
+
+    def test_fish(self):
+        done = run("fish", "-c", 'prun completion fish | source; complete -C"prun check plans/zero3.lua --set wi"; complete -C"prun plug"',
+                   HOME=tempfile.gettempdir())
+        self.assertRegex(done.stdout, r"^width=\t.*\nplugins\tlist the transports", done.stderr)
+
+    def test_zsh(self):
+        # What _prun gives to zsh's own functions, which only work while a line is edited.
+        script = """
+          source <(prun completion zsh)
+          _describe() { print -l -- "${(@P)argv[-1]}" "${(@P)argv[3]-}" }
+          _files() { print files "$@" }
+          words=(prun plug); CURRENT=2; _prun
+          words=(prun ckpt show ''); CURRENT=4; _prun
+        """
+        done = run("zsh", "-fc", script)
+        self.assertEqual(done.stderr, "")
+        self.assertRegex(done.stdout, r"plugins:list the transports")
+        self.assertIn("files -/", done.stdout)
+
+
+class Manual(unittest.TestCase):
+    def test_every_page_renders_without_warnings(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.assertEqual(prun("man", "--out", folder).returncode, 0)
+            pages = {path.name: path for path in pathlib.Path(folder).iterdir()}
+            self.assertLessEqual({"prun.1", "prun-check.1", "prun-doctor.1", "prun-man.1"}, set(pages))
+            for name, path in pages.items():
+                done = run("man", "--warnings", "-l", path, MANWIDTH="80")
+                self.assertEqual((done.returncode, done.stderr), (0, ""), name)
+                self.assertIn("NAME", done.stdout)
+            text = run("man", "-l", pages["prun.1"], MANWIDTH="100").stdout
+            for word in ("EXIT STATUS", "PRUN_SECRET", "--trace-steps A:B", "prun-ckpt(1)"):
+                self.assertIn(word, text)
+
+    def test_exit_codes_are_those_of_the_readme(self):
+        text = (TOP / "README.md").read_text()
+        table = {int(code) for code in re.findall(r"\| (\d+) \|", text[text.index("## When something fails"):])}
+        page = prun("man").stdout
+        status = page[page.index(".SH EXIT STATUS"):page.index(".SH ENVIRONMENT")]
+        self.assertEqual({int(code) for code in re.findall(r"\\fB(\d+)\\fR", status)}, table)
+
+
+class Json(unittest.TestCase):
+    def one(self, *words, code=0):
+        done = prun(*words, "--json")
+        self.assertEqual(done.returncode, code, done.stderr)
+        self.assertEqual(done.stdout.count("\n"), 1, done.stdout[:300])
+        found = json.loads(done.stdout)
+        self.assertIsInstance(found, dict)
+        return found
+
+    def test_every_command_has_it(self):
+        self.assertEqual(self.one("check", *RUN)["ranks"], 2)
+        program = self.one("dump", *RUN)
+        ops = [op["op"] for stream in program["classes"][0]["bodies"][1]["streams"] for op in stream["ops"]]
+        self.assertIn("all_gather", ops)
+        self.assertIn("plans/zero3.lua", [plan["path"] for plan in self.one("plans")["plans"]])
+        self.assertIn("shm", [plugin["name"] for plugin in self.one("plugins")["plugins"]])
+        self.assertEqual(len(self.one("plugins", "--explain")["groups"]), 3)
+        self.assertEqual(self.one("--version"), self.one("version"))
+        with tempfile.TemporaryDirectory() as folder:
+            self.assertEqual(self.one("runs", folder), {"runs": []})
+            self.assertEqual(len(self.one("init", folder)["written"]), 2)
+        lacks = [name for name in ("generate", "doctor", "conform", "ckpt", "bench") if "--json" not in prun(name, "--help").stdout]
+        self.assertEqual(lacks, [])
+
+    def test_of_a_run(self):
+        found = self.one(*RUN)
+        self.assertEqual((found["exit_code"], found["ranks"], found["steps"], found["mesh"]), (0, 2, 6, "dp=2"))
+        self.assertGreater(found["loss"]["first"], found["loss"]["last"])
+
+    def test_of_failures(self):
+        self.assertIn("no plan 'nothing.lua'", self.one("check", "nothing.lua", code=2)["error"])
+        found = self.one(f"{TOP}/tests/errors/files/count.lua", "--nproc", "4", code=3)
+        self.assertEqual(found["exit_code"], 3)
+        self.assertIn("count.lua:6", found["failure"]["op"])
+
+
+class Log(unittest.TestCase):
+    EVENT = r"(?m)^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3} (debug|info|warning) (launcher|rank \d+) [a-z]+: \S"
+
+    def test_a_line_an_event(self):
+        for words, environment in ((["--log-level", "debug"], {}), ([], {"PRUN_LOG": "debug"})):
+            err = prun(*RUN, "-q", *words, **environment).stderr
+            for line in err.splitlines():
+                self.assertRegex(line, self.EVENT)
+            self.assertIn("rank 1 transport: connected over shm", err)
+            self.assertIn("debug rank 0 exec:", err)
+
+    def test_levels(self):
+        self.assertEqual(prun(*RUN).stderr, "")
+        self.assertNotIn(" debug ", prun(*RUN, "-v").stderr)
+        self.assertIn(" info launcher compile:", prun(*RUN, "-v").stderr)
+        self.assertEqual(prun(*RUN, PRUN_LOG="debug", SPDLOG_LEVEL="debug").stderr.count("ended, exit code 0"), 1)
+        self.assertEqual(prun(*RUN, "--log-level", "error", PRUN_LOG="debug").stderr, "")
+
+    def test_quiet(self):
+        self.assertEqual(prun(*RUN, "-q").stdout, "")
+        self.assertIn("before broadcast on rank 0", prun("plans/collectives.lua", "--nproc", "2", "-q").stdout)
+        self.assertIn("next:", prun("tests/errors/files/count.lua", "--nproc", "4", "-q").stderr)
+
+
+class Trace(unittest.TestCase):
+    def test_a_window_of_steps(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for words, steps in (("3:4", {2, 3}), ("5:", {4, 5}), (":2", {0, 1}), ("6", {5})):
+                file = pathlib.Path(folder, "trace.json")
+                done = prun(*RUN, "--trace", file, "--trace-steps", words)
+                self.assertEqual((done.returncode, done.stderr), (0, ""))
+                events = json.loads(file.read_text())["traceEvents"]
+                self.assertEqual({e["args"]["step"] for e in events if "step" in e.get("args", {})}, steps, words)
+
+
+class Init(unittest.TestCase):
+    def test_its_plan_trains_and_what_is_there_stays(self):
+        with tempfile.TemporaryDirectory() as folder:
+            mine = pathlib.Path(folder, "mine")
+            self.assertIn("next: prun ", prun("init", mine).stdout)
+            settings = json.loads((mine / ".luarc.json").read_text())
+            self.assertTrue(pathlib.Path(settings["workspace.library"][0], "prun/stubs.lua").exists())
+            self.assertEqual(prun(mine / "plan.lua", "--nproc", "2", "--set", "steps=1", "--set", "width=32", "-q").returncode, 0)
+            (mine / "plan.lua").write_text("-- mine\n")
+            self.assertIn("is there already, and stays", prun("init", mine).stdout)
+            self.assertEqual((mine / "plan.lua").read_text(), "-- mine\n")
+
+
+class Version(unittest.TestCase):
+    def test_what_it_says(self):
+        done = prun("--version")
+        self.assertRegex(done.stdout, r"^prun \d+\.\d+\.\d+( \(commit [0-9a-f]+\))?\nbuild +\w+, GCC .*\nABI +transport \d+, device \d+\ndevices +cpu, ")
+        self.assertEqual((done.returncode, done.stdout), (0, prun("version").stdout))
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])

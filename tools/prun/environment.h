@@ -1,0 +1,13 @@
+// The variables that prun reads, and what they are: for the manual page and `prun doctor`.
+#pragma once
+#include <vector>
+
+namespace prun {
+
+struct Variable {
+  const char *name, *help;
+  bool secret = false;  // its value is never shown
+};
+const std::vector<Variable>& variables();
+
+}  // namespace prun

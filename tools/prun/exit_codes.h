@@ -1,0 +1,32 @@
+// What each exit code means, in a line; the table of README.md is the same.
+#pragma once
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+
+namespace prun {
+
+inline const std::vector<std::pair<int, const char*>>& exit_codes() {
+  static const std::vector<std::pair<int, const char*>> codes = {
+      {0, "all well"},
+      {1, "a check that was asked for failed: bench, conform, doctor, ckpt verify and diff, --prove"},
+      {2, "usage: option, file, transport, device"},
+      {3, "the plan is wrong, or does not fit the mesh"},
+      {10, "a rank crashed, or its GPU failed"},
+      {11, "hang: a collective waited longer than --timeout"},
+      {12, "ranks called different collectives"},
+      {13, "a rank or node did not join, or could not prove who it is"},
+      {14, "a transport or port could not be set up, or cannot do what the plan asks"},
+      {15, "a checkpoint could not be written"},
+      {16, "a checkpoint is damaged, or of another model"},
+      {17, "a link is down, its data corrupt, or ranks no longer hold the same"},
+      {18, "out of memory"},
+      {19, "the script ran too long or took too much memory"},
+      {20, "--check-finite found a NaN or an infinity"},
+      {75, "stopped by SIGTERM, after a checkpoint: --resume auto goes on"},
+  };
+  return codes;
+}
+
+}  // namespace prun

@@ -1,0 +1,76 @@
+// prun init [FOLDER]: a first plan, and .luarc.json, with which the Lua language server (of VS Code, Neovim and others)
+// completes prun's words and shows their help. What is there already stays.
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "commands.h"
+
+namespace prun {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kFirstPlan = R"(-- A small GPT on a text file, sharded over all ranks: prun plan.lua --nproc 2
+local prun = require "prun"
+local arg  = prun.args { width = 128, steps = { 10, "training steps", least = 1 } }
+
+return prun.plan {
+  mesh      = prun.mesh { dp = prun.world },
+  model     = prun.models.gpt { vocab = 256, layers = 2, width = arg.width, heads = 4, context = 64 },
+  data      = prun.data.bytes { path = "text/sample.txt", batch = 32 },
+  strategy  = { prun.zero3 { axis = "dp", prefetch = 1 } },
+  optimizer = prun.adamw { lr = 3e-4, clip = 1.0 },
+  steps     = arg.steps,
+}
+)";
+
+std::string editor_settings(const Options& options) {
+  const nlohmann::ordered_json settings = {
+      {"runtime.version", "Lua 5.4"},
+      {"runtime.path", {"?.lua", "?/init.lua"}},
+      {"workspace.library", {options.lua_dir}},
+      {"workspace.checkThirdParty", false},
+  };
+  return settings.dump(2) + "\n";
+}
+
+// Whether it was written; what is there stays.
+bool write_new(const fs::path& path, const std::string& text) {
+  if (fs::exists(path)) return false;
+  std::ofstream file(path);
+  file << text << std::flush;
+  if (!file) throw usage_error(fmt::format("cannot write {}", path.string()));
+  return true;
+}
+
+}  // namespace
+
+int init_command(Options& options) {
+  if (options.operands.size() > 1)
+    throw usage_error(fmt::format("prun init wants one folder, not {}", options.operands.size()));
+  const fs::path folder = options.operands.empty() ? "." : options.operands[0];
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) throw usage_error(fmt::format("cannot make {}: {}", folder.string(), error.message()));
+  nlohmann::ordered_json written = nlohmann::ordered_json::array(), kept = written;
+  const std::pair<const char*, std::string> files[] = {{"plan.lua", kFirstPlan},
+                                                       {".luarc.json", editor_settings(options)}};
+  for (const auto& [name, text] : files) {
+    const fs::path path = (folder / name).lexically_normal();
+    (write_new(path, text) ? written : kept).push_back(path.string());
+  }
+  if (options.json) {
+    fmt::print("{}\n", nlohmann::ordered_json{{"written", written}, {"kept", kept}}.dump());
+    return 0;
+  }
+  for (const auto& path : written) fmt::print("{}\n", path.get<std::string>());
+  for (const auto& path : kept) fmt::print("{} is there already, and stays\n", path.get<std::string>());
+  fmt::print("next: prun {} --nproc 2\n", (folder / "plan.lua").lexically_normal().string());
+  return 0;
+}
+
+}  // namespace prun

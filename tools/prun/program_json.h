@@ -1,0 +1,11 @@
+// prun dump --json: what the ranks would run, for scripts.
+#pragma once
+#include <nlohmann/json_fwd.hpp>
+
+#include "ir/program.h"
+
+namespace prun {
+
+nlohmann::ordered_json job_json(const Job& job);
+
+}  // namespace prun

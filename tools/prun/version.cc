@@ -1,0 +1,35 @@
+// prun version, prun --version: what this program is. The commit is known where it was built from a clone.
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/text.h"
+#include "commands.h"
+#include "commit.h"
+#include "device/device.h"
+#include "prun/device.h"
+#include "prun/transport.h"
+
+namespace prun {
+
+int version_command(Options& options) {
+  const std::string commit = PRUN_COMMIT, compiler = fmt::format("GCC {}", __VERSION__);
+  if (options.json) {
+    const nlohmann::ordered_json all = {{"prun", PRUN_VERSION},
+                                        {"commit", commit},
+                                        {"build", PRUN_BUILD_TYPE},
+                                        {"compiler", compiler},
+                                        {"transport_abi", PRUN_TRANSPORT_ABI},
+                                        {"device_abi", PRUN_DEVICE_ABI},
+                                        {"devices", device_names()}};
+    fmt::print("{}\n", all.dump());
+    return 0;
+  }
+  fmt::print("prun {}{}\n", PRUN_VERSION, commit.empty() ? "" : fmt::format(" (commit {})", commit));
+  fmt::print("build      {}, {}\n", PRUN_BUILD_TYPE, compiler);
+  fmt::print("ABI        transport {}, device {}\n", PRUN_TRANSPORT_ABI, PRUN_DEVICE_ABI);
+  fmt::print("devices    {}\n", join(device_names(), ", "));
+  return 0;
+}
+
+}  // namespace prun
