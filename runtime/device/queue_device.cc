@@ -9,8 +9,10 @@ namespace prun {
 namespace {
 
 void log_line(int level, const char* text) {
-  spdlog::log(level == 0 ? spdlog::level::debug : level == 1 ? spdlog::level::info : spdlog::level::warn, "device: {}",
-              text);
+  spdlog::log(level == 0   ? spdlog::level::debug
+              : level == 1 ? spdlog::level::info
+                           : spdlog::level::warn,
+              "device: {}", text);
 }
 
 }  // namespace

@@ -43,7 +43,6 @@ constexpr std::pair<const char*, const char*> kElsewhereOptions[] = {
     {"-np", "--nproc"},
     {"--ntasks", "--nproc, of each of --nnodes"},
     {"--num-processes", "--nproc, of each of --nnodes"},
-    {"--nprocs", "--nproc"},
     {"--gpus", "--nproc, and --device cuda"},
     {"--num-machines", "--nnodes"},
     {"-N", "--nnodes"},

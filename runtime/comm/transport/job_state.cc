@@ -18,8 +18,10 @@ std::atomic<bool> aborted_here{false};
 
 void log_line(int level, const char* text) {
   // A plugin's texts are not format strings.
-  spdlog::log(level == 0 ? spdlog::level::debug : level == 1 ? spdlog::level::info : spdlog::level::warn, "transport: {}",
-              text);
+  spdlog::log(level == 0   ? spdlog::level::debug
+              : level == 1 ? spdlog::level::info
+                           : spdlog::level::warn,
+              "transport: {}", text);
 }
 
 prun_host services{.size = sizeof(prun_host),
