@@ -12,74 +12,20 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "checkpoint/folder.h"
 
 namespace prun::checkpoint {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int64_t kChunk = int64_t{4} << 20;  // bytes that are hashed and written at once
 constexpr uint64_t kLargestHeader = 100'000'000;
 
 Error damaged(const std::string& path, const std::string& what) {
   return Error(Exit::checkpoint_invalid, fmt::format("{}: {}", path, what));
 }
 
-std::string header_of(const std::vector<PieceToWrite>& pieces, bool sharded) {
-  Json header, places = Json::object();
-  for (const PieceToWrite& piece : pieces) places[piece.name] = {{"saved_offsets", piece.offset}};
-  header["__metadata__"] = {{"format", "pt"}};
-  if (sharded) header["__metadata__"].update({{"DCP_VERSION", "1.0"}, {"DCP_SHARDING_INFO", places.dump()}});
-  int64_t at = 0;
-  for (const PieceToWrite& piece : pieces) {
-    const int64_t end = at + element_count(piece.shape) * dtype_bytes(piece.dtype);
-    header[piece.name] = {
-        {"dtype", safetensors_dtype(piece.dtype)}, {"shape", piece.shape}, {"data_offsets", {at, end}}};
-    at = end;
-  }
-  std::string text = header.dump();
-  text.resize(static_cast<size_t>(round_up(std::ssize(text), 8)), ' ');
-  return text;
-}
-
-class Output {
- public:
-  explicit Output(const std::string& path)
-      : path_(path), fd_(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)) {
-    if (fd_ < 0) throw write_failed(path, errno);
-  }
-  ~Output() { close(fd_); }
-  Output(const Output&) = delete;
-  Output& operator=(const Output&) = delete;
-  void write(const void* data, size_t bytes) {
-    const char* from = static_cast<const char*>(data);
-    while (bytes > 0) {
-      const ssize_t n = ::write(fd_, from, bytes);
-      if (n < 0 && errno == EINTR) continue;
-      if (n <= 0) throw write_failed(path_, n < 0 ? errno : EIO);
-      from += n;
-      bytes -= static_cast<size_t>(n);
-      // The disk begins at once, while the next chunk is made.
-      sync_file_range(fd_, written_, n, SYNC_FILE_RANGE_WRITE);
-      written_ += n;
-    }
-  }
-  void sync() {
-    if (fsync(fd_) != 0) throw write_failed(path_, errno);
-  }
-
- private:
-  std::string path_;
-  int fd_;
-  int64_t written_ = 0;
-};
-
-}  // namespace
-
-namespace {
 constexpr std::string_view kDtypes[] = {"F64", "F32", "BF16", "F16", "I64", "I32", "I8", "U8"};  // by Dtype
-}
+}  // namespace
 
 namespace {
 void advise(const std::byte* data, int64_t bytes, int advice) {
@@ -98,31 +44,6 @@ int64_t dtype_bytes_of(const std::string& name) {
   for (int i = 0; i < std::ssize(kDtypes); ++i)
     if (kDtypes[i] == name) return dtype_bytes(static_cast<Dtype>(i));
   throw Error(Exit::checkpoint_invalid, fmt::format("prun has no element type {}", name));
-}
-
-std::vector<std::string> write_safetensors(const std::string& path, const std::vector<PieceToWrite>& pieces,
-                                           const std::function<bool()>& cancelled, bool sharded) {
-  Output output(path);
-  const std::string header = header_of(pieces, sharded);
-  const uint64_t length = header.size();  // little-endian, as all machines that prun runs on
-  output.write(&length, sizeof length);
-  output.write(header.data(), header.size());
-  std::vector<std::byte> chunk(kChunk);
-  std::vector<std::string> sums;
-  for (const PieceToWrite& piece : pieces) {
-    Sha256 sum;
-    const int64_t size = dtype_bytes(piece.dtype), most = kChunk / size, all = element_count(piece.shape);
-    for (int64_t first = 0; first < all; first += most) {
-      if (cancelled()) throw Error(Exit::checkpoint_write, "the job ended while a checkpoint was written");
-      const int64_t count = std::min(most, all - first);
-      piece.fill(chunk.data(), first, count);
-      sum.add(chunk.data(), static_cast<size_t>(count * size));
-      output.write(chunk.data(), static_cast<size_t>(count * size));
-    }
-    sums.push_back(sum.hex());
-  }
-  output.sync();
-  return sums;
 }
 
 SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {

@@ -9,7 +9,6 @@
 #include <string_view>
 #include <vector>
 
-#include "checkpoint/sha256.h"
 #include "ir/types.h"
 
 namespace prun::checkpoint {

@@ -7,6 +7,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "device/cpu/snapshot.h"
 #include "device/element.h"
 #include "exec/finite.h"
 #include "exec/next_batch.h"
@@ -135,7 +136,12 @@ std::unique_ptr<Kernel> make_local_kernel(const Device& device, const RankMemory
   if (op.def->op_class != OpClass::transfer) return device.make_kernel(memory, op, threads);
   const int64_t from = memory.program->tensors[op.reads[0]].bytes(), to = memory.program->tensors[op.writes[0]].bytes();
   PRUN_CHECK(from == to, fmt::format("{} of {} bytes to {}", op.def->name, from, to));
-  return std::make_unique<Transfer>(memory.data(op.reads[0]), memory.data(op.writes[0]), from);
+  const void* source = memory.data(op.reads[0]);
+  void* target = memory.data(op.writes[0]);
+  // Compute stands meanwhile, so its threads are free.
+  if (memory.program->buffers[memory.program->tensors[op.writes[0]].buffer].role == Role::snapshot)
+    return cpu::make_snapshot(source, target, from, threads);
+  return std::make_unique<Transfer>(source, target, from);
 }
 
 std::string tensor_text(const Tensor& tensor, const void* data, int64_t limit) {

@@ -24,7 +24,7 @@ import threading
 import time
 
 TOP = pathlib.Path(__file__).resolve().parent.parent.parent
-PRUN = TOP / "build/release/bin/prun"
+PRUN = pathlib.Path(os.environ.get("PRUN", TOP / "build/release/bin/prun"))
 PLAN = """local prun = require "prun"
 local arg = prun.args { layers = 12, steps = 20 }
 return prun.plan {

@@ -1,0 +1,93 @@
+// Tensors of wider elements come first, so that each lies at a multiple of its element's size, as the format's own
+// writer has them.
+#include <algorithm>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "base/error.h"
+#include "checkpoint/output_file.h"
+#include "checkpoint/safetensors.h"
+#include "checkpoint/section_pipeline.h"
+
+namespace prun::checkpoint {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::vector<size_t> order_of(const std::vector<PieceToWrite>& pieces) {
+  std::vector<size_t> order(pieces.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return dtype_bytes(pieces[a].dtype) > dtype_bytes(pieces[b].dtype); });
+  return order;
+}
+
+// The header with its length before it; `data_bytes`: what follows.
+std::string header_of(const std::vector<PieceToWrite>& pieces, const std::vector<size_t>& order, bool sharded,
+                      int64_t* data_bytes) {
+  Json header, places = Json::object();
+  for (const size_t i : order) places[pieces[i].name] = {{"saved_offsets", pieces[i].offset}};
+  header["__metadata__"] = {{"format", "pt"}};
+  if (sharded) header["__metadata__"].update({{"DCP_VERSION", "1.0"}, {"DCP_SHARDING_INFO", places.dump()}});
+  int64_t at = 0;
+  for (const size_t i : order) {
+    const PieceToWrite& piece = pieces[i];
+    const int64_t end = at + element_count(piece.shape) * dtype_bytes(piece.dtype);
+    header[piece.name] = {
+        {"dtype", safetensors_dtype(piece.dtype)}, {"shape", piece.shape}, {"data_offsets", {at, end}}};
+    at = end;
+  }
+  std::string text = header.dump();
+  text.resize(static_cast<size_t>(round_up(std::ssize(text), 8)), ' ');
+  const uint64_t length = text.size();  // little-endian, as all machines that prun runs on
+  text.insert(0, reinterpret_cast<const char*>(&length), sizeof length);
+  *data_bytes = at;
+  return text;
+}
+
+void add_header(SectionPipeline& pipeline, std::string_view header) {
+  while (!header.empty()) {
+    int64_t room = 0;
+    std::byte* to = pipeline.room(&room);
+    const int64_t n = std::min(room, std::ssize(header));
+    std::memcpy(to, header.data(), static_cast<size_t>(n));
+    pipeline.add(n, false, false);
+    header.remove_prefix(static_cast<size_t>(n));
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> write_safetensors(const std::string& path, const std::vector<PieceToWrite>& pieces,
+                                           const std::function<bool()>& cancelled, bool sharded) {
+  const std::vector<size_t> order = order_of(pieces);
+  int64_t data_bytes = 0;
+  const std::string header = header_of(pieces, order, sharded, &data_bytes);
+  const int64_t bytes = std::ssize(header) + data_bytes;
+  OutputFile file(path, bytes);
+  SectionPipeline pipeline(file, bytes);
+  add_header(pipeline, header);
+  for (const size_t i : order) {
+    const PieceToWrite& piece = pieces[i];
+    const int64_t size = dtype_bytes(piece.dtype), all = element_count(piece.shape);
+    int64_t first = 0;
+    do {
+      if (cancelled()) throw Error(Exit::checkpoint_write, "the job ended while a checkpoint was written");
+      int64_t room = 0;
+      std::byte* to = pipeline.room(&room);
+      const int64_t count = std::min(room / size, all - first);
+      piece.fill(to, first, count);
+      first += count;
+      pipeline.add(count * size, true, first == all);
+    } while (first < all);
+  }
+  const std::vector<std::string> in_order = pipeline.finish();
+  PRUN_CHECK(in_order.size() == pieces.size(), path);
+  std::vector<std::string> sums(pieces.size());
+  for (size_t k = 0; k < order.size(); ++k) sums[order[k]] = in_order[k];
+  file.sync();
+  return sums;
+}
+
+}  // namespace prun::checkpoint
