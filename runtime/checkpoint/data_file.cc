@@ -40,4 +40,8 @@ void DataFile::read(int64_t at, int64_t bytes, std::byte* to) const {
   }
 }
 
+void DataFile::expect(int64_t at, int64_t bytes) const {
+  if (bytes > 0) posix_fadvise(fd_, at, bytes, POSIX_FADV_WILLNEED);
+}
+
 }  // namespace prun::checkpoint

@@ -57,17 +57,15 @@ std::set<std::string> files_of(const std::string& folder) {
 }
 
 struct Stored {
-  std::shared_ptr<DataFile> file;
+  std::shared_ptr<const DataFile> file;
   SafetensorsFile::Tensor tensor;
 };
 
 std::map<std::string, Stored> stored_tensors(const std::string& folder) {
   std::map<std::string, Stored> all;
   for (const std::string& name : files_of(folder)) {
-    const std::string path = folder + "/" + name;
-    const auto file = std::make_shared<DataFile>(path);
-    const SafetensorsFile header(path);
-    for (const auto& [tensor, place] : header.tensors()) all[tensor] = {file, place};
+    const SafetensorsFile file(folder + "/" + name);
+    for (const auto& [tensor, place] : file.tensors()) all[tensor] = {file.data(), place};
   }
   return all;
 }

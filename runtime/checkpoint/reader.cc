@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstddef>
+#include <exception>
+#include <map>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -12,26 +15,34 @@
 #include "base/cores.h"
 #include "base/error.h"
 #include "base/text.h"
-#include "checkpoint/box_copy.h"
+#include "checkpoint/data_file.h"
 #include "checkpoint/model_fit.h"
+#include "checkpoint/safetensors.h"
 #include "checkpoint/sha256.h"
-#include "ir/state.h"
+#include "checkpoint/weights.h"
 
 namespace prun::checkpoint {
 
 namespace {
 
-bool is_in(Part part, const std::string& name) { return part == Part::state || !name.starts_with(kOptimizerPrefix); }
+struct Piece {
+  const std::string* name;
+  const SavedPiece* saved;
+  const WeightPiece* stored;
+  int64_t bytes() const { return element_count(stored->shape) * dtype_bytes(stored->dtype); }
+};
 
-// Pages come in runs that a disk reads at its speed, not one by one as they are touched, and go when they are summed.
-std::string sum_of(const SafetensorsFile::Tensor& tensor) {
-  constexpr int64_t kRun = int64_t{8} << 20;
+// In runs: the disk reads the next while one is summed.
+std::string sum_of(const Piece& piece, std::vector<std::byte>& buffer) {
+  constexpr int64_t kRun = int64_t{4} << 20;
+  buffer.resize(static_cast<size_t>(kRun));
   Sha256 sum;
-  for (int64_t at = 0; at < tensor.bytes; at += kRun) {
-    const int64_t bytes = std::min(kRun, tensor.bytes - at);
-    populate(tensor.data + at, bytes);
-    sum.add(tensor.data + at, static_cast<size_t>(bytes));
-    release(tensor.data + at, bytes);
+  const int64_t all = piece.bytes();
+  for (int64_t at = 0; at < all; at += kRun) {
+    const int64_t bytes = std::min(kRun, all - at), from = piece.stored->at + at;
+    piece.stored->file->expect(from + bytes, std::min(kRun, all - at - bytes));
+    piece.stored->file->read(from, bytes, buffer.data());
+    sum.add(buffer.data(), static_cast<size_t>(bytes));
   }
   return sum.hex();
 }
@@ -72,43 +83,35 @@ void Reader::require_fit(const Job& job) const {
     if (!seen.contains(name)) refuse(fmt::format("it has {}, which this plan has not", name));
 }
 
-const SafetensorsFile::Tensor& Reader::data_of(const std::string& name, const SavedPiece& piece,
-                                               const std::string& dtype) {
-  const std::string path = folder_ + "/" + piece.file;
-  std::unique_ptr<SafetensorsFile>& file = files_[piece.file];
-  if (file == nullptr) file = std::make_unique<SafetensorsFile>(path);
-  const SafetensorsFile::Tensor* tensor = file->find(name);
-  if (tensor == nullptr || tensor->shape != piece.shape || tensor->dtype != dtype ||
-      tensor->bytes != element_count(piece.shape) * dtype_bytes_of(dtype))
-    throw Error(Exit::checkpoint_invalid,
-                fmt::format("{}: it holds no {} {}{}, as the index says", path, name, dtype, shape_text(piece.shape)));
-  return *tensor;
-}
-
-void Reader::verify(Part of, const std::function<void(int64_t, int64_t)>& advance) {
-  struct Piece {
-    const std::string* name;
-    const SavedPiece* piece;
-    const SafetensorsFile::Tensor* data;
-  };
+void Reader::verify(Part of, const std::function<void(int64_t, int64_t)>& advance) const {
+  const Weights weights = open_checkpoint(folder_, of == Part::state);
   std::vector<Piece> parts;
   int64_t done = 0, all = 0;
   std::mutex advancing;
-  for (const auto& [name, tensor] : index_.tensors)
-    for (const SavedPiece& piece : tensor.pieces)
-      if (is_in(of, name)) parts.push_back({&name, &piece, &data_of(name, piece, tensor.dtype)});
-  for (const Piece& part : parts) all += part.data->bytes;
+  for (const auto& [name, weight] : weights.tensors)
+    for (size_t i = 0; i < weight.pieces.size(); ++i)
+      parts.push_back({&name, &index_.tensors.at(name).pieces[i], &weight.pieces[i]});
+  for (const Piece& part : parts) all += part.bytes();
   // In the order of the files, which is the order on the disk.
   std::sort(parts.begin(), parts.end(), [](const Piece& a, const Piece& b) {
-    return std::pair(a.piece->file, a.data->data) < std::pair(b.piece->file, b.data->data);
+    return std::pair(a.saved->file, a.stored->at) < std::pair(b.saved->file, b.stored->at);
   });
   std::atomic<size_t> next = 0, damaged = parts.size();
+  std::exception_ptr failure;
   const auto work = [&] {
+    std::vector<std::byte> buffer;
     for (size_t i = 0; (i = next++) < parts.size();) {
-      const bool whole = sum_of(*parts[i].data) == parts[i].piece->sha256;
+      bool whole = true;
+      try {
+        whole = sum_of(parts[i], buffer) == parts[i].saved->sha256;
+      } catch (...) {
+        const std::lock_guard lock(advancing);
+        failure = std::current_exception();
+        return;
+      }
       if (advance) {
         const std::lock_guard lock(advancing);
-        advance(done += parts[i].data->bytes, all);
+        advance(done += parts[i].bytes(), all);
       }
       if (whole) continue;
       for (size_t first = damaged; i < first && !damaged.compare_exchange_weak(first, i);) continue;
@@ -118,26 +121,12 @@ void Reader::verify(Part of, const std::function<void(int64_t, int64_t)>& advanc
   for (int i = 1; i < usable_cores(); ++i) others.emplace_back(work);
   work();
   for (std::thread& other : others) other.join();
+  if (failure != nullptr) std::rethrow_exception(failure);
   if (damaged == parts.size()) return;
   const Piece& part = parts[damaged];
   throw Error(Exit::checkpoint_invalid,
               fmt::format("{}/{}: the data of {} is damaged: its SHA-256 is not the one that was written", folder_,
-                          part.piece->file, *part.name));
-}
-
-void Reader::read(const Program& program, const StateTensor& state, int rank, std::byte* to) {
-  for (const Box& box : held_boxes(program, state, rank)) read_box(state.name, box, to);
-}
-
-void Reader::read_box(const std::string& name, const Box& box, std::byte* to) {
-  const SavedTensor& saved = index_.tensors.at(name);
-  const int64_t size = dtype_bytes_of(saved.dtype);
-  int64_t read = 0;
-  for (const SavedPiece& piece : saved.pieces)
-    read += copy_common(piece.offset, piece.shape, data_of(name, piece, saved.dtype).data, box, size, to);
-  if (read != box.elements())
-    throw Error(Exit::checkpoint_invalid, fmt::format("{}: the pieces of {} hold {} of {} elements that are needed",
-                                                      folder_, name, read, box.elements()));
+                          part.saved->file, *part.name));
 }
 
 }  // namespace prun::checkpoint

@@ -1,14 +1,11 @@
-// Reads a checkpoint onto any mesh: a rank takes from each piece what it has in common with what the rank holds.
+// A checkpoint that is about to be used: whether it is whole, and whether it is this plan's. What it holds is read as
+// Weights (open_checkpoint).
 #pragma once
-#include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <map>
-#include <memory>
 #include <string>
 
 #include "checkpoint/index.h"
-#include "checkpoint/safetensors.h"
 #include "ir/program.h"
 
 namespace prun::checkpoint {
@@ -25,19 +22,11 @@ class Reader {
   void require_fit(const Job& job) const;
   // Reads all pieces of the part and compares their SHA-256, and says how far it is. Throws checkpoint_invalid, with
   // file and tensor.
-  void verify(Part part = Part::state, const std::function<void(int64_t bytes, int64_t of)>& advance = {});
-  // What `rank` holds of the state, into the tensor that it says; all of the tensor is written by `read` of all its
-  // parts after it was zeroed.
-  void read(const Program& program, const StateTensor& state, int rank, std::byte* tensor);
-  // One box of a tensor, to where it says. Throws checkpoint_invalid where the pieces do not cover it.
-  void read_box(const std::string& name, const Box& box, std::byte* tensor);
+  void verify(Part part = Part::state, const std::function<void(int64_t bytes, int64_t of)>& advance = {}) const;
 
  private:
-  const SafetensorsFile::Tensor& data_of(const std::string& name, const SavedPiece& piece, const std::string& dtype);
-
   std::string folder_;
   Index index_;
-  std::map<std::string, std::unique_ptr<SafetensorsFile>> files_;
 };
 
 }  // namespace prun::checkpoint

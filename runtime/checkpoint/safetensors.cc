@@ -1,15 +1,10 @@
 #include "checkpoint/safetensors.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/error.h"
 
@@ -25,59 +20,34 @@ Error damaged(const std::string& path, const std::string& what) {
 }
 
 constexpr std::string_view kDtypes[] = {"F64", "F32", "BF16", "F16", "I64", "I32", "I8", "U8"};  // by Dtype
-}  // namespace
 
-namespace {
-void advise(const std::byte* data, int64_t bytes, int advice) {
-  const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE)), at = reinterpret_cast<uintptr_t>(data);
-  const uintptr_t before = at % page;
-  madvise(const_cast<std::byte*>(data - before), before + static_cast<uintptr_t>(bytes), advice);
+std::optional<Dtype> find_dtype(const std::string& name) {
+  const auto found = std::find(std::begin(kDtypes), std::end(kDtypes), name);
+  if (found == std::end(kDtypes)) return std::nullopt;
+  return static_cast<Dtype>(found - std::begin(kDtypes));
 }
-}  // namespace
 
-void populate(const std::byte* data, int64_t bytes) { advise(data, bytes, MADV_POPULATE_READ); }
-void release(const std::byte* data, int64_t bytes) { advise(data, bytes, MADV_DONTNEED); }
+}  // namespace
 
 std::string_view safetensors_dtype(Dtype dtype) { return kDtypes[static_cast<int>(dtype)]; }
 
-int64_t dtype_bytes_of(const std::string& name) {
-  for (int i = 0; i < std::ssize(kDtypes); ++i)
-    if (kDtypes[i] == name) return dtype_bytes(static_cast<Dtype>(i));
+Dtype dtype_of(const std::string& name) {
+  if (const std::optional<Dtype> dtype = find_dtype(name)) return *dtype;
   throw Error(Exit::checkpoint_invalid, fmt::format("prun has no element type {}", name));
 }
 
-SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  struct stat status {};
-  if (fd < 0 || fstat(fd, &status) != 0) {
-    const int code = errno;
-    if (fd >= 0) close(fd);
-    throw damaged(path, strerror(code));
-  }
-  size_ = status.st_size;
-  void* mapping = size_ > 0 ? mmap(nullptr, static_cast<size_t>(size_), PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
-  close(fd);
-  if (mapping == MAP_FAILED) throw damaged(path, size_ == 0 ? "the file is empty" : strerror(errno));
-  madvise(mapping, static_cast<size_t>(size_), MADV_SEQUENTIAL);
-  mapping_ = static_cast<const std::byte*>(mapping);
-  read_header();
-}
-
-SafetensorsFile::~SafetensorsFile() {
-  if (mapping_ != nullptr) munmap(const_cast<std::byte*>(mapping_), static_cast<size_t>(size_));
-}
-
-void SafetensorsFile::read_header() {
+SafetensorsFile::SafetensorsFile(const std::string& path) : data_(std::make_shared<DataFile>(path)) {
+  const int64_t size = data_->size(), room = size - 8;
+  if (size == 0) throw damaged(path, "the file is empty");
+  if (size < 8) throw damaged(path, fmt::format("{} bytes are no safetensors file", size));
   uint64_t length = 0;
-  if (size_ < 8) throw damaged(path_, fmt::format("{} bytes are no safetensors file", size_));
-  std::memcpy(&length, mapping_, 8);
-  const int64_t room = size_ - 8;
+  data_->read(0, 8, reinterpret_cast<std::byte*>(&length));
   if (length > kLargestHeader || length > static_cast<uint64_t>(room))
-    throw damaged(path_, fmt::format("a header of {} bytes in a file of {}", length, size_));
-  const char* text = reinterpret_cast<const char*>(mapping_) + 8;
-  const Json header = Json::parse(text, text + length, nullptr, false);
-  if (!header.is_object()) throw damaged(path_, "the header is not JSON");
-  const std::byte* data = mapping_ + 8 + length;
+    throw damaged(path, fmt::format("a header of {} bytes in a file of {}", length, size));
+  std::string text(length, '\0');
+  data_->read(8, static_cast<int64_t>(length), reinterpret_cast<std::byte*>(text.data()));
+  const Json header = Json::parse(text, nullptr, false);
+  if (!header.is_object()) throw damaged(path, "the header is not JSON");
   const int64_t data_bytes = room - static_cast<int64_t>(length);
   for (const auto& [name, entry] : header.items()) {
     if (name == "__metadata__") {
@@ -90,14 +60,13 @@ void SafetensorsFile::read_header() {
       tensor.shape = entry.at("shape").get<Shape>();
       const auto range = entry.at("data_offsets").get<std::vector<int64_t>>();
       if (range.size() != 2 || range[0] < 0 || range[1] < range[0] || range[1] > data_bytes)
-        throw damaged(path_, fmt::format("tensor {} ends at byte {} of {}: the file is cut", name,
-                                         range.empty() ? 0 : range.back(), data_bytes));
-      tensor.data = data + range[0];
+        throw damaged(path, fmt::format("tensor {} ends at byte {} of {}: the file is cut", name,
+                                        range.empty() ? 0 : range.back(), data_bytes));
       tensor.at = 8 + static_cast<int64_t>(length) + range[0];
       tensor.bytes = range[1] - range[0];
       tensors_.emplace(name, std::move(tensor));
     } catch (const Json::exception&) {
-      throw damaged(path_, fmt::format("the header's entry for {} is damaged", name));
+      throw damaged(path, fmt::format("the header's entry for {} is damaged", name));
     }
   }
 }
@@ -108,19 +77,18 @@ void SafetensorsFile::read_offsets(const std::string& text) {
     const Json places = Json::parse(text);
     for (const auto& [name, place] : places.items()) offsets_[name] = place.at("saved_offsets").get<Shape>();
   } catch (const Json::exception&) {
-    throw damaged(path_, "its DCP_SHARDING_INFO is damaged");
+    throw damaged(data_->path(), "its DCP_SHARDING_INFO is damaged");
   }
 }
 
 Dtype stored_dtype(const std::string& path, const std::string& name, const SafetensorsFile::Tensor& tensor) {
-  for (const Dtype one : {Dtype::f32, Dtype::bf16, Dtype::f16, Dtype::f64}) {
-    if (safetensors_dtype(one) != tensor.dtype) continue;
-    if (const int64_t needed = element_count(tensor.shape) * dtype_bytes(one); tensor.bytes != needed)
-      throw damaged(path, fmt::format("{} has {} bytes of data, its shape {} needs {}", name, tensor.bytes,
-                                      shape_text(tensor.shape), needed));
-    return one;
-  }
-  throw damaged(path, fmt::format("{} is {}; prun reads F32, BF16, F16 and F64", name, tensor.dtype));
+  const std::optional<Dtype> dtype = find_dtype(tensor.dtype);
+  if (!dtype || *dtype > Dtype::f16)
+    throw damaged(path, fmt::format("{} is {}; prun reads F32, BF16, F16 and F64", name, tensor.dtype));
+  if (const int64_t needed = element_count(tensor.shape) * dtype_bytes(*dtype); tensor.bytes != needed)
+    throw damaged(path, fmt::format("{} has {} bytes of data, its shape {} needs {}", name, tensor.bytes,
+                                    shape_text(tensor.shape), needed));
+  return *dtype;
 }
 
 const SafetensorsFile::Tensor* SafetensorsFile::find(const std::string& name) const {

@@ -5,16 +5,18 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "checkpoint/data_file.h"
 #include "ir/types.h"
 
 namespace prun::checkpoint {
 
-std::string_view safetensors_dtype(Dtype dtype);               // "F32"
-int64_t dtype_bytes_of(const std::string& safetensors_dtype);  // throws checkpoint_invalid for one that prun has not
+std::string_view safetensors_dtype(Dtype dtype);       // "F32"
+Dtype dtype_of(const std::string& safetensors_dtype);  // throws checkpoint_invalid for one that prun has not
 
 // A piece to write: `fill(to, first, count)` gives elements of the piece in row-major order.
 struct PieceToWrite {
@@ -29,35 +31,25 @@ struct PieceToWrite {
 std::vector<std::string> write_safetensors(const std::string& path, const std::vector<PieceToWrite>& pieces,
                                            const std::function<bool()>& cancelled, bool sharded = true);
 
-// Of a mapped file's data: reads its pages in one go; lets them go again, to be read anew if they are touched.
-void populate(const std::byte* data, int64_t bytes);
-void release(const std::byte* data, int64_t bytes);
-
-// A file mapped for reading. Throws checkpoint_invalid for what is not a safetensors file, or a cut one.
+// A file for reading, with what its header says. Throws checkpoint_invalid for what is not a safetensors file, or a cut
+// one.
 class SafetensorsFile {
  public:
   struct Tensor {
     std::string dtype;
     Shape shape;
-    const std::byte* data = nullptr;
     int64_t at = 0, bytes = 0;  // in the file
   };
   explicit SafetensorsFile(const std::string& path);
-  ~SafetensorsFile();
-  SafetensorsFile(const SafetensorsFile&) = delete;
-  SafetensorsFile& operator=(const SafetensorsFile&) = delete;
   const Tensor* find(const std::string& name) const;
   const std::map<std::string, Tensor>& tensors() const { return tensors_; }
   // Where each tensor of a sharded file lies in the whole (DCP_SHARDING_INFO).
   const std::map<std::string, Shape>& offsets() const { return offsets_; }
-  const std::string& path() const { return path_; }
+  const std::shared_ptr<const DataFile>& data() const { return data_; }
 
  private:
-  void read_header();
   void read_offsets(const std::string& text);
-  std::string path_;
-  const std::byte* mapping_ = nullptr;
-  int64_t size_ = 0;
+  std::shared_ptr<const DataFile> data_;
   std::map<std::string, Tensor> tensors_;
   std::map<std::string, Shape> offsets_;
 };

@@ -6,7 +6,6 @@
 #include <filesystem>
 
 #include "base/error.h"
-#include "checkpoint/data_file.h"
 #include "checkpoint/index.h"
 #include "checkpoint/safetensors.h"
 
@@ -31,12 +30,11 @@ Weights open_sharded_folder(const std::string& folder) {
   weights.folder = folder;
   weights.origin = "a folder of sharded safetensors";
   for (const std::string& path : safetensors_of(folder)) {
-    const auto file = std::make_shared<DataFile>(path);
-    const SafetensorsFile header(path);
-    for (const auto& [name, data] : header.tensors()) {
+    const SafetensorsFile file(path);
+    for (const auto& [name, data] : file.tensors()) {
       if (name.starts_with(kOptimizerPrefix)) continue;
-      const auto place = header.offsets().find(name);
-      if (place == header.offsets().end() || place->second.size() != data.shape.size())
+      const auto place = file.offsets().find(name);
+      if (place == file.offsets().end() || place->second.size() != data.shape.size())
         throw Error(Exit::checkpoint_invalid,
                     fmt::format("{}: it does not say where {} lies in its tensor (DCP_SHARDING_INFO)", path, name));
       Weight& weight = weights.tensors[name];
@@ -47,7 +45,7 @@ Weights open_sharded_folder(const std::string& folder) {
         weight.shape[d] = std::max(weight.shape[d], place->second[d] + data.shape[d]);
         order.push_back(static_cast<int>(d));
       }
-      weight.pieces.push_back({file, data.at, weight.dtype, place->second, data.shape, order});
+      weight.pieces.push_back({file.data(), data.at, weight.dtype, place->second, data.shape, order});
     }
   }
   for (const auto& [name, weight] : weights.tensors) {

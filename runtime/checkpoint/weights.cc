@@ -14,6 +14,7 @@ namespace prun::checkpoint {
 namespace {
 
 constexpr int64_t kBlockBytes = int64_t{8} << 20;  // that are read before they are put where they belong
+constexpr int64_t kShortestRun = 4096;             // bytes that are worth a read of their own
 constexpr int64_t kTile = 32;                      // rows and columns that are turned at once, within the cache
 
 // A box of a piece, in the order of the file's dims.
@@ -51,29 +52,59 @@ Region common_region(const WeightPiece& piece, const Box& box) {
   return region;
 }
 
-// The region's elements from the file, one after another. Runs that follow each other are one read.
-void read_region(const WeightPiece& piece, const Region& region, std::byte* to) {
-  const Shape shape = file_shape(piece);
-  const int64_t size = dtype_bytes(piece.dtype);
-  int64_t run = 1;
-  size_t outer = shape.size();
-  while (outer > 0) {
-    --outer;
-    run *= region.count[outer];
-    if (region.count[outer] != shape[outer]) break;
+// Elements that lie side by side in the file, and the dims that they span: outer, ..., the last.
+struct Runs {
+  int64_t length = 1;
+  size_t outer = 0;
+};
+
+// `in_place`: that also lie side by side, in the same order, in the destination.
+Runs runs_of(const Shape& shape, const Region& region, bool in_place) {
+  Runs runs{1, shape.size()};
+  while (runs.outer > 0) {
+    const size_t d = runs.outer - 1;
+    if (in_place && region.count[d] > 1 && region.to_strides[d] != runs.length) break;
+    runs.outer = d;
+    runs.length *= region.count[d];
+    if (region.count[d] != shape[d]) break;
   }
-  const int64_t runs = region.elements() / run;
-  for (int64_t r = 0; r < runs; ++r) {
-    int64_t at = 0, stride = 1, row = r;
+  return runs;
+}
+
+// The region's elements from the file, run by run, to where `place(run, element of the destination)` says.
+template <class Place>
+void read_runs(const WeightPiece& piece, const Shape& shape, const Region& region, const Runs& runs,
+               const Place& place) {
+  const int64_t size = dtype_bytes(piece.dtype), count = region.elements() / runs.length;
+  for (int64_t r = 0; r < count; ++r) {
+    int64_t at = 0, to = region.to, stride = 1, row = r;
     for (size_t d = shape.size(); d-- > 0; stride *= shape[d]) {
       at += region.begin[d] * stride;
-      if (d >= outer) continue;
+      if (d >= runs.outer) continue;
       at += row % region.count[d] * stride;
+      to += row % region.count[d] * region.to_strides[d];
       row /= region.count[d];
     }
-    piece.file->read(piece.at + at * size, run * size, to);
-    to += run * size;
+    piece.file->read(piece.at + at * size, runs.length * size, place(r, to));
   }
+}
+
+// One after another.
+void read_region(const WeightPiece& piece, const Region& region, std::byte* to) {
+  const Shape shape = file_shape(piece);
+  const Runs runs = runs_of(shape, region, false);
+  read_runs(piece, shape, region, runs,
+            [&](int64_t r, int64_t) { return to + r * runs.length * dtype_bytes(piece.dtype); });
+}
+
+// Where elements lie in the destination as in the file, and enough of them side by side.
+bool read_in_place(const WeightPiece& piece, const Region& region, std::byte* tensor) {
+  const Shape shape = file_shape(piece);
+  const Runs runs = runs_of(shape, region, true);
+  const int64_t size = dtype_bytes(piece.dtype);
+  if (runs.length * size < kShortestRun && runs.length < region.elements()) return false;
+  read_runs(piece, shape, region, runs, [&](int64_t, int64_t to) { return tensor + to * size; });
+  return true;
 }
 
 float widen_bf16(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
@@ -169,35 +200,26 @@ void read_in_parts(const WeightPiece& piece, const Region& region, std::vector<s
   }
 }
 
-void read_pieces(const std::string& folder, const std::string& name, const Weight& weight, const Box& box,
-                 const Place& place) {
+}  // namespace
+
+void Weights::read(const std::string& name, const Box& box, Dtype dtype, std::byte* tensor) const {
+  const Place place = [&](const WeightPiece& piece, const std::byte* from, const Region& r) {
+    if (piece.dtype == dtype)
+      move_region(dtype_bytes(dtype), from, r, tensor);
+    else
+      convert_region(piece.dtype, from, r, dtype, tensor);
+  };
   std::vector<std::byte> buffer;
   int64_t found = 0;
-  for (const WeightPiece& piece : weight.pieces) {
+  for (const WeightPiece& piece : tensors.at(name).pieces) {
     const Region region = common_region(piece, box);
     if (region.elements() == 0) continue;
     found += region.elements();
-    read_in_parts(piece, region, buffer, place);
+    if (piece.dtype != dtype || !read_in_place(piece, region, tensor)) read_in_parts(piece, region, buffer, place);
   }
   if (found != box.elements())
     throw Error(Exit::checkpoint_invalid, fmt::format("{}: the pieces of {} hold {} of {} elements that are needed",
                                                       folder, name, found, box.elements()));
-}
-
-}  // namespace
-
-void Weights::read_box(const std::string& name, const Box& box, Dtype dtype, std::byte* tensor) const {
-  read_pieces(folder, name, tensors.at(name), box,
-              [&](const WeightPiece& piece, const std::byte* from, const Region& r) {
-                convert_region(piece.dtype, from, r, dtype, tensor);
-              });
-}
-
-void Weights::read_stored(const std::string& name, const Box& box, std::byte* tensor) const {
-  read_pieces(folder, name, tensors.at(name), box,
-              [&](const WeightPiece& piece, const std::byte* from, const Region& r) {
-                move_region(dtype_bytes(piece.dtype), from, r, tensor);
-              });
 }
 
 }  // namespace prun::checkpoint

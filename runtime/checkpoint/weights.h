@@ -1,8 +1,9 @@
 // The weights of a model from files of any layout: our checkpoints, folders of Hugging Face. Each tensor has prun's
 // name and shape; its pieces say where in which file they are, and which of their dims are which of ours.
 //
-// Surprising fact: nothing is mapped. Elements are read as they are needed, through a buffer of a few MiB, so that a
-// model larger than memory can be turned around (Linear layers of PyTorch are [out, in], ours [in, out]).
+// Surprising fact: nothing is mapped. Elements are read as they are needed, straight to their place or through a buffer
+// of a few MiB, so that a model larger than memory can be turned around (Linear layers of PyTorch are [out, in], ours
+// [in, out]), and a file that is cut while it is read is an error and no signal.
 #pragma once
 #include <cstddef>
 #include <map>
@@ -20,7 +21,7 @@ class DataFile;
 
 // A tensor of a file, as a box of one of ours.
 struct WeightPiece {
-  std::shared_ptr<DataFile> file;
+  std::shared_ptr<const DataFile> file;
   int64_t at = 0;  // byte of the file where its data begin
   Dtype dtype = Dtype::f32;
   Shape offset, shape;     // of our tensor
@@ -41,11 +42,10 @@ class Weights {
   std::string origin;       // for messages: "a checkpoint", "a Hugging Face folder (LlamaForCausalLM)"
   std::map<std::string, Weight> tensors;
 
-  // Elements of the box, as `dtype` (f32 or f64), to where its strides say; these may be those of a transposed tensor.
-  // Throws checkpoint_invalid where the pieces do not cover the box or a file ends too early.
-  void read_box(const std::string& name, const Box& box, Dtype dtype, std::byte* tensor) const;
-  // As they are stored: the tensor's own dtype.
-  void read_stored(const std::string& name, const Box& box, std::byte* tensor) const;
+  // Elements of the box, as they are stored or widened to `dtype` (f32 or f64), to where its strides say; these may be
+  // those of a transposed tensor. Throws checkpoint_invalid where the pieces do not cover the box or a file ends too
+  // early.
+  void read(const std::string& name, const Box& box, Dtype dtype, std::byte* tensor) const;
 };
 
 // Weights of a checkpoint (or the newest in a folder of them), without the optimizer's state, of a Hugging Face folder,

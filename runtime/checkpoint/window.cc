@@ -33,13 +33,25 @@ void Window::fill(int64_t row) {
   }
   int64_t stride = 1;
   for (size_t t = order_.size(); t-- > 0; stride *= box.shape[order_[t]]) box.strides[order_[t]] = stride;
-  if (dtype_ == weights_.tensors.at(name_).dtype)
-    weights_.read_stored(name_, box, buffer_.data());
-  else
-    weights_.read_box(name_, box, dtype_, buffer_.data());
+  weights_.read(name_, box, dtype_, buffer_.data());
+}
+
+void Window::read_straight(std::byte* to, int64_t first, int64_t count) const {
+  Shape strides(shape_.size(), 1);
+  for (size_t d = shape_.size(); d-- > 1;) strides[d - 1] = strides[d] * shape_[d];
+  for (Box& box : boxes_of_run(shape_, first, first + count)) {
+    box.first = -first;
+    for (size_t d = 0; d < shape_.size(); ++d) {
+      box.first += box.offset[d] * strides[d];
+      box.offset[d] += offset_[d];
+    }
+    box.strides = strides;
+    weights_.read(name_, box, dtype_, to);
+  }
 }
 
 void Window::read(std::byte* to, int64_t first, int64_t count) {
+  if (std::is_sorted(order_.begin(), order_.end())) return read_straight(to, first, count);
   const int64_t size = dtype_bytes(dtype_);
   while (count > 0) {
     const int64_t row = first / row_;

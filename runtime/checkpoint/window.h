@@ -1,4 +1,5 @@
-// Elements of weights in the order that a file wants them, through a window of some MiB.
+// Elements of weights in the order that a file wants them: as they are stored, or turned around in a window of some
+// MiB.
 #pragma once
 #include <cstddef>
 #include <string>
@@ -17,6 +18,7 @@ class Window {
 
  private:
   void fill(int64_t row);
+  void read_straight(std::byte* to, int64_t first, int64_t count) const;
 
   const Weights& weights_;
   std::string name_;

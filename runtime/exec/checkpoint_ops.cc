@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
+#include "checkpoint/index.h"
 #include "ir/ops.h"
 #include "ir/state.h"
 
@@ -32,12 +34,8 @@ void load(const CheckpointServices& services, const RankMemory& memory, TensorId
   std::memset(to, 0, static_cast<size_t>(program.tensors[into].bytes()));
   for (const StateTensor& state : program.state) {
     if (state.tensor != of) continue;
-    if (services.reader != nullptr) {
-      services.reader->read(program, state, memory.rank, to);
-      continue;
-    }
     for (const Box& box : held_boxes(program, state, memory.rank))
-      services.weights->read_box(state.name, box, program.tensors[into].dtype, to);
+      services.weights->read(state.name, box, program.tensors[into].dtype, to);
   }
 }
 
@@ -57,26 +55,23 @@ std::shared_ptr<CheckpointServices> open_checkpoints(const CheckpointOptions& op
         "same folder");
   if (!options.folder.empty())
     services->writer = std::make_unique<checkpoint::Writer>(options, program, rank, std::move(aborted));
-  if (options.weights_only) {
-    services->weights = std::make_unique<checkpoint::Weights>(checkpoint::open_weights(options.resume));
+  const auto begin_with = [&](checkpoint::Weights weights) {
+    services->weights = std::make_unique<checkpoint::Weights>(std::move(weights));
     return services;
-  }
-  if (options.resume.empty()) {
-    if (!program.initial_weights.empty())
-      services->weights = std::make_unique<checkpoint::Weights>(checkpoint::open_weights(program.initial_weights));
-    return services;
-  }
-  services->reader = std::make_unique<checkpoint::Reader>(options.resume);
-  if (services->reader->index().step != program.schedule.first)
+  };
+  if (options.weights_only) return begin_with(checkpoint::open_weights(options.resume));
+  if (options.resume.empty())
+    return program.initial_weights.empty() ? services : begin_with(checkpoint::open_weights(program.initial_weights));
+  const checkpoint::Index index = checkpoint::read_index(options.resume);
+  if (index.step != program.schedule.first)
     throw Error(Exit::mismatch, fmt::format("{} is the state after {} steps here, and after {} where the job began: "
                                             "all nodes need the same folder",
-                                            options.resume, services->reader->index().step, program.schedule.first));
-  if (const std::string& before = services->reader->index().kernels;
-      rank == 0 && !before.empty() && before != options.kernels)
+                                            options.resume, index.step, program.schedule.first));
+  if (rank == 0 && !index.kernels.empty() && index.kernels != options.kernels)
     fmt::print(stderr,
                "prun: the checkpoint was computed by other kernels ({}; here {}): the same to rounding, not bits\n",
-               before, options.kernels);
-  return services;
+               index.kernels, options.kernels);
+  return begin_with(checkpoint::open_checkpoint(options.resume, true));
 }
 
 std::unique_ptr<Kernel> make_checkpoint_kernel(const RankMemory& memory, const Op& op,
@@ -85,7 +80,7 @@ std::unique_ptr<Kernel> make_checkpoint_kernel(const RankMemory& memory, const O
     PRUN_CHECK(services != nullptr && service(*services), std::string(op.def->name) + " without a checkpoint");
   };
   if (op.is(ops::load_state)) {
-    need([](const CheckpointServices& s) { return s.reader != nullptr || s.weights != nullptr; });
+    need([](const CheckpointServices& s) { return s.weights != nullptr; });
     const TensorId of = static_cast<int>(op.attrs.integer("state"));
     return kernel([services, memory, of, into = op.writes[0]] { load(*services, memory, of, into); });
   }

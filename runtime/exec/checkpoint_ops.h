@@ -3,7 +3,6 @@
 #include <memory>
 #include <string>
 
-#include "checkpoint/reader.h"
 #include "checkpoint/weights.h"
 #include "checkpoint/writer.h"
 #include "device/device.h"
@@ -17,8 +16,7 @@ struct CheckpointOptions : checkpoint::WriterOptions {
 
 struct CheckpointServices {
   std::unique_ptr<checkpoint::Writer> writer;    // null: no checkpoints are taken
-  std::unique_ptr<checkpoint::Reader> reader;    // null: the run begins at step 0
-  std::unique_ptr<checkpoint::Weights> weights;  // that it begins with there; null: the model's initial values
+  std::unique_ptr<checkpoint::Weights> weights;  // that the run begins with; null: the model's initial values
 };
 
 // Throws checkpoint_invalid, or mismatch where the checkpoint is not of the step that the program begins with.

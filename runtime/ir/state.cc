@@ -140,6 +140,12 @@ std::vector<Box> saved_boxes(const Program& program, const StateTensor& state, i
   return boxes_of(state, part, {at(index), at(index + 1)});
 }
 
+std::vector<Box> boxes_of_run(const Shape& shape, int64_t begin, int64_t end) {
+  std::vector<Box> boxes;
+  boxes_of_run(shape, 0, Shape(shape.size(), 0), {begin, end}, boxes);
+  return boxes;
+}
+
 int64_t parameter_count(const Job& job) {
   std::map<std::string, int64_t> parameters;
   for (const Program& program : job.classes)

@@ -43,6 +43,9 @@ struct Box {
 std::vector<Box> held_boxes(const Program& program, const StateTensor& state, int rank);
 std::vector<Box> saved_boxes(const Program& program, const StateTensor& state, int rank);
 
+// Elements begin, ..., end - 1 of a tensor in row-major order, as boxes; only their offsets and shapes are set.
+std::vector<Box> boxes_of_run(const Shape& shape, int64_t begin, int64_t end);
+
 // Elements of all logical parameters of the model, each once; 0: it trains none.
 int64_t parameter_count(const Job& job);
 

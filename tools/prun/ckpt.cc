@@ -28,7 +28,7 @@ using Json = nlohmann::ordered_json;
 int64_t bytes_of(const checkpoint::Index& index) {
   int64_t bytes = 0;
   for (const auto& [name, tensor] : index.tensors)
-    bytes += element_count(tensor.shape) * checkpoint::dtype_bytes_of(tensor.dtype);
+    bytes += element_count(tensor.shape) * dtype_bytes(checkpoint::dtype_of(tensor.dtype));
   return bytes;
 }
 
@@ -84,7 +84,7 @@ int show(const Options& options, const std::string& folder) {
 }
 
 int verify(const Options& options, const std::string& folder) {
-  Reader reader(checkpoint::resolve(folder));
+  const Reader reader(checkpoint::resolve(folder));
   std::string problem;
   try {
     Bar bar("verify");
@@ -123,8 +123,8 @@ int64_t differing(const checkpoint::Weights& a, const checkpoint::Weights& b, co
       const size_t bytes = static_cast<size_t>(box.elements() * size);
       here.assign(bytes, std::byte{0});
       there.assign(bytes, std::byte{0});
-      a.read_stored(name, box, here.data());
-      b.read_stored(name, box, there.data());
+      a.read(name, box, mine.dtype, here.data());
+      b.read(name, box, mine.dtype, there.data());
       for (int64_t i = 0; i < box.elements(); ++i) count += std::memcmp(&here[i * size], &there[i * size], size) != 0;
     }
   }
