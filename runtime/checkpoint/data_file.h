@@ -14,7 +14,6 @@ class DataFile {
   DataFile& operator=(const DataFile&) = delete;
   // Throws checkpoint_invalid where the file ends before.
   void read(int64_t at, int64_t bytes, std::byte* to) const;
-  void expect(int64_t at, int64_t bytes) const;  // these are read soon: the disk may begin
   const std::string& path() const { return path_; }
   int64_t size() const { return size_; }
 
