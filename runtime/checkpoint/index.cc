@@ -22,6 +22,7 @@ Json tensors_json(const std::map<std::string, SavedTensor>& tensors) {
       pieces.push_back(
           {{"file", piece.file}, {"offset", piece.offset}, {"shape", piece.shape}, {"sha256", piece.sha256}});
     all[name] = {{"dtype", tensor.dtype}, {"shape", tensor.shape}, {"pieces", std::move(pieces)}};
+    if (!tensor.drift.empty()) all[name]["drift"] = tensor.drift;
   }
   return all;
 }
@@ -29,7 +30,8 @@ Json tensors_json(const std::map<std::string, SavedTensor>& tensors) {
 std::map<std::string, SavedTensor> read_tensors(const Json& all) {
   std::map<std::string, SavedTensor> tensors;
   for (const auto& [name, entry] : all.items()) {
-    SavedTensor tensor{entry.at("dtype").get<std::string>(), entry.at("shape").get<Shape>(), {}};
+    SavedTensor tensor{
+        entry.at("dtype").get<std::string>(), entry.at("shape").get<Shape>(), {}, entry.value("drift", "")};
     for (const Json& piece : entry.at("pieces"))
       tensor.pieces.push_back({piece.at("file").get<std::string>(), piece.at("offset").get<Shape>(),
                                piece.at("shape").get<Shape>(), piece.at("sha256").get<std::string>()});

@@ -24,6 +24,8 @@ struct SavedTensor {
   std::string dtype;  // as safetensors has it
   Shape shape;
   std::vector<SavedPiece> pieces;
+  // Axes whose ranks have trained values of their own, all of which are here: the first dim counts them.
+  std::string drift;
 };
 
 // What was read, and how far.

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <vector>
+
+#include "base/text.h"
 #include "checkpoint/hf_architecture.h"
 
 namespace prun::checkpoint {
@@ -34,6 +37,20 @@ std::string differing_model(const ModelDescription& there, const ModelDescriptio
         fmt::format("{}{} is {} there and {} here", text.empty() ? "" : ", ", name, attr_text(value), attr_text(own));
   }
   return text;
+}
+
+std::string differing_tensor(const Weights& there, const std::map<std::string, Shape>& here) {
+  std::vector<std::string> names;
+  for (const auto& [name, weight] : there.tensors) names.push_back(name);
+  for (const auto& [name, shape] : here) {
+    const auto found = there.tensors.find(name);
+    if (found == there.tensors.end()) return fmt::format("there is no {}{}", name, did_you_mean(name, names));
+    if (found->second.shape != shape)
+      return fmt::format("{} is {} there and {} here", name, shape_text(found->second.shape), shape_text(shape));
+  }
+  for (const std::string& name : names)
+    if (!here.contains(name)) return fmt::format("there is {}, which this plan has not", name);
+  return "";
 }
 
 }  // namespace prun::checkpoint

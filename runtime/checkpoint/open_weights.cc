@@ -25,6 +25,10 @@ Weights open_checkpoint(const std::string& folder, bool optimizer) {
   for (const auto& [name, saved] : index.tensors) {
     if (!optimizer && name.starts_with(kOptimizerPrefix)) continue;
     Weight weight{dtype_of(saved.dtype), saved.shape, {}};
+    if (!optimizer && !saved.drift.empty()) {
+      weight.copies = saved.shape.front();
+      weight.shape.erase(weight.shape.begin());
+    }
     std::vector<int> order(saved.shape.size());
     std::iota(order.begin(), order.end(), 0);
     for (const SavedPiece& piece : saved.pieces) {

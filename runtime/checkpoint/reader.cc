@@ -45,6 +45,23 @@ std::string sum_of(const Piece& piece, std::vector<std::byte>& buffer) {
   return sum.hex();
 }
 
+// Values of ranks of their own are those of as many ranks.
+template <class Refuse>
+void require_same_ranks(const SavedTensor& saved, const Program& program, const StateTensor& state,
+                        const std::string& folder, const Refuse& refuse) {
+  const std::string instead =
+      fmt::format("init = prun.init.from {{ path = \"{}\" }} begins with the mean of the weights, at step 0", folder);
+  if (state.drift.empty())
+    refuse(
+        fmt::format("there each of the {} ranks of {} has trained weights of its own (unit:every), and here all "
+                    "have the same; {}",
+                    saved.shape.front(), saved.drift, instead));
+  const int64_t here = saved_shape(program, state).front();
+  if (const std::string drift = join(state.drift, " "); drift != saved.drift || here != saved.shape.front())
+    refuse(fmt::format("there {} ranks of {} have trained weights of their own (unit:every), and here {} of {}; {}",
+                       saved.shape.front(), saved.drift, here, drift, instead));
+}
+
 }  // namespace
 
 Reader::Reader(const std::string& folder) : folder_(folder), index_(read_index(folder)) {}
@@ -70,9 +87,11 @@ void Reader::require_fit(const Job& job) const {
         refuse(fmt::format("it has no {} (it was written by {})", state.name, index_.plan));
       const SavedTensor& saved = found->second;
       const std::string_view dtype = safetensors_dtype(program.tensors[state.tensor].dtype);
-      if (saved.shape != state.shape || saved.dtype != dtype)
+      if (!saved.drift.empty()) require_same_ranks(saved, program, state, folder_, refuse);
+      const Shape shape = saved.drift.empty() ? state.shape : saved_shape(program, state);
+      if (saved.shape != shape || saved.dtype != dtype)
         refuse(fmt::format("{} is {}{} there and {}{} here", state.name, saved.dtype, shape_text(saved.shape), dtype,
-                           shape_text(state.shape)));
+                           shape_text(shape)));
     }
   if (const std::string differs = differing_model(index_.model, job.classes.front().model); !differs.empty())
     refuse(differs);

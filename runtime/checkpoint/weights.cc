@@ -200,9 +200,8 @@ void read_in_parts(const WeightPiece& piece, const Region& region, std::vector<s
   }
 }
 
-}  // namespace
-
-void Weights::read(const std::string& name, const Box& box, Dtype dtype, std::byte* tensor) const {
+void read_stored(const std::string& folder, const std::string& name, const Weight& weight, const Box& box, Dtype dtype,
+                 std::byte* tensor) {
   const Place place = [&](const WeightPiece& piece, const std::byte* from, const Region& r) {
     if (piece.dtype == dtype)
       move_region(dtype_bytes(dtype), from, r, tensor);
@@ -211,7 +210,7 @@ void Weights::read(const std::string& name, const Box& box, Dtype dtype, std::by
   };
   std::vector<std::byte> buffer;
   int64_t found = 0;
-  for (const WeightPiece& piece : tensors.at(name).pieces) {
+  for (const WeightPiece& piece : weight.pieces) {
     const Region region = common_region(piece, box);
     if (region.elements() == 0) continue;
     found += region.elements();
@@ -220,6 +219,33 @@ void Weights::read(const std::string& name, const Box& box, Dtype dtype, std::by
   if (found != box.elements())
     throw Error(Exit::checkpoint_invalid, fmt::format("{}: the pieces of {} hold {} of {} elements that are needed",
                                                       folder, name, found, box.elements()));
+}
+
+// Copies that are alike have a mean of the same bits: sums are of f64.
+template <class To>
+void read_mean(const std::string& folder, const std::string& name, const Weight& weight, const Box& box, To* tensor) {
+  Box copy{box.offset, box.shape, 0, Shape(box.shape.size() + 1, 1)};
+  copy.offset.insert(copy.offset.begin(), 0);
+  copy.shape.insert(copy.shape.begin(), 1);
+  for (size_t d = copy.shape.size(); d-- > 1;) copy.strides[d - 1] = copy.strides[d] * copy.shape[d];
+  std::vector<double> sum(static_cast<size_t>(box.elements())), one(sum.size());
+  for (int64_t c = 0; c < weight.copies; ++c) {
+    copy.offset[0] = c;
+    read_stored(folder, name, weight, copy, Dtype::f64, reinterpret_cast<std::byte*>(one.data()));
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += one[i];
+  }
+  scatter(sum.data(), box.shape, 0, tensor + box.first, box.strides,
+          [&](double x) { return static_cast<To>(x / static_cast<double>(weight.copies)); });
+}
+
+}  // namespace
+
+void Weights::read(const std::string& name, const Box& box, Dtype dtype, std::byte* tensor) const {
+  const Weight& weight = tensors.at(name);
+  if (weight.copies == 1) return read_stored(folder, name, weight, box, dtype, tensor);
+  PRUN_CHECK(dtype == Dtype::f32 || dtype == Dtype::f64, std::string(dtype_name(dtype)));
+  if (dtype == Dtype::f64) return read_mean(folder, name, weight, box, reinterpret_cast<double*>(tensor));
+  read_mean(folder, name, weight, box, reinterpret_cast<float*>(tensor));
 }
 
 }  // namespace prun::checkpoint

@@ -32,6 +32,7 @@ struct Weight {
   Dtype dtype = Dtype::f32;
   Shape shape;
   std::vector<WeightPiece> pieces;
+  int64_t copies = 1;  // more: the pieces have one more dim, which counts the ranks' own values, and their mean is read
 };
 
 class Weights {
@@ -51,7 +52,8 @@ class Weights {
 // Weights of a checkpoint (or the newest in a folder of them), without the optimizer's state, of a Hugging Face folder,
 // or of a folder of sharded safetensors. Throws checkpoint_invalid.
 Weights open_weights(const std::string& path);
-// Of one checkpoint, with what the optimizer keeps or without.
+// Of one checkpoint: with what the optimizer keeps, and all that ranks have trained by themselves; or the parameters of
+// one model, where they have the mean.
 Weights open_checkpoint(const std::string& folder, bool optimizer);
 
 }  // namespace prun::checkpoint

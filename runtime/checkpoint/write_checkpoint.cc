@@ -3,7 +3,10 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
+#include <memory>
 #include <numeric>
+#include <utility>
 
 #include "checkpoint/convert.h"
 #include "checkpoint/folder.h"
@@ -37,7 +40,7 @@ void write_checkpoint(const Weights& weights, Index index, const std::string& ou
   for (const auto& [name, weight] : weights.tensors) total += element_count(weight.shape) * dtype_bytes(stored(weight));
   const std::string staging = staging_folder(out, index.step, fmt::format("{}", getpid()));
   make_folder(staging);
-  index.tensors.clear();
+  const std::map<std::string, SavedTensor> before = std::exchange(index.tensors, {});
   for (int64_t rank = 0; rank < index.ranks; ++rank) {
     const std::string file = fmt::format("rank_{:05}_0.safetensors", rank);
     std::vector<PieceToWrite> pieces;
@@ -58,6 +61,7 @@ void write_checkpoint(const Weights& weights, Index index, const std::string& ou
       SavedTensor& saved = index.tensors[pieces[i].name];
       saved.dtype = safetensors_dtype(pieces[i].dtype);
       saved.shape = weights.tensors.at(pieces[i].name).shape;
+      if (const auto of = before.find(pieces[i].name); of != before.end()) saved.drift = of->second.drift;
       saved.pieces.push_back({file, pieces[i].offset, pieces[i].shape, sums[i]});
     }
   }

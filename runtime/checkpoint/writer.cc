@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/text.h"
 #include "checkpoint/box_copy.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/index.h"
@@ -97,7 +98,8 @@ void Writer::write(int64_t step, const std::function<const std::byte*(TensorId)>
     for (size_t k = 0; k < boxes.size(); ++k) {
       if (files.size() <= k) files.resize(k + 1);
       const std::byte* from = data(state.staged);
-      files[k].push_back({state.name, dtype, boxes[k].shape, boxes[k].offset,
+      const Box saved_as = in_saved(program_, state, rank_, boxes[k]);
+      files[k].push_back({state.name, dtype, saved_as.shape, saved_as.offset,
                           [from, box = boxes[k], size = dtype_bytes(dtype)](std::byte* to, int64_t first, int64_t n) {
                             gather_elements(box, size, from, first, n, to);
                           }});
@@ -115,7 +117,8 @@ void Writer::write(int64_t step, const std::function<const std::byte*(TensorId)>
     const auto found = saved.find(state.name);
     if (found == saved.end()) continue;
     found->second.dtype = safetensors_dtype(program_.tensors[state.tensor].dtype);
-    found->second.shape = state.shape;
+    found->second.shape = saved_shape(program_, state);
+    found->second.drift = join(state.drift, " ");
   }
   const std::string path = manifest(staging, rank_);
   write_file(path + ".part", manifest_text(saved));
@@ -147,6 +150,7 @@ void Writer::commit_all(int64_t step) {
       SavedTensor& all = index.tensors[name];
       all.dtype = tensor.dtype;
       all.shape = tensor.shape;
+      all.drift = tensor.drift;
       all.pieces.insert(all.pieces.end(), tensor.pieces.begin(), tensor.pieces.end());
     }
     fs::remove(path);

@@ -1,8 +1,8 @@
 // What a checkpoint holds, and the body that takes it: a copy of the state in the host's memory, which is written to
 // the disk while the next steps run. A run that resumes reads its first state into the same memory.
 //
-// Surprising fact: weights that drift apart between averages are as many models as there are ranks, so no checkpoint is
-// taken of them.
+// Surprising fact: weights that drift apart between averages, and what the optimizer keeps of them, are as many as
+// there are ranks, and a checkpoint holds all of them.
 #include <fmt/format.h>
 
 #include "compile/compile_state.h"
@@ -15,21 +15,10 @@ namespace {
 
 bool checkpoints(const CompileState& state) { return state.options.checkpoint_every > 0; }
 
-void refuse_drift(const CompileState& state) {
-  for (const UnitId unit : state.graph.units.ids()) {
-    const ClassStrategies& of = state.strategies.of(state.graph.units[unit]);
-    if (of.synchronizes)
-      throw plan_error(
-          fmt::format("the weights of '{}' differ from rank to rank between averages (unit:every), and a checkpoint "
-                      "holds one of each: leave --checkpoint and --resume, or reduce gradients in every step",
-                      state.unit_name(unit)),
-          state.plan.optimizer.site);
-  }
-}
-
 StateTensor state_tensor(const CompileState& state, UnitId unit, int parameter) {
   const Value& value = state.graph.values[state.graph.units[unit].parameters[parameter]];
   const UnitStorage& storage = state.storage[unit];
+  const ClassStrategies& strategies = state.strategies.of(state.graph.units[unit]);
   StateTensor of;
   of.begin = state.layouts[unit].start[parameter];
   of.shape = value.split_axis.empty() ? value.type.shape : value.whole;
@@ -42,8 +31,8 @@ StateTensor state_tensor(const CompileState& state, UnitId unit, int parameter) 
   if (storage.sharded) of.shard_axis = storage.axis;
   for (const Axis& axis : state.plan.mesh.axes()) {
     const bool stages = state.plan.pipeline && state.plan.pipeline->axis == axis.name;
-    if (axis.size > 1 && !stages && axis.name != of.split_axis && axis.name != of.shard_axis)
-      of.replicated.push_back(axis.name);
+    if (axis.size == 1 || stages || axis.name == of.split_axis || axis.name == of.shard_axis) continue;
+    (strategies.synchronizes_over(axis.name) ? of.drift : of.replicated).push_back(axis.name);
   }
   of.copy = state.graph.units[unit].twin_of.index() >= 0;
   return of;
@@ -60,7 +49,6 @@ TensorId stage(CompileState& state, TensorId tensor, const Site& site) {
 
 void describe_state(CompileState& state) {
   const bool staged = checkpoints(state);
-  if (staged || state.options.first_step >= 0) refuse_drift(state);
   const std::vector<std::string> slots = optimizer_slots(state.plan.optimizer);
   for (const UnitId unit : state.graph.units.ids()) {
     if (!state.trains(unit)) continue;

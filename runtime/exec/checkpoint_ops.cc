@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "checkpoint/index.h"
+#include "exec/clock.h"
+#include "exec/host_ops.h"
 #include "ir/ops.h"
 #include "ir/state.h"
 
@@ -34,8 +36,11 @@ void load(const CheckpointServices& services, const RankMemory& memory, TensorId
   std::memset(to, 0, static_cast<size_t>(program.tensors[into].bytes()));
   for (const StateTensor& state : program.state) {
     if (state.tensor != of) continue;
+    const checkpoint::Weights& weights = *services.weights;
+    const bool of_each_rank = weights.tensors.at(state.name).shape.size() > state.shape.size();
     for (const Box& box : held_boxes(program, state, memory.rank))
-      services.weights->read(state.name, box, program.tensors[into].dtype, to);
+      weights.read(state.name, of_each_rank ? in_saved(program, state, memory.rank, box) : box,
+                   program.tensors[into].dtype, to);
   }
 }
 
@@ -75,7 +80,8 @@ std::shared_ptr<CheckpointServices> open_checkpoints(const CheckpointOptions& op
 }
 
 std::unique_ptr<Kernel> make_checkpoint_kernel(const RankMemory& memory, const Op& op,
-                                               const std::shared_ptr<CheckpointServices>& services) {
+                                               const std::shared_ptr<CheckpointServices>& services,
+                                               const std::function<void(const std::string&)>& print) {
   const auto need = [&](const auto& service) {
     PRUN_CHECK(services != nullptr && service(*services), std::string(op.def->name) + " without a checkpoint");
   };
@@ -86,12 +92,21 @@ std::unique_ptr<Kernel> make_checkpoint_kernel(const RankMemory& memory, const O
   }
   if (op.is(ops::await_checkpoint)) {
     need([](const CheckpointServices& s) { return s.writer != nullptr; });
-    return kernel([services] { services->writer->wait(); });
+    return kernel([services] {
+      const uint64_t begin = now_ns();
+      services->writer->wait();
+      services->copying_since_ns = now_ns();
+      services->waited_ns = services->copying_since_ns - begin;
+    });
   }
   if (!op.is(ops::save_state)) return nullptr;
   need([](const CheckpointServices& s) { return s.writer != nullptr; });
   // Its tensors lie in the host's memory on every device, and the step table is past the last step already.
-  return kernel([services, memory] {
+  return kernel([services, memory, print] {
+    if (memory.rank == 0 && print)
+      print(fmt::format("{}{{\"step\":{},\"checkpoint\":{{\"waited_s\":{:.6f},\"copied_s\":{:.6f}}}}}", kForMetrics,
+                        memory.table->step, static_cast<double>(services->waited_ns) * 1e-9,
+                        static_cast<double>(now_ns() - services->copying_since_ns) * 1e-9));
     services->writer->start(memory.table->step, [memory](TensorId tensor) {
       const Tensor& t = memory.program->tensors[tensor];
       return memory.data(memory.program->buffers[t.buffer]) + t.byte_offset;

@@ -1,5 +1,7 @@
 // The ops that read a checkpoint and write one (compile/checkpoint.cc), and what they share in a rank.
 #pragma once
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -17,14 +19,16 @@ struct CheckpointOptions : checkpoint::WriterOptions {
 struct CheckpointServices {
   std::unique_ptr<checkpoint::Writer> writer;    // null: no checkpoints are taken
   std::unique_ptr<checkpoint::Weights> weights;  // that the run begins with; null: the model's initial values
+  uint64_t waited_ns = 0, copying_since_ns = 0;  // of the checkpoint that is being taken
 };
 
 // Throws checkpoint_invalid, or mismatch where the checkpoint is not of the step that the program begins with.
 std::shared_ptr<CheckpointServices> open_checkpoints(const CheckpointOptions& options, const Program& program, int rank,
                                                      std::function<bool()> aborted);
 
-// Null: `op` is none of them.
+// Null: `op` is none of them. `print`: takes rows for --metrics.
 std::unique_ptr<Kernel> make_checkpoint_kernel(const RankMemory& memory, const Op& op,
-                                               const std::shared_ptr<CheckpointServices>& services);
+                                               const std::shared_ptr<CheckpointServices>& services,
+                                               const std::function<void(const std::string&)>& print);
 
 }  // namespace prun

@@ -122,7 +122,8 @@ std::unique_ptr<Kernel> make_host_kernel(const RankMemory& memory, const Op& op,
   if (op.is(ops::next_batch)) return make_next_batch(memory, op);
   if (op.is(ops::print)) return std::make_unique<Print>(memory, op, services.print);
   if (op.is(ops::report_norms)) return std::make_unique<ReportNorms>(memory, op, services.print);
-  if (std::unique_ptr<Kernel> kernel = make_checkpoint_kernel(memory, op, services.checkpoints)) return kernel;
+  if (std::unique_ptr<Kernel> kernel = make_checkpoint_kernel(memory, op, services.checkpoints, services.print))
+    return kernel;
   if (std::unique_ptr<Kernel> kernel = make_generation_kernel(memory, op, services.generation)) return kernel;
   if (op.is(ops::require_finite)) return make_require_finite(memory, op);
   if (op.is(ops::require_same)) return make_require_same(memory, op);

@@ -62,7 +62,7 @@ template <class A> void visit(A& a, Like<DataSource> auto& v) {
   a(v.kind, v.files, v.vocab, v.global_batch, v.order, v.first, v.count, v.part, v.scale);
 }
 template <class A> void visit(A& a, Like<StateTensor> auto& v) {
-  a(v.name, v.tensor, v.staged, v.begin, v.shape, v.split_axis, v.split_dim, v.blocks, v.shard_axis, v.replicated, v.copy);
+  a(v.name, v.tensor, v.staged, v.begin, v.shape, v.split_axis, v.split_dim, v.blocks, v.shard_axis, v.replicated, v.drift, v.copy);
 }
 // clang-format on
 

@@ -96,6 +96,20 @@ Box within(const Box& box, const StateTensor& state, const LocalPart& part, cons
   return part_of_box;
 }
 
+struct Place {
+  int64_t index = 0, of = 1;
+};
+
+// The rank's number among those that differ along the axes only; the first axis varies slowest.
+Place place_among(const Program& program, const std::vector<std::string>& axes, int rank) {
+  Place place;
+  for (const std::string& axis : axes) {
+    place.index = place.index * program.mesh.size(axis) + program.mesh.index(axis, rank);
+    place.of *= program.mesh.size(axis);
+  }
+  return place;
+}
+
 std::vector<Box> boxes_of(const StateTensor& state, const LocalPart& part, Run run) {
   std::vector<Box> boxes, found;
   if (part.shape.empty()) {
@@ -126,11 +140,7 @@ std::vector<Box> held_boxes(const Program& program, const StateTensor& state, in
 std::vector<Box> saved_boxes(const Program& program, const StateTensor& state, int rank) {
   if (state.copy) return {};
   const LocalPart part = local_part(program, state, rank);
-  int64_t index = 0, of = 1;
-  for (const std::string& axis : state.replicated) {
-    index = index * program.mesh.size(axis) + program.mesh.index(axis, rank);
-    of *= program.mesh.size(axis);
-  }
+  const auto [index, of] = place_among(program, state.replicated, rank);
   // Whole rows where there are enough of them, so that most tensors stay one box in one file.
   const int64_t count = part.run.end - part.run.begin;
   const int64_t row =
@@ -138,6 +148,20 @@ std::vector<Box> saved_boxes(const Program& program, const StateTensor& state, i
   const int64_t grain = count / row >= of ? row : 1, rows = (count + grain - 1) / grain;
   const auto at = [&](int64_t i) { return part.run.begin + std::min(count, rows * i / of * grain); };
   return boxes_of(state, part, {at(index), at(index + 1)});
+}
+
+Shape saved_shape(const Program& program, const StateTensor& state) {
+  Shape shape = state.shape;
+  if (!state.drift.empty()) shape.insert(shape.begin(), place_among(program, state.drift, 0).of);
+  return shape;
+}
+
+Box in_saved(const Program& program, const StateTensor& state, int rank, Box box) {
+  if (state.drift.empty()) return box;
+  box.offset.insert(box.offset.begin(), place_among(program, state.drift, rank).index);
+  box.shape.insert(box.shape.begin(), 1);
+  box.strides.insert(box.strides.begin(), 0);
+  return box;
 }
 
 std::vector<Box> boxes_of_run(const Shape& shape, int64_t begin, int64_t end) {

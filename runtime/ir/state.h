@@ -27,6 +27,7 @@ struct StateTensor {
   std::vector<int64_t> blocks;  // extents that `split_dim` consists of; each is split by itself, ceil(n / ranks) a rank
   std::string shard_axis;       // the unit's vector is sharded over it; "": whole
   std::vector<std::string> replicated;  // over these axes ranks hold the same
+  std::vector<std::string> drift;       // over these each rank has trained values of its own
   bool copy = false;                    // of a tied tensor, which another stage of the pipeline saves
 };
 
@@ -42,6 +43,12 @@ struct Box {
 // divide it evenly. At most (2 x dims - 1) x blocks.
 std::vector<Box> held_boxes(const Program& program, const StateTensor& state, int rank);
 std::vector<Box> saved_boxes(const Program& program, const StateTensor& state, int rank);
+
+// What a checkpoint holds of the tensor: where ranks have trained values of their own, all of them, counted by one more
+// dim before the others.
+Shape saved_shape(const Program& program, const StateTensor& state);
+// A box that `rank` holds, as a box of that.
+Box in_saved(const Program& program, const StateTensor& state, int rank, Box box);
 
 // Elements begin, ..., end - 1 of a tensor in row-major order, as boxes; only their offsets and shapes are set.
 std::vector<Box> boxes_of_run(const Shape& shape, int64_t begin, int64_t end);

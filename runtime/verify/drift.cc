@@ -49,11 +49,13 @@ void check_program(const Program& program, const std::string& axis, Findings& fi
                    op.site);
     averaged[program.tensors[op.writes[0]].buffer].push_back(range(op.writes[0]));
   });
-  // Weights are what init_params makes.
+  // Weights are the parameters that init makes; what the optimizer keeps of them, which a run that resumes reads there,
+  // stays each rank's own.
   for (const Stream& stream : program.init().streams)
     for (const Op& op : stream.ops) {
       if (!makes_state(op)) continue;
       const Tensor& weights = program.tensors[op.writes[0]];
+      if (program.buffers[weights.buffer].role != Role::param) continue;
       const auto [begin, end] = uncovered(range(op.writes[0]), averaged[weights.buffer]);
       if (begin < end)
         findings.add(

@@ -238,6 +238,67 @@ class Stops(Folders):
         self.assertIn("no checkpoint was whole within --grace 1", said)
 
 
+class Drift(Folders):
+    """Between averages each rank has weights and moments of its own: a checkpoint holds all of them."""
+
+    def train(self, ranks, steps, *options, strategy="drift", check=True):
+        return prun("tests/checkpoint/kinds.lua", "--nproc", ranks, "--set", f"strategy={strategy}", "--set", f"steps={steps}", *options, check=check)
+
+    def test_the_same_mesh_goes_on_to_the_bit_from_any_step(self):
+        kept, whole = self.at("kept"), self.at("whole")
+        self.train(2, 8, "--checkpoint", kept, "--checkpoint-every", 1, "--metrics", whole)
+        expected = losses(whole)
+        for step in (2, 3, 5):
+            rest, again = self.at(f"rest-{step}"), self.at(f"again-{step}")
+            self.train(2, 8, "--resume", kept / f"step_{step:08}", "--metrics", rest, "--checkpoint", again)
+            self.assertEqual(losses(rest), {at: expected[at] for at in range(step + 1, 9)})
+            self.assertEqual(json.loads(same(kept, again).stdout), {"differ": {}})
+        shape = json.loads(prun("ckpt", "show", kept, "--json").stdout)["state"]["block0.proj.weight"]
+        self.assertEqual((shape["shape"][0], shape["drift"]), (2, "dp"))
+
+    def test_other_meshes_are_told_why_not(self):
+        kept = self.at("kept")
+        self.train(2, 2, "--checkpoint", kept)
+        done = self.train(4, 4, "--resume", kept, check=False)
+        self.assertEqual(done.returncode, 16)
+        self.assertIn("there 2 ranks of dp have trained weights of their own (unit:every), and here 4 of dp; init = prun.init.from", done.stderr)
+        done = self.train(2, 4, "--resume", kept, strategy="ddp", check=False)
+        self.assertEqual(done.returncode, 16)
+        self.assertIn("there each of the 2 ranks of dp has trained weights of its own (unit:every), and here all have the same", done.stderr)
+
+    def test_from_weights_that_are_alike(self):
+        kept, copy = self.at("kept"), self.at("copy")
+        self.train(2, 2, "--checkpoint", kept, strategy="ddp")
+        self.train(2, 2, "--resume", kept, "--checkpoint", copy)
+        for name, tensor in json.loads(prun("ckpt", "show", copy, "--json").stdout)["state"].items():
+            self.assertEqual(tensor["shape"][0], 2, name)
+
+    def test_others_read_the_mean(self):
+        """After an average all have the same, which is what an exported model has; in between it is the mean."""
+        kept, model, back = self.at("kept"), self.at("model"), self.at("back")
+        self.train(2, 4, "--checkpoint", kept, "--checkpoint-every", 1)
+        for step in (3, 4):
+            prun("ckpt", "import", kept / f"step_{step:08}", "--out", self.at(f"mean-{step}"))
+            copies, mean = (self.weights(self.at(at) if at != kept else kept / f"step_{step:08}", "head.logits.weight") for at in (kept, f"mean-{step}"))
+            half = len(copies) // 2
+            self.assertEqual(copies[:half] == copies[half:], step == 3)
+            for a, b, m in zip(*(struct.iter_unpack("<f", part) for part in (copies[:half], copies[half:], mean))):
+                self.assertEqual(struct.pack("<f", (a[0] + b[0]) / 2), struct.pack("<f", m[0]))
+
+    @staticmethod
+    def weights(folder, name):
+        """The bytes of a tensor, of all its pieces; these are whole rows."""
+        folder = folder if (folder / "index.json").exists() else sorted(folder.glob("step_*"))[-1]
+        pieces = json.loads((folder / "index.json").read_text())["tensors"][name]["pieces"]
+        data = b""
+        for piece in sorted(pieces, key=lambda piece: piece["offset"]):
+            file = (folder / piece["file"]).read_bytes()
+            header = struct.unpack("<Q", file[:8])[0]
+            begin, end = json.loads(file[8:8 + header])[name]["data_offsets"]
+            data += file[8 + header + begin:8 + header + end]
+        return data
+
+
 class InThePlan(Folders):
     def test_the_plan_says_when_the_command_where(self):
         plan = "tests/checkpoint/kinds.lua"

@@ -1,18 +1,23 @@
--- A model whose state is kept in many ways: tied between stages, offloaded, beside parameters in bf16, with each optimizer.
+-- A model whose state is kept in many ways: tied between stages, offloaded, beside parameters in bf16, with each optimizer,
+-- by each rank for itself.
 local prun = require "prun"
-local axes = { ddp = "dp", zero3 = "dp", pp = "pp", tp = "tp" }
+local axes = { ddp = "dp", zero3 = "dp", pp = "pp", tp = "tp", drift = "dp" }
 local arg = prun.args {
-  strategy = { "none", "what spreads it", choices = { "none", "ddp", "zero3", "pp", "tp" } },
+  strategy = { "none", "what spreads it", choices = { "none", "ddp", "zero3", "pp", "tp", "drift" } },
   model = { "gpt", "the model", choices = { "gpt", "llama" } },
   optimizer = { "adamw", "the optimizer", choices = { "adamw", "sgd", "lion" } },
   tied = false, dtype = "f32", offload = "", steps = 2,
   every = { 0, "steps between checkpoints; 0: the plan says nothing of them" }, keep = 0, cosine = false,
 }
+local drift = prun.strategy("drift", { axis = { "dp", "mesh axis" } }, function(unit, opt)
+  unit:every(3, function() prun.all_reduce(unit.params, { axis = opt.axis, op = "avg" }) end)
+end, { differs = "weights drift between averages" })
 local strategies = {
   none = function() return {} end,
   ddp = function() return { prun.ddp { axis = "dp", offload = arg.offload } } end,
   zero3 = function() return { prun.zero3 { axis = "dp", offload = arg.offload } } end,
   pp = function() return { prun.pipeline { axis = "pp", schedule = "1f1b" } } end,
+  drift = function() return { drift { axis = "dp" } } end,
   tp = function() return { prun.tensor_parallel { axis = "tp" } } end,
 }
 local optimizers = {

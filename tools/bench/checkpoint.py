@@ -3,16 +3,20 @@
 
     tools/bench/checkpoint.py --folder /a/disk --gib 1 --rounds 3
 
-stand   how much longer a step is that a checkpoint comes before, against a copy of the same bytes in memory (memcpy)
+stand   how long compute stands for the snapshot (`copied_s` in the metrics), against a copy of the same bytes in memory
+        (memcpy)
 beside  steps while the checkpoint is written, against steps before it
 write   from the snapshot to the commit, against `dd conv=fsync` of the same bytes on the same disk
 read    `prun ckpt verify` (reads all, SHA-256 of all) with the page cache dropped, against `dd` of the same files
 reshard `prun ckpt reshard` to three ranks, against `dd conv=fsync` of the same bytes
+alone   the same as write, of a checkpoint at the end of a run, when no steps compute
+hash    what SHA-256 of the bytes takes on one core, as write's lower bound, whatever else the cores do
 
 Each round does all of them in turn; medians. Dropping the page cache needs root; without it, reading is not measured.
 """
 import argparse
 import ctypes
+import hashlib
 import json
 import os
 import pathlib
@@ -24,7 +28,6 @@ import threading
 import time
 
 TOP = pathlib.Path(__file__).resolve().parent.parent.parent
-PRUN = pathlib.Path(os.environ.get("PRUN", TOP / "build/release/bin/prun"))
 PLAN = """local prun = require "prun"
 local arg = prun.args { layers = 12, steps = 20 }
 return prun.plan {
@@ -46,6 +49,13 @@ def memcpy_seconds(size):
     begin = time.perf_counter()
     ctypes.memmove(target, source, size)
     return time.perf_counter() - begin
+
+
+def hash_seconds(size):
+    part = bytes(64 << 20)
+    begin = time.perf_counter()
+    hashlib.sha256(part).digest()
+    return (time.perf_counter() - begin) * size / len(part)
 
 
 def dd_seconds(*words):
@@ -86,12 +96,13 @@ def train(args, plan, folder, middle, steps):
     metrics.unlink(missing_ok=True)
     watch = Watch(folder)
     watch.start()
-    subprocess.run([PRUN, plan, "--nproc", str(args.nproc), "--set", f"layers={args.layers}", "--set", f"steps={steps}", "--checkpoint", folder,
+    subprocess.run([args.prun, plan, "--nproc", str(args.nproc), "--set", f"layers={args.layers}", "--set", f"steps={steps}", "--checkpoint", folder,
                     "--checkpoint-every", str(middle), "--check-replicas", "0", "--metrics", metrics], check=True, capture_output=True)
     watch.over.set()
     watch.join()
     rows = [json.loads(line) for line in metrics.read_text().splitlines()]
-    return [row["time_s"] for row in rows if "time_s" in row], watch.written_seconds(middle)
+    copied = next(row["checkpoint"]["copied_s"] for row in rows if "checkpoint" in row and row["step"] == middle)
+    return [row["time_s"] for row in rows if "time_s" in row], copied, watch.written_seconds(middle), watch.written_seconds(steps)
 
 
 def one_round(args, plan, work):
@@ -100,8 +111,8 @@ def one_round(args, plan, work):
     kept.mkdir()
     os.sync()
     middle, steps = args.steps, 3 * args.steps
-    times, written = train(args, plan, kept, middle, steps)
-    listed = [json.loads(line) for line in subprocess.run([PRUN, "ckpt", "ls", kept, "--json"], check=True, capture_output=True, text=True).stdout.splitlines()]
+    times, copied, written, alone = train(args, plan, kept, middle, steps)
+    listed = [json.loads(line) for line in subprocess.run([args.prun, "ckpt", "ls", kept, "--json"], check=True, capture_output=True, text=True).stdout.splitlines()]
     size = listed[0]["bytes"]
     before = statistics.median(times[1:middle])
     busy, left = [], written
@@ -110,17 +121,17 @@ def one_round(args, plan, work):
             break
         busy.append(seconds)
         left -= seconds
-    figures = {"bytes": size, "memcpy_s": memcpy_seconds(size), "stand_s": times[middle] - before, "step_s": before,
-               "beside_s": statistics.median(busy) if busy else float("nan"), "write_s": written}
+    figures = {"bytes": size, "memcpy_s": memcpy_seconds(size), "stand_s": copied, "step_s": before,
+               "beside_s": statistics.median(busy) if busy else float("nan"), "write_s": written, "alone_s": alone, "hash_s": hash_seconds(size)}
     figures["dd_write_s"] = dd_seconds("if=/dev/zero", f"of={work / 'dd'}", f"count={size >> 24}", "conv=fsync")
     whole = kept / f"step_{middle:08}"
     begin = time.perf_counter()
-    subprocess.run([PRUN, "ckpt", "reshard", whole, "--ranks", "3", "--out", work / "other"], check=True, capture_output=True)
+    subprocess.run([args.prun, "ckpt", "reshard", whole, "--ranks", "3", "--out", work / "other"], check=True, capture_output=True)
     figures["reshard_s"] = time.perf_counter() - begin
     shutil.rmtree(work / "other")
     if drop_caches():
         begin = time.perf_counter()
-        subprocess.run([PRUN, "ckpt", "verify", whole], check=True, capture_output=True)
+        subprocess.run([args.prun, "ckpt", "verify", whole], check=True, capture_output=True)
         figures["read_s"] = time.perf_counter() - begin
         drop_caches()
         figures["dd_read_s"] = sum(dd_seconds(f"if={path}", "of=/dev/null") for path in whole.glob("*.safetensors"))
@@ -133,6 +144,7 @@ def main():
     parser.add_argument("--folder", type=pathlib.Path, required=True, help="on the disk that is measured")
     parser.add_argument("--gib", type=float, default=1, help="size of the state")
     parser.add_argument("--nproc", type=int, default=1)
+    parser.add_argument("--prun", type=pathlib.Path, default=TOP / "build/release/bin/prun")
     parser.add_argument("--steps", type=int, default=12, help="before the checkpoint; twice as many follow")
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
@@ -163,6 +175,8 @@ def main():
     row("beside", f"{middle['beside_s'] * 1e3:.0f} ms", f"before {middle['step_s'] * 1e3:.0f} ms", beside, "1.1", beside <= 1.1)
     write = middle["dd_write_s"] / middle["write_s"]
     row("write", f"{rate / middle['write_s']:.0f} MB/s", f"dd {rate / middle['dd_write_s']:.0f} MB/s", write, "0.8", write >= 0.8)
+    for name, what in (("alone", f"dd {rate / middle['dd_write_s']:.0f} MB/s"), ("hash", "SHA-256 on one core")):
+        print(f"{name:<7} {rate / middle[name + '_s']:>9.0f} MB/s {what:>22}  {middle['dd_write_s'] / middle[name + '_s']:>7.2f}")
     reshard = middle["dd_write_s"] / middle["reshard_s"]
     row("reshard", f"{rate / middle['reshard_s']:.0f} MB/s", f"dd {rate / middle['dd_write_s']:.0f} MB/s", reshard, "0.5", reshard >= 0.5)
     if "read_s" in middle:

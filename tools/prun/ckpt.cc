@@ -73,12 +73,15 @@ int show(const Options& options, const std::string& folder) {
         index.data.path.empty() ? "" : fmt::format(" {} ({})", index.data.path, human_bytes(index.data.file_bytes)),
         counted(index.data.samples, "sample"), index.rate, index.kernels);
     for (const auto& [name, tensor] : reader.index().tensors)
-      fmt::print("  {:<44} {:<5} {:<16} {}\n", name, tensor.dtype, shape_text(tensor.shape),
-                 counted(std::ssize(tensor.pieces), "piece"));
+      fmt::print("  {:<44} {:<5} {:<16} {}{}\n", name, tensor.dtype, shape_text(tensor.shape),
+                 counted(std::ssize(tensor.pieces), "piece"),
+                 tensor.drift.empty() ? "" : fmt::format(", of each rank of {}", tensor.drift));
     return 0;
   }
-  for (const auto& [name, tensor] : reader.index().tensors)
+  for (const auto& [name, tensor] : reader.index().tensors) {
     all["state"][name] = {{"dtype", tensor.dtype}, {"shape", tensor.shape}, {"pieces", tensor.pieces.size()}};
+    if (!tensor.drift.empty()) all["state"][name]["drift"] = tensor.drift;
+  }
   fmt::print("{}\n", all.dump());
   return 0;
 }

@@ -4,13 +4,12 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <type_traits>
 #include <variant>
 
 #include "base/error.h"
-#include "base/text.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/model_fit.h"
 
@@ -21,20 +20,9 @@ void require_fit(const checkpoint::Weights& weights, const Job& job) {
     throw Error(Exit::checkpoint_invalid,
                 fmt::format("the weights in {} do not fit this plan: {}", weights.folder, what));
   };
-  std::vector<std::string> names;
-  for (const auto& [name, weight] : weights.tensors) names.push_back(name);
-  std::set<std::string> wanted;
-  for (const StateTensor& state : job.classes.front().state) {
-    wanted.insert(state.name);
-    const auto found = weights.tensors.find(state.name);
-    if (found == weights.tensors.end())
-      refuse(fmt::format("there is no {}{}", state.name, did_you_mean(state.name, names)));
-    if (found->second.shape != state.shape)
-      refuse(fmt::format("{} is {} there and {} here", state.name, shape_text(found->second.shape),
-                         shape_text(state.shape)));
-  }
-  for (const std::string& name : names)
-    if (!wanted.contains(name)) refuse(fmt::format("there is {}, which this plan has not", name));
+  std::map<std::string, Shape> wanted;
+  for (const StateTensor& state : job.classes.front().state) wanted[state.name] = state.shape;
+  if (const std::string differs = checkpoint::differing_tensor(weights, wanted); !differs.empty()) refuse(differs);
   if (const std::string differs = checkpoint::differing_model(weights.model, job.classes.front().model);
       !differs.empty())
     refuse(differs);
