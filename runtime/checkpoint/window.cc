@@ -16,6 +16,9 @@ Window::Window(const Weights& weights, std::string name, Shape offset, Shape sha
       shape_(std::move(shape)),
       order_(std::move(order)),
       dtype_(dtype) {
+  straight_ = std::is_sorted(order_.begin(), order_.end());
+  for (const WeightPiece& piece : weights_.tensors.at(name_).pieces)
+    straight_ = straight_ && std::is_sorted(piece.order.begin(), piece.order.end());
   if (order_.empty()) return;
   rows_ = shape_[order_[0]];
   row_ = element_count(shape_) / std::max<int64_t>(1, rows_);
@@ -51,7 +54,7 @@ void Window::read_straight(std::byte* to, int64_t first, int64_t count) const {
 }
 
 void Window::read(std::byte* to, int64_t first, int64_t count) {
-  if (std::is_sorted(order_.begin(), order_.end())) return read_straight(to, first, count);
+  if (straight_) return read_straight(to, first, count);
   const int64_t size = dtype_bytes(dtype_);
   while (count > 0) {
     const int64_t row = first / row_;

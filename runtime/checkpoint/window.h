@@ -25,6 +25,7 @@ class Window {
   Shape offset_, shape_;
   std::vector<int> order_;
   Dtype dtype_;
+  bool straight_ = true;            // the files have the elements in this order, too
   int64_t rows_ = 1, row_ = 1;      // of the box; elements of one
   int64_t begin_ = 0, filled_ = 0;  // rows in the buffer
   std::vector<std::byte> buffer_;
