@@ -26,8 +26,8 @@ struct PieceToWrite {
   std::function<void(std::byte* to, int64_t first, int64_t count)> fill;
 };
 
-// Writes the file and waits for the disk; returns the SHA-256 of each piece's data. `sharded`: with where each piece
-// lies in its tensor. Throws checkpoint_write.
+// Writes the file and waits for the disk. `sharded`: with where each piece lies in its tensor; returns then the SHA-256
+// of each piece's data. Throws checkpoint_write.
 std::vector<std::string> write_safetensors(const std::string& path, const std::vector<PieceToWrite>& pieces,
                                            const std::function<bool()>& cancelled, bool sharded = true);
 

@@ -2,14 +2,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
-#include <exception>
 #include <filesystem>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <numeric>
-#include <thread>
 #include <utility>
 
 #include "base/cores.h"
@@ -17,9 +14,12 @@
 #include "checkpoint/folder.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/window.h"
+#include "checkpoint/write_files.h"
 
 namespace prun::checkpoint {
 namespace {
+
+constexpr int kMostFiles = 4;  // at a time: bounds the memory
 
 // `dtype` "": as it is.
 Dtype stored_as(const Weight& weight, const std::string& dtype) {
@@ -41,16 +41,10 @@ Box share_of(const Shape& shape, int64_t rank, int64_t ranks) {
   return box;
 }
 
-// What one rank's file has of each tensor that it shares.
-struct ShareFile {
-  std::string name;
-  std::vector<PieceToWrite> pieces;
-  std::vector<std::string> sums;
-};
-
-ShareFile file_of(const Weights& weights, int64_t rank, int64_t ranks, const std::string& dtype,
-                  const std::function<void(int64_t)>& wrote) {
-  ShareFile file{fmt::format("rank_{:05}_0.safetensors", rank), {}, {}};
+// What one rank's file has: its share of each tensor.
+FileToWrite file_of(const Weights& weights, int64_t rank, int64_t ranks, const std::string& dtype,
+                    const std::function<void(int64_t)>& wrote) {
+  FileToWrite file{fmt::format("rank_{:05}_0.safetensors", rank), {}};
   for (const auto& [name, weight] : weights.tensors) {
     const Box box = share_of(weight.shape, rank, ranks);
     if (box.elements() == 0) continue;
@@ -64,32 +58,6 @@ ShareFile file_of(const Weights& weights, int64_t rank, int64_t ranks, const std
                            }});
   }
   return file;
-}
-
-// Several files at a time: each has one thread that sums, which the disk would wait for.
-void write_files(std::vector<ShareFile>& files, const std::string& staging) {
-  constexpr size_t kMost = 4;  // bounds the memory
-  std::atomic<size_t> next = 0;
-  std::atomic<bool> over = false;
-  std::mutex mutex;
-  std::exception_ptr failure;
-  const auto work = [&] {
-    for (size_t i = 0; (i = next++) < files.size() && !over;) {
-      try {
-        files[i].sums = write_safetensors(staging + "/" + files[i].name, files[i].pieces, [&] { return over.load(); });
-      } catch (...) {
-        const std::lock_guard lock(mutex);
-        if (failure == nullptr) failure = std::current_exception();
-        over = true;
-      }
-    }
-  };
-  std::vector<std::thread> others;
-  for (size_t i = 1; i < std::min({files.size(), kMost, static_cast<size_t>(usable_cores())}); ++i)
-    others.emplace_back(work);
-  work();
-  for (std::thread& other : others) other.join();
-  if (failure != nullptr) std::rethrow_exception(failure);
 }
 
 }  // namespace
@@ -106,19 +74,15 @@ void write_checkpoint(const Weights& weights, Index index, const std::string& ou
     total += element_count(weight.shape) * dtype_bytes(stored_as(weight, dtype));
   const std::string staging = staging_folder(out, index.step, fmt::format("{}", getpid()));
   make_folder(staging);
-  std::vector<ShareFile> files;
+  std::vector<FileToWrite> files;
   for (int64_t rank = 0; rank < index.ranks; ++rank) files.push_back(file_of(weights, rank, index.ranks, dtype, wrote));
-  write_files(files, staging);
   const std::map<std::string, SavedTensor> before = std::exchange(index.tensors, {});
-  for (const ShareFile& file : files)
-    for (size_t i = 0; i < file.pieces.size(); ++i) {
-      const PieceToWrite& piece = file.pieces[i];
-      SavedTensor& saved = index.tensors[piece.name];
-      saved.dtype = safetensors_dtype(piece.dtype);
-      saved.shape = weights.tensors.at(piece.name).shape;
-      if (const auto of = before.find(piece.name); of != before.end()) saved.drift = of->second.drift;
-      saved.pieces.push_back({file.name, piece.offset, piece.shape, file.sums[i]});
-    }
+  write_files(
+      staging, files, std::min(kMostFiles, usable_cores()), [] { return false; }, index.tensors);
+  for (auto& [name, saved] : index.tensors) {
+    saved.shape = weights.tensors.at(name).shape;
+    if (const auto of = before.find(name); of != before.end()) saved.drift = of->second.drift;
+  }
   write_file(staging + "/index.json", index_text(index));
   commit(out, staging, index.step, 0);
 }

@@ -15,6 +15,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr int64_t kFilledAtOnce = int64_t{1} << 20;  // bytes that are filled before they are summed, within the cache
+
 std::vector<size_t> order_of(const std::vector<PieceToWrite>& pieces) {
   std::vector<size_t> order(pieces.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -52,7 +54,7 @@ void add_header(SectionPipeline& pipeline, std::string_view header) {
     std::byte* to = pipeline.room(&room);
     const int64_t n = std::min(room, std::ssize(header));
     std::memcpy(to, header.data(), static_cast<size_t>(n));
-    pipeline.add(n, false, false);
+    pipeline.add(n);
     header.remove_prefix(static_cast<size_t>(n));
   }
 }
@@ -66,7 +68,7 @@ std::vector<std::string> write_safetensors(const std::string& path, const std::v
   const std::string header = header_of(pieces, order, sharded, &data_bytes);
   const int64_t bytes = std::ssize(header) + data_bytes;
   OutputFile file(path, bytes);
-  SectionPipeline pipeline(file, bytes);
+  SectionPipeline pipeline(file, bytes, sharded);
   add_header(pipeline, header);
   for (const size_t i : order) {
     const PieceToWrite& piece = pieces[i];
@@ -76,16 +78,15 @@ std::vector<std::string> write_safetensors(const std::string& path, const std::v
       if (cancelled()) throw Error(Exit::checkpoint_write, "the job ended while a checkpoint was written");
       int64_t room = 0;
       std::byte* to = pipeline.room(&room);
-      const int64_t count = std::min(room / size, all - first);
+      const int64_t count = std::min(std::min(room, kFilledAtOnce) / size, all - first);
       piece.fill(to, first, count);
       first += count;
-      pipeline.add(count * size, true, first == all);
+      pipeline.add_of_piece(count * size, first == all);
     } while (first < all);
   }
   const std::vector<std::string> in_order = pipeline.finish();
-  PRUN_CHECK(in_order.size() == pieces.size(), path);
-  std::vector<std::string> sums(pieces.size());
-  for (size_t k = 0; k < order.size(); ++k) sums[order[k]] = in_order[k];
+  std::vector<std::string> sums(in_order.size());
+  for (size_t k = 0; k < in_order.size(); ++k) sums[order[k]] = in_order[k];
   file.sync();
   return sums;
 }

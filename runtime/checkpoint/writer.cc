@@ -86,37 +86,39 @@ std::string Writer::manifest(const std::string& staging, int rank) const {
   return fmt::format("{}/rank_{:05}.json", staging, rank);
 }
 
-// The k-th box of a tensor goes to the k-th file, since a name stands once in a file.
-void Writer::write(int64_t step, const std::function<const std::byte*(TensorId)>& data) {
-  const std::string staging = staging_folder(options_.folder, step, options_.run);
-  make_folder(staging);
-  std::vector<std::vector<PieceToWrite>> files;
-  std::map<std::string, SavedTensor> saved;
+// The k-th box of a tensor goes to another file than those before it, since a name stands once in a file.
+std::vector<FileToWrite> Writer::files(const std::function<const std::byte*(TensorId)>& data) const {
+  std::vector<FileToWrite> rounds, files;
   for (const StateTensor& state : program_.state) {
     const Dtype dtype = program_.tensors[state.tensor].dtype;
     const std::vector<Box> boxes = saved_boxes(program_, state, rank_);
     for (size_t k = 0; k < boxes.size(); ++k) {
-      if (files.size() <= k) files.resize(k + 1);
+      if (rounds.size() <= k) rounds.resize(k + 1);
       const std::byte* from = data(state.staged);
       const Box saved_as = in_saved(program_, state, rank_, boxes[k]);
-      files[k].push_back({state.name, dtype, saved_as.shape, saved_as.offset,
-                          [from, box = boxes[k], size = dtype_bytes(dtype)](std::byte* to, int64_t first, int64_t n) {
-                            gather_elements(box, size, from, first, n, to);
-                          }});
+      rounds[k].pieces.push_back(
+          {state.name, dtype, saved_as.shape, saved_as.offset,
+           [from, box = boxes[k], size = dtype_bytes(dtype)](std::byte* to, int64_t first, int64_t n) {
+             gather_elements(box, size, from, first, n, to);
+           }});
     }
   }
-  for (size_t k = 0; k < files.size(); ++k) {
-    const std::string name = fmt::format("rank_{:05}_{}.safetensors", rank_, k);
-    const std::vector<std::string> sums = write_safetensors(staging + "/" + name, files[k], cancelled_);
-    for (size_t i = 0; i < sums.size(); ++i) {
-      const PieceToWrite& piece = files[k][i];
-      saved[piece.name].pieces.push_back({name, piece.offset, piece.shape, sums[i]});
+  for (FileToWrite& round : rounds)
+    for (FileToWrite& file : divided(std::move(round), options_.threads)) {
+      file.name = fmt::format("rank_{:05}_{}.safetensors", rank_, files.size());
+      files.push_back(std::move(file));
     }
-  }
+  return files;
+}
+
+void Writer::write(int64_t step, const std::function<const std::byte*(TensorId)>& data) {
+  const std::string staging = staging_folder(options_.folder, step, options_.run);
+  make_folder(staging);
+  std::map<std::string, SavedTensor> saved;
+  write_files(staging, files(data), options_.threads, cancelled_, saved);
   for (const StateTensor& state : program_.state) {
     const auto found = saved.find(state.name);
     if (found == saved.end()) continue;
-    found->second.dtype = safetensors_dtype(program_.tensors[state.tensor].dtype);
     found->second.shape = saved_shape(program_, state);
     found->second.drift = join(state.drift, " ");
   }

@@ -9,7 +9,9 @@
 #include <functional>
 #include <string>
 #include <thread>
+#include <vector>
 
+#include "checkpoint/write_files.h"
 #include "ir/program.h"
 
 namespace prun::checkpoint {
@@ -17,6 +19,7 @@ namespace prun::checkpoint {
 struct WriterOptions {
   std::string folder;   // "": nothing is written
   int keep = 0;         // whole checkpoints that stay; 0: all
+  int threads = 1;      // that a rank writes with, a file each
   std::string run;      // the same on all ranks, another one in each run: tells what a dead run left behind
   std::string program;  // SHA-256 of the job
   std::string kernels;  // Device::numerics
@@ -39,6 +42,7 @@ class Writer {
   void start(int64_t step, std::function<const std::byte*(TensorId)> data);
 
  private:
+  std::vector<FileToWrite> files(const std::function<const std::byte*(TensorId)>& data) const;
   void write(int64_t step, const std::function<const std::byte*(TensorId)>& data);
   void commit_all(int64_t step);
   std::string manifest(const std::string& staging, int rank) const;

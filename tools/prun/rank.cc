@@ -103,6 +103,7 @@ void train(const RankStart& start, const Options& options, const DeviceReport& d
   execution.checkpoint = checkpoint_options(start, options);
   execution.generation = options.generation.options;
   rank.device = open_device(program.device);
+  execution.checkpoint.threads = execution.threads;
   execution.checkpoint.kernels = rank.device->numerics(execution.threads);
   if (rank.device->memory_kind() != PRUN_MEM_HOST) compare_devices(start, options, devices);
   rank.world = World::open(world_options(start, options, *rank.device), rank.bootstrap);
