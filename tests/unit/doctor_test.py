@@ -2,8 +2,11 @@
 """prun doctor: its JSON and its exit code; with a folder of the substitute for CUDA also what it says of GPUs."""
 import json
 import os
+import resource
+import socket
 import subprocess
 import sys
+import tempfile
 import unittest
 
 PRUN, SUBSTITUTE = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None
@@ -38,6 +41,112 @@ class Doctor(unittest.TestCase):
         code, _, err = doctor("plans/ddp.lua")
         self.assertEqual(code, 2)
         self.assertIn("prun doctor takes no plan", err)
+
+
+def check(report, family, name):
+    return next(each for each in report["checks"] if (each["family"], each["name"]) == (family, name))
+
+
+class Checks(unittest.TestCase):
+    def report(self, *words, code=0, **environment):
+        done = doctor("--json", *words, **environment)
+        self.assertEqual(done[0], code, done[2])
+        return json.loads(done[1])
+
+    def test_a_family_each_and_every_transport(self):
+        report = self.report()
+        self.assertEqual({each["family"] for each in report["checks"]},
+                         {"machine", "limits", "between ranks of this host", "network", "environment", "transports", "devices"})
+        for transport in ("shm", "socket"):
+            latency = check(report, "between ranks of this host", f"{transport} latency")
+            self.assertGreater(latency["number"], 0)
+            self.assertIn("usual", latency["text"])
+            self.assertGreater(check(report, "between ranks of this host", f"{transport} bandwidth")["number"], 10**7)
+        self.assertIn("ran in its sandbox", check(report, "machine", "script")["text"])
+        self.assertIn("written", check(report, "machine", "/dev/shm")["text"])
+
+    def test_people_read_the_same(self):
+        _, out, _ = doctor()
+        self.assertRegex(out, r"(?m)^  OK    cores +\d")
+        self.assertRegex(out, r"(?m)^\d+ well, \d+ warnings?, 0 failures$")
+
+    def test_few_descriptors(self):
+        done = subprocess.run([PRUN, "doctor", "--json"], text=True, capture_output=True, timeout=60,
+                              preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200)))
+        found = check(json.loads(done.stdout), "limits", "open files")
+        self.assertEqual((found["status"], found["text"]), ("warn", "200, 1024 cannot be opened"))
+        self.assertIn("ulimit -Hn", found["fix"])
+
+    def test_checkpoint_folder(self):
+        with tempfile.TemporaryDirectory() as folder:
+            report = self.report("--checkpoint", f"{folder}/new/runs")
+            for name in ("space", "write", "fsync", "rename"):
+                self.assertIn(check(report, "checkpoints", name)["status"], ("ok", "warn"))
+            self.assertFalse(os.path.exists(f"{folder}/new/runs"))
+        found = check(self.report("--checkpoint", "/dev/null/runs", code=1), "checkpoints", "folder")
+        self.assertEqual((found["status"], found["text"]), ("fail", "/dev/null/runs: Not a directory"))
+        found = check(self.report("--checkpoint", "/dev/shm"), "checkpoints", "filesystem")
+        self.assertEqual((found["status"], found["text"]), ("warn", "tmpfs"))
+        self.assertEqual(check(self.report("--checkpoint", "/proc", code=1), "checkpoints", "write")["status"], "fail")
+
+    def test_a_disk_that_is_full(self):
+        with tempfile.TemporaryDirectory() as folder:  # files may have 1 MiB; Python ignores the signal, so write() says it
+            done = subprocess.run([PRUN, "doctor", "--json", "--checkpoint", folder], text=True, capture_output=True, timeout=60,
+                                  restore_signals=False,
+                                  preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20)))
+            found = check(json.loads(done.stdout), "checkpoints", "write")
+            self.assertEqual((done.returncode, found["status"], found["text"]), (1, "fail", "File too large"))
+            self.assertEqual(os.listdir(folder), [])
+
+    def test_environment(self):
+        report = self.report(PRUN_SECRET="hunter2", PRUN_PLUGINPATH="x")
+        self.assertNotIn("hunter2", json.dumps(report))
+        found = check(report, "environment", "PRUN_PLUGINPATH")
+        self.assertEqual((found["status"], found["fix"]), ("warn", "did you mean PRUN_PLUGIN_PATH?"))
+        self.assertEqual(report["worst"], "warn")
+
+    def test_a_transport_that_is_broken(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with open(f"{folder}/mine.so", "w") as file:
+                file.write("no library\n")
+            report = self.report(PRUN_PLUGIN_PATH=folder)
+            self.assertIn("cannot be loaded", check(report, "transports", "mine")["text"])
+            self.assertEqual(check(report, "between ranks of this host", "mine")["status"], "warn")
+            with open(f"{folder}/shm.so", "w") as file:
+                file.write("no library\n")
+            with open(f"{folder}/shm.plugin", "w") as file:
+                file.write("auto = 1\nlocal_only = 1\nmemory = host\n")
+            self.assertEqual(check(self.report(PRUN_PLUGIN_PATH=folder, code=1), "transports", "shm")["status"], "fail")
+
+    def test_a_name_that_nobody_knows(self):
+        report = self.report("--nnodes", "2", "--node-rank", "1", "--rendezvous", "no-such-host.invalid:29400", "--timeout", "2", code=1)
+        self.assertEqual(check(report, "network", "--rendezvous")["status"], "fail")
+        self.assertEqual(check(report, "nodes", "nodes")["status"], "fail")
+
+
+def free_port():
+    with socket.socket() as chosen:
+        chosen.bind(("127.0.0.1", 0))
+        return chosen.getsockname()[1]
+
+
+class Hosts(unittest.TestCase):
+    def test_two_nodes(self):
+        words = [PRUN, "doctor", "--json", "--nnodes", "2", "--rendezvous", f"127.0.0.1:{free_port()}", "--node-rank"]
+        nodes = [subprocess.Popen([*words, str(rank)], stdout=subprocess.PIPE, text=True) for rank in (0, 1)]
+        first, second = (json.loads(node.communicate(timeout=90)[0]) for node in nodes)
+        self.assertEqual([node.returncode for node in nodes], [0, 0])
+        names = [each["name"] for each in first["checks"] if each["family"] == "nodes"]
+        self.assertEqual(names, ["nodes", "version", "MTU", "clock, node 0 to node 1", "socket latency, node 0 to node 1",
+                                 "socket bandwidth, node 0 to node 1"])
+        self.assertLess(abs(check(first, "nodes", "clock, node 0 to node 1").get("number", 0)), 10**8)
+        self.assertEqual(check(second, "nodes", "nodes")["text"], "taken part; node 0 has the report")
+
+    def test_a_node_that_does_not_come(self):
+        code, out, _ = doctor("--json", "--nnodes", "2", "--node-rank", "0", "--rendezvous", f"127.0.0.1:{free_port()}", "--timeout", "1")
+        found = check(json.loads(out), "nodes", "nodes")
+        self.assertEqual((code, found["status"]), (1, "fail"))
+        self.assertIn("node 1", found["text"])
 
 
 @unittest.skipIf(SUBSTITUTE is None, "built without the CUDA Toolkit")

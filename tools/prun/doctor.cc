@@ -1,5 +1,5 @@
-// prun doctor: reports memory, limits, transports and devices of this machine, with advice for problems. With --device
-// the exit code tells whether ranks could compute there.
+// prun doctor: tries what a run needs and says OK, WARN or FAIL of each, with the fix. The exit code is 1 where
+// something fails; with --device it is 2 where ranks could not compute there, as that of a run.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,146 +7,131 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "comm/comm.h"
 #include "commands.h"
-#include "device/device.h"
-#include "device/plugin_device.h"
 #include "device_check.h"
-#include "machine.h"
+#include "doctor/check.h"
+#include "doctor/devices.h"
+#include "version.h"
 
 namespace prun {
+namespace doctor {
+
+const char* status_name(Status status) {
+  static constexpr const char* kNames[] = {"ok", "absent", "warn", "fail"};
+  return kNames[static_cast<int>(status)];
+}
+
+}  // namespace doctor
+
 namespace {
 
-struct Findings {
-  std::vector<MachineFact> machine;
-  std::vector<PluginInfo> transports;
-  std::vector<DeviceReport> devices;
+using doctor::Finding;
+using doctor::Findings;
+using doctor::Status;
+
+struct Family {
+  const char* name;
+  Findings (*check)(const Options& options);
+};
+// Those that fork ranks come first: plugins and devices that are loaded may start threads.
+const Family kFamilies[] = {
+    {"nodes", doctor::hosts},
+    {"machine", doctor::machine},
+    {"limits", doctor::limits},
+    {"between ranks of this host", doctor::transports},
+    {"network", doctor::network},
+    {"checkpoints", doctor::checkpoint_folder},
+    {"environment", doctor::environment},
+    {"transports", doctor::plugins},
 };
 
-// Plugins are probed; a device that was not built reports what it needs.
-DeviceReport report_of(const std::string& name, const std::vector<DevicePluginFile>& plugins) {
-  if (std::any_of(plugins.begin(), plugins.end(), [&](const DevicePluginFile& file) { return file.name == name; }))
-    return probe_device(name);
-  DeviceReport report;
-  report.name = name;
-  try {
-    open_device(name);
-  } catch (const Error& error) {
-    report.problem = error.message();
+struct Examined {
+  std::vector<std::pair<std::string, Findings>> families;
+  std::vector<DeviceReport> devices;
+
+  Status worst() const {
+    Status worst = Status::ok;
+    for (const auto& [name, findings] : families)
+      for (const Finding& finding : findings) worst = std::max(worst, finding.status);
+    return worst;
   }
-  return report;
+};
+
+Examined examine(const Options& options) {
+  Examined all;
+  for (const Family& family : kFamilies) all.families.emplace_back(family.name, family.check(options));
+  all.devices = doctor::probe_devices(options);
+  all.families.emplace_back("devices", doctor::devices(all.devices));
+  return all;
 }
 
-Findings examine(const Options& options) {
-  Findings findings;
-  findings.machine = machine_facts();
-  findings.transports = list_plugins(options.world.plugin_dirs);
-  const std::vector<DevicePluginFile> plugins = find_device_plugins();
-  std::vector<std::string> names = device_names();
-  if (options.device_given && std::find(names.begin(), names.end(), options.device) == names.end())
-    names.push_back(options.device);
-  for (const std::string& name : names) findings.devices.push_back(report_of(name, plugins));
-  return findings;
+const char* word_of(Status status) {
+  static constexpr const char* kWords[] = {"OK", "-", "WARN", "FAIL"};
+  return kWords[static_cast<int>(status)];
 }
 
-void print_row(const std::string& left, const std::string& right) { fmt::print("  {:<14} {}\n", left, right); }
-
-// "ECC on; NVLink to GPU 1; a context takes 400 MiB of it".
-std::string facts_of(const FoundDevice& device) {
-  std::string facts = device.health.facts;
-  if (device.health.context_bytes > 0)
-    facts += fmt::format("{}a context takes {} of it", facts.empty() ? "" : "; ",
-                         human_bytes(static_cast<int64_t>(device.health.context_bytes)));
-  return facts;
-}
-
-void print_device(const DeviceReport& report) {
-  const bool plugin = !report.version.empty();
-  print_row(report.name, !report.problem.empty() ? "cannot be used: " + report.problem
-                         : plugin                ? report.summary
-                                                 : "always there");
-  if (!plugin) return;
-  const std::string driver = report.probe.driver;
-  print_row("", fmt::format("driver {}; {}; {}", driver.empty() ? "none" : driver, report.probe.runtime,
-                            report.probe.libraries));
-  for (const FoundDevice& device : report.devices) {
-    const std::string state =
-        !device.problem.empty()
-            ? "cannot be used: " + device.problem
-            : fmt::format("{}, {}, {} of {} free, {}", device.info.name, device.info.architecture,
-                          human_bytes(static_cast<int64_t>(device.info.free_bytes)),
-                          human_bytes(static_cast<int64_t>(device.info.total_bytes)), device.info.id);
-    print_row("", fmt::format("{}:{}  {}", report.name, device.index, state));
-    if (const std::string facts = facts_of(device); !facts.empty()) print_row("", "        " + facts);
-    for (const std::string& advice : split(device.health.advice, '\n')) print_row("", "        ! " + advice);
+void print_all(const Examined& all) {
+  fmt::print("prun {} ({}, GCC {})\n", version_text(), PRUN_BUILD_TYPE, __VERSION__);
+  int counts[4] = {};
+  for (const auto& [name, findings] : all.families) {
+    if (findings.empty()) continue;
+    fmt::print("{}\n", name);
+    size_t width = 14;
+    for (const Finding& finding : findings) width = std::max(width, finding.name.size());
+    for (const Finding& finding : findings) {
+      ++counts[static_cast<int>(finding.status)];
+      fmt::print("  {:<4}  {:<{}}  {}\n", word_of(finding.status), finding.name, width, finding.text);
+      for (const std::string& detail : finding.details) fmt::print("  {:<4}  {:<{}}  {}\n", "", "", width, detail);
+      if (finding.status >= Status::warn && !finding.fix.empty())
+        fmt::print("  {:<4}  {:<{}}  fix: {}\n", "", "", width, finding.fix);
+    }
   }
+  fmt::print("{} well, {}, {}\n", counts[0], counted(counts[2], "warning"), counted(counts[3], "failure"));
 }
 
-void print_all(const Findings& findings) {
-  fmt::print("prun {} ({}, GCC {})\n", PRUN_VERSION, PRUN_BUILD_TYPE, __VERSION__);
-  fmt::print("machine\n");
-  for (const MachineFact& fact : findings.machine)
-    print_row(fact.name, fact.advice.empty() ? fact.value
-                                             : fmt::format("{}, which may be too little: {}", fact.value, fact.advice));
-  fmt::print("transports\n");
-  for (const PluginInfo& plugin : findings.transports)
-    print_row(plugin.name, plugin.error.empty() ? plugin.summary : "cannot be loaded: " + plugin.error);
-  if (findings.transports.empty()) print_row("none", "no plugin is beside this program, nor in PRUN_PLUGIN_PATH");
-  fmt::print("devices\n");
-  for (const DeviceReport& report : findings.devices) print_device(report);
+nlohmann::ordered_json finding_json(const std::string& family, const Finding& finding) {
+  nlohmann::ordered_json row = {{"family", family},
+                                {"name", finding.name},
+                                {"status", status_name(finding.status)},
+                                {"text", finding.text},
+                                {"fix", finding.fix}};
+  if (finding.number >= 0) row["number"] = finding.number;
+  if (!finding.details.empty()) row["details"] = finding.details;
+  return row;
 }
 
-nlohmann::json device_json(const DeviceReport& report) {
-  nlohmann::json devices = nlohmann::json::array();
-  for (const FoundDevice& device : report.devices)
-    devices.push_back({{"index", device.index},
-                       {"name", device.info.name},
-                       {"architecture", device.info.architecture},
-                       {"id", device.info.id},
-                       {"total_bytes", device.info.total_bytes},
-                       {"free_bytes", device.info.free_bytes},
-                       {"peak_flops_bf16", device.info.peak_flops_bf16},
-                       {"context_bytes", device.health.context_bytes},
-                       {"exclusive", device.health.exclusive != 0},
-                       {"facts", device.health.facts},
-                       {"advice", split(device.health.advice, '\n')},
-                       {"problem", device.problem}});
-  return {{"name", report.name},
-          {"version", report.version},
-          {"summary", report.summary},
-          {"driver", report.probe.driver},
-          {"runtime", report.probe.runtime},
-          {"libraries", report.probe.libraries},
-          {"problem", report.problem},
-          {"devices", devices}};
-}
-
-void print_json(const Findings& findings) {
-  nlohmann::json machine, transports = nlohmann::json::array(), devices = nlohmann::json::array();
-  for (const MachineFact& fact : findings.machine)
-    machine[fact.name] = {{"number", fact.number}, {"text", fact.value}, {"advice", fact.advice}};
-  for (const PluginInfo& plugin : findings.transports)
-    transports.push_back(
-        {{"name", plugin.name}, {"version", plugin.version}, {"summary", plugin.summary}, {"problem", plugin.error}});
-  for (const DeviceReport& report : findings.devices) devices.push_back(device_json(report));
-  const nlohmann::json all = {{"prun", PRUN_VERSION},
-                              {"build", PRUN_BUILD_TYPE},
-                              {"machine", machine},
-                              {"transports", transports},
-                              {"devices", devices}};
-  fmt::print("{}\n", all.dump());
+// "machine" and "transports" are the same checks by name.
+void print_json(const Examined& all) {
+  using Rows = nlohmann::ordered_json;
+  Rows checks = Rows::array(), here = Rows::object(), transports = Rows::array();
+  for (const auto& [family, findings] : all.families)
+    for (const Finding& finding : findings) {
+      checks.push_back(finding_json(family, finding));
+      if (family == "machine" || family == "limits")
+        here[finding.name] = {{"number", finding.number}, {"text", finding.text}, {"advice", finding.fix}};
+      if (family == "transports")
+        transports.push_back({{"name", finding.name}, {"status", status_name(finding.status)}, {"text", finding.text}});
+    }
+  const Rows out = {{"prun", PRUN_VERSION},
+                    {"build", PRUN_BUILD_TYPE},
+                    {"worst", status_name(all.worst())},
+                    {"checks", checks},
+                    {"machine", here},
+                    {"transports", transports},
+                    {"devices", doctor::devices_json(all.devices)}};
+  fmt::print("{}\n", out.dump(-1, ' ', false, Rows::error_handler_t::replace));
 }
 
 }  // namespace
 
 int doctor_command(Options& options) {
-  const Findings findings = examine(options);
-  options.json ? print_json(findings) : print_all(findings);
-  if (!options.device_given) return 0;
-  std::fflush(stdout);  // before the error, which goes elsewhere
-  for (const DeviceReport& report : findings.devices)
-    if (report.name == options.device) require_devices(options, report);
-  return 0;
+  const Examined all = examine(options);
+  options.json ? print_json(all) : print_all(all);
+  std::fflush(stdout);  // before an error, which goes elsewhere
+  if (options.device_given)
+    for (const DeviceReport& report : all.devices)
+      if (report.name == options.device) require_devices(options, report);
+  return static_cast<int>(all.worst() == Status::fail ? Exit::check_failed : Exit::ok);
 }
 
 }  // namespace prun

@@ -11,7 +11,7 @@ const std::vector<Variable>& variables() {
       {"SPDLOG_LEVEL", "the same, of the library that writes the log"},
       {"CUDA_VISIBLE_DEVICES", "which GPUs --device cuda sees, and in which order"},
       {"OMP_WAIT_POLICY", "how threads of kernels wait; prun sets GOMP_SPINCOUNT=2000 where neither is set"},
-      {"GOMP_SPINCOUNT", "how long threads of kernels spin before they sleep"},
+      {"GOMP_SPINCOUNT", "how long threads of kernels spin before they sleep", false, "2000"},
       {"TERM", "dumb: no live line"},
       {"NO_COLOR", "set: no colours"},
   };

@@ -6,7 +6,8 @@ namespace prun {
 
 struct Variable {
   const char *name, *help;
-  bool secret = false;  // its value is never shown
+  bool secret = false;    // its value is never shown
+  const char* ours = "";  // what prun itself sets it to
 };
 const std::vector<Variable>& variables();
 

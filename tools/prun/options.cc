@@ -81,8 +81,8 @@ const Command kCommands[] = {
     {"dump", kDump, "prun dump PLAN [options]", "print the program that the ranks would run", dump_command},
     {"plans", kPlans, "prun plans", "list the plans that come with prun", plans_command},
     {"plugins", kPlugins, "prun plugins", "list the transports; --explain: which auto takes, and why", plugins_command},
-    {"doctor", kDoctor, "prun doctor [--device NAME]",
-     "what prun has here: memory, limits, transports, devices, and what to do about problems", doctor_command},
+    {"doctor", kDoctor, "prun doctor [options]",
+     "try what a run needs here, or between --nnodes hosts: OK, WARN or FAIL, with the fix", doctor_command},
     {"conform", kConform, "prun conform PLUGIN [ITEM]",
      "try a transport or a device with the suite for all of them; ITEM:CASE: one case of an item", conform_command},
     {"ckpt", kCkpt, "prun ckpt VERB DIR ..",
@@ -156,7 +156,7 @@ void define_options(CLI::App& app, Commands command, Options& o) {
   define.parsed(
       kRecords, "--set", "NAME=VALUE", [&o](const std::string& text) { read_setting(o, text); },
       "an argument of the plan; `prun PLAN --help` lists them", true);
-  define.text(kRun | kGenerate | kBench, "--transport", "NAME", o.world.transport,
+  define.text(kRun | kGenerate | kBench | kDoctor, "--transport", "NAME", o.world.transport,
               command == kBench ? "auto (default), a plugin's name (`prun plugins`) or the path of a .so"
                                 : "auto (default), shm, socket, another plugin, or two: inside a host+between");
   define.text(kSpans | kConform, "--transport-options", "K=V,..", o.world.transport_options,
@@ -194,7 +194,9 @@ void define_options(CLI::App& app, Commands command, Options& o) {
   define.parsed(
       kRun, "--trace-steps", "A:B", [&o](const std::string& text) { o.trace_steps = parse_step_window(text); },
       "of these steps alone, as the screen counts them; A: or :B is open, A is one step (default: from the first on)");
-  define.text(kRun, "--checkpoint", "DIR", o.checkpoint.folder, "keep what was trained: checkpoints go to this folder");
+  define.text(kRun | kDoctor, "--checkpoint", "DIR", o.checkpoint.folder,
+              command == kDoctor ? "try this folder, too: write, fsync, rename, space, speed"
+                                 : "keep what was trained: checkpoints go to this folder");
   define.whole(kPlanCommands, "--checkpoint-every", "K", o.checkpoint.every, 1,
                "steps from one checkpoint to the next (default: one at the end)");
   define.whole(kRun, "--checkpoint-keep", "N", o.checkpoint.keep, 1, "remove all but the newest N (default: keep all)");
@@ -208,15 +210,16 @@ void define_options(CLI::App& app, Commands command, Options& o) {
   define.text(kCkpt, "--format", "hf", o.ckpt.format, "export: hf, a folder that transformers loads");
   define.whole(kCkpt, "--ranks", "N", o.ckpt.ranks, 1, "reshard: how many ranks share the files");
   define.whole(kCkpt, "--file-mib", "N", o.ckpt.file_mib, 1, "export: the most of a file, in MiB (default 5000)");
-  define.whole(kSpans | kCheck | kDump, "--nnodes", "N", o.launch.nnodes, 1, "nodes of the job (default 1)");
-  define.whole(kRun | kBench, "--node-rank", "I", o.launch.node_rank, 0, "which of them this is, from 0");
-  define.text(kSpans, "--rendezvous", "HOST:PORT", o.launch.rendezvous, "where node 0 listens; needed with --nnodes");
-  define.text(kRun | kBench, "--secret-file", "FILE", o.launch.secret_file,
+  define.whole(kSpans | kCheck | kDump | kDoctor, "--nnodes", "N", o.launch.nnodes, 1, "nodes of the job (default 1)");
+  define.whole(kRun | kBench | kDoctor, "--node-rank", "I", o.launch.node_rank, 0, "which of them this is, from 0");
+  define.text(kSpans | kDoctor, "--rendezvous", "HOST:PORT", o.launch.rendezvous,
+              "where node 0 listens; needed with --nnodes");
+  define.text(kRun | kBench | kDoctor, "--secret-file", "FILE", o.launch.secret_file,
               "shared secret of the nodes (or PRUN_SECRET); needed beyond loopback");
-  define.text(kSpans, "--interface", "NAME", o.world.network_interface,
+  define.text(kSpans | kDoctor, "--interface", "NAME", o.world.network_interface,
               "network interface between hosts, or its address or network (default: to --rendezvous)");
   define.parsed(
-      kRun | kGenerate | kConform | kBench, "--timeout", "SECONDS",
+      kRun | kGenerate | kConform | kBench | kDoctor, "--timeout", "SECONDS",
       [&o](const std::string& text) {
         o.world.deadline_s = o.launch.join_timeout_s = whole_number("--timeout", text, 1);
       },
@@ -303,7 +306,7 @@ void check_together(Options& o, const Command& command) {
   if (int64_t{o.launch.nproc} * o.launch.nnodes > kMostWhole)
     throw usage_error(
         fmt::format("--nproc {} on --nnodes {} are more than {} ranks", o.launch.nproc, o.launch.nnodes, kMostWhole));
-  if ((command.bit & (kRun | kPlugins | kBench)) != 0) check_options(o.launch);
+  if ((command.bit & (kRun | kPlugins | kBench | kDoctor)) != 0) check_options(o.launch);
   if (command.bit == kConform && o.plan.empty() && !o.device_given)
     throw usage_error("which plugin? For example: prun conform shm, or prun conform build/lib/prun/plugins/mine.so");
   if ((command.bit & (kRun | kCheck | kDump | kGenerate)) != 0 && o.plan.empty())

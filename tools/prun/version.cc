@@ -1,4 +1,6 @@
 // prun version, prun --version: what this program is. The commit is known where it was built from a clone.
+#include "version.h"
+
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -11,6 +13,12 @@
 #include "prun/transport.h"
 
 namespace prun {
+
+std::string version_text() {
+  const std::string commit = PRUN_COMMIT;
+  return fmt::format("{}{}, transport ABI {}", PRUN_VERSION, commit.empty() ? "" : fmt::format(" (commit {})", commit),
+                     PRUN_TRANSPORT_ABI);
+}
 
 int version_command(Options& options) {
   const std::string commit = PRUN_COMMIT, compiler = fmt::format("GCC {}", __VERSION__);
