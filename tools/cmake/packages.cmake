@@ -9,6 +9,7 @@ find_package(OpenSSL REQUIRED COMPONENTS Crypto)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(LUA REQUIRED IMPORTED_TARGET lua5.4)
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
+pkg_check_modules(HWLOC REQUIRED IMPORTED_TARGET hwloc)
 pkg_check_modules(SECCOMP IMPORTED_TARGET libseccomp)
 # Not find_package(dnnl): Debian's file asks for OpenCL's headers, which a CPU build does not need.
 find_library(DNNL_LIBRARY dnnl REQUIRED)

@@ -80,6 +80,7 @@ void settle(Options& options) {
   options.world.network_interface = interface_of_job("", 1, "");
   launch.recorder_bytes = recorder_bytes(Observer::recorder_capacity(options));
   launch.command = fmt::format("generate {} --nproc {}", options.plan, launch.nproc);
+  options.binding = Binding(options.bind, launch.nproc);
   options.check_replicas = 0;
 }
 

@@ -19,6 +19,7 @@ namespace prun {
 Observer::Observer(const Options& options, double peak_flops, RunFolder* folder)
     : told_not_finite_(options.check_finite),  // which ends the run with more than the loss can tell
       peak_flops_(peak_flops),
+      binding_(options.binding.text()),
       folder_(folder),
       console_(options.json || standard_stream(options.metrics.path) == STDOUT_FILENO, options.quiet),
       progress_(console_.screen()) {
@@ -197,6 +198,7 @@ void Observer::ended(int exit_code) {
   std::vector<uint64_t> peaks;
   for (const RecorderHeader* recorder : recorders_) peaks.push_back(recorder->pss.load());
   summary_.set_device_use(device_use());
+  summary_.set_binding(binding_);
   console_.say(summary_.text(job, ranks_, peaks, work_.peak_flops));
   if (trace_) console_.say(fmt::format("trace      {} (open it in https://ui.perfetto.dev)\n", trace_->file().path()));
   warn_of_lost_output();

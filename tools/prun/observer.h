@@ -56,6 +56,7 @@ class Observer final : public LaunchObserver {
   bool told_transports_ = false, told_not_finite_;
   StepReader steps_;
   double peak_flops_;  // of all devices of the job; 0 where it is not known
+  std::string binding_;
   StepWork work_;
   MemoryWatch memory_;
   RunFolder* folder_;

@@ -172,6 +172,10 @@ void define_options(CLI::App& app, Commands command, Options& o) {
   define.text(kRun | kConform, "--device-options", "K=V,..", o.device_options, "options of the device");
   define.whole(kRun | kDoctor, "--ranks-per-device", "N", o.ranks_per_device, 1,
                "ranks that share a device (default 1)");
+  define.parsed(
+      kRun | kGenerate | kBench, "--bind", "core|numa|none|auto",
+      [&o](const std::string& text) { o.bind = check_bind(text); },
+      "cores or NUMA nodes of its own for each rank (default auto: NUMA nodes, where there are several)");
   define.flag(kPlanCommands, "--check-finite", o.check_finite,
               "end with the op that first makes a NaN or an infinity (slower)");
   define.flag(kRun | kCheck, "--prove", o.prove,

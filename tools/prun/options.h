@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "bench/settings.h"
+#include "bind.h"
 #include "checkpoints.h"
 #include "ckpt.h"
 #include "comm/comm.h"
@@ -33,6 +34,8 @@ struct Options {
   bool device_given = false;  // doctor, conform: this device is asked about
   int first_device = 0, ranks_per_device = 1;
   std::map<std::string, std::string> settings;  // --set
+  std::string bind = "auto";
+  Binding binding;  // of the ranks here; made by the command
   MetricsSettings metrics;
   StepWindow trace_steps;
   std::string trace, runs;  // runs: the folder for this run's folder

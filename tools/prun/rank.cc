@@ -155,6 +155,7 @@ int be_rank(const RankStart& start, const std::function<void(std::string& where)
 }
 
 int run_rank(const RankStart& start, const Options& options, const DeviceReport& devices) {
+  options.binding.apply(start.local_rank);
   Rank rank(start);
   const int code = be_rank(start, [&](std::string& where) { train(start, options, devices, rank, where); });
   if (code == 0 && rank.executor->stopped_early()) return static_cast<int>(Exit::preempted);

@@ -28,6 +28,7 @@ void settle_options(Options& options, const DeviceReport& devices) {
   launch.grace_s = options.checkpoint.folder.empty() ? 0 : options.checkpoint.grace_s;
   launch.secret = read_secret(launch.secret_file);
   launch.recorder_bytes = recorder_bytes(Observer::recorder_capacity(options));
+  options.binding = Binding(options.bind, launch.nproc);
   launch.command = fmt::format("{} --nproc {}", options.plan, launch.nproc);
 }
 

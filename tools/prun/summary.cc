@@ -96,6 +96,7 @@ std::string Summary::text(const Job& job, const std::vector<int>& ranks, const s
     text += fmt::format("overlap    {:.0f}% of {} communication a step hidden behind compute\n",
                         100 * std::max(0.0, 1 - sum_.exposed_s / sum_.comm_s), human_seconds(sum_.comm_s / n));
   }
+  if (!binding_.empty()) text += fmt::format("bound      each rank to its {}\n", binding_);
   return text;
 }
 

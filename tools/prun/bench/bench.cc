@@ -85,10 +85,13 @@ int bench_command(Options& options) {
   BenchTable table(options);
   for (int ranks : options.bench.nproc) {
     options.launch.nproc = ranks;
+    options.binding = Binding(options.bind, ranks);
     BenchObserver observer(table);
     Launch launch(options.launch, observer);
-    const int code = launch.run(
-        pack(options.words), [&](const RankStart& start) { return run_bench_rank(start, options.world.plugin_dirs); });
+    const int code = launch.run(pack(options.words), [&](const RankStart& start) {
+      options.binding.apply(start.local_rank);
+      return run_bench_rank(start, options.world.plugin_dirs);
+    });
     if (code != 0) return code;
   }
   table.finish();
