@@ -28,6 +28,7 @@ inline Clock::time_point after(Clock::time_point start, double seconds) {
 
 struct Verdict {
   std::optional<Failure> failure;  // none: all ranks returned 0
+  bool begins_again = false;       // the nodes join once more
 };
 
 class Coordination {
@@ -66,6 +67,7 @@ class Coordination {
 std::unique_ptr<Coordination> make_head(const Topology& topology, std::vector<Channel> members,
                                         const LaunchOptions& options, LaunchObserver& observer);
 
-std::unique_ptr<Coordination> make_member(Channel head, const LaunchOptions& options);
+// `begins_again`: as node 0 has said, a job whose node 0 is lost may begin again.
+std::unique_ptr<Coordination> make_member(Channel head, const LaunchOptions& options, bool begins_again);
 
 }  // namespace prun

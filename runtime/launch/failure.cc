@@ -3,8 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstring>
+#include <iterator>
 
 #include "base/text.h"
 
@@ -109,6 +111,12 @@ Failure job_failed(int code, std::string what, std::string evidence, std::string
   failure.evidence = std::move(evidence);
   failure.next = next_command(code, command);
   return failure;
+}
+
+bool may_pass(int code) {
+  constexpr Exit kPassing[] = {Exit::rank_crash, Exit::hang,         Exit::join,
+                               Exit::transport,  Exit::corrupt_link, Exit::out_of_memory};
+  return std::any_of(std::begin(kPassing), std::end(kPassing), [&](Exit e) { return static_cast<int>(e) == code; });
 }
 
 std::string render(const Failure& failure) {

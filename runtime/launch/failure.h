@@ -40,6 +40,10 @@ Failure rank_failed(const RankName& name, int code, std::string what, std::strin
 // Without a rank: a node, the launcher, the user.
 Failure job_failed(int code, std::string what, std::string evidence, std::string_view command);
 
+// Whether the same job, begun again, may do better: a process, a host, a link or memory was lost. A plan, a number or a
+// checkpoint that is wrong stays wrong, and a signal is the user's wish.
+bool may_pass(int code);
+
 std::string render(const Failure& failure);  // at most five lines, each ends with a newline
 
 std::string signal_name(int number);  // "SIGSEGV"

@@ -20,7 +20,9 @@ class Head : public Coordination {
         options_(options),
         observer_(observer),
         blobs_(static_cast<size_t>(topology.ranks())),
-        has_ended_(static_cast<size_t>(topology.ranks())) {}
+        has_ended_(static_cast<size_t>(topology.ranks())) {
+    launchers_ = 1 + static_cast<int>(channels().size());
+  }
 
   void gather(int rank, std::string blob) override;
   void line(int rank, const std::string& text) override { observer_.line(rank, text); }
@@ -52,6 +54,7 @@ class Head : public Coordination {
   Clock::time_point waiting_since_, next_report_;
   std::vector<bool> has_ended_;
   int ended_count_ = 0;
+  int launchers_ = 1;     // that take part: nodes may have stayed away
   int stop_answers_ = 0;  // of launchers
   int64_t last_begun_ = 0;
   std::optional<Failure> symptom_;
@@ -104,7 +107,7 @@ void Head::stop() {
 // A stream may be at the beginning of the step after the last one already, so that one is done, too.
 void Head::begun(int64_t step) {
   last_begun_ = std::max(last_begun_, step);
-  if (++stop_answers_ < topology_.node_count()) return;
+  if (++stop_answers_ < launchers_) return;
   steps_ = last_begun_ + 2;
   for (Channel& member : members_) member.send(FrameKind::steps, -1, Packer().number(steps_).take());
 }
@@ -120,8 +123,10 @@ void Head::failed(Failure failure) {
 void Head::decide(std::optional<Failure> failure) {
   if (verdict_) return;
   verdict_ = Verdict{std::move(failure)};
-  std::string packed = verdict_->failure ? pack(*verdict_->failure) : "";
-  for (Channel& member : members_) member.send(FrameKind::verdict, -1, packed);
+  if (verdict_->failure) verdict_->begins_again = options_.begins_again && may_pass(verdict_->failure->code);
+  const std::string packed = verdict_->failure ? pack(*verdict_->failure) : "";
+  for (Channel& member : members_)
+    member.send(FrameKind::verdict, -1, Packer().number(verdict_->begins_again ? 1 : 0).text(packed).take());
 }
 
 std::vector<Channel*> Head::channels() {

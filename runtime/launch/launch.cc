@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 
 #include "launch/coordination.h"
@@ -66,6 +67,13 @@ bool Launch::gives_job() const { return options_.node_rank == 0; }
 
 int Launch::ranks() const { return nodes_->joined.topology.ranks(); }
 
+void Launch::use_ranks(int most) {
+  for (NodePlace& place : nodes_->joined.topology.nodes) {
+    place.first_rank = std::min(place.first_rank, most);
+    place.ranks = std::min(place.ranks, most - place.first_rank);
+  }
+}
+
 void Launch::refuse(const Error& error) {
   JobOffer offer;
   offer.error_code = static_cast<int>(error.code());
@@ -82,6 +90,7 @@ int Launch::run(const std::string& job, const RankMain& rank_main) {
     offer.nodes = joined.topology.nodes;
     offer.job_id = hex(random_bytes(8));
     offer.salt = random_bytes(32);
+    offer.begins_again = options_.begins_again;
     for (Channel& member : joined.members) member.send(FrameKind::job, -1, pack(offer));
     coordination = make_head(joined.topology, std::move(joined.members), options_, observer_);
   } else {
@@ -92,10 +101,12 @@ int Launch::run(const std::string& job, const RankMain& rank_main) {
     if (offer.error_code != 0)
       throw Error(static_cast<Exit>(offer.error_code), fmt::format("node 0 has no job: {}", offer.error));
     observer_.job_received(offer.job);
-    coordination = make_member(Channel(std::move(nodes_->node0)), options_);
+    coordination = make_member(Channel(std::move(nodes_->node0)), options_, offer.begins_again);
   }
   const Topology topology{options_.node_rank, offer.nodes};
-  return supervise(options_, topology, start_of(offer, options_.secret), rank_main, *coordination, observer_);
+  const int code = supervise(options_, topology, start_of(offer, options_.secret), rank_main, *coordination, observer_);
+  begins_again_ = coordination->verdict()->begins_again;
+  return code;
 }
 
 }  // namespace prun

@@ -47,6 +47,12 @@ struct LaunchOptions {
   // How long SIGTERM lets ranks go on, to end after a step that all have begun, with Exit::preempted; 0: it ends the
   // job.
   double grace_s = 0;
+  // Node 0: after a failure that may pass (failure.h) the caller begins again, so the other nodes are told to join
+  // again.
+  bool begins_again = false;
+  // Node 0: with so many ranks it goes on without nodes that have not joined within `patience_s`; 0: it needs all.
+  int min_ranks = 0;
+  double patience_s = 60;
   size_t recorder_bytes = 0;
   std::string command;  // as typed after "prun"; failures advise a next command with it
 };
@@ -83,17 +89,20 @@ class Launch {
   Launch(const LaunchOptions& options, LaunchObserver& observer);
   ~Launch();
   bool gives_job() const;           // node 0
-  int ranks() const;                // node 0: of all nodes
+  int ranks() const;                // node 0: of all nodes that have joined
+  void use_ranks(int most);         // node 0: leaves those beyond `most` unused, the last ones first
   void refuse(const Error& error);  // node 0: tells the nodes that wait for the job why there is none
   // `job` is node 0's; the other nodes get it from there. `rank_main` runs in each rank's process. Returns the exit
   // code of the job, after every local process has ended; the message of a failure is printed.
   int run(const std::string& job, const RankMain& rank_main);
+  bool begins_again() const { return begins_again_; }  // after run: this node is to join once more
 
  private:
   struct Nodes;
   const LaunchOptions& options_;
   LaunchObserver& observer_;
   std::unique_ptr<Nodes> nodes_;
+  bool begins_again_ = false;
 };
 
 }  // namespace prun

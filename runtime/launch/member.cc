@@ -10,7 +10,8 @@ constexpr auto kHeadAnswers = std::chrono::seconds(2);
 
 class Member : public Coordination {
  public:
-  Member(Channel head, const LaunchOptions& options) : head_(std::move(head)), options_(options) {}
+  Member(Channel head, const LaunchOptions& options, bool begins_again)
+      : head_(std::move(head)), options_(options), begins_again_(begins_again) {}
 
   void gather(int rank, std::string blob) override { head_.send(FrameKind::gather, rank, blob); }
   void line(int rank, const std::string& text) override { head_.send(FrameKind::line, rank, text); }
@@ -45,7 +46,8 @@ class Member : public Coordination {
     if (verdict_) return;
     verdict_ = Verdict{job_failed(static_cast<int>(Exit::corrupt_link),
                                   fmt::format("the connection to node 0 ({}) is lost", options_.rendezvous),
-                                  "its launcher ended, or the network did", options_.command)};
+                                  "its launcher ended, or the network did", options_.command),
+                       begins_again_};
   }
 
   bool others_ended() override { return true; }
@@ -58,8 +60,11 @@ class Member : public Coordination {
 
  private:
   // The whole message stands on node 0's screen.
-  void follow(const std::string& packed) {
+  void follow(const std::string& payload) {
     verdict_ = Verdict{};
+    Unpacker unpacker(payload);
+    verdict_->begins_again = unpacker.number() != 0;
+    const std::string packed = unpacker.text();
     if (packed.empty()) return;
     Failure told = unpack<Failure>(packed), brief;
     brief.code = told.code;
@@ -70,14 +75,15 @@ class Member : public Coordination {
 
   Channel head_;
   const LaunchOptions& options_;
+  bool begins_again_;
   std::optional<Failure> unanswered_;
   Clock::time_point answer_due_;
 };
 
 }  // namespace
 
-std::unique_ptr<Coordination> make_member(Channel head, const LaunchOptions& options) {
-  return std::make_unique<Member>(std::move(head), options);
+std::unique_ptr<Coordination> make_member(Channel head, const LaunchOptions& options, bool begins_again) {
+  return std::make_unique<Member>(std::move(head), options, begins_again);
 }
 
 }  // namespace prun

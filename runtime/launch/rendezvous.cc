@@ -67,6 +67,12 @@ class Reception {
   void admit(Guest& guest, const Hello& hello);
   void stranger(int fd, const char* why);
   std::string missing() const;
+  int ranks() const {  // of the nodes that have joined
+    int sum = places_[0].ranks;
+    for (size_t i = 0; i < members_.size(); ++i)
+      if (members_[i]) sum += places_[i + 1].ranks;
+    return sum;
+  }
   int joined() const {
     return 1 + static_cast<int>(std::count_if(members_.begin(), members_.end(), [](const Fd& fd) { return bool(fd); }));
   }
@@ -84,8 +90,11 @@ class Reception {
 JoinedNodes Reception::run() {
   Clock::time_point deadline = after(Clock::now(), options_.join_timeout_s);
   Clock::time_point next_report = after(Clock::now(), options_.join_report_s);
+  const Clock::time_point patience = after(Clock::now(), options_.patience_s);
   while (joined() < options_.nnodes) {
     Clock::time_point now = Clock::now();
+    const bool enough = options_.min_ranks > 0 && ranks() >= options_.min_ranks;
+    if (enough && now >= std::min(patience, deadline)) break;
     std::string turned_away =
         strangers_ ? fmt::format("; {} turned away, the last: {}", strangers_, last_stranger_) : "";
     if (now >= deadline)
@@ -97,11 +106,16 @@ JoinedNodes Reception::run() {
                                     options_.rendezvous, missing(), turned_away));
       next_report = after(next_report, options_.join_report_s);
     }
-    wait_for_events(std::min(deadline, next_report));
+    wait_for_events(std::min({deadline, next_report, enough ? patience : deadline}));
   }
+  if (joined() < options_.nnodes)
+    observer_.message(fmt::format("prun: {}/{} nodes joined at {}: going on without {}\n", joined(), options_.nnodes,
+                                  options_.rendezvous, missing()));
   JoinedNodes result;
   int first = 0;
-  for (NodePlace& place : places_) {
+  for (size_t node = 0; node < places_.size(); ++node) {
+    NodePlace& place = places_[node];
+    if (node > 0 && !members_[node - 1]) place = {};
     place.first_rank = first;
     first += place.ranks;
   }

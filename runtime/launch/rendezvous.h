@@ -30,10 +30,11 @@ struct JobOffer {
   std::string error;
   std::vector<NodePlace> nodes;
   std::string job, job_id, salt;  // the job's secret is an HMAC of the salt, and never sent
+  bool begins_again = false;      // as in LaunchOptions
 
   template <class Fields>
   void each_field(Fields&& fields) {
-    fields(error_code, error, nodes, job, job_id, salt);
+    fields(error_code, error, nodes, job, job_id, salt, begins_again);
   }
 };
 

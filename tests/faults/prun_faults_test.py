@@ -87,7 +87,9 @@ class Run:
         return code, time.monotonic() - begin
 
 
-class Faults(unittest.TestCase):
+class Jobs(unittest.TestCase):
+    """Ends what a case has started, and finds what it left behind."""
+
     def setUp(self):
         self.runs = []
         self.shared = set(os.listdir("/dev/shm"))
@@ -107,6 +109,8 @@ class Faults(unittest.TestCase):
     def expect_gone(self, pids):
         wait_for(lambda: not any(map(running, pids)), "the end of all ranks", 5)
 
+
+class Faults(Jobs):
     def expect_crash(self, run, rank, pid, name, code, seconds):
         text = run.text()
         self.assertEqual(code, 10, text)

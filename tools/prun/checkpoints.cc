@@ -43,29 +43,36 @@ void check_checkpoint_options(const CheckpointSettings& s) {
     throw usage_error("--resume auto takes the newest checkpoint in --checkpoint DIR, which is missing");
 }
 
-void settle_checkpoints(CheckpointSettings& s) {
-  if (!s.folder.empty()) checkpoint::require_writable(s.folder);
-  if (s.resume.empty()) return;
-  const bool automatic = s.resume == "auto";
-  std::vector<std::string> candidates;
-  if (automatic) {
-    candidates = checkpoint::whole_checkpoints(s.folder);
-    s.resume.clear();
-  } else {
-    candidates = {checkpoint::resolve(s.resume)};
-  }
+namespace {
+
+void begin_with(CheckpointSettings& s, const std::string& checkpoint) {
+  checkpoint::Reader reader(checkpoint);
+  reader.verify();
+  s.resume = checkpoint;
+  s.first_step = reader.index().step;
+}
+
+// False: none of them is whole.
+bool begin_with_first_whole(CheckpointSettings& s, const std::vector<std::string>& candidates) {
   for (const std::string& candidate : candidates) {
     try {
-      checkpoint::Reader reader(candidate);
-      reader.verify();
-      s.resume = candidate;
-      s.first_step = reader.index().step;
-      return;
+      begin_with(s, candidate);
+      return true;
     } catch (const Error& error) {
-      if (!automatic) throw;
       fmt::print(stderr, "prun: {}: taking the checkpoint before it\n", error.message());
     }
   }
+  return false;
+}
+
+}  // namespace
+
+void settle_checkpoints(CheckpointSettings& s, const std::vector<std::string>& commits) {
+  if (!s.folder.empty()) checkpoint::require_writable(s.folder);
+  if (begin_with_first_whole(s, commits) || s.resume.empty()) return;
+  if (s.resume != "auto") return begin_with(s, checkpoint::resolve(s.resume));
+  s.resume.clear();
+  begin_with_first_whole(s, checkpoint::whole_checkpoints(s.folder));
 }
 
 void take_from_plan(CheckpointSettings& s, const Plan& plan) {

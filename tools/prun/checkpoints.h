@@ -2,6 +2,7 @@
 #pragma once
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "ir/plan.h"
 #include "ir/program.h"
@@ -35,7 +36,8 @@ class CheckpointLock {
 void check_checkpoint_options(const CheckpointSettings& settings);
 // Makes the folder, finds the checkpoint to begin with and reads it whole; a damaged one is said, and with `auto` the
 // one before is taken. Throws checkpoint_write and checkpoint_invalid.
-void settle_checkpoints(CheckpointSettings& settings);
+// `commits`: of a run that begins again, its own, newest first; one of them is taken as `auto` takes it.
+void settle_checkpoints(CheckpointSettings& settings, const std::vector<std::string>& commits = {});
 // What the plan asks for, where the command line says nothing else.
 void take_from_plan(CheckpointSettings& settings, const Plan& plan);
 // Throws checkpoint_invalid, with both sides, where the job is another model's.

@@ -24,7 +24,7 @@ constexpr std::pair<const char*, const char*> kElsewhereOptions[] = {
     {"--master-port", "--rendezvous HOST:PORT"},
     {"--hostfile", "--rendezvous HOST:PORT, on each node"},
     {"--standalone", "nothing: without --rendezvous all ranks are here"},
-    {"--max-restarts", "nothing: a failed job is started again"},
+    {"--min-nodes", "--min-ranks M, of all nodes"},
     {"--backend", "--transport"},
     {"--config", "a plan, and --set NAME=VALUE"},
     {"--deepspeed", "a plan with prun.zero1, zero2 or zero3"},

@@ -25,7 +25,7 @@ Observer::Observer(const Options& options, double peak_flops, RunFolder* folder)
       progress_(console_.screen()) {
   if (folder_ != nullptr) console_.log = [this](std::string_view text) { folder_->log(text); };
   if (!options.metrics.path.empty() && options.launch.node_rank == 0)
-    metrics_.emplace(options.metrics, options.checkpoint.first_step);
+    metrics_.emplace(options.metrics, std::max<int64_t>(options.checkpoint.first_step, 0));
   if (!options.trace.empty()) trace_.emplace(options.trace, options.trace_steps);
 }
 

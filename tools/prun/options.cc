@@ -208,6 +208,10 @@ void define_options(CLI::App& app, Commands command, Options& o) {
                "after SIGTERM, how long a last checkpoint may take; then exit code 75 (default 25)");
   define.text(kRun, "--resume", "auto|PATH", o.checkpoint.resume,
               "go on from a checkpoint; auto: the newest whole one in --checkpoint, if any");
+  define.whole(kRun, "--max-restarts", "K", o.restart.most, 0,
+               "begin again from the last checkpoint, at most K times, after a failure that may pass (default 0)");
+  define.whole(kRun, "--min-ranks", "M", o.restart.min_ranks, 1,
+               "go on with fewer ranks, at least M, when restarts are spent or a node stays away");
   define.text(
       kCkpt | kMan, "--out", "FOLDER", o.ckpt.out,
       command == kMan ? "write the pages of all commands there" : "reshard, export, import: the folder to make");
@@ -318,6 +322,7 @@ void check_together(Options& o, const Command& command) {
   if (command.bit == kRun) {
     check_checkpoint_options(o.checkpoint);
     check_metrics_options(o.metrics);
+    check_restart_options(o);
     o.metrics.resumes = !o.checkpoint.resume.empty();
   }
   if (command.bit == kDump && o.json && !o.after.empty()) throw usage_error("--after prints text: not with --json");

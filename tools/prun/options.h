@@ -12,6 +12,7 @@
 #include "generation_settings.h"
 #include "launch/launch.h"
 #include "metrics_file.h"
+#include "restart.h"
 #include "step_window.h"
 
 namespace prun {
@@ -40,6 +41,7 @@ struct Options {
   StepWindow trace_steps;
   std::string trace, runs;  // runs: the folder for this run's folder
   CheckpointSettings checkpoint;
+  RestartSettings restart;
   GenerationSettings generation;
   BenchSettings bench;
   CkptSettings ckpt;

@@ -13,6 +13,7 @@
 #include "observer.h"
 #include "proof.h"
 #include "rank.h"
+#include "restart.h"
 
 namespace prun {
 namespace {
@@ -39,26 +40,21 @@ int train_rank(const RankStart& start, const Options& options, const DeviceRepor
   return run_rank(start, options, devices);
 }
 
-}  // namespace
-
-int run_command(Options& options) {
-  const DeviceReport devices = check_devices(options);
-  settle_options(options, devices);
-  settle_checkpoints(options.checkpoint);
-  const CheckpointLock lock(options.launch.node_rank == 0 ? options.checkpoint.folder : "");  // of the job
-  RunFolder folder(options);
+// One start of all ranks, to their end; 0 or the exit code. `again`: the launchers of all nodes begin once more.
+int attempt(Options& options, const DeviceReport& devices, Restarts& restarts, RunFolder& folder, bool& again) {
   const double peak = peak_flops(devices) * options.launch.nnodes;  // other nodes have what this one has
   Observer observer(options, peak, &folder);
+  if (const std::string words = restarts.words(); !words.empty()) observer.message(words);
   Launch launch(options.launch, observer);
   try {
     if (launch.gives_job()) {
       Plan plan;
-      observer.job = build_job(options, launch.ranks(), &plan);
+      observer.job = restarts.build(launch, plan);
       take_from_plan(options.checkpoint, plan);
       require_checkpoint_fits(options.checkpoint, observer.job);
       check_device_memory(options, observer.job, devices);
       if (options.prove) observer.say(prove_plan(options, plan, launch.ranks()) + "\n");
-      folder.begin(observer.job);
+      if (restarts.done() == 0) folder.begin(observer.job);
     }
   } catch (const Error& error) {
     launch.refuse(error);
@@ -66,12 +62,36 @@ int run_command(Options& options) {
   }
   const int code = launch.run(launch.gives_job() ? serialize_job(observer.job) : "",
                               [&](const RankStart& start) { return train_rank(start, options, devices); });
+  again = launch.begins_again();
   if (code == static_cast<int>(Exit::preempted) && launch.gives_job())
     observer.message(fmt::format("prun: stopped by SIGTERM; {} has what was trained, --resume auto goes on\n",
                                  checkpoint::resolve(options.checkpoint.folder)));
+  if (again) return code;
   observer.message(folder.end(code));
   if (options.json && launch.gives_job()) fmt::print("{}\n", observer.result(code));
   return code;
+}
+
+}  // namespace
+
+int run_command(Options& options) {
+  const DeviceReport devices = check_devices(options);
+  settle_options(options, devices);
+  Restarts restarts(options);
+  settle_checkpoints(options.checkpoint);
+  const CheckpointLock lock(options.launch.node_rank == 0 ? options.checkpoint.folder : "");  // of the job
+  RunFolder folder(options);
+  for (;;) try {
+      bool again = false;
+      const int code = attempt(options, devices, restarts, folder, again);
+      if (!again) return code;
+      restarts.begin_again();
+    } catch (const Error& error) {
+      if (restarts.done() == 0) throw;  // nothing has begun
+      const int code = static_cast<int>(error.code());
+      fmt::print(stderr, "prun: {}\n{}", error.what(), folder.end(code));
+      return code;
+    }
 }
 
 }  // namespace prun

@@ -1,0 +1,113 @@
+// Surprising fact: a rank is a fork of its launcher and is up in milliseconds, so an attempt begins with new ranks.
+// What survives a failure are the launchers of the nodes that are left, with what they have in memory.
+#include "restart.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "build_job.h"
+#include "checkpoint/folder.h"
+#include "launch/launch.h"
+#include "options.h"
+
+namespace prun {
+namespace {
+
+constexpr double kRejoin_s = 3;  // how long a job that may go on without a node waits for it to come back
+
+// Tells a checkpoint from one that another run has put in its place.
+int64_t index_time_ns(const std::string& checkpoint) {
+  struct stat info {};
+  if (stat((checkpoint + "/index.json").c_str(), &info) != 0) return -1;
+  return int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
+}
+
+}  // namespace
+
+void check_restart_options(const Options& options) {
+  const RestartSettings& s = options.restart;
+  const int ranks = options.launch.nproc * options.launch.nnodes;
+  if (s.min_ranks > ranks)
+    throw usage_error(
+        fmt::format("--min-ranks {} is more than the {} of this job", s.min_ranks, counted(ranks, "rank")));
+}
+
+Restarts::Restarts(Options& options) : options_(options), resume_(options.checkpoint.resume), trace_(options.trace) {
+  if (!options.checkpoint.folder.empty())
+    for (const std::string& checkpoint : checkpoint::whole_checkpoints(options.checkpoint.folder))
+      before_[checkpoint] = index_time_ns(checkpoint);
+  allow();
+}
+
+// What the launchers have to know before an attempt.
+void Restarts::allow() {
+  const RestartSettings& s = options_.restart;
+  const bool shrinks = s.min_ranks > 0 && (ranks_ == 0 || ranks_ > s.min_ranks);
+  options_.launch.begins_again = restarts_ < s.most || shrinks;
+  options_.launch.min_ranks = s.min_ranks;
+  options_.launch.patience_s = done() > 0 ? kRejoin_s : options_.launch.join_timeout_s;
+}
+
+Job Restarts::build(Launch& launch, Plan& plan) {
+  const int all = options_.launch.nproc * options_.launch.nnodes;
+  const int most = most_ranks_ > 0 ? std::min(most_ranks_, launch.ranks()) : launch.ranks();
+  const int least = most < all ? std::max(options_.restart.min_ranks, 1) : most;
+  std::optional<Error> first;
+  for (int ranks = most; ranks >= least; --ranks) try {
+      Job job = build_job(options_, ranks, &plan);
+      launch.use_ranks(ranks);
+      ranks_ = ranks;
+      allow();
+      return job;
+    } catch (const Error& error) {  // a mesh or a batch that this number does not divide, or too little memory
+      if (!first) first = error;
+    }
+  throw *first;
+}
+
+void Restarts::begin_again() {
+  if (restarts_ < options_.restart.most || options_.launch.node_rank > 0) {  // node 0 counts for all
+    ++restarts_;
+  } else {
+    ++shrunk_;
+    most_ranks_ = ranks_ - 1;
+  }
+  CheckpointSettings& checkpoint = options_.checkpoint;
+  checkpoint.first_step = -1;
+  checkpoint.resume = resume_;
+  settle_checkpoints(checkpoint, commits());
+  options_.metrics.resumes = true;
+  options_.metrics.overwrite = false;
+  if (!trace_.empty()) {  // of each attempt one: none is lost
+    std::filesystem::path name(trace_);
+    name.replace_extension(fmt::format("restart{}{}", done(), name.extension().string()));
+    options_.trace = name.string();
+  }
+  allow();
+}
+
+// The checkpoints that this run has made, newest first.
+std::vector<std::string> Restarts::commits() const {
+  std::vector<std::string> ours;
+  if (options_.checkpoint.folder.empty()) return ours;
+  for (const std::string& checkpoint : checkpoint::whole_checkpoints(options_.checkpoint.folder)) {
+    const auto old = before_.find(checkpoint);
+    if (old == before_.end() || old->second != index_time_ns(checkpoint)) ours.push_back(checkpoint);
+  }
+  return ours;
+}
+
+std::string Restarts::words() const {
+  if (done() == 0) return "";
+  if (options_.launch.node_rank > 0) return fmt::format("prun: node {} joins again\n", options_.launch.node_rank);
+  const int64_t step = options_.checkpoint.first_step;
+  const std::string from = step < 0 ? "the beginning" : fmt::format("step {} ({})", step, options_.checkpoint.resume);
+  if (most_ranks_ > 0) return fmt::format("prun: goes on with fewer ranks from {}\n", from);
+  return fmt::format("prun: restart {} of {} from {}\n", restarts_, options_.restart.most, from);
+}
+
+}  // namespace prun

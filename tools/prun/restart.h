@@ -1,0 +1,49 @@
+// --max-restarts and --min-ranks: whether a job that failed begins again, on how many ranks, and from which commit.
+#pragma once
+#include <map>
+#include <string>
+#include <vector>
+
+#include "ir/plan.h"
+#include "ir/program.h"
+
+namespace prun {
+
+struct Options;
+class Launch;
+
+struct RestartSettings {
+  int most = 0;       // --max-restarts, of the job on all its nodes
+  int min_ranks = 0;  // --min-ranks; 0: a job goes on with all its ranks or not at all
+};
+
+// Throws usage_error for options that do not go together.
+void check_restart_options(const Options& options);
+
+// Follows one job through its attempts. A failure that may pass (launch/failure.h) spends a restart, with as many ranks
+// as have joined. Once none is left, or where a node stays away, the job goes on with fewer ranks, down to --min-ranks.
+class Restarts {
+ public:
+  explicit Restarts(Options& options);  // before checkpoints are settled; remembers what lies in --checkpoint already
+  // Node 0, once the nodes have joined: compiles for as many of their ranks as the plan can use, at most as many as are
+  // left. Throws what the compiler says of the most ranks where the plan fits no number of them.
+  Job build(Launch& launch, Plan& plan);
+  // The attempt has failed and another one follows: settles what to resume from. Throws as settle_checkpoints.
+  void begin_again();
+  int done() const { return restarts_ + shrunk_; }
+  std::string words() const;  // for the user: which attempt begins, "" of the first
+
+ private:
+  void allow();
+  std::vector<std::string> commits() const;
+
+  Options& options_;
+  std::string resume_;  // as typed
+  std::string trace_;
+  std::map<std::string, int64_t> before_;  // checkpoints of other runs in the folder, with the time of their index
+  int restarts_ = 0, shrunk_ = 0;
+  int ranks_ = 0;       // of the last attempt
+  int most_ranks_ = 0;  // of the next one; 0: all
+};
+
+}  // namespace prun
