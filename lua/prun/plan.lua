@@ -232,7 +232,8 @@ return function(given)
   if plan.eval then result.eval = evaluation.result(plan.eval, plan, model, source) end
   if plan.checkpoint then
     local options = plan.checkpoint.options
-    result.checkpoint = { every = options.every, keep = options.keep, site = plan.checkpoint.site }
+    result.checkpoint = { every = options.every, keep = options.keep, replicate = options.replicate,
+      memory_every = options.memory_every, site = plan.checkpoint.site }
   end
   if plan.init then result.initial_weights = { path = plan.init.path, site = plan.init.site } end
   if plan.report then result.report = report_result(plan.report, host.site_of_word(site, "report")) end

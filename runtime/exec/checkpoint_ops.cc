@@ -49,17 +49,47 @@ bool keeps_checkpoints(const Program& program) {
                      [](const Body& body) { return body.name == "checkpoint"; });
 }
 
+checkpoint::WriterOptions in_memory(const CheckpointOptions& options) {
+  checkpoint::WriterOptions memory = options;
+  memory.folder = options.memory;
+  memory.keep = 1;
+  return memory;
+}
+
 }  // namespace
+
+Commits::Commits(const CheckpointOptions& options, const Program& program, int rank,
+                 const std::function<bool()>& cancelled)
+    : every_(options.every) {
+  if (!options.folder.empty()) disk_ = std::make_unique<checkpoint::Writer>(options, program, rank, cancelled);
+  if (!options.memory.empty())
+    memory_ = std::make_unique<checkpoint::Writer>(in_memory(options), program, rank, cancelled);
+}
+
+void Commits::check() {
+  if (disk_) disk_->check();
+  if (memory_) memory_->check();
+}
+
+void Commits::wait() {
+  if (disk_) disk_->wait();
+  if (memory_) memory_->wait();
+}
+
+void Commits::start(int64_t step, bool last, const std::function<const std::byte*(TensorId)>& data) {
+  if (memory_) memory_->start(step, data);
+  if (disk_ && (!memory_ || last || (every_ > 0 && step % every_ == 0))) disk_->start(step, data);
+}
 
 std::shared_ptr<CheckpointServices> open_checkpoints(const CheckpointOptions& options, const Program& program, int rank,
                                                      std::function<bool()> aborted) {
   auto services = std::make_shared<CheckpointServices>();
-  if (keeps_checkpoints(program) && options.folder.empty())
+  if (keeps_checkpoints(program) && options.folder.empty() && options.memory.empty())
     throw usage_error(
         "the job keeps checkpoints, and this node was started without --checkpoint DIR: give all nodes the "
         "same folder");
-  if (!options.folder.empty())
-    services->writer = std::make_unique<checkpoint::Writer>(options, program, rank, std::move(aborted));
+  if (!options.folder.empty() || !options.memory.empty())
+    services->writer = std::make_unique<Commits>(options, program, rank, aborted);
   const auto begin_with = [&](checkpoint::Weights weights) {
     services->weights = std::make_unique<checkpoint::Weights>(std::move(weights));
     return services;
@@ -107,7 +137,8 @@ std::unique_ptr<Kernel> make_checkpoint_kernel(const RankMemory& memory, const O
       print(fmt::format("{}{{\"step\":{},\"checkpoint\":{{\"waited_s\":{:.6f},\"copied_s\":{:.6f}}}}}", kForMetrics,
                         memory.table->step, static_cast<double>(services->waited_ns) * 1e-9,
                         static_cast<double>(now_ns() - services->copying_since_ns) * 1e-9));
-    services->writer->start(memory.table->step, [memory](TensorId tensor) {
+    const int64_t step = memory.table->step;
+    services->writer->start(step, step >= services->steps(), [memory](TensorId tensor) {
       const Tensor& t = memory.program->tensors[tensor];
       return memory.data(memory.program->buffers[t.buffer]) + t.byte_offset;
     });

@@ -12,12 +12,30 @@
 namespace prun {
 
 struct CheckpointOptions : checkpoint::WriterOptions {
+  std::string memory;         // a folder in the host's memory that gets each commit, too; "": none
+  int64_t every = 0;          // steps between commits to `folder`; 0: the last one only
   std::string resume;         // the checkpoint that the run begins with; "": none
   bool weights_only = false;  // a run that is no training: `resume` may be any folder of weights
 };
 
+// Where commits go: to the disk, to the host's memory, which a restart reads, or to both.
+class Commits {
+ public:
+  // As Writer, whose calls these are.
+  Commits(const CheckpointOptions& options, const Program& program, int rank, const std::function<bool()>& cancelled);
+  void check();
+  void wait();
+  // `last`: no step follows, so the disk gets this one whenever it comes.
+  void start(int64_t step, bool last, const std::function<const std::byte*(TensorId)>& data);
+
+ private:
+  std::unique_ptr<checkpoint::Writer> disk_, memory_;
+  int64_t every_;
+};
+
 struct CheckpointServices {
-  std::unique_ptr<checkpoint::Writer> writer;    // null: no checkpoints are taken
+  std::unique_ptr<Commits> writer;               // null: no checkpoints are taken
+  std::function<int64_t()> steps;                // that the job does, as far as is known
   std::unique_ptr<checkpoint::Weights> weights;  // that the run begins with; null: the model's initial values
   uint64_t waited_ns = 0, copying_since_ns = 0;  // of the checkpoint that is being taken
 };

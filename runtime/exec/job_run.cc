@@ -45,6 +45,7 @@ JobRun::JobRun(const Program& program, RankDevice& device, World& world, const E
   memory_.host_arena = device.host_arena();
   host_.print = options.print;
   host_.checkpoints = open_checkpoints(options.checkpoint, program, options.rank, options.aborted);
+  host_.checkpoints->steps = [this] { return steps(); };
   if (!options.generation.prompt.empty())
     host_.generation = std::make_shared<GenerationServices>(options.generation, options.rank, options.print);
   make_communicators();

@@ -120,8 +120,10 @@ struct Evaluation {
 
 // When a run keeps what it has trained, where it is told where.
 struct Keeping {
-  int64_t every = 0;  // steps; 0: at the end only
-  int64_t keep = 0;   // the newest so many; 0: all
+  int64_t every = 0;         // steps; 0: at the end only
+  int64_t keep = 0;          // the newest so many; 0: all
+  int64_t replicate = 0;     // 1: the newest one in the host's memory, too
+  int64_t memory_every = 0;  // steps between commits to memory; 0: as `every`
   Site site;
 };
 

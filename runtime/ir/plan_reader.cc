@@ -434,7 +434,8 @@ void read(const Field& field, Report& report) {
 }
 
 void read(const Field& field, Keeping& keeping) {
-  field.may("every", keeping.every, "keep", keeping.keep, "site", keeping.site);
+  field.may("every", keeping.every, "keep", keeping.keep, "replicate", keeping.replicate);
+  field.may("memory_every", keeping.memory_every, "site", keeping.site);
 }
 
 void read(const Field& field, ModelDescription& model) { field.need("name", model.name, "arguments", model.arguments); }

@@ -20,7 +20,8 @@ faults.DEADLINE_S = 60  # for the whole run, beside others
 
 
 def rows(run):
-    return [json.loads(line) for line in run.metrics.read_text().splitlines()]
+    """Of steps, without what is told of checkpoints."""
+    return [row for row in map(json.loads, run.metrics.read_text().splitlines()) if "loss" in row]
 
 
 def losses(run):
@@ -130,6 +131,50 @@ class Restart(faults.Jobs):
         self.kill(run, 3, 15)
         self.assertEqual(run.wait()[0], 10, run.text())
         self.assertNotIn("goes on", run.text())
+
+    def replicated(self, *options, keep="every = 20, replicate = 1", steps=STEPS):
+        folder = faults.tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        plan = pathlib.Path(folder.name, "plan.lua")
+        plan.write_text(f"""local prun = require "prun"
+return prun.plan {{
+  mesh = prun.mesh {{ dp = prun.world }},
+  model = prun.models.gpt {{ vocab = 256, layers = 2, width = 32, heads = 2, context = 16 }},
+  data = prun.data.bytes {{ path = "text/sample.txt", batch = 12 }},
+  strategy = {{ prun.zero3 {{ axis = "dp" }} }}, optimizer = prun.adamw {{ lr = 1e-3 }},
+  steps = {steps}, checkpoint = prun.checkpoint {{ {keep} }},
+}}
+""")
+        return self.start("--nproc", "4", *options, plan=[str(plan)])
+
+    def memory_of(self, run):
+        return pathlib.Path(f"/dev/shm/prun-replicas-{run.process.pid}")
+
+    def test_a_lost_rank_is_recovered_from_memory(self):
+        run = self.replicated("--max-restarts", "1")
+        faults.wait_for(lambda: committed(self.memory_of(run)) >= 20, "a commit to memory")
+        os.kill(run.ranks()[2], signal.SIGKILL)
+        self.assertEqual(run.wait()[0], 0, run.text())
+        self.assertRegex(run.text(), r"prun: restart 1 of 1 from step \d+0 \(/dev/shm/prun-replicas-")
+        self.expect_whole(run)
+        alone = self.replicated()
+        self.assertEqual(alone.wait()[0], 0, alone.text())
+        self.assertEqual(losses(run), losses(alone), "to the bit")
+        self.assertFalse(self.memory_of(run).exists())
+
+    def test_commits_to_memory_come_between_those_to_the_disk(self):
+        run = self.replicated("--max-restarts", "1", "--checkpoint", "ck", keep="every = 200, replicate = 1, memory_every = 20")
+        faults.wait_for(lambda: committed(self.memory_of(run)) >= 20, "a commit to memory")
+        os.kill(run.ranks()[2], signal.SIGKILL)
+        self.assertEqual(run.wait()[0], 0, run.text())
+        self.assertRegex(run.text(), r"prun: restart 1 of 1 from step \d+0 \(/dev/shm/prun-replicas-")
+        kept = sorted(path.name for path in pathlib.Path(run.folder.name, "ck").glob("step_*"))
+        self.assertEqual(kept, ["step_00000200", "step_00000400"])
+
+    def test_memory_and_disk_that_do_not_meet(self):
+        run = self.replicated("--max-restarts", "1", keep="every = 30, replicate = 1, memory_every = 20")
+        self.assertEqual(run.wait()[0], 3, run.text())
+        self.assertIn("plan.lua:7: commits to memory every 20 steps do not meet those to the disk, every 30", run.text())
 
     def nodes(self, *options):
         place = ["--nnodes", "2", "--rendezvous", f"127.0.0.1:{faults.free_port()}"]

@@ -13,6 +13,7 @@
 #include "ir/state.h"
 #include "launch/preflight.h"
 #include "pass_watch.h"
+#include "replicas.h"
 #include "script/script.h"
 #include "verify/verify.h"
 
@@ -72,10 +73,21 @@ void say_what_never_comes(const Plan& plan) {
 // 0: the job keeps none. A check or a dump shows what the plan asks for, a run needs a folder.
 int64_t steps_between_checkpoints(const Options& options, const Plan& plan) {
   const CheckpointSettings& checkpoint = options.checkpoint;
-  const bool wanted = !checkpoint.folder.empty() || checkpoint.every > 0 || (plan.keeping && options.command != "run");
+  const bool replicates = keeps_replicas(options, plan);
+  const bool wanted =
+      !checkpoint.folder.empty() || checkpoint.every > 0 || replicates || (plan.keeping && options.command != "run");
   if (!wanted) return 0;
-  if (checkpoint.every > 0) return checkpoint.every;
-  return plan.keeping && plan.keeping->every > 0 ? plan.keeping->every : plan.steps;
+  int64_t every = checkpoint.every;
+  if (every == 0 && plan.keeping) every = plan.keeping->every;
+  if (!replicates || plan.keeping->memory_every == 0) return every > 0 ? every : plan.steps;
+  const int64_t memory_every = plan.keeping->memory_every;
+  if (every % memory_every != 0)
+    throw plan_error(
+        fmt::format(
+            "commits to memory every {} steps do not meet those to the disk, every {}: one must divide the other",
+            memory_every, every),
+        plan.keeping->site);
+  return memory_every;
 }
 
 }  // namespace

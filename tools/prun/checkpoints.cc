@@ -77,9 +77,10 @@ void settle_checkpoints(CheckpointSettings& s, const std::vector<std::string>& c
 
 void take_from_plan(CheckpointSettings& s, const Plan& plan) {
   if (!plan.keeping) return;
-  if (s.folder.empty())
+  if (s.folder.empty() && plan.keeping->replicate == 0)
     fmt::print(stderr, "prun: {}: the plan keeps checkpoints, and nothing says where: give --checkpoint DIR\n",
                plan.keeping->site.text());
+  if (s.every == 0) s.every = static_cast<int>(plan.keeping->every);
   if (s.keep == 0) s.keep = static_cast<int>(plan.keeping->keep);
 }
 

@@ -15,6 +15,7 @@ struct CheckpointSettings {
   std::string folder;       // --checkpoint
   int every = 0;            // steps; 0: at the end only
   int keep = 0;             // 0: all
+  std::string memory;       // settled: the folder of this run in the host's memory (replicas.h), or ""
   int grace_s = 25;         // from SIGTERM until there must be a checkpoint
   std::string resume;       // auto or a path; settled: the checkpoint's folder, or ""
   int64_t first_step = -1;  // settled: of a run that resumes

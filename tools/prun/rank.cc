@@ -72,9 +72,11 @@ CheckpointOptions checkpoint_options(const RankStart& start, const Options& opti
   checkpoint.folder = options.checkpoint.folder;
   checkpoint.resume = options.checkpoint.resume;
   checkpoint.keep = options.checkpoint.keep;
+  checkpoint.memory = options.checkpoint.memory;
+  checkpoint.every = options.checkpoint.every;
   checkpoint.weights_only = !options.generation.options.prompt.empty();
   checkpoint.program = start.job_hash;
-  if (!checkpoint.folder.empty())
+  if (!checkpoint.folder.empty() || !checkpoint.memory.empty())
     checkpoint.run = start.launcher->all_gather(fmt::format("{:x}{:x}", getpid(), now_ns()))[0];
   return checkpoint;
 }

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "base/error.h"
@@ -93,11 +94,13 @@ void Restarts::begin_again() {
 // The checkpoints that this run has made, newest first.
 std::vector<std::string> Restarts::commits() const {
   std::vector<std::string> ours;
-  if (options_.checkpoint.folder.empty()) return ours;
-  for (const std::string& checkpoint : checkpoint::whole_checkpoints(options_.checkpoint.folder)) {
-    const auto old = before_.find(checkpoint);
-    if (old == before_.end() || old->second != index_time_ns(checkpoint)) ours.push_back(checkpoint);
-  }
+  for (const std::string& folder : {options_.checkpoint.memory, options_.checkpoint.folder})
+    for (const std::string& checkpoint : checkpoint::whole_checkpoints(folder)) {
+      const auto old = before_.find(checkpoint);
+      if (old == before_.end() || old->second != index_time_ns(checkpoint)) ours.push_back(checkpoint);
+    }
+  const auto step = [](const std::string& path) { return std::filesystem::path(path).filename().string(); };
+  std::stable_sort(ours.begin(), ours.end(), [&](const auto& a, const auto& b) { return step(a) > step(b); });
   return ours;
 }
 

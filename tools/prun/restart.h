@@ -35,7 +35,7 @@ class Restarts {
 
  private:
   void allow();
-  std::vector<std::string> commits() const;
+  std::vector<std::string> commits() const;  // to memory and to the disk
 
   Options& options_;
   std::string resume_;  // as typed

@@ -13,6 +13,7 @@
 #include "observer.h"
 #include "proof.h"
 #include "rank.h"
+#include "replicas.h"
 #include "restart.h"
 
 namespace prun {
@@ -41,7 +42,8 @@ int train_rank(const RankStart& start, const Options& options, const DeviceRepor
 }
 
 // One start of all ranks, to their end; 0 or the exit code. `again`: the launchers of all nodes begin once more.
-int attempt(Options& options, const DeviceReport& devices, Restarts& restarts, RunFolder& folder, bool& again) {
+int attempt(Options& options, const DeviceReport& devices, Restarts& restarts, ReplicaFolder& replicas,
+            RunFolder& folder, bool& again) {
   const double peak = peak_flops(devices) * options.launch.nnodes;  // other nodes have what this one has
   Observer observer(options, peak, &folder);
   if (const std::string words = restarts.words(); !words.empty()) observer.message(words);
@@ -51,6 +53,7 @@ int attempt(Options& options, const DeviceReport& devices, Restarts& restarts, R
       Plan plan;
       observer.job = restarts.build(launch, plan);
       take_from_plan(options.checkpoint, plan);
+      if (keeps_replicas(options, plan)) observer.say(replicas.settle(options, plan, observer.job));
       require_checkpoint_fits(options.checkpoint, observer.job);
       check_device_memory(options, observer.job, devices);
       if (options.prove) observer.say(prove_plan(options, plan, launch.ranks()) + "\n");
@@ -81,9 +84,10 @@ int run_command(Options& options) {
   settle_checkpoints(options.checkpoint);
   const CheckpointLock lock(options.launch.node_rank == 0 ? options.checkpoint.folder : "");  // of the job
   RunFolder folder(options);
+  ReplicaFolder replicas;  // outlives attempts, which read what the one before has left there
   for (;;) try {
       bool again = false;
-      const int code = attempt(options, devices, restarts, folder, again);
+      const int code = attempt(options, devices, restarts, replicas, folder, again);
       if (!again) return code;
       restarts.begin_again();
     } catch (const Error& error) {
