@@ -129,10 +129,22 @@ nn.rotary = word("rotary", {
     size("size", "elements of a head; even"),
     size("heads", "how many to turn, from the first; by default all", { optional = true }),
     { name = "base", kind = "number", default = 10000.0, above = 0, help = "pair i turns by base^(-2i/size) a token" },
+    { name = "scaling", kind = "text", default = "none", choices = { "none", "linear", "llama3" },
+      help = "of the angles, for contexts longer than the original one" },
+    { name = "factor", kind = "number", default = 1.0, above = 0, help = "of scalings: angles become smaller by it" },
+    { name = "low_freq_factor", kind = "number", default = 1.0, above = 0,
+      help = "of llama3: what turns less often in the original context becomes slower" },
+    { name = "high_freq_factor", kind = "number", default = 4.0, above = 0, help = "of llama3: what turns more stays" },
+    { name = "original_context", kind = "integer", default = 8192, least = 1, help = "of llama3, in tokens" },
   },
 }, function(input, opt)
   local heads = opt.heads or graph.last_dim(input) // opt.size
-  return (graph.op("rotary", { input }, { size = opt.size, heads = heads, base = opt.base }))
+  local attrs = { size = opt.size, heads = heads, base = opt.base }
+  if opt.scaling ~= "none" then attrs.scaling, attrs.factor = opt.scaling, opt.factor end
+  if opt.scaling == "llama3" then
+    for _, key in ipairs { "low_freq_factor", "high_freq_factor", "original_context" } do attrs[key] = opt[key] end
+  end
+  return (graph.op("rotary", { input }, attrs))
 end)
 
 -- Zeros a share p of the elements, another one in each step, and multiplies the rest by 1 / (1 - p).

@@ -6,9 +6,11 @@
 #include <map>
 #include <mutex>
 #include <tuple>
+#include <vector>
 
 #include "block.cuh"
 #include "launch.h"
+#include "prun/sdk/rotary.h"
 
 namespace prun::cuda {
 namespace {
@@ -18,18 +20,18 @@ constexpr int kThreads = 256;
 // [length][2][half]: the cosines, then the sines of a token.
 std::shared_ptr<void> angles_of(const OpView& view, int64_t length, int64_t half) {
   const TokenPositions at = view.token_positions(length);
-  const double base = view.number("base", 10000);
+  const std::vector<double> speeds = sdk::rotary_speeds(
+      half, view.text("scaling"), [&](const char* name, double usual) { return view.number(name, usual); });
   static std::mutex mutex;
-  static std::map<std::tuple<Context*, int64_t, int64_t, double, int64_t, int64_t>, std::weak_ptr<void>> made;
+  static std::map<std::tuple<Context*, int64_t, std::vector<double>, int64_t, int64_t>, std::weak_ptr<void>> made;
   const std::lock_guard lock(mutex);
   // Where the first and the last token stand says where all do.
-  std::weak_ptr<void>& known = made[{&view.context(), length, half, base, at.at(0), at.at(length - 1)}];
+  std::weak_ptr<void>& known = made[{&view.context(), length, speeds, at.at(0), at.at(length - 1)}];
   if (std::shared_ptr<void> angles = known.lock()) return angles;
   std::vector<float> angles(static_cast<size_t>(length * 2 * half));
   for (int64_t i = 0; i < half; ++i) {
-    const double speed = std::pow(base, -static_cast<double>(i) / static_cast<double>(half));
     for (int64_t token = 0; token < length; ++token) {
-      const double angle = static_cast<double>(at.at(token)) * speed;
+      const double angle = static_cast<double>(at.at(token)) * speeds[static_cast<size_t>(i)];
       angles[static_cast<size_t>(token * 2 * half + i)] = static_cast<float>(std::cos(angle));
       angles[static_cast<size_t>((token * 2 + 1) * half + i)] = static_cast<float>(std::sin(angle));
     }

@@ -2,7 +2,10 @@
 // streams: what is held at a time is a few windows of some MiB, whatever the size of the model.
 #pragma once
 #include <functional>
+#include <map>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "checkpoint/index.h"
 #include "checkpoint/weights.h"
@@ -11,9 +14,16 @@ namespace prun::checkpoint {
 
 using Advance = std::function<void(int64_t bytes, int64_t of)>;
 
-// Makes `out`, which must not exist or be empty, whole or not at all. Files are at most `file_bytes` large, unless one
-// tensor is larger. Throws checkpoint_invalid where the model is none of Hugging Face's, checkpoint_write.
-void export_hf(const Weights& weights, const std::string& out, int64_t file_bytes, const Advance& advance);
+struct HfExport {
+  int64_t file_bytes = 0;                    // of a file at most, unless one tensor is larger
+  std::optional<Dtype> dtype;                // none: as they are stored
+  std::vector<int32_t> ends;                 // tokens that end a text, for config.json
+  std::map<std::string, std::string> files;  // name and content of those of the tokenizer
+};
+
+// Makes `out`, which must not exist or be empty, whole or not at all. Throws checkpoint_invalid where the model is none
+// of Hugging Face's or `dtype` cannot hold it, checkpoint_write.
+void export_hf(const Weights& weights, const std::string& out, const HfExport& how, const Advance& advance);
 
 // A checkpoint in the folder `out` of checkpoints: `index` says all but the tensors and how many ranks share them.
 // `dtype` "": as it is stored. Throws checkpoint_write.

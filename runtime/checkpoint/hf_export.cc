@@ -50,31 +50,49 @@ void require_tensors(const Weights& weights, const HfArchitecture& architecture,
   }
 }
 
-nlohmann::ordered_json config_of(const HfArchitecture& architecture, const Weights& weights) {
+// eos_token_id is one number, or a list.
+nlohmann::ordered_json end_of(const HfExport& how) {
+  if (how.ends.empty()) return nullptr;
+  return how.ends.size() == 1 ? nlohmann::ordered_json(how.ends[0]) : nlohmann::ordered_json(how.ends);
+}
+
+// As PyTorch calls it.
+const char* torch_name(Dtype dtype) {
+  if (dtype == Dtype::f64) return "float64";
+  if (dtype == Dtype::bf16) return "bfloat16";
+  return dtype == Dtype::f16 ? "float16" : "float32";
+}
+
+nlohmann::ordered_json config_of(const HfArchitecture& architecture, const Weights& weights, const HfExport& how) {
   const Attrs& arguments = weights.model.arguments;
-  const std::string dtype = weights.tensors.begin()->second.dtype == Dtype::f64 ? "float64" : "float32";
+  const std::string dtype = torch_name(how.dtype.value_or(weights.tensors.begin()->second.dtype));
   nlohmann::ordered_json config = {{"architectures", {architecture.theirs}}, {"model_type", architecture.type}};
   config.update(architecture.config(arguments));
   config.update({{"vocab_size", arguments.integer("vocab")},
                  {"tie_word_embeddings", arguments.integer("tied") != 0},
                  {"bos_token_id", nullptr},
-                 {"eos_token_id", nullptr},
+                 {"eos_token_id", end_of(how)},
                  {"use_cache", true},
                  {"torch_dtype", dtype}});
   return config;
 }
 
-int64_t bytes_of(const HfTensor& tensor, const Weights& weights) {
-  return element_count(tensor.shape) * dtype_bytes(weights.tensors.at(tensor.ours).dtype);
+Dtype dtype_of(const HfTensor& tensor, const Weights& weights, const HfExport& how) {
+  return how.dtype.value_or(weights.tensors.at(tensor.ours).dtype);
+}
+
+int64_t bytes_of(const HfTensor& tensor, const Weights& weights, const HfExport& how) {
+  return element_count(tensor.shape) * dtype_bytes(dtype_of(tensor, weights, how));
 }
 
 // Which tensors go to one file.
-std::vector<std::vector<HfTensor>> divide(const std::vector<HfTensor>& all, const Weights& weights, int64_t most) {
+std::vector<std::vector<HfTensor>> divide(const std::vector<HfTensor>& all, const Weights& weights,
+                                          const HfExport& how) {
   std::vector<std::vector<HfTensor>> files(1);
   int64_t in_file = 0;
   for (const HfTensor& tensor : all) {
-    const int64_t bytes = bytes_of(tensor, weights);
-    if (in_file > 0 && in_file + bytes > most) {
+    const int64_t bytes = bytes_of(tensor, weights, how);
+    if (in_file > 0 && in_file + bytes > how.file_bytes) {
       files.emplace_back();
       in_file = 0;
     }
@@ -85,17 +103,17 @@ std::vector<std::vector<HfTensor>> divide(const std::vector<HfTensor>& all, cons
 }
 
 void write_files(const Weights& weights, const std::vector<HfTensor>& tensors, const std::string& folder,
-                 int64_t file_bytes, const Advance& advance) {
+                 const HfExport& how, const Advance& advance) {
   int64_t total = 0, done = 0;
-  for (const HfTensor& tensor : tensors) total += bytes_of(tensor, weights);
-  const auto files = divide(tensors, weights, file_bytes);
+  for (const HfTensor& tensor : tensors) total += bytes_of(tensor, weights, how);
+  const auto files = divide(tensors, weights, how);
   nlohmann::ordered_json map = nlohmann::ordered_json::object();
   for (size_t k = 0; k < files.size(); ++k) {
     const std::string name =
         files.size() == 1 ? "model.safetensors" : fmt::format("model-{:05}-of-{:05}.safetensors", k + 1, files.size());
     std::vector<PieceToWrite> pieces;
     for (const HfTensor& tensor : files[k]) {
-      const Dtype dtype = weights.tensors.at(tensor.ours).dtype;
+      const Dtype dtype = dtype_of(tensor, weights, how);
       Shape shape;
       for (const int d : tensor.order) shape.push_back(tensor.shape[d]);
       const auto window =
@@ -116,18 +134,26 @@ void write_files(const Weights& weights, const std::vector<HfTensor>& tensors, c
 
 }  // namespace
 
-void export_hf(const Weights& weights, const std::string& out, int64_t file_bytes, const Advance& advance) {
+void export_hf(const Weights& weights, const std::string& out, const HfExport& how, const Advance& advance) {
   const HfArchitecture& architecture = require_architecture(weights);
   const std::vector<HfTensor> tensors = architecture.tensors(architecture.settled(weights.model.arguments));
   require_tensors(weights, architecture, tensors);
   if (std::filesystem::exists(out) && !std::filesystem::is_empty(out))
     throw usage_error(fmt::format("{} has files already: --out names a folder that is made", out));
-  const std::string staging = fmt::format("{}.{}.tmp", out, getpid());
+  const std::string whole = out.substr(0, out.find_last_not_of('/') + 1);
+  const std::string staging = fmt::format("{}.{}.tmp", whole, getpid());
   make_folder(staging);
-  write_files(weights, tensors, staging, file_bytes, advance);
-  write_file(staging + "/config.json", config_of(architecture, weights).dump(2) + "\n");
-  sync_folder(staging);
-  if (std::rename(staging.c_str(), out.c_str()) != 0) throw write_failed(out, errno);
+  try {
+    write_files(weights, tensors, staging, how, advance);
+    write_file(staging + "/config.json", config_of(architecture, weights, how).dump(2) + "\n");
+    for (const auto& [name, text] : how.files) write_file(staging + "/" + name, text);
+    sync_folder(staging);
+    if (std::rename(staging.c_str(), whole.c_str()) != 0) throw write_failed(out, errno);
+  } catch (const Error&) {
+    std::error_code ignored;
+    std::filesystem::remove_all(staging, ignored);
+    throw;
+  }
 }
 
 }  // namespace prun::checkpoint

@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <functional>
 
 #include "base/error.h"
 #include "checkpoint/data_file.h"
+#include "prun/sdk/float16.h"
 
 namespace prun::checkpoint {
 namespace {
@@ -107,14 +109,14 @@ bool read_in_place(const WeightPiece& piece, const Region& region, std::byte* te
   return true;
 }
 
-float widen_bf16(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
-
-float widen_f16(uint16_t bits) {
-  const uint32_t sign = uint32_t{bits} >> 15 << 31, exponent = bits >> 10 & 31, fraction = bits & 1023;
-  if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000u | fraction << 13);
-  if (exponent != 0) return std::bit_cast<float>(sign | (exponent + 112) << 23 | fraction << 13);
-  const float tiny = static_cast<float>(fraction) * 0x1p-24f;  // a subnormal
-  return sign != 0 ? -tiny : tiny;
+float widen_bf16(uint16_t bits) { return sdk::to_float(sdk::bf16{bits}); }
+float widen_f16(uint16_t bits) { return std::bit_cast<float>(sdk::widen_f16<float>(uint32_t{bits})); }
+uint16_t narrow_bf16(float x) { return sdk::to_bf16(x).bits; }
+uint16_t narrow_f16(float x) {
+  const uint32_t bits = sdk::round_to_f16<float>(std::bit_cast<uint32_t>(x));
+  if ((bits & 0x7fffu) == 0x7c00u && std::isfinite(x))
+    throw Error(Exit::checkpoint_invalid, fmt::format("{} is too large for f16, which ends at 65504", x));
+  return static_cast<uint16_t>(bits);
 }
 
 // Puts elements that lie one after another, `count` of each dim, where the strides say.
@@ -142,12 +144,15 @@ void scatter(const From* from, const Shape& count, size_t dim, To* to, const Sha
 template <class From, class Convert>
 void scatter_as(Dtype dtype, const std::byte* from, const Region& r, std::byte* to, const Convert& convert) {
   const From* source = reinterpret_cast<const From*>(from);
-  if (dtype == Dtype::f64)
-    scatter(source, r.count, 0, reinterpret_cast<double*>(to) + r.to, r.to_strides,
-            [&](From x) { return static_cast<double>(convert(x)); });
-  else
-    scatter(source, r.count, 0, reinterpret_cast<float*>(to) + r.to, r.to_strides,
-            [&](From x) { return static_cast<float>(convert(x)); });
+  const auto put = [&]<class To>(To* first, const auto& narrow) {
+    scatter(source, r.count, 0, first + r.to, r.to_strides, [&](From x) { return narrow(convert(x)); });
+  };
+  if (dtype == Dtype::f64) return put(reinterpret_cast<double*>(to), [](auto x) { return static_cast<double>(x); });
+  if (dtype == Dtype::f32) return put(reinterpret_cast<float*>(to), [](auto x) { return static_cast<float>(x); });
+  uint16_t* half = reinterpret_cast<uint16_t*>(to);
+  if (dtype == Dtype::bf16) return put(half, [](auto x) { return narrow_bf16(static_cast<float>(x)); });
+  PRUN_CHECK(dtype == Dtype::f16, std::string(dtype_name(dtype)));
+  put(half, [](auto x) { return narrow_f16(static_cast<float>(x)); });
 }
 
 void convert_region(Dtype from_dtype, const std::byte* from, const Region& r, Dtype dtype, std::byte* to) {
@@ -203,10 +208,12 @@ void read_in_parts(const WeightPiece& piece, const Region& region, std::vector<s
 void read_stored(const std::string& folder, const std::string& name, const Weight& weight, const Box& box, Dtype dtype,
                  std::byte* tensor) {
   const Place place = [&](const WeightPiece& piece, const std::byte* from, const Region& r) {
-    if (piece.dtype == dtype)
-      move_region(dtype_bytes(dtype), from, r, tensor);
-    else
+    if (piece.dtype == dtype) return move_region(dtype_bytes(dtype), from, r, tensor);
+    try {
       convert_region(piece.dtype, from, r, dtype, tensor);
+    } catch (Error& error) {
+      throw error.prefix(name);
+    }
   };
   std::vector<std::byte> buffer;
   int64_t found = 0;

@@ -152,6 +152,15 @@ std::vector<Case> attention_cases() {
       f.add("rotary", {"rotary x > y", attrs});
       attrs.set("inverse", 1);
       f.add("rotary back, in place", {"rotary x > x", attrs});
+      if (size == 2) continue;
+      attrs.set("scaling", "linear");
+      attrs.set("factor", 2.5);
+      f.add("rotary, linear scaling", {"rotary x > y", attrs});
+      attrs.set("scaling", "llama3");
+      attrs.set("low_freq_factor", 1.0);
+      attrs.set("high_freq_factor", 4.0);
+      attrs.set("original_context", int64_t{64});
+      f.add("rotary, Llama 3's scaling", {"rotary x > y", attrs});
     }
   return out;
 }
@@ -173,6 +182,12 @@ std::vector<Case> decode_cases() {
     f.add("cached_attention", {"cached_attention qkv at cache > y cache", heads}, 4e-6);
     f.add("rotary_at", {"rotary_at qkv at > turned", turns});
     f.add("rotary_at in place", {"rotary_at qkv at > qkv", turns});
+    Attrs scaled = turns;
+    for (const auto& [name, value] :
+         {std::pair{"factor", 8.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 3.0}, {"original_context", 40.0}})
+      scaled.set(name, value);
+    scaled.set("scaling", "llama3");
+    f.add("rotary_at, Llama 3's scaling", {"rotary_at qkv at > turned", scaled});
   }
   return out;
 }

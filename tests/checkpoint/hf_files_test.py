@@ -237,8 +237,10 @@ class Mistakes(Folders):
         self.importing("config.json: 'hidden_size' is \"big\"", config={"hidden_size": "big"})
         self.importing("config.json: 'num_hidden_layers' is null", config={"num_hidden_layers": None})
         self.importing("config.json: its weights are quantized, which prun has not", config={"quantization_config": {}})
-        self.importing("config.json: the rotary angles are scaled (rope_scaling 'llama3'), which prun has not",
-                       config={"rope_scaling": {"rope_type": "llama3"}})
+        self.importing("config.json: the rotary angles are scaled (rope_scaling 'yarn'), and prun has default, linear and llama3",
+                       config={"rope_scaling": {"rope_type": "yarn"}})
+        self.importing("config.json: rope_scaling has no 'factor'", config={"rope_scaling": {"type": "linear"}})
+        self.importing("config.json: rope_parameters has no 'low_freq_factor'", config={"rope_parameters": {"rope_type": "llama3", "factor": 8}})
         self.importing("config.json: prun.models.llama has silu in its MLP, not gelu", config={"hidden_act": "gelu"})
         self.importing("theirs: there is no tensor model.norm.weight, which LlamaForCausalLM as config.json has it needs", left_out=["model.norm.weight"])
         self.importing("model.norm.weight is [9], and by config.json it should be [8]", shapes={"model.norm.weight": (9,)})

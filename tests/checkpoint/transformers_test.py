@@ -14,47 +14,29 @@ import sys
 import tempfile
 import unittest
 
-PRUN, VENV, ALL = sys.argv[1], pathlib.Path(sys.argv[2]), "--all" in sys.argv[3:]
-PACKAGES = ["torch", "transformers", "safetensors", "numpy"]
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import packages  # noqa: E402
 
-
-def in_venv():
-    """Runs this file again with the Python that has the packages."""
-    python = os.environ.get("PRUN_HF_PYTHON", "")
-    if not python:
-        python = str(VENV / "bin/python")
-        if not (VENV / "done").exists():
-            shutil.rmtree(VENV, ignore_errors=True)
-            print(f"making {VENV} with {', '.join(PACKAGES)}, once", flush=True)
-            subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
-            if subprocess.run([str(VENV / "bin/pip"), "install", "-q", *PACKAGES]).returncode != 0:
-                raise SystemExit(f"pip cannot install {', '.join(PACKAGES)}: PRUN_HF_PYTHON=/path/of/python names one "
-                                 "that has them")
-            (VENV / "done").touch()
-    os.execv(python, [python, __file__, *sys.argv[1:], "--inside"])
-
-
-if "--inside" not in sys.argv:
-    in_venv()
-
+PRUN, VENV, ALL = sys.argv[1], sys.argv[2], "--all" in sys.argv[3:]
+packages.run_inside(__file__, VENV)
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error", TOKENIZERS_PARALLELISM="false")
 import torch  # noqa: E402
 import torch.distributed.checkpoint as dcp  # noqa: E402
 import transformers  # noqa: E402
 from safetensors import safe_open  # noqa: E402
-from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MixtralConfig  # noqa: E402
+from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, LlamaConfig, MixtralConfig  # noqa: E402
 
 torch.set_num_threads(2)
 transformers.utils.logging.disable_progress_bar()
 CONTEXT, VOCAB = 32, 200
 PLAN = """local prun = require "prun"
-local arg = prun.args {{ steps = 1, dp = "rest", tp = 1 }}
+local arg = prun.args {{ steps = 1, dp = "rest", tp = 1, lr = 1e-3 }}
 return prun.plan {{
   mesh = prun.mesh {{ dp = arg.dp, tp = arg.tp }},
   model = {model}, {init}
   data = prun.data.bytes {{ path = "window", batch = {batch} }},
   strategy = {{ prun.tensor_parallel {{ axis = "tp" }}, prun.zero3 {{ axis = "dp" }} }},
-  optimizer = prun.adamw {{ lr = 1e-3, betas = {{ 0.9, 0.99 }}, weight_decay = 0.1 }},
+  optimizer = prun.adamw {{ lr = arg.lr, betas = {{ 0.9, 0.99 }}, weight_decay = 0.1 }},
   steps = arg.steps,
 }}
 """
@@ -64,6 +46,8 @@ OURS = {
     "gpt": GPT % "", "gpt_tied": GPT % ", tied = true", "gpt_exact": GPT % ', gelu = "none", hidden = 96, positions = 48, eps = 1e-6',
     "llama": LLAMA % "", "llama_shared": LLAMA % ", kv_heads = 2, tied = true, base = 5e5, eps = 1e-6",
     "llama_biased": LLAMA % ", kv_heads = 2, head_size = 32, hidden = 80, attention_bias = true, mlp_bias = true",
+    "llama_3.1": LLAMA % ', kv_heads = 2, rope_type = "llama3", rope_factor = 8, high_freq_factor = 3, original_context = 16',
+    "llama_linear": LLAMA % ', rope_type = "linear", rope_factor = 4',
     "mixtral": LLAMA.replace("llama", "mixtral") % ", kv_heads = 2, experts = 3"}
 SMALL = {"vocab_size": VOCAB, "bos_token_id": None, "eos_token_id": None}
 GPT2 = {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": CONTEXT, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, **SMALL}
@@ -73,6 +57,9 @@ THEIRS = {
     "gpt2": GPT2Config(**GPT2), "gpt2_untied": GPT2Config(**GPT2, tie_word_embeddings=False, activation_function="gelu"),
     "llama": LlamaConfig(**LLAMA2), "llama_tied": LlamaConfig(**LLAMA2, tie_word_embeddings=True, rope_theta=5e5, rms_norm_eps=1e-5),
     "llama_biased": LlamaConfig(**LLAMA2, head_dim=32, attention_bias=True, mlp_bias=True),
+    "llama_3.1": LlamaConfig(**LLAMA2, rope_parameters={"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0,
+                                                        "high_freq_factor": 3.0, "original_max_position_embeddings": 16}),
+    "llama_linear": LlamaConfig(**LLAMA2, rope_parameters={"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}),
     "mixtral": MixtralConfig(**LLAMA2, num_local_experts=3), "mixtral_tied": MixtralConfig(**LLAMA2, num_local_experts=4, tie_word_embeddings=True)}
 
 
@@ -137,6 +124,64 @@ class Export(Folders):
                     theirs = AutoModelForCausalLM.from_pretrained(self.folder / "hf")
                     with torch.no_grad():
                         self.near([losses[3]], [loss_of(theirs, tokens_of(self.folder, CONTEXT)).item()], 1e-5)
+
+    def test_every_token_has_the_probability_that_transformers_gives_it(self):
+        """Ours by prun generate from the checkpoint. So hot that every token of the vocabulary is chosen somewhere."""
+        for name, model in OURS.items():
+            with self.subTest(name=name):
+                shutil.rmtree(self.folder / "runs", ignore_errors=True)
+                shutil.rmtree(self.folder / "hf", ignore_errors=True)
+                self.train(model, 6, "--checkpoint", "runs", "--set", "lr=0.02", ranks=2)
+                prun("ckpt", "export", "runs", "--format", "hf", "--out", "hf", cwd=self.folder)
+                theirs = AutoModelForCausalLM.from_pretrained(self.folder / "hf", dtype=torch.float32)
+                seen, spread = set(), 0.0
+                for seed in range(8):
+                    ours = json.loads(prun("generate", "runs", "--prompt", "abcdefgh"[seed:], "--temperature", 1000, "--top-k", 0,
+                                           "--seed", seed, "--json", cwd=self.folder).stdout)
+                    tokens, prompt = ours["prompt"] + ours["ids"], len(ours["prompt"])
+                    self.assertEqual(len(tokens), CONTEXT + 1)
+                    with torch.no_grad():
+                        wanted = torch.log_softmax(theirs(torch.tensor([tokens[:-1]])).logits[0].double(), -1)[prompt - 1:]
+                    self.near(ours["log_probabilities"], wanted.gather(1, torch.tensor(ours["ids"])[:, None])[:, 0].tolist(), 1e-5)
+                    seen.update(ours["ids"])
+                    spread = max(spread, wanted.std(-1).max().item())
+                self.assertGreater(len(seen), 120)
+                self.assertGreater(spread, 0.5)  # weights that say something
+
+    def test_other_types_are_those_of_f32_rounded(self):
+        self.train(OURS["llama_shared"], 3, "--checkpoint", "runs")
+        for dtype in ("f32", "bf16", "f16"):
+            prun("ckpt", "export", "runs", "--format", "hf", "--dtype", dtype, "--out", dtype, cwd=self.folder)
+        whole = AutoModelForCausalLM.from_pretrained(self.folder / "f32", dtype="auto").state_dict()
+        for dtype, theirs in (("bf16", torch.bfloat16), ("f16", torch.float16)):
+            model = AutoModelForCausalLM.from_pretrained(self.folder / dtype, dtype="auto")
+            self.assertEqual(model.dtype, theirs)
+            for name, tensor in model.state_dict().items():
+                self.assertTrue(torch.equal(tensor, whole[name].to(theirs)), name)
+
+    def test_the_tokenizer_goes_along(self):
+        """From beside the token files that were trained on; transformers encodes and generates with what there is."""
+        forms = pathlib.Path(__file__).resolve().parents[1] / "generate/tokenizers"
+        (self.folder / "tokens.bin").write_bytes(b"".join(token.to_bytes(2, "little") for token in range(420)) * 2)
+        shutil.copy(forms / "gpt2.json", self.folder / "tokenizer.json")
+        (self.folder / "plan.lua").write_text(PLAN.format(model=OURS["llama"].replace("256", "420"), init="", batch=4).replace(
+            'bytes { path = "window"', 'tokens { path = "tokens.bin"'))
+        prun("plan.lua", "--checkpoint", "runs", cwd=self.folder)
+        said = prun("ckpt", "export", "runs", "--format", "hf", "--out", "hf", cwd=self.folder).stdout
+        self.assertIn(", with the tokenizer " + str(self.folder / "tokenizer.json"), said)
+        tokenizer = AutoTokenizer.from_pretrained(self.folder / "hf")
+        ids = tokenizer("the time of the sea", return_tensors="pt").input_ids
+        ours = json.loads(prun("generate", "runs", "--prompt", "the time of the sea", "--tokens", 8, "--temperature", 0, "--json",
+                               cwd=self.folder).stdout)
+        self.assertEqual((ids[0].tolist(), tokenizer.eos_token), (ours["prompt"], "<|endoftext|>"))
+        model = AutoModelForCausalLM.from_pretrained(self.folder / "hf")
+        self.assertEqual(model.generation_config.eos_token_id, [0])
+        made = model.generate(ids, max_new_tokens=8, do_sample=False)[0, ids.shape[1]:].tolist()
+        self.assertEqual(made, ours["ids"][:len(made)])
+        prun("ckpt", "export", "runs", "--format", "hf", "--out", "none", "--tokenizer", "none", cwd=self.folder)
+        self.assertFalse((self.folder / "none/tokenizer.json").exists())
+        prun("ckpt", "export", "runs", "--format", "hf", "--out", "other", "--tokenizer", forms / "llama2.json", cwd=self.folder)
+        self.assertEqual(AutoTokenizer.from_pretrained(self.folder / "other")("the").input_ids[0], 1)  # <s>
 
     def test_shards(self):
         self.train(OURS["llama"].replace("width = 64", "width = 128"), 1, "--checkpoint", "runs")

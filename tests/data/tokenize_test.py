@@ -59,6 +59,7 @@ class Tokenize(unittest.TestCase):
         said = self.tokenize("--out", "data", "rows.jsonl", "--validation", "0.1", "--shard-tokens", "500")
         self.assertIn("200 documents, ", said)
         self.assertIn("uint16, vocab = 12, document end 0", said)
+        self.assertEqual((self.folder / "data/tokenizer.json").read_text(), (self.folder / "tokenizer.json").read_text())
         found = {part: [token for path in sorted((self.folder / "data").glob(f"{part}_*.bin")) for token in tokens_of(path)]
                  for part in ("train", "validation")}
         for part, held in (("train", False), ("validation", True)):

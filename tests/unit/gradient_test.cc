@@ -212,6 +212,15 @@ Attrs shared_heads(int64_t n, int64_t kv, bool causal) {
 Attrs rotated(int64_t heads) {
   return make_attrs({{"size", 4}, {"heads", heads}, {"tokens_axis", "dp"}, {"base", 100.0}});
 }
+Attrs llama3_scaled() {
+  return make_attrs({{"size", 8},
+                     {"heads", 1},
+                     {"scaling", std::string("llama3")},
+                     {"factor", 8.0},
+                     {"low_freq_factor", 1.0},
+                     {"high_freq_factor", 4.0},
+                     {"original_context", 20}});
+}
 Attrs scaled(double scale) { return make_attrs({{"scale", scale}}); }
 Attrs text(const char* name, const char* value) { return make_attrs({{name, std::string(value)}}); }
 
@@ -250,6 +259,7 @@ std::vector<Case> layer_cases() {
       {"rmsnorm, only gamma", "rmsnorm", {unwanted({3, 5}), {{5}}}},
       {"rotary", "rotary", {{{2, 3, 13 * 4}}}, rotated(9)},
       {"rotary back", "rotary", {{{2, 3, 4}}}, make_attrs({{"size", 4}, {"heads", 1}, {"inverse", 1}})},
+      {"rotary, scaled", "rotary", {{{2, 3, 8}}}, llama3_scaled()},
       {"dropout", "dropout", {{{2, 3, 7}}}, make_attrs({{"p", 0.3}, {"key", 2}})},
       {"attention", "attention", {{{2, 5, 12}}}, heads(2, false)},
       {"attention with shared keys", "attention", {{{2, 5, 16}}}, shared_heads(4, 2, true)},

@@ -154,6 +154,17 @@ TEST(Infer, OthersSayByWhat) {
   EXPECT_EQ(message("rotary", {f32({2, 3, 12})}, rotary(2, 3)), expected());
   EXPECT_EQ(message("rotary", {f32({2, 3, 12})}, rotary(2, 8)), expected());
   EXPECT_EQ(message("rotary", {f32({2, 3, 12})}, rotary(4, 4)), expected());
+  auto scaled = [](const char* scaling, double low) {
+    return attrs({{"heads", 2},
+                  {"size", 4},
+                  {"scaling", std::string(scaling)},
+                  {"factor", 2.0},
+                  {"low_freq_factor", low},
+                  {"high_freq_factor", 4.0},
+                  {"original_context", 64}});
+  };
+  EXPECT_EQ(message("rotary", {f32({2, 3, 12})}, scaled("yarn", 1)), expected());
+  EXPECT_EQ(message("rotary", {f32({2, 3, 12})}, scaled("llama3", 4)), expected());
   EXPECT_EQ(message("dropout", {f32({2, 3})}, attrs({{"p", 1.0}})), expected());
   EXPECT_EQ(message("dropout", {f32({3})}), expected());
   EXPECT_EQ(message("add", {f32({2, 5}), f32({5})}), expected());

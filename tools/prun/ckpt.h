@@ -14,6 +14,7 @@ struct Options;
 
 struct CkptSettings {
   std::string out, format;
+  std::string dtype, tokenizer;  // of an export
   int ranks = 0;
   int file_mib = 5000;  // of a file of an exported folder
 };

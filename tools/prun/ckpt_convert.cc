@@ -1,8 +1,10 @@
 // prun ckpt export|import|reshard: weights and checkpoints as files of another layout, with a bar on a terminal.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "bar.h"
 #include "base/text.h"
@@ -11,6 +13,7 @@
 #include "checkpoint/hf_folder.h"
 #include "ckpt.h"
 #include "options.h"
+#include "tokenizer_files.h"
 
 namespace prun {
 namespace {
@@ -19,6 +22,27 @@ using checkpoint::Weights;
 
 void require_out(const Options& options, const char* verb) {
   if (options.ckpt.out.empty()) throw usage_error(fmt::format("prun ckpt {} needs --out FOLDER, which is made", verb));
+}
+
+std::optional<Dtype> export_dtype(const std::string& name) {
+  if (name.empty()) return std::nullopt;
+  const std::vector<std::string> names = {"f32", "bf16", "f16"};
+  if (std::ranges::find(names, name) == names.end())
+    throw usage_error(
+        fmt::format("--dtype '{}' is none{}; there are {}", name, did_you_mean(name, names), join(names, ", ")));
+  return parse_dtype(name);
+}
+
+// The tokenizer's files for the exported folder. Returns where they are from; "": it gets none.
+std::string add_tokenizer(const std::string& named, const std::string& checkpoint, const ModelDescription& model,
+                          checkpoint::HfExport& how) {
+  if (named == "none") return "";
+  const std::string path = named.empty() ? known_tokenizer(checkpoint) : named;
+  if (path.empty()) return "";
+  TokenizerFiles files = tokenizer_files(path, model);
+  how.files = std::move(files.contents);
+  how.ends = std::move(files.ends);
+  return path;
 }
 
 // What was made, in one line or as JSON.
@@ -44,14 +68,20 @@ int ckpt_export(const Options& options) {
   if (format != "hf")
     throw usage_error(format.empty() ? "prun ckpt export needs --format hf"
                                      : fmt::format("--format '{}' is none; there is hf (Hugging Face)", format));
+  checkpoint::HfExport how;
+  how.file_bytes = int64_t{options.ckpt.file_mib} << 20;
+  how.dtype = export_dtype(options.ckpt.dtype);
   const std::string from = checkpoint::resolve(options.operands[1]);
   const Weights weights = checkpoint::open_checkpoint(from, false);
+  const std::string tokenizer = add_tokenizer(options.ckpt.tokenizer, from, weights.model, how);
   {
     Bar bar("export");
-    checkpoint::export_hf(weights, options.ckpt.out, int64_t{options.ckpt.file_mib} << 20,
-                          [&](int64_t bytes, int64_t of) { bar.advance(bytes, of); });
+    checkpoint::export_hf(weights, options.ckpt.out, how, [&](int64_t bytes, int64_t of) { bar.advance(bytes, of); });
   }
-  return say(options, weights, fmt::format("{} of {} for transformers", weights.model.name, from), from);
+  std::string what = fmt::format("{} of {} for transformers", weights.model.name, from);
+  if (how.dtype) what += fmt::format(" in {}", dtype_name(*how.dtype));
+  what += tokenizer.empty() ? ", without a tokenizer" : ", with the tokenizer " + tokenizer;
+  return say(options, weights, what, from);
 }
 
 int ckpt_import(const Options& options) {

@@ -26,6 +26,7 @@
 #include "observer.h"
 #include "rank.h"
 #include "tokenizer/tokenizer.h"
+#include "tokenizer_files.h"
 
 namespace prun {
 namespace {
@@ -116,6 +117,8 @@ int generate_command(Options& options) {
   settle(options);
   GenerationSettings& settings = options.generation;
   if (std::filesystem::is_directory(options.plan)) take_folder(options);
+  if (settings.tokenizer.empty()) settings.tokenizer = known_tokenizer(settings.checkpoint);
+  if (settings.tokenizer == "none") settings.tokenizer.clear();
   const std::unique_ptr<Tokenizer> tokenizer =
       settings.tokenizer.empty() ? byte_tokenizer() : read_tokenizer(settings.tokenizer);
   settings.options.prompt = tokenizer->encode(settings.prompt);

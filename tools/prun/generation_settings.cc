@@ -64,8 +64,8 @@ void define_generation_options(Definer& define, GenerationSettings& s) {
   define.parsed(
       kGenerate, "--seed", "N", [&sampling](const std::string& text) { sampling.seed = seed_of(text); },
       "of random choices (default 0)");
-  define.text(kGenerate, "--tokenizer", "FILE", s.tokenizer,
-              "tokenizer.json (default: that of FOLDER; else each byte is a token)");
+  define.text(kGenerate, "--tokenizer", "FILE|none", s.tokenizer,
+              "tokenizer.json (default: that of the weights, where they know it; else each byte is a token)");
 }
 
 void check_generation_options(const GenerationSettings& s, const std::string& plan) {

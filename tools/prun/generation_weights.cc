@@ -48,9 +48,6 @@ void take_folder(Options& options) {
     arguments += fmt::format("{}={} ", name, std::visit(text, value));
   }
   settings.checkpoint = options.plan;
-  if (const std::string file = options.plan + "/tokenizer.json";
-      settings.tokenizer.empty() && std::filesystem::exists(file))
-    settings.tokenizer = file;
   options.plan = options.lua_dir + "/prun/described_model.lua";
   options.settings = {{"model", model.name}, {"arguments", arguments}};
 }
@@ -60,8 +57,10 @@ std::vector<int32_t> ends_of_folder(const std::string& folder) {
     if (!std::filesystem::exists(folder + name)) continue;
     const nlohmann::json config = nlohmann::json::parse(checkpoint::read_file(folder + name), nullptr, false);
     const nlohmann::json ends = config.is_object() ? config.value("eos_token_id", nlohmann::json()) : nlohmann::json();
-    if (ends.is_number_integer()) return {ends.get<int32_t>()};
-    if (ends.is_array()) return ends.get<std::vector<int32_t>>();
+    std::vector<int32_t> ids;
+    for (const nlohmann::json& id : ends.is_array() ? ends : nlohmann::json::array({ends}))
+      if (id.is_number_integer()) ids.push_back(id.get<int32_t>());
+    if (!ids.empty()) return ids;
   }
   return {};
 }

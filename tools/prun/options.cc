@@ -216,6 +216,9 @@ void define_options(CLI::App& app, Commands command, Options& o) {
       kCkpt | kMan, "--out", "FOLDER", o.ckpt.out,
       command == kMan ? "write the pages of all commands there" : "reshard, export, import: the folder to make");
   define.text(kCkpt, "--format", "hf", o.ckpt.format, "export: hf, a folder that transformers loads");
+  define.text(kCkpt, "--dtype", "f32|bf16|f16", o.ckpt.dtype, "export: of the weights (default: as they are stored)");
+  define.text(kCkpt, "--tokenizer", "FILE|none", o.ckpt.tokenizer,
+              "export: the tokenizer.json to copy (default: that beside the token files it was trained on, if any)");
   define.whole(kCkpt, "--ranks", "N", o.ckpt.ranks, 1, "reshard: how many ranks share the files");
   define.whole(kCkpt, "--file-mib", "N", o.ckpt.file_mib, 1, "export: the most of a file, in MiB (default 5000)");
   define.whole(kSpans | kCheck | kDump | kDoctor, "--nnodes", "N", o.launch.nnodes, 1, "nodes of the job (default 1)");

@@ -9,6 +9,7 @@
 
 #include "device/cpu/kernel.h"
 #include "device/cpu/parallel.h"
+#include "device/cpu/rotary_speeds.h"
 #include "device/cpu/simd.h"
 #include "device/cpu/vector_math.h"
 
@@ -37,11 +38,8 @@ std::unique_ptr<Kernel> rotary_at(const OpView& view) {
   const int64_t half = view.attrs().integer("size") / 2, heads = view.attrs().integer("heads");
   view.expect_count(view.read(1), rows);
   view.expect_count(view.write(0), rows * width);
-  std::vector<double> speeds;
-  for (int64_t i = 0; i < half; ++i)
-    speeds.push_back(std::pow(view.attrs().number("base", 10000), -static_cast<double>(i) / static_cast<double>(half)));
   return kernel_of([x = view.in<T>(0), at = view.in<int32_t>(1), y = view.out<T>(0), rows, width, heads,
-                    speeds = std::move(speeds), threads = view.threads()] {
+                    speeds = rotary_speeds_of(view.attrs(), half), threads = view.threads()] {
     parallel_for(threads, rows, [&](int64_t row, int) {
       const T* from = x + row * width;
       T* to = y + row * width;

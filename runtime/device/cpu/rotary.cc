@@ -2,17 +2,27 @@
 //
 // Surprising fact: the table of cosines and sines is made once, in f64, and shared by the kernels of all layers. At the
 // last positions of a long context the angle of an f32 product would be wrong in its third digit.
+#include "prun/sdk/rotary.h"
+
 #include <cmath>
 #include <cstring>
 #include <map>
 #include <mutex>
 #include <tuple>
+#include <vector>
 
 #include "device/cpu/kernel.h"
 #include "device/cpu/parallel.h"
+#include "device/cpu/rotary_speeds.h"
 #include "device/cpu/simd.h"
 
 namespace prun::cpu {
+
+std::vector<double> rotary_speeds_of(const Attrs& attrs, int64_t half) {
+  return sdk::rotary_speeds(half, attrs.text("scaling"),
+                            [&](const char* name, double usual) { return attrs.number(name, usual); });
+}
+
 namespace {
 
 // [length][2][half]: the cosines, then the sines of a token.
@@ -20,18 +30,17 @@ using Angles = std::vector<float>;
 
 std::shared_ptr<const Angles> angles_of(const OpView& view, int64_t length, int64_t half) {
   const TokenPositions at = view.token_positions(length);
-  const double base = view.attrs().number("base", 10000);
+  const std::vector<double> speeds = rotary_speeds_of(view.attrs(), half);
   static std::mutex mutex;
-  static std::map<std::tuple<int64_t, int64_t, double, int64_t, int64_t>, std::weak_ptr<const Angles>> made;
+  static std::map<std::tuple<int64_t, std::vector<double>, int64_t, int64_t>, std::weak_ptr<const Angles>> made;
   const std::lock_guard lock(mutex);
   // Where the first and the last token stand says where all do.
-  std::weak_ptr<const Angles>& known = made[{length, half, base, at.of(0), at.of(length - 1)}];
+  std::weak_ptr<const Angles>& known = made[{length, speeds, at.of(0), at.of(length - 1)}];
   if (std::shared_ptr<const Angles> angles = known.lock()) return angles;
   Angles angles(static_cast<size_t>(length * 2 * half));
   for (int64_t i = 0; i < half; ++i) {
-    const double speed = std::pow(base, -static_cast<double>(i) / static_cast<double>(half));
     for (int64_t token = 0; token < length; ++token) {
-      const double angle = static_cast<double>(at.of(token)) * speed;
+      const double angle = static_cast<double>(at.of(token)) * speeds[i];
       angles[token * 2 * half + i] = static_cast<float>(std::cos(angle));
       angles[(token * 2 + 1) * half + i] = static_cast<float>(std::sin(angle));
     }

@@ -17,8 +17,7 @@ void rotary_at(Call& c) {
   for (int64_t r = 0; r < x.rows(); ++r)
     for (int64_t h = 0; h < c.attrs.integer("heads"); ++h)
       for (int64_t i = 0; i < half; ++i) {
-        const double angle =
-            at[r] * std::pow(c.attrs.number("base", 10000), -2 * static_cast<double>(i) / static_cast<double>(size));
+        const double angle = at[r] * rotary_speed(c.attrs, i);
         const int64_t e = r * width + h * size + i;
         c.writes[0][e] = x[e] * std::cos(angle) - x[e + half] * std::sin(angle);
         c.writes[0][e + half] = x[e + half] * std::cos(angle) + x[e] * std::sin(angle);
@@ -74,6 +73,22 @@ void cached_attention(Call& c) {
 }
 
 }  // namespace
+
+// llama3 as transformers' modeling_rope_utils.py writes it, by wavelengths.
+double rotary_speed(const Attrs& attrs, int64_t i) {
+  const double speed =
+      std::pow(attrs.number("base", 10000), -2 * static_cast<double>(i) / static_cast<double>(attrs.integer("size")));
+  const std::string scaling = attrs.text("scaling");
+  const double slow = speed / attrs.number("factor", 1);
+  if (scaling == "linear") return slow;
+  if (scaling != "llama3") return speed;
+  const double wavelength = 2 * std::acos(-1.0) / speed, context = attrs.number("original_context");
+  const double low = attrs.number("low_freq_factor"), high = attrs.number("high_freq_factor");
+  if (wavelength < context / high) return speed;
+  if (wavelength > context / low) return slow;
+  const double smooth = (context / wavelength - low) / (high - low);
+  return (1 - smooth) * slow + smooth * speed;
+}
 
 const Family decode_rules = {{"rotary_at", rotary_at}, {"cached_attention", cached_attention}};
 

@@ -32,6 +32,9 @@ struct Call {
 // `value` as that dtype stores it.
 double rounded(Dtype dtype, double value);
 
+// By what angle rotary turns pair i of a head at each token.
+double rotary_speed(const Attrs& attrs, int64_t i);
+
 struct Rule {
   std::string_view kind;
   void (*run)(Call& call);

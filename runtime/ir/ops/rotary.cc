@@ -9,6 +9,21 @@
 namespace prun::ops {
 namespace {
 
+void require_scaling(std::string_view op, const Attrs& attrs) {
+  const std::string scaling = attrs.text("scaling");
+  if (scaling.empty()) return;
+  if (scaling != "linear" && scaling != "llama3")
+    throw plan_error(fmt::format("{}: the scaling '{}' is none of linear, llama3", op, scaling));
+  if (!(attrs.number("factor") > 0))
+    throw plan_error(fmt::format("{}: factor is {}, should be above 0", op, attrs.number("factor")));
+  const double low = attrs.number("low_freq_factor"), high = attrs.number("high_freq_factor");
+  if (scaling == "llama3" && !(low > 0 && high > low && attrs.number("original_context") > 0))
+    throw plan_error(
+        fmt::format("{}: llama3 needs 0 < low_freq_factor < high_freq_factor, and an original_context: these are {}, "
+                    "{}, {}",
+                    op, low, high, attrs.number("original_context")));
+}
+
 Types infer_rotary(const Types& inputs, const Attrs& attrs) {
   require_inputs("rotary", inputs, 1, 1);
   const TensorType& x = inputs[0];
@@ -23,6 +38,7 @@ Types infer_rotary(const Types& inputs, const Attrs& attrs) {
     throw plan_error(fmt::format("rotary: {} heads of size {}, the input's last dim is {}", heads, size, last_dim(x)));
   if (!(attrs.number("base", 10000) > 0))
     throw plan_error(fmt::format("rotary: base is {}, should be above 0", attrs.number("base", 10000)));
+  require_scaling("rotary", attrs);
   require_chunks("rotary", attrs, x.shape[1]);
   return {x};
 }

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Makes gpt2.json and llama3.json, two small tokenizers of the forms that GPT-2 and Llama 3 have, and cases.json: texts
-with the ids that PyPI's tokenizers gives them. Usage, in a virtual environment with `pip install tokenizers==0.23.*`:
-make_tokenizers.py TEXT_FILE
+"""Makes small tokenizers of the forms that GPT-2, Llama 3, Llama 2 (characters, spaces by a normalizer) and Mistral
+(characters, spaces by Metaspace) have, and cases.json: texts with the ids that PyPI's tokenizers gives them. Usage, in a
+virtual environment with `pip install tokenizers==0.23.*`: make_tokenizers.py TEXT_FILE
 """
 import json
 import pathlib
 import sys
 
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 HERE = pathlib.Path(__file__).resolve().parent
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
@@ -15,6 +15,7 @@ TEXTS = [
     "the time of the sea", " The  sea,   and\n\nthe land's end.\t12345 67 they'LL we've", "naïve café — 東京タワー 🙂🙂 １２３ ٣٤ ², ½",
     "a<|endoftext|>b <|begin_of_text|>", "   \n \t x  ", "\u00a0no\u2003break\u0085 space", "x\r\n\r\ny", "'s 'S ’s I'm", "e\u0301 ﬁ ß ſ 's",
     "\u0000\u0001\u007f\u00ad", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "_under_score-dash/slash\\n", "<|endoftext|>", "नमस्ते दुनिया",
+    "the</s>sea", "<s> the sea</s> and</s>the <unk> land", "\u2581the\u2581\u2581sea", "<0x0A>",
 ]
 
 
@@ -42,11 +43,51 @@ def llama3(text):
     return tokenizer
 
 
+def characters(text, byte_fallback=True):
+    """BPE over characters of SentencePiece's form: its pairs are learnt over words, and it splits none itself."""
+    first = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=byte_fallback, fuse_unk=True))
+    first.pre_tokenizer = pre_tokenizers.Metaspace()
+    table = [f"<0x{byte:02X}>" for byte in range(256)] if byte_fallback else []
+    first.train([str(text)], trainers.BpeTrainer(vocab_size=400 if byte_fallback else 200, special_tokens=["<unk>", "<s>", "</s>", *table]))
+    model = json.loads(first.to_str())["model"]
+    merges = [tuple(pair) for pair in model["merges"]]
+    tokenizer = Tokenizer(models.BPE(model["vocab"], merges, unk_token="<unk>", byte_fallback=byte_fallback, fuse_unk=True))
+    tokenizer.add_special_tokens(["<unk>", "<s>", "</s>"])
+    tokenizer.post_processor = processors.TemplateProcessing("<s> $A", "<s> $A <s> $B", [("<s>", 1)])
+    return tokenizer
+
+
+def llama2(text):
+    tokenizer = characters(text)
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    return tokenizer
+
+
+def mistral(text):
+    tokenizer = characters(text)
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    tokenizer.decoder = llama2(text).decoder
+    return tokenizer
+
+
+def metaspace(text):
+    """As the package's own training makes it: split at spaces, one in front of every part, no bytes."""
+    tokenizer = characters(text, byte_fallback=False)
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    return tokenizer
+
+
+KINDS = {"gpt2": gpt2, "llama3": llama3, "llama2": llama2, "mistral": mistral, "metaspace": metaspace}
+
+
 def main():
     cases = {}
-    for name, make in (("gpt2", gpt2), ("llama3", llama3)):
-        tokenizer = make(pathlib.Path(sys.argv[1]))
-        tokenizer.save(str(HERE / f"{name}.json"), pretty=False)
+    for name, make in KINDS.items():
+        path = HERE / f"{name}.json"
+        # Training is not the same in every run: those that are there stay.
+        tokenizer = Tokenizer.from_file(str(path)) if path.exists() else make(pathlib.Path(sys.argv[1]))
+        tokenizer.save(str(path), pretty=False)
         cases[name] = {text: tokenizer.encode(text).ids for text in TEXTS if "\u0000" not in text}
     (HERE / "cases.json").write_text(json.dumps(cases, indent=1) + "\n")
 

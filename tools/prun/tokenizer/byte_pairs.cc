@@ -1,10 +1,15 @@
-// Surprising fact: a word is short, since texts are split before, so looking at all pairs for each merge is fast
-// enough.
+// Surprising fact: a word may be a whole text, where a tokenizer splits none (Llama 2's), so pairs wait in a queue by
+// their merge's age, and those whose parts have gone meanwhile are passed over.
 #include "tokenizer/byte_pairs.h"
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+#include <functional>
+#include <iterator>
+#include <queue>
+#include <tuple>
 
 #include "base/error.h"
 
@@ -41,8 +46,8 @@ std::optional<std::string> bytes_of_characters(std::string_view text) {
 }
 
 BytePairs::BytePairs(std::map<std::string, int32_t> ids, const std::vector<std::pair<std::string, std::string>>& merges,
-                     bool whole_words)
-    : ids_(std::move(ids)), whole_words_(whole_words) {
+                     const Rules& rules)
+    : ids_(std::move(ids)), rules_(rules) {
   const auto id_of = [&](const std::string& bytes) {
     const auto found = ids_.find(bytes);
     if (found == ids_.end()) throw usage_error(fmt::format("'{}' of its merges is not in its vocabulary", bytes));
@@ -52,32 +57,79 @@ BytePairs::BytePairs(std::map<std::string, int32_t> ids, const std::vector<std::
     merges_.try_emplace({id_of(left), id_of(right)}, Merge{std::ssize(merges_), id_of(left + right)});
 }
 
+std::optional<std::vector<int32_t>> BytePairs::bytes_of(const std::string& character) const {
+  std::vector<int32_t> ids;
+  for (const char c : character) {
+    const auto found = ids_.find(fmt::format("<0x{:02X}>", static_cast<unsigned char>(c)));
+    if (found == ids_.end()) return std::nullopt;
+    ids.push_back(found->second);
+  }
+  return ids;
+}
+
+// Unknown characters wait until one is known that ends their run, as in tokenizers' models/bpe/model.rs.
+std::vector<int32_t> BytePairs::units(const std::string& word) const {
+  std::vector<int32_t> units;
+  bool waits = false;
+  const auto end_run = [&] {
+    if (waits) units.push_back(*rules_.unknown);
+    waits = false;
+  };
+  for (size_t i = 0, length = 1; i < word.size(); i += length) {
+    const unsigned char first = static_cast<unsigned char>(word[i]);
+    length = !rules_.characters || first < 0xc0 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
+    const std::string unit = word.substr(i, length);
+    if (const auto found = ids_.find(unit); found != ids_.end()) {
+      end_run();
+      units.push_back(found->second);
+      continue;
+    }
+    if (rules_.byte_fallback)
+      if (const auto bytes = bytes_of(unit)) {
+        units.insert(units.end(), bytes->begin(), bytes->end());
+        continue;
+      }
+    if (!rules_.unknown)
+      throw usage_error(rules_.characters ? fmt::format("the tokenizer has no token for '{}'", unit)
+                                          : fmt::format("the tokenizer has no token for the byte {:#04x}", first));
+    if (!rules_.fuse_unknown) end_run();
+    waits = true;
+  }
+  end_run();
+  return units;
+}
+
 void BytePairs::append(const std::string& word, std::vector<int32_t>& ids) const {
-  if (const auto whole = ids_.find(word); whole_words_ && whole != ids_.end()) {
+  if (const auto whole = ids_.find(word); rules_.whole_words && whole != ids_.end()) {
     ids.push_back(whole->second);
     return;
   }
-  std::vector<int32_t> parts;
-  for (const char c : word) {
-    const auto found = ids_.find(std::string(1, c));
-    if (found == ids_.end())
-      throw usage_error(fmt::format("the tokenizer has no token for the byte {:#04x}", static_cast<unsigned char>(c)));
-    parts.push_back(found->second);
+  std::vector<int32_t> parts = units(word);
+  const size_t end = parts.size();
+  // Of each part the next and the one before; a part that has been joined to the one before it is -1.
+  std::vector<size_t> next(end), before(end);
+  for (size_t i = 0; i < end; ++i) next[i] = i + 1, before[i] = i - 1;
+  using Waiting = std::tuple<int64_t, size_t, int32_t, int32_t>;  // the merge's rank, where, and the two parts there
+  std::priority_queue<Waiting, std::vector<Waiting>, std::greater<>> queue;
+  const auto add = [&](size_t at) {
+    if (at >= end || next[at] >= end) return;
+    const auto found = merges_.find({parts[at], parts[next[at]]});
+    if (found != merges_.end()) queue.emplace(found->second.rank, at, parts[at], parts[next[at]]);
+  };
+  for (size_t i = 0; i < end; ++i) add(i);
+  while (!queue.empty()) {
+    const auto [rank, at, left, right] = queue.top();
+    queue.pop();
+    const size_t other = next[at];
+    if (parts[at] != left || other >= end || parts[other] != right) continue;
+    parts[at] = merges_.at({left, right}).id;
+    parts[other] = -1;
+    next[at] = next[other];
+    if (next[at] < end) before[next[at]] = at;
+    add(before[at]);
+    add(at);
   }
-  while (parts.size() > 1) {
-    const Merge* best = nullptr;
-    size_t at = 0;
-    for (size_t i = 0; i + 1 < parts.size(); ++i) {
-      const auto found = merges_.find({parts[i], parts[i + 1]});
-      if (found == merges_.end() || (best != nullptr && best->rank <= found->second.rank)) continue;
-      best = &found->second;
-      at = i;
-    }
-    if (best == nullptr) break;
-    parts[at] = best->id;
-    parts.erase(parts.begin() + static_cast<std::ptrdiff_t>(at) + 1);
-  }
-  ids.insert(ids.end(), parts.begin(), parts.end());
+  std::ranges::copy_if(parts, std::back_inserter(ids), [](int32_t id) { return id >= 0; });
 }
 
 }  // namespace prun

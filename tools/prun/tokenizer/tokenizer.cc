@@ -1,7 +1,7 @@
 // Reads tokenizer.json as Hugging Face's tokenizers write it (https://huggingface.co/docs/tokenizers).
 //
-// Surprising fact: its vocabulary has bytes as characters, one for each, so that 0x20 is "Ġ" and a newline "Ċ"; here
-// they are bytes again.
+// Surprising fact: a vocabulary over bytes has them as characters, one for each, so that 0x20 is "Ġ" and a newline "Ċ";
+// here they are bytes again. One over characters has "▁" for a space, and may have <0x0A> for a byte.
 #include "tokenizer/tokenizer.h"
 
 #include <fmt/format.h>
@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "tokenizer/byte_pairs.h"
+#include "tokenizer/normalizer.h"
 #include "tokenizer/splitter.h"
 
 namespace prun {
@@ -37,34 +38,34 @@ class Bytes final : public Tokenizer {
 };
 
 struct AddedToken {
-  std::string content;
+  std::string content;  // as it is looked for
   int32_t id = 0;
-  bool special = false;
+  bool special = false, normalized = false;  // normalized: in the normalized text
 };
+
+// Of tokens that end a text, the names.
+constexpr std::string_view kEnds[] = {"<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "</s>",
+                                      "<eos>",         "<|eos|>",         "<|im_end|>", "[SEP]"};
 
 class FromFile final : public Tokenizer {
  public:
   explicit FromFile(const Json& file) {
-    if (const Json& normalizer = file.value("normalizer", Json()); !normalizer.is_null())
-      refuse("normalizer", normalizer.value("type", "?"), "none");
+    require_model(file.at("model"));
+    normalizer_ = Normalizer(file.value("normalizer", Json()));
+    read_pre_tokenizer(file.value("pre_tokenizer", Json()));
     read_model(file.at("model"));
     read_added(file.value("added_tokens", Json::array()));
-    read_pre_tokenizer(file.value("pre_tokenizer", Json()));
     read_post_processor(file.value("post_processor", Json()));
-    if (const Json decoder = file.value("decoder", Json()); !decoder.is_null() && decoder.at("type") != "ByteLevel")
-      refuse("decoder", decoder.at("type"), "ByteLevel");
+    read_decoder(file.value("decoder", Json()));
   }
 
   std::vector<int32_t> encode(const std::string& text) const override {
     std::vector<int32_t> ids = before_;
-    size_t from = 0;
-    while (from < text.size()) {
-      const auto [at, token] = next_added(text, from);
-      if (at > from) append(text.substr(from, at - from), ids);
-      if (token == nullptr) break;
-      ids.push_back(token->id);
-      from = at + token->content.size();
-    }
+    between_added(text, false, ids, [&](size_t at, const std::string& part) {
+      const std::string normal = normalizer_(part);
+      between_added(normal, true, ids,
+                    [&](size_t inside, const std::string& words) { append(words, at + inside == 0, ids); });
+    });
     ids.insert(ids.end(), behind_.begin(), behind_.end());
     return ids;
   }
@@ -75,14 +76,7 @@ class FromFile final : public Tokenizer {
   }
   int64_t size() const override { return size_; }
 
-  std::vector<int32_t> ends() const override {
-    static constexpr std::string_view kNames[] = {"<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "</s>",
-                                                  "<|im_end|>"};
-    std::vector<int32_t> ids;
-    for (const AddedToken& token : added_)
-      if (std::ranges::find(kNames, token.content) != std::end(kNames)) ids.push_back(token.id);
-    return ids;
-  }
+  std::vector<int32_t> ends() const override { return ends_; }
 
  private:
   [[noreturn]] static void refuse(std::string_view what, const std::string& type, std::string_view known) {
@@ -94,22 +88,35 @@ class FromFile final : public Tokenizer {
     pieces_[id] = std::move(bytes);
   }
 
-  void read_model(const Json& model) {
-    if (model.at("type") != "BPE") refuse("model", model.at("type"), "BPE over bytes, as GPT-2 and Llama 3 have it");
+  static void require_model(const Json& model) {
+    if (model.at("type") != "BPE")
+      refuse("model", model.at("type"), "BPE, over bytes as GPT-2 and Llama 3 have it or over characters as Llama 2");
     for (const char* name : {"continuing_subword_prefix", "end_of_word_suffix"})
       if (const Json affix = model.value(name, Json()); affix.is_string() && affix != "") refuse(name, affix, "none");
-    for (const char* name : {"byte_fallback", "fuse_unk"})
-      if (const Json flag = model.value(name, Json()); flag.is_boolean() && flag)
-        refuse("model", fmt::format("BPE with {}", name), "BPE over bytes");
     if (const Json dropout = model.value("dropout", Json()); dropout.is_number() && dropout != 0)
       refuse("model", "BPE with dropout", "BPE without");
+  }
+
+  // A token of the vocabulary as the words have it: bytes, or characters.
+  std::optional<std::string> words_of(const std::string& token) const {
+    return characters_ ? token : bytes_of_characters(token);
+  }
+
+  void read_model(const Json& model) {
+    const auto flag = [&](const char* name) {
+      const Json value = model.value(name, Json());
+      return value.is_boolean() && value.get<bool>();
+    };
+    BytePairs::Rules rules{flag("ignore_merges"), characters_, flag("byte_fallback"), {}, flag("fuse_unk")};
     std::map<std::string, int32_t> ids;
     for (const auto& [text, id] : model.at("vocab").items()) {
-      const std::optional<std::string> bytes = bytes_of_characters(text);
-      if (!bytes) continue;  // of no text: an added token, as a rule
-      ids[*bytes] = id;
-      keep(id, *bytes);
+      const std::optional<std::string> words = words_of(text);
+      if (!words) continue;  // of no text: an added token, as a rule
+      ids[*words] = id;
+      keep(id, characters_ ? text_of(text, rules.byte_fallback) : *words);
     }
+    if (const Json unknown = model.value("unk_token", Json()); unknown.is_string())
+      if (const auto found = ids.find(unknown.get<std::string>()); found != ids.end()) rules.unknown = found->second;
     std::vector<std::pair<std::string, std::string>> merges;
     for (const Json& merge : model.at("merges")) {
       std::string left, right;
@@ -119,11 +126,18 @@ class FromFile final : public Tokenizer {
         const std::string both = merge;
         left = both.substr(0, both.find(' ')), right = both.substr(both.find(' ') + 1);
       }
-      const std::optional<std::string> a = bytes_of_characters(left), b = bytes_of_characters(right);
+      const std::optional<std::string> a = words_of(left), b = words_of(right);
       if (!a || !b) refuse("model", fmt::format("BPE over characters ('{} {}')", left, right), "BPE over bytes");
       merges.emplace_back(*a, *b);
     }
-    pairs_.emplace(std::move(ids), merges, model.value("ignore_merges", false));
+    pairs_.emplace(std::move(ids), merges, rules);
+  }
+
+  // What a token over characters says: "▁" is a space, <0x0A> a newline.
+  static std::string text_of(const std::string& token, bool has_bytes) {
+    if (has_bytes && token.size() == 6 && token.starts_with("<0x") && token.ends_with(">"))
+      return std::string(1, static_cast<char>(std::stoi(token.substr(3, 2), nullptr, 16)));
+    return replace_all(token, kMetaspace, " ");
   }
 
   void read_added(const Json& tokens) {
@@ -132,17 +146,22 @@ class FromFile final : public Tokenizer {
         if (token.value(name, false))
           refuse("added token " + token.at("content").get<std::string>(), fmt::format("one with {}", name),
                  "those that stand anywhere");
-      added_.push_back({token.at("content"), token.at("id"), token.value("special", false)});
-      keep(added_.back().id, added_.back().special ? "" : added_.back().content);
+      const std::string content = token.at("content");
+      AddedToken added{content, token.at("id"), token.value("special", false), token.value("normalized", false)};
+      if (added.normalized) added.content = normalizer_(content);
+      keep(added.id, added.special ? "" : content);
+      if (std::ranges::find(kEnds, content) != std::end(kEnds)) ends_.push_back(added.id);
+      added_.push_back(std::move(added));
     }
   }
 
   void read_pre_tokenizer(const Json& pre) {
-    if (pre.is_null()) refuse("pre_tokenizer", "null", "ByteLevel");
+    if (pre.is_null()) return;  // one word
     const std::string type = pre.at("type");
     if (type == "Sequence") {
       for (const Json& one : pre.at("pretokenizers")) read_pre_tokenizer(one);
     } else if (type == "ByteLevel") {
+      characters_ = false;
       prefix_space_ = prefix_space_ || pre.value("add_prefix_space", true);
       if (pre.value("use_regex", true)) splitters_.emplace_back(kGpt2Pattern);
     } else if (type == "Digits") {
@@ -156,9 +175,28 @@ class FromFile final : public Tokenizer {
       const Json& pattern = pre.at("pattern");
       if (!pattern.contains("Regex")) refuse("Split", "by a text", "by a Regex");
       splitters_.emplace_back(pattern.at("Regex").get<std::string>());
+    } else if (type == "Metaspace") {
+      if (pre.value("replacement", kMetaspace) != kMetaspace)
+        refuse("Metaspace", "by " + pre.at("replacement").get<std::string>(), std::string("by ") + kMetaspace);
+      // Older files say add_prefix_space.
+      prepends_ = pre.value("prepend_scheme", pre.value("add_prefix_space", true) ? "always" : "never");
+      metaspace_ = true;
+      if (pre.value("split", true)) splitters_.emplace_back("\u2581[^\u2581]*");
     } else {
-      refuse("pre_tokenizer", type, "ByteLevel, Split, Digits and sequences of them");
+      refuse("pre_tokenizer", type, "ByteLevel, Metaspace, Split, Digits and sequences of them");
     }
+  }
+
+  static void read_decoder(const Json& decoder) {
+    if (decoder.is_null()) return;
+    const std::string type = decoder.at("type");
+    if (type == "Sequence") {
+      for (const Json& one : decoder.at("decoders")) read_decoder(one);
+      return;
+    }
+    static constexpr std::string_view kKnown[] = {"ByteLevel", "Metaspace", "Replace", "ByteFallback", "Fuse", "Strip"};
+    if (std::ranges::find(kKnown, type) == std::end(kKnown))
+      refuse("decoder", type, "ByteLevel, Metaspace, Replace, ByteFallback, Fuse, Strip");
   }
 
   void read_post_processor(const Json& post) {
@@ -181,10 +219,23 @@ class FromFile final : public Tokenizer {
     }
   }
 
+  // Adds the added tokens of one kind that the text has, and calls rest(place, text) for what stands between them.
+  template <class Rest>
+  void between_added(const std::string& text, bool normalized, std::vector<int32_t>& ids, const Rest& rest) const {
+    for (size_t from = 0; from < text.size();) {
+      const auto [at, token] = next_added(text, from, normalized);
+      if (at > from) rest(from, text.substr(from, at - from));
+      if (token == nullptr) break;
+      ids.push_back(token->id);
+      from = at + token->content.size();
+    }
+  }
+
   // The added token that comes first from `from` on, the longest of those at one place.
-  std::pair<size_t, const AddedToken*> next_added(const std::string& text, size_t from) const {
+  std::pair<size_t, const AddedToken*> next_added(const std::string& text, size_t from, bool normalized) const {
     std::pair<size_t, const AddedToken*> first{text.size(), nullptr};
     for (const AddedToken& token : added_) {
+      if (token.normalized != normalized) continue;
       const size_t at = text.find(token.content, from);
       if (at == std::string::npos || token.content.empty() || at > first.first) continue;
       if (at < first.first || first.second == nullptr || token.content.size() > first.second->content.size())
@@ -193,8 +244,13 @@ class FromFile final : public Tokenizer {
     return first;
   }
 
-  void append(std::string text, std::vector<int32_t>& ids) const {
+  void append(std::string text, bool first, std::vector<int32_t>& ids) const {
     if (prefix_space_ && text.find_first_of(" \t\n\r\v\f") != 0) text.insert(0, " ");
+    if (metaspace_) {
+      text = replace_all(std::move(text), " ", kMetaspace);
+      const bool prepends = prepends_ == "always" || (prepends_ == "first" && first);
+      if (prepends && !text.starts_with(kMetaspace)) text.insert(0, kMetaspace);
+    }
     std::vector<std::string> words = {std::move(text)};
     for (const Splitter& splitter : splitters_) {
       std::vector<std::string> parts;
@@ -208,7 +264,11 @@ class FromFile final : public Tokenizer {
   std::vector<Splitter> splitters_;
   std::vector<AddedToken> added_;
   std::vector<int32_t> before_, behind_;  // special tokens around a text
-  bool prefix_space_ = false;
+  Normalizer normalizer_;
+  std::vector<int32_t> ends_;
+  bool characters_ = true;  // words are made of characters, not of bytes
+  bool prefix_space_ = false, metaspace_ = false;
+  std::string prepends_;  // where Metaspace puts a space in front: always, first, never
   std::map<int64_t, std::string> pieces_;
   int64_t size_ = 0;
 };
@@ -217,11 +277,22 @@ class FromFile final : public Tokenizer {
 
 std::unique_ptr<Tokenizer> byte_tokenizer() { return std::make_unique<Bytes>(); }
 
+std::vector<int32_t> ends_of_tokenizer(const std::string& text) {
+  std::vector<int32_t> ids;
+  const Json file = Json::parse(text);
+  for (const Json& token : file.value("added_tokens", Json::array()))
+    if (std::ranges::find(kEnds, token.at("content").get<std::string>()) != std::end(kEnds))
+      ids.push_back(token.at("id"));
+  return ids;
+}
+
 std::unique_ptr<Tokenizer> read_tokenizer(const std::string& path) {
   try {
     std::ifstream file(path);
     if (!file) throw usage_error("it cannot be opened");
-    return std::make_unique<FromFile>(Json::parse(file));
+    const Json json = Json::parse(file, nullptr, false);
+    if (!json.is_object() || !json.contains("model")) throw usage_error("this is no tokenizer.json of Hugging Face's");
+    return std::make_unique<FromFile>(json);
   } catch (const Json::exception& error) {
     throw usage_error(fmt::format("{}: no tokenizer.json of Hugging Face's: {}", path, error.what()));
   } catch (Error& error) {

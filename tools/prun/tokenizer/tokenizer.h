@@ -1,5 +1,5 @@
-// Text to tokens and back: bytes, or the byte-level BPE of a tokenizer.json, which GPT-2, Llama 3 and most of their kin
-// have.
+// Text to tokens and back: bytes, or the BPE of a tokenizer.json: over bytes, which GPT-2, Llama 3 and most of their
+// kin have, or over characters, as SentencePiece makes it for Llama 2 and Mistral.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -21,6 +21,8 @@ class Tokenizer {
 };
 
 std::unique_ptr<Tokenizer> byte_tokenizer();
+// The ids of tokens that end a text, of a tokenizer.json's text, be it of a type that is read or not.
+std::vector<int32_t> ends_of_tokenizer(const std::string& text);
 // Throws usage_error with the file's name for one that is none, or of a type that is not read, which it names.
 std::unique_ptr<Tokenizer> read_tokenizer(const std::string& path);
 

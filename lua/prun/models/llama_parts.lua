@@ -1,0 +1,79 @@
+-- What Llama and Mixtral share: all but what a block has behind its attention, with the options of it.
+
+local prun = require "prun"
+local nn = prun.nn
+
+local parts = {}
+
+local options = {
+  vocab = { 256, "number of different tokens", least = 1 },
+  layers = { 12, "number of transformer blocks", least = 1 },
+  width = { 768, "size of a token's vector", least = 1 },
+  heads = { 12, "attention heads in a block", least = 1 },
+  kv_heads = { 0, "heads of keys and values, shared by the heads of queries; 0: as many as heads", least = 0 },
+  head_size = { 0, "elements of a head; 0: the width over the heads", least = 0 },
+  context = { 1024, "tokens in a sample", least = 1 },
+  eps = { 1e-5, "added to the mean square in norms", above = 0 },
+  tied = { false, "use the token embedding as the head's weights" },
+  rope_type = { "default", "scaling of the rotary angles, for long contexts: transformers' rope_scaling",
+                choices = { "default", "linear", "llama3" } },
+  rope_factor = { 1.0, "of linear and llama3: angles become smaller by it", above = 0 },
+  low_freq_factor = { 1.0, "of llama3: what turns less often in the original context becomes slower", above = 0 },
+  high_freq_factor = { 4.0, "of llama3: what turns more often stays as it is", above = 0 },
+  original_context = { 8192, "of llama3: the context before it was made longer", least = 1 },
+}
+
+-- A model's own options and those of both.
+function parts.options(own)
+  for name, option in pairs(options) do own[name] = option end
+  return own
+end
+
+local normal = { "normal", 0.02 }
+
+-- Of what is added to x, so that the sum of all blocks keeps its scale.
+function parts.residual(opt) return { "normal", 0.02 / math.sqrt(2 * opt.layers) } end
+
+function parts.embed(opt, batch)
+  return nn.unit("embed", function()
+    return nn.embedding(batch.tokens, nn.parameter("token.weight", { opt.vocab, opt.width }, normal))
+  end)
+end
+
+-- x and its attention, within a block of the model called `model`.
+function parts.attend(model, opt, x)
+  local width, heads, biased = opt.width, opt.heads, opt.attention_bias or false
+  if opt.head_size == 0 and width % heads ~= 0 then
+    host.fail(("the model %s: width %d is not divisible by %d heads"):format(model, width, heads))
+  end
+  local size = opt.head_size > 0 and opt.head_size or width // heads
+  local kv_heads = opt.kv_heads > 0 and opt.kv_heads or heads
+  local queries, shared = heads * size, kv_heads * size
+  local qkv = nn.linear("qkv", nn.rmsnorm("ln1", x, opt.eps), queries + 2 * shared,
+    { init = normal, bias = biased, blocks = { queries, shared, shared } })
+  local turned = nn.rotary(qkv, {
+    size = size, heads = heads + kv_heads, base = opt.base,
+    scaling = opt.rope_type == "default" and "none" or opt.rope_type, factor = opt.rope_factor,
+    low_freq_factor = opt.low_freq_factor, high_freq_factor = opt.high_freq_factor,
+    original_context = opt.original_context,
+  })
+  local seen = nn.attention(turned, heads, { kv_heads = kv_heads })
+  return x + nn.linear("proj", seen, width, { init = parts.residual(opt), bias = biased })
+end
+
+-- The loss.
+function parts.head(opt, x, batch)
+  if opt.tied then
+    x = nn.unit("head", function() return nn.rmsnorm("ln", x, opt.eps) end)
+    return nn.again("embed", function()
+      local table = nn.parameter("token.weight", { opt.vocab, opt.width }, normal)
+      return prun.losses.cross_entropy(nn.linear("logits", x, opt.vocab, { weight = table }), batch.targets)
+    end)
+  end
+  return nn.unit("head", function()
+    local logits = nn.linear("logits", nn.rmsnorm("ln", x, opt.eps), opt.vocab, { init = normal, bias = false })
+    return prun.losses.cross_entropy(logits, batch.targets)
+  end)
+end
+
+return parts

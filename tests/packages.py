@@ -1,0 +1,27 @@
+"""A Python with packages of PyPI, in which a test runs itself again: the tests' own has none of them."""
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+PACKAGES = ["torch", "transformers", "safetensors", "numpy", "tokenizers"]
+
+
+def run_inside(file, venv):
+    """Returns at once when this is that Python already. `venv` is made where it is not there; PRUN_HF_PYTHON names another."""
+    if "--inside" in sys.argv:
+        return
+    python = os.environ.get("PRUN_HF_PYTHON", "")
+    if not python:
+        venv = pathlib.Path(venv)
+        python = str(venv / "bin/python")
+        if not (venv / "done").exists():
+            shutil.rmtree(venv, ignore_errors=True)
+            print(f"making {venv} with {', '.join(PACKAGES)}, once", flush=True)
+            subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
+            if subprocess.run([str(venv / "bin/pip"), "install", "-q", *PACKAGES]).returncode != 0:
+                raise SystemExit(f"pip cannot install {', '.join(PACKAGES)}: PRUN_HF_PYTHON=/path/of/python names one "
+                                 "that has them")
+            (venv / "done").touch()
+    os.execv(python, [python, file, *sys.argv[1:], "--inside"])
