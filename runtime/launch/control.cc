@@ -2,11 +2,13 @@
 #include "launch/control.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 
 #include "base/error.h"
@@ -126,6 +128,21 @@ bool Channel::receive(std::vector<Frame>& frames) {
 
 void Channel::end_sending() {
   if (open()) shutdown(fd_.get(), SHUT_WR);
+}
+
+void keep_until_exit(Channel channel) {
+  static std::vector<Channel> kept;
+  kept.push_back(std::move(channel));
+}
+
+void wait_for_end(int fd, double seconds) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  shutdown(fd, SHUT_WR);
+  for (char unread[256];;) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now()).count();
+    pollfd event{fd, POLLIN, 0};
+    if (left <= 0 || poll(&event, 1, static_cast<int>(left)) <= 0 || recv(fd, unread, sizeof unread, 0) <= 0) return;
+  }
 }
 
 bool send_frame(int fd, FrameKind kind, int rank, std::string_view payload) {

@@ -26,6 +26,7 @@ enum class FrameKind : uint32_t {
   begun,       // launcher -> node 0: the last step that its ranks have begun
   steps,       // node 0 -> launcher: how many steps the job does
   verdict,     // node 0 -> launcher: the job has ended, with this Failure or none
+  settings,    // launcher -> node 0, before the job: its NodeSettings
 };
 
 struct Frame {
@@ -151,6 +152,11 @@ class Channel {
   std::string in_, out_;
   size_t sent_ = 0;
 };
+
+// The peer waits until this process has ended (wait_for_end), and with it all that it still says.
+void keep_until_exit(Channel channel);
+// Returns when the process at the other end has kept the channel and ended, or after `seconds`.
+void wait_for_end(int fd, double seconds);
 
 // A rank's end: blocks. send_frame returns false and receive_frame too when the launcher is gone.
 bool send_frame(int fd, FrameKind kind, int rank, std::string_view payload);

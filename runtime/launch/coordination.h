@@ -26,9 +26,12 @@ inline Clock::time_point after(Clock::time_point start, double seconds) {
   return start + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
 }
 
+inline constexpr double kHeadLeaves = 5;  // seconds that a silent node waits for node 0 to end
+
 struct Verdict {
   std::optional<Failure> failure;  // none: all ranks returned 0
   bool begins_again = false;       // the nodes join once more
+  bool told = false;               // another launcher says it on the screen that all share
 };
 
 class Coordination {
@@ -48,6 +51,7 @@ class Coordination {
   virtual void receive(Channel& channel) = 0;
   virtual Clock::time_point deadline() const = 0;  // when `expire` is due
   virtual void expire(Clock::time_point now) = 0;
+  virtual void leave() {}           // after all else: waits until node 0 has said what there is to say
   virtual bool others_ended() = 0;  // after the verdict: no other launcher is waited for
 
   // Results: payloads of FrameKind::gathered that local ranks wait for; the end of the job, once it is decided.

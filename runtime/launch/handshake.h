@@ -10,7 +10,7 @@
 
 namespace prun {
 
-inline constexpr uint32_t kRendezvousVersion = 1;
+inline constexpr uint32_t kRendezvousVersion = 2;
 
 struct Challenge {
   char magic[8];

@@ -6,6 +6,7 @@
 
 #include "base/text.h"
 #include "launch/coordination.h"
+#include "launch/meeting.h"
 
 namespace prun {
 namespace {
@@ -164,10 +165,18 @@ void Head::receive(Channel& channel) {
     }
   }
   if (alive) return;
+  if (verdict_) return keep_until_exit(std::move(channel));
   channel.close();
-  if (verdict_) return;
   size_t node = static_cast<size_t>(&channel - members_.data()) + 1;
   const NodePlace& place = topology_.nodes[node];
+  if (on_one_host(options_))  // no network could have failed
+    return failed(job_failed(
+        static_cast<int>(Exit::rank_crash),
+        fmt::format("the process that started {} was killed",
+                    place.ranks == 1
+                        ? fmt::format("rank {}", place.first_rank)
+                        : fmt::format("ranks {}-{}", place.first_rank, place.first_rank + place.ranks - 1)),
+        fmt::format("its connection to node 0 has ended without a word ({})", place.host), options_.command));
   failed(job_failed(static_cast<int>(Exit::corrupt_link),
                     fmt::format("the connection to node {} ({}) is lost, with its ranks {}-{}", node, place.host,
                                 place.first_rank, place.first_rank + place.ranks - 1),

@@ -46,7 +46,7 @@ void LaunchObserver::message(const std::string& text) { std::fputs(text.c_str(),
 
 struct Launch::Nodes {
   JoinedNodes joined;  // node 0's
-  Fd node0;            // of the others: the connection to it
+  JoinedHead head;     // of the others
 };
 
 Launch::Launch(const LaunchOptions& options, LaunchObserver& observer)
@@ -54,7 +54,7 @@ Launch::Launch(const LaunchOptions& options, LaunchObserver& observer)
   check_options(options);
   check_machine(options.nproc, options.recorder_bytes);
   if (!gives_job())
-    nodes_->node0 = join_head(options, host_name(), observer);
+    nodes_->head = join_head(options, host_name(), observer);
   else if (options.nnodes > 1)
     nodes_->joined = gather_nodes(options, host_name(), observer);
   else
@@ -78,7 +78,10 @@ void Launch::refuse(const Error& error) {
   JobOffer offer;
   offer.error_code = static_cast<int>(error.code());
   offer.error = error.what();
-  for (Channel& member : nodes_->joined.members) member.send(FrameKind::job, -1, pack(offer));
+  for (Channel& member : nodes_->joined.members) {
+    member.send(FrameKind::job, -1, pack(offer));
+    keep_until_exit(std::move(member));
+  }
 }
 
 int Launch::run(const std::string& job, const RankMain& rank_main) {
@@ -95,17 +98,24 @@ int Launch::run(const std::string& job, const RankMain& rank_main) {
     coordination = make_head(joined.topology, std::move(joined.members), options_, observer_);
   } else {
     Frame frame;
-    if (!receive_frame(nodes_->node0.get(), frame) || frame.kind != FrameKind::job)
+    if (!receive_frame(nodes_->head.node0.get(), frame) || frame.kind != FrameKind::job)
       throw Error(Exit::join, fmt::format("node 0 at {} ended before the job began", options_.rendezvous));
     offer = unpack<JobOffer>(frame.payload);
+    if (offer.error_code != 0 && options_.silent) {
+      wait_for_end(nodes_->head.node0.get(), kHeadLeaves);
+      return offer.error_code;
+    }
     if (offer.error_code != 0)
       throw Error(static_cast<Exit>(offer.error_code), fmt::format("node 0 has no job: {}", offer.error));
     observer_.job_received(offer.job);
-    coordination = make_member(Channel(std::move(nodes_->node0)), options_, offer.begins_again);
+    coordination = make_member(Channel(std::move(nodes_->head.node0)), options_, offer.begins_again);
   }
   const Topology topology{options_.node_rank, offer.nodes};
-  const int code = supervise(options_, topology, start_of(offer, options_.secret), rank_main, *coordination, observer_);
+  const std::string& secret = gives_job() ? nodes_->joined.secret : nodes_->head.secret;
+  const int code = supervise(options_, topology, start_of(offer, secret), rank_main, *coordination, observer_);
   begins_again_ = coordination->verdict()->begins_again;
+  // A launcher such as mpirun ends all processes when the first of them fails: that must be the one that speaks.
+  if (options_.silent && code != 0 && !begins_again_) coordination->leave();
   return code;
 }
 

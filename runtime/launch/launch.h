@@ -30,18 +30,40 @@ class LauncherClient {
 };
 
 struct RankStart : RankPlace {
+  int host_rank = 0;     // as local_rank, where several launchers share the host
   std::string_view job;  // serialized program, the same bytes on all ranks (hash checked by the caller)
   std::string job_hash;
   void* recorder = nullptr;  // mapped, shared with the launcher, zeroed; recorder_bytes long
   LauncherClient* launcher = nullptr;
 };
 
+// What a node was told about the job, as node 0 compares it.
+struct NodeSetting {
+  std::string name;      // "--device"
+  std::string text;      // for people; empty: it was not given
+  std::string compared;  // must be the same on all nodes
+
+  template <class Fields>
+  void each_field(Fields&& fields) {
+    fields(name, text, compared);
+  }
+};
+
+// "" where two nodes' settings are the same, else what differs; `who` names the node that has `theirs`.
+std::string difference(const std::vector<NodeSetting>& ours, const std::vector<NodeSetting>& theirs,
+                       const std::string& who);
+
 struct LaunchOptions {
   int nproc = 1;
   int nnodes = 1, node_rank = 0;
-  std::string rendezvous;      // "host:port"; needed when nnodes > 1
-  std::string secret;          // for other hosts than loopback
-  std::string secret_file;     // the caller reads `secret` from it
+  std::string rendezvous;   // "host:port", or "unix:name" on one host; needed when nnodes > 1
+  std::string secret;       // for other hosts than loopback
+  std::string secret_file;  // the caller reads `secret` from it
+  std::vector<NodeSetting> settings;
+  // Among the ranks of this host, where each node is one process of a foreign launcher; host_ranks 0: this node is all.
+  int host_first_rank = 0, host_ranks = 0;
+  // This node stays silent about what node 0 says on a screen that both share.
+  bool silent = false;
   double join_timeout_s = 60;  // of a node, and of the last rank in an all_gather
   double join_report_s = 5;    // between two reports of who is missing
   // How long SIGTERM lets ranks go on, to end after a step that all have begun, with Exit::preempted; 0: it ends the

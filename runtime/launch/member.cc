@@ -48,9 +48,13 @@ class Member : public Coordination {
                                   fmt::format("the connection to node 0 ({}) is lost", options_.rendezvous),
                                   "its launcher ended, or the network did", options_.command),
                        begins_again_};
+    verdict_->told = options_.silent && options_.host_first_rank > 0 && options_.node_rank > 1;  // one a host says it
   }
 
   bool others_ended() override { return true; }
+  void leave() override {
+    if (head_.open()) wait_for_end(head_.fd(), kHeadLeaves);
+  }
   Clock::time_point deadline() const override {
     return unanswered_ && !verdict_ ? answer_due_ : Clock::time_point::max();
   }
@@ -71,6 +75,7 @@ class Member : public Coordination {
     brief.what = "node 0 has ended the job: " + told.what;
     brief.who = told.who;
     verdict_->failure = std::move(brief);
+    verdict_->told = options_.silent;
   }
 
   Channel head_;

@@ -1,8 +1,9 @@
-// Rendezvous of the launchers of several nodes: node 0 listens on HOST:PORT, the others connect.
+// Rendezvous of the launchers of several nodes: node 0 listens (meeting.h says where), the others connect.
 //
 // Both sides prove that they know the secret before either trusts a length or a name from the other. What follows is
 // authenticated by the connection only, and not encrypted.
 #pragma once
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -12,17 +13,25 @@
 
 namespace prun {
 
+inline constexpr auto kHandshake = std::chrono::seconds(2);  // how long one may take
+
 struct JoinedNodes {
   Topology topology;
+  std::string secret;            // that let them in
   std::vector<Channel> members;  // [i] leads to node i + 1
 };
 
 // Node 0: waits for all other nodes. Throws Error: usage (address without secret), transport (port in use), join
-// (a node is missing after join_timeout_s, named).
+// (a node is missing after join_timeout_s, named). A node with other settings than node 0 is a usage error on all.
 JoinedNodes gather_nodes(const LaunchOptions& options, const std::string& host, LaunchObserver& observer);
 
-// Another node: connects, tries again until join_timeout_s. Throws Error(join) or Error(usage). The descriptor blocks.
-Fd join_head(const LaunchOptions& options, const std::string& host, LaunchObserver& observer);
+struct JoinedHead {
+  Fd node0;  // it blocks
+  std::string secret;
+};
+
+// Another node: connects, tries again until join_timeout_s. Throws Error(join) or Error(usage).
+JoinedHead join_head(const LaunchOptions& options, const std::string& host, LaunchObserver& observer);
 
 // The job as node 0 sends it to the others.
 struct JobOffer {

@@ -128,6 +128,7 @@ void Supervisor::start_ranks(RankStart start, const std::function<int(const Rank
   for (int local = 0; local < here.ranks; ++local) {
     start.rank = here.first_rank + local;
     start.local_rank = local;
+    start.host_rank = options_.host_first_rank + local;
     processes_.fork_rank(start, rank_main);
     const RankProcess& forked = processes_.all().back();
     ranks.push_back(forked.rank);
@@ -219,8 +220,9 @@ void Supervisor::take_signal() {
   if (number == SIGTERM && options_.grace_s > 0 && !asked_) {
     asked_ = true;
     second_counts_ = Clock::now() + kRepeat;
-    observer_.message(
-        fmt::format("prun: SIGTERM{}: a checkpoint, then the end; a second one ends the job at once\n", node_words()));
+    if (!options_.silent)
+      observer_.message(fmt::format("prun: SIGTERM{}: a checkpoint, then the end; a second one ends the job at once\n",
+                                    node_words()));
     return coordination_.stop();
   }
   Failure failure;
@@ -310,7 +312,7 @@ int Supervisor::tell_verdict() {
   const std::optional<Failure>& failure = coordination_.verdict()->failure;
   if (!failure) return preempted_ ? static_cast<int>(Exit::preempted) : 0;
   observer_.failed(*failure);
-  observer_.message(render(*failure));
+  if (!coordination_.verdict()->told) observer_.message(render(*failure));
   for (const RankProcess& rank : processes_.all())
     if (rank.running)
       observer_.message(fmt::format("prun: rank {}, pid {}, does not end after SIGKILL\n", rank.rank, rank.pid));

@@ -82,7 +82,7 @@ Fd listen_on(const HostPort& at) {
     Fd fd(socket(each->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     int on = 1;
     setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (bind(fd.get(), each->ai_addr, each->ai_addrlen) == 0 && listen(fd.get(), 128) == 0) return fd;
+    if (bind(fd.get(), each->ai_addr, each->ai_addrlen) == 0 && listen(fd.get(), kBacklog) == 0) return fd;
     error = errno;
     if (error == EADDRINUSE) break;
   }

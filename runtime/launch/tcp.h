@@ -7,6 +7,8 @@
 
 namespace prun {
 
+inline constexpr int kBacklog = 4096;  // connections that wait to be accepted; the kernel may allow less
+
 struct HostPort {
   std::string host, port;
   bool loopback = false;  // every address of the host is

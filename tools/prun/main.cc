@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "build_job.h"
 #include "commands.h"
+#include "job_secret.h"
 #include "options.h"
 
 namespace prun {
@@ -58,6 +59,7 @@ int main(int argc, char** argv) {
   const std::vector<std::string> words(argv + 1, argv + argc);
   if (argc > 1 && words[0] == "__complete") return prun::complete_command({words.begin() + 1, words.end()});
   prun::limit_spinning(argv);
+  prun::hide_secret();
   try {
     return prun::dispatch(words);
   } catch (const prun::Error& error) {

@@ -9,7 +9,6 @@
 #include <cctype>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <utility>
 
 #include "base/error.h"
@@ -20,6 +19,7 @@
 #include "definer.h"
 #include "device/device.h"
 #include "elsewhere.h"
+#include "foreign_launch.h"
 #include "pass_watch.h"
 
 namespace prun {
@@ -223,6 +223,9 @@ void define_options(CLI::App& app, Commands command, Options& o) {
   define.whole(kCkpt, "--file-mib", "N", o.ckpt.file_mib, 1, "export: the most of a file, in MiB (default 5000)");
   define.whole(kSpans | kCheck | kDump | kDoctor, "--nnodes", "N", o.launch.nnodes, 1, "nodes of the job (default 1)");
   define.whole(kRun | kBench | kDoctor, "--node-rank", "I", o.launch.node_rank, 0, "which of them this is, from 0");
+  define.text(kRun | kBench, "--launcher", "NAME", o.launcher,
+              "whose variables tell the place among processes of mpirun, srun, ..: prun, torchrun, openmpi, mpich, "
+              "slurm, kubernetes, none (default: who speaks)");
   define.text(kSpans | kDoctor, "--rendezvous", "HOST:PORT", o.launch.rendezvous,
               "where node 0 listens; needed with --nnodes");
   define.text(kRun | kBench | kDoctor, "--secret-file", "FILE", o.launch.secret_file,
@@ -356,17 +359,6 @@ int device_of(const Options& options, int local_rank) {
   return options.first_device + local_rank / options.ranks_per_device;
 }
 
-std::string read_secret(const std::string& secret_file) {
-  if (secret_file.empty()) {
-    const char* secret = std::getenv("PRUN_SECRET");
-    return secret ? secret : "";
-  }
-  std::ifstream file(secret_file);
-  std::string secret;
-  if (!std::getline(file, secret) || secret.empty()) throw usage_error("no secret in " + secret_file);
-  return secret;
-}
-
 std::vector<CommandText> command_texts() {
   std::vector<CommandText> texts;
   for (const Command& command : kCommands)
@@ -414,6 +406,12 @@ Options parse_options(const std::vector<std::string>& given) {
     throw usage_error(error.what());
   }
   options.words = given;
+  const auto is_given = [&](const char* name) {
+    return app.get_option_no_throw(name) != nullptr && app.count(name) > 0;
+  };
+  if ((command.bit & (kRun | kBench)) != 0 && !is_given("--nnodes") && !is_given("--node-rank") && !options.help)
+    take_place_of_launcher(options);
+  if (options.launch.host_ranks > 0 && !is_given("--nproc")) options.bench.nproc = {1};
   if (!options.help || !options.operands.empty()) read_operands(options, command);
   if (!options.help) check_together(options, command);
   return options;

@@ -37,6 +37,7 @@ struct Options {
   std::map<std::string, std::string> settings;  // --set
   std::string bind = "auto";
   Binding binding;  // of the ranks here; made by the command
+  std::string launcher;                         // --launcher: the environment that tells this process its place
   MetricsSettings metrics;
   StepWindow trace_steps;
   std::string trace, runs;  // runs: the folder for this run's folder
@@ -71,7 +72,5 @@ int run_chosen_command(Options& options);
 
 // Which of the host's devices a rank computes on: those from --device NAME:FIRST on, one a rank or shared.
 int device_of(const Options& options, int local_rank);
-// From --secret-file, else PRUN_SECRET, else "". Throws usage_error.
-std::string read_secret(const std::string& secret_file);
 
 }  // namespace prun

@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "comm/comm.h"
 #include "comm/transport/transport_choice.h"
+#include "core_sharing.h"
 #include "device/device.h"
 #include "exec/clock.h"
 #include "exec/rank_device.h"
@@ -32,7 +33,7 @@ void tell_transports(RecorderHeader& recorder, const std::string& name, const st
 // Rank 0 says it, since it is on the node where the user looks.
 void compare_devices(const RankStart& start, const Options& options, const DeviceReport& devices) {
   const std::vector<std::string> words =
-      start.launcher->all_gather(describe_device(devices, device_of(options, start.local_rank)));
+      start.launcher->all_gather(describe_device(devices, device_of(options, start.host_rank)));
   if (const std::string unlike = heterogeneity_warning(words); start.rank == 0 && !unlike.empty())
     fmt::print(stderr, "prun: {}\n", unlike);
 }
@@ -48,15 +49,16 @@ WorldOptions world_options(const RankStart& start, const Options& options, const
   WorldOptions world = options.world;
   static_cast<RankPlace&>(world) = start;
   world.memory = device.memory_kind();
-  if (world.memory != PRUN_MEM_HOST) world.device = device_of(options, start.local_rank);
+  if (world.memory != PRUN_MEM_HOST) world.device = device_of(options, start.host_rank);
   return world;
 }
 
 ExecutorOptions executor_options(const RankStart& start, const Options& options) {
   ExecutorOptions executor;
   executor.rank = start.rank;
-  executor.threads = threads_per_rank(start.local_ranks);
-  executor.spins = usable_cores() > start.local_ranks ? 2000 : 200;
+  const int sharing = ranks_on_these_cores(start);
+  executor.threads = threads_per_rank(sharing);
+  executor.spins = usable_cores() > sharing ? 2000 : 200;
   executor.recorder = static_cast<RecorderHeader*>(start.recorder);
   executor.aborted = [&] { return start.launcher->aborted(); };
   executor.print = [&](const std::string& line) { start.launcher->print(line); };
@@ -110,7 +112,7 @@ void train(const RankStart& start, const Options& options, const DeviceReport& d
   if (rank.device->memory_kind() != PRUN_MEM_HOST) compare_devices(start, options, devices);
   rank.world = World::open(world_options(start, options, *rank.device), rank.bootstrap);
   rank.memory = open_rank_device(*rank.device, program, *rank.world,
-                                 {device_of(options, start.local_rank), options.device_options});
+                                 {device_of(options, start.host_rank), options.device_options});
   try {
     rank.world->connect();
     log_info("transport", "connected over {}", rank.world->transport_name());

@@ -9,7 +9,9 @@
 #include "device_check.h"
 #include "exec/job_run.h"
 #include "exec/recorder.h"
+#include "job_secret.h"
 #include "launch/launch.h"
+#include "node_settings.h"
 #include "observer.h"
 #include "proof.h"
 #include "rank.h"
@@ -29,6 +31,7 @@ void settle_options(Options& options, const DeviceReport& devices) {
   world.network_interface = interface_of_job(world.network_interface, launch.nnodes, launch.rendezvous);
   launch.grace_s = options.checkpoint.folder.empty() ? 0 : options.checkpoint.grace_s;
   launch.secret = read_secret(launch.secret_file);
+  launch.settings = node_settings(options);
   launch.recorder_bytes = recorder_bytes(Observer::recorder_capacity(options));
   options.binding = Binding(options.bind, launch.nproc);
   launch.command = fmt::format("{} --nproc {}", options.plan, launch.nproc);

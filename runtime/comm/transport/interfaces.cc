@@ -204,7 +204,7 @@ InterfaceChoice choose_interface(const std::string& wanted, const std::string& t
 }
 
 std::string interface_of_job(const std::string& wanted, int nnodes, const std::string& rendezvous) {
-  if (nnodes == 1 && wanted.empty()) return "";
+  if ((nnodes == 1 || rendezvous.starts_with("unix:")) && wanted.empty()) return "";  // all on this host
   return choose_interface(wanted, interface_towards(rendezvous), list_interfaces()).name;
 }
 

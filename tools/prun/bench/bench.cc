@@ -14,9 +14,11 @@
 #include "commands.h"
 #include "device/device.h"
 #include "device_check.h"
+#include "job_secret.h"
 #include "launch/control.h"
 #include "launch/launch.h"
 #include "launch/preflight.h"
+#include "node_settings.h"
 #include "plugin_path.h"
 
 namespace prun {
@@ -80,6 +82,7 @@ int bench_command(Options& options) {
   for (WorldOptions& side : options.bench.sides) side.plugin_dirs = options.world.plugin_dirs;
   check(options);
   options.launch.secret = read_secret(options.launch.secret_file);
+  options.launch.settings = node_settings(options);
   options.launch.recorder_bytes = kBenchNote;
   options.launch.command = join(options.words, " ");
   BenchTable table(options);

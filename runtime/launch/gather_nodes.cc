@@ -1,11 +1,8 @@
 // Node 0 serves all connections in one poll loop. Each has kHandshake to prove itself; strangers are counted and
 // dropped.
-#include "launch/rendezvous.h"
-
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,28 +13,18 @@
 #include "base/text.h"
 #include "launch/coordination.h"
 #include "launch/handshake.h"
-#include "launch/tcp.h"
+#include "launch/meeting.h"
+#include "launch/rendezvous.h"
 
 namespace prun {
 namespace {
 
-constexpr auto kHandshake = std::chrono::seconds(2);
-constexpr auto kRetry = std::chrono::milliseconds(100);
-constexpr size_t kMostGuests = 64;  // connections that have not proved themselves
+constexpr ptrdiff_t kMostGuests = 256;  // connections that have not proved themselves
+constexpr int kAcceptAtOnce = 64;
 
 int milliseconds_until(Clock::time_point when) {
   auto left = std::chrono::ceil<std::chrono::milliseconds>(when - Clock::now()).count();
   return static_cast<int>(std::clamp<long>(left, 0, 1000));
-}
-
-HostPort trusted_address(const LaunchOptions& options) {
-  HostPort at = resolve(options.rendezvous);
-  if (!at.loopback && options.secret.empty())
-    throw usage_error(
-        fmt::format("--rendezvous {} is not a loopback address: give all nodes the same secret "
-                    "(--secret-file FILE, or PRUN_SECRET)",
-                    options.rendezvous));
-  return at;
 }
 
 struct Guest {
@@ -47,12 +34,20 @@ struct Guest {
   std::string received;
 };
 
+struct Newcomer {
+  Channel channel;
+  std::optional<std::vector<NodeSetting>> settings;  // it is in once it has sent them
+};
+
+bool is_in(const Newcomer& member) { return member.settings.has_value(); }
+
 class Reception {
  public:
   Reception(const LaunchOptions& options, const std::string& host, LaunchObserver& observer)
       : options_(options),
         observer_(observer),
-        listener_(listen_on(trusted_address(options))),
+        meeting_(options),
+        listener_(meeting_.listen()),
         members_(static_cast<size_t>(options.nnodes - 1)),
         places_(static_cast<size_t>(options.nnodes)) {
     places_[0] = {host, 0, options.nproc};
@@ -63,25 +58,27 @@ class Reception {
  private:
   void wait_for_events(Clock::time_point until);
   void accept_guests();
+  void listen_to(Newcomer& member);
   bool hear(Guest& guest);  // false: done with this connection
   void admit(Guest& guest, const Hello& hello);
   void stranger(int fd, const char* why);
+  void compare_settings();
   std::string missing() const;
+  std::string secret() const { return *meeting_.secret(nullptr); }
   int ranks() const {  // of the nodes that have joined
     int sum = places_[0].ranks;
     for (size_t i = 0; i < members_.size(); ++i)
-      if (members_[i]) sum += places_[i + 1].ranks;
+      if (is_in(members_[i])) sum += places_[i + 1].ranks;
     return sum;
   }
-  int joined() const {
-    return 1 + static_cast<int>(std::count_if(members_.begin(), members_.end(), [](const Fd& fd) { return bool(fd); }));
-  }
+  int joined() const { return 1 + static_cast<int>(std::count_if(members_.begin(), members_.end(), is_in)); }
 
   const LaunchOptions& options_;
   LaunchObserver& observer_;
+  Meeting meeting_;
   Fd listener_;
   std::vector<Guest> guests_;
-  std::vector<Fd> members_;
+  std::vector<Newcomer> members_;
   std::vector<NodePlace> places_;
   int strangers_ = 0;
   std::string last_stranger_;
@@ -111,31 +108,34 @@ JoinedNodes Reception::run() {
   if (joined() < options_.nnodes)
     observer_.message(fmt::format("prun: {}/{} nodes joined at {}: going on without {}\n", joined(), options_.nnodes,
                                   options_.rendezvous, missing()));
+  compare_settings();
   JoinedNodes result;
+  result.secret = secret();
   int first = 0;
   for (size_t node = 0; node < places_.size(); ++node) {
     NodePlace& place = places_[node];
-    if (node > 0 && !members_[node - 1]) place = {};
+    if (node > 0 && !is_in(members_[node - 1])) place = {};
     place.first_rank = first;
     first += place.ranks;
   }
   result.topology = {0, places_};
-  for (Fd& member : members_) result.members.emplace_back(std::move(member));
+  for (Newcomer& member : members_) result.members.push_back(std::move(member.channel));
   return result;
 }
 
 void Reception::wait_for_events(Clock::time_point until) {
   std::vector<pollfd> polls;
-  polls.push_back({guests_.size() < kMostGuests ? listener_.get() : -1, POLLIN, 0});
-  for (const Fd& member : members_) polls.push_back({member.get(), POLLIN, 0});
+  polls.push_back({listener_.get(), POLLIN, 0});
+  for (const Newcomer& member : members_)
+    polls.push_back({member.channel.open() ? member.channel.fd() : -1, POLLIN, 0});
   for (const Guest& guest : guests_) {
     polls.push_back({guest.fd.get(), POLLIN, 0});
     until = std::min(until, guest.deadline);
   }
   if (poll(polls.data(), polls.size(), milliseconds_until(until)) < 0) return;
   size_t at = 1;
-  for (Fd& member : members_)  // members send nothing before the job: this one has closed, and may join again
-    if (polls[at++].revents) member.reset();
+  for (Newcomer& member : members_)
+    if (polls[at++].revents) listen_to(member);
   Clock::time_point now = Clock::now();
   std::vector<Guest> staying;
   for (Guest& guest : guests_) {
@@ -147,16 +147,38 @@ void Reception::wait_for_events(Clock::time_point until) {
   if (polls[0].revents) accept_guests();
 }
 
+// Whoever opens connections faster than nodes come must not keep them out: the oldest guests make room.
 void Reception::accept_guests() {
-  while (guests_.size() < kMostGuests) {
+  for (int count = 0; count < kAcceptAtOnce; ++count) {
     Fd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!fd) return;
+    if (!fd) break;
+    if (!meeting_.admits(fd.get())) {
+      stranger(fd.get(), "is a process of another user");
+      continue;
+    }
     set_tcp_options(fd.get());
     Guest guest{std::move(fd), Clock::now() + kHandshake, make_challenge(), ""};
     std::string_view challenge = bytes_of(guest.challenge);
     send(guest.fd.get(), challenge.data(), challenge.size(), MSG_NOSIGNAL);  // fits into any socket's buffer
     guests_.push_back(std::move(guest));
   }
+  if (guests_.size() <= kMostGuests) return;
+  const auto staying = guests_.end() - kMostGuests;
+  for (auto guest = guests_.begin(); guest != staying; ++guest)
+    stranger(guest->fd.get(), "was silent while others came");
+  guests_.erase(guests_.begin(), staying);
+}
+
+// Before the job a member sends its settings only. One that has closed may join again.
+void Reception::listen_to(Newcomer& member) {
+  std::vector<Frame> frames;
+  bool stays = member.channel.receive(frames);
+  for (const Frame& frame : frames) try {
+      if (frame.kind == FrameKind::settings) member.settings = unpack<std::vector<NodeSetting>>(frame.payload);
+    } catch (const Error&) {
+      stays = false;
+    }
+  if (!stays) member = {};
 }
 
 bool Reception::hear(Guest& guest) {
@@ -176,17 +198,17 @@ bool Reception::hear(Guest& guest) {
 }
 
 void Reception::admit(Guest& guest, const Hello& hello) {
-  Admission status = check_hello(options_.secret, guest.challenge, hello);
+  Admission status = check_hello(secret(), guest.challenge, hello);
   uint32_t nnodes = static_cast<uint32_t>(options_.nnodes);
   if (status == Admission::accepted) {
     if (hello.nnodes != nnodes)
       status = Admission::other_nnodes;
     else if (hello.node < 1 || hello.node >= nnodes || hello.nproc < 1)
       status = Admission::bad_node;
-    else if (members_[hello.node - 1])
+    else if (members_[hello.node - 1].channel.open())
       status = Admission::node_taken;
   }
-  Answer answer = make_answer(options_.secret, guest.challenge, hello, status, options_.nnodes);
+  Answer answer = make_answer(secret(), guest.challenge, hello, status, options_.nnodes);
   std::string_view bytes = bytes_of(answer);
   send(guest.fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
   static constexpr const char* kWhy[] = {
@@ -201,7 +223,7 @@ void Reception::admit(Guest& guest, const Hello& hello) {
   if (status != Admission::accepted) return stranger(guest.fd.get(), kWhy[static_cast<int>(status)]);
   places_[hello.node] = {std::string(hello.host, strnlen(hello.host, sizeof hello.host)), 0,
                          static_cast<int>(hello.nproc)};
-  members_[hello.node - 1] = std::move(guest.fd);
+  members_[hello.node - 1].channel = Channel(std::move(guest.fd));
 }
 
 void Reception::stranger(int fd, const char* why) {
@@ -212,77 +234,32 @@ void Reception::stranger(int fd, const char* why) {
 std::string Reception::missing() const {
   std::vector<std::string> nodes;
   for (size_t i = 0; i < members_.size(); ++i)
-    if (!members_[i]) nodes.push_back(fmt::format("node {}", i + 1));
+    if (!is_in(members_[i])) nodes.push_back(fmt::format("node {}", i + 1));
   return join(nodes, ", ");
 }
 
-bool receive_all(int fd, void* to, size_t bytes) {
-  return recv(fd, to, bytes, MSG_WAITALL) == static_cast<ssize_t>(bytes);
-}
-
-void set_receive_limit(int fd, std::chrono::seconds limit) {
-  timeval time{limit.count(), 0};
-  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time);
-}
-
-// False and `why` when it is worth another attempt.
-bool introduce(int fd, const LaunchOptions& options, const std::string& host, std::string* why) {
-  const std::string& at = options.rendezvous;
-  set_receive_limit(fd, kHandshake);
-  Challenge challenge;
-  *why = "it closes the connection, or says nothing";
-  if (!receive_all(fd, &challenge, sizeof challenge)) return false;
-  if (!is_prun(challenge.magic)) throw Error(Exit::join, fmt::format("what listens on {} is not prun", at));
-  if (challenge.version != kRendezvousVersion)
-    throw Error(Exit::join,
-                fmt::format("node 0 at {} speaks version {} of the rendezvous, this node version {}: install "
-                            "the same prun",
-                            at, challenge.version, kRendezvousVersion));
-  Hello hello = make_hello(options.secret, challenge, options.node_rank, options.nnodes, options.nproc, host);
-  std::string_view bytes = bytes_of(hello);
-  Answer answer;
-  if (send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(bytes.size())) return false;
-  if (!receive_all(fd, &answer, sizeof answer)) return false;
-  Admission status = static_cast<Admission>(answer.status);
-  bool unsigned_answer = status == Admission::wrong_secret || status == Admission::other_version;
-  if (unsigned_answer || !answer_is_genuine(options.secret, challenge, hello, answer))
-    throw Error(Exit::join,
-                fmt::format("node 0 at {} has another secret than this node (--secret-file, PRUN_SECRET)", at));
-  if (status == Admission::other_nnodes)
-    throw usage_error(fmt::format("--nnodes is {} here and {} on node 0", options.nnodes, answer.nnodes));
-  if (status == Admission::node_taken)
-    throw usage_error(
-        fmt::format("node {} has joined {} already: each node needs its own --node-rank", options.node_rank, at));
-  if (status != Admission::accepted)
-    throw Error(Exit::join, fmt::format("node 0 at {} refuses node {}", at, options.node_rank));
-  set_receive_limit(fd, std::chrono::seconds(0));
-  return true;
+// Other nodes run what node 0 gives them: what they were told themselves must be the same.
+void Reception::compare_settings() {
+  for (size_t i = 0; i < members_.size(); ++i) {
+    if (!is_in(members_[i])) continue;
+    const std::string differs =
+        difference(options_.settings, *members_[i].settings, fmt::format("node {} ({})", i + 1, places_[i + 1].host));
+    if (differs.empty()) continue;
+    JobOffer offer;
+    offer.error_code = static_cast<int>(Exit::usage);
+    offer.error = differs;
+    for (Newcomer& member : members_) {
+      member.channel.send(FrameKind::job, -1, pack(offer));
+      keep_until_exit(std::move(member.channel));
+    }
+    throw usage_error(differs);
+  }
 }
 
 }  // namespace
 
 JoinedNodes gather_nodes(const LaunchOptions& options, const std::string& host, LaunchObserver& observer) {
   return Reception(options, host, observer).run();
-}
-
-Fd join_head(const LaunchOptions& options, const std::string& host, LaunchObserver& observer) {
-  HostPort at = trusted_address(options);
-  Clock::time_point deadline = after(Clock::now(), options.join_timeout_s);
-  Clock::time_point next_report = after(Clock::now(), options.join_report_s);
-  std::string why;
-  for (;;) {
-    Fd fd = connect_to(at, kHandshake, &why);
-    if (fd && introduce(fd.get(), options, host, &why)) return fd;
-    Clock::time_point now = Clock::now();
-    if (now + kRetry >= deadline)
-      throw Error(Exit::join, fmt::format("node 0 does not answer at {} within {}: {}", options.rendezvous,
-                                          human_seconds(options.join_timeout_s), why));
-    if (now >= next_report) {
-      observer.message(fmt::format("prun: waiting for node 0 at {}: {}\n", options.rendezvous, why));
-      next_report = after(next_report, options.join_report_s);
-    }
-    poll(nullptr, 0, static_cast<int>(kRetry.count()));
-  }
 }
 
 }  // namespace prun

@@ -1,0 +1,231 @@
+// A process that says it is alone says nothing: an interactive `srun --pty bash` is a job of one task, in which people
+// start jobs of many. So rows with a count of 1 are silent, and cannot conflict with others.
+#include "launch/environments.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+#include <sstream>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace prun {
+namespace {
+
+constexpr int kPort = 29400;  // where a launcher names a host, but no port
+
+struct Row {
+  const char* name;           // --launcher NAME
+  const char *index, *count;  // a row speaks where both are set, and `present`
+  const char* present;        // null: needs no other variable
+  const char *local_index, *local_count;
+  std::vector<const char*> job;  // together they name the job
+  std::string (*rendezvous)(const ReadVariable&);
+  int (*count_here)(const ReadVariable&);  // where local_count is null
+};
+
+std::string text_of(const ReadVariable& variable, const char* name) {
+  const char* value = name != nullptr ? variable(name) : nullptr;
+  return value != nullptr ? value : "";
+}
+
+std::optional<int> number_in(std::string_view text) {
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < 0) return std::nullopt;
+  return value;
+}
+
+int number_of(const ReadVariable& variable, const char* name, int otherwise) {
+  const std::string text = text_of(variable, name);
+  if (text.empty()) return otherwise;
+  const std::optional<int> value = number_in(text);
+  if (!value) throw usage_error(fmt::format("{}={} in the environment is no number", name, text));
+  return *value;
+}
+
+// What torchrun's agent listens on itself is taken: the next port is ours.
+std::string torchrun_rendezvous(const ReadVariable& variable) {
+  const std::string host = text_of(variable, "MASTER_ADDR");
+  if (host.empty()) return "";
+  const int port = number_of(variable, "MASTER_PORT", kPort);
+  const bool taken = text_of(variable, "TORCHELASTIC_USE_AGENT_STORE") == "True";
+  return fmt::format(fmt::runtime(host.find(':') == std::string::npos ? "{}:{}" : "[{}]:{}"), host, port + taken);
+}
+
+// "gpu[003-4,7],login1": the first of them.
+std::string first_host(const std::string& hosts) {
+  const size_t open = hosts.find('['), comma = hosts.find(',');
+  if (open == std::string::npos || comma < open) return hosts.substr(0, comma);
+  const size_t end = hosts.find_first_of("-,]", open), close = hosts.find(']', open);
+  if (end == std::string::npos || close == std::string::npos) return "";
+  const std::string tail = hosts.substr(close + 1, hosts.find(',', close) - close - 1);
+  return hosts.substr(0, open) + hosts.substr(open + 1, end - open - 1) + tail;
+}
+
+// Steps of several jobs may share a host: each has a port of its own among 2,000.
+std::string slurm_rendezvous(const ReadVariable& variable) {
+  const std::string host = first_host(text_of(variable, "SLURM_STEP_NODELIST"));
+  if (host.empty()) return "";
+  const int job = number_of(variable, "SLURM_JOB_ID", 0), step = number_of(variable, "SLURM_STEP_ID", 0);
+  return fmt::format("{}:{}", host, kPort + static_cast<int>((int64_t{job} * 16 + step) % 2000));
+}
+
+// "4(x2),3": four on each of the first two nodes, three on the next.
+int slurm_tasks_here(const ReadVariable& variable) {
+  int node = number_of(variable, "SLURM_NODEID", 0);
+  std::istringstream list(text_of(variable, "SLURM_STEP_TASKS_PER_NODE"));
+  for (std::string part; std::getline(list, part, ',');) {
+    const std::optional<int> tasks = number_in(part.substr(0, part.find('(')));
+    const size_t times = part.find("(x");
+    const std::optional<int> nodes =
+        times == std::string::npos ? std::optional(1) : number_in(part.substr(times + 2, part.find(')') - times - 2));
+    if (!tasks || !nodes) return -1;
+    if (node < *nodes) return *tasks;
+    node -= *nodes;
+  }
+  return -1;
+}
+
+// The order is that of RELIABILITY: the first that speaks is taken.
+const Row kRows[] = {
+    {"prun",
+     "PRUN_NODE_RANK",
+     "PRUN_NNODES",
+     nullptr,
+     "PRUN_LOCAL_RANK",
+     "PRUN_LOCAL_SIZE",
+     {"PRUN_JOB"},
+     nullptr,
+     nullptr},
+    {"torchrun",
+     "RANK",
+     "WORLD_SIZE",
+     nullptr,
+     "LOCAL_RANK",
+     "LOCAL_WORLD_SIZE",
+     {"TORCHELASTIC_RUN_ID", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"},
+     torchrun_rendezvous,
+     nullptr},
+    {"openmpi",
+     "OMPI_COMM_WORLD_RANK",
+     "OMPI_COMM_WORLD_SIZE",
+     nullptr,
+     "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE",
+     {"PMIX_NAMESPACE", "PMIX_SERVER_TMPDIR"},
+     nullptr,
+     nullptr},
+    {"mpich", "PMI_RANK", "PMI_SIZE", nullptr, "MPI_LOCALRANKID", "MPI_LOCALNRANKS", {"PMI_JOBID"}, nullptr, nullptr},
+    {"slurm",
+     "SLURM_PROCID",
+     "SLURM_STEP_NUM_TASKS",
+     "SLURM_STEP_ID",
+     "SLURM_LOCALID",
+     nullptr,
+     {"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"},
+     slurm_rendezvous,
+     slurm_tasks_here},
+    {"kubernetes", "JOB_COMPLETION_INDEX", "PRUN_NNODES", nullptr, nullptr, nullptr, {}, nullptr, nullptr},
+};
+
+// Processes of one launcher on one host have one parent; a later one of the same number began at another time.
+std::string parent_process() {
+  std::ifstream file(fmt::format("/proc/{}/stat", getppid()));
+  std::string text, start;
+  std::getline(file, text);
+  std::istringstream fields(text.substr(std::min(text.size(), text.rfind(')') + 2)));
+  for (int field = 3; field <= 22 && fields >> start; ++field) {
+  }
+  return fmt::format("{}@{}", getppid(), start);
+}
+
+std::optional<ForeignPlace> place_of(const Row& row, const ReadVariable& variable) {
+  for (const char* name : {row.index, row.count, row.present})
+    if (name != nullptr && text_of(variable, name).empty()) return std::nullopt;
+  ForeignPlace place;
+  place.launcher = row.name;
+  place.index = number_of(variable, row.index, 0);
+  place.count = number_of(variable, row.count, 1);
+  if (place.index >= place.count)
+    throw usage_error(fmt::format("{}={} is not below {}={}", row.index, place.index, row.count, place.count));
+  place.local_index = number_of(variable, row.local_index, -1);
+  place.local_count = row.count_here != nullptr ? row.count_here(variable) : number_of(variable, row.local_count, -1);
+  for (const char* name : row.job)
+    if (const std::string part = text_of(variable, name); !part.empty())
+      place.job += (place.job.empty() ? "" : ".") + part;
+  if (row.rendezvous != nullptr) place.rendezvous = row.rendezvous(variable);
+  return place;
+}
+
+void complete(ForeignPlace& place, const ForeignPlace& other) {
+  if (place.local_index < 0) place.local_index = other.local_index;
+  if (place.local_count < 0) place.local_count = other.local_count;
+  if (place.job.empty()) place.job = other.job;
+  if (place.rendezvous.empty()) place.rendezvous = other.rendezvous;
+}
+
+}  // namespace
+
+std::vector<std::string> environment_names() {
+  std::vector<std::string> names;
+  for (const Row& row : kRows) names.emplace_back(row.name);
+  return names;
+}
+
+std::string environments_table(const ReadVariable& variable) {
+  std::string text;
+  for (const Row& row : kRows) {
+    std::vector<std::string> variables;
+    for (const char* name : {row.index, row.count, row.present, row.local_index, row.local_count})
+      if (name != nullptr && variable(name) != nullptr) variables.push_back(fmt::format("{}={}", name, variable(name)));
+    const std::string needed =
+        fmt::format("{}, {}{}{}", row.index, row.count, row.present ? ", " : "", row.present ? row.present : "");
+    std::string says = fmt::format("silent without {}", needed);
+    if (const std::optional<ForeignPlace> place = place_of(row, variable); place && place->count > 1)
+      says = fmt::format("process {} of {}", place->index, place->count);
+    else if (place)
+      says = "one process, so it says nothing";
+    text += fmt::format("  {:<11} {}{}\n", row.name, says,
+                        variables.empty() ? "" : fmt::format("   ({})", join(variables, " ")));
+  }
+  return text;
+}
+
+std::optional<ForeignPlace> read_environments(const ReadVariable& variable, const std::string& chosen) {
+  if (chosen == "none") return std::nullopt;
+  std::optional<ForeignPlace> first;
+  bool known = chosen.empty();
+  for (const Row& row : kRows) {
+    if (!chosen.empty() && chosen != row.name) continue;
+    known = true;
+    std::optional<ForeignPlace> place = place_of(row, variable);
+    if (!place || (place->count == 1 && chosen.empty())) continue;
+    if (first && (first->index != place->index || first->count != place->count))
+      throw usage_error(
+          fmt::format("the environment says two things about this process: {} has {} of {}, {} has {} of {}; "
+                      "--launcher {} or --launcher {} chooses, --launcher none ignores both\n{}",
+                      first->launcher, first->index, first->count, place->launcher, place->index, place->count,
+                      first->launcher, place->launcher, environments_table(variable)));
+    if (first)
+      complete(*first, *place);
+    else
+      first = std::move(place);
+  }
+  if (!known) {
+    std::vector<std::string> names = environment_names();
+    names.emplace_back("none");
+    throw usage_error(fmt::format("--launcher: there is no row '{}'{}", chosen, did_you_mean(chosen, names)));
+  }
+  if (!chosen.empty() && !first)
+    throw usage_error(
+        fmt::format("--launcher {}: its variables are not set\n{}", chosen, environments_table(variable)));
+  if (first && first->job.empty()) first->job = parent_process();
+  return first;
+}
+
+}  // namespace prun

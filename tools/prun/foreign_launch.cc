@@ -1,0 +1,54 @@
+// Rank 0's process alone writes metrics, the run's folder and the screen; the others only say what it cannot know.
+#include "foreign_launch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+
+#include "base/error.h"
+#include "launch/environments.h"
+#include "launch/secret.h"
+
+namespace prun {
+namespace {
+
+// The same for all processes of the job, and short: it is part of a socket's name.
+std::string meeting_of(const std::string& launcher, const std::string& job) {
+  return fmt::format("unix:{}-{}", launcher, hex(sha256(job).substr(0, 8)));
+}
+
+std::string with_node(const std::string& file, int node) {
+  const std::filesystem::path path(file);
+  return (path.parent_path() / fmt::format("{}.node{}{}", path.stem().string(), node, path.extension().string()))
+      .string();
+}
+
+}  // namespace
+
+void take_place_of_launcher(Options& options) {
+  const auto variable = [](const char* name) -> const char* { return std::getenv(name); };
+  const std::optional<ForeignPlace> place = read_environments(variable, options.launcher);
+  LaunchOptions& launch = options.launch;
+  const char* rendezvous = std::getenv("PRUN_RENDEZVOUS");
+  if (launch.rendezvous.empty() && rendezvous != nullptr) launch.rendezvous = rendezvous;
+  if (!place) return;
+  launch.nnodes = place->count;
+  launch.node_rank = place->index;
+  launch.silent = place->index > 0;
+  launch.host_first_rank = std::max(place->local_index, 0) * launch.nproc;
+  launch.host_ranks = std::max(place->local_count, 1) * launch.nproc;
+  if (launch.silent && !options.trace.empty()) options.trace = with_node(options.trace, place->index);
+  if (!launch.rendezvous.empty()) return;
+  const bool several_hosts = place->local_count > 0 && place->local_count < place->count;
+  if (several_hosts && place->rendezvous.empty())
+    throw usage_error(fmt::format(
+        "{} started {} processes on several hosts and names no host that all reach: --rendezvous HOST:PORT with the "
+        "host of process 0, and a secret (--secret-file, PRUN_SECRET)",
+        place->launcher, place->count));
+  const bool one_host = place->local_count == place->count || place->rendezvous.empty();
+  launch.rendezvous = one_host ? meeting_of(place->launcher, place->job) : place->rendezvous;
+}
+
+}  // namespace prun
