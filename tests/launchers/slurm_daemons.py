@@ -27,7 +27,7 @@ SlurmdParameters=config_overrides
 TaskPlugin=task/none
 SelectType=select/linear
 SchedulerType=sched/builtin
-SchedulerParameters=sched_min_interval=100000,batch_sched_delay=0
+SchedulerParameters=sched_interval=1,batch_sched_delay=1
 SwitchType=switch/none
 MpiDefault=none
 AccountingStorageType=accounting_storage/none
