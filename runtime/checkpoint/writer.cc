@@ -72,12 +72,18 @@ void Writer::start(int64_t step, std::function<const std::byte*(TensorId)> data)
   wait();
   thread_ = std::thread([this, step, data = std::move(data)] {
     stand_behind_steps();
+    const auto tell = [&](WriterOptions::Save save) {
+      if (options_.told) options_.told(step, save);
+    };
     try {
+      tell(WriterOptions::Save::begun);
       write(step, data);
       if (rank_ == 0) commit_all(step);
+      tell(rank_ == 0 ? WriterOptions::Save::committed : WriterOptions::Save::written);
     } catch (...) {
       failure_ = std::current_exception();
       failed_.store(true, std::memory_order_release);
+      tell(WriterOptions::Save::failed);
     }
   });
 }

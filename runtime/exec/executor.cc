@@ -65,13 +65,16 @@ void Executor::walk(BodyRun& run, int s, int64_t first, int64_t end) {
   uint64_t ready = now_ns(), n = ops.size();
   for (int64_t step = first; step < (run.id == kStepBody ? std::min(end, steps()) : end); ++step) {
     state.step.store(static_cast<uint32_t>(run.id == kStepBody ? step : table_.step), std::memory_order_relaxed);
+    state.run.store(static_cast<uint32_t>(step), std::memory_order_relaxed);
     for (uint32_t i = 0; i < n; ++i) {
       const Op& op = ops[i];
       state.op.store(i, std::memory_order_relaxed);
+      state.since_ns.store(ready, std::memory_order_relaxed);
       uint64_t begin = ready;
       if (!op.waits.empty()) {
         state.running.store(0, std::memory_order_relaxed);
         if (!wait_edges(workers, s, op, step, begin)) return;
+        state.since_ns.store(begin, std::memory_order_relaxed);
       }
       if (cancelled_.load(std::memory_order_relaxed) || (run.id == kStepBody && step >= steps())) return;
       state.running.store(1, std::memory_order_relaxed);

@@ -183,7 +183,8 @@ void QueueBody::issue(int64_t step, int slot, StreamState* states, const std::fu
   uint64_t begin = now_ns();
   ++runs_;
   for (size_t s = 0; s < body_.streams.size(); ++s)
-    states[s].step.store(static_cast<uint32_t>(step), std::memory_order_relaxed);
+    for (std::atomic<uint32_t>* number : {&states[s].step, &states[s].run})
+      number->store(static_cast<uint32_t>(step), std::memory_order_relaxed);
   if (has_first()) bring_first(slot);
   step_start_.record(stream(0));
   for (size_t s = 1; s < body_.streams.size(); ++s) step_start_.hold(stream(static_cast<int>(s)));
@@ -278,7 +279,9 @@ void QueueBody::issue_region(int id, int slot, StreamState* states) {
   for (const auto& [s, back] : state.backs) back->hold(origin);
   state.graph.launch(origin);
   state.ended->record(origin);
-  states[regions_.items[region.items[0]].op.stream].running.store(3, std::memory_order_relaxed);
+  StreamState& replayed = states[regions_.items[region.items[0]].op.stream];
+  replayed.since_ns.store(now_ns(), std::memory_order_relaxed);
+  replayed.running.store(3, std::memory_order_relaxed);
 }
 
 // A capture forks from its origin to the region's other streams and ends where all have joined it. Other regions are
@@ -308,6 +311,7 @@ void QueueBody::issue_item(int id, int slot, DeviceCapture* capture, StreamState
   const Item& item = regions_.items[i];
   StreamState& state = states[item.op.stream];
   state.op.store(static_cast<uint32_t>(item.op.index), std::memory_order_relaxed);
+  state.since_ns.store(now_ns(), std::memory_order_relaxed);
   state.running.store(1, std::memory_order_relaxed);
   try {
     const DeviceStream& on = stream(item.op.stream);

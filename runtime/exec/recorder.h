@@ -13,7 +13,7 @@
 
 namespace prun {
 
-inline constexpr uint64_t kRecorderMagic = 0x70727564616e3031;
+inline constexpr uint64_t kRecorderMagic = 0x70727564616e3032;
 inline constexpr int64_t kStepRing = 4096;
 
 // Where a rank is in its life; while it runs, RecorderHeader::body says in which body.
@@ -43,11 +43,12 @@ struct StepRecord {
 };
 
 struct StreamState {
-  std::atomic<uint64_t> written;  // events in the ring so far
-  std::atomic<uint32_t> op;       // the op that is waiting or running
-  std::atomic<uint32_t> step;     // of a body between steps: the next one
-  std::atomic<uint32_t> running;  // 0 waiting for edges, 1 running, 2 stream idle or ended, 3 in a replayed graph
-  uint32_t unused;
+  std::atomic<uint64_t> written;   // events in the ring so far
+  std::atomic<uint32_t> op;        // the op that is waiting or running
+  std::atomic<uint32_t> step;      // of a body between steps: the next one
+  std::atomic<uint32_t> running;   // 0 waiting for edges, 1 running, 2 stream idle or ended, 3 in a replayed graph
+  std::atomic<uint32_t> run;       // of the body, counted over the job: as `step` for the step
+  std::atomic<uint64_t> since_ns;  // when the op began to wait for edges or, running, to run
 };
 
 struct RecorderHeader {
@@ -63,8 +64,12 @@ struct RecorderHeader {
   std::atomic<int64_t> device_use[6];  // of a queue device, at the end: DeviceUse's members in their order
   char doing[160];                     // joining: with which plugin; the last byte stays 0
   std::atomic<uint64_t> beat_ns;       // last time any op ended
-  std::atomic<uint32_t> connected;     // 1 once `transports` says over what
-  char transports[92];                 // "shm inside a host, socket between hosts (eth0)"; "" on one rank
+  std::atomic<uint64_t> alive_ns;      // a thread that does nothing else stores the time twice a second
+  std::atomic<int64_t> saving;         // a checkpoint after so many steps is being written since saving_ns; 0: none
+  std::atomic<uint64_t> saving_ns;
+  std::atomic<int64_t> saved;       // the last checkpoint that is whole; rank 0's
+  std::atomic<uint32_t> connected;  // 1 once `transports` says over what
+  char transports[92];              // "shm inside a host, socket between hosts (eth0)"; "" on one rank
 };
 
 inline size_t recorder_bytes(uint64_t capacity) {

@@ -25,6 +25,8 @@ enum class FrameKind : uint32_t {
   stop,        // launcher -> node 0 -> launchers: SIGTERM asks for an early end
   begun,       // launcher -> node 0: the last step that its ranks have begun
   steps,       // node 0 -> launcher: how many steps the job does
+  mirror,      // launcher -> node 0: what it knows of a rank (LaunchObserver::mirror)
+  output,      // launcher -> node 0: what a rank wrote to its standard output or error
   verdict,     // node 0 -> launcher: the job has ended, with this Failure or none
   settings,    // launcher -> node 0, before the job: its NodeSettings
 };

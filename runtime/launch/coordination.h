@@ -43,8 +43,12 @@ class Coordination {
   virtual void line(int rank, const std::string& text) = 0;
   virtual void ended(int rank) = 0;  // returned 0
   virtual void failed(Failure failure) = 0;
-  virtual void stop() = 0;               // SIGTERM here asks for an early end
-  virtual void begun(int64_t step) = 0;  // the answer to stop_asked: the last step that local ranks have begun
+  virtual void stop() = 0;  // SIGTERM here asks for an early end
+  // To node 0, for its observer; dropped while the connection is behind.
+  virtual void mirror(int /*rank*/, const std::string& /*bytes*/) {}
+  virtual void output(int /*rank*/, const std::string& /*text*/) {}
+  virtual bool behind() { return false; }  // what was sent before has not left yet
+  virtual void begun(int64_t step) = 0;    // the answer to stop_asked: the last step that local ranks have begun
 
   // The channels to other launchers, for the poll loop.
   virtual std::vector<Channel*> channels() = 0;

@@ -61,10 +61,18 @@ std::string signal_name(int number) {
   return abbreviation ? std::string("SIG") + abbreviation : fmt::format("signal {}", number);
 }
 
+void set_who(Failure& failure, const RankName& name) {
+  failure.who = who(name);
+  failure.rank = name.rank;
+  failure.node = name.node;
+  failure.pid = name.pid;
+  failure.host = name.host;
+}
+
 Failure rank_ended(const RankName& name, const RankEnd& end, std::string op, std::string_view command) {
   Failure failure;
   failure.code = static_cast<int>(Exit::rank_crash);
-  failure.who = who(name);
+  set_who(failure, name);
   failure.op = std::move(op);
   std::string when = fmt::format("{} after the start", human_seconds(end.after_s));
   std::string typed(command.empty() ? "PLAN" : command);
@@ -98,7 +106,7 @@ Failure rank_failed(const RankName& name, int code, std::string what, std::strin
   failure.code = code;
   failure.symptom = often_an_effect(code);
   failure.what = fmt::format("rank {}: {}", name.rank, what);
-  failure.who = who(name);
+  set_who(failure, name);
   failure.op = std::move(op);
   failure.next = next_command(code, command);
   return failure;

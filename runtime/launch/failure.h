@@ -12,10 +12,12 @@ struct Failure {
   int code = 0;          // of the job; 128 + n for a signal to the launcher
   bool symptom = false;  // likely the effect of another rank's end: the head waits a moment for the cause
   std::string what, who, op, evidence, next;  // one line each; empty ones are left out
+  int rank = -1, node = -1, pid = 0;          // `who`, for programs; -1: no rank is meant
+  std::string host;
 
   template <class Fields>
   void each_field(Fields&& fields) {
-    fields(code, symptom, what, who, op, evidence, next);
+    fields(code, symptom, what, who, op, evidence, next, rank, node, pid, host);
   }
 };
 
@@ -34,6 +36,8 @@ struct RankEnd {
   double after_s = 0;          // since the start
 };
 
+// Fills in who it is.
+void set_who(Failure& failure, const RankName& name);
 // `op` is LaunchObserver::where; `command` is what the user typed after "prun".
 Failure rank_ended(const RankName& name, const RankEnd& end, std::string op, std::string_view command);
 Failure rank_failed(const RankName& name, int code, std::string what, std::string op, std::string_view command);

@@ -157,6 +157,12 @@ void Head::receive(Channel& channel) {
       case FrameKind::begun:
         begun(Unpacker(frame.payload).number());
         break;
+      case FrameKind::mirror:
+        observer_.mirrored(frame.rank, frame.payload);
+        break;
+      case FrameKind::output:
+        observer_.output(frame.rank, false, frame.payload, false);
+        break;
       case FrameKind::failure:
         failed(unpack<Failure>(frame.payload));
         break;

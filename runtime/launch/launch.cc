@@ -94,6 +94,7 @@ int Launch::run(const std::string& job, const RankMain& rank_main) {
     offer.job_id = hex(random_bytes(8));
     offer.salt = random_bytes(32);
     offer.begins_again = options_.begins_again;
+    offer.mirror_all = options_.mirror_all;
     for (Channel& member : joined.members) member.send(FrameKind::job, -1, pack(offer));
     coordination = make_head(joined.topology, std::move(joined.members), options_, observer_);
   } else {
@@ -111,6 +112,7 @@ int Launch::run(const std::string& job, const RankMain& rank_main) {
     coordination = make_member(Channel(std::move(nodes_->head.node0)), options_, offer.begins_again);
   }
   const Topology topology{options_.node_rank, offer.nodes};
+  observer_.placed(topology, offer.mirror_all);
   const std::string& secret = gives_job() ? nodes_->joined.secret : nodes_->head.secret;
   const int code = supervise(options_, topology, start_of(offer, secret), rank_main, *coordination, observer_);
   begins_again_ = coordination->verdict()->begins_again;

@@ -6,12 +6,15 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/error.h"
 #include "base/rank_place.h"
+#include "launch/failure.h"
+#include "launch/topology.h"
 
 namespace prun {
 
@@ -77,14 +80,17 @@ struct LaunchOptions {
   double patience_s = 60;
   size_t recorder_bytes = 0;
   std::string command;  // as typed after "prun"; failures advise a next command with it
+  // Ranks' standard output and error come through their launcher (LaunchObserver::output); else they are the
+  // launcher's own.
+  bool capture_output = false;
+  bool mirror_all = false;  // node 0: the others shall mirror all that they know, for a trace
 };
-
-struct Failure;  // launch/failure.h
 
 // Told of the running job, in the launcher's single thread.
 struct LaunchObserver {
   virtual ~LaunchObserver() = default;
   virtual void job_received(std::string_view /*job*/) {}  // on nodes other than 0, before `started`; for `where`
+  virtual void placed(const Topology& /*topology*/, bool /*mirror_all*/) {}  // before `started`
   virtual void started(const std::vector<int>& ranks, const std::vector<int>& pids,
                        const std::vector<void*>& recorders) = 0;
   // All local ranks have ended with this code of the job; the recorders are unmapped after it.
@@ -93,6 +99,15 @@ struct LaunchObserver {
   virtual void line(int rank, const std::string& text) = 0;  // LauncherClient::print; on node 0, of all nodes' ranks
   // What the rank was doing, from its recorder: for the message when it died or failed.
   virtual std::string where(int rank) = 0;
+  // On nodes other than 0, about every 50 ms: what node 0 shall know of local ranks, by rank; `last`: the job has
+  // ended.
+  virtual std::vector<std::pair<int, std::string>> mirror(bool /*last*/) { return {}; }
+  virtual void mirrored(int /*rank*/, std::string_view /*bytes*/) {}  // on node 0
+  // A rank wrote to its standard output or error; on node 0 also what ranks of other nodes wrote, with `here` false.
+  virtual void output(int /*rank*/, bool /*error*/, std::string_view /*text*/, bool /*here*/) {}
+  // Asked on node 0 after each tick: a rank that holds the others up for longer than the job waits.
+  virtual std::optional<Failure> hung() { return std::nullopt; }
+  virtual void ending() {}                            // the end is decided, and no rank knows yet
   virtual void failed(const Failure& /*failure*/) {}  // what ended the job, before its message
   // The launcher's messages to the user, whole lines: who has not joined yet, the failure. Default: to stderr.
   virtual void message(const std::string& text);

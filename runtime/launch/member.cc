@@ -17,6 +17,14 @@ class Member : public Coordination {
   void line(int rank, const std::string& text) override { head_.send(FrameKind::line, rank, text); }
   void ended(int rank) override { head_.send(FrameKind::ended, rank, ""); }
 
+  void mirror(int rank, const std::string& bytes) override {
+    if (head_.open()) head_.send(FrameKind::mirror, rank, bytes);
+  }
+  void output(int rank, const std::string& text) override {
+    if (head_.open() && !behind()) head_.send(FrameKind::output, rank, text);
+  }
+  bool behind() override { return head_.wants_write(); }
+
   void stop() override { head_.send(FrameKind::stop, -1, ""); }
   void begun(int64_t step) override { head_.send(FrameKind::begun, -1, Packer().number(step).take()); }
 

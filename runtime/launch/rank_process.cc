@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <new>
@@ -103,10 +104,11 @@ SharedMemory::~SharedMemory() {
 }
 
 RankProcesses::RankProcesses(int local_ranks, size_t recorder_bytes, std::vector<int> closed_in_ranks,
-                             const sigset_t& signals)
+                             const sigset_t& signals, bool capture_output)
     : local_ranks_(local_ranks),
       closed_in_ranks_(std::move(closed_in_ranks)),
       signals_(signals),
+      capture_output_(capture_output),
       page_(JobPage::bytes(local_ranks)),
       children_before_(children()) {
   raise_open_files();
@@ -131,8 +133,14 @@ RankProcesses::~RankProcesses() {
 void RankProcesses::fork_rank(RankStart start, const std::function<int(const RankStart&)>& rank_main) {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) throw cannot_start(start, "socketpair", errno);
-  Fd mine(ends[0]), theirs(ends[1]);
+  Fd mine(ends[0]), theirs(ends[1]), written[2];
   RankProcess rank;
+  for (int i = 0; capture_output_ && i < 2; ++i) {
+    if (pipe2(ends, O_CLOEXEC) != 0) throw cannot_start(start, "pipe", errno);
+    rank.output[i] = Fd(ends[0]);
+    written[i] = Fd(ends[1]);
+    fcntl(ends[0], F_SETFL, O_NONBLOCK);
+  }
   rank.rank = start.rank;
   rank.recorder = start.recorder = recorders_[start.local_rank].at();
   std::fflush(nullptr);  // else both processes write the buffered text
@@ -141,7 +149,7 @@ void RankProcesses::fork_rank(RankStart start, const std::function<int(const Ran
   if (rank.pid < 0) throw cannot_start(start, "fork", errno);
   if (rank.pid == 0) {
     mine.reset();
-    run_rank(start, rank_main, std::move(theirs), launcher);
+    run_rank(start, rank_main, std::move(theirs), written, launcher);
   }
   setpgid(rank.pid, rank.pid);  // here too: a kill of the group may come before the child runs
   rank.pidfd = Fd(static_cast<int>(syscall(SYS_pidfd_open, rank.pid, 0)));
@@ -153,7 +161,7 @@ void RankProcesses::fork_rank(RankStart start, const std::function<int(const Ran
 }
 
 void RankProcesses::run_rank(RankStart start, const std::function<int(const RankStart&)>& rank_main, Fd control,
-                             pid_t launcher) {
+                             Fd (&output)[2], pid_t launcher) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != launcher) _exit(128 + SIGKILL);  // it ended before prctl
@@ -164,6 +172,12 @@ void RankProcesses::run_rank(RankStart start, const std::function<int(const Rank
   for (RankProcess& other : ranks_) {
     other.pidfd.reset();
     other.control.close();
+    for (Fd& fd : other.output) fd.reset();
+  }
+  if (output[0]) {  // the launcher flushed standard output before the fork; lines reach it as they end
+    dup2(output[0].get(), STDOUT_FILENO);
+    dup2(output[1].get(), STDERR_FILENO);
+    setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
   }
   for (int fd : closed_in_ranks_) ::close(fd);
   die_with_lifeline(lifeline_read_.get());

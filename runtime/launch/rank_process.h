@@ -37,6 +37,7 @@ struct RankProcess {
   pid_t pid = 0;
   Fd pidfd;
   Channel control;
+  Fd output[2];  // of its standard output and error; closed: they are the launcher's
   void* recorder = nullptr;
   bool running = true;
 };
@@ -52,7 +53,9 @@ struct ExitStatus {
 class RankProcesses {
  public:
   // `closed_in_ranks`: descriptors of the launcher that no rank may keep. `signals`: the mask that ranks run with.
-  RankProcesses(int local_ranks, size_t recorder_bytes, std::vector<int> closed_in_ranks, const sigset_t& signals);
+  // `capture_output`: RankProcess::output has what ranks write.
+  RankProcesses(int local_ranks, size_t recorder_bytes, std::vector<int> closed_in_ranks, const sigset_t& signals,
+                bool capture_output);
   ~RankProcesses();
 
   // Forks one rank. `start` lacks recorder and launcher, which are filled in. Throws Error where the
@@ -71,12 +74,13 @@ class RankProcesses {
 
  private:
   [[noreturn]] void run_rank(RankStart start, const std::function<int(const RankStart&)>& rank_main, Fd control,
-                             pid_t launcher);
+                             Fd (&output)[2], pid_t launcher);
   JobPage* page() const { return static_cast<JobPage*>(page_.at()); }
 
   int local_ranks_;
   std::vector<int> closed_in_ranks_;
   sigset_t signals_;
+  bool capture_output_;
   SharedMemory page_;
   std::vector<SharedMemory> recorders_;
   Fd lifeline_read_, lifeline_write_;

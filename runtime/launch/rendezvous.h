@@ -40,10 +40,11 @@ struct JobOffer {
   std::vector<NodePlace> nodes;
   std::string job, job_id, salt;  // the job's secret is an HMAC of the salt, and never sent
   bool begins_again = false;      // as in LaunchOptions
+  bool mirror_all = false;        // LaunchOptions::mirror_all
 
   template <class Fields>
   void each_field(Fields&& fields) {
-    fields(error_code, error, nodes, job, job_id, salt, begins_again);
+    fields(error_code, error, nodes, job, job_id, salt, begins_again, mirror_all);
   }
 };
 

@@ -19,6 +19,7 @@ namespace {
 constexpr auto kTick = std::chrono::milliseconds(50);
 constexpr auto kGrace = std::chrono::milliseconds(200);
 constexpr auto kRepeat = std::chrono::milliseconds(500);  // of one and the same signal
+constexpr auto kLastWords = std::chrono::seconds(1);      // to node 0
 constexpr auto kGiveUp = std::chrono::seconds(3);  // ranks in an uninterruptible wait, launchers that do not answer
 
 // Signals that end the job, as a descriptor; the destructor restores the former handlers.
@@ -62,7 +63,8 @@ class Supervisor {
         topology_(topology),
         coordination_(coordination),
         observer_(observer),
-        processes_(topology.here().ranks, options.recorder_bytes, launcher_fds(), signals_of_ranks()) {}
+        processes_(topology.here().ranks, options.recorder_bytes, launcher_fds(), signals_of_ranks(),
+                   options.capture_output) {}
 
   int run(RankStart start, const std::function<int(const RankStart&)>& rank_main);
 
@@ -75,10 +77,13 @@ class Supervisor {
   Clock::time_point next_deadline() const;
   void take_signal();
   void read_rank(RankProcess& rank);
+  void read_output(RankProcess& rank);
+  void mirror(bool last);
   void reap(RankProcess& rank);
   void deliver_gathered();
   void follow_stop(Clock::time_point now);
   std::string node_words() const;
+  void tick();
   void begin_end();
   void continue_end(Clock::time_point now);
   int tell_verdict();
@@ -153,11 +158,13 @@ int Supervisor::run(RankStart start, const std::function<int(const RankStart&)>&
     if (coordination_.verdict() && !ending_) begin_end();
     if (ending_) continue_end(now);
     if (now >= next_tick_) {
-      observer_.tick();
+      tick();
       next_tick_ = now + kTick;
     }
   }
   processes_.kill_orphans();
+  for (RankProcess& rank : processes_.all()) read_output(rank);
+  mirror(true);
   observer_.tick();  // what the ranks recorded last
   int code = tell_verdict();
   observer_.ended(code);
@@ -181,6 +188,7 @@ void Supervisor::wait_for_events() {
   for (RankProcess& rank : ranks) {  // a negative descriptor is skipped by poll
     watch(rank.running ? rank.pidfd.get() : -1, false);
     watch(rank.control.open() ? rank.control.fd() : -1, rank.control.wants_write());
+    for (const Fd& fd : rank.output) watch(fd.get(), false);
   }
   for (Channel* peer : peers) watch(peer->fd(), peer->wants_write());
 
@@ -192,13 +200,14 @@ void Supervisor::wait_for_events() {
   // Deaths before reports: a death is the better explanation.
   for (RankProcess& rank : ranks) {
     if (polls[at].revents) reap(rank);
-    at += 2;
+    at += 4;
   }
   at = 2;
   for (RankProcess& rank : ranks) {
     if (polls[at].revents & POLLOUT) rank.control.flush();
     if (polls[at].revents & ~POLLOUT) read_rank(rank);
-    at += 2;
+    if (polls[at + 1].revents != 0 || polls[at + 2].revents != 0) read_output(rank);
+    at += 4;
   }
   --at;
   for (Channel* peer : peers) {
@@ -277,6 +286,7 @@ void Supervisor::reap(RankProcess& rank) {
   std::optional<ExitStatus> status = processes_.reap(rank);
   if (!status) return;
   read_rank(rank);  // what it said before its end
+  read_output(rank);
   rank.control.close();
   const bool stopped = stopping_ && status->status == static_cast<int>(Exit::preempted);
   preempted_ = preempted_ || (!status->killed && stopped);
@@ -288,6 +298,39 @@ void Supervisor::reap(RankProcess& rank) {
   coordination_.failed(rank_ended(name_of(rank), end, observer_.where(rank.rank), options_.command));
 }
 
+// At most what a pipe holds, so that a rank that never stops writing does not keep the launcher from the others.
+void Supervisor::read_output(RankProcess& rank) {
+  constexpr size_t kPipe = 1 << 16;
+  for (const int stream : {0, 1}) {
+    Fd& fd = rank.output[stream];
+    char text[kPipe];
+    const ssize_t count = fd ? ::read(fd.get(), text, sizeof text) : -1;
+    if (count > 0) {
+      observer_.output(rank.rank, stream == 1, {text, static_cast<size_t>(count)}, true);
+      coordination_.output(rank.rank, {text, static_cast<size_t>(count)});
+    }
+    if (count == 0) fd.reset();
+  }
+}
+
+void Supervisor::tick() {
+  observer_.tick();
+  mirror(false);
+  if (ending_) return;
+  if (std::optional<Failure> hang = observer_.hung()) coordination_.failed(std::move(*hang));
+}
+
+// Node 0 waits for what is said last until this launcher has closed the connection.
+void Supervisor::mirror(bool last) {
+  if (coordination_.behind() && !last) return;
+  for (const auto& [rank, bytes] : observer_.mirror(last)) coordination_.mirror(rank, bytes);
+  if (!last) return;
+  const Clock::time_point end = Clock::now() + kLastWords;
+  for (Channel* peer : coordination_.channels())
+    for (pollfd poll_fd{peer->fd(), POLLOUT, 0}; peer->wants_write() && Clock::now() < end; peer->flush())
+      poll(&poll_fd, 1, 50);
+}
+
 void Supervisor::deliver_gathered() {
   for (const std::string& all : coordination_.take_gathered())
     for (RankProcess& rank : processes_.all()) rank.control.send(FrameKind::gathered, -1, all);
@@ -295,6 +338,7 @@ void Supervisor::deliver_gathered() {
 
 void Supervisor::begin_end() {
   ending_ = true;
+  observer_.ending();
   processes_.set_aborted();
   kill_at_ = Clock::now() + kGrace;
 }

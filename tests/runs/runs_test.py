@@ -203,7 +203,7 @@ class Folders(Runs):
         folder = self.here / run["path"]
         self.assertRegex(run["id"], r"^\d{8}-\d{6}-zero3-[0-9a-f]{6}$")
         self.assertEqual(sorted(path.name for path in folder.iterdir()),
-                         ["checkpoints", "environment.json", "log.txt", "metrics.jsonl", "plan.lua", "run.json"])
+                         ["checkpoints", "environment.json", "events.jsonl", "log.txt", "metrics.jsonl", "plan.lua", "run.json"])
         self.assertIn("prun.zero3", (folder / "plan.lua").read_text())
         self.assertEqual((folder / "log.txt").read_text(), done.stdout)
         self.assertEqual((folder / "metrics.jsonl").read_text(), (self.here / "m").read_text())
@@ -239,7 +239,7 @@ class Folders(Runs):
     def test_a_failure_keeps_what_there_was(self):
         done = self.prun(HERE / "diverges.lua", "--check-finite", "--set", "steps=100", "--nproc", 2, code=20)
         [run] = self.kept()
-        self.assertTrue(done.stderr.endswith(f"  kept:     {run['path']}   # metrics, log, plan, failure\n"), done.stderr)
+        self.assertTrue(done.stderr.endswith(f"  kept:     {run['path']}   # prun explain {run['path']} says what each rank was at\n"), done.stderr)
         failure = json.loads((self.here / run["path"] / "failure.json").read_text())
         self.assertEqual(failure["code"], 20)
         self.assertIn(failure["what"], done.stderr)

@@ -12,11 +12,14 @@ int plans_command(Options& options);     // plans.cc
 int plugins_command(Options& options);   // plugins.cc
 // prun plugins --explain, for --nproc ranks a host and --nnodes hosts, two of each if there are less. Throws as
 // choose_interface.
-int explain_plugins(const Options& options);  // explain.cc
+int explain_plugins(const Options& options);  // explain_plugins.cc
 int doctor_command(Options& options);         // doctor.cc
 int conform_command(Options& options);        // conform.cc
 int ckpt_command(Options& options);           // ckpt.cc
 int runs_command(Options& options);           // runs.cc
+int explain_command(Options& options);        // supervision/explain_run.cc
+int status_command(Options& options);         // supervision/status.cc
+int clean_command(Options& options);          // supervision/clean.cc
 int bench_command(Options& options);          // bench/bench.cc
 int init_command(Options& options);           // init.cc
 int version_command(Options& options);        // version.cc

@@ -26,6 +26,9 @@ enum Commands : unsigned {
   kVersion = 1 << 21,
   kCompletion = 1 << 22,
   kMan = 1 << 23,
+  kExplain = 2048,
+  kStatus = 4096,
+  kClean = 8192,
   kAllCommands = (1 << 24) - 1
 };
 

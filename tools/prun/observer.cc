@@ -5,7 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "base/log.h"
 #include "base/text.h"
@@ -15,18 +18,104 @@
 #include "ir/state.h"
 
 namespace prun {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+double wall_time() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+constexpr size_t kKeptEvents = 64;  // of each stream, of a run that failed
+
+}  // namespace
 
 Observer::Observer(const Options& options, double peak_flops, RunFolder* folder)
-    : told_not_finite_(options.check_finite),  // which ends the run with more than the loss can tell
+    : options_(options),
+      command_(options.launch.command),
+      limit_s_(options.world.deadline_s),
+      told_not_finite_(options.check_finite),  // which ends the run with more than the loss can tell
       peak_flops_(peak_flops),
       binding_(options.binding.text()),
       folder_(folder),
       console_(options.json || standard_stream(options.metrics.path) == STDOUT_FILENO, options.quiet),
       progress_(console_.screen()) {
   if (folder_ != nullptr) console_.log = [this](std::string_view text) { folder_->log(text); };
+  if (folder_ != nullptr) events_.emplace([this](const std::string& line) { folder_->event(line); });
   if (!options.metrics.path.empty() && options.launch.node_rank == 0)
     metrics_.emplace(options.metrics, std::max<int64_t>(options.checkpoint.first_step, 0));
   if (!options.trace.empty()) trace_.emplace(options.trace, options.trace_steps);
+}
+
+void Observer::placed(const Topology& topology, bool) { topology_ = topology; }
+
+// Nodes other than 0 have no folder, and leave it to node 0 to say what holds the job up.
+void Observer::watch() {
+  if (!watch_) return;
+  const Job& here = job.classes.empty() ? received_ : job;
+  watch_->tick(here, [this](const std::string& sentence) {
+    if (topology_.node == 0) warn(sentence);
+  });
+  if (events_) events_->look_at(watch_->ranks());
+  status_.tick(*watch_, here, {});
+}
+
+// Where it cannot be said the job runs all the same.
+void Observer::publish() {
+  const Json about = {{"format", 1},
+                      {"id", folder_ != nullptr ? folder_->id() : ""},
+                      {"pid", getpid()},
+                      {"node", topology_.node},
+                      {"nodes", topology_.node_count()},
+                      {"plan", options_.plan},
+                      {"arguments", options_.words},
+                      {"directory", std::filesystem::current_path().string()},
+                      {"folder", folder_ == nullptr || folder_->path().empty()
+                                     ? Json()
+                                     : Json(std::filesystem::absolute(folder_->path()).string())},
+                      {"started", wall_time()}};
+  try {
+    status_.open(about, serialize_job(job.classes.empty() ? received_ : job));
+  } catch (const Error& error) {
+    warn(fmt::format("prun status will not show this job: {}", error.what()));
+  }
+}
+
+void Observer::warn(const std::string& sentence) {
+  progress_.clear();
+  console_.warn(fmt::format("prun: {}\n", sentence));
+  if (events_) events_->warning(sentence);
+}
+
+std::optional<Failure> Observer::hung() {
+  if (!watch_ || !watch_->hang() || topology_.node != 0) return std::nullopt;
+  const Hang& hang = *watch_->hang();
+  Failure failure = job_failed(static_cast<int>(Exit::hang), hang.holdup.sentence,
+                               fmt::format("nothing has moved for {}", human_seconds(hang.seconds)), command_);
+  failure.op = hang.holdup.op;
+  for (size_t i = 0; i < std::min<size_t>(hang.holdup.chain.size(), 3); ++i)
+    failure.evidence += (i == 0 ? ": " : "; ") + hang.holdup.chain[i];
+  for (const WatchedRank& rank : watch_->ranks())
+    if (rank.rank == hang.holdup.rank)
+      set_who(failure, {rank.rank, rank.node, topology_.node_count(), rank.pid, rank.host});
+  return failure;
+}
+
+// Before ranks know: each still stands where it stood.
+void Observer::ending() {
+  if (!watch_) return;
+  watch_->freeze();
+  if (folder_ != nullptr && !job.classes.empty())
+    folder_->keep_flight(flight_json(watch_->flight(kKeptEvents)), serialize_job(job));
+}
+
+void Observer::output(int rank, bool error, std::string_view text, bool here) {
+  if (here) {
+    progress_.clear();
+    std::fwrite(text.data(), 1, text.size(), error ? stderr : stdout);
+    std::fflush(error ? stderr : stdout);
+  }
+  if (folder_ != nullptr) folder_->rank_output(rank, text);
 }
 
 void Observer::started(const std::vector<int>& ranks, const std::vector<int>& pids,
@@ -36,6 +125,12 @@ void Observer::started(const std::vector<int>& ranks, const std::vector<int>& pi
   for (void* recorder : recorders) recorders_.push_back(static_cast<RecorderHeader*>(recorder));
   steps_.open(recorders_);
   memory_.open(pids);
+  std::vector<WatchedRank> watched;
+  for (size_t i = 0; i < ranks.size(); ++i)
+    watched.push_back({ranks[i], topology_.node, pids[i], topology_.here().host, recorders_[i]});
+  watch_.emplace(std::move(watched), limit_s_);
+  publish();
+  if (events_) events_->started(options_.plan, watch_->ranks());
   if (metrics_) metrics_->begin();
   if (metrics_ && !metrics_->remark().empty()) console_.warn(fmt::format("prun: {}\n", metrics_->remark()));
   if (trace_) trace_->begin(job, ranks_, recorders_);
@@ -70,6 +165,7 @@ void Observer::announce_transports() {
 
 void Observer::tick() {
   if (trace_) trace_->collect();
+  watch();
   const std::vector<MergedStep> steps = steps_.take();
   if (job.classes.empty()) return;
   announce_transports();
@@ -78,6 +174,8 @@ void Observer::tick() {
     summary_.add(step);
     result_.add(step);
     if (folder_ != nullptr) folder_->step(step);
+    if (events_) events_->step(step);
+    status_.step(step);
     add_row(metrics_row(step, work_, memory_bytes()));
     tell_not_finite(step);
   }
@@ -91,12 +189,13 @@ void Observer::tick() {
   progress_.redraw();
 }
 
-void Observer::line(int, const std::string& text) {
+void Observer::line(int rank, const std::string& text) {
   if (text.starts_with(kForMetrics)) {
     add_row(text.substr(1) + "\n");
     return;
   }
   if (told) return told(text);
+  if (folder_ != nullptr) folder_->rank_output(rank, text + "\n");
   progress_.clear();
   console_.print(text + "\n");
 }
@@ -127,11 +226,14 @@ void Observer::tell_not_finite(const MergedStep& step) {
 
 void Observer::failed(const Failure& failure) {
   result_.failed(failure);
+  failed_ = true;
   if (folder_ != nullptr) folder_->failed(failure);
+  if (events_) events_->failed(failure);
 }
 
 void Observer::message(const std::string& text) {
   progress_.clear();
+  if (events_ && !failed_ && text.starts_with("prun: ")) events_->warning(text.substr(6, text.find('\n') - 6));
   console_.warn(text);
 }
 
@@ -191,6 +293,7 @@ void Observer::ended(int exit_code) {
   log_info("launch", "the ranks of this node have ended, exit code {}", exit_code);
   if (recorders_.empty()) return;
   tick();
+  if (events_) events_->ended(exit_code);
   progress_.end();
   if (trace_) trace_->finish();
   const bool whole = exit_code == 0 || exit_code == static_cast<int>(Exit::preempted);

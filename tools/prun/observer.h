@@ -17,6 +17,9 @@
 #include "run_result.h"
 #include "steps.h"
 #include "summary.h"
+#include "supervision/events.h"
+#include "supervision/rank_watch.h"
+#include "supervision/status_publisher.h"
 #include "trace.h"
 
 namespace prun {
@@ -27,10 +30,14 @@ class Observer final : public LaunchObserver {
   Observer(const Options& options, double peak_flops, RunFolder* folder = nullptr);
   static uint64_t recorder_capacity(const Options& options) { return options.trace.empty() ? 1u << 12 : 1u << 16; }
   void job_received(std::string_view bytes) override { received_ = parse_job(bytes); }
+  void placed(const Topology& topology, bool mirror_all) override;
   void started(const std::vector<int>& ranks, const std::vector<int>& pids,
                const std::vector<void*>& recorders) override;
   void tick() override;
   void line(int rank, const std::string& text) override;
+  void output(int rank, bool error, std::string_view text, bool here) override;
+  std::optional<Failure> hung() override;
+  void ending() override;
   void failed(const Failure& failure) override;
   void message(const std::string& text) override;
   void say(const std::string& text) { console_.say(text); }
@@ -42,6 +49,9 @@ class Observer final : public LaunchObserver {
   Job job;                                       // of node 0; the other nodes show nothing
 
  private:
+  void watch();
+  void warn(const std::string& sentence);  // of what the job survives
+  void publish();
   void announce();
   void announce_transports();
   std::vector<DeviceUse> device_use() const;
@@ -51,9 +61,16 @@ class Observer final : public LaunchObserver {
   void tell_not_finite(const MergedStep& step);
 
   Job received_;  // of the other nodes: names the op of a failed rank
+  const Options& options_;
+  std::string command_;
+  double limit_s_;
+  Topology topology_;
   std::vector<int> ranks_;
   std::vector<RecorderHeader*> recorders_;
-  bool told_transports_ = false, told_not_finite_;
+  std::optional<RankWatch> watch_;
+  std::optional<Events> events_;
+  StatusPublisher status_;
+  bool told_transports_ = false, failed_ = false, told_not_finite_;
   StepReader steps_;
   double peak_flops_;  // of all devices of the job; 0 where it is not known
   std::string binding_;

@@ -89,6 +89,11 @@ const Command kCommands[] = {
      "checkpoints: ls, show, verify, diff, reshard; export to and import from Hugging Face", ckpt_command},
     {"runs", kRuns, "prun runs [DIR]", "list the runs that --runs or --checkpoint kept (default: those in runs)",
      runs_command},
+    {"status", kStatus, "prun status [RUN]", "the jobs of yours that run here, and what their ranks are at",
+     status_command},
+    {"explain", kExplain, "prun explain [RUN]",
+     "what each rank of a run that failed or hangs is at, and who holds the others up", explain_command},
+    {"clean", kClean, "prun clean [DIR ..]", "remove what jobs that crashed have left", clean_command},
     {"bench", kBench, "prun bench OP[,OP] [..]", "collectives by size over a transport, in nccl-tests' columns",
      bench_command},
     {"init", kInit, "prun init [FOLDER]", "begin a folder of plans: a first plan, and .luarc.json for the editor",
@@ -238,6 +243,8 @@ void define_options(CLI::App& app, Commands command, Options& o) {
         o.world.deadline_s = o.launch.join_timeout_s = whole_number("--timeout", text, 1);
       },
       "how long a collective or a missing rank is waited for (default 60)");
+  define.flag(kStatus, "--prometheus", o.prometheus, "as Prometheus' text format");
+  define.flag(kClean, "--dry-run", o.dry_run, "say what would be removed, and remove nothing");
   define.flag(kPlugins, "--explain", o.explain, "which transport auto takes for which ranks, and why");
   define.flag(kAllCommands & ~(kCompletion | kMan), "--json", o.json, json_help(command));
   define.flag(kRun, "--quiet,-q", o.quiet, "say nothing but what the plan prints, warnings and failures");
@@ -294,7 +301,8 @@ void check_option_names(const std::vector<std::string>& words, const CLI::App& a
 // The first operand becomes the plan, or what is to be tried; the commands without a plan have none.
 void read_operands(Options& o, const Command& command) {
   std::vector<std::string>& words = o.operands;
-  if ((command.bit & (kBench | kCkpt | kRuns | kInit | kVersion | kCompletion | kMan)) != 0) return;
+  constexpr unsigned kOperands = kBench | kCkpt | kRuns | kStatus | kExplain | kClean;
+  if ((command.bit & (kOperands | kInit | kVersion | kCompletion | kMan)) != 0) return;
   if (command.bit == kConform) {
     if (o.device_given || words.empty()) return;
   } else if (!words.empty()) {

@@ -23,8 +23,9 @@ struct Options {
   std::vector<std::string> operands;  // what follows: conform's items, bench's operations
   std::vector<std::string> words;     // all, as typed
   bool help = false, json = false, quiet = false, verbose = false;
-  std::string log_level;  // "": PRUN_LOG, or warnings
-  bool explain = false;   // plugins
+  std::string log_level;                     // "": PRUN_LOG, or warnings
+  bool explain = false;                      // plugins
+  bool dry_run = false, prometheus = false;  // clean; status
   bool check_finite = false, time_passes = false;
   bool prove = false;        // run, check: run the plan, made small, beside one rank
   int check_replicas = 100;  // steps; 0: never

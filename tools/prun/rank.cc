@@ -15,6 +15,7 @@
 #include "core_sharing.h"
 #include "device/device.h"
 #include "exec/clock.h"
+#include "exec/heartbeat.h"
 #include "exec/rank_device.h"
 #include "heterogeneous_devices.h"
 #include "launcher_bootstrap.h"
@@ -83,9 +84,22 @@ CheckpointOptions checkpoint_options(const RankStart& start, const Options& opti
   return checkpoint;
 }
 
+// Keeps in the recorder which checkpoint is being written, and which was committed last.
+void note_saves(CheckpointOptions& checkpoint, RecorderHeader* recorder) {
+  using Save = CheckpointOptions::Save;
+  checkpoint.told = [recorder](int64_t step, Save save) {
+    if (save == Save::begun) recorder->saving_ns.store(now_ns(), std::memory_order_relaxed);
+    if (save == Save::committed) recorder->saved.store(step, std::memory_order_relaxed);
+    recorder->saving.store(save == Save::begun ? step : 0, std::memory_order_release);
+  };
+}
+
 // What a rank takes, in the order of taking; it outlives the report of an error.
 struct Rank {
-  explicit Rank(const RankStart& start) : bootstrap(*start.launcher, static_cast<RecorderHeader*>(start.recorder)) {}
+  explicit Rank(const RankStart& start)
+      : heartbeat(*static_cast<RecorderHeader*>(start.recorder)),
+        bootstrap(*start.launcher, static_cast<RecorderHeader*>(start.recorder)) {}
+  Heartbeat heartbeat;
   Job job;
   LauncherBootstrap bootstrap;
   std::unique_ptr<Device> device;
@@ -105,6 +119,7 @@ void train(const RankStart& start, const Options& options, const DeviceReport& d
   const Program& program = rank.job.program(start.rank);
   ExecutorOptions execution = executor_options(start, options);
   execution.checkpoint = checkpoint_options(start, options);
+  note_saves(execution.checkpoint, execution.recorder);
   execution.generation = options.generation.options;
   rank.device = open_device(program.device);
   execution.checkpoint.threads = execution.threads;

@@ -34,6 +34,7 @@ void settle_options(Options& options, const DeviceReport& devices) {
   launch.settings = node_settings(options);
   launch.recorder_bytes = recorder_bytes(Observer::recorder_capacity(options));
   options.binding = Binding(options.bind, launch.nproc);
+  launch.capture_output = true;
   launch.command = fmt::format("{} --nproc {}", options.plan, launch.nproc);
 }
 

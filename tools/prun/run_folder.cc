@@ -21,6 +21,7 @@
 #include "options.h"
 #include "run_environment.h"
 #include "script/script.h"
+#include "supervision/events.h"
 
 namespace prun {
 namespace {
@@ -64,6 +65,15 @@ std::string relative_to(const std::string& folder, const std::string& path) {
   std::error_code error;
   const fs::path relative = fs::relative(path, folder, error);
   return error || relative.empty() ? path : relative.string();
+}
+
+// "... at plans/zero3.lua:12" or "..., plans/zero3.lua:12": the place that an op's text ends with; "" and 0: none.
+std::pair<std::string, int> source_of(const std::string& op) {
+  const size_t colon = op.rfind(':'), begin = op.rfind(' ', colon) + 1;
+  if (colon == std::string::npos || colon + 1 == op.size() || begin >= colon) return {"", 0};
+  const std::string digits = op.substr(colon + 1);
+  if (digits.find_first_not_of("0123456789") != std::string::npos || digits.size() > 9) return {"", 0};
+  return {op.substr(begin, colon - begin), std::stoi(digits)};
 }
 
 Json number(double value) { return std::isfinite(value) ? Json(value) : Json(); }
@@ -118,20 +128,17 @@ void RunFolder::make(const std::string& folder) {
     path_.clear();
     throw usage_error(fmt::format("cannot make a folder for this run in {}: {}", folder, error.message()));
   }
-  log_ = std::make_unique<OutputFile>((fs::path(path_) / kRunLog).string(), "log");
-  metrics_ = std::make_unique<OutputFile>((fs::path(path_) / "metrics.jsonl").string(), "metrics");
-  for (const auto& file : {log_.get(), metrics_.get()}) file->begin();
-  flock(log_->descriptor(), LOCK_EX | LOCK_NB);  // who finds it locked knows that the run goes on
-  write_whole((fs::path(path_) / "plan.lua").string(), read_file(find_plan(options_.plan, options_.lua_dir)));
-  write_whole((fs::path(path_) / "environment.json").string(), run_environment_json());
+  const auto file = [this](const std::string& name) { return (fs::path(path_) / name).string(); };
+  log_.open(file(kRunLog));
+  metrics_.open(file("metrics.jsonl"));
+  events_.open(file("events.jsonl"));
+  for (auto& [rank, log] : rank_logs_) log.open(file(fmt::format("rank_{}.log", rank)));
+  flock(log_.file()->descriptor(), LOCK_EX | LOCK_NB);  // who finds it locked knows that the run goes on
+  write_whole(file("plan.lua"), read_file(find_plan(options_.plan, options_.lua_dir)));
+  write_whole(file("environment.json"), run_environment_json());
   if (!options_.checkpoint.folder.empty())  // run.json has the path for file systems without links
     fs::create_symlink(relative_to(path_, options_.checkpoint.folder), fs::path(path_) / "checkpoints", error);
   write_about();
-  for (const std::string& row : rows_) metrics_->write(row);
-  for (const std::string& line : lines_) log_->write(line);
-  rows_.clear();
-  lines_.clear();
-  flush();
 }
 
 std::string RunFolder::about_text(int exit_code) const {
@@ -162,9 +169,22 @@ void RunFolder::write_about() {
   fs::rename(next, path);
 }
 
-void RunFolder::keep(std::deque<std::string>& lines, std::string_view text) {
-  lines.emplace_back(text);
-  if (lines.size() > kMostLines) lines.pop_front();
+void KeptLines::write(std::string_view text) {
+  if (file_ != nullptr) return file_->write(text);
+  lines_.emplace_back(text);
+  if (lines_.size() > kMostLines) lines_.pop_front();
+}
+
+void KeptLines::flush() {
+  if (file_ != nullptr) file_->flush();
+}
+
+void KeptLines::open(const std::string& path) {
+  file_ = std::make_unique<OutputFile>(path, fs::path(path).filename().string());
+  file_->begin();
+  for (const std::string& line : lines_) file_->write(line);
+  lines_.clear();
+  flush();
 }
 
 void RunFolder::step(const MergedStep& step) {
@@ -172,50 +192,73 @@ void RunFolder::step(const MergedStep& step) {
   last_ = step;
 }
 
-void RunFolder::row(std::string_view row) {
-  if (metrics_ != nullptr)
-    metrics_->write(row);
-  else
-    keep(rows_, row);
-}
+void RunFolder::row(std::string_view row) { metrics_.write(row); }
 
+// Flushed at once: also before ranks are forked, which would write what is left a second time.
 void RunFolder::log(std::string_view lines) {
-  if (log_ == nullptr) return keep(lines_, lines);
-  log_->write(lines);
-  log_->flush();  // also before ranks are forked, which would write what is left a second time
+  log_.write(lines);
+  log_.flush();
 }
 
-void RunFolder::flush() {
-  if (metrics_ != nullptr) metrics_->flush();
+void RunFolder::event(const std::string& line) {
+  events_.write(line);
+  events_.flush();
+}
+
+void RunFolder::rank_output(int rank, std::string_view text) {
+  KeptLines& log = rank_logs_[rank];
+  if (!path_.empty() && log.file() == nullptr) log.open((fs::path(path_) / fmt::format("rank_{}.log", rank)).string());
+  log.write(text);
+  log.flush();
+}
+
+void RunFolder::flush() { metrics_.flush(); }
+
+void RunFolder::keep_flight(std::string flight, std::string program) {
+  flight_ = std::move(flight);
+  program_ = std::move(program);
 }
 
 void RunFolder::failed(const Failure& failure) { failure_ = failure; }
+
+void RunFolder::write_failure() const {
+  const auto file = [this](const char* name) { return (fs::path(path_) / name).string(); };
+  const Json rank = {{"rank", failure_.rank}, {"host", failure_.host}, {"node", failure_.node}, {"pid", failure_.pid}};
+  const auto [source, line] = source_of(failure_.op);
+  const Json failure = {{"format", 1},
+                        {"code", exit_code_},
+                        {"name", exit_name(exit_code_)},
+                        {"what", failure_.what},
+                        {"who", failure_.rank < 0 ? Json() : rank},
+                        {"op", failure_.op},
+                        {"source", source.empty() ? Json() : Json{{"file", source}, {"line", line}}},
+                        {"evidence", failure_.evidence},
+                        {"next", failure_.next},
+                        {"time", time_text(seconds_since_1970(), "%Y-%m-%dT%H:%M:%SZ")},
+                        {"steps_done", steps_ > 0 ? last_.step + 1 : 0}};
+  write_whole(file(kFailureFile), failure.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  if (flight_.empty()) return;
+  write_whole(file(kFlightFile), flight_);
+  write_whole(file(kProgramFile), program_);
+}
 
 std::string RunFolder::end(int exit_code) {
   exit_code_ = exit_code;
   if (id_.empty()) return "";  // another node has the job
   const bool fails = exit_code != 0 && exit_code != static_cast<int>(Exit::preempted);
   try {
-    if (path_.empty() && fails && steps_ > 0) make(kRunsFolder);
+    const bool hung = exit_code == static_cast<int>(Exit::hang);
+    if (path_.empty() && fails && (steps_ > 0 || hung)) make(kRunsFolder);
     if (path_.empty()) return trouble_.empty() ? "" : fmt::format("prun: {} (--runs DIR names another)\n", trouble_);
-    if (fails)
-      write_whole((fs::path(path_) / "failure.json").string(),
-                  Json{{"code", exit_code},
-                       {"what", failure_.what},
-                       {"who", failure_.who},
-                       {"op", failure_.op},
-                       {"evidence", failure_.evidence},
-                       {"next", failure_.next}}
-                          .dump(2, ' ', false, Json::error_handler_t::replace) +
-                      "\n");
+    if (fails) write_failure();
     flush();
     write_about();
-    for (const auto* file : {metrics_.get(), log_.get()})
+    for (const OutputFile* file : {metrics_.file(), log_.file(), events_.file()})
       if (!file->failure().empty()) return fmt::format("prun: {} is incomplete: {}\n", file->path(), file->failure());
   } catch (const std::exception& error) {
     return fmt::format("prun: {}\n", error.what());
   }
-  return fails ? fmt::format("  kept:     {}   # metrics, log, plan, failure\n", path_) : "";
+  return fails ? fmt::format("  kept:     {0}   # prun explain {0} says what each rank was at\n", path_) : "";
 }
 
 }  // namespace prun

@@ -6,6 +6,7 @@
 #pragma once
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -21,8 +22,25 @@ struct Options;
 
 inline constexpr const char* kRunsFolder = "runs";  // where runs go that --runs does not name a folder for
 inline constexpr const char* kRunFile = "run.json";
-inline constexpr const char* kRunLog = "log.txt";  // locked while the run goes on
-inline constexpr int kRunFormat = 1;               // raised when `prun runs` of before would misread
+inline constexpr const char* kRunLog = "log.txt";           // locked while the run goes on
+inline constexpr const char* kFlightFile = "flight.json";   // of a run that failed: supervision/flight.h
+inline constexpr const char* kProgramFile = "program.bin";  // beside it: the job that its numbers mean
+inline constexpr const char* kFailureFile = "failure.json";
+inline constexpr int kRunFormat = 1;  // raised when `prun runs` of before would misread
+
+// A file of a run, or its last lines while there is no folder for it.
+class KeptLines {
+ public:
+  void write(std::string_view text);
+  void flush();
+  void open(const std::string& path);  // throws as OutputFile
+  bool empty() const { return file_ == nullptr && lines_.empty(); }
+  const OutputFile* file() const { return file_.get(); }
+
+ private:
+  std::deque<std::string> lines_;
+  std::unique_ptr<OutputFile> file_;
+};
 
 class RunFolder {
  public:
@@ -35,7 +53,13 @@ class RunFolder {
   void row(std::string_view row);  // of metrics, with its newline
   void log(std::string_view lines);
   void flush();
+  void event(const std::string& line);  // of events.jsonl, with its newline
+  void rank_output(int rank, std::string_view text);
   void failed(const Failure& failure);
+  // What the flight recorders showed when the run failed, and the job that they mean.
+  void keep_flight(std::string flight, std::string program);
+  const std::string& id() const { return id_; }
+  const std::string& path() const { return path_; }  // "": there is no folder (yet)
   // Returns a line for the user, with its newline: where the folder is, where nobody named one. "": nothing.
   std::string end(int exit_code);
 
@@ -43,7 +67,7 @@ class RunFolder {
   void make(const std::string& folder);
   void write_about();
   std::string about_text(int exit_code) const;
-  void keep(std::deque<std::string>& lines, std::string_view text);
+  void write_failure() const;
 
   const Options& options_;
   std::string id_, path_, job_text_, trouble_;
@@ -51,9 +75,10 @@ class RunFolder {
   uint64_t steps_ = 0;
   MergedStep first_, last_;
   Failure failure_;
-  int exit_code_ = -1;                    // not yet
-  std::deque<std::string> rows_, lines_;  // of a run without a folder: the last ones
-  std::unique_ptr<OutputFile> metrics_, log_;
+  int exit_code_ = -1;  // not yet
+  std::string flight_, program_;
+  KeptLines metrics_, log_, events_;
+  std::map<int, KeptLines> rank_logs_;
 };
 
 }  // namespace prun

@@ -1,0 +1,224 @@
+#!/usr/bin/env python3
+"""Stops, kills and delays ranks of real runs: who is named, after what time, and what is kept for prun explain and status.
+
+Usage: supervision_test.py PRUN [--slow]: slow cases wait for the default time limits.
+Standard library only, so that a bare machine can run it.
+"""
+import argparse
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+import prun_faults_test as faults
+
+SLOW = False
+
+
+def prun(*words, cwd=None, code=0, **environment):
+    done = subprocess.run([faults.PRUN, *map(str, words)], cwd=cwd, capture_output=True, text=True, timeout=60, check=False,
+                          env={**os.environ, **environment})
+    if done.returncode != code:
+        raise AssertionError(f"prun {words} ended with {done.returncode}, not {code}\n{done.stdout}{done.stderr}")
+    return done.stdout if code == 0 else done.stderr
+
+
+class Supervision(unittest.TestCase):
+    def setUp(self):
+        self.runs = []
+
+    def tearDown(self):
+        for run in self.runs:
+            if run.process.poll() is None:
+                for pid in run.ranks().values():
+                    os.kill(pid, signal.SIGCONT)
+                run.process.kill()
+                run.process.wait()
+            run.folder.cleanup()
+
+    def start(self, *options, **more):
+        self.runs.append(faults.Run(*options, **more))
+        return self.runs[-1]
+
+    def end(self, run, code, seconds=40):
+        self.assertEqual(run.process.wait(timeout=seconds), code, run.text())
+
+    def kept(self, run):
+        [folder] = pathlib.Path(run.folder.name, "runs").iterdir()
+        return folder
+
+    def events(self, folder):
+        return [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+
+    def wait_for_words(self, run, words, seconds):
+        faults.wait_for(lambda: words in run.text(), f"'{words}' in\n{run.text()}", seconds)
+
+
+class Failures(Supervision):
+    def test_a_killed_rank_leaves_what_all_ranks_were_at(self):
+        run = self.start("--nproc", "3")
+        run.wait_for_steps()
+        victim = run.ranks()[1]
+        os.kill(victim, signal.SIGKILL)
+        self.end(run, 10)
+        folder = self.kept(run)
+        failure = json.loads((folder / "failure.json").read_text())
+        self.assertEqual((failure["code"], failure["name"]), (10, "rank crash"))
+        self.assertEqual((failure["who"]["rank"], failure["who"]["node"], failure["who"]["pid"]), (1, 0, victim))
+        self.assertEqual(failure["who"]["host"], os.uname().nodename)
+        self.assertRegex(failure["source"]["file"], r"\.lua$")
+        self.assertGreater(failure["source"]["line"], 0)
+        self.assertRegex(failure["time"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")
+        names = [event["event"] for event in self.events(folder)]
+        self.assertEqual(names[0], "started")
+        self.assertEqual(sorted(e["rank"] for e in self.events(folder) if e["event"] == "joined"), [0, 1, 2])
+        self.assertEqual(names[-2:], ["failure", "ended"])
+        text = prun("explain", folder)
+        self.assertIn("failed (10, rank crash): rank 1 was killed by SIGKILL\n", text)
+        self.assertRegex(text, rf"   1  .*, pid {victim}: step \d+: its process has ended")
+        self.assertRegex(text, r"the last ops that rank 1 ended:\n +.* ago +.* step \d+, ")
+        told = json.loads(prun("explain", folder, "--json"))
+        self.assertEqual([rank["rank"] for rank in told["ranks"]], [0, 1, 2])
+        self.assertEqual(told["ranks"][1]["doing"], "ended")
+        self.assertEqual(told["failure"]["who"]["rank"], 1)
+
+    def test_what_a_rank_writes_is_in_its_log_and_on_the_screen(self):
+        run = self.start("--nproc", "2", "--runs", "R", plan=["plans/collectives.lua"])
+        self.end(run, 0)
+        [folder] = pathlib.Path(run.folder.name, "R").iterdir()
+        logs = sorted(path.name for path in folder.glob("rank_*.log"))
+        self.assertEqual(logs, ["rank_0.log", "rank_1.log"])
+        self.assertIn("after broadcast on rank 1 ", (folder / "rank_1.log").read_text())
+        self.assertNotIn("on rank 0", (folder / "rank_1.log").read_text())
+
+
+class Hangs(Supervision):
+    def test_a_stopped_rank_is_named_and_the_job_ends(self):
+        """The rank itself, not those that wait for it, also where they wait in another group."""
+        for plan, ranks, victim in (("plans/zero3.lua", 3, 1), ("plans/megatron.lua", 4, 3), ("plans/1f1b.lua", 2, 0)):
+            with self.subTest(plan=plan):
+                words = [plan, *faults.ENDLESS[1:]]
+                if plan == "plans/1f1b.lua":
+                    words += ["--set", "batch=16"]
+                if plan == "plans/megatron.lua":
+                    words += ["--set", "tp=2"]
+                run = self.start("--nproc", str(ranks), "--timeout", "3", plan=words)
+                run.wait_for_steps()
+                pid = run.ranks()[victim]
+                os.kill(pid, signal.SIGSTOP)
+                begin = time.monotonic()
+                self.end(run, 11)
+                self.assertLess(time.monotonic() - begin, 10)
+                text = run.text()
+                self.assertRegex(text, rf"prun: rank {victim} (has not )?entered .*stopped for .* \(state T\)")
+                self.assertRegex(text, rf"where: +rank {victim} on .*, pid {pid}\n")
+                told = json.loads(prun("explain", self.kept(run), "--json"))
+                self.assertEqual(told["culprit"], victim)
+                self.assertEqual(told["ranks"][victim]["doing"], "stopped")
+                waits = [rank["rank"] for rank in told["ranks"] if rank["doing"] == "waiting"]
+                self.assertTrue(waits)
+
+    def test_a_stopped_rank_is_named_with_the_default_limits(self):
+        run = self.start("--nproc", "3")
+        run.wait_for_steps()
+        pid = run.ranks()[2]
+        os.kill(pid, signal.SIGSTOP)
+        begin = time.monotonic()
+        self.wait_for_words(run, f"rank 2 on {os.uname().nodename}, pid {pid}, is stopped for ", 15)
+        self.assertGreater(time.monotonic() - begin, 5)
+        os.kill(pid, signal.SIGCONT)
+        steps = run.steps()
+        faults.wait_for(lambda: run.steps() > steps + 3, "more steps", 10)
+
+    def test_explain_of_a_job_that_hangs_now(self):
+        run = self.start("--nproc", "3")
+        run.wait_for_steps()
+        pid = run.ranks()[2]
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(1)
+        told = json.loads(prun("explain", run.process.pid, "--json"))
+        self.assertTrue(told["running"])
+        self.assertEqual(told["culprit"], 2)
+        self.assertIn("rank 2 ", prun("explain", run.process.pid).splitlines()[1])
+        os.kill(pid, signal.SIGCONT)
+
+
+class Status(Supervision):
+    def job(self, run):
+        [job] = [job for job in json.loads(prun("status", "--json")) if job["pid"] == run.process.pid]
+        return job
+
+    def test_a_running_job_is_shown(self):
+        run = self.start("--nproc", "2", "--runs", "R")
+        run.wait_for_steps(20)
+        time.sleep(1.2)
+        job = self.job(run)
+        self.assertGreater(job["step"], 5)
+        self.assertGreater(job["tokens_per_s"], 0)
+        self.assertEqual([rank["pid"] for rank in job["ranks"]], [run.ranks()[0], run.ranks()[1]])
+        self.assertEqual(pathlib.Path(job["folder"]).parent.name, "R")
+        line = [line for line in prun("status").splitlines() if str(run.process.pid) in line]
+        self.assertRegex(line[0], r"plans/zero3.lua +2 +\d+/1000000 ")
+        self.assertIn("RANK  HOST", prun("status", run.process.pid))
+        for word in (job["id"], job["folder"]):
+            self.assertIn(str(run.process.pid), prun("status", word))
+        text = prun("status", "--prometheus")
+        self.assertRegex(text, rf'prun_step{{run="{job["id"]}",plan="plans/zero3.lua",pid="{run.process.pid}"}} \d+\n')
+        self.assertRegex(text, r"# TYPE prun_loss gauge\n")
+        run.process.send_signal(signal.SIGINT)
+        self.end(run, 130)
+        self.assertNotIn(run.process.pid, [job["pid"] for job in json.loads(prun("status", "--json"))])
+
+    def test_a_stopped_launcher_is_said(self):
+        run = self.start("--nproc", "2")
+        run.wait_for_steps()
+        run.process.send_signal(signal.SIGSTOP)
+        self.assertIn("it is stopped (kill -CONT", prun("explain", run.process.pid, code=11))
+        run.process.send_signal(signal.SIGCONT)
+
+
+class Clean(Supervision):
+    def test_what_a_killed_job_left_goes_and_what_lives_stays(self):
+        run = self.start("--nproc", "2", "--checkpoint", "ck")
+        other = self.start("--nproc", "2", "--checkpoint", "ck")
+        for one in (run, other):
+            one.wait_for_steps()
+        mine = [pathlib.Path(path) for path in (f"/run/user/{os.getuid()}/prun", f"/tmp/prun-{os.getuid()}", os.environ.get("XDG_RUNTIME_DIR", "/") + "/prun")
+                if pathlib.Path(path, str(run.process.pid)).exists()]
+        status = mine[0] / str(run.process.pid)
+        self.assertEqual(status.stat().st_mode & 0o777, 0o700)
+        ranks = run.ranks().values()
+        run.process.kill()
+        run.process.wait()
+        faults.wait_for(lambda: not any(map(faults.running, ranks)), "the end of all ranks", 5)
+        old = time.time() - 3600
+        for folder in (run.folder.name, other.folder.name):
+            left = pathlib.Path(folder, "ck", "step_00000003.dead.tmp")
+            left.mkdir()
+            (left / "data").write_bytes(bytes(1000))
+            os.utime(left, (old, old))
+        os.utime(status, (old, old))
+        folders = (pathlib.Path(run.folder.name, "ck"), pathlib.Path(other.folder.name, "ck"))
+        said = prun("clean", "--dry-run", *folders)
+        self.assertIn(f"{status}  (status of a job that was killed", said)
+        self.assertTrue(status.exists())
+        rows = json.loads(prun("clean", "--json", *folders))
+        self.assertIn({"path": str(folders[0] / "step_00000003.dead.tmp"), "what": "unfinished checkpoint", "bytes": 1000, "result": "removed"}, rows)
+        self.assertFalse(status.exists())
+        self.assertFalse((folders[0] / "step_00000003.dead.tmp").exists())
+        self.assertTrue((folders[1] / "step_00000003.dead.tmp").exists(), "the other job is alive")
+        self.assertTrue((status.parent / str(other.process.pid)).exists())
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("prun")
+    parser.add_argument("--slow", action="store_true")
+    arguments, rest = parser.parse_known_args()
+    faults.PRUN, SLOW = str(pathlib.Path(arguments.prun).resolve()), arguments.slow
+    unittest.main(argv=[sys.argv[0], *rest])

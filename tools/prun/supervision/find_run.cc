@@ -1,0 +1,72 @@
+#include "supervision/find_run.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <vector>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "run_folder.h"
+
+namespace prun {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_run(const fs::path& folder) {
+  std::error_code error;
+  return fs::exists(folder / kRunFile, error);
+}
+
+std::string text_of(const PublishedJob& job, const char* key) {
+  return job.status.is_object() && job.status.contains(key) && job.status[key].is_string() ? job.status[key] : "";
+}
+
+std::string pid_of(const PublishedJob& job) { return fs::path(job.path).filename().string(); }
+
+bool same_folder(const std::string& one, const std::string& other) {
+  std::error_code error;
+  return !one.empty() && !other.empty() && fs::equivalent(one, other, error);
+}
+
+FoundRun run_of(const PublishedJob& job) { return {text_of(job, "id"), text_of(job, "folder"), job}; }
+
+FoundRun latest(const std::vector<PublishedJob>& jobs) {
+  std::vector<std::string> names;
+  for (const PublishedJob& job : jobs) names.push_back(fmt::format("{} ({})", pid_of(job), text_of(job, "plan")));
+  if (jobs.size() == 1) return run_of(jobs.front());
+  if (jobs.size() > 1) throw usage_error(fmt::format("which run? These go on: {}", join(names, ", ")));
+  fs::path last;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(kRunsFolder, error))
+    if (is_run(entry.path()) && (last.empty() || last < entry.path())) last = entry.path();
+  if (last.empty()) throw usage_error(fmt::format("no job of yours runs here, and {} has no run", kRunsFolder));
+  return {last.filename().string(), last.string(), std::nullopt};
+}
+
+}  // namespace
+
+FoundRun find_run(const std::string& word) {
+  std::vector<PublishedJob> jobs;
+  for (PublishedJob& job : published_jobs())
+    if (job.running) jobs.push_back(std::move(job));
+  if (word.empty()) return latest(jobs);
+  std::vector<std::string> names;
+  for (const PublishedJob& job : jobs) {
+    if (word == pid_of(job) || word == text_of(job, "id") || same_folder(word, text_of(job, "folder")))
+      return run_of(job);
+    names.push_back(pid_of(job));
+    names.push_back(text_of(job, "id"));
+  }
+  for (const fs::path& folder : {fs::path(word), fs::path(kRunsFolder) / word})
+    if (is_run(folder))
+      return {folder.filename().empty() ? folder.parent_path().filename().string() : folder.filename().string(),
+              folder.string(), std::nullopt};
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(kRunsFolder, error))
+    if (is_run(entry.path())) names.push_back(entry.path().filename().string());
+  throw usage_error(fmt::format("there is no run '{}'{}", word, did_you_mean(word, names)));
+}
+
+}  // namespace prun
