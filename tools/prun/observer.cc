@@ -26,8 +26,6 @@ double wall_time() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-constexpr size_t kKeptEvents = 64;  // of each stream, of a run that failed
-
 }  // namespace
 
 Observer::Observer(const Options& options, double peak_flops, RunFolder* folder)
@@ -47,8 +45,6 @@ Observer::Observer(const Options& options, double peak_flops, RunFolder* folder)
   if (!options.trace.empty()) trace_.emplace(options.trace, options.trace_steps);
 }
 
-void Observer::placed(const Topology& topology, bool) { topology_ = topology; }
-
 // Nodes other than 0 have no folder, and leave it to node 0 to say what holds the job up.
 void Observer::watch() {
   if (!watch_) return;
@@ -57,7 +53,8 @@ void Observer::watch() {
     if (topology_.node == 0) warn(sentence);
   });
   if (events_) events_->look_at(watch_->ranks());
-  status_.tick(*watch_, here, {});
+  if (topology_.node == 0) slow_.tick(watch_->ranks(), [this](const std::string& sentence) { warn(sentence); });
+  status_.tick(*watch_, here, slow_.ranks());
 }
 
 // Where it cannot be said the job runs all the same.
@@ -101,14 +98,6 @@ std::optional<Failure> Observer::hung() {
   return failure;
 }
 
-// Before ranks know: each still stands where it stood.
-void Observer::ending() {
-  if (!watch_) return;
-  watch_->freeze();
-  if (folder_ != nullptr && !job.classes.empty())
-    folder_->keep_flight(flight_json(watch_->flight(kKeptEvents)), serialize_job(job));
-}
-
 void Observer::output(int rank, bool error, std::string_view text, bool here) {
   if (here) {
     progress_.clear();
@@ -123,12 +112,10 @@ void Observer::started(const std::vector<int>& ranks, const std::vector<int>& pi
   ranks_ = ranks;
   for (size_t r = 0; r < ranks.size(); ++r) log_info("launch", "rank {} is process {}", ranks[r], pids[r]);
   for (void* recorder : recorders) recorders_.push_back(static_cast<RecorderHeader*>(recorder));
-  steps_.open(recorders_);
   memory_.open(pids);
-  std::vector<WatchedRank> watched;
-  for (size_t i = 0; i < ranks.size(); ++i)
-    watched.push_back({ranks[i], topology_.node, pids[i], topology_.here().host, recorders_[i]});
-  watch_.emplace(std::move(watched), limit_s_);
+  watch_.emplace(all_ranks(pids), limit_s_);
+  if (topology_.node == 0) steps_.open(recorders_);  // else mirror() takes them
+  if (!job.classes.empty()) slow_.begin(job);
   publish();
   if (events_) events_->started(options_.plan, watch_->ranks());
   if (metrics_) metrics_->begin();
@@ -227,6 +214,7 @@ void Observer::tell_not_finite(const MergedStep& step) {
 void Observer::failed(const Failure& failure) {
   result_.failed(failure);
   failed_ = true;
+  keep_flight();
   if (folder_ != nullptr) folder_->failed(failure);
   if (events_) events_->failed(failure);
 }

@@ -1,6 +1,7 @@
 // Shows a running job: reads the flight recorders of the local ranks and never asks a rank.
 #pragma once
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,7 +19,9 @@
 #include "steps.h"
 #include "summary.h"
 #include "supervision/events.h"
+#include "supervision/mirror.h"
 #include "supervision/rank_watch.h"
+#include "supervision/slow_ranks.h"
 #include "supervision/status_publisher.h"
 #include "trace.h"
 
@@ -35,6 +38,8 @@ class Observer final : public LaunchObserver {
                const std::vector<void*>& recorders) override;
   void tick() override;
   void line(int rank, const std::string& text) override;
+  std::vector<std::pair<int, std::string>> mirror(bool last) override;
+  void mirrored(int rank, std::string_view bytes) override;
   void output(int rank, bool error, std::string_view text, bool here) override;
   std::optional<Failure> hung() override;
   void ending() override;
@@ -50,6 +55,8 @@ class Observer final : public LaunchObserver {
 
  private:
   void watch();
+  std::vector<WatchedRank> all_ranks(const std::vector<int>& pids);
+  void keep_flight();
   void warn(const std::string& sentence);  // of what the job survives
   void publish();
   void announce();
@@ -70,6 +77,13 @@ class Observer final : public LaunchObserver {
   std::optional<RankWatch> watch_;
   std::optional<Events> events_;
   StatusPublisher status_;
+  SlowRanks slow_;
+  Flight flight_;                      // when the end was decided
+  std::vector<MirrorSource> sources_;  // on other nodes: of local ranks
+  std::map<int, MirrorCopy> copies_;   // on node 0: of other nodes' ranks
+  std::vector<std::pair<int, std::string>> last_news_;
+  uint64_t next_sample_ns_ = 0;
+  bool mirror_all_ = false;
   bool told_transports_ = false, failed_ = false, told_not_finite_;
   StepReader steps_;
   double peak_flops_;  // of all devices of the job; 0 where it is not known

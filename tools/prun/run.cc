@@ -35,6 +35,7 @@ void settle_options(Options& options, const DeviceReport& devices) {
   launch.recorder_bytes = recorder_bytes(Observer::recorder_capacity(options));
   options.binding = Binding(options.bind, launch.nproc);
   launch.capture_output = true;
+  launch.mirror_all = !options.trace.empty();
   launch.command = fmt::format("{} --nproc {}", options.plan, launch.nproc);
 }
 

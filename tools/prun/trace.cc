@@ -190,6 +190,11 @@ void Trace::collect() {
     track.events.erase(track.events.begin() + static_cast<std::ptrdiff_t>(kept),
                        track.events.begin() + static_cast<std::ptrdiff_t>(kept + torn));
     const auto copied = track.events.begin() + static_cast<std::ptrdiff_t>(kept);
+    const size_t ops = job_->program(track.rank).step().streams[static_cast<size_t>(track.stream)].ops.size();
+    const auto no_event = [ops](const OpEvent& event) { return event.end_ns == 0 || event.op >= ops; };
+    const auto whole = std::remove_if(copied, track.events.end(), no_event);  // another node's, which came too fast
+    lost_ += static_cast<uint64_t>(track.events.end() - whole);
+    track.events.erase(whole, track.events.end());
     track.events.erase(
         std::remove_if(copied, track.events.end(), [&](const OpEvent& event) { return !window_.holds(event.step); }),
         track.events.end());
