@@ -148,6 +148,67 @@ class Hangs(Supervision):
         os.kill(pid, signal.SIGCONT)
 
 
+class Nodes(Supervision):
+    def two_nodes(self, *options, **more):
+        place = ["--nnodes", "2", "--rendezvous", f"127.0.0.1:{faults.free_port()}", "--nproc", "2"]
+        return [self.start("--node-rank", str(node), *place, *(options if node == 0 else ()), **more) for node in (0, 1)]
+
+    def test_trace_and_metrics_have_the_ranks_of_all_nodes(self):
+        head, member = self.two_nodes("--trace", "trace.json", plan=[*faults.ENDLESS[:-1], "steps=40"])
+        self.end(head, 0)
+        self.end(member, 0)
+        self.assertEqual(head.steps(), 40)
+        events = json.loads(pathlib.Path(head.folder.name, "trace.json").read_text())["traceEvents"]
+        steps = {rank: {event["args"]["step"] for event in events if event.get("pid") == rank and "op" in event.get("args", {})} for rank in range(4)}
+        self.assertEqual(steps[0], set(range(40)))
+        for rank in (1, 2, 3):
+            self.assertEqual(steps[rank], steps[0], f"rank {rank}")
+        self.assertNotIn("lacks", head.text())
+
+    def test_a_stopped_rank_of_another_node_is_named_by_node_0(self):
+        head, member = self.two_nodes("--timeout", "4")
+        head.wait_for_steps()
+        time.sleep(0.6)
+        pid = member.ranks()[3]
+        os.kill(pid, signal.SIGSTOP)
+        self.end(head, 11)
+        self.end(member, 11)
+        self.assertRegex(head.text(), r"prun: rank 3 (has not )?entered .*stopped for ")
+        self.assertRegex(head.text(), rf"where: +rank 3 on \S+ \(node 1\), pid {pid}\n")
+        told = json.loads(prun("explain", self.kept(head), "--json"))
+        self.assertEqual([rank["node"] for rank in told["ranks"]], [0, 0, 1, 1])
+        self.assertEqual((told["culprit"], told["ranks"][3]["pid"]), (3, pid))
+        failure = json.loads((self.kept(head) / "failure.json").read_text())
+        self.assertEqual((failure["who"]["rank"], failure["who"]["node"], failure["who"]["pid"]), (3, 1, pid))
+
+    def test_a_killed_rank_of_another_node_leaves_its_last_ops(self):
+        head, member = self.two_nodes()
+        head.wait_for_steps(30)
+        os.kill(member.ranks()[2], signal.SIGKILL)
+        self.end(head, 10)
+        self.end(member, 10)
+        self.assertIn("the last ops that rank 2 ended:\n", prun("explain", self.kept(head)))
+
+
+class Slow(Supervision):
+    def test_a_slow_rank_is_named_and_the_job_goes_on(self):
+        """It stands still three quarters of the time, and the others wait for it."""
+        run = self.start("--nproc", "3", "--set", "layers=4")
+        run.wait_for_steps()
+        pid = run.ranks()[1]
+        words = f"rank 1 on {os.uname().nodename}, pid {pid}, is slow: "
+        end = time.monotonic() + 30
+        while words not in run.text() and time.monotonic() < end:
+            for number, seconds in ((signal.SIGSTOP, 0.06), (signal.SIGCONT, 0.02)):
+                os.kill(pid, number)
+                time.sleep(seconds)
+        self.assertIn(words, run.text())
+        [named] = set(re.findall(r"rank (\d) on \S+, pid \d+, is slow", run.text()))
+        self.assertEqual(named, "1")
+        steps = run.steps()
+        faults.wait_for(lambda: run.steps() > steps, "another step", 10)
+
+
 class Status(Supervision):
     def job(self, run):
         [job] = [job for job in json.loads(prun("status", "--json")) if job["pid"] == run.process.pid]
