@@ -11,6 +11,7 @@ memory   what ranks of zero3 take (proportional set size, the most of any) over 
          a model of 72 parameters
 prove    `prun check --prove` of each plan that comes with prun, the slowest
 overlap  communication of zero3 with prefetch 1 that compute waits for, as a share of all; a wide gpt with a long batch
+recorder what the flight recorder takes of a gpt step: its ops times what the whole executor takes for an op (exec_bench)
 startup  from command to its end, with one step of a small plan
 """
 import argparse
@@ -111,6 +112,23 @@ def prove(args):
             "bar 2000 ms"), times[slowest] < 2
 
 
+def recorder(args):
+    """All that the executor does for an op bounds what recording it takes: clock, event, state of the stream."""
+    bench = subprocess.run([TOP / "build/bench/bin/exec_bench", "--benchmark_filter=one_stream", "--benchmark_format=json"],
+                           check=True, capture_output=True, text=True)
+    op_s = json.loads(bench.stdout)["benchmarks"][0]["time_per_op"]
+    with tempfile.TemporaryDirectory() as folder:
+        trace, metrics = pathlib.Path(folder, "trace.json"), pathlib.Path(folder, "metrics.jsonl")
+        prun(TOP / "plans/ddp.lua", "--nproc", args.nproc or 2, "--trace", trace, "--metrics", metrics, steps=8)
+        events = json.loads(trace.read_text())["traceEvents"]
+        rows = [json.loads(line) for line in metrics.read_text().splitlines()]
+    ops = sum(1 for event in events if event.get("pid") == 0 and "op" in event.get("args", {})) / len(rows)
+    step_s = statistics.median(row["time_s"] for row in rows[2:])
+    share = ops * op_s / step_s
+    return (f"flight recorder: at most {op_s * 1e9:.0f} ns for each of {ops:.0f} ops of a step of {step_s * 1e3:.0f} ms: "
+            f"{share * 100:.3f} %, bar 1 %"), share < 0.01
+
+
 def startup(args):
     nproc = args.nproc or 8
     times = [prun(TOP / "plans/zero3.lua", "--nproc", nproc, steps=1, layers=2, width=64, context=32, batch=nproc)[1] for _ in range(11)]
@@ -119,7 +137,7 @@ def startup(args):
             median < 0.5)
 
 
-FIGURES = {figure.__name__: figure for figure in (bf16, check, memory, overlap, prove, startup)}
+FIGURES = {figure.__name__: figure for figure in (bf16, check, memory, overlap, prove, recorder, startup)}
 
 
 def main():

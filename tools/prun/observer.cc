@@ -280,6 +280,7 @@ std::vector<DeviceUse> Observer::device_use() const {
 void Observer::ended(int exit_code) {
   log_info("launch", "the ranks of this node have ended, exit code {}", exit_code);
   if (recorders_.empty()) return;
+  if (failed_) steps_.keep_first(static_cast<size_t>(topology_.here().ranks));
   tick();
   if (events_) events_->ended(exit_code);
   progress_.end();

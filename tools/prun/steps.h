@@ -1,5 +1,6 @@
 // Joins the step records of the local ranks: step k is reported once, when every rank has written it.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -28,6 +29,8 @@ struct MergedStep {
 class StepReader {
  public:
   void open(std::vector<RecorderHeader*> recorders) { recorders_ = std::move(recorders); }
+  // From now on steps are complete without the ranks behind the first `count`: of a node that is lost.
+  void keep_first(size_t count) { recorders_.resize(std::min(count, recorders_.size())); }
   // Steps completed since the last call, in order; frees their slots in the rings.
   std::vector<MergedStep> take();
 
