@@ -12,7 +12,7 @@ int plans_command(Options& options);     // plans.cc
 int plugins_command(Options& options);   // plugins.cc
 // prun plugins --explain, for --nproc ranks a host and --nnodes hosts, two of each if there are less. Throws as
 // choose_interface.
-int explain_plugins(const Options& options);  // explain_plugins.cc
+int explain_plugins(const Options& options);  // explain.cc
 int doctor_command(Options& options);         // doctor.cc
 int conform_command(Options& options);        // conform.cc
 int ckpt_command(Options& options);           // ckpt.cc
