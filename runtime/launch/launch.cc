@@ -52,7 +52,7 @@ struct Launch::Nodes {
 Launch::Launch(const LaunchOptions& options, LaunchObserver& observer)
     : options_(options), observer_(observer), nodes_(std::make_unique<Nodes>()) {
   check_options(options);
-  check_machine(options.nproc, options.recorder_bytes);
+  check_machine(options.nproc, options.recorder_bytes, options.capture_output);
   if (!gives_job())
     nodes_->head = join_head(options, host_name(), observer);
   else if (options.nnodes > 1)

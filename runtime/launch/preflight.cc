@@ -51,7 +51,7 @@ int64_t available_memory(const std::string& root) {
 
 int64_t total_memory() { return number_in("/proc/meminfo", 0, "MemTotal:") * 1024; }
 
-void check_machine(int ranks, size_t recorder_bytes) {
+void check_machine(int ranks, size_t recorder_bytes, bool capture_output) {
   int64_t needed = ranks * (kLeastPerRank + static_cast<int64_t>(recorder_bytes) / 8);  // a ring fills only slowly
   int64_t available = available_memory();
   if (needed > available)
@@ -60,7 +60,7 @@ void check_machine(int ranks, size_t recorder_bytes) {
                                                  ranks, human_bytes(needed), human_bytes(available)));
   rlimit files;
   if (getrlimit(RLIMIT_NOFILE, &files) != 0) return;
-  int64_t descriptors = ranks * kDescriptorsPerRank + kOtherDescriptors;
+  int64_t descriptors = ranks * (kDescriptorsPerRank + (capture_output ? 2 : 0)) + kOtherDescriptors;
   if (files.rlim_max != RLIM_INFINITY && descriptors > static_cast<int64_t>(files.rlim_max))
     throw usage_error(fmt::format("{} ranks need {} open files, and the limit is {} (ulimit -Hn); use fewer (--nproc)",
                                   ranks, descriptors, files.rlim_max));

@@ -12,6 +12,6 @@ int64_t available_memory(const std::string& root = "/");
 int64_t total_memory();  // bytes of the machine
 
 // Throws Error(out_of_memory) or Error(usage) when `ranks` processes cannot fit, whatever they run.
-void check_machine(int ranks, size_t recorder_bytes);
+void check_machine(int ranks, size_t recorder_bytes, bool capture_output);
 
 }  // namespace prun
