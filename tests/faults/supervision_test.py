@@ -8,6 +8,7 @@ import argparse
 import json
 import os
 import pathlib
+import random
 import re
 import signal
 import subprocess
@@ -99,14 +100,16 @@ class Failures(Supervision):
 
 class Hangs(Supervision):
     def test_a_stopped_rank_is_named_and_the_job_ends(self):
-        """The rank itself, not those that wait for it, also where they wait in another group."""
-        for plan, ranks, victim in (("plans/zero3.lua", 3, 1), ("plans/megatron.lua", 4, 3), ("plans/1f1b.lua", 2, 0)):
-            with self.subTest(plan=plan):
-                words = [plan, *faults.ENDLESS[1:]]
-                if plan == "plans/1f1b.lua":
-                    words += ["--set", "batch=16"]
-                if plan == "plans/megatron.lua":
-                    words += ["--set", "tp=2"]
+        """The rank itself, not those that wait for it, also where they wait in another group, for a message or a put."""
+        plans = [("zero3", 3, []), ("megatron", 4, ["tp=2"]), ("1f1b", 2, ["batch=16"]), ("3d", 8, ["batch=16"])]
+        if SLOW:
+            plans += [("one_sided", 2, ["batch=16"]), ("ring_attention", 2, []), ("fsdp", 4, ["replicate=2"]), ("interleaved", 2, ["batch=16"]),
+                      ("zero_bubble", 2, ["batch=16"]), ("ddp", 3, []), ("moe", 2, [])]
+        rng = random.Random(len(plans))
+        for plan, ranks, settings in plans:
+            victim = rng.randrange(ranks)
+            with self.subTest(plan=plan, victim=victim):
+                words = [f"plans/{plan}.lua", *faults.ENDLESS[1:], *(word for setting in settings for word in ("--set", setting))]
                 run = self.start("--nproc", str(ranks), "--timeout", "3", plan=words)
                 run.wait_for_steps()
                 pid = run.ranks()[victim]
@@ -120,8 +123,21 @@ class Hangs(Supervision):
                 told = json.loads(prun("explain", self.kept(run), "--json"))
                 self.assertEqual(told["culprit"], victim)
                 self.assertEqual(told["ranks"][victim]["doing"], "stopped")
-                waits = [rank["rank"] for rank in told["ranks"] if rank["doing"] == "waiting"]
-                self.assertTrue(waits)
+                self.assertTrue([rank["rank"] for rank in told["ranks"] if rank["doing"] == "waiting"])
+
+    def test_many_ranks_on_a_busy_machine_raise_no_alarm(self):
+        if not SLOW:
+            self.skipTest("only with --slow")
+        neighbours = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+        try:
+            run = self.start("--nproc", "64", "--set", "batch=64")
+            time.sleep(60)
+            self.assertIsNone(run.process.poll(), run.text())
+            self.assertNotIn("prun: ", run.text())
+        finally:
+            for neighbour in neighbours:
+                neighbour.kill()
+                neighbour.wait()
 
     def test_a_stopped_rank_is_named_with_the_default_limits(self):
         run = self.start("--nproc", "3")

@@ -85,7 +85,7 @@ void Observer::warn(const std::string& sentence) {
 }
 
 std::optional<Failure> Observer::hung() {
-  if (!watch_ || !watch_->hang() || topology_.node != 0) return std::nullopt;
+  if (!watch_ || !watch_->hang() || topology_.node != 0 || std::exchange(told_hang_, true)) return std::nullopt;
   const Hang& hang = *watch_->hang();
   Failure failure = job_failed(static_cast<int>(Exit::hang), hang.holdup.sentence,
                                fmt::format("nothing has moved for {}", human_seconds(hang.seconds)), command_);

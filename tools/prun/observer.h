@@ -84,7 +84,7 @@ class Observer final : public LaunchObserver {
   std::vector<std::pair<int, std::string>> last_news_;
   uint64_t next_sample_ns_ = 0;
   bool mirror_all_ = false;
-  bool told_transports_ = false, failed_ = false, told_not_finite_;
+  bool told_transports_ = false, failed_ = false, told_hang_ = false, told_not_finite_;
   StepReader steps_;
   double peak_flops_;  // of all devices of the job; 0 where it is not known
   std::string binding_;

@@ -21,6 +21,15 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// A launcher that is stopped, or waits for a disk, says nothing new.
+Json with_age(Json status) {
+  constexpr double kSilent = 5;
+  const double now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  const double age = now - status.value("updated", now);
+  if (age > kSilent) status["state"] = fmt::format("its launcher has been silent for {}", human_seconds(age));
+  return status;
+}
+
 std::vector<Json> running_jobs(const std::string& word) {
   std::vector<Json> jobs;
   if (!word.empty()) {
@@ -28,11 +37,11 @@ std::vector<Json> running_jobs(const std::string& word) {
     if (!run.job)
       throw usage_error(
           fmt::format("{} does not run; prun explain {} and prun runs tell how it ended", run.name, word));
-    if (run.job->status.is_object()) jobs.push_back(run.job->status);
+    if (run.job->status.is_object()) jobs.push_back(with_age(run.job->status));
     return jobs;
   }
   for (PublishedJob& job : published_jobs())
-    if (job.running && job.status.is_object()) jobs.push_back(std::move(job.status));
+    if (job.running && job.status.is_object()) jobs.push_back(with_age(std::move(job.status)));
   return jobs;
 }
 
