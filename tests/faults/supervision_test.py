@@ -103,7 +103,7 @@ class Hangs(Supervision):
         """The rank itself, not those that wait for it, also where they wait in another group, for a message or a put."""
         plans = [("zero3", 3, []), ("megatron", 4, ["tp=2"]), ("1f1b", 2, ["batch=16"]), ("3d", 8, ["batch=16"])]
         if SLOW:
-            plans += [("one_sided", 2, ["batch=16"]), ("ring_attention", 2, []), ("fsdp", 4, ["replicate=2"]), ("interleaved", 2, ["batch=16"]),
+            plans += [("one_sided", 2, ["batch=16"]), ("ring_attention", 2, []), ("fsdp", 4, ["replicate=2"]), ("interleaved", 2, ["batch=16", "layers=4"]),
                       ("zero_bubble", 2, ["batch=16"]), ("ddp", 3, []), ("moe", 2, [])]
         rng = random.Random(len(plans))
         for plan, ranks, settings in plans:
