@@ -82,7 +82,7 @@ void Connector::start(const sdk::Blobs& blobs) {
   const int n = static_cast<int>(c_.peers.size());
   for (int i = 0; i < n; i++) c_.peers[i].layout = {n, i};
   Peer& self = c_.self();
-  c_.segment = create_memory("prun-shm-control", self.layout.bytes(), false);
+  c_.segment = create_memory("prun-shm-control", self.layout.bytes(), self.layout.control_bytes(), false);
   if (!c_.segment.mapping) throw sdk::system_failure("control segment");
   self.segment = {c_.segment.mapping.base(), c_.segment.mapping.bytes()};
   for (Arena& a : c_.arenas) self.arenas.push_back({a.memory.mapping.base(), a.memory.mapping.bytes()});
@@ -116,7 +116,7 @@ void Connector::accept_all() {
 
 void Connector::send_offer(Link& link) {
   Offer offer;
-  offer.segment_bytes = c_.segment.mapping.bytes();
+  offer.segment_bytes = c_.self().layout.bytes();
   int fds[kMaxArenas + 1];
   size_t n = 0;
   fds[n++] = c_.segment.fd.get();
@@ -170,16 +170,19 @@ bool Connector::take_offer(Link& link) {
   return true;
 }
 
-void Connector::map(Peer& peer, const Offer& offer, const std::vector<sdk::Descriptor>& fds) {
-  const auto add = [&](const sdk::Descriptor& fd, size_t bytes, bool huge) -> View {
-    peer.mappings.push_back(map_peer(fd, bytes, huge));
+void Connector::map(Peer& peer, const Offer& offer, std::vector<sdk::Descriptor>& fds) {
+  const auto add = [&](const sdk::Descriptor& fd, size_t bytes, size_t mapped, bool huge) -> View {
+    peer.mappings.push_back(map_peer(fd, bytes, mapped, huge));
     if (!peer.mappings.back())
-      throw Failure(PRUN_ESYSTEM, peer.rank, "cannot map the memory of rank #", peer.rank, ": ", strerror(errno));
-    return {peer.mappings.back().base(), bytes};
+      throw Failure(errno == ENOMEM ? PRUN_ENOMEM : PRUN_ESYSTEM, peer.rank, "cannot map ", mapped >> 20,
+                    " MiB of rank #", peer.rank, ": ", strerror(errno),
+                    errno == ENOMEM ? " (the limit on addresses, see ulimit -v)" : "");
+    return {peer.mappings.back().base(), mapped};
   };
-  peer.segment = add(fds[0], peer.layout.bytes(), false);
+  peer.segment = add(fds[0], peer.layout.bytes(), peer.layout.control_bytes(), false);
   for (uint32_t i = 0; i < offer.arenas; i++)
-    peer.arenas.push_back(add(fds[i + 1], offer.arena_bytes[i], c_.options.huge));
+    peer.arenas.push_back(add(fds[i + 1], offer.arena_bytes[i], offer.arena_bytes[i], c_.options.huge));
+  peer.segment_fd = std::move(fds[0]);
 }
 
 bool Connector::advance(Link& link) {
@@ -210,8 +213,8 @@ Failure Connector::connect(const sdk::Blobs& blobs) {
   std::erase_if(links_, [&](Link& link) { return advance(link); });
   for (const Peer& peer : c_.peers)
     if (peer.rank != c_.rank && !peer.socket) return {PRUN_AGAIN, peer.rank, "waiting for rank #", peer.rank};
-  // Peers keep what they have mapped; the descriptors have done their work.
-  c_.segment.fd.reset();
+  // Peers keep what they have mapped; the descriptors have done their work, but for those of blocks.
+  c_.self().segment_fd = std::move(c_.segment.fd);
   for (Arena& a : c_.arenas) a.memory.fd.reset();
   return {};
 }

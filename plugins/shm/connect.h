@@ -37,7 +37,7 @@ class Connector {
   void accept_all();
   bool advance(Link& link);  // true: nothing is left to do with it
   bool take_offer(Link& link);
-  void map(Peer& peer, const Offer& offer, const std::vector<sdk::Descriptor>& fds);
+  void map(Peer& peer, const Offer& offer, std::vector<sdk::Descriptor>& fds);
   void send_offer(Link& link);
   void drop(Link& link, const std::string& why);
 

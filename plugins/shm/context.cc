@@ -59,6 +59,17 @@ void Context::abort() {
   shm::ring(self().header().bell);
 }
 
+CommBlock& Peer::block(int slot) {
+  const size_t begin = layout.block(slot), start = begin / kPage * kPage;
+  sdk::Mapping& mapping = blocks[slot];
+  if (!mapping) mapping = map_part(segment_fd, start, begin - start + sizeof(CommBlock));
+  if (!mapping)
+    throw Failure(errno == ENOMEM ? PRUN_ENOMEM : PRUN_ESYSTEM, -1, "cannot map ", sizeof(CommBlock) >> 20,
+                  " MiB of rank #", rank, " for a group: ", strerror(errno),
+                  errno == ENOMEM ? " (the limit on addresses, see ulimit -v)" : "");
+  return *reinterpret_cast<CommBlock*>(mapping.base() + (begin - start));
+}
+
 void* Context::mem_alloc(size_t bytes, int, void*&) {
   const int index = static_cast<int>(arenas.size());
   if (connector == nullptr || connector->listens() || index >= kMaxArenas)
@@ -66,7 +77,7 @@ void* Context::mem_alloc(size_t bytes, int, void*&) {
   Arena a;
   const size_t skew = arena_skew(rank, index);
   const size_t whole = (std::max<size_t>(bytes, 1) + skew + kPage - 1) / kPage * kPage;
-  a.memory = create_memory("prun-shm-arena", whole, options.huge && whole >= (4 << 20));
+  a.memory = create_memory("prun-shm-arena", whole, whole, options.huge && whole >= (4 << 20));
   if (!a.memory.mapping)
     throw Failure(errno == ENOMEM ? PRUN_ENOMEM : PRUN_ESYSTEM, -1, bytes,
                   " bytes of shared memory: ", strerror(errno));

@@ -4,6 +4,7 @@
 // of any thread; collectives need no lock, each communicator has flags of its own.
 #pragma once
 #include <atomic>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -40,12 +41,14 @@ struct Peer {
   int rank = -1;           // global
   sdk::Descriptor socket;  // open as long as the peer lives: how its death is noticed
   std::vector<sdk::Mapping> mappings;
-  View segment;
+  View segment;  // without its blocks
+  sdk::Descriptor segment_fd;
+  std::map<int, sdk::Mapping> blocks;  // by slot
   std::vector<View> arenas;
   SegmentLayout layout;
   SegmentHeader& header() const { return *reinterpret_cast<SegmentHeader*>(segment.base); }
   Inbox& inbox(int from) const { return *reinterpret_cast<Inbox*>(segment.base + layout.inbox(from)); }
-  CommBlock& block(int slot) const { return *reinterpret_cast<CommBlock*>(segment.base + layout.block(slot)); }
+  CommBlock& block(int slot);  // mapped on first use, under the context's lock; throws Failure
 };
 
 // A block of a freed comm: used again once all peers have completed its last call.

@@ -38,22 +38,28 @@ sdk::Mapping map_shared(int fd, size_t bytes, bool huge) {
 
 }  // namespace
 
-SharedMemory create_memory(const char* name, size_t bytes, bool huge) {
+SharedMemory create_memory(const char* name, size_t bytes, size_t mapped, bool huge) {
   SharedMemory memory{sdk::Descriptor(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING)), {}};
   const int fd = memory.fd.get();
   if (fd >= 0 && ftruncate(fd, static_cast<off_t>(bytes)) == 0 &&
       fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
-    memory.mapping = map_shared(fd, bytes, huge);
+    memory.mapping = map_shared(fd, mapped, huge);
   return memory;
 }
 
-sdk::Mapping map_peer(const sdk::Descriptor& fd, size_t bytes, bool huge) {
+sdk::Mapping map_peer(const sdk::Descriptor& fd, size_t bytes, size_t mapped, bool huge) {
   struct stat st {};
   const int seals = fcntl(fd.get(), F_GET_SEALS);
   if (seals >= 0 && (seals & F_SEAL_SHRINK) && fstat(fd.get(), &st) == 0 && static_cast<size_t>(st.st_size) >= bytes)
-    return map_shared(fd.get(), bytes, huge);
+    return map_shared(fd.get(), mapped, huge);
   errno = EINVAL;
   return {};
+}
+
+sdk::Mapping map_part(const sdk::Descriptor& fd, size_t start, size_t bytes) {
+  void* at =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd.get(), static_cast<off_t>(start));
+  return at == MAP_FAILED ? sdk::Mapping() : sdk::Mapping(at, bytes);
 }
 
 size_t arena_skew(int local_index, int arena) {

@@ -88,16 +88,21 @@ struct SegmentLayout {
     return start + static_cast<size_t>(slot) * sizeof(CommBlock);
   }
   size_t bytes() const { return (block(kMaxComms) + 2 * kPage) / kPage * kPage; }
+  size_t control_bytes() const { return block(0) / kPage * kPage; }  // in front of the blocks
 };
 
-// Memory behind a memfd that cannot shrink, zeroed. Empty where it fails, and errno says why.
+// Memory behind a memfd that cannot shrink, zeroed; only the first `mapped` bytes are mapped. Empty where it fails, and
+// errno says why.
 struct SharedMemory {
   sdk::Descriptor fd;  // until all peers have mapped it
   sdk::Mapping mapping;
 };
-SharedMemory create_memory(const char* name, size_t bytes, bool huge);
+SharedMemory create_memory(const char* name, size_t bytes, size_t mapped, bool huge);
 // A peer's memfd; refuses one that is smaller than it says or may still shrink.
-sdk::Mapping map_peer(const sdk::Descriptor& fd, size_t bytes, bool huge);
+sdk::Mapping map_peer(const sdk::Descriptor& fd, size_t bytes, size_t mapped, bool huge);
+// A part of it, whose addresses are taken only once it is needed: all blocks of a segment are 2 GiB. `start`: the page
+// that the part begins in.
+sdk::Mapping map_part(const sdk::Descriptor& fd, size_t start, size_t bytes);
 
 // How far into an arena the memory of this local rank starts.
 size_t arena_skew(int local_index, int arena);

@@ -25,6 +25,15 @@ constexpr size_t kInputRoom = 40 << 10;
 constexpr size_t kBulkRoom = 4 * sizeof(FrameHeader);
 thread_local std::array<char, kInputRoom> input;  // empty between two turns, but for cut headers, which are kept
 
+// In what is about to be sent. AF_UNIX checks headers only, and a socket that is full may take no more than the first.
+char* turn_bit_over(const msghdr& message, uint64_t seed, bool tcp) {
+  const iovec& piece = message.msg_iov[tcp ? seed % std::min<size_t>(message.msg_iovlen, 2) : 0];
+  const size_t reach = std::min<size_t>(piece.iov_len, tcp ? 4096 : sizeof(FrameHeader));
+  char* const byte = static_cast<char*>(piece.iov_base) + (seed >> 8) % reach;
+  *byte = static_cast<char>(*byte ^ 1 << (seed >> 32) % 8);
+  return byte;
+}
+
 constexpr int kReadsPerTurn = 8;
 constexpr uint64_t kWritePerTurn = 1 << 20;
 constexpr int kGoodbyeMilliseconds = 200;
@@ -200,11 +209,14 @@ uint64_t Connection::write_once() {
     if (frame.header.length > gone)
       pieces[message.msg_iovlen++] = {const_cast<char*>(frame.payload) + gone, frame.header.length - gone};
   }
+  char* const flipped = flip_ ? turn_bit_over(message, *flip_, tcp_) : nullptr;
   ssize_t sent;
   do {
     sent = ::sendmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
   } while (sent < 0 && errno == EINTR);
   if (sent < 0 && errno != EAGAIN) write_error_ = errno;
+  if (flipped != nullptr) *flipped = static_cast<char>(*flipped ^ 1 << (*flip_ >> 32) % 8);
+  if (sent > 0) flip_.reset();
   if (sent < static_cast<ssize_t>(outgoing_bytes_) && write_error_ == 0) watch_writable(true);
   if (sent <= 0) return 0;
   written(static_cast<uint64_t>(sent));
@@ -291,6 +303,20 @@ void Connection::ended(int error) {
                                   error == 0 ? std::string("ended") : fmt::format("failed: {}", std::strerror(error)));
   }
   matcher_.lost(peer_, failure);
+}
+
+void Connection::disturb(prun_fault fault, uint64_t seed) {
+  if (!open()) return;
+  if (fault == PRUN_FAULT_FLIP) {
+    flip_ = seed;
+    return;
+  }
+  sockaddr nobody{};
+  nobody.sa_family = AF_UNSPEC;
+  if (tcp_)  // sends a reset
+    (void)::connect(socket_.get(), &nobody, sizeof nobody);
+  else
+    ::shutdown(socket_.get(), SHUT_RDWR);
 }
 
 void Connection::close_orderly(Goodbye reason, int culprit) {

@@ -3,8 +3,11 @@
 // A header and its payload leave in one sendmsg, several small frames together; a payload arrives in the caller's
 // buffer and the next header beside it in one recvmsg. Guarded by the context's lock.
 #pragma once
+#include <prun/chaos.h>
+
 #include <array>
 #include <deque>
+#include <optional>
 
 #include "match.h"
 #include "poller.h"
@@ -23,6 +26,7 @@ class Connection : public EventSource {
   void abandon(const Failure& failure);  // closes; what was being moved fails
   // Last words, then an end that the peer can tell from a crash. Waits at most 200 ms for TCP to deliver.
   void close_orderly(Goodbye reason, int culprit);
+  void disturb(prun_fault fault, uint64_t seed);  // for tests
   bool open() const { return static_cast<bool>(socket_); }
   bool tcp() const { return tcp_; }
 
@@ -62,8 +66,9 @@ class Connection : public EventSource {
   std::deque<OutFrame> outgoing_;  // the first may be partly written
   uint64_t outgoing_bytes_ = 0;
   uint32_t frames_written_ = 0;
-  bool blocked_ = false;  // the socket is full: waiting for EPOLLOUT
-  int write_error_ = 0;   // told only after everything that the peer had sent was read
+  bool blocked_ = false;          // the socket is full: waiting for EPOLLOUT
+  std::optional<uint64_t> flip_;  // seed of a bit to turn over
+  int write_error_ = 0;           // told only after everything that the peer had sent was read
 };
 
 }  // namespace prun::socket

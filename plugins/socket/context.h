@@ -28,6 +28,7 @@ class Context : public sdk::Transport {
 
   void progress(int milliseconds);  // progress.cc
   bool ended(const Request* request);
+  bool disturb(int fault, int peer, uint64_t seed);  // chaos.cc
 
  private:
   struct Waker : EventSource {  // ends an epoll_wait from another thread
@@ -52,5 +53,7 @@ class Context : public sdk::Transport {
   bool someone_polls_ = false;  // one thread makes progress for all
   int waiting_ = 0;             // threads that wait for it
 };
+
+const void* chaos_table();  // chaos.cc
 
 }  // namespace prun::socket

@@ -1,4 +1,5 @@
 // Progress without a request in mind.
+#include <prun/chaos.h>
 #include <prun/progress.h>
 
 #include "context.h"
@@ -36,7 +37,7 @@ const void* Context::ext(std::string_view id) {
             const auto* request = reinterpret_cast<const Request*>(req);
             return sdk::context_of<Context>(ctx).ended(request) ? 1 : 0;
           }};
-  return id == PRUN_PROGRESS ? &table : nullptr;
+  return id == PRUN_PROGRESS ? &table : id == PRUN_CHAOS ? chaos_table() : nullptr;
 }
 
 }  // namespace prun::socket

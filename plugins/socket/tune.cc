@@ -1,4 +1,4 @@
-// TCP: no Nagle, a dead path found within 5 s, the congestion control that was asked for. AF_UNIX: a buffer that
+// TCP: no Nagle, a dead path found within 4 s, the congestion control that was asked for. AF_UNIX: a buffer that
 // holds a few chunks. TCP's buffers are left to the kernel's tuning: setting them would switch it off.
 #include "tune.h"
 
@@ -43,7 +43,7 @@ std::string tune_tcp(int fd, const Options& options) {
   set(fd, IPPROTO_TCP, TCP_KEEPIDLE, 2);
   set(fd, IPPROTO_TCP, TCP_KEEPINTVL, 1);
   set(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
-  set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 5000);
+  set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 4000);
   if (options.buffer > 0) set_buffers(fd, static_cast<int>(options.buffer));
   const bool automatic = options.congestion == "auto";
   if (options.congestion != "system" && !(automatic && !stays_on_host(fd))) {

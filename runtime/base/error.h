@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 namespace prun {
 
@@ -52,6 +53,7 @@ class Error : public std::exception {
   Error& prefix(std::string_view context);
   // Another rank is likely the cause: the launcher waits a moment for that rank's error.
   bool effect = false;
+  int peer = -1;  // the rank that was lost, over a link that stood
 
  private:
   void render();
@@ -60,6 +62,11 @@ class Error : public std::exception {
   std::optional<Site> site_;
   std::string text_;
 };
+
+// What a std::thread threw that could not be started: `ulimit -u`, most likely.
+Error no_thread(const std::system_error& why);
+// Any exception as an Error, with the words and the code that fit: memory, threads, files.
+Error error_of(const std::exception& caught);
 
 inline Error usage_error(std::string message) { return Error(Exit::usage, std::move(message)); }
 inline Error plan_error(std::string message, std::optional<Site> site = std::nullopt) {

@@ -27,6 +27,23 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 
 }  // namespace
 
+// The second set of control characters, 0x80 to 0x9f, has two bytes in UTF-8: 0xc2 and the character.
+std::string printable(std::string_view text) {
+  std::string shown;
+  shown.reserve(text.size());
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    const auto next = static_cast<unsigned char>(i + 1 < text.size() ? text[i + 1] : 0);
+    if ((byte < 0x20 && byte != '\n' && byte != '\t') || byte == 0x7f)
+      shown += fmt::format("\\x{:02x}", byte);
+    else if (byte == 0xc2 && next >= 0x80 && next < 0xa0)
+      shown += fmt::format("\\x{:02x}", static_cast<unsigned char>(text[++i]));
+    else
+      shown += text[i];
+  }
+  return shown;
+}
+
 std::string nearest_word(std::string_view word, const std::vector<std::string>& candidates) {
   std::string best;
   size_t best_distance = std::max<size_t>(1, (std::max<size_t>(word.size(), 3) + 2) / 3) + 1;

@@ -17,6 +17,8 @@ std::string did_you_mean(std::string_view word, const std::vector<std::string>& 
 // The parts between separators; none of an empty text, and none behind a separator at the end.
 std::vector<std::string> split(const std::string& text, char separator);
 std::string join(const std::vector<std::string>& parts, std::string_view separator);
+// With \x1b for each control character but newlines and tabs: what a plan names must not command the terminal.
+std::string printable(std::string_view text);
 std::string grouped(int64_t number);                                 // "1,234,567"
 std::string short_number(double value, std::string_view unit = "");  // "8.2k", three digits; with a unit "412 TFLOP/s"
 std::string counted(int64_t count, std::string_view noun);           // "1 rank", "8 ranks"

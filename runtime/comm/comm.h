@@ -64,6 +64,8 @@ class Bootstrap {
   virtual std::string abort_reason() const { return ""; }
   // What this rank is at until it has connected ("opening transport ucx"), for whoever finds it dead there.
   virtual void doing(const std::string& /*what*/) {}
+  // The calling thread has waited long for these ranks; none: it goes on. For whoever finds that nothing moves.
+  virtual void waits_for(const std::vector<int>& /*ranks*/) {}
   // A plugin's function does not return, so this rank cannot throw: tell, and end the process. Called by another
   // thread.
   [[noreturn]] virtual void fatal(const Error& error);
@@ -155,6 +157,8 @@ class World {
   // as often as it likes: the transport itself is asked ten times a second. Returns a rank that the device seems to
   // wait for, or -1. Called by the thread that makes communicators.
   virtual int check(double /*waited_s*/) { return -1; }
+  // Faults for tests (prun/chaos.h), where the transport has them; false: it has not. Any thread.
+  virtual bool disturb(int /*fault*/, int /*peer*/, uint64_t /*seed*/) { return false; }
   virtual void abort() = 0;                        // any thread: everything under way throws soon
   virtual std::string transport_name() const = 0;  // "shm"; "shm+socket": inside hosts and between them
 };

@@ -17,6 +17,7 @@
 #include "comm/transport/put_channel.h"
 #include "comm/transport/transport_choice.h"
 #include "comm/transport/watchdog.h"
+#include "prun/chaos.h"
 
 namespace prun {
 namespace {
@@ -142,6 +143,14 @@ class TransportWorld : public World {
     for (const auto& [group, communicator] : communicators_)
       awaited_ = std::max(awaited_, communicator->check(waited_s));
     return awaited_;
+  }
+  bool disturb(int fault, int peer, uint64_t seed) override {
+    for (TransportSession* session : {inside_ ? &*inside_ : nullptr, &*between_}) {
+      if (session == nullptr || session->plugin_rank(peer) < 0 || session->table().ext == nullptr) continue;
+      const auto* chaos = static_cast<const prun_chaos*>(session->table().ext(PRUN_CHAOS));
+      if (chaos != nullptr && chaos->disturb(session->ctx(), fault, session->plugin_rank(peer), seed) != 0) return true;
+    }
+    return false;
   }
   void abort() override {
     between_->abort();

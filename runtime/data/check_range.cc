@@ -89,7 +89,10 @@ Range range_of(const DataFiles& files, int64_t first = 0) {
   };
   const int64_t threads = std::clamp<int64_t>(bytes / kBytesOfThread, 1, std::min(usable_cores(), kMostThreads));
   std::vector<std::thread> others;
-  for (int64_t i = 1; i < threads; ++i) others.emplace_back(work);
+  try {
+    for (int64_t i = 1; i < threads; ++i) others.emplace_back(work);
+  } catch (const std::system_error&) {  // over a limit: those that there are do it
+  }
   work();
   for (std::thread& other : others) other.join();
   if (failed) std::rethrow_exception(failed);

@@ -189,6 +189,7 @@ std::vector<DevicePluginFile> find_device_plugins() { return files_named(".so");
 std::vector<DevicePluginFile> unbuilt_device_plugins() { return files_named(".missing"); }
 
 std::string why_unbuilt(const DevicePluginFile& file) {
+  if (!fs::is_regular_file(file.path)) return "its reason is no regular file";
   std::string line;
   std::getline(std::ifstream(file.path), line);
   return line;

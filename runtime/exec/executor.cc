@@ -46,11 +46,15 @@ void Executor::run_body(BodyId id, int64_t first, int64_t end) {
     if (const uint64_t before = static_cast<uint64_t>(first) * worker.stream->ops.size(); worker.done->value() < before)
       worker.done->advance(before);
   std::vector<std::thread> threads;
-  for (int s = 1; s < std::ssize(run.workers); ++s) {
-    threads.emplace_back([&, s] {
-      prctl(PR_SET_NAME, run.body.streams[s].name.c_str());
-      walk(run, s, first, end);
-    });
+  try {
+    for (int s = 1; s < std::ssize(run.workers); ++s)
+      threads.emplace_back([&, s] {
+        prctl(PR_SET_NAME, run.body.streams[s].name.c_str());
+        walk(run, s, first, end);
+      });
+  } catch (const std::system_error& error) {
+    fail(std::make_exception_ptr(no_thread(error)), nullptr);
+    for (Worker& worker : run.workers) worker.done->wake();
   }
   walk(run, 0, first, end);
   for (std::thread& thread : threads) thread.join();

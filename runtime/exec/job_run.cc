@@ -33,6 +33,16 @@ std::string failed_op_words(const std::exception_ptr& error, const Op* op) {
   }
 }
 
+bool is_aborted(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Aborted&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
 }  // namespace
 
 JobRun::JobRun(const Program& program, RankDevice& device, World& world, const ExecutorOptions& options)
@@ -98,6 +108,7 @@ void JobRun::run() {
 }
 
 void JobRun::begin_step(int64_t step) {
+  if (options_.chaos) options_.chaos(step);
   if (host_.generation && host_.generation->ended()) steps_.store(std::min(steps(), step), std::memory_order_release);
   if (!options_.begin_step || step >= steps()) return;
   steps_.store(std::min(steps(), options_.begin_step(step)), std::memory_order_release);
@@ -158,12 +169,23 @@ void JobRun::publish_step() {
   recorder->steps_written.store(written + 1, std::memory_order_release);
 }
 
+void JobRun::tell(const std::exception_ptr& error) const {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Aborted&) {
+  } catch (const Error& told) {
+    options_.failed(told, failed_op_);
+  } catch (...) {  // by whoever catches it, in words of its own
+  }
+}
+
 void JobRun::fail(std::exception_ptr error, const Op* op) {
   {
     std::lock_guard lock(failure_mutex_);
-    if (!failure_) {
+    if (!failure_ || (is_aborted(failure_) && !is_aborted(error))) {
       failure_ = error;
       failed_op_ = failed_op_words(error, op);
+      if (options_.failed) tell(error);
     }
   }
   cancelled_.store(true, std::memory_order_release);

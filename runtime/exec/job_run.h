@@ -29,6 +29,9 @@ struct ExecutorOptions {
   RecorderHeader* recorder = nullptr;  // zeroed mapping with magic and capacity set
   std::function<bool()> aborted;       // the job is ending
   std::function<void(const std::string&)> print;
+  std::function<void(int64_t step)> chaos;  // --chaos, before each step; or empty
+  // Told of the first error that is not Aborted, at the op, before other ranks can see that this one ends; or empty.
+  std::function<void(const Error&, const std::string& op)> failed;
   CheckpointOptions checkpoint;
   std::function<int64_t(int64_t)> begin_step;  // LauncherClient::begin_step, where the job may stop early; or empty
   GenerationOptions generation;
@@ -64,7 +67,7 @@ class JobRun {
   void add_loss(double loss) { losses_ += loss; }  // of a run of another body
   void record(int stream, const OpEvent& event);
   uint64_t bytes_sent() const;
-  void fail(std::exception_ptr error, const Op* op);  // any thread; the first one counts
+  void fail(std::exception_ptr error, const Op* op);  // any thread; the first one counts that is not Aborted
 
   const Program& program_;
   RankDevice& rank_device_;
@@ -77,6 +80,7 @@ class JobRun {
   std::exception_ptr failure_;
 
  private:
+  void tell(const std::exception_ptr& error) const;
   void make_communicators();
   void publish_use();
   void close_evaluation(int64_t batches);

@@ -55,7 +55,9 @@ class Field {
 
   std::string text() const {
     if (!json_.is_string()) fail("a text");
-    return json_.get<std::string>();
+    std::string text = json_.get<std::string>();
+    if (printable(text) != text) fail("a text without control characters");
+    return text;
   }
   // Lua's division makes a float of a whole number: it still counts as one.
   bool whole() const {
@@ -158,7 +160,7 @@ void read(const Field& field, TensorType& type) {
 // A whole number serves as a double, never the other way round: whatever is whole becomes an integer.
 Attr read_attr(const Field& field) {
   const Json& json = field.json();
-  if (json.is_string()) return json.get<std::string>();
+  if (json.is_string()) return field.text();
   if (json.is_boolean()) return int64_t{json.get<bool>()};
   if (json.is_number()) return field.whole() ? Attr(field.integer()) : Attr(field.number());
   bool whole = true;

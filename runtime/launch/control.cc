@@ -1,4 +1,5 @@
-// A frame is a header of 16 bytes and its payload; a length over kLargestFrame means that the stream is broken.
+// A frame is a header of 16 bytes and its payload. Between launchers each of the two is followed by a code of its own:
+// a length that was changed on its way must be found before that many bytes are waited for.
 #include "launch/control.h"
 
 #include <fcntl.h>
@@ -12,6 +13,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "launch/secret.h"
 
 namespace prun {
 namespace {
@@ -25,6 +27,7 @@ static_assert(sizeof(FrameHeader) == 16);
 
 constexpr uint64_t kLargestFrame = uint64_t{1} << 32;
 constexpr size_t kReadChunk = 64 * 1024;
+constexpr size_t kCodeBytes = 16;  // of an HMAC-SHA256
 
 bool interrupted_or_full(int error) { return error == EINTR || error == EAGAIN || error == EWOULDBLOCK; }
 
@@ -82,11 +85,26 @@ Channel::Channel(Fd fd) : fd_(std::move(fd)) {
   fcntl(fd_.get(), F_SETFL, flags | O_NONBLOCK);
 }
 
+Channel::Channel(Fd fd, std::string send_key, std::string receive_key) : Channel(std::move(fd)) {
+  send_key_ = std::move(send_key);
+  receive_key_ = std::move(receive_key);
+}
+
+// Headers have even numbers and payloads odd ones, so that neither can stand in another place.
+std::string Channel::code(bool ours, uint64_t number, std::string_view bytes) const {
+  std::string counted(reinterpret_cast<const char*>(&number), sizeof number);
+  return hmac_sha256(ours ? send_key_ : receive_key_, counted.append(bytes)).substr(0, kCodeBytes);
+}
+
 void Channel::send(FrameKind kind, int rank, std::string_view payload) {
   if (!open()) return;
   FrameHeader header{static_cast<uint32_t>(kind), rank, payload.size()};
-  out_.append(reinterpret_cast<const char*>(&header), sizeof header);
+  const std::string_view head(reinterpret_cast<const char*>(&header), sizeof header);
+  out_.append(head);
+  if (!send_key_.empty()) out_.append(code(true, 2 * frames_sent_, head));
   out_.append(payload);
+  if (!send_key_.empty()) out_.append(code(true, 2 * frames_sent_ + 1, payload));
+  ++frames_sent_;
   flush();
 }
 
@@ -114,16 +132,36 @@ bool Channel::receive(std::vector<Frame>& frames) {
     if (got <= 0) alive = false;
   }
   size_t at = 0;
-  while (in_.size() - at >= sizeof(FrameHeader)) {
-    FrameHeader header;
-    std::memcpy(&header, in_.data() + at, sizeof header);
-    if (header.bytes > kLargestFrame) return false;
-    if (in_.size() - at - sizeof header < header.bytes) break;
-    frames.push_back({static_cast<FrameKind>(header.kind), header.rank, in_.substr(at + sizeof header, header.bytes)});
-    at += sizeof header + header.bytes;
+  while (take_frame(at, frames)) {
   }
   in_.erase(0, at);
-  return alive;
+  return alive && trouble_.empty();
+}
+
+// False: the next one has not come yet, or the stream is broken.
+bool Channel::take_frame(size_t& at, std::vector<Frame>& frames) {
+  const std::string_view in = std::string_view(in_).substr(at);
+  const size_t extra = receive_key_.empty() ? 0 : kCodeBytes, head = sizeof(FrameHeader) + extra;
+  if (!trouble_.empty() || in.size() < head) return false;
+  FrameHeader header;
+  std::memcpy(&header, in.data(), sizeof header);
+  const auto genuine = [&](std::string_view bytes, uint64_t number) {
+    if (extra == 0) return true;
+    if (same_secret(code(false, number, bytes), {bytes.data() + bytes.size(), extra})) return true;
+    trouble_ = "a frame was changed on its way";
+    return false;
+  };
+  if (!genuine(in.substr(0, sizeof header), 2 * frames_received_)) return false;
+  if (header.bytes > kLargestFrame) {
+    trouble_ = "a frame is too long";
+    return false;
+  }
+  if (in.size() - head < header.bytes + extra) return false;
+  if (!genuine(in.substr(head, header.bytes), 2 * frames_received_ + 1)) return false;
+  ++frames_received_;
+  frames.push_back({static_cast<FrameKind>(header.kind), header.rank, std::string(in.substr(head, header.bytes))});
+  at += head + header.bytes + extra;
+  return true;
 }
 
 void Channel::end_sending() {

@@ -19,6 +19,7 @@ enum class FrameKind : uint32_t {
   gathered,    // node 0 -> launcher -> rank: all blobs, packed with Packer
   line,        // rank -> its launcher -> node 0: a line for the user
   failed,      // rank -> its launcher: LauncherClient::fail
+  bystander,   // rank -> its launcher: LauncherClient::end_with_others
   ended,       // launcher -> node 0: this rank returned 0
   failure,     // launcher -> node 0: a Failure that it has seen
   job,         // node 0 -> launcher: the job, or why there is none
@@ -27,8 +28,12 @@ enum class FrameKind : uint32_t {
   steps,       // node 0 -> launcher: how many steps the job does
   mirror,      // launcher -> node 0: what it knows of a rank (LaunchObserver::mirror)
   output,      // launcher -> node 0: what a rank wrote to its standard output or error
+  ask_waits,   // node 0 -> launchers: who waits for whom? A rank has had no progress for too long
+  waits,       // launcher -> node 0: the RankWaits of its ranks (blame.h)
   verdict,     // node 0 -> launcher: the job has ended, with this Failure or none
   settings,    // launcher -> node 0, before the job: its NodeSettings
+  alive,       // between launchers, twice a second: nothing else to say
+  pause,       // launcher -> node 0 -> launchers: SIGTSTP (payload 1) or SIGCONT (0) there: ranks stop, or go on
 };
 
 struct Frame {
@@ -78,6 +83,9 @@ class Packer {
   void put(int64_t value) { number(value); }
   void put(const std::string& value) { text(value); }
   template <class T>
+  requires std::is_enum_v<T>
+  void put(T value) { number(static_cast<int64_t>(value)); }
+  template <class T>
   void put(const std::vector<T>& items) {
     number(std::ssize(items));
     for (const T& item : items) put(item);
@@ -105,6 +113,9 @@ class Unpacker {
   void get(T& value) {
     value = static_cast<T>(number());
   }
+  template <class T>
+  requires std::is_enum_v<T>
+  void get(T& value) { value = static_cast<T>(number()); }
   void get(std::string& value) { value = text(); }
   template <class T>
   void get(std::vector<T>& items) {
@@ -137,6 +148,8 @@ class Channel {
  public:
   Channel() = default;
   explicit Channel(Fd fd);  // makes it nonblocking
+  // Between launchers: each frame carries codes over header and payload, keyed and counted, which `receive` checks.
+  Channel(Fd fd, std::string send_key, std::string receive_key);
   int fd() const { return fd_.get(); }
   bool open() const { return static_cast<bool>(fd_); }
   bool wants_write() const { return open() && sent_ < out_.size(); }
@@ -145,12 +158,20 @@ class Channel {
   void flush();
   // Appends the frames that have arrived; false when the peer has closed or the stream is broken.
   bool receive(std::vector<Frame>& frames);
+  // Why the stream is broken ("a frame was changed on its way"); "": the peer has closed.
+  const std::string& trouble() const { return trouble_; }
   // Ends the peer's reads; what it still sends arrives.
   void end_sending();
   void close() { fd_.reset(); }
 
  private:
+  std::string code(bool ours, uint64_t number, std::string_view bytes) const;
+  bool take_frame(size_t& at, std::vector<Frame>& frames);
+
   Fd fd_;
+  std::string send_key_, receive_key_;  // both empty: frames carry no codes
+  uint64_t frames_sent_ = 0, frames_received_ = 0;
+  std::string trouble_;
   std::string in_, out_;
   size_t sent_ = 0;
 };

@@ -13,14 +13,13 @@
 #include <utility>
 #include <vector>
 
+#include "launch/blame.h"
 #include "launch/control.h"
 #include "launch/failure.h"
 #include "launch/launch.h"
 #include "launch/topology.h"
 
 namespace prun {
-
-using Clock = std::chrono::steady_clock;
 
 inline Clock::time_point after(Clock::time_point start, double seconds) {
   return start + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
@@ -43,12 +42,15 @@ class Coordination {
   virtual void line(int rank, const std::string& text) = 0;
   virtual void ended(int rank) = 0;  // returned 0
   virtual void failed(Failure failure) = 0;
-  virtual void stop() = 0;  // SIGTERM here asks for an early end
+  virtual void stop() = 0;          // SIGTERM here asks for an early end
+  virtual void pause(bool on) = 0;  // SIGTSTP and SIGCONT here stop the ranks of all nodes, and let them go on
+  virtual void slept(Clock::duration time) = 0;  // this process did not run for so long
   // To node 0, for its observer; dropped while the connection is behind.
   virtual void mirror(int /*rank*/, const std::string& /*bytes*/) {}
   virtual void output(int /*rank*/, const std::string& /*text*/) {}
-  virtual bool behind() { return false; }  // what was sent before has not left yet
-  virtual void begun(int64_t step) = 0;    // the answer to stop_asked: the last step that local ranks have begun
+  virtual bool behind() { return false; }                // what was sent before has not left yet
+  virtual void waits(std::vector<RankWaits> ranks) = 0;  // the answer to waits_asked
+  virtual void begun(int64_t step) = 0;  // the answer to stop_asked: the last step that local ranks have begun
 
   // The channels to other launchers, for the poll loop.
   virtual std::vector<Channel*> channels() = 0;
@@ -62,12 +64,16 @@ class Coordination {
   std::vector<std::string> take_gathered() { return std::exchange(gathered_, {}); }
   const std::optional<Verdict>& verdict() const { return verdict_; }
   bool stop_asked() const { return stop_asked_; }
+  bool paused() const { return paused_; }
+  bool take_waits_asked() { return std::exchange(waits_asked_, false); }
   int64_t steps() const { return steps_; }  // that the job does, once all launchers have answered; 0: not known
 
  protected:
   std::vector<std::string> gathered_;
   std::optional<Verdict> verdict_;
   bool stop_asked_ = false;
+  bool waits_asked_ = false;
+  bool paused_ = false;
   int64_t steps_ = 0;
 };
 

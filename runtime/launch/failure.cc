@@ -14,9 +14,16 @@ namespace prun {
 namespace {
 
 // A peer's end shows as a broken connection or a failed join on every other rank.
-bool often_an_effect(int code) {
-  return code == static_cast<int>(Exit::join) || code == static_cast<int>(Exit::transport) ||
-         code == static_cast<int>(Exit::corrupt_link);
+Weight weight_of(int code) {
+  switch (static_cast<Exit>(code)) {
+    case Exit::join:
+    case Exit::transport:
+      return Weight::symptom;
+    case Exit::hang:
+      return Weight::waited;
+    default:
+      return Weight::observed;
+  }
 }
 
 // `prun bench` runs no plan: what went wrong there lies with the transport.
@@ -26,6 +33,8 @@ std::string check_command(std::string_view command) {
   if (is_bench(command)) return "prun conform TRANSPORT   # what it gets wrong";
   return fmt::format("prun check {}", command.empty() ? "PLAN" : command);
 }
+
+}  // namespace
 
 std::string next_command(int code, std::string_view command) {
   std::string typed(command.empty() ? "PLAN" : command);
@@ -54,8 +63,6 @@ std::string who(const RankName& name) {
   return fmt::format("rank {} on {}{}, pid {}", name.rank, name.host, node, name.pid);
 }
 
-}  // namespace
-
 std::string signal_name(int number) {
   const char* abbreviation = sigabbrev_np(number);
   return abbreviation ? std::string("SIG") + abbreviation : fmt::format("signal {}", number);
@@ -73,6 +80,7 @@ Failure rank_ended(const RankName& name, const RankEnd& end, std::string op, std
   Failure failure;
   failure.code = static_cast<int>(Exit::rank_crash);
   set_who(failure, name);
+  failure.weight = end.killed ? Weight::killed : Weight::silent_exit;
   failure.op = std::move(op);
   std::string when = fmt::format("{} after the start", human_seconds(end.after_s));
   std::string typed(command.empty() ? "PLAN" : command);
@@ -93,7 +101,6 @@ Failure rank_ended(const RankName& name, const RankEnd& end, std::string op, std
     else
       failure.next = fmt::format("ulimit -c unlimited; prun {}   # leaves a core file for gdb", typed);
   } else {
-    failure.symptom = true;
     failure.what = fmt::format("rank {} ended with exit status {}", name.rank, end.status);
     failure.evidence = fmt::format("it gave no reason, {}; its own output stands above", when);
     failure.next = check_command(command);
@@ -104,11 +111,18 @@ Failure rank_ended(const RankName& name, const RankEnd& end, std::string op, std
 Failure rank_failed(const RankName& name, int code, std::string what, std::string op, std::string_view command) {
   Failure failure;
   failure.code = code;
-  failure.symptom = often_an_effect(code);
+  failure.weight = weight_of(code);
   failure.what = fmt::format("rank {}: {}", name.rank, what);
   set_who(failure, name);
   failure.op = std::move(op);
   failure.next = next_command(code, command);
+  return failure;
+}
+
+Failure rank_aborted(const RankName& name, std::string op, std::string_view command) {
+  Failure failure = rank_failed(name, static_cast<int>(Exit::transport), "another rank aborted, and no rank says why",
+                                std::move(op), command);
+  failure.weight = Weight::bystander;
   return failure;
 }
 

@@ -8,16 +8,27 @@
 
 namespace prun {
 
+// What a failure is worth as an explanation of why the job ended, least first; blame.h has the rules.
+enum class Weight : int {
+  bystander,    // its wait ended because another rank aborted
+  silent_exit,  // it exited and gave no reason
+  symptom,      // it lost a peer, or has what mostly comes from one
+  waited,       // nothing has moved for the deadline
+  observed,     // it has seen for itself what is wrong
+  killed,       // by a signal; or the user ended the job
+};
+
 struct Failure {
-  int code = 0;          // of the job; 128 + n for a signal to the launcher
-  bool symptom = false;  // likely the effect of another rank's end: the head waits a moment for the cause
+  int code = 0;  // of the job; 128 + n for a signal to the launcher
+  Weight weight = Weight::observed;
+  int peer = -1;                              // the rank that it has lost
   std::string what, who, op, evidence, next;  // one line each; empty ones are left out
   int rank = -1, node = -1, pid = 0;          // `who`, for programs; -1: no rank is meant
   std::string host;
 
   template <class Fields>
   void each_field(Fields&& fields) {
-    fields(code, symptom, what, who, op, evidence, next, rank, node, pid, host);
+    fields(code, weight, rank, peer, what, who, op, evidence, next, node, pid, host);
   }
 };
 
@@ -25,6 +36,11 @@ struct Failure {
 struct RankName {
   int rank = 0, node = 0, nnodes = 1, pid = 0;
   std::string host;
+
+  template <class Fields>
+  void each_field(Fields&& fields) {
+    fields(rank, node, nnodes, pid, host);
+  }
 };
 
 // How a process ended, from waitid.
@@ -41,12 +57,17 @@ void set_who(Failure& failure, const RankName& name);
 // `op` is LaunchObserver::where; `command` is what the user typed after "prun".
 Failure rank_ended(const RankName& name, const RankEnd& end, std::string op, std::string_view command);
 Failure rank_failed(const RankName& name, int code, std::string what, std::string op, std::string_view command);
+// Its wait ended because another rank aborted, which has said nothing itself.
+Failure rank_aborted(const RankName& name, std::string op, std::string_view command);
 // Without a rank: a node, the launcher, the user.
 Failure job_failed(int code, std::string what, std::string evidence, std::string_view command);
 
 // Whether the same job, begun again, may do better: a process, a host, a link or memory was lost. A plan, a number or a
 // checkpoint that is wrong stays wrong, and a signal is the user's wish.
 bool may_pass(int code);
+// Which command helps with a job that ended with this code; "": none.
+std::string next_command(int code, std::string_view command);
+std::string who(const RankName& name);  // "rank 3 on host-a (node 1), pid 77"
 
 std::string render(const Failure& failure);  // at most five lines, each ends with a newline
 

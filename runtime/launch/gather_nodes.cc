@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstring>
 #include <optional>
+#include <utility>
 
 #include "base/text.h"
 #include "launch/coordination.h"
@@ -223,7 +224,8 @@ void Reception::admit(Guest& guest, const Hello& hello) {
   if (status != Admission::accepted) return stranger(guest.fd.get(), kWhy[static_cast<int>(status)]);
   places_[hello.node] = {std::string(hello.host, strnlen(hello.host, sizeof hello.host)), 0,
                          static_cast<int>(hello.nproc)};
-  members_[hello.node - 1].channel = Channel(std::move(guest.fd));
+  members_[hello.node - 1].channel = Channel(std::move(guest.fd), frame_key(secret(), guest.challenge, hello, true),
+                                             frame_key(secret(), guest.challenge, hello, false));
 }
 
 void Reception::stranger(int fd, const char* why) {

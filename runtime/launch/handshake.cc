@@ -74,4 +74,10 @@ bool answer_is_genuine(std::string_view secret, const Challenge& challenge, cons
   return same_secret({answer.mac, sizeof answer.mac}, head_code(secret, challenge, hello, answer));
 }
 
+std::string frame_key(std::string_view secret, const Challenge& challenge, const Hello& hello, bool from_head) {
+  return hmac_sha256(secret, std::string(from_head ? "frames of head" : "frames of member")
+                                 .append(bytes_of(challenge))
+                                 .append(bytes_of(hello)));
+}
+
 }  // namespace prun

@@ -46,6 +46,8 @@ Admission check_hello(std::string_view secret, const Challenge& challenge, const
 Answer make_answer(std::string_view secret, const Challenge& challenge, const Hello& hello, Admission status,
                    int nnodes);
 bool answer_is_genuine(std::string_view secret, const Challenge& challenge, const Hello& hello, const Answer& answer);
+// What the frames that follow are authenticated with, in one direction.
+std::string frame_key(std::string_view secret, const Challenge& challenge, const Hello& hello, bool from_head);
 bool is_prun(const char (&magic)[8]);
 
 // The bytes of a message, for sending and authenticating.

@@ -1,23 +1,21 @@
-// The head of a job: collects blobs, waits for stragglers, and picks the cause among several failures.
-//
-// When a rank dies its peers often report a broken connection before the kernel reports the death: a symptom
-// therefore waits kSettle for a better explanation.
+// The head of a job: collects blobs, waits for stragglers, and says how the job ends; which of several failures is
+// the cause is weighed in blame.cc.
 #include <fmt/format.h>
 
 #include "base/text.h"
 #include "launch/coordination.h"
 #include "launch/meeting.h"
+#include "launch/pulse.h"
 
 namespace prun {
 namespace {
-
-constexpr auto kSettle = std::chrono::milliseconds(80);
 
 class Head : public Coordination {
  public:
   Head(const Topology& topology, std::vector<Channel> members, const LaunchOptions& options, LaunchObserver& observer)
       : topology_(topology),
         members_(std::move(members)),
+        pulses_(members_.size()),
         options_(options),
         observer_(observer),
         blobs_(static_cast<size_t>(topology.ranks())),
@@ -30,7 +28,13 @@ class Head : public Coordination {
   void ended(int rank) override;
   void failed(Failure failure) override;
   void stop() override;
+  void pause(bool on) override;
+  void slept(Clock::duration time) override {
+    for (Pulse& pulse : pulses_) pulse.slept(time);
+    if (gathering()) waiting_since_ += time;
+  }
   void begun(int64_t step) override;
+  void waits(std::vector<RankWaits> ranks) override;
   std::vector<Channel*> channels() override;
   void receive(Channel& channel) override;
   Clock::time_point deadline() const override;
@@ -40,7 +44,10 @@ class Head : public Coordination {
 
  private:
   bool gathering() const { return arrived_ > 0; }
+  void take(Frame& frame, const NodePlace& from);
+  void lose(size_t node, Exit code, const char* how, const std::string& why);
   void decide(std::optional<Failure> failure);
+  Failure judge();
   void check_gathering();
   // "3, 7 on host-a; 9 on host-b"
   std::string missing() const;
@@ -48,6 +55,7 @@ class Head : public Coordination {
 
   Topology topology_;
   std::vector<Channel> members_;
+  std::vector<Pulse> pulses_;  // of members_
   const LaunchOptions& options_;
   LaunchObserver& observer_;
   std::vector<std::optional<std::string>> blobs_;  // by rank, of the exchange under way
@@ -58,8 +66,9 @@ class Head : public Coordination {
   int launchers_ = 1;     // that take part: nodes may have stayed away
   int stop_answers_ = 0;  // of launchers
   int64_t last_begun_ = 0;
-  std::optional<Failure> symptom_;
-  Clock::time_point symptom_settles_;
+  Blame blame_;
+  bool asked_waits_ = false;
+  int waits_answers_ = 0;  // of launchers
 };
 
 void Head::gather(int rank, std::string blob) {
@@ -88,14 +97,17 @@ void Head::check_gathering() {
     Failure failure =
         job_failed(static_cast<int>(Exit::join),
                    fmt::format("rank {} returned while others wait for it in all_gather", rank), "", options_.command);
-    failure.symptom = true;
+    failure.weight = Weight::symptom;
     return failed(std::move(failure));
   }
 }
 
 void Head::ended(int rank) {
   has_ended_.at(static_cast<size_t>(rank)) = true;
-  if (++ended_count_ == topology_.ranks()) return decide(std::nullopt);
+  if (++ended_count_ == topology_.ranks()) {
+    if (blame_.empty()) return decide(std::nullopt);
+    return decide(judge());  // all returned 0, and yet something was wrong
+  }
   check_gathering();
 }
 
@@ -115,10 +127,21 @@ void Head::begun(int64_t step) {
 
 void Head::failed(Failure failure) {
   if (verdict_) return;  // an effect of the end that is under way
-  if (!failure.symptom) return decide(std::move(failure));
-  if (symptom_) return;
-  symptom_ = std::move(failure);
-  symptom_settles_ = Clock::now() + kSettle;
+  const bool hangs = failure.weight == Weight::waited;
+  blame_.add(std::move(failure), Clock::now());
+  if (blame_.due() <= Clock::now()) return decide(judge());
+  if (!hangs || std::exchange(asked_waits_, true)) return;
+  waits_asked_ = true;
+  for (Channel& member : members_) member.send(FrameKind::ask_waits, -1, "");
+}
+
+void Head::waits(std::vector<RankWaits> ranks) {
+  blame_.add(std::move(ranks));
+  if (++waits_answers_ == topology_.node_count()) blame_.waits_are_known(Clock::now());
+}
+
+Failure Head::judge() {
+  return blame_.judge([this](int rank) { return has_ended_.at(static_cast<size_t>(rank)); }, options_.command);
 }
 
 void Head::decide(std::optional<Failure> failure) {
@@ -137,45 +160,76 @@ std::vector<Channel*> Head::channels() {
   return open;
 }
 
+void Head::pause(bool on) {
+  paused_ = on;
+  for (size_t i = 0; i < members_.size(); ++i) {
+    pulses_[i].pause(on, Clock::now());
+    members_[i].send(FrameKind::pause, on ? 1 : 0, "");
+  }
+}
+
 void Head::receive(Channel& channel) {
+  const size_t node = static_cast<size_t>(&channel - members_.data()) + 1;
   std::vector<Frame> frames;
-  bool alive = channel.receive(frames);
-  for (Frame& frame : frames) {
-    switch (frame.kind) {
-      case FrameKind::gather:
-        gather(frame.rank, std::move(frame.payload));
-        break;
-      case FrameKind::line:
-        line(frame.rank, frame.payload);
-        break;
-      case FrameKind::ended:
-        ended(frame.rank);
-        break;
-      case FrameKind::stop:
-        stop();
-        break;
-      case FrameKind::begun:
-        begun(Unpacker(frame.payload).number());
-        break;
-      case FrameKind::mirror:
-        observer_.mirrored(frame.rank, frame.payload);
-        break;
-      case FrameKind::output:
-        observer_.output(frame.rank, false, frame.payload, false);
-        break;
-      case FrameKind::failure:
-        failed(unpack<Failure>(frame.payload));
-        break;
-      default:
-        break;
-    }
+  const bool alive = channel.receive(frames);
+  pulses_[node - 1].heard(Clock::now());
+  try {
+    for (Frame& frame : frames) take(frame, topology_.nodes[node]);
+  } catch (const Error& error) {
+    channel.close();
+    return lose(node, Exit::corrupt_link, "is broken", error.what());
   }
   if (alive) return;
   if (verdict_) return keep_until_exit(std::move(channel));
   channel.close();
-  size_t node = static_cast<size_t>(&channel - members_.data()) + 1;
+  lose(node, Exit::corrupt_link, "is lost", channel.trouble());
+}
+
+// What a member says of its ranks. Throws Error for what cannot be: it has proved that it knows the secret, and may
+// still be wrong.
+void Head::take(Frame& frame, const NodePlace& from) {
+  const bool of_rank = frame.kind == FrameKind::gather || frame.kind == FrameKind::line ||
+                       frame.kind == FrameKind::ended || frame.kind == FrameKind::mirror ||
+                       frame.kind == FrameKind::output;
+  if (of_rank && (frame.rank < from.first_rank || frame.rank >= from.first_rank + from.ranks))
+    throw Error(Exit::corrupt_link, fmt::format("it speaks for rank {}, which is not one of its own", frame.rank));
+  switch (frame.kind) {
+    case FrameKind::gather:
+      if (blobs_[frame.rank]) throw Error(Exit::corrupt_link, fmt::format("rank {} gathers twice at once", frame.rank));
+      return gather(frame.rank, std::move(frame.payload));
+    case FrameKind::line:
+      return line(frame.rank, frame.payload);
+    case FrameKind::ended:
+      if (has_ended_[frame.rank]) throw Error(Exit::corrupt_link, fmt::format("rank {} ends twice", frame.rank));
+      return ended(frame.rank);
+    case FrameKind::stop:
+      return stop();
+    case FrameKind::pause:
+      return pause(frame.rank != 0);
+    case FrameKind::begun:
+      return begun(Unpacker(frame.payload).number());
+    case FrameKind::waits:
+      return waits(unpack<std::vector<RankWaits>>(frame.payload));
+    case FrameKind::failure: {
+      Failure failure = unpack<Failure>(frame.payload);
+      if (failure.code <= 0) throw Error(Exit::corrupt_link, fmt::format("a failure with code {}", failure.code));
+      return failed(std::move(failure));
+    }
+    case FrameKind::mirror:
+      return observer_.mirrored(frame.rank, frame.payload);
+    case FrameKind::output:
+      return observer_.output(frame.rank, false, frame.payload, false);
+    case FrameKind::alive:
+      return;
+    default:
+      throw Error(Exit::corrupt_link, fmt::format("a frame of kind {}", static_cast<uint32_t>(frame.kind)));
+  }
+}
+
+void Head::lose(size_t node, Exit code, const char* how, const std::string& why) {
+  if (verdict_) return;
   const NodePlace& place = topology_.nodes[node];
-  if (on_one_host(options_))  // no network could have failed
+  if (on_one_host(options_) && why.empty())  // no network could have failed
     return failed(job_failed(
         static_cast<int>(Exit::rank_crash),
         fmt::format("the process that started {} was killed",
@@ -183,23 +237,31 @@ void Head::receive(Channel& channel) {
                         ? fmt::format("rank {}", place.first_rank)
                         : fmt::format("ranks {}-{}", place.first_rank, place.first_rank + place.ranks - 1)),
         fmt::format("its connection to node 0 has ended without a word ({})", place.host), options_.command));
-  failed(job_failed(static_cast<int>(Exit::corrupt_link),
-                    fmt::format("the connection to node {} ({}) is lost, with its ranks {}-{}", node, place.host,
+  failed(job_failed(static_cast<int>(code),
+                    fmt::format("the connection to node {} ({}) {}, with its ranks {}-{}", node, place.host, how,
                                 place.first_rank, place.first_rank + place.ranks - 1),
-                    "its launcher ended, or the network did", options_.command));
+                    why.empty() ? "its launcher ended, or the network did" : why, options_.command));
 }
 
 Clock::time_point Head::deadline() const {
   Clock::time_point first = Clock::time_point::max();
   if (verdict_) return first;
-  if (symptom_) first = std::min(first, symptom_settles_);
+  first = std::min(first, blame_.due());
+  for (size_t i = 0; i < members_.size(); ++i)
+    if (members_[i].open()) first = std::min(first, pulses_[i].due());
   if (gathering()) first = std::min({first, next_report_, join_deadline()});
   return first;
 }
 
 void Head::expire(Clock::time_point now) {
   if (verdict_) return;
-  if (symptom_ && now >= symptom_settles_) decide(std::exchange(symptom_, std::nullopt));
+  if (now >= blame_.due()) decide(judge());
+  for (size_t i = 0; i < members_.size() && !verdict_; ++i) {
+    if (!members_[i].open()) continue;
+    pulses_[i].beat(members_[i], now);
+    if (!pulses_[i].silent(now)) continue;
+    lose(i + 1, Exit::hang, "is silent", kSilentLauncher);
+  }
   if (verdict_ || !gathering()) return;
   if (now >= join_deadline()) {
     decide(job_failed(static_cast<int>(Exit::join),

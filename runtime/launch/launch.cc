@@ -2,6 +2,7 @@
 #include "launch/launch.h"
 
 #include <fmt/format.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,6 +21,22 @@ std::string host_name() {
   char name[256] = "";
   gethostname(name, sizeof name - 1);
   return *name ? name : "this host";
+}
+
+// Waits; a signal ends this process, in which no rank runs yet.
+JobOffer receive_job(Channel& node0, const std::string& address) {
+  std::vector<Frame> frames;
+  bool open = true;
+  while (frames.empty() && open) {
+    pollfd readable{node0.fd(), POLLIN, 0};
+    poll(&readable, 1, -1);
+    open = node0.receive(frames);
+  }
+  if (!node0.trouble().empty())
+    throw Error(Exit::corrupt_link, fmt::format("the connection to node 0 ({}): {}", address, node0.trouble()));
+  if (frames.empty() || frames.front().kind != FrameKind::job)
+    throw Error(Exit::join, fmt::format("node 0 at {} ended before the job began", address));
+  return unpack<JobOffer>(frames.front().payload);
 }
 
 RankStart start_of(const JobOffer& offer, const std::string& secret) {
@@ -98,18 +115,15 @@ int Launch::run(const std::string& job, const RankMain& rank_main) {
     for (Channel& member : joined.members) member.send(FrameKind::job, -1, pack(offer));
     coordination = make_head(joined.topology, std::move(joined.members), options_, observer_);
   } else {
-    Frame frame;
-    if (!receive_frame(nodes_->head.node0.get(), frame) || frame.kind != FrameKind::job)
-      throw Error(Exit::join, fmt::format("node 0 at {} ended before the job began", options_.rendezvous));
-    offer = unpack<JobOffer>(frame.payload);
+    offer = receive_job(nodes_->head.node0, options_.rendezvous);
     if (offer.error_code != 0 && options_.silent) {
-      wait_for_end(nodes_->head.node0.get(), kHeadLeaves);
+      wait_for_end(nodes_->head.node0.fd(), kHeadLeaves);
       return offer.error_code;
     }
     if (offer.error_code != 0)
       throw Error(static_cast<Exit>(offer.error_code), fmt::format("node 0 has no job: {}", offer.error));
     observer_.job_received(offer.job);
-    coordination = make_member(Channel(std::move(nodes_->head.node0)), options_, offer.begins_again);
+    coordination = make_member(std::move(nodes_->head.node0), options_, offer.begins_again);
   }
   const Topology topology{options_.node_rank, offer.nodes};
   observer_.placed(topology, offer.mirror_all);

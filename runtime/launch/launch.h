@@ -28,7 +28,11 @@ class LauncherClient {
   // for it.
   virtual int64_t begin_step(int64_t step) = 0;
   virtual bool aborted() const = 0;                                     // any thread: the job is ending
-  virtual void fail(const Error& error, const std::string& where) = 0;  // this rank is the cause; `where` names the op
+  virtual void fail(const Error& error, const std::string& where) = 0;  // this rank is the cause; `where` names the op.
+                                                                        // The first call counts
+  virtual void end_with_others() = 0;  // this rank ends because another one has aborted: not the cause
+  // Which ranks the calling thread waits for; none: it goes on. For the launcher, when nothing moves any more.
+  virtual void waits_for(const std::vector<int>& ranks) = 0;
   virtual void print(const std::string& line) = 0;  // a line for the user, whole and in order per rank
 };
 

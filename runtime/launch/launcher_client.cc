@@ -7,6 +7,7 @@
 #include <chrono>
 #include <csignal>
 #include <limits>
+#include <map>
 #include <thread>
 
 #include "base/thread_annotations.h"
@@ -19,6 +20,7 @@ class SocketClient : public LauncherClient {
   SocketClient(const RankPlace& place, Fd control, JobPage* page)
       : rank_(place.rank), ranks_(place.ranks), control_(std::move(control)), page_(page) {
     begun_ = &page->begun()[place.local_rank];
+    waits_ = &page->waits(place.local_ranks)[place.local_rank];
   }
 
   std::vector<std::string> all_gather(const std::string& blob) override {
@@ -49,9 +51,23 @@ class SocketClient : public LauncherClient {
   }
 
   void fail(const Error& error, const std::string& where) override {
+    if (told_end_.exchange(true)) return;
     Packer packer;
-    packer.number(static_cast<int>(error.code())).number(error.effect ? 1 : 0).text(error.what()).text(where);
+    packer.number(static_cast<int>(error.code())).number(error.effect ? 1 : 0).number(error.peer);
+    packer.text(error.what()).text(where);
     send(FrameKind::failed, packer.take());
+  }
+
+  void end_with_others() override {
+    if (!told_end_.exchange(true)) send(FrameKind::bystander, "");
+  }
+
+  void waits_for(const std::vector<int>& ranks) override PRUN_EXCLUDES(waits_mutex_) {
+    MutexLock lock(waits_mutex_);
+    const int next = std::ssize(threads_);
+    const int thread = threads_.try_emplace(std::this_thread::get_id(), next).first->second % WaitSlots::kThreads;
+    for (int i = 0; i < WaitSlots::kRanks; ++i)
+      waits_->rank[thread][i].store(i < std::ssize(ranks) ? ranks[i] + 1 : 0, std::memory_order_relaxed);
   }
 
   void print(const std::string& line) override { send(FrameKind::line, line); }
@@ -66,8 +82,12 @@ class SocketClient : public LauncherClient {
   Fd control_;
   JobPage* page_;
   std::atomic<int64_t>* begun_ = nullptr;  // in page_
-  Mutex gather_mutex_;                     // of the reads of control_: one all_gather at a time
-  Mutex send_mutex_;                       // of its writes
+  WaitSlots* waits_ = nullptr;             // in page_
+  std::atomic<bool> told_end_{false};
+  Mutex waits_mutex_;
+  std::map<std::thread::id, int> threads_ PRUN_GUARDED_BY(waits_mutex_);  // by number of their slot
+  Mutex gather_mutex_;  // of the reads of control_: one all_gather at a time
+  Mutex send_mutex_;    // of its writes
 };
 
 }  // namespace

@@ -10,7 +10,14 @@
 
 namespace prun {
 
-// Lies in memory that the launcher shares with its ranks, zeroed; behind it `begun` of each local rank.
+// Which ranks the threads of one rank wait for: rank + 1, 0 for none. Left as it stands when the job ends.
+struct WaitSlots {
+  static constexpr int kThreads = 8, kRanks = 4;  // more are not told
+  std::atomic<int32_t> rank[kThreads][kRanks];
+};
+
+// Lies in memory that the launcher shares with its ranks, zeroed; behind it `begun` of each local rank, then `waits` of
+// each.
 //
 // How a job stops early, all ranks after the same step: a launcher sets `stopping`, then reads what each rank has
 // begun. A rank writes what it begins, then reads `stopping`. Both in one total order, so a rank that the launcher has
@@ -21,8 +28,9 @@ struct JobPage {
   std::atomic<uint32_t> stopping;
   std::atomic<int64_t> steps;  // 0: not known yet
   std::atomic<int64_t>* begun() { return reinterpret_cast<std::atomic<int64_t>*>(this + 1); }
+  WaitSlots* waits(int local_ranks) { return reinterpret_cast<WaitSlots*>(begun() + local_ranks); }
   static size_t bytes(int local_ranks) {
-    return sizeof(JobPage) + static_cast<size_t>(local_ranks) * sizeof(std::atomic<int64_t>);
+    return sizeof(JobPage) + static_cast<size_t>(local_ranks) * (sizeof(std::atomic<int64_t>) + sizeof(WaitSlots));
   }
 };
 

@@ -2,11 +2,12 @@
 #include <fmt/format.h>
 
 #include "launch/coordination.h"
+#include "launch/pulse.h"
 
 namespace prun {
 namespace {
 
-constexpr auto kHeadAnswers = std::chrono::seconds(2);
+constexpr auto kHeadAnswers = std::chrono::seconds(4);  // longer than it weighs (blame.cc)
 
 class Member : public Coordination {
  public:
@@ -25,13 +26,19 @@ class Member : public Coordination {
   }
   bool behind() override { return head_.wants_write(); }
 
+  void pause(bool on) override { head_.send(FrameKind::pause, on ? 1 : 0, ""); }
+  void slept(Clock::duration time) override { pulse_.slept(time); }
   void stop() override { head_.send(FrameKind::stop, -1, ""); }
+  void waits(std::vector<RankWaits> ranks) override { head_.send(FrameKind::waits, -1, pack(ranks)); }
   void begun(int64_t step) override { head_.send(FrameKind::begun, -1, Packer().number(step).take()); }
 
   void failed(Failure failure) override {
     if (verdict_) return;
     head_.send(FrameKind::failure, -1, pack(failure));
-    if (unanswered_) return;
+    if (unanswered_) {
+      if (failure.weight > unanswered_->weight) unanswered_ = std::move(failure);
+      return;
+    }
     unanswered_ = std::move(failure);
     answer_due_ = Clock::now() + kHeadAnswers;
   }
@@ -42,21 +49,17 @@ class Member : public Coordination {
 
   void receive(Channel&) override {
     std::vector<Frame> frames;
-    bool alive = head_.receive(frames);
+    const bool alive = head_.receive(frames);
+    pulse_.heard(Clock::now());
     for (Frame& frame : frames) {
       if (frame.kind == FrameKind::gathered) gathered_.push_back(std::move(frame.payload));
       if (frame.kind == FrameKind::stop) stop_asked_ = true;
+      if (frame.kind == FrameKind::ask_waits) waits_asked_ = true;
+      if (frame.kind == FrameKind::pause) pulse_.pause(paused_ = frame.rank != 0, Clock::now());
       if (frame.kind == FrameKind::steps) steps_ = Unpacker(frame.payload).number();
       if (frame.kind == FrameKind::verdict) follow(frame.payload);
     }
-    if (alive) return;
-    head_.close();
-    if (verdict_) return;
-    verdict_ = Verdict{job_failed(static_cast<int>(Exit::corrupt_link),
-                                  fmt::format("the connection to node 0 ({}) is lost", options_.rendezvous),
-                                  "its launcher ended, or the network did", options_.command),
-                       begins_again_};
-    verdict_->told = options_.silent && options_.host_first_rank > 0 && options_.node_rank > 1;  // one a host says it
+    if (!alive) lose_head(Exit::corrupt_link, "is lost", head_.trouble());
   }
 
   bool others_ended() override { return true; }
@@ -64,13 +67,27 @@ class Member : public Coordination {
     if (head_.open()) wait_for_end(head_.fd(), kHeadLeaves);
   }
   Clock::time_point deadline() const override {
-    return unanswered_ && !verdict_ ? answer_due_ : Clock::time_point::max();
+    if (verdict_) return Clock::time_point::max();
+    return unanswered_ ? std::min(answer_due_, pulse_.due()) : pulse_.due();
   }
   void expire(Clock::time_point now) override {
+    if (verdict_) return;
+    pulse_.beat(head_, now);
+    if (pulse_.silent(now)) lose_head(Exit::hang, "is silent", kSilentLauncher);
     if (unanswered_ && !verdict_ && now >= answer_due_) verdict_ = Verdict{std::move(unanswered_)};
   }
 
  private:
+  void lose_head(Exit code, const char* how, const std::string& why) {
+    head_.close();
+    if (verdict_) return;
+    verdict_ = Verdict{
+        job_failed(static_cast<int>(code), fmt::format("the connection to node 0 ({}) {}", options_.rendezvous, how),
+                   why.empty() ? "its launcher ended, or the network did" : why, options_.command),
+        begins_again_};
+    verdict_->told = options_.silent && options_.host_first_rank > 0 && options_.node_rank > 1;  // one a host says it
+  }
+
   // The whole message stands on node 0's screen.
   void follow(const std::string& payload) {
     verdict_ = Verdict{};
@@ -87,6 +104,7 @@ class Member : public Coordination {
   }
 
   Channel head_;
+  Pulse pulse_;
   const LaunchOptions& options_;
   bool begins_again_;
   std::optional<Failure> unanswered_;

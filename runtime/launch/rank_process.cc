@@ -18,7 +18,6 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
-#include <new>
 
 #include "base/text.h"
 
@@ -74,20 +73,23 @@ void die_with_lifeline(int lifeline) {
 int guarded(const RankStart& start, const std::function<int(const RankStart&)>& rank_main) {
   try {
     return rank_main(start);
-  } catch (const Error& error) {
+  } catch (const std::exception& caught) {
+    const Error error = error_of(caught);
     start.launcher->fail(error, "");
     return static_cast<int>(error.code());
-  } catch (const std::bad_alloc&) {
-    start.launcher->fail(Error(Exit::out_of_memory, "an allocation failed: no memory, or over a limit (ulimit -v)"),
-                         "");
-    return static_cast<int>(Exit::out_of_memory);
-  } catch (const std::exception& error) {
-    start.launcher->fail(Error(Exit::rank_crash, error.what()), "");
-    return static_cast<int>(Exit::rank_crash);
   }
 }
 
 }  // namespace
+
+char process_state(pid_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  std::string line;
+  std::getline(file, line);
+  const size_t name_ends = line.rfind(") ");  // the name may hold any character
+  const char state = name_ends == std::string::npos ? 'X' : line[name_ends + 2];
+  return state == 'Z' ? 'X' : state;
+}
 
 SharedMemory::SharedMemory(size_t bytes) : bytes_(bytes) {
   if (bytes == 0) return;
@@ -194,6 +196,16 @@ int RankProcesses::running() const {
   return static_cast<int>(std::count_if(ranks_.begin(), ranks_.end(), [](const RankProcess& r) { return r.running; }));
 }
 
+std::vector<int> RankProcesses::awaited_by(const RankProcess& rank) {
+  std::vector<int> awaited;
+  for (const auto& thread : page()->waits(local_ranks_)[&rank - ranks_.data()].rank)
+    for (const std::atomic<int32_t>& each : thread)
+      if (const int one = each.load(std::memory_order_relaxed) - 1;
+          one >= 0 && std::find(awaited.begin(), awaited.end(), one) == awaited.end())
+        awaited.push_back(one);
+  return awaited;
+}
+
 std::optional<ExitStatus> RankProcesses::reap(RankProcess& rank) {
   // First without reaping: as long as the zombie holds its pid, nobody else can own that process group.
   siginfo_t info{};
@@ -221,9 +233,9 @@ int64_t RankProcesses::ask_to_stop() {
 
 void RankProcesses::set_steps(int64_t steps) { page()->steps.store(steps, std::memory_order_release); }
 
-void RankProcesses::kill_running() {
+void RankProcesses::signal_all(int number) {
   for (const RankProcess& rank : ranks_)
-    if (rank.running && kill(-rank.pid, SIGKILL) != 0) kill(rank.pid, SIGKILL);
+    if (rank.running && kill(-rank.pid, number) != 0) kill(rank.pid, number);
 }
 
 void RankProcesses::kill_orphans() {

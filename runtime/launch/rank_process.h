@@ -42,6 +42,9 @@ struct RankProcess {
   bool running = true;
 };
 
+// 'R', 'S', 'D', 'T' (stopped) ... as in ps; 'X': there is no such process.
+char process_state(pid_t pid);
+
 // How an ended process ended.
 struct ExitStatus {
   bool killed = false;
@@ -64,11 +67,13 @@ class RankProcesses {
 
   std::vector<RankProcess>& all() { return ranks_; }
   int running() const;
-  std::optional<ExitStatus> reap(RankProcess& rank);  // nothing when it still runs; never blocks
-  void set_aborted();                                 // LauncherClient::aborted, and the end of every all_gather
+  std::vector<int> awaited_by(const RankProcess& rank);  // LauncherClient::waits_for of all its threads
+  std::optional<ExitStatus> reap(RankProcess& rank);     // nothing when it still runs; never blocks
+  void set_aborted();                                    // LauncherClient::aborted, and the end of every all_gather
   int64_t ask_to_stop();          // ranks wait before their next step; returns the last one that has been begun here
   void set_steps(int64_t steps);  // how many the job does in all, after ask_to_stop
-  void kill_running();            // SIGKILL for each rank's process group
+  void kill_running() { signal_all(SIGKILL); }
+  void signal_all(int number);  // to each rank's process group
   // Kills and reaps processes that ranks left behind; they became children of this process, a subreaper.
   void kill_orphans();
 

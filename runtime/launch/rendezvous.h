@@ -26,7 +26,7 @@ struct JoinedNodes {
 JoinedNodes gather_nodes(const LaunchOptions& options, const std::string& host, LaunchObserver& observer);
 
 struct JoinedHead {
-  Fd node0;  // it blocks
+  Channel node0;
   std::string secret;
 };
 

@@ -10,6 +10,7 @@
 
 #include <csignal>
 
+#include "base/text.h"
 #include "launch/oom_watch.h"
 #include "launch/rank_process.h"
 
@@ -18,6 +19,8 @@ namespace {
 
 constexpr auto kTick = std::chrono::milliseconds(50);
 constexpr auto kGrace = std::chrono::milliseconds(200);
+constexpr auto kLook = std::chrono::seconds(1);  // at the states of processes
+constexpr auto kAsleep = std::chrono::seconds(1);
 constexpr auto kRepeat = std::chrono::milliseconds(500);  // of one and the same signal
 constexpr auto kLastWords = std::chrono::seconds(1);      // to node 0
 constexpr auto kGiveUp = std::chrono::seconds(3);  // ranks in an uninterruptible wait, launchers that do not answer
@@ -27,7 +30,7 @@ class JobSignals {
  public:
   JobSignals() {
     sigemptyset(&ours_);
-    for (int number : {SIGINT, SIGTERM, SIGHUP}) {
+    for (int number : {SIGINT, SIGTERM, SIGHUP, SIGTSTP}) {
       struct sigaction action;
       sigaction(number, nullptr, &action);
       if (action.sa_handler != SIG_IGN) sigaddset(&ours_, number);  // nohup, or a shell's background job
@@ -81,7 +84,11 @@ class Supervisor {
   void mirror(bool last);
   void reap(RankProcess& rank);
   void deliver_gathered();
+  std::vector<RankWaits> local_waits();
   void follow_stop(Clock::time_point now);
+  void follow_pause();
+  void look_for_stopped(Clock::time_point now);
+  void stop_here();
   std::string node_words() const;
   void tick();
   void begin_end();
@@ -100,6 +107,8 @@ class Supervisor {
   std::vector<bool> reported_;  // by local rank: LauncherClient::fail was called
   Clock::time_point started_ = Clock::now(), next_tick_ = Clock::now(), kill_at_, give_up_at_;
   bool ending_ = false, killed_ = false, gave_up_ = false;
+  Clock::time_point next_look_ = Clock::now() + kLook, all_stopped_since_ = Clock::now();
+  bool paused_ = false;     // ranks are stopped, as somebody pressed Ctrl-Z on some node
   bool asked_ = false;      // SIGTERM has asked for an early end here
   bool stopping_ = false;   // ranks wait for the number of steps, or have it
   bool preempted_ = false;  // a rank ended early
@@ -152,8 +161,11 @@ int Supervisor::run(RankStart start, const std::function<int(const RankStart&)>&
   while (!finished()) {
     wait_for_events();
     deliver_gathered();
+    if (coordination_.take_waits_asked()) coordination_.waits(local_waits());
     Clock::time_point now = Clock::now();
     follow_stop(now);
+    follow_pause();
+    look_for_stopped(now);
     if (now >= coordination_.deadline()) coordination_.expire(now);
     if (coordination_.verdict() && !ending_) begin_end();
     if (ending_) continue_end(now);
@@ -193,7 +205,14 @@ void Supervisor::wait_for_events() {
   for (Channel* peer : peers) watch(peer->fd(), peer->wants_write());
 
   auto left = std::chrono::ceil<std::chrono::milliseconds>(next_deadline() - Clock::now()).count();
-  if (poll(polls.data(), polls.size(), static_cast<int>(std::max<long>(left, 0))) <= 0) return;
+  const Clock::time_point looked = Clock::now();
+  const int events = poll(polls.data(), polls.size(), static_cast<int>(std::max<long>(left, 0)));
+  // No deadline is longer than a tick, so this process was stopped: nothing of that time is anybody's fault.
+  if (const Clock::duration asleep = Clock::now() - looked; asleep > kAsleep) {
+    coordination_.slept(asleep);
+    all_stopped_since_ = Clock::now();
+  }
+  if (events <= 0) return;
 
   size_t at = 0;
   if (polls[at++].revents) take_signal();
@@ -220,6 +239,7 @@ void Supervisor::wait_for_events() {
 void Supervisor::take_signal() {
   int number = signals_.take();
   if (number == 0) return;
+  if (number == SIGTSTP) return stop_here();
   if (ending_) {  // the second one: no grace
     kill_at_ = Clock::now();
     return;
@@ -236,7 +256,53 @@ void Supervisor::take_signal() {
   }
   Failure failure;
   failure.code = 128 + number;
+  failure.weight = Weight::killed;
   failure.what = fmt::format("ended by {}{}", signal_name(number), node_words());
+  coordination_.failed(std::move(failure));
+}
+
+// Ctrl-Z: ranks are in process groups of their own, so the terminal stops the launcher alone. The ranks of all nodes
+// stop with it, and go on with it.
+void Supervisor::stop_here() {
+  if (ending_) return;
+  coordination_.pause(true);
+  processes_.signal_all(SIGSTOP);
+  const Clock::time_point stopped = Clock::now();
+  raise(SIGSTOP);  // SIGTSTP is blocked; the shell sees the same
+  coordination_.slept(Clock::now() - stopped);
+  all_stopped_since_ = Clock::now();
+  processes_.signal_all(SIGCONT);
+  coordination_.pause(false);
+}
+
+void Supervisor::follow_pause() {
+  if (paused_ == coordination_.paused() || ending_) return;
+  paused_ = coordination_.paused();
+  processes_.signal_all(paused_ ? SIGSTOP : SIGCONT);
+}
+
+// Where every rank of this node is stopped and none waits for another, nothing else would end the job. The observer
+// has said who is stopped.
+void Supervisor::look_for_stopped(Clock::time_point now) {
+  if (now < next_look_ || ending_) return;
+  next_look_ = now + kLook;
+  const RankProcess* first = nullptr;
+  for (const RankProcess& rank : processes_.all()) {
+    if (!rank.running) continue;
+    if (paused_ || process_state(rank.pid) != 'T') {
+      all_stopped_since_ = now;
+      return;
+    }
+    if (first == nullptr) first = &rank;
+  }
+  if (first == nullptr || now < after(all_stopped_since_, options_.join_timeout_s)) return;
+  Failure failure =
+      job_failed(static_cast<int>(Exit::hang), fmt::format("rank {} is stopped (SIGSTOP or Ctrl-Z)", first->rank),
+                 fmt::format("each rank that still runs{} has been stopped for {}", node_words(),
+                             human_seconds(options_.join_timeout_s)),
+                 options_.command);
+  set_who(failure, name_of(*first));
+  failure.op = observer_.where(first->rank);
   coordination_.failed(std::move(failure));
 }
 
@@ -256,6 +322,7 @@ void Supervisor::follow_stop(Clock::time_point now) {
   if (coordination_.verdict()) return;
   Failure failure;
   failure.code = 128 + SIGTERM;
+  failure.weight = Weight::killed;
   failure.what = fmt::format("ended by SIGTERM{}: no checkpoint was whole within --grace {:g}; those before it are",
                              node_words(), options_.grace_s);
   coordination_.failed(std::move(failure));
@@ -266,16 +333,22 @@ void Supervisor::read_rank(RankProcess& rank) {
   bool alive = rank.control.receive(frames);
   for (Frame& frame : frames) {
     if (frame.kind == FrameKind::gather) coordination_.gather(rank.rank, std::move(frame.payload));
+    if (frame.kind == FrameKind::bystander) {
+      reported_[rank.rank - topology_.here().first_rank] = true;
+      coordination_.failed(rank_aborted(name_of(rank), observer_.where(rank.rank), options_.command));
+    }
     if (frame.kind == FrameKind::line) coordination_.line(rank.rank, frame.payload);
     if (frame.kind == FrameKind::failed) {
       Unpacker unpacker(frame.payload);
       int code = static_cast<int>(unpacker.number());
       bool effect = unpacker.number() != 0;
+      int peer = static_cast<int>(unpacker.number());
       std::string what = unpacker.text(), op = unpacker.text();
       reported_[rank.rank - topology_.here().first_rank] = true;
       if (op.empty()) op = observer_.where(rank.rank);
       Failure failure = rank_failed(name_of(rank), code, std::move(what), std::move(op), options_.command);
-      failure.symptom = failure.symptom || effect;
+      if (effect) failure.weight = Weight::symptom;
+      failure.peer = peer;
       coordination_.failed(std::move(failure));
     }
   }
@@ -314,6 +387,7 @@ void Supervisor::read_output(RankProcess& rank) {
 }
 
 void Supervisor::tick() {
+  if (paused_ && !ending_) return;  // ranks are stopped on purpose: who watches them finds a gap, and begins anew
   observer_.tick();
   mirror(false);
   if (ending_) return;
@@ -334,6 +408,14 @@ void Supervisor::mirror(bool last) {
 void Supervisor::deliver_gathered() {
   for (const std::string& all : coordination_.take_gathered())
     for (RankProcess& rank : processes_.all()) rank.control.send(FrameKind::gathered, -1, all);
+}
+
+std::vector<RankWaits> Supervisor::local_waits() {
+  std::vector<RankWaits> all;
+  for (const RankProcess& rank : processes_.all())
+    all.push_back({rank.rank, processes_.awaited_by(rank), rank.running ? process_state(rank.pid) : 'X', name_of(rank),
+                   observer_.where(rank.rank)});
+  return all;
 }
 
 void Supervisor::begin_end() {

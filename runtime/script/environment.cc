@@ -146,13 +146,18 @@ int set_metatable(lua_State* L, Host& host) {
   return 1;
 }
 
+void print_printable(std::string_view text) {
+  const std::string shown = printable(text);
+  std::fwrite(shown.data(), 1, shown.size(), stderr);
+}
+
 // No C++ objects here: tostring may run the script's own __tostring.
 int print_to_stderr(lua_State* L) {
   int count = lua_gettop(L);
   for (int i = 1; i <= count; ++i) {
     size_t size = 0;
     const char* text = luaL_tolstring(L, i, &size);
-    std::fwrite(text, 1, size, stderr);
+    print_printable(std::string_view(text, size));
     std::fputc(i < count ? '\t' : '\n', stderr);
     lua_pop(L, 1);
   }

@@ -16,6 +16,15 @@
 namespace prun {
 namespace {
 
+// What a member says before it gets the job.
+void join_as(Channel& member) {
+  std::vector<Frame> frames;
+  while (frames.empty() && member.receive(frames)) {
+    pollfd readable{member.fd(), POLLIN, 0};
+    poll(&readable, 1, 1000);
+  }
+}
+
 using RankMain = std::function<int(const RankStart&)>;
 
 // What one launcher ended with; a thrown Error counts as its message.
@@ -370,6 +379,43 @@ TEST_F(RendezvousTest, AnInterruptedNodeEndsAll) {
   expect_says(result, "ended by SIGINT on node 1 (");
   EXPECT_EQ(finish(member).code, 130);
   for (int fd : ready) close(fd);
+}
+
+// Knows the secret, and then says what cannot be: node 0 ends with an error and names the node, whatever was said.
+TEST_F(RendezvousTest, AMemberThatSaysWhatCannotBeIsAnError) {
+  struct Lie {
+    FrameKind kind;
+    int rank;
+    std::string payload, why;
+  };
+  Failure none;
+  for (const Lie& lie : {Lie{FrameKind::ended, 0, "", "it speaks for rank 0, which is not one of its own"},
+                         Lie{FrameKind::gather, 7, "blob", "it speaks for rank 7, which is not one of its own"},
+                         Lie{FrameKind::verdict, -1, "", "a frame of kind"},
+                         Lie{static_cast<FrameKind>(99), -1, "", "a frame of kind 99"},
+                         Lie{FrameKind::failure, -1, pack(none), "a failure with code 0"},
+                         Lie{FrameKind::failure, -1, "short", "a message between launcher and rank is too short"}}) {
+    SetUp();  // another port
+    pid_t head = start(node(0), wait_for_abort);
+    std::string why;
+    HostPort at = resolve(rendezvous);
+    Fd fd;
+    while (!fd) fd = connect_to(at, std::chrono::seconds(5), &why);
+    Challenge challenge;
+    ASSERT_EQ(recv(fd.get(), &challenge, sizeof challenge, MSG_WAITALL), static_cast<ssize_t>(sizeof challenge));
+    Hello hello = make_hello("", challenge, 1, 2, 2, "liar");
+    std::string_view bytes = bytes_of(hello);
+    ASSERT_EQ(send(fd.get(), bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
+    Answer answer;
+    ASSERT_EQ(recv(fd.get(), &answer, sizeof answer, MSG_WAITALL), static_cast<ssize_t>(sizeof answer));
+    Channel member(std::move(fd), frame_key("", challenge, hello, false), frame_key("", challenge, hello, true));
+    join_as(member);
+    member.send(lie.kind, lie.rank, lie.payload);
+    NodeResult result = finish(head);
+    EXPECT_EQ(result.code, 17) << lie.why;
+    expect_says(result, "the connection to node 1 (liar) is broken");
+    expect_says(result, lie.why);
+  }
 }
 
 }  // namespace

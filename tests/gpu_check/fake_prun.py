@@ -56,7 +56,7 @@ elif value("--device") == "cuda" and int(value("--nproc", 1)) > 2 and "--ranks-p
 elif value("--transport") == "nccl" and "--ranks-per-device" in words:
     leave(2, "prun: --transport nccl: NCCL refuses ranks that share a device; shm and socket go through host memory")
 elif "layers=400" in words:
-    leave(18, "prun: cuda:0: its rank needs 3 TiB, 1 GiB are free; prun.zero3 divides")
+    leave(3, "prun: cuda:0: its rank needs 3 TiB, 1 GiB are free; prun.zero3 divides")
 elif "--check-finite" in words:
     leave(20, "prun: linear of block0 made a NaN")
 else:

@@ -163,12 +163,12 @@ class OnTwoGpus(Machine):
         done, found = self.check("--only", "bad-input")
         self.assertEqual(done.returncode, 0, done.stdout)
         self.assertEqual([r["name"] for r in found["results"] if r["status"] != PASS], ["no driver"])
-        self.prun.write_text(self.prun.read_text().replace("leave(18, ", "leave(1, ").replace("made a NaN", "did something"))
+        self.prun.write_text(self.prun.read_text().replace("leave(3, ", "leave(1, ").replace("made a NaN", "did something"))
         done, found = self.check("--only", "bad-input")
         self.assertEqual(done.returncode, 1)
         self.assertIn("of another program", done.stdout)
         notes = {name: r["note"] for name, r in self.by_name(found).items() if r["status"] == FAIL}
-        self.assertIn("should end with 18", notes["out of memory, said before launch"])
+        self.assertIn("should end with 3", notes["out of memory, said before launch"])
         self.assertIn("does not say nan|inf|finite", notes["a NaN under --check-finite"])
 
     def test_a_budget_ends_a_call_and_the_next_goes_on(self):

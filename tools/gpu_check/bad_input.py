@@ -49,7 +49,7 @@ ASKED = [
     ("nccl between ranks that share a GPU", dict(words=["plans/ddp.lua", *SMALL, "--nproc", "2", "--device", "cuda", "--ranks-per-device", "2",
                                                         "--transport", "nccl"], code=2, named=["NCCL", "shm"], gpus=1)),
     ("out of memory, said before launch", dict(words=["plans/single.lua", "--set", "layers=400", "--set", "width=16384", "--set", "heads=128",
-                                                      "--set", "context=4096", "--device", "cuda"], code=18,
+                                                      "--set", "context=4096", "--device", "cuda"], code=3,
                                                named=["GiB|TiB", "fit|less|divides"], gpus=1)),
     ("a NaN under --check-finite", dict(words=["{plan}", "--device", "cuda", "--check-finite"], code=20, named=["nan|inf|finite"], gpus=1,
                                         plan_text=NAN)),

@@ -6,9 +6,11 @@
 #pragma once
 #include <cstdio>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 
+#include "outlet.h"
 #include "progress.h"
 
 namespace prun {
@@ -18,23 +20,24 @@ class Console {
   // `output_taken`: rows of metrics have standard output (--metrics -); then words go to standard error.
   // `quiet`: nothing is said or drawn but warnings and what the plan prints.
   explicit Console(bool output_taken, bool quiet = false);
-  void say(std::string_view text);    // whole lines
-  void print(std::string_view text);  // whole lines that the plan printed
-  void warn(std::string_view text);   // whole lines, to standard error
-  Screen screen();                    // for Progress; `this` must stay where it is
+  void say(std::string_view text);                // whole lines
+  void print(std::string_view text);              // whole lines that the plan printed
+  void warn(std::string_view text);               // whole lines, to standard error
+  void relay(std::string_view text, bool error);  // what a rank wrote by itself, as it is
+  Screen screen();                                // for Progress; `this` must stay where it is
   // Gets all lines, those of steps too, whatever the terminal shows.
   std::function<void(std::string_view)> log;
-  // What the first failed write to standard output said, else "".
-  const std::string& failure() const { return failure_; }
+  void flush();                    // what could not be written at once, now and then
+  void finish(double patience_s);  // the rest, as long as somebody reads
+  // Why standard output is incomplete ("No space left on device"), else "".
+  std::string failure() const;
 
  private:
   void step_line(std::string_view text);
-  void write(std::string_view text);
 
-  std::FILE* words_;
+  std::shared_ptr<Outlet> errors_, words_;  // the same one where both are one file
   bool quiet_;
   bool live_, terminal_;  // a live line can be drawn; words go to a terminal
-  std::string failure_;
 };
 
 }  // namespace prun

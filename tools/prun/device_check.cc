@@ -154,11 +154,10 @@ void check_device_memory(const Options& options, const Job& job, const DeviceRep
     const std::string unshared =
         of_ranks.size() > 1 && largest.arena_bytes <= free ? "; fewer --ranks-per-device, or " : "; ";
     const std::string beside = contexts > 0 ? fmt::format(", {} of it for contexts", human_bytes(contexts)) : "";
-    throw Error(Exit::out_of_memory,
-                fmt::format("{} ({}): {} {}{}{}, {} of its {} are free{}{}", device_word(options, index), info.name,
-                            who, human_bytes(needed), largest_roles(largest), beside, human_bytes(free),
-                            human_bytes(static_cast<int64_t>(info.total_bytes)), unshared,
-                            what_would_fit(options, report, free - contexts, largest)));
+    throw Error(Exit::plan, fmt::format("{} ({}): {} {}{}{}, {} of its {} are free{}{}", device_word(options, index),
+                                        info.name, who, human_bytes(needed), largest_roles(largest), beside,
+                                        human_bytes(free), human_bytes(static_cast<int64_t>(info.total_bytes)),
+                                        unshared, what_would_fit(options, report, free - contexts, largest)));
   }
 }
 

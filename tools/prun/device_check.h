@@ -20,7 +20,7 @@ std::string transport_of_sharing_ranks(const Options& options);
 // The least bytes that a rank takes on its device: arena, two batches, tables. Transports and libraries take more,
 // which is known only afterwards (DeviceUse).
 int64_t needed_on_device(const Program& program);
-// Throws Error(out_of_memory) where a device's ranks need more than is free there beside their contexts, and says what
+// Throws Error(plan) where a device's ranks need more than is free there beside their contexts, and says what
 // would fit; for that the plan is compiled once more, with ranks on all of this host's devices.
 void check_device_memory(const Options& options, const Job& job, const DeviceReport& report);
 

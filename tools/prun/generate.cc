@@ -139,6 +139,7 @@ int generate_command(Options& options) {
     recorder->magic = kRecorderMagic;
     return run_rank(start, options, devices);
   });
+  observer.finish(code);
   if (code != 0) return code;
   fmt::print("{}\n", options.json ? text.json(settings.options.prompt) : "");
   std::fflush(stdout);

@@ -20,6 +20,7 @@ class LauncherBootstrap final : public Bootstrap {
   void doing(const std::string& what) override {
     if (recorder_ != nullptr) std::strncpy(recorder_->doing, what.c_str(), sizeof recorder_->doing - 1);
   }
+  void waits_for(const std::vector<int>& ranks) override { launcher_.waits_for(ranks); }
   void fatal(const Error& error) override {
     launcher_.fail(error, "");
     _exit(static_cast<int>(error.code()));

@@ -12,10 +12,12 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "build_job.h"
 #include "commands.h"
 #include "job_secret.h"
 #include "options.h"
+#include "standard_streams.h"
 
 namespace prun {
 namespace {
@@ -56,17 +58,18 @@ void tell(const std::string& message, int code, const std::vector<std::string>& 
 }  // namespace prun
 
 int main(int argc, char** argv) {
+  prun::open_closed_streams();
   const std::vector<std::string> words(argv + 1, argv + argc);
   if (argc > 1 && words[0] == "__complete") return prun::complete_command({words.begin() + 1, words.end()});
   prun::limit_spinning(argv);
   prun::hide_secret();
   try {
-    return prun::dispatch(words);
-  } catch (const prun::Error& error) {
-    prun::tell(error.what(), static_cast<int>(error.code()), words);
-    return static_cast<int>(error.code());
-  } catch (const std::exception& error) {
-    prun::tell(error.what(), static_cast<int>(prun::Exit::usage), words);
-    return static_cast<int>(prun::Exit::usage);
+    return prun::code_with_output(prun::dispatch(words));
+  } catch (const std::exception& caught) {
+    const prun::Error error = prun::error_of(caught);
+    // In the launcher what has no code of its own is taken for something that the user can mend.
+    const prun::Exit code = error.code() == prun::Exit::rank_crash ? prun::Exit::usage : error.code();
+    prun::tell(prun::printable(error.what()), static_cast<int>(code), words);
+    return static_cast<int>(code);
   }
 }

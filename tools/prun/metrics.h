@@ -25,6 +25,7 @@ class Metrics {
   void begin() { file_.begin(); }
   void add(const std::string& row) { file_.output().write(row); }  // with its newline
   void flush() { file_.output().flush(); }
+  void finish(double patience_s) { file_.output().finish(patience_s); }
   const OutputFile& file() const { return file_.output(); }
   const std::string& remark() const { return file_.remark(); }
 

@@ -101,8 +101,7 @@ std::optional<Failure> Observer::hung() {
 void Observer::output(int rank, bool error, std::string_view text, bool here) {
   if (here) {
     progress_.clear();
-    std::fwrite(text.data(), 1, text.size(), error ? stderr : stdout);
-    std::fflush(error ? stderr : stdout);
+    console_.relay(text, error);
   }
   if (folder_ != nullptr) folder_->rank_output(rank, text);
 }
@@ -151,6 +150,8 @@ void Observer::announce_transports() {
 }
 
 void Observer::tick() {
+  console_.flush();
+  if (metrics_) metrics_->flush();
   if (trace_) trace_->collect();
   watch();
   const std::vector<MergedStep> steps = steps_.take();
@@ -166,7 +167,6 @@ void Observer::tick() {
     add_row(metrics_row(step, work_, memory_bytes()));
     tell_not_finite(step);
   }
-  if (metrics_ && !steps.empty()) metrics_->flush();
   if (folder_ != nullptr && !steps.empty()) folder_->flush();
   if (!recorders_.empty()) {
     const RecorderHeader& first = *recorders_.front();
@@ -255,8 +255,9 @@ std::string Observer::where(int rank) {
 }
 
 void Observer::warn_of_lost_output() {
-  const auto incomplete = [&](std::string_view path, const std::string& why) {
-    if (!why.empty()) console_.warn(fmt::format("prun: {} is incomplete: {}\n", path, why));
+  const auto incomplete = [&](const std::string& path, const std::string& why) {
+    if (why.empty() || !said_lost_.insert(path).second) return;
+    console_.warn(fmt::format("prun: {} is incomplete: {}\n", path, why));
   };
   incomplete("standard output", console_.failure());
   if (metrics_) incomplete(metrics_->file().path(), metrics_->file().failure());
@@ -275,6 +276,15 @@ std::vector<DeviceUse> Observer::device_use() const {
     if (member(0) > 0) all.push_back({member(0), member(1), member(2), member(3), member(4), member(5)});
   }
   return all;
+}
+
+int Observer::finish(int exit_code) {
+  const double patience_s = exit_code == 0 ? 60 : 5;
+  if (metrics_) metrics_->finish(patience_s);
+  console_.finish(patience_s);
+  warn_of_lost_output();
+  console_.finish(1);
+  return exit_code == 0 && !said_lost_.empty() ? static_cast<int>(Exit::check_failed) : exit_code;
 }
 
 void Observer::ended(int exit_code) {

@@ -3,6 +3,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,9 @@ class Observer final : public LaunchObserver {
   void failed(const Failure& failure) override;
   void message(const std::string& text) override;
   void say(const std::string& text) { console_.say(text); }
+  // The run is over: writes what has not been read yet, as long as somebody reads. Returns its exit code, 1 instead of
+  // 0 where output is lost.
+  int finish(int exit_code);
   std::string where(int rank) override;
   std::string result(int exit_code) const;  // run_result.h
   void ended(int exit_code) override;
@@ -95,6 +99,7 @@ class Observer final : public LaunchObserver {
   Progress progress_;
   Summary summary_;
   RunResult result_;
+  std::set<std::string> said_lost_;  // files
   std::optional<Metrics> metrics_;
   std::optional<Trace> trace_;
 };

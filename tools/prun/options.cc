@@ -245,6 +245,8 @@ void define_options(CLI::App& app, Commands command, Options& o) {
       "how long a collective or a missing rank is waited for (default 60)");
   define.flag(kStatus, "--prometheus", o.prometheus, "as Prometheus' text format");
   define.flag(kClean, "--dry-run", o.dry_run, "say what would be removed, and remove nothing");
+  define.text(kRun, "--chaos", "SPEC", o.chaos,
+              "bring faults about, to see how the job ends: kill:rank=3@step=7 (stop, delay, reset, flip, enospc)");
   define.flag(kPlugins, "--explain", o.explain, "which transport auto takes for which ranks, and why");
   define.flag(kAllCommands & ~(kCompletion | kMan), "--json", o.json, json_help(command));
   define.flag(kRun, "--quiet,-q", o.quiet, "say nothing but what the plan prints, warnings and failures");

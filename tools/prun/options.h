@@ -42,6 +42,7 @@ struct Options {
   MetricsSettings metrics;
   StepWindow trace_steps;
   std::string trace, runs;  // runs: the folder for this run's folder
+  std::string chaos;
   CheckpointSettings checkpoint;
   RestartSettings restart;
   GenerationSettings generation;

@@ -9,8 +9,15 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/text.h"
 
 namespace prun {
+namespace {
+
+constexpr size_t kFlushFrom = 64 << 10;
+constexpr size_t kMostWaiting = 64 << 20;  // for the reader of a pipe
+
+}  // namespace
 
 int standard_stream(std::string_view path) {
   if (path == "-" || path == "/dev/stdout" || path == "/dev/fd/1") return STDOUT_FILENO;
@@ -22,13 +29,13 @@ OutputFile::OutputFile(const std::string& path, std::string_view what, int strea
       stream_ ? fcntl(stream, F_DUPFD_CLOEXEC, 0) : open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   created_ = !stream_ && fd >= 0;
   if (!stream_ && fd < 0 && errno == EEXIST) fd = open(path.c_str(), O_WRONLY | O_CLOEXEC);
-  if (fd >= 0) file_ = fdopen(fd, "w");
-  if (file_ == nullptr)
-    throw usage_error(fmt::format("cannot write the {} to {}: {}", what, path, std::strerror(errno)));
+  fd_ = Fd(fd);
+  if (!fd_) throw usage_error(fmt::format("cannot write the {} to {}: {}", what, path, std::strerror(errno)));
+  outlet_.emplace(fd, kMostWaiting);
 }
 
 OutputFile::~OutputFile() {
-  std::fclose(file_);
+  flush();
   if (created_ && !begun_) unlink(path_.c_str());
 }
 
@@ -36,16 +43,29 @@ void OutputFile::begin(int64_t keep) {
   begun_ = true;
   if (stream_) return;
   // Pipes and devices cannot be truncated, and need not be.
-  if (ftruncate(fileno(file_), keep) != 0 || lseek(fileno(file_), keep, SEEK_SET) < 0) errno = 0;
+  if (ftruncate(fd_.get(), keep) != 0 || lseek(fd_.get(), keep, SEEK_SET) < 0) errno = 0;
 }
 
 void OutputFile::write(std::string_view text) {
-  if (!failure_.empty()) return;
-  if (std::fwrite(text.data(), 1, text.size(), file_) != text.size()) failure_ = std::strerror(errno);
+  text_.append(text);
+  if (text_.size() > kFlushFrom) flush();
 }
 
 void OutputFile::flush() {
-  if (std::fflush(file_) != 0 && failure_.empty()) failure_ = std::strerror(errno);
+  if (!text_.empty()) outlet_->write(text_);
+  text_.clear();
+  outlet_->flush();
+}
+
+void OutputFile::finish(double patience_s) {
+  flush();
+  outlet_->finish(patience_s);
+}
+
+std::string OutputFile::failure() const {
+  if (!outlet_->failure().empty()) return outlet_->failure();
+  const auto lost = static_cast<int64_t>(outlet_->dropped());
+  return lost > 0 ? fmt::format("{} were not read in time", counted(lost, "line")) : "";
 }
 
 }  // namespace prun

@@ -2,9 +2,11 @@
 // not begin leaves the disk as it was.
 #pragma once
 #include <cstdint>
-#include <cstdio>
+#include <optional>
 #include <string>
 #include <string_view>
+
+#include "outlet.h"
 
 namespace prun {
 
@@ -24,14 +26,17 @@ class OutputFile {
   void begin(int64_t keep = 0);
   void write(std::string_view text);
   void flush();
-  // What the first failed write said ("No space left on device"), else "".
-  const std::string& failure() const { return failure_; }
+  // What the first failed write said ("No space left on device"), or that a pipe's reader did not keep up; else "".
+  std::string failure() const;
+  // Waits for the reader of a pipe, as long as it reads.
+  void finish(double patience_s);
   const std::string& path() const { return path_; }
-  int descriptor() const { return fileno(file_); }
+  int descriptor() const { return fd_.get(); }
 
  private:
-  std::string path_, failure_;
-  std::FILE* file_ = nullptr;
+  std::string path_, text_;  // written, but not flushed
+  Fd fd_;
+  std::optional<Outlet> outlet_;
   bool stream_ = false, created_ = false, begun_ = false;
 };
 

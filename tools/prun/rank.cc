@@ -14,6 +14,7 @@
 #include "comm/transport/transport_choice.h"
 #include "core_sharing.h"
 #include "device/device.h"
+#include "exec/chaos.h"
 #include "exec/clock.h"
 #include "exec/heartbeat.h"
 #include "exec/rank_device.h"
@@ -63,6 +64,7 @@ ExecutorOptions executor_options(const RankStart& start, const Options& options)
   executor.recorder = static_cast<RecorderHeader*>(start.recorder);
   executor.aborted = [&] { return start.launcher->aborted(); };
   executor.print = [&](const std::string& line) { start.launcher->print(line); };
+  executor.failed = [&](const Error& error, const std::string& op) { start.launcher->fail(error, op); };
   executor.deadline_s = options.world.deadline_s;
   executor.timed = !options.trace.empty();
   if (options.launch.grace_s > 0) executor.begin_step = [&](int64_t step) { return start.launcher->begin_step(step); };
@@ -132,6 +134,9 @@ void train(const RankStart& start, const Options& options, const DeviceReport& d
     rank.world->connect();
     log_info("transport", "connected over {}", rank.world->transport_name());
     tell_transports(*execution.recorder, rank.world->transport_name(), options.world.network_interface);
+    if (!options.chaos.empty())
+      execution.chaos = [chaos = std::make_shared<Chaos>(options.chaos, start.rank, start.ranks, *rank.world)](
+                            int64_t step) { chaos->begin_step(step); };
     rank.executor = rank.memory->make_executor(*rank.world, execution);
   } catch (const Aborted&) {
     throw;
@@ -160,16 +165,12 @@ int be_rank(const RankStart& start, const std::function<void(std::string& where)
     body(where);
     return 0;
   } catch (const Aborted&) {
-    return static_cast<int>(Exit::transport);  // another rank is the cause, and the launcher knows it already
-  } catch (const Error& error) {
+    start.launcher->end_with_others();
+    return static_cast<int>(Exit::transport);
+  } catch (const std::exception& caught) {
+    const Error error = error_of(caught);
     start.launcher->fail(error, where);
     return static_cast<int>(error.code());
-  } catch (const std::bad_alloc&) {
-    start.launcher->fail(Error(Exit::out_of_memory, "out of memory"), where);
-    return static_cast<int>(Exit::out_of_memory);
-  } catch (const std::exception& error) {
-    start.launcher->fail(Error(Exit::rank_crash, error.what()), where);
-    return static_cast<int>(Exit::rank_crash);
   }
 }
 

@@ -7,6 +7,7 @@
 #include "comm/transport/transport_choice.h"
 #include "commands.h"
 #include "device_check.h"
+#include "exec/chaos.h"
 #include "exec/job_run.h"
 #include "exec/recorder.h"
 #include "job_secret.h"
@@ -56,6 +57,7 @@ int attempt(Options& options, const DeviceReport& devices, Restarts& restarts, R
   try {
     if (launch.gives_job()) {
       Plan plan;
+      if (!options.chaos.empty()) parse_chaos(options.chaos, launch.ranks());
       observer.job = restarts.build(launch, plan);
       take_from_plan(options.checkpoint, plan);
       if (keeps_replicas(options, plan)) observer.say(replicas.settle(options, plan, observer.job));
@@ -76,8 +78,9 @@ int attempt(Options& options, const DeviceReport& devices, Restarts& restarts, R
                                  checkpoint::resolve(options.checkpoint.folder)));
   if (again) return code;
   observer.message(folder.end(code));
-  if (options.json && launch.gives_job()) fmt::print("{}\n", observer.result(code));
-  return code;
+  const int last = observer.finish(code);
+  if (options.json && launch.gives_job()) fmt::print("{}\n", observer.result(last));
+  return last;
 }
 
 }  // namespace
@@ -95,6 +98,7 @@ int run_command(Options& options) {
       const int code = attempt(options, devices, restarts, replicas, folder, again);
       if (!again) return code;
       restarts.begin_again();
+      options.chaos.clear();  // what it brought about has come
     } catch (const Error& error) {
       if (restarts.done() == 0) throw;  // nothing has begun
       const int code = static_cast<int>(error.code());

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/text.h"
+#include "comm/transport/long_wait.h"
 
 namespace prun {
 namespace {
@@ -33,6 +34,7 @@ Wire::Wire(Route route, std::vector<int> ranks, int index, uint64_t group)
     for (Part& part : batch.parts) {
       part.arrivals.reserve(n);
       part.sources.reserve(2 * n);
+      part.targets.reserve(2 * n);
     }
   }
 }
@@ -41,6 +43,7 @@ void Wire::Part::clear() {
   request = {};
   arrivals.clear();
   sources.clear();
+  targets.clear();
   bytes = 0;
 }
 
@@ -74,7 +77,7 @@ void Wire::add(Stage stage, bool is_recv, int member, void* data, int64_t bytes)
                           .bytes = static_cast<size_t>(bytes),
                           .mem_kind = PRUN_MEM_HOST,
                           .mem_handle = nullptr});
-  if (is_recv) part.sources.push_back(member);
+  (is_recv ? part.sources : part.targets).push_back(member);
   part.bytes += bytes;
 }
 
@@ -135,6 +138,19 @@ void Wire::wait(int64_t ticket) {
 
 void Wire::wait_part(Part& part) {
   if (part.request) {
+    struct Others final : Awaited {
+      Others(const Wire& w, const Part& p) : wire(w), part(p) {}
+      std::vector<int> ranks() const override {
+        std::vector<int> all = wire.missing(part);
+        if (!all.empty()) return all;
+        for (const auto* members : {&part.sources, &part.targets})
+          for (int member : *members)
+            if (std::find(all.begin(), all.end(), wire.ranks_[member]) == all.end()) all.push_back(wire.ranks_[member]);
+        return all;
+      }
+      const Wire& wire;
+      const Part& part;
+    } const others(*this, part);
     prun_result result = empty_result();
     const prun_status status = route_.wait(part.request, part.bytes, result);
     if (status != PRUN_OK) failed(part, status, result);
@@ -209,14 +225,19 @@ void Wire::throw_mismatch(int member, uint64_t fingerprint, uint64_t count, uint
                           describe_packed(header_.fingerprint, header_.count), order, extra, fmt::join(ranks_, ", ")));
 }
 
-std::string Wire::awaited(const Part& part, const prun_result& result) const {
-  if (result.culprit >= 0) return fmt::format("rank {}", result.culprit);
+std::vector<int> Wire::missing(const Part& part) const {
   std::vector<int> missing;
   for (int from : part.sources) {
     const bool framed =
         std::any_of(part.arrivals.begin(), part.arrivals.end(), [&](const Arrival& a) { return a.from == from; });
     if (!framed || in_[from].header.magic != kMagic) missing.push_back(ranks_[from]);
   }
+  return missing;
+}
+
+std::string Wire::awaited(const Part& part, const prun_result& result) const {
+  if (result.culprit >= 0) return fmt::format("rank {}", result.culprit);
+  const std::vector<int> missing = this->missing(part);
   if (missing.empty()) return "a peer to take what was sent";
   return fmt::format("rank{} {}", missing.size() == 1 ? "" : "s", fmt::join(missing, ", "));
 }

@@ -78,7 +78,7 @@ class Wire {
   struct Part {
     Route::Request request;
     std::vector<Arrival> arrivals;
-    std::vector<int> sources;  // members that it receives from
+    std::vector<int> sources, targets;  // members that it receives from, and sends to
     int64_t bytes = 0;
     void clear();
   };
@@ -93,6 +93,7 @@ class Wire {
   void wait_part(Part& part);
   void check_frame(const Arrival& arrival);
   [[noreturn]] void failed(const Part& part, prun_status status, const prun_result& result);
+  std::vector<int> missing(const Part& part) const;  // ranks whose payload has not come, as far as frames tell
   std::string awaited(const Part& part, const prun_result& result) const;
 
   Route route_;

@@ -15,6 +15,7 @@
 
 #include "base/text.h"
 #include "comm/transport/job_state.h"
+#include "comm/transport/long_wait.h"
 
 namespace prun {
 namespace {
@@ -122,14 +123,14 @@ void connect_until(const TransportSession& session, const std::vector<std::strin
     blobs.push_back(address.data());
     bytes.push_back(address.size());
   }
-  const auto start = std::chrono::steady_clock::now();
+  AwakeTime waited;
   for (int attempt = 0;; ++attempt) {
     prun_result result;
     const prun_status status = session.call("connect", &prun_transport::connect, result, blobs.data(), bytes.data());
     if (status == PRUN_OK) return;
     if (status != PRUN_AGAIN) session.fail(status, result, "connecting");
     if (job_aborted()) throw Aborted(job_abort_reason());
-    if (std::chrono::steady_clock::now() - start > std::chrono::duration<double>(deadline_s)) {
+    if (waited.until(AwakeTime::Clock::now()) > std::chrono::duration<double>(deadline_s)) {
       const std::string whom = result.culprit >= 0 ? fmt::format("rank {}", result.culprit) : "a peer";
       const std::string more = result.message[0] != '\0' ? fmt::format(" ({})", session.text_of(status, result)) : "";
       throw Error(Exit::transport, fmt::format("connecting over {}: after {} still waiting for {}{}",
@@ -168,6 +169,7 @@ void join_and_connect(TransportSession& session, const WorldOptions& options, Bo
   check_same(identities);
   report_activity(fmt::format("connecting over {}", session.plugin().name));
   connect_until(session, addresses, options.deadline_s);
+  session.connected = true;
   report_activity("");
 }
 

@@ -58,6 +58,10 @@ void report_activity(const std::string& what) {
   if (const Bootstrap* bootstrap = current_bootstrap.load()) const_cast<Bootstrap*>(bootstrap)->doing(what);
 }
 
+void report_waiting(const std::vector<int>& ranks) {
+  if (const Bootstrap* bootstrap = current_bootstrap.load()) const_cast<Bootstrap*>(bootstrap)->waits_for(ranks);
+}
+
 void Bootstrap::fatal(const Error& error) {
   std::fprintf(stderr, "prun: %s\n", error.what());
   _exit(static_cast<int>(error.code()));

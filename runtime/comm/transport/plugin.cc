@@ -30,7 +30,14 @@ std::string trim(std::string_view text) {
   return begin == std::string_view::npos ? "" : std::string(text.substr(begin, end - begin + 1));
 }
 
+[[noreturn]] void refuse(const std::string& path, const std::string& why) {
+  throw Error(Exit::transport, fmt::format("{}: {}", path, why));
+}
+
 void read_manifest(const fs::path& path, PluginFile& file) {
+  std::error_code ignored;
+  if (const fs::file_status status = fs::status(path, ignored); fs::exists(status) && !fs::is_regular_file(status))
+    throw Error(Exit::transport, fmt::format("{} is no regular file, as a manifest must be", path.string()));
   std::ifstream in(path);
   for (std::string line; std::getline(in, line);) {
     size_t equals = line.find('=');
@@ -54,10 +61,6 @@ constexpr PluginFunction kMandatory[] = {
     {"connect", offsetof(prun_transport, connect)}, {"batch", offsetof(prun_transport, batch)},
     {"test", offsetof(prun_transport, test)},       {"abort", offsetof(prun_transport, abort)},
     {"close", offsetof(prun_transport, close)}};
-
-[[noreturn]] void refuse(const std::string& path, const std::string& why) {
-  throw Error(Exit::transport, fmt::format("{}: {}", path, why));
-}
 
 static_assert(offsetof(prun_transport, version) == offsetof(PluginTableHead, version));
 

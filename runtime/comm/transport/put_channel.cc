@@ -6,6 +6,7 @@
 #include <atomic>
 
 #include "base/text.h"
+#include "comm/transport/long_wait.h"
 
 namespace prun {
 namespace {
@@ -43,6 +44,11 @@ class TransportPutChannel : public PutChannel {
     prun_req* req = nullptr;
     prun_result result;
     prun_status status = session_.call(name, function, result, plugin_peer_, args..., &req);
+    struct Peer final : Awaited {
+      explicit Peer(int one) : rank(one) {}
+      std::vector<int> ranks() const override { return {rank}; }
+      int rank;
+    } const peer(peer_);
     if (status == PRUN_OK) status = session_.finish(req, bytes, result);
     if (status == PRUN_OK) return;
     const std::string sentence = fmt::format(fmt::runtime(doing), human_bytes(bytes)) + fmt::format(" rank {}", peer_);

@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "comm/transport/job_state.h"
+#include "comm/transport/long_wait.h"
 
 namespace prun {
 
@@ -49,9 +50,10 @@ prun_status Route::wait(Request& request, int64_t bytes, prun_result& result) {
 }
 
 prun_status Route::wait_in_turns(Request& request, int64_t bytes, prun_result& result) {
-  auto start = std::chrono::steady_clock::now();
+  AwakeTime waited;
   auto limit = std::chrono::duration<double>(limit_s(legs_[0].session->deadline_s(), bytes));
   bool aborted = false;
+  LongWait long_wait;
   while (request.parts[0] != nullptr && request.parts[1] != nullptr) {
     for (int leg : {0, 1}) {
       failed_ = legs_[leg].session;
@@ -61,7 +63,9 @@ prun_status Route::wait_in_turns(Request& request, int64_t bytes, prun_result& r
       if (status != PRUN_OK) return status;
       break;
     }
-    if (std::chrono::steady_clock::now() - start > limit) {
+    const auto now = std::chrono::steady_clock::now();
+    long_wait.go_on(now, result.culprit);
+    if (waited.until(now) > limit) {
       failed_ = legs_[0].session;
       return PRUN_AGAIN;
     }
@@ -70,6 +74,7 @@ prun_status Route::wait_in_turns(Request& request, int64_t bytes, prun_result& r
       aborted = true;
     }
   }
+  long_wait.end(PRUN_OK);
   return wait(request, bytes, result);
 }
 

@@ -12,6 +12,7 @@
 
 #include "base/text.h"
 #include "comm/transport/job_state.h"
+#include "comm/transport/long_wait.h"
 #include "comm/transport/watchdog.h"
 
 namespace prun {
@@ -187,11 +188,17 @@ prun_status TransportSession::wait(prun_req* req, int64_t bytes, prun_result& re
   // The clock is read only once the first test has not been enough: small messages mostly end there.
   prun_status status = test(req, result);
   if (status != PRUN_AGAIN) return status;
-  const auto start = Clock::now();
+  AwakeTime waited;
   const std::chrono::duration<double> limit(limit_s(deadline_s() + patience_s_, bytes));
+  LongWait long_wait;
   for (bool aborted = false;;) {
     status = test(req, result);
-    if (status != PRUN_AGAIN || Clock::now() - start > limit) return status;
+    const auto now = Clock::now();
+    if (status == PRUN_AGAIN) long_wait.go_on(now, result.culprit);
+    if (status != PRUN_AGAIN || waited.until(now) > limit) {
+      long_wait.end(status);
+      return status;
+    }
     if (!aborted && job_aborted()) {  // for plugins that do not call prun_host::aborted
       table().abort(ctx_);
       aborted = true;
@@ -233,7 +240,9 @@ void TransportSession::fail(prun_status status, const prun_result& result, const
   const std::string text = fill_ranks(status_text(status, result), members_, &named);
   const bool names_culprit = std::find(named.begin(), named.end(), result.culprit) != named.end();
   const std::string peer = result.culprit < 0 || names_culprit ? "" : fmt::format("rank {}: ", result.culprit);
-  throw Error(exit_of(status), fmt::format("{} over {}: {}{}", doing, plugin_.name, peer, text));
+  Error error(exit_of(status), fmt::format("{} over {}: {}{}", doing, plugin_.name, peer, text));
+  if (status == PRUN_EPEER && connected) error.peer = result.culprit;
+  throw error;
 }
 
 void TransportSession::fail_late(const std::string& doing, const std::string& whom) const {

@@ -88,7 +88,8 @@ class TransportSession {
   // Throws that nothing has moved for the deadline; `whom` is waited for.
   [[noreturn]] void fail_late(const std::string& doing, const std::string& whom) const;
 
-  int next_tag = 1;  // that no communicator of this rank uses; on 0 members agree on theirs
+  bool connected = false;  // to all its members
+  int next_tag = 1;        // that no communicator of this rank uses; on 0 members agree on theirs
 
  private:
   struct Memory {

@@ -109,14 +109,6 @@ FlightRank read_recorder(RecorderHeader& recorder, size_t events) {
   return rank;
 }
 
-char process_state(int pid) {
-  std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  const size_t name = text.rfind(')');  // a name may have parentheses, too
-  if (name == std::string::npos || name + 2 >= text.size()) return 'X';
-  return text[name + 2] == 'Z' ? 'X' : text[name + 2];
-}
-
 std::string flight_json(const Flight& flight) {
   Json ranks = Json::array();
   for (const FlightRank& rank : flight.ranks) ranks.push_back(rank_json(rank));

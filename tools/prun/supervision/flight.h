@@ -47,9 +47,6 @@ struct Flight {
 // Of a recorder that may be written to meanwhile; with the last `events` of each stream.
 FlightRank read_recorder(RecorderHeader& recorder, size_t events);
 
-// The state letter of a process of this machine, X where there is none.
-char process_state(int pid);
-
 std::string flight_json(const Flight& flight);
 // Throws Error(usage) where the text is no flight, naming `path`.
 Flight parse_flight(const std::string& text, const std::string& path);

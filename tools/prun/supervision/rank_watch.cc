@@ -7,6 +7,7 @@
 
 #include "base/text.h"
 #include "exec/clock.h"
+#include "launch/rank_process.h"
 
 namespace prun {
 namespace {

@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "launch/rank_process.h"
 #include "supervision/flight.h"
 
 namespace prun {

@@ -1,0 +1,42 @@
+// --chaos SPEC: faults that a rank of one's own job brings about, at a step and, by a seed, at a moment within it. How
+// a job ends is part of what prun promises; so it can be tried.
+//
+//     kill:rank=3@step=7;flip:rank=any,peer=any,within=20@step=2;seed=5
+#pragma once
+#include <cstdint>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "comm/comm.h"
+
+namespace prun {
+
+struct ChaosFault {
+  enum class Kind { kill, stop, delay, reset, flip, enospc } kind;
+  int rank = 0, peer = -1;  // -1: by the seed
+  int64_t step = 1;         // before which it comes, from 1
+  double seconds = 1;       // of a delay
+  int64_t within_ms = 0;    // at a moment so long after the step's begin at most, by the seed
+  uint64_t seed = 0;        // of its own
+};
+
+// With ranks that the seed chooses filled in. Throws usage_error with the wrong word.
+std::vector<ChaosFault> parse_chaos(const std::string& spec, int ranks);
+
+// One rank's faults. `world` outlives it.
+class Chaos {
+ public:
+  Chaos(const std::string& spec, int rank, int ranks, World& world);
+  ~Chaos();
+  void begin_step(int64_t step);  // from 0; before it
+
+ private:
+  void bring_about(const ChaosFault& fault);
+  std::vector<ChaosFault> faults_;
+  World& world_;
+  std::vector<std::thread> later_;
+};
+
+}  // namespace prun

@@ -1,0 +1,40 @@
+// Whether the other end of a channel between launchers lives: each end says so twice a second, and one that is silent
+// for kSilence is stopped, or its machine is lost. TCP alone does not see a process that is stopped.
+#pragma once
+#include <algorithm>
+#include <chrono>
+
+#include "launch/control.h"
+
+namespace prun {
+
+inline constexpr char kSilentLauncher[] = "its launcher has said nothing for 10 s: it is stopped, or cannot run";
+
+class Pulse {
+ public:
+  using Clock = std::chrono::steady_clock;
+  static constexpr std::chrono::milliseconds kBeat{500};
+  static constexpr std::chrono::seconds kSilence{10};
+
+  void heard(Clock::time_point now) { heard_ = now; }
+  // This process did not run for so long: it could not hear.
+  void slept(Clock::duration time) { heard_ += time; }
+  // While a job is paused its launchers may be stopped.
+  void pause(bool on, Clock::time_point now) {
+    paused_ = on;
+    heard_ = now;
+  }
+  Clock::time_point due() const { return paused_ ? beat_ : std::min(beat_, heard_ + kSilence); }
+  void beat(Channel& channel, Clock::time_point now) {
+    if (now < beat_) return;
+    beat_ = now + kBeat;
+    channel.send(FrameKind::alive, -1, "");
+  }
+  bool silent(Clock::time_point now) const { return !paused_ && now >= heard_ + kSilence; }
+
+ private:
+  Clock::time_point heard_ = Clock::now(), beat_ = Clock::now();
+  bool paused_ = false;
+};
+
+}  // namespace prun

@@ -1,0 +1,121 @@
+#!/usr/bin/env python3
+"""How soon a fault is noticed and its job gone, and whether a loaded machine raises a false alarm.
+
+Usage: faults.py PRUN [--rounds N] [--only kill,blackhole,crowd]
+  kill       SIGKILL of a random one of 8 ranks: until the launcher has decided (events.jsonl), until all are gone
+  blackhole  a host of two stops answering (network namespaces: root and iproute2): until node 0 has ended
+  crowd      64 ranks beside two busy loops for 60 s, --timeout 10: no alarm may be raised
+Standard library only.
+"""
+import argparse
+import json
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "tests/faults"))
+sys.path.insert(0, str(ROOT / "tests/faults/chaos"))
+import chaos  # noqa: E402
+import prun_faults_test as faults  # noqa: E402
+
+SMALL = ["layers=2", "width=32", "heads=2", "context=16", "steps=1000000"]
+
+
+def command(prun, plan, *options, batch=16):
+    words = [word for each in (*SMALL, f"batch={batch}") for word in ("--set", each)]
+    return [prun, f"plans/{plan}.lua", *words, *options]
+
+
+def start(words, folder):
+    return subprocess.Popen([*words, "--runs", str(folder / "runs"), "--metrics", str(folder / "metrics")], cwd=ROOT,
+                            stdin=subprocess.DEVNULL, stdout=(folder / "words").open("a"), stderr=subprocess.STDOUT)
+
+
+def wait_for_steps(folder, count):
+    metrics = folder / "metrics"
+    faults.wait_for(lambda: metrics.exists() and metrics.read_bytes().count(b"\n") >= count, f"step {count}", 120)
+
+
+def ranks_of(pid):
+    return [int(child) for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def spread(seconds):
+    ordered = sorted(seconds)
+    return f"median {ordered[len(ordered) // 2] * 1e3:.0f} ms, most {ordered[-1] * 1e3:.0f} ms of {len(ordered)}"
+
+
+def kill(prun, rounds):
+    noticed, gone = [], []
+    for seed in range(rounds):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            job = start(command(prun, "zero3", "--nproc", "8", "--transport", random.Random(seed).choice(["shm", "socket"])), folder)
+            wait_for_steps(folder, 3)
+            ranks = ranks_of(job.pid)
+            at, wall = time.monotonic(), time.time()
+            os.kill(random.Random(seed).choice(ranks), signal.SIGKILL)
+            job.wait(timeout=30)
+            gone.append(time.monotonic() - at)
+            events = next((folder / "runs").glob("*/events.jsonl")).read_text().splitlines()
+            noticed.append(next(event["wall_time"] for event in map(json.loads, events) if event["event"] == "failure") - wall)
+            assert job.returncode == 10 and not any(map(faults.running, ranks)), (folder / "words").read_text()
+    print(f"kill, 8 ranks: decided after {spread(noticed)}; all gone after {spread(gone)}")
+
+
+def blackhole(prun, rounds):
+    ended = []
+    for seed in range(rounds):
+        with tempfile.TemporaryDirectory() as name, chaos.Hosts(seed) as hosts:
+            folder = pathlib.Path(name)
+            os.environ["PRUN_SECRET"] = "of this measurement alone"
+            nodes = []
+            for host in (0, 1):
+                own = folder / str(host)
+                own.mkdir()
+                nodes.append(start([*hosts.of(host), *command(prun, "ddp", "--nproc", "2", "--nnodes", "2", "--node-rank", str(host),
+                                                              "--rendezvous", "10.79.0.1:29501")], own))
+            wait_for_steps(folder / "0", 3)
+            at = time.monotonic()
+            hosts.cut()
+            nodes[0].wait(timeout=60)
+            ended.append(time.monotonic() - at)
+            assert nodes[0].returncode == 17, (folder / "0/words").read_text()
+            nodes[1].wait(timeout=60)
+    print(f"a host behind a dead link: node 0 has ended after {spread(ended)}")
+
+
+def crowd(prun, _rounds):
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+    try:
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            job = start(command(prun, "ddp", "--nproc", "64", "--timeout", "10", batch=64), folder)
+            wait_for_steps(folder, 1)
+            time.sleep(60)
+            text = (folder / "words").read_text()
+            alive = job.poll() is None
+            job.send_signal(signal.SIGINT)
+            job.wait(timeout=60)
+            steps = (folder / "metrics").read_bytes().count(b"\n")
+            print(f"64 ranks on {os.cpu_count()} cores beside 2 busy loops: {'no alarm' if alive and 'prun: ' not in text else text} in 60 s, {steps} steps")
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("prun")
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--only", default="kill,blackhole,crowd")
+    a = parser.parse_args()
+    for each in a.only.split(","):
+        {"kill": kill, "blackhole": blackhole, "crowd": crowd}[each](str(pathlib.Path(a.prun).resolve()), a.rounds)
