@@ -26,9 +26,10 @@ void set_receive_limit(int fd, std::chrono::seconds limit) {
   setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time);
 }
 
-// False and `why` when it is worth another attempt.
-bool introduce(int fd, const LaunchOptions& options, const Meeting& meeting, const std::string& host,
+// False and `why` when it is worth another attempt; otherwise the connection is `joined`'s.
+bool introduce(Fd& connection, const LaunchOptions& options, const Meeting& meeting, const std::string& host,
                JoinedHead& joined, std::string* why) {
+  const int fd = connection.get();
   const std::string& at = options.rendezvous;
   set_receive_limit(fd, kHandshake);
   Challenge challenge;
@@ -65,7 +66,10 @@ bool introduce(int fd, const LaunchOptions& options, const Meeting& meeting, con
     throw Error(Exit::join, fmt::format("node 0 at {} refuses node {}", at, options.node_rank));
   set_receive_limit(fd, std::chrono::seconds(0));
   joined.secret = *secret;
-  return send_frame(fd, FrameKind::settings, -1, pack(options.settings));
+  joined.node0 = Channel(std::move(connection), frame_key(*secret, challenge, hello, false),
+                         frame_key(*secret, challenge, hello, true));
+  joined.node0.send(FrameKind::settings, -1, pack(options.settings));
+  return true;
 }
 
 }  // namespace
@@ -77,10 +81,10 @@ JoinedHead join_head(const LaunchOptions& options, const std::string& host, Laun
   Clock::time_point next_report = after(Clock::now(), options.join_report_s);
   std::string why;
   for (;;) {
-    joined.node0 = meeting.connect(kHandshake, &why);
-    if (joined.node0 && !meeting.admits(joined.node0.get()))
+    Fd connection = meeting.connect(kHandshake, &why);
+    if (connection && !meeting.admits(connection.get()))
       why = "a process of another user listens";
-    else if (joined.node0 && introduce(joined.node0.get(), options, meeting, host, joined, &why))
+    else if (connection && introduce(connection, options, meeting, host, joined, &why))
       return joined;
     Clock::time_point now = Clock::now();
     if (now + kRetry >= deadline)

@@ -19,13 +19,13 @@ using Cpus = std::vector<int>;
 struct DestroyTopology {
   void operator()(hwloc_topology* topology) const { hwloc_topology_destroy(topology); }
 };
-using Topology = std::unique_ptr<hwloc_topology, DestroyTopology>;
+using HostTopology = std::unique_ptr<hwloc_topology, DestroyTopology>;
 
 // Null: hwloc cannot read this machine.
-Topology read_topology() {
+HostTopology read_topology() {
   hwloc_topology_t raw = nullptr;
   if (hwloc_topology_init(&raw) != 0) return nullptr;
-  Topology topology(raw);
+  HostTopology topology(raw);
   hwloc_topology_set_io_types_filter(raw, HWLOC_TYPE_FILTER_KEEP_NONE);
   hwloc_topology_set_icache_types_filter(raw, HWLOC_TYPE_FILTER_KEEP_NONE);
   hwloc_topology_set_cache_types_filter(raw, HWLOC_TYPE_FILTER_KEEP_NONE);
@@ -93,7 +93,7 @@ std::string check_bind(const std::string& how) {
 
 Binding::Binding(const std::string& how, int local_ranks) {
   if (how == "none" || (how == "auto" && (local_ranks < 2 || has_one_node()))) return;
-  const Topology topology = read_topology();
+  const HostTopology topology = read_topology();
   if (topology == nullptr) {
     if (how != "auto") throw usage_error(fmt::format("--bind {}: hwloc cannot read this machine", how));
     return;

@@ -14,6 +14,7 @@
 #include "doctor/network.h"
 #include "doctor/pair.h"
 #include "doctor/usual.h"
+#include "job_secret.h"
 #include "launcher_bootstrap.h"
 #include "rank.h"
 #include "version.h"
