@@ -8,6 +8,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -210,8 +211,16 @@ bool receive_frame(int fd, Frame& frame) {
   if (!read_all(fd, &header, sizeof header) || header.bytes > kLargestFrame) return false;
   frame.kind = static_cast<FrameKind>(header.kind);
   frame.rank = header.rank;
-  frame.payload.resize(header.bytes);
-  return read_all(fd, frame.payload.data(), frame.payload.size());
+  frame.payload.clear();
+  // Memory follows what arrives, not what the header promises.
+  constexpr uint64_t kMost = uint64_t{16} << 20;
+  while (header.bytes > 0) {
+    const size_t have = frame.payload.size(), more = static_cast<size_t>(std::min(header.bytes, kMost));
+    frame.payload.resize(have + more);
+    if (!read_all(fd, frame.payload.data() + have, more)) return false;
+    header.bytes -= more;
+  }
+  return true;
 }
 
 }  // namespace prun
