@@ -51,7 +51,8 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : data_(std::make_shar
   const int64_t data_bytes = room - static_cast<int64_t>(length);
   for (const auto& [name, entry] : header.items()) {
     if (name == "__metadata__") {
-      read_offsets(entry.is_object() ? entry.value("DCP_SHARDING_INFO", "") : "");
+      const auto places = entry.find("DCP_SHARDING_INFO");
+      if (places != entry.end() && places->is_string()) read_offsets(places->get<std::string>());
       continue;
     }
     try {

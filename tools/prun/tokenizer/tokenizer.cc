@@ -88,6 +88,13 @@ class FromFile final : public Tokenizer {
     pieces_[id] = std::move(bytes);
   }
 
+  static int32_t id_of(const Json& id) {
+    constexpr int64_t kMostIds = int64_t{1} << 24;
+    if (!id.is_number_integer() || id < 0 || id >= kMostIds)
+      throw usage_error(fmt::format("a token's id is a whole number below {}, not {}", kMostIds, id.dump()));
+    return id;
+  }
+
   static void require_model(const Json& model) {
     if (model.at("type") != "BPE")
       refuse("model", model.at("type"), "BPE, over bytes as GPT-2 and Llama 3 have it or over characters as Llama 2");
@@ -112,8 +119,8 @@ class FromFile final : public Tokenizer {
     for (const auto& [text, id] : model.at("vocab").items()) {
       const std::optional<std::string> words = words_of(text);
       if (!words) continue;  // of no text: an added token, as a rule
-      ids[*words] = id;
-      keep(id, characters_ ? text_of(text, rules.byte_fallback) : *words);
+      ids[*words] = id_of(id);
+      keep(ids[*words], characters_ ? text_of(text, rules.byte_fallback) : *words);
     }
     if (const Json unknown = model.value("unk_token", Json()); unknown.is_string())
       if (const auto found = ids.find(unknown.get<std::string>()); found != ids.end()) rules.unknown = found->second;
@@ -147,7 +154,7 @@ class FromFile final : public Tokenizer {
           refuse("added token " + token.at("content").get<std::string>(), fmt::format("one with {}", name),
                  "those that stand anywhere");
       const std::string content = token.at("content");
-      AddedToken added{content, token.at("id"), token.value("special", false), token.value("normalized", false)};
+      AddedToken added{content, id_of(token.at("id")), token.value("special", false), token.value("normalized", false)};
       if (added.normalized) added.content = normalizer_(content);
       keep(added.id, added.special ? "" : content);
       if (std::ranges::find(kEnds, content) != std::end(kEnds)) ends_.push_back(added.id);
@@ -215,7 +222,8 @@ class FromFile final : public Tokenizer {
         continue;
       }
       const std::string name = part.at("SpecialToken").at("id");
-      for (const int32_t id : post.at("special_tokens").at(name).at("ids")) (text ? behind_ : before_).push_back(id);
+      for (const Json& id : post.at("special_tokens").at(name).at("ids"))
+        (text ? behind_ : before_).push_back(id_of(id));
     }
   }
 
