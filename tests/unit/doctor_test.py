@@ -104,6 +104,11 @@ class Checks(unittest.TestCase):
         found = check(report, "environment", "PRUN_PLUGINPATH")
         self.assertEqual((found["status"], found["fix"]), ("warn", "did you mean PRUN_PLUGIN_PATH?"))
         self.assertEqual(report["worst"], "warn")
+        self.assertEqual(check(report, "environment", "launcher")["text"], "none but prun itself")
+
+    def test_a_launcher(self):
+        places = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}
+        self.assertEqual(check(self.report(**places), "environment", "launcher")["text"], "openmpi: process 1 of 4")
 
     def test_a_transport_that_is_broken(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -4,16 +4,35 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <optional>
 #include <string_view>
 
+#include "base/error.h"
 #include "base/text.h"
 #include "doctor/check.h"
 #include "environment.h"
+#include "launch/environments.h"
 
 namespace prun::doctor {
+namespace {
+
+// mpirun, srun, torchrun, Kubernetes: who of them has started this process, if any.
+Finding launcher() {
+  const auto variable = [](const char* name) -> const char* { return std::getenv(name); };
+  try {
+    const std::optional<ForeignPlace> place = read_environments(variable, "");
+    if (!place) return {"launcher", Status::ok, "none but prun itself"};
+    return {"launcher", Status::ok, fmt::format("{}: process {} of {}", place->launcher, place->index, place->count)};
+  } catch (const Error& error) {
+    return {"launcher", Status::fail, error.message().substr(0, error.message().find('\n')),
+            "--launcher NAME takes one of them, --launcher none none", split(environments_table(variable), '\n')};
+  }
+}
+
+}  // namespace
 
 Findings environment(const Options& options) {
-  Findings found;
+  Findings found = {launcher()};
   std::vector<std::string> names;
   for (const Variable& variable : variables()) {
     names.emplace_back(variable.name);
