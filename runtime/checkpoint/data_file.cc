@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,7 +14,23 @@
 
 namespace prun::checkpoint {
 
-DataFile::DataFile(const std::string& path) : path_(path), fd_(open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+namespace {
+
+int open_to_read(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd >= 0 || errno != EMFILE) return fd;
+  // A checkpoint of many ranks has more files than a shell's limit, which a process may raise.
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+  }
+  return open(path.c_str(), O_RDONLY | O_CLOEXEC);
+}
+
+}  // namespace
+
+DataFile::DataFile(const std::string& path) : path_(path), fd_(open_to_read(path)) {
   struct stat status {};
   if (fd_ >= 0 && fstat(fd_, &status) == 0) {
     size_ = status.st_size;

@@ -120,6 +120,9 @@ Index read_index(const std::string& folder) {
     index.model = read_model(json.value("model", Json()));
     index.kernels = json.value("kernels", "");
     index.tensors = read_tensors(json.at("tensors"));
+    for (const auto& [name, tensor] : index.tensors)
+      if (!tensor.drift.empty() && tensor.shape.empty())
+        throw invalid(path, fmt::format("the index is damaged ({} is of each rank, and has no dim for them)", name));
     return index;
   } catch (const Json::exception& error) {
     throw invalid(path, fmt::format("the index is damaged ({})", error.what()));

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
@@ -23,6 +24,8 @@ namespace prun::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr int kMostFilesOfRank = 4;  // that its state is divided into, beyond those of further boxes
 
 std::string mesh_text(const Mesh& mesh) {
   std::string text;
@@ -110,7 +113,7 @@ std::vector<FileToWrite> Writer::files(const std::function<const std::byte*(Tens
     }
   }
   for (FileToWrite& round : rounds)
-    for (FileToWrite& file : divided(std::move(round), options_.threads)) {
+    for (FileToWrite& file : divided(std::move(round), std::min(options_.threads, kMostFilesOfRank))) {
       file.name = fmt::format("rank_{:05}_{}.safetensors", rank_, files.size());
       files.push_back(std::move(file));
     }

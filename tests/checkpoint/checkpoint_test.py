@@ -385,6 +385,12 @@ class Damage(Folders):
         said = prun("tests/checkpoint/kinds.lua", "--nproc", 2, "--set", "strategy=ddp", "--set", "cosine=true", "--set", "steps=5", "--resume", kinds).stderr
         self.assertRegex(said, r"from step 4 on the learning rate follows another curve: cosine, .* over 5 steps.*; before: cosine, .* over 3 steps")
 
+    def test_more_files_than_a_shell_lets_one_open(self):
+        many = self.at("many")
+        prun("ckpt", "reshard", self.kept, "--ranks", 60, "--out", many)
+        done = subprocess.run(["bash", "-c", 'ulimit -Sn 40; exec "$0" ckpt verify "$1"', PRUN, many], capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
     def test_other_kernels_are_said(self):
         path = self.kept / "step_00000004" / "index.json"
         index = json.loads(path.read_text())

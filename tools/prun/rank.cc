@@ -5,6 +5,7 @@
 #include <malloc.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 
 #include "base/cores.h"
@@ -124,7 +125,7 @@ void train(const RankStart& start, const Options& options, const DeviceReport& d
   note_saves(execution.checkpoint, execution.recorder);
   execution.generation = options.generation.options;
   rank.device = open_device(program.device);
-  execution.checkpoint.threads = execution.threads;
+  execution.checkpoint.threads = std::max(1, execution.threads / 2);
   execution.checkpoint.kernels = rank.device->numerics(execution.threads);
   if (rank.device->memory_kind() != PRUN_MEM_HOST) compare_devices(start, options, devices);
   rank.world = World::open(world_options(start, options, *rank.device), rank.bootstrap);
