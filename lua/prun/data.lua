@@ -11,6 +11,9 @@ local shared = { "context", "vocab", "inputs", "outputs" }
 data.order = { name = "order", kind = "text", default = "random", choices = { "random", "epochs" },
   help = "random: with repetition; epochs: every sample once before any comes again" }
 
+data.document_end = { name = "document_end", kind = "integer", optional = true, least = 0, most = 2147483647,
+  help = "the token that ends a document; what follows it is not predicted: the loss leaves it out" }
+
 -- A constructor such as prun.data.bytes. `spec`: entries, inputs = function(opt, source) -> list of { name, dtype,
 -- dims }, dtype "" standing for the plan's; and where it has them agree(source, model), finish(source, result).
 function data.source(kind, spec)
@@ -46,6 +49,11 @@ function data.agree(source, model)
         end
       end
     end
+  end
+  local ends, vocab = options.document_end, options.vocab or source.spec.vocab
+  if ends and vocab and ends >= vocab then
+    host.fail(("data: document_end is %d, and the largest token is %d (vocab %d)"):format(ends, vocab - 1, vocab),
+      host.site_of_word(source.site, "document_end"))
   end
   if source.spec.agree then source.spec.agree(source, model.options or {}) end
 end
@@ -105,7 +113,7 @@ function data.result(source)
   local options = source.options
   local result = { kind = source.kind, batch = options.batch, site = source.site, context = options.context or 0,
                    vocab = options.vocab or source.spec.vocab or 0, order = options.order or "random",
-                   scale = options.scale or 1, first = 0, count = 0, part = false, files = {} }
+                   scale = options.scale or 1, document_end = options.document_end or -1, first = 0, count = 0, part = false, files = {} }
   local generates = host.shrink and host.shrink.tensor_ranks > 0  -- which reads none
   if source.spec.finish and not generates then source.spec.finish(source, result) end
   return result

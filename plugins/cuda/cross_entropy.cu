@@ -52,8 +52,9 @@ __device__ __forceinline__ float log_sum_exp_of(const T* from, const Columns& co
 
 // What the row adds to the loss.
 template <class T>
-__device__ __forceinline__ double part_of(const T* from, float lse, int64_t target) {
-  return static_cast<double>(lse) - static_cast<double>(widen(from[target]));
+__device__ __forceinline__ double part_of(const T* from, float lse, int32_t target, const Columns& columns) {
+  if (target == kIgnoredTarget) return 0;
+  return static_cast<double>(lse) - static_cast<double>(widen(from[columns.find(target)]));
 }
 
 // A thread writes what it has read, so dlogits may be the logits' memory. Not `packed`: the two lie differently beside
@@ -98,14 +99,15 @@ __global__ void __launch_bounds__(kRowThreads)
   const float shift = log_sum_exp_of(from, columns);
   if (threadIdx.x != 0) return;
   lse[row] = shift;
-  parts[row] = part_of(from, shift, columns.find(targets[row]));
+  parts[row] = part_of(from, shift, targets[row], columns);
 }
 
 template <class T>
 __global__ void __launch_bounds__(kRowThreads) gradient(const T* logits, const int32_t* targets, const float* lse,
                                                         T* dlogits, Columns columns, float scale, bool packed) {
   const int64_t row = blockIdx.x, first = row * columns.count;
-  gradient_of(logits + first, dlogits + first, columns.find(targets[row]), lse[row], columns, scale, packed);
+  gradient_of(logits + first, dlogits + first, columns.find(targets[row]), lse[row], columns,
+              targets[row] == kIgnoredTarget ? 0.0f : scale, packed);
 }
 
 // All three. The target's logit is read before its gradient is written, where the two are one.
@@ -117,10 +119,11 @@ __global__ void __launch_bounds__(kRowThreads, kRowBlocks)
   const float shift = log_sum_exp_of(logits + first, columns);
   if (threadIdx.x == 0) {
     lse[row] = shift;
-    parts[row] = part_of(logits + first, shift, target);
+    parts[row] = part_of(logits + first, shift, targets[row], columns);
   }
   __syncthreads();
-  gradient_of(logits + first, dlogits + first, target, shift, columns, scale, packed);
+  gradient_of(logits + first, dlogits + first, target, shift, columns, targets[row] == kIgnoredTarget ? 0.0f : scale,
+              packed);
 }
 
 Columns whole_columns(const OpView& view) {

@@ -41,12 +41,14 @@ __global__ void __launch_bounds__(kRowThreads)
   sums[gridDim.x + row] = target < 0 ? 0.0f : widen(from[target]);
 }
 
-__global__ void finish_rows(const float* sums, const float* maxima, float* lse, double* parts, int64_t rows) {
+__global__ void finish_rows(const float* sums, const float* maxima, const int32_t* targets, float* lse, double* parts,
+                            int64_t rows) {
   const int64_t row = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (row >= rows) return;
   const float shifted = maxima[row] + logf(sums[row]);
   lse[row] = shifted;
-  parts[row] = static_cast<double>(shifted) - static_cast<double>(sums[rows + row]);
+  const bool ignored = targets[row] == kIgnoredTarget;
+  parts[row] = ignored ? 0 : static_cast<double>(shifted) - static_cast<double>(sums[rows + row]);
 }
 
 std::unique_ptr<Kernel> make_max(const OpView& view) {
@@ -83,12 +85,13 @@ std::unique_ptr<Kernel> make_finish(const OpView& view) {
   const int64_t rows = view.write(1).count();
   view.expect_count(view.read(0), 2 * rows);
   view.expect_count(view.read(1), rows);
+  view.expect_count(view.read(3), rows);
   view.expect_count(view.write(0), 1);
-  return kernel_of([sums = view.in<float>(0), maxima = view.in<float>(1), loss = view.out<float>(0),
+  return kernel_of([sums = view.in<float>(0), maxima = view.in<float>(1), targets = view.in<int32_t>(3), loss = view.out<float>(0),
                     lse = view.out<float>(1), parts = scratch(view, workspace(view)), rows,
                     scale = view.number("scale", 1)](cudaStream_t stream) {
     double* data = static_cast<double*>(parts.data);
-    launch(finish_rows, blocks_for(rows, 256, INT32_MAX), 256, 0, stream, sums, maxima, lse, data, rows);
+    launch(finish_rows, blocks_for(rows, 256, INT32_MAX), 256, 0, stream, sums, maxima, targets, lse, data, rows);
     finish_sum(stream, data, rows, scale, loss);
   });
 }

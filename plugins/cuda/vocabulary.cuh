@@ -11,6 +11,8 @@ inline constexpr int kRowThreads = 512;  // of the block that has a wide row: th
 inline constexpr int kRowBlocks = 2;     // of them on a multiprocessor, at least
 inline constexpr int kRowPacks = 4;      // that a thread of it reads before it computes
 
+inline constexpr int32_t kIgnoredTarget = -1;  // runtime/ir/ops/README.md: it adds nothing to the loss
+
 // All of the vocabulary, or of one that is split over an axis a run of it, whose last columns may be padding.
 struct Columns {
   int64_t first, count, valid;  // in the rank's `count` columns from `first` on, only `valid` are in the vocabulary

@@ -42,6 +42,8 @@ void stand_behind_steps() {
   if (errno == 0 && now < kNice) setpriority(PRIO_PROCESS, 0, kNice);
 }
 
+std::string file_of_rank(int rank, size_t k) { return fmt::format("rank_{:05}_{}.safetensors", rank, k); }
+
 }  // namespace
 
 Writer::Writer(WriterOptions options, const Program& program, int rank, std::function<bool()> cancelled)
@@ -114,7 +116,7 @@ std::vector<FileToWrite> Writer::files(const std::function<const std::byte*(Tens
   }
   for (FileToWrite& round : rounds)
     for (FileToWrite& file : divided(std::move(round), std::min(options_.threads, kMostFilesOfRank))) {
-      file.name = fmt::format("rank_{:05}_{}.safetensors", rank_, files.size());
+      file.name = file_of_rank(rank_, files.size());
       files.push_back(std::move(file));
     }
   return files;
@@ -151,9 +153,15 @@ void Writer::commit_all(int64_t step) {
   index.rate = program_.schedule.learning_rate.text();
   index.kernels = options_.kernels;
   index.model = program_.model;
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(options_.wait_s);
   for (int rank = 0; rank < program_.mesh.ranks(); ++rank) {
     const std::string path = manifest(staging, rank);
     while (!fs::exists(path)) {
+      if (std::chrono::steady_clock::now() > until && !fs::exists(fmt::format("{}/{}", staging, file_of_rank(rank, 0))))
+        throw Error(Exit::checkpoint_write,
+                    fmt::format("{}: rank {} has written nothing there for {} s: the folder of --checkpoint has to be "
+                                "one that all nodes share",
+                                options_.folder, rank, options_.wait_s));
       if (cancelled_()) throw Error(Exit::checkpoint_write, "the job ended while a checkpoint was written");
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }

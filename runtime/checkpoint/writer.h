@@ -23,6 +23,7 @@ struct WriterOptions {
   std::string run;      // the same on all ranks, another one in each run: tells what a dead run left behind
   std::string program;  // SHA-256 of the job
   std::string kernels;  // Device::numerics
+  int wait_s = 60;      // how long rank 0 waits for the first file of another
   // What a save has come to, for who watches: called by the thread that writes, so it must not block.
   enum class Save { begun, written, committed, failed };
   std::function<void(int64_t step, Save)> told;

@@ -186,10 +186,31 @@ void check(const std::vector<IdLimit>& limits, const Data& data) {
   for (const std::string& name : names) check(limits, data, name);
 }
 
+// A token that no document ends with is a mistake: the loss would cross documents as if there were none.
+void check_document_end(const Data& data) {
+  if (data.document_end < 0 || data.files.empty()) return;
+  const DataFiles files(data, "");
+  const int64_t step = kChunkBytes / element_width(files.element());
+  std::vector<std::byte> buffer(kChunkBytes);
+  for (int64_t at = 0; at < files.count(); at += step) {
+    const int64_t count = std::min(step, files.count() - at);
+    files.read(at, count, buffer.data());
+    const bool found = with_elements(files.element(), buffer.data(), [&](const auto* ids) {
+      return std::any_of(ids, ids + count, [&](auto id) { return static_cast<int64_t>(id) == data.document_end; });
+    });
+    if (found) return;
+  }
+  const int64_t more = std::ssize(data.files) - 1;
+  throw plan_error(fmt::format("data: no document ends with {} (document_end): it is nowhere in {}{}", data.document_end,
+                               files.place(0).path, more > 0 ? fmt::format(" and {} more", counted(more, "file")) : ""),
+                   data.site);
+}
+
 }  // namespace
 
 void check_data(const Plan& plan) {
   const std::vector<IdLimit> limits = id_limits(plan.graph);
+  check_document_end(plan.data);
   check(limits, plan.data);
   if (plan.evaluation && plan.evaluation->data.files != plan.data.files) check(limits, plan.evaluation->data);
 }

@@ -15,6 +15,7 @@
 #include "data/data_files.h"
 #include "data/sample_order.h"
 #include "device/element.h"
+#include "device/ids.h"
 #include "device/share.h"
 #include "exec/read_ahead.h"
 #include "prun/philox.h"
@@ -102,13 +103,19 @@ class NextBatch final : public Kernel {
           sample_key(use_) + (out.is_target() ? 1 : 0);  // a pipeline's stage may need only one of them
       for (int64_t i = 0, n = out.per_sample; i < n; ++i) {
         if (out.positions)
-          static_cast<int32_t*>(to[o])[s * n + i] = static_cast<int32_t>(philox::integer(
-              memory_.table->seed, key, static_cast<uint64_t>(sample * out.positions->whole() + out.positions->of(i)),
-              0, source_.vocab - 1));
+          static_cast<int32_t*>(to[o])[s * n + i] =
+              random_id(out, key, static_cast<uint64_t>(sample * out.positions->whole() + out.positions->of(i)));
         else
           store_element(out.tensor->dtype, to[o], s * n + i, normal(key, static_cast<uint64_t>(sample * n + i)));
       }
     }
+  }
+
+  int32_t random_id(const Output& out, uint64_t key, uint64_t place) const {
+    const auto id = [&](uint64_t of) { return philox::integer(memory_.table->seed, of, place, 0, source_.vocab - 1); };
+    if (source_.document_end >= 0 && out.is_target() && id(sample_key(use_)) == source_.document_end)
+      return kIgnoredTarget;
+    return static_cast<int32_t>(id(key));
   }
 
   double normal(uint64_t key, uint64_t element) const {
@@ -124,7 +131,8 @@ class NextBatch final : public Kernel {
   }
 
   // A window of context + 1 tokens: inputs are all but the last, targets all but the first. Of both this rank may hold
-  // a part. In epochs a window begins with the last token of the one before it.
+  // a part. In epochs a window begins with the last token of the one before it. What follows the end of a document is no
+  // target.
   void tokens(int64_t s, int64_t sample, const std::vector<void*>& to) {
     const int64_t context = outputs_[0].positions->whole(), width = element_width(tokens_->element());
     const int64_t window = place(sample, source_.count - context, (source_.count - 1) / context);
@@ -138,7 +146,9 @@ class NextBatch final : public Kernel {
       with_elements(tokens_->element(), raw_.data(), [&](const auto* ids) {
         for (int64_t i = 0; i < out.per_sample; ++i) {
           const int64_t inside = out.positions->of(i) + shift;
-          if (std::cmp_less(static_cast<int64_t>(ids[inside]), source_.vocab))
+          if (shift > 0 && static_cast<int64_t>(ids[inside - 1]) == source_.document_end)
+            data[i] = kIgnoredTarget;
+          else if (std::cmp_less(static_cast<int64_t>(ids[inside]), source_.vocab))
             data[i] = static_cast<int32_t>(ids[inside]);
           else
             out_of_vocabulary(static_cast<int64_t>(ids[inside]), at + inside);

@@ -26,6 +26,8 @@ struct DataSource {
   int64_t first = 0, count = 0;
   bool part = false;  // that is not all of them
   double scale = 1;   // the numbers of x are multiplied by it
+  // The token that ends a document: what follows it is another text, which is not to be predicted from it. -1: none.
+  int64_t document_end = -1;
 
   std::string words() const;   // "tokens", "tokens in epochs"
   std::string path() const;    // of the first file; "": there is none

@@ -146,6 +146,7 @@ std::string source_text(const DataSource& data) {
   if (!data.files.empty()) text += " " + name(data.files.front());
   if (data.files.size() > 1) text += (data.kind == "arrays" ? " and " : " to ") + name(data.files.back());
   if (data.order != "random") text += ", " + data.order;
+  if (data.document_end >= 0) text += fmt::format(", documents end with {}", data.document_end);
   if (data.part) text += fmt::format(", {} from {} on", data.count, data.first);
   return text;
 }

@@ -2,6 +2,7 @@
 // child sends (the schema stands there); the compile passes turn it into a Job.
 #pragma once
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -158,6 +159,7 @@ struct RankProgram {
 
 struct Plan {
   std::string path;  // as typed
+  std::map<std::string, std::string> modules;  // that stand beside it: path from its folder, text
   Mesh mesh;
   Site mesh_site;
   // Level 1 and 2.

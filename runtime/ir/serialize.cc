@@ -59,7 +59,7 @@ template <class A> void visit(A& a, Like<Buffer> auto& v) {
 }
 template <class A> void visit(A& a, Like<DataFile> auto& v) { a(v.path, v.bytes, v.skip_bytes, v.element, v.name); }
 template <class A> void visit(A& a, Like<DataSource> auto& v) {
-  a(v.kind, v.files, v.vocab, v.global_batch, v.order, v.first, v.count, v.part, v.scale);
+  a(v.kind, v.files, v.vocab, v.global_batch, v.order, v.first, v.count, v.part, v.scale, v.document_end);
 }
 template <class A> void visit(A& a, Like<StateTensor> auto& v) {
   a(v.name, v.tensor, v.staged, v.begin, v.shape, v.split_axis, v.split_dim, v.blocks, v.shard_axis, v.replicated, v.drift, v.copy);

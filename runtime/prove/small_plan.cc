@@ -119,6 +119,7 @@ void set_conditions(Plan& plan) {
   plan.data.first = plan.data.count = 0;
   plan.data.part = false;
   plan.data.order = "random";
+  if (plan.data.document_end >= 0) plan.data.document_end = 0;  // which small vocabularies have, too
   plan.evaluation = Evaluation{1, 1, plan.data, plan.optimizer.site};
   plan.optimizer.lr = {.peak = std::max(plan.optimizer.lr.peak, 1e-3)};
   // Small enough to clip; steps of Adam that do not hide the gradient's size.

@@ -102,6 +102,24 @@ int name_the_users_line(lua_State* L, Host& host) {
   reply(kind, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
 }
 
+// The modules that stand beside the plan, by their path from its folder.
+nlohmann::json modules_of(const Host& host) {
+  nlohmann::json modules = nlohmann::json::object();
+  for (const auto& [name, source] : host.sources)
+    if (source.layer == Layer::user && name != host.options.plan_path)
+      modules[name.substr(host.typed_folder.size())] = source.text;
+  return modules;
+}
+
+void reply_plan(const Host& host, const nlohmann::json& plan) {
+  const std::vector<uint8_t> modules = nlohmann::json::to_cbor(modules_of(host)), text = nlohmann::json::to_cbor(plan);
+  const uint64_t size = modules.size();
+  std::string bytes(reinterpret_cast<const char*>(&size), sizeof size);
+  bytes.append(modules.begin(), modules.end());
+  bytes.append(text.begin(), text.end());
+  reply(kReplyPlan, bytes);
+}
+
 void answer_help(const Host& host, bool is_plan) {
   nlohmann::json arguments = nlohmann::json::array();
   for (const PlanArgument& one : host.arguments)
@@ -125,7 +143,7 @@ void finish(lua_State* L, Host& host) {
     throw plan_error(fmt::format("{} returns {}; a plan ends with: return prun.plan {{ ... }}", host.options.plan_path,
                                  lua_isnil(L, 1) ? "nothing" : std::string("a ") + luaL_typename(L, 1)));
   lua_settop(L, 1);
-  reply_cbor(kReplyPlan, to_json(L, 1));
+  reply_plan(host, to_json(L, 1));
 }
 
 void run(Host& host) {

@@ -6,7 +6,8 @@
 
 namespace prun {
 
-// First byte of a reply. 'P': the plan as CBOR follows. 'H': the help lines as CBOR. 'E': code, line and file as
+// First byte of a reply. 'P': eight bytes with the size of the modules,
+// the modules as CBOR and the plan as CBOR follow. 'H': the help lines as CBOR. 'E': code, line and file as
 // "code line file\n", then the message.
 inline constexpr char kReplyPlan = 'P', kReplyHelp = 'H', kReplyError = 'E';
 

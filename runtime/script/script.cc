@@ -128,7 +128,12 @@ ScriptResult run_script(const ScriptOptions& options) {
       result.arguments.push_back({one.at("name"), one.at("kind"), one.at("initial"), one.at("help")});
     return result;
   }
-  result.plan_cbor = reply.substr(1);
+  uint64_t size = 0;
+  PRUN_CHECK(reply.size() > sizeof size, fmt::format("a reply of {} bytes", reply.size()));
+  std::memcpy(&size, reply.data() + 1, sizeof size);
+  const auto modules = reply.begin() + 1 + sizeof size, plan = modules + static_cast<std::ptrdiff_t>(size);
+  result.modules = nlohmann::json::from_cbor(modules, plan).get<std::map<std::string, std::string>>();
+  result.plan_cbor.assign(plan, reply.end());
   return result;
 }
 

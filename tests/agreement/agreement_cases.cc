@@ -255,7 +255,7 @@ void add_rows(std::vector<Case>& out) {
     norms.add("bias_grad", "bias_grad x > dbeta");
     Family losses(out, {{"logits", {T, {rows, n}, -8, 8}},
                         {"deep", {T, {rows, n}, -300, -200}},  // exp(200) is no f32
-                        {"targets", {I32, {rows}, 0, static_cast<double>(n)}},
+                        {"targets", {I32, {rows}, -1, static_cast<double>(n)}},  // -1: ignored
                         {"loss", {F32, {}}},
                         {"lse", statistic},
                         {"dx", x}});
@@ -271,7 +271,7 @@ void add_rows(std::vector<Case>& out) {
     // Of four ranks this is the third: its columns begin at 2n, and the vocabulary ends among them.
     for (int64_t vocab : {2 * n + (n + 1) / 2, 4 * n}) {
       Family split(out, {{"logits", {T, {rows, n}, -8, 8}},
-                         {"targets", {I32, {rows}, 0, static_cast<double>(vocab)}},
+                         {"targets", {I32, {rows}, -1, static_cast<double>(vocab)}},
                          {"top lse", statistic},
                          {"sums", {F32, {2, rows}}},
                          {"loss", {F32, {}}},

@@ -111,6 +111,31 @@ class Tokens(Data):
         self.assertEqual(done.returncode, 16, done.stderr)
         self.assertIn("plain.bin of 10000 bytes, which has shrunk to 8000", done.stderr)
 
+    def test_the_loss_does_not_cross_documents(self):
+        self.write("ends.bin", words([7] * COUNT))
+        self.assertEqual(self.losses("tokens.lua", path="ends.bin", ends=7), [0] * 4)  # nothing is left to predict
+        self.write("two.bin", words([7, 5] * (COUNT // 2)))
+        both = self.losses("tokens.lua", path="two.bin", eval=1)[0]
+        parts = [self.losses("tokens.lua", path="two.bin", eval=1, ends=end)[0] for end in (5, 7)]
+        self.assertAlmostEqual(both, sum(parts), delta=1e-5)
+        self.assertGreater(min(parts), 0.4 * both)
+        for order in ("random", "epochs"):
+            alone = self.losses("tokens.lua", path="plain.bin", order=order, ends=9)
+            self.assertNotEqual(alone, self.losses("tokens.lua", path="plain.bin", order=order))
+            for ranks, settings in ((2, {}), (2, {"cp": 2}), (2, {"tp": 2}), (4, {"tp": 2, "micro": 2}), (4, {"cp": 2})):
+                for one, other in zip(alone, self.losses("tokens.lua", ranks=ranks, path="plain.bin", order=order, ends=9, **settings)):
+                    self.assertAlmostEqual(one, other, delta=2e-5)
+            kept = self.folder / f"ends-{order}"
+            whole = self.losses("tokens.lua", path="plain.bin", order=order, ends=9, steps=6)
+            self.losses("tokens.lua", "--checkpoint", kept, path="plain.bin", order=order, ends=9, steps=3)
+            self.assertEqual(self.losses("tokens.lua", "--resume", kept, path="plain.bin", order=order, ends=9, steps=6), whole[3:])
+        proved = self.prun("check", HERE / "tokens.lua", "--prove", "--nproc", 4, "--set", "tp=2", "--set", "path=plain.bin", "--set", "ends=9")
+        self.assertIn("proven: equals one rank", proved.stdout, proved.stderr)
+        shown = self.prun("dump", HERE / "tokens.lua", "--set", "path=plain.bin", "--set", "ends=9").stdout
+        self.assertIn("tokens plain.bin, documents end with 9, 8 samples a step", shown)
+        self.refused("tokens.lua", "tokens.lua:9: data: document_end is 300, and the largest token is 299 (vocab 300)", path="plain.bin", ends=300)
+        self.refused("tokens.lua", "data: no document ends with 299 (document_end): it is nowhere in two.bin", path="two.bin", ends=299)
+
     def test_an_evaluation_has_the_end_of_the_file_and_training_the_rest(self):
         held = self.prun("dump", HERE / "tokens.lua", "--set", "path=plain.bin", "--set", "eval=2").stdout
         self.assertIn("tokens plain.bin, 4750 from 0 on, 8 samples a step", held)
@@ -130,7 +155,7 @@ class Tokens(Data):
 
     def test_evaluations_on_what_is_trained_with_are_said(self):
         done = self.prun("check", HERE / "tokens.lua", "--set", "path=plain.bin", "--set", "own=plain.bin", "--set", "eval=2")
-        self.assertIn("tokens.lua:18: evaluations read the files that are trained with", done.stderr)
+        self.assertIn("tokens.lua:20: evaluations read the files that are trained with", done.stderr)
 
     def test_what_does_not_fit_is_refused_before_launch(self):
         first = next(i for i, one in enumerate(self.ids) if one == 299)

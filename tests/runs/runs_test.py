@@ -7,6 +7,7 @@ import os
 import pathlib
 import re
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -77,6 +78,76 @@ class Rows(Runs):
         plan.write_text((HERE / "diverges.lua").read_text().replace("lr = arg.lr", 'lr = prun.linear { lr = 0.5, warmup = 2 }'))
         self.prun(plan, "--metrics", "m")
         self.assertEqual([row["learning_rate"] for row in rows(self.here / "m")], [0, 0.25, 0.5, 0.375, 0.25, 0.125])
+
+
+class Modules(Runs):
+    def test_a_run_is_repeated_from_its_folder(self):
+        (self.here / "plans").mkdir()
+        (self.here / "plans/mine.lua").write_text((HERE / "diverges.lua").read_text().replace(
+            'local prun = require "prun"', 'local prun = require "prun"\nlocal rate = require "rates.small"').replace("lr = arg.lr", "lr = rate"))
+        (self.here / "plans/rates").mkdir()
+        module = self.here / "plans/rates/small.lua"
+        module.write_text("return 0.01\n")
+        self.prun("plans/mine.lua", "--runs", "runs", "--metrics", "a")
+        run, = (self.here / "runs").iterdir()
+        self.assertEqual((run / "rates/small.lua").read_text(), "return 0.01\n")
+        module.write_text("return 0.02\n")  # which is another run
+        self.prun(run / "plan.lua", "--metrics", "b")
+        self.assertEqual(*([row["loss"] for row in rows(self.here / name)] for name in "ab"))
+        self.prun("plans/mine.lua", "--runs", "runs")
+        hashes = {path.name.rsplit("-", 1)[1] for path in (self.here / "runs").iterdir()}
+        self.assertEqual(len(hashes), 2)
+
+
+class TwoNodes(Runs):
+    """On one machine, over loopback: node 0 has the folders."""
+
+    def nodes(self, *options, codes=(0, 0), meanwhile=lambda nodes: None, ranks=1, steps=4):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        environment = {**os.environ, "PRUN_SECRET": SECRET}
+        nodes = []
+        for number in (0, 1):
+            own = [option.format(node=number) for option in options]
+            words = self.words("--nnodes", 2, "--node-rank", number, "--rendezvous", f"127.0.0.1:{port}", *own, ranks=ranks, steps=steps)
+            nodes.append(subprocess.Popen([PRUN, *map(str, words)], cwd=self.here, env=environment, text=True, stdout=subprocess.PIPE,
+                                          stderr=subprocess.PIPE))
+            self.addCleanup(nodes[-1].kill)
+        meanwhile(nodes)
+        said = [node.communicate(timeout=100) for node in nodes]
+        self.assertEqual([node.returncode for node in nodes], list(codes), said)
+        return [out + err for out, err in said]
+
+    def test_they_keep_one_run_and_one_checkpoint(self):
+        self.nodes("--runs", "runs", "--checkpoint", "kept", "--metrics", "m{node}")
+        run, = self.kept()
+        self.assertEqual((run["state"], run["nodes"], run["ranks"], run["steps_done"]), ("done", 2, 2, 4))
+        self.assertNotIn(SECRET, "".join(path.read_text() for path in pathlib.Path(self.here / run["path"]).iterdir() if path.is_file()))
+        self.prun("ckpt", "verify", "kept")
+        self.assertEqual(len(rows(self.here / "m0")), 4)
+        whole = self.train("--metrics", "whole", steps=6)
+        self.assertEqual([row["loss"] for row in rows(self.here / "m0")], [row["loss"] for row in rows(self.here / "whole")][:4], whole.stdout)
+        self.nodes("--resume", "auto", "--checkpoint", "kept", "--metrics", "n{node}", steps=6)
+        self.assertEqual([row["loss"] for row in rows(self.here / "n0")], [row["loss"] for row in rows(self.here / "whole")][4:])
+        self.train("--resume", "kept", "--metrics", "one", steps=8)  # and on one node
+        self.assertEqual(len(rows(self.here / "one")), 2)
+
+    def test_folders_that_are_not_shared_are_named(self):
+        said = self.nodes("--checkpoint", "kept{node}", "--timeout", "3", codes=(15, 15))
+        self.assertIn("kept0: rank 1 has written nothing there for 3 s: the folder of --checkpoint has to be one that all nodes share", said[0])
+
+    def test_sigterm_to_one_node_keeps_what_was_trained(self):
+        def stop(nodes):
+            for line in nodes[0].stdout:
+                if line.startswith("step"):
+                    break
+            for node in nodes:
+                node.send_signal(signal.SIGTERM)
+
+        self.nodes("--checkpoint", "kept", "--runs", "runs", codes=(75, 75), meanwhile=stop, steps=100000)
+        self.prun("ckpt", "verify", "kept")
+        self.assertEqual(self.kept()[0]["state"], "preempted")
 
 
 class Files(Runs):

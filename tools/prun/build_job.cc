@@ -95,7 +95,10 @@ int64_t steps_between_checkpoints(const Options& options, const Plan& plan) {
 Plan record_plan(const Options& options, int ranks, std::optional<PlanSizes> sizes) {
   ScriptOptions script = script_options(options, ranks, false);
   script.sizes = std::move(sizes);
-  return read_plan(run_script(script).plan_cbor);
+  ScriptResult made = run_script(script);
+  Plan plan = read_plan(made.plan_cbor);
+  plan.modules = std::move(made.modules);
+  return plan;
 }
 
 Plan record_generation(const Options& options, int ranks) {

@@ -126,6 +126,7 @@ void train(const RankStart& start, const Options& options, const DeviceReport& d
   execution.generation = options.generation.options;
   rank.device = open_device(program.device);
   execution.checkpoint.threads = std::max(1, execution.threads / 2);
+  execution.checkpoint.wait_s = options.world.deadline_s;
   execution.checkpoint.kernels = rank.device->numerics(execution.threads);
   if (rank.device->memory_kind() != PRUN_MEM_HOST) compare_devices(start, options, devices);
   rank.world = World::open(world_options(start, options, *rank.device), rank.bootstrap);

@@ -50,9 +50,10 @@ std::string read_file(const std::string& path) {
   return text.str();
 }
 
-// The same for runs that train the same: of the plan's text, its arguments, and the ranks.
-std::string short_hash(const Options& options) {
+// The same for runs that train the same: of the plan's text and its modules', its arguments, and the ranks.
+std::string short_hash(const Options& options, const std::map<std::string, std::string>& modules) {
   std::string text = read_file(find_plan(options.plan, options.lua_dir));
+  for (const auto& [path, module] : modules) text += fmt::format("\n{}\n{}", path, module);
   for (const auto& [name, value] : options.settings) text += fmt::format("\n{}={}", name, value);
   text += fmt::format("\n{} x {} on {}", options.launch.nnodes, options.launch.nproc, options.device);
   std::string hash;
@@ -92,10 +93,11 @@ RunFolder::RunFolder(const Options& options) : options_(options), started_(secon
 
 RunFolder::~RunFolder() = default;
 
-void RunFolder::begin(const Job& job) {
+void RunFolder::begin(const Job& job, const std::map<std::string, std::string>& modules) {
+  modules_ = modules;
   const Program& program = job.classes.front();
   const std::string plan = fs::path(options_.plan).stem().string();
-  id_ = fmt::format("{}-{}-{}", time_text(started_, "%Y%m%d-%H%M%S"), plan, short_hash(options_));
+  id_ = fmt::format("{}-{}-{}", time_text(started_, "%Y%m%d-%H%M%S"), plan, short_hash(options_, modules_));
   job_text_ = Json{{"ranks", job.class_of_rank.size()},
                    {"mesh", program.mesh.text()},
                    {"device", program.device},
@@ -134,11 +136,24 @@ void RunFolder::make(const std::string& folder) {
   events_.open(file("events.jsonl"));
   for (auto& [rank, log] : rank_logs_) log.open(file(fmt::format("rank_{}.log", rank)));
   flock(log_.file()->descriptor(), LOCK_EX | LOCK_NB);  // who finds it locked knows that the run goes on
-  write_whole(file("plan.lua"), read_file(find_plan(options_.plan, options_.lua_dir)));
+  write_plan();
   write_whole(file("environment.json"), run_environment_json());
   if (!options_.checkpoint.folder.empty())  // run.json has the path for file systems without links
     fs::create_symlink(relative_to(path_, options_.checkpoint.folder), fs::path(path_) / "checkpoints", error);
   write_about();
+}
+
+// So that `prun runs/<id>/plan.lua` is the same run again. A module that has this name itself is worth more under it.
+void RunFolder::write_plan() {
+  const std::string own = fs::path(options_.plan).filename().string();
+  write_whole((fs::path(path_) / (modules_.contains("plan.lua") ? own : "plan.lua")).string(),
+              read_file(find_plan(options_.plan, options_.lua_dir)));
+  for (const auto& [path, text] : modules_) {
+    const fs::path file = fs::path(path_) / path;
+    std::error_code error;  // of what is there already; a file that cannot be written says so
+    fs::create_directories(file.parent_path(), error);
+    write_whole(file.string(), text);
+  }
 }
 
 std::string RunFolder::about_text(int exit_code) const {

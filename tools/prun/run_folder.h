@@ -1,4 +1,4 @@
-// runs/<id>/: what a run leaves behind: plan, arguments, environment, metrics, log, a link to its checkpoints, and what
+// runs/<id>/: what a run leaves behind: plan and its modules, arguments, environment, metrics, log, a link to its checkpoints, and what
 // ended it. README.md beside this file lists the files.
 //
 // Surprising fact: a run that nobody asked to keep is held in memory, and gets its folder when it fails after its first
@@ -48,7 +48,7 @@ class RunFolder {
   ~RunFolder();
   // The job is known, and no rank has started. Makes the folder where --runs or --checkpoint asks for it. Throws
   // usage_error where --runs names one that cannot be written; without --runs that is only said.
-  void begin(const Job& job);
+  void begin(const Job& job, const std::map<std::string, std::string>& modules);
   void step(const MergedStep& step);
   void row(std::string_view row);  // of metrics, with its newline
   void log(std::string_view lines);
@@ -65,12 +65,14 @@ class RunFolder {
 
  private:
   void make(const std::string& folder);
+  void write_plan();
   void write_about();
   std::string about_text(int exit_code) const;
   void write_failure() const;
 
   const Options& options_;
   std::string id_, path_, job_text_, trouble_;
+  std::map<std::string, std::string> modules_;  // of the plan, by their path from its folder
   double started_ = 0;
   uint64_t steps_ = 0;
   MergedStep first_, last_;

@@ -9,6 +9,7 @@ return data.source("bytes", {
     { name = "context", kind = "integer", optional = true, least = 1, most = 70368744177664,
       help = "tokens in a sample; by default the model's" },
     data.order,
+    data.document_end,
   },
   vocab = 256,
   inputs = function(opt) return { { "tokens", "i32", { opt.context } }, { "targets", "i32", { opt.context } } } end,

@@ -43,6 +43,7 @@ return data.source("tokens", {
     { name = "vocab", kind = "integer", optional = true, least = 1, most = 70368744177664,
       help = "a larger id is an error; by default the model's" },
     data.order,
+    data.document_end,
   },
   inputs = function(opt) return { { "tokens", "i32", { opt.context } }, { "targets", "i32", { opt.context } } } end,
   finish = function(source, result)

@@ -11,12 +11,12 @@ struct Columns {
   int64_t first, count, valid;  // in the rank's `count` columns from `first` on, only `valid` are in the vocabulary
   int64_t vocab;
 
-  // The column of a target, or -1 when it is another rank's.
+  // The column of a target, or -1 when it is another rank's or ignored.
   PRUN_INLINE int64_t find(int32_t target) const {
     return target < first || target >= first + count ? -1 : target - first;
   }
   // A target outside the vocabulary ends the job, in the ops that make the loss: a gradient has seen it by then.
-  void require(const int32_t* targets, int64_t rows) const { require_ids(targets, rows, vocab, kTargetOutside); }
+  void require(const int32_t* targets, int64_t rows) const { require_targets(targets, rows, vocab, kTargetOutside); }
 };
 
 inline Columns columns_of(const OpView& view, const Tensor& logits) {

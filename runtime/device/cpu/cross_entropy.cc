@@ -35,10 +35,11 @@ PRUN_CLONES void gradient(const T* logits, const int32_t* targets, const float* 
     const float shift = lse[row];
     const int64_t target = columns.find(targets[row]);
     const float hit = target < 0 ? 0 : load(from[target]);  // read first: dlogits may be the same memory
+    const float factor = targets[row] == kIgnoredTarget ? 0 : scale;
 #pragma omp simd
-    for (int64_t i = 0; i < columns.valid; ++i) store(to[i], scale * exp_f32(load(from[i]) - shift));
+    for (int64_t i = 0; i < columns.valid; ++i) store(to[i], factor * exp_f32(load(from[i]) - shift));
     for (int64_t i = columns.valid; i < columns.count; ++i) store(to[i], 0);
-    if (target >= 0) store(to[target], scale * (exp_f32(hit - shift) - 1.0f));
+    if (target >= 0) store(to[target], factor * (exp_f32(hit - shift) - 1.0f));
   }
 }
 
@@ -65,6 +66,7 @@ std::unique_ptr<Kernel> forward(const OpView& view) {
     parallel_rows(threads, rows, [&](int64_t begin, int64_t end) { log_sum_exp(logits, lse, begin, end, width); });
     double sum = 0;
     for (int64_t row = 0; row < rows; ++row) {
+      if (targets[row] == kIgnoredTarget) continue;
       sum +=
           static_cast<double>(lse[row]) - static_cast<double>(load(logits[row * width + columns.find(targets[row])]));
     }
@@ -105,7 +107,8 @@ std::unique_ptr<Kernel> both(const OpView& view) {
     parallel_rows(threads, rows, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         log_sum_exp(logits, lse, row, row + 1, columns.count);
-        hit[row] = load(logits[row * columns.count + columns.find(targets[row])]);
+        const bool ignored = targets[row] == kIgnoredTarget;
+        hit[row] = ignored ? lse[row] : load(logits[row * columns.count + columns.find(targets[row])]);
         gradient(logits, targets, lse, dlogits, row, row + 1, columns, static_cast<float>(scale));
       }
     });

@@ -180,7 +180,9 @@ struct Columns {
     vocab = c.attrs.integer("vocab", share.of * width);
   }
   bool padding(int64_t i) const { return first + i >= vocab; }
-  bool is(int64_t i, double target) const { return first + i == index_below(target, vocab, kTargetOutside); }
+  bool is(int64_t i, double target) const {
+    return target != kIgnoredTarget && first + i == index_below(target, vocab, kTargetOutside);
+  }
 };
 
 void cross_entropy_max(Call& c) {
@@ -206,11 +208,11 @@ void cross_entropy_sums(Call& c) {
 }
 
 void cross_entropy_finish(Call& c) {
-  const Array &sums = c.reads[0], &top = c.reads[1];
+  const Array &sums = c.reads[0], &top = c.reads[1], &targets = c.reads[3];
   int64_t rows = top.count();
   for (int64_t r = 0; r < rows; ++r) {
     c.writes[1][r] = top[r] + std::log(sums[r]);
-    c.writes[0][0] += (c.writes[1][r] - sums[rows + r]) * c.attrs.number("scale", 1);
+    if (targets[r] != kIgnoredTarget) c.writes[0][0] += (c.writes[1][r] - sums[rows + r]) * c.attrs.number("scale", 1);
   }
 }
 
@@ -223,6 +225,7 @@ void cross_entropy(Call& c) {
     for (int64_t i = 0; i < n; ++i) top = std::max(top, logits[r * n + i]);
     for (int64_t i = 0; i < n; ++i) sum += std::exp(logits[r * n + i] - top);
     c.writes[1][r] = top + std::log(sum);
+    if (targets[r] == kIgnoredTarget) continue;
     loss += c.writes[1][r] - logits[r * n + index_below(targets[r], n, kTargetOutside)];
   }
   c.writes[0][0] = loss * c.attrs.number("scale", 1);
@@ -234,7 +237,9 @@ void loss_gradient(const Call& c, const Array& lse, Array& dlogits) {
   double scale = c.attrs.number("scale", 1);
   for (int64_t r = 0; r < logits.rows(); ++r)
     for (int64_t i = 0, e = r * columns.width; i < columns.width; ++i, ++e)
-      if (!columns.padding(i))
+      if (targets[r] == kIgnoredTarget)
+        dlogits[e] = 0;
+      else if (!columns.padding(i))
         dlogits[e] = scale * (std::exp(logits[e] - lse[r]) - (columns.is(i, targets[r]) ? 1 : 0));
 }
 
