@@ -7,6 +7,7 @@
 #include <numeric>
 #include <vector>
 
+#include "base/error.h"
 #include "prun/philox.h"
 
 namespace prun {
@@ -53,6 +54,8 @@ Candidates candidates(std::span<const double> logits, const Sampling& sampling, 
 
 Choice choose(std::span<const double> logits, const Sampling& sampling, int64_t index) {
   const auto best = std::max_element(logits.begin(), logits.end());  // the first of equal ones
+  if (std::ranges::any_of(logits, [](double x) { return std::isnan(x); }) || std::isinf(*best))
+    throw Error(Exit::non_finite, "the model's logits are no finite numbers: its weights hold NaN or infinity");
   Choice choice{best - logits.begin(), 0};
   if (sampling.temperature > 0) {
     const Candidates c = candidates(logits, sampling, *best);

@@ -284,6 +284,7 @@ std::vector<TensorPlacement> PlacementFlow::follow_segment(const OpContext& cont
     for (size_t w = 0; w < results.size(); w++) results[w][a] = outcome.problem.empty() ? outcome.writes[w] : kUnknown;
   }
   std::vector<TensorPlacement> placements;
+  placements.reserve(results.size());
   for (const AxisPlacements& result : results) placements.push_back({id_of(result)});
   return placements;
 }

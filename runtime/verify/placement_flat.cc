@@ -28,8 +28,10 @@ std::vector<int64_t> PlacementFlow::borders_of(const std::vector<const Layout*>&
 // What the pieces are together, on all axes but the one over which the vector is sharded.
 int PlacementFlow::joined_pieces(const Layout& layout, AxisPlacement on_its_axis) {
   std::vector<TensorPlacement> of_pieces;
+  of_pieces.reserve(layout.pieces.size());
   for (const Piece& piece : layout.pieces) of_pieces.push_back({piece.by_axis});
   std::vector<const TensorPlacement*> placements;
+  placements.reserve(of_pieces.size());
   for (const TensorPlacement& placement : of_pieces) placements.push_back(&placement);
   AxisPlacements result = placements.empty() ? all(kZero) : on_axes(joined(placements));
   result[layout.axis] = on_its_axis;

@@ -99,7 +99,7 @@ class FromFile final : public Tokenizer {
     if (model.at("type") != "BPE")
       refuse("model", model.at("type"), "BPE, over bytes as GPT-2 and Llama 3 have it or over characters as Llama 2");
     for (const char* name : {"continuing_subword_prefix", "end_of_word_suffix"})
-      if (const Json affix = model.value(name, Json()); affix.is_string() && affix != "") refuse(name, affix, "none");
+      if (const Json affix = model.value(name, Json()); affix.is_string() && !affix.get<std::string>().empty()) refuse(name, affix, "none");
     if (const Json dropout = model.value("dropout", Json()); dropout.is_number() && dropout != 0)
       refuse("model", "BPE with dropout", "BPE without");
   }
