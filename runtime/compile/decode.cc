@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <set>
 
+#include "base/text.h"
 #include "compile/compile_state.h"
 #include "compile/generation.h"
 #include "ir/ops.h"
@@ -168,13 +169,14 @@ Plan generation_plan(Plan plan, const Generation& generation) {
   const int64_t context = context_of(plan.graph);
   const Site& site = plan.data.site;
   if (generation.prompt > context)
-    throw plan_error(fmt::format("the prompt has {} tokens, the model's context is {}", generation.prompt, context),
-                     site);
+    throw plan_error(
+        fmt::format("the prompt has {}, the model's context is {}", counted(generation.prompt, "token"), context),
+        site);
   const int64_t room = context - generation.prompt + 1;
   if (generation.tokens > room)
-    throw plan_error(fmt::format("the prompt has {} tokens and the model's context is {}: at most {} more can be made, "
+    throw plan_error(fmt::format("the prompt has {} and the model's context is {}: at most {} more can be made, "
                                  "not {} (--tokens)",
-                                 generation.prompt, context, room, generation.tokens),
+                                 counted(generation.prompt, "token"), context, room, generation.tokens),
                      site);
   plan.steps = generation.tokens > 0 ? generation.tokens : std::min(room, kUsualTokens);
   plan.microbatches = 1;

@@ -73,6 +73,13 @@ std::string absolute_path(const std::string& name, const Host& host) {
 }
 
 int not_found(lua_State* L, const char* what, const std::string& path, const std::vector<std::string>& places) {
+  struct stat status = {};
+  for (const std::string& place : places) {
+    if (path.empty() || stat(place.c_str(), &status) != 0) continue;
+    if (S_ISDIR(status.st_mode))
+      return nothing(L, fmt::format("'{}' is a folder: name files in it, such as '{}/*.bin'", path, path));
+    return nothing(L, fmt::format("'{}' is {}", path, S_ISREG(status.st_mode) ? "a file: name its folder" : "no file"));
+  }
   const std::string near = nearest_file(path, places);
   std::string hint = " in the current folder, beside the plan or in prun's plans";
   if (!near.empty()) hint = did_you_mean(path, {near});

@@ -28,8 +28,7 @@ std::optional<Dtype> export_dtype(const std::string& name) {
   if (name.empty()) return std::nullopt;
   const std::vector<std::string> names = {"f32", "bf16", "f16"};
   if (std::ranges::find(names, name) == names.end())
-    throw usage_error(
-        fmt::format("--dtype '{}' is none{}; there are {}", name, did_you_mean(name, names), join(names, ", ")));
+    throw usage_error(fmt::format("--dtype '{}' is none{}", name, did_you_mean(name, names)));
   return parse_dtype(name);
 }
 
@@ -71,6 +70,9 @@ int ckpt_export(const Options& options) {
   checkpoint::HfExport how;
   how.file_bytes = int64_t{options.ckpt.file_mib} << 20;
   how.dtype = export_dtype(options.ckpt.dtype);
+  if (checkpoint::is_hf_folder(options.operands[1]))
+    throw usage_error(fmt::format("{} is a Hugging Face folder already; prun ckpt import makes a checkpoint of it",
+                                  options.operands[1]));
   const std::string from = checkpoint::resolve(options.operands[1]);
   const Weights weights = checkpoint::open_checkpoint(from, false);
   const std::string tokenizer = add_tokenizer(options.ckpt.tokenizer, from, weights.model, how);

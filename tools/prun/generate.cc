@@ -110,13 +110,25 @@ Job generation_job(Options& options, const Tokenizer& tokenizer) {
   return job;
 }
 
+// The lines of the plan that stands for a folder are nobody's.
+Job job_of(Options& options, const Tokenizer& tokenizer, const std::string& folder) {
+  try {
+    return generation_job(options, tokenizer);
+  } catch (const Error& error) {
+    if (folder.empty() || !error.site()) throw;
+    const Exit code = error.code() == Exit::plan ? Exit::usage : error.code();
+    throw Error(code, fmt::format("{}: {}", folder, error.message()));
+  }
+}
+
 }  // namespace
 
 int generate_command(Options& options) {
   const DeviceReport devices = check_devices(options);
   settle(options);
   GenerationSettings& settings = options.generation;
-  if (std::filesystem::is_directory(options.plan)) take_folder(options);
+  const std::string folder = std::filesystem::is_directory(options.plan) ? options.plan : "";
+  if (!folder.empty()) take_folder(options);
   if (settings.tokenizer.empty()) settings.tokenizer = known_tokenizer(settings.checkpoint);
   if (settings.tokenizer == "none") settings.tokenizer.clear();
   const std::unique_ptr<Tokenizer> tokenizer =
@@ -126,7 +138,7 @@ int generate_command(Options& options) {
   std::ranges::copy(ends_of_folder(settings.checkpoint), std::back_inserter(settings.options.ends));
   Observer observer(options, 0);
   Launch launch(options.launch, observer);
-  observer.job = generation_job(options, *tokenizer);
+  observer.job = job_of(options, *tokenizer, folder);
   check_device_memory(options, observer.job, devices);
 
   Text text(*tokenizer, !options.json);

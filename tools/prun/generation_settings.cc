@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 
@@ -21,7 +22,9 @@ double number(const char* option, const std::string& text, const char* range, bo
 }
 
 uint64_t seed_of(const std::string& text) {
+  errno = 0;
   const unsigned long long value = std::strtoull(text.c_str(), nullptr, 10);
+  if (errno == ERANGE) throw usage_error(fmt::format("--seed wants a number below 2^64, not '{}'", text));
   if (text.empty() || text.find_first_not_of("0123456789") != std::string::npos)
     throw usage_error(fmt::format("--seed wants a whole number of at least 0, not '{}'", text));
   return value;
@@ -72,7 +75,13 @@ void check_generation_options(const GenerationSettings& s, const std::string& pl
   const bool folder = std::filesystem::is_directory(plan);
   if (folder && !s.checkpoint.empty())
     throw usage_error(fmt::format("{} is a folder, which has weights of its own: --checkpoint goes with a plan", plan));
-  if (!folder && s.checkpoint.empty()) throw usage_error("which weights? prun generate PLAN needs --checkpoint DIR");
+  if (!folder && s.checkpoint.empty()) {
+    if (plan.ends_with(".lua")) throw usage_error("which weights? prun generate PLAN needs --checkpoint DIR");
+    if (std::filesystem::exists(plan))
+      throw usage_error(fmt::format("'{}' is neither a plan nor a folder of weights", plan));
+    throw usage_error(
+        fmt::format("there is no folder of weights '{}'; of a plan, prun generate PLAN.lua --checkpoint DIR", plan));
+  }
   if (!s.has_prompt) throw usage_error("which text is to be continued? prun generate needs --prompt TEXT");
   if (s.prompt.empty()) throw usage_error("--prompt is empty: a model continues at least one token");
 }

@@ -14,6 +14,12 @@ local function described(file, opt, place)
   if header == nil then fail("%s", why) end
   local given, skip = elements[opt.dtype], opt.skip_bytes
   if not header then
+    local width, from = widths[given or "u16"], skip or 0
+    if from > file.bytes then fail("skip_bytes is %d, and the file has %d", from, file.bytes) end
+    if (file.bytes - from) % width ~= 0 then
+      fail("%d bytes%s are no whole number of ids of %d bytes: it has been cut, or is another kind of file",
+        file.bytes - from, from > 0 and (" behind skip_bytes = %d"):format(from) or "", width)
+    end
     return { path = file.path, bytes = file.bytes, skip_bytes = skip or 0, element = given or "u16" }
   end
   if skip and skip ~= header.skip_bytes then

@@ -35,5 +35,29 @@ function cases.token_dtype()
   return plan(prun.data.tokens { path = "text/sample.txt", batch = 4, dtype = "uint8" })
 end
 function cases.scale_text() return plan(arrays { x = "text/sample.txt", scale = "1/255" }) end
+function cases.data_in_a_folder() return plan(text { path = "tests/errors" }) end
+function cases.tokens_cut_within_an_id()
+  return plan(prun.data.tokens { path = "tests/errors/files/fifteen_bytes.txt", batch = 4 })
+end
+function cases.tokens_behind_a_long_header()
+  return plan(prun.data.tokens { path = "tests/errors/files/fifteen_bytes.txt", batch = 4, skip_bytes = 1024 })
+end
+function cases.document_end_beyond_vocab() return plan(text { document_end = 256 }) end
+function cases.document_end_nowhere() return plan(text { document_end = 0 }) end
+function cases.document_end_is_a_text() return plan(text { document_end = "\n" }) end
+function cases.init_from_a_file()
+  return prun.plan {
+    mesh = prun.mesh { dp = prun.world }, model = prun.models.gpt { layers = 1, width = 8, heads = 1, context = 8 },
+    init = prun.init.from { path = "tests/errors/files/empty.txt" }, data = text {}, optimizer = prun.sgd {},
+  }
+end
+local function llama(options)
+  options.layers, options.width, options.heads, options.context = 1, 8, 1, 8
+  return prun.plan {
+    mesh = prun.mesh { dp = prun.world }, model = prun.models.llama(options), data = text {}, optimizer = prun.sgd {},
+  }
+end
+function cases.rotary_scaling_of_another_type() return llama { rope_type = "yarn" } end
+function cases.rotary_scaling_without_a_range() return llama { rope_type = "llama3", low_freq_factor = 5 } end
 
 return cases[arg.case]()

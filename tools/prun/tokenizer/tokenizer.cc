@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -99,7 +100,8 @@ class FromFile final : public Tokenizer {
     if (model.at("type") != "BPE")
       refuse("model", model.at("type"), "BPE, over bytes as GPT-2 and Llama 3 have it or over characters as Llama 2");
     for (const char* name : {"continuing_subword_prefix", "end_of_word_suffix"})
-      if (const Json affix = model.value(name, Json()); affix.is_string() && !affix.get<std::string>().empty()) refuse(name, affix, "none");
+      if (const Json affix = model.value(name, Json()); affix.is_string() && !affix.get<std::string>().empty())
+        refuse(name, affix, "none");
     if (const Json dropout = model.value("dropout", Json()); dropout.is_number() && dropout != 0)
       refuse("model", "BPE with dropout", "BPE without");
   }
@@ -296,7 +298,8 @@ std::vector<int32_t> ends_of_tokenizer(const std::string& text) {
 
 std::unique_ptr<Tokenizer> read_tokenizer(const std::string& path) {
   try {
-    std::ifstream file(path);
+    const bool folder = std::filesystem::is_directory(path);
+    std::ifstream file(folder ? path + "/tokenizer.json" : path);
     if (!file) throw usage_error("it cannot be opened");
     const Json json = Json::parse(file, nullptr, false);
     if (!json.is_object() || !json.contains("model")) throw usage_error("this is no tokenizer.json of Hugging Face's");
