@@ -44,7 +44,7 @@ function cases.tokens_behind_a_long_header()
 end
 function cases.document_end_beyond_vocab() return plan(text { document_end = 256 }) end
 function cases.document_end_nowhere() return plan(text { document_end = 0 }) end
-function cases.document_end_is_a_text() return plan(text { document_end = "\n" }) end
+function cases.document_end_is_a_text() return plan(text { document_end = "</s>" }) end
 function cases.init_from_a_file()
   return prun.plan {
     mesh = prun.mesh { dp = prun.world }, model = prun.models.gpt { layers = 1, width = 8, heads = 1, context = 8 },
