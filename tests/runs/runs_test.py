@@ -340,11 +340,12 @@ class Folders(Runs):
         self.assertEqual(killed["state"], "killed")
 
     def test_what_cannot_be_read_is_listed(self):
-        for name, text in (("broken", "{"), ("newer", '{"format": 99, "id": "x"}')):
+        for name, text in (("broken", "{"), ("cut", '{"format": 1, "id": "x"}'), ("newer", '{"format": 99, "id": "x"}')):
             (self.here / "runs" / name).mkdir(parents=True)
             (self.here / "runs" / name / "run.json").write_text(text)
         (self.here / "runs" / "a-checkpoint").mkdir()
-        self.assertEqual(self.prun("runs").stdout, "broken  runs/broken/run.json is damaged\nnewer   runs/newer/run.json is of a newer prun\n")
+        self.assertEqual(self.prun("runs").stdout, "broken  runs/broken/run.json is damaged\ncut     runs/cut/run.json is damaged\n"
+                         "newer   runs/newer/run.json is of a newer prun\n")
 
     def test_a_folder_that_cannot_be_made(self):
         (self.here / "file").touch()

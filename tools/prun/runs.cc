@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
@@ -36,7 +37,7 @@ void add_progress(Json& run, const fs::path& folder) {
   std::ifstream metrics(folder / "metrics.jsonl");
   for (std::string line; std::getline(metrics, line);) {
     const Json row = Json::parse(line, nullptr, false);
-    if (!row.is_object() || !row.contains("loss")) continue;
+    if (!row.is_object() || !row.contains("loss") || !row.contains("step")) continue;
     if (!run.contains("loss")) run["loss"]["first"] = row["loss"];
     run["loss"]["last"] = row["loss"];
     run["steps_done"] = row["step"];
@@ -49,14 +50,24 @@ std::string state_of(int code, const fs::path& folder) {
   return is_locked(folder / kRunLog) ? "running" : "killed";
 }
 
+// What the table shows is there, whatever else is.
+bool is_run(const Json& run) {
+  if (!run.is_object()) return false;
+  const auto of = [&](const char* name) { return run.value(name, Json()); };
+  const Json words = of("arguments");
+  if (!words.is_array() || !of("id").is_string() || !of("format").is_number() || !of("steps").is_number()) return false;
+  if (!std::all_of(words.begin(), words.end(), [](const Json& word) { return word.is_string(); })) return false;
+  return std::ranges::all_of(std::array{"exit_code", "steps_done", "seconds"},
+                             [&](const char* name) { return !run.contains(name) || run[name].is_number(); });
+}
+
 Json read_run(const fs::path& folder) {
   const std::string path = (folder / kRunFile).string();
   std::ifstream file(path);
   Json run = Json::parse(file, nullptr, false);
-  if (!run.is_object() || !run.contains("id") || !run.contains("format"))
-    return {{"path", folder.string()}, {"state", "unreadable"}, {"problem", path + " is damaged"}};
-  if (run["format"] > kRunFormat)
+  if (run.is_object() && run.value("format", Json()).is_number() && run["format"] > kRunFormat)
     return {{"path", folder.string()}, {"state", "unreadable"}, {"problem", path + " is of a newer prun"}};
+  if (!is_run(run)) return {{"path", folder.string()}, {"state", "unreadable"}, {"problem", path + " is damaged"}};
   const int code = run.value("exit_code", -1);
   run["path"] = folder.string();
   run["state"] = state_of(code, folder);
@@ -79,7 +90,7 @@ std::vector<fs::path> run_folders(const std::string& where) {
 std::string loss_text(const Json& run) {
   if (!run.contains("loss") || !run["loss"].is_object()) return "-";
   const auto number = [&](const char* which) {
-    const Json& value = run["loss"][which];
+    const Json value = run["loss"].value(which, Json());
     return value.is_number() ? fmt::format("{:.4f}", value.get<double>()) : "nan";
   };
   return number("first") + " -> " + number("last");
