@@ -99,7 +99,7 @@ class Folders(unittest.TestCase):
         (self.folder / "window").write_bytes(bytes(torch.randint(0, VOCAB, (context + 1,), generator=generator).tolist()))
 
     def train(self, model, steps, *options, init="", ranks=1, batch=4):
-        (self.folder / "plan.lua").write_text(PLAN.format(model=model, init=init, batch=batch))
+        (self.folder / "plan.lua").write_text(PLAN.format(model=model, init=init, batch=batch))  # batch: and what follows it
         metrics = self.folder / "metrics"
         metrics.unlink(missing_ok=True)
         prun("plan.lua", "--nproc", ranks, "--set", f"steps={steps}", "--metrics", "metrics", *options, cwd=self.folder)
@@ -244,6 +244,39 @@ class Import(Folders):
     def test_gpt2_of_124_million_parameters(self):
         config = GPT2Config(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
         self.fine_tune(config, batch=1, context=1024)
+
+    def test_greedy_text_is_that_of_transformers(self):
+        """Of a folder, without a plan, on one rank and over two: the same tokens, their log-probabilities to 1e-4."""
+        for name, config in THEIRS.items():
+            model = self.make(config, name)
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.mul_(3)  # so that one token is clearly the most likely
+            model.eval().save_pretrained(self.folder / name)
+            for ranks in (1, 2):
+                with self.subTest(name=name, ranks=ranks):
+                    ours = json.loads(prun("generate", name, "--nproc", ranks, "--prompt", "the sea", "--tokens", 25, "--temperature", 0,
+                                           "--json", cwd=self.folder).stdout)
+                    ids = torch.tensor([ours["prompt"]])
+                    made = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=25, do_sample=False, output_logits=True,
+                                          return_dict_in_generate=True, pad_token_id=0)
+                    tokens = made.sequences[0, ids.shape[1]:].tolist()
+                    self.assertEqual(ours["ids"], tokens)
+                    for logits, token, found in zip(made.logits, tokens, ours["log_probabilities"], strict=True):
+                        self.assertAlmostEqual(found, torch.log_softmax(logits[0].double(), -1)[token].item(), delta=1e-4)
+
+    def test_the_loss_leaves_out_what_follows_a_document(self):
+        theirs = self.make(THEIRS["llama"])
+        shown = prun("ckpt", "show", "theirs", cwd=self.folder).stdout.splitlines()[1]
+        tokens = tokens_of(self.folder, CONTEXT)
+        ends = sorted({tokens[0, i].item() for i in (3, 10, 20)})
+        for end in ends:
+            found = self.train(shown, 1, init='init = prun.init.from { path = "theirs" },', batch=f"4, document_end = {end}")
+            targets = tokens[:, 1:].masked_fill(tokens[:, :-1] == end, -1).reshape(-1)
+            with torch.no_grad():
+                logits = theirs(tokens[:, :-1]).logits[0].double()
+            wanted = torch.nn.functional.cross_entropy(logits, targets, ignore_index=-1, reduction="sum") / CONTEXT
+            self.near(found, [wanted.item()], 1e-5)
 
     def test_weights_of_a_checkpoint_begin_a_run_anew(self):
         self.train(OURS["llama"], 3, "--checkpoint", "runs", "--checkpoint-every", 2)
