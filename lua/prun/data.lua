@@ -113,7 +113,8 @@ function data.result(source)
   local options = source.options
   local result = { kind = source.kind, batch = options.batch, site = source.site, context = options.context or 0,
                    vocab = options.vocab or source.spec.vocab or 0, order = options.order or "random",
-                   scale = options.scale or 1, document_end = options.document_end or -1, first = 0, count = 0, part = false, files = {} }
+                   scale = options.scale or 1, document_end = options.document_end or -1, first = 0, count = 0,
+                   part = false, files = {} }
   local generates = host.shrink and host.shrink.tensor_ranks > 0  -- which reads none
   if source.spec.finish and not generates then source.spec.finish(source, result) end
   return result

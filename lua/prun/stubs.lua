@@ -81,6 +81,7 @@
 ---@field path string the file, or a pattern; looked for here, beside the plan, then among prun's plans
 ---@field context? integer tokens in a sample; by default the model's
 ---@field order? string random: with repetition; epochs: every sample once before any comes again (default 'random')
+---@field document_end? integer the token that ends a document; what follows it is not predicted: the loss leaves it out
 
 ---@class prun.data.index.options
 ---@field batch integer samples in a step, over all ranks
@@ -98,6 +99,7 @@
 ---@field context? integer tokens in a sample; by default the model's
 ---@field vocab? integer a larger id is an error; by default the model's
 ---@field order? string random: with repetition; epochs: every sample once before any comes again (default 'random')
+---@field document_end? integer the token that ends a document; what follows it is not predicted: the loss leaves it out
 
 ---@class prun.ddp.options
 ---@field axis? string mesh axis over which the batch is split (default 'dp')

@@ -87,8 +87,8 @@ std::unique_ptr<Kernel> make_finish(const OpView& view) {
   view.expect_count(view.read(1), rows);
   view.expect_count(view.read(3), rows);
   view.expect_count(view.write(0), 1);
-  return kernel_of([sums = view.in<float>(0), maxima = view.in<float>(1), targets = view.in<int32_t>(3), loss = view.out<float>(0),
-                    lse = view.out<float>(1), parts = scratch(view, workspace(view)), rows,
+  return kernel_of([sums = view.in<float>(0), maxima = view.in<float>(1), targets = view.in<int32_t>(3),
+                    loss = view.out<float>(0), lse = view.out<float>(1), parts = scratch(view, workspace(view)), rows,
                     scale = view.number("scale", 1)](cudaStream_t stream) {
     double* data = static_cast<double*>(parts.data);
     launch(finish_rows, blocks_for(rows, 256, INT32_MAX), 256, 0, stream, sums, maxima, targets, lse, data, rows);

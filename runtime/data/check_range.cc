@@ -201,9 +201,10 @@ void check_document_end(const Data& data) {
     if (found) return;
   }
   const int64_t more = std::ssize(data.files) - 1;
-  throw plan_error(fmt::format("data: no document ends with {} (document_end): it is nowhere in {}{}", data.document_end,
-                               files.place(0).path, more > 0 ? fmt::format(" and {} more", counted(more, "file")) : ""),
-                   data.site);
+  throw plan_error(
+      fmt::format("data: no document ends with {} (document_end): it is nowhere in {}{}", data.document_end,
+                  files.place(0).path, more > 0 ? fmt::format(" and {} more", counted(more, "file")) : ""),
+      data.site);
 }
 
 }  // namespace

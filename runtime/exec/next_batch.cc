@@ -131,8 +131,8 @@ class NextBatch final : public Kernel {
   }
 
   // A window of context + 1 tokens: inputs are all but the last, targets all but the first. Of both this rank may hold
-  // a part. In epochs a window begins with the last token of the one before it. What follows the end of a document is no
-  // target.
+  // a part. In epochs a window begins with the last token of the one before it. What follows the end of a document is
+  // no target.
   void tokens(int64_t s, int64_t sample, const std::vector<void*>& to) {
     const int64_t context = outputs_[0].positions->whole(), width = element_width(tokens_->element());
     const int64_t window = place(sample, source_.count - context, (source_.count - 1) / context);

@@ -158,7 +158,7 @@ struct RankProgram {
 };
 
 struct Plan {
-  std::string path;  // as typed
+  std::string path;                            // as typed
   std::map<std::string, std::string> modules;  // that stand beside it: path from its folder, text
   Mesh mesh;
   Site mesh_site;

@@ -419,8 +419,8 @@ void read(const Field& field, DataFile& file) {
 void read(const Field& field, Data& data) {
   field.need("kind", data.kind, "batch", data.global_batch);
   field.may("files", data.files, "vocab", data.vocab, "context", data.context, "order", data.order, "first", data.first,
-            "count", data.count, "part", data.part, "scale", data.scale, "document_end",
-            data.document_end, "site", data.site);
+            "count", data.count, "part", data.part, "scale", data.scale, "document_end", data.document_end, "site",
+            data.site);
 }
 
 void read(const Field& field, Evaluation& evaluation) {

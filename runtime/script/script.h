@@ -30,11 +30,11 @@ struct PlanArgument {
 };
 
 struct ScriptResult {
-  std::string plan_cbor;                // see ir/plan_reader.h; empty when help was asked
+  std::string plan_cbor;                       // see ir/plan_reader.h; empty when help was asked
   std::map<std::string, std::string> modules;  // those of the user's, by their path from the plan's folder: the text
-  std::vector<PlanArgument> arguments;  // when help was asked
-  bool is_plan = true;                  // false: help was asked of a script that returns no plan
-  std::string description;              // the first sentence of the comment that the plan begins with
+  std::vector<PlanArgument> arguments;         // when help was asked
+  bool is_plan = true;                         // false: help was asked of a script that returns no plan
+  std::string description;                     // the first sentence of the comment that the plan begins with
 };
 
 // The plan's file: as typed, else among the plans beside lua/, which come with prun. Throws usage_error.

@@ -254,7 +254,7 @@ void add_rows(std::vector<Case>& out) {
     norms.add("bias in place", "bias x beta > x");
     norms.add("bias_grad", "bias_grad x > dbeta");
     Family losses(out, {{"logits", {T, {rows, n}, -8, 8}},
-                        {"deep", {T, {rows, n}, -300, -200}},  // exp(200) is no f32
+                        {"deep", {T, {rows, n}, -300, -200}},                    // exp(200) is no f32
                         {"targets", {I32, {rows}, -1, static_cast<double>(n)}},  // -1: ignored
                         {"loss", {F32, {}}},
                         {"lse", statistic},

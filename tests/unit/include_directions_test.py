@@ -20,7 +20,7 @@ MAY_INCLUDE = {
     "ir": {"base", "ir"},
     "compile": {"base", "ir", "compile"},
     "verify": {"base", "ir", "verify"},
-    "checkpoint": {"base", "ir", "checkpoint"},
+    "checkpoint": {"base", "ir", "checkpoint", PUBLIC},
     "data": {"base", "ir", "data", PUBLIC},
     "script": {"base", "ir", "data", "script"},
     "launch": {"base", "launch"},

@@ -1,5 +1,5 @@
-// runs/<id>/: what a run leaves behind: plan and its modules, arguments, environment, metrics, log, a link to its checkpoints, and what
-// ended it. README.md beside this file lists the files.
+// runs/<id>/: what a run leaves behind: plan and its modules, arguments, environment, metrics, log, a link to its
+// checkpoints, and what ended it. README.md beside this file lists the files.
 //
 // Surprising fact: a run that nobody asked to keep is held in memory, and gets its folder when it fails after its first
 // step.

@@ -38,9 +38,7 @@ int64_t largest_id(const Json& file) {
 
 std::string tokenizer_config(const Json& file, const ModelDescription& model, const std::vector<int32_t>& ends) {
   Json config = {{"tokenizer_class", "PreTrainedTokenizerFast"}, {"clean_up_tokenization_spaces", false}};
-  if (const int64_t context = std::max(model.arguments.integer("context"), model.arguments.integer("positions"));
-      context > 0)
-    config["model_max_length"] = context;
+  if (const int64_t context = model.arguments.integer("context"); context > 0) config["model_max_length"] = context;
   for (const Json& token : file.value("added_tokens", Json::array()))
     if (!ends.empty() && token.at("id") == ends.front()) config["eos_token"] = token.at("content");
   return config.dump(2) + "\n";

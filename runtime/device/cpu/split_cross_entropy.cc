@@ -71,8 +71,9 @@ std::unique_ptr<Kernel> make_finish(const OpView& view) {
   view.expect_count(view.read(1), rows);
   view.expect_count(view.read(3), rows);
   view.expect_count(view.write(0), 1);
-  return kernel_of([sums = view.in<float>(0), maxima = view.in<float>(1), targets = view.in<int32_t>(3), loss = view.out<float>(0),
-                    lse = view.out<float>(1), rows, scale = view.attrs().number("scale", 1)] {
+  return kernel_of([sums = view.in<float>(0), maxima = view.in<float>(1), targets = view.in<int32_t>(3),
+                    loss = view.out<float>(0), lse = view.out<float>(1), rows,
+                    scale = view.attrs().number("scale", 1)] {
     double sum = 0;
     for (int64_t row = 0; row < rows; ++row) {
       lse[row] = maxima[row] + std::log(sums[row]);
