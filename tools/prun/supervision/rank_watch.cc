@@ -45,12 +45,13 @@ void RankWatch::tick(const Job& job, const std::function<void(const std::string&
     for (Seen& seen : seen_) seen.stopped_ns = 0;
   }
   ticked_ns_ = now;
-  if (frozen_ || now - looked_ns_ < kLookNs) return;
-  looked_ns_ = now;
-  look_at_processes(now);
-  if (job.classes.empty()) return;
-  warn_of_stopped(job, warn);
-  look_for_hang(job, warn);
+  if (frozen_) return;
+  if (now - looked_ns_ >= kLookNs) {
+    looked_ns_ = now;
+    look_at_processes(now);
+    if (!job.classes.empty()) warn_of_stopped(job, warn);
+  }
+  if (!job.classes.empty() && !hang_) look_for_hang(job, warn);  // at every tick, to be before the ranks
 }
 
 void RankWatch::look_at_processes(uint64_t now) {

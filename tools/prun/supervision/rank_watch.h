@@ -1,7 +1,8 @@
 // Tells a rank that is stopped from one that is slow and one that waits for another, while the job runs.
 //
 // A rank that waits in a collective is never the culprit by itself: who_waits.h follows the wait to its end. The watch
-// looks twice a second, and begins anew when the launcher itself has stood still, since then all clocks have jumped.
+// looks at processes twice a second, and begins anew when the launcher itself has stood still, since then all clocks
+// have jumped.
 #pragma once
 #include <functional>
 #include <optional>
