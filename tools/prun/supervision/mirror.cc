@@ -7,6 +7,7 @@
 #include <cstring>
 #include <fstream>
 #include <functional>
+#include <iterator>
 #include <type_traits>
 #include <vector>
 
@@ -68,6 +69,22 @@ class Reader {
   bool whole_ = true;
 };
 
+template <class Here>
+void put_head(RecorderHeader& copy, const NewsHead& head, const Here& here) {
+  copy.body.store(head.body);
+  copy.alive_ns.store(here(head.alive_ns));
+  copy.beat_ns.store(here(head.beat_ns));
+  copy.saving_ns.store(here(head.saving_ns));
+  copy.saving.store(head.saving);
+  copy.saved.store(head.saved);
+  copy.pss.store(head.pss);
+  for (size_t i = 0; i < std::size(head.device_use); ++i) copy.device_use[i].store(head.device_use[i]);
+  std::memcpy(copy.doing, head.doing, sizeof copy.doing - 1);
+  std::memcpy(copy.transports, head.transports, sizeof copy.transports - 1);
+  copy.connected.store(head.connected);
+  copy.phase.store(static_cast<RunPhase>(std::min(head.phase, static_cast<uint32_t>(RunPhase::finished))));
+}
+
 // Machines with the same one share their clock.
 uint64_t boot_hash() {
   static const uint64_t hash = [] {
@@ -108,7 +125,7 @@ std::string MirrorSource::take(char process, size_t events) {
   head.saving_ns = recorder_.saving_ns.load();
   head.saved = recorder_.saved.load();
   head.pss = recorder_.pss.load();
-  for (size_t i = 0; i < 6; ++i) head.device_use[i] = recorder_.device_use[i].load();
+  for (size_t i = 0; i < std::size(head.device_use); ++i) head.device_use[i] = recorder_.device_use[i].load();
   std::memcpy(head.doing, recorder_.doing, sizeof head.doing);
   std::memcpy(head.transports, recorder_.transports, sizeof head.transports);
   const uint64_t steps = recorder_.steps_written.load(std::memory_order_acquire);
@@ -156,35 +173,16 @@ bool MirrorCopy::put(std::string_view bytes, uint64_t now) {
         !reader.take(events[s], streams[s].events))
       return false;
   if (!reader.ended() || waiting_.size() > kMostSteps) return false;
-
-  // The smallest difference counts, and may grow by 20 us a second, as clocks do.
-  const int64_t difference = static_cast<int64_t>(now - head.now_ns);
-  const int64_t drift =
-      arrived_ns_ == 0 || offset_ns_ == INT64_MAX ? 0 : static_cast<int64_t>((now - arrived_ns_) / 50'000);
-  offset_ns_ = head.boot == boot_hash() && head.boot != 0 ? 0
-               : offset_ns_ == INT64_MAX                  ? difference
-                                                          : std::min(difference, offset_ns_ + drift);
-  arrived_ns_ = now;
-  const auto here = [this](uint64_t ns) { return ns == 0 ? 0 : ns + static_cast<uint64_t>(offset_ns_); };
-  RecorderHeader& copy = *recorder();
-  for (size_t s = 0; s < kMaxStreams; ++s) {
-    StreamState& state = copy.stream[s];
-    const uint64_t before = state.written.load(), written = streams[s].written;
-    OpEvent* ring = recorder_ring(&copy, static_cast<int>(s));
-    const uint64_t first = written - streams[s].events;
-    for (uint64_t at = std::max(before, written - std::min(written, copy.capacity)); at < first; ++at)
-      ring[at & (copy.capacity - 1)].end_ns = 0;
-    for (uint64_t at = first; at < written; ++at) {
-      OpEvent event = events[s][at - first];
-      for (uint64_t* time : {&event.ready_ns, &event.begin_ns, &event.end_ns}) *time = here(*time);
-      ring[at & (copy.capacity - 1)] = event;
-    }
-    if (streams[s].events > 0) state.written.store(written);
-    state.op.store(streams[s].op);
-    state.step.store(streams[s].step);
-    state.run.store(streams[s].run);
-    state.running.store(streams[s].running);
-    state.since_ns.store(here(streams[s].since_ns));
+  set_offset(head.boot == boot_hash() && head.boot != 0, static_cast<int64_t>(now - head.now_ns), now);
+  for (int s = 0; s < kMaxStreams; ++s) {
+    const NewsStream& news = streams[static_cast<size_t>(s)];
+    StreamState& state = recorder()->stream[s];
+    if (news.events > 0) put_events(s, news.written, events[static_cast<size_t>(s)]);
+    state.op.store(news.op);
+    state.step.store(news.step);
+    state.run.store(news.run);
+    state.running.store(news.running);
+    state.since_ns.store(here(news.since_ns));
   }
   for (StepRecord& step : steps) {
     step.begin_ns = here(step.begin_ns);
@@ -194,21 +192,33 @@ bool MirrorCopy::put(std::string_view bytes, uint64_t now) {
   put_steps();
   pid_ = head.pid;
   process_ = head.process;
-  copy.body.store(head.body);
-  copy.alive_ns.store(here(head.alive_ns));
-  copy.beat_ns.store(here(head.beat_ns));
-  copy.saving_ns.store(here(head.saving_ns));
-  copy.saving.store(head.saving);
-  copy.saved.store(head.saved);
-  copy.pss.store(head.pss);
-  for (size_t i = 0; i < 6; ++i) copy.device_use[i].store(head.device_use[i]);
-  std::memcpy(copy.doing, head.doing, sizeof copy.doing);
-  copy.doing[sizeof copy.doing - 1] = '\0';
-  std::memcpy(copy.transports, head.transports, sizeof copy.transports);
-  copy.transports[sizeof copy.transports - 1] = '\0';
-  copy.connected.store(head.connected);
-  copy.phase.store(static_cast<RunPhase>(std::min(head.phase, static_cast<uint32_t>(RunPhase::finished))));
+  put_head(*recorder(), head, [this](uint64_t ns) { return here(ns); });
   return true;
+}
+
+// The smallest difference counts, and may grow by 20 us a second, as clocks do.
+void MirrorCopy::set_offset(bool same_clock, int64_t difference, uint64_t now) {
+  const bool first = offset_ns_ == INT64_MAX;
+  const int64_t drift = first ? 0 : static_cast<int64_t>((now - arrived_ns_) / 50'000);
+  offset_ns_ = same_clock ? 0 : first ? difference : std::min(difference, offset_ns_ + drift);
+  arrived_ns_ = now;
+}
+
+uint64_t MirrorCopy::here(uint64_t ns) const { return ns == 0 ? 0 : ns + static_cast<uint64_t>(offset_ns_); }
+
+// Events that were not sent leave gaps, whose time is 0.
+void MirrorCopy::put_events(int stream, uint64_t written, const std::vector<OpEvent>& events) {
+  RecorderHeader& copy = *recorder();
+  OpEvent* ring = recorder_ring(&copy, stream);
+  const uint64_t first = written - events.size(), mask = copy.capacity - 1;
+  const uint64_t oldest = written - std::min(written, copy.capacity);
+  for (uint64_t at = std::max(copy.stream[stream].written.load(), oldest); at < first; ++at) ring[at & mask].end_ns = 0;
+  for (uint64_t at = std::max(first, oldest); at < written; ++at) {
+    OpEvent event = events[at - first];
+    for (uint64_t* time : {&event.ready_ns, &event.begin_ns, &event.end_ns}) *time = here(*time);
+    ring[at & mask] = event;
+  }
+  copy.stream[stream].written.store(written);
 }
 
 void MirrorCopy::put_steps() {

@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "exec/recorder.h"
 
@@ -50,6 +51,9 @@ class MirrorCopy {
   char process() const { return process_; }
 
  private:
+  void set_offset(bool same_clock, int64_t difference, uint64_t now);
+  uint64_t here(uint64_t ns) const;  // on this machine's clock; 0 stays
+  void put_events(int stream, uint64_t written, const std::vector<OpEvent>& events);
   void put_steps();
 
   struct Free {
