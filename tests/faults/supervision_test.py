@@ -165,12 +165,12 @@ class Hangs(Supervision):
 
 
 class Nodes(Supervision):
-    def two_nodes(self, *options, **more):
+    def two_nodes(self, *options, head=(), **more):
         place = ["--nnodes", "2", "--rendezvous", f"127.0.0.1:{faults.free_port()}", "--nproc", "2"]
-        return [self.start("--node-rank", str(node), *place, *(options if node == 0 else ()), **more) for node in (0, 1)]
+        return [self.start("--node-rank", str(node), *place, *options, *(head if node == 0 else ()), **more) for node in (0, 1)]
 
     def test_trace_and_metrics_have_the_ranks_of_all_nodes(self):
-        head, member = self.two_nodes("--trace", "trace.json", plan=[*faults.ENDLESS[:-1], "steps=40"])
+        head, member = self.two_nodes(head=["--trace", "trace.json"], plan=[*faults.ENDLESS[:-1], "steps=40"])
         self.end(head, 0)
         self.end(member, 0)
         self.assertEqual(head.steps(), 40)
