@@ -10,7 +10,7 @@
 
 namespace prun {
 
-inline constexpr uint32_t kRendezvousVersion = 2;
+inline constexpr uint32_t kRendezvousVersion = 3;
 
 struct Challenge {
   char magic[8];

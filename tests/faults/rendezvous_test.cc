@@ -18,6 +18,7 @@ namespace {
 
 // What a member says before it gets the job.
 void join_as(Channel& member) {
+  member.send(FrameKind::settings, -1, pack(std::vector<NodeSetting>{}));
   std::vector<Frame> frames;
   while (frames.empty() && member.receive(frames)) {
     pollfd readable{member.fd(), POLLIN, 0};
@@ -396,19 +397,22 @@ TEST_F(RendezvousTest, AMemberThatSaysWhatCannotBeIsAnError) {
                          Lie{FrameKind::failure, -1, pack(none), "a failure with code 0"},
                          Lie{FrameKind::failure, -1, "short", "a message between launcher and rank is too short"}}) {
     SetUp();  // another port
-    pid_t head = start(node(0), wait_for_abort);
+    LaunchOptions options = node(0);
+    options.secret = "secret";
+    pid_t head = start(options, wait_for_abort);
     std::string why;
     HostPort at = resolve(rendezvous);
     Fd fd;
     while (!fd) fd = connect_to(at, std::chrono::seconds(5), &why);
     Challenge challenge;
     ASSERT_EQ(recv(fd.get(), &challenge, sizeof challenge, MSG_WAITALL), static_cast<ssize_t>(sizeof challenge));
-    Hello hello = make_hello("", challenge, 1, 2, 2, "liar");
+    Hello hello = make_hello("secret", challenge, 1, 2, 2, "liar");
     std::string_view bytes = bytes_of(hello);
     ASSERT_EQ(send(fd.get(), bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
     Answer answer;
     ASSERT_EQ(recv(fd.get(), &answer, sizeof answer, MSG_WAITALL), static_cast<ssize_t>(sizeof answer));
-    Channel member(std::move(fd), frame_key("", challenge, hello, false), frame_key("", challenge, hello, true));
+    Channel member(std::move(fd), frame_key("secret", challenge, hello, false),
+                   frame_key("secret", challenge, hello, true));
     join_as(member);
     member.send(lie.kind, lie.rank, lie.payload);
     NodeResult result = finish(head);
