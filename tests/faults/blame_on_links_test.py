@@ -10,6 +10,7 @@ import random
 import re
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
 
@@ -21,8 +22,9 @@ SMALL = ("layers=2", "width=32", "heads=2", "context=16", "batch=8", "steps=1000
 def run(plan, nproc, *options, settings=()):
     words = [word for each in (*SMALL, *settings) for word in ("--set", each)]
     begin = time.monotonic()
-    done = subprocess.run([PRUN, f"plans/{plan}.lua", "--nproc", str(nproc), *words, *options], cwd=ROOT, stdin=subprocess.DEVNULL,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60, check=False)
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run([PRUN, f"plans/{plan}.lua", "--nproc", str(nproc), *words, *options, "--runs", folder], cwd=ROOT,
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60, check=False)
     return done.returncode, done.stdout, time.monotonic() - begin
 
 

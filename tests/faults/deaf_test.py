@@ -48,7 +48,7 @@ class Deaf(unittest.TestCase):
 
     def start(self, *options, plan=tuple(faults.ENDLESS), **more):
         """Rows of metrics on a pipe fill it within a second."""
-        process = subprocess.Popen([faults.PRUN, *plan, *options], cwd=ROOT, stdin=subprocess.DEVNULL, **more)
+        process = subprocess.Popen([faults.PRUN, *plan, *options, "--runs", self.folder.name], cwd=ROOT, stdin=subprocess.DEVNULL, **more)
         self.begun.append(process)
         return process
 

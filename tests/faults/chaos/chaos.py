@@ -176,6 +176,7 @@ class Run:
         words += ["--transport-options", options] if options else []
         words += ["--chaos", case.spec] if case.spec else []
         words += ["--metrics", str(self.metrics)] if host == 0 else []
+        words += ["--runs", str(self.folder / "runs")]
         words += ["--checkpoint", str(self.folder / "kept"), "--checkpoint-every", "5"] if case.checkpoint else []
         if case.hosts > 1:
             address = "10.79.0.1" if self.hosts else "127.0.0.1"
@@ -257,8 +258,11 @@ def run_one(seed, prun, namespaces, show=False):
             if run.hosts:
                 run.hosts.__enter__()
             wrong = run.go()
-            if not wrong and {name for name in os.listdir("/dev/shm") if name.startswith("prun")} - before:
-                wrong = "left shared memory"
+            end = time.monotonic() + 3  # another's run may have some for a moment
+            while (left := {name for name in os.listdir("/dev/shm") if name.startswith("prun")} - before) and time.monotonic() < end:
+                time.sleep(0.1)
+            if left and not wrong:
+                wrong = f"left shared memory {left}"
             text = run.text()
         finally:
             for pid in processes_of(run.mark):
