@@ -18,18 +18,11 @@
 namespace prun::shm {
 namespace {
 
-constexpr uint32_t kMagic = 0x6d687370;  // "pshm"
 constexpr auto kSilence = std::chrono::seconds(2);
 constexpr size_t kMaxStrangers = 64;
+constexpr int kAcceptAtOnce = 4096;
 
 }  // namespace
-
-struct Connector::Address {
-  uint32_t magic = kMagic, layout = kLayoutVersion;
-  int32_t rank = -1, pid = 0;
-  sdk::HostId host;
-  char name[80] = {};
-};
 
 struct Connector::Offer {
   uint32_t arenas = 0, unused = 0;
@@ -87,30 +80,33 @@ void Connector::start(const sdk::Blobs& blobs) {
   self.segment = {c_.segment.mapping.base(), c_.segment.mapping.bytes()};
   for (Arena& a : c_.arenas) self.arenas.push_back({a.memory.mapping.base(), a.memory.mapping.bytes()});
   c_.p2p.links.resize(n);
-  for (int i = 0; i < c_.me; i++) dial(local[i]);
+  to_dial_.assign(local.begin(), local.begin() + c_.me);
   started_ = true;
 }
 
-void Connector::dial(const Address& address) {
+// Any user can fill the backlog of a rank that is late: it makes room when it comes.
+bool Connector::dial(const Address& address) {
   sdk::Descriptor socket = sdk::connect_locally(address.name, SOCK_SEQPACKET);
+  if (!socket && (errno == EAGAIN || errno == EINTR)) return false;
   if (!socket || !sdk::same_user(socket.get()))
     throw Failure(PRUN_EPEER, address.rank, "rank #", address.rank, " (pid ", address.pid,
-                  ") does not listen: ", strerror(errno));
+                  ") does not listen: ", socket ? "another user's process does" : strerror(errno));
   links_.push_back({sdk::Handshake(std::move(socket), identity_, address.rank), {}});
+  return true;
 }
 
 void Connector::accept_all() {
-  while (true) {
+  for (int count = 0; count < kAcceptAtOnce; count++) {
     sdk::Descriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket) return;
     const auto unproven =
         std::count_if(links_.begin(), links_.end(), [](const Link& l) { return !l.handshake.dialler() && !l.socket; });
-    const bool known = sdk::same_user(socket.get());
+    if (!sdk::same_user(socket.get())) {
+      if (others_++ == 0) c_.log(2, sdk::concat("shm: rank ", c_.rank, " drops connections of another user"));
+      continue;
+    }
     Link& link = links_.emplace_back(Link{sdk::Handshake(std::move(socket), identity_, -1), {}});
-    if (!known)
-      drop(link, "it comes from another user");
-    else if (static_cast<size_t>(unproven) > kMaxStrangers + c_.peers.size())
-      drop(link, "too many strangers");
+    if (static_cast<size_t>(unproven) > kMaxStrangers + c_.peers.size()) drop(link, "too many strangers");
   }
 }
 
@@ -210,6 +206,7 @@ bool Connector::advance(Link& link) {
 Failure Connector::connect(const sdk::Blobs& blobs) {
   if (!started_) start(blobs);
   accept_all();
+  std::erase_if(to_dial_, [&](const Address& address) { return dial(address); });
   std::erase_if(links_, [&](Link& link) { return advance(link); });
   for (const Peer& peer : c_.peers)
     if (peer.rank != c_.rank && !peer.socket) return {PRUN_AGAIN, peer.rank, "waiting for rank #", peer.rank};

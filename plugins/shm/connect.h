@@ -24,7 +24,13 @@ class Connector {
   Failure connect(const sdk::Blobs& blobs);
 
  private:
-  struct Address;
+  static constexpr uint32_t kMagic = 0x6d687370;  // "pshm"
+  struct Address {
+    uint32_t magic = kMagic, layout = kLayoutVersion;
+    int32_t rank = -1, pid = 0;
+    sdk::HostId host;
+    char name[80] = {};
+  };
   struct Offer;
   struct Link {  // with a peer, until it has all that it needs
     sdk::Handshake handshake;
@@ -33,7 +39,7 @@ class Connector {
   };
 
   void start(const sdk::Blobs& blobs);
-  void dial(const Address& address);
+  bool dial(const Address& address);  // false: the peer's backlog is full for the moment
   void accept_all();
   bool advance(Link& link);  // true: nothing is left to do with it
   bool take_offer(Link& link);
@@ -47,7 +53,9 @@ class Connector {
   const sdk::HostId host_ = sdk::this_host();
   sdk::Descriptor listener_;
   bool started_ = false;
+  int others_ = 0;  // connections of other users
   std::list<Link> links_;
+  std::vector<Address> to_dial_;  // whose backlog was full
 };
 
 }  // namespace prun::shm

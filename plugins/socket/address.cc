@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <memory>
 #include <random>
@@ -84,12 +85,33 @@ void put_tcp_address(int fd, Address& address) {
   }
 }
 
-Descriptor listen_tcp(const prun_open_params& params, Address& address) {
-  const Found found = interface_address(params.interface_name);
+bool bind_to_port(int fd, Found& found, uint16_t port) {
+  auto& any = found.address;
+  (any.ss_family == AF_INET ? reinterpret_cast<sockaddr_in&>(any).sin_port
+                            : reinterpret_cast<sockaddr_in6&>(any).sin6_port) = htons(port);
+  return ::bind(fd, reinterpret_cast<const sockaddr*>(&any), found.length) == 0;
+}
+
+// Ranks of one host begin at different ports of a range, and take the next that is free.
+void bind_tcp(int fd, Found& found, const prun_open_params& params, const Options& options) {
+  const int ports = options.last_port - options.first_port + 1, begin = params.local_rank % ports;
+  errno = EADDRINUSE;
+  for (int i = 0; i < ports && errno == EADDRINUSE; ++i)
+    if (bind_to_port(fd, found,
+                     static_cast<uint16_t>(options.first_port == 0 ? 0 : options.first_port + (begin + i) % ports)))
+      return;
+  if (options.first_port != 0 && errno == EADDRINUSE)
+    throw Failure{
+        PRUN_ESYSTEM, -1,
+        fmt::format("all of the ports {} are in use; each rank of a host needs one (--port-range)", options.ports)};
+  throw sdk::system_failure(fmt::format("bind to {}", params.interface_name ? params.interface_name : "loopback"));
+}
+
+Descriptor listen_tcp(const prun_open_params& params, const Options& options, Address& address) {
+  Found found = interface_address(params.interface_name);
   Descriptor fd(::socket(found.address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd) throw sdk::system_failure("socket");
-  if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&found.address), found.length) != 0)
-    throw sdk::system_failure(fmt::format("bind to {}", params.interface_name ? params.interface_name : "loopback"));
+  bind_tcp(fd.get(), found, params, options);
   if (::listen(fd.get(), kBacklog) != 0) throw sdk::system_failure("listen");
   put_tcp_address(fd.get(), address);
   const bool secret =
@@ -121,7 +143,8 @@ Listeners listen(const prun_open_params& params, const Options& options) {
   address.host = sdk::this_host();
   if (params.ranks == 1) return listeners;
   if (options.use_unix) listeners.unix_socket = listen_unix(params, address);
-  if (!options.use_unix || params.local_ranks < params.ranks) listeners.tcp_socket = listen_tcp(params, address);
+  if (!options.use_unix || params.local_ranks < params.ranks)
+    listeners.tcp_socket = listen_tcp(params, options, address);
   return listeners;
 }
 

@@ -103,6 +103,16 @@ bool Connector::step(const sdk::Blobs& blobs) {
   return over_unix_ + over_tcp_ == (identity_.ranks - 1) * options_.connections;
 }
 
+// Firewalls that reject answer as the host does where nobody listens.
+Failure Connector::refused(int peer, bool tcp) const {
+  const Address& to = addresses_[peer];
+  if (!tcp) return {PRUN_EPEER, peer, fmt::format("rank #{} no longer listens", peer)};
+  const bool near = to.host.same_network(listeners_.address.host);
+  return {PRUN_EPEER, peer,
+          fmt::format("rank #{} no longer listens on {}{}", peer, to.tcp_text(),
+                      near ? "" : ", or a firewall rejects it (--port-range A:B: ports that it lets pass)")};
+}
+
 void Connector::dial(Dial& dial) {
   const Address& to = addresses_[dial.peer];
   const bool tcp = !(options_.use_unix && to.host.same_network(listeners_.address.host));
@@ -119,10 +129,7 @@ void Connector::dial(Dial& dial) {
     fd = sdk::connect_locally(to.unix_name.data(), SOCK_STREAM);
   }
   if (!fd) {
-    if (errno == ECONNREFUSED)
-      throw Failure{
-          PRUN_EPEER, dial.peer,
-          fmt::format("rank #{} no longer listens{}", dial.peer, tcp ? " on " + to.tcp_text() : std::string())};
+    if (errno == ECONNREFUSED) throw refused(dial.peer, tcp);
     dial.trouble = std::strerror(errno);
     return;
   }
@@ -138,9 +145,7 @@ void Connector::look_after(Dial& dial) {
     dial.connected = true;
   } else {
     dial.trouble = handshake.why_refused();
-    if (handshake.error() == ECONNREFUSED)
-      throw Failure{PRUN_EPEER, dial.peer,
-                    fmt::format("rank #{} no longer listens on {}", dial.peer, addresses_[dial.peer].tcp_text())};
+    if (handshake.error() == ECONNREFUSED) throw refused(dial.peer, true);
   }
   dial.greeting.reset();
 }

@@ -62,6 +62,7 @@ class Connector {
 
   void read_addresses(const sdk::Blobs& blobs);
   void accept_all(Listener& listener);
+  Failure refused(int peer, bool tcp) const;
   void dial(Dial& dial);
   void look_after(Dial& dial);
   void look_after_accepted();

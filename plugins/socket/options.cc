@@ -3,9 +3,28 @@
 
 #include <prun/sdk/options.h>
 
+#include <cstdio>
+#include <iterator>
+#include <span>
+
 namespace prun::socket {
 
 uint32_t Options::window() const { return 4 * (eager + kMessageCost); }
+
+namespace {
+
+void read_ports(Options& o) {
+  if (o.ports == "any") return;
+  int first = 0, last = 0, end = 0;
+  const bool two = std::sscanf(o.ports.c_str(), "%d:%d%n", &first, &last, &end) == 2;
+  if (!two || end != static_cast<int>(o.ports.size()) || first < 1 || last < first || last > 65535)
+    throw Failure{PRUN_EINVAL, -1,
+                  sdk::concat("socket option ports=", o.ports, ": FIRST:LAST, two ports from 1 to 65535")};
+  o.first_port = static_cast<uint16_t>(first);
+  o.last_port = static_cast<uint16_t>(last);
+}
+
+}  // namespace
 
 Options parse_options(const char* text) {
   Options o;
@@ -16,10 +35,13 @@ Options parse_options(const char* text) {
       {"connections", &o.connections, 1, 16},
       {"crc", &o.tcp_crc},
       {"eager", &o.eager, 0, 1 << 24, "bytes"},
+      {"link_timeout", &o.link_timeout, 1, 3600, "seconds"},
       {"unix", &o.use_unix},
+      {"ports", &o.ports, "any or FIRST:LAST"},  // the last: each host may have its own
   };
   sdk::parse_options("socket", text, rows);
-  o.text = sdk::options_text(rows);
+  read_ports(o);
+  o.text = sdk::options_text(std::span(rows).first(std::size(rows) - 1));
   return o;
 }
 

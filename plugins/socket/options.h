@@ -16,8 +16,11 @@ struct Options {
   std::string congestion = "auto";  // TCP_CONGESTION; auto: cubic on loopback, the system's elsewhere; or system
   uint32_t eager = 32 << 10;        // messages up to this many bytes are sent before the receiver has asked
   uint32_t chunk = 256 << 10;       // larger ones go in frames of at most this many bytes
-  uint32_t buffer = 0;              // SO_SNDBUF and SO_RCVBUF; 0: our default for AF_UNIX, the kernel's tuning for TCP
-  std::string text;                 // all of them as they are set, for ranks to compare
+  std::string ports = "any";        // A:B: TCP listens on one of these, for firewalls
+  uint16_t first_port = 0, last_port = 0;
+  uint32_t link_timeout = 5;  // seconds until a lost path is told; half of it is survived
+  uint32_t buffer = 0;        // SO_SNDBUF and SO_RCVBUF; 0: our default for AF_UNIX, the kernel's tuning for TCP
+  std::string text;           // all of them as they are set, for ranks to compare
 
   // Bytes (with kMessageCost each) that may lie unasked-for at the receiver of a lane.
   uint32_t window() const;

@@ -1,12 +1,14 @@
-// TCP: no Nagle, a dead path found within 4 s, the congestion control that was asked for. AF_UNIX: a buffer that
+// TCP: no Nagle, a dead path found by link_timeout, the congestion control that was asked for. AF_UNIX: a buffer that
 // holds a few chunks. TCP's buffers are left to the kernel's tuning: setting them would switch it off.
 #include "tune.h"
 
 #include <fmt/format.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <prun/sdk/link_timeout.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -42,8 +44,9 @@ std::string tune_tcp(int fd, const Options& options) {
   set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
   set(fd, IPPROTO_TCP, TCP_KEEPIDLE, 2);
   set(fd, IPPROTO_TCP, TCP_KEEPINTVL, 1);
-  set(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
-  set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 4000);
+  set(fd, IPPROTO_TCP, TCP_KEEPCNT, std::max(3, static_cast<int>(options.link_timeout) - 2));
+  set(fd, IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, 1);
+  set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, sdk::user_timeout_ms(options.link_timeout));
   if (options.buffer > 0) set_buffers(fd, static_cast<int>(options.buffer));
   const bool automatic = options.congestion == "auto";
   if (options.congestion != "system" && !(automatic && !stays_on_host(fd))) {

@@ -2,16 +2,38 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <grp.h>
+#include <pwd.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
+#include <string_view>
 
 #include "base/error.h"
 #include "base/text.h"
 
 namespace prun {
 namespace fs = std::filesystem;
+namespace {
+
+bool is_trusted_owner(uid_t owner) {
+  struct stat program {};
+  return owner == 0 || owner == geteuid() || (stat("/proc/self/exe", &program) == 0 && owner == program.st_uid);
+}
+
+// Of the administrators, or of one user alone, as Debian and Red Hat give each a group of his name.
+bool is_trusted_group(gid_t group, uid_t owner) {
+  constexpr gid_t kUsers = 100, kFirstOfPeople = 1000;
+  if (group < kFirstOfPeople) return group != kUsers;
+  const struct group* names = getgrgid(group);
+  const struct passwd* person = getpwuid(owner);
+  return names != nullptr && person != nullptr && std::string_view(names->gr_name) == person->pw_name &&
+         *names->gr_mem == nullptr;
+}
+
+}  // namespace
 
 std::vector<std::string> plugin_folders(const char* variable, const std::string& program, const std::string& folder) {
   std::vector<std::string> folders;
@@ -25,11 +47,23 @@ std::vector<std::string> plugin_folders(const char* variable, const std::string&
   return folders;
 }
 
-void refuse_world_writable(const std::string& path) {
+void refuse_writable_by_others(const std::string& path) {
+  const auto refuse = [&](const std::string& why, const char* advice) {
+    throw usage_error(fmt::format("{}: {}, so prun loads no plugin from there{}", path, why, advice));
+  };
+  std::error_code failed;
+  fs::path each = fs::canonical(path, failed);
   struct stat status {};
-  if (stat(path.c_str(), &status) == 0 && (status.st_mode & S_IWOTH) != 0) {
-    throw usage_error(
-        fmt::format("{}: everybody may write to it, so prun loads no plugin from there (chmod o-w)", path));
+  if (failed || stat(each.c_str(), &status) != 0) return;
+  if (!is_trusted_owner(status.st_uid)) refuse(fmt::format("it belongs to user {}", status.st_uid), "");
+  for (bool inside = true; stat(each.c_str(), &status) == 0; each = each.parent_path(), inside = false) {
+    const std::string what = inside ? "it" : each.string();
+    const bool keeps = !inside && (status.st_mode & S_ISVTX) != 0;  // sticky: others cannot rename what is ours
+    if ((status.st_mode & S_IWOTH) != 0 && !keeps)
+      refuse(fmt::format("everybody may write to {}", what), " (chmod o-w)");
+    if ((status.st_mode & S_IWGRP) != 0 && !keeps && !is_trusted_group(status.st_gid, status.st_uid))
+      refuse(fmt::format("group {} may write to {}", status.st_gid, what), " (chmod g-w)");
+    if (each == each.root_path()) return;
   }
 }
 

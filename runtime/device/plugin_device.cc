@@ -46,7 +46,7 @@ prun_device checked_copy(const prun_device* theirs, const std::string& path) {
 }
 
 prun_device load(const std::string& file) {
-  refuse_world_writable(file);
+  refuse_writable_by_others(file);
   std::string why;
   void* symbol = load_entry(file, "prun_device_v1", why);
   if (symbol == nullptr) refuse(file, why.rfind("it has", 0) == 0 ? "no prun device: " + why : why);
@@ -60,7 +60,7 @@ std::vector<DevicePluginFile> files_named(const char* extension) {
   for (const std::string& dir : device_directories()) {
     std::error_code ignored;
     if (!fs::is_directory(dir, ignored)) continue;
-    refuse_world_writable(dir);
+    refuse_writable_by_others(dir);
     for (const fs::directory_entry& entry : fs::directory_iterator(dir, ignored)) {
       if (entry.path().extension() != extension) continue;
       const std::string name = entry.path().stem().string();

@@ -157,7 +157,7 @@ void Reception::accept_guests() {
       stranger(fd.get(), "is a process of another user");
       continue;
     }
-    set_tcp_options(fd.get());
+    set_tcp_options(fd.get(), options_.link_timeout_s);
     Guest guest{std::move(fd), Clock::now() + kHandshake, make_challenge(), ""};
     std::string_view challenge = bytes_of(guest.challenge);
     send(guest.fd.get(), challenge.data(), challenge.size(), MSG_NOSIGNAL);  // fits into any socket's buffer

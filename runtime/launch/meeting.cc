@@ -48,7 +48,8 @@ void write_secret(const std::string& path, const std::string& secret) {
 
 bool on_one_host(const LaunchOptions& options) { return options.rendezvous.starts_with(kLocal); }
 
-Meeting::Meeting(const LaunchOptions& options) : text_(options.rendezvous), given_(options.secret) {
+Meeting::Meeting(const LaunchOptions& options)
+    : text_(options.rendezvous), given_(options.secret), link_timeout_s_(options.link_timeout_s) {
   if (text_.starts_with(kLocal)) {
     folder_ = text_.substr(kLocal.size());
     path_ = fmt::format("{}/{}/node0", runtime_folder(), folder_);
@@ -97,7 +98,10 @@ Fd Meeting::listen_locally() {
 }
 
 Fd Meeting::connect(std::chrono::milliseconds limit, std::string* why) {
-  return path_.empty() ? connect_to(at_, limit, why) : connect_locally(why);
+  if (!path_.empty()) return connect_locally(why);
+  Fd fd = connect_to(at_, limit, why);
+  if (fd) set_tcp_options(fd.get(), link_timeout_s_);
+  return fd;
 }
 
 Fd Meeting::connect_locally(std::string* why) const {

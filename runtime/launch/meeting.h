@@ -38,6 +38,7 @@ class Meeting {
 
   const std::string& text_;
   const std::string& given_;
+  const int link_timeout_s_;
   std::string folder_, path_;  // unix: of the job in the user's folder, and the socket in it
   HostPort at_;
   std::string own_;        // node 0's own secret

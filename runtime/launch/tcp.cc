@@ -7,9 +7,11 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <prun/sdk/link_timeout.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -107,7 +109,6 @@ Fd connect_to(const HostPort& to, std::chrono::milliseconds limit, std::string* 
         getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &bytes);
     }
     if (error == 0) {
-      set_tcp_options(fd.get());
       fcntl(fd.get(), F_SETFL, fcntl(fd.get(), F_GETFL) & ~O_NONBLOCK);
       return fd;
     }
@@ -116,14 +117,15 @@ Fd connect_to(const HostPort& to, std::chrono::milliseconds limit, std::string* 
   return Fd();
 }
 
-void set_tcp_options(int fd) {
+void set_tcp_options(int fd, int link_timeout_s) {
   auto set = [fd](int level, int name, int value) { setsockopt(fd, level, name, &value, sizeof value); };
   set(IPPROTO_TCP, TCP_NODELAY, 1);
   set(SOL_SOCKET, SO_KEEPALIVE, 1);
-  set(IPPROTO_TCP, TCP_KEEPIDLE, 2);  // 2 s of silence, then three probes a second apart
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 2);  // 2 s of silence, then probes a second apart
   set(IPPROTO_TCP, TCP_KEEPINTVL, 1);
-  set(IPPROTO_TCP, TCP_KEEPCNT, 3);
-  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 4000);  // ms; with the weighing of what ranks report, 5 s in all
+  set(IPPROTO_TCP, TCP_KEEPCNT, std::max(3, link_timeout_s - 2));
+  set(IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, 1);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, sdk::user_timeout_ms(static_cast<unsigned>(link_timeout_s)));
 }
 
 std::string peer_name(int fd) {

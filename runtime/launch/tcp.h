@@ -20,10 +20,11 @@ HostPort resolve(const std::string& text);
 // Throws Error(transport): the port is in use (names the process), or the address is not of this machine.
 Fd listen_on(const HostPort& at);
 
-// One attempt; an empty Fd and `why` when nobody answers in time. Gone peers are noticed within 5 s.
+// One attempt; an empty Fd and `why` when nobody answers in time.
 Fd connect_to(const HostPort& to, std::chrono::milliseconds limit, std::string* why);
 
-void set_tcp_options(int fd);   // no delay, keepalive, user timeout
+// No delay, keepalive; a lost path is told within `link_timeout_s`.
+void set_tcp_options(int fd, int link_timeout_s);
 std::string peer_name(int fd);  // "10.0.0.7:4711"
 
 // "pid 77 (nginx)", or "another process" when /proc does not tell.

@@ -99,6 +99,32 @@ TEST(Load, RefusesADirectoryThatEverybodyCanWriteTo) {
   }
 }
 
+TEST(Load, RefusesADirectoryInOneThatOthersCanWriteTo) {
+  TemporaryDir dir;
+  const std::string inside = dir.path + "/inside";
+  mkdir(inside.c_str(), 0755);
+  const auto message = [&] {
+    try {
+      find_plugins({inside});
+    } catch (const Error& error) {
+      return std::string(error.message());
+    }
+    return std::string();
+  };
+  chmod(dir.path.c_str(), 0777);
+  EXPECT_EQ(message(),
+            inside + ": everybody may write to " + dir.path + ", so prun loads no plugin from there (chmod o-w)");
+  chmod(dir.path.c_str(), 01777);
+  EXPECT_EQ(message(), "") << "sticky, as /tmp";
+  chmod(dir.path.c_str(), 0775);
+  if (geteuid() != 0) return;  // only root gives files away
+  ASSERT_EQ(chown(dir.path.c_str(), 0, 100), 0);
+  EXPECT_EQ(message(),
+            inside + ": group 100 may write to " + dir.path + ", so prun loads no plugin from there (chmod g-w)");
+  ASSERT_EQ(chown(inside.c_str(), 65534, 0), 0);
+  EXPECT_EQ(message(), inside + ": it belongs to user 65534, so prun loads no plugin from there");
+}
+
 TEST(Load, ListsPluginsWithWhatIsWrong) {
   std::vector<PluginInfo> infos = list_plugins({kBad, PRUN_TEST_PLUGINS});
   auto named = [&](const std::string& name) {

@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
@@ -109,6 +110,63 @@ class Hosts(faults.Faults):
         self.assertLess(seconds, 8)
         self.assertRegex(nodes[0].text() + nodes[1].text(), r"rank \d.*10\.78\.0\.\d:\d+")
         nodes[1].wait()
+
+    def test_an_outage_of_half_the_link_timeout_is_survived(self):
+        nodes = [self.node(number, "--link-timeout", "9") for number in (0, 1)]
+        nodes[0].wait_for_steps()
+        ip("-n", HOSTS[1], "link", "set", "eth0", "down")
+        time.sleep(3.5)
+        ip("-n", HOSTS[1], "link", "set", "eth0", "up")
+        done = nodes[0].steps()
+        nodes[0].wait_for_steps(done + 20)
+        nodes[0].process.send_signal(signal.SIGINT)
+        self.assertEqual(nodes[0].wait()[0], 130, nodes[0].text())
+        nodes[1].wait()
+
+    def test_an_outage_that_lasts_ends_the_job(self):
+        nodes = [self.node(number, "--link-timeout", "1") for number in (0, 1)]
+        nodes[0].wait_for_steps()
+        ip("-n", HOSTS[1], "link", "set", "eth0", "down")
+        begin = time.monotonic()
+        codes = [node.process.wait(timeout=20) for node in nodes]
+        self.assertLess(time.monotonic() - begin, 8)
+        ip("-n", HOSTS[1], "link", "set", "eth0", "up")
+        self.assertTrue(set(codes) <= {14, 17}, nodes[0].text() + nodes[1].text())
+
+    def test_ports_of_a_range(self):
+        nodes = [self.node(number, "--port-range", "29600:29607") for number in (0, 1)]
+        nodes[0].wait_for_steps()
+        for host in HOSTS:
+            ports = subprocess.run(["ip", "netns", "exec", host, "ss", "-tnH"], capture_output=True, text=True, check=True).stdout
+            pairs = [tuple(int(end.rsplit(":", 1)[1]) for end in line.split()[3:5]) for line in ports.splitlines()]
+            data = [pair for pair in pairs if PORT not in pair]
+            self.assertTrue(data, ports)
+            for pair in data:
+                self.assertTrue(any(29600 <= port <= 29607 for port in pair), ports)
+        nodes[0].process.send_signal(signal.SIGINT)
+        for node in nodes:
+            node.wait()
+
+    def test_a_range_that_is_too_small_is_told(self):
+        nodes = [self.node(number, "--port-range", "29600:29601", "--transport", "socket", "--transport-options", "socket.unix=0")
+                 for number in (0, 1)]
+        self.assertEqual(nodes[0].wait()[0], 14, nodes[0].text())
+        self.assertIn("all of the ports 29600:29601 are in use; each rank of a host needs one (--port-range)",
+                      nodes[0].text() + nodes[1].text())
+        nodes[1].wait()
+
+    def test_nodes_with_other_settings_are_told(self):
+        for words, theirs, ours in ((["--set", "layers=1"], "--set layers = 1", "--set layers = 2"),
+                                    (["--check-finite"], "--check-finite (given)", "no --check-finite"),
+                                    (["--device", "reference"], "--device reference", "--device cpu")):
+            nodes = [self.node(0), self.node(1, *words)]
+            for node in nodes:
+                self.assertEqual(node.wait()[0], 2, node.text())
+                self.assertIn(f" has {theirs}, node 0 has {ours}: give all nodes the same", node.text())
+        nodes = [self.node(0), self.node(1, plan=["plans/nowhere.lua", *ENDLESS[1:]])]
+        for node in nodes:
+            self.assertEqual(node.wait()[0], 2, node.text())
+        self.assertIn("has plan plans/nowhere.lua (there is no such file), node 0 has plan plans/zero3.lua (", nodes[0].text())
 
     def test_the_choice_is_explained(self):
         text = subprocess.run(["ip", "netns", "exec", HOSTS[1], faults.PRUN, "plugins", "--explain", "--nproc", "4",

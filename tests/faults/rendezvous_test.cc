@@ -10,6 +10,7 @@
 
 #include "launch/control.h"
 #include "launch/handshake.h"
+#include "launch/runtime_folder.h"
 #include "launch/tcp.h"
 #include "tests/faults/launch_fixture.h"
 
@@ -78,6 +79,7 @@ class RendezvousTest : public testing::Test {
     if (pipe2(ends, O_CLOEXEC) != 0) std::abort();
     pid_t pid = fork();
     if (pid == 0) {
+      if (options.command == become_nobody_for && (setgid(65534) != 0 || setuid(65534) != 0)) _exit(1);
       NodeResult result;
       KeepingObserver observer;
       result.seconds = seconds_of([&] {
@@ -130,7 +132,7 @@ class RendezvousTest : public testing::Test {
     EXPECT_NE(result.messages.find(text), std::string::npos) << "'" << text << "' is not in\n" << result.messages;
   }
 
-  std::string rendezvous;
+  std::string rendezvous, become_nobody_for = "-";
   std::function<std::string(int)> make_job = [](int ranks) { return "job of " + std::to_string(ranks); };
 
  private:
@@ -269,6 +271,66 @@ TEST_F(RendezvousTest, StrangersDoNotDisturb) {
   pid_t member = start(node(1), exchange_and_print);
   EXPECT_EQ(finish(head).code, 0);
   EXPECT_EQ(finish(member).code, 0);
+}
+
+// Connections that say nothing and are opened again and again: the oldest make room, and nodes come through.
+TEST_F(RendezvousTest, AFloodOfStrangersKeepsNobodyOut) {
+  pid_t head = start(node(0, 3), exchange_and_print);
+  const pid_t flood = fork();
+  if (flood == 0) {
+    std::vector<Fd> idle(300);
+    std::string why;
+    for (size_t i = 0;; i = (i + 1) % idle.size())
+      idle[i] = connect_to(resolve(rendezvous), std::chrono::milliseconds(500), &why);
+  }
+  usleep(300000);
+  for (pid_t member : {start(node(1, 3), exchange_and_print), start(node(2, 3), exchange_and_print)}) {
+    NodeResult result = finish(member);
+    EXPECT_EQ(result.code, 0) << result.messages;
+    EXPECT_LT(result.seconds, 5);
+  }
+  EXPECT_EQ(finish(head).code, 0);
+  kill(flood, SIGKILL);
+  waitpid(flood, nullptr, 0);
+}
+
+// On loopback every user of the machine can connect, and listen: node 0's own secret lies in a folder of its user.
+TEST_F(RendezvousTest, AnotherUserNeitherJoinsNorPlaysNode0) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can be another user";
+  const auto as_nobody = [&](LaunchOptions options) {
+    options.join_timeout_s = 1;
+    options.command = "nobody";
+    return options;
+  };
+  become_nobody_for = "nobody";
+  LaunchOptions head = node(0);
+  head.join_timeout_s = 1.5;
+  std::vector<NodeResult> results = run({head, as_nobody(node(1))}, exchange_and_print);
+  EXPECT_EQ(results[0].code, 13);
+  EXPECT_EQ(results[1].code, 13);
+  expect_says(results[1], "port-");
+  results = run({as_nobody(node(0)), node(1)}, exchange_and_print);
+  EXPECT_EQ(results[0].code, 13);
+  EXPECT_EQ(results[1].code, 13);
+}
+
+TEST_F(RendezvousTest, ProcessesOfOneHostMeetAtASocket) {
+  rendezvous = "unix:rendezvous-test-" + std::to_string(getpid());
+  for (const NodeResult& result : run({node(0, 3), node(1, 3), node(2, 3)}, exchange_and_print))
+    EXPECT_EQ(result.code, 0) << result.messages;
+  EXPECT_NE(access((runtime_folder() + "/" + rendezvous.substr(5)).c_str(), F_OK), 0) << "nothing is left";
+}
+
+TEST_F(RendezvousTest, ASettingThatDiffersEndsAllNodes) {
+  LaunchOptions head = node(0, 3), other = node(1, 3);
+  head.settings = {{"plan", "a.lua (1234)", "1234"}, {"--set layers", "= 4", "= 4"}};
+  other.settings = {{"plan", "b.lua (1234)", "1234"}, {"--set layers", "= 5", "= 5"}};
+  LaunchOptions same = node(2, 3);
+  same.settings = head.settings;
+  for (const NodeResult& result : run({head, other, same}, exchange_and_print)) {
+    EXPECT_EQ(result.code, 2);
+    expect_says(result, "has --set layers = 5, node 0 has --set layers = 4: give all nodes the same");
+  }
 }
 
 // What went over the wire once is of no use later: each side's nonce enters both codes.

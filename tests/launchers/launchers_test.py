@@ -255,6 +255,33 @@ class Recorded(Launchers):
         self.assertIn("openmpi started 4 processes on several hosts and names no host that all reach: --rendezvous", self.text())
 
 
+class Secrets(Launchers):
+    SECRET = "nobody else may see this"
+
+    def test_no_process_shows_the_secret(self):
+        port = free_ports(1)[0]
+        words = [*PLAN, "steps=1000000", "--nproc", 1, "--nnodes", 2, "--rendezvous", f"127.0.0.1:{port}"]
+        nodes = [self.start(faults.PRUN, *words, "--node-rank", node, *(["--metrics", self.metrics] if node == 0 else []),
+                            output=f"output{node}", PRUN_SECRET=self.SECRET) for node in (0, 1)]
+        faults.wait_for(lambda: self.metrics.exists() and self.metrics.stat().st_size > 0, "the first step")
+        for pid in [node.pid for node in nodes] + [rank for node in nodes for rank in processes_of(node.pid)]:
+            for name in ("environ", "cmdline"):
+                self.assertNotIn(self.SECRET.encode(), pathlib.Path(f"/proc/{pid}/{name}").read_bytes(), f"{pid}'s {name}")
+        nodes[0].send_signal(signal.SIGINT)
+        self.assertEqual([node.wait(timeout=20) for node in nodes], [130, 130])
+
+    def test_a_file_that_others_may_read_is_refused(self):
+        file = self.folder / "secret"
+        file.write_text(self.SECRET + "\n")
+        for mode in (0o644, 0o640, 0o602):
+            file.chmod(mode)
+            self.assertEqual(self.run_to_end(faults.PRUN, *STEPS, "--secret-file", file), 2)
+            self.assertEqual(self.text(), f"prun: --secret-file {file}: others than its owner may use it (mode {mode:03o}): "
+                                          f"chmod 600 {file}\n")
+        file.chmod(0o600)
+        self.assertEqual(self.run_to_end(faults.PRUN, *STEPS, "--secret-file", file), 0, self.text())
+
+
 if __name__ == "__main__":
     faults.PRUN = str(pathlib.Path(sys.argv[1]).resolve())
     unittest.main(argv=[sys.argv[0], *sys.argv[2:]])

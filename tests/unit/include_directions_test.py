@@ -1,5 +1,5 @@
 """Who may include whom: base <- ir <- {compile, verify}; comm, device and exec use base, ir and the public headers, exec
-also comm, data and device; script uses base, ir and data; launch uses base. Plugins see only the public headers and their own
+also comm, data and device; script uses base, ir and data; launch uses base and shares a header with plugins. Plugins see only the public headers and their own
 library, of which the runtime shares what is written once for both. The runtime never names a plugin, and each library
 with a face of its own (Lua, oneDNN) is included in one place.
 """
@@ -13,7 +13,7 @@ PLUGINS = ROOT / "plugins"
 
 PUBLIC = "prun"  # runtime/include/prun, plugins/sdk/include/prun
 SDK = "prun/sdk/"
-SHARED = {"comm": {"reduce.h"}, "device": {"float16.h", "rotary.h"}, "checkpoint": {"float16.h"}}  # of the plugins' library, by part of the runtime
+SHARED = {"comm": {"reduce.h"}, "device": {"float16.h", "rotary.h"}, "checkpoint": {"float16.h"}, "launch": {"link_timeout.h"}}  # of the plugins' library, by part of the runtime
 MAY_INCLUDE = {
     "include": {PUBLIC},
     "base": {"base"},
@@ -23,7 +23,7 @@ MAY_INCLUDE = {
     "checkpoint": {"base", "ir", "checkpoint", PUBLIC},
     "data": {"base", "ir", "data", PUBLIC},
     "script": {"base", "ir", "data", "script"},
-    "launch": {"base", "launch"},
+    "launch": {"base", "launch", PUBLIC},
     "comm": {"base", "ir", "comm", PUBLIC},
     "device": {"base", "ir", "device", PUBLIC},
     "exec": {"base", "ir", "checkpoint", "comm", "data", "device", "exec", PUBLIC},

@@ -5,6 +5,12 @@ namespace prun {
 const std::vector<Variable>& variables() {
   static const std::vector<Variable> all = {
       {"PRUN_SECRET", "the secret that the nodes of a job share, as the first line of --secret-file", true},
+      {"PRUN_RENDEZVOUS", "HOST:PORT where node 0 listens, as --rendezvous"},
+      {"PRUN_NNODES", "nodes of the job, as --nnodes; with PRUN_NODE_RANK, or Kubernetes' JOB_COMPLETION_INDEX"},
+      {"PRUN_NODE_RANK", "which of them this is, as --node-rank"},
+      {"PRUN_LOCAL_RANK", "which of the host's processes this is; PRUN_LOCAL_SIZE: how many there are"},
+      {"PRUN_JOB", "names the job where its processes meet on one host"},
+      {"XDG_RUNTIME_DIR", "where processes of one host meet; /tmp/prun-UID where it is not set"},
       {"PRUN_PLUGIN_PATH", "folders of transports, with colons between, searched before prun's own"},
       {"PRUN_DEVICE_PATH", "folders of devices, with colons between, searched before prun's own"},
       {"PRUN_NODE_RANK", "this process's place among PRUN_NNODES of a job, where no launcher tells it"},

@@ -235,6 +235,10 @@ void define_options(CLI::App& app, Commands command, Options& o) {
               "where node 0 listens; needed with --nnodes");
   define.text(kRun | kBench | kDoctor, "--secret-file", "FILE", o.launch.secret_file,
               "shared secret of the nodes (or PRUN_SECRET); needed beyond loopback");
+  define.text(kRun | kBench, "--port-range", "A:B", o.port_range,
+              "ports between hosts, for firewalls: one a rank (default: any free one)");
+  define.whole(kRun | kBench, "--link-timeout", "SECONDS", o.launch.link_timeout_s, 1,
+               "how soon a lost host ends the job; an outage of half of it is survived (default 5)");
   define.text(kSpans | kDoctor, "--interface", "NAME", o.world.network_interface,
               "network interface between hosts, or its address or network (default: to --rendezvous)");
   define.parsed(
@@ -363,6 +367,26 @@ std::vector<OptionText> option_texts(Commands command) {
   return texts;
 }
 
+// What concerns links between hosts is an option of the transports that make them.
+void pass_to_transports(Options& o) {
+  const auto pass = [&](const std::string& option) {
+    std::string& all = o.world.transport_options;
+    all = option + (all.empty() ? "" : "," + all);  // what the user gives to one of them goes before it
+  };
+  if (o.launch.link_timeout_s != LaunchOptions().link_timeout_s)
+    pass(fmt::format("socket.link_timeout={}", o.launch.link_timeout_s));
+  if (o.port_range.empty()) return;
+  int first = 0, last = 0;
+  if (const size_t colon = o.port_range.find(':'); colon != std::string::npos) {
+    first = whole_number("--port-range", o.port_range.substr(0, colon), 1);
+    last = whole_number("--port-range", o.port_range.substr(colon + 1), 1);
+  }
+  if (first < 1 || last < first || last > 65535)
+    throw usage_error(fmt::format("--port-range wants FIRST:LAST, two ports up to 65535, not '{}'", o.port_range));
+  pass("socket.ports=" + o.port_range);
+  setenv("UCX_TCP_PORT_RANGE", fmt::format("{}-{}", first, last).c_str(), 0);
+}
+
 }  // namespace
 
 int device_of(const Options& options, int local_rank) {
@@ -422,6 +446,7 @@ Options parse_options(const std::vector<std::string>& given) {
   if ((command.bit & (kRun | kBench)) != 0 && !is_given("--nnodes") && !is_given("--node-rank") && !options.help)
     take_place_of_launcher(options);
   if (options.launch.host_ranks > 0 && !is_given("--nproc")) options.bench.nproc = {1};
+  pass_to_transports(options);
   if (!options.help || !options.operands.empty()) read_operands(options, command);
   if (!options.help) check_together(options, command);
   return options;

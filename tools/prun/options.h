@@ -38,6 +38,7 @@ struct Options {
   std::map<std::string, std::string> settings;  // --set
   std::string bind = "auto";
   Binding binding;  // of the ranks here; made by the command
+  std::string port_range;                       // --port-range A:B
   std::string launcher;                         // --launcher: the environment that tells this process its place
   MetricsSettings metrics;
   StepWindow trace_steps;

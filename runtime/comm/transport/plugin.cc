@@ -135,7 +135,7 @@ std::vector<PluginFile> find_plugins(const std::vector<std::string>& dirs) {
   for (const std::string& dir : dirs) {
     std::error_code ignored;
     if (!fs::is_directory(dir, ignored)) continue;
-    refuse_world_writable(dir);
+    refuse_writable_by_others(dir);
     for (const fs::directory_entry& entry : fs::directory_iterator(dir, ignored)) {
       if (entry.path().extension() != ".so") continue;
       PluginFile file{.name = entry.path().stem().string(), .path = entry.path().string()};
@@ -150,7 +150,7 @@ std::vector<PluginFile> find_plugins(const std::vector<std::string>& dirs) {
 }
 
 Plugin load_plugin(const PluginFile& file) {
-  refuse_world_writable(file.path);
+  refuse_writable_by_others(file.path);
   report_activity("loading " + file.path);
   std::string why;
   void* symbol = load_entry(file.path, "prun_transport_v1", why);
