@@ -1,9 +1,11 @@
 // What is particular to shared memory: arenas beside other memory, groups whose blocks are used again, who may map,
 // waiting that costs nothing, and the ends of ranks. Messages and collectives in general are the conformance suite's.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <thread>
@@ -159,6 +161,45 @@ TEST(Shm, AnotherSecretIsRefused) {
   }));
 }
 
+// A descriptor, or -1.
+int connect_to(const char* name, int flags) {
+  const int fd = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | flags, 0);
+  sockaddr_un a{};
+  a.sun_family = AF_UNIX;
+  std::memcpy(a.sun_path + 1, name, std::strlen(name));
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + std::strlen(name));
+  if (fd >= 0 && ::connect(fd, reinterpret_cast<sockaddr*>(&a), length) == 0) return fd;
+  const int error = errno;
+  if (fd >= 0) ::close(fd);
+  errno = error;
+  return -1;
+}
+
+// Any user of the machine can do that while a rank is late.
+TEST(Shm, AFullBacklogIsWaitedOut) {
+  expect_clean(fork_ranks(2, "", [](Rank& r) {
+    r.open();
+    r.meet();
+    std::vector<int> strangers;
+    if (r.rank == 1) {
+      rlimit files{};
+      ::getrlimit(RLIMIT_NOFILE, &files);
+      files.rlim_cur = files.rlim_max;
+      ::setrlimit(RLIMIT_NOFILE, &files);
+      const char* blob = r.shared->blobs[0];
+      const char* name = static_cast<const char*>(::memmem(blob, r.shared->bytes[0], "prun-test-0-", 12));
+      RANK_CHECK(name != nullptr);
+      for (int fd; (fd = connect_to(name, SOCK_NONBLOCK)) >= 0;) strangers.push_back(fd);
+      RANK_CHECK(errno == EAGAIN, "errno %d after %zu", errno, strangers.size());
+      RANK_CHECK(r.try_connect(0.1) == PRUN_AGAIN, "%s", r.result.message);
+    }
+    r.meet();
+    r.connect();
+    r.meet();
+    for (int fd : strangers) ::close(fd);
+  }));
+}
+
 // Its greeting is no message of ours.
 TEST(Shm, AStrangerIsDroppedAndTheJobGoesOn) {
   expect_clean(fork_ranks(2, "", [](Rank& r) {
@@ -169,12 +210,8 @@ TEST(Shm, AStrangerIsDroppedAndTheJobGoesOn) {
       const char* blob = r.shared->blobs[0];
       const char* name = static_cast<const char*>(::memmem(blob, r.shared->bytes[0], "prun-test-0-", 12));
       RANK_CHECK(name != nullptr);
-      stranger = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-      sockaddr_un a{};
-      a.sun_family = AF_UNIX;
-      std::memcpy(a.sun_path + 1, name, std::strlen(name));
-      const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + std::strlen(name));
-      RANK_CHECK(::connect(stranger, reinterpret_cast<sockaddr*>(&a), length) == 0);
+      stranger = connect_to(name, 0);
+      RANK_CHECK(stranger >= 0);
       RANK_CHECK(::send(stranger, "GET / HTTP/1.0", 14, MSG_NOSIGNAL) == 14);
     }
     r.connect();

@@ -23,6 +23,7 @@ struct Silent : LaunchObserver {
   void tick() override {}
   void line(int, const std::string&) override {}
   std::string where(int) override { return ""; }
+  void message(const std::string&) override {}
 };
 
 LaunchOptions options_of(int node, int nodes) {
@@ -31,6 +32,7 @@ LaunchOptions options_of(int node, int nodes) {
   options.node_rank = node;
   options.rendezvous = "127.0.0.1:29477";
   options.secret = "of this benchmark";
+  options.join_timeout_s = 20;
   return options;
 }
 
@@ -53,6 +55,7 @@ void join_all(int nodes) {
       join_head(options, "host", observer).node0.release();
     });
   for (std::thread& thread : threads) thread.join();
+  pause();  // a node that goes has not joined
 }
 
 template <class Body>
@@ -73,8 +76,8 @@ double seconds_to_join(int nodes, int strangers) {
   const LaunchOptions options = options_of(0, nodes);
   const JoinedNodes joined = gather_nodes(options, "host", observer);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  waitpid(members, nullptr, 0);
-  if (flood != 0) kill(flood, SIGKILL), waitpid(flood, nullptr, 0);
+  for (pid_t pid : {members, flood})
+    if (pid != 0) kill(pid, SIGKILL), waitpid(pid, nullptr, 0);
   return seconds;
 }
 
