@@ -15,7 +15,7 @@ class Head : public Coordination {
   Head(const Topology& topology, std::vector<Channel> members, const LaunchOptions& options, LaunchObserver& observer)
       : topology_(topology),
         members_(std::move(members)),
-        pulses_(members_.size()),
+        pulses_(members_.size(), Pulse(options.link_timeout_s)),
         options_(options),
         observer_(observer),
         blobs_(static_cast<size_t>(topology.ranks())),

@@ -104,8 +104,8 @@ class Member : public Coordination {
   }
 
   Channel head_;
-  Pulse pulse_;
   const LaunchOptions& options_;
+  Pulse pulse_{options_.link_timeout_s};
   bool begins_again_;
   std::optional<Failure> unanswered_;
   Clock::time_point answer_due_;

@@ -16,6 +16,8 @@ class Pulse {
   static constexpr std::chrono::milliseconds kBeat{500};
   static constexpr std::chrono::seconds kSilence{10};
 
+  // A network that may be silent for longer makes its launchers so.
+  explicit Pulse(int link_timeout_s = 0) : silence_(std::max(kSilence, std::chrono::seconds(link_timeout_s))) {}
   void heard(Clock::time_point now) { heard_ = now; }
   // This process did not run for so long: it could not hear.
   void slept(Clock::duration time) { heard_ += time; }
@@ -24,16 +26,17 @@ class Pulse {
     paused_ = on;
     heard_ = now;
   }
-  Clock::time_point due() const { return paused_ ? beat_ : std::min(beat_, heard_ + kSilence); }
+  Clock::time_point due() const { return paused_ ? beat_ : std::min(beat_, heard_ + silence_); }
   void beat(Channel& channel, Clock::time_point now) {
     if (now < beat_) return;
     beat_ = now + kBeat;
     channel.send(FrameKind::alive, -1, "");
   }
-  bool silent(Clock::time_point now) const { return !paused_ && now >= heard_ + kSilence; }
+  bool silent(Clock::time_point now) const { return !paused_ && now >= heard_ + silence_; }
 
  private:
   Clock::time_point heard_ = Clock::now(), beat_ = Clock::now();
+  std::chrono::seconds silence_;
   bool paused_ = false;
 };
 

@@ -37,9 +37,9 @@ struct Options {
   int first_device = 0, ranks_per_device = 1;
   std::map<std::string, std::string> settings;  // --set
   std::string bind = "auto";
-  Binding binding;  // of the ranks here; made by the command
-  std::string port_range;                       // --port-range A:B
-  std::string launcher;                         // --launcher: the environment that tells this process its place
+  Binding binding;         // of the ranks here; made by the command
+  std::string port_range;  // --port-range A:B
+  std::string launcher;    // --launcher: the environment that tells this process its place
   MetricsSettings metrics;
   StepWindow trace_steps;
   std::string trace, runs;  // runs: the folder for this run's folder
