@@ -99,14 +99,16 @@ void Connector::accept_all() {
   for (int count = 0; count < kAcceptAtOnce; count++) {
     sdk::Descriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket) return;
-    const auto unproven =
-        std::count_if(links_.begin(), links_.end(), [](const Link& l) { return !l.handshake.dialler() && !l.socket; });
+    const auto is_unproven = [](const Link& l) { return !l.dropped && !l.handshake.dialler() && !l.socket; };
+    const auto unproven = std::count_if(links_.begin(), links_.end(), is_unproven);
     if (!sdk::same_user(socket.get())) {
       if (others_++ == 0) c_.log(2, sdk::concat("shm: rank ", c_.rank, " drops connections of another user"));
       continue;
     }
-    Link& link = links_.emplace_back(Link{sdk::Handshake(std::move(socket), identity_, -1), {}});
-    if (static_cast<size_t>(unproven) > kMaxStrangers + c_.peers.size()) drop(link, "too many strangers");
+    links_.emplace_back(Link{sdk::Handshake(std::move(socket), identity_, -1), {}});
+    if (static_cast<size_t>(unproven) <= kMaxStrangers + c_.peers.size()) continue;
+    const auto oldest = std::find_if(links_.begin(), links_.end(), is_unproven);
+    drop(*oldest, "it was silent while others came");
   }
 }
 

@@ -190,7 +190,7 @@ std::string environments_table(const ReadVariable& variable) {
       says = fmt::format("process {} of {}", place->index, place->count);
     else if (place)
       says = "one process, so it says nothing";
-    text += fmt::format("  {:<11} {}{}\n", row.name, says,
+    text += fmt::format("\n  {:<11} {}{}", row.name, says,
                         variables.empty() ? "" : fmt::format("   ({})", join(variables, " ")));
   }
   return text;
@@ -208,7 +208,7 @@ std::optional<ForeignPlace> read_environments(const ReadVariable& variable, cons
     if (first && (first->index != place->index || first->count != place->count))
       throw usage_error(
           fmt::format("the environment says two things about this process: {} has {} of {}, {} has {} of {}; "
-                      "--launcher {} or --launcher {} chooses, --launcher none ignores both\n{}",
+                      "--launcher {} or --launcher {} chooses, --launcher none ignores both{}",
                       first->launcher, first->index, first->count, place->launcher, place->index, place->count,
                       first->launcher, place->launcher, environments_table(variable)));
     if (first)
@@ -222,8 +222,7 @@ std::optional<ForeignPlace> read_environments(const ReadVariable& variable, cons
     throw usage_error(fmt::format("--launcher: there is no row '{}'{}", chosen, did_you_mean(chosen, names)));
   }
   if (!chosen.empty() && !first)
-    throw usage_error(
-        fmt::format("--launcher {}: its variables are not set\n{}", chosen, environments_table(variable)));
+    throw usage_error(fmt::format("--launcher {}: its variables are not set{}", chosen, environments_table(variable)));
   if (first && first->job.empty()) first->job = parent_process();
   return first;
 }

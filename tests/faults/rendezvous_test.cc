@@ -460,7 +460,7 @@ TEST_F(RendezvousTest, AMemberThatSaysWhatCannotBeIsAnError) {
                          Lie{FrameKind::failure, -1, "short", "a message between launcher and rank is too short"}}) {
     SetUp();  // another port
     LaunchOptions options = node(0);
-    options.secret = "secret";
+    options.secret = "of both";
     pid_t head = start(options, wait_for_abort);
     std::string why;
     HostPort at = resolve(rendezvous);
@@ -468,13 +468,13 @@ TEST_F(RendezvousTest, AMemberThatSaysWhatCannotBeIsAnError) {
     while (!fd) fd = connect_to(at, std::chrono::seconds(5), &why);
     Challenge challenge;
     ASSERT_EQ(recv(fd.get(), &challenge, sizeof challenge, MSG_WAITALL), static_cast<ssize_t>(sizeof challenge));
-    Hello hello = make_hello("secret", challenge, 1, 2, 2, "liar");
+    Hello hello = make_hello(options.secret, challenge, 1, 2, 2, "liar");
     std::string_view bytes = bytes_of(hello);
     ASSERT_EQ(send(fd.get(), bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
     Answer answer;
     ASSERT_EQ(recv(fd.get(), &answer, sizeof answer, MSG_WAITALL), static_cast<ssize_t>(sizeof answer));
-    Channel member(std::move(fd), frame_key("secret", challenge, hello, false),
-                   frame_key("secret", challenge, hello, true));
+    Channel member(std::move(fd), frame_key(options.secret, challenge, hello, false),
+                   frame_key(options.secret, challenge, hello, true));
     join_as(member);
     member.send(lie.kind, lie.rank, lie.payload);
     NodeResult result = finish(head);

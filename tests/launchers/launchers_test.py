@@ -57,7 +57,9 @@ class Launchers(unittest.TestCase):
 
     def tearDown(self):
         left = self.folder / "runtime" / "prun"
-        self.assertEqual(list(left.iterdir()) if left.exists() else [], [], "left in the runtime folder")
+        names = [path.name for path in left.iterdir()] if left.exists() else []
+        # A launcher that was killed leaves the folder of its state, named by its pid, to `prun clean`.
+        self.assertEqual([name for name in names if not name.isdigit()], [], "left in the runtime folder")
 
     def start(self, *command, output="output", **more):
         with (self.folder / output).open("w") as output_file:
@@ -213,7 +215,7 @@ class Slurm(Launchers):
             self.assertLess(time.monotonic(), end, f"{log.read_text()}\n{done()}")
             time.sleep(0.2)
         self.assertIn("Restarts=1", done())
-        self.assertEqual([row["step"] for row in self.rows()], list(range(1, 3001)), "no step is missing, none twice")
+        self.assertEqual([row["step"] for row in self.rows() if "loss" in row], list(range(1, 3001)), "no step is missing, none twice")
 
 
 class Recorded(Launchers):
