@@ -140,7 +140,8 @@ std::vector<Box> held_boxes(const Program& program, const StateTensor& state, in
 std::vector<Box> saved_boxes(const Program& program, const StateTensor& state, int rank) {
   if (state.copy) return {};
   const LocalPart part = local_part(program, state, rank);
-  const auto [index, of] = place_among(program, state.replicated, rank);
+  const auto [index, holders] = place_among(program, state.replicated, rank);
+  const auto of = holders;  // clang 14 gives lambdas no structured bindings
   // Whole rows where there are enough of them, so that most tensors stay one box in one file.
   const int64_t count = part.run.end - part.run.begin;
   const int64_t row =
