@@ -43,9 +43,9 @@ class Weights {
   std::string origin;       // for messages: "a checkpoint", "a Hugging Face folder (LlamaForCausalLM)"
   std::map<std::string, Weight> tensors;
 
-  // Elements of the box, as they are stored or as another float, `dtype`, to where its strides say; these may be those of
-  // a transposed tensor. Throws checkpoint_invalid where the pieces do not cover the box, a file ends too early, or f16
-  // cannot hold a number.
+  // Elements of the box, as they are stored or as another float, `dtype`, to where its strides say; these may be those
+  // of a transposed tensor. Throws checkpoint_invalid where the pieces do not cover the box, a file ends too early, or
+  // f16 cannot hold a number.
   void read(const std::string& name, const Box& box, Dtype dtype, std::byte* tensor) const;
 };
 

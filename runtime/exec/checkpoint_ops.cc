@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -42,6 +43,10 @@ void load(const CheckpointServices& services, const RankMemory& memory, TensorId
       weights.read(state.name, of_each_rank ? in_saved(program, state, memory.rank, box) : box,
                    program.tensors[into].dtype, to);
   }
+}
+
+double seconds_since_1970() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 bool keeps_checkpoints(const Program& program) {
@@ -134,9 +139,11 @@ std::unique_ptr<Kernel> make_checkpoint_kernel(const RankMemory& memory, const O
   // Its tensors lie in the host's memory on every device, and the step table is past the last step already.
   return kernel([services, memory, print] {
     if (memory.rank == 0 && print)
-      print(fmt::format("{}{{\"step\":{},\"checkpoint\":{{\"waited_s\":{:.6f},\"copied_s\":{:.6f}}}}}", kForMetrics,
-                        memory.table->step, static_cast<double>(services->waited_ns) * 1e-9,
-                        static_cast<double>(now_ns() - services->copying_since_ns) * 1e-9));
+      print(fmt::format(
+          "{}{{\"wall_time\":{:.3f},\"event\":\"checkpoint_copied\",\"step\":{},\"waited_s\":{:.6f},"
+          "\"copied_s\":{:.6f}}}",
+          kForEvents, seconds_since_1970(), memory.table->step, static_cast<double>(services->waited_ns) * 1e-9,
+          static_cast<double>(now_ns() - services->copying_since_ns) * 1e-9));
     const int64_t step = memory.table->step;
     services->writer->start(step, step >= services->steps(), [memory](TensorId tensor) {
       const Tensor& t = memory.program->tensors[tensor];

@@ -10,8 +10,9 @@
 
 namespace prun {
 
-// Begins a line of a rank that is meant for --metrics, not for the user.
+// Begins a line of a rank that is meant for --metrics or for events.jsonl, not for the user.
 inline constexpr char kForMetrics = '\x1e';
+inline constexpr char kForEvents = '\x1d';
 
 struct HostServices {
   std::function<void(const std::string&)> print;  // a whole line

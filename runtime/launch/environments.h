@@ -26,7 +26,8 @@ std::optional<ForeignPlace> read_environments(const ReadVariable& variable, cons
 
 std::vector<std::string> environment_names();
 
-// One line a row, each behind a newline: what it says, and which of its variables are missing. For messages and `prun doctor`.
+// One line a row, each behind a newline: what it says, and which of its variables are missing. For messages and `prun
+// doctor`.
 std::string environments_table(const ReadVariable& variable);
 
 }  // namespace prun

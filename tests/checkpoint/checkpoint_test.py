@@ -275,7 +275,7 @@ class Drift(Folders):
 
     def test_others_read_the_mean(self):
         """After an average all have the same, which is what an exported model has; in between it is the mean."""
-        kept, model, back = self.at("kept"), self.at("model"), self.at("back")
+        kept = self.at("kept")
         self.train(2, 4, "--checkpoint", kept, "--checkpoint-every", 1)
         for step in (3, 4):
             prun("ckpt", "import", kept / f"step_{step:08}", "--out", self.at(f"mean-{step}"))

@@ -139,8 +139,9 @@ class Cuda(unittest.TestCase if SUBSTITUTES else object):  # where CMake found n
     def test_an_error_in_a_replayed_step_is_asked_for(self):
         # Nobody tests a request then; without being asked NCCL would leave it to the deadline, which is exit code 11.
         done = run_plain("plans/zero3.lua", 2, "cuda", *nccl(), FAIL_RUN=60, **{**SMALL, "layers": 1, "steps": 1000, "reduce": "any"})
-        self.assertEqual(done.returncode, 14, done.stderr)
-        self.assertIn("prun: rank 0: collectives of ranks 0, 1 over nccl: rank 1: in a replayed step: remote process exited", done.stderr)
+        self.assertEqual(done.returncode, 17, done.stderr)
+        self.assertIn("prun: the link between rank 0 and rank 1 is lost; both still ran", done.stderr)
+        self.assertIn("rank 0: collectives of ranks 0, 1 over nccl: rank 1: in a replayed step: remote process exited", done.stderr)
         self.assertIn(": a graph of it, replayed by the device", done.stderr)
         self.assertEqual(done.stderr.count("prun: "), 1, done.stderr)
 

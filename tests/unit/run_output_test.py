@@ -220,7 +220,7 @@ class Files(unittest.TestCase):
 
     def test_a_full_disk_ends_the_metrics_not_the_run(self):
         result = self.run_prun("--metrics", "/dev/full")
-        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(result.returncode, 1, result.stderr)
         self.assertIn("prun: /dev/full is incomplete: No space left on device\n", result.stderr)
 
 

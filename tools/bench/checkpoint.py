@@ -94,14 +94,18 @@ def train(args, plan, folder, middle, steps):
     """Rows of the metrics, and how long the checkpoint after step `middle` took to write."""
     metrics = folder.parent / "metrics.jsonl"
     metrics.unlink(missing_ok=True)
+    runs = folder.parent / "runs"
+    shutil.rmtree(runs, ignore_errors=True)
     watch = Watch(folder)
     watch.start()
     subprocess.run([args.prun, plan, "--nproc", str(args.nproc), "--set", f"layers={args.layers}", "--set", f"steps={steps}", "--checkpoint", folder,
-                    "--checkpoint-every", str(middle), "--check-replicas", "0", "--metrics", metrics], check=True, capture_output=True)
+                    "--checkpoint-every", str(middle), "--check-replicas", "0", "--metrics", metrics, "--runs", runs], check=True, capture_output=True)
     watch.over.set()
     watch.join()
     rows = [json.loads(line) for line in metrics.read_text().splitlines()]
-    copied = next(row["checkpoint"]["copied_s"] for row in rows if "checkpoint" in row and row["step"] == middle)
+    [run] = runs.iterdir()
+    events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    copied = next(event["copied_s"] for event in events if event["event"] == "checkpoint_copied" and event["step"] == middle)
     return [row["time_s"] for row in rows if "time_s" in row], copied, watch.written_seconds(middle), watch.written_seconds(steps)
 
 

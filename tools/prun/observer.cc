@@ -181,6 +181,10 @@ void Observer::line(int rank, const std::string& text) {
     add_row(text.substr(1) + "\n");
     return;
   }
+  if (text.starts_with(kForEvents)) {
+    if (folder_ != nullptr) folder_->event(text.substr(1) + "\n");
+    return;
+  }
   if (told) return told(text);
   if (folder_ != nullptr) folder_->rank_output(rank, text + "\n");
   progress_.clear();

@@ -52,21 +52,16 @@ FoundRun find_run(const std::string& word) {
   for (PublishedJob& job : published_jobs())
     if (job.running) jobs.push_back(std::move(job));
   if (word.empty()) return latest(jobs);
-  std::vector<std::string> names;
   for (const PublishedJob& job : jobs) {
     if (word == pid_of(job) || word == text_of(job, "id") || same_folder(word, text_of(job, "folder")))
       return run_of(job);
-    names.push_back(pid_of(job));
-    names.push_back(text_of(job, "id"));
   }
   for (const fs::path& folder : {fs::path(word), fs::path(kRunsFolder) / word})
     if (is_run(folder))
       return {folder.filename().empty() ? folder.parent_path().filename().string() : folder.filename().string(),
               folder.string(), std::nullopt};
-  std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(kRunsFolder, error))
-    if (is_run(entry.path())) names.push_back(entry.path().filename().string());
-  throw usage_error(fmt::format("there is no run '{}'{}", word, did_you_mean(word, names)));
+  throw usage_error(
+      fmt::format("there is no run '{}': `prun runs` lists what was kept, `prun status` what goes on", word));
 }
 
 }  // namespace prun
