@@ -4,8 +4,8 @@
 -- law: division
 -- others: a test with more ranks than heads
 -- ranks: 4
--- says: 2 key and value heads of the attention at lua/prun/models/llama.lua do not divide over the
---   4 ranks of axis 'tp'
+-- says: 2 key and value heads of the attention at lua/prun/models/llama_parts.lua do not divide
+--   over the 4 ranks of axis 'tp'
 local prun, museum = require "prun", require "museum"
 
 
