@@ -20,7 +20,7 @@ class Head : public Coordination {
         observer_(observer),
         blobs_(static_cast<size_t>(topology.ranks())),
         has_ended_(static_cast<size_t>(topology.ranks())) {
-    launchers_ = 1 + static_cast<int>(channels().size());
+    for (const Channel& member : members_) launchers_ += member.open() ? 1 : 0;
   }
 
   void gather(int rank, std::string blob) override;

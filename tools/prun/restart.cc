@@ -18,7 +18,7 @@
 namespace prun {
 namespace {
 
-constexpr double kRejoin_s = 3;  // how long a job that may go on without a node waits for it to come back
+constexpr double kRejoinSeconds = 3;  // how long a job that may go on without a node waits for it to come back
 
 // Tells a checkpoint from one that another run has put in its place.
 int64_t index_time_ns(const std::string& checkpoint) {
@@ -50,7 +50,7 @@ void Restarts::allow() {
   const bool shrinks = s.min_ranks > 0 && (ranks_ == 0 || ranks_ > s.min_ranks);
   options_.launch.begins_again = restarts_ < s.most || shrinks;
   options_.launch.min_ranks = s.min_ranks;
-  options_.launch.patience_s = done() > 0 ? kRejoin_s : options_.launch.join_timeout_s;
+  options_.launch.patience_s = done() > 0 ? kRejoinSeconds : options_.launch.join_timeout_s;
 }
 
 Job Restarts::build(Launch& launch, Plan& plan) {
