@@ -90,6 +90,25 @@ class Restart(faults.Jobs):
         self.assertIn("prun: restart 1 of 1 from the beginning\n", run.text())
         self.expect_whole(run)
 
+    def test_a_plan_that_keeps_checkpoints_without_a_folder_begins_again(self):
+        run = self.replicated("--max-restarts", "1", keep="every = 20")
+        run.wait_for_steps(5)
+        os.kill(run.ranks()[1], signal.SIGKILL)
+        self.assertEqual(run.wait()[0], 0, run.text())
+        self.assertIn("restart 1 of 1 from the beginning", run.text())
+        self.assertIn("nothing says where: give --checkpoint DIR", run.text())
+
+    def test_what_a_killed_launcher_left_in_memory_is_cleaned(self):
+        run = self.replicated("--max-restarts", "1")
+        faults.wait_for(lambda: committed(self.memory_of(run)) >= 20, "a commit to memory")
+        ranks = run.ranks().values()
+        run.process.kill()
+        run.process.wait()
+        self.expect_gone(ranks)
+        self.assertTrue(self.memory_of(run).exists())
+        faults.subprocess.run([faults.PRUN, "clean"], cwd=run.folder.name, check=True, capture_output=True)
+        self.assertFalse(self.memory_of(run).exists())
+
     def test_checkpoints_of_another_run_are_not_resumed_from(self):
         first = self.job(plan=[*PLAN[:-1], "steps=20"])
         self.assertEqual(first.wait()[0], 0, first.text())

@@ -208,14 +208,14 @@ class Nodes(Supervision):
 
 class Slow(Supervision):
     def test_a_slow_rank_is_named_and_the_job_goes_on(self):
-        """It stands still three quarters of the time, and the others wait for it."""
+        """It stands still most of the time, and the others wait for it."""
         run = self.start("--nproc", "3", "--set", "layers=4")
         run.wait_for_steps()
         pid = run.ranks()[1]
         words = f"rank 1 on {os.uname().nodename}, pid {pid}, is slow: "
-        end = time.monotonic() + 30
+        end = time.monotonic() + 60
         while words not in run.text() and time.monotonic() < end:
-            for number, seconds in ((signal.SIGSTOP, 0.06), (signal.SIGCONT, 0.02)):
+            for number, seconds in ((signal.SIGSTOP, 0.12), (signal.SIGCONT, 0.04)):
                 os.kill(pid, number)
                 time.sleep(seconds)
         self.assertIn(words, run.text())

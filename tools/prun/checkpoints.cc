@@ -13,6 +13,8 @@
 #include "base/text.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/reader.h"
+#include "options.h"
+#include "replicas.h"
 
 namespace prun {
 
@@ -75,11 +77,14 @@ void settle_checkpoints(CheckpointSettings& s, const std::vector<std::string>& c
   begin_with_first_whole(s, checkpoint::whole_checkpoints(s.folder));
 }
 
-void take_from_plan(CheckpointSettings& s, const Plan& plan) {
+void take_from_plan(Options& options, const Plan& plan) {
+  CheckpointSettings& s = options.checkpoint;
   if (!plan.keeping) return;
-  if (s.folder.empty() && plan.keeping->replicate == 0)
+  if (s.folder.empty() && !keeps_replicas(options, plan)) {
     fmt::print(stderr, "prun: {}: the plan keeps checkpoints, and nothing says where: give --checkpoint DIR\n",
                plan.keeping->site.text());
+    return;
+  }
   if (s.every == 0) s.every = static_cast<int>(plan.keeping->every);
   if (s.keep == 0) s.keep = static_cast<int>(plan.keeping->keep);
 }

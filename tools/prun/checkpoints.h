@@ -40,7 +40,7 @@ void check_checkpoint_options(const CheckpointSettings& settings);
 // `commits`: of a run that begins again, its own, newest first; one of them is taken as `auto` takes it.
 void settle_checkpoints(CheckpointSettings& settings, const std::vector<std::string>& commits = {});
 // What the plan asks for, where the command line says nothing else.
-void take_from_plan(CheckpointSettings& settings, const Plan& plan);
+void take_from_plan(Options& options, const Plan& plan);
 // Throws checkpoint_invalid, with both sides, where the job is another model's.
 void require_checkpoint_fits(const CheckpointSettings& settings, const Job& job);
 

@@ -151,12 +151,10 @@ const char* json_help(Commands command) {
   }
 }
 
-void define_options(CLI::App& app, Commands command, Options& o) {
-  constexpr unsigned kPlanCommands = kRun | kCheck | kDump, kSpans = kRun | kPlugins | kBench;
-  constexpr unsigned kRecords = kPlanCommands | kGenerate;  // a plan, with its arguments
-  Definer define(app, command);
-  app.set_help_flag();
-  app.add_option("operands", o.operands);
+constexpr unsigned kPlanCommands = kRun | kCheck | kDump, kSpans = kRun | kPlugins | kBench;
+constexpr unsigned kRecords = kPlanCommands | kGenerate;  // a plan, with its arguments
+
+void define_plan_options(Definer& define, Commands command, Options& o) {
   define.whole(kRecords | kPlugins | kDoctor, "--nproc", "N", o.launch.nproc, 1, "ranks on this node (default 1)");
   define.parsed(
       kRecords, "--set", "NAME=VALUE", [&o](const std::string& text) { read_setting(o, text); },
@@ -195,6 +193,9 @@ void define_options(CLI::App& app, Commands command, Options& o) {
         o.after = text;
       },
       "what the compiler has after this pass: graph, schedule or program (--time-passes names all)");
+}
+
+void define_output_options(Definer& define, Options& o) {
   define.text(kRun, "--metrics", "FILE", o.metrics.path,
               "write one JSON object a step (-: standard output); --resume goes on in it");
   define.flag(kRun, "--overwrite", o.metrics.overwrite, "replace what --metrics FILE has of another run");
@@ -203,6 +204,9 @@ void define_options(CLI::App& app, Commands command, Options& o) {
   define.parsed(
       kRun, "--trace-steps", "A:B", [&o](const std::string& text) { o.trace_steps = parse_step_window(text); },
       "of these steps alone, as the screen counts them; A: or :B is open, A is one step (default: from the first on)");
+}
+
+void define_checkpoint_options(Definer& define, Commands command, Options& o) {
   define.text(kRun | kDoctor, "--checkpoint", "DIR", o.checkpoint.folder,
               command == kDoctor ? "try this folder, too: write, fsync, rename, space, speed"
                                  : "keep what was trained: checkpoints go to this folder");
@@ -226,6 +230,9 @@ void define_options(CLI::App& app, Commands command, Options& o) {
               "export: the tokenizer.json to copy (default: that beside the token files it was trained on, if any)");
   define.whole(kCkpt, "--ranks", "N", o.ckpt.ranks, 1, "reshard: how many ranks share the files");
   define.whole(kCkpt, "--file-mib", "N", o.ckpt.file_mib, 1, "export: the most of a file, in MiB (default 5000)");
+}
+
+void define_node_options(Definer& define, Options& o) {
   define.whole(kSpans | kCheck | kDump | kDoctor, "--nnodes", "N", o.launch.nnodes, 1, "nodes of the job (default 1)");
   define.whole(kRun | kBench | kDoctor, "--node-rank", "I", o.launch.node_rank, 0, "which of them this is, from 0");
   define.text(kRun | kBench, "--launcher", "NAME", o.launcher,
@@ -247,6 +254,16 @@ void define_options(CLI::App& app, Commands command, Options& o) {
         o.world.deadline_s = o.launch.join_timeout_s = whole_number("--timeout", text, 1);
       },
       "how long a collective or a missing rank is waited for (default 60)");
+}
+
+void define_options(CLI::App& app, Commands command, Options& o) {
+  Definer define(app, command);
+  app.set_help_flag();
+  app.add_option("operands", o.operands);
+  define_plan_options(define, command, o);
+  define_output_options(define, o);
+  define_checkpoint_options(define, command, o);
+  define_node_options(define, o);
   define.flag(kStatus, "--prometheus", o.prometheus, "as Prometheus' text format");
   define.flag(kClean, "--dry-run", o.dry_run, "say what would be removed, and remove nothing");
   define.text(kRun, "--chaos", "SPEC", o.chaos,

@@ -61,7 +61,9 @@ std::string ReplicaFolder::settle(Options& options, const Plan& plan, const Job&
         fmt::format("replicate = 1 needs twice {} in {}, where {} are free: leave it, or mount that larger",
                     human_bytes(bytes), kMemory, human_bytes(room)),
         plan.keeping->site);
-  const std::string path = fmt::format("{}/prun-replicas-{}", kMemory, getpid());
+  const std::string path = fmt::format("{}/{}{}", kMemory, kReplicaFolder, getpid());
+  std::error_code ignored;
+  std::filesystem::remove_all(path, ignored);  // of a launcher that was killed and had this pid
   if (mkdir(path.c_str(), 0700) != 0) throw usage_error(fmt::format("cannot make {}: {}", path, std::strerror(errno)));
   options.checkpoint.memory = path_ = path;
   return fmt::format("commits to memory: {} in {}\n", human_bytes(bytes), kMemory);

@@ -2,6 +2,7 @@
 // reads no disk.
 #pragma once
 #include <string>
+#include <string_view>
 
 #include "ir/plan.h"
 #include "ir/program.h"
@@ -9,6 +10,8 @@
 namespace prun {
 
 struct Options;
+
+inline constexpr std::string_view kReplicaFolder = "prun-replicas-";  // in /dev/shm, and then the launcher's pid
 
 // The plan asks for them, and the run may begin again.
 bool keeps_replicas(const Options& options, const Plan& plan);

@@ -59,7 +59,7 @@ int attempt(Options& options, const DeviceReport& devices, Restarts& restarts, R
       Plan plan;
       if (!options.chaos.empty()) parse_chaos(options.chaos, launch.ranks());
       observer.job = restarts.build(launch, plan);
-      take_from_plan(options.checkpoint, plan);
+      take_from_plan(options, plan);
       if (keeps_replicas(options, plan)) observer.say(replicas.settle(options, plan, observer.job));
       require_checkpoint_fits(options.checkpoint, observer.job);
       check_device_memory(options, observer.job, devices);
@@ -100,10 +100,8 @@ int run_command(Options& options) {
       restarts.begin_again();
       options.chaos.clear();  // what it brought about has come
     } catch (const Error& error) {
-      if (restarts.done() == 0) throw;  // nothing has begun
-      const int code = static_cast<int>(error.code());
-      fmt::print(stderr, "prun: {}\n{}", error.what(), folder.end(code));
-      return code;
+      if (restarts.done() > 0) fmt::print(stderr, "{}", folder.end(static_cast<int>(error.code())));
+      throw;
     }
 }
 

@@ -1,6 +1,6 @@
 // prun clean [DIR ..]: removes what jobs that crashed have left: status folders of launchers that were killed,
-// unfinished checkpoints, and segments of NCCL and UCX in /dev/shm. Our own shared memory has no name, and ends with
-// its users.
+// unfinished checkpoints, and in /dev/shm segments of NCCL and UCX and commits to memory. The shared memory of our
+// transports has no name, and ends with its users.
 //
 // Nothing of a live job goes: a folder is taken only when nobody holds its lock, a segment only when no process has it.
 #include <fcntl.h>
@@ -21,6 +21,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "commands.h"
+#include "replicas.h"
 #include "run_folder.h"
 #include "supervision/status_folder.h"
 
@@ -103,6 +104,19 @@ std::set<std::string> used_segments(bool& all) {
   return used;
 }
 
+// Named by the launcher that removes it when it ends.
+void find_replicas(std::vector<Left>& left) {
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator("/dev/shm", error)) {
+    const std::string name = entry.path().filename().string();
+    struct stat info;
+    if (!name.starts_with(kReplicaFolder) || lstat(entry.path().c_str(), &info) != 0) continue;
+    if (info.st_uid != getuid() || !S_ISDIR(info.st_mode)) continue;
+    if (fs::exists("/proc/" + name.substr(kReplicaFolder.size()), error)) continue;
+    left.push_back({entry.path(), "commits to memory of a job that was killed", 0});
+  }
+}
+
 void find_segments(std::vector<Left>& left, std::vector<std::string>& remarks) {
   std::vector<Left> candidates;
   std::error_code error;
@@ -143,6 +157,7 @@ int clean_command(Options& options) {
   if (options.operands.empty()) find_in(kRunsFolder, left);
   find_status_folders(left);
   find_segments(left, remarks);
+  find_replicas(left);
   std::set<fs::path> seen;  // two runs may have one folder of checkpoints
   std::erase_if(left, [&](const Left& one) { return !seen.insert(fs::weakly_canonical(one.path)).second; });
   Json rows = Json::array();

@@ -6,7 +6,6 @@
 #include <array>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -24,19 +23,27 @@ class SlowRanks {
   const std::vector<int>& ranks() const { return named_; }  // now
 
  private:
-  struct Arrival {
-    size_t rank = 0;  // index in the list of ranks
-    uint64_t begin_ns = 0, end_ns = 0;
+  struct Meeting {                      // of an op
+    const std::string* axis = nullptr;  // none: it meets nobody
+    int lane = 0, number = 0;           // of all lanes; among the meetings of its lane
   };
-  struct Lane {                // of one stream of a class: what its collectives meet as
-    std::vector<int> meeting;  // by op; -1: it meets nobody
-    std::vector<const Op*> ops;
+  struct Group {
+    int leader = 0;   // the first member
+    size_t size = 0;  // 0: not asked for yet
+  };
+  struct Arrival {
+    std::tuple<int, int, int, uint32_t> meeting;  // lane, first member, number, step
+    size_t rank = 0;                              // index in the list of ranks
+    size_t group = 0;                             // members
+    uint64_t begin_ns = 0, end_ns = 0;
   };
   void sample(const std::vector<WatchedRank>& ranks);
   void close_window(const std::vector<WatchedRank>& ranks, const std::function<void(const std::string&)>& warn);
 
   const Job* job_ = nullptr;
-  std::vector<std::vector<Lane>> lanes_;  // by class and stream
+  std::vector<std::vector<std::vector<Meeting>>> meetings_of_;  // by class, stream and op
+  size_t lanes_ = 0;
+  std::vector<std::vector<Group>> groups_;  // by index in the list of ranks, and lane
   std::vector<std::array<uint64_t, kMaxStreams>> read_;
   std::vector<double> late_s_;  // by rank, in this window
   double span_s_ = 0;
