@@ -116,9 +116,13 @@ nn.attention = word("attention", {
   options = {
     { name = "causal", kind = "boolean", default = true, help = "a token sees those before it and itself" },
     size("kv_heads", "heads of keys and of values; by default as many", { optional = true }),
+    { name = "kernel", kind = "text", default = "flash", choices = { "flash", "keep_scores", "recompute_scores" },
+      help = "what prun sim counts: scores that stay on the chip, or that memory keeps, or that backward makes again; " ..
+        "ranks run flash" },
   },
 }, function(qkv, heads, opt)
   local attrs = { heads = heads, causal = opt.causal and 1 or 0, kv_heads = opt.kv_heads }
+  if opt.kernel ~= "flash" then attrs.kernel = opt.kernel end
   return (graph.op("attention", { qkv }, attrs, nil, { "lse" }))
 end)
 

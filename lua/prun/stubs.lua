@@ -161,6 +161,7 @@
 ---@field hidden? integer size inside the MLP; 0: 4 times the width (default 0)
 ---@field eps? number added to the variance in norms (default 1e-05)
 ---@field gelu? string tanh (GPT-2's), or none: the exact one (default 'tanh')
+---@field kernel? string of attention, for prun sim (nn.attention) (default 'flash')
 ---@field dropout? number share of embeddings and block results that are dropped (default 0)
 ---@field tied? boolean use the token embedding as the head's weights (default false)
 
@@ -170,6 +171,7 @@
 ---@field head_size? integer elements of a head; 0: the width over the heads (default 0)
 ---@field heads? integer attention heads in a block (default 12)
 ---@field high_freq_factor? number of llama3: what turns more often stays as it is (default 4)
+---@field kernel? string of attention, for prun sim (nn.attention) (default 'flash')
 ---@field kv_heads? integer heads of keys and values, shared by the heads of queries; 0: as many as heads (default 0)
 ---@field layers? integer number of transformer blocks (default 12)
 ---@field low_freq_factor? number of llama3: what turns less often in the original context becomes slower (default 1)
@@ -190,6 +192,7 @@
 ---@field head_size? integer elements of a head; 0: the width over the heads (default 0)
 ---@field heads? integer attention heads in a block (default 12)
 ---@field high_freq_factor? number of llama3: what turns more often stays as it is (default 4)
+---@field kernel? string of attention, for prun sim (nn.attention) (default 'flash')
 ---@field kv_heads? integer heads of keys and values, shared by the heads of queries; 0: as many as heads (default 0)
 ---@field layers? integer number of transformer blocks (default 12)
 ---@field low_freq_factor? number of llama3: what turns less often in the original context becomes slower (default 1)
@@ -229,6 +232,7 @@
 ---@class prun.nn.attention.options
 ---@field causal? boolean a token sees those before it and itself (default true)
 ---@field kv_heads? integer heads of keys and of values; by default as many
+---@field kernel? string what prun sim counts: scores that stay on the chip, or that memory keeps, or that backward makes again; ranks run flash (default 'flash')
 
 ---@class prun.nn.linear.options
 ---@field bias? boolean add a bias; by default yes, with `weight` no

@@ -16,6 +16,8 @@ return prun.model("gpt", {
   hidden = { 0, "size inside the MLP; 0: 4 times the width", least = 0 },
   eps = { 1e-5, "added to the variance in norms", above = 0 },
   gelu = { "tanh", "tanh (GPT-2's), or none: the exact one", choices = { "tanh", "none" } },
+  kernel = { "flash", "of attention, for prun sim (nn.attention)",
+             choices = { "flash", "keep_scores", "recompute_scores" } },
   dropout = { 0.0, "share of embeddings and block results that are dropped", least = 0, below = 1 },
   tied = { false, "use the token embedding as the head's weights" },
 }, function(opt, batch)
@@ -39,7 +41,7 @@ return prun.model("gpt", {
   for i = 0, opt.layers - 1 do
     x = nn.unit("block" .. i, function()
       local qkv = nn.linear("qkv", nn.layernorm("ln1", x, eps), 3 * width, { init = normal, blocks = thirds })
-      local mixed = x + drop(nn.linear("proj", nn.attention(qkv, opt.heads), width, { init = residual }))
+      local mixed = x + drop(nn.linear("proj", nn.attention(qkv, opt.heads, { kernel = opt.kernel }), width, { init = residual }))
       local up = nn.gelu(nn.linear("up", nn.layernorm("ln2", mixed, eps), hidden, { init = normal }), opt.gelu)
       return mixed + drop(nn.linear("down", up, width, { init = residual }))
     end)

@@ -15,6 +15,8 @@ local options = {
   context = { 1024, "tokens in a sample", least = 1 },
   eps = { 1e-5, "added to the mean square in norms", above = 0 },
   tied = { false, "use the token embedding as the head's weights" },
+  kernel = { "flash", "of attention, for prun sim (nn.attention)",
+             choices = { "flash", "keep_scores", "recompute_scores" } },
   rope_type = { "default", "scaling of the rotary angles, for long contexts: transformers' rope_scaling",
                 choices = { "default", "linear", "llama3" } },
   rope_factor = { 1.0, "of linear and llama3: angles become smaller by it", above = 0 },
@@ -57,7 +59,7 @@ function parts.attend(model, opt, x)
     low_freq_factor = opt.low_freq_factor, high_freq_factor = opt.high_freq_factor,
     original_context = opt.original_context,
   })
-  local seen = nn.attention(turned, heads, { kv_heads = kv_heads })
+  local seen = nn.attention(turned, heads, { kv_heads = kv_heads, kernel = opt.kernel })
   return x + nn.linear("proj", seen, width, { init = parts.residual(opt), bias = biased })
 end
 
