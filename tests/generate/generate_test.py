@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """prun generate gives the model's own probabilities: those of a text that it has made are its loss on that text, by the
 program that trains. The cache, chunks of a prompt and ranks that split the weights change nothing. Usage:
-generate_test.py PRUN
+generate_test.py PRUN [SUBSTITUTES]    SUBSTITUTES: the folder of devices/cuda.so
 """
 import json
+import os
 import pathlib
 import shutil
 import subprocess
@@ -12,6 +13,9 @@ import tempfile
 import unittest
 
 PRUN = sys.argv[1]
+ENVIRONMENT = dict(os.environ)
+if len(sys.argv) > 2:
+    ENVIRONMENT.update(PRUN_DEVICE_PATH=f"{sys.argv[2]}/devices", PRUN_SUBSTITUTE_DEVICES="2")
 PLAN = "tests/generate/models.lua"
 MODELS = [[], ["tied=true"], ["model=llama"], ["model=llama", "kv_heads=2", "tied=true"], ["model=moe"]]
 
@@ -21,7 +25,8 @@ def words_of(settings):
 
 
 def prun(*words, code=0, text=True):
-    done = subprocess.run([PRUN, *(word if isinstance(word, bytes) else str(word) for word in words)], capture_output=True, text=text, timeout=100)
+    done = subprocess.run([PRUN, *(word if isinstance(word, bytes) else str(word) for word in words)], capture_output=True, text=text, timeout=100,
+                          env=ENVIRONMENT)
     if done.returncode != code:
         raise AssertionError(f"{words}: exit code {done.returncode}\n{done.stderr}")
     return done
@@ -86,9 +91,11 @@ class Generate(unittest.TestCase):
 
     def test_a_device_that_is_enqueued_on_chooses_the_same(self):
         prompt = "the time of the sea is "
-        for settings in ([], ["model=llama"]):
-            there = self.made(settings, "--temperature", 0, "--device", "cpu-queue", prompt=prompt, tokens=8)
-            self.assert_alike(self.made(settings, "--temperature", 0, prompt=prompt, tokens=8), there)
+        for settings in ([], ["model=llama", "kv_heads=2"]):
+            here = self.made(settings, "--temperature", 0, prompt=prompt, tokens=8)
+            self.assert_alike(here, self.made(settings, "--temperature", 0, "--device", "cpu-queue", prompt=prompt, tokens=8))
+            if len(sys.argv) > 2:
+                self.assert_alike(here, self.made(settings, "--temperature", 0, "--device", "cuda", prompt=prompt, tokens=8))
 
     def test_a_seed_gives_the_same_text(self):
         one = self.made([], "--seed", 1)
