@@ -8,7 +8,7 @@ import sys
 PACKAGES = ["torch", "transformers", "safetensors", "numpy", "tokenizers"]
 
 
-def run_inside(file, venv):
+def run_inside(file, venv, wanted=PACKAGES):
     """Returns at once when this is that Python already. `venv` is made where it is not there; PRUN_HF_PYTHON names another."""
     if "--inside" in sys.argv:
         return
@@ -18,10 +18,10 @@ def run_inside(file, venv):
         python = str(venv / "bin/python")
         if not (venv / "done").exists():
             shutil.rmtree(venv, ignore_errors=True)
-            print(f"making {venv} with {', '.join(PACKAGES)}, once", flush=True)
+            print(f"making {venv} with {', '.join(wanted)}, once", flush=True)
             subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
-            if subprocess.run([str(venv / "bin/pip"), "install", "-q", *PACKAGES]).returncode != 0:
-                raise SystemExit(f"pip cannot install {', '.join(PACKAGES)}: PRUN_HF_PYTHON=/path/of/python names one "
+            if subprocess.run([str(venv / "bin/pip"), "install", "-q", *wanted]).returncode != 0:
+                raise SystemExit(f"pip cannot install {', '.join(wanted)}: PRUN_HF_PYTHON=/path/of/python names one "
                                  "that has them")
             (venv / "done").touch()
     os.execv(python, [python, file, *sys.argv[1:], "--inside"])

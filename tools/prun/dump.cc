@@ -1,9 +1,11 @@
-// prun dump PLAN: the program as text, which golden tests compare; --after PASS: the result of that pass instead.
+// prun dump PLAN: the program as text, which golden tests compare; --after PASS: the result of that pass instead;
+// --format chakra: for simulators.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
 
 #include "build_job.h"
+#include "chakra/chakra.h"
 #include "commands.h"
 #include "program_json.h"
 
@@ -11,7 +13,9 @@ namespace prun {
 
 int dump_command(Options& options) {
   const Job job = build_job(options, options.launch.nproc * options.launch.nnodes);
-  if (options.json)
+  if (options.chakra)
+    write_chakra(job, options.traces);
+  else if (options.json)
     fmt::print("{}\n", job_json(job).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   else if (options.after.empty())
     fmt::print("{}", dump_job(job));  // else build_job has printed what was asked for

@@ -151,6 +151,15 @@ const char* json_help(Commands command) {
   }
 }
 
+void read_dump_format(Options& options, const std::string& text) {
+  const std::vector<std::string> formats = {"text", "json", "chakra"};
+  if (std::find(formats.begin(), formats.end(), text) == formats.end())
+    throw usage_error(
+        fmt::format("--format is {}, not '{}'{}", join(formats, ", "), text, did_you_mean(text, formats)));
+  options.json = options.json || text == "json";
+  options.chakra = text == "chakra";
+}
+
 constexpr unsigned kPlanCommands = kRun | kCheck | kDump, kSpans = kRun | kPlugins | kBench;
 constexpr unsigned kRecords = kPlanCommands | kGenerate;  // a plan, with its arguments
 
@@ -193,6 +202,10 @@ void define_plan_options(Definer& define, Commands command, Options& o) {
         o.after = text;
       },
       "what the compiler has after this pass: graph, schedule or program (--time-passes names all)");
+  define.parsed(
+      kDump, "--format", "text|json|chakra", [&o](const std::string& text) { read_dump_format(o, text); },
+      "chakra: execution traces of a step, PREFIX.RANK.et, that simulators such as ASTRA-sim replay (default: text)");
+  define.text(kDump, "--out", "PREFIX", o.traces, "chakra: what the names of the files begin with");
 }
 
 void define_output_options(Definer& define, Options& o) {
@@ -362,7 +375,10 @@ void check_together(Options& o, const Command& command) {
     check_restart_options(o);
     o.metrics.resumes = !o.checkpoint.resume.empty();
   }
-  if (command.bit == kDump && o.json && !o.after.empty()) throw usage_error("--after prints text: not with --json");
+  if (command.bit == kDump && (o.json || o.chakra) && !o.after.empty())
+    throw usage_error(fmt::format("--after prints text: not with --{}", o.json ? "json" : "format chakra"));
+  if (command.bit == kDump && o.chakra == o.traces.empty())
+    throw usage_error("--format chakra and --out PREFIX go together: files PREFIX.0.et and on, one a rank");
   if (command.bit == kRun && o.trace_steps.given && o.trace.empty())
     throw usage_error("--trace-steps needs --trace FILE, where the timeline goes");
   if (command.bit == kGenerate) check_generation_options(o.generation, o.plan);

@@ -30,6 +30,8 @@ struct Options {
   bool prove = false;        // run, check: run the plan, made small, beside one rank
   int check_replicas = 100;  // steps; 0: never
   std::string after;         // dump: the pass whose result is printed
+  std::string traces;        // dump --format chakra: the files begin so
+  bool chakra = false;
   LaunchOptions launch;
   WorldOptions world;  // without the rank's place and device, which a rank fills in
   std::string device = "cpu", device_options;
