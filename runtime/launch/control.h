@@ -23,7 +23,7 @@ enum class FrameKind : uint32_t {
   ended,       // launcher -> node 0: this rank returned 0
   failure,     // launcher -> node 0: a Failure that it has seen
   job,         // node 0 -> launcher: the job, or why there is none
-  stop,        // launcher -> node 0 -> launchers: SIGTERM asks for an early end
+  stop,        // launcher -> node 0 -> launchers: SIGTERM asks for an early end, or (rank kForNodes) a node has come
   begun,       // launcher -> node 0: the last step that its ranks have begun
   steps,       // node 0 -> launcher: how many steps the job does
   mirror,      // launcher -> node 0: what it knows of a rank (LaunchObserver::mirror)
@@ -34,6 +34,7 @@ enum class FrameKind : uint32_t {
   settings,    // launcher -> node 0, before the job: its NodeSettings
   alive,       // between launchers, twice a second: nothing else to say
   pause,       // launcher -> node 0 -> launchers: SIGTSTP (payload 1) or SIGCONT (0) there: ranks stop, or go on
+  late,        // node 0 -> launcher, before the job: it runs without this node, and takes it in at a commit
 };
 
 struct Frame {

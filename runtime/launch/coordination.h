@@ -27,6 +27,10 @@ inline Clock::time_point after(Clock::time_point start, double seconds) {
 
 inline constexpr double kHeadLeaves = 5;  // seconds that a silent node waits for node 0 to end
 
+inline constexpr int kForNodes = 1;  // FrameKind::stop: its rank where nodes that have come are the reason
+
+struct JoinedNodes;
+
 struct Verdict {
   std::optional<Failure> failure;  // none: all ranks returned 0
   bool begins_again = false;       // the nodes join once more
@@ -40,7 +44,7 @@ class Coordination {
   // Events of local ranks.
   virtual void gather(int rank, std::string blob) = 0;
   virtual void line(int rank, const std::string& text) = 0;
-  virtual void ended(int rank) = 0;  // returned 0
+  virtual void ended(int rank, bool early) = 0;  // returned 0, or stopped early as it was asked
   virtual void failed(Failure failure) = 0;
   virtual void stop() = 0;          // SIGTERM here asks for an early end
   virtual void pause(bool on) = 0;  // SIGTSTP and SIGCONT here stop the ranks of all nodes, and let them go on
@@ -57,6 +61,7 @@ class Coordination {
   virtual void receive(Channel& channel) = 0;
   virtual Clock::time_point deadline() const = 0;  // when `expire` is due
   virtual void expire(Clock::time_point now) = 0;
+  virtual std::vector<int> descriptors() { return {}; }  // of what else is open, which no rank may keep
   virtual void leave() {}           // after all else: waits until node 0 has said what there is to say
   virtual bool others_ended() = 0;  // after the verdict: no other launcher is waited for
 
@@ -64,6 +69,7 @@ class Coordination {
   std::vector<std::string> take_gathered() { return std::exchange(gathered_, {}); }
   const std::optional<Verdict>& verdict() const { return verdict_; }
   bool stop_asked() const { return stop_asked_; }
+  bool preempted() const { return preempted_; }  // SIGTERM has asked, so that time is short
   bool paused() const { return paused_; }
   bool take_waits_asked() { return std::exchange(waits_asked_, false); }
   int64_t steps() const { return steps_; }  // that the job does, once all launchers have answered; 0: not known
@@ -72,14 +78,14 @@ class Coordination {
   std::vector<std::string> gathered_;
   std::optional<Verdict> verdict_;
   bool stop_asked_ = false;
+  bool preempted_ = false;
   bool waits_asked_ = false;
   bool paused_ = false;
   int64_t steps_ = 0;
 };
 
-// `members[i]` is the channel to node i + 1. `options` and `observer` outlive the result.
-std::unique_ptr<Coordination> make_head(const Topology& topology, std::vector<Channel> members,
-                                        const LaunchOptions& options, LaunchObserver& observer);
+// `options` and `observer` outlive the result.
+std::unique_ptr<Coordination> make_head(JoinedNodes joined, const LaunchOptions& options, LaunchObserver& observer);
 
 // `begins_again`: as node 0 has said, a job whose node 0 is lost may begin again.
 std::unique_ptr<Coordination> make_member(Channel head, const LaunchOptions& options, bool begins_again);

@@ -10,7 +10,7 @@
 
 namespace prun {
 
-inline constexpr uint32_t kRendezvousVersion = 3;
+inline constexpr uint32_t kRendezvousVersion = 4;
 
 struct Challenge {
   char magic[8];

@@ -4,28 +4,31 @@
 
 #include "base/text.h"
 #include "launch/coordination.h"
+#include "launch/late_nodes.h"
 #include "launch/meeting.h"
 #include "launch/pulse.h"
+#include "launch/rendezvous.h"
 
 namespace prun {
 namespace {
 
 class Head : public Coordination {
  public:
-  Head(const Topology& topology, std::vector<Channel> members, const LaunchOptions& options, LaunchObserver& observer)
-      : topology_(topology),
-        members_(std::move(members)),
+  Head(JoinedNodes joined, const LaunchOptions& options, LaunchObserver& observer)
+      : topology_(std::move(joined.topology)),
+        members_(std::move(joined.members)),
+        late_(std::move(joined.late), options, observer),
         pulses_(members_.size(), Pulse(options.link_timeout_s)),
         options_(options),
         observer_(observer),
-        blobs_(static_cast<size_t>(topology.ranks())),
-        has_ended_(static_cast<size_t>(topology.ranks())) {
+        blobs_(static_cast<size_t>(topology_.ranks())),
+        has_ended_(static_cast<size_t>(topology_.ranks())) {
     for (const Channel& member : members_) launchers_ += member.open() ? 1 : 0;
   }
 
   void gather(int rank, std::string blob) override;
   void line(int rank, const std::string& text) override { observer_.line(rank, text); }
-  void ended(int rank) override;
+  void ended(int rank, bool early) override;
   void failed(Failure failure) override;
   void stop() override;
   void pause(bool on) override;
@@ -36,6 +39,7 @@ class Head : public Coordination {
   void begun(int64_t step) override;
   void waits(std::vector<RankWaits> ranks) override;
   std::vector<Channel*> channels() override;
+  std::vector<int> descriptors() override { return late_.descriptors(); }
   void receive(Channel& channel) override;
   Clock::time_point deadline() const override;
   void expire(Clock::time_point now) override;
@@ -43,6 +47,7 @@ class Head : public Coordination {
   bool others_ended() override { return channels().empty(); }
 
  private:
+  void make_room();
   bool gathering() const { return arrived_ > 0; }
   void take(Frame& frame, const NodePlace& from);
   void lose(size_t node, Exit code, const char* how, const std::string& why);
@@ -55,6 +60,7 @@ class Head : public Coordination {
 
   Topology topology_;
   std::vector<Channel> members_;
+  LateNodes late_;
   std::vector<Pulse> pulses_;  // of members_
   const LaunchOptions& options_;
   LaunchObserver& observer_;
@@ -63,8 +69,9 @@ class Head : public Coordination {
   Clock::time_point waiting_since_, next_report_;
   std::vector<bool> has_ended_;
   int ended_count_ = 0;
-  int launchers_ = 1;     // that take part: nodes may have stayed away
-  int stop_answers_ = 0;  // of launchers
+  bool makes_room_ = false, ended_early_ = false;  // for nodes that have come
+  int launchers_ = 1;                              // that take part: nodes may have stayed away
+  int stop_answers_ = 0;                           // of launchers
   int64_t last_begun_ = 0;
   Blame blame_;
   bool asked_waits_ = false;
@@ -102,7 +109,8 @@ void Head::check_gathering() {
   }
 }
 
-void Head::ended(int rank) {
+void Head::ended(int rank, bool early) {
+  ended_early_ = ended_early_ || early;
   has_ended_.at(static_cast<size_t>(rank)) = true;
   if (++ended_count_ == topology_.ranks()) {
     if (blame_.empty()) return decide(std::nullopt);
@@ -112,9 +120,17 @@ void Head::ended(int rank) {
 }
 
 void Head::stop() {
-  if (stop_asked_) return;
-  stop_asked_ = true;
+  if (preempted_) return;
+  stop_asked_ = preempted_ = true;
+  makes_room_ = false;
   for (Channel& member : members_) member.send(FrameKind::stop, -1, "");
+}
+
+// The same end after a step and a commit as SIGTERM asks for, and then all nodes join again.
+void Head::make_room() {
+  if (stop_asked_) return;
+  stop_asked_ = makes_room_ = true;
+  for (Channel& member : members_) member.send(FrameKind::stop, kForNodes, "");
 }
 
 // A stream may be at the beginning of the step after the last one already, so that one is done, too.
@@ -147,7 +163,11 @@ Failure Head::judge() {
 void Head::decide(std::optional<Failure> failure) {
   if (verdict_) return;
   verdict_ = Verdict{std::move(failure)};
-  if (verdict_->failure) verdict_->begins_again = options_.begins_again && may_pass(verdict_->failure->code);
+  if (verdict_->failure)
+    verdict_->begins_again = options_.begins_again && may_pass(verdict_->failure->code);
+  else
+    verdict_->begins_again = makes_room_ && ended_early_;
+  late_.end(*verdict_);
   const std::string packed = verdict_->failure ? pack(*verdict_->failure) : "";
   for (Channel& member : members_)
     member.send(FrameKind::verdict, -1, Packer().number(verdict_->begins_again ? 1 : 0).text(packed).take());
@@ -201,7 +221,7 @@ void Head::take(Frame& frame, const NodePlace& from) {
       return line(frame.rank, frame.payload);
     case FrameKind::ended:
       if (has_ended_[frame.rank]) throw Error(Exit::corrupt_link, fmt::format("rank {} ends twice", frame.rank));
-      return ended(frame.rank);
+      return ended(frame.rank, !frame.payload.empty());
     case FrameKind::stop:
       return stop();
     case FrameKind::pause:
@@ -246,7 +266,7 @@ void Head::lose(size_t node, Exit code, const char* how, const std::string& why)
 Clock::time_point Head::deadline() const {
   Clock::time_point first = Clock::time_point::max();
   if (verdict_) return first;
-  first = std::min(first, blame_.due());
+  first = std::min({first, blame_.due(), late_.due()});
   for (size_t i = 0; i < members_.size(); ++i)
     if (members_[i].open()) first = std::min(first, pulses_[i].due());
   if (gathering()) first = std::min({first, next_report_, join_deadline()});
@@ -256,6 +276,7 @@ Clock::time_point Head::deadline() const {
 void Head::expire(Clock::time_point now) {
   if (verdict_) return;
   if (now >= blame_.due()) decide(judge());
+  if (!verdict_ && late_.look(now)) make_room();
   for (size_t i = 0; i < members_.size() && !verdict_; ++i) {
     if (!members_[i].open()) continue;
     pulses_[i].beat(members_[i], now);
@@ -288,9 +309,8 @@ std::string Head::missing() const {
 
 }  // namespace
 
-std::unique_ptr<Coordination> make_head(const Topology& topology, std::vector<Channel> members,
-                                        const LaunchOptions& options, LaunchObserver& observer) {
-  return std::make_unique<Head>(topology, std::move(members), options, observer);
+std::unique_ptr<Coordination> make_head(JoinedNodes joined, const LaunchOptions& options, LaunchObserver& observer) {
+  return std::make_unique<Head>(std::move(joined), options, observer);
 }
 
 }  // namespace prun

@@ -10,6 +10,7 @@
 
 #include "launch/coordination.h"
 #include "launch/preflight.h"
+#include "launch/reception.h"
 #include "launch/rendezvous.h"
 #include "launch/secret.h"
 #include "launch/supervisor.h"
@@ -24,13 +25,14 @@ std::string host_name() {
 }
 
 // Waits; a signal ends this process, in which no rank runs yet.
-JobOffer receive_job(Channel& node0, const std::string& address) {
+JobOffer receive_job(Channel& node0, const std::string& address, const std::function<void()>& told_late) {
   std::vector<Frame> frames;
   bool open = true;
   while (frames.empty() && open) {
     pollfd readable{node0.fd(), POLLIN, 0};
     poll(&readable, 1, -1);
     open = node0.receive(frames);
+    if (std::erase_if(frames, [](const Frame& frame) { return frame.kind == FrameKind::late; }) > 0) told_late();
   }
   if (!node0.trouble().empty())
     throw Error(Exit::corrupt_link, fmt::format("the connection to node 0 ({}): {}", address, node0.trouble()));
@@ -43,6 +45,7 @@ RankStart start_of(const JobOffer& offer, const std::string& secret) {
   RankStart start;
   start.job = offer.job;
   start.job_hash = hex(sha256(offer.job));
+  start.note = offer.note;
   start.job_id = offer.job_id;
   start.job_secret = hmac_sha256(secret, offer.salt);
   return start;
@@ -99,35 +102,51 @@ void Launch::refuse(const Error& error) {
     member.send(FrameKind::job, -1, pack(offer));
     keep_until_exit(std::move(member));
   }
+  if (nodes_->joined.late) nodes_->joined.late->close(offer);
 }
 
-int Launch::run(const std::string& job, const RankMain& rank_main) {
+// What node 0 has said is the last word here, too.
+int Launch::end_without_job(const std::string& error, int code, bool over) {
+  const bool told = options_.silent;
+  if (over && !told)
+    observer_.message(fmt::format("prun: node {} was not needed any more: {}\n", options_.node_rank, error));
+  if (told) wait_for_end(nodes_->head.node0.fd(), kHeadLeaves);
+  if (over || told) return code;
+  throw Error(static_cast<Exit>(code), fmt::format("node 0 has no job: {}", error));
+}
+
+int Launch::run(const std::string& job, const RankMain& rank_main, const std::string& note) {
   JobOffer offer;
+  std::string secret;
   std::unique_ptr<Coordination> coordination;
   if (gives_job()) {
     JoinedNodes& joined = nodes_->joined;
     offer.job = job;
+    offer.note = note;
     offer.nodes = joined.topology.nodes;
     offer.job_id = hex(random_bytes(8));
     offer.salt = random_bytes(32);
     offer.begins_again = options_.begins_again;
     offer.mirror_all = options_.mirror_all;
     for (Channel& member : joined.members) member.send(FrameKind::job, -1, pack(offer));
-    coordination = make_head(joined.topology, std::move(joined.members), options_, observer_);
+    secret = joined.secret;
+    coordination = make_head(std::move(joined), options_, observer_);
   } else {
-    offer = receive_job(nodes_->head.node0, options_.rendezvous);
-    if (offer.error_code != 0 && options_.silent) {
-      wait_for_end(nodes_->head.node0.fd(), kHeadLeaves);
-      return offer.error_code;
-    }
-    if (offer.error_code != 0)
-      throw Error(static_cast<Exit>(offer.error_code), fmt::format("node 0 has no job: {}", offer.error));
+    const auto receive = [&] {
+      return receive_job(nodes_->head.node0, options_.rendezvous, [&] {
+        observer_.message(
+            fmt::format("prun: the job runs without node {} and takes it in after a commit\n", options_.node_rank));
+      });
+    };
+    for (offer = receive(); offer.join_again; offer = receive())
+      nodes_->head = join_head(options_, host_name(), observer_);
+    if (offer.error_code != 0 || offer.over) return end_without_job(offer.error, offer.error_code, offer.over);
+    secret = nodes_->head.secret;
     observer_.job_received(offer.job);
     coordination = make_member(std::move(nodes_->head.node0), options_, offer.begins_again);
   }
   const Topology topology{options_.node_rank, offer.nodes};
   observer_.placed(topology, offer.mirror_all);
-  const std::string& secret = gives_job() ? nodes_->joined.secret : nodes_->head.secret;
   const int code = supervise(options_, topology, start_of(offer, secret), rank_main, *coordination, observer_);
   begins_again_ = coordination->verdict()->begins_again;
   // A launcher such as mpirun ends all processes when the first of them fails: that must be the one that speaks.

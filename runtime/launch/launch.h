@@ -40,6 +40,7 @@ struct RankStart : RankPlace {
   int host_rank = 0;     // as local_rank, where several launchers share the host
   std::string_view job;  // serialized program, the same bytes on all ranks (hash checked by the caller)
   std::string job_hash;
+  std::string note;          // as given to Launch::run on node 0
   void* recorder = nullptr;  // mapped, shared with the launcher, zeroed; recorder_bytes long
   LauncherClient* launcher = nullptr;
 };
@@ -83,6 +84,9 @@ struct LaunchOptions {
   // Node 0: with so many ranks it goes on without nodes that have not joined within `patience_s`; 0: it needs all.
   int min_ranks = 0;
   double patience_s = 60;
+  // Node 0: ranks commit when they are stopped early, so a node that comes back is taken in after so many seconds;
+  // negative: the next failure lets it in.
+  double takes_nodes_after_s = -1;
   size_t recorder_bytes = 0;
   std::string command;  // as typed after "prun"; failures advise a next command with it
   // Ranks' standard output and error come through their launcher (LaunchObserver::output); else they are the
@@ -99,7 +103,7 @@ struct LaunchObserver {
   virtual void started(const std::vector<int>& ranks, const std::vector<int>& pids,
                        const std::vector<void*>& recorders) = 0;
   // All local ranks have ended with this code of the job; the recorders are unmapped after it.
-  virtual void ended(int exit_code) { (void)exit_code; }
+  virtual void ended(int /*exit_code*/, bool /*begins_again*/) {}
   virtual void tick() = 0;                                   // about every 50 ms
   virtual void line(int rank, const std::string& text) = 0;  // LauncherClient::print; on node 0, of all nodes' ranks
   // What the rank was doing, from its recorder: for the message when it died or failed.
@@ -134,13 +138,14 @@ class Launch {
   int ranks() const;                // node 0: of all nodes that have joined
   void use_ranks(int most);         // node 0: leaves those beyond `most` unused, the last ones first
   void refuse(const Error& error);  // node 0: tells the nodes that wait for the job why there is none
-  // `job` is node 0's; the other nodes get it from there. `rank_main` runs in each rank's process. Returns the exit
-  // code of the job, after every local process has ended; the message of a failure is printed.
-  int run(const std::string& job, const RankMain& rank_main);
+  // `job` and `note` are node 0's; the other nodes get them from there. `rank_main` runs in each rank's process.
+  // Returns the exit code of the job, after every local process has ended; the message of a failure is printed.
+  int run(const std::string& job, const RankMain& rank_main, const std::string& note = "");
   bool begins_again() const { return begins_again_; }  // after run: this node is to join once more
 
  private:
   struct Nodes;
+  int end_without_job(const std::string& error, int code, bool over);
   const LaunchOptions& options_;
   LaunchObserver& observer_;
   std::unique_ptr<Nodes> nodes_;

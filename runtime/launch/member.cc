@@ -16,7 +16,7 @@ class Member : public Coordination {
 
   void gather(int rank, std::string blob) override { head_.send(FrameKind::gather, rank, blob); }
   void line(int rank, const std::string& text) override { head_.send(FrameKind::line, rank, text); }
-  void ended(int rank) override { head_.send(FrameKind::ended, rank, ""); }
+  void ended(int rank, bool early) override { head_.send(FrameKind::ended, rank, early ? "early" : ""); }
 
   void mirror(int rank, const std::string& bytes) override {
     if (head_.open()) head_.send(FrameKind::mirror, rank, bytes);
@@ -53,7 +53,7 @@ class Member : public Coordination {
     pulse_.heard(Clock::now());
     for (Frame& frame : frames) {
       if (frame.kind == FrameKind::gathered) gathered_.push_back(std::move(frame.payload));
-      if (frame.kind == FrameKind::stop) stop_asked_ = true;
+      if (frame.kind == FrameKind::stop) stop_asked_ = true, preempted_ = preempted_ || frame.rank != kForNodes;
       if (frame.kind == FrameKind::ask_waits) waits_asked_ = true;
       if (frame.kind == FrameKind::pause) pulse_.pause(paused_ = frame.rank != 0, Clock::now());
       if (frame.kind == FrameKind::steps) steps_ = Unpacker(frame.payload).number();

@@ -4,6 +4,7 @@
 // authenticated by the connection only, and not encrypted.
 #pragma once
 #include <chrono>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -15,10 +16,13 @@ namespace prun {
 
 inline constexpr auto kHandshake = std::chrono::seconds(2);  // how long one may take
 
+class Reception;
+
 struct JoinedNodes {
   Topology topology;
-  std::string secret;            // that let them in
-  std::vector<Channel> members;  // [i] leads to node i + 1
+  std::string secret;               // that let them in
+  std::vector<Channel> members;     // [i] leads to node i + 1
+  std::shared_ptr<Reception> late;  // for nodes that have stayed away; null: there are none
 };
 
 // Node 0: waits for all other nodes. Throws Error: usage (address without secret), transport (port in use), join
@@ -39,12 +43,15 @@ struct JobOffer {
   std::string error;
   std::vector<NodePlace> nodes;
   std::string job, job_id, salt;  // the job's secret is an HMAC of the salt, and never sent
+  std::string note;               // as given to Launch::run
   bool begins_again = false;      // as in LaunchOptions
   bool mirror_all = false;        // LaunchOptions::mirror_all
+  bool join_again = false;        // there is none yet: node 0 is about to begin one with this node
+  bool over = false;              // there is none any more: it has ended without this node, with `error_code`
 
   template <class Fields>
   void each_field(Fields&& fields) {
-    fields(error_code, error, nodes, job, job_id, salt, begins_again, mirror_all);
+    fields(error_code, error, nodes, job, job_id, salt, note, begins_again, mirror_all, join_again, over);
   }
 };
 

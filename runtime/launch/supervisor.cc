@@ -110,6 +110,7 @@ class Supervisor {
   Clock::time_point next_look_ = Clock::now() + kLook, all_stopped_since_ = Clock::now();
   bool paused_ = false;     // ranks are stopped, as somebody pressed Ctrl-Z on some node
   bool asked_ = false;      // SIGTERM has asked for an early end here
+  bool in_grace_ = false;   // grace_ends_ is set, or over
   bool stopping_ = false;   // ranks wait for the number of steps, or have it
   bool preempted_ = false;  // a rank ended early
   Clock::time_point grace_ends_ = Clock::time_point::max(), second_counts_;
@@ -118,6 +119,7 @@ class Supervisor {
 std::vector<int> Supervisor::launcher_fds() {
   std::vector<int> fds{signals_.fd()};
   for (Channel* channel : coordination_.channels()) fds.push_back(channel->fd());
+  for (const int fd : coordination_.descriptors()) fds.push_back(fd);
   return fds;
 }
 
@@ -179,7 +181,7 @@ int Supervisor::run(RankStart start, const std::function<int(const RankStart&)>&
   mirror(true);
   observer_.tick();  // what the ranks recorded last
   int code = tell_verdict();
-  observer_.ended(code);
+  observer_.ended(code, coordination_.verdict()->begins_again);
   return code;
 }
 
@@ -313,9 +315,10 @@ std::string Supervisor::node_words() const {
 void Supervisor::follow_stop(Clock::time_point now) {
   if (coordination_.stop_asked() && !stopping_) {
     stopping_ = true;
-    if (options_.grace_s > 0) grace_ends_ = after(now, options_.grace_s);
     coordination_.begun(processes_.ask_to_stop());
   }
+  if (coordination_.preempted() && options_.grace_s > 0 && !std::exchange(in_grace_, true))
+    grace_ends_ = after(now, options_.grace_s);
   if (coordination_.steps() > 0) processes_.set_steps(coordination_.steps());
   if (now < grace_ends_) return;
   grace_ends_ = Clock::time_point::max();
@@ -363,7 +366,7 @@ void Supervisor::reap(RankProcess& rank) {
   rank.control.close();
   const bool stopped = stopping_ && status->status == static_cast<int>(Exit::preempted);
   preempted_ = preempted_ || (!status->killed && stopped);
-  if (!status->killed && (status->status == 0 || stopped)) return coordination_.ended(rank.rank);
+  if (!status->killed && (status->status == 0 || stopped)) return coordination_.ended(rank.rank, stopped);
   if (coordination_.verdict()) return;  // an effect of our ending the job
   if (!status->killed && reported_[rank.rank - topology_.here().first_rank]) return;
   RankEnd end{status->killed, status->status, status->core_dumped, false, seconds()};

@@ -221,6 +221,75 @@ return prun.plan {{
         self.assertIn("zero3.lua on 2 ranks", head.text())
         self.expect_whole(head)
 
+    def node(self, number, place, *options):
+        return self.start("--nproc", "2", "--node-rank", str(number), *place, *options, plan=PLAN)
+
+    def test_a_node_that_comes_back_is_taken_in(self):
+        folder = faults.tempfile.mkdtemp(prefix="prun_restart")
+        self.addCleanup(faults.subprocess.run, ["rm", "-rf", folder], check=False)
+        options = ["--checkpoint", folder + "/ck", "--checkpoint-every", "20"]
+        head, place = self.without_node_1(*options)
+        back = self.come_back(head, lambda: self.node(1, place, *options), "has come back")
+        self.assertEqual(head.wait()[0], 0, head.text())
+        self.assertEqual(back.wait()[0], 0, back.text())
+        self.assertIn("prun: node 1 (", head.text())
+        self.assertRegex(head.text(), r"has come back: it takes part after a commit\n(.*\n)*"
+                                      r"prun: goes on with the nodes that have come, from step \d+ ")
+        self.assertEqual(head.text().count("zero3.lua on 4 ranks"), 2, head.text())
+        self.assertIn("prun: the job runs without node 1 and takes it in after a commit\n", back.text())
+        self.expect_whole(head)
+        for mine, alone in zip(losses(head), self.undisturbed()):
+            self.assertAlmostEqual(mine, alone, delta=1e-3 * alone)
+
+    def without_node_1(self, *options):
+        """A job of two nodes that goes on without one."""
+        place = ["--nnodes", "2", "--rendezvous", f"127.0.0.1:{faults.free_port()}"]
+        head, member = self.node(0, place, *options, "--min-ranks", "2"), self.node(1, place, *options, "--min-ranks", "2")
+        head.wait_for_steps(5)
+        self.wait_for_commit(head)
+        self.kill_node(member)
+        faults.wait_for(lambda: "zero3.lua on 2 ranks" in head.text(), "going on with fewer ranks")
+        return head, place
+
+    def come_back(self, head, start, said):
+        """While the ranks of node 0 stand still, so that the job does not end before."""
+        faults.wait_for(lambda: len(head.ranks()) == 2, "the ranks of node 0")
+        still = list(head.ranks().values())
+        for pid in still:
+            os.kill(pid, signal.SIGSTOP)
+        back = start()
+        faults.wait_for(lambda: said in head.text(), said)
+        for pid in still:
+            os.kill(pid, signal.SIGCONT)
+        return back
+
+    def test_a_node_that_comes_back_and_is_not_needed(self):
+        for code in (0, 10):
+            head, place = self.without_node_1()
+            back = self.come_back(head, lambda place=place: self.node(1, place),
+                                  "waits for the next restart, since this job makes no commits")
+            if code != 0:
+                os.kill(head.ranks()[0], signal.SIGKILL)
+            self.assertEqual(head.wait()[0], code, head.text())
+            self.assertEqual(back.wait()[0], code, back.text())
+            why = "the job has ended" if code == 0 else "node 0 has ended the job: rank 0 was killed by SIGKILL"
+            self.assertIn(f"prun: node 1 was not needed any more: {why}\n", back.text())
+
+    def test_a_node_that_comes_back_with_other_options_is_refused(self):
+        head, place = self.without_node_1()
+        other = self.come_back(head, lambda: self.node(1, place, "--check-replicas", "7"), "without")
+        self.assertEqual(other.wait()[0], 2, other.text())
+        self.assertIn("--check-replicas", other.text())
+        self.assertEqual(head.wait()[0], 0, head.text())
+
+    def kill_node(self, run):
+        """Its launcher and its ranks, at once."""
+        ranks = list(run.ranks().values())
+        for pid in [run.process.pid, *ranks]:
+            os.kill(pid, signal.SIGKILL)
+        run.process.wait()
+        self.expect_gone(ranks)
+
 
 if __name__ == "__main__":
     faults.PRUN = str(pathlib.Path(sys.argv[1]).resolve())

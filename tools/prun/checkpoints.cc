@@ -13,6 +13,7 @@
 #include "base/text.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/reader.h"
+#include "launch/control.h"
 #include "options.h"
 #include "replicas.h"
 
@@ -87,6 +88,43 @@ void take_from_plan(Options& options, const Plan& plan) {
   }
   if (s.every == 0) s.every = static_cast<int>(plan.keeping->every);
   if (s.keep == 0) s.keep = static_cast<int>(plan.keeping->keep);
+}
+
+namespace {
+
+struct CheckpointNote {
+  std::string resume;
+  bool in_folder = false;  // `resume` is a name in the checkpoints' folder
+  int64_t first_step = -1;
+  int every = 0, keep = 0;
+
+  template <class Fields>
+  void each_field(Fields&& fields) {
+    fields(resume, in_folder, first_step, every, keep);
+  }
+};
+
+}  // namespace
+
+std::string note_of(const CheckpointSettings& s) {
+  CheckpointNote note{s.resume, false, s.first_step, s.every, s.keep};
+  if (const std::string folder = s.folder + "/"; !s.folder.empty() && s.resume.starts_with(folder)) {
+    note.resume = s.resume.substr(folder.size());
+    note.in_folder = true;
+  }
+  return pack(note);
+}
+
+// A path that node 0 was given itself is the other nodes' own affair.
+void follow_note(CheckpointSettings& s, const std::string& text) {
+  const CheckpointNote note = unpack<CheckpointNote>(text);
+  if (note.in_folder && !s.folder.empty())
+    s.resume = s.folder + "/" + note.resume;
+  else if (note.resume.empty())
+    s.resume.clear();
+  s.first_step = note.first_step;
+  s.every = note.every;
+  s.keep = note.keep;
 }
 
 namespace {

@@ -41,6 +41,9 @@ void check_checkpoint_options(const CheckpointSettings& settings);
 void settle_checkpoints(CheckpointSettings& settings, const std::vector<std::string>& commits = {});
 // What the plan asks for, where the command line says nothing else.
 void take_from_plan(Options& options, const Plan& plan);
+// What node 0 has settled for the ranks of all nodes, whose folders may have other names.
+std::string note_of(const CheckpointSettings& settings);
+void follow_note(CheckpointSettings& settings, const std::string& note);
 // Throws checkpoint_invalid, with both sides, where the job is another model's.
 void require_checkpoint_fits(const CheckpointSettings& settings, const Job& job);
 

@@ -291,7 +291,7 @@ int Observer::finish(int exit_code) {
   return exit_code == 0 && !said_lost_.empty() ? static_cast<int>(Exit::check_failed) : exit_code;
 }
 
-void Observer::ended(int exit_code) {
+void Observer::ended(int exit_code, bool begins_again) {
   log_info("launch", "the ranks of this node have ended, exit code {}", exit_code);
   if (recorders_.empty()) return;
   if (failed_) steps_.keep_first(static_cast<size_t>(topology_.here().ranks));
@@ -300,7 +300,7 @@ void Observer::ended(int exit_code) {
   progress_.end();
   if (trace_) trace_->finish();
   const bool whole = exit_code == 0 || exit_code == static_cast<int>(Exit::preempted);
-  if (!whole || progress_.silent() || job.classes.empty()) return warn_of_lost_output();
+  if (!whole || begins_again || progress_.silent() || job.classes.empty()) return warn_of_lost_output();
   std::vector<uint64_t> peaks;
   for (const RecorderHeader* recorder : recorders_) peaks.push_back(recorder->pss.load());
   summary_.set_device_use(device_use());

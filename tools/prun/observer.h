@@ -52,7 +52,7 @@ class Observer final : public LaunchObserver {
   int finish(int exit_code);
   std::string where(int rank) override;
   std::string result(int exit_code) const;  // run_result.h
-  void ended(int exit_code) override;
+  void ended(int exit_code, bool begins_again) override;
 
   std::function<void(const std::string&)> told;  // gets the lines of ranks; null: they go to standard output
   Job job;                                       // of node 0; the other nodes show nothing

@@ -68,7 +68,8 @@ ExecutorOptions executor_options(const RankStart& start, const Options& options)
   executor.failed = [&](const Error& error, const std::string& op) { start.launcher->fail(error, op); };
   executor.deadline_s = options.world.deadline_s;
   executor.timed = !options.trace.empty();
-  if (options.launch.grace_s > 0) executor.begin_step = [&](int64_t step) { return start.launcher->begin_step(step); };
+  if (options.launch.grace_s > 0 || options.launch.nnodes > 1)
+    executor.begin_step = [&](int64_t step) { return start.launcher->begin_step(step); };
   return executor;
 }
 

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 
 #include "base/error.h"
@@ -19,6 +20,9 @@ namespace prun {
 namespace {
 
 constexpr double kRejoinSeconds = 3;  // how long a job that may go on without a node waits for it to come back
+// A node that comes and fails, again and again, must not take the job's time: the first is taken in at once, the next
+// after this, and each further one after twice the time before.
+constexpr double kGrowAgainSeconds = 30, kGrowAgainMost = 1800;
 
 // Tells a checkpoint from one that another run has put in its place.
 int64_t index_time_ns(const std::string& checkpoint) {
@@ -51,6 +55,12 @@ void Restarts::allow() {
   options_.launch.begins_again = restarts_ < s.most || shrinks;
   options_.launch.min_ranks = s.min_ranks;
   options_.launch.patience_s = done() > 0 ? kRejoinSeconds : options_.launch.join_timeout_s;
+  const CheckpointSettings& checkpoint = options_.checkpoint;
+  const bool commits = !checkpoint.folder.empty() || !checkpoint.memory.empty();
+  options_.launch.takes_nodes_after_s = !commits ? -1
+                                        : grown_ == 0
+                                            ? 0
+                                            : std::min(kGrowAgainSeconds * std::exp2(grown_ - 1), kGrowAgainMost);
 }
 
 Job Restarts::build(Launch& launch, Plan& plan) {
@@ -70,8 +80,12 @@ Job Restarts::build(Launch& launch, Plan& plan) {
   throw *first;
 }
 
-void Restarts::begin_again() {
-  if (restarts_ < options_.restart.most || options_.launch.node_rank > 0) {  // node 0 counts for all
+void Restarts::begin_again(bool grows) {
+  grows_ = grows;
+  if (grows && options_.launch.node_rank == 0) {
+    ++grown_;
+    most_ranks_ = 0;
+  } else if (restarts_ < options_.restart.most || options_.launch.node_rank > 0) {  // node 0 counts for all
     ++restarts_;
   } else {
     ++shrunk_;
@@ -109,6 +123,7 @@ std::string Restarts::words() const {
   if (options_.launch.node_rank > 0) return fmt::format("prun: node {} joins again\n", options_.launch.node_rank);
   const int64_t step = options_.checkpoint.first_step;
   const std::string from = step < 0 ? "the beginning" : fmt::format("step {} ({})", step, options_.checkpoint.resume);
+  if (grows_) return fmt::format("prun: goes on with the nodes that have come, from {}\n", from);
   if (most_ranks_ > 0) return fmt::format("prun: goes on with fewer ranks from {}\n", from);
   return fmt::format("prun: restart {} of {} from {}\n", restarts_, options_.restart.most, from);
 }

@@ -22,15 +22,17 @@ void check_restart_options(const Options& options);
 
 // Follows one job through its attempts. A failure that may pass (launch/failure.h) spends a restart, with as many ranks
 // as have joined. Once none is left, or where a node stays away, the job goes on with fewer ranks, down to --min-ranks.
+// A node that comes back is taken in after a commit, which spends nothing.
 class Restarts {
  public:
   explicit Restarts(Options& options);  // before checkpoints are settled; remembers what lies in --checkpoint already
   // Node 0, once the nodes have joined: compiles for as many of their ranks as the plan can use, at most as many as are
   // left. Throws what the compiler says of the most ranks where the plan fits no number of them.
   Job build(Launch& launch, Plan& plan);
-  // The attempt has failed and another one follows: settles what to resume from. Throws as settle_checkpoints.
-  void begin_again();
-  int done() const { return restarts_ + shrunk_; }
+  // Another attempt follows, as the last one has failed or, `grows`, has made room for nodes that have come: settles
+  // what to resume from. Throws as settle_checkpoints.
+  void begin_again(bool grows);
+  int done() const { return restarts_ + shrunk_ + grown_; }
   std::string words() const;  // for the user: which attempt begins, "" of the first
 
  private:
@@ -41,7 +43,8 @@ class Restarts {
   std::string resume_;  // as typed
   std::string trace_;
   std::map<std::string, int64_t> before_;  // checkpoints of other runs in the folder, with the time of their index
-  int restarts_ = 0, shrunk_ = 0;
+  int restarts_ = 0, shrunk_ = 0, grown_ = 0;
+  bool grows_ = false;  // the attempt that begins
   int ranks_ = 0;       // of the last attempt
   int most_ranks_ = 0;  // of the next one; 0: all
 };

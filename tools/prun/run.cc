@@ -44,7 +44,9 @@ int train_rank(const RankStart& start, const Options& options, const DeviceRepor
   RecorderHeader* recorder = static_cast<RecorderHeader*>(start.recorder);
   recorder->capacity = Observer::recorder_capacity(options);
   recorder->magic = kRecorderMagic;
-  return run_rank(start, options, devices);
+  Options here = options;
+  follow_note(here.checkpoint, start.note);
+  return run_rank(start, here, devices);
 }
 
 // One start of all ranks, to their end; 0 or the exit code. `again`: the launchers of all nodes begin once more.
@@ -70,10 +72,12 @@ int attempt(Options& options, const DeviceReport& devices, Restarts& restarts, R
     launch.refuse(error);
     throw;
   }
-  const int code = launch.run(launch.gives_job() ? serialize_job(observer.job) : "",
-                              [&](const RankStart& start) { return train_rank(start, options, devices); });
+  const int code = launch.run(
+      launch.gives_job() ? serialize_job(observer.job) : "",
+      [&](const RankStart& start) { return train_rank(start, options, devices); },
+      launch.gives_job() ? note_of(options.checkpoint) : "");
   again = launch.begins_again();
-  if (code == static_cast<int>(Exit::preempted) && launch.gives_job())
+  if (code == static_cast<int>(Exit::preempted) && launch.gives_job() && !again)
     observer.message(fmt::format("prun: stopped by SIGTERM; {} has what was trained, --resume auto goes on\n",
                                  checkpoint::resolve(options.checkpoint.folder)));
   if (again) return code;
@@ -97,7 +101,7 @@ int run_command(Options& options) {
       bool again = false;
       const int code = attempt(options, devices, restarts, replicas, folder, again);
       if (!again) return code;
-      restarts.begin_again();
+      restarts.begin_again(code == static_cast<int>(Exit::preempted));
       options.chaos.clear();  // what it brought about has come
     } catch (const Error& error) {
       if (restarts.done() > 0) fmt::print(stderr, "{}", folder.end(static_cast<int>(error.code())));
