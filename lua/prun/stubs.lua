@@ -56,7 +56,7 @@
 ---@class prun.checkpoint.options
 ---@field every? integer a checkpoint comes after every so many steps; by default at the end only (--checkpoint-every)
 ---@field keep? integer all but the newest so many are removed; by default none (--checkpoint-keep)
----@field replicate? integer 1: a copy of the newest commit in the host's memory, for --max-restarts and --min-ranks (default 0)
+---@field replicate? integer 1: the newest commit in the memory of hosts, too, of several nodes each part in two, for --max-restarts and --min-ranks (default 0)
 ---@field memory_every? integer commits to memory between those to the disk, every so many steps; by default with those only
 
 ---@class prun.context_parallel.options

@@ -139,4 +139,14 @@ std::map<std::string, SavedTensor> parse_manifest(const std::string& text, const
   }
 }
 
+void add_manifest(Index& index, const std::map<std::string, SavedTensor>& tensors) {
+  for (const auto& [name, tensor] : tensors) {
+    SavedTensor& all = index.tensors[name];
+    all.dtype = tensor.dtype;
+    all.shape = tensor.shape;
+    all.drift = tensor.drift;
+    all.pieces.insert(all.pieces.end(), tensor.pieces.begin(), tensor.pieces.end());
+  }
+}
+
 }  // namespace prun::checkpoint

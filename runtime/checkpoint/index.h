@@ -57,5 +57,6 @@ std::string index_text(const Index& index);
 // A rank's part of the index, as it writes it beside its files.
 std::string manifest_text(const std::map<std::string, SavedTensor>& tensors);
 std::map<std::string, SavedTensor> parse_manifest(const std::string& text, const std::string& path);
+void add_manifest(Index& index, const std::map<std::string, SavedTensor>& tensors);
 
 }  // namespace prun::checkpoint

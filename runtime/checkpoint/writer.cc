@@ -17,6 +17,7 @@
 #include "checkpoint/box_copy.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/index.h"
+#include "checkpoint/kept_commits.h"
 #include "checkpoint/safetensors.h"
 #include "ir/state.h"
 
@@ -42,13 +43,18 @@ void stand_behind_steps() {
   if (errno == 0 && now < kNice) setpriority(PRIO_PROCESS, 0, kNice);
 }
 
+void replace_file(const std::string& path, const std::string& text, const std::string& suffix) {
+  write_file(path + suffix, text);
+  if (std::rename((path + suffix).c_str(), path.c_str()) != 0) throw write_failed(path, errno);
+}
+
 std::string file_of_rank(int rank, size_t k) { return fmt::format("rank_{:05}_{}.safetensors", rank, k); }
 
 }  // namespace
 
 Writer::Writer(WriterOptions options, const Program& program, int rank, std::function<bool()> cancelled)
     : options_(std::move(options)), program_(program), rank_(rank), cancelled_(std::move(cancelled)) {
-  if (rank_ != 0) return;
+  if (rank_ != 0 || options_.apart) return;
   // What runs that died left half-written.
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(options_.folder, error)) {
@@ -82,8 +88,11 @@ void Writer::start(int64_t step, std::function<const std::byte*(TensorId)> data)
     };
     try {
       tell(WriterOptions::Save::begun);
-      write(step, data);
-      if (rank_ == 0) commit_all(step);
+      if (options_.apart)
+        commit_apart(step, data);
+      else
+        write(staging_folder(options_.folder, step, options_.run), data);
+      if (rank_ == 0 && !options_.apart) commit_all(step);
       tell(rank_ == 0 ? WriterOptions::Save::committed : WriterOptions::Save::written);
     } catch (...) {
       failure_ = std::current_exception();
@@ -93,9 +102,7 @@ void Writer::start(int64_t step, std::function<const std::byte*(TensorId)> data)
   });
 }
 
-std::string Writer::manifest(const std::string& staging, int rank) const {
-  return fmt::format("{}/rank_{:05}.json", staging, rank);
-}
+std::string Writer::manifest(const std::string& staging, int rank) const { return staging + "/" + manifest_name(rank); }
 
 // The k-th box of a tensor goes to another file than those before it, since a name stands once in a file.
 std::vector<FileToWrite> Writer::files(const std::function<const std::byte*(TensorId)>& data) const {
@@ -122,24 +129,45 @@ std::vector<FileToWrite> Writer::files(const std::function<const std::byte*(Tens
   return files;
 }
 
-void Writer::write(int64_t step, const std::function<const std::byte*(TensorId)>& data) {
-  const std::string staging = staging_folder(options_.folder, step, options_.run);
-  make_folder(staging);
+std::vector<std::string> Writer::write(const std::string& folder,
+                                       const std::function<const std::byte*(TensorId)>& data) {
+  make_folder(folder);
   std::map<std::string, SavedTensor> saved;
-  write_files(staging, files(data), options_.threads, cancelled_, saved);
+  const std::vector<FileToWrite> all = files(data);
+  write_files(folder, all, options_.threads, cancelled_, saved);
   for (const StateTensor& state : program_.state) {
     const auto found = saved.find(state.name);
     if (found == saved.end()) continue;
     found->second.shape = saved_shape(program_, state);
     found->second.drift = join(state.drift, " ");
   }
-  const std::string path = manifest(staging, rank_);
-  write_file(path + ".part", manifest_text(saved));
-  if (std::rename((path + ".part").c_str(), path.c_str()) != 0) throw write_failed(path, errno);
+  const std::string path = manifest(folder, rank_);
+  replace_file(path, manifest_text(saved), ".part");
+  std::vector<std::string> names;
+  for (const FileToWrite& file : all) names.push_back(file.name);
+  names.push_back(fs::path(path).filename().string());
+  return names;
 }
 
-void Writer::commit_all(int64_t step) {
-  const std::string staging = staging_folder(options_.folder, step, options_.run);
+// Commits before the last one are superseded: the last was awaited, so it stands.
+void Writer::commit_apart(int64_t step, const std::function<const std::byte*(TensorId)>& data) {
+  const KeptApart& apart = *options_.apart;
+  if (apart.clears && apart.committed() > 0)
+    remove_kept_before(options_.folder, kept_name(apart.committed(), options_.run), options_.run);
+  const std::string name = kept_name(step, options_.run), folder = options_.folder + "/" + name;
+  make_folder(folder);
+  replace_file(folder + "/index.json", index_text(index_of(step)), fmt::format(".{}.part", rank_));
+  std::vector<std::string> names = write(folder, data);
+  names.insert(names.begin(), "index.json");  // whoever has a part can say of which commit it is
+  apart.copy(name, names);
+  apart.kept(step);
+  while (apart.committed() < step) {
+    if (cancelled_()) throw Error(Exit::checkpoint_write, "the job ended while a commit to memory was made");
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
+
+Index Writer::index_of(int64_t step) const {
   Index index;
   index.step = step;
   index.steps = program_.schedule.steps;
@@ -153,6 +181,12 @@ void Writer::commit_all(int64_t step) {
   index.rate = program_.schedule.learning_rate.text();
   index.kernels = options_.kernels;
   index.model = program_.model;
+  return index;
+}
+
+void Writer::commit_all(int64_t step) {
+  const std::string staging = staging_folder(options_.folder, step, options_.run);
+  Index index = index_of(step);
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(options_.wait_s);
   for (int rank = 0; rank < program_.mesh.ranks(); ++rank) {
     const std::string path = manifest(staging, rank);
@@ -165,13 +199,7 @@ void Writer::commit_all(int64_t step) {
       if (cancelled_()) throw Error(Exit::checkpoint_write, "the job ended while a checkpoint was written");
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
-    for (auto& [name, tensor] : parse_manifest(read_file(path), path)) {
-      SavedTensor& all = index.tensors[name];
-      all.dtype = tensor.dtype;
-      all.shape = tensor.shape;
-      all.drift = tensor.drift;
-      all.pieces.insert(all.pieces.end(), tensor.pieces.begin(), tensor.pieces.end());
-    }
+    add_manifest(index, parse_manifest(read_file(path), path));
     fs::remove(path);
   }
   write_file(staging + "/index.json", index_text(index));

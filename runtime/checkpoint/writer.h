@@ -7,14 +7,25 @@
 #include <cstddef>
 #include <exception>
 #include <functional>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "checkpoint/index.h"
 #include "checkpoint/write_files.h"
 #include "ir/program.h"
 
 namespace prun::checkpoint {
+
+// Where the folder is not one that all ranks share, but the memory of one host: there each rank's part is safe once
+// another host has it, too, and a commit stands when that holds for all of them.
+struct KeptApart {
+  std::function<void(const std::string& commit, const std::vector<std::string>& files)> copy;  // to that host
+  std::function<void(int64_t step)> kept;  // tells that this rank's part is safe
+  std::function<int64_t()> committed;      // the newest step of which all ranks have told it
+  bool clears = false;                     // of the ranks that share the folder, this one removes what is superseded
+};
 
 struct WriterOptions {
   std::string folder;   // "": nothing is written
@@ -23,7 +34,8 @@ struct WriterOptions {
   std::string run;      // the same on all ranks, another one in each run: tells what a dead run left behind
   std::string program;  // SHA-256 of the job
   std::string kernels;  // Device::numerics
-  int wait_s = 60;      // how long rank 0 waits for the first file of another
+  std::optional<KeptApart> apart;
+  int wait_s = 60;  // how long rank 0 waits for the first file of another
   // What a save has come to, for who watches: called by the thread that writes, so it must not block.
   enum class Save { begun, written, committed, failed };
   std::function<void(int64_t step, Save)> told;
@@ -47,8 +59,11 @@ class Writer {
 
  private:
   std::vector<FileToWrite> files(const std::function<const std::byte*(TensorId)>& data) const;
-  void write(int64_t step, const std::function<const std::byte*(TensorId)>& data);
+  // Into `folder`; returns the files' names, the manifest's last.
+  std::vector<std::string> write(const std::string& folder, const std::function<const std::byte*(TensorId)>& data);
   void commit_all(int64_t step);
+  void commit_apart(int64_t step, const std::function<const std::byte*(TensorId)>& data);
+  Index index_of(int64_t step) const;  // without tensors
   std::string manifest(const std::string& staging, int rank) const;
 
   WriterOptions options_;

@@ -66,7 +66,9 @@ checkpoint::WriterOptions in_memory(const CheckpointOptions& options) {
 Commits::Commits(const CheckpointOptions& options, const Program& program, int rank,
                  const std::function<bool()>& cancelled)
     : every_(options.every) {
-  if (!options.folder.empty()) disk_ = std::make_unique<checkpoint::Writer>(options, program, rank, cancelled);
+  checkpoint::WriterOptions on_disk = options;
+  on_disk.apart.reset();
+  if (!options.folder.empty()) disk_ = std::make_unique<checkpoint::Writer>(on_disk, program, rank, cancelled);
   if (!options.memory.empty())
     memory_ = std::make_unique<checkpoint::Writer>(in_memory(options), program, rank, cancelled);
 }

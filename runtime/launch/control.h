@@ -34,6 +34,9 @@ enum class FrameKind : uint32_t {
   settings,    // launcher -> node 0, before the job: its NodeSettings
   alive,       // between launchers, twice a second: nothing else to say
   pause,       // launcher -> node 0 -> launchers: SIGTSTP (payload 1) or SIGCONT (0) there: ranks stop, or go on
+  inventory,   // launcher -> node 0, before its settings: what it brings along (LaunchOptions::inventory)
+  kept,        // launcher -> node 0: the newest commit of which all its ranks keep their part
+  committed,   // node 0 -> launchers: the newest one of which all ranks do
   late,        // node 0 -> launcher, before the job: it runs without this node, and takes it in at a commit
 };
 

@@ -56,6 +56,8 @@ class Coordination {
   virtual void waits(std::vector<RankWaits> ranks) = 0;  // the answer to waits_asked
   virtual void begun(int64_t step) = 0;  // the answer to stop_asked: the last step that local ranks have begun
 
+  virtual void kept(int64_t step) = 0;  // by all local ranks (LauncherClient::kept); grows
+
   // The channels to other launchers, for the poll loop.
   virtual std::vector<Channel*> channels() = 0;
   virtual void receive(Channel& channel) = 0;
@@ -72,7 +74,8 @@ class Coordination {
   bool preempted() const { return preempted_; }  // SIGTERM has asked, so that time is short
   bool paused() const { return paused_; }
   bool take_waits_asked() { return std::exchange(waits_asked_, false); }
-  int64_t steps() const { return steps_; }  // that the job does, once all launchers have answered; 0: not known
+  int64_t committed() const { return committed_; }  // LauncherClient::committed
+  int64_t steps() const { return steps_; }          // that the job does, once all launchers have answered; 0: not known
 
  protected:
   std::vector<std::string> gathered_;
@@ -82,6 +85,7 @@ class Coordination {
   bool waits_asked_ = false;
   bool paused_ = false;
   int64_t steps_ = 0;
+  int64_t committed_ = 0;
 };
 
 // `options` and `observer` outlive the result.

@@ -2,6 +2,9 @@
 // the cause is weighed in blame.cc.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <limits>
+
 #include "base/text.h"
 #include "launch/coordination.h"
 #include "launch/late_nodes.h"
@@ -22,7 +25,8 @@ class Head : public Coordination {
         options_(options),
         observer_(observer),
         blobs_(static_cast<size_t>(topology_.ranks())),
-        has_ended_(static_cast<size_t>(topology_.ranks())) {
+        has_ended_(static_cast<size_t>(topology_.ranks())),
+        kept_(topology_.nodes.size()) {
     for (const Channel& member : members_) launchers_ += member.open() ? 1 : 0;
   }
 
@@ -38,6 +42,7 @@ class Head : public Coordination {
   }
   void begun(int64_t step) override;
   void waits(std::vector<RankWaits> ranks) override;
+  void kept(int64_t step) override { kept(0, step); }
   std::vector<Channel*> channels() override;
   std::vector<int> descriptors() override { return late_.descriptors(); }
   void receive(Channel& channel) override;
@@ -48,8 +53,9 @@ class Head : public Coordination {
 
  private:
   void make_room();
+  void kept(size_t node, int64_t step);
   bool gathering() const { return arrived_ > 0; }
-  void take(Frame& frame, const NodePlace& from);
+  void take(Frame& frame, size_t node);
   void lose(size_t node, Exit code, const char* how, const std::string& why);
   void decide(std::optional<Failure> failure);
   Failure judge();
@@ -73,6 +79,7 @@ class Head : public Coordination {
   int launchers_ = 1;                              // that take part: nodes may have stayed away
   int stop_answers_ = 0;                           // of launchers
   int64_t last_begun_ = 0;
+  std::vector<int64_t> kept_;  // by node
   Blame blame_;
   bool asked_waits_ = false;
   int waits_answers_ = 0;  // of launchers
@@ -141,6 +148,16 @@ void Head::begun(int64_t step) {
   for (Channel& member : members_) member.send(FrameKind::steps, -1, Packer().number(steps_).take());
 }
 
+void Head::kept(size_t node, int64_t step) {
+  kept_[node] = step;
+  int64_t least = std::numeric_limits<int64_t>::max();
+  for (size_t i = 0; i < kept_.size(); ++i)
+    if (topology_.nodes[i].ranks > 0) least = std::min(least, kept_[i]);
+  if (least <= committed_) return;
+  committed_ = least;
+  for (Channel& member : members_) member.send(FrameKind::committed, -1, Packer().number(committed_).take());
+}
+
 void Head::failed(Failure failure) {
   if (verdict_) return;  // an effect of the end that is under way
   const bool hangs = failure.weight == Weight::waited;
@@ -194,7 +211,7 @@ void Head::receive(Channel& channel) {
   const bool alive = channel.receive(frames);
   pulses_[node - 1].heard(Clock::now());
   try {
-    for (Frame& frame : frames) take(frame, topology_.nodes[node]);
+    for (Frame& frame : frames) take(frame, node);
   } catch (const Error& error) {
     channel.close();
     return lose(node, Exit::corrupt_link, "is broken", error.what());
@@ -207,7 +224,8 @@ void Head::receive(Channel& channel) {
 
 // What a member says of its ranks. Throws Error for what cannot be: it has proved that it knows the secret, and may
 // still be wrong.
-void Head::take(Frame& frame, const NodePlace& from) {
+void Head::take(Frame& frame, size_t node) {
+  const NodePlace& from = topology_.nodes[node];
   const bool of_rank = frame.kind == FrameKind::gather || frame.kind == FrameKind::line ||
                        frame.kind == FrameKind::ended || frame.kind == FrameKind::mirror ||
                        frame.kind == FrameKind::output;
@@ -228,6 +246,8 @@ void Head::take(Frame& frame, const NodePlace& from) {
       return pause(frame.rank != 0);
     case FrameKind::begun:
       return begun(Unpacker(frame.payload).number());
+    case FrameKind::kept:
+      return kept(node, Unpacker(frame.payload).number());
     case FrameKind::waits:
       return waits(unpack<std::vector<RankWaits>>(frame.payload));
     case FrameKind::failure: {

@@ -68,6 +68,7 @@ bool introduce(Fd& connection, const LaunchOptions& options, const Meeting& meet
   joined.secret = *secret;
   joined.node0 = Channel(std::move(connection), frame_key(*secret, challenge, hello, false),
                          frame_key(*secret, challenge, hello, true));
+  joined.node0.send(FrameKind::inventory, -1, options.inventory);
   joined.node0.send(FrameKind::settings, -1, pack(options.settings));
   return true;
 }

@@ -87,6 +87,8 @@ bool Launch::gives_job() const { return options_.node_rank == 0; }
 
 int Launch::ranks() const { return nodes_->joined.topology.ranks(); }
 
+const std::vector<std::string>& Launch::inventories() const { return nodes_->joined.inventories; }
+
 void Launch::use_ranks(int most) {
   for (NodePlace& place : nodes_->joined.topology.nodes) {
     place.first_rank = std::min(place.first_rank, most);

@@ -27,6 +27,10 @@ class LauncherClient {
   // asked to stop early (LaunchOptions::grace_s). Then every rank gets the same number, at least step + 1, and waits
   // for it.
   virtual int64_t begin_step(int64_t step) = 0;
+  // A commit of which each rank keeps its own part: this rank's, after `step` steps, is safe; and the newest of which
+  // every rank's is, 0 for none. Any thread.
+  virtual void kept(int64_t /*step*/) {}
+  virtual int64_t committed() const { return 0; }
   virtual bool aborted() const = 0;                                     // any thread: the job is ending
   virtual void fail(const Error& error, const std::string& where) = 0;  // this rank is the cause; `where` names the op.
                                                                         // The first call counts
@@ -40,6 +44,7 @@ struct RankStart : RankPlace {
   int host_rank = 0;     // as local_rank, where several launchers share the host
   std::string_view job;  // serialized program, the same bytes on all ranks (hash checked by the caller)
   std::string job_hash;
+  int node = 0;
   std::string note;          // as given to Launch::run on node 0
   void* recorder = nullptr;  // mapped, shared with the launcher, zeroed; recorder_bytes long
   LauncherClient* launcher = nullptr;
@@ -68,6 +73,7 @@ struct LaunchOptions {
   std::string secret;       // for other hosts than loopback
   std::string secret_file;  // the caller reads `secret` from it
   std::vector<NodeSetting> settings;
+  std::string inventory;  // what this node brings along, for node 0 (Launch::inventories)
   // Among the ranks of this host, where each node is one process of a foreign launcher; host_ranks 0: this node is all.
   int host_first_rank = 0, host_ranks = 0;
   // This node stays silent about what node 0 says on a screen that both share.
@@ -134,8 +140,9 @@ class Launch {
   // out_of_memory where this machine cannot hold the ranks. `options` and `observer` outlive this.
   Launch(const LaunchOptions& options, LaunchObserver& observer);
   ~Launch();
-  bool gives_job() const;           // node 0
-  int ranks() const;                // node 0: of all nodes that have joined
+  bool gives_job() const;                               // node 0
+  int ranks() const;                                    // node 0: of all nodes that have joined
+  const std::vector<std::string>& inventories() const;  // node 0: by node, "" of one that has stayed away
   void use_ranks(int most);         // node 0: leaves those beyond `most` unused, the last ones first
   void refuse(const Error& error);  // node 0: tells the nodes that wait for the job why there is none
   // `job` and `note` are node 0's; the other nodes get them from there. `rank_main` runs in each rank's process.

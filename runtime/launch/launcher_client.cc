@@ -20,6 +20,7 @@ class SocketClient : public LauncherClient {
   SocketClient(const RankPlace& place, Fd control, JobPage* page)
       : rank_(place.rank), ranks_(place.ranks), control_(std::move(control)), page_(page) {
     begun_ = &page->begun()[place.local_rank];
+    kept_ = &page->kept(place.local_ranks)[place.local_rank];
     waits_ = &page->waits(place.local_ranks)[place.local_rank];
   }
 
@@ -49,6 +50,9 @@ class SocketClient : public LauncherClient {
     }
     return steps;
   }
+
+  void kept(int64_t step) override { kept_->store(step, std::memory_order_release); }
+  int64_t committed() const override { return page_->committed.load(std::memory_order_acquire); }
 
   void fail(const Error& error, const std::string& where) override {
     if (told_end_.exchange(true)) return;
@@ -82,6 +86,7 @@ class SocketClient : public LauncherClient {
   Fd control_;
   JobPage* page_;
   std::atomic<int64_t>* begun_ = nullptr;  // in page_
+  std::atomic<int64_t>* kept_ = nullptr;   // in page_
   WaitSlots* waits_ = nullptr;             // in page_
   std::atomic<bool> told_end_{false};
   Mutex waits_mutex_;

@@ -16,8 +16,8 @@ struct WaitSlots {
   std::atomic<int32_t> rank[kThreads][kRanks];
 };
 
-// Lies in memory that the launcher shares with its ranks, zeroed; behind it `begun` of each local rank, then `waits` of
-// each.
+// Lies in memory that the launcher shares with its ranks, zeroed; behind it `begun` of each local rank, then `kept` and
+// `waits` of each.
 //
 // How a job stops early, all ranks after the same step: a launcher sets `stopping`, then reads what each rank has
 // begun. A rank writes what it begins, then reads `stopping`. Both in one total order, so a rank that the launcher has
@@ -26,11 +26,13 @@ struct WaitSlots {
 struct JobPage {
   std::atomic<uint32_t> aborted;
   std::atomic<uint32_t> stopping;
-  std::atomic<int64_t> steps;  // 0: not known yet
+  std::atomic<int64_t> steps;      // 0: not known yet
+  std::atomic<int64_t> committed;  // LauncherClient::committed
   std::atomic<int64_t>* begun() { return reinterpret_cast<std::atomic<int64_t>*>(this + 1); }
-  WaitSlots* waits(int local_ranks) { return reinterpret_cast<WaitSlots*>(begun() + local_ranks); }
+  std::atomic<int64_t>* kept(int local_ranks) { return begun() + local_ranks; }
+  WaitSlots* waits(int local_ranks) { return reinterpret_cast<WaitSlots*>(kept(local_ranks) + local_ranks); }
   static size_t bytes(int local_ranks) {
-    return sizeof(JobPage) + static_cast<size_t>(local_ranks) * (sizeof(std::atomic<int64_t>) + sizeof(WaitSlots));
+    return sizeof(JobPage) + static_cast<size_t>(local_ranks) * (2 * sizeof(std::atomic<int64_t>) + sizeof(WaitSlots));
   }
 };
 

@@ -32,6 +32,8 @@ class Member : public Coordination {
   void waits(std::vector<RankWaits> ranks) override { head_.send(FrameKind::waits, -1, pack(ranks)); }
   void begun(int64_t step) override { head_.send(FrameKind::begun, -1, Packer().number(step).take()); }
 
+  void kept(int64_t step) override { head_.send(FrameKind::kept, -1, Packer().number(step).take()); }
+
   void failed(Failure failure) override {
     if (verdict_) return;
     head_.send(FrameKind::failure, -1, pack(failure));
@@ -57,6 +59,7 @@ class Member : public Coordination {
       if (frame.kind == FrameKind::ask_waits) waits_asked_ = true;
       if (frame.kind == FrameKind::pause) pulse_.pause(paused_ = frame.rank != 0, Clock::now());
       if (frame.kind == FrameKind::steps) steps_ = Unpacker(frame.payload).number();
+      if (frame.kind == FrameKind::committed) committed_ = Unpacker(frame.payload).number();
       if (frame.kind == FrameKind::verdict) follow(frame.payload);
     }
     if (!alive) lose_head(Exit::corrupt_link, "is lost", head_.trouble());

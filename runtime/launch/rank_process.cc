@@ -18,6 +18,7 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <limits>
 
 #include "base/text.h"
 
@@ -232,6 +233,15 @@ int64_t RankProcesses::ask_to_stop() {
 }
 
 void RankProcesses::set_steps(int64_t steps) { page()->steps.store(steps, std::memory_order_release); }
+
+int64_t RankProcesses::kept() {
+  int64_t least = std::numeric_limits<int64_t>::max();
+  for (int local = 0; local < local_ranks_; ++local)
+    least = std::min(least, page()->kept(local_ranks_)[local].load(std::memory_order_acquire));
+  return least;
+}
+
+void RankProcesses::set_committed(int64_t step) { page()->committed.store(step, std::memory_order_release); }
 
 void RankProcesses::signal_all(int number) {
   for (const RankProcess& rank : ranks_)

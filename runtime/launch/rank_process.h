@@ -70,7 +70,9 @@ class RankProcesses {
   std::vector<int> awaited_by(const RankProcess& rank);  // LauncherClient::waits_for of all its threads
   std::optional<ExitStatus> reap(RankProcess& rank);     // nothing when it still runs; never blocks
   void set_aborted();                                    // LauncherClient::aborted, and the end of every all_gather
-  int64_t ask_to_stop();          // ranks wait before their next step; returns the last one that has been begun here
+  int64_t ask_to_stop();  // ranks wait before their next step; returns the last one that has been begun here
+  int64_t kept();         // what all ranks here have (LauncherClient::kept)
+  void set_committed(int64_t step);
   void set_steps(int64_t steps);  // how many the job does in all, after ask_to_stop
   void kill_running() { signal_all(SIGKILL); }
   void signal_all(int number);  // to each rank's process group

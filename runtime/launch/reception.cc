@@ -90,6 +90,7 @@ void Reception::listen_to(Newcomer& member) {
   std::vector<Frame> frames;
   bool stays = member.channel.receive(frames);
   for (const Frame& frame : frames) try {
+      if (frame.kind == FrameKind::inventory) member.inventory = frame.payload;
       if (frame.kind == FrameKind::settings) member.settings = unpack<std::vector<NodeSetting>>(frame.payload);
     } catch (const Error&) {
       stays = false;
@@ -184,7 +185,9 @@ JoinedNodes Reception::hand_over() {
     first += place.ranks;
   }
   result.topology = {0, places};
+  result.inventories = {options_.inventory};
   for (Newcomer& member : members_) {
+    result.inventories.push_back(member.inventory);
     member.handed_over = is_in(member);
     result.members.push_back(member.handed_over ? std::move(member.channel) : Channel());
   }

@@ -51,6 +51,7 @@ class Reception {
   struct Newcomer {
     Channel channel;
     std::optional<std::vector<NodeSetting>> settings;  // it is in once it has sent them
+    std::string inventory;
     bool handed_over = false, told = false;
   };
   static bool is_in(const Newcomer& member) { return member.settings.has_value(); }

@@ -20,9 +20,10 @@ class Reception;
 
 struct JoinedNodes {
   Topology topology;
-  std::string secret;               // that let them in
-  std::vector<Channel> members;     // [i] leads to node i + 1
-  std::shared_ptr<Reception> late;  // for nodes that have stayed away; null: there are none
+  std::string secret;                    // that let them in
+  std::vector<Channel> members;          // [i] leads to node i + 1
+  std::vector<std::string> inventories;  // by node; node 0's is its own affair
+  std::shared_ptr<Reception> late;       // for nodes that have stayed away; null: there are none
 };
 
 // Node 0: waits for all other nodes. Throws Error: usage (address without secret), transport (port in use), join

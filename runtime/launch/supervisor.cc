@@ -112,6 +112,7 @@ class Supervisor {
   bool asked_ = false;      // SIGTERM has asked for an early end here
   bool in_grace_ = false;   // grace_ends_ is set, or over
   bool stopping_ = false;   // ranks wait for the number of steps, or have it
+  int64_t kept_ = 0;        // Coordination::kept
   bool preempted_ = false;  // a rank ended early
   Clock::time_point grace_ends_ = Clock::time_point::max(), second_counts_;
 };
@@ -138,6 +139,7 @@ void Supervisor::start_ranks(RankStart start, const std::function<int(const Rank
   const NodePlace& here = topology_.here();
   start.ranks = topology_.ranks();
   start.local_ranks = here.ranks;
+  start.node = topology_.node;
   reported_.resize(static_cast<size_t>(here.ranks));
   std::vector<int> ranks, pids;
   std::vector<void*> recorders;
@@ -319,6 +321,7 @@ void Supervisor::follow_stop(Clock::time_point now) {
   }
   if (coordination_.preempted() && options_.grace_s > 0 && !std::exchange(in_grace_, true))
     grace_ends_ = after(now, options_.grace_s);
+  if (coordination_.committed() > 0) processes_.set_committed(coordination_.committed());
   if (coordination_.steps() > 0) processes_.set_steps(coordination_.steps());
   if (now < grace_ends_) return;
   grace_ends_ = Clock::time_point::max();
@@ -394,6 +397,8 @@ void Supervisor::tick() {
   observer_.tick();
   mirror(false);
   if (ending_) return;
+  if (const int64_t kept = processes_.kept(); processes_.running() > 0 && kept > kept_)
+    coordination_.kept(kept_ = kept);
   if (std::optional<Failure> hang = observer_.hung()) coordination_.failed(std::move(*hang));
 }
 

@@ -151,7 +151,10 @@ class Restart(faults.Jobs):
         self.assertEqual(run.wait()[0], 10, run.text())
         self.assertNotIn("goes on", run.text())
 
-    def replicated(self, *options, keep="every = 20, replicate = 1", steps=STEPS):
+    def replicated(self, *options, **more):
+        return self.start("--nproc", "4", *options, plan=[self.replicated_plan(**more)])
+
+    def replicated_plan(self, keep="every = 20, replicate = 1", steps=STEPS):
         folder = faults.tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         plan = pathlib.Path(folder.name, "plan.lua")
@@ -164,7 +167,7 @@ return prun.plan {{
   steps = {steps}, checkpoint = prun.checkpoint {{ {keep} }},
 }}
 """)
-        return self.start("--nproc", "4", *options, plan=[str(plan)])
+        return str(plan)
 
     def memory_of(self, run):
         return pathlib.Path(f"/dev/shm/prun-replicas-{run.process.pid}")
@@ -282,6 +285,55 @@ return prun.plan {{
         self.assertIn("--check-replicas", other.text())
         self.assertEqual(head.wait()[0], 0, head.text())
 
+    def nodes_in_memory(self, *options, **more):
+        plan, port = self.replicated_plan(**more), faults.free_port()
+        return [self.start("--nproc", "2", "--nnodes", "2", "--node-rank", str(node), "--rendezvous", f"127.0.0.1:{port}", *options, plan=[plan])
+                for node in (0, 1)]
+
+    def parts(self, run):
+        """Which ranks' parts a node has of which commit: {step: {ranks}}."""
+        found = {}
+        for manifest in self.memory_of(run).glob("step_*/rank_?????.json"):
+            found.setdefault(int(manifest.parent.name[5:13]), set()).add(int(manifest.name[5:10]))
+        return found
+
+    def test_a_lost_node_is_recovered_from_its_neighbours_memory(self):
+        head, member = self.nodes_in_memory("--min-ranks", "2")
+        faults.wait_for(lambda: any(ranks == {0, 1, 2, 3} for ranks in self.parts(head).values()), "a copy of node 1's parts")
+        self.kill_node(member)
+        self.assertEqual(head.wait()[0], 0, head.text())
+        self.assertRegex(head.text(), r"prun: goes on with fewer ranks from step \d+0 \(the nodes' memory\)")
+        self.assertIn("plan.lua on 2 ranks", head.text())
+        self.expect_whole(head)
+        alone = self.replicated()
+        self.assertEqual(alone.wait()[0], 0, alone.text())
+        for mine, other in zip(losses(head), losses(alone)):
+            self.assertAlmostEqual(mine, other, delta=1e-3 * other)
+
+    def test_a_lost_rank_of_several_nodes_is_recovered_from_memory(self):
+        head, member = self.nodes_in_memory("--max-restarts", "1")
+        faults.wait_for(lambda: any(ranks == {0, 1, 2, 3} for ranks in self.parts(member).values()), "a copy of node 0's parts")
+        os.kill(member.ranks()[3], signal.SIGKILL)
+        self.assertEqual(head.wait()[0], 0, head.text())
+        self.assertEqual(member.wait()[0], 0, member.text())
+        self.assertRegex(head.text(), r"prun: restart 1 of 1 from step \d+0 \(the nodes' memory\)")
+        self.expect_whole(head)
+        for node in (head, member):
+            self.assertFalse(self.memory_of(node).exists())
+
+    def test_a_lost_node_that_comes_back_gets_its_state_from_memory(self):
+        head, member = self.nodes_in_memory("--max-restarts", "1")
+        faults.wait_for(lambda: any(ranks == {0, 1, 2, 3} for ranks in self.parts(head).values()), "a copy of node 1's parts")
+        self.kill_node(member)
+        back = self.start(*member.process.args[2:-2], plan=[member.process.args[1]])
+        self.assertEqual(head.wait()[0], 0, head.text())
+        self.assertEqual(back.wait()[0], 0, back.text())
+        self.assertRegex(head.text(), r"prun: restart 1 of 1 from step \d+0 \(the nodes' memory\)")
+        self.expect_whole(head)
+        alone = self.replicated()
+        self.assertEqual(alone.wait()[0], 0, alone.text())
+        self.assertEqual(losses(head), losses(alone), "to the bit")
+
     def kill_node(self, run):
         """Its launcher and its ranks, at once."""
         ranks = list(run.ranks().values())
@@ -289,6 +341,7 @@ return prun.plan {{
             os.kill(pid, signal.SIGKILL)
         run.process.wait()
         self.expect_gone(ranks)
+        faults.subprocess.run(["rm", "-rf", self.memory_of(run)], check=True)  # a host that is lost has none
 
 
 if __name__ == "__main__":

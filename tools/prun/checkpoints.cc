@@ -97,17 +97,19 @@ struct CheckpointNote {
   bool in_folder = false;  // `resume` is a name in the checkpoints' folder
   int64_t first_step = -1;
   int every = 0, keep = 0;
+  bool to_memory = false;
+  std::string kept;
 
   template <class Fields>
   void each_field(Fields&& fields) {
-    fields(resume, in_folder, first_step, every, keep);
+    fields(resume, in_folder, first_step, every, keep, to_memory, kept);
   }
 };
 
 }  // namespace
 
 std::string note_of(const CheckpointSettings& s) {
-  CheckpointNote note{s.resume, false, s.first_step, s.every, s.keep};
+  CheckpointNote note{s.resume, false, s.first_step, s.every, s.keep, !s.memory.empty(), s.kept};
   if (const std::string folder = s.folder + "/"; !s.folder.empty() && s.resume.starts_with(folder)) {
     note.resume = s.resume.substr(folder.size());
     note.in_folder = true;
@@ -125,6 +127,8 @@ void follow_note(CheckpointSettings& s, const std::string& text) {
   s.first_step = note.first_step;
   s.every = note.every;
   s.keep = note.keep;
+  s.memory = note.to_memory ? s.memory_here : "";
+  s.kept = note.kept;
 }
 
 namespace {
@@ -151,7 +155,7 @@ void require_same_course(const CheckpointSettings& s, const checkpoint::Index& i
 }  // namespace
 
 void require_checkpoint_fits(const CheckpointSettings& s, const Job& job) {
-  if (s.first_step < 0) return;
+  if (s.first_step < 0 || !s.kept.empty()) return;  // what is in memory is of this run
   const checkpoint::Reader reader(s.resume);
   reader.require_fit(job);
   const Program& program = job.classes.front();

@@ -16,6 +16,8 @@ struct CheckpointSettings {
   int every = 0;            // steps; 0: at the end only
   int keep = 0;             // 0: all
   std::string memory;       // settled: the folder of this run in the host's memory (replicas.h), or ""
+  std::string memory_here;  // that folder on this node, whether it is used or not
+  std::string kept;         // settled: the commit in the memory of several nodes to begin with (kept_commits.h), or ""
   int grace_s = 25;         // from SIGTERM until there must be a checkpoint
   std::string resume;       // auto or a path; settled: the checkpoint's folder, or ""
   int64_t first_step = -1;  // settled: of a run that resumes

@@ -45,6 +45,12 @@ Observer::Observer(const Options& options, double peak_flops, RunFolder* folder)
   if (!options.trace.empty()) trace_.emplace(options.trace, options.trace_steps);
 }
 
+void Observer::begin_after(int64_t step) {
+  if (!metrics_) return;
+  metrics_.reset();  // which has the file's lock
+  metrics_.emplace(options_.metrics, step);
+}
+
 // Nodes other than 0 have no folder, and leave it to node 0 to say what holds the job up.
 void Observer::watch() {
   if (!watch_) return;

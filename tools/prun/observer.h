@@ -46,6 +46,7 @@ class Observer final : public LaunchObserver {
   void ending() override;
   void failed(const Failure& failure) override;
   void message(const std::string& text) override;
+  void begin_after(int64_t step);  // before ranks start: the job goes on from there, which was not known at first
   void say(const std::string& text) { console_.say(text); }
   // The run is over: writes what has not been read yet, as long as somebody reads. Returns its exit code, 1 instead of
   // 0 where output is lost.

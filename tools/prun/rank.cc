@@ -22,6 +22,7 @@
 #include "heterogeneous_devices.h"
 #include "launcher_bootstrap.h"
 #include "memory_use.h"
+#include "replica_exchange.h"
 
 namespace prun {
 namespace {
@@ -109,8 +110,21 @@ struct Rank {
   std::unique_ptr<Device> device;
   std::unique_ptr<World> world;
   std::unique_ptr<RankDevice> memory;
+  std::unique_ptr<ReplicaExchange> replicas;
   std::unique_ptr<JobRun> executor;
 };
+
+// Commits to memory of a job of several nodes.
+void exchange_replicas(const RankStart& start, const Options& options, Rank& rank, CheckpointOptions& checkpoint) {
+  if (checkpoint.memory.empty() || options.launch.nnodes == 1) return;
+  rank.replicas = std::make_unique<ReplicaExchange>(start, options);
+  if (!options.checkpoint.kept.empty()) checkpoint.resume = rank.replicas->restore(rank.job, options.checkpoint.kept);
+  checkpoint.apart = {
+      .copy = [&replicas = *rank.replicas](const auto& commit, const auto& files) { replicas.copy(commit, files); },
+      .kept = [launcher = start.launcher](int64_t step) { launcher->kept(step); },
+      .committed = [launcher = start.launcher] { return launcher->committed(); },
+      .clears = start.local_rank == 0};
+}
 
 void train(const RankStart& start, const Options& options, const DeviceReport& devices, Rank& rank,
            std::string& where) {
@@ -130,6 +144,7 @@ void train(const RankStart& start, const Options& options, const DeviceReport& d
   execution.checkpoint.wait_s = options.world.deadline_s;
   execution.checkpoint.kernels = rank.device->numerics(execution.threads);
   if (rank.device->memory_kind() != PRUN_MEM_HOST) compare_devices(start, options, devices);
+  exchange_replicas(start, options, rank, execution.checkpoint);
   rank.world = World::open(world_options(start, options, *rank.device), rank.bootstrap);
   rank.memory = open_rank_device(*rank.device, program, *rank.world,
                                  {device_of(options, start.host_rank), options.device_options});

@@ -5,13 +5,16 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "ir/state.h"
+#include "launch/control.h"
 #include "options.h"
 
 namespace prun {
@@ -19,9 +22,9 @@ namespace {
 
 constexpr const char* kMemory = "/dev/shm";
 
-int64_t state_bytes(const Job& job) {
+int64_t state_bytes(const Job& job, int first, int end) {
   int64_t bytes = 0;
-  for (int rank = 0; rank < std::ssize(job.class_of_rank); ++rank) {
+  for (int rank = first; rank < end; ++rank) {
     const Program& program = job.program(rank);
     for (const StateTensor& state : program.state)
       for (const Box& box : saved_boxes(program, state, rank))
@@ -43,30 +46,56 @@ bool keeps_replicas(const Options& options, const Plan& plan) {
   return plan.keeping && plan.keeping->replicate > 0 && (options.command != "run" || restarts);
 }
 
+ReplicaFolder::ReplicaFolder(Options& options) : path_(fmt::format("{}/{}{}", kMemory, kReplicaFolder, getpid())) {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);  // of a launcher that was killed and had this pid
+  options.checkpoint.memory_here = path_;
+}
+
 ReplicaFolder::~ReplicaFolder() {
   std::error_code ignored;
-  if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+  std::filesystem::remove_all(path_, ignored);
 }
 
 std::string ReplicaFolder::settle(Options& options, const Plan& plan, const Job& job) {
-  if (!path_.empty()) return "";  // of an attempt before
-  if (options.launch.nnodes > 1)
-    throw plan_error(
-        "replicate = 1 keeps commits in the memory of one host, and this job has several: a checkpoint folder that all "
-        "of them see (--checkpoint DIR) is what it can begin again from",
-        plan.keeping->site);
-  const int64_t bytes = state_bytes(job), room = free_bytes();
-  if (2 * bytes > room)
+  if (std::exchange(settled_, true)) return "";  // of an attempt before
+  const bool shared = options.launch.nnodes == 1;
+  // A node has as much of its own ranks as of another node's, about.
+  const int ranks = static_cast<int>(std::ssize(job.class_of_rank));
+  const int64_t bytes =
+      shared ? state_bytes(job, 0, ranks) : 2 * state_bytes(job, 0, std::min(ranks, options.launch.nproc));
+  if (const int64_t room = free_bytes(); 2 * bytes > room)
     throw plan_error(
         fmt::format("replicate = 1 needs twice {} in {}, where {} are free: leave it, or mount that larger",
                     human_bytes(bytes), kMemory, human_bytes(room)),
         plan.keeping->site);
-  const std::string path = fmt::format("{}/{}{}", kMemory, kReplicaFolder, getpid());
-  std::error_code ignored;
-  std::filesystem::remove_all(path, ignored);  // of a launcher that was killed and had this pid
-  if (mkdir(path.c_str(), 0700) != 0) throw usage_error(fmt::format("cannot make {}: {}", path, std::strerror(errno)));
-  options.checkpoint.memory = path_ = path;
-  return fmt::format("commits to memory: {} in {}\n", human_bytes(bytes), kMemory);
+  if (mkdir(path_.c_str(), 0700) != 0)
+    throw usage_error(fmt::format("cannot make {}: {}", path_, std::strerror(errno)));
+  options.checkpoint.memory = path_;
+  return fmt::format("commits to memory: {} in {}{}\n", human_bytes(bytes), kMemory,
+                     shared ? "" : ", with copies of another node's");
+}
+
+namespace {
+
+struct Inventory {
+  std::vector<checkpoint::KeptCommit> commits;
+
+  template <class Fields>
+  void each_field(Fields&& fields) {
+    fields(commits);
+  }
+};
+
+}  // namespace
+
+std::string ReplicaFolder::inventory() const { return pack(Inventory{checkpoint::kept_commits(path_)}); }
+
+std::optional<checkpoint::KeptCommit> newest_kept(const std::vector<std::string>& inventories) {
+  std::vector<std::vector<checkpoint::KeptCommit>> hosts;
+  for (const std::string& each : inventories)
+    if (!each.empty()) hosts.push_back(unpack<Inventory>(each).commits);
+  return checkpoint::newest_whole(hosts);
 }
 
 }  // namespace prun

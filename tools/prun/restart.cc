@@ -15,6 +15,7 @@
 #include "checkpoint/folder.h"
 #include "launch/launch.h"
 #include "options.h"
+#include "replicas.h"
 
 namespace prun {
 namespace {
@@ -64,6 +65,7 @@ void Restarts::allow() {
 }
 
 Job Restarts::build(Launch& launch, Plan& plan) {
+  take_newest_kept(launch.inventories());
   const int all = options_.launch.nproc * options_.launch.nnodes;
   const int most = most_ranks_ > 0 ? std::min(most_ranks_, launch.ranks()) : launch.ranks();
   const int least = most < all ? std::max(options_.restart.min_ranks, 1) : most;
@@ -105,6 +107,17 @@ void Restarts::begin_again(bool grows) {
   allow();
 }
 
+void Restarts::take_newest_kept(const std::vector<std::string>& inventories) {
+  CheckpointSettings& checkpoint = options_.checkpoint;
+  checkpoint.kept.clear();
+  if (done() == 0) return;
+  const std::optional<checkpoint::KeptCommit> newest = newest_kept(inventories);
+  if (!newest || newest->step < checkpoint.first_step) return;
+  checkpoint.kept = newest->name;
+  checkpoint.first_step = newest->step;
+  checkpoint.resume.clear();
+}
+
 // The checkpoints that this run has made, newest first.
 std::vector<std::string> Restarts::commits() const {
   std::vector<std::string> ours;
@@ -122,7 +135,9 @@ std::string Restarts::words() const {
   if (done() == 0) return "";
   if (options_.launch.node_rank > 0) return fmt::format("prun: node {} joins again\n", options_.launch.node_rank);
   const int64_t step = options_.checkpoint.first_step;
-  const std::string from = step < 0 ? "the beginning" : fmt::format("step {} ({})", step, options_.checkpoint.resume);
+  const std::string& disk = options_.checkpoint.resume;
+  const std::string from =
+      step < 0 ? "the beginning" : fmt::format("step {} ({})", step, disk.empty() ? "the nodes' memory" : disk);
   if (grows_) return fmt::format("prun: goes on with the nodes that have come, from {}\n", from);
   if (most_ranks_ > 0) return fmt::format("prun: goes on with fewer ranks from {}\n", from);
   return fmt::format("prun: restart {} of {} from {}\n", restarts_, options_.restart.most, from);

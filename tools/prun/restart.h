@@ -26,17 +26,19 @@ void check_restart_options(const Options& options);
 class Restarts {
  public:
   explicit Restarts(Options& options);  // before checkpoints are settled; remembers what lies in --checkpoint already
-  // Node 0, once the nodes have joined: compiles for as many of their ranks as the plan can use, at most as many as are
+  // Node 0, once the nodes have joined: goes on from what they have in memory, where that is newer than what is on the
+  // disk; compiles for as many of their ranks as the plan can use, at most as many as are
   // left. Throws what the compiler says of the most ranks where the plan fits no number of them.
   Job build(Launch& launch, Plan& plan);
   // Another attempt follows, as the last one has failed or, `grows`, has made room for nodes that have come: settles
   // what to resume from. Throws as settle_checkpoints.
   void begin_again(bool grows);
+  void allow();  // what the launchers have to know of this attempt: after `build`, once commits are settled
   int done() const { return restarts_ + shrunk_ + grown_; }
   std::string words() const;  // for the user: which attempt begins, "" of the first
 
  private:
-  void allow();
+  void take_newest_kept(const std::vector<std::string>& inventories);
   std::vector<std::string> commits() const;  // to memory and to the disk
 
   Options& options_;

@@ -54,15 +54,22 @@ int attempt(Options& options, const DeviceReport& devices, Restarts& restarts, R
             RunFolder& folder, bool& again) {
   const double peak = peak_flops(devices) * options.launch.nnodes;  // other nodes have what this one has
   Observer observer(options, peak, &folder);
-  if (const std::string words = restarts.words(); !words.empty()) observer.message(words);
+  options.launch.inventory = options.launch.nnodes > 1 ? replicas.inventory() : "";
+  const auto tell = [&] {
+    if (const std::string words = restarts.words(); !words.empty()) observer.message(words);
+  };
+  if (options.launch.node_rank > 0) tell();
   Launch launch(options.launch, observer);
   try {
     if (launch.gives_job()) {
       Plan plan;
       if (!options.chaos.empty()) parse_chaos(options.chaos, launch.ranks());
       observer.job = restarts.build(launch, plan);
+      tell();
+      if (!options.checkpoint.kept.empty()) observer.begin_after(options.checkpoint.first_step);
       take_from_plan(options, plan);
       if (keeps_replicas(options, plan)) observer.say(replicas.settle(options, plan, observer.job));
+      restarts.allow();
       require_checkpoint_fits(options.checkpoint, observer.job);
       check_device_memory(options, observer.job, devices);
       if (options.prove) observer.say(prove_plan(options, plan, launch.ranks()) + "\n");
@@ -96,7 +103,7 @@ int run_command(Options& options) {
   settle_checkpoints(options.checkpoint);
   const CheckpointLock lock(options.launch.node_rank == 0 ? options.checkpoint.folder : "");  // of the job
   RunFolder folder(options);
-  ReplicaFolder replicas;  // outlives attempts, which read what the one before has left there
+  ReplicaFolder replicas(options);  // outlives attempts, which read what the one before has left there
   for (;;) try {
       bool again = false;
       const int code = attempt(options, devices, restarts, replicas, folder, again);
