@@ -99,6 +99,11 @@ class Failures(Supervision):
 
 
 class Hangs(Supervision):
+    def test_a_rank_that_nobody_waits_for_and_that_does_not_go_on(self):
+        run = self.start("--nproc", "1", "--timeout", "3", "--chaos", "delay:rank=0,seconds=3600@step=4")
+        self.end(run, 11)
+        self.assertRegex(run.text(), r"prun: rank 0 does not go on: it is (between ops|computing .*) for \d")
+
     def test_a_stopped_rank_is_named_and_the_job_ends(self):
         """The rank itself, not those that wait for it, also where they wait in another group, for a message or a put."""
         plans = [("zero3", 3, []), ("megatron", 4, ["tp=2"]), ("1f1b", 2, ["batch=16"]), ("3d", 8, ["batch=16"])]

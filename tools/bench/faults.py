@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
-"""How soon a fault is noticed and its job gone, and whether a loaded machine raises a false alarm.
+"""How soon a fault is noticed and its job gone, or going on, and whether a loaded machine raises a false alarm.
 
-Usage: faults.py PRUN [--rounds N] [--only kill,blackhole,crowd]
+Usage: faults.py PRUN [--rounds N] [--only kill,stop,restart,blackhole,crowd]
   kill       SIGKILL of a random one of 8 ranks: until the launcher has decided (events.jsonl), until all are gone
+  stop       SIGSTOP of one of 4 ranks, all defaults: until it is named
+  restart    SIGKILL of one of 4 ranks, or of all of one of two nodes, which is started again at once: until the end of
+             the first step after, from memory and from the disk
   blackhole  a host of two stops answering (network namespaces: root and iproute2): until node 0 has ended
   crowd      64 ranks beside two busy loops for 60 s, --timeout 10: no alarm may be raised
 Standard library only.
@@ -69,6 +72,83 @@ def kill(prun, rounds):
     print(f"kill, 8 ranks: decided after {spread(noticed)}; all gone after {spread(gone)}")
 
 
+def stop(prun, rounds):
+    named = []
+    for seed in range(rounds):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            job = start(command(prun, "zero3", "--nproc", "4"), folder)
+            wait_for_steps(folder, 3)
+            victim = random.Random(seed).choice(ranks_of(job.pid))
+            at = time.monotonic()
+            os.kill(victim, signal.SIGSTOP)
+            faults.wait_for(lambda folder=folder, victim=victim: f"kill -CONT {victim}" in (folder / "words").read_text(), "its name", 60)
+            named.append(time.monotonic() - at)
+            job.send_signal(signal.SIGINT)
+            job.wait(timeout=30)
+    print(f"a stopped rank of 4 is named after {spread(named)}")
+
+
+KEEPING = """local prun = require "prun"
+return prun.plan {
+  mesh = prun.mesh { dp = prun.world },
+  model = prun.models.gpt { vocab = 256, layers = 2, width = 32, heads = 2, context = 16 },
+  data = prun.data.bytes { path = "text/sample.txt", batch = 16 },
+  strategy = { prun.zero3 { axis = "dp" } }, optimizer = prun.adamw { lr = 1e-3 },
+  steps = 1000000, checkpoint = prun.checkpoint { every = 20, replicate = %d },
+}
+"""
+
+
+def wait_for_step_after_restart(folder):
+    faults.wait_for(lambda: "restart 1 of" in (folder / "words").read_text(), "a restart")
+    at = time.time()
+
+    def has_one():
+        lines = (folder / "metrics").read_text().splitlines()
+        rows = [json.loads(line) for line in lines[-20:] if line.endswith("}")]
+        return any(row.get("wall_time", 0) > at for row in rows if "loss" in row)
+    faults.wait_for(has_one, "a step after the restart")
+
+
+def restart(prun, rounds):
+    for where, replicate in (("memory", 1), ("the disk", 0)):
+        for nodes in (1, 2):
+            seconds = [restarted(prun, replicate, nodes) for _ in range(rounds)]
+            lost = "a rank of 4" if nodes == 1 else "one of two nodes of 2 ranks"
+            print(f"{lost} is lost: first step after a restart from {where} after {spread(seconds)}")
+
+
+def restarted(prun, replicate, nodes):
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        (folder / "plan.lua").write_text(KEEPING % replicate)
+        words = [prun, str(folder / "plan.lua"), "--nproc", str(4 // nodes), "--nnodes", str(nodes), "--max-restarts", "1",
+                 "--rendezvous", f"127.0.0.1:{faults.free_port()}"]
+        words += [] if replicate else ["--checkpoint", str(folder / "ck")]
+        own = [folder / str(node) for node in range(nodes)]
+        for each in own:
+            each.mkdir()
+        jobs = [start([*words, "--node-rank", str(node)], own[node]) for node in range(nodes)]
+        wait_for_steps(own[0], 60)
+        victims = ranks_of(jobs[-1].pid)
+        at = time.monotonic()
+        if nodes == 1:
+            os.kill(victims[1], signal.SIGKILL)
+        else:
+            for pid in (jobs[1].pid, *victims):
+                os.kill(pid, signal.SIGKILL)
+            jobs[1].wait()
+            jobs.append(start([*words, "--node-rank", "1"], own[1]))
+            subprocess.run([prun, "clean"], cwd=folder, check=True, capture_output=True)
+        wait_for_step_after_restart(own[0])
+        seconds = time.monotonic() - at
+        jobs[0].send_signal(signal.SIGINT)
+        for job in jobs:
+            job.wait(timeout=60)
+        return seconds
+
+
 def blackhole(prun, rounds):
     ended = []
     for seed in range(rounds):
@@ -115,7 +195,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("prun")
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--only", default="kill,blackhole,crowd")
+    parser.add_argument("--only", default="kill,stop,restart,blackhole,crowd")
     a = parser.parse_args()
     for each in a.only.split(","):
-        {"kill": kill, "blackhole": blackhole, "crowd": crowd}[each](str(pathlib.Path(a.prun).resolve()), a.rounds)
+        {"kill": kill, "stop": stop, "restart": restart, "blackhole": blackhole, "crowd": crowd}[each](str(pathlib.Path(a.prun).resolve()), a.rounds)

@@ -54,6 +54,7 @@ Json rank_json(const FlightRank& rank) {
           {"body", rank.body},
           {"doing", rank.doing},
           {"alive_ns", rank.alive_ns},
+          {"beat_ns", rank.beat_ns},
           {"steps", rank.steps},
           {"saving", rank.saving},
           {"saving_ns", rank.saving_ns},
@@ -73,6 +74,7 @@ FlightRank parse_rank(const Json& json) {
   rank.body = json.at("body");
   rank.doing = json.at("doing");
   rank.alive_ns = json.at("alive_ns");
+  rank.beat_ns = json.value("beat_ns", uint64_t{0});  // flights of before have none
   rank.steps = json.at("steps");
   rank.saving = json.at("saving");
   rank.saving_ns = json.at("saving_ns");
@@ -95,6 +97,7 @@ FlightRank read_recorder(RecorderHeader& recorder, size_t events) {
   rank.body = recorder.body.load(std::memory_order_acquire);
   rank.doing.assign(recorder.doing, strnlen(recorder.doing, sizeof recorder.doing));
   rank.alive_ns = recorder.alive_ns.load();
+  rank.beat_ns = recorder.beat_ns.load();
   rank.steps = recorder.steps_written.load();
   rank.saving = recorder.saving.load();
   rank.saving_ns = recorder.saving_ns.load();

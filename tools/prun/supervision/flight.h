@@ -25,7 +25,7 @@ struct FlightRank {
   RunPhase phase = RunPhase::joining;
   uint32_t body = 0;
   std::string doing;  // joining: with which plugin
-  uint64_t alive_ns = 0, steps = 0;
+  uint64_t alive_ns = 0, beat_ns = 0, steps = 0;
   int64_t saving = 0, saved = 0;  // as in RecorderHeader
   uint64_t saving_ns = 0;
   std::vector<FlightStream> streams;

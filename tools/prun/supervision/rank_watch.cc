@@ -50,6 +50,7 @@ void RankWatch::tick(const Job& job, const std::function<void(const std::string&
     looked_ns_ = now;
     look_at_processes(now);
     if (!job.classes.empty()) warn_of_stopped(job, warn);
+    if (!job.classes.empty() && !hang_) look_for_endless_op(job);
   }
   if (!job.classes.empty() && !hang_) look_for_hang(job, warn);  // at every tick, to be before the ranks
 }
@@ -104,6 +105,15 @@ void RankWatch::warn_of_stopped(const Job& job, const std::function<void(const s
                                            ranks_[i].pid, human_seconds(limit_s_))
                              : ""));
   }
+}
+
+// The flight is read only where some rank has not moved for the limit.
+void RankWatch::look_for_endless_op(const Job& job) {
+  const uint64_t now = now_ns(), limit_ns = static_cast<uint64_t>(limit_s_ * 1e9);
+  const bool due = std::any_of(ranks_.begin(), ranks_.end(), [&](const WatchedRank& rank) {
+    return now > std::max(rank.recorder->beat_ns.load(), resumed_ns_) + limit_ns;
+  });
+  if (due) hang_ = endless_op(job, flight(0), limit_s_, resumed_ns_);
 }
 
 void RankWatch::look_for_hang(const Job& job, const std::function<void(const std::string&)>& warn) {

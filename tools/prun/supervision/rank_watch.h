@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "ir/program.h"
+#include "supervision/endless_op.h"
 #include "supervision/flight.h"
 #include "supervision/who_waits.h"
 
@@ -22,11 +23,6 @@ struct WatchedRank {
   RecorderHeader* recorder = nullptr;
   bool local = true;   // its process is one of this machine
   char process = '?';  // of another machine: as its launcher said
-};
-
-struct Hang {
-  Holdup holdup;
-  double seconds = 0;  // for which nothing has moved
 };
 
 class RankWatch {
@@ -48,6 +44,7 @@ class RankWatch {
   };
   void look_at_processes(uint64_t now);
   void warn_of_stopped(const Job& job, const std::function<void(const std::string&)>& warn);
+  void look_for_endless_op(const Job& job);
   void look_for_hang(const Job& job, const std::function<void(const std::string&)>& warn);
 
   std::vector<WatchedRank> ranks_;
