@@ -116,6 +116,8 @@ Descriptor listen_tcp(const prun_open_params& params, const Options& options, Ad
   put_tcp_address(fd.get(), address);
   const bool secret =
       std::any_of(std::begin(params.job_secret), std::end(params.job_secret), [](uint8_t b) { return b; });
+  if (options.encrypt && !secret)
+    throw Failure{PRUN_EINVAL, -1, "socket option encrypt=1: a job secret is needed, and there is none"};
   if (!address.loopback && !secret)
     throw Failure{PRUN_EINVAL, -1,
                   fmt::format("to listen on {} a job secret is needed, and there is none", address.tcp_text())};

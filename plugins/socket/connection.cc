@@ -40,9 +40,11 @@ constexpr int kGoodbyeMilliseconds = 200;
 
 }  // namespace
 
-Connection::Connection(Descriptor socket, bool tcp, bool first, bool payload_crc, uint32_t chunk, Peer& peer,
-                       Matcher& matcher, Poller& poller)
+Connection::Connection(Descriptor socket, std::unique_ptr<sdk::TlsStream> tls, bool tcp, bool first, bool payload_crc,
+                       uint32_t chunk, Peer& peer, Matcher& matcher, Poller& poller)
     : socket_(std::move(socket)),
+      tls_(std::move(tls)),
+      ready_(tls_ == nullptr),
       tcp_(tcp),
       first_(first),
       payload_crc_(payload_crc),
@@ -56,7 +58,9 @@ Connection::Connection(Descriptor socket, bool tcp, bool first, bool payload_crc
 void Connection::on_event(uint32_t events) {
   if (!open()) return;
   if (events & ~static_cast<uint32_t>(EPOLLOUT)) {
-    for (int i = 0; i < kReadsPerTurn && open() && read_once(); ++i) {
+    int reads = 0;
+    while (reads < kReadsPerTurn && open() && read_once()) ++reads;
+    while (tls_ && reads == kReadsPerTurn && open() && read_once(false)) {  // epoll does not tell what TLS has already
     }
   }
   if (open() && (events & EPOLLOUT)) {
@@ -73,7 +77,7 @@ void Connection::watch_writable(bool on) {
 
 // ---- reading ----
 
-bool Connection::read_once() {
+bool Connection::read_once(bool fill) {
   iovec pieces[2];
   msghdr header{};
   header.msg_iov = pieces;
@@ -88,7 +92,7 @@ bool Connection::read_once() {
   const bool more_follows = header.msg_iovlen > 0 && frame_.offset + frame_.length < frame_.total;
   const size_t room = more_follows ? sizeof(FrameHeader) : bulk_ ? kBulkRoom : kInputRoom;
   add(input.data() + cut_, room - cut_);
-  const ssize_t got = ::recvmsg(socket_.get(), &header, MSG_DONTWAIT);
+  const ssize_t got = receive(header, fill);
   if (got < 0) {
     if (errno == EINTR) return true;
     if (errno != EAGAIN)
@@ -106,7 +110,20 @@ bool Connection::read_once() {
   } catch (Failure& failure) {
     lost(std::move(failure));
   }
-  return static_cast<size_t>(got) == wanted;  // less: the socket is empty
+  return tls_ || static_cast<size_t>(got) == wanted;  // less: the socket is empty
+}
+
+// TLS copies in any case, so what follows the payload waits for the next call.
+ssize_t Connection::receive(msghdr& header, bool fill) {
+  if (!tls_) return ::recvmsg(socket_.get(), &header, MSG_DONTWAIT);
+  const ssize_t got = tls_->read(header.msg_iov[0].iov_base, header.msg_iov[0].iov_len, fill);
+  const int why = errno;
+  if (!ready_ && tls_->established()) {
+    ready_ = true;
+    matcher_.mark_dirty(peer_);
+  }
+  errno = why;
+  return got;
 }
 
 void Connection::take(size_t bytes) {
@@ -212,15 +229,21 @@ uint64_t Connection::write_once() {
   char* const flipped = flip_ ? turn_bit_over(message, *flip_, tcp_) : nullptr;
   ssize_t sent;
   do {
-    sent = ::sendmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    sent = transmit(message);
   } while (sent < 0 && errno == EINTR);
   if (sent < 0 && errno != EAGAIN) write_error_ = errno;
   if (flipped != nullptr) *flipped = static_cast<char>(*flipped ^ 1 << (*flip_ >> 32) % 8);
   if (sent > 0) flip_.reset();
-  if (sent < static_cast<ssize_t>(outgoing_bytes_) && write_error_ == 0) watch_writable(true);
+  const bool full = tls_ ? sent < 0 : sent < static_cast<ssize_t>(outgoing_bytes_);
+  if (full && write_error_ == 0) watch_writable(true);
   if (sent <= 0) return 0;
   written(static_cast<uint64_t>(sent));
   return static_cast<uint64_t>(sent);
+}
+
+ssize_t Connection::transmit(const msghdr& message) {
+  if (tls_) return tls_->write({message.msg_iov, message.msg_iovlen});
+  return ::sendmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
 void Connection::written(uint64_t bytes) {
@@ -239,7 +262,7 @@ void Connection::written(uint64_t bytes) {
 
 void Connection::write_some() {
   uint64_t total = 0;
-  while (open() && !blocked_ && write_error_ == 0 && total < kWritePerTurn) {
+  while (ready_ && open() && !blocked_ && write_error_ == 0 && total < kWritePerTurn) {
     const uint64_t bytes = write_once();
     if (bytes == 0) break;
     total += bytes;
@@ -274,11 +297,25 @@ void Connection::abandon(const Failure& failure) {
 
 // What arrived was wrong: say so to the peer, so that it does not take us for the one who broke down.
 void Connection::lost(Failure failure) {
+  if (!ready_) return lost_early(failure.message);
   if (failure.status == PRUN_ECORRUPT) close_orderly(Goodbye::corrupt, peer_.rank);
   matcher_.lost(peer_, failure);
 }
 
+// The connector sees it; nothing has been sent or received.
+void Connection::lost_early(std::string why) {
+  trouble_ = std::move(why);
+  abandon({});
+}
+
 void Connection::ended(int error) {
+  if (!ready_)
+    return lost_early(tls_->trouble().empty() ? std::string(error == 0 ? "it hung up" : std::strerror(error))
+                                              : "TLS: " + tls_->trouble());
+  if (tls_ && error == EBADMSG)
+    return lost(
+        {PRUN_ECORRUPT, peer_.rank,
+         fmt::format("what rank #{} sent over tcp was changed on its way (TLS: {})", peer_.rank, tls_->trouble())});
   const bool orderly = peer_.said_goodbye;
   if (error == 0 && peer_.connections.size() > 1) {
     // A peer ends all of its connections together; frames may still be unread in the others.
@@ -291,7 +328,7 @@ void Connection::ended(int error) {
   const char* const via = tcp_ ? "tcp" : "unix";
   if (orderly && peer_.goodbye == Goodbye::closed) {
     failure.message = fmt::format("rank #{} has closed its side of the transport", peer_.rank);
-  } else if (orderly && peer_.goodbye == Goodbye::corrupt) {
+  } else if ((tls_ && error == EREMOTEIO) || (orderly && peer_.goodbye == Goodbye::corrupt)) {
     failure.status = PRUN_ECORRUPT;
     failure.message = fmt::format("what rank #{} got from this rank over {} was corrupted", peer_.rank, via);
   } else if (orderly) {
@@ -307,6 +344,7 @@ void Connection::ended(int error) {
 
 void Connection::disturb(prun_fault fault, uint64_t seed) {
   if (!open()) return;
+  if (fault == PRUN_FAULT_FLIP && tls_ && !tls_->by_kernel()) return tls_->flip(seed);
   if (fault == PRUN_FAULT_FLIP) {
     flip_ = seed;
     return;
@@ -323,15 +361,19 @@ void Connection::close_orderly(Goodbye reason, int culprit) {
   if (!open()) return;
   poller_.remove(socket_.get());
   // In the midst of a frame there is no place for last words.
-  const bool between_frames = outgoing_.empty() || outgoing_.front().written == 0;
-  if (first_ && between_frames && write_error_ == 0) {
+  const bool between_frames = !(tls_ && tls_->pending()) && (outgoing_.empty() || outgoing_.front().written == 0);
+  if (first_ && ready_ && between_frames && write_error_ == 0) {
     FrameHeader goodbye;
     goodbye.kind = static_cast<uint8_t>(FrameKind::goodbye);
     goodbye.number = outgoing_.empty() ? frames_written_ : outgoing_.front().header.number;
     goodbye.total = static_cast<uint64_t>(reason);
     goodbye.culprit = culprit;
     goodbye.header_crc = goodbye.expected_crc();
-    (void)!::send(socket_.get(), &goodbye, sizeof goodbye, MSG_DONTWAIT | MSG_NOSIGNAL);
+    iovec piece{&goodbye, sizeof goodbye};
+    msghdr message{};
+    message.msg_iov = &piece;
+    message.msg_iovlen = 1;
+    (void)!transmit(message);
   }
   ::shutdown(socket_.get(), SHUT_WR);
   // Closing with unread input would make TCP reset the connection and lose what the peer has not got yet.

@@ -4,6 +4,8 @@
 // buffer and the next header beside it in one recvmsg. Guarded by the context's lock.
 #pragma once
 #include <prun/chaos.h>
+#include <prun/sdk/tls.h>
+#include <sys/socket.h>
 
 #include <array>
 #include <deque>
@@ -16,8 +18,9 @@ namespace prun::socket {
 
 class Connection : public EventSource {
  public:
-  Connection(Descriptor socket, bool tcp, bool first, bool payload_crc, uint32_t chunk, Peer& peer, Matcher& matcher,
-             Poller& poller);
+  // `tls`: over the same socket, where it is encrypted.
+  Connection(Descriptor socket, std::unique_ptr<sdk::TlsStream> tls, bool tcp, bool first, bool payload_crc,
+             uint32_t chunk, Peer& peer, Matcher& matcher, Poller& poller);
 
   void on_event(uint32_t events) override;
   // Writes what there is until the socket is full or a fair share has gone; then it marks the peer dirty again.
@@ -28,12 +31,17 @@ class Connection : public EventSource {
   void close_orderly(Goodbye reason, int culprit);
   void disturb(prun_fault fault, uint64_t seed);  // for tests
   bool open() const { return static_cast<bool>(socket_); }
+  bool ready() const { return ready_; }                    // the handshake of TLS is over; lost before that: dial again
+  const std::string& trouble() const { return trouble_; }  // why it was lost before
+  bool encrypted_by_kernel() const { return tls_ && tls_->by_kernel(); }
   bool tcp() const { return tcp_; }
 
  private:
   static constexpr size_t kFrames = 32;  // of one sendmsg
 
-  bool read_once();                               // false: nothing more for now
+  bool read_once(bool fill = true);  // false: nothing more for now
+  ssize_t receive(msghdr& header, bool fill);
+  ssize_t transmit(const msghdr& message);
   void take(size_t bytes);                        // bytes that recvmsg placed
   void parse(const char* from, const char* end);  // what came beside the payload
   void begin_frame(const FrameHeader& header);
@@ -42,10 +50,14 @@ class Connection : public EventSource {
   uint64_t write_once();
   void written(uint64_t bytes);
   void lost(Failure failure);
+  void lost_early(std::string why);
   void ended(int error);  // by the peer or the network; 0: end of stream
   void watch_writable(bool on);
 
   Descriptor socket_;
+  std::unique_ptr<sdk::TlsStream> tls_;
+  bool ready_;
+  std::string trouble_;
   const bool tcp_, first_, payload_crc_;
   const uint32_t chunk_;
   Peer& peer_;

@@ -100,7 +100,27 @@ bool Connector::step(const sdk::Blobs& blobs) {
   for (Dial& each : dials_)
     if (each.greeting) look_after(each);
   look_after_accepted();
-  return over_unix_ + over_tcp_ == (identity_.ranks - 1) * options_.connections;
+  look_after_encryption();
+  return over_unix_ + over_tcp_ == (identity_.ranks - 1) * options_.connections && all_ready();
+}
+
+bool Connector::all_ready() const {
+  const auto ready = [](const Peer& peer) {
+    return std::all_of(peer.connections.begin(), peer.connections.end(), [](const auto& c) { return c && c->ready(); });
+  };
+  return !options_.encrypt || std::all_of(matcher_.peers().begin(), matcher_.peers().end(), ready);
+}
+
+// Whose handshake of TLS fails dials again, as after one of ours.
+void Connector::look_after_encryption() {
+  for (Dial& each : dials_) {
+    std::unique_ptr<Connection>& slot = matcher_.peer(each.peer).connections[each.index];
+    if (!slot || slot->ready() || slot->open()) continue;
+    each.trouble = slot->trouble();
+    each.connected = false;
+    --over_tcp_;
+    slot.reset();
+  }
 }
 
 // Firewalls that reject answer as the host does where nobody listens.
@@ -202,8 +222,14 @@ void Connector::establish(Greeting& greeting) {
   } else {
     tune_unix(fd.get(), options_);
   }
-  slot = std::make_unique<Connection>(std::move(fd), tcp, handshake.index() == 0, tcp && options_.tcp_crc,
-                                      options_.chunk, peer, matcher_, poller_);
+  std::unique_ptr<sdk::TlsStream> tls;
+  if (tcp && options_.encrypt)
+    tls = std::make_unique<sdk::TlsStream>(
+        fd.get(), handshake.dialler() ? sdk::TlsStream::Side::client : sdk::TlsStream::Side::server,
+        handshake.encryption_key());
+  const bool crc = tcp && options_.tcp_crc && !tls;  // records of TLS carry a code
+  slot = std::make_unique<Connection>(std::move(fd), std::move(tls), tcp, handshake.index() == 0, crc, options_.chunk,
+                                      peer, matcher_, poller_);
   ++(tcp ? over_tcp_ : over_unix_);
 }
 
@@ -213,7 +239,7 @@ Failure Connector::missing() const {
   int missing = 0, first = -1;
   for (int r = 0; r < identity_.ranks; ++r) {
     const auto& connections = matcher_.peer(r).connections;
-    if (std::all_of(connections.begin(), connections.end(), [](const auto& c) { return c != nullptr; })) continue;
+    if (std::all_of(connections.begin(), connections.end(), [](const auto& c) { return c && c->ready(); })) continue;
     if (missing++ == 0) first = r;
     if (missing > kNamed) continue;
     names += fmt::format("{}{}", missing == 1 ? "" : ", ", r);
@@ -229,11 +255,15 @@ Failure Connector::missing() const {
   return {PRUN_AGAIN, first, text};
 }
 
+std::string Connector::protection() const {
+  if (!options_.encrypt) return fmt::format("payload checksums {}", options_.tcp_crc ? "on" : "off");
+  return fmt::format("TLS 1.3, TLS_AES_128_GCM_SHA256, {}", sdk::kernel_has_tls() ? "kTLS" : "no kTLS");
+}
+
 std::string Connector::summary() const {
   std::string text =
       fmt::format("socket: rank {} has {} connections over unix, {} over tcp", identity_.rank, over_unix_, over_tcp_);
-  if (over_tcp_ > 0)
-    text += fmt::format(" (congestion control {}, payload checksums {})", congestion_, options_.tcp_crc ? "on" : "off");
+  if (over_tcp_ > 0) text += fmt::format(" (congestion control {}, {})", congestion_, protection());
   if (strangers_ > 0) text += fmt::format("; strangers turned away: {}", strangers_);
   return text;
 }

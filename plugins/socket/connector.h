@@ -41,9 +41,11 @@ class Connector {
   const Address& address() const { return listeners_.address; }
   // Nonblocking. True once every peer is connected. Throws Failure.
   bool step(const sdk::Blobs& blobs);
-  Failure missing() const;      // PRUN_AGAIN and who is missing
+  Failure missing() const;  // PRUN_AGAIN and who is missing
+  std::string protection() const;
   std::string summary() const;  // once connected, for the log
   uint64_t strangers() const { return strangers_; }
+  bool all_ready() const;
 
  private:
   struct Listener : EventSource {
@@ -65,6 +67,7 @@ class Connector {
   Failure refused(int peer, bool tcp) const;
   void dial(Dial& dial);
   void look_after(Dial& dial);
+  void look_after_encryption();
   void look_after_accepted();
   void establish(Greeting& greeting);
 

@@ -35,6 +35,7 @@ Options parse_options(const char* text) {
       {"connections", &o.connections, 1, 16},
       {"crc", &o.tcp_crc},
       {"eager", &o.eager, 0, 1 << 24, "bytes"},
+      {"encrypt", &o.encrypt},
       {"link_timeout", &o.link_timeout, 1, 3600, "seconds"},
       {"unix", &o.use_unix},
       {"ports", &o.ports, "any or FIRST:LAST"},  // the last: each host may have its own

@@ -12,6 +12,7 @@ using sdk::Failure;
 struct Options {
   bool use_unix = true;             // unix: AF_UNIX between ranks of one host; 0: TCP for all
   bool tcp_crc = true;              // crc: CRC32C over payloads on TCP (headers always carry one)
+  bool encrypt = false;             // encrypt: TLS 1.3 on TCP
   int connections = 1;              // connections per peer; large messages are spread over them
   std::string congestion = "auto";  // TCP_CONGESTION; auto: cubic on loopback, the system's elsewhere; or system
   uint32_t eager = 32 << 10;        // messages up to this many bytes are sent before the receiver has asked

@@ -76,6 +76,7 @@ struct WorldOptions : RankPlace {
   std::string transport_options;   // "key=value,..."; NAME.key=value is for the plugin NAME only
   std::vector<std::string> plugin_dirs;
   std::string network_interface;
+  bool encrypt = false;                      // what goes between hosts
   std::string algorithm;                     // comm.algorithm: the name of one (algorithm.cc), "": by size and ranks
   prun_mem_kind memory = PRUN_MEM_HOST;      // that the ranks compute on: `auto` prefers a transport that works on it
   int device = -1;                           // which of the machine's devices
@@ -161,6 +162,7 @@ class World {
   virtual bool disturb(int /*fault*/, int /*peer*/, uint64_t /*seed*/) { return false; }
   virtual void abort() = 0;                        // any thread: everything under way throws soon
   virtual std::string transport_name() const = 0;  // "shm"; "shm+socket": inside hosts and between them
+  virtual bool several_hosts() const { return false; }
 };
 
 // One plugin found in the plugin directories.

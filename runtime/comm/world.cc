@@ -157,6 +157,7 @@ class TransportWorld : public World {
     if (inside_) inside_->abort();
   }
   std::string transport_name() const override { return options_.transport; }
+  bool several_hosts() const override { return hosts_.count() > 1; }
 
  private:
   static constexpr auto kAskEvery = std::chrono::milliseconds(100);

@@ -3,6 +3,7 @@
 #include "launch/control.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -12,6 +13,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <span>
 
 #include "base/error.h"
 #include "launch/secret.h"
@@ -91,6 +93,31 @@ Channel::Channel(Fd fd, std::string send_key, std::string receive_key) : Channel
   receive_key_ = std::move(receive_key);
 }
 
+Channel::Channel(Fd fd, const std::string& key, sdk::TlsStream::Side side) : Channel(std::move(fd)) {
+  PRUN_CHECK(key.size() == 32, "a key has 32 bytes");
+  const auto* bytes = reinterpret_cast<const uint8_t*>(key.data());
+  try {
+    tls_ = std::make_unique<sdk::TlsStream>(fd_.get(), side, std::span<const uint8_t, 32>(bytes, 32));
+  } catch (const sdk::Failure& failure) {
+    throw Error(Exit::join, "--encrypt: " + failure.message);
+  }
+}
+
+ssize_t Channel::put(const char* from, size_t bytes) {
+  if (!tls_) return ::send(fd_.get(), from, bytes, MSG_NOSIGNAL);
+  const iovec piece{const_cast<char*>(from), bytes};
+  return tls_->write({&piece, 1});
+}
+
+ssize_t Channel::get(char* to, size_t bytes) {
+  if (!tls_) return recv(fd_.get(), to, bytes, 0);
+  const ssize_t got = tls_->read(to, bytes);
+  if (got < 0 && errno == EBADMSG) trouble_ = fmt::format("a frame was changed on its way (TLS: {})", tls_->trouble());
+  if (got < 0 && errno == EREMOTEIO)
+    trouble_ = fmt::format("what the other end got was changed on its way (TLS: {})", tls_->trouble());
+  return got;
+}
+
 // Headers have even numbers and payloads odd ones, so that neither can stand in another place.
 std::string Channel::code(bool ours, uint64_t number, std::string_view bytes) const {
   std::string counted(reinterpret_cast<const char*>(&number), sizeof number);
@@ -111,11 +138,11 @@ void Channel::send(FrameKind kind, int rank, std::string_view payload) {
 
 void Channel::flush() {
   while (wants_write()) {
-    ssize_t put = ::send(fd_.get(), out_.data() + sent_, out_.size() - sent_, MSG_NOSIGNAL);
-    if (put < 0 && errno == EINTR) continue;
-    if (put < 0 && interrupted_or_full(errno)) return;
-    if (put < 0) break;  // the peer is gone: nobody will read the rest
-    sent_ += static_cast<size_t>(put);
+    const ssize_t gone = put(out_.data() + sent_, out_.size() - sent_);
+    if (gone < 0 && errno == EINTR) continue;
+    if (gone < 0 && interrupted_or_full(errno)) return;
+    if (gone < 0) break;  // the peer is gone: nobody will read the rest
+    sent_ += static_cast<size_t>(gone);
   }
   out_.clear();
   sent_ = 0;
@@ -126,12 +153,13 @@ bool Channel::receive(std::vector<Frame>& frames) {
   while (alive) {
     size_t before = in_.size();
     in_.resize(before + kReadChunk);
-    ssize_t got = recv(fd_.get(), in_.data() + before, kReadChunk, 0);
+    const ssize_t got = get(in_.data() + before, kReadChunk);
     in_.resize(before + (got > 0 ? static_cast<size_t>(got) : 0));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && interrupted_or_full(errno)) break;
     if (got <= 0) alive = false;
   }
+  if (tls_) flush();  // what has waited for the handshake
   size_t at = 0;
   while (take_frame(at, frames)) {
   }

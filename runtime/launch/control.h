@@ -3,9 +3,12 @@
 // The launcher never blocks on a socket and a rank always does: Channel queues what does not fit, the free functions
 // wait.
 #pragma once
+#include <prun/sdk/tls.h>
+
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -154,6 +157,8 @@ class Channel {
   explicit Channel(Fd fd);  // makes it nonblocking
   // Between launchers: each frame carries codes over header and payload, keyed and counted, which `receive` checks.
   Channel(Fd fd, std::string send_key, std::string receive_key);
+  // Between launchers that encrypt, whose records carry codes: by TLS with this key, as its client or its server.
+  Channel(Fd fd, const std::string& key, sdk::TlsStream::Side side);
   int fd() const { return fd_.get(); }
   bool open() const { return static_cast<bool>(fd_); }
   bool wants_write() const { return open() && sent_ < out_.size(); }
@@ -169,10 +174,13 @@ class Channel {
   void close() { fd_.reset(); }
 
  private:
+  ssize_t get(char* to, size_t bytes);
+  ssize_t put(const char* from, size_t bytes);
   std::string code(bool ours, uint64_t number, std::string_view bytes) const;
   bool take_frame(size_t& at, std::vector<Frame>& frames);
 
   Fd fd_;
+  std::unique_ptr<sdk::TlsStream> tls_;
   std::string send_key_, receive_key_;  // both empty: frames carry no codes
   uint64_t frames_sent_ = 0, frames_received_ = 0;
   std::string trouble_;

@@ -39,7 +39,7 @@ Challenge make_challenge() {
 }
 
 Hello make_hello(std::string_view secret, const Challenge& challenge, int node, int nnodes, int nproc,
-                 std::string_view host) {
+                 std::string_view host, bool encrypts) {
   Hello hello{};
   std::memcpy(hello.magic, kMagic, sizeof hello.magic);
   hello.version = kRendezvousVersion;
@@ -47,6 +47,7 @@ Hello make_hello(std::string_view secret, const Challenge& challenge, int node, 
   hello.node = static_cast<uint32_t>(node);
   hello.nnodes = static_cast<uint32_t>(nnodes);
   hello.nproc = static_cast<uint32_t>(nproc);
+  hello.encrypts = encrypts ? 1 : 0;
   std::memcpy(hello.host, host.data(), std::min(host.size(), sizeof hello.host - 1));
   fill(hello.nonce, random_bytes(sizeof hello.nonce));
   fill(hello.mac, member_code(secret, challenge, hello));
@@ -78,6 +79,10 @@ std::string frame_key(std::string_view secret, const Challenge& challenge, const
   return hmac_sha256(secret, std::string(from_head ? "frames of head" : "frames of member")
                                  .append(bytes_of(challenge))
                                  .append(bytes_of(hello)));
+}
+
+std::string encryption_key(std::string_view secret, const Challenge& challenge, const Hello& hello) {
+  return hmac_sha256(secret, std::string("encryption").append(bytes_of(challenge)).append(bytes_of(hello)));
 }
 
 }  // namespace prun

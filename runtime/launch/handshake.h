@@ -24,13 +24,21 @@ struct Hello {
   uint32_t version;
   uint32_t byte_order;
   uint32_t node, nnodes, nproc;
-  uint32_t unused;
-  char host[64];  // ends with 0
+  uint32_t encrypts;  // 1: --encrypt
+  char host[64];      // ends with 0
   char nonce[32];
   char mac[32];
 };
 
-enum class Admission : uint32_t { accepted, wrong_secret, other_version, other_nnodes, node_taken, bad_node };
+enum class Admission : uint32_t {
+  accepted,
+  wrong_secret,
+  other_version,
+  other_nnodes,
+  node_taken,
+  bad_node,
+  other_encryption
+};
 
 struct Answer {
   uint32_t status;  // Admission
@@ -40,7 +48,7 @@ struct Answer {
 
 Challenge make_challenge();
 Hello make_hello(std::string_view secret, const Challenge& challenge, int node, int nnodes, int nproc,
-                 std::string_view host);
+                 std::string_view host, bool encrypts = false);
 // Looks at magic, version and mac only.
 Admission check_hello(std::string_view secret, const Challenge& challenge, const Hello& hello);
 Answer make_answer(std::string_view secret, const Challenge& challenge, const Hello& hello, Admission status,
@@ -48,6 +56,8 @@ Answer make_answer(std::string_view secret, const Challenge& challenge, const He
 bool answer_is_genuine(std::string_view secret, const Challenge& challenge, const Hello& hello, const Answer& answer);
 // What the frames that follow are authenticated with, in one direction.
 std::string frame_key(std::string_view secret, const Challenge& challenge, const Hello& hello, bool from_head);
+// What they are encrypted with, where they are.
+std::string encryption_key(std::string_view secret, const Challenge& challenge, const Hello& hello);
 bool is_prun(const char (&magic)[8]);
 
 // The bytes of a message, for sending and authenticating.

@@ -43,7 +43,7 @@ bool introduce(Fd& connection, const LaunchOptions& options, const Meeting& meet
                             at, challenge.version, kRendezvousVersion));
   const std::optional<std::string> secret = meeting.secret(why);
   if (!secret) return false;
-  Hello hello = make_hello(*secret, challenge, options.node_rank, options.nnodes, options.nproc, host);
+  Hello hello = make_hello(*secret, challenge, options.node_rank, options.nnodes, options.nproc, host, options.encrypt);
   std::string_view bytes = bytes_of(hello);
   Answer answer;
   if (send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(bytes.size())) return false;
@@ -62,12 +62,19 @@ bool introduce(Fd& connection, const LaunchOptions& options, const Meeting& meet
   if (status == Admission::node_taken)
     throw usage_error(
         fmt::format("node {} has joined {} already: each node needs its own --node-rank", options.node_rank, at));
+  if (status == Admission::other_encryption)
+    throw usage_error(fmt::format("this node ({}) has {}--encrypt and node 0 at {} has {}: give all nodes the same",
+                                  options.node_rank, options.encrypt ? "" : "no ", at, options.encrypt ? "not" : "it"));
   if (status != Admission::accepted)
     throw Error(Exit::join, fmt::format("node 0 at {} refuses node {}", at, options.node_rank));
   set_receive_limit(fd, std::chrono::seconds(0));
   joined.secret = *secret;
-  joined.node0 = Channel(std::move(connection), frame_key(*secret, challenge, hello, false),
-                         frame_key(*secret, challenge, hello, true));
+  if (options.encrypt && !on_one_host(options))
+    joined.node0 =
+        Channel(std::move(connection), encryption_key(*secret, challenge, hello), sdk::TlsStream::Side::client);
+  else
+    joined.node0 = Channel(std::move(connection), frame_key(*secret, challenge, hello, false),
+                           frame_key(*secret, challenge, hello, true));
   joined.node0.send(FrameKind::inventory, -1, options.inventory);
   joined.node0.send(FrameKind::settings, -1, pack(options.settings));
   return true;

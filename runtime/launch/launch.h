@@ -71,6 +71,7 @@ struct LaunchOptions {
   int nnodes = 1, node_rank = 0;
   std::string rendezvous;   // "host:port", or "unix:name" on one host; needed when nnodes > 1
   std::string secret;       // for other hosts than loopback
+  bool encrypt = false;     // what goes between nodes, but over Unix sockets
   std::string secret_file;  // the caller reads `secret` from it
   std::vector<NodeSetting> settings;
   std::string inventory;  // what this node brings along, for node 0 (Launch::inventories)

@@ -124,6 +124,8 @@ void Reception::admit(Guest& guest, const Hello& hello) {
       status = Admission::bad_node;
     else if (members_[hello.node - 1].channel.open() || members_[hello.node - 1].handed_over)
       status = Admission::node_taken;
+    else if ((hello.encrypts == 1) != options_.encrypt)
+      status = Admission::other_encryption;
   }
   Answer answer = make_answer(secret(), guest.challenge, hello, status, options_.nnodes);
   std::string_view bytes = bytes_of(answer);
@@ -136,12 +138,25 @@ void Reception::admit(Guest& guest, const Hello& hello) {
       "has another --nnodes",
       "has a --node-rank that has joined already",
       "has a --node-rank that is not one",
+      "encrypts otherwise",
   };
+  const std::string host(hello.host, strnlen(hello.host, sizeof hello.host));
+  if (status == Admission::other_encryption && !running_) {
+    const std::string why =
+        fmt::format("node {} ({}) has {}--encrypt and node 0 has {}: give all nodes the same", hello.node, host,
+                    options_.encrypt ? "no " : "", options_.encrypt ? "it" : "not");
+    refuse_all(static_cast<int>(Exit::usage), why);
+    throw usage_error(why);
+  }
   if (status != Admission::accepted) return stranger(guest.fd.get(), kWhy[static_cast<int>(status)]);
-  places_[hello.node] = {std::string(hello.host, strnlen(hello.host, sizeof hello.host)), 0,
-                         static_cast<int>(hello.nproc)};
-  members_[hello.node - 1].channel = Channel(std::move(guest.fd), frame_key(secret(), guest.challenge, hello, true),
-                                             frame_key(secret(), guest.challenge, hello, false));
+  places_[hello.node] = {host, 0, static_cast<int>(hello.nproc)};
+  Channel& channel = members_[hello.node - 1].channel;
+  if (options_.encrypt && !on_one_host(options_))
+    channel =
+        Channel(std::move(guest.fd), encryption_key(secret(), guest.challenge, hello), sdk::TlsStream::Side::server);
+  else
+    channel = Channel(std::move(guest.fd), frame_key(secret(), guest.challenge, hello, true),
+                      frame_key(secret(), guest.challenge, hello, false));
 }
 
 void Reception::stranger(int fd, const char* why) {
@@ -174,6 +189,7 @@ void Reception::refuse_all(int code, const std::string& why) {
 }
 
 JoinedNodes Reception::hand_over() {
+  running_ = true;
   JoinedNodes result;
   result.secret = secret();
   std::vector<NodePlace> places = places_;

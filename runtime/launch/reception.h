@@ -69,6 +69,7 @@ class Reception {
   std::vector<Guest> guests_;
   std::vector<Newcomer> members_;
   std::vector<NodePlace> places_;
+  bool running_ = false;  // the job has been handed those that had come
   int strangers_ = 0;
   std::string last_stranger_;
 };

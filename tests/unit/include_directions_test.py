@@ -13,7 +13,7 @@ PLUGINS = ROOT / "plugins"
 
 PUBLIC = "prun"  # runtime/include/prun, plugins/sdk/include/prun
 SDK = "prun/sdk/"
-SHARED = {"comm": {"reduce.h"}, "device": {"float16.h", "rotary.h"}, "checkpoint": {"float16.h"}, "launch": {"link_timeout.h"}}  # of the plugins' library, by part of the runtime
+SHARED = {"comm": {"reduce.h"}, "device": {"float16.h", "rotary.h"}, "checkpoint": {"float16.h"}, "launch": {"link_timeout.h", "tls.h"}}  # of the plugins' library, by part of the runtime
 MAY_INCLUDE = {
     "include": {PUBLIC},
     "base": {"base"},

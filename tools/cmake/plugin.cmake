@@ -1,15 +1,16 @@
 # prun_plugin, for the transports of this repository and, installed beside prunConfig.cmake, for everybody else's.
 
-# prun_plugin(name SOURCES a.cc ... [LINKS lib ...] [AUTO] [LOCAL_ONLY] [MEMORY host cuda] [NOT_CLAIMED item ...]): the
+# prun_plugin(name SOURCES a.cc ... [LINKS lib ...] [AUTO] [LOCAL_ONLY] [ENCRYPTS] [MEMORY host cuda] [NOT_CLAIMED item ...]): the
 # target prun_NAME, a transport that prun loads at run time; it sees the public headers and prun/sdk, and only
 # prun_transport_v1 is visible in it. AUTO: `--transport auto` may choose it; the runtime reads that, and what memory it takes, from
-# NAME.plugin beside the library, so that it need not load a plugin to learn that nobody wants it. NOT_CLAIMED: items of
+# NAME.plugin beside the library, so that it need not load a plugin to learn that nobody wants it. ENCRYPTS: with its
+# option encrypt=1 it encrypts what leaves a host. NOT_CLAIMED: items of
 # `prun conform` that it does not mean to hold. Both files lie in lib/prun/plugins of the build folder, and of the
 # prefix once installed.
 function(prun_plugin name)
-  cmake_parse_arguments(ARG "AUTO;LOCAL_ONLY" "" "SOURCES;LINKS;MEMORY;NOT_CLAIMED" ${ARGN})
+  cmake_parse_arguments(ARG "AUTO;LOCAL_ONLY;ENCRYPTS" "" "SOURCES;LINKS;MEMORY;NOT_CLAIMED" ${ARGN})
   if(NOT ARG_SOURCES OR ARG_UNPARSED_ARGUMENTS)
-    message(FATAL_ERROR "prun_plugin(${name} SOURCES a.cc ... [LINKS ...] [AUTO] [LOCAL_ONLY] [MEMORY ...] [NOT_CLAIMED ...]): "
+    message(FATAL_ERROR "prun_plugin(${name} SOURCES a.cc ... [LINKS ...] [AUTO] [LOCAL_ONLY] [ENCRYPTS] [MEMORY ...] [NOT_CLAIMED ...]): "
       "SOURCES missing, or words that mean nothing: '${ARG_UNPARSED_ARGUMENTS}'")
   endif()
   add_library(prun_${name} MODULE ${ARG_SOURCES})
@@ -21,14 +22,14 @@ function(prun_plugin name)
     set(ARG_MEMORY host)
   endif()
   list(JOIN ARG_MEMORY " " _memory)
-  foreach(_flag AUTO LOCAL_ONLY)
+  foreach(_flag AUTO LOCAL_ONLY ENCRYPTS)
     if(ARG_${_flag})
       set(_${_flag} 1)
     else()
       set(_${_flag} 0)
     endif()
   endforeach()
-  set(_manifest "auto = ${_AUTO}\nlocal_only = ${_LOCAL_ONLY}\nmemory = ${_memory}\n")
+  set(_manifest "auto = ${_AUTO}\nlocal_only = ${_LOCAL_ONLY}\nencrypts = ${_ENCRYPTS}\nmemory = ${_memory}\n")
   if(ARG_NOT_CLAIMED)
     list(JOIN ARG_NOT_CLAIMED " " _items)
     string(APPEND _manifest "not_claimed = ${_items}\n")

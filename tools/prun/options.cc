@@ -257,6 +257,8 @@ void define_node_options(Definer& define, Options& o) {
               "shared secret of the nodes (or PRUN_SECRET); needed beyond loopback");
   define.text(kRun | kBench, "--port-range", "A:B", o.port_range,
               "ports between hosts, for firewalls: one a rank (default: any free one)");
+  define.flag(kRun | kBench | kDoctor, "--encrypt", o.world.encrypt,
+              "TLS 1.3 between hosts, with the job's secret as its key");
   define.whole(kRun | kBench, "--link-timeout", "SECONDS", o.launch.link_timeout_s, 1,
                "how soon a lost host ends the job; an outage of half of it is survived (default 5)");
   define.text(kSpans | kDoctor, "--interface", "NAME", o.world.network_interface,
@@ -406,6 +408,7 @@ void pass_to_transports(Options& o) {
     std::string& all = o.world.transport_options;
     all = option + (all.empty() ? "" : "," + all);  // what the user gives to one of them goes before it
   };
+  o.launch.encrypt = o.world.encrypt;
   if (o.launch.link_timeout_s != LaunchOptions().link_timeout_s)
     pass(fmt::format("socket.link_timeout={}", o.launch.link_timeout_s));
   if (o.port_range.empty()) return;

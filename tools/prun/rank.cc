@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <malloc.h>
+#include <prun/sdk/tls.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -27,9 +28,14 @@
 namespace prun {
 namespace {
 
-void tell_transports(RecorderHeader& recorder, const std::string& name, const std::string& interface) {
+// Sockets between ranks of one host are encrypted only where they are made to be TCP.
+void tell_transports(RecorderHeader& recorder, const World& world, const Options& options) {
+  const std::string name = world.transport_name(), &interface = options.world.network_interface;
+  const bool leaves = world.several_hosts() || options.world.transport_options.find("unix=0") != std::string::npos;
   std::string words = name == "none" ? "" : transport_words(name);
   if (!words.empty() && !interface.empty()) words += fmt::format(" ({})", interface);
+  if (!words.empty() && options.world.encrypt && leaves)
+    words += sdk::kernel_has_tls() ? ", TLS (kTLS)" : ", TLS (no kTLS)";
   words.copy(recorder.transports, sizeof recorder.transports - 1);
   recorder.connected.store(1);
 }
@@ -151,7 +157,7 @@ void train(const RankStart& start, const Options& options, const DeviceReport& d
   try {
     rank.world->connect();
     log_info("transport", "connected over {}", rank.world->transport_name());
-    tell_transports(*execution.recorder, rank.world->transport_name(), options.world.network_interface);
+    tell_transports(*execution.recorder, *rank.world, options);
     if (!options.chaos.empty())
       execution.chaos = [chaos = std::make_shared<Chaos>(options.chaos, start.rank, start.ranks, *rank.world)](
                             int64_t step) { chaos->begin_step(step); };

@@ -29,6 +29,7 @@ void settle_options(Options& options, const DeviceReport& devices) {
   if (options.ranks_per_device > 1 && !devices.devices.empty()) world.transport = transport_of_sharing_ranks(options);
   check_transport_name(world.transport, world.plugin_dirs);
   check_options(world.transport_options, world.plugin_dirs);
+  check_encryption(world, launch.nnodes);
   world.network_interface = interface_of_job(world.network_interface, launch.nnodes, launch.rendezvous);
   launch.grace_s = options.checkpoint.folder.empty() ? 0 : options.checkpoint.grace_s;
   launch.secret = read_secret(launch.secret_file);

@@ -45,6 +45,7 @@ void read_manifest(const fs::path& path, PluginFile& file) {
     std::string key = trim(line.substr(0, equals)), value = trim(line.substr(equals + 1));
     if (key == "auto") file.automatic = value == "1";
     if (key == "local_only") file.local_only = value == "1";
+    if (key == "encrypts") file.encrypts = value == "1";
     if (key == "not_claimed") {
       std::istringstream words(value);
       for (std::string word; words >> word;) file.not_claimed.push_back(word);
@@ -183,6 +184,7 @@ Plugin load_named(std::string_view name, const std::vector<std::string>& dirs) {
 
 OpenParams::OpenParams(const WorldOptions& world, const std::string& plugin) : prun_open_params{} {
   std::vector<std::string> own;
+  if (world.encrypt && find_named(plugin, world.plugin_dirs).encrypts) own.emplace_back("encrypt=1");
   each_option(world.transport_options, [&](const std::string& whose, const std::string& setting) {
     if (whose.empty() || whose == plugin) own.push_back(setting);
   });

@@ -21,11 +21,12 @@ std::vector<int> all_ranks(int n) {
 }
 
 // Why a plugin is not asked for a score, by its manifest alone; "" if it is asked.
-std::string not_asked(const PluginFile& file, bool several_hosts, prun_mem_kind memory) {
+std::string not_asked(const PluginFile& file, bool several_hosts, prun_mem_kind memory, bool encrypt) {
   if (!file.automatic) return "does not offer itself to auto (its manifest, AUTO); by name only";
   if (memory == PRUN_MEM_HOST && !file.host_memory) return "does not take host memory";
   if (memory == PRUN_MEM_CUDA && !file.cuda_memory) return "does not take CUDA memory";
   if (several_hosts && file.local_only) return "reaches ranks of one host only";
+  if (several_hosts && encrypt && !file.encrypts) return "does not encrypt between hosts (--encrypt)";
   return "";
 }
 
@@ -127,7 +128,8 @@ Transports by_score(const WorldOptions& options, const HostMap& hosts, Bootstrap
   }
   std::vector<Candidate> far = weigh(options, all, several);
   for (const Candidate& c : far) {
-    if (c.file.automatic && !c.plugin && !c.reason.empty() && not_asked(c.file, several, PRUN_MEM_HOST).empty())
+    if (c.file.automatic && !c.plugin && !c.reason.empty() &&
+        not_asked(c.file, several, PRUN_MEM_HOST, options.encrypt).empty())
       spdlog::warn("transport: auto passes over {}", c.reason);
   }
   if (!several) {
@@ -158,7 +160,7 @@ std::vector<Candidate> weigh(const WorldOptions& options, const std::vector<int>
   std::vector<Candidate> all;
   for (PluginFile& file : find_plugins(options.plugin_dirs)) {
     Candidate candidate{std::move(file), std::nullopt, 0, ""};
-    candidate.reason = not_asked(candidate.file, several_hosts, memory);
+    candidate.reason = not_asked(candidate.file, several_hosts, memory, options.encrypt);
     if (candidate.reason.empty()) ask(candidate, options, ranks);
     all.push_back(std::move(candidate));
   }
@@ -176,6 +178,18 @@ void check_transport_name(const std::string& transport, const std::vector<std::s
   auto [inside, between] = split_name(transport);
   if (!inside.empty()) find_named(inside, dirs);
   find_named(between, dirs);
+}
+
+void check_encryption(const WorldOptions& options, int nodes) {
+  if (!options.encrypt || nodes == 1 || options.transport == "auto") return;
+  const auto [inside, between] = split_name(options.transport);
+  const PluginFile named = find_named(between, options.plugin_dirs);
+  if (named.encrypts || named.local_only) return;
+  std::vector<std::string> others;
+  for (const PluginFile& file : find_plugins(options.plugin_dirs))
+    if (file.encrypts) others.push_back(file.name);
+  throw usage_error(fmt::format("--encrypt: transport {} does not encrypt between hosts{}", between,
+                                others.empty() ? "" : fmt::format("; --transport auto and {} do", join(others, ", "))));
 }
 
 std::string transport_words(const std::string& name) {

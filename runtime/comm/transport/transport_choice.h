@@ -37,6 +37,8 @@ Transports choose_transports(const WorldOptions& options, const HostMap& hosts, 
 
 // Throws usage_error unless `transport` is "auto" or names one or two plugins that are there.
 void check_transport_name(const std::string& transport, const std::vector<std::string>& dirs);
+// Throws usage_error where `options.encrypt` asks more than the named transport does between nodes.
+void check_encryption(const WorldOptions& options, int nodes);
 // "shm inside a host, socket between hosts" for "shm+socket".
 std::string transport_words(const std::string& name);
 

@@ -54,6 +54,10 @@ void check(const Options& options) {
   for (const WorldOptions& side : bench.sides) {
     const NamedPlugin plugin = name_plugin(side.transport, side.plugin_dirs);
     check_transport_name(plugin.name, plugin.dirs);
+    WorldOptions named = side;
+    named.transport = plugin.name;
+    named.plugin_dirs = plugin.dirs;
+    check_encryption(named, options.launch.nnodes);
     check_algorithm_name(side.algorithm);
   }
   interface_of_job(options.world.network_interface, options.launch.nnodes, options.launch.rendezvous);

@@ -63,8 +63,9 @@ void compare(const RankStart& start, const Options& options) {
 std::vector<std::string> common_transports(const RankStart& start, const Options& options) {
   std::vector<std::string> own;
   for (const PluginFile& file : find_plugins(options.world.plugin_dirs))
-    if (options.world.transport == "auto" ? file.automatic && file.host_memory && !file.local_only
-                                          : file.name == options.world.transport)
+    if ((options.world.transport == "auto" ? file.automatic && file.host_memory && !file.local_only
+                                           : file.name == options.world.transport) &&
+        (file.encrypts || !options.world.encrypt))
       own.push_back(file.name);
   std::vector<std::string> common = own;
   for (const std::string& list : start.launcher->all_gather(join(own, ","))) {
@@ -92,6 +93,7 @@ void talk_over(const RankStart& start, const std::string& transport, bool clocks
   world_options.transport = transport;
   world_options.plugin_dirs = options.world.plugin_dirs;
   world_options.network_interface = options.world.network_interface;
+  world_options.encrypt = options.world.encrypt;
   world_options.deadline_s = 20;
   const std::unique_ptr<World> world = World::open(world_options, bootstrap);
   char* buffer = static_cast<char*>(world->allocate(kPairBytes));

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <prun/sdk/tls.h>
 #include <sys/socket.h>
 #include <sys/timex.h>
 #include <unistd.h>
@@ -86,6 +87,14 @@ Finding clock(const Options& options) {
           "times of several hosts will not fit together: chrony or systemd-timesyncd"};
 }
 
+// What --encrypt would use. Its records are made by OpenSSL where the kernel has none: that is slower, not worse.
+Finding encryption(const Options& options) {
+  Finding found{"kTLS", sdk::kernel_has_tls() ? Status::ok : Status::absent, "the kernel encrypts what is sent"};
+  if (found.status == Status::absent) found.text = "not in this kernel (module tls): --encrypt encrypts in the process";
+  if (options.world.encrypt && options.launch.nnodes > 1) found.text += "; --encrypt is given";
+  return found;
+}
+
 }  // namespace
 
 int64_t mtu_of(const std::string& name) { return number_of(name, "mtu"); }
@@ -104,6 +113,7 @@ Findings network(const Options& options) {
   if (!rendezvous.empty())
     found.push_back(name_finding("--rendezvous", rendezvous.substr(0, rendezvous.rfind(':')), true));
   found.push_back(clock(options));
+  found.push_back(encryption(options));
   return found;
 }
 

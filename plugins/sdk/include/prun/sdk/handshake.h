@@ -65,6 +65,7 @@ class Handshake {
   int peer() const { return dialler() ? to_ : theirs_.from; }
   int index() const { return dialler() ? index_ : theirs_.index; }
   Descriptor release() { return std::move(socket_); }
+  Mac encryption_key() const { return mac("encryption"); }  // of this connection alone, the same at both ends
 
  private:
   enum class Step { connecting, send_hello, read_hello, send_answer, read_mac, send_mac, read_welcome, send_welcome };
