@@ -22,8 +22,8 @@ namespace prun::sdk {
 namespace {
 
 constexpr size_t kRecord = 16 << 10;      // the largest of TLS
-constexpr size_t kMostTaken = 256 << 10;  // of one write: what is in hand stays in the second-level cache
-constexpr size_t kReadAhead = 256 << 10;
+constexpr size_t kMostTaken = 128 << 10;  // of one write: what is in hand stays in the second-level cache
+constexpr size_t kReadAhead = 128 << 10;
 constexpr unsigned char kCipher[] = {0x13, 0x01};  // TLS_AES_128_GCM_SHA256
 constexpr std::string_view kIdentity = "prun";
 // RFC 8446, 5.5: AES-GCM keeps its margin for 2^24.5 records of a key.
@@ -205,7 +205,7 @@ bool TlsStream::advance() {
 
 // What a call of OpenSSL's that failed means here.
 ssize_t TlsStream::failed(int result) {
-  if (ended_) return 0;
+  if (ended_ && error_ == 0) return 0;
   if (error_ != 0) {
     errno = error_;
     return -1;
@@ -225,8 +225,8 @@ ssize_t TlsStream::failed(int result) {
   }
   const unsigned long error = ERR_get_error();
   const char* const words = ERR_reason_error_string(error);
-  if (trouble_.empty()) trouble_ = words != nullptr ? words : "TLS failed";
-  errno = ERR_GET_REASON(error) >= SSL_AD_REASON_OFFSET ? EREMOTEIO : EBADMSG;
+  trouble_ = words != nullptr ? words : "TLS failed";
+  errno = error_ = ERR_GET_REASON(error) >= SSL_AD_REASON_OFFSET ? EREMOTEIO : EBADMSG;
   return -1;
 }
 
@@ -240,11 +240,11 @@ ssize_t TlsStream::read(void* to, size_t bytes, bool fill) {
     ERR_clear_error();
     const int result = SSL_read_ex(ssl_.get(), static_cast<char*>(to) + total, bytes - total, &got);
     if (result != 1) {
-      if (total > 0) break;  // it fails again, with nothing before it
       const ssize_t none = failed(result);
       const int why = errno;
       flush();  // OpenSSL's answer to what was wrong
       errno = why;
+      if (total > 0) break;  // what was wrong is told by the next call
       return none;
     }
     total += got;
@@ -265,8 +265,8 @@ ssize_t TlsStream::write(std::span<const iovec> pieces) {
     return ::sendmsg(fd_, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
   }
   if (taken_ == 0) take(pieces);
-  if (!trouble_.empty()) {
-    errno = EBADMSG;
+  if (error_ != 0) {
+    errno = error_;
     return -1;
   }
   if (!flush()) return -1;

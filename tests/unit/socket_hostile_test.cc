@@ -39,7 +39,7 @@ int dial(uint16_t port) {
 }
 
 // Forwards between whoever dials it and `port`. Of all bytes that go towards the dialler (or the listener) the one at
-// `flip_at` has a bit flipped, once.
+// `flip_at` has a bit flipped, once; the longest run of zeros among them is counted.
 class FlippingProxy {
  public:
   FlippingProxy(uint16_t port, bool towards_dialler, size_t flip_at)
@@ -55,6 +55,7 @@ class FlippingProxy {
       }
     }).detach();
   }
+  size_t longest_zeros() const { return longest_; }
   uint16_t port() const {
     sockaddr_in bound{};
     socklen_t length = sizeof bound;
@@ -79,6 +80,10 @@ class FlippingProxy {
         if ((from == 1) == towards_dialler_) {
           if (left_ >= 0 && left_ < n) data[static_cast<size_t>(left_)] ^= 4;
           left_ -= left_ >= 0 ? n : 0;
+          for (ssize_t i = 0; i < n; ++i) {
+            zeros_ = data[static_cast<size_t>(i)] == 0 ? zeros_ + 1 : 0;
+            if (zeros_ > longest_) longest_ = zeros_;
+          }
         }
         for (ssize_t sent = 0; sent < n;) {
           const ssize_t part =
@@ -92,6 +97,8 @@ class FlippingProxy {
   const uint16_t port_;
   const bool towards_dialler_;
   ssize_t left_;
+  size_t zeros_ = 0;
+  std::atomic<size_t> longest_{0};
   int listener_;
 };
 
@@ -99,10 +106,16 @@ class FlippingProxy {
 constexpr size_t kHandshake = 104 + 32 + 32;
 constexpr size_t kHeader = 48;
 
+// What TLS sends towards the dialler before the first frame is shorter.
+constexpr size_t kTlsHandshake = 400;
+constexpr const char* kPlain = "unix=0";
+constexpr const char* kEncrypted = "unix=0,encrypt=1";
+
 struct Flip {
   const char* name;
   size_t at;
   const char* message;
+  const char* options = kPlain;
 };
 class SocketFlip : public testing::TestWithParam<Flip> {};
 INSTANTIATE_TEST_SUITE_P(
@@ -110,11 +123,15 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(Flip{"header", kHandshake + 9, "a frame header from rank #0 over tcp is corrupted"},
                     Flip{"small", kHandshake + kHeader + 999, "1000 bytes from rank #0 over tcp are corrupted"},
                     Flip{"large", kHandshake + 2 * kHeader + 1000 + (300 << 10),
-                         "bytes from rank #0 over tcp are corrupted"}),
+                         "bytes from rank #0 over tcp are corrupted"},
+                    Flip{"small_encrypted", kHandshake + kTlsHandshake + 300,
+                         "what rank #0 sent over tcp was changed on its way (TLS: ", kEncrypted},
+                    Flip{"large_encrypted", kHandshake + kTlsHandshake + (300 << 10),
+                         "what rank #0 sent over tcp was changed on its way (TLS: ", kEncrypted}),
     [](const auto& test) { return test.param.name; });
 
 TEST_P(SocketFlip, IsNeverDelivered) {
-  expect_all_well(fork_ranks(2, "unix=0", [&](Rank& me) {
+  expect_all_well(fork_ranks(2, GetParam().options, [&](Rank& me) {
     me.open();
     me.meet();
     if (me.rank == 1) port_of(me, 0) = (new FlippingProxy(port_of(me, 0), true, GetParam().at))->port();
@@ -144,8 +161,8 @@ TEST_P(SocketFlip, IsNeverDelivered) {
 }
 
 TEST(SocketHostile, FlippedHandshakeIsTriedAgain) {
-  for (const size_t at : {size_t{3}, size_t{80}, size_t{120}}) {
-    expect_all_well(fork_ranks(2, "unix=0", [&](Rank& me) {
+  for (const size_t at : {size_t{3}, size_t{80}, size_t{120}, kHandshake + 20, kHandshake + 180}) {
+    expect_all_well(fork_ranks(2, at < kHandshake ? kPlain : kEncrypted, [&](Rank& me) {
       me.open();
       me.meet();
       if (me.rank == 1) port_of(me, 0) = (new FlippingProxy(port_of(me, 0), true, at))->port();
@@ -153,6 +170,28 @@ TEST(SocketHostile, FlippedHandshakeIsTriedAgain) {
       int in = 0, out = 5 + me.rank;
       me.run({recv_op(1 - me.rank, &in, sizeof in), send_op(1 - me.rank, &out, sizeof out)});
       RANK_CHECK(in == 6 - me.rank);
+    }));
+  }
+}
+
+TEST(SocketHostile, WhoListensOnAnEncryptedLinkLearnsNothing) {
+  for (const char* options : {kPlain, kEncrypted}) {
+    expect_all_well(fork_ranks(2, options, [&](Rank& me) {
+      me.open();
+      me.meet();
+      FlippingProxy* proxy = nullptr;
+      if (me.rank == 1) {
+        proxy = new FlippingProxy(port_of(me, 0), true, SIZE_MAX / 2);
+        port_of(me, 0) = proxy->port();
+      }
+      me.connect();
+      std::vector<char> data(1 << 20, 0);
+      for (const size_t bytes : {size_t{1000}, data.size()})
+        me.run({me.rank == 0 ? send_op(1, data.data(), bytes) : recv_op(0, data.data(), bytes)});
+      if (proxy != nullptr)
+        RANK_CHECK((proxy->longest_zeros() < 100) == (options == kEncrypted), "%zu zeros over %s",
+                   proxy->longest_zeros(), options);
+      me.meet();
     }));
   }
 }

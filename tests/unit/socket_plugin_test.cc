@@ -22,7 +22,8 @@ std::vector<char> pattern(size_t bytes, int seed) {
 
 class SocketPlugin : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Ways, SocketPlugin,
-                         testing::Values("", "unix=0", "unix=0,crc=0", "unix=0,connections=3", "eager=0,chunk=4096"));
+                         testing::Values("", "unix=0", "unix=0,crc=0", "unix=0,connections=3", "eager=0,chunk=4096",
+                                         "unix=0,encrypt=1"));
 
 TEST_P(SocketPlugin, MismatchNamesBothSizesAndTheRank) {
   struct Case {

@@ -64,7 +64,7 @@ class TlsStream {
   std::unique_ptr<ssl_st, void (*)(ssl_st*)> ssl_;
   bool kernel_sends_ = false;
   bool may_fill_ = false, ended_ = false;
-  int error_ = 0;  // of the socket
+  int error_ = 0;  // that ended it
   std::string trouble_;
   std::vector<char> out_;  // encrypted; the first `sent_` bytes have left
   size_t sent_ = 0;
