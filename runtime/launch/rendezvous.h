@@ -1,7 +1,7 @@
 // Rendezvous of the launchers of several nodes: node 0 listens (meeting.h says where), the others connect.
 //
 // Both sides prove that they know the secret before either trusts a length or a name from the other. What follows is
-// authenticated by the connection only, and not encrypted.
+// authenticated frame by frame, or encrypted (LaunchOptions::encrypt).
 #pragma once
 #include <chrono>
 #include <memory>

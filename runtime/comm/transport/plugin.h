@@ -22,7 +22,7 @@ struct PluginFile {
   bool automatic = false;  // `auto` considers it
   bool host_memory = false, cuda_memory = false;
   bool local_only = false;
-  bool encrypts = false;  // between hosts, with its option encrypt=1
+  bool encrypts = false;                 // between hosts, with its option encrypt=1
   std::vector<std::string> not_claimed;  // items of the conformance suite
 };
 
