@@ -26,7 +26,8 @@ const std::string& input_folder() {
       std::error_code none;
       std::filesystem::remove_all(path, none);
     }
-    std::string path = "/dev/shm/prun-fuzz-XXXXXX";
+    // Not in /dev/shm, where tests that run meanwhile look for what prun has left.
+    std::string path = std::filesystem::temp_directory_path() / "prun-fuzz-XXXXXX";
   };
   static const Folder folder;
   return folder.path;

@@ -49,12 +49,14 @@ class Case:
     spec: str = ""
     codes: tuple = ()
     checkpoint: bool = False
+    encrypt: bool = False
     steps: int = STEPS
     rng: random.Random = None
 
     def words(self):
         where = f"{self.hosts} hosts" if self.hosts > 1 else "1 host"
-        return f"seed {self.seed}: {self.plan} x {self.ranks} over {self.transport}, {where}, {self.spec or self.fault}"
+        how = ", encrypted" if self.encrypt else ""
+        return f"seed {self.seed}: {self.plan} x {self.ranks} over {self.transport}{how}, {where}, {self.spec or self.fault}"
 
 
 def fault_spec(rng, kind, case):
@@ -94,6 +96,7 @@ def make_case(seed):
     # Of two faults the second may come too late to be seen, or first.
     case.codes = tuple({code for kind in kinds for code in codes_of(kind, case)} - ({0} if fault == "two" and "kill" in kinds else set()))
     case.checkpoint = fault == "enospc" or rng.random() < 0.2
+    case.encrypt = random.Random(f"encrypt {seed}").random() < 0.3
     if 0 not in case.codes:
         case.steps = FOREVER
     if "term" in kinds and case.checkpoint:
@@ -174,6 +177,7 @@ class Run:
         words = [self.prun, f"plans/{case.plan}.lua", "--nproc", str(case.ranks // case.hosts), "--transport", name, "--timeout", "4"]
         words += [word for key, value in {**SMALL, **case.settings, "steps": case.steps}.items() if value is not None for word in ("--set", f"{key}={value}")]
         words += ["--transport-options", options] if options else []
+        words += ["--encrypt"] if case.encrypt else []
         words += ["--chaos", case.spec] if case.spec else []
         words += ["--metrics", str(self.metrics)] if host == 0 else []
         words += ["--runs", str(self.folder / "runs")]
