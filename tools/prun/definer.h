@@ -29,6 +29,7 @@ enum Commands : unsigned {
   kExplain = 2048,
   kStatus = 4096,
   kClean = 8192,
+  kDraw = 1 << 15,
   kAllCommands = (1 << 24) - 1
 };
 

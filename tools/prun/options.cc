@@ -94,6 +94,8 @@ const Command kCommands[] = {
     {"explain", kExplain, "prun explain [RUN]",
      "what each rank of a run that failed or hangs is at, and who holds the others up", explain_command},
     {"clean", kClean, "prun clean [DIR ..]", "remove what jobs that crashed have left", clean_command},
+    {"draw", kDraw, "prun draw WHAT ..", "draw a plan, a trace, rows of metrics or runs: a page, a picture or text",
+     draw_command},
     {"bench", kBench, "prun bench OP[,OP] [..]", "collectives by size over a transport, in nccl-tests' columns",
      bench_command},
     {"init", kInit, "prun init [FOLDER]", "begin a folder of plans: a first plan, and .luarc.json for the editor",
@@ -161,7 +163,7 @@ void read_dump_format(Options& options, const std::string& text) {
 }
 
 constexpr unsigned kPlanCommands = kRun | kCheck | kDump, kSpans = kRun | kPlugins | kBench;
-constexpr unsigned kRecords = kPlanCommands | kGenerate;  // a plan, with its arguments
+constexpr unsigned kRecords = kPlanCommands | kGenerate | kDraw;  // a plan, with its arguments
 
 void define_plan_options(Definer& define, Commands command, Options& o) {
   define.whole(kRecords | kPlugins | kDoctor, "--nproc", "N", o.launch.nproc, 1, "ranks on this node (default 1)");
@@ -279,6 +281,7 @@ void define_options(CLI::App& app, Commands command, Options& o) {
   define_output_options(define, o);
   define_checkpoint_options(define, command, o);
   define_node_options(define, o);
+  if (command == kDraw) define_draw_options(define, o.draw);
   define.flag(kStatus, "--prometheus", o.prometheus, "as Prometheus' text format");
   define.flag(kClean, "--dry-run", o.dry_run, "say what would be removed, and remove nothing");
   define.text(kRun, "--chaos", "SPEC", o.chaos,
@@ -339,7 +342,7 @@ void check_option_names(const std::vector<std::string>& words, const CLI::App& a
 // The first operand becomes the plan, or what is to be tried; the commands without a plan have none.
 void read_operands(Options& o, const Command& command) {
   std::vector<std::string>& words = o.operands;
-  constexpr unsigned kOperands = kBench | kCkpt | kRuns | kStatus | kExplain | kClean;
+  constexpr unsigned kOperands = kBench | kCkpt | kDraw | kRuns | kStatus | kExplain | kClean;
   if ((command.bit & (kOperands | kInit | kVersion | kCompletion | kMan)) != 0) return;
   if (command.bit == kConform) {
     if (o.device_given || words.empty()) return;
@@ -385,6 +388,7 @@ void check_together(Options& o, const Command& command) {
     throw usage_error("--trace-steps needs --trace FILE, where the timeline goes");
   if (command.bit == kGenerate) check_generation_options(o.generation, o.plan);
   if (command.bit == kBench) finish_bench(o);
+  if (command.bit == kDraw) check_draw_options(o);
 }
 
 std::vector<OptionText> option_texts(Commands command) {

@@ -9,6 +9,7 @@
 #include "checkpoints.h"
 #include "ckpt.h"
 #include "comm/comm.h"
+#include "draw/settings.h"
 #include "generation_settings.h"
 #include "launch/launch.h"
 #include "metrics_file.h"
@@ -51,6 +52,7 @@ struct Options {
   GenerationSettings generation;
   BenchSettings bench;
   CkptSettings ckpt;
+  DrawSettings draw;
 
   std::string program, lua_dir;  // this executable, and the DSL that it finds
 };

@@ -42,6 +42,8 @@ Json program_json(const Program& program) {
                        {"dtype", dtype_name(tensor.dtype)},
                        {"shape", tensor.shape},
                        {"buffer", buffer.name},
+                       {"buffer_bytes", buffer.bytes},
+                       {"persistent", buffer.persistent},
                        {"role", role_name(buffer.role)},
                        {"space", buffer.space == Space::host ? "host" : "device"},
                        {"offset", buffer.offset < 0 ? -1 : buffer.offset + tensor.byte_offset}});

@@ -13,6 +13,6 @@ struct StepWindow {
 };
 
 // "100:200", "100:", ":200" or "100", from 1 as on the screen. Throws usage_error.
-StepWindow parse_step_window(const std::string& text);
+StepWindow parse_step_window(const std::string& text, const std::string& option = "--trace-steps");
 
 }  // namespace prun

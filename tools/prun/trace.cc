@@ -53,6 +53,11 @@ OpTexts op_texts(const Program& program) {
       text.name = quoted(op.unit.empty() ? std::string(op.def->name) : fmt::format("{} {}", op.def->name, op.unit));
       text.args = fmt::format("\"at\":{},\"unit\":{},\"phase\":\"{}\",\"bytes\":{},\"op\":{}", quoted(op.site.text()),
                               quoted(op.unit), phase_name(op.phase), op_bytes(program, op), i);
+      if (op.microbatch >= 0) text.args += fmt::format(",\"microbatch\":{}", op.microbatch);
+      const std::vector<TensorId>& result = op.writes.empty() ? op.reads : op.writes;
+      if (!result.empty())
+        text.args +=
+            fmt::format(",\"role\":\"{}\"", role_name(program.buffers[program.tensors[result.front()].buffer].role));
       if (op.communicates()) {
         text.lane = fmt::format("{}/{}", op.axis, op.lane);
         text.args += fmt::format(",\"group\":{},\"lane\":{}", quoted(op.axis), op.lane);

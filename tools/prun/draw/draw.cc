@@ -1,0 +1,79 @@
+// prun draw WHAT ..: a plan, a trace, rows of metrics, runs, as a page, a picture or text.
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "commands.h"
+#include "draw/drawing.h"
+#include "draw/figures.h"
+#include "draw/inputs.h"
+#include "output_file.h"
+
+namespace prun {
+namespace draw {
+
+nlohmann::ordered_json summary_of(const Drawing& drawing) {
+  nlohmann::ordered_json timelines = nlohmann::ordered_json::array(), curves = nlohmann::ordered_json::array();
+  for (const Timeline& timeline : drawing.timelines) {
+    const Figures figures = figures_of(timeline);
+    nlohmann::ordered_json critical;
+    for (size_t k = 0; k < figures.critical.size(); ++k)
+      if (figures.critical[k] > 0)
+        critical[std::string(k < kind_texts().size() ? kind_texts()[k].id : "waiting")] = figures.critical[k];
+    nlohmann::ordered_json one = {{"name", timeline.name},
+                                  {"source", timeline.source},
+                                  {"lanes", timeline.lanes.size()},
+                                  {"boxes", timeline.boxes.size()},
+                                  {"arrows", timeline.arrows.size()},
+                                  {"steps", figures.steps},
+                                  {"step_ns", figures.step_ns},
+                                  {"unit_ns", timeline.unit_ns},
+                                  {"busy", figures.busy},
+                                  {"communicating", figures.communicating},
+                                  {"exposed", figures.exposed},
+                                  {"peak_bytes", figures.peak_bytes},
+                                  {"critical_ns", critical}};
+    timelines.push_back(std::move(one));
+  }
+  for (const Curve& curve : drawing.curves)
+    curves.push_back({{"name", curve.name}, {"steps", curve.step.size()}, {"loss", curve.loss.back()}});
+  return {{"timelines", timelines}, {"curves", curves}, {"notes", drawing.notes}};
+}
+
+}  // namespace draw
+
+namespace {
+
+int terminal_columns() {
+  winsize size{};
+  return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= 40 ? size.ws_col : 100;
+}
+
+}  // namespace
+
+int draw_command(Options& options) {
+  const draw::Drawing drawing = draw::read_inputs(options);
+  const std::string& out = options.draw.out;
+  if (!out.empty()) {
+    if (out.ends_with(".svg") && drawing.timelines.empty())
+      throw usage_error("a picture shows a timeline, and there is none; curves are drawn by --out NAME.html");
+    const std::string text = out.ends_with(".html") ? draw::page_of(drawing) : draw::picture_of(drawing);
+    OutputFile file(out, "drawing");
+    file.begin();
+    file.write(text);
+    file.flush();
+    if (const std::string failure = file.failure(); !failure.empty())
+      throw usage_error(fmt::format("cannot write the drawing to {}: {}", out, failure));
+  }
+  if (options.json) {
+    fmt::print("{}\n", draw::summary_of(drawing).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  } else if (out.empty()) {
+    fmt::print("{}", draw::text_of(drawing, terminal_columns()));
+  }
+  return 0;
+}
+
+}  // namespace prun

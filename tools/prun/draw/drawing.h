@@ -1,0 +1,24 @@
+// All that one `prun draw` draws, and its three forms.
+#pragma once
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "draw/curves.h"
+#include "draw/timeline.h"
+
+namespace prun::draw {
+
+struct Drawing {
+  std::string title;
+  std::vector<std::string> notes;  // what could not be drawn, and what would change that
+  std::vector<Timeline> timelines;
+  std::vector<Curve> curves;
+};
+
+std::string page_of(const Drawing& drawing);                // self-contained HTML
+std::string picture_of(const Drawing& drawing);             // SVG, of the first timeline, or of the curves
+std::string text_of(const Drawing& drawing, int columns);   // for a terminal
+nlohmann::ordered_json summary_of(const Drawing& drawing);  // --json
+
+}  // namespace prun::draw

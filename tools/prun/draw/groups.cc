@@ -1,0 +1,168 @@
+#include "draw/groups.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+
+namespace prun::draw {
+namespace {
+
+bool is_message(std::string_view op) {
+  return op == "send" || op == "recv" || op == "put" || op == "signal" || op == "wait_signal";
+}
+
+bool makes_weight_gradient(std::string_view op) {
+  return op.ends_with("_dw") || op == "embedding_grad" || op == "positions_grad" || op == "bias_grad";
+}
+
+// The op's name without the unit behind it.
+std::string_view op_word(const Timeline& timeline, const Box& box) {
+  const std::string_view name = timeline.texts[box.name];
+  return name.substr(0, name.find(' '));
+}
+
+bool has_microbatches(const Timeline& timeline) {
+  return std::any_of(timeline.boxes.begin(), timeline.boxes.end(), [](const Box& box) { return box.microbatch > 0; });
+}
+
+// Pipelines send activations from rank to rank; context parallel sends parts of a unit's within it.
+bool is_pipeline(const Timeline& timeline) {
+  if (!has_microbatches(timeline)) return false;
+  return std::any_of(timeline.lanes.begin(), timeline.lanes.end(), [](const Lane& lane) {
+    return lane.name.ends_with(" forward") && lane.name.find("send") != std::string::npos;
+  });
+}
+
+}  // namespace
+
+BoxKind kind_of(const OpFacts& op) {
+  if (op.communicates) {
+    if (is_message(op.name)) return BoxKind::message;
+    if (op.role == "data" || (op.phase == "step" && op.role != "param" && op.role != "grad" && op.role != "gathered"))
+      return BoxKind::other;
+    if (op.name == "all_gather" || op.name == "all_gather_v")
+      return op.role == "activation" ? BoxKind::activation : BoxKind::gather;
+    if (op.role == "grad" || op.role == "reduce" || (op.role.empty() && op.phase == "backward"))
+      return BoxKind::gradient;
+    return op.role.empty() ? BoxKind::other : BoxKind::activation;
+  }
+  if (op.phase == "forward") return BoxKind::forward;
+  if (op.phase == "backward") return makes_weight_gradient(op.name) ? BoxKind::weight_gradient : BoxKind::backward;
+  if (op.phase == "step") return BoxKind::optimizer;
+  return BoxKind::other;
+}
+
+void tell_weight_gradients(Timeline& timeline) {
+  // What adds to a weight's gradient follows it.
+  for (size_t i = 1; i < timeline.boxes.size(); ++i) {
+    Box& box = timeline.boxes[i];
+    const Box& before = timeline.boxes[i - 1];
+    if (box.kind == BoxKind::backward && before.lane == box.lane && before.kind == BoxKind::weight_gradient &&
+        op_word(timeline, box) == "add" && box.unit == before.unit)
+      box.kind = BoxKind::weight_gradient;
+  }
+  // Split: in no unit's backward does a gradient of activations come after one of weights.
+  std::set<std::tuple<int, int, int, int>> begun;  // lane, step, microbatch, unit
+  bool activations_follow = false;
+  int weights = 0, activations = 0;
+  for (const Box& box : timeline.boxes) {
+    const std::tuple key(box.lane, box.step, box.microbatch, box.unit);
+    if (box.kind == BoxKind::weight_gradient) {
+      begun.insert(key);
+      weights++;
+    } else if (box.kind == BoxKind::backward) {
+      activations++;
+      if (begun.count(key) > 0) activations_follow = true;
+    }
+  }
+  timeline.splits_backward = weights > 0 && activations > 0 && !activations_follow;
+  if (timeline.splits_backward) return;
+  for (Box& box : timeline.boxes)
+    if (box.kind == BoxKind::weight_gradient) box.kind = BoxKind::backward;
+}
+
+namespace {
+
+bool is_compute(BoxKind kind) {
+  return kind == BoxKind::forward || kind == BoxKind::backward || kind == BoxKind::weight_gradient;
+}
+
+class Grouper {
+ public:
+  explicit Grouper(const Timeline& timeline)
+      : timeline_(timeline), pipeline_(is_pipeline(timeline)), numbered_(has_microbatches(timeline)) {}
+
+  std::vector<Group> run() {
+    const std::vector<Box>& boxes = timeline_.boxes;
+    for (int i = 0; i < static_cast<int>(boxes.size()); ++i) {
+      if (!groups_.empty() && belongs(i)) {
+        groups_.back().count++;
+      } else {
+        groups_.push_back({i, 1, boxes[static_cast<size_t>(i)].kind, "", 0});
+      }
+    }
+    if (pipeline_) count_chunks();
+    for (Group& group : groups_) group.label = label(group);
+    return std::move(groups_);
+  }
+
+ private:
+  const Box& box(int i) const { return timeline_.boxes[static_cast<size_t>(i)]; }
+
+  bool belongs(int i) const {
+    const Group& group = groups_.back();
+    const Box& first = box(group.first);
+    const Box& last = box(i - 1);
+    const Box& next = box(i);
+    if (next.lane != last.lane || next.kind != group.kind || next.step != last.step) return false;
+    if (!is_compute(next.kind) && next.kind != BoxKind::optimizer) return false;
+    const int64_t gap = next.begin - last.end;
+    if (gap * 20 > last.end - first.begin + next.end - next.begin) return false;
+    if (next.kind == BoxKind::optimizer) return true;
+    if (next.microbatch != last.microbatch) return false;
+    return pipeline_ ? true : next.unit == last.unit;
+  }
+
+  // The stage of a rank that a group computes: its units, in the order in which forward first comes to them.
+  void count_chunks() {
+    std::map<std::pair<int, std::string>, int> chunk_of;
+    std::map<int, int> chunks;  // by lane
+    for (Group& group : groups_) {
+      if (!is_compute(group.kind)) continue;
+      const Box& first = box(group.first);
+      const Box& last = box(group.first + group.count - 1);
+      for (const Box* one : {&first, &last}) {
+        const auto known = chunk_of.find({first.lane, timeline_.texts[one->unit]});
+        if (known != chunk_of.end()) {
+          group.chunk = known->second;
+          break;
+        }
+        if (one == &last) group.chunk = chunks[first.lane]++;
+      }
+      for (int i = group.first; i < group.first + group.count; ++i)
+        chunk_of.emplace(std::pair(first.lane, timeline_.texts[box(i).unit]), group.chunk);
+    }
+  }
+
+  std::string label(const Group& group) const {
+    const Box& first = box(group.first);
+    if (group.kind == BoxKind::optimizer) return "optimizer";
+    const std::string& unit = timeline_.texts[first.unit];
+    if (pipeline_) return first.microbatch >= 0 ? fmt::format("{}", first.microbatch) : "";
+    if (unit.empty()) return std::string(op_word(timeline_, first));
+    return numbered_ && first.microbatch >= 0 ? fmt::format("{} {}", unit, first.microbatch) : unit;
+  }
+
+  const Timeline& timeline_;
+  bool pipeline_, numbered_;
+  std::vector<Group> groups_;
+};
+
+}  // namespace
+
+std::vector<Group> groups_of(const Timeline& timeline) { return Grouper(timeline).run(); }
+
+}  // namespace prun::draw

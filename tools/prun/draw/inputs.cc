@@ -1,0 +1,219 @@
+#include "draw/inputs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "build_job.h"
+#include "draw/ideal_timeline.h"
+#include "draw/op_times.h"
+#include "draw/program_view.h"
+#include "draw/trace_reader.h"
+#include "program_json.h"
+#include "run_folder.h"
+#include "supervision/flight.h"
+
+namespace prun::draw {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+std::string read_all(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// The value behind an option among the words of a run, or "".
+std::string value_of(const Json& words, const std::string& option) {
+  for (size_t i = 0; i + 1 < words.size(); ++i) {
+    if (words[i] == option) return words[i + 1].get<std::string>();
+    if (const std::string word = words[i]; word.starts_with(option + "=")) return word.substr(option.size() + 1);
+  }
+  return "";
+}
+
+class Reader {
+ public:
+  explicit Reader(Options& options) : options_(options) {}
+
+  Drawing read() {
+    if (!options_.draw.program.empty()) read_json(options_.draw.program, true);
+    for (const std::string& operand : options_.operands) read_operand(operand);
+    if (view_)
+      for (Timeline& timeline : drawing_.timelines) put_memory(timeline);
+    else if (!drawing_.timelines.empty())
+      drawing_.notes.emplace_back(
+          "Memory is drawn where the plan is given, too, or --program with what `prun dump --json` prints.");
+    put_beside_each_other();
+    std::vector<std::string> names;
+    for (const std::string& operand : options_.operands) names.push_back(operand);
+    drawing_.title = join(names, ", ");
+    return std::move(drawing_);
+  }
+
+ private:
+  void read_operand(const std::string& operand) {
+    if (operand.ends_with(".lua")) {
+      read_plan(operand);
+    } else if (fs::is_directory(operand)) {
+      read_folder(operand);
+    } else if (fs::exists(fs::path(kRunsFolder) / operand / kRunFile)) {
+      read_folder(fs::path(kRunsFolder) / operand);
+    } else if (!fs::exists(operand)) {
+      throw usage_error(
+          fmt::format("there is no {}: prun draw takes plans, traces, rows of metrics and runs", operand));
+    } else if (operand.ends_with(".jsonl")) {
+      drawing_.curves.push_back(read_curve(operand, fs::path(operand).stem().string()));
+    } else {
+      read_json(operand, false);
+    }
+  }
+
+  void read_plan(const std::string& path) {
+    if (!options_.plan.empty())
+      throw usage_error(fmt::format("one plan at a time: '{}' and '{}'", options_.plan, path));
+    options_.plan = path;
+    const Job job = build_job(options_, options_.launch.nproc * options_.launch.nnodes);
+    view_ = view_of(job_json(job), path);
+    drawing_.timelines.push_back(ideal_timeline(job));
+  }
+
+  void read_json(const std::string& path, bool program) {
+    ReadJson read = read_json_file(path, options_.draw.first_step, options_.draw.last_step);
+    if (program) {
+      if (read.timeline)
+        throw usage_error(fmt::format("--program {}: that is a trace; `prun dump PLAN --json` prints a program", path));
+      view_ = view_of(*read.other, path);
+      return;
+    }
+    if (!read.timeline) {
+      const bool is_program = read.other->is_object() && read.other->contains("classes");
+      throw usage_error(fmt::format("{} is no trace of `prun PLAN --trace`{}", path,
+                                    is_program ? ": it is a program (--program)" : ", which has traceEvents"));
+    }
+    drawing_.timelines.push_back(std::move(*read.timeline));
+  }
+
+  void read_folder(const fs::path& folder) {
+    if (fs::exists(folder / kRunFile)) return read_run(folder);
+    std::vector<fs::path> runs;
+    std::error_code error;
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder, error))
+      if (fs::exists(entry.path() / kRunFile)) runs.push_back(entry.path());
+    if (runs.empty())
+      throw usage_error(fmt::format("{} is no run, and has none: a run has a {}", folder.string(), kRunFile));
+    std::sort(runs.begin(), runs.end());
+    for (const fs::path& run : runs) read_rows(run);
+  }
+
+  void read_rows(const fs::path& folder) {
+    const fs::path rows = folder / "metrics.jsonl";
+    const std::string name = fs::weakly_canonical(folder).filename().string();
+    std::error_code error;
+    if (fs::file_size(rows, error) == 0 || error) {
+      drawing_.notes.push_back(fmt::format("{} has no rows: no step had ended.", name));
+      return;
+    }
+    drawing_.curves.push_back(read_curve(rows.string(), name));
+  }
+
+  // Its curves; its trace where one was written; of one that failed, the last ops of each rank.
+  void read_run(const fs::path& folder) {
+    read_rows(folder);
+    const Json about = Json::parse(read_all(folder / kRunFile), nullptr, false);
+    const std::string trace =
+        about.is_object() && about.contains("arguments") ? value_of(about["arguments"], "--trace") : "";
+    const fs::path path = fs::path(about.is_object() ? about.value("directory", "") : "") / trace;
+    if (!trace.empty() && fs::is_regular_file(path)) {
+      read_json(path.string(), false);
+    } else if (fs::exists(folder / kFlightFile)) {
+      read_flight(folder);
+    } else {
+      drawing_.notes.push_back(
+          fmt::format("{} has no timeline: it was run without --trace, and did not fail.", folder.string()));
+    }
+  }
+
+  void read_flight(const fs::path& folder) {
+    const Flight flight = parse_flight(read_all(folder / kFlightFile), (folder / kFlightFile).string());
+    Job job;
+    try {
+      job = parse_job(read_all(folder / kProgramFile));
+    } catch (Error& error) {
+      throw error.prefix((folder / kProgramFile).string());
+    }
+    std::vector<StreamTimes> times;
+    bool any = false;
+    for (const FlightRank& rank : flight.ranks) {
+      if (rank.rank >= static_cast<int>(job.class_of_rank.size())) continue;
+      const size_t streams = std::min<size_t>(rank.streams.size(), job.program(rank.rank).step().streams.size());
+      for (size_t s = 0; s < streams; ++s) {
+        StreamTimes one{rank.rank, static_cast<int>(s), {}};
+        const size_t ops = job.program(rank.rank).step().streams[static_cast<int>(s)].ops.size();
+        for (const OpEvent& event : rank.streams[s].last)
+          if (event.op < ops && event.end_ns > 0) one.events.push_back(event);
+        any |= !one.events.empty();
+        times.push_back(std::move(one));
+      }
+    }
+    if (!any)
+      throw usage_error(fmt::format("{} has no ops: the run failed before its first", (folder / kFlightFile).string()));
+    Timeline timeline = timeline_of(job, times);
+    timeline.name = "recorded";
+    timeline.source = folder.string();
+    drawing_.timelines.push_back(std::move(timeline));
+    drawing_.notes.emplace_back("A run that failed keeps the last ops of each stream alone.");
+  }
+
+  void put_memory(Timeline& timeline) {
+    match(timeline, *view_);
+    timeline.mesh = view_->mesh;
+    if (timeline.name != "recorded") timeline.memory = memory_of(timeline, *view_);
+  }
+
+  // A schedule without seconds is stretched to the mean step that was measured, so that both have one axis.
+  void put_beside_each_other() {
+    const auto measured = std::find_if(drawing_.timelines.begin(), drawing_.timelines.end(),
+                                       [](const Timeline& timeline) { return timeline.unit_ns == 0; });
+    const auto schedule = std::find_if(drawing_.timelines.begin(), drawing_.timelines.end(),
+                                       [](const Timeline& timeline) { return timeline.unit_ns > 0; });
+    if (measured == drawing_.timelines.end() || schedule == drawing_.timelines.end()) return;
+    stretch(*schedule, mean_step(*measured));
+    drawing_.notes.emplace_back("The schedule has unit costs; it is stretched to the mean step that was measured.");
+    std::rotate(drawing_.timelines.begin(), schedule, schedule + 1);  // what was expected stands first
+  }
+
+  static int64_t mean_step(const Timeline& timeline) {
+    int first = INT_MAX, last = 0;
+    for (const Box& box : timeline.boxes) first = std::min(first, box.step), last = std::max(last, box.step);
+    return timeline.end() / std::max(1, last - first + 1);
+  }
+
+  static void stretch(Timeline& timeline, int64_t end) {
+    const double by = static_cast<double>(end) / static_cast<double>(std::max<int64_t>(1, timeline.end()));
+    const auto to = [by](int64_t& time) { time = static_cast<int64_t>(static_cast<double>(time) * by); };
+    for (Box& box : timeline.boxes)
+      for (int64_t* time : {&box.ready, &box.begin, &box.arrived, &box.end}) to(*time);
+    for (MemoryStrip& strip : timeline.memory)
+      for (int64_t& time : strip.times) to(time);
+    timeline.unit_ns = 0;
+  }
+
+  Options& options_;
+  Drawing drawing_;
+  std::optional<ProgramView> view_;
+};
+
+}  // namespace
+
+Drawing read_inputs(Options& options) { return Reader(options).read(); }
+
+}  // namespace prun::draw
