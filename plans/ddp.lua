@@ -2,14 +2,14 @@
 
 local prun = require "prun"
 
-local arg = prun.shared_args()
+local arg = prun.shared_args { bucket = { "25 MiB", "size of a bucket of gradients" }, first = { "1 MiB", "of the first" } }
 
 return prun.plan {
   mesh      = prun.mesh { dp = prun.world },
   model     = prun.models.gpt { vocab = 256, layers = arg.layers, width = arg.width, heads = arg.heads,
                                 context = arg.context },
   data      = prun.data.bytes { path = arg.data, batch = arg.batch },
-  strategy  = { prun.ddp { axis = "dp" } },
+  strategy  = { prun.ddp { axis = "dp", bucket = arg.bucket, first = arg.first } },
   optimizer = prun.adamw { lr = arg.lr, clip = 1.0 },
   micro     = arg.micro,
   steps     = arg.steps,

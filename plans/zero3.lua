@@ -2,14 +2,14 @@
 
 local prun = require "prun"
 
-local arg = prun.shared_args()
+local arg = prun.shared_args { prefetch = { 1, "units gathered ahead of compute", least = 0 } }
 
 return prun.plan {
   mesh      = prun.mesh { dp = prun.world },
   model     = prun.models.gpt { vocab = 256, layers = arg.layers, width = arg.width, heads = arg.heads,
                                 context = arg.context },
   data      = prun.data.bytes { path = arg.data, batch = arg.batch },
-  strategy  = { prun.zero3 { axis = "dp", prefetch = 1 } },
+  strategy  = { prun.zero3 { axis = "dp", prefetch = arg.prefetch } },
   optimizer = prun.adamw { lr = arg.lr, clip = 1.0 },
   micro     = arg.micro,
   steps     = arg.steps,

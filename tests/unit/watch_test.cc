@@ -447,6 +447,7 @@ TEST(Trace, SlicesNamesAndArrows) {
                                                 {"phase", "forward"},
                                                 {"bytes", 64},
                                                 {"op", 0},
+                                                {"role", "activation"},
                                                 {"group", "dp"},
                                                 {"lane", 0},
                                                 {"sequence", 0},

@@ -131,7 +131,7 @@ class Grouper {
     std::map<std::pair<int, std::string>, int> chunk_of;
     std::map<int, int> chunks;  // by lane
     for (Group& group : groups_) {
-      if (!is_compute(group.kind)) continue;
+      if (!is_compute(group.kind) || box(group.first).microbatch < 0) continue;
       const Box& first = box(group.first);
       const Box& last = box(group.first + group.count - 1);
       for (const Box* one : {&first, &last}) {

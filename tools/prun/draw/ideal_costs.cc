@@ -10,7 +10,8 @@
 namespace prun::draw {
 namespace {
 
-constexpr double kForward = 1, kBackward = 2, kOptimizer = 0.25, kReduction = 0.5, kSmallShare = 0.1;
+constexpr double kForward = 1, kBackward = 2, kOptimizer = 0.25, kReduction = 0.5, kSmallShare = 0.1,
+                 kLatencyShare = 0.2;
 constexpr double kLeast = 1e-3;  // of a forward: every op is seen
 
 double flops_of(const Program& program, const Op& op) {
@@ -57,7 +58,7 @@ class Coster {
       if ((kind != BoxKind::gradient && kind != BoxKind::gather) || gradient_bytes_ <= 0) return small;
       const double times = op.def->coll == CollKind::all_reduce ? 2 : 1;
       const double whole = gradient_bytes_ / static_cast<double>(repetitions_);
-      return std::max(kLeast, kReduction * times * whole_bytes(program_, op) / whole);
+      return small * kLatencyShare + kReduction * times * whole_bytes(program_, op) / whole;
     }
     if (op.def->op_class != OpClass::compute) return op.def->op_class == OpClass::transfer ? small : kLeast;
     const double microbatches = std::max<double>(1, static_cast<double>(microbatches_.size()));

@@ -53,9 +53,7 @@ class Reader {
       drawing_.notes.emplace_back(
           "Memory is drawn where the plan is given, too, or --program with what `prun dump --json` prints.");
     put_beside_each_other();
-    std::vector<std::string> names;
-    for (const std::string& operand : options_.operands) names.push_back(operand);
-    drawing_.title = join(names, ", ");
+    drawing_.title = options_.draw.title.empty() ? join(options_.operands, ", ") : options_.draw.title;
     return std::move(drawing_);
   }
 

@@ -89,6 +89,7 @@ class Builder {
     box.begin = box.arrived = static_cast<int64_t>(std::max(event.begin_ns, event.ready_ns) - origin_);
     box.end = std::max(static_cast<int64_t>(event.end_ns - origin_), box.begin + 1);
     box.kind = kind_of({op.def->name, phase_name(op.phase), role_of_result(program, op), op.communicates()});
+    if (op.communicates() && program.mesh.size(op.axis) < 2) box.kind = BoxKind::other;  // with nobody
     box.name =
         timeline_.texts.add(op.unit.empty() ? std::string(op.def->name) : fmt::format("{} {}", op.def->name, op.unit));
     box.unit = timeline_.texts.add(op.unit);

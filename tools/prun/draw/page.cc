@@ -32,6 +32,18 @@ void column(std::string& out, const char* name, const List& list, Value value) {
   out += "]";
 }
 
+// Values that come in runs, as value, count, value, count.
+template <class Value>
+void runs(std::string& out, const char* name, const std::vector<Box>& list, Value value) {
+  std::vector<int> pairs;
+  for (const Box& box : list) {
+    if (pairs.empty() || pairs[pairs.size() - 2] != value(box)) pairs.insert(pairs.end(), {value(box), 0});
+    ++pairs.back();
+  }
+  out += ",";
+  column(out, name, pairs, [](int number) { return number; });
+}
+
 void boxes(std::string& out, const Timeline& timeline) {
   int64_t last = 0;
   out += "\"boxes\":{";
@@ -45,14 +57,13 @@ void boxes(std::string& out, const Timeline& timeline) {
   put("end", [](const Box& box) { return box.end - box.begin; });
   put("kind", [](const Box& box) { return static_cast<int>(box.kind); });
   put("name", [](const Box& box) { return box.name; });
-  put("unit", [](const Box& box) { return box.unit; });
   put("site", [](const Box& box) { return box.site; });
-  put("phase", [](const Box& box) { return box.phase; });
-  put("group", [](const Box& box) { return box.group; });
-  put("micro", [](const Box& box) { return box.microbatch; });
-  put("step", [](const Box& box) { return box.step; });
-  put("op", [](const Box& box) { return box.op; });
   put("bytes", [](const Box& box) { return box.bytes; });
+  runs(out, "unit", timeline.boxes, [](const Box& box) { return box.unit; });
+  runs(out, "phase", timeline.boxes, [](const Box& box) { return box.phase; });
+  runs(out, "group", timeline.boxes, [](const Box& box) { return box.group; });
+  runs(out, "micro", timeline.boxes, [](const Box& box) { return box.microbatch; });
+  runs(out, "step", timeline.boxes, [](const Box& box) { return box.step; });
   out += "}";
 }
 

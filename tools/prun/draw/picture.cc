@@ -9,13 +9,14 @@
 #include "base/text.h"
 #include "draw/drawing.h"
 #include "draw/figures.h"
+#include "draw/picture_memory.h"
 #include "draw/picture_rows.h"
 
 namespace prun::draw {
 namespace {
 
-constexpr double kWidth = 1000, kGutter = 132, kMargin = 16, kTop = 58;
-constexpr double kComputeHeight = 34, kOtherHeight = 18, kGap = 4, kRankGap = 14;
+constexpr double kWidth = 1000, kGutter = 150, kMargin = 16, kTop = 60;
+constexpr double kComputeHeight = 34, kOtherHeight = 18, kMemoryHeight = 24, kGap = 4, kRankGap = 14;
 constexpr double kLetter = 6.3;  // the mean width of one at 11 px
 
 constexpr const char* kStyle = R"(<style>
@@ -26,8 +27,8 @@ svg { font: 11px system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sa
 .forward { fill: #2f7cc0 } .backward { fill: #ee7733 } .weight { fill: #e8c35a } .recompute { fill: #8cc2ea }
 .gather { fill: #009988 } .gradient { fill: #c22f6e } .activation { fill: #33b5e5 } .message { fill: #6f7d92 }
 .optimizer { fill: #6b5bb5 } .other { fill: #a9b0bb } .chunk { fill: #ffffff; opacity: .3 }
-.arrow { fill: none; stroke: #5d6675; stroke-width: .9; opacity: .55 }
-.wait { fill: #ffffff; opacity: .62 }
+.arrow { fill: none; stroke: #5d6675; stroke-width: .8; opacity: .45 }
+.wait { fill: #ffffff; opacity: .62 } .memory { opacity: .62 }
 @media (prefers-color-scheme: dark) {
 .paper { fill: #12161d } .lane { fill: #1c232d } .line { stroke: #303845 } .text { fill: #e8ecf2 } .soft { fill: #98a3b3 }
 .forward { fill: #4d9be0 } .backward { fill: #f28a4e } .weight { fill: #ecd07c } .recompute { fill: #2f5f86 }
@@ -45,23 +46,20 @@ std::string escaped(const std::string& text) {
   return out;
 }
 
-// Two decimals at most, and no zeros behind them: the same text wherever it is made.
-std::string number(double value) {
-  std::string text = fmt::format("{:.1f}", value);
-  if (text.ends_with(".0")) text.resize(text.size() - 2);
-  return text == "-0" ? "0" : text;
-}
-
 class Picture {
  public:
   explicit Picture(const Drawing& drawing)
       : drawing_(drawing), timeline_(drawing.timelines.front()), rows_(picture_rows(timeline_)) {
     double y = kTop;
-    for (const PictureRow& row : rows_.rows) {
-      if (row.opens && y > kTop) y += kRankGap - kGap;
+    for (size_t r = 0; r < rows_.rows.size(); ++r) {
       tops_.push_back(y);
-      y += height(row) + kGap;
+      y += height(rows_.rows[r]) + kGap;
+      if (!ends_rank(r)) continue;
+      memory_tops_.push_back(y);
+      if (strip_of(r) != nullptr) y += kMemoryHeight + kGap;
+      if (r + 1 < rows_.rows.size()) y += kRankGap - kGap;
     }
+    for (const MemoryStrip& strip : timeline_.memory) most_bytes_ = std::max(most_bytes_, strip.peak);
     bottom_ = y;
     end_ = static_cast<double>(std::max<int64_t>(1, timeline_.end()));
   }
@@ -76,7 +74,13 @@ class Picture {
     put("<text class=\"title text\" x=\"{}\" y=\"28\">{}</text>\n", number(kMargin), escaped(drawing_.title));
     put("<text class=\"soft\" x=\"{}\" y=\"46\">{}</text>\n", number(kMargin), escaped(figures_text()));
     draw_axis(axis);
-    for (size_t r = 0; r < rows_.rows.size(); ++r) draw_row(r);
+    size_t rank = 0;
+    for (size_t r = 0; r < rows_.rows.size(); ++r) {
+      draw_row(r);
+      if (!ends_rank(r)) continue;
+      if (const MemoryStrip* strip = strip_of(r)) draw_memory(*strip, memory_tops_[rank]);
+      ++rank;
+    }
     if (rows_.arrows) draw_arrows();
     draw_legend(legend);
     return out_ + "</svg>\n";
@@ -102,6 +106,23 @@ class Picture {
     return text;
   }
 
+  bool ends_rank(size_t row) const { return row + 1 == rows_.rows.size() || rows_.rows[row + 1].opens; }
+  const MemoryStrip* strip_of(size_t row) const {
+    const int rank = timeline_.lanes[static_cast<size_t>(rows_.rows[row].lane)].rank;
+    for (const MemoryStrip& strip : timeline_.memory)
+      if (strip.rank == rank) return &strip;
+    return nullptr;
+  }
+
+  void draw_memory(const MemoryStrip& strip, double y) {
+    const double width = kWidth - kGutter - kMargin;
+    put("<text class=\"soft end\" x=\"{}\" y=\"{}\">memory, {}</text>\n", number(kGutter - 10),
+        number(y + kMemoryHeight / 2 + 4), human_bytes(strip.peak));
+    put("<rect class=\"lane\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" rx=\"3\"/>\n", number(kGutter), number(y),
+        number(width), number(kMemoryHeight));
+    out_ += memory_paths(strip, {kGutter, y, width, kMemoryHeight}, most_bytes_, timeline_.end());
+  }
+
   void draw_axis(double y) {
     const double unit = timeline_.unit_ns > 0 ? timeline_.unit_ns : 1;
     const double rough = end_ / unit / 10, power = std::pow(10, std::floor(std::log10(rough)));
@@ -111,8 +132,9 @@ class Picture {
     for (int i = 0; i * step * unit <= end_; ++i) {
       const auto at = static_cast<int64_t>(std::llround(i * step * unit));
       put("<path class=\"line\" d=\"M{} {}V{}\"/>", number(x(at)), number(kTop - 4), number(y));
-      put("<text class=\"soft mid\" x=\"{}\" y=\"{}\">{}</text>\n", number(x(at)), number(y + 13),
-          i == 0 ? "0" : time_text(timeline_, at));
+      const bool at_edge = x(at) > kWidth - kMargin - 20;
+      put("<text class=\"soft {}\" x=\"{}\" y=\"{}\">{}</text>\n", at_edge ? "end" : "mid", number(x(at)),
+          number(y + 13), i == 0 ? "0" : time_text(timeline_, at));
     }
   }
 
@@ -121,7 +143,7 @@ class Picture {
     const double y = tops_[r], middle = y + height(row) / 2 + 4;
     if (row.opens)
       put("<text class=\"who text\" x=\"{}\" y=\"{}\">{}</text>\n", number(kMargin), number(middle), escaped(row.who));
-    if (!rows_.arrows || !row.computes)
+    if (!row.opens || static_cast<double>(row.who.size() + row.name.size()) * kLetter < kGutter - kMargin - 16)
       put("<text class=\"soft end\" x=\"{}\" y=\"{}\">{}</text>\n", number(kGutter - 10), number(middle),
           escaped(row.name));
     put("<rect class=\"lane\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" rx=\"3\"/>\n", number(kGutter), number(y),
@@ -186,12 +208,20 @@ class Picture {
         item(text.id, kind == BoxKind::backward && timeline_.splits_backward ? "backward (activations)" : text.name);
       }
     item("lane", "idle");
+    if (std::any_of(timeline_.groups.begin(), timeline_.groups.end(),
+                    [](const Group& group) { return group.chunk > 0; }))
+      put("<text class=\"soft\" x=\"{}\" y=\"{}\">lighter: later stages of the rank</text>\n", number(at), number(y));
+    if (timeline_.unit_ns > 0)
+      put("<text class=\"soft end\" x=\"{}\" y=\"{}\">F: the forward of a microbatch</text>\n",
+          number(kWidth - kMargin), number(28));
   }
 
   const Drawing& drawing_;
   const Timeline& timeline_;
   PictureRows rows_;
   std::vector<double> tops_;
+  std::vector<double> memory_tops_;  // by rank
+  int64_t most_bytes_ = 1;
   double bottom_ = 0, end_ = 1;
   std::string out_;
 };

@@ -53,7 +53,9 @@ ProgramView view_of(const Json& json, const std::string& source) {
     for (const int which : view.class_of_rank) (void)view.classes.at(static_cast<size_t>(which));
     return view;
   } catch (const std::exception& error) {
-    throw usage_error(fmt::format("{} is no program of `prun dump --json`: {}", source, error.what()));
+    const std::string why = error.what();
+    throw usage_error(
+        fmt::format("{} is no program of `prun dump --json`: {}", source, why.substr(why.find(' ') + 1)));
   }
 }
 

@@ -11,6 +11,7 @@ struct Options;
 struct DrawSettings {
   std::string out;  // "": text
   std::string program;
+  std::string title;  // "": the words that name what is drawn
   int first_step = 0, last_step = INT_MAX;
   bool text = false;
 };

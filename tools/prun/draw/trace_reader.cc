@@ -209,7 +209,8 @@ ReadJson read_json_file(const std::string& path, int first, int last) {
   } catch (const Json::parse_error& error) {
     throw usage_error(fmt::format("{} is no JSON, or ends too early: at byte {}", path, error.byte));
   } catch (const Json::exception& error) {
-    throw usage_error(fmt::format("{}: event {} is none of a trace: {}", path, events, error.what()));
+    const std::string why = error.what();  // "[json.exception.type_error.302] type must be number, but is string"
+    throw usage_error(fmt::format("{}: event {} is none of a trace: {}", path, events, why.substr(why.find(' ') + 1)));
   } catch (Error& error) {
     if (error.message().starts_with(path)) throw;
     throw usage_error(fmt::format("{}: event {}: {}", path, events, error.message()));

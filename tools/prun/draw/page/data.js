@@ -4,13 +4,21 @@
 const KINDS = ['forward', 'backward', 'weight', 'recompute', 'gather', 'gradient', 'activation', 'message', 'optimizer', 'other'];
 const KIND_NAMES = ['forward', 'backward', 'weight gradient', 'recomputation', 'all-gather', 'gradient reduction',
   'activation collective', 'send and receive', 'optimizer', 'other'];
-const FAN = 16;  // boxes of one level that the next one draws as one
+const FAN = 4;  // boxes of one level that the next one draws as one
+
+// Value, count, value, count as a column.
+function unrolled(pairs, n) {
+  const column = new Int32Array(n);
+  for (let p = 0, at = 0; p < pairs.length; p += 2) column.fill(pairs[p], at, at += pairs[p + 1]);
+  return column;
+}
 
 // Columns hold differences, which are short as text: begin from the begin before, the others from begin.
 function unpack(raw) {
   const n = raw.boxes.begin.length;
   const column = () => new Float64Array(n);
   const boxes = {...raw.boxes, count: n, begin: column(), ready: column(), arrived: column(), end: column(), lane: new Int32Array(n)};
+  for (const name of ['unit', 'phase', 'group', 'micro', 'step']) boxes[name] = unrolled(raw.boxes[name], n);
   let begin = 0;
   for (let i = 0; i < n; i++) {
     begin += raw.boxes.begin[i];
@@ -34,7 +42,7 @@ function unpack(raw) {
   return timeline;
 }
 
-// From afar sixteen boxes are one: where they begin and end, and what most of their time is.
+// From afar four boxes are one, then sixteen: where they begin and end, and what most of their time is.
 function levelsOf(timeline, lane) {
   const {boxes} = timeline;
   const levels = [];

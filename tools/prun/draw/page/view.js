@@ -1,5 +1,6 @@
-// The canvas: rows of lanes and memory under one axis of time. Boxes that are narrower than a pixel are drawn sixteen
-// at once, and runs of a unit's ops as one box until their names fit, so that a frame costs what the screen holds.
+// The canvas: rows of lanes and memory under one axis of time. Boxes of which four fill less than two pixels are drawn
+// at once (levelsOf), and runs of a unit's ops as one box until their names fit, so that a frame costs what the screen
+// holds.
 'use strict';
 
 const GUTTER = 172, AXIS = 26, OVERVIEW = 30, TOP = AXIS + OVERVIEW;
@@ -282,7 +283,7 @@ class View {
     const of = lane.levels[level];
     if (of.end[g] < this.start || of.begin[g] > this.stop) return;
     const width = (of.end[g] - of.begin[g]) * this.scale;
-    if (width < 1.2) {
+    if (width < 2) {
       this.context.globalAlpha = this.strength(of.kind[g], !this.pathOnly);
       this.context.fillStyle = this.colours[of.kind[g]];
       this.context.fillRect(this.x(of.begin[g]), row.y, Math.max(0.7, width), row.height);
