@@ -120,22 +120,22 @@ std::string curve_json(const Curve& curve) {
   return out + "}";
 }
 
+// By timeline: its name, and pairs of a value and what it is.
 Json figures_json(const Drawing& drawing) {
-  Json list = Json::array();
+  Json all = Json::array();
   for (const Timeline& timeline : drawing.timelines) {
     const Figures figures = figures_of(timeline);
-    const std::string of = drawing.timelines.size() > 1 ? ", " + timeline.name : "";
     const auto percent = [](double part) { return fmt::format("{:.0f} %", 100 * part); };
-    list.push_back({time_text(timeline, figures.step_ns), "a step" + of});
-    list.push_back({percent(figures.busy), "compute is busy" + of});
-    if (figures.communicating > 0) {
-      list.push_back({percent(figures.communicating), "communicating" + of});
-      list.push_back({percent(figures.exposed), "of it exposed" + of});
-    }
-    if (figures.peak_bytes > 0) list.push_back({human_bytes(figures.peak_bytes), "peak memory" + of});
-    list.push_back({critical_text(figures), "critical path" + of});
+    Json list = Json::array();
+    list.push_back({time_text(timeline, figures.step_ns), "a step"});
+    list.push_back({percent(figures.busy), "compute busy"});
+    list.push_back({percent(figures.communicating), "communicating"});
+    list.push_back({percent(figures.exposed), "of the step exposed"});
+    if (figures.peak_bytes > 0) list.push_back({human_bytes(figures.peak_bytes), "peak memory"});
+    list.push_back({critical_text(figures), "critical path"});
+    all.push_back({{"name", timeline.name}, {"list", std::move(list)}});
   }
-  return list;
+  return all;
 }
 
 std::string data_of(const Drawing& drawing) {

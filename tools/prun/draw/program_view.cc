@@ -54,8 +54,7 @@ ProgramView view_of(const Json& json, const std::string& source) {
     return view;
   } catch (const std::exception& error) {
     const std::string why = error.what();
-    throw usage_error(
-        fmt::format("{} is no program of `prun dump --json`: {}", source, why.substr(why.find(' ') + 1)));
+    throw usage_error(fmt::format("{} is no program of `prun dump --json`: {}", source, why.substr(why.find(' ') + 1)));
   }
 }
 

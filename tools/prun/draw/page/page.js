@@ -19,10 +19,17 @@ function element(name, text, ...children) {
 function fillHeader() {
   document.getElementById('title').textContent = drawing.title;
   document.getElementById('subtitle').textContent = drawing.subtitle;
-  document.getElementById('figures').replaceChildren(...drawing.figures.map(([value, name]) => {
-    const tile = element('div', '', element('b', value), element('span', name));
-    tile.className = 'figure';
-    return tile;
+  document.getElementById('figures').replaceChildren(...drawing.figures.map(({name, list}) => {
+    const tiles = list.map(([value, what]) => {
+      const tile = element('div', '', element('b', value), element('span', what));
+      tile.className = 'figure';
+      return tile;
+    });
+    const heading = element('span', drawing.figures.length > 1 ? name : '');
+    heading.className = 'of';
+    const row = element('div', '', ...(drawing.figures.length > 1 ? [heading] : []), ...tiles);
+    row.className = 'figures';
+    return row;
   }));
   document.getElementById('notes').replaceChildren(...drawing.notes.map(note => element('p', note)));
 }

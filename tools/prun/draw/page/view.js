@@ -55,7 +55,7 @@ class View {
     const style = getComputedStyle(document.documentElement);
     const colour = name => style.getPropertyValue(`--${name}`).trim();
     this.colours = KINDS.map(colour);
-    this.inks = this.colours.map(c => luminance(c) > 0.36 ? '#10151d' : '#ffffff');
+    this.inks = this.colours.map(c => luminance(c) > 0.26 ? '#10151d' : '#ffffff');
     for (const name of ['paper', 'panel', 'lane', 'line', 'text', 'soft', 'accent', 'wait']) this[name] = colour(name);
     this.hatches = this.colours.map(c => hatch(this.context, c, this.paper));
     this.overview = null;
@@ -450,12 +450,13 @@ class View {
       c.globalAlpha = tints[r] * 0.8;
       let pixel = -1, top = 0, bottom = 0;
       for (let i = first; i < times.length && times[i] <= this.stop; i++) {
-        const left = this.x(Math.max(times[i], this.start)), right = this.x(i + 1 < times.length ? Math.min(times[i + 1], this.stop) : Math.min(this.end, this.stop));
+        const until = i + 1 < times.length ? times[i + 1] : row.timeline.end;
+        const left = Math.round(this.x(Math.max(times[i], this.start))), right = Math.round(this.x(Math.min(until, this.stop)));
         const low = base - under[i] * up;
         under[i] += memory.bytes[r][i];
         const high = base - under[i] * up;
         if (right - left >= 1) { c.fillRect(left, high, right - left, low - high); continue; }
-        const at = Math.floor(left);
+        const at = left;
         if (at !== pixel) { pixel = at; top = high; bottom = low; c.fillRect(at, high, 1, low - high); }
         else if (high < top) { top = high; c.fillRect(at, high, 1, bottom - high); }
       }
