@@ -27,6 +27,7 @@ struct OpText {
   const char* category = "compute";
   std::string lane;   // group's axis and lane
   int sequence = -1;  // of a collective on its lane within the step
+  int message = -1;   // of a message among those of its pair
 };
 
 using OpTexts = std::vector<std::vector<OpText>>;  // by stream and op
@@ -66,11 +67,14 @@ OpTexts op_texts(const Program& program) {
     }
   }
   std::map<std::string, int> next;
+  std::map<std::tuple<std::string, int, bool>, int> next_message;  // lane, how much further the other rank is, sends
   const Order order(body);
   for (const OpRef ref : order.sequence()) {
     OpText& text = texts[static_cast<size_t>(ref.stream)][static_cast<size_t>(ref.index)];
     if (!text.communicates) continue;
     text.sequence = next[text.lane]++;
+    if (const Op& op = body.streams[ref.stream].ops[static_cast<size_t>(ref.index)]; op.point_to_point())
+      text.message = next_message[{text.lane, peer_offset(program.mesh, op), op.sends()}]++;
     text.args += fmt::format(",\"sequence\":{}", text.sequence);
   }
   return texts;
@@ -266,7 +270,13 @@ void Trace::finish() {
             find(*source, event.step - static_cast<uint32_t>(edge.back), static_cast<uint32_t>(edge.index));
         if (from != nullptr) out.edge_arrow(spot_of(track.rank, edge.stream, *from), spot);
       }
-      if (!text.communicates) continue;
+      if (!text.communicates || op.offers()) continue;
+      if (op.point_to_point()) {
+        const std::vector<int> pair = members_of(program.mesh, op, track.rank);
+        meetings[{event.step, fmt::format("{} to {}", text.lane, pair.back()), pair.front(), text.message}].push_back(
+            spot);
+        continue;
+      }
       const int leader = program.mesh.group(op.axis, track.rank).front();
       meetings[{event.step, text.lane, leader, text.sequence}].push_back(spot);
     }

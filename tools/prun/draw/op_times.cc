@@ -106,13 +106,22 @@ class Builder {
 
   Box& box(int i) { return timeline_.boxes[static_cast<size_t>(i)]; }
 
+  bool sends(int i) {
+    const std::string& name = timeline_.texts[box(i).name];
+    return name.starts_with("send") || name.starts_with("put");
+  }
+  int sender_of(const std::vector<int>& pair) { return sends(pair[0]) ? pair[0] : pair[1]; }
+  int receiver_of(const std::vector<int>& pair) { return sends(pair[0]) ? pair[1] : pair[0]; }
+
   void meet(const std::vector<int>& members) {
     const int last =
         *std::max_element(members.begin(), members.end(), [&](int a, int b) { return box(a).begin < box(b).begin; });
+    const bool is_message = members.size() == 2 && box(last).kind == BoxKind::message;
+    if (is_message) timeline_.arrows.push_back({sender_of(members), receiver_of(members), true});
     for (const int member : members) {
       if (member == last || box(member).end <= box(last).begin) continue;
       box(member).arrived = std::max(box(member).arrived, box(last).begin);
-      timeline_.arrows.push_back({last, member, true});
+      if (!is_message) timeline_.arrows.push_back({last, member, true});
     }
   }
 

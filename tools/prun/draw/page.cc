@@ -5,6 +5,7 @@
 #include <cmath>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/text.h"
 #include "draw/drawing.h"

@@ -1,6 +1,7 @@
 // Reads a trace of `prun --trace` (Chrome JSON; trace.cc writes it) into a timeline, event by event: a trace may be far
 // larger than what is kept of it.
 #pragma once
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>

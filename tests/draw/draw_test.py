@@ -1,0 +1,140 @@
+#!/usr/bin/env python3
+"""What `prun draw` says of plans, traces and runs (--json), and that messages in traces lead from sender to receiver."""
+import collections
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+SMALL = ["--set", "layers=4", "--set", "width=32", "--set", "context=16", "--set", "batch=8", "--set", "steps=2"]
+PRUN = ""
+
+
+def prun(*words, code=0):
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PRUN_")} | {"NO_COLOR": "1"}
+    done = subprocess.run([PRUN, *map(str, words)], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    if done.returncode != code:
+        raise AssertionError(f"prun {' '.join(map(str, words))}: exit {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def summary(*words):
+    return json.loads(prun("draw", *words, "--json"))
+
+
+class Draw(unittest.TestCase):
+    def setUp(self):
+        made = tempfile.TemporaryDirectory()
+        self.addCleanup(made.cleanup)
+        self.folder = pathlib.Path(made.name)
+
+    def trace(self, *words):
+        path = self.folder / "trace.json"
+        prun(*words, *SMALL, "--trace", path)
+        return path
+
+    def test_a_trace_beside_its_plan(self):
+        path = self.trace("plans/zero3.lua", "--nproc", 2)
+        drawn = summary(path, "plans/zero3.lua", "--nproc", 2, *SMALL)
+        schedule, measured = drawn["timelines"]
+        self.assertEqual((schedule["name"], measured["name"]), ("schedule", "measured"))
+        self.assertEqual((schedule["lanes"], measured["lanes"]), (3, 6))
+        self.assertEqual(measured["boxes"], 2 * 2 * schedule["boxes"])  # two ranks, two steps
+        self.assertEqual(schedule["unit_ns"], 0)  # stretched to what was measured
+        self.assertEqual(measured["steps"], 2)
+        self.assertGreater(measured["peak_bytes"], 0)
+        self.assertLessEqual(sum(measured["critical_ns"].values()), 2 * measured["step_ns"] + 2)
+        one = summary(path, "--steps", 2)["timelines"][0]
+        self.assertEqual((one["steps"], one["boxes"] * 2), (1, measured["boxes"]))
+
+    def test_a_program_stands_for_a_plan(self):
+        path = self.trace("plans/ddp.lua", "--nproc", 2)
+        program = self.folder / "program.json"
+        program.write_text(prun("dump", "plans/ddp.lua", "--nproc", 2, *SMALL, "--json"))
+        of_program = summary(path, "--program", program)["timelines"][0]
+        of_plan = summary(path, "plans/ddp.lua", "--nproc", 2, *SMALL)["timelines"][1]
+        self.assertEqual(of_program, of_plan)
+        self.assertEqual(summary(path)["timelines"][0]["peak_bytes"], 0)
+
+    def test_memory_is_that_of_the_program(self):
+        """No more lives at once than the arena holds, and in a schedule of one stream's order nearly that."""
+        arena = json.loads(prun("check", "plans/zero3.lua", "--nproc", 2, "--json"))["classes"][0]["arena_bytes"]
+        peak = summary("plans/zero3.lua", "--nproc", 2)["timelines"][0]["peak_bytes"]
+        self.assertLessEqual(peak, arena)
+        self.assertGreater(peak, 0.9 * arena)
+
+    def test_schedules_are_those_of_their_papers(self):
+        """p = 4, m = 8: bubbles of (p - 1)(F + B), of half of it with two stages a rank, and of less without weights."""
+        def idle(plan, *words):
+            timeline = summary(f"plans/{plan}.lua", "--nproc", 4, "--set", "pp=4", "--set", "layers=8", *words)["timelines"][0]
+            return timeline["step_ns"] / timeline["unit_ns"] * (1 - timeline["busy"])
+        one, interleaved = idle("1f1b"), idle("interleaved")
+        h1, v = idle("zero_bubble"), idle("zero_bubble", "--set", "schedule=zb_v")
+        self.assertAlmostEqual(one, 9, delta=1.5)  # messages take their time, too
+        self.assertAlmostEqual(interleaved, 4.5, delta=1.5)
+        self.assertAlmostEqual(h1, 3, delta=1.5)
+        self.assertLess(v, h1)
+
+    def test_many_ranks_are_drawn_by_their_classes(self):
+        drawn = summary("plans/3d.lua", "--nproc", 64, "--set", "pp=4", "--set", "tp=4", "--set", "layers=4")
+        self.assertLess(drawn["timelines"][0]["lanes"], 40)
+
+    def test_messages_of_a_trace_lead_to_their_receiver(self):
+        path = self.trace("plans/1f1b.lua", "--nproc", 4, "--set", "pp=4", "--set", "micro=4")
+        events = json.loads(path.read_text())["traceEvents"]
+        tracks = collections.defaultdict(list)
+        for event in events:
+            if event["ph"] == "X" and event["cat"] != "wait":
+                tracks[event["pid"], event["tid"]].append(event)
+
+        def under(flow):
+            begun = [e for e in tracks[flow["pid"], flow["tid"]] if e["ts"] <= flow["ts"] + 1e-6]
+            return max(begun, key=lambda e: e["ts"])
+        starts = {event["id"]: event for event in events if event["ph"] == "s" and event["name"] == "collective"}
+        messages = 0
+        for event in events:
+            if event["ph"] != "f" or event["id"] not in starts:
+                continue
+            ends = [under(starts[event["id"]]), under(event)]
+            words = sorted(end["name"].split()[0] for end in ends)
+            if "send" not in words and "recv" not in words:
+                continue
+            messages += 1
+            self.assertEqual(words, ["recv", "send"])
+            self.assertEqual(len({(end["args"]["microbatch"], end["args"]["phase"], end["args"]["step"]) for end in ends}), 1)
+            self.assertEqual(abs(ends[0]["pid"] - ends[1]["pid"]), 1)
+        self.assertGreater(messages, 0)
+
+    def test_runs(self):
+        runs = self.folder / "runs"
+        prun("plans/single.lua", *SMALL, "--runs", runs, "--trace", self.folder / "trace.json")
+        prun("plans/single.lua", *SMALL, "--set", "seed=1", "--runs", runs)
+        both = summary(runs)
+        self.assertEqual([curve["steps"] for curve in both["curves"]], [2, 2])
+        self.assertEqual(both["timelines"], [])
+        of_one = {len(summary(run)["timelines"]) for run in runs.iterdir()}
+        self.assertEqual(of_one, {0, 1})  # that with a trace has a timeline
+
+    def test_a_run_that_failed(self):
+        runs = self.folder / "runs"
+        prun("plans/zero3.lua", "--nproc", 2, *SMALL, "--set", "steps=50", "--runs", runs, "--chaos", "kill:rank=1@step=3",
+             code=10)
+        run, = runs.iterdir()
+        timeline, = summary(run)["timelines"]
+        self.assertEqual(timeline["name"], "recorded")
+        self.assertGreater(timeline["boxes"], 10)
+
+    def test_text(self):
+        text = prun("draw", "plans/1f1b.lua", "--nproc", 2)
+        rows = [line for line in text.splitlines() if line.startswith("rank ")]
+        self.assertEqual(len(rows), 2)
+        self.assertRegex(rows[1], r"rank 1 +compute +[.F]+[FB.]+")
+
+
+if __name__ == "__main__":
+    PRUN = str(pathlib.Path(sys.argv.pop(1)).resolve())
+    unittest.main()
