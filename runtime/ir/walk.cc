@@ -149,7 +149,7 @@ void Walk::send(StreamCursor at, Channel& channel) {
   const StreamCursor receiver = channel.receives.front();
   channel.receives.pop_front();
   policy_.receive(receiver);
-  complete(receiver);
+  complete_at_once(receiver);
 }
 
 // Whether the op has ended; its partners may end with it.
@@ -162,7 +162,7 @@ bool Walk::message(StreamCursor at, Channel& channel) {
     const StreamCursor sender = queue.front();
     queue.pop_front();
     send(sender, channel);
-    complete(sender);
+    complete_at_once(sender);
   };
   const Op& op = this->op(at);
   if (op.offers()) {
@@ -206,13 +206,13 @@ bool Walk::begin(StreamCursor at) {
     in_order[std::find(members.begin(), members.end(), each.actor) - members.begin()] = each;
   policy_.meet(in_order);
   for (const StreamCursor each : all)
-    if (!(each == at)) complete(each);
+    if (!(each == at)) complete_at_once(each);
   return true;
 }
 
 void Walk::step(StreamCursor at) {
   Actor& actor = actors_[at.actor];
-  if (begin(at)) {
+  if (begin(at) && !policy_.takes_time()) {
     actor.done[at.stream]++;
   } else {
     actor.arrived[at.stream] = true;

@@ -55,6 +55,8 @@ class WalkPolicy {
   virtual void send(StreamCursor) {}                               // a send or put ends: its operand is free
   virtual void receive(StreamCursor) {}                            // a recv or wait_signal ends: its message is there
   virtual bool buffers(int /*under_way*/) const { return false; }  // a send ends before its receive begins
+  // Ops begin when they can, are told to run, meet, send or receive at once, and end when the walk's finish says so.
+  virtual bool takes_time() const { return false; }
 };
 
 class Walk {
@@ -70,9 +72,10 @@ class Walk {
 
   bool run();  // as far as it goes; true when everything has ended
   bool ended() const;
-  std::vector<StreamCursor> ready() const;  // streams whose next op may begin, by actor and stream
-  void step(StreamCursor at);               // begins the next op of a ready stream
-  bool release();                           // ends the first op that waits for other actors as if they had come
+  std::vector<StreamCursor> ready() const;        // streams whose next op may begin, by actor and stream
+  void step(StreamCursor at);                     // begins the next op of a ready stream
+  void finish(StreamCursor at) { complete(at); }  // ends an op that takes time
+  bool release();                                 // ends the first op that waits for other actors as if they had come
   // After a run that did not end: a circle of streams, each of which waits for the next; or, where an op's partner is
   // never issued, the way to it.
   std::vector<StreamCursor> circle() const;
@@ -110,6 +113,9 @@ class Walk {
   bool message(StreamCursor at, Channel& channel);
   void send(StreamCursor at, Channel& channel);
   void complete(StreamCursor at);
+  void complete_at_once(StreamCursor at) {
+    if (!policy_.takes_time()) complete(at);
+  }
   bool unfinished(int actor, StreamId stream) const {
     return actors_[actor].done[stream] < std::ssize(actors_[actor].body->streams[stream].ops);
   }

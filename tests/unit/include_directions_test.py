@@ -27,11 +27,13 @@ MAY_INCLUDE = {
     "comm": {"base", "ir", "comm", PUBLIC},
     "device": {"base", "ir", "device", PUBLIC},
     "exec": {"base", "ir", "checkpoint", "comm", "data", "device", "exec", PUBLIC},
+    "simulate": {"base", "ir", "simulate"},
     "prove": {"base", "ir", "compile", "device", "exec", "prove"},
 }
 ONLY_IN = {  # library header -> the folder that may include it
     r"(lua|lualib|lauxlib)\.h": "runtime/script",
     r"dnnl.*\.h.*": "runtime/device/cpu",
+    r"yaml-cpp/.*": "runtime/simulate",
 }
 MEMORY_KINDS = {"cuda"}  # words of prun_mem_kind, which comm reads in manifests; a device has the same name
 COMM_ROOMS = ["transport", "collectives", "hierarchical"]  # each may include itself and those before it

@@ -7,6 +7,7 @@ namespace prun {
 int run_command(Options& options);       // run.cc
 int generate_command(Options& options);  // generate.cc
 int check_command(Options& options);     // check.cc
+int sim_command(Options& options);       // sim.cc
 int dump_command(Options& options);      // dump.cc
 int plans_command(Options& options);     // plans.cc
 int plugins_command(Options& options);   // plugins.cc

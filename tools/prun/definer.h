@@ -30,6 +30,7 @@ enum Commands : unsigned {
   kStatus = 4096,
   kClean = 8192,
   kDraw = 1 << 15,
+  kSim = 16384,
   kAllCommands = (1 << 24) - 1
 };
 

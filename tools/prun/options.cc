@@ -78,6 +78,8 @@ const Command kCommands[] = {
      generate_command},
     {"check", kCheck, "prun check PLAN [options]", "verify it and predict memory and traffic; starts no rank",
      check_command},
+    {"sim", kSim, "prun sim PLAN --cluster FILE", "predict a step on a cluster that you need not have; starts no rank",
+     sim_command},
     {"dump", kDump, "prun dump PLAN [options]", "print the program that the ranks would run", dump_command},
     {"plans", kPlans, "prun plans", "list the plans that come with prun", plans_command},
     {"plugins", kPlugins, "prun plugins", "list the transports; --explain: which auto takes, and why", plugins_command},
@@ -162,7 +164,7 @@ void read_dump_format(Options& options, const std::string& text) {
   options.chakra = text == "chakra";
 }
 
-constexpr unsigned kPlanCommands = kRun | kCheck | kDump, kSpans = kRun | kPlugins | kBench;
+constexpr unsigned kPlanCommands = kRun | kCheck | kDump | kSim, kSpans = kRun | kPlugins | kBench;
 constexpr unsigned kRecords = kPlanCommands | kGenerate | kDraw;  // a plan, with its arguments
 
 void define_plan_options(Definer& define, Commands command, Options& o) {
@@ -170,6 +172,7 @@ void define_plan_options(Definer& define, Commands command, Options& o) {
   define.parsed(
       kRecords, "--set", "NAME=VALUE", [&o](const std::string& text) { read_setting(o, text); },
       "an argument of the plan; `prun PLAN --help` lists them", true);
+  define.text(kSim, "--cluster", "FILE", o.sim.cluster, "what to simulate on: devices, nodes and networks, as YAML");
   define.text(kRun | kGenerate | kBench | kDoctor, "--transport", "NAME", o.world.transport,
               command == kBench ? "auto (default), a plugin's name (`prun plugins`) or the path of a .so"
                                 : "auto (default), shm, socket, another plugin, or two: inside a host+between");
@@ -248,7 +251,8 @@ void define_checkpoint_options(Definer& define, Commands command, Options& o) {
 }
 
 void define_node_options(Definer& define, Options& o) {
-  define.whole(kSpans | kCheck | kDump | kDoctor, "--nnodes", "N", o.launch.nnodes, 1, "nodes of the job (default 1)");
+  define.whole(kSpans | kCheck | kDump | kSim | kDoctor, "--nnodes", "N", o.launch.nnodes, 1,
+               "nodes of the job (default 1)");
   define.whole(kRun | kBench | kDoctor, "--node-rank", "I", o.launch.node_rank, 0, "which of them this is, from 0");
   define.text(kRun | kBench, "--launcher", "NAME", o.launcher,
               "whose variables tell the place among processes of mpirun, srun, ..: prun, torchrun, openmpi, mpich, "
@@ -372,7 +376,7 @@ void check_together(Options& o, const Command& command) {
   if ((command.bit & (kRun | kPlugins | kBench | kDoctor)) != 0) check_options(o.launch);
   if (command.bit == kConform && o.plan.empty() && !o.device_given)
     throw usage_error("which plugin? For example: prun conform shm, or prun conform build/lib/prun/plugins/mine.so");
-  if ((command.bit & (kRun | kCheck | kDump | kGenerate)) != 0 && o.plan.empty())
+  if ((command.bit & (kRun | kCheck | kDump | kSim | kGenerate)) != 0 && o.plan.empty())
     throw usage_error("which plan? For example: prun plans/zero3.lua --nproc 8");
   if (command.bit == kRun) {
     check_checkpoint_options(o.checkpoint);
@@ -386,6 +390,8 @@ void check_together(Options& o, const Command& command) {
     throw usage_error("--format chakra and --out PREFIX go together: files PREFIX.0.et and on, one a rank");
   if (command.bit == kRun && o.trace_steps.given && o.trace.empty())
     throw usage_error("--trace-steps needs --trace FILE, where the timeline goes");
+  if (command.bit == kSim && o.sim.cluster.empty())
+    throw usage_error("on which cluster? For example: --cluster plans/clusters/dgx-a100.yaml");
   if (command.bit == kGenerate) check_generation_options(o.generation, o.plan);
   if (command.bit == kBench) finish_bench(o);
   if (command.bit == kDraw) check_draw_options(o);

@@ -14,6 +14,7 @@
 #include "launch/launch.h"
 #include "metrics_file.h"
 #include "restart.h"
+#include "sim_settings.h"
 #include "step_window.h"
 
 namespace prun {
@@ -51,6 +52,7 @@ struct Options {
   RestartSettings restart;
   GenerationSettings generation;
   BenchSettings bench;
+  SimSettings sim;
   CkptSettings ckpt;
   DrawSettings draw;
 

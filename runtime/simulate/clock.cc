@@ -1,0 +1,286 @@
+// At one instant everything that can end ends and everything that can begin begins; only then are rates looked at
+// again. So the order in which a walk finds ops changes no figure, and one rank of a colour has the times of all.
+#include "simulate/clock.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "ir/ops.h"
+
+namespace prun::simulate {
+namespace {
+
+// Between the host's memory and the device's, where nothing else is known: PCIe 4 with 16 lanes.
+constexpr double kHostBytesPerSecond = 25e9;
+
+// The full buffer of a collective: of gathers the result, of others what a rank brings.
+double full_bytes(const Program& program, const Op& op) {
+  if (op.reads.empty()) return 0;
+  const double in = static_cast<double>(program.tensors[op.reads[0]].bytes());
+  const CollTraits& traits = op.def->collective();
+  return traits.whole_output && !traits.whole_input ? in * program.mesh.size(op.axis) : in;
+}
+
+// What a rank sends of it, around a ring.
+double sent_bytes(const Op& op, int ranks, double full) {
+  const double n = ranks;
+  if (op.is(ops::barrier)) return 0;
+  if (op.def->collective().rooted) return full;
+  return (op.def->coll == CollKind::all_reduce ? 2 : 1) * (n - 1) / n * full;
+}
+
+}  // namespace
+
+Clock::Clock(const Job& job, const Cluster& cluster, const std::vector<RankPlace>& places, const RankColours& colours,
+             bool keep_spans)
+    : job_(job), cluster_(cluster), places_(places), colours_(colours), keep_spans_(keep_spans) {
+  walked_.class_of_rank = colours.of_rank;
+  for (const int rank : colours.first) {
+    walked_.classes.emplace_back().mesh = job.classes.front().mesh;
+    bodies_.push_back(&job.program(rank).step());
+    Actor& actor = actors_.emplace_back();
+    for (const Stream& stream : bodies_.back()->streams) actor.ends.emplace_back(stream.ops.size(), 0.0);
+  }
+  usage_.resize(actors_.size());
+  spans_.resize(actors_.size());
+  walk_.emplace(walked_, bodies_, Walk::By::class_, static_cast<WalkPolicy&>(*this));
+}
+
+const Program& Clock::program(StreamCursor at) const { return job_.program(colours_.first[at.actor]); }
+
+const DeviceModel& Clock::device(StreamCursor at) const {
+  return cluster_.node_at(places_[colours_.first[at.actor]].node).device;
+}
+
+double Clock::ready_time(StreamCursor at) const {
+  const Actor& actor = actors_[at.actor];
+  const OpRef ref = walk_->ref(at);
+  double ready = ref.index > 0 ? actor.ends[at.stream][ref.index - 1] : 0;
+  for (const Edge& edge : walk_->op(at).waits)
+    if (edge.back == 0) ready = std::max(ready, actor.ends[edge.stream][edge.index]);
+  return ready;
+}
+
+void Clock::touch(int id) {
+  Actor& actor = actors_[id];
+  account(actor, usage_[id]);
+  if (actor.touched) return;
+  actor.touched = true;
+  touched_.push_back(id);
+}
+
+// Since the last change up to now.
+void Clock::account(Actor& actor, Usage& usage) const {
+  const double passed = now_ - actor.accounted;
+  actor.accounted = now_;
+  if (passed <= 0) return;
+  int level = -1;
+  for (int l = 0; l < kLevels; ++l)
+    if (actor.out[l] + actor.in[l] > 0) usage.transferring[level = l] += passed;
+  if (actor.computing > 0) {
+    for (const int id : actor.running)
+      if (tasks_[id].kind == Kind::compute) {
+        usage.computing[static_cast<size_t>(tasks_[id].bound)] += passed;
+        return;
+      }
+  } else if (level >= 0) {
+    usage.exposed[level] += passed;
+  } else if (actor.copying > 0) {
+    usage.copying += passed;
+  } else {
+    usage.idle += passed;
+  }
+}
+
+void Clock::join_task(int id, StreamCursor at) {
+  touch(at.actor);
+  Task& task = tasks_[id];
+  Actor& actor = actors_[at.actor];
+  task.at.push_back(at);
+  actor.running.push_back(id);
+  if (task.kind == Kind::compute) actor.computing++;
+  if (task.kind == Kind::copy) actor.copying++;
+  const bool sends = walk_->op(at).sends();
+  if (task.kind == Kind::collective || (task.kind == Kind::message && sends)) actor.out[task.level]++;
+  if (task.kind == Kind::collective || (task.kind == Kind::message && !sends)) actor.in[task.level]++;
+}
+
+void Clock::leave(int id) {
+  Task& task = tasks_[id];
+  task.ended = true;
+  for (const StreamCursor at : task.at) {
+    touch(at.actor);
+    Actor& actor = actors_[at.actor];
+    std::erase(actor.running, id);
+    if (task.kind == Kind::compute) actor.computing--;
+    if (task.kind == Kind::copy) actor.copying--;
+    const bool sends = walk_->op(at).sends();
+    if (task.kind == Kind::collective || (task.kind == Kind::message && sends)) actor.out[task.level]--;
+    if (task.kind == Kind::collective || (task.kind == Kind::message && !sends)) actor.in[task.level]--;
+  }
+  for (const StreamCursor at : task.at) finish(at, task.begin);
+}
+
+void Clock::finish(StreamCursor at, double began) {
+  const OpRef ref = walk_->ref(at);
+  if (keep_spans_) spans_[at.actor].push_back({ref, ready_time(at), began, now_});
+  actors_[at.actor].ends[at.stream][ref.index] = now_;
+  walk_->finish(at);
+}
+
+void Clock::begin(Task task, double seconds) {
+  const std::vector<StreamCursor> members = std::move(task.at);
+  if (seconds <= 0) {
+    for (const StreamCursor at : members) instant_.push_back({at, now_});
+    return;
+  }
+  task.at.clear();
+  task.begin = task.since = now_;
+  task.left = seconds;
+  task.rate = 0;  // until settled
+  const int id = static_cast<int>(tasks_.size());
+  tasks_.push_back(std::move(task));
+  for (const StreamCursor at : members) join_task(id, at);
+}
+
+void Clock::run(StreamCursor at) {
+  const Op& op = walk_->op(at);
+  if (op.communicates() && !op.offers()) return collective({at});
+  Task task;
+  task.at = {at};
+  if (op.def->op_class == OpClass::transfer) {
+    task.kind = Kind::copy;
+    return begin(task, static_cast<double>(program(at).tensors[op.reads[0]].bytes()) / kHostBytesPerSecond);
+  }
+  if (op.offers()) return begin(task, 0);
+  const OpTime time = op_time(device(at), program(at), op);
+  task.bound = time.bound;
+  usage_[at.actor].flops += time.flops;
+  begin(task, time.seconds / speed_of(cluster_, places_[colours_.first[at.actor]]));
+}
+
+void Clock::meet(const std::vector<StreamCursor>& members) { collective(members); }
+
+void Clock::collective(const std::vector<StreamCursor>& members) {
+  const StreamCursor first = members.front();
+  const Op& op = walk_->op(first);
+  const int rank = colours_.first[first.actor];
+  const Program& mine = program(first);
+  const auto [shape, fresh] = shapes_.try_emplace({first.actor, op.axis});
+  if (fresh) shape->second = group_shape(mine.mesh, cluster_, places_, op.axis, rank);
+  const GroupShape& group = shape->second;
+  const double full = full_bytes(mine, op), sent = sent_bytes(op, group.ranks, full);
+  const double across = group.nodes > 1 ? static_cast<double>(group.nodes) / group.ranks : 0;
+  double last = -1;
+  int late = first.actor;
+  for (const StreamCursor at : members) {
+    usage_[at.actor].sent_bytes[group.level] += group.nodes > 1 ? sent * across : sent;
+    if (group.nodes > 1) usage_[at.actor].sent_bytes[0] += sent * (1 - across);
+    if (const double ready = ready_time(at); ready > last) last = ready, late = at.actor;
+  }
+  for (const StreamCursor at : members)
+    if (at.actor != late) usage_[at.actor].waited_for[late] += now_ - ready_time(at);
+  Task task;
+  task.at = members;
+  task.kind = Kind::collective;
+  task.level = group.level;
+  begin(task,
+        group.ranks < 2 ? 0 : collective_seconds(cluster_, op.def->coll.value_or(CollKind::barrier), group, full));
+}
+
+void Clock::send(StreamCursor at) {
+  const Op& op = walk_->op(at);
+  const int rank = colours_.first[at.actor], peer = peer_rank(program(at).mesh, op, rank);
+  const int level = level_between(cluster_, places_[rank].node, places_[peer].node);
+  const double bytes = static_cast<double>(program(at).tensors[op.reads[0]].bytes());
+  const double bandwidth =
+      std::min(network_share(cluster_, places_, rank, level), network_share(cluster_, places_, peer, level));
+  usage_[at.actor].sent_bytes[level] += bytes;
+  messages_[walk_->channel(at)].push_back(static_cast<int>(tasks_.size()));
+  Task task;
+  task.at = {at};
+  task.kind = Kind::message;
+  task.level = level;
+  begin(task, std::max(1e-9, message_seconds(cluster_, level, bandwidth, bytes)));
+}
+
+void Clock::receive(StreamCursor at) {
+  std::deque<int>& sent = messages_[walk_->channel(at)];
+  PRUN_CHECK(!sent.empty(), "a message arrives that was never sent");
+  const int id = sent.front();
+  sent.pop_front();
+  const int sender = tasks_[id].at.front().actor;
+  if (sender != at.actor && tasks_[id].begin >= now_) usage_[at.actor].waited_for[sender] += now_ - ready_time(at);
+  if (tasks_[id].ended)
+    instant_.push_back({at, now_});
+  else
+    join_task(id, at);
+}
+
+double Clock::rate_of(const Task& task) const {
+  if (task.kind == Kind::copy) return 1;
+  if (task.kind == Kind::compute) {
+    const Actor& actor = actors_[task.at.front().actor];
+    const DeviceModel& model = device(task.at.front());
+    double slowdown = 1;
+    for (int level = 0; level < kLevels; ++level)
+      if (actor.out[level] + actor.in[level] > 0)
+        slowdown = std::max(slowdown, level == 0 ? model.bus_slowdown : model.network_slowdown);
+    return 1 / (slowdown * actor.computing);
+  }
+  int sharing = 1;
+  for (const StreamCursor at : task.at) {
+    const Actor& actor = actors_[at.actor];
+    const bool sends = walk_->op(at).sends();
+    if (task.kind == Kind::collective || sends) sharing = std::max(sharing, actor.out[task.level]);
+    if (task.kind == Kind::collective || !sends) sharing = std::max(sharing, actor.in[task.level]);
+  }
+  return 1.0 / sharing;
+}
+
+// After all that happens at this instant: rates, and when tasks end at them.
+void Clock::settle() {
+  std::set<int> tasks;
+  for (const int id : touched_) {
+    actors_[id].touched = false;
+    tasks.insert(actors_[id].running.begin(), actors_[id].running.end());
+  }
+  touched_.clear();
+  for (const int id : tasks) {
+    Task& task = tasks_[id];
+    const double rate = rate_of(task);
+    if (rate == task.rate) continue;
+    task.left -= (now_ - task.since) * task.rate;
+    task.since = now_;
+    task.rate = rate;
+    task.end = now_ + std::max(0.0, task.left) / rate;
+    events_.push({task.end, id, ++task.version});
+  }
+}
+
+double Clock::run() {
+  while (true) {
+    walk_->run();
+    while (!instant_.empty()) {
+      const auto ended = std::exchange(instant_, {});
+      for (const auto& [at, began] : ended) finish(at, began);
+      walk_->run();
+    }
+    settle();
+    while (!events_.empty() && tasks_[events_.top().task].version != events_.top().version) events_.pop();
+    if (events_.empty()) break;
+    now_ = events_.top().end;
+    while (!events_.empty() && events_.top().end == now_) {
+      const Event event = events_.top();
+      events_.pop();
+      if (tasks_[event.task].version == event.version && !tasks_[event.task].ended) leave(event.task);
+    }
+  }
+  PRUN_CHECK(walk_->ended(), "a verified program does not end under the virtual clock");
+  for (size_t id = 0; id < actors_.size(); ++id) account(actors_[id], usage_[id]);
+  return now_;
+}
+
+}  // namespace prun::simulate

@@ -1,0 +1,77 @@
+// A cluster that programs are simulated on: its devices, nodes and networks, in seconds, bytes and FLOP/s.
+// simulate/cluster_reader.h reads it from YAML; tools/prun/SIMULATE.md has the fields.
+#pragma once
+#include <array>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ir/types.h"
+
+namespace prun::simulate {
+
+struct DeviceModel {
+  std::string name;
+  std::array<double, 8> peak = {};  // dense FLOP/s, by Dtype; 0: of the next wider one that is given
+  double sustained = 1;             // the part of the peak that large products reach: the one calibrated scalar
+  double half_k = 0;                // K0: products over K reach K / (K + K0) of that
+  int multiprocessors = 1;
+  double memory_bytes = 0;
+  double memory_bandwidth = 0;     // bytes/s
+  double memory_efficiency = 0.8;  // of it, what streaming ops reach
+  double flash = 0;                // part of the peak of fused attention; 0: scores go through memory
+  double launch_s = 0;             // of one op
+  double bus_slowdown = 1.15;      // of compute beside a transfer over the node's bus
+  double network_slowdown = 1.02;  // of compute beside one over the network
+  double optimizer_bytes = 50;     // traffic of an update, per parameter
+  double speed = 1;                // a slow device: below 1
+};
+
+// What connects the ranks of a group: the node's bus, or a level of the network.
+struct LinkModel {
+  std::string name;      // "bus", "network", "spine"
+  double bandwidth = 0;  // bytes/s: of the bus per device, of a network per NIC
+  double step_s = 0;     // latency of one step of a ring
+  double tree_step_s = 0;
+  double message_s = 0;  // latency of a message of a pair
+  double message_efficiency = 0.95;
+  int nodes = 0;  // a network's level: so many nodes are inside it; 0: all
+};
+
+struct NodeModel {
+  std::string host;  // what doctor and launchers call it; may be empty
+  int devices = 1;
+  int nics = 1;
+  DeviceModel device;
+  std::vector<std::pair<int, double>> slow;  // device of this node, its speed
+  double bus_speed = 1, network_speed = 1;   // degraded links: below 1
+};
+
+struct Cluster {
+  std::string path, name;
+  DeviceModel device;
+  NodeModel node;                // what `nodes` repeats
+  std::vector<NodeModel> nodes;  // as many as are counted; empty: as many as ranks ask for
+  LinkModel bus;
+  std::vector<LinkModel> network;  // from the innermost level
+  double collective_s = 0;         // latency of any collective
+  double tree_bandwidth = 0.83;    // what trees reach of a ring's
+
+  const NodeModel& node_at(int index) const { return nodes.empty() ? node : nodes[index]; }
+};
+
+// Peak FLOP/s in that dtype.
+double peak_of(const DeviceModel& device, Dtype dtype);
+
+// Where ranks sit: in order, node after node, a device each.
+struct RankPlace {
+  int node = 0, device = 0;
+};
+// Throws usage_error, with the numbers, when there are fewer devices than ranks.
+std::vector<RankPlace> place_ranks(const Cluster& cluster, int ranks);
+double speed_of(const Cluster& cluster, RankPlace place);
+// The link between two nodes: level 0 is the bus, 1 the innermost network.
+int level_between(const Cluster& cluster, int first_node, int last_node);
+const LinkModel& link_at(const Cluster& cluster, int level);
+
+}  // namespace prun::simulate

@@ -1,0 +1,287 @@
+// A file may include another and then says only what differs: every field is read over what is there already.
+#include "simulate/cluster_reader.h"
+
+#include <fmt/format.h>
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <set>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "simulate/quantity.h"
+
+namespace prun::simulate {
+namespace {
+
+constexpr int kMostNodes = 1000000;
+
+[[noreturn]] void fail_at(const std::string& file, const YAML::Mark& mark, const std::string& what) {
+  throw usage_error(fmt::format("{}:{}:{}: {}", file, mark.line + 1, mark.column + 1, what));
+}
+
+std::string kind_of(const YAML::Node& node) {
+  return node.IsMap() ? "a map" : node.IsSequence() ? "a list" : node.IsNull() ? "nothing" : "a value";
+}
+
+// A map, each of whose keys must be one of those given.
+class Fields {
+ public:
+  using Read = std::function<void(const YAML::Node&)>;
+  Fields(const std::string& file, const YAML::Node& map, std::string what)
+      : file_(file), map_(map), what_(std::move(what)) {
+    if (!map.IsMap()) fail(map, fmt::format("{} is {}; a map of fields is meant", what_, kind_of(map)));
+  }
+  Fields& field(const std::string& name, Read read) {
+    fields_.emplace_back(name, std::move(read));
+    return *this;
+  }
+  Fields& number(const std::string& name, double& value, Unit unit = Unit::none, double least = 0) {
+    return field(name, [this, name, &value, unit, least](const YAML::Node& node) {
+      value = quantity(node, name, unit);
+      if (value < least || (least == 0 && value == 0 && unit != Unit::seconds))
+        fail(node,
+             fmt::format("{} is {}, should be {} {}", name, node.Scalar(), least == 0 ? "above" : "at least", least));
+    });
+  }
+  Fields& part(const std::string& name, double& value) {
+    return field(name, [this, name, &value](const YAML::Node& node) {
+      value = quantity(node, name, Unit::none);
+      if (value <= 0 || value > 1)
+        fail(node, fmt::format("{} is {}, should be a part: above 0, at most 1", name, node.Scalar()));
+    });
+  }
+  Fields& whole(const std::string& name, int& value) {
+    return field(name, [this, name, &value](const YAML::Node& node) { value = count(node, name); });
+  }
+  Fields& text(const std::string& name, std::string& value) {
+    return field(name, [this, name, &value](const YAML::Node& node) { value = scalar(node, name); });
+  }
+
+  void read() {
+    std::vector<std::string> names;
+    for (const auto& [name, read] : fields_) names.push_back(name);
+    std::set<std::string> seen;
+    for (const auto& pair : map_) {
+      const std::string key = pair.first.IsScalar() ? pair.first.Scalar() : "";
+      const auto found = std::find(names.begin(), names.end(), key);
+      if (found == names.end())
+        fail(pair.first, fmt::format("{} has no field '{}'{}", what_, printable(key), did_you_mean(key, names)));
+      if (!seen.insert(key).second) fail(pair.first, fmt::format("{} has '{}' twice", what_, key));
+      fields_[found - names.begin()].second(pair.second);
+    }
+  }
+
+  [[noreturn]] void fail(const YAML::Node& node, const std::string& what) const { fail_at(file_, node.Mark(), what); }
+  std::string scalar(const YAML::Node& node, const std::string& name) const {
+    if (!node.IsScalar()) fail(node, fmt::format("{} is {}, should be one value", name, kind_of(node)));
+    return node.Scalar();
+  }
+  double quantity(const YAML::Node& node, const std::string& name, Unit unit) const {
+    const std::string text = scalar(node, name);
+    try {
+      return read_quantity(text, unit);
+    } catch (const Error& error) {
+      fail(node, fmt::format("{}: {}", name, printable(error.message())));
+    }
+  }
+  int count(const YAML::Node& node, const std::string& name) const {
+    const double value = quantity(node, name, Unit::none);
+    if (value < 1 || value > kMostNodes || value != static_cast<int>(value))
+      fail(node, fmt::format("{} is {}, should be a whole number from 1 to {}", name, node.Scalar(), kMostNodes));
+    return static_cast<int>(value);
+  }
+
+ private:
+  const std::string& file_;
+  YAML::Node map_;
+  std::string what_;
+  std::vector<std::pair<std::string, Read>> fields_;
+};
+
+class Reader {
+ public:
+  Cluster read(const std::string& path) {
+    cluster_.path = path;
+    read_file(path);
+    require_all();
+    return std::move(cluster_);
+  }
+
+ private:
+  void read_file(const std::string& path) {
+    std::error_code error;
+    const std::string real = std::filesystem::weakly_canonical(path, error).string();
+    if (std::find(open_.begin(), open_.end(), real) != open_.end())
+      throw usage_error(fmt::format("{} includes itself: {}", path, join(names_, " includes ") + " includes " + path));
+    open_.push_back(real);
+    names_.push_back(path);
+    std::ifstream in(path);
+    if (!in || std::filesystem::is_directory(path, error))
+      throw usage_error(fmt::format("cannot read the cluster file {}", path));
+    YAML::Node root;
+    try {
+      root = YAML::Load(in);
+    } catch (const YAML::Exception& wrong) {
+      fail_at(path, wrong.mark, wrong.msg);
+    }
+    if (!root.IsMap()) throw usage_error(fmt::format("{} is no cluster file: a map of fields is meant", path));
+    if (root["include"]) {
+      if (!root["include"].IsScalar()) fail_at(path, root["include"].Mark(), "include wants the path of one file");
+      const std::string other = root["include"].Scalar();
+      read_file((std::filesystem::path(path).parent_path() / other).string());
+    }
+    read_root(path, root);
+    open_.pop_back();
+    names_.pop_back();
+  }
+
+  void read_root(const std::string& path, const YAML::Node& root) {
+    YAML::Node nodes;
+    Fields fields(path, root, "the cluster");
+    fields.text("name", cluster_.name)
+        .field("include", [](const YAML::Node&) {})
+        .field("device", [&](const YAML::Node& node) { read_device(path, node, cluster_.device); })
+        .field("node", [&](const YAML::Node& node) { read_node(path, node, cluster_.node, false); })
+        .field("bus", [&](const YAML::Node& node) { read_link(path, node, cluster_.bus, "bus"); })
+        .field("network", [&](const YAML::Node& node) { read_network(path, node); })
+        .number("collective", cluster_.collective_s, Unit::seconds)
+        .part("tree_bandwidth", cluster_.tree_bandwidth)
+        .field("nodes", [&](const YAML::Node& node) { nodes.reset(node); })
+        .read();
+    cluster_.node.device = cluster_.device;
+    if (root["nodes"]) read_nodes(path, nodes);
+  }
+
+  void read_device(const std::string& path, const YAML::Node& node, DeviceModel& device) {
+    Fields fields(path, node, "a device");
+    fields.text("name", device.name)
+        .field("peak", [&](const YAML::Node& peak) { read_peak(path, peak, device); })
+        .part("sustained", device.sustained)
+        .number("half_k", device.half_k)
+        .whole("multiprocessors", device.multiprocessors)
+        .number("memory", device.memory_bytes, Unit::bytes)
+        .number("memory_bandwidth", device.memory_bandwidth, Unit::bandwidth)
+        .part("memory_efficiency", device.memory_efficiency)
+        .part("flash", device.flash)
+        .number("launch", device.launch_s, Unit::seconds)
+        .number("optimizer_bytes", device.optimizer_bytes)
+        .number("bus_slowdown", device.bus_slowdown, Unit::none, 1)
+        .number("network_slowdown", device.network_slowdown, Unit::none, 1)
+        .number("speed", device.speed)
+        .read();
+  }
+
+  void read_peak(const std::string& path, const YAML::Node& node, DeviceModel& device) {
+    Fields fields(path, node, "peak");
+    for (const Dtype dtype : {Dtype::f64, Dtype::f32, Dtype::bf16, Dtype::f16})
+      fields.number(std::string(dtype_name(dtype)), device.peak[static_cast<size_t>(dtype)], Unit::flops);
+    fields.read();
+  }
+
+  void read_link(const std::string& path, const YAML::Node& node, LinkModel& link, const std::string& name) {
+    if (link.name.empty()) link.name = name;
+    Fields fields(path, node, fmt::format("the {}", name));
+    fields.text("name", link.name)
+        .number("bandwidth", link.bandwidth, Unit::bandwidth)
+        .number("step", link.step_s, Unit::seconds)
+        .number("tree_step", link.tree_step_s, Unit::seconds)
+        .number("message", link.message_s, Unit::seconds)
+        .part("message_efficiency", link.message_efficiency);
+    if (name != "bus") fields.whole("nodes", link.nodes);
+    fields.read();
+  }
+
+  void read_network(const std::string& path, const YAML::Node& node) {
+    if (!node.IsSequence()) {
+      cluster_.network.resize(1);
+      read_link(path, node, cluster_.network[0], "network");
+      return;
+    }
+    if (node.size() < 1 || node.size() > 3)
+      fail_at(path, node.Mark(), fmt::format("network has {} levels, should have 1 to 3", node.size()));
+    cluster_.network.assign(node.size(), {});
+    for (size_t level = 0; level < node.size(); ++level) {
+      LinkModel& link = cluster_.network[level];
+      read_link(path, node[level], link, "network");
+      if (level > 0 && link.nodes != 0 && link.nodes <= cluster_.network[level - 1].nodes)
+        fail_at(path, node[level].Mark(),
+                "levels of the network stand from the innermost on: this one has no more nodes");
+      if (level + 1 < node.size() && link.nodes == 0)
+        fail_at(path, node[level].Mark(),
+                "a level of the network below others says how many nodes are inside it: nodes");
+    }
+  }
+
+  void read_node(const std::string& path, const YAML::Node& node, NodeModel& of, bool listed, int* count = nullptr) {
+    Fields fields(path, node, "a node");
+    fields.whole("devices", of.devices)
+        .whole("nics", of.nics)
+        .part("bus_speed", of.bus_speed)
+        .part("network_speed", of.network_speed);
+    if (listed) {
+      fields.whole("count", *count)
+          .text("host", of.host)
+          .field("device", [&](const YAML::Node& device) { read_device(path, device, of.device); })
+          .field("slow", [&](const YAML::Node& slow) { read_slow(path, slow, of); });
+    }
+    fields.read();
+  }
+
+  // { 3: 0.5 }: device 3 of the node runs at half of its speed.
+  void read_slow(const std::string& path, const YAML::Node& node, NodeModel& of) {
+    Fields check(path, node, "slow");
+    for (const auto& pair : node) {
+      const double device = check.quantity(pair.first, "slow: a device's number", Unit::none);
+      const double speed = check.quantity(pair.second, "slow", Unit::none);
+      if (device != static_cast<int>(device) || device >= of.devices)
+        check.fail(pair.first, fmt::format("slow names device {} of {}", pair.first.Scalar(), of.devices));
+      if (speed <= 0 || speed > 1)
+        check.fail(pair.second, fmt::format("slow is {}, should be a part: above 0, at most 1", pair.second.Scalar()));
+      of.slow.emplace_back(static_cast<int>(device), speed);
+    }
+  }
+
+  void read_nodes(const std::string& path, const YAML::Node& node) {
+    cluster_.nodes.clear();
+    if (node.IsScalar()) {
+      const int count = Fields(path, YAML::Node(YAML::NodeType::Map), "nodes").count(node, "nodes");
+      cluster_.nodes.assign(count, cluster_.node);
+      return;
+    }
+    if (!node.IsSequence()) fail_at(path, node.Mark(), "nodes is a number of nodes, or a list of them");
+    for (const YAML::Node& item : node) {
+      NodeModel of = cluster_.node;
+      int count = 1;
+      read_node(path, item, of, true, &count);
+      if (std::ssize(cluster_.nodes) + count > kMostNodes)
+        fail_at(path, item.Mark(), fmt::format("these are more than {} nodes", kMostNodes));
+      cluster_.nodes.insert(cluster_.nodes.end(), count, of);
+    }
+  }
+
+  void require_all() const {
+    const auto require = [&](bool there, const char* field) {
+      if (!there) throw usage_error(fmt::format("{} lacks {}", cluster_.path, field));
+    };
+    const DeviceModel& device = cluster_.device;
+    require(*std::max_element(device.peak.begin(), device.peak.end()) > 0, "device: peak");
+    require(device.memory_bandwidth > 0, "device: memory_bandwidth");
+    require(device.memory_bytes > 0, "device: memory");
+    require(cluster_.bus.bandwidth > 0, "bus: bandwidth");
+    for (const LinkModel& link : cluster_.network) require(link.bandwidth > 0, "network: bandwidth");
+    require(!cluster_.network.empty() || cluster_.nodes.size() == 1, "network: bandwidth (or `nodes: 1`)");
+  }
+
+  Cluster cluster_;
+  std::vector<std::string> open_, names_;
+};
+
+}  // namespace
+
+Cluster read_cluster(const std::string& path) { return Reader().read(path); }
+
+}  // namespace prun::simulate

@@ -1,0 +1,44 @@
+// A ring over n ranks on N nodes takes c(n-1) steps, c(N-1) of them over the network, c = 2 for all-reduce and 1 for
+// all-gather and reduce-scatter; each rank sends c(n-1)/n of the buffer. A rooted collective sends it whole.
+#include "simulate/collective_cost.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace prun::simulate {
+namespace {
+
+double bandwidth_of(const GroupShape& group) {
+  return group.nodes == 1 ? group.bus : std::min(group.bus, group.network);
+}
+
+}  // namespace
+
+double ring_seconds(const Cluster& cluster, CollKind kind, const GroupShape& group, double bytes) {
+  const double c = kind == CollKind::all_reduce ? 2 : 1;
+  const double n = group.ranks, steps = c * (n - 1), inter = c * (group.nodes - 1);
+  const double part = traits(kind).rooted ? 1 : c * (n - 1) / n;
+  return cluster.collective_s + (steps - inter) * cluster.bus.step_s + inter * link_at(cluster, group.level).step_s +
+         part * bytes / bandwidth_of(group);
+}
+
+double tree_seconds(const Cluster& cluster, const GroupShape& group, double bytes) {
+  const double n = group.ranks;
+  return cluster.collective_s +
+         2 * ((group.per_node - 1) * cluster.bus.tree_step_s +
+              std::log2(group.nodes) * link_at(cluster, group.level).tree_step_s) +
+         2 * (n - 1) / n * bytes / (cluster.tree_bandwidth * bandwidth_of(group));
+}
+
+double collective_seconds(const Cluster& cluster, CollKind kind, const GroupShape& group, double bytes) {
+  if (group.ranks < 2) return 0;
+  const double ring = ring_seconds(cluster, kind, group, bytes);
+  return kind == CollKind::all_reduce && group.nodes > 1 ? std::min(ring, tree_seconds(cluster, group, bytes)) : ring;
+}
+
+double message_seconds(const Cluster& cluster, int level, double bandwidth, double bytes) {
+  const LinkModel& link = link_at(cluster, level);
+  return link.message_s + bytes / (link.message_efficiency * bandwidth);
+}
+
+}  // namespace prun::simulate

@@ -1,0 +1,161 @@
+// Products run in waves of tiles over the multiprocessors; the best of five tiles counts. All other ops move bytes.
+#include "simulate/op_cost.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "ir/ops.h"
+
+namespace prun::simulate {
+namespace {
+
+struct Tile {
+  double m, n, quality;
+};
+constexpr Tile kTiles[] = {{256, 128, 1}, {128, 256, 1}, {128, 128, 0.92}, {64, 128, 0.8}, {64, 64, 0.6}};
+
+// What a backward of attention takes of its forward.
+constexpr double kFlashBackward = 2.5;
+
+std::vector<TensorType> types_in(const Program& program, const std::vector<TensorId>& ids) {
+  std::vector<TensorType> types;
+  types.reserve(ids.size());
+  for (const TensorId id : ids) types.push_back(program.tensors[id].type());
+  return types;
+}
+
+double bytes_of(const Program& program, const std::vector<TensorId>& ids) {
+  double bytes = 0;
+  for (const TensorId id : ids) bytes += static_cast<double>(program.tensors[id].bytes());
+  return bytes;
+}
+
+// rows and last dim
+std::pair<double, double> matrix(const Tensor& tensor) {
+  const double last = tensor.shape.empty() ? 1 : static_cast<double>(tensor.shape.back());
+  return {static_cast<double>(tensor.count()) / last, last};
+}
+
+// The three products of a linear, each one call.
+OpTime linear_time(const DeviceModel& device, const Program& program, const Op& op) {
+  const auto read = [&](int i) -> const Tensor& { return program.tensors[op.reads[i]]; };
+  const auto written = [&](int i) -> const Tensor& { return program.tensors[op.writes[i]]; };
+  Product product;
+  product.dtype = read(0).dtype;
+  product.bytes = bytes_of(program, op.reads) + bytes_of(program, op.writes);
+  const auto [rows, columns] = matrix(read(0));
+  if (op.is(ops::linear_dw)) {
+    product.m = columns, product.k = rows, product.n = matrix(read(1)).second;
+  } else {
+    product.m = rows, product.k = columns, product.n = matrix(written(0)).second;
+  }
+  return product_time(device, product);
+}
+
+// [E,C,K]·[E,K,N] for E experts.
+OpTime expert_time(const DeviceModel& device, const Program& program, const Op& op) {
+  const Shape& first = program.tensors[op.reads[0]].shape;
+  const Shape& result = program.tensors[op.writes[0]].shape;
+  Product product;
+  product.dtype = program.tensors[op.reads[0]].dtype;
+  product.bytes = bytes_of(program, op.reads) + bytes_of(program, op.writes);
+  product.batch = static_cast<double>(first[0]);
+  const bool dw = op.is(ops::expert_linear_dw);
+  product.m = static_cast<double>(dw ? first[2] : first[1]);
+  product.k = static_cast<double>(dw ? first[1] : first[2]);
+  product.n = static_cast<double>(result[2]);
+  return product_time(device, product);
+}
+
+void add(OpTime& sum, const OpTime& more) {
+  if (more.seconds > sum.seconds) sum.bound = more.bound;
+  sum.seconds += more.seconds;
+  sum.flops += more.flops;
+}
+
+// Scores of [T,T] for each head go through memory: softmax and, in training, its dropout read and write them.
+OpTime unfused_attention(const DeviceModel& device, const Program& program, const Op& op, bool backward) {
+  const Tensor& qkv = program.tensors[op.reads[0]];
+  const double heads = static_cast<double>(op.attrs.integer("heads", 1));
+  const double shared = static_cast<double>(op.attrs.integer("kv_heads", op.attrs.integer("heads", 1)));
+  const double length = static_cast<double>(qkv.shape[1]), batch = static_cast<double>(qkv.shape[0]) * heads;
+  const double size = matrix(qkv).second / (heads + 2 * shared);
+  const double element = static_cast<double>(dtype_bytes(qkv.dtype));
+  const double vectors = batch * length * size * element, scores = batch * length * length * element;
+  const Product to_scores{batch, length, length, size, 2 * vectors + scores, qkv.dtype};
+  const Product from_scores{batch, length, size, length, 2 * vectors + scores, qkv.dtype};
+  OpTime time;
+  if (!backward) {
+    add(time, product_time(device, to_scores));
+    add(time, stream_time(device, 2 * scores));
+    add(time, stream_time(device, 2.5 * scores));
+    add(time, product_time(device, from_scores));
+    return time;
+  }
+  for (const Product& product : {from_scores, to_scores, from_scores, from_scores})
+    add(time, product_time(device, product));
+  add(time, stream_time(device, 2.5 * scores));
+  add(time, stream_time(device, 3 * scores));
+  return time;
+}
+
+OpTime attention_time(const DeviceModel& device, const Program& program, const Op& op, const Cost& cost,
+                      bool backward) {
+  const Tensor& qkv = program.tensors[op.reads[0]];
+  const bool flash = op.attrs.integer("flash", device.flash > 0 ? 1 : 0) != 0 && device.flash > 0;
+  if (!flash && (op.is(ops::attention) || op.is(ops::attention_grad)))
+    return unfused_attention(device, program, op, backward);
+  // The op's own count: a backward has five products to a forward's two.
+  const double forward_flops = backward ? cost.flops * 2 / 5 : cost.flops;
+  const double rate = peak_of(device, qkv.dtype) * (device.flash > 0 ? device.flash : device.sustained);
+  const double seconds = forward_flops * (backward ? kFlashBackward : 1) / rate;
+  return {seconds + device.launch_s, Bound::compute, cost.flops};
+}
+
+}  // namespace
+
+OpTime product_time(const DeviceModel& device, const Product& p) {
+  const double sms = device.multiprocessors;
+  const double rate = peak_of(device, p.dtype) * device.sustained * p.k / (p.k + device.half_k);
+  double compute = 0;
+  for (const Tile& tile : kTiles) {
+    const double tiles = p.batch * std::ceil(p.m / tile.m) * std::ceil(p.n / tile.n);
+    const double seconds = std::ceil(tiles / sms) * sms * 2 * tile.m * tile.n * p.k / (rate * tile.quality);
+    if (compute == 0 || seconds < compute) compute = seconds;
+  }
+  const double memory = p.bytes / (device.memory_efficiency * device.memory_bandwidth);
+  const double work = std::max(compute, memory);
+  const Bound bound = work < device.launch_s ? Bound::launch : compute >= memory ? Bound::compute : Bound::memory;
+  return {work + device.launch_s, bound, 2 * p.batch * p.m * p.n * p.k};
+}
+
+OpTime stream_time(const DeviceModel& device, double bytes) {
+  const double seconds = bytes / (device.memory_efficiency * device.memory_bandwidth);
+  return {seconds + device.launch_s, seconds < device.launch_s ? Bound::launch : Bound::memory, 0};
+}
+
+OpTime op_time(const DeviceModel& device, const Program& program, const Op& op) {
+  if (op.def->op_class == OpClass::host) return {};
+  for (const OpDef* kind : {&ops::linear, &ops::linear_dx, &ops::linear_dw, &ops::linear_gelu, &ops::linear_dx_gelu})
+    if (op.is(*kind)) return linear_time(device, program, op);
+  for (const OpDef* kind : {&ops::expert_linear, &ops::expert_linear_dx, &ops::expert_linear_dw})
+    if (op.is(*kind)) return expert_time(device, program, op);
+  const Cost cost = op_cost(*op.def, types_in(program, op.reads), types_in(program, op.writes), op.attrs);
+  const bool forward = op.is(ops::attention) || op.is(ops::attention_block);
+  const bool backward = op.is(ops::attention_grad) || op.is(ops::attention_block_grad);
+  if (forward || backward) return attention_time(device, program, op, cost, backward);
+  if (op.def->optimizer != nullptr) {
+    const double parameters = static_cast<double>(program.tensors[op.reads[1]].count());
+    const double copy = op.def->optimizer->casts ? 6 * parameters : 0;
+    OpTime time{(device.optimizer_bytes * parameters + copy) / device.memory_bandwidth + device.launch_s, Bound::memory,
+                0};
+    return time;
+  }
+  // A copy in place does nothing.
+  if (op.is(ops::copy) && program.tensors[op.reads[0]].buffer == program.tensors[op.writes[0]].buffer &&
+      program.tensors[op.reads[0]].byte_offset == program.tensors[op.writes[0]].byte_offset)
+    return {};
+  return stream_time(device, cost.bytes);
+}
+
+}  // namespace prun::simulate

@@ -1,0 +1,82 @@
+#include "simulate/simulate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "ir/model_flops.h"
+#include "ir/ops.h"
+
+namespace prun::simulate {
+namespace {
+
+// The dtype of most of the products' work decides which peak counts.
+Dtype compute_dtype(const Program& program) {
+  std::map<Dtype, int64_t> work;
+  for (const Stream& stream : program.step().streams)
+    for (const Op& op : stream.ops)
+      if (op.is(ops::linear) || op.is(ops::linear_dx) || op.is(ops::linear_gelu))
+        work[program.tensors[op.reads[0]].dtype] += program.tensors[op.reads[0]].count();
+  Dtype most = Dtype::f32;
+  for (const auto& [dtype, count] : work)
+    if (count > work[most]) most = dtype;
+  return most;
+}
+
+}  // namespace
+
+Simulation simulate(const Job& job, const Cluster& cluster, const SimulateOptions& options) {
+  const int ranks = static_cast<int>(job.class_of_rank.size());
+  const std::vector<RankPlace> places = place_ranks(cluster, ranks);
+  const RankColours colours = colour_ranks(job, cluster, places, options.every_rank);
+  Clock clock(job, cluster, places, colours, options.keep_spans);
+  Simulation result;
+  result.step_s = clock.run();
+  result.ranks = ranks;
+  result.model_flops = model_flops(job);
+  std::vector<Dtype> dtypes;
+  for (const Program& program : job.classes) dtypes.push_back(compute_dtype(program));
+  for (int rank = 0; rank < ranks; ++rank)
+    result.peak_flops += peak_of(cluster.node_at(places[rank].node).device, dtypes[job.class_of_rank[rank]]);
+  for (size_t id = 0; id < colours.first.size(); ++id) {
+    ClassResult of;
+    of.first_rank = colours.first[id];
+    of.ranks = colours.ranks[id];
+    of.program = job.class_of_rank[of.first_rank];
+    of.peak_bytes = job.classes[of.program].arena_bytes;
+    of.usage = clock.usage()[id];
+    if (options.keep_spans) of.spans = clock.spans()[id];
+    const double share = static_cast<double>(of.ranks) / ranks;
+    for (int level = 0; level < kLevels; ++level) {
+      result.exposed_comm_s += share * of.usage.exposed[level];
+      result.sent_bytes[level] += of.ranks * of.usage.sent_bytes[level];
+    }
+    result.bubble_s += share * of.usage.idle;
+    result.flops += of.ranks * of.usage.flops;
+    result.classes.push_back(std::move(of));
+  }
+  return result;
+}
+
+std::string limit_text(const Simulation& simulation, const Cluster& cluster, const ClassResult& of) {
+  std::vector<std::pair<double, std::string>> parts;
+  const auto bound = [&](Bound which) { return of.usage.computing[static_cast<size_t>(which)]; };
+  parts.emplace_back(bound(Bound::compute), "compute");
+  parts.emplace_back(bound(Bound::memory), "memory bandwidth");
+  parts.emplace_back(bound(Bound::launch), "launch of ops");
+  parts.emplace_back(of.usage.copying, "copies from and to the host");
+  for (int level = 0; level < kLevels; ++level)
+    if (of.usage.exposed[level] > 0) parts.emplace_back(of.usage.exposed[level], link_at(cluster, level).name);
+  std::string waiting = "waiting";
+  double most = 0;
+  for (const auto& [colour, seconds] : of.usage.waited_for)
+    if (seconds > most) {
+      most = seconds;
+      waiting = fmt::format("waiting for rank {}", simulation.classes[colour].first_rank);
+    }
+  parts.emplace_back(of.usage.idle, waiting);
+  return std::max_element(parts.begin(), parts.end())->second;
+}
+
+}  // namespace prun::simulate

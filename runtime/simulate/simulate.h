@@ -1,0 +1,39 @@
+// One step of a job on a cluster that need not exist.
+#pragma once
+#include "simulate/clock.h"
+
+namespace prun::simulate {
+
+struct SimulateOptions {
+  bool every_rank = false;  // no rank stands for others
+  bool keep_spans = false;
+};
+
+struct ClassResult {
+  int first_rank = 0, ranks = 0;
+  int program = 0;         // class of the job
+  int64_t peak_bytes = 0;  // the arena
+  Usage usage;
+  std::vector<OpSpan> spans;
+};
+
+struct Simulation {
+  double step_s = 0;
+  double model_flops = 0, flops = 0;  // of all ranks: the model's, and all products that run
+  double peak_flops = 0;              // of all devices, at the dtype of compute
+  int ranks = 0;
+  std::vector<ClassResult> classes;
+  // Means over ranks.
+  double exposed_comm_s = 0, bubble_s = 0;
+  std::array<double, kLevels> sent_bytes = {};  // by all ranks
+
+  double tflops_per_device() const { return step_s > 0 ? model_flops / step_s / ranks * 1e-12 : 0; }
+  double mfu() const { return peak_flops > 0 && step_s > 0 ? model_flops / step_s / peak_flops : 0; }
+};
+
+Simulation simulate(const Job& job, const Cluster& cluster, const SimulateOptions& options = {});
+
+// "compute", "memory bandwidth", "launch of ops", "bus", "waiting for rank 3": what takes most of a class's step.
+std::string limit_text(const Simulation& simulation, const Cluster& cluster, const ClassResult& of);
+
+}  // namespace prun::simulate

@@ -1,0 +1,88 @@
+// prun sim PLAN --cluster FILE: the program that would run, under a virtual clock; starts no rank.
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/text.h"
+#include "build_job.h"
+#include "commands.h"
+#include "simulate/cluster_reader.h"
+#include "simulate/simulate.h"
+
+namespace prun {
+namespace {
+
+using simulate::ClassResult;
+using simulate::Cluster;
+using simulate::Simulation;
+
+// "rank 3", "ranks 0, 8, 16, .. (64)"
+std::string ranks_text(const ClassResult& of) {
+  return of.ranks == 1 ? fmt::format("rank {}", of.first_rank)
+                       : fmt::format("{} ranks like {}", grouped(of.ranks), of.first_rank);
+}
+
+nlohmann::ordered_json as_json(const Simulation& result, const Cluster& cluster) {
+  nlohmann::ordered_json classes = nlohmann::ordered_json::array();
+  nlohmann::ordered_json peaks = nlohmann::ordered_json::array();
+  for (const ClassResult& of : result.classes) {
+    peaks.push_back(of.peak_bytes);
+    classes.push_back({{"first_rank", of.first_rank},
+                       {"ranks", of.ranks},
+                       {"peak_bytes", of.peak_bytes},
+                       {"idle_s", of.usage.idle},
+                       {"limit", limit_text(result, cluster, of)}});
+  }
+  nlohmann::ordered_json bytes = nlohmann::ordered_json::object();
+  for (int level = 0; level <= std::ssize(cluster.network); ++level)
+    bytes[link_at(cluster, level).name] = result.sent_bytes[level];
+  return {{"step_s", result.step_s},
+          {"tflops_per_device", result.tflops_per_device()},
+          {"mfu", result.mfu()},
+          {"exposed_comm_s", result.exposed_comm_s},
+          {"bubble", result.step_s > 0 ? result.bubble_s / result.step_s : 0},
+          {"peak_bytes", peaks},
+          {"bytes", bytes},
+          {"ranks", result.ranks},
+          {"classes", classes}};
+}
+
+void print(const Options& options, const Simulation& result, const Cluster& cluster, const std::string& mesh) {
+  fmt::print("{}: simulated for {} ({}) on {}\n\n", options.plan, counted(result.ranks, "rank"), mesh,
+             cluster.name.empty() ? cluster.path : cluster.name);
+  const double step = result.step_s > 0 ? result.step_s : 1;
+  fmt::print("  {:<24} {}\n", "step", human_seconds(result.step_s));
+  fmt::print("  {:<24} {:.1f} TFLOP/s ({:.1f} % of the peak)\n", "model, per device", result.tflops_per_device(),
+             100 * result.mfu());
+  fmt::print("  {:<24} {} ({:.1f} % of the step)\n", "exposed communication", human_seconds(result.exposed_comm_s),
+             100 * result.exposed_comm_s / step);
+  fmt::print("  {:<24} {} ({:.1f} %)\n", "bubble", human_seconds(result.bubble_s), 100 * result.bubble_s / step);
+  for (int level = 0; level <= std::ssize(cluster.network); ++level)
+    fmt::print("  {:<24} {} a step and rank\n", fmt::format("over {}", link_at(cluster, level).name),
+               human_bytes(static_cast<int64_t>(result.sent_bytes[level] / result.ranks)));
+  fmt::print("\n");
+  for (size_t c = 0; c < result.classes.size() && c < 16; ++c) {
+    const ClassResult& of = result.classes[c];
+    fmt::print("  {:<24} {:>10} peak, limited by {}\n", ranks_text(of), human_bytes(of.peak_bytes),
+               limit_text(result, cluster, of));
+  }
+  if (result.classes.size() > 16)
+    fmt::print("  and {} more classes of ranks (--json lists all)\n", result.classes.size() - 16);
+}
+
+}  // namespace
+
+int sim_command(Options& options) {
+  const int ranks = options.launch.nproc * options.launch.nnodes;
+  const Cluster cluster = simulate::read_cluster(options.sim.cluster);
+  simulate::place_ranks(cluster, ranks);  // too small a cluster is said before anything is compiled
+  const Job job = build_job(options, ranks);
+  const Simulation result = simulate::simulate(job, cluster, {.every_rank = options.sim.every_rank});
+  if (options.json)
+    fmt::print("{}\n", as_json(result, cluster).dump());
+  else
+    print(options, result, cluster, job.classes.front().mesh.text());
+  return 0;
+}
+
+}  // namespace prun

@@ -1,0 +1,15 @@
+// What `prun sim` is asked beside a plan and its arguments.
+#pragma once
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace prun {
+
+struct SimSettings {
+  std::string cluster;                                                  // path of the YAML file
+  std::vector<std::pair<std::string, std::vector<std::string>>> sweep;  // argument, values
+  bool every_rank = false;
+};
+
+}  // namespace prun
