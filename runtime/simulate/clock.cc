@@ -158,6 +158,7 @@ void Clock::run(StreamCursor at) {
   const OpTime time = op_time(device(at), program(at), op);
   task.bound = time.bound;
   usage_[at.actor].flops += time.flops;
+  usage_[at.actor].op_seconds[op.def->name] += time.seconds;
   begin(task, time.seconds / speed_of(cluster_, places_[colours_.first[at.actor]]));
 }
 
@@ -182,12 +183,14 @@ void Clock::collective(const std::vector<StreamCursor>& members) {
   }
   for (const StreamCursor at : members)
     if (at.actor != late) usage_[at.actor].waited_for[late] += now_ - ready_time(at);
+  const double seconds =
+      group.ranks < 2 ? 0 : collective_seconds(cluster_, op.def->coll.value_or(CollKind::barrier), group, full);
+  for (const StreamCursor at : members) usage_[at.actor].op_seconds[op.def->name] += seconds;
   Task task;
   task.at = members;
   task.kind = Kind::collective;
   task.level = group.level;
-  begin(task,
-        group.ranks < 2 ? 0 : collective_seconds(cluster_, op.def->coll.value_or(CollKind::barrier), group, full));
+  begin(task, seconds);
 }
 
 void Clock::send(StreamCursor at) {

@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <queue>
+#include <string_view>
 #include <tuple>
 #include <vector>
 
@@ -29,6 +30,7 @@ struct Usage {
   std::array<double, kLevels> sent_bytes = {};
   std::map<int, double> waited_for;  // colour whose arrival ended a wait, seconds
   double flops = 0;
+  std::map<std::string_view, double> op_seconds;  // by kind of op: of each by itself
 };
 
 // An op as it ran, for timelines.

@@ -73,8 +73,9 @@ void add(OpTime& sum, const OpTime& more) {
   sum.flops += more.flops;
 }
 
-// Scores of [T,T] for each head go through memory: softmax and, in training, its dropout read and write them.
-OpTime unfused_attention(const DeviceModel& device, const Program& program, const Op& op, bool backward) {
+// Scores of [T,T] for each head go through memory: softmax and its dropout read and write them. `again`: backward first
+// makes them from q and k.
+OpTime unfused_attention(const DeviceModel& device, const Program& program, const Op& op, bool backward, bool again) {
   const Tensor& qkv = program.tensors[op.reads[0]];
   const double heads = static_cast<double>(op.attrs.integer("heads", 1));
   const double shared = static_cast<double>(op.attrs.integer("kv_heads", op.attrs.integer("heads", 1)));
@@ -85,10 +86,13 @@ OpTime unfused_attention(const DeviceModel& device, const Program& program, cons
   const Product to_scores{batch, length, length, size, 2 * vectors + scores, qkv.dtype};
   const Product from_scores{batch, length, size, length, 2 * vectors + scores, qkv.dtype};
   OpTime time;
-  if (!backward) {
+  const auto make_scores = [&] {
     add(time, product_time(device, to_scores));
-    add(time, stream_time(device, 2 * scores));
-    add(time, stream_time(device, 2.5 * scores));
+    add(time, stream_time(device, 2 * scores));    // softmax
+    add(time, stream_time(device, 2.5 * scores));  // dropout and its mask
+  };
+  if (!backward || again) make_scores();
+  if (!backward) {
     add(time, product_time(device, from_scores));
     return time;
   }
@@ -102,9 +106,9 @@ OpTime unfused_attention(const DeviceModel& device, const Program& program, cons
 OpTime attention_time(const DeviceModel& device, const Program& program, const Op& op, const Cost& cost,
                       bool backward) {
   const Tensor& qkv = program.tensors[op.reads[0]];
-  const bool flash = op.attrs.integer("flash", device.flash > 0 ? 1 : 0) != 0 && device.flash > 0;
-  if (!flash && (op.is(ops::attention) || op.is(ops::attention_grad)))
-    return unfused_attention(device, program, op, backward);
+  const std::string kernel = op.attrs.text("kernel", "flash");
+  if ((kernel != "flash" || device.flash == 0) && (op.is(ops::attention) || op.is(ops::attention_grad)))
+    return unfused_attention(device, program, op, backward, kernel == "recompute_scores");
   // The op's own count: a backward has five products to a forward's two.
   const double forward_flops = backward ? cost.flops * 2 / 5 : cost.flops;
   const double rate = peak_of(device, qkv.dtype) * (device.flash > 0 ? device.flash : device.sustained);

@@ -26,12 +26,15 @@ nlohmann::ordered_json as_json(const Simulation& result, const Cluster& cluster)
   nlohmann::ordered_json classes = nlohmann::ordered_json::array();
   nlohmann::ordered_json peaks = nlohmann::ordered_json::array();
   for (const ClassResult& of : result.classes) {
+    nlohmann::ordered_json op_seconds = nlohmann::ordered_json::object();
+    for (const auto& [name, seconds] : of.usage.op_seconds) op_seconds[std::string(name)] = seconds;
     peaks.push_back(of.peak_bytes);
     classes.push_back({{"first_rank", of.first_rank},
                        {"ranks", of.ranks},
                        {"peak_bytes", of.peak_bytes},
                        {"idle_s", of.usage.idle},
-                       {"limit", limit_text(result, cluster, of)}});
+                       {"limit", limit_text(result, cluster, of)},
+                       {"op_s", op_seconds}});
   }
   nlohmann::ordered_json bytes = nlohmann::ordered_json::object();
   for (int level = 0; level <= std::ssize(cluster.network); ++level)
