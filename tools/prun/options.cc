@@ -173,6 +173,8 @@ void define_plan_options(Definer& define, Commands command, Options& o) {
       kRecords, "--set", "NAME=VALUE", [&o](const std::string& text) { read_setting(o, text); },
       "an argument of the plan; `prun PLAN --help` lists them", true);
   define.text(kSim, "--cluster", "FILE", o.sim.cluster, "what to simulate on: devices, nodes and networks, as YAML");
+  define.flag(kSim, "--every-rank", o.sim.every_rank,
+              "no rank stands for others that are like it (slower, the same figures)");
   define.text(kRun | kGenerate | kBench | kDoctor, "--transport", "NAME", o.world.transport,
               command == kBench ? "auto (default), a plugin's name (`prun plugins`) or the path of a .so"
                                 : "auto (default), shm, socket, another plugin, or two: inside a host+between");

@@ -1,0 +1,90 @@
+// What the clock charges: collectives by SIMULATION's formulas, products by tiles and waves, quantities with units.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "simulate/collective_cost.h"
+#include "simulate/op_cost.h"
+#include "simulate/quantity.h"
+
+namespace prun::simulate {
+namespace {
+
+Cluster a100() {
+  Cluster cluster;
+  cluster.device.peak[static_cast<size_t>(Dtype::bf16)] = 312e12;
+  cluster.device.sustained = 0.79;
+  cluster.device.half_k = 128;
+  cluster.device.multiprocessors = 108;
+  cluster.device.memory_bandwidth = 2.04e12;
+  cluster.device.launch_s = 4e-6;
+  cluster.bus = {.name = "bus", .bandwidth = 180e9, .step_s = 3.4e-6, .tree_step_s = 4e-6, .message_s = 15e-6};
+  cluster.network = {{.name = "net", .bandwidth = 24e9, .step_s = 14e-6, .tree_step_s = 14e-6, .message_s = 15e-6}};
+  cluster.collective_s = 8.4e-6;
+  return cluster;
+}
+
+TEST(Collectives, RingInsideANode) {
+  const Cluster cluster = a100();
+  const GroupShape group{.ranks = 8, .nodes = 1, .per_node = 8, .bus = 180e9};
+  for (const double bytes : {1e3, 4e6, 1e9}) {
+    EXPECT_DOUBLE_EQ(collective_seconds(cluster, CollKind::all_reduce, group, bytes),
+                     8.4e-6 + 14 * 3.4e-6 + 2 * 7.0 / 8 * bytes / 180e9);
+    EXPECT_DOUBLE_EQ(collective_seconds(cluster, CollKind::all_gather, group, bytes),
+                     8.4e-6 + 7 * 3.4e-6 + 7.0 / 8 * bytes / 180e9);
+    EXPECT_DOUBLE_EQ(collective_seconds(cluster, CollKind::reduce_scatter, group, bytes),
+                     collective_seconds(cluster, CollKind::all_gather, group, bytes));
+  }
+}
+
+TEST(Collectives, RingOverNodesOrTree) {
+  const Cluster cluster = a100();
+  const GroupShape group{.ranks = 64, .nodes = 8, .per_node = 8, .level = 1, .bus = 180e9, .network = 8 * 24e9};
+  const auto ring = [](double bytes) {
+    return 8.4e-6 + (126 - 14) * 3.4e-6 + 14 * 14e-6 + 2 * 63.0 / 64 * bytes / 180e9;
+  };
+  const auto tree = [](double bytes) {
+    return 8.4e-6 + 2 * (7 * 4e-6 + 3 * 14e-6) + 2 * 63.0 / 64 * bytes / (0.83 * 180e9);
+  };
+  for (const double bytes : {1e3, 1e8, 1e10})
+    EXPECT_NEAR(collective_seconds(cluster, CollKind::all_reduce, group, bytes), std::min(ring(bytes), tree(bytes)),
+                1e-15 * bytes + 1e-15);
+  EXPECT_LT(tree(1e3), ring(1e3));
+  EXPECT_LT(ring(1e10), tree(1e10));
+}
+
+TEST(Collectives, OneRankTakesNothing) {
+  EXPECT_EQ(collective_seconds(a100(), CollKind::all_reduce, GroupShape{}, 1e9), 0);
+}
+
+TEST(Messages, LatencyAndMostOfTheLink) {
+  EXPECT_DOUBLE_EQ(message_seconds(a100(), 1, 24e9, 1e9), 15e-6 + 1e9 / (0.95 * 24e9));
+}
+
+TEST(Products, WavesOfTiles) {
+  const DeviceModel device = a100().device;
+  // 4096x4096x4096: 16 x 32 tiles of 256x128 are 512, in 5 waves of 108; 1,024 of 128x128 in 10 waves are as many.
+  const double bytes = 3 * 2 * 4096.0 * 4096;
+  const OpTime time = product_time(device, {1, 4096, 4096, 4096, bytes, Dtype::bf16});
+  EXPECT_NEAR(time.seconds, 5.0 * 108 * 2 * 256 * 128 * 4096 / (312e12 * 0.79 * 4096 / (4096 + 128)) + 4e-6, 1e-12);
+  EXPECT_EQ(time.bound, Bound::compute);
+  // A product with a vector is bound by its matrix's way through memory.
+  const OpTime thin = product_time(device, {1, 1, 8192, 8192, 2 * 8192.0 * 8192, Dtype::bf16});
+  EXPECT_NEAR(thin.seconds, 2 * 8192.0 * 8192 / (0.8 * 2.04e12) + 4e-6, 1e-12);
+  EXPECT_EQ(thin.bound, Bound::memory);
+}
+
+TEST(Quantities, UnitsAndMistakes) {
+  EXPECT_DOUBLE_EQ(read_quantity("312 TFLOP/s", Unit::flops), 312e12);
+  EXPECT_DOUBLE_EQ(read_quantity("100 Gbit/s", Unit::bandwidth), 12.5e9);
+  EXPECT_DOUBLE_EQ(read_quantity("4us", Unit::seconds), 4e-6);
+  EXPECT_DOUBLE_EQ(read_quantity("0.79", Unit::none), 0.79);
+  for (const char* text : {"", "fast", "nan s", "inf s", "-1 s", "1 sec", "1", "1e999 s"})
+    EXPECT_THROW(read_quantity(text, Unit::seconds), Error) << text;
+  EXPECT_THROW(read_quantity("3 s", Unit::none), Error);
+}
+
+}  // namespace
+}  // namespace prun::simulate
