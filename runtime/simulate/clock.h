@@ -28,8 +28,9 @@ struct Usage {
   double idle = 0;                                // waited
   std::array<double, kLevels> transferring = {};  // a transfer of this level ran
   std::array<double, kLevels> sent_bytes = {};
-  std::map<int, double> waited_for;  // colour whose arrival ended a wait, seconds
-  double flops = 0;
+  std::map<int, double> waited_for;               // colour whose arrival ended a wait, seconds
+  double flops = 0;                               // of products that ran
+  double model_flops = 0;                         // of the model's
   std::map<std::string_view, double> op_seconds;  // by kind of op: of each by itself
 };
 

@@ -26,6 +26,21 @@ Dtype compute_dtype(const Program& program) {
 
 }  // namespace
 
+void add_up_classes(Simulation& simulation) {
+  simulation.model_flops = simulation.flops = simulation.exposed_comm_s = simulation.bubble_s = 0;
+  simulation.sent_bytes = {};
+  for (const ClassResult& of : simulation.classes) {
+    const double share = static_cast<double>(of.ranks) / simulation.ranks;
+    for (int level = 0; level < kLevels; ++level) {
+      simulation.exposed_comm_s += share * of.usage.exposed[level];
+      simulation.sent_bytes[level] += of.ranks * of.usage.sent_bytes[level];
+    }
+    simulation.bubble_s += share * of.usage.idle;
+    simulation.flops += of.ranks * of.usage.flops;
+    simulation.model_flops += of.ranks * of.usage.model_flops;
+  }
+}
+
 Simulation simulate(const Job& job, const Cluster& cluster, const SimulateOptions& options) {
   const int ranks = static_cast<int>(job.class_of_rank.size());
   const std::vector<RankPlace> places = place_ranks(cluster, ranks);
@@ -34,7 +49,6 @@ Simulation simulate(const Job& job, const Cluster& cluster, const SimulateOption
   Simulation result;
   result.step_s = clock.run();
   result.ranks = ranks;
-  result.model_flops = model_flops(job);
   std::vector<Dtype> dtypes;
   for (const Program& program : job.classes) dtypes.push_back(compute_dtype(program));
   for (int rank = 0; rank < ranks; ++rank)
@@ -47,15 +61,10 @@ Simulation simulate(const Job& job, const Cluster& cluster, const SimulateOption
     of.peak_bytes = job.classes[of.program].arena_bytes;
     of.usage = clock.usage()[id];
     if (options.keep_spans) of.spans = clock.spans()[id];
-    const double share = static_cast<double>(of.ranks) / ranks;
-    for (int level = 0; level < kLevels; ++level) {
-      result.exposed_comm_s += share * of.usage.exposed[level];
-      result.sent_bytes[level] += of.ranks * of.usage.sent_bytes[level];
-    }
-    result.bubble_s += share * of.usage.idle;
-    result.flops += of.ranks * of.usage.flops;
+    of.usage.model_flops = model_flops(job.classes[of.program]);
     result.classes.push_back(std::move(of));
   }
+  add_up_classes(result);
   return result;
 }
 

@@ -31,6 +31,9 @@ struct Simulation {
   double mfu() const { return peak_flops > 0 && step_s > 0 ? model_flops / step_s / peak_flops : 0; }
 };
 
+// What follows from the classes: FLOPs, means over ranks, bytes of all.
+void add_up_classes(Simulation& simulation);
+
 Simulation simulate(const Job& job, const Cluster& cluster, const SimulateOptions& options = {});
 
 // "compute", "memory bandwidth", "launch of ops", "bus", "waiting for rank 3": what takes most of a class's step.

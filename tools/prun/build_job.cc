@@ -107,22 +107,17 @@ Plan record_generation(const Options& options, int ranks) {
   return generation_plan(record_plan(options, ranks, std::move(sizes)), options.generation.generation());
 }
 
-Job build_job(const Options& options, int ranks, Plan* read) {
-  PassWatch watch(options.after);
-  const bool generates = options.command == "generate";
-  Plan plan = generates ? record_generation(options, ranks) : record_plan(options, ranks);
-  if (!generates) require_weights_fit(plan, options.command == "run" && options.checkpoint.first_step < 0);
-  watch.lap("script");
-  log_info("script", "{} is recorded", options.plan);
+namespace {
 
-  std::unique_ptr<Device> device = open_device(options.device);
+Job compile_watched(const Options& options, const Plan& plan, PassWatch& watch) {
+  const std::unique_ptr<Device> device = open_device(options.device);
   CompileOptions compile_options;
   compile_options.device = options.device;
   compile_options.check_finite = options.check_finite;
   compile_options.checkpoint_every = steps_between_checkpoints(options, plan);
   compile_options.first_step = options.checkpoint.first_step;
   compile_options.check_replicas = options.check_replicas;
-  if (generates) compile_options.generation = options.generation.generation();
+  if (options.command == "generate") compile_options.generation = options.generation.generation();
   const int threads = threads_per_rank(options.launch.nproc);
   compile_options.workspace_bytes = [&, threads](const Program& program, const Op& op) {
     return device->workspace_bytes(program, op, threads);
@@ -133,13 +128,39 @@ Job build_job(const Options& options, int ranks, Plan* read) {
   Job job = compile(plan, compile_options);
   log_info("compile", "programs for ranks of {}, {} parameters", counted(std::ssize(job.classes), "kind"),
            grouped(parameter_count(job)));
-  watch.require_printed(options.plan);
+  return job;
+}
+
+void verify(const Options& options, const Job& job, int ranks) {
+  const std::unique_ptr<Device> device = open_device(options.device);
   require_supported(job, *device);
   // Only a run on host memory is held against this host's memory; check and dump may describe any cluster.
-  const bool runs = (options.command == "run" || generates) && device->memory_kind() == PRUN_MEM_HOST;
+  const bool runs =
+      (options.command == "run" || options.command == "generate") && device->memory_kind() == PRUN_MEM_HOST;
   require_valid(job, runs ? available_memory() / options.launch.nproc : 0, options.launch.nproc);
-  watch.lap("verify");
   log_info("verify", "{} for {}: no finding", options.plan, counted(ranks, "rank"));
+}
+
+}  // namespace
+
+Job compile_plan(const Options& options, const Plan& plan, int ranks, bool verified) {
+  PassWatch watch("");
+  Job job = compile_watched(options, plan, watch);
+  if (verified) verify(options, job, ranks);
+  return job;
+}
+
+Job build_job(const Options& options, int ranks, Plan* read) {
+  PassWatch watch(options.after);
+  const bool generates = options.command == "generate";
+  Plan plan = generates ? record_generation(options, ranks) : record_plan(options, ranks);
+  if (!generates) require_weights_fit(plan, options.command == "run" && options.checkpoint.first_step < 0);
+  watch.lap("script");
+  log_info("script", "{} is recorded", options.plan);
+  Job job = compile_watched(options, plan, watch);
+  watch.require_printed(options.plan);
+  verify(options, job, ranks);
+  watch.lap("verify");
   if (options.command == "run" || options.command == "check") check_data(plan);
   watch.lap("data");
   say_what_never_comes(plan);

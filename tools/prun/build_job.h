@@ -11,6 +11,8 @@
 namespace prun {
 
 Job build_job(const Options& options, int ranks, Plan* read = nullptr);  // `read`: gets the plan
+// A recorded plan for `ranks`, and whether it is verified for this device.
+Job compile_plan(const Options& options, const Plan& plan, int ranks, bool verified);
 // The plan as the script records it, or with other sizes.
 Plan record_plan(const Options& options, int ranks, std::optional<PlanSizes> sizes = std::nullopt);
 // Of `prun generate`: the model for one sample, its weights split over the ranks.

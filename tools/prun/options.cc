@@ -173,6 +173,8 @@ void define_plan_options(Definer& define, Commands command, Options& o) {
       kRecords, "--set", "NAME=VALUE", [&o](const std::string& text) { read_setting(o, text); },
       "an argument of the plan; `prun PLAN --help` lists them", true);
   define.text(kSim, "--cluster", "FILE", o.sim.cluster, "what to simulate on: devices, nodes and networks, as YAML");
+  define.flag(kSim, "--whole", o.sim.whole, "simulate every microbatch, layer and stage (slower)");
+  define.flag(kSim, "--extrapolate", o.sim.extrapolate, "simulate few of them even where the step is short");
   define.flag(kSim, "--every-rank", o.sim.every_rank,
               "no rank stands for others that are like it (slower, the same figures)");
   define.text(kRun | kGenerate | kBench | kDoctor, "--transport", "NAME", o.world.transport,

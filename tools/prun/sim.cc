@@ -4,8 +4,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
-#include "build_job.h"
 #include "commands.h"
+#include "sim_job.h"
 #include "simulate/cluster_reader.h"
 #include "simulate/simulate.h"
 
@@ -50,8 +50,9 @@ nlohmann::ordered_json as_json(const Simulation& result, const Cluster& cluster)
           {"classes", classes}};
 }
 
-void print(const Options& options, const Simulation& result, const Cluster& cluster, const std::string& mesh) {
-  fmt::print("{}: simulated for {} ({}) on {}\n\n", options.plan, counted(result.ranks, "rank"), mesh,
+void print(const Options& options, const SimulatedPlan& made, const Cluster& cluster) {
+  const Simulation& result = made.result;
+  fmt::print("{}: simulated for {} ({}) on {}\n\n", options.plan, counted(result.ranks, "rank"), made.mesh,
              cluster.name.empty() ? cluster.path : cluster.name);
   const double step = result.step_s > 0 ? result.step_s : 1;
   fmt::print("  {:<24} {}\n", "step", human_seconds(result.step_s));
@@ -63,6 +64,7 @@ void print(const Options& options, const Simulation& result, const Cluster& clus
   for (int level = 0; level <= std::ssize(cluster.network); ++level)
     fmt::print("  {:<24} {} a step and rank\n", fmt::format("over {}", link_at(cluster, level).name),
                human_bytes(static_cast<int64_t>(result.sent_bytes[level] / result.ranks)));
+  if (!made.extrapolated.empty()) fmt::print("  {:<24} {}\n", "repeats", made.extrapolated);
   fmt::print("\n");
   for (size_t c = 0; c < result.classes.size() && c < 16; ++c) {
     const ClassResult& of = result.classes[c];
@@ -76,15 +78,12 @@ void print(const Options& options, const Simulation& result, const Cluster& clus
 }  // namespace
 
 int sim_command(Options& options) {
-  const int ranks = options.launch.nproc * options.launch.nnodes;
   const Cluster cluster = simulate::read_cluster(options.sim.cluster);
-  simulate::place_ranks(cluster, ranks);  // too small a cluster is said before anything is compiled
-  const Job job = build_job(options, ranks);
-  const Simulation result = simulate::simulate(job, cluster, {.every_rank = options.sim.every_rank});
+  const SimulatedPlan made = simulate_plan(options, cluster);
   if (options.json)
-    fmt::print("{}\n", as_json(result, cluster).dump());
+    fmt::print("{}\n", as_json(made.result, cluster).dump());
   else
-    print(options, result, cluster, job.classes.front().mesh.text());
+    print(options, made, cluster);
   return 0;
 }
 

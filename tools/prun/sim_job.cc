@@ -1,0 +1,264 @@
+// What repeats in a step: microbatches, the layers of a stage, the stages between the first and the last. Programs are
+// compiled and walked at sizes just large enough to repeat; once one more of each adds the same as the one before, the
+// figures at the plan's own sizes follow.
+#include "sim_job.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+
+#include "base/text.h"
+#include "build_job.h"
+#include "simulate/multilinear.h"
+
+namespace prun {
+namespace {
+
+using simulate::ClassResult;
+using simulate::Cluster;
+using simulate::Figures;
+using simulate::kLevels;
+using simulate::Repeated;
+using simulate::Simulation;
+using simulate::Usage;
+
+constexpr double kOpsSimulatedWhole = 40000;  // compiling, verifying and walking so many takes about a second
+// Increments that differ by less are the same: what overlaps what shifts a little with every stage.
+constexpr double kEven = 1e-3;
+constexpr int kMostTries = 3;
+
+// The sizes of a plan that may repeat. 0: it has no such size, or it is not known.
+struct Lengths {
+  int stages = 1;  // ranks of the pipeline
+  int chunks = 1;
+  int microbatches = 1;
+  int layers = 0;  // of a stage and chunk
+};
+
+int whole_setting(const Options& options, const char* name) {
+  const auto found = options.settings.find(name);
+  if (found == options.settings.end()) return 0;
+  char* end = nullptr;
+  const long value = std::strtol(found->second.c_str(), &end, 10);
+  return *end == '\0' && value > 0 && value < 1000000 ? static_cast<int>(value) : 0;
+}
+
+// Adds the numbers of a usage to `figures`, or takes them from there.
+template <class Use>
+void each_number(Usage& usage, const Use& use) {
+  for (double& value : usage.computing) use(value);
+  for (double& value : usage.exposed) use(value);
+  use(usage.copying);
+  use(usage.idle);
+  for (double& value : usage.transferring) use(value);
+  for (double& value : usage.sent_bytes) use(value);
+  use(usage.flops);
+  use(usage.model_flops);
+}
+
+class PeriodicSimulation {
+ public:
+  PeriodicSimulation(const Options& options, const Cluster& cluster, int ranks)
+      : options_(options), cluster_(cluster), ranks_(ranks), all_layers_(whole_setting(options, "layers")) {}
+
+  // Nothing where the plan is short, or does not repeat.
+  std::optional<SimulatedPlan> run() {
+    if (options_.sim.whole || all_layers_ == 0) return std::nullopt;
+    read_lengths();
+    if (!worthwhile()) return std::nullopt;
+    find_bases();
+    if (std::all_of(dimensions_.begin(), dimensions_.end(), [](const Repeated& d) { return d.fixed(); }))
+      return std::nullopt;
+    return answer();
+  }
+
+ private:
+  enum Dimension { kStages, kMicrobatches, kLayers };
+
+  void read_lengths() {
+    const Plan plan = record(std::nullopt, std::min(all_layers_, 2));
+    plan_ = plan;
+    length_.microbatches = plan.microbatches;
+    if (plan.pipeline) {
+      length_.stages = plan.mesh.size(plan.pipeline->axis);
+      length_.chunks = plan.pipeline->chunks;
+    }
+    const int stages = length_.stages * length_.chunks;
+    length_.layers = all_layers_ % stages == 0 ? all_layers_ / stages : 0;
+    units_ = std::max<double>(1, static_cast<double>(plan.graph.nodes.size()) / std::min(all_layers_, 2));
+  }
+
+  bool worthwhile() const {
+    if (!plan_.programs.empty() || length_.layers == 0) return false;
+    if (options_.sim.extrapolate) return true;
+    return 3.0 * all_layers_ * units_ * length_.microbatches > kOpsSimulatedWhole;
+  }
+
+  // In chunks, microbatches come in rounds of as many as there are stages.
+  bool in_rounds() const { return length_.chunks > 1 && length_.microbatches % length_.stages == 0; }
+  int microbatches(int stages, int depth) const {
+    if (length_.stages == 1) return depth;
+    return in_rounds() ? stages * depth : stages + depth;
+  }
+
+  void find_bases() {
+    const bool pipeline = length_.stages > 1;
+    Repeated stages{3, length_.stages}, depth{pipeline && in_rounds() ? 2 : 1, length_.microbatches};
+    if (pipeline)
+      depth.wanted = in_rounds() ? length_.microbatches / length_.stages : length_.microbatches - length_.stages;
+    Repeated layers{pipeline ? 1 : 3, length_.layers};
+    if (!cluster_.nodes.empty()) stages.base = stages.wanted;  // nodes may differ
+    if (depth.wanted < depth.base) depth.base = depth.wanted, stages.base = stages.wanted;
+    dimensions_ = {stages, depth, layers};
+    const auto at = [this](const std::vector<int>& sizes) { return figures(sizes); };
+    for (size_t d = 0; d < dimensions_.size(); ++d) {
+      Repeated& each = dimensions_[d];
+      each.base += (each.wanted - each.base) & 1;  // memory repeats every second size: which buffer fits which gap
+      for (int tries = 0; unevenness(dimensions_, d, at) > kEven; ++tries)
+        each.base = tries == kMostTries ? each.wanted : each.base + 2;
+    }
+  }
+
+  Plan record(std::optional<PlanSizes> sizes, int layers) const {
+    Options small = options_;
+    small.settings["layers"] = std::to_string(layers);
+    return record_plan(small, ranks_, std::move(sizes));
+  }
+
+  const Simulation& simulated(const std::vector<int>& sizes) {
+    if (const auto found = known_.find(sizes); found != known_.end()) return found->second;
+    PlanSizes small;
+    int ranks = 1;
+    for (const Axis& axis : plan_.mesh.axes()) {
+      small.axes[axis.name] = plan_.pipeline && axis.name == plan_.pipeline->axis ? sizes[kStages] : axis.size;
+      ranks *= small.axes[axis.name];
+    }
+    small.microbatches = microbatches(sizes[kStages], sizes[kMicrobatches]);
+    small.batch = plan_.data.global_batch / length_.microbatches * small.microbatches;
+    const Plan plan = record(small, sizes[kStages] * length_.chunks * sizes[kLayers]);
+    const Job job = compile_plan(options_, plan, ranks, known_.empty());
+    return known_[sizes] = simulate::simulate(job, cluster_, {.every_rank = options_.sim.every_rank});
+  }
+
+  // Which class of a small simulation stands for class `c` of `of`: the ends are themselves, those between lie between.
+  static double place_between(int c, int of) { return of <= 3 ? 0 : static_cast<double>(c - 1) / (of - 3); }
+
+  Figures figures(const std::vector<int>& sizes) {
+    Simulation of = simulated(sizes);
+    Figures all = {of.step_s};
+    std::vector<size_t> shown;
+    const size_t last = of.classes.size() - 1;
+    if (length_.stages > 3 && !dimensions_.empty() && !dimensions_[kStages].fixed())
+      shown = {0, 1, last - 1, last};
+    else
+      for (size_t c = 0; c <= last; ++c) shown.push_back(c);
+    for (const size_t c : shown) {
+      all.push_back(static_cast<double>(of.classes[c].peak_bytes));
+      each_number(of.classes[c].usage, [&](double& value) { all.push_back(value); });
+    }
+    return all;
+  }
+
+  // All microbatches that are in flight at once are there with few of them.
+  std::vector<Repeated> of_memory() const {
+    std::vector<Repeated> dimensions = dimensions_;
+    Repeated& depth = dimensions[kMicrobatches];
+    if (!depth.fixed()) depth.base = depth.wanted = depth.base + 2;
+    return dimensions;
+  }
+
+  std::vector<int> base_sizes() const {
+    std::vector<int> sizes;
+    for (const Repeated& each : dimensions_) sizes.push_back(each.fixed() ? each.wanted : each.base);
+    return sizes;
+  }
+
+  SimulatedPlan answer() {
+    const auto at = [this](const std::vector<int>& sizes) { return figures(sizes); };
+    const Figures all = extrapolate(dimensions_, at), peaks = extrapolate(of_memory(), at, 2);
+    const Simulation& small = simulated(base_sizes());
+    SimulatedPlan made;
+    Simulation& result = made.result;
+    size_t next = 0;
+    const auto take = [&] { return all.at(next++); };
+    result.ranks = ranks_;
+    result.step_s = take();
+    result.peak_flops = small.peak_flops / small.ranks * ranks_;
+    std::vector<ClassResult> shown;
+    while (next < all.size()) {
+      ClassResult& of = shown.emplace_back(small.classes[std::min(shown.size(), small.classes.size() - 1)]);
+      of.peak_bytes = std::llround(peaks.at(next++));
+      each_number(of.usage, [&](double& value) { value = take(); });
+    }
+    result.classes = dimensions_[kStages].fixed() ? shown : all_stages(shown);
+    add_up_classes(result);
+    made.mesh = plan_.mesh.text();
+    made.extrapolated = sizes_text();
+    return made;
+  }
+
+  // First and last as they are, those between from the second to the last but one.
+  std::vector<ClassResult> all_stages(const std::vector<ClassResult>& ends) const {
+    std::vector<ClassResult> classes;
+    const int each = ranks_ / length_.stages;
+    for (int stage = 0; stage < length_.stages; ++stage) {
+      ClassResult of = ends[stage == 0 ? 0 : stage == length_.stages - 1 ? 3 : 1];
+      if (stage > 0 && stage < length_.stages - 1) {
+        const double way = place_between(stage, length_.stages);
+        ClassResult further = ends[2];
+        of.peak_bytes = std::llround((1 - way) * static_cast<double>(of.peak_bytes) +
+                                     way * static_cast<double>(further.peak_bytes));
+        std::vector<double> values;
+        each_number(further.usage, [&](double& value) { values.push_back(value); });
+        size_t i = 0;
+        each_number(of.usage, [&](double& value) { value = (1 - way) * value + way * values[i++]; });
+      }
+      of.first_rank = stage * each;
+      of.ranks = each;
+      of.usage.waited_for.clear();
+      classes.push_back(std::move(of));
+    }
+    return classes;
+  }
+
+  std::string sizes_text() const {
+    std::vector<std::string> parts;
+    const char* names[] = {"stages", in_rounds() ? "rounds of microbatches" : "microbatches beyond the stages",
+                           "layers of a stage"};
+    for (size_t d = 0; d < dimensions_.size(); ++d)
+      if (!dimensions_[d].fixed())
+        parts.push_back(fmt::format("{} to {} {} for {}", dimensions_[d].base, dimensions_[d].base + 2, names[d],
+                                    dimensions_[d].wanted));
+    return join(parts, ", ");
+  }
+
+  const Options& options_;
+  const Cluster& cluster_;
+  const int ranks_;
+  const int all_layers_;
+  Plan plan_;  // with few layers
+  Lengths length_;
+  double units_ = 1;  // ops of the graph, per layer
+  std::vector<Repeated> dimensions_;
+  std::map<std::vector<int>, Simulation> known_;
+};
+
+}  // namespace
+
+SimulatedPlan simulate_plan(const Options& options, const Cluster& cluster, bool keep_spans) {
+  const int ranks = options.launch.nproc * options.launch.nnodes;
+  simulate::place_ranks(cluster, ranks);  // too small a cluster is said before anything is compiled
+  if (!keep_spans)
+    if (std::optional<SimulatedPlan> made = PeriodicSimulation(options, cluster, ranks).run()) return *std::move(made);
+  SimulatedPlan made;
+  made.job = build_job(options, ranks);
+  made.mesh = made.job->classes.front().mesh.text();
+  made.result =
+      simulate::simulate(*made.job, cluster, {.every_rank = options.sim.every_rank, .keep_spans = keep_spans});
+  return made;
+}
+
+}  // namespace prun

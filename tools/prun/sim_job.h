@@ -1,0 +1,20 @@
+// A plan's step on a cluster: simulated as it is, or, where it is long, at a few small sizes from which the rest
+// follows.
+#pragma once
+#include <string>
+
+#include "options.h"
+#include "simulate/simulate.h"
+
+namespace prun {
+
+struct SimulatedPlan {
+  simulate::Simulation result;
+  std::string mesh;
+  std::string extrapolated;  // "from 3 to 5 stages of 1 to 3 layers, ..", or "" where all of it was simulated
+  std::optional<Job> job;    // where all of it was
+};
+
+SimulatedPlan simulate_plan(const Options& options, const simulate::Cluster& cluster, bool keep_spans = false);
+
+}  // namespace prun
