@@ -169,6 +169,35 @@ class Hangs(Supervision):
         os.kill(pid, signal.SIGCONT)
 
 
+    def wait_until_kept(self, run, stopped):
+        """The launcher keeps what it sees behind its status: the second that has the rank stopped is behind the first."""
+        seen = set()
+
+        def kept():
+            told = json.loads(prun("status", run.process.pid, "--json"))
+            job = told[0] if isinstance(told, list) else told
+            if job["ranks"][stopped]["state"] == "stopped":
+                seen.add(job["updated"])
+            return len(seen) >= 2
+        faults.wait_for(kept, "a status with the stopped rank")
+
+    def test_explain_of_a_launcher_that_was_killed(self):
+        """By its process number, which is all that a job without a folder has, and by its folder."""
+        for options in ([], ["--runs", "R"]):
+            run = self.start("--nproc", "3", *options)
+            run.wait_for_steps()
+            pid = run.ranks()[2]
+            os.kill(pid, signal.SIGSTOP)
+            self.wait_until_kept(run, 2)
+            run.process.kill()
+            run.process.wait()
+            word = next(pathlib.Path(run.folder.name, "R").iterdir()) if options else run.process.pid
+            text = prun("explain", word, cwd=run.folder.name)
+            self.assertIn(": its launcher was killed, and the ranks with it; this is what it last saw\n", text)
+            self.assertRegex(text, r"rank 2 (never )?entered .*stopped for ")
+            self.assertRegex(text, rf"   2  .*, pid {pid}: ")
+
+
 class Nodes(Supervision):
     def two_nodes(self, *options, head=(), **more):
         place = ["--nnodes", "2", "--rendezvous", f"127.0.0.1:{faults.free_port()}", "--nproc", "2"]

@@ -43,12 +43,15 @@ Recorded read_recorded(const std::string& word) {
   const FoundRun& run = recorded.run;
   const fs::path folder = run.job ? run.job->path : run.folder;
   if (run.job) {
-    recorded.flight = parse_flight(ask_for_flight(*run.job, kAnswerSeconds), run.name);
+    recorded.flight =
+        parse_flight(run.running() ? ask_for_flight(*run.job, kAnswerSeconds) : last_flight(*run.job), run.name);
   } else {
     const fs::path path = folder / kFlightFile;
     if (!fs::exists(path))
-      throw usage_error(fmt::format("{} has no {}: it did not fail, or its launcher was killed with it; {} has its log",
-                                    run.name, kFlightFile, (folder / kRunLog).string()));
+      throw usage_error(fmt::format(
+          "{} has no {}: it did not fail, or its launcher was killed and `prun clean` has removed what it left; "
+          "{} has its log",
+          run.name, kFlightFile, (folder / kRunLog).string()));
     recorded.flight = parse_flight(read_all(path), path.string());
     recorded.failure = Json::parse(read_all(folder / kFailureFile), nullptr, false);
     if (!recorded.failure.is_object()) recorded.failure = nullptr;
@@ -92,9 +95,12 @@ std::string moment(const Recorded& recorded, const FlightRank& rank) {
 
 void print_text(const Recorded& recorded) {
   const WhoWaits waits(recorded.job, recorded.flight);
-  const bool past = !recorded.run.job;
+  const bool past = !recorded.run.running();
   const auto holdup = waits.holdup(past);
-  fmt::print("{}: {}\n", recorded.run.name, past ? "ended" : "running");
+  fmt::print("{}: {}\n", recorded.run.name,
+             recorded.run.running() ? "running"
+             : recorded.run.job     ? "its launcher was killed, and the ranks with it; this is what it last saw"
+                                    : "ended");
   if (recorded.failure.is_object())
     fmt::print("failed ({}, {}): {}\n", recorded.failure.value("code", 0), recorded.failure.value("name", ""),
                recorded.failure.value("what", ""));
@@ -130,7 +136,7 @@ const char* doing_name(Doing doing) {
 
 void print_json(const Recorded& recorded) {
   const WhoWaits waits(recorded.job, recorded.flight);
-  const auto holdup = waits.holdup(!recorded.run.job);
+  const auto holdup = waits.holdup(!recorded.run.running());
   Json ranks = Json::array();
   for (const FlightRank& rank : recorded.flight.ranks) {
     const Activity activity = waits.of(rank.rank);
@@ -145,7 +151,7 @@ void print_json(const Recorded& recorded) {
                      {"steps_done", rank.steps},
                      {"writing_checkpoint", rank.saving == 0 ? Json() : Json(rank.saving)}});
   }
-  Json all = {{"run", recorded.run.name}, {"running", recorded.run.job.has_value()}, {"failure", recorded.failure}};
+  Json all = {{"run", recorded.run.name}, {"running", recorded.run.running()}, {"failure", recorded.failure}};
   all["culprit"] = holdup && holdup->rank >= 0 ? Json(holdup->rank) : Json();
   all["sentence"] = holdup ? Json(holdup->sentence) : Json();
   all["chain"] = holdup ? Json(holdup->chain) : Json::array();

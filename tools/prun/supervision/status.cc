@@ -34,7 +34,7 @@ std::vector<Json> running_jobs(const std::string& word) {
   std::vector<Json> jobs;
   if (!word.empty()) {
     const FoundRun run = find_run(word);
-    if (!run.job)
+    if (!run.running())
       throw usage_error(
           fmt::format("{} does not run; prun explain {} and prun runs tell how it ended", run.name, word));
     if (run.job->status.is_object()) jobs.push_back(with_age(run.job->status));

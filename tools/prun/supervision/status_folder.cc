@@ -30,6 +30,7 @@ constexpr const char* kLock = "lock";
 constexpr const char* kStatus = "status.json";
 constexpr const char* kProgram = "program.bin";
 constexpr const char* kFlight = "flight.json";
+constexpr const char* kLastFlight = "last_flight.json";
 constexpr const char* kWanted = "flight.wanted";
 
 // Shells of one user differ in XDG_RUNTIME_DIR (a login, a job of cron), so readers look everywhere.
@@ -111,6 +112,13 @@ bool StatusFolder::flight_is_wanted() const { return is_open() && access((path_ 
 void StatusFolder::give_flight(const std::string& flight) {
   unlink((path_ + "/" + kWanted).c_str());
   write_and_rename(path_ + "/" + kFlight, flight);
+}
+
+void StatusFolder::keep_flight(const std::string& flight) { write_and_rename(path_ + "/" + kLastFlight, flight); }
+
+std::string last_flight(const PublishedJob& job) {
+  std::ifstream file(fs::path(job.path) / kLastFlight, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 std::vector<PublishedJob> published_jobs() {

@@ -22,6 +22,8 @@ class StatusFolder {
   void publish(const nlohmann::ordered_json& status);
   bool flight_is_wanted() const;
   void give_flight(const std::string& flight);
+  // What `prun explain` has when this process is killed, since ranks and recorders end with it.
+  void keep_flight(const std::string& flight);
   bool is_open() const { return lock_ >= 0; }
 
  private:
@@ -37,6 +39,9 @@ struct PublishedJob {
 };
 // Of this user on this machine, by process number.
 std::vector<PublishedJob> published_jobs();
+
+// The last flight that a launcher which was killed has kept; "": it kept none.
+std::string last_flight(const PublishedJob& job);
 
 // The flight of a running job, which its launcher writes on request. Throws Error(hang) where it does not within
 // `seconds`.

@@ -15,7 +15,7 @@ using Json = nlohmann::ordered_json;
 constexpr uint64_t kEveryNs = 500'000'000;
 constexpr uint64_t kMostShare = 100;  // of the launcher's time, 1 / so much
 constexpr size_t kMostRanks = 256;    // whose waits are followed
-constexpr size_t kFlightEvents = 64;
+constexpr size_t kFlightEvents = 64, kLastEvents = 8;
 constexpr double kLongWaitSeconds = 2;  // from then on it is worth a sentence
 
 Json finite(double value) { return std::isfinite(value) ? Json(value) : Json(); }
@@ -65,6 +65,7 @@ void StatusPublisher::tick(const RankWatch& watch, const Job& job, const std::ve
     steps_before_ = steps_;
   }
   folder_.publish(status(flight, job, slow));
+  if (flight.ranks.size() <= kMostRanks) folder_.keep_flight(flight_json(watch.flight(kLastEvents)));
   next_ns_ = begin + std::max(kEveryNs, (now_ns() - begin) * kMostShare);
 }
 
