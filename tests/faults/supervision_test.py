@@ -18,7 +18,7 @@ import unittest
 
 import prun_faults_test as faults
 
-SLOW = False
+SLOW, SLOW_DISK = False, None
 
 
 def prun(*words, cwd=None, code=0, **environment):
@@ -198,6 +198,41 @@ class Hangs(Supervision):
             self.assertRegex(text, rf"   2  .*, pid {pid}: ")
 
 
+    def test_a_slow_disk_is_named(self):
+        """A checkpoint comes every second step, and one rank's part does not get to the disk."""
+        if SLOW_DISK is None:
+            self.skipTest("without --slow-disk")
+        for victim in (0, 2):
+            run = self.with_slow_disk(victim)
+            run.wait_for_steps(2)
+            told = {}
+
+            def stuck(run=run, told=told):
+                told.update(json.loads(prun("explain", run.process.pid, "--json")))
+                return told["culprit"] is not None and "checkpoint" in told["sentence"]
+            faults.wait_for(stuck, "ranks that wait for a checkpoint")
+            self.assertEqual(told["culprit"], victim, told)
+            self.assertRegex(told["sentence"], r"(is writing a checkpoint .*|has been writing its part of the checkpoint after step \d+) for \d")
+            self.assertRegex(prun("explain", run.process.pid), r"beside it: writing a checkpoint after step \d+ for \d")
+            names = [event["event"] for event in self.events(self.kept(run))]
+            self.assertEqual(names.count("checkpoint_begun"), names.count("checkpoint_committed") + 1, names)
+            run.stuck.unlink()
+            self.end(run, 0, 60)
+            names = [event["event"] for event in self.events(self.kept(run))]
+            self.assertEqual(names.count("checkpoint_begun"), names.count("checkpoint_committed"), names)
+            self.assertIn("checkpoint_copied", names)
+
+    def with_slow_disk(self, victim):
+        folder = faults.tempfile.mkdtemp(prefix="prun_disk")
+        self.addCleanup(subprocess.run, ["rm", "-rf", folder], check=False)
+        flag = pathlib.Path(folder, "stuck")
+        flag.touch()
+        run = self.start("--nproc", "3", "--checkpoint", "ck", "--checkpoint-every", "2", "--runs", "runs", plan=[*faults.ENDLESS[:-1], "steps=12"],
+                         before=["env", f"LD_PRELOAD={SLOW_DISK}", f"SLOW_DISK=/rank_{victim:05}_", f"SLOW_DISK_WHILE={flag}"])
+        run.stuck = flag
+        return run
+
+
 class Nodes(Supervision):
     def two_nodes(self, *options, head=(), **more):
         place = ["--nnodes", "2", "--rendezvous", f"127.0.0.1:{faults.free_port()}", "--nproc", "2"]
@@ -330,6 +365,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("prun")
     parser.add_argument("--slow", action="store_true")
+    parser.add_argument("--slow-disk", type=pathlib.Path, help="the library slow_disk")
     arguments, rest = parser.parse_known_args()
+    SLOW_DISK = arguments.slow_disk and arguments.slow_disk.resolve()
     faults.PRUN, SLOW = str(pathlib.Path(arguments.prun).resolve()), arguments.slow
     unittest.main(argv=[sys.argv[0], *rest])

@@ -63,14 +63,16 @@ void Events::look_at(const std::vector<WatchedRank>& ranks) {
   if (ranks.empty() || ranks.front().rank != 0) return;
   const RecorderHeader& first = *ranks.front().recorder;
   const int64_t saving = first.saving.load(std::memory_order_acquire), saved = first.saved.load();
-  const bool committed = saved != saved_;
-  if (saving != saving_ && saving_ == 0 && saving != 0) write_(event_line("checkpoint_begun", {{"step", saving}}));
-  if (committed && saving_ == 0 && saving == 0)
-    write_(event_line("checkpoint_begun", {{"step", saved}}));  // between two looks
-  if (committed) write_(event_line("checkpoint_committed", {{"step", saved}}));
-  if (saving_ != 0 && saving == 0 && !committed) write_(event_line("checkpoint_failed", {{"step", saving_}}));
-  if (saving_ != 0 && saving != 0 && saving != saving_) write_(event_line("checkpoint_begun", {{"step", saving}}));
-  saving_ = saving;
+  if (saved != saved_) {
+    if (saving_ != 0 && saving_ != saved) write_(event_line("checkpoint_committed", {{"step", saving_}}));
+    if (saving_ != saved) write_(event_line("checkpoint_begun", {{"step", saved}}));  // between two looks
+    write_(event_line("checkpoint_committed", {{"step", saved}}));
+    saving_ = saved;
+  } else if (saving_ != 0 && saving != saving_) {
+    write_(event_line("checkpoint_failed", {{"step", saving_}}));
+  }
+  if (saving != 0 && saving != saving_) write_(event_line("checkpoint_begun", {{"step", saving}}));
+  saving_ = saving == saved ? 0 : saving;  // it is marked as ended a moment after it was committed
   saved_ = saved;
 }
 

@@ -101,9 +101,10 @@ void RankWatch::warn_of_stopped(const Job& job, const std::function<void(const s
     const WhoWaits waits(job, *flight);
     warn(fmt::format("rank {} on {}, pid {}, is {}{}", ranks_[i].rank, ranks_[i].host, ranks_[i].pid,
                      waits.words(waits.of(ranks_[i].rank)),
-                     stopped ? fmt::format("; kill -CONT {} lets it go on, and the job ends {} after nothing moves",
-                                           ranks_[i].pid, human_seconds(limit_s_))
-                             : ""));
+                     seen_[i].stopped_ns != 0
+                         ? fmt::format("; kill -CONT {} lets it go on, and the job ends {} after nothing moves",
+                                       ranks_[i].pid, human_seconds(limit_s_))
+                         : ""));
   }
 }
 

@@ -184,6 +184,17 @@ int WhoWaits::next(const Activity& waiter) const {
   return -1;
 }
 
+// A checkpoint stands when every rank has written its part, so who waits for the last one may wait for another's disk:
+// the rank that has written for longest, or -1 where it is its own.
+int WhoWaits::slow_writer(const Activity& awaits) const {
+  if (awaits.doing != Doing::working || awaits.op == nullptr || !awaits.op->is(ops::await_checkpoint)) return -1;
+  const FlightRank* longest = nullptr;
+  for (const FlightRank& rank : flight_.ranks)
+    if (rank.rank != 0 && rank.saving != 0 && (longest == nullptr || rank.saving_ns < longest->saving_ns))
+      longest = &rank;  // rank 0 commits, and waits for all others
+  return longest == nullptr || longest->rank == awaits.rank ? -1 : longest->rank;
+}
+
 std::string WhoWaits::op_text(int number, OpRef at) const {
   const FlightRank& rank = *flight_.of(number);
   const Body& body = body_of(rank);
@@ -260,6 +271,16 @@ std::optional<Holdup> WhoWaits::holdup(bool past) const {
     holdup.chain.push_back(fmt::format("rank {} {} for rank {} in {}, for {}", waiter->rank, past ? "waited" : "waits",
                                        other, op, human_seconds(flight_.seconds_since(waiter->since_ns))));
     const Activity found = of(other);
+    if (const int writer = slow_writer(found); writer >= 0) {
+      const FlightRank& disk = *flight_.of(writer);
+      holdup.chain.push_back(
+          fmt::format("rank {} {} for the checkpoint after step {}", other, past ? "waited" : "waits", disk.saving));
+      holdup.rank = writer;
+      holdup.sentence = fmt::format("rank {} {} writing its part of the checkpoint after step {} for {}", writer,
+                                    past ? "had been" : "has been", disk.saving,
+                                    human_seconds(flight_.seconds_since(disk.saving_ns)));
+      return holdup;
+    }
     const bool came = std::find(waiter->missing.begin(), waiter->missing.end(), other) == waiter->missing.end();
     holdup.rank = other;
     holdup.op = found.op == nullptr ? "" : op_text(other, found.at);

@@ -51,6 +51,7 @@ class WhoWaits {
   std::vector<int> missing_of(const FlightRank& rank, OpRef at) const;
   bool has_come(const FlightRank& member, const FlightRank& waits, OpRef at) const;
   int next(const Activity& waiter) const;
+  int slow_writer(const Activity& awaits) const;
 
   const Job& job_;
   const Flight& flight_;
