@@ -46,6 +46,7 @@ std::string tune_tcp(int fd, const Options& options) {
   set(fd, IPPROTO_TCP, TCP_KEEPINTVL, 1);
   set(fd, IPPROTO_TCP, TCP_KEEPCNT, std::max(3, static_cast<int>(options.link_timeout) - 2));
   set(fd, IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, 1);
+  set(fd, IPPROTO_TCP, sdk::kTcpRtoMaxMs, sdk::kLeastRtoMaxMs);
   set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, sdk::user_timeout_ms(options.link_timeout));
   if (options.buffer > 0) set_buffers(fd, static_cast<int>(options.buffer));
   const bool automatic = options.congestion == "auto";

@@ -125,6 +125,7 @@ void set_tcp_options(int fd, int link_timeout_s) {
   set(IPPROTO_TCP, TCP_KEEPINTVL, 1);
   set(IPPROTO_TCP, TCP_KEEPCNT, std::max(3, link_timeout_s - 2));
   set(IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, 1);
+  set(IPPROTO_TCP, sdk::kTcpRtoMaxMs, sdk::kLeastRtoMaxMs);
   set(IPPROTO_TCP, TCP_USER_TIMEOUT, sdk::user_timeout_ms(static_cast<unsigned>(link_timeout_s)));
 }
 

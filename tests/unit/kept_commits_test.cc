@@ -1,0 +1,95 @@
+// Which commit hosts have together, and what of it a host needs.
+#include "checkpoint/kept_commits.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "checkpoint/folder.h"
+
+namespace prun::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+class KeptCommitsTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder = testing::TempDir() + "/prun_kept_" + std::to_string(getpid());
+    fs::remove_all(folder);
+    make_folder(folder);
+  }
+  void TearDown() override { fs::remove_all(folder); }
+
+  // A commit of `ranks` ranks of which these are here.
+  void add(int64_t step, const std::string& run, int64_t ranks, const std::vector<int>& held) const {
+    const std::string commit = folder + "/" + kept_name(step, run);
+    make_folder(commit);
+    Index index;
+    index.step = step;
+    index.ranks = ranks;
+    write_file(commit + "/index.json", index_text(index));
+    for (const int rank : held) write_file(commit + "/" + manifest_name(rank), "{}");
+  }
+
+  std::string folder;
+};
+
+TEST_F(KeptCommitsTest, FindsWhichRanksPartsAreThere) {
+  add(40, "a", 4, {0, 3});
+  make_folder(folder + "/step_00000060.a");  // begun only
+  write_file(folder + "/step_00000060.a/rank_00001.json", "{}");
+  write_file(folder + "/step_00000040.a/rank_00002.json.part", "{}");
+  const std::vector<KeptCommit> found = kept_commits(folder);
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].name, "step_00000040.a");
+  EXPECT_EQ(found[0].step, 40);
+  std::vector<int> held = found[0].held;
+  std::sort(held.begin(), held.end());
+  EXPECT_EQ(held, (std::vector<int>{0, 3}));
+}
+
+TEST(NewestWholeTest, IsOfOneRunAndHasAllParts) {
+  const KeptCommit first{"step_00000020.a", 20, 3, {0, 1, 2}}, half{"step_00000040.a", 40, 3, {0, 1}},
+      other{"step_00000040.b", 40, 3, {2}}, rest{"step_00000040.a", 40, 3, {1, 2}};
+  EXPECT_FALSE(newest_whole({}));
+  EXPECT_FALSE(newest_whole({{half}}));
+  EXPECT_EQ(newest_whole({{first, half}, {}})->step, 20);
+  EXPECT_EQ(newest_whole({{first, half}, {other}})->step, 20) << "another attempt's part is none of this commit";
+  EXPECT_EQ(newest_whole({{first, half}, {rest}})->name, "step_00000040.a");
+}
+
+TEST_F(KeptCommitsTest, RemovesWhatIsSuperseded) {
+  add(20, "a", 1, {0});
+  add(40, "a", 1, {0});
+  add(20, "b", 1, {0});
+  add(40, "b", 1, {0});
+  add(60, "b", 1, {});
+  remove_kept_before(folder, kept_name(40, "b"), "b");
+  std::vector<std::string> left;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) left.push_back(entry.path().filename());
+  std::sort(left.begin(), left.end());
+  EXPECT_EQ(left, (std::vector<std::string>{"step_00000040.b", "step_00000060.b"}));
+}
+
+TEST_F(KeptCommitsTest, TheIndexIsOfThePiecesThatAreThere) {
+  const std::string commit = folder + "/" + kept_name(40, "a");
+  add(40, "a", 2, {});
+  for (const int rank : {0, 1}) {
+    SavedTensor tensor{"F32", {4}, {{"rank_" + std::to_string(rank), {2 * rank}, {2}, std::string(64, '0')}}, ""};
+    write_file(commit + "/" + manifest_name(rank), manifest_text({{"w", tensor}}));
+  }
+  write_file(commit + "/rank_1", "data");
+  const Index whole = whole_index(commit);
+  EXPECT_EQ(whole.tensors.at("w").pieces.size(), 2u);
+  write_index_of_present(commit, whole);
+  const Index here = read_index(commit);
+  EXPECT_EQ(here.step, 40);
+  ASSERT_EQ(here.tensors.at("w").pieces.size(), 1u);
+  EXPECT_EQ(here.tensors.at("w").pieces[0].file, "rank_1");
+}
+
+}  // namespace
+}  // namespace prun::checkpoint
