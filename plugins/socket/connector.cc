@@ -18,6 +18,7 @@ using State = sdk::Handshake::State;
 
 constexpr auto kHandshakeDeadline = std::chrono::seconds(2);
 constexpr auto kDialAgain = std::chrono::milliseconds(20);
+constexpr auto kRejected = std::chrono::milliseconds(800);
 constexpr size_t kStrangersAtOnce = 64;  // beyond those that are expected
 
 // Descriptors may run out for a moment while strangers hold some.
@@ -133,6 +134,19 @@ Failure Connector::refused(int peer, bool tcp) const {
                       near ? "" : ", or a firewall rejects it (--port-range A:B: ports that it lets pass)")};
 }
 
+// An answer from the network, not from the host: a firewall, or routes. Who sends such answers sends few, so dials
+// share them; a single one may be that of a network that is just coming up.
+void Connector::take_rejection(int peer, int error) {
+  if (error != EHOSTUNREACH && error != ENETUNREACH && error != EACCES && error != EPERM) return;
+  if (!rejected_) rejected_ = Clock::now();
+  if (Clock::now() - *rejected_ < kRejected) return;
+  throw Failure{
+      PRUN_EPEER, peer,
+      fmt::format("rank #{} on {} cannot be reached: {}; a firewall rejects it (--port-range A:B: ports that it "
+                  "lets pass), or there is no route",
+                  peer, addresses_[peer].tcp_text(), std::strerror(error))};
+}
+
 void Connector::dial(Dial& dial) {
   const Address& to = addresses_[dial.peer];
   const bool tcp = !(options_.use_unix && to.host.same_network(listeners_.address.host));
@@ -150,7 +164,9 @@ void Connector::dial(Dial& dial) {
   }
   if (!fd) {
     if (errno == ECONNREFUSED) throw refused(dial.peer, tcp);
-    dial.trouble = std::strerror(errno);
+    const int error = errno;
+    dial.trouble = std::strerror(error);
+    if (tcp) take_rejection(dial.peer, error);
     return;
   }
   dial.greeting = std::make_unique<Greeting>(std::move(fd), tcp, identity_, dial.peer, dial.index, poller_);
@@ -166,6 +182,7 @@ void Connector::look_after(Dial& dial) {
   } else {
     dial.trouble = handshake.why_refused();
     if (handshake.error() == ECONNREFUSED) throw refused(dial.peer, true);
+    take_rejection(dial.peer, handshake.error());
   }
   dial.greeting.reset();
 }

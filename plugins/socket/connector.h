@@ -7,6 +7,7 @@
 #include <prun/sdk/transport.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -65,6 +66,7 @@ class Connector {
   void read_addresses(const sdk::Blobs& blobs);
   void accept_all(Listener& listener);
   Failure refused(int peer, bool tcp) const;
+  void take_rejection(int peer, int error);
   void dial(Dial& dial);
   void look_after(Dial& dial);
   void look_after_encryption();
@@ -83,6 +85,7 @@ class Connector {
   std::string congestion_;
   int over_unix_ = 0, over_tcp_ = 0;
   uint64_t strangers_ = 0;
+  std::optional<Clock::time_point> rejected_;  // by the network, for the first time
 };
 
 }  // namespace prun::socket

@@ -158,6 +158,20 @@ class Deaf(unittest.TestCase):
         done = self.once("--nproc", "4", "--transport", "shm", before="ulimit -v 3000000;")
         self.assertEqual(done.returncode, 0, done.stderr)
 
+    def test_without_addresses_for_the_others_memory_auto_takes_sockets(self):
+        done = self.once("--nproc", "4", before="ulimit -v 400000;", settings=("batch=8", "steps=1"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stderr, r"auto passes over shm: it cannot map the memory of 4 ranks, .* each: the limit on addresses \(ulimit -v\) is ")
+        self.assertIn("over socket\n", done.stdout)
+
+    def test_plugins_that_others_may_write_are_refused(self):
+        plugins = pathlib.Path(self.folder.name, "plugins")
+        plugins.mkdir()
+        plugins.chmod(0o777)
+        done = self.once("--nproc", "2", env={**os.environ, "PRUN_PLUGIN_PATH": str(plugins)})
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertRegex(done.stderr, f"{plugins}.*write")
+
     def test_few_processes(self):
         """The limit does not count for root."""
         def few():

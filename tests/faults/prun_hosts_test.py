@@ -58,8 +58,8 @@ class Hosts(faults.Faults):
             for name in ("lo", "eth0", "eth1", "loose1", "eth2"):
                 ip("-n", host, "link", "set", name, "up")
 
-    def node(self, number, *options, plan=ENDLESS):
-        return self.start("--nproc", "4", "--nnodes", "2", "--node-rank", str(number), "--rendezvous",
+    def node(self, number, *options, plan=ENDLESS, ranks=4):
+        return self.start("--nproc", str(ranks), "--nnodes", "2", "--node-rank", str(number), "--rendezvous",
                           f"10.77.0.1:{PORT}", *options, before=["ip", "netns", "exec", HOSTS[number]], plan=plan)
 
     def test_two_hosts_train_as_one(self):
@@ -140,6 +140,23 @@ class Hosts(faults.Faults):
         self.assertLess(time.monotonic() - begin, 8)
         ip("-n", HOSTS[1], "link", "set", "eth0", "up")
         self.assertTrue(set(codes) <= {14, 17}, nodes[0].text() + nodes[1].text())
+
+    def test_a_firewall_that_rejects_is_told(self):
+        """Routing answers as a firewall does that rejects with an ICMP message."""
+        host = HOSTS[0]
+        subprocess.run(["ip", "netns", "exec", host, "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"], check=True)
+        ip("-n", host, "rule", "add", "pref", "100", "lookup", "local")
+        ip("-n", host, "rule", "add", "pref", "10", "to", "10.77.0.1", "ipproto", "tcp", "dport", "29600-29700", "prohibit")
+        ip("-n", host, "rule", "del", "pref", "0")
+        try:
+            nodes = [self.node(number, "--port-range", "29600:29607", ranks=1) for number in (0, 1)]
+            codes = [node.process.wait(timeout=30) for node in nodes]
+        finally:
+            ip("-n", host, "rule", "add", "pref", "0", "lookup", "local")
+            for pref in ("10", "100"):
+                ip("-n", host, "rule", "del", "pref", pref)
+        self.assertEqual(codes, [14, 14], nodes[0].text() + nodes[1].text())
+        self.assertRegex(nodes[0].text(), r"prun: rank \d: .*rank \d on 10\.77\.0\.1:296\d\d cannot be reached: No route to host; a firewall rejects it")
 
     def test_ports_of_a_range(self):
         nodes = [self.node(number, "--port-range", "29600:29607") for number in (0, 1)]

@@ -55,11 +55,12 @@ void keep_freed_memory() {
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
 }
 
-WorldOptions world_options(const RankStart& start, const Options& options, const Device& device) {
+WorldOptions world_options(const RankStart& start, const Options& options, const Device& device, const Job& job) {
   WorldOptions world = options.world;
   static_cast<RankPlace&>(world) = start;
   world.memory = device.memory_kind();
   if (world.memory != PRUN_MEM_HOST) world.device = device_of(options, start.host_rank);
+  for (const Program& program : job.classes) world.arena_bytes = std::max(world.arena_bytes, program.arena_bytes);
   return world;
 }
 
@@ -151,7 +152,7 @@ void train(const RankStart& start, const Options& options, const DeviceReport& d
   execution.checkpoint.kernels = rank.device->numerics(execution.threads);
   if (rank.device->memory_kind() != PRUN_MEM_HOST) compare_devices(start, options, devices);
   exchange_replicas(start, options, rank, execution.checkpoint);
-  rank.world = World::open(world_options(start, options, *rank.device), rank.bootstrap);
+  rank.world = World::open(world_options(start, options, *rank.device, rank.job), rank.bootstrap);
   rank.memory = open_rank_device(*rank.device, program, *rank.world,
                                  {device_of(options, start.host_rank), options.device_options});
   try {

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <map>
@@ -18,6 +19,18 @@ std::vector<int> all_ranks(int n) {
   std::vector<int> ranks(static_cast<size_t>(n));
   std::iota(ranks.begin(), ranks.end(), 0);
   return ranks;
+}
+
+// Why shared memory cannot be had: the limit on addresses (ulimit -v) has no room for the arenas of so many ranks and
+// what else a rank needs. "": it can, or nobody knows. Ranks of a host ask for themselves and must find the same, so
+// nothing of it is measured.
+std::string too_few_addresses(const WorldOptions& options, size_t ranks) {
+  constexpr uint64_t kElse = uint64_t{256} << 20;  // code, threads' stacks, heaps, what the transport itself shares
+  rlimit limit{};
+  if (options.arena_bytes == 0 || getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return "";
+  if (kElse + static_cast<uint64_t>(options.arena_bytes) * ranks <= limit.rlim_cur) return "";
+  return fmt::format("cannot map the memory of {} ranks, {} each: the limit on addresses (ulimit -v) is {}", ranks,
+                     human_bytes(options.arena_bytes), human_bytes(static_cast<int64_t>(limit.rlim_cur)));
 }
 
 // Why a plugin is not asked for a score, by its manifest alone; "" if it is asked.
@@ -128,9 +141,12 @@ Transports by_score(const WorldOptions& options, const HostMap& hosts, Bootstrap
   }
   std::vector<Candidate> far = weigh(options, all, several);
   for (const Candidate& c : far) {
-    if (c.file.automatic && !c.plugin && !c.reason.empty() &&
-        not_asked(c.file, several, PRUN_MEM_HOST, options.encrypt).empty())
-      spdlog::warn("transport: auto passes over {}", c.reason);
+    if (!c.file.automatic || c.plugin || c.reason.empty() ||
+        !not_asked(c.file, several, PRUN_MEM_HOST, options.encrypt).empty())
+      continue;
+    const bool limited = c.file.local_only && !too_few_addresses(options, all.size()).empty();  // as all ranks are
+    if (!limited) spdlog::warn("transport: auto passes over {}", c.reason);
+    if (limited && options.rank == 0) spdlog::warn("transport: auto passes over {}: it {}", c.file.name, c.reason);
   }
   if (!several) {
     if (far.empty() || far.front().score == 0) nothing_fits(options, hosts, far);
@@ -161,6 +177,8 @@ std::vector<Candidate> weigh(const WorldOptions& options, const std::vector<int>
   for (PluginFile& file : find_plugins(options.plugin_dirs)) {
     Candidate candidate{std::move(file), std::nullopt, 0, ""};
     candidate.reason = not_asked(candidate.file, several_hosts, memory, options.encrypt);
+    if (candidate.reason.empty() && candidate.file.local_only && memory == PRUN_MEM_HOST)
+      candidate.reason = too_few_addresses(options, ranks.size());
     if (candidate.reason.empty()) ask(candidate, options, ranks);
     all.push_back(std::move(candidate));
   }

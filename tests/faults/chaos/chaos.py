@@ -174,7 +174,7 @@ class Run:
     def command(self, host):
         case = self.case
         name, _, options = case.transport.partition(" ")
-        words = [self.prun, f"plans/{case.plan}.lua", "--nproc", str(case.ranks // case.hosts), "--transport", name, "--timeout", "4"]
+        words = [self.prun, f"plans/{case.plan}.lua", "--nproc", str(case.ranks // case.hosts), "--transport", name, "--timeout", "8"]
         words += [word for key, value in {**SMALL, **case.settings, "steps": case.steps}.items() if value is not None for word in ("--set", f"{key}={value}")]
         words += ["--transport-options", options] if options else []
         words += ["--encrypt"] if case.encrypt else []
