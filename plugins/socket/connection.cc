@@ -35,6 +35,7 @@ char* turn_bit_over(const msghdr& message, uint64_t seed, bool tcp) {
 }
 
 constexpr int kReadsPerTurn = 8;
+constexpr auto kIdle = std::chrono::milliseconds(500);
 constexpr uint64_t kWritePerTurn = 1 << 20;
 constexpr int kGoodbyeMilliseconds = 200;
 
@@ -241,8 +242,26 @@ uint64_t Connection::write_once() {
   return static_cast<uint64_t>(sent);
 }
 
+void Connection::fill_when_idle(Clock::time_point now) {
+  if (!tls_ || !ready_ || !open() || filled_ || !outgoing_.empty() || now - sent_at_ < kIdle) return;
+  static const std::array<char, sdk::TlsStream::kFiller> nothing{};
+  OutFrame& frame = outgoing_.emplace_back();
+  frame.payload = nothing.data();
+  frame.header.kind = static_cast<uint8_t>(FrameKind::filler);
+  frame.header.length = nothing.size();
+  frame.header.number = frames_written_++;
+  frame.header.header_crc = frame.header.expected_crc();
+  outgoing_bytes_ += sizeof frame.header + nothing.size();
+  write_some();
+  filled_ = true;
+}
+
 ssize_t Connection::transmit(const msghdr& message) {
-  if (tls_) return tls_->write({message.msg_iov, message.msg_iovlen});
+  if (tls_) {
+    filled_ = false;
+    sent_at_ = Clock::now();
+    return tls_->write({message.msg_iov, message.msg_iovlen});
+  }
   return ::sendmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 

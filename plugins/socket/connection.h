@@ -25,6 +25,8 @@ class Connection : public EventSource {
   void on_event(uint32_t events) override;
   // Writes what there is until the socket is full or a fair share has gone; then it marks the peer dirty again.
   void write_some();
+  // Where it is encrypted and nothing was sent for a while: bytes that mean nothing, once (TlsStream::kFiller).
+  void fill_when_idle(Clock::time_point now);
   void forget(const Message* message);   // its request is dropped: the caller's memory is off limits
   void abandon(const Failure& failure);  // closes; what was being moved fails
   // Last words, then an end that the peer can tell from a crash. Waits at most 200 ms for TCP to deliver.
@@ -57,6 +59,8 @@ class Connection : public EventSource {
   Descriptor socket_;
   std::unique_ptr<sdk::TlsStream> tls_;
   bool ready_;
+  bool filled_ = true;           // nothing was sent since the last filler
+  Clock::time_point sent_at_{};  // where it is encrypted
   std::string trouble_;
   const bool tcp_, first_, payload_crc_;
   const uint32_t chunk_;

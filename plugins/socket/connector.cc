@@ -17,6 +17,7 @@ namespace {
 using State = sdk::Handshake::State;
 
 constexpr auto kHandshakeDeadline = std::chrono::seconds(2);
+constexpr auto kEncryptionDeadline = std::chrono::seconds(5);
 constexpr auto kDialAgain = std::chrono::milliseconds(20);
 constexpr auto kRejected = std::chrono::milliseconds(800);
 constexpr size_t kStrangersAtOnce = 64;  // beyond those that are expected
@@ -112,12 +113,14 @@ bool Connector::all_ready() const {
   return !options_.encrypt || std::all_of(matcher_.peers().begin(), matcher_.peers().end(), ready);
 }
 
-// Whose handshake of TLS fails dials again, as after one of ours.
+// Whose handshake of TLS fails, or does not come to its end, dials again, as after one of ours.
 void Connector::look_after_encryption() {
   for (Dial& each : dials_) {
     std::unique_ptr<Connection>& slot = matcher_.peer(each.peer).connections[each.index];
-    if (!slot || slot->ready() || slot->open()) continue;
-    each.trouble = slot->trouble();
+    if (!slot || slot->ready()) continue;
+    if (slot->open() && Clock::now() - each.connected_at < kEncryptionDeadline) continue;
+    each.trouble = slot->open() ? "no answer in the handshake of TLS" : slot->trouble();
+    slot->abandon({});
     each.connected = false;
     --over_tcp_;
     slot.reset();
@@ -179,6 +182,7 @@ void Connector::look_after(Dial& dial) {
   if (handshake.state() == State::done) {
     establish(*dial.greeting);
     dial.connected = true;
+    dial.connected_at = Clock::now();
   } else {
     dial.trouble = handshake.why_refused();
     if (handshake.error() == ECONNREFUSED) throw refused(dial.peer, true);

@@ -61,6 +61,7 @@ class Connector {
     Clock::time_point next{};
     std::string trouble;  // of the last try
     bool connected = false;
+    Clock::time_point connected_at{};
   };
 
   void read_addresses(const sdk::Blobs& blobs);

@@ -78,6 +78,15 @@ void Context::flush() {
   }
 }
 
+void Context::when_idle() {
+  const auto now = Clock::now();
+  matcher_.announce_waiting(now);
+  if (!options_.encrypt) return;
+  for (Peer& peer : matcher_.peers())
+    for (auto& connection : peer.connections)
+      if (connection) connection->fill_when_idle(now);
+}
+
 Failure Context::finish(Request* request) {
   const std::unique_ptr<Request> owner(request);
   if (request->failure) matcher_.drop(*request);
@@ -118,7 +127,7 @@ void Context::make_progress(std::unique_lock<std::mutex>& lock, Request& request
     lock.lock();
     if (stopped()) return;
     if (events) poller_.dispatch();
-    if (!events && timeout > 0) matcher_.announce_waiting(Clock::now());
+    if (!events && timeout > 0) when_idle();
     flush();
     idle = events || busy ? 0 : idle + 1;
     if (waiting_ > 0 && matcher_.ended() != ended) changed_.notify_all();

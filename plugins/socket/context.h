@@ -36,7 +36,8 @@ class Context : public sdk::Transport {
     void on_event(uint32_t) override {}
   };
 
-  void flush();  // under the lock
+  void flush();      // under the lock
+  void when_idle();  // the same: nothing has come for a while
   void make_progress(std::unique_lock<std::mutex>& lock, Request& request, Clock::time_point deadline);
   Failure finish(Request* request);
 

@@ -15,6 +15,7 @@ enum class FrameKind : uint8_t {
   posted = 3,    // from a receiver: I have posted the receive `sequence`, of `total` bytes: send
   announce = 4,  // from a sender whose message nobody asked for: `sequence` has `total` bytes. Only finds mismatches.
   credit = 5,    // `credit` alone
+  filler = 7,    // a payload that means nothing (TlsStream::kFiller)
   goodbye = 6,   // the last frame; `total` is a Goodbye, `culprit` whom the sender blames
 };
 

@@ -210,6 +210,7 @@ Matcher::Landing Matcher::arrive(Peer& peer, const FrameHeader& header) {
     peer.blamed = header.culprit;
     return {};
   }
+  if (kind == FrameKind::filler) return {};
   Lane& lane = this->lane(peer, header.lane);
   if (sequence_before(lane.eager_acknowledged, header.credit)) {
     lane.eager_acknowledged = header.credit;

@@ -17,7 +17,7 @@ void Context::progress(int milliseconds) {
   const bool events = poller_.wait(milliseconds);
   lock.lock();
   if (events) poller_.dispatch();
-  if (!events && milliseconds > 0) matcher_.announce_waiting(Clock::now());
+  if (!events && milliseconds > 0) when_idle();
   flush();
   someone_polls_ = false;
   changed_.notify_all();

@@ -161,6 +161,7 @@ class Channel {
   Channel(Fd fd, const std::string& key, sdk::TlsStream::Side side);
   int fd() const { return fd_.get(); }
   bool open() const { return static_cast<bool>(fd_); }
+  bool encrypted() const { return tls_ != nullptr; }
   bool wants_write() const { return open() && sent_ < out_.size(); }
   // Queues the frame and sends what fits. `receive` reports a peer that is gone.
   void send(FrameKind kind, int rank, std::string_view payload);

@@ -3,6 +3,7 @@
 #pragma once
 #include <algorithm>
 #include <chrono>
+#include <string>
 
 #include "launch/control.h"
 
@@ -30,7 +31,7 @@ class Pulse {
   void beat(Channel& channel, Clock::time_point now) {
     if (now < beat_) return;
     beat_ = now + kBeat;
-    channel.send(FrameKind::alive, -1, "");
+    channel.send(FrameKind::alive, -1, channel.encrypted() ? std::string(sdk::TlsStream::kFiller, '\0') : "");
   }
   bool silent(Clock::time_point now) const { return !paused_ && now >= heard_ + silence_; }
 

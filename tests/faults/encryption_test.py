@@ -22,11 +22,11 @@ FRAMES = (b"--set reduce", b"--transport-options", b"zero3.lua")  # of the setti
 
 
 class Relay:
-    """Hands on what either end says to the other and keeps it; flip(): a bit of what node 0 says next is another."""
+    """Hands on what either end says to the other and keeps it; `flip`: a bit of what node 0 says next is another."""
 
     def __init__(self, port):
         self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port, self.node0, self.seen, self.flips = self.listener.getsockname()[1], port, bytearray(), 0
+        self.port, self.node0, self.seen, self.flip = self.listener.getsockname()[1], port, bytearray(), None
         threading.Thread(target=self.serve, daemon=True).start()
 
     def serve(self):
@@ -48,9 +48,9 @@ class Relay:
                         if not data:
                             return
                         self.seen += data
-                        if self.flips and end is head:
-                            self.flips -= 1
-                            data[len(data) // 2] ^= 4
+                        if self.flip is not None and end is head:
+                            data[len(data) // 2 if self.flip == "middle" else 3] ^= 4  # 3: of a record's length
+                            self.flip = None
                         (head if end is member else member).sendall(data)
                     except OSError:
                         return
@@ -84,14 +84,16 @@ class Encryption(faults.Jobs):
         self.assertEqual(losses[True], losses[False])
 
     def test_a_changed_bit_ends_the_job(self):
-        nodes = self.nodes(*TCP, "--encrypt", plan=faults.ENDLESS)
-        nodes[0].wait_for_steps()
-        self.relay.flips = 1
-        codes, texts = self.finished(nodes)
-        self.assertEqual(codes, [17, 17], texts)
-        self.assertRegex(texts[0], r"prun: the connection to node 1 \(.*\) is lost, with its ranks 1-1\n")
-        self.assertRegex(texts[0], r"what the other end got was changed on its way \(TLS: ")
-        self.assertRegex(texts[1], r"prun: the connection to node 0 \(.*\) is lost\n(.*\n)*.*a frame was changed on its way \(TLS: ")
+        for place in ("middle", "length"):
+            with self.subTest(place=place):
+                nodes = self.nodes(*TCP, "--encrypt", plan=faults.ENDLESS)
+                nodes[0].wait_for_steps()
+                self.relay.flip = place
+                codes, texts = self.finished(nodes)
+                self.assertEqual(codes, [17, 17], texts)
+                self.assertRegex(texts[0], r"prun: the connection to node 1 \(.*\) is lost, with its ranks 1-1\n")
+                self.assertRegex(texts[0], r"what the other end got was changed on its way \(TLS: ")
+                self.assertRegex(texts[1], r"prun: the connection to node 0 \(.*\) is lost\n(.*\n)*.*a frame was changed on its way \(TLS: ")
 
     def test_all_nodes_encrypt_or_none_does(self):
         for first, other in ((["--encrypt"], []), ([], ["--encrypt"])):

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <prun/chaos.h>
 #include <sys/socket.h>
 
 #include <thread>
@@ -161,7 +162,7 @@ TEST_P(SocketFlip, IsNeverDelivered) {
 }
 
 TEST(SocketHostile, FlippedHandshakeIsTriedAgain) {
-  for (const size_t at : {size_t{3}, size_t{80}, size_t{120}, kHandshake + 20, kHandshake + 180}) {
+  for (const size_t at : {size_t{3}, size_t{80}, size_t{120}, kHandshake + 20, kHandshake + 180, kHandshake + 3}) {
     expect_all_well(fork_ranks(2, at < kHandshake ? kPlain : kEncrypted, [&](Rank& me) {
       me.open();
       me.meet();
@@ -194,6 +195,25 @@ TEST(SocketHostile, WhoListensOnAnEncryptedLinkLearnsNothing) {
       me.meet();
     }));
   }
+}
+
+// The record then says that it is longer, and nobody has more to send.
+TEST(SocketHostile, AFlippedLengthOfARecordIsFound) {
+  expect_all_well(fork_ranks(2, kEncrypted, [&](Rank& me) {
+    me.start();
+    char data[1000] = "";
+    if (me.rank == 0) {
+      // Bit 4 of the record's byte 3, the length's higher one: TlsStream::flip takes both from one number.
+      constexpr uint64_t kRecord = kHeader + sizeof data + 22, kBit = 4 << 24;
+      constexpr uint64_t kSeed = ((kBit / kRecord + 1) * kRecord + 3) << 8;
+      const auto* chaos = static_cast<const prun_chaos*>(load()->ext(PRUN_CHAOS));
+      RANK_CHECK(chaos->disturb(me.ctx, PRUN_FAULT_FLIP, 1, kSeed) == 1);
+      me.wait(me.batch({send_op(1, data, sizeof data)}));
+    }
+    const prun_status status = me.wait(me.batch({recv_op(1 - me.rank, data, sizeof data)}));
+    RANK_CHECK(status == PRUN_ECORRUPT && me.result.culprit == 1 - me.rank, "status %d %s", status, me.result.message);
+    me.meet();
+  }));
 }
 
 TEST(SocketHostile, StrangersAreTurnedAwayAndCounted) {

@@ -141,7 +141,7 @@ TEST_F(TlsTest, WhatIsNoTlsIsRefused) {
 }
 
 TEST_F(TlsTest, AFlippedBitIsFoundByOneAndToldToTheOther) {
-  for (const uint64_t seed : {uint64_t{0x1'0000'0305}, uint64_t{0x5'0012'3407}, uint64_t{0x3'0000'0001}}) {
+  for (const uint64_t seed : {uint64_t{0x1'0000'0305}, uint64_t{0x5'0012'3407}, uint64_t{0x5'0000'0300}}) {
     SetUp();
     begin();
     shake_hands();
@@ -150,8 +150,11 @@ TEST_F(TlsTest, AFlippedBitIsFoundByOneAndToldToTheOther) {
     ASSERT_EQ(put(*client, text), 3000);
     char room[4000];
     errno = 0;
-    const ssize_t got = server->read(room, sizeof room);
-    if (got < 0 && errno == EAGAIN) continue;  // the record's length grew: its rest is waited for
+    ssize_t got = server->read(room, sizeof room);
+    if (got < 0 && errno == EAGAIN) {  // the record's length grew
+      ASSERT_GT(put(*client, numbers(TlsStream::kFiller)), 0);
+      got = server->read(room, sizeof room);
+    }
     EXPECT_EQ(got, -1);
     EXPECT_EQ(errno, EBADMSG);
     EXPECT_EQ(client->read(room, sizeof room), -1);

@@ -33,6 +33,10 @@ class TlsStream {
   TlsStream(const TlsStream&) = delete;
   TlsStream& operator=(const TlsStream&) = delete;
 
+  // A record says its length in the clear: where that was changed, a reader waits for bytes that nobody has sent. An
+  // end that has sent nothing for a while sends so many bytes that mean nothing; then the reader finds it.
+  static constexpr size_t kFiller = 17 << 10;
+
   // Bytes; 0: the peer has closed; -1 and errno. EBADMSG: what came is not what the peer sent; EREMOTEIO: the peer says
   // that of what it got; trouble() has OpenSSL's words for both. Without `fill` nothing more is taken from the socket:
   // what epoll does not tell, since it lies here already, is read to its end that way.
