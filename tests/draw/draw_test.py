@@ -128,6 +128,21 @@ class Draw(unittest.TestCase):
         self.assertEqual(timeline["name"], "recorded")
         self.assertGreater(timeline["boxes"], 10)
 
+    def test_diff(self):
+        """More units gathered ahead: memory for them, the same bytes, and gathers that wait for less."""
+        both = json.loads(prun("diff", "plans/zero3.lua", "--nproc", 2, "--set", "prefetch=0", "--to", "prefetch=2", "--json"))
+        first, second = both["first"], both["second"]
+        self.assertEqual(first["sent_bytes"], second["sent_bytes"])
+        grown = second["roles"]["gathered"] - first["roles"]["gathered"]
+        self.assertGreater(grown, 0)
+        self.assertLess(second["step"], first["step"])
+        order = {diff["stream"]: diff for diff in both["order"]}
+        self.assertGreater(order["gather"]["other_waits"], 5)
+        for stream in ("compute", "reduce"):
+            self.assertEqual([order[stream][k] for k in ("only_first", "only_second", "moved", "other_waits")], [0] * 4)
+        itself = json.loads(prun("diff", "plans/zero3.lua", "plans/zero3.lua", "--json"))
+        self.assertEqual(itself["first"], itself["second"])
+
     def test_text(self):
         text = prun("draw", "plans/1f1b.lua", "--nproc", 2)
         rows = [line for line in text.splitlines() if line.startswith("rank ")]

@@ -8,27 +8,13 @@
 #include "base/text.h"
 #include "build_job.h"
 #include "commands.h"
-#include "ir/ops.h"
 #include "ir/state.h"
 #include "proof.h"
 #include "verify/verify.h"
+#include "wire_bytes.h"
 
 namespace prun {
 namespace {
-
-// Bytes that one rank sends in one op, as a ring would: all_gather and reduce_scatter (N-1)/N of the whole buffer,
-// all_reduce twice that, rooted collectives at most the buffer (STRATEGIES: "Bytes sent per rank").
-double wire_bytes(const Program& program, const Op& op) {
-  if (op.reads.empty()) return 0;
-  double n = program.mesh.size(op.axis);
-  double in = static_cast<double>(program.tensors[static_cast<size_t>(op.reads[0])].bytes());
-  if (op.is(ops::all_reduce)) return 2 * (n - 1) / n * in;
-  if (op.is(ops::all_gather) || op.is(ops::all_gather_v)) return (n - 1) * in;
-  if (op.sends()) return in;
-  if (op.receives()) return 0;
-  if (op.is(ops::reduce_scatter) || op.is(ops::all_to_all)) return (n - 1) / n * in;
-  return n > 1 ? in : 0;
-}
 
 std::map<std::string, double> bytes_per_axis(const Program& program) {
   std::map<std::string, double> bytes;

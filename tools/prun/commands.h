@@ -21,6 +21,7 @@ int runs_command(Options& options);           // runs.cc
 int explain_command(Options& options);        // supervision/explain_run.cc
 int status_command(Options& options);         // supervision/status.cc
 int clean_command(Options& options);          // supervision/clean.cc
+int diff_command(Options& options);           // diff/diff.cc
 int draw_command(Options& options);           // draw/draw.cc
 int bench_command(Options& options);          // bench/bench.cc
 int init_command(Options& options);           // init.cc

@@ -31,6 +31,7 @@ enum Commands : unsigned {
   kClean = 8192,
   kDraw = 1 << 15,
   kSim = 16384,
+  kDiff = 1 << 16,
   kAllCommands = (1 << 24) - 1
 };
 

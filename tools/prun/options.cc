@@ -98,6 +98,8 @@ const Command kCommands[] = {
     {"clean", kClean, "prun clean [DIR ..]", "remove what jobs that crashed have left", clean_command},
     {"draw", kDraw, "prun draw WHAT ..", "draw a plan, a trace, rows of metrics or runs: a page, a picture or text",
      draw_command},
+    {"diff", kDiff, "prun diff PLAN [PLAN]", "what two plans, or one at two settings, hold, send and do, side by side",
+     diff_command},
     {"bench", kBench, "prun bench OP[,OP] [..]", "collectives by size over a transport, in nccl-tests' columns",
      bench_command},
     {"init", kInit, "prun init [FOLDER]", "begin a folder of plans: a first plan, and .luarc.json for the editor",
@@ -120,11 +122,11 @@ const Command& find_command(std::string_view name) {
   return *std::find_if(std::begin(kCommands), std::end(kCommands), [&](const Command& c) { return c.name == name; });
 }
 
-void read_setting(Options& options, const std::string& text) {
+void read_setting(std::map<std::string, std::string>& settings, const std::string& option, const std::string& text) {
   size_t equals = text.find('=');
   if (equals == std::string::npos || equals == 0)
-    throw usage_error(fmt::format("--set wants NAME=VALUE, not '{}'", text));
-  options.settings[text.substr(0, equals)] = text.substr(equals + 1);
+    throw usage_error(fmt::format("{} wants NAME=VALUE, not '{}'", option, text));
+  settings[text.substr(0, equals)] = text.substr(equals + 1);
 }
 
 // "cuda:2": from its third device on.
@@ -165,12 +167,12 @@ void read_dump_format(Options& options, const std::string& text) {
 }
 
 constexpr unsigned kPlanCommands = kRun | kCheck | kDump | kSim, kSpans = kRun | kPlugins | kBench;
-constexpr unsigned kRecords = kPlanCommands | kGenerate | kDraw;  // a plan, with its arguments
+constexpr unsigned kRecords = kPlanCommands | kGenerate | kDraw | kDiff;  // a plan, with its arguments
 
 void define_plan_options(Definer& define, Commands command, Options& o) {
   define.whole(kRecords | kPlugins | kDoctor, "--nproc", "N", o.launch.nproc, 1, "ranks on this node (default 1)");
   define.parsed(
-      kRecords, "--set", "NAME=VALUE", [&o](const std::string& text) { read_setting(o, text); },
+      kRecords, "--set", "NAME=VALUE", [&o](const std::string& text) { read_setting(o.settings, "--set", text); },
       "an argument of the plan; `prun PLAN --help` lists them", true);
   define.text(kSim, "--cluster", "FILE", o.sim.cluster, "what to simulate on: devices, nodes and networks, as YAML");
   define.flag(kSim, "--whole", o.sim.whole, "simulate every microbatch, layer and stage (slower)");
@@ -289,6 +291,9 @@ void define_options(CLI::App& app, Commands command, Options& o) {
   define_output_options(define, o);
   define_checkpoint_options(define, command, o);
   define_node_options(define, o);
+  define.parsed(
+      kDiff, "--to", "NAME=VALUE", [&o](const std::string& text) { read_setting(o.diff_settings, "--to", text); },
+      "an argument that the second has; the same plan where one is named", true);
   if (command == kDraw) define_draw_options(define, o.draw);
   define.flag(kStatus, "--prometheus", o.prometheus, "as Prometheus' text format");
   define.flag(kClean, "--dry-run", o.dry_run, "say what would be removed, and remove nothing");
@@ -350,7 +355,7 @@ void check_option_names(const std::vector<std::string>& words, const CLI::App& a
 // The first operand becomes the plan, or what is to be tried; the commands without a plan have none.
 void read_operands(Options& o, const Command& command) {
   std::vector<std::string>& words = o.operands;
-  constexpr unsigned kOperands = kBench | kCkpt | kDraw | kRuns | kStatus | kExplain | kClean;
+  constexpr unsigned kOperands = kBench | kCkpt | kDiff | kDraw | kRuns | kStatus | kExplain | kClean;
   if ((command.bit & (kOperands | kInit | kVersion | kCompletion | kMan)) != 0) return;
   if (command.bit == kConform) {
     if (o.device_given || words.empty()) return;

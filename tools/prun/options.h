@@ -55,6 +55,7 @@ struct Options {
   SimSettings sim;
   CkptSettings ckpt;
   DrawSettings draw;
+  std::map<std::string, std::string> diff_settings;  // diff --to
 
   std::string program, lua_dir;  // this executable, and the DSL that it finds
 };

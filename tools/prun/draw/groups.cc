@@ -32,7 +32,7 @@ bool has_microbatches(const Timeline& timeline) {
 bool is_pipeline(const Timeline& timeline) {
   if (!has_microbatches(timeline)) return false;
   return std::any_of(timeline.lanes.begin(), timeline.lanes.end(), [](const Lane& lane) {
-    return lane.name.ends_with(" forward") && lane.name.find("send") != std::string::npos;
+    return lane.name.starts_with("send forward") || lane.name.starts_with("recv forward");
   });
 }
 

@@ -54,7 +54,10 @@ class Reader {
       drawing_.notes.emplace_back(
           "Memory is drawn where the plan is given, too, or --program with what `prun dump --json` prints.");
     put_beside_each_other();
-    drawing_.title = options_.draw.title.empty() ? join(options_.operands, ", ") : options_.draw.title;
+    std::vector<std::string> names;
+    for (const std::string& operand : options_.operands)
+      names.push_back(operand.ends_with(".lua") ? operand : fs::path(operand).filename().string());
+    drawing_.title = options_.draw.title.empty() ? join(names, ", ") : options_.draw.title;
     return std::move(drawing_);
   }
 

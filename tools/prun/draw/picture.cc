@@ -26,14 +26,14 @@ svg { font: 11px system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sa
 .light { fill: #ffffff } .dark { fill: #10151d } .mid { text-anchor: middle } .end { text-anchor: end }
 .forward { fill: #2f7cc0 } .backward { fill: #ee7733 } .weight { fill: #e8c35a } .recompute { fill: #8cc2ea }
 .gather { fill: #009988 } .gradient { fill: #c22f6e } .activation { fill: #33b5e5 } .message { fill: #6f7d92 }
-.optimizer { fill: #6b5bb5 } .other { fill: #a9b0bb } .chunk { fill: #ffffff; opacity: .3 }
+.optimizer { fill: #6b5bb5 } .other { fill: #a9b0bb } .chunk { fill: #ffffff; opacity: .36 }
 .arrow { fill: none; stroke: #5d6675; stroke-width: .8; opacity: .45 }
 .wait { fill: #ffffff; opacity: .62 } .memory { opacity: .62 }
 @media (prefers-color-scheme: dark) {
 .paper { fill: #12161d } .lane { fill: #1c232d } .line { stroke: #303845 } .text { fill: #e8ecf2 } .soft { fill: #98a3b3 }
 .forward { fill: #4d9be0 } .backward { fill: #f28a4e } .weight { fill: #ecd07c } .recompute { fill: #2f5f86 }
 .gather { fill: #1db3a2 } .gradient { fill: #e05a93 } .activation { fill: #55c5ee } .message { fill: #8a97ab }
-.optimizer { fill: #9385dc } .other { fill: #6a7383 } .light { fill: #10151d } .chunk { fill: #12161d; opacity: .35 }
+.optimizer { fill: #9385dc } .other { fill: #6a7383 } .light { fill: #10151d }
 .arrow { stroke: #98a3b3 } .wait { fill: #12161d }
 }
 </style>

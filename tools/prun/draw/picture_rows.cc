@@ -14,7 +14,8 @@ bool carries_messages(const std::string& stream) {
 bool receives(const std::string& stream) { return stream.starts_with("recv") || stream.ends_with("_recv"); }
 
 bool is_pipeline_stream(const std::string& stream) {
-  return carries_messages(stream) && (stream.ends_with(" forward") || stream.ends_with(" backward"));
+  return carries_messages(stream) &&
+         (stream.find(" forward") != std::string::npos || stream.find(" backward") != std::string::npos);
 }
 
 }  // namespace

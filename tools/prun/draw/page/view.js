@@ -348,7 +348,7 @@ class View {
       c.beginPath();
       c.roundRect(left, row.y + 1, drawn, row.height - 2, 3);
       c.fill();
-      if (chunk > 0) { c.fillStyle = this.paper; c.globalAlpha *= 0.28; c.fill(); c.globalAlpha = this.strength(kind, onPath); }
+      if (chunk > 0) { c.fillStyle = '#ffffff'; c.globalAlpha *= 0.36; c.fill(); c.globalAlpha = this.strength(kind, onPath); }
     } else {
       c.fillRect(left, row.y + 1, drawn, row.height - 2);
     }
@@ -358,7 +358,7 @@ class View {
     }
     const room = drawn - Math.max(0, waits) - 8;
     if (room > 10 && label) {
-      c.fillStyle = this.inks[kind];
+      c.fillStyle = chunk > 0 ? '#10151d' : this.inks[kind];
       const text = fitted(c, label, room);
       if (text) {
         c.textAlign = 'center';

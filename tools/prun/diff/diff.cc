@@ -1,0 +1,150 @@
+// prun diff A [B]: two plans, or one at two settings, side by side: memory by role, bytes by collective and by line of
+// Lua, the order of ops and what they wait for, and the step at unit costs. Starts no rank.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "build_job.h"
+#include "commands.h"
+#include "diff/order_diff.h"
+#include "diff/plan_facts.h"
+
+namespace prun {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+PlanFacts facts_of_plan(Options options, const std::string& plan, const std::map<std::string, std::string>& settings) {
+  options.plan = plan;
+  for (const auto& [key, value] : settings) options.settings[key] = value;
+  std::string name = plan;
+  for (const auto& [key, value] : options.settings) name += fmt::format(", {}={}", key, value);
+  return facts_of(build_job(options, options.launch.nproc * options.launch.nnodes), name);
+}
+
+std::string change_text(double from, double to) {
+  if (from == to) return "";
+  const std::string sign = to > from ? "+" : "-";
+  return sign + human_bytes(std::llround(std::abs(to - from)));
+}
+
+void print_row(const std::string& what, const std::string& first, const std::string& second,
+               const std::string& change) {
+  fmt::print("{:<54} {:>11} {:>11}{}\n", what, first, second, change.empty() ? "" : fmt::format(" {:>11}", change));
+}
+
+void print_bytes(const std::string& what, double from, double to) {
+  print_row(what, human_bytes(std::llround(from)), human_bytes(std::llround(to)), change_text(from, to));
+}
+
+template <class Map>
+double sum_of(const Map& map) {
+  double sum = 0;
+  for (const auto& [key, value] : map) sum += static_cast<double>(value);
+  return sum;
+}
+
+// Each key of either, with its values in both; only those that differ where `changes` asks for it.
+template <class Map, class Use>
+void each(const Map& first, const Map& second, bool changes, Use use) {
+  std::set<std::string> keys;
+  for (const Map* map : {&first, &second})
+    for (const auto& [key, value] : *map) keys.insert(key);
+  const auto value = [](const Map& map, const std::string& key) {
+    const auto found = map.find(key);
+    return found == map.end() ? 0.0 : static_cast<double>(found->second);
+  };
+  for (const std::string& key : keys)
+    if (!changes || value(first, key) != value(second, key)) use(key, value(first, key), value(second, key));
+}
+
+void print_order(const PlanFacts& first, const PlanFacts& second) {
+  fmt::print("\norder of ops, rank 0\n");
+  for (const OrderDiff& diff : order_diffs(first, second)) {
+    if (diff.same()) {
+      fmt::print("  {}: the same {} in the same order\n", diff.stream,
+                 counted(std::ssize(first.streams.at(diff.stream).ops), "op"));
+      continue;
+    }
+    std::vector<std::string> parts;
+    const auto part = [&](int count, const char* what) {
+      if (count > 0) parts.push_back(fmt::format("{} {}", count, what));
+    };
+    part(diff.only_first, "only in the first");
+    part(diff.only_second, "only in the second");
+    part(diff.moved, "elsewhere in the order");
+    part(diff.other_waits, "wait for other ops");
+    fmt::print("  {}: {}\n", diff.stream, join(parts, ", "));
+    for (const std::string& example : diff.examples) fmt::print("    {}\n", printable(example));
+  }
+}
+
+void print_facts(const PlanFacts& a, const PlanFacts& b) {
+  fmt::print("first   {} ({}, {})\nsecond  {} ({}, {})\n\n", a.name, counted(a.ranks, "rank"), a.mesh, b.name,
+             counted(b.ranks, "rank"), b.mesh);
+  print_row("", "first", "second", "");
+  const auto percent = [](double part) { return fmt::format("{:.0f} %", 100 * part); };
+  print_row("a step at unit costs, in forwards", fmt::format("{:.2f}", a.step), fmt::format("{:.2f}", b.step),
+            a.step == b.step ? "" : fmt::format("{:+.0f} %", 100 * (b.step / a.step - 1)));
+  print_row("  compute busy", percent(a.busy), percent(b.busy), "");
+  print_row("  communication exposed", percent(a.exposed), percent(b.exposed), "");
+  print_bytes("memory of the rank with the most", static_cast<double>(a.arena_bytes),
+              static_cast<double>(b.arena_bytes));
+  each(a.roles, b.roles, false, [](const std::string& role, double x, double y) { print_bytes("  " + role, x, y); });
+  print_bytes("sent by a rank in a step", sum_of(a.sent), sum_of(b.sent));
+  each(a.sent, b.sent, false, [](const std::string& what, double x, double y) { print_bytes("  " + what, x, y); });
+  bool heading = false;
+  each(a.sent_by_line, b.sent_by_line, true, [&](const std::string& line, double x, double y) {
+    if (!std::exchange(heading, true)) fmt::print("why: by the lines that ask for it\n");
+    print_bytes("  " + line, x, y);
+  });
+  print_order(a, b);
+}
+
+Json facts_json(const PlanFacts& facts) {
+  return {{"plan", facts.name},       {"ranks", facts.ranks},     {"mesh", facts.mesh},
+          {"classes", facts.classes}, {"ops", facts.ops},         {"arena_bytes", facts.arena_bytes},
+          {"roles", facts.roles},     {"sent_bytes", facts.sent}, {"sent_bytes_by_line", facts.sent_by_line},
+          {"step", facts.step},       {"busy", facts.busy},       {"exposed", facts.exposed}};
+}
+
+Json order_json(const PlanFacts& first, const PlanFacts& second) {
+  Json list = Json::array();
+  for (const OrderDiff& diff : order_diffs(first, second))
+    list.push_back({{"stream", diff.stream},
+                    {"only_first", diff.only_first},
+                    {"only_second", diff.only_second},
+                    {"moved", diff.moved},
+                    {"other_waits", diff.other_waits},
+                    {"examples", diff.examples}});
+  return list;
+}
+
+}  // namespace
+
+int diff_command(Options& options) {
+  const std::vector<std::string>& plans = options.operands;
+  if (plans.empty() || plans.size() > 2)
+    throw usage_error(
+        "prun diff wants two plans, or one and --to: prun diff plans/zero2.lua plans/zero3.lua --nproc 4, or "
+        "prun diff plans/zero3.lua --nproc 4 --to prefetch=2");
+  if (plans.size() == 1 && options.diff_settings.empty())
+    throw usage_error(fmt::format("{} differs from what? Name another plan, or --to NAME=VALUE", plans[0]));
+  const PlanFacts first = facts_of_plan(options, plans[0], {});
+  const PlanFacts second = facts_of_plan(options, plans.back(), options.diff_settings);
+  if (options.json) {
+    const Json all = {
+        {"first", facts_json(first)}, {"second", facts_json(second)}, {"order", order_json(first, second)}};
+    fmt::print("{}\n", all.dump(-1, ' ', false, Json::error_handler_t::replace));
+  } else {
+    print_facts(first, second);
+  }
+  return 0;
+}
+
+}  // namespace prun
