@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <tuple>
 
@@ -96,16 +97,17 @@ class Grouper {
       : timeline_(timeline), pipeline_(is_pipeline(timeline)), numbered_(has_microbatches(timeline)) {}
 
   std::vector<Group> run() {
-    const std::vector<Box>& boxes = timeline_.boxes;
-    for (int i = 0; i < static_cast<int>(boxes.size()); ++i) {
-      if (!groups_.empty() && belongs(i)) {
+    for (int i = 0; i < static_cast<int>(timeline_.boxes.size()); ++i) {
+      if (groups_.empty() || !belongs(i))
+        groups_.push_back({i, 1, box(i).kind, "", stage_of(box(i)).value_or(-1)});
+      else
         groups_.back().count++;
-      } else {
-        groups_.push_back({i, 1, boxes[static_cast<size_t>(i)].kind, "", 0});
-      }
+      if (has_stage(box(i))) give_stage(groups_.back(), box(i));
     }
-    if (pipeline_) count_chunks();
-    for (Group& group : groups_) group.label = label(group);
+    for (Group& group : groups_) {
+      group.chunk = std::max(0, group.chunk);
+      group.label = label(group);
+    }
     return std::move(groups_);
   }
 
@@ -123,28 +125,19 @@ class Grouper {
     if (gap * 20 > last.end - first.begin + next.end - next.begin) return false;
     if (next.kind == BoxKind::optimizer) return true;
     if (next.microbatch != last.microbatch) return false;
-    return pipeline_ ? true : next.unit == last.unit;
+    return pipeline_ ? stage_of(next).value_or(group.chunk) == group.chunk : next.unit == last.unit;
   }
 
-  // The stage of a rank that a group computes: its units, in the order in which forward first comes to them.
-  void count_chunks() {
-    std::map<std::pair<int, std::string>, int> chunk_of;
-    std::map<int, int> chunks;  // by lane
-    for (Group& group : groups_) {
-      if (!is_compute(group.kind) || box(group.first).microbatch < 0) continue;
-      const Box& first = box(group.first);
-      const Box& last = box(group.first + group.count - 1);
-      for (const Box* one : {&first, &last}) {
-        const auto known = chunk_of.find({first.lane, timeline_.texts[one->unit]});
-        if (known != chunk_of.end()) {
-          group.chunk = known->second;
-          break;
-        }
-        if (one == &last) group.chunk = chunks[first.lane]++;
-      }
-      for (int i = group.first; i < group.first + group.count; ++i)
-        chunk_of.emplace(std::pair(first.lane, timeline_.texts[box(i).unit]), group.chunk);
-    }
+  // A rank's stages are numbered as forward first comes to their units.
+  bool has_stage(const Box& one) const { return pipeline_ && is_compute(one.kind) && one.microbatch >= 0; }
+  std::optional<int> stage_of(const Box& one) const {
+    const auto known = stages_.find({one.lane, one.unit});
+    return has_stage(one) && known != stages_.end() ? std::optional(known->second) : std::nullopt;
+  }
+  void give_stage(Group& group, const Box& one) {
+    if (group.chunk < 0) group.chunk = stage_of(one).value_or(stage_counts_[one.lane]);
+    if (stages_.emplace(std::pair(one.lane, one.unit), group.chunk).second)
+      stage_counts_[one.lane] = std::max(stage_counts_[one.lane], group.chunk + 1);
   }
 
   std::string label(const Group& group) const {
@@ -159,6 +152,8 @@ class Grouper {
   const Timeline& timeline_;
   bool pipeline_, numbered_;
   std::vector<Group> groups_;
+  std::map<std::pair<int, int>, int> stages_;  // by lane and unit
+  std::map<int, int> stage_counts_;            // by lane
 };
 
 }  // namespace

@@ -1,7 +1,8 @@
 // The drawing as prun wrote it, with its columns unpacked, and words for what it holds.
 'use strict';
 
-const KINDS = ['forward', 'backward', 'weight', 'recompute', 'gather', 'gradient', 'activation', 'message', 'optimizer', 'other'];
+const KINDS = ['forward', 'backward', 'weight', 'recompute', 'gather', 'gradient', 'activation', 'message',
+  'optimizer', 'other'];
 const KIND_NAMES = ['forward', 'backward', 'weight gradient', 'recomputation', 'all-gather', 'gradient reduction',
   'activation collective', 'send and receive', 'optimizer', 'other'];
 const FAN = 4;  // boxes of one level that the next one draws as one
@@ -17,7 +18,8 @@ function unrolled(pairs, n) {
 function unpack(raw) {
   const n = raw.boxes.begin.length;
   const column = () => new Float64Array(n);
-  const boxes = {...raw.boxes, count: n, begin: column(), ready: column(), arrived: column(), end: column(), lane: new Int32Array(n)};
+  const boxes = {...raw.boxes, count: n, begin: column(), ready: column(), arrived: column(), end: column(),
+    lane: new Int32Array(n)};
   for (const name of ['unit', 'phase', 'group', 'micro', 'step']) boxes[name] = unrolled(raw.boxes[name], n);
   let begin = 0;
   for (let i = 0; i < n; i++) {
@@ -75,7 +77,10 @@ function arrowsOf(timeline) {
   if (timeline.into) return timeline;
   timeline.into = new Map();
   timeline.from = new Map();
-  const add = (map, key, value) => { const list = map.get(key); if (list) list.push(value); else map.set(key, [value]); };
+  const add = (map, key, value) => {
+    const list = map.get(key);
+    if (list) list.push(value); else map.set(key, [value]);
+  };
   for (let i = 0; i < timeline.arrows.length; i += 3) {
     add(timeline.into, timeline.arrows[i + 1], i);
     add(timeline.from, timeline.arrows[i], i);
@@ -131,7 +136,8 @@ function boxLines(timeline, i) {
   ];
   if (waitsForEdges > 0) lines.push(`${timeText(timeline, waitsForEdges)} of waiting for other streams before it`);
   if (waitsForRanks > 0) lines.push(`${timeText(timeline, waitsForRanks)} of it waiting for other ranks`);
-  if (boxes.bytes[i] > 0) lines.push(`${bytesText(boxes.bytes[i])} read and written${texts[boxes.group[i]] ? `, over ${texts[boxes.group[i]]}` : ''}`);
+  const axis = texts[boxes.group[i]];
+  if (boxes.bytes[i] > 0) lines.push(`${bytesText(boxes.bytes[i])} read and written${axis ? `, over ${axis}` : ''}`);
   if (texts[boxes.site[i]]) lines.push(texts[boxes.site[i]]);
   if (timeline.onPath[i]) lines.push('on the critical path');
   return lines;

@@ -49,14 +49,16 @@ function fillLegend() {
   });
   const legend = document.getElementById('legend');
   legend.replaceChildren(...items);
-  const note = element('span', 'hatched: waits for other ranks; thin line: waits for another stream; black edge: critical path');
+  const note = element('span',
+    'hatched: waits for other ranks; thin line: waits for another stream; edge below: critical path');
   note.style.cssText = 'color: var(--soft); font-size: 12px; align-self: center';
   legend.append(note);
 }
 
 function showKind(kind) {
   view.kind = view.kind === kind ? -1 : kind;
-  for (const button of document.querySelectorAll('#legend button')) button.setAttribute('aria-pressed', Number(button.dataset.kind) === view.kind);
+  for (const button of document.querySelectorAll('#legend button'))
+    button.setAttribute('aria-pressed', Number(button.dataset.kind) === view.kind);
   view.redraw();
 }
 
@@ -73,13 +75,18 @@ function memoryLines({memory, timeline, time}) {
   let i = 0;
   while (i + 1 < memory.times.length && memory.times[i + 1] <= time) i++;
   const all = memory.roles.map((role, r) => [role, memory.bytes[r][i]]).filter(([, bytes]) => bytes > 0);
-  return [`${bytesText(all.reduce((sum, [, bytes]) => sum + bytes, 0))} at ${timeText(timeline, Math.max(0, Math.round(time)))}`,
+  const sum = all.reduce((bytes, [, more]) => bytes + more, 0);
+  return [`${bytesText(sum)} at ${timeText(timeline, Math.max(0, Math.round(time)))}`,
     ...all.map(([role, bytes]) => `${role} ${bytesText(bytes)}`), `peak ${bytesText(memory.peak)}`];
 }
 
 function choose(timeline, box, close = false) {
   view.chosen = timeline ? {timeline, box} : null;
-  if (!timeline) { detail.replaceChildren(element('span', 'Choose a box for its arrows; ? lists the keys.')); view.redraw(); return; }
+  if (!timeline) {
+    detail.replaceChildren(element('span', 'Choose a box for its arrows; ? lists the keys.'));
+    view.redraw();
+    return;
+  }
   const [name, ...rest] = boxLines(timeline, box);
   const line = element('div', '', element('b', name), element('span', ` ${rest.join(' · ')}`));
   line.lastChild.className = 'soft';
@@ -155,7 +162,11 @@ function listenToPointer() {
 
 // The next box of the lane, or the first of the lane that is nearest to what is seen.
 function step(by) {
-  if (!view.chosen) { const row = view.rows.find(one => one.lane); if (row) choose(row.timeline, firstSeen(row)); return; }
+  if (!view.chosen) {
+    const row = view.rows.find(one => one.lane);
+    if (row) choose(row.timeline, firstSeen(row));
+    return;
+  }
   const {timeline, box} = view.chosen, lane = timeline.lanes[timeline.boxes.lane[box]];
   choose(timeline, Math.max(lane.first, Math.min(lane.end - 1, box + by)));
 }
@@ -174,7 +185,8 @@ function stepPath(by) {
   const timeline = view.chosen ? view.chosen.timeline : timelines[0];
   if (!timeline.critical.length) return;
   const at = view.chosen ? timeline.critical.indexOf(view.chosen.box) : -1;
-  const next = at < 0 ? (by > 0 ? 0 : timeline.critical.length - 1) : Math.max(0, Math.min(timeline.critical.length - 1, at + by));
+  const last = timeline.critical.length - 1;
+  const next = at < 0 ? (by > 0 ? 0 : last) : Math.max(0, Math.min(last, at + by));
   choose(timeline, timeline.critical[next]);
 }
 
@@ -203,7 +215,8 @@ function onKey(event) {
   }
   if (event.key === 'Enter' && document.activeElement !== canvas) return;
   const kinds = document.querySelectorAll('#legend button');
-  const act = KEYS[event.key] || (event.key >= '1' && event.key <= '9' && kinds[event.key - 1] && (() => kinds[event.key - 1].click()));
+  const kind = event.key >= '1' && event.key <= '9' ? kinds[event.key - 1] : null;
+  const act = KEYS[event.key] || (kind && (() => kind.click()));
   if (!act) return;
   event.preventDefault();
   act();

@@ -162,7 +162,8 @@ class View {
     const power = 10 ** Math.floor(Math.log10(rough));
     const step = [1, 2, 5, 10].map(m => m * power).find(s => s >= rough) * unit;
     const list = [];
-    for (let t = Math.ceil(Math.max(0, this.start) / step) * step; t <= Math.min(this.stop, this.end); t += step) list.push(t);
+    const last = Math.min(this.stop, this.end);
+    for (let t = Math.ceil(Math.max(0, this.start) / step) * step; t <= last; t += step) list.push(t);
     return list;
   }
 
@@ -210,12 +211,14 @@ class View {
         const [from, to, of] = top ? [0, top.count, top] : [lane.first, lane.end, boxes];
         for (let i = from; i < to; i++) {
           o.fillStyle = this.colours[of.kind[i]];
-          o.fillRect(of.begin[i] / this.end * width, r * height, Math.max(0.7, (of.end[i] - of.begin[i]) / this.end * width), Math.max(0.8, height - 0.4));
+          const left = of.begin[i] / this.end * width, right = of.end[i] / this.end * width;
+          o.fillRect(left, r * height, Math.max(0.7, right - left), Math.max(0.8, height - 0.4));
         }
       });
     }
     c.drawImage(this.overview, GUTTER, 5);
-    const left = GUTTER + Math.max(0, this.start / this.end) * width, right = GUTTER + Math.min(1, this.stop / this.end) * width;
+    const left = GUTTER + Math.max(0, this.start / this.end) * width;
+    const right = GUTTER + Math.min(1, this.stop / this.end) * width;
     c.fillStyle = this.paper;
     c.globalAlpha = 0.72;
     c.fillRect(GUTTER, 5, left - GUTTER, OVERVIEW - 10);
@@ -273,7 +276,8 @@ class View {
     if (chosen >= lane.first && chosen < lane.end) {
       c.strokeStyle = this.text;
       c.lineWidth = 2;
-      c.strokeRect(this.x(timeline.boxes.begin[chosen]), y - 1, Math.max(2, (timeline.boxes.end[chosen] - timeline.boxes.begin[chosen]) * this.scale), height + 2);
+      const {begin, end} = timeline.boxes;
+      c.strokeRect(this.x(begin[chosen]), y - 1, Math.max(2, (end[chosen] - begin[chosen]) * this.scale), height + 2);
       c.lineWidth = 1;
     }
   }
@@ -284,6 +288,8 @@ class View {
     if (of.end[g] < this.start || of.begin[g] > this.stop) return;
     const width = (of.end[g] - of.begin[g]) * this.scale;
     if (width < 2) {
+      const size = FAN ** (level + 1), first = lane.first + g * size, last = Math.min(lane.end, first + size) - 1;
+      if (this.drawGroup(row, first) && row.timeline.groupOf[last] === this.lastGroup) return;
       this.context.globalAlpha = this.strength(of.kind[g], !this.pathOnly);
       this.context.fillStyle = this.colours[of.kind[g]];
       this.context.fillRect(this.x(of.begin[g]), row.y, Math.max(0.7, width), row.height);
@@ -305,25 +311,29 @@ class View {
     return onPath ? 1 : 0.18;
   }
 
+  // Draws the group of a box as one, unless it is drawn already, or its ops are wide enough for their names.
+  drawGroup(row, i) {
+    const {timeline} = row, {boxes, groups} = timeline, g = timeline.groupOf[i];
+    const [first, count, kind, label, chunk] = groups[g];
+    if (g === this.lastGroup) return true;
+    if (count < 2 || this.pathOnly) return false;
+    const begin = boxes.begin[first], end = boxes.end[first + count - 1], width = (end - begin) * this.scale;
+    if (width < 2 || width >= 15 * count) return false;
+    this.lastGroup = g;
+    if (end >= this.start && begin <= this.stop) this.drawBox(row, begin, begin, end, kind, label, chunk, true);
+    return true;
+  }
+
   drawBoxes(row, from, to) {
     const {timeline} = row, {boxes, groups, texts} = timeline;
     for (let i = from; i < to; i++) {
-      const g = timeline.groupOf[i];
-      const [first, count, kind, label, chunk] = groups[g];
-      if (count > 1 && !this.pathOnly) {
-        if (g === this.lastGroup) continue;
-        const begin = boxes.begin[first], end = boxes.end[first + count - 1];
-        if ((end - begin) * this.scale < 15 * count) {
-          this.lastGroup = g;
-          if (end >= this.start && begin <= this.stop) this.drawBox(row, begin, begin, end, kind, label, chunk, true);
-          continue;
-        }
-      }
+      if (this.drawGroup(row, i)) continue;
       if (boxes.end[i] < this.start || boxes.ready[i] > this.stop) continue;
       const name = texts[boxes.name[i]];
-      const short = boxes.micro[i] >= 0 ? `${name} ${boxes.micro[i]}` : name;
+      const label = boxes.micro[i] >= 0 ? `${name} ${boxes.micro[i]}` : name;
       if (boxes.begin[i] > boxes.ready[i]) this.drawWait(row, boxes.ready[i], boxes.begin[i]);
-      this.drawBox(row, boxes.begin[i], boxes.arrived[i], boxes.end[i], boxes.kind[i], short, chunk, !this.pathOnly || timeline.onPath[i]);
+      this.drawBox(row, boxes.begin[i], boxes.arrived[i], boxes.end[i], boxes.kind[i], label,
+        groups[timeline.groupOf[i]][4], !this.pathOnly || timeline.onPath[i]);
     }
   }
 
@@ -348,7 +358,12 @@ class View {
       c.beginPath();
       c.roundRect(left, row.y + 1, drawn, row.height - 2, 3);
       c.fill();
-      if (chunk > 0) { c.fillStyle = '#ffffff'; c.globalAlpha *= 0.36; c.fill(); c.globalAlpha = this.strength(kind, onPath); }
+      if (chunk > 0) {  // a later stage of the rank is lighter
+        c.fillStyle = '#ffffff';
+        c.globalAlpha *= 0.36;
+        c.fill();
+        c.globalAlpha = this.strength(kind, onPath);
+      }
     } else {
       c.fillRect(left, row.y + 1, drawn, row.height - 2);
     }
@@ -378,7 +393,8 @@ class View {
       const rowOf = new Map(this.rows.filter(row => row.timeline === timeline && row.lane).map(row => [row.l, row]));
       let from = -1, to = -1, row = null;
       const flush = () => {
-        if (row && to >= this.start && from <= this.stop) c.fillRect(this.x(from), row.y + row.height - 2.5, Math.max(1, (to - from) * this.scale - 1), 2.5);
+        if (!row || to < this.start || from > this.stop) return;
+        c.fillRect(this.x(from), row.y + row.height - 2.5, Math.max(1, (to - from) * this.scale - 1), 2.5);
       };
       for (const i of timeline.critical) {
         const at = rowOf.get(boxes.lane[i]);
@@ -405,7 +421,7 @@ class View {
           if (boxes.end[from] >= this.start && boxes.begin[to] <= this.stop) list.push([timeline, i]);
         }
     }
-    for (const [timeline, i] of list) this.drawArrow(timeline, timeline.arrows[i], timeline.arrows[i + 1], timeline.arrows[i + 2]);
+    for (const [timeline, i] of list) this.drawArrow(timeline, ...timeline.arrows.slice(i, i + 3));
   }
 
   drawArrow(timeline, from, to, betweenRanks) {
@@ -413,8 +429,9 @@ class View {
     const rowOf = i => this.rows.find(row => row.timeline === timeline && row.l === boxes.lane[i]);
     const a = rowOf(from), b = rowOf(to);
     if (!a || !b) return;
-    const leaves = boxes.end[from] <= boxes.end[to] && !(betweenRanks && boxes.begin[from] <= boxes.end[to] && boxes.end[from] > boxes.begin[to])
-      ? boxes.end[from] : boxes.begin[from];
+    // Members of a collective meet while both are in it: the arrow leaves where the last one came.
+    const meet = betweenRanks && boxes.end[from] > boxes.begin[to];
+    const leaves = boxes.end[from] <= boxes.end[to] && !meet ? boxes.end[from] : boxes.begin[from];
     const x1 = this.x(leaves), x2 = this.x(Math.max(boxes.begin[to], Math.min(leaves, boxes.end[to])));
     const y1 = a.y + a.height / 2, y2 = b.y + b.height / 2;
     c.strokeStyle = betweenRanks ? this.text : this.soft;
@@ -435,33 +452,42 @@ class View {
     c.lineWidth = 1;
   }
 
-  // Roles stacked, the persistent ones below.
+  // Roles stacked, those that are kept below; a column of a pixel shows its moment with the most bytes.
   drawMemory(row) {
-    const {memory, y, height} = row, c = this.context;
+    const {memory, timeline, y, height} = row, c = this.context;
     const most = Math.max(...this.timelines.flatMap(t => t.memory.map(m => m.peak)));
-    const base = y + height - 1, up = (height - 6) / most;
-    const tints = memory.roles.map((_, r) => 0.95 - 0.8 * r / Math.max(1, memory.roles.length));
-    const {times} = memory;
-    let first = 0;
-    while (first + 1 < times.length && times[first + 1] < this.start) first++;
-    const under = new Float64Array(times.length);
+    const from = Math.max(GUTTER, Math.floor(this.x(0)));
+    const to = Math.min(this.width, Math.ceil(this.x(timeline.end)));
+    if (to <= from) return;
+    const moments = this.momentsOf(memory, from, to, timeline.end), up = (height - 6) / most;
+    const under = new Float64Array(to - from).fill(y + height - 1), over = under.slice();
     memory.roles.forEach((role, r) => {
+      moments.forEach((i, x) => { over[x] = under[x] - memory.bytes[r][i] * up; });
+      c.beginPath();
+      c.moveTo(from, under[0]);
+      for (let x = 0; x < over.length; x++) { c.lineTo(from + x, over[x]); c.lineTo(from + x + 1, over[x]); }
+      for (let x = over.length - 1; x >= 0; x--) { c.lineTo(from + x + 1, under[x]); c.lineTo(from + x, under[x]); }
       c.fillStyle = this.accent;
-      c.globalAlpha = tints[r] * 0.8;
-      let pixel = -1, top = 0, bottom = 0;
-      for (let i = first; i < times.length && times[i] <= this.stop; i++) {
-        const until = i + 1 < times.length ? times[i + 1] : row.timeline.end;
-        const left = Math.round(this.x(Math.max(times[i], this.start))), right = Math.round(this.x(Math.min(until, this.stop)));
-        const low = base - under[i] * up;
-        under[i] += memory.bytes[r][i];
-        const high = base - under[i] * up;
-        if (right - left >= 1) { c.fillRect(left, high, right - left, low - high); continue; }
-        const at = left;
-        if (at !== pixel) { pixel = at; top = high; bottom = low; c.fillRect(at, high, 1, low - high); }
-        else if (high < top) { top = high; c.fillRect(at, high, 1, bottom - high); }
-      }
+      c.globalAlpha = 0.78 - 0.62 * r / Math.max(1, memory.roles.length - 1);
+      c.fill();
+      under.set(over);
     });
     c.globalAlpha = 1;
+  }
+
+  // For each pixel from `from` to before `to` an index into the strip's times.
+  momentsOf(memory, from, to, end) {
+    const moments = new Int32Array(to - from), {times} = memory;
+    if (!memory.sums) memory.sums = times.map((_, i) => memory.bytes.reduce((sum, of) => sum + of[i], 0));
+    let i = 0;
+    for (let x = from; x < to; x++) {
+      const begin = this.time(x), stop = Math.min(end, this.time(x + 1));
+      while (i + 1 < times.length && times[i + 1] <= begin) i++;
+      let best = i;
+      for (let k = i + 1; k < times.length && times[k] < stop; k++) if (memory.sums[k] > memory.sums[best]) best = k;
+      moments[x - from] = best;
+    }
+    return moments;
   }
 
   hit(x, y) {
@@ -479,7 +505,8 @@ class View {
 }
 
 function luminance(colour) {
-  const parts = [1, 3, 5].map(i => parseInt(colour.slice(i, i + 2), 16) / 255).map(v => v <= 0.04 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+  const parts = [1, 3, 5].map(i => parseInt(colour.slice(i, i + 2), 16) / 255)
+    .map(v => v <= 0.04 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
   return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2];
 }
 
