@@ -140,6 +140,9 @@ void add_operands(CompletionAnswer& answer, const TypedLine& line) {
     answer.more = ":files";
   } else if (command == "runs" || command == "init") {
     answer.more = ":folders";
+  } else if (command == "draw" || (command == "diff" && place < 2)) {
+    add_plans(answer, *line.options);
+    answer.more = ":files";
   } else if (place == 0 && (command == "run" || command == "check" || command == "dump" || command == "generate")) {
     add_plans(answer, *line.options);
   }

@@ -142,8 +142,8 @@ Json figures_json(const Drawing& drawing) {
 std::string data_of(const Drawing& drawing) {
   std::string subtitle;
   for (const Timeline& timeline : drawing.timelines)
-    subtitle += fmt::format("{}{}: {}{}, {}", subtitle.empty() ? "" : "; ", timeline.name,
-                            timeline.mesh.empty() ? "" : timeline.mesh + ", ", counted(timeline.ranks(), "rank"),
+    subtitle += fmt::format("{}{}: {}, {}", subtitle.empty() ? "" : "; ", timeline.name,
+                            timeline.mesh.empty() ? counted(timeline.ranks(), "rank") : timeline.mesh,
                             counted(figures_of(timeline).steps, "step"));
   std::string out =
       fmt::format("{{\"title\":{},\"subtitle\":{},\"notes\":{},\"figures\":{},", quoted_text(drawing.title),

@@ -21,7 +21,8 @@ constexpr double kLetter = 6.3;  // the mean width of one at 11 px
 
 constexpr const char* kStyle = R"(<style>
 svg { font: 11px system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; }
-.paper { fill: #ffffff } .lane { fill: #f2f4f7 } .line { stroke: #dde1e7 } .text { fill: #1c2330 } .soft { fill: #5d6675 }
+.paper { fill: #ffffff } .lane { fill: #f2f4f7 } .line { stroke: #dde1e7 }
+.text { fill: #1c2330 } .soft { fill: #5d6675 }
 .title { font-size: 15px; font-weight: 650 } .who { font-weight: 600; font-size: 12px }
 .light { fill: #ffffff } .dark { fill: #10151d } .mid { text-anchor: middle } .end { text-anchor: end }
 .forward { fill: #2f7cc0 } .backward { fill: #ee7733 } .weight { fill: #e8c35a } .recompute { fill: #8cc2ea }
@@ -30,7 +31,8 @@ svg { font: 11px system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sa
 .arrow { fill: none; stroke: #5d6675; stroke-width: .8; opacity: .45 }
 .wait { fill: #ffffff; opacity: .62 } .memory { opacity: .62 }
 @media (prefers-color-scheme: dark) {
-.paper { fill: #12161d } .lane { fill: #1c232d } .line { stroke: #303845 } .text { fill: #e8ecf2 } .soft { fill: #98a3b3 }
+.paper { fill: #12161d } .lane { fill: #1c232d } .line { stroke: #303845 }
+.text { fill: #e8ecf2 } .soft { fill: #98a3b3 }
 .forward { fill: #4d9be0 } .backward { fill: #f28a4e } .weight { fill: #ecd07c } .recompute { fill: #2f5f86 }
 .gather { fill: #1db3a2 } .gradient { fill: #e05a93 } .activation { fill: #55c5ee } .message { fill: #8a97ab }
 .optimizer { fill: #9385dc } .other { fill: #6a7383 } .light { fill: #10151d }

@@ -3,7 +3,7 @@
 // holds.
 'use strict';
 
-const GUTTER = 172, AXIS = 26, OVERVIEW = 30, TOP = AXIS + OVERVIEW;
+const GUTTER = 196, AXIS = 26, OVERVIEW = 30, TOP = AXIS + OVERVIEW;
 const HEIGHTS = {compute: 40, other: 22, memory: 54, heading: 30, rankGap: 12};
 
 class View {
@@ -245,12 +245,12 @@ class View {
       if (row.lane && row.lane.opens) {
         c.font = '600 13px system-ui, sans-serif';
         c.fillStyle = this.text;
-        c.fillText(fitted(c, row.lane.who, 84), 12, middle);
+        c.fillText(fitted(c, row.lane.who, 108), 12, middle);
       }
       c.font = '12px system-ui, sans-serif';
       c.fillStyle = this.soft;
       c.textAlign = 'right';
-      c.fillText(fitted(c, name, 150), GUTTER - 16, middle - (row.memory ? 8 : 0));
+      c.fillText(fitted(c, name, row.lane && row.lane.opens ? 72 : 168), GUTTER - 16, middle - (row.memory ? 8 : 0));
       if (row.memory) c.fillText(`${bytesText(row.memory.peak)} peak`, GUTTER - 16, middle + 8);
       c.textAlign = 'left';
     }
