@@ -39,7 +39,7 @@ end
 -- Runs the body for one class; returns what the plan holds of it.
 local function record_unit(strategy, class)
   local result = { class = class.name, sharded = false, shard_axis = "", shard_least = 0, accumulate = false,
-                   recompute = false, sync_every = 0, sync = {}, site = strategy.site, layers = {},
+                   recompute = false, recompute_whole = false, sync_every = 0, sync = {}, site = strategy.site, layers = {},
                    activations = {}, hooks = {} }
   local hooks = {}
   local function adder(when)
@@ -67,7 +67,11 @@ local function record_unit(strategy, class)
       hooks[#hooks + 1] = { when = "every", fn = fn }
     end),
     -- Forward activations inside the unit are not kept: backward computes them again.
-    recompute = intents.method(result, "unit", "unit:recompute", {}, function() result.recompute = true end),
+    recompute = intents.method(result, "unit", "unit:recompute", {
+      { name = "whole", kind = "boolean", optional = true, help = "also what backward has no use for" },
+    }, function(_, whole)
+      result.recompute, result.recompute_whole = true, result.recompute_whole or whole == true
+    end),
   })
   intents.within(result, strategy.body, unit, strategy.options)
   local recorder = intents.recorder(result)

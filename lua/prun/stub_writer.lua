@@ -116,7 +116,7 @@ local fixed = [[
 ---@field optimizer prun.OptimizerState
 ---@field last any
 ---@field find fun(self: prun.Unit, names: string|string[]): prun.Target[]
----@field recompute fun(self: prun.Unit)
+---@field recompute fun(self: prun.Unit, whole?: boolean)
 ---@field every fun(self: prun.Unit, steps: integer, hook: fun())
 ---@field before fun(self: prun.Unit, phase: "forward"|"backward", hook: fun())
 ---@field after fun(self: prun.Unit, phase: "forward"|"backward", hook: fun())

@@ -41,7 +41,7 @@
 ---@field optimizer prun.OptimizerState
 ---@field last any
 ---@field find fun(self: prun.Unit, names: string|string[]): prun.Target[]
----@field recompute fun(self: prun.Unit)
+---@field recompute fun(self: prun.Unit, whole?: boolean)
 ---@field every fun(self: prun.Unit, steps: integer, hook: fun())
 ---@field before fun(self: prun.Unit, phase: "forward"|"backward", hook: fun())
 ---@field after fun(self: prun.Unit, phase: "forward"|"backward", hook: fun())
@@ -294,6 +294,7 @@
 ---@class prun.recompute.options
 ---@field axis? string none (default '')
 ---@field units? string|string[] classes of units to recompute (default {'block'})
+---@field whole? boolean all of a unit, also the results that backward has no use for, as frameworks do that rerun its forward (default false)
 
 ---@class prun.schedule.options
 ---@field chunks? integer stages that a rank has unless the plan says otherwise (default 1)

@@ -9,7 +9,16 @@ namespace prun {
 
 // The outputs become new tensors, so that the old ones are dead after forward.
 void StepBuilder::recompute(const ScheduleStep& step) {
-  for (const Node* node : index_.recomputed(step.call)) lower(*node, step);
+  const std::vector<const Node*> needed = index_.recomputed(step.call);
+  if (!index_.recomputes_whole(step)) {
+    for (const Node* node : needed) lower(*node, step);
+    return;
+  }
+  for (const Node* node : index_.forward(step.call)) {
+    Node again = *node;
+    if (std::find(needed.begin(), needed.end(), node) == needed.end()) again.attrs.set("unused", int64_t{1});
+    lower(again, step);
+  }
 }
 
 // Sequence parallelism gathers the tokens of a layer once more for the gradient of its weights, instead of keeping

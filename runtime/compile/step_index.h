@@ -20,6 +20,7 @@ class StepIndex {
   // Whether the backward node makes nothing but gradients of parameters.
   bool for_weights(const Node& node) const { return for_weights_[&node - state_.backward.data()]; }
   // Whether backward computes the step's activations once more.
+  bool recomputes_whole(const ScheduleStep& step) const { return state_.strategies.of(unit(step)).recompute_whole; }
   bool recomputes(const ScheduleStep& step) const { return state_.strategies.of(unit(step)).recompute; }
   // The forward nodes of a call that `wanted` values come from, in their order, as far as `again` takes them.
   std::vector<const Node*> forward_of(

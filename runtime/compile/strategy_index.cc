@@ -13,6 +13,7 @@ StrategyIndex::StrategyIndex(const Plan& plan) : plan_(plan) {
       ClassStrategies& all = classes_[unit.unit_class];
       all.parts.push_back({&plan.strategies[s], &unit});
       all.recompute = all.recompute || unit.recompute;
+      all.recompute_whole = all.recompute_whole || unit.recompute_whole;
       all.keeps_small_whole = all.keeps_small_whole || unit.shard_least > 0;
       all.synchronizes = all.synchronizes || !unit.sync.empty();
       if (unit.offload && !all.offload) all.offload = &unit;

@@ -23,6 +23,7 @@ struct ClassStrategies {
   const HookAction* reduce_scatter = nullptr;  // the first one of any hook
   const StrategyUnit* offload = nullptr;       // keeps optimizer state in the host's memory
   bool recompute = false;                      // backward computes activations once more
+  bool recompute_whole = false;                // also those that it has no use for
   bool keeps_small_whole = false;              // parameters below a size are not sharded
   bool synchronizes = false;                   // weights are averaged every so many steps
 

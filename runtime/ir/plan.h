@@ -56,11 +56,12 @@ struct StrategyUnit {
   std::string shard_axis;
   int64_t shard_least = 0;  // bytes: smaller parameters stay whole
   Site shard_site;
-  bool accumulate = false;    // gradients of all microbatches are summed whole before they are reduced
-  bool recompute = false;     // backward computes the unit's activations again
-  bool offload = false;       // optimizer state lives in the host's memory
-  int offload_ahead = 2;      // pieces of it on their way, besides the one that is updated
-  int64_t offload_piece = 0;  // bytes of each state tensor that travel at once
+  bool accumulate = false;       // gradients of all microbatches are summed whole before they are reduced
+  bool recompute = false;        // backward computes the unit's activations again
+  bool recompute_whole = false;  // also those that backward has no use for
+  bool offload = false;          // optimizer state lives in the host's memory
+  int offload_ahead = 2;         // pieces of it on their way, besides the one that is updated
+  int64_t offload_piece = 0;     // bytes of each state tensor that travel at once
   Site offload_site;
   std::vector<LayerPlacement> layers, activations;
   int64_t sync_every = 0;        // steps; 0: never

@@ -306,8 +306,9 @@ void read(const Field& field, LayerPlacement& placement) {
 void read(const Field& field, StrategyUnit& unit) {
   field.need("class", unit.unit_class, "hooks", unit.hooks);
   field.may("sharded", unit.sharded, "shard_axis", unit.shard_axis, "shard_least", unit.shard_least, "accumulate",
-            unit.accumulate, "recompute", unit.recompute, "sync_every", unit.sync_every, "sync", unit.sync, "layers",
-            unit.layers, "activations", unit.activations, "site", unit.shard_site);
+            unit.accumulate, "recompute", unit.recompute, "recompute_whole", unit.recompute_whole, "sync_every",
+            unit.sync_every, "sync", unit.sync, "layers", unit.layers, "activations", unit.activations, "site",
+            unit.shard_site);
   unit.offload = field.has("offload");
   if (!unit.offload) return;
   field.at("offload").need("ahead", unit.offload_ahead, "piece", unit.offload_piece);

@@ -24,6 +24,7 @@ struct DeviceModel {
   double bus_slowdown = 1.15;      // of compute beside a transfer over the node's bus
   double network_slowdown = 1.02;  // of compute beside one over the network
   double optimizer_bytes = 50;     // traffic of an update, per parameter
+  bool fused = false;              // products add to gradients in place, gathered tokens need no copies
   double speed = 1;                // a slow device: below 1
 };
 

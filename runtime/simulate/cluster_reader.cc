@@ -57,6 +57,14 @@ class Fields {
   Fields& whole(const std::string& name, int& value) {
     return field(name, [this, name, &value](const YAML::Node& node) { value = count(node, name); });
   }
+  Fields& flag(const std::string& name, bool& value) {
+    return field(name, [this, name, &value](const YAML::Node& node) {
+      const std::string word = scalar(node, name);
+      if (word != "true" && word != "false")
+        fail(node, fmt::format("{} is '{}', should be true or false", name, printable(word)));
+      value = word == "true";
+    });
+  }
   Fields& text(const std::string& name, std::string& value) {
     return field(name, [this, name, &value](const YAML::Node& node) { value = scalar(node, name); });
   }
@@ -171,6 +179,7 @@ class Reader {
         .number("optimizer_bytes", device.optimizer_bytes)
         .number("bus_slowdown", device.bus_slowdown, Unit::none, 1)
         .number("network_slowdown", device.network_slowdown, Unit::none, 1)
+        .flag("fused", device.fused)
         .number("speed", device.speed)
         .read();
   }

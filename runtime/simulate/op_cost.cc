@@ -116,6 +116,13 @@ OpTime attention_time(const DeviceModel& device, const Program& program, const O
   return {seconds + device.launch_s, Bound::compute, cost.flops};
 }
 
+// The sum of gradients over microbatches, and the way of a gathered tensor to where its product reads it.
+bool is_fused(const Program& program, const Op& op) {
+  if (op.is(ops::join_pieces) || op.is(ops::cut_pieces)) return true;
+  return op.is(ops::add) && op.phase == Phase::backward &&
+         program.buffers[program.tensors[op.writes[0]].buffer].role == Role::grad;
+}
+
 }  // namespace
 
 OpTime product_time(const DeviceModel& device, const Product& p) {
@@ -155,6 +162,7 @@ OpTime op_time(const DeviceModel& device, const Program& program, const Op& op) 
                 0};
     return time;
   }
+  if (device.fused && is_fused(program, op)) return {};
   // A copy in place does nothing.
   if (op.is(ops::copy) && program.tensors[op.reads[0]].buffer == program.tensors[op.writes[0]].buffer &&
       program.tensors[op.reads[0]].byte_offset == program.tensors[op.writes[0]].byte_offset)

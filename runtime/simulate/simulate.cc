@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/text.h"
 #include "ir/model_flops.h"
 #include "ir/ops.h"
 
@@ -59,6 +60,7 @@ Simulation simulate(const Job& job, const Cluster& cluster, const SimulateOption
     of.ranks = colours.ranks[id];
     of.program = job.class_of_rank[of.first_rank];
     of.peak_bytes = job.classes[of.program].arena_bytes;
+    of.memory_bytes = cluster.node_at(places[of.first_rank].node).device.memory_bytes;
     of.usage = clock.usage()[id];
     if (options.keep_spans) of.spans = clock.spans()[id];
     of.usage.model_flops = model_flops(job.classes[of.program]);
@@ -66,6 +68,21 @@ Simulation simulate(const Job& job, const Cluster& cluster, const SimulateOption
   }
   add_up_classes(result);
   return result;
+}
+
+const ClassResult& most_memory(const Simulation& simulation) {
+  return *std::max_element(
+      simulation.classes.begin(), simulation.classes.end(), [](const ClassResult& a, const ClassResult& b) {
+        return static_cast<double>(a.peak_bytes) / a.memory_bytes < static_cast<double>(b.peak_bytes) / b.memory_bytes;
+      });
+}
+
+std::string too_large(const Simulation& simulation) {
+  const ClassResult& most = most_memory(simulation);
+  const double missing = static_cast<double>(most.peak_bytes) - most.memory_bytes;
+  if (missing <= 0) return "";
+  return fmt::format("rank {} needs {} of a device's {}: {} too much", most.first_rank, human_bytes(most.peak_bytes),
+                     human_bytes(static_cast<int64_t>(most.memory_bytes)), human_bytes(static_cast<int64_t>(missing)));
 }
 
 std::string limit_text(const Simulation& simulation, const Cluster& cluster, const ClassResult& of) {

@@ -11,8 +11,9 @@ struct SimulateOptions {
 
 struct ClassResult {
   int first_rank = 0, ranks = 0;
-  int program = 0;         // class of the job
-  int64_t peak_bytes = 0;  // the arena
+  int program = 0;          // class of the job
+  int64_t peak_bytes = 0;   // the arena
+  double memory_bytes = 0;  // of its device
   Usage usage;
   std::vector<OpSpan> spans;
 };
@@ -35,6 +36,11 @@ struct Simulation {
 void add_up_classes(Simulation& simulation);
 
 Simulation simulate(const Job& job, const Cluster& cluster, const SimulateOptions& options = {});
+
+// The class that is nearest to its device's memory, or furthest beyond it.
+const ClassResult& most_memory(const Simulation& simulation);
+// Which ranks do not fit and by how much; "" where all do.
+std::string too_large(const Simulation& simulation);
 
 // "compute", "memory bandwidth", "launch of ops", "bus", "waiting for rank 3": what takes most of a class's step.
 std::string limit_text(const Simulation& simulation, const Cluster& cluster, const ClassResult& of);

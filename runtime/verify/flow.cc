@@ -49,7 +49,8 @@ class Flow {
   // Of what moves, or is cast on the way, padding may stay unread; of what was computed, nothing.
   bool is_lost(const Fate& fate) const {
     const Op& op = body_.op(fate.op);
-    if (fate.end == 0 || may_go_unread(op, fate.output) || (is_owed(op) && !trains_here())) return false;
+    if (fate.end == 0 || is_meant(op) || may_go_unread(op, fate.output) || (is_owed(op) && !trains_here()))
+      return false;
     return !fate.used || (op.def->op_class == OpClass::compute && !op.is(ops::cast));
   }
 
@@ -61,6 +62,9 @@ class Flow {
       return std::any_of(s.ops.begin(), s.ops.end(), updates);
     });
   }
+
+  // What a plan has computed again without a use for it: prun.recompute with whole = true.
+  static bool is_meant(const Op& op) { return op.phase == Phase::backward && op.attrs.has("unused"); }
 
   void close(int64_t begin, int64_t end, const Written& written, OpRef by) {
     if (written.fate < 0) return;

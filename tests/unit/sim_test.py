@@ -89,6 +89,57 @@ class Sim(unittest.TestCase):
             with self.subTest(change), Cluster(change + "\n") as cluster:
                 self.assertGreater(sim("zero3", 16, cluster=cluster)["step_s"], step)
 
+    def test_what_repeats_is_simulated_once(self):
+        jobs = [("1f1b", 8, dict(pp=8, layers=32, micro=24, batch=96, width=64), 1e-3),
+                ("interleaved", 6, dict(pp=6, chunks=2, layers=48, micro=36, batch=72, width=64), 1e-12),
+                ("zero3", 4, dict(layers=12, micro=8, batch=64), 1e-12),
+                ("ddp", 16, dict(layers=16, micro=6, batch=192), 1e-12),
+                ("3d", 48, dict(pp=6, tp=2, layers=24, micro=12, batch=96), 1e-12),
+                ("zero_bubble", 6, dict(pp=6, layers=24, micro=16, batch=32), 1e-3)]
+        for plan, ranks, arguments, most in jobs:
+            with self.subTest(plan):
+                words = settings(**arguments)
+                few, whole = sim(plan, ranks, *words, "--extrapolate"), sim(plan, ranks, *words, "--whole")
+                self.assertAlmostEqual(few["step_s"] / whole["step_s"], 1, delta=most)
+                self.assertAlmostEqual(few["tflops_per_device"] / whole["tflops_per_device"], 1, delta=most)
+                self.assertAlmostEqual(few["bubble"], whole["bubble"], delta=2e-3)
+                self.assertEqual(len(few["classes"]), len(whole["classes"]))
+                for a, b in zip(few["peak_bytes"], whole["peak_bytes"]):
+                    self.assertAlmostEqual(a / b, 1, delta=1e-2 if most > 1e-6 else 0)
+                text = prun("sim", f"plans/{plan}.lua", "--cluster", A100, "--nproc", ranks, "--extrapolate", *words)
+                self.assertIn("repeats", text)
+
+    def test_sweep(self):
+        words = settings(layers=4) + ["--sweep", "tp=1,2,3", "--sweep", "pp=1,2"]
+        found = json.loads(prun("sim", "plans/3d.lua", "--cluster", A100, "--nproc", 8, "--json", *words))
+        steps = [row["step_s"] for row in found["sweep"]]
+        self.assertEqual(len(steps), 4)
+        self.assertEqual(steps, sorted(steps))
+        self.assertEqual([row["settings"]["tp"] for row in found["left_out"]], ["3", "3"])
+        one = found["sweep"][0]
+        self.assertEqual(sim("3d", 8, *settings(layers=4, **one["settings"]))["step_s"], one["step_s"])
+        table = prun("sim", "plans/3d.lua", "--cluster", A100, "--nproc", 8, *words)
+        self.assertIn("left out: tp=3 pp=1: plans/3d.lua", table)
+
+    def test_what_does_not_fit_is_said_and_left_out(self):
+        with Cluster("device: { memory: 50 MiB }\n") as small:
+            done = subprocess.run([PRUN, "sim", "plans/ddp.lua", "--cluster", small, "--nproc", "2"], cwd=ROOT,
+                                  capture_output=True, text=True, timeout=60)
+            self.assertEqual(done.returncode, 0)
+            self.assertRegex(done.stderr, r"it does not fit: rank 0 needs [\d.]+ MiB of a device's 50.0 MiB: .* too much")
+            self.assertFalse(sim("ddp", 2, cluster=small)["fits"])
+            swept = json.loads(prun("sim", "plans/ddp.lua", "--cluster", small, "--nproc", 2, "--json", "--sweep", "width=32,512"))
+            self.assertEqual([row["settings"]["width"] for row in swept["sweep"]], ["32"])
+
+    def test_trace(self):
+        with tempfile.NamedTemporaryFile(suffix=".json") as file:
+            result = json.loads(prun("sim", "plans/3d.lua", "--cluster", A100, "--nproc", 8, "--json", "--trace", file.name))
+            events = json.load(open(file.name))["traceEvents"]
+        slices = [event for event in events if event["ph"] == "X"]
+        self.assertEqual({event["pid"] for event in slices}, {each["first_rank"] for each in result["classes"]})
+        self.assertAlmostEqual(max(event["ts"] + event["dur"] for event in slices), 1e6 * result["step_s"], delta=1)
+        self.assertTrue(any(event["ph"] == "s" for event in events))
+
     def test_the_answer_is_the_same_every_time(self):
         texts = {prun("sim", "plans/3d.lua", "--cluster", A100, "--nproc", 16, "--json") for _ in range(3)}
         self.assertEqual(len(texts), 1)

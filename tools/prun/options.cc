@@ -21,6 +21,7 @@
 #include "elsewhere.h"
 #include "foreign_launch.h"
 #include "pass_watch.h"
+#include "sim_sweep.h"
 
 namespace prun {
 
@@ -175,6 +176,9 @@ void define_plan_options(Definer& define, Commands command, Options& o) {
       kRecords, "--set", "NAME=VALUE", [&o](const std::string& text) { read_setting(o.settings, "--set", text); },
       "an argument of the plan; `prun PLAN --help` lists them", true);
   define.text(kSim, "--cluster", "FILE", o.sim.cluster, "what to simulate on: devices, nodes and networks, as YAML");
+  define.parsed(
+      kSim, "--sweep", "NAME=V,V,..", [&o](const std::string& text) { read_sweep(o.sim, text); },
+      "simulate with each of these values of an argument; several: all combinations, the fastest first", true);
   define.flag(kSim, "--whole", o.sim.whole, "simulate every microbatch, layer and stage (slower)");
   define.flag(kSim, "--extrapolate", o.sim.extrapolate, "simulate few of them even where the step is short");
   define.flag(kSim, "--every-rank", o.sim.every_rank,
@@ -224,7 +228,7 @@ void define_output_options(Definer& define, Options& o) {
               "write one JSON object a step (-: standard output); --resume goes on in it");
   define.flag(kRun, "--overwrite", o.metrics.overwrite, "replace what --metrics FILE has of another run");
   define.text(kRun, "--runs", "DIR", o.runs, "keep plan, arguments, metrics and log of this run in a folder there");
-  define.text(kRun, "--trace", "FILE", o.trace, "write a timeline that opens in Perfetto");
+  define.text(kRun | kSim, "--trace", "FILE", o.trace, "write a timeline that opens in Perfetto");
   define.parsed(
       kRun, "--trace-steps", "A:B", [&o](const std::string& text) { o.trace_steps = parse_step_window(text); },
       "of these steps alone, as the screen counts them; A: or :B is open, A is one step (default: from the first on)");
@@ -399,6 +403,8 @@ void check_together(Options& o, const Command& command) {
     throw usage_error("--format chakra and --out PREFIX go together: files PREFIX.0.et and on, one a rank");
   if (command.bit == kRun && o.trace_steps.given && o.trace.empty())
     throw usage_error("--trace-steps needs --trace FILE, where the timeline goes");
+  if (command.bit == kSim && !o.sim.sweep.empty() && !o.trace.empty())
+    throw usage_error("--trace is of one plan: not with --sweep");
   if (command.bit == kSim && o.sim.cluster.empty())
     throw usage_error("on which cluster? For example: --cluster plans/clusters/dgx-a100.yaml");
   if (command.bit == kGenerate) check_generation_options(o.generation, o.plan);

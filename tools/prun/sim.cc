@@ -6,6 +6,8 @@
 #include "base/text.h"
 #include "commands.h"
 #include "sim_job.h"
+#include "sim_sweep.h"
+#include "sim_trace.h"
 #include "simulate/cluster_reader.h"
 #include "simulate/simulate.h"
 
@@ -45,6 +47,7 @@ nlohmann::ordered_json as_json(const Simulation& result, const Cluster& cluster)
           {"exposed_comm_s", result.exposed_comm_s},
           {"bubble", result.step_s > 0 ? result.bubble_s / result.step_s : 0},
           {"peak_bytes", peaks},
+          {"fits", simulate::too_large(result).empty()},
           {"bytes", bytes},
           {"ranks", result.ranks},
           {"classes", classes}};
@@ -79,7 +82,15 @@ void print(const Options& options, const SimulatedPlan& made, const Cluster& clu
 
 int sim_command(Options& options) {
   const Cluster cluster = simulate::read_cluster(options.sim.cluster);
-  const SimulatedPlan made = simulate_plan(options, cluster);
+  if (!options.sim.sweep.empty()) {
+    sweep(options, cluster);
+    return 0;
+  }
+  const SimulatedPlan made = simulate_plan(options, cluster, !options.trace.empty());
+  if (!options.trace.empty()) write_simulated_trace(options.trace, *made.job, made.result);
+  if (const std::string why = simulate::too_large(made.result); !why.empty())
+    fmt::print(stderr,
+               "prun: it does not fit: {}; more ranks in tp or pp, a stage of ZeRO or recomputation need less\n", why);
   if (options.json)
     fmt::print("{}\n", as_json(made.result, cluster).dump());
   else

@@ -97,6 +97,30 @@ class PeriodicSimulation {
     return 3.0 * all_layers_ * units_ * length_.microbatches > kOpsSimulatedWhole;
   }
 
+  // Buckets of gradients that hold several layers repeat after some of them, not after each.
+  bool layers_have_buckets_of_their_own() const {
+    int64_t bucket = 0;
+    for (const Strategy& strategy : plan_.strategies)
+      for (const StrategyUnit& unit : strategy.units)
+        for (const Hook& hook : unit.hooks)
+          for (const HookAction& action : hook.actions) bucket = std::max({bucket, action.bucket, action.first});
+    if (bucket == 0) return true;
+    std::map<std::string, std::vector<int64_t>> bytes;  // of units, by class
+    for (const Unit& unit : plan_.graph.units) {
+      int64_t& sum = bytes[unit.unit_class].emplace_back(0);
+      for (const ValueId id : unit.parameters) sum += plan_.graph.values[id].count() * dtype_bytes(Dtype::f32);
+    }
+    int64_t split = 1;  // over how many ranks a layer's weights are split
+    for (const Axis& axis : plan_.mesh.axes()) {
+      const auto& batch = plan_.batch_axes;
+      const bool data = std::find(batch.begin(), batch.end(), axis.name) != batch.end();
+      if (!data && !(plan_.pipeline && plan_.pipeline->axis == axis.name)) split *= axis.size;
+    }
+    for (const auto& [name, units] : bytes)
+      if (units.size() > 1 && units.front() / split < bucket) return false;
+    return true;
+  }
+
   // In chunks, microbatches come in rounds of as many as there are stages.
   bool in_rounds() const { return length_.chunks > 1 && length_.microbatches % length_.stages == 0; }
   int microbatches(int stages, int depth) const {
@@ -110,6 +134,7 @@ class PeriodicSimulation {
     if (pipeline)
       depth.wanted = in_rounds() ? length_.microbatches / length_.stages : length_.microbatches - length_.stages;
     Repeated layers{pipeline ? 1 : 3, length_.layers};
+    if (!layers_have_buckets_of_their_own()) layers.base = layers.wanted;
     if (!cluster_.nodes.empty()) stages.base = stages.wanted;  // nodes may differ
     if (depth.wanted < depth.base) depth.base = depth.wanted, stages.base = stages.wanted;
     dimensions_ = {stages, depth, layers};
@@ -162,12 +187,18 @@ class PeriodicSimulation {
     return all;
   }
 
-  // All microbatches that are in flight at once are there with few of them.
-  std::vector<Repeated> of_memory() const {
+  // All microbatches that are in flight at once are there with few of them; each more adds what its data takes.
+  Figures peaks_at(const simulate::FiguresAt& at) const {
     std::vector<Repeated> dimensions = dimensions_;
     Repeated& depth = dimensions[kMicrobatches];
-    if (!depth.fixed()) depth.base = depth.wanted = depth.base + 2;
-    return dimensions;
+    if (depth.fixed()) return extrapolate(dimensions, at, 2);
+    const int wanted = depth.wanted;
+    std::vector<int> sizes = base_sizes();
+    const Figures fewer = at((sizes[kMicrobatches] += 2, sizes)), more = at((sizes[kMicrobatches] += 2, sizes));
+    depth.base = depth.wanted = sizes[kMicrobatches] - 2;
+    Figures peaks = extrapolate(dimensions, at, 2);
+    for (size_t i = 0; i < peaks.size(); ++i) peaks[i] += (wanted - depth.base) / 2 * (more[i] - fewer[i]);
+    return peaks;
   }
 
   std::vector<int> base_sizes() const {
@@ -178,7 +209,7 @@ class PeriodicSimulation {
 
   SimulatedPlan answer() {
     const auto at = [this](const std::vector<int>& sizes) { return figures(sizes); };
-    const Figures all = extrapolate(dimensions_, at), peaks = extrapolate(of_memory(), at, 2);
+    const Figures all = extrapolate(dimensions_, at), peaks = peaks_at(at);
     const Simulation& small = simulated(base_sizes());
     SimulatedPlan made;
     Simulation& result = made.result;
@@ -226,7 +257,10 @@ class PeriodicSimulation {
 
   std::string sizes_text() const {
     std::vector<std::string> parts;
-    const char* names[] = {"stages", in_rounds() ? "rounds of microbatches" : "microbatches beyond the stages",
+    const char* names[] = {"stages",
+                           in_rounds()           ? "rounds of microbatches"
+                           : length_.stages == 1 ? "microbatches"
+                                                 : "microbatches beyond the stages",
                            "layers of a stage"};
     for (size_t d = 0; d < dimensions_.size(); ++d)
       if (!dimensions_[d].fixed())

@@ -6,8 +6,9 @@ local prun = require "prun"
 return prun.strategy("recompute", {
   axis = { "", "none" },
   units = { { "block" }, "classes of units to recompute" },
+  whole = { false, "all of a unit, also the results that backward has no use for, as frameworks do that rerun its forward" },
 }, function(unit, opt)
   for _, class in ipairs(opt.units) do
-    if unit.name == class then unit:recompute() end
+    if unit.name == class then unit:recompute(opt.whole) end
   end
 end, { splits = "nothing" })

@@ -1,0 +1,15 @@
+// prun sim --sweep tp=1,2,4: every combination of the plan's arguments, the fastest first.
+#pragma once
+#include <string>
+
+#include "options.h"
+#include "simulate/cluster.h"
+
+namespace prun {
+
+// "tp=1,2,4". Throws usage_error.
+void read_sweep(SimSettings& settings, const std::string& text);
+
+void sweep(const Options& options, const simulate::Cluster& cluster);  // prints
+
+}  // namespace prun
