@@ -80,7 +80,7 @@ struct LaunchOptions {
   // This node stays silent about what node 0 says on a screen that both share.
   bool silent = false;
   double join_timeout_s = 60;  // of a node, and of the last rank in an all_gather
-  int link_timeout_s = 5;      // a lost host ends the job within it; outages of half of it are survived, or more (sdk/link_timeout.h)
+  int link_timeout_s = 5;      // a lost host ends the job within it; outages of half of it or more are survived
   double join_report_s = 5;    // between two reports of who is missing
   // How long SIGTERM lets ranks go on, to end after a step that all have begun, with Exit::preempted; 0: it ends the
   // job.

@@ -276,7 +276,7 @@ void define_node_options(Definer& define, Options& o) {
   define.flag(kRun | kBench | kDoctor, "--encrypt", o.world.encrypt,
               "TLS 1.3 between hosts, with the job's secret as its key");
   define.whole(kRun | kBench, "--link-timeout", "SECONDS", o.launch.link_timeout_s, 1,
-               "how soon a lost host ends the job; an outage of half of it (Linux 6.15: all but 2 s) is survived (default 5)");
+               "how soon a lost host ends the job; an outage of half of it or more is survived (default 5)");
   define.text(kSpans | kDoctor, "--interface", "NAME", o.world.network_interface,
               "network interface between hosts, or its address or network (default: to --rendezvous)");
   define.parsed(
