@@ -15,6 +15,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import prun_faults_test as faults  # noqa: E402
 
 STEPS = 400
+ALONE = {}  # losses of runs that nobody disturbs, by plan
 PLAN = [word.replace("steps=1000000", f"steps={STEPS}") for word in faults.ENDLESS]
 faults.DEADLINE_S = 60  # for the whole run, beside others
 
@@ -57,10 +58,14 @@ class Restart(faults.Jobs):
         faults.wait_for(lambda: committed(folder) > getattr(run, "commit", 0), "a commit")
         run.commit = committed(folder)
 
-    def undisturbed(self):
-        run = self.start("--nproc", "4", plan=PLAN)
-        self.assertEqual(run.wait()[0], 0, run.text())
-        return losses(run)
+    def undisturbed(self, plan=None):
+        """Losses of the plan's job, or of what replicated_plan() makes: the same for all cases."""
+        name = "replicated" if plan else "zero3"
+        if name not in ALONE:
+            run = self.start("--nproc", "4", plan=plan or PLAN)
+            self.assertEqual(run.wait()[0], 0, run.text())
+            ALONE[name] = losses(run)
+        return ALONE[name]
 
     def expect_whole(self, run):
         self.assertEqual([row["step"] for row in rows(run)], list(range(1, STEPS + 1)), run.text())
@@ -179,9 +184,8 @@ return prun.plan {{
         self.assertEqual(run.wait()[0], 0, run.text())
         self.assertRegex(run.text(), r"prun: restart 1 of 1 from step \d+0 \(/dev/shm/prun-replicas-")
         self.expect_whole(run)
-        alone = self.replicated()
-        self.assertEqual(alone.wait()[0], 0, alone.text())
-        self.assertEqual(losses(run), losses(alone), "to the bit")
+        alone = self.undisturbed([self.replicated_plan()])
+        self.assertEqual(losses(run), alone, "to the bit")
         self.assertFalse(self.memory_of(run).exists())
 
     def test_commits_to_memory_come_between_those_to_the_disk(self):
@@ -305,9 +309,8 @@ return prun.plan {{
         self.assertRegex(head.text(), r"prun: goes on with fewer ranks from step \d+0 \(the nodes' memory\)")
         self.assertIn("plan.lua on 2 ranks", head.text())
         self.expect_whole(head)
-        alone = self.replicated()
-        self.assertEqual(alone.wait()[0], 0, alone.text())
-        for mine, other in zip(losses(head), losses(alone)):
+        alone = self.undisturbed([self.replicated_plan()])
+        for mine, other in zip(losses(head), alone):
             self.assertAlmostEqual(mine, other, delta=1e-3 * other)
 
     def test_a_lost_rank_of_several_nodes_is_recovered_from_memory(self):
@@ -330,9 +333,8 @@ return prun.plan {{
         self.assertEqual(back.wait()[0], 0, back.text())
         self.assertRegex(head.text(), r"prun: restart 1 of 1 from step \d+0 \(the nodes' memory\)")
         self.expect_whole(head)
-        alone = self.replicated()
-        self.assertEqual(alone.wait()[0], 0, alone.text())
-        self.assertEqual(losses(head), losses(alone), "to the bit")
+        alone = self.undisturbed([self.replicated_plan()])
+        self.assertEqual(losses(head), alone, "to the bit")
 
     def kill_node(self, run):
         """Its launcher and its ranks, at once."""
