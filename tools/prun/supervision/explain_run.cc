@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/text.h"
 #include "commands.h"
@@ -93,10 +94,23 @@ std::string moment(const Recorded& recorded, const FlightRank& rank) {
   return moment_text(program, body, rank.streams[0].step) + ": ";
 }
 
+int failed_rank(const Recorded& recorded) {
+  const Json& failure = recorded.failure;
+  return failure.is_object() && failure["who"].is_object() ? failure["who"].value("rank", -1) : -1;
+}
+
+// Where a rank was lost, whoever others waited for at that moment was about to go on.
+std::optional<Holdup> holdup_of(const Recorded& recorded, const WhoWaits& waits) {
+  std::optional<Holdup> holdup = waits.holdup(!recorded.run.running());
+  const int lost = failed_rank(recorded);
+  if (holdup && lost >= 0 && holdup->rank != lost && waits.of(lost).doing == Doing::ended) return std::nullopt;
+  return holdup;
+}
+
 void print_text(const Recorded& recorded) {
   const WhoWaits waits(recorded.job, recorded.flight);
   const bool past = !recorded.run.running();
-  const auto holdup = waits.holdup(past);
+  const auto holdup = holdup_of(recorded, waits);
   fmt::print("{}: {}\n", recorded.run.name,
              recorded.run.running() ? "running"
              : recorded.run.job     ? "its launcher was killed, and the ranks with it; this is what it last saw"
@@ -107,7 +121,7 @@ void print_text(const Recorded& recorded) {
   if (holdup) {
     fmt::print("{}\n", holdup->sentence);
     for (const std::string& line : holdup->chain) fmt::print("  {}\n", line);
-  } else {
+  } else if (failed_rank(recorded) < 0) {
     fmt::print("no rank {} for another\n", past ? "waited" : "waits");
   }
   fmt::print("ranks:\n");
@@ -118,10 +132,7 @@ void print_text(const Recorded& recorded) {
       fmt::print("        beside it: writing a checkpoint after step {} for {}\n", rank.saving,
                  human_seconds(recorded.flight.seconds_since(rank.saving_ns)));
   }
-  const int shown = holdup && holdup->rank >= 0 ? holdup->rank
-                    : recorded.failure.is_object() && recorded.failure["who"].is_object()
-                        ? recorded.failure["who"].value("rank", -1)
-                        : -1;
+  const int shown = holdup && holdup->rank >= 0 ? holdup->rank : failed_rank(recorded);
   if (const FlightRank* rank = recorded.flight.of(shown)) {
     const std::vector<std::string> lines = last_ops(recorded, *rank);
     if (!lines.empty()) fmt::print("the last ops that rank {} ended:\n{}\n", shown, join(lines, "\n"));
@@ -136,7 +147,7 @@ const char* doing_name(Doing doing) {
 
 void print_json(const Recorded& recorded) {
   const WhoWaits waits(recorded.job, recorded.flight);
-  const auto holdup = waits.holdup(!recorded.run.running());
+  const auto holdup = holdup_of(recorded, waits);
   Json ranks = Json::array();
   for (const FlightRank& rank : recorded.flight.ranks) {
     const Activity activity = waits.of(rank.rank);
