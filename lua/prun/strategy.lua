@@ -39,8 +39,8 @@ end
 -- Runs the body for one class; returns what the plan holds of it.
 local function record_unit(strategy, class)
   local result = { class = class.name, sharded = false, shard_axis = "", shard_least = 0, accumulate = false,
-                   recompute = false, recompute_whole = false, sync_every = 0, sync = {}, site = strategy.site, layers = {},
-                   activations = {}, hooks = {} }
+                   recompute = false, recompute_whole = false, sync_every = 0, sync = {}, site = strategy.site,
+                   layers = {}, activations = {}, hooks = {} }
   local hooks = {}
   local function adder(when)
     return intents.method(result, "unit", "unit:" .. when, { phase, hook_fn }, function(_, of, fn)

@@ -294,7 +294,7 @@
 ---@class prun.recompute.options
 ---@field axis? string none (default '')
 ---@field units? string|string[] classes of units to recompute (default {'block'})
----@field whole? boolean all of a unit, also the results that backward has no use for, as frameworks do that rerun its forward (default false)
+---@field whole? boolean all of a unit, also what backward has no use for, as other frameworks do (default false)
 
 ---@class prun.schedule.options
 ---@field chunks? integer stages that a rank has unless the plan says otherwise (default 1)

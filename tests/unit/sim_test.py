@@ -90,8 +90,8 @@ class Sim(unittest.TestCase):
                 self.assertGreater(sim("zero3", 16, cluster=cluster)["step_s"], step)
 
     def test_what_repeats_is_simulated_once(self):
-        jobs = [("1f1b", 8, dict(pp=8, layers=32, micro=24, batch=96, width=64), 1e-3),
-                ("interleaved", 6, dict(pp=6, chunks=2, layers=48, micro=36, batch=72, width=64), 1e-12),
+        jobs = [("1f1b", 8, dict(pp=8, layers=16, micro=16, batch=32, width=64), 1e-3),
+                ("interleaved", 6, dict(pp=6, chunks=2, layers=36, micro=30, batch=60, width=64), 1e-12),
                 ("zero3", 4, dict(layers=12, micro=8, batch=64), 1e-12),
                 ("ddp", 16, dict(layers=16, micro=6, batch=192), 1e-12),
                 ("3d", 48, dict(pp=6, tp=2, layers=24, micro=12, batch=96), 1e-12),
@@ -102,7 +102,7 @@ class Sim(unittest.TestCase):
                 few, whole = sim(plan, ranks, *words, "--extrapolate"), sim(plan, ranks, *words, "--whole")
                 self.assertAlmostEqual(few["step_s"] / whole["step_s"], 1, delta=most)
                 self.assertAlmostEqual(few["tflops_per_device"] / whole["tflops_per_device"], 1, delta=most)
-                self.assertAlmostEqual(few["bubble"], whole["bubble"], delta=2e-3)
+                self.assertAlmostEqual(few["bubble"], whole["bubble"], delta=5e-3)
                 self.assertEqual(len(few["classes"]), len(whole["classes"]))
                 for a, b in zip(few["peak_bytes"], whole["peak_bytes"]):
                     self.assertAlmostEqual(a / b, 1, delta=1e-2 if most > 1e-6 else 0)
@@ -134,7 +134,7 @@ class Sim(unittest.TestCase):
     def test_trace(self):
         with tempfile.NamedTemporaryFile(suffix=".json") as file:
             result = json.loads(prun("sim", "plans/3d.lua", "--cluster", A100, "--nproc", 8, "--json", "--trace", file.name))
-            events = json.load(open(file.name))["traceEvents"]
+            events = json.load(file)["traceEvents"]
         slices = [event for event in events if event["ph"] == "X"]
         self.assertEqual({event["pid"] for event in slices}, {each["first_rank"] for each in result["classes"]})
         self.assertAlmostEqual(max(event["ts"] + event["dur"] for event in slices), 1e6 * result["step_s"], delta=1)

@@ -6,7 +6,7 @@ local prun = require "prun"
 return prun.strategy("recompute", {
   axis = { "", "none" },
   units = { { "block" }, "classes of units to recompute" },
-  whole = { false, "all of a unit, also the results that backward has no use for, as frameworks do that rerun its forward" },
+  whole = { false, "all of a unit, also what backward has no use for, as other frameworks do" },
 }, function(unit, opt)
   for _, class in ipairs(opt.units) do
     if unit.name == class then unit:recompute(opt.whole) end
