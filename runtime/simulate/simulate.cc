@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
+#include <map>
 
 #include "base/text.h"
 #include "ir/model_flops.h"

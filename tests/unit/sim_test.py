@@ -91,7 +91,7 @@ class Sim(unittest.TestCase):
 
     def test_what_repeats_is_simulated_once(self):
         jobs = [("1f1b", 8, dict(pp=8, layers=16, micro=16, batch=32, width=64), 1e-3),
-                ("interleaved", 6, dict(pp=6, chunks=2, layers=36, micro=30, batch=60, width=64), 1e-12),
+                ("interleaved", 6, dict(pp=6, chunks=2, layers=24, micro=36, batch=72, width=64), 1e-12),
                 ("zero3", 4, dict(layers=12, micro=8, batch=64), 1e-12),
                 ("ddp", 16, dict(layers=16, micro=6, batch=192), 1e-12),
                 ("3d", 48, dict(pp=6, tp=2, layers=24, micro=12, batch=96), 1e-12),

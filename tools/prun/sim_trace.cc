@@ -1,8 +1,10 @@
 // The clock's spans go into recorders like those that ranks fill, so that one writer knows the format.
 #include "sim_trace.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstddef>
 #include <cstring>
 #include <memory>
 #include <vector>
