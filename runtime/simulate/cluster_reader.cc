@@ -17,7 +17,7 @@
 namespace prun::simulate {
 namespace {
 
-constexpr int kMostNodes = 1000000;
+constexpr int kMostNodes = 100000;
 
 [[noreturn]] void fail_at(const std::string& file, const YAML::Mark& mark, const std::string& what) {
   throw usage_error(fmt::format("{}:{}:{}: {}", file, mark.line + 1, mark.column + 1, what));

@@ -150,6 +150,16 @@ class Sim(unittest.TestCase):
                       "bubble", "over NVLink", "peak, limited by"):
             self.assertIn(words, text)
 
+    def test_json(self):
+        found = sim("zero3", 8)
+        self.assertEqual(list(found), ["step_s", "tflops_per_device", "mfu", "exposed_comm_s", "bubble", "peak_bytes", "fits",
+                                       "bytes", "ranks", "classes"])
+        self.assertEqual(list(found["bytes"]), ["NVLink", "InfiniBand"])
+        self.assertEqual(list(found["classes"][0]), ["first_rank", "ranks", "peak_bytes", "idle_s", "limit", "op_s"])
+        self.assertTrue(found["fits"])
+        self.assertAlmostEqual(found["mfu"] * 156, found["tflops_per_device"], 6)  # f32
+        self.assertEqual(found["peak_bytes"], [each["peak_bytes"] for each in found["classes"]])
+
     def test_every_cluster_file_is_read(self):
         for path in sorted((ROOT / "plans/clusters").glob("*.yaml")):
             with self.subTest(path.name):

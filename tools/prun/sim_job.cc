@@ -224,6 +224,7 @@ class PeriodicSimulation {
       ClassResult& of = shown.emplace_back(small.classes[std::min(shown.size(), small.classes.size() - 1)]);
       of.peak_bytes = std::llround(peaks.at(next++));
       each_number(of.usage, [&](double& value) { value = take(); });
+      of.usage.op_seconds.clear();  // of the small size
     }
     result.classes = dimensions_[kStages].fixed() ? shown : all_stages(shown);
     add_up_classes(result);
