@@ -51,10 +51,17 @@ class Refinement {
 
  private:
   const Partners& partners(int rank) const { return partners_[job_.class_of_rank[rank]]; }
-  int leader(const std::string& axis, int rank) const { return mesh_.group(axis, rank).front(); }
+  // Without the whole group, of which there may be thousands of ranks.
+  int leader(const std::string& axis, int rank) const { return further(axis, -mesh_.index(axis, rank), rank); }
   int further(const std::string& axis, int offset, int rank) const {
-    const std::vector<int> group = mesh_.group(axis, rank);
-    return group[(mesh_.index(axis, rank) + offset) % group.size()];
+    const int size = mesh_.size(axis), index = mesh_.index(axis, rank);
+    return rank + ((index + offset) % size - index) * stride(axis);
+  }
+  int stride(const std::string& axis) const {
+    int ranks = 1;
+    if (axis == kWorld) return ranks;
+    for (auto at = mesh_.axes().rbegin(); at->name != axis; ++at) ranks *= at->size;
+    return ranks;
   }
 
   void begin() {
