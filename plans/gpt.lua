@@ -24,7 +24,7 @@ local arg = prun.args {
   zero       = { 0, "ZeRO's stage; 0: every rank has all that tp and pp leave it", least = 0, most = 3 },
   micro_size = { 1, "sequences in a microbatch of a rank", least = 1 },
   batch      = { 8, "sequences in a step, over all ranks", least = 1 },
-  recompute  = { "none", "what backward computes again: none, selective (attention's scores) or full (blocks)",
+  recompute  = { "none", "what backward computes again: none, selective (attention's scores) or full (all of a block)",
                  choices = { "none", "selective", "full" } },
   flash      = { false, "for prun sim: devices have a kernel for attention that keeps no scores" },
   precision  = { "bf16", "bf16: compute in bf16, weights and optimizer state in f32, too; f32; f64",
@@ -79,7 +79,7 @@ local function strategies()
   if arg.tp > 1 then list[#list + 1] = prun.tensor_parallel { axis = "tp", sequence = arg.sequence } end
   if arg.cp > 1 then list[#list + 1] = prun.context_parallel { axis = "cp" } end
   list[#list + 1] = data_parallel()
-  if arg.recompute == "full" then list[#list + 1] = prun.recompute {} end
+  if arg.recompute == "full" then list[#list + 1] = prun.recompute { whole = true } end
   return list
 end
 
