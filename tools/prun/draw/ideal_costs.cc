@@ -17,6 +17,7 @@ constexpr double kLeast = 1e-3;  // of a forward: every op is seen
 double flops_of(const Program& program, const Op& op) {
   const auto types = [&](const std::vector<TensorId>& ids) {
     std::vector<TensorType> list;
+    list.reserve(ids.size());
     for (const TensorId id : ids) list.push_back(program.tensors[id].type());
     return list;
   };

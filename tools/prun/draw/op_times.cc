@@ -76,6 +76,7 @@ class Builder {
   static std::vector<int> numbers_of(const Program& program, const Stream& stream, int rank) {
     std::map<std::tuple<std::string, int, std::vector<int>, bool>, int> next;
     std::vector<int> numbers;
+    numbers.reserve(stream.ops.size());
     for (const Op& op : stream.ops)
       numbers.push_back(op.communicates() ? next[{op.axis, op.lane, members_of(program.mesh, op, rank), op.offers()}]++
                                           : 0);

@@ -169,6 +169,7 @@ std::vector<MemoryStrip> memory_of(const Timeline& timeline, const ProgramView& 
     changes[rank].push_back({life.second, role, -buffer.bytes});
   }
   std::vector<MemoryStrip> strips;
+  strips.reserve(programs.size());
   for (const auto& [rank, program] : programs) strips.push_back(strip_of(rank, *program, changes[rank], roles));
   return strips;
 }

@@ -34,6 +34,7 @@ std::vector<int> columns_of(const Timeline& timeline, const PictureRow& row, int
             std::max(c * width, static_cast<double>(box.arrived));
     }
   std::vector<int> kinds;
+  kinds.reserve(filled.size());
   for (const auto& column : filled) {
     const auto most = std::max_element(column.begin(), column.end());
     kinds.push_back(*most * 4 >= width ? static_cast<int>(most - column.begin()) : -1);
