@@ -128,6 +128,10 @@ class Draw(unittest.TestCase):
         self.assertEqual(timeline["name"], "recorded")
         self.assertGreater(timeline["boxes"], 10)
 
+    def test_what_is_computed_again_is_a_kind_of_its_own(self):
+        self.assertIn("recompute", summary("tests/golden/recompute.lua")["timelines"][0]["critical_ns"])
+        self.assertNotIn("recompute", summary("plans/single.lua")["timelines"][0]["critical_ns"])
+
     def test_diff(self):
         """More units gathered ahead: memory for them, the same bytes, and gathers that wait for less."""
         both = json.loads(prun("diff", "plans/zero3.lua", "--nproc", 2, "--set", "prefetch=0", "--to", "prefetch=2", "--json"))

@@ -8,6 +8,8 @@
 #include <set>
 #include <tuple>
 
+#include "ir/op_def.h"
+
 namespace prun::draw {
 namespace {
 
@@ -17,6 +19,15 @@ bool is_message(std::string_view op) {
 
 bool makes_weight_gradient(std::string_view op) {
   return op.ends_with("_dw") || op == "embedding_grad" || op == "positions_grad" || op == "bias_grad";
+}
+
+// An op of the model in backward: gradients have ops of their own but for sums, scales and copies.
+bool recomputes(std::string_view op) {
+  static const std::set<std::string_view> kAlsoOfGradients = {"add",         "mul",        "scale",
+                                                              "join_pieces", "cut_pieces", "take_piece"};
+  const OpDef* def = find_op(op);
+  return def != nullptr && def->role == OpRole::model && def->derive != nullptr && !def->moves &&
+         !kAlsoOfGradients.contains(op);
 }
 
 // The op's name without the unit behind it.
@@ -51,6 +62,7 @@ BoxKind kind_of(const OpFacts& op) {
     return op.role.empty() ? BoxKind::other : BoxKind::activation;
   }
   if (op.phase == "forward") return BoxKind::forward;
+  if (op.phase == "backward" && recomputes(op.name)) return BoxKind::recompute;
   if (op.phase == "backward") return makes_weight_gradient(op.name) ? BoxKind::weight_gradient : BoxKind::backward;
   if (op.phase == "step") return BoxKind::optimizer;
   return BoxKind::other;
@@ -88,7 +100,8 @@ void tell_weight_gradients(Timeline& timeline) {
 namespace {
 
 bool is_compute(BoxKind kind) {
-  return kind == BoxKind::forward || kind == BoxKind::backward || kind == BoxKind::weight_gradient;
+  return kind == BoxKind::forward || kind == BoxKind::backward || kind == BoxKind::weight_gradient ||
+         kind == BoxKind::recompute;
 }
 
 class Grouper {
