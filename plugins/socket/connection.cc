@@ -108,8 +108,8 @@ bool Connection::read_once(bool fill) {
   }
   try {
     take(static_cast<size_t>(got));
-  } catch (Failure& failure) {
-    lost(std::move(failure));
+  } catch (const Failure& failure) {
+    lost(failure);
   }
   return tls_ || static_cast<size_t>(got) == wanted;  // less: the socket is empty
 }
@@ -315,7 +315,7 @@ void Connection::abandon(const Failure& failure) {
 }
 
 // What arrived was wrong: say so to the peer, so that it does not take us for the one who broke down.
-void Connection::lost(Failure failure) {
+void Connection::lost(const Failure& failure) {
   if (!ready_) return lost_early(failure.message);
   if (failure.status == PRUN_ECORRUPT) close_orderly(Goodbye::corrupt, peer_.rank);
   matcher_.lost(peer_, failure);

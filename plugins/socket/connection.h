@@ -51,7 +51,7 @@ class Connection : public EventSource {
   bool stage();  // fills outgoing_; false: nothing to write
   uint64_t write_once();
   void written(uint64_t bytes);
-  void lost(Failure failure);
+  void lost(const Failure& failure);
   void lost_early(std::string why);
   void ended(int error);  // by the peer or the network; 0: end of stream
   void watch_writable(bool on);
