@@ -150,7 +150,7 @@ class Hosts(faults.Faults):
         ip("-n", host, "rule", "del", "pref", "0")
         try:
             nodes = [self.node(number, "--port-range", "29600:29607", ranks=1) for number in (0, 1)]
-            codes = [node.process.wait(timeout=30) for node in nodes]
+            codes = [node.process.wait(timeout=90) for node in nodes]
         finally:
             ip("-n", host, "rule", "add", "pref", "0", "lookup", "local")
             for pref in ("10", "100"):
