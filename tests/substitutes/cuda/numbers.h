@@ -7,6 +7,8 @@
 #include <type_traits>
 
 inline float __expf(float x) { return std::exp(x); }
+inline double cospi(double x) { return std::cos(std::remainder(x, 2) * 3.14159265358979323846); }
+inline double sinpi(double x) { return std::sin(std::remainder(x, 2) * 3.14159265358979323846); }
 inline float __fdividef(float x, float y) { return x / y; }
 inline float __fmaf_rn(float x, float y, float z) { return std::fma(x, y, z); }
 // Never contracted with a neighbour: kept apart from it by an empty assembly.
