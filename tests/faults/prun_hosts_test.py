@@ -144,7 +144,7 @@ class Hosts(faults.Faults):
     def test_a_firewall_that_rejects_is_told(self):
         """Routing answers as a firewall does that rejects with an ICMP message."""
         host = HOSTS[0]
-        subprocess.run(["ip", "netns", "exec", host, "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"], check=True)
+        subprocess.run(["ip", "netns", "exec", host, "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward; echo 0 > /proc/sys/net/ipv4/icmp_ratelimit"], check=True)
         ip("-n", host, "rule", "add", "pref", "100", "lookup", "local")
         ip("-n", host, "rule", "add", "pref", "10", "to", "10.77.0.1", "ipproto", "tcp", "dport", "29600-29700", "prohibit")
         ip("-n", host, "rule", "del", "pref", "0")
