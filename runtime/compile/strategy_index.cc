@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "ir/ops.h"
+
 namespace prun {
 
 StrategyIndex::StrategyIndex(const Plan& plan) : plan_(plan) {
@@ -20,9 +22,9 @@ StrategyIndex::StrategyIndex(const Plan& plan) : plan_(plan) {
       for (const Hook& hook : unit.hooks) {
         all.hooks.push_back({s, &hook});
         for (const HookAction& action : hook.actions) {
-          const bool scatters = action.kind == "reduce_scatter";
+          const bool scatters = action.kind == ops::reduce_scatter.name;
           if (scatters && !all.reduce_scatter) all.reduce_scatter = &action;
-          if (scatters || action.kind == "all_reduce") gradient_stream_ = action.stream;
+          if (scatters || action.kind == ops::all_reduce.name) gradient_stream_ = action.stream;
         }
       }
     }

@@ -79,6 +79,14 @@ class Draw(unittest.TestCase):
         self.assertAlmostEqual(h1, 3, delta=1.5)
         self.assertLess(v, h1)
 
+    def test_a_plan_on_a_cluster_is_drawn_as_it_is_simulated(self):
+        words = ["plans/3d.lua", "--nproc", 8, "--set", "micro=2", "--cluster", "plans/clusters/dgx-a100.yaml"]
+        [timeline] = summary(*words)["timelines"]
+        simulated = json.loads(prun("sim", *words, "--json"))
+        self.assertEqual((timeline["name"], timeline["unit_ns"]), ("predicted", 0))
+        self.assertAlmostEqual(timeline["step_ns"] / 1e9, simulated["step_s"], 6)
+        self.assertEqual(timeline["peak_bytes"], max(simulated["peak_bytes"]))
+
     def test_many_ranks_are_drawn_by_their_classes(self):
         drawn = summary("plans/3d.lua", "--nproc", 64, "--set", "pp=4", "--set", "tp=4", "--set", "layers=4")
         self.assertLess(drawn["timelines"][0]["lanes"], 40)

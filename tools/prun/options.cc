@@ -175,7 +175,9 @@ void define_plan_options(Definer& define, Commands command, Options& o) {
   define.parsed(
       kRecords, "--set", "NAME=VALUE", [&o](const std::string& text) { read_setting(o.settings, "--set", text); },
       "an argument of the plan; `prun PLAN --help` lists them", true);
-  define.text(kSim, "--cluster", "FILE", o.sim.cluster, "what to simulate on: devices, nodes and networks, as YAML");
+  define.text(kSim | kDraw, "--cluster", "FILE", o.sim.cluster,
+              command == kDraw ? "predict the plan's step on it, as prun sim does (default: unit costs)"
+                               : "what to simulate on: devices, nodes and networks, as YAML");
   define.parsed(
       kSim, "--sweep", "NAME=V,V,..", [&o](const std::string& text) { read_sweep(o.sim, text); },
       "simulate with each of these values of an argument; several: all combinations, the fastest first", true);

@@ -1,7 +1,6 @@
 // prun sim PLAN --cluster FILE: the program that would run, under a virtual clock; starts no rank.
 #include <fmt/format.h>
 
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
@@ -77,14 +76,6 @@ void print(const Options& options, const SimulatedPlan& made, const Cluster& clu
   }
   if (result.classes.size() > 16)
     fmt::print("  and {} more classes of ranks (--json lists all)\n", result.classes.size() - 16);
-}
-
-// As a plan, a cluster file that is not here is looked for beside the program.
-std::string cluster_path(const Options& options) {
-  namespace fs = std::filesystem;
-  std::error_code error;
-  const fs::path there = fs::path(options.lua_dir).parent_path() / options.sim.cluster;
-  return !fs::exists(options.sim.cluster, error) && fs::exists(there, error) ? there.string() : options.sim.cluster;
 }
 
 }  // namespace

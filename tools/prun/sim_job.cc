@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <map>
 #include <optional>
 
@@ -295,6 +296,13 @@ SimulatedPlan simulate_plan(const Options& options, const Cluster& cluster, bool
   made.result =
       simulate::simulate(*made.job, cluster, {.every_rank = options.sim.every_rank, .keep_spans = keep_spans});
   return made;
+}
+
+std::string cluster_path(const Options& options) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const fs::path there = fs::path(options.lua_dir).parent_path() / options.sim.cluster;
+  return !fs::exists(options.sim.cluster, error) && fs::exists(there, error) ? there.string() : options.sim.cluster;
 }
 
 }  // namespace prun

@@ -15,6 +15,10 @@ struct SimulatedPlan {
   std::optional<Job> job;    // where all of it was
 };
 
+// As a plan, a cluster file that is not here is looked for beside the program.
+std::string cluster_path(const Options& options);
+
+// With `keep_spans` all of it is simulated.
 SimulatedPlan simulate_plan(const Options& options, const simulate::Cluster& cluster, bool keep_spans = false);
 
 }  // namespace prun

@@ -9,24 +9,22 @@
 #include <tuple>
 
 #include "ir/op_def.h"
+#include "ir/ops.h"
 
 namespace prun::draw {
 namespace {
 
-bool is_message(std::string_view op) {
-  return op == "send" || op == "recv" || op == "put" || op == "signal" || op == "wait_signal";
-}
+bool is_message(const OpDef* op) { return op != nullptr && op->role == OpRole::message; }
 
-bool makes_weight_gradient(std::string_view op) {
-  return op.ends_with("_dw") || op == "embedding_grad" || op == "positions_grad" || op == "bias_grad";
+bool makes_weight_gradient(std::string_view name, const OpDef* op) {
+  return name.ends_with("_dw") || op == &ops::embedding_grad || op == &ops::positions_grad || op == &ops::bias_grad;
 }
 
 // An op of the model in backward: gradients have ops of their own but for sums, scales and copies.
-bool recomputes(std::string_view op) {
-  static const std::set<std::string_view> kAlsoOfGradients = {"add",         "mul",        "scale",
-                                                              "join_pieces", "cut_pieces", "take_piece"};
-  const OpDef* def = find_op(op);
-  return def != nullptr && def->role == OpRole::model && def->derive != nullptr && !def->moves &&
+bool recomputes(const OpDef* op) {
+  static const std::set<const OpDef*> kAlsoOfGradients = {&ops::add,         &ops::mul,        &ops::scale,
+                                                          &ops::join_pieces, &ops::cut_pieces, &ops::take_piece};
+  return op != nullptr && op->role == OpRole::model && op->derive != nullptr && !op->moves &&
          !kAlsoOfGradients.contains(op);
 }
 
@@ -51,19 +49,20 @@ bool is_pipeline(const Timeline& timeline) {
 }  // namespace
 
 BoxKind kind_of(const OpFacts& op) {
+  const OpDef* def = find_op(op.name);
   if (op.communicates) {
-    if (is_message(op.name)) return BoxKind::message;
+    if (is_message(def)) return BoxKind::message;
     if (op.role == "data" || (op.phase == "step" && op.role != "param" && op.role != "grad" && op.role != "gathered"))
       return BoxKind::other;
-    if (op.name == "all_gather" || op.name == "all_gather_v")
+    if (def == &ops::all_gather || def == &ops::all_gather_v)
       return op.role == "activation" ? BoxKind::activation : BoxKind::gather;
     if (op.role == "grad" || op.role == "reduce" || (op.role.empty() && op.phase == "backward"))
       return BoxKind::gradient;
     return op.role.empty() ? BoxKind::other : BoxKind::activation;
   }
   if (op.phase == "forward") return BoxKind::forward;
-  if (op.phase == "backward" && recomputes(op.name)) return BoxKind::recompute;
-  if (op.phase == "backward") return makes_weight_gradient(op.name) ? BoxKind::weight_gradient : BoxKind::backward;
+  if (op.phase == "backward" && recomputes(def)) return BoxKind::recompute;
+  if (op.phase == "backward") return makes_weight_gradient(op.name, def) ? BoxKind::weight_gradient : BoxKind::backward;
   if (op.phase == "step") return BoxKind::optimizer;
   return BoxKind::other;
 }
@@ -74,7 +73,7 @@ void tell_weight_gradients(Timeline& timeline) {
     Box& box = timeline.boxes[i];
     const Box& before = timeline.boxes[i - 1];
     if (box.kind == BoxKind::backward && before.lane == box.lane && before.kind == BoxKind::weight_gradient &&
-        op_word(timeline, box) == "add" && box.unit == before.unit)
+        op_word(timeline, box) == ops::add.name && box.unit == before.unit)
       box.kind = BoxKind::weight_gradient;
   }
   // Split: in no unit's backward does a gradient of activations come after one of weights.

@@ -16,9 +16,12 @@
 #include "draw/ideal_timeline.h"
 #include "draw/op_times.h"
 #include "draw/program_view.h"
+#include "draw/simulated_timeline.h"
 #include "draw/trace_reader.h"
 #include "program_json.h"
 #include "run_folder.h"
+#include "sim_job.h"
+#include "simulate/cluster_reader.h"
 #include "supervision/flight.h"
 
 namespace prun::draw {
@@ -83,9 +86,16 @@ class Reader {
     if (!options_.plan.empty())
       throw usage_error(fmt::format("one plan at a time: '{}' and '{}'", options_.plan, path));
     options_.plan = path;
+    if (!options_.sim.cluster.empty()) return predict(path);
     const Job job = build_job(options_, options_.launch.nproc * options_.launch.nnodes);
     view_ = view_of(job_json(job), path);
     drawing_.timelines.push_back(ideal_timeline(job));
+  }
+
+  void predict(const std::string& path) {
+    const SimulatedPlan made = simulate_plan(options_, simulate::read_cluster(cluster_path(options_)), true);
+    view_ = view_of(job_json(*made.job), path);
+    drawing_.timelines.push_back(simulated_timeline(made));
   }
 
   void read_json(const std::string& path, bool program) {

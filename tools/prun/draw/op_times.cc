@@ -9,6 +9,7 @@
 
 #include "draw/groups.h"
 #include "draw/program_view.h"
+#include "ir/ops.h"
 
 namespace prun::draw {
 namespace {
@@ -109,7 +110,7 @@ class Builder {
 
   bool sends(int i) {
     const std::string& name = timeline_.texts[box(i).name];
-    return name.starts_with("send") || name.starts_with("put");
+    return name.starts_with(ops::send.name) || name.starts_with(ops::put.name);
   }
   int sender_of(const std::vector<int>& pair) { return sends(pair[0]) ? pair[0] : pair[1]; }
   int receiver_of(const std::vector<int>& pair) { return sends(pair[0]) ? pair[1] : pair[0]; }

@@ -11,7 +11,7 @@
 namespace prun::draw {
 namespace {
 
-constexpr std::array<std::string_view, 4> kLayers = {"other", "gather", "forward", "message"};  // as CSS classes
+constexpr std::array<BoxKind, 4> kLayers = {BoxKind::other, BoxKind::gather, BoxKind::forward, BoxKind::message};
 
 size_t layer_of(const std::string& role) {
   if (role == "param" || role == "grad" || role == "optimizer") return 0;
@@ -78,8 +78,9 @@ std::string memory_paths(const MemoryStrip& strip, const PictureArea& area, int6
     for (size_t c = 0; c < columns.size(); ++c)
       over[c] -= static_cast<double>(columns[c][layer]) / static_cast<double>(most) * (area.height - 3);
     if (over != under)
-      fmt::format_to(std::back_inserter(out), "<path class=\"{} memory\" d=\"M{} {}{}{}Z\"/>\n", kLayers[layer],
-                     number(area.left), number(under.front()), edge_of(over, area, true), edge_of(under, area, false));
+      fmt::format_to(std::back_inserter(out), "<path class=\"{} memory\" d=\"M{} {}{}{}Z\"/>\n",
+                     kind_texts()[static_cast<size_t>(kLayers[layer])].id, number(area.left), number(under.front()),
+                     edge_of(over, area, true), edge_of(under, area, false));
     under = std::move(over);
   }
   return out;

@@ -3,15 +3,17 @@
 #include <algorithm>
 #include <set>
 
+#include "ir/ops.h"
+
 namespace prun::draw {
 namespace {
 
 bool carries_messages(const std::string& stream) {
-  return stream.starts_with("send") || stream.starts_with("recv") || stream.ends_with("_send") ||
+  return stream.starts_with(ops::send.name) || stream.starts_with(ops::recv.name) || stream.ends_with("_send") ||
          stream.ends_with("_recv");
 }
 
-bool receives(const std::string& stream) { return stream.starts_with("recv") || stream.ends_with("_recv"); }
+bool receives(const std::string& stream) { return stream.starts_with(ops::recv.name) || stream.ends_with("_recv"); }
 
 bool is_pipeline_stream(const std::string& stream) {
   return carries_messages(stream) &&

@@ -33,6 +33,9 @@ void check_draw_options(const Options& options) {
     throw usage_error(
         "draw what? A plan, a trace of --trace, rows of --metrics or the folder of a run, for example: "
         "prun draw plans/zero3.lua --nproc 2 --out zero3.html");
+  const auto is_plan = [](const std::string& operand) { return operand.ends_with(".lua"); };
+  if (!options.sim.cluster.empty() && std::none_of(options.operands.begin(), options.operands.end(), is_plan))
+    throw usage_error("--cluster says where a plan is simulated, and none is named");
   if (settings.out.empty()) return;
   if (settings.text) throw usage_error("--text draws in the terminal: not with --out");
   if (!settings.out.ends_with(".html") && !settings.out.ends_with(".svg"))
