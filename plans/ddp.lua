@@ -2,7 +2,7 @@
 
 local prun = require "prun"
 
-local arg = prun.shared_args { bucket = { "25 MiB", "size of a bucket of gradients" }, first = { "1 MiB", "of the first" } }
+local arg = prun.shared_args { bucket = { "25 MiB", "of a bucket of gradients" }, first = { "1 MiB", "the first" } }
 
 return prun.plan {
   mesh      = prun.mesh { dp = prun.world },

@@ -9,7 +9,7 @@ local entries = schema.register("prun.checkpoint", {
   { name = "keep", kind = "integer", optional = true, least = 1,
     help = "all but the newest so many are removed; by default none (--checkpoint-keep)" },
   { name = "replicate", kind = "integer", default = 0, least = 0, most = 1,
-    help = "1: the newest commit in the memory of hosts, too, of several nodes each part in two, for --max-restarts and --min-ranks" },
+    help = "1: the newest commit in memory, too, of several nodes each part in two, for --max-restarts, --min-ranks" },
   { name = "memory_every", kind = "integer", optional = true, least = 1, most = schema.most_exact,
     help = "commits to memory between those to the disk, every so many steps; by default with those only" },
 })

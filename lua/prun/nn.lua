@@ -117,7 +117,7 @@ nn.attention = word("attention", {
     { name = "causal", kind = "boolean", default = true, help = "a token sees those before it and itself" },
     size("kv_heads", "heads of keys and of values; by default as many", { optional = true }),
     { name = "kernel", kind = "text", default = "flash", choices = { "flash", "keep_scores", "recompute_scores" },
-      help = "what prun sim counts: scores that stay on the chip, or that memory keeps, or that backward makes again; " ..
+      help = "what prun sim counts: scores that stay on the chip, that memory keeps, or that backward makes again; " ..
         "ranks run flash" },
   },
 }, function(qkv, heads, opt)

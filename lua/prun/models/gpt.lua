@@ -22,7 +22,7 @@ return prun.model("gpt", {
   tied = { false, "use the token embedding as the head's weights" },
 }, function(opt, batch)
   local width, eps, normal = opt.width, opt.eps, { "normal", 0.02 }
-  local thirds = { width, width, width }
+  local thirds, kernel = { width, width, width }, { kernel = opt.kernel }
   local residual = { "normal", 0.02 / math.sqrt(2 * opt.layers) }  -- so that the sum of all blocks keeps its scale
 
   local hidden, rows = opt.hidden > 0 and opt.hidden or 4 * width, opt.positions > 0 and opt.positions or opt.context
@@ -41,7 +41,7 @@ return prun.model("gpt", {
   for i = 0, opt.layers - 1 do
     x = nn.unit("block" .. i, function()
       local qkv = nn.linear("qkv", nn.layernorm("ln1", x, eps), 3 * width, { init = normal, blocks = thirds })
-      local mixed = x + drop(nn.linear("proj", nn.attention(qkv, opt.heads, { kernel = opt.kernel }), width, { init = residual }))
+      local mixed = x + drop(nn.linear("proj", nn.attention(qkv, opt.heads, kernel), width, { init = residual }))
       local up = nn.gelu(nn.linear("up", nn.layernorm("ln2", mixed, eps), hidden, { init = normal }), opt.gelu)
       return mixed + drop(nn.linear("down", up, width, { init = residual }))
     end)
