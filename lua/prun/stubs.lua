@@ -56,7 +56,7 @@
 ---@class prun.checkpoint.options
 ---@field every? integer a checkpoint comes after every so many steps; by default at the end only (--checkpoint-every)
 ---@field keep? integer all but the newest so many are removed; by default none (--checkpoint-keep)
----@field replicate? integer 1: the newest commit in the memory of hosts, too, of several nodes each part in two, for --max-restarts and --min-ranks (default 0)
+---@field replicate? integer 1: the newest commit in memory, too, of several nodes each part in two, for --max-restarts, --min-ranks (default 0)
 ---@field memory_every? integer commits to memory between those to the disk, every so many steps; by default with those only
 
 ---@class prun.context_parallel.options
@@ -232,7 +232,7 @@
 ---@class prun.nn.attention.options
 ---@field causal? boolean a token sees those before it and itself (default true)
 ---@field kv_heads? integer heads of keys and of values; by default as many
----@field kernel? string what prun sim counts: scores that stay on the chip, or that memory keeps, or that backward makes again; ranks run flash (default 'flash')
+---@field kernel? string what prun sim counts: scores that stay on the chip, that memory keeps, or that backward makes again; ranks run flash (default 'flash')
 
 ---@class prun.nn.linear.options
 ---@field bias? boolean add a bias; by default yes, with `weight` no
