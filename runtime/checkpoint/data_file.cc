@@ -44,6 +44,8 @@ DataFile::DataFile(const std::string& path) : path_(path), fd_(open_to_read(path
 
 DataFile::~DataFile() { close(fd_); }
 
+void DataFile::read_ahead(int64_t at, int64_t bytes) const { posix_fadvise(fd_, at, bytes, POSIX_FADV_WILLNEED); }
+
 void DataFile::read(int64_t at, int64_t bytes, std::byte* to) const {
   while (bytes > 0) {
     const ssize_t n = pread(fd_, to, static_cast<size_t>(bytes), at);

@@ -12,6 +12,8 @@ class DataFile {
   ~DataFile();
   DataFile(const DataFile&) = delete;
   DataFile& operator=(const DataFile&) = delete;
+  // Asks the system for them, and does not wait.
+  void read_ahead(int64_t at, int64_t bytes) const;
   // Throws checkpoint_invalid where the file ends before.
   void read(int64_t at, int64_t bytes, std::byte* to) const;
   const std::string& path() const { return path_; }
