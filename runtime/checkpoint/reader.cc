@@ -34,7 +34,7 @@ struct Piece {
 
 std::string sum_of(const Piece& piece, std::vector<std::byte>& buffer) {
   constexpr int64_t kRun = int64_t{1} << 20;     // stays in the cache
-  constexpr int64_t kAhead = int64_t{16} << 20;  // read from the disk meanwhile, beyond the end of the piece, too
+  constexpr int64_t kAhead = int64_t{48} << 20;  // read from the disk meanwhile, beyond the end of the piece, too
   buffer.resize(static_cast<size_t>(kRun));
   Sha256 sum;
   const int64_t all = piece.bytes();
