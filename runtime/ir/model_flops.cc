@@ -3,23 +3,15 @@
 
 #include <vector>
 
+#include "ir/op_cost.h"
+
 namespace prun {
-namespace {
-
-std::vector<TensorType> types_of(const Program& program, const std::vector<TensorId>& tensors) {
-  std::vector<TensorType> types;
-  for (int t : tensors) types.push_back(program.tensors[t].type());
-  return types;
-}
-
-}  // namespace
-
 double model_flops(const Program& program) {
   double flops = 0;
   for (const Stream& stream : program.step().streams) {
     for (const Op& op : stream.ops) {
       if (op.def->cost == nullptr || (op.phase == Phase::backward && op.def->role != OpRole::derivative)) continue;
-      flops += op.def->cost(types_of(program, op.reads), types_of(program, op.writes), op.attrs).model;
+      flops += op_cost(program, op).model;
     }
   }
   return flops;

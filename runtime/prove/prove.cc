@@ -9,6 +9,7 @@
 
 #include "base/text.h"
 #include "compile/compile.h"
+#include "ir/op_cost.h"
 #include "ir/ops.h"
 #include "prove/explain.h"
 #include "prove/small_plan.h"
@@ -47,12 +48,7 @@ double work_of(const Job& job) {
     for (const Body& body : job.program(rank).bodies)
       for (const Stream& stream : body.streams)
         for (const Op& op : stream.ops) {
-          const auto types = [&](const std::vector<TensorId>& ids) {
-            std::vector<TensorType> all;
-            for (const TensorId id : ids) all.push_back(job.program(rank).tensors[id].type());
-            return all;
-          };
-          const Cost cost = op_cost(*op.def, types(op.reads), types(op.writes), op.attrs);
+          const Cost cost = op_cost(job.program(rank), op);
           work += 2 + cost.flops / 500 + cost.bytes / 4000;
         }
   return work;

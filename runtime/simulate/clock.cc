@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "ir/ops.h"
+#include "ir/wire_bytes.h"
 
 namespace prun::simulate {
 namespace {
@@ -22,14 +23,6 @@ double full_bytes(const Program& program, const Op& op) {
   const double in = static_cast<double>(program.tensors[op.reads[0]].bytes());
   const CollTraits& traits = op.def->collective();
   return traits.whole_output && !traits.whole_input ? in * program.mesh.size(op.axis) : in;
-}
-
-// What a rank sends of it, around a ring.
-double sent_bytes(const Op& op, int ranks, double full) {
-  const double n = ranks;
-  if (op.is(ops::barrier)) return 0;
-  if (op.def->collective().rooted) return full;
-  return (op.def->coll == CollKind::all_reduce ? 2 : 1) * (n - 1) / n * full;
 }
 
 }  // namespace
@@ -173,7 +166,7 @@ void Clock::collective(const std::vector<StreamCursor>& members) {
   const auto [shape, fresh] = shapes_.try_emplace({first.actor, op.axis});
   if (fresh) shape->second = group_shape(mine.mesh, cluster_, places_, op.axis, rank);
   const GroupShape& group = shape->second;
-  const double full = full_bytes(mine, op), sent = sent_bytes(op, group.ranks, full);
+  const double full = full_bytes(mine, op), sent = wire_bytes(mine, op);
   const double across = group.nodes > 1 ? static_cast<double>(group.nodes) / group.ranks : 0;
   double last = -1;
   int late = first.actor;

@@ -26,6 +26,7 @@ struct DeviceModel {
   double optimizer_bytes = 50;     // traffic of an update, per parameter
   bool fused = false;              // products add to gradients in place, gathered tokens need no copies
   double speed = 1;                // a slow device: below 1
+  bool operator==(const DeviceModel&) const = default;
 };
 
 // What connects the ranks of a group: the node's bus, or a level of the network.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ir/op_cost.h"
 #include "ir/ops.h"
 
 namespace prun::simulate {
@@ -16,13 +17,6 @@ constexpr Tile kTiles[] = {{256, 128, 1}, {128, 256, 1}, {128, 128, 0.92}, {64, 
 
 // What a backward of attention takes of its forward.
 constexpr double kFlashBackward = 2.5;
-
-std::vector<TensorType> types_in(const Program& program, const std::vector<TensorId>& ids) {
-  std::vector<TensorType> types;
-  types.reserve(ids.size());
-  for (const TensorId id : ids) types.push_back(program.tensors[id].type());
-  return types;
-}
 
 double bytes_of(const Program& program, const std::vector<TensorId>& ids) {
   double bytes = 0;
@@ -151,7 +145,7 @@ OpTime op_time(const DeviceModel& device, const Program& program, const Op& op) 
     if (op.is(*kind)) return linear_time(device, program, op);
   for (const OpDef* kind : {&ops::expert_linear, &ops::expert_linear_dx, &ops::expert_linear_dw})
     if (op.is(*kind)) return expert_time(device, program, op);
-  const Cost cost = op_cost(*op.def, types_in(program, op.reads), types_in(program, op.writes), op.attrs);
+  const Cost cost = op_cost(program, op);
   const bool forward = op.is(ops::attention) || op.is(ops::attention_block);
   const bool backward = op.is(ops::attention_grad) || op.is(ops::attention_block_grad);
   if (forward || backward) return attention_time(device, program, op, cost, backward);

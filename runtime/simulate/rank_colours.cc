@@ -65,13 +65,17 @@ class Refinement {
   }
 
   void begin() {
-    std::map<std::tuple<int, double, double, double>, int> kinds;
+    std::map<std::tuple<int, double, int>, int> kinds;
+    std::vector<const DeviceModel*> devices;  // that differ
     std::map<std::pair<std::string, int>, GroupShape> shapes;
     std::map<std::pair<int, std::vector<std::tuple<std::string, int, GroupShape>>>, int> known;
     for (int rank = 0; rank < std::ssize(places_); ++rank) {
-      const NodeModel& node = cluster_.node_at(places_[rank].node);
-      const std::tuple kind(job_.class_of_rank[rank], speed_of(cluster_, places_[rank]),
-                            peak_of(node.device, Dtype::bf16), node.device.memory_bandwidth);
+      const DeviceModel& device = cluster_.node_at(places_[rank].node).device;
+      const auto alike =
+          std::find_if(devices.begin(), devices.end(), [&](const DeviceModel* each) { return *each == device; });
+      const int which = static_cast<int>(alike - devices.begin());
+      if (alike == devices.end()) devices.push_back(&device);
+      const std::tuple kind(job_.class_of_rank[rank], speed_of(cluster_, places_[rank]), which);
       const int kind_id = kinds.try_emplace(kind, static_cast<int>(kinds.size())).first->second;
       std::vector<std::tuple<std::string, int, GroupShape>> links;
       for (const std::string& axis : partners(rank).groups) {

@@ -66,6 +66,12 @@ class Sim(unittest.TestCase):
                     self.assertGreater(sim("ddp", 16, *words, cluster=slow)["step_s"], 1.3 * sim("ddp", 16)["step_s"])
             self.assertEqual(sim("3d", 16, cluster=slow)["step_s"], sim("3d", 16, "--every-rank", cluster=slow)["step_s"])
 
+    def test_devices_that_differ_in_anything_are_told_apart(self):
+        for field in ("launch: 400 us", "sustained: 0.1", "memory: 1 GiB"):
+            with self.subTest(field), Cluster("nodes:\n  - {}\n  - { device: { %s } }\n" % field) as mixed:
+                some, each = (sim("ddp", 16, *words, cluster=mixed) for words in ([], ["--every-rank"]))
+                self.assertEqual((len(some["classes"]), some["step_s"]), (2, each["step_s"]))
+
     def test_peak_memory_is_the_arena(self):
         for plan, ranks, words in JOBS:
             with self.subTest(plan):

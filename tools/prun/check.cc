@@ -9,9 +9,9 @@
 #include "build_job.h"
 #include "commands.h"
 #include "ir/state.h"
+#include "ir/wire_bytes.h"
 #include "proof.h"
 #include "verify/verify.h"
-#include "wire_bytes.h"
 
 namespace prun {
 namespace {

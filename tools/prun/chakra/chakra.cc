@@ -18,6 +18,7 @@
 #include "base/error.h"
 #include "chakra/op_order.h"
 #include "chakra/protobuf_message.h"
+#include "ir/op_cost.h"
 #include "ir/ops.h"
 
 namespace prun {
@@ -50,12 +51,6 @@ Message attribute(const char* name, std::string_view value) {
   return attr;
 }
 constexpr int kInt32 = 7, kInt64 = 9, kUint64 = 13, kBool = 27;
-
-std::vector<TensorType> types(const Program& program, const std::vector<TensorId>& ids) {
-  std::vector<TensorType> types;
-  for (const TensorId id : ids) types.push_back(program.tensors[id].type());
-  return types;
-}
 
 class Writer {
  public:
@@ -128,7 +123,7 @@ class Writer {
 
   // At least one operation, or a roofline divides nothing by nothing: time then follows from the bytes.
   static void work(Message& node, const Program& program, const Op& op) {
-    const Cost cost = op_cost(*op.def, types(program, op.reads), types(program, op.writes), op.attrs);
+    const Cost cost = op_cost(program, op);
     node.message(10, attribute("num_ops", kInt64, static_cast<uint64_t>(std::max(1.0, cost.flops))));
     node.message(10, attribute("tensor_size", kUint64, static_cast<uint64_t>(cost.bytes)));
   }

@@ -5,7 +5,7 @@
 #include "base/text.h"
 #include "draw/figures.h"
 #include "draw/ideal_timeline.h"
-#include "wire_bytes.h"
+#include "ir/wire_bytes.h"
 
 namespace prun {
 namespace {

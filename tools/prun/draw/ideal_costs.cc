@@ -6,6 +6,7 @@
 
 #include "draw/groups.h"
 #include "draw/program_view.h"
+#include "ir/op_cost.h"
 
 namespace prun::draw {
 namespace {
@@ -13,16 +14,6 @@ namespace {
 constexpr double kForward = 1, kBackward = 2, kOptimizer = 0.25, kReduction = 0.5, kSmallShare = 0.1,
                  kLatencyShare = 0.2;
 constexpr double kLeast = 1e-3;  // of a forward: every op is seen
-
-double flops_of(const Program& program, const Op& op) {
-  const auto types = [&](const std::vector<TensorId>& ids) {
-    std::vector<TensorType> list;
-    list.reserve(ids.size());
-    for (const TensorId id : ids) list.push_back(program.tensors[id].type());
-    return list;
-  };
-  return op_cost(*op.def, types(op.reads), types(op.writes), op.attrs).flops;
-}
 
 double bytes_of(const Program& program, const Op& op) {
   int64_t bytes = 0;
@@ -84,11 +75,11 @@ class Coster {
   bool makes_weights(const Op& op) const { return kind_of_op(op) == BoxKind::weight_gradient; }
   // Halves of a backward take the same; where nothing is a gradient of weights by itself, the other has all.
   double split_share(const Op&) const { return weights_ > 0 && backward_ > 0 ? kBackward / 2 : kBackward; }
-  double part(const Op& op, double all) const { return all > 0 ? flops_of(program_, op) / all : 0; }
+  double part(const Op& op, double all) const { return all > 0 ? op_cost(program_, op).flops / all : 0; }
 
   void count(const Op& op) {
     if (op.microbatch >= 0) microbatches_.insert(op.microbatch);
-    const double flops = op.def->op_class == OpClass::compute ? flops_of(program_, op) : 0;
+    const double flops = op.def->op_class == OpClass::compute ? op_cost(program_, op).flops : 0;
     if (op.communicates()) {
       if (kind_of_op(op) != BoxKind::gradient || program_.mesh.size(op.axis) < 2) return;
       gradient_bytes_ += whole_bytes(program_, op);

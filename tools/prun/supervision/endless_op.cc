@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "base/text.h"
+#include "ir/op_cost.h"
 
 namespace prun {
 namespace {
@@ -15,10 +16,7 @@ constexpr double kTimesPredicted = 20;
 constexpr double kSlowFlopsPerSecond = 1e9, kSlowBytesPerSecond = 200e6;
 
 double predicted_s(const Program& program, const Op& op) {
-  std::vector<TensorType> reads, writes;
-  for (const TensorId id : op.reads) reads.push_back(program.tensors[id].type());
-  for (const TensorId id : op.writes) writes.push_back(program.tensors[id].type());
-  const Cost cost = op_cost(*op.def, reads, writes, op.attrs);
+  const Cost cost = op_cost(program, op);
   return cost.flops / kSlowFlopsPerSecond + cost.bytes / kSlowBytesPerSecond;
 }
 

@@ -1,4 +1,4 @@
-#include "wire_bytes.h"
+#include "ir/wire_bytes.h"
 
 #include "ir/ops.h"
 
