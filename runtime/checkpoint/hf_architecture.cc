@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <type_traits>
 
 #include "base/error.h"
+#include "base/json_whole.h"
 #include "base/text.h"
 
 namespace prun::checkpoint {
@@ -16,6 +18,7 @@ template <class T>
 T member(const Json& config, const char* name, const T& usual) {
   if (!config.contains(name) || config.at(name).is_null()) return usual;
   try {
+    if constexpr (std::is_same_v<T, int64_t>) return json_whole(config.at(name));
     return config.at(name).get<T>();
   } catch (const Json::exception&) {
     throw Error(Exit::checkpoint_invalid, fmt::format("'{}' is {}", name, config.at(name).dump()));

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json_whole.h"
 #include "checkpoint/folder.h"
 
 namespace prun::checkpoint {
@@ -31,10 +32,10 @@ std::map<std::string, SavedTensor> read_tensors(const Json& all) {
   std::map<std::string, SavedTensor> tensors;
   for (const auto& [name, entry] : all.items()) {
     SavedTensor tensor{
-        entry.at("dtype").get<std::string>(), entry.at("shape").get<Shape>(), {}, entry.value("drift", "")};
+        entry.at("dtype").get<std::string>(), json_wholes(entry.at("shape")), {}, entry.value("drift", "")};
     for (const Json& piece : entry.at("pieces"))
-      tensor.pieces.push_back({piece.at("file").get<std::string>(), piece.at("offset").get<Shape>(),
-                               piece.at("shape").get<Shape>(), piece.at("sha256").get<std::string>()});
+      tensor.pieces.push_back({piece.at("file").get<std::string>(), json_wholes(piece.at("offset")),
+                               json_wholes(piece.at("shape")), piece.at("sha256").get<std::string>()});
     tensors.emplace(name, std::move(tensor));
   }
   return tensors;
@@ -99,23 +100,23 @@ std::string index_text(const Index& index) {
 Index read_index(const std::string& folder) {
   const std::string path = folder + "/index.json", text = read_file(path);
   const Json json = Json::parse(text, nullptr, false);
-  if (!json.is_object() || json.value("format", "") != "prun checkpoint")
+  if (!json.is_object() || json.value("format", Json()) != "prun checkpoint")
     throw invalid(path, "this is not the index of a checkpoint");
-  const int version = json.value("version", 0);
-  if (version > kFormat)
-    throw invalid(path, fmt::format("format {} is of a newer prun; this one reads up to {}", version, kFormat));
   try {
+    const int64_t version = json.contains("version") ? json_whole(json["version"]) : 0;
+    if (version > kFormat)
+      throw invalid(path, fmt::format("format {} is of a newer prun; this one reads up to {}", version, kFormat));
     Index index;
-    index.step = json.at("step").get<int64_t>();
-    index.steps = json.at("steps").get<int64_t>();
-    index.seed = json.at("seed").get<uint64_t>();
-    index.ranks = json.at("ranks").get<int64_t>();
+    index.step = json_whole(json.at("step"));
+    index.steps = json_whole(json.at("steps"));
+    index.seed = json.at("seed").get_ref<const uint64_t&>();
+    index.ranks = json_whole(json.at("ranks"));
     index.mesh = json.at("mesh").get<std::string>();
     index.plan = json.at("plan").get<std::string>();
     index.program = json.at("program").get<std::string>();
     const Json& data = json.at("data");
     index.data = {data.at("kind").get<std::string>(), data.at("path").get<std::string>(),
-                  data.at("file_bytes").get<int64_t>(), data.at("samples").get<int64_t>()};
+                  json_whole(data.at("file_bytes")), json_whole(data.at("samples"))};
     index.rate = json.at("learning_rate").get<std::string>();
     index.model = read_model(json.value("model", Json()));
     index.kernels = json.value("kernels", "");

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/json_whole.h"
 
 namespace prun::checkpoint {
 namespace {
@@ -58,8 +59,8 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : data_(std::make_shar
     try {
       Tensor tensor;
       tensor.dtype = entry.at("dtype").get<std::string>();
-      tensor.shape = entry.at("shape").get<Shape>();
-      const auto range = entry.at("data_offsets").get<std::vector<int64_t>>();
+      tensor.shape = json_wholes(entry.at("shape"));
+      const auto range = json_wholes(entry.at("data_offsets"));
       if (range.size() != 2 || range[0] < 0 || range[1] < range[0] || range[1] > data_bytes)
         throw damaged(path, fmt::format("tensor {} ends at byte {} of {}: the file is cut", name,
                                         range.empty() ? 0 : range.back(), data_bytes));
@@ -76,7 +77,7 @@ void SafetensorsFile::read_offsets(const std::string& text) {
   if (text.empty()) return;
   try {
     const Json places = Json::parse(text);
-    for (const auto& [name, place] : places.items()) offsets_[name] = place.at("saved_offsets").get<Shape>();
+    for (const auto& [name, place] : places.items()) offsets_[name] = json_wholes(place.at("saved_offsets"));
   } catch (const Json::exception&) {
     throw damaged(data_->path(), "its DCP_SHARDING_INFO is damaged");
   }

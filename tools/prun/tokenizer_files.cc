@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json_whole.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/hf_folder.h"
 #include "checkpoint/index.h"
@@ -30,9 +31,9 @@ int64_t largest_id(const Json& file) {
   const Json vocab = model.is_object() ? model.value("vocab", Json()) : Json();
   if (vocab.is_array()) largest = std::ssize(vocab) - 1;  // Unigram's
   if (vocab.is_object())
-    for (const auto& [text, id] : vocab.items()) largest = std::max(largest, id.get<int64_t>());
+    for (const auto& [text, id] : vocab.items()) largest = std::max(largest, json_whole(id));
   for (const Json& token : file.value("added_tokens", Json::array()))
-    largest = std::max(largest, token.at("id").get<int64_t>());
+    largest = std::max(largest, json_whole(token.at("id")));
   return largest;
 }
 

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/json_whole.h"
 #include "draw/groups.h"
 
 namespace prun::draw {
@@ -31,7 +32,7 @@ int64_t nanoseconds(const Json& event, const char* key) {
 
 int small_number(const Json& object, const char* key, int missing) {
   if (!object.contains(key)) return missing;
-  const int64_t number = object[key].get<int64_t>();
+  const int64_t number = json_whole(object[key]);
   if (number < -1 || number > 10'000'000) throw usage_error(fmt::format("'{}' is {}", key, number));
   return static_cast<int>(number);
 }
@@ -102,7 +103,7 @@ class TraceReader {
     box.end = std::max(end, begin + 1);
     box.op = small_number(args, "op", 0);
     box.microbatch = small_number(args, "microbatch", -1);
-    box.bytes = args.value("bytes", int64_t{0});
+    box.bytes = args.contains("bytes") ? json_whole(args["bytes"]) : 0;
     const std::string unit = args.value("unit", ""), phase = args.value("phase", ""), role = args.value("role", "");
     box.kind = kind_of({std::string_view(name).substr(0, name.find(' ')), phase, role, category == "communication"});
     Texts& texts = timeline_.texts;
@@ -117,7 +118,7 @@ class TraceReader {
   }
 
   void flow(const Json& event, bool leaves) {
-    Flow& flow = flows_[event.at("id").get<int64_t>()];
+    Flow& flow = flows_[json_whole(event.at("id"))];
     (leaves ? flow.from : flow.to) = track_of(event);
     (leaves ? flow.leaves : flow.arrives) = nanoseconds(event, "ts");
     flow.between_ranks = event.value("name", "") == "collective";
