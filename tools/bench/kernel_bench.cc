@@ -87,7 +87,7 @@ void all_sizes(benchmark::internal::Benchmark* bench) {
 }
 void small_sizes(benchmark::internal::Benchmark* bench) { three_forms(bench, 1024, 768, 256, 0); }
 BENCHMARK(gemm)->Apply(all_sizes)->Unit(benchmark::kMicrosecond);
-BENCHMARK(packed)->Apply(small_sizes)->Unit(benchmark::kMicrosecond);
+BENCHMARK(packed)->Apply(all_sizes)->Unit(benchmark::kMicrosecond);
 
 std::vector<double> numbers(int64_t count) {
   std::vector<double> values;

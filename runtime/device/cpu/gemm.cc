@@ -1,6 +1,7 @@
-// See gemm.h. Three ways, chosen when the product is made: oneDNN's sgemm for f32, its matmul primitive (brgemm) for
-// bf16 and for the f32 shapes that sgemm is slow at, and packed_gemm where oneDNN has none of these (bf16 without
-// AVX512_BF16). Each gives the same bits on any number of threads; the first two are restricted for that.
+// See gemm.h. Three ways, chosen when the product is made, by its shape and the instruction set alone. With AVX-512:
+// oneDNN's sgemm for f32, its matmul primitive (brgemm) for bf16 and for the f32 shapes that sgemm is slow at. With
+// AVX2, and where oneDNN has no brgemm (bf16 without AVX512_BF16): packed_gemm. Each gives the same bits on any number
+// of threads; the first two are restricted for that.
 //
 // Surprising fact: sgemm takes its packing buffers from malloc in every call; at the sizes of training it is still
 // mostly 5 to 15 %, and on 4000-wide layers up to 90 %, faster than the f32 primitives that use our scratch.
@@ -22,6 +23,7 @@
 
 #include "base/error.h"
 #include "device/bf16.h"
+#include "device/cpu/instruction_set.h"
 #include "device/cpu/packed_gemm.h"
 #include "device/cpu/parallel.h"
 #include "device/cpu/simd.h"
@@ -222,11 +224,17 @@ int steady_threads(const GemmShape& s) {
   return known[s] = threads;
 }
 
-// Whether sgemm is slow: rows of 4096 bytes that are read down the columns all fall into one set of the first-level
-// cache, which slows its copy of a transposed A; the primitive's copy does not suffer.
-bool prefers_sgemm(const GemmShape& s) {
+enum class Way : uint8_t { sgemm, brgemm, packed };
+
+// With AVX-512 sgemm is slow where rows of 4096 bytes are read down the columns: they all fall into one set of the
+// first-level cache, which slows its copy of a transposed A; the primitive's copy does not suffer.
+Way way_of(const GemmShape& s) {
+  const bool f32 = s.input == Dtype::f32 && s.output == Dtype::f32;
+  if (f32 && instruction_set() == InstructionSet::avx2) return Way::packed;
   const bool collides = s.transpose_a && s.m * dtype_bytes(s.input) % 4096 == 0;
-  return s.input == Dtype::f32 && s.output == Dtype::f32 && !collides;
+  if (f32 && !collides) return Way::sgemm;
+  const ThreadCount one(1);
+  return Description(s).primitive != nullptr ? Way::brgemm : Way::packed;
 }
 
 PRUN_CLONES void activate(float* y, int64_t n, Activation activation) {
@@ -305,20 +313,20 @@ std::string gemm_library() {
 
 int64_t gemm_scratch_bytes(const GemmShape& shape) {
   PRUN_CHECK(shape.m > 0 && shape.n > 0 && shape.k > 0, fmt::format("m={} n={} k={}", shape.m, shape.n, shape.k));
-  if (prefers_sgemm(shape)) return 0;
   static std::mutex mutex;
   static std::map<GemmShape, int64_t> known;
   const std::lock_guard lock(mutex);
   const auto found = known.find(shape);
   if (found != known.end()) return found->second;
   int64_t& most = known[shape];
+  const Way way = way_of(shape);
+  if (way == Way::packed) most = packed_gemm_scratch_bytes(shape);
+  if (way != Way::brgemm) return most;
   for (int threads = shape.threads; threads > 0; threads /= 2) {  // each that steady_threads may find
     const ThreadCount count(threads);
     const Description description(shape);
     if (description.primitive != nullptr)
       most = std::max(most, static_cast<int64_t>(dnnl_memory_desc_get_size(description.scratch())));
-    else if (threads == 1)
-      most = packed_gemm_scratch_bytes(shape);
   }
   return most;
 }
@@ -327,8 +335,9 @@ struct Gemm::State {
   GemmShape shape;
   const void *a, *b, *bias;
   void *c, *scratch;
-  std::unique_ptr<Brgemm> brgemm;  // null: another way
-  int threads = 1;                 // brgemm's
+  Way way;
+  std::unique_ptr<Brgemm> brgemm;
+  int threads = 1;  // brgemm's
 };
 
 Gemm::Gemm(const GemmShape& shape, const void* a, const void* b, const void* bias, void* c, void* scratch)
@@ -336,11 +345,8 @@ Gemm::Gemm(const GemmShape& shape, const void* a, const void* b, const void* bia
   State& s = *state_;
   s.shape = shape;
   s.a = a, s.b = b, s.bias = bias, s.c = c, s.scratch = scratch;
-  if (prefers_sgemm(shape)) return;
-  {
-    const ThreadCount one(1);
-    if (Description(shape).primitive == nullptr) return;
-  }
+  s.way = way_of(shape);
+  if (s.way != Way::brgemm) return;
   s.threads = steady_threads(shape);
   const ThreadCount threads(s.threads);
   s.brgemm = std::make_unique<Brgemm>(Description(shape), a, b, shape.bias ? bias : nullptr, c, scratch);
@@ -351,20 +357,23 @@ Gemm::~Gemm() = default;
 
 void Gemm::run() const {
   const State& s = *state_;
-  if (s.brgemm != nullptr) {
-    const ThreadCount threads(s.threads);
-    s.brgemm->run();
-  } else if (prefers_sgemm(s.shape)) {
-    run_whole(s.shape, static_cast<const float*>(s.a), static_cast<const float*>(s.b),
-              static_cast<const float*>(s.bias), static_cast<float*>(s.c));
-  } else {
-    packed_gemm(s.shape, s.a, s.b, s.bias, s.c, s.scratch);
+  switch (s.way) {
+    case Way::sgemm:
+      return run_whole(s.shape, static_cast<const float*>(s.a), static_cast<const float*>(s.b),
+                       static_cast<const float*>(s.bias), static_cast<float*>(s.c));
+    case Way::brgemm: {
+      const ThreadCount threads(s.threads);
+      return s.brgemm->run();
+    }
+    case Way::packed:
+      return packed_gemm(s.shape, s.a, s.b, s.bias, s.c, s.scratch);
   }
 }
 
 bool Gemm::takes_parts() const {
   const GemmShape& s = state_->shape;
-  return prefers_sgemm(s) && !s.bias && s.activation == Activation::none;
+  const bool f32 = s.input == Dtype::f32 && s.output == Dtype::f32;
+  return f32 && state_->way != Way::brgemm && !s.bias && s.activation == Activation::none;
 }
 
 void Gemm::run_part(int64_t first, int64_t rows, bool add) const {
@@ -373,7 +382,11 @@ void Gemm::run_part(int64_t first, int64_t rows, bool add) const {
   const float* a = static_cast<const float*>(state_->a) + first * (s.transpose_a ? s.m : s.k);
   const float* b = static_cast<const float*>(state_->b) + (s.transpose_a ? first * s.n : 0);
   float* c = static_cast<float*>(state_->c) + (s.transpose_a ? 0 : first * s.n);
-  run_sgemm(s, s.transpose_a ? s.m : rows, s.transpose_a ? rows : s.k, a, b, add ? 1.0f : 0.0f, c);
+  const int64_t m = s.transpose_a ? s.m : rows, k = s.transpose_a ? rows : s.k;
+  if (state_->way == Way::sgemm) return run_sgemm(s, m, k, a, b, add ? 1.0f : 0.0f, c);
+  GemmShape part = s;
+  part.m = m, part.k = k;
+  packed_gemm(part, a, b, nullptr, c, state_->scratch, add);
 }
 
 }  // namespace prun::cpu

@@ -5,10 +5,15 @@
 // interleaved as usual: the copy is then a memcpy, and the stride being a constant, all rows share one pointer.
 #include "device/cpu/packed_gemm.h"
 
+#include <fmt/format.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 
+#include "base/error.h"
 #include "device/bf16.h"
+#include "device/cpu/instruction_set.h"
 #include "device/cpu/parallel.h"
 #include "device/cpu/simd.h"
 #include "device/cpu/vector_math.h"
@@ -18,25 +23,51 @@ namespace {
 
 constexpr int64_t kDepth = 256;           // of K at a time: a panel of B is 32 KiB, most of a first-level cache
 constexpr int64_t kStride = kDepth + 16;  // of a row of copied A, in floats
-constexpr int64_t kBlockRows = 168;       // of A at a time: 179 KiB in the second-level cache
+constexpr int64_t kAsk = 8;               // rows of a panel of B between two lines that are asked for
+constexpr int64_t kMostBlockRows = 672;   // of A at a time: 714 KiB, for a second-level cache of 2 MiB
 constexpr int64_t kBlockColumns = 3072;   // of B at a time: 3 MiB
+
+// A's block takes up to three eighths of the second-level cache, through which C and B stream. Whole tiles of 6 and 14
+// rows; sums do not depend on it.
+int64_t block_rows() {
+  static const int64_t rows = [] {
+    constexpr int64_t kWholeTiles = 42;
+    const int64_t found = sysconf(_SC_LEVEL2_CACHE_SIZE), cache = found > 0 ? found : int64_t{512} << 10;
+    const int64_t fit = cache * 3 / 8 / (kStride * static_cast<int64_t>(sizeof(float)));
+    return std::clamp(fit / kWholeTiles * kWholeTiles, kWholeTiles, kMostBlockRows);
+  }();
+  return rows;
+}
 
 template <int kLanes>
 struct Vector {
   typedef float type __attribute__((vector_size(kLanes * 4), aligned(4), may_alias));
 };
 
-// One micro-tile: C starts from `from` (rows `from_row` apart; 0 repeats the bias or zeros) and gains A·B.
+struct Tile {
+  int64_t depth;
+  const float *a, *b, *from;
+  int64_t from_row;
+  float* c;
+  int64_t c_row;
+  const float* next;  // a part of the next panel of B, asked for while this tile is computed
+  int64_t next_step;  // floats between the lines that are asked for: 16, or 0 for the same one again
+};
+
+// One micro-tile: C is `from` (rows `from_row` apart; 0 repeats the bias or zeros) and A·B.
 // A's element (r, p) lies at a[r · kRowStep + p · kDepthStep], B's row p at b[p · kVectors · kLanes].
 template <int kLanes, int kRows, int kVectors, int64_t kRowStep, int64_t kDepthStep>
-PRUN_INLINE void micro_tile(int64_t depth, const float* a, const float* b, const float* from, int64_t from_row,
-                            float* c, int64_t c_row) {
+PRUN_INLINE void micro_tile(const Tile& t) {
   using V = typename Vector<kLanes>::type;
+  const float *a = t.a, *b = t.b, *next = t.next;
   V sum[kRows][kVectors];
+  // C comes from far away: it is asked for here and added behind the sum.
   for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < kVectors; ++v) sum[r][v] = *reinterpret_cast<const V*>(from + r * from_row + v * kLanes);
+    __builtin_prefetch(t.c + r * t.c_row, 1);
+    if (kVectors * kLanes > 16) __builtin_prefetch(t.c + r * t.c_row + 16, 1);
+    for (int v = 0; v < kVectors; ++v) sum[r][v] = V{};
   }
-  for (int64_t p = 0; p < depth; ++p) {
+  const auto multiply = [&] {
     V row[kVectors];
     for (int v = 0; v < kVectors; ++v) row[v] = *reinterpret_cast<const V*>(b + v * kLanes);
     for (int r = 0; r < kRows; ++r) {
@@ -45,19 +76,21 @@ PRUN_INLINE void micro_tile(int64_t depth, const float* a, const float* b, const
     }
     a += kDepthStep;
     b += kVectors * kLanes;
+  };
+  int64_t p = 0;
+  for (; p + kAsk <= t.depth; p += kAsk) {
+    __builtin_prefetch(next, 0, 2);
+    next += t.next_step;
+#pragma GCC unroll 8
+    for (int q = 0; q < kAsk; ++q) multiply();
   }
+  for (; p < t.depth; ++p) multiply();
   for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < kVectors; ++v) *reinterpret_cast<V*>(c + r * c_row + v * kLanes) = sum[r][v];
+    for (int v = 0; v < kVectors; ++v)
+      *reinterpret_cast<V*>(t.c + r * t.c_row + v * kLanes) =
+          sum[r][v] + *reinterpret_cast<const V*>(t.from + r * t.from_row + v * kLanes);
   }
 }
-
-struct Tile {
-  int64_t depth;
-  const float *a, *b, *from;
-  int64_t from_row;
-  float* c;
-  int64_t c_row;
-};
 
 // The level-specific parts of the product.
 struct Kernels {
@@ -68,20 +101,18 @@ struct Kernels {
 
 template <int kLanes, int kRows, int kVectors, int64_t kRowStep, int64_t kDepthStep>
 PRUN_INLINE void some_rows(Tile t, int64_t rows) {
-  if (rows == kRows)
-    return micro_tile<kLanes, kRows, kVectors, kRowStep, kDepthStep>(t.depth, t.a, t.b, t.from, t.from_row, t.c,
-                                                                     t.c_row);
+  if (rows == kRows) return micro_tile<kLanes, kRows, kVectors, kRowStep, kDepthStep>(t);
   const auto advance = [&](int64_t n) { t.a += n * kRowStep, t.c += n * t.c_row, t.from += n * t.from_row, rows -= n; };
   if (kRows > 8 && rows >= 8) {
-    micro_tile<kLanes, 8, kVectors, kRowStep, kDepthStep>(t.depth, t.a, t.b, t.from, t.from_row, t.c, t.c_row);
+    micro_tile<kLanes, 8, kVectors, kRowStep, kDepthStep>(t);
     advance(8);
   }
   if (kRows > 4 && rows >= 4) {
-    micro_tile<kLanes, 4, kVectors, kRowStep, kDepthStep>(t.depth, t.a, t.b, t.from, t.from_row, t.c, t.c_row);
+    micro_tile<kLanes, 4, kVectors, kRowStep, kDepthStep>(t);
     advance(4);
   }
   for (; rows > 0; advance(1)) {
-    micro_tile<kLanes, 1, kVectors, kRowStep, kDepthStep>(t.depth, t.a, t.b, t.from, t.from_row, t.c, t.c_row);
+    micro_tile<kLanes, 1, kVectors, kRowStep, kDepthStep>(t);
   }
 }
 
@@ -108,10 +139,15 @@ constexpr Kernels kV3 = {6, 16, tile_v3}, kV4 = {14, 32, tile_v4};
 
 const Kernels& kernels() {
 #if defined(__x86_64__)
-  static const Kernels& chosen = __builtin_cpu_supports("x86-64-v4")   ? kV4
-                                 : __builtin_cpu_supports("x86-64-v3") ? kV3
-                                                                       : kDefault;
-  return chosen;
+  switch (instruction_set()) {
+    case InstructionSet::avx512:
+      return kV4;
+    case InstructionSet::avx2:
+      return kV3;
+    case InstructionSet::any:
+      break;
+  }
+  return kDefault;
 #else
   return kDefault;
 #endif
@@ -126,32 +162,48 @@ PRUN_CLONES void copy_rows(const T* a, int64_t a_row, int64_t rows, int64_t dept
   }
 }
 
-// A stored transposed ([k, m]): panels of `step` rows, interleaved: element (r, p) of a panel at [p · step + r].
-template <class T>
-PRUN_CLONES void copy_interleaved(const T* a, int64_t a_row, int64_t rows, int64_t depth, int64_t step, float* to) {
-  for (int64_t first = 0; first < rows; first += step, to += step * depth) {
-    const int64_t count = rows - first < step ? rows - first : step;
-    for (int64_t p = 0; p < depth; ++p) {
-      const T* from = a + p * a_row + first;
-      for (int64_t r = 0; r < count; ++r) to[p * step + r] = load(from[r]);
+// Panels of kStep columns of a matrix: row p of a panel at [p · kStep]. So lie a plain B, and an A that is stored
+// transposed ([k, m]), whose panels interleave its rows. A last panel is padded with zeros. Rows are copied whole, four
+// at a time: panel by panel each line would be fetched by itself, from another page.
+template <int kStep, class T>
+PRUN_CLONES void copy_panels(const T* x, int64_t x_row, int64_t columns, int64_t depth, float* to) {
+  constexpr int64_t kTogether = 4;
+  for (int64_t top = 0; top < depth; top += kTogether) {
+    const int64_t bottom = top + kTogether < depth ? top + kTogether : depth;
+    int64_t first = 0;
+    for (; first + kStep <= columns; first += kStep) {
+      for (int64_t p = top; p < bottom; ++p) {
+        const T* from = x + p * x_row + first;
+        float* line = to + first * depth + p * kStep;
+        for (int j = 0; j < kStep; ++j) line[j] = load(from[j]);
+      }
+    }
+    if (first == columns) continue;
+    for (int64_t p = top; p < bottom; ++p) {
+      const T* from = x + p * x_row + first;
+      float* line = to + first * depth + p * kStep;
+      for (int64_t j = 0; j < kStep; ++j) line[j] = first + j < columns ? load(from[j]) : 0.0f;
     }
   }
 }
 
-// Panels of `step` columns of a plain B: row p of a panel at [p · step], padded with zeros.
 template <class T>
-PRUN_CLONES void copy_columns(const T* b, int64_t b_row, int64_t columns, int64_t depth, int64_t step, float* to) {
-  for (int64_t first = 0; first < columns; first += step, to += step * depth) {
-    const int64_t count = columns - first < step ? columns - first : step;
-    for (int64_t p = 0; p < depth; ++p) {
-      const T* from = b + p * b_row + first;
-      if (count == 32 && step == 32) {
-        for (int64_t j = 0; j < 32; ++j) to[p * 32 + j] = load(from[j]);
-        continue;
-      }
-      for (int64_t j = 0; j < count; ++j) to[p * step + j] = load(from[j]);
-      for (int64_t j = count; j < step; ++j) to[p * step + j] = 0;
-    }
+void copy_panels(const T* x, int64_t x_row, int64_t columns, int64_t depth, int64_t step, float* to) {
+  switch (step) {
+    case 4:
+      return copy_panels<4>(x, x_row, columns, depth, to);
+    case 6:
+      return copy_panels<6>(x, x_row, columns, depth, to);
+    case 8:
+      return copy_panels<8>(x, x_row, columns, depth, to);
+    case 14:
+      return copy_panels<14>(x, x_row, columns, depth, to);
+    case 16:
+      return copy_panels<16>(x, x_row, columns, depth, to);
+    case 32:
+      return copy_panels<32>(x, x_row, columns, depth, to);
+    default:
+      PRUN_CHECK(false, fmt::format("no panels of {}", step));
   }
 }
 
@@ -214,7 +266,7 @@ struct Layout {  // floats of scratch per thread
   explicit Layout(const GemmShape& s) {
     const Kernels& k = kernels();
     const int64_t columns = round_up(std::min(s.n, kBlockColumns), k.columns);
-    const int64_t rows = round_up(std::min(s.m, kBlockRows), k.rows);
+    const int64_t rows = round_up(std::min(s.m, kMostBlockRows), k.rows);
     a = 0;
     b = a + round_up(rows * kStride, 16);
     bias = b + round_up(columns * std::min(s.k, kDepth), 16);
@@ -226,8 +278,8 @@ struct Layout {  // floats of scratch per thread
 template <class In, class Out>
 class Product {
  public:
-  Product(const GemmShape& shape, const In* a, const In* b, const In* bias, Out* c, float* scratch)
-      : s_(shape), layout_(shape), a_(a), b_(b), bias_(bias), c_(c), scratch_(scratch) {}
+  Product(const GemmShape& shape, const In* a, const In* b, const In* bias, Out* c, float* scratch, bool add)
+      : s_(shape), layout_(shape), a_(a), b_(b), bias_(bias), c_(c), scratch_(scratch), add_(add) {}
 
   // Columns [begin, end) of C, with this scratch.
   void columns(int64_t begin, int64_t end) const {
@@ -237,7 +289,7 @@ class Product {
       for (int64_t p = 0; p < s_.k; p += kDepth) {
         const int64_t depth = std::min(kDepth, s_.k - p);
         copy_b(j, width, p, depth);
-        for (int64_t i = 0; i < s_.m; i += kBlockRows) block(i, std::min(kBlockRows, s_.m - i), j, width, p, depth);
+        for (int64_t i = 0; i < s_.m; i += block_rows()) block(i, std::min(block_rows(), s_.m - i), j, width, p, depth);
       }
     }
   }
@@ -253,18 +305,23 @@ class Product {
     if (s_.transpose_b)
       copy_transposed(b_ + j * s_.k + p, s_.k, width, depth, kernels().columns, to);
     else
-      copy_columns(b_ + p * s_.n + j, s_.n, width, depth, kernels().columns, to);
+      copy_panels(b_ + p * s_.n + j, s_.n, width, depth, kernels().columns, to);
   }
   void block(int64_t i, int64_t rows, int64_t j, int64_t width, int64_t p, int64_t depth) const {
     const Kernels& k = kernels();
     float* a = scratch_ + layout_.a;
     if (s_.transpose_a)
-      copy_interleaved(a_ + p * s_.m + i, s_.m, rows, depth, k.rows, a);
+      copy_panels(a_ + p * s_.m + i, s_.m, rows, depth, k.rows, a);
     else
       copy_rows(a_ + i * s_.k + p, s_.k, rows, depth, a);
     for (int64_t jj = 0; jj < width; jj += k.columns) {
+      const float* next = scratch_ + layout_.b + (jj + k.columns < width ? jj + k.columns : 0) * depth;
+      const float* const next_end = next + k.columns * depth;
       for (int64_t ii = 0; ii < rows; ii += k.rows) {
         Tile t;
+        t.next = next;
+        t.next_step = next < next_end ? 16 : 0;
+        next += t.next_step * (depth / kAsk);
         t.depth = depth;
         t.a = a + ii * (s_.transpose_a ? depth : kStride);
         t.b = scratch_ + layout_.b + jj * depth;
@@ -276,7 +333,7 @@ class Product {
   // scratch.
   void tile(Tile& t, int64_t i, int64_t rows, int64_t j, int64_t jj, int64_t width, int64_t p) const {
     const Kernels& k = kernels();
-    const bool first = p == 0, last = p + t.depth == s_.k;
+    const bool first = p == 0 && !add_, last = p + t.depth == s_.k;
     Out* c = c_ + i * s_.n + j + jj;
     bool direct = false;
     if constexpr (std::is_same_v<Out, float>) direct = width == k.columns;
@@ -310,17 +367,18 @@ class Product {
   const In *a_, *b_, *bias_;
   Out* c_;
   float* scratch_;
+  bool add_;
 };
 
 template <class In, class Out>
-void run(const GemmShape& s, const void* a, const void* b, const void* bias, void* c, void* scratch) {
+void run(const GemmShape& s, const void* a, const void* b, const void* bias, void* c, void* scratch, bool add) {
   const int64_t step = kernels().columns, panels = (s.n + step - 1) / step;
   const int64_t threads = std::min<int64_t>(s.threads, panels);
   const int64_t share = round_up(Layout(s).total, 16);
   parallel_for(static_cast<int>(threads), threads, [&](int64_t i, int) {
     const Product<In, Out> product(s, static_cast<const In*>(a), static_cast<const In*>(b),
                                    static_cast<const In*>(bias), static_cast<Out*>(c),
-                                   static_cast<float*>(scratch) + i * share);
+                                   static_cast<float*>(scratch) + i * share, add);
     product.columns(panels * i / threads * step, std::min(s.n, panels * (i + 1) / threads * step));
   });
 }
@@ -331,11 +389,12 @@ int64_t packed_gemm_scratch_bytes(const GemmShape& shape) {
   return shape.threads * round_up(Layout(shape).total, 16) * static_cast<int64_t>(sizeof(float));
 }
 
-void packed_gemm(const GemmShape& s, const void* a, const void* b, const void* bias, void* c, void* scratch) {
-  if (s.input == Dtype::f32 && s.output == Dtype::f32) return run<float, float>(s, a, b, bias, c, scratch);
-  if (s.input == Dtype::bf16 && s.output == Dtype::f32) return run<bf16, float>(s, a, b, bias, c, scratch);
-  if (s.input == Dtype::bf16 && s.output == Dtype::bf16) return run<bf16, bf16>(s, a, b, bias, c, scratch);
-  run<float, bf16>(s, a, b, bias, c, scratch);
+void packed_gemm(const GemmShape& s, const void* a, const void* b, const void* bias, void* c, void* scratch, bool add) {
+  PRUN_CHECK(!add || (s.output == Dtype::f32 && !s.bias), "sums are added to an f32 C without a bias");
+  if (s.input == Dtype::f32 && s.output == Dtype::f32) return run<float, float>(s, a, b, bias, c, scratch, add);
+  if (s.input == Dtype::bf16 && s.output == Dtype::f32) return run<bf16, float>(s, a, b, bias, c, scratch, add);
+  if (s.input == Dtype::bf16 && s.output == Dtype::bf16) return run<bf16, bf16>(s, a, b, bias, c, scratch, add);
+  run<float, bf16>(s, a, b, bias, c, scratch, add);
 }
 
 }  // namespace prun::cpu

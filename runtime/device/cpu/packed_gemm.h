@@ -1,13 +1,16 @@
 // Matrix products on copies of the operands that fit the caches (Goto and van de Geijn, "Anatomy of high-performance
 // matrix multiplication", 2008), with the bias and the activation applied to each tile of C while it is hot.
 //
-// For machines that oneDNN has no bf16 products for (all without AVX-512): bf16 operands become f32 as they are copied.
+// For machines without AVX-512: oneDNN has no bf16 products there, and its sgemm is slower in blocks (0158). bf16
+// operands become f32 as they are copied.
 #pragma once
 #include "device/cpu/gemm.h"
 
 namespace prun::cpu {
 
 int64_t packed_gemm_scratch_bytes(const GemmShape& shape);
-void packed_gemm(const GemmShape& shape, const void* a, const void* b, const void* bias, void* c, void* scratch);
+// `add`: to an f32 C, without a bias.
+void packed_gemm(const GemmShape& shape, const void* a, const void* b, const void* bias, void* c, void* scratch,
+                 bool add = false);
 
 }  // namespace prun::cpu

@@ -1,0 +1,131 @@
+// Products of the CPU device for products.py: answers each line "m n k form bf16" with the median processor seconds of
+// one. The first line it writes is the measured peak of f32 multiply-adds of a core, in FLOP/s.
+//
+//     product_bench [packed]        the way that is chosen, or packed_gemm always; form 0: x·w, 1: dy·wᵀ, 2: xᵀ·dy
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <vector>
+
+#include "device/bf16.h"
+#include "device/cpu/gemm.h"
+#include "device/cpu/instruction_set.h"
+#include "device/cpu/packed_gemm.h"
+#include "ir/types.h"
+
+namespace prun {
+namespace {
+
+// Of this thread: what else the machine runs is not counted.
+double processor_seconds() {
+  timespec now;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+constexpr double kSeconds = 0.15;  // of repetitions for one answer
+
+template <class Run>
+double median_seconds(const Run& run) {
+  run();
+  std::vector<double> times;
+  const double begin = processor_seconds();
+  while (times.size() < 3 || processor_seconds() - begin < kSeconds) {
+    const double start = processor_seconds();
+    run();
+    times.push_back(processor_seconds() - start);
+  }
+  std::nth_element(times.begin(), times.begin() + std::ssize(times) / 2, times.end());
+  return times[times.size() / 2];
+}
+
+template <int kLanes>
+struct Vector {
+  typedef float type __attribute__((vector_size(kLanes * 4)));
+};
+
+// Chains of multiply-adds on registers alone: 12 hide the latency of any CPU that has these vectors.
+template <int kLanes>
+inline __attribute__((always_inline)) double chains(int64_t turns) {
+  using V = typename Vector<kLanes>::type;
+  V sums[12], x = {}, y = {};
+  x += 0.999f, y += 0.001f;
+#pragma GCC unroll 12
+  for (V& sum : sums) sum = y;
+  for (int64_t i = 0; i < turns; ++i) {
+#pragma GCC unroll 12
+    for (V& sum : sums) {
+      sum = sum * x + y;
+      asm volatile("" : "+v"(sum));
+    }
+  }
+  V all = {};
+#pragma GCC unroll 12
+  for (const V& sum : sums) all += sum;
+  return static_cast<double>(all[0]);
+}
+
+#if defined(__x86_64__)
+__attribute__((target("arch=x86-64-v4"))) double chains_avx512(int64_t turns) { return chains<16>(turns); }
+__attribute__((target("arch=x86-64-v3"))) double chains_avx2(int64_t turns) { return chains<8>(turns); }
+#endif
+
+double peak_flops() {
+  constexpr int64_t kTurns = 1 << 22;
+  volatile double kept = 0;
+  const auto rate = [&](int lanes, double (*run)(int64_t)) {
+    return static_cast<double>(2 * 12 * lanes * kTurns) / median_seconds([&] { kept = run(kTurns); });
+  };
+#if defined(__x86_64__)
+  if (cpu::instruction_set() == cpu::InstructionSet::avx512) return rate(16, chains_avx512);
+  if (cpu::instruction_set() == cpu::InstructionSet::avx2) return rate(8, chains_avx2);
+#endif
+  return rate(4, chains<4>);
+}
+
+// Small numbers of either type: bytes of one pattern would be denormal or huge.
+std::vector<std::byte> numbers(int64_t count, Dtype dtype) {
+  std::vector<std::byte> bytes(static_cast<size_t>(count * dtype_bytes(dtype)));
+  for (int64_t i = 0; i < count; ++i) {
+    const float x = static_cast<float>(i % 17) * 0.125f - 1.0f;
+    if (dtype == Dtype::f32)
+      reinterpret_cast<float*>(bytes.data())[i] = x;
+    else
+      reinterpret_cast<bf16*>(bytes.data())[i] = to_bf16(x);
+  }
+  return bytes;
+}
+
+double seconds_of(const cpu::GemmShape& s, bool packed) {
+  const std::vector<std::byte> a = numbers(s.m * s.k, s.input), b = numbers(s.k * s.n, s.input);
+  std::vector<std::byte> c(static_cast<size_t>(s.m * s.n * 4));
+  const int64_t bytes = packed ? cpu::packed_gemm_scratch_bytes(s) : cpu::gemm_scratch_bytes(s);
+  std::vector<std::byte> room(static_cast<size_t>(bytes + kAlignBytes));
+  void* scratch = room.data();
+  size_t space = room.size();
+  std::align(kAlignBytes, static_cast<size_t>(bytes), scratch, space);
+  if (packed) return median_seconds([&] { cpu::packed_gemm(s, a.data(), b.data(), nullptr, c.data(), scratch); });
+  const cpu::Gemm made(s, a.data(), b.data(), nullptr, c.data(), scratch);
+  return median_seconds([&] { made.run(); });
+}
+
+}  // namespace
+}  // namespace prun
+
+int main(int count, char** words) {
+  using namespace prun;
+  const bool packed = count > 1 && std::strcmp(words[1], "packed") == 0;
+  std::printf("%g\n", peak_flops());
+  std::fflush(stdout);
+  cpu::GemmShape s;
+  int form = 0, half = 0;
+  while (std::scanf("%ld %ld %ld %d %d", &s.m, &s.n, &s.k, &form, &half) == 5) {
+    s.transpose_b = form == 1, s.transpose_a = form == 2;
+    s.input = half != 0 ? Dtype::bf16 : Dtype::f32;
+    s.output = s.transpose_a ? Dtype::f32 : s.input;
+    std::printf("%g\n", seconds_of(s, packed));
+    std::fflush(stdout);
+  }
+  return 0;
+}

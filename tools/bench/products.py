@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""Matrix products of the CPU device against other libraries: all sides in turn, medians, one thread on one core.
+
+    tools/bench/products.py --torch PYTHON                      # all shapes, f32 and bf16, at this CPU's instruction set
+    tools/bench/products.py --torch PYTHON --isa AVX2           # as a CPU without AVX-512 computes them
+    tools/bench/products.py --shapes gpt,llama --types f32      # some only; without --torch against OpenBLAS and BLIS
+
+Shapes are of the shipped plans, GPT-2 124M and Llama 1B, each as forward (x·w), dx (dy·wᵀ) and dw (xᵀ·dy). Needs
+`cmake --preset bench && ninja -C build/bench product_bench` and the packages libopenblas0-pthread and libblis4-pthread.
+"""
+import argparse
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+BENCH = HERE.parents[1] / "build/bench/bin/product_bench"
+PEER = HERE / "peers/products_peer.py"
+BAR = 0.97  # of the fastest peer
+
+# name: (rows of x, [(out, in), ..])
+SHAPES = {
+    "gpt": (1024, [(768, 256), (256, 256), (1024, 256), (256, 1024)]),
+    "mlp": (512, [(1024, 1024)]),
+    "ddp_example": (1000, [(4000, 4000)]),
+    "gpt2": (256, [(2304, 768), (768, 768), (3072, 768), (768, 3072)]),
+    "gpt2_long": (1024, [(2304, 768), (768, 768), (3072, 768), (768, 3072)]),
+    "llama": (256, [(3072, 2048), (2048, 2048), (8192, 2048), (2048, 8192)]),
+}
+FORMS = ["x·w", "dy·wᵀ", "xᵀ·dy"]
+# How each library is told to do without what an instruction set lacks.
+LIMITS = {"AVX2": {"ONEDNN_MAX_CPU_ISA": "AVX2", "OPENBLAS_CORETYPE": "Haswell", "BLIS_ARCH_TYPE": "3",
+                   "MKL_ENABLE_INSTRUCTIONS": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"},
+          "AVX512": {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE", "BLIS_ARCH_TYPE": "0", "MKL_ENABLE_INSTRUCTIONS": "AVX512"}}
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "BLIS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+def products(names):
+    for name in names:
+        rows, layers = SHAPES[name]
+        for out, into in layers:
+            yield from ((name, *shape, form) for form, shape in enumerate([(rows, out, into), (rows, into, out), (into, out, rows)]))
+
+
+class Side:
+    def __init__(self, name, command, env):
+        self.name, self.process = name, subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.said = self.process.stdout.readline().strip()
+        if not self.said:
+            sys.exit(f"{name} did not start; its package or --torch is missing")
+
+    def seconds(self, *shape):
+        print(*shape, file=self.process.stdin, flush=True)
+        answer = self.process.stdout.readline().strip()
+        return None if answer == "-" else float(answer)
+
+
+def cpu_name():
+    return next(line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name"))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--torch", help="Python with PyTorch (MKL and its own oneDNN)")
+    parser.add_argument("--isa", choices=LIMITS, help="leave out what this instruction set has not")
+    parser.add_argument("--shapes", default=",".join(SHAPES))
+    parser.add_argument("--types", default="f32,bf16")
+    parser.add_argument("--packed", action="store_true", help="prun's packed_gemm in place of the way that it chooses")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--core", type=int, default=0, help="the core that all run on")
+    args = parser.parse_args()
+    os.sched_setaffinity(0, {args.core})
+    env = {k: v for k, v in os.environ.items() if k != "OPENBLAS_CORETYPE"} | ONE_THREAD | LIMITS.get(args.isa, {})
+    own = Side("prun", [str(BENCH)] + (["packed"] if args.packed else []), env)
+    peers = [Side(name, [sys.executable, str(PEER), name], env) for name in ("openblas", "blis")]
+    if args.torch:
+        peers.append(Side("torch", [args.torch, str(PEER), "torch"], env))
+    peak = float(own.said) / 1e9
+    print(f"{cpu_name()}, {args.isa or 'all its instructions'}; one core, GFLOP/s; multiply-add peak {peak:.0f} in f32\n")
+    print(f"| shapes | m × n × k | form | type | prun | {' | '.join(p.name for p in peers)} | ratio | of peak |")
+    print("|---" * (7 + len(peers)) + "|")
+    ratios = []
+    for half in (t == "bf16" for t in args.types.split(",")):
+        for name, m, n, k, form in products(args.shapes.split(",")):
+            shape = (m, n, k, form, int(half))
+            rounds = [[side.seconds(*shape) for side in (own, *peers)] for _ in range(args.rounds)]
+            medians = [None if None in side else statistics.median(side) for side in zip(*rounds)]
+            rates = [None if s is None else 2e-9 * m * n * k / s for s in medians]
+            best = max((r for r in rates[1:] if r is not None), default=None)
+            ratio = None if best is None else rates[0] / best
+            ratios += [] if ratio is None else [ratio]
+            mark = "-" if ratio is None else f"{ratio:.2f}{'' if ratio >= BAR else ' **no**'}"
+            of_peak = "-" if half else f"{rates[0] / peak:.2f}"
+            columns = " | ".join("-" if r is None else f"{r:.0f}" for r in rates)
+            print(f"| {name} | {m} × {n} × {k} | {FORMS[form]} | {'bf16' if half else 'f32'} | {columns} | {mark} | {of_peak} |", flush=True)
+    if ratios:
+        print(f"\n{sum(r >= BAR for r in ratios)} of {len(ratios)} reach {BAR} of the fastest; the median ratio is {statistics.median(ratios):.2f}")
+
+
+if __name__ == "__main__":
+    main()
