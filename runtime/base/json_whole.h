@@ -1,4 +1,5 @@
-// Whole numbers out of JSON that others wrote: exact, where get<int64_t>() cuts fractions and has no answer beyond 2^63.
+// Whole numbers out of JSON that others wrote: exact, where get<int64_t>() cuts fractions and has no answer beyond
+// 2^63.
 #pragma once
 
 #include <cstdint>

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "data/data_files.h"
+#include "data/random_normals.h"
 #include "data/sample_order.h"
 #include "device/element.h"
 #include "device/ids.h"
@@ -101,13 +102,28 @@ class NextBatch final : public Kernel {
       const Output& out = outputs_[o];
       const uint64_t key =
           sample_key(use_) + (out.is_target() ? 1 : 0);  // a pipeline's stage may need only one of them
-      for (int64_t i = 0, n = out.per_sample; i < n; ++i) {
-        if (out.positions)
-          static_cast<int32_t*>(to[o])[s * n + i] =
-              random_id(out, key, static_cast<uint64_t>(sample * out.positions->whole() + out.positions->of(i)));
-        else
-          store_element(out.tensor->dtype, to[o], s * n + i, normal(key, static_cast<uint64_t>(sample * n + i)));
+      if (!out.positions) {
+        normals(out, key, s, sample, to[o]);
+        continue;
       }
+      for (int64_t i = 0, n = out.per_sample; i < n; ++i)
+        static_cast<int32_t*>(to[o])[s * n + i] =
+            random_id(out, key, static_cast<uint64_t>(sample * out.positions->whole() + out.positions->of(i)));
+    }
+  }
+
+  void normals(const Output& out, uint64_t key, int64_t s, int64_t sample, void* to) const {
+    const int64_t n = out.per_sample;
+    const auto draw = [&](int64_t from, int64_t count, float* numbers) {
+      random_normals(memory_.table->seed, key, static_cast<uint64_t>(sample * n + from), count, numbers);
+    };
+    if (out.tensor->dtype == Dtype::f32) return draw(0, n, static_cast<float*>(to) + s * n);
+    float numbers[256];
+    for (int64_t from = 0; from < n; from += std::ssize(numbers)) {
+      const int64_t count = std::min(n - from, std::ssize(numbers));
+      draw(from, count, numbers);
+      for (int64_t i = 0; i < count; ++i)
+        store_element(out.tensor->dtype, to, s * n + from + i, static_cast<double>(numbers[i]));
     }
   }
 
@@ -116,11 +132,6 @@ class NextBatch final : public Kernel {
     if (source_.document_end >= 0 && out.is_target() && id(sample_key(use_)) == source_.document_end)
       return kIgnoredTarget;
     return static_cast<int32_t>(id(key));
-  }
-
-  double normal(uint64_t key, uint64_t element) const {
-    philox::Words words = philox::block(memory_.table->seed, key, element);
-    return static_cast<double>(philox::normals(words[0], words[1]).first);
   }
 
   // The sample's place among `random` many, or in the epoch's order among `whole` many that do not overlap.

@@ -3,13 +3,16 @@
 
 #include <cstring>
 #include <set>
+#include <vector>
 
 #include "base/error.h"
 #include "data/array_file.h"
+#include "data/random_normals.h"
 #include "data/sample_order.h"
 #include "data/token_file.h"
 #include "ir/id_limits.h"
 #include "ir/ops.h"
+#include "prun/philox.h"
 
 namespace prun {
 namespace {
@@ -55,6 +58,21 @@ TEST(SampleOrder, IsAFunctionOfSeedUseAndEpoch) {
 std::string token_file(std::vector<int32_t> words) {
   words.resize(256);
   return {reinterpret_cast<const char*>(words.data()), 1024};
+}
+
+// Vectors of blocks give what one block after the other gives, also where the count of blocks passes 2^32.
+TEST(RandomNormals, AreThoseOfSingleBlocks) {
+  for (const uint64_t first : {uint64_t{0}, uint64_t{5}, (uint64_t{1} << 32) - 9}) {
+    for (const int64_t count : {1, 16, 37}) {
+      std::vector<float> found(static_cast<size_t>(count)), wanted;
+      random_normals(11, 3, first, count, found.data());
+      for (int64_t i = 0; i < count; ++i) {
+        const philox::Words words = philox::block(11, 3, first + static_cast<uint64_t>(i));
+        wanted.push_back(philox::normals(words[0], words[1]).first);
+      }
+      EXPECT_EQ(found, wanted) << first << " " << count;
+    }
+  }
 }
 
 TEST(TokenFile, HeadersOfLlmC) {

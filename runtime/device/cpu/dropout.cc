@@ -2,6 +2,7 @@
 // words.
 #include <cmath>
 
+#include "base/philox_lanes.h"
 #include "device/cpu/kernel.h"
 #include "device/cpu/parallel.h"
 #include "device/cpu/simd.h"
@@ -10,31 +11,7 @@
 namespace prun::cpu {
 namespace {
 
-constexpr int64_t kGroup = 64, kLanes = 16;
-
-// The words of elements [64·group, 64·group + 64) of a sample: 16 blocks of philox::block side by side, round by round.
-PRUN_INLINE void draw(uint64_t stream, uint64_t sample, uint64_t group, uint32_t* words) {
-  uint32_t *c0 = words, *c1 = c0 + kLanes, *c2 = c1 + kLanes, *c3 = c2 + kLanes;
-  for (uint64_t lane = 0; lane < kLanes; ++lane) {
-    c0[lane] = static_cast<uint32_t>(group * kLanes + lane);
-    c1[lane] = static_cast<uint32_t>((group * kLanes) >> 32);  // 16 neighbours share it
-    c2[lane] = static_cast<uint32_t>(sample);
-    c3[lane] = static_cast<uint32_t>(sample >> 32);
-  }
-  uint32_t k0 = static_cast<uint32_t>(stream), k1 = static_cast<uint32_t>(stream >> 32);
-  for (int round = 0; round < 10; ++round) {
-#pragma omp simd
-    for (int64_t lane = 0; lane < kLanes; ++lane) {
-      const uint64_t p0 = uint64_t{0xD2511F53u} * c0[lane], p1 = uint64_t{0xCD9E8D57u} * c2[lane];
-      c0[lane] = static_cast<uint32_t>(p1 >> 32) ^ c1[lane] ^ k0;
-      c1[lane] = static_cast<uint32_t>(p1);
-      c2[lane] = static_cast<uint32_t>(p0 >> 32) ^ c3[lane] ^ k1;
-      c3[lane] = static_cast<uint32_t>(p0);
-    }
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
-  }
-}
+constexpr int64_t kGroup = 4 * philox::kLanes;  // elements that 16 blocks have words for
 
 // Elements [first, first + n) of a sample.
 template <class T>
@@ -44,7 +21,7 @@ PRUN_CLONES void drop(const T* x, T* y, int64_t n, uint64_t stream, uint64_t sam
   for (int64_t at = 0; at < n;) {
     const int64_t group = (first + at) / kGroup, skip = first + at - group * kGroup;
     const int64_t count = n - at < kGroup - skip ? n - at : kGroup - skip;
-    draw(stream, sample, static_cast<uint64_t>(group), words);
+    philox::lanes(stream, sample, static_cast<uint64_t>(group * philox::kLanes), words);
 #pragma omp simd
     for (int64_t i = 0; i < count; ++i) store(y[at + i], words[skip + i] >= bound ? factor * load(x[at + i]) : 0.0f);
     at += count;
