@@ -293,8 +293,8 @@ Allocations allocations_of(OneOp& op) {
   return stop_counting_allocations();
 }
 
-// No kernel of ours allocates. oneDNN's calls do: its primitives a few map nodes, its sgemm two packing buffers, and
-// give all of it back.
+// No kernel of ours allocates. oneDNN's primitives, which bf16 products may be, make a few map nodes and give them
+// back.
 TEST_P(CpuKernels, RunningDoesNotAllocate) {
   if (!allocations_are_counted()) GTEST_SKIP() << "the sanitizer owns malloc";
   const int64_t b = 2, t = 64, d = 64;
@@ -308,8 +308,8 @@ TEST_P(CpuKernels, RunningDoesNotAllocate) {
   dw.write(Dtype::f32, {d, 3 * d}).write(Dtype::f32, {3 * d});
   for (OneOp* op : {&linear, &dx, &dw}) {
     const Allocations seen = allocations_of(*op);
-    EXPECT_LE(seen.count, 8) << op->kind();
-    EXPECT_LE(seen.largest, dtype == Dtype::bf16 ? 256u : 1u << 23) << op->kind();
+    EXPECT_LE(seen.count, dtype == Dtype::bf16 ? 8 : 0) << op->kind();
+    EXPECT_LE(seen.largest, 256u) << op->kind();
     EXPECT_EQ(seen.kept, 0) << op->kind();
   }
   OneOp attention("attention"), attention_grad("attention_grad"), gelu("gelu"), rotary("rotary"), dropout("dropout");
@@ -339,9 +339,36 @@ Values product(const Values& a, const Values& b, int64_t m, int64_t n, int64_t k
   return c;
 }
 
+std::vector<float> floats(const Values& values) { return {values.begin(), values.end()}; }
+
+// In f32, also parts of a product: rows of C, or rows of a sum that are added up. Sizes cross the blocks of K, M and N.
+TEST(PackedGemm, AgreesInF32AndInParts) {
+  for (const auto& [m, n, k] : {std::tuple{1, 1, 1}, {20, 40, 1600}, {350, 40, 30}, {9, 1100, 10}, {29, 61, 801}}) {
+    for (int form = 0; form < 4; ++form) {
+      cpu::GemmShape s;
+      s.m = m, s.n = n, s.k = k, s.transpose_a = (form & 1) != 0, s.transpose_b = (form & 2) != 0;
+      const Values a = random_values(m * k, 1, Dtype::f32), b = random_values(n * k, 2, Dtype::f32);
+      const std::vector<float> x = floats(a), y = floats(b);
+      const Values want = product(a, b, m, n, k, s.transpose_a, s.transpose_b);
+      std::vector<float> c(want.size());
+      std::vector<std::byte> scratch(static_cast<size_t>(cpu::packed_gemm_scratch_bytes(s)));
+      cpu::packed_gemm(s, x.data(), y.data(), nullptr, c.data(), scratch.data());
+      expect_near(Values(c.begin(), c.end()), want, {Dtype::f32, 1e-5, 3e-5});
+      if (form == 3) continue;  // no part of a sum over a B that is stored transposed
+      const cpu::Gemm whole(s, x.data(), y.data(), nullptr, c.data(), scratch.data());
+      const int64_t rows = s.transpose_a ? k : m, first = rows / 3;
+      std::fill(c.begin(), c.end(), 7.0f);
+      whole.run_part(0, std::max<int64_t>(first, 1), false);
+      if (first > 0) whole.run_part(first, rows - first, true);
+      if (first > 0 && !s.transpose_a) whole.run_part(first, rows - first, false);
+      expect_near(Values(c.begin(), c.end()), want, {Dtype::f32, 1e-5, 3e-5});
+    }
+  }
+}
+
 // The products that machines without bf16 instructions fall back to; sizes cross the blocks of K, M and N.
 TEST(PackedGemm, AgreesInEveryFormAndOnAnyNumberOfThreads) {
-  for (const auto& [m, n, k] : {std::tuple{1, 1, 1}, {15, 33, 257}, {400, 70, 300}, {30, 3100, 20}}) {
+  for (const auto& [m, n, k] : {std::tuple{1, 1, 1}, {15, 33, 257}, {400, 70, 300}, {30, 1100, 20}, {7, 9, 1600}}) {
     for (int form = 0; form < 16; ++form) {
       cpu::GemmShape s;
       s.m = m, s.n = n, s.k = k, s.transpose_a = (form & 1) != 0, s.transpose_b = (form & 2) != 0,

@@ -1,5 +1,5 @@
 // The CPU device's kernels at the sizes of the gpt plans (width 256, 8 x 128 tokens a rank) and of ddp_example (4000
-// wide, batch 1000), and packed_gemm beside the product that is normally chosen.
+// wide, batch 1000). products.py has products of more sizes, and other libraries beside them.
 //
 // Surprising fact: rates are per second of this thread's own processor time, so that a busy machine disturbs them less.
 // Arguments of products: m, n, k, form (0: x·w, 1: dy·wᵀ, 2: xᵀ·dy), bf16.
@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "device/cpu/gemm.h"
-#include "device/cpu/packed_gemm.h"
 #include "tests/unit/one_op.h"
 
 namespace prun {
@@ -67,13 +66,6 @@ void gemm(benchmark::State& state) {
           });
 }
 
-void packed(benchmark::State& state) {
-  product(state, cpu::packed_gemm_scratch_bytes(shape_of(state)),
-          [&](const cpu::GemmShape& s, void* a, void* b, void* c, void* scratch) {
-            for (auto _ : state) cpu::packed_gemm(s, a, b, nullptr, c, scratch);
-          });
-}
-
 void three_forms(benchmark::internal::Benchmark* bench, int64_t rows, int64_t n, int64_t k, int64_t half) {
   bench->Args({rows, n, k, 0, half})->Args({rows, k, n, 1, half})->Args({k, n, rows, 2, half});
 }
@@ -85,9 +77,7 @@ void all_sizes(benchmark::internal::Benchmark* bench) {
     three_forms(bench, 1000, 4000, 4000, half);
   }
 }
-void small_sizes(benchmark::internal::Benchmark* bench) { three_forms(bench, 1024, 768, 256, 0); }
 BENCHMARK(gemm)->Apply(all_sizes)->Unit(benchmark::kMicrosecond);
-BENCHMARK(packed)->Apply(all_sizes)->Unit(benchmark::kMicrosecond);
 
 std::vector<double> numbers(int64_t count) {
   std::vector<double> values;

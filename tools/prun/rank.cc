@@ -2,7 +2,6 @@
 #include "rank.h"
 
 #include <fmt/format.h>
-#include <malloc.h>
 #include <prun/sdk/tls.h>
 #include <unistd.h>
 
@@ -46,13 +45,6 @@ void compare_devices(const RankStart& start, const Options& options, const Devic
       start.launcher->all_gather(describe_device(devices, device_of(options, start.host_rank)));
   if (const std::string unlike = heterogeneity_warning(words); start.rank == 0 && !unlike.empty())
     fmt::print(stderr, "prun: {}\n", unlike);
-}
-
-// oneDNN's sgemm takes and frees packing buffers in every call: keep them in the heap instead of asking the kernel for
-// fresh pages each time.
-void keep_freed_memory() {
-  mallopt(M_MMAP_THRESHOLD, 1 << 30);
-  mallopt(M_TRIM_THRESHOLD, 1 << 30);
 }
 
 WorldOptions world_options(const RankStart& start, const Options& options, const Device& device, const Job& job) {
@@ -137,7 +129,6 @@ void train(const RankStart& start, const Options& options, const DeviceReport& d
            std::string& where) {
   where = "joining";
   log_as_rank(start.rank);
-  keep_freed_memory();
   if (job_hash(start.job) != start.job_hash)
     throw Error(Exit::mismatch, fmt::format("rank {} has another program than the launcher sent", start.rank));
   rank.job = parse_job(start.job);

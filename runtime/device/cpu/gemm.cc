@@ -1,10 +1,6 @@
-// See gemm.h. Three ways, chosen when the product is made, by its shape and the instruction set alone. With AVX-512:
-// oneDNN's sgemm for f32, its matmul primitive (brgemm) for bf16 and for the f32 shapes that sgemm is slow at. With
-// AVX2, and where oneDNN has no brgemm (bf16 without AVX512_BF16): packed_gemm. Each gives the same bits on any number
-// of threads; the first two are restricted for that.
-//
-// Surprising fact: sgemm takes its packing buffers from malloc in every call; at the sizes of training it is still
-// mostly 5 to 15 %, and on 4000-wide layers up to 90 %, faster than the f32 primitives that use our scratch.
+// See gemm.h. Two ways, chosen when the product is made, by its shape and the instruction set alone: oneDNN's matmul
+// primitive (brgemm) for bf16 where the CPU multiplies it (AVX512_BF16, AMX), packed_gemm for all else. Each gives the
+// same bits on any number of threads; brgemm is restricted for that.
 #include "device/cpu/gemm.h"
 
 #include <dnnl.h>
@@ -23,11 +19,7 @@
 
 #include "base/error.h"
 #include "device/bf16.h"
-#include "device/cpu/instruction_set.h"
 #include "device/cpu/packed_gemm.h"
-#include "device/cpu/parallel.h"
-#include "device/cpu/simd.h"
-#include "device/cpu/vector_math.h"
 
 namespace prun::cpu {
 namespace {
@@ -224,83 +216,10 @@ int steady_threads(const GemmShape& s) {
   return known[s] = threads;
 }
 
-enum class Way : uint8_t { sgemm, brgemm, packed };
-
-// With AVX-512 sgemm is slow where rows of 4096 bytes are read down the columns: they all fall into one set of the
-// first-level cache, which slows its copy of a transposed A; the primitive's copy does not suffer.
-Way way_of(const GemmShape& s) {
-  const bool f32 = s.input == Dtype::f32 && s.output == Dtype::f32;
-  if (f32 && instruction_set() == InstructionSet::avx2) return Way::packed;
-  const bool collides = s.transpose_a && s.m * dtype_bytes(s.input) % 4096 == 0;
-  if (f32 && !collides) return Way::sgemm;
+bool takes_brgemm(const GemmShape& s) {
+  if (s.input == Dtype::f32) return false;
   const ThreadCount one(1);
-  return Description(s).primitive != nullptr ? Way::brgemm : Way::packed;
-}
-
-PRUN_CLONES void activate(float* y, int64_t n, Activation activation) {
-  switch (activation) {
-    case Activation::none:
-      return;
-    case Activation::relu:
-#pragma omp simd
-      for (int64_t i = 0; i < n; ++i) y[i] = y[i] < 0.0f ? 0.0f : y[i];
-      return;
-    case Activation::gelu_tanh:
-#pragma omp simd
-      for (int64_t i = 0; i < n; ++i) y[i] = gelu_tanh_f32(y[i]);
-      return;
-    case Activation::gelu_erf:
-#pragma omp simd
-      for (int64_t i = 0; i < n; ++i) y[i] = gelu_erf_f32(y[i]);
-      return;
-  }
-}
-
-// The blocks of C that are computed one by one, cut by sizes alone. Each copies what it reads of A and B, which takes a
-// percent of its time from 256 rows or columns on.
-struct Blocks {
-  int64_t rows, columns, across, count;
-
-  Blocks(int64_t m, int64_t n, int64_t k) : rows(m), columns(n) {
-    constexpr int64_t kWorthHalving = int64_t{1} << 24;  // multiplications: some tenths of a millisecond
-    for (;;) {
-      across = (n + columns - 1) / columns, count = (m + rows - 1) / rows * across;
-      const bool wide = columns >= rows;
-      const int64_t side = wide ? columns : rows;
-      if (rows * columns * k < kWorthHalving || side < (count < 4 ? 128 : 512)) return;
-      if (wide)
-        columns = round_up((side + 1) / 2, 48);  // whole tiles of sgemm's, which is column-major
-      else
-        rows = round_up((side + 1) / 2, 16);
-    }
-  }
-};
-
-// C = op(A)·op(B) + beta·C with the layout of `s`. sgemm cuts a product by the number of threads, which changes the
-// order of its sums; so it always gets one thread, for a block.
-void run_sgemm(const GemmShape& s, int64_t m, int64_t k, const float* a, const float* b, float beta, float* c) {
-  const Blocks blocks(m, s.n, k);
-  const int64_t row_of_a = s.transpose_a ? s.m : s.k, row_of_b = s.transpose_b ? s.k : s.n;
-  parallel_for(s.threads, blocks.count, [&](int64_t i, int) {
-    const ThreadCount one(1);
-    const int64_t row = i / blocks.across * blocks.rows, column = i % blocks.across * blocks.columns;
-    check(dnnl_sgemm(s.transpose_a ? 'T' : 'N', s.transpose_b ? 'T' : 'N', std::min(blocks.rows, m - row),
-                     std::min(blocks.columns, s.n - column), k, 1.0f, a + (s.transpose_a ? row : row * row_of_a),
-                     row_of_a, b + (s.transpose_b ? column * row_of_b : column), row_of_b, beta, c + row * s.n + column,
-                     s.n),
-          "dnnl_sgemm");
-  });
-}
-
-// The bias goes into C first and sgemm adds to it.
-void run_whole(const GemmShape& s, const float* a, const float* b, const float* bias, float* c) {
-  if (s.bias) {
-    parallel_for(s.threads, s.m, [&](int64_t i, int) { std::copy(bias, bias + s.n, c + i * s.n); });
-  }
-  run_sgemm(s, s.m, s.k, a, b, s.bias ? 1.0f : 0.0f, c);
-  if (s.activation == Activation::none) return;
-  parallel_ranges(s.threads, s.m * s.n,
-                  [&](int64_t begin, int64_t end) { activate(c + begin, end - begin, s.activation); });
+  return Description(s).primitive != nullptr;
 }
 
 }  // namespace
@@ -319,9 +238,7 @@ int64_t gemm_scratch_bytes(const GemmShape& shape) {
   const auto found = known.find(shape);
   if (found != known.end()) return found->second;
   int64_t& most = known[shape];
-  const Way way = way_of(shape);
-  if (way == Way::packed) most = packed_gemm_scratch_bytes(shape);
-  if (way != Way::brgemm) return most;
+  if (!takes_brgemm(shape)) return most = packed_gemm_scratch_bytes(shape);
   for (int threads = shape.threads; threads > 0; threads /= 2) {  // each that steady_threads may find
     const ThreadCount count(threads);
     const Description description(shape);
@@ -335,9 +252,8 @@ struct Gemm::State {
   GemmShape shape;
   const void *a, *b, *bias;
   void *c, *scratch;
-  Way way;
-  std::unique_ptr<Brgemm> brgemm;
-  int threads = 1;  // brgemm's
+  std::unique_ptr<Brgemm> brgemm;  // null: packed_gemm
+  int threads = 1;                 // brgemm's
 };
 
 Gemm::Gemm(const GemmShape& shape, const void* a, const void* b, const void* bias, void* c, void* scratch)
@@ -345,8 +261,7 @@ Gemm::Gemm(const GemmShape& shape, const void* a, const void* b, const void* bia
   State& s = *state_;
   s.shape = shape;
   s.a = a, s.b = b, s.bias = bias, s.c = c, s.scratch = scratch;
-  s.way = way_of(shape);
-  if (s.way != Way::brgemm) return;
+  if (!takes_brgemm(shape)) return;
   s.threads = steady_threads(shape);
   const ThreadCount threads(s.threads);
   s.brgemm = std::make_unique<Brgemm>(Description(shape), a, b, shape.bias ? bias : nullptr, c, scratch);
@@ -357,23 +272,14 @@ Gemm::~Gemm() = default;
 
 void Gemm::run() const {
   const State& s = *state_;
-  switch (s.way) {
-    case Way::sgemm:
-      return run_whole(s.shape, static_cast<const float*>(s.a), static_cast<const float*>(s.b),
-                       static_cast<const float*>(s.bias), static_cast<float*>(s.c));
-    case Way::brgemm: {
-      const ThreadCount threads(s.threads);
-      return s.brgemm->run();
-    }
-    case Way::packed:
-      return packed_gemm(s.shape, s.a, s.b, s.bias, s.c, s.scratch);
-  }
+  if (s.brgemm == nullptr) return packed_gemm(s.shape, s.a, s.b, s.bias, s.c, s.scratch);
+  const ThreadCount threads(s.threads);
+  s.brgemm->run();
 }
 
 bool Gemm::takes_parts() const {
   const GemmShape& s = state_->shape;
-  const bool f32 = s.input == Dtype::f32 && s.output == Dtype::f32;
-  return f32 && state_->way != Way::brgemm && !s.bias && s.activation == Activation::none;
+  return s.input == Dtype::f32 && s.output == Dtype::f32 && !s.bias && s.activation == Activation::none;
 }
 
 void Gemm::run_part(int64_t first, int64_t rows, bool add) const {
@@ -382,10 +288,8 @@ void Gemm::run_part(int64_t first, int64_t rows, bool add) const {
   const float* a = static_cast<const float*>(state_->a) + first * (s.transpose_a ? s.m : s.k);
   const float* b = static_cast<const float*>(state_->b) + (s.transpose_a ? first * s.n : 0);
   float* c = static_cast<float*>(state_->c) + (s.transpose_a ? 0 : first * s.n);
-  const int64_t m = s.transpose_a ? s.m : rows, k = s.transpose_a ? rows : s.k;
-  if (state_->way == Way::sgemm) return run_sgemm(s, m, k, a, b, add ? 1.0f : 0.0f, c);
   GemmShape part = s;
-  part.m = m, part.k = k;
+  (s.transpose_a ? part.k : part.m) = rows;
   packed_gemm(part, a, b, nullptr, c, state_->scratch, add);
 }
 

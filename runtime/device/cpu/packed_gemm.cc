@@ -1,8 +1,8 @@
 // See packed_gemm.h. C is computed in micro-tiles of kRows x (kVectors · kLanes) that stay in registers while a panel
 // of A and a panel of B run through them.
 //
-// Surprising fact: a plain A is copied row by row with a fixed stride that is no multiple of 4096 bytes, not
-// interleaved as usual: the copy is then a memcpy, and the stride being a constant, all rows share one pointer.
+// Surprising fact: the panels are longer than the first-level cache has room for. What costs most is not a line of a
+// panel but one of C, which comes from far away each time that a sum is taken up again.
 #include "device/cpu/packed_gemm.h"
 
 #include <fmt/format.h>
@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "base/error.h"
 #include "device/bf16.h"
@@ -21,22 +22,16 @@
 namespace prun::cpu {
 namespace {
 
-constexpr int64_t kDepth = 256;           // of K at a time: a panel of B is 32 KiB, most of a first-level cache
-constexpr int64_t kStride = kDepth + 16;  // of a row of copied A, in floats
-constexpr int64_t kAsk = 8;               // rows of a panel of B between two lines that are asked for
-constexpr int64_t kMostBlockRows = 672;   // of A at a time: 714 KiB, for a second-level cache of 2 MiB
-constexpr int64_t kBlockColumns = 3072;   // of B at a time: 3 MiB
+constexpr int64_t kMostDepth = 768;      // of K at a time
+constexpr int64_t kAsk = 8;              // rows of a panel of B between two lines that are asked for
+constexpr int64_t kMostBlockRows = 336;  // of A at a time: 1 MiB, half of a second-level cache of 2 MiB
+constexpr int64_t kBlockColumns = 1024;  // of B at a time: 3 MiB
+constexpr int64_t kRoom = 16;            // floats behind A's panels, since copies store whole vectors
 
-// A's block takes up to three eighths of the second-level cache, through which C and B stream. Whole tiles of 6 and 14
-// rows; sums do not depend on it.
-int64_t block_rows() {
-  static const int64_t rows = [] {
-    constexpr int64_t kWholeTiles = 42;
-    const int64_t found = sysconf(_SC_LEVEL2_CACHE_SIZE), cache = found > 0 ? found : int64_t{512} << 10;
-    const int64_t fit = cache * 3 / 8 / (kStride * static_cast<int64_t>(sizeof(float)));
-    return std::clamp(fit / kWholeTiles * kWholeTiles, kWholeTiles, kMostBlockRows);
-  }();
-  return rows;
+// K in equal parts.
+int64_t depth_of(int64_t k) {
+  const int64_t parts = (k + kMostDepth - 1) / kMostDepth;
+  return round_up((k + parts - 1) / parts, kAsk);
 }
 
 template <int kLanes>
@@ -55,8 +50,8 @@ struct Tile {
 };
 
 // One micro-tile: C is `from` (rows `from_row` apart; 0 repeats the bias or zeros) and A·B.
-// A's element (r, p) lies at a[r · kRowStep + p · kDepthStep], B's row p at b[p · kVectors · kLanes].
-template <int kLanes, int kRows, int kVectors, int64_t kRowStep, int64_t kDepthStep>
+// A's element (r, p) lies at a[p · kPanelRows + r], B's row p at b[p · kVectors · kLanes].
+template <int kLanes, int kRows, int kVectors, int kPanelRows>
 PRUN_INLINE void micro_tile(const Tile& t) {
   using V = typename Vector<kLanes>::type;
   const float *a = t.a, *b = t.b, *next = t.next;
@@ -71,10 +66,10 @@ PRUN_INLINE void micro_tile(const Tile& t) {
     V row[kVectors];
     for (int v = 0; v < kVectors; ++v) row[v] = *reinterpret_cast<const V*>(b + v * kLanes);
     for (int r = 0; r < kRows; ++r) {
-      const float x = a[r * kRowStep];
+      const float x = a[r];
       for (int v = 0; v < kVectors; ++v) sum[r][v] += x * row[v];
     }
-    a += kDepthStep;
+    a += kPanelRows;
     b += kVectors * kLanes;
   };
   int64_t p = 0;
@@ -94,46 +89,31 @@ PRUN_INLINE void micro_tile(const Tile& t) {
 
 // The level-specific parts of the product.
 struct Kernels {
-  int64_t rows, columns;  // of a micro-tile
-  // Up to `rows` rows of a micro-tile; `interleaved`: how A was copied.
-  void (*tile)(const Tile& tile, int64_t rows, bool interleaved);
+  int64_t rows, columns;                         // of a micro-tile
+  void (*tile)(const Tile& tile, int64_t rows);  // up to `rows` rows of a micro-tile
 };
 
-template <int kLanes, int kRows, int kVectors, int64_t kRowStep, int64_t kDepthStep>
-PRUN_INLINE void some_rows(Tile t, int64_t rows) {
-  if (rows == kRows) return micro_tile<kLanes, kRows, kVectors, kRowStep, kDepthStep>(t);
-  const auto advance = [&](int64_t n) { t.a += n * kRowStep, t.c += n * t.c_row, t.from += n * t.from_row, rows -= n; };
+template <int kLanes, int kRows, int kVectors>
+PRUN_INLINE void tile_of(Tile t, int64_t rows) {
+  if (rows == kRows) return micro_tile<kLanes, kRows, kVectors, kRows>(t);
+  const auto advance = [&](int64_t n) { t.a += n, t.c += n * t.c_row, t.from += n * t.from_row, rows -= n; };
   if (kRows > 8 && rows >= 8) {
-    micro_tile<kLanes, 8, kVectors, kRowStep, kDepthStep>(t);
+    micro_tile<kLanes, 8, kVectors, kRows>(t);
     advance(8);
   }
   if (kRows > 4 && rows >= 4) {
-    micro_tile<kLanes, 4, kVectors, kRowStep, kDepthStep>(t);
+    micro_tile<kLanes, 4, kVectors, kRows>(t);
     advance(4);
   }
-  for (; rows > 0; advance(1)) {
-    micro_tile<kLanes, 1, kVectors, kRowStep, kDepthStep>(t);
-  }
+  for (; rows > 0; advance(1)) micro_tile<kLanes, 1, kVectors, kRows>(t);
 }
 
-template <int kLanes, int kRows, int kVectors>
-PRUN_INLINE void tile_of(const Tile& t, int64_t rows, bool interleaved) {
-  if (interleaved)
-    some_rows<kLanes, kRows, kVectors, 1, kRows>(t, rows);
-  else
-    some_rows<kLanes, kRows, kVectors, kStride, 1>(t, rows);
-}
-
-void tile_default(const Tile& t, int64_t rows, bool interleaved) { tile_of<4, 4, 2>(t, rows, interleaved); }
+void tile_default(const Tile& t, int64_t rows) { tile_of<4, 4, 2>(t, rows); }
 constexpr Kernels kDefault = {4, 8, tile_default};
 
 #if defined(__x86_64__)
-__attribute__((target("arch=x86-64-v3"))) void tile_v3(const Tile& t, int64_t rows, bool interleaved) {
-  tile_of<8, 6, 2>(t, rows, interleaved);
-}
-__attribute__((target("arch=x86-64-v4"))) void tile_v4(const Tile& t, int64_t rows, bool interleaved) {
-  tile_of<16, 14, 2>(t, rows, interleaved);
-}
+__attribute__((target("arch=x86-64-v3"))) void tile_v3(const Tile& t, int64_t rows) { tile_of<8, 6, 2>(t, rows); }
+__attribute__((target("arch=x86-64-v4"))) void tile_v4(const Tile& t, int64_t rows) { tile_of<16, 14, 2>(t, rows); }
 constexpr Kernels kV3 = {6, 16, tile_v3}, kV4 = {14, 32, tile_v4};
 #endif
 
@@ -153,18 +133,19 @@ const Kernels& kernels() {
 #endif
 }
 
-// Rows of a plain A, `kStride` apart.
-template <class T>
-PRUN_CLONES void copy_rows(const T* a, int64_t a_row, int64_t rows, int64_t depth, float* to) {
-  for (int64_t r = 0; r < rows; ++r) {
-#pragma omp simd
-    for (int64_t p = 0; p < depth; ++p) to[r * kStride + p] = load(a[r * a_row + p]);
-  }
+// A's block takes up to half of the second-level cache, through which C and B stream. Sums do not depend on it.
+int64_t block_rows(int64_t depth) {
+  static const int64_t cache = [] {
+    const int64_t found = sysconf(_SC_LEVEL2_CACHE_SIZE);
+    return found > 0 ? found : int64_t{512} << 10;
+  }();
+  const int64_t fit = std::min(cache / 2 / (depth * static_cast<int64_t>(sizeof(float))), kMostBlockRows);
+  return std::max(fit / kernels().rows, int64_t{1}) * kernels().rows;
 }
 
-// Panels of kStep columns of a matrix: row p of a panel at [p · kStep]. So lie a plain B, and an A that is stored
-// transposed ([k, m]), whose panels interleave its rows. A last panel is padded with zeros. Rows are copied whole, four
-// at a time: panel by panel each line would be fetched by itself, from another page.
+// Panels of kStep columns of a matrix: row p of a panel at [p · kStep]. So lie B, and A's panels of rows. This for a
+// plain B and an A stored transposed ([k, m]). A last panel is padded with zeros. Rows are copied whole, four at a
+// time: panel by panel each line would be fetched by itself, from another page.
 template <int kStep, class T>
 PRUN_CLONES void copy_panels(const T* x, int64_t x_row, int64_t columns, int64_t depth, float* to) {
   constexpr int64_t kTogether = 4;
@@ -187,46 +168,80 @@ PRUN_CLONES void copy_panels(const T* x, int64_t x_row, int64_t columns, int64_t
   }
 }
 
+typedef float Eight __attribute__((vector_size(32), aligned(4), may_alias));
+
 template <class T>
-void copy_panels(const T* x, int64_t x_row, int64_t columns, int64_t depth, int64_t step, float* to) {
-  switch (step) {
-    case 4:
-      return copy_panels<4>(x, x_row, columns, depth, to);
-    case 6:
-      return copy_panels<6>(x, x_row, columns, depth, to);
-    case 8:
-      return copy_panels<8>(x, x_row, columns, depth, to);
-    case 14:
-      return copy_panels<14>(x, x_row, columns, depth, to);
-    case 16:
-      return copy_panels<16>(x, x_row, columns, depth, to);
-    case 32:
-      return copy_panels<32>(x, x_row, columns, depth, to);
-    default:
-      PRUN_CHECK(false, fmt::format("no panels of {}", step));
+PRUN_INLINE void load_eight(const T* from, Eight& to) {
+  float x[8];
+  for (int i = 0; i < 8; ++i) x[i] = load(from[i]);
+  to = *reinterpret_cast<const Eight*>(x);
+}
+
+// Rows become columns: pairs of elements, then pairs of pairs, then halves.
+PRUN_INLINE void transpose(Eight (&r)[8]) {
+  Eight t[8], u[8];
+  for (int i = 0; i < 8; i += 2) {
+    t[i] = __builtin_shufflevector(r[i], r[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
+    t[i + 1] = __builtin_shufflevector(r[i], r[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
+  }
+  for (int i = 0; i < 8; i += 4) {
+    for (int j = 0; j < 2; ++j) {
+      u[i + 2 * j] = __builtin_shufflevector(t[i + j], t[i + j + 2], 0, 1, 8, 9, 4, 5, 12, 13);
+      u[i + 2 * j + 1] = __builtin_shufflevector(t[i + j], t[i + j + 2], 2, 3, 10, 11, 6, 7, 14, 15);
+    }
+  }
+  for (int i = 0; i < 4; ++i) {
+    r[i] = __builtin_shufflevector(u[i], u[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+    r[i + 4] = __builtin_shufflevector(u[i], u[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
   }
 }
 
-// The same of a B stored transposed ([n, k]), in squares, so that both sides stay in the first-level cache.
-template <class T>
-PRUN_CLONES void copy_transposed(const T* b, int64_t b_row, int64_t columns, int64_t depth, int64_t step, float* to) {
-  constexpr int64_t kSquare = 16;
-  for (int64_t first = 0; first < columns; first += step, to += step * depth) {
-    const int64_t count = columns - first < step ? columns - first : step;
-    for (int64_t p = 0; p < depth; p += kSquare) {
-      const int64_t deep = depth - p < kSquare ? depth - p : kSquare;
-      for (int64_t j = 0; j < step; ++j) {
-        const T* from = b + (first + j) * b_row + p;
-        float* line = to + p * step + j;
-        if (j >= count) {
-          for (int64_t q = 0; q < deep; ++q) line[q * step] = 0;
-        } else if (deep == kSquare) {
-          for (int64_t q = 0; q < kSquare; ++q) line[q * step] = load(from[q]);
-        } else {
-          for (int64_t q = 0; q < deep; ++q) line[q * step] = load(from[q]);
+// The same panels of a matrix that lies the other way: a plain A, and a B stored transposed ([n, k]). In squares of 8,
+// the last of a line first, as where kStep is no multiple of 8 it stores over what belongs to the next line's first.
+template <int kStep, class T>
+PRUN_CLONES void copy_transposed(const T* x, int64_t x_row, int64_t columns, int64_t depth, float* to) {
+  constexpr int kLast = (kStep - 1) / 8 * 8;
+  const int64_t squares = depth / 8 * 8;
+  for (int64_t first = 0; first < columns; first += kStep, to += kStep * depth) {
+    const int64_t count = columns - first < kStep ? columns - first : kStep;
+    for (int64_t p = 0; p < squares; p += 8) {
+      for (int j = kLast; j >= 0; j -= 8) {
+        Eight rows[8];
+        for (int i = 0; i < 8; ++i) {
+          rows[i] = Eight{};
+          if (j + i < count) load_eight(x + (first + j + i) * x_row + p, rows[i]);
         }
+        transpose(rows);
+        for (int i = 0; i < 8; ++i) *reinterpret_cast<Eight*>(to + (p + i) * kStep + j) = rows[i];
       }
     }
+    for (int64_t p = squares; p < depth; ++p)
+      for (int64_t j = 0; j < kStep; ++j) to[p * kStep + j] = j < count ? load(x[(first + j) * x_row + p]) : 0.0f;
+  }
+}
+
+// Panels of `step` columns of x, or of x transposed.
+template <class T>
+void copy(bool transposed, const T* x, int64_t x_row, int64_t columns, int64_t depth, int64_t step, float* to) {
+  const auto panels = [&]<int kStep>(std::integral_constant<int, kStep>) {
+    transposed ? copy_transposed<kStep>(x, x_row, columns, depth, to)
+               : copy_panels<kStep>(x, x_row, columns, depth, to);
+  };
+  switch (step) {
+    case 4:
+      return panels(std::integral_constant<int, 4>());
+    case 6:
+      return panels(std::integral_constant<int, 6>());
+    case 8:
+      return panels(std::integral_constant<int, 8>());
+    case 14:
+      return panels(std::integral_constant<int, 14>());
+    case 16:
+      return panels(std::integral_constant<int, 16>());
+    case 32:
+      return panels(std::integral_constant<int, 32>());
+    default:
+      PRUN_CHECK(false, fmt::format("no panels of {}", step));
   }
 }
 
@@ -259,19 +274,22 @@ PRUN_CLONES void finish_tile(const float* from, int64_t from_row, T* c, int64_t 
 }
 
 // bf16 results cannot hold partial sums: C's partial sums are then kept in scratch.
-bool keeps_sums_apart(const GemmShape& s) { return s.output == Dtype::bf16 && s.k > kDepth; }
+bool keeps_sums_apart(const GemmShape& s) { return s.output == Dtype::bf16 && s.k > kMostDepth; }
 
-struct Layout {  // floats of scratch per thread
+// Floats of scratch per thread, for this k and any smaller. Room for the largest tiles on every machine, so that a
+// program takes the same memory wherever it is compiled.
+struct Layout {
   int64_t a, b, bias, sums, total;
   explicit Layout(const GemmShape& s) {
-    const Kernels& k = kernels();
-    const int64_t columns = round_up(std::min(s.n, kBlockColumns), k.columns);
-    const int64_t rows = round_up(std::min(s.m, kMostBlockRows), k.rows);
+    constexpr int64_t kTileRows = 14, kTileColumns = 32;
+    const int64_t columns = round_up(std::min(s.n, kBlockColumns), kTileColumns);
+    const int64_t rows = std::min(s.m, kMostBlockRows) + kTileRows - 1;
+    const int64_t depth = std::min(round_up(s.k, kAsk), kMostDepth);
     a = 0;
-    b = a + round_up(rows * kStride, 16);
-    bias = b + round_up(columns * std::min(s.k, kDepth), 16);
-    sums = bias + round_up(columns, 16);
-    total = sums + (keeps_sums_apart(s) ? round_up(s.m * columns, 16) : k.rows * k.columns);
+    b = a + round_up(rows * depth + kRoom, 16);
+    bias = b + round_up(columns * depth + kRoom, 16);
+    sums = bias + columns;
+    total = sums + (keeps_sums_apart(s) ? round_up(s.m * columns, 16) : kTileRows * kTileColumns);
   }
 };
 
@@ -279,17 +297,27 @@ template <class In, class Out>
 class Product {
  public:
   Product(const GemmShape& shape, const In* a, const In* b, const In* bias, Out* c, float* scratch, bool add)
-      : s_(shape), layout_(shape), a_(a), b_(b), bias_(bias), c_(c), scratch_(scratch), add_(add) {}
+      : s_(shape),
+        layout_(shape),
+        depth_(depth_of(shape.k)),
+        rows_(block_rows(depth_)),
+        a_(a),
+        b_(b),
+        bias_(bias),
+        c_(c),
+        scratch_(scratch),
+        add_(add) {}
 
   // Columns [begin, end) of C, with this scratch.
   void columns(int64_t begin, int64_t end) const {
     for (int64_t j = begin; j < end; j += kBlockColumns) {
       const int64_t width = std::min(kBlockColumns, end - j);
       copy_bias(j, width);
-      for (int64_t p = 0; p < s_.k; p += kDepth) {
-        const int64_t depth = std::min(kDepth, s_.k - p);
-        copy_b(j, width, p, depth);
-        for (int64_t i = 0; i < s_.m; i += block_rows()) block(i, std::min(block_rows(), s_.m - i), j, width, p, depth);
+      for (int64_t p = 0; p < s_.k; p += depth_) {
+        const int64_t depth = std::min(depth_, s_.k - p);
+        copy(s_.transpose_b, s_.transpose_b ? b_ + j * s_.k + p : b_ + p * s_.n + j, s_.transpose_b ? s_.k : s_.n,
+             width, depth, kernels().columns, scratch_ + layout_.b);
+        for (int64_t i = 0; i < s_.m; i += rows_) block(i, std::min(rows_, s_.m - i), j, width, p, depth);
       }
     }
   }
@@ -300,20 +328,11 @@ class Product {
     std::memset(to, 0, static_cast<size_t>(round_up(width, kernels().columns)) * sizeof(float));
     for (int64_t i = 0; s_.bias && i < width; ++i) to[i] = load(bias_[j + i]);
   }
-  void copy_b(int64_t j, int64_t width, int64_t p, int64_t depth) const {
-    float* to = scratch_ + layout_.b;
-    if (s_.transpose_b)
-      copy_transposed(b_ + j * s_.k + p, s_.k, width, depth, kernels().columns, to);
-    else
-      copy_panels(b_ + p * s_.n + j, s_.n, width, depth, kernels().columns, to);
-  }
   void block(int64_t i, int64_t rows, int64_t j, int64_t width, int64_t p, int64_t depth) const {
     const Kernels& k = kernels();
     float* a = scratch_ + layout_.a;
-    if (s_.transpose_a)
-      copy_panels(a_ + p * s_.m + i, s_.m, rows, depth, k.rows, a);
-    else
-      copy_rows(a_ + i * s_.k + p, s_.k, rows, depth, a);
+    copy(!s_.transpose_a, s_.transpose_a ? a_ + p * s_.m + i : a_ + i * s_.k + p, s_.transpose_a ? s_.m : s_.k, rows,
+         depth, k.rows, a);
     for (int64_t jj = 0; jj < width; jj += k.columns) {
       const float* next = scratch_ + layout_.b + (jj + k.columns < width ? jj + k.columns : 0) * depth;
       const float* const next_end = next + k.columns * depth;
@@ -323,7 +342,7 @@ class Product {
         t.next_step = next < next_end ? 16 : 0;
         next += t.next_step * (depth / kAsk);
         t.depth = depth;
-        t.a = a + ii * (s_.transpose_a ? depth : kStride);
+        t.a = a + ii * depth;
         t.b = scratch_ + layout_.b + jj * depth;
         tile(t, i + ii, std::min(k.rows, rows - ii), j, jj, std::min(k.columns, width - jj), p);
       }
@@ -350,7 +369,7 @@ class Product {
     }
     t.from = first ? scratch_ + layout_.bias + jj : t.c;
     t.from_row = first ? 0 : t.c_row;
-    k.tile(t, rows, s_.transpose_a);
+    k.tile(t, rows);
     const Activation activation = last ? s_.activation : Activation::none;
     const bool partial_elsewhere = !direct && keeps_sums_apart(s_) && !last;
     if (partial_elsewhere || (direct && activation == Activation::none)) return;
@@ -364,6 +383,7 @@ class Product {
 
   const GemmShape& s_;
   Layout layout_;
+  int64_t depth_, rows_;  // of a block of A
   const In *a_, *b_, *bias_;
   Out* c_;
   float* scratch_;

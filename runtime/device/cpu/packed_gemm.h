@@ -1,8 +1,7 @@
 // Matrix products on copies of the operands that fit the caches (Goto and van de Geijn, "Anatomy of high-performance
 // matrix multiplication", 2008), with the bias and the activation applied to each tile of C while it is hot.
 //
-// For machines without AVX-512: oneDNN has no bf16 products there, and its sgemm is slower in blocks (0158). bf16
-// operands become f32 as they are copied.
+// bf16 operands become f32 as they are copied.
 #pragma once
 #include "device/cpu/gemm.h"
 
