@@ -4,6 +4,7 @@
 //
 // What is summed is cut into chunks by sizes alone, a block each, so the bits are the same in every run.
 #include <algorithm>
+#include <cfloat>
 #include <vector>
 
 #include "block.cuh"
@@ -116,9 +117,10 @@ std::unique_ptr<Kernel> make_norm2(const OpView& view) {
 }
 
 // torch.nn.utils.clip_grad_norm_'s; a norm that is no number clips nothing.
-__global__ void clip(const float* norm2, float* coefficient, float* norm, double max) {
+__global__ void clip(const float* norm2, float* coefficient, float* norm, double max, bool skip) {
   const double length = sqrt(static_cast<double>(*norm2)), factor = max / (length + 1e-6);
-  *coefficient = static_cast<float>(factor < 1.0 ? factor : 1.0);
+  *coefficient = static_cast<float>(max > 0 && factor < 1.0 ? factor : 1.0);
+  if (skip && !(*norm2 <= FLT_MAX)) *coefficient = -1.0f;
   if (norm != nullptr) *norm = static_cast<float>(length);
 }
 
@@ -126,8 +128,10 @@ std::unique_ptr<Kernel> make_clip_coefficient(const OpView& view) {
   view.expect_count(view.read(0), 1);
   for (size_t i = 0; i < view.writes(); ++i) view.expect_count(view.write(i), 1);
   return kernel_of([norm2 = view.in<float>(0), coefficient = view.out<float>(0),
-                    norm = view.writes() > 1 ? view.out<float>(1) : nullptr, max = view.number("max", 1)](
-                       cudaStream_t stream) { launch(clip, 1, 1, 0, stream, norm2, coefficient, norm, max); });
+                    norm = view.writes() > 1 ? view.out<float>(1) : nullptr, max = view.number("max", 1),
+                    skip = view.integer("skip", 0) != 0](cudaStream_t stream) {
+    launch(clip, 1, 1, 0, stream, norm2, coefficient, norm, max, skip);
+  });
 }
 
 constexpr KernelEntry kEntries[] = {{"norm2", make_norm2, workspace}, {"clip_coefficient", make_clip_coefficient}};

@@ -34,7 +34,7 @@ struct Adamw {
     __shared__ float corrected[2];
     const double rate = values->learning_rate;
     if (threadIdx.x < 2) {
-      const double t = static_cast<double>(values->step + 1);
+      const double t = static_cast<double>(values->update + 1);
       const double left = 1 - pow(threadIdx.x == 0 ? beta1 : beta2, t);
       corrected[threadIdx.x] = static_cast<float>(threadIdx.x == 0 ? rate / left : 1 / sqrt(left));
     }
@@ -130,8 +130,9 @@ template <class Rule, class T, class Copy>
 __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
     update(Operands<T, Copy, Rule::kStates> o, int64_t n, int64_t packs, Rule rule, const float* clip,
            const prun_step_values* values) {
-  const auto step = rule.at(values);
   const float factor = clip != nullptr ? *clip : 1.0f;
+  if (factor < 0) return;  // the step updates nothing
+  const auto step = rule.at(values);
   for (int64_t i = first_item(); i < packs; i += item_stride()) update_at<kElements>(o, i * kElements, factor, step);
   for (int64_t i = packs * kElements + first_item(); i < n; i += item_stride()) update_at<1>(o, i, factor, step);
 }

@@ -53,7 +53,8 @@ class Error : public std::exception {
   Error& prefix(std::string_view context);
   // Another rank is likely the cause: the launcher waits a moment for that rank's error.
   bool effect = false;
-  int peer = -1;  // the rank that was lost, over a link that stood
+  int peer = -1;      // the rank that was lost, over a link that stood
+  int64_t step = -1;  // from 0: in which a number was not finite
 
  private:
   void render();

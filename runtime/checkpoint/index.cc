@@ -90,6 +90,8 @@ std::string index_text(const Index& index) {
                        {"path", index.data.path},
                        {"file_bytes", index.data.file_bytes},
                        {"samples", index.data.samples}}},
+                     {"skipped_steps", index.skipped},
+                     {"left_out_batches", index.left_out.runs},
                      {"learning_rate", index.rate},
                      {"model", model_json(index.model)},
                      {"kernels", index.kernels},
@@ -117,6 +119,10 @@ Index read_index(const std::string& folder) {
     const Json& data = json.at("data");
     index.data = {data.at("kind").get<std::string>(), data.at("path").get<std::string>(),
                   json_whole(data.at("file_bytes")), json_whole(data.at("samples"))};
+    // Checkpoints of before have neither.
+    index.skipped = json.contains("skipped_steps") ? json_whole(json["skipped_steps"]) : 0;
+    if (json.contains("left_out_batches")) index.left_out.runs = json_wholes(json["left_out_batches"]);
+    if (!index.left_out.valid()) throw invalid(path, "the index is damaged (left_out_batches)");
     index.rate = json.at("learning_rate").get<std::string>();
     index.model = read_model(json.value("model", Json()));
     index.kernels = json.value("kernels", "");

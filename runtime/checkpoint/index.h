@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "ir/left_out.h"
 #include "ir/model_description.h"
 #include "ir/types.h"
 
@@ -44,6 +45,8 @@ struct Index {
   std::string plan;     // as typed
   std::string program;  // SHA-256 of the job
   DataCursor data;
+  int64_t skipped = 0;     // steps that updated nothing, as their gradients were not finite
+  LeftOut left_out;        // batches that no step takes
   std::string rate;        // LearningRate::text
   std::string kernels;     // Device::numerics of rank 0: others give the same to rounding
   ModelDescription model;  // its name is "" where the plan had a model of its own

@@ -79,8 +79,9 @@ void Writer::wait() {
   if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
-void Writer::start(int64_t step, std::function<const std::byte*(TensorId)> data) {
+void Writer::start(int64_t step, int64_t skipped, std::function<const std::byte*(TensorId)> data) {
   wait();
+  skipped_ = skipped;
   thread_ = std::thread([this, step, data = std::move(data)] {
     stand_behind_steps();
     const auto tell = [&](WriterOptions::Save save) {
@@ -178,6 +179,8 @@ Index Writer::index_of(int64_t step) const {
   index.program = options_.program;
   const DataSource& data = program_.step().data;
   index.data = {data.words(), data.path(), data.file_bytes(), step * data.global_batch};
+  index.skipped = skipped_;
+  index.left_out = program_.schedule.left_out;
   index.rate = program_.schedule.learning_rate.text();
   index.kernels = options_.kernels;
   index.model = program_.model;

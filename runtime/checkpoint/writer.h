@@ -54,8 +54,9 @@ class Writer {
   void check();
   // Waits until what was started is on the disk, on rank 0 until it is committed. Throws what went wrong.
   void wait();
-  // Begins to write the state after `step` steps; `data` stays as it is until wait() returns.
-  void start(int64_t step, std::function<const std::byte*(TensorId)> data);
+  // Begins to write the state after `step` steps, of which `skipped` updated nothing; `data` stays as it is until
+  // wait() returns.
+  void start(int64_t step, int64_t skipped, std::function<const std::byte*(TensorId)> data);
 
  private:
   std::vector<FileToWrite> files(const std::function<const std::byte*(TensorId)>& data) const;
@@ -70,6 +71,7 @@ class Writer {
   const Program& program_;
   int rank_;
   std::function<bool()> cancelled_;
+  int64_t skipped_ = 0;  // of the state that is written
   std::thread thread_;
   std::exception_ptr failure_;
   std::atomic<bool> failed_{false};

@@ -27,8 +27,10 @@ struct CompileOptions {
   bool check_finite = false;   // ops that find NaNs and infinities
   int64_t check_replicas = 0;  // steps after which ranks compare what they have alike; 0: never
   bool widen = false;          // every float is stored as f64: the program is the same, casts and wires change nothing
-  int64_t checkpoint_every = 0;          // steps; 0: no checkpoints
-  int64_t first_step = -1;               // >= 0: begins at this step with the state of a checkpoint
+  int64_t checkpoint_every = 0;         // steps; 0: no checkpoints
+  int64_t first_step = -1;              // >= 0: begins at this step with the state of a checkpoint
+  int64_t most_skips = 0, skipped = 0;  // these and left_out: Schedule's
+  LeftOut left_out;
   std::optional<Generation> generation;  // instead of a training; the plan is generation_plan's
   // Scratch of one op on that device; null: none needed.
   std::function<int64_t(const Program&, const Op&)> workspace_bytes;

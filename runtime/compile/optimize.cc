@@ -1,4 +1,7 @@
 // Every element of the norm counts once, on whatever ranks it lies; updates follow unit by unit.
+//
+// Surprising fact: the norm is also what tells all ranks alike that a gradient is not finite. With --non-finite skip
+// the coefficient is then negative, and updates do nothing.
 #include <fmt/format.h>
 
 #include <map>
@@ -14,7 +17,8 @@ void OptimizerStep::run() {
   std::vector<UnitId> units;
   for (UnitId unit : state_.graph.units.ids())
     if (state_.trains(unit)) units.push_back(unit);
-  const TensorId clip = state_.plan.optimizer.clip > 0 ? clip_coefficient(units) : TensorId();
+  const bool skips = state_.program.schedule.most_skips > 0;
+  const TensorId clip = state_.plan.optimizer.clip > 0 || skips ? clip_coefficient(units) : TensorId();
   for (UnitId unit : units) {
     const UnitStorage& storage = state_.storage[unit];
     if (storage.offload)
@@ -95,6 +99,7 @@ TensorId OptimizerStep::clip_coefficient(const std::vector<UnitId>& units) {
                  state_.plan.optimizer.site);
   Op clip = make_op(ops::clip_coefficient, {total}, {coefficient, norm}, Phase::step, state_.plan.optimizer.site);
   clip.attrs.set("max", state_.plan.optimizer.clip);
+  if (state_.program.schedule.most_skips > 0) clip.attrs.set("skip", int64_t{1});
   emitter_.compute(std::move(clip));
   return coefficient;
 }

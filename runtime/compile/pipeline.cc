@@ -92,7 +92,10 @@ Program describe(const Plan& plan, const CompileOptions& options) {
   program.mesh = plan.mesh;
   program.device = options.device;
   program.rank_order = plan.rank_order;
-  program.schedule = {plan.steps, std::max<int64_t>(0, options.first_step), plan.seed, plan.optimizer.lr};
+  program.schedule = {plan.steps,         std::max<int64_t>(0, options.first_step),
+                      plan.seed,          plan.optimizer.lr,
+                      options.most_skips, options.skipped,
+                      options.left_out};
   return program;
 }
 

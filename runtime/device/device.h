@@ -18,8 +18,10 @@ namespace prun {
 // The numbers that change from step to step. The executor writes them between steps, kernels read them.
 struct StepTable : prun_step_values {
   StepTable() : prun_step_values{} {}
+  int64_t skipped = 0;  // steps before `step` that updated nothing
   void set(const Schedule& schedule, int64_t to) {
     step = to;
+    update = to - skipped;
     seed = schedule.seed;
     learning_rate = schedule.learning_rate.at(to);
   }

@@ -23,8 +23,8 @@ using Kind = ChaosFault::Kind;
 constexpr struct {
   const char* name;
   Kind kind;
-} kKinds[] = {{"kill", Kind::kill},   {"stop", Kind::stop}, {"delay", Kind::delay},
-              {"reset", Kind::reset}, {"flip", Kind::flip}, {"enospc", Kind::enospc}};
+} kKinds[] = {{"kill", Kind::kill}, {"stop", Kind::stop},     {"delay", Kind::delay}, {"reset", Kind::reset},
+              {"flip", Kind::flip}, {"enospc", Kind::enospc}, {"nan", Kind::nan}};
 
 [[noreturn]] void refuse(const std::string& what, const std::string& why) {
   throw usage_error(fmt::format("--chaos: '{}' {}; as in kill:rank=3@step=7", what, why));
@@ -112,6 +112,8 @@ std::vector<ChaosFault> parse_chaos(const std::string& spec, int ranks) {
 Chaos::Chaos(const std::string& spec, int rank, int ranks, World& world) : world_(world) {
   for (const ChaosFault& fault : parse_chaos(spec, ranks))
     if (fault.rank == rank) faults_.push_back(fault);
+  const auto is_nan = [](const ChaosFault& fault) { return fault.kind == Kind::nan; };
+  if (std::any_of(faults_.begin(), faults_.end(), is_nan)) poison_ = std::make_shared<std::atomic<bool>>(false);
 }
 
 Chaos::~Chaos() {
@@ -151,6 +153,9 @@ void Chaos::bring_about(const ChaosFault& fault) {
       setrlimit(RLIMIT_FSIZE, &none);
       return;
     }
+    case Kind::nan:
+      poison_->store(true);
+      return;
     case Kind::reset:
     case Kind::flip:
       world_.disturb(fault.kind == Kind::reset ? PRUN_FAULT_RESET : PRUN_FAULT_FLIP, fault.peer, fault.seed);

@@ -3,7 +3,9 @@
 //
 //     kill:rank=3@step=7;flip:rank=any,peer=any,within=20@step=2;seed=5
 #pragma once
+#include <atomic>
 #include <cstdint>
+#include <memory>
 #include <random>
 #include <string>
 #include <thread>
@@ -14,7 +16,7 @@
 namespace prun {
 
 struct ChaosFault {
-  enum class Kind { kill, stop, delay, reset, flip, enospc } kind;
+  enum class Kind { kill, stop, delay, reset, flip, enospc, nan } kind;
   int rank = 0, peer = -1;  // -1: by the seed
   int64_t step = 1;         // before which it comes, from 1
   double seconds = 1;       // of a delay
@@ -31,11 +33,14 @@ class Chaos {
   Chaos(const std::string& spec, int rank, int ranks, World& world);
   ~Chaos();
   void begin_step(int64_t step);  // from 0; before it
+  // Set when a gradient of the rank is to become NaN (exec/poison.h); null: never.
+  const std::shared_ptr<std::atomic<bool>>& poison() const { return poison_; }
 
  private:
   void bring_about(const ChaosFault& fault);
   std::vector<ChaosFault> faults_;
   World& world_;
+  std::shared_ptr<std::atomic<bool>> poison_;
   std::vector<std::thread> later_;
 };
 

@@ -83,9 +83,9 @@ void Commits::wait() {
   if (memory_) memory_->wait();
 }
 
-void Commits::start(int64_t step, bool last, const std::function<const std::byte*(TensorId)>& data) {
-  if (memory_) memory_->start(step, data);
-  if (disk_ && (!memory_ || last || (every_ > 0 && step % every_ == 0))) disk_->start(step, data);
+void Commits::start(int64_t step, int64_t skipped, bool last, const std::function<const std::byte*(TensorId)>& data) {
+  if (memory_) memory_->start(step, skipped, data);
+  if (disk_ && (!memory_ || last || (every_ > 0 && step % every_ == 0))) disk_->start(step, skipped, data);
 }
 
 std::shared_ptr<CheckpointServices> open_checkpoints(const CheckpointOptions& options, const Program& program, int rank,
@@ -147,7 +147,7 @@ std::unique_ptr<Kernel> make_checkpoint_kernel(const RankMemory& memory, const O
           kForEvents, seconds_since_1970(), memory.table->step, static_cast<double>(services->waited_ns) * 1e-9,
           static_cast<double>(now_ns() - services->copying_since_ns) * 1e-9));
     const int64_t step = memory.table->step;
-    services->writer->start(step, step >= services->steps(), [memory](TensorId tensor) {
+    services->writer->start(step, memory.table->skipped, step >= services->steps(), [memory](TensorId tensor) {
       const Tensor& t = memory.program->tensors[tensor];
       return memory.data(memory.program->buffers[t.buffer]) + t.byte_offset;
     });

@@ -26,7 +26,7 @@ class Commits {
   void check();
   void wait();
   // `last`: no step follows, so the disk gets this one whenever it comes.
-  void start(int64_t step, bool last, const std::function<const std::byte*(TensorId)>& data);
+  void start(int64_t step, int64_t skipped, bool last, const std::function<const std::byte*(TensorId)>& data);
 
  private:
   std::unique_ptr<checkpoint::Writer> disk_, memory_;

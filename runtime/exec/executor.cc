@@ -3,11 +3,13 @@
 // all streams stop: each body has streams of its own.
 #include "exec/executor.h"
 
+#include <fmt/format.h>
 #include <sys/prctl.h>
 
 #include <algorithm>
 #include <limits>
 #include <thread>
+#include <utility>
 
 #include "device/element.h"
 #include "exec/clock.h"
@@ -26,13 +28,20 @@ Executor::Executor(const Program& program, const Device& device, RankDevice& mem
 
 std::vector<Executor::Worker> Executor::make_workers(const Body& body) {
   std::vector<Worker> workers;
+  const bool poisons = options_.poison != nullptr && &body == &program_.step();
+  const Op* const poisoned_here = poisons ? poisoned_op(program_) : nullptr;
+  if (poisons && poisoned_here == nullptr)
+    throw usage_error(fmt::format("--chaos nan: rank {} computes no gradients", options_.rank));
   for (const Stream& stream : body.streams) {
     Worker worker;
     worker.stream = &stream;
     worker.done = std::make_unique<ProgressCounter>();
-    for (const Op& op : stream.ops)
+    for (const Op& op : stream.ops) {
       worker.kernels.push_back(op.communicates() ? make_comm_kernel(memory_, op, world_)
                                                  : make_local_kernel(device_, memory_, op, host_, options_.threads));
+      if (&op == poisoned_here)
+        worker.kernels.back() = poisoned(std::move(worker.kernels.back()), memory_, op, options_.poison);
+    }
     workers.push_back(std::move(worker));
   }
   return workers;
@@ -135,6 +144,7 @@ void Executor::finish_step(std::vector<Worker>& workers, int64_t step) {
     record.exposed_ns += worker.exposed_ns;
     worker.comm_ns = worker.exposed_ns = 0;  // its thread waits for this step's last counter before it goes on
   }
+  if (looks_for_skips()) look_for_skip(record);
   table_.set(program_.schedule, step + 1);
   close_step(record);
   begin_step(step + 1);

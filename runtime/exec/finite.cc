@@ -12,9 +12,10 @@
 
 namespace prun {
 
-NonFinite::NonFinite(std::string message, std::string op, bool from_elsewhere)
+NonFinite::NonFinite(std::string message, std::string op, bool from_elsewhere, int64_t at)
     : Error(Exit::non_finite, std::move(message)), op_(std::move(op)) {
   effect = from_elsewhere;
+  step = at;
 }
 
 namespace {
@@ -61,7 +62,7 @@ class RequireFinite final : public Kernel {
     return nullptr;
   }
 
-  [[noreturn]] void report() const {
+  void report() const {
     const Body& here = memory_.program->bodies[memory_.body];
     const Order order(here);
     for (size_t i = 0; i < order.sequence().size(); ++i) {
@@ -78,10 +79,12 @@ class RequireFinite final : public Kernel {
       std::string text = fmt::format("{} {} {} in '{}' {}", op_words(made), brought ? "brings" : "makes",
                                      nan ? "a NaN" : "an infinity", bad.name, when());
       if (const Op* op = reader(here, order, i + 1, bad)) text += fmt::format("; {} reads it", op_words(*op));
-      throw NonFinite(std::move(text), dump_op(*memory_.program, made), made.communicates());
+      if (memory_.program->schedule.most_skips <= 1)
+        throw NonFinite(std::move(text), dump_op(*memory_.program, made), made.communicates(), memory_.table->step);
+      if (!made.communicates()) fmt::print(stderr, "prun: rank {}: {}\n", memory_.rank, text);
+      return;
     }
     PRUN_CHECK(false, "a flag that no check has written");
-    throw NonFinite("", "", false);
   }
 
   RankMemory memory_;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <thread>
 
 #include "exec/clock.h"
@@ -10,6 +11,7 @@
 #include "exec/finite.h"
 #include "exec/rank_device.h"
 #include "ir/calendar.h"
+#include "ir/ops.h"
 
 namespace prun {
 
@@ -47,6 +49,7 @@ bool is_aborted(const std::exception_ptr& error) {
 
 JobRun::JobRun(const Program& program, RankDevice& device, World& world, const ExecutorOptions& options)
     : program_(program), rank_device_(device), world_(world), options_(options), steps_(program.schedule.steps) {
+  table_.skipped = program.schedule.skipped;
   table_.set(program.schedule, program.schedule.first);
   memory_.rank = options.rank;
   memory_.program = &program;
@@ -112,6 +115,30 @@ void JobRun::begin_step(int64_t step) {
   if (host_.generation && host_.generation->ended()) steps_.store(std::min(steps(), step), std::memory_order_release);
   if (!options_.begin_step || step >= steps()) return;
   steps_.store(std::min(steps(), options_.begin_step(step)), std::memory_order_release);
+}
+
+// All ranks decide alike, by the same norm. A rank without one trains nothing.
+void JobRun::look_for_skip(StepRecord& record) {
+  const Body& body = program_.step();
+  const int64_t most = program_.schedule.most_skips;
+  const bool norm = body.norm >= 0 && !std::isfinite(record.norm),
+             loss = most == 1 && body.loss >= 0 && !std::isfinite(record.loss);
+  record.skipped = norm ? 1 : 0;
+  table_.skipped += norm ? 1 : 0;
+  skips_in_a_row_ = norm || loss ? skips_in_a_row_ + 1 : 0;
+  if (skips_in_a_row_ < most) return;
+  const auto step = static_cast<int64_t>(record.step);
+  const double value = norm ? record.norm : record.loss;
+  std::string text = fmt::format("the {} is {} in step {}", norm ? "norm of all gradients" : "loss",
+                                 std::isnan(value) ? "NaN" : "infinite", step + 1);
+  if (most > 1)
+    text = fmt::format("{} steps in a row had gradients that are not finite, the last one {}", most, step + 1);
+  text += "; --check-finite names the op that makes the first one";
+  std::string made;
+  for (const Stream& stream : body.streams)
+    for (const Op& op : stream.ops)
+      if (op.is(ops::clip_coefficient)) made = op_words(op);
+  fail(std::make_exception_ptr(NonFinite(std::move(text), std::move(made), true, step)), nullptr);
 }
 
 void JobRun::close_evaluation(int64_t batches) {

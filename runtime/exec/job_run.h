@@ -13,6 +13,7 @@
 #include "comm/comm.h"
 #include "device/device.h"
 #include "exec/host_ops.h"
+#include "exec/poison.h"
 #include "exec/recorder.h"
 
 namespace prun {
@@ -30,6 +31,7 @@ struct ExecutorOptions {
   std::function<bool()> aborted;       // the job is ending
   std::function<void(const std::string&)> print;
   std::function<void(int64_t step)> chaos;  // --chaos, before each step; or empty
+  Poison poison;                            // of its fault `nan`; or null
   // Told of the first error that is not Aborted, at the op, before other ranks can see that this one ends; or empty.
   std::function<void(const Error&, const std::string& op)> failed;
   CheckpointOptions checkpoint;
@@ -62,6 +64,10 @@ class JobRun {
   void begin_step(int64_t step);
   int64_t steps() const { return steps_.load(std::memory_order_acquire); }
 
+  // Whether the step has updated nothing, which it counts; then also whether the run ends for it.
+  void look_for_skip(StepRecord& record);
+  bool looks_for_skips() const { return program_.schedule.most_skips > 0; }
+
   // Records a step that ended at end_ns, or now if that is 0; fills in times and, for a step that ended now, bytes.
   void close_step(StepRecord record, uint64_t end_ns = 0);
   void add_loss(double loss) { losses_ += loss; }  // of a run of another body
@@ -92,6 +98,7 @@ class JobRun {
   std::mutex failure_mutex_;
   std::string failed_op_;
   uint64_t step_begin_ns_ = 0, bytes_before_ = 0;
+  int64_t skips_in_a_row_ = 0;
   double losses_ = 0;                      // sum over the runs in a row of the body under way
   std::optional<StepRecord> unpublished_;  // of a step that is evaluated after
 };

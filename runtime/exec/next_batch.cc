@@ -53,7 +53,8 @@ class NextBatch final : public Kernel {
   }
 
   void run() override {
-    const int64_t batch = of_step_ ? memory_.table->step : memory_.table->eval_batch;
+    const int64_t batch =
+        of_step_ ? memory_.program->schedule.left_out.batch_of(memory_.table->step) : memory_.table->eval_batch;
     if (ahead_)
       ahead_->take(batch, data_);
     else

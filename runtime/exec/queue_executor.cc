@@ -26,6 +26,9 @@ QueueExecutor::QueueExecutor(const Program& program, QueueMemory& queue, World& 
       copies_(queue_.device()),
       values_(queue_.device(), sizeof(prun_step_values), PRUN_PLACE_DEVICE) {
   QueueDevice& device = queue_.device();
+  if (options.poison != nullptr)
+    throw usage_error(fmt::format(
+        "--chaos nan writes into the host's memory, and '{}' computes elsewhere: --device cpu", device.table().name));
   size_t most = 1;
   for (const Body& body : program.bodies) most = std::max(most, body.streams.size());
   for (size_t s = 0; s < most; ++s) streams_.emplace_back(device, s == 0 ? 0 : -1);
@@ -111,6 +114,8 @@ void QueueExecutor::run_steps(BodyId id, int64_t first, int64_t end) {
   };
   if (work.has_first()) make_batch(first);
   progress_ns_ = now_ns();
+  // What the optimizer counts is known when the step before has ended.
+  const int64_t lag = id == kStepBody && looks_for_skips() ? 1 : 2;
   for (int64_t step = first; step < end; ++step) {
     if (id == kStepBody) {
       begin_step(step);
@@ -118,7 +123,7 @@ void QueueExecutor::run_steps(BodyId id, int64_t first, int64_t end) {
       if (step == end) break;
     }
     // The next step's batch takes the slot of step - 2.
-    if (step - 2 >= first) finish(id, slot_of(step - 2));
+    if (step - lag >= first) finish(id, slot_of(step - lag));
     if (work.has_first()) {
       for (Backoff backoff; job.ended.load(std::memory_order_acquire) < static_cast<uint64_t>(step - first + 1);
            backoff.wait())
@@ -128,7 +133,7 @@ void QueueExecutor::run_steps(BodyId id, int64_t first, int64_t end) {
     slot_of(step).after_another = step > first;
     issue(id, step, table_of(id, step, first));
   }
-  for (int64_t step = std::max(first, end - 2); step < end; ++step) finish(id, slot_of(step));
+  for (int64_t step = std::max(first, end - lag); step < end; ++step) finish(id, slot_of(step));
   if (id == kStepBody) table_.set(program_.schedule, end);
 }
 
@@ -168,6 +173,7 @@ void QueueExecutor::finish(BodyId id, Slot& slot) {
   record.step = static_cast<uint64_t>(slot.step);
   record.loss = loss;
   record.norm = scalar(program_.step().norm, slot.norm);
+  if (looks_for_skips()) look_for_skip(record);
   record.host_ns = slot.host_ns;
   record.bytes_sent = slot.bytes;
   const Slot& previous = slot_of(slot.step + kStepSlots - 1);

@@ -13,7 +13,7 @@
 
 namespace prun {
 
-inline constexpr uint64_t kRecorderMagic = 0x70727564616e3032;
+inline constexpr uint64_t kRecorderMagic = 0x70727564616e3033;
 inline constexpr int64_t kStepRing = 4096;
 
 // Where a rank is in its life; while it runs, RecorderHeader::body says in which body.
@@ -40,6 +40,7 @@ struct StepRecord {
   uint64_t eval_ns = 0;  // > 0: there was an evaluation after the step
   double eval_loss = std::numeric_limits<double>::quiet_NaN();  // mean over its batches
   double norm = std::numeric_limits<double>::quiet_NaN();  // of the gradients before clipping; NaN: as for the loss
+  uint64_t skipped = 0;                                    // 1: it updated nothing, as its gradients are not finite
 };
 
 struct StreamState {

@@ -12,6 +12,7 @@
 #include "ir/data_source.h"
 #include "ir/ids.h"
 #include "ir/learning_rate.h"
+#include "ir/left_out.h"
 #include "ir/mesh.h"
 #include "ir/model_description.h"
 #include "ir/op_def.h"
@@ -123,6 +124,11 @@ struct Schedule {
   int64_t first = 0;  // the first step of this run: those before it are in the checkpoint that it begins with
   uint64_t seed = 0;
   LearningRate learning_rate;
+  // A step whose gradients have no finite norm updates nothing, and the run ends after so many in a row; 0: nobody
+  // looks. 1: the run ends with the first, and also where the loss is not finite.
+  int64_t most_skips = 0;
+  int64_t skipped = 0;  // of the steps before `first`: those that updated nothing
+  LeftOut left_out;     // batches that no step takes
 };
 
 struct Pool {

@@ -18,7 +18,7 @@ using archive::bad;
 using archive::Like;
 
 constexpr std::string_view kMagic = "PRUNJOB";
-constexpr char kVersion = 9;  // raise it whenever a visit function below changes
+constexpr char kVersion = 10;  // raise it whenever a visit function below changes
 constexpr size_t kDigestBytes = 32;
 constexpr size_t kHeaderBytes = kMagic.size() + 1 + kDigestBytes;
 
@@ -50,7 +50,7 @@ template <class A> void visit(A& a, Like<Stream> auto& v) { a(v.name, v.ops); }
 template <class A> void visit(A& a, Like<When> auto& v) { a(v.every, v.times, v.last); }
 template <class A> void visit(A& a, Like<Body> auto& v) { a(v.name, v.when, v.streams, v.data, v.loss, v.norm); }
 template <class A> void visit(A& a, Like<LearningRate> auto& v) { a(v.peak, v.kind, v.warmup, v.steps, v.least); }
-template <class A> void visit(A& a, Like<Schedule> auto& v) { a(v.steps, v.first, v.seed, v.learning_rate); }
+template <class A> void visit(A& a, Like<Schedule> auto& v) { a(v.steps, v.first, v.seed, v.learning_rate, v.most_skips, v.skipped, v.left_out.runs); }
 template <class A> void visit(A& a, Like<Pool> auto& v) { a(v.name, v.role, v.slots, v.slot_bytes); }
 template <class A> void visit(A& a, Like<Job> auto& v) { a(v.classes, v.class_of_rank); }
 template <class A> void visit(A& a, Like<Tensor> auto& v) { a(v.name, v.buffer, v.byte_offset, v.dtype, v.shape); }
@@ -140,6 +140,7 @@ void in_range(int64_t value, int64_t least, size_t size, std::string_view what) 
 // Those who follow the calendar count runs by what it says.
 void check_bodies(const Program& program) {
   in_range(kStepBody.index(), 0, program.bodies.size(), "body");
+  if (!program.schedule.left_out.valid()) bad("batches that are left out");
   for (BodyId id : program.bodies.ids()) {
     const When& when = program.bodies[id].when;
     if (when.times < 1 || (id > kStepBody ? when.every < 0 : !(when == When{id.index()})))

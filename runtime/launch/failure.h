@@ -1,6 +1,7 @@
 // The failure that ended a job, and its five lines: what happened; which rank, host, pid; the op; the evidence; the
 // next command to type.
 #pragma once
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -25,10 +26,11 @@ struct Failure {
   std::string what, who, op, evidence, next;  // one line each; empty ones are left out
   int rank = -1, node = -1, pid = 0;          // `who`, for programs; -1: no rank is meant
   std::string host;
+  int64_t step = -1;  // from 0: in which a number was not finite
 
   template <class Fields>
   void each_field(Fields&& fields) {
-    fields(code, weight, rank, peer, what, who, op, evidence, next, node, pid, host);
+    fields(code, weight, rank, peer, step, what, who, op, evidence, next, node, pid, host);
   }
 };
 

@@ -181,7 +181,8 @@ void Head::decide(std::optional<Failure> failure) {
   if (verdict_) return;
   verdict_ = Verdict{std::move(failure)};
   if (verdict_->failure)
-    verdict_->begins_again = options_.begins_again && may_pass(verdict_->failure->code);
+    verdict_->begins_again = (options_.begins_again && may_pass(verdict_->failure->code)) ||
+                             (options_.rolls_back && verdict_->failure->code == static_cast<int>(Exit::non_finite));
   else
     verdict_->begins_again = makes_room_ && ended_early_;
   late_.end(*verdict_);

@@ -88,6 +88,7 @@ struct LaunchOptions {
   // Node 0: after a failure that may pass (failure.h) the caller begins again, so the other nodes are told to join
   // again.
   bool begins_again = false;
+  bool rolls_back = false;  // node 0: it also begins again where a number was not finite
   // Node 0: with so many ranks it goes on without nodes that have not joined within `patience_s`; 0: it needs all.
   int min_ranks = 0;
   double patience_s = 60;

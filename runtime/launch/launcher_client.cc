@@ -57,7 +57,7 @@ class SocketClient : public LauncherClient {
   void fail(const Error& error, const std::string& where) override {
     if (told_end_.exchange(true)) return;
     Packer packer;
-    packer.number(static_cast<int>(error.code())).number(error.effect ? 1 : 0).number(error.peer);
+    packer.number(static_cast<int>(error.code())).number(error.effect ? 1 : 0).number(error.peer).number(error.step);
     packer.text(error.what()).text(where);
     send(FrameKind::failed, packer.take());
   }

@@ -349,12 +349,14 @@ void Supervisor::read_rank(RankProcess& rank) {
       int code = static_cast<int>(unpacker.number());
       bool effect = unpacker.number() != 0;
       int peer = static_cast<int>(unpacker.number());
+      const int64_t step = unpacker.number();
       std::string what = unpacker.text(), op = unpacker.text();
       reported_[rank.rank - topology_.here().first_rank] = true;
       if (op.empty()) op = observer_.where(rank.rank);
       Failure failure = rank_failed(name_of(rank), code, std::move(what), std::move(op), options_.command);
       if (effect) failure.weight = Weight::symptom;
       failure.peer = peer;
+      failure.step = step;
       coordination_.failed(std::move(failure));
     }
   }

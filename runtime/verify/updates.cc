@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "ir/ops.h"
 #include "verify/values.h"
 
 namespace prun::verify {
@@ -31,9 +32,21 @@ void update(OpContext& context) {
   }
 }
 
+// Whether the coefficient was made by an op that looks whether the norm is finite; check_norm says of what.
+bool is_told_to_skip(const OpContext& context) {
+  const Segments& clip = context.reads.back();
+  return std::all_of(clip.begin(), clip.end(), [&](const Segment& segment) {
+    const OpRef writer = segment.state.writer;
+    return writer.stream >= 0 && context.body.op(writer).is(ops::clip_coefficient) &&
+           context.body.op(writer).attrs.integer("skip") != 0;
+  });
+}
+
 // Every element of a clipped gradient is in the norm that clips it, once. Twins of tied weights are in another rank's.
 void check_norm(const OpContext& context) {
   const bool clips = context.op.reads.size() > updated_by(context.op) + 1;
+  if (context.body.program->schedule.most_skips > 0 && !(clips && is_told_to_skip(context)))
+    context.report("norm of gradients", "updates parameters also where gradients are not finite", ValueState());
   if (!clips) return;
   const Segments& grads = context.reads[0];
   const bool any = std::any_of(grads.begin(), grads.end(), [](const Segment& s) { return s.state.norms > 0; });

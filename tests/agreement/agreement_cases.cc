@@ -473,6 +473,7 @@ std::vector<Case> training_cases() {
                    {"param", {T, {n}}},
                    {"v", {F32, {n}, 0.01, 1}},
                    {"clip", {F32, {}, 0.5, 0.6}},
+                   {"skip", {F32, {}, -1, -1}},
                    {"low", {BF16, {n}}},
                    {"norm", {F32, {}}}});
     const Attrs plain = make_attrs({{"weight_decay", 0.1}}),
@@ -486,6 +487,10 @@ std::vector<Case> training_cases() {
     f.add("sgd with momentum, clipped", {"sgd grad param m clip > param m", heavy});
     f.add("lion", {"lion grad param m > param m", signs}, 2e-6);
     f.add("lion clipped", {"lion grad param m clip > param m", signs}, 2e-6);
+    f.add("adamw that skips", {"adamw grad param m v skip > param m v", adamw()});
+    f.add("sgd that skips", {"sgd grad param skip > param", plain});
+    f.add("sgd with momentum that skips", {"sgd grad param m skip > param m", heavy});
+    f.add("lion that skips", {"lion grad param m skip > param m", signs});
     const Line cast{"cast master > low", cast_to("bf16")};
     const size_t casts = out.size();  // f32 in, bf16 out
     f.add("adamw_cast", {"adamw_cast grad master m v > master m v low", adamw()}, 2e-6, {},
@@ -517,6 +522,14 @@ std::vector<Case> training_cases() {
   for (double square : {0.0, 0.3, 9.0}) {
     Family f(out, {{"square", {F32, {}, square, square}}, {"factor norm", {F32, {}}}});
     f.add("clip_coefficient", {"clip_coefficient square > factor norm", make_attrs({{"max", 1.0}})});
+    f.add("clip_coefficient that clips nothing",
+          {"clip_coefficient square > factor norm", make_attrs({{"max", 0.0}, {"skip", int64_t{1}}})});
+  }
+  {
+    Family f(out, {{"x large", {F32, {}, 1, 1}}, {"factor norm", {F32, {}}}});
+    f.add("clip_coefficient that skips",
+          {"clip_coefficient large > factor norm", make_attrs({{"max", 1.0}, {"skip", int64_t{1}}})}, 1e-6,
+          {{"scale x > large", make_attrs({{"factor", 1e300}})}});
   }
   // Numbers, infinities and NaNs, of more elements than one thread takes.
   const auto times = [](const char* line, double factor) { return Line{line, make_attrs({{"factor", factor}})}; };

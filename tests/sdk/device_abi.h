@@ -7,7 +7,8 @@
 PRUN_PLACE(prun_step_values, seed, 8);
 PRUN_PLACE(prun_step_values, learning_rate, 16);
 PRUN_PLACE(prun_step_values, eval_batch, 24);
-PRUN_SIZE(prun_step_values, 32);
+PRUN_PLACE(prun_step_values, update, 32);
+PRUN_SIZE(prun_step_values, 40);
 
 PRUN_PLACE(prun_tensor, dims, 8);
 PRUN_PLACE(prun_tensor, rank, 16);

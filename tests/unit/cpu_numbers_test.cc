@@ -96,6 +96,35 @@ TEST(Optimizers, SgdClipsWithoutMomentum) {
   EXPECT_EQ(op.result(0), Values{8});
 }
 
+TEST(Optimizers, ANegativeCoefficientUpdatesNothing) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  for (const char* kind : {"adamw", "sgd_cast"}) {
+    const bool casts = kind == std::string("sgd_cast");
+    OneOp op(kind);
+    op.at_step(0, 1).read(Dtype::f32, {2}, {nan, 1}).read(Dtype::f32, {2}, {10, 20});
+    if (!casts) op.read(Dtype::f32, {2}, {3, 4}).read(Dtype::f32, {2}, {5, 6});
+    op.read(Dtype::f32, {}, {-1}).write_over(1);
+    if (!casts) op.write_over(2).write_over(3);
+    if (casts) op.write(Dtype::bf16, {2});
+    op.run(cpu());
+    EXPECT_EQ(op.result(0), (Values{10, 20})) << kind;
+    if (casts) continue;
+    EXPECT_EQ(op.result(1), (Values{3, 4}));
+    EXPECT_EQ(op.result(2), (Values{5, 6}));
+  }
+}
+
+TEST(Norms, ANormThatIsNotFiniteSkips) {
+  const double inf = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
+  for (const double max : {0.0, 2.0})
+    for (const auto& [square, want] : {std::pair(1.0, 1.0), std::pair(inf, -1.0), std::pair(nan, -1.0)}) {
+      OneOp clip("clip_coefficient");
+      clip.attr("max", max).attr("skip", int64_t{1}).read(Dtype::f32, {}, {square});
+      clip.write(Dtype::f32, {}).write(Dtype::f32, {}).run(cpu());
+      EXPECT_NEAR(clip.result(0)[0], want, 1e-5) << max << " " << square;
+    }
+}
+
 TEST(Norms, SquaresAddUpOverTensorsAndClip) {
   OneOp norm("norm2"), clip("clip_coefficient"), small("clip_coefficient");
   const Values big = random_values(100003, 1);

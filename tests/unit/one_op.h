@@ -66,7 +66,7 @@ class OneOp {
     return *this;
   }
   OneOp& at_step(int64_t step, double learning_rate, uint64_t seed = 0) {
-    table_.step = step;
+    table_.step = table_.update = step;
     table_.learning_rate = learning_rate;
     table_.seed = seed;
     return *this;

@@ -24,7 +24,7 @@ class OpList {
       : device_(device), threads_(threads), skew_(skew) {
     program_.mesh = Mesh({{"dp", 4}});
     table_.seed = 7;
-    table_.step = 3;
+    table_.step = table_.update = 3;
     table_.learning_rate = 0.01;
   }
 

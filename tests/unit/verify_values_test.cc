@@ -274,6 +274,19 @@ TEST(VerifyValues, TheNormHasEveryElementOnce) {
   EXPECT_EQ(found(both), expected());
 }
 
+// With --non-finite each update is told by the norm of all gradients whether to do anything.
+TEST(VerifyValues, EachUpdateIsToldWhetherToSkip) {
+  const std::string why = "updates parameters also where gradients are not finite";
+  Step unclipped;
+  unclipped.program.schedule.most_skips = 10;
+  EXPECT_NE(check(unclipped).find(why), std::string::npos) << check(unclipped);
+  Step step = clipped({{"dp", 2}});
+  step.program.schedule.most_skips = 10;
+  EXPECT_NE(check(step).find(why), std::string::npos) << check(step);
+  step.ops()[8].attrs.set("skip", int64_t{1});
+  EXPECT_EQ(check(step), "");
+}
+
 TEST(VerifyValues, TheNormIsOverAllStages) {
   // Two stages with parameters of their own, here by programs that differ in a name only.
   const auto job_of = [](const Step& step) {

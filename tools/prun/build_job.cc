@@ -12,6 +12,7 @@
 #include "ir/plan_reader.h"
 #include "ir/state.h"
 #include "launch/preflight.h"
+#include "non_finite.h"
 #include "pass_watch.h"
 #include "replicas.h"
 #include "script/script.h"
@@ -116,6 +117,9 @@ Job compile_watched(const Options& options, const Plan& plan, PassWatch& watch) 
   compile_options.check_finite = options.check_finite;
   compile_options.checkpoint_every = steps_between_checkpoints(options, plan);
   compile_options.first_step = options.checkpoint.first_step;
+  compile_options.most_skips = most_skips(options);
+  compile_options.skipped = options.checkpoint.skipped;
+  compile_options.left_out = options.checkpoint.left_out;
   compile_options.check_replicas = options.check_replicas;
   if (options.command == "generate") compile_options.generation = options.generation.generation();
   const int threads = threads_per_rank(options.launch.nproc);
@@ -126,6 +130,7 @@ Job compile_watched(const Options& options, const Plan& plan, PassWatch& watch) 
   if (options.time_passes || !options.after.empty())
     compile_options.after_pass = [&](const PassReport& report) { watch.add(report); };
   Job job = compile(plan, compile_options);
+  require_updates(options, job);
   log_info("compile", "programs for ranks of {}, {} parameters", counted(std::ssize(job.classes), "kind"),
            grouped(parameter_count(job)));
   return job;

@@ -53,6 +53,8 @@ void begin_with(CheckpointSettings& s, const std::string& checkpoint) {
   reader.verify();
   s.resume = checkpoint;
   s.first_step = reader.index().step;
+  s.skipped = reader.index().skipped;
+  s.left_out = reader.index().left_out;
 }
 
 // False: none of them is whole.

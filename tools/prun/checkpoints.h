@@ -21,6 +21,8 @@ struct CheckpointSettings {
   int grace_s = 25;         // from SIGTERM until there must be a checkpoint
   std::string resume;       // auto or a path; settled: the checkpoint's folder, or ""
   int64_t first_step = -1;  // settled: of a run that resumes
+  int64_t skipped = 0;      // settled: steps before it that updated nothing
+  LeftOut left_out;         // settled: batches that no step takes
 };
 
 // Of one run in the folder: another run that would write there is refused until this is gone.

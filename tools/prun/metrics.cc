@@ -18,6 +18,7 @@ std::string metrics_row(const MergedStep& step, const StepWork& work, uint64_t m
   std::string row = fmt::format("{{\"step\":{},\"loss\":{},\"learning_rate\":{}", done, number(step.loss),
                                 number(work.rate.at(static_cast<int64_t>(step.step))));
   if (work.clips) row += fmt::format(",\"grad_norm\":{}", number(step.norm));
+  if (step.skipped) row += ",\"skipped\":true";
   row += fmt::format(",\"tokens\":{},\"time_s\":{},\"wall_time\":{:.6f},\"tokens_per_s\":{:.1f}", done * work.tokens,
                      number(step.time_s), step.wall_time, static_cast<double>(work.tokens) * per_s);
   row += fmt::format(",\"comm_s\":{},\"exposed_comm_s\":{}", number(step.comm_s), number(step.exposed_s));

@@ -41,6 +41,7 @@ std::vector<NodeSetting> node_settings(const Options& options) {
   add("--algorithm", options.world.algorithm);
   add("--timeout", fmt::format("{:g}", options.world.deadline_s));
   add("--check-finite", options.check_finite ? "(given)" : "");
+  add("--non-finite", options.non_finite);
   add("--check-replicas", std::to_string(options.check_replicas));
   add("--checkpoint-every", options.checkpoint.every > 0 ? std::to_string(options.checkpoint.every) : "");
   add("--checkpoint", options.checkpoint.folder.empty() ? "" : "(given)");

@@ -32,7 +32,8 @@ Observer::Observer(const Options& options, double peak_flops, RunFolder* folder)
     : options_(options),
       command_(options.launch.command),
       limit_s_(options.world.deadline_s),
-      told_not_finite_(options.check_finite),  // which ends the run with more than the loss can tell
+      // Either ends the run, or says what it did, with more than the loss can tell.
+      told_not_finite_(options.check_finite || !options.non_finite.empty()),
       peak_flops_(peak_flops),
       binding_(options.binding.text()),
       folder_(folder),
@@ -172,6 +173,7 @@ void Observer::tick() {
     status_.step(step);
     add_row(metrics_row(step, work_, memory_bytes()));
     tell_not_finite(step);
+    if (step.skipped) tell_skipped(step);
   }
   if (folder_ != nullptr && !steps.empty()) folder_->flush();
   if (!recorders_.empty()) {
@@ -221,7 +223,20 @@ void Observer::tell_not_finite(const MergedStep& step) {
       loss ? "loss of" : "evaluation after", step.step + 1, std::isnan(value) ? "NaN" : "infinite"));
 }
 
+// Each is an event; the screen tells the first ones, and then fewer and fewer.
+void Observer::tell_skipped(const MergedStep& step) {
+  skipped_steps_.push_back(static_cast<int64_t>(step.step));
+  const size_t many = skipped_steps_.size();
+  if (events_) events_->skipped(step, many);
+  if (options_.non_finite != "skip" || (many & (many - 1)) != 0) return;
+  progress_.clear();
+  console_.warn(fmt::format("prun: step {} updated nothing: the norm of its gradients is {}{}\n", step.step + 1,
+                            std::isnan(step.norm) ? "NaN" : "infinite",
+                            many > 1 ? fmt::format(" ({} steps so far)", many) : ""));
+}
+
 void Observer::failed(const Failure& failure) {
+  if (failure.code == static_cast<int>(Exit::non_finite)) not_finite_step_ = failure.step;
   result_.failed(failure);
   failed_ = true;
   keep_flight();

@@ -46,6 +46,8 @@ class Observer final : public LaunchObserver {
   void ending() override;
   void failed(const Failure& failure) override;
   void message(const std::string& text) override;
+  const std::vector<int64_t>& skipped_steps() const { return skipped_steps_; }
+  int64_t not_finite_step() const { return not_finite_step_; }  // that ended the attempt; -1: something else did
   void begin_after(int64_t step);  // before ranks start: the job goes on from there, which was not known at first
   void say(const std::string& text) { console_.say(text); }
   // The run is over: writes what has not been read yet, as long as somebody reads. Returns its exit code, 1 instead of
@@ -71,6 +73,7 @@ class Observer final : public LaunchObserver {
   uint64_t memory_bytes();  // the most of any local rank
   void add_row(const std::string& row);
   void tell_not_finite(const MergedStep& step);
+  void tell_skipped(const MergedStep& step);
 
   Job received_;  // of the other nodes: names the op of a failed rank
   const Options& options_;
@@ -88,6 +91,8 @@ class Observer final : public LaunchObserver {
   std::map<int, MirrorCopy> copies_;   // on node 0: of other nodes' ranks
   std::vector<std::pair<int, std::string>> last_news_;
   uint64_t next_sample_ns_ = 0;
+  std::vector<int64_t> skipped_steps_;
+  int64_t not_finite_step_ = -1;
   bool mirror_all_ = false;
   bool told_transports_ = false, failed_ = false, told_hang_ = false, told_not_finite_;
   StepReader steps_;

@@ -20,6 +20,7 @@
 #include "device/device.h"
 #include "elsewhere.h"
 #include "foreign_launch.h"
+#include "non_finite.h"
 #include "pass_watch.h"
 #include "sim_sweep.h"
 
@@ -207,6 +208,11 @@ void define_plan_options(Definer& define, Commands command, Options& o) {
       "cores or NUMA nodes of its own for each rank (default auto: NUMA nodes, where there are several)");
   define.flag(kPlanCommands, "--check-finite", o.check_finite,
               "end with the op that first makes a NaN or an infinity (slower)");
+  define.parsed(
+      kPlanCommands, "--non-finite", "stop|skip|rollback",
+      [&o](const std::string& text) { o.non_finite = check_non_finite(text); },
+      "gradients that are NaN or infinite: end as --check-finite; update nothing in that step; or go back to the last "
+      "checkpoint and on without those batches");
   define.flag(kRun | kCheck, "--prove", o.prove,
               "run it, made small, in this process: it must compute what one rank computes");
   define.whole(kPlanCommands, "--check-replicas", "K", o.check_replicas, 0,
@@ -303,8 +309,9 @@ void define_options(CLI::App& app, Commands command, Options& o) {
   if (command == kDraw) define_draw_options(define, o.draw);
   define.flag(kStatus, "--prometheus", o.prometheus, "as Prometheus' text format");
   define.flag(kClean, "--dry-run", o.dry_run, "say what would be removed, and remove nothing");
-  define.text(kRun, "--chaos", "SPEC", o.chaos,
-              "bring faults about, to see how the job ends: kill:rank=3@step=7 (stop, delay, reset, flip, enospc)");
+  define.text(
+      kRun, "--chaos", "SPEC", o.chaos,
+      "bring faults about, to see how the job ends: kill:rank=3@step=7 (stop, delay, reset, flip, enospc, nan)");
   define.flag(kPlugins, "--explain", o.explain, "which transport auto takes for which ranks, and why");
   define.flag(kAllCommands & ~(kCompletion | kMan), "--json", o.json, json_help(command));
   define.flag(kRun, "--quiet,-q", o.quiet, "say nothing but what the plan prints, warnings and failures");
@@ -397,6 +404,7 @@ void check_together(Options& o, const Command& command) {
     check_checkpoint_options(o.checkpoint);
     check_metrics_options(o.metrics);
     check_restart_options(o);
+    check_non_finite_options(o);
     o.metrics.resumes = !o.checkpoint.resume.empty();
   }
   if (command.bit == kDump && (o.json || o.chakra) && !o.after.empty())

@@ -150,9 +150,11 @@ void train(const RankStart& start, const Options& options, const DeviceReport& d
     rank.world->connect();
     log_info("transport", "connected over {}", rank.world->transport_name());
     tell_transports(*execution.recorder, *rank.world, options);
-    if (!options.chaos.empty())
-      execution.chaos = [chaos = std::make_shared<Chaos>(options.chaos, start.rank, start.ranks, *rank.world)](
-                            int64_t step) { chaos->begin_step(step); };
+    if (!options.chaos.empty()) {
+      const auto chaos = std::make_shared<Chaos>(options.chaos, start.rank, start.ranks, *rank.world);
+      execution.poison = chaos->poison();
+      execution.chaos = [chaos](int64_t step) { chaos->begin_step(step); };
+    }
     rank.executor = rank.memory->make_executor(*rank.world, execution);
   } catch (const Aborted&) {
     throw;

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -54,6 +55,7 @@ void Restarts::allow() {
   const RestartSettings& s = options_.restart;
   const bool shrinks = s.min_ranks > 0 && (ranks_ == 0 || ranks_ > s.min_ranks);
   options_.launch.begins_again = restarts_ < s.most || shrinks;
+  options_.launch.rolls_back = options_.non_finite == "rollback" && restarts_ < s.most;
   options_.launch.min_ranks = s.min_ranks;
   options_.launch.patience_s = done() > 0 ? kRejoinSeconds : options_.launch.join_timeout_s;
   const CheckpointSettings& checkpoint = options_.checkpoint;
@@ -65,7 +67,9 @@ void Restarts::allow() {
 }
 
 Job Restarts::build(Launch& launch, Plan& plan) {
+  if (done() == 0) skipped_before_ = options_.checkpoint.skipped;
   take_newest_kept(launch.inventories());
+  leave_out_batches();
   const int all = options_.launch.nproc * options_.launch.nnodes;
   const int most = most_ranks_ > 0 ? std::min(most_ranks_, launch.ranks()) : launch.ranks();
   const int least = most < all ? std::max(options_.restart.min_ranks, 1) : most;
@@ -94,9 +98,12 @@ void Restarts::begin_again(bool grows) {
     most_ranks_ = ranks_ - 1;
   }
   CheckpointSettings& checkpoint = options_.checkpoint;
+  const LeftOut left_out = checkpoint.left_out;
   checkpoint.first_step = -1;
+  checkpoint.skipped = 0;
   checkpoint.resume = resume_;
   settle_checkpoints(checkpoint, commits());
+  checkpoint.left_out = left_out;  // also of commits from before it was decided
   options_.metrics.resumes = true;
   options_.metrics.overwrite = false;
   if (!trace_.empty()) {  // of each attempt one: none is lost
@@ -107,6 +114,23 @@ void Restarts::begin_again(bool grows) {
   allow();
 }
 
+void Restarts::remember(const std::vector<int64_t>& skipped_steps, int64_t not_finite_step) {
+  skipped_steps_.insert(skipped_steps_.end(), skipped_steps.begin(), skipped_steps.end());
+  not_finite_step_ = options_.non_finite == "rollback" ? not_finite_step : -1;
+}
+
+// From the first step that is done again to the one that failed: whatever led there is not seen a second time.
+void Restarts::leave_out_batches() {
+  left_out_.clear();
+  CheckpointSettings& checkpoint = options_.checkpoint;
+  const int64_t first = std::max<int64_t>(checkpoint.first_step, 0), failed = std::exchange(not_finite_step_, -1);
+  std::erase_if(skipped_steps_, [&](int64_t step) { return step >= first; });
+  if (failed < first) return;
+  const int64_t begin = checkpoint.left_out.batch_of(first), end = checkpoint.left_out.batch_of(failed) + 1;
+  checkpoint.left_out.add(begin, end);
+  left_out_ = " without " + batches_text(begin, end);
+}
+
 void Restarts::take_newest_kept(const std::vector<std::string>& inventories) {
   CheckpointSettings& checkpoint = options_.checkpoint;
   checkpoint.kept.clear();
@@ -115,6 +139,8 @@ void Restarts::take_newest_kept(const std::vector<std::string>& inventories) {
   if (!newest || newest->step < checkpoint.first_step) return;
   checkpoint.kept = newest->name;
   checkpoint.first_step = newest->step;
+  checkpoint.skipped = skipped_before_ + std::count_if(skipped_steps_.begin(), skipped_steps_.end(),
+                                                       [&](int64_t step) { return step < newest->step; });
   checkpoint.resume.clear();
 }
 
@@ -140,7 +166,7 @@ std::string Restarts::words() const {
       step < 0 ? "the beginning" : fmt::format("step {} ({})", step, disk.empty() ? "the nodes' memory" : disk);
   if (grows_) return fmt::format("prun: goes on with the nodes that have come, from {}\n", from);
   if (most_ranks_ > 0) return fmt::format("prun: goes on with fewer ranks from {}\n", from);
-  return fmt::format("prun: restart {} of {} from {}\n", restarts_, options_.restart.most, from);
+  return fmt::format("prun: restart {} of {} from {}{}\n", restarts_, options_.restart.most, from, left_out_);
 }
 
 }  // namespace prun

@@ -33,11 +33,15 @@ class Restarts {
   // Another attempt follows, as the last one has failed or, `grows`, has made room for nodes that have come: settles
   // what to resume from. Throws as settle_checkpoints.
   void begin_again(bool grows);
+  // Of the attempt that has ended: the steps that updated nothing, and the one in which a number was not finite; -1:
+  // that was not what ended it.
+  void remember(const std::vector<int64_t>& skipped_steps, int64_t not_finite_step);
   void allow();  // what the launchers have to know of this attempt: after `build`, once commits are settled
   int done() const { return restarts_ + shrunk_ + grown_; }
   std::string words() const;  // for the user: which attempt begins, "" of the first
 
  private:
+  void leave_out_batches();
   void take_newest_kept(const std::vector<std::string>& inventories);
   std::vector<std::string> commits() const;  // to memory and to the disk
 
@@ -46,9 +50,13 @@ class Restarts {
   std::string trace_;
   std::map<std::string, int64_t> before_;  // checkpoints of other runs in the folder, with the time of their index
   int restarts_ = 0, shrunk_ = 0, grown_ = 0;
-  bool grows_ = false;  // the attempt that begins
-  int ranks_ = 0;       // of the last attempt
-  int most_ranks_ = 0;  // of the next one; 0: all
+  std::vector<int64_t> skipped_steps_;  // of all attempts, as far as their updates stand
+  int64_t skipped_before_ = 0;          // in the checkpoint that the job began with
+  int64_t not_finite_step_ = -1;        // for which the attempt that begins leaves batches out
+  std::string left_out_;                // "", or which
+  bool grows_ = false;                  // the attempt that begins
+  int ranks_ = 0;                       // of the last attempt
+  int most_ranks_ = 0;                  // of the next one; 0: all
 };
 
 }  // namespace prun

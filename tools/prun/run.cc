@@ -13,6 +13,7 @@
 #include "job_secret.h"
 #include "launch/launch.h"
 #include "node_settings.h"
+#include "non_finite.h"
 #include "observer.h"
 #include "proof.h"
 #include "rank.h"
@@ -69,6 +70,7 @@ int attempt(Options& options, const DeviceReport& devices, Restarts& restarts, R
       tell();
       if (!options.checkpoint.kept.empty()) observer.begin_after(options.checkpoint.first_step);
       take_from_plan(options, plan);
+      require_commits_for_rollback(options, plan);
       if (keeps_replicas(options, plan)) observer.say(replicas.settle(options, plan, observer.job));
       restarts.allow();
       require_checkpoint_fits(options.checkpoint, observer.job);
@@ -85,6 +87,7 @@ int attempt(Options& options, const DeviceReport& devices, Restarts& restarts, R
       [&](const RankStart& start) { return train_rank(start, options, devices); },
       launch.gives_job() ? note_of(options.checkpoint) : "");
   again = launch.begins_again();
+  if (again) restarts.remember(observer.skipped_steps(), observer.not_finite_step());
   if (code == static_cast<int>(Exit::preempted) && launch.gives_job() && !again)
     observer.message(fmt::format("prun: stopped by SIGTERM; {} has what was trained, --resume auto goes on\n",
                                  checkpoint::resolve(options.checkpoint.folder)));

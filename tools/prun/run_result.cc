@@ -16,6 +16,7 @@ void RunResult::add(const MergedStep& step) {
   if (steps_++ == 0) first_ = step;
   last_ = step;
   seconds_ += step.time_s;
+  skipped_ += step.skipped ? 1 : 0;
   evaluation_s_ += step.eval_s;
 }
 
@@ -30,6 +31,7 @@ std::string RunResult::text(const Job& job, int exit_code) const {
     all["steps"] = steps_;
     all["loss"] =
         steps_ == 0 ? Json(nullptr) : Json{{"first", finite_number(first_.loss)}, {"last", finite_number(last_.loss)}};
+    if (skipped_ > 0) all["skipped_steps"] = skipped_;
     all["seconds"] = seconds_;
     if (program.tokens_per_step > 0 && seconds_ > 0)
       all[program.sample_word + "_per_s"] = static_cast<double>(steps_) * program.tokens_per_step / seconds_;

@@ -16,7 +16,7 @@ class RunResult {
   std::string text(const Job& job, int exit_code) const;  // without a newline
 
  private:
-  uint64_t steps_ = 0;
+  uint64_t steps_ = 0, skipped_ = 0;
   MergedStep first_, last_;
   double seconds_ = 0, evaluation_s_ = 0;
   Failure failure_;

@@ -46,6 +46,7 @@ std::vector<MergedStep> StepReader::take() {
         merged.time_s = static_cast<double>(record.end_ns - record.begin_ns) / 1e9;
       }
       if (std::isnan(merged.norm)) merged.norm = record.norm;  // a stage that trains nothing has none
+      merged.skipped = merged.skipped || record.skipped != 0;
       merged.comm_s += static_cast<double>(record.comm_ns) / 1e9 / ranks;
       merged.exposed_s += static_cast<double>(record.exposed_ns) / 1e9 / ranks;
       merged.host_s = std::max(merged.host_s, static_cast<double>(record.host_ns) / 1e9);

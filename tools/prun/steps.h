@@ -20,6 +20,7 @@ struct MergedStep {
   double eval_s = 0;      // of the evaluation after the step, not part of time_s; 0: there was none
   double eval_loss = 0;   // the first rank's; NaN: the program has none
   double norm = 0;        // of all gradients before clipping; NaN: it is not finite, or nothing is clipped
+  bool skipped = false;   // it updated nothing
   double wall_time = 0;   // when the step ended, in seconds since 1970
 
   bool evaluated() const { return eval_s > 0; }

@@ -21,6 +21,7 @@ void Summary::add(const MergedStep& step) {
   if (steps_++ == 0) first_ = step;
   last_ = step;
   sum_ += step;
+  skipped_ += step.skipped ? 1 : 0;
   if (step.evaluated() && evaluations_++ == 0) first_eval_loss_ = step.eval_loss;
   if (step.evaluated()) last_eval_loss_ = step.eval_loss;
   if (step.host_s > 0 && steps_ > kWarmUp) {
@@ -51,6 +52,9 @@ std::string Summary::text(const Job& job, const std::vector<int>& ranks, const s
   const Program& program = job.program(ranks.front());
   std::string text = fmt::format("loss       {:.4f} -> {:.4f} over {}\n", first_.loss, last_.loss,
                                  counted(static_cast<int64_t>(steps_), "step"));
+  if (skipped_ > 0)
+    text +=
+        fmt::format("skipped    {}, as gradients were not finite\n", counted(static_cast<int64_t>(skipped_), "step"));
   if (evaluations_ > 0)
     text += fmt::format("evaluated  {:.4f} -> {:.4f}, {}, {} in all\n", first_eval_loss_, last_eval_loss_,
                         counted(static_cast<int64_t>(evaluations_), "time"), human_seconds(sum_.eval_s));

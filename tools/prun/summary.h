@@ -26,7 +26,7 @@ class Summary {
   double steps_per_s() const;
   std::string device_text() const;
 
-  uint64_t steps_ = 0, evaluations_ = 0, replayed_ = 0;
+  uint64_t steps_ = 0, evaluations_ = 0, replayed_ = 0, skipped_ = 0;
   MergedStep first_, last_, sum_;
   MergedStep replayed_sum_;  // of the steps that a queue device replayed
   double first_eval_loss_ = 0, last_eval_loss_ = 0;

@@ -71,12 +71,13 @@ std::unique_ptr<Kernel> make_clip_coefficient(const OpView& view) {
     view.expect_count(view.write(1), 1);
     norm = view.out<float>(1);
   }
-  return kernel_of(
-      [norm2 = view.in<float>(0), coefficient = view.out<float>(0), norm, max = view.attrs().number("max", 1)] {
-        const double length = std::sqrt(static_cast<double>(*norm2));
-        *coefficient = static_cast<float>(std::min(1.0, max / (length + 1e-6)));
-        if (norm != nullptr) *norm = static_cast<float>(length);
-      });
+  return kernel_of([norm2 = view.in<float>(0), coefficient = view.out<float>(0), norm,
+                    max = view.attrs().number("max", 1), skip = view.attrs().integer("skip") != 0] {
+    const double length = std::sqrt(static_cast<double>(*norm2));
+    *coefficient = max > 0 ? static_cast<float>(std::min(1.0, max / (length + 1e-6))) : 1.0f;
+    if (skip && !std::isfinite(*norm2)) *coefficient = -1;
+    if (norm != nullptr) *norm = static_cast<float>(length);
+  });
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 //
 // adamw_cast and sgd_cast write a bf16 copy of the parameters in the same pass.
 //
+// A negative clip coefficient says that the step updates nothing.
+//
 // Surprising fact: a parameter may be bf16 while its gradient and state are f32; the update runs in f32 and rounds
 // once.
 #include <cmath>
@@ -76,6 +78,8 @@ PRUN_CLONES void lion(const float* grad, T* param, float* m, int64_t n, LionStep
   }
 }
 
+bool skips(const float* clip) { return clip != nullptr && *clip < 0; }
+
 // The copy that the casting ops write last; null for the others.
 template <bool kCasts>
 bf16* copy_of(const OpView& view, int64_t n) {
@@ -98,7 +102,8 @@ std::unique_ptr<Kernel> make_adamw_of(const OpView& view) {
                     table = view.table(), threads = view.threads(), beta1 = a.number("beta1", 0.9),
                     beta2 = a.number("beta2", 0.999), eps = a.number("eps", 1e-8),
                     weight_decay = a.number("weight_decay", 0.01)] {
-    const double t = static_cast<double>(table->step + 1), rate = table->learning_rate;
+    if (skips(clip)) return;
+    const double t = static_cast<double>(table->update + 1), rate = table->learning_rate;
     AdamwStep s;
     s.clip = clip != nullptr ? *clip : 1.0f;
     s.decay = static_cast<float>(1 - rate * weight_decay);
@@ -132,6 +137,7 @@ std::unique_ptr<Kernel> make_sgd_of(const OpView& view) {
                     clip = view.reads() > clip_read ? view.in<float>(clip_read) : nullptr, n, table = view.table(),
                     threads = view.threads(), momentum = static_cast<float>(view.attrs().number("momentum", 0)),
                     decay = static_cast<float>(view.attrs().number("weight_decay", 0))] {
+    if (skips(clip)) return;
     const float rate = static_cast<float>(table->learning_rate), factor = clip != nullptr ? *clip : 1.0f;
     parallel_ranges(threads, n, [&](int64_t begin, int64_t end) {
       bf16* const low = kCasts ? copy + begin : nullptr;
@@ -158,6 +164,7 @@ std::unique_ptr<Kernel> make_lion_of(const OpView& view) {
                     clip = view.reads() > 3 ? view.in<float>(3) : nullptr, n, table = view.table(),
                     threads = view.threads(), beta1 = number("beta1", 0.9), beta2 = number("beta2", 0.99),
                     decay = number("weight_decay", 0)] {
+    if (skips(clip)) return;
     const LionStep s{static_cast<float>(table->learning_rate), clip != nullptr ? *clip : 1.0f, decay, beta1, beta2};
     parallel_ranges(threads, n,
                     [&](int64_t begin, int64_t end) { lion(grad + begin, param + begin, m + begin, end - begin, s); });

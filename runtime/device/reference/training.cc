@@ -11,8 +11,14 @@ namespace prun::reference {
 namespace {
 
 // `updated`: the parameters and, where there is one, their momentum.
+// A negative clip coefficient: parameters and state stay.
+void keep_all(Call& c, size_t updated) {
+  for (size_t i = 0; i < updated; ++i) c.writes[i].v = c.reads[1 + i].v;
+}
+
 void sgd_update(Call& c, size_t updated) {
   bool momentum = updated > 1, clip = c.reads.size() > (momentum ? 3u : 2u);
+  if (clip && c.reads.back()[0] < 0) return keep_all(c, updated);
   double decay = c.attrs.number("weight_decay"), keep = c.attrs.number("momentum");
   for (int64_t i = 0; i < c.writes[0].count(); ++i) {
     double gradient = c.reads[0][i] * (clip ? c.reads.back()[0] : 1), p = c.reads[1][i];
@@ -30,8 +36,9 @@ void sgd(Call& c) { sgd_update(c, c.writes.size()); }
 void adamw(Call& c) {
   double beta1 = c.attrs.number("beta1", 0.9), beta2 = c.attrs.number("beta2", 0.999);
   double decay = c.attrs.number("weight_decay", 0.01), eps = c.attrs.number("eps", 1e-8);
-  double lr = c.memory.table->learning_rate, t = static_cast<double>(c.memory.table->step + 1);
+  double lr = c.memory.table->learning_rate, t = static_cast<double>(c.memory.table->update + 1);
   bool clip = c.reads.size() > 4;
+  if (clip && c.reads[4][0] < 0) return keep_all(c, 3);
   for (int64_t i = 0; i < c.writes[0].count(); ++i) {
     double gradient = c.reads[0][i] * (clip ? c.reads[4][0] : 1);
     double m = beta1 * c.reads[2][i] + (1 - beta1) * gradient;
@@ -49,6 +56,7 @@ void lion(Call& c) {
   double beta1 = c.attrs.number("beta1", 0.9), beta2 = c.attrs.number("beta2", 0.99);
   double decay = c.attrs.number("weight_decay"), lr = c.memory.table->learning_rate;
   bool clip = c.reads.size() > 3;
+  if (clip && c.reads[3][0] < 0) return keep_all(c, 2);
   for (int64_t i = 0; i < c.writes[0].count(); ++i) {
     double gradient = c.reads[0][i] * (clip ? c.reads[3][0] : 1), m = c.reads[2][i], p = c.reads[1][i];
     double direction = beta1 * m + (1 - beta1) * gradient;
@@ -85,7 +93,9 @@ void norm2(Call& c) {
 
 void clip_coefficient(Call& c) {
   double norm = std::sqrt(c.reads[0][0]);
-  c.writes[0][0] = std::min(1.0, c.attrs.number("max") / (norm + 1e-6));
+  double max = c.attrs.number("max");
+  c.writes[0][0] = max > 0 ? std::min(1.0, max / (norm + 1e-6)) : 1;
+  if (c.attrs.integer("skip") != 0 && !std::isfinite(norm)) c.writes[0][0] = -1;
   c.writes[1][0] = norm;
 }
 

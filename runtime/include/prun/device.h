@@ -35,6 +35,7 @@ typedef struct prun_step_values {
   uint64_t seed;
   double learning_rate;
   int64_t eval_batch; /* from 0, of the evaluation under way */
+  int64_t update;     /* of the optimizer, from 0: the step, less those that updated nothing */
 } prun_step_values;
 
 /* Contiguous, row-major. `ptr` is null while only sizes are asked for (supports, workspace). */

@@ -82,6 +82,10 @@ void Events::step(const MergedStep& step) {
   write_(event_line("evaluation", {{"step", step.step + 1}, {"loss", loss}, {"seconds", step.eval_s}}));
 }
 
+void Events::skipped(const MergedStep& step, size_t so_far) {
+  write_(event_line("skipped", {{"step", step.step + 1}, {"so_far", so_far}}));
+}
+
 void Events::warning(const std::string& text) { write_(event_line("warning", {{"text", text}})); }
 
 void Events::failed(const Failure& failure) {

@@ -19,7 +19,8 @@ class Events {
   void started(const std::string& plan, const std::vector<WatchedRank>& ranks);
   // Ranks that have joined, checkpoints that were begun, committed or failed since the last call.
   void look_at(const std::vector<WatchedRank>& ranks);
-  void step(const MergedStep& step);  // if there was an evaluation after it
+  void step(const MergedStep& step);                    // if there was an evaluation after it
+  void skipped(const MergedStep& step, size_t so_far);  // the step updated nothing
   void warning(const std::string& text);
   void failed(const Failure& failure);
   void ended(int exit_code);

@@ -1,0 +1,46 @@
+#include "exec/poison.h"
+
+#include <limits>
+#include <utility>
+
+#include "device/element.h"
+
+namespace prun {
+namespace {
+
+class Poisoned final : public Kernel {
+ public:
+  Poisoned(std::unique_ptr<Kernel> kernel, const RankMemory& memory, TensorId written, Poison poison)
+      : kernel_(std::move(kernel)),
+        dtype_(memory.program->tensors[written].dtype),
+        data_(memory.data(written)),
+        poison_(std::move(poison)) {}
+  void run() override {
+    kernel_->run();
+    if (poison_->exchange(false)) store_element(dtype_, data_, 0, std::numeric_limits<double>::quiet_NaN());
+  }
+
+ private:
+  std::unique_ptr<Kernel> kernel_;
+  Dtype dtype_;
+  void* data_;
+  Poison poison_;
+};
+
+}  // namespace
+
+const Op* poisoned_op(const Program& program) {
+  for (const Stream& stream : program.step().streams)
+    for (const Op& op : stream.ops)
+      if (op.phase == Phase::backward && op.def->op_class == OpClass::compute && !op.writes.empty() &&
+          op.def->role == OpRole::derivative && computes(program.tensors[op.writes[0]].dtype))
+        return &op;
+  return nullptr;
+}
+
+std::unique_ptr<Kernel> poisoned(std::unique_ptr<Kernel> kernel, const RankMemory& memory, const Op& op,
+                                 Poison poison) {
+  return std::make_unique<Poisoned>(std::move(kernel), memory, op.writes[0], std::move(poison));
+}
+
+}  // namespace prun

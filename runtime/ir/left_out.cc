@@ -1,0 +1,39 @@
+#include "ir/left_out.h"
+
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <utility>
+
+namespace prun {
+
+int64_t LeftOut::batch_of(int64_t step) const {
+  int64_t batch = step;
+  for (size_t i = 0; i + 1 < runs.size() && runs[i] <= batch; i += 2) batch += runs[i + 1] - runs[i];
+  return batch;
+}
+
+void LeftOut::add(int64_t begin, int64_t end) {
+  std::vector<std::pair<int64_t, int64_t>> all = {{begin, end}};
+  for (size_t i = 0; i + 1 < runs.size(); i += 2) all.emplace_back(runs[i], runs[i + 1]);
+  std::sort(all.begin(), all.end());
+  runs.clear();
+  for (const auto& [from, to] : all) {
+    if (!runs.empty() && from <= runs.back())
+      runs.back() = std::max(runs.back(), to);
+    else
+      runs.insert(runs.end(), {from, to});
+  }
+}
+
+bool LeftOut::valid() const {
+  return runs.size() % 2 == 0 && std::is_sorted(runs.begin(), runs.end(), std::less_equal<>()) &&
+         (runs.empty() || runs.front() >= 0);
+}
+
+std::string batches_text(int64_t begin, int64_t end) {
+  return end - begin == 1 ? "batch " + std::to_string(end)
+                          : "batches " + std::to_string(begin + 1) + "-" + std::to_string(end);
+}
+
+}  // namespace prun

@@ -1,0 +1,39 @@
+// Which batch a step takes where some are left out.
+#include "ir/left_out.h"
+
+#include <gtest/gtest.h>
+
+namespace prun {
+namespace {
+
+std::vector<int64_t> batches(const LeftOut& out, int64_t steps) {
+  std::vector<int64_t> taken;
+  for (int64_t step = 0; step < steps; ++step) taken.push_back(out.batch_of(step));
+  return taken;
+}
+
+TEST(LeftOut, StepsTakeTheOthersInTheirOrder) {
+  LeftOut out;
+  EXPECT_EQ(batches(out, 3), (std::vector<int64_t>{0, 1, 2}));
+  out.add(4, 6);
+  EXPECT_EQ(batches(out, 6), (std::vector<int64_t>{0, 1, 2, 3, 6, 7}));
+  out.add(1, 2);
+  EXPECT_EQ(batches(out, 6), (std::vector<int64_t>{0, 2, 3, 6, 7, 8}));
+  out.add(2, 5);
+  EXPECT_EQ(out.runs, (std::vector<int64_t>{1, 6}));
+  EXPECT_EQ(batches(out, 3), (std::vector<int64_t>{0, 6, 7}));
+  EXPECT_TRUE(out.valid());
+}
+
+TEST(LeftOut, OthersAreRefused) {
+  for (const std::vector<int64_t>& runs : {std::vector<int64_t>{3}, {4, 2}, {-1, 2}, {2, 2}})
+    EXPECT_FALSE(LeftOut{runs}.valid());
+}
+
+TEST(LeftOut, IsSaidAsPeopleCount) {
+  EXPECT_EQ(batches_text(2, 3), "batch 3");
+  EXPECT_EQ(batches_text(2, 4), "batches 3-4");
+}
+
+}  // namespace
+}  // namespace prun
