@@ -1,11 +1,15 @@
 // A disk that does not answer: put before a program (LD_PRELOAD), fsync of a file whose path contains $SLOW_DISK waits
-// as long as the file $SLOW_DISK_WHILE exists.
+// as long as the file $SLOW_DISK_WHILE exists. A read of a file whose path contains $SLOW_READ, in the process named
+// $SLOW_READ_IN, waits for bytes from the pipe $SLOW_READ_FROM once that exists, and gets none.
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <string>
 
 extern "C" __attribute__((visibility("default"))) int fsync(int fd) {
   using Fsync = int (*)(int);
@@ -16,4 +20,37 @@ extern "C" __attribute__((visibility("default"))) int fsync(int fd) {
   while (part != nullptr && file != nullptr && path.find(part) != std::string::npos && access(file, F_OK) == 0)
     usleep(10'000);
   return real(fd);
+}
+
+namespace {
+
+std::string path_of(int fd) {
+  std::error_code error;
+  return std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", fd), error).string();
+}
+
+void wait_for_bytes(int fd) {
+  const char *part = std::getenv("SLOW_READ"), *in = std::getenv("SLOW_READ_IN"), *from = std::getenv("SLOW_READ_FROM");
+  if (part == nullptr || in == nullptr || from == nullptr || access(from, F_OK) != 0) return;
+  std::string name;
+  std::ifstream(fmt::format("/proc/{}/comm", getpid())) >> name;
+  if (name != in || path_of(fd).find(part) == std::string::npos) return;
+  const int pipe = open(from, O_RDWR | O_CLOEXEC);
+  char byte = 0;
+  while (read(pipe, &byte, 1) < 0) {
+  }
+}
+
+using Pread = ssize_t (*)(int, void*, size_t, off_t);
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) ssize_t pread(int fd, void* to, size_t bytes, off_t offset) {
+  static const Pread real = reinterpret_cast<Pread>(dlsym(RTLD_NEXT, "pread"));
+  wait_for_bytes(fd);
+  return real(fd, to, bytes, offset);
+}
+
+extern "C" __attribute__((visibility("default"))) ssize_t pread64(int fd, void* to, size_t bytes, off_t offset) {
+  return pread(fd, to, bytes, offset);
 }

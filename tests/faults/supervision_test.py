@@ -125,6 +125,10 @@ class Hangs(Supervision):
                 text = run.text()
                 self.assertRegex(text, rf"prun: rank {victim} (has not )?entered .*stopped for .* \(state T\)")
                 self.assertRegex(text, rf"where: +rank {victim} on .*, pid {pid}\n")
+                self.assertRegex(text, r"evidence: .*; in the kernel its threads are stopped \(state T\)\n")
+                stacks = (self.kept(run) / "stacks.txt").read_text()
+                self.assertRegex(stacks, rf"rank {victim} on \S+, pid {pid}: its threads are stopped \(state T\)\n")
+                self.assertRegex(stacks, rf"  thread {pid} '.*' state T")
                 told = json.loads(prun("explain", self.kept(run), "--json"))
                 self.assertEqual(told["culprit"], victim)
                 self.assertEqual(told["ranks"][victim]["doing"], "stopped")
@@ -222,6 +226,23 @@ class Hangs(Supervision):
             self.assertEqual(names.count("checkpoint_begun"), names.count("checkpoint_committed"), names)
             self.assertIn("checkpoint_copied", names)
 
+    def test_a_read_that_does_not_end_is_named(self):
+        """A rank waits in the kernel for its data, and the others for it."""
+        if SLOW_DISK is None:
+            self.skipTest("without --slow-disk")
+        folder = pathlib.Path(faults.tempfile.mkdtemp(prefix="prun_read"))
+        self.addCleanup(subprocess.run, ["rm", "-rf", folder], check=False)
+        data, pipe = folder / "tokens.txt", folder / "pipe"
+        data.write_text("to be or not to be " * 200)
+        run = self.start("--nproc", "3", "--timeout", "4", "--set", f"data={data}",
+                         before=["env", f"LD_PRELOAD={SLOW_DISK}", "SLOW_READ=tokens.txt", "SLOW_READ_IN=prun-rank1", f"SLOW_READ_FROM={pipe}"])
+        run.wait_for_steps()
+        os.mkfifo(pipe)
+        self.end(run, 11)
+        self.assertRegex(run.text(), r"prun: rank 1 .*reading data \(next_batch ")
+        self.assertRegex(run.text(), rf"evidence: .*; in the kernel its thread '.*' waits in read of {pipe}.* \(state [SD]\)\n")
+        self.assertRegex((self.kept(run) / "stacks.txt").read_text(), rf"  thread \d+ '.*' state [SD] in read of {pipe}")
+
     def with_slow_disk(self, victim):
         folder = faults.tempfile.mkdtemp(prefix="prun_disk")
         self.addCleanup(subprocess.run, ["rm", "-rf", folder], check=False)
@@ -260,6 +281,8 @@ class Nodes(Supervision):
         self.end(member, 11)
         self.assertRegex(head.text(), r"prun: rank 3 (has not )?entered .*stopped for ")
         self.assertRegex(head.text(), rf"where: +rank 3 on \S+ \(node 1\), pid {pid}\n")
+        self.assertIn("; in the kernel its threads are stopped (state T)\n", head.text())
+        self.assertRegex((self.kept(head) / "stacks.txt").read_text(), rf"rank 3 on \S+, pid {pid}: its threads are stopped \(state T\)\n")
         told = json.loads(prun("explain", self.kept(head), "--json"))
         self.assertEqual([rank["node"] for rank in told["ranks"]], [0, 0, 1, 1])
         self.assertEqual((told["culprit"], told["ranks"][3]["pid"]), (3, pid))

@@ -99,9 +99,11 @@ std::optional<Failure> Observer::hung() {
   failure.op = hang.holdup.op;
   for (size_t i = 0; i < std::min<size_t>(hang.holdup.chain.size(), 3); ++i)
     failure.evidence += (i == 0 ? ": " : "; ") + hang.holdup.chain[i];
-  for (const WatchedRank& rank : watch_->ranks())
-    if (rank.rank == hang.holdup.rank)
-      set_who(failure, {rank.rank, rank.node, topology_.node_count(), rank.pid, rank.host});
+  for (const WatchedRank& rank : watch_->ranks()) {
+    if (rank.rank != hang.holdup.rank) continue;
+    set_who(failure, {rank.rank, rank.node, topology_.node_count(), rank.pid, rank.host});
+    if (!rank.kernel.empty()) failure.evidence += "; in the kernel " + rank.kernel;
+  }
   return failure;
 }
 
@@ -239,6 +241,8 @@ void Observer::failed(const Failure& failure) {
   if (failure.code == static_cast<int>(Exit::non_finite)) not_finite_step_ = failure.step;
   result_.failed(failure);
   failed_ = true;
+  if (folder_ != nullptr && watch_ && failure.code == static_cast<int>(Exit::hang))
+    folder_->keep_stacks(watch_->stacks());
   keep_flight();
   if (folder_ != nullptr) folder_->failed(failure);
   if (events_) events_->failed(failure);

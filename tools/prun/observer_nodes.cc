@@ -48,7 +48,7 @@ std::vector<std::pair<int, std::string>> Observer::mirror(bool last) {
   const size_t events = mirror_all_ ? SIZE_MAX : sampled ? kSample : 0;
   for (size_t i = 0; i < sources_.size(); ++i)
     if (last || sampled || mirror_all_ || sources_[i].has_steps())
-      news.emplace_back(ranks_[i], sources_[i].take(watch_->ranks()[i].process, events));
+      news.emplace_back(ranks_[i], sources_[i].take(watch_->ranks()[i].process, events, watch_->ranks()[i].kernel));
   return news;
 }
 
@@ -59,6 +59,7 @@ void Observer::mirrored(int rank, std::string_view bytes) {
     if (watched.rank != rank) continue;
     watched.pid = found->second.pid();
     watched.process = found->second.process();
+    watched.kernel = found->second.kernel();
   }
 }
 
@@ -69,8 +70,9 @@ void Observer::ending() {
   flight_ = watch_->flight(kKeptEvents);
   for (size_t i = 0; i < sources_.size(); ++i) {
     sources_[i].freeze();
-    last_news_.emplace_back(ranks_[i],
-                            sources_[i].take(watch_->ranks()[i].process, mirror_all_ ? SIZE_MAX : kKeptEvents));
+    last_news_.emplace_back(
+        ranks_[i],
+        sources_[i].take(watch_->ranks()[i].process, mirror_all_ ? SIZE_MAX : kKeptEvents, watch_->ranks()[i].kernel));
   }
 }
 

@@ -252,6 +252,7 @@ void RunFolder::write_failure() const {
                         {"time", time_text(seconds_since_1970(), "%Y-%m-%dT%H:%M:%SZ")},
                         {"steps_done", steps_ > 0 ? last_.step + 1 : 0}};
   write_whole(file(kFailureFile), failure.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  if (!stacks_.empty()) write_whole(file(kStacksFile), stacks_);
   if (flight_.empty()) return;
   write_whole(file(kFlightFile), flight_);
   write_whole(file(kProgramFile), program_);

@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "ir/program.h"
 #include "launch/failure.h"
@@ -26,7 +27,8 @@ inline constexpr const char* kRunLog = "log.txt";           // locked while the 
 inline constexpr const char* kFlightFile = "flight.json";   // of a run that failed: supervision/flight.h
 inline constexpr const char* kProgramFile = "program.bin";  // beside it: the job that its numbers mean
 inline constexpr const char* kFailureFile = "failure.json";
-inline constexpr int kRunFormat = 1;  // raised when `prun runs` of before would misread
+inline constexpr const char* kStacksFile = "stacks.txt";  // what the kernel knew of the ranks of a job that hung
+inline constexpr int kRunFormat = 1;                      // raised when `prun runs` of before would misread
 
 // A file of a run, or its last lines while there is no folder for it.
 class KeptLines {
@@ -58,6 +60,7 @@ class RunFolder {
   void failed(const Failure& failure);
   // What the flight recorders showed when the run failed, and the job that they mean.
   void keep_flight(std::string flight, std::string program);
+  void keep_stacks(std::string stacks) { stacks_ = std::move(stacks); }  // of a job that hung: kStacksFile
   const std::string& id() const { return id_; }
   const std::string& path() const { return path_; }  // "": there is no folder (yet)
   // Returns a line for the user, with its newline: where the folder is, where nobody named one. "": nothing.
@@ -78,7 +81,7 @@ class RunFolder {
   MergedStep first_, last_;
   Failure failure_;
   int exit_code_ = -1;  // not yet
-  std::string flight_, program_;
+  std::string flight_, program_, stacks_;
   KeptLines metrics_, log_, events_;
   std::map<int, KeptLines> rank_logs_;
 };

@@ -17,7 +17,7 @@
 namespace prun {
 namespace {
 
-constexpr uint64_t kMirrorMagic = 0x7072756e6d697231;
+constexpr uint64_t kMirrorMagic = 0x7072756e6d697232;
 constexpr uint64_t kMostSteps = 4 * kStepRing;
 
 struct NewsHead {
@@ -28,6 +28,7 @@ struct NewsHead {
   uint64_t alive_ns, beat_ns, saving_ns, pss;
   int64_t saving, saved;
   int64_t device_use[6];
+  char kernel[160];  // WatchedRank::kernel; the last byte stays 0
   char doing[sizeof(RecorderHeader::doing)], transports[sizeof(RecorderHeader::transports)];
 };
 
@@ -109,12 +110,13 @@ void MirrorSource::freeze() {
   frozen_ = true;
 }
 
-std::string MirrorSource::take(char process, size_t events) {
+std::string MirrorSource::take(char process, size_t events, std::string_view kernel) {
   NewsHead head{};
   head.magic = kMirrorMagic;
   head.boot = boot_hash();
   head.pid = pid_;
   head.process = process;
+  kernel.copy(head.kernel, sizeof head.kernel - 1);
   head.phase = static_cast<uint32_t>(recorder_.phase.load(std::memory_order_acquire));
   head.body = recorder_.body.load();
   head.connected = recorder_.connected.load();
@@ -192,6 +194,8 @@ bool MirrorCopy::put(std::string_view bytes, uint64_t now) {
   put_steps();
   pid_ = head.pid;
   process_ = head.process;
+  head.kernel[sizeof head.kernel - 1] = '\0';
+  kernel_ = head.kernel;
   put_head(*recorder(), head, [this](uint64_t ns) { return here(ns); });
   return true;
 }

@@ -21,7 +21,7 @@ class MirrorSource {
  public:
   MirrorSource(RecorderHeader& recorder, int pid) : recorder_(recorder), pid_(pid) {}
   // News since the last call, of each stream at most the last `events`; frees the steps' places in the ring.
-  std::string take(char process, size_t events);
+  std::string take(char process, size_t events, std::string_view kernel = "");
   void freeze();  // from now on streams are told as they stand
   bool has_steps() const { return recorder_.steps_written.load() > steps_; }
 
@@ -49,6 +49,7 @@ class MirrorCopy {
   RecorderHeader* recorder() { return reinterpret_cast<RecorderHeader*>(memory_.get()); }
   int pid() const { return pid_; }
   char process() const { return process_; }
+  const std::string& kernel() const { return kernel_; }
 
  private:
   void set_offset(bool same_clock, int64_t difference, uint64_t now);
@@ -66,6 +67,7 @@ class MirrorCopy {
   uint64_t arrived_ns_ = 0;
   int pid_ = 0;
   char process_ = '?';
+  std::string kernel_;
 };
 
 }  // namespace prun

@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "exec/clock.h"
 #include "launch/rank_process.h"
+#include "supervision/kernel_stacks.h"
 
 namespace prun {
 namespace {
@@ -58,15 +59,34 @@ void RankWatch::tick(const Job& job, const std::function<void(const std::string&
 void RankWatch::look_at_processes(uint64_t now) {
   for (size_t i = 0; i < ranks_.size(); ++i) {
     WatchedRank& rank = ranks_[i];
-    if (rank.local) rank.process = process_state(rank.pid);
+    if (rank.local) {
+      rank.process = process_state(rank.pid);
+      rank.kernel = stands_still(rank, now) ? kernel_words(kernel_threads(rank.pid)) : "";
+    }
     const bool stopped = rank.process == 'T' || rank.process == 't';
     if (!stopped) seen_[i] = {};
     if (stopped && seen_[i].stopped_ns == 0) seen_[i].stopped_ns = now;
   }
 }
 
+// Half of what makes a hang, so that other nodes know it when node 0 finds one.
+bool RankWatch::stands_still(const WatchedRank& rank, uint64_t now) const {
+  const uint64_t moved = std::max(rank.recorder->beat_ns.load(), resumed_ns_);
+  return rank.process != 'X' && now > moved && static_cast<double>(now - moved) / 1e9 > limit_s_ / 2;
+}
+
 void RankWatch::freeze() {
-  if (!std::exchange(frozen_, true)) look_at_processes(now_ns());
+  if (std::exchange(frozen_, true)) return;
+  const uint64_t now = now_ns();
+  look_at_processes(now);
+  for (const WatchedRank& rank : ranks_) {
+    if (!rank.local && !rank.kernel.empty())
+      stacks_ += fmt::format("rank {} on {}, pid {}: {}\n", rank.rank, rank.host, rank.pid, rank.kernel);
+    if (!rank.local || !stands_still(rank, now)) continue;
+    const std::vector<KernelThread> threads = kernel_threads(rank.pid);
+    stacks_ += fmt::format("rank {} on {}, pid {}: {}\n{}", rank.rank, rank.host, rank.pid, kernel_words(threads),
+                           kernel_text(threads));
+  }
 }
 
 Flight RankWatch::flight(size_t events) const {

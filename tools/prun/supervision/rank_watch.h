@@ -22,7 +22,8 @@ struct WatchedRank {
   std::string host;
   RecorderHeader* recorder = nullptr;
   bool local = true;   // its process is one of this machine
-  char process = '?';  // of another machine: as its launcher said
+  char process = '?';  // of another machine: as its launcher said, and so the next
+  std::string kernel;  // kernel_words of one that has not moved for a while, else ""
 };
 
 class RankWatch {
@@ -35,6 +36,8 @@ class RankWatch {
   // With the last `events` of each stream. After freeze() processes are as they were then.
   Flight flight(size_t events) const;
   void freeze();
+  // For people: what the kernel knows of each rank, of those of other machines in brief. "": all have moved lately.
+  const std::string& stacks() const { return stacks_; }
   std::vector<WatchedRank>& ranks() { return ranks_; }
 
  private:
@@ -43,6 +46,7 @@ class RankWatch {
     bool told = false;
   };
   void look_at_processes(uint64_t now);
+  bool stands_still(const WatchedRank& rank, uint64_t now) const;
   void warn_of_stopped(const Job& job, const std::function<void(const std::string&)>& warn);
   void look_for_endless_op(const Job& job);
   void look_for_hang(const Job& job, const std::function<void(const std::string&)>& warn);
@@ -53,6 +57,7 @@ class RankWatch {
   uint64_t looked_ns_ = 0, ticked_ns_ = 0, resumed_ns_ = 0;
   bool warned_ = false, frozen_ = false;
   std::optional<Hang> hang_;
+  std::string stacks_;
 };
 
 }  // namespace prun
