@@ -57,6 +57,15 @@ double Clock::ready_time(StreamCursor at) const {
   return ready;
 }
 
+// Where the op waited for another stream, its own has to be woken.
+double Clock::wake_time(StreamCursor at) const {
+  const double wake = device(at).wake_s;
+  if (wake == 0) return 0;
+  const OpRef ref = walk_->ref(at);
+  const double before = ref.index > 0 ? actors_[at.actor].ends[at.stream][ref.index - 1] : 0;
+  return ready_time(at) > before ? wake : 0;
+}
+
 void Clock::touch(int id) {
   Actor& actor = actors_[id];
   account(actor, usage_[id]);
@@ -153,7 +162,8 @@ void Clock::run(StreamCursor at) {
   task.bound = time.bound;
   usage_[at.actor].flops += time.flops;
   usage_[at.actor].op_seconds[op.def->name] += time.seconds;
-  begin(task, time.seconds / speed_of(cluster_, places_[colours_.first[at.actor]]));
+  if (time.seconds <= 0) return begin(task, 0);
+  begin(task, time.seconds / speed_of(cluster_, places_[colours_.first[at.actor]]) + wake_time(at));
 }
 
 void Clock::meet(const std::vector<StreamCursor>& members) { collective(members); }
@@ -177,9 +187,12 @@ void Clock::collective(const std::vector<StreamCursor>& members) {
   }
   for (const StreamCursor at : members)
     if (at.actor != late) usage_[at.actor].waited_for[late] += now_ - ready_time(at);
-  const double seconds =
+  double seconds =
       group.ranks < 2 ? 0 : collective_seconds(cluster_, op.def->coll.value_or(CollKind::barrier), group, full);
   for (const StreamCursor at : members) usage_[at.actor].op_seconds[op.def->name] += seconds;
+  double wake = 0;
+  for (const StreamCursor at : members) wake = std::max(wake, wake_time(at));
+  if (seconds > 0) seconds += wake;
   Task task;
   task.at = members;
   task.kind = Kind::collective;
@@ -216,11 +229,20 @@ void Clock::receive(StreamCursor at) {
     join_task(id, at);
 }
 
+// Threads that run at the same time have the same share of the rank's cores.
+double Clock::share_of_cores(StreamCursor at) const {
+  const Actor& actor = actors_[at.actor];
+  int transfers = 0;
+  for (int level = 0; level < kLevels; ++level) transfers += std::max(actor.out[level], actor.in[level]);
+  return 1.0 / std::max(1, actor.computing + transfers);
+}
+
 double Clock::rate_of(const Task& task) const {
   if (task.kind == Kind::copy) return 1;
   if (task.kind == Kind::compute) {
     const Actor& actor = actors_[task.at.front().actor];
     const DeviceModel& model = device(task.at.front());
+    if (model.shared_cores) return share_of_cores(task.at.front());
     double slowdown = 1;
     for (int level = 0; level < kLevels; ++level)
       if (actor.out[level] + actor.in[level] > 0)
@@ -228,13 +250,15 @@ double Clock::rate_of(const Task& task) const {
     return 1 / (slowdown * actor.computing);
   }
   int sharing = 1;
+  double cores = 1;
   for (const StreamCursor at : task.at) {
     const Actor& actor = actors_[at.actor];
     const bool sends = walk_->op(at).sends();
     if (task.kind == Kind::collective || sends) sharing = std::max(sharing, actor.out[task.level]);
     if (task.kind == Kind::collective || !sends) sharing = std::max(sharing, actor.in[task.level]);
+    if (device(at).shared_cores) cores = std::min(cores, share_of_cores(at));
   }
-  return 1.0 / sharing;
+  return std::min(1.0 / sharing, cores);
 }
 
 // After all that happens at this instant: rates, and when tasks end at them.

@@ -88,8 +88,10 @@ class Clock : private WalkPolicy {
   void account(Actor& actor, Usage& usage) const;
   void touch(int actor);
   double rate_of(const Task& task) const;
+  double share_of_cores(StreamCursor at) const;
   void settle();
   double ready_time(StreamCursor at) const;
+  double wake_time(StreamCursor at) const;
   void collective(const std::vector<StreamCursor>& members);
   void finish(StreamCursor at, double began);
 

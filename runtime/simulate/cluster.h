@@ -2,13 +2,31 @@
 // simulate/cluster_reader.h reads it from YAML; tools/prun/SIMULATE.md has the fields.
 #pragma once
 #include <array>
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "ir/coll_kind.h"
 #include "ir/types.h"
 
 namespace prun::simulate {
+
+// A speed (bytes/s, FLOP/s) by how many bytes are moved, in ascending order; between them by the logarithms of both.
+struct Curve {
+  std::vector<std::pair<double, double>> at;  // one point: the same for all sizes; none: nothing is moved
+  double of(double bytes) const;
+  double seconds(double work, double bytes) const { return at.empty() ? 0 : work / of(bytes); }
+  bool operator==(const Curve&) const = default;
+};
+
+// What was measured of a kind of op: seconds = launch + flops / rate + bytes / bandwidth, both by the op's bytes.
+struct OpRates {
+  double launch_s = 0;
+  Curve rate, bandwidth;  // without points: its part does not count
+  bool operator==(const OpRates&) const = default;
+};
 
 struct DeviceModel {
   std::string name;
@@ -26,7 +44,17 @@ struct DeviceModel {
   double optimizer_bytes = 50;     // traffic of an update, per parameter
   bool fused = false;              // products add to gradients in place, gathered tokens need no copies
   double speed = 1;                // a slow device: below 1
+  bool shared_cores = false;       // transfers run on the cores that compute, half of the time each
+  double wake_s = 0;               // until a stream goes on that waited for another
+  std::map<std::pair<std::string, Dtype>, OpRates> ops;  // measured; others follow the fields above
   bool operator==(const DeviceModel&) const = default;
+};
+
+// What was measured of a collective, in place of its link's own figures.
+struct CollectiveRates {
+  double step_s = 0;
+  Curve bandwidth;
+  bool operator==(const CollectiveRates&) const = default;
 };
 
 // What connects the ranks of a group: the node's bus, or a level of the network.
@@ -37,7 +65,9 @@ struct LinkModel {
   double tree_step_s = 0;
   double message_s = 0;  // latency of a message of a pair
   double message_efficiency = 0.95;
-  int nodes = 0;  // a network's level: so many nodes are inside it; 0: all
+  int nodes = 0;                                    // a network's level: so many nodes are inside it; 0: all
+  std::map<CollKind, CollectiveRates> collectives;  // measured
+  std::map<CollKind, std::map<std::string, CollectiveRates>> algorithms;  // of the core's, by name
 };
 
 struct NodeModel {
@@ -55,9 +85,10 @@ struct Cluster {
   NodeModel node;                // what `nodes` repeats
   std::vector<NodeModel> nodes;  // as many as are counted; empty: as many as ranks ask for
   LinkModel bus;
-  std::vector<LinkModel> network;  // from the innermost level
-  double collective_s = 0;         // latency of any collective
-  double tree_bandwidth = 0.83;    // what trees reach of a ring's
+  std::vector<LinkModel> network;               // from the innermost level
+  std::map<std::string, LinkModel> transports;  // that could be the bus, by name
+  double collective_s = 0;                      // latency of any collective
+  double tree_bandwidth = 0.83;                 // what trees reach of a ring's
 
   const NodeModel& node_at(int index) const { return nodes.empty() ? node : nodes[index]; }
 };

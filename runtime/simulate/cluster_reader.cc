@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "ir/op_def.h"
 #include "simulate/quantity.h"
 
 namespace prun::simulate {
@@ -156,6 +157,7 @@ class Reader {
         .field("node", [&](const YAML::Node& node) { read_node(path, node, cluster_.node, false); })
         .field("bus", [&](const YAML::Node& node) { read_link(path, node, cluster_.bus, "bus"); })
         .field("network", [&](const YAML::Node& node) { read_network(path, node); })
+        .field("transports", [&](const YAML::Node& node) { read_transports(path, node); })
         .number("collective", cluster_.collective_s, Unit::seconds)
         .part("tree_bandwidth", cluster_.tree_bandwidth)
         .field("nodes", [&](const YAML::Node& node) { nodes.reset(node); })
@@ -181,7 +183,32 @@ class Reader {
         .number("network_slowdown", device.network_slowdown, Unit::none, 1)
         .flag("fused", device.fused)
         .number("speed", device.speed)
+        .flag("shared_cores", device.shared_cores)
+        .number("wake", device.wake_s, Unit::seconds)
+        .field("ops", [&](const YAML::Node& ops) { read_ops(path, ops, device); })
         .read();
+  }
+
+  // { linear: { f32: { launch: .., rate: .., bandwidth: .. } } }
+  void read_ops(const std::string& path, const YAML::Node& node, DeviceModel& device) {
+    Fields kinds(path, node, "ops");
+    for (const OpDef* kind : all_ops())
+      kinds.field(std::string(kind->name), [&, kind](const YAML::Node& of) {
+        Fields dtypes(path, of, fmt::format("the op {}", kind->name));
+        for (const Dtype dtype : {Dtype::f64, Dtype::f32, Dtype::bf16, Dtype::f16})
+          dtypes.field(std::string(dtype_name(dtype)), [&, kind, dtype](const YAML::Node& rates) {
+            OpRates& op = device.ops[{std::string(kind->name), dtype}] = {};
+            Fields fields(path, rates, "a measured op");
+            fields.number("launch", op.launch_s, Unit::seconds)
+                .field("rate", [&](const YAML::Node& at) { read_curve(fields, at, "rate", Unit::flops, op.rate); })
+                .field(
+                    "bandwidth",
+                    [&](const YAML::Node& at) { read_curve(fields, at, "bandwidth", Unit::bandwidth, op.bandwidth); })
+                .read();
+          });
+        dtypes.read();
+      });
+    kinds.read();
   }
 
   void read_peak(const std::string& path, const YAML::Node& node, DeviceModel& device) {
@@ -199,9 +226,76 @@ class Reader {
         .number("step", link.step_s, Unit::seconds)
         .number("tree_step", link.tree_step_s, Unit::seconds)
         .number("message", link.message_s, Unit::seconds)
-        .part("message_efficiency", link.message_efficiency);
-    if (name != "bus") fields.whole("nodes", link.nodes);
+        .part("message_efficiency", link.message_efficiency)
+        .field("collectives",
+               [&](const YAML::Node& of) {
+                 each_collective(path, of, [&](CollKind kind, const YAML::Node& rates) {
+                   link.collectives[kind] = read_rates(path, rates);
+                 });
+               })
+        .field("algorithms", [&](const YAML::Node& of) {
+          each_collective(path, of, [&](CollKind kind, const YAML::Node& names) {
+            if (!names.IsMap()) fail_at(path, names.Mark(), "algorithms of a collective are a map, by name");
+            for (const auto& pair : names)
+              link.algorithms[kind][pair.first.as<std::string>("")] = read_rates(path, pair.second);
+          });
+        });
+    if (name == "network") fields.whole("nodes", link.nodes);
     fields.read();
+  }
+
+  template <class Use>
+  void each_collective(const std::string& path, const YAML::Node& node, const Use& use) {
+    Fields fields(path, node, "collectives");
+    for (int i = 0; i < kCollKinds; ++i) {
+      const CollKind kind = static_cast<CollKind>(i);
+      fields.field(std::string(traits(kind).name), [&use, kind](const YAML::Node& of) { use(kind, of); });
+    }
+    fields.read();
+  }
+
+  CollectiveRates read_rates(const std::string& path, const YAML::Node& node) {
+    CollectiveRates rates;
+    Fields fields(path, node, "a measured collective");
+    fields.number("step", rates.step_s, Unit::seconds)
+        .field("bandwidth",
+               [&](const YAML::Node& of) { read_curve(fields, of, "bandwidth", Unit::bandwidth, rates.bandwidth); })
+        .read();
+    if (rates.bandwidth.at.empty()) fail_at(path, node.Mark(), "a measured collective lacks bandwidth");
+    return rates;
+  }
+
+  // "5 GB/s", or { 64 KiB: 8 GB/s, 4 MiB: 5 GB/s }
+  static void read_curve(const Fields& fields, const YAML::Node& node, const std::string& name, Unit unit,
+                         Curve& curve) {
+    const auto speed = [&](const YAML::Node& of) {
+      const double value = fields.quantity(of, name, unit);
+      if (value <= 0) fields.fail(of, fmt::format("{} is {}, should be above 0", name, of.Scalar()));
+      return value;
+    };
+    curve.at.clear();
+    if (!node.IsMap()) {
+      curve.at = {{0, speed(node)}};
+      return;
+    }
+    for (const auto& pair : node) {
+      const double bytes = fields.quantity(pair.first, name + ": a size", Unit::bytes);
+      if (bytes <= (curve.at.empty() ? 0 : curve.at.back().first))
+        fields.fail(pair.first, fmt::format("sizes of {} stand in ascending order, above 0", name));
+      curve.at.emplace_back(bytes, speed(pair.second));
+    }
+    if (curve.at.empty()) fields.fail(node, fmt::format("{} has no size", name));
+  }
+
+  // Links by the names of transports, one of which is the bus.
+  void read_transports(const std::string& path, const YAML::Node& node) {
+    if (!node.IsMap()) fail_at(path, node.Mark(), "transports is a map of links, by name");
+    for (const auto& pair : node) {
+      const std::string name = pair.first.IsScalar() ? pair.first.Scalar() : "";
+      LinkModel& link = cluster_.transports[name];
+      read_link(path, pair.second, link, "transport " + name);
+      if (link.bandwidth <= 0) fail_at(path, pair.second.Mark(), "a transport lacks bandwidth");
+    }
   }
 
   void read_network(const std::string& path, const YAML::Node& node) {

@@ -12,13 +12,26 @@ double bandwidth_of(const GroupShape& group) {
   return group.nodes == 1 ? group.bus : std::min(group.bus, group.network);
 }
 
+// Of ranks of one node, or of one on each: then no step goes over the other link.
+const CollectiveRates* measured(const Cluster& cluster, CollKind kind, const GroupShape& group) {
+  if (group.nodes > 1 && group.ranks > group.nodes) return nullptr;
+  const auto& known = link_at(cluster, group.level).collectives;
+  const auto found = known.find(kind);
+  return found == known.end() ? nullptr : &found->second;
+}
+
 }  // namespace
 
 double ring_seconds(const Cluster& cluster, CollKind kind, const GroupShape& group, double bytes) {
   const double c = kind == CollKind::all_reduce ? 2 : 1;
   const double n = group.ranks, steps = c * (n - 1), inter = c * (group.nodes - 1);
   const double part = traits(kind).rooted ? 1 : c * (n - 1) / n;
-  return cluster.collective_s + (steps - inter) * cluster.bus.step_s + inter * link_at(cluster, group.level).step_s +
+  const LinkModel& link = link_at(cluster, group.level);
+  if (const CollectiveRates* rates = measured(cluster, kind, group)) {
+    const double degraded = bandwidth_of(group) / link.bandwidth;
+    return cluster.collective_s + steps * rates->step_s + part * bytes / (rates->bandwidth.of(part * bytes) * degraded);
+  }
+  return cluster.collective_s + (steps - inter) * cluster.bus.step_s + inter * link.step_s +
          part * bytes / bandwidth_of(group);
 }
 

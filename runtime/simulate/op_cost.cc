@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
 
 #include "ir/op_cost.h"
 #include "ir/ops.h"
@@ -117,6 +118,18 @@ bool is_fused(const Program& program, const Op& op) {
          program.buffers[program.tensors[op.writes[0]].buffer].role == Role::grad;
 }
 
+bool copies_in_place(const Program& program, const Op& op) {
+  return op.is(ops::copy) && program.tensors[op.reads[0]].buffer == program.tensors[op.writes[0]].buffer &&
+         program.tensors[op.reads[0]].byte_offset == program.tensors[op.writes[0]].byte_offset;
+}
+
+OpTime measured_time(const OpRates& rates, const Cost& cost) {
+  const double flops = rates.rate.seconds(cost.flops, cost.bytes);
+  const double bytes = rates.bandwidth.seconds(cost.bytes, cost.bytes);
+  const Bound bound = rates.launch_s > flops + bytes ? Bound::launch : flops > bytes ? Bound::compute : Bound::memory;
+  return {rates.launch_s + flops + bytes, bound, cost.model > 0 ? cost.flops : 0};
+}
+
 }  // namespace
 
 OpTime product_time(const DeviceModel& device, const Product& p) {
@@ -139,8 +152,20 @@ OpTime stream_time(const DeviceModel& device, double bytes) {
   return {seconds + device.launch_s, seconds < device.launch_s ? Bound::launch : Bound::memory, 0};
 }
 
+Dtype op_dtype(const Program& program, const Op& op) {
+  for (const std::vector<TensorId>* ids : {&op.reads, &op.writes})
+    for (const TensorId id : *ids)
+      if (computes(program.tensors[id].dtype)) return program.tensors[id].dtype;
+  return Dtype::f32;
+}
+
 OpTime op_time(const DeviceModel& device, const Program& program, const Op& op) {
   if (op.def->op_class == OpClass::host) return {};
+  if (copies_in_place(program, op)) return {};
+  if (!device.ops.empty()) {
+    const auto found = device.ops.find({std::string(op.def->name), op_dtype(program, op)});
+    if (found != device.ops.end()) return measured_time(found->second, op_cost(program, op));
+  }
   for (const OpDef* kind : {&ops::linear, &ops::linear_dx, &ops::linear_dw, &ops::linear_gelu, &ops::linear_dx_gelu})
     if (op.is(*kind)) return linear_time(device, program, op);
   for (const OpDef* kind : {&ops::expert_linear, &ops::expert_linear_dx, &ops::expert_linear_dw})
@@ -157,10 +182,6 @@ OpTime op_time(const DeviceModel& device, const Program& program, const Op& op) 
     return time;
   }
   if (device.fused && is_fused(program, op)) return {};
-  // A copy in place does nothing.
-  if (op.is(ops::copy) && program.tensors[op.reads[0]].buffer == program.tensors[op.writes[0]].buffer &&
-      program.tensors[op.reads[0]].byte_offset == program.tensors[op.writes[0]].byte_offset)
-    return {};
   return stream_time(device, cost.bytes);
 }
 

@@ -24,6 +24,8 @@ struct Product {
 OpTime product_time(const DeviceModel& device, const Product& product);
 OpTime stream_time(const DeviceModel& device, double bytes);  // a memory-bound op
 
+// The dtype that an op computes in: of its first tensor of floats.
+Dtype op_dtype(const Program& program, const Op& op);
 OpTime op_time(const DeviceModel& device, const Program& program, const Op& op);
 
 }  // namespace prun::simulate

@@ -3,8 +3,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 
 #include "base/error.h"
+#include "simulate/cluster_reader.h"
+#include "simulate/cluster_writer.h"
 #include "simulate/collective_cost.h"
 #include "simulate/op_cost.h"
 #include "simulate/quantity.h"
@@ -57,6 +61,53 @@ TEST(Collectives, RingOverNodesOrTree) {
 
 TEST(Collectives, OneRankTakesNothing) {
   EXPECT_EQ(collective_seconds(a100(), CollKind::all_reduce, GroupShape{}, 1e9), 0);
+}
+
+// Measured figures change those of the formula, not the formula.
+TEST(Collectives, MeasuredOnThisLink) {
+  Cluster cluster = a100();
+  cluster.bus.collectives[CollKind::all_reduce] = {2e-6, {{{1e6, 10e9}, {4e6, 5e9}}}};
+  const GroupShape group{.ranks = 4, .nodes = 1, .per_node = 4, .bus = 180e9};
+  const auto seconds = [&](double sent) {  // 2 · 3 / 4 of the buffer
+    return collective_seconds(cluster, CollKind::all_reduce, group, sent * 4 / 6);
+  };
+  EXPECT_DOUBLE_EQ(seconds(1e3), 8.4e-6 + 6 * 2e-6 + 1e3 / 10e9);
+  EXPECT_DOUBLE_EQ(seconds(1e6), 8.4e-6 + 6 * 2e-6 + 1e6 / 10e9);
+  EXPECT_DOUBLE_EQ(seconds(2e6), 8.4e-6 + 6 * 2e-6 + 2e6 / std::sqrt(10e9 * 5e9));
+  EXPECT_DOUBLE_EQ(seconds(1e9), 8.4e-6 + 6 * 2e-6 + 1e9 / 5e9);
+  GroupShape degraded = group;
+  degraded.bus = 90e9;
+  EXPECT_DOUBLE_EQ(collective_seconds(cluster, CollKind::all_reduce, degraded, 4e6), 8.4e-6 + 12e-6 + 6e6 / 2.5e9);
+  EXPECT_DOUBLE_EQ(collective_seconds(cluster, CollKind::all_gather, group, 4e6), 8.4e-6 + 3 * 3.4e-6 + 3e6 / 180e9);
+}
+
+TEST(ClusterFiles, WhatIsWrittenIsRead) {
+  Cluster cluster = a100();
+  cluster.name = "here";
+  cluster.network.clear();
+  cluster.device.memory_bytes = 1024.0 * (1 << 20);
+  cluster.device.wake_s = 2e-5;
+  cluster.device.shared_cores = true;
+  cluster.device.ops[{"linear", Dtype::f32}] = {1e-6, {{{0, 100e9}}}, {}};
+  cluster.device.ops[{"linear", Dtype::bf16}] = {1e-6, {{{65536, 200e9}, {1 << 20, 900e9}}}, {}};
+  cluster.device.ops[{"add", Dtype::f32}] = {0, {}, {{{1000, 20e9}, {1 << 24, 125e6}}}};
+  cluster.bus.collectives[CollKind::all_gather] = {3e-6, {{{32768, 8e9}, {1 << 22, 4e9}}}};
+  cluster.bus.algorithms[CollKind::all_reduce]["ring"] = {4e-6, {{{0, 1e9}}}};
+  cluster.transports["socket"] = cluster.bus;
+  const std::filesystem::path path = std::filesystem::path(testing::TempDir()) / "prun_written_cluster.yaml";
+  std::ofstream(path) << cluster_text(cluster, "one line\nanother");
+  const Cluster read = read_cluster(path.string());
+  std::filesystem::remove(path);
+  EXPECT_EQ(read.device.ops, cluster.device.ops);
+  EXPECT_DOUBLE_EQ(read.device.wake_s, cluster.device.wake_s);
+  EXPECT_DOUBLE_EQ(read.device.memory_bytes, cluster.device.memory_bytes);
+  EXPECT_EQ(read.device.peak, cluster.device.peak);
+  EXPECT_TRUE(read.device.shared_cores);
+  EXPECT_EQ(read.bus.collectives, cluster.bus.collectives);
+  EXPECT_EQ(read.bus.algorithms, cluster.bus.algorithms);
+  EXPECT_EQ(read.transports.at("socket").collectives, cluster.bus.collectives);
+  EXPECT_DOUBLE_EQ(read.bus.step_s, cluster.bus.step_s);
+  EXPECT_EQ(read.nodes.size(), 1u);
 }
 
 TEST(Messages, LatencyAndMostOfTheLink) {

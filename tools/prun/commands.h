@@ -4,13 +4,14 @@
 
 namespace prun {
 
-int run_command(Options& options);       // run.cc
-int generate_command(Options& options);  // generate.cc
-int check_command(Options& options);     // check.cc
-int sim_command(Options& options);       // sim.cc
-int dump_command(Options& options);      // dump.cc
-int plans_command(Options& options);     // plans.cc
-int plugins_command(Options& options);   // plugins.cc
+int run_command(Options& options);        // run.cc
+int generate_command(Options& options);   // generate.cc
+int check_command(Options& options);      // check.cc
+int sim_command(Options& options);        // sim.cc
+int calibrate_command(Options& options);  // calibrate/calibrate.cc
+int dump_command(Options& options);       // dump.cc
+int plans_command(Options& options);      // plans.cc
+int plugins_command(Options& options);    // plugins.cc
 // prun plugins --explain, for --nproc ranks a host and --nnodes hosts, two of each if there are less. Throws as
 // choose_interface.
 int explain_plugins(const Options& options);  // explain.cc

@@ -32,6 +32,7 @@ enum Commands : unsigned {
   kDraw = 1 << 15,
   kSim = 16384,
   kDiff = 1 << 16,
+  kCalibrate = 1 << 19,
   kAllCommands = (1 << 24) - 1
 };
 

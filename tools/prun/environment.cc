@@ -11,6 +11,8 @@ const std::vector<Variable>& variables() {
       {"PRUN_LOCAL_RANK", "which of the host's processes this is; PRUN_LOCAL_SIZE: how many there are"},
       {"PRUN_JOB", "names the job where its processes meet on one host"},
       {"XDG_RUNTIME_DIR", "where processes of one host meet; /tmp/prun-UID where it is not set"},
+      {"XDG_CONFIG_HOME",
+       "where prun calibrate keeps this machine's figures, as prun/HOST.yaml; ~/.config where it is not set"},
       {"PRUN_PLUGIN_PATH", "folders of transports, with colons between, searched before prun's own"},
       {"PRUN_DEVICE_PATH", "folders of devices, with colons between, searched before prun's own"},
       {"PRUN_NODE_RANK", "this process's place among PRUN_NNODES of a job, where no launcher tells it"},

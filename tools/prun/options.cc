@@ -82,6 +82,8 @@ const Command kCommands[] = {
      check_command},
     {"sim", kSim, "prun sim PLAN --cluster FILE", "predict a step on a cluster that you need not have; starts no rank",
      sim_command},
+    {"calibrate", kCalibrate, "prun calibrate", "measure this machine and write the cluster file that describes it",
+     calibrate_command},
     {"dump", kDump, "prun dump PLAN [options]", "print the program that the ranks would run", dump_command},
     {"plans", kPlans, "prun plans", "list the plans that come with prun", plans_command},
     {"plugins", kPlugins, "prun plugins", "list the transports; --explain: which auto takes, and why", plugins_command},
@@ -176,9 +178,11 @@ void define_plan_options(Definer& define, Commands command, Options& o) {
   define.parsed(
       kRecords, "--set", "NAME=VALUE", [&o](const std::string& text) { read_setting(o.settings, "--set", text); },
       "an argument of the plan; `prun PLAN --help` lists them", true);
-  define.text(kSim | kDraw, "--cluster", "FILE", o.sim.cluster,
-              command == kDraw ? "predict the plan's step on it, as prun sim does (default: unit costs)"
-                               : "what to simulate on: devices, nodes and networks, as YAML");
+  define.text(
+      kSim | kDraw, "--cluster", "FILE", o.sim.cluster,
+      command == kDraw
+          ? "predict the plan's step on it, as prun sim does (default: unit costs)"
+          : "what to simulate on: devices, nodes and networks, as YAML (default: this machine's, if calibrated)");
   define.parsed(
       kSim, "--sweep", "NAME=V,V,..", [&o](const std::string& text) { read_sweep(o.sim, text); },
       "simulate with each of these values of an argument; several: all combinations, the fastest first", true);
@@ -307,6 +311,7 @@ void define_options(CLI::App& app, Commands command, Options& o) {
       kDiff, "--to", "NAME=VALUE", [&o](const std::string& text) { read_setting(o.diff_settings, "--to", text); },
       "an argument that the second has; the same plan where one is named", true);
   if (command == kDraw) define_draw_options(define, o.draw);
+  if (command == kCalibrate) define_calibrate_options(define, o);
   define.flag(kStatus, "--prometheus", o.prometheus, "as Prometheus' text format");
   define.flag(kClean, "--dry-run", o.dry_run, "say what would be removed, and remove nothing");
   define.text(
@@ -379,8 +384,8 @@ void read_operands(Options& o, const Command& command) {
     if (!folder && first.find_first_of("./") == std::string::npos &&
         (words.size() > 1 || !nearest_word(first, command_names()).empty()))
       throw usage_error(fmt::format("there is no command '{}'{}", first, did_you_mean(first, command_names())));
-    if (command.bit == kDoctor)
-      throw usage_error(fmt::format("prun doctor takes no plan ('{}'): it looks at this machine", first));
+    if (command.bit == kDoctor || command.bit == kCalibrate)
+      throw usage_error(fmt::format("prun {} takes no plan ('{}'): it looks at this machine", command.name, first));
     if (command.bit == kPlans || command.bit == kPlugins)
       throw usage_error(fmt::format("prun {} takes no plan ('{}'): it lists all", command.name, first));
     if (words.size() > 1) throw usage_error(fmt::format("one plan at a time: '{}' and '{}'", first, words[1]));
@@ -415,8 +420,10 @@ void check_together(Options& o, const Command& command) {
     throw usage_error("--trace-steps needs --trace FILE, where the timeline goes");
   if (command.bit == kSim && !o.sim.sweep.empty() && !o.trace.empty())
     throw usage_error("--trace is of one plan: not with --sweep");
+  if (command.bit == kSim && o.sim.cluster.empty()) o.sim.cluster = existing_calibration();
   if (command.bit == kSim && o.sim.cluster.empty())
-    throw usage_error("on which cluster? For example: --cluster plans/clusters/dgx-a100.yaml");
+    throw usage_error(
+        "on which cluster? For example: --cluster plans/clusters/dgx-a100.yaml, or `prun calibrate` for this machine");
   if (command.bit == kGenerate) check_generation_options(o.generation, o.plan);
   if (command.bit == kBench) finish_bench(o);
   if (command.bit == kDraw) check_draw_options(o);

@@ -6,6 +6,7 @@
 
 #include "bench/settings.h"
 #include "bind.h"
+#include "calibrate/settings.h"
 #include "checkpoints.h"
 #include "ckpt.h"
 #include "comm/comm.h"
@@ -54,6 +55,7 @@ struct Options {
   GenerationSettings generation;
   BenchSettings bench;
   SimSettings sim;
+  CalibrateSettings calibrate;
   CkptSettings ckpt;
   DrawSettings draw;
   std::map<std::string, std::string> diff_settings;  // diff --to

@@ -1,0 +1,78 @@
+"""prun calibrate: its file is one that prun sim reads, and says nothing that no machine could do. How exact it is depends
+on the machine's quiet: tools/bench/calibrated.py measures that."""
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+
+
+def prun(*words, **environment):
+    done = subprocess.run([PRUN, *map(str, words)], cwd=ROOT, capture_output=True, text=True, timeout=400,
+                          env={**os.environ, **environment})
+    if done.returncode != 0:
+        raise AssertionError(f"{words}: {done.returncode}\n{done.stderr}")
+    return done.stdout
+
+
+class Calibrate(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.file = pathlib.Path(cls.folder.name, "new/here.yaml")
+        cls.json = json.loads(prun("calibrate", "--nproc", 2, "--seconds", 5, "--json", "--output", cls.file))
+        cls.text = cls.file.read_text()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    def test_json_says_where_and_what(self):
+        self.assertEqual(self.json["file"], str(self.file))
+        self.assertEqual(self.json["ranks"], 2)
+        for name in ("seconds", "memory_bandwidth", "f32_flops", "bf16_flops", "bus_bandwidth"):
+            self.assertGreater(self.json[name], 0, name)
+
+    def test_the_file_says_by_what_it_was_made(self):
+        first = self.text.splitlines()[0]
+        self.assertRegex(first, r"^# Measured by `prun calibrate --nproc 2 .*` on .*, \d{4}-\d\d-\d\d \d\d:\d\d, with all of 2 ranks")
+
+    def test_every_figure_is_above_zero(self):
+        figures = re.findall(r"[:{] ?(-?[\d.e+-]+|nan|inf) (us|[MG]B/s|[MG]FLOP/s|MiB)\b", self.text)
+        self.assertGreater(len(figures), 100)
+        for figure, unit in figures:
+            with self.subTest(unit):
+                self.assertGreater(float(figure), 0) if unit != "us" else self.assertGreaterEqual(float(figure), 0)
+
+    def test_what_a_step_needs_is_measured(self):
+        for op in ("linear", "linear_dx", "linear_dw", "attention", "layernorm", "gelu", "add", "adamw"):
+            self.assertIn(f"\n    {op}:\n", self.text)
+        for word in ("\n  shm:", "\n  socket:", "\n  socket-tcp:", "      all_reduce: ", "shared_cores: true"):
+            self.assertIn(word, self.text)
+
+    def test_sim_reads_it_and_is_of_the_right_size(self):
+        words = ["--nproc", 2, "--set", "layers=1", "--set", "batch=16"]
+        found = json.loads(prun("sim", "plans/ddp.lua", "--cluster", self.file, "--json", *words))
+        with tempfile.NamedTemporaryFile(suffix=".jsonl") as rows:
+            prun("plans/ddp.lua", *words, "--set", "steps=6", "--metrics", rows.name, "--overwrite")
+            steps = sorted(json.loads(line)["time_s"] for line in rows.read().splitlines())
+        self.assertGreater(found["step_s"], steps[0] / 20)
+        self.assertLess(found["step_s"], steps[-1] * 20)
+
+    def test_sim_takes_it_where_no_cluster_is_named(self):
+        with tempfile.TemporaryDirectory() as config:
+            place = pathlib.Path(config, "prun", os.uname().nodename + ".yaml")
+            place.parent.mkdir()
+            place.write_text(self.text)
+            named = prun("sim", "plans/ddp.lua", "--nproc", 2, "--json", "--cluster", self.file)
+            self.assertEqual(prun("sim", "plans/ddp.lua", "--nproc", 2, "--json", XDG_CONFIG_HOME=config), named)
+
+
+if __name__ == "__main__":
+    PRUN = sys.argv.pop(1)
+    unittest.main()

@@ -1,0 +1,236 @@
+// prun calibrate: measures this machine and writes the cluster file that describes it.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "bar.h"
+#include "base/cores.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "calibrate/fit.h"
+#include "calibrate/links.h"
+#include "calibrate/probe.h"
+#include "calibrate/settings.h"
+#include "commands.h"
+#include "launch/preflight.h"
+#include "simulate/cluster_reader.h"
+#include "simulate/cluster_writer.h"
+
+namespace prun {
+namespace {
+
+using simulate::Cluster;
+using simulate::OpRates;
+
+// What plans/gpt.lua is given. Sizes of products and of what goes through memory differ by more than a hundred times.
+struct ProbePlan {
+  const char *arch, *width, *heads, *layers, *context;
+  int samples;  // of a rank
+  bool tensor_parallel;
+};
+const ProbePlan kProbes[] = {
+    {"gpt", "32", "2", "1", "32", 1, false},     {"gpt", "128", "2", "2", "128", 4, false},
+    {"gpt", "256", "4", "1", "128", 16, false},  {"gpt", "512", "8", "1", "128", 8, false},
+    {"gpt", "128", "4", "1", "512", 8, false},   {"gpt", "256", "4", "2", "128", 8, true},
+    {"llama", "256", "4", "1", "256", 4, false}, {"gpt", "256", "4", "1", "128", 32, false},
+    {"gpt", "256", "4", "1", "128", 32, true},   {"llama", "128", "2", "1", "128", 2, false},
+};
+constexpr const char* kPrecisions[] = {"f32", "bf16"};
+
+std::map<std::string, std::string> settings_of(const ProbePlan& plan, const char* precision, int ranks, int steps) {
+  const int batch = plan.samples * (plan.tensor_parallel ? 1 : ranks);
+  return {{"arch", plan.arch},
+          {"width", plan.width},
+          {"heads", plan.heads},
+          {"layers", plan.layers},
+          {"context", plan.context},
+          {"precision", precision},
+          {"micro_size", std::to_string(plan.samples)},
+          {"batch", std::to_string(batch)},
+          {"steps", std::to_string(steps)},
+          {"overlap", "false"},
+          {"tp", std::to_string(plan.tensor_parallel ? ranks : 1)}};
+}
+
+std::string cpu_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);)
+    if (line.starts_with("model name")) return line.substr(std::min(line.size(), line.find(':') + 2));
+  return "CPU";
+}
+
+std::string today() {
+  const std::time_t now = std::time(nullptr);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M", std::localtime(&now));
+  return text;
+}
+
+class Calibration {
+ public:
+  explicit Calibration(const Options& options)
+      : options_(options), transports_(calibrated_transports(options)), ranks_(options.launch.nproc) {}
+
+  Cluster measure() {
+    const double share = options_.calibrate.seconds;
+    measure_ops(share * 0.6);
+    for (const CalibratedTransport& transport : transports_) {
+      cluster_.transports[transport.name] =
+          measure_link(options_, transport, share * 0.4 / static_cast<double>(transports_.size()));
+      advance();
+    }
+    cluster_.bus = cluster_.transports.at(transports_.front().name);
+    describe();
+    return cluster_;
+  }
+
+ private:
+  void advance() { bar_.advance(++done_, static_cast<int64_t>(std::size(kProbes) * 2 + transports_.size())); }
+
+  // As many steps as fit: starting a probe takes about a third of a second.
+  void measure_ops(double seconds) {
+    const double each = seconds / (2.0 * std::size(kProbes));
+    std::vector<OpSample> samples;
+    std::vector<double> wakes;
+    for (const ProbePlan& plan : kProbes)
+      for (const char* precision : kPrecisions) {
+        const auto begin = std::chrono::steady_clock::now();
+        constexpr double kStep = 0.08;
+        const int steps = std::clamp(static_cast<int>((each - 0.3) / kStep), 5, 60);
+        Probe probe = run_probe(options_, settings_of(plan, precision, ranks_, steps));
+        samples.insert(samples.end(), probe.ops.begin(), probe.ops.end());
+        if (probe.wake_s > 0) wakes.push_back(probe.wake_s);
+        for (const OpSample& sample : probe.ops)
+          log_debug("calibrate", "{} {} {:g} flops {:g} bytes {:.2f} us", sample.op, dtype_name(sample.dtype),
+                    sample.flops, sample.bytes, sample.seconds * 1e6);
+        log_info("calibrate", "{} width {}, {} samples of {}, {}: {} steps in {:.1f} s", plan.arch, plan.width,
+                 plan.samples, plan.context, precision, steps,
+                 std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+        advance();
+      }
+    simulate::DeviceModel& device = cluster_.device;
+    std::sort(wakes.begin(), wakes.end());
+    if (!wakes.empty()) device.wake_s = wakes[wakes.size() / 2];
+    general_figures(samples);
+    device.ops = fit_ops(samples, device.launch_s);
+  }
+
+  // For ops that the probes have not.
+  void general_figures(const std::vector<OpSample>& samples) {
+    simulate::DeviceModel& device = cluster_.device;
+    std::vector<double> launches, bandwidths;
+    for (const OpSample& sample : samples) {
+      constexpr double kSmall = 4096, kLarge = 1 << 20;
+      if (!sample.product && sample.bytes <= kSmall) launches.push_back(sample.seconds);
+      if (!sample.product && sample.bytes >= kLarge) bandwidths.push_back(sample.bytes / sample.seconds);
+      double& peak = device.peak[static_cast<size_t>(sample.dtype)];
+      if (sample.product) peak = std::max(peak, sample.flops / sample.seconds);
+    }
+    const auto middle = [](std::vector<double>& of) {
+      std::sort(of.begin(), of.end());
+      return of.empty() ? 0 : of[of.size() / 2];
+    };
+    device.launch_s = middle(launches);
+    device.memory_bandwidth = middle(bandwidths);
+    device.memory_efficiency = 1;
+  }
+
+  void describe() {
+    simulate::DeviceModel& device = cluster_.device;
+    const int cores = std::max(1, usable_cores() / ranks_);
+    device.name = fmt::format("{} of {}", counted(cores, "core"), cpu_name());
+    device.memory_bytes = static_cast<double>(total_memory()) / ranks_;
+    device.shared_cores = true;
+    cluster_.name = fmt::format("{}, {}", cpu_name(), counted(usable_cores(), "core"));
+    cluster_.node.devices = ranks_;
+  }
+
+  const Options& options_;
+  std::vector<CalibratedTransport> transports_;
+  int ranks_;
+  Cluster cluster_;
+  Bar bar_{"calibrating", "parts"};
+  int64_t done_ = 0;
+};
+
+// Written beside its place first, so that nobody reads half of it; opened before minutes are spent on measuring.
+class ClusterFile {
+ public:
+  explicit ClusterFile(const std::string& path) : path_(path), fresh_(path + ".new") {
+    std::error_code error;
+    const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+    if (!folder.empty()) std::filesystem::create_directories(folder, error);
+    file_.open(fresh_);
+    require();
+  }
+  ~ClusterFile() {
+    std::error_code gone;
+    std::filesystem::remove(fresh_, gone);
+  }
+  ClusterFile(const ClusterFile&) = delete;
+  ClusterFile& operator=(const ClusterFile&) = delete;
+
+  void write(const std::string& text) {
+    file_ << text;
+    file_.flush();
+    require();
+    simulate::read_cluster(fresh_);
+    if (std::rename(fresh_.c_str(), path_.c_str()) != 0) file_.setstate(std::ios::failbit);
+    require();
+  }
+
+ private:
+  void require() const {
+    if (!file_) throw usage_error(fmt::format("cannot write the cluster file {}: {}", path_, std::strerror(errno)));
+  }
+
+  std::string path_, fresh_;
+  std::ofstream file_;
+};
+
+}  // namespace
+
+int calibrate_command(Options& options) {
+  const std::string path = options.calibrate.output.empty() ? calibration_path() : options.calibrate.output;
+  if (path.empty()) throw usage_error("where to? Neither HOME nor XDG_CONFIG_HOME is set: --output FILE");
+  ClusterFile file(path);
+  const auto begin = std::chrono::steady_clock::now();
+  const Cluster cluster = Calibration(options).measure();
+  const double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  const std::string comment =
+      fmt::format("Measured by `prun {}` on {}, {}, with all of {} busy.\n{}", join(options.words, " "), cpu_name(),
+                  today(), counted(options.launch.nproc, "rank"),
+                  "prun sim PLAN --cluster FILE reads it; tools/prun/SIMULATE.md has the fields.");
+  file.write(cluster_text(cluster, comment));
+  if (options.json) {
+    fmt::print("{}\n", nlohmann::ordered_json{{"file", path},
+                                              {"seconds", took},
+                                              {"ranks", cluster.node.devices},
+                                              {"memory_bandwidth", cluster.device.memory_bandwidth},
+                                              {"f32_flops", cluster.device.peak[static_cast<size_t>(Dtype::f32)]},
+                                              {"bf16_flops", cluster.device.peak[static_cast<size_t>(Dtype::bf16)]},
+                                              {"bus", cluster.bus.name},
+                                              {"bus_bandwidth", cluster.bus.bandwidth}}
+                           .dump());
+    return 0;
+  }
+  const auto peak = [&](Dtype dtype) {
+    return short_number(cluster.device.peak[static_cast<size_t>(dtype)], "FLOP/s");
+  };
+  fmt::print("{}: measured in {}\n", path, human_seconds(took));
+  fmt::print("  {:<18} f32 {}, bf16 {} a rank\n", "products", peak(Dtype::f32), peak(Dtype::bf16));
+  fmt::print("  {:<18} {} a rank\n", "memory", short_number(cluster.device.memory_bandwidth, "B/s"));
+  for (const auto& [name, link] : cluster.transports)
+    fmt::print("  {:<18} {} a message, {}\n", name, human_seconds(link.message_s), short_number(link.bandwidth, "B/s"));
+  return 0;
+}
+
+}  // namespace prun

@@ -1,0 +1,97 @@
+// The smallest call gives the latency of a step; what larger ones take beyond it, the bandwidth at their size.
+#include "calibrate/links.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "bench/rows.h"
+#include "calibrate/launch_lines.h"
+#include "comm/transport/plugin.h"
+#include "launch/control.h"
+
+namespace prun {
+namespace {
+
+using LinkJson = nlohmann::json;
+using simulate::CollectiveRates;
+using simulate::LinkModel;
+
+constexpr CollKind kMeasured[] = {CollKind::all_reduce, CollKind::all_gather, CollKind::reduce_scatter,
+                                  CollKind::broadcast, CollKind::all_to_all};
+constexpr const char* kSizes = "4,64K,1M,4M,16M,64M";
+constexpr int kSizeCount = 6;
+
+std::vector<LinkJson> bench_rows(const Options& options, const CalibratedTransport& transport, const std::string& ops,
+                                 double budget_s) {
+  LaunchOptions launch = options.launch;
+  launch.recorder_bytes = kBenchNote;
+  std::vector<std::string> words = {"bench",       ops,
+                                    "--nproc",     std::to_string(launch.nproc),
+                                    "--bytes",     kSizes,
+                                    "--place",     "out",
+                                    "--check",     "0",
+                                    "--budget",    fmt::format("{:.3f}", budget_s),
+                                    "--transport", transport.transport};
+  if (!transport.options.empty()) words.insert(words.end(), {"--transport-options", transport.options});
+  const std::vector<std::string> lines = launch_lines(
+      launch, pack(words), [&](const RankStart& start) { return run_bench_rank(start, options.world.plugin_dirs); });
+  std::vector<LinkJson> rows;
+  for (const std::string& line : lines) rows.push_back(LinkJson::parse(line));
+  return rows;
+}
+
+// `moved`: the part of the full buffer that a rank sends; rows from the smallest on.
+CollectiveRates rates_of(const std::vector<const LinkJson*>& rows, double steps, double moved) {
+  CollectiveRates rates;
+  const double latency = (*rows.front())["time_us"].get<double>() * 1e-6;
+  rates.step_s = latency / steps;
+  for (size_t i = 1; i < rows.size(); ++i) {
+    const double seconds = (*rows[i])["time_us"].get<double>() * 1e-6, bytes = (*rows[i])["bytes"].get<double>();
+    rates.bandwidth.at.emplace_back(moved * bytes, moved * bytes / std::max(seconds - latency, 0.1 * seconds));
+  }
+  return rates;
+}
+
+}  // namespace
+
+std::vector<CalibratedTransport> calibrated_transports(const Options& options) {
+  const std::vector<CalibratedTransport> known = {
+      {"shm", "shm", ""}, {"socket", "socket", ""}, {"socket-tcp", "socket", "unix=0"}, {"ucx", "ucx", ""}};
+  const std::vector<PluginFile> files = find_plugins(options.world.plugin_dirs);
+  std::vector<CalibratedTransport> here;
+  for (const CalibratedTransport& each : known)
+    if (std::any_of(files.begin(), files.end(), [&](const PluginFile& file) { return file.name == each.transport; }))
+      here.push_back(each);
+  return here;
+}
+
+LinkModel measure_link(const Options& given, const CalibratedTransport& transport, double seconds) {
+  Options options = given;
+  options.launch.nproc = std::max(2, given.launch.nproc);
+  const double n = options.launch.nproc;
+  std::string ops = "ping_pong";
+  for (const CollKind kind : kMeasured) ops += fmt::format(",{}", traits(kind).name);
+  const double rows = (std::size(kMeasured) + 1) * kSizeCount;
+  std::map<std::string, std::vector<const LinkJson*>> by_op;
+  const std::vector<LinkJson> measured = bench_rows(options, transport, ops, seconds / rows);
+  for (const LinkJson& row : measured) by_op[row["op"]].push_back(&row);
+  LinkModel link;
+  link.name = transport.name;
+  for (const CollKind kind : kMeasured) {
+    const double c = kind == CollKind::all_reduce ? 2 : 1;
+    const double moved = traits(kind).rooted ? 1 : c * (n - 1) / n;
+    link.collectives[kind] = rates_of(by_op.at(std::string(traits(kind).name)), c * (n - 1), moved);
+  }
+  const CollectiveRates message = rates_of(by_op.at("ping_pong"), 1, 1);
+  link.message_s = message.step_s;
+  constexpr double kLarge = 8 << 20;
+  link.step_s = link.tree_step_s = link.collectives[CollKind::all_gather].step_s;
+  link.bandwidth = std::max(link.collectives[CollKind::all_gather].bandwidth.of(kLarge), message.bandwidth.of(kLarge));
+  link.message_efficiency = message.bandwidth.of(kLarge) / link.bandwidth;
+  return link;
+}
+
+}  // namespace prun

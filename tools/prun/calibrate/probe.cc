@@ -1,0 +1,128 @@
+// Each rank reads its own recorder once its steps are done, and sends one line of JSON.
+#include "calibrate/probe.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <tuple>
+
+#include "base/error.h"
+#include "build_job.h"
+#include "calibrate/launch_lines.h"
+#include "device_check.h"
+#include "exec/recorder.h"
+#include "ir/op_cost.h"
+#include "rank.h"
+#include "simulate/op_cost.h"
+
+namespace prun {
+namespace {
+
+using ProbeJson = nlohmann::json;
+
+constexpr uint64_t kProbeEvents = 1 << 14;
+constexpr uint32_t kFirstStep = 2;  // those before touch memory and make kernels
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::nth_element(values.begin(), values.begin() + std::ssize(values) / 2, values.end());
+  return values[values.size() / 2];
+}
+
+// The events of a body's stream, by op and step.
+using Ends = std::map<std::pair<uint32_t, uint32_t>, uint64_t>;
+
+class RecordedOps {
+ public:
+  RecordedOps(const Program& program, RecorderHeader* recorder) : program_(program), recorder_(recorder) {}
+
+  ProbeJson read() {
+    const Body& body = program_.step();
+    for (int s = 0; s < std::ssize(body.streams); ++s)
+      each_event(s, [&](const OpEvent& event) { ends_[s][{event.op, event.step}] = event.end_ns; });
+    for (int s = 0; s < std::ssize(body.streams); ++s) read_stream(s, body.streams[s]);
+    return {{"ops", ops_}, {"wakes", wakes_}};
+  }
+
+ private:
+  template <class Use>
+  void each_event(int stream, const Use& use) {
+    const uint64_t written = recorder_->stream[stream].written.load(), capacity = recorder_->capacity;
+    const OpEvent* ring = recorder_ring(recorder_, stream);
+    for (uint64_t i = written - std::min(written, capacity); i < written; ++i)
+      if (ring[i % capacity].step >= kFirstStep) use(ring[i % capacity]);
+  }
+
+  void read_stream(int s, const Stream& stream) {
+    std::map<uint32_t, std::vector<double>> seconds;
+    each_event(s, [&](const OpEvent& event) {
+      const Op& op = stream.ops[event.op];
+      if (op.def->op_class == OpClass::compute)
+        seconds[event.op].push_back(static_cast<double>(event.end_ns - event.begin_ns) * 1e-9);
+      for (const Edge& edge : op.waits) {
+        const auto end = ends_[edge.stream].find({edge.index, event.step});
+        if (edge.back == 0 && end != ends_[edge.stream].end() && end->second > event.ready_ns &&
+            event.begin_ns >= end->second)
+          wakes_.push_back(static_cast<double>(event.begin_ns - end->second) * 1e-9);
+      }
+    });
+    for (const auto& [index, times] : seconds) {
+      const Op& op = stream.ops[index];
+      const Cost cost = op_cost(program_, op);
+      ops_.push_back({op.def->name, dtype_name(simulate::op_dtype(program_, op)), cost.flops, cost.bytes,
+                      cost.model > 0, median(times)});
+    }
+  }
+
+  const Program& program_;
+  RecorderHeader* recorder_;
+  std::map<int, Ends> ends_;  // by stream
+  ProbeJson ops_ = ProbeJson::array();
+  std::vector<double> wakes_;
+};
+
+Probe merged(const std::vector<std::string>& lines) {
+  std::map<std::tuple<std::string, std::string, double, double, bool>, std::vector<double>> alike;
+  std::vector<double> wakes;
+  for (const std::string& line : lines) {
+    const ProbeJson rank = ProbeJson::parse(line);
+    for (const ProbeJson& op : rank["ops"]) alike[{op[0], op[1], op[2], op[3], op[4]}].push_back(op[5].get<double>());
+    for (const ProbeJson& wake : rank["wakes"]) wakes.push_back(wake.get<double>());
+  }
+  Probe probe;
+  for (const auto& [key, seconds] : alike) {
+    const auto& [op, dtype, flops, bytes, product] = key;
+    probe.ops.push_back({op, parse_dtype(dtype).value_or(Dtype::f32), flops, bytes, product, median(seconds)});
+  }
+  probe.wake_s = median(wakes);
+  return probe;
+}
+
+}  // namespace
+
+Probe run_probe(const Options& options, const std::map<std::string, std::string>& settings) {
+  Options probe = options;
+  probe.command = "run";
+  probe.plan = "plans/gpt.lua";
+  probe.settings = settings;
+  probe.check_replicas = 0;
+  probe.launch.recorder_bytes = recorder_bytes(kProbeEvents);
+  const DeviceReport devices = check_devices(probe);
+  const Job job = build_job(probe, probe.launch.nproc);
+  const std::vector<std::string> lines = launch_lines(probe.launch, serialize_job(job), [&](const RankStart& start) {
+    auto* recorder = static_cast<RecorderHeader*>(start.recorder);
+    recorder->capacity = kProbeEvents;
+    recorder->magic = kRecorderMagic;
+    const int code = run_rank(start, probe, devices);
+    if (code == 0) {
+      const Job ran = parse_job(start.job);
+      start.launcher->print(RecordedOps(ran.program(start.rank), recorder).read().dump());
+    }
+    return code;
+  });
+  return merged(lines);
+}
+
+}  // namespace prun

@@ -1,0 +1,30 @@
+// Runs a plan with all ranks of this machine and takes from their flight recorders what each op has cost.
+//
+// Ops are measured where they stand in a step: with the caches as the ops before leave them, beside the other ranks.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "ir/types.h"
+#include "options.h"
+
+namespace prun {
+
+// All runs of ops that are alike, over all ranks.
+struct OpSample {
+  std::string op;
+  Dtype dtype = Dtype::f32;
+  double flops = 0, bytes = 0;
+  bool product = false;  // its flops decide its time
+  double seconds = 0;    // median
+};
+
+struct Probe {
+  std::vector<OpSample> ops;
+  double wake_s = 0;  // from the end of an op to the start of one that waits for it on another stream
+};
+
+// `settings`: of plans/gpt.lua. Throws what a run throws.
+Probe run_probe(const Options& options, const std::map<std::string, std::string>& settings);
+
+}  // namespace prun
