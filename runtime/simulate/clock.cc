@@ -17,14 +17,6 @@ namespace {
 // Between the host's memory and the device's, where nothing else is known: PCIe 4 with 16 lanes.
 constexpr double kHostBytesPerSecond = 25e9;
 
-// The full buffer of a collective: of gathers the result, of others what a rank brings.
-double full_bytes(const Program& program, const Op& op) {
-  if (op.reads.empty()) return 0;
-  const double in = static_cast<double>(program.tensors[op.reads[0]].bytes());
-  const CollTraits& traits = op.def->collective();
-  return traits.whole_output && !traits.whole_input ? in * program.mesh.size(op.axis) : in;
-}
-
 }  // namespace
 
 Clock::Clock(const Job& job, const Cluster& cluster, const std::vector<RankPlace>& places, const RankColours& colours,

@@ -152,6 +152,13 @@ OpTime stream_time(const DeviceModel& device, double bytes) {
   return {seconds + device.launch_s, seconds < device.launch_s ? Bound::launch : Bound::memory, 0};
 }
 
+double full_bytes(const Program& program, const Op& op) {
+  if (op.reads.empty()) return 0;
+  const double in = static_cast<double>(program.tensors[op.reads[0]].bytes());
+  const CollTraits& traits = op.def->collective();
+  return traits.whole_output && !traits.whole_input ? in * program.mesh.size(op.axis) : in;
+}
+
 Dtype op_dtype(const Program& program, const Op& op) {
   for (const std::vector<TensorId>* ids : {&op.reads, &op.writes})
     for (const TensorId id : *ids)

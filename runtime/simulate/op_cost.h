@@ -24,6 +24,9 @@ struct Product {
 OpTime product_time(const DeviceModel& device, const Product& product);
 OpTime stream_time(const DeviceModel& device, double bytes);  // a memory-bound op
 
+// The full buffer of a collective: of gathers the result, of others what a rank brings.
+double full_bytes(const Program& program, const Op& op);
+
 // The dtype that an op computes in: of its first tensor of floats.
 Dtype op_dtype(const Program& program, const Op& op);
 OpTime op_time(const DeviceModel& device, const Program& program, const Op& op);

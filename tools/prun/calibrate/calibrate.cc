@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "bar.h"
 #include "base/cores.h"
@@ -28,25 +29,38 @@ namespace prun {
 namespace {
 
 using simulate::Cluster;
-using simulate::OpRates;
+
+// How the ranks of a probe share its work: whole samples, weights (and tokens between them), or stages.
+enum class Split : uint8_t { samples, weights, tokens, stages };
 
 // What plans/gpt.lua is given. Sizes of products and of what goes through memory differ by more than a hundred times.
 struct ProbePlan {
   const char *arch, *width, *heads, *layers, *context;
   int samples;  // of a rank
-  bool tensor_parallel;
+  Split split = Split::samples;
 };
 const ProbePlan kProbes[] = {
-    {"gpt", "32", "2", "1", "32", 1, false},     {"gpt", "128", "2", "2", "128", 4, false},
-    {"gpt", "256", "4", "1", "128", 16, false},  {"gpt", "512", "8", "1", "128", 8, false},
-    {"gpt", "128", "4", "1", "512", 8, false},   {"gpt", "256", "4", "2", "128", 8, true},
-    {"llama", "256", "4", "1", "256", 4, false}, {"gpt", "256", "4", "1", "128", 32, false},
-    {"gpt", "256", "4", "1", "128", 32, true},   {"llama", "128", "2", "1", "128", 2, false},
+    {"gpt", "32", "2", "1", "32", 1},
+    {"gpt", "128", "2", "2", "128", 4},
+    {"gpt", "256", "4", "1", "128", 16},
+    {"gpt", "512", "8", "1", "128", 8},
+    {"gpt", "128", "4", "1", "512", 8},
+    {"gpt", "256", "4", "1", "128", 8, Split::tokens},
+    {"llama", "256", "4", "1", "256", 4},
+    {"gpt", "256", "4", "1", "128", 32},
+    {"gpt", "256", "4", "1", "128", 32, Split::tokens},
+    {"gpt", "256", "4", "1", "128", 16, Split::weights},
+    {"gpt", "256", "4", "2", "128", 8, Split::stages},
+    {"llama", "128", "2", "1", "128", 2},
 };
 constexpr const char* kPrecisions[] = {"f32", "bf16"};
 
 std::map<std::string, std::string> settings_of(const ProbePlan& plan, const char* precision, int ranks, int steps) {
-  const int batch = plan.samples * (plan.tensor_parallel ? 1 : ranks);
+  const bool splits_weights = plan.split == Split::weights || plan.split == Split::tokens;
+  const int tp = splits_weights ? std::gcd(ranks, std::stoi(plan.heads)) : 1;
+  const int pp = plan.split == Split::stages ? std::gcd(ranks, 2) : 1;
+  constexpr int kMicrobatches = 3;  // of stages
+  const int microbatches = pp > 1 ? kMicrobatches : 1;
   return {{"arch", plan.arch},
           {"width", plan.width},
           {"heads", plan.heads},
@@ -54,10 +68,12 @@ std::map<std::string, std::string> settings_of(const ProbePlan& plan, const char
           {"context", plan.context},
           {"precision", precision},
           {"micro_size", std::to_string(plan.samples)},
-          {"batch", std::to_string(batch)},
+          {"batch", std::to_string(plan.samples * microbatches * (ranks / tp / pp))},
           {"steps", std::to_string(steps)},
           {"overlap", "false"},
-          {"tp", std::to_string(plan.tensor_parallel ? ranks : 1)}};
+          {"sequence", plan.split == Split::tokens && tp > 1 ? "true" : "false"},
+          {"pp", std::to_string(pp)},
+          {"tp", std::to_string(tp)}};
 }
 
 std::string cpu_name() {
@@ -88,6 +104,7 @@ class Calibration {
       advance();
     }
     cluster_.bus = cluster_.transports.at(transports_.front().name);
+    take_transfers(transfers_, cluster_.bus);
     describe();
     return cluster_;
   }
@@ -107,10 +124,14 @@ class Calibration {
         const int steps = std::clamp(static_cast<int>((each - 0.3) / kStep), 5, 60);
         Probe probe = run_probe(options_, settings_of(plan, precision, ranks_, steps));
         samples.insert(samples.end(), probe.ops.begin(), probe.ops.end());
+        transfers_.insert(transfers_.end(), probe.transfers.begin(), probe.transfers.end());
         if (probe.wake_s > 0) wakes.push_back(probe.wake_s);
         for (const OpSample& sample : probe.ops)
           log_debug("calibrate", "{} {} {:g} flops {:g} bytes {:.2f} us", sample.op, dtype_name(sample.dtype),
                     sample.flops, sample.bytes, sample.seconds * 1e6);
+        for (const TransferSample& sample : probe.transfers)
+          log_debug("calibrate", "{} of {:g} bytes {:.2f} us", sample.kind ? traits(*sample.kind).name : "message",
+                    sample.bytes, sample.seconds * 1e6);
         log_info("calibrate", "{} width {}, {} samples of {}, {}: {} steps in {:.1f} s", plan.arch, plan.width,
                  plan.samples, plan.context, precision, steps,
                  std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
@@ -156,6 +177,7 @@ class Calibration {
   const Options& options_;
   std::vector<CalibratedTransport> transports_;
   int ranks_;
+  std::vector<TransferSample> transfers_;
   Cluster cluster_;
   Bar bar_{"calibrating", "parts"};
   int64_t done_ = 0;

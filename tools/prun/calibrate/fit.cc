@@ -8,12 +8,6 @@
 namespace prun {
 namespace {
 
-double middle_of(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : std::sqrt(values[half - 1] * values[half]);
-}
-
 simulate::OpRates fit(const std::vector<OpSample>& samples, double launch_s) {
   simulate::OpRates rates;
   rates.launch_s = launch_s;
@@ -33,6 +27,12 @@ simulate::OpRates fit(const std::vector<OpSample>& samples, double launch_s) {
 }
 
 }  // namespace
+
+double middle_of(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : std::sqrt(values[half - 1] * values[half]);
+}
 
 std::map<std::pair<std::string, Dtype>, simulate::OpRates> fit_ops(const std::vector<OpSample>& samples,
                                                                    double launch_s) {

@@ -10,7 +10,9 @@
 
 #include "base/error.h"
 #include "build_job.h"
+#include "calibrate/fit.h"
 #include "calibrate/launch_lines.h"
+#include "calibrate/recorded_events.h"
 #include "device_check.h"
 #include "exec/recorder.h"
 #include "ir/op_cost.h"
@@ -23,13 +25,6 @@ namespace {
 using ProbeJson = nlohmann::json;
 
 constexpr uint64_t kProbeEvents = 1 << 14;
-constexpr uint32_t kFirstStep = 2;  // those before touch memory and make kernels
-
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  std::nth_element(values.begin(), values.begin() + std::ssize(values) / 2, values.end());
-  return values[values.size() / 2];
-}
 
 // The events of a body's stream, by op and step.
 using Ends = std::map<std::pair<uint32_t, uint32_t>, uint64_t>;
@@ -41,23 +36,15 @@ class RecordedOps {
   ProbeJson read() {
     const Body& body = program_.step();
     for (int s = 0; s < std::ssize(body.streams); ++s)
-      each_event(s, [&](const OpEvent& event) { ends_[s][{event.op, event.step}] = event.end_ns; });
+      each_event(recorder_, s, [&](const OpEvent& event) { ends_[s][{event.op, event.step}] = event.end_ns; });
     for (int s = 0; s < std::ssize(body.streams); ++s) read_stream(s, body.streams[s]);
     return {{"ops", ops_}, {"wakes", wakes_}};
   }
 
  private:
-  template <class Use>
-  void each_event(int stream, const Use& use) {
-    const uint64_t written = recorder_->stream[stream].written.load(), capacity = recorder_->capacity;
-    const OpEvent* ring = recorder_ring(recorder_, stream);
-    for (uint64_t i = written - std::min(written, capacity); i < written; ++i)
-      if (ring[i % capacity].step >= kFirstStep) use(ring[i % capacity]);
-  }
-
   void read_stream(int s, const Stream& stream) {
     std::map<uint32_t, std::vector<double>> seconds;
-    each_event(s, [&](const OpEvent& event) {
+    each_event(recorder_, s, [&](const OpEvent& event) {
       const Op& op = stream.ops[event.op];
       if (op.def->op_class == OpClass::compute)
         seconds[event.op].push_back(static_cast<double>(event.end_ns - event.begin_ns) * 1e-9);
@@ -72,7 +59,7 @@ class RecordedOps {
       const Op& op = stream.ops[index];
       const Cost cost = op_cost(program_, op);
       ops_.push_back({op.def->name, dtype_name(simulate::op_dtype(program_, op)), cost.flops, cost.bytes,
-                      cost.model > 0, median(times)});
+                      cost.model > 0, middle_of(times)});
     }
   }
 
@@ -86,17 +73,20 @@ class RecordedOps {
 Probe merged(const std::vector<std::string>& lines) {
   std::map<std::tuple<std::string, std::string, double, double, bool>, std::vector<double>> alike;
   std::vector<double> wakes;
+  std::vector<ProbeJson> transfers;
   for (const std::string& line : lines) {
     const ProbeJson rank = ProbeJson::parse(line);
+    transfers.push_back(rank["transfers"]);
     for (const ProbeJson& op : rank["ops"]) alike[{op[0], op[1], op[2], op[3], op[4]}].push_back(op[5].get<double>());
     for (const ProbeJson& wake : rank["wakes"]) wakes.push_back(wake.get<double>());
   }
   Probe probe;
   for (const auto& [key, seconds] : alike) {
     const auto& [op, dtype, flops, bytes, product] = key;
-    probe.ops.push_back({op, parse_dtype(dtype).value_or(Dtype::f32), flops, bytes, product, median(seconds)});
+    probe.ops.push_back({op, parse_dtype(dtype).value_or(Dtype::f32), flops, bytes, product, middle_of(seconds)});
   }
-  probe.wake_s = median(wakes);
+  if (!wakes.empty()) probe.wake_s = middle_of(wakes);
+  probe.transfers = transfers_of_all(transfers);
   return probe;
 }
 
@@ -118,7 +108,10 @@ Probe run_probe(const Options& options, const std::map<std::string, std::string>
     const int code = run_rank(start, probe, devices);
     if (code == 0) {
       const Job ran = parse_job(start.job);
-      start.launcher->print(RecordedOps(ran.program(start.rank), recorder).read().dump());
+      const Program& program = ran.program(start.rank);
+      ProbeJson found = RecordedOps(program, recorder).read();
+      found["transfers"] = recorded_transfers(program, start.rank, recorder);
+      start.launcher->print(found.dump());
     }
     return code;
   });

@@ -2,9 +2,11 @@
 //
 // Ops are measured where they stand in a step: with the caches as the ops before leave them, beside the other ranks.
 #pragma once
+#include <map>
 #include <string>
 #include <vector>
 
+#include "calibrate/transfers.h"
 #include "ir/types.h"
 #include "options.h"
 
@@ -21,6 +23,7 @@ struct OpSample {
 
 struct Probe {
   std::vector<OpSample> ops;
+  std::vector<TransferSample> transfers;
   double wake_s = 0;  // from the end of an op to the start of one that waits for it on another stream
 };
 
