@@ -1,0 +1,123 @@
+// Attention of a step, of a decoder with a cache, and of a block of keys in a ring.
+#include "tests/agreement/case_family.h"
+
+namespace prun {
+
+std::vector<Case> attention_cases() {
+  std::vector<Case> out;
+  struct Sizes {
+    int64_t batch, length, heads, head_width;
+  };
+  const std::vector<Sizes> sizes = {{1, 1, 1, 1},   {2, 5, 3, 7},   {1, 37, 2, 16},   {2, 64, 1, 64}, {1, 130, 3, 20},
+                                    {1, 200, 1, 8}, {1, 65, 1, 80}, {1, 129, 1, 128}, {1, 17, 2, 256}};
+  for (const Sizes& s : sizes)
+    for (bool causal : {false, true}) {
+      const int64_t d = s.heads * s.head_width;
+      const double rounding = s.head_width > 64 ? 4 : 1;  // of long sums in f32
+      const Slot wide{T, {s.batch, s.length, 3 * d}, -2, 2}, row{T, {s.batch, s.length, d}};
+      Family f(out, {{"qkv dqkv", wide}, {"y dy", row}, {"lse", {F32, {s.batch, s.heads, s.length}}}});
+      const Attrs heads = make_attrs({{"heads", s.heads}, {"causal", causal}});
+      const Line forward{"attention qkv > y lse", heads};
+      f.add("attention", forward, 3e-6 * rounding);
+      f.add("attention_grad", {"attention_grad qkv y dy lse > dqkv", heads}, 5e-6 * rounding, {forward});
+    }
+  // Scores of 160,000: exp without a shift overflows.
+  Family large(out, {{"qkv", {T, {1, 70, 3 * 16}, 200, 200}}, {"y", {T, {1, 70, 16}}}, {"lse", {F32, {1, 1, 70}}}});
+  large.add("attention of large scores", {"attention qkv > y lse", make_attrs({{"heads", 1}, {"causal", 1}})});
+  for (auto [shared, size] : {std::pair<int64_t, int64_t>{1, 7}, {2, 20}, {3, 16}}) {
+    const Attrs attrs = make_attrs({{"heads", 6}, {"kv_heads", shared}, {"causal", shared != 2}});
+    const Slot wide{T, {2, 37, (6 + 2 * shared) * size}, -2, 2}, row{T, {2, 37, 6 * size}};
+    Family f(out, {{"qkv dqkv", wide}, {"y dy", row}, {"lse", {F32, {2, 6, 37}}}});
+    const Line forward{"attention qkv > y lse", attrs};
+    f.add("attention with shared keys", forward, 3e-6);
+    f.add("attention_grad with shared keys", {"attention_grad qkv y dy lse > dqkv", attrs}, 5e-6, {forward});
+  }
+  for (int64_t size : {2, 14, 32})
+    for (int64_t chunks : {1, 2}) {
+      Attrs attrs = make_attrs({{"size", size}, {"heads", 3}, {"chunks", chunks}, {"tokens_axis", "dp"}});
+      Family f(out, {{"x y", {T, {2, 34, 5 * size}}}});
+      f.add("rotary", {"rotary x > y", attrs});
+      attrs.set("inverse", 1);
+      f.add("rotary back, in place", {"rotary x > x", attrs});
+      if (size == 2) continue;
+      attrs.set("scaling", "linear");
+      attrs.set("factor", 2.5);
+      f.add("rotary, linear scaling", {"rotary x > y", attrs});
+      attrs.set("scaling", "llama3");
+      attrs.set("low_freq_factor", 1.0);
+      attrs.set("high_freq_factor", 4.0);
+      attrs.set("original_context", int64_t{64});
+      f.add("rotary, Llama 3's scaling", {"rotary x > y", attrs});
+    }
+  return out;
+}
+
+// A chunk of a prompt, one token, and tokens that stand in any order.
+std::vector<Case> decode_cases() {
+  std::vector<Case> out;
+  struct Sizes {
+    int64_t batch, length, context, heads, kv_heads, size;
+  };
+  for (Sizes s : {Sizes{1, 1, 1, 1, 1, 2}, {1, 1, 1100, 3, 3, 16}, {2, 5, 37, 4, 2, 14}, {1, 33, 100, 6, 1, 64}}) {
+    const int64_t kept = 2 * s.kv_heads * s.size;
+    Family f(out, {{"qkv turned", {T, {s.batch, s.length, s.heads * s.size + kept}, -2, 2}},
+                   {"at", {I32, {s.batch, s.length}, 0, static_cast<double>(s.context)}},
+                   {"cache", {T, {s.batch, s.context, kept}, -2, 2}},
+                   {"y", {T, {s.batch, s.length, s.heads * s.size}}}});
+    const Attrs heads = make_attrs({{"heads", s.heads}, {"kv_heads", s.kv_heads}, {"context", s.context}});
+    const Attrs turns = make_attrs({{"heads", s.heads}, {"size", s.size}, {"base", 5000.0}});
+    f.add("cached_attention", {"cached_attention qkv at cache > y cache", heads}, 4e-6);
+    f.add("rotary_at", {"rotary_at qkv at > turned", turns});
+    f.add("rotary_at in place", {"rotary_at qkv at > qkv", turns});
+    Attrs scaled = turns;
+    for (const auto& [name, value] :
+         {std::pair{"factor", 8.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 3.0}, {"original_context", 40.0}})
+      scaled.set(name, value);
+    scaled.set("scaling", "llama3");
+    f.add("rotary_at, Llama 3's scaling", {"rotary_at qkv at > turned", scaled});
+  }
+  return out;
+}
+
+// Of rank 2 of 4: hop 1 sees earlier keys, hop 3 later ones.
+std::vector<Case> attention_block_cases() {
+  std::vector<Case> out;
+  struct Sizes {
+    int64_t batch, length, heads, kv_heads, size, chunks;
+  };
+  for (Sizes s : {Sizes{1, 2, 1, 1, 1, 2}, {2, 6, 4, 2, 7, 2}, {1, 74, 2, 1, 16, 2}, {1, 37, 3, 3, 20, 1}})
+    for (int64_t hop : {0, 1, 3})
+      for (bool causal : {false, true}) {
+        const Slot kv{T, {s.batch, s.length, 2 * s.kv_heads * s.size}, -2, 2},
+            row{T, {s.batch, s.length, s.heads * s.size}};
+        Family f(out, {{"qkv", {T, {s.batch, s.length, (s.heads + 2 * s.kv_heads) * s.size}, -2, 2}},
+                       {"own_kv kv", kv},
+                       {"own_sum sum dq_before dq", {F32, row.shape}},
+                       {"own_lse lse", {F32, {s.batch, s.heads, s.length}}},
+                       {"y dy", row},
+                       {"dkv", {F32, kv.shape}}});
+        Attrs first = make_attrs({{"heads", s.heads}, {"causal", causal}, {"kv_heads", s.kv_heads}});
+        first.set("chunks", s.chunks), first.set("tokens_axis", "dp"), first.set("hop", 0);
+        Attrs later = first;
+        later.set("hop", hop);
+        const Line own{"attention_block qkv own_kv > own_sum own_lse", first},
+            other{"attention_block qkv kv own_sum own_lse > sum lse", later}, rounded{"cast sum > y"};
+        if (hop == 0) f.add("attention_block", own, 3e-6);
+        if (hop > 0) {
+          f.add("attention_block merged", other, 3e-6, {own});
+          f.add("attention_block in place", {"attention_block qkv kv own_sum own_lse > own_sum own_lse", later}, 3e-6,
+                {own});
+        }
+        const std::vector<Line> before = {own, other, rounded};
+        f.add("attention_block_grad", {"attention_block_grad qkv kv y dy lse > dq dkv", later}, 8e-6, before);
+        f.add("attention_block_grad merged", {"attention_block_grad qkv kv y dy lse dq_before > dq dkv", later}, 8e-6,
+              before);
+        f.add("attention_block_grad in place",
+              {"attention_block_grad qkv kv y dy lse dq_before > dq_before dkv", later}, 8e-6, before);
+        f.add("copy_kv", "copy_kv qkv > kv", 0);
+        f.add("join_qkv", "join_qkv sum dkv > qkv", 0);
+      }
+  return out;
+}
+
+}  // namespace prun
