@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "device/cpu/amx_gemm.h"
 #include "device/cpu/packed_gemm.h"
 #include "tests/unit/allocation_counter.h"
 #include "tests/unit/one_op.h"
@@ -366,8 +367,8 @@ TEST(PackedGemm, AgreesInF32AndInParts) {
   }
 }
 
-// The products that machines without bf16 instructions fall back to; sizes cross the blocks of K, M and N.
-TEST(PackedGemm, AgreesInEveryFormAndOnAnyNumberOfThreads) {
+// Ours of bf16 operands, in every form and on any number of threads; sizes cross the blocks of K, M and N.
+void expect_bf16_products(decltype(cpu::amx_gemm)* gemm, decltype(cpu::amx_gemm_scratch_bytes)* scratch_bytes) {
   for (const auto& [m, n, k] : {std::tuple{1, 1, 1}, {15, 33, 257}, {400, 70, 300}, {30, 1100, 20}, {7, 9, 1600}}) {
     for (int form = 0; form < 16; ++form) {
       cpu::GemmShape s;
@@ -388,8 +389,8 @@ TEST(PackedGemm, AgreesInEveryFormAndOnAnyNumberOfThreads) {
       for (int threads : {1, 2}) {
         s.threads = threads;
         std::vector<float> c(want.size());
-        std::vector<std::byte> scratch(static_cast<size_t>(cpu::packed_gemm_scratch_bytes(s)));
-        cpu::packed_gemm(s, narrow(a).data(), narrow(b).data(), narrow(bias).data(), c.data(), scratch.data());
+        std::vector<std::byte> scratch(static_cast<size_t>(scratch_bytes(s)));
+        gemm(s, narrow(a).data(), narrow(b).data(), narrow(bias).data(), c.data(), scratch.data());
         for (size_t i = 0; i < want.size(); ++i) {
           const bf16 half = reinterpret_cast<const bf16*>(c.data())[i];
           got[threads - 1].push_back(static_cast<double>(s.output == Dtype::f32 ? c[i] : to_float(half)));
@@ -399,6 +400,18 @@ TEST(PackedGemm, AgreesInEveryFormAndOnAnyNumberOfThreads) {
       EXPECT_EQ(got[0], got[1]) << m << " x " << n << " x " << k << " form " << form;
     }
   }
+}
+
+// What machines without bf16 instructions fall back to.
+TEST(PackedGemm, AgreesInBf16) {
+  expect_bf16_products([](const cpu::GemmShape& s, const void* a, const void* b, const void* bias, void* c,
+                          void* scratch) { cpu::packed_gemm(s, a, b, bias, c, scratch); },
+                       cpu::packed_gemm_scratch_bytes);
+}
+
+TEST(AmxGemm, AgreesInBf16) {
+  if (!cpu::has_amx()) GTEST_SKIP() << "this CPU has no AMX";
+  expect_bf16_products(cpu::amx_gemm, cpu::amx_gemm_scratch_bytes);
 }
 
 }  // namespace

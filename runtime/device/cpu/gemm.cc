@@ -1,6 +1,6 @@
-// See gemm.h. Two ways, chosen when the product is made, by its shape and the instruction set alone: oneDNN's matmul
-// primitive (brgemm) for bf16 where the CPU multiplies it (AVX512_BF16, AMX), packed_gemm for all else. Each gives the
-// same bits on any number of threads; brgemm is restricted for that.
+// See gemm.h. Three ways, chosen when the product is made, by its shape and the instruction set alone: amx_gemm for
+// bf16 where there are tiles, oneDNN's matmul primitive (brgemm) for what is left of bf16 where the CPU multiplies it,
+// packed_gemm for all else. Each gives the same bits on any number of threads; brgemm is restricted for that.
 #include "device/cpu/gemm.h"
 
 #include <dnnl.h>
@@ -19,6 +19,7 @@
 
 #include "base/error.h"
 #include "device/bf16.h"
+#include "device/cpu/amx_gemm.h"
 #include "device/cpu/packed_gemm.h"
 
 namespace prun::cpu {
@@ -217,7 +218,7 @@ int steady_threads(const GemmShape& s) {
 }
 
 bool takes_brgemm(const GemmShape& s) {
-  if (s.input == Dtype::f32) return false;
+  if (s.input == Dtype::f32 || takes_amx(s)) return false;
   const ThreadCount one(1);
   return Description(s).primitive != nullptr;
 }
@@ -238,6 +239,7 @@ int64_t gemm_scratch_bytes(const GemmShape& shape) {
   const auto found = known.find(shape);
   if (found != known.end()) return found->second;
   int64_t& most = known[shape];
+  if (takes_amx(shape)) return most = amx_gemm_scratch_bytes(shape);
   if (!takes_brgemm(shape)) return most = packed_gemm_scratch_bytes(shape);
   for (int threads = shape.threads; threads > 0; threads /= 2) {  // each that steady_threads may find
     const ThreadCount count(threads);
@@ -272,6 +274,7 @@ Gemm::~Gemm() = default;
 
 void Gemm::run() const {
   const State& s = *state_;
+  if (takes_amx(s.shape)) return amx_gemm(s.shape, s.a, s.b, s.bias, s.c, s.scratch);
   if (s.brgemm == nullptr) return packed_gemm(s.shape, s.a, s.b, s.bias, s.c, s.scratch);
   const ThreadCount threads(s.threads);
   s.brgemm->run();

@@ -14,10 +14,11 @@
 
 #include "base/error.h"
 #include "device/bf16.h"
+#include "device/cpu/finish_tile.h"
 #include "device/cpu/instruction_set.h"
 #include "device/cpu/parallel.h"
 #include "device/cpu/simd.h"
-#include "device/cpu/vector_math.h"
+#include "device/cpu/turn.h"
 
 namespace prun::cpu {
 namespace {
@@ -168,32 +169,11 @@ PRUN_CLONES void copy_panels(const T* x, int64_t x_row, int64_t columns, int64_t
   }
 }
 
-typedef float Eight __attribute__((vector_size(32), aligned(4), may_alias));
-
 template <class T>
 PRUN_INLINE void load_eight(const T* from, Eight& to) {
   float x[8];
   for (int i = 0; i < 8; ++i) x[i] = load(from[i]);
   to = *reinterpret_cast<const Eight*>(x);
-}
-
-// Rows become columns: pairs of elements, then pairs of pairs, then halves.
-PRUN_INLINE void transpose(Eight (&r)[8]) {
-  Eight t[8], u[8];
-  for (int i = 0; i < 8; i += 2) {
-    t[i] = __builtin_shufflevector(r[i], r[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
-    t[i + 1] = __builtin_shufflevector(r[i], r[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
-  }
-  for (int i = 0; i < 8; i += 4) {
-    for (int j = 0; j < 2; ++j) {
-      u[i + 2 * j] = __builtin_shufflevector(t[i + j], t[i + j + 2], 0, 1, 8, 9, 4, 5, 12, 13);
-      u[i + 2 * j + 1] = __builtin_shufflevector(t[i + j], t[i + j + 2], 2, 3, 10, 11, 6, 7, 14, 15);
-    }
-  }
-  for (int i = 0; i < 4; ++i) {
-    r[i] = __builtin_shufflevector(u[i], u[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
-    r[i + 4] = __builtin_shufflevector(u[i], u[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
-  }
 }
 
 // The same panels of a matrix that lies the other way: a plain A, and a B stored transposed ([n, k]). In squares of 8,
@@ -211,7 +191,7 @@ PRUN_CLONES void copy_transposed(const T* x, int64_t x_row, int64_t columns, int
           rows[i] = Eight{};
           if (j + i < count) load_eight(x + (first + j + i) * x_row + p, rows[i]);
         }
-        transpose(rows);
+        turn(rows);
         for (int i = 0; i < 8; ++i) *reinterpret_cast<Eight*>(to + (p + i) * kStep + j) = rows[i];
       }
     }
@@ -242,34 +222,6 @@ void copy(bool transposed, const T* x, int64_t x_row, int64_t columns, int64_t d
       return panels(std::integral_constant<int, 32>());
     default:
       PRUN_CHECK(false, fmt::format("no panels of {}", step));
-  }
-}
-
-// The activation of a finished tile, and its conversion when C is bf16.
-template <class T>
-PRUN_CLONES void finish_tile(const float* from, int64_t from_row, T* c, int64_t c_row, int64_t rows, int64_t columns,
-                             Activation activation) {
-  for (int64_t r = 0; r < rows; ++r) {
-    const float* x = from + r * from_row;
-    T* y = c + r * c_row;
-    switch (activation) {
-      case Activation::none:
-#pragma omp simd
-        for (int64_t j = 0; j < columns; ++j) store(y[j], x[j]);
-        break;
-      case Activation::relu:
-#pragma omp simd
-        for (int64_t j = 0; j < columns; ++j) store(y[j], x[j] < 0.0f ? 0.0f : x[j]);
-        break;
-      case Activation::gelu_tanh:
-#pragma omp simd
-        for (int64_t j = 0; j < columns; ++j) store(y[j], gelu_tanh_f32(x[j]));
-        break;
-      case Activation::gelu_erf:
-#pragma omp simd
-        for (int64_t j = 0; j < columns; ++j) store(y[j], gelu_erf_f32(x[j]));
-        break;
-    }
   }
 }
 

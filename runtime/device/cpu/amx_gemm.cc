@@ -1,0 +1,299 @@
+// See amx_gemm.h. Pairs of neighbours in K are the elements of four bytes that everything here is made of: a tile of A
+// holds 16 rows of 16 pairs, a tile of B 16 pairs of 16 columns.
+//
+// Surprising fact: a bias costs nothing: tiles of sums are loaded from it, 16 times the same row.
+#include "device/cpu/amx_gemm.h"
+
+#include <dnnl.h>
+#include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+
+#include "base/error.h"
+#include "device/bf16.h"
+#include "device/cpu/finish_tile.h"
+#include "device/cpu/parallel.h"
+#include "device/cpu/simd.h"
+#include "device/cpu/turn.h"
+
+#if defined(__x86_64__)
+
+#define PRUN_AMX __attribute__((target("arch=x86-64-v4,avx512bf16,amx-tile,amx-bf16")))
+
+namespace prun::cpu {
+namespace {
+
+constexpr int64_t kSide = 16;                       // rows of a tile, and pairs or columns of one
+constexpr int64_t kBlock = 2 * kSide;               // rows and columns of C at a time; elements of K in a tile
+constexpr int64_t kTile = kSide * kSide;            // pairs of a tile, 1 KiB
+constexpr int64_t kPackedBytes = int64_t{1} << 20;  // of B at a time: half of a second-level cache of 2 MiB
+typedef uint32_t Pair __attribute__((may_alias));
+typedef uint16_t Half __attribute__((may_alias));
+
+// K in tiles, and the columns of B that are copied at a time.
+int64_t depth_of(const GemmShape& s) { return round_up(s.k, kBlock); }
+int64_t columns_of(const GemmShape& s) {
+  const int64_t fit = kPackedBytes / (depth_of(s) * 2) / kBlock * kBlock;
+  return std::min(std::max(fit, 4 * kBlock), round_up(s.n, kBlock));
+}
+
+// Bytes of scratch per thread.
+struct Layout {
+  int64_t a, b, bias, sums, total;
+  explicit Layout(const GemmShape& s) {
+    a = 0;
+    b = a + kBlock * depth_of(s) * 2;
+    bias = b + columns_of(s) * depth_of(s) * 2;
+    sums = bias + columns_of(s) * 4;
+    total = sums + kBlock * kBlock * 4;
+  }
+};
+
+// Eight tiles of 16 rows of 64 bytes.
+struct alignas(64) TileConfig {
+  uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  uint16_t bytes_of_row[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {kSide, kSide, kSide, kSide, kSide, kSide, kSide, kSide};
+};
+const TileConfig kTiles;
+
+// A tile of pairs of rows p and p + 1 of a matrix [K, columns]: (x[p][j], x[p + 1][j]) for 16 columns.
+PRUN_AMX void pair_rows(const Half* x, int64_t x_row, Pair* to) {
+  for (int64_t p = 0; p < kSide; ++p, x += 2 * x_row, to += kSide)
+    for (int64_t j = 0; j < kSide; ++j) to[j] = x[j] | static_cast<uint32_t>(x[x_row + j]) << 16;
+}
+
+// A tile whose columns are 16 rows of pairs, `from_row` pairs apart.
+PRUN_AMX void turn_rows(const Pair* from, int64_t from_row, Pair* to) {
+  for (int64_t i = 0; i < kSide; i += 8) {
+    for (int64_t j = 0; j < kSide; j += 8) {
+      Eight rows[8];
+      for (int64_t r = 0; r < 8; ++r) rows[r] = *reinterpret_cast<const Eight*>(from + (i + r) * from_row + j);
+      turn(rows);
+      for (int64_t r = 0; r < 8; ++r) *reinterpret_cast<Eight*>(to + (j + r) * kSide + i) = rows[r];
+    }
+  }
+}
+
+PRUN_AMX void copy_rows(const Pair* from, int64_t from_row, Pair* to) {
+  for (int64_t r = 0; r < kSide; ++r)
+    for (int64_t i = 0; i < kSide; ++i) to[r * kSide + i] = from[r * from_row + i];
+}
+
+// `high` x `wide` elements of x in rows of `row`, zeros around them.
+const bf16* padded(const bf16* x, int64_t x_row, int64_t high, int64_t wide, int64_t row, bf16* to) {
+  std::fill(to, to + 2 * kTile, bf16{});
+  for (int64_t r = 0; r < high; ++r) std::copy(x + r * x_row, x + r * x_row + wide, to + r * row);
+  return to;
+}
+
+// Rows [first, first + rows) of a matrix in tiles, those of 16 rows one after the other, zeros beyond `all` rows and
+// beyond K. `down`: the matrix lies as [K, all], not [all, K]. `pairs_down`: a row of a tile has the same pair of 16
+// rows (B), not 16 pairs of a row (A).
+void copy_tiles(const bf16* x, int64_t all, int64_t k, bool down, bool pairs_down, int64_t first, int64_t rows,
+                Pair* copies) {
+  alignas(64) Pair other[kTile];
+  alignas(64) bf16 edge[2 * kTile];
+  const int64_t steps = (k + kBlock - 1) / kBlock;
+  const auto copy = [&](int64_t r, int64_t p) {
+    Pair* to = copies + ((r - first) / kSide * steps + p / kBlock) * kTile;
+    const int64_t count = std::clamp<int64_t>(all - r, 0, kSide), deep = std::min(k - p, kBlock);
+    const bool pairs = down || k % 2 == 0;  // an odd row lies askew
+    const bool whole = count == kSide && deep == kBlock && pairs;
+    const bf16* from = down ? x + p * all + r : x + r * k + p;
+    int64_t from_row = down ? all : k;
+    if (!whole) {
+      from = down ? padded(from, all, deep, count, kSide, edge) : padded(from, k, count, deep, kBlock, edge);
+      from_row = down ? kSide : kBlock;
+    }
+    if (down) {
+      pair_rows(reinterpret_cast<const Half*>(from), from_row, pairs_down ? to : other);
+      if (!pairs_down) turn_rows(other, kSide, to);
+    } else {
+      const Pair* row = reinterpret_cast<const Pair*>(from);
+      pairs_down ? turn_rows(row, from_row / 2, to) : copy_rows(row, from_row / 2, to);
+    }
+  };
+  // In the order in which x lies.
+  if (down) {
+    for (int64_t p = 0; p < k; p += kBlock)
+      for (int64_t r = first; r < first + rows; r += kSide) copy(r, p);
+  } else {
+    for (int64_t r = first; r < first + rows; r += kSide)
+      for (int64_t p = 0; p < k; p += kBlock) copy(r, p);
+  }
+}
+
+// 32 x 32 sums, rounded to the nearest.
+PRUN_AMX void round_square(const float* sums, bf16* c, int64_t c_row) {
+  for (int64_t r = 0; r < kBlock; ++r, sums += kBlock, c += c_row) {
+    const __m512bh rounded = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(sums + kSide), _mm512_loadu_ps(sums));
+    std::memcpy(static_cast<void*>(c), &rounded, sizeof rounded);
+  }
+}
+
+// 32 rows of A, copied or where they lie.
+struct Rows {
+  const Pair* first;
+  int64_t row, step, lower;  // pairs from a row to the next, from a tile to the next of K, to the lower tiles
+};
+
+// A square of C: 2 x 2 tiles of sums that begin with `from` (rows `from_row` floats apart), over `steps` tiles of K.
+PRUN_AMX void square(const Rows& a, const Pair* b, int64_t steps, const float* from, int64_t from_row, float* c,
+                     int64_t c_row) {
+  const Pair *upper = a.first, *lower = upper + a.lower, *right = b + steps * kTile;
+  const int64_t from_bytes = from_row * 4, c_bytes = c_row * 4, a_bytes = a.row * 4;
+  _tile_loadd(0, from, from_bytes);
+  _tile_loadd(1, from + kSide, from_bytes);
+  _tile_loadd(2, from + kSide * from_row, from_bytes);
+  _tile_loadd(3, from + kSide * from_row + kSide, from_bytes);
+  for (int64_t p = 0; p < steps; ++p, upper += a.step, lower += a.step, b += kTile, right += kTile) {
+    // The columns that come next, as far away as these are long.
+    for (int64_t line = 0; line < kTile; line += kSide) __builtin_prefetch(right + steps * kTile + line);
+    _tile_loadd(4, upper, a_bytes);
+    _tile_loadd(6, b, 64);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(7, right, 64);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_loadd(5, lower, a_bytes);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+  }
+  _tile_stored(0, c, c_bytes);
+  _tile_stored(1, c + kSide, c_bytes);
+  _tile_stored(2, c + kSide * c_row, c_bytes);
+  _tile_stored(3, c + kSide * c_row + kSide, c_bytes);
+}
+
+PRUN_AMX void open_tiles() { _tile_loadconfig(&kTiles); }
+PRUN_AMX void close_tiles() { _tile_release(); }
+
+template <class Out>
+class Product {
+ public:
+  Product(const GemmShape& shape, const void* a, const void* b, const void* bias, void* c, std::byte* scratch)
+      : s_(shape),
+        layout_(shape),
+        a_(static_cast<const bf16*>(a)),
+        b_(static_cast<const bf16*>(b)),
+        bias_(static_cast<const bf16*>(bias)),
+        c_(static_cast<Out*>(c)),
+        scratch_(scratch) {}
+
+  // Columns [begin, end) of C; `begin` is a multiple of 32.
+  void columns(int64_t begin, int64_t end) const {
+    open_tiles();
+    for (int64_t j = begin; j < end; j += columns_of(s_)) {
+      const int64_t width = std::min(columns_of(s_), end - j);
+      copy_tiles(b_, s_.n, s_.k, !s_.transpose_b, true, j, round_up(width, kBlock), at<Pair>(layout_.b));
+      float* bias = at<float>(layout_.bias);
+      for (int64_t i = 0; i < round_up(width, kBlock); ++i) bias[i] = s_.bias && i < width ? to_float(bias_[j + i]) : 0;
+      for (int64_t i = 0; i < s_.m; i += kBlock) rows(i, j, width);
+    }
+    close_tiles();
+  }
+
+ private:
+  template <class T>
+  T* at(int64_t offset) const {
+    return reinterpret_cast<T*>(scratch_ + offset);
+  }
+
+  // Where they lie, unless they lie the other way, over an edge, or all in one set of the first-level cache.
+  Rows rows_of_a(int64_t i) const {
+    if (!s_.transpose_a && s_.m - i >= kBlock && s_.k % kBlock == 0 && s_.k * 2 % 4096 != 0)
+      return {reinterpret_cast<const Pair*>(a_ + i * s_.k), s_.k / 2, kSide, kSide * s_.k / 2};
+    Pair* to = at<Pair>(layout_.a);
+    copy_tiles(a_, s_.m, s_.k, s_.transpose_a, false, i, kBlock, to);
+    return {to, kSide, kTile, depth_of(s_) / kBlock * kTile};
+  }
+
+  void rows(int64_t i, int64_t j, int64_t width) const {
+    const int64_t steps = depth_of(s_) / kBlock, high = std::min(kBlock, s_.m - i);
+    const Rows a = rows_of_a(i);
+    for (int64_t jj = 0; jj < width; jj += kBlock) {
+      const int64_t wide = std::min(kBlock, width - jj);
+      const Pair* b = at<Pair>(layout_.b) + jj / kSide * steps * kTile;
+      const float* bias = at<float>(layout_.bias) + jj;
+      Out* c = c_ + i * s_.n + j + jj;
+      if constexpr (std::is_same_v<Out, float>) {
+        if (high == kBlock && wide == kBlock && s_.activation == Activation::none) {
+          square(a, b, steps, bias, 0, c, s_.n);
+          continue;
+        }
+      }
+      float* sums = at<float>(layout_.sums);
+      square(a, b, steps, bias, 0, sums, kBlock);
+      if constexpr (std::is_same_v<Out, bf16>) {
+        if (high == kBlock && wide == kBlock && s_.activation == Activation::none) {
+          round_square(sums, c, s_.n);
+          continue;
+        }
+      }
+      finish_tile(sums, kBlock, c, s_.n, high, wide, s_.activation);
+    }
+  }
+
+  const GemmShape& s_;
+  Layout layout_;
+  const bf16 *a_, *b_, *bias_;
+  Out* c_;
+  std::byte* scratch_;
+};
+
+template <class Out>
+void run(const GemmShape& s, const void* a, const void* b, const void* bias, void* c, void* scratch) {
+  const int64_t panels = (s.n + kBlock - 1) / kBlock, threads = std::min<int64_t>(s.threads, panels);
+  const int64_t share = round_up(Layout(s).total, kAlignBytes);
+  parallel_for(static_cast<int>(threads), threads, [&](int64_t i, int) {
+    const Product<Out> product(s, a, b, bias, c, static_cast<std::byte*>(scratch) + i * share);
+    product.columns(panels * i / threads * kBlock, std::min(s.n, panels * (i + 1) / threads * kBlock));
+  });
+}
+
+// Linux saves tile registers for processes that asked for it.
+bool allowed() {
+  constexpr long kRequest = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  return syscall(SYS_arch_prctl, kRequest, kTileData) == 0;
+}
+
+}  // namespace
+
+bool has_amx() {
+  static const bool found = [] {
+    const unsigned isa = dnnl_get_effective_cpu_isa();
+    return (isa & dnnl_cpu_isa_avx512_core_amx) == dnnl_cpu_isa_avx512_core_amx && allowed();
+  }();
+  return found;
+}
+
+bool takes_amx(const GemmShape& s) {
+  constexpr int64_t kManyRows = 512;  // below, copying B takes more than oneDNN's primitive does
+  return s.input == Dtype::bf16 && s.n >= kSide && s.m >= (s.transpose_a ? kBlock : kManyRows) && has_amx();
+}
+
+int64_t amx_gemm_scratch_bytes(const GemmShape& s) { return s.threads * round_up(Layout(s).total, kAlignBytes); }
+
+void amx_gemm(const GemmShape& s, const void* a, const void* b, const void* bias, void* c, void* scratch) {
+  if (s.output == Dtype::f32) return run<float>(s, a, b, bias, c, scratch);
+  run<bf16>(s, a, b, bias, c, scratch);
+}
+
+}  // namespace prun::cpu
+
+#else
+
+namespace prun::cpu {
+
+bool has_amx() { return false; }
+bool takes_amx(const GemmShape&) { return false; }
+int64_t amx_gemm_scratch_bytes(const GemmShape&) { return 0; }
+void amx_gemm(const GemmShape&, const void*, const void*, const void*, void*, void*) { PRUN_CHECK(false, "no AMX"); }
+
+}  // namespace prun::cpu
+
+#endif

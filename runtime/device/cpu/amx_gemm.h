@@ -1,0 +1,15 @@
+// Products of bf16 matrices on the tile registers of AMX: C in squares of 32 x 32 sums that stay in four of the eight
+// tiles while K runs through the others.
+#pragma once
+#include "device/cpu/gemm.h"
+
+namespace prun::cpu {
+
+// Whether this CPU, this system and ONEDNN_MAX_CPU_ISA have AMX for bf16.
+bool has_amx();
+// bf16 operands, and either rows enough that copies are worth their time, or an A that lies the other way.
+bool takes_amx(const GemmShape& shape);
+int64_t amx_gemm_scratch_bytes(const GemmShape& shape);
+void amx_gemm(const GemmShape& shape, const void* a, const void* b, const void* bias, void* c, void* scratch);
+
+}  // namespace prun::cpu
