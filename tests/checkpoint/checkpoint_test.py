@@ -410,6 +410,17 @@ class Damage(Folders):
         self.assertIn("No space left on device; make room, or keep fewer (--checkpoint-keep)", done.stderr)
         self.assertEqual(prun("ckpt", "verify", full).returncode, 0)
 
+    def test_a_disk_without_room_for_one_is_refused_before_launch(self):
+        small = self.at("small")
+        small.mkdir()
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", small], capture_output=True)
+        if mounted.returncode != 0:
+            self.skipTest("no tmpfs can be mounted here")
+        self.addCleanup(subprocess.run, ["umount", small])
+        done = train("zero3", 2, 4, "--checkpoint", small, check=False)
+        self.assertEqual((done.returncode, done.stdout), (15, ""), done.stderr)
+        self.assertRegex(done.stderr, r"prun: .*small: a checkpoint of this job takes [\d.]+ [KM]iB, and [\d.]+ KiB are free there: ")
+
     def test_two_runs_do_not_write_to_one_folder(self):
         sets = [word for setting in [*SIZES, "steps=100000"] for word in ("--set", setting)]
         other = subprocess.Popen([PRUN, "plans/zero3.lua", "--nproc", "2", *sets, "--checkpoint", self.kept],

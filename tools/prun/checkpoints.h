@@ -48,6 +48,8 @@ void take_from_plan(Options& options, const Plan& plan);
 // What node 0 has settled for the ranks of all nodes, whose folders may have other names.
 std::string note_of(const CheckpointSettings& settings);
 void follow_note(CheckpointSettings& settings, const std::string& note);
+// Throws checkpoint_write where the folder's disk has no room for one checkpoint of the job.
+void require_space(const CheckpointSettings& settings, const Job& job);
 // Throws checkpoint_invalid, with both sides, where the job is another model's.
 void require_checkpoint_fits(const CheckpointSettings& settings, const Job& job);
 
