@@ -18,6 +18,7 @@ import argparse
 import json
 import pathlib
 import re
+import resource
 import statistics
 import subprocess
 import sys
@@ -112,21 +113,32 @@ def prove(args):
             "bar 2000 ms"), times[slowest] < 2
 
 
+def cpu_of(*words, **settings):
+    """Seconds of processor time of a run and its ranks."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    prun(*words, **settings)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+
+
 def recorder(args):
-    """All that the executor does for an op bounds what recording it takes: clock, event, state of the stream."""
+    """All that the executor does for an op bounds what recording it takes: clock, event, state of the stream. In processor time, which
+    a busy machine hardly changes."""
     bench = subprocess.run([TOP / "build/bench/bin/exec_bench", "--benchmark_filter=one_stream", "--benchmark_format=json"],
                            check=True, capture_output=True, text=True)
-    op_s = json.loads(bench.stdout)["benchmarks"][0]["time_per_op"]
+    found = json.loads(bench.stdout)["benchmarks"][0]
+    op_s = found["time_per_op"] * found["cpu_time"] / found["real_time"]
+    plan, ranks = TOP / "plans/ddp.lua", args.nproc or 2
     with tempfile.TemporaryDirectory() as folder:
         trace, metrics = pathlib.Path(folder, "trace.json"), pathlib.Path(folder, "metrics.jsonl")
-        prun(TOP / "plans/ddp.lua", "--nproc", args.nproc or 2, "--trace", trace, "--metrics", metrics, steps=8)
+        prun(plan, "--nproc", ranks, "--trace", trace, "--metrics", metrics, steps=8)
         events = json.loads(trace.read_text())["traceEvents"]
-        rows = [json.loads(line) for line in metrics.read_text().splitlines()]
-    ops = sum(1 for event in events if event.get("pid") == 0 and "op" in event.get("args", {})) / len(rows)
-    step_s = statistics.median(row["time_s"] for row in rows[2:])
+        steps = len(metrics.read_text().splitlines())
+    ops = sum(1 for event in events if event.get("pid") == 0 and "op" in event.get("args", {})) / steps
+    step_s = (cpu_of(plan, "--nproc", ranks, steps=12) - cpu_of(plan, "--nproc", ranks, steps=2)) / 10 / ranks
     share = ops * op_s / step_s
-    return (f"flight recorder: at most {op_s * 1e9:.0f} ns for each of {ops:.0f} ops of a step of {step_s * 1e3:.0f} ms: "
-            f"{share * 100:.3f} %, bar 1 %"), share < 0.01
+    return (f"flight recorder: at most {op_s * 1e9:.0f} ns of processor time for each of {ops:.0f} ops of a step of {step_s * 1e3:.0f} ms: "
+            f"{share * 100:.4f} %, bar 1 %"), share < 0.01
 
 
 def startup(args):
