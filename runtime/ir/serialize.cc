@@ -50,7 +50,9 @@ template <class A> void visit(A& a, Like<Stream> auto& v) { a(v.name, v.ops); }
 template <class A> void visit(A& a, Like<When> auto& v) { a(v.every, v.times, v.last); }
 template <class A> void visit(A& a, Like<Body> auto& v) { a(v.name, v.when, v.streams, v.data, v.loss, v.norm); }
 template <class A> void visit(A& a, Like<LearningRate> auto& v) { a(v.peak, v.kind, v.warmup, v.steps, v.least); }
-template <class A> void visit(A& a, Like<Schedule> auto& v) { a(v.steps, v.first, v.seed, v.learning_rate, v.most_skips, v.skipped, v.left_out.runs); }
+template <class A> void visit(A& a, Like<Schedule> auto& v) {
+  a(v.steps, v.first, v.seed, v.learning_rate, v.most_skips, v.skipped, v.left_out.runs);
+}
 template <class A> void visit(A& a, Like<Pool> auto& v) { a(v.name, v.role, v.slots, v.slot_bytes); }
 template <class A> void visit(A& a, Like<Job> auto& v) { a(v.classes, v.class_of_rank); }
 template <class A> void visit(A& a, Like<Tensor> auto& v) { a(v.name, v.buffer, v.byte_offset, v.dtype, v.shape); }
