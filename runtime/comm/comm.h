@@ -76,9 +76,10 @@ struct WorldOptions : RankPlace {
   std::string transport_options;   // "key=value,..."; NAME.key=value is for the plugin NAME only
   std::vector<std::string> plugin_dirs;
   std::string network_interface;
-  bool encrypt = false;     // what goes between hosts
-  int64_t arena_bytes = 0;  // of the largest rank, which shared memory maps of each rank of the host; 0: not known
-  std::string algorithm;    // comm.algorithm: the name of one (algorithm.cc), "": by size and ranks
+  bool encrypt = false;         // what goes between hosts
+  int64_t arena_bytes = 0;      // of the largest rank, which shared memory maps of each rank of the host; 0: not known
+  std::string algorithm;        // comm.algorithm: the name of one (algorithm.cc), "": by size and ranks
+  std::string algorithm_costs;  // measured on this host (algorithm_costs.h), for groups inside it; "": limits decide
   prun_mem_kind memory = PRUN_MEM_HOST;      // that the ranks compute on: `auto` prefers a transport that works on it
   int device = -1;                           // which of the machine's devices
   double deadline_s = 60;                    // of one collective without progress, and of connecting
@@ -164,6 +165,8 @@ class World {
   virtual void abort() = 0;                        // any thread: everything under way throws soon
   virtual std::string transport_name() const = 0;  // "shm"; "shm+socket": inside hosts and between them
   virtual bool several_hosts() const { return false; }
+  // Whether measured costs decide between the core's algorithms (WorldOptions::algorithm_costs).
+  virtual bool calibrated() const { return false; }
 };
 
 // One plugin found in the plugin directories.

@@ -158,6 +158,10 @@ class TransportWorld : public World {
   }
   std::string transport_name() const override { return options_.transport; }
   bool several_hosts() const override { return hosts_.count() > 1; }
+  bool calibrated() const override {
+    if (!options_.algorithm.empty() || (!two_level_ && several_hosts())) return false;
+    return !costs_of(inside_ ? *inside_ : *between_).empty();
+  }
 
  private:
   static constexpr auto kAskEvery = std::chrono::milliseconds(100);
@@ -176,7 +180,12 @@ class TransportWorld : public World {
       return make_hierarchical_communicator(inside_ ? &*inside_ : nullptr, *between_, hosts_, ranks, index, lane,
                                             options_.algorithm);
     TransportSession& session = two_level_ && hosts.size() == 1 ? *inside_ : *between_;
-    return make_communicator(session, ranks, index, agree_on_tags(session, ranks, index, lane, 1), options_.algorithm);
+    return make_communicator(session, ranks, index, agree_on_tags(session, ranks, index, lane, 1), options_.algorithm,
+                             hosts.size() == 1 ? costs_of(session) : AlgorithmCosts());
+  }
+
+  AlgorithmCosts costs_of(const TransportSession& session) const {
+    return {options_.algorithm_costs, session.plugin().name};
   }
 
   WorldOptions options_;
@@ -196,6 +205,7 @@ class TransportWorld : public World {
 
 std::unique_ptr<World> World::open(const WorldOptions& options, Bootstrap& bootstrap) {
   check_algorithm_name(options.algorithm);
+  AlgorithmCosts(options.algorithm_costs, "");
   set_job(&bootstrap, options.local_ranks);
   if (options.ranks == 1) {
     // Nothing to transport; but a name that is wrong is wrong on one rank, too.

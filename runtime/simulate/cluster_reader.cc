@@ -19,6 +19,8 @@ namespace prun::simulate {
 namespace {
 
 constexpr int kMostNodes = 100000;
+// Of the core's algorithms for collectives (comm/collectives/algorithm.cc).
+constexpr const char* kAlgorithmNames[] = {"gather", "direct", "doubling", "halving", "ring", "bruck", "tree", "chain"};
 
 [[noreturn]] void fail_at(const std::string& file, const YAML::Mark& mark, const std::string& what) {
   throw usage_error(fmt::format("{}:{}:{}: {}", file, mark.line + 1, mark.column + 1, what));
@@ -235,9 +237,12 @@ class Reader {
                })
         .field("algorithms", [&](const YAML::Node& of) {
           each_collective(path, of, [&](CollKind kind, const YAML::Node& names) {
-            if (!names.IsMap()) fail_at(path, names.Mark(), "algorithms of a collective are a map, by name");
-            for (const auto& pair : names)
-              link.algorithms[kind][pair.first.as<std::string>("")] = read_rates(path, pair.second);
+            Fields algorithms(path, names, fmt::format("the algorithms of {}", traits(kind).name));
+            for (const char* each : kAlgorithmNames)
+              algorithms.field(each, [&, kind, each](const YAML::Node& rates) {
+                link.algorithms[kind][each] = read_rates(path, rates);
+              });
+            algorithms.read();
           });
         });
     if (name == "network") fields.whole("nodes", link.nodes);

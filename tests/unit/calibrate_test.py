@@ -73,6 +73,34 @@ class Calibrate(unittest.TestCase):
             self.assertEqual(prun("sim", "plans/ddp.lua", "--nproc", 2, "--json", XDG_CONFIG_HOME=config), named)
 
 
+    def test_algorithms_are_chosen_by_it_and_that_is_said(self):
+        with tempfile.TemporaryDirectory() as config:
+            place = pathlib.Path(config, "prun", os.uname().nodename + ".yaml")
+            place.parent.mkdir()
+            slow, fast = "{ step: 9 ms, bandwidth: 1 MB/s }", "{ step: 1 us, bandwidth: 90 GB/s }"
+            others = ", ".join(f"{name}: {slow}" for name in ("gather", "direct", "doubling", "halving"))
+            place.write_text(f"include: {ROOT}/plans/clusters/dgx-a100.yaml\ntransports:\n  socket:\n    bandwidth: 1 GB/s\n"
+                             f"    algorithms: {{ all_reduce: {{ ring: {fast}, {others} }} }}\n")
+            words = ["plans/ddp.lua", "--nproc", 2, "--set", "layers=1", "--set", "batch=4"]
+            run = [*words, "--set", "steps=1", "--transport", "socket"]
+            for command in ("check", "dump"):
+                self.assertIn("by calibration: all_reduce ring over socket", prun(command, *words, XDG_CONFIG_HOME=config))
+                self.assertNotIn("by calibration", prun(command, *words, XDG_CONFIG_HOME="/none"))
+            self.assertEqual(json.loads(prun("check", *words, "--json", XDG_CONFIG_HOME=config))["algorithms"],
+                             "all_reduce ring over socket")
+            self.assertIn("over socket, algorithms by calibration", prun(*run, XDG_CONFIG_HOME=config))
+            self.assertNotIn("calibration", prun(*run, XDG_CONFIG_HOME="/none"))
+            bench = ["bench", "all_reduce", "--transport", "socket", "--bytes", "4", "--budget", "0.01", "--json"]
+            rows = [json.loads(line) for line in prun(*bench, XDG_CONFIG_HOME=config).splitlines()]
+            self.assertEqual({row["algorithm"] for row in rows}, {"ring"})
+            place.write_text(place.read_text().replace("ring:", "rink:"))
+            done = subprocess.run([PRUN, *map(str, run)], cwd=ROOT, capture_output=True, text=True,
+                                  env={**os.environ, "XDG_CONFIG_HOME": config})
+            self.assertEqual(done.returncode, 2)
+            self.assertRegex(done.stderr, r"HOST.yaml:5:\d+: the algorithms of all_reduce has no field 'rink' \(did you mean 'ring'\?\)"
+                             .replace("HOST", os.uname().nodename))
+
+
 if __name__ == "__main__":
     PRUN = sys.argv.pop(1)
     unittest.main()

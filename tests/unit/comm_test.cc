@@ -96,6 +96,45 @@ TEST(Algorithm, SomeNeedAPowerOfTwo) {
   EXPECT_STREQ(choose_algorithm(call, 6, "halving").name, "direct");
 }
 
+TEST(Algorithm, MeasuredCostsDecide) {
+  // ring: 14 steps of 1 us and 1.75 S at 1 GB/s; direct: as many of 10 us, at 2 GB/s.
+  const AlgorithmCosts costs(
+      "socket all_reduce ring 1e-6 1000:1e9 1000000:1e9\nsocket all_reduce direct 1e-5 0:2e9\n"
+      "ucx all_reduce doubling 1e-9 0:1e12\n",
+      "socket");
+  CollCall call;
+  call.kind = CollKind::all_reduce;
+  call.count = 16;
+  EXPECT_DOUBLE_EQ(*costs.seconds(call.kind, "ring", 8, 64), 14e-6 + 112 / 1e9);
+  EXPECT_DOUBLE_EQ(*costs.seconds(call.kind, "direct", 8, 64), 140e-6 + 112 / 2e9);
+  EXPECT_FALSE(costs.seconds(call.kind, "doubling", 8, 64));  // another transport's
+  EXPECT_STREQ(choose_algorithm(call, 8, "", costs).name, "ring");
+  EXPECT_STREQ(choose_algorithm(call, 8, "gather", costs).name, "gather");
+  EXPECT_EQ(explain_algorithm(call, 8, "", costs), "by calibration, 14.1 us");
+  call.rank_order = true;
+  EXPECT_STREQ(choose_algorithm(call, 8, "", costs).name, "direct");
+  call.rank_order = false;
+  call.count = 1 << 24;
+  EXPECT_STREQ(choose_algorithm(call, 8, "", costs).name, "direct");
+  call.kind = CollKind::all_gather;  // not measured
+  EXPECT_STREQ(choose_algorithm(call, 8, "", costs).name, choose_algorithm(call, 8, "").name);
+  EXPECT_THROW(AlgorithmCosts("socket all_reduce rink 1e-6 0:1e9\n", ""), Error);
+  EXPECT_THROW(AlgorithmCosts("socket all_reduce ring 1e-6\n", ""), Error);
+  EXPECT_THROW(AlgorithmCosts("socket all_reduce ring 1e-6 5:1e9 4:1e9\n", ""), Error);
+}
+
+TEST(Algorithm, EveryComparedNameIsAnAlgorithm) {
+  for (int i = 0; i < kCollKinds; ++i)
+    for (const std::string& name : compared_algorithms(static_cast<CollKind>(i))) {
+      CollCall call;
+      call.kind = static_cast<CollKind>(i);
+      call.count = 1 << 10;
+      EXPECT_EQ(choose_algorithm(call, 8, name).name, name);
+      EXPECT_GT(algorithm_work(call.kind, name, 8)->moved, 0);
+      EXPECT_GE(algorithm_work(call.kind, name, 2)->steps, 1);
+    }
+}
+
 TEST(Algorithm, PartsHaveTheBitsOfTheWholeWhereSumsAreInOrder) {
   CollCall whole, part;
   whole.kind = part.kind = CollKind::all_reduce;

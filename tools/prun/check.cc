@@ -5,6 +5,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "algorithm_choice.h"
 #include "base/text.h"
 #include "build_job.h"
 #include "commands.h"
@@ -73,9 +74,12 @@ int check_command(Options& options) {
   const int ranks = options.launch.nproc * options.launch.nnodes;
   Plan plan;
   Job job = build_job(options, ranks, &plan);
+  const std::string algorithms = chosen_algorithms(job, calibrated_algorithm_costs());
   const std::string proof = prove_plan(options, plan, ranks);
   if (options.json) {
-    fmt::print("{}\n", as_json(job, proof).dump());
+    nlohmann::json all = as_json(job, proof);
+    if (!algorithms.empty()) all["algorithms"] = algorithms;
+    fmt::print("{}\n", all.dump());
     return 0;
   }
   fmt::print("{}: verified for {} ({})\n", options.plan, counted(std::ssize(job.class_of_rank), "rank"),
@@ -83,6 +87,7 @@ int check_command(Options& options) {
   fmt::print("{}\n", proof);
   if (const int64_t parameters = parameter_count(job); parameters > 0)
     fmt::print("{} parameters\n", grouped(parameters));
+  if (!algorithms.empty()) fmt::print("by calibration: {}\n", algorithms);
   for (size_t c = 0; c < job.classes.size() && c < 8; ++c) print_class(job, c);
   if (job.classes.size() > 8) fmt::print("\nand {} more classes of ranks (--json lists all)\n", job.classes.size() - 8);
   return 0;

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "algorithm_choice.h"
 #include "build_job.h"
 #include "chakra/chakra.h"
 #include "commands.h"
@@ -17,8 +18,11 @@ int dump_command(Options& options) {
     write_chakra(job, options.traces);
   else if (options.json)
     fmt::print("{}\n", job_json(job).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
-  else if (options.after.empty())
-    fmt::print("{}", dump_job(job));  // else build_job has printed what was asked for
+  else if (options.after.empty()) {  // else build_job has printed what was asked for
+    fmt::print("{}", dump_job(job));
+    if (const std::string algorithms = chosen_algorithms(job, calibrated_algorithm_costs()); !algorithms.empty())
+      fmt::print("by calibration: {}\n", algorithms);
+  }
   return 0;
 }
 

@@ -35,6 +35,7 @@ void tell_transports(RecorderHeader& recorder, const World& world, const Options
   if (!words.empty() && !interface.empty()) words += fmt::format(" ({})", interface);
   if (!words.empty() && options.world.encrypt && leaves)
     words += sdk::kernel_has_tls() ? ", TLS (kTLS)" : ", TLS (no kTLS)";
+  if (world.calibrated()) words += ", algorithms by calibration";
   words.copy(recorder.transports, sizeof recorder.transports - 1);
   recorder.connected.store(1);
 }

@@ -1,6 +1,7 @@
 // prun PLAN: devices, nodes, plan, capacity, launch; an Observer watches the ranks and tells what they do.
 #include <fmt/format.h>
 
+#include "algorithm_choice.h"
 #include "build_job.h"
 #include "checkpoint/folder.h"
 #include "comm/transport/interfaces.h"
@@ -34,6 +35,8 @@ void settle_options(Options& options, const DeviceReport& devices) {
   world.network_interface = interface_of_job(world.network_interface, launch.nnodes, launch.rendezvous);
   launch.grace_s = options.checkpoint.folder.empty() ? 0 : options.checkpoint.grace_s;
   launch.secret = read_secret(launch.secret_file);
+  if (launch.node_rank == 0 && world.algorithm.empty())
+    world.algorithm_costs = calibrated_algorithm_costs(world.transport_options);
   launch.settings = node_settings(options);
   launch.recorder_bytes = recorder_bytes(Observer::recorder_capacity(options));
   options.binding = Binding(options.bind, launch.nproc);
@@ -47,7 +50,9 @@ int train_rank(const RankStart& start, const Options& options, const DeviceRepor
   recorder->capacity = Observer::recorder_capacity(options);
   recorder->magic = kRecorderMagic;
   Options here = options;
-  follow_note(here.checkpoint, start.note);
+  const auto notes = unpack<std::vector<std::string>>(start.note);
+  follow_note(here.checkpoint, notes.at(0));
+  here.world.algorithm_costs = notes.at(1);  // node 0's, so that all ranks choose alike
   return run_rank(start, here, devices);
 }
 
@@ -86,7 +91,7 @@ int attempt(Options& options, const DeviceReport& devices, Restarts& restarts, R
   const int code = launch.run(
       launch.gives_job() ? serialize_job(observer.job) : "",
       [&](const RankStart& start) { return train_rank(start, options, devices); },
-      launch.gives_job() ? note_of(options.checkpoint) : "");
+      launch.gives_job() ? pack(std::vector{note_of(options.checkpoint), options.world.algorithm_costs}) : "");
   again = launch.begins_again();
   if (again) restarts.remember(observer.skipped_steps(), observer.not_finite_step());
   if (code == static_cast<int>(Exit::preempted) && launch.gives_job() && !again)

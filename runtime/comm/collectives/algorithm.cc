@@ -20,6 +20,7 @@ namespace {
 
 constexpr int64_t kAny = INT64_MAX;
 constexpr int kMany = INT_MAX;
+constexpr double kWorthIt = 0.9;  // measurements differ by less without a reason
 using Ring = Wire::Ring;
 
 // clang-format off
@@ -83,26 +84,41 @@ bool can_run(const Algorithm& row, const CollCall& call, int size) {
 
 }  // namespace
 
-const Algorithm& choose_algorithm(const CollCall& call, int size, const std::string& wanted) {
+const Algorithm& choose_algorithm(const CollCall& call, int size, const std::string& wanted,
+                                  const AlgorithmCosts& costs) {
   int64_t bytes = call_bytes(call, size);
-  const Algorithm* fitting = nullptr;
+  const Algorithm *fitting = nullptr, *fastest = nullptr;
+  double least = 0;
   for (const Algorithm& row : kAlgorithms) {
     if (!can_run(row, call, size)) continue;
     if (!wanted.empty() && wanted == row.name) return row;
     if (fitting == nullptr && bytes <= row.max_bytes && size <= row.max_ranks) fitting = &row;
+    const std::optional<double> seconds = costs.seconds(row.kind, row.name, size, static_cast<double>(bytes));
+    if (seconds && (fastest == nullptr || *seconds < least)) fastest = &row, least = *seconds;
+  }
+  if (fastest != nullptr) {
+    const std::optional<double> usual =
+        fitting == nullptr ? std::nullopt : costs.seconds(call.kind, fitting->name, size, static_cast<double>(bytes));
+    if (!usual || least < kWorthIt * *usual) return *fastest;
   }
   PRUN_CHECK(fitting != nullptr, describe(call));
   return *fitting;
 }
 
-bool divides(const CollCall& whole, const CollCall& part, int size, const std::string& wanted) {
-  const auto in_order = [&](const CollCall& call) { return !choose_algorithm(call, size, wanted).rounds_partials; };
+bool divides(const CollCall& whole, const CollCall& part, int size, const std::string& wanted,
+             const AlgorithmCosts& costs) {
+  const auto in_order = [&](const CollCall& call) {
+    return !choose_algorithm(call, size, wanted, costs).rounds_partials;
+  };
   return !traits(whole.kind).reduces || (in_order(whole) && in_order(part));
 }
 
-std::string explain_algorithm(const CollCall& call, int size, const std::string& wanted) {
-  const Algorithm& chosen = choose_algorithm(call, size, wanted);
+std::string explain_algorithm(const CollCall& call, int size, const std::string& wanted, const AlgorithmCosts& costs) {
+  const Algorithm& chosen = choose_algorithm(call, size, wanted, costs);
   if (wanted == chosen.name) return "asked for by name";
+  const double bytes = static_cast<double>(call_bytes(call, size));
+  if (const std::optional<double> seconds = costs.seconds(call.kind, chosen.name, size, bytes))
+    return fmt::format("by calibration, {}", human_seconds(*seconds));
   std::string why = wanted.empty() ? "" : fmt::format("{} does not do it; ", wanted);
   int64_t above = 0;  // the limit of the rows before it, for smaller calls
   int rows = 0;

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/collectives/algorithm_costs.h"
 #include "comm/collectives/wire.h"
 #include "comm/comm.h"
 
@@ -47,12 +48,16 @@ struct Algorithm {
   bool in_pairs = false;  // only for a power of two members
 };
 
-// `wanted` (comm.algorithm) wins where a row of that name can do the call, whatever its limits.
-const Algorithm& choose_algorithm(const CollCall& call, int size, const std::string& wanted);
+// `wanted` (comm.algorithm) wins where a row of that name can do the call, whatever its limits; else the one that takes
+// least by `costs`, where that is a tenth less than the table's; else the table's.
+const Algorithm& choose_algorithm(const CollCall& call, int size, const std::string& wanted,
+                                  const AlgorithmCosts& costs = {});
 // Whether a part of a call gets the bits of the whole: the algorithms of both sum in the order of the members.
-bool divides(const CollCall& whole, const CollCall& part, int size, const std::string& wanted);
+bool divides(const CollCall& whole, const CollCall& part, int size, const std::string& wanted,
+             const AlgorithmCosts& costs = {});
 // Why choose_algorithm takes that one: "more than 64 KiB, up to 32 ranks".
-std::string explain_algorithm(const CollCall& call, int size, const std::string& wanted);
+std::string explain_algorithm(const CollCall& call, int size, const std::string& wanted,
+                              const AlgorithmCosts& costs = {});
 // Throws usage_error unless `wanted` is "" or the name of an algorithm.
 void check_algorithm_name(const std::string& wanted);
 

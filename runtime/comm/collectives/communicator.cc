@@ -37,8 +37,8 @@ class LoneCommunicator : public Communicator {
 class TransportCommunicator : public MessageCommunicator {
  public:
   TransportCommunicator(TransportSession& session, const std::vector<int>& ranks, int index, int tag,
-                        const std::string& algorithm)
-      : MessageCommunicator(Wire(Route(session, tag), ranks, index, group_hash(ranks, tag)), algorithm),
+                        const std::string& algorithm, const AlgorithmCosts& costs)
+      : MessageCommunicator(Wire(Route(session, tag), ranks, index, group_hash(ranks, tag)), algorithm, costs),
         session_(session) {
     if (session.table().coll != nullptr && session.table().comm_create != nullptr) create_native(tag);
     alarm_ = static_cast<const prun_alarm*>(extension(PRUN_ALARM));
@@ -49,7 +49,7 @@ class TransportCommunicator : public MessageCommunicator {
   }
 
   bool divides(const CollCall& whole, const CollCall& part) const override {
-    if (!prefers_native()) return prun::divides(whole, part, size(), algorithm_);
+    if (!prefers_native()) return prun::divides(whole, part, size(), algorithm_, costs_);
     return !traits(whole.kind).reduces || whole.rank_order || extension("sums_in_rank_order") != nullptr;
   }
 
@@ -77,7 +77,7 @@ class TransportCommunicator : public MessageCommunicator {
 
   PreparedCall prepare(const CollCall& call) const override {
     PreparedCall prepared = prepare_call(call, size());
-    if (!prefers_native()) prepared.algorithm = &choose_algorithm(call, size(), algorithm_);
+    if (!prefers_native()) prepared.algorithm = &choose_algorithm(call, size(), algorithm_, costs_);
     return prepared;
   }
 
@@ -222,7 +222,8 @@ void MessageCommunicator::send_recv(int to, const void* send, int64_t send_bytes
 }
 
 CollPath MessageCommunicator::core_path(const CollCall& call, const std::string& why) const {
-  return {choose_algorithm(call, size(), algorithm_).name, why + "; " + explain_algorithm(call, size(), algorithm_)};
+  return {choose_algorithm(call, size(), algorithm_, costs_).name,
+          why + "; " + explain_algorithm(call, size(), algorithm_, costs_)};
 }
 
 // FNV-1a over the members and the number.
@@ -233,8 +234,8 @@ uint64_t group_hash(const std::vector<int>& ranks, int number) {
 }
 
 std::unique_ptr<Communicator> make_communicator(TransportSession& session, const std::vector<int>& ranks, int index,
-                                                int tag, const std::string& algorithm) {
-  return std::make_unique<TransportCommunicator>(session, ranks, index, tag, algorithm);
+                                                int tag, const std::string& algorithm, const AlgorithmCosts& costs) {
+  return std::make_unique<TransportCommunicator>(session, ranks, index, tag, algorithm, costs);
 }
 
 std::unique_ptr<Communicator> make_lone_communicator() { return std::make_unique<LoneCommunicator>(); }

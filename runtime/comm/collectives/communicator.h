@@ -12,7 +12,8 @@ namespace prun {
 // What every communicator over messages has: its wire, point to point, and the core's algorithms.
 class MessageCommunicator : public Communicator {
  public:
-  MessageCommunicator(Wire wire, std::string algorithm) : wire_(std::move(wire)), algorithm_(std::move(algorithm)) {}
+  MessageCommunicator(Wire wire, std::string algorithm, AlgorithmCosts costs = {})
+      : wire_(std::move(wire)), algorithm_(std::move(algorithm)), costs_(std::move(costs)) {}
   int index() const override { return wire_.index(); }
   int size() const override { return wire_.size(); }
   int64_t bytes_sent() const override { return wire_.bytes_sent(); }
@@ -31,7 +32,7 @@ class MessageCommunicator : public Communicator {
   }
   virtual void give_up() { wire_.give_up(); }
   const Algorithm& algorithm_of(const PreparedCall& call) const {
-    return call.algorithm != nullptr ? *call.algorithm : choose_algorithm(call, size(), algorithm_);
+    return call.algorithm != nullptr ? *call.algorithm : choose_algorithm(call, size(), algorithm_, costs_);
   }
   // The core's algorithm for a call like this one; `why` opens the explanation.
   CollPath core_path(const CollCall& call, const std::string& why) const;
@@ -39,7 +40,8 @@ class MessageCommunicator : public Communicator {
   Wire wire_;
   Scratch scratch_;
   const std::string algorithm_;  // as WorldOptions::algorithm
-  uint64_t sequence_ = 0;        // of the core's collectives
+  const AlgorithmCosts costs_;
+  uint64_t sequence_ = 0;  // of the core's collectives
 };
 
 // Tells groups apart in frames.
@@ -48,7 +50,8 @@ uint64_t group_hash(const std::vector<int>& ranks, int number);
 // `tag` of the transport, agreed on by the members and theirs alone. With an `algorithm` the plugin's own collectives
 // are not used.
 std::unique_ptr<Communicator> make_communicator(TransportSession& session, const std::vector<int>& ranks, int index,
-                                                int tag, const std::string& algorithm);
+                                                int tag, const std::string& algorithm,
+                                                const AlgorithmCosts& costs = {});
 // A group of one: no messages, no transport.
 std::unique_ptr<Communicator> make_lone_communicator();
 

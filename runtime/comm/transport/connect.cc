@@ -9,6 +9,7 @@
 #include <array>
 #include <chrono>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <span>
 #include <thread>
@@ -20,10 +21,10 @@
 namespace prun {
 namespace {
 
-constexpr std::array<const char*, 7> kFields = {"transport ABI",          "transport",
-                                                "transport version",      "build of the plugin",
-                                                "build of prun",          "value of the transport options",
-                                                "value of comm.algorithm"};
+constexpr std::array<const char*, 8> kFields = {"transport ABI",           "transport",
+                                                "transport version",       "build of the plugin",
+                                                "build of prun",           "value of the transport options",
+                                                "value of comm.algorithm", "calibration of algorithms"};
 using Identity = std::array<std::string, kFields.size()>;
 
 // Packs the fields as lines of text, then the address as it is.
@@ -153,13 +154,15 @@ std::string build_id_of(const void* address) {
 
 void join_and_connect(TransportSession& session, const WorldOptions& options, Bootstrap& bootstrap) {
   const prun_transport& table = session.table();
-  Identity mine = {std::to_string(table.abi),
-                   options.transport,
-                   table.version,
-                   build_id_of(reinterpret_cast<const void*>(table.open)),
-                   build_id_of(reinterpret_cast<const void*>(&build_id_of)),
-                   options.transport_options,
-                   options.algorithm};
+  Identity mine = {
+      std::to_string(table.abi),
+      options.transport,
+      table.version,
+      build_id_of(reinterpret_cast<const void*>(table.open)),
+      build_id_of(reinterpret_cast<const void*>(&build_id_of)),
+      options.transport_options,
+      options.algorithm,
+      options.algorithm_costs.empty() ? "" : fmt::format("{:x}", std::hash<std::string>()(options.algorithm_costs))};
   std::vector<std::string> blobs = bootstrap.all_gather(pack(mine, own_address(session)));
   PRUN_CHECK(static_cast<int>(blobs.size()) == options.ranks,
              fmt::format("{} blobs for {} ranks", blobs.size(), options.ranks));

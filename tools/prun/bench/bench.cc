@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <vector>
 
+#include "algorithm_choice.h"
 #include "base/text.h"
 #include "bench/rows.h"
 #include "bench/settings.h"
@@ -89,6 +90,8 @@ int bench_command(Options& options) {
   options.launch.settings = node_settings(options);
   options.launch.recorder_bytes = kBenchNote;
   options.launch.command = join(options.words, " ");
+  const std::string costs =
+      options.launch.nnodes == 1 ? calibrated_algorithm_costs(options.world.transport_options) : "";
   BenchTable table(options);
   for (int ranks : options.bench.nproc) {
     options.launch.nproc = ranks;
@@ -97,7 +100,7 @@ int bench_command(Options& options) {
     Launch launch(options.launch, observer);
     const int code = launch.run(pack(options.words), [&](const RankStart& start) {
       options.binding.apply(start.local_rank);
-      return run_bench_rank(start, options.world.plugin_dirs);
+      return run_bench_rank(start, options.world.plugin_dirs, costs);
     });
     if (code != 0) return code;
   }

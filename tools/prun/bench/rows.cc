@@ -192,11 +192,16 @@ class Rows {
 
 }  // namespace
 
-int run_bench_rank(const RankStart& start, const std::vector<std::string>& plugin_dirs) {
+int run_bench_rank(const RankStart& start, const std::vector<std::string>& plugin_dirs,
+                   const std::string& algorithm_costs) {
   return be_rank(start, [&](std::string& where) {
     where = "joining";
     Options options = parse_options(unpack<std::vector<std::string>>(start.job));
-    for (WorldOptions& side : options.bench.sides) side.plugin_dirs = plugin_dirs;
+    for (WorldOptions& side : options.bench.sides) {
+      side.plugin_dirs = plugin_dirs;
+      if (side.algorithm.empty() && side.transport_options == options.world.transport_options)
+        side.algorithm_costs = algorithm_costs;
+    }
     LauncherBootstrap bootstrap(*start.launcher, nullptr);
     std::vector<BenchTransport> sides;
     for (int i = 0; i < std::ssize(options.bench.sides); ++i) sides.emplace_back(options, i, start, bootstrap);

@@ -12,6 +12,7 @@ namespace prun {
 constexpr size_t kBenchNote = 256;
 
 // The exit code of the rank's process; failures go to the launcher through start.launcher.
-int run_bench_rank(const RankStart& start, const std::vector<std::string>& plugin_dirs);
+int run_bench_rank(const RankStart& start, const std::vector<std::string>& plugin_dirs,
+                   const std::string& algorithm_costs = "");
 
 }  // namespace prun

@@ -97,10 +97,10 @@ class Calibration {
 
   Cluster measure() {
     const double share = options_.calibrate.seconds;
-    measure_ops(share * 0.6);
+    measure_ops(share * 0.5);
     for (const CalibratedTransport& transport : transports_) {
       cluster_.transports[transport.name] =
-          measure_link(options_, transport, share * 0.4 / static_cast<double>(transports_.size()));
+          measure_link(options_, transport, share * 0.5 / static_cast<double>(transports_.size()));
       advance();
     }
     cluster_.bus = cluster_.transports.at(transports_.front().name);

@@ -6,9 +6,12 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 
+#include "base/text.h"
 #include "bench/rows.h"
 #include "calibrate/launch_lines.h"
+#include "comm/collectives/algorithm_costs.h"
 #include "comm/transport/plugin.h"
 #include "launch/control.h"
 
@@ -23,18 +26,21 @@ constexpr CollKind kMeasured[] = {CollKind::all_reduce, CollKind::all_gather, Co
                                   CollKind::broadcast, CollKind::all_to_all};
 constexpr const char* kSizes = "4,64K,1M,4M,16M,64M";
 constexpr int kSizeCount = 6;
+constexpr const char* kAlgorithmSizes = "4,16K,256K,4M";  // where algorithms differ
+constexpr int kAlgorithmSizeCount = 4;
 
 std::vector<LinkJson> bench_rows(const Options& options, const CalibratedTransport& transport, const std::string& ops,
-                                 double budget_s) {
+                                 const char* sizes, double budget_s, const std::string& algorithm = "") {
   LaunchOptions launch = options.launch;
   launch.recorder_bytes = kBenchNote;
   std::vector<std::string> words = {"bench",       ops,
                                     "--nproc",     std::to_string(launch.nproc),
-                                    "--bytes",     kSizes,
+                                    "--bytes",     sizes,
                                     "--place",     "out",
                                     "--check",     "0",
                                     "--budget",    fmt::format("{:.3f}", budget_s),
                                     "--transport", transport.transport};
+  if (!algorithm.empty()) words.insert(words.end(), {"--algorithm", algorithm});
   if (!transport.options.empty()) words.insert(words.end(), {"--transport-options", transport.options});
   const std::vector<std::string> lines = launch_lines(
       launch, pack(words), [&](const RankStart& start) { return run_bench_rank(start, options.world.plugin_dirs); });
@@ -53,6 +59,36 @@ CollectiveRates rates_of(const std::vector<const LinkJson*>& rows, double steps,
     rates.bandwidth.at.emplace_back(moved * bytes, moved * bytes / std::max(seconds - latency, 0.1 * seconds));
   }
   return rates;
+}
+
+using Rows = std::map<std::string, std::vector<const LinkJson*>>;
+Rows by_op(const std::vector<LinkJson>& measured) {
+  Rows rows;
+  for (const LinkJson& row : measured) rows[row["op"]].push_back(&row);
+  return rows;
+}
+
+// Of the core's algorithms, each kind's by name; an algorithm that does not do a call is not measured.
+void measure_algorithms(const Options& options, const CalibratedTransport& transport, double seconds, LinkModel& link) {
+  std::map<std::string, std::vector<CollKind>> kinds;
+  int rows = 0;
+  for (int i = 0; i < kCollKinds; ++i)
+    for (const std::string& name : compared_algorithms(static_cast<CollKind>(i)))
+      kinds[name].push_back(static_cast<CollKind>(i)), rows += kAlgorithmSizeCount;
+  for (const auto& [name, of] : kinds) {
+    std::vector<std::string> ops;
+    for (const CollKind kind : of) ops.emplace_back(traits(kind).name);
+    const std::vector<LinkJson> measured =
+        bench_rows(options, transport, join(ops, ","), kAlgorithmSizes, seconds / rows, name);
+    const Rows found = by_op(measured);
+    for (const CollKind kind : of) {
+      const auto& sizes = found.at(std::string(traits(kind).name));
+      const std::optional<AlgorithmWork> work = algorithm_work(kind, name, options.launch.nproc);
+      const bool all =
+          std::all_of(sizes.begin(), sizes.end(), [&](const auto* row) { return (*row)["algorithm"] == name; });
+      if (all && work) link.algorithms[kind][name] = rates_of(sizes, work->steps, work->moved);
+    }
+  }
 }
 
 }  // namespace
@@ -74,23 +110,25 @@ LinkModel measure_link(const Options& given, const CalibratedTransport& transpor
   const double n = options.launch.nproc;
   std::string ops = "ping_pong";
   for (const CollKind kind : kMeasured) ops += fmt::format(",{}", traits(kind).name);
-  const double rows = (std::size(kMeasured) + 1) * kSizeCount;
-  std::map<std::string, std::vector<const LinkJson*>> by_op;
-  const std::vector<LinkJson> measured = bench_rows(options, transport, ops, seconds / rows);
-  for (const LinkJson& row : measured) by_op[row["op"]].push_back(&row);
+  const double rows = static_cast<double>((std::size(kMeasured) + 1) * kSizeCount);
+  const std::vector<LinkJson> measured = bench_rows(options, transport, ops, kSizes, seconds / 2 / rows);
+  const Rows found = by_op(measured);
   LinkModel link;
   link.name = transport.name;
   for (const CollKind kind : kMeasured) {
     const double c = kind == CollKind::all_reduce ? 2 : 1;
     const double moved = traits(kind).rooted ? 1 : c * (n - 1) / n;
-    link.collectives[kind] = rates_of(by_op.at(std::string(traits(kind).name)), c * (n - 1), moved);
+    link.collectives[kind] = rates_of(found.at(std::string(traits(kind).name)), c * (n - 1), moved);
   }
-  const CollectiveRates message = rates_of(by_op.at("ping_pong"), 1, 1);
+  const CollectiveRates message = rates_of(found.at("ping_pong"), 1, 1);
   link.message_s = message.step_s;
   constexpr double kLarge = 8 << 20;
   link.step_s = link.tree_step_s = link.collectives[CollKind::all_gather].step_s;
   link.bandwidth = std::max(link.collectives[CollKind::all_gather].bandwidth.of(kLarge), message.bandwidth.of(kLarge));
   link.message_efficiency = message.bandwidth.of(kLarge) / link.bandwidth;
+  const bool core = std::none_of(measured.begin(), measured.end(),
+                                 [](const LinkJson& row) { return row.value("algorithm", "") == "native"; });
+  if (core) measure_algorithms(options, transport, seconds / 2, link);
   return link;
 }
 

@@ -1,0 +1,81 @@
+#include "algorithm_choice.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <set>
+
+#include "base/text.h"
+#include "calibrate/settings.h"
+#include "comm/collectives/algorithm.h"
+#include "simulate/cluster_reader.h"
+
+namespace prun {
+namespace {
+
+// Of the collectives of a class, each once.
+std::vector<std::pair<CollCall, int>> calls_of(const Program& program) {
+  std::vector<std::pair<CollCall, int>> calls;
+  for (const Stream& stream : program.step().streams)
+    for (const Op& op : stream.ops) {
+      if (!op.communicates() || op.point_to_point() || op.offers() || !op.def->coll || op.reads.empty()) continue;
+      const Tensor& tensor = program.tensors[op.reads[0]];
+      const int size = program.mesh.size(op.axis);
+      CollCall call;
+      call.kind = *op.def->coll;
+      call.dtype = tensor.dtype;
+      call.redop = parse_redop(op.attrs.text("op", "sum")).value_or(RedOp::sum);
+      call.rank_order = program.rank_order;
+      call.count = traits(call.kind).whole_input ? tensor.count() / size : tensor.count();
+      if (size > 1 && !traits(call.kind).vector) calls.emplace_back(call, size);
+    }
+  return calls;
+}
+
+// Calibrations tell sockets of the two families apart; a job has those of one. "": none of the job's.
+std::string plugin_of(const std::string& transport, const std::string& options) {
+  const bool tcp = options.find("unix=0") != std::string::npos;
+  if (transport == "socket-tcp") return tcp ? "socket" : "";
+  return transport == "socket" && tcp ? "" : transport;
+}
+
+}  // namespace
+
+std::string calibrated_algorithm_costs(const std::string& transport_options) {
+  const std::string path = existing_calibration();
+  if (path.empty()) return "";
+  const simulate::Cluster cluster = simulate::read_cluster(path);
+  std::string text;
+  for (const auto& [transport, link] : cluster.transports) {
+    const std::string plugin = plugin_of(transport, transport_options);
+    if (plugin.empty()) continue;
+    for (const auto& [kind, names] : link.algorithms)
+      for (const auto& [name, rates] : names) {
+        text += fmt::format("{} {} {} {:g}", plugin, traits(kind).name, name, rates.step_s);
+        for (const auto& [bytes, bandwidth] : rates.bandwidth.at) text += fmt::format(" {:g}:{:g}", bytes, bandwidth);
+        text += "\n";
+      }
+  }
+  return text;
+}
+
+std::string chosen_algorithms(const Job& job, const std::string& costs) {
+  std::set<std::string> transports;
+  for (const std::string& line : split(costs, '\n')) transports.insert(line.substr(0, line.find(' ')));
+  std::vector<std::string> texts;
+  for (const std::string& transport : transports) {
+    const AlgorithmCosts known(costs, transport);
+    std::map<std::string, std::set<std::string>> names;
+    for (const Program& program : job.classes)
+      for (const auto& [call, size] : calls_of(program))
+        if (!compared_algorithms(call.kind).empty())
+          names[std::string(traits(call.kind).name)].insert(choose_algorithm(call, size, "", known).name);
+    std::vector<std::string> kinds;
+    for (const auto& [kind, chosen] : names)
+      kinds.push_back(fmt::format("{} {}", kind, join({chosen.begin(), chosen.end()}, " and ")));
+    if (!kinds.empty()) texts.push_back(fmt::format("{} over {}", join(kinds, ", "), transport));
+  }
+  return join(texts, "; ");
+}
+
+}  // namespace prun

@@ -1,0 +1,17 @@
+// Which of the core's algorithms a job's collectives take, where this machine is calibrated.
+#pragma once
+#include <string>
+
+#include "ir/program.h"
+
+namespace prun {
+
+// WorldOptions::algorithm_costs by this machine's calibration, for a job with these options of its transport; ""
+// without one. Throws usage_error for a file that cannot be read.
+std::string calibrated_algorithm_costs(const std::string& transport_options = "");
+
+// "all_reduce direct, all_gather bruck and direct over socket; .." for transports whose collectives are the core's; ""
+// where nothing is calibrated.
+std::string chosen_algorithms(const Job& job, const std::string& costs);
+
+}  // namespace prun
