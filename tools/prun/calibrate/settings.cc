@@ -1,6 +1,5 @@
 #include "calibrate/settings.h"
 
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <cstdlib>
