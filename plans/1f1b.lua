@@ -3,9 +3,9 @@
 local prun = require "prun"
 
 local arg = prun.shared_args {
-  pp    = { 2, "ranks of the pipeline", least = 1 },
+  pp    = { 2, "ranks of the pipeline", least = 1, tune = "divisors" },
   split = { "layers", "what stages share equally: layers or flops" },
-  micro = { 8, "microbatches of a step", least = 1 },
+  micro = { 8, "microbatches of a step", least = 1, tune = "1,2,4,8,16,32" },
 }
 
 return prun.plan {

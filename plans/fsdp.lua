@@ -3,8 +3,8 @@
 local prun = require "prun"
 
 local arg = prun.shared_args {
-  replicate = { 1, "groups of ranks that each hold all shards", least = 1 },
-  reshard_after_forward = { true, "gather parameters again for backward" },
+  replicate = { 1, "groups of ranks that each hold all shards", least = 1, tune = "divisors" },
+  reshard_after_forward = { true, "gather parameters again for backward", tune = "true,false" },
 }
 
 return prun.plan {

@@ -16,22 +16,25 @@ local arg = prun.args {
   ffn        = { 0, "size inside the MLP; 0: the model's own share of the width", least = 0 },
   context    = { 128, "tokens in a sequence", least = 1 },
   vocab      = { 256, "number of different tokens", least = 1 },
-  tp         = { 1, "ranks that split the weights", least = 1 },
-  pp         = { 1, "ranks of the pipeline", least = 1 },
-  chunks     = { 1, "stages of each rank; several are interleaved", least = 1 },
+  tp         = { 1, "ranks that split the weights", least = 1, tune = "node" },
+  pp         = { 1, "ranks of the pipeline", least = 1, tune = "divisors" },
+  chunks     = { 1, "stages of each rank; several are interleaved", least = 1, tune = "1,2,4" },
+  schedule   = { "1f1b", "of the pipeline: 1f1b (interleaved where there are chunks), gpipe or zb_h1",
+                 choices = { "1f1b", "gpipe", "zb_h1" }, tune = "1f1b,zb_h1" },
   cp         = { 1, "ranks that split the tokens of a sequence", least = 1 },
-  sequence   = { false, "tp splits tokens between the layers, too" },
-  zero       = { 0, "ZeRO's stage; 0: every rank has all that tp and pp leave it", least = 0, most = 3 },
-  micro_size = { 1, "sequences in a microbatch of a rank", least = 1 },
+  sequence   = { false, "tp splits tokens between the layers, too", tune = "false,true" },
+  zero       = { 0, "ZeRO's stage; 0: every rank has all that tp and pp leave it", least = 0, most = 3,
+                 tune = "0,1,3" },
+  micro_size = { 1, "sequences in a microbatch of a rank", least = 1, tune = "1,2,4,8" },
   batch      = { 8, "sequences in a step, over all ranks", least = 1 },
   recompute  = { "none", "what backward computes again: none, selective (attention's scores) or full (all of a block)",
-                 choices = { "none", "selective", "full" } },
+                 choices = { "none", "selective", "full" }, tune = "none,selective,full" },
   flash      = { false, "for prun sim: devices have a kernel for attention that keeps no scores" },
   precision  = { "bf16", "bf16: compute in bf16, weights and optimizer state in f32, too; f32; f64",
                  choices = { "bf16", "f32", "f64" } },
   overlap    = { true, "reduce gradients beside backward; false: all behind it (zero = 0)" },
   prefetch   = { 1, "units whose parameters are gathered ahead of compute (zero = 3)", least = 0 },
-  bucket     = { "25 MiB", "size of a bucket of gradients (zero = 0)" },
+  bucket     = { "25 MiB", "size of a bucket of gradients (zero = 0)", tune = "25 MiB,100 MiB" },
   steps      = { 20, "training steps", least = 1 },
   seed       = { 0, "of initial weights and the order of data" },
   data       = { "text/sample.txt", "any file; each byte is a token" },
@@ -71,10 +74,16 @@ local function data_parallel()
   return prun.ddp { axis = "dp", bucket = bucket, first = arg.overlap and "1 MiB" or bucket }
 end
 
+local function schedule()
+  if arg.chunks == 1 then return arg.schedule end
+  if arg.schedule ~= "1f1b" then error(("chunks=%d are interleaved, not %s"):format(arg.chunks, arg.schedule)) end
+  return "interleaved"
+end
+
 local function strategies()
   local list = {}
   if arg.pp > 1 then
-    list[1] = prun.pipeline { axis = "pp", schedule = arg.chunks > 1 and "interleaved" or "1f1b", chunks = arg.chunks }
+    list[1] = prun.pipeline { axis = "pp", schedule = schedule(), chunks = arg.chunks }
   end
   if arg.tp > 1 then list[#list + 1] = prun.tensor_parallel { axis = "tp", sequence = arg.sequence } end
   if arg.cp > 1 then list[#list + 1] = prun.context_parallel { axis = "cp" } end

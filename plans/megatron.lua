@@ -3,8 +3,8 @@
 local prun = require "prun"
 
 local arg = prun.shared_args {
-  tp       = { 2, "ranks that split the weights", least = 1 },
-  sequence = { true, "split tokens between the layers (sequence parallelism)" },
+  tp       = { 2, "ranks that split the weights", least = 1, tune = "node" },
+  sequence = { true, "split tokens between the layers (sequence parallelism)", tune = "true,false" },
 }
 
 return prun.plan {

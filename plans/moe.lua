@@ -3,7 +3,7 @@
 local prun = require "prun"
 
 local arg = prun.shared_args {
-  ep       = { 2, "ranks that spread the experts", least = 1 },
+  ep       = { 2, "ranks that spread the experts", least = 1, tune = "divisors" },
   experts  = { 4, "experts in a block", least = 1 },
   choices  = { 2, "experts that each token goes to", least = 1 },
   capacity = { math.huge, "room of an expert as a multiple of its even share; inf: enough for all" },

@@ -3,12 +3,13 @@
 local prun = require "prun"
 
 local arg = prun.args {
-  pp     = { 2, "ranks of the pipeline", least = 1 },
-  schedule = { "gpipe", "gpipe, 1f1b, interleaved, zb_h1 or zb_v" },
+  pp     = { 2, "ranks of the pipeline", least = 1, tune = "divisors" },
+  schedule = { "gpipe", "gpipe, 1f1b, interleaved, zb_h1 or zb_v",
+               tune = "gpipe,1f1b,interleaved,zb_h1,zb_v" },
   layers = { 8, "matrices", least = 1 },
   width  = { 1024, "rows and columns of each", least = 1 },
   batch  = { 512, "samples in a step, over all ranks", least = 1 },
-  micro  = { 4, "microbatches of a step", least = 1 },
+  micro  = { 4, "microbatches of a step", least = 1, tune = "1,2,4,8,16,32" },
   steps  = { 20, "training steps", least = 1 },
   seed   = { 0, "of initial weights and data" },
   lr     = { 1e-3, "learning rate" },

@@ -3,7 +3,7 @@
 local prun = require "prun"
 
 local arg = prun.shared_args {
-  cp = { 2, "ranks that split the tokens of a sample", least = 1 },
+  cp = { 2, "ranks that split the tokens of a sample", least = 1, tune = "divisors" },
 }
 
 return prun.plan {

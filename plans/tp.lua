@@ -7,7 +7,7 @@ local arg = prun.args {
   layers = { 8, "matrices", least = 1 },
   width  = { 1024, "rows and columns of each", least = 1 },
   batch  = { 512, "samples in a step, over all ranks", least = 1 },
-  micro  = { 1, "microbatches of a step", least = 1 },
+  micro  = { 1, "microbatches of a step", least = 1, tune = "1,2,4,8,16,32" },
   steps  = { 20, "training steps", least = 1 },
   seed   = { 0, "of initial weights and data" },
   lr     = { 1e-3, "learning rate" },

@@ -2,7 +2,7 @@
 
 local prun = require "prun"
 
-local arg = prun.shared_args { prefetch = { 1, "units gathered ahead of compute", least = 0 } }
+local arg = prun.shared_args { prefetch = { 1, "units gathered ahead of compute", least = 0, tune = "0,1,2" } }
 
 return prun.plan {
   mesh      = prun.mesh { dp = prun.world },

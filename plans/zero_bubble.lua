@@ -3,9 +3,9 @@
 local prun = require "prun"
 
 local arg = prun.shared_args {
-  pp       = { 2, "ranks of the pipeline", least = 1 },
-  schedule = { "zb_h1", "zb_h1, or zb_v: two chunks a rank, placed as a V" },
-  micro    = { 8, "microbatches of a step", least = 1 },
+  pp       = { 2, "ranks of the pipeline", least = 1, tune = "divisors" },
+  schedule = { "zb_h1", "zb_h1, or zb_v: two chunks a rank, placed as a V", tune = "zb_h1,zb_v" },
+  micro    = { 8, "microbatches of a step", least = 1, tune = "1,2,4,8,16,32" },
 }
 
 return prun.plan {

@@ -46,7 +46,8 @@ return function(defaults, shared)
   for i, entry in ipairs(entries) do
     if entry.kind == "bytes" then entry.kind = "text" end
     names[i], values[entry.name], by_name[entry.name] = entry.name, entry.default, entry
-    arguments[i] = { name = entry.name, kind = entry.kind, initial = typed(entry.default), help = entry.help }
+    arguments[i] = { name = entry.name, kind = entry.kind, initial = typed(entry.default), help = entry.help,
+                     tune = entry.tune or "" }
   end
   host.declare_arguments(arguments)
   for name, text in pairs(host.settings) do

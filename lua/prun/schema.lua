@@ -109,6 +109,8 @@ local bounds = {
   { name = "above", kind = "number", optional = true, signed = true, infinite = true, help = "values are larger" },
   { name = "below", kind = "number", optional = true, signed = true, infinite = true, help = "values are smaller" },
   { name = "choices", kind = "texts", optional = true, help = "what a text may be" },
+  { name = "tune", kind = "text", optional = true,
+    help = "what prun tune tries: values between commas, or divisors or node, of the ranks or of a node's devices" },
 }
 
 local function bounds_of(what, name, given, place)
@@ -144,7 +146,7 @@ function schema.from_defaults(what, defaults, site)
     end
     entries[#entries + 1] = { name = name, kind = kind, default = default, help = help, line = place[2],
                               least = more.least, most = more.most or kind == "integer" and schema.most_exact or nil,
-                              above = more.above, below = more.below, choices = more.choices,
+                              above = more.above, below = more.below, choices = more.choices, tune = more.tune,
                               infinite = default == math.huge or not (more.least or more.above) }
     schema.value(what .. ": the default of", entries[#entries], default, place)
   end

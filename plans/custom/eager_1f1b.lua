@@ -12,8 +12,8 @@ local eager = prun.schedule("eager_1f1b", function(rank, ranks, micro)
 end)
 
 local arg = prun.shared_args {
-  pp    = { 2, "ranks of the pipeline", least = 1 },
-  micro = { 8, "microbatches of a step", least = 1 },
+  pp    = { 2, "ranks of the pipeline", least = 1, tune = "divisors" },
+  micro = { 8, "microbatches of a step", least = 1, tune = "1,2,4,8,16,32" },
 }
 
 return prun.plan {

@@ -132,6 +132,7 @@ void widen(CompileState& state);           // widen.cc: floats as f64, for proof
 void add_workspaces(Program& program, const CompileOptions& options);  // workspace.cc: scratch of kernels
 void add_step_barrier(Program& program);  // step_barrier.cc: streams meet at the end of a step
 void assign_memory(Program& program);     // memory.cc: offsets
+void count_memory(Program& program);      // memory.cc: about as much, without offsets
 void resolve_put_offsets(Job& job);       // resolve_put_offsets.cc: places of puts in other ranks' arenas
 
 }  // namespace prun

@@ -48,13 +48,21 @@ class Packer {
       if (life.any()) find_instants(life);
   }
 
+  // The most bytes of a role that are in each other's way at an instant of the compute stream.
+  int64_t most_alive(Role role) const {
+    std::vector<int64_t> changes(static_cast<size_t>(2 * ops_on(0) + 2), 0);
+    for (BufferId b : packed(role)) {
+      changes[lives_[b].first] += bytes(b);
+      changes[lives_[b].last + 1] -= bytes(b);
+    }
+    int64_t alive = 0, most = 0;
+    for (const int64_t change : changes) most = std::max(most, alive += change);
+    return most;
+  }
+
   // Packs the buffers of one role from `base`; returns the bytes used.
   int64_t pack(Role role, int64_t base) {
-    std::vector<BufferId> wanted;
-    for (BufferId b : program_.buffers.ids()) {
-      const Buffer& buffer = program_.buffers[b];
-      if (buffer.role == role && !buffer.persistent && buffer.pool < 0 && lives_[b].any()) wanted.push_back(b);
-    }
+    std::vector<BufferId> wanted = packed(role);
     if (wanted.empty()) return 0;
     std::stable_sort(wanted.begin(), wanted.end(), [&](BufferId a, BufferId b) { return bytes(a) > bytes(b); });
     const int instants = 2 * ops_on(0) + 1;
@@ -83,6 +91,15 @@ class Packer {
   }
 
  private:
+  std::vector<BufferId> packed(Role role) const {
+    std::vector<BufferId> all;
+    for (BufferId b : program_.buffers.ids()) {
+      const Buffer& buffer = program_.buffers[b];
+      if (buffer.role == role && !buffer.persistent && buffer.pool < 0 && lives_[b].any()) all.push_back(b);
+    }
+    return all;
+  }
+
   int64_t bytes(BufferId b) const { return program_.buffers[b].bytes; }
   int ops_on(StreamId s) const {
     return s < body_.streams.next() ? static_cast<int>(std::ssize(body_.streams[s].ops)) : 0;
@@ -208,9 +225,9 @@ void require_countable(const Program& program) {
   for (const Buffer& buffer : program.buffers) add(buffer.bytes, buffer.name, buffer.site);
 }
 
-}  // namespace
-
-void assign_memory(Program& program) {
+// `pack`: of a body and a role, from an offset on; returns the bytes used.
+template <class Pack>
+void lay_out(Program& program, const Pack& pack) {
   shrink_pools(program);
   require_countable(program);
   std::vector<Packer> packers;
@@ -222,7 +239,7 @@ void assign_memory(Program& program) {
     used += place_pools(program, role, next + used);
     // One body has ended before another begins: what lives only in one of them shares bytes with the others.
     const int64_t base = next + used;
-    for (Packer& packer : packers) used = std::max(used, base - next + packer.pack(role, base));
+    for (Packer& packer : packers) used = std::max(used, base - next + pack(packer, role, base));
     program.role_bytes[r] = used;
     next += used;
   }
@@ -233,6 +250,16 @@ void assign_memory(Program& program) {
     program.host_role_bytes[r] = place_persistent(program, static_cast<Role>(r), Space::host, program.host_arena_bytes);
     program.host_arena_bytes += program.host_role_bytes[r];
   }
+}
+
+}  // namespace
+
+void assign_memory(Program& program) {
+  lay_out(program, [](Packer& packer, Role role, int64_t base) { return packer.pack(role, base); });
+}
+
+void count_memory(Program& program) {
+  lay_out(program, [](Packer& packer, Role role, int64_t) { return packer.most_alive(role); });
 }
 
 }  // namespace prun

@@ -52,7 +52,10 @@ constexpr Pass kPasses[] = {
     {"workspace", Scope::program, [](CompileState& state) { add_workspaces(state.program, state.options); }},
     {"widen", Scope::program, widen},
     {"step_barrier", Scope::program, [](CompileState& state) { add_step_barrier(state.program); }},
-    {"memory", Scope::program, [](CompileState& state) { assign_memory(state.program); }},
+    {"memory", Scope::program,
+     [](CompileState& state) {
+       state.options.count_memory ? count_memory(state.program) : assign_memory(state.program);
+     }},
     {"put_offsets", Scope::job, [](CompileState& state) { resolve_put_offsets(*state.job); }},
 };
 

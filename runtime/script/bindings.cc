@@ -142,11 +142,12 @@ int word(lua_State* L, Host&) {
   return 1;
 }
 
-// declare_arguments({{ name, kind, initial, help }}): the plan has parameters; `--help` shows them.
+// declare_arguments({{ name, kind, initial, help, tune }}): the plan has parameters; `--help` shows them.
 int declare_arguments(lua_State* L, Host& host) {
   host.arguments_declared = true;
   for (const json& one : to_json(L, 1))
-    host.arguments.push_back({one.at("name"), one.at("kind"), one.at("initial"), one.at("help")});
+    host.arguments.push_back(
+        {one.at("name"), one.at("kind"), one.at("initial"), one.at("help"), one.at("tune")});
   host.arguments_known(host);
   return 0;
 }
@@ -188,6 +189,8 @@ void push_host_table(lua_State* L) {
   lua_setfield(L, -2, "world");
   lua_pushboolean(L, options.help);
   lua_setfield(L, -2, "help");
+  lua_pushboolean(L, options.outline);
+  lua_setfield(L, -2, "outline");
   push_text(L, options.plan_path);
   lua_setfield(L, -2, "plan_path");
   lua_getglobal(L, "next");  // Lua's own, in no order, to count with

@@ -17,6 +17,7 @@ struct ScriptOptions {
   std::map<std::string, std::string> settings;  // --set name=value
   bool help = false;                            // only list the plan's arguments
   std::optional<PlanSizes> sizes;               // instead of the plan's own
+  bool outline = false;                         // without the turns of a pipeline, which are many
   double cpu_seconds = 10;                      // limit of the child
   int64_t memory_bytes = 512LL << 20;
 };
@@ -27,6 +28,7 @@ struct PlanArgument {
   std::string kind;     // integer, number, text, boolean, numbers
   std::string initial;  // as one would write it after --set name=
   std::string help;
+  std::string tune;  // what prun tune tries, as after --search name=; or ""
 };
 
 struct ScriptResult {

@@ -102,6 +102,14 @@ Plan record_plan(const Options& options, int ranks, std::optional<PlanSizes> siz
   return plan;
 }
 
+Plan outline_plan(const Options& options, int ranks, size_t* digest) {
+  ScriptOptions script = script_options(options, ranks, false);
+  script.outline = true;
+  const ScriptResult made = run_script(script);
+  if (digest != nullptr) *digest = std::hash<std::string>()(made.plan_cbor);
+  return read_plan(made.plan_cbor);
+}
+
 Plan record_generation(const Options& options, int ranks) {
   PlanSizes sizes;
   sizes.tensor_ranks = ranks;
@@ -110,11 +118,12 @@ Plan record_generation(const Options& options, int ranks) {
 
 namespace {
 
-Job compile_watched(const Options& options, const Plan& plan, PassWatch& watch) {
+Job compile_watched(const Options& options, const Plan& plan, PassWatch& watch, bool count_memory = false) {
   const std::unique_ptr<Device> device = open_device(options.device);
   CompileOptions compile_options;
   compile_options.device = options.device;
   compile_options.check_finite = options.check_finite;
+  compile_options.count_memory = count_memory;
   compile_options.checkpoint_every = steps_between_checkpoints(options, plan);
   compile_options.first_step = options.checkpoint.first_step;
   compile_options.most_skips = most_skips(options);
@@ -153,6 +162,11 @@ Job compile_plan(const Options& options, const Plan& plan, int ranks, bool verif
   Job job = compile_watched(options, plan, watch);
   if (verified) verify(options, job, ranks);
   return job;
+}
+
+Job compile_roughly(const Options& options, const Plan& plan) {
+  PassWatch watch("");
+  return compile_watched(options, plan, watch, true);
 }
 
 Job build_job(const Options& options, int ranks, Plan* read) {

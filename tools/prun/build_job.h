@@ -13,8 +13,13 @@ namespace prun {
 Job build_job(const Options& options, int ranks, Plan* read = nullptr);  // `read`: gets the plan
 // A recorded plan for `ranks`, and whether it is verified for this device.
 Job compile_plan(const Options& options, const Plan& plan, int ranks, bool verified);
+// Of a recorded plan: its arenas are about as large, and it cannot run.
+Job compile_roughly(const Options& options, const Plan& plan);
 // The plan as the script records it, or with other sizes.
 Plan record_plan(const Options& options, int ranks, std::optional<PlanSizes> sizes = std::nullopt);
+// The plan without the turns of its pipeline, which are many; not to be compiled. `digest`: gets a number that
+// equal plans have alike.
+Plan outline_plan(const Options& options, int ranks, size_t* digest = nullptr);
 // Of `prun generate`: the model for one sample, its weights split over the ranks.
 Plan record_generation(const Options& options, int ranks);
 // The description and the arguments that the plan declares; compiles nothing.

@@ -9,6 +9,7 @@ int generate_command(Options& options);   // generate.cc
 int check_command(Options& options);      // check.cc
 int sim_command(Options& options);        // sim.cc
 int calibrate_command(Options& options);  // calibrate/calibrate.cc
+int tune_command(Options& options);       // tune/tune.cc
 int dump_command(Options& options);       // dump.cc
 int plans_command(Options& options);      // plans.cc
 int plugins_command(Options& options);    // plugins.cc

@@ -33,6 +33,7 @@ enum Commands : unsigned {
   kSim = 16384,
   kDiff = 1 << 16,
   kCalibrate = 1 << 19,
+  kTune = 1 << 17,
   kAllCommands = (1 << 24) - 1
 };
 

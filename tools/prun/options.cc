@@ -84,6 +84,8 @@ const Command kCommands[] = {
      sim_command},
     {"calibrate", kCalibrate, "prun calibrate", "measure this machine and write the cluster file that describes it",
      calibrate_command},
+    {"tune", kTune, "prun tune PLAN --cluster FILE", "find the plan's fastest arguments on a cluster; starts no rank",
+     tune_command},
     {"dump", kDump, "prun dump PLAN [options]", "print the program that the ranks would run", dump_command},
     {"plans", kPlans, "prun plans", "list the plans that come with prun", plans_command},
     {"plugins", kPlugins, "prun plugins", "list the transports; --explain: which auto takes, and why", plugins_command},
@@ -171,7 +173,7 @@ void read_dump_format(Options& options, const std::string& text) {
 }
 
 constexpr unsigned kPlanCommands = kRun | kCheck | kDump | kSim, kSpans = kRun | kPlugins | kBench;
-constexpr unsigned kRecords = kPlanCommands | kGenerate | kDraw | kDiff;  // a plan, with its arguments
+constexpr unsigned kRecords = kPlanCommands | kGenerate | kDraw | kDiff | kTune;  // a plan, with its arguments
 
 void define_plan_options(Definer& define, Commands command, Options& o) {
   define.whole(kRecords | kPlugins | kDoctor, "--nproc", "N", o.launch.nproc, 1, "ranks on this node (default 1)");
@@ -179,13 +181,20 @@ void define_plan_options(Definer& define, Commands command, Options& o) {
       kRecords, "--set", "NAME=VALUE", [&o](const std::string& text) { read_setting(o.settings, "--set", text); },
       "an argument of the plan; `prun PLAN --help` lists them", true);
   define.text(
-      kSim | kDraw, "--cluster", "FILE", o.sim.cluster,
+      kSim | kTune | kDraw, "--cluster", "FILE", o.sim.cluster,
       command == kDraw
           ? "predict the plan's step on it, as prun sim does (default: unit costs)"
           : "what to simulate on: devices, nodes and networks, as YAML (default: this machine's, if calibrated)");
   define.parsed(
-      kSim, "--sweep", "NAME=V,V,..", [&o](const std::string& text) { read_sweep(o.sim, text); },
+      kSim, "--sweep", "NAME=V,V,..", [&o](const std::string& text) { read_sweep(o.sim.sweep, "--sweep", text); },
       "simulate with each of these values of an argument; several: all combinations, the fastest first", true);
+  define.parsed(
+      kTune, "--search", "NAME=V,V,..", [&o](const std::string& text) { read_sweep(o.sim.search, "--search", text); },
+      "try these values of an argument, or divisors (of the ranks), or node (of its devices); default: what the plan "
+      "says",
+      true);
+  define.whole(kTune, "--candidates", "N", o.sim.candidates, 1,
+               "estimate so many combinations (default 1000); where there are more, those near the best");
   define.flag(kSim, "--whole", o.sim.whole, "simulate every microbatch, layer and stage (slower)");
   define.flag(kSim, "--extrapolate", o.sim.extrapolate, "simulate few of them even where the step is short");
   define.flag(kSim, "--every-rank", o.sim.every_rank,
@@ -273,7 +282,7 @@ void define_checkpoint_options(Definer& define, Commands command, Options& o) {
 }
 
 void define_node_options(Definer& define, Options& o) {
-  define.whole(kSpans | kCheck | kDump | kSim | kDoctor, "--nnodes", "N", o.launch.nnodes, 1,
+  define.whole(kSpans | kCheck | kDump | kSim | kTune | kDoctor, "--nnodes", "N", o.launch.nnodes, 1,
                "nodes of the job (default 1)");
   define.whole(kRun | kBench | kDoctor, "--node-rank", "I", o.launch.node_rank, 0, "which of them this is, from 0");
   define.text(kRun | kBench, "--launcher", "NAME", o.launcher,
@@ -403,7 +412,7 @@ void check_together(Options& o, const Command& command) {
   if ((command.bit & (kRun | kPlugins | kBench | kDoctor)) != 0) check_options(o.launch);
   if (command.bit == kConform && o.plan.empty() && !o.device_given)
     throw usage_error("which plugin? For example: prun conform shm, or prun conform build/lib/prun/plugins/mine.so");
-  if ((command.bit & (kRun | kCheck | kDump | kSim | kGenerate)) != 0 && o.plan.empty())
+  if ((command.bit & (kRun | kCheck | kDump | kSim | kTune | kGenerate)) != 0 && o.plan.empty())
     throw usage_error("which plan? For example: prun plans/zero3.lua --nproc 8");
   if (command.bit == kRun) {
     check_checkpoint_options(o.checkpoint);
@@ -420,8 +429,8 @@ void check_together(Options& o, const Command& command) {
     throw usage_error("--trace-steps needs --trace FILE, where the timeline goes");
   if (command.bit == kSim && !o.sim.sweep.empty() && !o.trace.empty())
     throw usage_error("--trace is of one plan: not with --sweep");
-  if (command.bit == kSim && o.sim.cluster.empty()) o.sim.cluster = existing_calibration();
-  if (command.bit == kSim && o.sim.cluster.empty())
+  if ((command.bit & (kSim | kTune)) != 0 && o.sim.cluster.empty()) o.sim.cluster = existing_calibration();
+  if ((command.bit & (kSim | kTune)) != 0 && o.sim.cluster.empty())
     throw usage_error(
         "on which cluster? For example: --cluster plans/clusters/dgx-a100.yaml, or `prun calibrate` for this machine");
   if (command.bit == kGenerate) check_generation_options(o.generation, o.plan);

@@ -44,7 +44,11 @@ nlohmann::json argument_json(const PlanArgument& argument) {
   nlohmann::json initial =
       nlohmann::json::parse(argument.kind == "numbers" ? "[" + typed + "]" : typed, nullptr, false);
   if (argument.kind == "text" || initial.is_discarded()) initial = typed;
-  return {{"name", argument.name}, {"kind", argument.kind}, {"default", initial}, {"help", argument.help}};
+  return {{"name", argument.name},
+          {"kind", argument.kind},
+          {"default", initial},
+          {"help", argument.help},
+          {"tune", argument.tune}};
 }
 
 nlohmann::json plan_as_json(const ListedPlan& plan) {

@@ -7,13 +7,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <optional>
 
 #include "base/text.h"
 #include "build_job.h"
+#include "sim_small.h"
 #include "simulate/multilinear.h"
 
 namespace prun {
@@ -32,22 +32,6 @@ constexpr double kOpsSimulatedWhole = 40000;  // compiling, verifying and walkin
 constexpr double kEven = 1e-3;
 constexpr int kMostTries = 3;
 
-// The sizes of a plan that may repeat. 0: it has no such size, or it is not known.
-struct Lengths {
-  int stages = 1;  // ranks of the pipeline
-  int chunks = 1;
-  int microbatches = 1;
-  int layers = 0;  // of a stage and chunk
-};
-
-int whole_setting(const Options& options, const char* name) {
-  const auto found = options.settings.find(name);
-  if (found == options.settings.end()) return 0;
-  char* end = nullptr;
-  const long value = std::strtol(found->second.c_str(), &end, 10);
-  return *end == '\0' && value > 0 && value < 1000000 ? static_cast<int>(value) : 0;
-}
-
 // Adds the numbers of a usage to `figures`, or takes them from there.
 template <class Use>
 void each_number(Usage& usage, const Use& use) {
@@ -64,12 +48,15 @@ void each_number(Usage& usage, const Use& use) {
 class PeriodicSimulation {
  public:
   PeriodicSimulation(const Options& options, const Cluster& cluster, int ranks)
-      : options_(options), cluster_(cluster), ranks_(ranks), all_layers_(whole_setting(options, "layers")) {}
+      : options_(options),
+        cluster_(cluster),
+        ranks_(ranks),
+        small_(options, cluster, ranks),
+        plan_(small_.plan()),
+        length_(small_.lengths()) {}
 
   // Nothing where the plan is short, or does not repeat.
   std::optional<SimulatedPlan> run() {
-    if (options_.sim.whole || all_layers_ == 0) return std::nullopt;
-    read_lengths();
     if (!worthwhile()) return std::nullopt;
     find_bases();
     if (std::all_of(dimensions_.begin(), dimensions_.end(), [](const Repeated& d) { return d.fixed(); }))
@@ -80,23 +67,10 @@ class PeriodicSimulation {
  private:
   enum Dimension { kStages, kMicrobatches, kLayers };
 
-  void read_lengths() {
-    const Plan plan = record(std::nullopt, std::min(all_layers_, 2));
-    plan_ = plan;
-    length_.microbatches = plan.microbatches;
-    if (plan.pipeline) {
-      length_.stages = plan.mesh.size(plan.pipeline->axis);
-      length_.chunks = plan.pipeline->chunks;
-    }
-    const int stages = length_.stages * length_.chunks;
-    length_.layers = all_layers_ % stages == 0 ? all_layers_ / stages : 0;
-    units_ = std::max<double>(1, static_cast<double>(plan.graph.nodes.size()) / std::min(all_layers_, 2));
-  }
-
   bool worthwhile() const {
     if (!plan_.programs.empty() || length_.layers == 0) return false;
     if (options_.sim.extrapolate) return true;
-    return 3.0 * all_layers_ * units_ * length_.microbatches > kOpsSimulatedWhole;
+    return small_.ops() > kOpsSimulatedWhole;
   }
 
   // Buckets of gradients that hold several layers repeat after some of them, not after each.
@@ -149,25 +123,9 @@ class PeriodicSimulation {
     }
   }
 
-  Plan record(std::optional<PlanSizes> sizes, int layers) const {
-    Options small = options_;
-    small.settings["layers"] = std::to_string(layers);
-    return record_plan(small, ranks_, std::move(sizes));
-  }
-
   const Simulation& simulated(const std::vector<int>& sizes) {
-    if (const auto found = known_.find(sizes); found != known_.end()) return found->second;
-    PlanSizes small;
-    int ranks = 1;
-    for (const Axis& axis : plan_.mesh.axes()) {
-      small.axes[axis.name] = plan_.pipeline && axis.name == plan_.pipeline->axis ? sizes[kStages] : axis.size;
-      ranks *= small.axes[axis.name];
-    }
-    small.microbatches = microbatches(sizes[kStages], sizes[kMicrobatches]);
-    small.batch = plan_.data.global_batch / length_.microbatches * small.microbatches;
-    const Plan plan = record(small, sizes[kStages] * length_.chunks * sizes[kLayers]);
-    const Job job = compile_plan(options_, plan, ranks, known_.empty());
-    return known_[sizes] = simulate::simulate(job, cluster_, {.every_rank = options_.sim.every_rank});
+    const int stages = sizes[kStages];
+    return small_.at({stages, microbatches(stages, sizes[kMicrobatches]), sizes[kLayers]});
   }
 
   // Which class of a small simulation stands for class `c` of `of`: the ends are themselves, those between lie between.
@@ -275,12 +233,10 @@ class PeriodicSimulation {
   const Options& options_;
   const Cluster& cluster_;
   const int ranks_;
-  const int all_layers_;
-  Plan plan_;  // with few layers
-  Lengths length_;
-  double units_ = 1;  // ops of the graph, per layer
+  SmallPlans small_;
+  const Plan& plan_;  // with few layers
+  const PlanLengths& length_;
   std::vector<Repeated> dimensions_;
-  std::map<std::vector<int>, Simulation> known_;
 };
 
 }  // namespace
@@ -288,7 +244,7 @@ class PeriodicSimulation {
 SimulatedPlan simulate_plan(const Options& options, const Cluster& cluster, bool keep_spans) {
   const int ranks = options.launch.nproc * options.launch.nnodes;
   simulate::place_ranks(cluster, ranks);  // too small a cluster is said before anything is compiled
-  if (!keep_spans)
+  if (!keep_spans && !options.sim.whole && whole_setting(options, "layers") > 0)
     if (std::optional<SimulatedPlan> made = PeriodicSimulation(options, cluster, ranks).run()) return *std::move(made);
   SimulatedPlan made;
   made.job = build_job(options, ranks);

@@ -6,9 +6,13 @@
 
 namespace prun {
 
+using SweepValues = std::vector<std::pair<std::string, std::vector<std::string>>>;  // argument, values
+
 struct SimSettings {
-  std::string cluster;                                                  // path of the YAML file
-  std::vector<std::pair<std::string, std::vector<std::string>>> sweep;  // argument, values
+  std::string cluster;    // path of the YAML file
+  SweepValues sweep;
+  SweepValues search;     // of prun tune
+  int candidates = 1000;  // of prun tune: so many are estimated
   bool every_rank = false;
   bool whole = false;        // extrapolate nothing
   bool extrapolate = false;  // also what is short

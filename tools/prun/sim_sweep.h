@@ -7,8 +7,8 @@
 
 namespace prun {
 
-// "tp=1,2,4". Throws usage_error.
-void read_sweep(SimSettings& settings, const std::string& text);
+// "tp=1,2,4" of that option. Throws usage_error.
+void read_sweep(SweepValues& values, const std::string& option, const std::string& text);
 
 void sweep(const Options& options, const simulate::Cluster& cluster);  // prints
 

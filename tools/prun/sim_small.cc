@@ -1,0 +1,69 @@
+#include "sim_small.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "build_job.h"
+
+namespace prun {
+
+using simulate::Simulation;
+
+int whole_setting(const Options& options, const std::string& name) {
+  const auto found = options.settings.find(name);
+  if (found == options.settings.end()) return 0;
+  char* end = nullptr;
+  const long value = std::strtol(found->second.c_str(), &end, 10);
+  return *end == '\0' && value > 0 && value < 1000000 ? static_cast<int>(value) : 0;
+}
+
+SmallPlans::SmallPlans(const Options& options, const simulate::Cluster& cluster, int ranks, bool outline)
+    : options_(options),
+      cluster_(cluster),
+      ranks_(ranks),
+      all_layers_(whole_setting(options, "layers")),
+      outline_(outline) {
+  const int layers = std::min(all_layers_, 2);
+  plan_ = outline ? outline_plan(with_layers(layers), ranks) : record(std::nullopt, layers);
+  lengths_.microbatches = plan_.microbatches;
+  if (plan_.pipeline) {
+    lengths_.stages = plan_.mesh.size(plan_.pipeline->axis);
+    lengths_.chunks = plan_.pipeline->chunks;
+  }
+  const int parts = lengths_.stages * lengths_.chunks;
+  lengths_.layers = all_layers_ % parts == 0 ? all_layers_ / parts : 0;
+}
+
+double SmallPlans::ops() const {
+  const int recorded = std::min(all_layers_, 2);
+  const double nodes = static_cast<double>(plan_.graph.nodes.size());
+  const double all = recorded == 0 ? nodes : std::max<double>(1, nodes / recorded) * all_layers_;
+  return 3 * all * lengths_.microbatches;
+}
+
+Options SmallPlans::with_layers(int layers) const {
+  Options small = options_;
+  if (layers > 0) small.settings["layers"] = std::to_string(layers);
+  return small;
+}
+
+Plan SmallPlans::record(std::optional<PlanSizes> sizes, int layers) const {
+  return record_plan(with_layers(layers), ranks_, std::move(sizes));
+}
+
+const Simulation& SmallPlans::at(const SmallSizes& sizes) {
+  if (const auto found = known_.find(sizes); found != known_.end()) return found->second;
+  PlanSizes small;
+  int ranks = 1;
+  for (const Axis& axis : plan_.mesh.axes()) {
+    small.axes[axis.name] = plan_.pipeline && axis.name == plan_.pipeline->axis ? sizes.stages : axis.size;
+    ranks *= small.axes[axis.name];
+  }
+  small.microbatches = sizes.microbatches;
+  small.batch = plan_.data.global_batch / lengths_.microbatches * small.microbatches;
+  const Plan plan = record(small, sizes.stages * lengths_.chunks * sizes.layers);
+  const Job job = outline_ ? compile_roughly(options_, plan) : compile_plan(options_, plan, ranks, known_.empty());
+  return known_[sizes] = simulate::simulate(job, cluster_, {.every_rank = options_.sim.every_rank});
+}
+
+}  // namespace prun

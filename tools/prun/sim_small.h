@@ -1,0 +1,58 @@
+// A plan at sizes of one's own choosing: a few stages, microbatches and layers are compiled and walked, once each.
+#pragma once
+#include <map>
+#include <optional>
+#include <string>
+#include <tuple>
+
+#include "ir/plan.h"
+#include "ir/plan_sizes.h"
+#include "options.h"
+#include "simulate/simulate.h"
+
+namespace prun {
+
+// The sizes of a plan that may repeat.
+struct PlanLengths {
+  int stages = 1;  // ranks of the pipeline
+  int chunks = 1;
+  int microbatches = 1;
+  int layers = 0;  // of a stage and chunk; 0: not known, or they are not shared equally
+};
+
+struct SmallSizes {
+  int stages = 1, microbatches = 1;
+  int layers = 0;  // of a stage and chunk; 0: the plan's own
+  auto operator<=>(const SmallSizes&) const = default;
+};
+
+// A setting (--set) that is a whole number above 0; else 0.
+int whole_setting(const Options& options, const std::string& name);
+
+class SmallPlans {
+ public:
+  // Records the plan, with two layers at most where --set gives it `layers`. All arguments outlive this. `outline`:
+  // without the turns of its pipeline.
+  SmallPlans(const Options& options, const simulate::Cluster& cluster, int ranks, bool outline = false);
+
+  const Plan& plan() const { return plan_; }  // as it was recorded
+  const PlanLengths& lengths() const { return lengths_; }
+  int all_layers() const { return all_layers_; }  // --set layers; or 0
+  double ops() const;                             // of a step of the whole plan, about
+  // The first of these programs is verified; those of an outline are compiled roughly.
+  const simulate::Simulation& at(const SmallSizes& sizes);
+
+ private:
+  Options with_layers(int layers) const;
+  Plan record(std::optional<PlanSizes> sizes, int layers) const;
+
+  const Options& options_;
+  const simulate::Cluster& cluster_;
+  const int ranks_, all_layers_;
+  const bool outline_;
+  Plan plan_;
+  PlanLengths lengths_;
+  std::map<SmallSizes, simulate::Simulation> known_;
+};
+
+}  // namespace prun

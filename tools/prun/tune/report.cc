@@ -1,0 +1,144 @@
+// A step's parts are means over ranks and sum to the step, so what makes a candidate slower than the best is the
+// difference of their parts.
+#include "tune/report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "base/text.h"
+
+namespace prun {
+namespace {
+
+constexpr size_t kExplained = 3, kShown = 10;
+constexpr double kShownShare = 0.005;  // of the step: smaller parts and differences are not worth a word
+
+std::string bytes_text(double bytes) { return human_bytes(std::llround(bytes)); }
+
+// "compute 61.2 %, NVLink 4.0 %"
+std::string parts_text(const Trial& trial) {
+  std::vector<std::pair<std::string, double>> parts = trial.parts;
+  std::stable_sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+  std::vector<std::string> words;
+  for (const auto& [name, seconds] : parts)
+    if (seconds > kShownShare * trial.step_s)
+      words.push_back(fmt::format("{} {:.1f} %", name, 100 * seconds / trial.step_s));
+  return join(words, ", ");
+}
+
+std::string difference_text(double seconds) { return (seconds < 0 ? "-" : "+") + human_seconds(std::abs(seconds)); }
+
+// "waiting +1.2 s, InfiniBand -0.3 s": of the parts of a step, against the best.
+std::string why_slower(const Trial& trial, const Trial& best) {
+  std::map<std::string, double> differences;
+  for (const auto& [name, seconds] : trial.parts) differences[name] += seconds;
+  for (const auto& [name, seconds] : best.parts) differences[name] -= seconds;
+  std::vector<std::pair<double, std::string>> sorted;
+  for (const auto& [name, seconds] : differences)
+    if (std::abs(seconds) > kShownShare * best.step_s) sorted.emplace_back(seconds, name);
+  if (sorted.empty()) return "nearly the same";
+  std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::vector<std::string> words;
+  for (const auto& [seconds, name] : sorted) words.push_back(fmt::format("{} {}", name, difference_text(seconds)));
+  return join(words, ", ");
+}
+
+std::string slower_text(const Trial& trial, const Trial& best) {
+  const double percent = 100 * (trial.step_s / best.step_s - 1);
+  return fmt::format("{:.1f} % slower: {}", percent, why_slower(trial, best));
+}
+
+std::string shell_word(const std::string& word) {
+  const bool plain = std::all_of(word.begin(), word.end(), [](unsigned char c) {
+    return std::isalnum(c) != 0 || std::string_view("_-+=./:,").find(static_cast<char>(c)) != std::string_view::npos;
+  });
+  if (plain) return word;
+  std::string text = "'";
+  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return text + "'";
+}
+
+void print_trial(size_t place, const Tuned& tuned) {
+  const Trial& trial = tuned.trials[place];
+  fmt::print("{:>3}  {:>9} {:>9.1f} {:>5.1f} % {:>9}  {}\n", place + 1, human_seconds(trial.step_s),
+             trial.tflops_per_device, 100 * trial.mfu, bytes_text(trial.peak_bytes), trial.text);
+  if (place < kExplained)
+    fmt::print("     {}; limited by {}; {} of memory are left\n", parts_text(trial), trial.limit,
+               bytes_text(trial.memory_bytes - trial.peak_bytes));
+  if (place > 0) fmt::print("     {}\n", slower_text(trial, tuned.trials.front()));
+}
+
+void print_left_out(const Tuned& tuned) {
+  if (!tuned.misfits.empty()) {
+    const Trial& first = tuned.misfits.front();
+    fmt::print("  {:>6}  do not fit in memory; the fastest, {} ({}{}), needs {} of {}\n",
+               grouped(std::ssize(tuned.misfits)), first.text, first.misfit.empty() ? "about " : "",
+               human_seconds(first.step_s), bytes_text(first.peak_bytes), bytes_text(first.memory_bytes));
+  }
+  for (const LeftOut& each : tuned.left_out)
+    fmt::print("  {:>6}  {} ({})\n", grouped(each.count), each.why, each.example);
+}
+
+nlohmann::ordered_json as_json(const Trial& trial, const Trial& best) {
+  nlohmann::ordered_json parts = nlohmann::ordered_json::object();
+  for (const auto& [name, seconds] : trial.parts) parts[name] = seconds;
+  return {{"settings", trial.settings},
+          {"step_s", trial.step_s},
+          {"estimate_s", trial.estimate_s},
+          {"tflops_per_device", trial.tflops_per_device},
+          {"mfu", trial.mfu},
+          {"peak_bytes", trial.peak_bytes},
+          {"estimate_bytes", trial.estimate_bytes},
+          {"mesh", trial.mesh},
+          {"limit", trial.limit},
+          {"parts_s", parts},
+          {"why", &trial == &best ? parts_text(trial) : slower_text(trial, best)}};
+}
+
+}  // namespace
+
+std::string run_command_text(const Options& options, const simulate::Cluster& cluster, const Trial& best) {
+  const int ranks = options.launch.nproc * options.launch.nnodes, here = cluster.node_at(0).devices;
+  std::string text = "prun " + shell_word(options.plan);
+  if (ranks <= here || ranks % here != 0)
+    text += fmt::format(" --nproc {}", ranks);
+  else
+    text += fmt::format(" --nproc {} --nnodes {} --node-rank I --rendezvous HOST:29400", here, ranks / here);
+  for (const auto& each : {options.settings, best.settings})
+    for (const auto& [name, value] : each) text += " --set " + shell_word(fmt::format("{}={}", name, value));
+  return text;
+}
+
+void print_tuned(const Options& options, const simulate::Cluster& cluster, const Tuned& tuned) {
+  const int ranks = options.launch.nproc * options.launch.nnodes;
+  fmt::print("{}: {} of {} estimated for {} on {}, {} simulated\n\n", options.plan, grouped(tuned.estimated),
+             counted(tuned.combinations, "combination"), counted(ranks, "rank"),
+             cluster.name.empty() ? cluster.path : cluster.name, tuned.trials.size());
+  if (!tuned.trials.empty()) fmt::print("{:>3}  {:>9} {:>9} {:>7} {:>9}\n", "", "step", "TFLOP/s", "MFU", "peak");
+  for (size_t place = 0; place < std::min(kShown, tuned.trials.size()); ++place) print_trial(place, tuned);
+  if (tuned.trials.size() > kShown) fmt::print("     and {} slower ones (--json)\n", tuned.trials.size() - kShown);
+  if (!tuned.misfits.empty() || !tuned.left_out.empty()) fmt::print("\nleft out:\n");
+  print_left_out(tuned);
+  if (!tuned.trials.empty()) fmt::print("\nrun it: {}\n", run_command_text(options, cluster, tuned.trials.front()));
+}
+
+void print_tuned_json(const Options& options, const simulate::Cluster& cluster, const Tuned& tuned) {
+  nlohmann::ordered_json best = nlohmann::ordered_json::array(), left_out = nlohmann::ordered_json::array();
+  for (const Trial& each : tuned.trials) best.push_back(as_json(each, tuned.trials.front()));
+  for (const LeftOut& each : tuned.left_out)
+    left_out.push_back({{"why", each.why}, {"count", each.count}, {"example", each.example}});
+  nlohmann::ordered_json all = {{"ranks", options.launch.nproc * options.launch.nnodes},
+                                {"combinations", tuned.combinations},
+                                {"estimated", tuned.estimated},
+                                {"best", best},
+                                {"misfits", tuned.misfits.size()},
+                                {"left_out", left_out}};
+  if (!tuned.trials.empty()) all["command"] = run_command_text(options, cluster, tuned.trials.front());
+  fmt::print("{}\n", all.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+}  // namespace prun

@@ -1,0 +1,31 @@
+// What prun tune says: the best three and what their steps go into, what makes the next slower, what was left out.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "options.h"
+#include "simulate/cluster.h"
+#include "tune/trial.h"
+
+namespace prun {
+
+struct LeftOut {
+  std::string why, example;  // example: the settings of the first
+  int count = 1;
+};
+
+struct Tuned {
+  int64_t combinations = 0, estimated = 0;
+  std::vector<Trial> trials;      // those that fit, the fastest first
+  std::vector<Trial> misfits;     // the fastest first; of some only estimates are known
+  std::vector<LeftOut> left_out;  // no plans, by reason, the most frequent first
+};
+
+// The command that runs the best.
+std::string run_command_text(const Options& options, const simulate::Cluster& cluster, const Trial& best);
+
+void print_tuned(const Options& options, const simulate::Cluster& cluster, const Tuned& tuned);
+void print_tuned_json(const Options& options, const simulate::Cluster& cluster, const Tuned& tuned);
+
+}  // namespace prun

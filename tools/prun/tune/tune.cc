@@ -1,0 +1,198 @@
+// prun tune PLAN --cluster FILE: the plan's arguments with which it is fastest there. Candidates are ranked by
+// estimates from a few stages, microbatches and layers; the best of them are compiled, verified and simulated.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "bar.h"
+#include "base/text.h"
+#include "build_job.h"
+#include "commands.h"
+#include "simulate/cluster_reader.h"
+#include "tune/parallel.h"
+#include "tune/report.h"
+#include "tune/search.h"
+
+namespace prun {
+namespace {
+
+using simulate::Cluster;
+
+constexpr size_t kSimulated = 20;  // that fit
+
+// What an Error says of one candidate: there is no such plan. Others end the search.
+template <class Try>
+std::string why_not(const Try& attempt) {
+  try {
+    attempt();
+    return "";
+  } catch (const Error& error) {
+    if (error.code() != Exit::plan && error.code() != Exit::script_limit) throw;
+    return error.what();
+  }
+}
+
+std::string wire_text(const nlohmann::json& values) {
+  return values.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+class Tuning {
+ public:
+  Tuning(const Options& options, const Cluster& cluster, SearchSpace space)
+      : options_(options), cluster_(cluster), space_(std::move(space)) {}
+
+  Tuned run() {
+    tuned_.combinations = space_.combinations();
+    std::vector<Ranked> ranked = rank_candidates(space_, options_.sim.candidates,
+                                                 [this](const auto& combinations) { return estimate(combinations); });
+    simulate_best(ranked);
+    count_left_out(ranked);
+    return std::move(tuned_);
+  }
+
+ private:
+  Options with(const std::map<std::string, std::string>& settings) const {
+    Options one = options_;
+    for (const auto& [name, value] : settings) one.settings[name] = value;
+    return one;
+  }
+
+  // Of combinations with which the plan is the same one is estimated.
+  std::vector<Ranked> estimate(const std::vector<Combination>& combinations) {
+    std::vector<Ranked> all;
+    const auto outline = [&](int item) {
+      size_t digest = 0;
+      const std::string wrong = why_not([&] { digest = plan_digest(with(space_.settings(combinations[item]))); });
+      return wire_text({digest, wrong});
+    };
+    std::vector<size_t> fresh;  // of `all`
+    for (const std::string& text : in_processes(static_cast<int>(combinations.size()), outline, [](int) {})) {
+      const nlohmann::json of = nlohmann::json::parse(text);
+      all.push_back({combinations[all.size()], {}, of[0], of[1]});
+      if (all.back().wrong.empty() && known_.try_emplace(all.back().plan).second) fresh.push_back(all.size() - 1);
+    }
+    Bar bar("estimate", "combinations");
+    const int64_t most = std::min<int64_t>(options_.sim.candidates, tuned_.combinations);
+    const int64_t before = tuned_.estimated + std::ssize(all) - std::ssize(fresh);
+    const auto work = [&](int item) {
+      Ranked one = all[fresh[item]];
+      one.wrong = why_not([&] { one.estimate = estimate_plan(with(space_.settings(one.combination)), cluster_); });
+      return wire_text({one.estimate.step_s, one.estimate.peak_bytes, one.estimate.memory_bytes, one.wrong});
+    };
+    const std::vector<std::string> texts =
+        in_processes(static_cast<int>(fresh.size()), work, [&](int done) { bar.advance(before + done, most); });
+    for (size_t i = 0; i < fresh.size(); ++i) {
+      const nlohmann::json of = nlohmann::json::parse(texts[i]);
+      known_[all[fresh[i]].plan] = {{}, {of[0], of[1], of[2]}, 0, of[3]};
+    }
+    for (Ranked& each : all) {
+      if (!each.wrong.empty()) continue;
+      each.estimate = known_.at(each.plan).estimate;
+      each.wrong = known_.at(each.plan).wrong;
+    }
+    tuned_.estimated += std::ssize(all);
+    return all;
+  }
+
+  Trial trial_of(const Ranked& ranked) const {
+    Trial trial;
+    trial.settings = space_.settings(ranked.combination);
+    trial.text = space_.text(ranked.combination);
+    trial.step_s = trial.estimate_s = ranked.estimate.step_s;
+    trial.peak_bytes = trial.estimate_bytes = ranked.estimate.peak_bytes;
+    trial.memory_bytes = ranked.estimate.memory_bytes;
+    trial.wrong = ranked.wrong;
+    return trial;
+  }
+
+  // In the order of the estimates, until enough of them fit.
+  void simulate_best(const std::vector<Ranked>& ranked) {
+    size_t next = 0;
+    while (tuned_.trials.size() < kSimulated) {
+      std::vector<Trial> some;
+      while (next < ranked.size() && tuned_.trials.size() + some.size() < kSimulated) {
+        if (!ranked[next].wrong.empty() || !ranked[next].fits()) break;
+        some.push_back(trial_of(ranked[next++]));
+      }
+      if (some.empty()) break;
+      simulate(some);
+      for (Trial& each : some) {
+        if (!each.wrong.empty())
+          leave_out(each.wrong, each.text);
+        else
+          (each.misfit.empty() ? tuned_.trials : tuned_.misfits).push_back(std::move(each));
+      }
+    }
+    simulated_ = next;
+    std::stable_sort(tuned_.trials.begin(), tuned_.trials.end(),
+                     [](const Trial& a, const Trial& b) { return a.step_s < b.step_s; });
+  }
+
+  void simulate(std::vector<Trial>& trials) {
+    Bar bar("simulate", "plans");
+    const auto work = [&](int item) {
+      Trial trial;
+      trial.wrong =
+          why_not([&] { take_results(trial, simulate_plan(with(trials[item].settings), cluster_), cluster_); });
+      return to_text(trial);
+    };
+    const std::vector<std::string> texts =
+        in_processes(static_cast<int>(trials.size()), work, [&](int done) { bar.advance(done, std::ssize(trials)); });
+    for (size_t i = 0; i < trials.size(); ++i) from_text(trials[i], texts[i]);
+  }
+
+  void count_left_out(const std::vector<Ranked>& ranked) {
+    for (size_t i = simulated_; i < ranked.size(); ++i) {
+      if (!ranked[i].wrong.empty())
+        leave_out(ranked[i].wrong, space_.text(ranked[i].combination));
+      else if (!ranked[i].fits())
+        tuned_.misfits.push_back(trial_of(ranked[i]));
+    }
+    std::stable_sort(tuned_.misfits.begin(), tuned_.misfits.end(),
+                     [](const Trial& a, const Trial& b) { return a.step_s < b.step_s; });
+    for (auto& [kind, of] : left_out_) tuned_.left_out.push_back(std::move(of));
+    std::stable_sort(tuned_.left_out.begin(), tuned_.left_out.end(),
+                     [](const LeftOut& a, const LeftOut& b) { return a.count > b.count; });
+  }
+
+  // Messages that differ in numbers are one reason.
+  void leave_out(const std::string& why, const std::string& example) {
+    std::string kind;
+    for (const char c : why)
+      if (std::isdigit(static_cast<unsigned char>(c)) == 0) kind += c;
+    const auto [of, fresh] = left_out_.try_emplace(kind, LeftOut{why, example});
+    if (!fresh) of->second.count++;
+  }
+
+  const Options& options_;
+  const Cluster& cluster_;
+  const SearchSpace space_;
+  Tuned tuned_;
+  std::map<size_t, Ranked> known_;  // by plan
+  size_t simulated_ = 0;            // of the ranked ones
+  std::map<std::string, LeftOut> left_out_;
+};
+
+}  // namespace
+
+int tune_command(Options& options) {
+  const Cluster cluster = simulate::read_cluster(cluster_path(options));
+  simulate::place_ranks(cluster, options.launch.nproc * options.launch.nnodes);
+  const ScriptResult about = describe_plan(options);
+  SearchSpace space = search_space(options, about.arguments, cluster);
+  const Options given = options;
+  // With its number of layers said, a plan may be made smaller.
+  for (const PlanArgument& each : about.arguments)
+    if (each.name == "layers") options.settings.try_emplace(each.name, each.initial);
+  const Tuned tuned = Tuning(options, cluster, std::move(space)).run();
+  options.json ? print_tuned_json(given, cluster, tuned) : print_tuned(given, cluster, tuned);
+  if (tuned.trials.empty())
+    fmt::print(stderr, "prun: {}: none of {} is a plan that fits on {}\n", options.plan,
+               counted(tuned.estimated, "combination"), options.sim.cluster);
+  return static_cast<int>(tuned.trials.empty() ? Exit::plan : Exit::ok);
+}
+
+}  // namespace prun
