@@ -5,8 +5,7 @@ local prun = require "prun"
 local arg = prun.shared_args {
   pp       = { 2, "ranks of the pipeline", least = 1, tune = "divisors" },
   tp       = { 2, "ranks that split the weights", least = 1, tune = "node" },
-  schedule = { "1f1b", "gpipe, 1f1b, interleaved, zb_h1 or zb_v",
-               tune = "1f1b,interleaved,zb_h1,zb_v" },
+  schedule = { "1f1b", "gpipe, 1f1b, interleaved, zb_h1 or zb_v", tune = "1f1b,interleaved,zb_h1,zb_v" },
   micro    = { 4, "microbatches of a step", least = 1, tune = "1,2,4,8,16,32" },
 }
 

@@ -4,8 +4,7 @@ local prun = require "prun"
 
 local arg = prun.args {
   pp     = { 2, "ranks of the pipeline", least = 1, tune = "divisors" },
-  schedule = { "gpipe", "gpipe, 1f1b, interleaved, zb_h1 or zb_v",
-               tune = "gpipe,1f1b,interleaved,zb_h1,zb_v" },
+  schedule = { "gpipe", "gpipe, 1f1b, interleaved, zb_h1 or zb_v", tune = "gpipe,1f1b,interleaved,zb_h1,zb_v" },
   layers = { 8, "matrices", least = 1 },
   width  = { 1024, "rows and columns of each", least = 1 },
   batch  = { 512, "samples in a step, over all ranks", least = 1 },

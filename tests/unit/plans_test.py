@@ -45,7 +45,7 @@ class Plans(unittest.TestCase):
             self.assertEqual(set(row), {"name", "path", "description", "arguments", "error"})
             self.assertEqual(row["error"], "")
             for argument in row["arguments"]:
-                self.assertEqual(set(argument), {"name", "kind", "default", "help"})
+                self.assertEqual(set(argument), {"name", "kind", "default", "help", "tune"})
                 self.assertTrue(argument["help"], f"{row['path']}: {argument['name']} has no help")
 
     def test_an_installation_with_plans_of_all_kinds(self):

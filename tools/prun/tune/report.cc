@@ -72,17 +72,6 @@ void print_trial(size_t place, const Tuned& tuned) {
   if (place > 0) fmt::print("     {}\n", slower_text(trial, tuned.trials.front()));
 }
 
-void print_left_out(const Tuned& tuned) {
-  if (!tuned.misfits.empty()) {
-    const Trial& first = tuned.misfits.front();
-    fmt::print("  {:>6}  do not fit in memory; the fastest, {} ({}{}), needs {} of {}\n",
-               grouped(std::ssize(tuned.misfits)), first.text, first.misfit.empty() ? "about " : "",
-               human_seconds(first.step_s), bytes_text(first.peak_bytes), bytes_text(first.memory_bytes));
-  }
-  for (const LeftOut& each : tuned.left_out)
-    fmt::print("  {:>6}  {} ({})\n", grouped(each.count), each.why, each.example);
-}
-
 nlohmann::ordered_json as_json(const Trial& trial, const Trial& best) {
   nlohmann::ordered_json parts = nlohmann::ordered_json::object();
   for (const auto& [name, seconds] : trial.parts) parts[name] = seconds;
@@ -101,6 +90,19 @@ nlohmann::ordered_json as_json(const Trial& trial, const Trial& best) {
 
 }  // namespace
 
+std::string left_out_text(const Tuned& tuned) {
+  std::string text;
+  if (!tuned.misfits.empty()) {
+    const Trial& first = tuned.misfits.front();
+    text += fmt::format("\n  {:>6}  do not fit in memory; the fastest, {} ({}{}), needs {} of {}",
+                        grouped(std::ssize(tuned.misfits)), first.text, first.misfit.empty() ? "about " : "",
+                        human_seconds(first.step_s), bytes_text(first.peak_bytes), bytes_text(first.memory_bytes));
+  }
+  for (const LeftOut& each : tuned.left_out)
+    text += fmt::format("\n  {:>6}  {} ({})", grouped(each.count), each.why, each.example);
+  return text;
+}
+
 std::string run_command_text(const Options& options, const simulate::Cluster& cluster, const Trial& best) {
   const int ranks = options.launch.nproc * options.launch.nnodes, here = cluster.node_at(0).devices;
   std::string text = "prun " + shell_word(options.plan);
@@ -118,12 +120,12 @@ void print_tuned(const Options& options, const simulate::Cluster& cluster, const
   fmt::print("{}: {} of {} estimated for {} on {}, {} simulated\n\n", options.plan, grouped(tuned.estimated),
              counted(tuned.combinations, "combination"), counted(ranks, "rank"),
              cluster.name.empty() ? cluster.path : cluster.name, tuned.trials.size());
-  if (!tuned.trials.empty()) fmt::print("{:>3}  {:>9} {:>9} {:>7} {:>9}\n", "", "step", "TFLOP/s", "MFU", "peak");
+  fmt::print("{:>3}  {:>9} {:>9} {:>7} {:>9}\n", "", "step", "TFLOP/s", "MFU", "peak");
   for (size_t place = 0; place < std::min(kShown, tuned.trials.size()); ++place) print_trial(place, tuned);
   if (tuned.trials.size() > kShown) fmt::print("     and {} slower ones (--json)\n", tuned.trials.size() - kShown);
-  if (!tuned.misfits.empty() || !tuned.left_out.empty()) fmt::print("\nleft out:\n");
-  print_left_out(tuned);
-  if (!tuned.trials.empty()) fmt::print("\nrun it: {}\n", run_command_text(options, cluster, tuned.trials.front()));
+  const std::string left_out = left_out_text(tuned);
+  if (!left_out.empty()) fmt::print("\nleft out:{}\n", left_out);
+  fmt::print("\nrun it: {}\n", run_command_text(options, cluster, tuned.trials.front()));
 }
 
 void print_tuned_json(const Options& options, const simulate::Cluster& cluster, const Tuned& tuned) {
@@ -131,13 +133,13 @@ void print_tuned_json(const Options& options, const simulate::Cluster& cluster, 
   for (const Trial& each : tuned.trials) best.push_back(as_json(each, tuned.trials.front()));
   for (const LeftOut& each : tuned.left_out)
     left_out.push_back({{"why", each.why}, {"count", each.count}, {"example", each.example}});
-  nlohmann::ordered_json all = {{"ranks", options.launch.nproc * options.launch.nnodes},
-                                {"combinations", tuned.combinations},
-                                {"estimated", tuned.estimated},
-                                {"best", best},
-                                {"misfits", tuned.misfits.size()},
-                                {"left_out", left_out}};
-  if (!tuned.trials.empty()) all["command"] = run_command_text(options, cluster, tuned.trials.front());
+  const nlohmann::ordered_json all = {{"ranks", options.launch.nproc * options.launch.nnodes},
+                                      {"combinations", tuned.combinations},
+                                      {"estimated", tuned.estimated},
+                                      {"best", best},
+                                      {"misfits", tuned.misfits.size()},
+                                      {"left_out", left_out},
+                                      {"command", run_command_text(options, cluster, tuned.trials.front())}};
   fmt::print("{}\n", all.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 

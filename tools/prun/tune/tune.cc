@@ -188,11 +188,11 @@ int tune_command(Options& options) {
   for (const PlanArgument& each : about.arguments)
     if (each.name == "layers") options.settings.try_emplace(each.name, each.initial);
   const Tuned tuned = Tuning(options, cluster, std::move(space)).run();
-  options.json ? print_tuned_json(given, cluster, tuned) : print_tuned(given, cluster, tuned);
   if (tuned.trials.empty())
-    fmt::print(stderr, "prun: {}: none of {} is a plan that fits on {}\n", options.plan,
-               counted(tuned.estimated, "combination"), options.sim.cluster);
-  return static_cast<int>(tuned.trials.empty() ? Exit::plan : Exit::ok);
+    throw plan_error(fmt::format("{}: none of {} is a plan that fits on {}:{}", options.plan,
+                                 counted(tuned.estimated, "combination"), options.sim.cluster, left_out_text(tuned)));
+  options.json ? print_tuned_json(given, cluster, tuned) : print_tuned(given, cluster, tuned);
+  return 0;
 }
 
 }  // namespace prun
