@@ -1,8 +1,8 @@
 -- A small GPT on a text file with data parallelism: every rank has all parameters, gradients are averaged (DDP).
 
 local prun = require "prun"
-
-local arg = prun.shared_args { bucket = { "25 MiB", "of gradients", tune = "5 MiB,25 MiB" }, first = { "1 MiB", "the first" } }
+local arg  = prun.shared_args { bucket = { "25 MiB", "of a bucket of gradients", tune = "5 MiB,25 MiB,100 MiB" },
+                                first = { "1 MiB", "the first" } }
 
 return prun.plan {
   mesh      = prun.mesh { dp = prun.world },
