@@ -146,8 +146,7 @@ int word(lua_State* L, Host&) {
 int declare_arguments(lua_State* L, Host& host) {
   host.arguments_declared = true;
   for (const json& one : to_json(L, 1))
-    host.arguments.push_back(
-        {one.at("name"), one.at("kind"), one.at("initial"), one.at("help"), one.at("tune")});
+    host.arguments.push_back({one.at("name"), one.at("kind"), one.at("initial"), one.at("help"), one.at("tune")});
   host.arguments_known(host);
   return 0;
 }

@@ -123,11 +123,8 @@ void reply_plan(const Host& host, const nlohmann::json& plan) {
 void answer_help(const Host& host, bool is_plan) {
   nlohmann::json arguments = nlohmann::json::array();
   for (const PlanArgument& one : host.arguments)
-    arguments.push_back({{"name", one.name},
-                         {"kind", one.kind},
-                         {"initial", one.initial},
-                         {"help", one.help},
-                         {"tune", one.tune}});
+    arguments.push_back(
+        {{"name", one.name}, {"kind", one.kind}, {"initial", one.initial}, {"help", one.help}, {"tune", one.tune}});
   reply_cbor(kReplyHelp, {{"arguments", std::move(arguments)}, {"is_plan", is_plan}});
 }
 

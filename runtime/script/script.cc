@@ -125,8 +125,7 @@ ScriptResult run_script(const ScriptOptions& options) {
     const nlohmann::json help = nlohmann::json::from_cbor(reply.begin() + 1, reply.end());
     result.is_plan = help.at("is_plan").get<bool>();
     for (const nlohmann::json& one : help.at("arguments"))
-      result.arguments.push_back(
-          {one.at("name"), one.at("kind"), one.at("initial"), one.at("help"), one.at("tune")});
+      result.arguments.push_back({one.at("name"), one.at("kind"), one.at("initial"), one.at("help"), one.at("tune")});
     return result;
   }
   uint64_t size = 0;

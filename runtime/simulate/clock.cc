@@ -20,8 +20,13 @@ constexpr double kHostBytesPerSecond = 25e9;
 }  // namespace
 
 Clock::Clock(const Job& job, const Cluster& cluster, const std::vector<RankPlace>& places, const RankColours& colours,
-             bool keep_spans)
-    : job_(job), cluster_(cluster), places_(places), colours_(colours), keep_spans_(keep_spans) {
+             bool keep_spans, std::vector<double> slowness)
+    : job_(job),
+      cluster_(cluster),
+      places_(places),
+      colours_(colours),
+      keep_spans_(keep_spans),
+      slowness_(std::move(slowness)) {
   walked_.class_of_rank = colours.of_rank;
   for (const int rank : colours.first) {
     walked_.classes.emplace_back().mesh = job.classes.front().mesh;
@@ -155,7 +160,8 @@ void Clock::run(StreamCursor at) {
   usage_[at.actor].flops += time.flops;
   usage_[at.actor].op_seconds[op.def->name] += time.seconds;
   if (time.seconds <= 0) return begin(task, 0);
-  begin(task, time.seconds / speed_of(cluster_, places_[colours_.first[at.actor]]) + wake_time(at));
+  const double slowness = slowness_.empty() ? 1 : slowness_[at.actor];
+  begin(task, slowness * time.seconds / speed_of(cluster_, places_[colours_.first[at.actor]]) + wake_time(at));
 }
 
 void Clock::meet(const std::vector<StreamCursor>& members) { collective(members); }

@@ -44,7 +44,7 @@ class Clock : private WalkPolicy {
  public:
   // All arguments outlive the clock.
   Clock(const Job& job, const Cluster& cluster, const std::vector<RankPlace>& places, const RankColours& colours,
-        bool keep_spans = false);
+        bool keep_spans = false, std::vector<double> slowness = {});
   double run();  // seconds of one step
   const std::vector<Usage>& usage() const { return usage_; }
   const std::vector<std::vector<OpSpan>>& spans() const { return spans_; }  // by colour, in the order of their ends
@@ -100,7 +100,8 @@ class Clock : private WalkPolicy {
   const std::vector<RankPlace>& places_;
   const RankColours& colours_;
   const bool keep_spans_;
-  Job walked_;  // classes are colours
+  const std::vector<double> slowness_;  // by colour; empty: 1
+  Job walked_;                          // classes are colours
   std::vector<const Body*> bodies_;
   std::vector<Actor> actors_;
   std::vector<Usage> usage_;

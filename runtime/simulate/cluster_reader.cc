@@ -188,6 +188,12 @@ class Reader {
         .flag("shared_cores", device.shared_cores)
         .number("wake", device.wake_s, Unit::seconds)
         .field("ops", [&](const YAML::Node& ops) { read_ops(path, ops, device); })
+        .field("jitter",
+               [&](const YAML::Node& jitter) {
+                 device.jitter = fields.quantity(jitter, "jitter", Unit::none);
+                 if (device.jitter < 0 || device.jitter > 1)
+                   fields.fail(jitter, fmt::format("jitter is {}, should be from 0 to 1", jitter.Scalar()));
+               })
         .read();
   }
 

@@ -46,7 +46,7 @@ Simulation simulate(const Job& job, const Cluster& cluster, const SimulateOption
   const int ranks = static_cast<int>(job.class_of_rank.size());
   const std::vector<RankPlace> places = place_ranks(cluster, ranks);
   const RankColours colours = colour_ranks(job, cluster, places, options.every_rank);
-  Clock clock(job, cluster, places, colours, options.keep_spans);
+  Clock clock(job, cluster, places, colours, options.keep_spans, options.slowness);
   Simulation result;
   result.step_s = clock.run();
   result.ranks = ranks;

@@ -72,6 +72,28 @@ class Sim(unittest.TestCase):
                 some, each = (sim("ddp", 16, *words, cluster=mixed) for words in ([], ["--every-rank"]))
                 self.assertEqual((len(some["classes"]), some["step_s"]), (2, each["step_s"]))
 
+    def test_jitter_makes_steps_a_distribution(self):
+        words = settings(tp=2, pp=2, layers=4)
+        with Cluster("device: { jitter: 0.1 }\n") as jittery:
+            drawn = sim("3d", 8, *words, "--steps", 40, cluster=jittery)
+            steps = drawn["steps"]
+            self.assertEqual(drawn["step_s"], sim("3d", 8, *words)["step_s"])  # the step without jitter
+            self.assertEqual(steps["count"], 40)
+            self.assertLess(drawn["step_s"], steps["median_s"])  # a step waits for the slowest of its ranks
+            self.assertLess(steps["median_s"], steps["p90_s"])
+            self.assertLess(steps["p90_s"], steps["p99_s"])
+            self.assertEqual(steps, sim("3d", 8, *words, "--steps", 40, cluster=jittery)["steps"])
+            self.assertNotEqual(steps, sim("3d", 8, *words, "--steps", 40, "--seed", 1, cluster=jittery)["steps"])
+            self.assertIn("with jitter, 3 steps", prun("sim", "plans/3d.lua", "--cluster", jittery, "--nproc", 8, *words,
+                                                       "--steps", 3))
+
+    def test_without_jitter_all_steps_are_the_same(self):
+        for plan, ranks, words in JOBS:
+            with self.subTest(plan):
+                step = sim(plan, ranks, *words, "--steps", 2)
+                for name in ("median_s", "p90_s", "p99_s"):
+                    self.assertEqual(step["steps"][name], step["step_s"])
+
     def test_peak_memory_is_the_arena(self):
         for plan, ranks, words in JOBS:
             with self.subTest(plan):

@@ -195,6 +195,9 @@ void define_plan_options(Definer& define, Commands command, Options& o) {
       true);
   define.whole(kTune, "--candidates", "N", o.sim.candidates, 1,
                "estimate so many combinations (default 1000); where there are more, those near the best");
+  define.whole(kSim, "--steps", "K", o.sim.steps, 1,
+               "steps drawn on a cluster whose devices have jitter (default 100)");
+  define.whole(kSim, "--seed", "N", o.sim.seed, 0, "of these steps (default 0)");
   define.flag(kSim, "--whole", o.sim.whole, "simulate every microbatch, layer and stage (slower)");
   define.flag(kSim, "--extrapolate", o.sim.extrapolate, "simulate few of them even where the step is short");
   define.flag(kSim, "--every-rank", o.sim.every_rank,
@@ -430,6 +433,8 @@ void check_together(Options& o, const Command& command) {
   if (command.bit == kSim && !o.sim.sweep.empty() && !o.trace.empty())
     throw usage_error("--trace is of one plan: not with --sweep");
   if ((command.bit & (kSim | kTune)) != 0 && o.sim.cluster.empty()) o.sim.cluster = existing_calibration();
+  if (command.bit == kSim && !o.sim.sweep.empty() && o.sim.steps > 0)
+    throw usage_error("--steps is of one plan: not with --sweep");
   if ((command.bit & (kSim | kTune)) != 0 && o.sim.cluster.empty())
     throw usage_error(
         "on which cluster? For example: --cluster plans/clusters/dgx-a100.yaml, or `prun calibrate` for this machine");

@@ -4,7 +4,9 @@
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
+#include "build_job.h"
 #include "commands.h"
+#include "sim_jitter.h"
 #include "sim_job.h"
 #include "sim_sweep.h"
 #include "sim_trace.h"
@@ -24,7 +26,7 @@ std::string ranks_text(const ClassResult& of) {
                        : fmt::format("{} ranks like {}", grouped(of.ranks), of.first_rank);
 }
 
-nlohmann::ordered_json as_json(const Simulation& result, const Cluster& cluster) {
+nlohmann::ordered_json as_json(const Simulation& result, const Cluster& cluster, const StepTimes& times) {
   nlohmann::ordered_json classes = nlohmann::ordered_json::array();
   nlohmann::ordered_json peaks = nlohmann::ordered_json::array();
   for (const ClassResult& of : result.classes) {
@@ -41,24 +43,31 @@ nlohmann::ordered_json as_json(const Simulation& result, const Cluster& cluster)
   nlohmann::ordered_json bytes = nlohmann::ordered_json::object();
   for (int level = 0; level <= std::ssize(cluster.network); ++level)
     bytes[link_at(cluster, level).name] = result.sent_bytes[level];
-  return {{"step_s", result.step_s},
-          {"tflops_per_device", result.tflops_per_device()},
-          {"mfu", result.mfu()},
-          {"exposed_comm_s", result.exposed_comm_s},
-          {"bubble", result.step_s > 0 ? result.bubble_s / result.step_s : 0},
-          {"peak_bytes", peaks},
-          {"fits", simulate::too_large(result).empty()},
-          {"bytes", bytes},
-          {"ranks", result.ranks},
-          {"classes", classes}};
+  nlohmann::ordered_json all = {{"step_s", result.step_s},
+                                {"tflops_per_device", result.tflops_per_device()},
+                                {"mfu", result.mfu()},
+                                {"exposed_comm_s", result.exposed_comm_s},
+                                {"bubble", result.step_s > 0 ? result.bubble_s / result.step_s : 0},
+                                {"peak_bytes", peaks},
+                                {"fits", simulate::too_large(result).empty()},
+                                {"bytes", bytes},
+                                {"ranks", result.ranks},
+                                {"classes", classes}};
+  if (times.steps > 0)
+    all["steps"] = {
+        {"count", times.steps}, {"median_s", times.median_s}, {"p90_s", times.p90_s}, {"p99_s", times.p99_s}};
+  return all;
 }
 
-void print(const Options& options, const SimulatedPlan& made, const Cluster& cluster) {
+void print(const Options& options, const SimulatedPlan& made, const Cluster& cluster, const StepTimes& times) {
   const Simulation& result = made.result;
   fmt::print("{}: simulated for {} ({}) on {}\n\n", options.plan, counted(result.ranks, "rank"), made.mesh,
              cluster.name.empty() ? cluster.path : cluster.name);
   const double step = result.step_s > 0 ? result.step_s : 1;
   fmt::print("  {:<24} {}\n", "step", human_seconds(result.step_s));
+  if (times.steps > 0)
+    fmt::print("  {:<24} median {}, p90 {}, p99 {}\n", fmt::format("with jitter, {}", counted(times.steps, "step")),
+               human_seconds(times.median_s), human_seconds(times.p90_s), human_seconds(times.p99_s));
   fmt::print("  {:<24} {:.1f} TFLOP/s ({:.1f} % of the peak)\n", "model, per device", result.tflops_per_device(),
              100 * result.mfu());
   fmt::print("  {:<24} {} ({:.1f} % of the step)\n", "exposed communication", human_seconds(result.exposed_comm_s),
@@ -91,10 +100,16 @@ int sim_command(Options& options) {
   if (const std::string why = simulate::too_large(made.result); !why.empty())
     fmt::print(stderr,
                "prun: it does not fit: {}; more ranks in tp or pp, a stage of ZeRO or recomputation need less\n", why);
+  StepTimes times;
+  if (has_jitter(cluster) || options.sim.steps > 0) {
+    const Job job = made.job ? *made.job : build_job(options, made.result.ranks);
+    times = sample_steps(job, cluster, options.sim.steps > 0 ? options.sim.steps : 100,
+                         static_cast<uint64_t>(options.sim.seed));
+  }
   if (options.json)
-    fmt::print("{}\n", as_json(made.result, cluster).dump());
+    fmt::print("{}\n", as_json(made.result, cluster, times).dump());
   else
-    print(options, made, cluster);
+    print(options, made, cluster, times);
   return 0;
 }
 

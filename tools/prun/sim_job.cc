@@ -11,6 +11,7 @@
 #include <map>
 #include <optional>
 
+#include "base/error.h"
 #include "base/text.h"
 #include "build_job.h"
 #include "sim_small.h"
@@ -257,8 +258,21 @@ SimulatedPlan simulate_plan(const Options& options, const Cluster& cluster, bool
 std::string cluster_path(const Options& options) {
   namespace fs = std::filesystem;
   std::error_code error;
-  const fs::path there = fs::path(options.lua_dir).parent_path() / options.sim.cluster;
-  return !fs::exists(options.sim.cluster, error) && fs::exists(there, error) ? there.string() : options.sim.cluster;
+  const fs::path given = options.sim.cluster, root = fs::path(options.lua_dir).parent_path();
+  const fs::path shipped = root / "plans/clusters", beside = given.has_parent_path() ? given.parent_path() : ".";
+  for (const fs::path& there : {given, root / given, shipped / given, shipped / (given.string() + ".yaml")})
+    if (fs::exists(there, error)) return there.string();
+  const auto names_in = [&](const fs::path& folder) {
+    std::vector<std::string> names;
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder, error))
+      if (entry.path().extension() == ".yaml") names.push_back(entry.path().filename().string());
+    std::sort(names.begin(), names.end());
+    return names;
+  };
+  const std::string near = nearest_word(given.filename().string(), names_in(beside));
+  throw usage_error(fmt::format("there is no cluster file {}{}", options.sim.cluster,
+                                near.empty() ? did_you_mean(given.filename().string(), names_in(shipped))
+                                             : fmt::format(" (did you mean '{}'?)", near)));
 }
 
 }  // namespace prun

@@ -15,7 +15,8 @@ struct SimulatedPlan {
   std::optional<Job> job;    // where all of it was
 };
 
-// As a plan, a cluster file that is not here is looked for beside the program.
+// A cluster file that is not here is looked for beside the program, and among those that come with it: "dgx-a100".
+// Throws usage_error with the likely name.
 std::string cluster_path(const Options& options);
 
 // With `keep_spans` all of it is simulated.

@@ -9,10 +9,12 @@ namespace prun {
 using SweepValues = std::vector<std::pair<std::string, std::vector<std::string>>>;  // argument, values
 
 struct SimSettings {
-  std::string cluster;    // path of the YAML file
+  std::string cluster;  // path of the YAML file
   SweepValues sweep;
   SweepValues search;     // of prun tune
   int candidates = 1000;  // of prun tune: so many are estimated
+  int steps = 0;          // of a cluster with jitter: so many are drawn; 0: 100
+  int seed = 0;           // of them
   bool every_rank = false;
   bool whole = false;        // extrapolate nothing
   bool extrapolate = false;  // also what is short
