@@ -131,8 +131,9 @@ class Reader {
     open_.push_back(real);
     names_.push_back(path);
     std::ifstream in(path);
-    if (!in || std::filesystem::is_directory(path, error))
-      throw usage_error(fmt::format("cannot read the cluster file {}", path));
+    const bool file = open_.size() == 1 ? !std::filesystem::is_directory(path, error)
+                                        : std::filesystem::is_regular_file(path, error);  // no pipe or device
+    if (!in || !file) throw usage_error(fmt::format("cannot read the cluster file {}", path));
     YAML::Node root;
     try {
       root = YAML::Load(in);

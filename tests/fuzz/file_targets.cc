@@ -13,6 +13,7 @@
 #include "ir/plan_reader.h"
 #include "ir/program.h"
 #include "script/script.h"
+#include "simulate/cluster_reader.h"
 #include "tokenizer/tokenizer.h"
 
 namespace prun::fuzz {
@@ -66,6 +67,11 @@ void read_tokenizer_json(std::string_view input) {
     back += tokenizer->piece(id);
   }
   for (const int32_t id : tokenizer->ends()) tokenizer->piece(id);
+}
+
+void read_cluster_file(std::string_view input) {
+  const InputFile file(input);
+  simulate::read_cluster(file.path());
 }
 
 // In the child that every script runs in; its crash is an Error that says so.

@@ -17,6 +17,7 @@ const Target kTargets[] = {
     {"arrays", read_array_file},
     {"plugin", read_plugin_manifest},
     {"tokenizer", read_tokenizer_json},
+    {"cluster", read_cluster_file},
     {"lua", run_lua_plan},
 };
 

@@ -25,6 +25,7 @@ void read_token_file(std::string_view input);
 void read_array_file(std::string_view input);
 void read_plugin_manifest(std::string_view input);
 void read_tokenizer_json(std::string_view input);
+void read_cluster_file(std::string_view input);
 void run_lua_plan(std::string_view input);
 
 // One input: Errors are what is meant.
