@@ -98,7 +98,7 @@ std::string left_out_text(const Tuned& tuned) {
                         grouped(std::ssize(tuned.misfits)), first.text, first.misfit.empty() ? "about " : "",
                         human_seconds(first.step_s), bytes_text(first.peak_bytes), bytes_text(first.memory_bytes));
   }
-  for (const LeftOut& each : tuned.left_out)
+  for (const RefusedCandidates& each : tuned.left_out)
     text += fmt::format("\n  {:>6}  {} ({})", grouped(each.count), each.why, each.example);
   return text;
 }
@@ -131,7 +131,7 @@ void print_tuned(const Options& options, const simulate::Cluster& cluster, const
 void print_tuned_json(const Options& options, const simulate::Cluster& cluster, const Tuned& tuned) {
   nlohmann::ordered_json best = nlohmann::ordered_json::array(), left_out = nlohmann::ordered_json::array();
   for (const Trial& each : tuned.trials) best.push_back(as_json(each, tuned.trials.front()));
-  for (const LeftOut& each : tuned.left_out)
+  for (const RefusedCandidates& each : tuned.left_out)
     left_out.push_back({{"why", each.why}, {"count", each.count}, {"example", each.example}});
   const nlohmann::ordered_json all = {{"ranks", options.launch.nproc * options.launch.nnodes},
                                       {"combinations", tuned.combinations},

@@ -10,16 +10,16 @@
 
 namespace prun {
 
-struct LeftOut {
+struct RefusedCandidates {
   std::string why, example;  // example: the settings of the first
   int count = 1;
 };
 
 struct Tuned {
   int64_t combinations = 0, estimated = 0;
-  std::vector<Trial> trials;      // those that fit, the fastest first
-  std::vector<Trial> misfits;     // the fastest first; of some only estimates are known
-  std::vector<LeftOut> left_out;  // no plans, by reason, the most frequent first
+  std::vector<Trial> trials;                // those that fit, the fastest first
+  std::vector<Trial> misfits;               // the fastest first; of some only estimates are known
+  std::vector<RefusedCandidates> left_out;  // no plans, by reason, the most frequent first
 };
 
 // The command that runs the best.

@@ -155,7 +155,7 @@ class Tuning {
                      [](const Trial& a, const Trial& b) { return a.step_s < b.step_s; });
     for (auto& [kind, of] : left_out_) tuned_.left_out.push_back(std::move(of));
     std::stable_sort(tuned_.left_out.begin(), tuned_.left_out.end(),
-                     [](const LeftOut& a, const LeftOut& b) { return a.count > b.count; });
+                     [](const RefusedCandidates& a, const RefusedCandidates& b) { return a.count > b.count; });
   }
 
   // Messages that differ in numbers are one reason.
@@ -163,7 +163,7 @@ class Tuning {
     std::string kind;
     for (const char c : why)
       if (std::isdigit(static_cast<unsigned char>(c)) == 0) kind += c;
-    const auto [of, fresh] = left_out_.try_emplace(kind, LeftOut{why, example});
+    const auto [of, fresh] = left_out_.try_emplace(kind, RefusedCandidates{why, example});
     if (!fresh) of->second.count++;
   }
 
@@ -173,7 +173,7 @@ class Tuning {
   Tuned tuned_;
   std::map<size_t, Ranked> known_;  // by plan
   size_t simulated_ = 0;            // of the ranked ones
-  std::map<std::string, LeftOut> left_out_;
+  std::map<std::string, RefusedCandidates> left_out_;
 };
 
 }  // namespace
