@@ -47,7 +47,7 @@ struct DeviceModel {
   bool shared_cores = false;       // transfers run on the cores that compute, half of the time each
   double wake_s = 0;               // until a stream goes on that waited for another
   std::map<std::pair<std::string, Dtype>, OpRates> ops;  // measured; others follow the fields above
-  double jitter = 0;               // standard deviation of the logarithm of its seconds, from step to step
+  double jitter = 0;  // standard deviation of the logarithm of its seconds, from step to step
   bool operator==(const DeviceModel&) const = default;
 };
 

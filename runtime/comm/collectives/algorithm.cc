@@ -23,20 +23,22 @@ constexpr int kMany = INT_MAX;
 constexpr double kWorthIt = 0.9;  // measurements differ by less without a reason
 using Ring = Wire::Ring;
 
+constexpr const char* kGather = "gather";
+
 // clang-format off
 constexpr Algorithm kAlgorithms[] = {
     // kind                    name             max bytes  ranks  rounds  ring          run                in pairs
-    {CollKind::all_reduce,     "gather",        16 << 10,  3,     false,  Ring::within, all_reduce_gather},
+    {CollKind::all_reduce,     kGather,         16 << 10,  3,     false,  Ring::within, all_reduce_gather},
     {CollKind::all_reduce,     "direct",        kAny,      3,     false,  Ring::within, all_reduce_direct},
-    {CollKind::all_reduce,     "gather",        4 << 10,   4,     false,  Ring::within, all_reduce_gather},
+    {CollKind::all_reduce,     kGather,         4 << 10,   4,     false,  Ring::within, all_reduce_gather},
     {CollKind::all_reduce,     "doubling",      256 << 10, 4,     true,   Ring::apart,  all_reduce_doubling},
-    {CollKind::all_reduce,     "gather",        32 << 10,  4,     false,  Ring::within, all_reduce_gather},
+    {CollKind::all_reduce,     kGather,         32 << 10,  4,     false,  Ring::within, all_reduce_gather},
     {CollKind::all_reduce,     "direct",        kAny,      4,     false,  Ring::within, all_reduce_direct},
-    {CollKind::all_reduce,     "gather",        1 << 10,   16,    false,  Ring::within, all_reduce_gather},
+    {CollKind::all_reduce,     kGather,         1 << 10,   16,    false,  Ring::within, all_reduce_gather},
     {CollKind::all_reduce,     "doubling",      32 << 10,  kMany, true,   Ring::apart,  all_reduce_doubling},
     {CollKind::all_reduce,     "halving",       512 << 10, kMany, true,   Ring::apart,  all_reduce_halving},
     {CollKind::all_reduce,     "halving",       16 << 20,  kMany, true,   Ring::apart,  all_reduce_halving, true},
-    {CollKind::all_reduce,     "gather",        16 << 10,  16,    false,  Ring::within, all_reduce_gather},
+    {CollKind::all_reduce,     kGather,         16 << 10,  16,    false,  Ring::within, all_reduce_gather},
     {CollKind::all_reduce,     "direct",        kAny,      32,    false,  Ring::within, all_reduce_direct},
     {CollKind::all_reduce,     "ring",          kAny,      kMany, true,   Ring::within, all_reduce_ring},
     {CollKind::all_reduce,     "direct",        kAny,      kMany, false,  Ring::within, all_reduce_direct},
@@ -50,7 +52,7 @@ constexpr Algorithm kAlgorithms[] = {
     {CollKind::all_gather,     "ring",          kAny,      kMany, false,  Ring::within, all_gather_ring},
     {CollKind::broadcast,      "tree",          256 << 10, kMany, false,  Ring::apart,  broadcast_tree},
     {CollKind::broadcast,      "chain",         kAny,      kMany, false,  Ring::apart,  broadcast_chain},
-    {CollKind::reduce,         "gather",        16 << 10,  kMany, false,  Ring::apart,  reduce_gather},
+    {CollKind::reduce,         kGather,         16 << 10,  kMany, false,  Ring::apart,  reduce_gather},
     {CollKind::reduce,         "direct",        kAny,      kMany, false,  Ring::within, reduce_direct},
     {CollKind::gather,         "direct",        kAny,      kMany, false,  Ring::apart,  gather_direct},
     {CollKind::scatter,        "direct",        kAny,      kMany, false,  Ring::apart,  scatter_direct},

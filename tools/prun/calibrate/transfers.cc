@@ -20,7 +20,6 @@ namespace {
 
 using TransferJson = nlohmann::json;
 using simulate::CollectiveRates;
-using simulate::LinkModel;
 
 constexpr double kSmallTransfer = 16384;  // below, latency is all
 
