@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <thread>
 
@@ -138,7 +139,19 @@ void JobRun::look_for_skip(StepRecord& record) {
   for (const Stream& stream : body.streams)
     for (const Op& op : stream.ops)
       if (op.is(ops::clip_coefficient)) made = op_words(op);
+  if (most == 1) wait_for_commit();
   fail(std::make_exception_ptr(NonFinite(std::move(text), std::move(made), true, step)), nullptr);
+}
+
+// A job that goes back does so to the commit that is under way. Rank 0 makes it of the files of all, so the others are
+// silent until rank 0 ends the job.
+void JobRun::wait_for_commit() {
+  constexpr auto kMost = std::chrono::seconds(5);
+  if (!host_.checkpoints->writer) return;
+  host_.checkpoints->writer->wait();
+  const auto end = std::chrono::steady_clock::now() + kMost;
+  while (options_.rank != 0 && options_.aborted && !options_.aborted() && std::chrono::steady_clock::now() < end)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
 }
 
 void JobRun::close_evaluation(int64_t batches) {

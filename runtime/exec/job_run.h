@@ -66,6 +66,7 @@ class JobRun {
 
   // Whether the step has updated nothing, which it counts; then also whether the run ends for it.
   void look_for_skip(StepRecord& record);
+  void wait_for_commit();
   bool looks_for_skips() const { return program_.schedule.most_skips > 0; }
 
   // Records a step that ended at end_ns, or now if that is 0; fills in times and, for a step that ended now, bytes.
