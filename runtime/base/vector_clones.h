@@ -2,8 +2,9 @@
 // chosen by the loader. Everything called inside must be PRUN_INLINE, or it would be compiled for the lowest level.
 #pragma once
 
-// Sanitizers instrument the loader's resolvers, which run before their runtime is up: one version then.
-#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// One version where sanitizers instrument the loader's resolvers, which run before their runtime is up, and with clang,
+// whose version 14 clones no templates.
+#if defined(__x86_64__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define PRUN_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define PRUN_CLONES

@@ -205,7 +205,7 @@ class TransportWorld : public World {
 
 std::unique_ptr<World> World::open(const WorldOptions& options, Bootstrap& bootstrap) {
   check_algorithm_name(options.algorithm);
-  AlgorithmCosts(options.algorithm_costs, "");
+  [[maybe_unused]] const AlgorithmCosts read(options.algorithm_costs, "");  // throws where they are no such
   set_job(&bootstrap, options.local_ranks);
   if (options.ranks == 1) {
     // Nothing to transport; but a name that is wrong is wrong on one rank, too.

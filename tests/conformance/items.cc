@@ -45,7 +45,8 @@ std::string first_report(const std::string& reports) {
     end = std::min(reports.find("\\n", at), reports.size());
     std::string line = reports.substr(at, end - at);
     if (line.empty()) continue;
-    if (line.find(": Aborted: ") == std::string::npos) own.push_back(line);
+    const bool told = line.find(": Aborted: ") != std::string::npos || line.ends_with(": aborted");
+    if (!told) own.push_back(line);
     all.push_back(line);
   }
   if (own.empty()) own = all;

@@ -73,6 +73,7 @@ std::string chosen_algorithms(const Job& job, const std::string& costs) {
         if (!compared_algorithms(call.kind).empty())
           names[std::string(traits(call.kind).name)].insert(choose_algorithm(call, size, "", known).name);
     std::vector<std::string> kinds;
+    kinds.reserve(names.size());
     for (const auto& [kind, chosen] : names)
       kinds.push_back(fmt::format("{} {}", kind, join({chosen.begin(), chosen.end()}, " and ")));
     if (!kinds.empty()) texts.push_back(fmt::format("{} over {}", join(kinds, ", "), transport));

@@ -22,8 +22,8 @@ struct PlanLengths {
 
 struct SmallSizes {
   int stages = 1, microbatches = 1;
-  int layers = 0;  // of a stage and chunk; 0: the plan's own
-  auto operator<=>(const SmallSizes&) const = default;
+  int layers = 0;                                       // of a stage and chunk; 0: the plan's own
+  auto operator<=>(const SmallSizes&) const = default;  // NOLINT(modernize-use-nullptr): the compiler's own 0
 };
 
 // A setting (--set) that is a whole number above 0; else 0.

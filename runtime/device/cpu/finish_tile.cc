@@ -13,7 +13,8 @@ PRUN_CLONES void finish(const float* from, int64_t from_row, T* c, int64_t c_row
     const float* x = from + r * from_row;
     T* y = c + r * c_row;
     switch (activation) {
-      case Activation::none:
+      // It sees calls of templates, not what they call.
+      case Activation::none:  // NOLINT(bugprone-branch-clone)
 #pragma omp simd
         for (int64_t j = 0; j < columns; ++j) store(y[j], x[j]);
         break;

@@ -106,7 +106,10 @@ PRUN_INLINE void tile_of(Tile t, int64_t rows) {
     micro_tile<kLanes, 4, kVectors, kRows>(t);
     advance(4);
   }
-  for (; rows > 0; advance(1)) micro_tile<kLanes, 1, kVectors, kRows>(t);
+  for (int64_t left = rows; left > 0; --left) {
+    micro_tile<kLanes, 1, kVectors, kRows>(t);
+    advance(1);
+  }
 }
 
 void tile_default(const Tile& t, int64_t rows) { tile_of<4, 4, 2>(t, rows); }

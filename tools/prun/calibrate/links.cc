@@ -84,8 +84,9 @@ void measure_algorithms(const Options& options, const CalibratedTransport& trans
     for (const CollKind kind : of) {
       const auto& sizes = found.at(std::string(traits(kind).name));
       const std::optional<AlgorithmWork> work = algorithm_work(kind, name, options.launch.nproc);
-      const bool all =
-          std::all_of(sizes.begin(), sizes.end(), [&](const auto* row) { return (*row)["algorithm"] == name; });
+      const bool all = std::all_of(sizes.begin(), sizes.end(), [wanted = std::string(name)](const auto* row) {
+        return (*row)["algorithm"] == wanted;
+      });
       if (all && work) link.algorithms[kind][name] = rates_of(sizes, work->steps, work->moved);
     }
   }

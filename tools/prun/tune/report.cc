@@ -43,6 +43,7 @@ std::string why_slower(const Trial& trial, const Trial& best) {
   if (sorted.empty()) return "nearly the same";
   std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
   std::vector<std::string> words;
+  words.reserve(sorted.size());
   for (const auto& [seconds, name] : sorted) words.push_back(fmt::format("{} {}", name, difference_text(seconds)));
   return join(words, ", ");
 }

@@ -53,6 +53,7 @@ SearchSpace search_space(const Options& options, const std::vector<PlanArgument>
                          const simulate::Cluster& cluster) {
   const int ranks = options.launch.nproc * options.launch.nnodes, node = cluster.node.devices;
   std::vector<std::string> names;
+  names.reserve(arguments.size());
   for (const PlanArgument& each : arguments) names.push_back(each.name);
   for (const auto& [name, words] : options.sim.search) {
     if (std::find(names.begin(), names.end(), name) == names.end())
