@@ -45,6 +45,7 @@ std::vector<LinkJson> bench_rows(const Options& options, const CalibratedTranspo
   const std::vector<std::string> lines = launch_lines(
       launch, pack(words), [&](const RankStart& start) { return run_bench_rank(start, options.world.plugin_dirs); });
   std::vector<LinkJson> rows;
+  rows.reserve(lines.size());
   for (const std::string& line : lines) rows.push_back(LinkJson::parse(line));
   return rows;
 }
