@@ -3,22 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/error.h"
 #include "base/text.h"
 
 namespace prun::simulate {
-
-double Curve::of(double bytes) const {
-  if (at.size() == 1 || bytes <= at.front().first) return at.front().second;
-  if (bytes >= at.back().first) return at.back().second;
-  size_t next = 1;
-  while (at[next].first < bytes) ++next;
-  const auto [low, slow] = at[next - 1];
-  const auto [high, fast] = at[next];
-  return slow * std::pow(fast / slow, std::log(bytes / low) / std::log(high / low));
-}
 
 double peak_of(const DeviceModel& device, Dtype dtype) {
   const auto at = [&](Dtype each) { return device.peak[static_cast<size_t>(each)]; };

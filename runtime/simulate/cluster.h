@@ -8,18 +8,11 @@
 #include <utility>
 #include <vector>
 
+#include "base/curve.h"
 #include "ir/coll_kind.h"
 #include "ir/types.h"
 
 namespace prun::simulate {
-
-// A speed (bytes/s, FLOP/s) by how many bytes are moved, in ascending order; between them by the logarithms of both.
-struct Curve {
-  std::vector<std::pair<double, double>> at;  // one point: the same for all sizes; none: nothing is moved
-  double of(double bytes) const;
-  double seconds(double work, double bytes) const { return at.empty() ? 0 : work / of(bytes); }
-  bool operator==(const Curve&) const = default;
-};
 
 // What was measured of a kind of op: seconds = launch + flops / rate + bytes / bandwidth, both by the op's bytes.
 struct OpRates {

@@ -2,19 +2,23 @@
 """--non-finite: a NaN in one rank's gradients, or in the data, under every strategy. A step that is skipped has not happened for
 parameters, moments and their count, on any rank; a job that goes back leaves out the batches that led there.
 
-Usage: non_finite_test.py PRUN. Standard library only.
+Usage: non_finite_test.py PRUN [--slow-disk LIBRARY]. Standard library only.
 """
 import json
 import math
+import os
 import pathlib
 import re
 import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import unittest
+import unittest.mock
 
 PRUN = sys.argv[1]
+SLOW_DISK = pathlib.Path(sys.argv[3]).resolve() if "--slow-disk" in sys.argv else None
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import program_text  # noqa: E402
 
@@ -109,6 +113,20 @@ class NonFinite(unittest.TestCase):
         self.assertIn("without batch 3\n", done.stderr)
         self.assertEqual([row["step"] for row in rows], list(range(1, STEPS + 1)))
         self.assertEqual([row["loss"] for row in rows[2:-1]], skips[3:])
+
+    def test_a_commit_that_is_under_way_is_gone_back_to(self):
+        """The part of rank 1 gets to the disk only after the NaN of the step behind it."""
+        if SLOW_DISK is None:
+            self.skipTest("without --slow-disk")
+        flag = self.folder / "stuck"
+        flag.touch()
+        threading.Timer(2, flag.unlink).start()
+        slow = dict(LD_PRELOAD=str(SLOW_DISK), SLOW_DISK="/rank_00001_", SLOW_DISK_WHILE=str(flag))
+        with unittest.mock.patch.dict(os.environ, slow):
+            done, rows = self.run_plan("plans/zero1.lua", 2, "--non-finite", "rollback", "--max-restarts", 1, "--checkpoint",
+                                       self.folder / "ck", "--checkpoint-every", 2, "--chaos", NAN.format(1), **SMALL)
+        self.assertRegex(done.stderr, r"from step 2 \(.*\) without batch 3\n")
+        self.assertEqual([row["step"] for row in rows], list(range(1, STEPS + 1)))
 
     def test_a_checkpoint_knows_what_was_skipped_and_left_out(self):
         for policy in (["skip"], ["rollback", "--max-restarts", 1]):

@@ -11,17 +11,6 @@
 #include <fstream>
 #include <string>
 
-extern "C" __attribute__((visibility("default"))) int fsync(int fd) {
-  using Fsync = int (*)(int);
-  static const Fsync real = reinterpret_cast<Fsync>(dlsym(RTLD_NEXT, "fsync"));
-  const char *part = std::getenv("SLOW_DISK"), *file = std::getenv("SLOW_DISK_WHILE");
-  std::error_code error;
-  const std::string path = std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", fd), error).string();
-  while (part != nullptr && file != nullptr && path.find(part) != std::string::npos && access(file, F_OK) == 0)
-    usleep(10'000);
-  return real(fd);
-}
-
 namespace {
 
 std::string path_of(int fd) {
@@ -44,6 +33,16 @@ void wait_for_bytes(int fd) {
 using Pread = ssize_t (*)(int, void*, size_t, off_t);
 
 }  // namespace
+
+extern "C" __attribute__((visibility("default"))) int fsync(int fd) {
+  using Fsync = int (*)(int);
+  static const Fsync real = reinterpret_cast<Fsync>(dlsym(RTLD_NEXT, "fsync"));
+  const char *part = std::getenv("SLOW_DISK"), *file = std::getenv("SLOW_DISK_WHILE");
+  const std::string path = path_of(fd);
+  while (part != nullptr && file != nullptr && path.find(part) != std::string::npos && access(file, F_OK) == 0)
+    usleep(10'000);
+  return real(fd);
+}
 
 extern "C" __attribute__((visibility("default"))) ssize_t pread(int fd, void* to, size_t bytes, off_t offset) {
   static const Pread real = reinterpret_cast<Pread>(dlsym(RTLD_NEXT, "pread"));

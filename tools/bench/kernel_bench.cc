@@ -1,83 +1,18 @@
-// The CPU device's kernels at the sizes of the gpt plans (width 256, 8 x 128 tokens a rank) and of ddp_example (4000
-// wide, batch 1000). products.py has products of more sizes, and other libraries beside them.
+// The CPU device's kernels beside its products, at the sizes of the gpt plans (width 256, 8 x 128 tokens a rank).
+// products.py has the products, and other libraries beside them.
 //
 // Surprising fact: rates are per second of this thread's own processor time, so that a busy machine disturbs them less.
-// Arguments of products: m, n, k, form (0: x·w, 1: dy·wᵀ, 2: xᵀ·dy), bf16.
 #include <benchmark/benchmark.h>
 
-#include <cstdlib>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "device/cpu/gemm.h"
 #include "tests/unit/one_op.h"
 
 namespace prun {
 namespace {
 
 using test::OneOp;
-
-struct Memory {
-  explicit Memory(int64_t bytes)
-      : data(std::aligned_alloc(kAlignBytes, static_cast<size_t>(round_up(bytes + kAlignBytes, kAlignBytes)))) {}
-  ~Memory() { std::free(data); }
-  Memory(const Memory&) = delete;
-  Memory& operator=(const Memory&) = delete;
-  void* data;
-};
-
-cpu::GemmShape shape_of(const benchmark::State& state) {
-  cpu::GemmShape s;
-  s.m = state.range(0), s.n = state.range(1), s.k = state.range(2);
-  s.transpose_b = state.range(3) == 1, s.transpose_a = state.range(3) == 2;
-  s.input = state.range(4) != 0 ? Dtype::bf16 : Dtype::f32;
-  s.output = s.transpose_a ? Dtype::f32 : s.input;
-  return s;
-}
-
-// Small numbers of either type: bytes of one pattern would be denormal or huge.
-void fill(const Memory& memory, int64_t count, Dtype dtype) {
-  for (int64_t i = 0; i < count; ++i) {
-    const float x = static_cast<float>(i % 17) * 0.125f - 1.0f;
-    if (dtype == Dtype::f32)
-      static_cast<float*>(memory.data)[i] = x;
-    else
-      static_cast<bf16*>(memory.data)[i] = to_bf16(x);
-  }
-}
-
-template <class Run>
-void product(benchmark::State& state, int64_t scratch_bytes, const Run& run) {
-  const cpu::GemmShape s = shape_of(state);
-  const Memory a(s.m * s.k * 4), b(s.k * s.n * 4), c(s.m * s.n * 4), scratch(scratch_bytes);
-  fill(a, s.m * s.k, s.input);
-  fill(b, s.k * s.n, s.input);
-  run(s, a.data, b.data, c.data, scratch.data);
-  const double flops = 2.0 * static_cast<double>(s.m) * static_cast<double>(s.n) * static_cast<double>(s.k);
-  state.counters["GFLOP/s"] = benchmark::Counter(flops * 1e-9, benchmark::Counter::kIsIterationInvariantRate);
-}
-
-void gemm(benchmark::State& state) {
-  product(state, cpu::gemm_scratch_bytes(shape_of(state)),
-          [&](const cpu::GemmShape& s, void* a, void* b, void* c, void* scratch) {
-            const cpu::Gemm made(s, a, b, nullptr, c, scratch);
-            for (auto _ : state) made.run();
-          });
-}
-
-void three_forms(benchmark::internal::Benchmark* bench, int64_t rows, int64_t n, int64_t k, int64_t half) {
-  bench->Args({rows, n, k, 0, half})->Args({rows, k, n, 1, half})->Args({k, n, rows, 2, half});
-}
-void all_sizes(benchmark::internal::Benchmark* bench) {
-  for (int64_t half : {0, 1}) {
-    for (auto [n, k] : {std::pair{768, 256}, {256, 256}, {1024, 256}, {256, 1024}})
-      three_forms(bench, 1024, n, k, half);
-    three_forms(bench, 512, 1024, 1024, half);
-    three_forms(bench, 1000, 4000, 4000, half);
-  }
-}
-BENCHMARK(gemm)->Apply(all_sizes)->Unit(benchmark::kMicrosecond);
 
 std::vector<double> numbers(int64_t count) {
   std::vector<double> values;

@@ -30,7 +30,7 @@ SHAPES = {
     "llama": (256, [(3072, 2048), (2048, 2048), (8192, 2048), (2048, 8192)]),
 }
 FORMS = ["x·w", "dy·wᵀ", "xᵀ·dy"]
-# How each library is told to do without what an instruction set lacks.
+# How each library is told to do without what an instruction set lacks; BLIS 0.9 by the numbers of its arch_t.
 LIMITS = {"AVX2": {"ONEDNN_MAX_CPU_ISA": "AVX2", "OPENBLAS_CORETYPE": "Haswell", "BLIS_ARCH_TYPE": "3",
                    "MKL_ENABLE_INSTRUCTIONS": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"},
           "AVX512": {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE", "BLIS_ARCH_TYPE": "0", "MKL_ENABLE_INSTRUCTIONS": "AVX512"}}

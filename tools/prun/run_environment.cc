@@ -28,14 +28,14 @@ bool is_listed(std::string_view name) {
                                [&](std::string_view word) { return name.find(word) != std::string_view::npos; });
 }
 
-std::string processor() {
+}  // namespace
+
+std::string processor_name() {
   std::ifstream cpus("/proc/cpuinfo");
   for (std::string line; std::getline(cpus, line);)
     if (line.starts_with("model name")) return line.substr(std::min(line.size(), line.find(": ") + 2));
   return "";
 }
-
-}  // namespace
 
 std::string run_environment_json() {
   nlohmann::ordered_json found = {{"prun", PRUN_VERSION}, {"build", PRUN_BUILD_TYPE}};
@@ -44,7 +44,7 @@ std::string run_environment_json() {
     found["host"] = system.nodename;
     found["system"] = std::string(system.sysname) + " " + system.release + " " + system.machine;
   }
-  found["processor"] = processor();
+  found["processor"] = processor_name();
   for (const MachineFact& fact : machine_facts()) found["machine"][fact.name] = fact.value;
   found["variables"] = nlohmann::ordered_json::object();
   for (char** variable = environ; *variable != nullptr; ++variable) {

@@ -6,5 +6,6 @@
 namespace prun {
 
 std::string run_environment_json();
+std::string processor_name();  // as Linux calls it; "" where it does not say
 
 }  // namespace prun

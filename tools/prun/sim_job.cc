@@ -28,7 +28,6 @@ using simulate::Repeated;
 using simulate::Simulation;
 using simulate::Usage;
 
-constexpr double kOpsSimulatedWhole = 40000;  // compiling, verifying and walking so many takes about a second
 // Increments that differ by less are the same: what overlaps what shifts a little with every stage.
 constexpr double kEven = 1e-3;
 constexpr int kMostTries = 3;

@@ -12,6 +12,9 @@
 
 namespace prun {
 
+// Compiling, verifying and walking so many takes about a second: above, sizes that repeat are simulated small.
+constexpr double kOpsSimulatedWhole = 40000;
+
 // The sizes of a plan that may repeat.
 struct PlanLengths {
   int stages = 1;  // ranks of the pipeline

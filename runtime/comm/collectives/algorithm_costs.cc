@@ -88,16 +88,6 @@ const Compared* find_compared(CollKind kind, std::string_view name) {
   return nullptr;
 }
 
-double bandwidth_at(const std::vector<std::pair<double, double>>& at, double bytes) {
-  if (at.size() == 1 || bytes <= at.front().first) return at.front().second;
-  if (bytes >= at.back().first) return at.back().second;
-  size_t next = 1;
-  while (at[next].first < bytes) ++next;
-  const auto [low, before] = at[next - 1];
-  const auto [high, after] = at[next];
-  return before * std::pow(after / before, std::log(bytes / low) / std::log(high / low));
-}
-
 }  // namespace
 
 std::optional<AlgorithmWork> algorithm_work(CollKind kind, std::string_view name, int ranks) {
@@ -122,14 +112,15 @@ AlgorithmCosts::AlgorithmCosts(const std::string& text, const std::string& trans
     const Compared* row = nullptr;
     for (const Compared& each : kCompared)
       if (traits(each.kind).name == kind_name && each.name == name) row = &each;
+    std::vector<std::pair<double, double>>& points = rates.bandwidth.at;
     while (words >> point) {
       char* end = nullptr;
       const double bytes = std::strtod(point.c_str(), &end);
       const double speed = *end == ':' ? std::strtod(end + 1, nullptr) : 0;
-      if (!(speed > 0) || (!rates.bandwidth.empty() && bytes <= rates.bandwidth.back().first)) row = nullptr;
-      rates.bandwidth.emplace_back(bytes, speed);
+      if (!(speed > 0) || (!points.empty() && bytes <= points.back().first)) row = nullptr;
+      points.emplace_back(bytes, speed);
     }
-    if (row == nullptr || rates.bandwidth.empty() || rates.step_s < 0)
+    if (row == nullptr || points.empty() || rates.step_s < 0)
       throw usage_error(fmt::format("measured algorithms: '{}' is none", printable(line)));
     if (of == transport) rates_[{row->kind, name}] = std::move(rates);
   }
@@ -140,7 +131,7 @@ std::optional<double> AlgorithmCosts::seconds(CollKind kind, std::string_view na
   const std::optional<AlgorithmWork> work = algorithm_work(kind, name, ranks);
   if (found == rates_.end() || !work) return std::nullopt;
   const double moved = work->moved * bytes;
-  return work->steps * found->second.step_s + moved / bandwidth_at(found->second.bandwidth, moved);
+  return work->steps * found->second.step_s + found->second.bandwidth.seconds(moved, moved);
 }
 
 }  // namespace prun

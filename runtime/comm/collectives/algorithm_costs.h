@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/curve.h"
 #include "ir/coll_kind.h"
 
 namespace prun {
@@ -38,7 +39,7 @@ class AlgorithmCosts {
  private:
   struct Rates {
     double step_s = 0;
-    std::vector<std::pair<double, double>> bandwidth;
+    Curve bandwidth;
   };
   std::map<std::pair<CollKind, std::string>, Rates> rates_;
 };

@@ -8,9 +8,11 @@ InstructionSet instruction_set() {
   static const InstructionSet found = [] {
     const unsigned isa = dnnl_get_effective_cpu_isa();
     const auto has = [isa](unsigned level) { return (isa & level) == level; };
-    return has(dnnl_cpu_isa_avx512_core) ? InstructionSet::avx512
-           : has(dnnl_cpu_isa_avx2)      ? InstructionSet::avx2
-                                         : InstructionSet::any;
+#if defined(__x86_64__)
+    if (has(dnnl_cpu_isa_avx512_core) && __builtin_cpu_supports("x86-64-v4")) return InstructionSet::avx512;
+    if (has(dnnl_cpu_isa_avx2) && __builtin_cpu_supports("x86-64-v3")) return InstructionSet::avx2;
+#endif
+    return InstructionSet::any;
   }();
   return found;
 }

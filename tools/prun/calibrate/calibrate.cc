@@ -22,6 +22,7 @@
 #include "calibrate/settings.h"
 #include "commands.h"
 #include "launch/preflight.h"
+#include "run_environment.h"
 #include "simulate/cluster_reader.h"
 #include "simulate/cluster_writer.h"
 
@@ -77,10 +78,8 @@ std::map<std::string, std::string> settings_of(const ProbePlan& plan, const char
 }
 
 std::string cpu_name() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);)
-    if (line.starts_with("model name")) return line.substr(std::min(line.size(), line.find(':') + 2));
-  return "CPU";
+  const std::string name = processor_name();
+  return name.empty() ? "CPU" : name;
 }
 
 std::string today() {

@@ -21,7 +21,7 @@ simulate::OpRates fit(const std::vector<OpSample>& samples, double launch_s) {
     point.bytes.push_back(sample.bytes);
     point.rate.push_back((sample.product ? sample.flops : sample.bytes) / (sample.seconds - rates.launch_s));
   }
-  simulate::Curve& curve = samples.front().product ? rates.rate : rates.bandwidth;
+  Curve& curve = samples.front().product ? rates.rate : rates.bandwidth;
   for (const auto& [power, point] : points) curve.at.emplace_back(middle_of(point.bytes), middle_of(point.rate));
   return rates;
 }

@@ -123,7 +123,7 @@ void take_transfers(const std::vector<TransferSample>& samples, simulate::LinkMo
     points[*sample.kind][static_cast<int>(std::lround(std::log2(moved)))].emplace_back(moved, moved / seconds);
   }
   for (const auto& [kind, sizes] : points) {
-    simulate::Curve& curve = link.collectives[kind].bandwidth;
+    Curve& curve = link.collectives[kind].bandwidth;
     const int first = sizes.begin()->first, last = sizes.rbegin()->first;
     std::erase_if(curve.at, [&](const auto& point) {
       const double power = std::log2(point.first);

@@ -17,10 +17,8 @@ namespace {
 using simulate::Cluster;
 using simulate::Simulation;
 
-constexpr double kOpsEstimatedWhole = 2000;   // as fast as six small plans
-constexpr double kOpsSimulatedWhole = 40000;  // above, prun sim extends small sizes, too
-
-constexpr double kHopeless = 1.3;  // of memory
+constexpr double kOpsEstimatedWhole = 2000;  // as fast as six small plans
+constexpr double kHopeless = 1.3;            // of memory
 
 struct Figure {
   double step_s = 0, peak_bytes = 0, memory_bytes = 0;
