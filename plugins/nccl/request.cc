@@ -14,7 +14,8 @@ namespace {
 
 constexpr auto kTestLimit = std::chrono::milliseconds(10);
 constexpr auto kSpin = std::chrono::microseconds(50);  // with a core per rank
-constexpr auto kFirstNap = std::chrono::microseconds(20), kLongestNap = std::chrono::microseconds(2000);
+constexpr auto kShortestNap = std::chrono::microseconds(20), kLongestNap = std::chrono::microseconds(10'000);
+constexpr int kNapsPerWait = 8;                           // an end is noticed late by an eighth of the wait at most
 constexpr auto kStall = std::chrono::milliseconds(100);   // then everybody is told where this rank waits
 constexpr auto kSettle = std::chrono::milliseconds(500);  // for an aborted communicator to let go of memory
 
@@ -157,11 +158,11 @@ Failure finish(Context& c, Request* request) {
   return std::move(request->failure);
 }
 
-void nap(Context& c, Request& req) {
+void nap(Context& c, const Request& req) {
   const bool own_core = c.host.cores_per_rank >= 1.0;
-  if (own_core && Clock::now() - req.since < kSpin) return std::this_thread::yield();
-  req.nap = req.nap.count() == 0 ? kFirstNap : std::min(req.nap * 2, kLongestNap);
-  c.board.wait(req.nap);
+  const auto waited = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - req.since);
+  if (own_core && waited < kSpin) return std::this_thread::yield();
+  c.board.wait(std::clamp(waited / kNapsPerWait, kShortestNap, kLongestNap));
 }
 
 }  // namespace

@@ -66,7 +66,6 @@ struct Request {
   Failure failure;
   Clock::time_point since = Clock::now(), failed_at{};
   bool stalled = false;
-  std::chrono::microseconds nap{0};
 };
 
 }  // namespace prun::nccl

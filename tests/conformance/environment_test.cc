@@ -187,19 +187,23 @@ double cpu_seconds() {
   return seconds(used.ru_utime) + seconds(used.ru_stime);
 }
 
+// The least of a few waits: what other processes of the machine take from it, cold caches among that, only adds.
 TEST(Idle, WaitingCostsNoCore) {
   EXPECT_EQ(failures(run_connected(3,
                                    [](Rank& rank) -> std::string {
                                      constexpr double kShare = 0.02;
                                      Communicator& all = rank.world.communicator(all_ranks(3), 0);
                                      all_reduce(all, 1000);
-                                     if (rank.index == 2) usleep(1000000);
-                                     double before = cpu_seconds(), start = now_s();
-                                     all_reduce(all, 1000);
-                                     double share = (cpu_seconds() - before) / (now_s() - start);
-                                     if (rank.index == 2 || share < kShare) return "";
+                                     double least = 1;
+                                     for (int wait = 0; wait < 3; ++wait) {
+                                       if (rank.index == 2) usleep(500'000);
+                                       const double before = cpu_seconds(), start = now_s();
+                                       all_reduce(all, 1000);
+                                       least = std::min(least, (cpu_seconds() - before) / (now_s() - start));
+                                     }
+                                     if (rank.index == 2 || least < kShare) return "";
                                      return fmt::format("used {:.1f} % of a core while it waited, {:.0f} % are allowed",
-                                                        share * 100, kShare * 100);
+                                                        least * 100, kShare * 100);
                                    })),
             "");
 }

@@ -6,10 +6,12 @@
 #include <cstdio>
 #include <cstring>
 
+#include "base/log.h"
 #include "tests/conformance/suite.h"
 
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
+  prun::start_log("");
   prun::testing::Suite& suite = prun::testing::suite();
   suite.whole = false;
   suite.plugin_dirs = prun::plugin_directories(argv[0]);

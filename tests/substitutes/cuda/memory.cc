@@ -197,7 +197,9 @@ ENTRY cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, co
 ENTRY cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
   if (!substitute::inside(to, bytes) || !substitute::inside(from, bytes)) return result(cudaErrorInvalidValue);
   if (substitute::reachable(to, bytes) && substitute::reachable(from, bytes))
-    return result(substitute::enqueue(stream, [=] { std::memmove(to, from, bytes); }));
+    return result(substitute::enqueue(stream, [=] {
+      if (bytes > 0) std::memmove(to, from, bytes);
+    }));
   if (substitute::capturing(stream)) return result(substitute::invalidate(stream, cudaErrorStreamCaptureUnsupported));
   substitute::wait(stream);
   if (bytes > 0) std::memcpy(to, from, bytes);
