@@ -206,9 +206,12 @@ return function(given)
   local axes, ranks = batch_axes(plan.mesh, strategies)
   local batch, pieces = plan.data.options.batch, ranks * plan.micro
   if batch % pieces ~= 0 then
-    host.fail(("the global batch of %d samples is not divisible by the %s of %s; the next that is: %d"):format(batch,
-      plan.micro == 1 and ("%d ranks"):format(ranks) or ("%d ranks times %d microbatches"):format(ranks, plan.micro),
-      plan.mesh.text, (batch // pieces + 1) * pieces), host.site_of_word(plan.data.site, "batch"))
+    local divisor = ("%d microbatches"):format(plan.micro)
+    if ranks > 1 then
+      divisor = ("the %d ranks%s of %s"):format(ranks, plan.micro == 1 and "" or " times " .. divisor, plan.mesh.text)
+    end
+    host.fail(("the global batch of %d samples is not divisible by %s; the next that is: %d"):format(batch, divisor,
+      (batch // pieces + 1) * pieces), host.site_of_word(plan.data.site, "batch"))
   end
   check_samples(plan)
   data.check_splits(plan.data, plan.mesh, strategies)

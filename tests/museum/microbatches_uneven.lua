@@ -5,7 +5,7 @@
 -- law: division
 -- others: a test with a batch that does not divide
 -- ranks: 2
--- says: the global batch of 8 samples is not divisible by the 1 ranks times 3 microbatches of pp=2;
+-- says: the global batch of 8 samples is not divisible by 3 microbatches;
 --   the next that is: 9
 local prun, museum = require "prun", require "museum"
 
