@@ -367,14 +367,16 @@ TEST(PackedGemm, AgreesInF32AndInParts) {
   }
 }
 
-// Ours of bf16 operands, in every form and on any number of threads; sizes cross the blocks of K, M and N.
+// Ours of bf16 operands, in every form and on any number of threads; sizes cross the blocks of K, M and N, the last in
+// squares of sums alone.
 void expect_bf16_products(decltype(cpu::amx_gemm)* gemm, decltype(cpu::amx_gemm_scratch_bytes)* scratch_bytes) {
-  for (const auto& [m, n, k] : {std::tuple{1, 1, 1}, {15, 33, 257}, {400, 70, 300}, {30, 1100, 20}, {7, 9, 1600}}) {
-    for (int form = 0; form < 16; ++form) {
+  for (const auto& [m, n, k] :
+       {std::tuple{1, 1, 1}, {15, 33, 257}, {400, 70, 300}, {30, 1100, 20}, {7, 9, 1600}, {32, 352, 1600}}) {
+    for (int form = 0; form < 32; ++form) {
       cpu::GemmShape s;
       s.m = m, s.n = n, s.k = k, s.transpose_a = (form & 1) != 0, s.transpose_b = (form & 2) != 0,
       s.bias = (form & 4) != 0;
-      s.activation = s.bias ? cpu::Activation::relu : cpu::Activation::none;
+      s.activation = (form & 16) != 0 ? cpu::Activation::relu : cpu::Activation::none;
       s.input = Dtype::bf16, s.output = (form & 8) != 0 ? Dtype::bf16 : Dtype::f32;
       const Values a = random_values(m * k, 1, Dtype::bf16), b = random_values(n * k, 2, Dtype::bf16),
                    bias = random_values(n, 3, Dtype::bf16);
@@ -384,8 +386,8 @@ void expect_bf16_products(decltype(cpu::amx_gemm)* gemm, decltype(cpu::amx_gemm_
         return narrowed;
       };
       Values want = product(a, b, m, n, k, s.transpose_a, s.transpose_b), got[2];
-      for (size_t i = 0; i < want.size() && s.bias; ++i)
-        want[i] = std::max(0.0, want[i] + bias[i % static_cast<size_t>(n)]);
+      for (size_t i = 0; i < want.size() && s.bias; ++i) want[i] += bias[i % static_cast<size_t>(n)];
+      for (double& sum : want) sum = s.activation == cpu::Activation::relu ? std::max(0.0, sum) : sum;
       for (int threads : {1, 2}) {
         s.threads = threads;
         std::vector<float> c(want.size());

@@ -4,8 +4,10 @@
 //     product_bench [packed]        the way that is chosen, or packed_gemm always; form 0: x·w, 1: dy·wᵀ, 2: xᵀ·dy
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <memory>
 #include <vector>
 
 #include "device/bf16.h"
@@ -84,29 +86,35 @@ double peak_flops() {
   return rate(4, chains<4>);
 }
 
+struct Free {
+  void operator()(std::byte* bytes) const { std::free(bytes); }
+};
+using Memory = std::unique_ptr<std::byte, Free>;
+
+// Aligned as in a rank's arena.
+Memory memory(int64_t bytes) {
+  return Memory(
+      static_cast<std::byte*>(std::aligned_alloc(kAlignBytes, static_cast<size_t>(round_up(bytes + 1, kAlignBytes)))));
+}
+
 // Small numbers of either type: bytes of one pattern would be denormal or huge.
-std::vector<std::byte> numbers(int64_t count, Dtype dtype) {
-  std::vector<std::byte> bytes(static_cast<size_t>(count * dtype_bytes(dtype)));
+Memory numbers(int64_t count, Dtype dtype) {
+  Memory bytes = memory(count * dtype_bytes(dtype));
   for (int64_t i = 0; i < count; ++i) {
     const float x = static_cast<float>(i % 17) * 0.125f - 1.0f;
     if (dtype == Dtype::f32)
-      reinterpret_cast<float*>(bytes.data())[i] = x;
+      reinterpret_cast<float*>(bytes.get())[i] = x;
     else
-      reinterpret_cast<bf16*>(bytes.data())[i] = to_bf16(x);
+      reinterpret_cast<bf16*>(bytes.get())[i] = to_bf16(x);
   }
   return bytes;
 }
 
 double seconds_of(const cpu::GemmShape& s, bool packed) {
-  const std::vector<std::byte> a = numbers(s.m * s.k, s.input), b = numbers(s.k * s.n, s.input);
-  std::vector<std::byte> c(static_cast<size_t>(s.m * s.n * 4));
-  const int64_t bytes = packed ? cpu::packed_gemm_scratch_bytes(s) : cpu::gemm_scratch_bytes(s);
-  std::vector<std::byte> room(static_cast<size_t>(bytes + kAlignBytes));
-  void* scratch = room.data();
-  size_t space = room.size();
-  std::align(kAlignBytes, static_cast<size_t>(bytes), scratch, space);
-  if (packed) return median_seconds([&] { cpu::packed_gemm(s, a.data(), b.data(), nullptr, c.data(), scratch); });
-  const cpu::Gemm made(s, a.data(), b.data(), nullptr, c.data(), scratch);
+  const Memory a = numbers(s.m * s.k, s.input), b = numbers(s.k * s.n, s.input), c = memory(s.m * s.n * 4);
+  const Memory scratch = memory(packed ? cpu::packed_gemm_scratch_bytes(s) : cpu::gemm_scratch_bytes(s));
+  if (packed) return median_seconds([&] { cpu::packed_gemm(s, a.get(), b.get(), nullptr, c.get(), scratch.get()); });
+  const cpu::Gemm made(s, a.get(), b.get(), nullptr, c.get(), scratch.get());
   return median_seconds([&] { made.run(); });
 }
 

@@ -1,7 +1,8 @@
 // See amx_gemm.h. Pairs of neighbours in K are the elements of four bytes that everything here is made of: a tile of A
 // holds 16 rows of 16 pairs, a tile of B 16 pairs of 16 columns.
 //
-// Surprising fact: a bias costs nothing: tiles of sums are loaded from it, 16 times the same row.
+// Surprising fact: a bias and rounding cost nothing: sums of a square get both while tiles add up those of the next.
+// Tiles that begin with the bias, 16 times the same row, cost a tenth.
 #include "device/cpu/amx_gemm.h"
 
 #include <dnnl.h>
@@ -30,6 +31,7 @@ namespace {
 constexpr int64_t kSide = 16;                       // rows of a tile, and pairs or columns of one
 constexpr int64_t kBlock = 2 * kSide;               // rows and columns of C at a time; elements of K in a tile
 constexpr int64_t kTile = kSide * kSide;            // pairs of a tile, 1 KiB
+constexpr int64_t kSquare = kBlock * kBlock;        // sums of a square of C
 constexpr int64_t kPackedBytes = int64_t{1} << 20;  // of B at a time: half of a second-level cache of 2 MiB
 typedef uint32_t Pair __attribute__((may_alias));
 typedef uint16_t Half __attribute__((may_alias));
@@ -49,7 +51,7 @@ struct Layout {
     b = a + kBlock * depth_of(s) * 2;
     bias = b + columns_of(s) * depth_of(s) * 2;
     sums = bias + columns_of(s) * 4;
-    total = sums + kBlock * kBlock * 4;
+    total = sums + 2 * kSquare * 4;
   }
 };
 
@@ -61,10 +63,23 @@ struct alignas(64) TileConfig {
 };
 const TileConfig kTiles;
 
-// A tile of pairs of rows p and p + 1 of a matrix [K, columns]: (x[p][j], x[p + 1][j]) for 16 columns.
-PRUN_AMX void pair_rows(const Half* x, int64_t x_row, Pair* to) {
-  for (int64_t p = 0; p < kSide; ++p, x += 2 * x_row, to += kSide)
-    for (int64_t j = 0; j < kSide; ++j) to[j] = x[j] | static_cast<uint32_t>(x[x_row + j]) << 16;
+// Elements of two rows one after the other, 16 of each.
+struct alignas(64) Interleaving {
+  uint16_t places[kBlock];
+  explicit constexpr Interleaving(uint16_t first) : places() {
+    for (uint16_t i = 0; i < kBlock; ++i) places[i] = static_cast<uint16_t>(first + i / 2 + i % 2 * kBlock);
+  }
+};
+constexpr Interleaving kLeft(0), kRight(kSide);
+
+// Two tiles of pairs of rows p and p + 1 of a matrix [K, columns]: (x[p][j], x[p + 1][j]) for 2 x 16 columns.
+PRUN_AMX void pair_rows(const Half* x, int64_t x_row, Pair* left, Pair* right) {
+  const __m512i to_left = _mm512_load_si512(&kLeft), to_right = _mm512_load_si512(&kRight);
+  for (int64_t p = 0; p < kSide; ++p, x += 2 * x_row, left += kSide, right += kSide) {
+    const __m512i even = _mm512_loadu_si512(x), odd = _mm512_loadu_si512(x + x_row);
+    _mm512_storeu_si512(left, _mm512_permutex2var_epi16(even, to_left, odd));
+    _mm512_storeu_si512(right, _mm512_permutex2var_epi16(even, to_right, odd));
+  }
 }
 
 // A tile whose columns are 16 rows of pairs, `from_row` pairs apart.
@@ -84,57 +99,83 @@ PRUN_AMX void copy_rows(const Pair* from, int64_t from_row, Pair* to) {
     for (int64_t i = 0; i < kSide; ++i) to[r * kSide + i] = from[r * from_row + i];
 }
 
-// `high` x `wide` elements of x in rows of `row`, zeros around them.
-const bf16* padded(const bf16* x, int64_t x_row, int64_t high, int64_t wide, int64_t row, bf16* to) {
-  std::fill(to, to + 2 * kTile, bf16{});
-  for (int64_t r = 0; r < high; ++r) std::copy(x + r * x_row, x + r * x_row + wide, to + r * row);
+// `high` x `wide` elements of x in rows of 32, zeros around them.
+const bf16* padded(const bf16* x, int64_t x_row, int64_t high, int64_t wide, bf16* to) {
+  std::fill(to, to + kSquare, bf16{});
+  for (int64_t r = 0; r < high; ++r) std::copy(x + r * x_row, x + r * x_row + wide, to + r * kBlock);
   return to;
 }
 
 // Rows [first, first + rows) of a matrix in tiles, those of 16 rows one after the other, zeros beyond `all` rows and
-// beyond K. `down`: the matrix lies as [K, all], not [all, K]. `pairs_down`: a row of a tile has the same pair of 16
-// rows (B), not 16 pairs of a row (A).
+// beyond K; `rows` is a multiple of 32. `down`: the matrix lies as [K, all], not [all, K]. `pairs_down`: a row of a
+// tile has the same pair of 16 rows (B), not 16 pairs of a row (A).
 void copy_tiles(const bf16* x, int64_t all, int64_t k, bool down, bool pairs_down, int64_t first, int64_t rows,
                 Pair* copies) {
-  alignas(64) Pair other[kTile];
-  alignas(64) bf16 edge[2 * kTile];
+  alignas(64) Pair other[2 * kTile];
+  alignas(64) bf16 edge[kSquare];
   const int64_t steps = (k + kBlock - 1) / kBlock;
   const auto copy = [&](int64_t r, int64_t p) {
-    Pair* to = copies + ((r - first) / kSide * steps + p / kBlock) * kTile;
-    const int64_t count = std::clamp<int64_t>(all - r, 0, kSide), deep = std::min(k - p, kBlock);
+    Pair* upper = copies + ((r - first) / kSide * steps + p / kBlock) * kTile;
+    Pair* lower = upper + steps * kTile;
+    const int64_t count = std::clamp<int64_t>(all - r, 0, kBlock), deep = std::min(k - p, kBlock);
     const bool pairs = down || k % 2 == 0;  // an odd row lies askew
-    const bool whole = count == kSide && deep == kBlock && pairs;
     const bf16* from = down ? x + p * all + r : x + r * k + p;
     int64_t from_row = down ? all : k;
-    if (!whole) {
-      from = down ? padded(from, all, deep, count, kSide, edge) : padded(from, k, count, deep, kBlock, edge);
-      from_row = down ? kSide : kBlock;
+    if (count < kBlock || deep < kBlock || !pairs) {
+      from = down ? padded(from, all, deep, count, edge) : padded(from, k, count, deep, edge);
+      from_row = kBlock;
     }
     if (down) {
-      pair_rows(reinterpret_cast<const Half*>(from), from_row, pairs_down ? to : other);
-      if (!pairs_down) turn_rows(other, kSide, to);
+      const Half* row = reinterpret_cast<const Half*>(from);
+      if (pairs_down) return pair_rows(row, from_row, upper, lower);
+      pair_rows(row, from_row, other, other + kTile);
+      turn_rows(other, kSide, upper);
+      turn_rows(other + kTile, kSide, lower);
     } else {
       const Pair* row = reinterpret_cast<const Pair*>(from);
-      pairs_down ? turn_rows(row, from_row / 2, to) : copy_rows(row, from_row / 2, to);
+      const auto take = pairs_down ? turn_rows : copy_rows;
+      take(row, from_row / 2, upper);
+      take(row + kSide * from_row / 2, from_row / 2, lower);
     }
   };
   // In the order in which x lies.
   if (down) {
     for (int64_t p = 0; p < k; p += kBlock)
-      for (int64_t r = first; r < first + rows; r += kSide) copy(r, p);
+      for (int64_t r = first; r < first + rows; r += kBlock) copy(r, p);
   } else {
-    for (int64_t r = first; r < first + rows; r += kSide)
+    for (int64_t r = first; r < first + rows; r += kBlock)
       for (int64_t p = 0; p < k; p += kBlock) copy(r, p);
   }
 }
 
-// 32 x 32 sums, rounded to the nearest.
-PRUN_AMX void round_square(const float* sums, bf16* c, int64_t c_row) {
-  for (int64_t r = 0; r < kBlock; ++r, sums += kBlock, c += c_row) {
-    const __m512bh rounded = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(sums + kSide), _mm512_loadu_ps(sums));
-    std::memcpy(static_cast<void*>(c), &rounded, sizeof rounded);
+// A square of sums that still waits for its bias and for being rounded, to the nearest; none: null.
+struct Unrounded {
+  const float* sums = nullptr;
+  const float* bias = nullptr;
+  bf16* c = nullptr;
+  int64_t c_row = 0;
+};
+
+PRUN_AMX inline void round_rows(Unrounded& square, int64_t rows) {
+  const __m512 left = _mm512_loadu_ps(square.bias), right = _mm512_loadu_ps(square.bias + kSide);
+  for (int64_t r = 0; r < rows; ++r, square.sums += kBlock, square.c += square.c_row) {
+    const __m512bh rounded =
+        _mm512_cvtne2ps_pbh(_mm512_loadu_ps(square.sums + kSide) + right, _mm512_loadu_ps(square.sums) + left);
+    std::memcpy(static_cast<void*>(square.c), &rounded, sizeof rounded);
   }
 }
+
+PRUN_AMX void add_bias(const float* bias, float* sums) {
+  for (int64_t r = 0; r < kBlock; ++r, sums += kBlock)
+    for (int64_t i = 0; i < kBlock; ++i) sums[i] += bias[i];
+}
+
+// Lines of 64 bytes that are needed next, a few of them asked for in each step. Beyond the matrix nothing happens.
+struct Ahead {
+  const std::byte* line;
+  int64_t stride;    // bytes
+  int64_t per_step;  // lines
+};
 
 // 32 rows of A, copied or where they lie.
 struct Rows {
@@ -142,18 +183,13 @@ struct Rows {
   int64_t row, step, lower;  // pairs from a row to the next, from a tile to the next of K, to the lower tiles
 };
 
-// A square of C: 2 x 2 tiles of sums that begin with `from` (rows `from_row` floats apart), over `steps` tiles of K.
-PRUN_AMX void square(const Rows& a, const Pair* b, int64_t steps, const float* from, int64_t from_row, float* c,
-                     int64_t c_row) {
+// Adds the products of `steps` tiles of K to a square of sums, tiles 0 to 3. In each of the first steps `kRows` rows of
+// another square are rounded: vectors and tiles are multiplied by units of their own.
+template <int kRows>
+PRUN_AMX void add_products(const Rows& a, const Pair* b, int64_t steps, Unrounded other, Ahead ahead) {
   const Pair *upper = a.first, *lower = upper + a.lower, *right = b + steps * kTile;
-  const int64_t from_bytes = from_row * 4, c_bytes = c_row * 4, a_bytes = a.row * 4;
-  _tile_loadd(0, from, from_bytes);
-  _tile_loadd(1, from + kSide, from_bytes);
-  _tile_loadd(2, from + kSide * from_row, from_bytes);
-  _tile_loadd(3, from + kSide * from_row + kSide, from_bytes);
-  for (int64_t p = 0; p < steps; ++p, upper += a.step, lower += a.step, b += kTile, right += kTile) {
-    // The columns that come next, as far away as these are long.
-    for (int64_t line = 0; line < kTile; line += kSide) __builtin_prefetch(right + steps * kTile + line);
+  const int64_t a_bytes = a.row * 4, a_step = a.step;
+  for (int64_t p = 0; p < steps; ++p, upper += a_step, lower += a_step, b += kTile, right += kTile) {
     _tile_loadd(4, upper, a_bytes);
     _tile_loadd(6, b, 64);
     _tile_dpbf16ps(0, 4, 6);
@@ -162,7 +198,30 @@ PRUN_AMX void square(const Rows& a, const Pair* b, int64_t steps, const float* f
     _tile_loadd(5, lower, a_bytes);
     _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(3, 5, 7);
+    if constexpr (kRows > 0)
+      if (p < kBlock / kRows) round_rows(other, kRows);
+    for (int64_t i = 0; i < ahead.per_step; ++i, ahead.line += ahead.stride) __builtin_prefetch(ahead.line, 0, 2);
   }
+}
+
+// A square of C: 2 x 2 tiles of sums over `steps` tiles of K. Rounds `other` meanwhile.
+PRUN_AMX void square(const Rows& a, const Pair* b, int64_t steps, float* c, int64_t c_row, const Unrounded& other,
+                     const Ahead& ahead) {
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  if (other.sums == nullptr)
+    add_products<0>(a, b, steps, other, ahead);
+  else if (steps >= 32)
+    add_products<1>(a, b, steps, other, ahead);
+  else if (steps >= 16)
+    add_products<2>(a, b, steps, other, ahead);
+  else if (steps >= 8)
+    add_products<4>(a, b, steps, other, ahead);
+  else
+    add_products<kBlock>(a, b, steps, other, ahead);
+  const int64_t c_bytes = c_row * 4;
   _tile_stored(0, c, c_bytes);
   _tile_stored(1, c + kSide, c_bytes);
   _tile_stored(2, c + kSide * c_row, c_bytes);
@@ -185,7 +244,7 @@ class Product {
         scratch_(scratch) {}
 
   // Columns [begin, end) of C; `begin` is a multiple of 32.
-  void columns(int64_t begin, int64_t end) const {
+  void columns(int64_t begin, int64_t end) {
     open_tiles();
     for (int64_t j = begin; j < end; j += columns_of(s_)) {
       const int64_t width = std::min(columns_of(s_), end - j);
@@ -193,6 +252,8 @@ class Product {
       float* bias = at<float>(layout_.bias);
       for (int64_t i = 0; i < round_up(width, kBlock); ++i) bias[i] = s_.bias && i < width ? to_float(bias_[j + i]) : 0;
       for (int64_t i = 0; i < s_.m; i += kBlock) rows(i, j, width);
+      if (unrounded_.sums != nullptr) round_rows(unrounded_, kBlock);
+      unrounded_ = {};
     }
     close_tiles();
   }
@@ -212,28 +273,41 @@ class Product {
     return {to, kSide, kTile, depth_of(s_) / kBlock * kTile};
   }
 
-  void rows(int64_t i, int64_t j, int64_t width) const {
+  // The 32 rows of A behind those of `i`, K lines, over the steps of `squares` squares; of the next columns the first.
+  Ahead rows_ahead(int64_t i, int64_t squares) const {
+    const int64_t next = i + kBlock < s_.m ? i + kBlock : 0;
+    const bf16* first = s_.transpose_a ? a_ + next : a_ + next * s_.k;
+    return {reinterpret_cast<const std::byte*>(first), s_.transpose_a ? s_.m * 2 : 64,
+            (kBlock + squares - 1) / squares};
+  }
+
+  void rows(int64_t i, int64_t j, int64_t width) {
     const int64_t steps = depth_of(s_) / kBlock, high = std::min(kBlock, s_.m - i);
     const Rows a = rows_of_a(i);
-    for (int64_t jj = 0; jj < width; jj += kBlock) {
+    Ahead ahead = rows_ahead(i, (width + kBlock - 1) / kBlock);
+    for (int64_t jj = 0; jj < width; jj += kBlock, ahead.line += steps * ahead.per_step * ahead.stride) {
       const int64_t wide = std::min(kBlock, width - jj);
       const Pair* b = at<Pair>(layout_.b) + jj / kSide * steps * kTile;
       const float* bias = at<float>(layout_.bias) + jj;
       Out* c = c_ + i * s_.n + j + jj;
+      const bool plain = high == kBlock && wide == kBlock && s_.activation == Activation::none;
       if constexpr (std::is_same_v<Out, float>) {
-        if (high == kBlock && wide == kBlock && s_.activation == Activation::none) {
-          square(a, b, steps, bias, 0, c, s_.n);
+        if (plain && !s_.bias) {
+          square(a, b, steps, c, s_.n, {}, ahead);
           continue;
         }
       }
-      float* sums = at<float>(layout_.sums);
-      square(a, b, steps, bias, 0, sums, kBlock);
+      float* sums = at<float>(layout_.sums) + (unrounded_in_first_ ? kSquare : 0);
+      square(a, b, steps, sums, kBlock, unrounded_, ahead);
+      unrounded_ = {};
       if constexpr (std::is_same_v<Out, bf16>) {
-        if (high == kBlock && wide == kBlock && s_.activation == Activation::none) {
-          round_square(sums, c, s_.n);
+        if (plain) {
+          unrounded_ = {sums, bias, c, s_.n};
+          unrounded_in_first_ = !unrounded_in_first_;
           continue;
         }
       }
+      if (s_.bias) add_bias(bias, sums);
       finish_tile(sums, kBlock, c, s_.n, high, wide, s_.activation);
     }
   }
@@ -243,6 +317,8 @@ class Product {
   const bf16 *a_, *b_, *bias_;
   Out* c_;
   std::byte* scratch_;
+  Unrounded unrounded_;  // in one of the two squares of sums
+  bool unrounded_in_first_ = false;
 };
 
 template <class Out>
@@ -250,7 +326,7 @@ void run(const GemmShape& s, const void* a, const void* b, const void* bias, voi
   const int64_t panels = (s.n + kBlock - 1) / kBlock, threads = std::min<int64_t>(s.threads, panels);
   const int64_t share = round_up(Layout(s).total, kAlignBytes);
   parallel_for(static_cast<int>(threads), threads, [&](int64_t i, int) {
-    const Product<Out> product(s, a, b, bias, c, static_cast<std::byte*>(scratch) + i * share);
+    Product<Out> product(s, a, b, bias, c, static_cast<std::byte*>(scratch) + i * share);
     product.columns(panels * i / threads * kBlock, std::min(s.n, panels * (i + 1) / threads * kBlock));
   });
 }
@@ -271,10 +347,7 @@ bool has_amx() {
   return found;
 }
 
-bool takes_amx(const GemmShape& s) {
-  constexpr int64_t kManyRows = 512;  // below, copying B takes more than oneDNN's primitive does
-  return s.input == Dtype::bf16 && s.n >= kSide && s.m >= (s.transpose_a ? kBlock : kManyRows) && has_amx();
-}
+bool takes_amx(const GemmShape& s) { return s.input == Dtype::bf16 && s.m >= kBlock && s.n >= kSide && has_amx(); }
 
 int64_t amx_gemm_scratch_bytes(const GemmShape& s) { return s.threads * round_up(Layout(s).total, kAlignBytes); }
 

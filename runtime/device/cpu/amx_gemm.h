@@ -7,7 +7,7 @@ namespace prun::cpu {
 
 // Whether this CPU, this system and ONEDNN_MAX_CPU_ISA have AMX for bf16.
 bool has_amx();
-// bf16 operands, and either rows enough that copies are worth their time, or an A that lies the other way.
+// bf16 operands, and as many rows as a square of sums has.
 bool takes_amx(const GemmShape& shape);
 int64_t amx_gemm_scratch_bytes(const GemmShape& shape);
 void amx_gemm(const GemmShape& shape, const void* a, const void* b, const void* bias, void* c, void* scratch);
