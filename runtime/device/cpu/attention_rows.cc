@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "device/cpu/simd.h"
+#include "device/cpu/turn.h"
 #include "device/cpu/vector_math.h"
 
 namespace prun::cpu {
@@ -23,7 +24,16 @@ PRUN_CLONES void pack_rows(const T* from, int64_t stride, float* to, int64_t row
 
 template <class T>
 PRUN_CLONES void pack_lanes(const T* from, int64_t stride, float* to, int64_t rows, int64_t head, float scale) {
-  for (int64_t i = 0; i < head; ++i) {
+  const int64_t squares = rows == kStrip ? head / 8 * 8 : 0;
+  for (int64_t i = 0; i < squares; i += 8) {
+    for (int64_t r = 0; r < kStrip; r += 8) {
+      Eight square[8];
+      for (int64_t j = 0; j < 8; ++j) load_eight(from + (r + j) * stride + i, square[j]);
+      turn(square);
+      for (int64_t j = 0; j < 8; ++j) *reinterpret_cast<Eight*>(to + (i + j) * kStrip + r) = scale * square[j];
+    }
+  }
+  for (int64_t i = squares; i < head; ++i) {
     for (int64_t r = 0; r < rows; ++r) to[i * kStrip + r] = scale * load(from[r * stride + i]);
     for (int64_t r = rows; r < kStrip; ++r) to[i * kStrip + r] = 0;
   }
@@ -81,7 +91,7 @@ PRUN_CLONES void softmax_lanes(float* scores, int64_t keys, const Sight& sight, 
   for (int64_t j = 0; j < keys; ++j) {
 #pragma omp simd
     for (int64_t r = 0; r < kStrip; ++r) {
-      const float p = exp_f32(scores[j * kStrip + r] - top[r]);
+      const float p = exp_or_zero_f32(scores[j * kStrip + r] - top[r]);
       scores[j * kStrip + r] = p;
       sum[r] += p;
     }
@@ -99,7 +109,7 @@ PRUN_CLONES void score_gradients(float* scores, float* dp, int64_t keys, const S
     float *s = scores + j * kStrip, *d = dp + j * kStrip;
 #pragma omp simd
     for (int64_t r = 0; r < kStrip; ++r) {
-      const float p = exp_f32(s[r] - lse[r]);
+      const float p = exp_or_zero_f32(s[r] - lse[r]);
       s[r] = p;
       d[r] = p * (d[r] - along[r]);
     }

@@ -172,13 +172,6 @@ PRUN_CLONES void copy_panels(const T* x, int64_t x_row, int64_t columns, int64_t
   }
 }
 
-template <class T>
-PRUN_INLINE void load_eight(const T* from, Eight& to) {
-  float x[8];
-  for (int i = 0; i < 8; ++i) x[i] = load(from[i]);
-  to = *reinterpret_cast<const Eight*>(x);
-}
-
 // The same panels of a matrix that lies the other way: a plain A, and a B stored transposed ([n, k]). In squares of 8,
 // the last of a line first, as where kStep is no multiple of 8 it stores over what belongs to the next line's first.
 template <int kStep, class T>

@@ -1,10 +1,17 @@
 // Squares of 8 x 8 elements of four bytes whose rows become columns, in registers.
 #pragma once
-#include "base/vector_clones.h"
+#include "device/cpu/simd.h"
 
 namespace prun::cpu {
 
 typedef float Eight __attribute__((vector_size(32), aligned(4), may_alias));
+
+template <class T>
+PRUN_INLINE void load_eight(const T* from, Eight& to) {
+  float x[8];
+  for (int i = 0; i < 8; ++i) x[i] = load(from[i]);
+  to = *reinterpret_cast<const Eight*>(x);
+}
 
 // Pairs of elements, then pairs of pairs, then halves.
 PRUN_INLINE void turn(Eight (&r)[8]) {

@@ -5,20 +5,36 @@
 
 namespace prun::cpu {
 
-// exp(x) = 2^n · e^r with |r| <= ln2/2; ln2 in two parts (Cody and Waite), e^r by its Taylor series to r^7.
+// e^r for |r| <= ln2/2, by its Taylor series to r^7.
+PRUN_INLINE float exp_series_f32(float r) {
+  return 1.0f +
+         r * (1.0f + r * (1.0f / 2 +
+                          r * (1.0f / 6 + r * (1.0f / 24 + r * (1.0f / 120 + r * (1.0f / 720 + r * (1.0f / 5040)))))));
+}
+
+// exp(x) = 2^n · e^r with |r| <= ln2/2; ln2 in two parts (Cody and Waite).
 PRUN_INLINE float exp_f32(float x) {
   const float clamped = x < -104.0f ? -104.0f : (x > 88.72f ? 88.72f : x);
   const float n = (clamped * 1.44269504f + 12582912.0f) - 12582912.0f;  // rounds to the nearest whole number
   const float r = (clamped - n * 0.693145752f) - n * 1.42860677e-6f;
-  const float p =
-      1.0f +
-      r * (1.0f +
-           r * (1.0f / 2 + r * (1.0f / 6 + r * (1.0f / 24 + r * (1.0f / 120 + r * (1.0f / 720 + r * (1.0f / 5040)))))));
+  const float p = exp_series_f32(r);
   // 2^n in two factors: one alone would leave the exponent's range at both ends.
   const int32_t whole = static_cast<int32_t>(n), half = whole >> 1;
   const float a = __builtin_bit_cast(float, (half + 127) << 23),
               b = __builtin_bit_cast(float, (whole - half + 127) << 23);
   return x != x ? x : p * a * b;
+}
+
+// exp of a number up to 88, and 0 where it is below the smallest normal number: half of exp_f32's work, for softmax.
+PRUN_INLINE float exp_or_zero_f32(float x) {
+  constexpr float kLeast = -87.3f, kRound = 12582912.0f;
+  const float clamped = x < kLeast ? kLeast : x;
+  const float shifted = clamped * 1.44269504f + kRound;  // its last bits are n
+  const float n = shifted - kRound;
+  const float r = (clamped - n * 0.693145752f) - n * 1.42860677e-6f;
+  const float p = exp_series_f32(r);
+  const uint32_t scaled = __builtin_bit_cast(uint32_t, p) + (__builtin_bit_cast(uint32_t, shifted) << 23);
+  return x >= kLeast ? __builtin_bit_cast(float, scaled) : (x < kLeast ? 0.0f : x);
 }
 
 PRUN_INLINE float sigmoid_f32(float x) { return 1.0f / (1.0f + exp_f32(-x)); }
