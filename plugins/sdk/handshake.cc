@@ -132,7 +132,7 @@ bool Handshake::transfer(bool sending, void* data, size_t bytes) {
   if (moved_ == bytes) return true;
   // A stranger's first words may be shorter than a hello, and the last ones.
   if (step_ == Step::read_hello && moved_ >= kMagic.size() && theirs_.magic != kMagic) refuse(kStranger);
-  if (state_ == State::running && n == 0) refuse("it hung up");
+  if (state_ == State::running && n == 0) refuse("it hung up", ECONNRESET);
   if (n < 0 && errno != EAGAIN && errno != EINTR) refuse(std::strerror(errno), errno);
   return false;
 }

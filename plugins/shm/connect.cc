@@ -1,9 +1,11 @@
 // After the handshake each end sends one message, which SOCK_SEQPACKET keeps whole: the sizes of its memory, and the
 // descriptors behind it.
 //
-// A stranger (another user, a wrong proof, silence for two seconds) is dropped and counted; listening goes on.
+// A stranger (another user, a wrong proof, silence) is dropped and counted; listening goes on. A rank of this job that
+// had no processor for as long looks like one: it dials again.
 #include "connect.h"
 
+#include <poll.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -12,13 +14,15 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <thread>
 
 #include "prun/sdk/local_socket.h"
 
 namespace prun::shm {
 namespace {
 
-constexpr auto kSilence = std::chrono::seconds(2);
+constexpr auto kSilence = std::chrono::seconds(2);  // for each rank that a processor has to serve
+constexpr int kMostDials = 10;
 constexpr size_t kMaxStrangers = 64;
 constexpr int kAcceptAtOnce = 4096;
 
@@ -80,18 +84,20 @@ void Connector::start(const sdk::Blobs& blobs) {
   self.segment = {c_.segment.mapping.base(), c_.segment.mapping.bytes()};
   for (Arena& a : c_.arenas) self.arenas.push_back({a.memory.mapping.base(), a.memory.mapping.bytes()});
   c_.p2p.links.resize(n);
-  to_dial_.assign(local.begin(), local.begin() + c_.me);
+  for (int i = 0; i < c_.me; i++) to_dial_.push_back({local[i], 0});
+  silence_ = kSilence * std::max(1, n / static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
   started_ = true;
 }
 
 // Any user can fill the backlog of a rank that is late: it makes room when it comes.
-bool Connector::dial(const Address& address) {
+bool Connector::dial(const Dial& to) {
+  const Address& address = to.address;
   sdk::Descriptor socket = sdk::connect_locally(address.name, SOCK_SEQPACKET);
   if (!socket && (errno == EAGAIN || errno == EINTR)) return false;
   if (!socket || !sdk::same_user(socket.get()))
     throw Failure(PRUN_EPEER, address.rank, "rank #", address.rank, " (pid ", address.pid,
                   ") does not listen: ", socket ? "another user's process does" : strerror(errno));
-  links_.push_back({sdk::Handshake(std::move(socket), identity_, address.rank), {}});
+  links_.push_back({sdk::Handshake(std::move(socket), identity_, address.rank), {address, to.before + 1}, {}});
   return true;
 }
 
@@ -105,7 +111,7 @@ void Connector::accept_all() {
       if (others_++ == 0) c_.log(2, sdk::concat("shm: rank ", c_.rank, " drops connections of another user"));
       continue;
     }
-    links_.emplace_back(Link{sdk::Handshake(std::move(socket), identity_, -1), {}});
+    links_.emplace_back(Link{sdk::Handshake(std::move(socket), identity_, -1), {}, {}});
     if (static_cast<size_t>(unproven) <= kMaxStrangers + c_.peers.size()) continue;
     const auto oldest = std::find_if(links_.begin(), links_.end(), is_unproven);
     drop(*oldest, "it was silent while others came");
@@ -187,14 +193,17 @@ bool Connector::advance(Link& link) {
   if (link.dropped || link.socket) return link.dropped || take_offer(link);
   sdk::Handshake& handshake = link.handshake;
   const sdk::Handshake::State state = handshake.advance();
-  if (state == sdk::Handshake::State::refused && handshake.dialler())
-    throw Failure(PRUN_EPEER, handshake.peer(), "rank #", handshake.peer(),
-                  " cannot be joined: ", handshake.why_refused());
+  if (state == sdk::Handshake::State::refused && handshake.dialler()) {
+    if (handshake.error() == 0 || link.dial.before == kMostDials)
+      throw Failure(PRUN_EPEER, handshake.peer(), "rank #", handshake.peer(),
+                    " cannot be joined: ", handshake.why_refused());
+    to_dial_.push_back(link.dial);
+    return true;
+  }
   if (state == sdk::Handshake::State::refused) {
     drop(link, handshake.why_refused());
   } else if (state == sdk::Handshake::State::running) {
-    if (!handshake.dialler() && sdk::Handshake::Clock::now() - handshake.begun() > kSilence)
-      drop(link, "it was silent for two seconds");
+    return false;
   } else if (c_.local_of[handshake.peer()] < 0 || c_.peers[c_.local_of[handshake.peer()]].socket) {
     drop(link, "this rank has come before");
   } else {
@@ -205,11 +214,30 @@ bool Connector::advance(Link& link) {
   return link.dropped;
 }
 
+// Those on which something moved: where hundreds of ranks share a core, trying each would take all of its time.
+void Connector::advance_all() {
+  std::vector<pollfd> waits;
+  for (const Link& link : links_) {
+    const int fd = link.socket ? link.socket.get() : link.handshake.fd();
+    waits.push_back({fd, static_cast<short>(link.socket || link.handshake.reads() ? POLLIN : POLLOUT), 0});
+  }
+  ::poll(waits.data(), waits.size(), 0);
+  const auto now = sdk::Handshake::Clock::now();
+  auto wait = waits.begin();
+  std::erase_if(links_, [&](Link& link) {
+    if ((wait++)->revents != 0 && !link.dropped && advance(link)) return true;
+    const bool unproven = !link.handshake.dialler() && !link.socket;
+    if (!link.dropped && unproven && now - link.handshake.begun() > silence_)
+      drop(link, sdk::concat("it was silent for ", silence_.count(), " seconds"));
+    return link.dropped;
+  });
+}
+
 Failure Connector::connect(const sdk::Blobs& blobs) {
   if (!started_) start(blobs);
   accept_all();
-  std::erase_if(to_dial_, [&](const Address& address) { return dial(address); });
-  std::erase_if(links_, [&](Link& link) { return advance(link); });
+  std::erase_if(to_dial_, [&](const Dial& to) { return dial(to); });
+  advance_all();
   for (const Peer& peer : c_.peers)
     if (peer.rank != c_.rank && !peer.socket) return {PRUN_AGAIN, peer.rank, "waiting for rank #", peer.rank};
   // Peers keep what they have mapped; the descriptors have done their work, but for those of blocks.

@@ -4,6 +4,7 @@
 // user; both prove that they know the job's secret (prun/sdk/handshake.h) before a descriptor moves. The sockets stay
 // open: their end is how a rank's death is noticed.
 #pragma once
+#include <chrono>
 #include <list>
 #include <string>
 #include <vector>
@@ -32,15 +33,21 @@ class Connector {
     char name[80] = {};
   };
   struct Offer;
+  struct Dial {
+    Address address;
+    int before = 0;  // how often it was dialled
+  };
   struct Link {  // with a peer, until it has all that it needs
     sdk::Handshake handshake;
+    Dial dial;               // the dialler's
     sdk::Descriptor socket;  // once each end has proved itself
     bool dropped = false;
   };
 
   void start(const sdk::Blobs& blobs);
-  bool dial(const Address& address);  // false: the peer's backlog is full for the moment
+  bool dial(const Dial& to);  // false: the peer's backlog is full for the moment
   void accept_all();
+  void advance_all();
   bool advance(Link& link);  // true: nothing is left to do with it
   bool take_offer(Link& link);
   void map(Peer& peer, const Offer& offer, std::vector<sdk::Descriptor>& fds);
@@ -55,7 +62,8 @@ class Connector {
   bool started_ = false;
   int others_ = 0;  // connections of other users
   std::list<Link> links_;
-  std::vector<Address> to_dial_;  // whose backlog was full
+  std::vector<Dial> to_dial_;  // for the first time, since its backlog was full, or since it cut this rank off
+  std::chrono::seconds silence_{};
 };
 
 }  // namespace prun::shm

@@ -200,6 +200,28 @@ TEST(Shm, AFullBacklogIsWaitedOut) {
   }));
 }
 
+// A rank that has no processor for long is dropped like a stranger: here since others came after it.
+TEST(Shm, ARankThatWasDroppedDialsAgain) {
+  expect_clean(fork_ranks(2, "", [](Rank& r) {
+    r.open();
+    r.meet();
+    std::vector<int> strangers;
+    if (r.rank == 1) {
+      RANK_CHECK(r.try_connect(0.05) == PRUN_AGAIN, "%s", r.result.message);
+      const char* blob = r.shared->blobs[0];
+      const char* name = static_cast<const char*>(::memmem(blob, r.shared->bytes[0], "prun-test-0-", 12));
+      RANK_CHECK(name != nullptr);
+      for (int i = 0; i < 100; i++) strangers.push_back(connect_to(name, 0));
+      RANK_CHECK(strangers.back() >= 0);
+    }
+    r.meet();
+    r.connect();
+    r.meet();
+    if (r.rank == 0) RANK_CHECK(socket_world::last_log.find("silent while others came") != std::string::npos);
+    for (int fd : strangers) ::close(fd);
+  }));
+}
+
 // Its greeting is no message of ours.
 TEST(Shm, AStrangerIsDroppedAndTheJobGoesOn) {
   expect_clean(fork_ranks(2, "", [](Rank& r) {

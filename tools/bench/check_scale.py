@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""What `prun check` costs at sizes: CPU time, peak memory and time by pass, each size beside its bar, as CHECK_SCALE.md.
+"""What `prun check` costs at sizes: CPU time, peak memory and time by pass, each size beside its bar, as results/check_scale.md.
 
     tools/bench/check_scale.py                      # all sizes, to standard output
-    tools/bench/check_scale.py --write              # into CHECK_SCALE.md
+    tools/bench/check_scale.py --write              # into results/check_scale.md
     tools/bench/check_scale.py --only zero3         # sizes whose name has this in it
     tools/bench/check_scale.py --prun build/ci/bin/prun
 """
@@ -77,7 +77,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--prun", type=pathlib.Path, default=TOP / "build/release/bin/prun")
     parser.add_argument("--only", default="", help="sizes whose name has this in it")
-    parser.add_argument("--write", action="store_true", help="into CHECK_SCALE.md instead of standard output")
+    parser.add_argument("--write", action="store_true", help="into results/check_scale.md instead of standard output")
     args = parser.parse_args()
     names = [name for name in SIZES if args.only in name]
     if not names:
@@ -99,7 +99,7 @@ def main():
         if not args.write:
             print(lines[-1], flush=True)
     if args.write:
-        (HERE / "CHECK_SCALE.md").write_text("\n".join(lines) + "\n")
+        (HERE / "results/check_scale.md").write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ import sys
 import time
 
 import collectives_table
+from rows import File, add_option
 
 HERE = pathlib.Path(__file__).resolve().parent
 TOP = HERE.parent.parent
@@ -176,7 +177,8 @@ def parse(argv):
     parser.add_argument("--peer-congestion", default="", help="TCP congestion control of the peers (root; default: the system's)")
     parser.add_argument("--rows", type=pathlib.Path, help="measured so far (default build/bench_peers/rows.jsonl)")
     parser.add_argument("--write", action="store_true", help="measure nothing")
-    parser.add_argument("--output", type=pathlib.Path, help="default COLLECTIVES.md beside this program; --quick: the screen")
+    parser.add_argument("--output", type=pathlib.Path, help="default results/collectives.md; --quick: the screen")
+    add_option(parser)
     args = parser.parse_args(argv)
     unknown = [op for op in args.ops if op not in SIZES]
     if unknown:
@@ -187,7 +189,7 @@ def parse(argv):
         args.ranks = args.ranks if "--ranks" in argv else [2]
     args.rows = args.rows or BUILD / ("quick.jsonl" if args.quick else "rows.jsonl")
     if args.output is None and not args.quick:
-        args.output = HERE / "COLLECTIVES.md"
+        args.output = HERE / "results/collectives.md"
     if not args.prun.exists():
         parser.error(f"{args.prun} is not there: tools/run builds it, or --prun names another")
     if args.transports is None:
@@ -226,6 +228,7 @@ def main():
             keep({"run": [op, ranks, side, turn], "rows": results, "error": error})
             print(f"{i + 1}/{len(todo)} {op} {ranks} ranks, {side}, round {turn + 1}: {error or 'ok'}", file=sys.stderr)
     text, short = collectives_table.write(rows, PEERS)
+    File(args.json).add(*collectives_table.as_rows(rows, PEERS, len(os.sched_getaffinity(0))))
     if args.output:
         args.output.write_text(text)
         print(f"{args.output}: {short} bars do not hold")

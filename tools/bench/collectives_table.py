@@ -1,6 +1,8 @@
 """What tools/bench/collectives.py measured, as tables beside the bars and beside what copying allows."""
 import statistics
 
+import rows
+
 K, M = 1 << 10, 1 << 20
 NOTE = """# Collectives: prun beside its peers
 
@@ -22,10 +24,10 @@ def time_text(us):
     return f"{us:.2f}" if us < 10 else f"{us:.1f}" if us < 100 else f"{us:,.0f}"
 
 
-def medians(rows):
+def medians(kept):
     """{(op, ranks, side): {bytes: µs}}, of all rounds without an error; the errors {(op, ranks, side): text}."""
     times, errors = {}, {}
-    for row in rows:
+    for row in kept:
         if "run" not in row or row["run"][0] in ("idle", "one_core"):
             continue
         op, ranks, side, _ = row["run"]
@@ -121,6 +123,23 @@ def write(rows, peers_of):
     if errors:
         text.append("\n## Did not run\n\n" + "".join(f"- {op}, {ranks} ranks, {side}: {why}\n" for (op, ranks, side), why in errors.items()))
     return "".join(text), short + idle_short
+
+
+def as_rows(kept, peers_of, cores):
+    """The same as rows of a suite (rows.py), without errors of peers that were outdone by others of their settings."""
+    times, errors = medians(kept)
+    for (op, ranks, side), sizes in sorted(times.items()):
+        for size, ours in sorted(sizes.items()) if side in peers_of else ():
+            theirs = {p: times[op, ranks, p][size] for p in peers_of[side] if size in times.get((op, ranks, p), {})}
+            best = min(theirs, key=theirs.get, default=None)
+            bar, holds = judge(side, op, ranks, cores, size, ours, theirs, bound(times, op, ranks, size)) if theirs else (None, None)
+            least = bound(times, op, ranks, size)
+            row = {"what": f"{op}, {ranks} ranks, {size_text(size)}, {side}", "unit": "µs", "prun": ours, "peer": best, "peers": theirs.get(best),
+                   "ratio": theirs[best] / ours if theirs else None, "bar": bar, "reached": holds}
+            yield {**row, "limit": f"copies {time_text(least)} µs", "share": least / ours} if least else row
+    for (op, ranks, side), why in errors.items():
+        if side in peers_of and (op, ranks, side) not in times:
+            yield rows.failed(f"{op}, {ranks} ranks, {side}", why)
 
 
 def idle_text(rows):

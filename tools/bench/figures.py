@@ -25,7 +25,10 @@ import sys
 import tempfile
 import time
 
-TOP = pathlib.Path(__file__).resolve().parent.parent.parent
+import rows
+from rows import TOP
+
+PROGRAM = TOP / "build/release/bin/prun"  # --prun
 MIB = {"B": 1 / (1 << 20), "KiB": 1 / 1024, "MiB": 1, "GiB": 1024}
 IDLE = """local prun = require "prun"
 return prun.plan {
@@ -34,14 +37,14 @@ return prun.plan {
   data = prun.data.random { batch = prun.world },
   strategy = { prun.ddp { axis = "dp" } },
   optimizer = prun.sgd { lr = 0.1 },
-  steps = 3,
+  steps = prun.args { steps = 3 }.steps,
 }
 """
 
 
 def prun(*words, **settings):
     """The ended process, and its wall time."""
-    words = [TOP / "build/release/bin/prun", *words]
+    words = [PROGRAM, *words]
     for name, value in settings.items():
         words += ["--set", f"{name}={value}"]
     begin = time.perf_counter()
@@ -64,7 +67,7 @@ def bf16(args):
     times = [[median_of(steps("ddp", nproc, skip=3, batch=8 * nproc, steps=13, dtype=dtype), "time_s") * 1e3
               for dtype in ("f32", "bf16")] for _ in range(3)]
     single, half = (statistics.median(column) for column in zip(*times))
-    return f"gpt, {nproc} ranks: f32 {single:.0f} ms, bf16 {half:.0f} ms, ratio {single / half:.2f}, bar 1.5", single / half >= 1.5
+    return rows.compared(f"gpt, {nproc} ranks, bf16 against f32", "ms", half, "f32", single, 1.5)
 
 
 def check(args):
@@ -72,7 +75,7 @@ def check(args):
     times = [prun("check", TOP / "plans/zero3.lua", "--nproc", nproc, layers=96, width=768, heads=12, context=128, batch=nproc)[1]
              for _ in range(7)]
     median = statistics.median(times)
-    return f"prun check, 96 layers, {nproc:,} ranks: median {median * 1e3:.0f} ms, bar 1000 ms", median < 1
+    return rows.at_most(f"prun check, 96 layers, {nproc:,} ranks, median", "ms", median * 1e3, 1000)
 
 
 def memory(args):
@@ -90,16 +93,16 @@ def memory(args):
         _, base = taken(idle.name)
     predicted, most = taken(TOP / "plans/zero3.lua", steps=3, batch=8 * nproc)
     over = most - predicted - base
-    return (f"zero3 on {nproc} ranks: predicted {predicted:.1f} MiB, an idle rank {base:.1f} MiB, taken {most:.1f} MiB: {over:+.1f} MiB, "
-            "bar 64 MiB"), over <= 64
+    return rows.at_most(f"zero3 on {nproc} ranks: predicted {predicted:.1f} MiB, an idle rank {base:.1f} MiB, taken {most:.1f} MiB: more by", "MiB",
+                        over, 64)
 
 
 def overlap(args):
     nproc = args.nproc or 2
-    rows = steps("zero3", nproc, "--transport", args.transport, skip=2, steps=12, layers=4, width=512, heads=8, context=256, batch=32)
-    share = statistics.median(row["exposed_comm_s"] / row["comm_s"] for row in rows)
-    return (f"zero3, {nproc} ranks, {args.transport}: step {median_of(rows, 'time_s') * 1e3:.0f} ms, communication "
-            f"{median_of(rows, 'comm_s') * 1e3:.0f} ms, exposed {share * 100:.1f} % of it, bar 10 %"), share < 0.1
+    taken = steps("zero3", nproc, "--transport", args.transport, skip=2, steps=12, layers=4, width=512, heads=8, context=256, batch=32)
+    share = statistics.median(step["exposed_comm_s"] / step["comm_s"] for step in taken)
+    return rows.at_most(f"zero3, {nproc} ranks, {args.transport}: step {median_of(taken, 'time_s') * 1e3:.0f} ms, communication "
+                        f"{median_of(taken, 'comm_s') * 1e3:.0f} ms, exposed of it", "%", share * 100, 3)
 
 
 def prove(args):
@@ -109,8 +112,7 @@ def prove(args):
     times = {plan.stem: statistics.median(prun("check", plan, "--prove", "--nproc", args.nproc or ranks.get(plan.stem, 2))[1]
                                           for _ in range(3)) for plan in plans}
     slowest = max(times, key=times.get)
-    return (f"prun check --prove, {len(times)} plans: {sum(times.values()):.1f} s, slowest {slowest} {times[slowest] * 1e3:.0f} ms, "
-            "bar 2000 ms"), times[slowest] < 2
+    return rows.at_most(f"prun check --prove, {len(times)} plans: {sum(times.values()):.1f} s, slowest {slowest}", "ms", times[slowest] * 1e3, 2000)
 
 
 def cpu_of(*words, **settings):
@@ -137,34 +139,37 @@ def recorder(args):
     ops = sum(1 for event in events if event.get("pid") == 0 and "op" in event.get("args", {})) / steps
     step_s = (cpu_of(plan, "--nproc", ranks, steps=12) - cpu_of(plan, "--nproc", ranks, steps=2)) / 10 / ranks
     share = ops * op_s / step_s
-    return (f"flight recorder: at most {op_s * 1e9:.0f} ns of processor time for each of {ops:.0f} ops of a step of {step_s * 1e3:.0f} ms: "
-            f"{share * 100:.4f} %, bar 1 %"), share < 0.01
+    return rows.at_most(f"flight recorder: at most {op_s * 1e9:.0f} ns of processor time for each of {ops:.0f} ops of a step of "
+                        f"{step_s * 1e3:.0f} ms", "%", share * 100, 1)
 
 
 def startup(args):
     nproc = args.nproc or 8
     times = [prun(TOP / "plans/zero3.lua", "--nproc", nproc, steps=1, layers=2, width=64, context=32, batch=nproc)[1] for _ in range(11)]
     median = statistics.median(times)
-    return (f"{nproc} ranks, command to its end after 1 step: median {median * 1e3:.0f} ms, least {min(times) * 1e3:.0f} ms, bar 500 ms",
-            median < 0.5)
+    return rows.at_most(f"{nproc} ranks, command to its end after 1 step: least {min(times) * 1e3:.0f} ms, median", "ms", median * 1e3, 500)
 
 
 FIGURES = {figure.__name__: figure for figure in (bf16, check, memory, overlap, prove, recorder, startup)}
 
 
 def main():
+    global PROGRAM
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("figures", nargs="*", metavar="FIGURE", help="of: " + ", ".join(FIGURES))
     parser.add_argument("--nproc", type=int, help="default: each figure's own")
     parser.add_argument("--transport", default="socket", help="of overlap")
+    parser.add_argument("--prun", type=pathlib.Path, default=PROGRAM)
+    rows.add_option(parser)
     args = parser.parse_args()
-    short = False
+    PROGRAM, out, short = args.prun, rows.File(args.json), False
     for name in args.figures or FIGURES:
         if name not in FIGURES:
             parser.error(f"there is no figure {name}; there are " + ", ".join(FIGURES))
-        text, holds = FIGURES[name](args)
-        print(text, flush=True)
-        short = short or not holds
+        row = FIGURES[name](args)
+        print(rows.text(row), flush=True)
+        out.add(row)
+        short = short or not row["reached"]
     return 1 if short else 0
 
 

@@ -1,9 +1,10 @@
 // The CPU device's kernels beside its products, at the sizes of the gpt plans (width 256, 8 x 128 tokens a rank).
-// products.py has the products, and other libraries beside them.
+// products.py has the products, and other libraries beside them; kernels.py sets these beside their bounds.
 //
 // Surprising fact: rates are per second of this thread's own processor time, so that a busy machine disturbs them less.
 #include <benchmark/benchmark.h>
 
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -20,13 +21,28 @@ std::vector<double> numbers(int64_t count) {
   return values;
 }
 
-void run(benchmark::State& state, OneOp& op) {
+// What a kernel must read and write at least.
+void count_bytes(benchmark::State& state, int64_t bytes) { state.counters["bytes"] = static_cast<double>(bytes); }
+
+void run(benchmark::State& state, OneOp& op, int64_t bytes = 0) {
   const std::unique_ptr<Device> device = open_device("cpu");
   Kernel& kernel = op.prepare(*device);
   for (auto _ : state) kernel.run();
+  if (bytes > 0) count_bytes(state, bytes);
+}
+// The bound of all that memory bounds: as many bytes, half of them written.
+void copy(benchmark::State& state) {
+  const size_t half = static_cast<size_t>(state.range(0)) / 2;
+  std::vector<char> from(half, 1), to(half, 2);
+  for (auto _ : state) {
+    std::memcpy(to.data(), from.data(), half);
+    benchmark::ClobberMemory();
+  }
+  count_bytes(state, state.range(0));
 }
 
 constexpr int64_t kRows = 1024, kWidth = 256, kHeads = 4;
+constexpr int64_t kSmall = kRows * kWidth;
 Dtype dtype_of(const benchmark::State& state) { return state.range(0) != 0 ? Dtype::bf16 : Dtype::f32; }
 
 // Arguments: bf16, tokens of a sample; always 1024 tokens in all. A masked half of the products is not counted.
@@ -61,7 +77,7 @@ void layernorm(benchmark::State& state) {
       .read(t, {kWidth}, numbers(kWidth))
       .read(t, {kWidth}, numbers(kWidth));
   op.write(t, {kRows, kWidth}).write(Dtype::f32, {kRows}).write(Dtype::f32, {kRows});
-  run(state, op);
+  run(state, op, 2 * kSmall * dtype_bytes(t));
 }
 void layernorm_grad(benchmark::State& state) {
   const Dtype t = dtype_of(state);
@@ -71,7 +87,7 @@ void layernorm_grad(benchmark::State& state) {
       .read(Dtype::f32, {kRows}, numbers(kRows))
       .read(Dtype::f32, {kRows}, numbers(kRows));
   op.write(t, {kRows, kWidth}).write(Dtype::f32, {kWidth}).write(Dtype::f32, {kWidth});
-  run(state, op);
+  run(state, op, 3 * kSmall * dtype_bytes(t));
 }
 // A norm and the add of its residual, in forward or backward, as one op or two. Of tensors that no cache holds: in a
 // step all else comes in between.
@@ -99,32 +115,33 @@ void residual_norm(benchmark::State& state) {
     if (!fused) first.run();
     second.run();
   }
+  count_bytes(state, 4 * element_count(rows) * dtype_bytes(t));
 }
 void gelu(benchmark::State& state) {
   const Dtype t = dtype_of(state);
   OneOp op("gelu");
   op.read(t, {kRows, 4 * kWidth}, numbers(kRows * 4 * kWidth)).write(t, {kRows, 4 * kWidth});
-  run(state, op);
+  run(state, op, 8 * kSmall * dtype_bytes(t));
 }
 void gelu_dx(benchmark::State& state) {
   const Dtype t = dtype_of(state);
   OneOp op("gelu_dx");
   for (int i = 0; i < 2; ++i) op.read(t, {kRows, 4 * kWidth}, numbers(kRows * 4 * kWidth));
   op.write(t, {kRows, 4 * kWidth});
-  run(state, op);
+  run(state, op, 12 * kSmall * dtype_bytes(t));
 }
 void dropout(benchmark::State& state) {
   const Dtype t = dtype_of(state);
   OneOp op("dropout");
   op.attr("p", 0.1).read(t, {kRows, kWidth}, numbers(kRows * kWidth)).write(t, {kRows, kWidth});
-  run(state, op);
+  run(state, op, 2 * kSmall * dtype_bytes(t));
 }
 void rotary(benchmark::State& state) {
   const Dtype t = dtype_of(state);
   OneOp op("rotary");
   op.attr("size", kWidth / kHeads).attr("heads", kHeads).read(t, {1, kRows, kWidth}, numbers(kRows * kWidth));
   op.write(t, {1, kRows, kWidth});
-  run(state, op);
+  run(state, op, 2 * kSmall * dtype_bytes(t));
 }
 // Logits of GPT-2's vocabulary, more than a core's cache holds. The gradients are logits again, so each is written
 // elsewhere: in place the next turn would take the gradient of a gradient, which is all zeros.
@@ -137,7 +154,7 @@ void loss(benchmark::State& state, const char* kind, bool lse, bool gradient) {
   if (lse) op.write(Dtype::f32, {}).write(Dtype::f32, {rows});
   if (!lse) op.read(Dtype::f32, {rows}, numbers(rows));
   if (gradient) op.write(t, {rows, vocab});
-  run(state, op);
+  run(state, op, (gradient ? 2 : 1) * rows * vocab * dtype_bytes(t));
 }
 void cross_entropy(benchmark::State& state) { loss(state, "cross_entropy", true, false); }
 void cross_entropy_grad(benchmark::State& state) { loss(state, "cross_entropy_grad", false, true); }
@@ -149,7 +166,7 @@ void update(benchmark::State& state, const char* kind, Dtype param, int64_t n, b
   for (int i = 0; i < 2; ++i) op.read(Dtype::f32, {n}, std::vector<double>(static_cast<size_t>(n), 0.01));
   op.write_over(1).write_over(2).write_over(3);
   if (casts) op.write(Dtype::bf16, {n});
-  run(state, op);
+  run(state, op, n * (5 * 4 + 2 * dtype_bytes(param) + (casts ? 2 : 0)));
 }
 void adamw_1m(benchmark::State& state) { update(state, "adamw", dtype_of(state), 1 << 20, false); }
 // A unit of GPT-2, whose update does not fit into the cache, with its parameters in bf16: two ops, or one.
@@ -159,8 +176,9 @@ void adamw_cast_7m(benchmark::State& state) { update(state, "adamw_cast", Dtype:
 void cast_7m(benchmark::State& state) {
   OneOp op("cast");
   op.attr("dtype", "bf16").read(Dtype::f32, {kUnit}, numbers(kUnit)).write(Dtype::bf16, {kUnit});
-  run(state, op);
+  run(state, op, 6 * kUnit);
 }
+BENCHMARK(copy)->RangeMultiplier(4)->Range(1 << 18, 1 << 28)->Unit(benchmark::kMicrosecond);
 BENCHMARK(attention)->ArgsProduct({{0, 1}, {128, 1024}})->Unit(benchmark::kMicrosecond);
 BENCHMARK(attention_grad)->ArgsProduct({{0, 1}, {128, 1024}})->Unit(benchmark::kMicrosecond);
 // Argument: bf16.

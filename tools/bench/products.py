@@ -15,6 +15,8 @@ import statistics
 import subprocess
 import sys
 
+import rows
+
 HERE = pathlib.Path(__file__).resolve().parent
 BENCH = HERE.parents[1] / "build/bench/bin/product_bench"
 PEER = HERE / "peers/products_peer.py"
@@ -57,10 +59,6 @@ class Side:
         return None if answer == "-" else float(answer)
 
 
-def cpu_name():
-    return next(line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name"))
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--torch", help="Python with PyTorch (MKL and its own oneDNN)")
@@ -70,6 +68,7 @@ def main():
     parser.add_argument("--packed", action="store_true", help="prun's packed_gemm in place of the way that it chooses")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--core", type=int, default=0, help="the core that all run on")
+    rows.add_option(parser)
     args = parser.parse_args()
     os.sched_setaffinity(0, {args.core})
     env = {k: v for k, v in os.environ.items() if k != "OPENBLAS_CORETYPE"} | ONE_THREAD | LIMITS.get(args.isa, {})
@@ -77,8 +76,9 @@ def main():
     peers = [Side(name, [sys.executable, str(PEER), name], env) for name in ("openblas", "blis")]
     if args.torch:
         peers.append(Side("torch", [args.torch, str(PEER), "torch"], env))
-    peak = float(own.said) / 1e9
-    print(f"{cpu_name()}, {args.isa or 'all its instructions'}; one core, GFLOP/s; multiply-add peak {peak:.0f} in f32\n")
+    peaks = [float(word) / 1e9 for word in own.said.split()]
+    isa, out = args.isa or "all its instructions", rows.File(args.json)
+    print(f"{rows.cpu_name()}, {isa}; one core, GFLOP/s; multiply-add peak {peaks[0]:.0f} in f32, {peaks[1]:.0f} in bf16\n")
     print(f"| shapes | m × n × k | form | type | prun | {' | '.join(p.name for p in peers)} | ratio | of peak |")
     print("|---" * (7 + len(peers)) + "|")
     ratios = []
@@ -88,11 +88,15 @@ def main():
             rounds = [[side.seconds(*shape) for side in (own, *peers)] for _ in range(args.rounds)]
             medians = [None if None in side else statistics.median(side) for side in zip(*rounds)]
             rates = [None if s is None else 2e-9 * m * n * k / s for s in medians]
-            best = max((r for r in rates[1:] if r is not None), default=None)
+            peers_rates = {peer.name: rate for peer, rate in zip(peers, rates[1:]) if rate is not None}
+            best = max(peers_rates.values(), default=None)
             ratio = None if best is None else rates[0] / best
             ratios += [] if ratio is None else [ratio]
             mark = "-" if ratio is None else f"{ratio:.2f}{'' if ratio >= BAR else ' **no**'}"
-            of_peak = "-" if half else f"{rates[0] / peak:.2f}"
+            of_peak = f"{rates[0] / peaks[half]:.2f}"
+            named = max(peers_rates, key=peers_rates.get, default=None)
+            out.add(rows.compared(f"{name} {m} × {n} × {k} {FORMS[form]} {'bf16' if half else 'f32'}, {isa}", "GFLOP/s", rates[0], named, best, BAR,
+                                  more_is_better=True, limit=f"peak {peaks[half]:.0f} GFLOP/s", share=rates[0] / peaks[half]))
             columns = " | ".join("-" if r is None else f"{r:.0f}" for r in rates)
             print(f"| {name} | {m} × {n} × {k} | {FORMS[form]} | {'bf16' if half else 'f32'} | {columns} | {mark} | {of_peak} |", flush=True)
     if ratios:

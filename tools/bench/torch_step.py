@@ -1,4 +1,4 @@
-"""One rank of PyTorch's training step on CPUs, the peer of plans/ddp.lua, zero3.lua and ddp_example.lua.
+"""One rank of PyTorch's training step on CPUs, the peer of plans/ddp.lua, zero3.lua, mlp.lua and ddp_example.lua.
 
 Started by train_step.py once per rank with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set. Prints, on rank 0, one JSON
 object with the median step time in milliseconds. The model is built from PyTorch's own fused parts where it has them
@@ -54,13 +54,14 @@ class Gpt(nn.Module):
 
 
 class Mlp(nn.Module):
-    def __init__(self, width=4000, layers=3):
+    def __init__(self, width=4000, layers=3, bias=True, activation=F.relu, activate_last=False):
         super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(layers))
+        self.activation, self.activated = activation, layers if activate_last else layers - 1
+        self.layers = nn.ModuleList(nn.Linear(width, width, bias=bias) for _ in range(layers))
 
     def forward(self, x):
         for i, layer in enumerate(self.layers):
-            x = layer(x) if i + 1 == len(self.layers) else F.relu(layer(x))
+            x = self.activation(layer(x)) if i < self.activated else layer(x)
         return x
 
 
@@ -75,7 +76,7 @@ def shard(model, blocks):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("model", choices=["gpt", "ddp_example"])
+    parser.add_argument("model", choices=["gpt", "mlp", "ddp_example"])
     parser.add_argument("mode", choices=["ddp", "fsdp", "single"])
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--threads", type=int, default=1)
@@ -98,11 +99,13 @@ def main():
         optimizer_of = lambda p: torch.optim.AdamW(p, lr=1e-3)
         blocks = list(model.blocks)
     else:
-        batch = args.batch or 1000
-        model = Mlp()
-        x, y = (torch.randn(batch, 4000, generator=generator) for _ in range(2))
+        example = args.model == "ddp_example"
+        batch, width = args.batch or (1000 if example else 512), 4000 if example else 1024
+        gelu = lambda x: F.gelu(x, approximate="tanh")
+        model = Mlp() if example else Mlp(width, 8, bias=False, activation=gelu, activate_last=True)
+        x, y = (torch.randn(batch, width, generator=generator) for _ in range(2))
         loss_of = lambda out: F.mse_loss(out, y)
-        optimizer_of = lambda p: torch.optim.SGD(p, lr=1e-3)
+        optimizer_of = lambda p: torch.optim.SGD(p, lr=1e-3) if example else torch.optim.AdamW(p, lr=1e-3)
         blocks = list(model.layers)
     if args.mode == "ddp":
         model = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=25)

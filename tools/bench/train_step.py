@@ -16,6 +16,8 @@ import statistics
 import subprocess
 import sys
 
+import figures
+import rows
 from figures import median_of, steps
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -29,12 +31,15 @@ ROWS = {
     "ddp_example-8": ("ddp_example", 8, {}, "ddp_example", "ddp", [], 1.15),
     "gpt-2-compiled": ("ddp", 2, {"batch": 16}, "gpt", "ddp", ["--compile"], 1.1),
     "gpt-8-compiled": ("ddp", 8, {"batch": 64}, "gpt", "ddp", ["--compile"], 1.1),
+    "gpt-2-bf16": ("ddp", 2, {"batch": 16, "dtype": "bf16"}, "gpt", "ddp", ["--bf16"], 1.2),
+    "mlp-2": ("mlp", 2, {}, "mlp", "ddp", [], 1.15),
     "zero3-2": ("zero3", 2, {"batch": 16}, "gpt", "fsdp", [], 2.0),
     "zero3-8": ("zero3", 8, {"batch": 64}, "gpt", "fsdp", [], 2.0),
 }
 DEFAULT = ["gpt-2", "gpt-8", "ddp_example-2", "ddp_example-8"]
 DEFAULT_TORCH = "/usr/bin/python3"
-BARS_OF_OTHERS = {"gpt-2": 1.1, "gpt-8": 1.1}  # with the PyTorch of another interpreter
+# With the PyTorch of another interpreter.
+BARS_OF_OTHERS = {"gpt-2": 1.25, "gpt-8": 1.4, "gpt-2-compiled": 1.25, "gpt-8-compiled": 1.4, "ddp_example-2": 1.05, "ddp_example-8": 1.05}
 
 
 def free_port():
@@ -61,28 +66,37 @@ def main():
     parser.add_argument("--rows", default=",".join(DEFAULT), help="of: " + ", ".join(ROWS))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--prun", type=pathlib.Path, default=figures.PROGRAM)
+    rows.add_option(parser)
     args = parser.parse_args()
+    figures.PROGRAM = args.prun
+    out = rows.File(args.json)
     print(f"{'row':<18}{'prun ms':>10}{'torch ms':>10}{'ratio':>8}{'bar':>7}  peer")
     short = False
     for row in args.rows.split(","):
         plan, ranks, settings, model, mode, extra, bar = ROWS[row]
         if args.torch != DEFAULT_TORCH:
             bar = BARS_OF_OTHERS.get(row, bar)
-        ours, theirs, version = [], [], ""
+        ours, theirs, flops, version = [], [], [], ""
         try:
             for _ in range(args.rounds):
-                rows = steps(plan, ranks, skip=3, **settings, steps=args.steps + 3)
-                ours.append(median_of(rows, "time_s") * 1e3)
+                taken = steps(plan, ranks, skip=3, **settings, steps=args.steps + 3)
+                ours.append(median_of(taken, "time_s") * 1e3)
+                flops.append(median_of(taken, "model_flops_per_s"))
                 peer = torch_ms(args.torch, model, mode, ranks, extra, args.steps)
                 theirs.append(peer["median_ms"])
                 version = peer["torch"]
         except (RuntimeError, subprocess.CalledProcessError) as error:
             print(f"{row:<18} did not run: {error}")
+            out.add(rows.failed(row, str(error)))
             short = True
             continue
         a, b = statistics.median(ours), statistics.median(theirs)
         short = short or b / a < bar
         print(f"{row:<18}{a:>10.1f}{b:>10.1f}{b / a:>8.2f}{bar:>7.2f}  torch {version} {mode} {' '.join(extra)}", flush=True)
+        dtype = settings.get("dtype", "f32")
+        out.add(rows.compared(f"{row}, {ranks} ranks", "ms", a, " ".join(["torch", version, mode, *extra]), b, bar,
+                              rate=[f"{dtype} peak", statistics.median(flops)]))
     return 1 if short else 0
 
 

@@ -125,11 +125,16 @@ void connect_until(const TransportSession& session, const std::vector<std::strin
     bytes.push_back(address.size());
   }
   AwakeTime waited;
+  int awaited = -1;
   for (int attempt = 0;; ++attempt) {
     prun_result result;
     const prun_status status = session.call("connect", &prun_transport::connect, result, blobs.data(), bytes.data());
     if (status == PRUN_OK) return;
     if (status != PRUN_AGAIN) session.fail(status, result, "connecting");
+    if (result.culprit > awaited) {  // those before it have come
+      awaited = result.culprit;
+      waited = {};
+    }
     if (job_aborted()) throw Aborted(job_abort_reason());
     if (waited.until(AwakeTime::Clock::now()) > std::chrono::duration<double>(deadline_s)) {
       const std::string whom = result.culprit >= 0 ? fmt::format("rank {}", result.culprit) : "a peer";

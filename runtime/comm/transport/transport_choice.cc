@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <map>
@@ -31,6 +32,23 @@ std::string too_few_addresses(const WorldOptions& options, size_t ranks) {
   if (kElse + static_cast<uint64_t>(options.arena_bytes) * ranks <= limit.rlim_cur) return "";
   return fmt::format("cannot map the memory of {} ranks, {} each: the limit on addresses (ulimit -v) is {}", ranks,
                      human_bytes(options.arena_bytes), human_bytes(static_cast<int64_t>(limit.rlim_cur)));
+}
+
+// Why shared memory costs too much: each rank maps each other's, and a pair of them that do costs pages and page tables
+// on both sides, whatever moves between them. "": it does not. As all ranks of a host find.
+std::string too_many_pairs(size_t ranks) {
+  constexpr uint64_t kPair = 24 << 10;  // measured with 200 ranks of plugins/shm: its README, Limits
+  const uint64_t bytes = kPair * ranks * ranks;
+  const uint64_t memory = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  if (bytes <= memory / 8) return "";
+  return fmt::format("would take about {} to map the memory of {} ranks in each of them, and this machine has {}",
+                     human_bytes(static_cast<int64_t>(bytes)), ranks, human_bytes(static_cast<int64_t>(memory)));
+}
+
+// Why local memory is not shared between so many ranks; "" if it can be.
+std::string not_shared(const WorldOptions& options, size_t ranks) {
+  std::string why = too_few_addresses(options, ranks);
+  return why.empty() ? too_many_pairs(ranks) : why;
 }
 
 // Why a plugin is not asked for a score, by its manifest alone; "" if it is asked.
@@ -144,7 +162,7 @@ Transports by_score(const WorldOptions& options, const HostMap& hosts, Bootstrap
     if (!c.file.automatic || c.plugin || c.reason.empty() ||
         !not_asked(c.file, several, PRUN_MEM_HOST, options.encrypt).empty())
       continue;
-    const bool limited = c.file.local_only && !too_few_addresses(options, all.size()).empty();  // as all ranks are
+    const bool limited = c.file.local_only && !not_shared(options, all.size()).empty();  // as all ranks are
     if (!limited) spdlog::warn("transport: auto passes over {}", c.reason);
     if (limited && options.rank == 0) spdlog::warn("transport: auto passes over {}: it {}", c.file.name, c.reason);
   }
@@ -178,7 +196,7 @@ std::vector<Candidate> weigh(const WorldOptions& options, const std::vector<int>
     Candidate candidate{std::move(file), std::nullopt, 0, ""};
     candidate.reason = not_asked(candidate.file, several_hosts, memory, options.encrypt);
     if (candidate.reason.empty() && candidate.file.local_only && memory == PRUN_MEM_HOST)
-      candidate.reason = too_few_addresses(options, ranks.size());
+      candidate.reason = not_shared(options, ranks.size());
     if (candidate.reason.empty()) ask(candidate, options, ranks);
     all.push_back(std::move(candidate));
   }

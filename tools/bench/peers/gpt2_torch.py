@@ -1,6 +1,6 @@
-"""PyTorch's side of gpu_train.py: GPT-2 as fast as PyTorch trains it without kernels from elsewhere.
+"""PyTorch's side of gpu_train.py and gpt2_cpu.py: GPT-2 as fast as PyTorch trains it without kernels from elsewhere.
 
-torch.compile, flash attention (scaled_dot_product_attention), fused AdamW, f32 weights with bf16 autocast, data on the
+torch.compile, flash attention (scaled_dot_product_attention), fused AdamW, f32 weights with bf16 autocast (or f32 alone), data on the
 device beforehand, and no synchronization between steps: what each of them takes is read from CUDA events. Prints one
 JSON object.
 """
@@ -98,16 +98,20 @@ def main():
     parser.add_argument("--data", required=True)
     parser.add_argument("--lr", type=float, default=6e-4)
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--dtype", choices=["f32", "bf16"], default="bf16")
+    parser.add_argument("--threads", type=int, default=0, help="on a CPU; 0: PyTorch's own choice")
     parser.add_argument("--eager", action="store_true")
     args = parser.parse_args()
     torch.manual_seed(0)
-    torch.set_float32_matmul_precision("high")
+    torch.set_float32_matmul_precision("high" if args.device == "cuda" else "highest")  # on a CPU "high" may be bf16
+    if args.threads:
+        torch.set_num_threads(args.threads)
     ids = array.array("H")
     with open(args.data, "rb") as file:
         ids.frombytes(file.read())
     ids = torch.tensor(ids.tolist(), dtype=torch.long, device=args.device)
     model = Gpt2(args.layers, args.width, args.heads, args.context, args.vocab).to(args.device)
-    optimizer = optimizer_of(model, args.lr, fused=args.device == "cuda")
+    optimizer = optimizer_of(model, args.lr, fused=True)
     forward = model if args.eager else torch.compile(model)
     rows = args.batch // args.micro
     clock, losses = Clock(args.device), []
@@ -119,7 +123,7 @@ def main():
             starts = torch.randint(len(ids) - args.context - 1, (rows, 1), device=args.device)
             tokens = ids[starts + offsets]
             targets = ids[starts + offsets + 1]
-            with torch.autocast(args.device, dtype=torch.bfloat16):
+            with torch.autocast(args.device, dtype=torch.bfloat16, enabled=args.dtype == "bf16"):
                 loss = forward(tokens, targets) / args.micro
             loss.backward()
             total += loss.detach()

@@ -57,7 +57,7 @@ class Handshake {
   bool reads() const;  // it waits for something to read, else for room to write
   State state() const { return state_; }
   const std::string& why_refused() const { return why_; }
-  int error() const { return error_; }  // errno, 0: refused for another reason
+  int error() const { return error_; }  // errno, ECONNRESET: the peer hung up; 0: refused for another reason
   bool dialler() const { return to_ >= 0; }
   Clock::time_point begun() const { return begun_; }
   int fd() const { return socket_.get(); }

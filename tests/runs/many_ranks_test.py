@@ -1,0 +1,38 @@
+#!/usr/bin/env python3
+"""A job of many more ranks than cores starts, trains and ends, and auto passes over shm where pairs are too many."""
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PLAN = """local prun = require "prun"
+return prun.plan {
+  mesh = prun.mesh { dp = prun.world },
+  model = prun.models.mlp { layers = 1, width = 8 },
+  data = prun.data.random { batch = prun.world },
+  strategy = { prun.ddp { axis = "dp" } },
+  optimizer = prun.sgd { lr = 0.1 },
+  steps = 3,
+}
+"""
+
+
+class ManyRanks(unittest.TestCase):
+    def test_they_train(self):
+        with tempfile.TemporaryDirectory() as folder:
+            plan, metrics = pathlib.Path(folder, "plan.lua"), pathlib.Path(folder, "metrics.jsonl")
+            plan.write_text(PLAN)
+            done = subprocess.run([PRUN, plan, "--nproc", RANKS, "--metrics", metrics, "--timeout", "300"], capture_output=True, text=True)
+            self.assertEqual(done.returncode, 0, done.stderr[-2000:])
+            self.assertEqual([json.loads(line)["step"] for line in metrics.read_text().splitlines()], [1, 2, 3])
+
+    def test_shm_is_passed_over_where_its_pairs_take_the_memory(self):
+        done = subprocess.run([PRUN, "plugins", "--explain", "--nproc", "100000"], capture_output=True, text=True)
+        self.assertRegex(done.stdout, r"\n    shm +would take about [\d.]+ TiB to map the memory of 100000 ranks in each of them, and this machine has")
+
+
+if __name__ == "__main__":
+    PRUN, RANKS = sys.argv.pop(1), sys.argv.pop(1)
+    unittest.main()
