@@ -2,10 +2,14 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cinttypes>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -41,13 +45,16 @@ void rename_or_throw(const std::string& from, const std::string& to) {
   if (std::rename(from.c_str(), to.c_str()) != 0) throw write_failed(to, errno);
 }
 
+constexpr const char* kMakeRoom = "make room, or keep fewer (--checkpoint-keep)";
+
 }  // namespace
 
-Error write_failed(const std::string& path, int code) {
-  const char* help = code == ENOSPC || code == EDQUOT  ? "; make room, or keep fewer (--checkpoint-keep)"
+WriteError write_failed(const std::string& path, int code) {
+  const std::string room = fmt::format("; {}", kMakeRoom);
+  const char* help = code == ENOSPC || code == EDQUOT  ? room.c_str()
                      : code == EACCES || code == EROFS ? "; --checkpoint names a folder that you may write to"
                                                        : "";
-  return Error(Exit::checkpoint_write, fmt::format("cannot write {}: {}{}", path, strerror(code), help));
+  return {fmt::format("cannot write {}: {}{}", path, strerror(code), help), code};
 }
 
 std::string read_file(const std::string& path) {
@@ -81,18 +88,62 @@ std::string staging_folder(const std::string& folder, int64_t step, const std::s
   return fmt::format("{}.{}.tmp", step_folder(folder, step), run);
 }
 
+int64_t free_bytes(const std::string& folder) {
+  struct statvfs disk {};
+  if (statvfs(folder.c_str(), &disk) != 0) return -1;
+  return static_cast<int64_t>(disk.f_bavail) * static_cast<int64_t>(disk.f_frsize);
+}
+
+// What others of this save write meanwhile is counted once at least, since the disk is asked first.
+int64_t room_for(const std::string& folder, const std::string& staging) {
+  int64_t room = free_bytes(folder);
+  if (room < 0) return room;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(staging, error)) {
+    struct stat info {};
+    if (stat(entry.path().c_str(), &info) == 0) room += int64_t{info.st_blocks} * 512;
+  }
+  return room;
+}
+
+void require_room(const std::string& folder, const std::string& staging, int64_t bytes) {
+  const int64_t room = room_for(folder, staging);
+  if (room >= 0 && room < bytes)
+    throw WriteError(fmt::format("cannot write {}: {}; {}", staging, strerror(ENOSPC), kMakeRoom), ENOSPC);
+}
+
+void remove_staged(const std::string& folder, const std::string& run, int64_t end) {
+  std::vector<fs::path> staged;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    int64_t step = 0;
+    if (std::sscanf(name.c_str(), "step_%" SCNd64 ".", &step) == 1 && step < end && name.ends_with("." + run + ".tmp"))
+      staged.push_back(entry.path());
+  }
+  for (const fs::path& path : staged) fs::remove_all(path, error);
+}
+
+// What may need room comes before the renames, so that a disk that is full commits nothing by halves.
 void commit(const std::string& folder, const std::string& staging, int64_t step, int keep) {
-  const std::string to = step_folder(folder, step);
+  const std::string to = step_folder(folder, step), latest = folder + "/" + kLatest;
   sync_folder(staging);
+  write_synced(latest + ".tmp", fs::path(to).filename().string() + "\n");
   // A run that was resumed from before this step makes it again: the old one goes only once LATEST can do without it.
   const std::string before = to + ".old";
   std::error_code ignored;
   fs::remove_all(before, ignored);
-  if (fs::exists(to)) rename_or_throw(to, before);
-  rename_or_throw(staging, to);
-  sync_folder(folder);
-  write_synced(folder + "/" + kLatest + ".tmp", fs::path(to).filename().string() + "\n");
-  rename_or_throw(folder + "/" + kLatest + ".tmp", folder + "/" + kLatest);
+  const bool again = fs::exists(to);
+  if (again) rename_or_throw(to, before);
+  try {
+    rename_or_throw(staging, to);
+    sync_folder(folder);
+    rename_or_throw(latest + ".tmp", latest);
+  } catch (const Error&) {
+    if (fs::exists(to)) fs::rename(to, staging, ignored);
+    if (again) fs::rename(before, to, ignored);
+    throw;
+  }
   sync_folder(folder);
   fs::remove_all(before, ignored);
   if (keep <= 0) return;

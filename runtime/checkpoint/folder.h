@@ -4,14 +4,22 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
 
 namespace prun::checkpoint {
 
-Error write_failed(const std::string& path, int code);  // checkpoint_write, with what errno says and what helps
-std::string read_file(const std::string& path);         // throws checkpoint_invalid
+// The environment lets nobody write there, now: the folder's disk is full, say.
+class WriteError : public Error {
+ public:
+  WriteError(std::string message, int code) : Error(Exit::checkpoint_write, std::move(message)), errno_value(code) {}
+  int errno_value;
+};
+
+WriteError write_failed(const std::string& path, int code);  // with what errno says and what helps
+std::string read_file(const std::string& path);              // throws checkpoint_invalid
 // Writes the file, waits for the disk. Throws checkpoint_write.
 void write_file(const std::string& path, std::string_view text);
 void sync_folder(const std::string& path);
@@ -21,8 +29,16 @@ std::string step_folder(const std::string& folder, int64_t step);  // DIR/step_0
 std::string staging_folder(const std::string& folder, int64_t step,
                            const std::string& run);  // DIR/step_00000010.RUN.tmp
 
+// Removes what `run` has staged in `folder` for steps below `end`.
+void remove_staged(const std::string& folder, const std::string& run, int64_t end);
+int64_t free_bytes(const std::string& folder);  // -1: its file system does not say
+// What a save into `staging` may take: what is free, and what of it lies there already; -1: not known.
+int64_t room_for(const std::string& folder, const std::string& staging);
+// Throws WriteError where that is less than `bytes`.
+void require_room(const std::string& folder, const std::string& staging, int64_t bytes);
+
 // Makes what was staged the newest checkpoint: renames it, waits for the disk, replaces LATEST, then removes whole
-// checkpoints beyond the newest `keep` (0: none). Throws checkpoint_write.
+// checkpoints beyond the newest `keep` (0: none). Throws checkpoint_write, and then the newest is the one before.
 void commit(const std::string& folder, const std::string& staging, int64_t step, int keep);
 
 // Folders of whole checkpoints in `folder`, newest first.

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <utility>
 #include <vector>
@@ -67,6 +68,7 @@ Writer::Writer(WriterOptions options, const Program& program, int rank, std::fun
 
 Writer::~Writer() {
   if (thread_.joinable()) thread_.join();
+  if (rank_ == 0 && !options_.apart) remove_staged(options_.folder, options_.run, std::numeric_limits<int64_t>::max());
 }
 
 void Writer::check() {
@@ -79,28 +81,65 @@ void Writer::wait() {
   if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
-void Writer::start(int64_t step, int64_t skipped, std::function<const std::byte*(TensorId)> data) {
+void Writer::start(int64_t step, int64_t skipped, bool last, std::function<const std::byte*(TensorId)> data) {
   wait();
   skipped_ = skipped;
-  thread_ = std::thread([this, step, data = std::move(data)] {
+  thread_ = std::thread([this, step, last, data = std::move(data)] {
     stand_behind_steps();
     const auto tell = [&](WriterOptions::Save save) {
       if (options_.told) options_.told(step, save);
     };
     try {
       tell(WriterOptions::Save::begun);
-      if (options_.apart)
-        commit_apart(step, data);
-      else
-        write(staging_folder(options_.folder, step, options_.run), data);
-      if (rank_ == 0 && !options_.apart) commit_all(step);
+      options_.apart ? commit_apart(step, data) : save(step, data);
       tell(rank_ == 0 ? WriterOptions::Save::committed : WriterOptions::Save::written);
     } catch (...) {
-      failure_ = std::current_exception();
-      failed_.store(true, std::memory_order_release);
+      failed(step, last);
       tell(WriterOptions::Save::failed);
     }
   });
+}
+
+// Rank 0 alone knows when what was committed before has made room, so the others ask for their own part only.
+void Writer::save(int64_t step, const std::function<const std::byte*(TensorId)>& data) {
+  const std::string staging = staging_folder(options_.folder, step, options_.run);
+  if (rank_ == 0) {
+    remove_staged(options_.folder, options_.run, step);
+    require_room(options_.folder, staging, options_.bytes);
+  }
+  write(staging, step, data);
+  if (rank_ == 0) commit_all(step);
+}
+
+bool Writer::abandoned(int64_t step) const { return options_.abandoning && options_.abandoning->abandoned(step); }
+
+void Writer::failed(int64_t step, bool last) {
+  try {
+    try {
+      throw;
+    } catch (const Error& error) {
+      const bool cannot_write = dynamic_cast<const WriteError*>(&error) != nullptr;
+      if (options_.abandoning && !last && (abandoned(step) || (cannot_write && !cancelled_())))
+        return abandon(step, error);
+      throw;
+    }
+  } catch (Error& error) {
+    if (last && !cancelled_()) error.prefix(fmt::format("the last checkpoint, after step {}, cannot be made", step));
+    failure_ = std::current_exception();
+  } catch (...) {
+    failure_ = std::current_exception();
+  }
+  failed_.store(true, std::memory_order_release);
+}
+
+// The save is over here once the launchers have told all ranks, so nobody sees it end before it was abandoned.
+void Writer::abandon(int64_t step, const Error& error) {
+  if (const auto* why = dynamic_cast<const WriteError*>(&error); why != nullptr && !abandoned(step)) {
+    const int64_t room = room_for(options_.folder, staging_folder(options_.folder, step, options_.run));
+    options_.abandoning->abandon(step, {why->message(), why->errno_value, options_.bytes, room});
+  }
+  while (!abandoned(step) && !cancelled_()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  if (rank_ == 0) remove_staged(options_.folder, options_.run, step + 1);
 }
 
 std::string Writer::manifest(const std::string& staging, int rank) const { return staging + "/" + manifest_name(rank); }
@@ -130,12 +169,14 @@ std::vector<FileToWrite> Writer::files(const std::function<const std::byte*(Tens
   return files;
 }
 
-std::vector<std::string> Writer::write(const std::string& folder,
+std::vector<std::string> Writer::write(const std::string& folder, int64_t step,
                                        const std::function<const std::byte*(TensorId)>& data) {
+  const auto over = [&] { return cancelled_() || abandoned(step); };
+  if (over()) throw Error(Exit::checkpoint_write, "the job ended before a checkpoint was written");
   make_folder(folder);
   std::map<std::string, SavedTensor> saved;
   const std::vector<FileToWrite> all = files(data);
-  write_files(folder, all, options_.threads, cancelled_, saved);
+  write_files(folder, all, options_.threads, over, saved);
   for (const StateTensor& state : program_.state) {
     const auto found = saved.find(state.name);
     if (found == saved.end()) continue;
@@ -158,7 +199,7 @@ void Writer::commit_apart(int64_t step, const std::function<const std::byte*(Ten
   const std::string name = kept_name(step, options_.run), folder = options_.folder + "/" + name;
   make_folder(folder);
   replace_file(folder + "/index.json", index_text(index_of(step)), fmt::format(".{}.part", rank_));
-  std::vector<std::string> names = write(folder, data);
+  std::vector<std::string> names = write(folder, step, data);
   names.insert(names.begin(), "index.json");  // whoever has a part can say of which commit it is
   apart.copy(name, names);
   apart.kept(step);
@@ -199,7 +240,8 @@ void Writer::commit_all(int64_t step) {
                     fmt::format("{}: rank {} has written nothing there for {} s: the folder of --checkpoint has to be "
                                 "one that all nodes share",
                                 options_.folder, rank, options_.wait_s));
-      if (cancelled_()) throw Error(Exit::checkpoint_write, "the job ended while a checkpoint was written");
+      if (cancelled_() || abandoned(step))
+        throw Error(Exit::checkpoint_write, "the job ended while a checkpoint was written");
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
     add_manifest(index, parse_manifest(read_file(path), path));

@@ -27,6 +27,25 @@ struct KeptApart {
   bool clears = false;                     // of the ranks that share the folder, this one removes what is superseded
 };
 
+// A save that this rank could not make.
+struct SaveFailure {
+  std::string what;  // the error
+  int errno_value = 0;
+  int64_t bytes = 0;       // that the whole checkpoint takes
+  int64_t free_bytes = 0;  // on the folder's disk, -1: it does not say
+
+  template <class Fields>
+  void each_field(Fields&& fields) {
+    fields(what, errno_value, bytes, free_bytes);
+  }
+};
+
+// How ranks agree that a save is made by none of them, and the job goes on.
+struct Abandoning {
+  std::function<void(int64_t step, const SaveFailure&)> abandon;  // tells the others; the same step twice is one
+  std::function<bool(int64_t step)> abandoned;                    // by any rank
+};
+
 struct WriterOptions {
   std::string folder;   // "": nothing is written
   int keep = 0;         // whole checkpoints that stay; 0: all
@@ -35,9 +54,11 @@ struct WriterOptions {
   std::string program;  // SHA-256 of the job
   std::string kernels;  // Device::numerics
   std::optional<KeptApart> apart;
-  int wait_s = 60;  // how long rank 0 waits for the first file of another
+  std::optional<Abandoning> abandoning;  // nothing: a save that cannot be made is an error
+  int64_t bytes = 0;                     // of a whole checkpoint
+  int wait_s = 60;                       // how long rank 0 waits for the first file of another
   // What a save has come to, for who watches: called by the thread that writes, so it must not block.
-  enum class Save { begun, written, committed, failed };
+  enum class Save { begun, written, committed, failed };  // failed: abandoned, or the job ends
   std::function<void(int64_t step, Save)> told;
 };
 
@@ -55,13 +76,18 @@ class Writer {
   // Waits until what was started is on the disk, on rank 0 until it is committed. Throws what went wrong.
   void wait();
   // Begins to write the state after `step` steps, of which `skipped` updated nothing; `data` stays as it is until
-  // wait() returns.
-  void start(int64_t step, int64_t skipped, std::function<const std::byte*(TensorId)> data);
+  // wait() returns. `last`: no save follows, so that this one is an error where it cannot be made.
+  void start(int64_t step, int64_t skipped, bool last, std::function<const std::byte*(TensorId)> data);
 
  private:
   std::vector<FileToWrite> files(const std::function<const std::byte*(TensorId)>& data) const;
   // Into `folder`; returns the files' names, the manifest's last.
-  std::vector<std::string> write(const std::string& folder, const std::function<const std::byte*(TensorId)>& data);
+  std::vector<std::string> write(const std::string& folder, int64_t step,
+                                 const std::function<const std::byte*(TensorId)>& data);
+  void save(int64_t step, const std::function<const std::byte*(TensorId)>& data);
+  void failed(int64_t step, bool last);  // in a handler
+  void abandon(int64_t step, const Error& error);
+  bool abandoned(int64_t step) const;
   void commit_all(int64_t step);
   void commit_apart(int64_t step, const std::function<const std::byte*(TensorId)>& data);
   Index index_of(int64_t step) const;  // without tensors

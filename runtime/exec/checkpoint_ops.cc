@@ -58,6 +58,7 @@ checkpoint::WriterOptions in_memory(const CheckpointOptions& options) {
   checkpoint::WriterOptions memory = options;
   memory.folder = options.memory;
   memory.keep = 1;
+  memory.abandoning.reset();  // memory that is full stays full
   return memory;
 }
 
@@ -84,8 +85,8 @@ void Commits::wait() {
 }
 
 void Commits::start(int64_t step, int64_t skipped, bool last, const std::function<const std::byte*(TensorId)>& data) {
-  if (memory_) memory_->start(step, skipped, data);
-  if (disk_ && (!memory_ || last || (every_ > 0 && step % every_ == 0))) disk_->start(step, skipped, data);
+  if (memory_) memory_->start(step, skipped, last, data);
+  if (disk_ && (!memory_ || last || (every_ > 0 && step % every_ == 0))) disk_->start(step, skipped, last, data);
 }
 
 std::shared_ptr<CheckpointServices> open_checkpoints(const CheckpointOptions& options, const Program& program, int rank,

@@ -41,6 +41,8 @@ enum class FrameKind : uint32_t {
   kept,        // launcher -> node 0: the newest commit of which all its ranks keep their part
   committed,   // node 0 -> launchers: the newest one of which all ranks do
   late,        // node 0 -> launcher, before the job: it runs without this node, and takes it in at a commit
+  abandon,     // rank -> its launcher -> node 0: LauncherClient::abandon
+  abandoned,   // node 0 -> launchers: a step of which the save is abandoned
 };
 
 struct Frame {

@@ -44,7 +44,8 @@ class Coordination {
   // Events of local ranks.
   virtual void gather(int rank, std::string blob) = 0;
   virtual void line(int rank, const std::string& text) = 0;
-  virtual void ended(int rank, bool early) = 0;  // returned 0, or stopped early as it was asked
+  virtual void abandon(int rank, const std::string& payload) = 0;  // of FrameKind::abandon
+  virtual void ended(int rank, bool early) = 0;                    // returned 0, or stopped early as it was asked
   virtual void failed(Failure failure) = 0;
   virtual void stop() = 0;          // SIGTERM here asks for an early end
   virtual void pause(bool on) = 0;  // SIGTSTP and SIGCONT here stop the ranks of all nodes, and let them go on
@@ -69,6 +70,7 @@ class Coordination {
 
   // Results: payloads of FrameKind::gathered that local ranks wait for; the end of the job, once it is decided.
   std::vector<std::string> take_gathered() { return std::exchange(gathered_, {}); }
+  std::vector<int64_t> take_abandoned() { return std::exchange(abandoned_, {}); }  // steps (LauncherClient::abandoned)
   const std::optional<Verdict>& verdict() const { return verdict_; }
   bool stop_asked() const { return stop_asked_; }
   bool preempted() const { return preempted_; }  // SIGTERM has asked, so that time is short
@@ -79,6 +81,7 @@ class Coordination {
 
  protected:
   std::vector<std::string> gathered_;
+  std::vector<int64_t> abandoned_;
   std::optional<Verdict> verdict_;
   bool stop_asked_ = false;
   bool preempted_ = false;

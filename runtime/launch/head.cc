@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 
 #include "base/text.h"
 #include "launch/coordination.h"
@@ -32,6 +33,7 @@ class Head : public Coordination {
 
   void gather(int rank, std::string blob) override;
   void line(int rank, const std::string& text) override { observer_.line(rank, text); }
+  void abandon(int rank, const std::string& payload) override;
   void ended(int rank, bool early) override;
   void failed(Failure failure) override;
   void stop() override;
@@ -79,7 +81,8 @@ class Head : public Coordination {
   int launchers_ = 1;                              // that take part: nodes may have stayed away
   int stop_answers_ = 0;                           // of launchers
   int64_t last_begun_ = 0;
-  std::vector<int64_t> kept_;  // by node
+  std::vector<int64_t> kept_;         // by node
+  std::set<int64_t> told_abandoned_;  // steps
   Blame blame_;
   bool asked_waits_ = false;
   int waits_answers_ = 0;  // of launchers
@@ -158,6 +161,17 @@ void Head::kept(size_t node, int64_t step) {
   for (Channel& member : members_) member.send(FrameKind::committed, -1, Packer().number(committed_).take());
 }
 
+// Several ranks meet the same full disk: the first one is told, once for each save.
+void Head::abandon(int rank, const std::string& payload) {
+  Unpacker unpacker(payload);
+  const int64_t step = unpacker.number();
+  const std::string words = unpacker.text();
+  if (!told_abandoned_.insert(step).second) return;
+  observer_.abandoned(rank, step, words);
+  abandoned_.push_back(step);
+  for (Channel& member : members_) member.send(FrameKind::abandoned, -1, Packer().number(step).take());
+}
+
 void Head::failed(Failure failure) {
   if (verdict_) return;  // an effect of the end that is under way
   const bool hangs = failure.weight == Weight::waited;
@@ -229,7 +243,7 @@ void Head::take(Frame& frame, size_t node) {
   const NodePlace& from = topology_.nodes[node];
   const bool of_rank = frame.kind == FrameKind::gather || frame.kind == FrameKind::line ||
                        frame.kind == FrameKind::ended || frame.kind == FrameKind::mirror ||
-                       frame.kind == FrameKind::output;
+                       frame.kind == FrameKind::output || frame.kind == FrameKind::abandon;
   if (of_rank && (frame.rank < from.first_rank || frame.rank >= from.first_rank + from.ranks))
     throw Error(Exit::corrupt_link, fmt::format("it speaks for rank {}, which is not one of its own", frame.rank));
   switch (frame.kind) {
@@ -238,6 +252,8 @@ void Head::take(Frame& frame, size_t node) {
       return gather(frame.rank, std::move(frame.payload));
     case FrameKind::line:
       return line(frame.rank, frame.payload);
+    case FrameKind::abandon:
+      return abandon(frame.rank, frame.payload);
     case FrameKind::ended:
       if (has_ended_[frame.rank]) throw Error(Exit::corrupt_link, fmt::format("rank {} ends twice", frame.rank));
       return ended(frame.rank, !frame.payload.empty());

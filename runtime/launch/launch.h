@@ -31,6 +31,10 @@ class LauncherClient {
   // every rank's is, 0 for none. Any thread.
   virtual void kept(int64_t /*step*/) {}
   virtual int64_t committed() const { return 0; }
+  // The checkpoint after `step` steps cannot be made here, for reasons in `words` (LaunchObserver::abandoned), so that
+  // no rank shall make it; and whether any rank has said so. Any thread.
+  virtual void abandon(int64_t /*step*/, const std::string& /*words*/) {}
+  virtual bool abandoned(int64_t /*step*/) const { return false; }
   virtual bool aborted() const = 0;                                     // any thread: the job is ending
   virtual void fail(const Error& error, const std::string& where) = 0;  // this rank is the cause; `where` names the op.
                                                                         // The first call counts
@@ -120,6 +124,8 @@ struct LaunchObserver {
   // ended.
   virtual std::vector<std::pair<int, std::string>> mirror(bool /*last*/) { return {}; }
   virtual void mirrored(int /*rank*/, std::string_view /*bytes*/) {}  // on node 0
+  // On node 0: the first rank that has abandoned the checkpoint after `step` steps, with its words.
+  virtual void abandoned(int /*rank*/, int64_t /*step*/, std::string_view /*words*/) {}
   // A rank wrote to its standard output or error; on node 0 also what ranks of other nodes wrote, with `here` false.
   virtual void output(int /*rank*/, bool /*error*/, std::string_view /*text*/, bool /*here*/) {}
   // Asked on node 0 after each tick: a rank that holds the others up for longer than the job waits.

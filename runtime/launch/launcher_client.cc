@@ -54,6 +54,15 @@ class SocketClient : public LauncherClient {
   void kept(int64_t step) override { kept_->store(step, std::memory_order_release); }
   int64_t committed() const override { return page_->committed.load(std::memory_order_acquire); }
 
+  void abandon(int64_t step, const std::string& words) override {
+    send(FrameKind::abandon, Packer().number(step).text(words).take());
+  }
+  bool abandoned(int64_t step) const override {
+    for (const std::atomic<int64_t>& each : page_->abandoned)
+      if (each.load(std::memory_order_acquire) == step) return true;
+    return false;
+  }
+
   void fail(const Error& error, const std::string& where) override {
     if (told_end_.exchange(true)) return;
     Packer packer;

@@ -24,10 +24,12 @@ struct WaitSlots {
 // seen in step k waits at the end of step k at the latest, until `steps` tells how many steps the job does; what waits
 // there nobody needs before that, since the number comes from the launchers alone.
 struct JobPage {
+  static constexpr size_t kAbandoned = 8;  // ranks are one save apart at most
   std::atomic<uint32_t> aborted;
   std::atomic<uint32_t> stopping;
-  std::atomic<int64_t> steps;      // 0: not known yet
-  std::atomic<int64_t> committed;  // LauncherClient::committed
+  std::atomic<int64_t> steps;                  // 0: not known yet
+  std::atomic<int64_t> committed;              // LauncherClient::committed
+  std::atomic<int64_t> abandoned[kAbandoned];  // the last steps (LauncherClient::abandoned)
   std::atomic<int64_t>* begun() { return reinterpret_cast<std::atomic<int64_t>*>(this + 1); }
   std::atomic<int64_t>* kept(int local_ranks) { return begun() + local_ranks; }
   WaitSlots* waits(int local_ranks) { return reinterpret_cast<WaitSlots*>(kept(local_ranks) + local_ranks); }

@@ -16,6 +16,7 @@ class Member : public Coordination {
 
   void gather(int rank, std::string blob) override { head_.send(FrameKind::gather, rank, blob); }
   void line(int rank, const std::string& text) override { head_.send(FrameKind::line, rank, text); }
+  void abandon(int rank, const std::string& payload) override { head_.send(FrameKind::abandon, rank, payload); }
   void ended(int rank, bool early) override { head_.send(FrameKind::ended, rank, early ? "early" : ""); }
 
   void mirror(int rank, const std::string& bytes) override {
@@ -60,6 +61,7 @@ class Member : public Coordination {
       if (frame.kind == FrameKind::pause) pulse_.pause(paused_ = frame.rank != 0, Clock::now());
       if (frame.kind == FrameKind::steps) steps_ = Unpacker(frame.payload).number();
       if (frame.kind == FrameKind::committed) committed_ = Unpacker(frame.payload).number();
+      if (frame.kind == FrameKind::abandoned) abandoned_.push_back(Unpacker(frame.payload).number());
       if (frame.kind == FrameKind::verdict) follow(frame.payload);
     }
     if (!alive) lose_head(Exit::corrupt_link, "is lost", head_.trouble());

@@ -243,6 +243,10 @@ int64_t RankProcesses::kept() {
 
 void RankProcesses::set_committed(int64_t step) { page()->committed.store(step, std::memory_order_release); }
 
+void RankProcesses::add_abandoned(int64_t step) {
+  page()->abandoned[abandoned_++ % JobPage::kAbandoned].store(step, std::memory_order_release);
+}
+
 void RankProcesses::signal_all(int number) {
   for (const RankProcess& rank : ranks_)
     if (rank.running && kill(-rank.pid, number) != 0) kill(rank.pid, number);

@@ -73,6 +73,7 @@ class RankProcesses {
   int64_t ask_to_stop();  // ranks wait before their next step; returns the last one that has been begun here
   int64_t kept();         // what all ranks here have (LauncherClient::kept)
   void set_committed(int64_t step);
+  void add_abandoned(int64_t step);
   void set_steps(int64_t steps);  // how many the job does in all, after ask_to_stop
   void kill_running() { signal_all(SIGKILL); }
   void signal_all(int number);  // to each rank's process group
@@ -88,6 +89,7 @@ class RankProcesses {
   std::vector<int> closed_in_ranks_;
   sigset_t signals_;
   bool capture_output_;
+  size_t abandoned_ = 0;  // steps told so far
   SharedMemory page_;
   std::vector<SharedMemory> recorders_;
   Fd lifeline_read_, lifeline_write_;

@@ -322,6 +322,7 @@ void Supervisor::follow_stop(Clock::time_point now) {
   if (coordination_.preempted() && options_.grace_s > 0 && !std::exchange(in_grace_, true))
     grace_ends_ = after(now, options_.grace_s);
   if (coordination_.committed() > 0) processes_.set_committed(coordination_.committed());
+  for (const int64_t step : coordination_.take_abandoned()) processes_.add_abandoned(step);
   if (coordination_.steps() > 0) processes_.set_steps(coordination_.steps());
   if (now < grace_ends_) return;
   grace_ends_ = Clock::time_point::max();
@@ -344,6 +345,7 @@ void Supervisor::read_rank(RankProcess& rank) {
       coordination_.failed(rank_aborted(name_of(rank), observer_.where(rank.rank), options_.command));
     }
     if (frame.kind == FrameKind::line) coordination_.line(rank.rank, frame.payload);
+    if (frame.kind == FrameKind::abandon) coordination_.abandon(rank.rank, frame.payload);
     if (frame.kind == FrameKind::failed) {
       Unpacker unpacker(frame.payload);
       int code = static_cast<int>(unpacker.number());

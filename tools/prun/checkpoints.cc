@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -159,19 +158,21 @@ void require_same_course(const CheckpointSettings& s, const checkpoint::Index& i
 
 }  // namespace
 
-// What a disk says about itself may be wrong (quotas, other writers); then the write says it.
-void require_space(const CheckpointSettings& s, const Job& job) {
-  if (s.folder.empty()) return;
+int64_t checkpoint_bytes(const Job& job) {
   std::map<std::string, int64_t> bytes;  // by logical tensor, which several classes may have
   for (const Program& program : job.classes)
     for (const StateTensor& state : program.state)
       bytes[state.name] = element_count(saved_shape(program, state)) * dtype_bytes(program.tensors[state.tensor].dtype);
   int64_t all = 0;
   for (const auto& [name, each] : bytes) all += each;
-  struct statvfs disk {};
-  if (statvfs(s.folder.c_str(), &disk) != 0) return;
-  const int64_t free = static_cast<int64_t>(disk.f_bavail) * static_cast<int64_t>(disk.f_frsize);
-  if (free < all)
+  return all;
+}
+
+// What a disk says about itself may be wrong (quotas, other writers); then the write says it.
+void require_space(const CheckpointSettings& s, const Job& job) {
+  if (s.folder.empty()) return;
+  const int64_t all = checkpoint_bytes(job), free = checkpoint::free_bytes(s.folder);
+  if (free >= 0 && free < all)
     throw Error(Exit::checkpoint_write,
                 fmt::format("{}: a checkpoint of this job takes {}, and {} are free there: make room, or name another "
                             "folder",

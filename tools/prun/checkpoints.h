@@ -18,6 +18,7 @@ struct CheckpointSettings {
   std::string memory;       // settled: the folder of this run in the host's memory (replicas.h), or ""
   std::string memory_here;  // that folder on this node, whether it is used or not
   std::string kept;         // settled: the commit in the memory of several nodes to begin with (kept_commits.h), or ""
+  bool strict = false;      // a save that cannot be made ends the job
   int grace_s = 25;         // from SIGTERM until there must be a checkpoint
   std::string resume;       // auto or a path; settled: the checkpoint's folder, or ""
   int64_t first_step = -1;  // settled: of a run that resumes
@@ -48,6 +49,7 @@ void take_from_plan(Options& options, const Plan& plan);
 // What node 0 has settled for the ranks of all nodes, whose folders may have other names.
 std::string note_of(const CheckpointSettings& settings);
 void follow_note(CheckpointSettings& settings, const std::string& note);
+int64_t checkpoint_bytes(const Job& job);  // of one, about: without headers and the index
 // Throws checkpoint_write where the folder's disk has no room for one checkpoint of the job.
 void require_space(const CheckpointSettings& settings, const Job& job);
 // Throws checkpoint_invalid, with both sides, where the job is another model's.

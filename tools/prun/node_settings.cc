@@ -44,6 +44,7 @@ std::vector<NodeSetting> node_settings(const Options& options) {
   add("--non-finite", options.non_finite);
   add("--check-replicas", std::to_string(options.check_replicas));
   add("--checkpoint-every", options.checkpoint.every > 0 ? std::to_string(options.checkpoint.every) : "");
+  add("--checkpoint-strict", options.checkpoint.strict ? "(given)" : "");
   add("--checkpoint", options.checkpoint.folder.empty() ? "" : "(given)");
   return all;
 }

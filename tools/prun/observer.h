@@ -41,6 +41,7 @@ class Observer final : public LaunchObserver {
   void line(int rank, const std::string& text) override;
   std::vector<std::pair<int, std::string>> mirror(bool last) override;
   void mirrored(int rank, std::string_view bytes) override;
+  void abandoned(int rank, int64_t step, std::string_view words) override;
   void output(int rank, bool error, std::string_view text, bool here) override;
   std::optional<Failure> hung() override;
   void ending() override;

@@ -265,6 +265,8 @@ void define_checkpoint_options(Definer& define, Commands command, Options& o) {
   define.whole(kPlanCommands, "--checkpoint-every", "K", o.checkpoint.every, 1,
                "steps from one checkpoint to the next (default: one at the end)");
   define.whole(kRun, "--checkpoint-keep", "N", o.checkpoint.keep, 1, "remove all but the newest N (default: keep all)");
+  define.flag(kRun, "--checkpoint-strict", o.checkpoint.strict,
+              "end with 15 where a checkpoint cannot be written (default: go on, and try the next one)");
   define.whole(kRun, "--grace", "SECONDS", o.checkpoint.grace_s, 1,
                "after SIGTERM, how long a last checkpoint may take; then exit code 75 (default 25)");
   define.text(kRun, "--resume", "auto|PATH", o.checkpoint.resume,

@@ -89,6 +89,14 @@ CheckpointOptions checkpoint_options(const RankStart& start, const Options& opti
   return checkpoint;
 }
 
+// Ranks agree through the launchers, since what they share, the folder, is what has failed.
+void agree_on_abandoning(CheckpointOptions& checkpoint, LauncherClient* launcher, const Job& job) {
+  checkpoint.bytes = checkpoint_bytes(job);
+  checkpoint.abandoning = {
+      .abandon = [launcher](int64_t step, const auto& failure) { launcher->abandon(step, pack(failure)); },
+      .abandoned = [launcher](int64_t step) { return launcher->abandoned(step); }};
+}
+
 // Keeps in the recorder which checkpoint is being written, and which was committed last.
 void note_saves(CheckpointOptions& checkpoint, RecorderHeader* recorder) {
   using Save = CheckpointOptions::Save;
@@ -136,6 +144,7 @@ void train(const RankStart& start, const Options& options, const DeviceReport& d
   const Program& program = rank.job.program(start.rank);
   ExecutorOptions execution = executor_options(start, options);
   execution.checkpoint = checkpoint_options(start, options);
+  if (!options.checkpoint.strict) agree_on_abandoning(execution.checkpoint, start.launcher, rank.job);
   note_saves(execution.checkpoint, execution.recorder);
   execution.generation = options.generation.options;
   rank.device = open_device(program.device);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -62,7 +63,9 @@ void Events::look_at(const std::vector<WatchedRank>& ranks) {
   }
   if (ranks.empty() || ranks.front().rank != 0) return;
   const RecorderHeader& first = *ranks.front().recorder;
-  const int64_t saving = first.saving.load(std::memory_order_acquire), saved = first.saved.load();
+  int64_t saving = first.saving.load(std::memory_order_acquire);
+  const int64_t saved = first.saved.load();
+  if (abandoned_.count(saving) != 0) saving = 0;
   if (saved != saved_) {
     if (saving_ != 0 && saving_ != saved) write_(event_line("checkpoint_committed", {{"step", saving_}}));
     if (saving_ != saved) write_(event_line("checkpoint_begun", {{"step", saved}}));  // between two looks
@@ -74,6 +77,24 @@ void Events::look_at(const std::vector<WatchedRank>& ranks) {
   if (saving != 0 && saving != saving_) write_(event_line("checkpoint_begun", {{"step", saving}}));
   saving_ = saving == saved ? 0 : saving;  // it is marked as ended a moment after it was committed
   saved_ = saved;
+}
+
+void Events::abandoned(int rank, int64_t step, const std::string& folder, int64_t last,
+                       const checkpoint::SaveFailure& failure) {
+  if (saving_ != step) write_(event_line("checkpoint_begun", {{"step", step}}));
+  if (saving_ == step) saving_ = 0;
+  const bool known = failure.free_bytes >= 0;
+  write_(event_line("checkpoint_abandoned",
+                    {{"step", step},
+                     {"rank", rank},
+                     {"folder", folder},
+                     {"what", failure.what},
+                     {"errno", failure.errno_value},
+                     {"bytes", failure.bytes},
+                     {"free_bytes", known ? Json(failure.free_bytes) : Json()},
+                     {"missing_bytes", known ? Json(std::max<int64_t>(0, failure.bytes - failure.free_bytes)) : Json()},
+                     {"last_step", last > 0 ? Json(last) : Json()}}));
+  abandoned_.insert(step);
 }
 
 void Events::step(const MergedStep& step) {

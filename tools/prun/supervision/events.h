@@ -3,9 +3,11 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "checkpoint/writer.h"
 #include "launch/failure.h"
 #include "steps.h"
 #include "supervision/rank_watch.h"
@@ -19,6 +21,10 @@ class Events {
   void started(const std::string& plan, const std::vector<WatchedRank>& ranks);
   // Ranks that have joined, checkpoints that were begun, committed or failed since the last call.
   void look_at(const std::vector<WatchedRank>& ranks);
+  // No rank makes the checkpoint after `step` steps, since `rank` cannot; the last whole one is that after `last`
+  // steps.
+  void abandoned(int rank, int64_t step, const std::string& folder, int64_t last,
+                 const checkpoint::SaveFailure& failure);
   void step(const MergedStep& step);                    // if there was an evaluation after it
   void skipped(const MergedStep& step, size_t so_far);  // the step updated nothing
   void warning(const std::string& text);
@@ -29,6 +35,7 @@ class Events {
   Write write_;
   std::vector<bool> joined_;
   int64_t saving_ = 0, saved_ = 0;  // of rank 0
+  std::set<int64_t> abandoned_;     // steps
 };
 
 // "hang", "rank crash": the code in words, as RELIABILITY's table has it.
