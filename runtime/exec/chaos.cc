@@ -24,7 +24,7 @@ constexpr struct {
   const char* name;
   Kind kind;
 } kKinds[] = {{"kill", Kind::kill}, {"stop", Kind::stop},     {"delay", Kind::delay}, {"reset", Kind::reset},
-              {"flip", Kind::flip}, {"enospc", Kind::enospc}, {"nan", Kind::nan}};
+              {"flip", Kind::flip}, {"enospc", Kind::enospc}, {"nan", Kind::nan},     {"omit", Kind::omit}};
 
 [[noreturn]] void refuse(const std::string& what, const std::string& why) {
   throw usage_error(fmt::format("--chaos: '{}' {}; as in kill:rank=3@step=7", what, why));
@@ -112,8 +112,10 @@ std::vector<ChaosFault> parse_chaos(const std::string& spec, int ranks) {
 Chaos::Chaos(const std::string& spec, int rank, int ranks, World& world) : world_(world) {
   for (const ChaosFault& fault : parse_chaos(spec, ranks))
     if (fault.rank == rank) faults_.push_back(fault);
-  const auto is_nan = [](const ChaosFault& fault) { return fault.kind == Kind::nan; };
-  if (std::any_of(faults_.begin(), faults_.end(), is_nan)) poison_ = std::make_shared<std::atomic<bool>>(false);
+  for (const ChaosFault& fault : faults_) {
+    if (fault.kind == Kind::nan) poison_ = std::make_shared<std::atomic<bool>>(false);
+    if (fault.kind == Kind::omit) omission_ = std::make_shared<std::atomic<bool>>(false);
+  }
 }
 
 Chaos::~Chaos() {
@@ -155,6 +157,9 @@ void Chaos::bring_about(const ChaosFault& fault) {
     }
     case Kind::nan:
       poison_->store(true);
+      return;
+    case Kind::omit:
+      omission_->store(true);
       return;
     case Kind::reset:
     case Kind::flip:

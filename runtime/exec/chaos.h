@@ -16,7 +16,7 @@
 namespace prun {
 
 struct ChaosFault {
-  enum class Kind { kill, stop, delay, reset, flip, enospc, nan } kind;
+  enum class Kind { kill, stop, delay, reset, flip, enospc, nan, omit } kind;
   int rank = 0, peer = -1;  // -1: by the seed
   int64_t step = 1;         // before which it comes, from 1
   double seconds = 1;       // of a delay
@@ -35,12 +35,14 @@ class Chaos {
   void begin_step(int64_t step);  // from 0; before it
   // Set when a gradient of the rank is to become NaN (exec/poison.h); null: never.
   const std::shared_ptr<std::atomic<bool>>& poison() const { return poison_; }
+  // Set when the rank is to leave out a collective (exec/omission.h); null: never.
+  const std::shared_ptr<std::atomic<bool>>& omission() const { return omission_; }
 
  private:
   void bring_about(const ChaosFault& fault);
   std::vector<ChaosFault> faults_;
   World& world_;
-  std::shared_ptr<std::atomic<bool>> poison_;
+  std::shared_ptr<std::atomic<bool>> poison_, omission_;
   std::vector<std::thread> later_;
 };
 

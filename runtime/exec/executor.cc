@@ -41,6 +41,8 @@ std::vector<Executor::Worker> Executor::make_workers(const Body& body) {
                                                  : make_local_kernel(device_, memory_, op, host_, options_.threads));
       if (&op == poisoned_here)
         worker.kernels.back() = poisoned(std::move(worker.kernels.back()), memory_, op, options_.poison);
+      if (options_.omission != nullptr && op.communicates() && &body == &program_.step())
+        worker.kernels.back() = omitting(std::move(worker.kernels.back()), options_.omission);
     }
     workers.push_back(std::move(worker));
   }

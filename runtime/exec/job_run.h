@@ -13,6 +13,7 @@
 #include "comm/comm.h"
 #include "device/device.h"
 #include "exec/host_ops.h"
+#include "exec/omission.h"
 #include "exec/poison.h"
 #include "exec/recorder.h"
 
@@ -32,6 +33,7 @@ struct ExecutorOptions {
   std::function<void(const std::string&)> print;
   std::function<void(int64_t step)> chaos;  // --chaos, before each step; or empty
   Poison poison;                            // of its fault `nan`; or null
+  Omission omission;                        // of its fault `omit`; or null
   // Told of the first error that is not Aborted, at the op, before other ranks can see that this one ends; or empty.
   std::function<void(const Error&, const std::string& op)> failed;
   CheckpointOptions checkpoint;

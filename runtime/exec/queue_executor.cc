@@ -29,6 +29,9 @@ QueueExecutor::QueueExecutor(const Program& program, QueueMemory& queue, World& 
   if (options.poison != nullptr)
     throw usage_error(fmt::format(
         "--chaos nan writes into the host's memory, and '{}' computes elsewhere: --device cpu", device.table().name));
+  if (options.omission != nullptr)
+    throw usage_error(fmt::format("--chaos omit leaves out what a rank calls, and '{}' is enqueued on: --device cpu",
+                                  device.table().name));
   size_t most = 1;
   for (const Body& body : program.bodies) most = std::max(most, body.streams.size());
   for (size_t s = 0; s < most; ++s) streams_.emplace_back(device, s == 0 ? 0 : -1);

@@ -207,6 +207,39 @@ class Faults(Jobs):
         place = ["--nnodes", "2", "--rendezvous", f"127.0.0.1:{free_port()}", *options]
         return [self.start("--nproc", "2", "--node-rank", str(node), *place, **more) for node in (0, 1)]
 
+    DISAGREE = r"prun: rank (\d): ranks disagree: rank (\d) called (\w+ .*), rank \1 called (\w+ .*) \(group of ranks 0, 1, 2(, 3)?\)\n"
+
+    def expect_disagreement(self, text):
+        """Both ops side by side, one of them that of the rank which has left one out."""
+        found = re.search(self.DISAGREE, text)
+        self.assertIsNotNone(found, text)
+        self.assertIn("1", found.group(1, 2), text)
+        self.assertNotEqual(found[3], found[4])
+        self.assertRegex(text, r"op: +\w+ .*\.lua:\d+")
+        self.assertRegex(text, r"next: +prun check ")
+
+    def test_a_rank_that_calls_another_collective(self):
+        for transport in ("shm", "socket"):
+            with self.subTest(transport=transport):
+                run = self.start("--nproc", "3", "--transport", transport, "--chaos", "omit:rank=1@step=3")
+                self.assertEqual(run.wait()[0], 12, run.text())
+                self.expect_disagreement(run.text())
+
+    def test_a_rank_of_two_nodes_that_calls_another_collective(self):
+        head, member = self.two_nodes("--chaos", "omit:rank=1@step=3")
+        self.assertEqual((head.wait()[0], member.wait()[0]), (12, 12), head.text())
+        self.expect_disagreement(head.text())
+        self.assertIn("node 0 has ended the job: rank ", member.text())
+
+    def test_nodes_that_resume_from_different_steps(self):
+        kept = self.start("--nproc", "4", "--checkpoint", "ck", "--checkpoint-every", "2", plan=[*ENDLESS[:-1], "steps=4"])
+        self.assertEqual(kept.wait()[0], 0, kept.text())
+        rendezvous = f"127.0.0.1:{free_port()}"
+        nodes = [self.start("--nproc", "2", "--nnodes", "2", "--node-rank", str(node), "--rendezvous", rendezvous, "--resume",
+                            f"{kept.folder.name}/ck/step_0000000{step}") for node, step in ((0, 2), (1, 4))]
+        self.assertEqual([run.wait()[0] for run in nodes], [12, 12], nodes[0].text())
+        self.assertRegex(nodes[0].text(), r"step_00000004 is the state after 4 steps here, and after 2 where the job began: all nodes need the same ")
+
     def test_two_nodes_train_as_one(self):
         plan = [*ENDLESS[:-1], "steps=5"]
         head, member = self.two_nodes(plan=plan)

@@ -330,7 +330,7 @@ void define_options(CLI::App& app, Commands command, Options& o) {
   define.flag(kClean, "--dry-run", o.dry_run, "say what would be removed, and remove nothing");
   define.text(
       kRun, "--chaos", "SPEC", o.chaos,
-      "bring faults about, to see how the job ends: kill:rank=3@step=7 (stop, delay, reset, flip, enospc, nan)");
+      "bring faults about, to see how the job ends: kill:rank=3@step=7 (stop, delay, reset, flip, enospc, nan, omit)");
   define.flag(kPlugins, "--explain", o.explain, "which transport auto takes for which ranks, and why");
   define.flag(kAllCommands & ~(kCompletion | kMan), "--json", o.json, json_help(command));
   define.flag(kRun, "--quiet,-q", o.quiet, "say nothing but what the plan prints, warnings and failures");

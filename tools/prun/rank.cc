@@ -163,6 +163,7 @@ void train(const RankStart& start, const Options& options, const DeviceReport& d
     if (!options.chaos.empty()) {
       const auto chaos = std::make_shared<Chaos>(options.chaos, start.rank, start.ranks, *rank.world);
       execution.poison = chaos->poison();
+      execution.omission = chaos->omission();
       execution.chaos = [chaos](int64_t step) { chaos->begin_step(step); };
     }
     rank.executor = rank.memory->make_executor(*rank.world, execution);
