@@ -65,7 +65,8 @@ struct LinkModel {
 };
 
 struct NodeModel {
-  std::string host;  // what doctor and launchers call it; may be empty
+  std::string host;   // what doctor and launchers call it; may be empty
+  std::string place;  // of a listed one: "cluster.yaml:12:5"
   int devices = 1;
   int nics = 1;
   DeviceModel device;

@@ -5,10 +5,12 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <set>
+#include <string_view>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -339,11 +341,21 @@ class Reader {
         .part("network_speed", of.network_speed);
     if (listed) {
       fields.whole("count", *count)
-          .text("host", of.host)
+          .field("host", [&](const YAML::Node& host) { of.host = read_host(fields, host); })
           .field("device", [&](const YAML::Node& device) { read_device(path, device, of.device); })
           .field("slow", [&](const YAML::Node& slow) { read_slow(path, slow, of); });
     }
     fields.read();
+  }
+
+  static std::string read_host(const Fields& fields, const YAML::Node& node) {
+    const std::string name = fields.scalar(node, "host");
+    const bool allowed = std::all_of(name.begin(), name.end(), [](unsigned char c) {
+      return std::isalnum(c) != 0 || std::string_view("-_.:").find(static_cast<char>(c)) != std::string_view::npos;
+    });
+    if (name.empty() || !allowed || name.front() == '-')
+      fields.fail(node, fmt::format("host is '{}', should be a host's name or address", printable(name)));
+    return name;
   }
 
   // { 3: 0.5 }: device 3 of the node runs at half of its speed.
@@ -371,7 +383,10 @@ class Reader {
     for (const YAML::Node& item : node) {
       NodeModel of = cluster_.node;
       int count = 1;
+      of.place = fmt::format("{}:{}:{}", path, item.Mark().line + 1, item.Mark().column + 1);
       read_node(path, item, of, true, &count);
+      if (count > 1 && !of.host.empty())
+        fail_at(path, item.Mark(), fmt::format("host '{}' is one node, and count is {}", of.host, count));
       if (std::ssize(cluster_.nodes) + count > kMostNodes)
         fail_at(path, item.Mark(), fmt::format("these are more than {} nodes", kMostNodes));
       cluster_.nodes.insert(cluster_.nodes.end(), count, of);

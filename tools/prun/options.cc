@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "cluster_hosts.h"
 #include "comm/transport/plugin.h"
 #include "commands.h"
 #include "definer.h"
@@ -181,10 +182,12 @@ void define_plan_options(Definer& define, Commands command, Options& o) {
       kRecords, "--set", "NAME=VALUE", [&o](const std::string& text) { read_setting(o.settings, "--set", text); },
       "an argument of the plan; `prun PLAN --help` lists them", true);
   define.text(
-      kSim | kTune | kDraw, "--cluster", "FILE", o.sim.cluster,
+      kSim | kTune | kDraw | kDiff, "--cluster", "FILE", o.sim.cluster,
       command == kDraw
           ? "predict the plan's step on it, as prun sim does (default: unit costs)"
           : "what to simulate on: devices, nodes and networks, as YAML (default: this machine's, if calibrated)");
+  define.text(kRun | kDoctor, "--cluster", "FILE", o.sim.cluster,
+              "a cluster file whose `nodes:` name hosts: they are the nodes, and this machine is one of them");
   define.parsed(
       kSim, "--sweep", "NAME=V,V,..", [&o](const std::string& text) { read_sweep(o.sim.sweep, "--sweep", text); },
       "simulate with each of these values of an argument; several: all combinations, the fastest first", true);
@@ -324,7 +327,7 @@ void define_options(CLI::App& app, Commands command, Options& o) {
   define.parsed(
       kDiff, "--to", "NAME=VALUE", [&o](const std::string& text) { read_setting(o.diff_settings, "--to", text); },
       "an argument that the second has; the same plan where one is named", true);
-  if (command == kDraw) define_draw_options(define, o.draw);
+  if (command == kDraw || command == kDiff) define_draw_options(define, o.draw);
   if (command == kCalibrate) define_calibrate_options(define, o);
   define.flag(kStatus, "--prometheus", o.prometheus, "as Prometheus' text format");
   define.flag(kClean, "--dry-run", o.dry_run, "say what would be removed, and remove nothing");
@@ -434,7 +437,7 @@ void check_together(Options& o, const Command& command) {
     throw usage_error("--trace-steps needs --trace FILE, where the timeline goes");
   if (command.bit == kSim && !o.sim.sweep.empty() && !o.trace.empty())
     throw usage_error("--trace is of one plan: not with --sweep");
-  if ((command.bit & (kSim | kTune)) != 0 && o.sim.cluster.empty()) o.sim.cluster = existing_calibration();
+  if ((command.bit & (kSim | kTune | kDiff)) != 0 && o.sim.cluster.empty()) o.sim.cluster = existing_calibration();
   if (command.bit == kSim && !o.sim.sweep.empty() && o.sim.steps > 0)
     throw usage_error("--steps is of one plan: not with --sweep");
   if ((command.bit & (kSim | kTune)) != 0 && o.sim.cluster.empty())
@@ -537,7 +540,9 @@ Options parse_options(const std::vector<std::string>& given) {
   const auto is_given = [&](const char* name) {
     return app.get_option_no_throw(name) != nullptr && app.count(name) > 0;
   };
-  if ((command.bit & (kRun | kBench)) != 0 && !is_given("--nnodes") && !is_given("--node-rank") && !options.help)
+  if ((command.bit & (kRun | kDoctor)) != 0 && is_given("--cluster") && !options.help)
+    take_place_among_hosts(options, {is_given("--nnodes"), is_given("--node-rank"), is_given("--nproc")});
+  else if ((command.bit & (kRun | kBench)) != 0 && !is_given("--nnodes") && !is_given("--node-rank") && !options.help)
     take_place_of_launcher(options);
   if (options.launch.host_ranks > 0 && !is_given("--nproc")) options.bench.nproc = {1};
   pass_to_transports(options);

@@ -50,6 +50,7 @@ struct Options {
   StepWindow trace_steps;
   std::string trace, runs;  // runs: the folder for this run's folder
   std::string chaos;
+  std::vector<std::string> hosts;  // of --cluster, by node (run, doctor)
   CheckpointSettings checkpoint;
   RestartSettings restart;
   GenerationSettings generation;

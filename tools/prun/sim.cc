@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "build_job.h"
 #include "commands.h"
+#include "sim_fit.h"
 #include "sim_jitter.h"
 #include "sim_job.h"
 #include "sim_sweep.h"
@@ -98,8 +99,7 @@ int sim_command(Options& options) {
   const SimulatedPlan made = simulate_plan(options, cluster, !options.trace.empty());
   if (!options.trace.empty()) write_simulated_trace(options.trace, *made.job, made.result);
   if (const std::string why = simulate::too_large(made.result); !why.empty())
-    fmt::print(stderr,
-               "prun: it does not fit: {}; more ranks in tp or pp, a stage of ZeRO or recomputation need less\n", why);
+    fmt::print(stderr, "prun: it does not fit: {}; {}\n", why, what_would_fit(options, cluster));
   StepTimes times;
   if (has_jitter(cluster) || options.sim.steps > 0) {
     const Job job = made.job ? *made.job : build_job(options, made.result.ranks);

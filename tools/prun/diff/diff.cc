@@ -1,9 +1,11 @@
 // prun diff A [B]: two plans, or one at two settings, side by side: memory by role, bytes by collective and by line of
-// Lua, the order of ops and what they wait for, and the step at unit costs. Starts no rank.
+// Lua, the order of ops and what they wait for, the step at unit costs or as a cluster would take it, and why it takes
+// longer there. Starts no rank.
 #include <fmt/format.h>
 
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -13,18 +15,35 @@
 #include "commands.h"
 #include "diff/order_diff.h"
 #include "diff/plan_facts.h"
+#include "diff/prediction.h"
+#include "diff/two_timelines.h"
+#include "sim_job.h"
+#include "simulate/cluster_reader.h"
 
 namespace prun {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-PlanFacts facts_of_plan(Options options, const std::string& plan, const std::map<std::string, std::string>& settings) {
+struct Side {
+  Job job;
+  PlanFacts facts;
+  std::optional<PredictedStep> step;  // where there is a cluster
+  draw::Timeline timeline;
+};
+
+Side side_of(Options options, const std::string& plan, const std::map<std::string, std::string>& settings,
+             const std::optional<simulate::Cluster>& cluster, const std::string& which) {
   options.plan = plan;
   for (const auto& [key, value] : settings) options.settings[key] = value;
   std::string name = plan;
   for (const auto& [key, value] : options.settings) name += fmt::format(", {}={}", key, value);
-  return facts_of(build_job(options, options.launch.nproc * options.launch.nnodes), name);
+  Side side;
+  side.job = build_job(options, options.launch.nproc * options.launch.nnodes);
+  side.facts = facts_of(side.job, name);
+  if (cluster) side.step = predict_step(side.job, *cluster);
+  side.timeline = timeline_of_plan(side.job, side.step ? &*side.step : nullptr, which, name);
+  return side;
 }
 
 std::string change_text(double from, double to) {
@@ -103,7 +122,6 @@ void print_facts(const PlanFacts& a, const PlanFacts& b) {
     if (!std::exchange(heading, true)) fmt::print("why: by the lines that ask for it\n");
     print_bytes("  " + line, x, y);
   });
-  print_order(a, b);
 }
 
 Json facts_json(const PlanFacts& facts) {
@@ -125,6 +143,28 @@ Json order_json(const PlanFacts& first, const PlanFacts& second) {
   return list;
 }
 
+void print_all(const std::optional<simulate::Cluster>& cluster, const Side& first, const Side& second) {
+  print_facts(first.facts, second.facts);
+  if (cluster)
+    print_prediction(*cluster, *first.step, *second.step);
+  else
+    fmt::print("no predicted time: --cluster FILE says where, or `prun calibrate` measures this machine\n");
+  print_order(first.facts, second.facts);
+  draw::Drawing drawing;
+  drawing.timelines = {first.timeline, second.timeline};
+  drawing.one_axis = true;
+  fmt::print("\n{}", draw::text_of(drawing, draw::terminal_columns()));
+}
+
+void print_json(const std::optional<simulate::Cluster>& cluster, const Side& first, const Side& second) {
+  Json all = {{"first", facts_json(first.facts)},
+              {"second", facts_json(second.facts)},
+              {"order", order_json(first.facts, second.facts)},
+              {"predicted", nullptr}};
+  if (cluster) all["predicted"] = prediction_json(*cluster, *first.step, *second.step);
+  fmt::print("{}\n", all.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
 }  // namespace
 
 int diff_command(Options& options) {
@@ -135,14 +175,26 @@ int diff_command(Options& options) {
         "prun diff plans/zero3.lua --nproc 4 --to prefetch=2");
   if (plans.size() == 1 && options.diff_settings.empty())
     throw usage_error(fmt::format("{} differs from what? Name another plan, or --to NAME=VALUE", plans[0]));
-  const PlanFacts first = facts_of_plan(options, plans[0], {});
-  const PlanFacts second = facts_of_plan(options, plans.back(), options.diff_settings);
-  if (options.json) {
-    const Json all = {
-        {"first", facts_json(first)}, {"second", facts_json(second)}, {"order", order_json(first, second)}};
-    fmt::print("{}\n", all.dump(-1, ' ', false, Json::error_handler_t::replace));
-  } else {
-    print_facts(first, second);
+  for (const std::string& plan : plans)
+    if (plan.ends_with(".json") || plan.ends_with(".jsonl"))
+      throw usage_error(fmt::format(
+          "prun diff compares plans, and {} is none: `prun draw {} PLAN` shows a trace beside its plan", plan, plan));
+  if (const std::string& out = options.draw.out; !out.empty() && !out.ends_with(".html"))
+    throw usage_error(fmt::format("--out wants a name that ends with .html, not '{}'", out));
+  std::optional<simulate::Cluster> cluster;
+  if (!options.sim.cluster.empty()) {
+    cluster = simulate::read_cluster(cluster_path(options));
+    simulate::place_ranks(*cluster, options.launch.nproc * options.launch.nnodes);  // too small: before compiling
+  }
+  const Side first = side_of(options, plans[0], {}, cluster, "first");
+  const Side second = side_of(options, plans.back(), options.diff_settings, cluster, "second");
+  options.json ? print_json(cluster, first, second) : print_all(cluster, first, second);
+  if (!options.draw.out.empty()) {
+    draw::Drawing drawing = two_timelines({first.timeline, second.timeline}, first.job, second.job);
+    drawing.title = fmt::format("{} and {}", first.facts.name, second.facts.name);
+    if (cluster)
+      drawing.notes.push_back(fmt::format("Why the second is {}.", difference_text(*first.step, *second.step)));
+    draw::write_drawing(drawing, options.draw.out);
   }
   return 0;
 }

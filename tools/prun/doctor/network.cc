@@ -112,6 +112,8 @@ Findings network(const Options& options) {
   const std::string& rendezvous = options.launch.rendezvous;
   if (!rendezvous.empty())
     found.push_back(name_finding("--rendezvous", rendezvous.substr(0, rendezvous.rfind(':')), true));
+  for (const std::string& host : options.hosts)
+    found.push_back(name_finding(fmt::format("host {}", host).c_str(), host, true));
   found.push_back(clock(options));
   found.push_back(encryption(options));
   return found;

@@ -43,16 +43,22 @@ nlohmann::ordered_json summary_of(const Drawing& drawing) {
   return {{"timelines", timelines}, {"curves", curves}, {"notes", drawing.notes}};
 }
 
-}  // namespace draw
-
-namespace {
-
 int terminal_columns() {
   winsize size{};
   return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= 40 ? size.ws_col : 100;
 }
 
-}  // namespace
+void write_drawing(const Drawing& drawing, const std::string& out) {
+  const std::string text = out.ends_with(".html") ? page_of(drawing) : picture_of(drawing);
+  OutputFile file(out, "drawing");
+  file.begin();
+  file.write(text);
+  file.flush();
+  if (const std::string failure = file.failure(); !failure.empty())
+    throw usage_error(fmt::format("cannot write the drawing to {}: {}", out, failure));
+}
+
+}  // namespace draw
 
 int draw_command(Options& options) {
   const draw::Drawing drawing = draw::read_inputs(options);
@@ -60,18 +66,12 @@ int draw_command(Options& options) {
   if (!out.empty()) {
     if (out.ends_with(".svg") && drawing.timelines.empty())
       throw usage_error("a picture shows a timeline, and there is none; curves are drawn by --out NAME.html");
-    const std::string text = out.ends_with(".html") ? draw::page_of(drawing) : draw::picture_of(drawing);
-    OutputFile file(out, "drawing");
-    file.begin();
-    file.write(text);
-    file.flush();
-    if (const std::string failure = file.failure(); !failure.empty())
-      throw usage_error(fmt::format("cannot write the drawing to {}: {}", out, failure));
+    draw::write_drawing(drawing, out);
   }
   if (options.json) {
     fmt::print("{}\n", draw::summary_of(drawing).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   } else if (out.empty()) {
-    fmt::print("{}", draw::text_of(drawing, terminal_columns()));
+    fmt::print("{}", draw::text_of(drawing, draw::terminal_columns()));
   }
   return 0;
 }

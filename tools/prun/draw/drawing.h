@@ -14,11 +14,16 @@ struct Drawing {
   std::vector<std::string> notes;  // what could not be drawn, and what would change that
   std::vector<Timeline> timelines;
   std::vector<Curve> curves;
+  bool one_axis = false;  // text: all timelines have the longest one's axis
 };
 
 std::string page_of(const Drawing& drawing);                // self-contained HTML
 std::string picture_of(const Drawing& drawing);             // SVG, of the first timeline, or of the curves
 std::string text_of(const Drawing& drawing, int columns);   // for a terminal
 nlohmann::ordered_json summary_of(const Drawing& drawing);  // --json
+
+int terminal_columns();  // 100 where standard output is none
+// To NAME.html or NAME.svg. Throws usage_error where that cannot be written.
+void write_drawing(const Drawing& drawing, const std::string& out);
 
 }  // namespace prun::draw

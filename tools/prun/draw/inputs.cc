@@ -95,7 +95,7 @@ class Reader {
   void predict(const std::string& path) {
     const SimulatedPlan made = simulate_plan(options_, simulate::read_cluster(cluster_path(options_)), true);
     view_ = view_of(job_json(*made.job), path);
-    drawing_.timelines.push_back(simulated_timeline(made));
+    drawing_.timelines.push_back(simulated_timeline(*made.job, made.result));
   }
 
   void read_json(const std::string& path, bool program) {

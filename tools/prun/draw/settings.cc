@@ -13,6 +13,7 @@ namespace prun {
 
 void define_draw_options(Definer& define, DrawSettings& settings) {
   define.text(kDraw, "--out", "FILE", settings.out, "NAME.html: a page; NAME.svg: a picture for documents");
+  define.text(kDiff, "--out", "NAME.html", settings.out, "draw both steps on a page, below each other");
   define.flag(kDraw, "--text", settings.text, "draw in the terminal (what it does without --out, too)");
   define.text(kDraw, "--title", "TEXT", settings.title, "what stands above it");
   define.text(kDraw, "--program", "FILE", settings.program,

@@ -12,19 +12,19 @@ uint64_t nanoseconds_of(double seconds) { return static_cast<uint64_t>(std::llro
 
 }  // namespace
 
-Timeline simulated_timeline(const SimulatedPlan& made) {
+Timeline simulated_timeline(const Job& job, const simulate::Simulation& simulation) {
   std::vector<StreamTimes> times;
-  for (const simulate::ClassResult& of : made.result.classes) {
-    const size_t first = times.size(), streams = made.job->program(of.first_rank).step().streams.size();
+  for (const simulate::ClassResult& of : simulation.classes) {
+    const size_t first = times.size(), streams = job.program(of.first_rank).step().streams.size();
     for (size_t s = 0; s < streams; ++s) times.push_back({of.first_rank, static_cast<int>(s), {}});
     for (const simulate::OpSpan& span : of.spans)
       times[first + static_cast<size_t>(span.op.stream.index())].events.push_back(
           {0, static_cast<uint32_t>(span.op.index), nanoseconds_of(span.ready), nanoseconds_of(span.begin),
            nanoseconds_of(span.end)});
   }
-  Timeline timeline = timeline_of(*made.job, times);
+  Timeline timeline = timeline_of(job, times);
   timeline.name = "predicted";
-  timeline.source = made.job->classes.front().name;
+  timeline.source = job.classes.front().name;
   return timeline;
 }
 

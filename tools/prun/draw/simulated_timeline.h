@@ -2,11 +2,12 @@
 // move in step there.
 #pragma once
 #include "draw/timeline.h"
-#include "sim_job.h"
+#include "ir/program.h"
+#include "simulate/simulate.h"
 
 namespace prun::draw {
 
 // Of a simulation that kept its spans.
-Timeline simulated_timeline(const SimulatedPlan& made);
+Timeline simulated_timeline(const Job& job, const simulate::Simulation& simulation);
 
 }  // namespace prun::draw

@@ -49,7 +49,8 @@ std::string cell(int kind, bool coloured) {
                   : std::string(1, letter);
 }
 
-std::string timeline_text(const Timeline& timeline, int width) {
+// `end`: of the axis.
+std::string timeline_text(const Timeline& timeline, int width, int64_t end) {
   const PictureRows rows = picture_rows(timeline);
   const Figures figures = figures_of(timeline);
   size_t who = 0, name = 0;
@@ -67,8 +68,7 @@ std::string timeline_text(const Timeline& timeline, int width) {
   const bool coloured = colours();
   for (const PictureRow& row : rows.rows) {
     text += fmt::format("{:<{}}  {:<{}}  ", row.opens ? printable(row.who) : "", who, printable(row.name), name);
-    for (const int kind : columns_of(timeline, row, std::max<int64_t>(1, timeline.end()), columns))
-      text += cell(kind, coloured);
+    for (const int kind : columns_of(timeline, row, std::max<int64_t>(1, end), columns)) text += cell(kind, coloured);
     text += "\n";
   }
   std::vector<std::string> legend;
@@ -87,8 +87,10 @@ std::string curve_text(const Curve& curve) {
 
 std::string text_of(const Drawing& drawing, int columns) {
   std::string text;
+  int64_t last = 0;
+  for (const Timeline& timeline : drawing.timelines) last = std::max(last, timeline.end());
   for (const Timeline& timeline : drawing.timelines)
-    text += (text.empty() ? "" : "\n") + timeline_text(timeline, columns);
+    text += (text.empty() ? "" : "\n") + timeline_text(timeline, columns, drawing.one_axis ? last : timeline.end());
   for (const Curve& curve : drawing.curves) text += curve_text(curve);
   for (const std::string& note : drawing.notes) text += note + "\n";
   return text;

@@ -192,6 +192,8 @@ class TraceReader {
 ReadJson read_json_file(const std::string& path, int first, int last) {
   std::ifstream file(path, std::ios::binary);
   if (!file) throw usage_error(fmt::format("cannot read {}: {}", path, std::strerror(errno)));
+  if (file.peek() == std::ifstream::traits_type::eof())
+    throw usage_error(fmt::format("{} is empty: no trace was written to it", path));
   TraceReader reader(first, last);
   bool in_events = false;
   int64_t events = 0;

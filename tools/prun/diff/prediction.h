@@ -1,0 +1,38 @@
+// The predicted steps of two plans on one cluster, and what the difference consists of: causes whose differences add up
+// to that of the steps.
+#pragma once
+#include <map>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "ir/program.h"
+#include "simulate/step_parts.h"
+
+namespace prun {
+
+struct PredictedStep {
+  simulate::Simulation simulation;  // with its spans
+  std::map<simulate::StepPart, double> parts;
+};
+
+// Something that a step takes time for, in both. `what`: "all_gather over dp", "linear, plans/zero3.lua:11".
+struct StepCause {
+  simulate::PartKind kind = simulate::PartKind::compute;
+  std::string what;
+  double first_s = 0, second_s = 0;
+  double difference() const { return second_s - first_s; }
+};
+
+PredictedStep predict_step(const Job& job, const simulate::Cluster& cluster);
+
+// The largest differences first. An op whose lines differ between the plans is one cause with both lines.
+std::vector<StepCause> causes_of(const PredictedStep& first, const PredictedStep& second);
+
+// "525.4 ms longer: exposed recv over pp +290.9 ms, ..": the largest causes.
+std::string difference_text(const PredictedStep& first, const PredictedStep& second);
+void print_prediction(const simulate::Cluster& cluster, const PredictedStep& first, const PredictedStep& second);
+nlohmann::ordered_json prediction_json(const simulate::Cluster& cluster, const PredictedStep& first,
+                                       const PredictedStep& second);
+
+}  // namespace prun

@@ -1,0 +1,113 @@
+// One argument after the other has the value with which the estimate is the fastest that fits, or, while none fits, the
+// smallest. What is said has been simulated.
+#include "sim_fit.h"
+
+#include <fmt/format.h>
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "build_job.h"
+#include "sim_job.h"
+#include "tune/estimate.h"
+#include "tune/space.h"
+
+namespace prun {
+namespace {
+
+constexpr int kMostChanges = 3;  // arguments that are set otherwise
+
+class Fitting {
+ public:
+  Fitting(const Options& options, const simulate::Cluster& cluster) : options_(options), cluster_(cluster) {
+    const std::vector<PlanArgument> arguments = describe_plan(options).arguments;
+    for (const PlanArgument& each : arguments) {
+      if (each.name == "layers") options_.settings.try_emplace(each.name, each.initial);  // it may be made smaller
+      current_[each.name] = options.settings.contains(each.name) ? options.settings.at(each.name) : each.initial;
+    }
+    Options open = options_;
+    for (const PlanArgument& each : arguments)
+      if (!each.tune.empty()) open.settings.erase(each.name);
+    space_ = search_space(open, arguments, cluster);
+  }
+
+  // The settings that were changed, or none.
+  std::vector<std::pair<std::string, std::string>> run() {
+    std::vector<std::pair<std::string, std::string>> changed;
+    for (int round = 0; round < kMostChanges; ++round) {
+      const auto next = best_change(changed);
+      if (!next) break;
+      changed.push_back(next->first);
+      options_.settings[next->first.first] = next->first.second;
+      if (fits(next->second)) return changed;
+    }
+    return {};
+  }
+
+  double simulated_step() const {  // 0: it does not fit after all
+    const simulate::Simulation result = simulate_plan(options_, cluster_).result;
+    return simulate::too_large(result).empty() ? result.step_s : 0;
+  }
+
+ private:
+  using Change = std::pair<std::string, std::string>;
+
+  static bool fits(const Estimate& estimate) { return estimate.peak_bytes <= estimate.memory_bytes; }
+
+  static bool better(const Estimate& a, const Estimate& b) {
+    if (fits(a) != fits(b)) return fits(a);
+    return fits(a) ? a.step_s < b.step_s : a.peak_bytes < b.peak_bytes;
+  }
+
+  std::optional<std::pair<Change, Estimate>> best_change(const std::vector<Change>& changed) {
+    std::optional<std::pair<Change, Estimate>> best;
+    for (const SearchedArgument& argument : space_.arguments) {
+      bool again = false;
+      for (const Change& each : changed) again |= each.first == argument.name;
+      for (const std::string& value : argument.values) {
+        if (again || value == current_[argument.name]) continue;
+        const std::optional<Estimate> estimate = estimate_with(argument.name, value);
+        if (estimate && (!best || better(*estimate, best->second))) best = {{argument.name, value}, *estimate};
+      }
+    }
+    return best;
+  }
+
+  std::optional<Estimate> estimate_with(const std::string& name, const std::string& value) const {
+    Options one = options_;
+    one.settings[name] = value;
+    try {
+      return estimate_plan(one, cluster_);
+    } catch (const Error& error) {
+      if (error.code() != Exit::plan && error.code() != Exit::script_limit) throw;
+      return std::nullopt;  // there is no such plan
+    }
+  }
+
+  Options options_;
+  const simulate::Cluster& cluster_;
+  std::map<std::string, std::string> current_;
+  SearchSpace space_;
+};
+
+}  // namespace
+
+std::string what_would_fit(const Options& options, const simulate::Cluster& cluster) {
+  const std::string otherwise = "more ranks in tp or pp, a stage of ZeRO or recomputation need less";
+  try {
+    Fitting fitting(options, cluster);
+    const auto changed = fitting.run();
+    const double step_s = changed.empty() ? 0 : fitting.simulated_step();
+    if (step_s == 0) return otherwise;
+    std::vector<std::string> words;
+    for (const auto& [name, value] : changed) words.push_back(fmt::format("--set {}={}", name, value));
+    return fmt::format("{} would fit, at {} a step; prun tune compares all", join(words, " "), human_seconds(step_s));
+  } catch (const Error&) {  // a plan that says of no argument what to try
+    return otherwise;
+  }
+}
+
+}  // namespace prun
