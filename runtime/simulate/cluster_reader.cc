@@ -380,6 +380,8 @@ class Reader {
       return;
     }
     if (!node.IsSequence()) fail_at(path, node.Mark(), "nodes is a number of nodes, or a list of them");
+    if (node.size() == 0)
+      fail_at(path, node.Mark(), "nodes is an empty list; without it there are as many as are asked for");
     for (const YAML::Node& item : node) {
       NodeModel of = cluster_.node;
       int count = 1;

@@ -1,6 +1,7 @@
 """prun sim: what it says must follow from the program and the cluster, whatever ranks stand for others."""
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -159,6 +160,14 @@ class Sim(unittest.TestCase):
             swept = json.loads(prun("sim", "plans/ddp.lua", "--cluster", small, "--nproc", 2, "--json", "--sweep", "width=32,512"))
             self.assertEqual([row["settings"]["width"] for row in swept["sweep"]], ["32"])
 
+    def test_what_would_fit_is_said(self):
+        with Cluster("device: { memory: 200 MiB }\n") as small:
+            words = ["sim", "plans/gpt.lua", "--cluster", small, "--nproc", "2", *settings(layers=4, width=512, vocab=512)]
+            done = subprocess.run([PRUN, *words], cwd=ROOT, capture_output=True, text=True, timeout=60)
+            fitting = re.search(r"too much; ((?:--set \w+=\w+ )+)would fit, at [\d.]+ \w+ a step; prun tune", done.stderr)
+            self.assertTrue(fitting, done.stderr)
+            self.assertTrue(json.loads(prun(*words, "--json", *fitting[1].split()))["fits"])
+
     def test_trace(self):
         with tempfile.NamedTemporaryFile(suffix=".json") as file:
             result = json.loads(prun("sim", "plans/3d.lua", "--cluster", A100, "--nproc", 8, "--json", "--trace", file.name))
@@ -183,7 +192,9 @@ class Sim(unittest.TestCase):
         self.assertEqual(list(found), ["step_s", "tflops_per_device", "mfu", "exposed_comm_s", "bubble", "peak_bytes", "fits",
                                        "bytes", "ranks", "classes"])
         self.assertEqual(list(found["bytes"]), ["NVLink", "InfiniBand"])
-        self.assertEqual(list(found["classes"][0]), ["first_rank", "ranks", "peak_bytes", "idle_s", "limit", "op_s"])
+        self.assertEqual(list(found["classes"][0]), ["first_rank", "ranks", "peak_bytes", "idle_s", "limit", "op_s", "peak_roles"])
+        for each in found["classes"]:
+            self.assertEqual(sum(each["peak_roles"].values()), each["peak_bytes"])
         self.assertTrue(found["fits"])
         self.assertAlmostEqual(found["mfu"] * 156, found["tflops_per_device"], 6)  # f32
         self.assertEqual(found["peak_bytes"], [each["peak_bytes"] for each in found["classes"]])

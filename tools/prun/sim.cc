@@ -1,7 +1,12 @@
 // prun sim PLAN --cluster FILE: the program that would run, under a virtual clock; starts no rank.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstdio>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "base/text.h"
 #include "build_job.h"
@@ -27,7 +32,19 @@ std::string ranks_text(const ClassResult& of) {
                        : fmt::format("{} ranks like {}", grouped(of.ranks), of.first_rank);
 }
 
-nlohmann::ordered_json as_json(const Simulation& result, const Cluster& cluster, const StepTimes& times) {
+// The arena by role, the largest first; nothing where the step was extended from small sizes, which have no such plan.
+std::vector<std::pair<int64_t, std::string>> roles_of(const SimulatedPlan& made, const ClassResult& of) {
+  std::vector<std::pair<int64_t, std::string>> roles;
+  if (!made.job) return roles;
+  const int64_t(&bytes)[kRoles] = made.job->classes[of.program].role_bytes;
+  for (int r = 0; r < kRoles; ++r)
+    if (bytes[r] > 0) roles.emplace_back(bytes[r], role_name(static_cast<Role>(r)));
+  std::stable_sort(roles.begin(), roles.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  return roles;
+}
+
+nlohmann::ordered_json as_json(const SimulatedPlan& made, const Cluster& cluster, const StepTimes& times) {
+  const Simulation& result = made.result;
   nlohmann::ordered_json classes = nlohmann::ordered_json::array();
   nlohmann::ordered_json peaks = nlohmann::ordered_json::array();
   for (const ClassResult& of : result.classes) {
@@ -40,6 +57,10 @@ nlohmann::ordered_json as_json(const Simulation& result, const Cluster& cluster,
                        {"idle_s", of.usage.idle},
                        {"limit", limit_text(result, cluster, of)},
                        {"op_s", op_seconds}});
+    if (const auto roles = roles_of(made, of); !roles.empty()) {
+      nlohmann::ordered_json& by_role = classes.back()["peak_roles"];
+      for (const auto& [bytes, role] : roles) by_role[role] = bytes;
+    }
   }
   nlohmann::ordered_json bytes = nlohmann::ordered_json::object();
   for (int level = 0; level <= std::ssize(cluster.network); ++level)
@@ -83,6 +104,10 @@ void print(const Options& options, const SimulatedPlan& made, const Cluster& clu
     const ClassResult& of = result.classes[c];
     fmt::print("  {:<24} {:>10} peak, limited by {}\n", ranks_text(of), human_bytes(of.peak_bytes),
                limit_text(result, cluster, of));
+    std::vector<std::string> roles;
+    for (const auto& [bytes, role] : roles_of(made, of))
+      if (bytes * 100 >= of.peak_bytes) roles.push_back(fmt::format("{} {}", role, human_bytes(bytes)));
+    if (!roles.empty()) fmt::print("  {:<24} {:>10} {}\n", "", "", join(roles, ", "));
   }
   if (result.classes.size() > 16)
     fmt::print("  and {} more classes of ranks (--json lists all)\n", result.classes.size() - 16);
@@ -98,8 +123,6 @@ int sim_command(Options& options) {
   }
   const SimulatedPlan made = simulate_plan(options, cluster, !options.trace.empty());
   if (!options.trace.empty()) write_simulated_trace(options.trace, *made.job, made.result);
-  if (const std::string why = simulate::too_large(made.result); !why.empty())
-    fmt::print(stderr, "prun: it does not fit: {}; {}\n", why, what_would_fit(options, cluster));
   StepTimes times;
   if (has_jitter(cluster) || options.sim.steps > 0) {
     const Job job = made.job ? *made.job : build_job(options, made.result.ranks);
@@ -107,9 +130,13 @@ int sim_command(Options& options) {
                          static_cast<uint64_t>(options.sim.seed));
   }
   if (options.json)
-    fmt::print("{}\n", as_json(made.result, cluster, times).dump());
+    fmt::print("{}\n", as_json(made, cluster, times).dump());
   else
     print(options, made, cluster, times);
+  std::fflush(stdout);
+  if (const std::string why = simulate::too_large(made.result); !why.empty())
+    fmt::print(stderr, "prun: it does not fit: {}{}\n", why,
+               options.json ? "" : "; " + what_would_fit(options, cluster));  // which takes a few seconds
   return 0;
 }
 

@@ -4,6 +4,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -13,6 +16,7 @@
 #include "build_job.h"
 #include "sim_job.h"
 #include "tune/estimate.h"
+#include "tune/parallel.h"
 #include "tune/space.h"
 
 namespace prun {
@@ -62,28 +66,41 @@ class Fitting {
     return fits(a) ? a.step_s < b.step_s : a.peak_bytes < b.peak_bytes;
   }
 
-  std::optional<std::pair<Change, Estimate>> best_change(const std::vector<Change>& changed) {
-    std::optional<std::pair<Change, Estimate>> best;
+  std::vector<Change> possible_changes(const std::vector<Change>& changed) const {
+    std::vector<Change> all;
     for (const SearchedArgument& argument : space_.arguments) {
-      bool again = false;
-      for (const Change& each : changed) again |= each.first == argument.name;
-      for (const std::string& value : argument.values) {
-        if (again || value == current_[argument.name]) continue;
-        const std::optional<Estimate> estimate = estimate_with(argument.name, value);
-        if (estimate && (!best || better(*estimate, best->second))) best = {{argument.name, value}, *estimate};
-      }
+      const auto has_it = [&](const Change& each) { return each.first == argument.name; };
+      if (std::any_of(changed.begin(), changed.end(), has_it)) continue;
+      for (const std::string& value : argument.values)
+        if (value != current_.at(argument.name)) all.emplace_back(argument.name, value);
+    }
+    return all;
+  }
+
+  std::optional<std::pair<Change, Estimate>> best_change(const std::vector<Change>& changed) const {
+    const std::vector<Change> changes = possible_changes(changed);
+    const auto work = [&](int item) { return estimate_text(changes[static_cast<size_t>(item)]); };
+    const std::vector<std::string> texts = in_processes(static_cast<int>(changes.size()), work, [](int) {});
+    std::optional<std::pair<Change, Estimate>> best;
+    for (size_t i = 0; i < texts.size(); ++i) {
+      if (texts[i].empty()) continue;
+      const nlohmann::json of = nlohmann::json::parse(texts[i]);
+      const Estimate estimate{of[0], of[1], of[2]};
+      if (!best || better(estimate, best->second)) best = {changes[i], estimate};
     }
     return best;
   }
 
-  std::optional<Estimate> estimate_with(const std::string& name, const std::string& value) const {
+  // "" where there is no such plan.
+  std::string estimate_text(const Change& change) const {
     Options one = options_;
-    one.settings[name] = value;
+    one.settings[change.first] = change.second;
     try {
-      return estimate_plan(one, cluster_);
+      const Estimate estimate = estimate_plan(one, cluster_);
+      return nlohmann::json({estimate.step_s, estimate.peak_bytes, estimate.memory_bytes}).dump();
     } catch (const Error& error) {
       if (error.code() != Exit::plan && error.code() != Exit::script_limit) throw;
-      return std::nullopt;  // there is no such plan
+      return "";
     }
   }
 

@@ -421,14 +421,24 @@ class View {
           if (boxes.end[from] >= this.start && boxes.begin[to] <= this.stop) list.push([timeline, i]);
         }
     }
-    for (const [timeline, i] of list) this.drawArrow(timeline, ...timeline.arrows.slice(i, i + 3));
+    const rows = new Map(this.timelines.map(timeline => [timeline, []]));
+    for (const row of this.rows) if (row.lane) rows.get(row.timeline)[row.l] = row;
+    const drawn = new Set();  // from afar many arrows are one
+    for (const [timeline, i] of list) {
+      const {arrows, boxes} = timeline, of = rows.get(timeline);
+      const a = of[boxes.lane[arrows[i]]], b = of[boxes.lane[arrows[i + 1]]];
+      if (!a || !b) continue;
+      const column = box => Math.round(this.x(boxes.end[box]) / 4);
+      const key = `${a.y} ${b.y} ${column(arrows[i])} ${column(arrows[i + 1])}`;
+      if (drawn.size > 400 && drawn.has(key)) continue;
+      drawn.add(key);
+      this.drawArrow(timeline, arrows[i], arrows[i + 1], arrows[i + 2], a, b);
+    }
   }
 
-  drawArrow(timeline, from, to, betweenRanks) {
+  // From row `a` to row `b`.
+  drawArrow(timeline, from, to, betweenRanks, a, b) {
     const {boxes} = timeline, c = this.context;
-    const rowOf = i => this.rows.find(row => row.timeline === timeline && row.l === boxes.lane[i]);
-    const a = rowOf(from), b = rowOf(to);
-    if (!a || !b) return;
     // Members of a collective meet while both are in it: the arrow leaves where the last one came.
     const meet = betweenRanks && boxes.end[from] > boxes.begin[to];
     const leaves = boxes.end[from] <= boxes.end[to] && !meet ? boxes.end[from] : boxes.begin[from];
