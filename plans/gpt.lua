@@ -29,6 +29,7 @@ local arg = prun.args {
   batch      = { 8, "sequences in a step, over all ranks", least = 1 },
   recompute  = { "none", "what backward computes again: none, selective (attention's scores) or full (all of a block)",
                  choices = { "none", "selective", "full" }, tune = "none,selective,full" },
+  dropout    = { 0.0, "gpt: share of embeddings and block results that are dropped", least = 0, below = 1 },
   flash      = { false, "for prun sim: devices have a kernel for attention that keeps no scores" },
   precision  = { "bf16", "bf16: compute in bf16, weights and optimizer state in f32, too; f32; f64",
                  choices = { "bf16", "f32", "f64" } },
@@ -61,7 +62,11 @@ end
 local function model()
   local sizes = { vocab = arg.vocab, layers = arg.layers, width = arg.width, heads = arg.heads, context = arg.context,
                   hidden = arg.ffn, kernel = attention_kernel() }
-  if arg.arch == "gpt" then return prun.models.gpt(sizes) end
+  if arg.arch == "gpt" then
+    sizes.dropout = arg.dropout
+    return prun.models.gpt(sizes)
+  end
+  if arg.dropout > 0 then error("llama has no dropout") end
   sizes.kv_heads = arg.kv_heads
   return prun.models.llama(sizes)
 end

@@ -36,6 +36,15 @@ ByteRuns::Runs joined(const ByteRuns::Runs& in_order, int64_t gap) {
   return runs;
 }
 
+// The first run that ends after `at`: mostly one of the next few, so it is looked for in doubling steps.
+const std::pair<int64_t, int64_t>* first_beyond(const std::pair<int64_t, int64_t>* next,
+                                                const std::pair<int64_t, int64_t>* end, int64_t at) {
+  std::ptrdiff_t step = 1;
+  while (step <= end - next && next[step - 1].second <= at) next += step, step *= 2;
+  return std::partition_point(next, next + std::min(step, end - next),
+                              [at](const auto& run) { return run.second <= at; });
+}
+
 }  // namespace
 
 ByteRuns::ByteRuns(Runs any_order) {
@@ -98,28 +107,24 @@ void OccupiedBytes::collect(size_t node, int low, int high, int first, int last,
   collect(2 * node + 1, middle + 1, high, first, last, taken);
 }
 
-// Goes through the runs of all in the order of their begins, past those that end before the place found so far.
+// Each in turn lifts the place over its runs that are in the way, until none has done so in a whole round.
 int64_t lowest_place(const std::vector<const ByteRuns*>& taken, int64_t bytes) {
   struct Rest {
     const std::pair<int64_t, int64_t>*next, *end;
-    bool operator<(const Rest& other) const { return next->first > other.next->first; }  // the first begin on top
   };
   std::vector<Rest> rests;
+  rests.reserve(taken.size());
   for (const ByteRuns* one : taken) {
     const ByteRuns::Runs& runs = one->around(bytes);
     if (!runs.empty()) rests.push_back({runs.data(), runs.data() + runs.size()});
   }
-  std::make_heap(rests.begin(), rests.end());
   int64_t at = 0;
-  while (!rests.empty() && rests.front().next->first < at + bytes) {
-    std::pop_heap(rests.begin(), rests.end());
-    Rest& rest = rests.back();
-    at = std::max(at, rest.next->second);
-    rest.next = std::partition_point(rest.next + 1, rest.end, [at](const auto& run) { return run.second <= at; });
-    if (rest.next == rest.end)
-      rests.pop_back();
-    else
-      std::push_heap(rests.begin(), rests.end());
+  const size_t count = rests.size();
+  for (size_t i = 0, agreed = 0; agreed < count; i = i + 1 == count ? 0 : i + 1) {
+    auto& [next, end] = rests[i];
+    next = first_beyond(next, end, at);
+    ++agreed;
+    for (; next != end && next->first < at + bytes; ++next) at = next->second, agreed = 1;
   }
   return at;
 }

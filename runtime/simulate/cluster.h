@@ -35,7 +35,8 @@ struct DeviceModel {
   double bus_slowdown = 1.15;      // of compute beside a transfer over the node's bus
   double network_slowdown = 1.02;  // of compute beside one over the network
   double optimizer_bytes = 50;     // traffic of an update, per parameter
-  bool fused = false;              // products add to gradients in place, gathered tokens need no copies
+  double loss_bytes = 0;           // traffic of a cross entropy and its gradient, per logit; 0: what the ops here have
+  bool fused = false;              // kernels do what prun has ops of its own for (op_cost.cc), as large frameworks' do
   double speed = 1;                // a slow device: below 1
   bool shared_cores = false;       // transfers run on the cores that compute, half of the time each
   double wake_s = 0;               // until a stream goes on that waited for another

@@ -184,6 +184,7 @@ class Reader {
         .part("flash", device.flash)
         .number("launch", device.launch_s, Unit::seconds)
         .number("optimizer_bytes", device.optimizer_bytes)
+        .number("loss_bytes", device.loss_bytes)
         .number("bus_slowdown", device.bus_slowdown, Unit::none, 1)
         .number("network_slowdown", device.network_slowdown, Unit::none, 1)
         .flag("fused", device.fused)

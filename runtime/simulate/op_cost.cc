@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <string>
 
 #include "ir/op_cost.h"
@@ -31,6 +32,12 @@ std::pair<double, double> matrix(const Tensor& tensor) {
   return {static_cast<double>(tensor.count()) / last, last};
 }
 
+void add(OpTime& sum, const OpTime& more) {
+  if (more.seconds > sum.seconds) sum.bound = more.bound;
+  sum.seconds += more.seconds;
+  sum.flops += more.flops;
+}
+
 // The three products of a linear, each one call.
 OpTime linear_time(const DeviceModel& device, const Program& program, const Op& op) {
   const auto read = [&](int i) -> const Tensor& { return program.tensors[op.reads[i]]; };
@@ -39,12 +46,15 @@ OpTime linear_time(const DeviceModel& device, const Program& program, const Op& 
   product.dtype = read(0).dtype;
   product.bytes = bytes_of(program, op.reads) + bytes_of(program, op.writes);
   const auto [rows, columns] = matrix(read(0));
+  const double bias_gradient = op.is(ops::linear_dw) && op.writes.size() > 1 ? static_cast<double>(read(1).bytes()) : 0;
   if (op.is(ops::linear_dw)) {
     product.m = columns, product.k = rows, product.n = matrix(read(1)).second;
   } else {
     product.m = rows, product.k = columns, product.n = matrix(written(0)).second;
   }
-  return product_time(device, product);
+  OpTime time = product_time(device, product);
+  if (device.fused && bias_gradient > 0) add(time, stream_time(device, bias_gradient));  // a sum of its own
+  return time;
 }
 
 // [E,C,K]·[E,K,N] for E experts.
@@ -60,12 +70,6 @@ OpTime expert_time(const DeviceModel& device, const Program& program, const Op& 
   product.k = static_cast<double>(dw ? first[1] : first[2]);
   product.n = static_cast<double>(result[2]);
   return product_time(device, product);
-}
-
-void add(OpTime& sum, const OpTime& more) {
-  if (more.seconds > sum.seconds) sum.bound = more.bound;
-  sum.seconds += more.seconds;
-  sum.flops += more.flops;
 }
 
 // Scores of [T,T] for each head go through memory: softmax and its dropout read and write them. `again`: backward first
@@ -89,12 +93,14 @@ OpTime unfused_attention(const DeviceModel& device, const Program& program, cons
   if (!backward || again) make_scores();
   if (!backward) {
     add(time, product_time(device, from_scores));
+    add(time, stream_time(device, 2 * vectors));  // heads side by side again
     return time;
   }
   for (const Product& product : {from_scores, to_scores, from_scores, from_scores})
     add(time, product_time(device, product));
   add(time, stream_time(device, 2.5 * scores));
   add(time, stream_time(device, 3 * scores));
+  add(time, stream_time(device, 6 * vectors));  // gradients of q, k and v, side by side
   return time;
 }
 
@@ -111,11 +117,22 @@ OpTime attention_time(const DeviceModel& device, const Program& program, const O
   return {seconds + device.launch_s, Bound::compute, cost.flops};
 }
 
-// The sum of gradients over microbatches, and the way of a gathered tensor to where its product reads it.
+// The sum of gradients over microbatches, the way of a gathered tensor to where its product reads it, and biases, which
+// the kernel behind adds with dropout and the residual.
 bool is_fused(const Program& program, const Op& op) {
-  if (op.is(ops::join_pieces) || op.is(ops::cut_pieces)) return true;
+  if (op.is(ops::join_pieces) || op.is(ops::cut_pieces) || op.is(ops::bias)) return true;
   return op.is(ops::add) && op.phase == Phase::backward &&
          program.buffers[program.tensors[op.writes[0]].buffer].role == Role::grad;
+}
+
+// Where a loss is so many passes over the logits, all of them count once for each loss.
+std::optional<OpTime> loss_time(const DeviceModel& device, const Program& program, const Op& op) {
+  for (const OpDef* kind : {&ops::cross_entropy, &ops::cross_entropy_sums, &ops::cross_entropy_and_grad})
+    if (op.is(*kind))
+      return stream_time(device, device.loss_bytes * static_cast<double>(program.tensors[op.reads[0]].count()));
+  for (const OpDef* kind : {&ops::cross_entropy_max, &ops::cross_entropy_finish, &ops::cross_entropy_grad})
+    if (op.is(*kind)) return OpTime{};
+  return std::nullopt;
 }
 
 bool copies_in_place(const Program& program, const Op& op) {
@@ -189,6 +206,10 @@ OpTime op_time(const DeviceModel& device, const Program& program, const Op& op) 
     return time;
   }
   if (device.fused && is_fused(program, op)) return {};
+  if (device.fused && op.is(ops::dropout))
+    return stream_time(device, static_cast<double>(program.tensors[op.writes[0]].count()));  // its mask
+  if (device.loss_bytes > 0)
+    if (const std::optional<OpTime> time = loss_time(device, program, op)) return *time;
   return stream_time(device, cost.bytes);
 }
 

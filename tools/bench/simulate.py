@@ -3,7 +3,9 @@
 
     tools/bench/simulate.py [PRUN] [ROW ..]
 
-Rows print the measured and the simulated figure and the error of the step time in percent.
+Rows print the measured and the simulated figure and the error of the step time in percent. Exit code 1: the mean of
+all rows is above 3.5 %, or one row is off by more than 8 %. Both systems ran with dropout, as is their default; table 1's
+own settings are in examples/academic_paper_scripts/sc21 of github.com/NVIDIA/Megatron-LM (CONFIG.sh, run_table_1.sh).
 """
 import json
 import pathlib
@@ -14,6 +16,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 CLUSTER = "plans/clusters/dgx-a100.yaml"
 SEQUENCE, VOCABULARY = 2048, 51200
+MEAN, MOST = 3.5, 8.0  # percent
 
 # parameters (10^9), heads, width, layers, tp, pp, chunks, devices, microbatch, batch, measured TFLOP/s a device
 MEGATRON = [
@@ -37,11 +40,11 @@ def rows():
     for billions, heads, width, layers, tp, pp, chunks, devices, micro, batch, tflops in MEGATRON:
         flops = 96 * batch * SEQUENCE * layers * width**2 * (
             1 + SEQUENCE / (6 * width) + VOCABULARY / (16 * layers * width))
-        yield (f"2104.04473 {billions:g}B", dict(heads=heads, width=width, layers=layers, tp=tp, pp=pp, chunks=chunks,
+        yield (f"2104.04473 {billions:g}B", dict(dropout=0.1, heads=heads, width=width, layers=layers, tp=tp, pp=pp, chunks=chunks,
                micro_size=micro, batch=batch, recompute="full", overlap=int(pp == 1)), devices,
                flops / devices / (tflops * 1e12))
     for name, width, layers, heads, pp, chunks, devices, batch, micro, selective, full in SELECTIVE:
-        common = dict(heads=heads, width=width, layers=layers, tp=8, pp=pp, chunks=chunks, micro_size=micro, batch=batch)
+        common = dict(dropout=0.1, heads=heads, width=width, layers=layers, tp=8, pp=pp, chunks=chunks, micro_size=micro, batch=batch)
         yield f"2205.05198 {name} selective", dict(common, recompute="selective", sequence=1), devices, selective
         yield f"2205.05198 {name} full", dict(common, recompute="full"), devices, full
 
@@ -69,10 +72,12 @@ def main():
         error = 100 * (result["step_s"] / measured - 1)
         errors.append((name.split()[0], abs(error)))
         print(f"{name:<32}{measured:>8.2f} s{result['step_s']:>9.2f} s{error:>+7.1f} %{took:>7.2f} s", flush=True)
+    mean, largest = sum(error for _, error in errors) / len(errors), max(error for _, error in errors)
     for table in sorted({table for table, _ in errors}) + [""]:
         some = [error for of, error in errors if of.startswith(table)]
         print(f"{table or 'both':<12} mean {sum(some) / len(some):.1f} %, largest {max(some):.1f} %")
+    return int(largest > MOST or (not chosen and mean > MEAN))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -114,7 +114,7 @@ class PeriodicSimulation {
     if (!cluster_.nodes.empty()) stages.base = stages.wanted;  // nodes may differ
     if (depth.wanted < depth.base) depth.base = depth.wanted, stages.base = stages.wanted;
     dimensions_ = {stages, depth, layers};
-    const auto at = [this](const std::vector<int>& sizes) { return figures(sizes); };
+    const auto at = [this](const std::vector<int>& sizes) { return figures(sizes, false); };
     for (size_t d = 0; d < dimensions_.size(); ++d) {
       Repeated& each = dimensions_[d];
       each.base += (each.wanted - each.base) & 1;  // memory repeats every second size: which buffer fits which gap
@@ -123,16 +123,16 @@ class PeriodicSimulation {
     }
   }
 
-  const Simulation& simulated(const std::vector<int>& sizes) {
+  const Simulation& simulated(const std::vector<int>& sizes, bool packed) {
     const int stages = sizes[kStages];
-    return small_.at({stages, microbatches(stages, sizes[kMicrobatches]), sizes[kLayers]});
+    return small_.at({stages, microbatches(stages, sizes[kMicrobatches]), sizes[kLayers]}, packed);
   }
 
   // Which class of a small simulation stands for class `c` of `of`: the ends are themselves, those between lie between.
   static double place_between(int c, int of) { return of <= 3 ? 0 : static_cast<double>(c - 1) / (of - 3); }
 
-  Figures figures(const std::vector<int>& sizes) {
-    Simulation of = simulated(sizes);
+  Figures figures(const std::vector<int>& sizes, bool packed) {
+    Simulation of = simulated(sizes, packed);
     Figures all = {of.step_s};
     std::vector<size_t> shown;
     const size_t last = of.classes.size() - 1;
@@ -147,17 +147,20 @@ class PeriodicSimulation {
     return all;
   }
 
-  // All microbatches that are in flight at once are there with few of them; each more adds what its data takes.
-  Figures peaks_at(const simulate::FiguresAt& at) const {
+  // All microbatches that are in flight at once are there with few of them; each more adds what its data takes, which
+  // is the same in arenas that are not laid out.
+  Figures extended_peaks() {
+    const auto packed = [this](const std::vector<int>& sizes) { return figures(sizes, true); };
     std::vector<Repeated> dimensions = dimensions_;
     Repeated& depth = dimensions[kMicrobatches];
-    if (depth.fixed()) return extrapolate(dimensions, at, 2);
-    const int wanted = depth.wanted;
+    if (depth.fixed()) return extrapolate(dimensions, packed, 2);
+    const int wanted = depth.wanted, few = depth.base + 2;
     std::vector<int> sizes = base_sizes();
-    const Figures fewer = at((sizes[kMicrobatches] += 2, sizes)), more = at((sizes[kMicrobatches] += 2, sizes));
-    depth.base = depth.wanted = sizes[kMicrobatches] - 2;
-    Figures peaks = extrapolate(dimensions, at, 2);
-    for (size_t i = 0; i < peaks.size(); ++i) peaks[i] += (wanted - depth.base) / 2 * (more[i] - fewer[i]);
+    const Figures fewer = figures((sizes[kMicrobatches] = few, sizes), false);
+    const Figures more = figures((sizes[kMicrobatches] = few + 2, sizes), false);
+    depth.base = depth.wanted = few;
+    Figures peaks = extrapolate(dimensions, packed, 2);
+    for (size_t i = 0; i < peaks.size(); ++i) peaks[i] += (wanted - few) / 2 * (more[i] - fewer[i]);
     return peaks;
   }
 
@@ -168,9 +171,10 @@ class PeriodicSimulation {
   }
 
   SimulatedPlan answer() {
-    const auto at = [this](const std::vector<int>& sizes) { return figures(sizes); };
-    const Figures all = extrapolate(dimensions_, at), peaks = peaks_at(at);
-    const Simulation& small = simulated(base_sizes());
+    const Figures peaks = extended_peaks();
+    const Figures all =
+        extrapolate(dimensions_, [this](const std::vector<int>& sizes) { return figures(sizes, false); });
+    const Simulation& small = simulated(base_sizes(), false);
     SimulatedPlan made;
     Simulation& result = made.result;
     size_t next = 0;

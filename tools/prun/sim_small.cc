@@ -51,8 +51,11 @@ Plan SmallPlans::record(std::optional<PlanSizes> sizes, int layers) const {
   return record_plan(with_layers(layers), ranks_, std::move(sizes));
 }
 
-const Simulation& SmallPlans::at(const SmallSizes& sizes) {
-  if (const auto found = known_.find(sizes); found != known_.end()) return found->second;
+const Simulation& SmallPlans::at(const SmallSizes& sizes, bool packed) {
+  if (const auto found = packed_.find(sizes); found != packed_.end()) return found->second;
+  const bool first = packed_.empty() && counted_.empty();
+  packed = !outline_ && (packed || first);
+  if (const auto found = counted_.find(sizes); !packed && found != counted_.end()) return found->second;
   PlanSizes small;
   int ranks = 1;
   for (const Axis& axis : plan_.mesh.axes()) {
@@ -62,8 +65,9 @@ const Simulation& SmallPlans::at(const SmallSizes& sizes) {
   small.microbatches = sizes.microbatches;
   small.batch = plan_.data.global_batch / lengths_.microbatches * small.microbatches;
   const Plan plan = record(small, sizes.stages * lengths_.chunks * sizes.layers);
-  const Job job = outline_ ? compile_roughly(options_, plan) : compile_plan(options_, plan, ranks, known_.empty());
-  return known_[sizes] = simulate::simulate(job, cluster_, {.every_rank = options_.sim.every_rank});
+  const Job job = packed ? compile_plan(options_, plan, ranks, first) : compile_roughly(options_, plan);
+  return (packed ? packed_ : counted_)[sizes] =
+             simulate::simulate(job, cluster_, {.every_rank = options_.sim.every_rank});
 }
 
 }  // namespace prun

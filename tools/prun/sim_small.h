@@ -42,8 +42,9 @@ class SmallPlans {
   const PlanLengths& lengths() const { return lengths_; }
   int all_layers() const { return all_layers_; }  // --set layers; or 0
   double ops() const;                             // of a step of the whole plan, about
-  // The first of these programs is verified; those of an outline are compiled roughly.
-  const simulate::Simulation& at(const SmallSizes& sizes);
+  // The first of these programs is verified. `packed`: its arenas are laid out, which takes most of the time; where
+  // they are not, and in an outline, peaks are about right and times exact.
+  const simulate::Simulation& at(const SmallSizes& sizes, bool packed);
 
  private:
   Options with_layers(int layers) const;
@@ -55,7 +56,7 @@ class SmallPlans {
   const bool outline_;
   Plan plan_;
   PlanLengths lengths_;
-  std::map<SmallSizes, simulate::Simulation> known_;
+  std::map<SmallSizes, simulate::Simulation> packed_, counted_;
 };
 
 }  // namespace prun

@@ -18,7 +18,8 @@ using simulate::Cluster;
 using simulate::Simulation;
 
 constexpr double kOpsEstimatedWhole = 2000;  // as fast as six small plans
-constexpr double kHopeless = 1.3;            // of memory
+constexpr int kFewLayers = 2;
+constexpr double kHopeless = 1.3;  // of memory
 
 struct Figure {
   double step_s = 0, peak_bytes = 0, memory_bytes = 0;
@@ -68,7 +69,9 @@ class SmallSizesEstimate {
   }
 
  private:
-  Figure at(int stages, int microbatches, int layers) { return figure_of(small_.at({stages, microbatches, layers})); }
+  Figure at(int stages, int microbatches, int layers) {
+    return figure_of(small_.at({stages, microbatches, layers}, false));
+  }
   Figure base(int layers) { return at(few_stages_, more_microbatches_, layers); }
 
   Figure at_layers(int layers) {
@@ -113,9 +116,11 @@ Estimate estimate_plan(const Options& options, const Cluster& cluster) {
   return {std::max(0.0, figure.step_s), std::max(0.0, figure.peak_bytes), figure.memory_bytes};
 }
 
-size_t plan_digest(const Options& options) {
+size_t plan_digest(const Options& options, bool whole) {
+  Options one = options;
+  if (!whole && whole_setting(options, "layers") > kFewLayers) one.settings["layers"] = std::to_string(kFewLayers);
   size_t digest = 0;
-  outline_plan(options, options.launch.nproc * options.launch.nnodes, &digest);
+  outline_plan(one, options.launch.nproc * options.launch.nnodes, &digest);
   return digest;
 }
 

@@ -11,8 +11,9 @@ struct Estimate {
   double peak_bytes = 0, memory_bytes = 0;  // of the rank that comes nearest to its device's memory
 };
 
-// Equal for settings that record the same plan. Throws Error(plan) for those with which there is none.
-size_t plan_digest(const Options& options);
+// Equal for settings that record the same plan, or not `whole` the same with few layers. Throws Error(plan) for those
+// with which there is none.
+size_t plan_digest(const Options& options, bool whole);
 
 // Throws as plan_digest.
 Estimate estimate_plan(const Options& options, const simulate::Cluster& cluster);

@@ -68,8 +68,8 @@ void print_trial(size_t place, const Tuned& tuned) {
   fmt::print("{:>3}  {:>9} {:>9.1f} {:>5.1f} % {:>9}  {}\n", place + 1, human_seconds(trial.step_s),
              trial.tflops_per_device, 100 * trial.mfu, bytes_text(trial.peak_bytes), trial.text);
   if (place < kExplained)
-    fmt::print("     {}; limited by {}; {} of memory are left\n", parts_text(trial), trial.limit,
-               bytes_text(trial.memory_bytes - trial.peak_bytes));
+    fmt::print("     {}; limited by {}; {} of memory are left\n     {}\n", parts_text(trial), trial.limit,
+               bytes_text(trial.memory_bytes - trial.peak_bytes), trial.proof);
   if (place > 0) fmt::print("     {}\n", slower_text(trial, tuned.trials.front()));
 }
 
@@ -86,6 +86,7 @@ nlohmann::ordered_json as_json(const Trial& trial, const Trial& best) {
           {"mesh", trial.mesh},
           {"limit", trial.limit},
           {"parts_s", parts},
+          {"proof", trial.proof},
           {"why", &trial == &best ? parts_text(trial) : slower_text(trial, best)}};
 }
 
@@ -99,6 +100,7 @@ std::string left_out_text(const Tuned& tuned) {
                         grouped(std::ssize(tuned.misfits)), first.text, first.misfit.empty() ? "about " : "",
                         human_seconds(first.step_s), bytes_text(first.peak_bytes), bytes_text(first.memory_bytes));
   }
+  for (const Trial& each : tuned.refuted) text += fmt::format("\n  {:>6}  {}: {}", 1, each.text, each.refuted);
   for (const RefusedCandidates& each : tuned.left_out)
     text += fmt::format("\n  {:>6}  {} ({})", grouped(each.count), each.why, each.example);
   return text;
@@ -130,15 +132,17 @@ void print_tuned(const Options& options, const simulate::Cluster& cluster, const
 }
 
 void print_tuned_json(const Options& options, const simulate::Cluster& cluster, const Tuned& tuned) {
-  nlohmann::ordered_json best = nlohmann::ordered_json::array(), left_out = nlohmann::ordered_json::array();
+  nlohmann::ordered_json best = nlohmann::ordered_json::array(), left_out = best, refuted = best;
   for (const Trial& each : tuned.trials) best.push_back(as_json(each, tuned.trials.front()));
   for (const RefusedCandidates& each : tuned.left_out)
     left_out.push_back({{"why", each.why}, {"count", each.count}, {"example", each.example}});
+  for (const Trial& each : tuned.refuted) refuted.push_back({{"settings", each.settings}, {"why", each.refuted}});
   const nlohmann::ordered_json all = {{"ranks", options.launch.nproc * options.launch.nnodes},
                                       {"combinations", tuned.combinations},
                                       {"estimated", tuned.estimated},
                                       {"best", best},
                                       {"misfits", tuned.misfits.size()},
+                                      {"refuted", refuted},
                                       {"left_out", left_out},
                                       {"command", run_command_text(options, cluster, tuned.trials.front())}};
   fmt::print("{}\n", all.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));

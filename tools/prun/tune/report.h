@@ -19,6 +19,7 @@ struct Tuned {
   int64_t combinations = 0, estimated = 0;
   std::vector<Trial> trials;                // those that fit, the fastest first
   std::vector<Trial> misfits;               // the fastest first; of some only estimates are known
+  std::vector<Trial> refuted;               // would be among the best, but train something else
   std::vector<RefusedCandidates> left_out;  // no plans, by reason, the most frequent first
 };
 

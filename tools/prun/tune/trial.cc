@@ -45,16 +45,11 @@ void take_results(Trial& trial, const SimulatedPlan& made, const simulate::Clust
 }
 
 std::string to_text(const Trial& trial) {
-  const nlohmann::json all = {{"wrong", trial.wrong},
-                              {"misfit", trial.misfit},
-                              {"step", trial.step_s},
-                              {"tflops", trial.tflops_per_device},
-                              {"mfu", trial.mfu},
-                              {"peak", trial.peak_bytes},
-                              {"memory", trial.memory_bytes},
-                              {"mesh", trial.mesh},
-                              {"limit", trial.limit},
-                              {"parts", trial.parts}};
+  const nlohmann::json all = {
+      {"wrong", trial.wrong},     {"misfit", trial.misfit},   {"proof", trial.proof},
+      {"refuted", trial.refuted}, {"step", trial.step_s},     {"tflops", trial.tflops_per_device},
+      {"mfu", trial.mfu},         {"peak", trial.peak_bytes}, {"memory", trial.memory_bytes},
+      {"mesh", trial.mesh},       {"limit", trial.limit},     {"parts", trial.parts}};
   return all.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
@@ -62,6 +57,8 @@ void from_text(Trial& trial, const std::string& text) {
   const nlohmann::json all = nlohmann::json::parse(text);
   all.at("wrong").get_to(trial.wrong);
   all.at("misfit").get_to(trial.misfit);
+  all.at("proof").get_to(trial.proof);
+  all.at("refuted").get_to(trial.refuted);
   all.at("step").get_to(trial.step_s);
   all.at("tflops").get_to(trial.tflops_per_device);
   all.at("mfu").get_to(trial.mfu);

@@ -16,6 +16,8 @@ struct Trial {
   double estimate_s = 0, estimate_bytes = 0;
   std::string wrong;   // why there is no such plan, or ""
   std::string misfit;  // how much memory is missing, or ""
+  std::string proof;    // what prun check says of it: "proven: ..", "not proven: .."
+  std::string refuted;  // where it differs from one rank, or ""
   double step_s = 0, tflops_per_device = 0, mfu = 0, peak_bytes = 0, memory_bytes = 0;
   std::string mesh, limit;                            // limit: of the ranks that decide
   std::vector<std::pair<std::string, double>> parts;  // of the step, means over ranks: they sum to it

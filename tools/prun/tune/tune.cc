@@ -1,5 +1,5 @@
 // prun tune PLAN --cluster FILE: the plan's arguments with which it is fastest there. Candidates are ranked by
-// estimates from a few stages, microbatches and layers; the best of them are compiled, verified and simulated.
+// estimates from a few stages, microbatches and layers; the best of them are compiled, verified, simulated and proved.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "build_job.h"
 #include "commands.h"
+#include "proof.h"
 #include "simulate/cluster_reader.h"
 #include "tune/parallel.h"
 #include "tune/report.h"
@@ -60,20 +61,63 @@ class Tuning {
     return one;
   }
 
+  struct Recorded {
+    size_t digest = 0;
+    std::string wrong;
+  };
+
+  std::vector<Recorded> record(const std::vector<Combination>& combinations, bool whole) const {
+    const auto work = [&](int item) {
+      Recorded one;
+      one.wrong = why_not([&] { one.digest = plan_digest(with(space_.settings(combinations[item])), whole); });
+      return wire_text({one.digest, one.wrong});
+    };
+    std::vector<Recorded> all;
+    for (const std::string& text : in_processes(static_cast<int>(combinations.size()), work, [](int) {})) {
+      const nlohmann::json of = nlohmann::json::parse(text);
+      all.push_back({of[0], of[1]});
+    }
+    return all;
+  }
+
+  // Makes `plan` of candidates equal where they record the same plan. A plan of many layers takes long to record, so
+  // those that are alike with few, which `plan` says at first, are recorded whole; others differ.
+  void tell_apart(std::vector<Ranked>& all) {
+    std::map<size_t, std::vector<size_t>> groups;
+    for (size_t i = 0; i < all.size(); ++i)
+      if (all[i].wrong.empty()) groups[all[i].plan].push_back(i);
+    std::vector<Combination> wanted;
+    for (const auto& [few, members] : groups) {
+      const auto known = alike_.find(few);
+      if (known == alike_.end() && members.size() == 1) continue;
+      if (known != alike_.end() && known->second.plans.empty()) wanted.push_back(known->second.first);
+      for (const size_t i : members) wanted.push_back(all[i].combination);
+    }
+    const std::vector<Recorded> whole = record(wanted, true);
+    auto next = whole.begin();
+    for (const auto& [few, members] : groups) {
+      const auto [known, fresh] = alike_.try_emplace(few, Alike{all[members.front()].combination, {}});
+      if (fresh && members.size() == 1) continue;
+      std::map<size_t, size_t>& plans = known->second.plans;
+      if (!fresh && plans.empty()) plans[next++->digest] = few;
+      for (const size_t i : members) {
+        const Recorded& one = *next++;
+        all[i].wrong = one.wrong;
+        if (one.wrong.empty())
+          all[i].plan = plans.try_emplace(one.digest, plans.empty() ? few : one.digest).first->second;
+      }
+    }
+  }
+
   // Of combinations with which the plan is the same one is estimated.
   std::vector<Ranked> estimate(const std::vector<Combination>& combinations) {
     std::vector<Ranked> all;
-    const auto outline = [&](int item) {
-      size_t digest = 0;
-      const std::string wrong = why_not([&] { digest = plan_digest(with(space_.settings(combinations[item]))); });
-      return wire_text({digest, wrong});
-    };
+    for (Recorded& few : record(combinations, false))
+      all.push_back({combinations[all.size()], {}, few.digest, std::move(few.wrong)});
+    tell_apart(all);
     std::vector<size_t> fresh;  // of `all`
-    for (const std::string& text : in_processes(static_cast<int>(combinations.size()), outline, [](int) {})) {
-      const nlohmann::json of = nlohmann::json::parse(text);
-      all.push_back({combinations[all.size()], {}, of[0], of[1]});
-      if (all.back().wrong.empty() && known_.try_emplace(all.back().plan).second) fresh.push_back(all.size() - 1);
-    }
+    for (size_t i = 0; i < all.size(); ++i)
+      if (all[i].wrong.empty() && known_.try_emplace(all[i].plan).second) fresh.push_back(i);
     Bar bar("estimate", "combinations");
     const int64_t most = std::min<int64_t>(options_.sim.candidates, tuned_.combinations);
     const int64_t before = tuned_.estimated + std::ssize(all) - std::ssize(fresh);
@@ -122,6 +166,8 @@ class Tuning {
       for (Trial& each : some) {
         if (!each.wrong.empty())
           leave_out(each.wrong, each.text);
+        else if (!each.refuted.empty())
+          tuned_.refuted.push_back(std::move(each));
         else
           (each.misfit.empty() ? tuned_.trials : tuned_.misfits).push_back(std::move(each));
       }
@@ -135,8 +181,11 @@ class Tuning {
     Bar bar("simulate", "plans");
     const auto work = [&](int item) {
       Trial trial;
-      trial.wrong =
-          why_not([&] { take_results(trial, simulate_plan(with(trials[item].settings), cluster_), cluster_); });
+      const Options one = with(trials[item].settings);
+      const int ranks = one.launch.nproc * one.launch.nnodes;
+      trial.wrong = why_not([&] { take_results(trial, simulate_plan(one, cluster_), cluster_); });
+      if (trial.wrong.empty() && trial.misfit.empty())
+        trial.refuted = why_not([&] { trial.proof = prove_plan(one, record_plan(one, ranks), ranks); });
       return to_text(trial);
     };
     const std::vector<std::string> texts =
@@ -171,6 +220,11 @@ class Tuning {
   const Cluster& cluster_;
   const SearchSpace space_;
   Tuned tuned_;
+  struct Alike {
+    Combination first;
+    std::map<size_t, size_t> plans;  // by the digest of the whole; empty as long as there is only the first
+  };
+  std::map<size_t, Alike> alike_;   // by the digest with few layers
   std::map<size_t, Ranked> known_;  // by plan
   size_t simulated_ = 0;            // of the ranked ones
   std::map<std::string, RefusedCandidates> left_out_;
