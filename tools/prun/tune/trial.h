@@ -14,8 +14,8 @@ struct Trial {
   std::map<std::string, std::string> settings;  // of what was searched
   std::string text;                             // the same, "tp=2 pp=4"
   double estimate_s = 0, estimate_bytes = 0;
-  std::string wrong;   // why there is no such plan, or ""
-  std::string misfit;  // how much memory is missing, or ""
+  std::string wrong;    // why there is no such plan, or ""
+  std::string misfit;   // how much memory is missing, or ""
   std::string proof;    // what prun check says of it: "proven: ..", "not proven: .."
   std::string refuted;  // where it differs from one rank, or ""
   double step_s = 0, tflops_per_device = 0, mfu = 0, peak_bytes = 0, memory_bytes = 0;
