@@ -21,7 +21,7 @@ import sys
 import time
 
 import collectives_table
-from rows import File, add_option
+from rows import File, add_option, failed
 
 HERE = pathlib.Path(__file__).resolve().parent
 TOP = HERE.parent.parent
@@ -228,7 +228,9 @@ def main():
             keep({"run": [op, ranks, side, turn], "rows": results, "error": error})
             print(f"{i + 1}/{len(todo)} {op} {ranks} ranks, {side}, round {turn + 1}: {error or 'ok'}", file=sys.stderr)
     text, short = collectives_table.write(rows, PEERS)
-    File(args.json).add(*collectives_table.as_rows(rows, PEERS, len(os.sched_getaffinity(0))))
+    lacking = [] if args.ours_only else [name for name in ("mpi", "gloo") if name not in programs]
+    File(args.json).add(*collectives_table.as_rows(rows, PEERS, len(os.sched_getaffinity(0))),
+                        *(failed(f"{', '.join(args.ops)} against {name}", f"peers/{name}.cc cannot be built") for name in lacking))
     if args.output:
         args.output.write_text(text)
         print(f"{args.output}: {short} bars do not hold")

@@ -13,7 +13,8 @@ A job is one command of another bench here, whose rows (rows.py) it keeps in --s
 for each, with its bar, reached or **missed**, and the limit beside it, measured in the same run: multiply-adds in
 registers and copies in memory. What did not run stands there, too, with the reason, and counts as missed.
 
-Needs tools/run once, `cmake --preset bench && ninja -C build/bench product_bench kernel_bench`, and what the benches need.
+Needs tools/run once, `cmake --preset bench && ninja -C build/bench product_bench kernel_bench`, and what the benches need:
+libopenblas0-pthread libblis4-pthread libopenmpi-dev openmpi-bin libgloo-dev for the peers that are no Python.
 Exit status 1: a bar is missed; 2: a job did not run.
 """
 import argparse
@@ -133,9 +134,10 @@ def run(job, seconds):
 
 
 def is_done(job, done):
-    """As it is asked for now: with other peers or rounds it is another measurement."""
+    """Whole, and as it is asked for now: with other peers or rounds it is another measurement."""
     entry = done.get(job.name)
-    return entry is not None and not entry["error"] and entry["words"] == list(map(str, job.words))
+    whole = entry is not None and not entry["error"] and not any("error" in row for row in entry["rows"])
+    return whole and entry["words"] == list(map(str, job.words))
 
 
 def machine(args):
