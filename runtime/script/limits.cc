@@ -105,7 +105,6 @@ lua_State* new_limited_state(const Limits& limits) {
   limit_address_space();
   g_state = lua_newstate(allocate, nullptr);
   if (g_state == nullptr) return nullptr;
-  lua_gc(g_state, LUA_GCINC, 1000, 0, 0);  // collects at ten times of what lives: most scripts end before
   limit_time();
   return g_state;
 }

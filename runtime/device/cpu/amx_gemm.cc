@@ -33,11 +33,15 @@ constexpr int64_t kBlock = 2 * kSide;               // rows and columns of C at 
 constexpr int64_t kTile = kSide * kSide;            // pairs of a tile, 1 KiB
 constexpr int64_t kSquare = kBlock * kBlock;        // sums of a square of C
 constexpr int64_t kPackedBytes = int64_t{1} << 20;  // of B at a time: half of a second-level cache of 2 MiB
+constexpr int64_t kWholeDepth = 2048;               // of K in one part
+constexpr int64_t kPartDepth = 1024;                // of a part of a longer K: more columns, so A is read less often
 typedef uint32_t Pair __attribute__((may_alias));
 typedef uint16_t Half __attribute__((may_alias));
 
-// K in tiles, and the columns of B that are copied at a time.
-int64_t depth_of(const GemmShape& s) { return round_up(s.k, kBlock); }
+// K in equal parts, each in tiles, and the columns of B that are copied at a time. Between parts sums wait in memory,
+// which changes none of their bits.
+int64_t parts_of(const GemmShape& s) { return s.k <= kWholeDepth ? 1 : (s.k + kPartDepth - 1) / kPartDepth; }
+int64_t depth_of(const GemmShape& s) { return round_up((s.k + parts_of(s) - 1) / parts_of(s), kBlock); }
 int64_t columns_of(const GemmShape& s) {
   const int64_t fit = kPackedBytes / (depth_of(s) * 2) / kBlock * kBlock;
   return std::min(std::max(fit, 4 * kBlock), round_up(s.n, kBlock));
@@ -51,7 +55,7 @@ struct Layout {
     b = a + kBlock * depth_of(s) * 2;
     bias = b + columns_of(s) * depth_of(s) * 2;
     sums = bias + columns_of(s) * 4;
-    total = sums + 2 * kSquare * 4;
+    total = sums + (parts_of(s) > 1 ? round_up(s.m, kBlock) * columns_of(s) : 2 * kSquare) * 4;
   }
 };
 
@@ -106,18 +110,24 @@ const bf16* padded(const bf16* x, int64_t x_row, int64_t high, int64_t wide, bf1
   return to;
 }
 
-// Rows [first, first + rows) of a matrix in tiles, those of 16 rows one after the other, zeros beyond `all` rows and
-// beyond K; `rows` is a multiple of 32. `down`: the matrix lies as [K, all], not [all, K]. `pairs_down`: a row of a
-// tile has the same pair of 16 rows (B), not 16 pairs of a row (A).
-void copy_tiles(const bf16* x, int64_t all, int64_t k, bool down, bool pairs_down, int64_t first, int64_t rows,
-                Pair* copies) {
+// A part of K.
+struct Depth {
+  int64_t begin, end;
+  int64_t steps() const { return (end - begin + kBlock - 1) / kBlock; }
+};
+
+// Rows [first, first + rows) of a part of a matrix in tiles, those of 16 rows one after the other, zeros beyond `all`
+// rows and beyond the part; `rows` is a multiple of 32. `down`: the matrix lies as [K, all], not [all, K].
+// `pairs_down`: a row of a tile has the same pair of 16 rows (B), not 16 pairs of a row (A).
+void copy_tiles(const bf16* x, int64_t all, int64_t k, Depth part, bool down, bool pairs_down, int64_t first,
+                int64_t rows, Pair* copies) {
   alignas(64) Pair other[2 * kTile];
   alignas(64) bf16 edge[kSquare];
-  const int64_t steps = (k + kBlock - 1) / kBlock;
+  const int64_t steps = part.steps();
   const auto copy = [&](int64_t r, int64_t p) {
-    Pair* upper = copies + ((r - first) / kSide * steps + p / kBlock) * kTile;
+    Pair* upper = copies + ((r - first) / kSide * steps + (p - part.begin) / kBlock) * kTile;
     Pair* lower = upper + steps * kTile;
-    const int64_t count = std::clamp<int64_t>(all - r, 0, kBlock), deep = std::min(k - p, kBlock);
+    const int64_t count = std::clamp<int64_t>(all - r, 0, kBlock), deep = std::min(part.end - p, kBlock);
     const bool pairs = down || k % 2 == 0;  // an odd row lies askew
     const bf16* from = down ? x + p * all + r : x + r * k + p;
     int64_t from_row = down ? all : k;
@@ -140,17 +150,18 @@ void copy_tiles(const bf16* x, int64_t all, int64_t k, bool down, bool pairs_dow
   };
   // In the order in which x lies.
   if (down) {
-    for (int64_t p = 0; p < k; p += kBlock)
+    for (int64_t p = part.begin; p < part.end; p += kBlock)
       for (int64_t r = first; r < first + rows; r += kBlock) copy(r, p);
   } else {
     for (int64_t r = first; r < first + rows; r += kBlock)
-      for (int64_t p = 0; p < k; p += kBlock) copy(r, p);
+      for (int64_t p = part.begin; p < part.end; p += kBlock) copy(r, p);
   }
 }
 
 // A square of sums that still waits for its bias and for being rounded, to the nearest; none: null.
 struct Unrounded {
   const float* sums = nullptr;
+  int64_t sums_row = 0;
   const float* bias = nullptr;
   bf16* c = nullptr;
   int64_t c_row = 0;
@@ -158,23 +169,23 @@ struct Unrounded {
 
 PRUN_AMX inline void round_rows(Unrounded& square, int64_t rows) {
   const __m512 left = _mm512_loadu_ps(square.bias), right = _mm512_loadu_ps(square.bias + kSide);
-  for (int64_t r = 0; r < rows; ++r, square.sums += kBlock, square.c += square.c_row) {
+  for (int64_t r = 0; r < rows; ++r, square.sums += square.sums_row, square.c += square.c_row) {
     const __m512bh rounded =
         _mm512_cvtne2ps_pbh(_mm512_loadu_ps(square.sums + kSide) + right, _mm512_loadu_ps(square.sums) + left);
     std::memcpy(static_cast<void*>(square.c), &rounded, sizeof rounded);
   }
 }
 
-PRUN_AMX void add_bias(const float* bias, float* sums) {
-  for (int64_t r = 0; r < kBlock; ++r, sums += kBlock)
+PRUN_AMX void add_bias(const float* bias, float* sums, int64_t sums_row) {
+  for (int64_t r = 0; r < kBlock; ++r, sums += sums_row)
     for (int64_t i = 0; i < kBlock; ++i) sums[i] += bias[i];
 }
 
-// Lines of 64 bytes that are needed next, a few of them asked for in each step. Beyond the matrix nothing happens.
+// Lines of 64 bytes that are needed next, some of those that a step will read asked for in each step. Beyond the matrix
+// nothing happens.
 struct Ahead {
   const std::byte* line;
-  int64_t stride;    // bytes
-  int64_t per_step;  // lines
+  int64_t lines, row, step;  // bytes from a line to the next, and from those of a step to the next step's
 };
 
 // 32 rows of A, copied or where they lie.
@@ -200,17 +211,26 @@ PRUN_AMX void add_products(const Rows& a, const Pair* b, int64_t steps, Unrounde
     _tile_dpbf16ps(3, 5, 7);
     if constexpr (kRows > 0)
       if (p < kBlock / kRows) round_rows(other, kRows);
-    for (int64_t i = 0; i < ahead.per_step; ++i, ahead.line += ahead.stride) __builtin_prefetch(ahead.line, 0, 2);
+    for (int64_t i = 0; i < ahead.lines; ++i) __builtin_prefetch(ahead.line + i * ahead.row, 0, 2);
+    ahead.line += ahead.step;
   }
 }
 
-// A square of C: 2 x 2 tiles of sums over `steps` tiles of K. Rounds `other` meanwhile.
-PRUN_AMX void square(const Rows& a, const Pair* b, int64_t steps, float* c, int64_t c_row, const Unrounded& other,
-                     const Ahead& ahead) {
-  _tile_zero(0);
-  _tile_zero(1);
-  _tile_zero(2);
-  _tile_zero(3);
+// A square of C: 2 x 2 tiles of sums over `steps` tiles of K, added to those that are there. Rounds `other` meanwhile.
+PRUN_AMX void square(const Rows& a, const Pair* b, int64_t steps, float* c, int64_t c_row, bool add,
+                     const Unrounded& other, const Ahead& ahead) {
+  const int64_t c_bytes = c_row * 4;
+  if (add) {
+    _tile_loadd(0, c, c_bytes);
+    _tile_loadd(1, c + kSide, c_bytes);
+    _tile_loadd(2, c + kSide * c_row, c_bytes);
+    _tile_loadd(3, c + kSide * c_row + kSide, c_bytes);
+  } else {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+  }
   if (other.sums == nullptr)
     add_products<0>(a, b, steps, other, ahead);
   else if (steps >= 32)
@@ -221,7 +241,6 @@ PRUN_AMX void square(const Rows& a, const Pair* b, int64_t steps, float* c, int6
     add_products<4>(a, b, steps, other, ahead);
   else
     add_products<kBlock>(a, b, steps, other, ahead);
-  const int64_t c_bytes = c_row * 4;
   _tile_stored(0, c, c_bytes);
   _tile_stored(1, c + kSide, c_bytes);
   _tile_stored(2, c + kSide * c_row, c_bytes);
@@ -248,10 +267,13 @@ class Product {
     open_tiles();
     for (int64_t j = begin; j < end; j += columns_of(s_)) {
       const int64_t width = std::min(columns_of(s_), end - j);
-      copy_tiles(b_, s_.n, s_.k, !s_.transpose_b, true, j, round_up(width, kBlock), at<Pair>(layout_.b));
       float* bias = at<float>(layout_.bias);
       for (int64_t i = 0; i < round_up(width, kBlock); ++i) bias[i] = s_.bias && i < width ? to_float(bias_[j + i]) : 0;
-      for (int64_t i = 0; i < s_.m; i += kBlock) rows(i, j, width);
+      for (Depth part{0, 0}; part.end < s_.k; part.begin = part.end) {
+        part.end = std::min(part.begin + depth_of(s_), s_.k);
+        copy_tiles(b_, s_.n, s_.k, part, !s_.transpose_b, true, j, round_up(width, kBlock), at<Pair>(layout_.b));
+        for (int64_t i = 0; i < s_.m; i += kBlock) rows(i, j, width, part);
+      }
       if (unrounded_.sums != nullptr) round_rows(unrounded_, kBlock);
       unrounded_ = {};
     }
@@ -265,27 +287,29 @@ class Product {
   }
 
   // Where they lie, unless they lie the other way, over an edge, or all in one set of the first-level cache.
-  Rows rows_of_a(int64_t i) const {
+  Rows rows_of_a(int64_t i, Depth part) const {
     if (!s_.transpose_a && s_.m - i >= kBlock && s_.k % kBlock == 0 && s_.k * 2 % 4096 != 0)
-      return {reinterpret_cast<const Pair*>(a_ + i * s_.k), s_.k / 2, kSide, kSide * s_.k / 2};
+      return {reinterpret_cast<const Pair*>(a_ + i * s_.k + part.begin), s_.k / 2, kSide, kSide * s_.k / 2};
     Pair* to = at<Pair>(layout_.a);
-    copy_tiles(a_, s_.m, s_.k, s_.transpose_a, false, i, kBlock, to);
-    return {to, kSide, kTile, depth_of(s_) / kBlock * kTile};
+    copy_tiles(a_, s_.m, s_.k, part, s_.transpose_a, false, i, kBlock, to);
+    return {to, kSide, kTile, part.steps() * kTile};
   }
 
-  // The 32 rows of A behind those of `i`, K lines, over the steps of `squares` squares; of the next columns the first.
-  Ahead rows_ahead(int64_t i, int64_t squares) const {
-    const int64_t next = i + kBlock < s_.m ? i + kBlock : 0;
-    const bf16* first = s_.transpose_a ? a_ + next : a_ + next * s_.k;
-    return {reinterpret_cast<const std::byte*>(first), s_.transpose_a ? s_.m * 2 : 64,
-            (kBlock + squares - 1) / squares};
+  // The 32 rows of A behind those of `i`, a share of them in each of `squares` squares; of the next columns the first.
+  Ahead rows_ahead(int64_t i, int64_t squares, Depth part) const {
+    const int64_t next = i + kBlock < s_.m ? i + kBlock : 0, share = (kBlock + squares - 1) / squares;
+    if (s_.transpose_a)
+      return {reinterpret_cast<const std::byte*>(a_ + part.begin * s_.m + next), share, s_.m * 2, kBlock * s_.m * 2};
+    return {reinterpret_cast<const std::byte*>(a_ + next * s_.k + part.begin), share, s_.k * 2, kBlock * 2};
   }
 
-  void rows(int64_t i, int64_t j, int64_t width) {
-    const int64_t steps = depth_of(s_) / kBlock, high = std::min(kBlock, s_.m - i);
-    const Rows a = rows_of_a(i);
-    Ahead ahead = rows_ahead(i, (width + kBlock - 1) / kBlock);
-    for (int64_t jj = 0; jj < width; jj += kBlock, ahead.line += steps * ahead.per_step * ahead.stride) {
+  void rows(int64_t i, int64_t j, int64_t width, Depth part) {
+    const int64_t steps = part.steps(), high = std::min(kBlock, s_.m - i);
+    const bool waits = parts_of(s_) > 1, add = part.begin > 0, last = part.end == s_.k;
+    const int64_t sums_row = waits ? columns_of(s_) : kBlock;
+    const Rows a = rows_of_a(i, part);
+    Ahead ahead = rows_ahead(i, (width + kBlock - 1) / kBlock, part);
+    for (int64_t jj = 0; jj < width; jj += kBlock, ahead.line += ahead.lines * ahead.row) {
       const int64_t wide = std::min(kBlock, width - jj);
       const Pair* b = at<Pair>(layout_.b) + jj / kSide * steps * kTile;
       const float* bias = at<float>(layout_.bias) + jj;
@@ -293,22 +317,23 @@ class Product {
       const bool plain = high == kBlock && wide == kBlock && s_.activation == Activation::none;
       if constexpr (std::is_same_v<Out, float>) {
         if (plain && !s_.bias) {
-          square(a, b, steps, c, s_.n, {}, ahead);
+          square(a, b, steps, c, s_.n, add, {}, ahead);
           continue;
         }
       }
-      float* sums = at<float>(layout_.sums) + (unrounded_in_first_ ? kSquare : 0);
-      square(a, b, steps, sums, kBlock, unrounded_, ahead);
+      float* sums = at<float>(layout_.sums) + (waits ? i * sums_row + jj : unrounded_in_first_ ? kSquare : 0);
+      square(a, b, steps, sums, sums_row, add, unrounded_, ahead);
       unrounded_ = {};
+      if (!last) continue;
       if constexpr (std::is_same_v<Out, bf16>) {
         if (plain) {
-          unrounded_ = {sums, bias, c, s_.n};
+          unrounded_ = {sums, sums_row, bias, c, s_.n};
           unrounded_in_first_ = !unrounded_in_first_;
           continue;
         }
       }
-      if (s_.bias) add_bias(bias, sums);
-      finish_tile(sums, kBlock, c, s_.n, high, wide, s_.activation);
+      if (s_.bias) add_bias(bias, sums, sums_row);
+      finish_tile(sums, sums_row, c, s_.n, high, wide, s_.activation);
     }
   }
 
