@@ -74,6 +74,7 @@ int place_of_this_machine(const std::vector<std::string>& hosts, const std::stri
     throw usage_error(fmt::format("this machine, {}, is none of the hosts of {}{}: --node-rank says which it is", here,
                                   path, did_you_mean(here, hosts)));
   std::vector<std::string> names;
+  names.reserve(matches.size());
   for (const int i : matches) names.push_back(fmt::format("{} ({})", i, hosts[i]));
   throw usage_error(
       fmt::format("this machine, {}, is several of the hosts of {}: {}; --node-rank says which it is here", here, path,

@@ -113,13 +113,14 @@ class Fitting {
 }  // namespace
 
 std::string what_would_fit(const Options& options, const simulate::Cluster& cluster) {
-  const std::string otherwise = "more ranks in tp or pp, a stage of ZeRO or recomputation need less";
+  std::string otherwise = "more ranks in tp or pp, a stage of ZeRO or recomputation need less";
   try {
     Fitting fitting(options, cluster);
     const auto changed = fitting.run();
     const double step_s = changed.empty() ? 0 : fitting.simulated_step();
     if (step_s == 0) return otherwise;
     std::vector<std::string> words;
+    words.reserve(changed.size());
     for (const auto& [name, value] : changed) words.push_back(fmt::format("--set {}={}", name, value));
     return fmt::format("{} would fit, at {} a step; prun tune compares all", join(words, " "), human_seconds(step_s));
   } catch (const Error&) {  // a plan that says of no argument what to try

@@ -25,20 +25,20 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct Side {
+struct DiffSide {
   Job job;
   PlanFacts facts;
   std::optional<PredictedStep> step;  // where there is a cluster
   draw::Timeline timeline;
 };
 
-Side side_of(Options options, const std::string& plan, const std::map<std::string, std::string>& settings,
-             const std::optional<simulate::Cluster>& cluster, const std::string& which) {
+DiffSide diff_side_of(Options options, const std::string& plan, const std::map<std::string, std::string>& settings,
+                      const std::optional<simulate::Cluster>& cluster, const std::string& which) {
   options.plan = plan;
   for (const auto& [key, value] : settings) options.settings[key] = value;
   std::string name = plan;
   for (const auto& [key, value] : options.settings) name += fmt::format(", {}={}", key, value);
-  Side side;
+  DiffSide side;
   side.job = build_job(options, options.launch.nproc * options.launch.nnodes);
   side.facts = facts_of(side.job, name);
   if (cluster) side.step = predict_step(side.job, *cluster);
@@ -143,7 +143,7 @@ Json order_json(const PlanFacts& first, const PlanFacts& second) {
   return list;
 }
 
-void print_all(const std::optional<simulate::Cluster>& cluster, const Side& first, const Side& second) {
+void print_all(const std::optional<simulate::Cluster>& cluster, const DiffSide& first, const DiffSide& second) {
   print_facts(first.facts, second.facts);
   if (cluster)
     print_prediction(*cluster, *first.step, *second.step);
@@ -156,7 +156,7 @@ void print_all(const std::optional<simulate::Cluster>& cluster, const Side& firs
   fmt::print("\n{}", draw::text_of(drawing, draw::terminal_columns()));
 }
 
-void print_json(const std::optional<simulate::Cluster>& cluster, const Side& first, const Side& second) {
+void print_json(const std::optional<simulate::Cluster>& cluster, const DiffSide& first, const DiffSide& second) {
   Json all = {{"first", facts_json(first.facts)},
               {"second", facts_json(second.facts)},
               {"order", order_json(first.facts, second.facts)},
@@ -186,8 +186,8 @@ int diff_command(Options& options) {
     cluster = simulate::read_cluster(cluster_path(options));
     simulate::place_ranks(*cluster, options.launch.nproc * options.launch.nnodes);  // too small: before compiling
   }
-  const Side first = side_of(options, plans[0], {}, cluster, "first");
-  const Side second = side_of(options, plans.back(), options.diff_settings, cluster, "second");
+  const DiffSide first = diff_side_of(options, plans[0], {}, cluster, "first");
+  const DiffSide second = diff_side_of(options, plans.back(), options.diff_settings, cluster, "second");
   options.json ? print_json(cluster, first, second) : print_all(cluster, first, second);
   if (!options.draw.out.empty()) {
     draw::Drawing drawing = two_timelines({first.timeline, second.timeline}, first.job, second.job);

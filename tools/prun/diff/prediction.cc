@@ -18,10 +18,10 @@ using simulate::PartKind;
 using simulate::StepPart;
 using Json = nlohmann::ordered_json;
 
-constexpr size_t kShown = 8;            // causes; the others are one line
-constexpr double kShownShare = 1e-3;    // of the step: smaller causes have no line of their own
-constexpr double kRounding = 1e-9;      // of the step: smaller differences are none
-constexpr double kShownSeconds = 5e-8;  // below, a difference is printed as 0.0 us
+constexpr size_t kShownCauses = 8;         // causes; the others are one line
+constexpr double kShownCauseShare = 1e-3;  // of the step: smaller causes have no line of their own
+constexpr double kRounding = 1e-9;         // of the step: smaller differences are none
+constexpr double kShownSeconds = 5e-8;     // below, a difference is printed as 0.0 us
 
 struct KindName {
   PartKind kind;
@@ -77,11 +77,11 @@ void print_causes(const PredictedStep& first, const PredictedStep& second) {
     return;
   }
   fmt::print("why the second is {} {}\n", human_seconds(std::abs(difference)), difference < 0 ? "shorter" : "longer");
-  const double least = kShownShare * std::max(first.simulation.step_s, second.simulation.step_s);
+  const double least = kShownCauseShare * std::max(first.simulation.step_s, second.simulation.step_s);
   double first_s = 0, second_s = 0;
   int64_t smaller = 0;
   for (size_t i = 0; i < causes.size(); ++i) {
-    if (i < kShown && std::abs(causes[i].difference()) >= least) {
+    if (i < kShownCauses && std::abs(causes[i].difference()) >= least) {
       print_row("  " + cause_text(causes[i]), causes[i].first_s, causes[i].second_s);
     } else {
       first_s += causes[i].first_s, second_s += causes[i].second_s, ++smaller;
@@ -140,10 +140,10 @@ std::vector<StepCause> causes_of(const PredictedStep& first, const PredictedStep
 
 std::string difference_text(const PredictedStep& first, const PredictedStep& second) {
   const double difference = second.simulation.step_s - first.simulation.step_s;
-  const double least = kShownShare * std::max(first.simulation.step_s, second.simulation.step_s);
+  const double least = kShownCauseShare * std::max(first.simulation.step_s, second.simulation.step_s);
   std::vector<std::string> words;
   for (const StepCause& cause : causes_of(first, second))
-    if (words.size() < kShown && std::abs(cause.difference()) >= least)
+    if (words.size() < kShownCauses && std::abs(cause.difference()) >= least)
       words.push_back(fmt::format("{} {}", cause_text(cause), change_text(cause.difference())));
   return fmt::format("{} {}{}", human_seconds(std::abs(difference)), difference < 0 ? "shorter" : "longer",
                      words.empty() ? "" : ": " + join(words, ", "));
