@@ -41,9 +41,11 @@ CheckpointLock::~CheckpointLock() {
 }
 
 void check_checkpoint_options(const CheckpointSettings& s) {
-  if (s.folder.empty() && (s.every > 0 || s.keep > 0))
-    throw usage_error(fmt::format("{} needs --checkpoint DIR, where checkpoints go",
-                                  s.every > 0 ? "--checkpoint-every" : "--checkpoint-keep"));
+  if (s.folder.empty() && (s.every > 0 || s.keep > 0 || s.strict))
+    throw usage_error(fmt::format("{} needs --checkpoint DIR, where checkpoints go", s.every > 0 ? "--checkpoint-every"
+                                                                                     : s.keep > 0
+                                                                                         ? "--checkpoint-keep"
+                                                                                         : "--checkpoint-strict"));
   if (s.resume == "auto" && s.folder.empty())
     throw usage_error("--resume auto takes the newest checkpoint in --checkpoint DIR, which is missing");
 }
