@@ -90,7 +90,7 @@ std::string staging_folder(const std::string& folder, int64_t step, const std::s
 
 int64_t free_bytes(const std::string& folder) {
   struct statvfs disk {};
-  if (statvfs(folder.c_str(), &disk) != 0) return -1;
+  if (statvfs(folder.c_str(), &disk) != 0 || disk.f_blocks == 0) return -1;
   return static_cast<int64_t>(disk.f_bavail) * static_cast<int64_t>(disk.f_frsize);
 }
 
