@@ -24,7 +24,7 @@ SmallPlans::SmallPlans(const Options& options, const simulate::Cluster& cluster,
       all_layers_(whole_setting(options, "layers")),
       outline_(outline) {
   const int layers = std::min(all_layers_, 2);
-  plan_ = outline ? outline_plan(with_layers(layers), ranks) : record(std::nullopt, layers);
+  plan_ = outline_plan(with_layers(layers), ranks);  // the turns of many microbatches take long
   lengths_.microbatches = plan_.microbatches;
   if (plan_.pipeline) {
     lengths_.stages = plan_.mesh.size(plan_.pipeline->axis);
@@ -47,7 +47,7 @@ Options SmallPlans::with_layers(int layers) const {
   return small;
 }
 
-Plan SmallPlans::record(std::optional<PlanSizes> sizes, int layers) const {
+Plan SmallPlans::record(PlanSizes sizes, int layers) const {
   return record_plan(with_layers(layers), ranks_, std::move(sizes));
 }
 

@@ -1,7 +1,6 @@
 // A plan at sizes of one's own choosing: a few stages, microbatches and layers are compiled and walked, once each.
 #pragma once
 #include <map>
-#include <optional>
 #include <string>
 #include <tuple>
 
@@ -34,8 +33,8 @@ int whole_setting(const Options& options, const std::string& name);
 
 class SmallPlans {
  public:
-  // Records the plan, with two layers at most where --set gives it `layers`. All arguments outlive this. `outline`:
-  // without the turns of its pipeline.
+  // Records the plan, without the turns of its pipeline and with two layers at most where --set gives it `layers`. All
+  // arguments outlive this. `outline`: nothing is packed.
   SmallPlans(const Options& options, const simulate::Cluster& cluster, int ranks, bool outline = false);
 
   const Plan& plan() const { return plan_; }  // as it was recorded
@@ -48,7 +47,7 @@ class SmallPlans {
 
  private:
   Options with_layers(int layers) const;
-  Plan record(std::optional<PlanSizes> sizes, int layers) const;
+  Plan record(PlanSizes sizes, int layers) const;
 
   const Options& options_;
   const simulate::Cluster& cluster_;
