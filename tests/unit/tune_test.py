@@ -85,6 +85,23 @@ class Tune(unittest.TestCase):
         self.assertEqual(all_of_them["estimated"], all_of_them["combinations"])
         self.assertLess(some["best"][0]["step_s"], 1.1 * all_of_them["best"][0]["step_s"])
 
+    def test_what_trains_something_else_is_named(self):
+        drift = "weights drift between averages"
+        words = ["tune", "tests/errors/files/strategies.lua", "--nproc", 2, "--cluster", A100,
+                 "--set", "case=gradients_averaged", "--search", f"differs={drift},staleness"]
+        tuned = json.loads(prun(*words, "--json"))
+        self.assertEqual([each["settings"] for each in tuned["refuted"]], [{"differs": drift}])
+        self.assertIn("nothing averages them: see unit:every", tuned["refuted"][0]["why"])
+        self.assertEqual([each["settings"] for each in tuned["best"]], [{"differs": "staleness"}])
+        self.assertIn("not proven: ", tuned["best"][0]["proof"])
+        self.assertIn(f"differs={drift}: tests/errors/files/strategies.lua:172: ", prun(*words))
+
+    def test_the_best_are_proved(self):
+        tuned = tune("3d", 8, "--set", "layers=8", "--set", "schedule=1f1b", "--set", "micro=2")
+        self.assertTrue(all(each["proof"].startswith(("proven: equals one rank", "not proven: "))
+                            for each in tuned["best"]))
+        self.assertEqual(tuned["refuted"], [])
+
     def test_every_shipped_plan_with_something_to_try(self):
         for plan in json.loads(prun("plans", "--json"))["plans"]:
             if any(argument["tune"] for argument in plan["arguments"]):
