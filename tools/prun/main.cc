@@ -62,7 +62,7 @@ int main(int argc, char** argv) {
   prun::open_closed_streams();
   const std::vector<std::string> words(argv + 1, argv + argc);
   if (argc > 1 && words[0] == "__complete") return prun::complete_command({words.begin() + 1, words.end()});
-  mallopt(M_MXFAST, 0);  // lists of small blocks are merged at every large free: a tenth of what a check takes
+  mallopt(M_MXFAST, 0);  // lists of small blocks are merged at every large free, which checks do often
   prun::limit_spinning(argv);
   prun::hide_secret();
   try {
