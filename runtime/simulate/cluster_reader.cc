@@ -350,7 +350,7 @@ class Reader {
   }
 
   static std::string read_host(const Fields& fields, const YAML::Node& node) {
-    const std::string name = fields.scalar(node, "host");
+    std::string name = fields.scalar(node, "host");
     const bool allowed = std::all_of(name.begin(), name.end(), [](unsigned char c) {
       return std::isalnum(c) != 0 || std::string_view("-_.:").find(static_cast<char>(c)) != std::string_view::npos;
     });

@@ -21,7 +21,7 @@ struct StepPart {
   std::string op;    // its name; of waiting: what is waited for, "" for the end of the step
   std::string axis;  // of communication, and of waiting for it
   std::string site;  // of compute: the line of Lua
-  auto operator<=>(const StepPart&) const = default;
+  auto operator<=>(const StepPart&) const = default;  // NOLINT(modernize-use-nullptr): of the comparison's 0
 };
 
 // `simulation` is of this job and cluster, with its spans (SimulateOptions::keep_spans).

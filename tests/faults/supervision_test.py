@@ -211,7 +211,7 @@ class Hangs(Supervision):
             run.wait_for_steps(2)
             told = {}
 
-            def stuck(run=run, told=told):
+            def stuck(run=run, told=told, victim=victim):
                 told.update(json.loads(prun("explain", run.process.pid, "--json")))
                 return told["culprit"] == victim and "checkpoint" in told["sentence"]  # another may write for a moment
             faults.wait_for(stuck, "ranks that wait for a checkpoint")

@@ -160,7 +160,8 @@ class PeriodicSimulation {
     const Figures more = figures((sizes[kMicrobatches] = few + 2, sizes), false);
     depth.base = depth.wanted = few;
     Figures peaks = extrapolate(dimensions, packed, 2);
-    for (size_t i = 0; i < peaks.size(); ++i) peaks[i] += (wanted - few) / 2 * (more[i] - fewer[i]);
+    const double pairs = (wanted - few) / 2;  // NOLINT(bugprone-integer-division): whole pairs
+    for (size_t i = 0; i < peaks.size(); ++i) peaks[i] += pairs * (more[i] - fewer[i]);
     return peaks;
   }
 

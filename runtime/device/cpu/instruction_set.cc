@@ -9,8 +9,10 @@ InstructionSet instruction_set() {
     const unsigned isa = dnnl_get_effective_cpu_isa();
     const auto has = [isa](unsigned level) { return (isa & level) == level; };
 #if defined(__x86_64__)
-    if (has(dnnl_cpu_isa_avx512_core) && __builtin_cpu_supports("x86-64-v4")) return InstructionSet::avx512;
-    if (has(dnnl_cpu_isa_avx2) && __builtin_cpu_supports("x86-64-v3")) return InstructionSet::avx2;
+    // What x86-64-v4 and v3 have besides; clang 14 does not know the levels by name.
+    const bool v3 = has(dnnl_cpu_isa_avx2) && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
+    if (v3 && has(dnnl_cpu_isa_avx512_core) && __builtin_cpu_supports("avx512cd")) return InstructionSet::avx512;
+    if (v3) return InstructionSet::avx2;
 #endif
     return InstructionSet::any;
   }();
