@@ -347,7 +347,7 @@ void define_options(CLI::App& app, Commands command, Options& o) {
 }
 
 std::vector<std::string> names_of_options(const CLI::App& app) {
-  std::vector<std::string> names;
+  std::vector<std::string> names = {"--version"};  // which parse_options takes
   for (const CLI::Option* option : app.get_options()) {
     for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
     for (const std::string& name : option->get_snames()) names.push_back("-" + name);
@@ -509,7 +509,7 @@ std::string usage(const Options& options) {
   if (command.bit == kBench) text += "\n" + bench_operations();
   text += command.bit == kRun ? "\noptions of prun PLAN:\n" : "\noptions:\n";
   for (const OptionText& option : option_texts(command.bit))
-    text += fmt::format("  {:<28}{}\n", fmt::format("{} {}", join(option.names, ", "), option.unit), option.help);
+    text += fmt::format("  {:<27} {}\n", fmt::format("{} {}", join(option.names, ", "), option.unit), option.help);
   return command.bit == kBench ? text + bench_terms() : text;
 }
 
