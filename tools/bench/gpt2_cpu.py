@@ -233,7 +233,7 @@ def main():
     for name in batches:
         if name not in BATCHES:
             parser.error(f"--batches: there is no {name}; there are " + ", ".join(BATCHES))
-    out, missed = rows.File(args.json), False
+    out = rows.File(args.json)
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         tokens = folder / "tokens.bin"
@@ -254,10 +254,8 @@ def main():
             if llmc and sides.llmc is None:
                 errors["llm.c", "f32"] = f"needs {needed:.1f} GiB"
             for row in rows_of(name, batch, context, dtypes, found, errors, sides.version):
-                print(rows.text(row), flush=True)
-                out.add(row)
-                missed = missed or row["reached"] is False
-    return 1 if missed else 0
+                out.tell(row)
+    return int(out.missed)
 
 
 if __name__ == "__main__":

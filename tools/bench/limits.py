@@ -47,9 +47,7 @@ def main():
         found = [rows.alone(f"f32 peak{whose}", "GFLOP/s", single / 1e9), rows.alone(f"bf16 peak{whose}", "GFLOP/s", half / 1e9)]
         if program:
             found.append(rows.alone(f"copy{whose}", "GB/s", copied(program, n, args.seconds) / 1e9))
-        for row in found:
-            print(rows.text(row), flush=True)
-        out.add(*found)
+        out.tell(*found)
     return 0
 
 

@@ -55,6 +55,14 @@ class File:
 
     def __init__(self, path):
         self.file = open(path, "a") if path else None
+        self.missed = False
+
+    def tell(self, *rows):
+        """On the screen, too."""
+        for row in rows:
+            print(text(row), flush=True)
+            self.missed = self.missed or row["reached"] is False
+        self.add(*rows)
 
     def add(self, *rows):
         for row in rows if self.file else ():

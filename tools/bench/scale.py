@@ -119,18 +119,15 @@ def main():
     parser.add_argument("--seconds", type=float, default=900, help="the longest that a job may take")
     rows.add_option(parser)
     args = parser.parse_args()
-    out, missed = rows.File(args.json), False
+    out = rows.File(args.json)
     for name in args.figures or FIGURES:
         if name not in FIGURES:
             parser.error(f"there is no figure {name}; there are " + ", ".join(FIGURES))
         try:
-            row = FIGURES[name](args)
+            out.tell(FIGURES[name](args))
         except DidNotRun as why:
-            row = rows.failed(f"{name}, {args.ranks} ranks" if args.ranks else name, str(why))
-        print(rows.text(row), flush=True)
-        out.add(row)
-        missed = missed or row["reached"] is False
-    return 1 if missed else 0
+            out.tell(rows.failed(f"{name}, {args.ranks} ranks" if args.ranks else name, str(why)))
+    return int(out.missed)
 
 
 if __name__ == "__main__":
