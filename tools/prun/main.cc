@@ -1,6 +1,5 @@
 // prun: the launcher and its commands. Errors end here, as one message and an exit code.
 #include <fmt/format.h>
-#include <malloc.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -62,7 +61,6 @@ int main(int argc, char** argv) {
   prun::open_closed_streams();
   const std::vector<std::string> words(argv + 1, argv + argc);
   if (argc > 1 && words[0] == "__complete") return prun::complete_command({words.begin() + 1, words.end()});
-  mallopt(M_MXFAST, 0);  // lists of small blocks are merged at every large free, which checks do often
   prun::limit_spinning(argv);
   prun::hide_secret();
   try {
