@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "compile/compile.h"
+#include "compile/shorten.h"
 #include "compile/strategy_index.h"
 #include "ir/plan.h"
 #include "ir/program.h"
@@ -67,6 +68,11 @@ std::vector<std::string> optimizer_slots(const Optimizer& optimizer);  // "adamw
 int rank_of_stage(const Plan& plan, int stage);
 int stage_of_chunk(const Plan& plan, int rank, int chunk);
 
+// Thrown by a pass that finds that a shortened schedule cannot be written as one that repeats; never leaves compile().
+struct DoesNotRecur {
+  std::string what;
+};
+
 // One class of ranks on its way to a program. The passes up to `differentiate` are the same for all of a pipeline's
 // ranks.
 struct CompileState {
@@ -76,6 +82,7 @@ struct CompileState {
   const Plan& plan;
   const CompileOptions& options;
   const StrategyIndex& strategies;
+  const Shortened* shortened = nullptr;  // `plan` is its plan; null: the schedule is compiled as it is
   Job* job = nullptr;  // the programs of the classes that are done
   int pipeline_rank = 0;
   const RankProgram* source = nullptr;  // level 3: the ops as the plan lists them
@@ -95,6 +102,8 @@ struct CompileState {
   TensorId flat_grads;                 // the gradients of all units that are not sharded
   Program program;
 
+  // Of a step, also those that a repeat stands for.
+  int64_t microbatches() const { return plan.microbatches + (shortened ? shortened->left_out() : 0); }
   Dtype master_dtype() const { return plan.param_dtype == Dtype::f64 ? Dtype::f64 : Dtype::f32; }
   UnitId unit_of(const ScheduleStep& step) const { return graph.calls[step.call].unit; }
   const std::string& unit_name(UnitId unit) const { return graph.units[unit].name; }
@@ -131,6 +140,7 @@ void check_finite(CompileState& state);    // check_finite.cc: --check-finite
 void widen(CompileState& state);           // widen.cc: floats as f64, for proofs
 void add_workspaces(Program& program, const CompileOptions& options);  // workspace.cc: scratch of kernels
 void add_step_barrier(Program& program);  // step_barrier.cc: streams meet at the end of a step
+void describe_repeat(CompileState& state);  // describe_repeat.cc: what of a step that repeats is whose microbatch's
 void assign_memory(Program& program);     // memory.cc: offsets
 void count_memory(Program& program);      // memory.cc: about as much, without offsets
 void resolve_put_offsets(Job& job);       // resolve_put_offsets.cc: places of puts in other ranks' arenas

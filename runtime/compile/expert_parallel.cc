@@ -24,7 +24,7 @@ void sum_loads(CompileState& state) {
     const Shape& weights = value(node.outputs[0]).type.shape;
     int64_t tokens = weights.front();
     nodes.back().attrs.set("tokens", tokens * state.data_ranks);
-    nodes.back().attrs.set("scale", 1.0 / static_cast<double>(tokens * state.plan.microbatches));
+    nodes.back().attrs.set("scale", 1.0 / static_cast<double>(tokens * state.microbatches()));
     for (const std::string& axis : state.loss_axes) {
       Node reduce{&ops::all_reduce, {counts}, {static_cast<int>(state.graph.values.size())}, {}, node.call, node.site};
       reduce.attrs.set("axis", axis);

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <deque>
+#include <map>
 
 #include "compile/compile_state.h"
 #include "compile/occupied_bytes.h"
@@ -34,7 +36,7 @@ constexpr int kPositionsABucket = 512;
 // Packs what lives in one body.
 class Packer {
  public:
-  Packer(Program& program, const Body& body) : program_(program), body_(body), order_(body) {
+  Packer(Program& program, Body& body) : program_(program), body_(body), order_(body) {
     lives_.resize(program.buffers.size());
     for (StreamId s : body.streams.ids())
       for (int i = 0; i < ops_on(s); ++i)
@@ -62,30 +64,32 @@ class Packer {
 
   // Packs the buffers of one role from `base`; returns the bytes used.
   int64_t pack(Role role, int64_t base) {
-    std::vector<BufferId> wanted = packed(role);
+    std::vector<Lot> wanted = lots(packed(role));
     if (wanted.empty()) return 0;
-    std::stable_sort(wanted.begin(), wanted.end(), [&](BufferId a, BufferId b) { return bytes(a) > bytes(b); });
+    std::stable_sort(wanted.begin(), wanted.end(), [](const Lot& a, const Lot& b) { return a.bytes > b.bytes; });
     const int instants = 2 * ops_on(0) + 1;
     OccupiedBytes of_compute(instants), of_others(instants);
-    std::vector<std::vector<BufferId>> others(order_.sequence().size() / kPositionsABucket + 1);
+    Others others(order_.sequence().size() / kPositionsABucket + 1);
     int64_t end = 0;
-    for (BufferId b : wanted) {
-      const Life& life = lives_[b];
+    for (const Lot& lot : wanted) {
       std::vector<const ByteRuns*> taken;
-      ByteRuns in_the_way;
-      of_compute.collect(life.first, life.last, taken);
-      if (life.computes_only()) {
-        of_others.collect(life.first, life.last, taken);
-      } else {
-        in_the_way = ByteRuns(runs_in_the_way(b, others, base));
-        taken.push_back(&in_the_way);
+      std::deque<ByteRuns> in_the_way;
+      for (const Life* life : lot.lives) {
+        of_compute.collect(life->first, life->last, taken);
+        if (life->computes_only())
+          of_others.collect(life->first, life->last, taken);
+        else
+          taken.push_back(&in_the_way.emplace_back(runs_in_the_way(*life, others)));
       }
-      const int64_t at = lowest_place(taken, bytes(b));
-      program_.buffers[b].offset = base + at;
-      end = std::max(end, at + bytes(b));
-      (life.computes_only() ? of_compute : of_others).take(life.first, life.last, at, at + bytes(b));
-      if (life.computes_only()) continue;
-      for (int bucket = first_bucket(b); bucket <= last_bucket(b); ++bucket) others[bucket].push_back(b);
+      const int64_t at = lowest_place(taken, lot.bytes);
+      put(lot, base + at);
+      end = std::max(end, at + lot.bytes);
+      for (const Life* life : lot.lives) {
+        (life->computes_only() ? of_compute : of_others).take(life->first, life->last, at, at + lot.bytes);
+        if (life->computes_only()) continue;
+        for (int bucket = first_bucket(*life); bucket <= last_bucket(*life); ++bucket)
+          others[bucket].push_back({life, at, at + lot.bytes});
+      }
     }
     return end;
   }
@@ -100,22 +104,105 @@ class Packer {
     return all;
   }
 
+  // What is placed as one: a buffer; or those that microbatches have of it, one behind the other in their ring, or all
+  // in one place if each is dead before the next one lives.
+  struct Lot {
+    std::vector<BufferId> buffers;
+    std::vector<const Life*> lives;
+    int64_t bytes = 0;
+    int ring = -1;
+  };
+  // Bytes that are taken while something lives that streams beside the compute stream touch.
+  struct Taken {
+    const Life* life;
+    int64_t begin, end;
+  };
+  using Others = std::vector<std::vector<Taken>>;  // by bucket of positions
+
+  std::vector<Lot> lots(const std::vector<BufferId>& buffers) {
+    std::vector<Lot> all;
+    Table<BufferId, int> ring(program_.buffers.size(), -1);
+    for (const Repeat::Member& member : body_.repeat.members) ring[member.buffer] = member.ring;
+    std::map<int, size_t> of_ring;
+    for (const BufferId b : buffers) {
+      const auto [lot, fresh] = ring[b] < 0 ? std::pair(of_ring.end(), true) : of_ring.try_emplace(ring[b], all.size());
+      if (fresh) all.push_back({{}, {}, bytes(b), ring[b]});
+      Lot& into = fresh ? all.back() : all[lot->second];
+      into.buffers.push_back(b);
+      into.lives.push_back(&lives_[b]);
+    }
+    for (Lot& lot : all)
+      if (lot.ring >= 0) close(lot);
+    return all;
+  }
+
+  // As many places as microbatches have theirs at once.
+  void close(Lot& lot) {
+    Repeat::Ring& ring = body_.repeat.rings[lot.ring];
+    std::map<int, BufferId> of_microbatch;
+    for (const Repeat::Member& member : body_.repeat.members)
+      if (member.ring == lot.ring) of_microbatch[member.microbatch] = member.buffer;
+    const int apart = of_microbatch.rbegin()->first - of_microbatch.begin()->first;
+    const auto in_turn = [&](int slots) {
+      return std::all_of(of_microbatch.begin(), of_microbatch.end(), [&](const auto& one) {
+        const auto later = of_microbatch.find(one.first + slots);
+        return later == of_microbatch.end() || precedes(lives_[one.second], lives_[later->second]);
+      });
+    };
+    ring.slots = 1;
+    while (ring.slots <= apart && !in_turn(ring.slots)) ++ring.slots;
+    // What comes round again is seen at least twice.
+    if (ring.slots > std::max(apart - 1, 1))
+      throw DoesNotRecur{program_.buffers[lot.buffers.front()].name + " of all microbatches lives at once"};
+    if (ring.slots == 1) return;
+    lot.bytes *= ring.slots;
+    merged_.push_back(together(lot.lives));
+    lot.lives = {&merged_.back()};
+  }
+
+  // From the first access of any to the last.
+  Life together(const std::vector<const Life*>& lives) const {
+    Life all;
+    for (const Life* life : lives)
+      for (const StreamLife& on : life->streams) {
+        const auto known =
+            std::find_if(all.streams.begin(), all.streams.end(), [&](const auto& other) { return other.stream == on.stream; });
+        if (known == all.streams.end()) {
+          all.streams.push_back(on);
+        } else {
+          known->first = std::min(known->first, on.first);
+          known->last = std::max(known->last, on.last);
+        }
+      }
+    find_instants(all);
+    return all;
+  }
+
+  void put(const Lot& lot, int64_t at) {
+    for (const BufferId b : lot.buffers) program_.buffers[b].offset = at;
+    if (lot.ring < 0) return;
+    Repeat::Ring& ring = body_.repeat.rings[lot.ring];
+    ring.offset = at;
+    for (const Repeat::Member& member : body_.repeat.members)
+      if (member.ring == lot.ring)
+        program_.buffers[member.buffer].offset = at + ring.place(member.microbatch) * ring.bytes;
+  }
+
   int64_t bytes(BufferId b) const { return program_.buffers[b].bytes; }
   int ops_on(StreamId s) const {
     return s < body_.streams.next() ? static_cast<int>(std::ssize(body_.streams[s].ops)) : 0;
   }
 
-  int first_bucket(BufferId b) const { return lives_[b].first_position / kPositionsABucket; }
-  int last_bucket(BufferId b) const { return lives_[b].last_position / kPositionsABucket; }
+  static int first_bucket(const Life& life) { return life.first_position / kPositionsABucket; }
+  static int last_bucket(const Life& life) { return life.last_position / kPositionsABucket; }
 
-  // Where the buffers lie that are in the way of one that streams beside the compute stream touch, too.
-  ByteRuns::Runs runs_in_the_way(BufferId b, const std::vector<std::vector<BufferId>>& others, int64_t base) const {
+  // What is in the way of something that streams beside the compute stream touch, too.
+  ByteRuns::Runs runs_in_the_way(const Life& life, const Others& others) const {
     ByteRuns::Runs runs;
-    for (int bucket = first_bucket(b); bucket <= last_bucket(b); ++bucket)
-      for (BufferId other : others[bucket]) {
-        const bool seen = bucket > std::max(first_bucket(b), first_bucket(other));
-        const int64_t at = program_.buffers[other].offset - base;
-        if (!seen && !disjoint(b, other)) runs.emplace_back(at, at + bytes(other));
+    for (int bucket = first_bucket(life); bucket <= last_bucket(life); ++bucket)
+      for (const Taken& other : others[bucket]) {
+        const bool seen = bucket > std::max(first_bucket(life), first_bucket(*other.life));
+        if (!seen && !disjoint(life, *other.life)) runs.emplace_back(other.begin, other.end);
       }
     return runs;
   }
@@ -162,18 +249,19 @@ class Packer {
     life.last_position = std::max(life.last_position, life.first_position);
   }
 
-  bool disjoint(BufferId a, BufferId b) const { return precedes(a, b) || precedes(b, a); }
+  bool disjoint(const Life& a, const Life& b) const { return precedes(a, b) || precedes(b, a); }
   // Every access of a has completed before any of b begins.
-  bool precedes(BufferId a, BufferId b) const {
-    for (const StreamLife& of_a : lives_[a].streams)
-      for (const StreamLife& of_b : lives_[b].streams)
+  bool precedes(const Life& a, const Life& b) const {
+    for (const StreamLife& of_a : a.streams)
+      for (const StreamLife& of_b : b.streams)
         if (!order_.before({of_a.stream, of_a.last}, {of_b.stream, of_b.first})) return false;
     return true;
   }
 
   Program& program_;
-  const Body& body_;
+  Body& body_;
   Order order_;
+  std::deque<Life> merged_;  // of rings with several places
   Table<BufferId, Life> lives_;
   Table<StreamId, std::vector<int>> positions_;  // of each op in the order's sequence
 };
@@ -195,6 +283,9 @@ int64_t place_pools(Program& program, Role role, int64_t base) {
     if (pool.role != role) continue;
     for (Buffer& buffer : program.buffers)
       if (buffer.pool == static_cast<int>(p)) buffer.offset = base + next + buffer.slot * pool.slot_bytes;
+    for (Body& body : program.bodies)
+      for (Repeat::Ring& ring : body.repeat.rings)
+        if (ring.pool == static_cast<int>(p)) ring.offset = base + next, ring.bytes = pool.slot_bytes;
     next += pool.slots * pool.slot_bytes;
   }
   return next;
@@ -231,7 +322,7 @@ void lay_out(Program& program, const Pack& pack) {
   shrink_pools(program);
   require_countable(program);
   std::vector<Packer> packers;
-  for (const Body& body : program.bodies) packers.emplace_back(program, body);
+  for (Body& body : program.bodies) packers.emplace_back(program, body);
   int64_t next = 0;
   for (int r = 0; r < kRoles; ++r) {
     Role role = static_cast<Role>(r);

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "compile/compile.h"
+#include "base/log.h"
 #include "compile/compile_state.h"
 #include "compile/invariants.h"
 
@@ -52,6 +53,7 @@ constexpr Pass kPasses[] = {
     {"workspace", Scope::program, [](CompileState& state) { add_workspaces(state.program, state.options); }},
     {"widen", Scope::program, widen},
     {"step_barrier", Scope::program, [](CompileState& state) { add_step_barrier(state.program); }},
+    {"repeat", Scope::program, describe_repeat},
     {"memory", Scope::program,
      [](CompileState& state) {
        state.options.count_memory ? count_memory(state.program) : assign_memory(state.program);
@@ -102,9 +104,8 @@ Program describe(const Plan& plan, const CompileOptions& options) {
   return program;
 }
 
-}  // namespace
-
-Job compile(const Plan& plan, const CompileOptions& options) {
+// `shortened`: what `plan` comes from, or null.
+Job compile_listed(const Plan& plan, const CompileOptions& options, const Shortened* shortened) {
   Job job;
   job.class_of_rank = plan.program_of_rank;
   const bool listed = !plan.programs.empty();
@@ -113,6 +114,7 @@ Job compile(const Plan& plan, const CompileOptions& options) {
   const StrategyIndex strategies(plan);
   CompileState model(plan, options, strategies);
   model.job = &job;
+  model.shortened = shortened;
   model.graph = plan.graph;
   model.program = describe(plan, options);
   if (!listed) run_passes(Scope::model, model);
@@ -127,6 +129,18 @@ Job compile(const Plan& plan, const CompileOptions& options) {
   }
   run_passes(Scope::job, model);
   return job;
+}
+
+}  // namespace
+
+Job compile(const Plan& plan, const CompileOptions& options) {
+  const bool as_it_is = options.every_microbatch || options.check_finite || options.generation;
+  if (const std::optional<Shortened> shortened = as_it_is ? std::nullopt : shorten(plan)) try {
+      return compile_listed(shortened->plan, options, &*shortened);
+    } catch (const DoesNotRecur& reason) {
+      log_debug("compile", "every microbatch is listed: {}", reason.what);
+    }
+  return compile_listed(plan, options, nullptr);
 }
 
 std::vector<std::string_view> pass_names() {

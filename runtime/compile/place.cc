@@ -322,7 +322,7 @@ void scale_losses(CompileState& state) {
       const Shape& shape = state.graph.values[node.inputs[node.op->counted]].type.shape;
       int64_t count = element_count(shape);
       if (node.op->counts_rows) count /= shape.back();
-      node.attrs.set("scale", 1.0 / (static_cast<double>(count) * state.plan.microbatches));
+      node.attrs.set("scale", 1.0 / (static_cast<double>(count) * static_cast<double>(state.microbatches())));
     }
   };
   set(state.graph.nodes);

@@ -62,7 +62,7 @@ void StageTransfers::cross(const StageStep& step, bool sends) {
   const int border = forward == sends ? step.stage : step.stage - 1;
   if (border < 0 || border + 1 >= pipeline_stages(state_.plan)) return;
   const std::vector<ValueId>& values = (forward ? forward_ : backward_)[border];
-  int64_t tag = (int64_t{border} * state_.plan.microbatches + step.front().microbatch) * std::ssize(values);
+  int64_t tag = (int64_t{border} * state_.microbatches() + step.front().microbatch) * std::ssize(values);
   for (ValueId value : values) transfer(sends, step, value, tag++);
 }
 

@@ -27,12 +27,14 @@ void StepBuilder::run() {
   if (state_.plan.pipeline) average_loss();
   transfers_.exchange_tied_gradients(index_);
   OptimizerStep(state_, emitter_).run();
+  if (body_.repeat.any()) body_.repeat.ops.resize(body_.streams.size());
 }
 
 void StepBuilder::walk_schedule() {
   next_batch();
   const int steps = std::ssize(state_.steps);
   for (int i = 0; i < steps; ++i) {
+    mark_repeat(i);
     const StageStep& stage = state_.steps[i];
     if (i == 0) transfers_.receive(stage);
     if (i + 1 < steps) transfers_.receive(state_.steps[i + 1]);  // while this one computes
@@ -53,6 +55,24 @@ void StepBuilder::walk_schedule() {
   }
 }
 
+// The period that repeats: of each stream the ops that its turns have made.
+void StepBuilder::mark_repeat(int turn) {
+  if (evaluates_ || !state_.shortened) return;
+  Repeat& repeat = body_.repeat;
+  const Repeat::Span turns = state_.shortened->of_ranks[state_.pipeline_rank];
+  if (turn != turns.first && turn != turns.first + turns.count) return;
+  repeat.ops.resize(body_.streams.size());
+  for (StreamId stream : body_.streams.ids()) {
+    Repeat::Span& ops = repeat.ops[stream];
+    const int made = static_cast<int>(std::ssize(body_.streams[stream].ops));
+    (turn == turns.first ? ops.first : ops.count) = made;
+  }
+  if (turn == turns.first) return;
+  for (Repeat::Span& ops : repeat.ops) ops.count -= ops.first;
+  repeat.times = state_.shortened->times;
+  repeat.microbatches = state_.shortened->microbatches;
+}
+
 // All samples of the step at once; a microbatch is a view of them.
 void StepBuilder::next_batch() {
   const Data& data = evaluates_ ? state_.plan.evaluation->data : state_.plan.data;
@@ -60,7 +80,7 @@ void StepBuilder::next_batch() {
   Op op = make_op(ops::next_batch, {}, {}, Phase::data, data.site);
   op.attrs.set("kind", data.kind);
   op.attrs.set("axis", state_.data_axes);
-  if (microbatches > 1) op.attrs.set("micro", int64_t{microbatches});
+  if (microbatches > 1) op.attrs.set("micro", state_.microbatches());
   for (const Strategy& strategy : state_.plan.strategies)
     if (strategy.splits == Splits::tokens && state_.plan.mesh.size(strategy.axes.front()) > 1) {
       op.attrs.set("tokens_axis", strategy.axes.front());
@@ -76,7 +96,7 @@ void StepBuilder::next_batch() {
     const Value& value = state_.graph.values[id];
     if (value.kind != ValueKind::input || read.count(id) == 0) continue;
     TensorType all = value.type;
-    all.shape.front() *= microbatches;
+    all.shape.front() *= state_.microbatches();
     const TensorId tensor = add_tensor(state_.program, value.name, Role::data, all, false, op.site);
     op.writes.push_back(tensor);
     names += (names.empty() ? "" : ",") + value.name;
@@ -176,7 +196,7 @@ void build_step(CompileState& state) {
   program.sample_word = "samples";
   for (const Value& value : state.graph.values) {
     if (value.kind != ValueKind::input || value.name != "tokens") continue;
-    program.tokens_per_step = element_count(value.type.shape) * state.data_ranks * state.plan.microbatches;
+    program.tokens_per_step = element_count(value.type.shape) * state.data_ranks * state.microbatches();
     program.sample_word = "tokens";
   }
 }

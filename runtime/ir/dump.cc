@@ -169,7 +169,7 @@ void add_header(std::string& out, const Program& program, const std::vector<int>
     out += "\n";
   }
   for (BodyId id = kStepBody + 1; id < program.bodies.next(); ++id) {
-    const auto& [name, when, streams, source, loss, norm] = program.bodies[id];
+    const auto& [name, when, streams, source, loss, norm, repeat] = program.bodies[id];
     const std::string times = when.times == 1 ? "" : fmt::format("{} times ", when.times);
     if (when.every == 0) {
       out += fmt::format("{:<8} {}before step 0\n", name, times);
@@ -179,6 +179,17 @@ void add_header(std::string& out, const Program& program, const std::vector<int>
                        source.kind.empty() ? "" : ", ", source_text(source));
   }
   if (program.step().loss >= 0) out += fmt::format("loss     {}\n", program.tensors[program.step().loss].name);
+  const Repeat& repeat = program.step().repeat;
+  if (!repeat.any()) return;
+  std::string spans;
+  for (StreamId stream : program.step().streams.ids()) {
+    const auto [first, count] = repeat.ops[stream];
+    if (count > 0)
+      spans += fmt::format("{}{}#{} to {}", spans.empty() ? "" : ", ", program.step().streams[stream].name, first,
+                           first + count - 1);
+  }
+  out += fmt::format("repeat   {}: {} more times, each {} microbatch{} further\n", spans, repeat.times,
+                     repeat.microbatches, repeat.microbatches == 1 ? "" : "es");
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "ir/mesh.h"
 #include "ir/model_description.h"
 #include "ir/op_def.h"
+#include "ir/repeat.h"
 #include "ir/state.h"
 #include "ir/types.h"
 
@@ -114,7 +115,8 @@ struct Body {
   DataSource data;     // what its next_batch reads; a body that runs several times in a row reads one batch in each
   TensorId loss;       // scalar that holds the global mean after a run; -1: none
   TensorId norm = {};  // scalar that holds the norm of all gradients before clipping; -1: none
-  int64_t op_count() const;
+  Repeat repeat = {};  // ops that are listed once and run several times
+  int64_t op_count() const;  // listed
 };
 inline constexpr BodyId kInitBody = 0, kStepBody = 1;
 

@@ -10,6 +10,7 @@
 
 #include "ir/archive.h"
 #include "ir/program.h"
+#include "ir/recurs.h"
 
 namespace prun {
 namespace {
@@ -18,7 +19,7 @@ using archive::bad;
 using archive::Like;
 
 constexpr std::string_view kMagic = "PRUNJOB";
-constexpr char kVersion = 10;  // raise it whenever a visit function below changes
+constexpr char kVersion = 11;  // raise it whenever a visit function below changes
 constexpr size_t kDigestBytes = 32;
 constexpr size_t kHeaderBytes = kMagic.size() + 1 + kDigestBytes;
 
@@ -48,7 +49,15 @@ template <class A> void visit(A& a, Like<Axis> auto& v) { a(v.name, v.size); }
 template <class A> void visit(A& a, Like<Edge> auto& v) { a(v.stream, v.index, v.back); }
 template <class A> void visit(A& a, Like<Stream> auto& v) { a(v.name, v.ops); }
 template <class A> void visit(A& a, Like<When> auto& v) { a(v.every, v.times, v.last); }
-template <class A> void visit(A& a, Like<Body> auto& v) { a(v.name, v.when, v.streams, v.data, v.loss, v.norm); }
+template <class A> void visit(A& a, Like<Repeat::Span> auto& v) { a(v.first, v.count); }
+template <class A> void visit(A& a, Like<Repeat::Ring> auto& v) { a(v.offset, v.bytes, v.slots, v.start, v.step, v.pool); }
+template <class A> void visit(A& a, Like<Repeat::Member> auto& v) { a(v.buffer, v.ring, v.microbatch); }
+template <class A> void visit(A& a, Like<Repeat::Slide> auto& v) { a(v.tensor, v.bytes); }
+template <class A> void visit(A& a, Like<Repeat::Growth> auto& v) { a(v.stream, v.index, v.attr, v.by); }
+template <class A> void visit(A& a, Like<Repeat> auto& v) {
+  a(v.times, v.microbatches, v.ops, v.rings, v.members, v.slides, v.growths);
+}
+template <class A> void visit(A& a, Like<Body> auto& v) { a(v.name, v.when, v.streams, v.data, v.loss, v.norm, v.repeat); }
 template <class A> void visit(A& a, Like<LearningRate> auto& v) { a(v.peak, v.kind, v.warmup, v.steps, v.least); }
 template <class A> void visit(A& a, Like<Schedule> auto& v) {
   a(v.steps, v.first, v.seed, v.learning_rate, v.most_skips, v.skipped, v.left_out.runs);
@@ -164,6 +173,10 @@ void check_body(const Program& program, const Body& body) {
     }
 }
 
+void check_repeat(const Program& program, const Body& body) {
+  if (const std::string what = repeat_out_of_range(program, body); !what.empty()) bad("a repeat of wrong " + what);
+}
+
 void check_placed(const Program& program, const Buffer& buffer) {
   in_range(buffer.pool, -1, program.pools.size(), "pool");
   int64_t end = 0;
@@ -195,6 +208,7 @@ void check_indices(const Job& job) {
     for (const Buffer& buffer : program.buffers) check_placed(program, buffer);
     for (const Tensor& tensor : program.tensors) check_tensor(program, tensor);
     for (const Body& body : program.bodies) check_body(program, body);
+    for (const Body& body : program.bodies) check_repeat(program, body);
   }
 }
 

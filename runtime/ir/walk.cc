@@ -36,8 +36,8 @@ std::optional<Edge> unsatisfied(const Op& op, const std::vector<int>& done) {
 
 Walk::Walk(const Body& body, WalkPolicy& policy) : policy_(policy) { add_actor(body, 0); }
 
-Walk::Walk(const Job& job, const std::vector<const Body*>& bodies, By by, WalkPolicy& policy)
-    : job_(&job), mesh_(&job.classes.front().mesh), policy_(policy), axes_({kWorld}) {
+Walk::Walk(const Job& job, const std::vector<const Body*>& bodies, By by, WalkPolicy& policy, Repeats repeats)
+    : job_(&job), mesh_(&job.classes.front().mesh), policy_(policy), repeats_(repeats), axes_({kWorld}) {
   for (const Axis& axis : mesh_->axes())
     if (axis.size > 1 && axis.size < mesh_->ranks()) axes_.push_back(axis.name);
   by_class_ = by == By::class_ || (by == By::class_if_alike && classes_are_alike(bodies));
@@ -55,7 +55,12 @@ Walk::Walk(const Job& job, const std::vector<const Body*>& bodies, By by, WalkPo
 void Walk::add_actor(const Body& body, int rank) {
   const size_t streams = body.streams.size();
   moved_.push_back(static_cast<int>(actors_.size()));
-  actors_.push_back({&body, rank, std::vector<int>(streams, 0), std::vector<bool>(streams, false), {}});
+  std::vector<int> size;
+  for (StreamId stream : body.streams.ids())
+    size.push_back(static_cast<int>(repeats_ == Repeats::run ? WrittenOut(body).ops(stream)
+                                                             : std::ssize(body.streams[stream].ops)));
+  actors_.push_back(
+      {&body, rank, std::vector<int>(streams, 0), std::move(size), std::vector<bool>(streams, false), {}});
 }
 
 // Whether the ranks of each class have groups of the same classes, and send to and receive from ranks of one class.
@@ -131,6 +136,17 @@ int Walk::channel(StreamCursor at) {
   const auto [found, fresh] = channel_index_.try_emplace(key, static_cast<int>(channels_.size()));
   if (fresh) channels_.emplace_back();
   return found->second;
+}
+
+std::optional<Edge> Walk::missing_edge(StreamCursor at) const {
+  const Actor& actor = actors_[at.actor];
+  const WrittenOut::Place here = place(at);
+  const Op& waiting = stream(at).ops[static_cast<size_t>(here.index)];
+  if (here.copy == 0) return unsatisfied(waiting, actor.done);
+  const WrittenOut places(*actor.body);
+  for (const Edge& edge : waiting.waits)
+    if (edge.back == 0 && actor.done[edge.stream] <= places.target(edge.stream, edge.index, here.copy)) return edge;
+  return std::nullopt;
 }
 
 void Walk::complete(StreamCursor at) {
@@ -282,7 +298,7 @@ std::optional<StreamCursor> Walk::carrier(int id, const Op& partner) const {
   const Actor& late = actors_[id];
   for (StreamId s = 0; s < std::ssize(late.done); ++s) {
     const std::vector<Op>& ops = late.body->streams[s].ops;
-    for (int i = late.done[s]; i < std::ssize(ops); ++i) {
+    for (int i = place({id, s}).index; i < std::ssize(ops); ++i) {
       const Op& next = ops[i];
       if (!next.communicates() || next.lane != partner.lane || axis_of(next) != axis_of(partner)) continue;
       const bool fits =

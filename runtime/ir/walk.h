@@ -64,9 +64,13 @@ class Walk {
   // Who walks: every rank; or a class for all of its ranks, with the partners of its first one; or classes where ranks
   // of one class have groups and peers of the same classes, so that they move in step, and ranks elsewhere.
   enum class By { rank, class_, class_if_alike };
+  // What repeats is walked through as it is listed, or every time that it runs. Then nobody asks where an op is: ref()
+  // is that of the listed op.
+  enum class Repeats { listed, run };
 
   // `bodies`: by class of the job. All arguments outlive the walk.
-  Walk(const Job& job, const std::vector<const Body*>& bodies, By by, WalkPolicy& policy);
+  Walk(const Job& job, const std::vector<const Body*>& bodies, By by, WalkPolicy& policy,
+       Repeats repeats = Repeats::listed);
   // A rank by itself, whose communication meets nobody.
   Walk(const Body& body, WalkPolicy& policy);
 
@@ -80,12 +84,12 @@ class Walk {
   // never issued, the way to it.
   std::vector<StreamCursor> circle() const;
 
-  const Op& op(StreamCursor at) const { return stream(at).ops[actors_[at.actor].done[at.stream]]; }
-  OpRef ref(StreamCursor at) const { return {at.stream, actors_[at.actor].done[at.stream]}; }
+  const Op& op(StreamCursor at) const { return stream(at).ops[static_cast<size_t>(place(at).index)]; }
+  OpRef ref(StreamCursor at) const { return {at.stream, place(at).index}; }
   const Stream& stream(StreamCursor at) const { return actors_[at.actor].body->streams[at.stream]; }
   int rank(StreamCursor at) const { return actors_[at.actor].rank; }  // of a class the first
   bool waits_for_others(StreamCursor at) const { return actors_[at.actor].arrived[at.stream]; }
-  std::optional<Edge> missing_edge(StreamCursor at) const { return unsatisfied(op(at), actors_[at.actor].done); }
+  std::optional<Edge> missing_edge(StreamCursor at) const;
   // Messages of one sender, receiver and lane are a queue, which has a number.
   int channel(StreamCursor at);
 
@@ -94,6 +98,7 @@ class Walk {
     const Body* body = nullptr;
     int rank = 0;
     std::vector<int> done;      // ops that have ended, by stream
+    std::vector<int> size;      // ops that there are, by stream
     std::vector<bool> arrived;  // by stream: its op has begun and waits for other actors
     std::vector<int> groups;    // by axis (axes_)
   };
@@ -117,7 +122,12 @@ class Walk {
     if (!policy_.takes_time()) complete(at);
   }
   bool unfinished(int actor, StreamId stream) const {
-    return actors_[actor].done[stream] < std::ssize(actors_[actor].body->streams[stream].ops);
+    return actors_[actor].done[stream] < actors_[actor].size[stream];
+  }
+  WrittenOut::Place place(StreamCursor at) const {
+    const Actor& actor = actors_[at.actor];
+    if (repeats_ == Repeats::listed) return {actor.done[at.stream], 0};
+    return WrittenOut(*actor.body).at(at.stream, actor.done[at.stream]);
   }
   std::optional<StreamCursor> carrier(int actor, const Op& partner) const;
   std::optional<StreamCursor> blocker(StreamCursor at) const;
@@ -126,6 +136,7 @@ class Walk {
   const Mesh* mesh_ = nullptr;
   WalkPolicy& policy_;
   bool by_class_ = false;
+  Repeats repeats_ = Repeats::listed;
   std::vector<std::string> axes_;  // whose groups are more than one rank; the world's first
   std::vector<Actor> actors_;
   std::vector<std::vector<int>> members_;                              // by group: actors

@@ -175,7 +175,14 @@ void collectives_match_across_ranks(const JobView& view, Findings& findings) {
   for (const Axis& axis : mesh.axes())
     if (axis.size > 1 && axis.size < mesh.ranks()) axes.push_back(axis.name);
   std::vector<Lanes> lanes;
-  for (const BodyView& body : view.bodies) lanes.push_back(lanes_of(body));
+  for (const BodyView& body : view.bodies) {
+    lanes.push_back(lanes_of(body));
+    for (auto& [lane, ops] : lanes.back()) {
+      std::vector<OpRef> run;
+      for (const Run& each : as_run(body, ops)) run.push_back(each.op);
+      ops = std::move(run);
+    }
+  }
   for (const std::string& axis : axes) {
     std::set<std::pair<int, int>> compared;
     for (int leader = 0; leader < mesh.ranks(); leader++) {

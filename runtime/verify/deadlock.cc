@@ -57,7 +57,8 @@ std::string circle_text(const JobView& view, const Walk& walk, const std::vector
 bool everything_ends(const JobView& view, int credits) {
   Credits policy(credits);
   for (const bool init : {true, false})
-    if (!Walk(*view.job, bodies_of(view, init), Walk::By::class_if_alike, policy).run()) return false;
+    if (!Walk(*view.job, bodies_of(view, init), Walk::By::class_if_alike, policy, Walk::Repeats::run).run())
+      return false;
   return true;
 }
 
@@ -67,7 +68,7 @@ void ranks_do_not_wait_in_a_circle(const JobView& view, Findings& findings) {
   if (view.job->classes.size() < 2 && !messages) return;
   for (const bool init : {true, false}) {
     Credits rendezvous(0);
-    Walk walk(*view.job, bodies_of(view, init), Walk::By::class_if_alike, rendezvous);
+    Walk walk(*view.job, bodies_of(view, init), Walk::By::class_if_alike, rendezvous, Walk::Repeats::run);
     if (walk.run()) continue;
     const std::vector<StreamCursor> circle = circle_across_ranks(walk);
     findings.add("wait cycle across ranks", "these wait for each other" + circle_text(view, walk, circle, init),

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "verify/view.h"
@@ -90,17 +91,71 @@ void report(const BodyView& body, const Life& earlier, const Life& later, Findin
                body.op(pair->a).site);
 }
 
+// A ring of several places is one to all others: its places go round, so that each microbatch may have any of them.
+Life together(const Repeat::Ring& ring, const std::vector<Life>& members) {
+  Life all = members.front();
+  all.begin = ring.offset;
+  all.end = ring.offset + ring.slots * ring.bytes;
+  for (const Life& member : members) {
+    all.first_position = std::min(all.first_position, member.first_position);
+    for (size_t i = 0; i < member.first.size(); i++) {
+      const auto same = [&](OpRef ref) { return ref.stream == member.first[i].stream; };
+      const auto known = std::find_if(all.first.begin(), all.first.end(), same);
+      if (known == all.first.end()) {
+        all.first.push_back(member.first[i]);
+        all.last.push_back(member.last[i]);
+        continue;
+      }
+      OpRef& last = all.last[static_cast<size_t>(known - all.first.begin())];
+      known->index = std::min(known->index, member.first[i].index);
+      last.index = std::max(last.index, member.last[i].index);
+    }
+  }
+  return all;
+}
+
 bool in_turn(const BodyView& body, const Life& earlier, const Life& later) {
   return earlier.first_position >= 0 && !unordered_pair(body, earlier, later);
 }
 
-void sweep(const BodyView& body, Space space, Findings& findings) {
-  std::vector<Life> lives;
-  for (size_t id = 0; id < body.program->buffers.size(); id++) {
-    const Buffer& buffer = body.program->buffers[id];
-    if (buffer.space == space && buffer.bytes > 0 && (buffer.persistent || !body.accesses[id].empty()))
-      lives.push_back(life_of(body, static_cast<int>(id)));
+// Within a ring a place is taken again when it is free.
+void places_come_round(const BodyView& body, const Repeat::Ring& ring, const std::map<int, Life>& of_microbatch,
+                       Findings& findings) {
+  for (const auto& [microbatch, life] : of_microbatch) {
+    const auto later = of_microbatch.find(microbatch + ring.slots);
+    if (later != of_microbatch.end() && !in_turn(body, life, later->second))
+      report(body, life, later->second, findings);
   }
+}
+
+std::vector<Life> lives_of(const BodyView& body, Space space, Findings& findings) {
+  const Repeat& repeat = body.body->repeat;
+  Table<BufferId, const Repeat::Member*> member(body.program->buffers.size(), nullptr);
+  for (const Repeat::Member& each : repeat.members)
+    if (const Repeat::Ring& ring = repeat.rings[static_cast<size_t>(each.ring)]; ring.slots > 1 && ring.pool < 0)
+      member[each.buffer] = &each;
+  std::vector<Life> lives;
+  std::map<int, std::map<int, Life>> rings;  // by ring and microbatch
+  for (const BufferId id : body.program->buffers.ids()) {
+    const Buffer& buffer = body.program->buffers[id];
+    if (buffer.space != space || buffer.bytes == 0 || (!buffer.persistent && body.accesses[id].empty())) continue;
+    if (member[id] == nullptr)
+      lives.push_back(life_of(body, id));
+    else
+      rings[member[id]->ring][member[id]->microbatch] = life_of(body, id);
+  }
+  for (const auto& [number, of_microbatch] : rings) {
+    const Repeat::Ring& ring = repeat.rings[static_cast<size_t>(number)];
+    places_come_round(body, ring, of_microbatch, findings);
+    std::vector<Life> members;
+    for (const auto& [microbatch, life] : of_microbatch) members.push_back(life);
+    lives.push_back(together(ring, members));
+  }
+  return lives;
+}
+
+void sweep(const BodyView& body, Space space, Findings& findings) {
+  const std::vector<Life> lives = lives_of(body, space, findings);
   struct Event {
     int64_t at;
     bool begins;  // ends come first: buffers that touch do not overlap

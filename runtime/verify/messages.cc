@@ -42,18 +42,30 @@ std::string message_text(const BodyView& body, OpRef ref) {
                      op.microbatch < 0 ? "" : fmt::format(" of microbatch {}", op.microbatch));
 }
 
+int64_t tag_of(const BodyView& body, Run run) {
+  int64_t tag = body.op(run.op).attrs.integer("tag");
+  if (run.copy == 0) return tag;
+  const Repeat& repeat = body.body->repeat;
+  for (const Repeat::Growth& growth : repeat.growths)
+    if (growth.stream == run.op.stream && growth.index == run.op.index && growth.attr == "tag")
+      tag += growth.by * run.copy * repeat.microbatches;
+  return tag;
+}
+
 // Null when they match.
-const char* difference(const BodyView& a, OpRef send, const BodyView& b, OpRef receive) {
+const char* difference(const BodyView& a, Run sent, const BodyView& b, Run received) {
+  const OpRef send = sent.op, receive = received.op;
   const Signature x = signature_of(*a.program, a.op(send)), y = signature_of(*b.program, b.op(receive));
   if (a.op(send).one_sided() != b.op(receive).one_sided()) return "kind";
-  if (a.op(send).attrs.integer("tag") != b.op(receive).attrs.integer("tag")) return "tag";
+  if (tag_of(a, sent) != tag_of(b, received)) return "tag";
   if (x.dtype != y.dtype) return "dtype";
   return x.count != y.count ? "count" : nullptr;
 }
 
-void compare(const BodyView& a, const std::vector<OpRef>& sends, int from, const BodyView& b,
-             const std::vector<OpRef>& receives, int to, const Lane& lane, Findings& findings) {
+void compare(const BodyView& a, const std::vector<OpRef>& listed_sends, int from, const BodyView& b,
+             const std::vector<OpRef>& listed_receives, int to, const Lane& lane, Findings& findings) {
   constexpr const char* kRule = "messages differ";
+  const std::vector<Run> sends = as_run(a, listed_sends), receives = as_run(b, listed_receives);
   for (size_t i = 0; i < std::max(sends.size(), receives.size()); i++) {
     const bool sent = i < sends.size(), received = i < receives.size();
     const char* what = sent && received ? difference(a, sends[i], b, receives[i]) : "number";
@@ -62,9 +74,9 @@ void compare(const BodyView& a, const std::vector<OpRef>& sends, int from, const
         kRule,
         fmt::format("message {} from rank {} to rank {} along {}: send and receive differ in {}\n  rank {}: {}\n"
                     "  rank {}: {}",
-                    i, from, to, lane_text(lane), what, from, sent ? message_text(a, sends[i]) : "nothing more", to,
-                    received ? message_text(b, receives[i]) : "nothing more"),
-        sent ? a.op(sends[i]).site : b.op(receives[i]).site);
+                    i, from, to, lane_text(lane), what, from, sent ? message_text(a, sends[i].op) : "nothing more", to,
+                    received ? message_text(b, receives[i].op) : "nothing more"),
+        sent ? a.op(sends[i].op).site : b.op(receives[i].op).site);
     return;
   }
 }

@@ -4,6 +4,7 @@
 // other rules, which index without looking.
 #include <fmt/format.h>
 
+#include "ir/recurs.h"
 #include "verify/view.h"
 
 namespace prun::verify {
@@ -123,6 +124,9 @@ void program_is_well_formed(const Job& job, Findings& findings) {
     check_buffers(program, findings);
     check_tensors(program, findings);
     for (const Body& body : program.bodies) check_ops(program, body, findings);
+    for (const Body& body : program.bodies)
+      if (const std::string what = repeat_out_of_range(program, body); !what.empty())
+        findings.add(kMalformed, fmt::format("the {} repeats with wrong {}", body.name, what), {});
   }
 }
 

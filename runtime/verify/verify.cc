@@ -56,6 +56,9 @@ void verify_bodies(const Job& job, BodyId body, int64_t memory_limit, int local_
   view.local_ranks = local_ranks;
   verify::waits_have_no_cycle(view, findings);
   if (!findings.empty()) return;
+  // What the others find in the periods that are listed then holds in those that repeat them.
+  verify::repeats_recur(view, findings);
+  if (!findings.empty()) return;
   for (const Rule rule : kRules) rule(view, findings);
   // Values are followed in one order of many, and through messages that match.
   if (findings.empty()) verify::values_are_right(view, findings);

@@ -74,9 +74,17 @@ class Findings {
   std::map<std::string, int> counts_;
 };
 
+// Listed ops in the order in which they run, and how often a repeat has gone on by then.
+struct Run {
+  OpRef op;
+  int64_t copy = 0;
+};
+std::vector<Run> as_run(const BodyView& body, const std::vector<OpRef>& listed);
+
 // The rules. Those of shape.cc and waits.cc (within a rank) come first: the others rely on what they establish.
 void program_is_well_formed(const Job& job, Findings& findings);
 void waits_have_no_cycle(const JobView& view, Findings& findings);
+void repeats_recur(const JobView& view, Findings& findings);
 void collectives_fit_their_group(const JobView& view, Findings& findings);
 void collectives_of_a_lane_are_ordered(const JobView& view, Findings& findings);
 void collectives_match_across_ranks(const JobView& view, Findings& findings);

@@ -1,0 +1,182 @@
+// What belongs to which microbatch in a step that repeats: buffers that only ops of one touch, views of the batch,
+// attributes that count microbatches. The step builder has said which ops repeat.
+//
+// Buffers of different microbatches are one ring where their names differ in the microbatch only. A strategy may give
+// every microbatch something of its own; then nothing repeats, and the schedule is compiled as it is.
+#include <fmt/format.h>
+
+#include <map>
+#include <tuple>
+
+#include "compile/compile_state.h"
+#include "ir/recurs.h"
+
+namespace prun {
+namespace {
+
+constexpr int kNone = -1, kSeveral = -2;
+
+// "block0.h#3" of microbatch 3 is "block0.h" of any.
+std::string without_microbatch(const std::string& name, int microbatch) {
+  const std::string label = fmt::format("#{}", microbatch);
+  return name.ends_with(label) ? name.substr(0, name.size() - label.size()) : name;
+}
+
+class Description {
+ public:
+  explicit Description(Program& program) : program_(program), body_(program.step()), repeat_(body_.repeat) {}
+
+  void make() {
+    label();
+    find_rings();
+    find_pools();
+    find_slides();
+    find_growths();
+  }
+
+ private:
+  static void note(int& label, int microbatch) {
+    label = label == kNone || label == microbatch ? microbatch : kSeveral;
+  }
+
+  void label() {
+    of_buffer_.assign(program_.buffers.size(), kNone);
+    of_tensor_.assign(program_.tensors.size(), kNone);
+    for (const BufferId id : program_.buffers.ids())
+      if (program_.buffers[id].persistent || program_.buffers[id].space != Space::device) of_buffer_[id] = kSeveral;
+    for (const Body& body : program_.bodies)
+      for (const Stream& stream : body.streams)
+        for (const Op& op : stream.ops)
+          for (const std::vector<TensorId>* ids : {&op.reads, &op.writes})
+            for (const TensorId id : *ids) {
+              const int microbatch = &body != &body_ ? kSeveral : op.microbatch;
+              if (microbatch == kNone) continue;
+              note(of_tensor_[id], microbatch);
+              note(of_buffer_[program_.tensors[id].buffer], microbatch);
+            }
+  }
+
+  void find_rings() {
+    using Key = std::tuple<std::string, Role, int64_t, int, int>;
+    std::map<Key, int> rings;
+    std::map<std::pair<Key, int>, int> alike;  // buffers of one microbatch that have the same name
+    ring_.assign(program_.buffers.size(), -1);
+    for (const BufferId id : program_.buffers.ids()) {
+      const int microbatch = of_buffer_[id];
+      if (microbatch < 0) continue;
+      const Buffer& buffer = program_.buffers[id];
+      Key key{without_microbatch(buffer.name, microbatch), buffer.role, buffer.bytes, buffer.pool, 0};
+      std::get<4>(key) = alike[{key, microbatch}]++;
+      const auto [ring, fresh] = rings.try_emplace(key, static_cast<int>(repeat_.rings.size()));
+      if (fresh) {
+        repeat_.rings.emplace_back();
+        repeat_.rings.back().bytes = buffer.bytes;
+        repeat_.rings.back().pool = buffer.pool;
+      }
+      ring_[id] = ring->second;
+      repeat_.members.push_back({id, ring->second, microbatch});
+    }
+  }
+
+  // Slots of a pool are handed out in turn, so many of them in each microbatch.
+  void find_pools() {
+    std::vector<int> slots(program_.pools.size(), 1), step(program_.pools.size(), -1);
+    for (const Buffer& buffer : program_.buffers)
+      if (buffer.pool >= 0) slots[buffer.pool] = std::max(slots[buffer.pool], buffer.slot + 1);
+    std::map<std::pair<int, int>, int> slot_of;  // ring and microbatch
+    for (const Repeat::Member& member : repeat_.members)
+      slot_of[{member.ring, member.microbatch}] = program_.buffers[member.buffer].slot;
+    for (const auto& [at, slot] : slot_of) {
+      Repeat::Ring& ring = repeat_.rings[at.first];
+      const auto next = slot_of.find({at.first, at.second + 1});
+      if (ring.pool < 0 || next == slot_of.end()) continue;
+      const int all = slots[ring.pool], by = (next->second - slot + all) % all;
+      if (step[ring.pool] >= 0 && step[ring.pool] != by) throw DoesNotRecur{"slots of " + program_.pools[ring.pool].name};
+      step[ring.pool] = by;
+    }
+    for (const auto& [at, slot] : slot_of) {
+      Repeat::Ring& ring = repeat_.rings[at.first];
+      if (ring.pool < 0) continue;
+      const int all = slots[ring.pool], by = std::max(step[ring.pool], 0);
+      const int start = (slot + all - by * at.second % all) % all;
+      if (ring.slots > 1 && ring.start != start) throw DoesNotRecur{"slots of " + program_.pools[ring.pool].name};
+      ring.slots = all;
+      ring.start = start;
+      ring.step = by;
+    }
+    for (const BufferId id : program_.buffers.ids())
+      if (const int pool = program_.buffers[id].pool; pool >= 0 && step[pool] > 0 && ring_[id] < 0)
+        throw DoesNotRecur{"slots of " + program_.pools[pool].name};
+  }
+
+  void find_slides() {
+    std::map<std::pair<BufferId, std::string>, std::map<int, TensorId>> views;
+    for (const TensorId id : program_.tensors.ids())
+      if (const BufferId buffer = program_.tensors[id].buffer; of_tensor_[id] >= 0 && ring_[buffer] < 0)
+        views[{buffer, without_microbatch(program_.tensors[id].name, of_tensor_[id])}][of_tensor_[id]] = id;
+    for (const auto& [name, of_microbatch] : views) {
+      const auto first = of_microbatch.begin(), second = std::next(first);
+      if (second == of_microbatch.end()) continue;
+      const int64_t further = program_.tensors[second->second].byte_offset - program_.tensors[first->second].byte_offset;
+      if (further <= 0) continue;
+      for (const auto& [microbatch, id] : of_microbatch)
+        repeat_.slides.push_back({id, further / (second->first - first->first)});
+    }
+  }
+
+  // Ops that are the same but for their microbatch.
+  using Same = std::tuple<const OpDef*, StreamId, std::string, Phase, int>;
+  Same same(StreamId stream, const Op& op) const {
+    int ring = -1;
+    for (const std::vector<TensorId>* ids : {&op.reads, &op.writes})
+      for (const TensorId id : *ids)
+        if (ring < 0) ring = ring_[program_.tensors[id].buffer];
+    return {op.def, stream, op.unit, op.phase, ring};
+  }
+
+  void find_growths() {
+    std::map<std::pair<Same, std::string>, int64_t> grows;
+    for (const StreamId stream : body_.streams.ids()) {
+      const auto [first, count] = repeat_.ops[stream];
+      const std::vector<Op>& ops = body_.streams[stream].ops;
+      for (int i = first; i < first + count; ++i)
+        for (const auto& [name, value] : ops[i].attrs.values()) {
+          const auto* now = std::get_if<int64_t>(&value);
+          const int64_t before = now ? ops[i - count].attrs.integer(name, *now) : 0;
+          if (now && *now != before) grows[{same(stream, ops[i]), name}] = (*now - before) / repeat_.microbatches;
+        }
+    }
+    if (grows.empty()) return;
+    for (const StreamId stream : body_.streams.ids()) {
+      const std::vector<Op>& ops = body_.streams[stream].ops;
+      for (int i = repeat_.ops[stream].first; i < std::ssize(ops); ++i) {
+        if (ops[i].microbatch < 0) continue;
+        for (const auto& [name, value] : ops[i].attrs.values())
+          if (const auto found = grows.find({same(stream, ops[i]), name}); found != grows.end())
+            repeat_.growths.push_back({stream, i, name, found->second});
+      }
+    }
+  }
+
+  Program& program_;
+  Body& body_;
+  Repeat& repeat_;
+  Table<BufferId, int> of_buffer_;  // the microbatch, kNone or kSeveral
+  Table<TensorId, int> of_tensor_;
+  Table<BufferId, int> ring_;
+};
+
+}  // namespace
+
+void describe_repeat(CompileState& state) {
+  if (!state.program.step().repeat.any()) return;
+  Description(state.program).make();
+  const Program& program = state.program;
+  if (const auto problem = not_recurring(program, program.step())) {
+    const Op& op = program.step().streams[problem->op.stream].ops[problem->op.index];
+    throw DoesNotRecur{fmt::format("{} ({}#{}) {}", op.def->name, program.step().streams[problem->op.stream].name,
+                                   problem->op.index, problem->what)};
+  }
+}
+
+}  // namespace prun

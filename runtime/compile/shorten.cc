@@ -1,0 +1,91 @@
+// Of each rank of a pipeline the longest stretch of turns is looked for in which every turn comes again a period
+// later, for later microbatches. What all of them can spare is left out.
+#include "compile/shorten.h"
+
+#include <algorithm>
+
+#include "compile/compile_state.h"
+
+namespace prun {
+namespace {
+
+// The listed period lies between two of its kind, and those are away from where the stretch begins and ends.
+constexpr int kPeriodsKept = 5;
+constexpr int kLeastLeftOut = 16;  // microbatches
+
+struct Stretch {
+  int begin = 0;    // turn
+  int periods = 0;  // that it has
+};
+
+bool comes_again(const PipelineTurn& turn, const PipelineTurn& later, int microbatches) {
+  return turn.kind == later.kind && turn.chunk == later.chunk && turn.microbatch + microbatches == later.microbatch;
+}
+
+Stretch longest(const std::vector<PipelineTurn>& turns, int period, int microbatches) {
+  Stretch best;
+  const int size = static_cast<int>(std::ssize(turns));
+  int run = 0;
+  for (int i = 0; i + period < size; ++i) {
+    const bool again = comes_again(turns[static_cast<size_t>(i)], turns[static_cast<size_t>(i + period)], microbatches);
+    run = again ? run + 1 : 0;
+    const int periods = run == 0 ? 0 : (run + period) / period;
+    if (periods > best.periods) best = {i - run + 1, periods};
+  }
+  return best;
+}
+
+// Without a pipeline: each microbatch forward, then backward.
+std::vector<std::vector<PipelineTurn>> turns_of(const Plan& plan) {
+  if (plan.pipeline) return plan.pipeline->turns;
+  std::vector<PipelineTurn> turns;
+  for (int m = 0; m < plan.microbatches; ++m)
+    for (const auto kind : {PipelineTurn::Kind::forward, PipelineTurn::Kind::backward}) {
+      PipelineTurn turn;
+      turn.kind = kind;
+      turn.microbatch = m;
+      turns.push_back(turn);
+    }
+  return {turns};
+}
+
+std::optional<Shortened> shorten(const Plan& plan, int microbatches) {
+  std::vector<std::vector<PipelineTurn>> turns = turns_of(plan);
+  std::vector<Stretch> stretches;
+  std::vector<int> periods;  // in turns
+  int spare = plan.microbatches;
+  for (const std::vector<PipelineTurn>& of_rank : turns) {
+    const int64_t all = std::ssize(of_rank) * int64_t{microbatches};
+    if (all == 0 || all % plan.microbatches != 0) return std::nullopt;
+    periods.push_back(static_cast<int>(all / plan.microbatches));
+    stretches.push_back(longest(of_rank, periods.back(), microbatches));
+    spare = std::min(spare, stretches.back().periods - kPeriodsKept);
+  }
+  if (spare < 1 || spare * microbatches < kLeastLeftOut) return std::nullopt;
+  Shortened made{plan, spare, microbatches, {}};
+  const int left_out = spare * microbatches;
+  for (size_t rank = 0; rank < turns.size(); ++rank) {
+    const int period = periods[rank], kept = stretches[rank].periods - spare;
+    const int first = stretches[rank].begin + kept / 2 * period;
+    std::vector<PipelineTurn>& of_rank = turns[rank];
+    const auto behind = of_rank.begin() + first + period;
+    of_rank.erase(behind, behind + spare * period);
+    for (auto turn = of_rank.begin() + first + period; turn != of_rank.end(); ++turn) turn->microbatch -= left_out;
+    made.of_ranks.push_back({first, period});
+  }
+  made.plan.microbatches -= left_out;
+  if (made.plan.pipeline) made.plan.pipeline->turns = std::move(turns);
+  return made;
+}
+
+}  // namespace
+
+std::optional<Shortened> shorten(const Plan& plan) {
+  // A batch is evaluated by the forward turns alone; places of puts are told op by op.
+  if (!plan.programs.empty() || plan.evaluation || (plan.pipeline && plan.pipeline->puts)) return std::nullopt;
+  for (const int microbatches : {1, pipeline_ranks(plan)})
+    if (std::optional<Shortened> made = shorten(plan, microbatches)) return made;
+  return std::nullopt;
+}
+
+}  // namespace prun

@@ -1,0 +1,24 @@
+// A schedule whose middle does for microbatch after microbatch the same is compiled with most of it left out, and the
+// program says how often it repeats (ir/repeat.h). So what a plan costs to compile and to prove does not grow with its
+// microbatches.
+#pragma once
+#include <optional>
+#include <vector>
+
+#include "ir/plan.h"
+#include "ir/repeat.h"
+
+namespace prun {
+
+struct Shortened {
+  Plan plan;                           // with fewer microbatches
+  int64_t times = 0;                   // periods that were left out
+  int microbatches = 0;                // of a period
+  std::vector<Repeat::Span> of_ranks;  // by rank of the pipeline: the turns behind which they were
+  int64_t left_out() const { return times * microbatches; }
+};
+
+// Nullopt: there is nothing to leave out, or less than is worth it.
+std::optional<Shortened> shorten(const Plan& plan);
+
+}  // namespace prun

@@ -1,0 +1,97 @@
+// Ops that are listed once and run several times: every period is the one before it, for later microbatches.
+//
+// So a rule that looks at the listed ops has seen each kind of neighbours that the others have. Rules that count all
+// ops of a step, to match those of other ranks, look at them as they run (as_run).
+#include <fmt/format.h>
+
+#include <map>
+#include <set>
+
+#include "ir/recurs.h"
+#include "verify/view.h"
+
+namespace prun::verify {
+namespace {
+
+constexpr const char* kRule = "repeat does not recur";
+
+std::string name_of(const BodyView& body, const Repeat::Ring& ring) {
+  for (const Repeat::Member& member : body.body->repeat.members)
+    if (&body.body->repeat.rings[static_cast<size_t>(member.ring)] == &ring)
+      return body.program->buffers[member.buffer].name;
+  return "";
+}
+
+// A pool turns as a whole: what follows a repeat finds its slots as far round as the repeat has gone.
+void pools_turn_together(const BodyView& body, Findings& findings) {
+  const Repeat& repeat = body.body->repeat;
+  std::map<int, std::pair<int, int>> turns;  // of a pool: slots and step
+  std::set<int> moving;
+  for (const Repeat::Ring& ring : repeat.rings) {
+    if (ring.pool < 0) continue;
+    const auto [known, fresh] = turns.try_emplace(ring.pool, ring.slots, ring.step);
+    if (known->second != std::pair(ring.slots, ring.step))
+      findings.add(kRule, fmt::format("{}'{}' takes other turns in its pool than others", body.where(), name_of(body, ring)), {});
+    if (ring.step != 0) moving.insert(ring.pool);
+  }
+  std::set<BufferId> members;
+  for (const Repeat::Member& member : repeat.members) members.insert(member.buffer);
+  for (const BufferId id : body.program->buffers.ids()) {
+    const Buffer& buffer = body.program->buffers[id];
+    if (buffer.pool >= 0 && moving.contains(buffer.pool) && !members.contains(id))
+      findings.add(kRule, fmt::format("{}'{}' keeps its slot while its pool turns", body.where(), buffer.name), buffer.site);
+  }
+}
+
+// No op outside the step, and no op of another microbatch, touches a member of a ring.
+void members_are_of_one_microbatch(const BodyView& body, Findings& findings) {
+  for (const Repeat::Member& member : body.body->repeat.members)
+    for (const Access& access : body.accesses[member.buffer]) {
+      const int microbatch = body.op(access.op).microbatch;
+      if (microbatch >= 0 && microbatch != member.microbatch)
+        findings.add(kRule,
+                     fmt::format("{}{} uses '{}', which is microbatch {}'s", body.where(), body.describe(access.op),
+                                 body.buffer_name(member.buffer), member.microbatch),
+                     body.op(access.op).site);
+    }
+}
+
+}  // namespace
+
+void repeats_recur(const JobView& view, Findings& findings) {
+  int64_t left_out = -1;
+  for (const BodyView& body : view.bodies) {
+    if (!body.is_step) continue;
+    const Repeat& repeat = body.body->repeat;
+    if (left_out >= 0 && repeat.left_out() != left_out)
+      findings.add(kRule, fmt::format("{}repeats {} microbatches, and other ranks {}", body.where(), repeat.left_out(), left_out), {});
+    left_out = repeat.left_out();
+    if (!repeat.any()) continue;
+    if (const auto problem = not_recurring(*body.program, *body.body))
+      findings.add(kRule, fmt::format("{}{} {}", body.where(), body.describe(problem->op), problem->what), body.op(problem->op).site);
+    pools_turn_together(body, findings);
+    members_are_of_one_microbatch(body, findings);
+  }
+}
+
+std::vector<Run> as_run(const BodyView& body, const std::vector<OpRef>& listed) {
+  std::vector<Run> all, period;
+  const Repeat& repeat = body.body->repeat;
+  const auto write_period = [&] {
+    for (int64_t copy = 1; copy <= repeat.times; ++copy)
+      for (const Run& run : period) all.push_back({run.op, copy});
+    period.clear();
+  };
+  for (const OpRef op : listed) {
+    const bool repeats = repeat.any();
+    const auto [first, count] = repeats ? repeat.ops[op.stream] : Repeat::Span{};
+    const bool behind = repeats && op.index >= first + count;
+    if (behind) write_period();
+    all.push_back({op, behind ? repeat.times : 0});
+    if (repeats && op.index >= first && !behind) period.push_back({op, 0});
+  }
+  write_period();
+  return all;
+}
+
+}  // namespace prun::verify
