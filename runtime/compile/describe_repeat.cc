@@ -91,7 +91,8 @@ class Description {
       const auto next = slot_of.find({at.first, at.second + 1});
       if (ring.pool < 0 || next == slot_of.end()) continue;
       const int all = slots[ring.pool], by = (next->second - slot + all) % all;
-      if (step[ring.pool] >= 0 && step[ring.pool] != by) throw DoesNotRecur{"slots of " + program_.pools[ring.pool].name};
+      if (step[ring.pool] >= 0 && step[ring.pool] != by)
+        throw DoesNotRecur{"slots of " + program_.pools[ring.pool].name};
       step[ring.pool] = by;
     }
     for (const auto& [at, slot] : slot_of) {
@@ -117,7 +118,8 @@ class Description {
     for (const auto& [name, of_microbatch] : views) {
       const auto first = of_microbatch.begin(), second = std::next(first);
       if (second == of_microbatch.end()) continue;
-      const int64_t further = program_.tensors[second->second].byte_offset - program_.tensors[first->second].byte_offset;
+      const int64_t further =
+          program_.tensors[second->second].byte_offset - program_.tensors[first->second].byte_offset;
       if (further <= 0) continue;
       for (const auto& [microbatch, id] : of_microbatch)
         repeat_.slides.push_back({id, further / (second->first - first->first)});

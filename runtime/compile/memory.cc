@@ -74,7 +74,7 @@ class Packer {
     for (const Lot& lot : wanted) {
       std::vector<const ByteRuns*> taken;
       std::deque<ByteRuns> in_the_way;
-      for (const Life* life : lot.lives) {
+      for (const auto& [life, from, to] : lot.parts) {
         of_compute.collect(life->first, life->last, taken);
         if (life->computes_only())
           of_others.collect(life->first, life->last, taken);
@@ -84,11 +84,11 @@ class Packer {
       const int64_t at = lowest_place(taken, lot.bytes);
       put(lot, base + at);
       end = std::max(end, at + lot.bytes);
-      for (const Life* life : lot.lives) {
-        (life->computes_only() ? of_compute : of_others).take(life->first, life->last, at, at + lot.bytes);
+      for (const auto& [life, from, to] : lot.parts) {
+        (life->computes_only() ? of_compute : of_others).take(life->first, life->last, at + from, at + to);
         if (life->computes_only()) continue;
         for (int bucket = first_bucket(*life); bucket <= last_bucket(*life); ++bucket)
-          others[bucket].push_back({life, at, at + lot.bytes});
+          others[bucket].push_back({life, at + from, at + to});
       }
     }
     return end;
@@ -106,42 +106,38 @@ class Packer {
 
   // What is placed as one: a buffer; or those that microbatches have of it, one behind the other in their ring, or all
   // in one place if each is dead before the next one lives.
-  struct Lot {
-    std::vector<BufferId> buffers;
-    std::vector<const Life*> lives;
-    int64_t bytes = 0;
-    int ring = -1;
-  };
-  // Bytes that are taken while something lives that streams beside the compute stream touch.
-  struct Taken {
+  struct Taken {  // bytes, from where the lot begins or from the base of the role, and while what lives
     const Life* life;
     int64_t begin, end;
+  };
+  struct Lot {
+    std::vector<BufferId> buffers;
+    std::vector<Taken> parts;
+    int64_t bytes = 0;
+    int ring = -1;
   };
   using Others = std::vector<std::vector<Taken>>;  // by bucket of positions
 
   std::vector<Lot> lots(const std::vector<BufferId>& buffers) {
     std::vector<Lot> all;
-    Table<BufferId, int> ring(program_.buffers.size(), -1);
-    for (const Repeat::Member& member : body_.repeat.members) ring[member.buffer] = member.ring;
-    std::map<int, size_t> of_ring;
+    Table<BufferId, const Repeat::Member*> member(program_.buffers.size(), nullptr);
+    for (const Repeat::Member& one : body_.repeat.members) member[one.buffer] = &one;
+    std::map<int, std::vector<const Repeat::Member*>> rings;
     for (const BufferId b : buffers) {
-      const auto [lot, fresh] = ring[b] < 0 ? std::pair(of_ring.end(), true) : of_ring.try_emplace(ring[b], all.size());
-      if (fresh) all.push_back({{}, {}, bytes(b), ring[b]});
-      Lot& into = fresh ? all.back() : all[lot->second];
-      into.buffers.push_back(b);
-      into.lives.push_back(&lives_[b]);
+      if (member[b] == nullptr)
+        all.push_back({{b}, {{&lives_[b], 0, bytes(b)}}, bytes(b), -1});
+      else
+        rings[member[b]->ring].push_back(member[b]);
     }
-    for (Lot& lot : all)
-      if (lot.ring >= 0) close(lot);
+    for (auto& [ring, members] : rings) all.push_back(lot_of(ring, members));
     return all;
   }
 
   // As many places as microbatches have theirs at once.
-  void close(Lot& lot) {
-    Repeat::Ring& ring = body_.repeat.rings[lot.ring];
+  Lot lot_of(int number, const std::vector<const Repeat::Member*>& members) {
+    Repeat::Ring& ring = body_.repeat.rings[number];
     std::map<int, BufferId> of_microbatch;
-    for (const Repeat::Member& member : body_.repeat.members)
-      if (member.ring == lot.ring) of_microbatch[member.microbatch] = member.buffer;
+    for (const Repeat::Member* member : members) of_microbatch[member->microbatch] = member->buffer;
     const int apart = of_microbatch.rbegin()->first - of_microbatch.begin()->first;
     const auto in_turn = [&](int slots) {
       return std::all_of(of_microbatch.begin(), of_microbatch.end(), [&](const auto& one) {
@@ -153,20 +149,26 @@ class Packer {
     while (ring.slots <= apart && !in_turn(ring.slots)) ++ring.slots;
     // What comes round again is seen at least twice.
     if (ring.slots > std::max(apart - 1, 1))
-      throw DoesNotRecur{program_.buffers[lot.buffers.front()].name + " of all microbatches lives at once"};
-    if (ring.slots == 1) return;
-    lot.bytes *= ring.slots;
-    merged_.push_back(together(lot.lives));
-    lot.lives = {&merged_.back()};
+      throw DoesNotRecur{program_.buffers[members.front()->buffer].name + " of all microbatches lives at once"};
+    Lot lot{{}, {}, ring.bytes * ring.slots, number};
+    for (const Repeat::Member* member : members) {
+      const int64_t from = ring.place(member->microbatch) * ring.bytes;
+      lot.buffers.push_back(member->buffer);
+      lot.parts.push_back({&lives_[member->buffer], from, from + ring.bytes});
+    }
+    if (!ring.is_one_to_others(body_.repeat.left_out())) return lot;
+    merged_.push_back(together(lot.parts));
+    lot.parts = {{&merged_.back(), 0, lot.bytes}};
+    return lot;
   }
 
   // From the first access of any to the last.
-  Life together(const std::vector<const Life*>& lives) const {
+  Life together(const std::vector<Taken>& parts) const {
     Life all;
-    for (const Life* life : lives)
-      for (const StreamLife& on : life->streams) {
-        const auto known =
-            std::find_if(all.streams.begin(), all.streams.end(), [&](const auto& other) { return other.stream == on.stream; });
+    for (const Taken& part : parts)
+      for (const StreamLife& on : part.life->streams) {
+        const auto known = std::find_if(all.streams.begin(), all.streams.end(),
+                                        [&](const auto& other) { return other.stream == on.stream; });
         if (known == all.streams.end()) {
           all.streams.push_back(on);
         } else {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <chrono>
 
-#include "compile/compile.h"
 #include "base/log.h"
+#include "compile/compile.h"
 #include "compile/compile_state.h"
 #include "compile/invariants.h"
 
@@ -135,10 +135,11 @@ Job compile_listed(const Plan& plan, const CompileOptions& options, const Shorte
 
 Job compile(const Plan& plan, const CompileOptions& options) {
   const bool as_it_is = options.every_microbatch || options.check_finite || options.generation;
-  if (const std::optional<Shortened> shortened = as_it_is ? std::nullopt : shorten(plan)) try {
-      return compile_listed(shortened->plan, options, &*shortened);
+  for (const int microbatches : as_it_is ? std::vector<int>() : periods_of(plan)) try {
+      if (const std::optional<Shortened> shortened = shorten(plan, microbatches))
+        return compile_listed(shortened->plan, options, &*shortened);
     } catch (const DoesNotRecur& reason) {
-      log_debug("compile", "every microbatch is listed: {}", reason.what);
+      log_debug("compile", "no period of {} microbatches: {}", microbatches, reason.what);
     }
   return compile_listed(plan, options, nullptr);
 }

@@ -49,6 +49,8 @@ std::vector<std::vector<PipelineTurn>> turns_of(const Plan& plan) {
   return {turns};
 }
 
+}  // namespace
+
 std::optional<Shortened> shorten(const Plan& plan, int microbatches) {
   std::vector<std::vector<PipelineTurn>> turns = turns_of(plan);
   std::vector<Stretch> stretches;
@@ -61,6 +63,7 @@ std::optional<Shortened> shorten(const Plan& plan, int microbatches) {
     stretches.push_back(longest(of_rank, periods.back(), microbatches));
     spare = std::min(spare, stretches.back().periods - kPeriodsKept);
   }
+  if (spare * microbatches % 2 != 0) --spare;  // what alternates between two places finds its own behind the repeat
   if (spare < 1 || spare * microbatches < kLeastLeftOut) return std::nullopt;
   Shortened made{plan, spare, microbatches, {}};
   const int left_out = spare * microbatches;
@@ -78,14 +81,12 @@ std::optional<Shortened> shorten(const Plan& plan, int microbatches) {
   return made;
 }
 
-}  // namespace
-
-std::optional<Shortened> shorten(const Plan& plan) {
+std::vector<int> periods_of(const Plan& plan) {
   // A batch is evaluated by the forward turns alone; places of puts are told op by op.
-  if (!plan.programs.empty() || plan.evaluation || (plan.pipeline && plan.pipeline->puts)) return std::nullopt;
-  for (const int microbatches : {1, pipeline_ranks(plan)})
-    if (std::optional<Shortened> made = shorten(plan, microbatches)) return made;
-  return std::nullopt;
+  if (!plan.programs.empty() || plan.evaluation || (plan.pipeline && plan.pipeline->puts)) return {};
+  std::vector<int> periods = {1, 2, 3, 4};
+  if (pipeline_ranks(plan) > 4) periods.push_back(pipeline_ranks(plan));
+  return periods;
 }
 
 }  // namespace prun

@@ -18,7 +18,10 @@ struct Shortened {
   int64_t left_out() const { return times * microbatches; }
 };
 
-// Nullopt: there is nothing to leave out, or less than is worth it.
-std::optional<Shortened> shorten(const Plan& plan);
+// Periods of so many microbatches are left out. Nullopt: there are none, or fewer than is worth it.
+std::optional<Shortened> shorten(const Plan& plan, int microbatches);
+
+// The periods to try, in microbatches: slots of pools may go round in more than one.
+std::vector<int> periods_of(const Plan& plan);
 
 }  // namespace prun

@@ -50,6 +50,7 @@ bool is_aborted(const std::exception_ptr& error) {
 
 JobRun::JobRun(const Program& program, RankDevice& device, World& world, const ExecutorOptions& options)
     : program_(program), rank_device_(device), world_(world), options_(options), steps_(program.schedule.steps) {
+  PRUN_CHECK(!program.step().repeat.any(), "a program is written out before it runs");
   table_.skipped = program.schedule.skipped;
   table_.set(program.schedule, program.schedule.first);
   memory_.rank = options.rank;

@@ -292,7 +292,8 @@ VirtualRun Interpreter::run() {
 
 VirtualRun run_virtual_ranks(const Job& job, const Device& device, const VirtualOptions& options) {
   PRUN_CHECK(!job.classes.empty() && !job.class_of_rank.empty(), "a job without ranks");
-  return Interpreter(job, device, options).run();
+  const Job all = written_out(job);
+  return Interpreter(all, device, options).run();
 }
 
 }  // namespace prun

@@ -54,8 +54,7 @@ class Recurrence {
     if (b.microbatch != (a.microbatch < 0 ? -1 : a.microbatch + by))
       return broken(stream, later, "is not of the microbatch that a period makes it");
     if (!tensors_follow(a.reads, b.reads)) return broken(stream, later, "reads something else than a period before");
-    if (!tensors_follow(a.writes, b.writes))
-      return broken(stream, later, "writes something else than a period before");
+    if (!tensors_follow(a.writes, b.writes)) return broken(stream, later, "writes something else than a period before");
     if (!attrs_follow(a.attrs, b.attrs, {stream, listed}))
       return broken(stream, later, "has other attributes than a period before");
     if (!edges_follow(a.waits, b.waits)) return broken(stream, later, "waits for other ops than a period before");
@@ -182,8 +181,7 @@ std::string repeat_out_of_range(const Program& program, const Body& body) {
       return "tensors";
   }
   for (const Repeat::Growth& growth : repeat.growths)
-    if (!within(growth.stream, body.streams.size()) ||
-        !within(growth.index, body.streams[growth.stream].ops.size()))
+    if (!within(growth.stream, body.streams.size()) || !within(growth.index, body.streams[growth.stream].ops.size()))
       return "attributes";
   return "";
 }

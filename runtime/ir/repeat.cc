@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include "ir/program.h"
@@ -53,6 +54,9 @@ class Writer {
       of_microbatch_[{member.ring, member.microbatch}] = member.buffer;
     }
     for (const Repeat::Slide& slide : repeat.slides) slide_[slide.tensor] = slide.bytes;
+    for (const TensorId id : listed.tensors.ids())
+      if (member_[listed.tensors[id].buffer].ring >= 0 || slide_[id] != 0)
+        tensors_.try_emplace(key(listed.tensors[id]), id);
     for (const Repeat::Growth& growth : repeat.growths) growths_[{growth.stream, growth.index}].push_back(&growth);
   }
 
@@ -95,8 +99,6 @@ class Writer {
     const Tensor& listed = listed_.tensors[id];
     const int ring = member_[listed.buffer].ring;
     if (ring < 0 && slide_[id] == 0) return id;
-    auto [known, fresh] = tensors_.try_emplace({id, by}, -1);
-    if (!fresh) return known->second;
     Tensor tensor = listed;
     if (ring >= 0) {
       const int from = member_[listed.buffer].microbatch;
@@ -107,8 +109,19 @@ class Writer {
       const int64_t from = slide_[id] == 0 ? 0 : listed.byte_offset / slide_[id];
       tensor.name = renamed(tensor.name, from, from + by);
     }
-    out_.tensors.push_back(std::move(tensor));
-    return known->second = out_.tensors.next() - 1;
+    return known(std::move(tensor));
+  }
+
+  // What several ops name is one tensor, wherever the ops are listed.
+  TensorId known(Tensor tensor) {
+    auto [known, fresh] = tensors_.try_emplace(key(tensor), out_.tensors.next());
+    if (fresh) out_.tensors.push_back(std::move(tensor));
+    return known->second;
+  }
+
+  using Key = std::tuple<int, int64_t, std::string, Dtype, Shape>;
+  static Key key(const Tensor& tensor) {
+    return {tensor.buffer.index(), tensor.byte_offset, tensor.name, tensor.dtype, tensor.shape};
   }
 
   BufferId buffer(BufferId like, int ring, int64_t microbatch) {
@@ -139,7 +152,7 @@ class Writer {
   Table<BufferId, Place> member_;
   Table<TensorId, int64_t> slide_;
   std::map<std::pair<int, int64_t>, BufferId> of_microbatch_;  // ring and microbatch
-  std::map<std::pair<TensorId, int64_t>, TensorId> tensors_;
+  std::map<Key, TensorId> tensors_;
   std::map<std::pair<StreamId, int>, std::vector<const Repeat::Growth*>> growths_;
 };
 
@@ -149,6 +162,12 @@ Program written_out(const Program& program) {
   Program out = program;
   for (Body& body : out.bodies)
     if (body.repeat.any()) Writer(program, out, body).write();
+  return out;
+}
+
+Job written_out(const Job& job) {
+  Job out{{}, job.class_of_rank};
+  for (const Program& program : job.classes) out.classes.push_back(written_out(program));
   return out;
 }
 

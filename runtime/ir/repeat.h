@@ -15,7 +15,7 @@
 namespace prun {
 
 struct Body;
-struct Op;
+struct Job;
 struct Program;
 
 struct Repeat {
@@ -28,6 +28,9 @@ struct Repeat {
     int64_t bytes = 0;    // from place to place
     int slots = 1, start = 0, step = 1;
     int pool = -1;  // the places are its slots
+    // Whether others have to take all places for taken while one is: each microbatch may have any of them. Of two
+    // that do not change over a repeat, the periods beside the listed one show both.
+    bool is_one_to_others(int64_t left_out) const { return slots > 2 || (slots == 2 && left_out % 2 != 0); }
     int place(int64_t microbatch) const { return static_cast<int>((start + microbatch * step) % slots); }
   };
   // A buffer of one microbatch.
@@ -78,7 +81,8 @@ class WrittenOut {
   const Body& body_;
 };
 
-// The program with every op listed.
+// The program, or all of a job's, with every op listed.
 Program written_out(const Program& program);
+Job written_out(const Job& job);
 
 }  // namespace prun

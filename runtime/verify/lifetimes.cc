@@ -132,7 +132,8 @@ std::vector<Life> lives_of(const BodyView& body, Space space, Findings& findings
   const Repeat& repeat = body.body->repeat;
   Table<BufferId, const Repeat::Member*> member(body.program->buffers.size(), nullptr);
   for (const Repeat::Member& each : repeat.members)
-    if (const Repeat::Ring& ring = repeat.rings[static_cast<size_t>(each.ring)]; ring.slots > 1 && ring.pool < 0)
+    if (const Repeat::Ring& ring = repeat.rings[static_cast<size_t>(each.ring)];
+        ring.pool < 0 && ring.is_one_to_others(repeat.left_out()))
       member[each.buffer] = &each;
   std::vector<Life> lives;
   std::map<int, std::map<int, Life>> rings;  // by ring and microbatch

@@ -31,7 +31,9 @@ void pools_turn_together(const BodyView& body, Findings& findings) {
     if (ring.pool < 0) continue;
     const auto [known, fresh] = turns.try_emplace(ring.pool, ring.slots, ring.step);
     if (known->second != std::pair(ring.slots, ring.step))
-      findings.add(kRule, fmt::format("{}'{}' takes other turns in its pool than others", body.where(), name_of(body, ring)), {});
+      findings.add(kRule,
+                   fmt::format("{}'{}' takes other turns in its pool than others", body.where(), name_of(body, ring)),
+                   {});
     if (ring.step != 0) moving.insert(ring.pool);
   }
   std::set<BufferId> members;
@@ -39,7 +41,8 @@ void pools_turn_together(const BodyView& body, Findings& findings) {
   for (const BufferId id : body.program->buffers.ids()) {
     const Buffer& buffer = body.program->buffers[id];
     if (buffer.pool >= 0 && moving.contains(buffer.pool) && !members.contains(id))
-      findings.add(kRule, fmt::format("{}'{}' keeps its slot while its pool turns", body.where(), buffer.name), buffer.site);
+      findings.add(kRule, fmt::format("{}'{}' keeps its slot while its pool turns", body.where(), buffer.name),
+                   buffer.site);
   }
 }
 
@@ -64,11 +67,14 @@ void repeats_recur(const JobView& view, Findings& findings) {
     if (!body.is_step) continue;
     const Repeat& repeat = body.body->repeat;
     if (left_out >= 0 && repeat.left_out() != left_out)
-      findings.add(kRule, fmt::format("{}repeats {} microbatches, and other ranks {}", body.where(), repeat.left_out(), left_out), {});
+      findings.add(
+          kRule,
+          fmt::format("{}repeats {} microbatches, and other ranks {}", body.where(), repeat.left_out(), left_out), {});
     left_out = repeat.left_out();
     if (!repeat.any()) continue;
     if (const auto problem = not_recurring(*body.program, *body.body))
-      findings.add(kRule, fmt::format("{}{} {}", body.where(), body.describe(problem->op), problem->what), body.op(problem->op).site);
+      findings.add(kRule, fmt::format("{}{} {}", body.where(), body.describe(problem->op), problem->what),
+                   body.op(problem->op).site);
     pools_turn_together(body, findings);
     members_are_of_one_microbatch(body, findings);
   }

@@ -118,12 +118,17 @@ Plan record_generation(const Options& options, int ranks) {
 
 namespace {
 
-Job compile_watched(const Options& options, const Plan& plan, PassWatch& watch, bool count_memory = false) {
+// What is asked about: a plan; one that a prediction for a larger one is made from, of which nothing is left out; or
+// about how much such a one takes.
+enum class Of { itself, part, estimate };
+
+Job compile_watched(const Options& options, const Plan& plan, PassWatch& watch, Of of) {
   const std::unique_ptr<Device> device = open_device(options.device);
   CompileOptions compile_options;
   compile_options.device = options.device;
   compile_options.check_finite = options.check_finite;
-  compile_options.count_memory = count_memory;
+  compile_options.count_memory = of == Of::estimate;
+  compile_options.every_microbatch = of != Of::itself || options.every_microbatch;
   compile_options.checkpoint_every = steps_between_checkpoints(options, plan);
   compile_options.first_step = options.checkpoint.first_step;
   compile_options.most_skips = most_skips(options);
@@ -159,14 +164,14 @@ void verify(const Options& options, const Job& job, int ranks) {
 
 Job compile_plan(const Options& options, const Plan& plan, int ranks, bool verified) {
   PassWatch watch("");
-  Job job = compile_watched(options, plan, watch);
+  Job job = compile_watched(options, plan, watch, Of::part);
   if (verified) verify(options, job, ranks);
   return job;
 }
 
 Job compile_roughly(const Options& options, const Plan& plan) {
   PassWatch watch("");
-  return compile_watched(options, plan, watch, true);
+  return compile_watched(options, plan, watch, Of::estimate);
 }
 
 Job build_job(const Options& options, int ranks, Plan* read) {
@@ -176,7 +181,7 @@ Job build_job(const Options& options, int ranks, Plan* read) {
   if (!generates) require_weights_fit(plan, options.command == "run" && options.checkpoint.first_step < 0);
   watch.lap("script");
   log_info("script", "{} is recorded", options.plan);
-  Job job = compile_watched(options, plan, watch);
+  Job job = compile_watched(options, plan, watch, Of::itself);
   watch.require_printed(options.plan);
   verify(options, job, ranks);
   watch.lap("verify");

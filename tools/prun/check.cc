@@ -19,10 +19,19 @@ namespace {
 
 std::map<std::string, double> bytes_per_axis(const Program& program) {
   std::map<std::string, double> bytes;
-  for (const Stream& stream : program.step().streams)
-    for (const Op& op : stream.ops)
-      if (op.communicates()) bytes[op.axis] += wire_bytes(program, op);
+  const Body& step = program.step();
+  const WrittenOut places(step);
+  for (const StreamId stream : step.streams.ids())
+    for (int i = 0; i < std::ssize(step.streams[stream].ops); ++i)
+      if (const Op& op = step.streams[stream].ops[static_cast<size_t>(i)]; op.communicates())
+        bytes[op.axis] += wire_bytes(program, op) * static_cast<double>(places.runs(stream, i));
   return bytes;
+}
+
+int64_t ops_in(const Body& step) {
+  int64_t ops = 0;
+  for (const StreamId stream : step.streams.ids()) ops += WrittenOut(step).ops(stream);
+  return ops;
 }
 
 nlohmann::json as_json(const Job& job, const std::string& proof) {
@@ -40,7 +49,7 @@ nlohmann::json as_json(const Job& job, const std::string& proof) {
                        {"host_arena_bytes", program.host_arena_bytes},
                        {"host_roles", host_roles},
                        {"wire_bytes_per_step", wire},
-                       {"ops", program.step().op_count()}});
+                       {"ops", ops_in(program.step())}});
   }
   nlohmann::json transports = nlohmann::json::array();
   for (TransportClass kind : {TransportClass::rendezvous, TransportClass::eager, TransportClass::queue_ordered})
@@ -53,7 +62,7 @@ void print_class(const Job& job, size_t c) {
   const Program& program = job.classes[c];
   int64_t ranks = 0;
   for (int of : job.class_of_rank) ranks += of == static_cast<int>(c);
-  fmt::print("\n{}: {} ops a step on {}\n", counted(ranks, "rank"), program.step().op_count(),
+  fmt::print("\n{}: {} ops a step on {}\n", counted(ranks, "rank"), ops_in(program.step()),
              counted(std::ssize(program.step().streams), "stream"));
   const auto print_arena = [](const char* what, int64_t bytes, const int64_t(&roles)[kRoles]) {
     fmt::print("  {:<18} {:>12}\n", what, human_bytes(bytes));

@@ -15,9 +15,9 @@ namespace prun {
 int dump_command(Options& options) {
   const Job job = build_job(options, options.launch.nproc * options.launch.nnodes);
   if (options.chakra)
-    write_chakra(job, options.traces);
+    write_chakra(written_out(job), options.traces);
   else if (options.json)
-    fmt::print("{}\n", job_json(job).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+    fmt::print("{}\n", job_json(written_out(job)).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   else if (options.after.empty()) {  // else build_job has printed what was asked for
     fmt::print("{}", dump_job(job));
     if (const std::string algorithms = chosen_algorithms(job, calibrated_algorithm_costs()); !algorithms.empty())

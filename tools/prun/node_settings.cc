@@ -42,6 +42,7 @@ std::vector<NodeSetting> node_settings(const Options& options) {
   add("--timeout", fmt::format("{:g}", options.world.deadline_s));
   add("--check-finite", options.check_finite ? "(given)" : "");
   add("--non-finite", options.non_finite);
+  add("--every-microbatch", options.every_microbatch ? "(given)" : "");
   add("--check-replicas", std::to_string(options.check_replicas));
   add("--checkpoint-every", options.checkpoint.every > 0 ? std::to_string(options.checkpoint.every) : "");
   add("--checkpoint-strict", options.checkpoint.strict ? "(given)" : "");

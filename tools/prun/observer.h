@@ -33,7 +33,7 @@ class Observer final : public LaunchObserver {
   // Throws usage_error when the trace or the metrics cannot be written. `folder` outlives this; null: nothing is kept.
   Observer(const Options& options, double peak_flops, RunFolder* folder = nullptr);
   static uint64_t recorder_capacity(const Options& options) { return options.trace.empty() ? 1u << 12 : 1u << 16; }
-  void job_received(std::string_view bytes) override { received_ = parse_job(bytes); }
+  void job_received(std::string_view bytes) override { received_ = written_out(parse_job(bytes)); }
   void placed(const Topology& topology, bool mirror_all) override;
   void started(const std::vector<int>& ranks, const std::vector<int>& pids,
                const std::vector<void*>& recorders) override;

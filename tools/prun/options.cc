@@ -236,6 +236,8 @@ void define_plan_options(Definer& define, Commands command, Options& o) {
               "run it, made small, in this process: it must compute what one rank computes");
   define.whole(kPlanCommands, "--check-replicas", "K", o.check_replicas, 0,
                "every K steps compare what ranks hold alike (default 100; 0: never)");
+  define.flag(kPlanCommands, "--every-microbatch", o.every_microbatch,
+              "list and prove each microbatch of a long schedule, not one period of what repeats");
   define.flag(kPlanCommands, "--time-passes", o.time_passes, "print what each pass of the compiler takes");
   define.parsed(
       kDump, "--after", "PASS",

@@ -30,6 +30,7 @@ struct Options {
   bool explain = false;                      // plugins
   bool dry_run = false, prometheus = false;  // clean; status
   bool check_finite = false, time_passes = false;
+  bool every_microbatch = false;  // what repeats is listed, and proved, as often as it runs
   bool prove = false;        // run, check: run the plan, made small, beside one rank
   std::string non_finite;    // the policy of --non-finite; "": nobody looks
   int check_replicas = 100;  // steps; 0: never

@@ -141,7 +141,9 @@ void train(const RankStart& start, const Options& options, const DeviceReport& d
   if (job_hash(start.job) != start.job_hash)
     throw Error(Exit::mismatch, fmt::format("rank {} has another program than the launcher sent", start.rank));
   rank.job = parse_job(start.job);
-  const Program& program = rank.job.program(start.rank);
+  const auto mine = static_cast<size_t>(rank.job.class_of_rank[static_cast<size_t>(start.rank)]);
+  rank.job.classes[mine] = written_out(rank.job.classes[mine]);
+  const Program& program = rank.job.classes[mine];
   ExecutorOptions execution = executor_options(start, options);
   execution.checkpoint = checkpoint_options(start, options);
   if (!options.checkpoint.strict) agree_on_abandoning(execution.checkpoint, start.launcher, rank.job);

@@ -88,9 +88,10 @@ int attempt(Options& options, const DeviceReport& devices, Restarts& restarts, R
     launch.refuse(error);
     throw;
   }
+  const std::string job = launch.gives_job() ? serialize_job(observer.job) : "";
+  observer.job = written_out(observer.job);  // ranks tell of ops as they run
   const int code = launch.run(
-      launch.gives_job() ? serialize_job(observer.job) : "",
-      [&](const RankStart& start) { return train_rank(start, options, devices); },
+      job, [&](const RankStart& start) { return train_rank(start, options, devices); },
       launch.gives_job() ? pack(std::vector{note_of(options.checkpoint), options.world.algorithm_costs}) : "");
   again = launch.begins_again();
   if (again) restarts.remember(observer.skipped_steps(), observer.not_finite_step());

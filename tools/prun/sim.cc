@@ -125,7 +125,7 @@ int sim_command(Options& options) {
   if (!options.trace.empty()) write_simulated_trace(options.trace, *made.job, made.result);
   StepTimes times;
   if (has_jitter(cluster) || options.sim.steps > 0) {
-    const Job job = made.job ? *made.job : build_job(options, made.result.ranks);
+    const Job job = made.job ? *made.job : written_out(build_job(options, made.result.ranks));
     times = sample_steps(job, cluster, options.sim.steps > 0 ? options.sim.steps : 100,
                          static_cast<uint64_t>(options.sim.seed));
   }

@@ -252,7 +252,7 @@ SimulatedPlan simulate_plan(const Options& options, const Cluster& cluster, bool
   if (!keep_spans && !options.sim.whole && whole_setting(options, "layers") > 0)
     if (std::optional<SimulatedPlan> made = PeriodicSimulation(options, cluster, ranks).run()) return *std::move(made);
   SimulatedPlan made;
-  made.job = build_job(options, ranks);
+  made.job = written_out(build_job(options, ranks));
   made.mesh = made.job->classes.front().mesh.text();
   made.result =
       simulate::simulate(*made.job, cluster, {.every_rank = options.sim.every_rank, .keep_spans = keep_spans});

@@ -107,7 +107,7 @@ Probe run_probe(const Options& options, const std::map<std::string, std::string>
     recorder->magic = kRecorderMagic;
     const int code = run_rank(start, probe, devices);
     if (code == 0) {
-      const Job ran = parse_job(start.job);
+      const Job ran = written_out(parse_job(start.job));
       const Program& program = ran.program(start.rank);
       ProbeJson found = RecordedOps(program, recorder).read();
       found["transfers"] = recorded_transfers(program, start.rank, recorder);

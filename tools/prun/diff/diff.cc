@@ -39,7 +39,7 @@ DiffSide diff_side_of(Options options, const std::string& plan, const std::map<s
   std::string name = plan;
   for (const auto& [key, value] : options.settings) name += fmt::format(", {}={}", key, value);
   DiffSide side;
-  side.job = build_job(options, options.launch.nproc * options.launch.nnodes);
+  side.job = written_out(build_job(options, options.launch.nproc * options.launch.nnodes));
   side.facts = facts_of(side.job, name);
   if (cluster) side.step = predict_step(side.job, *cluster);
   side.timeline = timeline_of_plan(side.job, side.step ? &*side.step : nullptr, which, name);

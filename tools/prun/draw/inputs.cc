@@ -87,7 +87,7 @@ class Reader {
       throw usage_error(fmt::format("one plan at a time: '{}' and '{}'", options_.plan, path));
     options_.plan = path;
     if (!options_.sim.cluster.empty()) return predict(path);
-    const Job job = build_job(options_, options_.launch.nproc * options_.launch.nnodes);
+    const Job job = written_out(build_job(options_, options_.launch.nproc * options_.launch.nnodes));
     view_ = view_of(job_json(job), path);
     drawing_.timelines.push_back(ideal_timeline(job));
   }
@@ -158,7 +158,7 @@ class Reader {
     const Flight flight = parse_flight(read_all(folder / kFlightFile), (folder / kFlightFile).string());
     Job job;
     try {
-      job = parse_job(read_all(folder / kProgramFile));
+      job = written_out(parse_job(read_all(folder / kProgramFile)));
     } catch (Error& error) {
       throw error.prefix((folder / kProgramFile).string());
     }

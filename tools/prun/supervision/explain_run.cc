@@ -58,7 +58,7 @@ Recorded read_recorded(const std::string& word) {
     if (!recorded.failure.is_object()) recorded.failure = nullptr;
   }
   try {
-    recorded.job = parse_job(read_all(folder / kProgramFile));
+    recorded.job = written_out(parse_job(read_all(folder / kProgramFile)));
   } catch (Error& error) {
     throw error.prefix((folder / kProgramFile).string());
   }

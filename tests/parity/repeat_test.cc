@@ -1,0 +1,136 @@
+// A schedule whose middle is listed once: written out it is the schedule as it is, it is proved as that one is, and
+// what breaks its law is refused.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+
+#include "compile/compile.h"
+#include "exec/virtual_ranks.h"
+#include "ir/plan_reader.h"
+#include "script/script.h"
+#include "tests/parity/parity_job.h"
+#include "verify/verify.h"
+
+namespace prun::test {
+namespace {
+
+struct Case {
+  std::string plan;
+  int ranks;
+  Settings settings;
+};
+
+void PrintTo(const Case& one, std::ostream* out) {
+  *out << one.plan << "@" << one.ranks;
+  for (const auto& [name, value] : one.settings) *out << "," << name << "=" << value;
+}
+
+Job compiled(const Case& one, bool every_microbatch) {
+  ScriptOptions script;
+  script.plan_path = PRUN_SOURCE_DIR "/" + one.plan;
+  script.lua_dir = PRUN_SOURCE_DIR "/lua";
+  script.world = one.ranks;
+  script.settings = one.settings;
+  const std::unique_ptr<Device> device = open_device("cpu");
+  CompileOptions options;
+  options.every_microbatch = every_microbatch;
+  options.workspace_bytes = [&](const Program& program, const Op& op) { return device->workspace_bytes(program, op); };
+  options.fuses = [&](std::string_view kind) { return device->fuses(kind); };
+  Job job = compile(read_plan(run_script(script).plan_cbor), options);
+  for (Program& program : job.classes) program.schedule.steps = 2;
+  return job;
+}
+
+std::string first_finding(const Job& job) {
+  const std::vector<Finding> findings = verify_job(job, 0);
+  return findings.empty() ? "" : findings.front().rule + ": " + findings.front().message;
+}
+
+// What an op is, whatever the places of its tensors and the numbers that name them.
+std::string text_of(const Program& program, const Op& op) {
+  std::string text = std::string(op.def->name) + " " + op.axis + " " + std::to_string(op.lane) + " " + op.unit + " " +
+                     std::to_string(op.microbatch) + " " + op.site.text();
+  for (const std::vector<TensorId>* ids : {&op.reads, &op.writes}) {
+    text += ids == &op.reads ? " <" : " >";
+    for (const TensorId id : *ids) {
+      const Tensor& tensor = program.tensors[id];
+      text += " " + tensor.name + "@" + std::to_string(tensor.byte_offset) + shape_text(tensor.shape) + " of " +
+              program.buffers[tensor.buffer].name;
+    }
+  }
+  for (const auto& [name, value] : op.attrs.values()) text += " " + name + "=" + attr_text(value);
+  for (const Edge& edge : op.waits)
+    text +=
+        " " + std::to_string(edge.stream.index()) + "#" + std::to_string(edge.index) + "/" + std::to_string(edge.back);
+  return text;
+}
+
+class Repeats : public testing::TestWithParam<Case> {};
+
+TEST_P(Repeats, WrittenOutAreTheScheduleAsItIs) {
+  const Job listed = compiled(GetParam(), false), whole = compiled(GetParam(), true);
+  ASSERT_TRUE(listed.classes.front().step().repeat.any());
+  ASSERT_FALSE(whole.classes.front().step().repeat.any());
+  const Job out = written_out(listed);
+  ASSERT_EQ(out.classes.size(), whole.classes.size());
+  for (size_t c = 0; c < out.classes.size(); ++c) {
+    const Program &a = out.classes[c], &b = whole.classes[c];
+    EXPECT_LT(listed.classes[c].step().op_count(), b.step().op_count() * 3 / 4);
+    EXPECT_EQ(a.tokens_per_step, b.tokens_per_step);
+    ASSERT_EQ(a.step().streams.size(), b.step().streams.size());
+    for (const StreamId stream : a.step().streams.ids()) {
+      const std::vector<Op>&mine = a.step().streams[stream].ops, &its = b.step().streams[stream].ops;
+      ASSERT_EQ(mine.size(), its.size()) << "class " << c << " " << a.step().streams[stream].name;
+      for (size_t i = 0; i < mine.size(); ++i)
+        ASSERT_EQ(text_of(a, mine[i]), text_of(b, its[i]))
+            << "class " << c << " " << a.step().streams[stream].name << "#" << i;
+    }
+  }
+}
+
+TEST_P(Repeats, AreProvedAsTheScheduleIs) {
+  const Job listed = compiled(GetParam(), false);
+  EXPECT_EQ(first_finding(listed), "");
+  EXPECT_EQ(first_finding(written_out(listed)), "");
+}
+
+TEST_P(Repeats, TrainToTheSameBits) {
+  const std::unique_ptr<Device> device = open_device("cpu");
+  const VirtualRun listed = run_virtual_ranks(compiled(GetParam(), false), *device);
+  const VirtualRun whole = run_virtual_ranks(compiled(GetParam(), true), *device);
+  EXPECT_EQ(listed.losses, whole.losses);
+  ASSERT_EQ(listed.persistent.size(), whole.persistent.size());
+  for (size_t rank = 0; rank < whole.persistent.size(); ++rank) {
+    ASSERT_EQ(listed.persistent[rank].size(), whole.persistent[rank].size());
+    for (size_t i = 0; i < whole.persistent[rank].size(); ++i)
+      EXPECT_EQ(listed.persistent[rank][i].bytes, whole.persistent[rank][i].bytes)
+          << "rank " << rank << " " << whole.persistent[rank][i].name;
+  }
+}
+
+TEST_P(Repeats, TakeAboutAsMuchMemory) {
+  const Job listed = compiled(GetParam(), false), whole = compiled(GetParam(), true);
+  for (size_t c = 0; c < listed.classes.size(); ++c)
+    EXPECT_LE(static_cast<double>(listed.classes[c].arena_bytes),
+              1.25 * static_cast<double>(whole.classes[c].arena_bytes));
+}
+
+const Settings kSmall = {{"layers", "4"}, {"width", "32"}, {"micro", "40"}, {"batch", "40"}};
+
+Case of(const std::string& plan, int ranks, Settings settings) {
+  settings.insert(kSmall.begin(), kSmall.end());
+  return {plan, ranks, std::move(settings)};
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Plans, Repeats,
+    testing::Values(of("plans/1f1b.lua", 2, {{"pp", "2"}}), of("plans/1f1b.lua", 4, {{"pp", "4"}}),
+                    of("plans/1f1b.lua", 4, {{"pp", "2"}, {"batch", "80"}}),
+                    of("plans/interleaved.lua", 2, {{"pp", "2"}}), of("plans/zero_bubble.lua", 4, {{"pp", "4"}}),
+                    of("plans/3d.lua", 8, {{"batch", "80"}}), of("plans/zero3.lua", 2, {{"batch", "80"}}),
+                    of("plans/ddp.lua", 2, {{"batch", "80"}}), of("plans/fsdp.lua", 2, {{"batch", "80"}}),
+                    of("plans/zero2.lua", 2, {{"batch", "80"}})));
+
+}  // namespace
+}  // namespace prun::test
