@@ -62,6 +62,22 @@ void renumber(Body& body, size_t stream, Renumber to) {
   }
 }
 
+// Ops of a stream from `index` on are `by` further: those that repeat are still the same.
+void move_repeat(Body& body, size_t stream, int index, int by) {
+  if (!body.repeat.any()) return;
+  Repeat::Span& ops = body.repeat.ops[stream];
+  if (index < ops.first)
+    ops.first += by;
+  else if (index < ops.first + ops.count)
+    ops.count += by;
+  if (by < 0)
+    std::erase_if(body.repeat.growths, [&](const Repeat::Growth& growth) {
+      return growth.stream == static_cast<int>(stream) && growth.index == index;
+    });
+  for (Repeat::Growth& growth : body.repeat.growths)
+    if (growth.stream == static_cast<int>(stream) && growth.index >= index) growth.index += by;
+}
+
 bool is_silent(const Op& op) { return op.is(ops::print) || op.is(ops::barrier); }
 
 bool drop(Job& job, Random& random, Mutant& mutant) {
@@ -78,6 +94,7 @@ bool drop(Job& job, Random& random, Mutant& mutant) {
     waits.insert(waits.end(), ops[at.index].waits.begin(), ops[at.index].waits.end());
   }
   ops.erase(ops.begin() + index);
+  move_repeat(step_of(job, at), at.stream, index, -1);
   renumber(step_of(job, at), at.stream, [&](int i) { return i >= index ? i - 1 : i; });
   return true;
 }
@@ -93,6 +110,7 @@ bool twice(Job& job, Random& random, Mutant& mutant) {
   renumber(step_of(job, at), at.stream, [&](int i) { return i >= index ? i + 1 : i; });
   Op copy = ops[at.index];
   copy.waits.clear();
+  move_repeat(step_of(job, at), at.stream, index, 1);
   ops.insert(ops.begin() + index + 1, std::move(copy));
   return true;
 }
@@ -344,7 +362,8 @@ constexpr std::array<std::pair<std::string_view, Make>, kKinds> kMakers = {{{"dr
                                                                             {"reduction", reduction},
                                                                             {"heads", heads},
                                                                             {"blocks", blocks},
-                                                                            {"attribute", attribute}}};
+                                                                            {"attribute", attribute},
+                                                                            {"repeat", repeat}}};
 
 }  // namespace
 
@@ -354,7 +373,9 @@ bool mutate(const Job& right, Kind kind, std::mt19937_64& random, Mutant& mutant
   mutant = {right, kind, "", {}, false};
   if (!kMakers[static_cast<size_t>(kind)].second(mutant.job, random, mutant)) return false;
   const bool of_ops = kind == Kind::drop || kind == Kind::twice || kind == Kind::swap;
-  if (of_ops && random() % 2 == 0) {
+  // What repeats has been found in the ops as they were.
+  const bool repeats = mutant.job.classes.front().step().repeat.any();
+  if (of_ops && !repeats && random() % 2 == 0) {
     bool anew = false;
     for (Program& program : mutant.job.classes)
       if (Order(program.step()).stuck().empty()) anew = derive_anew(program, program.step()) || anew;

@@ -10,8 +10,8 @@
 
 namespace prun::mutate {
 
-enum class Kind { drop, twice, swap, axis, edge, lifetime, count, reduction, heads, blocks, attribute };
-inline constexpr int kKinds = 11;
+enum class Kind { drop, twice, swap, axis, edge, lifetime, count, reduction, heads, blocks, attribute, repeat };
+inline constexpr int kKinds = 12;
 std::string_view kind_name(Kind kind);
 
 struct Mutant {
@@ -24,6 +24,8 @@ struct Mutant {
 
 // A random mutant of that kind; false when the job offers none (no edge, no other axis).
 bool mutate(const Job& right, Kind kind, std::mt19937_64& random, Mutant& mutant);
+
+bool repeat(Job& job, std::mt19937_64& random, Mutant& mutant);  // repeat_mutant.cc
 
 // Derives edges and offsets of a step anew, from its ops in one legal sequence; false when the compiler would have
 // given up, and nothing is changed.
