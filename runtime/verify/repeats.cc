@@ -4,6 +4,7 @@
 // ops of a step, to match those of other ranks, look at them as they run (as_run).
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
 
@@ -59,6 +60,35 @@ void members_are_of_one_microbatch(const BodyView& body, Findings& findings) {
     }
 }
 
+// Each microbatch is one view of the batch, and all of the batch is in one.
+void batch_is_read_whole(const BodyView& body, Findings& findings) {
+  const Program& program = *body.program;
+  const Repeat& repeat = body.body->repeat;
+  std::map<BufferId, std::set<int64_t>> begins;
+  std::map<BufferId, int64_t> bytes;
+  const auto wrong = [&](BufferId buffer) {
+    findings.add(kRule,
+                 fmt::format("{}the microbatches that are listed and {} more are not all of '{}'", body.where(),
+                             repeat.left_out(), body.buffer_name(buffer)),
+                 program.buffers[buffer].site);
+  };
+  for (const Repeat::Slide& slide : repeat.slides) {
+    const Tensor& view = program.tensors[slide.tensor];
+    if (slide.bytes != view.bytes() || slide.bytes != bytes.try_emplace(view.buffer, slide.bytes).first->second)
+      return wrong(view.buffer);
+    begins[view.buffer].insert(view.byte_offset);
+  }
+  for (const auto& [buffer, listed] : begins) {
+    int64_t all = 0;
+    for (const Access& access : body.accesses[buffer])
+      if (access.write) all = std::max(all, access.end);
+    const int64_t end = std::ssize(listed) * bytes[buffer];
+    if (*listed.begin() != 0 || *listed.rbegin() + bytes[buffer] != end ||
+        end + repeat.left_out() * bytes[buffer] != all)
+      wrong(buffer);
+  }
+}
+
 }  // namespace
 
 void repeats_recur(const JobView& view, Findings& findings) {
@@ -76,6 +106,7 @@ void repeats_recur(const JobView& view, Findings& findings) {
       findings.add(kRule, fmt::format("{}{} {}", body.where(), body.describe(problem->op), problem->what),
                    body.op(problem->op).site);
     pools_turn_together(body, findings);
+    batch_is_read_whole(body, findings);
     members_are_of_one_microbatch(body, findings);
   }
 }
