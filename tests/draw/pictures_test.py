@@ -45,7 +45,7 @@ def main():
     print("\n".join(wrong) or f"{len(commands)} pictures are as drawn")
     if wrong:
         print("when the change is meant: tests/draw/pictures_test.py PRUN --update, and look at them")
-    return 1 if wrong or len(commands) < 12 else 0
+    return 1 if wrong or len(commands) < 19 else 0
 
 
 if __name__ == "__main__":
