@@ -63,6 +63,7 @@ local function model()
   local sizes = { vocab = arg.vocab, layers = arg.layers, width = arg.width, heads = arg.heads, context = arg.context,
                   hidden = arg.ffn, kernel = attention_kernel() }
   if arg.arch == "gpt" then
+    if arg.kv_heads > 0 then error("kv_heads is of llama: gpt has keys and values for each of its heads") end
     sizes.dropout = arg.dropout
     return prun.models.gpt(sizes)
   end

@@ -60,6 +60,7 @@ Simulation simulate(const Job& job, const Cluster& cluster, const SimulateOption
     of.ranks = colours.ranks[id];
     of.program = job.class_of_rank[of.first_rank];
     of.peak_bytes = job.classes[of.program].arena_bytes;
+    of.role_bytes = std::to_array(job.classes[of.program].role_bytes);
     of.memory_bytes = cluster.node_at(places[of.first_rank].node).device.memory_bytes;
     of.usage = clock.usage()[id];
     if (options.keep_spans) of.spans = clock.spans()[id];

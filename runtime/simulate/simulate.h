@@ -1,5 +1,7 @@
 // One step of a job on a cluster that need not exist.
 #pragma once
+#include <array>
+
 #include "simulate/clock.h"
 
 namespace prun::simulate {
@@ -12,9 +14,10 @@ struct SimulateOptions {
 
 struct ClassResult {
   int first_rank = 0, ranks = 0;
-  int program = 0;          // class of the job
-  int64_t peak_bytes = 0;   // the arena
-  double memory_bytes = 0;  // of its device
+  int program = 0;                              // class of the job
+  int64_t peak_bytes = 0;                       // the arena
+  std::array<int64_t, kRoles> role_bytes = {};  // what it divides into
+  double memory_bytes = 0;                      // of its device
   Usage usage;
   std::vector<OpSpan> spans;
 };

@@ -133,8 +133,13 @@ class Sim(unittest.TestCase):
                 self.assertAlmostEqual(few["tflops_per_device"] / whole["tflops_per_device"], 1, delta=most)
                 self.assertAlmostEqual(few["bubble"], whole["bubble"], delta=5e-3)
                 self.assertEqual(len(few["classes"]), len(whole["classes"]))
-                for a, b in zip(few["peak_bytes"], whole["peak_bytes"]):
-                    self.assertAlmostEqual(a / b, 1, delta=1e-2 if most > 1e-6 else 0)
+                for a, b in zip(few["classes"], whole["classes"]):
+                    near = 1e-2 * b["peak_bytes"] if most > 1e-6 else 0
+                    self.assertAlmostEqual(a["peak_bytes"], b["peak_bytes"], delta=near)
+                    self.assertEqual(sum(a["peak_roles"].values()), a["peak_bytes"])
+                    self.assertEqual(a["peak_roles"].keys(), b["peak_roles"].keys())
+                    for role, bytes_ in b["peak_roles"].items():
+                        self.assertAlmostEqual(a["peak_roles"][role], bytes_, delta=near, msg=role)
                 text = prun("sim", f"plans/{plan}.lua", "--cluster", A100, "--nproc", ranks, "--extrapolate", *words)
                 self.assertIn("repeats", text)
 
@@ -167,6 +172,10 @@ class Sim(unittest.TestCase):
             fitting = re.search(r"too much; ((?:--set \w+=\w+ )+)would fit, at [\d.]+ \w+ a step; prun tune", done.stderr)
             self.assertTrue(fitting, done.stderr)
             self.assertTrue(json.loads(prun(*words, "--json", *fitting[1].split()))["fits"])
+        with Cluster("device: { memory: 2 MiB }\n") as tiny:
+            words = ["sim", "plans/gpt.lua", "--cluster", tiny, "--nproc", "2"]
+            done = subprocess.run([PRUN, *words], cwd=ROOT, capture_output=True, text=True, timeout=60)
+            self.assertRegex(done.stderr, r"too much; (--set \w+=\w+ )+comes nearest, with about [\d.]+ MiB; more ranks")
 
     def test_trace(self):
         with tempfile.NamedTemporaryFile(suffix=".json") as file:

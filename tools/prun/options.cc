@@ -23,7 +23,6 @@
 #include "foreign_launch.h"
 #include "non_finite.h"
 #include "pass_watch.h"
-#include "sim_sweep.h"
 
 namespace prun {
 
@@ -181,30 +180,9 @@ void define_plan_options(Definer& define, Commands command, Options& o) {
   define.parsed(
       kRecords, "--set", "NAME=VALUE", [&o](const std::string& text) { read_setting(o.settings, "--set", text); },
       "an argument of the plan; `prun PLAN --help` lists them", true);
-  define.text(
-      kSim | kTune | kDraw | kDiff, "--cluster", "FILE", o.sim.cluster,
-      command == kDraw
-          ? "predict the plan's step on it, as prun sim does (default: unit costs)"
-          : "what to simulate on: devices, nodes and networks, as YAML (default: this machine's, if calibrated)");
   define.text(kRun | kDoctor, "--cluster", "FILE", o.sim.cluster,
               "a cluster file whose `nodes:` name hosts: they are the nodes, and this machine is one of them");
-  define.parsed(
-      kSim, "--sweep", "NAME=V,V,..", [&o](const std::string& text) { read_sweep(o.sim.sweep, "--sweep", text); },
-      "simulate with each of these values of an argument; several: all combinations, the fastest first", true);
-  define.parsed(
-      kTune, "--search", "NAME=V,V,..", [&o](const std::string& text) { read_sweep(o.sim.search, "--search", text); },
-      "try these values of an argument, or divisors (of the ranks), or node (of its devices); default: what the plan "
-      "says",
-      true);
-  define.whole(kTune, "--candidates", "N", o.sim.candidates, 1,
-               "estimate so many combinations (default 1000); where there are more, those near the best");
-  define.whole(kSim, "--steps", "K", o.sim.steps, 1,
-               "steps drawn on a cluster whose devices have jitter (default 100)");
-  define.whole(kSim, "--seed", "N", o.sim.seed, 0, "of these steps (default 0)");
-  define.flag(kSim, "--whole", o.sim.whole, "simulate every microbatch, layer and stage (slower)");
-  define.flag(kSim, "--extrapolate", o.sim.extrapolate, "simulate few of them even where the step is short");
-  define.flag(kSim, "--every-rank", o.sim.every_rank,
-              "no rank stands for others that are like it (slower, the same figures)");
+  define_simulation_options(define, command, o.sim);
   define.text(kRun | kGenerate | kBench | kDoctor, "--transport", "NAME", o.world.transport,
               command == kBench ? "auto (default), a plugin's name (`prun plugins`) or the path of a .so"
                                 : "auto (default), shm, socket, another plugin, or two: inside a host+between");
@@ -437,11 +415,8 @@ void check_together(Options& o, const Command& command) {
     throw usage_error("--format chakra and --out PREFIX go together: files PREFIX.0.et and on, one a rank");
   if (command.bit == kRun && o.trace_steps.given && o.trace.empty())
     throw usage_error("--trace-steps needs --trace FILE, where the timeline goes");
-  if (command.bit == kSim && !o.sim.sweep.empty() && !o.trace.empty())
-    throw usage_error("--trace is of one plan: not with --sweep");
   if ((command.bit & (kSim | kTune | kDiff)) != 0 && o.sim.cluster.empty()) o.sim.cluster = existing_calibration();
-  if (command.bit == kSim && !o.sim.sweep.empty() && o.sim.steps > 0)
-    throw usage_error("--steps is of one plan: not with --sweep");
+  if (command.bit == kSim) check_simulation_options(o);
   if ((command.bit & (kSim | kTune)) != 0 && o.sim.cluster.empty())
     throw usage_error(
         "on which cluster? For example: --cluster plans/clusters/dgx-a100.yaml, or `prun calibrate` for this machine");

@@ -32,13 +32,11 @@ std::string ranks_text(const ClassResult& of) {
                        : fmt::format("{} ranks like {}", grouped(of.ranks), of.first_rank);
 }
 
-// The arena by role, the largest first; nothing where the step was extended from small sizes, which have no such plan.
-std::vector<std::pair<int64_t, std::string>> roles_of(const SimulatedPlan& made, const ClassResult& of) {
+// The arena by role, the largest first.
+std::vector<std::pair<int64_t, std::string>> roles_of(const ClassResult& of) {
   std::vector<std::pair<int64_t, std::string>> roles;
-  if (!made.job) return roles;
-  const int64_t(&bytes)[kRoles] = made.job->classes[of.program].role_bytes;
   for (int r = 0; r < kRoles; ++r)
-    if (bytes[r] > 0) roles.emplace_back(bytes[r], role_name(static_cast<Role>(r)));
+    if (of.role_bytes[r] > 0) roles.emplace_back(of.role_bytes[r], role_name(static_cast<Role>(r)));
   std::stable_sort(roles.begin(), roles.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
   return roles;
 }
@@ -57,10 +55,8 @@ nlohmann::ordered_json as_json(const SimulatedPlan& made, const Cluster& cluster
                        {"idle_s", of.usage.idle},
                        {"limit", limit_text(result, cluster, of)},
                        {"op_s", op_seconds}});
-    if (const auto roles = roles_of(made, of); !roles.empty()) {
-      nlohmann::ordered_json& by_role = classes.back()["peak_roles"];
-      for (const auto& [bytes, role] : roles) by_role[role] = bytes;
-    }
+    nlohmann::ordered_json& by_role = classes.back()["peak_roles"] = nlohmann::ordered_json::object();
+    for (const auto& [bytes, role] : roles_of(of)) by_role[role] = bytes;
   }
   nlohmann::ordered_json bytes = nlohmann::ordered_json::object();
   for (int level = 0; level <= std::ssize(cluster.network); ++level)
@@ -105,7 +101,7 @@ void print(const Options& options, const SimulatedPlan& made, const Cluster& clu
     fmt::print("  {:<24} {:>10} peak, limited by {}\n", ranks_text(of), human_bytes(of.peak_bytes),
                limit_text(result, cluster, of));
     std::vector<std::string> roles;
-    for (const auto& [bytes, role] : roles_of(made, of))
+    for (const auto& [bytes, role] : roles_of(of))
       if (bytes * 100 >= of.peak_bytes) roles.push_back(fmt::format("{} {}", role, human_bytes(bytes)));
     if (!roles.empty()) fmt::print("  {:<24} {:>10} {}\n", "", "", join(roles, ", "));
   }

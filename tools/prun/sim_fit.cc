@@ -38,17 +38,24 @@ class Fitting {
     space_ = search_space(open, arguments, cluster);
   }
 
-  // The settings that were changed, or none.
-  std::vector<std::pair<std::string, std::string>> run() {
-    std::vector<std::pair<std::string, std::string>> changed;
-    for (int round = 0; round < kMostChanges; ++round) {
-      const auto next = best_change(changed);
-      if (!next) break;
-      changed.push_back(next->first);
+  using Change = std::pair<std::string, std::string>;
+  struct Nearest {
+    std::vector<Change> changes;
+    double peak_bytes = 0;  // about
+    bool fits = false;
+  };
+
+  Nearest run() {
+    Nearest nearest;
+    for (int round = 0; round < kMostChanges && !nearest.fits; ++round) {
+      const auto next = best_change(nearest.changes);
+      if (!next || (round > 0 && next->second.peak_bytes >= nearest.peak_bytes)) break;
+      nearest.changes.push_back(next->first);
+      nearest.peak_bytes = next->second.peak_bytes;
+      nearest.fits = fits(next->second);
       options_.settings[next->first.first] = next->first.second;
-      if (fits(next->second)) return changed;
     }
-    return {};
+    return nearest;
   }
 
   double simulated_step() const {  // 0: it does not fit after all
@@ -57,8 +64,6 @@ class Fitting {
   }
 
  private:
-  using Change = std::pair<std::string, std::string>;
-
   static bool fits(const Estimate& estimate) { return estimate.peak_bytes <= estimate.memory_bytes; }
 
   static bool better(const Estimate& a, const Estimate& b) {
@@ -116,12 +121,16 @@ std::string what_would_fit(const Options& options, const simulate::Cluster& clus
   std::string otherwise = "more ranks in tp or pp, a stage of ZeRO or recomputation need less";
   try {
     Fitting fitting(options, cluster);
-    const auto changed = fitting.run();
-    const double step_s = changed.empty() ? 0 : fitting.simulated_step();
-    if (step_s == 0) return otherwise;
+    const Fitting::Nearest nearest = fitting.run();
+    if (nearest.changes.empty()) return otherwise;
     std::vector<std::string> words;
-    words.reserve(changed.size());
-    for (const auto& [name, value] : changed) words.push_back(fmt::format("--set {}={}", name, value));
+    words.reserve(nearest.changes.size());
+    for (const auto& [name, value] : nearest.changes) words.push_back(fmt::format("--set {}={}", name, value));
+    if (!nearest.fits)
+      return fmt::format("{} comes nearest, with about {}; more ranks (--nproc) need less each", join(words, " "),
+                         human_bytes(static_cast<int64_t>(nearest.peak_bytes)));
+    const double step_s = fitting.simulated_step();
+    if (step_s == 0) return otherwise;
     return fmt::format("{} would fit, at {} a step; prun tune compares all", join(words, " "), human_seconds(step_s));
   } catch (const Error&) {  // a plan that says of no argument what to try
     return otherwise;

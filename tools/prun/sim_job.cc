@@ -45,6 +45,18 @@ void each_number(Usage& usage, const Use& use) {
   use(usage.model_flops);
 }
 
+// As each_number, of the arena's parts, which add up to the peak.
+template <class Use>
+void each_role(ClassResult& of, const Use& use) {
+  of.peak_bytes = 0;
+  for (int64_t& bytes : of.role_bytes) {
+    double value = static_cast<double>(bytes);
+    use(value);
+    bytes = std::llround(value);
+    of.peak_bytes += bytes;
+  }
+}
+
 class PeriodicSimulation {
  public:
   PeriodicSimulation(const Options& options, const Cluster& cluster, int ranks)
@@ -141,7 +153,7 @@ class PeriodicSimulation {
     else
       for (size_t c = 0; c <= last; ++c) shown.push_back(c);
     for (const size_t c : shown) {
-      all.push_back(static_cast<double>(of.classes[c].peak_bytes));
+      each_role(of.classes[c], [&](double& value) { all.push_back(value); });
       each_number(of.classes[c].usage, [&](double& value) { all.push_back(value); });
     }
     return all;
@@ -186,7 +198,7 @@ class PeriodicSimulation {
     std::vector<ClassResult> shown;
     while (next < all.size()) {
       ClassResult& of = shown.emplace_back(small.classes[std::min(shown.size(), small.classes.size() - 1)]);
-      of.peak_bytes = std::llround(peaks.at(next++));
+      each_role(of, [&](double& value) { value = peaks.at(next++); });
       each_number(of.usage, [&](double& value) { value = take(); });
       of.usage.op_seconds.clear();  // of the small size
     }
@@ -206,12 +218,13 @@ class PeriodicSimulation {
       if (stage > 0 && stage < length_.stages - 1) {
         const double way = place_between(stage, length_.stages);
         ClassResult further = ends[2];
-        of.peak_bytes = std::llround((1 - way) * static_cast<double>(of.peak_bytes) +
-                                     way * static_cast<double>(further.peak_bytes));
         std::vector<double> values;
+        each_role(further, [&](double& value) { values.push_back(value); });
         each_number(further.usage, [&](double& value) { values.push_back(value); });
         size_t i = 0;
-        each_number(of.usage, [&](double& value) { value = (1 - way) * value + way * values[i++]; });
+        const auto between = [&](double& value) { value = (1 - way) * value + way * values[i++]; };
+        each_role(of, between);
+        each_number(of.usage, between);
       }
       of.first_rank = stage * each;
       of.ranks = each;

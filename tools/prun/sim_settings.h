@@ -1,10 +1,14 @@
-// What `prun sim` is asked beside a plan and its arguments.
+// What `prun sim` and `prun tune` are asked beside a plan and its arguments.
 #pragma once
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "definer.h"
+
 namespace prun {
+
+struct Options;
 
 using SweepValues = std::vector<std::pair<std::string, std::vector<std::string>>>;  // argument, values
 
@@ -19,5 +23,9 @@ struct SimSettings {
   bool whole = false;        // extrapolate nothing
   bool extrapolate = false;  // also what is short
 };
+
+void define_simulation_options(Definer& define, Commands command, SimSettings& settings);
+// Of `prun sim`. Throws usage_error for options that do not go together.
+void check_simulation_options(const Options& options);
 
 }  // namespace prun

@@ -81,19 +81,6 @@ void print_table(const SimSettings& settings, const std::vector<SweepRow>& all) 
 
 }  // namespace
 
-void read_sweep(SweepValues& all, const std::string& option, const std::string& text) {
-  const size_t equals = text.find('=');
-  const std::vector<std::string> values =
-      equals == std::string::npos ? std::vector<std::string>() : split(text.substr(equals + 1), ',');
-  if (equals == 0 || values.empty() ||
-      std::any_of(values.begin(), values.end(), [](const auto& v) { return v.empty(); }))
-    throw usage_error(fmt::format("{} wants NAME=VALUE,VALUE,.., not '{}'", option, text));
-  const std::string name = text.substr(0, equals);
-  for (const auto& [known, unused] : all)
-    if (known == name) throw usage_error(fmt::format("{} has '{}' twice", option, name));
-  all.emplace_back(name, values);
-}
-
 void sweep(const Options& options, const simulate::Cluster& cluster) {
   std::vector<SweepRow> all = all_combinations(options.sim);
   {

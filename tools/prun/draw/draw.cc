@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "commands.h"
 #include "draw/drawing.h"
 #include "draw/figures.h"
@@ -65,7 +66,9 @@ int draw_command(Options& options) {
   const std::string& out = options.draw.out;
   if (!out.empty()) {
     if (out.ends_with(".svg") && drawing.timelines.empty())
-      throw usage_error("a picture shows a timeline, and there is none; curves are drawn by --out NAME.html");
+      throw usage_error(
+          fmt::format("a picture shows a timeline, and there is none; curves are drawn by --out NAME.html{}",
+                      drawing.notes.empty() ? "" : ". " + join(drawing.notes, " ")));
     draw::write_drawing(drawing, out);
   }
   if (options.json) {

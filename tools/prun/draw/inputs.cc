@@ -20,6 +20,7 @@
 #include "draw/trace_reader.h"
 #include "program_json.h"
 #include "run_folder.h"
+#include "shell_word.h"
 #include "sim_job.h"
 #include "simulate/cluster_reader.h"
 #include "supervision/flight.h"
@@ -35,13 +36,15 @@ std::string read_all(const fs::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// The value behind an option among the words of a run, or "".
-std::string value_of(const Json& words, const std::string& option) {
-  for (size_t i = 0; i + 1 < words.size(); ++i) {
-    if (words[i] == option) return words[i + 1].get<std::string>();
-    if (const std::string word = words[i]; word.starts_with(option + "=")) return word.substr(option.size() + 1);
+// The values behind an option among the words of a run.
+std::vector<std::string> values_of(const Json& words, const std::string& option) {
+  std::vector<std::string> values;
+  for (size_t i = 0; i < words.size(); ++i) {
+    const std::string word = words[i];
+    if (word == option && i + 1 < words.size()) values.push_back(words[++i]);
+    if (word.starts_with(option + "=")) values.push_back(word.substr(option.size() + 1));
   }
-  return "";
+  return values;
 }
 
 class Reader {
@@ -141,17 +144,30 @@ class Reader {
   void read_run(const fs::path& folder) {
     read_rows(folder);
     const Json about = Json::parse(read_all(folder / kRunFile), nullptr, false);
-    const std::string trace =
-        about.is_object() && about.contains("arguments") ? value_of(about["arguments"], "--trace") : "";
+    std::vector<std::string> traces;
+    if (about.is_object() && about.contains("arguments")) traces = values_of(about["arguments"], "--trace");
+    const std::string trace = traces.empty() ? "" : traces.front();
     const fs::path path = fs::path(about.is_object() ? about.value("directory", "") : "") / trace;
     if (!trace.empty() && fs::is_regular_file(path)) {
       read_json(path.string(), false);
     } else if (fs::exists(folder / kFlightFile)) {
       read_flight(folder);
     } else {
-      drawing_.notes.push_back(
-          fmt::format("{} has no timeline: it was run without --trace, and did not fail.", folder.string()));
+      drawing_.notes.push_back(fmt::format("{} has no timeline: it was run without --trace, and did not fail. {}",
+                                           folder.string(), what_to_do(about)));
     }
+  }
+
+  // The commands that draw the schedule of a run without a timeline, and that measure one.
+  static std::string what_to_do(const Json& about) {
+    const std::string measure = "run it again with --trace FILE";
+    if (!about.is_object() || !about.contains("arguments")) return fmt::format("To have one, {}.", measure);
+    std::string plan = about.value("plan", "");
+    if (const fs::path there = fs::path(about.value("directory", "")) / plan; !fs::exists(plan) && fs::exists(there))
+      plan = there.string();
+    std::string words = fmt::format("{} --nproc {}", shell_word(plan), about.value("ranks", 1));
+    for (const std::string& setting : values_of(about["arguments"], "--set")) words += " --set " + shell_word(setting);
+    return fmt::format("Its schedule: prun draw {}; to measure one, {}.", words, measure);
   }
 
   void read_flight(const fs::path& folder) {

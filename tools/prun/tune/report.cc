@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
+#include "shell_word.h"
 
 namespace prun {
 namespace {
@@ -51,16 +52,6 @@ std::string why_slower(const Trial& trial, const Trial& best) {
 std::string slower_text(const Trial& trial, const Trial& best) {
   const double percent = 100 * (trial.step_s / best.step_s - 1);
   return fmt::format("{:.1f} % slower: {}", percent, why_slower(trial, best));
-}
-
-std::string shell_word(const std::string& word) {
-  const bool plain = std::all_of(word.begin(), word.end(), [](unsigned char c) {
-    return std::isalnum(c) != 0 || std::string_view("_-+=./:,").find(static_cast<char>(c)) != std::string_view::npos;
-  });
-  if (plain) return word;
-  std::string text = "'";
-  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return text + "'";
 }
 
 void print_trial(size_t place, const Tuned& tuned) {
