@@ -10,9 +10,10 @@
 #include <cerrno>
 #include <cstdarg>
 #include <cstdlib>
-#include <filesystem>
 #include <string>
 #include <string_view>
+
+#include "descriptor_path.h"
 
 namespace {
 
@@ -36,8 +37,7 @@ bool fails(const char* call, std::string_view path) {
 
 bool fails(const char* call, int fd) {
   if (std::getenv("FAILING_CALL") == nullptr) return false;
-  std::error_code error;
-  return fails(call, std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", fd), error).string());
+  return fails(call, descriptor_path(fd));
 }
 
 template <class Function>

@@ -7,23 +7,19 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <string>
 
-namespace {
+#include "descriptor_path.h"
 
-std::string path_of(int fd) {
-  std::error_code error;
-  return std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", fd), error).string();
-}
+namespace {
 
 void wait_for_bytes(int fd) {
   const char *part = std::getenv("SLOW_READ"), *in = std::getenv("SLOW_READ_IN"), *from = std::getenv("SLOW_READ_FROM");
   if (part == nullptr || in == nullptr || from == nullptr || access(from, F_OK) != 0) return;
   std::string name;
   std::ifstream(fmt::format("/proc/{}/comm", getpid())) >> name;
-  if (name != in || path_of(fd).find(part) == std::string::npos) return;
+  if (name != in || descriptor_path(fd).find(part) == std::string::npos) return;
   const int pipe = open(from, O_RDWR | O_CLOEXEC);
   char byte = 0;
   while (read(pipe, &byte, 1) < 0) {
@@ -38,7 +34,7 @@ extern "C" __attribute__((visibility("default"))) int fsync(int fd) {
   using Fsync = int (*)(int);
   static const Fsync real = reinterpret_cast<Fsync>(dlsym(RTLD_NEXT, "fsync"));
   const char *part = std::getenv("SLOW_DISK"), *file = std::getenv("SLOW_DISK_WHILE");
-  const std::string path = path_of(fd);
+  const std::string path = descriptor_path(fd);
   while (part != nullptr && file != nullptr && path.find(part) != std::string::npos && access(file, F_OK) == 0)
     usleep(10'000);
   return real(fd);

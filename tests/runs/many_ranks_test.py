@@ -7,24 +7,14 @@ import sys
 import tempfile
 import unittest
 
-PLAN = """local prun = require "prun"
-return prun.plan {
-  mesh = prun.mesh { dp = prun.world },
-  model = prun.models.mlp { layers = 1, width = 8 },
-  data = prun.data.random { batch = prun.world },
-  strategy = { prun.ddp { axis = "dp" } },
-  optimizer = prun.sgd { lr = 0.1 },
-  steps = 3,
-}
-"""
+PLAN = pathlib.Path(__file__).resolve().parent.parent.parent / "tools/bench/idle.lua"
 
 
 class ManyRanks(unittest.TestCase):
     def test_they_train(self):
         with tempfile.TemporaryDirectory() as folder:
-            plan, metrics = pathlib.Path(folder, "plan.lua"), pathlib.Path(folder, "metrics.jsonl")
-            plan.write_text(PLAN)
-            done = subprocess.run([PRUN, plan, "--nproc", RANKS, "--metrics", metrics, "--timeout", "300"], capture_output=True, text=True)
+            metrics = pathlib.Path(folder, "metrics.jsonl")
+            done = subprocess.run([PRUN, PLAN, "--nproc", RANKS, "--metrics", metrics, "--timeout", "300"], capture_output=True, text=True)
             self.assertEqual(done.returncode, 0, done.stderr[-2000:])
             self.assertEqual([json.loads(line)["step"] for line in metrics.read_text().splitlines()], [1, 2, 3])
 

@@ -30,16 +30,7 @@ from rows import TOP
 
 PROGRAM = TOP / "build/release/bin/prun"  # --prun
 MIB = {"B": 1 / (1 << 20), "KiB": 1 / 1024, "MiB": 1, "GiB": 1024}
-IDLE = """local prun = require "prun"
-return prun.plan {
-  mesh = prun.mesh { dp = prun.world },
-  model = prun.models.mlp { layers = 1, width = 8 },
-  data = prun.data.random { batch = prun.world },
-  strategy = { prun.ddp { axis = "dp" } },
-  optimizer = prun.sgd { lr = 0.1 },
-  steps = prun.args { steps = 3 }.steps,
-}
-"""
+IDLE = TOP / "tools/bench/idle.lua"  # a plan
 
 
 def prun(*words, **settings):
@@ -87,10 +78,7 @@ def memory(args):
         line = next(line for line in text.splitlines() if line.startswith("memory"))
         sizes = [float(n) * MIB[unit] for n, unit in re.findall(r"([\d.]+) (B|KiB|MiB|GiB)", line)]
         return sizes[0], max(sizes[1:])
-    with tempfile.NamedTemporaryFile("w", suffix=".lua") as idle:
-        idle.write(IDLE)
-        idle.flush()
-        _, base = taken(idle.name)
+    _, base = taken(IDLE)
     predicted, most = taken(TOP / "plans/zero3.lua", steps=3, batch=8 * nproc)
     over = most - predicted - base
     return rows.at_most(f"zero3 on {nproc} ranks: predicted {predicted:.1f} MiB, an idle rank {base:.1f} MiB, taken {most:.1f} MiB: more by", "MiB",

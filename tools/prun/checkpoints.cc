@@ -9,6 +9,7 @@
 #include <chrono>
 #include <map>
 #include <thread>
+#include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -41,11 +42,11 @@ CheckpointLock::~CheckpointLock() {
 }
 
 void check_checkpoint_options(const CheckpointSettings& s) {
-  if (s.folder.empty() && (s.every > 0 || s.keep > 0 || s.strict))
-    throw usage_error(fmt::format("{} needs --checkpoint DIR, where checkpoints go", s.every > 0 ? "--checkpoint-every"
-                                                                                     : s.keep > 0
-                                                                                         ? "--checkpoint-keep"
-                                                                                         : "--checkpoint-strict"));
+  const std::pair<bool, const char*> of_a_folder[] = {
+      {s.every > 0, "--checkpoint-every"}, {s.keep > 0, "--checkpoint-keep"}, {s.strict, "--checkpoint-strict"}};
+  for (const auto& [given, option] : of_a_folder)
+    if (given && s.folder.empty())
+      throw usage_error(fmt::format("{} needs --checkpoint DIR, where checkpoints go", option));
   if (s.resume == "auto" && s.folder.empty())
     throw usage_error("--resume auto takes the newest checkpoint in --checkpoint DIR, which is missing");
 }

@@ -49,7 +49,7 @@ void require_enough(const Options& options, int devices) {
   const int room = devices - options.first_device;
   throw usage_error(fmt::format(
       "--nproc {} on --device {} needs {} devices{}, {}. To share them: --ranks-per-device {}; "
-      "ranks that share a device talk through host memory, as NCCL refuses them",
+      "ranks that share a device talk through host memory, as libraries of GPUs refuse them",
       options.launch.nproc, device_word(options, options.first_device), last - options.first_device + 1,
       options.ranks_per_device == 1 ? ", one a rank" : "", there, (options.launch.nproc + room - 1) / room));
 }

@@ -1,16 +1,14 @@
-// Facts of this machine that can stop a job: cores, memory, process limits, each with advice where it is too small.
+// Facts of this machine that can stop a job: cores, memory, process limits, as a run's environment.json keeps them.
+// Advice where one is too small is `prun doctor`'s.
 #pragma once
-#include <cstdint>
 #include <string>
 #include <vector>
 
 namespace prun {
 
 struct MachineFact {
-  std::string name;    // "open files"
-  std::string value;   // for people
-  int64_t number;      // bytes or a count; -1: unlimited
-  std::string advice;  // "" where it is enough
+  std::string name;   // "open files"
+  std::string value;  // for people
 };
 
 // Cores, memory, /dev/shm, limits.

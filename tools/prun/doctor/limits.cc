@@ -103,10 +103,10 @@ struct ReadLimit {
 };
 const ReadLimit kReadLimits[] = {
     {"locked memory", RLIMIT_MEMLOCK, int64_t{1} << 30,
-     "RDMA of ucx and nccl registers its buffers under this limit (ulimit -l unlimited; docker run --ulimit "
+     "RDMA registers its buffers under this limit (ulimit -l unlimited; docker run --ulimit "
      "memlock=-1)"},
     {"address space", RLIMIT_AS, int64_t{1} << 44,
-     "CUDA reserves as much address space as host and GPUs have memory, shm maps its peers' (ulimit -v unlimited)"},
+     "drivers of GPUs reserve as much address space as host and GPUs have memory, shm maps its peers' (ulimit -v unlimited)"},
 };
 
 }  // namespace
