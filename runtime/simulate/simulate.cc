@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 
 #include "base/text.h"
 #include "ir/model_flops.h"
@@ -46,9 +47,12 @@ Simulation simulate(const Job& job, const Cluster& cluster, const SimulateOption
   const int ranks = static_cast<int>(job.class_of_rank.size());
   const std::vector<RankPlace> places = place_ranks(cluster, ranks);
   const RankColours colours = colour_ranks(job, cluster, places, options.every_rank);
-  Clock clock(job, cluster, places, colours, options.keep_spans, options.slowness);
+  std::optional<Clock> clock;
   Simulation result;
-  result.step_s = clock.run();
+  if (!options.only_memory) {
+    clock.emplace(job, cluster, places, colours, options.keep_spans, options.slowness);
+    result.step_s = clock->run();
+  }
   result.ranks = ranks;
   std::vector<Dtype> dtypes;
   for (const Program& program : job.classes) dtypes.push_back(compute_dtype(program));
@@ -62,8 +66,8 @@ Simulation simulate(const Job& job, const Cluster& cluster, const SimulateOption
     of.peak_bytes = job.classes[of.program].arena_bytes;
     of.role_bytes = std::to_array(job.classes[of.program].role_bytes);
     of.memory_bytes = cluster.node_at(places[of.first_rank].node).device.memory_bytes;
-    of.usage = clock.usage()[id];
-    if (options.keep_spans) of.spans = clock.spans()[id];
+    if (clock) of.usage = clock->usage()[id];
+    if (clock && options.keep_spans) of.spans = clock->spans()[id];
     of.usage.model_flops = model_flops(job.classes[of.program]);
     result.classes.push_back(std::move(of));
   }

@@ -9,6 +9,7 @@ namespace prun::simulate {
 struct SimulateOptions {
   bool every_rank = false;  // no rank stands for others
   bool keep_spans = false;
+  bool only_memory = false;      // nothing is walked, and takes no time
   std::vector<double> slowness;  // with every_rank: what a rank's seconds of compute are multiplied by; empty: 1
 };
 

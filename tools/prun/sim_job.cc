@@ -126,7 +126,7 @@ class PeriodicSimulation {
     if (!cluster_.nodes.empty()) stages.base = stages.wanted;  // nodes may differ
     if (depth.wanted < depth.base) depth.base = depth.wanted, stages.base = stages.wanted;
     dimensions_ = {stages, depth, layers};
-    const auto at = [this](const std::vector<int>& sizes) { return figures(sizes, false); };
+    const auto at = [this](const std::vector<int>& sizes) { return times(sizes); };
     for (size_t d = 0; d < dimensions_.size(); ++d) {
       Repeated& each = dimensions_[d];
       each.base += (each.wanted - each.base) & 1;  // memory repeats every second size: which buffer fits which gap
@@ -135,46 +135,49 @@ class PeriodicSimulation {
     }
   }
 
-  const Simulation& simulated(const std::vector<int>& sizes, bool packed) {
-    const int stages = sizes[kStages];
-    return small_.at({stages, microbatches(stages, sizes[kMicrobatches]), sizes[kLayers]}, packed);
+  SmallSizes small_sizes(const std::vector<int>& sizes) const {
+    return {sizes[kStages], microbatches(sizes[kStages], sizes[kMicrobatches]), sizes[kLayers]};
   }
 
   // Which class of a small simulation stands for class `c` of `of`: the ends are themselves, those between lie between.
   static double place_between(int c, int of) { return of <= 3 ? 0 : static_cast<double>(c - 1) / (of - 3); }
 
-  Figures figures(const std::vector<int>& sizes, bool packed) {
-    Simulation of = simulated(sizes, packed);
-    Figures all = {of.step_s};
-    std::vector<size_t> shown;
+  std::vector<ClassResult> shown_classes(const Simulation& of) const {
+    if (length_.stages <= 3 || dimensions_.empty() || dimensions_[kStages].fixed()) return of.classes;
     const size_t last = of.classes.size() - 1;
-    if (length_.stages > 3 && !dimensions_.empty() && !dimensions_[kStages].fixed())
-      shown = {0, 1, last - 1, last};
-    else
-      for (size_t c = 0; c <= last; ++c) shown.push_back(c);
-    for (const size_t c : shown) {
-      each_role(of.classes[c], [&](double& value) { all.push_back(value); });
-      each_number(of.classes[c].usage, [&](double& value) { all.push_back(value); });
-    }
+    return {of.classes[0], of.classes[1], of.classes[last - 1], of.classes[last]};
+  }
+
+  Figures times(const std::vector<int>& sizes) {
+    const Simulation& of = small_.at(small_sizes(sizes), false);
+    Figures all = {of.step_s};
+    for (ClassResult& each : shown_classes(of)) each_number(each.usage, [&](double& value) { all.push_back(value); });
+    return all;
+  }
+
+  Figures peaks(const std::vector<int>& sizes, bool packed) {
+    Figures all;
+    for (ClassResult& each : shown_classes(small_.memory_at(small_sizes(sizes), packed)))
+      each_role(each, [&](double& value) { all.push_back(value); });
     return all;
   }
 
   // All microbatches that are in flight at once are there with few of them; each more adds what its data takes, which
   // is the same in arenas that are not laid out.
   Figures extended_peaks() {
-    const auto packed = [this](const std::vector<int>& sizes) { return figures(sizes, true); };
+    const auto packed = [this](const std::vector<int>& sizes) { return peaks(sizes, true); };
     std::vector<Repeated> dimensions = dimensions_;
     Repeated& depth = dimensions[kMicrobatches];
     if (depth.fixed()) return extrapolate(dimensions, packed, 2);
     const int wanted = depth.wanted, few = depth.base + 2;
     std::vector<int> sizes = base_sizes();
-    const Figures fewer = figures((sizes[kMicrobatches] = few, sizes), false);
-    const Figures more = figures((sizes[kMicrobatches] = few + 2, sizes), false);
+    const Figures fewer = peaks((sizes[kMicrobatches] = few, sizes), false);
+    const Figures more = peaks((sizes[kMicrobatches] = few + 2, sizes), false);
     depth.base = depth.wanted = few;
-    Figures peaks = extrapolate(dimensions, packed, 2);
+    Figures all = extrapolate(dimensions, packed, 2);
     const double pairs = (wanted - few) / 2;  // NOLINT(bugprone-integer-division): whole pairs
-    for (size_t i = 0; i < peaks.size(); ++i) peaks[i] += pairs * (more[i] - fewer[i]);
-    return peaks;
+    for (size_t i = 0; i < all.size(); ++i) all[i] += pairs * (more[i] - fewer[i]);
+    return all;
   }
 
   std::vector<int> base_sizes() const {
@@ -184,13 +187,12 @@ class PeriodicSimulation {
   }
 
   SimulatedPlan answer() {
-    const Figures peaks = extended_peaks();
-    const Figures all =
-        extrapolate(dimensions_, [this](const std::vector<int>& sizes) { return figures(sizes, false); });
-    const Simulation& small = simulated(base_sizes(), false);
+    const Figures bytes = extended_peaks();
+    const Figures all = extrapolate(dimensions_, [this](const std::vector<int>& sizes) { return times(sizes); });
+    const Simulation& small = small_.at(small_sizes(base_sizes()), false);
     SimulatedPlan made;
     Simulation& result = made.result;
-    size_t next = 0;
+    size_t next = 0, next_role = 0;
     const auto take = [&] { return all.at(next++); };
     result.ranks = ranks_;
     result.step_s = take();
@@ -198,7 +200,7 @@ class PeriodicSimulation {
     std::vector<ClassResult> shown;
     while (next < all.size()) {
       ClassResult& of = shown.emplace_back(small.classes[std::min(shown.size(), small.classes.size() - 1)]);
-      each_role(of, [&](double& value) { value = peaks.at(next++); });
+      each_role(of, [&](double& value) { value = bytes.at(next_role++); });
       each_number(of.usage, [&](double& value) { value = take(); });
       of.usage.op_seconds.clear();  // of the small size
     }

@@ -44,10 +44,14 @@ class SmallPlans {
   // The first of these programs is verified. `packed`: its arenas are laid out, which takes most of the time; where
   // they are not, and in an outline, peaks are about right and times exact.
   const simulate::Simulation& at(const SmallSizes& sizes, bool packed);
+  // The same of memory alone, which is not walked.
+  const simulate::Simulation& memory_at(const SmallSizes& sizes, bool packed);
 
  private:
+  using Simulations = std::map<SmallSizes, simulate::Simulation>;
   Options with_layers(int layers) const;
   Plan record(PlanSizes sizes, int layers) const;
+  simulate::Simulation simulated(const SmallSizes& sizes, bool packed, bool verified, bool only_memory) const;
 
   const Options& options_;
   const simulate::Cluster& cluster_;
@@ -55,7 +59,7 @@ class SmallPlans {
   const bool outline_;
   Plan plan_;
   PlanLengths lengths_;
-  std::map<SmallSizes, simulate::Simulation> packed_, counted_;
+  Simulations packed_, counted_, packed_memory_, counted_memory_;
 };
 
 }  // namespace prun

@@ -31,6 +31,8 @@ Curve read_curve(const std::string& path, const std::string& name) {
       const Json found = row.value(key, Json());
       return found.is_number() ? found.get<double>() : std::numeric_limits<double>::quiet_NaN();
     };
+    for (const char* key : {"step", "tokens_per_s"})
+      if (value(key) < 0) throw usage_error(fmt::format("{}:{}: {} is {}", path, number, key, value(key)));
     if (row.contains("loss")) {
       curve.step.push_back(value("step"));
       curve.loss.push_back(value("loss"));

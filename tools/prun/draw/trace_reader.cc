@@ -30,10 +30,12 @@ int64_t nanoseconds(const Json& event, const char* key) {
   return std::llround(micros * 1000);
 }
 
-int small_number(const Json& object, const char* key, int missing) {
+int small_number(const Json& object, const char* key, int missing, int least = -1) {
   if (!object.contains(key)) return missing;
+  if (!object[key].is_number_integer())
+    throw usage_error(fmt::format("'{}' is {}, should be a whole number", key, object[key].dump()));
   const int64_t number = json_whole(object[key]);
-  if (number < -1 || number > 10'000'000) throw usage_error(fmt::format("'{}' is {}", key, number));
+  if (number < least || number > 10'000'000) throw usage_error(fmt::format("'{}' is {}", key, number));
   return static_cast<int>(number);
 }
 
@@ -78,7 +80,9 @@ class TraceReader {
     bool between_ranks = false;
   };
 
-  static Track track_of(const Json& event) { return {small_number(event, "pid", 0), small_number(event, "tid", 0)}; }
+  static Track track_of(const Json& event) {
+    return {small_number(event, "pid", 0, 0), small_number(event, "tid", 0, 0)};
+  }
 
   void metadata(const Json& event) {
     if (event.value("name", "") == "thread_name") names_[track_of(event)] = event.at("args").at("name");
