@@ -39,8 +39,9 @@ typedef uint32_t Pair __attribute__((may_alias));
 typedef uint16_t Half __attribute__((may_alias));
 
 // K in equal parts, each in tiles, and the columns of B that are copied at a time. Between parts sums wait in memory,
-// which changes none of their bits.
+// which changes none of their bits: in C where it has room for them, otherwise in scratch.
 int64_t parts_of(const GemmShape& s) { return s.k <= kWholeDepth ? 1 : (s.k + kPartDepth - 1) / kPartDepth; }
+bool sums_wait_apart(const GemmShape& s) { return s.output == Dtype::bf16 && parts_of(s) > 1; }
 int64_t depth_of(const GemmShape& s) { return round_up((s.k + parts_of(s) - 1) / parts_of(s), kBlock); }
 int64_t columns_of(const GemmShape& s) {
   const int64_t fit = kPackedBytes / (depth_of(s) * 2) / kBlock * kBlock;
@@ -55,7 +56,7 @@ struct Layout {
     b = a + kBlock * depth_of(s) * 2;
     bias = b + columns_of(s) * depth_of(s) * 2;
     sums = bias + columns_of(s) * 4;
-    total = sums + (parts_of(s) > 1 ? round_up(s.m, kBlock) * columns_of(s) : 2 * kSquare) * 4;
+    total = sums + (sums_wait_apart(s) ? round_up(s.m, kBlock) * columns_of(s) : 2 * kSquare) * 4;
   }
 };
 
@@ -303,38 +304,63 @@ class Product {
     return {reinterpret_cast<const std::byte*>(a_ + next * s_.k + part.begin), share, s_.k * 2, kBlock * 2};
   }
 
+  // A square of C: where it begins, what it takes of a square, and what is multiplied for it.
+  struct Place {
+    Out* c;
+    int64_t high, wide;
+    const float* bias;
+    const Pair* b;
+    Ahead ahead;
+    bool whole() const { return high == kBlock && wide == kBlock; }
+  };
+
   void rows(int64_t i, int64_t j, int64_t width, Depth part) {
-    const int64_t steps = part.steps(), high = std::min(kBlock, s_.m - i);
-    const bool waits = parts_of(s_) > 1, add = part.begin > 0, last = part.end == s_.k;
-    const int64_t sums_row = waits ? columns_of(s_) : kBlock;
     const Rows a = rows_of_a(i, part);
-    Ahead ahead = rows_ahead(i, (width + kBlock - 1) / kBlock, part);
-    for (int64_t jj = 0; jj < width; jj += kBlock, ahead.line += ahead.lines * ahead.row) {
-      const int64_t wide = std::min(kBlock, width - jj);
-      const Pair* b = at<Pair>(layout_.b) + jj / kSide * steps * kTile;
-      const float* bias = at<float>(layout_.bias) + jj;
-      Out* c = c_ + i * s_.n + j + jj;
-      const bool plain = high == kBlock && wide == kBlock && s_.activation == Activation::none;
-      if constexpr (std::is_same_v<Out, float>) {
-        if (plain && !s_.bias) {
-          square(a, b, steps, c, s_.n, add, {}, ahead);
-          continue;
-        }
-      }
-      float* sums = at<float>(layout_.sums) + (waits ? i * sums_row + jj : unrounded_in_first_ ? kSquare : 0);
-      square(a, b, steps, sums, sums_row, add, unrounded_, ahead);
-      unrounded_ = {};
-      if (!last) continue;
-      if constexpr (std::is_same_v<Out, bf16>) {
-        if (plain) {
-          unrounded_ = {sums, sums_row, bias, c, s_.n};
-          unrounded_in_first_ = !unrounded_in_first_;
-          continue;
-        }
-      }
-      if (s_.bias) add_bias(bias, sums, sums_row);
-      finish_tile(sums, sums_row, c, s_.n, high, wide, s_.activation);
+    Place place{
+        c_ + i * s_.n + j,       std::min(kBlock, s_.m - i), 0,
+        at<float>(layout_.bias), at<Pair>(layout_.b),        rows_ahead(i, (width + kBlock - 1) / kBlock, part)};
+    for (int64_t jj = 0; jj < width; jj += kBlock) {
+      place.wide = std::min(kBlock, width - jj);
+      if constexpr (std::is_same_v<Out, float>)
+        add_square(a, place, part);
+      else
+        round_square(a, place, part, sums_wait_apart(s_) ? i * columns_of(s_) + jj : unrounded_in_first_ ? kSquare : 0);
+      place.c += kBlock, place.bias += kBlock, place.b += 2 * part.steps() * kTile;
+      place.ahead.line += place.ahead.lines * place.ahead.row;
     }
+  }
+
+  // f32 sums wait in C; those over its edge are computed aside.
+  void add_square(const Rows& a, const Place& place, Depth part) {
+    const bool add = part.begin > 0, last = part.end == s_.k, whole = place.whole();
+    float* c = place.c;
+    float* sums = whole ? c : at<float>(layout_.sums);
+    const int64_t sums_row = whole ? s_.n : kBlock;
+    if (add && !whole) {
+      std::fill(sums, sums + kSquare, 0.0f);
+      for (int64_t r = 0; r < place.high; ++r) std::copy_n(c + r * s_.n, place.wide, sums + r * kBlock);
+    }
+    square(a, place.b, part.steps(), sums, sums_row, add, {}, place.ahead);
+    if (last && s_.bias) add_bias(place.bias, sums, sums_row);
+    const Activation activation = last ? s_.activation : Activation::none;
+    if (whole && activation == Activation::none) return;
+    finish_tile(sums, sums_row, c, s_.n, place.high, place.wide, activation);
+  }
+
+  // Sums of bf16 results, `offset` behind the beginning of all that wait.
+  void round_square(const Rows& a, const Place& place, Depth part, int64_t offset) {
+    float* sums = at<float>(layout_.sums) + offset;
+    const int64_t sums_row = sums_wait_apart(s_) ? columns_of(s_) : kBlock;
+    square(a, place.b, part.steps(), sums, sums_row, part.begin > 0, unrounded_, place.ahead);
+    unrounded_ = {};
+    if (part.end < s_.k) return;
+    if (place.whole() && s_.activation == Activation::none) {
+      unrounded_ = {sums, sums_row, place.bias, place.c, s_.n};
+      unrounded_in_first_ = !unrounded_in_first_;
+      return;
+    }
+    if (s_.bias) add_bias(place.bias, sums, sums_row);
+    finish_tile(sums, sums_row, place.c, s_.n, place.high, place.wide, s_.activation);
   }
 
   const GemmShape& s_;
