@@ -2,6 +2,8 @@
 // one. The first line it writes are the measured peaks of multiply-adds of a core, of f32 and of bf16, in FLOP/s.
 //
 //     product_bench [packed]        the way that is chosen, or packed_gemm always; form 0: x·w, 1: dy·wᵀ, 2: xᵀ·dy
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -92,10 +94,14 @@ struct Free {
 };
 using Memory = std::unique_ptr<std::byte, Free>;
 
-// Aligned as in a rank's arena.
+// Aligned and on large pages as in a rank's arena.
 Memory memory(int64_t bytes) {
-  return Memory(
-      static_cast<std::byte*>(std::aligned_alloc(kAlignBytes, static_cast<size_t>(round_up(bytes + 1, kAlignBytes)))));
+  constexpr int64_t kLargePage = int64_t{1} << 21;
+  const int64_t align = bytes < kLargePage ? kAlignBytes : kLargePage;
+  const auto size = static_cast<size_t>(round_up(bytes + 1, align));
+  void* found = std::aligned_alloc(static_cast<size_t>(align), size);
+  if (align == kLargePage && found != nullptr) madvise(found, size, MADV_HUGEPAGE);
+  return Memory(static_cast<std::byte*>(found));
 }
 
 // Small numbers of either type: bytes of one pattern would be denormal or huge.
