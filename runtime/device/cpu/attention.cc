@@ -64,11 +64,12 @@ void forward_head(const Sizes& s, int64_t h, const T* qkv, T* out, float* lse, f
   pack_rows(qkv + s.k + shared, stride, k, s.length, s.head, s.lanes, 1.0f);
   pack_rows(qkv + s.v + shared, stride, v, s.length, s.head, s.lanes, 1.0f);
   for (int64_t first = 0; first < s.length; first += kStrip) {
-    const int64_t rows = s.strip_rows(first), keys = s.sight(first).keys(rows);
+    const int64_t rows = s.strip_rows(first);
+    const Strip products(s.sight(first), rows);
     pack_lanes(own + first * stride, stride, q, rows, s.head, s.scale);
-    tile_product({keys, kStrip, s.head, k, s.lanes, 1, q, kStrip, scores, kStrip, false});
-    softmax_lanes(scores, keys, s.sight(first), strip_lse, inverse);
-    tile_product({rows, s.lanes, keys, scores, 1, kStrip, v, s.lanes, result, s.lanes, false});
+    products.score(k, s.head, s.lanes, q, scores);
+    softmax_lanes(scores, products.keys, s.sight(first), strip_lse, inverse);
+    products.gather(scores, v, s.lanes, result);
     unpack_scaled_rows(result, s.lanes, inverse, out + first * s.width, s.width, rows, s.head);
     std::copy(strip_lse, strip_lse + rows, lse + first);
   }
@@ -94,7 +95,8 @@ void backward_head(const Sizes& s, int64_t shared, const T* qkv, const T* out, c
   for (int64_t h = shared * group; h < (shared + 1) * group; ++h) {
     const int64_t narrow = h * s.head;
     for (int64_t first = 0; first < s.length; first += kStrip) {
-      const int64_t rows = s.strip_rows(first), keys = s.sight(first).keys(rows), at = first * s.width + narrow;
+      const int64_t rows = s.strip_rows(first), at = first * s.width + narrow;
+      const Strip products(s.sight(first), rows);
       const float* row_lse = lse + h * s.length + first;
       std::copy(row_lse, row_lse + rows, strip_lse);
       pack_rows(qkv + first * stride + narrow, stride, q, rows, s.head, s.lanes, s.scale);
@@ -102,12 +104,12 @@ void backward_head(const Sizes& s, int64_t shared, const T* qkv, const T* out, c
       pack_lanes(q, s.lanes, q_lanes, rows, s.head, 1.0f);
       pack_lanes(go, s.lanes, go_lanes, rows, s.head, 1.0f);
       row_dots(out + at, dout + at, s.width, rows, s.head, dots);
-      tile_product({keys, kStrip, s.head, k, s.lanes, 1, q_lanes, kStrip, p, kStrip, false});
-      tile_product({keys, kStrip, s.head, v, s.lanes, 1, go_lanes, kStrip, ds, kStrip, false});
-      score_gradients(p, ds, keys, s.sight(first), strip_lse, dots);
-      tile_product({keys, s.lanes, rows, p, kStrip, 1, go, s.lanes, dv, s.lanes, true});
-      tile_product({keys, s.lanes, rows, ds, kStrip, 1, q, s.lanes, dk, s.lanes, true});
-      tile_product({rows, s.lanes, keys, ds, 1, kStrip, k, s.lanes, dq, s.lanes, false});
+      products.score(k, s.head, s.lanes, q_lanes, p);
+      products.score(v, s.head, s.lanes, go_lanes, ds);
+      score_gradients(p, ds, products.keys, s.sight(first), strip_lse, dots);
+      products.scatter(p, go, s.lanes, dv);
+      products.scatter(ds, q, s.lanes, dk);
+      products.gather(ds, k, s.lanes, dq);
       unpack_rows(dq, s.lanes, dqkv + first * stride + narrow, stride, rows, s.head, s.scale);
     }
   }

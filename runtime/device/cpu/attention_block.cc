@@ -144,13 +144,13 @@ void forward_head(const Sizes& s, const T* qkv, const T* kv, const Running& out,
       if (lse.before != lse.now) std::copy(lse.before + first, lse.before + first + rows, lse.now + first);
       return;
     }
-    const int64_t keys = chunk.sight(first).keys(rows);
+    const Strip products(chunk.sight(first), rows);
     const bool alone = out.before == nullptr;
     float* to = out.now + first * out.stride;
     pack_lanes(qkv + first * s.wide, s.wide, q, rows, s.head, s.scale);
-    tile_product({keys, kStrip, s.head, k, s.lanes, 1, q, kStrip, scores, kStrip, false});
-    softmax_lanes(scores, keys, chunk.sight(first), block_lse, inverse);
-    tile_product({rows, s.lanes, keys, scores, 1, kStrip, v, s.lanes, result, s.lanes, false});
+    products.score(k, s.head, s.lanes, q, scores);
+    softmax_lanes(scores, products.keys, chunk.sight(first), block_lse, inverse);
+    products.gather(scores, v, s.lanes, result);
     if (alone) std::copy(block_lse, block_lse + rows, lse.now + first);
     if (alone)
       unpack_scaled_rows(result, s.lanes, inverse, to, out.stride, rows, s.head);
@@ -181,7 +181,8 @@ void backward_group(const Sizes& s, const T* qkv, const T* kv, const T* out, con
     each_strip(s, [&](const Queries& chunk, int64_t first, int64_t rows) {
       keep_rows(dq_of_head, first, rows, s.head);
       if (chunk.seen == 0) return;
-      const int64_t keys = chunk.sight(first).keys(rows), at = first * s.width + column;
+      const Strip products(chunk.sight(first), rows);
+      const int64_t at = first * s.width + column;
       const float* row_lse = lse + h * s.length + first;
       std::copy(row_lse, row_lse + rows, strip_lse);
       pack_rows(qkv + first * s.wide + column, s.wide, q, rows, s.head, s.lanes, s.scale);
@@ -189,12 +190,12 @@ void backward_group(const Sizes& s, const T* qkv, const T* kv, const T* out, con
       pack_lanes(q, s.lanes, q_lanes, rows, s.head, 1.0f);
       pack_lanes(go, s.lanes, go_lanes, rows, s.head, 1.0f);
       row_dots(out + at, dout + at, s.width, rows, s.head, dots);
-      tile_product({keys, kStrip, s.head, k, s.lanes, 1, q_lanes, kStrip, p, kStrip, false});
-      tile_product({keys, kStrip, s.head, v, s.lanes, 1, go_lanes, kStrip, ds, kStrip, false});
-      score_gradients(p, ds, keys, chunk.sight(first), strip_lse, dots);
-      tile_product({keys, s.lanes, rows, p, kStrip, 1, go, s.lanes, dv, s.lanes, true});
-      tile_product({keys, s.lanes, rows, ds, kStrip, 1, q, s.lanes, dk, s.lanes, true});
-      tile_product({rows, s.lanes, keys, ds, 1, kStrip, k, s.lanes, strip, s.lanes, false});
+      products.score(k, s.head, s.lanes, q_lanes, p);
+      products.score(v, s.head, s.lanes, go_lanes, ds);
+      score_gradients(p, ds, products.keys, chunk.sight(first), strip_lse, dots);
+      products.scatter(p, go, s.lanes, dv);
+      products.scatter(ds, q, s.lanes, dk);
+      products.gather(ds, k, s.lanes, strip);
       add_rows(strip, s.lanes, s.scale, dq_of_head.now + first * dq.stride, dq.stride, rows, s.head);
     });
   }

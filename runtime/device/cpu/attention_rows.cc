@@ -1,10 +1,12 @@
 // See attention_rows.h.
 #include "device/cpu/attention_rows.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "device/cpu/simd.h"
+#include "device/cpu/tile.h"
 #include "device/cpu/turn.h"
 #include "device/cpu/vector_math.h"
 
@@ -79,6 +81,31 @@ PRUN_INLINE void hide(float* scores, int64_t keys, const Sight& sight) {
 }
 
 }  // namespace
+
+void Strip::score(const float* k, int64_t head, int64_t lanes, const float* q, float* scores) const {
+  constexpr int64_t kHalf = kStrip / 2;
+  tile_product({fewer, kStrip, head, k, lanes, 1, q, kStrip, scores, kStrip, false});
+  if (fewer == keys) return;
+  float* rest = scores + fewer * kStrip;
+  for (int64_t j = 0; j < keys - fewer; ++j) std::fill_n(rest + j * kStrip, kHalf, 0.0f);
+  tile_product(
+      {keys - fewer, kHalf, head, k + fewer * lanes, lanes, 1, q + kHalf, kStrip, rest + kHalf, kStrip, false});
+}
+
+void Strip::gather(const float* weights, const float* values, int64_t lanes, float* to) const {
+  const int64_t half = fewer == keys ? rows : kStrip / 2;
+  tile_product({half, lanes, fewer, weights, 1, kStrip, values, lanes, to, lanes, false});
+  if (half < rows)
+    tile_product({rows - half, lanes, keys, weights + half, 1, kStrip, values, lanes, to + half * lanes, lanes, false});
+}
+
+void Strip::scatter(const float* weights, const float* from, int64_t lanes, float* to) const {
+  constexpr int64_t kHalf = kStrip / 2;
+  tile_product({fewer, lanes, rows, weights, kStrip, 1, from, lanes, to, lanes, true});
+  if (fewer < keys)
+    tile_product({keys - fewer, lanes, rows - kHalf, weights + fewer * kStrip + kHalf, kStrip, 1, from + kHalf * lanes,
+                  lanes, to + fewer * lanes, lanes, true});
+}
 
 PRUN_CLONES void softmax_lanes(float* scores, int64_t keys, const Sight& sight, float* lse, float* inverse) {
   hide(scores, keys, sight);

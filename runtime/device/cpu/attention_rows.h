@@ -1,13 +1,14 @@
 // The parts of attention besides products of tiles: packing heads into f32 tiles, and softmax over strips of queries.
 //
-// Surprising fact: the scores of a strip lie with its 16 queries side by side, a row for each key. So softmax runs down
+// Surprising fact: the scores of a strip lie with its queries side by side, a row for each key. So softmax runs down
 // the columns of whole vectors, with no sum across lanes and no remainders, and keys need no transpose.
 #pragma once
 #include <cstdint>
 
 namespace prun::cpu {
 
-inline constexpr int64_t kStrip = 16;  // queries at a time: the floats of the longest vector
+inline constexpr int64_t kStrip =
+    32;  // queries at a time: two of the longest vectors, so k and v are read half as often
 
 // to[row][0..lanes) = scale · from[row · stride ..], padded with zeros. T is float or bf16.
 template <class T>
@@ -34,6 +35,20 @@ void row_dots(const T* a, const T* b, int64_t stride, int64_t rows, int64_t head
 struct Sight {
   int64_t seen, more;
   int64_t keys(int64_t rows) const { return seen + (rows - 1) * more; }  // of all its rows together
+};
+
+// The products of a strip with rows of `lanes` floats, k or v. Its first half sees `fewer` keys, and products leave out
+// what it does not see.
+struct Strip {
+  int64_t rows, keys, fewer;
+  Strip(const Sight& sight, int64_t queries)
+      : rows(queries), keys(sight.keys(queries)), fewer(sight.keys(queries < kStrip / 2 ? queries : kStrip / 2)) {}
+  // scores[keys][kStrip] = k · q, q[head][kStrip]; 0 where left out.
+  void score(const float* k, int64_t head, int64_t lanes, const float* q, float* scores) const;
+  // to[rows][lanes] = weightsᵀ · values, weights[keys][kStrip], values[keys][lanes].
+  void gather(const float* weights, const float* values, int64_t lanes, float* to) const;
+  // to[keys][lanes] += weights · from, from[rows][lanes].
+  void scatter(const float* weights, const float* from, int64_t lanes, float* to) const;
 };
 
 // Scores [keys][kStrip] to unnormalized probabilities, 0 for keys that a query does not see; each query's log-sum-exp
