@@ -1,0 +1,64 @@
+#!/usr/bin/env python3
+"""A plan with many microbatches, as a user meets it: check counts what runs, dump says what repeats, a run computes the
+same losses as one whose program lists every microbatch, and its trace has every op. Usage: repeat_command_test.py PRUN
+"""
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PRUN = sys.argv[1]
+SETTINGS = dict(pp=2, layers=2, width=16, heads=2, context=8, micro=40, batch=40, steps=2)
+PLAN = ["plans/1f1b.lua", "--nproc", "2"] + [word for item in SETTINGS.items() for word in ("--set", "{}={}".format(*item))]
+ALL = "--every-microbatch"
+
+
+def prun(*words):
+    done = subprocess.run([PRUN, *map(str, words)], capture_output=True, text=True, timeout=100)
+    if done.returncode != 0:
+        raise AssertionError(f"{' '.join(map(str, words))}: {done.returncode}\n{done.stderr}")
+    return done.stdout
+
+
+def computed(*more):
+    """How many ops each rank's step computes with, as a machine reads them."""
+    classes = json.loads(prun("dump", *PLAN, "--json", *more))["classes"]
+    return [len(program["bodies"][1]["streams"][0]["ops"]) for program in classes]
+
+
+class Repeats(unittest.TestCase):
+    def test_check_counts_what_runs(self):
+        short, whole = (json.loads(prun("check", *PLAN, "--json", *more)) for more in ([], [ALL]))
+        for one, other in zip(short["classes"], whole["classes"]):
+            self.assertEqual(one["ops"], other["ops"])
+            self.assertEqual(one["wire_bytes_per_step"], other["wire_bytes_per_step"])
+        self.assertEqual(short["transports"], whole["transports"])
+
+    def test_dump_says_what_repeats(self):
+        text = prun("dump", *PLAN)
+        self.assertRegex(text, r"(?m)^repeat   compute#\d+ to \d+.*: \d+ more times, each 1 microbatch further$")
+        whole = prun("dump", *PLAN, ALL)
+        self.assertNotIn("\nrepeat ", whole)
+        self.assertLess(len(text), len(whole) / 2)
+        self.assertEqual(computed(), computed(ALL))
+
+    def test_a_run_is_the_same(self):
+        found = []
+        with tempfile.TemporaryDirectory() as folder:
+            for more in ([], [ALL]):
+                at = pathlib.Path(folder) / f"run{len(found)}"
+                prun(*PLAN, "--quiet", "--runs", at, "--metrics", f"{at}.jsonl", "--trace", f"{at}.json", *more)
+                with open(f"{at}.jsonl") as lines:
+                    losses = [json.loads(line).get("loss") for line in lines]
+                with open(f"{at}.json") as trace:
+                    spans = [event["name"] for event in json.load(trace)["traceEvents"]
+                             if event.get("ph") == "X" and not event["name"].startswith("(wait")]
+                found.append(([loss for loss in losses if loss is not None], sorted(spans)))
+        self.assertEqual(len(found[0][0]), 2)
+        self.assertEqual(found[0], found[1])
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], "-v"])
