@@ -36,7 +36,8 @@ FORMS = ["x·w", "dy·wᵀ", "xᵀ·dy"]
 LIMITS = {"AVX2": {"ONEDNN_MAX_CPU_ISA": "AVX2", "OPENBLAS_CORETYPE": "Haswell", "BLIS_ARCH_TYPE": "3",
                    "MKL_ENABLE_INSTRUCTIONS": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"},
           "AVX512": {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE", "BLIS_ARCH_TYPE": "0", "MKL_ENABLE_INSTRUCTIONS": "AVX512"}}
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "BLIS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+# Operands lie on large pages, as in a rank's arena: what glibc allocates for the peers, too.
+ONE_THREAD = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "BLIS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 def products(names):

@@ -3,7 +3,7 @@
 //
 // Surprising fact: the panels are longer than the first-level cache has room for. What costs most is not a line of a
 // panel but one of C, which comes from far away each time that a sum is taken up again. All lines of a tile of C asked
-// for at once keep those of panels waiting: a row at a time, towards the end of the tile, they cost a tenth less.
+// for at once keep those of panels waiting: a row at a time they cost a tenth less.
 #include "device/cpu/packed_gemm.h"
 
 #include <fmt/format.h>
@@ -42,7 +42,7 @@ struct Vector {
   typedef float type __attribute__((vector_size(kLanes * 4), aligned(4), may_alias));
 };
 
-// Lines that are asked for while a tile is computed, two at a time, `times` times: the first and the one behind it,
+// Lines that are asked for while a tile is computed, `times` times: the first, with wide tiles the one behind it too,
 // then those `step` bytes further.
 struct Ask {
   const std::byte* first = nullptr;
@@ -78,18 +78,18 @@ PRUN_INLINE void micro_tile(const Tile& t) {
     a += kPanelRows;
     b += kVectors * kLanes;
   };
-  // C is added behind the sum. Its rows are asked for one at a time, so that all have come by then.
+  // C is added behind the sum. Its rows are asked for one at a time.
   const float* c = t.c;
   const float* const c_end = c + kRows * t.c_row;
-  const int64_t c_from = t.depth - (kRows + 4) * kAsk, next_end = t.next.times * kAsk;
+  const int64_t next_end = t.next.times * kAsk;
   int64_t p = 0;
   for (; p + kAsk <= t.depth; p += kAsk) {
     if (p < next_end) {
       __builtin_prefetch(next, 0, 2);
-      __builtin_prefetch(next + kLine * sizeof(float), 0, 2);
+      if (kVectors * kLanes > kLine) __builtin_prefetch(next + kLine * sizeof(float), 0, 2);
       next += t.next.step;
     }
-    if (p >= c_from && c < c_end) {
+    if (c < c_end) {
       __builtin_prefetch(c, 1);
       if (kVectors * kLanes > kLine) __builtin_prefetch(c + kLine, 1);
       c += t.c_row;
@@ -280,6 +280,7 @@ class Product {
       copy_bias(j, width);
       for (int64_t p = 0; p < s_.k; p += depth_) {
         const int64_t depth = std::min(depth_, s_.k - p);
+        if (!s_.transpose_b) copy_share({j, width, p, depth, scratch_ + layout_.b}, 0, depth);
         for (int64_t i = 0; i < s_.m; i += rows_) block(i, std::min(rows_, s_.m - i), j, width, p, depth);
       }
     }
@@ -291,8 +292,8 @@ class Product {
     std::memset(to, 0, static_cast<size_t>(round_up(width, kernels().columns)) * sizeof(float));
     for (int64_t i = 0; s_.bias && i < width; ++i) to[i] = load(bias_[j + i]);
   }
-  // A's rows [i, i + rows) times B's columns [j, j + width). The first rows copy B's panels, too: the next one in
-  // shares, each behind a tile that asked for it.
+  // A's rows [i, i + rows) times B's columns [j, j + width). Where B is stored transposed, the first rows copy it, too:
+  // the next panel in shares, each behind a tile that asked for it. A plain B is copied in the order in which it lies.
   void block(int64_t i, int64_t rows, int64_t j, int64_t width, int64_t p, int64_t depth) const {
     const Kernels& k = kernels();
     float* a = scratch_ + layout_.a;
@@ -300,16 +301,17 @@ class Product {
          depth, k.rows, a);
     const int64_t tiles = (rows + k.rows - 1) / k.rows, share = round_up((depth + tiles - 1) / tiles, kLine);
     Panel panel{j, std::min(k.columns, width), p, depth, scratch_ + layout_.b};
-    if (i == 0) copy_share(panel, 0, depth);
+    const bool in_shares = s_.transpose_b && i == 0;
+    if (in_shares) copy_share(panel, 0, depth);
     for (int64_t jj = 0; jj < width; jj += k.columns) {
       const float* b = panel.to;
       const int64_t wide = panel.columns, left = width - jj - k.columns;
       panel.first += k.columns, panel.columns = std::clamp<int64_t>(left, 0, k.columns), panel.to += k.columns * depth;
-      const bool copies = i == 0 && left > 0;
+      const bool copies = in_shares && left > 0;
       for (int64_t ii = 0, top = 0; ii < rows; ii += k.rows, top += share) {
         const int64_t high = std::clamp<int64_t>(depth - top, 0, share);
         Tile t;
-        if (left > 0) t.next = copies ? ask_for(panel, top, high) : ask_copied(panel, top, high);
+        if (left > 0) t.next = copies ? ask_share(panel, top, high) : ask_copied(panel, top, high);
         t.depth = depth;
         t.a = a + ii * depth;
         t.b = b;
@@ -332,13 +334,13 @@ class Product {
     copy(s_.transpose_b, share_of(panel, top), s_.transpose_b ? s_.k : s_.n, panel.columns, high, step,
          panel.to + top * step);
   }
-  Ask ask_for(const Panel& panel, int64_t top, int64_t high) const {
+  Ask ask_share(const Panel& panel, int64_t top, int64_t high) const {
     if (high == 0) return {};
-    const int64_t row = static_cast<int64_t>(sizeof(In)) * (s_.transpose_b ? s_.k : s_.n);
-    return {reinterpret_cast<const std::byte*>(share_of(panel, top)), row, s_.transpose_b ? panel.columns : high};
+    return {reinterpret_cast<const std::byte*>(share_of(panel, top)), static_cast<int64_t>(sizeof(In)) * s_.k,
+            panel.columns};
   }
   Ask ask_copied(const Panel& panel, int64_t top, int64_t high) const {
-    const int64_t step = kernels().columns, lines = 2 * kLine;
+    const int64_t step = kernels().columns, lines = step > kLine ? 2 * kLine : kLine;
     return {reinterpret_cast<const std::byte*>(panel.to + top * step), lines * static_cast<int64_t>(sizeof(float)),
             high * step / lines};
   }
