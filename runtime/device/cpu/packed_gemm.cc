@@ -25,8 +25,7 @@ namespace prun::cpu {
 namespace {
 
 constexpr int64_t kMostDepth = 768;      // of K at a time
-constexpr int64_t kAsk = 8;              // rows of a panel of B between lines that are asked for
-constexpr int64_t kLine = 16;            // floats of a line
+constexpr int64_t kAsk = 8;              // rows of a panel of B between two lines that are asked for
 constexpr int64_t kMostBlockRows = 336;  // of A at a time: 1 MiB, half of a second-level cache of 2 MiB
 constexpr int64_t kBlockColumns = 1024;  // of B at a time: 3 MiB
 constexpr int64_t kRoom = 16;            // floats behind A's panels, since copies store whole vectors
@@ -42,20 +41,14 @@ struct Vector {
   typedef float type __attribute__((vector_size(kLanes * 4), aligned(4), may_alias));
 };
 
-// Lines that are asked for while a tile is computed, `times` times: the first, with wide tiles the one behind it too,
-// then those `step` bytes further.
-struct Ask {
-  const std::byte* first = nullptr;
-  int64_t step = 0, times = 0;
-};
-
 struct Tile {
   int64_t depth;
   const float *a, *b, *from;
   int64_t from_row;
   float* c;
   int64_t c_row;
-  Ask next;  // a part of the next panel of B
+  const float* next;  // a part of the next panel of B, asked for while this tile is computed
+  int64_t next_step;  // floats between the lines that are asked for: 16, or 0 for the same one again
 };
 
 // One micro-tile: C is `from` (rows `from_row` apart; 0 repeats the bias or zeros) and A·B.
@@ -63,11 +56,11 @@ struct Tile {
 template <int kLanes, int kRows, int kVectors, int kPanelRows>
 PRUN_INLINE void micro_tile(const Tile& t) {
   using V = typename Vector<kLanes>::type;
-  const float *a = t.a, *b = t.b;
-  const std::byte* next = t.next.first;
+  const float *a = t.a, *b = t.b, *next = t.next;
   V sum[kRows][kVectors];
-  for (int r = 0; r < kRows; ++r)
+  for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < kVectors; ++v) sum[r][v] = V{};
+  }
   const auto multiply = [&] {
     V row[kVectors];
     for (int v = 0; v < kVectors; ++v) row[v] = *reinterpret_cast<const V*>(b + v * kLanes);
@@ -81,17 +74,13 @@ PRUN_INLINE void micro_tile(const Tile& t) {
   // C is added behind the sum. Its rows are asked for one at a time.
   const float* c = t.c;
   const float* const c_end = c + kRows * t.c_row;
-  const int64_t next_end = t.next.times * kAsk;
   int64_t p = 0;
   for (; p + kAsk <= t.depth; p += kAsk) {
-    if (p < next_end) {
-      __builtin_prefetch(next, 0, 2);
-      if (kVectors * kLanes > kLine) __builtin_prefetch(next + kLine * sizeof(float), 0, 2);
-      next += t.next.step;
-    }
+    __builtin_prefetch(next, 0, 2);
+    next += t.next_step;
     if (c < c_end) {
       __builtin_prefetch(c, 1);
-      if (kVectors * kLanes > kLine) __builtin_prefetch(c + kLine, 1);
+      if (kVectors * kLanes > 16) __builtin_prefetch(c + 16, 1);
       c += t.c_row;
     }
 #pragma GCC unroll 8
@@ -280,7 +269,8 @@ class Product {
       copy_bias(j, width);
       for (int64_t p = 0; p < s_.k; p += depth_) {
         const int64_t depth = std::min(depth_, s_.k - p);
-        if (!s_.transpose_b) copy_share({j, width, p, depth, scratch_ + layout_.b}, 0, depth);
+        copy(s_.transpose_b, s_.transpose_b ? b_ + j * s_.k + p : b_ + p * s_.n + j, s_.transpose_b ? s_.k : s_.n,
+             width, depth, kernels().columns, scratch_ + layout_.b);
         for (int64_t i = 0; i < s_.m; i += rows_) block(i, std::min(rows_, s_.m - i), j, width, p, depth);
       }
     }
@@ -292,57 +282,25 @@ class Product {
     std::memset(to, 0, static_cast<size_t>(round_up(width, kernels().columns)) * sizeof(float));
     for (int64_t i = 0; s_.bias && i < width; ++i) to[i] = load(bias_[j + i]);
   }
-  // A's rows [i, i + rows) times B's columns [j, j + width). Where B is stored transposed, the first rows copy it, too:
-  // the next panel in shares, each behind a tile that asked for it. A plain B is copied in the order in which it lies.
   void block(int64_t i, int64_t rows, int64_t j, int64_t width, int64_t p, int64_t depth) const {
     const Kernels& k = kernels();
     float* a = scratch_ + layout_.a;
     copy(!s_.transpose_a, s_.transpose_a ? a_ + p * s_.m + i : a_ + i * s_.k + p, s_.transpose_a ? s_.m : s_.k, rows,
          depth, k.rows, a);
-    const int64_t tiles = (rows + k.rows - 1) / k.rows, share = round_up((depth + tiles - 1) / tiles, kLine);
-    Panel panel{j, std::min(k.columns, width), p, depth, scratch_ + layout_.b};
-    const bool in_shares = s_.transpose_b && i == 0;
-    if (in_shares) copy_share(panel, 0, depth);
     for (int64_t jj = 0; jj < width; jj += k.columns) {
-      const float* b = panel.to;
-      const int64_t wide = panel.columns, left = width - jj - k.columns;
-      panel.first += k.columns, panel.columns = std::clamp<int64_t>(left, 0, k.columns), panel.to += k.columns * depth;
-      const bool copies = in_shares && left > 0;
-      for (int64_t ii = 0, top = 0; ii < rows; ii += k.rows, top += share) {
-        const int64_t high = std::clamp<int64_t>(depth - top, 0, share);
+      const float* next = scratch_ + layout_.b + (jj + k.columns < width ? jj + k.columns : 0) * depth;
+      const float* const next_end = next + k.columns * depth;
+      for (int64_t ii = 0; ii < rows; ii += k.rows) {
         Tile t;
-        if (left > 0) t.next = copies ? ask_share(panel, top, high) : ask_copied(panel, top, high);
+        t.next = next;
+        t.next_step = next < next_end ? 16 : 0;
+        next += t.next_step * (depth / kAsk);
         t.depth = depth;
         t.a = a + ii * depth;
-        t.b = b;
-        tile(t, i + ii, std::min(k.rows, rows - ii), j, jj, wide, p);
-        if (copies && high > 0) copy_share(panel, top, high);
+        t.b = scratch_ + layout_.b + jj * depth;
+        tile(t, i + ii, std::min(k.rows, rows - ii), j, jj, std::min(k.columns, width - jj), p);
       }
     }
-  }
-  // A panel of B: these columns of these rows of K, copied to here.
-  struct Panel {
-    int64_t first, columns, p, depth;
-    float* to;
-  };
-  const In* share_of(const Panel& panel, int64_t top) const {
-    const int64_t p = panel.p + top;
-    return s_.transpose_b ? b_ + panel.first * s_.k + p : b_ + p * s_.n + panel.first;
-  }
-  void copy_share(const Panel& panel, int64_t top, int64_t high) const {
-    const int64_t step = kernels().columns;
-    copy(s_.transpose_b, share_of(panel, top), s_.transpose_b ? s_.k : s_.n, panel.columns, high, step,
-         panel.to + top * step);
-  }
-  Ask ask_share(const Panel& panel, int64_t top, int64_t high) const {
-    if (high == 0) return {};
-    return {reinterpret_cast<const std::byte*>(share_of(panel, top)), static_cast<int64_t>(sizeof(In)) * s_.k,
-            panel.columns};
-  }
-  Ask ask_copied(const Panel& panel, int64_t top, int64_t high) const {
-    const int64_t step = kernels().columns, lines = step > kLine ? 2 * kLine : kLine;
-    return {reinterpret_cast<const std::byte*>(panel.to + top * step), lines * static_cast<int64_t>(sizeof(float)),
-            high * step / lines};
   }
   // One micro-tile at row i, column j + jj of C. A tile that hangs over C's edge, or whose C is no f32, is made in
   // scratch.
