@@ -128,7 +128,7 @@ class Draw(unittest.TestCase):
         self.assertEqual(both["timelines"], [])
         of_one = {len(summary(run)["timelines"]) for run in runs.iterdir()}
         self.assertEqual(of_one, {0, 1})  # that with a trace has a timeline
-        notes, = [found["notes"] for found in map(summary, runs.iterdir()) if not found["timelines"]]
+        notes, = (found["notes"] for found in map(summary, runs.iterdir()) if not found["timelines"])
         self.assertIn("was run without --trace, and did not fail. Its schedule: prun draw plans/single.lua --nproc 1 --set ",
                       notes[0])
         words = notes[0].split("prun draw ")[1].split(";")[0]

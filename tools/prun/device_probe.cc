@@ -91,8 +91,8 @@ Answer answer_of(std::optional<ChildProcess>& child, Clock::time_point deadline)
   if (!child)
     problem = "no process could be started to ask it";
   else if (!child->read_reply(deadline, reply, sizeof answer))
-    problem = fmt::format("it did not say within {} s what is there (is its driver stuck? dmesg may say)",
-                          kPatience.count());
+    problem =
+        fmt::format("it did not say within {} s what is there (is its driver stuck? dmesg may say)", kPatience.count());
   else if (reply.size() < sizeof answer)
     problem = ending(*child);
   else

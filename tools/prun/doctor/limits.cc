@@ -106,7 +106,8 @@ const ReadLimit kReadLimits[] = {
      "RDMA registers its buffers under this limit (ulimit -l unlimited; docker run --ulimit "
      "memlock=-1)"},
     {"address space", RLIMIT_AS, int64_t{1} << 44,
-     "drivers of GPUs reserve as much address space as host and GPUs have memory, shm maps its peers' (ulimit -v unlimited)"},
+     "drivers of GPUs reserve as much address space as host and GPUs have memory, shm maps its peers' (ulimit -v "
+     "unlimited)"},
 };
 
 }  // namespace

@@ -114,7 +114,8 @@ Finding shared_memory(const Options&) {
   Finding found{"/dev/shm"};
   struct statvfs status {};
   if (statvfs("/dev/shm", &status) != 0)
-    return {"/dev/shm", Status::warn, "missing", "libraries of GPUs take their buffers from there: mount a tmpfs on it"};
+    return {"/dev/shm", Status::warn, "missing",
+            "libraries of GPUs take their buffers from there: mount a tmpfs on it"};
   found.number = static_cast<int64_t>(status.f_bavail) * static_cast<int64_t>(status.f_frsize);
   const int64_t tried = std::min({found.number / 2, 256 * kMiB, std::max<int64_t>(0, available_memory() / 4)});
   std::string path = "/dev/shm/prun-doctor-XXXXXX";
@@ -125,10 +126,14 @@ Finding shared_memory(const Options&) {
   if (!problem.empty()) {
     found.status = Status::warn;
     found.text = fmt::format("{} free, but: {}", human_bytes(found.number), problem);
-    found.fix = "libraries of GPUs take their buffers from there: the control group's memory limit counts them (docker run --memory)";
+    found.fix =
+        "libraries of GPUs take their buffers from there: the control group's memory limit counts them (docker run "
+        "--memory)";
   } else if (found.number < kGiB) {
     found.status = Status::warn;
-    found.fix = "libraries of GPUs take their buffers from there (docker run --shm-size=1g; prun's own transports do not use it)";
+    found.fix =
+        "libraries of GPUs take their buffers from there (docker run --shm-size=1g; prun's own transports do not use "
+        "it)";
   }
   return found;
 }
