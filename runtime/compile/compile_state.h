@@ -61,6 +61,17 @@ struct StageStep {
   const ScheduleStep& front() const { return calls.front(); }
 };
 
+// Parameters that a step finds gathered, since the step before, or init, has left them so (gathers_ahead.h).
+struct GatherAhead {
+  int strategy = 0;
+  const HookAction* action = nullptr;
+  CallId call;
+  std::vector<UnitId> units;
+  int pool = -1, slot = -1;     // -1: in memory of its own
+  TensorId full;                // over all of them
+  std::vector<TensorId> parts;  // over each unit's flat vector
+};
+
 // Ranks along the pipeline's axis and stages; 1 and 1 without a pipeline.
 int pipeline_ranks(const Plan& plan);
 int pipeline_stages(const Plan& plan);
@@ -98,6 +109,7 @@ struct CompileState {
   int data_ranks = 1;
   std::vector<std::string> loss_axes;  // axes over which the loss is averaged
   TensorId loss_tensor;                // local loss, then global
+  std::vector<GatherAhead> ahead;      // what the step defines so
   TensorId flat_params;                // the parameters of all units that are not sharded
   TensorId flat_grads;                 // the gradients of all units that are not sharded
   Program program;

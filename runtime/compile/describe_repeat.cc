@@ -106,7 +106,8 @@ class Description {
       ring.step = by;
     }
     for (const BufferId id : program_.buffers.ids())
-      if (const int pool = program_.buffers[id].pool; pool >= 0 && step[pool] > 0 && ring_[id] < 0)
+      if (const int pool = program_.buffers[id].pool;
+          pool >= 0 && std::max(step[pool], 0) * repeat_.left_out() % slots[pool] != 0 && ring_[id] < 0)
         throw DoesNotRecur{"slots of " + program_.pools[pool].name};
   }
 

@@ -19,6 +19,7 @@ class EdgeBuilder {
   StreamId stream(const std::string& name);
   // Appends `op` to a stream with the edges that its reads and writes need, and after `floors`; returns where it is.
   OpRef append(StreamId stream, Op op, const std::vector<OpRef>& floors = {});
+  const std::vector<Op>& ops(StreamId stream) const { return body_.streams[stream].ops; }
   // The op that stream 0 has ended with so far, if any.
   std::vector<OpRef> last_compute() const;
   // `buffer` takes over the bytes of `previous`: its first accesses wait for the previous one's last.

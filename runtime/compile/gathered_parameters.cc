@@ -38,6 +38,11 @@ void GatheredParameters::gather(const ScheduleStep& step, int strategy, const Ho
                          other.site.text());
     });
   }
+  const GathersAhead::Wanted wanted{strategy, &action, step, units, g.pool, g.slot};
+  if (const GatherAhead* ahead = ahead_.find(wanted)) {
+    for (size_t i = 0; i < units.size(); ++i) g.full[units[i]] = ahead->parts[i];
+    return enter(std::move(g));
+  }
   const TensorId all =
       add_tensor(program, emitter_.name_of(fmt::format("{}.full.{}", name, phase_name(step.phase)), step.microbatch),
                  Role::gathered, {state_.plan.param_dtype, {elements}}, false, action.site);
@@ -52,6 +57,10 @@ void GatheredParameters::gather(const ScheduleStep& step, int strategy, const Ho
     g.full[unit] = full;
     emitter_.communicate_over_wire(ops::all_gather, storage.read(), full, action, step, unit);
   }
+  enter(std::move(g));
+}
+
+void GatheredParameters::enter(Gathered g) {
   const int number = static_cast<int>(gathered_.size());
   if (!g.keep) holder_[{g.pool, g.slot}] = number;
   of_caller_[state_.graph.calls[g.call].unit].push_back(number);

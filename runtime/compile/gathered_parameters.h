@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "compile/gathers_ahead.h"
 #include "compile/op_emitter.h"
 #include "compile/step_index.h"
 
@@ -11,10 +12,12 @@ namespace prun {
 
 class GatheredParameters {
  public:
-  GatheredParameters(CompileState& state, OpEmitter& emitter, const StepIndex& index)
+  // `trains`: the body is the step.
+  GatheredParameters(CompileState& state, OpEmitter& emitter, const StepIndex& index, bool trains)
       : state_(state),
         emitter_(emitter),
         index_(index),
+        ahead_(state, emitter, trains),
         of_caller_(state.graph.units.size()),
         live_of_(state.graph.units.size()) {}
 
@@ -23,6 +26,8 @@ class GatheredParameters {
   void free(const ScheduleStep& step, int strategy, const HookAction& action, const ScheduleStep* next);
   // The tensor that a node reads as its parameter; throws when it is sharded and not gathered.
   TensorId parameter(ValueId value, const OpDef& reader, const Site& site);
+  // At the end of the body.
+  void finish() { ahead_.finish(); }
 
  private:
   struct Gathered {
@@ -35,12 +40,14 @@ class GatheredParameters {
     bool live = true;
     Site freed;
   };
+  void enter(Gathered g);
   std::vector<Gathered*> live(const ScheduleStep& step, int strategy, int handle);
   [[noreturn]] void not_gathered(const Value& parameter, const OpDef& reader, const Site& site) const;
 
   CompileState& state_;
   OpEmitter& emitter_;
   const StepIndex& index_;
+  GathersAhead ahead_;
   std::vector<Gathered> gathered_;
   std::map<std::pair<int, int>, int> holder_;  // (pool, slot) -> the last one there
   Table<UnitId, std::vector<int>> of_caller_;  // by the unit for whose call they were gathered: those that are live

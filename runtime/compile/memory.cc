@@ -271,7 +271,7 @@ class Packer {
 int64_t place_persistent(Program& program, Role role, Space space, int64_t base) {
   int64_t next = 0;
   for (Buffer& buffer : program.buffers) {
-    if (buffer.role != role || !buffer.persistent || buffer.space != space) continue;
+    if (buffer.role != role || !buffer.persistent || buffer.pool >= 0 || buffer.space != space) continue;
     buffer.offset = base + next;
     next += buffer.bytes;
   }

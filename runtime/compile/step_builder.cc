@@ -17,7 +17,7 @@ StepBuilder::StepBuilder(CompileState& state, Body& body)
       evaluates_(&body != &state.program.step()),
       emitter_(state, body),
       index_(state),
-      gathered_(state, emitter_, index_),
+      gathered_(state, emitter_, index_, !evaluates_),
       gradients_(state, emitter_, index_),
       transfers_(state, emitter_) {}
 
@@ -27,6 +27,7 @@ void StepBuilder::run() {
   if (state_.plan.pipeline) average_loss();
   transfers_.exchange_tied_gradients(index_);
   OptimizerStep(state_, emitter_).run();
+  gathered_.finish();
   if (body_.repeat.any()) body_.repeat.ops.resize(body_.streams.size());
 }
 

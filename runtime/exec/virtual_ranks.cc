@@ -239,11 +239,16 @@ void Interpreter::run_body() {
 // What no persistent buffer holds is unknown when a step begins; make it look so.
 void Interpreter::poison() {
   for (VirtualRank& rank : ranks_) {
+    std::vector<std::pair<const Buffer*, std::vector<std::byte>>> in_slots;  // what persists beside what does not
     for (const Buffer& buffer : rank.program->buffers) {
-      if (!buffer.persistent && buffer.offset >= 0) {
-        std::memset(rank.memory.data(buffer), kPoison, static_cast<size_t>(buffer.bytes));
-      }
+      const std::byte* begin = rank.memory.data(buffer);
+      if (buffer.persistent && buffer.pool >= 0)
+        in_slots.emplace_back(&buffer, std::vector<std::byte>(begin, begin + buffer.bytes));
     }
+    for (const Buffer& buffer : rank.program->buffers)
+      if (!buffer.persistent && buffer.offset >= 0)
+        std::memset(rank.memory.data(buffer), kPoison, static_cast<size_t>(buffer.bytes));
+    for (const auto& [buffer, bytes] : in_slots) std::memcpy(rank.memory.data(*buffer), bytes.data(), bytes.size());
   }
 }
 

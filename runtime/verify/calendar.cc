@@ -41,6 +41,7 @@ void bodies_between_steps_change_nothing(const Job& job, Findings& findings) {
             const Buffer& written = program.buffers[buffer];
             if (!written.persistent || written.role == Role::snapshot || buffer == own || averages_weights(program, op))
               continue;
+            if (written.role == Role::gathered) continue;  // copies; values.cc says of what
             if (averages && written.role == Role::param) continue;
             findings.add(fmt::format("the {} changes the training", body.name),
                          fmt::format("{} of the {} writes '{}', which persists from step to step", op.def->name,

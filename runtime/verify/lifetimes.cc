@@ -1,13 +1,16 @@
 // Two buffers lie on the same bytes only one after the other: every access of one before every access of the other.
 //
 // Surprising fact: no pairs are enumerated. "All of A before all of B" is transitive, so a sweep over the arena's
-// offsets that keeps the buffers under it sorted by first access need only compare neighbours.
+// offsets that keeps the buffers under it sorted by first access need only compare neighbours. What persists in a slot
+// of a pool lives twice: from the step's begin to its last reader, and from where it is written again to the end.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
 #include <set>
+#include <span>
 
+#include "verify/byte_map.h"
 #include "verify/view.h"
 
 namespace prun::verify {
@@ -17,15 +20,12 @@ namespace {
 struct Life {
   BufferId buffer = -1;
   int64_t begin = 0, end = 0;  // in the arena
-  int first_position = -1;     // in the sequence; -1: persistent
+  int first_position = -1;     // in the sequence; -1: from the begin of the body
+  bool stays = false;          // to the end of the body, and into the next one
   std::vector<OpRef> first, last;
 };
 
-Life life_of(const BodyView& body, int id) {
-  const Buffer& buffer = body.program->buffers[id];
-  Life life{id, buffer.offset, buffer.offset + buffer.bytes, -1, {}, {}};
-  const std::vector<Access>& accesses = body.accesses[id];
-  if (!buffer.persistent && !accesses.empty()) life.first_position = body.position_of(accesses.front().op);
+void add_accesses(Life& life, std::span<const Access> accesses) {
   for (const Access& access : accesses) {
     const auto same = [&](OpRef ref) { return ref.stream == access.op.stream; };
     const auto known = std::find_if(life.first.begin(), life.first.end(), same);
@@ -36,7 +36,58 @@ Life life_of(const BodyView& body, int id) {
       life.last[known - life.first.begin()] = access.op;
     }
   }
+}
+
+// Of a buffer that a body begins to write.
+Life life_of(const BodyView& body, BufferId id) {
+  const Buffer& buffer = body.program->buffers[id];
+  Life life{id, buffer.offset, buffer.offset + buffer.bytes, body.position_of(body.accesses[id].front().op), false, {},
+            {}};
+  add_accesses(life, body.accesses[id]);
   return life;
+}
+
+// Where a body begins to write again all that init has left in a buffer; their number where it does not, or reads
+// before that what may be gone.
+size_t written_again(const BodyView& body, BufferId id, std::span<const Access> accesses) {
+  const auto writes = [](const Access& access) { return access.write; };
+  const size_t begin = std::find_if(accesses.begin(), accesses.end(), writes) - accesses.begin();
+  ByteMap<bool> again;
+  bool all = true;
+  const auto need = [&](int64_t from, int64_t to) {
+    again.over(from, to, [&](int64_t, int64_t, const bool& written) { all = all && written; });
+  };
+  for (const Access& access : accesses.subspan(begin))
+    if (access.write)
+      again.over(access.begin, access.end, [](int64_t, int64_t, bool& written) { written = true; });
+    else
+      need(access.begin, access.end);
+  for (const Stream& stream : body.program->init().streams)
+    for (const Op& op : stream.ops)
+      for (const TensorId made : op.writes)
+        if (const Tensor& tensor = body.program->tensors[made]; tensor.buffer == id)
+          need(tensor.byte_offset, tensor.byte_offset + tensor.bytes());
+  return all ? begin : accesses.size();
+}
+
+void add_lives(const BodyView& body, BufferId id, std::vector<Life>& lives) {
+  const Buffer& buffer = body.program->buffers[id];
+  const std::span<const Access> accesses = body.accesses[id];
+  Life life{id, buffer.offset, buffer.offset + buffer.bytes, -1, buffer.persistent, {}, {}};
+  if (!buffer.persistent) life.first_position = body.position_of(accesses.front().op);
+  const size_t again = buffer.persistent && buffer.pool >= 0 ? written_again(body, id, accesses) : accesses.size();
+  if (again == accesses.size()) {
+    add_accesses(life, accesses);
+    lives.push_back(std::move(life));
+    return;
+  }
+  Life before = life;
+  before.stays = false;
+  add_accesses(before, accesses.first(again));
+  life.first_position = body.position_of(accesses[again].op);
+  add_accesses(life, accesses.subspan(again));
+  lives.push_back(std::move(before));
+  lives.push_back(std::move(life));
 }
 
 struct Unordered {
@@ -62,7 +113,7 @@ void report(const BodyView& body, const Life& earlier, const Life& later, Findin
   const std::string& a = body.buffer_name(earlier.buffer);
   const std::string& b = body.buffer_name(later.buffer);
   const int64_t begin = std::max(earlier.begin, later.begin), end = std::min(earlier.end, later.end);
-  if (earlier.first_position < 0) {
+  if (earlier.stays || later.first_position < 0) {
     std::string who = later.first.empty() ? "" : fmt::format(", used by {}", body.describe(later.first.front()));
     findings.add(
         "overlapping live buffers",
@@ -115,7 +166,7 @@ Life together(const Repeat::Ring& ring, const std::vector<Life>& members) {
 }
 
 bool in_turn(const BodyView& body, const Life& earlier, const Life& later) {
-  return earlier.first_position >= 0 && !unordered_pair(body, earlier, later);
+  return !earlier.stays && later.first_position >= 0 && !unordered_pair(body, earlier, later);
 }
 
 // Within a ring a place is taken again when it is free.
@@ -141,7 +192,7 @@ std::vector<Life> lives_of(const BodyView& body, Space space, Findings& findings
     const Buffer& buffer = body.program->buffers[id];
     if (buffer.space != space || buffer.bytes == 0 || (!buffer.persistent && body.accesses[id].empty())) continue;
     if (member[id] == nullptr)
-      lives.push_back(life_of(body, id));
+      add_lives(body, id, lives);
     else
       rings[member[id]->ring][member[id]->microbatch] = life_of(body, id);
   }

@@ -23,7 +23,8 @@ std::string name_of(const BodyView& body, const Repeat::Ring& ring) {
   return "";
 }
 
-// A pool turns as a whole: what follows a repeat finds its slots as far round as the repeat has gone.
+// A pool turns as a whole: what follows a repeat finds its slots as far round as the repeat has gone. What has a slot
+// once a step keeps it only where that is all the way round.
 void pools_turn_together(const BodyView& body, Findings& findings) {
   const Repeat& repeat = body.body->repeat;
   std::map<int, std::pair<int, int>> turns;  // of a pool: slots and step
@@ -35,7 +36,7 @@ void pools_turn_together(const BodyView& body, Findings& findings) {
       findings.add(kRule,
                    fmt::format("{}'{}' takes other turns in its pool than others", body.where(), name_of(body, ring)),
                    {});
-    if (ring.step != 0) moving.insert(ring.pool);
+    if (ring.step * repeat.left_out() % ring.slots != 0) moving.insert(ring.pool);
   }
   std::set<BufferId> members;
   for (const Repeat::Member& member : repeat.members) members.insert(member.buffer);

@@ -62,6 +62,20 @@ void check_norm(const OpContext& context) {
   }
 }
 
+// Between steps nothing is updated, and a copy that is made again is one of parameters.
+void check_copies_at_end(const BodyView& body, BufferId id, const Segments& end, Findings& findings) {
+  if (body.program->buffers[id].role != Role::gathered) return;
+  for (const Segment& segment : end) {
+    if (segment.state.writer.stream < 0 || segment.state.params == ParamVersion::before_update) continue;
+    findings.add("stale weights",
+                 fmt::format("{}bytes {}..{} of buffer '{}' begin a step as a copy of parameters, and {} wrote "
+                             "something else there",
+                             body.where(), segment.begin, segment.end, body.buffer_name(id),
+                             body.describe(segment.state.writer)),
+                 body.op(segment.state.writer).site);
+  }
+}
+
 }  // namespace
 
 void follow_updates(OpContext& context) {
@@ -90,6 +104,7 @@ void follow_updates(OpContext& context) {
 }
 
 void check_update_at_end(const BodyView& step, BufferId id, const Segments& end, Findings& findings) {
+  if (!step.is_step) return check_copies_at_end(step, id, end, findings);
   const Buffer& buffer = step.program->buffers[id];
   for (const Segment& segment : end) {
     const ValueState& state = segment.state;
@@ -99,7 +114,7 @@ void check_update_at_end(const BodyView& step, BufferId id, const Segments& end,
     if (state.writer.stream < 0) {
       findings.add("never updated",
                    fmt::format("{} are {}, and nothing in a step writes them", bytes(),
-                               buffer.role == Role::param ? "parameters" : "optimizer state"),
+                               buffer.role == Role::optimizer ? "optimizer state" : "parameters"),
                    buffer.site);
     } else if (state.params == ParamVersion::before_update && state.live_in) {
       findings.add("stale weights",

@@ -202,7 +202,7 @@ void Values::begin_step() {
         before.params = state.params;
         before.placement = state.placement;
         state = before;
-        if (buffer.role == Role::param) state.params = ParamVersion::before_update;
+        if (buffer.role == Role::param || buffer.role == Role::gathered) state.params = ParamVersion::before_update;
         begin_[id][b].push_back({begin, end, state});
       });
     }
@@ -242,7 +242,7 @@ void Values::end_step() {
                         state.writer.stream < 0 ? step.program->buffers[b].site : step.op(state.writer).site);
         });
       }
-      if (step.is_step && trains(*view_.job)) check_update_at_end(step, static_cast<int>(b), now, findings_);
+      if (trains(*view_.job)) check_update_at_end(step, static_cast<int>(b), now, findings_);
     }
   }
 }

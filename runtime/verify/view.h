@@ -116,7 +116,8 @@ void drifting_weights_meet(const Job& job, Findings& findings);
 bool trains(const Job& job);
 // Whether it runs a model, to train it or to continue a text; else the plan lists its ops.
 bool has_model(const Job& job);
-// Parameters and optimizer state: all that a training step finds from the step before.
+// Parameters, whole ones that were gathered ahead, and optimizer state: all that a training step finds from the step
+// before.
 bool is_state(const Buffer& buffer);
 
 // Looks at values, and what it makes is no result of the step.
