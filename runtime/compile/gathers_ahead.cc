@@ -34,7 +34,7 @@ const GatherAhead* GathersAhead::find(const Wanted& wanted) {
     define(wanted);
     found = &state_.ahead.back();
   }
-  if (found == nullptr) claimed_.insert(place);
+  claimed_.insert(place);
   if (found != nullptr && found->pool >= 0)
     emitter_.enter_pool(state_.program.tensors[found->full].buffer, found->pool, found->slot);
   return found;
@@ -42,8 +42,9 @@ const GatherAhead* GathersAhead::find(const Wanted& wanted) {
 
 bool GathersAhead::can_define(const Wanted& wanted) const {
   const std::string& stream = wanted.action->stream;
-  const bool beside = !stream.empty() && stream != "compute";  // on the compute stream it would hide nowhere
-  return defines_ && beside && wanted.step.phase == Phase::forward && state_.ahead.size() < kAhead &&
+  const bool beside = !stream.empty() && stream != "compute",  // on the compute stream it would hide nowhere
+      may = wanted.action->keep || wanted.action->prefetch > 0;
+  return defines_ && beside && may && wanted.step.phase == Phase::forward && state_.ahead.size() < kAhead &&
          (wanted.pool < 0 || claimed_.count({wanted.pool, wanted.slot}) == 0);
 }
 

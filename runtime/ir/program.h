@@ -29,8 +29,9 @@ inline constexpr int kRoles = 10;
 // Whose memory: each rank has an arena in both. Ops work in the device's; `load` and `store` copy between them.
 enum class Space : uint8_t { device, host };
 
-// Bytes in the arena. `offset` is set by the memory pass. A persistent buffer is live in every step; another is live
-// from its first access to its last in the happens-before order.
+// Bytes in the arena. `offset` is set by the memory pass. A persistent buffer is live in every step; one in a pool's
+// slot but for the time between its last reader and its next writer. Another is live from its first access to its last
+// in the happens-before order.
 struct Buffer {
   std::string name;
   Role role = Role::activation;

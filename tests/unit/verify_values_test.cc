@@ -70,6 +70,66 @@ std::string found(const Step& step) {
   return text;
 }
 
+// Step, with a copy of w in a slot of a pool that a step finds, and leaves for the next one; the gradient has the slot
+// in between.
+//   1 linear reads the copy   4 linear_dw other   5 copy to g   8 sgd   9 the copy
+struct Ahead : Step {
+  int kept, other;
+  Ahead() {
+    program.schedule.steps = 2;
+    program.pools.push_back({"gathered", Role::gathered, 1, 64});
+    kept = shaped(persistent("kept", 16), {8, 2}, Role::gathered);
+    const int64_t offset = program.buffers.back().offset;
+    program.buffers.back().pool = program.buffers.back().slot = 0;
+    other = shaped(buffer("other", 16, offset), {8, 2}, Role::gathered);
+    program.buffers.back().pool = program.buffers.back().slot = 0;
+    op(ops::copy, {w}, {kept}, 0, {}, true);
+    ops()[1].reads = {x, kept};
+    ops()[4].writes = {other};
+    add("copy", {other}, {g}, Phase::backward);
+    move(8, 5);
+    add("copy", {w}, {kept}, Phase::step);
+  }
+  std::string rule() const {
+    const std::string all = check(*this);
+    return all.substr(0, all.find(':'));
+  }
+};
+
+TEST(VerifyValues, ACopyOfParametersIsLeftForTheNextStep) {
+  EXPECT_EQ(Ahead().rule(), "");
+  Ahead ahead;
+  ahead.move(9, 8);
+  EXPECT_EQ(ahead.rule(), "stale weights");
+  ahead = Ahead();
+  ahead.drop(9);
+  EXPECT_EQ(ahead.rule(), "overlapping live buffers");
+  ahead = Ahead();
+  ahead.move(9, 4);
+  EXPECT_EQ(ahead.rule(), "overlapping live buffers");
+  ahead = Ahead();
+  ahead.ops()[9].reads = {ahead.tensor(0, 0, 8)};
+  ahead.ops()[9].writes = {ahead.tensor(ahead.program.tensors[ahead.kept].buffer, 0, 8)};
+  EXPECT_EQ(ahead.rule(), "overlapping live buffers");
+  ahead = Ahead();
+  ahead.program.init().streams[0].ops.pop_back();
+  EXPECT_EQ(ahead.rule(), "read before any write");
+}
+
+TEST(VerifyValues, AStepWaitsForTheCopyThatTheStepBeforeLeaves) {
+  Ahead ahead;
+  ahead.drop(9);
+  ahead.op(ops::copy, {ahead.w}, {ahead.kept}, 1, {{0, 8, 0}, {0, 9, 1}}).phase = Phase::step;
+  ahead.op(ops::fill, {}, {ahead.shaped(ahead.buffer("end", 1), {}, Role::workspace)}, 0, {{1, 0, 0}}).phase =
+      Phase::step;
+  EXPECT_EQ(check(ahead), "");
+  ahead.ops()[9].waits.clear();
+  EXPECT_EQ(ahead.rule(), "steps overlap");
+  ahead.ops()[9].waits = {{1, 0, 0}};
+  ahead.program.step().streams[1].ops[0].waits = {{0, 9, 1}};
+  EXPECT_EQ(ahead.rule(), "unordered conflicting accesses");
+}
+
 TEST(VerifyValues, ARightStepPasses) { EXPECT_EQ(check(Step()), ""); }
 
 TEST(VerifyValues, AMeanOverOtherElements) {

@@ -39,6 +39,7 @@ ViewedProgram program_of(const Json& json) {
         if (op.contains("unit")) one.name += " " + op["unit"].get<std::string>();
         for (const char* side : {"reads", "writes"})
           for (const Json& tensor : op.at(side)) one.buffers.push_back(buffer_of_tensor.at(tensor.get<size_t>()));
+        for (const Json& tensor : op.at("writes")) one.written.push_back(buffer_of_tensor.at(tensor.get<size_t>()));
       }
     }
   }
@@ -108,7 +109,7 @@ MemoryStrip strip_of(int rank, const ViewedProgram& program, std::vector<Change>
     return static_cast<size_t>(std::find(roles.begin(), roles.end(), role) - roles.begin());
   };
   for (const ViewedBuffer& buffer : program.buffers)
-    if (buffer.persistent && !buffer.on_host) now[role_index(buffer.role)] += buffer.bytes;
+    if (buffer.persistent && !buffer.gathered_ahead() && !buffer.on_host) now[role_index(buffer.role)] += buffer.bytes;
   // What ends at a moment is free for what begins then.
   std::sort(changes.begin(), changes.end(),
             [](const Change& a, const Change& b) { return std::tie(a.time, a.bytes) < std::tie(b.time, b.bytes); });
@@ -131,6 +132,19 @@ MemoryStrip strip_of(int rank, const ViewedProgram& program, std::vector<Change>
   return strip;
 }
 
+// By rank and step: its begin and its end.
+std::map<std::pair<int, int>, std::pair<int64_t, int64_t>> steps_of(const Timeline& timeline) {
+  std::map<std::pair<int, int>, std::pair<int64_t, int64_t>> steps;
+  for (const Box& box : timeline.boxes) {
+    const std::pair key(timeline.lanes[static_cast<size_t>(box.lane)].rank, static_cast<int>(box.step));
+    const auto [step, added] = steps.emplace(key, std::pair(box.begin, box.end));
+    if (added) continue;
+    step->second.first = std::min(step->second.first, box.begin);
+    step->second.second = std::max(step->second.second, box.end);
+  }
+  return steps;
+}
+
 }  // namespace
 
 std::vector<MemoryStrip> memory_of(const Timeline& timeline, const ProgramView& view) {
@@ -143,26 +157,31 @@ std::vector<MemoryStrip> memory_of(const Timeline& timeline, const ProgramView& 
     };
     if (std::any_of(view.classes.begin(), view.classes.end(), has)) roles.push_back(role);
   }
-  // Rank, step and buffer: from the begin of the first access to the end of the last.
-  std::map<std::tuple<int, int, int>, std::pair<int64_t, int64_t>> lives;
+  // Rank, step, buffer, and whether it is written for the next step: from the begin of the first access to the end of
+  // the last.
+  std::map<std::tuple<int, int, int, bool>, std::pair<int64_t, int64_t>> lives;
   std::map<int, const ViewedProgram*> programs;
+  const std::map<std::pair<int, int>, std::pair<int64_t, int64_t>> steps = steps_of(timeline);
   for (const Box& box : timeline.boxes) {
     const Lane& lane = timeline.lanes[static_cast<size_t>(box.lane)];
     const ViewedProgram& program = view.classes[static_cast<size_t>(lane.rank_class)];
     programs[lane.rank] = &program;
-    for (const int buffer :
-         program.streams[static_cast<size_t>(lane.stream)].ops[static_cast<size_t>(box.op)].buffers) {
+    const ViewedOp& op = program.streams[static_cast<size_t>(lane.stream)].ops[static_cast<size_t>(box.op)];
+    for (const int buffer : op.buffers) {
       const ViewedBuffer& about = program.buffers[static_cast<size_t>(buffer)];
-      if (about.persistent || about.on_host) continue;
-      const auto [life, added] = lives.emplace(std::tuple(lane.rank, box.step, buffer), std::pair(box.begin, box.end));
+      if ((about.persistent && !about.gathered_ahead()) || about.on_host) continue;
+      const bool ahead = about.gathered_ahead(), writes = std::ranges::find(op.written, buffer) != op.written.end();
+      const auto [begin, end] = steps.at({lane.rank, box.step});
+      const std::pair<int64_t, int64_t> span{ahead && !writes ? begin : box.begin, ahead && writes ? end : box.end};
+      const auto [life, added] = lives.emplace(std::tuple(lane.rank, box.step, buffer, ahead && writes), span);
       if (added) continue;
-      life->second.first = std::min(life->second.first, box.begin);
-      life->second.second = std::max(life->second.second, box.end);
+      life->second.first = std::min(life->second.first, span.first);
+      life->second.second = std::max(life->second.second, span.second);
     }
   }
   std::map<int, std::vector<Change>> changes;
   for (const auto& [key, life] : lives) {
-    const auto& [rank, step, id] = key;
+    const auto& [rank, step, id, ahead] = key;
     const ViewedBuffer& buffer = programs[rank]->buffers[static_cast<size_t>(id)];
     const size_t role = static_cast<size_t>(std::find(roles.begin(), roles.end(), buffer.role) - roles.begin());
     changes[rank].push_back({life.first, role, buffer.bytes});

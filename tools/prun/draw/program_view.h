@@ -15,11 +15,14 @@ struct ViewedBuffer {
   std::string role;
   int64_t bytes = 0;
   bool persistent = false, on_host = false;
+  // Parameters gathered at the end of a step for the next one: others have their memory in between.
+  bool gathered_ahead() const { return persistent && role == "gathered"; }
 };
 
 struct ViewedOp {
   std::string name;
   std::vector<int> buffers;  // that it reads or writes
+  std::vector<int> written;
 };
 
 struct ViewedStream {
