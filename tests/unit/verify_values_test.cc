@@ -116,6 +116,27 @@ TEST(VerifyValues, ACopyOfParametersIsLeftForTheNextStep) {
   EXPECT_EQ(ahead.rule(), "read before any write");
 }
 
+TEST(VerifyValues, AnEvaluationLeavesTheCopyAsItWas) {
+  Ahead ahead;
+  const int loss = ahead.shaped(ahead.persistent("eval_loss", 1), {}, Role::data);
+  Body evaluation{"evaluation", {1, 1}, {}, ahead.program.step().data, loss};
+  std::vector<Op> ops = {ahead.ops()[0], ahead.ops()[9], ahead.ops()[1],
+                         ahead.ops()[2], ahead.ops()[7], ahead.ops()[9]};
+  ops[1].writes = {ahead.other};
+  ops[2].reads = {ahead.x, ahead.other};
+  ops[3].writes = {loss};
+  ops[4].reads = ops[4].writes = {loss};
+  evaluation.streams.push_back({"compute", ops});
+  ahead.program.bodies.push_back(evaluation);
+  EXPECT_EQ(check(ahead), "");
+  ahead.program.bodies[2].streams[0].ops.pop_back();
+  EXPECT_EQ(ahead.rule(), "overlapping live buffers");
+  ahead.program.bodies[2].streams[0].ops[1].writes = {ahead.kept};
+  ahead.program.bodies[2].streams[0].ops[1].reads = {ahead.g};
+  ahead.program.bodies[2].streams[0].ops[2].reads = {ahead.x, ahead.w};
+  EXPECT_NE(ahead.rule(), "");
+}
+
 TEST(VerifyValues, AStepWaitsForTheCopyThatTheStepBeforeLeaves) {
   Ahead ahead;
   ahead.drop(9);
