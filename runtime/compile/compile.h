@@ -32,7 +32,7 @@ struct CompileOptions {
   int64_t most_skips = 0, skipped = 0;  // these and left_out: Schedule's
   LeftOut left_out;
   std::optional<Generation> generation;  // instead of a training; the plan is generation_plan's
-  bool count_memory = false;  // arenas have the size of what lives at once; nothing is placed, so nothing can run
+  bool count_memory = false;      // arenas have the size of what lives at once; nothing is placed, so nothing can run
   bool every_microbatch = false;  // a schedule that recurs is listed as it is, not as one that repeats
   // Scratch of one op on that device; null: none needed.
   std::function<int64_t(const Program&, const Op&)> workspace_bytes;

@@ -94,7 +94,7 @@ struct CompileState {
   const CompileOptions& options;
   const StrategyIndex& strategies;
   const Shortened* shortened = nullptr;  // `plan` is its plan; null: the schedule is compiled as it is
-  Job* job = nullptr;  // the programs of the classes that are done
+  Job* job = nullptr;                    // the programs of the classes that are done
   int pipeline_rank = 0;
   const RankProgram* source = nullptr;  // level 3: the ops as the plan lists them
   Graph graph;                          // of all stages; grows gradients
@@ -151,10 +151,10 @@ void lower_program(CompileState& state);   // lower_program.cc: level 3
 void check_finite(CompileState& state);    // check_finite.cc: --check-finite
 void widen(CompileState& state);           // widen.cc: floats as f64, for proofs
 void add_workspaces(Program& program, const CompileOptions& options);  // workspace.cc: scratch of kernels
-void add_step_barrier(Program& program);  // step_barrier.cc: streams meet at the end of a step
+void add_step_barrier(Program& program);    // step_barrier.cc: streams meet at the end of a step
 void describe_repeat(CompileState& state);  // describe_repeat.cc: what of a step that repeats is whose microbatch's
-void assign_memory(Program& program);     // memory.cc: offsets
-void count_memory(Program& program);      // memory.cc: about as much, without offsets
-void resolve_put_offsets(Job& job);       // resolve_put_offsets.cc: places of puts in other ranks' arenas
+void assign_memory(Program& program);       // memory.cc: offsets
+void count_memory(Program& program);        // memory.cc: about as much, without offsets
+void resolve_put_offsets(Job& job);         // resolve_put_offsets.cc: places of puts in other ranks' arenas
 
 }  // namespace prun

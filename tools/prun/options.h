@@ -31,11 +31,11 @@ struct Options {
   bool dry_run = false, prometheus = false;  // clean; status
   bool check_finite = false, time_passes = false;
   bool every_microbatch = false;  // what repeats is listed, and proved, as often as it runs
-  bool prove = false;        // run, check: run the plan, made small, beside one rank
-  std::string non_finite;    // the policy of --non-finite; "": nobody looks
-  int check_replicas = 100;  // steps; 0: never
-  std::string after;         // dump: the pass whose result is printed
-  std::string traces;        // dump --format chakra: the files begin so
+  bool prove = false;             // run, check: run the plan, made small, beside one rank
+  std::string non_finite;         // the policy of --non-finite; "": nobody looks
+  int check_replicas = 100;       // steps; 0: never
+  std::string after;              // dump: the pass whose result is printed
+  std::string traces;             // dump --format chakra: the files begin so
   bool chakra = false;
   LaunchOptions launch;
   WorldOptions world;  // without the rank's place and device, which a rank fills in
