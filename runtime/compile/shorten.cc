@@ -24,11 +24,9 @@ bool comes_again(const PipelineTurn& turn, const PipelineTurn& later, int microb
 
 Stretch longest(const std::vector<PipelineTurn>& turns, int period, int microbatches) {
   Stretch best;
-  const int size = static_cast<int>(std::ssize(turns));
   int run = 0;
-  for (int i = 0; i + period < size; ++i) {
-    const bool again = comes_again(turns[static_cast<size_t>(i)], turns[static_cast<size_t>(i + period)], microbatches);
-    run = again ? run + 1 : 0;
+  for (int i = 0, later = period; later < std::ssize(turns); ++i, ++later) {
+    run = comes_again(turns[i], turns[later], microbatches) ? run + 1 : 0;
     const int periods = run == 0 ? 0 : (run + period) / period;
     if (periods > best.periods) best = {i - run + 1, periods};
   }
