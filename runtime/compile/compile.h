@@ -40,6 +40,8 @@ struct CompileOptions {
   std::function<bool(std::string_view kind)> fuses;
   // Called after each pass; a pass that runs for each class of ranks is reported once a class. Null: nobody asks.
   std::function<void(const PassReport&)> after_pass;
+  // Called when the passes begin again, and what was reported is no part of the job. Null: nobody asks.
+  std::function<void()> starts_over;
 };
 
 // Throws plan_error with the site of the plan's line that is wrong.

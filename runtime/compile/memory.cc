@@ -104,12 +104,12 @@ class Packer {
     return all;
   }
 
-  // What is placed as one: a buffer; or those that microbatches have of it, one behind the other in their ring, or all
-  // in one place if each is dead before the next one lives.
   struct Taken {  // bytes, from where the lot begins or from the base of the role, and while what lives
     const Life* life;
     int64_t begin, end;
   };
+  // What is placed as one: a buffer; or those that microbatches have of it, one behind the other in their ring, or all
+  // in one place if each is dead before the next one lives.
   struct Lot {
     std::vector<BufferId> buffers;
     std::vector<Taken> parts;

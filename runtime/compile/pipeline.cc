@@ -140,6 +140,7 @@ Job compile(const Plan& plan, const CompileOptions& options) {
         return compile_listed(shortened->plan, options, &*shortened);
     } catch (const DoesNotRecur& reason) {
       log_debug("compile", "no period of {} microbatches: {}", microbatches, reason.what);
+      if (options.starts_over) options.starts_over();
     }
   return compile_listed(plan, options, nullptr);
 }

@@ -4,6 +4,7 @@ same losses as one whose program lists every microbatch, and its trace has every
 """
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -43,6 +44,12 @@ class Repeats(unittest.TestCase):
         self.assertNotIn("\nrepeat ", whole)
         self.assertLess(len(text), len(whole) / 2)
         self.assertEqual(computed(), computed(ALL))
+
+    def test_a_pass_is_shown_once_where_no_period_is_found(self):
+        text = prun("dump", "plans/ring_attention.lua", "--nproc", "2", "--set", "micro=40", "--set", "batch=40",
+                    "--set", "layers=1", "--set", "width=16", "--after", "step")
+        self.assertEqual(len(re.findall("(?m)^program ", text)), 1)
+        self.assertNotIn("\nrepeat ", text)
 
     def test_a_run_is_the_same(self):
         found = []

@@ -143,6 +143,7 @@ Job compile_watched(const Options& options, const Plan& plan, PassWatch& watch, 
   compile_options.fuses = [&](std::string_view kind) { return device->fuses(kind); };
   if (options.time_passes || !options.after.empty())
     compile_options.after_pass = [&](const PassReport& report) { watch.add(report); };
+  compile_options.starts_over = [&] { watch.start_over(); };
   Job job = compile(plan, compile_options);
   require_updates(options, job);
   log_info("compile", "programs for ranks of {}, {} parameters", counted(std::ssize(job.classes), "kind"),
@@ -182,7 +183,7 @@ Job build_job(const Options& options, int ranks, Plan* read) {
   watch.lap("script");
   log_info("script", "{} is recorded", options.plan);
   Job job = compile_watched(options, plan, watch, Of::itself);
-  watch.require_printed(options.plan);
+  watch.print_result(options.plan);
   verify(options, job, ranks);
   watch.lap("verify");
   if (options.command == "run" || options.command == "check") check_data(plan);

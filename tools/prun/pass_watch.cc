@@ -13,9 +13,8 @@ void PassWatch::add(const PassReport& report) {
   add_time(report.name, report.seconds);
   begin_ = std::chrono::steady_clock::now();
   if (report.name != after_) return;
-  if (printed_) fmt::print("\n");
-  fmt::print("{}", report.text());
-  printed_ = true;
+  if (!text_.empty()) text_ += "\n";
+  text_ += report.text();
 }
 
 void PassWatch::lap(const char* what) {
@@ -36,9 +35,10 @@ void PassWatch::print_times() const {
   for (const auto& [what, seconds] : seconds_) fmt::print(stderr, "{:<16} {:>10}\n", what, human_seconds(seconds));
 }
 
-void PassWatch::require_printed(const std::string& plan) const {
-  if (!after_.empty() && !printed_)
+void PassWatch::print_result(const std::string& plan) const {
+  if (!after_.empty() && text_.empty())
     throw usage_error(fmt::format("--after {}: that pass does not run for {}", after_, plan));
+  fmt::print("{}", text_);
 }
 
 void check_pass_name(const std::string& name) {

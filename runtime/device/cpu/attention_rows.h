@@ -7,8 +7,8 @@
 
 namespace prun::cpu {
 
-inline constexpr int64_t kStrip =
-    32;  // queries at a time: two of the longest vectors, so k and v are read half as often
+// Queries at a time: two of the longest vectors, so that k and v are read half as often as for one.
+inline constexpr int64_t kStrip = 32;
 
 // to[row][0..lanes) = scale · from[row · stride ..], padded with zeros. T is float or bf16.
 template <class T>
