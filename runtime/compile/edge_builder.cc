@@ -51,9 +51,11 @@ void EdgeBuilder::note(OpRef at, TensorId tensor, bool write) {
   accesses.push_back({at, begin, end, write});
 }
 
-std::vector<OpRef> EdgeBuilder::last_compute() const {
-  if (body_.streams.empty() || body_.streams[0].ops.empty()) return {};
-  return {{0, static_cast<int>(std::ssize(body_.streams[0].ops)) - 1}};
+std::vector<OpRef> EdgeBuilder::last(std::string_view stream) const {
+  for (const StreamId id : body_.streams.ids())
+    if (const auto& [name, ops] = body_.streams[id]; name == stream && !ops.empty())
+      return {{id, static_cast<int>(std::ssize(ops)) - 1}};
+  return {};
 }
 
 OpRef EdgeBuilder::append(StreamId stream, Op op, const std::vector<OpRef>& floors) {

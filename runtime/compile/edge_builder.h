@@ -5,6 +5,7 @@
 // content, and a pool's number of slots is the number of credits.
 #pragma once
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ir/order.h"
@@ -20,8 +21,8 @@ class EdgeBuilder {
   // Appends `op` to a stream with the edges that its reads and writes need, and after `floors`; returns where it is.
   OpRef append(StreamId stream, Op op, const std::vector<OpRef>& floors = {});
   const std::vector<Op>& ops(StreamId stream) const { return body_.streams[stream].ops; }
-  // The op that stream 0 has ended with so far, if any.
-  std::vector<OpRef> last_compute() const;
+  // The op that the stream of that name has ended with so far, if any.
+  std::vector<OpRef> last(std::string_view stream) const;
   // `buffer` takes over the bytes of `previous`: its first accesses wait for the previous one's last.
   void take_over(BufferId buffer, BufferId previous);
 

@@ -96,16 +96,26 @@ void StepBuilder::lower_ring(const Node& node, const ScheduleStep& step) {
                                node.site);
   };
   const auto expand = node.op == &ops::ring_attention ? lower_ring_attention : lower_ring_attention_grad;
-  for (RingStep& part : expand(ring, state_.plan.mesh.size(axis), temporary)) {
+  std::vector<RingStep> parts = expand(ring, state_.plan.mesh.size(axis), temporary);
+  // Nothing computes behind a send, so what it reads would be held to the end of the body. The last arrival of a ring
+  // has gone by the neighbour that receives from here, or was made there: the neighbour is done with the ring before,
+  // and waiting for what was sent in that one takes no time.
+  const std::vector<OpRef> sent_before = emitter_.last("ring_send");
+  size_t last_arrival = parts.size();
+  for (size_t i = 0; i < parts.size(); ++i)
+    if (parts[i].op == &ops::recv) last_arrival = i;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    RingStep& part = parts[i];
     Op op = emitter_.op(*part.op, std::move(part.reads), std::move(part.writes), step, node.site);
     op.attrs = std::move(part.attrs);
     if (op.communicates()) {
       op.axis = axis;
       op.lane = static_cast<int>(MessageLane::ring);
     }
-    const bool arrives = op.is(ops::recv);
-    emitter_.append(emitter_.stream(part.stream), std::move(op),
-                    arrives ? emitter_.last_compute() : std::vector<OpRef>());
+    std::vector<OpRef> floors;
+    if (op.is(ops::recv)) floors = emitter_.last("compute");
+    if (i == last_arrival) floors.insert(floors.end(), sent_before.begin(), sent_before.end());
+    emitter_.append(emitter_.stream(part.stream), std::move(op), floors);
   }
 }
 

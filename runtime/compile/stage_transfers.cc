@@ -93,7 +93,7 @@ void StageTransfers::transfer(bool sends, const StageStep& step, ValueId value, 
     sent_[{now.phase, step.stage, now.microbatch}] = emitter_.append(stream, std::move(op));
     return;
   }
-  std::vector<OpRef> floors = emitter_.last_compute();
+  std::vector<OpRef> floors = emitter_.last("compute");
   if (std::optional<OpRef> sent = used_before(step, other_stage)) floors.push_back(*sent);
   if (pipeline.puts) {
     Op offer = op;
@@ -161,7 +161,7 @@ void StageTransfers::exchange(UnitId here, const std::vector<UnitId>& twins, con
       op.attrs.set("tag", int64_t{(sends ? here : twin).index()});
       op.lane = static_cast<int>(MessageLane::tied);
       op.unit = name;
-      emitter_.append(emitter_.stream(fmt::format("{} tied", op.def->name)), std::move(op), emitter_.last_compute());
+      emitter_.append(emitter_.stream(fmt::format("{} tied", op.def->name)), std::move(op), emitter_.last("compute"));
     }
   }
   const ScheduleStep step{Phase::step, index.first_call(here)};

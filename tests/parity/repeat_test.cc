@@ -116,6 +116,34 @@ TEST_P(Repeats, TakeAboutAsMuchMemory) {
               1.25 * static_cast<double>(whole.classes[c].arena_bytes));
 }
 
+// What a microbatch takes is given back when it is done, also where ops that nobody waits for had read it.
+class Microbatches : public testing::TestWithParam<std::pair<std::string, int>> {};
+
+TEST_P(Microbatches, TakeNoMoreMemoryWhereThereAreMore) {
+  const auto arenas = [](int micro) {
+    const Settings settings = {
+        {"layers", "8"}, {"width", "32"}, {"micro", std::to_string(micro)}, {"batch", std::to_string(8 * micro)}};
+    std::vector<int64_t> bytes;  // but for the batch's
+    for (const Program& program : compiled({GetParam().first, GetParam().second, settings}, true).classes) {
+      bytes.push_back(program.arena_bytes);
+      for (const Buffer& buffer : program.buffers)
+        if (buffer.role == Role::data) bytes.back() -= buffer.bytes;
+    }
+    return bytes;
+  };
+  const std::vector<int64_t> some = arenas(8), more = arenas(16);
+  ASSERT_EQ(some.size(), more.size());
+  for (size_t c = 0; c < some.size(); ++c) EXPECT_LE(more[c], some[c]) << "class " << c;
+}
+
+INSTANTIATE_TEST_SUITE_P(Plans, Microbatches,
+                         testing::Values(std::pair("plans/ddp.lua", 2), std::pair("plans/zero3.lua", 2),
+                                         std::pair("plans/fsdp.lua", 2), std::pair("plans/moe.lua", 2),
+                                         std::pair("plans/megatron.lua", 2), std::pair("plans/1f1b.lua", 4),
+                                         std::pair("plans/interleaved.lua", 4), std::pair("plans/zero_bubble.lua", 4),
+                                         std::pair("plans/one_sided.lua", 4), std::pair("plans/3d.lua", 8),
+                                         std::pair("plans/ring_attention.lua", 4)));
+
 const Settings kSmall = {{"layers", "4"}, {"width", "32"}, {"micro", "40"}, {"batch", "40"}};
 
 Case of(const std::string& plan, int ranks, Settings settings) {
@@ -130,7 +158,8 @@ INSTANTIATE_TEST_SUITE_P(
                     of("plans/interleaved.lua", 2, {{"pp", "2"}}), of("plans/zero_bubble.lua", 4, {{"pp", "4"}}),
                     of("plans/3d.lua", 8, {{"batch", "80"}}), of("plans/zero3.lua", 2, {{"batch", "80"}}),
                     of("plans/ddp.lua", 2, {{"batch", "80"}}), of("plans/fsdp.lua", 2, {{"batch", "80"}}),
-                    of("plans/zero2.lua", 2, {{"batch", "80"}})));
+                    of("plans/zero2.lua", 2, {{"batch", "80"}}),
+                    of("plans/ring_attention.lua", 4, {{"cp", "2"}, {"batch", "80"}})));
 
 }  // namespace
 }  // namespace prun::test
