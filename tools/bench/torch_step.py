@@ -1,4 +1,5 @@
-"""One rank of PyTorch's training step on CPUs, the peer of plans/ddp.lua, zero3.lua, mlp.lua and ddp_example.lua.
+"""One rank of PyTorch's training step on CPUs, the peer of plans/ddp.lua, zero3.lua, megatron.lua, 1f1b.lua, mlp.lua
+and ddp_example.lua.
 
 Started by train_step.py once per rank with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set. Prints, on rank 0, one JSON
 object with the median step time in milliseconds. The model is built from PyTorch's own fused parts where it has them
@@ -14,25 +15,27 @@ import torch
 import torch.distributed as dist
 import torch.nn as nn
 import torch.nn.functional as F
+import torch_parallel
 
 
 class Block(nn.Module):
     def __init__(self, width, heads):
         super().__init__()
-        self.heads = heads
+        self.size = width // heads
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def attend(self, x):
-        batch, context, width = x.shape
-        q, k, v = self.qkv(x).view(batch, context, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        batch, context, _ = x.shape
+        # The heads lie one behind the other, each with its q, k and v: a rank that has a part of the rows has whole heads.
+        q, k, v = self.qkv(x).view(batch, context, -1, 3, self.size).permute(3, 0, 2, 1, 4)
         if hasattr(F, "scaled_dot_product_attention"):
             y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         else:
             mask = torch.full((context, context), float("-inf")).triu(1)
-            y = torch.softmax(q @ k.transpose(-1, -2) / (width // self.heads) ** 0.5 + mask, -1) @ v
-        return self.proj(y.transpose(1, 2).reshape(batch, context, width))
+            y = torch.softmax(q @ k.transpose(-1, -2) / self.size ** 0.5 + mask, -1) @ v
+        return self.proj(y.transpose(1, 2).reshape(batch, context, -1))
 
     def forward(self, x):
         x = x + self.attend(self.norm1(x))
@@ -46,8 +49,11 @@ class Gpt(nn.Module):
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocab, bias=False)
 
+    def embed(self, tokens):
+        return self.tokens(tokens) + self.positions
+
     def forward(self, tokens):
-        x = self.tokens(tokens) + self.positions
+        x = self.embed(tokens)
         for block in self.blocks:
             x = block(x)
         return self.head(self.norm(x))
@@ -77,25 +83,27 @@ def shard(model, blocks):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("model", choices=["gpt", "mlp", "ddp_example"])
-    parser.add_argument("mode", choices=["ddp", "fsdp", "single"])
+    parser.add_argument("mode", choices=["ddp", "fsdp", "tp", "sequence", "1f1b", "single"])
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--batch", type=int, default=0, help="per rank")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--bf16", action="store_true")
+    parser.add_argument("--micro", type=int, default=8, help="microbatches of a pipeline")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
     if args.mode != "single":
         dist.init_process_group("gloo")
     rank = int(os.environ.get("RANK", 0))
-    generator = torch.Generator().manual_seed(rank)
+    # Ranks that share a model's tensors or layers read the same samples.
+    generator = torch.Generator().manual_seed(rank if args.mode in ("ddp", "fsdp") else 0)
     if args.model == "gpt":
         batch = args.batch or 8
         model = Gpt()
         x = torch.randint(256, (batch, 128), generator=generator)
         y = torch.randint(256, (batch, 128), generator=generator)
-        loss_of = lambda out: F.cross_entropy(out.view(-1, 256), y.view(-1))
+        loss_of = lambda out, y: F.cross_entropy(out.view(-1, 256), y.view(-1))
         optimizer_of = lambda p: torch.optim.AdamW(p, lr=1e-3)
         blocks = list(model.blocks)
     else:
@@ -104,13 +112,17 @@ def main():
         gelu = lambda x: F.gelu(x, approximate="tanh")
         model = Mlp() if example else Mlp(width, 8, bias=False, activation=gelu, activate_last=True)
         x, y = (torch.randn(batch, width, generator=generator) for _ in range(2))
-        loss_of = lambda out: F.mse_loss(out, y)
+        loss_of = lambda out, y: F.mse_loss(out, y)
         optimizer_of = lambda p: torch.optim.SGD(p, lr=1e-3) if example else torch.optim.AdamW(p, lr=1e-3)
         blocks = list(model.layers)
     if args.mode == "ddp":
         model = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=25)
     elif args.mode == "fsdp":
         model = shard(model, blocks)
+    elif args.mode in ("tp", "sequence"):
+        model = torch_parallel.tensors(model, args.mode == "sequence")
+    elif args.mode == "1f1b":
+        model = torch_parallel.Stage(model, x, y, loss_of, args.micro)
     optimizer = optimizer_of(model.parameters())
     forward = torch.compile(model) if args.compile else model
     times = []
@@ -119,9 +131,12 @@ def main():
             dist.barrier()
         begin = time.perf_counter()
         optimizer.zero_grad()
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=args.bf16):
-            loss = loss_of(forward(x))
-        loss.backward()
+        if args.mode == "1f1b":
+            model.step()
+        else:
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=args.bf16):
+                loss = loss_of(forward(x), y)
+            loss.backward()
         optimizer.step()
         if step >= 3:
             times.append(time.perf_counter() - begin)

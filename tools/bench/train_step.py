@@ -35,6 +35,9 @@ ROWS = {
     "mlp-2": ("mlp", 2, {}, "mlp", "ddp", [], 1.15),
     "zero3-2": ("zero3", 2, {"batch": 16}, "gpt", "fsdp", [], 2.0),
     "zero3-8": ("zero3", 8, {"batch": 64}, "gpt", "fsdp", [], 2.0),
+    "tp-2": ("megatron", 2, {"batch": 8, "sequence": "false"}, "gpt", "tp", [], 1.5),
+    "megatron-2": ("megatron", 2, {"batch": 8}, "gpt", "sequence", [], 1.5),
+    "1f1b-2": ("1f1b", 2, {"batch": 16}, "gpt", "1f1b", ["--batch", "16"], 1.3),
 }
 DEFAULT = ["gpt-2", "gpt-8", "ddp_example-2", "ddp_example-8"]
 DEFAULT_TORCH = "/usr/bin/python3"
