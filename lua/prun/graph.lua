@@ -3,6 +3,7 @@
 -- A call is one use of a unit in the forward pass. Ops outside any unit belong to the last call: the loss, mostly. A
 -- program (program.lua) is recorded here too: it is a graph without units.
 
+local alike = require "prun.alike"
 local schema = require "prun.schema"
 local tensor = require "prun.tensor"
 
@@ -10,10 +11,12 @@ local tensor = require "prun.tensor"
 local graph = { current = nil, most_elements = 70368744177664, most_bytes = schema.most_exact }
 
 -- Records what fn(...) does into a new graph; returns the graph and fn's result. `has_units` is false for programs.
+-- `values` and `nodes` lack those of calls that repeat others (alike.lua); `count`: of all values.
 function graph.record(dtype, has_units, fn, ...)
   local outer = graph.current
   graph.current = { values = {}, nodes = {}, units = {}, calls = {}, unit_of = {}, counts = {}, dtype = dtype,
-                    has_units = has_units, bytes = 0.0, site_of = {} }
+                    has_units = has_units, bytes = 0.0, site_of = {}, count = 0, sizes = {}, inputs_of = {},
+                    more_of = {}, patterns = {} }
   local result = fn(...)
   local recorded = graph.current
   graph.current = outer
@@ -33,13 +36,16 @@ local function here_with_units(what)
   return g
 end
 
--- Runs fn as one more call of `unit`.
-local function call_unit(g, unit, fn)
+-- Runs fn as one more call of `unit`, the first if `new`.
+local function call_unit(g, unit, fn, new)
   if g.open then host.fail(("unit '%s' inside unit '%s': units do not nest"):format(unit.name, g.open.name)) end
-  g.calls[#g.calls + 1] = { unit = unit.id }
+  local call = { id = #g.calls, unit = unit.id }
+  g.calls[#g.calls + 1] = call
   g.open, unit.made_now = unit, {}
+  if new then alike.begin(g, unit, call) end
   local results = table.pack(fn())
   g.open = nil
+  if new then alike.finish(g, unit, call) end
   return table.unpack(results, 1, results.n)
 end
 
@@ -57,7 +63,7 @@ graph.unit = schema.word("prun.nn.unit", {
                  counts = {}, made_now = {} }
   if unit.class == "" then unit.class = name end
   g.units[#g.units + 1], g.unit_of[name] = unit, unit
-  return call_unit(g, unit, body)
+  return call_unit(g, unit, body, true)
 end)
 
 -- One more call of a unit, with the same parameters: tied weights.
@@ -85,12 +91,13 @@ end
 
 local bytes_of = { f64 = 8, i64 = 8, f32 = 4, i32 = 4, bf16 = 2, f16 = 2 }
 
--- Products of sizes, as floats: whole numbers would wrap round.
-local function check_size(g, value)
+-- The bytes of a value. Products of sizes are floats: whole numbers would wrap round.
+local function checked_size(g, value)
   local elements = 1.0
   for _, size in ipairs(value.shape) do elements = elements * size end
-  g.bytes = g.bytes + elements * (bytes_of[value.dtype] or 1)
-  if elements <= graph.most_elements and g.bytes <= graph.most_bytes then return end
+  local bytes = elements * (bytes_of[value.dtype] or 1)
+  g.bytes = g.bytes + bytes
+  if elements <= graph.most_elements and g.bytes <= graph.most_bytes then return bytes end
   host.fail(("%s '%s' is [%s], %s"):format(value.kind == "parameter" and "the parameter" or "the tensor", value.name,
     table.concat(value.shape, ", "), elements > graph.most_elements and
     ("%.3g elements; a tensor has at most %d"):format(elements, graph.most_elements) or
@@ -98,8 +105,9 @@ local function check_size(g, value)
 end
 
 local function add_value(g, value)
-  check_size(g, value)
-  value.id = #g.values
+  if g.follows then alike.leave(g) end
+  g.sizes[g.count] = checked_size(g, value)
+  value.id, g.count = g.count, g.count + 1
   g.values[#g.values + 1] = value
   return tensor.new(value, g)
 end
@@ -110,12 +118,13 @@ function graph.last_dim(x)
   return #shape > 0 and shape[#shape] or 1
 end
 
--- "block3.add2": the unit, the name, and which of that name it is.
+-- "block3." and "add2": the unit, the name, and which of that name it is.
 local function label(g, name)
   local unit = g.has_units and owner(g)
   local counts = unit and unit.counts or g.counts
-  counts[name] = (counts[name] or 0) + 1
-  return (unit and unit.name .. "." or "") .. name .. (counts[name] > 1 and tostring(counts[name]) or "")
+  local count = (counts[name] or 0) + 1
+  counts[name] = count
+  return unit and unit.name .. "." or "", count > 1 and name .. count or name
 end
 
 -- Ids count from 0 in each recording, so those of another one would stand for whatever has the number here.
@@ -134,17 +143,23 @@ local function ids(g, kind, tensors)
   return result
 end
 
+local function add_node(g, kind, inputs, outputs, attrs, axis, site)
+  g.nodes[#g.nodes + 1] = { op = kind, inputs = ids(g, kind, inputs), outputs = ids(g, kind, outputs),
+                            attrs = host.map(attrs), call = #g.calls - 1, axis = axis, site = site }
+end
+
 -- Adds an op whose outputs are known. Programs use this for what is not an op of models; `axis` is for communication.
 function graph.add(kind, inputs, outputs, attrs, axis)
   local g = graph.here("prun." .. kind)
-  g.nodes[#g.nodes + 1] = { op = kind, inputs = ids(g, kind, inputs), outputs = ids(g, kind, outputs),
-                            attrs = host.map(attrs or {}), call = #g.calls - 1, axis = axis or "", site = host.site() }
+  if g.follows then alike.leave(g) end
+  add_node(g, kind, inputs, outputs, attrs or {}, axis or "", host.site())
 end
 
 -- A new tensor, named after what makes it.
 function graph.tensor(name, dtype, shape)
   local g = graph.here("a tensor")
-  return add_value(g, { name = label(g, name), dtype = dtype, shape = shape, kind = "activation", unit = -1,
+  local unit, tail = label(g, name)
+  return add_value(g, { name = unit .. tail, dtype = dtype, shape = shape, kind = "activation", unit = -1,
                         site = host.site() })
 end
 
@@ -184,10 +199,10 @@ function graph.parameter(name, shape, init, blocks, shared)
     host.fail(("the parameter '%s' of the unit '%s' has the name of another unit's (%s:%d): checkpoints " ..
       "and messages know parameters by their names"):format(whole, unit.name, other[1], other[2]))
   end
-  local parameter = add_value(g, { name = whole, dtype = g.dtype, shape = shape, kind = "parameter",
-                                   unit = unit.id, init = init.kind and init or schema.convert("init", init),
-                                   blocks = blocks, site = host.site() })
-  unit.parameters[#unit.parameters + 1] = parameter.id
+  local value = { name = whole, dtype = g.dtype, shape = shape, kind = "parameter", unit = unit.id,
+                  init = init.kind and init or schema.convert("init", init), blocks = blocks, site = host.site() }
+  local parameter = g.follows and alike.parameter(g, value, name) or add_value(g, value)
+  unit.parameters[#unit.parameters + 1], unit.like = parameter.id, nil
   unit.parameter_of[name], unit.made_now[name], g.site_of[whole] = parameter, true, tensor.record(parameter).site
   return parameter
 end
@@ -204,23 +219,29 @@ end
 -- Records an op and returns its outputs. `name` labels them; `more` names those after the first.
 function graph.op(kind, inputs, attrs, name, more)
   local g = graph.here("nn." .. kind)
-  local outputs, first = {}, label(g, name or kind)
-  for i, type in ipairs(host.infer(kind, types(inputs), host.map(attrs or {}))) do
+  local unit, first = label(g, name or kind)
+  local site = host.site()
+  attrs = attrs or {}
+  local outputs = g.follows and alike.op(g, kind, inputs, attrs, first, more, site)
+  if outputs then return table.unpack(outputs) end
+  outputs = {}
+  for i, type in ipairs(host.infer(kind, types(inputs), host.map(attrs))) do
     local suffix = i == 1 and "" or "." .. (more and more[i - 1] or tostring(i))
-    outputs[i] = add_value(g, { name = first .. suffix, dtype = type.dtype, shape = type.shape, kind = "activation",
-                                unit = -1, site = host.site() })
+    outputs[i] = add_value(g, { name = unit .. first .. suffix, dtype = type.dtype, shape = type.shape,
+                                kind = "activation", unit = -1, site = site })
   end
-  graph.add(kind, inputs, outputs, attrs)
+  add_node(g, kind, inputs, outputs, attrs, "", site)
+  g.inputs_of[#g.nodes], g.more_of[#g.nodes] = inputs, more
   return table.unpack(outputs)
 end
 
 -- The part of the plan that graph becomes.
 function graph.result(g)
-  local units = {}
+  local calls, units = alike.result(g), {}
   for i, unit in ipairs(g.units) do
     units[i] = { name = unit.name, class = unit.class, parameters = unit.parameters }
   end
-  return { values = g.values, nodes = g.nodes, units = units, calls = g.calls }
+  return { values = g.values, nodes = g.nodes, units = units, calls = calls }
 end
 
 return graph

@@ -151,7 +151,7 @@ local function require_parameters(recorded, site)
   host.fail("the model has no parameters, such as those of nn.linear: there is nothing to train", site)
 end
 
--- The classes of units in order, each with the names of its layers.
+-- The classes of units in order, each with the names of its layers; units that repeat others have theirs.
 local function classes_of(units)
   local classes, seen = {}, {}
   for _, unit in ipairs(units) do
@@ -160,7 +160,9 @@ local function classes_of(units)
       class = { name = unit.class, layers = {} }
       classes[#classes + 1], seen[unit.class] = class, class
     end
-    for name in pairs(unit.parameter_of) do class.layers[name:match("^(.*)%.[^.]*$") or name] = true end
+    if not unit.like then
+      for name in pairs(unit.parameter_of) do class.layers[name:match("^(.*)%.[^.]*$") or name] = true end
+    end
   end
   return classes
 end

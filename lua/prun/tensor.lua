@@ -27,11 +27,15 @@ function meta.__add(a, b) return both("add", a, b) end
 function meta.__mul(a, b) return both("mul", a, b) end
 function meta.__tostring(self) return ("tensor %s %s[%s]"):format(
   self.name, self.dtype, table.concat(self.shape, ", ")) end
--- The record is not a plan's to change: of its dims there is a copy.
+-- The record is not a plan's to change: of its dims there is a copy. Tensors that are alike share theirs.
 function meta.__index(self, name)
-  local value = rawget(self, record)
-  if name == "shape" then return table.move(value.shape, 1, #value.shape, 1, {}) end
-  if value[name] ~= nil then return value[name] end
+  local value = rawget(self, record)[name]
+  if type(value) == "table" then
+    local copy = {}
+    for key, one in host.next, value do copy[key] = one end
+    return copy
+  end
+  if value ~= nil then return value end
   host.fail(("a tensor has no '%s'%s"):format(tostring(name), host.did_you_mean(tostring(name),
     { "shape", "dtype", "name" })))
 end

@@ -15,106 +15,12 @@
 
 #include "base/text.h"
 #include "ir/id_limits.h"
+#include "ir/plan_field.h"
 
 namespace prun {
-namespace {
+namespace plan_document {
 
 using Json = nlohmann::json;
-
-// A value of the document and the path that leads to it.
-class Field {
- public:
-  Field(const Json& json, std::string path, const Json* site = nullptr)
-      : json_(json), path_(std::move(path)), site_(has("site") ? &json.at("site") : site) {}
-
-  bool has(const char* name) const { return json_.is_object() && json_.contains(name) && !json_.at(name).is_null(); }
-  Field at(const char* name) const {
-    if (!has(name)) throw plan_error(fmt::format("the plan has no {}", below(name)), site());
-    return Field(json_.at(name), below(name), site_);
-  }
-  // Read what the document must have, or may have, into members: a name, the member, and so on.
-  template <class T, class... Rest>
-  void need(const char* name, T& member, Rest&&... rest) const {
-    read(at(name), member);
-    if constexpr (sizeof...(rest) > 0) need(rest...);
-  }
-  template <class T, class... Rest>
-  void may(const char* name, T& member, Rest&&... rest) const {
-    if (has(name)) read(at(name), member);
-    if constexpr (sizeof...(rest) > 0) may(rest...);
-  }
-  // Calls `take` with each element.
-  template <class Take>
-  void each(Take take) const {
-    // Lua cannot tell an empty list from an empty table.
-    if (json_.is_object() && json_.empty()) return;
-    if (!json_.is_array()) fail("a list");
-    for (size_t i = 0; i < json_.size(); ++i) take(Field(json_[i], fmt::format("{}[{}]", path_, i), site_));
-  }
-  size_t size() const { return json_.size(); }
-
-  std::string text() const {
-    if (!json_.is_string()) fail("a text");
-    std::string text = json_.get<std::string>();
-    if (printable(text) != text) fail("a text without control characters");
-    return text;
-  }
-  // Lua's division makes a float of a whole number: it still counts as one.
-  bool whole() const {
-    if (json_.is_number_unsigned()) return json_.get<uint64_t>() <= static_cast<uint64_t>(INT64_MAX);
-    if (json_.is_number_integer()) return true;
-    if (!json_.is_number_float()) return false;
-    double value = json_.get<double>();
-    return std::abs(value) <= 9007199254740992.0 && value == std::trunc(value);
-  }
-  int64_t integer() const {
-    if (!whole()) fail("a whole number");
-    return json_.is_number_float() ? static_cast<int64_t>(json_.get<double>()) : json_.get<int64_t>();
-  }
-  double number() const {
-    if (!json_.is_number()) fail("a number");
-    return json_.get<double>();
-  }
-  bool boolean() const {
-    if (!json_.is_boolean()) fail("true or false");
-    return json_.get<bool>();
-  }
-  // An index into an array of `size`; or -1 where that is allowed.
-  int index(size_t size, int least = 0) const {
-    int64_t value = integer();
-    if (value < least || value >= static_cast<int64_t>(size)) fail(fmt::format("an index below {}", size));
-    return static_cast<int>(value);
-  }
-  // One of the words, by its number.
-  int word(const std::vector<std::string>& words) const {
-    const auto found = std::find(words.begin(), words.end(), text());
-    if (found != words.end()) return static_cast<int>(found - words.begin());
-    fail(join({words.begin(), words.end() - 1}, ", ") + " or " + words.back());
-  }
-  template <class Id>
-  void indices(size_t size, std::vector<Id>& ids) const {
-    each([&](const Field& item) { ids.push_back(item.index(size)); });
-  }
-  const Json& json() const { return json_; }
-  std::optional<Site> as_site() const {
-    if (!json_.is_array() || json_.size() != 2 || !json_[0].is_string() || !json_[1].is_number_integer())
-      return std::nullopt;
-    return Site{json_[0].get<std::string>(), json_[1].get<int>()};
-  }
-  [[noreturn]] void fail(const std::string& expected) const {
-    std::string found = json_.dump(-1, ' ', false, Json::error_handler_t::replace);
-    if (found.size() > 60) found = found.substr(0, 57) + "...";
-    throw plan_error(fmt::format("the plan's {} should be {}, is {}", path_, expected, found), site());
-  }
-
- private:
-  std::optional<Site> site() const { return site_ == nullptr ? std::nullopt : Field(*site_, "").as_site(); }
-  std::string below(const char* name) const { return path_.empty() ? name : path_ + "." + name; }
-
-  const Json& json_;
-  std::string path_;
-  const Json* site_;  // of the nearest struct around
-};
 
 void read(const Field& field, std::string& value) { value = field.text(); }
 void read(const Field& field, bool& value) { value = field.boolean(); }
@@ -253,30 +159,177 @@ void check_loss(const Graph& graph) {
   if (loss.kind != ValueKind::activation || !loss.type.shape.empty()) throw returns(loss.name, loss.site);
 }
 
-Graph read_graph(const Field& root) {
-  Graph graph;
-  size_t units = root.at("units").size(), calls = root.at("calls").size();
-  root.at("values").each([&](const Field& field) { graph.values.push_back(read_value(field, units)); });
-  root.at("units").each([&](const Field& field) {
-    Unit unit;
-    field.need("name", unit.name, "class", unit.unit_class);
-    field.at("parameters").indices(graph.values.size(), unit.parameters);
-    graph.units.push_back(std::move(unit));
+// What is written down of a call: itself, or which one it does the same as.
+struct ListedCall {
+  CallId like;                 // of an earlier one, which is written out
+  ValueId first;               // value that it makes
+  int values = 0, nodes = 0;   // of a call that others are like: how many it makes, from its first on
+  size_t first_node = 0;       // of those
+  std::vector<ValueId> takes;  // values from elsewhere, for those that the nodes of `like` take, in their order
+};
+
+// No plan of this size could be recorded; a document could say that it is.
+constexpr int64_t kMostRepeated = int64_t{1} << 24;
+
+std::vector<ListedCall> read_calls(const Field& root, Graph& graph) {
+  std::vector<ListedCall> calls;
+  int64_t repeated = 0;
+  root.at("calls").each([&](const Field& field) {
+    ListedCall& call = calls.emplace_back();
+    graph.calls.push_back({.unit = field.at("unit").index(graph.units.size())});
+    if (field.has("first")) call.first = field.at("first").index(INT32_MAX);
+    if (field.has("values")) call.values = field.at("values").index(INT32_MAX);
+    if (field.has("nodes")) call.nodes = field.at("nodes").index(INT32_MAX);
+    if (!field.has("like")) return;
+    call.like = field.at("like").index(calls.size() - 1);
+    const ListedCall& like = calls[call.like];
+    if (like.like.index() >= 0 || like.first.index() < 0) field.at("like").fail("a call that is written out");
+    if (!field.has("first")) field.fail("of a call with its first value");
+    field.at("takes").indices(INT32_MAX, call.takes);
+    repeated += like.values + like.nodes;
+    if (repeated > kMostRepeated)
+      field.at("like").fail(fmt::format("one of calls of at most {} values", kMostRepeated));
   });
-  root.at("calls").each([&](const Field& field) { graph.calls.push_back({.unit = field.at("unit").index(units)}); });
-  std::vector<bool> defined;
-  for (const Value& value : graph.values) defined.push_back(value.kind != ValueKind::activation);
-  root.at("nodes").each([&](const Field& field) {
+  return calls;
+}
+
+// "block7.up" of "block0.up"; none where the name does not begin with the unit's.
+std::optional<std::string> renamed(const std::string& name, const std::string& from, const std::string& to) {
+  if (!name.starts_with(from) || name.size() == from.size() || name[from.size()] != '.') return std::nullopt;
+  return to + name.substr(from.size());
+}
+
+// The values of a call that does what an earlier one did.
+void repeat_values(const Field& field, const ListedCall& call, CallId id, const ListedCall& like, Graph& graph) {
+  const Call &from = graph.calls[call.like], &to = graph.calls[id];
+  if (call.first != static_cast<int>(graph.values.size()) || int64_t{like.first} + like.values > call.first)
+    field.at("first").fail("the next value");
+  for (int i = 0; i < like.values; ++i) {
+    Value value = graph.values[like.first + i];
+    std::optional<std::string> name = renamed(value.name, graph.units[from.unit].name, graph.units[to.unit].name);
+    if (!name || (value.unit != from.unit && value.unit.index() >= 0))
+      field.at("like").fail(fmt::format("a call with values of its unit's only, not {}", value.name));
+    value.name = std::move(*name);
+    if (value.unit.index() >= 0) value.unit = to.unit;
+    graph.values.push_back(std::move(value));
+  }
+}
+
+void read_values(const Field& root, const std::vector<ListedCall>& calls, Graph& graph) {
+  CallId next = 0;
+  const Field fields = root.at("calls");
+  // Those of the calls whose first value is due.
+  const auto repeat = [&](bool last) {
+    for (; next < static_cast<int>(calls.size()); ++next) {
+      const ListedCall& call = calls[next];
+      if (call.like.index() < 0) continue;
+      if (!last && call.first != static_cast<int>(graph.values.size())) return;
+      repeat_values(fields.element(next), call, next, calls[call.like], graph);
+    }
+  };
+  root.at("values").each([&](const Field& field) {
+    repeat(false);
+    graph.values.push_back(read_value(field, graph.units.size()));
+  });
+  repeat(true);
+}
+
+// Nodes as they are read: in the order in which they run.
+class NodeReader {
+ public:
+  NodeReader(const Field& root, std::vector<ListedCall>& calls, Graph& graph)
+      : fields_(root.at("calls")), calls_(calls), graph_(graph) {
+    for (const Value& value : graph.values) defined_.push_back(value.kind != ValueKind::activation);
+  }
+
+  void read(const Field& field) {
     Node node;
     field.need("op", node.op);
     field.may("attrs", node.attrs, "site", node.site);
-    field.at("inputs").indices(graph.values.size(), node.inputs);
-    field.at("outputs").indices(graph.values.size(), node.outputs);
-    node.call = field.at("call").index(calls, -1);
-    check_types(field, graph, node);
-    check_defined_once(field, graph, node, defined);
-    graph.nodes.push_back(std::move(node));
+    field.at("inputs").indices(graph_.values.size(), node.inputs);
+    field.at("outputs").indices(graph_.values.size(), node.outputs);
+    node.call = field.at("call").index(calls_.size(), -1);
+    repeat_until(node.call);
+    check_types(field, graph_, node);
+    check_defined_once(field, graph_, node, defined_);
+    graph_.nodes.push_back(std::move(node));
+  }
+
+  // Adds the nodes of calls up to `call` that repeat others.
+  void repeat_until(CallId call) {
+    for (; next_ <= call; ++next_) {
+      if (calls_[next_].like.index() < 0)
+        calls_[next_].first_node = graph_.nodes.size();
+      else
+        repeat(fields_.element(next_), calls_[next_]);
+    }
+  }
+
+ private:
+  void repeat(const Field& field, const ListedCall& call) {
+    const ListedCall& like = calls_[call.like];
+    size_t taken = 0;
+    for (int i = 0; i < like.nodes; ++i) {
+      const size_t at = like.first_node + i;
+      if (at >= graph_.nodes.size() || graph_.nodes[at].call != call.like)
+        field.at("like").fail(fmt::format("a call of {} nodes", like.nodes));
+      Node node = graph_.nodes[at];
+      node.call = next_;
+      bool made_here = true;
+      for (ValueId& id : node.inputs) {
+        id = own(like, id) ? moved(id, like, call) : take(field, call, taken++, id);
+        made_here = made_here && defined_[id];
+      }
+      for (ValueId& id : node.outputs) {
+        made_here = made_here && own(like, id) && !defined_[id = moved(id, like, call)];
+        if (!made_here) break;
+        defined_[id] = true;
+      }
+      if (!made_here) field.at("like").fail("a call that makes its values itself");
+      graph_.nodes.push_back(std::move(node));
+    }
+    if (taken != call.takes.size()) field.at("takes").fail(fmt::format("{} values", taken));
+  }
+
+  static bool own(const ListedCall& call, ValueId id) { return id >= call.first && id < call.first + call.values; }
+  static ValueId moved(ValueId id, const ListedCall& from, const ListedCall& to) { return id - from.first + to.first; }
+
+  // The value that the call has in the place of `id`: of the same type, so that all that is made of it is, too.
+  ValueId take(const Field& field, const ListedCall& call, size_t number, ValueId id) const {
+    if (number >= call.takes.size()) field.at("takes").fail("more values");
+    const ValueId taken = call.takes[number];
+    const TensorType& type = graph_.values[id].type;
+    if (taken >= static_cast<int>(graph_.values.size()) || !defined_[taken] ||
+        graph_.values[taken].type.dtype != type.dtype || graph_.values[taken].type.shape != type.shape)
+      field.at("takes").element(number).fail(
+          fmt::format("a value made before, of type {}{}", dtype_name(type.dtype), shape_text(type.shape)));
+    return taken;
+  }
+
+  const Field fields_;
+  std::vector<ListedCall>& calls_;
+  Graph& graph_;
+  std::vector<bool> defined_;  // by value
+  CallId next_ = 0;            // not seen yet
+};
+
+Graph read_graph(const Field& root) {
+  Graph graph;
+  root.at("units").each([&](const Field& field) {
+    Unit unit;
+    field.need("name", unit.name, "class", unit.unit_class);
+    graph.units.push_back(std::move(unit));
   });
+  std::vector<ListedCall> calls = read_calls(root, graph);
+  read_values(root, calls, graph);
+  UnitId unit = 0;
+  root.at("units").each([&](const Field& field) {
+    field.at("parameters").indices(graph.values.size(), graph.units[unit].parameters);
+    ++unit;
+  });
+  NodeReader nodes(root, calls, graph);
+  root.at("nodes").each([&](const Field& field) { nodes.read(field); });
+  nodes.repeat_until(graph.calls.next() - 1);
   graph.loss = root.at("loss").index(graph.values.size());
   check_loss(graph);
   return graph;
@@ -475,18 +528,18 @@ void parse_cbor(std::string_view cbor, Json& json) {
   }
 }
 
-}  // namespace
+}  // namespace plan_document
 
 Plan read_plan(std::string_view cbor) {
-  Json json;
-  parse_cbor(cbor, json);
-  const Field root(json, "");
+  nlohmann::json json;
+  plan_document::parse_cbor(cbor, json);
+  const plan_document::Field root(json);
   if (!json.is_object()) throw plan_error("the script sent no plan");
   Plan plan;
   root.need("path", plan.path, "mesh", plan.mesh);
   root.at("mesh").may("site", plan.mesh_site);
   if (root.at("kind").word({"plan", "program"}) == 0) {
-    read_training(root, plan);
+    plan_document::read_training(root, plan);
   } else {
     root.need("programs", plan.programs);
     root.at("program_of_rank").indices(plan.programs.size(), plan.program_of_rank);

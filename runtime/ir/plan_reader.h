@@ -9,6 +9,10 @@
 //     "nodes":  [ { "op": "linear", "inputs": [..], "outputs": [..], "attrs": {..}, "call": 0, "site": S } ],
 //     "units":  [ { "name": "block3", "class": "block", "parameters": [ids] } ],
 //     "calls":  [ { "unit": 0 } ],
+//        "values" and "nodes" lack those of calls that do what an earlier one did, with the names of their own unit.
+//        Such a call is { "unit": 2, "like": 1, "first": 40, "takes": [39] }: the call that it is like; its first
+//        value; and for the inputs of that call's nodes that are not its own values, in their order, the values in
+//        their place. The other one says what it made: { "unit": 1, "first": 14, "values": 26, "nodes": 10 }.
 //     "loss": id, "steps": 20, "seed": 1, "reduce": "rank_order" | "any", "dtype": "f32"|"bf16"|"f64",
 //     "data": { "kind", "batch", "vocab", "context", "order", "first", "count", "part", "scale", "site": S,
 //               "files": [ { "path" (absolute), "bytes", "skip_bytes", "element", "name" } ] },

@@ -63,14 +63,6 @@ int infer(lua_State* L, Host& host) {
   return 1;
 }
 
-void push_site(lua_State* L, const Site& site) {
-  lua_createtable(L, 2, 0);
-  push_text(L, site.file);
-  lua_rawseti(L, -2, 1);
-  lua_pushinteger(L, site.line);
-  lua_rawseti(L, -2, 2);
-}
-
 Site site_argument(lua_State* L, int index) {
   json value = to_json(L, index);
   return {value.at(0).get<std::string>(), value.at(1).get<int>()};
@@ -78,7 +70,12 @@ Site site_argument(lua_State* L, int index) {
 
 // site() -> {file, line} of the innermost frame outside the core; site("user"): outside lua/prun altogether.
 int site(lua_State* L, Host& host) {
-  push_site(L, host.site(L, lua_isnoneornil(L, 1) ? Layer::library : Layer::user));
+  if (lua_isnoneornil(L, 1)) {
+    host.push_site(L, Layer::library);
+    return 1;
+  }
+  const Site user = host.site(L, Layer::user);
+  push_site(L, user.file, user.line);
   return 1;
 }
 
@@ -86,7 +83,7 @@ int site(lua_State* L, Host& host) {
 int site_of_word(lua_State* L, Host& host) {
   Site place = site_argument(L, 1);
   place.line = line_of_word(host, place.file, place.line, text_argument(L, 2, "site_of_word"));
-  push_site(L, place);
+  push_site(L, place.file, place.line);
   return 1;
 }
 

@@ -42,6 +42,39 @@ Site blamed(lua_State* L, lua_Debug& frame) {
 
 }  // namespace
 
+std::pair<const std::string, Source>* Host::source_of(const char* chunk_name) {
+  auto& known = chunks_[chunk_name];
+  // Lua may have used the memory of a name for another one.
+  if (known == nullptr || known->first != chunk_name) {
+    const auto found = sources.find(chunk_name);
+    known = found == sources.end() ? nullptr : &*found;
+  }
+  return known;
+}
+
+// Asked for each op: getinfo with "l" counts lines, so it is asked of the frame that is wanted only.
+void Host::push_site(lua_State* L, Layer most) {
+  lua_Debug frame;
+  for (int level = 0; lua_getstack(L, level, &frame); ++level) {
+    lua_getinfo(L, "S", &frame);
+    if (frame.source[0] != '@') continue;
+    auto* source = source_of(frame.source + 1);
+    if (source == nullptr || source->second.layer > most) continue;
+    lua_getinfo(L, "l", &frame);
+    if (frame.currentline < 0) continue;
+    const auto [reference, added] = source->second.sites.emplace(frame.currentline, LUA_NOREF);
+    if (!added) {
+      lua_rawgeti(L, LUA_REGISTRYINDEX, reference->second);
+      return;
+    }
+    prun::push_site(L, source->first, frame.currentline);
+    lua_pushvalue(L, -1);
+    reference->second = luaL_ref(L, LUA_REGISTRYINDEX);
+    return;
+  }
+  prun::push_site(L, "", 0);
+}
+
 Site Host::site(lua_State* L, Layer most) const {
   lua_Debug frame;
   for (int level = 0; lua_getstack(L, level, &frame); ++level) {
@@ -101,6 +134,14 @@ std::string text_argument(lua_State* L, int index, const char* function) {
   if (text == nullptr)
     throw plan_error(fmt::format("{}: argument {} must be text, not {}", function, index, luaL_typename(L, index)));
   return std::string(text, size);
+}
+
+void push_site(lua_State* L, std::string_view file, int line) {
+  lua_createtable(L, 2, 0);
+  push_text(L, file);
+  lua_rawseti(L, -2, 1);
+  lua_pushinteger(L, line);
+  lua_rawseti(L, -2, 2);
 }
 
 void push_text(lua_State* L, std::string_view text) { lua_pushlstring(L, text.data(), text.size()); }

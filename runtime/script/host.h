@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "base/error.h"
@@ -17,6 +18,7 @@ enum class Layer { user, library, core };
 struct Source {
   std::string text;
   Layer layer = Layer::user;
+  std::map<int, int> sites;  // by line: the registry's reference to the table { file, line }
 };
 
 struct Host {
@@ -36,10 +38,17 @@ struct Host {
 
   // The innermost frame of a chunk whose layer is `most` or nearer to the user. Unknown when there is none.
   Site site(lua_State* L, Layer most) const;
+  // Pushes that of an op, { file, line }: one table for each place. Words that were made with a site do not count.
+  void push_site(lua_State* L, Layer most);
   // Throws plan_error at the user's line; names the line of ours that found the mistake when that helps.
   [[noreturn]] void fail_here(lua_State* L, const std::string& message, Exit code = Exit::plan) const;
   // The Error for the text of an uncaught Lua error.
   Error error_of(std::string_view text) const;
+
+ private:
+  // A chunk's source by Lua's own copy of its name, which lives as long as the chunk.
+  std::pair<const std::string, Source>* source_of(const char* chunk_name);
+  std::unordered_map<const char*, std::pair<const std::string, Source>*> chunks_;
 };
 
 Host& host_of(lua_State* L);
@@ -48,6 +57,7 @@ void attach_host(lua_State* L, Host& host);
 // Text argument `index`, or throws (naming `function`).
 std::string text_argument(lua_State* L, int index, const char* function);
 void push_text(lua_State* L, std::string_view text);
+void push_site(lua_State* L, std::string_view file, int line);
 // The line of `file`, at or after `line`, where `word` is assigned (a field of a table); else `line`.
 int line_of_word(const Host& host, const std::string& file, int line, const std::string& word);
 

@@ -30,7 +30,18 @@ lua_State* g_state = nullptr;
 int64_t g_used = 0;
 size_t g_refused_size = 0;  // the request that was refused last, until one is granted
 volatile sig_atomic_t g_time_signals = 0;
+// Bytes from which garbage is collected: most scripts end long before. 0: it is.
+int64_t g_collect_from = 0;
 char g_time_text[128], g_memory_text[128];
+
+void on_instruction(lua_State* L, lua_Debug*) { g_limits.stop(L, g_time_text); }
+
+// From a hook, since an allocator may not ask the collector for anything.
+void begin_to_collect(lua_State* L, lua_Debug*) {
+  lua_sethook(L, nullptr, 0, 0);
+  if (g_time_signals != 0) g_limits.stop(L, g_time_text);
+  lua_gc(L, LUA_GCRESTART);
+}
 
 // Lua answers a refusal with a full collection and asks again; only the second refusal is final.
 void* allocate(void*, void* block, size_t old_size, size_t new_size) {
@@ -52,10 +63,12 @@ void* allocate(void*, void* block, size_t old_size, size_t new_size) {
   }
   if (new_size > old_size) g_refused_size = 0;
   g_used = used;
+  if (g_collect_from != 0 && used > g_collect_from && g_time_signals == 0 && g_state != nullptr) {
+    g_collect_from = 0;
+    lua_sethook(g_state, begin_to_collect, LUA_MASKCOUNT, 1);
+  }
   return result;
 }
-
-void on_instruction(lua_State* L, lua_Debug*) { g_limits.stop(L, g_time_text); }
 
 void on_time_signal(int) {
   if (g_time_signals != 0) g_limits.stop(g_state, g_time_text);
@@ -105,6 +118,8 @@ lua_State* new_limited_state(const Limits& limits) {
   limit_address_space();
   g_state = lua_newstate(allocate, nullptr);
   if (g_state == nullptr) return nullptr;
+  g_collect_from = limits.memory_bytes / 4;
+  lua_gc(g_state, LUA_GCSTOP);
   limit_time();
   return g_state;
 }

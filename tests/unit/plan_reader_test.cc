@@ -209,6 +209,64 @@ TEST(PlanReader, ValuesAreMadeOnceAndBeforeTheyAreUsed) {
   EXPECT_EQ(message(json), expected());
 }
 
+// Two layers of which the second is written down as being like the first, and what comes after it.
+Json repeating() {
+  Json json = training();
+  json["units"] = Json::parse(R"([{"name": "fc0", "class": "fc", "parameters": [1]},
+                                  {"name": "fc1", "class": "fc", "parameters": [3]},
+                                  {"name": "loss", "class": "loss", "parameters": []}])");
+  json["calls"] = Json::parse(R"([{"unit": 0, "first": 1, "values": 2, "nodes": 1},
+                                  {"unit": 1, "like": 0, "first": 3, "takes": [2]}, {"unit": 2}])");
+  json["values"][0]["shape"] = {2, 4};
+  json["values"][1]["shape"] = {4, 4};
+  json["values"][1]["name"] = "fc0.weight";
+  json["values"][2]["name"] = "fc0.h";
+  json["nodes"][1].update({{"inputs", {4}}, {"outputs", {5}}, {"call", 2}});
+  json["loss"] = 5;
+  return json;
+}
+
+TEST(PlanReader, CallsThatRepeatAreWrittenDownOnce) {
+  const Graph graph = read(repeating()).graph;
+  ASSERT_EQ(graph.values.size(), 6u);
+  EXPECT_EQ(graph.values[3].name, "fc1.weight");
+  EXPECT_EQ(graph.values[3].unit, 1);
+  EXPECT_EQ(graph.values[3].init.scale, 0.02);
+  EXPECT_EQ(graph.values[4].name, "fc1.h");
+  EXPECT_EQ(graph.values[5].name, "loss");
+  ASSERT_EQ(graph.nodes.size(), 3u);
+  EXPECT_EQ(graph.nodes[1].op, &ops::linear);
+  EXPECT_EQ(graph.nodes[1].inputs, (std::vector<ValueId>{2, 3}));
+  EXPECT_EQ(graph.nodes[1].outputs, std::vector<ValueId>{4});
+  EXPECT_EQ(graph.nodes[1].call, 1);
+  EXPECT_EQ(graph.nodes[1].attrs.text("act"), "relu");
+  EXPECT_EQ(graph.nodes[2].call, 2);
+}
+
+TEST(PlanReader, CallsThatRepeatWhatIsNotThereAreRefused) {
+  const auto changed = [](auto change) {
+    Json json = repeating();
+    change(json["calls"], json);
+    return message(json);
+  };
+  EXPECT_EQ(changed([](Json& c, Json&) { c[1]["like"] = 1; }), expected());
+  EXPECT_EQ(changed([](Json& c, Json&) { c[1]["like"] = -1; }), expected());
+  EXPECT_EQ(changed([](Json& c, Json&) { c[0].erase("first"); }), expected());
+  EXPECT_EQ(changed([](Json& c, Json&) { c[1].erase("first"); }), expected());
+  EXPECT_EQ(changed([](Json& c, Json&) { c[1]["first"] = 2; }), expected());
+  EXPECT_EQ(changed([](Json& c, Json&) { c[1]["first"] = 9; }), expected());
+  EXPECT_EQ(changed([](Json& c, Json&) { c[0]["values"] = 1 << 24; }), expected());
+  EXPECT_EQ(changed([](Json& c, Json&) { c[0]["values"] = 3; }), expected());
+  EXPECT_EQ(changed([](Json& c, Json&) { c[0]["nodes"] = 2; }), expected());
+  EXPECT_EQ(changed([](Json& c, Json&) { c[1]["takes"] = Json::array(); }), expected());
+  EXPECT_EQ(changed([](Json& c, Json&) { c[1]["takes"] = {2, 2}; }), expected());
+  EXPECT_EQ(changed([](Json& c, Json&) { c[1]["takes"] = {1}; }), expected());
+  EXPECT_EQ(changed([](Json& c, Json&) { c[1]["takes"] = {99}; }), expected());
+  EXPECT_EQ(changed([](Json& c, Json&) { c[1]["takes"] = {4}; }), expected());
+  EXPECT_EQ(changed([](Json&, Json& j) { j["values"][1]["name"] = "other.weight"; }), expected());
+  EXPECT_EQ(changed([](Json&, Json& j) { j["values"][1]["unit"] = 2; }), expected());
+}
+
 TEST(PlanReader, BytesThatAreNoDocumentAreRefused) {
   for (std::string bytes : {"", "\xff", "\xa1\x61"}) EXPECT_THROW(read_plan(bytes), Error);
 }

@@ -221,6 +221,79 @@ TEST_F(Script, EqualRanksAreOneClass) {
   EXPECT_EQ(plan.program_of_rank, (std::vector<int>{0, 1, 1, 1}));
 }
 
+// What a model of layers that leave what the ones before did is, with the same classes and with one for each unit,
+// where no call can follow another: the same.
+TEST_F(Script, CallsThatFollowOthersAreWhatTheyWouldBeAlone) {
+  const std::string path = write("plan.lua", R"lua(
+    local prun = require "prun"
+    local nn = prun.nn
+    local arg = prun.args { ending = "" }
+    local function layer(i, x, skip)
+      return nn.unit("layer" .. i .. arg.ending, function()
+        local y = nn.linear("up", nn.layernorm("ln", x), i == 4 and 24 or 16, { bias = i ~= 5 })
+        if i == 6 then y = nn.tanh(y) else y = nn.gelu(y) end
+        y = nn.linear("down", y, 8, { init = { "normal", i == 7 and 0.5 or 0.02 } })
+        if i % 2 == 1 then y = nn.relu(nn.scale(y, 2)) end
+        if i == 12 then y = nn.linear("down2", y, 8) end
+        return x + nn.scale(y, i == 8 and 0.25 or 0.5) + (i == 9 and x or skip)
+      end)
+    end
+    return prun.plan {
+      mesh = prun.mesh { dp = 1 }, steps = 1, data = prun.data.random { inputs = 8, outputs = 8, batch = 2 },
+      strategy = { prun.ddp { axis = "dp" } }, optimizer = prun.sgd { lr = 0.1 },
+      model = function(batch)
+        local first = nn.unit("first" .. arg.ending, function() return nn.linear("fc", batch.x, 8) end)
+        local x = first
+        for i = 0, 15 do
+          x = layer(i, x, i > 13 and x or first)
+          if i == 10 then x = nn.relu(x) end
+        end
+        x = nn.again("layer2" .. arg.ending, function() return nn.linear("more", x, 8) end)
+        for i = 0, 2 do
+          x = nn.unit("tied" .. i .. arg.ending, function()
+            return nn.linear("fc", x, 8, { weight = nn.parameter("w", { 8, 8 }, { "normal", 0.1 }) })
+          end)
+        end
+        return prun.losses.mse(x, batch.y)
+      end,
+    })lua");
+  const auto record = [&](const std::string& ending) {
+    ScriptOptions given = options(path);
+    given.settings["ending"] = ending;
+    return run_script(given).plan_cbor;
+  };
+  const std::string listed = record("x"), followed = record("");
+  EXPECT_LT(followed.size(), listed.size() * 3 / 4);
+  const Graph a = read_plan(listed).graph, b = read_plan(followed).graph;
+  const auto without_ending = [](std::string name) {
+    const size_t dot = name.find('.');
+    if (dot != std::string::npos && dot > 0 && name[dot - 1] == 'x') name.erase(dot - 1, 1);
+    return name;
+  };
+  ASSERT_EQ(a.values.size(), b.values.size());
+  for (const ValueId id : a.values.ids()) {
+    const Value &left = a.values[id], &right = b.values[id];
+    EXPECT_EQ(without_ending(left.name), right.name);
+    EXPECT_EQ(left.type.shape, right.type.shape) << right.name;
+    EXPECT_EQ(left.kind, right.kind) << right.name;
+    EXPECT_EQ(left.unit, right.unit) << right.name;
+    EXPECT_EQ(left.init.kind, right.init.kind) << right.name;
+    EXPECT_EQ(left.init.scale, right.init.scale) << right.name;
+    EXPECT_EQ(left.site, right.site) << right.name;
+  }
+  ASSERT_EQ(a.nodes.size(), b.nodes.size());
+  for (size_t i = 0; i < a.nodes.size(); ++i) {
+    EXPECT_EQ(a.nodes[i].op, b.nodes[i].op) << i;
+    EXPECT_EQ(a.nodes[i].inputs, b.nodes[i].inputs) << i;
+    EXPECT_EQ(a.nodes[i].outputs, b.nodes[i].outputs) << i;
+    EXPECT_EQ(a.nodes[i].attrs, b.nodes[i].attrs) << i;
+    EXPECT_EQ(a.nodes[i].call, b.nodes[i].call) << i;
+    EXPECT_EQ(a.nodes[i].site, b.nodes[i].site) << i;
+  }
+  for (const UnitId id : a.units.ids()) EXPECT_EQ(a.units[id].parameters, b.units[id].parameters) << b.units[id].name;
+  EXPECT_EQ(a.loss, b.loss);
+}
+
 // In a process of its own, as there is no way back.
 TEST(SystemCalls, OnlyReadingIsLeft) {
 #ifndef PRUN_SECCOMP
