@@ -9,6 +9,8 @@
 #include <map>
 #include <set>
 #include <span>
+#include <utility>
+#include <vector>
 
 #include "verify/byte_map.h"
 #include "verify/view.h"
@@ -208,19 +210,16 @@ std::vector<Life> lives_of(const BodyView& body, Space space, Findings& findings
 
 void sweep(const BodyView& body, Space space, Findings& findings) {
   const std::vector<Life> lives = lives_of(body, space, findings);
-  struct Event {
-    int64_t at;
-    bool begins;  // ends come first: buffers that touch do not overlap
-    int life;
-  };
-  std::vector<Event> events;
-  for (size_t i = 0; i < lives.size(); i++) {
-    events.push_back({lives[i].begin, true, static_cast<int>(i)});
-    events.push_back({lives[i].end, false, static_cast<int>(i)});
+  // A byte, and the life that begins there, or less the number of lives the one that ends there: ends come first, since
+  // buffers that touch do not overlap.
+  const int count = static_cast<int>(lives.size());
+  std::vector<std::pair<int64_t, int>> events;
+  events.reserve(2 * lives.size());
+  for (int i = 0; i < count; i++) {
+    events.emplace_back(lives[i].begin, i);
+    events.emplace_back(lives[i].end, i - count);
   }
-  std::sort(events.begin(), events.end(), [](const Event& x, const Event& y) {
-    return x.at != y.at ? x.at < y.at : x.begins != y.begins ? y.begins : x.life < y.life;
-  });
+  std::sort(events.begin(), events.end());
   const auto earlier = [&](int x, int y) {
     const int px = lives[x].first_position, py = lives[y].first_position;
     return px != py ? px < py : x < y;
@@ -230,14 +229,14 @@ void sweep(const BodyView& body, Space space, Findings& findings) {
     const Life &first = lives[x], &second = lives[y];
     if (!in_turn(body, first, second)) report(body, first, second, findings);
   };
-  for (const Event& event : events) {
-    if (event.begins) {
-      const auto at = here.insert(event.life).first;
+  for (const auto& [byte, life] : events) {
+    if (life >= 0) {
+      const auto at = here.insert(life).first;
       if (at != here.begin()) compare(*std::prev(at), *at);
       if (std::next(at) != here.end()) compare(*at, *std::next(at));
       continue;
     }
-    here.erase(event.life);
+    here.erase(life + count);
   }
 }
 
