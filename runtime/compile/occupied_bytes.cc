@@ -49,26 +49,28 @@ const std::pair<int64_t, int64_t>* first_beyond(const std::pair<int64_t, int64_t
 
 ByteRuns::ByteRuns(Runs any_order) {
   std::sort(any_order.begin(), any_order.end());
-  runs_ = joined(any_order, 0);
+  many_ = std::make_unique<Many>(Many{joined(any_order, 0), {}, 0});
 }
 
 void ByteRuns::add(int64_t begin, int64_t end) {
-  if (is_one()) {
+  if (!many_) {
     const bool none = one_.first == one_.second;
     if (none || (begin <= one_.second && one_.first <= end)) {
       one_ = none ? Run{begin, end} : Run{std::min(begin, one_.first), std::max(end, one_.second)};
       return;
     }
-    runs_ = {one_};
+    many_ = std::make_unique<Many>(Many{{one_}, {}, 0});
   }
-  add_run(runs_, begin, end, 0);
-  if (wanted_ > 0) add_run(wide_, begin, end, wanted_ - 1);
+  add_run(many_->runs, begin, end, 0);
+  if (many_->wanted > 0) add_run(many_->wide, begin, end, many_->wanted - 1);
 }
 
 std::pair<const ByteRuns::Run*, const ByteRuns::Run*> ByteRuns::around(int64_t bytes) const {
-  if (is_one()) return {&one_, &one_ + (one_.first == one_.second ? 0 : 1)};
-  if (runs_.size() > kFew && bytes != wanted_) wide_ = joined(runs_, bytes - 1), wanted_ = bytes;
-  const Runs& runs = bytes == wanted_ ? wide_ : runs_;
+  constexpr size_t kFew = 8;
+  if (!many_) return {&one_, &one_ + (one_.first == one_.second ? 0 : 1)};
+  if (many_->runs.size() > kFew && bytes != many_->wanted)
+    many_->wide = joined(many_->runs, bytes - 1), many_->wanted = bytes;
+  const Runs& runs = bytes == many_->wanted ? many_->wide : many_->runs;
   return {runs.data(), runs.data() + runs.size()};
 }
 

@@ -5,7 +5,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <deque>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -24,13 +24,14 @@ class ByteRuns {
   std::pair<const Run*, const Run*> around(int64_t bytes) const;
 
  private:
-  static constexpr size_t kFew = 8;
-  bool is_one() const { return runs_.empty(); }
-  Run one_{0, 0};  // most are one run; empty: there is none
-  Runs runs_;      // when they are more
-  // Around `wanted_` bytes, what was last asked for where runs are many: buffers come sorted by size.
-  mutable Runs wide_;
-  mutable int64_t wanted_ = 0;
+  struct Many {
+    Runs runs;
+    // Around `wanted` bytes, what was last asked for: buffers come sorted by size.
+    Runs wide;
+    int64_t wanted = 0;
+  };
+  Run one_{0, 0};               // most are one run; empty: there is none
+  std::unique_ptr<Many> many_;  // when they have become more
 };
 
 class OccupiedBytes {
@@ -52,7 +53,7 @@ class OccupiedBytes {
 
   size_t span_ = 1;  // a power of two
   std::vector<Node> nodes_;
-  std::deque<ByteRuns> runs_;
+  std::vector<ByteRuns> runs_;
 };
 
 // The lowest place where so many bytes are free; one for searches that follow each other.

@@ -7,7 +7,9 @@
 namespace prun::verify {
 namespace {
 
-void put_bytes(std::string& key, const void* bytes, size_t count) { key.append(static_cast<const char*>(bytes), count); }
+void put_bytes(std::string& key, const void* bytes, size_t count) {
+  key.append(static_cast<const char*>(bytes), count);
+}
 
 template <class T>
 void put_number(std::string& key, T number) {

@@ -19,6 +19,14 @@ Segments whole(const Tensor& tensor, const TensorPlacement& placement) {
   return {{tensor.byte_offset, tensor.byte_offset + tensor.bytes(), state}};
 }
 
+void place_whole(OpContext& context, size_t write, const TensorPlacement& placement) {
+  const Tensor& tensor = *context.write_tensors[write];
+  Segments& segments = context.writes[write];
+  segments.resize(1);
+  segments.front() = {tensor.byte_offset, tensor.byte_offset + tensor.bytes(), {}};
+  segments.front().state.placement = placement;
+}
+
 Segment part(const Tensor& tensor, int64_t begin, int64_t end, const TensorPlacement& placement) {
   ValueState state;
   state.placement = placement;
@@ -201,8 +209,7 @@ void PlacementFlow::by_tensor(OpContext& context, AxisRule rule) {
   key_ = {context.body.kind_of(context.ref)};
   for (size_t r = 0; r < context.reads.size() && !one_by_one; r++) key_.push_back(together_in(context.reads[r]));
   if (const auto known = made_.find(key_); known != made_.end()) {
-    for (size_t w = 0; w < context.writes.size(); w++)
-      context.writes[w] = whole(*context.write_tensors[w], known->second[w]);
+    for (size_t w = 0; w < context.writes.size(); w++) place_whole(context, w, known->second[w]);
     return;
   }
   std::vector<AxisPlacements> operands;
@@ -236,7 +243,7 @@ void PlacementFlow::by_tensor(OpContext& context, AxisRule rule) {
     right = right && outcome.problem.empty();
     for (size_t w = 0; w < results.size(); w++) results[w][a] = outcome.problem.empty() ? outcome.writes[w] : kUnknown;
   }
-  for (size_t w = 0; w < results.size(); w++) context.writes[w] = whole(*context.write_tensors[w], {id_of(results[w])});
+  for (size_t w = 0; w < results.size(); w++) place_whole(context, w, {id_of(results[w])});
   if (context.op.attrs.has("weights") || context.op.attrs.has("piece_weights")) {
     context.writes[0].front().state.placement.by_axis = weighted_norm(context, id_of(results[0]));
   } else if (right) {
@@ -409,7 +416,7 @@ void PlacementFlow::sources(OpContext& context) {
 
 void PlacementFlow::follow(OpContext& context) {
   if (context.writes.empty() && !context.op.is(ops::sample_token)) return;
-  for (size_t w = 0; w < context.writes.size(); w++) context.writes[w] = whole(*context.write_tensors[w], {});
+  for (size_t w = 0; w < context.writes.size(); w++) place_whole(context, w, {});
   if (context.op.communicates()) return communicate(context);
   if (context.reads.empty()) return sources(context);
   if (const AxisRule rule = find_elementwise_rule(*context.op.def)) return elementwise(context, rule);

@@ -64,8 +64,7 @@ void shapes_fit(const JobView& view, Findings& findings) {
       const std::string problem = problem_of(body, op);
       fits[body.kind_of(ref)] = problem.empty();
       if (problem.empty()) continue;
-      findings.add("shapes do not fit", fmt::format("{}{}: {}", body.where(), body.describe(ref), problem),
-                   op.site);
+      findings.add("shapes do not fit", fmt::format("{}{}: {}", body.where(), body.describe(ref), problem), op.site);
     }
   }
 }
