@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <sstream>
 
 namespace prun {
 namespace {
@@ -63,8 +62,11 @@ std::string did_you_mean(std::string_view word, const std::vector<std::string>& 
 
 std::vector<std::string> split(const std::string& text, char separator) {
   std::vector<std::string> parts;
-  std::istringstream in(text);
-  for (std::string part; std::getline(in, part, separator);) parts.push_back(part);
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find(separator, begin), text.size());
+    parts.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
   return parts;
 }
 

@@ -35,9 +35,10 @@ class Recorder final : public GradientBuilder {
     Node node{&op, std::move(inputs), {}, std::move(attrs), current_->call, current_->site};
     for (size_t i = 0; i < types.size(); ++i) {
       Value value;
-      value.name = fmt::format("{}.{}", current_label_,
-                               types.size() == 1 ? std::string(op.name) : fmt::format("{}{}", op.name, i));
-      value.type = types[i];
+      value.name = current_label_;
+      value.name.append(".").append(op.name);
+      if (types.size() > 1) value.name += std::to_string(i);
+      value.type = std::move(types[i]);
       value.site = current_->site;
       node.outputs.push_back(static_cast<int>(graph_.values.size()));
       graph_.values.push_back(std::move(value));

@@ -50,17 +50,21 @@ TensorId stage(CompileState& state, TensorId tensor, const Site& site) {
 void describe_state(CompileState& state) {
   const bool staged = checkpoints(state);
   const std::vector<std::string> slots = optimizer_slots(state.plan.optimizer);
+  std::vector<StateTensor> parameters;  // of a unit
   for (const UnitId unit : state.graph.units.ids()) {
     if (!state.trains(unit)) continue;
     UnitStorage& storage = state.storage[unit];
+    parameters.clear();
+    for (int p = 0; p < std::ssize(state.graph.units[unit].parameters); ++p)
+      parameters.push_back(state_tensor(state, unit, p));
     std::vector<TensorId> tensors = {storage.master};
     tensors.insert(tensors.end(), storage.optimizer.begin(), storage.optimizer.end());
     for (size_t t = 0; t < tensors.size(); ++t) {
       if (staged) storage.staged.push_back(stage(state, tensors[t], state.plan.optimizer.site));
       for (int p = 0; p < std::ssize(state.graph.units[unit].parameters); ++p) {
-        StateTensor of = state_tensor(state, unit, p);
-        const std::string& name = state.graph.values[state.graph.units[unit].parameters[p]].name;
-        of.name = t == 0 ? name : fmt::format("{}{}.{}", kOptimizerState, slots[t - 1], name);
+        StateTensor of = parameters[p];
+        if (t > 0) of.name.append(kOptimizerState).append(slots[t - 1]).append(".");
+        of.name += state.graph.values[state.graph.units[unit].parameters[p]].name;
         of.tensor = tensors[t];
         if (staged) of.staged = storage.staged[t];
         state.program.state.push_back(std::move(of));

@@ -27,7 +27,7 @@ std::vector<EdgeBuilder::Access>& EdgeBuilder::history(BufferId buffer) {
   return history_[buffer];
 }
 
-void EdgeBuilder::need(Table<StreamId, int>& latest, TensorId tensor, bool write) {
+void EdgeBuilder::need(Clock& latest, TensorId tensor, bool write) {
   const Tensor& t = program_.tensors[tensor];
   int64_t begin = t.byte_offset, end = begin + t.bytes();
   for (const Access& access : history(t.buffer)) {
@@ -61,7 +61,8 @@ std::vector<OpRef> EdgeBuilder::last(std::string_view stream) const {
 OpRef EdgeBuilder::append(StreamId stream, Op op, const std::vector<OpRef>& floors) {
   size_t streams = body_.streams.size();
   clocks_.resize(streams);
-  Table<StreamId, int> latest(streams, -1);
+  Clock latest;  // the last op that must have completed
+  latest.fill(-1);
   for (const OpRef& floor : floors) latest[floor.stream] = floor.index;
   for (TensorId tensor : op.reads) need(latest, tensor, false);
   for (TensorId tensor : op.writes) need(latest, tensor, true);
@@ -69,22 +70,20 @@ OpRef EdgeBuilder::append(StreamId stream, Op op, const std::vector<OpRef>& floo
   OpRef at{stream, static_cast<int>(std::ssize(body_.streams[stream].ops))};
   std::vector<Clock>& own = clocks_[stream];
   Clock clock = own.empty() ? Clock() : own.back();
-  clock.resize(streams, 0);
   auto clock_of = [&](StreamId s) -> const Clock& { return clocks_[s][latest[s]]; };
   for (StreamId s : body_.streams.ids()) {
-    if (s == stream || latest[s] < 0 || covered(clock, s) > latest[s]) continue;
+    if (s == stream || latest[s] < 0 || clock[s] > latest[s]) continue;
     bool implied = false;
     for (StreamId other : body_.streams.ids())
-      if (other != s && other != stream && latest[other] >= 0)
-        implied = implied || covered(clock_of(other), s) > latest[s];
+      if (other != s && other != stream && latest[other] >= 0) implied = implied || clock_of(other)[s] > latest[s];
     if (!implied) op.waits.push_back({s, latest[s], 0});
   }
   for (const Edge& edge : op.waits) {
     const Clock& seen = clocks_[edge.stream][edge.index];
-    for (StreamId s : seen.ids()) clock[s] = std::max(clock[s], seen[s]);
+    for (size_t s = 0; s < streams; ++s) clock[s] = std::max(clock[s], seen[s]);
   }
   clock[stream] = at.index + 1;
-  own.push_back(std::move(clock));
+  own.push_back(clock);
 
   for (TensorId tensor : op.reads) note(at, tensor, false);
   for (TensorId tensor : op.writes) note(at, tensor, true);

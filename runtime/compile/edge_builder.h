@@ -4,6 +4,7 @@
 // it depends on. So prefetch needs no edges of its own: a gather waits for the last reader of its slot's former
 // content, and a pool's number of slots is the number of credits.
 #pragma once
+#include <array>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,12 +33,11 @@ class EdgeBuilder {
     int64_t begin, end;  // bytes of the buffer
     bool write;
   };
-  using Clock = Table<StreamId, int>;  // per stream: how many of its ops are certain to have completed
+  using Clock = std::array<int, kMaxStreams>;  // per stream: how many of its ops are certain to have completed
 
   std::vector<Access>& history(BufferId buffer);
-  void need(Table<StreamId, int>& latest, TensorId tensor, bool write);
+  void need(Clock& latest, TensorId tensor, bool write);
   void note(OpRef at, TensorId tensor, bool write);
-  int covered(const Clock& clock, StreamId stream) const { return stream < clock.next() ? clock[stream] : 0; }
 
   Program& program_;
   Body& body_;

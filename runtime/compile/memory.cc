@@ -71,9 +71,12 @@ class Packer {
     OccupiedBytes of_compute(instants), of_others(instants);
     Others others(order_.sequence().size() / kPositionsABucket + 1);
     int64_t end = 0;
+    LowestPlace place;
+    std::vector<const ByteRuns*> taken;
+    std::deque<ByteRuns> in_the_way;
     for (const Lot& lot : wanted) {
-      std::vector<const ByteRuns*> taken;
-      std::deque<ByteRuns> in_the_way;
+      taken.clear();
+      in_the_way.clear();
       for (const auto& [life, from, to] : lot.parts) {
         of_compute.collect(life->first, life->last, taken);
         if (life->computes_only())
@@ -81,7 +84,7 @@ class Packer {
         else
           taken.push_back(&in_the_way.emplace_back(runs_in_the_way(*life, others)));
       }
-      const int64_t at = lowest_place(taken, lot.bytes);
+      const int64_t at = place.find(taken, lot.bytes);
       put(lot, base + at);
       end = std::max(end, at + lot.bytes);
       for (const auto& [life, from, to] : lot.parts) {
@@ -323,7 +326,7 @@ template <class Pack>
 void lay_out(Program& program, const Pack& pack) {
   shrink_pools(program);
   require_countable(program);
-  std::vector<Packer> packers;
+  std::deque<Packer> packers;  // never moved
   for (Body& body : program.bodies) packers.emplace_back(program, body);
   int64_t next = 0;
   for (int r = 0; r < kRoles; ++r) {

@@ -49,22 +49,34 @@ const std::pair<int64_t, int64_t>* first_beyond(const std::pair<int64_t, int64_t
 
 ByteRuns::ByteRuns(Runs any_order) {
   std::sort(any_order.begin(), any_order.end());
-  runs_ = joined(any_order, 0);
+  many_ = std::make_unique<Many>(Many{joined(any_order, 0), {}, 0});
 }
 
 void ByteRuns::add(int64_t begin, int64_t end) {
-  add_run(runs_, begin, end, 0);
-  if (wanted_ > 0) add_run(wide_, begin, end, wanted_ - 1);
+  if (!many_) {
+    const bool none = one_.first == one_.second;
+    if (none || (begin <= one_.second && one_.first <= end)) {
+      one_ = none ? Run{begin, end} : Run{std::min(begin, one_.first), std::max(end, one_.second)};
+      return;
+    }
+    many_ = std::make_unique<Many>(Many{{one_}, {}, 0});
+  }
+  add_run(many_->runs, begin, end, 0);
+  if (many_->wanted > 0) add_run(many_->wide, begin, end, many_->wanted - 1);
 }
 
-const ByteRuns::Runs& ByteRuns::around(int64_t bytes) const {
-  if (bytes != wanted_) wide_ = joined(runs_, bytes - 1), wanted_ = bytes;
-  return wide_;
+std::pair<const ByteRuns::Run*, const ByteRuns::Run*> ByteRuns::around(int64_t bytes) const {
+  constexpr size_t kFew = 8;
+  if (!many_) return {&one_, &one_ + (one_.first == one_.second ? 0 : 1)};
+  if (many_->runs.size() > kFew && bytes != many_->wanted)
+    many_->wide = joined(many_->runs, bytes - 1), many_->wanted = bytes;
+  const Runs& runs = bytes == many_->wanted ? many_->wide : many_->runs;
+  return {runs.data(), runs.data() + runs.size()};
 }
 
 OccupiedBytes::OccupiedBytes(int instants) {
-  while (span_ <= instants) span_ *= 2;
-  nodes_.resize(2 * static_cast<size_t>(span_));
+  while (span_ <= static_cast<size_t>(instants)) span_ *= 2;
+  nodes_.resize(2 * span_);
 }
 
 void OccupiedBytes::add(int& runs, int64_t begin, int64_t end) {
@@ -75,54 +87,48 @@ void OccupiedBytes::add(int& runs, int64_t begin, int64_t end) {
   runs_[static_cast<size_t>(runs)].add(begin, end);
 }
 
-void OccupiedBytes::take(int first, int last, int64_t begin, int64_t end) {
-  take(1, 0, span_ - 1, first, last, begin, end);
+// The nodes that make up the interval, and those that are partly in it: above its first and its last instant.
+template <class Inside, class Across>
+void OccupiedBytes::each_node(int first, int last, const Inside& inside, const Across& across) const {
+  const size_t low = static_cast<size_t>(first) + span_, high = static_cast<size_t>(last) + span_;
+  for (size_t from = low, to = high + 1; from < to; from /= 2, to /= 2) {
+    if (from % 2 != 0) inside(from++);
+    if (to % 2 != 0) inside(--to);
+  }
+  for (int up = 1; low >> up > 0; up++) {
+    const size_t a = low >> up, b = high >> up;
+    if (a << up != low || ((a + 1) << up) - 1 > high) across(a);
+    if (b != a && ((b + 1) << up) - 1 != high) across(b);
+  }
 }
 
-void OccupiedBytes::take(size_t node, int low, int high, int first, int last, int64_t begin, int64_t end) {
-  if (last < low || high < first) return;
-  if (first <= low && high <= last) return add(nodes_[node].always, begin, end);
-  add(nodes_[node].sometimes, begin, end);
-  const int middle = (low + high) / 2;
-  take(2 * node, low, middle, first, last, begin, end);
-  take(2 * node + 1, middle + 1, high, first, last, begin, end);
+void OccupiedBytes::take(int first, int last, int64_t begin, int64_t end) {
+  each_node(
+      first, last, [&](size_t node) { add(nodes_[node].always, begin, end); },
+      [&](size_t node) { add(nodes_[node].sometimes, begin, end); });
 }
 
 void OccupiedBytes::collect(int first, int last, std::vector<const ByteRuns*>& taken) const {
-  collect(1, 0, span_ - 1, first, last, taken);
-}
-
-void OccupiedBytes::collect(size_t node, int low, int high, int first, int last,
-                            std::vector<const ByteRuns*>& taken) const {
-  if (last < low || high < first) return;
-  const auto [always, sometimes] = nodes_[node];
-  if (always >= 0) taken.push_back(&runs_[static_cast<size_t>(always)]);
-  if (sometimes < 0) return;
-  if (first <= low && high <= last) {
-    taken.push_back(&runs_[static_cast<size_t>(sometimes)]);
-    return;
-  }
-  const int middle = (low + high) / 2;
-  collect(2 * node, low, middle, first, last, taken);
-  collect(2 * node + 1, middle + 1, high, first, last, taken);
+  const auto found = [&](int runs) {
+    if (runs >= 0) taken.push_back(&runs_[static_cast<size_t>(runs)]);
+  };
+  each_node(
+      first, last, [&](size_t node) { found(nodes_[node].always), found(nodes_[node].sometimes); },
+      [&](size_t node) { found(nodes_[node].always); });
 }
 
 // Each in turn lifts the place over its runs that are in the way, until none has done so in a whole round.
-int64_t lowest_place(const std::vector<const ByteRuns*>& taken, int64_t bytes) {
-  struct Rest {
-    const std::pair<int64_t, int64_t>*next, *end;
-  };
-  std::vector<Rest> rests;
-  rests.reserve(taken.size());
+int64_t LowestPlace::find(const std::vector<const ByteRuns*>& taken, int64_t bytes) {
+  rests_.clear();
   for (const ByteRuns* one : taken) {
-    const ByteRuns::Runs& runs = one->around(bytes);
-    if (!runs.empty()) rests.push_back({runs.data(), runs.data() + runs.size()});
+    const auto [begin, end] = one->around(bytes);
+    if (begin != end) rests_.push_back({begin, end});
   }
   int64_t at = 0;
-  const size_t count = rests.size();
+  const size_t count = rests_.size();
   for (size_t i = 0, agreed = 0; agreed < count; i = i + 1 == count ? 0 : i + 1) {
-    auto& [next, end] = rests[i];
-    next = first_beyond(next, end, at);
+    auto& [next, end] = rests_[i];
+    if (next != end && next->second <= at) next = first_beyond(next, end, at);
     ++agreed;
     for (; next != end && next->first < at + bytes; ++next) at = next->second, agreed = 1;
   }

@@ -5,7 +5,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <deque>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -14,19 +14,24 @@ namespace prun {
 // Disjoint runs of bytes, in order; runs that touch are one.
 class ByteRuns {
  public:
-  using Runs = std::vector<std::pair<int64_t, int64_t>>;
+  using Run = std::pair<int64_t, int64_t>;
+  using Runs = std::vector<Run>;
   ByteRuns() = default;
   explicit ByteRuns(Runs any_order);
 
   void add(int64_t begin, int64_t end);
-  // The runs, those as one between which less than `bytes` are free.
-  const Runs& around(int64_t bytes) const;
+  // The runs; where they are many, those as one between which less than `bytes` are free.
+  std::pair<const Run*, const Run*> around(int64_t bytes) const;
 
  private:
-  Runs runs_;
-  // Around `wanted_` bytes, what was last asked for: buffers come sorted by size.
-  mutable Runs wide_;
-  mutable int64_t wanted_ = 0;
+  struct Many {
+    Runs runs;
+    // Around `wanted` bytes, what was last asked for: buffers come sorted by size.
+    Runs wide;
+    int64_t wanted = 0;
+  };
+  Run one_{0, 0};               // most are one run; empty: there is none
+  std::unique_ptr<Many> many_;  // when they have become more
 };
 
 class OccupiedBytes {
@@ -42,16 +47,25 @@ class OccupiedBytes {
   struct Node {
     int always = -1, sometimes = -1;  // in runs_
   };
-  void take(size_t node, int low, int high, int first, int last, int64_t begin, int64_t end);
-  void collect(size_t node, int low, int high, int first, int last, std::vector<const ByteRuns*>& taken) const;
+  template <class Inside, class Across>
+  void each_node(int first, int last, const Inside& inside, const Across& across) const;
   void add(int& runs, int64_t begin, int64_t end);
 
-  int span_ = 1;  // a power of two
+  size_t span_ = 1;  // a power of two
   std::vector<Node> nodes_;
-  std::deque<ByteRuns> runs_;
+  std::vector<ByteRuns> runs_;
 };
 
-// The lowest place where `bytes` are free in all of them.
-int64_t lowest_place(const std::vector<const ByteRuns*>& taken, int64_t bytes);
+// The lowest place where so many bytes are free; one for searches that follow each other.
+class LowestPlace {
+ public:
+  int64_t find(const std::vector<const ByteRuns*>& taken, int64_t bytes);
+
+ private:
+  struct Rest {
+    const ByteRuns::Run *next, *end;
+  };
+  std::vector<Rest> rests_;
+};
 
 }  // namespace prun

@@ -120,7 +120,8 @@ Job compile_listed(const Plan& plan, const CompileOptions& options, const Shorte
   if (!listed) run_passes(Scope::model, model);
   const int classes = listed ? static_cast<int>(std::ssize(plan.programs)) : pipeline_ranks(plan);
   for (int rank_class = 0; rank_class < classes; ++rank_class) {
-    CompileState state = model;
+    // The last class takes the state of the model, which is as large.
+    CompileState state = rank_class + 1 < classes ? model : std::move(model);
     state.pipeline_rank = rank_class;
     if (listed) state.source = &plan.programs[rank_class];
     run_passes(listed ? Scope::listed : Scope::trained, state, rank_class);

@@ -87,15 +87,16 @@ void StepBuilder::next_batch() {
       op.attrs.set("tokens_axis", strategy.axes.front());
       op.attrs.set("chunks", int64_t{2});
     }
-  std::set<ValueId> read;
+  Table<ValueId, char> read(state_.graph.values.size(), 0);
   for (CallId call : state_.graph.calls.ids())
     if (state_.is_here(call))
       for (const std::vector<const Node*>* nodes : {&index_.forward(call), &index_.backward(call)})
-        for (const Node* node : *nodes) read.insert(node->inputs.begin(), node->inputs.end());
+        for (const Node* node : *nodes)
+          for (const ValueId input : node->inputs) read[input] = 1;
   std::string names;
   for (ValueId id : state_.graph.values.ids()) {
     const Value& value = state_.graph.values[id];
-    if (value.kind != ValueKind::input || read.count(id) == 0) continue;
+    if (value.kind != ValueKind::input || read[id] == 0) continue;
     TensorType all = value.type;
     all.shape.front() *= state_.microbatches();
     const TensorId tensor = add_tensor(state_.program, value.name, Role::data, all, false, op.site);
@@ -119,7 +120,7 @@ void StepBuilder::compute(const ScheduleStep& step) {
   if (makes_gradients && index_.is_first(step) && index_.is_first_call(step)) gradients_.zero_missing(step);
   const std::vector<const Node*> nodes = index_.nodes_of(step);
   for (const Node* node : nodes) {
-    if (backward && !again) gather_again(*node, nodes, step);
+    if (backward && !again && index_.gathers_again(step.call)) gather_again(*node, nodes, step);
     lower(*node, step);
   }
   if (makes_gradients) gradients_.sum_partial(step);

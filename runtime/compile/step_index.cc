@@ -9,7 +9,11 @@ StepIndex::StepIndex(const CompileState& state)
     : state_(state), for_weights_(split_backward(state.graph, state.backward)) {
   forward_.resize(state.graph.calls.size());
   backward_.resize(state.graph.calls.size());
-  for (const Node& node : state.graph.nodes) forward_[node.call].push_back(&node);
+  gathers_again_.assign(state.graph.calls.size(), 0);
+  for (const Node& node : state.graph.nodes) {
+    forward_[node.call].push_back(&node);
+    if (node.attrs.has("again")) gathers_again_[node.call] = 1;
+  }
   for (const Node& node : state.backward) backward_[node.call].push_back(&node);
   first_call_.assign(state.graph.units.size(), {});
   parts_.resize(state.graph.units.size());

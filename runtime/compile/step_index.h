@@ -28,6 +28,8 @@ class StepIndex {
       const std::function<bool(const Node&, const std::set<ValueId>& wanted)>& again) const;
   // Those that backward runs once more. Statistics alone are small: they are kept rather than made again.
   std::vector<const Node*> recomputed(CallId call) const;
+  // Whether backward gathers again what forward gathered, of inputs of nodes.
+  bool gathers_again(CallId call) const { return gathers_again_[call] != 0; }
   // The sharded units whose parameters the step's nodes read; a call with tied weights reads another unit's too.
   std::vector<UnitId> sharded_units_read(const ScheduleStep& step) const;
 
@@ -51,6 +53,7 @@ class StepIndex {
 
   const CompileState& state_;
   Table<CallId, std::vector<const Node*>> forward_, backward_;
+  Table<CallId, char> gathers_again_;
   Table<UnitId, CallId> first_call_;
   Table<UnitId, std::vector<UnitId>> parts_;
   std::vector<bool> for_weights_;  // by backward node

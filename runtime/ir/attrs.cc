@@ -9,7 +9,7 @@ namespace prun {
 namespace {
 
 template <class T>
-const T* find(const std::map<std::string, Attr>& values, const std::string& name) {
+const T* find(const Attrs::Values& values, std::string_view name) {
   auto it = values.find(name);
   if (it == values.end()) return nullptr;
   const T* value = std::get_if<T>(&it->second);
@@ -32,33 +32,44 @@ Attrs::Values& Attrs::own() {
   return *values_;
 }
 
-void Attrs::erase(const std::string& name) {
-  if (has(name)) own().erase(name);
+void Attrs::set(std::string_view name, Attr value) {
+  Values& mine = own();
+  const auto at = mine.lower_bound(name);
+  if (at != mine.end() && at->first == name)
+    at->second = std::move(value);
+  else
+    mine.emplace_hint(at, name, std::move(value));
 }
 
-int64_t Attrs::integer(const std::string& name, int64_t fallback) const {
+void Attrs::erase(std::string_view name) {
+  if (!has(name)) return;
+  Values& mine = own();
+  mine.erase(mine.find(name));
+}
+
+int64_t Attrs::integer(std::string_view name, int64_t fallback) const {
   const int64_t* value = find<int64_t>(values(), name);
   return value ? *value : fallback;
 }
 
-double Attrs::number(const std::string& name, double fallback) const {
+double Attrs::number(std::string_view name, double fallback) const {
   auto it = values().find(name);
   if (it == values().end()) return fallback;
   if (const int64_t* whole = std::get_if<int64_t>(&it->second)) return static_cast<double>(*whole);
   return *find<double>(values(), name);
 }
 
-std::string Attrs::text(const std::string& name, const std::string& fallback) const {
+std::string Attrs::text(std::string_view name, std::string_view fallback) const {
   const std::string* value = find<std::string>(values(), name);
-  return value ? *value : fallback;
+  return value ? *value : std::string(fallback);
 }
 
-std::vector<int64_t> Attrs::integers(const std::string& name) const {
+std::vector<int64_t> Attrs::integers(std::string_view name) const {
   const auto* value = find<std::vector<int64_t>>(values(), name);
   return value ? *value : std::vector<int64_t>();
 }
 
-std::vector<double> Attrs::numbers(const std::string& name) const {
+std::vector<double> Attrs::numbers(std::string_view name) const {
   auto it = values().find(name);
   if (it == values().end()) return {};
   if (const auto* whole = std::get_if<std::vector<int64_t>>(&it->second)) return {whole->begin(), whole->end()};

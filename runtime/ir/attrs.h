@@ -2,9 +2,11 @@
 // them is changed: a program has the same attributes in every microbatch.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -14,17 +16,17 @@ using Attr = std::variant<int64_t, double, std::string, std::vector<int64_t>, st
 
 class Attrs {
  public:
-  using Values = std::map<std::string, Attr>;
+  using Values = std::map<std::string, Attr, std::less<>>;
 
-  void set(const std::string& name, Attr value) { own()[name] = std::move(value); }
-  void erase(const std::string& name);
-  bool has(const std::string& name) const { return values().count(name) != 0; }
+  void set(std::string_view name, Attr value);
+  void erase(std::string_view name);
+  bool has(std::string_view name) const { return values_ && values_->contains(name); }
   // Absent: the fallback. Of another type: a bug of ours, aborts. A whole number serves as a double.
-  int64_t integer(const std::string& name, int64_t fallback = 0) const;
-  double number(const std::string& name, double fallback = 0) const;
-  std::string text(const std::string& name, const std::string& fallback = "") const;
-  std::vector<int64_t> integers(const std::string& name) const;
-  std::vector<double> numbers(const std::string& name) const;
+  int64_t integer(std::string_view name, int64_t fallback = 0) const;
+  double number(std::string_view name, double fallback = 0) const;
+  std::string text(std::string_view name, std::string_view fallback = "") const;
+  std::vector<int64_t> integers(std::string_view name) const;
+  std::vector<double> numbers(std::string_view name) const;
   const Values& values() const;
   bool operator==(const Attrs& other) const { return values_ == other.values_ || values() == other.values(); }
 

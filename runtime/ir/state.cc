@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <map>
+#include <string_view>
+#include <unordered_map>
 
 #include "ir/program.h"
 
@@ -172,7 +174,7 @@ std::vector<Box> boxes_of_run(const Shape& shape, int64_t begin, int64_t end) {
 }
 
 int64_t parameter_count(const Job& job) {
-  std::map<std::string, int64_t> parameters;
+  std::unordered_map<std::string_view, int64_t> parameters;
   for (const Program& program : job.classes)
     for (const StateTensor& state : program.state)
       if (!state.copy && !state.name.starts_with(kOptimizerState)) parameters[state.name] = element_count(state.shape);

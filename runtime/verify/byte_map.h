@@ -1,8 +1,10 @@
-// What is known of each byte of a buffer, as disjoint segments.
+// What is known of each byte of a buffer, as disjoint segments. Most buffers are read and written as a whole, so one
+// segment needs no tree.
 #pragma once
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <utility>
 
 namespace prun::verify {
 
@@ -13,6 +15,11 @@ class ByteMap {
   // Calls visit(begin, end, T&) for each segment of [begin, end), making absent ones with T().
   template <class Visit>
   void over(int64_t begin, int64_t end, Visit visit) {
+    if (segments_.empty()) {
+      if (only_.end == first_) first_ = begin, only_.end = end;
+      if (first_ == begin && only_.end == end) return visit(begin, end, only_.value);
+      segments_.emplace(first_, std::move(only_));
+    }
     split(begin);
     split(end);
     int64_t at = begin;
@@ -31,13 +38,14 @@ class ByteMap {
   // All segments that have been made.
   template <class Visit>
   void each(Visit visit) {
+    if (segments_.empty() && only_.end != first_) visit(first_, only_.end, only_.value);
     for (auto& [begin, segment] : segments_) visit(begin, segment.end, segment.value);
   }
 
  private:
   struct Segment {
-    int64_t end;
-    T value;
+    int64_t end = 0;
+    T value = {};
   };
   void split(int64_t at) {
     auto it = segments_.upper_bound(at);
@@ -48,6 +56,8 @@ class ByteMap {
     it->second.end = at;
     segments_.emplace(at, right);
   }
+  int64_t first_ = 0;  // where `only_` begins
+  Segment only_;       // while there is no other; empty: there is none
   std::map<int64_t, Segment> segments_;
 };
 

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <set>
 
 #include "base/text.h"
@@ -31,13 +30,13 @@ Share share_of(const JobView& view, bool init) {
   for (size_t id = init ? 0 : 1; id < view.bodies.size(); id += 2) {
     const BodyView& body = view.bodies[id];
     const Program& program = *body.program;
-    std::map<BufferId, int64_t> batch;  // buffer -> elements
+    Table<BufferId, int64_t> batch(program.buffers.size(), 0);  // elements; 0: holds none of it
     for (const OpRef ref : body.order.sequence()) {
       const Op& op = body.op(ref);
       for (const TensorId read : op.reads) {
-        const auto found = batch.find(program.tensors[read].buffer);
-        if (found == batch.end() || program.tensors[read].count() == 0) continue;
-        share.microbatches = std::max(share.microbatches, found->second / program.tensors[read].count());
+        const int64_t held = batch[program.tensors[read].buffer];
+        if (held == 0 || program.tensors[read].count() == 0) continue;
+        share.microbatches = std::max(share.microbatches, held / program.tensors[read].count());
         if (op.def->moves || op.def->op_class == OpClass::transfer)
           for (const TensorId write : op.writes) batch[program.tensors[write].buffer] = program.tensors[write].count();
       }
@@ -94,7 +93,7 @@ void factors_are_right(const JobView& view, Findings& findings) {
     const BodyView& body = view.bodies[id];
     const Program& program = *body.program;
     const Share& share = body.is_init ? of_init : of_step;
-    std::map<TensorId, const Op*> writer;
+    Table<TensorId, const Op*> writer(program.tensors.size(), nullptr);
     for (const OpRef ref : body.order.sequence()) {
       const Op& op = body.op(ref);
       std::string problem;

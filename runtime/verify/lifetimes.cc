@@ -9,6 +9,8 @@
 #include <map>
 #include <set>
 #include <span>
+#include <utility>
+#include <vector>
 
 #include "verify/byte_map.h"
 #include "verify/view.h"
@@ -22,27 +24,27 @@ struct Life {
   int64_t begin = 0, end = 0;  // in the arena
   int first_position = -1;     // in the sequence; -1: from the begin of the body
   bool stays = false;          // to the end of the body, and into the next one
-  std::vector<OpRef> first, last;
+  struct OnStream {
+    OpRef first, last;
+  };
+  std::vector<OnStream> streams;
 };
 
 void add_accesses(Life& life, std::span<const Access> accesses) {
   for (const Access& access : accesses) {
-    const auto same = [&](OpRef ref) { return ref.stream == access.op.stream; };
-    const auto known = std::find_if(life.first.begin(), life.first.end(), same);
-    if (known == life.first.end()) {
-      life.first.push_back(access.op);
-      life.last.push_back(access.op);
-    } else {
-      life.last[known - life.first.begin()] = access.op;
-    }
+    const auto same = [&](const Life::OnStream& on) { return on.first.stream == access.op.stream; };
+    const auto known = std::find_if(life.streams.begin(), life.streams.end(), same);
+    if (known == life.streams.end())
+      life.streams.push_back({access.op, access.op});
+    else
+      known->last = access.op;
   }
 }
 
 // Of a buffer that a body begins to write.
 Life life_of(const BodyView& body, BufferId id) {
   const Buffer& buffer = body.program->buffers[id];
-  Life life{id, buffer.offset, buffer.offset + buffer.bytes, body.position_of(body.accesses[id].front().op), false, {},
-            {}};
+  Life life{id, buffer.offset, buffer.offset + buffer.bytes, body.position_of(body.accesses[id].front().op), false, {}};
   add_accesses(life, body.accesses[id]);
   return life;
 }
@@ -73,7 +75,7 @@ size_t written_again(const BodyView& body, BufferId id, std::span<const Access> 
 void add_lives(const BodyView& body, BufferId id, std::vector<Life>& lives) {
   const Buffer& buffer = body.program->buffers[id];
   const std::span<const Access> accesses = body.accesses[id];
-  Life life{id, buffer.offset, buffer.offset + buffer.bytes, -1, buffer.persistent, {}, {}};
+  Life life{id, buffer.offset, buffer.offset + buffer.bytes, -1, buffer.persistent, {}};
   if (!buffer.persistent) life.first_position = body.position_of(accesses.front().op);
   const size_t again = buffer.persistent && buffer.pool >= 0 ? written_again(body, id, accesses) : accesses.size();
   if (again == accesses.size()) {
@@ -95,9 +97,9 @@ struct Unordered {
 };
 
 std::optional<Unordered> unordered_pair(const BodyView& body, const Life& earlier, const Life& later) {
-  for (const OpRef a : earlier.last)
-    for (const OpRef b : later.first)
-      if (!body.order.before(a, b)) return Unordered{a, b};
+  for (const Life::OnStream& a : earlier.streams)
+    for (const Life::OnStream& b : later.streams)
+      if (!body.order.before(a.last, b.first)) return Unordered{a.last, b.first};
   return std::nullopt;
 }
 
@@ -105,8 +107,8 @@ std::optional<Unordered> unordered_pair(const BodyView& body, const Life& earlie
 // before b.
 bool used_after(const BodyView& body, const Life& earlier, const Unordered& pair) {
   if (!body.order.before(pair.b, pair.a)) return false;
-  return std::any_of(earlier.first.begin(), earlier.first.end(),
-                     [&](OpRef first) { return body.order.before(first, pair.b); });
+  return std::any_of(earlier.streams.begin(), earlier.streams.end(),
+                     [&](const Life::OnStream& on) { return body.order.before(on.first, pair.b); });
 }
 
 void report(const BodyView& body, const Life& earlier, const Life& later, Findings& findings) {
@@ -114,13 +116,14 @@ void report(const BodyView& body, const Life& earlier, const Life& later, Findin
   const std::string& b = body.buffer_name(later.buffer);
   const int64_t begin = std::max(earlier.begin, later.begin), end = std::min(earlier.end, later.end);
   if (earlier.stays || later.first_position < 0) {
-    std::string who = later.first.empty() ? "" : fmt::format(", used by {}", body.describe(later.first.front()));
+    const bool used = !later.streams.empty();
+    const std::string who = used ? fmt::format(", used by {}", body.describe(later.streams.front().first)) : "";
     findings.add(
         "overlapping live buffers",
         fmt::format(
             "{}buffers '{}' and '{}'{} share bytes {}..{} of the arena, and '{}' keeps its contents from step to step",
             body.where(), a, b, who, begin, end, a),
-        later.first.empty() ? Site{} : body.op(later.first.front()).site);
+        used ? body.op(later.streams.front().first).site : Site{});
     return;
   }
   const std::optional<Unordered> pair = unordered_pair(body, earlier, later);
@@ -149,17 +152,15 @@ Life together(const Repeat::Ring& ring, const std::vector<Life>& members) {
   all.end = ring.offset + ring.slots * ring.bytes;
   for (const Life& member : members) {
     all.first_position = std::min(all.first_position, member.first_position);
-    for (size_t i = 0; i < member.first.size(); i++) {
-      const auto same = [&](OpRef ref) { return ref.stream == member.first[i].stream; };
-      const auto known = std::find_if(all.first.begin(), all.first.end(), same);
-      if (known == all.first.end()) {
-        all.first.push_back(member.first[i]);
-        all.last.push_back(member.last[i]);
+    for (const Life::OnStream& on : member.streams) {
+      const auto same = [&](const Life::OnStream& other) { return other.first.stream == on.first.stream; };
+      const auto known = std::find_if(all.streams.begin(), all.streams.end(), same);
+      if (known == all.streams.end()) {
+        all.streams.push_back(on);
         continue;
       }
-      OpRef& last = all.last[static_cast<size_t>(known - all.first.begin())];
-      known->index = std::min(known->index, member.first[i].index);
-      last.index = std::max(last.index, member.last[i].index);
+      known->first.index = std::min(known->first.index, on.first.index);
+      known->last.index = std::max(known->last.index, on.last.index);
     }
   }
   return all;
@@ -187,6 +188,7 @@ std::vector<Life> lives_of(const BodyView& body, Space space, Findings& findings
         ring.pool < 0 && ring.is_one_to_others(repeat.left_out()))
       member[each.buffer] = &each;
   std::vector<Life> lives;
+  lives.reserve(body.program->buffers.size());
   std::map<int, std::map<int, Life>> rings;  // by ring and microbatch
   for (const BufferId id : body.program->buffers.ids()) {
     const Buffer& buffer = body.program->buffers[id];
@@ -208,19 +210,17 @@ std::vector<Life> lives_of(const BodyView& body, Space space, Findings& findings
 
 void sweep(const BodyView& body, Space space, Findings& findings) {
   const std::vector<Life> lives = lives_of(body, space, findings);
-  struct Event {
-    int64_t at;
-    bool begins;  // ends come first: buffers that touch do not overlap
-    int life;
-  };
-  std::vector<Event> events;
-  for (size_t i = 0; i < lives.size(); i++) {
-    events.push_back({lives[i].begin, true, static_cast<int>(i)});
-    events.push_back({lives[i].end, false, static_cast<int>(i)});
+  // A byte, and the life that begins there, or less the number of lives the one that ends there: ends come first, since
+  // buffers that touch do not overlap.
+  const int count = static_cast<int>(lives.size());
+  std::vector<std::pair<int64_t, int>> events;
+  events.reserve(2 * lives.size());
+  for (int i = 0; i < count; i++) {
+    events.emplace_back(lives[i].begin, i);
+    events.emplace_back(lives[i].end, i - count);
   }
-  std::sort(events.begin(), events.end(), [](const Event& x, const Event& y) {
-    return x.at != y.at ? x.at < y.at : x.begins != y.begins ? y.begins : x.life < y.life;
-  });
+  std::sort(events.begin(), events.end(),
+            [](const auto& x, const auto& y) { return x.first != y.first ? x.first < y.first : x.second < y.second; });
   const auto earlier = [&](int x, int y) {
     const int px = lives[x].first_position, py = lives[y].first_position;
     return px != py ? px < py : x < y;
@@ -230,14 +230,14 @@ void sweep(const BodyView& body, Space space, Findings& findings) {
     const Life &first = lives[x], &second = lives[y];
     if (!in_turn(body, first, second)) report(body, first, second, findings);
   };
-  for (const Event& event : events) {
-    if (event.begins) {
-      const auto at = here.insert(event.life).first;
+  for (const auto& [byte, life] : events) {
+    if (life >= 0) {
+      const auto at = here.insert(life).first;
       if (at != here.begin()) compare(*std::prev(at), *at);
       if (std::next(at) != here.end()) compare(*at, *std::next(at));
       continue;
     }
-    here.erase(event.life);
+    here.erase(life + count);
   }
 }
 

@@ -19,6 +19,14 @@ Segments whole(const Tensor& tensor, const TensorPlacement& placement) {
   return {{tensor.byte_offset, tensor.byte_offset + tensor.bytes(), state}};
 }
 
+void place_whole(OpContext& context, size_t write, const TensorPlacement& placement) {
+  const Tensor& tensor = *context.write_tensors[write];
+  Segments& segments = context.writes[write];
+  segments.resize(1);
+  segments.front() = {tensor.byte_offset, tensor.byte_offset + tensor.bytes(), {}};
+  segments.front().state.placement = placement;
+}
+
 Segment part(const Tensor& tensor, int64_t begin, int64_t end, const TensorPlacement& placement) {
   ValueState state;
   state.placement = placement;
@@ -184,7 +192,26 @@ AxisOutcome PlacementFlow::on_axis(const OpContext& context, AxisRule rule, size
   return outcome;
 }
 
+// One placement for all segments of an operand.
+int PlacementFlow::together_in(const Segments& segments) {
+  if (segments.empty()) return 0;
+  const int first = segments.front().state.placement.by_axis;
+  const auto same = [first](const Segment& segment) { return segment.state.placement.by_axis == first; };
+  if (std::all_of(segments.begin(), segments.end(), same)) return first;
+  std::vector<const TensorPlacement*> placements;
+  for (const Segment& segment : segments) placements.push_back(&segment.state.placement);
+  return joined(placements);
+}
+
 void PlacementFlow::by_tensor(OpContext& context, AxisRule rule) {
+  // A norm looks at each segment; other ops want tensors of one kind.
+  const bool one_by_one = context.op.is(ops::norm2);
+  key_ = {context.body.kind_of(context.ref)};
+  for (size_t r = 0; r < context.reads.size() && !one_by_one; r++) key_.push_back(together_in(context.reads[r]));
+  if (const auto known = made_.find(key_); known != made_.end()) {
+    for (size_t w = 0; w < context.writes.size(); w++) place_whole(context, w, known->second[w]);
+    return;
+  }
   std::vector<AxisPlacements> operands;
   std::vector<const ValueState*> state;
   static const ValueState kNothing;
@@ -192,8 +219,6 @@ void PlacementFlow::by_tensor(OpContext& context, AxisRule rule) {
     const Segments& segments = context.reads[r];
     std::vector<const TensorPlacement*> placements;
     for (const Segment& segment : segments) placements.push_back(&segment.state.placement);
-    // A norm looks at each segment; other ops want tensors of one kind.
-    const bool one_by_one = context.op.is(ops::norm2);
     for (size_t s = 0; s < (one_by_one ? segments.size() : 1); s++) {
       operands.push_back(on_axes(one_by_one ? placements[s]->by_axis : joined(placements)));
       state.push_back(segments.empty() ? &kNothing : &segments[s].state);
@@ -208,29 +233,37 @@ void PlacementFlow::by_tensor(OpContext& context, AxisRule rule) {
       }
     }
   }
+  bool right = !one_by_one;
   std::vector<AxisPlacements> results(context.writes.size(), all(kUnknown));
   for (size_t a = 0; a < axes_.size(); a++) {
     AxisPlacements reads;
     for (const AxisPlacements& operand : operands) reads.push_back(operand[a]);
     const AxisOutcome outcome = on_axis(context, rule, a, reads);
     if (!outcome.problem.empty()) context.report("placement", outcome.problem, *state[outcome.read]);
+    right = right && outcome.problem.empty();
     for (size_t w = 0; w < results.size(); w++) results[w][a] = outcome.problem.empty() ? outcome.writes[w] : kUnknown;
   }
-  for (size_t w = 0; w < results.size(); w++) context.writes[w] = whole(*context.write_tensors[w], {id_of(results[w])});
-  if (context.op.attrs.has("weights") || context.op.attrs.has("piece_weights"))
+  for (size_t w = 0; w < results.size(); w++) place_whole(context, w, {id_of(results[w])});
+  if (context.op.attrs.has("weights") || context.op.attrs.has("piece_weights")) {
     context.writes[0].front().state.placement.by_axis = weighted_norm(context, id_of(results[0]));
+  } else if (right) {
+    std::vector<TensorPlacement>& made = made_[key_];
+    for (const AxisPlacements& result : results) made.push_back({id_of(result)});
+  }
 }
 
 // Operands of as many elements as the output are cut where any of them changes; the others are scalars.
 void PlacementFlow::elementwise(OpContext& context, AxisRule rule) {
   const int64_t count = context.write_tensors[0]->count();
-  std::set<int64_t> cuts = {0, count};
+  std::vector<int64_t> cuts = {0, count};
   for (size_t r = 0; r < context.reads.size(); r++) {
     const Tensor& tensor = *context.read_tensors[r];
     if (tensor.count() != count) continue;
     for (const Segment& segment : context.reads[r])
-      cuts.insert((segment.begin - tensor.byte_offset) / dtype_bytes(tensor.dtype));
+      cuts.push_back((segment.begin - tensor.byte_offset) / dtype_bytes(tensor.dtype));
   }
+  std::sort(cuts.begin(), cuts.end());
+  cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
   for (Segments& write : context.writes) write.clear();
   std::vector<size_t> at(context.reads.size(), 0);
   for (auto cut = cuts.begin(); std::next(cut) != cuts.end(); ++cut) {
@@ -273,14 +306,27 @@ void PlacementFlow::elementwise(OpContext& context, AxisRule rule) {
 // What an elementwise op makes of one segment of each of its operands.
 std::vector<TensorPlacement> PlacementFlow::follow_segment(const OpContext& context, AxisRule rule,
                                                            const std::vector<const ValueState*>& state) {
-  if (std::any_of(state.begin(), state.end(), [](const ValueState* one) { return one->placement.layout >= 0; }))
-    return follow_pieces(context, rule, state);
+  key_ = {context.body.kind_of(context.ref)};
+  for (const ValueState* one : state) key_.insert(key_.end(), {one->placement.by_axis, one->placement.layout});
+  if (const auto known = made_.find(key_); known != made_.end()) return known->second;
+  const bool pieces =
+      std::any_of(state.begin(), state.end(), [](const ValueState* one) { return one->placement.layout >= 0; });
+  bool right = true;
+  const std::vector<TensorPlacement> made =
+      pieces ? follow_pieces(context, rule, state, right) : follow_axes(context, rule, state, right);
+  if (right) made_[key_] = made;
+  return made;
+}
+
+std::vector<TensorPlacement> PlacementFlow::follow_axes(const OpContext& context, AxisRule rule,
+                                                        const std::vector<const ValueState*>& state, bool& right) {
   std::vector<AxisPlacements> results(context.writes.size(), all(kUnknown));
   for (size_t a = 0; a < axes_.size(); a++) {
     AxisPlacements reads;
     for (const ValueState* one : state) reads.push_back(on_axes(one->placement.by_axis)[a]);
     const AxisOutcome outcome = on_axis(context, rule, a, reads);
     if (!outcome.problem.empty()) context.report("placement", outcome.problem, *state[outcome.read]);
+    right = right && outcome.problem.empty();
     for (size_t w = 0; w < results.size(); w++) results[w][a] = outcome.problem.empty() ? outcome.writes[w] : kUnknown;
   }
   std::vector<TensorPlacement> placements;
@@ -370,7 +416,7 @@ void PlacementFlow::sources(OpContext& context) {
 
 void PlacementFlow::follow(OpContext& context) {
   if (context.writes.empty() && !context.op.is(ops::sample_token)) return;
-  for (size_t w = 0; w < context.writes.size(); w++) context.writes[w] = whole(*context.write_tensors[w], {});
+  for (size_t w = 0; w < context.writes.size(); w++) place_whole(context, w, {});
   if (context.op.communicates()) return communicate(context);
   if (context.reads.empty()) return sources(context);
   if (const AxisRule rule = find_elementwise_rule(*context.op.def)) return elementwise(context, rule);

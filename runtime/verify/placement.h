@@ -15,6 +15,7 @@
 namespace prun::verify {
 
 struct OpContext;
+struct Segment;
 struct ValueState;
 
 // How partial values combine: losses and gradients over axes that divide the data are averaged, all else is added up.
@@ -149,6 +150,7 @@ class PlacementFlow {
   void gather(OpContext& context, size_t axis);
   void reduce_scatter(OpContext& context, size_t axis);
   void elementwise(OpContext& context, AxisRule rule);
+  int together_in(const std::vector<Segment>& segments);
   void by_tensor(OpContext& context, AxisRule rule);
   AxisOutcome on_axis(const OpContext& context, AxisRule rule, size_t axis, const AxisPlacements& reads);
   // placement_flat.cc
@@ -161,7 +163,9 @@ class PlacementFlow {
   std::vector<TensorPlacement> follow_segment(const OpContext& context, AxisRule rule,
                                               const std::vector<const ValueState*>& state);
   std::vector<TensorPlacement> follow_pieces(const OpContext& context, AxisRule rule,
-                                             const std::vector<const ValueState*>& state);
+                                             const std::vector<const ValueState*>& state, bool& right);
+  std::vector<TensorPlacement> follow_axes(const OpContext& context, AxisRule rule,
+                                           const std::vector<const ValueState*>& state, bool& right);
   // placement_norms.cc
   struct Square;
   std::vector<Square> squares_of(const OpContext& context);
@@ -178,6 +182,10 @@ class PlacementFlow {
   std::map<AxisPlacements, int> ids_;
   std::vector<Layout> layouts_;
   std::map<Layout, int> layout_ids_;
+  // What rules have made of ops of a kind whose operands were placed so: they are asked once. Not where they found a
+  // problem, which is told of each op.
+  std::map<std::vector<int>, std::vector<TensorPlacement>> made_;
+  std::vector<int> key_;  // of the op under way: its kind, and the placements of its operands
 };
 
 }  // namespace prun::verify

@@ -62,7 +62,7 @@ TensorPlacement PlacementFlow::each_piece(const TensorPlacement& placement,
 
 // Operands of an elementwise op, one segment of each: those that are shards of one flat vector, piece by piece.
 std::vector<TensorPlacement> PlacementFlow::follow_pieces(const OpContext& context, AxisRule rule,
-                                                          const std::vector<const ValueState*>& state) {
+                                                          const std::vector<const ValueState*>& state, bool& right) {
   std::vector<const Layout*> of_operands(state.size(), nullptr), layouts;
   const Layout* first = nullptr;
   for (size_t r = 0; r < state.size(); r++) {
@@ -94,6 +94,7 @@ std::vector<TensorPlacement> PlacementFlow::follow_pieces(const OpContext& conte
       for (const AxisPlacements& operand : operands) here.push_back(operand[a]);
       const AxisOutcome outcome = on_axis(context, rule, a, here);
       if (!outcome.problem.empty()) context.report("placement", outcome.problem, *state[outcome.read]);
+      right = right && outcome.problem.empty();
       for (size_t w = 0; w < results.size(); w++) {
         AxisPlacement made = outcome.problem.empty() ? outcome.writes[w] : kUnknown;
         // What is updated in place holds the same parameters as before, whatever the gradient beside it looks like.

@@ -154,6 +154,9 @@ void Values::apply(int id, OpContext& context) {
 OpContext Values::context_of(StreamCursor at) {
   const BodyView& view = body(at.actor);
   OpContext context{view, walk_->ref(at), walk_->op(at), {}, {}, {}, {}, findings_};
+  context.read_tensors.reserve(context.op.reads.size());
+  context.write_tensors.reserve(context.op.writes.size());
+  context.reads.reserve(context.op.reads.size());
   for (const TensorId id : context.op.reads) {
     context.read_tensors.push_back(&view.program->tensors[id]);
     context.reads.push_back(segments_of(at.actor, *context.read_tensors.back()));

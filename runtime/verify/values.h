@@ -34,8 +34,10 @@ struct Segment {
 };
 using Segments = std::vector<Segment>;
 
+struct OpContext;
 // All of a tensor, or elements of it, with one placement; a placement for one parameter of a flat vector.
 Segments whole(const Tensor& tensor, const TensorPlacement& placement);
+void place_whole(OpContext& context, size_t write, const TensorPlacement& placement);  // what it writes so
 Segment part(const Tensor& tensor, int64_t begin, int64_t end, const TensorPlacement& placement);
 TensorPlacement parameter(const Piece& piece);
 

@@ -41,6 +41,7 @@ bool everything_meets(const verify::Findings& findings) {
 verify::JobView view_of(const Job& job, BodyId body) {
   verify::JobView view;
   view.job = &job;
+  view.bodies.reserve(2 * job.classes.size());
   for (int id = 0; id < std::ssize(job.classes); id++) {
     view.bodies.emplace_back(job, id, kInitBody);
     view.bodies.emplace_back(job, id, body);
@@ -52,6 +53,9 @@ verify::JobView view_of(const Job& job, BodyId body) {
 // Init, and a body that runs again and again: the step, or as if it were one.
 void verify_bodies(const Job& job, BodyId body, int64_t memory_limit, int local_ranks, verify::Findings& findings) {
   verify::JobView view = view_of(job, body);
+  if (verify::has_model(job))
+    for (std::vector<verify::BodyView>* bodies : {&view.bodies, &view.steps})
+      for (verify::BodyView& each : *bodies) each.find_kinds(view.kinds);
   view.memory_limit = memory_limit;
   view.local_ranks = local_ranks;
   verify::waits_have_no_cycle(view, findings);

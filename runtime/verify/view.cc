@@ -32,8 +32,20 @@ BodyView::BodyView(const Job& job, int id, BodyId body_id)
   if (ordered()) collect_accesses();
 }
 
+void BodyView::find_kinds(OpKinds& of_job) {
+  kinds_.reserve(position.size());
+  for (const Stream& stream : body->streams)
+    for (const Op& op : stream.ops) kinds_.push_back(of_job.of(*program, op));
+}
+
 void BodyView::collect_accesses() {
   accesses.resize(program->buffers.size());
+  std::vector<int> count(program->buffers.size(), 0);
+  for (const Stream& stream : body->streams)
+    for (const Op& op : stream.ops)
+      for (const std::vector<TensorId>* ids : {&op.reads, &op.writes})
+        for (const TensorId id : *ids) count[program->tensors[id].buffer]++;
+  for (size_t buffer = 0; buffer < count.size(); buffer++) accesses[buffer].reserve(count[buffer]);
   const auto touch = [&](OpRef ref, int id, bool write) {
     const Tensor& tensor = program->tensors[id];
     if (tensor.bytes() == 0) return;

@@ -11,6 +11,7 @@
 #include "ir/ops.h"
 #include "ir/order.h"
 #include "ir/program.h"
+#include "verify/op_kinds.h"
 #include "verify/verify.h"
 
 namespace prun::verify {
@@ -36,8 +37,10 @@ struct BodyView {
       accesses;  // by buffer, in the order of the sequence; an op's reads before its writes
 
   BodyView(const Job& job, int class_id, BodyId id);
+  void find_kinds(OpKinds& of_job);
   const Op& op(OpRef ref) const { return body->streams[ref.stream].ops[ref.index]; }
   int position_of(OpRef ref) const { return position[first_[ref.stream] + ref.index]; }
+  int kind_of(OpRef ref) const { return kinds_[first_[ref.stream] + ref.index]; }  // verify/op_kinds.h
   bool ordered() const { return order.stuck().empty(); }
   // "linear (block0 forward, compute#12, plans/a.lua:3)"; a collective with what it moves: "all_reduce f32[8] sum
   // (...)"
@@ -49,6 +52,7 @@ struct BodyView {
  private:
   void collect_accesses();
   std::vector<int> first_;
+  std::vector<int> kinds_;  // by flat number
 };
 
 struct JobView {
@@ -57,6 +61,7 @@ struct JobView {
   int local_ranks = 1;
   std::vector<BodyView> bodies;  // of class c: init at 2c; at 2c + 1 the step, or the body between steps to be proved
   std::vector<BodyView> steps;   // by class, for a body between steps: the step that has run before it
+  OpKinds kinds;                 // of the ops in all of these
 };
 
 // Collects findings, at most kMost of a rule: a broken pass breaks every unit in the same way.

@@ -2,8 +2,10 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <deque>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "algorithm_choice.h"
 #include "base/text.h"
@@ -81,8 +83,10 @@ void print_class(const Job& job, size_t c) {
 
 int check_command(Options& options) {
   const int ranks = options.launch.nproc * options.launch.nnodes;
-  Plan plan;
-  Job job = build_job(options, ranks, &plan);
+  // Nobody takes the plan and the programs of a large model apart: the process ends with them.
+  static std::deque<std::pair<Plan, Job>>& kept = *new std::deque<std::pair<Plan, Job>>;
+  auto& [plan, job] = kept.emplace_back();
+  job = build_job(options, ranks, &plan);
   const std::string algorithms = chosen_algorithms(job, calibrated_algorithm_costs());
   const std::string proof = prove_plan(options, plan, ranks);
   if (options.json) {
