@@ -119,7 +119,12 @@ Job compile_listed(const Plan& plan, const CompileOptions& options, const Shorte
   model.program = describe(plan, options);
   if (!listed) run_passes(Scope::model, model);
   const int classes = listed ? static_cast<int>(std::ssize(plan.programs)) : pipeline_ranks(plan);
+  const std::vector<int>& only = options.only_classes;
   for (int rank_class = 0; rank_class < classes; ++rank_class) {
+    if (!only.empty() && std::find(only.begin(), only.end(), rank_class) == only.end()) {
+      job.classes.push_back(model.program);
+      continue;
+    }
     CompileState state = model;
     state.pipeline_rank = rank_class;
     if (listed) state.source = &plan.programs[rank_class];
@@ -127,7 +132,7 @@ Job compile_listed(const Plan& plan, const CompileOptions& options, const Shorte
     run_passes(Scope::program, state, rank_class);
     job.classes.push_back(std::move(state.program));
   }
-  run_passes(Scope::job, model);
+  if (only.empty()) run_passes(Scope::job, model);
   return job;
 }
 

@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "build_job.h"
+#include "spent_time.h"
 
 namespace prun {
 
@@ -62,6 +63,7 @@ Simulation SmallPlans::simulated(const SmallSizes& sizes, bool packed, bool veri
   small.batch = plan_.data.global_batch / lengths_.microbatches * small.microbatches;
   const Plan plan = record(small, sizes.stages * lengths_.chunks * sizes.layers);
   const Job job = packed ? compile_plan(options_, plan, ranks, verified) : compile_roughly(options_, plan);
+  const TimeSpent time("clock");
   return simulate::simulate(job, cluster_, {.every_rank = options_.sim.every_rank, .only_memory = only_memory});
 }
 
