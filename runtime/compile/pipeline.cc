@@ -56,6 +56,7 @@ constexpr Pass kPasses[] = {
     {"repeat", Scope::program, describe_repeat},
     {"memory", Scope::program,
      [](CompileState& state) {
+       if (state.options.leave_memory) return;
        state.options.count_memory ? count_memory(state.program) : assign_memory(state.program);
      }},
     {"put_offsets", Scope::job, [](CompileState& state) { resolve_put_offsets(*state.job); }},

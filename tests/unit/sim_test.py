@@ -107,7 +107,11 @@ class Sim(unittest.TestCase):
     def test_extended_peak_memory_is_the_arena(self):
         jobs = [("1f1b", 4, dict(pp=4, layers=24, micro=40, batch=40)),  # rings of buffers
                 ("1f1b", 16, dict(pp=16, layers=32, micro=80, batch=80)),  # of which few ranks are packed
+                ("1f1b", 4, dict(pp=4, layers=8, micro=333, batch=333)),  # of which fewer microbatches are compiled
+                ("ddp", 4, dict(layers=4, micro=257, batch=1028)),
                 ("zero_bubble", 4, dict(pp=4, layers=8, micro=36, batch=36)),
+                ("zero_bubble", 6, dict(pp=6, layers=12, micro=190, batch=190)),
+                ("interleaved", 3, dict(pp=3, chunks=2, layers=12, micro=180, batch=180)),
                 ("3d", 16, dict(tp=2, pp=4, layers=16, micro=40, batch=80)),
                 ("interleaved", 8, dict(pp=4, chunks=2, layers=16, micro=64, batch=128)),
                 ("zero3", 4, dict(layers=12, micro=64, batch=256)),

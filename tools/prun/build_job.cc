@@ -121,9 +121,9 @@ Plan record_generation(const Options& options, int ranks) {
 
 namespace {
 
-// What is asked about: a plan; one that a prediction for a larger one is made from, of which nothing is left out; or
-// about how much such a one takes.
-enum class Of { itself, part, estimate };
+// What is asked about: a plan; one that a prediction for a larger one is made from, of which nothing is left out; about
+// how much such a one takes; or how long.
+enum class Of { itself, part, estimate, time };
 
 Job compile_watched(const Options& options, const Plan& plan, PassWatch& watch, Of of,
                     const std::vector<int>& ranks = {}) {
@@ -133,6 +133,7 @@ Job compile_watched(const Options& options, const Plan& plan, PassWatch& watch, 
   compile_options.device = options.device;
   compile_options.check_finite = options.check_finite;
   compile_options.count_memory = of == Of::estimate;
+  compile_options.leave_memory = of == Of::time;
   compile_options.every_microbatch = of != Of::itself || options.every_microbatch;
   compile_options.only_classes = ranks;
   compile_options.checkpoint_every = steps_between_checkpoints(options, plan);
@@ -182,9 +183,9 @@ Job compile_ranks(const Options& options, const Plan& plan, const std::vector<in
   return compile_watched(options, plan, watch, Of::itself, ranks);
 }
 
-Job compile_roughly(const Options& options, const Plan& plan) {
+Job compile_roughly(const Options& options, const Plan& plan, bool memory) {
   PassWatch watch("");
-  return compile_watched(options, plan, watch, Of::estimate);
+  return compile_watched(options, plan, watch, memory ? Of::estimate : Of::time);
 }
 
 Job build_job(const Options& options, int ranks, Plan* read) {

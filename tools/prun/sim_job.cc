@@ -152,7 +152,7 @@ class PeriodicSimulation {
   }
 
   Figures times(const std::vector<int>& sizes) {
-    const Simulation& of = small_.at(small_sizes(sizes), false);
+    const Simulation& of = small_.at(small_sizes(sizes));
     Figures all = {of.step_s};
     for (ClassResult& each : shown_classes(of)) each_number(each.usage, [&](double& value) { all.push_back(value); });
     return all;
@@ -190,10 +190,10 @@ class PeriodicSimulation {
   }
 
   SimulatedPlan answer() {
-    WholeMemory memory(options_, ranks_, length_, small_.ops());
+    WholeMemory memory(options_, ranks_, small_);
     const Figures bytes = memory.affordable() ? Figures() : extended_peaks();
     const Figures all = extrapolate(dimensions_, [this](const std::vector<int>& sizes) { return times(sizes); });
-    const Simulation& small = small_.at(small_sizes(base_sizes()), false);
+    const Simulation& small = small_.at(small_sizes(base_sizes()));
     SimulatedPlan made;
     Simulation& result = made.result;
     size_t next = 0, next_role = 0;

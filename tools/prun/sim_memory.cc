@@ -4,9 +4,11 @@
 #include "sim_memory.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "build_job.h"
 #include "compile/shorten.h"
+#include "ir/ops.h"
 #include "spent_time.h"
 
 namespace prun {
@@ -23,6 +25,27 @@ int listed_microbatches(const Plan& plan) {
   return plan.microbatches;
 }
 
+// As many as are listed alike: what is left out is whole periods, of which there are still more than a few.
+int fewer_microbatches(const PlanLengths& lengths) {
+  const int least = 32 + 8 * std::max(lengths.stages, 4), periods = std::lcm(12, lengths.stages);
+  return lengths.microbatches - std::max(0, lengths.microbatches - least) / periods * periods;
+}
+
+// What the samples of a step take more where there are `all` microbatches in place of `some`.
+int64_t more_data(const Program& program, int some, int all) {
+  int64_t more = 0;
+  for (const Stream& stream : program.step().streams)
+    for (const Op& op : stream.ops) {
+      if (!op.is(ops::next_batch)) continue;
+      for (const TensorId id : op.writes) {
+        const Tensor& tensor = program.tensors[id];
+        const int64_t bytes = tensor.count() * dtype_bytes(tensor.dtype);
+        more += round_up(bytes / some * all, kAlignBytes) - round_up(bytes, kAlignBytes);
+      }
+    }
+  return more;
+}
+
 }  // namespace
 
 bool WholeMemory::affords(double microbatches) const {
@@ -30,21 +53,43 @@ bool WholeMemory::affords(double microbatches) const {
   return of_a_rank <= kOpsOfARank && of_a_rank * std::min(stages_, kRanksPacked) <= kOpsOfAll;
 }
 
-WholeMemory::WholeMemory(const Options& options, int ranks, const PlanLengths& lengths, double ops)
-    : options_(options), stages_(lengths.stages), ops_(ops / lengths.microbatches) {
-  if (!affords(std::min(lengths.microbatches, stages_ + kLeastListed))) return;
+WholeMemory::WholeMemory(const Options& options, int ranks, const SmallPlans& small)
+    : options_(options),
+      stages_(small.lengths().stages),
+      microbatches_(small.lengths().microbatches),
+      ops_(small.ops() / microbatches_) {
+  if (!affords(std::min(microbatches_, stages_ + kLeastListed))) return;
+  const int fewer = fewer_microbatches(small.lengths());
+  if (fewer < microbatches_ && !periods_of(small.plan()).empty()) {
+    PlanSizes sizes;
+    for (const Axis& axis : small.plan().mesh.axes()) sizes.axes[axis.name] = axis.size;
+    sizes.microbatches = fewer;
+    sizes.batch = small.plan().data.global_batch / microbatches_ * fewer;
+    plan_ = record_plan(options, ranks, std::move(sizes));
+    affordable_ = affords(listed_microbatches(plan_)) && pack({0});
+    if (affordable_) return;
+    known_.clear();
+  }
+  if (!affords(microbatches_) && (fewer < microbatches_ || periods_of(small.plan()).empty())) return;
   plan_ = record_plan(options, ranks);
   affordable_ = affords(listed_microbatches(plan_));
 }
 
-void WholeMemory::pack(const std::vector<int>& ranks) {
+bool WholeMemory::pack(const std::vector<int>& ranks) {
   std::vector<int> missing;
   for (const int rank : ranks)
     if (!known_.contains(rank)) missing.push_back(rank);
-  if (missing.empty()) return;
+  if (missing.empty()) return true;
   const TimeSpent time("memory");
   const Job job = compile_ranks(options_, plan_, missing);
-  for (const int rank : missing) known_[rank] = std::to_array(job.classes[rank].role_bytes);
+  bool repeats = true;
+  for (const int rank : missing) {
+    const Program& program = job.classes[static_cast<size_t>(rank)];
+    repeats = repeats && program.step().repeat.any();
+    RoleBytes& bytes = known_[rank] = std::to_array(program.role_bytes);
+    bytes[static_cast<size_t>(Role::data)] += more_data(program, plan_.microbatches, microbatches_);
+  }
+  return repeats;
 }
 
 const RoleBytes& WholeMemory::of(int rank) {
@@ -67,7 +112,8 @@ void WholeMemory::fill(int low, int high) {
   if (length < 6) {
     std::vector<int> between;
     for (int rank = low + 1; rank < high; ++rank) between.push_back(rank);
-    return pack(between);
+    pack(between);
+    return;
   }
   pack({middle, quarter});
   if (!on_line(low, high, middle) || !on_line(low, high, quarter)) {

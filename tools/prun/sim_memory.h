@@ -16,8 +16,8 @@ using RoleBytes = std::array<int64_t, kRoles>;
 
 class WholeMemory {
  public:
-  // `ops`: of a step of the whole plan, about. `options` outlives this.
-  WholeMemory(const Options& options, int ranks, const PlanLengths& lengths, double ops);
+  // `options` outlives this.
+  WholeMemory(const Options& options, int ranks, const SmallPlans& small);
 
   // Whether it is short enough to be packed. What follows is asked of such plans only.
   bool affordable() const { return affordable_; }
@@ -27,14 +27,15 @@ class WholeMemory {
 
  private:
   bool affords(double microbatches) const;
-  void pack(const std::vector<int>& ranks);
+  // False: some of them does not repeat.
+  bool pack(const std::vector<int>& ranks);
   bool on_line(int low, int high, int rank) const;
   void fill(int low, int high);
 
   const Options& options_;
-  const int stages_;
+  const int stages_, microbatches_;
   const double ops_;  // of a microbatch
-  Plan plan_;
+  Plan plan_;         // of as many microbatches, or of fewer that list the same
   bool affordable_ = false;
   std::map<int, RoleBytes> known_;
 };
