@@ -33,7 +33,9 @@ struct CompileOptions {
   LeftOut left_out;
   std::optional<Generation> generation;  // instead of a training; the plan is generation_plan's
   bool count_memory = false;      // arenas have the size of what lives at once; nothing is placed, so nothing can run
+  bool leave_memory = false;      // arenas have no size: for who asks how long a step takes
   bool every_microbatch = false;  // a schedule that recurs is listed as it is, not as one that repeats
+  std::vector<int> only_classes;  // programs of others stay empty, and nothing can run; none: all are made
   // Scratch of one op on that device; null: none needed.
   std::function<int64_t(const Program&, const Op&)> workspace_bytes;
   // Whether the device wants ops to be made one op of that kind (fuse.cc); null: it has no such kernels.

@@ -56,6 +56,7 @@ constexpr Pass kPasses[] = {
     {"repeat", Scope::program, describe_repeat},
     {"memory", Scope::program,
      [](CompileState& state) {
+       if (state.options.leave_memory) return;
        state.options.count_memory ? count_memory(state.program) : assign_memory(state.program);
      }},
     {"put_offsets", Scope::job, [](CompileState& state) { resolve_put_offsets(*state.job); }},
@@ -119,7 +120,12 @@ Job compile_listed(const Plan& plan, const CompileOptions& options, const Shorte
   model.program = describe(plan, options);
   if (!listed) run_passes(Scope::model, model);
   const int classes = listed ? static_cast<int>(std::ssize(plan.programs)) : pipeline_ranks(plan);
+  const std::vector<int>& only = options.only_classes;
   for (int rank_class = 0; rank_class < classes; ++rank_class) {
+    if (!only.empty() && std::find(only.begin(), only.end(), rank_class) == only.end()) {
+      job.classes.push_back(model.program);
+      continue;
+    }
     // The last class takes the state of the model, which is as large.
     CompileState state = rank_class + 1 < classes ? model : std::move(model);
     state.pipeline_rank = rank_class;
@@ -128,7 +134,7 @@ Job compile_listed(const Plan& plan, const CompileOptions& options, const Shorte
     run_passes(Scope::program, state, rank_class);
     job.classes.push_back(std::move(state.program));
   }
-  run_passes(Scope::job, model);
+  if (only.empty()) run_passes(Scope::job, model);
   return job;
 }
 

@@ -16,6 +16,7 @@
 #include "pass_watch.h"
 #include "replicas.h"
 #include "script/script.h"
+#include "spent_time.h"
 #include "verify/verify.h"
 
 namespace prun {
@@ -94,6 +95,7 @@ int64_t steps_between_checkpoints(const Options& options, const Plan& plan) {
 }  // namespace
 
 Plan record_plan(const Options& options, int ranks, std::optional<PlanSizes> sizes) {
+  const TimeSpent time("script");
   ScriptOptions script = script_options(options, ranks, false);
   script.sizes = std::move(sizes);
   ScriptResult made = run_script(script);
@@ -103,6 +105,7 @@ Plan record_plan(const Options& options, int ranks, std::optional<PlanSizes> siz
 }
 
 Plan outline_plan(const Options& options, int ranks, size_t* digest) {
+  const TimeSpent time("script");
   ScriptOptions script = script_options(options, ranks, false);
   script.outline = true;
   const ScriptResult made = run_script(script);
@@ -118,17 +121,21 @@ Plan record_generation(const Options& options, int ranks) {
 
 namespace {
 
-// What is asked about: a plan; one that a prediction for a larger one is made from, of which nothing is left out; or
-// about how much such a one takes.
-enum class Of { itself, part, estimate };
+// What is asked about: a plan; one that a prediction for a larger one is made from, of which nothing is left out; about
+// how much such a one takes; or how long.
+enum class Of { itself, part, estimate, time };
 
-Job compile_watched(const Options& options, const Plan& plan, PassWatch& watch, Of of) {
+Job compile_watched(const Options& options, const Plan& plan, PassWatch& watch, Of of,
+                    const std::vector<int>& ranks = {}) {
+  const TimeSpent time("compile");
   const std::unique_ptr<Device> device = open_device(options.device);
   CompileOptions compile_options;
   compile_options.device = options.device;
   compile_options.check_finite = options.check_finite;
   compile_options.count_memory = of == Of::estimate;
+  compile_options.leave_memory = of == Of::time;
   compile_options.every_microbatch = of != Of::itself || options.every_microbatch;
+  compile_options.only_classes = ranks;
   compile_options.checkpoint_every = steps_between_checkpoints(options, plan);
   compile_options.first_step = options.checkpoint.first_step;
   compile_options.most_skips = most_skips(options);
@@ -152,6 +159,7 @@ Job compile_watched(const Options& options, const Plan& plan, PassWatch& watch, 
 }
 
 void verify(const Options& options, const Job& job, int ranks) {
+  const TimeSpent time("verify");
   const std::unique_ptr<Device> device = open_device(options.device);
   require_supported(job, *device);
   // Only a run on host memory is held against this host's memory; check and dump may describe any cluster.
@@ -170,9 +178,14 @@ Job compile_plan(const Options& options, const Plan& plan, int ranks, bool verif
   return job;
 }
 
-Job compile_roughly(const Options& options, const Plan& plan) {
+Job compile_ranks(const Options& options, const Plan& plan, const std::vector<int>& ranks) {
   PassWatch watch("");
-  return compile_watched(options, plan, watch, Of::estimate);
+  return compile_watched(options, plan, watch, Of::itself, ranks);
+}
+
+Job compile_roughly(const Options& options, const Plan& plan, bool memory) {
+  PassWatch watch("");
+  return compile_watched(options, plan, watch, memory ? Of::estimate : Of::time);
 }
 
 Job build_job(const Options& options, int ranks, Plan* read) {

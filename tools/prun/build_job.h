@@ -1,6 +1,7 @@
 // From a plan's path to a verified job: script, plan, compile, verify, in this order.
 #pragma once
 #include <optional>
+#include <vector>
 
 #include "device/device.h"
 #include "ir/plan.h"
@@ -13,8 +14,10 @@ namespace prun {
 Job build_job(const Options& options, int ranks, Plan* read = nullptr);  // `read`: gets the plan
 // A recorded plan for `ranks`, and whether it is verified for this device.
 Job compile_plan(const Options& options, const Plan& plan, int ranks, bool verified);
-// Of a recorded plan: its arenas are about as large, and it cannot run.
-Job compile_roughly(const Options& options, const Plan& plan);
+// Of a recorded plan: the programs of some ranks of its pipeline as they would run; the others are empty.
+Job compile_ranks(const Options& options, const Plan& plan, const std::vector<int>& ranks);
+// Of a recorded plan: its arenas are about as large, or have no size, and it cannot run.
+Job compile_roughly(const Options& options, const Plan& plan, bool memory);
 // The plan as the script records it, or with other sizes.
 Plan record_plan(const Options& options, int ranks, std::optional<PlanSizes> sizes = std::nullopt);
 // The plan without the turns of its pipeline, which are many; not to be compiled. `digest`: gets a number that

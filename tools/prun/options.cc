@@ -216,7 +216,8 @@ void define_plan_options(Definer& define, Commands command, Options& o) {
                "every K steps compare what ranks hold alike (default 100; 0: never)");
   define.flag(kPlanCommands, "--every-microbatch", o.every_microbatch,
               "list and prove each microbatch of a long schedule, not one period of what repeats");
-  define.flag(kPlanCommands, "--time-passes", o.time_passes, "print what each pass of the compiler takes");
+  define.flag(kPlanCommands | kTune, "--time-passes", o.time_passes,
+              command == kTune ? "print what the search's parts take" : "print what each pass of the compiler takes");
   define.parsed(
       kDump, "--after", "PASS",
       [&o](const std::string& text) {

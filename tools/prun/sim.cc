@@ -18,6 +18,7 @@
 #include "sim_trace.h"
 #include "simulate/cluster_reader.h"
 #include "simulate/simulate.h"
+#include "spent_time.h"
 
 namespace prun {
 namespace {
@@ -117,7 +118,8 @@ int sim_command(Options& options) {
     sweep(options, cluster);
     return 0;
   }
-  const SimulatedPlan made = simulate_plan(options, cluster, !options.trace.empty());
+  const SimulatedPlan made = simulate_plan(options, cluster, options.trace.empty() ? Wanted::figures : Wanted::spans);
+  if (options.time_passes && !made.extrapolated.empty()) print_spent_time();
   if (!options.trace.empty()) write_simulated_trace(options.trace, *made.job, made.result);
   StepTimes times;
   if (has_jitter(cluster) || options.sim.steps > 0) {

@@ -59,7 +59,7 @@ class Fitting {
   }
 
   double simulated_step() const {  // 0: it does not fit after all
-    const simulate::Simulation result = simulate_plan(options_, cluster_).result;
+    const simulate::Simulation result = simulate_plan(options_, cluster_, Wanted::largest_peak).result;
     return simulate::too_large(result).empty() ? result.step_s : 0;
   }
 

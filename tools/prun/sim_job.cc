@@ -9,11 +9,13 @@
 #include <cmath>
 #include <filesystem>
 #include <map>
+#include <numeric>
 #include <optional>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "build_job.h"
+#include "sim_memory.h"
 #include "sim_small.h"
 #include "simulate/multilinear.h"
 
@@ -59,10 +61,11 @@ void each_role(ClassResult& of, const Use& use) {
 
 class PeriodicSimulation {
  public:
-  PeriodicSimulation(const Options& options, const Cluster& cluster, int ranks)
+  PeriodicSimulation(const Options& options, const Cluster& cluster, int ranks, Wanted wanted)
       : options_(options),
         cluster_(cluster),
         ranks_(ranks),
+        wanted_(wanted),
         small_(options, cluster, ranks),
         plan_(small_.plan()),
         length_(small_.lengths()) {}
@@ -149,7 +152,7 @@ class PeriodicSimulation {
   }
 
   Figures times(const std::vector<int>& sizes) {
-    const Simulation& of = small_.at(small_sizes(sizes), false);
+    const Simulation& of = small_.at(small_sizes(sizes));
     Figures all = {of.step_s};
     for (ClassResult& each : shown_classes(of)) each_number(each.usage, [&](double& value) { all.push_back(value); });
     return all;
@@ -187,9 +190,10 @@ class PeriodicSimulation {
   }
 
   SimulatedPlan answer() {
-    const Figures bytes = extended_peaks();
+    WholeMemory memory(options_, ranks_, small_);
+    const Figures bytes = memory.affordable() ? Figures() : extended_peaks();
     const Figures all = extrapolate(dimensions_, [this](const std::vector<int>& sizes) { return times(sizes); });
-    const Simulation& small = small_.at(small_sizes(base_sizes()), false);
+    const Simulation& small = small_.at(small_sizes(base_sizes()));
     SimulatedPlan made;
     Simulation& result = made.result;
     size_t next = 0, next_role = 0;
@@ -200,15 +204,42 @@ class PeriodicSimulation {
     std::vector<ClassResult> shown;
     while (next < all.size()) {
       ClassResult& of = shown.emplace_back(small.classes[std::min(shown.size(), small.classes.size() - 1)]);
-      each_role(of, [&](double& value) { value = bytes.at(next_role++); });
+      each_role(of, [&](double& value) { value = bytes.empty() ? 0 : bytes.at(next_role++); });
       each_number(of.usage, [&](double& value) { value = take(); });
       of.usage.op_seconds.clear();  // of the small size
     }
     result.classes = dimensions_[kStages].fixed() ? shown : all_stages(shown);
+    if (memory.affordable()) take_memory(result, small, memory);
     add_up_classes(result);
     made.mesh = plan_.mesh.text();
     made.extrapolated = sizes_text();
     return made;
+  }
+
+  void take_memory(Simulation& result, const Simulation& small, WholeMemory& memory) const {
+    const std::vector<RoleBytes> all = wanted_ == Wanted::largest_peak ? largest(small, memory) : memory.all();
+    for (ClassResult& of : result.classes) {
+      of.role_bytes = all[static_cast<size_t>(of.program)];
+      of.peak_bytes = std::accumulate(of.role_bytes.begin(), of.role_bytes.end(), int64_t{0});
+    }
+  }
+
+  // Of the ends and of those between what may be the largest. Between them memory grows or falls from rank to rank, and
+  // the more there is of the plan the more; so the small plan shows which way.
+  std::vector<RoleBytes> largest(const Simulation& small, WholeMemory& memory) const {
+    std::vector<RoleBytes> all(static_cast<size_t>(length_.stages), RoleBytes{});
+    std::vector<int64_t> peaks;  // of the small plan, by rank of its pipeline
+    for (const ClassResult& each : small.classes) {
+      peaks.resize(std::max(peaks.size(), static_cast<size_t>(each.program) + 1));
+      peaks[static_cast<size_t>(each.program)] = each.peak_bytes;
+    }
+    const size_t last = all.size() - 1, few = peaks.size() - 1;
+    const auto take = [&](size_t rank) { all[rank] = memory.of(static_cast<int>(rank)); };
+    take(0);
+    if (last >= 1 && peaks[few] >= peaks[0]) take(last);
+    if (last >= 2) take(1);
+    if (last >= 3 && peaks[few - 1] >= peaks[1]) take(last - 1);
+    return all;
   }
 
   // First and last as they are, those between from the second to the last but one.
@@ -230,6 +261,7 @@ class PeriodicSimulation {
       }
       of.first_rank = stage * each;
       of.ranks = each;
+      of.program = stage;
       of.usage.waited_for.clear();
       classes.push_back(std::move(of));
     }
@@ -253,6 +285,7 @@ class PeriodicSimulation {
   const Options& options_;
   const Cluster& cluster_;
   const int ranks_;
+  const Wanted wanted_;
   SmallPlans small_;
   const Plan& plan_;  // with few layers
   const PlanLengths& length_;
@@ -261,11 +294,13 @@ class PeriodicSimulation {
 
 }  // namespace
 
-SimulatedPlan simulate_plan(const Options& options, const Cluster& cluster, bool keep_spans) {
+SimulatedPlan simulate_plan(const Options& options, const Cluster& cluster, Wanted wanted) {
   const int ranks = options.launch.nproc * options.launch.nnodes;
   simulate::place_ranks(cluster, ranks);  // too small a cluster is said before anything is compiled
+  const bool keep_spans = wanted == Wanted::spans;
   if (!keep_spans && !options.sim.whole && whole_setting(options, "layers") > 0)
-    if (std::optional<SimulatedPlan> made = PeriodicSimulation(options, cluster, ranks).run()) return *std::move(made);
+    if (std::optional<SimulatedPlan> made = PeriodicSimulation(options, cluster, ranks, wanted).run())
+      return *std::move(made);
   SimulatedPlan made;
   made.job = written_out(build_job(options, ranks));
   made.mesh = made.job->classes.front().mesh.text();

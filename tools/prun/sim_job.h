@@ -1,6 +1,7 @@
 // A plan's step on a cluster: simulated as it is, or, where it is long, at a few small sizes from which the rest
 // follows.
 #pragma once
+#include <cstdint>
 #include <string>
 
 #include "options.h"
@@ -19,7 +20,11 @@ struct SimulatedPlan {
 // Throws usage_error with the likely name.
 std::string cluster_path(const Options& options);
 
-// With `keep_spans` all of it is simulated.
-SimulatedPlan simulate_plan(const Options& options, const simulate::Cluster& cluster, bool keep_spans = false);
+enum class Wanted : uint8_t {
+  figures,
+  largest_peak,  // figures; of peaks the largest, and others may be 0
+  spans,         // all of it is simulated
+};
+SimulatedPlan simulate_plan(const Options& options, const simulate::Cluster& cluster, Wanted wanted = Wanted::figures);
 
 }  // namespace prun

@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "build_job.h"
+#include "spent_time.h"
 
 namespace prun {
 
@@ -51,7 +52,7 @@ Plan SmallPlans::record(PlanSizes sizes, int layers) const {
   return record_plan(with_layers(layers), ranks_, std::move(sizes));
 }
 
-Simulation SmallPlans::simulated(const SmallSizes& sizes, bool packed, bool verified, bool only_memory) const {
+Simulation SmallPlans::simulated(const SmallSizes& sizes, Memory memory, bool verified, bool only_memory) const {
   PlanSizes small;
   int ranks = 1;
   for (const Axis& axis : plan_.mesh.axes()) {
@@ -61,24 +62,25 @@ Simulation SmallPlans::simulated(const SmallSizes& sizes, bool packed, bool veri
   small.microbatches = sizes.microbatches;
   small.batch = plan_.data.global_batch / lengths_.microbatches * small.microbatches;
   const Plan plan = record(small, sizes.stages * lengths_.chunks * sizes.layers);
-  const Job job = packed ? compile_plan(options_, plan, ranks, verified) : compile_roughly(options_, plan);
+  const Job job = memory == Memory::packed ? compile_plan(options_, plan, ranks, verified)
+                                           : compile_roughly(options_, plan, memory == Memory::counted);
+  const TimeSpent time("clock");
   return simulate::simulate(job, cluster_, {.every_rank = options_.sim.every_rank, .only_memory = only_memory});
 }
 
-const Simulation& SmallPlans::at(const SmallSizes& sizes, bool packed) {
-  if (const auto found = packed_.find(sizes); found != packed_.end()) return found->second;
-  const bool first = packed_.empty() && counted_.empty();
-  packed = !outline_ && (packed || first);
-  if (const auto found = counted_.find(sizes); !packed && found != counted_.end()) return found->second;
-  return (packed ? packed_ : counted_)[sizes] = simulated(sizes, packed, packed && first, false);
+const Simulation& SmallPlans::at(const SmallSizes& sizes) {
+  if (const auto found = walked_.find(sizes); found != walked_.end()) return found->second;
+  const bool first = walked_.empty();
+  if (!first || outline_)
+    return walked_[sizes] = simulated(sizes, outline_ ? Memory::counted : Memory::none, false, false);
+  packed_memory_[sizes] = simulated(sizes, Memory::packed, true, false);
+  return walked_[sizes] = packed_memory_[sizes];
 }
 
 const Simulation& SmallPlans::memory_at(const SmallSizes& sizes, bool packed) {
-  const Simulations& walked = packed ? packed_ : counted_;
-  if (const auto found = walked.find(sizes); found != walked.end()) return found->second;
   Simulations& known = packed ? packed_memory_ : counted_memory_;
   if (const auto found = known.find(sizes); found != known.end()) return found->second;
-  return known[sizes] = simulated(sizes, packed, false, true);
+  return known[sizes] = simulated(sizes, packed ? Memory::packed : Memory::counted, false, true);
 }
 
 }  // namespace prun

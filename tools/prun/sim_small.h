@@ -41,17 +41,17 @@ class SmallPlans {
   const PlanLengths& lengths() const { return lengths_; }
   int all_layers() const { return all_layers_; }  // --set layers; or 0
   double ops() const;                             // of a step of the whole plan, about
-  // The first of these programs is verified. `packed`: its arenas are laid out, which takes most of the time; where
-  // they are not, and in an outline, peaks are about right and times exact.
-  const simulate::Simulation& at(const SmallSizes& sizes, bool packed);
-  // The same of memory alone, which is not walked.
+  // The first of these programs is placed and verified. Others have no memory, but in an outline, where it is counted.
+  const simulate::Simulation& at(const SmallSizes& sizes);
+  // The memory alone, which is not walked. `packed`: as it would run, which takes long; else what lives at once.
   const simulate::Simulation& memory_at(const SmallSizes& sizes, bool packed);
 
  private:
+  enum class Memory { packed, counted, none };
   using Simulations = std::map<SmallSizes, simulate::Simulation>;
   Options with_layers(int layers) const;
   Plan record(PlanSizes sizes, int layers) const;
-  simulate::Simulation simulated(const SmallSizes& sizes, bool packed, bool verified, bool only_memory) const;
+  simulate::Simulation simulated(const SmallSizes& sizes, Memory memory, bool verified, bool only_memory) const;
 
   const Options& options_;
   const simulate::Cluster& cluster_;
@@ -59,7 +59,7 @@ class SmallPlans {
   const bool outline_;
   Plan plan_;
   PlanLengths lengths_;
-  Simulations packed_, counted_, packed_memory_, counted_memory_;
+  Simulations walked_, packed_memory_, counted_memory_;
 };
 
 }  // namespace prun

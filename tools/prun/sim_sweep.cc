@@ -90,7 +90,7 @@ void sweep(const Options& options, const simulate::Cluster& cluster) {
       Options one = options;
       for (size_t s = 0; s < all[i].values.size(); ++s) one.settings[options.sim.sweep[s].first] = all[i].values[s];
       try {
-        all[i].result = simulate_plan(one, cluster).result;
+        all[i].result = simulate_plan(one, cluster, Wanted::largest_peak).result;
         all[i].left_out = simulate::too_large(all[i].result);
       } catch (const Error& error) {
         if (error.code() != Exit::plan) throw;

@@ -96,7 +96,7 @@ class Reader {
   }
 
   void predict(const std::string& path) {
-    const SimulatedPlan made = simulate_plan(options_, simulate::read_cluster(cluster_path(options_)), true);
+    const SimulatedPlan made = simulate_plan(options_, simulate::read_cluster(cluster_path(options_)), Wanted::spans);
     view_ = view_of(job_json(*made.job), path);
     drawing_.timelines.push_back(simulated_timeline(*made.job, made.result));
   }

@@ -69,9 +69,7 @@ class SmallSizesEstimate {
   }
 
  private:
-  Figure at(int stages, int microbatches, int layers) {
-    return figure_of(small_.at({stages, microbatches, layers}, false));
-  }
+  Figure at(int stages, int microbatches, int layers) { return figure_of(small_.at({stages, microbatches, layers})); }
   Figure base(int layers) { return at(few_stages_, more_microbatches_, layers); }
 
   Figure at_layers(int layers) {

@@ -1,4 +1,5 @@
-// A reply is a row of frames: item, bytes, text. Item -1 is an error: its exit code, then its text.
+// A reply is a row of frames: item, bytes, text. Item -1 is an error: its exit code, then its text; item -2 is the time
+// that the process has spent.
 #include "tune/parallel.h"
 
 #include <sys/mman.h>
@@ -8,10 +9,12 @@
 #include <atomic>
 #include <cstring>
 #include <deque>
+#include <nlohmann/json.hpp>
 
 #include "base/child_process.h"
 #include "base/cores.h"
 #include "base/error.h"
+#include "spent_time.h"
 
 namespace prun {
 namespace {
@@ -48,12 +51,16 @@ class SharedCounter {
   std::atomic<int>* count_;
 };
 
+constexpr int kFailed = -1, kSpent = -2;
+
 void work_on_items(int pipe, SharedCounter& counter, int count, const std::function<std::string(int)>& work) {
   try {
+    spent_time().clear();
     for (int item = counter.next(); item < count; item = counter.next()) write_frame(pipe, item, work(item));
+    write_frame(pipe, kSpent, nlohmann::json(spent_time()).dump());
   } catch (const std::exception& caught) {
     const Error error = error_of(caught);
-    write_frame(pipe, -1, std::string(1, static_cast<char>(error.code())) + error.what());
+    write_frame(pipe, kFailed, std::string(1, static_cast<char>(error.code())) + error.what());
   }
   _exit(0);
 }
@@ -68,7 +75,11 @@ int take_frames(std::string& reply, std::vector<std::string>& results) {
     if (reply.size() - at - sizeof head < static_cast<size_t>(head.bytes)) break;
     const std::string text = reply.substr(at + sizeof head, static_cast<size_t>(head.bytes));
     at += sizeof head + text.size();
-    if (head.item < 0) throw Error(static_cast<Exit>(text.at(0)), text.substr(1));
+    if (head.item == kFailed) throw Error(static_cast<Exit>(text.at(0)), text.substr(1));
+    if (head.item == kSpent) {
+      for (const auto& [part, seconds] : nlohmann::json::parse(text).get<SpentTime>()) spent_time()[part] += seconds;
+      continue;
+    }
     results.at(static_cast<size_t>(head.item)) = text;
     ++taken;
   }

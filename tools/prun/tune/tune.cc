@@ -13,6 +13,7 @@
 #include "commands.h"
 #include "proof.h"
 #include "simulate/cluster_reader.h"
+#include "spent_time.h"
 #include "tune/parallel.h"
 #include "tune/report.h"
 #include "tune/search.h"
@@ -68,6 +69,7 @@ class Tuning {
 
   std::vector<Recorded> record(const std::vector<Combination>& combinations, bool whole) const {
     const auto work = [&](int item) {
+      const TimeSpent time("recording");
       Recorded one;
       one.wrong = why_not([&] { one.digest = plan_digest(with(space_.settings(combinations[item])), whole); });
       return wire_text({one.digest, one.wrong});
@@ -122,6 +124,7 @@ class Tuning {
     const int64_t most = std::min<int64_t>(options_.sim.candidates, tuned_.combinations);
     const int64_t before = tuned_.estimated + std::ssize(all) - std::ssize(fresh);
     const auto work = [&](int item) {
+      const TimeSpent time("estimates");
       Ranked one = all[fresh[item]];
       one.wrong = why_not([&] { one.estimate = estimate_plan(with(space_.settings(one.combination)), cluster_); });
       return wire_text({one.estimate.step_s, one.estimate.peak_bytes, one.estimate.memory_bytes, one.wrong});
@@ -183,9 +186,15 @@ class Tuning {
       Trial trial;
       const Options one = with(trials[item].settings);
       const int ranks = one.launch.nproc * one.launch.nnodes;
-      trial.wrong = why_not([&] { take_results(trial, simulate_plan(one, cluster_), cluster_); });
+      trial.wrong = why_not([&] {
+        const TimeSpent time("simulations");
+        take_results(trial, simulate_plan(one, cluster_, Wanted::largest_peak), cluster_);
+      });
       if (trial.wrong.empty() && trial.misfit.empty())
-        trial.refuted = why_not([&] { trial.proof = prove_plan(one, record_plan(one, ranks), ranks); });
+        trial.refuted = why_not([&] {
+          const TimeSpent time("proofs");
+          trial.proof = prove_plan(one, record_plan(one, ranks), ranks);
+        });
       return to_text(trial);
     };
     const std::vector<std::string> texts =
@@ -242,6 +251,7 @@ int tune_command(Options& options) {
   for (const PlanArgument& each : about.arguments)
     if (each.name == "layers") options.settings.try_emplace(each.name, each.initial);
   const Tuned tuned = Tuning(options, cluster, std::move(space)).run();
+  if (options.time_passes) print_spent_time();
   if (tuned.trials.empty())
     throw plan_error(fmt::format("{}: none of {} is a plan that fits on {}:{}", options.plan,
                                  counted(tuned.estimated, "combination"), options.sim.cluster, left_out_text(tuned)));
