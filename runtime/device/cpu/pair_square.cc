@@ -8,6 +8,9 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
+#include <algorithm>
+#include <chrono>
+
 namespace prun::cpu {
 namespace {
 
@@ -114,9 +117,45 @@ PRUN_VECTORS void square_avx512(const PairTiles& a, const PairTiles& b, int64_t 
   }
 }
 
+// Twelve sums in registers, which other instructions than these have no part in.
+template <bool kPairs>
+PRUN_VECTORS void add_in_registers(int64_t turns) {
+  __m512 sums[12];
+  const __m512 ones = _mm512_set1_ps(1.0f);
+#pragma GCC unroll 12
+  for (__m512& sum : sums) sum = _mm512_setzero_ps();
+  for (int64_t i = 0; i < turns; ++i) {
+#pragma GCC unroll 12
+    for (__m512& sum : sums) {
+      sum = kPairs ? _mm512_dpbf16_ps(sum, (__m512bh)ones, (__m512bh)ones) : _mm512_fmadd_ps(ones, ones, sum);
+      asm volatile("" : "+v"(sum));
+    }
+  }
+}
+
+// Whether products of pairs, two a lane, are worth their name: CPUs give them the rate of f32 multiply-adds, half of it
+// or a quarter, so that no clock makes this a close call. At half of it or less nothing is gained.
+bool vectors_pay() {
+  static const bool pay = [] {
+    constexpr int64_t kTurns = 4096;
+    using Clock = std::chrono::steady_clock;
+    const auto fastest = [](void (*run)(int64_t)) {
+      Clock::duration least = Clock::duration::max();
+      for (int round = 0; round < 8; ++round) {
+        const Clock::time_point begin = Clock::now();
+        run(kTurns);
+        least = std::min(least, Clock::now() - begin);
+      }
+      return least;
+    };
+    return fastest(add_in_registers<true>) * 10 < fastest(add_in_registers<false>) * 14;
+  }();
+  return pay;
+}
+
 }  // namespace
 
-bool has_pair_squares() { return has_amx() || has_avx512_bf16(); }
+bool has_pair_squares() { return has_amx() || (has_avx512_bf16() && vectors_pay()); }
 
 PairSquares::PairSquares() {
   if (has_amx()) open_tiles();
