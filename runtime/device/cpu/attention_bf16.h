@@ -61,6 +61,7 @@ class Bf16Backward {
  private:
   int64_t rest_of_pairs() const { return strips_ * kStrip * room_ * kSide; }
   void copy_queries(const HeadRows& from, int64_t rows, Pair* columns, Pair* paired);
+  void add_keys(int64_t step, int64_t first, int64_t end);
   const PairSquares squares_;
   int64_t head_, lanes_, steps_;  // steps of 32 in a head
   int64_t room_;                  // in steps of 32 keys

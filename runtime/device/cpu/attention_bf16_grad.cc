@@ -3,13 +3,15 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "base/error.h"
 #include "device/cpu/attention_bf16.h"
 
 #if defined(__x86_64__)
+#include "device/cpu/simd.h"
+#include "device/cpu/square_beside.h"
 #include "device/cpu/turn.h"
-#include "device/cpu/vector_exp.h"
 
 namespace prun::cpu {
 namespace {
@@ -36,15 +38,6 @@ struct StripRows {
   alignas(64) float along[kStrip];
 };
 
-// 32 keys by a strip: of scores and gradients of probabilities, f32 tiles, the rounded P and dS.
-struct ScoreTiles {
-  const float *scores, *dp;
-  Pair *p_rows, *ds_rows;  // two tiles, `next_rows` apart
-  int64_t next_rows, rest_of_rows;
-  Pair* ds_pairs;  // two tiles, `next_pairs` apart
-  int64_t next_pairs, rest_of_pairs;
-};
-
 // A bit for each query of a strip that sees a key.
 uint32_t seeing(const Sight& sight, int64_t key) {
   const int64_t blind = sight.more == 0 ? (key < sight.seen ? 0 : kStrip) : std::max<int64_t>(key - sight.seen + 1, 0);
@@ -55,45 +48,67 @@ PRUN_AVX512_BF16 inline void store(Pair* to, const __m512 (&halves)[2]) {
   _mm512_storeu_si512(to, (__m512i)_mm512_cvtne2ps_pbh(halves[1], halves[0]));
 }
 
+// Of 32 keys by a strip: f32 tiles of scores and of gradients of probabilities become P and dS in bf16, both in two
+// parts. A few keys at a time, beside squares of sums.
+class ScoreGradients {
+ public:
+  const float *scores, *dp;
+  Pair *p_rows, *ds_rows;  // two tiles, `next_rows` apart
+  int64_t next_rows, rest_of_rows;
+  Pair* ds_pairs;  // two tiles, `next_pairs` apart
+  int64_t next_pairs, rest_of_pairs;
+  const StripRows* rows;
+  float factor;
+  Sight sight;
+  int64_t first_key;
+  int64_t at = kBlock;       // keys that are done
+  int64_t keys_of_step = 2;  // an even number
+
+  PRUN_AVX512_BF16 PRUN_INLINE void step() { go_on(std::min(kBlock, at + keys_of_step)); }
+  PRUN_AVX512_BF16 void finish() { go_on(kBlock); }
+
+ private:
+  PRUN_AVX512_BF16 PRUN_INLINE void go_on(int64_t end) {
+    const bool whole = sight.seen >= first_key + kBlock;
+    for (; at < end; at += 2) whole ? two_keys<false>() : two_keys<true>();
+  }
+  template <bool kMasked>
+  PRUN_AVX512_BF16 PRUN_INLINE void two_keys();
+};
+
 template <bool kMasked>
-PRUN_AVX512_BF16 void score_gradients(const ScoreTiles& t, const StripRows& rows, float factor, const Sight& sight,
-                                      int64_t first_key) {
+PRUN_AVX512_BF16 PRUN_INLINE void ScoreGradients::two_keys() {
   const __m512 times = _mm512_set1_ps(factor);
-  const __m512 shift[2] = {_mm512_load_ps(rows.shift), _mm512_load_ps(rows.shift + kSide)};
-  const __m512 along[2] = {_mm512_load_ps(rows.along), _mm512_load_ps(rows.along + kSide)};
-  for (int64_t tile = 0; tile < 2; ++tile) {
-    const float *scores = t.scores + tile * kLower, *dp = t.dp + tile * kLower;
-    Pair *p_rows = t.p_rows + tile * t.next_rows, *ds_rows = t.ds_rows + tile * t.next_rows;
-    for (int64_t key = 0; key < kSide; key += 2) {
-      __m512 upper[2][2], rest[2][2];  // of dS
+  const int64_t tile = at / kSide, key = at % kSide;
+  const float *s_at = scores + tile * kLower + key * kSide, *dp_at = dp + tile * kLower + key * kSide;
+  Pair *p_at = p_rows + tile * next_rows + key * kSide, *ds_at = ds_rows + tile * next_rows + key * kSide;
+  __m512 upper[2][2], rest[2][2];  // of dS
 #pragma GCC unroll 2
-      for (int64_t odd = 0; odd < 2; ++odd) {
-        const int64_t row = (key + odd) * kSide;
-        const uint32_t sees = kMasked ? seeing(sight, first_key + tile * kSide + key + odd) : 0;
-        __m512 p[2], p_upper[2];
+  for (int64_t odd = 0; odd < 2; ++odd, s_at += kSide, dp_at += kSide, p_at += kSide, ds_at += kSide) {
+    const uint32_t sees = kMasked ? seeing(sight, first_key + at + odd) : 0;
+    __m512 p[2], p_upper[2];
 #pragma GCC unroll 2
-        for (int64_t half = 0; half < 2; ++half) {
-          p[half] = exp2_of(_mm512_fmsub_ps(_mm512_loadu_ps(scores + half * kRight + row), times, shift[half]));
-          if (kMasked) p[half] = _mm512_maskz_mov_ps(static_cast<__mmask16>(sees >> half * kSide), p[half]);
-          const __m512 ds =
-              _mm512_mul_ps(p[half], _mm512_sub_ps(_mm512_loadu_ps(dp + half * kRight + row), along[half]));
-          p_upper[half] = cut(p[half]);
-          p[half] = _mm512_sub_ps(p[half], p_upper[half]);
-          upper[odd][half] = cut(ds);
-          rest[odd][half] = _mm512_sub_ps(ds, upper[odd][half]);
-        }
-        store(p_rows + row, p_upper);
-        store(p_rows + t.rest_of_rows + row, p);
-        store(ds_rows + row, upper[odd]);
-        store(ds_rows + t.rest_of_rows + row, rest[odd]);
-      }
-#pragma GCC unroll 2
-      for (int64_t half = 0; half < 2; ++half) {
-        Pair* to = t.ds_pairs + half * t.next_pairs + (tile * kSide + key) / 2 * kSide;
-        _mm512_storeu_si512(to, paired_cut(upper[0][half], upper[1][half]));
-        _mm512_storeu_si512(to + t.rest_of_pairs, paired(rest[0][half], rest[1][half]));
-      }
+    for (int64_t half = 0; half < 2; ++half) {
+      const __m512 shift = _mm512_load_ps(rows->shift + half * kSide),
+                   along = _mm512_load_ps(rows->along + half * kSide);
+      p[half] = exp2_of(_mm512_fmsub_ps(_mm512_loadu_ps(s_at + half * kRight), times, shift));
+      if (kMasked) p[half] = _mm512_maskz_mov_ps(static_cast<__mmask16>(sees >> half * kSide), p[half]);
+      const __m512 ds = _mm512_mul_ps(p[half], _mm512_sub_ps(_mm512_loadu_ps(dp_at + half * kRight), along));
+      p_upper[half] = cut(p[half]);
+      p[half] = _mm512_sub_ps(p[half], p_upper[half]);
+      upper[odd][half] = cut(ds);
+      rest[odd][half] = _mm512_sub_ps(ds, upper[odd][half]);
     }
+    store(p_at, p_upper);
+    store(p_at + rest_of_rows, p);
+    store(ds_at, upper[odd]);
+    store(ds_at + rest_of_rows, rest[odd]);
+  }
+#pragma GCC unroll 2
+  for (int64_t half = 0; half < 2; ++half) {
+    Pair* to = ds_pairs + half * next_pairs + at / 2 * kSide;
+    _mm512_storeu_si512(to, paired_cut(upper[0][half], upper[1][half]));
+    _mm512_storeu_si512(to + rest_of_pairs, paired(rest[0][half], rest[1][half]));
   }
 }
 
@@ -135,7 +150,7 @@ int64_t bf16_backward_floats(int64_t keys, int64_t queries, int64_t head) {
   const int64_t all = round_up(keys, kBlock), lanes = round_up(head, kBlock), strips = strips_of(queries);
   return all * lanes * 7 / 2                                 // k, v and k turned; dk and dv
          + strips * kStrip * (lanes * 2 + 2 * kStrip + all)  // queries and dout, both ways; P and dS in two parts
-         + 2 * kSquare + 2 * kStrip * lanes;                 // scores and gradients of probabilities; dq, both ways
+         + 4 * kSquare + 2 * kStrip * lanes;                 // scores and gradients of probabilities; dq, both ways
 }
 
 Bf16Backward::Bf16Backward(const HeadRows& k, const HeadRows& v, int64_t keys, int64_t queries, int64_t head,
@@ -152,7 +167,7 @@ Bf16Backward::Bf16Backward(const HeadRows& k, const HeadRows& v, int64_t keys, i
   for (Pair** to : {&q_, &dout_, &q_paired_, &dout_paired_}) *to = pairs(strips_ * kStrip * lanes_ / 2);
   for (Pair** to : {&p_rows_, &ds_rows_}) *to = pairs(strips_ * kSquare);
   ds_pairs_ = pairs(strips_ * kStrip * all);
-  scores_ = floats(2 * kSquare);
+  scores_ = floats(4 * kSquare);
   for (float** to : {&dq_turned_, &dq_}) *to = floats(kStrip * lanes_);
   for (float** to : {&dk_, &dv_}) *to = floats(all * lanes_);
   std::memset(dk_, 0, static_cast<size_t>(2 * all * lanes_) * sizeof(float));
@@ -195,33 +210,42 @@ void Bf16Backward::queries(const HeadRows& q, const HeadRows& out, const HeadRow
   }
   int64_t first = 0;  // that sees a key of the step
   for (int64_t s = 0; s < strips; ++s) seen_[s] = (sight.keys(std::min(rows, (s + 1) * kStrip)) + kBlock - 1) / kBlock;
+  ScoreGradients beside;
+  beside.keys_of_step = round_up(kBlock / (2 * steps_), 2);
+  float *scores = scores_, *other_scores = scores_ + 2 * kSquare;
   for (int64_t i = 0; i < seen_[strips - 1]; ++i) {
+    const int64_t before = first;
     while (seen_[first] <= i) ++first;
     const PairTiles k{k_ + 2 * i * steps_ * kTile, steps_ * kTile}, v{v_ + 2 * i * steps_ * kTile, steps_ * kTile};
     for (int64_t s = first; s < strips; ++s) {
       const int64_t at = 2 * s * steps_ * kTile;
-      square(k, {q_ + at, steps_ * kTile}, steps_, {scores_, kSide, kRight, kLower}, false);
-      square(v, {dout_ + at, steps_ * kTile}, steps_, {scores_ + kSquare, kSide, kRight, kLower}, false);
-      const ScoreTiles tiles{scores_,
-                             scores_ + kSquare,
-                             p_rows_ + s * kTile,
-                             ds_rows_ + s * kTile,
-                             strips_ * kTile,
-                             2 * strips_ * kTile,
-                             ds_pairs_ + (2 * s * room_ + i) * kTile,
-                             room_ * kTile,
-                             rest_of_pairs()};
-      const Sight here{sight.seen + s * kStrip * sight.more, sight.more};
-      const bool whole = here.seen >= (i + 1) * kBlock;
-      (whole ? score_gradients<false> : score_gradients<true>)(tiles, of_strip[s], scale * kLog2E, here, i * kBlock);
+      square_beside(k, {q_ + at, steps_ * kTile}, steps_, {scores, kSide, kRight, kLower}, false, beside);
+      square_beside(v, {dout_ + at, steps_ * kTile}, steps_, {scores + kSquare, kSide, kRight, kLower}, false, beside);
+      beside.finish();
+      if (s == first && i > 0) add_keys(i - 1, before, strips);
+      beside.scores = scores, beside.dp = scores + kSquare;
+      beside.p_rows = p_rows_ + s * kTile, beside.ds_rows = ds_rows_ + s * kTile;
+      beside.next_rows = strips_ * kTile, beside.rest_of_rows = 2 * strips_ * kTile;
+      beside.ds_pairs = ds_pairs_ + (2 * s * room_ + i) * kTile;
+      beside.next_pairs = room_ * kTile, beside.rest_of_pairs = rest_of_pairs();
+      beside.rows = of_strip + s, beside.factor = scale * kLog2E;
+      beside.sight = {sight.seen + s * kStrip * sight.more, sight.more};
+      beside.first_key = i * kBlock, beside.at = 0;
+      std::swap(scores, other_scores);
     }
-    for (int64_t j = 0; j < steps_; ++j) {
-      const int64_t to = i * kBlock * lanes_ + j * kBlock, from = (2 * j * strips_ + first) * kTile,
-                    row = strips_ * kTile;
-      const SquareSums dv{dv_ + to, lanes_, kSide, kSide * lanes_}, dk{dk_ + to, lanes_, kSide, kSide * lanes_};
-      square({p_rows_ + first * kTile, row, 2 * row}, {dout_paired_ + from, row}, strips - first, dv, true);
-      square({ds_rows_ + first * kTile, row, 2 * row}, {q_paired_ + from, row}, strips - first, dk, true);
-    }
+  }
+  beside.finish();
+  add_keys(seen_[strips - 1] - 1, first, strips);
+}
+
+// dk and dv of 32 keys, of strips [first, end).
+void Bf16Backward::add_keys(int64_t step, int64_t first, int64_t end) {
+  const int64_t row = strips_ * kTile;
+  for (int64_t j = 0; j < steps_; ++j) {
+    const int64_t to = step * kBlock * lanes_ + j * kBlock, from = (2 * j * strips_ + first) * kTile;
+    const SquareSums dv{dv_ + to, lanes_, kSide, kSide * lanes_}, dk{dk_ + to, lanes_, kSide, kSide * lanes_};
+    square({p_rows_ + first * kTile, row, 2 * row}, {dout_paired_ + from, row}, end - first, dv, true);
+    square({ds_rows_ + first * kTile, row, 2 * row}, {q_paired_ + from, row}, end - first, dk, true);
   }
 }
 

@@ -2,11 +2,10 @@
 #include "device/cpu/pair_square.h"
 
 #include "base/error.h"
-#include "device/cpu/amx_gemm.h"
 #include "device/cpu/instruction_set.h"
+#include "device/cpu/square_beside.h"
 
 #if defined(__x86_64__)
-#include <immintrin.h>
 
 #include <algorithm>
 #include <chrono>
@@ -14,73 +13,11 @@
 namespace prun::cpu {
 namespace {
 
-#define PRUN_VECTORS __attribute__((target("arch=x86-64-v4,avx512bf16")))
-#define PRUN_TILES __attribute__((target("arch=x86-64-v4,amx-tile,amx-bf16")))
-
-enum class Rest : uint8_t { none, of_a, of_b };
-
-// Adds up in tiles 0 to 3.
-template <Rest kRest>
-PRUN_TILES void multiply(const PairTiles& a, const PairTiles& b, int64_t steps) {
-  const Pair *a_at = a.first, *b_at = b.first;
-  for (int64_t p = 0; p < steps; ++p, a_at += kTile, b_at += kTile) {
-    _tile_loadd(4, a_at, 64);
-    _tile_loadd(6, b_at, 64);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(7, b_at + b.other, 64);
-    _tile_dpbf16ps(1, 4, 7);
-    _tile_loadd(5, a_at + a.other, 64);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
-    if constexpr (kRest == Rest::of_a) {
-      _tile_loadd(4, a_at + a.rest, 64);
-      _tile_dpbf16ps(0, 4, 6);
-      _tile_dpbf16ps(1, 4, 7);
-      _tile_loadd(5, a_at + a.rest + a.other, 64);
-      _tile_dpbf16ps(2, 5, 6);
-      _tile_dpbf16ps(3, 5, 7);
-    }
-    if constexpr (kRest == Rest::of_b) {
-      _tile_loadd(6, b_at + b.rest, 64);
-      _tile_dpbf16ps(0, 4, 6);
-      _tile_dpbf16ps(2, 5, 6);
-      _tile_loadd(7, b_at + b.rest + b.other, 64);
-      _tile_dpbf16ps(1, 4, 7);
-      _tile_dpbf16ps(3, 5, 7);
-    }
-  }
-}
-
-PRUN_TILES void square_amx(const PairTiles& a, const PairTiles& b, int64_t steps, const SquareSums& sums, bool add) {
-  const int64_t row = sums.row * 4;
-  float *upper = sums.first, *lower = upper + sums.lower;
-  if (add) {
-    _tile_loadd(0, upper, row);
-    _tile_loadd(1, upper + sums.right, row);
-    _tile_loadd(2, lower, row);
-    _tile_loadd(3, lower + sums.right, row);
-  } else {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-  }
-  if (a.rest != 0)
-    multiply<Rest::of_a>(a, b, steps);
-  else if (b.rest != 0)
-    multiply<Rest::of_b>(a, b, steps);
-  else
-    multiply<Rest::none>(a, b, steps);
-  _tile_stored(0, upper, row);
-  _tile_stored(1, upper + sums.right, row);
-  _tile_stored(2, lower, row);
-  _tile_stored(3, lower + sums.right, row);
-}
-
 constexpr int64_t kRows = 8;  // of both halves in registers
 
 // Of a tile of K.
-PRUN_VECTORS inline void add_products(const Pair* rows, const Pair* left, const Pair* right, __m512 (&sum)[kRows][2]) {
+PRUN_AVX512_BF16 inline void add_products(const Pair* rows, const Pair* left, const Pair* right,
+                                          __m512 (&sum)[kRows][2]) {
   for (int64_t i = 0; i < kSide; ++i) {
     const __m512bh x = (__m512bh)_mm512_loadu_si512(left + i * kSide);
     const __m512bh y = (__m512bh)_mm512_loadu_si512(right + i * kSide);
@@ -93,33 +30,9 @@ PRUN_VECTORS inline void add_products(const Pair* rows, const Pair* left, const 
   }
 }
 
-PRUN_VECTORS void square_avx512(const PairTiles& a, const PairTiles& b, int64_t steps, const SquareSums& sums,
-                                bool add) {
-  for (int64_t top = 0; top < kBlock; top += kRows) {
-    float* c = sums.first + top / kSide * sums.lower + top % kSide * sums.row;
-    __m512 sum[kRows][2];
-#pragma GCC unroll 8
-    for (int64_t r = 0; r < kRows; ++r) {
-      sum[r][0] = add ? _mm512_loadu_ps(c + r * sums.row) : _mm512_setzero_ps();
-      sum[r][1] = add ? _mm512_loadu_ps(c + r * sums.row + sums.right) : _mm512_setzero_ps();
-    }
-    for (int part = 0; part < (a.rest != 0 || b.rest != 0 ? 2 : 1); ++part) {
-      const Pair *left = b.first + part * b.rest, *right = left + b.other;
-      const Pair* rows = a.first + part * a.rest + top / kSide * a.other + top % kSide * kSide;
-      for (int64_t p = 0; p < steps; ++p, left += kTile, right += kTile, rows += kTile)
-        add_products(rows, left, right, sum);
-    }
-#pragma GCC unroll 8
-    for (int64_t r = 0; r < kRows; ++r) {
-      _mm512_storeu_ps(c + r * sums.row, sum[r][0]);
-      _mm512_storeu_ps(c + r * sums.row + sums.right, sum[r][1]);
-    }
-  }
-}
-
 // Twelve sums in registers, which other instructions than these have no part in.
 template <bool kPairs>
-PRUN_VECTORS void add_in_registers(int64_t turns) {
+PRUN_AVX512_BF16 void add_in_registers(int64_t turns) {
   __m512 sums[12];
   const __m512 ones = _mm512_set1_ps(1.0f);
 #pragma GCC unroll 12
@@ -155,6 +68,30 @@ bool vectors_pay() {
 
 }  // namespace
 
+PRUN_AVX512_BF16 void square_in_vectors(const PairTiles& a, const PairTiles& b, int64_t steps, const SquareSums& sums,
+                                        bool add) {
+  for (int64_t top = 0; top < kBlock; top += kRows) {
+    float* c = sums.first + top / kSide * sums.lower + top % kSide * sums.row;
+    __m512 sum[kRows][2];
+#pragma GCC unroll 8
+    for (int64_t r = 0; r < kRows; ++r) {
+      sum[r][0] = add ? _mm512_loadu_ps(c + r * sums.row) : _mm512_setzero_ps();
+      sum[r][1] = add ? _mm512_loadu_ps(c + r * sums.row + sums.right) : _mm512_setzero_ps();
+    }
+    for (int part = 0; part < (a.rest != 0 || b.rest != 0 ? 2 : 1); ++part) {
+      const Pair *left = b.first + part * b.rest, *right = left + b.other;
+      const Pair* rows = a.first + part * a.rest + top / kSide * a.other + top % kSide * kSide;
+      for (int64_t p = 0; p < steps; ++p, left += kTile, right += kTile, rows += kTile)
+        add_products(rows, left, right, sum);
+    }
+#pragma GCC unroll 8
+    for (int64_t r = 0; r < kRows; ++r) {
+      _mm512_storeu_ps(c + r * sums.row, sum[r][0]);
+      _mm512_storeu_ps(c + r * sums.row + sums.right, sum[r][1]);
+    }
+  }
+}
+
 bool has_pair_squares() { return has_amx() || (has_avx512_bf16() && vectors_pay()); }
 
 PairSquares::PairSquares() {
@@ -165,8 +102,8 @@ PairSquares::~PairSquares() {
 }
 
 void square(const PairTiles& a, const PairTiles& b, int64_t steps, const SquareSums& sums, bool add) {
-  if (has_amx()) return square_amx(a, b, steps, sums, add);
-  square_avx512(a, b, steps, sums, add);
+  Nothing nothing;
+  square_beside(a, b, steps, sums, add, nothing);
 }
 
 }  // namespace prun::cpu
