@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "ir/types.h"
 
 #if defined(__x86_64__)
 #include "device/cpu/vector_exp.h"

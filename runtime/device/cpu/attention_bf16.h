@@ -1,11 +1,10 @@
 // Attention of one head in bf16, its products by the CPU's instructions for them: the strips of attention_rows.h on
 // squares of sums.
 //
-// Scores, maxima, sums and log-sum-exps are f32. Before the products that follow, the probabilities P = exp(S - max)
-// and the gradients of scores dS = P·(dP - Σ out·dout) are rounded to bf16, as flash attention on tensor cores does
-// (Dao et al., 2022). So with u = 2⁻⁹ an element of the result is off by at most u·Σ p|v| ≤ u·max|v|, one of dv by u·Σ
-// p|dout|, of dq and dk by u·scale·Σ |dS|·|k| and u·scale·Σ |dS|·|q|; besides what f32 rounds, and the result's own
-// rounding.
+// Scores, maxima, sums and log-sum-exps are f32. For the products that follow, the probabilities P = exp(S - max) and
+// the gradients of scores dS = P·(dP - Σ out·dout) are written as two numbers of bf16 each, off by at most u = 2⁻¹⁵ of
+// them. So an element of the result is off by at most u·Σ p|v| ≤ u·max|v|, one of dv by u·Σ p|dout|, of dq and dk by
+// u·scale·Σ |dS|·|k| and u·scale·Σ |dS|·|q|; besides what f32 rounds, and the result's own rounding.
 #pragma once
 #include <cstdint>
 

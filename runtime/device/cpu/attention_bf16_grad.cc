@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "device/cpu/attention_bf16.h"
+#include "ir/types.h"
 
 #if defined(__x86_64__)
 #include "device/cpu/simd.h"
