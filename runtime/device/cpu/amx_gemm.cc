@@ -1,5 +1,4 @@
-// See amx_gemm.h. Pairs of neighbours in K are the elements of four bytes that everything here is made of: a tile of A
-// holds 16 rows of 16 pairs, a tile of B 16 pairs of 16 columns.
+// See amx_gemm.h, and pair_tiles.h for how its tiles lie.
 //
 // Surprising fact: a bias and rounding cost nothing: sums of a square get both while tiles add up those of the next.
 // Tiles that begin with the bias, 16 times the same row, cost a tenth.
@@ -17,9 +16,8 @@
 #include "base/error.h"
 #include "device/bf16.h"
 #include "device/cpu/finish_tile.h"
+#include "device/cpu/pair_tiles.h"
 #include "device/cpu/parallel.h"
-#include "device/cpu/simd.h"
-#include "device/cpu/turn.h"
 
 #if defined(__x86_64__)
 
@@ -28,15 +26,9 @@
 namespace prun::cpu {
 namespace {
 
-constexpr int64_t kSide = 16;                       // rows of a tile, and pairs or columns of one
-constexpr int64_t kBlock = 2 * kSide;               // rows and columns of C at a time; elements of K in a tile
-constexpr int64_t kTile = kSide * kSide;            // pairs of a tile, 1 KiB
-constexpr int64_t kSquare = kBlock * kBlock;        // sums of a square of C
 constexpr int64_t kPackedBytes = int64_t{1} << 20;  // of B at a time: half of a second-level cache of 2 MiB
 constexpr int64_t kWholeDepth = 2048;               // of K in one part
 constexpr int64_t kPartDepth = 1024;                // of a part of a longer K: more columns, so A is read less often
-typedef uint32_t Pair __attribute__((may_alias));
-typedef uint16_t Half __attribute__((may_alias));
 
 // K in equal parts, each in tiles, and the columns of B that are copied at a time. Between parts sums wait in memory,
 // which changes none of their bits: in C where it has room for them, otherwise in scratch.
@@ -68,49 +60,6 @@ struct alignas(64) TileConfig {
 };
 const TileConfig kTiles;
 
-// Elements of two rows one after the other, 16 of each.
-struct alignas(64) Interleaving {
-  uint16_t places[kBlock];
-  explicit constexpr Interleaving(uint16_t first) : places() {
-    for (uint16_t i = 0; i < kBlock; ++i) places[i] = static_cast<uint16_t>(first + i / 2 + i % 2 * kBlock);
-  }
-};
-constexpr Interleaving kLeft(0), kRight(kSide);
-
-// Two tiles of pairs of rows p and p + 1 of a matrix [K, columns]: (x[p][j], x[p + 1][j]) for 2 x 16 columns.
-PRUN_AMX void pair_rows(const Half* x, int64_t x_row, Pair* left, Pair* right) {
-  const __m512i to_left = _mm512_load_si512(&kLeft), to_right = _mm512_load_si512(&kRight);
-  for (int64_t p = 0; p < kSide; ++p, x += 2 * x_row, left += kSide, right += kSide) {
-    const __m512i even = _mm512_loadu_si512(x), odd = _mm512_loadu_si512(x + x_row);
-    _mm512_storeu_si512(left, _mm512_permutex2var_epi16(even, to_left, odd));
-    _mm512_storeu_si512(right, _mm512_permutex2var_epi16(even, to_right, odd));
-  }
-}
-
-// A tile whose columns are 16 rows of pairs, `from_row` pairs apart.
-PRUN_AMX void turn_rows(const Pair* from, int64_t from_row, Pair* to) {
-  for (int64_t i = 0; i < kSide; i += 8) {
-    for (int64_t j = 0; j < kSide; j += 8) {
-      Eight rows[8];
-      for (int64_t r = 0; r < 8; ++r) rows[r] = *reinterpret_cast<const Eight*>(from + (i + r) * from_row + j);
-      turn(rows);
-      for (int64_t r = 0; r < 8; ++r) *reinterpret_cast<Eight*>(to + (j + r) * kSide + i) = rows[r];
-    }
-  }
-}
-
-PRUN_AMX void copy_rows(const Pair* from, int64_t from_row, Pair* to) {
-  for (int64_t r = 0; r < kSide; ++r)
-    for (int64_t i = 0; i < kSide; ++i) to[r * kSide + i] = from[r * from_row + i];
-}
-
-// `high` x `wide` elements of x in rows of 32, zeros around them.
-const bf16* padded(const bf16* x, int64_t x_row, int64_t high, int64_t wide, bf16* to) {
-  std::fill(to, to + kSquare, bf16{});
-  for (int64_t r = 0; r < high; ++r) std::copy(x + r * x_row, x + r * x_row + wide, to + r * kBlock);
-  return to;
-}
-
 // A part of K.
 struct Depth {
   int64_t begin, end;
@@ -122,32 +71,15 @@ struct Depth {
 // `pairs_down`: a row of a tile has the same pair of 16 rows (B), not 16 pairs of a row (A).
 void copy_tiles(const bf16* x, int64_t all, int64_t k, Depth part, bool down, bool pairs_down, int64_t first,
                 int64_t rows, Pair* copies) {
-  alignas(64) Pair other[2 * kTile];
-  alignas(64) bf16 edge[kSquare];
   const int64_t steps = part.steps();
+  const Lying lying = down ? (pairs_down ? Lying::paired : Lying::turned) : pairs_down ? Lying::columns : Lying::rows;
   const auto copy = [&](int64_t r, int64_t p) {
     Pair* upper = copies + ((r - first) / kSide * steps + (p - part.begin) / kBlock) * kTile;
-    Pair* lower = upper + steps * kTile;
     const int64_t count = std::clamp<int64_t>(all - r, 0, kBlock), deep = std::min(part.end - p, kBlock);
-    const bool pairs = down || k % 2 == 0;  // an odd row lies askew
-    const bf16* from = down ? x + p * all + r : x + r * k + p;
-    int64_t from_row = down ? all : k;
-    if (count < kBlock || deep < kBlock || !pairs) {
-      from = down ? padded(from, all, deep, count, edge) : padded(from, k, count, deep, edge);
-      from_row = kBlock;
-    }
-    if (down) {
-      const Half* row = reinterpret_cast<const Half*>(from);
-      if (pairs_down) return pair_rows(row, from_row, upper, lower);
-      pair_rows(row, from_row, other, other + kTile);
-      turn_rows(other, kSide, upper);
-      turn_rows(other + kTile, kSide, lower);
-    } else {
-      const Pair* row = reinterpret_cast<const Pair*>(from);
-      const auto take = pairs_down ? turn_rows : copy_rows;
-      take(row, from_row / 2, upper);
-      take(row + kSide * from_row / 2, from_row / 2, lower);
-    }
+    if (down)
+      copy_block(x + p * all + r, all, deep, count, lying, upper, upper + steps * kTile);
+    else
+      copy_block(x + r * k + p, k, count, deep, lying, upper, upper + steps * kTile);
   };
   // In the order in which x lies.
   if (down) {
@@ -247,9 +179,6 @@ PRUN_AMX void square(const Rows& a, const Pair* b, int64_t steps, float* c, int6
   _tile_stored(2, c + kSide * c_row, c_bytes);
   _tile_stored(3, c + kSide * c_row + kSide, c_bytes);
 }
-
-PRUN_AMX void open_tiles() { _tile_loadconfig(&kTiles); }
-PRUN_AMX void close_tiles() { _tile_release(); }
 
 template <class Out>
 class Product {
@@ -398,6 +327,9 @@ bool has_amx() {
   return found;
 }
 
+PRUN_AMX void open_tiles() { _tile_loadconfig(&kTiles); }
+PRUN_AMX void close_tiles() { _tile_release(); }
+
 bool takes_amx(const GemmShape& s) { return s.input == Dtype::bf16 && s.m >= kBlock && s.n >= kSide && has_amx(); }
 
 int64_t amx_gemm_scratch_bytes(const GemmShape& s) { return s.threads * round_up(Layout(s).total, kAlignBytes); }
@@ -414,6 +346,8 @@ void amx_gemm(const GemmShape& s, const void* a, const void* b, const void* bias
 namespace prun::cpu {
 
 bool has_amx() { return false; }
+void open_tiles() {}
+void close_tiles() {}
 bool takes_amx(const GemmShape&) { return false; }
 int64_t amx_gemm_scratch_bytes(const GemmShape&) { return 0; }
 void amx_gemm(const GemmShape&, const void*, const void*, const void*, void*, void*) { PRUN_CHECK(false, "no AMX"); }

@@ -7,6 +7,9 @@ namespace prun::cpu {
 
 // Whether this CPU, this system and ONEDNN_MAX_CPU_ISA have AMX for bf16.
 bool has_amx();
+// This thread's registers as eight tiles of 16 rows of 64 bytes, and given back.
+void open_tiles();
+void close_tiles();
 // bf16 operands, and as many rows as a square of sums has.
 bool takes_amx(const GemmShape& shape);
 int64_t amx_gemm_scratch_bytes(const GemmShape& shape);

@@ -7,7 +7,9 @@
 
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 
+#include "device/cpu/attention_bf16.h"
 #include "device/cpu/attention_rows.h"
 #include "device/cpu/kernel.h"
 #include "device/cpu/parallel.h"
@@ -75,6 +77,20 @@ void forward_head(const Sizes& s, int64_t h, const T* qkv, T* out, float* lse, f
   }
 }
 
+// The same of bf16 on squares of products.
+void forward_head_in_bf16(const Sizes& s, int64_t h, const bf16* qkv, bf16* out, float* lse, float* scratch) {
+  const int64_t shared = h * s.kv_heads / s.heads * s.head;
+  Bf16Forward head({qkv + s.k + shared, s.stride}, {qkv + s.v + shared, s.stride}, s.length, s.head, scratch);
+  const HeadRows queries{qkv + h * s.head, s.stride};
+  float strip_lse[kStrip], inverse[kStrip];
+  for (int64_t first = 0; first < s.length; first += kStrip) {
+    const int64_t rows = s.strip_rows(first);
+    const float* result = head.strip(queries.from(first), rows, s.sight(first), s.scale, strip_lse, inverse);
+    round_rows(result, head.lanes(), inverse, out + first * s.width + h * s.head, s.width, rows, s.head);
+    std::copy(strip_lse, strip_lse + rows, lse + h * s.length + first);
+  }
+}
+
 int64_t backward_floats(const Sizes& s) {  // per thread: k, v, dk, dv, and a strip's q, dout (both ways), dq, P, dS
   return 4 * s.length * s.lanes + kStrip * (3 * s.lanes + 2 * s.head + 2 * s.length);
 }
@@ -117,8 +133,34 @@ void backward_head(const Sizes& s, int64_t shared, const T* qkv, const T* out, c
   unpack_rows(dv, s.lanes, dqkv + v_at, stride, s.length, s.head, 1.0f);
 }
 
-int64_t scratch_bytes(const OpView& view, int64_t (*floats)(const Sizes&)) {
-  return view.threads() * round_up(floats(sizes_of(view)) * static_cast<int64_t>(sizeof(float)), kAlignBytes);
+void backward_head_in_bf16(const Sizes& s, int64_t shared, const bf16* qkv, const bf16* out, const bf16* dout,
+                           const float* lse, bf16* dqkv, float* scratch) {
+  const int64_t stride = s.stride, k_at = s.k + shared * s.head, v_at = s.v + shared * s.head;
+  Bf16Backward head({qkv + k_at, stride}, {qkv + v_at, stride}, s.length, s.length, s.head, scratch);
+  const int64_t group = s.heads / s.kv_heads;
+  for (int64_t h = shared * group; h < (shared + 1) * group; ++h) {
+    for (int64_t first = 0; first < s.length; first += Bf16Backward::kQueries) {
+      const int64_t rows = std::min(Bf16Backward::kQueries, s.length - first), at = first * s.width + h * s.head;
+      head.queries({qkv + first * stride + h * s.head, stride}, {out + at, s.width}, {dout + at, s.width}, rows,
+                   s.sight(first), s.scale, lse + h * s.length + first);
+      for (int64_t r = 0; r < rows; r += kStrip)
+        round_rows(head.dq(r / kStrip), head.lanes(), s.scale, dqkv + (first + r) * stride + h * s.head, stride,
+                   std::min(kStrip, rows - r), s.head);
+    }
+  }
+  round_rows(head.dk(), head.lanes(), s.scale, dqkv + k_at, stride, s.length, s.head);
+  round_rows(head.dv(), head.lanes(), 1.0f, dqkv + v_at, stride, s.length, s.head);
+}
+
+// As much on every machine, so that a program takes the same memory wherever it is compiled.
+template <bool kForward>
+int64_t scratch_bytes(const OpView& view) {
+  const Sizes s = sizes_of(view);
+  int64_t floats = kForward ? forward_floats(s) : backward_floats(s);
+  if (view.read(0).dtype == Dtype::bf16)
+    floats = std::max(
+        floats, kForward ? bf16_forward_floats(s.length, s.head) : bf16_backward_floats(s.length, s.length, s.head));
+  return view.threads() * round_up(floats * static_cast<int64_t>(sizeof(float)), kAlignBytes);
 }
 
 template <class T>
@@ -127,12 +169,17 @@ std::unique_ptr<Kernel> forward_kernel(const OpView& view) {
   view.expect_count(view.write(0), s.batch * s.length * s.width);
   view.expect_count(view.write(1), s.batch * s.heads * s.length);
   return kernel_of([s, qkv = view.in<T>(0), out = view.out<T>(0), lse = view.out<float>(1), threads = view.threads(),
-                    share = scratch_bytes(view, forward_floats) / view.threads(),
-                    scratch = view.scratch(scratch_bytes(view, forward_floats))] {
+                    share = scratch_bytes<true>(view) / view.threads(),
+                    scratch = view.scratch(scratch_bytes<true>(view))] {
     parallel_for(threads, s.batch * s.heads, [&](int64_t i, int thread) {
       const int64_t b = i / s.heads, h = i % s.heads;
-      forward_head(s, h, qkv + b * s.length * s.stride, out + b * s.length * s.width, lse + b * s.heads * s.length,
-                   reinterpret_cast<float*>(scratch.data + thread * share));
+      const auto head = [&] {
+        if constexpr (std::is_same_v<T, bf16>)
+          if (has_pair_squares()) return forward_head_in_bf16;
+        return forward_head<T>;
+      }();
+      head(s, h, qkv + b * s.length * s.stride, out + b * s.length * s.width, lse + b * s.heads * s.length,
+           reinterpret_cast<float*>(scratch.data + thread * share));
     });
   });
 }
@@ -145,21 +192,25 @@ std::unique_ptr<Kernel> backward_kernel(const OpView& view) {
   view.expect_count(view.write(0), s.batch * s.length * s.stride);
   return kernel_of([s, qkv = view.in<T>(0), out = view.in<T>(1), dout = view.in<T>(2), lse = view.in<float>(3),
                     dqkv = view.out<T>(0), threads = view.threads(),
-                    share = scratch_bytes(view, backward_floats) / view.threads(),
-                    scratch = view.scratch(scratch_bytes(view, backward_floats))] {
+                    share = scratch_bytes<false>(view) / view.threads(),
+                    scratch = view.scratch(scratch_bytes<false>(view))] {
     parallel_for(threads, s.batch * s.kv_heads, [&](int64_t i, int thread) {
       const int64_t b = i / s.kv_heads, wide = b * s.length * s.stride, narrow = b * s.length * s.width;
-      backward_head(s, i % s.kv_heads, qkv + wide, out + narrow, dout + narrow, lse + b * s.heads * s.length,
-                    dqkv + wide, reinterpret_cast<float*>(scratch.data + thread * share));
+      const auto head = [&] {
+        if constexpr (std::is_same_v<T, bf16>)
+          if (has_pair_squares()) return backward_head_in_bf16;
+        return backward_head<T>;
+      }();
+      head(s, i % s.kv_heads, qkv + wide, out + narrow, dout + narrow, lse + b * s.heads * s.length, dqkv + wide,
+           reinterpret_cast<float*>(scratch.data + thread * share));
     });
   });
 }
 
 }  // namespace
 
-const Family attention_kernels = {{"attention", PRUN_FLOAT_MAKER(read(0), forward_kernel<T>(view)), Accepts::floats,
-                                   [](const OpView& v) { return scratch_bytes(v, forward_floats); }},
-                                  {"attention_grad", PRUN_FLOAT_MAKER(read(0), backward_kernel<T>(view)),
-                                   Accepts::floats, [](const OpView& v) { return scratch_bytes(v, backward_floats); }}};
+const Family attention_kernels = {
+    {"attention", PRUN_FLOAT_MAKER(read(0), forward_kernel<T>(view)), Accepts::floats, scratch_bytes<true>},
+    {"attention_grad", PRUN_FLOAT_MAKER(read(0), backward_kernel<T>(view)), Accepts::floats, scratch_bytes<false>}};
 
 }  // namespace prun::cpu

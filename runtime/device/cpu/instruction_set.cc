@@ -19,4 +19,10 @@ InstructionSet instruction_set() {
   return found;
 }
 
+bool has_avx512_bf16() {
+  const unsigned isa = dnnl_get_effective_cpu_isa();
+  return instruction_set() == InstructionSet::avx512 &&
+         (isa & dnnl_cpu_isa_avx512_core_bf16) == dnnl_cpu_isa_avx512_core_bf16;
+}
+
 }  // namespace prun::cpu

@@ -8,5 +8,7 @@ namespace prun::cpu {
 enum class InstructionSet : uint8_t { any, avx2, avx512 };
 
 InstructionSet instruction_set();
+// Besides avx512: products of bf16 in vectors (AVX512_BF16).
+bool has_avx512_bf16();
 
 }  // namespace prun::cpu

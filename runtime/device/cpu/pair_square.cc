@@ -1,0 +1,122 @@
+// See pair_square.h.
+#include "device/cpu/pair_square.h"
+
+#include "base/error.h"
+#include "device/cpu/instruction_set.h"
+#include "device/cpu/square_beside.h"
+
+#if defined(__x86_64__)
+
+#include <algorithm>
+#include <chrono>
+
+namespace prun::cpu {
+namespace {
+
+constexpr int64_t kRows = 8;  // of both halves in registers
+
+// Of a tile of K.
+PRUN_AVX512_BF16 inline void add_products(const Pair* rows, const Pair* left, const Pair* right,
+                                          __m512 (&sum)[kRows][2]) {
+  for (int64_t i = 0; i < kSide; ++i) {
+    const __m512bh x = (__m512bh)_mm512_loadu_si512(left + i * kSide);
+    const __m512bh y = (__m512bh)_mm512_loadu_si512(right + i * kSide);
+#pragma GCC unroll 8
+    for (int64_t r = 0; r < kRows; ++r) {
+      const __m512bh factor = (__m512bh)_mm512_set1_epi32(static_cast<int>(rows[r * kSide + i]));
+      sum[r][0] = _mm512_dpbf16_ps(sum[r][0], factor, x);
+      sum[r][1] = _mm512_dpbf16_ps(sum[r][1], factor, y);
+    }
+  }
+}
+
+// Twelve sums in registers, which other instructions than these have no part in.
+template <bool kPairs>
+PRUN_AVX512_BF16 void add_in_registers(int64_t turns) {
+  __m512 sums[12];
+  const __m512 ones = _mm512_set1_ps(1.0f);
+#pragma GCC unroll 12
+  for (__m512& sum : sums) sum = _mm512_setzero_ps();
+  for (int64_t i = 0; i < turns; ++i) {
+#pragma GCC unroll 12
+    for (__m512& sum : sums) {
+      sum = kPairs ? _mm512_dpbf16_ps(sum, (__m512bh)ones, (__m512bh)ones) : _mm512_fmadd_ps(ones, ones, sum);
+      asm volatile("" : "+v"(sum));
+    }
+  }
+}
+
+// Whether products of pairs, two a lane, are worth their name: CPUs give them the rate of f32 multiply-adds, half of it
+// or a quarter, so that no clock makes this a close call. At half of it or less nothing is gained.
+bool vectors_pay() {
+  static const bool pay = [] {
+    constexpr int64_t kTurns = 4096;
+    using Clock = std::chrono::steady_clock;
+    const auto fastest = [](void (*run)(int64_t)) {
+      Clock::duration least = Clock::duration::max();
+      for (int round = 0; round < 8; ++round) {
+        const Clock::time_point begin = Clock::now();
+        run(kTurns);
+        least = std::min(least, Clock::now() - begin);
+      }
+      return least;
+    };
+    return fastest(add_in_registers<true>) * 10 < fastest(add_in_registers<false>) * 14;
+  }();
+  return pay;
+}
+
+}  // namespace
+
+PRUN_AVX512_BF16 void square_in_vectors(const PairTiles& a, const PairTiles& b, int64_t steps, const SquareSums& sums,
+                                        bool add) {
+  for (int64_t top = 0; top < kBlock; top += kRows) {
+    float* c = sums.first + top / kSide * sums.lower + top % kSide * sums.row;
+    __m512 sum[kRows][2];
+#pragma GCC unroll 8
+    for (int64_t r = 0; r < kRows; ++r) {
+      sum[r][0] = add ? _mm512_loadu_ps(c + r * sums.row) : _mm512_setzero_ps();
+      sum[r][1] = add ? _mm512_loadu_ps(c + r * sums.row + sums.right) : _mm512_setzero_ps();
+    }
+    for (int part = 0; part < (a.rest != 0 || b.rest != 0 ? 2 : 1); ++part) {
+      const Pair *left = b.first + part * b.rest, *right = left + b.other;
+      const Pair* rows = a.first + part * a.rest + top / kSide * a.other + top % kSide * kSide;
+      for (int64_t p = 0; p < steps; ++p, left += kTile, right += kTile, rows += kTile)
+        add_products(rows, left, right, sum);
+    }
+#pragma GCC unroll 8
+    for (int64_t r = 0; r < kRows; ++r) {
+      _mm512_storeu_ps(c + r * sums.row, sum[r][0]);
+      _mm512_storeu_ps(c + r * sums.row + sums.right, sum[r][1]);
+    }
+  }
+}
+
+bool has_pair_squares() { return has_amx() || (has_avx512_bf16() && vectors_pay()); }
+
+PairSquares::PairSquares() {
+  if (has_amx()) open_tiles();
+}
+PairSquares::~PairSquares() {
+  if (has_amx()) close_tiles();
+}
+
+void square(const PairTiles& a, const PairTiles& b, int64_t steps, const SquareSums& sums, bool add) {
+  Nothing nothing;
+  square_beside(a, b, steps, sums, add, nothing);
+}
+
+}  // namespace prun::cpu
+
+#else
+
+namespace prun::cpu {
+
+bool has_pair_squares() { return false; }
+PairSquares::PairSquares() {}
+PairSquares::~PairSquares() {}
+void square(const PairTiles&, const PairTiles&, int64_t, const SquareSums&, bool) { PRUN_CHECK(false, "no squares"); }
+
+}  // namespace prun::cpu
+
+#endif

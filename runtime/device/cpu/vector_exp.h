@@ -1,0 +1,67 @@
+// What attention in bf16 computes in vectors of 16 numbers: 2^t, sums across them, and rounding.
+#pragma once
+
+// GCC 12 warns of the operand that its own intrinsics leave undefined.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#if !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+#include <immintrin.h>
+#pragma GCC diagnostic pop
+
+#define PRUN_AVX512_BF16 __attribute__((target("arch=x86-64-v4,avx512bf16")))
+
+namespace prun::cpu {
+
+inline constexpr float kLog2E = 1.44269504f;
+
+// 2^t within 3e-7 of it, and 0 where t is -inf. 2^f of f = t - ⌊t⌋ is a polynomial of least relative error (8.3e-8, by
+// Remez' exchange) among those that are 1 at 0.
+PRUN_AVX512_BF16 inline __m512 exp2_of(__m512 t) {
+  constexpr int kBehindFloor = 1;
+  const __m512 f = _mm512_reduce_ps(t, kBehindFloor);
+  __m512 p = _mm512_set1_ps(0.00186713007f);
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.00901703032f));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.0557999131f));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.240164450f));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.693151312f));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0f));
+  return _mm512_scalef_ps(p, t);
+}
+
+// A number as two of bf16: cut off, and what is left of it, to the nearest. Together they are off by 2⁻¹⁷ of it at
+// most.
+PRUN_AVX512_BF16 inline __m512 cut(__m512 x) {
+  return (__m512)_mm512_and_si512((__m512i)x, _mm512_set1_epi32(static_cast<int>(0xffff0000u)));
+}
+
+// The numbers from 0 on in the order in which across() puts halves, quarters ... of 16 vectors beside each other.
+inline constexpr int kPlaces[16] = {0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15};
+
+struct Largest {
+  static PRUN_AVX512_BF16 inline __m512 of(__m512 a, __m512 b) { return _mm512_max_ps(a, b); }
+};
+struct Sum {
+  static PRUN_AVX512_BF16 inline __m512 of(__m512 a, __m512 b) { return _mm512_add_ps(a, b); }
+};
+
+// Element r: the sum, or the largest, of all elements of rows[r].
+template <class Of>
+PRUN_AVX512_BF16 inline __m512 across(const __m512 (&rows)[16]) {
+  __m512 v[16];
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) v[i] = rows[kPlaces[i]];
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i)
+    v[i] = Of::of(_mm512_shuffle_f32x4(v[i], v[i + 8], 0x44), _mm512_shuffle_f32x4(v[i], v[i + 8], 0xee));
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i)
+    v[i] = Of::of(_mm512_shuffle_f32x4(v[i], v[i + 4], 0x88), _mm512_shuffle_f32x4(v[i], v[i + 4], 0xdd));
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; ++i)
+    v[i] = Of::of(_mm512_shuffle_ps(v[i], v[i + 2], 0x44), _mm512_shuffle_ps(v[i], v[i + 2], 0xee));
+  return Of::of(_mm512_shuffle_ps(v[0], v[1], 0x88), _mm512_shuffle_ps(v[0], v[1], 0xdd));
+}
+
+}  // namespace prun::cpu
