@@ -26,13 +26,13 @@ end
 
 local function same_fields(a, b)
   if a == b then return true end
-  local left = 0
   for name, value in host.next, a do
     if not same_value(value, b[name]) then return false end
-    left = left + 1
   end
-  for _ in host.next, b do left = left - 1 end
-  return left == 0
+  for name in host.next, b do
+    if a[name] == nil then return false end
+  end
+  return true
 end
 
 -- Writes out what the call has done so far, which is no longer what another did.
@@ -80,8 +80,8 @@ local function same_inputs(g, f, node, before, inputs)
   local ids, first, takes = node.inputs, f.pattern.first, f.takes
   local shift, taken = f.first - first, #takes
   if #ids ~= #inputs then return false end
-  for i, input in ipairs(inputs) do
-    local record, recording = tensor.record(input)
+  for i = 1, #ids do
+    local record, recording = tensor.record(inputs[i])
     local id, same = record.id, false
     if recording == g then
       if ids[i] >= first then
@@ -113,14 +113,16 @@ function alike.op(g, kind, inputs, attrs, tail, more, site)
     return nil
   end
   local outputs, values, prefix = {}, f.values, f.unit.name .. "."
+  local done, id, bytes = #values, g.count, g.bytes
   for i = 1, #node.outputs do
-    local next = #values + 1
+    local next = done + i
     local was = pattern.values[next]
     local value = { name = prefix .. pattern.tails[next], dtype = was.dtype, shape = was.shape, kind = "activation",
-                    unit = -1, site = site, id = g.count }
-    values[next], g.count, g.bytes = value, g.count + 1, g.bytes + pattern.sizes[next]
-    outputs[i] = tensor.new(value, g)
+                    unit = -1, site = site, id = id }
+    values[next], outputs[i] = value, tensor.new(value, g)
+    id, bytes = id + 1, bytes + pattern.sizes[next]
   end
+  g.count, g.bytes = id, bytes
   f.nodes, f.inputs[at] = at, inputs
   return outputs
 end

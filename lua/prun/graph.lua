@@ -218,7 +218,7 @@ end
 
 -- Records an op and returns its outputs. `name` labels them; `more` names those after the first.
 function graph.op(kind, inputs, attrs, name, more)
-  local g = graph.here("nn." .. kind)
+  local g = graph.current or graph.here("nn." .. kind)
   local unit, first = label(g, name or kind)
   local site = host.site()
   attrs = attrs or {}

@@ -55,13 +55,16 @@ end
 local function integer(value) return type(value) == "number" and math.tointeger(value) or nil end
 local number, text = of_type "number", of_type "string"
 
--- A name stands in programs, messages and traces, in lists with commas.
+-- A name stands in programs, messages and traces, in lists with commas. Most are used again in each layer.
+local names = {}
 local function name(value)
+  if names[value] then return value end
   if type(value) ~= "string" then return nil end
   if value == "" then return nil, "must not be empty" end
   if not utf8.len(value) or value:find("[%c,\"]") then
     return nil, "is a name: it has no commas, quotes or control characters"
   end
+  names[value] = true
   return value
 end
 

@@ -1,8 +1,6 @@
 -- A table of words in which a misspelt word is an error with the likely right one. A word that is a module's name is
 -- loaded when it is first used, so that a module may require "prun" while prun is still loading.
 
-local elsewhere = require "prun.elsewhere"
-
 local namespace = { known = {} }  -- by name: the table
 
 local function names_of(fields)
@@ -16,7 +14,7 @@ local function make(_, name, fields)
     local value = fields[word]
     if value == nil then
       host.fail(("%s has no '%s'%s"):format(name, tostring(word),
-        elsewhere.word(word, names_of(fields)) or host.did_you_mean(tostring(word), names_of(fields))))
+        require("prun.elsewhere").word(word, names_of(fields)) or host.did_you_mean(tostring(word), names_of(fields))))
     end
     if type(value) == "string" and value:find("^prun%.") then value = require(value) end
     if type(value) == "function" then value = host.word(value) end

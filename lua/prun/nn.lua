@@ -12,11 +12,13 @@ nn.again = graph.again  -- nn.again("embed", function() ... end): the same unit 
 
 -- A word that records into a model.
 local function word(called, arguments, fn)
-  arguments.before = function() graph.here("nn." .. called) end
+  local shown = "nn." .. called
+  arguments.before = function() graph.here(shown) end
   return schema.word("prun.nn." .. called, arguments, fn)
 end
 
 local most_elements = graph.most_elements
+local ones, zeros = schema.convert("init", "ones"), schema.convert("init", "zeros")
 local name = { name = "name", kind = "name", help = "of the layer; its weights are called after it" }
 local x = { name = "x", kind = "tensor", help = "the tensor that it works on" }
 local eps = { name = "eps", kind = "number", default = 1e-5, least = 0, help = "added to the variance" }
@@ -31,7 +33,7 @@ end
 nn.parameter = word("parameter", {
   { name = "name", kind = "name", help = "of the parameter, within its unit" },
   { name = "dims", kind = "dims", least = 1, most = most_elements, help = "its dims, such as { 10, 20 }" },
-  { name = "init", kind = "init", default = { kind = "zeros", scale = 0.0 }, help = "initial values" },
+  { name = "init", kind = "init", default = zeros, help = "initial values" },
 }, function(called, dims, init) return graph.parameter(called, dims, init, nil, true) end)
 
 local linear_options = {
@@ -84,15 +86,15 @@ nn.linear = word("linear", {
   if opt.weight then check_tied(layer, opt, width, out) end
   local inputs = { input, opt.weight or graph.parameter(layer .. ".weight", { width, out },
                                                         opt.init or { "uniform", 1 / math.sqrt(width) }, opt.blocks) }
-  if with_bias then inputs[3] = graph.parameter(layer .. ".bias", { out }, opt.bias_init or { "zeros" }, opt.blocks) end
+  if with_bias then inputs[3] = graph.parameter(layer .. ".bias", { out }, opt.bias_init or zeros, opt.blocks) end
   return (graph.op("linear", inputs, opt.weight and { transpose = 1 } or {}, layer))
 end)
 
 -- Over the last dim, with a learned scale and shift.
 nn.layernorm = word("layernorm", { name, x, eps }, function(layer, input, added)
   local width = graph.last_dim(input)
-  local gamma = graph.parameter(layer .. ".weight", { width }, { "ones" })
-  local beta = graph.parameter(layer .. ".bias", { width }, { "zeros" })
+  local gamma = graph.parameter(layer .. ".weight", { width }, ones)
+  local beta = graph.parameter(layer .. ".bias", { width }, zeros)
   return (graph.op("layernorm", { input, gamma, beta }, { eps = added }, layer, { "mean", "rstd" }))
 end)
 
@@ -105,7 +107,7 @@ nn.embedding = word("embedding", {
 
 -- Over the last dim, by its root mean square alone, with a learned scale.
 nn.rmsnorm = word("rmsnorm", { name, x, eps }, function(layer, input, added)
-  local gamma = graph.parameter(layer .. ".weight", { graph.last_dim(input) }, { "ones" })
+  local gamma = graph.parameter(layer .. ".weight", { graph.last_dim(input) }, ones)
   return (graph.op("rmsnorm", { input, gamma }, { eps = added }, layer, { "rrms" }))
 end)
 

@@ -4,8 +4,8 @@
 -- An entry without a default that is not `optional` must be given. Numbers are finite unless the entry is `infinite`;
 -- least, most, above and below bound them, and the elements of lists; `count` is how many elements a list has.
 
-local elsewhere = require "prun.elsewhere"
 local kinds = require "prun.kinds"
+-- prun.elsewhere is loaded where something is wrong only.
 
 local schema = { registered = {}, words = {} }
 
@@ -49,10 +49,11 @@ local function problem_of(entry, value)
     for _, choice in ipairs(entry.choices) do
       if choice == value then return "" end
     end
-    return ("cannot be '%s'%s"):format(value, elsewhere.value(value, entry.choices))
+    return ("cannot be '%s'%s"):format(value, require("prun.elsewhere").value(value, entry.choices))
   end
-  if type(value) == "number" then return range_problem(entry, value) end
-  if kinds.is_list(value) then
+  local kind = type(value)
+  if kind == "number" then return range_problem(entry, value) end
+  if kind == "table" and kinds.is_list(value) then
     if entry.count and #value ~= entry.count then return ("must be %d numbers"):format(entry.count) end
     for _, element in ipairs(value) do
       local problem = type(element) == "number" and range_problem(entry, element) or ""
@@ -67,6 +68,13 @@ schema.problem_of = problem_of
 local function found(place)
   if type(place) == "function" then return place() end
   return place
+end
+
+-- The given value as the plan holds it if nothing is wrong with it, else nil.
+local function accepted(entry, given)
+  local value = kinds.known[entry.kind][2](given)
+  if value ~= nil and problem_of(entry, value) == "" then return value end
+  return nil
 end
 
 -- The given value as the plan holds it. `what`: the word; `place`: its site, or a function that finds it; without one
@@ -169,7 +177,7 @@ local function refuse_unknown(what, entries, given, site)
           entries[1] and entries[1].name or "name", kinds.show(value)), place)
       end
       host.fail(("%s has no option '%s'%s"):format(what, tostring(name),
-        elsewhere.option(name, by_name, names_of(entries))), place)
+        require("prun.elsewhere").option(name, by_name, names_of(entries))), place)
     end
   end
 end
@@ -187,9 +195,10 @@ function schema.check(what, entries, given, site)
     local name = entry.name
     local value = given[name]
     if value ~= nil then
-      left = left - 1
-      values[name] = schema.value(what, entry, value,
-        function() return host.site_of_word(site or host.site("user"), name) end)
+      left, values[name] = left - 1, accepted(entry, value)
+      if values[name] == nil then
+        schema.value(what, entry, value, function() return host.site_of_word(site or host.site("user"), name) end)
+      end
     else
       values[name] = entry.default
       if entry.kind == "bytes" and entry.default then values[name] = schema.convert("bytes", entry.default) end
@@ -208,33 +217,35 @@ end
 -- the checked values, the options, and where `arguments.site` is true the user's site. `arguments.scope`: where a word
 -- that means several things has this meaning; `arguments.before()` may fail where the word has none.
 function schema.word(word, arguments, fn)
-  local options, count = arguments.options, #arguments
+  local options, count, before = arguments.options, #arguments, arguments.before
   schema.words[arguments.scope and arguments.scope .. " " .. word or word] = arguments
   if options and not arguments.scope then schema.register(word, options) end
   local name, places = word:gsub("^prun%.nn", "nn"), names_of(arguments)
   if options then places[count + 1] = "options" end
-  local shown = ("%s(%s)"):format(name, table.concat(places, ", "))
+  local shown, last = ("%s(%s)"):format(name, table.concat(places, ", ")), #places + 1
   return function(...)
-    if arguments.before then arguments.before() end
-    local values, given = {}, table.pack(...)
-    for i = #places + 1, given.n do
+    if before then before() end
+    local given = { ... }
+    for i = last, select("#", ...) do
       if given[i] ~= nil then
         host.fail(("%s takes no %sargument, and there is %s"):format(shown, i == 1 and "" or "further ",
           kinds.show(given[i])))
       end
     end
-    for i, entry in ipairs(arguments) do
-      if given[i] ~= nil then
-        values[i] = schema.value(shown, entry, given[i])
+    for i = 1, count do
+      local entry, value = arguments[i], given[i]
+      if value ~= nil then
+        given[i] = accepted(entry, value)
+        if given[i] == nil then schema.value(shown, entry, value) end
       elseif entry.default == nil and not entry.optional then
         host.fail(("%s needs '%s': %s"):format(shown, entry.name, entry.help))
       else
-        values[i] = entry.default
+        given[i] = entry.default
       end
     end
-    if options then values[count + 1] = schema.check(name, options, given[count + 1]) end
-    if arguments.site then values[#places + 1] = host.site("user") end
-    return fn(table.unpack(values, 1, #places + 1))
+    if options then given[count + 1] = schema.check(name, options, given[count + 1]) end
+    if arguments.site then given[last] = host.site("user") end
+    return fn(table.unpack(given, 1, last))
   end
 end
 

@@ -8,7 +8,7 @@ local record, recording = {}, {}  -- keys that no plan has
 function tensor.new(value, graph) return setmetatable({ [record] = value, [recording] = graph }, meta) end
 
 -- What the plan will contain of a tensor, to be read; and the graph that it was recorded in.
-function tensor.record(self) return rawget(self, record), rawget(self, recording) end
+function tensor.record(self) return self[record], self[recording] end
 
 function tensor.is(value) return type(value) == "table" and rawget(value, record) ~= nil end
 
