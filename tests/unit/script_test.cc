@@ -221,6 +221,15 @@ TEST_F(Script, EqualRanksAreOneClass) {
   EXPECT_EQ(plan.program_of_rank, (std::vector<int>{0, 1, 1, 1}));
 }
 
+// Several times what it may have.
+TEST_F(Script, GarbageIsCollected) {
+  ScriptOptions given = options(write("plan.lua", R"(
+    for i = 1, 4000000 do local garbage = { i } end
+    error("done"))"));
+  given.cpu_seconds = 10;
+  EXPECT_EQ(run_failing(given).message(), "done");
+}
+
 // What a model of layers that leave what the ones before did is, with the same classes and with one for each unit,
 // where no call can follow another: the same.
 TEST_F(Script, CallsThatFollowOthersAreWhatTheyWouldBeAlone) {
