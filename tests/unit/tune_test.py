@@ -29,7 +29,8 @@ def sweep(plan, ranks, *words, cluster=A100):
 
 class Tune(unittest.TestCase):
     def test_it_says_where_its_time_goes(self):
-        words = ["tune", "plans/3d.lua", "--cluster", A100, "--nproc", "4", "--search", "schedule=1f1b", "--search", "micro=2"]
+        words = ["tune", "plans/3d.lua", "--cluster", A100, "--nproc", "4", "--search", "schedule=1f1b",
+                 "--search", "micro=2"]
         done = subprocess.run([PRUN, *words, "--time-passes"], cwd=ROOT, capture_output=True, text=True, timeout=120)
         for part in ("recording, script", "estimates, script", "simulations, compile", "proofs", "all"):
             self.assertRegex(done.stderr, rf"(?m)^{part} +[\d.]+ [mun]?s")
