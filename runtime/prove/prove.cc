@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <set>
 
 #include "base/text.h"
@@ -108,6 +109,11 @@ class Prover {
     made_small_ = sizes_text(*twins);
     if (options_.most_work > 0 && work > options_.most_work)
       return not_run(fmt::format("it would take about {} ({})", human_seconds(work * 1e-6), made_small_));
+    const bool kept = options_.known && !sgd && !own_updates;
+    const size_t programs = kept ? digest_of(*twins) : 0;
+    if (kept)
+      if (std::optional<std::string> text = options_.known(programs))
+        return {Proof::Verdict::equal, *std::move(text), std::nullopt};
     const CompareOptions how{claims_.drift_axes, own_updates, twins->small.optimizer.op == &ops::lion};
     const std::unique_ptr<Device> device = open_device("reference");
     // A second step shows what the first one leaves behind. Where weights are only averages, one is all.
@@ -127,7 +133,16 @@ class Prover {
       largest_ = std::max(largest_, comparison.largest);
       if (comparison.first) return refused(*twins, pair, options, *comparison.first, steps);
     }
-    return {Proof::Verdict::equal, fmt::format("equals one rank to {:.0e} ({})", largest_, made_small_), std::nullopt};
+    Proof equal{Proof::Verdict::equal, fmt::format("equals one rank to {:.0e} ({})", largest_, made_small_), {}};
+    if (kept && options_.proven) options_.proven(programs, equal.text);
+    return equal;
+  }
+
+  // Of all that the comparison depends on.
+  size_t digest_of(const Twins& twins) const {
+    std::string all = join(claims_.drift_axes, ",") + "\n" + made_small_ + "\n";
+    for (const Job* job : {&twins.small_job, &twins.one_job}) all += dump_job(*job);
+    return std::hash<std::string>()(all);
   }
 
   Proof refused(const Twins& twins, const RunPair& pair, const VirtualOptions& options, const Difference& first,

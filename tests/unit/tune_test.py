@@ -28,6 +28,13 @@ def sweep(plan, ranks, *words, cluster=A100):
 
 
 class Tune(unittest.TestCase):
+    def test_it_says_where_its_time_goes(self):
+        words = ["tune", "plans/3d.lua", "--cluster", A100, "--nproc", "4", "--search", "schedule=1f1b",
+                 "--search", "micro=2"]
+        done = subprocess.run([PRUN, *words, "--time-passes"], cwd=ROOT, capture_output=True, text=True, timeout=120)
+        for part in ("recording, script", "estimates, script", "simulations, compile", "proofs", "all"):
+            self.assertRegex(done.stderr, rf"(?m)^{part} +[\d.]+ [mun]?s")
+
     def test_the_best_is_that_of_a_sweep(self):
         tuned = tune("3d", 8, "--set", "layers=8", "--search", "schedule=1f1b", "--search", "micro=2,8")
         swept = sweep("3d", 8, "--set", "layers=8", "--set", "schedule=1f1b", "--sweep", "pp=1,2,4,8",

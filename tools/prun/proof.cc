@@ -40,12 +40,16 @@ void reply(int pipe, const Proof& proof) {
 
 Proof not_run(std::string why) { return {Proof::Verdict::not_run, std::move(why), std::nullopt}; }
 
-Proof prove_apart(const Options& options, const Plan& plan, int ranks) {
+Proof prove_apart(const Options& options, const Plan& plan, int ranks, SharedTexts* known) {
   ChildProcess child([&](int pipe) {
     const std::unique_ptr<Device> device = open_device(options.device);
     ProofOptions how;
     how.record = [&](const PlanSizes& sizes) { return record_plan(options, ranks, sizes); };
     how.fuses = [&](std::string_view kind) { return device->fuses(kind); };
+    if (known != nullptr) {
+      how.known = [&](size_t programs) { return known->find(programs); };
+      how.proven = [&](size_t programs, const std::string& said) { known->add(programs, said); };
+    }
     how.most_work = options.prove ? kWorkAsked : kWorkUnasked;
     try {
       reply(pipe, prove(plan, how));
@@ -68,10 +72,10 @@ Proof prove_apart(const Options& options, const Plan& plan, int ranks) {
 
 }  // namespace
 
-std::string prove_plan(const Options& options, const Plan& plan, int ranks) {
+std::string prove_plan(const Options& options, const Plan& plan, int ranks, SharedTexts* known) {
   if (!options.prove && plan.graph.nodes.size() > kNodesUnasked)
     return "not proven: the model is large; --prove does it";
-  const Proof proof = prove_apart(options, plan, ranks);
+  const Proof proof = prove_apart(options, plan, ranks, known);
   switch (proof.verdict) {
     case Proof::Verdict::equal:
     case Proof::Verdict::as_it_says:

@@ -5,11 +5,13 @@
 
 #include "ir/plan.h"
 #include "options.h"
+#include "shared_texts.h"
 
 namespace prun {
 
 // One sentence: what was proven, or why nothing was. Throws plan_error at the first difference; under --prove, where
 // nothing could be proven, Error(check_failed).
-std::string prove_plan(const Options& options, const Plan& plan, int ranks);
+// `known`: where what is proven of a small plan is kept, for others that are the same made small.
+std::string prove_plan(const Options& options, const Plan& plan, int ranks, SharedTexts* known = nullptr);
 
 }  // namespace prun

@@ -33,6 +33,7 @@ using simulate::Usage;
 // Increments that differ by less are the same: what overlaps what shifts a little with every stage.
 constexpr double kEven = 1e-3;
 constexpr int kMostTries = 3;
+constexpr double kPlacedApart = 1.02;  // of peaks: placing buffers may turn the order of what differs less
 
 // Adds the numbers of a usage to `figures`, or takes them from there.
 template <class Use>
@@ -237,7 +238,10 @@ class PeriodicSimulation {
     const auto take = [&](size_t rank) { all[rank] = memory.of(static_cast<int>(rank)); };
     take(0);
     if (last >= 1 && peaks[few] >= peaks[0]) take(last);
-    if (last >= 2) take(1);
+    // But for rings of buffers, which the small plan has none of.
+    if (last >= 2 &&
+        (memory.repeats() || static_cast<double>(peaks[1]) * kPlacedApart >= static_cast<double>(peaks[0])))
+      take(1);
     if (last >= 3 && peaks[few - 1] >= peaks[1]) take(last - 1);
     return all;
   }

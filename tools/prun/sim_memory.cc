@@ -66,8 +66,8 @@ WholeMemory::WholeMemory(const Options& options, int ranks, const SmallPlans& sm
     sizes.microbatches = fewer;
     sizes.batch = small.plan().data.global_batch / microbatches_ * fewer;
     plan_ = record_plan(options, ranks, std::move(sizes));
-    affordable_ = affords(listed_microbatches(plan_)) && pack({0});
-    if (affordable_) return;
+    if (affords(listed_microbatches(plan_))) pack({0});
+    if ((affordable_ = repeats_)) return;
     known_.clear();
   }
   if (!affords(microbatches_) && (fewer < microbatches_ || periods_of(small.plan()).empty())) return;
@@ -75,21 +75,20 @@ WholeMemory::WholeMemory(const Options& options, int ranks, const SmallPlans& sm
   affordable_ = affords(listed_microbatches(plan_));
 }
 
-bool WholeMemory::pack(const std::vector<int>& ranks) {
+void WholeMemory::pack(const std::vector<int>& ranks) {
   std::vector<int> missing;
   for (const int rank : ranks)
     if (!known_.contains(rank)) missing.push_back(rank);
-  if (missing.empty()) return true;
+  if (missing.empty()) return;
   const TimeSpent time("memory");
   const Job job = compile_ranks(options_, plan_, missing);
-  bool repeats = true;
+  repeats_ = true;
   for (const int rank : missing) {
     const Program& program = job.classes[static_cast<size_t>(rank)];
-    repeats = repeats && program.step().repeat.any();
+    repeats_ = repeats_ && program.step().repeat.any();
     RoleBytes& bytes = known_[rank] = std::to_array(program.role_bytes);
     bytes[static_cast<size_t>(Role::data)] += more_data(program, plan_.microbatches, microbatches_);
   }
-  return repeats;
 }
 
 const RoleBytes& WholeMemory::of(int rank) {

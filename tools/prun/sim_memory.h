@@ -24,11 +24,11 @@ class WholeMemory {
   // By rank of the pipeline. Those that need one number of bytes less than the one before are not all packed.
   std::vector<RoleBytes> all();
   const RoleBytes& of(int rank);
+  bool repeats() const { return repeats_; }  // one that was placed lists a period, so it has rings of buffers
 
  private:
   bool affords(double microbatches) const;
-  // False: some of them does not repeat.
-  bool pack(const std::vector<int>& ranks);
+  void pack(const std::vector<int>& ranks);
   bool on_line(int low, int high, int rank) const;
   void fill(int low, int high);
 
@@ -36,7 +36,7 @@ class WholeMemory {
   const int stages_, microbatches_;
   const double ops_;  // of a microbatch
   Plan plan_;         // of as many microbatches, or of fewer that list the same
-  bool affordable_ = false;
+  bool affordable_ = false, repeats_ = false;
   std::map<int, RoleBytes> known_;
 };
 

@@ -23,7 +23,7 @@ double processor_seconds(int whose) {
 }
 
 // What was spent since the last call went into the part that was open.
-void count() {
+void charge() {
   const double now = processor_seconds(RUSAGE_SELF) + processor_seconds(RUSAGE_CHILDREN);
   if (!g_part.empty()) spent_time()[g_part] += now - g_counted;
   g_counted = now;
@@ -37,12 +37,12 @@ SpentTime& spent_time() {
 }
 
 TimeSpent::TimeSpent(const std::string& on) : outer_(g_part) {
-  count();
+  charge();
   g_part = outer_.empty() ? on : outer_ + ", " + on;
 }
 
 TimeSpent::~TimeSpent() {
-  count();
+  charge();
   g_part = outer_;
 }
 

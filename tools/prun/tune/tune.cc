@@ -193,7 +193,7 @@ class Tuning {
       if (trial.wrong.empty() && trial.misfit.empty())
         trial.refuted = why_not([&] {
           const TimeSpent time("proofs");
-          trial.proof = prove_plan(one, record_plan(one, ranks), ranks);
+          trial.proof = prove_plan(one, record_plan(one, ranks), ranks, &proven_);
         });
       return to_text(trial);
     };
@@ -228,6 +228,7 @@ class Tuning {
   const Options& options_;
   const Cluster& cluster_;
   const SearchSpace space_;
+  SharedTexts proven_;  // candidates that differ in sizes alone are mostly one small plan
   Tuned tuned_;
   struct Alike {
     Combination first;
