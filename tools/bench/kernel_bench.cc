@@ -179,8 +179,8 @@ void cast_7m(benchmark::State& state) {
   run(state, op, 6 * kUnit);
 }
 BENCHMARK(copy)->RangeMultiplier(4)->Range(1 << 18, 1 << 28)->Unit(benchmark::kMicrosecond);
-BENCHMARK(attention)->ArgsProduct({{0, 1}, {128, 1024}})->Unit(benchmark::kMicrosecond);
-BENCHMARK(attention_grad)->ArgsProduct({{0, 1}, {128, 1024}})->Unit(benchmark::kMicrosecond);
+BENCHMARK(attention)->ArgsProduct({{0, 1}, {64, 128, 512, 1024}})->Unit(benchmark::kMicrosecond);
+BENCHMARK(attention_grad)->ArgsProduct({{0, 1}, {64, 128, 512, 1024}})->Unit(benchmark::kMicrosecond);
 // Argument: bf16.
 BENCHMARK(layernorm)->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond);
 BENCHMARK(layernorm_grad)->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond);

@@ -10,7 +10,7 @@
 #include "ir/types.h"
 
 #if defined(__x86_64__)
-#include "device/cpu/vector_exp.h"
+#include "device/cpu/attention_vectors.h"
 
 namespace prun::cpu {
 namespace {

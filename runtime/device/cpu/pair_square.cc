@@ -1,14 +1,14 @@
 // See pair_square.h.
 #include "device/cpu/pair_square.h"
 
-#include "base/error.h"
-#include "device/cpu/instruction_set.h"
-#include "device/cpu/square_beside.h"
-
-#if defined(__x86_64__)
-
 #include <algorithm>
 #include <chrono>
+
+#include "base/error.h"
+#include "device/cpu/instruction_set.h"
+
+#if defined(__x86_64__)
+#include "device/cpu/square_beside.h"
 
 namespace prun::cpu {
 namespace {

@@ -3,13 +3,14 @@
 // square.
 #pragma once
 #include "device/cpu/amx_gemm.h"
+#include "device/cpu/attention_vectors.h"
 #include "device/cpu/pair_square.h"
-#include "device/cpu/vector_exp.h"
 
 #define PRUN_TILES __attribute__((target("arch=x86-64-v4,avx512bf16,amx-tile,amx-bf16")))
 
 namespace prun::cpu {
 
+// What work beside squares looks like: step() is a small part of it, finish() all that is left.
 struct Nothing {
   PRUN_AVX512_BF16 inline void step() {}
   void finish() {}

@@ -1,0 +1,155 @@
+// Attention of a head in bf16 on the CPU's products of bf16, against f64 and the bounds that attention_bf16.h states.
+// With ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 these are vectors, where attention itself may prefer f32.
+#include "device/cpu/attention_bf16.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <random>
+#include <vector>
+
+#include "device/cpu/amx_gemm.h"
+#include "device/cpu/instruction_set.h"
+
+namespace prun::cpu {
+namespace {
+
+constexpr double kRest = 0x1p-15;   // that two numbers of bf16 are off by
+constexpr double kInFloats = 2e-5;  // of exp and of sums in f32, of the sum of magnitudes
+
+using Rows = std::vector<bf16>;
+
+struct Shape {
+  int64_t keys, queries, head;
+  Sight sight;
+};
+
+struct Scratch {
+  float* data;
+  explicit Scratch(int64_t floats)
+      : data(static_cast<float*>(std::aligned_alloc(64, static_cast<size_t>(floats) * 4))) {}
+  ~Scratch() { std::free(data); }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+};
+
+// Rows of a head within rows that are longer by an odd number.
+struct Matrix {
+  int64_t head;
+  Rows values;
+  Matrix(int64_t rows, int64_t size, unsigned seed) : head(size), values(static_cast<size_t>(rows * (size + 3))) {
+    std::mt19937 random(seed);
+    std::uniform_real_distribution<float> uniform(-2, 2);
+    for (bf16& x : values) x = to_bf16(uniform(random));
+  }
+  HeadRows rows() const { return {values.data(), head + 3}; }
+  double at(int64_t row, int64_t i) const {
+    return static_cast<double>(to_float(values[static_cast<size_t>(row * (head + 3) + i)]));
+  }
+  double dot(int64_t row, const Matrix& other, int64_t other_row) const {
+    double sum = 0;
+    for (int64_t i = 0; i < head; ++i) sum += at(row, i) * other.at(other_row, i);
+    return sum;
+  }
+};
+
+class AttentionInBf16 : public testing::TestWithParam<Shape> {
+ protected:
+  void SetUp() override {
+    if (!has_amx() && !has_avx512_bf16()) GTEST_SKIP() << "this CPU has no products of bf16";
+  }
+  const Shape shape = GetParam();
+  const int64_t head = shape.head;
+  const float scale = 1.0f / std::sqrt(static_cast<float>(head));
+  const Matrix q{shape.queries, head, 1}, k{shape.keys, head, 2}, v{shape.keys, head, 3};
+  const Matrix out{shape.queries, head, 4}, dout{shape.queries, head, 5};
+
+  int64_t seen(int64_t query) const { return shape.sight.keys(query + 1); }
+  double score(int64_t query, int64_t key) const { return q.dot(query, k, key) * static_cast<double>(scale); }
+  double lse(int64_t query) const {
+    double sum = 0;
+    for (int64_t j = 0; j < seen(query); ++j) sum += std::exp(score(query, j));
+    return std::log(sum);
+  }
+};
+
+TEST_P(AttentionInBf16, IsWithinTheBoundThatItStates) {
+  const Scratch scratch(bf16_forward_floats(shape.keys, head));
+  Bf16Forward forward(k.rows(), v.rows(), shape.keys, head, scratch.data);
+  for (int64_t first = 0; first < shape.queries; first += kStrip) {
+    const int64_t rows = std::min(kStrip, shape.queries - first);
+    const Sight sight{shape.sight.seen + first * shape.sight.more, shape.sight.more};
+    float strip_lse[kStrip], inverse[kStrip];
+    const float* result = forward.strip(q.rows().from(first), rows, sight, scale, strip_lse, inverse);
+    for (int64_t r = 0; r < rows; ++r) {
+      const double whole = lse(first + r);
+      ASSERT_NEAR(static_cast<double>(strip_lse[r]), whole, 1e-5 * (1 + std::abs(whole)));
+      for (int64_t i = 0; i < head; ++i) {
+        double wanted = 0, magnitude = 0;
+        for (int64_t j = 0; j < seen(first + r); ++j) {
+          const double term = std::exp(score(first + r, j) - whole) * v.at(j, i);
+          wanted += term;
+          magnitude += std::abs(term);
+        }
+        const double found = static_cast<double>(result[r * forward.lanes() + i]) * static_cast<double>(inverse[r]);
+        ASSERT_NEAR(found, wanted, (kRest + kInFloats) * magnitude) << "query " << first + r << " element " << i;
+      }
+    }
+  }
+}
+
+TEST_P(AttentionInBf16, GradientsAreWithinTheBoundThatTheyState) {
+  const Scratch scratch(bf16_backward_floats(shape.keys, shape.queries, head));
+  Bf16Backward backward(k.rows(), v.rows(), shape.keys, shape.queries, head, scratch.data);
+  const size_t count = static_cast<size_t>(shape.keys * head);
+  std::vector<double> dk(count), dv(count), dk_sizes(count), dv_sizes(count);
+  const double factor = static_cast<double>(scale);
+  for (int64_t block = 0; block < shape.queries; block += Bf16Backward::kQueries) {
+    const int64_t rows = std::min(Bf16Backward::kQueries, shape.queries - block);
+    std::vector<float> statistic;
+    for (int64_t r = 0; r < rows; ++r) statistic.push_back(static_cast<float>(lse(block + r)));
+    const Sight sight{shape.sight.seen + block * shape.sight.more, shape.sight.more};
+    backward.queries(q.rows().from(block), out.rows().from(block), dout.rows().from(block), rows, sight, scale,
+                     statistic.data());
+    for (int64_t r = 0; r < rows; ++r) {
+      const int64_t query = block + r;
+      const double along = out.dot(query, dout, query), whole = lse(query);
+      std::vector<double> dq(static_cast<size_t>(head)), dq_sizes(static_cast<size_t>(head));
+      for (int64_t j = 0; j < seen(query); ++j) {
+        const double p = std::exp(score(query, j) - whole), dp = dout.dot(query, v, j);
+        const double ds = p * (dp - along) * factor;
+        // dP and what it is less by are sums in f32.
+        const double size = p * (std::abs(dp) + std::abs(along) + static_cast<double>(head)) * factor;
+        for (int64_t i = 0; i < head; ++i) {
+          const size_t at = static_cast<size_t>(j * head + i), lane = static_cast<size_t>(i);
+          dq[lane] += ds * k.at(j, i), dq_sizes[lane] += size * std::abs(k.at(j, i));
+          dk[at] += ds * q.at(query, i), dk_sizes[at] += size * std::abs(q.at(query, i));
+          dv[at] += p * dout.at(query, i), dv_sizes[at] += p * std::abs(dout.at(query, i));
+        }
+      }
+      const float* found = backward.dq(r / kStrip) + r % kStrip * backward.lanes();
+      for (int64_t i = 0; i < head; ++i)
+        ASSERT_NEAR(static_cast<double>(found[i]) * factor, dq[static_cast<size_t>(i)],
+                    (kRest + kInFloats) * dq_sizes[static_cast<size_t>(i)])
+            << "dq of query " << query;
+    }
+  }
+  for (int64_t j = 0; j < shape.keys; ++j) {
+    for (int64_t i = 0; i < head; ++i) {
+      const size_t at = static_cast<size_t>(j * head + i);
+      const int64_t here = j * backward.lanes() + i;
+      ASSERT_NEAR(static_cast<double>(backward.dk()[here]) * factor, dk[at], (kRest + kInFloats) * dk_sizes[at]) << j;
+      ASSERT_NEAR(static_cast<double>(backward.dv()[here]), dv[at], (kRest + kInFloats) * dv_sizes[at]) << j;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, AttentionInBf16,
+                         testing::Values(Shape{1, 1, 1, {1, 1}}, Shape{64, 64, 64, {1, 1}}, Shape{70, 70, 33, {1, 1}},
+                                         Shape{150, 150, 16, {1, 1}}, Shape{37, 150, 20, {37, 0}},
+                                         Shape{130, 40, 80, {91, 1}}, Shape{90, 33, 128, {50, 0}}));
+
+}  // namespace
+}  // namespace prun::cpu
