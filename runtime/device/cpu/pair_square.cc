@@ -47,21 +47,23 @@ PRUN_AVX512_BF16 void add_in_registers(int64_t turns) {
 }
 
 // Whether products of pairs, two a lane, are worth their name: CPUs give them the rate of f32 multiply-adds, half of it
-// or a quarter, so that no clock makes this a close call. At half of it or less nothing is gained.
+// or a quarter; at half of it or less nothing is gained. The answer decides bits, so all ranks of a machine must find
+// the same: the two are timed in turn, and the fastest of many rounds is far from the line between the rates.
 bool vectors_pay() {
   static const bool pay = [] {
     constexpr int64_t kTurns = 4096;
     using Clock = std::chrono::steady_clock;
-    const auto fastest = [](void (*run)(int64_t)) {
-      Clock::duration least = Clock::duration::max();
-      for (int round = 0; round < 8; ++round) {
-        const Clock::time_point begin = Clock::now();
-        run(kTurns);
-        least = std::min(least, Clock::now() - begin);
-      }
-      return least;
+    const auto time = [](void (*run)(int64_t), Clock::duration& fastest) {
+      const Clock::time_point begin = Clock::now();
+      run(kTurns);
+      fastest = std::min(fastest, Clock::now() - begin);
     };
-    return fastest(add_in_registers<true>) * 10 < fastest(add_in_registers<false>) * 14;
+    Clock::duration pairs = Clock::duration::max(), singles = pairs;
+    for (int round = 0; round < 16; ++round) {
+      time(add_in_registers<true>, pairs);
+      time(add_in_registers<false>, singles);
+    }
+    return pairs * 10 < singles * 14;
   }();
   return pay;
 }
