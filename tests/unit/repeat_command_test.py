@@ -45,11 +45,11 @@ class Repeats(unittest.TestCase):
         self.assertLess(len(text), len(whole) / 2)
         self.assertEqual(computed(), computed(ALL))
 
-    def test_a_pass_is_shown_once_where_no_period_is_found(self):
-        text = prun("dump", "plans/ring_attention.lua", "--nproc", "2", "--set", "micro=40", "--set", "batch=40",
-                    "--set", "layers=1", "--set", "width=16", "--after", "step")
+    def test_a_pass_is_shown_once_where_the_first_period_does_not_recur(self):
+        # Behind what periods of one microbatch leave out, gathers would take other slots than they do.
+        text = prun("dump", "plans/zero3.lua", "--nproc", "2", "--set", "micro=40", "--set", "batch=80",
+                    "--set", "layers=4", "--set", "width=16", "--set", "prefetch=2", "--after", "step")
         self.assertEqual(len(re.findall("(?m)^program ", text)), 1)
-        self.assertNotIn("\nrepeat ", text)
 
     def test_a_run_is_the_same(self):
         found = []
