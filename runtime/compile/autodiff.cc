@@ -32,7 +32,7 @@ class Recorder final : public GradientBuilder {
 
   std::vector<ValueId> emit(const OpDef& op, std::vector<ValueId> inputs, std::vector<TensorType> types,
                             Attrs attrs) override {
-    Node node{&op, std::move(inputs), {}, std::move(attrs), current_->call, current_->site};
+    Node node{&op, std::move(inputs), {}, attrs_.of(attrs), current_->call, current_->site};
     for (size_t i = 0; i < types.size(); ++i) {
       Value value;
       value.name = current_label_;
@@ -98,6 +98,7 @@ class Recorder final : public GradientBuilder {
   Graph& graph_;
   std::vector<ValueId> gradient_;
   std::vector<bool> wants_;
+  SharedAttrs attrs_;
   const Node* current_ = nullptr;
   std::string current_label_;
 };

@@ -33,10 +33,23 @@ struct Life {
 
 constexpr int kPositionsABucket = 512;
 
+// The buffers of each role, in their order.
+class RoleBuffers {
+ public:
+  explicit RoleBuffers(const Program& program) {
+    for (const BufferId b : program.buffers.ids()) of_role_[static_cast<int>(program.buffers[b].role)].push_back(b);
+  }
+  const std::vector<BufferId>& operator[](Role role) const { return of_role_[static_cast<int>(role)]; }
+
+ private:
+  std::vector<BufferId> of_role_[kRoles];
+};
+
 // Packs what lives in one body.
 class Packer {
  public:
-  Packer(Program& program, Body& body) : program_(program), body_(body), order_(body) {
+  Packer(Program& program, Body& body, const RoleBuffers& buffers)
+      : program_(program), body_(body), order_(body), buffers_(buffers) {
     lives_.resize(program.buffers.size());
     for (StreamId s : body.streams.ids())
       for (int i = 0; i < ops_on(s); ++i)
@@ -100,10 +113,9 @@ class Packer {
  private:
   std::vector<BufferId> packed(Role role) const {
     std::vector<BufferId> all;
-    for (BufferId b : program_.buffers.ids()) {
-      const Buffer& buffer = program_.buffers[b];
-      if (buffer.role == role && !buffer.persistent && buffer.pool < 0 && lives_[b].any()) all.push_back(b);
-    }
+    for (const BufferId b : buffers_[role])
+      if (const Buffer& buffer = program_.buffers[b]; !buffer.persistent && buffer.pool < 0 && lives_[b].any())
+        all.push_back(b);
     return all;
   }
 
@@ -266,15 +278,17 @@ class Packer {
   Program& program_;
   Body& body_;
   Order order_;
+  const RoleBuffers& buffers_;
   std::deque<Life> merged_;  // of rings with several places
   Table<BufferId, Life> lives_;
   Table<StreamId, std::vector<int>> positions_;  // of each op in the order's sequence
 };
 
-int64_t place_persistent(Program& program, Role role, Space space, int64_t base) {
+int64_t place_persistent(Program& program, const std::vector<BufferId>& of_role, Space space, int64_t base) {
   int64_t next = 0;
-  for (Buffer& buffer : program.buffers) {
-    if (buffer.role != role || !buffer.persistent || buffer.pool >= 0 || buffer.space != space) continue;
+  for (const BufferId b : of_role) {
+    Buffer& buffer = program.buffers[b];
+    if (!buffer.persistent || buffer.pool >= 0 || buffer.space != space) continue;
     buffer.offset = base + next;
     next += buffer.bytes;
   }
@@ -326,12 +340,13 @@ template <class Pack>
 void lay_out(Program& program, const Pack& pack) {
   shrink_pools(program);
   require_countable(program);
+  const RoleBuffers buffers(program);
   std::deque<Packer> packers;  // never moved
-  for (Body& body : program.bodies) packers.emplace_back(program, body);
+  for (Body& body : program.bodies) packers.emplace_back(program, body, buffers);
   int64_t next = 0;
   for (int r = 0; r < kRoles; ++r) {
     Role role = static_cast<Role>(r);
-    int64_t used = place_persistent(program, role, Space::device, next);
+    int64_t used = place_persistent(program, buffers[role], Space::device, next);
     used += place_pools(program, role, next + used);
     // One body has ended before another begins: what lives only in one of them shares bytes with the others.
     const int64_t base = next + used;
@@ -343,7 +358,8 @@ void lay_out(Program& program, const Pack& pack) {
   // The host keeps what persists; nothing else lives there.
   program.host_arena_bytes = 0;
   for (int r = 0; r < kRoles; ++r) {
-    program.host_role_bytes[r] = place_persistent(program, static_cast<Role>(r), Space::host, program.host_arena_bytes);
+    program.host_role_bytes[r] =
+        place_persistent(program, buffers[static_cast<Role>(r)], Space::host, program.host_arena_bytes);
     program.host_arena_bytes += program.host_role_bytes[r];
   }
 }

@@ -117,6 +117,8 @@ Job compile_listed(const Plan& plan, const CompileOptions& options, const Shorte
   model.job = &job;
   model.shortened = shortened;
   model.graph = plan.graph;
+  SharedAttrs shared;
+  for (Node& node : model.graph.nodes) node.attrs = shared.of(node.attrs);
   model.program = describe(plan, options);
   if (!listed) run_passes(Scope::model, model);
   const int classes = listed ? static_cast<int>(std::ssize(plan.programs)) : pipeline_ranks(plan);

@@ -8,6 +8,7 @@ namespace prun {
 
 void add_workspaces(Program& program, const CompileOptions& options) {
   if (!options.workspace_bytes) return;
+  SharedAttrs shared;
   for (Body& body : program.bodies) {
     for (Stream& stream : body.streams) {
       for (Op& op : stream.ops) {
@@ -18,7 +19,7 @@ void add_workspaces(Program& program, const CompileOptions& options) {
         if (bytes == 0) continue;
         TensorId tensor = add_tensor(program, "scratch", Role::workspace, {Dtype::u8, {bytes}}, false, op.site);
         op.writes.push_back(tensor);
-        op.attrs.set("workspace", bytes);
+        op.attrs = shared.with(op.attrs, "workspace", bytes);
       }
     }
   }

@@ -76,6 +76,45 @@ std::vector<double> Attrs::numbers(std::string_view name) const {
   return *find<std::vector<double>>(values(), name);
 }
 
+namespace {
+
+size_t hash_of(const Attrs::Values& values) {
+  size_t hash = values.size();
+  const auto mix = [&hash](size_t one) { hash = (hash ^ one) * 0x9E3779B97F4A7C15u; };
+  for (const auto& [name, attr] : values) {
+    mix(std::hash<std::string>()(name));
+    std::visit(
+        [&](const auto& value) {
+          using Value = std::decay_t<decltype(value)>;
+          if constexpr (requires { std::hash<Value>()(value); })
+            mix(std::hash<Value>()(value));
+          else
+            for (const auto one : value) mix(std::hash<std::decay_t<decltype(one)>>()(one));
+        },
+        attr);
+  }
+  return hash;
+}
+
+}  // namespace
+
+Attrs SharedAttrs::of(const Attrs& attrs) {
+  const size_t hash = hash_of(attrs.values());
+  const auto [first, last] = known_.equal_range(hash);
+  for (auto known = first; known != last; ++known)
+    if (known->second == attrs) return known->second;
+  return known_.emplace(hash, attrs)->second;
+}
+
+Attrs SharedAttrs::with(const Attrs& attrs, const std::string& name, int64_t value) {
+  // The first of the pair keeps the map whose address is the key.
+  auto& [from, made] = made_[{&attrs.values(), name, value}];
+  if (made.has(name)) return made;
+  from = made = attrs;
+  made.set(name, value);
+  return made = of(made);
+}
+
 std::string attr_text(const Attr& attr) {
   if (const auto* v = std::get_if<int64_t>(&attr)) return fmt::format("{}", *v);
   if (const auto* v = std::get_if<double>(&attr)) return fmt::format("{}", *v);

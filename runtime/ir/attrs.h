@@ -7,6 +7,9 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -33,6 +36,18 @@ class Attrs {
  private:
   Values& own();
   std::shared_ptr<Values> values_;  // null: none
+};
+
+// Makes equal attributes one map, so that a thousand layers have those of one.
+class SharedAttrs {
+ public:
+  Attrs of(const Attrs& attrs);
+  // The same with one more, or another value of one.
+  Attrs with(const Attrs& attrs, const std::string& name, int64_t value);
+
+ private:
+  std::unordered_multimap<size_t, Attrs> known_;                                                    // by hash
+  std::map<std::tuple<const Attrs::Values*, std::string, int64_t>, std::pair<Attrs, Attrs>> made_;  // from, result
 };
 
 std::string attr_text(const Attr& attr);  // as `prun dump` prints it

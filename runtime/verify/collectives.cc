@@ -112,9 +112,9 @@ void compare(const BodyView& a, const Lanes& lanes_a, int rank_a, const BodyView
 
 std::map<Lane, std::vector<OpRef>> lanes_of(const BodyView& body) {
   Lanes lanes;
-  for (const OpRef ref : body.order.sequence()) {
+  for (const OpRef ref : body.talks) {
     const Op& op = body.op(ref);
-    if (op.communicates() && !op.point_to_point() && !op.offers() && body.program->mesh.size(op.axis) > 1)
+    if (!op.point_to_point() && !op.offers() && body.program->mesh.size(op.axis) > 1)
       lanes[lane_of(*body.program, op)].push_back(ref);
   }
   return lanes;
@@ -147,9 +147,7 @@ std::string Signature::text() const {
 
 void collectives_fit_their_group(const JobView& view, Findings& findings) {
   for (const BodyView& body : view.bodies) {
-    for (const OpRef ref : body.order.sequence()) {
-      if (body.op(ref).communicates()) check_fit(body, ref, findings);
-    }
+    for (const OpRef ref : body.talks) check_fit(body, ref, findings);
   }
 }
 

@@ -28,7 +28,7 @@ using Ends = std::map<End, std::vector<OpRef>>;
 Ends ends_of(const BodyView& body) {
   Ends ends;
   const Program& program = *body.program;
-  for (const OpRef ref : body.order.sequence()) {
+  for (const OpRef ref : body.talks) {
     const Op& op = body.op(ref);
     if (op.point_to_point() && program.mesh.size(op.axis) > 1)
       ends[{lane_of(program, op), op.axis, peer_offset(program.mesh, op), op.sends()}].push_back(ref);
@@ -96,7 +96,7 @@ using Message = std::tuple<bool, Lane, int64_t>;  // from the lower rank, lane, 
 std::optional<std::vector<Message>> issued(const BodyView& body, int rank, int other) {
   std::vector<Message> list;
   OpRef last{-1, 0};
-  for (const OpRef ref : body.order.sequence()) {
+  for (const OpRef ref : body.talks) {
     const Op& op = body.op(ref);
     if (!op.point_to_point() || peer_rank(body.program->mesh, op, rank) != other) continue;
     if (last.stream >= 0 && !body.order.before(last, ref)) return std::nullopt;
@@ -109,10 +109,7 @@ std::optional<std::vector<Message>> issued(const BodyView& body, int rank, int o
 }  // namespace
 
 bool sends_messages(const BodyView& body) {
-  for (const Stream& stream : body.body->streams)
-    for (const Op& op : stream.ops)
-      if (op.point_to_point()) return true;
-  return false;
+  return std::any_of(body.talks.begin(), body.talks.end(), [&](OpRef ref) { return body.op(ref).point_to_point(); });
 }
 
 void messages_match(const JobView& view, Findings& findings) {
@@ -160,7 +157,7 @@ bool queues_agree(const JobView& view) {
     for (const BodyView* body :
          {&view.bodies[static_cast<size_t>(a) * 2], &view.bodies[static_cast<size_t>(a) * 2 + 1]}) {
       std::set<int> peers;
-      for (const OpRef ref : body->order.sequence())
+      for (const OpRef ref : body->talks)
         if (body->op(ref).point_to_point()) peers.insert(peer_rank(mesh, body->op(ref), rank));
       for (const int other : peers) {
         const int b = job.class_of_rank[other];

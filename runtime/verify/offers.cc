@@ -20,7 +20,7 @@ using Routes = std::map<Route, std::vector<OpRef>>;
 
 Routes routes_of(const BodyView& body, const OpDef& kind) {
   Routes routes;
-  for (const OpRef ref : body.order.sequence()) {
+  for (const OpRef ref : body.talks) {
     const Op& op = body.op(ref);
     if (!op.is(kind) || body.program->mesh.size(op.axis) < 2) continue;
     routes[{lane_of(*body.program, op), op.axis, peer_offset(body.program->mesh, op)}].push_back(ref);

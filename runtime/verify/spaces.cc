@@ -2,6 +2,8 @@
 // goes to a checkpoint is read there.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "ir/ops.h"
 #include "verify/view.h"
 
@@ -9,8 +11,11 @@ namespace prun::verify {
 
 void spaces_are_kept(const JobView& view, Findings& findings) {
   for (const BodyView& body : view.bodies) {
+    const bool host =
+        std::ranges::any_of(body.program->buffers, [](const Buffer& b) { return b.space == Space::host; });
     for (const OpRef ref : body.order.sequence()) {
       const Op& op = body.op(ref);
+      if (!host && !op.is(ops::load) && !op.is(ops::save_state) && !op.is(ops::store)) continue;  // nothing lies there
       const auto expect = [&](const std::vector<TensorId>& ids, Space space, const char* does) {
         for (const int id : ids) {
           const Tensor& tensor = body.program->tensors[id];

@@ -28,6 +28,7 @@ BodyView::BodyView(const Job& job, int id, BodyId body_id)
   for (size_t i = 0; i < order.sequence().size(); i++) {
     const OpRef ref = order.sequence()[i];
     position[first_[ref.stream] + ref.index] = static_cast<int>(i);
+    if (op(ref).communicates()) talks.push_back(ref);
   }
   if (ordered()) collect_accesses();
 }

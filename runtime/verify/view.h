@@ -33,6 +33,7 @@ struct BodyView {
   bool is_init = false, is_step = false;
   Order order;
   std::vector<int> position;  // of each op in order.sequence(), by flat number; -1: stuck
+  std::vector<OpRef> talks;   // the ops of the sequence that communicate, in its order
   std::vector<std::vector<Access>>
       accesses;  // by buffer, in the order of the sequence; an op's reads before its writes
 
