@@ -12,6 +12,7 @@ pkg_check_modules(LUA REQUIRED IMPORTED_TARGET lua5.4)
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(HWLOC REQUIRED IMPORTED_TARGET hwloc)
 pkg_check_modules(SECCOMP IMPORTED_TARGET libseccomp)
+pkg_check_modules(TCMALLOC IMPORTED_TARGET libtcmalloc_minimal)
 # Not find_package(dnnl): Debian's file asks for OpenCL's headers, which a CPU build does not need.
 find_library(DNNL_LIBRARY dnnl REQUIRED)
 find_path(DNNL_INCLUDE_DIR dnnl.h REQUIRED)
