@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "tests/conformance/case.h"
+#include "tests/conformance/rank_bodies.h"
 
 namespace prun::testing {
 namespace {
@@ -120,44 +121,8 @@ std::string run_sizes(Rank& rank) {
 }
 
 std::string run_vectors(Rank& rank) {
-  Communicator& all = rank.world.communicator(all_ranks(rank.size), 0);
-  const int n = rank.size, me = rank.index;
   std::string failed;
-  for (int64_t scale : {0, 1, 700}) {
-    // all_gather_v: member i gives i * scale elements, so some give none.
-    std::vector<int64_t> shares;
-    for (int r = 0; r < n; ++r) shares.push_back(r * scale);
-    std::vector<float> mine(static_cast<size_t>(shares[static_cast<size_t>(me)]), static_cast<float>(me)), gathered,
-        want;
-    for (int r = 0; r < n; ++r) want.insert(want.end(), static_cast<size_t>(r * scale), static_cast<float>(r));
-    gathered.assign(want.size(), -1);
-    CollCall call;
-    call.kind = CollKind::all_gather_v;
-    call.send = mine.data();
-    call.recv = gathered.data();
-    call.counts = shares.data();
-    all.run(call);
-    if (gathered != want) failed += fmt::format("all_gather_v of {} each on {} ranks\n", scale, n);
-    // all_to_all_v: i sends j (i + 2j) * scale elements of value 100 i + j.
-    auto amount = [&](int i, int j) { return (i + 2 * j) % 3 * scale; };
-    std::vector<int64_t> out_counts, in_counts;
-    std::vector<float> out, in;
-    want.clear();
-    for (int r = 0; r < n; ++r) {
-      out_counts.push_back(amount(me, r));
-      in_counts.push_back(amount(r, me));
-      out.insert(out.end(), static_cast<size_t>(amount(me, r)), static_cast<float>(100 * me + r));
-      want.insert(want.end(), static_cast<size_t>(amount(r, me)), static_cast<float>(100 * r + me));
-    }
-    in.assign(want.size(), -1);
-    call.kind = CollKind::all_to_all_v;
-    call.send = out.data();
-    call.recv = in.data();
-    call.counts = out_counts.data();
-    call.recv_counts = in_counts.data();
-    all.run(call);
-    if (in != want) failed += fmt::format("all_to_all_v of {} on {} ranks\n", scale, n);
-  }
+  for (int64_t scale : {0, 1, 700}) failed += counts_per_member(rank, scale);
   return failed;
 }
 

@@ -17,18 +17,10 @@
 #include <random>
 
 #include "tests/conformance/case.h"
+#include "tests/conformance/rank_bodies.h"
 
 namespace prun::testing {
 namespace {
-
-void all_reduce(Communicator& group, int64_t count) {
-  std::vector<float> x(static_cast<size_t>(count), 1.0f);
-  CollCall call;
-  call.kind = CollKind::all_reduce;
-  call.send = call.recv = x.data();
-  call.count = count;
-  group.run(call);
-}
 
 // Connects only now, with what `poorer` has left of the machine.
 std::vector<RankReport> run_poor(int ranks, const std::function<void()>& poorer) {

@@ -8,22 +8,13 @@
 #include <thread>
 
 #include "comm/transport/connect.h"
-#include "tests/conformance/case.h"
+#include "tests/conformance/rank_bodies.h"
 #include "tests/conformance/raw.h"
 
 namespace prun::testing {
 namespace {
 
 constexpr double kDeadline = 2;
-
-void all_reduce(Communicator& group, int64_t count) {
-  std::vector<float> x(static_cast<size_t>(count), 1.0f);
-  CollCall call;
-  call.kind = CollKind::all_reduce;
-  call.send = call.recv = x.data();
-  call.count = count;
-  group.run(call);
-}
 
 ConnectedJob job_of(int ranks, bool abort_on_death) {
   ConnectedJob job;
@@ -220,26 +211,6 @@ TEST(Faults, ALateJoinerIsWaitedFor) {
             "");
 }
 
-// `start` waits for a rank that never comes, until another thread aborts, twice.
-std::string aborted_in(World& world, const std::function<void()>& start) {
-  std::thread other([&] {
-    usleep(100000);
-    world.abort();
-    world.abort();
-  });
-  double begin = now_s();
-  std::string text = "";
-  try {
-    start();  // a transport that connects when it has to send is through at once
-  } catch (const Aborted&) {
-  } catch (const Error& error) {
-    text = error.what();
-  }
-  if (now_s() - begin > 1) text += "abort was ignored for a second and more";
-  other.join();
-  return text;
-}
-
 TEST(Faults, AbortWhileConnecting) {
   LocalJob job = job_of(2, false).local;
   EXPECT_EQ(failures(run_ranks(job,
@@ -282,31 +253,7 @@ TEST(Faults, AbortEndsASend) {
 }
 
 TEST(Faults, AbortEndsWhatIsUnderWay) {
-  auto reports = run_connected(job_of(3, false), [](Rank& rank) -> std::string {
-    Communicator& all = rank.world.communicator(all_ranks(3), 0);
-    all_reduce(all, 10);
-    if (rank.index == 2) {  // stays away until the others are through
-      rank.bootstrap.barrier();
-      return "";
-    }
-    std::thread other([&] {
-      usleep(100000);
-      rank.world.abort();
-      rank.world.abort();
-    });
-    double start = now_s();
-    std::string text = "went on";
-    try {
-      all_reduce(all, 10);
-    } catch (const Aborted&) {
-      text = now_s() - start < 1 ? "" : "abort was ignored for a second and more";
-    } catch (const Error& error) {
-      text = error.what();
-    }
-    other.join();
-    rank.bootstrap.barrier();
-    return text;
-  });
+  const auto reports = run_connected(job_of(3, false), [](Rank& rank) { return aborted_under_way(rank, 2, 10); });
   EXPECT_EQ(failures(reports), "");
 }
 

@@ -12,6 +12,7 @@
 #include "comm/transport/host_map.h"
 #include "comm/transport/transport_session.h"
 #include "tests/conformance/case.h"
+#include "tests/conformance/rank_bodies.h"
 #include "tests/conformance/several_hosts.h"
 
 namespace prun::testing {
@@ -134,38 +135,8 @@ std::string run_rank_order(Rank& rank, const std::vector<int>& members) {
 std::string run_counted(Rank& rank) {
   Communicator& all = rank.world.communicator(all_ranks(rank.size), 0);
   const int n = rank.size, me = rank.index;
-  for (int64_t scale : {0, 1, 30000}) {
-    std::vector<int64_t> shares, out_counts, in_counts;
-    std::vector<float> mine(static_cast<size_t>(me * scale), static_cast<float>(me)), want, out, in;
-    auto amount = [&](int i, int j) { return (i + 2 * j) % 3 * scale; };
-    for (int r = 0; r < n; ++r) {
-      shares.push_back(r * scale);
-      want.insert(want.end(), static_cast<size_t>(r * scale), static_cast<float>(r));
-    }
-    std::vector<float> got(want.size(), -1);
-    CollCall call;
-    call.kind = CollKind::all_gather_v;
-    call.send = mine.data();
-    call.recv = got.data();
-    call.counts = shares.data();
-    all.run(call);
-    if (got != want) return fmt::format("all_gather_v of {}", scale);
-    want.clear();
-    for (int r = 0; r < n; ++r) {
-      out_counts.push_back(amount(me, r));
-      in_counts.push_back(amount(r, me));
-      out.insert(out.end(), static_cast<size_t>(amount(me, r)), static_cast<float>(100 * me + r));
-      want.insert(want.end(), static_cast<size_t>(amount(r, me)), static_cast<float>(100 * r + me));
-    }
-    in.assign(want.size(), -1);
-    call.kind = CollKind::all_to_all_v;
-    call.send = out.data();
-    call.recv = in.data();
-    call.counts = out_counts.data();
-    call.recv_counts = in_counts.data();
-    all.run(call);
-    if (in != want) return fmt::format("all_to_all_v of {}", scale);
-  }
+  for (int64_t scale : {0, 1, 30000})
+    if (const std::string wrong = counts_per_member(rank, scale); !wrong.empty()) return wrong;
   for (int64_t bytes : {8, 3 << 20}) {
     std::vector<char> out(static_cast<size_t>(bytes), static_cast<char>(me)), in(out.size());
     for (int step : {1, n - 1}) {
@@ -174,16 +145,6 @@ std::string run_counted(Rank& rank) {
     }
   }
   return "";
-}
-
-void all_reduce(Communicator& group, int64_t count, bool rank_order = false) {
-  std::vector<float> x(static_cast<size_t>(count), 1.0f);
-  CollCall call;
-  call.kind = CollKind::all_reduce;
-  call.send = call.recv = x.data();
-  call.count = count;
-  call.rank_order = rank_order;
-  group.run(call);
 }
 
 class SeveralHosts : public ::testing::TestWithParam<Setting> {};
@@ -420,33 +381,7 @@ TEST(HostsFaults, AStoppedRankIsAHang) {
 TEST(HostsFaults, AbortEndsWhatIsUnderWay) {
   HostsJob job = job_of({{2, 2}, true});
   job.local.abort_on_death = false;
-  EXPECT_EQ(failures(run_on_hosts(job,
-                                  [](Rank& rank) -> std::string {
-                                    Communicator& all = rank.world.communicator(all_ranks(4), 0);
-                                    all_reduce(all, 10);
-                                    if (rank.index == 2) {
-                                      rank.bootstrap.barrier();
-                                      return "";
-                                    }
-                                    std::thread other([&] {
-                                      usleep(100000);
-                                      rank.world.abort();
-                                      rank.world.abort();
-                                    });
-                                    double start = now_s();
-                                    std::string text = "went on";
-                                    try {
-                                      all_reduce(all, 100000);
-                                    } catch (const Aborted&) {
-                                      text = now_s() - start < 1 ? "" : "too late";
-                                    } catch (const Error& error) {
-                                      text = error.what();
-                                    }
-                                    other.join();
-                                    rank.bootstrap.barrier();
-                                    return text;
-                                  })),
-            "");
+  EXPECT_EQ(failures(run_on_hosts(job, [](Rank& rank) { return aborted_under_way(rank, 2, 100000); })), "");
 }
 
 TEST(Hosts, AreGroupedByWhatTheyCallThemselves) {
