@@ -24,7 +24,7 @@ std::string without_microbatch(const std::string& name, int microbatch) {
 
 class Description {
  public:
-  explicit Description(Program& program) : program_(program), body_(program.step()), repeat_(body_.repeat) {}
+  Description(Program& program, Body& body) : program_(program), body_(body), repeat_(body.repeat) {}
 
   void make() {
     label();
@@ -172,13 +172,14 @@ class Description {
 }  // namespace
 
 void describe_repeat(CompileState& state) {
-  if (!state.program.step().repeat.any()) return;
-  Description(state.program).make();
-  const Program& program = state.program;
-  if (const auto problem = not_recurring(program, program.step())) {
-    const Op& op = program.step().streams[problem->op.stream].ops[problem->op.index];
-    throw DoesNotRecur{fmt::format("{} ({}#{}) {}", op.def->name, program.step().streams[problem->op.stream].name,
-                                   problem->op.index, problem->what)};
+  for (Body& body : state.program.bodies) {
+    if (!body.repeat.any()) continue;
+    Description(state.program, body).make();
+    if (const auto problem = not_recurring(state.program, body)) {
+      const Stream& stream = body.streams[problem->op.stream];
+      throw DoesNotRecur{fmt::format("{} of the {} ({}#{}) {}", stream.ops[problem->op.index].def->name, body.name,
+                                     stream.name, problem->op.index, problem->what)};
+    }
   }
 }
 

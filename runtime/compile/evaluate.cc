@@ -39,7 +39,7 @@ void StepBuilder::run_forward() {
   if (state_.plan.pipeline) average_loss();
   emitter_.compute(
       make_op(ops::copy, {state_.loss_tensor}, {body_.loss}, Phase::forward, state_.plan.evaluation->site));
-  gathered_.finish();
+  finish();
 }
 
 void evaluate(CompileState& state) {

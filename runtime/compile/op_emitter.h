@@ -5,6 +5,7 @@
 #include <map>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "compile/compile_state.h"
@@ -25,7 +26,9 @@ class OpEmitter : public EdgeBuilder {
         const Site& site, UnitId unit = {}) const;
   // The op that a hook's action asks for.
   Op op(const OpDef& def, TensorId read, TensorId write, const HookAction& action, const ScheduleStep& step) const;
-  void compute(Op op) { append(0, std::move(op)); }
+  void compute(Op op) { append(0, std::move(op), std::exchange(compute_floors_, {})); }
+  // The next op that computes waits for these.
+  void compute_after(std::vector<OpRef> floors) { compute_floors_ = std::move(floors); }
   // On the stream of that name and its lane.
   void communicate(const std::string& stream, Op op);
   // into += what.
@@ -66,6 +69,7 @@ class OpEmitter : public EdgeBuilder {
   std::map<std::string, int> pool_index_;
   std::map<int, int> slot_counter_;                   // pool -> slots handed out
   std::map<std::pair<int, int>, BufferId> occupant_;  // (pool, slot)
+  std::vector<OpRef> compute_floors_;
 };
 
 }  // namespace prun

@@ -33,6 +33,8 @@ Stretch longest(const std::vector<PipelineTurn>& turns, int period, int microbat
   return best;
 }
 
+bool is_forward(const PipelineTurn& turn) { return turn.kind == PipelineTurn::Kind::forward; }
+
 // Without a pipeline: each microbatch forward, then backward.
 std::vector<std::vector<PipelineTurn>> turns_of(const Plan& plan) {
   if (plan.pipeline) return plan.pipeline->turns;
@@ -63,7 +65,7 @@ std::optional<Shortened> shorten(const Plan& plan, int microbatches) {
   }
   if (spare * microbatches % 2 != 0) --spare;  // what alternates between two places finds its own behind the repeat
   if (spare < 1 || spare * microbatches < kLeastLeftOut) return std::nullopt;
-  Shortened made{plan, spare, microbatches, {}};
+  Shortened made{plan, spare, microbatches, {}, {}};
   const int left_out = spare * microbatches;
   for (size_t rank = 0; rank < turns.size(); ++rank) {
     const int period = periods[rank], kept = stretches[rank].periods - spare;
@@ -73,6 +75,10 @@ std::optional<Shortened> shorten(const Plan& plan, int microbatches) {
     of_rank.erase(behind, behind + spare * period);
     for (auto turn = of_rank.begin() + first + period; turn != of_rank.end(); ++turn) turn->microbatch -= left_out;
     made.of_ranks.push_back({first, period});
+    const auto forward = [&](int from, int to) {
+      return static_cast<int>(std::count_if(of_rank.begin() + from, of_rank.begin() + to, is_forward));
+    };
+    made.forward.push_back({forward(0, first), forward(first, first + period)});
   }
   made.plan.microbatches -= left_out;
   if (made.plan.pipeline) made.plan.pipeline->turns = std::move(turns);
@@ -80,8 +86,7 @@ std::optional<Shortened> shorten(const Plan& plan, int microbatches) {
 }
 
 std::vector<int> periods_of(const Plan& plan) {
-  // A batch is evaluated by the forward turns alone; places of puts are told op by op.
-  if (!plan.programs.empty() || plan.evaluation || (plan.pipeline && plan.pipeline->puts)) return {};
+  if (!plan.programs.empty() || (plan.pipeline && plan.pipeline->puts)) return {};  // places of puts are told op by op
   std::vector<int> periods = {1, 2, 3, 4};
   if (pipeline_ranks(plan) > 4) periods.push_back(pipeline_ranks(plan));
   return periods;

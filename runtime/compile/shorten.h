@@ -15,6 +15,7 @@ struct Shortened {
   int64_t times = 0;                   // periods that were left out
   int microbatches = 0;                // of a period
   std::vector<Repeat::Span> of_ranks;  // by rank of the pipeline: the turns behind which they were
+  std::vector<Repeat::Span> forward;   // the same among forward turns alone, which an evaluation has
   int64_t left_out() const { return times * microbatches; }
 };
 

@@ -14,8 +14,37 @@
 
 namespace prun {
 
+namespace {
+
+std::vector<std::pair<int, int>> forward_turns(const std::vector<PipelineTurn>& turns) {
+  std::vector<std::pair<int, int>> forward;  // chunk and microbatch
+  for (const PipelineTurn& turn : turns)
+    if (turn.kind == PipelineTurn::Kind::forward) forward.emplace_back(turn.chunk, turn.microbatch);
+  return forward;
+}
+
+}  // namespace
+
 StageTransfers::StageTransfers(CompileState& state, OpEmitter& emitter) : state_(state), emitter_(emitter) {
-  if (state.plan.pipeline) find_crossings();
+  if (!state.plan.pipeline) return;
+  find_crossings();
+  const std::vector<std::vector<PipelineTurn>>& turns = state.plan.pipeline->turns;
+  for (const std::vector<PipelineTurn>& of_rank : turns)
+    in_step_ = in_step_ && forward_turns(of_rank) == forward_turns(turns.front());
+}
+
+void StageTransfers::send(const StageStep& step) {
+  sent_by_turn_.push_back(sent_by_turn_.empty() ? std::nullopt : sent_by_turn_.back());
+  cross(step, true);
+}
+
+// Nothing that arrives in an evaluation was made with what was sent. A neighbour posts its receive two turns before it
+// computes, and none takes turns before another but by the pipeline's length: what was sent two turns ago has gone, and
+// waiting for it takes no time. Where turns are not the same on all ranks, somebody might wait for what comes later.
+std::vector<OpRef> StageTransfers::gone() const {
+  const int64_t turn = std::ssize(sent_by_turn_);
+  if (!in_step_ || turn < 2 || !sent_by_turn_[turn - 2]) return {};
+  return {*sent_by_turn_[turn - 2]};
 }
 
 // A value goes from stage to stage, from where it is made to all that read it; a rank with several stages gets it once.
@@ -90,7 +119,9 @@ void StageTransfers::transfer(bool sends, const StageStep& step, ValueId value, 
   const StreamId stream =
       emitter_.stream(fmt::format("{} {}{}", sends ? "send" : "recv", phase_name(now.phase), back ? " back" : ""));
   if (sends) {
-    sent_[{now.phase, step.stage, now.microbatch}] = emitter_.append(stream, std::move(op));
+    const OpRef sent = emitter_.append(stream, std::move(op));
+    sent_[{now.phase, step.stage, now.microbatch}] = sent;
+    sent_by_turn_.back() = sent;
     return;
   }
   std::vector<OpRef> floors = emitter_.last("compute");

@@ -17,7 +17,9 @@ class StageTransfers {
   StageTransfers(CompileState& state, OpEmitter& emitter);
   // What the stage's calls read from the stage before (backward: behind).
   void receive(const StageStep& step) { cross(step, false); }
-  void send(const StageStep& step) { cross(step, true); }
+  void send(const StageStep& step);
+  // What has gone before the next turn of an evaluation computes, so that memory does not grow with its microbatches.
+  std::vector<OpRef> gone() const;
   void exchange_tied_gradients(const StepIndex& index);
 
  private:
@@ -32,6 +34,8 @@ class StageTransfers {
   OpEmitter& emitter_;
   std::vector<std::vector<ValueId>> forward_, backward_;  // by lower stage of the border: the values that cross it
   std::map<std::tuple<Phase, int, int>, OpRef> sent_;     // by phase, stage and microbatch: the last send
+  std::vector<std::optional<OpRef>> sent_by_turn_;        // the last send up to each turn
+  bool in_step_ = true;                                   // ranks take the same forward turns in the same order
 };
 
 }  // namespace prun

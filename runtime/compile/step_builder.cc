@@ -27,6 +27,10 @@ void StepBuilder::run() {
   if (state_.plan.pipeline) average_loss();
   transfers_.exchange_tied_gradients(index_);
   OptimizerStep(state_, emitter_).run();
+  finish();
+}
+
+void StepBuilder::finish() {
   gathered_.finish();
   if (body_.repeat.any()) body_.repeat.ops.resize(body_.streams.size());
 }
@@ -39,6 +43,7 @@ void StepBuilder::walk_schedule() {
     const StageStep& stage = state_.steps[i];
     if (i == 0) transfers_.receive(stage);
     if (i + 1 < steps) transfers_.receive(state_.steps[i + 1]);  // while this one computes
+    if (evaluates_) emitter_.compute_after(transfers_.gone());
     for (size_t c = 0; c < stage.calls.size(); ++c) {
       const ScheduleStep& step = stage.calls[c];
       const ScheduleStep* next = c + 1 < stage.calls.size() ? &stage.calls[c + 1]
@@ -58,9 +63,10 @@ void StepBuilder::walk_schedule() {
 
 // The period that repeats: of each stream the ops that its turns have made.
 void StepBuilder::mark_repeat(int turn) {
-  if (evaluates_ || !state_.shortened) return;
+  if (!state_.shortened) return;
   Repeat& repeat = body_.repeat;
-  const Repeat::Span turns = state_.shortened->of_ranks[state_.pipeline_rank];
+  const Shortened& shortened = *state_.shortened;
+  const Repeat::Span turns = (evaluates_ ? shortened.forward : shortened.of_ranks)[state_.pipeline_rank];
   if (turn != turns.first && turn != turns.first + turns.count) return;
   repeat.ops.resize(body_.streams.size());
   for (StreamId stream : body_.streams.ids()) {
@@ -70,8 +76,8 @@ void StepBuilder::mark_repeat(int turn) {
   }
   if (turn == turns.first) return;
   for (Repeat::Span& ops : repeat.ops) ops.count -= ops.first;
-  repeat.times = state_.shortened->times;
-  repeat.microbatches = state_.shortened->microbatches;
+  repeat.times = shortened.times;
+  repeat.microbatches = shortened.microbatches;
 }
 
 // All samples of the step at once; a microbatch is a view of them.

@@ -25,6 +25,7 @@ class StepBuilder {
  private:
   void walk_schedule();
   void mark_repeat(int turn);
+  void finish();
   void next_batch();
   void compute(const ScheduleStep& step);
   void hooks(const ScheduleStep& step, bool after, const ScheduleStep* next);

@@ -151,6 +151,20 @@ std::string source_text(const DataSource& data) {
   return text;
 }
 
+std::string repeat_text(const Program& program, const Body& body) {
+  const Repeat& repeat = body.repeat;
+  std::string spans;
+  for (const StreamId stream : body.streams.ids()) {
+    const auto [first, count] = repeat.ops[stream];
+    if (count > 0)
+      spans +=
+          fmt::format("{}{}#{} to {}", spans.empty() ? "" : ", ", body.streams[stream].name, first, first + count - 1);
+  }
+  return fmt::format("repeat   {}{}: {} more times, each {} microbatch{} further\n",
+                     &body == &program.step() ? "" : body.name + ": ", spans, repeat.times, repeat.microbatches,
+                     repeat.microbatches == 1 ? "" : "es");
+}
+
 void add_header(std::string& out, const Program& program, const std::vector<int>& ranks, size_t all) {
   out += fmt::format("program  {}\n", program.name);
   out += fmt::format("mesh     {}\n", program.mesh.text());
@@ -179,17 +193,8 @@ void add_header(std::string& out, const Program& program, const std::vector<int>
                        source.kind.empty() ? "" : ", ", source_text(source));
   }
   if (program.step().loss >= 0) out += fmt::format("loss     {}\n", program.tensors[program.step().loss].name);
-  const Repeat& repeat = program.step().repeat;
-  if (!repeat.any()) return;
-  std::string spans;
-  for (StreamId stream : program.step().streams.ids()) {
-    const auto [first, count] = repeat.ops[stream];
-    if (count > 0)
-      spans += fmt::format("{}{}#{} to {}", spans.empty() ? "" : ", ", program.step().streams[stream].name, first,
-                           first + count - 1);
-  }
-  out += fmt::format("repeat   {}: {} more times, each {} microbatch{} further\n", spans, repeat.times,
-                     repeat.microbatches, repeat.microbatches == 1 ? "" : "es");
+  for (const Body& body : program.bodies)
+    if (body.repeat.any()) out += repeat_text(program, body);
 }
 
 }  // namespace

@@ -78,13 +78,17 @@ TEST_P(Repeats, WrittenOutAreTheScheduleAsItIs) {
     const Program &a = out.classes[c], &b = whole.classes[c];
     EXPECT_LT(listed.classes[c].step().op_count(), b.step().op_count() * 3 / 4);
     EXPECT_EQ(a.tokens_per_step, b.tokens_per_step);
-    ASSERT_EQ(a.step().streams.size(), b.step().streams.size());
-    for (const StreamId stream : a.step().streams.ids()) {
-      const std::vector<Op>&mine = a.step().streams[stream].ops, &its = b.step().streams[stream].ops;
-      ASSERT_EQ(mine.size(), its.size()) << "class " << c << " " << a.step().streams[stream].name;
-      for (size_t i = 0; i < mine.size(); ++i)
-        ASSERT_EQ(text_of(a, mine[i]), text_of(b, its[i]))
-            << "class " << c << " " << a.step().streams[stream].name << "#" << i;
+    ASSERT_EQ(a.bodies.size(), b.bodies.size());
+    for (const BodyId body : a.bodies.ids()) {
+      ASSERT_EQ(a.bodies[body].streams.size(), b.bodies[body].streams.size());
+      for (const StreamId stream : a.bodies[body].streams.ids()) {
+        const auto& [name, mine] = a.bodies[body].streams[stream];
+        const std::vector<Op>& its = b.bodies[body].streams[stream].ops;
+        const std::string where = "class " + std::to_string(c) + ", " + a.bodies[body].name + ", " + name;
+        ASSERT_EQ(mine.size(), its.size()) << where;
+        for (size_t i = 0; i < mine.size(); ++i)
+          ASSERT_EQ(text_of(a, mine[i]), text_of(b, its[i])) << where << "#" << i;
+      }
     }
   }
 }
@@ -100,6 +104,7 @@ TEST_P(Repeats, TrainToTheSameBits) {
   const VirtualRun listed = run_virtual_ranks(compiled(GetParam(), false), *device);
   const VirtualRun whole = run_virtual_ranks(compiled(GetParam(), true), *device);
   EXPECT_EQ(listed.losses, whole.losses);
+  EXPECT_EQ(listed.eval_losses, whole.eval_losses);
   ASSERT_EQ(listed.persistent.size(), whole.persistent.size());
   for (size_t rank = 0; rank < whole.persistent.size(); ++rank) {
     ASSERT_EQ(listed.persistent[rank].size(), whole.persistent[rank].size());
@@ -117,32 +122,39 @@ TEST_P(Repeats, TakeAboutAsMuchMemory) {
 }
 
 // What a microbatch takes is given back when it is done, also where ops that nobody waits for had read it.
-class Microbatches : public testing::TestWithParam<std::pair<std::string, int>> {};
+struct Growing {
+  std::string plan;
+  int ranks, micro = 8;
+};
+void PrintTo(const Growing& one, std::ostream* out) { *out << one.plan << "@" << one.ranks; }
+
+class Microbatches : public testing::TestWithParam<Growing> {};
 
 TEST_P(Microbatches, TakeNoMoreMemoryWhereThereAreMore) {
   const auto arenas = [](int micro) {
     const Settings settings = {
         {"layers", "8"}, {"width", "32"}, {"micro", std::to_string(micro)}, {"batch", std::to_string(8 * micro)}};
     std::vector<int64_t> bytes;  // but for the batch's
-    for (const Program& program : compiled({GetParam().first, GetParam().second, settings}, true).classes) {
+    for (const Program& program : compiled({GetParam().plan, GetParam().ranks, settings}, true).classes) {
       bytes.push_back(program.arena_bytes);
       for (const Buffer& buffer : program.buffers)
         if (buffer.role == Role::data) bytes.back() -= buffer.bytes;
     }
     return bytes;
   };
-  const std::vector<int64_t> some = arenas(8), more = arenas(16);
+  const std::vector<int64_t> some = arenas(GetParam().micro), more = arenas(2 * GetParam().micro);
   ASSERT_EQ(some.size(), more.size());
   for (size_t c = 0; c < some.size(); ++c) EXPECT_LE(more[c], some[c]) << "class " << c;
 }
 
 INSTANTIATE_TEST_SUITE_P(Plans, Microbatches,
-                         testing::Values(std::pair("plans/ddp.lua", 2), std::pair("plans/zero3.lua", 2),
-                                         std::pair("plans/fsdp.lua", 2), std::pair("plans/moe.lua", 2),
-                                         std::pair("plans/megatron.lua", 2), std::pair("plans/1f1b.lua", 4),
-                                         std::pair("plans/interleaved.lua", 4), std::pair("plans/zero_bubble.lua", 4),
-                                         std::pair("plans/one_sided.lua", 4), std::pair("plans/3d.lua", 8),
-                                         std::pair("plans/ring_attention.lua", 4)));
+                         testing::Values(Growing{"plans/ddp.lua", 2}, Growing{"plans/zero3.lua", 2},
+                                         Growing{"plans/fsdp.lua", 2}, Growing{"plans/moe.lua", 2},
+                                         Growing{"plans/megatron.lua", 2}, Growing{"plans/1f1b.lua", 4},
+                                         Growing{"plans/interleaved.lua", 4}, Growing{"plans/zero_bubble.lua", 4},
+                                         Growing{"plans/one_sided.lua", 4}, Growing{"plans/3d.lua", 8},
+                                         Growing{"plans/ring_attention.lua", 4},
+                                         Growing{"tests/parity/evaluated.lua", 2, 128}));
 
 const Settings kSmall = {{"layers", "4"}, {"width", "32"}, {"micro", "40"}, {"batch", "40"}};
 
@@ -159,7 +171,11 @@ INSTANTIATE_TEST_SUITE_P(
                     of("plans/3d.lua", 8, {{"batch", "80"}}), of("plans/zero3.lua", 2, {{"batch", "80"}}),
                     of("plans/ddp.lua", 2, {{"batch", "80"}}), of("plans/fsdp.lua", 2, {{"batch", "80"}}),
                     of("plans/zero2.lua", 2, {{"batch", "80"}}),
-                    of("plans/ring_attention.lua", 4, {{"cp", "2"}, {"batch", "80"}})));
+                    of("plans/ring_attention.lua", 4, {{"cp", "2"}, {"batch", "80"}}),
+                    of("tests/parity/evaluated.lua", 2, {}), of("tests/parity/evaluated.lua", 4, {{"pp", "4"}}),
+                    of("tests/parity/evaluated.lua", 2, {{"schedule", "interleaved"}}),
+                    of("tests/parity/evaluated.lua", 4, {{"schedule", "zb_h1"}, {"batch", "80"}}),
+                    of("tests/parity/evaluated.lua", 2, {{"schedule", "none"}, {"batch", "80"}})));
 
 }  // namespace
 }  // namespace prun::test

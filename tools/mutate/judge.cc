@@ -43,15 +43,21 @@ Judge::Judge(const Job& right, const Device& device)
     : device_(device), right_(right), expected_(run_virtual_ranks(right, device)) {}
 
 std::string Judge::compare(const Job& job, const VirtualRun& run) const {
-  if (run.losses.size() != expected_.losses.size()) return "the number of losses";
   const Program& program = right_.classes.front();
-  for (size_t step = 0; step < run.losses.size(); step++)
-    for (size_t rank = 0; rank < run.losses[step].size(); rank++)
-      if (!near(run.losses[step][rank], expected_.losses[step][rank],
-                tolerance(program.step().loss < 0 ? Dtype::f32
-                                                  : program.tensors[static_cast<size_t>(program.step().loss)].dtype)))
-        return fmt::format("the loss of step {} on rank {}: {} is {}", step, rank, expected_.losses[step][rank],
-                           run.losses[step][rank]);
+  const TensorId loss = program.step().loss;
+  const double bound = tolerance(loss < 0 ? Dtype::f32 : program.tensors[loss].dtype);
+  for (const bool trained : {true, false}) {
+    const auto &mine = trained ? run.losses : run.eval_losses,
+               &right = trained ? expected_.losses : expected_.eval_losses;
+    const std::string_view what = trained ? "step" : "evaluation";
+    if (mine.size() != right.size()) return fmt::format("the number of {}s that have a loss", what);
+    for (size_t i = 0; i < mine.size(); i++) {
+      if (mine[i].size() != right[i].size()) return fmt::format("who has the loss of {} {}", what, i);
+      for (size_t rank = 0; rank < mine[i].size(); rank++)
+        if (!near(mine[i][rank], right[i][rank], bound))
+          return fmt::format("the loss of {} {} on rank {}: {} is {}", what, i, rank, right[i][rank], mine[i][rank]);
+    }
+  }
   for (size_t rank = 0; rank < run.persistent.size(); rank++) {
     const Program& mine = job.program(static_cast<int>(rank));
     size_t next = 0;

@@ -1,4 +1,4 @@
-// Mistakes in what a step says of its repeat: how often, which ops, where microbatches have their places.
+// Mistakes in what a body says of its repeat: how often, which ops, where microbatches have their places.
 #include <fmt/format.h>
 
 #include "mutant.h"
@@ -22,8 +22,8 @@ void place(Program& program, Repeat& repeat) {
 
 bool repeat(Job& job, std::mt19937_64& random, Mutant& mutant) {
   Program& program = job.classes[below(random, job.classes.size())];
-  Body& step = program.step();
-  Repeat& repeat = step.repeat;
+  Body& body = program.bodies[static_cast<int>(below(random, program.bodies.size()))];
+  Repeat& repeat = body.repeat;
   if (!repeat.any()) return false;
   switch (random() % 8) {
     case 0: {
@@ -41,7 +41,7 @@ bool repeat(Job& job, std::mt19937_64& random, Mutant& mutant) {
       const StreamId stream = static_cast<int>(below(random, repeat.ops.size()));
       Repeat::Span& ops = repeat.ops[stream];
       if (ops.count == 0) return false;
-      mutant.what = fmt::format("repeats other ops of {}", step.streams[stream].name);
+      mutant.what = fmt::format("repeats other ops of {}", body.streams[stream].name);
       (random() % 2 == 0 ? ops.first : ops.count) += random() % 2 == 0 ? 1 : -1;
       return true;
     }
