@@ -108,7 +108,7 @@ void forward_head(const Sizes& s, int64_t h, const Next& next, const T* qkv, T* 
 }
 
 // The same of bf16 on squares of products.
-void forward_head_in_bf16(const Sizes& s, int64_t h, const Next&, const bf16* qkv, bf16* out, float* lse,
+void forward_head_in_bf16(const Sizes& s, int64_t h, const Next& next, const bf16* qkv, bf16* out, float* lse,
                           float* scratch) {
   const int64_t shared = h * s.kv_heads / s.heads * s.head;
   Bf16Forward head({qkv + s.k + shared, s.stride}, {qkv + s.v + shared, s.stride}, s.length, s.head, scratch);
@@ -116,6 +116,12 @@ void forward_head_in_bf16(const Sizes& s, int64_t h, const Next&, const bf16* qk
   float strip_lse[kStrip], inverse[kStrip];
   for (int64_t first = 0; first < s.length; first += kStrip) {
     const int64_t rows = s.strip_rows(first);
+    if (next.q != 0) ask_rows<false>(queries.from(first).data + next.q, s.stride, rows, s.head);
+    if (next.kv != 0) {
+      ask_rows<false>(qkv + s.k + shared + first * s.stride + next.kv, s.stride, rows, s.head);
+      ask_rows<false>(qkv + s.v + shared + first * s.stride + next.kv, s.stride, rows, s.head);
+    }
+    ask_rows<true>(out + first * s.width + h * s.head, s.width, rows, s.head);
     const float* result = head.strip(queries.from(first), rows, s.sight(first), s.scale, strip_lse, inverse);
     round_rows(result, head.lanes(), inverse, out + first * s.width + h * s.head, s.width, rows, s.head);
     std::copy(strip_lse, strip_lse + rows, lse + h * s.length + first);
@@ -174,14 +180,26 @@ void backward_head(const Sizes& s, int64_t shared, int64_t sample, const T* qkv,
   unpack_rows(dv, s.lanes, dqkv + v_at, stride, s.length, s.head, 1.0f);
 }
 
-void backward_head_in_bf16(const Sizes& s, int64_t shared, int64_t, const bf16* qkv, const bf16* out, const bf16* dout,
-                           const float* lse, bf16* dqkv, float* scratch) {
+void backward_head_in_bf16(const Sizes& s, int64_t shared, int64_t sample, const bf16* qkv, const bf16* out,
+                           const bf16* dout, const float* lse, bf16* dqkv, float* scratch) {
   const int64_t stride = s.stride, k_at = s.k + shared * s.head, v_at = s.v + shared * s.head;
   Bf16Backward head({qkv + k_at, stride}, {qkv + v_at, stride}, s.length, s.length, s.head, scratch);
   const int64_t group = s.heads / s.kv_heads;
   for (int64_t h = shared * group; h < (shared + 1) * group; ++h) {
     for (int64_t first = 0; first < s.length; first += Bf16Backward::kQueries) {
       const int64_t rows = std::min(Bf16Backward::kQueries, s.length - first), at = first * s.width + h * s.head;
+      const Next next(s, sample, h);
+      const int64_t wide = first * stride;
+      if (next.q != 0) {
+        ask_rows<false>(qkv + wide + h * s.head + next.q, stride, rows, s.head);
+        ask_rows<false>(out + at + next.narrow, s.width, rows, s.head);
+        ask_rows<false>(dout + at + next.narrow, s.width, rows, s.head);
+      }
+      for (int64_t which : {k_at, v_at}) {
+        if (next.kv != 0) ask_rows<false>(qkv + wide + which + next.kv, stride, rows, s.head);
+        ask_rows<true>(dqkv + wide + which, stride, rows, s.head);
+      }
+      ask_rows<true>(dqkv + wide + h * s.head, stride, rows, s.head);
       head.queries({qkv + first * stride + h * s.head, stride}, {out + at, s.width}, {dout + at, s.width}, rows,
                    s.sight(first), s.scale, lse + h * s.length + first);
       for (int64_t r = 0; r < rows; r += kStrip)
