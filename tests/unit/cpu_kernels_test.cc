@@ -342,6 +342,20 @@ Values product(const Values& a, const Values& b, int64_t m, int64_t n, int64_t k
 
 std::vector<float> floats(const Values& values) { return {values.begin(), values.end()}; }
 
+// The sums of B's columns that ride in its copy; the same on any number of threads.
+void expect_sums_of_b(cpu::GemmShape s, const std::vector<float>& x, const std::vector<float>& y,
+                      std::vector<std::byte>& scratch) {
+  std::vector<float> c(static_cast<size_t>(s.m * s.n)), sums(static_cast<size_t>(s.n), 7.0f), again = sums;
+  cpu::packed_gemm(s, x.data(), y.data(), nullptr, c.data(), scratch.data(), false, sums.data());
+  Values want(sums.size());
+  for (size_t i = 0; i < y.size(); ++i) want[i % want.size()] += y[i];
+  expect_near(Values(sums.begin(), sums.end()), want, {Dtype::f32, 1e-5, 3e-5});
+  s.threads = 2;
+  scratch.resize(static_cast<size_t>(cpu::packed_gemm_scratch_bytes(s)));
+  cpu::packed_gemm(s, x.data(), y.data(), nullptr, c.data(), scratch.data(), false, again.data());
+  EXPECT_EQ(sums, again);
+}
+
 // In f32, also parts of a product: rows of C, or rows of a sum that are added up. Sizes cross the blocks of K, M and N.
 TEST(PackedGemm, AgreesInF32AndInParts) {
   for (const auto& [m, n, k] : {std::tuple{1, 1, 1}, {20, 40, 1600}, {350, 40, 30}, {9, 1100, 10}, {29, 61, 801}}) {
@@ -355,6 +369,7 @@ TEST(PackedGemm, AgreesInF32AndInParts) {
       std::vector<std::byte> scratch(static_cast<size_t>(cpu::packed_gemm_scratch_bytes(s)));
       cpu::packed_gemm(s, x.data(), y.data(), nullptr, c.data(), scratch.data());
       expect_near(Values(c.begin(), c.end()), want, {Dtype::f32, 1e-5, 3e-5});
+      if (!s.transpose_b) expect_sums_of_b(s, x, y, scratch);
       if (form == 3) continue;  // no part of a sum over a B that is stored transposed
       const cpu::Gemm whole(s, x.data(), y.data(), nullptr, c.data(), scratch.data());
       const int64_t rows = s.transpose_a ? k : m, first = rows / 3;

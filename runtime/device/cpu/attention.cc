@@ -51,13 +51,38 @@ Sizes sizes_of(const OpView& view) {
   return s;
 }
 
+// Elements from the rows of a head to those of the next one: q's, k's and v's, and in tensors as wide as out; 0: none.
+struct Next {
+  int64_t q = 0, kv = 0, narrow = 0;
+  Next(const Sizes& s, int64_t sample, int64_t h) {
+    const auto shared = [&](int64_t head) { return head * s.kv_heads / s.heads * s.head; };
+    if (h + 1 < s.heads) {
+      q = narrow = s.head;
+      kv = shared(h + 1) - shared(h);
+    } else if (sample + 1 < s.batch) {
+      q = s.length * s.stride - h * s.head;
+      kv = s.length * s.stride - shared(h);
+      narrow = s.length * s.width - h * s.head;
+    }
+  }
+};
+
+// Asks for rows that are needed soon, into the second-level cache, while products are computed: a head's are pieces of
+// longer rows, which the machine does not fetch ahead by itself.
+template <bool written, class T>
+void ask_rows(const T* first, int64_t stride, int64_t rows, int64_t head) {
+  const int64_t bytes = head * static_cast<int64_t>(sizeof(T));
+  for (int64_t r = 0; r < rows; ++r, first += stride)
+    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(reinterpret_cast<const char*>(first) + i, written, 2);
+}
+
 int64_t forward_floats(const Sizes& s) {  // per thread: k, v, and a strip's q, scores, result
   return 2 * s.length * s.lanes + kStrip * (s.head + s.length + s.lanes);
 }
 
 // Head h of one sample; qkv, out and lse are the sample's.
 template <class T>
-void forward_head(const Sizes& s, int64_t h, const T* qkv, T* out, float* lse, float* scratch) {
+void forward_head(const Sizes& s, int64_t h, const Next& next, const T* qkv, T* out, float* lse, float* scratch) {
   const int64_t stride = s.stride, shared = h * s.kv_heads / s.heads * s.head;
   const T* own = qkv + h * s.head;
   out += h * s.head;
@@ -70,8 +95,12 @@ void forward_head(const Sizes& s, int64_t h, const T* qkv, T* out, float* lse, f
     const int64_t rows = s.strip_rows(first);
     const Strip products(s.sight(first), rows);
     pack_lanes(own + first * stride, stride, q, rows, s.head, s.scale);
+    if (next.q != 0) ask_rows<false>(own + first * stride + next.q, stride, rows, s.head);
     products.score(k, s.head, s.lanes, q, scores);
+    if (next.kv != 0) ask_rows<false>(qkv + s.k + shared + first * stride + next.kv, stride, rows, s.head);
+    ask_rows<true>(out + first * s.width, s.width, rows, s.head);
     softmax_lanes(scores, products.keys, s.sight(first), strip_lse, inverse);
+    if (next.kv != 0) ask_rows<false>(qkv + s.v + shared + first * stride + next.kv, stride, rows, s.head);
     products.gather(scores, v, s.lanes, result);
     unpack_scaled_rows(result, s.lanes, inverse, out + first * s.width, s.width, rows, s.head);
     std::copy(strip_lse, strip_lse + rows, lse + first);
@@ -79,13 +108,20 @@ void forward_head(const Sizes& s, int64_t h, const T* qkv, T* out, float* lse, f
 }
 
 // The same of bf16 on squares of products.
-void forward_head_in_bf16(const Sizes& s, int64_t h, const bf16* qkv, bf16* out, float* lse, float* scratch) {
+void forward_head_in_bf16(const Sizes& s, int64_t h, const Next& next, const bf16* qkv, bf16* out, float* lse,
+                          float* scratch) {
   const int64_t shared = h * s.kv_heads / s.heads * s.head;
   Bf16Forward head({qkv + s.k + shared, s.stride}, {qkv + s.v + shared, s.stride}, s.length, s.head, scratch);
   const HeadRows queries{qkv + h * s.head, s.stride};
   float strip_lse[kStrip], inverse[kStrip];
   for (int64_t first = 0; first < s.length; first += kStrip) {
     const int64_t rows = s.strip_rows(first);
+    if (next.q != 0) ask_rows<false>(queries.from(first).data + next.q, s.stride, rows, s.head);
+    if (next.kv != 0) {
+      ask_rows<false>(qkv + s.k + shared + first * s.stride + next.kv, s.stride, rows, s.head);
+      ask_rows<false>(qkv + s.v + shared + first * s.stride + next.kv, s.stride, rows, s.head);
+    }
+    ask_rows<true>(out + first * s.width + h * s.head, s.width, rows, s.head);
     const float* result = head.strip(queries.from(first), rows, s.sight(first), s.scale, strip_lse, inverse);
     round_rows(result, head.lanes(), inverse, out + first * s.width + h * s.head, s.width, rows, s.head);
     std::copy(strip_lse, strip_lse + rows, lse + h * s.length + first);
@@ -98,8 +134,8 @@ int64_t backward_floats(const Sizes& s) {  // per thread: k, v, dk, dv, and a st
 
 // A head of keys and values of one sample, with the heads of queries that share it.
 template <class T>
-void backward_head(const Sizes& s, int64_t shared, const T* qkv, const T* out, const T* dout, const float* lse, T* dqkv,
-                   float* scratch) {
+void backward_head(const Sizes& s, int64_t shared, int64_t sample, const T* qkv, const T* out, const T* dout,
+                   const float* lse, T* dqkv, float* scratch) {
   const int64_t stride = s.stride, k_at = s.k + shared * s.head, v_at = s.v + shared * s.head;
   const int64_t tile = s.length * s.lanes, strip = kStrip * s.lanes;
   float *k = scratch, *v = k + tile, *dk = v + tile, *dv = dk + tile, *q = dv + tile, *go = q + strip, *dq = go + strip;
@@ -111,6 +147,7 @@ void backward_head(const Sizes& s, int64_t shared, const T* qkv, const T* out, c
   const int64_t group = s.heads / s.kv_heads;
   for (int64_t h = shared * group; h < (shared + 1) * group; ++h) {
     const int64_t narrow = h * s.head;
+    const Next next(s, sample, h);
     for (int64_t first = 0; first < s.length; first += kStrip) {
       const int64_t rows = s.strip_rows(first), at = first * s.width + narrow;
       const Strip products(s.sight(first), rows);
@@ -121,11 +158,20 @@ void backward_head(const Sizes& s, int64_t shared, const T* qkv, const T* out, c
       pack_lanes(q, s.lanes, q_lanes, rows, s.head, 1.0f);
       pack_lanes(go, s.lanes, go_lanes, rows, s.head, 1.0f);
       row_dots(out + at, dout + at, s.width, rows, s.head, dots);
+      const int64_t wide = first * stride;
+      if (next.q != 0) ask_rows<false>(qkv + wide + narrow + next.q, stride, rows, s.head);
       products.score(k, s.head, s.lanes, q_lanes, p);
+      if (next.kv != 0) ask_rows<false>(qkv + wide + k_at + next.kv, stride, rows, s.head);
       products.score(v, s.head, s.lanes, go_lanes, ds);
+      if (next.kv != 0) ask_rows<false>(qkv + wide + v_at + next.kv, stride, rows, s.head);
       score_gradients(p, ds, products.keys, s.sight(first), strip_lse, dots);
       products.scatter(p, go, s.lanes, dv);
+      if (next.narrow != 0) ask_rows<false>(out + at + next.narrow, s.width, rows, s.head);
+      ask_rows<true>(dqkv + wide + narrow, stride, rows, s.head);
       products.scatter(ds, q, s.lanes, dk);
+      if (next.narrow != 0) ask_rows<false>(dout + at + next.narrow, s.width, rows, s.head);
+      ask_rows<true>(dqkv + wide + k_at, stride, rows, s.head);
+      ask_rows<true>(dqkv + wide + v_at, stride, rows, s.head);
       products.gather(ds, k, s.lanes, dq);
       unpack_rows(dq, s.lanes, dqkv + first * stride + narrow, stride, rows, s.head, s.scale);
     }
@@ -134,14 +180,26 @@ void backward_head(const Sizes& s, int64_t shared, const T* qkv, const T* out, c
   unpack_rows(dv, s.lanes, dqkv + v_at, stride, s.length, s.head, 1.0f);
 }
 
-void backward_head_in_bf16(const Sizes& s, int64_t shared, const bf16* qkv, const bf16* out, const bf16* dout,
-                           const float* lse, bf16* dqkv, float* scratch) {
+void backward_head_in_bf16(const Sizes& s, int64_t shared, int64_t sample, const bf16* qkv, const bf16* out,
+                           const bf16* dout, const float* lse, bf16* dqkv, float* scratch) {
   const int64_t stride = s.stride, k_at = s.k + shared * s.head, v_at = s.v + shared * s.head;
   Bf16Backward head({qkv + k_at, stride}, {qkv + v_at, stride}, s.length, s.length, s.head, scratch);
   const int64_t group = s.heads / s.kv_heads;
   for (int64_t h = shared * group; h < (shared + 1) * group; ++h) {
     for (int64_t first = 0; first < s.length; first += Bf16Backward::kQueries) {
       const int64_t rows = std::min(Bf16Backward::kQueries, s.length - first), at = first * s.width + h * s.head;
+      const Next next(s, sample, h);
+      const int64_t wide = first * stride;
+      if (next.q != 0) {
+        ask_rows<false>(qkv + wide + h * s.head + next.q, stride, rows, s.head);
+        ask_rows<false>(out + at + next.narrow, s.width, rows, s.head);
+        ask_rows<false>(dout + at + next.narrow, s.width, rows, s.head);
+      }
+      for (int64_t which : {k_at, v_at}) {
+        if (next.kv != 0) ask_rows<false>(qkv + wide + which + next.kv, stride, rows, s.head);
+        ask_rows<true>(dqkv + wide + which, stride, rows, s.head);
+      }
+      ask_rows<true>(dqkv + wide + h * s.head, stride, rows, s.head);
       head.queries({qkv + first * stride + h * s.head, stride}, {out + at, s.width}, {dout + at, s.width}, rows,
                    s.sight(first), s.scale, lse + h * s.length + first);
       for (int64_t r = 0; r < rows; r += kStrip)
@@ -179,8 +237,8 @@ std::unique_ptr<Kernel> forward_kernel(const OpView& view) {
           if (has_pair_squares()) return forward_head_in_bf16;
         return forward_head<T>;
       }();
-      head(s, h, qkv + b * s.length * s.stride, out + b * s.length * s.width, lse + b * s.heads * s.length,
-           reinterpret_cast<float*>(scratch.data + thread * share));
+      head(s, h, Next(s, b, h), qkv + b * s.length * s.stride, out + b * s.length * s.width,
+           lse + b * s.heads * s.length, reinterpret_cast<float*>(scratch.data + thread * share));
     });
   });
 }
@@ -202,7 +260,7 @@ std::unique_ptr<Kernel> backward_kernel(const OpView& view) {
           if (has_pair_squares()) return backward_head_in_bf16;
         return backward_head<T>;
       }();
-      head(s, i % s.kv_heads, qkv + wide, out + narrow, dout + narrow, lse + b * s.heads * s.length, dqkv + wide,
+      head(s, i % s.kv_heads, b, qkv + wide, out + narrow, dout + narrow, lse + b * s.heads * s.length, dqkv + wide,
            reinterpret_cast<float*>(scratch.data + thread * share));
     });
   });

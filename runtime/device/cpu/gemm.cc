@@ -280,6 +280,16 @@ void Gemm::run() const {
   s.brgemm->run();
 }
 
+bool Gemm::takes_sums() const {
+  return !takes_amx(state_->shape) && state_->brgemm == nullptr && !state_->shape.transpose_b;
+}
+
+void Gemm::run_and_sum(float* sums) const {
+  PRUN_CHECK(takes_sums(), "sums of a B that is copied elsewhere");
+  const State& s = *state_;
+  packed_gemm(s.shape, s.a, s.b, s.bias, s.c, s.scratch, false, sums);
+}
+
 bool Gemm::takes_parts() const {
   const GemmShape& s = state_->shape;
   return s.input == Dtype::f32 && s.output == Dtype::f32 && !s.bias && s.activation == Activation::none;

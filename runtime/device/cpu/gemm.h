@@ -37,6 +37,9 @@ class Gemm {
   Gemm(Gemm&&) noexcept;
   ~Gemm();
   void run() const;
+  // The same, and the sums of B's columns into `sums`; only for what `takes_sums`.
+  void run_and_sum(float* sums) const;
+  bool takes_sums() const;
   // Some rows of A as it lies in memory: with transpose_a a part of the sum, which is added to C if `add`, otherwise
   // rows of C. Only for what `takes_parts`, without bias and activation: oneDNN's primitives have fixed sizes.
   void run_part(int64_t first, int64_t rows, bool add) const;

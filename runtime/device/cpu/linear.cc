@@ -127,6 +127,7 @@ struct Product {
         gemm(shape, data_of(view, a), data_of(view, b), shape.bias ? data_of(view, 2) : nullptr, result_of(view, c),
              scratch.data) {}
   void run() const { gemm.run(); }
+  void run_and_sum(float* sums) const { gemm.run_and_sum(sums); }
   Scratch scratch;
   Gemm gemm;
 };
@@ -174,6 +175,8 @@ std::unique_ptr<Kernel> linear_dw(const OpView& view) {
   const bool swap = transposed(view);
   Product product(view, shape, swap ? 1 : 0, swap ? 0 : 1, 0);
   if (view.writes() < 2) return kernel_of([product = std::move(product)] { product.run(); });
+  if (!swap && product.gemm.takes_sums())
+    return kernel_of([product = std::move(product), db = view.out<float>(1)] { product.run_and_sum(db); });
   return kernel_of([product = std::move(product), dy = view.in<T>(1), db = view.out<float>(1), rows = shape.k,
                     width = last_dim(view.read(1).shape), threads = view.threads()] {
     product.run();

@@ -155,9 +155,9 @@ int64_t block_rows(int64_t depth) {
 
 // Panels of kStep columns of a matrix: row p of a panel at [p · kStep]. So lie B, and A's panels of rows. This for a
 // plain B and an A stored transposed ([k, m]). A last panel is padded with zeros. Rows are copied whole, four at a
-// time: panel by panel each line would be fetched by itself, from another page.
+// time: panel by panel each line would be fetched by itself, from another page. `sums`, if any: the columns' sums.
 template <int kStep, class T>
-PRUN_CLONES void copy_panels(const T* x, int64_t x_row, int64_t columns, int64_t depth, float* to) {
+PRUN_CLONES void copy_panels(const T* x, int64_t x_row, int64_t columns, int64_t depth, float* to, float* sums) {
   constexpr int64_t kTogether = 4;
   for (int64_t top = 0; top < depth; top += kTogether) {
     const int64_t bottom = top + kTogether < depth ? top + kTogether : depth;
@@ -168,12 +168,21 @@ PRUN_CLONES void copy_panels(const T* x, int64_t x_row, int64_t columns, int64_t
         float* line = to + first * depth + p * kStep;
         for (int j = 0; j < kStep; ++j) line[j] = load(from[j]);
       }
+      if (sums != nullptr && bottom - top == kTogether) {
+        const float* line = to + first * depth + top * kStep;
+        for (int j = 0; j < kStep; ++j)
+          sums[first + j] += (line[j] + line[kStep + j]) + (line[2 * kStep + j] + line[3 * kStep + j]);
+      } else if (sums != nullptr) {
+        for (int64_t p = top; p < bottom; ++p)
+          for (int j = 0; j < kStep; ++j) sums[first + j] += to[first * depth + p * kStep + j];
+      }
     }
     if (first == columns) continue;
     for (int64_t p = top; p < bottom; ++p) {
       const T* from = x + p * x_row + first;
       float* line = to + first * depth + p * kStep;
       for (int64_t j = 0; j < kStep; ++j) line[j] = first + j < columns ? load(from[j]) : 0.0f;
+      for (int64_t j = 0; sums != nullptr && first + j < columns; ++j) sums[first + j] += line[j];
     }
   }
 }
@@ -204,10 +213,11 @@ PRUN_CLONES void copy_transposed(const T* x, int64_t x_row, int64_t columns, int
 
 // Panels of `step` columns of x, or of x transposed.
 template <class T>
-void copy(bool transposed, const T* x, int64_t x_row, int64_t columns, int64_t depth, int64_t step, float* to) {
+void copy(bool transposed, const T* x, int64_t x_row, int64_t columns, int64_t depth, int64_t step, float* to,
+          float* sums) {
   const auto panels = [&]<int kStep>(std::integral_constant<int, kStep>) {
     transposed ? copy_transposed<kStep>(x, x_row, columns, depth, to)
-               : copy_panels<kStep>(x, x_row, columns, depth, to);
+               : copy_panels<kStep>(x, x_row, columns, depth, to, sums);
   };
   switch (step) {
     case 4:
@@ -250,7 +260,8 @@ struct Layout {
 template <class In, class Out>
 class Product {
  public:
-  Product(const GemmShape& shape, const In* a, const In* b, const In* bias, Out* c, float* scratch, bool add)
+  Product(const GemmShape& shape, const In* a, const In* b, const In* bias, Out* c, float* scratch, bool add,
+          float* sums)
       : s_(shape),
         layout_(shape),
         depth_(depth_of(shape.k)),
@@ -260,7 +271,8 @@ class Product {
         bias_(bias),
         c_(c),
         scratch_(scratch),
-        add_(add) {}
+        add_(add),
+        sums_(sums) {}
 
   // Columns [begin, end) of C, with this scratch.
   void columns(int64_t begin, int64_t end) const {
@@ -269,8 +281,11 @@ class Product {
       copy_bias(j, width);
       for (int64_t p = 0; p < s_.k; p += depth_) {
         const int64_t depth = std::min(depth_, s_.k - p);
+        float sums[kBlockColumns];  // of a part of K, so that rounding errors of long sums stay small
+        if (sums_ != nullptr) std::fill_n(sums, width, 0.0f);
         copy(s_.transpose_b, s_.transpose_b ? b_ + j * s_.k + p : b_ + p * s_.n + j, s_.transpose_b ? s_.k : s_.n,
-             width, depth, kernels().columns, scratch_ + layout_.b);
+             width, depth, kernels().columns, scratch_ + layout_.b, sums_ == nullptr ? nullptr : sums);
+        for (int64_t i = 0; sums_ != nullptr && i < width; ++i) sums_[j + i] = sums[i] + (p == 0 ? 0.0f : sums_[j + i]);
         for (int64_t i = 0; i < s_.m; i += rows_) block(i, std::min(rows_, s_.m - i), j, width, p, depth);
       }
     }
@@ -286,7 +301,7 @@ class Product {
     const Kernels& k = kernels();
     float* a = scratch_ + layout_.a;
     copy(!s_.transpose_a, s_.transpose_a ? a_ + p * s_.m + i : a_ + i * s_.k + p, s_.transpose_a ? s_.m : s_.k, rows,
-         depth, k.rows, a);
+         depth, k.rows, a, nullptr);
     for (int64_t jj = 0; jj < width; jj += k.columns) {
       const float* next = scratch_ + layout_.b + (jj + k.columns < width ? jj + k.columns : 0) * depth;
       const float* const next_end = next + k.columns * depth;
@@ -342,17 +357,19 @@ class Product {
   Out* c_;
   float* scratch_;
   bool add_;
+  float* sums_;
 };
 
 template <class In, class Out>
-void run(const GemmShape& s, const void* a, const void* b, const void* bias, void* c, void* scratch, bool add) {
+void run(const GemmShape& s, const void* a, const void* b, const void* bias, void* c, void* scratch, bool add,
+         float* sums) {
   const int64_t step = kernels().columns, panels = (s.n + step - 1) / step;
   const int64_t threads = std::min<int64_t>(s.threads, panels);
   const int64_t share = round_up(Layout(s).total, 16);
   parallel_for(static_cast<int>(threads), threads, [&](int64_t i, int) {
     const Product<In, Out> product(s, static_cast<const In*>(a), static_cast<const In*>(b),
                                    static_cast<const In*>(bias), static_cast<Out*>(c),
-                                   static_cast<float*>(scratch) + i * share, add);
+                                   static_cast<float*>(scratch) + i * share, add, sums);
     product.columns(panels * i / threads * step, std::min(s.n, panels * (i + 1) / threads * step));
   });
 }
@@ -363,12 +380,14 @@ int64_t packed_gemm_scratch_bytes(const GemmShape& shape) {
   return shape.threads * round_up(Layout(shape).total, 16) * static_cast<int64_t>(sizeof(float));
 }
 
-void packed_gemm(const GemmShape& s, const void* a, const void* b, const void* bias, void* c, void* scratch, bool add) {
+void packed_gemm(const GemmShape& s, const void* a, const void* b, const void* bias, void* c, void* scratch, bool add,
+                 float* sums) {
+  PRUN_CHECK(sums == nullptr || !s.transpose_b, "sums of columns of a B that lies by columns");
   PRUN_CHECK(!add || (s.output == Dtype::f32 && !s.bias), "sums are added to an f32 C without a bias");
-  if (s.input == Dtype::f32 && s.output == Dtype::f32) return run<float, float>(s, a, b, bias, c, scratch, add);
-  if (s.input == Dtype::bf16 && s.output == Dtype::f32) return run<bf16, float>(s, a, b, bias, c, scratch, add);
-  if (s.input == Dtype::bf16 && s.output == Dtype::bf16) return run<bf16, bf16>(s, a, b, bias, c, scratch, add);
-  run<float, bf16>(s, a, b, bias, c, scratch, add);
+  if (s.input == Dtype::f32 && s.output == Dtype::f32) return run<float, float>(s, a, b, bias, c, scratch, add, sums);
+  if (s.input == Dtype::bf16 && s.output == Dtype::f32) return run<bf16, float>(s, a, b, bias, c, scratch, add, sums);
+  if (s.input == Dtype::bf16 && s.output == Dtype::bf16) return run<bf16, bf16>(s, a, b, bias, c, scratch, add, sums);
+  run<float, bf16>(s, a, b, bias, c, scratch, add, sums);
 }
 
 }  // namespace prun::cpu

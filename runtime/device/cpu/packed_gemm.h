@@ -8,8 +8,9 @@
 namespace prun::cpu {
 
 int64_t packed_gemm_scratch_bytes(const GemmShape& shape);
-// `add`: to an f32 C, without a bias.
+// `add`: to an f32 C, without a bias. `sums`, if any, become the sums of B's columns, which is not transposed then:
+// they ride in B's copy.
 void packed_gemm(const GemmShape& shape, const void* a, const void* b, const void* bias, void* c, void* scratch,
-                 bool add = false);
+                 bool add = false, float* sums = nullptr);
 
 }  // namespace prun::cpu
