@@ -2,6 +2,7 @@
 #include "script/child.h"
 
 #include <fmt/format.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <climits>
@@ -147,10 +148,9 @@ void finish(lua_State* L, Host& host) {
   reply_plan(host, to_json(L, 1));
 }
 
-void run(Host& host) {
-  Limits limits{host.options.cpu_seconds, host.options.memory_bytes, stop_at_limit, note_refusal};
-  lua_State* L = new_limited_state(limits);
+void run(lua_State* L, Host& host) {
   if (L == nullptr) throw Error(Exit::script_limit, "no memory for the script");
+  limit_script({host.options.cpu_seconds, host.options.memory_bytes, stop_at_limit, note_refusal});
   attach_host(L, host);
   open_environments(L);
   forbid_system_calls();
@@ -169,8 +169,18 @@ void run(Host& host) {
 
 }  // namespace
 
-void run_script_child(const ScriptOptions& options, const std::string& plan_file, int pipe) {
-  g_pipe = pipe;
+lua_State* new_script_state() {
+  lua_State* L = new_counted_state();
+  if (L != nullptr) open_libraries(L);
+  return L;
+}
+
+void run_script_child(lua_State* L, const ScriptOptions& options, const std::string& plan_file, int pipe) {
+  g_pipe = dup2(pipe, 3);  // keeps of the launcher's descriptors only standard error and the pipe
+  close_range(4, ~0U, 0);
+  close(0);
+  dup2(2, 1);
+  signal(SIGINT, SIG_IGN);  // the launcher decides what an interrupt means
   try {
     Host host(options);
     host.arguments_known = arguments_known;
@@ -181,7 +191,7 @@ void run_script_child(const ScriptOptions& options, const std::string& plan_file
     host.typed_folder = slash == std::string::npos ? "" : options.plan_path.substr(0, slash + 1);
     char folder[PATH_MAX];
     host.working_folder = getcwd(folder, sizeof folder) == nullptr ? "." : folder;
-    run(host);
+    run(L, host);
   } catch (const Error& error) {
     reply_error(error);
   } catch (const std::bad_alloc&) {

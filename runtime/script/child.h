@@ -1,5 +1,6 @@
 // The child's side: evaluate the script under the limits and send one reply.
 #pragma once
+#include <lua.hpp>
 #include <string>
 
 #include "script/script.h"
@@ -11,7 +12,10 @@ namespace prun {
 // "code line file\n", then the message.
 inline constexpr char kReplyPlan = 'P', kReplyHelp = 'H', kReplyError = 'E';
 
-// Never returns. `plan_file` is where the plan lies, `pipe` takes the reply.
-[[noreturn]] void run_script_child(const ScriptOptions& options, const std::string& plan_file, int pipe);
+// What does not depend on a plan. Null without memory for it.
+lua_State* new_script_state();
+
+// Never returns. `L`: of new_script_state; `plan_file` is where the plan lies, `pipe` takes the reply.
+[[noreturn]] void run_script_child(lua_State* L, const ScriptOptions& options, const std::string& plan_file, int pipe);
 
 }  // namespace prun

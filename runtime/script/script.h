@@ -36,6 +36,7 @@ struct ScriptResult {
   std::map<std::string, std::string> modules;  // those of the user's, by their path from the plan's folder: the text
   std::vector<PlanArgument> arguments;         // when help was asked
   bool is_plan = true;                         // false: help was asked of a script that returns no plan
+  double processor_seconds = 0;                // of a ScriptServer's child; else it is a child of this process
   std::string description;                     // the first sentence of the comment that the plan begins with
 };
 

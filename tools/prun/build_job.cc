@@ -99,6 +99,7 @@ Plan record_plan(const Options& options, int ranks, std::optional<PlanSizes> siz
   ScriptOptions script = script_options(options, ranks, false);
   script.sizes = std::move(sizes);
   ScriptResult made = run_script(script);
+  add_spent_time(made.processor_seconds);
   Plan plan = read_plan(made.plan_cbor);
   plan.modules = std::move(made.modules);
   return plan;
@@ -109,6 +110,7 @@ Plan outline_plan(const Options& options, int ranks, size_t* digest) {
   ScriptOptions script = script_options(options, ranks, false);
   script.outline = true;
   const ScriptResult made = run_script(script);
+  add_spent_time(made.processor_seconds);
   if (digest != nullptr) *digest = std::hash<std::string>()(made.plan_cbor);
   return read_plan(made.plan_cbor);
 }

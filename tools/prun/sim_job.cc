@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "build_job.h"
+#include "script/script_server.h"
 #include "sim_memory.h"
 #include "sim_small.h"
 #include "simulate/multilinear.h"
@@ -74,6 +75,7 @@ class PeriodicSimulation {
   // Nothing where the plan is short, or does not repeat.
   std::optional<SimulatedPlan> run() {
     if (!worthwhile()) return std::nullopt;
+    const ScriptServer scripts(options_.lua_dir);
     find_bases();
     if (std::all_of(dimensions_.begin(), dimensions_.end(), [](const Repeated& d) { return d.fixed(); }))
       return std::nullopt;
