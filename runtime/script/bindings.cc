@@ -180,6 +180,13 @@ void push_host_table(lua_State* L) {
                                        {"declare_arguments", thunk<declare_arguments>},
                                        {nullptr, nullptr}};
   luaL_newlib(L, functions);
+  lua_getglobal(L, "next");  // Lua's own, in no order, to count with
+  lua_setfield(L, -2, "next");
+  push_ops(L, "unary_ops", [](const OpDef& op) { return op.word; });
+  push_ops(L, "optimizers", [](const OpDef& op) { return op.optimizer != nullptr && !op.optimizer->casts; });
+}
+
+void set_host_options(lua_State* L) {
   const ScriptOptions& options = host_of(L).options;
   lua_pushinteger(L, options.world);
   lua_setfield(L, -2, "world");
@@ -189,8 +196,6 @@ void push_host_table(lua_State* L) {
   lua_setfield(L, -2, "outline");
   push_text(L, options.plan_path);
   lua_setfield(L, -2, "plan_path");
-  lua_getglobal(L, "next");  // Lua's own, in no order, to count with
-  lua_setfield(L, -2, "next");
   if (options.sizes) {
     const PlanSizes& sizes = *options.sizes;
     push_json(L, {{"axes", sizes.axes},
@@ -208,8 +213,6 @@ void push_host_table(lua_State* L) {
     lua_setfield(L, -2, name.c_str());
   }
   lua_setfield(L, -2, "settings");
-  push_ops(L, "unary_ops", [](const OpDef& op) { return op.word; });
-  push_ops(L, "optimizers", [](const OpDef& op) { return op.optimizer != nullptr && !op.optimizer->casts; });
 }
 
 }  // namespace prun

@@ -3,6 +3,7 @@
 #include <lua.hpp>
 #include <string>
 
+#include "script/host.h"
 #include "script/script.h"
 
 namespace prun {
@@ -12,10 +13,21 @@ namespace prun {
 // "code line file\n", then the message.
 inline constexpr char kReplyPlan = 'P', kReplyHelp = 'H', kReplyError = 'E';
 
-// What does not depend on a plan. Null without memory for it.
-lua_State* new_script_state();
+// A script, or a server of scripts, before it has run. One a process.
+struct ScriptState {
+  explicit ScriptState(const ScriptOptions& given);
+  ScriptState(const ScriptState&) = delete;
+  ScriptState& operator=(const ScriptState&) = delete;
 
-// Never returns. `L`: of new_script_state; `plan_file` is where the plan lies, `pipe` takes the reply.
-[[noreturn]] void run_script_child(lua_State* L, const ScriptOptions& options, const std::string& plan_file, int pipe);
+  ScriptOptions options;
+  Host host;
+  lua_State* L = nullptr;  // null: no memory
+};
+
+// Loads all words. False: something is wrong with them, which a script is told that requires them.
+bool load_words(ScriptState& state);
+
+// Never returns. `plan_file` is where the plan lies, `pipe` takes the reply.
+[[noreturn]] void run_script_child(ScriptState& state, const std::string& plan_file, int pipe);
 
 }  // namespace prun

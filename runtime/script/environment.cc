@@ -243,6 +243,13 @@ void open_environments(lua_State* L) {
   make_environment(L, kOurEnvironment, true);
 }
 
+void take_options(lua_State* L) {
+  push_environment(L, Layer::core);
+  lua_getfield(L, -1, "host");
+  set_host_options(L);
+  lua_pop(L, 2);
+}
+
 void push_environment(lua_State* L, Layer layer) {
   lua_getfield(L, LUA_REGISTRYINDEX, layer == Layer::user ? kPlanEnvironment : kOurEnvironment);
 }

@@ -8,7 +8,6 @@
 #include <cctype>
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -18,7 +17,6 @@ namespace prun {
 namespace {
 
 constexpr const char* kLoaded = "prun.loaded";
-constexpr const char* kReadAhead = "prun.read_ahead";  // by name in messages: { chunk, text }
 
 bool is_file(const std::string& path) {
   struct stat status;
@@ -98,60 +96,22 @@ int keep_loaded(lua_State* L, Host& host) {
   return 1;
 }
 
-bool push_read_ahead(lua_State* L, const std::string& name, std::string& text) {
-  const int top = lua_gettop(L);
-  if (lua_getfield(L, LUA_REGISTRYINDEX, kReadAhead) != LUA_TTABLE || lua_getfield(L, -1, name.c_str()) != LUA_TTABLE) {
-    lua_settop(L, top);
-    return false;
-  }
-  lua_rawgeti(L, -1, 2);
-  text = text_argument(L, -1, "require");
-  lua_rawgeti(L, -2, 1);
-  lua_replace(L, top + 1);
-  lua_settop(L, top + 1);
-  return true;
-}
-
-void compile_file(lua_State* L, Host& host, const std::string& file, const std::string& name, std::string& text) {
-  text = read_file(file, name);
-  if (text.starts_with(LUA_SIGNATURE))
-    throw plan_error(fmt::format("{} is compiled Lua; a plan must be Lua text", name));
-  if (text.starts_with("#!")) text.replace(0, 2, "--");
-  if (luaL_loadbufferx(L, text.data(), text.size(), ("@" + name).c_str(), "t") == LUA_OK) return;
-  size_t size = 0;
-  const char* message = lua_tolstring(L, -1, &size);
-  Error error = host.error_of({message, size});
-  lua_pop(L, 1);
-  throw error;
-}
-
 }  // namespace
-
-void read_ahead(lua_State* L, const std::string& lua_dir) {
-  namespace fs = std::filesystem;
-  std::error_code error;
-  luaL_getsubtable(L, LUA_REGISTRYINDEX, kReadAhead);
-  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(lua_dir + "/prun", error)) {
-    if (entry.path().extension() != ".lua" || entry.path().filename() == "stubs.lua") continue;
-    const std::string name = "lua" + entry.path().string().substr(lua_dir.size());
-    const std::string text = read_file(entry.path().string(), name);
-    lua_createtable(L, 2, 0);
-    if (luaL_loadbufferx(L, text.data(), text.size(), ("@" + name).c_str(), "t") != LUA_OK) {
-      lua_pop(L, 2);  // who requires it is told
-      continue;
-    }
-    lua_rawseti(L, -2, 1);
-    push_text(L, text);
-    lua_rawseti(L, -2, 2);
-    lua_setfield(L, -2, name.c_str());
-  }
-  lua_pop(L, 1);
-}
 
 void load_chunk(lua_State* L, Host& host, const std::string& file, const std::string& name, Layer layer) {
   Source& source = host.sources[name];
-  source.layer = layer;
-  if (layer == Layer::user || !push_read_ahead(L, name, source.text)) compile_file(L, host, file, name, source.text);
+  source = {read_file(file, name), layer};
+  std::string& text = source.text;
+  if (text.starts_with(LUA_SIGNATURE))
+    throw plan_error(fmt::format("{} is compiled Lua; a plan must be Lua text", name));
+  if (text.starts_with("#!")) text.replace(0, 2, "--");
+  if (luaL_loadbufferx(L, text.data(), text.size(), ("@" + name).c_str(), "t") != LUA_OK) {
+    size_t size = 0;
+    const char* message = lua_tolstring(L, -1, &size);
+    Error error = host.error_of({message, size});
+    lua_pop(L, 1);
+    throw error;
+  }
   push_environment(L, layer);
   lua_setupvalue(L, -2, 1);
 }

@@ -10,9 +10,6 @@ namespace prun {
 // Pushes the compiled chunk of a file, bound to its layer's environment. Throws Error with the line of a syntax error.
 void load_chunk(lua_State* L, Host& host, const std::string& file, const std::string& name, Layer layer);
 
-// Compiles the modules of lua_dir, from where load_chunk then takes them: most of what starting a script takes.
-void read_ahead(lua_State* L, const std::string& lua_dir);
-
 // require(name), as a Lua function.
 int require_module(lua_State* L);
 

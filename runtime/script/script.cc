@@ -75,7 +75,10 @@ Error parse_error(const std::string& reply) {
 
 std::optional<ScriptEnd> run_alone(const ScriptOptions& options, const std::string& plan_file,
                                    ChildProcess::Clock::time_point deadline) {
-  ChildProcess child([&](int pipe) { run_script_child(new_script_state(), options, plan_file, pipe); });
+  ChildProcess child([&](int pipe) {
+    ScriptState state(options);
+    run_script_child(state, plan_file, pipe);
+  });
   ScriptEnd end;
   if (!child.read_reply(deadline, end.reply)) return std::nullopt;
   end.status = child.wait();

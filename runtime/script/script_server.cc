@@ -13,12 +13,12 @@
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
 #include "script/child.h"
-#include "script/modules.h"
 
 namespace prun {
 namespace {
@@ -106,14 +106,18 @@ double seconds(const timeval& time) {
   const int socket = dup2(from, 3);
   close_range(4, ~0U, 0);
   signal(SIGINT, SIG_IGN);
-  lua_State* L = new_script_state();
-  if (L == nullptr) _exit(1);
-  read_ahead(L, lua_dir);
+  ScriptOptions none;
+  none.lua_dir = lua_dir;
+  ScriptState state(none);
+  if (state.L == nullptr || !load_words(state)) _exit(1);
   std::vector<uint8_t> bytes;
   for (int pipe = receive_request(socket, bytes); pipe >= 0; pipe = receive_request(socket, bytes)) {
-    const auto [options, plan_file] = read_request(bytes);
     const pid_t child = fork();
-    if (child == 0) run_script_child(L, options, plan_file, pipe);
+    if (child == 0) {
+      std::string plan_file;
+      std::tie(state.options, plan_file) = read_request(bytes);
+      run_script_child(state, plan_file, pipe);
+    }
     close(pipe);
     Ending ending;
     rusage usage{};
@@ -160,12 +164,13 @@ bool ScriptServer::run(const ScriptOptions& options, const std::string& plan_fil
   ScriptEnd made;
   const bool whole = asked && read_to_end(ends[0], deadline, made.reply);
   close(ends[0]);
-  Ending ending{SIGKILL, 0};
-  if (!whole || recv(socket_, &ending, sizeof ending, 0) != sizeof ending) stop();
+  Ending ending;
+  const bool ended = whole && recv(socket_, &ending, sizeof ending, 0) == sizeof ending;
+  if (!ended) stop();
   made.status = ending.status;
   made.processor_seconds = ending.processor_seconds;
-  if (whole) end = std::move(made);
-  return asked;
+  if (ended) end = std::move(made);
+  return ended || (asked && !whole);
 }
 
 }  // namespace prun

@@ -1,4 +1,4 @@
-// A process that has read lua/prun and forks a child for each script: reading is half of what most scripts take.
+// A process that has loaded lua/prun and forks a child for each script: most of what scripts take is to load it.
 #pragma once
 #include <optional>
 #include <string>
@@ -27,7 +27,8 @@ class ScriptServer {
 
   static ScriptServer* current();  // of this process, or null
 
-  // False: it takes no such request. `end` stays empty where the deadline came first; the server has ended then, too.
+  // False: it takes no such request, or has died. `end` stays empty where the deadline came first; the server has ended
+  // then, too.
   bool run(const ScriptOptions& options, const std::string& plan_file, ChildProcess::Clock::time_point deadline,
            std::optional<ScriptEnd>& end);
 
