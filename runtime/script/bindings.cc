@@ -186,6 +186,17 @@ void push_host_table(lua_State* L) {
   push_ops(L, "optimizers", [](const OpDef& op) { return op.optimizer != nullptr && !op.optimizer->casts; });
 }
 
+namespace {
+
+json others_of(const ScriptOptions& options) {
+  json others = json::array();
+  for (const PlanSizes& sizes : options.more_sizes)
+    others.push_back({{"axes", sizes.axes}, {"micro", sizes.microbatches}, {"batch", sizes.batch}});
+  return others;
+}
+
+}  // namespace
+
 void set_host_options(lua_State* L) {
   const ScriptOptions& options = host_of(L).options;
   lua_pushinteger(L, options.world);
@@ -202,7 +213,8 @@ void set_host_options(lua_State* L) {
                   {"micro", sizes.microbatches},
                   {"batch", sizes.batch},
                   {"alone", sizes.alone},
-                  {"tensor_ranks", sizes.tensor_ranks}});
+                  {"tensor_ranks", sizes.tensor_ranks},
+                  {"others", others_of(options)}});
   } else {
     lua_pushboolean(L, 0);
   }

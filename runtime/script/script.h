@@ -17,6 +17,7 @@ struct ScriptOptions {
   std::map<std::string, std::string> settings;  // --set name=value
   bool help = false;                            // only list the plan's arguments
   std::optional<PlanSizes> sizes;               // instead of the plan's own
+  std::vector<PlanSizes> more_sizes;            // beside `sizes`: of the same model, on pipelines of other lengths
   bool outline = false;                         // without the turns of a pipeline, which are many
   double cpu_seconds = 10;                      // limit of the child
   int64_t memory_bytes = 512LL << 20;

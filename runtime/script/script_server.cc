@@ -32,14 +32,22 @@ struct Ending {
   double processor_seconds = 0;
 };
 
+json as_json(const PlanSizes& sizes) {
+  return {sizes.axes, sizes.microbatches, sizes.batch, sizes.alone, sizes.tensor_ranks};
+}
+
+PlanSizes sizes_of(const json& sizes) {
+  return {sizes.at(0).get<std::map<std::string, int>>(), sizes.at(1), sizes.at(2), sizes.at(3), sizes.at(4)};
+}
+
 std::vector<uint8_t> request_of(const ScriptOptions& options, const std::string& plan_file) {
   json all = {{"plan_path", options.plan_path},      {"plan_file", plan_file},
               {"lua_dir", options.lua_dir},          {"world", options.world},
               {"settings", options.settings},        {"help", options.help},
               {"outline", options.outline},          {"cpu_seconds", options.cpu_seconds},
               {"memory_bytes", options.memory_bytes}};
-  if (const auto& sizes = options.sizes)
-    all["sizes"] = {sizes->axes, sizes->microbatches, sizes->batch, sizes->alone, sizes->tensor_ranks};
+  if (options.sizes) all["sizes"] = as_json(*options.sizes);
+  for (const PlanSizes& more : options.more_sizes) all["more_sizes"].push_back(as_json(more));
   return json::to_cbor(all);
 }
 
@@ -54,11 +62,9 @@ std::pair<ScriptOptions, std::string> read_request(const std::vector<uint8_t>& b
   all.at("outline").get_to(options.outline);
   all.at("cpu_seconds").get_to(options.cpu_seconds);
   all.at("memory_bytes").get_to(options.memory_bytes);
-  if (all.contains("sizes")) {
-    const json& sizes = all.at("sizes");
-    options.sizes =
-        PlanSizes{sizes.at(0).get<std::map<std::string, int>>(), sizes.at(1), sizes.at(2), sizes.at(3), sizes.at(4)};
-  }
+  if (all.contains("sizes")) options.sizes = sizes_of(all.at("sizes"));
+  if (all.contains("more_sizes"))
+    for (const json& more : all.at("more_sizes")) options.more_sizes.push_back(sizes_of(more));
   return {std::move(options), all.at("plan_file")};
 }
 

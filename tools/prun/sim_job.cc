@@ -132,6 +132,13 @@ class PeriodicSimulation {
     if (!cluster_.nodes.empty()) stages.base = stages.wanted;  // nodes may differ
     if (depth.wanted < depth.base) depth.base = depth.wanted, stages.base = stages.wanted;
     dimensions_ = {stages, depth, layers};
+    small_.record_together([this](const SmallSizes& sizes) {
+      const int further = in_rounds() ? sizes.stages : 1;
+      std::vector<int> more;
+      for (int times = 1; times <= 2 && !dimensions_[kMicrobatches].fixed(); ++times)
+        more.push_back(sizes.microbatches + times * further);
+      return more;
+    });
     const auto at = [this](const std::vector<int>& sizes) { return times(sizes); };
     for (size_t d = 0; d < dimensions_.size(); ++d) {
       Repeated& each = dimensions_[d];
